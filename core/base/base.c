@@ -1,0 +1,201 @@
+/* Memory, arrays, arenas, text, nearest word. */
+#include "core/base/base.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <time.h>
+
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
+_Noreturn void hd__die(const char *format, ...)
+{
+    va_list args;
+    va_start(args, format);
+    fputs("heddle: ", stderr);
+    vfprintf(stderr, format, args);
+    fputc('\n', stderr);
+    va_end(args);
+    abort();
+}
+
+void *hd__alloc(size_t bytes)
+{
+    void *p = calloc(1, bytes ? bytes : 1);
+    if (!p)
+        hd__die("out of memory (%zu bytes)", bytes);
+    return p;
+}
+
+void *hd__realloc(void *p, size_t bytes)
+{
+    p = realloc(p, bytes ? bytes : 1);
+    if (!p)
+        hd__die("out of memory (%zu bytes)", bytes);
+    return p;
+}
+
+char *hd__strdup(const char *s)
+{
+    size_t n = strlen(s) + 1;
+    return memcpy(hd__alloc(n), s, n);
+}
+
+char *hd__format(const char *format, ...)
+{
+    va_list args;
+    char *out = NULL;
+    va_start(args, format);
+    if (vasprintf(&out, format, args) < 0)
+        hd__die("out of memory");
+    va_end(args);
+    return out;
+}
+
+/* ---- arena */
+
+struct hd__arena_block {
+    struct hd__arena_block *next;
+    size_t used, room;
+    _Alignas(16) char data[];
+};
+
+void *hd__arena_alloc(struct hd__arena *arena, size_t bytes)
+{
+    struct hd__arena_block *block = arena->block;
+    bytes = (bytes + 15) & ~(size_t)15;
+    if (!block || block->room - block->used < bytes) {
+        size_t room = bytes > 65536 ? bytes : 65536;
+        block = hd__alloc(sizeof *block + room);
+        block->room = room;
+        block->next = arena->block;
+        arena->block = block;
+    }
+    block->used += bytes;
+    return block->data + block->used - bytes;
+}
+
+void *hd__arena_copy(struct hd__arena *arena, const void *data, size_t bytes)
+{
+    void *p = hd__arena_alloc(arena, bytes);
+    return bytes ? memcpy(p, data, bytes) : p;
+}
+
+char *hd__arena_strdup(struct hd__arena *arena, const char *s)
+{
+    return hd__arena_copy(arena, s, strlen(s) + 1);
+}
+
+char *hd__arena_format(struct hd__arena *arena, const char *format, ...)
+{
+    va_list args, again;
+    va_start(args, format);
+    va_copy(again, args);
+    int n = vsnprintf(NULL, 0, format, args);
+    char *out = hd__arena_alloc(arena, (size_t)n + 1);
+    vsnprintf(out, (size_t)n + 1, format, again);
+    va_end(again);
+    va_end(args);
+    return out;
+}
+
+void hd__arena_free(struct hd__arena *arena)
+{
+    for (struct hd__arena_block *b = arena->block, *next; b; b = next) {
+        next = b->next;
+        free(b);
+    }
+    arena->block = NULL;
+}
+
+/* ---- arrays and text */
+
+void *hd__array_grow(void *at, uint32_t *room, uint32_t need, size_t item)
+{
+    uint32_t to = *room ? *room : 8;
+    while (to < need)
+        to *= 2;
+    *room = to;
+    return hd__realloc(at, to * item);
+}
+
+void hd__text_add(struct hd__text *text, const char *format, ...)
+{
+    va_list args, again;
+    va_start(args, format);
+    va_copy(again, args);
+    size_t n = (size_t)vsnprintf(NULL, 0, format, args);
+    if (text->length + n + 1 > text->room) {
+        text->room = HD__MAX(text->room * 2, text->length + n + 1);
+        text->at = hd__realloc(text->at, text->room);
+    }
+    vsnprintf(text->at + text->length, n + 1, format, again);
+    text->length += n;
+    va_end(again);
+    va_end(args);
+}
+
+void hd__text_free(struct hd__text *text)
+{
+    free(text->at);
+    *text = (struct hd__text){0};
+}
+
+/* Levenshtein distance, cut off at 64 characters. */
+static size_t distance(const char *a, const char *b)
+{
+    size_t n = strlen(b), row[65];
+    if (n > 64 || strlen(a) > 64)
+        return 64;
+    for (size_t j = 0; j <= n; j++)
+        row[j] = j;
+    for (size_t i = 1; a[i - 1]; i++) {
+        size_t corner = row[0];
+        row[0] = i;
+        for (size_t j = 1; j <= n; j++) {
+            size_t swap = corner + (a[i - 1] != b[j - 1]);
+            corner = row[j];
+            row[j] = HD__MIN(swap, HD__MIN(row[j], row[j - 1]) + 1);
+        }
+    }
+    return row[n];
+}
+
+const char *hd__nearest(const char *word, const char *const *candidates, size_t n)
+{
+    const char *best = NULL;
+    size_t least = strlen(word) / 3 + 2; /* the first distance that is too far */
+    for (size_t i = 0; i < n; i++) {
+        size_t d = distance(word, candidates[i]);
+        if (d < least) {
+            least = d;
+            best = candidates[i];
+        }
+    }
+    return best;
+}
+
+const char *hd__bytes_text(uint64_t bytes, char out[32])
+{
+    static const char *const unit[] = {"B", "KiB", "MiB", "GiB", "TiB", "PiB"};
+    double x = (double)bytes;
+    size_t u = 0;
+    while (x >= 1024 && u + 1 < HD__COUNT(unit)) {
+        x /= 1024;
+        u++;
+    }
+    snprintf(out, 32, u ? "%.1f %s" : "%.0f %s", x, unit[u]);
+    return out;
+}
+
+uint64_t hd__hash(const void *data, size_t bytes, uint64_t seed)
+{
+    return XXH3_64bits_withSeed(data, bytes, seed);
+}
+
+double hd__now(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+}

@@ -1,0 +1,88 @@
+/* core/base: what every room stands on: memory, growing arrays, arenas, strings, hashing, time, the log.
+ * Prefix hd__ : shared inside the core. Allocation failure ends the process in one place (hd__die): a trainer that
+ * cannot allocate a few kilobytes cannot go on, and big memory (the arena) is asked for with an error return. */
+#ifndef HD_CORE_BASE_H
+#define HD_CORE_BASE_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "heddle/host.h"
+#include "heddle/types.h"
+
+#define HD__COUNT(array) (sizeof(array) / sizeof((array)[0]))
+#define HD__MIN(a, b) ((a) < (b) ? (a) : (b))
+#define HD__MAX(a, b) ((a) > (b) ? (a) : (b))
+
+/* ---- memory */
+void *hd__alloc(size_t bytes); /* zeroed */
+void *hd__realloc(void *p, size_t bytes);
+char *hd__strdup(const char *s);
+char *hd__format(const char *format, ...) __attribute__((format(printf, 1, 2))); /* caller frees */
+_Noreturn void hd__die(const char *format, ...) __attribute__((format(printf, 1, 2)));
+
+/* ---- arena: many small things that die together. Zeroed memory, 16-byte aligned. Init by {0}. */
+struct hd__arena {
+    struct hd__arena_block *block;
+};
+void *hd__arena_alloc(struct hd__arena *arena, size_t bytes);
+char *hd__arena_strdup(struct hd__arena *arena, const char *s);
+char *hd__arena_format(struct hd__arena *arena, const char *format, ...) __attribute__((format(printf, 2, 3)));
+void *hd__arena_copy(struct hd__arena *arena, const void *data, size_t bytes);
+void hd__arena_free(struct hd__arena *arena);
+
+/* ---- growing arrays: declare  struct { T *at; uint32_t count, room; } name;  Init by {0}. */
+#define HD__ARRAY(T) \
+    struct {         \
+        T *at;       \
+        uint32_t count, room; \
+    }
+void *hd__array_grow(void *at, uint32_t *room, uint32_t need, size_t item);
+/* Appends *value*. */
+#define hd__push(array, value)                                                                               \
+    do {                                                                                                     \
+        if ((array)->count == (array)->room)                                                                 \
+            (array)->at = hd__array_grow((array)->at, &(array)->room, (array)->count + 1, sizeof(*(array)->at)); \
+        (array)->at[(array)->count++] = (value);                                                             \
+    } while (0)
+/* Appends n items from `from`. */
+#define hd__append(array, from, n)                                                                           \
+    do {                                                                                                     \
+        uint32_t hd__n = (uint32_t)(n);                                                                      \
+        if ((array)->count + hd__n > (array)->room)                                                          \
+            (array)->at = hd__array_grow((array)->at, &(array)->room, (array)->count + hd__n, sizeof(*(array)->at)); \
+        if (hd__n)                                                                                           \
+            memcpy((array)->at + (array)->count, (from), hd__n * sizeof(*(array)->at));                      \
+        (array)->count += hd__n;                                                                             \
+    } while (0)
+#define hd__free_array(array)            \
+    do {                                 \
+        free((array)->at);               \
+        (array)->at = NULL;              \
+        (array)->count = (array)->room = 0; \
+    } while (0)
+
+/* ---- strings that grow. Init by {0}; text is always terminated once something was added. */
+struct hd__text {
+    char *at;
+    size_t length, room;
+};
+void hd__text_add(struct hd__text *text, const char *format, ...) __attribute__((format(printf, 2, 3)));
+void hd__text_free(struct hd__text *text);
+
+/* The candidate nearest to `word` by edit distance, or NULL if none is near enough to suggest. */
+const char *hd__nearest(const char *word, const char *const *candidates, size_t n);
+/* "1.5 GiB": binary units, for people. `out` has room for 32. Returns out. */
+const char *hd__bytes_text(uint64_t bytes, char out[32]);
+
+/* ---- hashing (XXH3 of the xxhash library) */
+uint64_t hd__hash(const void *data, size_t bytes, uint64_t seed);
+
+/* ---- time: CLOCK_MONOTONIC, seconds */
+double hd__now(void);
+
+/* ---- log. One line, to stderr; level and prefix are set once at start. Thread-safe, one write() a line. */
+void hd__log_setup(uint32_t level, const char *prefix); /* prefix "[rank 3] ", copied; NULL: none */
+void hd__log(uint32_t level, const char *component, const char *format, ...) __attribute__((format(printf, 3, 4)));
+
+#endif

@@ -1,0 +1,42 @@
+/* heddle/ckpt.h: checkpoint storage. It stores named files of bytes, atomically; what is in them (safetensors, an
+ * index) is the core's business. A checkpoint is visible only after commit, whole or not at all.
+ *
+ * Life: open -> begin -> write, write, ... (any rank, any order, disjoint ranges) -> commit (after all ranks'
+ * `flush`) ; list / read / remove at any time -> close. */
+#ifndef HEDDLE_CKPT_H
+#define HEDDLE_CKPT_H
+
+#include "heddle/plugin.h"
+
+struct hd_ckpt;    /* the plugin's own */
+struct hd_ckpt_tx; /* a checkpoint that is being written */
+
+struct hd_ckpt_ops {
+    size_t struct_size;
+    uint64_t caps;
+    /* [control] mandatory. `location` is the job's checkpoint.dir; it need not exist. */
+    int32_t (*open)(const struct hd_host *host, const void *settings, const char *location, struct hd_ckpt **ckpt,
+                    struct hd_error *err);
+    void (*close)(struct hd_ckpt *ckpt); /* [control] mandatory; NULL is fine */
+    /* [any-thread] mandatory. Starts (rank `leader` != 0) or joins a checkpoint called `name` ("step-00000100"). The
+     * leader removes leftovers of an interrupted attempt. Joining ranks call it after the leader's begin returned. */
+    int32_t (*begin)(struct hd_ckpt *ckpt, const char *name, int32_t leader, struct hd_ckpt_tx **tx, struct hd_error *err);
+    /* [any-thread] mandatory. Writes bytes at offset of `file`. Ranges of different ranks never overlap. */
+    int32_t (*write)(struct hd_ckpt_tx *tx, const char *file, uint64_t offset, const void *data, uint64_t bytes,
+                     struct hd_error *err);
+    /* [any-thread] mandatory. This rank's data is on stable storage when it returns. */
+    int32_t (*flush)(struct hd_ckpt_tx *tx, struct hd_error *err);
+    /* [any-thread] mandatory. The leader makes it visible, durably; the others only free the tx. */
+    int32_t (*commit)(struct hd_ckpt_tx *tx, struct hd_error *err);
+    void (*cancel)(struct hd_ckpt_tx *tx); /* [any-thread] mandatory; frees the tx, the leader removes the data */
+    /* [any-thread] mandatory. Calls visit(name) for every complete checkpoint, oldest first. */
+    int32_t (*list)(struct hd_ckpt *ckpt, void (*visit)(void *user, const char *name), void *user, struct hd_error *err);
+    /* [any-thread] mandatory. Size of a file of a checkpoint; HD_E_NOTFOUND. */
+    int32_t (*size)(struct hd_ckpt *ckpt, const char *name, const char *file, uint64_t *bytes, struct hd_error *err);
+    /* [any-thread] mandatory. Reads exactly bytes at offset. */
+    int32_t (*read)(struct hd_ckpt *ckpt, const char *name, const char *file, uint64_t offset, void *data, uint64_t bytes,
+                    struct hd_error *err);
+    int32_t (*remove)(struct hd_ckpt *ckpt, const char *name, struct hd_error *err); /* [any-thread] mandatory */
+};
+
+#endif

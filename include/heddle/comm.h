@@ -1,0 +1,105 @@
+/* heddle/comm.h: a transport moves data between ranks.
+ *
+ * Life: open (all ranks of the world together) -> memory (optional) -> group, group, ... -> operations ->
+ * close. Data operations only enqueue: they return a request at once and complete in the background of `progress`,
+ * which the thread that runs the step program calls between instructions and while it waits. Operations of one group
+ * complete in the order in which they were enqueued; operations of different groups are independent, and several may
+ * be in flight. Buffers stay untouched by the caller until the request is done.
+ * A failed operation poisons its group: every later call on it fails with the first cause. */
+#ifndef HEDDLE_COMM_H
+#define HEDDLE_COMM_H
+
+#include "heddle/plugin.h"
+
+struct hd_comm;       /* the plugin's own: one a rank */
+struct hd_comm_group; /* the plugin's own */
+struct hd_store;      /* heddle/host.h */
+
+#define HD_COMM_STREAM_ORDERED (UINT64_C(1) << 0) /* completion follows a device stream (NCCL) */
+#define HD_COMM_HOST_PROGRESS (UINT64_C(1) << 1)  /* progress must be called (shm, MPI, libfabric) */
+#define HD_COMM_LOCAL_ONLY (UINT64_C(1) << 2)     /* only between processes of one machine */
+#define HD_COMM_DEVICE_MEMORY (UINT64_C(1) << 3)  /* buffers may be device memory */
+
+/* Operations of struct hd_comm_call. Counts are in elements of what ONE rank contributes or receives:
+ *   all_reduce      send[count] -> recv[count]
+ *   all_gather      send[count] -> recv[n count], piece i from group member i
+ *   reduce_scatter  send[n count] -> recv[count], this member's piece of the sum
+ *   all_to_all      send[n count] -> recv[n count], piece i to / from member i
+ *   broadcast       root's send[count] -> everyone's recv[count]
+ *   reduce          send[count] -> root's recv[count]
+ *   barrier         nothing
+ * In place: all_reduce, broadcast, reduce: send == recv. all_gather: send == recv + me count (elements);
+ * reduce_scatter: recv == send + me count. Sums of bf16 and fp16 are formed in fp32 and rounded once.
+ * The order of every sum is that of the members, 0 first, whatever the algorithm: results are bit-identical on all
+ * members and from run to run. */
+enum {
+    HD_COLL_ALL_REDUCE = 1,
+    HD_COLL_ALL_GATHER = 2,
+    HD_COLL_REDUCE_SCATTER = 3,
+    HD_COLL_ALL_TO_ALL = 4,
+    HD_COLL_BROADCAST = 5,
+    HD_COLL_REDUCE = 6,
+    HD_COLL_BARRIER = 7
+};
+
+struct hd_comm_call {
+    size_t struct_size;
+    uint32_t coll;  /* HD_COLL_... */
+    uint32_t dtype; /* HD_F32, HD_BF16, HD_F16, HD_F64, HD_I32, HD_U8 */
+    uint32_t redop; /* HD_SUM, HD_MAX, HD_AVG; where it reduces */
+    int32_t root;   /* member index, where there is one */
+    const void *send;
+    void *recv;
+    uint64_t count;
+    uint64_t tag; /* the caller's number of this operation (instruction); compared across members, named in errors */
+};
+
+/* A request is a number that the transport gives; it is valid until test or wait said done (or failed) once. */
+typedef uint64_t hd_request;
+
+struct hd_world {
+    size_t struct_size;
+    int32_t rank, size;
+    int32_t local_rank, local_size;
+    struct hd_store *store; /* for exchanging addresses, through hd_host.store_put and store_get */
+    const char *instance;   /* prefix for this transport's keys in the store: "comm/dp" */
+    double timeout;         /* seconds: the longest wait of any operation */
+    double dead_after;      /* seconds until a silent peer counts as dead */
+};
+
+struct hd_comm_ops {
+    size_t struct_size;
+    uint64_t caps;
+    /* [control] mandatory. Collective: all ranks call it. */
+    int32_t (*open)(const struct hd_host *host, const void *settings, const struct hd_world *world, struct hd_comm **comm,
+                    struct hd_error *err);
+    void (*close)(struct hd_comm *comm); /* [control] mandatory; never waits for peers; NULL is fine */
+    /* [control] Collective. Memory that peers can reach directly, for this rank's arena: zeroed, 4096-byte aligned,
+     * lives until close. Sizes may differ by rank. NULL slot: the core allocates. */
+    int32_t (*memory)(struct hd_comm *comm, size_t bytes, void **base, struct hd_error *err);
+    /* [control] mandatory. Collective over `ranks` (world ranks, n of them, this one among them; order = member index).
+     * `name` is the same on all members and unique among groups with the same members. */
+    int32_t (*group)(struct hd_comm *comm, const char *name, const int32_t *ranks, int32_t n, struct hd_comm_group **group,
+                     struct hd_error *err);
+    void (*group_free)(struct hd_comm_group *group); /* [control] */
+    /* [progress] Enqueues a collective. NULL slot: the core's algorithms over send and recv are used. */
+    int32_t (*collective)(struct hd_comm_group *group, const struct hd_comm_call *call, hd_request *request,
+                          struct hd_error *err);
+    /* [progress] mandatory. Point to point inside a group; `peer` is a member index. Matched in order per
+     * (sender, receiver, stream); a different size is HD_E_MISMATCH on both sides. */
+    int32_t (*send)(struct hd_comm_group *group, int32_t peer, uint32_t stream, const void *data, uint64_t bytes,
+                    hd_request *request, struct hd_error *err);
+    int32_t (*recv)(struct hd_comm_group *group, int32_t peer, uint32_t stream, void *data, uint64_t bytes,
+                    hd_request *request, struct hd_error *err);
+    /* [progress] mandatory. Does a bounded piece of pending work. Returns 1 if anything moved, 0 if not, or an error. */
+    int32_t (*progress)(struct hd_comm *comm, struct hd_error *err);
+    /* [progress] mandatory. *done = 1 when complete. Does not make progress by itself. */
+    int32_t (*test)(struct hd_comm *comm, hd_request request, int32_t *done, struct hd_error *err);
+    /* [progress] Waits for one request, making progress and yielding the core; HD_E_TIMEOUT at the deadline
+     * (CLOCK_MONOTONIC seconds), HD_E_PEER when a member died. NULL slot: the core loops over progress and test. */
+    int32_t (*wait)(struct hd_comm *comm, hd_request request, double deadline, struct hd_error *err);
+    /* [any-thread] mandatory. Completes everything pending, here and soon on the peers, as HD_E_CANCELLED. */
+    void (*abort)(struct hd_comm *comm, const char *reason);
+};
+
+#endif

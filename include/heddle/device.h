@@ -1,0 +1,53 @@
+/* heddle/device.h: a device executes instructions.
+ *
+ * Life: open -> (alloc) -> prepare each instruction once, with its final addresses -> launch kernels every step ->
+ * release -> close. All addresses are known at prepare: choose algorithms, pack descriptors and allocate scratch
+ * there; launch allocates nothing. */
+#ifndef HEDDLE_DEVICE_H
+#define HEDDLE_DEVICE_H
+
+#include "heddle/plugin.h"
+#include "heddle/program.h"
+
+struct hd_device; /* the plugin's own */
+struct hd_kernel; /* the plugin's own */
+
+enum { HD_MEM_HOST = 0, HD_MEM_PINNED = 1, HD_MEM_DEVICE = 2 };
+
+/* The device computes on host memory: arenas may come from a transport. */
+#define HD_DEVICE_HOST_MEMORY (UINT64_C(1) << 0)
+
+struct hd_device_place {
+    size_t struct_size;
+    int32_t local_rank;
+    int32_t local_ranks; /* ranks on this machine */
+    int32_t threads;     /* 0: the device decides */
+    uint32_t reserved;
+};
+
+struct hd_device_ops {
+    size_t struct_size;
+    uint64_t caps;
+    /* [control] mandatory. `settings` is the parsed option struct; it outlives the device. */
+    int32_t (*open)(const struct hd_host *host, const void *settings, const struct hd_device_place *place,
+                    struct hd_device **device, struct hd_error *err);
+    void (*close)(struct hd_device *device); /* [control] mandatory; NULL is fine */
+    /* [control] Memory of one kind, 4096-byte aligned. NULL slot: the core allocates host memory. */
+    int32_t (*alloc)(struct hd_device *device, uint32_t kind, size_t bytes, void **memory, struct hd_error *err);
+    void (*free)(struct hd_device *device, uint32_t kind, void *memory);
+    /* [control] mandatory. 1 if `op` runs when the compute dtype is `dtype`. */
+    int32_t (*supports)(struct hd_device *device, uint32_t op, uint32_t dtype);
+    /* [control] mandatory. Makes an instruction ready; the descriptor and its operands may be gone afterwards, the
+     * memory they point to stays. Inputs and outputs may be the same memory where heddle/ops.h says so. */
+    int32_t (*prepare)(struct hd_device *device, const struct hd_instr_desc *instr, struct hd_kernel **kernel,
+                       struct hd_error *err);
+    /* [progress] mandatory. Enqueues on stream (0 = compute); host devices are done when it returns. */
+    int32_t (*launch)(struct hd_device *device, struct hd_kernel *kernel, uint32_t stream, struct hd_error *err);
+    void (*release)(struct hd_device *device, struct hd_kernel *kernel); /* [control] mandatory */
+    /* [progress] Waits until a stream is idle. NULL slot: launches are synchronous. */
+    int32_t (*sync)(struct hd_device *device, uint32_t stream, struct hd_error *err);
+    /* [control] Measured or known peak of the device for a dtype in FLOP/s; 0 if unknown. */
+    double (*peak_flops)(struct hd_device *device, uint32_t dtype);
+};
+
+#endif

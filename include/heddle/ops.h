@@ -1,0 +1,82 @@
+/* heddle/ops.h: every operation that a step program may contain: X(constant, value, name).
+ *
+ * Operands are listed as  outputs <- inputs, each with its logical dims in brackets: b batch, s sequence,
+ * h hidden, k kv heads, g query heads per kv head, d head size, f feed-forward, v vocabulary, p positions,
+ * * any dims, # the elements of a flat buffer, () a scalar. All tensors are dense, the last dim is contiguous.
+ * What a row means for placement, gradients and cost stands in one table in core/program/ops.c.
+ * With HD_ATTR_ACCUMULATE outputs are added to instead of written. Numbers are never reused. */
+#ifndef HEDDLE_OPS_H
+#define HEDDLE_OPS_H
+
+#define HD_OPS(X)                                                                                              \
+    /* ---- model: forward and gradients ---- */                                                               \
+    X(HD_OP_EINSUM, 1, "einsum")             /* c[*] <- a[*], b[*]. Dims missing in c are contracted */         \
+    X(HD_OP_ADD, 2, "add")                   /* y[*] <- x0[*], x1[*], ... up to 8 inputs of equal dims */       \
+    X(HD_OP_BIAS, 3, "bias")                 /* y[*] <- x[*], w[dims of x in any subset, same order] */         \
+    X(HD_OP_BIAS_DW, 4, "bias_dw")           /* dw[subset] <- dy[*]: sum over the other dims */                 \
+    X(HD_OP_RMSNORM, 5, "rmsnorm")           /* y[*h] <- x[*h], w[h]: y = x w / sqrt(mean(x^2) + eps) */        \
+    X(HD_OP_RMSNORM_DX, 6, "rmsnorm_dx")     /* dx[*h] <- x[*h], w[h], dy[*h] */                                \
+    X(HD_OP_RMSNORM_DW, 7, "rmsnorm_dw")     /* dw[h] <- x[*h], dy[*h] */                                       \
+    X(HD_OP_LAYERNORM, 8, "layernorm")       /* y[*h] <- x[*h], w[h], c[h]: y = (x-mean)/sqrt(var+eps) w + c */ \
+    X(HD_OP_LAYERNORM_DX, 9, "layernorm_dx") /* dx[*h] <- x[*h], w[h], dy[*h] */                                \
+    X(HD_OP_LAYERNORM_DW, 10, "layernorm_dw") /* dw[h], dc[h] <- x[*h], dy[*h] */                               \
+    X(HD_OP_ROPE, 11, "rope")                /* y[bs*d] <- x[bs*d]. attrs.table: d/2 inverse frequencies; pair   \
+                                                (i, i+d/2) turned by sign * position * table[i] (rotate_half);  \
+                                                position = index on s. times attrs.scale (0 means 1) */         \
+    X(HD_OP_ATTENTION, 12, "attention")      /* o[bskgd], lse[bskg] fp32 <- q[bskgd], k[bskd], v[bskd]. Causal; \
+                                                softmax(scale q k) v; lse = log sum exp(scale q k).             \
+                                                attrs.window > 0: only the last `window` positions */           \
+    X(HD_OP_ATTENTION_GRAD, 13, "attention_grad") /* dq[bskgd], dk[bskd], dv[bskd]                              \
+                                                <- q, k, v, o, lse, do[bskgd] */                                \
+    X(HD_OP_SWIGLU, 14, "swiglu")            /* y[*] <- g[*], u[*]: y = g sigmoid(g) u */                       \
+    X(HD_OP_SWIGLU_GRAD, 15, "swiglu_grad")  /* dg[*], du[*] <- g[*], u[*], dy[*] */                            \
+    X(HD_OP_GELU, 16, "gelu")                /* y[*] <- x[*]: tanh form, as GPT-2's gelu_new */                 \
+    X(HD_OP_GELU_GRAD, 17, "gelu_grad")      /* dx[*] <- x[*], dy[*] */                                         \
+    X(HD_OP_EMBED, 18, "embed")              /* y[bsh] <- ids[bs] int32, w[vh]. Ids outside this rank's rows    \
+                                                give zero rows */                                               \
+    X(HD_OP_EMBED_DW, 19, "embed_dw")        /* dw[vh] <- ids[bs], dy[bsh]; summed in order of tokens */        \
+    X(HD_OP_POSITION, 20, "position")        /* y[bsh] <- x[bsh], w[ph]: y = x + w[index on s] */               \
+    X(HD_OP_POSITION_DW, 21, "position_dw")  /* dw[ph] <- dy[bsh] */                                            \
+    X(HD_OP_ROWMAX, 22, "rowmax")            /* m[bs] fp32 <- z[bsv] */                                         \
+    X(HD_OP_XENT_LOCAL, 23, "xent_local")    /* l[bs] fp32, c[bs] fp32 <- z[bsv], m[bs], labels[bs]:            \
+                                                l = sum_v exp(z-m), c = z[label] or 0 where not in this shard */ \
+    X(HD_OP_NLL, 24, "nll")                  /* n[bs] fp32 <- l[bs], m[bs], c[bs]: log(l) + m - c */            \
+    X(HD_OP_NLL_GRAD, 25, "nll_grad")        /* dl[bs], dc[bs] <- l[bs], dn[bs]: dn / l, -dn */                 \
+    X(HD_OP_XENT_GRAD, 26, "xent_grad")      /* dz[bsv] <- z, m, labels, dl, dc: exp(z-m) dl + onehot dc.       \
+                                                dz may be the same memory as z */                               \
+    X(HD_OP_TOTAL, 27, "total")              /* y() fp32 <- x[*]: scale * sum */                                \
+    X(HD_OP_SPREAD, 28, "spread")            /* y[*] <- nothing: all elements = scale */                        \
+    /* ---- local conversions (this rank's piece; no communication) ---- */                                     \
+    X(HD_OP_SLICE, 40, "slice")              /* y <- x: part `index` of `parts` of dim attrs.to */              \
+    X(HD_OP_MASK, 41, "mask")                /* y <- x: x where index == 0, else zeros */                       \
+    X(HD_OP_PAD, 42, "pad")                  /* y <- x: zeros with x as part `index` of dim attrs.from */       \
+    /* ---- collectives and point to point (executed by a transport) ---- */                                    \
+    X(HD_OP_ALL_REDUCE, 50, "all_reduce")                                                                       \
+    X(HD_OP_ALL_GATHER, 51, "all_gather")           /* pieces joined along attrs.from */                        \
+    X(HD_OP_REDUCE_SCATTER, 52, "reduce_scatter")   /* the sum split along attrs.to */                          \
+    X(HD_OP_ALL_TO_ALL, 53, "all_to_all")           /* split along attrs.to, joined along attrs.from */         \
+    X(HD_OP_BROADCAST, 54, "broadcast")                                                                         \
+    X(HD_OP_SEND, 55, "send")                                                                                   \
+    X(HD_OP_RECV, 56, "recv")                                                                                   \
+    /* ---- structure ---- */                                                                                   \
+    X(HD_OP_FEED, 60, "feed")                /* y[*] int32 <- nothing: the next micro-batch; by the executor */ \
+    X(HD_OP_FILL0, 61, "fill0")              /* y[*] <- nothing: zeros */                                       \
+    X(HD_OP_ACCUM, 62, "accum")              /* y[*] += x[*] */                                                 \
+    X(HD_OP_COPY, 63, "copy")                /* y[*] <- x[*], dtypes may differ */                              \
+    X(HD_OP_RELEASE, 64, "release")          /* <- x: its memory may be used again */                           \
+    X(HD_OP_WAIT, 65, "wait")                /* for an asynchronous instruction */                              \
+    /* ---- update ---- */                                                                                      \
+    X(HD_OP_SUMSQ, 70, "sumsq")              /* y() fp64 += sum over ranges of value * x[#]^2 */                \
+    X(HD_OP_ADAMW, 71, "adamw")              /* p[#], m[#], v[#] fp32, (q[#] low precision copy)                \
+                                                <- g[#], norm2() fp64, hyper[8] fp64. In place. See optimizer.h */ \
+    X(HD_OP_SGD, 72, "sgd")                  /* p[#], (m[#] momentum), (q[#]) <- g[#], norm2(), hyper[8] */     \
+    X(HD_OP_OPTIM_STEP, 73, "optim_step")    /* a plugin's own step function on host memory; see optimizer.h */
+
+enum {
+#define HD_OP_ENUM(constant, value, name) constant = value,
+    HD_OPS(HD_OP_ENUM)
+#undef HD_OP_ENUM
+    HD_OP_LIMIT = 128 /* every value lies below */
+};
+
+#endif

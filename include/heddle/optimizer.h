@@ -1,0 +1,77 @@
+/* heddle/optimizer.h: an optimizer updates shards of flat parameter buffers.
+ *
+ * A strategy cuts the parameters into flat shards and asks the optimizer for the instructions that update one.
+ * The simplest optimizer gives `step`, a plain function over host memory, and the core emits one instruction that
+ * calls it. One that wants device kernels gives `emit`. */
+#ifndef HEDDLE_OPTIMIZER_H
+#define HEDDLE_OPTIMIZER_H
+
+#include "heddle/plugin.h"
+#include "heddle/program.h"
+
+/* The tensor hyper[8], fp64, which the training loop fills before every update. */
+enum {
+    HD_HYPER_LR = 0,        /* learning rate of this step, after the schedule */
+    HD_HYPER_STEP = 1,      /* number of this step, from 1 */
+    HD_HYPER_INV_SCALE = 2, /* gradients are multiplied by this first (loss scaling); 1 without */
+    HD_HYPER_SKIP = 3,      /* not 0: leave everything as it is (overflow) */
+    HD_HYPER_COUNT = 8
+};
+
+/* The factor that clipping gives, as PyTorch's clip_grad_norm_: min(1, clip / (norm + 1e-6)). norm2 is the squared
+ * global norm of the gradients after inv_scale. clip 0 means none. */
+static inline double hd_clip_factor(double norm2, double clip, double (*square_root)(double))
+{
+    double f = clip > 0 ? clip / (square_root(norm2) + 1e-6) : 1.0;
+    return f < 1.0 ? f : 1.0;
+}
+
+/* Any flat shard will do (AdamW); without it whole matrices are needed (Muon). */
+#define HD_OPTIM_FLAT (UINT64_C(1) << 0)
+
+/* What `step` gets: elements [first, first + count) of a flat buffer. Updated in place. */
+struct hd_optim_args {
+    size_t struct_size;
+    int64_t first, count;
+    const float *grad; /* not yet scaled, not yet clipped */
+    float *param;      /* master weights */
+    float *state[4];   /* n_states of them */
+    double norm2;      /* squared global gradient norm */
+    const double *hyper;
+    const struct hd_range *decay; /* weight decay by range of the whole flat buffer */
+    uint64_t n_decay;
+};
+
+/* What `emit` gets: tensors of one shard. */
+struct hd_optim_shard {
+    size_t struct_size;
+    hd_tensor grad, norm2, hyper;
+    hd_tensor master;   /* fp32 */
+    hd_tensor low;      /* low-precision copy to write as well; 0 if none */
+    hd_tensor state[4]; /* n_states of them */
+    uint32_t reserved;
+    const struct hd_range *decay;
+    uint64_t n_decay;
+};
+
+struct hd_optimizer_ops {
+    size_t struct_size;
+    uint64_t caps;
+    uint32_t n_states; /* 0 to 4 fp32 tensors the size of the parameters */
+    uint32_t reserved;
+    const char *const *state_names; /* "exp_avg", "exp_avg_sq": names in checkpoints */
+    /* [control] Which weight decay applies to a parameter of ndim dimensions. NULL: none. */
+    double (*decay)(const void *settings, const char *param, uint32_t ndim);
+    /* [control] Fills op and attrs of the one instruction that updates a shard: HD_OP_ADAMW, HD_OP_SGD. NULL slot:
+     * HD_OP_OPTIM_STEP with `step`. The core adds operands and the decay ranges. */
+    int32_t (*emit)(const void *settings, uint32_t *op, struct hd_attrs *attrs, struct hd_error *err);
+    /* [progress] Updates one shard in host memory; needed where emit is NULL. */
+    int32_t (*step)(const void *settings, const struct hd_optim_args *args);
+    /* [control] Number of states that these settings need (SGD without momentum: 0). NULL: n_states. */
+    uint32_t (*states)(const void *settings);
+    /* [control] Peak learning rate and clipping, which the training loop schedules and applies. Mandatory. */
+    double (*learning_rate)(const void *settings);
+    double (*clip)(const void *settings);
+};
+
+#endif

@@ -1,0 +1,129 @@
+/* heddle/plugin.h: how a shared object says what it offers.
+ *
+ * A plugin exports one function, heddle_plugin_v1, without side effects. It returns a descriptor with a
+ * NULL-terminated array of components. The core copies min(their size, ours) of every table into its own,
+ * checks mandatory slots by name, and calls nothing else before the job asks for the component.
+ * A plugin links nothing of heddle, reads no environment variable, and is never unloaded.
+ *
+ *     dlopen -> heddle_plugin_v1() -> [load] probe() -> options parsed into settings -> ops->open(...) */
+#ifndef HEDDLE_PLUGIN_H
+#define HEDDLE_PLUGIN_H
+
+#include "heddle/types.h"
+
+struct hd_host;
+
+/* ---- kinds of component: X(constant, value, name) */
+#define HD_KINDS(X)                     \
+    X(HD_KIND_DEVICE, 1, "device")      \
+    X(HD_KIND_COMM, 2, "comm")          \
+    X(HD_KIND_STRATEGY, 3, "strategy")  \
+    X(HD_KIND_OPTIMIZER, 4, "optim")    \
+    X(HD_KIND_CKPT, 5, "ckpt")          \
+    X(HD_KIND_MODEL, 6, "model")
+
+enum {
+#define HD_KIND_ENUM(constant, value, name) constant = value,
+    HD_KINDS(HD_KIND_ENUM)
+#undef HD_KIND_ENUM
+};
+
+/* ---- options: X(constant, value, name). The C type that the core writes at hd_option.offset stands beside. */
+#define HD_OPTION_TYPES(X)                                                           \
+    X(HD_OPT_BOOL, 1, "bool")         /* int32_t, 0 or 1 */                          \
+    X(HD_OPT_INT, 2, "int")           /* int64_t */                                  \
+    X(HD_OPT_FLOAT, 3, "float")       /* double */                                   \
+    X(HD_OPT_SIZE, 4, "size")         /* int64_t, bytes: 25MB = 25e6, 1MiB = 2^20 */ \
+    X(HD_OPT_DURATION, 5, "duration") /* double, seconds: 300s, 5m, 20ms */          \
+    X(HD_OPT_ENUM, 6, "enum")         /* int32_t, index into choices */              \
+    X(HD_OPT_STRING, 7, "string")     /* const char *, NULL where unset */           \
+    X(HD_OPT_LIST, 8, "list")         /* struct hd_list */
+
+enum {
+#define HD_OPT_ENUM_CONSTANT(constant, value, name) constant = value,
+    HD_OPTION_TYPES(HD_OPT_ENUM_CONSTANT)
+#undef HD_OPT_ENUM_CONSTANT
+};
+
+/* Owned by the core; lives as long as the component is open. */
+struct hd_list {
+    uint64_t count;
+    const char *const *text; /* the items as written */
+    const double *number;    /* the items as numbers; NaN where an item is none */
+};
+
+enum { HD_LEVEL_USER = 0, HD_LEVEL_TUNER = 1, HD_LEVEL_DEV = 2 };
+
+/* All ranks must agree on the value; hashed and compared at start. */
+#define HD_OPTION_GLOBAL (UINT32_C(1) << 0)
+/* There is no default: a job that leaves it out is refused. */
+#define HD_OPTION_REQUIRED (UINT32_C(1) << 1)
+
+/* One option. A name with dots, "offload.optimizer", is a nested mapping in the job file. */
+struct hd_option {
+    const char *name;
+    const char *value;   /* default as text, in the syntax of the job file; NULL: unset */
+    const char *unit;    /* for the help: "tokens", "layers"; may be NULL */
+    const char *help;    /* one line */
+    const char *choices; /* for ENUM: "1f1b|gpipe|interleaved"; else NULL */
+    const char *aliases; /* other names accepted in job files: "reduce_bucket_size|bucket_cap_mb"; or NULL */
+    double min, max;     /* for numbers; min == max means no range */
+    uint32_t type;       /* HD_OPT_... */
+    uint32_t level;      /* HD_LEVEL_... */
+    uint32_t flags;      /* HD_OPTION_... */
+    uint32_t reserved;
+    size_t offset; /* into the component's settings struct */
+};
+
+/* ---- components */
+struct hd_component {
+    size_t struct_size;
+    uint32_t kind; /* HD_KIND_... */
+    uint32_t reserved;
+    const char *name;    /* lower case, "shm"; the file is heddle-KIND-NAME.so */
+    const char *summary; /* one line */
+    uint64_t caps;       /* bits 0-47 ignored if unknown, bits 48-63 refused if unknown */
+    const struct hd_option *options;
+    size_t n_options;
+    size_t option_size;   /* sizeof(struct hd_option) */
+    size_t settings_size; /* bytes of the struct that options are parsed into; zeroed first */
+    /* [load] Can it be used on this machine? HD_OK, or a code and the reason. NULL: always. */
+    int32_t (*probe)(const struct hd_host *host, struct hd_error *err);
+    const void *ops; /* struct hd_<kind>_ops, which begins with its own struct_size */
+};
+
+#define HD_PLUGIN_MAGIC "heddle\n\x1a"
+
+struct hd_plugin {
+    char magic[8]; /* HD_PLUGIN_MAGIC */
+    size_t struct_size;
+    uint32_t abi_minor; /* HD_ABI_MINOR of the headers it was built with */
+    uint32_t reserved;
+    const char *name;
+    const char *version;
+    const char *licence;                           /* SPDX */
+    const struct hd_component *const *components; /* NULL-terminated */
+};
+
+typedef const struct hd_plugin *(*hd_plugin_entry)(void);
+
+#define HD_PLUGIN_SYMBOL "heddle_plugin_v1"
+
+/* Defines the one exported function. With HEDDLE_STATIC_PLUGIN=suffix it gets a name of its own, so that several
+ * plugins can be linked into one program. */
+#ifdef HEDDLE_STATIC_PLUGIN
+#define HD_PASTE_(a, b) a##_##b
+#define HD_PASTE(a, b) HD_PASTE_(a, b)
+#define HD_PLUGIN_ENTRY HD_PASTE(heddle_plugin_v1, HEDDLE_STATIC_PLUGIN)
+#else
+#define HD_PLUGIN_ENTRY heddle_plugin_v1
+#endif
+
+#define HD_PLUGIN_EXPORT(descriptor)                                                            \
+    __attribute__((visibility("default"))) const struct hd_plugin *HD_PLUGIN_ENTRY(void);       \
+    const struct hd_plugin *HD_PLUGIN_ENTRY(void)                                               \
+    {                                                                                           \
+        return &(descriptor);                                                                   \
+    }
+
+#endif

@@ -1,0 +1,134 @@
+/* heddle/program.h: the step program as plugins see it.
+ *
+ * A model builds a *logical* program with struct hd_builder_api: global shapes, no mesh. The core then derives the
+ * backward program, places every tensor on the mesh and inserts the collectives. A device finally sees one
+ * instruction at a time, lowered to this rank's local shapes and addresses: struct hd_instr_desc. */
+#ifndef HEDDLE_PROGRAM_H
+#define HEDDLE_PROGRAM_H
+
+#include "heddle/ops.h"
+#include "heddle/types.h"
+
+#define HD_MAX_DIMS 6
+#define HD_MAX_IN 8
+#define HD_MAX_OUT 4
+
+struct hd_program;
+
+/* A tensor of a program; 0 is none. */
+typedef uint32_t hd_tensor;
+
+/* A value for elements [first, first + count) of a flat buffer: weight decay, weights in a norm. */
+struct hd_range {
+    int64_t first;
+    int64_t count;
+    double value;
+};
+
+#define HD_ATTR_ACCUMULATE (UINT32_C(1) << 0) /* outputs += instead of = */
+
+/* What an instruction knows besides its operands; which fields count for which op is said in heddle/ops.h.
+ * Zero everywhere is the neutral value. Pointers belong to the program. */
+struct hd_attrs {
+    size_t struct_size;
+    double scale; /* attention, rope, total, spread */
+    double eps;   /* norms */
+    int32_t sign; /* rope: +1 forward, -1 gradient */
+    uint32_t flags;
+    uint32_t redop;    /* HD_SUM ... */
+    uint32_t from, to; /* conversions: dim ids */
+    uint32_t index;    /* slice, mask, pad: which part is this rank's */
+    uint32_t parts;
+    int32_t peer; /* send, recv: world rank */
+    int64_t window;
+    const double *table;
+    uint64_t n_table;
+    const struct hd_range *ranges; /* in elements of the whole flat buffer; cut them with operand.start[0] */
+    uint64_t n_ranges;
+    double beta1, beta2, clip; /* adamw, sgd (beta1 = momentum); clip 0 = none */
+    int32_t (*step)(const void *settings, const void *args); /* optim_step: see heddle/optimizer.h */
+    const void *settings;
+};
+
+/* One operand, lowered: dense, row-major, contiguous. Equal dim ids in one instruction are the same logical dim. */
+struct hd_operand {
+    void *data;
+    uint32_t dtype;
+    uint32_t ndim;              /* 0: a scalar */
+    uint8_t dim[8];             /* logical dim ids; the first HD_MAX_DIMS are used */
+    int64_t extent[HD_MAX_DIMS]; /* on this rank */
+    int64_t start[HD_MAX_DIMS];  /* global index of local element 0 */
+};
+
+static inline int64_t hd_operand_count(const struct hd_operand *o)
+{
+    int64_t n = 1;
+    for (uint32_t i = 0; i < o->ndim; i++)
+        n *= o->extent[i];
+    return n;
+}
+
+/* One instruction of one rank, ready to be prepared by a device. */
+struct hd_instr_desc {
+    size_t struct_size;
+    uint32_t op;
+    uint32_t n_in, n_out;
+    uint32_t reserved;
+    const struct hd_operand *in;
+    const struct hd_operand *out;
+    struct hd_attrs attrs;
+    char label[64]; /* "L3 F attention #118": for messages and traces */
+};
+
+/* ---- building the logical program (models) ---- */
+
+enum { HD_INIT_NORMAL = 1, HD_INIT_ZEROS = 2, HD_INIT_ONES = 3 };
+
+/* A parameter. Dims are single letters: "kgdh". */
+struct hd_param_desc {
+    size_t struct_size;
+    const char *name; /* unique; also its name in checkpoints: "layers.0.attention.wq" */
+    const char *dims;
+    uint32_t init; /* HD_INIT_... */
+    uint32_t reserved;
+    double std; /* NORMAL: mean 0 */
+    /* Where it lies in a Hugging Face file: tensor `file_name` seen as a 2-d (or 1-d) array whose dims are this
+     * parameter's, in the same order, some of them merged. GPT-2's fused c_attn.weight [h, 3 h]: part 0, 1, 2 of
+     * parts 3 along file axis 1. `file_axes[i]` says which file axis parameter dim i belongs to ("1112" -> "0001"). */
+    const char *file_name;
+    const char *file_axes; /* one digit a dim: dims kgdh of [heads*d, h]: "0001" */
+    uint32_t part, parts, part_axis;
+    uint32_t reserved2;
+};
+
+/* Errors are sticky: after the first, every call returns 0 and does nothing; the core reports it. So a model's code
+ * reads as straight lines. All slots are [control]. Dims must be declared before they are used. */
+struct hd_builder_api {
+    size_t struct_size;
+    /* Declares logical dim `letter`; b (one micro-batch of the whole data-parallel world, in sequences) and s are
+     * declared by the core. */
+    void (*dim)(struct hd_program *p, char letter, const char *name, int64_t extent);
+    int64_t (*extent)(struct hd_program *p, char letter); /* 0 if unknown */
+    /* Everything that follows belongs to this block: "embed", "L0", ..., "head". Blocks are what strategies gather,
+     * recompute and cut at. */
+    void (*block)(struct hd_program *p, const char *name);
+    hd_tensor (*param)(struct hd_program *p, const struct hd_param_desc *desc);
+    hd_tensor (*input)(struct hd_program *p, const char *name); /* "ids" or "labels": int32 [b, s] */
+    /* Emits op; out_dims has one string an output, separated by commas: "bskgd,bskg". The dtype of outputs follows
+     * the table of ops. Writes n outputs to outs; returns the first. attrs may be NULL. */
+    hd_tensor (*emit)(struct hd_program *p, uint32_t op, const struct hd_attrs *attrs, const hd_tensor *ins, uint32_t n_in,
+                      const char *out_dims, hd_tensor *outs);
+    /* Says that t is the residual stream: strategies may pin where it lies (sequence parallel). Returns t. */
+    hd_tensor (*residual)(struct hd_program *p, hd_tensor t);
+    /* Says that t lies like the token ids whatever the strategies do with the residual stream. Returns t. */
+    hd_tensor (*tokenwise)(struct hd_program *p, hd_tensor t);
+    /* The scalar to minimise, and the logits that evaluation and sampling read. */
+    void (*loss)(struct hd_program *p, hd_tensor loss);
+    void (*logits)(struct hd_program *p, hd_tensor logits);
+    /* The sum over the loss's tokens is scaled by 1 / (tokens of the global batch), which only the core knows. */
+    double (*loss_scale)(struct hd_program *p);
+    /* Reports a fault of the model's settings; sticky. */
+    void (*fail)(struct hd_program *p, const char *format, ...) __attribute__((format(printf, 2, 3)));
+};
+
+#endif
