@@ -1,0 +1,71 @@
+# Shared by ./quickstart and ./run-tests; sourced, with the working directory at the top of the tree.
+#   install_packages [NAME...]     what the build needs, and NAMEs; asks apt only for what is missing
+#   build_heddle FOLDER [OPTION...]  meson setup (once) and ninja
+# Both may run any number of times.
+
+# Without these there is no build.
+required_packages='gcc libc6-dev meson ninja-build pkg-config libyaml-dev libjansson-dev libxxhash-dev check libsubunit-dev'
+# Without these a plugin is left out, and `build/heddle plugins` says so.
+optional_packages='libdnnl-dev libgomp1 libhwloc-dev libopenmpi-dev openmpi-bin libfabric-dev'
+
+installed_something=no
+
+say() { printf '%s\n' "$*" >&2; }
+
+is_installed() { [ "$(dpkg-query -W -f='${db:Status-Status}' "$1" 2>/dev/null)" = installed ]; }
+
+missing_of() {
+    local name
+    for name in "$@"; do
+        is_installed "$name" || printf '%s ' "$name"
+    done
+}
+
+# apt as root, directly or through sudo; fails quietly where neither is possible.
+as_root() {
+    if [ "$(id -u)" = 0 ]; then
+        env DEBIAN_FRONTEND=noninteractive "$@"
+    elif command -v sudo >/dev/null && sudo -n true 2>/dev/null; then
+        sudo -n env DEBIAN_FRONTEND=noninteractive "$@"
+    elif command -v sudo >/dev/null && [ -t 0 ]; then
+        sudo env DEBIAN_FRONTEND=noninteractive "$@"
+    else
+        return 1
+    fi
+}
+
+apt_install() { as_root apt-get install -y --no-install-recommends "$@" >&2; }
+
+install_packages() {
+    local needed wanted name
+    if ! command -v dpkg-query >/dev/null; then
+        say "setup: no dpkg here: install by hand the equivalents of: $required_packages $* ($optional_packages)"
+        return 0
+    fi
+    needed=$(missing_of $required_packages "$@")
+    wanted=$(missing_of $optional_packages)
+    [ -n "$needed$wanted" ] || return 0
+    say "setup: installing $needed$wanted"
+    if ! as_root apt-get update -q >&2; then
+        [ -z "$needed" ] && return 0
+        say "setup: cannot run apt-get as root; please install: $needed"
+        return 1
+    fi
+    [ -z "$needed" ] || apt_install $needed || { say "setup: apt-get could not install: $needed"; return 1; }
+    # One by one where all at once fails: another release may lack one of them.
+    [ -z "$wanted" ] || apt_install $wanted || for name in $wanted; do
+        apt_install "$name" || say "setup: going on without $name"
+    done
+    installed_something=yes
+}
+
+build_heddle() {
+    local folder=$1
+    shift
+    if [ ! -e "$folder/build.ninja" ]; then
+        meson setup "$folder" "$@" >&2 || return 1
+    elif [ "$installed_something" = yes ]; then
+        meson setup --reconfigure "$folder" "$@" >&2 || return 1
+    fi
+    ninja -C "$folder" >&2
+}
