@@ -1,0 +1,38 @@
+/* The one table of ops: what placement, autodiff, cost, printing and documentation know of an op stands in its row.
+ * To add an op: a number in heddle/ops.h, a row here, a gradient, a reference kernel, a kernel per device. */
+#ifndef HD_CORE_PROGRAM_OPS_H
+#define HD_CORE_PROGRAM_OPS_H
+
+#include "core/program/program.h"
+
+struct hd__grad; /* autodiff.c */
+
+enum { HD__LINEAR_NONE = 0, HD__LINEAR_FIRST, HD__LINEAR_ONE, HD__LINEAR_ALL }; /* inputs through which P flows */
+enum { HD__CLASS_MODEL = 0, HD__CLASS_LOCAL, HD__CLASS_COLLECTIVE, HD__CLASS_P2P, HD__CLASS_STRUCTURE, HD__CLASS_UPDATE };
+
+#define HD__OP_ACCUMULATES 1 /* honours HD_ATTR_ACCUMULATE */
+#define HD__OP_IN_PLACE 2    /* output 0 may be the memory of input 0 */
+
+struct hd__op {
+    const char *name;
+    const char *whole;              /* letters of dims that may not be sharded */
+    const char *sums[HD_MAX_OUT];   /* letters whose sharding makes this output P; "*": any that the output lacks */
+    const char *prefer;             /* ties between shardings go to the first of these */
+    const char *dtypes;             /* an output each: a = compute dtype, f = fixed (fp32) */
+    int32_t (*gradient)(struct hd__grad *g); /* NULL: none flows */
+    double (*flops)(const struct hd_program *p, const struct hd__instr *i); /* NULL: counted as 0 */
+    uint8_t class, linear, redop, flags;
+    int8_t n_in, n_out; /* -1: any */
+    uint16_t reserved;
+};
+
+/* The row of an op; name is NULL where there is none. */
+const struct hd__op *hd__op(uint16_t op);
+
+/* FLOPs of one instruction on one rank, and bytes that it reads and writes. */
+double hd__instr_flops(const struct hd_program *p, const struct hd__instr *i);
+double hd__instr_bytes(const struct hd_program *p, const struct hd__instr *i);
+/* Bytes that one rank sends for a collective (ring volume of PROGRAM.md's table). */
+double hd__instr_traffic(const struct hd_program *p, const struct hd__instr *i);
+
+#endif

@@ -1,0 +1,300 @@
+/* core/program: the step program. It knows no plugin and no job.
+ *
+ * One object, struct hd_program, grows through the passes of a compilation:
+ *
+ *   build.c     a model emits the *logical* forward program: global shapes, no mesh
+ *   autodiff.c  appends the logical backward program and one accum per parameter gradient
+ *   place.c     places every instruction on the mesh, in order, and inserts conversions (convert.c)
+ *               -> the template: one micro-batch, placed
+ *   lower.c     template -> sections: begin, micro (repeated), micro_last, update
+ *   pass.c      strategies rewrite sections (zero: flat buffers, reductions, gathers, the update)
+ *   fuse.c      peephole: gradients accumulate where they are made
+ *   schedule.c  buffers for all tensors, waits for asynchronous instructions
+ *   memory.c    lifetimes -> offsets in one arena
+ *   verify.c    rules within a rank; machine.c: all ranks at once, as proof, emulator and simulator
+ *   bind.c      one instruction of one rank -> struct hd_instr_desc with addresses
+ *
+ * All ranks of a pipeline stage share one program: they differ only in coordinates, peers and groups. */
+#ifndef HD_CORE_PROGRAM_H
+#define HD_CORE_PROGRAM_H
+
+#include "core/base/base.h"
+#include "heddle/optimizer.h"
+#include "heddle/program.h"
+
+/* ---- mesh */
+
+struct hd__mesh {
+    int32_t size[HD_AXIS_COUNT];
+    int32_t ranks;
+};
+
+struct hd__mesh hd__mesh_make(const int32_t size[HD_AXIS_COUNT]);
+void hd__mesh_coord(const struct hd__mesh *mesh, int32_t rank, int32_t coord[HD_AXIS_COUNT]);
+int32_t hd__mesh_rank(const struct hd__mesh *mesh, const int32_t coord[HD_AXIS_COUNT]);
+/* Axes larger than 1 that placement cares about: all but pp (a stage holds other tensors, not other pieces). */
+uint32_t hd__mesh_live(const struct hd__mesh *mesh);
+/* Ranks that `rank` meets along the axes of the mask, major axis first. `members`: a mask of coordinates on a
+ * single axis (tied embeddings: first and last stage), 0 for all. Writes the ranks in order; returns how many. */
+int32_t hd__mesh_group(const struct hd__mesh *mesh, int32_t rank, uint32_t axes, uint32_t members, int32_t *ranks);
+int64_t hd__mesh_ways(const struct hd__mesh *mesh, uint32_t axes); /* product of sizes */
+void hd__axes_text(uint32_t axes, char out[64]);                   /* "dp_shard.tp" */
+const char *hd__axis_name(int32_t axis);
+
+/* ---- placement
+ * For each dim of a tensor the mesh axes that shard it, MAJOR FIRST: s:[cp,tp] differs from s:[tp,cp]. Four bits an
+ * axis (axis + 1), the major one in the lowest bits. Only the last (minor-most) axis may leave a dim; a new one is
+ * appended. `partial`: axes on which the value is P(redop). On all other axes it is replicated. */
+struct hd__place {
+    uint32_t shard[HD_MAX_DIMS];
+    uint8_t partial;
+    uint8_t redop; /* HD_SUM or HD_MAX */
+    uint16_t reserved;
+};
+
+static inline uint32_t hd__shard_push(uint32_t shard, int32_t axis)
+{
+    uint32_t at = 0;
+    while (shard >> at)
+        at += 4;
+    return shard | ((uint32_t)(axis + 1) << at);
+}
+static inline uint32_t hd__shard_mask(uint32_t shard)
+{
+    uint32_t mask = 0;
+    for (; shard; shard >>= 4)
+        mask |= HD_AXIS_BIT((shard & 15) - 1);
+    return mask;
+}
+static inline int32_t hd__shard_minor(uint32_t shard) /* -1 if none */
+{
+    int32_t axis = -1;
+    for (; shard; shard >>= 4)
+        axis = (int32_t)(shard & 15) - 1;
+    return axis;
+}
+static inline uint32_t hd__shard_pop(uint32_t shard)
+{
+    uint32_t at = 0;
+    while (shard >> (at + 4))
+        at += 4;
+    return shard & ~(UINT32_C(15) << at);
+}
+
+/* ---- tensors and buffers */
+
+enum { HD__ROLE_ACT = 0, HD__ROLE_PARAM, HD__ROLE_GRAD, HD__ROLE_INPUT, HD__ROLE_FLAT, HD__ROLE_STATE };
+enum { HD__MARK_NONE = 0, HD__MARK_RESIDUAL, HD__MARK_TOKENS };
+enum { HD__LIFE_TEMP = 0, HD__LIFE_PERSISTENT };
+
+struct hd__buffer {
+    const char *name;
+    int64_t bytes;   /* on one rank */
+    int64_t offset;  /* in the arena; -1 before memory.c */
+    uint8_t life;    /* HD__LIFE_... */
+    uint8_t kind;    /* HD_MEM_... */
+    uint16_t block;
+    uint32_t section; /* TEMP: the section that uses it */
+};
+
+struct hd__tensor {
+    const char *name;
+    uint8_t ndim, dtype, role, mark;
+    uint16_t block;
+    uint8_t window; /* a shard that lives inside the whole: its address is start(rank) elements into the view */
+    uint8_t reserved;
+    uint16_t dim[HD_MAX_DIMS]; /* ids into hd_program.dims */
+    struct hd__place place;
+    hd_tensor origin;  /* the logical tensor that this is a placement of; itself for logical tensors */
+    hd_tensor grad_of; /* the logical tensor whose gradient this is; 0 */
+    uint32_t buffer;   /* 0: none yet */
+    uint32_t param;    /* PARAM: index + 1 into hd_program.params */
+    int64_t offset;    /* elements into the buffer */
+};
+
+/* ---- instructions */
+
+enum { HD__PHASE_F = 0, HD__PHASE_R, HD__PHASE_B, HD__PHASE_W, HD__PHASE_O }; /* R: recompute; O: strategies, update */
+
+/* Streams: 0 compute; 1 + axis: collectives of that axis (the outermost of several); 8: several with pp; from 16: one a
+ * pipeline peer, direction and phase. Everything but 0 is asynchronous: it starts after every compute instruction
+ * listed before it and is complete at its wait. */
+enum { HD__STREAM_COMPUTE = 0, HD__STREAM_AXIS = 1, HD__STREAM_WORLD = 8, HD__STREAM_PP = 16 };
+
+#define HD__FLAG_CONV 1    /* inserted by placement */
+#define HD__FLAG_GRADSUM 2 /* an add of gradient contributions: equal placements first */
+
+struct hd__instr {
+    uint32_t id; /* unique in the program; never 0 */
+    uint16_t op;
+    uint8_t n_in, n_out;
+    hd_tensor in[HD_MAX_IN];
+    hd_tensor out[HD_MAX_OUT];
+    const struct hd_attrs *attrs; /* in the program's arena; NULL: neutral */
+    uint32_t axes;                /* collectives and local conversions: mesh axes */
+    uint32_t members;             /* coordinates on a single axis; 0: all */
+    uint32_t wait;                /* WAIT: the id of what it waits for */
+    uint16_t stream, block;
+    uint16_t from, to; /* conversions: dim ids, 0 if none */
+    int16_t chunk, micro;
+    int16_t peer; /* send, recv: pp coordinate */
+    uint16_t tag;
+    uint8_t phase, flags, redop, reserved;
+};
+
+typedef HD__ARRAY(struct hd__instr) hd__code;
+
+struct hd__section {
+    const char *name; /* begin, micro, micro_last, update, eval, ... */
+    hd__code code;
+    int32_t repeat;
+    uint32_t predicate; /* 0: every step; N: every N steps */
+};
+
+/* ---- parameters, flat buffers */
+
+struct hd__param {
+    hd_tensor tensor;
+    uint32_t obligation; /* axes on which its gradient accumulator is P: each must be summed over exactly once */
+    uint32_t stages;     /* mask of pp coordinates that use it */
+    struct hd_param_desc desc; /* strings in the program's arena */
+};
+
+/* Parameters of one block with the same zero axes, one after another in one buffer. A strategy makes them; verify,
+ * checkpoints and initialisation read them. Tensors that do not exist are 0. */
+struct hd__flat {
+    const char *name;
+    uint16_t block, dim; /* dim: extent = count */
+    uint32_t axes;       /* the shards lie along these */
+    uint32_t members;    /* pp coordinates that share it; 0: only this stage */
+    uint32_t n_params;
+    uint32_t *params;  /* indexes into hd_program.params */
+    int64_t *offset;   /* of each, in elements */
+    int64_t count;     /* elements, padded to a multiple of the ways of axes */
+    hd_tensor whole;   /* P: what compute reads */
+    hd_tensor master;  /* what the optimizer updates (whole, shard, or a window of whole) */
+    hd_tensor grad;    /* G: what compute accumulates into */
+    hd_tensor shard;   /* what the optimizer reads */
+    hd_tensor state[4];
+    uint32_t n_states;
+};
+
+struct hd__dim {
+    const char *name; /* "h", "#L0/dp" */
+    const char *long_name;
+    int64_t extent;
+};
+
+/* ---- the program */
+
+struct hd__precision {
+    uint8_t compute, grad, reduce, master, optimizer, fixed; /* fixed: losses and statistics: fp32, or fp64 with compute fp64 */
+    uint8_t reserved[2];
+};
+
+struct hd_program {
+    struct hd__arena arena;
+    struct hd__mesh mesh;
+    int32_t stage; /* pp coordinate */
+    int32_t accumulation;
+    struct hd__precision precision;
+    double loss_scale; /* 1 / tokens of the global batch */
+
+    HD__ARRAY(struct hd__dim) dims;       /* [0] is unused; letters live at letter[] */
+    uint16_t letter[128];                 /* letter -> dim id */
+    HD__ARRAY(const char *) blocks;       /* [0] is "" */
+    HD__ARRAY(struct hd__tensor) tensors; /* [0] is unused */
+    HD__ARRAY(struct hd__buffer) buffers; /* [0] is unused */
+    HD__ARRAY(struct hd__param) params;
+    HD__ARRAY(struct hd__flat) flats;
+    uint32_t next_id;
+
+    hd__code logical; /* forward, then backward, of one micro-batch */
+    uint32_t forward; /* how many of them are forward */
+    hd__code template; /* placed */
+    HD__ARRAY(struct hd__section) sections;
+
+    hd_tensor ids, labels, loss, logits; /* logical */
+    hd_tensor loss_sum, norm2, hyper;    /* persistent: accumulated loss, squared gradient norm, see optimizer.h */
+
+    /* layout marks, set by strategies before placement */
+    uint32_t param_shard[128]; /* letter -> axes (as hd__place.shard) for parameters */
+    uint32_t mark_shard[3][128]; /* [HD__MARK_...][letter] */
+
+    /* memory.c */
+    int64_t arena_bytes, persistent_bytes, temp_bytes, temp_bound;
+
+    /* building */
+    uint16_t block;
+    uint8_t phase;
+    int32_t failed; /* sticky code */
+    struct hd_error error;
+};
+
+struct hd_program *hd__program_new(const struct hd__mesh *mesh, int32_t stage);
+void hd__program_free(struct hd_program *p);
+/* Records the first fault; always returns 0, so that builders can `return hd__program_fail(...)`. */
+uint32_t hd__program_fail(struct hd_program *p, int32_t code, const char *format, ...) __attribute__((format(printf, 3, 4)));
+
+uint16_t hd__dim_new(struct hd_program *p, const char *name, int64_t extent);
+uint16_t hd__block_id(struct hd_program *p, const char *name); /* makes it where it is new */
+hd_tensor hd__tensor_new(struct hd_program *p, const struct hd__tensor *tensor);
+uint32_t hd__buffer_new(struct hd_program *p, const char *name, int64_t bytes, uint8_t life);
+struct hd__instr hd__instr_new(struct hd_program *p, uint16_t op); /* a fresh id, block and phase of the builder */
+struct hd_attrs *hd__attrs_new(struct hd_program *p, const struct hd_attrs *from); /* a copy in the arena */
+
+static inline struct hd__tensor *hd__t(struct hd_program *p, hd_tensor t)
+{
+    return &p->tensors.at[t];
+}
+static inline const struct hd__tensor *hd__tc(const struct hd_program *p, hd_tensor t)
+{
+    return &p->tensors.at[t];
+}
+
+/* Index of a dim in a tensor, -1 if it has none. */
+int32_t hd__dim_index(const struct hd__tensor *t, uint16_t dim);
+/* Placement on one axis: HD__AT_R, HD__AT_P, or the dim id that it shards. */
+enum { HD__AT_R = 0, HD__AT_P = 0xffff };
+uint16_t hd__at(const struct hd__tensor *t, int32_t axis);
+int64_t hd__local(const struct hd_program *p, const struct hd__tensor *t, int32_t i); /* local extent of dim i */
+int64_t hd__numel(const struct hd_program *p, const struct hd__tensor *t);            /* local elements */
+int64_t hd__global_numel(const struct hd_program *p, const struct hd__tensor *t);
+/* Global index of local element 0 along dim i at a coordinate. */
+int64_t hd__start(const struct hd_program *p, const struct hd__tensor *t, int32_t i, const int32_t coord[HD_AXIS_COUNT]);
+static inline int64_t hd__tensor_bytes(const struct hd_program *p, const struct hd__tensor *t)
+{
+    return hd__numel(p, t) * (int64_t)hd_dtype_size(t->dtype);
+}
+static inline int hd__is_async(const struct hd__instr *i)
+{
+    return i->stream != HD__STREAM_COMPUTE;
+}
+static inline int hd__is_collective(uint16_t op)
+{
+    return op >= HD_OP_ALL_REDUCE && op <= HD_OP_BROADCAST;
+}
+struct hd__section *hd__section(struct hd_program *p, const char *name); /* NULL if there is none */
+
+/* ---- the rooms' passes, in the order in which they run. Each returns HD_OK or a code with the error filled. */
+
+extern const struct hd_builder_api hd__builder_api; /* build.c */
+hd_tensor hd__emit(struct hd_program *p, uint16_t op, const struct hd_attrs *attrs, const hd_tensor *ins, uint32_t n_in,
+                   const char *out_dims, hd_tensor *outs);
+int32_t hd__autodiff(struct hd_program *p, struct hd_error *err); /* autodiff.c */
+int32_t hd__place(struct hd_program *p, struct hd_error *err);    /* place.c */
+int32_t hd__lower(struct hd_program *p, struct hd_error *err);    /* lower.c */
+int32_t hd__fuse(struct hd_program *p, struct hd_error *err);     /* fuse.c */
+int32_t hd__schedule(struct hd_program *p, struct hd_error *err); /* schedule.c: buffers for all, then waits */
+int32_t hd__memory(struct hd_program *p, struct hd_error *err);   /* memory.c */
+/* verify.c: rules within one rank. The first faults, one a line, go to err->message. */
+int32_t hd__verify(struct hd_program *p, struct hd_error *err);
+
+/* bind.c: lowers one instruction for the rank at `coord`. Operands are written to in[HD_MAX_IN], out[HD_MAX_OUT],
+ * which desc points to. `arena` may be NULL: then all data pointers are NULL. */
+void hd__bind(const struct hd_program *p, const struct hd__instr *i, const int32_t coord[HD_AXIS_COUNT], void *arena,
+              struct hd_instr_desc *desc, struct hd_operand *in, struct hd_operand *out);
+/* Address of a tensor's first element for the rank at coord. */
+void *hd__address(const struct hd_program *p, hd_tensor t, const int32_t coord[HD_AXIS_COUNT], void *arena);
+
+#endif
