@@ -1,0 +1,35 @@
+/* cli/command: what a subcommand is. A new one is a file with `const struct hd__command hd__command_NAME` and a line
+ * in HD__COMMANDS. */
+#ifndef HD_CLI_COMMAND_H
+#define HD_CLI_COMMAND_H
+
+/* Exit codes of every command. */
+enum {
+    HD__EXIT_DONE = 0,
+    HD__EXIT_FAILED = 1,  /* after the start, or check and verify found a fault */
+    HD__EXIT_REFUSED = 2, /* before the first step: command line, job file, inputs, plugins */
+    HD__EXIT_STOPPED = 3  /* by a signal */
+};
+
+struct hd__command {
+    const char *name;
+    const char *usage;   /* after the name: "[NAME] [--json]" */
+    const char *summary; /* one line */
+    const char *help;    /* what it does and its options; whole lines */
+    const char *example; /* whole lines that can be typed */
+    int (*run)(int argc, char **argv); /* argv[0] is the command's name; returns an exit code */
+};
+
+/* In the order of the help. */
+#define HD__COMMANDS(X) \
+    X(plugins)          \
+    X(version)
+
+#define HD__DECLARE_COMMAND(name) extern const struct hd__command hd__command_##name;
+HD__COMMANDS(HD__DECLARE_COMMAND)
+#undef HD__DECLARE_COMMAND
+
+/* The message to stderr, with the way to the command's help; returns HD__EXIT_REFUSED. */
+int hd__refuse_usage(const struct hd__command *command, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
+#endif

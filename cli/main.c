@@ -1,0 +1,88 @@
+/* The heddle command: finds the subcommand, prints help. */
+#include <stdarg.h>
+
+#include "cli/command.h"
+#include "core/base/base.h"
+
+#define COMMAND_ADDRESS(name) &hd__command_##name,
+static const struct hd__command *const commands[] = {HD__COMMANDS(COMMAND_ADDRESS)};
+
+static int is_help(const char *word)
+{
+    return strcmp(word, "--help") == 0 || strcmp(word, "-h") == 0;
+}
+
+static int overview(FILE *out)
+{
+    fputs("heddle trains transformers across processes and machines.\n\nusage: heddle COMMAND [ARGUMENTS]\n\n", out);
+    for (size_t i = 0; i < HD__COUNT(commands); i++)
+        fprintf(out, "  %-9s %s\n", commands[i]->name, commands[i]->summary);
+    fputs("\n`heddle help COMMAND` says more, with an example.\n"
+          "exit codes: 0 done, 1 failed, 2 refused before the first step, 3 stopped by a signal\n",
+          out);
+    return HD__EXIT_DONE;
+}
+
+static int help(const struct hd__command *c)
+{
+    printf("%s\n\nusage: heddle %s %s\n\n%s\nexample:\n%s", c->summary, c->name, c->usage, c->help, c->example);
+    return HD__EXIT_DONE;
+}
+
+static const struct hd__command *find(const char *name)
+{
+    for (size_t i = 0; i < HD__COUNT(commands); i++)
+        if (strcmp(commands[i]->name, name) == 0)
+            return commands[i];
+    return NULL;
+}
+
+static int unknown(const char *name)
+{
+    const char *names[HD__COUNT(commands)], *nearest;
+    for (size_t i = 0; i < HD__COUNT(commands); i++)
+        names[i] = commands[i]->name;
+    nearest = hd__nearest(name, names, HD__COUNT(names));
+    fprintf(stderr, "heddle: there is no command '%s'%s%s%s (`heddle help` lists them)\n", name,
+            nearest ? ": did you mean '" : "", nearest ? nearest : "", nearest ? "'?" : "");
+    return HD__EXIT_REFUSED;
+}
+
+int hd__refuse_usage(const struct hd__command *command, const char *format, ...)
+{
+    va_list args;
+    fprintf(stderr, "heddle %s: ", command->name);
+    va_start(args, format);
+    vfprintf(stderr, format, args);
+    va_end(args);
+    fprintf(stderr, " (`heddle help %s`)\n", command->name);
+    return HD__EXIT_REFUSED;
+}
+
+/* --help counts anywhere before "--", so that `heddle train job.yaml --help` is answered, not run. */
+static int wants_help(int argc, char **argv)
+{
+    for (int i = 1; i < argc && strcmp(argv[i], "--") != 0; i++)
+        if (is_help(argv[i]))
+            return 1;
+    return 0;
+}
+
+int main(int argc, char **argv)
+{
+    const struct hd__command *command;
+    int asked = argc > 1 && (is_help(argv[1]) || strcmp(argv[1], "help") == 0);
+    if (argc < 2) {
+        overview(stderr);
+        return HD__EXIT_REFUSED;
+    }
+    if (asked && argc == 2)
+        return overview(stdout);
+    const char *name = asked ? argv[2] : strcmp(argv[1], "--version") == 0 ? "version" : argv[1];
+    command = find(name);
+    if (!command)
+        return unknown(name);
+    if (asked || wants_help(argc - 1, argv + 1))
+        return help(command);
+    return command->run(argc - 1, argv + 1);
+}

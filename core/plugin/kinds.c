@@ -1,0 +1,115 @@
+/* What the core knows of each kind: its table's size and the slots that must be there. */
+#include "core/plugin/plugin.h"
+
+#define END(type, field) (offsetof(type, field) + sizeof(((type *)0)->field))
+#define SLOT(type, slot) {#slot, offsetof(struct type, slot)}
+
+/* Every table of slots begins alike, which is how normalising reads caps without knowing the kind. */
+#define HEAD(type)                                               \
+    _Static_assert(offsetof(struct type, struct_size) == 0, ""); \
+    _Static_assert(offsetof(struct type, caps) == sizeof(size_t), "")
+HEAD(hd_device_ops);
+HEAD(hd_comm_ops);
+HEAD(hd_optimizer_ops);
+HEAD(hd_ckpt_ops);
+HEAD(hd_model_ops);
+
+static const struct hd__slot device_slots[] = {
+    SLOT(hd_device_ops, open),    SLOT(hd_device_ops, close),  SLOT(hd_device_ops, supports),
+    SLOT(hd_device_ops, prepare), SLOT(hd_device_ops, launch), SLOT(hd_device_ops, release),
+};
+
+static const struct hd__slot comm_slots[] = {
+    SLOT(hd_comm_ops, open), SLOT(hd_comm_ops, close),    SLOT(hd_comm_ops, group), SLOT(hd_comm_ops, send),
+    SLOT(hd_comm_ops, recv), SLOT(hd_comm_ops, progress), SLOT(hd_comm_ops, test),  SLOT(hd_comm_ops, abort),
+};
+
+static const struct hd__slot optimizer_slots[] = {
+    SLOT(hd_optimizer_ops, learning_rate),
+    SLOT(hd_optimizer_ops, clip),
+};
+
+static const struct hd__slot ckpt_slots[] = {
+    SLOT(hd_ckpt_ops, open),   SLOT(hd_ckpt_ops, close),  SLOT(hd_ckpt_ops, begin),  SLOT(hd_ckpt_ops, write),
+    SLOT(hd_ckpt_ops, flush),  SLOT(hd_ckpt_ops, commit), SLOT(hd_ckpt_ops, cancel), SLOT(hd_ckpt_ops, list),
+    SLOT(hd_ckpt_ops, size),   SLOT(hd_ckpt_ops, read),   SLOT(hd_ckpt_ops, remove),
+};
+
+static const struct hd__slot model_slots[] = {
+    SLOT(hd_model_ops, open),
+    SLOT(hd_model_ops, close),
+    SLOT(hd_model_ops, info),
+    SLOT(hd_model_ops, build),
+};
+
+static const char *device_fault(const void *ops)
+{
+    const struct hd_device_ops *o = ops;
+    return !o->alloc != !o->free ? "slots 'alloc' and 'free' go together, one is missing" : NULL;
+}
+
+static const char *optimizer_fault(const void *ops)
+{
+    const struct hd_optimizer_ops *o = ops;
+    if (!o->emit && !o->step)
+        return "both slots 'emit' and 'step' are missing, it cannot update anything";
+    if (o->n_states > 4)
+        return "n_states is above 4, the most that struct hd_optim_args holds";
+    if (o->n_states && !o->state_names)
+        return "state_names is NULL, but n_states is not 0";
+    for (uint32_t i = 0; i < o->n_states; i++)
+        if (!o->state_names[i] || !o->state_names[i][0])
+            return "state_names has fewer names than n_states";
+    return NULL;
+}
+
+#define KIND(kind, type, last, slots, fault)                                                       \
+    {                                                                                              \
+        kind, "struct " #type, sizeof(struct type), END(struct type, last), slots, HD__COUNT(slots), fault \
+    }
+
+/* `last` is the last field of ABI 1.0 and never changes: fields that are appended later may be absent. */
+static const struct hd__kind kinds[] = {
+    KIND(HD_KIND_DEVICE, hd_device_ops, peak_flops, device_slots, device_fault),
+    KIND(HD_KIND_COMM, hd_comm_ops, abort, comm_slots, NULL),
+    KIND(HD_KIND_OPTIMIZER, hd_optimizer_ops, clip, optimizer_slots, optimizer_fault),
+    KIND(HD_KIND_CKPT, hd_ckpt_ops, remove, ckpt_slots, NULL),
+    KIND(HD_KIND_MODEL, hd_model_ops, config_json, model_slots, NULL),
+};
+
+const struct hd__kind *hd__kind_find(uint32_t kind)
+{
+    for (size_t i = 0; i < HD__COUNT(kinds); i++)
+        if (kinds[i].kind == kind)
+            return &kinds[i];
+    return NULL;
+}
+
+const char *hd__kind_name(uint32_t kind)
+{
+    switch (kind) {
+#define KIND_CASE(constant, value, name) \
+    case constant:                       \
+        return name;
+        HD_KINDS(KIND_CASE)
+#undef KIND_CASE
+    default:
+        return "?";
+    }
+}
+
+uint32_t hd__kind_of_label(const char *label, const char **name)
+{
+    const char *dash = strchr(label, '-');
+    size_t n = dash ? (size_t)(dash - label) : 0;
+    if (!dash || !dash[1])
+        return 0;
+    if (name)
+        *name = dash + 1;
+#define KIND_MATCH(constant, value, text)                     \
+    if (n == sizeof text - 1 && memcmp(label, text, n) == 0) \
+        return constant;
+    HD_KINDS(KIND_MATCH)
+#undef KIND_MATCH
+    return 0;
+}

@@ -1,0 +1,80 @@
+/* Opening a plugin's file. A failed dlopen says what the user can do about it, not only what ld.so said. */
+#include <dlfcn.h>
+#include <stdlib.h>
+
+#include "core/plugin/plugin.h"
+
+enum { MAJORS_TO_TRY = 16 };
+
+/* ld.so: "libfoo.so.7: cannot open shared object file: ..." begins with the library that is missing. */
+static int32_t missing_library(const char *path, const char *why, struct hd_error *err)
+{
+    const char *colon = strstr(why, ": cannot open shared object file");
+    if (!colon || strncmp(why, path, strlen(path)) == 0)
+        return HD_OK;
+    return hd_fail(err, HD_E_UNSUPPORTED,
+                   "plugin %s needs the library %.*s, which is not on this machine: install it (or add its folder to "
+                   "LD_LIBRARY_PATH), or build the plugin again",
+                   path, (int)(colon - why), why);
+}
+
+static int32_t undefined_symbol(const char *path, const char *why, struct hd_error *err)
+{
+    static const char mark[] = "undefined symbol: ";
+    const char *symbol = strstr(why, mark);
+    if (!symbol)
+        return HD_OK;
+    symbol += sizeof mark - 1;
+    return hd_fail(err, HD_E_UNSUPPORTED,
+                   "plugin %s uses the symbol %.*s, which neither it nor its libraries define: link the library that has "
+                   "it (a plugin gets nothing from heddle itself; -Wl,-z,defs finds this at build time)",
+                   path, (int)strcspn(symbol, " (,"), symbol);
+}
+
+static int32_t open_failed(const char *path, struct hd_error *err)
+{
+    const char *why = dlerror();
+    int32_t r;
+    if (!why)
+        why = "unknown error";
+    if ((r = missing_library(path, why, err)) || (r = undefined_symbol(path, why, err)))
+        return r;
+    return hd_fail(err, HD_E_UNSUPPORTED, "plugin %s cannot be loaded: %s", path, why);
+}
+
+/* No heddle_plugin_v1: perhaps it speaks another major. */
+static int32_t no_entry(const char *path, void *handle, struct hd_error *err)
+{
+    for (int major = 0; major < MAJORS_TO_TRY; major++) {
+        char symbol[32];
+        snprintf(symbol, sizeof symbol, "heddle_plugin_v%d", major);
+        if (major != HD_ABI_MAJOR && dlsym(handle, symbol))
+            return hd_fail(err, HD_E_UNSUPPORTED,
+                           "plugin %s speaks ABI major %d (symbol %s), this heddle speaks %d: use a plugin built with "
+                           "this heddle's headers%s",
+                           path, major, symbol, HD_ABI_MAJOR, major > HD_ABI_MAJOR ? ", or a newer heddle" : "");
+    }
+    return hd_fail(err, HD_E_UNSUPPORTED,
+                   "%s is not a heddle plugin: it has no symbol " HD_PLUGIN_SYMBOL ", which HD_PLUGIN_EXPORT defines", path);
+}
+
+int32_t hd__plugin_open(const char *path, const struct hd_plugin **plugin, struct hd_error *err)
+{
+    /* dlopen searches the system's folders for a name without a slash. */
+    char *file = strchr(path, '/') ? hd__strdup(path) : hd__format("./%s", path);
+    void *handle = dlopen(file, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
+    hd_plugin_entry entry;
+    int32_t r;
+    if (!handle) {
+        r = open_failed(file, err);
+        free(file);
+        return r;
+    }
+    free(file);
+    *(void **)&entry = dlsym(handle, HD_PLUGIN_SYMBOL); /* the cast that POSIX prescribes */
+    if (!entry)
+        return no_entry(path, handle, err);
+    *plugin = entry();
+    return *plugin ? HD_OK
+                   : hd_fail(err, HD_E_UNSUPPORTED, "plugin %s: " HD_PLUGIN_SYMBOL "() returned NULL", path);
+}

@@ -1,0 +1,255 @@
+/* A plugin's tables, checked and copied into our own: min(their size, ours), the rest zero.
+ *
+ * After this no one asks again how old a plugin is: a slot that its headers did not know is NULL, and a mandatory
+ * slot is never NULL. Every refusal says which field, theirs, ours, and the fix. */
+#include <stdlib.h>
+
+#include "core/plugin/plugin.h"
+
+#define END(type, field) (offsetof(type, field) + sizeof(((type *)0)->field))
+#define STRICT_CAPS (UINT64_C(0xffff) << 48)
+
+struct subject {
+    const char *label, *path;
+};
+
+__attribute__((format(printf, 3, 4))) static int32_t refuse(const struct subject *s, struct hd_error *err,
+                                                            const char *format, ...)
+{
+    char what[768];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(what, sizeof what, format, args);
+    va_end(args);
+    return hd_fail(err, HD_E_UNSUPPORTED, "plugin %s: %s [%s]", s->label, what, s->path);
+}
+
+static void copy_sized(void *ours, size_t our_size, const void *theirs, size_t their_size)
+{
+    memset(ours, 0, our_size);
+    memcpy(ours, theirs, HD__MIN(our_size, their_size));
+}
+
+static int32_t check_size(const struct subject *s, const char *what, size_t theirs, size_t least, struct hd_error *err)
+{
+    if (theirs >= least)
+        return HD_OK;
+    return refuse(s, err, "%s is short: %zu bytes, ABI %d.0 has %zu: set its size with sizeof and build with heddle's headers",
+                  what, theirs, HD_ABI_MAJOR, least);
+}
+
+static int32_t check_caps(const struct subject *s, const char *what, uint64_t caps, struct hd_error *err)
+{
+    uint64_t unknown = caps & STRICT_CAPS;
+    if (!unknown)
+        return HD_OK;
+    return refuse(s, err,
+                  "%s.caps has bit %d, which this heddle (ABI %d.%d) does not know and must not ignore (bits 48 to 63): use a "
+                  "newer heddle",
+                  what, __builtin_ctzll(unknown), HD_ABI_MAJOR, HD_ABI_MINOR);
+}
+
+/* ---- the descriptor */
+
+static int32_t check_magic(const struct subject *s, const struct hd_plugin *plugin, struct hd_error *err)
+{
+    char hex[3 * sizeof plugin->magic + 1];
+    if (memcmp(plugin->magic, HD_PLUGIN_MAGIC, sizeof plugin->magic) == 0)
+        return HD_OK;
+    for (size_t i = 0; i < sizeof plugin->magic; i++)
+        snprintf(hex + 3 * i, 4, " %02x", (unsigned char)plugin->magic[i]);
+    return refuse(s, err, "wrong magic%s, heddle's is 68 65 64 64 6c 65 0a 1a: set .magic = HD_PLUGIN_MAGIC", hex);
+}
+
+static int32_t check_descriptor(const struct subject *s, const struct hd_plugin *plugin, struct hd_error *err)
+{
+    int32_t r;
+    if ((r = check_magic(s, plugin, err)) ||
+        (r = check_size(s, "struct hd_plugin", plugin->struct_size, END(struct hd_plugin, components), err)))
+        return r;
+    if (plugin->abi_minor > HD_ABI_MINOR)
+        return refuse(s, err,
+                      "built for ABI %d.%u, this heddle has %d.%d and may lack calls it relies on: use a newer heddle, or "
+                      "build the plugin with this heddle's headers",
+                      HD_ABI_MAJOR, plugin->abi_minor, HD_ABI_MAJOR, HD_ABI_MINOR);
+    if (!plugin->name || !plugin->version || !plugin->licence)
+        return refuse(s, err, "struct hd_plugin.%s is NULL: fill it",
+                      !plugin->name ? "name" : !plugin->version ? "version" : "licence");
+    if (!plugin->components || !plugin->components[0])
+        return refuse(s, err, "it offers no component: struct hd_plugin.components is empty");
+    return HD_OK;
+}
+
+/* ---- the component */
+
+/* What the plugin does offer, for the message that it is not what was asked for. */
+static int32_t wrong_component(const struct subject *s, const struct hd_plugin *plugin, uint32_t kind, struct hd_error *err)
+{
+    struct hd__text offers = {0};
+    for (const struct hd_component *const *c = plugin->components; *c; c++)
+        hd__text_add(&offers, "%s%s-%s", c == plugin->components ? "" : ", ", hd__kind_name((*c)->kind), (*c)->name);
+    const struct hd_component *first = plugin->components[0];
+    int32_t r = refuse(s, err, "wrong %s: the file's name promises %s, but it offers %s: rename the file to heddle-%s-%s.so",
+                       first->kind == kind ? "name" : "kind", s->label, offers.at, hd__kind_name(first->kind), first->name);
+    hd__text_free(&offers);
+    return r;
+}
+
+static int32_t pick_component(const struct subject *s, const struct hd_plugin *plugin, uint32_t kind, const char *name,
+                              const struct hd_component **picked, struct hd_error *err)
+{
+    const struct hd_component *found = NULL;
+    for (const struct hd_component *const *c = plugin->components; *c; c++) {
+        int32_t r = check_size(s, "struct hd_component", (*c)->struct_size, END(struct hd_component, ops), err);
+        if (r)
+            return r;
+        if (!(*c)->name || !(*c)->summary)
+            return refuse(s, err, "struct hd_component.%s is NULL: fill it", (*c)->name ? "summary" : "name");
+        if ((*c)->kind != kind || strcmp((*c)->name, name) != 0)
+            continue;
+        if (found)
+            return refuse(s, err, "duplicate name: two of its components are called %s", s->label);
+        found = *c;
+    }
+    if (!found)
+        return wrong_component(s, plugin, kind, err);
+    *picked = found;
+    return HD_OK;
+}
+
+/* ---- options */
+
+struct ctype {
+    size_t size, align;
+};
+
+/* The C type that the core writes for an option; size 0 for an unknown type. */
+static struct ctype option_ctype(uint32_t type)
+{
+#define CTYPE(T) ((struct ctype){sizeof(T), _Alignof(T)})
+    switch (type) {
+    case HD_OPT_BOOL:
+    case HD_OPT_ENUM:
+        return CTYPE(int32_t);
+    case HD_OPT_INT:
+    case HD_OPT_SIZE:
+        return CTYPE(int64_t);
+    case HD_OPT_FLOAT:
+    case HD_OPT_DURATION:
+        return CTYPE(double);
+    case HD_OPT_STRING:
+        return CTYPE(const char *);
+    case HD_OPT_LIST:
+        return CTYPE(struct hd_list);
+    default:
+        return (struct ctype){0, 1};
+    }
+#undef CTYPE
+}
+
+static int32_t check_option(const struct subject *s, const struct hd_option *o, size_t settings_size, struct hd_error *err)
+{
+    struct ctype c = option_ctype(o->type);
+    if (!o->name || !o->name[0])
+        return refuse(s, err, "an option has no name");
+    if (!o->help)
+        return refuse(s, err, "option '%s' has no help: one line is mandatory", o->name);
+    if (!c.size)
+        return refuse(s, err, "option '%s' has type %u, which this heddle does not know (1 to %d)", o->name, o->type,
+                      HD_OPT_LIST);
+    if (o->offset > settings_size || settings_size - o->offset < c.size || o->offset % c.align)
+        return refuse(s, err,
+                      "option '%s': offset %zu with %zu bytes does not lie in the settings struct of %zu bytes (settings_size) "
+                      "or is misaligned: use offsetof, and the C type that heddle/plugin.h names for its type",
+                      o->name, o->offset, c.size, settings_size);
+    if (o->type == HD_OPT_ENUM && (!o->choices || !o->choices[0]))
+        return refuse(s, err, "option '%s' is an enum without choices: \"this|that\"", o->name);
+    if ((o->flags & HD_OPTION_REQUIRED) && o->value)
+        return refuse(s, err, "option '%s' is required, yet it has the default '%s'", o->name, o->value);
+    return HD_OK;
+}
+
+static int32_t normalise_options(struct hd__arena *arena, const struct subject *s, const struct hd_component *theirs,
+                                 struct hd__component *out, struct hd_error *err)
+{
+    struct hd_option *ours = hd__arena_alloc(arena, theirs->n_options * sizeof *ours);
+    int32_t r;
+    if (!theirs->n_options)
+        return HD_OK;
+    if (!theirs->options)
+        return refuse(s, err, "options is NULL, but n_options is %zu", theirs->n_options);
+    if ((r = check_size(s, "struct hd_option", theirs->option_size, END(struct hd_option, offset), err)))
+        return r;
+    for (size_t i = 0; i < theirs->n_options; i++) {
+        const char *at = (const char *)theirs->options + i * theirs->option_size;
+        copy_sized(&ours[i], sizeof ours[i], at, theirs->option_size);
+        if ((r = check_option(s, &ours[i], theirs->settings_size, err)))
+            return r;
+        for (size_t j = 0; j < i; j++)
+            if (strcmp(ours[j].name, ours[i].name) == 0)
+                return refuse(s, err, "two options are called '%s'", ours[i].name);
+    }
+    out->options = ours;
+    out->n_options = theirs->n_options;
+    return HD_OK;
+}
+
+/* ---- the table of slots */
+
+static int32_t normalise_ops(const struct subject *s, const struct hd__kind *kind, const void *theirs,
+                             struct hd__component *out, struct hd_error *err)
+{
+    size_t their_size;
+    uint64_t caps;
+    const char *fault;
+    int32_t r;
+    if (!theirs)
+        return refuse(s, err, "struct hd_component.ops is NULL: it must point to a %s", kind->struct_name);
+    memcpy(&their_size, theirs, sizeof their_size);
+    if ((r = check_size(s, kind->struct_name, their_size, kind->least, err)))
+        return r;
+    memcpy(&caps, (const char *)theirs + sizeof their_size, sizeof caps);
+    if ((r = check_caps(s, kind->struct_name, caps, err)))
+        return r;
+    copy_sized(&out->ops, kind->size, theirs, their_size);
+    memcpy(&out->ops, &kind->size, sizeof kind->size); /* struct_size is now ours */
+    for (size_t i = 0; i < kind->n_mandatory; i++) {
+        void (*slot)(void);
+        memcpy(&slot, (const char *)&out->ops + kind->mandatory[i].offset, sizeof slot);
+        if (!slot)
+            return refuse(s, err, "slot '%s' is missing: it is mandatory in %s", kind->mandatory[i].name, kind->struct_name);
+    }
+    fault = kind->fault ? kind->fault(&out->ops) : NULL;
+    return fault ? refuse(s, err, "%s", fault) : HD_OK;
+}
+
+int32_t hd__plugin_normalise(struct hd__arena *arena, const struct hd_plugin *plugin, uint32_t kind, const char *name,
+                             const char *path, struct hd__component *out, struct hd_error *err)
+{
+    char *label = hd__arena_format(arena, "%s-%s", hd__kind_name(kind), name);
+    struct subject s = {label, path};
+    const struct hd__kind *rules = hd__kind_find(kind);
+    const struct hd_component *theirs = NULL;
+    struct hd__component c;
+    int32_t r;
+    memset(&c, 0, sizeof c);
+    if ((r = check_descriptor(&s, plugin, err)) || (r = pick_component(&s, plugin, kind, name, &theirs, err)))
+        return r;
+    if (!rules)
+        return refuse(&s, err, "this heddle has no interface for plugins of kind %s", hd__kind_name(kind));
+    if ((r = check_caps(&s, "struct hd_component", theirs->caps, err)) ||
+        (r = normalise_options(arena, &s, theirs, &c, err)) || (r = normalise_ops(&s, rules, theirs->ops, &c, err)))
+        return r;
+    c.kind = kind;
+    c.name = theirs->name;
+    c.label = label;
+    c.summary = theirs->summary;
+    c.version = plugin->version;
+    c.licence = plugin->licence;
+    c.path = hd__arena_strdup(arena, path);
+    c.caps = theirs->caps;
+    c.settings_size = theirs->settings_size;
+    c.probe = theirs->probe;
+    *out = c;
+    return HD_OK;
+}

@@ -1,0 +1,110 @@
+/* core/plugin: finds, loads and checks plugins.
+ *
+ *     registry create -> folders (job, environment, build tree or install folder) -> find(kind, name) -> probe
+ *
+ * Nothing is opened before a job names it: the file of optim-adamw is heddle-optim-adamw.so, so a search is a few
+ * stat() calls. Only `heddle plugins` scans. What find returns has been checked and copied into the core's own tables:
+ * every mandatory slot is there, and a slot, option field or table that the plugin's headers did not know is zero. */
+#ifndef HD_CORE_PLUGIN_H
+#define HD_CORE_PLUGIN_H
+
+#include "core/base/base.h"
+#include "heddle/ckpt.h"
+#include "heddle/comm.h"
+#include "heddle/device.h"
+#include "heddle/host.h"
+#include "heddle/model.h"
+#include "heddle/optimizer.h"
+#include "heddle/plugin.h"
+
+struct hd__plugins; /* the registry */
+
+/* A component, normalised. Owned by the registry. Optional slots may be NULL: callers check. */
+struct hd__component {
+    uint32_t kind;        /* HD_KIND_... */
+    const char *name;     /* "adamw" */
+    const char *label;    /* "optim-adamw" */
+    const char *summary;  /* one line */
+    const char *version;  /* of the plugin */
+    const char *licence;  /* of the plugin */
+    const char *path;     /* of the file; HD__PLUGIN_STATIC where it is linked in */
+    uint64_t caps;
+    const struct hd_option *options;
+    size_t n_options;
+    size_t settings_size;
+    int32_t (*probe)(const struct hd_host *host, struct hd_error *err); /* use hd__plugin_probe */
+    union {
+        struct hd_device_ops device;
+        struct hd_comm_ops comm;
+        struct hd_optimizer_ops optimizer;
+        struct hd_ckpt_ops ckpt;
+        struct hd_model_ops model;
+    } ops;
+};
+
+#define HD__PLUGIN_STATIC "(linked in)"
+
+/* ---- the registry */
+
+/* `host` is what plugins get from probe on; NULL: only log and memory, enough for [load] slots. */
+struct hd__plugins *hd__plugins_create(const struct hd_host *host);
+void hd__plugins_destroy(struct hd__plugins *registry); /* components die with it, loaded files stay; NULL is fine */
+
+/* Adds a folder to the end of the search. A plugin lies in it as heddle-KIND-NAME.so or KIND-NAME/heddle-KIND-NAME.so.
+ * A folder that does not exist is refused with HD_E_NOTFOUND. */
+int32_t hd__plugins_add_folder(struct hd__plugins *registry, const char *folder, struct hd_error *err);
+/* Adds the folders that every command searches after the job's plugins.path: HEDDLE_PLUGIN_PATH (colon-separated),
+ * then the build tree or install folder that the running executable belongs to. */
+int32_t hd__plugins_add_default_folders(struct hd__plugins *registry, struct hd_error *err);
+/* Components that are linked into the program: sanitizer builds, fuzzers. */
+int32_t hd__plugin_add_static(struct hd__plugins *registry, hd_plugin_entry entry, struct hd_error *err);
+
+/* Loads what a job names; the second time, the same component. Each way to be unusable has its own message. */
+int32_t hd__plugin_find(struct hd__plugins *registry, uint32_t kind, const char *name,
+                        const struct hd__component **component, struct hd_error *err);
+/* Can it be used on this machine? For commands that will open it; `heddle check` needs no devices and does not ask. */
+int32_t hd__plugin_probe(struct hd__plugins *registry, const struct hd__component *component, struct hd_error *err);
+
+/* ---- the whole list: only for `heddle plugins` */
+struct hd__plugin_entry {
+    uint32_t kind; /* 0 where a file's name has no known kind */
+    uint32_t usable;
+    const char *label;                     /* "optim-adamw" */
+    const char *path;                      /* NULL: it was not built */
+    const char *reason;                    /* why it is not usable; NULL if it is */
+    const struct hd__component *component; /* NULL where it could not be loaded */
+};
+/* Loads and probes everything in the folders; sorted by kind and name. The entries belong to the registry. */
+void hd__plugin_scan(struct hd__plugins *registry, const struct hd__plugin_entry **entries, size_t *n);
+
+/* ---- kinds */
+const char *hd__kind_name(uint32_t kind);                                    /* "optim"; "?" if unknown */
+uint32_t hd__kind_of_label(const char *label, const char **name /* or NULL */); /* "optim-adamw"; 0 if unknown */
+
+/* ---- inside the room ---- */
+
+struct hd__slot {
+    const char *name;
+    size_t offset;
+};
+
+/* What normalising needs to know of a kind. */
+struct hd__kind {
+    uint32_t kind;
+    const char *struct_name; /* "struct hd_comm_ops" */
+    size_t size;             /* ours, today */
+    size_t least;            /* of ABI 1.0: no valid plugin has less */
+    const struct hd__slot *mandatory;
+    size_t n_mandatory;
+    /* Rules between slots; NULL: none. Returns what is wrong, or NULL. */
+    const char *(*fault)(const void *ops);
+};
+const struct hd__kind *hd__kind_find(uint32_t kind); /* NULL if unknown */
+
+/* Checks a descriptor and fills `out` with its component kind-name. `path` names it in messages. */
+int32_t hd__plugin_normalise(struct hd__arena *arena, const struct hd_plugin *plugin, uint32_t kind, const char *name,
+                             const char *path, struct hd__component *out, struct hd_error *err);
+/* dlopen and the entry function. */
+int32_t hd__plugin_open(const char *path, const struct hd_plugin **plugin, struct hd_error *err);
+
+#endif

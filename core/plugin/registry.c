@@ -1,0 +1,235 @@
+/* The registry: folders, what is loaded, finding what a job names. */
+#include "core/plugin/registry.h"
+
+#include <stdlib.h>
+#include <sys/stat.h>
+
+static void *host_alloc(size_t bytes)
+{
+    void *p = aligned_alloc(64, (bytes + 63) & ~(size_t)63);
+    return p ? memset(p, 0, bytes) : NULL;
+}
+
+static const void *no_extension(const char *name)
+{
+    (void)name;
+    return NULL;
+}
+
+/* For [load] slots; the composition root has the whole table. */
+static const struct hd_host load_host = {
+    .struct_size = sizeof load_host,
+    .abi_minor = HD_ABI_MINOR,
+    .log = hd__log,
+    .alloc = host_alloc,
+    .free = free,
+    .get_extension = no_extension,
+};
+
+struct hd__plugins *hd__plugins_create(const struct hd_host *host)
+{
+    struct hd__plugins *registry = hd__alloc(sizeof *registry);
+    registry->host = host ? host : &load_host;
+    return registry;
+}
+
+void hd__plugins_destroy(struct hd__plugins *registry)
+{
+    if (!registry)
+        return;
+    hd__folders_free(&registry->folders);
+    hd__free_array(&registry->loaded);
+    hd__free_array(&registry->entries);
+    hd__arena_free(&registry->arena);
+    free(registry);
+}
+
+/* ---- folders */
+
+static int32_t add_folder(struct hd__plugins *registry, const char *folder, const char *origin, struct hd_error *err)
+{
+    struct stat s;
+    if (stat(folder, &s) || !S_ISDIR(s.st_mode))
+        return hd_fail(err, HD_E_NOTFOUND, "%s: '%s' is not a folder", origin, folder);
+    hd__folders_add(&registry->folders, folder);
+    return HD_OK;
+}
+
+int32_t hd__plugins_add_folder(struct hd__plugins *registry, const char *folder, struct hd_error *err)
+{
+    return add_folder(registry, folder, "plugins.path", err);
+}
+
+int32_t hd__plugins_add_default_folders(struct hd__plugins *registry, struct hd_error *err)
+{
+    const char *list = getenv("HEDDLE_PLUGIN_PATH");
+    char *copy = hd__strdup(list ? list : ""), *rest = copy, *own;
+    int32_t r = HD_OK;
+    for (char *item; !r && (item = strsep(&rest, ":"));)
+        if (item[0])
+            r = add_folder(registry, item, "HEDDLE_PLUGIN_PATH", err);
+    free(copy);
+    own = r ? NULL : hd__own_folder();
+    if (own)
+        hd__folders_add(&registry->folders, own);
+    free(own);
+    return r;
+}
+
+/* ---- loading */
+
+const struct hd__component *hd__plugin_loaded(const struct hd__plugins *registry, uint32_t kind, const char *name)
+{
+    for (uint32_t i = 0; i < registry->loaded.count; i++) {
+        const struct hd__component *c = registry->loaded.at[i];
+        if (c->kind == kind && strcmp(c->name, name) == 0)
+            return c;
+    }
+    return NULL;
+}
+
+static int32_t keep(struct hd__plugins *registry, const struct hd_plugin *plugin, uint32_t kind, const char *name,
+                    const char *path, const struct hd__component **component, struct hd_error *err)
+{
+    struct hd__component c, *own;
+    int32_t r = hd__plugin_normalise(&registry->arena, plugin, kind, name, path, &c, err);
+    if (r)
+        return r;
+    own = hd__arena_copy(&registry->arena, &c, sizeof c);
+    hd__push(&registry->loaded, own);
+    if (component)
+        *component = own;
+    return HD_OK;
+}
+
+int32_t hd__plugin_load(struct hd__plugins *registry, uint32_t kind, const char *name, const char *path,
+                        const struct hd__component **component, struct hd_error *err)
+{
+    const struct hd_plugin *plugin;
+    int32_t r = hd__plugin_open(path, &plugin, err);
+    return r ? r : keep(registry, plugin, kind, name, path, component, err);
+}
+
+int32_t hd__plugin_add_static(struct hd__plugins *registry, hd_plugin_entry entry, struct hd_error *err)
+{
+    const struct hd_plugin *plugin = entry();
+    if (!plugin || !plugin->components)
+        return hd_fail(err, HD_E_UNSUPPORTED, "a linked-in plugin offers no component");
+    for (const struct hd_component *const *c = plugin->components; *c; c++) {
+        const char *name = (*c)->name ? (*c)->name : "?";
+        if (hd__plugin_loaded(registry, (*c)->kind, name))
+            return hd_fail(err, HD_E_INVALID, "duplicate name: two linked-in plugins are called %s-%s",
+                           hd__kind_name((*c)->kind), name);
+        int32_t r = keep(registry, plugin, (*c)->kind, name, HD__PLUGIN_STATIC, NULL, err);
+        if (r)
+            return r;
+    }
+    return HD_OK;
+}
+
+/* ---- finding */
+
+/* Names near the one that was asked for, and whether it was left out of the build. */
+struct suggestion {
+    const char *label;
+    const char *skipped;
+    struct hd__arena *arena;
+    HD__ARRAY(const char *) labels;
+};
+
+static void note_label(void *user, const char *label, const char *path)
+{
+    struct suggestion *s = user;
+    const char *copy = hd__arena_strdup(s->arena, label);
+    (void)path;
+    hd__push(&s->labels, copy);
+}
+
+static void note_skipped(void *user, const char *label, const char *why)
+{
+    struct suggestion *s = user;
+    if (strcmp(label, s->label) == 0)
+        s->skipped = hd__arena_strdup(s->arena, why);
+}
+
+static void add_folders_text(const struct hd__plugins *registry, struct hd__text *text)
+{
+    for (uint32_t i = 0; i < registry->folders.count; i++)
+        hd__text_add(text, "%s%s", i ? ", " : "", registry->folders.at[i]);
+    if (!registry->folders.count)
+        hd__text_add(text, "no folder at all");
+}
+
+static int32_t not_found(struct hd__plugins *registry, const char *label, struct hd_error *err)
+{
+    struct suggestion s = {.label = label, .arena = &registry->arena};
+    struct hd__text text = {0};
+    const char *nearest;
+    int32_t r;
+    hd__search_all(&registry->folders, note_label, &s);
+    hd__search_skipped(&registry->folders, note_skipped, &s);
+    nearest = hd__nearest(label, s.labels.at, s.labels.count);
+    if (s.skipped)
+        hd__text_add(&text, "plugin %s was not built: %s", label, s.skipped);
+    else if (nearest)
+        hd__text_add(&text, "there is no plugin %s: did you mean %s?", label, nearest);
+    else
+        hd__text_add(&text, "there is no plugin %s", label);
+    hd__text_add(&text, " (looked for heddle-%s.so in ", label);
+    add_folders_text(registry, &text);
+    r = hd_fail(err, HD_E_NOTFOUND, "%s)", text.at);
+    hd__text_free(&text);
+    hd__free_array(&s.labels);
+    return r;
+}
+
+static int32_t duplicate(const char *label, const char *one, const char *two, struct hd_error *err)
+{
+    return hd_fail(err, HD_E_INVALID, "duplicate name: plugin %s is both %s and %s: remove one, or one folder of the search",
+                   label, one, two);
+}
+
+static int32_t find_file(struct hd__plugins *registry, uint32_t kind, const char *name, const char *label,
+                         const struct hd__component **component, struct hd_error *err)
+{
+    char *paths[2] = {0};
+    uint32_t n = hd__search(&registry->folders, label, paths);
+    const struct hd__component *loaded = hd__plugin_loaded(registry, kind, name);
+    int32_t r = HD_OK;
+    if (n == 2)
+        r = duplicate(label, paths[0], paths[1], err);
+    else if (loaded && n && strcmp(loaded->path, HD__PLUGIN_STATIC) == 0)
+        r = duplicate(label, "linked in", paths[0], err);
+    else if (loaded)
+        *component = loaded;
+    else if (n)
+        r = hd__plugin_load(registry, kind, name, paths[0], component, err);
+    else
+        r = not_found(registry, label, err);
+    free(paths[0]);
+    free(paths[1]);
+    return r;
+}
+
+int32_t hd__plugin_find(struct hd__plugins *registry, uint32_t kind, const char *name,
+                        const struct hd__component **component, struct hd_error *err)
+{
+    char *label;
+    int32_t r;
+    if (!name || !name[0] || strchr(name, '/'))
+        return hd_fail(err, HD_E_INVALID, "'%s' is not a plugin's name", name ? name : "");
+    label = hd__format("%s-%s", hd__kind_name(kind), name);
+    r = find_file(registry, kind, name, label, component, err);
+    free(label);
+    return r;
+}
+
+int32_t hd__plugin_probe(struct hd__plugins *registry, const struct hd__component *component, struct hd_error *err)
+{
+    struct hd_error why = HD_ERROR_INIT;
+    int32_t r = component->probe ? component->probe(registry->host, &why) : HD_OK;
+    if (r == HD_OK)
+        return HD_OK;
+    return hd_fail(err, r, "plugin %s cannot be used on this machine: %s", component->label,
+                   why.message[0] ? why.message : "its probe gives no reason");
+}

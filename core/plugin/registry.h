@@ -1,0 +1,20 @@
+/* core/plugin/registry: inside the room: what the registry holds. */
+#ifndef HD_CORE_PLUGIN_REGISTRY_H
+#define HD_CORE_PLUGIN_REGISTRY_H
+
+#include "core/plugin/plugin.h"
+#include "core/plugin/search.h"
+
+struct hd__plugins {
+    const struct hd_host *host;
+    struct hd__folders folders;
+    struct hd__arena arena;
+    HD__ARRAY(struct hd__component *) loaded;
+    HD__ARRAY(struct hd__plugin_entry) entries; /* of the last scan */
+};
+
+const struct hd__component *hd__plugin_loaded(const struct hd__plugins *registry, uint32_t kind, const char *name);
+int32_t hd__plugin_load(struct hd__plugins *registry, uint32_t kind, const char *name, const char *path,
+                        const struct hd__component **component, struct hd_error *err);
+
+#endif
