@@ -26,6 +26,31 @@ static inline double hd_clip_factor(double norm2, double clip, double (*square_r
     return f < 1.0 ? f : 1.0;
 }
 
+/* ---- the update rules of HD_OP_ADAMW and HD_OP_SGD, which kernels and `step` functions share
+ *
+ * For every element, with lr, t, inv_scale, skip from hyper (LR, STEP, INV_SCALE, SKIP), the rest from hd_attrs, and
+ * norm2 the squared global norm of the gradients *as they lie in memory* (so before inv_scale):
+ *
+ *     if skip is not 0: nothing is written, neither parameters nor states nor the low-precision copy
+ *     c  = hd_clip_factor(norm2 * inv_scale^2, clip, sqrt)
+ *     g' = g * (inv_scale * c)
+ *
+ *     adamw  (torch.optim.AdamW; Loshchilov and Hutter 2019, algorithm 2; decoupled decay, bias correction)
+ *         p  = p * (1 - lr * decay)
+ *         m  = beta1 * m + (1 - beta1) * g'
+ *         v  = beta2 * v + (1 - beta2) * g'^2
+ *         p  = p - lr / (1 - beta1^t) * m / (sqrt(v) / sqrt(1 - beta2^t) + eps)
+ *
+ *     sgd    (torch.optim.SGD, dampening 0, not Nesterov; decay is coupled, after clipping; beta1 is the momentum)
+ *         g" = g' + decay * p
+ *         m  = beta1 * m + g"           (m starts at 0; without a momentum operand m is g" itself)
+ *         p  = p - lr * m
+ *
+ * States are fp32 and start at zero. `decay` is the value of the range in hd_attrs.ranges (hd_optim_args.decay) that
+ * holds the element's index in the whole flat buffer, 0 outside all ranges; ranges ascend and do not overlap.
+ * The low-precision copy, where there is one, is the new p rounded to nearest even. Factors that are the same for all
+ * elements are formed in double; whether an element is computed in float or double is the kernel's choice. */
+
 /* Any flat shard will do (AdamW); without it whole matrices are needed (Muon). */
 #define HD_OPTIM_FLAT (UINT64_C(1) << 0)
 
@@ -36,7 +61,7 @@ struct hd_optim_args {
     const float *grad; /* not yet scaled, not yet clipped */
     float *param;      /* master weights */
     float *state[4];   /* n_states of them */
-    double norm2;      /* squared global gradient norm */
+    double norm2;      /* squared global norm of the gradients, as they are in `grad` */
     const double *hyper;
     const struct hd_range *decay; /* weight decay by range of the whole flat buffer */
     uint64_t n_decay;
@@ -60,7 +85,8 @@ struct hd_optimizer_ops {
     uint32_t n_states; /* 0 to 4 fp32 tensors the size of the parameters */
     uint32_t reserved;
     const char *const *state_names; /* "exp_avg", "exp_avg_sq": names in checkpoints */
-    /* [control] Which weight decay applies to a parameter of ndim dimensions. NULL: none. */
+    /* [control] Which weight decay applies to a parameter of ndim dimensions, counted as in its Hugging Face file (a
+     * bias is one-dimensional even where the program splits it into heads). NULL: none. */
     double (*decay)(const void *settings, const char *param, uint32_t ndim);
     /* [control] Fills op and attrs of the one instruction that updates a shard: HD_OP_ADAMW, HD_OP_SGD. NULL slot:
      * HD_OP_OPTIM_STEP with `step`. The core adds operands and the decay ranges. */
