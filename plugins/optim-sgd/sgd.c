@@ -1,0 +1,136 @@
+/* SGD with momentum as torch.optim.SGD: the rule stands in heddle/optimizer.h. Devices run it as HD_OP_SGD; `step` is
+ * the same rule in plain loops and double, the reference that kernels are held against. */
+#include <math.h>
+
+#include "heddle/optimizer.h"
+
+enum { DECAY_ALL = 0, DECAY_MATRICES = 1 };
+
+struct sgd_settings {
+    double lr, momentum, weight_decay, clip;
+    int32_t decay; /* DECAY_... */
+    int32_t reserved;
+};
+
+#define OFFSET(field) .offset = offsetof(struct sgd_settings, field)
+
+static const struct hd_option options[] = {
+    {.name = "lr", .value = "0.1", .type = HD_OPT_FLOAT, .min = 0, .max = 1e6, .flags = HD_OPTION_GLOBAL,
+     .help = "peak learning rate; the schedule section shapes it", OFFSET(lr)},
+    {.name = "momentum", .value = "0", .type = HD_OPT_FLOAT, .min = 0, .max = 1, .flags = HD_OPTION_GLOBAL,
+     .help = "share of the last step's direction that is kept; 0 keeps no state at all", OFFSET(momentum)},
+    {.name = "weight_decay", .value = "0", .type = HD_OPT_FLOAT, .min = 0, .max = 1e3, .flags = HD_OPTION_GLOBAL,
+     .help = "coupled: parameters times this are added to the clipped gradient", OFFSET(weight_decay)},
+    {.name = "clip", .value = "0", .type = HD_OPT_FLOAT, .min = 0, .max = 1e30, .aliases = "grad_clip|max_grad_norm",
+     .flags = HD_OPTION_GLOBAL, .help = "largest global gradient norm, 0 for no clipping", OFFSET(clip)},
+    {.name = "decay", .value = "all", .type = HD_OPT_ENUM, .choices = "all|matrices", .flags = HD_OPTION_GLOBAL,
+     .help = "what decays: all tensors, or those of two dimensions or more", OFFSET(decay)},
+};
+
+static const char *const state_names[] = {"momentum_buffer"};
+
+static double sgd_decay(const void *settings, const char *param, uint32_t ndim)
+{
+    const struct sgd_settings *s = settings;
+    (void)param;
+    return s->decay == DECAY_ALL || ndim >= 2 ? s->weight_decay : 0.0;
+}
+
+static int32_t sgd_emit(const void *settings, uint32_t *op, struct hd_attrs *attrs, struct hd_error *err)
+{
+    const struct sgd_settings *s = settings;
+    (void)err;
+    *op = HD_OP_SGD;
+    attrs->beta1 = s->momentum;
+    attrs->clip = s->clip;
+    return HD_OK;
+}
+
+static uint32_t sgd_states(const void *settings)
+{
+    return ((const struct sgd_settings *)settings)->momentum > 0 ? 1 : 0;
+}
+
+/* Elements [first, first + count) of the call, all with one decay. */
+static void update(const struct sgd_settings *s, const struct hd_optim_args *a, int64_t first, int64_t count, double decay)
+{
+    double lr = a->hyper[HD_HYPER_LR], inv_scale = a->hyper[HD_HYPER_INV_SCALE];
+    double scale = inv_scale * hd_clip_factor(a->norm2 * inv_scale * inv_scale, s->clip, sqrt);
+    float *momentum = s->momentum > 0 ? a->state[0] : NULL;
+    for (int64_t i = first; i < first + count; i++) {
+        double m = a->grad[i] * scale + decay * a->param[i];
+        if (momentum) {
+            m += s->momentum * momentum[i];
+            momentum[i] = (float)m;
+        }
+        a->param[i] = (float)(a->param[i] - lr * m);
+    }
+}
+
+static int32_t sgd_step(const void *settings, const struct hd_optim_args *a)
+{
+    int64_t at = 0; /* elements of this call that are done */
+    if (a->hyper[HD_HYPER_SKIP] != 0)
+        return HD_OK;
+    for (uint64_t i = 0; i < a->n_decay; i++) {
+        int64_t from = a->decay[i].first - a->first, to = from + a->decay[i].count;
+        from = from < at ? at : from;
+        to = to > a->count ? a->count : to;
+        if (from >= to)
+            continue;
+        update(settings, a, at, from - at, 0.0);
+        update(settings, a, from, to - from, a->decay[i].value);
+        at = to;
+    }
+    update(settings, a, at, a->count - at, 0.0);
+    return HD_OK;
+}
+
+static double sgd_learning_rate(const void *settings)
+{
+    return ((const struct sgd_settings *)settings)->lr;
+}
+
+static double sgd_clip(const void *settings)
+{
+    return ((const struct sgd_settings *)settings)->clip;
+}
+
+static const struct hd_optimizer_ops ops = {
+    .struct_size = sizeof ops,
+    .caps = HD_OPTIM_FLAT,
+    .n_states = 1,
+    .state_names = state_names,
+    .decay = sgd_decay,
+    .emit = sgd_emit,
+    .step = sgd_step,
+    .states = sgd_states,
+    .learning_rate = sgd_learning_rate,
+    .clip = sgd_clip,
+};
+
+static const struct hd_component component = {
+    .struct_size = sizeof component,
+    .kind = HD_KIND_OPTIMIZER,
+    .name = "sgd",
+    .summary = "stochastic gradient descent with momentum as PyTorch's",
+    .options = options,
+    .n_options = sizeof options / sizeof options[0],
+    .option_size = sizeof options[0],
+    .settings_size = sizeof(struct sgd_settings),
+    .ops = &ops,
+};
+
+static const struct hd_component *const components[] = {&component, NULL};
+
+static const struct hd_plugin plugin = {
+    .magic = HD_PLUGIN_MAGIC,
+    .struct_size = sizeof plugin,
+    .abi_minor = HD_ABI_MINOR,
+    .name = "optim-sgd",
+    .version = "0.1.0",
+    .licence = "Apache-2.0",
+    .components = components,
+};
+
+HD_PLUGIN_EXPORT(plugin)
