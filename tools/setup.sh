@@ -64,7 +64,8 @@ build_heddle() {
     shift
     if [ ! -e "$folder/build.ninja" ]; then
         meson setup "$folder" "$@" >&2 || return 1
-    elif [ "$installed_something" = yes ]; then
+    elif [ "$installed_something" = yes ] || [ -n "$(find . -name meson.build -newer "$folder/build.ninja" | head -1)" ]; then
+        # ninja does not see a meson.build in a folder that is new.
         meson setup --reconfigure "$folder" "$@" >&2 || return 1
     fi
     ninja -C "$folder" >&2

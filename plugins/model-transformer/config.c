@@ -1,0 +1,315 @@
+/* Hugging Face's config.json -> struct tf_shape. What changes the numbers is honoured or refused by its name; what does
+ * not (use_cache, token ids, initializer_range, ...) is left unread. */
+#include "transformer.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdlib.h>
+
+enum { LONGEST_CONFIG = 16 << 20 };
+
+/* Errors are sticky, as in hd_builder_api: after the first, the readers do nothing. */
+struct reader {
+    const json_t *root;
+    const char *path;
+    struct hd_error *err;
+    int32_t rc;
+};
+
+#define REQUIRED (-1)
+
+/* The kinds of config.json that are read, and what their classes in transformers take for granted. */
+static const struct kind {
+    const char *model_type;
+    enum tf_family family;
+    int qkv_bias;
+    int64_t kv_heads;       /* where num_key_value_heads is missing; 0: as many as heads */
+    int64_t sliding_window; /* where sliding_window is missing */
+} kinds[] = {
+    {"gpt2", TF_GPT2, 0, 0, 0},
+    {"llama", TF_LLAMA, 0, 0, 0},
+    {"mistral", TF_LLAMA, 0, REQUIRED, 4096},
+    {"qwen2", TF_LLAMA, 1, REQUIRED, 0},
+};
+
+/* Keys that may be missing, or must have one of the values, as JSON, between the bars. */
+struct demand {
+    const char *key, *allowed;
+};
+static const struct demand gpt2_demands[] = {
+    {"activation_function", "\"gelu_new\"|\"gelu_pytorch_tanh\""},
+    {"scale_attn_weights", "true"},
+    {"scale_attn_by_inverse_layer_idx", "false"},
+    {"add_cross_attention", "false"},
+    {"quantization_config", "null"},
+    {NULL, NULL},
+};
+static const struct demand llama_demands[] = {
+    {"hidden_act", "\"silu\"|\"swish\""},
+    {"mlp_bias", "false"},
+    {"use_sliding_window", "false"},
+    {"quantization_config", "null"},
+    {NULL, NULL},
+};
+static const struct demand rope_demands[] = {
+    {"partial_rotary_factor", "null|1|1.0"},
+    {"attention_factor", "null|1|1.0"},
+    {NULL, NULL},
+};
+static const char *const dropouts[] = {"attn_pdrop", "embd_pdrop", "resid_pdrop", "attention_dropout"};
+
+#define refuse(r, code, format, ...)                                                           \
+    do {                                                                                       \
+        if (!(r)->rc)                                                                          \
+            (r)->rc = hd_fail((r)->err, code, "%s: " format, (r)->path, ##__VA_ARGS__);        \
+    } while (0)
+
+/* NULL where the key is missing or null, which transformers takes as the same. */
+static const json_t *value_of(const struct reader *r, const char *key)
+{
+    const json_t *value = json_object_get(r->root, key);
+    return json_is_null(value) ? NULL : value;
+}
+
+static int64_t count_of(struct reader *r, const char *key, int64_t missing)
+{
+    const json_t *value = value_of(r, key);
+    if (!value && missing == REQUIRED)
+        refuse(r, HD_E_INVALID, "\"%s\" is missing", key);
+    if (!value)
+        return missing;
+    if (!json_is_integer(value) || json_integer_value(value) < 1 || json_integer_value(value) > INT32_MAX) {
+        refuse(r, HD_E_INVALID, "\"%s\" must be a whole number from 1 to %d", key, INT32_MAX);
+        return 1;
+    }
+    return json_integer_value(value);
+}
+
+static double number_of(struct reader *r, const char *key, double missing)
+{
+    const json_t *value = value_of(r, key);
+    if (!value)
+        return missing;
+    double number = json_number_value(value);
+    if (!json_is_number(value) || !(number > 0) || !isfinite(number))
+        refuse(r, HD_E_INVALID, "\"%s\" must be a number above 0", key);
+    return number;
+}
+
+static int flag_of(struct reader *r, const char *key, int missing)
+{
+    const json_t *value = value_of(r, key);
+    if (value && !json_is_boolean(value))
+        refuse(r, HD_E_INVALID, "\"%s\" must be true or false", key);
+    return value ? json_is_true(value) : missing;
+}
+
+/* "" where there is no such text. */
+static const char *text_of(const struct reader *r, const char *key)
+{
+    const char *text = json_string_value(json_object_get(r->root, key));
+    return text ? text : "";
+}
+
+/* Is `word` one of the alternatives between the bars? */
+static int listed(const char *word, const char *allowed)
+{
+    size_t length = strlen(word);
+    for (const char *at = allowed; at; at = strchr(at, '|') ? strchr(at, '|') + 1 : NULL)
+        if (!strncmp(at, word, length) && (at[length] == '|' || at[length] == '\0'))
+            return 1;
+    return 0;
+}
+
+static void check_demands(struct reader *r, const struct demand *demands)
+{
+    for (; demands->key; demands++) {
+        const json_t *value = json_object_get(r->root, demands->key);
+        char *text = value ? json_dumps(value, JSON_ENCODE_ANY | JSON_COMPACT) : NULL;
+        if (text && !listed(text, demands->allowed))
+            refuse(r, HD_E_UNSUPPORTED, "\"%s\" is %.80s; this model offers only %s", demands->key, text,
+                   demands->allowed);
+        free(text);
+    }
+}
+
+static void warn_of_dropout(const struct reader *r, const struct hd_host *host)
+{
+    for (size_t i = 0; i < sizeof dropouts / sizeof dropouts[0]; i++) {
+        double rate = json_number_value(json_object_get(r->root, dropouts[i]));
+        if (rate > 0)
+            host->log(HD_LOG_WARN, "model-transformer", "%s: \"%s\" is %g; heddle trains without dropout", r->path,
+                      dropouts[i], rate);
+    }
+}
+
+/* ---- rotary positions: rope_theta and rope_scaling at the top, or both in the newer rope_parameters */
+
+/* `r` reads the object that holds rope_type and its numbers. */
+static void read_rope_kind(struct reader *r, struct tf_rope *rope)
+{
+    const char *type = text_of(r, "rope_type");
+    if (!*type)
+        type = text_of(r, "type");
+    check_demands(r, rope_demands);
+    if (!*type || !strcmp(type, "default"))
+        return;
+    rope->factor = number_of(r, "factor", 1);
+    if (!strcmp(type, "linear")) {
+        rope->kind = TF_ROPE_LINEAR;
+    } else if (!strcmp(type, "llama3")) {
+        rope->kind = TF_ROPE_LLAMA3;
+        rope->low_freq_factor = number_of(r, "low_freq_factor", 1);
+        rope->high_freq_factor = number_of(r, "high_freq_factor", 4);
+        rope->original_length = number_of(r, "original_max_position_embeddings", 8192);
+        if (rope->high_freq_factor <= rope->low_freq_factor)
+            refuse(r, HD_E_INVALID, "\"high_freq_factor\" must be above \"low_freq_factor\"");
+    } else {
+        refuse(r, HD_E_UNSUPPORTED, "rope_scaling of type \"%.40s\" is not offered (default, linear, llama3)", type);
+    }
+}
+
+static void read_rope(struct reader *r, struct tf_rope *rope)
+{
+    static const char *const keys[] = {"rope_scaling", "rope_parameters"};
+    rope->theta = number_of(r, "rope_theta", 10000);
+    check_demands(r, rope_demands);
+    for (int i = 0; i < 2; i++) {
+        struct reader inner = {value_of(r, keys[i]), r->path, r->err, r->rc};
+        if (!inner.root || r->rc)
+            continue;
+        if (!json_is_object(inner.root)) {
+            refuse(r, HD_E_INVALID, "\"%s\" must be an object", keys[i]);
+            continue;
+        }
+        rope->theta = number_of(&inner, "rope_theta", rope->theta);
+        read_rope_kind(&inner, rope);
+        r->rc = inner.rc;
+    }
+}
+
+/* ---- the two families */
+
+static void read_gpt2(struct reader *r, struct tf_shape *shape)
+{
+    shape->layers = count_of(r, "n_layer", REQUIRED);
+    shape->hidden = count_of(r, "n_embd", REQUIRED);
+    shape->heads = shape->kv_heads = count_of(r, "n_head", REQUIRED);
+    shape->ffn = count_of(r, "n_inner", 4 * shape->hidden);
+    shape->max_seq_len = count_of(r, "n_positions", REQUIRED);
+    shape->norm_eps = number_of(r, "layer_norm_epsilon", 1e-5);
+    shape->tied = flag_of(r, "tie_word_embeddings", 1);
+    check_demands(r, gpt2_demands);
+}
+
+/* Every layer must look at the whole past. */
+static void check_layer_types(struct reader *r)
+{
+    const json_t *types = value_of(r, "layer_types");
+    for (size_t i = 0; i < json_array_size(types); i++) {
+        const char *type = json_string_value(json_array_get(types, i));
+        if (!type || strcmp(type, "full_attention"))
+            refuse(r, HD_E_UNSUPPORTED, "\"layer_types\" has \"%.40s\"; this model offers only \"full_attention\"",
+                   type ? type : "?");
+    }
+}
+
+static void read_llama(struct reader *r, struct tf_shape *shape, const struct kind *kind)
+{
+    shape->layers = count_of(r, "num_hidden_layers", REQUIRED);
+    shape->hidden = count_of(r, "hidden_size", REQUIRED);
+    shape->heads = count_of(r, "num_attention_heads", REQUIRED);
+    shape->kv_heads = count_of(r, "num_key_value_heads", kind->kv_heads ? kind->kv_heads : shape->heads);
+    shape->head_dim = count_of(r, "head_dim", 0);
+    shape->ffn = count_of(r, "intermediate_size", REQUIRED);
+    shape->max_seq_len = count_of(r, "max_position_embeddings", 2048);
+    shape->norm_eps = number_of(r, "rms_norm_eps", 1e-6);
+    shape->tied = flag_of(r, "tie_word_embeddings", 0);
+    shape->out_bias = flag_of(r, "attention_bias", 0);
+    shape->qkv_bias = shape->out_bias || kind->qkv_bias;
+    /* A null sliding_window means none; only a missing one takes the class's default. Qwen2's is behind a switch. */
+    int missing = !json_object_get(r->root, "sliding_window");
+    shape->sliding_window = missing ? kind->sliding_window : count_of(r, "sliding_window", 0);
+    if (!strcmp(kind->model_type, "qwen2"))
+        shape->sliding_window = 0;
+    check_layer_types(r);
+    read_rope(r, &shape->rope);
+    check_demands(r, llama_demands);
+}
+
+static const struct kind *kind_of(struct reader *r)
+{
+    const char *type = text_of(r, "model_type");
+    for (size_t i = 0; i < sizeof kinds / sizeof kinds[0]; i++)
+        if (!strcmp(kinds[i].model_type, type))
+            return &kinds[i];
+    refuse(r, HD_E_UNSUPPORTED, "\"model_type\" is \"%.40s\"; this model reads gpt2, llama, mistral and qwen2", type);
+    return NULL;
+}
+
+static void read_shape(struct reader *r, struct tf_shape *shape)
+{
+    const struct kind *kind = kind_of(r);
+    if (!kind)
+        return;
+    shape->family = kind->family;
+    shape->vocab = count_of(r, "vocab_size", REQUIRED);
+    if (kind->family == TF_GPT2)
+        read_gpt2(r, shape);
+    else
+        read_llama(r, shape, kind);
+}
+
+/* ---- the file */
+
+static int32_t load(const char *path, json_t **root, struct hd_error *err)
+{
+    FILE *file = fopen(path, "rb");
+    if (!file)
+        return hd_fail(err, HD_E_NOTFOUND, "%s: %s; model.from must name a folder with a config.json", path,
+                       strerror(errno));
+    char *text = malloc(LONGEST_CONFIG + 1);
+    size_t length = text ? fread(text, 1, LONGEST_CONFIG + 1, file) : 0;
+    int broken = ferror(file);
+    json_error_t where;
+    fclose(file);
+    *root = text && !broken && length <= LONGEST_CONFIG ? json_loadb(text, length, JSON_REJECT_DUPLICATES, &where) : NULL;
+    free(text);
+    if (!text)
+        return hd_fail(err, HD_E_NOMEM, "%s: no memory", path);
+    if (broken)
+        return hd_fail(err, HD_E_IO, "%s: cannot be read: %s", path, strerror(errno));
+    if (length > LONGEST_CONFIG)
+        return hd_fail(err, HD_E_INVALID, "%s: longer than %d bytes, so no config.json", path, LONGEST_CONFIG);
+    if (!*root)
+        return hd_fail(err, HD_E_INVALID, "%s:%d:%d: %s", path, where.line, where.column, where.text);
+    if (!json_is_object(*root)) {
+        json_decref(*root);
+        return hd_fail(err, HD_E_INVALID, "%s: not a JSON object", path);
+    }
+    return HD_OK;
+}
+
+int32_t tf_config_read(const struct hd_host *host, const char *folder, struct tf_shape *shape, char **text,
+                       struct hd_error *err)
+{
+    char path[4096];
+    json_t *root = NULL;
+    if (snprintf(path, sizeof path, "%s/config.json", folder) >= (int)sizeof path)
+        return hd_fail(err, HD_E_INVALID, "model.from is too long: %.200s...", folder);
+    int32_t rc = load(path, &root, err);
+    if (rc)
+        return rc;
+    struct reader r = {root, path, err, HD_OK};
+    read_shape(&r, shape);
+    if (!r.rc)
+        warn_of_dropout(&r, host);
+    /* For export. The dtype is the exported file's own. */
+    json_object_del(root, "torch_dtype");
+    json_object_del(root, "dtype");
+    *text = r.rc ? NULL : json_dumps(root, JSON_INDENT(2));
+    json_decref(root);
+    if (!r.rc && !*text)
+        return hd_fail(err, HD_E_NOMEM, "%s: no memory", path);
+    return r.rc;
+}

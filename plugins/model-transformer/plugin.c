@@ -1,0 +1,270 @@
+/* The component: options, and settings -> a model that is fully said and checked. */
+#include "transformer.h"
+
+#include <stdlib.h>
+
+#define LARGEST 2147483647.0
+#define FIELD(field) offsetof(struct tf_settings, field)
+#define COUNT(option, unit_, help_)                                                                 \
+    {.name = #option, .unit = unit_, .help = help_, .type = HD_OPT_INT, .min = 0, .max = LARGEST,   \
+     .flags = HD_OPTION_GLOBAL, .offset = FIELD(option)}
+
+static const struct hd_option options[] = {
+    {.name = "family", .value = "auto", .choices = "auto|gpt2|llama", .type = HD_OPT_ENUM, .flags = HD_OPTION_GLOBAL,
+     .help = "gpt2: LayerNorm, GELU, learned positions; llama: RMSNorm, SwiGLU, rotary positions; auto: as `from` says",
+     .offset = FIELD(family)},
+    COUNT(layers, "layers", "number of blocks"),
+    COUNT(hidden, NULL, "width of the residual stream"),
+    COUNT(heads, "heads", "query heads"),
+    COUNT(kv_heads, "heads", "key and value heads, each shared by heads / kv_heads queries; 0: as many as heads"),
+    COUNT(head_dim, NULL, "width of one head; 0: hidden / heads"),
+    COUNT(ffn, NULL, "width of the feed-forward; 0: gpt2 4 hidden, llama 8/3 hidden rounded up to a multiple of 64"),
+    COUNT(vocab, "tokens", "size of the vocabulary; 256 for text as bytes"),
+    COUNT(max_seq_len, "tokens", "longest sequence; 0: gpt2 1024 learned positions, llama any"),
+    {.name = "tied", .value = "auto", .choices = "auto|true|false", .type = HD_OPT_ENUM, .flags = HD_OPTION_GLOBAL,
+     .help = "does the head use the embedding's weights; auto: gpt2 true, llama false", .offset = FIELD(tied)},
+    {.name = "rope_theta", .type = HD_OPT_FLOAT, .min = 0, .max = 1e12, .flags = HD_OPTION_GLOBAL,
+     .help = "llama: base of the rotary frequencies; 0: 10000", .offset = FIELD(rope_theta)},
+    {.name = "norm_eps", .type = HD_OPT_FLOAT, .min = 0, .max = 1, .flags = HD_OPTION_GLOBAL,
+     .help = "added to the variance in norms; 0: 1e-5", .offset = FIELD(norm_eps)},
+    {.name = "from", .type = HD_OPT_STRING, .flags = HD_OPTION_GLOBAL,
+     .help = "a Hugging Face folder: config.json (gpt2, llama, mistral, qwen2) and safetensors weights",
+     .offset = FIELD(from)},
+};
+
+/* Settings that a config.json says too. */
+static const struct row {
+    const char *name;
+    size_t setting, shape;
+} rows[] = {
+#define ROW(field) {#field, FIELD(field), offsetof(struct tf_shape, field)}
+    ROW(layers), ROW(hidden), ROW(heads), ROW(kv_heads), ROW(head_dim), ROW(ffn), ROW(vocab), ROW(max_seq_len),
+};
+#define N_ROWS (sizeof rows / sizeof rows[0])
+
+static int64_t get(const void *base, size_t offset)
+{
+    int64_t value;
+    memcpy(&value, (const char *)base + offset, sizeof value);
+    return value;
+}
+
+/* ---- settings alone */
+
+static int32_t shape_from_settings(const struct tf_settings *set, struct tf_shape *shape, struct hd_error *err)
+{
+    if (set->family == TF_AUTO)
+        return hd_fail(err, HD_E_INVALID, "model.family is missing: say gpt2 or llama, or name a folder in model.from");
+    shape->family = (enum tf_family)set->family;
+    for (size_t i = 0; i < N_ROWS; i++)
+        memcpy((char *)shape + rows[i].shape, (const char *)set + rows[i].setting, sizeof(int64_t));
+    shape->norm_eps = set->norm_eps > 0 ? set->norm_eps : 1e-5;
+    shape->rope.theta = set->rope_theta > 0 ? set->rope_theta : 10000;
+    shape->tied = set->tied ? set->tied == 1 : shape->family == TF_GPT2;
+    if (!shape->ffn)
+        shape->ffn = shape->family == TF_GPT2 ? 4 * shape->hidden : (8 * shape->hidden / 3 + 63) / 64 * 64;
+    if (!shape->max_seq_len && shape->family == TF_GPT2)
+        shape->max_seq_len = 1024;
+    return HD_OK;
+}
+
+/* ---- settings beside a config.json: what both say must agree */
+
+static int32_t check_against_config(const struct tf_settings *set, const struct tf_shape *shape, struct hd_error *err)
+{
+    for (size_t i = 0; i < N_ROWS; i++) {
+        int64_t said = get(set, rows[i].setting), read = get(shape, rows[i].shape);
+        if (said && said != read)
+            return hd_fail(err, HD_E_INVALID, "model.%s is %lld, but %s/config.json says %lld: leave it out",
+                           rows[i].name, (long long)said, set->from, (long long)read);
+    }
+    if (set->family != TF_AUTO && set->family != (int32_t)shape->family)
+        return hd_fail(err, HD_E_INVALID, "model.family does not agree with %s/config.json: leave it out", set->from);
+    if (set->tied && (set->tied == 1) != shape->tied)
+        return hd_fail(err, HD_E_INVALID, "model.tied does not agree with %s/config.json: leave it out", set->from);
+    if (set->norm_eps > 0 && set->norm_eps != shape->norm_eps)
+        return hd_fail(err, HD_E_INVALID, "model.norm_eps is %g, but %s/config.json says %g: leave it out",
+                       set->norm_eps, set->from, shape->norm_eps);
+    if (set->rope_theta > 0 && shape->family == TF_LLAMA && set->rope_theta != shape->rope.theta)
+        return hd_fail(err, HD_E_INVALID, "model.rope_theta is %g, but %s/config.json says %g: leave it out",
+                       set->rope_theta, set->from, shape->rope.theta);
+    return HD_OK;
+}
+
+/* ---- what any shape must hold */
+
+static int32_t complete(struct tf_shape *shape, struct hd_error *err)
+{
+    if (!shape->kv_heads)
+        shape->kv_heads = shape->heads;
+    for (size_t i = 0; i < N_ROWS; i++)
+        if (!get(shape, rows[i].shape) && rows[i].shape != offsetof(struct tf_shape, head_dim) &&
+            rows[i].shape != offsetof(struct tf_shape, max_seq_len))
+            return hd_fail(err, HD_E_INVALID, "model.%s is missing", rows[i].name);
+    if (shape->layers > 100000)
+        return hd_fail(err, HD_E_INVALID, "model.layers is %lld; at most 100000", (long long)shape->layers);
+    if (shape->heads % shape->kv_heads)
+        return hd_fail(err, HD_E_INVALID, "model.heads (%lld) is not a multiple of model.kv_heads (%lld)",
+                       (long long)shape->heads, (long long)shape->kv_heads);
+    if (shape->family == TF_GPT2 && shape->kv_heads != shape->heads)
+        return hd_fail(err, HD_E_INVALID, "model.kv_heads is for llama; gpt2 has as many as heads");
+    if (!shape->head_dim && shape->hidden % shape->heads)
+        return hd_fail(err, HD_E_INVALID, "model.hidden (%lld) is not a multiple of model.heads (%lld)",
+                       (long long)shape->hidden, (long long)shape->heads);
+    if (!shape->head_dim)
+        shape->head_dim = shape->hidden / shape->heads;
+    if (shape->family == TF_GPT2 && shape->head_dim * shape->heads != shape->hidden)
+        return hd_fail(err, HD_E_INVALID, "model.head_dim must be hidden / heads for gpt2");
+    if (shape->family == TF_LLAMA && shape->head_dim % 2)
+        return hd_fail(err, HD_E_INVALID, "model.head_dim (%lld) must be even: rotary positions turn pairs",
+                       (long long)shape->head_dim);
+    return HD_OK;
+}
+
+/* ---- the component's slots */
+
+static void model_close(struct hd_model *model)
+{
+    if (!model)
+        return;
+    const struct hd_host *host = model->host;
+    free(model->config_text);
+    free(model->from);
+    host->free(model->frequencies);
+    host->free(model);
+}
+
+static int32_t open_folder(struct hd_model *model, const struct tf_settings *set, struct hd_error *err)
+{
+    struct tf_shape *shape = &model->shape;
+    int found = 1;
+    int32_t rc = tf_config_read(model->host, set->from, shape, &model->config_text, err);
+    if (!rc)
+        rc = complete(shape, err);
+    if (!rc)
+        rc = check_against_config(set, shape, err);
+    if (!rc)
+        rc = tf_weights_have(set->from, shape->family == TF_GPT2 ? "wte.weight" : "embed_tokens.weight", &found, err);
+    model->unprefixed = !rc && found;
+    if (!rc && !(model->from = strdup(set->from)))
+        rc = hd_fail(err, HD_E_NOMEM, "no memory for a model");
+    return rc;
+}
+
+static int32_t make_frequencies(struct hd_model *model, struct hd_error *err)
+{
+    const struct tf_shape *shape = &model->shape;
+    if (shape->family != TF_LLAMA)
+        return HD_OK;
+    model->frequencies = model->host->alloc((size_t)shape->head_dim / 2 * sizeof(double));
+    if (!model->frequencies)
+        return hd_fail(err, HD_E_NOMEM, "no memory for %lld rotary frequencies", (long long)shape->head_dim / 2);
+    tf_rope_table(&shape->rope, shape->head_dim, model->frequencies);
+    return HD_OK;
+}
+
+static int32_t model_open(const struct hd_host *host, const void *settings, struct hd_model **out, struct hd_error *err)
+{
+    const struct tf_settings *set = settings;
+    struct hd_model *model = host->alloc(sizeof *model);
+    if (!model)
+        return hd_fail(err, HD_E_NOMEM, "no memory for a model");
+    model->host = host;
+    int32_t rc;
+    if (set->from && *set->from) {
+        rc = open_folder(model, set, err);
+    } else {
+        rc = shape_from_settings(set, &model->shape, err);
+        if (!rc)
+            rc = complete(&model->shape, err);
+    }
+    if (!rc)
+        rc = make_frequencies(model, err);
+    if (rc) {
+        model_close(model);
+        return rc;
+    }
+    *out = model;
+    return HD_OK;
+}
+
+static int32_t model_info(struct hd_model *model, struct hd_model_info *info, struct hd_error *err)
+{
+    const struct tf_shape *s = &model->shape;
+    (void)err;
+    struct hd_model_info all = {
+        .struct_size = info->struct_size, .vocab = s->vocab, .layers = s->layers, .hidden = s->hidden,
+        .heads = s->heads, .kv_heads = s->kv_heads, .head_dim = s->head_dim, .ffn = s->ffn,
+        .max_seq_len = s->max_seq_len, .family = s->family == TF_GPT2 ? "gpt2" : "llama", .weights = model->from,
+    };
+    memcpy(info, &all, info->struct_size < sizeof all ? info->struct_size : sizeof all);
+    return HD_OK;
+}
+
+static int32_t model_build(struct hd_model *model, struct hd_program *program, struct hd_error *err)
+{
+    const struct tf_shape *shape = &model->shape;
+    const struct hd_builder_api *api = model->host->build;
+    int64_t length = api->extent(program, 's');
+    struct tf_emit e;
+    if (shape->max_seq_len && length > shape->max_seq_len)
+        return hd_fail(err, HD_E_INVALID, "data.seq_len is %lld, but this model's max_seq_len is %lld",
+                       (long long)length, (long long)shape->max_seq_len);
+    if (shape->sliding_window && length > shape->sliding_window)
+        return hd_fail(err, HD_E_UNSUPPORTED, "data.seq_len is %lld, above sliding_window (%lld) of %s/config.json, "
+                       "which is not offered: choose shorter sequences", (long long)length,
+                       (long long)shape->sliding_window, model->from);
+    if (length > model->longest_seen)
+        model->longest_seen = length;
+    tf_emit_begin(&e, model, program);
+    if (shape->family == TF_GPT2)
+        tf_gpt2_build(&e);
+    else
+        tf_llama_build(&e);
+    return HD_OK;
+}
+
+static int32_t model_config_json(struct hd_model *model, const char **text, struct hd_error *err)
+{
+    if (!model->config_text)
+        model->config_text = tf_config_write(model);
+    if (!model->config_text)
+        return hd_fail(err, HD_E_NOMEM, "no memory for a config.json");
+    *text = model->config_text;
+    return HD_OK;
+}
+
+static const struct hd_model_ops ops = {
+    .struct_size = sizeof ops,
+    .open = model_open,
+    .close = model_close,
+    .info = model_info,
+    .build = model_build,
+    .config_json = model_config_json,
+};
+
+static const struct hd_component component = {
+    .struct_size = sizeof component,
+    .kind = HD_KIND_MODEL,
+    .name = "transformer",
+    .summary = "decoder-only transformers: gpt2 and llama, by fields or from a Hugging Face folder",
+    .options = options,
+    .n_options = sizeof options / sizeof options[0],
+    .option_size = sizeof options[0],
+    .settings_size = sizeof(struct tf_settings),
+    .ops = &ops,
+};
+
+static const struct hd_component *const components[] = {&component, NULL};
+
+static const struct hd_plugin plugin = {
+    .magic = HD_PLUGIN_MAGIC,
+    .struct_size = sizeof plugin,
+    .abi_minor = HD_ABI_MINOR,
+    .name = "model-transformer",
+    .version = "0.1.0",
+    .licence = "Apache-2.0",
+    .components = components,
+};
+
+HD_PLUGIN_EXPORT(plugin)
