@@ -19,6 +19,8 @@ struct cpu_settings {
     int32_t reserved;
 };
 
+struct cpu_block; /* one piece of memory that alloc gave: memory.c */
+
 struct hd_device {
     const struct hd_host *host;
     const struct cpu_settings *settings;
@@ -26,6 +28,9 @@ struct hd_device {
     int32_t reserved;
     uint64_t declined[HD_OP_LIMIT / 64]; /* ops whose fast kernel declined: said once */
     void *onednn;                        /* engine, stream, shared scratch: fast_einsum.c */
+    void (*onednn_close)(struct hd_device *device); /* frees it; NULL where nothing was opened */
+    struct cpu_block *blocks;
+    double peak[2]; /* measured FLOP/s of fp32 and bf16; 0: not yet */
 };
 
 struct hd_kernel {
@@ -40,8 +45,78 @@ struct hd_kernel {
 /* Sets run, release and state of a kernel whose descriptor is filled. */
 typedef int32_t (*cpu_prepare_fn)(struct hd_kernel *k, struct hd_error *err);
 
+/* ---- table.c: one row an op */
+struct cpu_op {
+    uint8_t min_in, max_in, min_out, max_out;
+    uint32_t reserved;
+    void (*reference)(struct hd_kernel *k);
+    cpu_prepare_fn check; /* what the reference demands of shapes; may allocate state. NULL: nothing */
+    cpu_prepare_fn fast;  /* NULL: there is none */
+};
+
+/* NULL for an op that is none of a device's. */
+const struct cpu_op *cpu_op(uint32_t op);
+
 /* NULL where an op has none. */
 cpu_prepare_fn cpu_reference(uint32_t op);
 cpu_prepare_fn cpu_fast(uint32_t op);
+
+/* ---- kernel.c */
+int32_t cpu_kernel_new(struct hd_device *device, const struct hd_instr_desc *instr, struct hd_kernel **kernel,
+                       struct hd_error *err);
+void cpu_kernel_free(struct hd_kernel *k);
+/* Gives a kernel `bytes` of zeroed state that lives as long as it. */
+int32_t cpu_kernel_state(struct hd_kernel *k, size_t bytes, struct hd_error *err);
+/* "<label>: ..." with HD_E_INVALID. */
+int32_t cpu_invalid(const struct hd_kernel *k, struct hd_error *err, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+
+/* ---- memory.c */
+int32_t cpu_alloc(struct hd_device *device, uint32_t kind, size_t bytes, void **memory, struct hd_error *err);
+void cpu_free(struct hd_device *device, uint32_t kind, void *memory);
+void cpu_free_all(struct hd_device *device);
+
+/* ---- peak.c */
+double cpu_peak_flops(struct hd_device *device, uint32_t dtype);
+
+/* ---- parallel.c: calls fn for pieces that cover [0, n), one a thread; in the calling thread alone where there is
+ * one thread or less than `grain` items for each. Which piece an item falls into depends on the number of threads:
+ * what an item computes must not depend on its piece. */
+typedef void (*cpu_range_fn)(void *context, int64_t first, int64_t last);
+void cpu_parallel(const struct hd_device *device, int64_t n, int64_t grain, cpu_range_fn fn, void *context);
+
+/* ---- operands: small questions, shared by all kernels */
+
+/* Index of a logical dim in an operand, -1 if it has none. */
+static inline int32_t cpu_dim(const struct hd_operand *o, uint8_t id)
+{
+    for (uint32_t i = 0; i < o->ndim; i++)
+        if (o->dim[i] == id)
+            return (int32_t)i;
+    return -1;
+}
+
+/* Elements between neighbours along dim i. */
+static inline int64_t cpu_stride(const struct hd_operand *o, uint32_t i)
+{
+    int64_t n = 1;
+    for (i++; i < o->ndim; i++)
+        n *= o->extent[i];
+    return n;
+}
+
+/* Product of the extents of dims [first, last). */
+static inline int64_t cpu_span(const struct hd_operand *o, uint32_t first, uint32_t last)
+{
+    int64_t n = 1;
+    for (uint32_t i = first; i < last; i++)
+        n *= o->extent[i];
+    return n;
+}
+
+static inline int cpu_accumulates(const struct hd_kernel *k)
+{
+    return (k->d.attrs.flags & HD_ATTR_ACCUMULATE) != 0;
+}
 
 #endif

@@ -1,0 +1,288 @@
+/* What each op demands of its operands. A program that passes heddle's own checks never fails here; a plugin's user
+ * with descriptors of their own may. */
+#include "reference.h"
+
+static int32_t same_count(const struct hd_kernel *k, const struct hd_operand *o, int64_t n, const char *what,
+                          struct hd_error *err)
+{
+    if (hd_operand_count(o) == n)
+        return HD_OK;
+    return cpu_invalid(k, err, "%s has %lld elements, the others ask for %lld", what, (long long)hd_operand_count(o),
+                       (long long)n);
+}
+
+/* Every operand with as many elements as the first output. */
+int32_t cpu_check_same(struct hd_kernel *k, struct hd_error *err)
+{
+    int64_t n = hd_operand_count(&k->out[0]);
+    int32_t rc = HD_OK;
+    for (uint32_t i = 0; !rc && i < k->d.n_in; i++)
+        rc = same_count(k, &k->in[i], n, "an input", err);
+    for (uint32_t i = 1; !rc && i < k->d.n_out; i++)
+        rc = same_count(k, &k->out[i], n, "an output", err);
+    return rc;
+}
+
+/* Equal dim ids have equal extents. */
+static int32_t agree(const struct hd_kernel *k, const struct hd_operand *x, const struct hd_operand *y,
+                     struct hd_error *err)
+{
+    for (uint32_t i = 0; i < x->ndim; i++) {
+        int32_t j = cpu_dim(y, x->dim[i]);
+        if (j >= 0 && x->extent[i] != y->extent[j])
+            return cpu_invalid(k, err, "dim id %u has extent %lld in one operand and %lld in another", x->dim[i],
+                               (long long)x->extent[i], (long long)y->extent[j]);
+    }
+    return HD_OK;
+}
+
+int32_t cpu_check_einsum(struct hd_kernel *k, struct hd_error *err)
+{
+    const struct hd_operand *a = &k->in[0], *b = &k->in[1], *c = &k->out[0];
+    for (uint32_t i = 0; i < c->ndim; i++)
+        if (cpu_dim(a, c->dim[i]) < 0 && cpu_dim(b, c->dim[i]) < 0)
+            return cpu_invalid(k, err, "dim id %u of the output is in no input", c->dim[i]);
+    int32_t rc = agree(k, a, b, err);
+    if (!rc)
+        rc = agree(k, c, a, err);
+    return rc ? rc : agree(k, c, b, err);
+}
+
+/* The dims of w are some of x's. */
+static int32_t subset(const struct hd_kernel *k, const struct hd_operand *x, const struct hd_operand *w,
+                      struct hd_error *err)
+{
+    for (uint32_t i = 0; i < w->ndim; i++)
+        if (cpu_dim(x, w->dim[i]) < 0)
+            return cpu_invalid(k, err, "dim id %u of the bias is not in the input", w->dim[i]);
+    return agree(k, w, x, err);
+}
+
+int32_t cpu_check_bias(struct hd_kernel *k, struct hd_error *err)
+{
+    int32_t rc = same_count(k, &k->in[0], hd_operand_count(&k->out[0]), "input 0", err);
+    return rc ? rc : subset(k, &k->in[0], &k->in[1], err);
+}
+
+int32_t cpu_check_bias_dw(struct hd_kernel *k, struct hd_error *err)
+{
+    int32_t rc = subset(k, &k->in[0], &k->out[0], err);
+    return rc ? rc : cpu_kernel_state(k, (size_t)hd_operand_count(&k->out[0]) * sizeof(double), err);
+}
+
+/* x and its equals end in h, the weights are [h]. */
+static int32_t last_is(const struct hd_kernel *k, const struct hd_operand *x, const struct hd_operand *w,
+                       struct hd_error *err)
+{
+    if (x->ndim < 1 || w->ndim != 1 || x->extent[x->ndim - 1] != w->extent[0] || w->extent[0] < 1)
+        return cpu_invalid(k, err, "the weight must be one dim, the last one of the input");
+    return HD_OK;
+}
+
+int32_t cpu_check_norm(struct hd_kernel *k, struct hd_error *err)
+{
+    const struct hd_operand *w = &k->in[1];
+    int forward = k->d.op == HD_OP_RMSNORM || k->d.op == HD_OP_LAYERNORM;
+    int32_t rc = last_is(k, &k->in[0], w, err);
+    if (!rc)
+        rc = same_count(k, &k->in[0], hd_operand_count(&k->out[0]), "input 0", err);
+    if (!rc && k->d.n_in > 2)
+        rc = same_count(k, &k->in[2], forward ? w->extent[0] : hd_operand_count(&k->out[0]), "input 2", err);
+    return rc;
+}
+
+int32_t cpu_check_norm_dw(struct hd_kernel *k, struct hd_error *err)
+{
+    int32_t rc = last_is(k, &k->in[0], &k->out[0], err);
+    if (!rc)
+        rc = same_count(k, &k->in[1], hd_operand_count(&k->in[0]), "input 1", err);
+    if (!rc && k->d.n_out > 1)
+        rc = same_count(k, &k->out[1], k->out[0].extent[0], "output 1", err);
+    return rc ? rc : cpu_kernel_state(k, 2 * (size_t)k->out[0].extent[0] * sizeof(double), err);
+}
+
+int32_t cpu_check_rope(struct hd_kernel *k, struct hd_error *err)
+{
+    const struct hd_operand *x = &k->in[0];
+    if (x->ndim < 3 || x->extent[x->ndim - 1] % 2)
+        return cpu_invalid(k, err, "rope wants [batch, sequence, ..., head size], the head size even");
+    if (k->d.attrs.n_table < (uint64_t)x->extent[x->ndim - 1] / 2 || !k->d.attrs.table)
+        return cpu_invalid(k, err, "rope wants a table of %lld inverse frequencies",
+                           (long long)x->extent[x->ndim - 1] / 2);
+    return cpu_check_same(k, err);
+}
+
+static int32_t check_heads(struct hd_kernel *k, struct hd_error *err)
+{
+    const struct hd_operand *q = &k->in[0], *key = &k->in[1];
+    if (q->ndim < 4 || key->ndim < 3)
+        return cpu_invalid(k, err, "attention wants q [.., s, k, g, d] and k, v [.., s, k, d]");
+    struct cpu_heads h = cpu_heads(q, key);
+    int64_t keys = h.b * h.t * h.k * h.d;
+    if (key->extent[key->ndim - 1] != h.d || key->extent[key->ndim - 2] != h.k)
+        return cpu_invalid(k, err, "q and k differ in heads or head size");
+    int32_t rc = same_count(k, key, keys, "k", err);
+    return rc ? rc : same_count(k, &k->in[2], keys, "v", err);
+}
+
+int32_t cpu_check_attention(struct hd_kernel *k, struct hd_error *err)
+{
+    int32_t rc = check_heads(k, err);
+    if (rc)
+        return rc;
+    struct cpu_heads h = cpu_heads(&k->in[0], &k->in[1]);
+    rc = same_count(k, &k->out[0], hd_operand_count(&k->in[0]), "o", err);
+    if (!rc)
+        rc = same_count(k, &k->out[1], h.b * h.s * h.k * h.g, "lse", err);
+    return rc ? rc : cpu_kernel_state(k, (size_t)h.d * sizeof(double), err);
+}
+
+int32_t cpu_check_attention_grad(struct hd_kernel *k, struct hd_error *err)
+{
+    int32_t rc = check_heads(k, err);
+    if (rc)
+        return rc;
+    struct cpu_heads h = cpu_heads(&k->in[0], &k->in[1]);
+    int64_t n_q = hd_operand_count(&k->in[0]), n_k = hd_operand_count(&k->in[1]);
+    const struct {
+        const struct hd_operand *o;
+        int64_t n;
+        const char *name;
+    } want[] = {{&k->in[3], n_q, "o"},   {&k->in[4], h.b * h.s * h.k * h.g, "lse"}, {&k->in[5], n_q, "do"},
+                {&k->out[0], n_q, "dq"}, {&k->out[1], n_k, "dk"},                   {&k->out[2], n_k, "dv"}};
+    for (uint32_t i = 0; !rc && i < sizeof want / sizeof want[0]; i++)
+        rc = same_count(k, want[i].o, want[i].n, want[i].name, err);
+    return rc ? rc : cpu_kernel_state(k, (size_t)(n_q + 2 * n_k) * sizeof(double), err);
+}
+
+/* tokens [..], rows [.., h], table [rows, h]. */
+static int32_t check_table(const struct hd_kernel *k, const struct hd_operand *rows, const struct hd_operand *table,
+                           struct hd_error *err)
+{
+    if (table->ndim != 2 || rows->ndim < 2 || rows->extent[rows->ndim - 1] != table->extent[1])
+        return cpu_invalid(k, err, "the table must be [rows, h] and the other operand end in h");
+    return HD_OK;
+}
+
+static int32_t check_ids(const struct hd_kernel *k, const struct hd_operand *ids, const struct hd_operand *rows,
+                         const struct hd_operand *table, struct hd_error *err)
+{
+    int32_t rc = check_table(k, rows, table, err);
+    if (!rc && ids->dtype != HD_I32)
+        return cpu_invalid(k, err, "token ids must be int32");
+    return rc ? rc : same_count(k, rows, hd_operand_count(ids) * table->extent[1], "the operand of rows", err);
+}
+
+int32_t cpu_check_embed(struct hd_kernel *k, struct hd_error *err)
+{
+    return check_ids(k, &k->in[0], &k->out[0], &k->in[1], err);
+}
+
+int32_t cpu_check_embed_dw(struct hd_kernel *k, struct hd_error *err)
+{
+    int32_t rc = check_ids(k, &k->in[0], &k->in[1], &k->out[0], err);
+    return rc ? rc : cpu_kernel_state(k, (size_t)k->out[0].extent[0] * sizeof(double), err);
+}
+
+int32_t cpu_check_position(struct hd_kernel *k, struct hd_error *err)
+{
+    int32_t rc = check_table(k, &k->in[0], &k->in[1], err);
+    return rc ? rc : same_count(k, &k->in[0], hd_operand_count(&k->out[0]), "input 0", err);
+}
+
+int32_t cpu_check_position_dw(struct hd_kernel *k, struct hd_error *err)
+{
+    int32_t rc = check_table(k, &k->in[0], &k->out[0], err);
+    return rc ? rc : cpu_kernel_state(k, (size_t)hd_operand_count(&k->out[0]) * sizeof(double), err);
+}
+
+/* z is [.., v]; operand `o` has one element a row. */
+static int32_t one_a_row(const struct hd_kernel *k, const struct hd_operand *o, struct hd_error *err)
+{
+    const struct hd_operand *z = &k->in[0];
+    if (z->ndim < 1)
+        return cpu_invalid(k, err, "logits must have a dim");
+    return same_count(k, o, cpu_span(z, 0, z->ndim - 1), "an operand with one element a row", err);
+}
+
+int32_t cpu_check_rowmax(struct hd_kernel *k, struct hd_error *err)
+{
+    return one_a_row(k, &k->out[0], err);
+}
+
+static int32_t check_labels(struct hd_kernel *k, struct hd_error *err)
+{
+    int32_t rc = HD_OK;
+    for (uint32_t i = 1; !rc && i < k->d.n_in; i++)
+        rc = one_a_row(k, &k->in[i], err);
+    if (!rc && k->in[2].dtype != HD_I32)
+        return cpu_invalid(k, err, "labels must be int32");
+    return rc;
+}
+
+int32_t cpu_check_xent_local(struct hd_kernel *k, struct hd_error *err)
+{
+    int32_t rc = check_labels(k, err);
+    if (!rc)
+        rc = one_a_row(k, &k->out[0], err);
+    return rc ? rc : one_a_row(k, &k->out[1], err);
+}
+
+int32_t cpu_check_xent_grad(struct hd_kernel *k, struct hd_error *err)
+{
+    int32_t rc = check_labels(k, err);
+    return rc ? rc : same_count(k, &k->out[0], hd_operand_count(&k->in[0]), "dz", err);
+}
+
+int32_t cpu_check_scalar_out(struct hd_kernel *k, struct hd_error *err)
+{
+    if (k->d.op == HD_OP_SUMSQ && k->in[0].ndim != 1)
+        return cpu_invalid(k, err, "sumsq wants a flat buffer");
+    return same_count(k, &k->out[0], 1, "the output", err);
+}
+
+int32_t cpu_check_parts(struct hd_kernel *k, struct hd_error *err)
+{
+    const struct hd_attrs *a = &k->d.attrs;
+    int slice = k->d.op == HD_OP_SLICE;
+    const struct hd_operand *small = slice ? &k->out[0] : &k->in[0], *large = slice ? &k->in[0] : &k->out[0];
+    uint32_t dim = slice ? a->to : a->from;
+    if (cpu_dim(small, (uint8_t)dim) < 0 || small->ndim != large->ndim)
+        return cpu_invalid(k, err, "dim id %u is not in the operands", dim);
+    if (a->index >= a->parts)
+        return cpu_invalid(k, err, "part %u of %u", a->index, a->parts);
+    return same_count(k, large, hd_operand_count(small) * a->parts, "the whole", err);
+}
+
+int32_t cpu_check_update(struct hd_kernel *k, struct hd_error *err)
+{
+    int64_t n = hd_operand_count(&k->out[0]);
+    int32_t rc = same_count(k, &k->in[0], n, "the gradient", err);
+    for (uint32_t i = 1; !rc && i < k->d.n_out; i++)
+        rc = same_count(k, &k->out[i], n, "an output", err);
+    if (!rc)
+        rc = same_count(k, &k->in[1], 1, "the squared norm", err);
+    if (!rc)
+        rc = same_count(k, &k->in[2], HD_HYPER_COUNT, "hyper", err);
+    if (!rc && k->out[0].ndim != 1)
+        return cpu_invalid(k, err, "an update wants flat buffers");
+    if (!rc && k->d.op == HD_OP_SGD && k->d.attrs.beta1 != 0 && k->d.n_out < 2)
+        return cpu_invalid(k, err, "sgd with momentum wants the momentum as its second output");
+    return rc;
+}
+
+int32_t cpu_check_optim_step(struct hd_kernel *k, struct hd_error *err)
+{
+    int32_t rc = cpu_check_update(k, err);
+    if (rc)
+        return rc;
+    if (!k->d.attrs.step)
+        return cpu_invalid(k, err, "the optimizer gives no step function");
+    uint32_t last = k->d.n_out - 1;
+    for (uint32_t i = 0; i <= last; i++)
+        if (k->out[i].dtype != HD_F32 && !(i && i == last))
+            return hd_fail(err, HD_E_UNSUPPORTED, "%s: an optimizer's step function works on fp32 only", k->d.label);
+    if (k->in[0].dtype != HD_F32)
+        return hd_fail(err, HD_E_UNSUPPORTED, "%s: an optimizer's step function works on fp32 only", k->d.label);
+    return HD_OK;
+}

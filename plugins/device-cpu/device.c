@@ -1,0 +1,176 @@
+/* The vtable of device cpu. */
+#include "cpu.h"
+#include <sched.h>
+
+#if defined __GLIBC__ && !defined CPU_COUNT
+#error "sched.h without CPU_COUNT: compile with -D_GNU_SOURCE"
+#endif
+
+/* Cores that this process may run on. */
+static int32_t allowed_cores(void)
+{
+    cpu_set_t set;
+    if (sched_getaffinity(0, sizeof set, &set))
+        return 1;
+    return CPU_COUNT(&set);
+}
+
+/* The job's option, else what the launcher says, else a fair share of the cores. */
+static int32_t choose_threads(const struct cpu_settings *settings, const struct hd_device_place *place)
+{
+    if (settings->threads > 0)
+        return (int32_t)settings->threads;
+    if (place && place->threads > 0)
+        return place->threads;
+    int32_t ranks = place && place->local_ranks > 0 ? place->local_ranks : 1;
+    int32_t share = allowed_cores() / ranks;
+    return share > 0 ? share : 1;
+}
+
+static int32_t open_device(const struct hd_host *host, const void *settings, const struct hd_device_place *place,
+                           struct hd_device **device, struct hd_error *err)
+{
+    struct hd_device *d = host->alloc(sizeof *d);
+    if (!d)
+        return hd_fail(err, HD_E_NOMEM, "no memory for device cpu");
+    d->host = host;
+    d->settings = settings;
+    d->threads = choose_threads(d->settings, place);
+    host->log(HD_LOG_DEBUG, "device-cpu", "%d threads, %s kernels", d->threads,
+              d->settings->kernels == CPU_KERNELS_REFERENCE ? "reference" : "fast");
+    *device = d;
+    return HD_OK;
+}
+
+static void close_device(struct hd_device *device)
+{
+    if (!device)
+        return;
+    if (device->onednn_close)
+        device->onednn_close(device);
+    cpu_free_all(device);
+    device->host->free(device);
+}
+
+static int32_t supports(struct hd_device *device, uint32_t op, uint32_t dtype)
+{
+    (void)device;
+    return cpu_op(op) && (dtype == HD_F32 || dtype == HD_BF16 || dtype == HD_F16 || dtype == HD_F64);
+}
+
+/* A reference kernel in place of a fast one is slow: say so, once for each op. */
+static void note_declined(struct hd_kernel *k, const struct hd_error *why)
+{
+    uint64_t *word = &k->device->declined[k->d.op / 64], bit = UINT64_C(1) << (k->d.op % 64);
+    if (*word & bit)
+        return;
+    *word |= bit;
+    k->device->host->log(HD_LOG_WARN, "device-cpu", "%s runs on the slow reference kernel: %s", k->d.label,
+                         why->message);
+}
+
+static int32_t choose_kernel(struct hd_kernel *k, struct hd_error *err)
+{
+    /* The reference checks shapes, whatever runs in the end. */
+    int32_t rc = cpu_reference(k->d.op)(k, err);
+    if (rc || k->device->settings->kernels == CPU_KERNELS_REFERENCE || !cpu_fast(k->d.op))
+        return rc;
+    struct hd_kernel reference = *k;
+    struct hd_error why = HD_ERROR_INIT;
+    k->run = NULL;
+    k->release = NULL;
+    k->state = NULL;
+    rc = cpu_fast(k->d.op)(k, &why);
+    if (rc == HD_OK) {
+        if (reference.release)
+            reference.release(&reference);
+        return HD_OK;
+    }
+    if (k->release)
+        k->release(k);
+    k->run = reference.run;
+    k->release = reference.release;
+    k->state = reference.state;
+    if (rc != HD_E_UNSUPPORTED)
+        return hd_fail(err, rc, "%s", why.message);
+    note_declined(k, &why);
+    return HD_OK;
+}
+
+static int32_t prepare(struct hd_device *device, const struct hd_instr_desc *instr, struct hd_kernel **kernel,
+                       struct hd_error *err)
+{
+    struct hd_kernel *k;
+    int32_t rc = cpu_kernel_new(device, instr, &k, err);
+    if (rc)
+        return rc;
+    rc = choose_kernel(k, err);
+    if (rc) {
+        cpu_kernel_free(k);
+        return rc;
+    }
+    *kernel = k;
+    return HD_OK;
+}
+
+static int32_t launch(struct hd_device *device, struct hd_kernel *kernel, uint32_t stream, struct hd_error *err)
+{
+    (void)device, (void)stream, (void)err;
+    kernel->run(kernel);
+    return HD_OK;
+}
+
+static void release(struct hd_device *device, struct hd_kernel *kernel)
+{
+    (void)device;
+    cpu_kernel_free(kernel);
+}
+
+static const struct hd_device_ops ops = {
+    .struct_size = sizeof ops,
+    .caps = HD_DEVICE_HOST_MEMORY,
+    .open = open_device,
+    .close = close_device,
+    .alloc = cpu_alloc,
+    .free = cpu_free,
+    .supports = supports,
+    .prepare = prepare,
+    .launch = launch,
+    .release = release,
+    .peak_flops = cpu_peak_flops,
+};
+
+static const struct hd_option options[] = {
+    {.name = "threads", .value = "0", .unit = "threads", .type = HD_OPT_INT, .min = 0, .max = 4096,
+     .help = "compute threads of a rank; 0: an equal share of the cores this process may use",
+     .offset = offsetof(struct cpu_settings, threads)},
+    {.name = "kernels", .value = "fast", .type = HD_OPT_ENUM, .choices = "fast|reference",
+     .help = "reference: plain loops in double precision, slow; to check the fast ones",
+     .offset = offsetof(struct cpu_settings, kernels)},
+};
+
+static const struct hd_component component = {
+    .struct_size = sizeof component,
+    .kind = HD_KIND_DEVICE,
+    .name = "cpu",
+    .summary = "this machine's processors: oneDNN matrix products, vectorised kernels, OpenMP",
+    .options = options,
+    .n_options = sizeof options / sizeof options[0],
+    .option_size = sizeof options[0],
+    .settings_size = sizeof(struct cpu_settings),
+    .ops = &ops,
+};
+
+static const struct hd_component *const components[] = {&component, NULL};
+
+static const struct hd_plugin plugin = {
+    .magic = HD_PLUGIN_MAGIC,
+    .struct_size = sizeof plugin,
+    .abi_minor = HD_ABI_MINOR,
+    .name = "device-cpu",
+    .version = "0.1.0",
+    .licence = "Apache-2.0",
+    .components = components,
+};
+
+HD_PLUGIN_EXPORT(plugin)

@@ -1,0 +1,65 @@
+/* The peak for MFU is what the machine's best matrix product gives: a large one, a few times, the best. */
+#include "cpu.h"
+#include <stdlib.h>
+#include <time.h>
+
+enum { SIDE = 1024, TRIES = 5 };
+
+static double now(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+static struct hd_operand matrix(void *data, uint32_t dtype, uint8_t row, uint8_t column)
+{
+    return (struct hd_operand){
+        .data = data, .dtype = dtype, .ndim = 2, .dim = {row, column}, .extent = {SIDE, SIDE}};
+}
+
+static double best_rate(struct hd_kernel *k)
+{
+    double best = 0;
+    k->run(k); /* warm */
+    for (int i = 0; i < TRIES; i++) {
+        double start = now();
+        k->run(k);
+        double rate = 2.0 * SIDE * SIDE * SIDE / (now() - start);
+        best = rate > best ? rate : best;
+    }
+    return best;
+}
+
+/* c[m n] <- a[m k] b[k n] through the fast einsum. */
+static double measure(struct hd_device *device, uint32_t dtype, char *memory)
+{
+    size_t bytes = (size_t)SIDE * SIDE * hd_dtype_size(dtype);
+    struct hd_operand in[2] = {matrix(memory, dtype, 'm', 'k'), matrix(memory + bytes, dtype, 'k', 'n')};
+    struct hd_operand out[1] = {matrix(memory + 2 * bytes, dtype, 'm', 'n')};
+    struct hd_instr_desc d = {.struct_size = sizeof d, .op = HD_OP_EINSUM, .n_in = 2, .n_out = 1, .in = in, .out = out,
+                              .label = "peak"};
+    struct hd_error err = HD_ERROR_INIT;
+    struct hd_kernel *k;
+    double rate = 0;
+    if (!cpu_fast(HD_OP_EINSUM) || cpu_kernel_new(device, &d, &k, &err))
+        return 0;
+    if (!cpu_fast(HD_OP_EINSUM)(k, &err))
+        rate = best_rate(k);
+    cpu_kernel_free(k);
+    return rate;
+}
+
+double cpu_peak_flops(struct hd_device *device, uint32_t dtype)
+{
+    int which = dtype == HD_BF16;
+    if (dtype != HD_F32 && dtype != HD_BF16)
+        return 0;
+    if (device->peak[which] == 0) {
+        char *memory = calloc(3 * (size_t)SIDE * SIDE, hd_dtype_size(dtype));
+        if (memory)
+            device->peak[which] = measure(device, dtype, memory);
+        free(memory);
+    }
+    return device->peak[which];
+}
