@@ -1,0 +1,185 @@
+/* One optimizer plugin with one fault each: FAULT_xxx is defined by the build. Without a fault it is a good plugin.
+ * NAME is the component's name. */
+#include "heddle/host.h"
+#include "heddle/optimizer.h"
+
+#ifndef NAME
+#define NAME "fine"
+#endif
+
+struct settings {
+    double lr;
+    int64_t count;
+};
+
+#ifdef FAULT_UNDEFINED_SYMBOL
+double a_function_that_nobody_has(void);
+#endif
+#ifdef FAULT_MISSING_LIBRARY
+double absent_rate(void);
+#endif
+
+static double learning_rate(const void *settings)
+{
+    (void)settings;
+#ifdef FAULT_UNDEFINED_SYMBOL
+    return a_function_that_nobody_has();
+#elif defined FAULT_MISSING_LIBRARY
+    return absent_rate();
+#else
+    return ((const struct settings *)settings)->lr;
+#endif
+}
+
+static double clip(const void *settings)
+{
+    (void)settings;
+    return 0;
+}
+
+static int32_t step(const void *settings, const struct hd_optim_args *a)
+{
+    for (int64_t i = 0; i < a->count; i++)
+        a->param[i] -= (float)(learning_rate(settings) * a->grad[i]);
+    return HD_OK;
+}
+
+#ifdef FAULT_PROBE
+static int32_t probe(const struct hd_host *host, struct hd_error *err)
+{
+    void *p = host->alloc(100);
+    int aligned = p && (uintptr_t)p % 64 == 0;
+    host->free(p);
+    return hd_fail(err, HD_E_UNSUPPORTED, aligned ? "no unicorn in slot 7" : "host->alloc is broken");
+}
+#endif
+
+static const struct hd_option options[] = {
+    {.name = "lr", .value = "0.1", .help = "learning rate", .type = HD_OPT_FLOAT, .offset = offsetof(struct settings, lr)},
+#ifdef FAULT_OPTION_OFFSET
+    {.name = "count", .help = "beyond the end", .type = HD_OPT_INT, .offset = sizeof(struct settings)},
+#elif defined FAULT_OPTION_TWICE
+    {.name = "lr", .help = "again", .type = HD_OPT_INT, .offset = offsetof(struct settings, count)},
+#endif
+};
+
+static const struct hd_optimizer_ops ops = {
+#ifdef FAULT_SHORT_OPS
+    .struct_size = offsetof(struct hd_optimizer_ops, learning_rate),
+#else
+    .struct_size = sizeof ops,
+#endif
+#ifdef FAULT_OPS_CAPS
+    .caps = UINT64_C(1) << 63,
+#else
+    .caps = HD_OPTIM_FLAT | UINT64_C(1) << 47, /* an unknown bit that may be ignored */
+#endif
+#ifdef FAULT_STATES
+    .n_states = 5,
+#endif
+#ifndef FAULT_NO_STEP
+    .step = step,
+#endif
+    .learning_rate = learning_rate,
+#ifndef FAULT_MISSING_SLOT
+    .clip = clip,
+#endif
+};
+
+/* What a plugin from a later minor looks like: longer tables. */
+struct later_ops {
+    struct hd_optimizer_ops now;
+    int32_t (*later)(void);
+};
+
+static const struct later_ops later_ops = {
+    .now = {.struct_size = sizeof later_ops, .step = step, .learning_rate = learning_rate, .clip = clip},
+    .later = (int32_t(*)(void))(uintptr_t)0x5a5a5a5a, /* never called */
+};
+
+static const struct hd_component component = {
+#ifdef FAULT_SHORT_COMPONENT
+    .struct_size = 24,
+#else
+    .struct_size = sizeof component,
+#endif
+#ifdef FAULT_WRONG_KIND
+    .kind = HD_KIND_CKPT,
+#else
+    .kind = HD_KIND_OPTIMIZER,
+#endif
+    .name = NAME,
+#ifndef FAULT_NO_SUMMARY
+    .summary = "a plugin for the loader's tests",
+#endif
+#ifdef FAULT_CAPS
+    .caps = UINT64_C(1) << 51,
+#endif
+    .options = options,
+    .n_options = sizeof options / sizeof options[0],
+#ifdef FAULT_SHORT_OPTION
+    .option_size = 40,
+#else
+    .option_size = sizeof options[0],
+#endif
+    .settings_size = sizeof(struct settings),
+#ifdef FAULT_PROBE
+    .probe = probe,
+#endif
+#ifdef LATER_OPS
+    .ops = &later_ops,
+#elif !defined FAULT_NO_OPS
+    .ops = &ops,
+#endif
+};
+
+static const struct hd_component *const components[] = {
+#ifndef FAULT_NO_COMPONENT
+    &component,
+#endif
+#ifdef FAULT_COMPONENT_TWICE
+    &component,
+#endif
+    NULL,
+};
+
+static const struct hd_plugin plugin = {
+#ifdef FAULT_MAGIC
+    .magic = "headle\n\x1a",
+#else
+    .magic = HD_PLUGIN_MAGIC,
+#endif
+#ifdef FAULT_SHORT_PLUGIN
+    .struct_size = 16,
+#else
+    .struct_size = sizeof plugin,
+#endif
+#ifdef FAULT_NEWER_MINOR
+    .abi_minor = HD_ABI_MINOR + 7,
+#else
+    .abi_minor = HD_ABI_MINOR,
+#endif
+    .name = "optim-" NAME,
+#ifndef FAULT_NO_VERSION
+    .version = "1.2.3",
+#endif
+    .licence = "Apache-2.0",
+    .components = components,
+};
+
+/* Keeps what a fault leaves unused from being warned about. */
+__attribute__((used)) static const void *const all[] = {&ops, &later_ops, &component, options};
+
+#ifdef FAULT_MAJOR
+__attribute__((visibility("default"))) const struct hd_plugin *heddle_plugin_v2(void);
+const struct hd_plugin *heddle_plugin_v2(void)
+{
+    return &plugin;
+}
+#elif defined FAULT_NO_SYMBOL
+__attribute__((used)) static const struct hd_plugin *const unseen = &plugin;
+#elif defined FAULT_RETURNS_NULL
+HD_PLUGIN_EXPORT(*(const struct hd_plugin *)(plugin.struct_size ? NULL : &plugin))
+#else
+HD_PLUGIN_EXPORT(plugin)
+#endif
