@@ -38,12 +38,12 @@ void hd__arena_free(struct hd__arena *arena);
         uint32_t count, room; \
     }
 void *hd__array_grow(void *at, uint32_t *room, uint32_t need, size_t item);
-/* Appends *value*. */
-#define hd__push(array, value)                                                                               \
+/* Appends one value. */
+#define hd__push(array, ...)                                                                                 \
     do {                                                                                                     \
         if ((array)->count == (array)->room)                                                                 \
             (array)->at = hd__array_grow((array)->at, &(array)->room, (array)->count + 1, sizeof(*(array)->at)); \
-        (array)->at[(array)->count++] = (value);                                                             \
+        (array)->at[(array)->count++] = (__VA_ARGS__);                                                       \
     } while (0)
 /* Appends n items from `from`. */
 #define hd__append(array, from, n)                                                                           \

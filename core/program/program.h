@@ -144,7 +144,7 @@ struct hd__instr {
 
 typedef HD__ARRAY(struct hd__instr) hd__code;
 
-struct hd__section {
+struct hd__code_section {
     const char *name; /* begin, micro, micro_last, update, eval, ... */
     hd__code code;
     int32_t repeat;
@@ -212,7 +212,7 @@ struct hd_program {
     hd__code logical; /* forward, then backward, of one micro-batch */
     uint32_t forward; /* how many of them are forward */
     hd__code template; /* placed */
-    HD__ARRAY(struct hd__section) sections;
+    HD__ARRAY(struct hd__code_section) sections;
 
     hd_tensor ids, labels, loss, logits; /* logical */
     hd_tensor loss_sum, norm2, hyper;    /* persistent: accumulated loss, squared gradient norm, see optimizer.h */
@@ -227,6 +227,7 @@ struct hd_program {
     /* building */
     uint16_t block;
     uint8_t phase;
+    struct hd__pass *pass; /* pass.c: edits of the strategy that runs */
     int32_t failed; /* sticky code */
     struct hd_error error;
 };
@@ -274,7 +275,7 @@ static inline int hd__is_collective(uint16_t op)
 {
     return op >= HD_OP_ALL_REDUCE && op <= HD_OP_BROADCAST;
 }
-struct hd__section *hd__section(struct hd_program *p, const char *name); /* NULL if there is none */
+struct hd__code_section *hd__section(struct hd_program *p, const char *name); /* NULL if there is none */
 
 /* ---- the rooms' passes, in the order in which they run. Each returns HD_OK or a code with the error filled. */
 

@@ -1,0 +1,214 @@
+/* What a model calls: declaring dims and parameters, emitting logical instructions. Errors are sticky. */
+#include <ctype.h>
+
+#include "core/program/ops.h"
+
+static uint16_t letter_dim(struct hd_program *p, char letter, const char *what)
+{
+    uint16_t d = letter > 0 ? p->letter[(int)letter] : 0;
+    if (!d)
+        hd__program_fail(p, HD_E_INVALID, "%s uses dimension '%c', which the model did not declare", what, letter);
+    return d;
+}
+
+/* Parses letters up to a comma or the end into t->dim; returns where it stopped. */
+static const char *parse_dims(struct hd_program *p, const char *s, struct hd__tensor *t, const char *what)
+{
+    for (; *s && *s != ','; s++) {
+        if (t->ndim == HD_MAX_DIMS) {
+            hd__program_fail(p, HD_E_INVALID, "%s has more than %d dimensions", what, HD_MAX_DIMS);
+            break;
+        }
+        t->dim[t->ndim++] = letter_dim(p, *s, what);
+    }
+    return s;
+}
+
+static void b_dim(struct hd_program *p, char letter, const char *name, int64_t extent)
+{
+    char text[2] = {letter, 0};
+    if (p->failed)
+        return;
+    if (!isalpha((unsigned char)letter) || p->letter[(int)letter]) {
+        hd__program_fail(p, HD_E_INVALID, "dimension '%c' (%s) is no letter or declared twice", letter, name);
+        return;
+    }
+    if (extent < 1) {
+        hd__program_fail(p, HD_E_INVALID, "dimension '%c' (%s) has extent %lld; it must be 1 or more", letter, name,
+                         (long long)extent);
+        return;
+    }
+    p->letter[(int)letter] = hd__dim_new(p, text, extent);
+    p->dims.at[p->letter[(int)letter]].long_name = hd__arena_strdup(&p->arena, name);
+}
+
+static int64_t b_extent(struct hd_program *p, char letter)
+{
+    return letter > 0 ? p->dims.at[p->letter[(int)letter]].extent : 0;
+}
+
+static void b_block(struct hd_program *p, const char *name)
+{
+    p->block = hd__block_id(p, name);
+}
+
+static hd_tensor b_param(struct hd_program *p, const struct hd_param_desc *desc)
+{
+    struct hd__param param = {0};
+    struct hd__tensor t = {.role = HD__ROLE_PARAM, .dtype = p->precision.compute, .block = p->block};
+    if (p->failed)
+        return 0;
+    memcpy(&param.desc, desc, HD__MIN(desc->struct_size, sizeof param.desc));
+    param.desc.name = t.name = hd__arena_strdup(&p->arena, desc->name);
+    param.desc.dims = hd__arena_strdup(&p->arena, desc->dims);
+    param.desc.file_name = desc->file_name ? hd__arena_strdup(&p->arena, desc->file_name) : NULL;
+    param.desc.file_axes = desc->file_axes ? hd__arena_strdup(&p->arena, desc->file_axes) : NULL;
+    parse_dims(p, desc->dims, &t, t.name);
+    for (uint32_t i = 0; i < p->params.count; i++)
+        if (!strcmp(p->params.at[i].desc.name, t.name))
+            return hd__program_fail(p, HD_E_INVALID, "parameter %s is declared twice", t.name);
+    if (p->failed)
+        return 0;
+    t.place.redop = HD_SUM;
+    t.param = p->params.count + 1;
+    param.tensor = hd__tensor_new(p, &t);
+    hd__push(&p->params, param);
+    return param.tensor;
+}
+
+static hd_tensor b_input(struct hd_program *p, const char *name)
+{
+    hd_tensor *slot = !strcmp(name, "ids") ? &p->ids : !strcmp(name, "labels") ? &p->labels : NULL;
+    struct hd__tensor t = {.role = HD__ROLE_INPUT, .dtype = HD_I32, .place.redop = HD_SUM};
+    if (p->failed)
+        return 0;
+    if (!slot)
+        return hd__program_fail(p, HD_E_INVALID, "input '%s' is unknown; there are ids and labels", name);
+    if (*slot)
+        return *slot;
+    t.name = hd__arena_strdup(&p->arena, name);
+    parse_dims(p, "bs", &t, name);
+    return *slot = hd__tensor_new(p, &t);
+}
+
+static int known_label(const struct hd_program *p, const hd_tensor *ins, uint32_t n_in, uint16_t dim)
+{
+    for (uint32_t n = 0; n < n_in; n++)
+        if (hd__dim_index(hd__tc(p, ins[n]), dim) >= 0)
+            return 1;
+    return 0;
+}
+
+static int32_t check_shape(struct hd_program *p, const struct hd__op *row, const hd_tensor *ins, uint32_t n_in, uint32_t n_out)
+{
+    if (!row->name || row->class != HD__CLASS_MODEL)
+        return (int32_t)hd__program_fail(p, HD_E_INVALID, "a model may not emit %s", row->name ? row->name : "an unknown op");
+    if ((row->n_in >= 0 && n_in != (uint32_t)row->n_in) || n_in > HD_MAX_IN)
+        return (int32_t)hd__program_fail(p, HD_E_INVALID, "%s takes %d inputs, not %u", row->name, row->n_in, n_in);
+    if (n_out != (uint32_t)row->n_out)
+        return (int32_t)hd__program_fail(p, HD_E_INVALID, "%s has %d outputs, not %u", row->name, row->n_out, n_out);
+    for (uint32_t n = 0; n < n_in; n++)
+        if (!ins[n] || ins[n] >= p->tensors.count)
+            return (int32_t)hd__program_fail(p, HD_E_INVALID, "input %u of %s is no tensor", n, row->name);
+    return 1;
+}
+
+hd_tensor hd__emit(struct hd_program *p, uint16_t op, const struct hd_attrs *attrs, const hd_tensor *ins, uint32_t n_in,
+                   const char *out_dims, hd_tensor *outs)
+{
+    const struct hd__op *row = hd__op(op);
+    struct hd__instr i;
+    uint32_t n_out = 1;
+    for (const char *s = out_dims; *s; s++)
+        n_out += *s == ',';
+    if (p->failed || !check_shape(p, row, ins, n_in, n_out))
+        return 0;
+    i = hd__instr_new(p, op);
+    i.n_in = (uint8_t)n_in;
+    i.n_out = (uint8_t)n_out;
+    i.attrs = attrs ? hd__attrs_new(p, attrs) : NULL;
+    if (n_in)
+        memcpy(i.in, ins, n_in * sizeof *ins);
+    for (uint32_t n = 0; n < n_out; n++) {
+        struct hd__tensor t = {.block = p->block, .place.redop = row->redop ? row->redop : HD_SUM};
+        t.dtype = row->dtypes[n] == 'f' ? p->precision.fixed : p->precision.compute;
+        t.name = hd__arena_format(&p->arena, "%s.%u", row->name, p->tensors.count);
+        out_dims = parse_dims(p, out_dims, &t, row->name);
+        out_dims += *out_dims == ',';
+        for (int32_t d = 0; d < t.ndim; d++)
+            if (n_in && !known_label(p, ins, n_in, t.dim[d]))
+                return hd__program_fail(p, HD_E_INVALID, "output of %s has dimension '%s', which no input has", row->name,
+                                        p->dims.at[t.dim[d]].name);
+        i.out[n] = hd__tensor_new(p, &t);
+        if (outs)
+            outs[n] = i.out[n];
+    }
+    hd__push(&p->logical, i);
+    return p->failed ? 0 : i.out[0];
+}
+
+static hd_tensor b_emit(struct hd_program *p, uint32_t op, const struct hd_attrs *attrs, const hd_tensor *ins, uint32_t n_in,
+                        const char *out_dims, hd_tensor *outs)
+{
+    if (outs)
+        memset(outs, 0, HD__MIN(hd__op((uint16_t)op)->n_out, HD_MAX_OUT) * sizeof *outs);
+    return hd__emit(p, (uint16_t)op, attrs, ins, n_in, out_dims, outs);
+}
+
+static hd_tensor mark(struct hd_program *p, hd_tensor t, uint8_t mark)
+{
+    if (!p->failed && t)
+        hd__t(p, t)->mark = mark;
+    return t;
+}
+
+static hd_tensor b_residual(struct hd_program *p, hd_tensor t)
+{
+    return mark(p, t, HD__MARK_RESIDUAL);
+}
+
+static hd_tensor b_tokenwise(struct hd_program *p, hd_tensor t)
+{
+    return mark(p, t, HD__MARK_TOKENS);
+}
+
+static void b_loss(struct hd_program *p, hd_tensor loss)
+{
+    p->loss = loss;
+}
+
+static void b_logits(struct hd_program *p, hd_tensor logits)
+{
+    p->logits = logits;
+}
+
+static double b_loss_scale(struct hd_program *p)
+{
+    return p->loss_scale;
+}
+
+static void b_fail(struct hd_program *p, const char *format, ...)
+{
+    char text[512];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(text, sizeof text, format, args);
+    va_end(args);
+    hd__program_fail(p, HD_E_INVALID, "%s", text);
+}
+
+const struct hd_builder_api hd__builder_api = {
+    .struct_size = sizeof(struct hd_builder_api),
+    .dim = b_dim,
+    .extent = b_extent,
+    .block = b_block,
+    .param = b_param,
+    .input = b_input,
+    .emit = b_emit,
+    .residual = b_residual,
+    .tokenwise = b_tokenwise,
+    .loss = b_loss,
+    .logits = b_logits,
+    .loss_scale = b_loss_scale,
+    .fail = b_fail,
+};

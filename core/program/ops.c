@@ -1,0 +1,136 @@
+/* The rows. See ops.h for the columns and heddle/ops.h for the operands. */
+#include "core/program/ops.h"
+
+#include "core/program/grad.h"
+
+/* ---- FLOPs, on local extents */
+
+static double flops_einsum(const struct hd_program *p, const struct hd__instr *i)
+{
+    const struct hd__tensor *a = hd__tc(p, i->in[0]), *b = hd__tc(p, i->in[1]);
+    double n = 2.0 * (double)hd__numel(p, a);
+    for (int32_t d = 0; d < b->ndim; d++)
+        if (hd__dim_index(a, b->dim[d]) < 0)
+            n *= (double)hd__local(p, b, d);
+    return n;
+}
+
+/* Two products of [s, d] x [d, s] a head, of which the causal half is computed. */
+static double flops_attention(const struct hd_program *p, const struct hd__instr *i)
+{
+    const struct hd__tensor *q = hd__tc(p, i->in[0]), *k = hd__tc(p, i->in[1]);
+    return 2.0 * 2.0 * (double)hd__numel(p, q) * (double)hd__local(p, k, 1) / 2.0;
+}
+
+static double flops_attention_grad(const struct hd_program *p, const struct hd__instr *i)
+{
+    return 2.5 * flops_attention(p, i); /* five products instead of two */
+}
+
+#define MODEL HD__CLASS_MODEL
+#define ACC HD__OP_ACCUMULATES
+#define INP HD__OP_IN_PLACE
+
+/* clang-format off */
+static const struct hd__op table[HD_OP_LIMIT] = {
+    [HD_OP_EINSUM] = {"einsum", .sums = {"*"}, .linear = HD__LINEAR_ONE, .dtypes = "a", .gradient = hd__grad_einsum,
+                      .flops = flops_einsum, .n_in = 2, .n_out = 1, .flags = ACC},
+    [HD_OP_ADD] = {"add", .linear = HD__LINEAR_ALL, .dtypes = "a", .gradient = hd__grad_add, .n_in = -1, .n_out = 1, .flags = INP},
+    [HD_OP_BIAS] = {"bias", .dtypes = "a", .gradient = hd__grad_bias, .n_in = 2, .n_out = 1, .flags = INP},
+    [HD_OP_BIAS_DW] = {"bias_dw", .sums = {"*"}, .dtypes = "a", .n_in = 1, .n_out = 1, .flags = ACC},
+    [HD_OP_RMSNORM] = {"rmsnorm", .whole = "h", .dtypes = "a", .gradient = hd__grad_rmsnorm, .n_in = 2, .n_out = 1},
+    [HD_OP_RMSNORM_DX] = {"rmsnorm_dx", .whole = "h", .dtypes = "a", .n_in = 3, .n_out = 1},
+    [HD_OP_RMSNORM_DW] = {"rmsnorm_dw", .whole = "h", .sums = {"*"}, .dtypes = "a", .n_in = 2, .n_out = 1, .flags = ACC},
+    [HD_OP_LAYERNORM] = {"layernorm", .whole = "h", .dtypes = "a", .gradient = hd__grad_layernorm, .n_in = 3, .n_out = 1},
+    [HD_OP_LAYERNORM_DX] = {"layernorm_dx", .whole = "h", .dtypes = "a", .n_in = 3, .n_out = 1},
+    [HD_OP_LAYERNORM_DW] = {"layernorm_dw", .whole = "h", .sums = {"*", "*"}, .dtypes = "aa", .n_in = 2, .n_out = 2, .flags = ACC},
+    [HD_OP_ROPE] = {"rope", .whole = "d", .linear = HD__LINEAR_FIRST, .dtypes = "a", .gradient = hd__grad_rope, .n_in = 1, .n_out = 1,
+                    .flags = INP},
+    [HD_OP_ATTENTION] = {"attention", .whole = "sd", .prefer = "kgb", .dtypes = "af", .gradient = hd__grad_attention,
+                         .flops = flops_attention, .n_in = 3, .n_out = 2},
+    [HD_OP_ATTENTION_GRAD] = {"attention_grad", .whole = "sd", .sums = {NULL, "g", "g"}, .prefer = "kgb", .dtypes = "aaa",
+                              .flops = flops_attention_grad, .n_in = 6, .n_out = 3},
+    [HD_OP_SWIGLU] = {"swiglu", .dtypes = "a", .gradient = hd__grad_swiglu, .n_in = 2, .n_out = 1, .flags = INP},
+    [HD_OP_SWIGLU_GRAD] = {"swiglu_grad", .dtypes = "aa", .n_in = 3, .n_out = 2, .flags = INP},
+    [HD_OP_GELU] = {"gelu", .dtypes = "a", .gradient = hd__grad_gelu, .n_in = 1, .n_out = 1, .flags = INP},
+    [HD_OP_GELU_GRAD] = {"gelu_grad", .dtypes = "a", .n_in = 2, .n_out = 1, .flags = INP},
+    [HD_OP_EMBED] = {"embed", .whole = "h", .sums = {"v"}, .dtypes = "a", .gradient = hd__grad_embed, .n_in = 2, .n_out = 1},
+    [HD_OP_EMBED_DW] = {"embed_dw", .whole = "h", .sums = {"bs"}, .dtypes = "a", .n_in = 2, .n_out = 1, .flags = ACC},
+    [HD_OP_POSITION] = {"position", .whole = "ph", .dtypes = "a", .gradient = hd__grad_position, .n_in = 2, .n_out = 1, .flags = INP},
+    [HD_OP_POSITION_DW] = {"position_dw", .whole = "ph", .sums = {"bs"}, .dtypes = "a", .n_in = 1, .n_out = 1, .flags = ACC},
+    [HD_OP_ROWMAX] = {"rowmax", .sums = {"v"}, .redop = HD_MAX, .dtypes = "f", .n_in = 1, .n_out = 1},
+    [HD_OP_XENT_LOCAL] = {"xent_local", .sums = {"v", "v"}, .dtypes = "ff", .gradient = hd__grad_xent_local, .n_in = 3, .n_out = 2},
+    [HD_OP_NLL] = {"nll", .dtypes = "f", .gradient = hd__grad_nll, .n_in = 3, .n_out = 1, .flags = INP},
+    [HD_OP_NLL_GRAD] = {"nll_grad", .dtypes = "ff", .n_in = 2, .n_out = 2, .flags = INP},
+    [HD_OP_XENT_GRAD] = {"xent_grad", .dtypes = "a", .n_in = 5, .n_out = 1, .flags = INP},
+    [HD_OP_TOTAL] = {"total", .sums = {"bs"}, .dtypes = "f", .gradient = hd__grad_total, .n_in = 1, .n_out = 1},
+    [HD_OP_SPREAD] = {"spread", .dtypes = "f", .n_in = 0, .n_out = 1},
+
+    [HD_OP_SLICE] = {"slice", .class = HD__CLASS_LOCAL, .n_in = 1, .n_out = 1},
+    [HD_OP_MASK] = {"mask", .class = HD__CLASS_LOCAL, .n_in = 1, .n_out = 1, .flags = INP},
+    [HD_OP_PAD] = {"pad", .class = HD__CLASS_LOCAL, .n_in = 1, .n_out = 1},
+
+    [HD_OP_ALL_REDUCE] = {"all_reduce", .class = HD__CLASS_COLLECTIVE, .n_in = 1, .n_out = 1, .flags = INP},
+    [HD_OP_ALL_GATHER] = {"all_gather", .class = HD__CLASS_COLLECTIVE, .n_in = 1, .n_out = 1},
+    [HD_OP_REDUCE_SCATTER] = {"reduce_scatter", .class = HD__CLASS_COLLECTIVE, .n_in = 1, .n_out = 1},
+    [HD_OP_ALL_TO_ALL] = {"all_to_all", .class = HD__CLASS_COLLECTIVE, .n_in = 1, .n_out = 1},
+    [HD_OP_BROADCAST] = {"broadcast", .class = HD__CLASS_COLLECTIVE, .n_in = 1, .n_out = 1},
+    [HD_OP_SEND] = {"send", .class = HD__CLASS_P2P, .n_in = 1, .n_out = 0},
+    [HD_OP_RECV] = {"recv", .class = HD__CLASS_P2P, .n_in = 0, .n_out = 1},
+
+    [HD_OP_FEED] = {"feed", .class = HD__CLASS_STRUCTURE, .n_in = 0, .n_out = 1},
+    [HD_OP_FILL0] = {"fill0", .class = HD__CLASS_STRUCTURE, .n_in = 0, .n_out = 1},
+    [HD_OP_ACCUM] = {"accum", .class = HD__CLASS_STRUCTURE, .n_in = 1, .n_out = 1},
+    [HD_OP_COPY] = {"copy", .class = HD__CLASS_STRUCTURE, .n_in = 1, .n_out = 1},
+    [HD_OP_RELEASE] = {"release", .class = HD__CLASS_STRUCTURE, .n_in = 1, .n_out = 0},
+    [HD_OP_WAIT] = {"wait", .class = HD__CLASS_STRUCTURE, .n_in = 0, .n_out = 0},
+
+    [HD_OP_SUMSQ] = {"sumsq", .class = HD__CLASS_UPDATE, .n_in = 1, .n_out = 1},
+    [HD_OP_ADAMW] = {"adamw", .class = HD__CLASS_UPDATE, .n_in = 3, .n_out = -1},
+    [HD_OP_SGD] = {"sgd", .class = HD__CLASS_UPDATE, .n_in = 3, .n_out = -1},
+    [HD_OP_OPTIM_STEP] = {"optim_step", .class = HD__CLASS_UPDATE, .n_in = 3, .n_out = -1},
+};
+/* clang-format on */
+
+const struct hd__op *hd__op(uint16_t op)
+{
+    return &table[op < HD_OP_LIMIT ? op : 0];
+}
+
+double hd__instr_flops(const struct hd_program *p, const struct hd__instr *i)
+{
+    const struct hd__op *row = hd__op(i->op);
+    return row->flops ? row->flops(p, i) : 0;
+}
+
+double hd__instr_bytes(const struct hd_program *p, const struct hd__instr *i)
+{
+    double bytes = 0;
+    if (i->op == HD_OP_WAIT || i->op == HD_OP_RELEASE)
+        return 0;
+    for (uint32_t n = 0; n < i->n_in; n++)
+        bytes += (double)hd__tensor_bytes(p, hd__tc(p, i->in[n]));
+    for (uint32_t n = 0; n < i->n_out; n++)
+        bytes += (double)hd__tensor_bytes(p, hd__tc(p, i->out[n]));
+    return bytes;
+}
+
+double hd__instr_traffic(const struct hd_program *p, const struct hd__instr *i)
+{
+    double n = (double)(i->members ? __builtin_popcount(i->members) : hd__mesh_ways(&p->mesh, i->axes));
+    double in = i->n_in ? (double)hd__tensor_bytes(p, hd__tc(p, i->in[0])) : 0;
+    switch (i->op) {
+    case HD_OP_ALL_REDUCE:
+        return 2 * in * (n - 1) / n;
+    case HD_OP_ALL_GATHER:
+        return in * (n - 1);
+    case HD_OP_REDUCE_SCATTER:
+    case HD_OP_ALL_TO_ALL:
+        return in * (n - 1) / n;
+    case HD_OP_BROADCAST:
+    case HD_OP_SEND:
+        return in;
+    default:
+        return 0;
+    }
+}

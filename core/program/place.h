@@ -1,0 +1,40 @@
+/* State of the placing walk, shared by convert.c (one tensor from one placement to another) and place.c (one op). */
+#ifndef HD_CORE_PROGRAM_PLACE_H
+#define HD_CORE_PROGRAM_PLACE_H
+
+#include "core/program/ops.h"
+
+/* Where a tensor shall lie on each axis: HD__AT_R, HD__AT_P, or a dim id. */
+typedef uint16_t hd__goal[HD_AXIS_COUNT];
+
+struct hd__made { /* a conversion that exists already */
+    hd_tensor tensor, origin;
+    uint32_t next; /* index + 1 of the next one of the same origin */
+    uint16_t block;
+    uint8_t backward, reserved;
+};
+
+struct hd__placer {
+    struct hd_program *p;
+    hd__code *code; /* where instructions go */
+    int32_t axes[HD_AXIS_COUNT];
+    int32_t n_axes; /* live axes, outermost first */
+    uint32_t logical; /* tensors below this number are logical */
+    hd_tensor *current; /* by logical tensor: the placed version that consumers start from */
+    uint32_t *first_made; /* by logical tensor: index + 1 into made */
+    HD__ARRAY(struct hd__made) made;
+};
+
+static inline int hd__is_shard(uint16_t at)
+{
+    return at != HD__AT_R && at != HD__AT_P;
+}
+
+/* The goal that leaves t as it is. */
+void hd__goal_of(const struct hd__placer *w, const struct hd__tensor *t, hd__goal goal);
+/* Converts t; conversions that exist already are used again. Only live axes of the goal are read. */
+hd_tensor hd__convert(struct hd__placer *w, hd_tensor t, const hd__goal goal);
+/* Same axes on the same dims, another order of major and minor: gather and slice again. shard is by dim index of t. */
+hd_tensor hd__reorder(struct hd__placer *w, hd_tensor t, const uint32_t *shard);
+
+#endif

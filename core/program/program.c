@@ -1,0 +1,160 @@
+/* The program as a container: dims, blocks, tensors, buffers, instructions, and what follows from a placement. */
+#include "core/program/program.h"
+
+#include <stdlib.h>
+
+struct hd_program *hd__program_new(const struct hd__mesh *mesh, int32_t stage)
+{
+    struct hd_program *p = hd__alloc(sizeof *p);
+    p->mesh = *mesh;
+    p->stage = stage;
+    p->accumulation = 1;
+    p->precision = (struct hd__precision){HD_F32, HD_F32, HD_F32, HD_F32, HD_F32, HD_F32, {0, 0}};
+    p->error = (struct hd_error)HD_ERROR_INIT;
+    hd__push(&p->dims, (struct hd__dim){.name = ""});
+    hd__push(&p->blocks, "");
+    hd__push(&p->tensors, (struct hd__tensor){.name = "none"});
+    hd__push(&p->buffers, (struct hd__buffer){.name = "none", .offset = -1});
+    return p;
+}
+
+void hd__program_free(struct hd_program *p)
+{
+    if (!p)
+        return;
+    for (uint32_t i = 0; i < p->sections.count; i++)
+        hd__free_array(&p->sections.at[i].code);
+    hd__free_array(&p->sections);
+    hd__free_array(&p->dims);
+    hd__free_array(&p->blocks);
+    hd__free_array(&p->tensors);
+    hd__free_array(&p->buffers);
+    hd__free_array(&p->params);
+    hd__free_array(&p->flats);
+    hd__free_array(&p->logical);
+    hd__free_array(&p->template);
+    hd__arena_free(&p->arena);
+    free(p);
+}
+
+uint32_t hd__program_fail(struct hd_program *p, int32_t code, const char *format, ...)
+{
+    va_list args;
+    if (p->failed)
+        return 0;
+    p->failed = p->error.code = code;
+    va_start(args, format);
+    vsnprintf(p->error.message, sizeof p->error.message, format, args);
+    va_end(args);
+    return 0;
+}
+
+uint16_t hd__dim_new(struct hd_program *p, const char *name, int64_t extent)
+{
+    if (p->dims.count >= 0xffff)
+        return (uint16_t)hd__program_fail(p, HD_E_UNSUPPORTED, "more than 65,534 dimensions");
+    hd__push(&p->dims, ((struct hd__dim){hd__arena_strdup(&p->arena, name), "", extent}));
+    return (uint16_t)(p->dims.count - 1);
+}
+
+uint16_t hd__block_id(struct hd_program *p, const char *name)
+{
+    for (uint32_t i = p->blocks.count; i-- > 0;)
+        if (!strcmp(p->blocks.at[i], name))
+            return (uint16_t)i;
+    hd__push(&p->blocks, hd__arena_strdup(&p->arena, name));
+    return (uint16_t)(p->blocks.count - 1);
+}
+
+hd_tensor hd__tensor_new(struct hd_program *p, const struct hd__tensor *tensor)
+{
+    hd_tensor id = p->tensors.count;
+    hd__push(&p->tensors, *tensor);
+    if (!tensor->origin)
+        p->tensors.at[id].origin = id;
+    return id;
+}
+
+uint32_t hd__buffer_new(struct hd_program *p, const char *name, int64_t bytes, uint8_t life)
+{
+    hd__push(&p->buffers, ((struct hd__buffer){.name = name, .bytes = bytes, .offset = -1, .life = life, .block = p->block}));
+    return p->buffers.count - 1;
+}
+
+struct hd__instr hd__instr_new(struct hd_program *p, uint16_t op)
+{
+    return (struct hd__instr){.id = ++p->next_id, .op = op, .block = p->block, .phase = p->phase, .micro = -1, .peer = -1};
+}
+
+struct hd_attrs *hd__attrs_new(struct hd_program *p, const struct hd_attrs *from)
+{
+    static const struct hd_attrs neutral = {.struct_size = sizeof neutral};
+    struct hd_attrs *a = hd__arena_alloc(&p->arena, sizeof *a);
+    if (!from)
+        from = &neutral;
+    memcpy(a, from, HD__MIN(from->struct_size, sizeof *a));
+    a->struct_size = sizeof *a;
+    if (a->n_table)
+        a->table = hd__arena_copy(&p->arena, a->table, a->n_table * sizeof *a->table);
+    if (a->n_ranges)
+        a->ranges = hd__arena_copy(&p->arena, a->ranges, a->n_ranges * sizeof *a->ranges);
+    return a;
+}
+
+int32_t hd__dim_index(const struct hd__tensor *t, uint16_t dim)
+{
+    for (int32_t i = 0; i < t->ndim; i++)
+        if (t->dim[i] == dim)
+            return i;
+    return -1;
+}
+
+uint16_t hd__at(const struct hd__tensor *t, int32_t axis)
+{
+    if (t->place.partial & HD_AXIS_BIT(axis))
+        return HD__AT_P;
+    for (int32_t i = 0; i < t->ndim; i++)
+        for (uint32_t s = t->place.shard[i]; s; s >>= 4)
+            if ((int32_t)(s & 15) - 1 == axis)
+                return t->dim[i];
+    return HD__AT_R;
+}
+
+int64_t hd__local(const struct hd_program *p, const struct hd__tensor *t, int32_t i)
+{
+    return p->dims.at[t->dim[i]].extent / hd__mesh_ways(&p->mesh, hd__shard_mask(t->place.shard[i]));
+}
+
+int64_t hd__numel(const struct hd_program *p, const struct hd__tensor *t)
+{
+    int64_t n = 1;
+    for (int32_t i = 0; i < t->ndim; i++)
+        n *= hd__local(p, t, i);
+    return n;
+}
+
+int64_t hd__global_numel(const struct hd_program *p, const struct hd__tensor *t)
+{
+    int64_t n = 1;
+    for (int32_t i = 0; i < t->ndim; i++)
+        n *= p->dims.at[t->dim[i]].extent;
+    return n;
+}
+
+int64_t hd__start(const struct hd_program *p, const struct hd__tensor *t, int32_t i, const int32_t coord[HD_AXIS_COUNT])
+{
+    int64_t part = 0;
+    for (uint32_t s = t->place.shard[i]; s; s >>= 4) {
+        int32_t axis = (int32_t)(s & 15) - 1;
+        part = part * p->mesh.size[axis] + coord[axis];
+    }
+    return part * hd__local(p, t, i);
+}
+
+struct hd__code_section *hd__section(struct hd_program *p, const char *name)
+{
+    for (uint32_t i = 0; i < p->sections.count; i++)
+        if (!strcmp(p->sections.at[i].name, name))
+            return &p->sections.at[i];
+    return NULL;
+}

@@ -1,0 +1,123 @@
+/* heddle/experimental/strategy.h: a strategy is a pass over the step program. Experimental: it may change until three
+ * unlike strategies live on it; the core refuses a plugin built with another HD_STRATEGY_API.
+ *
+ * Life, for every pipeline stage's program: open -> layout (before anything is placed: marks) -> transform (the placed
+ * program, cut into sections) -> close. Strategies run in the job's order; each sees what the former left.
+ *
+ * The program is a list of sections (begin, micro, micro_last, update); a section is a list of instructions. A pass
+ * looks at instructions by (section, index) and records edits; indexes stay valid until the pass returns, then all
+ * edits are applied at once. */
+#ifndef HEDDLE_STRATEGY_H
+#define HEDDLE_STRATEGY_H
+
+#include "heddle/plugin.h"
+#include "heddle/program.h"
+
+#define HD_STRATEGY_API 1
+
+enum { HD_PHASE_F = 0, HD_PHASE_R = 1, HD_PHASE_B = 2, HD_PHASE_W = 3, HD_PHASE_O = 4 };
+
+/* An instruction, to look at (instr) or to insert (insert: id, micro and chunk are set by the core). */
+struct hd_pass_instr {
+    size_t struct_size;
+    uint32_t id, op;
+    uint32_t block, phase;
+    uint32_t axes;    /* mask of mesh axes: collectives */
+    uint32_t members; /* coordinates on a single axis; 0: all */
+    uint32_t redop;
+    uint32_t n_in, n_out;
+    int32_t micro, chunk;
+    hd_tensor in[HD_MAX_IN], out[HD_MAX_OUT];
+    uint32_t reserved;
+    const struct hd_attrs *attrs; /* copied at insert; may be NULL */
+};
+
+struct hd_pass_param {
+    size_t struct_size;
+    const char *name;
+    hd_tensor tensor;
+    uint32_t block;
+    uint32_t ndim;
+    uint32_t obligation; /* axes on which its gradient is P: each must be summed over exactly once */
+    uint32_t replicated; /* live axes on which the parameter is R */
+    uint32_t stages;     /* mask of pipeline stages that use it */
+    int64_t count;       /* elements on this rank */
+};
+
+/* What a flat buffer is made of; tensors are 0 where there is none. */
+struct hd_pass_flat {
+    size_t struct_size;
+    uint32_t block, axes, members, n_params;
+    const uint32_t *params;
+    const int64_t *offset;
+    int64_t count; /* elements, padded so that the shards are equal */
+    int64_t ways;  /* how many shards */
+};
+
+enum { HD_FLAT_WHOLE = 0, HD_FLAT_MASTER = 1, HD_FLAT_GRAD = 2, HD_FLAT_SHARD = 3 };
+enum { HD_LIFE_TEMP = 0, HD_LIFE_PERSISTENT = 1 };
+
+/* Errors are sticky, as in hd_builder_api. All slots are [control]. */
+struct hd_pass_api {
+    size_t struct_size;
+    /* ---- the mesh */
+    uint32_t (*live_axes)(const struct hd_program *p);
+    int32_t (*axis_size)(const struct hd_program *p, uint32_t axis);
+    /* ---- layout: before placement, when the model's dims are known (0: no such dim). dim is a letter; axes are appended minor-most, in the order of the calls. Axes of
+     * size 1 are left out. */
+    int64_t (*extent)(const struct hd_program *p, char dim);
+    void (*shard_params)(struct hd_program *p, char dim, uint32_t axis);
+    void (*shard_residual)(struct hd_program *p, char dim, uint32_t axis);
+    /* ---- looking */
+    uint32_t (*n_sections)(const struct hd_program *p);
+    const char *(*section_name)(const struct hd_program *p, uint32_t section);
+    uint32_t (*n_instr)(const struct hd_program *p, uint32_t section);
+    void (*instr)(const struct hd_program *p, uint32_t section, uint32_t index, struct hd_pass_instr *out);
+    uint32_t (*n_params)(const struct hd_program *p);
+    void (*param)(const struct hd_program *p, uint32_t index, struct hd_pass_param *out);
+    uint32_t (*param_of)(const struct hd_program *p, hd_tensor t); /* index + 1 of the parameter that t is; 0 if none */
+    int64_t (*count)(const struct hd_program *p, hd_tensor t);     /* elements on this rank */
+    uint32_t (*partial)(const struct hd_program *p, hd_tensor t);  /* axes on which t is a partial sum */
+    /* The dtypes of the job: what = "compute", "grad", "reduce", "master", "optimizer". */
+    uint32_t (*dtype)(const struct hd_program *p, const char *what);
+    uint32_t (*optimizer_states)(const struct hd_program *p);
+    /* ---- flat buffers: parameters one after another. Returns an id from 1. */
+    uint32_t (*flat)(struct hd_program *p, const char *name, uint32_t block, uint32_t axes, const uint32_t *params,
+                     uint32_t n_params, uint32_t members);
+    void (*flat_get)(const struct hd_program *p, uint32_t flat, struct hd_pass_flat *out);
+    /* A tensor over all of a flat, with a buffer of its own. */
+    hd_tensor (*flat_whole)(struct hd_program *p, uint32_t flat, const char *name, uint32_t dtype, uint32_t life);
+    /* This rank's shard of it: a buffer of its own, or with `inside` a window of that whole tensor. */
+    hd_tensor (*flat_shard)(struct hd_program *p, uint32_t flat, const char *name, uint32_t dtype, uint32_t life,
+                            hd_tensor inside);
+    /* A parameter's place in a whole tensor, with the parameter's shape. */
+    hd_tensor (*flat_view)(struct hd_program *p, uint32_t flat, hd_tensor whole, uint32_t param);
+    /* Elements [first, first + count) of a whole tensor. */
+    hd_tensor (*flat_range)(struct hd_program *p, uint32_t flat, hd_tensor whole, int64_t first, int64_t count);
+    /* Says what verification, checkpoints and initialisation shall take for this flat. */
+    void (*flat_role)(struct hd_program *p, uint32_t flat, uint32_t role, hd_tensor t);
+    /* ---- edits */
+    void (*insert)(struct hd_program *p, uint32_t section, uint32_t index, int32_t after, const struct hd_pass_instr *instr);
+    void (*append)(struct hd_program *p, const char *section, const struct hd_pass_instr *instr);
+    void (*replace_in)(struct hd_program *p, uint32_t section, uint32_t index, uint32_t k, hd_tensor t);
+    void (*replace_out)(struct hd_program *p, uint32_t section, uint32_t index, uint32_t k, hd_tensor t);
+    /* Appends to the update section the optimizer's instructions for a flat: reads SHARD, updates MASTER and states that
+     * the core adds; `low`: a copy in the compute dtype to write too, or 0. */
+    void (*update)(struct hd_program *p, uint32_t flat, hd_tensor low);
+    /* The squared global gradient norm: fp64 scalar that sumsq adds to and the update reads. */
+    hd_tensor (*norm2)(struct hd_program *p);
+    void (*fail)(struct hd_program *p, const char *format, ...) __attribute__((format(printf, 2, 3)));
+};
+
+struct hd_strategy_ops {
+    size_t struct_size;
+    uint64_t caps;
+    uint32_t api; /* HD_STRATEGY_API */
+    uint32_t reserved;
+    /* [control] Before placement: shard_params, shard_residual. May be NULL. */
+    int32_t (*layout)(const struct hd_host *host, const void *settings, struct hd_program *program, struct hd_error *err);
+    /* [control] After placement and lowering. May be NULL. */
+    int32_t (*transform)(const struct hd_host *host, const void *settings, struct hd_program *program, struct hd_error *err);
+};
+
+#endif

@@ -1,0 +1,81 @@
+/* strategy-3d: tensor parallelism, and sequence parallelism with it, as marks. The core's layout rules insert the
+ * collectives (Shoeybi et al., arXiv 1909.08053; Korthikanti et al., arXiv 2205.05198).
+ *
+ * Sharded on tp: the heads (k, or g where kv heads are too few), the feed-forward (f) and the vocabulary (v) of every
+ * weight. With sequence_parallel the residual stream is cut along the sequence too. */
+#include <stddef.h>
+
+#include "heddle/experimental/strategy.h"
+#include "heddle/host.h"
+
+struct settings {
+    int32_t sequence_parallel;
+    int32_t vocab_parallel;
+};
+
+static const struct hd_option options[] = {
+    {.name = "sequence_parallel", .type = HD_OPT_BOOL, .value = "false", .flags = HD_OPTION_GLOBAL,
+     .help = "cut the residual stream along the sequence over tp: less memory, the same bytes moved",
+     .offset = offsetof(struct settings, sequence_parallel)},
+    {.name = "vocab_parallel", .type = HD_OPT_BOOL, .value = "true", .flags = HD_OPTION_GLOBAL, .level = HD_LEVEL_TUNER,
+     .help = "cut embedding, head and cross-entropy along the vocabulary over tp",
+     .offset = offsetof(struct settings, vocab_parallel)},
+};
+
+static int32_t shard(const struct hd_pass_api *api, struct hd_program *p, char dim, const char *what, struct hd_error *err)
+{
+    int64_t tp = api->axis_size(p, HD_AXIS_TP), n = api->extent(p, dim);
+    if (n && n % tp)
+        return hd_fail(err, HD_E_INVALID, "%s = %lld does not divide by mesh.tp = %lld", what, (long long)n, (long long)tp);
+    api->shard_params(p, dim, HD_AXIS_TP);
+    return HD_OK;
+}
+
+static int32_t layout(const struct hd_host *host, const void *settings, struct hd_program *p, struct hd_error *err)
+{
+    const struct hd_pass_api *api = host->pass;
+    const struct settings *s = settings;
+    int64_t tp = api->axis_size(p, HD_AXIS_TP), kv = api->extent(p, 'k');
+    int32_t rc = HD_OK;
+    if (tp == 1)
+        return HD_OK;
+    if (kv % tp == 0)
+        api->shard_params(p, 'k', HD_AXIS_TP);
+    else
+        rc = shard(api, p, 'g', "model.heads / model.kv_heads", err);
+    if (!rc)
+        rc = shard(api, p, 'f', "model.ffn", err);
+    if (!rc && s->vocab_parallel)
+        rc = shard(api, p, 'v', "model.vocab", err);
+    if (!rc && s->sequence_parallel)
+        api->shard_residual(p, 's', HD_AXIS_TP);
+    return rc;
+}
+
+static const struct hd_strategy_ops ops = {.struct_size = sizeof ops, .api = HD_STRATEGY_API, .layout = layout};
+
+static const struct hd_component component = {
+    .struct_size = sizeof component,
+    .kind = HD_KIND_STRATEGY,
+    .name = "3d",
+    .summary = "tensor and sequence parallel",
+    .options = options,
+    .n_options = sizeof options / sizeof *options,
+    .option_size = sizeof *options,
+    .settings_size = sizeof(struct settings),
+    .ops = &ops,
+};
+
+static const struct hd_component *const components[] = {&component, NULL};
+
+static const struct hd_plugin plugin = {
+    .magic = HD_PLUGIN_MAGIC,
+    .struct_size = sizeof plugin,
+    .abi_minor = HD_ABI_MINOR,
+    .name = "strategy-3d",
+    .version = "0.1.0",
+    .licence = "Apache-2.0",
+    .components = components,
+};
+
+HD_PLUGIN_EXPORT(plugin)

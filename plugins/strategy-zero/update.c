@@ -1,0 +1,73 @@
+/* The update: outer reductions, the global norm, the optimizer on each shard, shards back into the whole. */
+#include "zero.h"
+
+/* Axes over which pieces of the norm lie on different ranks. */
+static uint32_t norm_axes(const struct zero *z)
+{
+    uint32_t axes = 0, live = z->api->live_axes(z->p);
+    for (uint32_t f = 0; f < z->n_flats; f++) {
+        if (z->stage)
+            axes |= z->flats[f].axes;
+        for (uint32_t i = 0; i < z->flats[f].n_params; i++)
+            axes |= live & ~z->params[z->flats[f].params[i]].replicated;
+    }
+    return axes;
+}
+
+/* Each parameter counts once: weighted by 1 / (ranks along the norm's axes that hold the same piece). */
+static void add_norm(struct zero *z, struct zero_flat *f, uint32_t axes, struct hd_range *ranges)
+{
+    struct hd_pass_flat flat;
+    struct hd_attrs attrs = {.struct_size = sizeof attrs, .ranges = ranges, .n_ranges = f->n_params};
+    struct hd_pass_instr i = zero_instr(z, f, HD_OP_SUMSQ, f->shard, z->api->norm2(z->p), 0);
+    z->api->flat_get(z->p, f->id, &flat);
+    for (uint32_t k = 0; k < f->n_params; k++) {
+        const struct hd_pass_param *param = &z->params[f->params[k]];
+        double copies = 1;
+        for (uint32_t a = 0; a < HD_AXIS_COUNT; a++)
+            if ((axes & param->replicated & HD_AXIS_BIT(a)) && !(z->stage && (f->axes & HD_AXIS_BIT(a))))
+                copies *= z->api->axis_size(z->p, a);
+        ranges[k] = (struct hd_range){flat.offset[k], param->count, 1 / copies};
+    }
+    i.attrs = &attrs;
+    z->api->append(z->p, "update", &i);
+}
+
+static void clear_gradients(struct zero *z)
+{
+    for (uint32_t f = 0; f < z->n_flats; f++) {
+        struct hd_pass_instr i = zero_instr(z, &z->flats[f], HD_OP_FILL0, 0, z->stage < 2 ? z->flats[f].grad : z->flats[f].shard, 0);
+        z->api->append(z->p, "begin", &i);
+    }
+}
+
+void zero_update(struct zero *z)
+{
+    uint32_t axes = norm_axes(z);
+    struct hd_range *ranges = z->host->alloc((z->n_params + 1) * sizeof *ranges);
+    clear_gradients(z);
+    for (uint32_t f = 0; f < z->n_flats; f++)
+        if (z->stage && z->flats[f].outer) {
+            struct hd_pass_instr i = zero_instr(z, &z->flats[f], HD_OP_ALL_REDUCE, z->flats[f].shard, z->flats[f].shard, z->flats[f].outer);
+            z->api->append(z->p, "update", &i);
+        }
+    for (uint32_t f = 0; ranges && f < z->n_flats; f++)
+        add_norm(z, &z->flats[f], axes, ranges);
+    if (axes) {
+        struct hd_pass_instr i = {.struct_size = sizeof i, .op = HD_OP_ALL_REDUCE, .phase = HD_PHASE_O, .axes = axes,
+                                  .redop = HD_SUM, .n_in = 1, .n_out = 1};
+        i.in[0] = i.out[0] = z->api->norm2(z->p);
+        z->api->append(z->p, "update", &i);
+    }
+    for (uint32_t f = 0; f < z->n_flats; f++) {
+        struct zero_flat *flat = &z->flats[f];
+        z->api->update(z->p, flat->id, flat->low);
+        if (flat->axes && (z->stage == 1 || z->stage == 2)) {
+            struct hd_pass_instr i = zero_instr(z, flat, HD_OP_ALL_GATHER, flat->home, flat->whole, flat->axes);
+            z->api->append(z->p, "update", &i);
+        }
+    }
+    if (!ranges)
+        z->api->fail(z->p, "strategy-zero: out of memory");
+    z->host->free(ranges);
+}

@@ -1,0 +1,61 @@
+/* strategy-zero: ways to meet the obligations that placement left on the parameter gradients (ZeRO, Rajbhandari et al.,
+ * arXiv 1910.02054; FSDP, Zhao et al., arXiv 2304.11277).
+ *
+ *   stage 0  all_reduce of gradients (DDP), in the last micro-batch
+ *   stage 1  reduce_scatter there, update of the shard, all_gather of parameters
+ *   stage 2  reduce_scatter in every micro-batch into the shard
+ *   stage 3  parameters live as shards: gather before a block needs them, release after
+ *
+ * plan.c groups parameters into flat buffers, gradients.c and params.c rewrite the sections, update.c appends the
+ * update. */
+#ifndef HD_STRATEGY_ZERO_H
+#define HD_STRATEGY_ZERO_H
+
+#include "heddle/experimental/strategy.h"
+#include "heddle/host.h"
+
+enum { ZERO_STAGE_0 = 0, ZERO_STAGE_1, ZERO_STAGE_2, ZERO_STAGE_3, ZERO_NO_SHARD, ZERO_SHARD_GRAD_OP, ZERO_FULL_SHARD, ZERO_HYBRID };
+
+struct zero_settings {
+    int64_t bucket, prefetch;
+    int32_t stage; /* index into the choices: ZERO_... */
+    int32_t reshard_after_forward;
+};
+
+struct zero_flat {
+    uint32_t id; /* of the host */
+    uint32_t block;
+    uint32_t axes;  /* shards lie along these */
+    uint32_t outer; /* data axes that are settled by all_reduce on the shard, after the reduce_scatter */
+    int64_t ways;
+    uint32_t *params;
+    uint32_t n_params;
+    uint32_t low_is_home; /* stage 3, low precision: parameters are gathered from a low-precision shard */
+    hd_tensor whole, grad, shard, master, home, low; /* home: what stage 3 gathers from */
+};
+
+struct zero {
+    const struct hd_host *host;
+    const struct hd_pass_api *api;
+    struct hd_program *p;
+    struct zero_settings settings;
+    uint32_t stage; /* 0..3 */
+    uint32_t n_flats;
+    struct zero_flat *flats;
+    uint32_t n_params;
+    uint32_t reserved;
+    struct hd_pass_param *params; /* by parameter */
+    uint32_t *owner;              /* by parameter: flat index + 1; 0: not used */
+};
+
+int zero_plan(struct zero *z);            /* 0 when out of memory; other faults are sticky in the program */
+void zero_free(struct zero *z);
+void zero_gradients(struct zero *z, uint32_t section, int last);
+int zero_params(struct zero *z, uint32_t section); /* 0 when out of memory */
+void zero_update(struct zero *z);
+
+/* An instruction over one flat, ready to be inserted. */
+struct hd_pass_instr zero_instr(const struct zero *z, const struct zero_flat *f, uint32_t op, hd_tensor in, hd_tensor out,
+                                uint32_t axes);
+
+#endif
