@@ -1,0 +1,126 @@
+#!/usr/bin/env python3
+"""Golden numbers for model-transformer, from transformers and torch: tests/golden/data/NAME/.
+
+    python3 transformer.py            # needs torch, transformers, safetensors; made with the versions in expected.json
+
+NAME/config.json, model.safetensors   a tiny model in Hugging Face's format (fp32)
+NAME/expected.safetensors             ids, labels [steps, batch, seq]; logits and grad.TENSOR of the first batch at the
+                                      initial weights, computed in fp64, stored in fp32
+NAME/expected.json                    losses and gradient norms (before clipping) of 20 AdamW steps with clipping, fp64
+rope.json                             inverse frequencies of transformers' own functions
+"""
+import json
+import pathlib
+import shutil
+
+import torch
+import transformers
+from safetensors.torch import save_file
+from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+
+STEPS, BATCH, SEQ, VOCAB = 20, 4, 8, 32
+LR, BETAS, EPS, DECAY, CLIP = 1e-2, (0.9, 0.95), 1e-8, 0.1, 1.0
+DATA = pathlib.Path(__file__).resolve().parent / "data"
+
+LLAMA = dict(vocab_size=VOCAB, hidden_size=16, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
+             intermediate_size=24, max_position_embeddings=64, rms_norm_eps=1e-5, bos_token_id=None, eos_token_id=None)
+LLAMA3 = {"rope_type": "llama3", "rope_theta": 100.0, "factor": 4.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+          "original_max_position_embeddings": 32}
+MODELS = {
+    "gpt2": transformers.GPT2Config(vocab_size=VOCAB, n_positions=12, n_embd=12, n_layer=2, n_head=3, n_inner=20,
+                                    attn_pdrop=0.0, embd_pdrop=0.0, resid_pdrop=0.0, bos_token_id=None,
+                                    eos_token_id=None),
+    "llama": transformers.LlamaConfig(**LLAMA, tie_word_embeddings=False),
+    # Tied head, heads wider than hidden / heads, long-context frequencies.
+    "llama-tied": transformers.LlamaConfig(**LLAMA, tie_word_embeddings=True, head_dim=6, rope_parameters=LLAMA3),
+    "qwen2": transformers.Qwen2Config(**LLAMA, tie_word_embeddings=False),
+}
+
+
+def make_model(config, generator):
+    """A model whose every parameter matters: no zeros, no ones."""
+    config._attn_implementation = "sdpa"
+    model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+    with torch.no_grad():
+        for name, p in model.named_parameters():
+            p.normal_(0, 0.25 if p.dim() > 1 else 0.1, generator=generator)
+            if p.dim() == 1 and name.endswith("weight"):
+                p += 1
+    return model.eval()
+
+
+def loss_of(model, ids, labels):
+    logits = model(input_ids=ids, use_cache=False).logits
+    return torch.nn.functional.cross_entropy(logits.reshape(-1, VOCAB), labels.reshape(-1)), logits
+
+
+def train(model, tokens):
+    groups = [{"params": [p for p in model.parameters() if p.dim() >= 2], "weight_decay": DECAY},
+              {"params": [p for p in model.parameters() if p.dim() < 2], "weight_decay": 0.0}]
+    optimizer = torch.optim.AdamW(groups, lr=LR, betas=BETAS, eps=EPS)
+    losses, norms = [], []
+    for batch in tokens:
+        optimizer.zero_grad(set_to_none=True)
+        loss, _ = loss_of(model, batch[:, :-1], batch[:, 1:])
+        loss.backward()
+        norms.append(torch.nn.utils.clip_grad_norm_(model.parameters(), CLIP).item())
+        losses.append(loss.item())
+        optimizer.step()
+    return losses, norms
+
+
+def make(name, config, seed):
+    folder = DATA / name
+    shutil.rmtree(folder, ignore_errors=True)
+    generator = torch.Generator().manual_seed(seed)
+    model = make_model(config, generator)
+    model.save_pretrained(folder)
+    (folder / "generation_config.json").unlink(missing_ok=True)
+
+    model = model.double()
+    tokens = torch.randint(0, VOCAB, (STEPS, BATCH, SEQ + 1), generator=generator)
+    loss, logits = loss_of(model, tokens[0, :, :-1], tokens[0, :, 1:])
+    loss.backward()
+    expected = {"grad." + n: p.grad.float().contiguous() for n, p in model.named_parameters()}
+    expected["logits"] = logits.detach().float().contiguous()
+    expected["ids"] = tokens[:, :, :-1].int().contiguous()
+    expected["labels"] = tokens[:, :, 1:].int().contiguous()
+    save_file(expected, folder / "expected.safetensors")
+    for file in folder.glob("*.safetensors"):
+        file.chmod(0o644)
+
+    losses, norms = train(model, tokens)
+    numbers = dict(steps=STEPS, batch=BATCH, seq=SEQ, lr=LR, betas=BETAS, eps=EPS, weight_decay=DECAY, clip=CLIP,
+                   parameters=sum(p.numel() for p in model.parameters()), losses=losses, grad_norms=norms,
+                   torch=torch.__version__.split("+")[0], transformers=transformers.__version__)
+    (folder / "expected.json").write_text(json.dumps(numbers, indent=1) + "\n")
+    print(f"{name}: loss {losses[0]:.4f} -> {losses[-1]:.4f}, grad norm {norms[0]:.3f} -> {norms[-1]:.3f}")
+
+
+def make_rope():
+    cases = {
+        "default": ({"rope_type": "default", "rope_theta": 10000.0}, 64),
+        "linear": ({"rope_type": "linear", "rope_theta": 10000.0, "factor": 2.5}, 64),
+        "llama3": ({"rope_type": "llama3", "rope_theta": 500000.0, "factor": 8.0, "low_freq_factor": 1.0,
+                    "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}, 128),
+    }
+    rows = {}
+    for name, (parameters, head_dim) in cases.items():
+        config = transformers.LlamaConfig(hidden_size=head_dim * 2, num_attention_heads=2,
+                                          max_position_embeddings=16384, rope_parameters=parameters)
+        if name == "default":
+            model = transformers.models.llama.modeling_llama.LlamaRotaryEmbedding(config)
+            table, scale = model.inv_freq, model.attention_scaling
+        else:
+            table, scale = ROPE_INIT_FUNCTIONS[name](config, "cpu")
+        assert scale == 1.0
+        rows[name] = dict(head_dim=head_dim, rope_parameters=parameters, frequencies=[float(x) for x in table])
+    (DATA / "rope.json").write_text(json.dumps(rows, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    for seed, (name, config) in enumerate(MODELS.items(), 100):
+        make(name, config, seed)
+    make_rope()

@@ -1,0 +1,428 @@
+/* config.json in and out: what is honoured, what is refused and in which words; fields of the job. */
+#include <check.h>
+#include <jansson.h>
+#include <math.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "load.h"
+#include "mock.h"
+
+static char folder[64];
+
+static void write_file(const char *name, const void *data, size_t bytes)
+{
+    char path[128];
+    snprintf(path, sizeof path, "%s/%s", folder, name);
+    FILE *file = fopen(path, "wb");
+    ck_assert_ptr_nonnull(file);
+    ck_assert_uint_eq(fwrite(data, 1, bytes, file), bytes);
+    fclose(file);
+}
+
+static void write_weights(const char *header)
+{
+    char data[512] = {(char)strlen(header)};
+    ck_assert_uint_lt(strlen(header), 128);
+    strcpy(data + 8, header);
+    write_file("model.safetensors", data, 8 + strlen(header));
+}
+
+static void begin(void)
+{
+    model_load();
+    strcpy(folder, "/tmp/heddle-config-XXXXXX");
+    ck_assert_ptr_nonnull(mkdtemp(folder));
+    write_weights("{}");
+}
+
+static void end(void)
+{
+    static const char *const names[] = {"config.json", "model.safetensors", "model.safetensors.index.json"};
+    char path[128];
+    for (int i = 0; i < 3; i++) {
+        snprintf(path, sizeof path, "%s/%s", folder, names[i]);
+        unlink(path);
+    }
+    rmdir(folder);
+}
+
+/* Opens the folder with this config.json; NULL where it is refused. */
+static struct hd_model *open_config(const char *text, struct hd_error *err)
+{
+    write_file("config.json", text, strlen(text));
+    return model_open(err, model_settings("from", folder, NULL));
+}
+
+#define GPT2 "\"model_type\": \"gpt2\", \"vocab_size\": 64, \"n_embd\": 12, \"n_layer\": 2, \"n_head\": 3, \"n_positions\": 16"
+#define LLAMA                                                                                                       \
+    "\"model_type\": \"llama\", \"vocab_size\": 64, \"hidden_size\": 16, \"num_hidden_layers\": 2, "                \
+    "\"num_attention_heads\": 4, \"intermediate_size\": 24"
+#define MISTRAL                                                                                                     \
+    "\"model_type\": \"mistral\", \"vocab_size\": 64, \"hidden_size\": 16, \"num_hidden_layers\": 2, "              \
+    "\"num_attention_heads\": 4, \"intermediate_size\": 24, \"num_key_value_heads\": 2"
+
+/* ---- refusals */
+
+static const struct {
+    const char *config, *words;
+} refused[] = {
+    {"", "config.json:1:0"},
+    {"{\"model_type\": \"gpt2\",\n \"vocab_size\": }", "config.json:2:"},
+    {"[1]", "not a JSON object"},
+    {"{}", "\"model_type\" is \"\""},
+    {"{\"model_type\": \"bert\"}", "\"model_type\" is \"bert\""},
+    {"{\"model_type\": \"gpt2\", \"model_type\": \"llama\"}", "duplicate"},
+    {"{\"model_type\": \"gpt2\", \"vocab_size\": 64}", "\"n_layer\" is missing"},
+    {"{" GPT2 ", \"n_inner\": -4}", "\"n_inner\" must be a whole number"},
+    {"{" GPT2 ", \"n_inner\": 99999999999}", "\"n_inner\" must be a whole number"},
+    {"{" GPT2 ", \"n_inner\": \"48\"}", "\"n_inner\" must be a whole number"},
+    {"{" GPT2 ", \"activation_function\": \"gelu\"}", "\"activation_function\" is \"gelu\""},
+    {"{" GPT2 ", \"activation_function\": \"gelu_new|\"}", "\"activation_function\" is"},
+    {"{" GPT2 ", \"scale_attn_by_inverse_layer_idx\": true}", "\"scale_attn_by_inverse_layer_idx\" is true"},
+    {"{" GPT2 ", \"scale_attn_weights\": false}", "\"scale_attn_weights\" is false"},
+    {"{" GPT2 ", \"add_cross_attention\": true}", "\"add_cross_attention\" is true"},
+    {"{" GPT2 ", \"tie_word_embeddings\": 1}", "\"tie_word_embeddings\" must be true or false"},
+    {"{" GPT2 ", \"layer_norm_epsilon\": 0}", "\"layer_norm_epsilon\" must be a number above 0"},
+    {"{" LLAMA ", \"hidden_act\": \"relu\"}", "\"hidden_act\" is \"relu\""},
+    {"{" LLAMA ", \"mlp_bias\": true}", "\"mlp_bias\" is true"},
+    {"{" LLAMA ", \"num_key_value_heads\": 3}", "model.heads (4) is not a multiple of model.kv_heads (3)"},
+    {"{" LLAMA ", \"head_dim\": 5}", "model.head_dim (5) must be even"},
+    {"{" LLAMA ", \"rope_scaling\": {\"rope_type\": \"yarn\", \"factor\": 2}}", "rope_scaling of type \"yarn\""},
+    {"{" LLAMA ", \"rope_scaling\": {\"type\": \"dynamic\", \"factor\": 2}}", "rope_scaling of type \"dynamic\""},
+    {"{" LLAMA ", \"rope_scaling\": [2]}", "\"rope_scaling\" must be an object"},
+    {"{" LLAMA ", \"rope_scaling\": {\"rope_type\": \"linear\", \"factor\": 0}}", "\"factor\" must be a number above 0"},
+    {"{" LLAMA ", \"rope_parameters\": {\"rope_theta\": \"x\"}}", "\"rope_theta\" must be a number above 0"},
+    {"{" LLAMA ", \"rope_parameters\": {\"rope_type\": \"default\", \"partial_rotary_factor\": 0.5}}",
+     "\"partial_rotary_factor\" is 0.5"},
+    {"{" LLAMA ", \"quantization_config\": {\"bits\": 4}}", "\"quantization_config\" is {\"bits\":4}"},
+    {"{" LLAMA ", \"layer_types\": [\"full_attention\", \"sliding_attention\"]}", "\"layer_types\" has \"sliding_attention\""},
+    {"{\"model_type\": \"qwen2\", \"vocab_size\": 64, \"hidden_size\": 16, \"num_hidden_layers\": 2, "
+     "\"num_attention_heads\": 4, \"intermediate_size\": 24, \"num_key_value_heads\": 2, \"use_sliding_window\": true}",
+     "\"use_sliding_window\" is true"},
+    {"{\"model_type\": \"mistral\", \"vocab_size\": 64, \"hidden_size\": 16, \"num_hidden_layers\": 2, "
+     "\"num_attention_heads\": 4, \"intermediate_size\": 24}", "\"num_key_value_heads\" is missing"},
+};
+
+START_TEST(refusals)
+{
+    struct hd_error err = HD_ERROR_INIT;
+    struct hd_model *model = open_config(refused[_i].config, &err);
+    ck_assert_msg(!model, "accepted: %s", refused[_i].config);
+    ck_assert_msg(strstr(err.message, refused[_i].words), "\"%s\" does not say %s", err.message, refused[_i].words);
+    ck_assert_msg(strstr(err.message, "config.json") || strstr(err.message, "model."), "no place in: %s", err.message);
+}
+END_TEST
+
+START_TEST(missing_files)
+{
+    struct hd_error err = HD_ERROR_INIT;
+    ck_assert_ptr_null(model_open(&err, model_settings("from", folder, NULL)));
+    ck_assert_ptr_nonnull(strstr(err.message, "config.json: No such file"));
+    write_weights("{\"a\"");
+    ck_assert_ptr_null(open_config("{" GPT2 "}", &err));
+    ck_assert_ptr_nonnull(strstr(err.message, "model.safetensors: bad safetensors header"));
+    write_file("model.safetensors", "\xff\xff\xff\xff\xff\xff\xff\xff{}", 10);
+    ck_assert_ptr_null(open_config("{" GPT2 "}", &err));
+    ck_assert_ptr_nonnull(strstr(err.message, "not a safetensors file"));
+    write_file("model.safetensors", "\x09\0\0\0\0\0\0\0{}", 10);
+    ck_assert_ptr_null(open_config("{" GPT2 "}", &err));
+    ck_assert_ptr_nonnull(strstr(err.message, "cut off"));
+    end();
+    begin();
+    char path[128];
+    snprintf(path, sizeof path, "%s/model.safetensors", folder);
+    unlink(path);
+    ck_assert_ptr_null(open_config("{" GPT2 "}", &err));
+    ck_assert_ptr_nonnull(strstr(err.message, "model.safetensors: No such file"));
+}
+END_TEST
+
+/* ---- what is read */
+
+static struct hd_model_info info_of(struct hd_model *model)
+{
+    struct hd_error err = HD_ERROR_INIT;
+    struct hd_model_info info = {.struct_size = sizeof info};
+    ck_assert_int_eq(model_ops->info(model, &info, &err), HD_OK);
+    return info;
+}
+
+START_TEST(fields_of_gpt2)
+{
+    struct hd_error err = HD_ERROR_INIT;
+    struct hd_model *model = open_config("{" GPT2 ", \"n_inner\": null, \"attn_pdrop\": 0.1}", &err);
+    ck_assert_msg(model != NULL, "%s", err.message);
+    struct hd_model_info info = info_of(model);
+    ck_assert_str_eq(info.family, "gpt2");
+    ck_assert_str_eq(info.weights, folder);
+    ck_assert_int_eq(info.ffn, 48);
+    ck_assert_int_eq(info.max_seq_len, 16);
+    ck_assert_int_eq(info.head_dim, 4);
+    ck_assert_int_eq(info.kv_heads, 3);
+    ck_assert_msg(strstr(model_warnings, "\"attn_pdrop\" is 0.1"), "warned: %s", model_warnings);
+    model_ops->close(model);
+}
+END_TEST
+
+static struct hd_program *build(struct hd_model *model, int64_t seq)
+{
+    struct hd_error err = HD_ERROR_INIT;
+    struct hd_program *p = mock_new(1, seq);
+    ck_assert_msg(model_ops->build(model, p, &err) == HD_OK, "%s", err.message);
+    return p;
+}
+
+/* The inverse frequencies that the program's rope reads. */
+static void check_frequencies(const char *config, const json_t *expected)
+{
+    struct hd_error err = HD_ERROR_INIT;
+    struct hd_model *model = open_config(config, &err);
+    ck_assert_msg(model != NULL, "%s", err.message);
+    struct hd_program *p = build(model, 4);
+    uint32_t i = 0;
+    while (p->instrs[i].op != HD_OP_ROPE)
+        i++;
+    ck_assert_uint_eq(p->instrs[i].attrs.n_table, json_array_size(expected));
+    for (size_t n = 0; n < json_array_size(expected); n++) {
+        double want = json_number_value(json_array_get(expected, n)); /* transformers computes them in fp32 */
+        ck_assert_double_eq_tol(p->instrs[i].attrs.table[n], want, 1e-6 * want);
+    }
+    mock_free(p);
+    model_ops->close(model);
+}
+
+/* Against transformers' tables, in both spellings of the keys. */
+START_TEST(rope_tables)
+{
+    json_error_t where;
+    json_t *cases = json_load_file(GOLDEN_DIR "/rope.json", 0, &where), *row;
+    const char *name;
+    ck_assert_msg(cases != NULL, "%s", where.text);
+    ck_assert_uint_eq(json_object_size(cases), 3);
+    json_object_foreach(cases, name, row)
+    {
+        json_t *rope = json_object_get(row, "rope_parameters");
+        char config[1024], *newer = json_dumps(rope, 0);
+        int head_dim = (int)json_integer_value(json_object_get(row, "head_dim"));
+        double theta = json_number_value(json_object_get(rope, "rope_theta"));
+        snprintf(config, sizeof config, "{" LLAMA ", \"head_dim\": %d, \"rope_parameters\": %s}", head_dim, newer);
+        check_frequencies(config, json_object_get(row, "frequencies"));
+        json_object_del(rope, "rope_theta");
+        char *older = json_dumps(rope, 0);
+        snprintf(config, sizeof config, "{" LLAMA ", \"head_dim\": %d, \"rope_theta\": %.17g, \"rope_scaling\": %s}",
+                 head_dim, theta, older);
+        check_frequencies(config, json_object_get(row, "frequencies"));
+        free(newer);
+        free(older);
+    }
+    json_decref(cases);
+}
+END_TEST
+
+START_TEST(sliding_window_only_above_it)
+{
+    struct hd_error err = HD_ERROR_INIT;
+    struct hd_model *model = open_config("{" MISTRAL ", \"sliding_window\": 32}", &err);
+    ck_assert_msg(model != NULL, "%s", err.message);
+    mock_free(build(model, 32));
+    struct hd_program *p = mock_new(1, 33);
+    ck_assert_int_eq(model_ops->build(model, p, &err), HD_E_UNSUPPORTED);
+    ck_assert_ptr_nonnull(strstr(err.message, "sliding_window (32)"));
+    mock_free(p);
+    model_ops->close(model);
+    model = open_config("{" MISTRAL ", \"sliding_window\": null, \"max_position_embeddings\": 9000}", &err);
+    ck_assert_msg(model != NULL, "%s", err.message);
+    mock_free(build(model, 8192));
+    model_ops->close(model);
+    /* Missing is 4096 in transformers. */
+    model = open_config("{" MISTRAL ", \"max_position_embeddings\": 9000}", &err);
+    p = mock_new(1, 4097);
+    ck_assert_int_eq(model_ops->build(model, p, &err), HD_E_UNSUPPORTED);
+    mock_free(p);
+    model_ops->close(model);
+}
+END_TEST
+
+START_TEST(longer_than_max_seq_len)
+{
+    struct hd_error err = HD_ERROR_INIT;
+    struct hd_model *model = open_config("{" GPT2 "}", &err);
+    struct hd_program *p = mock_new(1, 17);
+    ck_assert_int_eq(model_ops->build(model, p, &err), HD_E_INVALID);
+    ck_assert_ptr_nonnull(strstr(err.message, "data.seq_len is 17"));
+    mock_free(p);
+    model_ops->close(model);
+}
+END_TEST
+
+START_TEST(biases_of_attention)
+{
+    static const struct {
+        const char *config;
+        const char *has, *has_not;
+    } rows[] = {
+        {"{" LLAMA "}", NULL, "model.layers.0.self_attn.q_proj.bias"},
+        {"{" LLAMA ", \"attention_bias\": true}", "model.layers.0.self_attn.o_proj.bias", NULL},
+        {"{" LLAMA ", \"attention_bias\": true}", "model.layers.1.self_attn.v_proj.bias", NULL},
+    };
+    for (int i = 0; i < 3; i++) {
+        struct hd_error err = HD_ERROR_INIT;
+        struct hd_model *model = open_config(rows[i].config, &err);
+        struct hd_program *p = build(model, 4);
+        if (rows[i].has)
+            ck_assert_uint_eq(mock_param(p, rows[i].has)->init, HD_INIT_ZEROS);
+        for (uint32_t n = 0; rows[i].has_not && n < p->n_params; n++)
+            ck_assert_str_ne(p->params[n].name, rows[i].has_not);
+        mock_free(p);
+        model_ops->close(model);
+    }
+}
+END_TEST
+
+/* The first published GPT-2 has "wte.weight" where transformers writes "transformer.wte.weight". */
+START_TEST(names_without_prefix)
+{
+    static const char *const headers[] = {"{\"wte.weight\": {}}", "{\"transformer.wte.weight\": {}}"};
+    for (int i = 0; i < 2; i++) {
+        struct hd_error err = HD_ERROR_INIT;
+        write_weights(headers[i]);
+        struct hd_model *model = open_config("{" GPT2 "}", &err);
+        struct hd_program *p = build(model, 4);
+        const struct mock_param *param = mock_param(p, "transformer.h.1.mlp.c_fc.weight");
+        ck_assert_str_eq(param->file, i ? "transformer.h.1.mlp.c_fc.weight" : "h.1.mlp.c_fc.weight");
+        mock_free(p);
+        model_ops->close(model);
+    }
+}
+END_TEST
+
+START_TEST(names_in_an_index)
+{
+    struct hd_error err = HD_ERROR_INIT;
+    const char *index = "{\"weight_map\": {\"wte.weight\": \"model-00001-of-00002.safetensors\"}}";
+    write_file("model.safetensors.index.json", index, strlen(index));
+    struct hd_model *model = open_config("{" GPT2 "}", &err);
+    struct hd_program *p = build(model, 4);
+    ck_assert_str_eq(mock_param(p, "transformer.wte.weight")->file, "wte.weight");
+    mock_free(p);
+    model_ops->close(model);
+    write_file("model.safetensors.index.json", "{", 1);
+    ck_assert_ptr_null(open_config("{" GPT2 "}", &err));
+    ck_assert_ptr_nonnull(strstr(err.message, "index.json:1:1"));
+}
+END_TEST
+
+/* ---- the job's own fields */
+
+static const struct {
+    const char *words[12];
+    const char *says;
+} bad_fields[] = {
+    {{"layers", "2"}, "model.family is missing"},
+    {{"family", "llama", "hidden", "64", "heads", "4", "vocab", "256"}, "model.layers is missing"},
+    {{"family", "llama", "layers", "2", "hidden", "64", "heads", "4"}, "model.vocab is missing"},
+    {{"family", "llama", "layers", "2", "hidden", "66", "heads", "4", "vocab", "256"}, "not a multiple of model.heads"},
+    {{"family", "llama", "layers", "2", "hidden", "60", "heads", "4", "vocab", "256"}, "must be even"},
+    {{"family", "gpt2", "layers", "2", "hidden", "64", "heads", "4", "vocab", "256", "kv_heads", "2"}, "is for llama"},
+    {{"family", "gpt2", "layers", "2", "hidden", "64", "heads", "4", "vocab", "256", "head_dim", "8"}, "must be hidden / heads"},
+    {{"family", "llama", "layers", "200000", "hidden", "64", "heads", "4", "vocab", "256"}, "at most 100000"},
+};
+
+START_TEST(fields)
+{
+    struct hd_error err = HD_ERROR_INIT;
+    const char *const *w = bad_fields[_i].words;
+    struct hd_model *model = model_open(&err, model_settings(w[0], w[1], w[2], w[3], w[4], w[5], w[6], w[7], w[8], w[9], w[10],
+                                                             w[11], NULL));
+    ck_assert_ptr_null(model);
+    ck_assert_msg(strstr(err.message, bad_fields[_i].says), "\"%s\" does not say %s", err.message, bad_fields[_i].says);
+}
+END_TEST
+
+START_TEST(fields_beside_from_must_agree)
+{
+    static const char *const rows[][3] = {
+        {"layers", "2", NULL}, {"layers", "3", "model.layers is 3"}, {"family", "gpt2", NULL},
+        {"family", "llama", "model.family does not agree"}, {"tied", "true", NULL},
+        {"tied", "false", "model.tied does not agree"}, {"norm_eps", "1e-3", "model.norm_eps is 0.001"},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        struct hd_error err = HD_ERROR_INIT;
+        write_file("config.json", "{" GPT2 "}", strlen("{" GPT2 "}"));
+        struct hd_model *model = model_open(&err, model_settings("from", folder, rows[i][0], rows[i][1], NULL));
+        ck_assert_int_eq(model == NULL, rows[i][2] != NULL);
+        ck_assert_msg(model || strstr(err.message, rows[i][2]), "%s", err.message);
+        model_ops->close(model);
+    }
+}
+END_TEST
+
+/* ---- export: what is written is read again as the same model */
+
+static void check_round_trip(const void *settings)
+{
+    struct hd_error err = HD_ERROR_INIT;
+    struct hd_model *model = model_open(&err, settings);
+    ck_assert_msg(model != NULL, "%s", err.message);
+    struct hd_model_info before = info_of(model);
+    struct hd_program *p = build(model, 8);
+    int64_t parameters = mock_parameters(p);
+    const char *text, *again;
+    mock_free(p);
+    ck_assert_int_eq(model_ops->config_json(model, &text, &err), HD_OK);
+    struct hd_model *copy = open_config(text, &err);
+    ck_assert_msg(copy != NULL, "%s", err.message);
+    struct hd_model_info after = info_of(copy);
+    ck_assert_str_eq(before.family, after.family);
+    ck_assert_mem_eq(&before.vocab, &after.vocab, 7 * sizeof(int64_t));
+    p = build(copy, 8);
+    ck_assert_int_eq(mock_parameters(p), parameters);
+    mock_free(p);
+    /* And a model that came from a folder gives that folder's config.json back. */
+    ck_assert_int_eq(model_ops->config_json(copy, &again, &err), HD_OK);
+    ck_assert_str_eq(text, again);
+    model_ops->close(copy);
+    model_ops->close(model);
+}
+
+START_TEST(round_trips)
+{
+    check_round_trip(model_settings("family", "gpt2", "layers", "2", "hidden", "12", "heads", "3", "ffn", "20", "vocab", "64",
+                                    NULL));
+    check_round_trip(model_settings("family", "llama", "layers", "2", "hidden", "16", "heads", "4", "kv_heads", "2", "vocab",
+                                    "64", "tied", "true", "head_dim", "6", "norm_eps", "1e-6", NULL));
+}
+END_TEST
+
+START_TEST(close_accepts_null)
+{
+    model_ops->close(NULL);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("model_config");
+    TCase *tests = tcase_create("config");
+    tcase_add_checked_fixture(tests, begin, end);
+    tcase_add_loop_test(tests, refusals, 0, (int)(sizeof refused / sizeof refused[0]));
+    tcase_add_loop_test(tests, fields, 0, (int)(sizeof bad_fields / sizeof bad_fields[0]));
+    tcase_add_test(tests, missing_files);
+    tcase_add_test(tests, fields_of_gpt2);
+    tcase_add_test(tests, rope_tables);
+    tcase_add_test(tests, sliding_window_only_above_it);
+    tcase_add_test(tests, longer_than_max_seq_len);
+    tcase_add_test(tests, biases_of_attention);
+    tcase_add_test(tests, names_without_prefix);
+    tcase_add_test(tests, names_in_an_index);
+    tcase_add_test(tests, fields_beside_from_must_agree);
+    tcase_add_test(tests, round_trips);
+    tcase_add_test(tests, close_accepts_null);
+    suite_add_tcase(suite, tests);
+    SRunner *runner = srunner_create(suite);
+    srunner_run_all(runner, CK_NORMAL);
+    int failed = srunner_ntests_failed(runner);
+    srunner_free(runner);
+    return failed != 0;
+}
