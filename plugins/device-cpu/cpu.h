@@ -61,6 +61,17 @@ const struct cpu_op *cpu_op(uint32_t op);
 cpu_prepare_fn cpu_reference(uint32_t op);
 cpu_prepare_fn cpu_fast(uint32_t op);
 
+/* Fast prepare functions, by op. */
+#define CPU_FAST_KERNELS(X)                                                                                     \
+    X(add) X(bias) X(bias_dw) X(rmsnorm) X(rmsnorm_dx) X(rmsnorm_dw) X(layernorm) X(layernorm_dx)               \
+    X(layernorm_dw) X(rope) X(swiglu) X(swiglu_grad) X(gelu) X(gelu_grad) X(embed) X(embed_dw) X(position)      \
+    X(position_dw) X(rowmax) X(xent_local) X(nll) X(nll_grad) X(xent_grad) X(total) X(spread) X(slice) X(mask)  \
+    X(pad) X(fill0) X(accum) X(copy) X(sumsq) X(adamw) X(sgd) X(einsum) X(attention) X(attention_grad)
+
+#define CPU_FAST_KERNEL(name) int32_t cpu_fast_##name(struct hd_kernel *k, struct hd_error *err);
+CPU_FAST_KERNELS(CPU_FAST_KERNEL)
+#undef CPU_FAST_KERNEL
+
 /* ---- kernel.c */
 int32_t cpu_kernel_new(struct hd_device *device, const struct hd_instr_desc *instr, struct hd_kernel **kernel,
                        struct hd_error *err);

@@ -30,12 +30,12 @@ void cpu_ref_sumsq(struct hd_kernel *k)
 /* What multiplies a gradient: undoes the loss scale and clips. 0 in *run where the update is to be skipped. */
 static double gradient_factor(const struct hd_kernel *k, int *run)
 {
+    double inv_scale = cpu_load(&k->in[2], HD_HYPER_INV_SCALE);
     *run = cpu_load(&k->in[2], HD_HYPER_SKIP) == 0;
-    return cpu_load(&k->in[2], HD_HYPER_INV_SCALE) *
-           hd_clip_factor(cpu_load(&k->in[1], 0), k->d.attrs.clip, sqrt);
+    return inv_scale * hd_clip_factor(cpu_load(&k->in[1], 0) * inv_scale * inv_scale, k->d.attrs.clip, sqrt);
 }
 
-/* AdamW: Loshchilov and Hutter, arXiv 1711.05101, algorithm 2, as PyTorch applies it. */
+/* The rules stand in heddle/optimizer.h. */
 void cpu_ref_adamw(struct hd_kernel *k)
 {
     const struct hd_attrs *a = &k->d.attrs;
@@ -59,8 +59,7 @@ void cpu_ref_adamw(struct hd_kernel *k)
     }
 }
 
-/* As torch.optim.SGD: decay joins the gradient, momentum without dampening. The momentum is the second output where
- * attrs.beta1 is not 0; the low precision copy is the output after it. */
+/* The momentum is the second output where attrs.beta1 is not 0; the low precision copy is the output after it. */
 void cpu_ref_sgd(struct hd_kernel *k)
 {
     const struct hd_attrs *a = &k->d.attrs;

@@ -1,47 +1,55 @@
 /* One row an op: how many operands, the reference kernel and what it demands, the fast kernel. */
-#include "fast.h"
+#include "cpu.h"
 #include "reference.h"
+
+#ifndef CPU_HAS_EINSUM
+#define cpu_fast_einsum NULL
+#endif
+#ifndef CPU_HAS_ATTENTION
+#define cpu_fast_attention NULL
+#define cpu_fast_attention_grad NULL
+#endif
 
 #define ROW(min_i, max_i, min_o, max_o, name, check, fast) {min_i, max_i, min_o, max_o, 0, cpu_ref_##name, check, fast}
 
 static const struct cpu_op rows[HD_OP_LIMIT] = {
-    [HD_OP_EINSUM] = ROW(2, 2, 1, 1, einsum, cpu_check_einsum, CPU_FAST_EINSUM),
-    [HD_OP_ADD] = ROW(1, 8, 1, 1, add, cpu_check_same, NULL),
-    [HD_OP_BIAS] = ROW(2, 2, 1, 1, bias, cpu_check_bias, NULL),
-    [HD_OP_BIAS_DW] = ROW(1, 1, 1, 1, bias_dw, cpu_check_bias_dw, NULL),
-    [HD_OP_RMSNORM] = ROW(2, 2, 1, 1, rmsnorm, cpu_check_norm, NULL),
-    [HD_OP_RMSNORM_DX] = ROW(3, 3, 1, 1, rmsnorm_dx, cpu_check_norm, NULL),
-    [HD_OP_RMSNORM_DW] = ROW(2, 2, 1, 1, rmsnorm_dw, cpu_check_norm_dw, NULL),
-    [HD_OP_LAYERNORM] = ROW(3, 3, 1, 1, layernorm, cpu_check_norm, NULL),
-    [HD_OP_LAYERNORM_DX] = ROW(3, 3, 1, 1, layernorm_dx, cpu_check_norm, NULL),
-    [HD_OP_LAYERNORM_DW] = ROW(2, 2, 2, 2, layernorm_dw, cpu_check_norm_dw, NULL),
-    [HD_OP_ROPE] = ROW(1, 1, 1, 1, rope, cpu_check_rope, NULL),
-    [HD_OP_ATTENTION] = ROW(3, 3, 2, 2, attention, cpu_check_attention, CPU_FAST_ATTENTION),
-    [HD_OP_ATTENTION_GRAD] = ROW(6, 6, 3, 3, attention_grad, cpu_check_attention_grad, CPU_FAST_ATTENTION_GRAD),
-    [HD_OP_SWIGLU] = ROW(2, 2, 1, 1, swiglu, cpu_check_same, NULL),
-    [HD_OP_SWIGLU_GRAD] = ROW(3, 3, 2, 2, swiglu_grad, cpu_check_same, NULL),
-    [HD_OP_GELU] = ROW(1, 1, 1, 1, gelu, cpu_check_same, NULL),
-    [HD_OP_GELU_GRAD] = ROW(2, 2, 1, 1, gelu_grad, cpu_check_same, NULL),
-    [HD_OP_EMBED] = ROW(2, 2, 1, 1, embed, cpu_check_embed, NULL),
-    [HD_OP_EMBED_DW] = ROW(2, 2, 1, 1, embed_dw, cpu_check_embed_dw, NULL),
-    [HD_OP_POSITION] = ROW(2, 2, 1, 1, position, cpu_check_position, NULL),
-    [HD_OP_POSITION_DW] = ROW(1, 1, 1, 1, position_dw, cpu_check_position_dw, NULL),
-    [HD_OP_ROWMAX] = ROW(1, 1, 1, 1, rowmax, cpu_check_rowmax, NULL),
-    [HD_OP_XENT_LOCAL] = ROW(3, 3, 2, 2, xent_local, cpu_check_xent_local, NULL),
-    [HD_OP_NLL] = ROW(3, 3, 1, 1, nll, cpu_check_same, NULL),
-    [HD_OP_NLL_GRAD] = ROW(2, 2, 2, 2, nll_grad, cpu_check_same, NULL),
-    [HD_OP_XENT_GRAD] = ROW(5, 5, 1, 1, xent_grad, cpu_check_xent_grad, NULL),
-    [HD_OP_TOTAL] = ROW(1, 1, 1, 1, total, cpu_check_scalar_out, NULL),
-    [HD_OP_SPREAD] = ROW(0, 0, 1, 1, spread, NULL, NULL),
-    [HD_OP_SLICE] = ROW(1, 1, 1, 1, slice, cpu_check_parts, NULL),
-    [HD_OP_MASK] = ROW(1, 1, 1, 1, mask, cpu_check_same, NULL),
-    [HD_OP_PAD] = ROW(1, 1, 1, 1, pad, cpu_check_parts, NULL),
-    [HD_OP_FILL0] = ROW(0, 0, 1, 1, fill0, NULL, NULL),
-    [HD_OP_ACCUM] = ROW(1, 1, 1, 1, accum, cpu_check_same, NULL),
-    [HD_OP_COPY] = ROW(1, 1, 1, 1, copy, cpu_check_same, NULL),
-    [HD_OP_SUMSQ] = ROW(1, 1, 1, 1, sumsq, cpu_check_scalar_out, NULL),
-    [HD_OP_ADAMW] = ROW(3, 3, 3, 4, adamw, cpu_check_update, NULL),
-    [HD_OP_SGD] = ROW(3, 3, 1, 3, sgd, cpu_check_update, NULL),
+    [HD_OP_EINSUM] = ROW(2, 2, 1, 1, einsum, cpu_check_einsum, cpu_fast_einsum),
+    [HD_OP_ADD] = ROW(1, 8, 1, 1, add, cpu_check_same, cpu_fast_add),
+    [HD_OP_BIAS] = ROW(2, 2, 1, 1, bias, cpu_check_bias, cpu_fast_bias),
+    [HD_OP_BIAS_DW] = ROW(1, 1, 1, 1, bias_dw, cpu_check_bias_dw, cpu_fast_bias_dw),
+    [HD_OP_RMSNORM] = ROW(2, 2, 1, 1, rmsnorm, cpu_check_norm, cpu_fast_rmsnorm),
+    [HD_OP_RMSNORM_DX] = ROW(3, 3, 1, 1, rmsnorm_dx, cpu_check_norm, cpu_fast_rmsnorm_dx),
+    [HD_OP_RMSNORM_DW] = ROW(2, 2, 1, 1, rmsnorm_dw, cpu_check_norm_dw, cpu_fast_rmsnorm_dw),
+    [HD_OP_LAYERNORM] = ROW(3, 3, 1, 1, layernorm, cpu_check_norm, cpu_fast_layernorm),
+    [HD_OP_LAYERNORM_DX] = ROW(3, 3, 1, 1, layernorm_dx, cpu_check_norm, cpu_fast_layernorm_dx),
+    [HD_OP_LAYERNORM_DW] = ROW(2, 2, 2, 2, layernorm_dw, cpu_check_norm_dw, cpu_fast_layernorm_dw),
+    [HD_OP_ROPE] = ROW(1, 1, 1, 1, rope, cpu_check_rope, cpu_fast_rope),
+    [HD_OP_ATTENTION] = ROW(3, 3, 2, 2, attention, cpu_check_attention, cpu_fast_attention),
+    [HD_OP_ATTENTION_GRAD] = ROW(6, 6, 3, 3, attention_grad, cpu_check_attention_grad, cpu_fast_attention_grad),
+    [HD_OP_SWIGLU] = ROW(2, 2, 1, 1, swiglu, cpu_check_same, cpu_fast_swiglu),
+    [HD_OP_SWIGLU_GRAD] = ROW(3, 3, 2, 2, swiglu_grad, cpu_check_same, cpu_fast_swiglu_grad),
+    [HD_OP_GELU] = ROW(1, 1, 1, 1, gelu, cpu_check_same, cpu_fast_gelu),
+    [HD_OP_GELU_GRAD] = ROW(2, 2, 1, 1, gelu_grad, cpu_check_same, cpu_fast_gelu_grad),
+    [HD_OP_EMBED] = ROW(2, 2, 1, 1, embed, cpu_check_embed, cpu_fast_embed),
+    [HD_OP_EMBED_DW] = ROW(2, 2, 1, 1, embed_dw, cpu_check_embed_dw, cpu_fast_embed_dw),
+    [HD_OP_POSITION] = ROW(2, 2, 1, 1, position, cpu_check_position, cpu_fast_position),
+    [HD_OP_POSITION_DW] = ROW(1, 1, 1, 1, position_dw, cpu_check_position_dw, cpu_fast_position_dw),
+    [HD_OP_ROWMAX] = ROW(1, 1, 1, 1, rowmax, cpu_check_rowmax, cpu_fast_rowmax),
+    [HD_OP_XENT_LOCAL] = ROW(3, 3, 2, 2, xent_local, cpu_check_xent_local, cpu_fast_xent_local),
+    [HD_OP_NLL] = ROW(3, 3, 1, 1, nll, cpu_check_same, cpu_fast_nll),
+    [HD_OP_NLL_GRAD] = ROW(2, 2, 2, 2, nll_grad, cpu_check_same, cpu_fast_nll_grad),
+    [HD_OP_XENT_GRAD] = ROW(5, 5, 1, 1, xent_grad, cpu_check_xent_grad, cpu_fast_xent_grad),
+    [HD_OP_TOTAL] = ROW(1, 1, 1, 1, total, cpu_check_scalar_out, cpu_fast_total),
+    [HD_OP_SPREAD] = ROW(0, 0, 1, 1, spread, NULL, cpu_fast_spread),
+    [HD_OP_SLICE] = ROW(1, 1, 1, 1, slice, cpu_check_parts, cpu_fast_slice),
+    [HD_OP_MASK] = ROW(1, 1, 1, 1, mask, cpu_check_same, cpu_fast_mask),
+    [HD_OP_PAD] = ROW(1, 1, 1, 1, pad, cpu_check_parts, cpu_fast_pad),
+    [HD_OP_FILL0] = ROW(0, 0, 1, 1, fill0, NULL, cpu_fast_fill0),
+    [HD_OP_ACCUM] = ROW(1, 1, 1, 1, accum, cpu_check_same, cpu_fast_accum),
+    [HD_OP_COPY] = ROW(1, 1, 1, 1, copy, cpu_check_same, cpu_fast_copy),
+    [HD_OP_SUMSQ] = ROW(1, 1, 1, 1, sumsq, cpu_check_scalar_out, cpu_fast_sumsq),
+    [HD_OP_ADAMW] = ROW(3, 3, 3, 4, adamw, cpu_check_update, cpu_fast_adamw),
+    [HD_OP_SGD] = ROW(3, 3, 1, 3, sgd, cpu_check_update, cpu_fast_sgd),
     /* The step function is the optimizer's own: there is nothing faster. */
     [HD_OP_OPTIM_STEP] = ROW(3, 3, 1, 4, optim_step, cpu_check_optim_step, NULL),
 };

@@ -1,0 +1,242 @@
+/* RMSNorm and LayerNorm, row by row; formulas in reference_norm.c. RMSNorm is LayerNorm without the means. */
+#include "fast_rows.h"
+
+enum { ROW_GRAIN = 16384, BLOCKS = 32 }; /* elements that are worth a thread; blocks of rows in sums over rows */
+
+struct row {
+    float mean, r;
+};
+
+CPU_CLONES static float square_sum(const float *x, float mean, int64_t n)
+{
+    float sum = 0;
+#pragma omp simd reduction(+ : sum)
+    for (int64_t i = 0; i < n; i++) {
+        float v = x[i] - mean;
+        sum += v * v;
+    }
+    return sum;
+}
+
+static struct row row_of(const struct hd_kernel *k, int64_t at, int64_t h, int centred)
+{
+    float buf[CPU_CHUNK];
+    double sum = 0, square = 0;
+    for (int64_t j = 0; centred && j < h; j += CPU_CHUNK) {
+        int64_t n = cpu_min(CPU_CHUNK, h - j);
+        sum += cpu_sum(cpu_read(&k->in[0], at + j, n, buf), n);
+    }
+    struct row row = {.mean = (float)(sum / (double)h)};
+    for (int64_t j = 0; j < h; j += CPU_CHUNK) {
+        int64_t n = cpu_min(CPU_CHUNK, h - j);
+        square += square_sum(cpu_read(&k->in[0], at + j, n, buf), row.mean, n);
+    }
+    row.r = (float)(1 / sqrt(square / (double)h + k->d.attrs.eps));
+    return row;
+}
+
+static int centred(const struct hd_kernel *k)
+{
+    return k->d.op == HD_OP_LAYERNORM || k->d.op == HD_OP_LAYERNORM_DX || k->d.op == HD_OP_LAYERNORM_DW;
+}
+
+static int64_t grain(int64_t h)
+{
+    return 1 + ROW_GRAIN / (h + 1);
+}
+
+/* ---- forward */
+
+CPU_CLONES static void scale_rms(float *y, const float *x, const float *w, float r, int64_t n)
+{
+#pragma omp simd
+    for (int64_t i = 0; i < n; i++)
+        y[i] = x[i] * r * w[i];
+}
+
+CPU_CLONES static void scale_shift(float *y, const float *x, const float *w, const float *c, struct row row, int64_t n)
+{
+#pragma omp simd
+    for (int64_t i = 0; i < n; i++)
+        y[i] = (x[i] - row.mean) * row.r * w[i] + c[i];
+}
+
+static void forward_rows(void *context, int64_t first, int64_t last)
+{
+    struct hd_kernel *k = context;
+    float xb[CPU_CHUNK], wb[CPU_CHUNK], cb[CPU_CHUNK], yb[CPU_CHUNK];
+    int64_t h = k->in[1].extent[0];
+    int layer = centred(k);
+    for (int64_t at = first * h; at < last * h; at += h) {
+        struct row row = row_of(k, at, h, layer);
+        for (int64_t j = 0; j < h; j += CPU_CHUNK) {
+            int64_t n = cpu_min(CPU_CHUNK, h - j);
+            const float *x = cpu_read(&k->in[0], at + j, n, xb), *w = cpu_read(&k->in[1], j, n, wb);
+            float *y = cpu_begin(k, 0, at + j, yb);
+            if (layer)
+                scale_shift(y, x, w, cpu_read(&k->in[2], j, n, cb), row, n);
+            else
+                scale_rms(y, x, w, row.r, n);
+            cpu_end(k, 0, at + j, n, y);
+        }
+    }
+}
+
+static void run_forward(struct hd_kernel *k)
+{
+    int64_t h = k->in[1].extent[0];
+    cpu_parallel(k->device, hd_operand_count(&k->out[0]) / h, grain(h), forward_rows, k);
+}
+
+/* ---- gradient of the input */
+
+struct means {
+    double a, ax;
+};
+
+/* Sums of a = w dy and of a xhat. */
+CPU_CLONES static void gradient_sums(const float *x, const float *w, const float *dy, struct row row, int64_t n,
+                                     struct means *sums)
+{
+    float a_sum = 0, ax_sum = 0;
+#pragma omp simd reduction(+ : a_sum, ax_sum)
+    for (int64_t i = 0; i < n; i++) {
+        float a = w[i] * dy[i];
+        a_sum += a;
+        ax_sum += a * ((x[i] - row.mean) * row.r);
+    }
+    sums->a += a_sum;
+    sums->ax += ax_sum;
+}
+
+CPU_CLONES static void gradient_out(float *dx, const float *x, const float *w, const float *dy, struct row row,
+                                    float mean_a, float mean_ax, int64_t n)
+{
+#pragma omp simd
+    for (int64_t i = 0; i < n; i++)
+        dx[i] = row.r * (w[i] * dy[i] - mean_a - (x[i] - row.mean) * row.r * mean_ax);
+}
+
+static void gradient_row(struct hd_kernel *k, int64_t at, int64_t h, int layer)
+{
+    float xb[CPU_CHUNK], wb[CPU_CHUNK], db[CPU_CHUNK], out[CPU_CHUNK];
+    struct row row = row_of(k, at, h, layer);
+    struct means sums = {0, 0};
+    for (int64_t j = 0; j < h; j += CPU_CHUNK) {
+        int64_t n = cpu_min(CPU_CHUNK, h - j);
+        gradient_sums(cpu_read(&k->in[0], at + j, n, xb), cpu_read(&k->in[1], j, n, wb),
+                      cpu_read(&k->in[2], at + j, n, db), row, n, &sums);
+    }
+    float mean_a = layer ? (float)(sums.a / (double)h) : 0, mean_ax = (float)(sums.ax / (double)h);
+    for (int64_t j = 0; j < h; j += CPU_CHUNK) {
+        int64_t n = cpu_min(CPU_CHUNK, h - j);
+        float *dx = cpu_begin(k, 0, at + j, out);
+        gradient_out(dx, cpu_read(&k->in[0], at + j, n, xb), cpu_read(&k->in[1], j, n, wb),
+                     cpu_read(&k->in[2], at + j, n, db), row, mean_a, mean_ax, n);
+        cpu_end(k, 0, at + j, n, dx);
+    }
+}
+
+static void gradient_rows(void *context, int64_t first, int64_t last)
+{
+    struct hd_kernel *k = context;
+    int64_t h = k->in[1].extent[0];
+    for (int64_t row = first; row < last; row++)
+        gradient_row(k, row * h, h, centred(k));
+}
+
+static void run_gradient(struct hd_kernel *k)
+{
+    int64_t h = k->in[1].extent[0];
+    cpu_parallel(k->device, hd_operand_count(&k->out[0]) / h, grain(h), gradient_rows, k);
+}
+
+/* ---- gradient of the weights: a sum for each block of rows, then the sum of those, in order */
+
+CPU_CLONES static void weight_sums(float *dw, float *dc, const float *x, const float *dy, struct row row, int64_t n)
+{
+#pragma omp simd
+    for (int64_t i = 0; i < n; i++) {
+        dw[i] += dy[i] * ((x[i] - row.mean) * row.r);
+        dc[i] += dy[i];
+    }
+}
+
+static int64_t rows_in_block(const struct hd_kernel *k)
+{
+    int64_t rows = hd_operand_count(&k->in[0]) / k->out[0].extent[0];
+    return (rows + BLOCKS - 1) / BLOCKS;
+}
+
+static void weight_blocks(void *context, int64_t first, int64_t last)
+{
+    struct hd_kernel *k = context;
+    float xb[CPU_CHUNK], db[CPU_CHUNK], *sums = k->state;
+    int64_t h = k->out[0].extent[0], rows = hd_operand_count(&k->in[0]) / h, step = rows_in_block(k);
+    for (int64_t block = first; block < last; block++) {
+        float *dw = sums + 2 * h * block, *dc = dw + h;
+        memset(dw, 0, 2 * (size_t)h * sizeof *dw);
+        for (int64_t row = block * step; row < cpu_min(rows, (block + 1) * step); row++) {
+            struct row stats = row_of(k, row * h, h, centred(k));
+            for (int64_t j = 0; j < h; j += CPU_CHUNK) {
+                int64_t n = cpu_min(CPU_CHUNK, h - j);
+                weight_sums(dw + j, dc + j, cpu_read(&k->in[0], row * h + j, n, xb),
+                            cpu_read(&k->in[1], row * h + j, n, db), stats, n);
+            }
+        }
+    }
+}
+
+static void run_weights(struct hd_kernel *k)
+{
+    float *sums = k->state;
+    int64_t h = k->out[0].extent[0], step = rows_in_block(k);
+    cpu_parallel(k->device, BLOCKS, 1 + ROW_GRAIN / (step * h + 1), weight_blocks, k);
+    for (int64_t block = 1; block < BLOCKS; block++)
+        cpu_add_to(sums, sums + 2 * h * block, 2 * h);
+    for (uint32_t out = 0; out < k->d.n_out; out++)
+        for (int64_t j = 0; j < h; j += CPU_CHUNK)
+            cpu_end(k, out, j, cpu_min(CPU_CHUNK, h - j), sums + out * h + j);
+}
+
+static int32_t prepare(struct hd_kernel *k, void (*run)(struct hd_kernel *k), struct hd_error *err)
+{
+    k->run = run;
+    return cpu_fast_dtypes(k, 0, err);
+}
+
+static int32_t prepare_weights(struct hd_kernel *k, struct hd_error *err)
+{
+    int32_t rc = prepare(k, run_weights, err);
+    return rc ? rc : cpu_kernel_state(k, 2 * BLOCKS * (size_t)k->out[0].extent[0] * sizeof(float), err);
+}
+
+int32_t cpu_fast_rmsnorm(struct hd_kernel *k, struct hd_error *err)
+{
+    return prepare(k, run_forward, err);
+}
+
+int32_t cpu_fast_layernorm(struct hd_kernel *k, struct hd_error *err)
+{
+    return prepare(k, run_forward, err);
+}
+
+int32_t cpu_fast_rmsnorm_dx(struct hd_kernel *k, struct hd_error *err)
+{
+    return prepare(k, run_gradient, err);
+}
+
+int32_t cpu_fast_layernorm_dx(struct hd_kernel *k, struct hd_error *err)
+{
+    return prepare(k, run_gradient, err);
+}
+
+int32_t cpu_fast_rmsnorm_dw(struct hd_kernel *k, struct hd_error *err)
+{
+    return prepare_weights(k, err);
+}
+
+int32_t cpu_fast_layernorm_dw(struct hd_kernel *k, struct hd_error *err)
+{
+    return prepare_weights(k, err);
+}

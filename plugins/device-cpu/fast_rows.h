@@ -1,0 +1,75 @@
+/* plugins/device-cpu/fast_rows.h: what the vectorised kernels share.
+ *
+ * Work is cut into pieces that depend on shapes alone (chunks of CPU_CHUNK elements, rows, blocks of rows), and
+ * threads share out whole pieces: results are the same bits for any number of threads. Arithmetic is in fp32;
+ * operands are fp32 or bf16, and bf16 passes through a small buffer on the stack. Inner loops are plain C that the
+ * compiler vectorises, once for each instruction set (CPU_CLONES), chosen when the plugin is loaded. */
+#ifndef HD_DEVICE_CPU_FAST_ROWS_H
+#define HD_DEVICE_CPU_FAST_ROWS_H
+
+#include "cpu.h"
+#include <math.h>
+
+#if defined __x86_64__ && defined __GNUC__ && !defined __clang__
+#define CPU_CLONES __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
+#else
+#define CPU_CLONES
+#endif
+
+enum { CPU_CHUNK = 512 };
+
+static inline int64_t cpu_chunks(int64_t n)
+{
+    return (n + CPU_CHUNK - 1) / CPU_CHUNK;
+}
+
+static inline int64_t cpu_min(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
+}
+
+/* ---- fast_rows.c */
+
+/* HD_OK where every operand is fp32 or bf16; operands whose bit (inputs from bit 0, outputs from bit 16) is in
+ * `others` may be anything. */
+int32_t cpu_fast_dtypes(const struct hd_kernel *k, uint32_t others, struct hd_error *err);
+
+/* n elements from `at` as fp32: in place, or widened into buf. */
+const float *cpu_read(const struct hd_operand *o, int64_t at, int64_t n, float *buf);
+
+/* Where to put n results of an output, and what to do when they are there: nothing, round, or add. */
+float *cpu_begin(const struct hd_kernel *k, uint32_t out, int64_t at, float *buf);
+void cpu_end(const struct hd_kernel *k, uint32_t out, int64_t at, int64_t n, const float *buf);
+
+/* As cpu_end for an operand that is not an output's or never accumulates. */
+void cpu_write(const struct hd_operand *o, int64_t at, int64_t n, const float *buf);
+
+float cpu_sum(const float *x, int64_t n);
+void cpu_add_to(float *y, const float *x, int64_t n);
+
+/* ---- for inner loops */
+
+/* exp, within 2 ulp on [-87, 88]; 0 below, the largest power above, NaN of NaN. Coefficients: Cephes' expf. */
+static inline __attribute__((always_inline)) float cpu_exp(float x)
+{
+    const float magic = 12582912.0f; /* 1.5 * 2^23: adding it rounds to an integer, in the low bits */
+    float v = x > 88.3f ? 88.3f : x;
+    v = v < -87.3f ? -87.3f : v;
+    float t = v * 1.44269504f + magic, n = t - magic;
+    float r = v - n * 0.693359375f + n * 2.12194440e-4f;
+    float p = 1.9875691500e-4f;
+    p = p * r + 1.3981999507e-3f;
+    p = p * r + 8.3334519073e-3f;
+    p = p * r + 4.1665795894e-2f;
+    p = p * r + 1.6666665459e-1f;
+    p = p * r + 5.0000001201e-1f;
+    p = p * r * r + r + 1.0f;
+    union {
+        float f;
+        uint32_t u;
+    } bits = {.f = t}, power;
+    power.u = (bits.u + (127 - 0x4b400000u)) << 23;
+    return x < -87.3f ? 0.0f : p * power.f;
+}
+
+#endif

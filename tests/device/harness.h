@@ -1,0 +1,76 @@
+/* Drives a device plugin through its vtable: instructions made from one-line descriptions, random operands.
+ *
+ * Operands are described by their dims, one letter each, with an optional kind before a colon:
+ *     "bsh"    the dtype of the test            "i:bs"  int32 ids from 0 to below the extent of v (or p)
+ *     "f:bs"   fp32 (fp64 where the test is)    "d:"    fp64, a scalar
+ *     "+:bs"   as "f:", positive values
+ * and dims by extents and starts: "b=2 s=5@10 h=7". A letter is its own dim id. */
+#ifndef HEDDLE_TESTS_DEVICE_HARNESS_H
+#define HEDDLE_TESTS_DEVICE_HARNESS_H
+
+#include "heddle/device.h"
+#include "heddle/host.h"
+#include "heddle/optimizer.h"
+
+/* Settings of device cpu, as its option table lays them out. */
+enum { H_FAST = 0, H_REFERENCE = 1 };
+
+struct h_device {
+    const struct hd_device_ops *ops;
+    struct hd_device *device;
+    char settings[64];
+};
+
+/* Opens the plugin named by the environment variable HEDDLE_TEST_DEVICE; fails the test where it cannot. */
+struct h_device *h_open(int threads, int kernels);
+void h_close(struct h_device *d);
+/* The plugin's component, for tests of its descriptor. */
+const struct hd_component *h_component(void);
+/* Lines that devices logged at WARN or worse since the test began, and the last of them. */
+extern int h_warnings;
+extern char h_last_log[512];
+
+struct h_case {
+    const char *name;
+    uint32_t op;
+    const char *in, *out; /* descriptions, separated by spaces */
+    const char *dims;
+    struct hd_attrs attrs;
+};
+
+/* An instruction with operands of its own. */
+struct h_instr {
+    struct hd_instr_desc d;
+    struct hd_operand in[HD_MAX_IN], out[HD_MAX_OUT];
+    void *memory[HD_MAX_IN + HD_MAX_OUT];
+    int guard_bytes;
+};
+
+/* Operands in `dtype` with random values from seed (outputs too: some ops add to them). */
+struct h_instr *h_make(const struct h_case *c, uint32_t dtype, uint64_t seed);
+/* The same instruction with the same values, all floating operands in dtype. */
+struct h_instr *h_as(const struct h_instr *from, uint32_t dtype);
+/* Frees; fails the test where a kernel wrote outside an operand. */
+void h_free(struct h_instr *i);
+
+/* Prepares, launches once, releases; fails the test on an error. */
+void h_run(struct h_device *d, struct h_instr *i);
+int32_t h_prepare(struct h_device *d, struct h_instr *i, struct hd_kernel **k, struct hd_error *err);
+
+double h_get(const struct hd_operand *o, int64_t i);
+void h_set(const struct hd_operand *o, int64_t i, double v);
+void h_copy(const struct hd_operand *to, const struct hd_operand *from);
+/* Norm of the difference over the norm of `want`; infinite where a NaN is. */
+double h_distance(const struct hd_operand *got, const struct hd_operand *want);
+/* Fails the test with the case's name and the numbers where an output is further away than tolerance. */
+void h_near(const char *name, const struct h_instr *got, const struct h_instr *want, double tolerance);
+/* Fails the test where outputs differ in a bit. */
+void h_equal(const char *name, const struct h_instr *a, const struct h_instr *b);
+
+/* Runs a case with fast kernels in dtype, with 1 and 3 threads, plain and (where `adds`) accumulating, against the
+ * reference in fp64 on the same values: near, the same bits for both thread counts, and no kernel declined. */
+void h_fast_case(const struct h_case *c, uint32_t dtype, double tolerance, int adds);
+
+double h_random(uint64_t *state); /* in [-1, 1) */
+
+#endif
