@@ -31,16 +31,20 @@ struct hd__section {
     const char *origin;    /* of `use`: "job.yaml:12:7", "default", "command line" */
     uint32_t kind;         /* HD_KIND_... */
     uint32_t parsed;       /* hd__job_section_parse was called */
+    const char *place;     /* where the section begins, for messages */
     struct hd__node *node; /* the whole mapping; NULL where only a name was given */
 };
 
 /* One resolved value. The text is valid YAML (flow style) and reads back as the same value. */
 struct hd__value {
-    const char *path;   /* "data.batch", "strategies.0.stage" */
+    const char *path;   /* "data.batch", "strategies.zero.stage" */
     const char *text;   /* "32", "[0.9, 0.95]" */
     const char *origin; /* "default", "job.yaml:12:7", "command line" */
-    uint32_t flags;     /* HD_OPTION_GLOBAL: ranks must agree */
-    uint32_t type;      /* HD_OPT_..., 0: a tree */
+    const char *note;   /* "auto": what stood there before it was resolved; or NULL */
+    const struct hd__section *owner; /* whose option it is; NULL: the core's */
+    json_t *json;
+    uint32_t flags; /* HD_OPTION_GLOBAL: ranks must agree */
+    uint32_t reserved;
 };
 
 /* A file of tokens, or one part of a weighted mix. Weights are as written, not normalised; 1 where none is given. */
@@ -135,6 +139,7 @@ struct hd__job {
     /* for printing and for comparing between ranks */
     HD__ARRAY(struct hd__value) values;
     struct hd__node *root;
+    struct hd_list special; /* where the tables point for keys that have readers of their own */
 };
 
 /* Reads a file; `overrides` are "key.key=value" words of the command line, later ones win. */
@@ -155,8 +160,8 @@ int32_t hd__job_section_parse(struct hd__job *job, struct hd__section *section, 
  * or 1. May be called again with another number. */
 int32_t hd__job_resolve(struct hd__job *job, int64_t ranks, struct hd_error *err);
 
-/* "job.yaml:12:7" of a path like "mesh.tp", "optimizer.use", "strategies.0.stage"; of the nearest enclosing thing that
- * is written where the path itself is not; "default" and "command line" never. The job owns the text. */
+/* "job.yaml:12:7" or "command line": where a path like "mesh.tp", "optimizer.use" or "strategies.zero.stage" was
+ * written, or, where it was not, the nearest thing around it that was. The job owns the text. */
 const char *hd__job_where(struct hd__job *job, const char *path);
 /* Fails with the place of `path` in front of the message. */
 int32_t hd__job_fail(struct hd__job *job, const char *path, struct hd_error *err, const char *format, ...)
@@ -167,7 +172,7 @@ void hd__job_print(const struct hd__job *job, struct hd__text *out);
 /* The same as JSON, without origins. The caller owns the reference. */
 json_t *hd__job_json(const struct hd__job *job);
 
-/* The tables of the core's sections, for docs and tests: NULL after the last. */
+/* Section i of the core and its table, for docs and tests: NULL after the last. */
 const char *hd__job_table(size_t i, struct hd__options *table);
 
 #endif

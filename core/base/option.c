@@ -1,0 +1,121 @@
+/* Option tables: finding, suggesting, checking. */
+#include "core/base/option.h"
+
+#include <stdlib.h>
+
+struct hd_option hd__option_at(const struct hd__options *table, size_t i)
+{
+    struct hd_option option = {0};
+    memcpy(&option, (const char *)table->at + i * table->size, HD__MIN(table->size, sizeof option));
+    return option;
+}
+
+/* Is `word` (length n) one of the words of "a|b|c"? */
+static int64_t word_index(const char *words, const char *word, size_t n)
+{
+    for (int64_t i = 0; words && *words; i++) {
+        size_t length = strcspn(words, "|");
+        if (length == n && !memcmp(words, word, n))
+            return i;
+        words += length + (words[length] == '|');
+    }
+    return -1;
+}
+
+int64_t hd__option_find(const struct hd__options *table, const char *name)
+{
+    for (size_t i = 0; i < table->count; i++)
+        if (!strcmp(hd__option_at(table, i).name, name))
+            return (int64_t)i;
+    for (size_t i = 0; i < table->count; i++)
+        if (word_index(hd__option_at(table, i).aliases, name, strlen(name)) >= 0)
+            return (int64_t)i;
+    return -1;
+}
+
+const char *hd__option_nearest(const struct hd__options *table, const char *word)
+{
+    const char **names = hd__alloc((table->count + 1) * sizeof *names);
+    for (size_t i = 0; i < table->count; i++)
+        names[i] = hd__option_at(table, i).name;
+    const char *best = hd__nearest(word, names, table->count);
+    free(names);
+    return best;
+}
+
+int hd__option_prefix(const struct hd__options *table, const char *name)
+{
+    size_t n = strlen(name);
+    for (size_t i = 0; i < table->count; i++) {
+        const char *full = hd__option_at(table, i).name;
+        if (!strncmp(full, name, n) && full[n] == '.')
+            return 1;
+    }
+    return 0;
+}
+
+int32_t hd__options_defaults(const struct hd__options *table, void *settings, struct hd__arena *arena,
+                             struct hd_error *err)
+{
+    for (size_t i = 0; i < table->count; i++) {
+        struct hd_option option = hd__option_at(table, i);
+        struct hd_error why = HD_ERROR_INIT;
+        if (option.value && hd__option_parse(&option, option.value, settings, arena, &why))
+            return hd_fail(err, why.code, "the default of option %s: %s", option.name, why.message);
+    }
+    return HD_OK;
+}
+
+/* ---- is the table sound? */
+
+static size_t field_size(uint32_t type)
+{
+    static const size_t size[] = {
+        [HD_OPT_BOOL] = 4, [HD_OPT_INT] = 8,  [HD_OPT_FLOAT] = 8,  [HD_OPT_SIZE] = 8, [HD_OPT_DURATION] = 8,
+        [HD_OPT_ENUM] = 4, [HD_OPT_STRING] = sizeof(char *), [HD_OPT_LIST] = sizeof(struct hd_list),
+    };
+    return type < HD__COUNT(size) ? size[type] : 0;
+}
+
+static int32_t check_one(const struct hd__options *table, size_t i, size_t settings_size, struct hd_error *err)
+{
+    struct hd_option option = hd__option_at(table, i);
+    size_t bytes = field_size(option.type);
+    if (!option.name || !*option.name)
+        return hd_fail(err, HD_E_INVALID, "option %zu has no name", i);
+    if (!strcmp(option.name, "use"))
+        return hd_fail(err, HD_E_INVALID, "no option may be called use: it names the component");
+    if (option.name[strspn(option.name, "abcdefghijklmnopqrstuvwxyz0123456789_.-")])
+        return hd_fail(err, HD_E_INVALID, "option %s: names are lower-case letters, digits, _ - and .", option.name);
+    if (!bytes)
+        return hd_fail(err, HD_E_INVALID, "option %s has the unknown type %u", option.name, option.type);
+    if (bytes > settings_size || option.offset > settings_size - bytes || option.offset % HD__MIN(bytes, (size_t)8))
+        return hd_fail(err, HD_E_INVALID, "option %s: %zu bytes at offset %zu do not fit settings of %zu bytes",
+                       option.name, bytes, option.offset, settings_size);
+    if (option.type == HD_OPT_ENUM && (!option.choices || !*option.choices))
+        return hd_fail(err, HD_E_INVALID, "option %s is an enum without choices", option.name);
+    if (option.value && (option.flags & HD_OPTION_REQUIRED))
+        return hd_fail(err, HD_E_INVALID, "option %s is required and has a default", option.name);
+    for (size_t j = 0; j < i; j++) {
+        struct hd_option other = hd__option_at(table, j);
+        if (!strcmp(option.name, other.name) || word_index(other.aliases, option.name, strlen(option.name)) >= 0 ||
+            word_index(option.aliases, other.name, strlen(other.name)) >= 0)
+            return hd_fail(err, HD_E_INVALID, "two options are called %s", option.name);
+    }
+    return HD_OK;
+}
+
+int32_t hd__options_check(const struct hd__options *table, size_t settings_size, struct hd_error *err)
+{
+    for (size_t i = 0; i < table->count; i++) {
+        int32_t rc = check_one(table, i, settings_size, err);
+        if (rc)
+            return rc;
+    }
+    struct hd__arena arena = {0};
+    void *settings = hd__alloc(settings_size);
+    int32_t rc = hd__options_defaults(table, settings, &arena, err);
+    free(settings);
+    hd__arena_free(&arena);
+    return rc;
+}

@@ -1,0 +1,287 @@
+/* A mapping of the job file through an option table into a settings struct. */
+#include "core/job/internal.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+/* ---- resolved values */
+
+const struct hd__value *hd__value_get(const struct hd__job *job, const char *path)
+{
+    for (uint32_t i = 0; i < job->values.count; i++)
+        if (!strcmp(job->values.at[i].path, path))
+            return &job->values.at[i];
+    return NULL;
+}
+
+void hd__value_set(struct hd__job *job, const struct hd__section *owner, const char *path, const char *text, json_t *json,
+                   const char *origin, uint32_t flags)
+{
+    struct hd__value value = {.path = hd__arena_strdup(&job->arena, path),
+                              .text = hd__arena_strdup(&job->arena, text),
+                              .origin = origin,
+                              .owner = owner,
+                              .json = json,
+                              .flags = flags};
+    struct hd__value *before = (struct hd__value *)hd__value_get(job, path);
+    if (before) {
+        json_decref(before->json);
+        *before = value;
+    } else {
+        hd__push(&job->values, value);
+    }
+}
+
+/* A number where it looks like one: these are values whose readers knew, but whose nodes do not say it. */
+static json_t *scalar_json(const struct hd__node *node)
+{
+    char *end;
+    long long whole = strtoll(node->text, &end, 10);
+    int number = !node->quoted && *node->text && !node->text[strspn(node->text, "0123456789.e-")];
+    if (number && !*end && strlen(node->text) < 19)
+        return json_integer(whole);
+    double value = strtod(node->text, &end);
+    return number && !*end && isfinite(value) ? json_real(value) : json_string(node->text);
+}
+
+static json_t *tree_json(const struct hd__node *node)
+{
+    if (node->kind == HD__SCALAR)
+        return scalar_json(node);
+    json_t *out = node->kind == HD__MAP ? json_object() : json_array();
+    for (uint32_t i = 0; i < node->count; i++) {
+        if (node->kind == HD__MAP)
+            json_object_set_new(out, node->key[i]->text, tree_json(node->value[i]));
+        else
+            json_array_append_new(out, tree_json(node->value[i]));
+    }
+    return out;
+}
+
+void hd__value_set_tree(struct hd__job *job, const char *path, const struct hd__node *node, uint32_t flags)
+{
+    struct hd__text text = {0};
+    hd__tree_text(node, &text);
+    hd__value_set(job, NULL, path, text.at, tree_json(node), node->origin, flags);
+    hd__text_free(&text);
+}
+
+/* ---- one node */
+
+int hd__node_is_null(const struct hd__node *node)
+{
+    static const char *const words[] = {"", "~", "null", "Null", "NULL"};
+    for (size_t i = 0; i < HD__COUNT(words); i++)
+        if (node->kind == HD__SCALAR && !node->quoted && !strcmp(node->text, words[i]))
+            return 1;
+    return 0;
+}
+
+int32_t hd__node_fail(const struct hd__node *node, struct hd_error *err, const char *format, ...)
+{
+    char message[900];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(message, sizeof message, format, args);
+    va_end(args);
+    return hd_fail(err, HD_E_INVALID, "%s: %s", node->origin, message);
+}
+
+static int32_t parse_items(const struct hd__node *node, const char *path, const struct hd_option *option, void *settings,
+                           struct hd__arena *arena, struct hd_error *err)
+{
+    uint32_t n = node->kind == HD__LIST ? node->count : 1;
+    const char **items = hd__arena_alloc(arena, (n + 1) * sizeof *items);
+    struct hd_error why = HD_ERROR_INIT;
+    for (uint32_t i = 0; i < n; i++) {
+        const struct hd__node *item = node->kind == HD__LIST ? node->value[i] : node;
+        if (item->kind != HD__SCALAR || hd__node_is_null(item))
+            return hd__node_fail(item, err, "%s: an item is %s where a single value is wanted", path,
+                                 item->kind == HD__SCALAR ? "empty" : hd__tree_kind(item));
+        items[i] = item->text;
+    }
+    if (hd__option_parse_list(option, items, n, settings, arena, &why))
+        return hd__node_fail(node, err, "%s: %s", path, why.message);
+    return HD_OK;
+}
+
+int32_t hd__node_parse(const struct hd__node *node, const char *path, const struct hd_option *option, void *settings,
+                       struct hd__arena *arena, struct hd_error *err)
+{
+    struct hd_error why = HD_ERROR_INIT;
+    if (hd__node_is_null(node))
+        return hd__node_fail(node, err, "%s has no value; leave the key out for the default", path);
+    if (option->type == HD_OPT_LIST && node->kind != HD__MAP)
+        return parse_items(node, path, option, settings, arena, err);
+    if (node->kind != HD__SCALAR)
+        return hd__node_fail(node, err, "%s is %s where a %s is wanted", path, hd__tree_kind(node),
+                             option->type == HD_OPT_LIST ? "list" : hd__option_type_name(option->type));
+    if (hd__option_parse(option, node->text, settings, arena, &why))
+        return hd__node_fail(node, err, "%s: %s", path, why.message);
+    return HD_OK;
+}
+
+/* ---- a whole mapping */
+
+struct walk {
+    struct hd__job *job;
+    const struct hd__fields *f;
+    const struct hd__node **given; /* by option: what was written for it */
+    struct hd_error *err;
+};
+
+static char *join(struct hd__job *job, const char *path, const char *name)
+{
+    return *path ? hd__arena_format(&job->arena, "%s.%s", path, name) : hd__arena_strdup(&job->arena, name);
+}
+
+/* Names of the table and of the others, for suggestions. Caller frees. */
+static const char **all_names(const struct hd__fields *f, size_t *n)
+{
+    size_t others = f->others ? f->others->count : 0, k = 0;
+    const char **names = hd__alloc((f->table.count + others + 2) * sizeof *names);
+    for (size_t i = 0; i < f->table.count; i++)
+        names[k++] = hd__option_at(&f->table, i).name;
+    for (size_t i = 0; i < others; i++)
+        names[k++] = hd__option_at(f->others, i).name;
+    if (f->owner)
+        names[k++] = "use";
+    *n = k;
+    return names;
+}
+
+static int32_t unknown_key(const struct walk *w, const struct hd__node *key, const char *name)
+{
+    const struct hd__fields *f = w->f;
+    size_t n;
+    const char **names = all_names(f, &n), *near = hd__nearest(name, names, n);
+    struct hd__text list = {0};
+    for (size_t i = 0; i < n; i++)
+        hd__text_add(&list, "%s%s", i ? ", " : "", names[i]);
+    int32_t rc = near ? hd__node_fail(key, w->err, "%s: unknown key %.60s; did you mean %s?", f->path, name, near)
+                      : hd__node_fail(key, w->err, "%s: unknown key %.60s; the keys are %s", f->path, name, list.at);
+    hd__text_free(&list);
+    free(names);
+    return rc;
+}
+
+static int from_command_line(const struct hd__node *node)
+{
+    return !strcmp(node->origin, "command line");
+}
+
+/* A key may be given by its name, an alias, dotted or nested; the command line wins over the file. */
+static int32_t give(struct walk *w, size_t i, const struct hd__node *key, const char *name, const struct hd__node *value)
+{
+    const struct hd__node *before = w->given[i];
+    if (before && from_command_line(before) && !from_command_line(value))
+        return HD_OK;
+    if (before && !(from_command_line(value) && !from_command_line(before)))
+        return hd__node_fail(key, w->err, "%s: %s was already given at %s", w->f->path, name, before->origin);
+    w->given[i] = value;
+    return HD_OK;
+}
+
+static int32_t collect(struct walk *w, const struct hd__node *map, const char *prefix)
+{
+    const struct hd__fields *f = w->f;
+    int32_t rc = HD_OK;
+    for (uint32_t k = 0; k < map->count && !rc; k++) {
+        const struct hd__node *key = map->key[k], *value = map->value[k];
+        const char *name = join(w->job, prefix, key->text);
+        int64_t i = hd__option_find(&f->table, name);
+        if (value->kind == HD__MAP && hd__option_prefix(&f->table, name))
+            rc = collect(w, value, name);
+        else if (i >= 0)
+            rc = give(w, (size_t)i, key, name, value);
+        else if (f->others && hd__option_find(f->others, name) >= 0)
+            continue;
+        else if (!f->open && !(f->owner && !strcmp(name, "use")))
+            rc = unknown_key(w, key, name);
+    }
+    return rc;
+}
+
+/* Missing required keys, all of them in one message. */
+static int32_t check_required(const struct walk *w)
+{
+    struct hd__text missing = {0};
+    const char *help = "";
+    int n = 0;
+    for (size_t i = 0; i < w->f->table.count; i++) {
+        struct hd_option o = hd__option_at(&w->f->table, i);
+        if (!(o.flags & HD_OPTION_REQUIRED) || w->given[i])
+            continue;
+        hd__text_add(&missing, "%s%s", n++ ? ", " : "", o.name);
+        help = o.help ? o.help : "";
+    }
+    int32_t rc = HD_OK;
+    if (n && !w->f->node)
+        rc = hd_fail(w->err, HD_E_INVALID, "%s: section %s is missing; it needs %s", w->f->place, w->f->path, missing.at);
+    else if (n == 1)
+        rc = hd_fail(w->err, HD_E_INVALID, "%s: %s needs %s (%s)", w->f->place, w->f->path, missing.at, help);
+    else if (n)
+        rc = hd_fail(w->err, HD_E_INVALID, "%s: %s needs %s", w->f->place, w->f->path, missing.at);
+    hd__text_free(&missing);
+    return rc;
+}
+
+static int32_t parse_special(struct walk *w, hd__special_fn fn, const char *path, const struct hd_option *o,
+                             const struct hd__node *given)
+{
+    struct hd__node *node = (struct hd__node *)given;
+    if (!node && !o->value)
+        return HD_OK;
+    if (!node)
+        node = hd__tree_scalar(&w->job->arena, o->value, "default");
+    if (hd__node_is_null(node))
+        return hd__node_fail(node, w->err, "%s has no value; leave the key out for the default", path);
+    return fn(w->job, path, node, w->err);
+}
+
+static int32_t parse_one(struct walk *w, size_t i)
+{
+    const struct hd__fields *f = w->f;
+    struct hd_option o = hd__option_at(&f->table, i);
+    const char *path = join(w->job, f->path, o.name);
+    hd__special_fn special = f->special ? f->special(path) : NULL;
+    if (special)
+        return parse_special(w, special, path, &o, w->given[i]);
+    int32_t rc = w->given[i] ? hd__node_parse(w->given[i], path, &o, f->settings, &w->job->arena, w->err) : HD_OK;
+    if (rc || (!w->given[i] && !o.value))
+        return rc;
+    const char *text = hd__option_text(&o, f->settings, &w->job->arena);
+    if (text)
+        hd__value_set(w->job, f->owner, path, text, hd__option_json(&o, f->settings),
+                      w->given[i] ? w->given[i]->origin : "default", o.flags);
+    return HD_OK;
+}
+
+/* Defaults of everything but the special keys, whose readers get theirs as a node. */
+static int32_t defaults(const struct walk *w)
+{
+    const struct hd__fields *f = w->f;
+    for (size_t i = 0; i < f->table.count; i++) {
+        struct hd_option o = hd__option_at(&f->table, i);
+        struct hd_error why = HD_ERROR_INIT;
+        if (!o.value || (f->special && f->special(join(w->job, f->path, o.name))))
+            continue;
+        if (hd__option_parse(&o, o.value, f->settings, &w->job->arena, &why))
+            return hd_fail(w->err, HD_E_INTERNAL, "the default of %s.%s: %s", f->path, o.name, why.message);
+    }
+    return HD_OK;
+}
+
+int32_t hd__fields_parse(struct hd__job *job, const struct hd__fields *fields, struct hd_error *err)
+{
+    struct walk w = {.job = job, .f = fields, .err = err};
+    w.given = hd__arena_alloc(&job->arena, (fields->table.count + 1) * sizeof *w.given);
+    int32_t rc = defaults(&w);
+    if (!rc && fields->node)
+        rc = collect(&w, fields->node, "");
+    if (!rc)
+        rc = check_required(&w);
+    for (size_t i = 0; i < fields->table.count && !rc; i++)
+        rc = parse_one(&w, i);
+    return rc;
+}

@@ -1,0 +1,151 @@
+/* A job's life: load, plugins' sections, places of messages. */
+#include "core/job/internal.h"
+
+#include <errno.h>
+#include <stdlib.h>
+
+static const char default_strategies[] = "[{use: zero, stage: 0}]";
+
+static void mark_default(struct hd__node *node)
+{
+    node->origin = "default";
+    node->line = node->column = 0;
+    for (uint32_t i = 0; i < node->count; i++)
+        mark_default(node->value[i]);
+}
+
+/* Before the command line, so that strategies.zero.stage=1 finds something to change. */
+static int32_t add_defaults(struct hd__job *job, struct hd_error *err)
+{
+    struct hd__node *list;
+    if (hd__tree_get(job->root, "strategies"))
+        return HD_OK;
+    int32_t rc = hd__tree_parse("default", default_strategies, sizeof default_strategies - 1, NULL, &job->arena, &list, err);
+    if (rc)
+        return rc;
+    mark_default(list);
+    hd__tree_set(job->root, "strategies", list, &job->arena);
+    return HD_OK;
+}
+
+static int32_t read_job(struct hd__job *job, const char *text, size_t bytes, const char *const *overrides, size_t n,
+                        struct hd_error *err)
+{
+    int32_t rc = hd__tree_parse(job->file, text, bytes, NULL, &job->arena, &job->root, err);
+    if (rc)
+        return rc;
+    if (job->root->kind != HD__MAP)
+        return hd__node_fail(job->root, err, "a job is a mapping of sections, not %s", hd__tree_kind(job->root));
+    rc = add_defaults(job, err);
+    for (size_t i = 0; i < n && !rc; i++)
+        rc = hd__override(job, overrides[i], err);
+    return rc ? rc : hd__sections_read(job, err);
+}
+
+int32_t hd__job_parse(const char *file, const char *text, size_t bytes, const char *const *overrides, size_t n,
+                      struct hd__job **out, struct hd_error *err)
+{
+    struct hd__job *job = hd__alloc(sizeof *job);
+    job->file = hd__arena_strdup(&job->arena, file);
+    int32_t rc = read_job(job, text, bytes, overrides, n, err);
+    if (rc)
+        hd__job_free(job);
+    else
+        *out = job;
+    return rc;
+}
+
+int32_t hd__job_load(const char *file, const char *const *overrides, size_t n, struct hd__job **job, struct hd_error *err)
+{
+    FILE *in = fopen(file, "rb");
+    if (!in)
+        return hd_fail(err, HD_E_INVALID, "%s: cannot open the job file: %s", file, strerror(errno));
+    char *text = hd__alloc(HD__TREE_BYTES + 2);
+    size_t bytes = fread(text, 1, HD__TREE_BYTES + 1, in);
+    int32_t rc;
+    if (ferror(in))
+        rc = hd_fail(err, HD_E_INVALID, "%s: cannot read the job file: %s", file, strerror(errno));
+    else if (bytes > HD__TREE_BYTES)
+        rc = hd_fail(err, HD_E_INVALID, "%s: larger than 1 MiB: this is no job file", file);
+    else
+        rc = hd__job_parse(file, text, bytes, overrides, n, job, err);
+    fclose(in);
+    free(text);
+    return rc;
+}
+
+void hd__job_free(struct hd__job *job)
+{
+    if (!job)
+        return;
+    for (uint32_t i = 0; i < job->values.count; i++)
+        json_decref(job->values.at[i].json);
+    hd__free_array(&job->values);
+    hd__arena_free(&job->arena);
+    free(job);
+}
+
+int32_t hd__job_section_parse(struct hd__job *job, struct hd__section *section, const struct hd_option *options, size_t n,
+                              size_t option_size, void *settings, struct hd_error *err)
+{
+    struct hd__options others = hd__core_table(section->path);
+    struct hd__fields fields = {
+        .path = section->path,
+        .place = section->place,
+        .node = section->node ? section->node : hd__tree_map(&job->arena, section->place),
+        .table = {options, n, option_size},
+        .settings = settings,
+        .owner = section,
+        .others = &others,
+    };
+    int32_t rc = hd__fields_parse(job, &fields, err);
+    section->parsed |= !rc;
+    return rc;
+}
+
+/* ---- places */
+
+static const struct hd__node *step(const struct hd__node *at, const char *part, const char **place)
+{
+    for (uint32_t i = 0; i < at->count; i++) {
+        const struct hd__node *value = at->value[i], *use = hd__tree_get(value, "use");
+        char index[16];
+        snprintf(index, sizeof index, "%u", i);
+        if (at->kind == HD__MAP ? strcmp(at->key[i]->text, part) != 0
+                                : strcmp(index, part) != 0 && !(use && use->kind == HD__SCALAR && !strcmp(use->text, part)))
+            continue;
+        int whole = value->kind != HD__SCALAR && at->kind == HD__MAP && at->key[i]->line;
+        *place = whole ? at->key[i]->origin : value->origin;
+        return value;
+    }
+    return NULL;
+}
+
+const char *hd__job_where(struct hd__job *job, const char *path)
+{
+    const struct hd__value *value = hd__value_get(job, path);
+    if (value && strcmp(value->origin, "default"))
+        return value->origin;
+    const struct hd__node *at = job->root;
+    const char *best = at->origin, *place = best;
+    char *copy = hd__arena_strdup(&job->arena, path), *rest;
+    for (char *part = copy; part && at; part = rest) {
+        rest = strchr(part, '.');
+        if (rest)
+            *rest++ = 0;
+        at = step(at, part, &place);
+        if (strcmp(place, "default"))
+            best = place;
+    }
+    return best;
+}
+
+int32_t hd__job_fail(struct hd__job *job, const char *path, struct hd_error *err, const char *format, ...)
+{
+    char message[900];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(message, sizeof message, format, args);
+    va_end(args);
+    return hd_fail(err, HD_E_INVALID, "%s: %s", hd__job_where(job, path), message);
+}

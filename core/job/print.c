@@ -1,0 +1,233 @@
+/* The resolved job as YAML with origins, and as JSON. Both walk one view: a tree whose leaves carry the text, the
+ * origin and the JSON of a value. */
+#include "core/job/internal.h"
+
+struct view {
+    const struct hd__job *job;
+    struct hd__arena arena;
+};
+
+static struct hd__node *leaf(struct view *v, const struct hd__value *value)
+{
+    struct hd__node *node = hd__tree_scalar(&v->arena, value->text, value->origin);
+    node->leaf = value->json;
+    node->note = value->note;
+    return node;
+}
+
+/* Puts a leaf at a dotted name below `map`. */
+static void place(struct view *v, struct hd__node *map, const char *name, struct hd__node *node)
+{
+    char *copy = hd__arena_strdup(&v->arena, name), *rest;
+    for (char *part = copy;; part = rest) {
+        rest = strchr(part, '.');
+        if (!rest) {
+            hd__tree_set(map, part, node, &v->arena);
+            return;
+        }
+        *rest++ = 0;
+        struct hd__node *child = hd__tree_get(map, part);
+        if (!child || child->kind != HD__MAP) {
+            child = hd__tree_map(&v->arena, node->origin);
+            hd__tree_set(map, part, child, &v->arena);
+        }
+        map = child;
+    }
+}
+
+static void place_values(struct view *v, struct hd__node *map, const struct hd__section *owner, const char *path)
+{
+    size_t n = strlen(path);
+    for (uint32_t i = 0; i < v->job->values.count; i++) {
+        const struct hd__value *value = &v->job->values.at[i];
+        if (value->owner == owner && !strncmp(value->path, path, n) && value->path[n] == '.')
+            place(v, map, value->path + n + 1, leaf(v, value));
+    }
+}
+
+/* What a plugin's section says, as written: nobody has read it yet. */
+static void place_raw(struct view *v, struct hd__node *map, const struct hd__section *s)
+{
+    struct hd__options core = hd__core_table(s->path);
+    for (uint32_t i = 0; s->node && i < s->node->count; i++) {
+        const struct hd__node *raw = s->node->value[i];
+        const char *key = s->node->key[i]->text;
+        struct hd__text text = {0};
+        if (!strcmp(key, "use") || hd__option_find(&core, key) >= 0)
+            continue;
+        hd__tree_text(raw, &text);
+        hd__tree_set(map, key, hd__tree_scalar(&v->arena, text.at, raw->origin), &v->arena);
+        hd__text_free(&text);
+    }
+}
+
+static struct hd__node *section_view(struct view *v, const struct hd__section *s)
+{
+    struct hd__node *map = hd__tree_map(&v->arena, s->place);
+    if (!s->node && strchr(s->path, '.')) { /* a transport or hook that was only named */
+        struct hd__node *name = hd__tree_scalar(&v->arena, s->use, s->origin);
+        name->leaf = NULL;
+        return name;
+    }
+    place_values(v, map, s, s->path);
+    if (!s->parsed)
+        place_raw(v, map, s);
+    return map;
+}
+
+static const struct hd__section *find_axis(const struct hd__job *job, const char *path)
+{
+    for (int a = 0; a < HD_AXIS_COUNT; a++)
+        if (!strcmp(job->comm_axis[a]->path, path))
+            return job->comm_axis[a];
+    return NULL;
+}
+
+static void place_comm(struct view *v, struct hd__node *map)
+{
+    const struct hd__job *job = v->job;
+    const struct hd__node *axes = hd__tree_get(job->comm->node, "axes");
+    if (axes && axes->count) {
+        struct hd__node *out = hd__tree_map(&v->arena, axes->origin);
+        for (uint32_t i = 0; i < axes->count; i++) {
+            const char *word = axes->key[i]->text;
+            const struct hd__section *s = find_axis(job, hd__arena_format(&v->arena, "comm.axes.%s", word));
+            hd__tree_set(out, word,
+                         s ? section_view(v, s)
+                           : hd__tree_scalar(&v->arena, axes->value[i]->kind == HD__SCALAR ? axes->value[i]->text : "{}",
+                                             axes->value[i]->origin),
+                         &v->arena);
+        }
+        hd__tree_set(map, "axes", out, &v->arena);
+    }
+    if (!job->n_hooks)
+        return;
+    struct hd__node *hooks = hd__arena_alloc(&v->arena, sizeof *hooks);
+    hooks->kind = HD__LIST;
+    for (uint64_t i = 0; i < job->n_hooks; i++)
+        hd__tree_push(hooks, section_view(v, job->hooks[i]), &v->arena);
+    hd__tree_set(map, "hooks", hooks, &v->arena);
+}
+
+static struct hd__node *strategies_view(struct view *v)
+{
+    struct hd__node *list = hd__arena_alloc(&v->arena, sizeof *list);
+    list->kind = HD__LIST;
+    for (uint64_t i = 0; i < v->job->n_strategies; i++)
+        hd__tree_push(list, section_view(v, v->job->strategies[i]), &v->arena);
+    return list;
+}
+
+static const struct hd__section *section_of(const struct hd__job *job, uint32_t kind)
+{
+    const struct hd__section *const all[] = {
+        [HD_KIND_DEVICE] = job->device,       [HD_KIND_COMM] = job->comm,       [HD_KIND_STRATEGY] = NULL,
+        [HD_KIND_OPTIMIZER] = job->optimizer, [HD_KIND_CKPT] = job->checkpoint, [HD_KIND_MODEL] = job->model,
+    };
+    return kind < HD__COUNT(all) ? all[kind] : NULL;
+}
+
+static struct hd__node *make_view(struct view *v)
+{
+    struct hd__node *root = hd__tree_map(&v->arena, "");
+    for (size_t i = 0; i < hd__core_section_count; i++) {
+        const struct hd__core_section *s = &hd__core_sections[i];
+        const struct hd__section *own = section_of(v->job, s->kind);
+        const struct hd__value *single = hd__value_get(v->job, s->name);
+        struct hd__node *node;
+        if (s->kind == HD_KIND_CKPT && !own)
+            continue;
+        if (s->kind == HD_KIND_STRATEGY)
+            node = strategies_view(v);
+        else if (single)
+            node = leaf(v, single);
+        else
+            node = own ? section_view(v, own) : hd__tree_map(&v->arena, "");
+        if (node->kind == HD__MAP)
+            place_values(v, node, NULL, s->name);
+        if (own == v->job->comm && own)
+            place_comm(v, node);
+        if (node->kind != HD__MAP || node->count)
+            hd__tree_set(root, s->name, node, &v->arena);
+    }
+    return root;
+}
+
+/* ---- YAML */
+
+static void print_node(const struct hd__node *node, int indent, struct hd__text *out);
+
+/* What follows "key:" or "-". */
+static void print_leaf(const struct hd__node *node, struct hd__text *out, size_t line)
+{
+    hd__text_add(out, " %s", node->text);
+    size_t width = out->length - line;
+    hd__text_add(out, "%*s # %s%s%s\n", width < 48 ? (int)(48 - width) : 1, "", node->origin, node->note ? ", " : "",
+                 node->note ? node->note : "");
+}
+
+static void print_map(const struct hd__node *map, int indent, int dash, struct hd__text *out)
+{
+    struct hd__arena scratch = {0};
+    for (uint32_t i = 0; i < map->count; i++) {
+        size_t line = out->length;
+        int lead = dash && i == 0;
+        hd__text_add(out, "%*s%s%s:", lead ? indent - 2 : indent, "", lead ? "- " : "",
+                     hd__yaml_quote(map->key[i]->text, &scratch));
+        if (map->value[i]->kind == HD__SCALAR) {
+            print_leaf(map->value[i], out, line);
+        } else {
+            hd__text_add(out, "\n");
+            print_node(map->value[i], indent + 2, out);
+        }
+    }
+    hd__arena_free(&scratch);
+}
+
+static void print_node(const struct hd__node *node, int indent, struct hd__text *out)
+{
+    if (node->kind == HD__MAP) {
+        print_map(node, indent, 0, out);
+        return;
+    }
+    for (uint32_t i = 0; i < node->count; i++) {
+        size_t line = out->length;
+        if (node->value[i]->kind == HD__MAP) {
+            print_map(node->value[i], indent + 2, 1, out);
+        } else {
+            hd__text_add(out, "%*s-", indent, "");
+            print_leaf(node->value[i], out, line);
+        }
+    }
+}
+
+void hd__job_print(const struct hd__job *job, struct hd__text *out)
+{
+    struct view v = {.job = job};
+    print_map(make_view(&v), 0, 0, out);
+    hd__arena_free(&v.arena);
+}
+
+/* ---- JSON */
+
+static json_t *node_json(const struct hd__node *node)
+{
+    if (node->kind == HD__SCALAR)
+        return node->leaf ? json_incref(node->leaf) : json_string(node->text);
+    json_t *out = node->kind == HD__MAP ? json_object() : json_array();
+    for (uint32_t i = 0; i < node->count; i++) {
+        if (node->kind == HD__MAP)
+            json_object_set_new(out, node->key[i]->text, node_json(node->value[i]));
+        else
+            json_array_append_new(out, node_json(node->value[i]));
+    }
+    return out;
+}
+
+json_t *hd__job_json(const struct hd__job *job)
+{
+    struct view v = {.job = job};
+    json_t *out = node_json(make_view(&v));
+    hd__arena_free(&v.arena);
+    return out;
+}

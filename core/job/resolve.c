@@ -1,0 +1,173 @@
+/* The mesh and the batch for a number of ranks. Messages give the rule and the nearest values that keep it. */
+#include "core/job/internal.h"
+
+enum { MOST_RANKS = 1 << 24 };
+
+static const char *const axis_name[] = {
+#define AXIS_NAME(constant, value, name) [value] = name,
+    HD_AXES(AXIS_NAME)
+#undef AXIS_NAME
+};
+
+/* "pp 1 x dp auto x cp 1 x ep 1 x tp 4" */
+static const char *mesh_text(struct hd__job *job, const int64_t *mesh)
+{
+    struct hd__text out = {0};
+    for (int a = 0; a < HD_AXIS_TQ; a++) {
+        const char *name = a == HD_AXIS_DP_SHARD && mesh[HD_AXIS_DP_REPLICATE] == 1 ? "dp" : axis_name[a];
+        if (a == HD_AXIS_DP_REPLICATE && mesh[a] == 1)
+            continue;
+        hd__text_add(&out, "%s%s ", out.length ? " x " : "", name);
+        hd__text_add(&out, mesh[a] ? "%lld" : "auto", (long long)mesh[a]);
+    }
+    const char *copy = hd__arena_strdup(&job->arena, out.at);
+    hd__text_free(&out);
+    return copy;
+}
+
+/* How the command line calls an axis. */
+static const char *axis_key(const struct hd__job *job, int a)
+{
+    if (a == HD_AXIS_DP_REPLICATE)
+        return "mesh.dp.replicate";
+    if (a == HD_AXIS_DP_SHARD)
+        return job->mesh_asked[HD_AXIS_DP_REPLICATE] == 1 ? "mesh.dp" : "mesh.dp.shard";
+    return a == HD_AXIS_PP ? "mesh.pp" : a == HD_AXIS_CP ? "mesh.cp" : a == HD_AXIS_EP ? "mesh.ep" : "mesh.tp";
+}
+
+/* Divisors of n next to `near`, below and above; 0 where there is none. */
+static void nearest_divisors(int64_t n, int64_t near, int64_t *below, int64_t *above)
+{
+    *below = *above = 0;
+    for (int64_t d = 1; d * d <= n; d++) {
+        if (n % d)
+            continue;
+        const int64_t pair[] = {d, n / d};
+        for (int i = 0; i < 2; i++) {
+            if (pair[i] < near && pair[i] > *below)
+                *below = pair[i];
+            if (pair[i] > near && (!*above || pair[i] < *above))
+                *above = pair[i];
+        }
+    }
+}
+
+static void suggest(struct hd__text *out, const char *key, int64_t value)
+{
+    if (value > 0)
+        hd__text_add(out, "%s%s%lld", out->length ? ", " : "", key, (long long)value);
+}
+
+static int32_t mesh_fail(struct hd__job *job, int64_t ranks, int64_t fixed, int has_auto, struct hd_error *err)
+{
+    struct hd__text out = {0};
+    char key[40];
+    for (int a = HD_AXIS_TQ - 1; a >= 0; a--) {
+        int64_t asked = job->mesh_asked[a], rest = asked ? fixed / asked : 0, below = 0, above = 0;
+        if (rest == 0 || ranks % rest || (asked == 1 && has_auto))
+            continue;
+        snprintf(key, sizeof key, "%s=", axis_key(job, a));
+        if (has_auto)
+            nearest_divisors(ranks / rest, asked, &below, &above);
+        else
+            above = a == HD_AXIS_DP_REPLICATE && asked == 1 ? 0 : ranks / rest;
+        suggest(&out, key, below);
+        suggest(&out, key, above);
+    }
+    suggest(&out, "ranks ", has_auto ? ranks / fixed * fixed : fixed);
+    suggest(&out, "ranks ", has_auto ? (ranks / fixed + 1) * fixed : 0);
+    int32_t rc = hd__job_fail(job, "mesh", err, "mesh: %lld rank%s %s %s; the product must be the number of ranks; nearest that work: %s",
+                              (long long)ranks, ranks == 1 ? "" : "s", has_auto ? "cannot be cut into" : "are not",
+                              mesh_text(job, job->mesh_asked), out.at);
+    hd__text_free(&out);
+    return rc;
+}
+
+static int32_t resolve_mesh(struct hd__job *job, int64_t ranks, int64_t mesh[HD_AXIS_COUNT], struct hd_error *err)
+{
+    int64_t fixed = 1;
+    int automatic = -1;
+    for (int a = 0; a < HD_AXIS_COUNT; a++) {
+        mesh[a] = a == HD_AXIS_TQ ? 1 : job->mesh_asked[a];
+        if (!mesh[a])
+            automatic = a;
+        else
+            fixed *= mesh[a];
+        if (fixed > MOST_RANKS) /* each factor is at most 2^20: no overflow on the way */
+            return hd__job_fail(job, "mesh", err, "mesh: %s are more than %d ranks", mesh_text(job, job->mesh_asked), MOST_RANKS);
+    }
+    if (!ranks)
+        ranks = job->launch_ranks ? job->launch_ranks : fixed;
+    if (ranks < 0 || ranks > MOST_RANKS)
+        return hd__job_fail(job, "mesh", err, "mesh: %lld is no possible number of ranks", (long long)ranks);
+    if (automatic >= 0 ? ranks % fixed : ranks != fixed)
+        return mesh_fail(job, ranks, fixed, automatic >= 0, err);
+    if (automatic >= 0)
+        mesh[automatic] = ranks / fixed;
+    return HD_OK;
+}
+
+static int32_t batch_fail(struct hd__job *job, int64_t dp, int64_t ep, struct hd_error *err)
+{
+    int64_t micro = job->micro_batch_asked, unit = HD__MAX(micro, 1) * dp * ep, below = 0, above = 0;
+    struct hd__text out = {0};
+    suggest(&out, "data.batch=", job->batch / unit * unit);
+    suggest(&out, "data.batch=", (job->batch / unit + 1) * unit);
+    if (micro && job->batch % (dp * ep) == 0)
+        nearest_divisors(job->batch / (dp * ep), micro, &below, &above);
+    suggest(&out, "data.micro_batch=", below);
+    suggest(&out, "data.micro_batch=", above);
+    int32_t rc = micro ? hd__job_fail(job, "data.batch", err,
+                                      "data.batch: %lld is no multiple of micro_batch %lld x dp %lld x ep %lld = %lld; nearest that work: %s",
+                                      (long long)job->batch, (long long)micro, (long long)dp, (long long)ep, (long long)unit, out.at)
+                       : hd__job_fail(job, "data.batch", err,
+                                      "data.batch: %lld is no multiple of dp %lld x ep %lld = %lld; nearest that work: %s",
+                                      (long long)job->batch, (long long)dp, (long long)ep, (long long)unit, out.at);
+    hd__text_free(&out);
+    return rc;
+}
+
+static void note_dp(struct hd__job *job)
+{
+    int64_t r = job->mesh[HD_AXIS_DP_REPLICATE], s = job->mesh[HD_AXIS_DP_SHARD];
+    int parts = job->mesh_asked[HD_AXIS_DP_REPLICATE] != 1;
+    int was_auto = !job->mesh_asked[HD_AXIS_DP_REPLICATE] || !job->mesh_asked[HD_AXIS_DP_SHARD];
+    const struct hd__value *before = hd__value_get(job, "mesh.dp");
+    const char *text = parts ? hd__arena_format(&job->arena, "{replicate: %lld, shard: %lld}", (long long)r, (long long)s)
+                             : hd__arena_format(&job->arena, "%lld", (long long)s);
+    json_t *json = parts ? json_pack("{s:I, s:I}", "replicate", (json_int_t)r, "shard", (json_int_t)s)
+                         : json_integer(s);
+    hd__value_set(job, NULL, "mesh.dp", text, json, before ? before->origin : "default", HD_OPTION_GLOBAL);
+    if (was_auto)
+        ((struct hd__value *)hd__value_get(job, "mesh.dp"))->note = "auto";
+}
+
+static void note_micro_batch(struct hd__job *job)
+{
+    char text[24];
+    snprintf(text, sizeof text, "%lld", (long long)job->micro_batch);
+    hd__value_set(job, NULL, "data.micro_batch", text, json_integer(job->micro_batch), "default", HD_OPTION_GLOBAL);
+    ((struct hd__value *)hd__value_get(job, "data.micro_batch"))->note = "batch / (dp x ep)";
+}
+
+int32_t hd__job_resolve(struct hd__job *job, int64_t ranks, struct hd_error *err)
+{
+    int64_t mesh[HD_AXIS_COUNT];
+    int32_t rc = resolve_mesh(job, ranks, mesh, err);
+    if (rc)
+        return rc;
+    int64_t dp = mesh[HD_AXIS_DP_REPLICATE] * mesh[HD_AXIS_DP_SHARD], ep = mesh[HD_AXIS_EP], cp = mesh[HD_AXIS_CP];
+    if (job->seq_len % cp)
+        return hd__job_fail(job, "data.seq_len", err, "data.seq_len: %lld cannot be cut into mesh.cp = %lld equal parts",
+                            (long long)job->seq_len, (long long)cp);
+    if (job->batch % (HD__MAX(job->micro_batch_asked, 1) * dp * ep))
+        return batch_fail(job, dp, ep, err);
+    memcpy(job->mesh, mesh, sizeof mesh);
+    job->ranks = mesh[HD_AXIS_PP] * dp * cp * ep * mesh[HD_AXIS_TP];
+    job->micro_batch = job->micro_batch_asked ? job->micro_batch_asked : job->batch / (dp * ep);
+    job->accumulation = job->batch / (job->micro_batch * dp * ep);
+    note_dp(job);
+    if (!job->micro_batch_asked)
+        note_micro_batch(job);
+    return HD_OK;
+}

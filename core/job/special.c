@@ -1,0 +1,264 @@
+/* Keys that are more than one option: mesh.dp, data.train and data.val, comm.axes and comm.hooks, precision.loss_scale,
+ * recompute. Each reader fills the job and notes the value for printing. */
+#include "core/job/internal.h"
+
+#include <math.h>
+
+/* ---- mesh.dp */
+
+static int32_t axis_size(struct hd__job *job, const char *path, const struct hd__node *node, int64_t *out,
+                         struct hd_error *err)
+{
+    static const struct hd_option number = {.type = HD_OPT_INT, .min = 1, .max = 1048576};
+    if (node->kind == HD__SCALAR && !strcmp(node->text, "auto")) {
+        *out = 0;
+        return HD_OK;
+    }
+    return hd__node_parse(node, path, &number, out, &job->arena, err);
+}
+
+static int32_t read_dp_parts(struct hd__job *job, struct hd__node *node, struct hd_error *err)
+{
+    int64_t part[2] = {0, 0};
+    for (uint32_t i = 0; i < node->count; i++) {
+        const char *key = node->key[i]->text;
+        int shard = !strcmp(key, "shard");
+        if (!shard && strcmp(key, "replicate"))
+            return hd__node_fail(node->key[i], err, "mesh.dp: unknown key %.60s; the keys are replicate and shard", key);
+        int32_t rc = axis_size(job, shard ? "mesh.dp.shard" : "mesh.dp.replicate", node->value[i], &part[shard], err);
+        if (rc)
+            return rc;
+    }
+    if (!part[0] && !part[1])
+        return hd__node_fail(node, err, "mesh.dp: replicate and shard cannot both be auto");
+    job->mesh_asked[HD_AXIS_DP_REPLICATE] = part[0];
+    job->mesh_asked[HD_AXIS_DP_SHARD] = part[1];
+    return HD_OK;
+}
+
+static int32_t read_dp(struct hd__job *job, const char *path, struct hd__node *node, struct hd_error *err)
+{
+    int32_t rc;
+    if (node->kind == HD__LIST)
+        return hd__node_fail(node, err, "mesh.dp is a list where a number, auto or {replicate: R, shard: S} is wanted");
+    if (node->kind == HD__MAP) {
+        rc = read_dp_parts(job, node, err);
+    } else {
+        job->mesh_asked[HD_AXIS_DP_REPLICATE] = 1;
+        rc = axis_size(job, path, node, &job->mesh_asked[HD_AXIS_DP_SHARD], err);
+    }
+    if (!rc)
+        hd__value_set_tree(job, path, node, HD_OPTION_GLOBAL);
+    return rc;
+}
+
+/* ---- data.train, data.val */
+
+static int32_t read_source(struct hd__job *job, const char *path, const struct hd__node *node, struct hd__source *out,
+                           uint32_t *weighted, struct hd_error *err)
+{
+    static const struct hd_option number = {.type = HD_OPT_FLOAT, .min = 1e-9, .max = 1e9};
+    out->weight = 1;
+    if (hd__node_is_null(node) || node->kind == HD__LIST)
+        return hd__node_fail(node, err, "%s: a file name or {path: FILE, weight: W} is wanted", path);
+    if (node->kind == HD__SCALAR) {
+        out->path = node->text;
+        return HD_OK;
+    }
+    for (uint32_t i = 0; i < node->count; i++) {
+        const char *key = node->key[i]->text;
+        const struct hd__node *value = node->value[i];
+        int32_t rc = HD_OK;
+        if (!strcmp(key, "weight"))
+            rc = hd__node_parse(value, hd__arena_format(&job->arena, "%s: weight", path), &number, &out->weight,
+                                &job->arena, err);
+        else if (strcmp(key, "path"))
+            rc = hd__node_fail(node->key[i], err, "%s: unknown key %.60s; the keys are path and weight", path, key);
+        else if (value->kind != HD__SCALAR || hd__node_is_null(value))
+            rc = hd__node_fail(value, err, "%s: path is no file name", path);
+        else
+            out->path = value->text;
+        if (rc)
+            return rc;
+        *weighted |= !strcmp(key, "weight");
+    }
+    return out->path ? HD_OK : hd__node_fail(node, err, "%s: path is missing", path);
+}
+
+static int32_t read_sources(struct hd__job *job, const char *path, struct hd__node *node, struct hd_error *err)
+{
+    struct hd__sources *out = !strcmp(path, "data.val") ? &job->val : &job->train;
+    uint32_t n = node->kind == HD__LIST ? node->count : 1;
+    struct hd__source *at = hd__arena_alloc(&job->arena, (n + 1) * sizeof *at);
+    uint32_t weighted = 0, plain = 0;
+    if (!n)
+        return hd__node_fail(node, err, "%s is an empty list", path);
+    for (uint32_t i = 0; i < n; i++) {
+        uint32_t with_weight = 0;
+        int32_t rc = read_source(job, path, node->kind == HD__LIST ? node->value[i] : node, &at[i], &with_weight, err);
+        if (rc)
+            return rc;
+        weighted += with_weight;
+        plain += !with_weight;
+    }
+    if (weighted && plain)
+        return hd__node_fail(node, err, "%s: either every file has a weight or none", path);
+    *out = (struct hd__sources){.at = at, .count = n, .weighted = weighted > 0};
+    hd__value_set_tree(job, path, node, HD_OPTION_GLOBAL);
+    return HD_OK;
+}
+
+/* ---- comm.axes, comm.hooks */
+
+/* The axes that a word of comm.axes means; 0 if it is none. */
+static uint32_t axis_bits(const char *word)
+{
+    static const char *const names[] = {
+#define AXIS_NAME(constant, value, name) [value] = name,
+        HD_AXES(AXIS_NAME)
+#undef AXIS_NAME
+    };
+    if (!strcmp(word, "dp"))
+        return HD_AXIS_BIT(HD_AXIS_DP_REPLICATE) | HD_AXIS_BIT(HD_AXIS_DP_SHARD);
+    if (!strcmp(word, "tp"))
+        return HD_AXIS_BIT(HD_AXIS_TP) | HD_AXIS_BIT(HD_AXIS_TQ);
+    for (uint32_t a = 0; a < HD_AXIS_COUNT; a++)
+        if (!strcmp(word, names[a]) && a != HD_AXIS_TQ)
+            return HD_AXIS_BIT(a);
+    return 0;
+}
+
+/* A transport that was only named and is already there is shared. */
+static struct hd__section *known_transport(struct hd__job *job, const char *use)
+{
+    if (!strcmp(job->comm->use, use))
+        return job->comm;
+    for (int a = 0; a < HD_AXIS_COUNT; a++)
+        if (job->comm_axis[a] != job->comm && !job->comm_axis[a]->node && !strcmp(job->comm_axis[a]->use, use))
+            return job->comm_axis[a];
+    return NULL;
+}
+
+static int32_t named_or_mapping(struct hd__job *job, const char *path, struct hd__node *node, struct hd__section **out,
+                                struct hd_error *err)
+{
+    if (node->kind == HD__LIST || hd__node_is_null(node))
+        return hd__node_fail(node, err, "%s: a name or {use: NAME, ...} is wanted", path);
+    const char *use = node->kind == HD__SCALAR ? node->text : NULL;
+    int32_t rc = hd__section_make(job, path, HD_KIND_COMM, use, node->kind == HD__MAP ? node : NULL, node->origin, out, err);
+    if (!rc && use)
+        (*out)->origin = node->origin;
+    return rc;
+}
+
+static int32_t read_axes(struct hd__job *job, const char *path, struct hd__node *node, struct hd_error *err)
+{
+    if (node->kind != HD__MAP)
+        return hd__node_fail(node, err, "%s is %s where {dp: mpi} is wanted", path, hd__tree_kind(node));
+    /* dp first, so that dp_replicate and dp_shard can refine it, whatever the order in the file. */
+    for (int pass = 0; pass < 2; pass++)
+        for (uint32_t i = 0; i < node->count; i++) {
+            const char *word = node->key[i]->text;
+            uint32_t bits = axis_bits(word);
+            struct hd__section *section = NULL;
+            if (!bits)
+                return hd__node_fail(node->key[i], err,
+                                     "%s: unknown axis %.60s; the axes are pp, dp, dp_replicate, dp_shard, cp, ep, tp", path,
+                                     word);
+            if ((strcmp(word, "dp") == 0) == pass)
+                continue;
+            if (node->value[i]->kind == HD__SCALAR)
+                section = known_transport(job, node->value[i]->text);
+            const char *name = hd__arena_format(&job->arena, "%s.%s", path, word);
+            int32_t rc = section ? HD_OK : named_or_mapping(job, name, node->value[i], &section, err);
+            if (rc)
+                return rc;
+            for (int a = 0; a < HD_AXIS_COUNT; a++)
+                if (bits & HD_AXIS_BIT(a))
+                    job->comm_axis[a] = section;
+        }
+    hd__value_set_tree(job, path, node, HD_OPTION_GLOBAL);
+    return HD_OK;
+}
+
+static int32_t read_hooks(struct hd__job *job, const char *path, struct hd__node *node, struct hd_error *err)
+{
+    if (node->kind != HD__LIST)
+        return hd__node_fail(node, err, "%s is %s where a list is wanted: [check, trace]", path, hd__tree_kind(node));
+    job->hooks = hd__arena_alloc(&job->arena, (node->count + 1) * sizeof(struct hd__section *));
+    job->n_hooks = node->count;
+    for (uint32_t i = 0; i < node->count; i++) {
+        const char *name = hd__arena_format(&job->arena, "%s.%u", path, i);
+        int32_t rc = named_or_mapping(job, name, node->value[i], &job->hooks[i], err);
+        if (rc)
+            return rc;
+    }
+    hd__value_set_tree(job, path, node, HD_OPTION_GLOBAL);
+    return HD_OK;
+}
+
+/* ---- precision.loss_scale, recompute */
+
+static int32_t read_loss_scale(struct hd__job *job, const char *path, struct hd__node *node, struct hd_error *err)
+{
+    static const struct hd_option number = {.type = HD_OPT_FLOAT, .min = 1, .max = 0x1p40};
+    const char *word = node->kind == HD__SCALAR ? node->text : "";
+    job->precision.loss_scale = 1;
+    job->precision.loss_scaling = HD__LOSS_SCALE_NONE;
+    /* precision.compute was read before; here it still is an index into its choices. */
+    if (!strcmp(word, "dynamic") || (!strcmp(word, "auto") && job->precision.compute + 1 == HD_F16)) {
+        job->precision.loss_scaling = HD__LOSS_SCALE_DYNAMIC;
+        job->precision.loss_scale = 65536;
+    } else if (strcmp(word, "none") && strcmp(word, "auto")) {
+        struct hd_error why = HD_ERROR_INIT;
+        if (node->kind != HD__SCALAR || hd__option_parse(&number, word, &job->precision.loss_scale, &job->arena, &why))
+            return hd__node_fail(node, err, "%s: auto, none, dynamic or a number from 1 up is wanted", path);
+        job->precision.loss_scaling = HD__LOSS_SCALE_STATIC;
+    }
+    hd__value_set_tree(job, path, node, HD_OPTION_GLOBAL);
+    return HD_OK;
+}
+
+static int32_t read_every(struct hd__job *job, const struct hd__node *node, struct hd_error *err)
+{
+    static const struct hd_option number = {.type = HD_OPT_INT, .min = 1, .max = 1e6};
+    for (uint32_t i = 0; i < node->count; i++)
+        if (strcmp(node->key[i]->text, "every"))
+            return hd__node_fail(node->key[i], err, "recompute: unknown key %.60s; the key is every", node->key[i]->text);
+    if (!node->count)
+        return hd__node_fail(node, err, "recompute: {every: N} is wanted");
+    job->recompute = HD__RECOMPUTE_EVERY;
+    return hd__node_parse(node->value[0], "recompute.every", &number, &job->recompute_every, &job->arena, err);
+}
+
+static int32_t read_recompute(struct hd__job *job, const char *path, struct hd__node *node, struct hd_error *err)
+{
+    static const struct hd_option words = {.type = HD_OPT_ENUM, .choices = "none|selective|full"};
+    int32_t rc;
+    struct hd_error why = HD_ERROR_INIT;
+    if (node->kind == HD__LIST)
+        return hd__node_fail(node, err, "%s is a list where none, selective, full or {every: N} is wanted", path);
+    if (node->kind == HD__MAP)
+        rc = read_every(job, node, err);
+    else if ((rc = hd__option_parse(&words, node->text, &job->recompute, &job->arena, &why)))
+        return hd__node_fail(node, err, "%s: %s; or {every: N}", path, why.message);
+    if (!rc)
+        hd__value_set_tree(job, path, node, HD_OPTION_GLOBAL);
+    return rc;
+}
+
+hd__special_fn hd__special(const char *path)
+{
+    static const struct {
+        const char *path;
+        hd__special_fn read;
+    } table[] = {
+        {"mesh.dp", read_dp},         {"data.train", read_sources}, {"data.val", read_sources},
+        {"comm.axes", read_axes},     {"comm.hooks", read_hooks},   {"precision.loss_scale", read_loss_scale},
+        {"recompute", read_recompute},
+    };
+    for (size_t i = 0; i < HD__COUNT(table); i++)
+        if (!strcmp(table[i].path, path))
+            return table[i].read;
+    return NULL;
+}

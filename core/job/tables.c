@@ -1,0 +1,148 @@
+/* The keys of the core's own sections. Offsets are into struct hd__job; keys that need a reader of their own
+ * (core/job/special.c) point at `special`. */
+#include "core/job/internal.h"
+
+#include <math.h>
+
+#define AT(field) offsetof(struct hd__job, field)
+#define G HD_OPTION_GLOBAL
+#define R HD_OPTION_REQUIRED
+#define ANY .min = 0, .max = 0
+#define FROM(low) .min = low, .max = INFINITY
+#define WITHIN(low, high) .min = low, .max = high
+/* name, type, default, range (one of the three above), flags, field, help and what else there is */
+#define KEY(n, t, v, range, f, field, ...) \
+    {.name = n, .type = HD_OPT_##t, .value = v, range, .flags = f, .offset = AT(field), .help = __VA_ARGS__}
+#define NAMED(words) .choices = words
+
+static const struct hd_option job_keys[] = {
+    KEY("name", STRING, NULL, ANY, G, name, "names the run's folder; the file's name without .yaml if left out"),
+    KEY("steps", INT, NULL, FROM(1), G | R, steps, "optimizer steps to train", .unit = "steps"),
+    KEY("seed", INT, "1337", FROM(0), G, seed, "of initial weights and of the order of data"),
+    KEY("deterministic", ENUM, "normal", ANY, G, deterministic,
+        "exact: the order of every sum is fixed whatever the mesh", NAMED("normal|exact")),
+};
+
+static const struct hd_option launch_keys[] = {
+    KEY("ranks", INT, NULL, WITHIN(1, 65536), 0, launch_ranks,
+        "local processes when no outer launcher started us; the mesh's own number if left out"),
+};
+
+static const struct hd_option plugins_keys[] = {
+    KEY("path", LIST, "[]", ANY, 0, plugin_path, "folders that are searched for plugins first"),
+};
+
+static const struct hd_option comm_keys[] = {
+    KEY("axes", LIST, NULL, ANY, G, special, "transports that differ by mesh axis: {dp: mpi}, or {dp: {use: mpi, ...}}"),
+    KEY("hooks", LIST, NULL, ANY, G, special, "wrappers around the transport, the outermost first: [check, trace]"),
+    KEY("timeout", DURATION, "300s", WITHIN(0.01, 1e6), G, comm_timeout, "longest wait of any operation"),
+    KEY("dead_after", DURATION, "10s", WITHIN(0.01, 1e6), G, comm_dead_after, "a silent peer counts as dead after this"),
+};
+
+static const struct hd_option mesh_keys[] = {
+    KEY("pp", INT, "1", WITHIN(1, 1048576), G, mesh_asked[HD_AXIS_PP], "pipeline stages"),
+    KEY("dp", STRING, "auto", ANY, G, special, "data parallel: N, auto, or {replicate: R, shard: S}, one of them auto"),
+    KEY("cp", INT, "1", WITHIN(1, 1048576), G, mesh_asked[HD_AXIS_CP], "context parallel"),
+    KEY("ep", INT, "1", WITHIN(1, 1048576), G, mesh_asked[HD_AXIS_EP], "expert parallel"),
+    KEY("tp", INT, "1", WITHIN(1, 1048576), G, mesh_asked[HD_AXIS_TP], "tensor parallel"),
+};
+
+static const struct hd_option schedule_keys[] = {
+    KEY("kind", ENUM, "constant", ANY, G, schedule.kind, "learning rate after warm-up",
+        NAMED("constant|linear|cosine|wsd")),
+    KEY("warmup", INT, "0", FROM(0), G, schedule.warmup, "the rate rises as lr step/warmup", .unit = "steps",
+        .aliases = "warmup_steps"),
+    KEY("min_lr", FLOAT, "0", FROM(0), G, schedule.min_lr, "where linear, cosine and wsd end"),
+    KEY("decay", INT, "0", FROM(0), G, schedule.decay, "wsd: length of the last phase; 0: a tenth of all",
+        .unit = "steps"),
+    KEY("decay_shape", ENUM, "linear", ANY, G, schedule.decay_shape, "wsd: how the last phase falls",
+        NAMED("linear|cosine|sqrt")),
+};
+
+static const struct hd_option data_keys[] = {
+    KEY("train", LIST, NULL, ANY, G | R, special, "a file, a list, or [{path: a.txt, weight: 0.7}, ...]"),
+    KEY("val", LIST, NULL, ANY, G, special, "the same, for evaluation"),
+    KEY("val_fraction", FLOAT, "0", WITHIN(0, 0.99), G, val_fraction, "the last part of train, held out for evaluation"),
+    KEY("format", ENUM, "auto", ANY, G, format, "of the files", NAMED("auto|bytes|llmc|nanogpt|megatron|npy")),
+    KEY("token_dtype", ENUM, "uint16", ANY, G, token_dtype, "of nanogpt files", NAMED("uint16|uint32")),
+    KEY("seq_len", INT, NULL, WITHIN(1, 1 << 30), G | R, seq_len, "length of a sequence", .unit = "tokens",
+        .aliases = "sequence_length|block_size"),
+    KEY("batch", INT, NULL, WITHIN(1, 1 << 30), G | R, batch, "one step, over all ranks", .unit = "sequences",
+        .aliases = "global_batch|global_batch_size|train_batch_size"),
+    KEY("micro_batch", INT, NULL, WITHIN(1, 1 << 30), G, micro_batch_asked,
+        "one micro-batch on one data coordinate; batch / (dp x ep) if left out", .unit = "sequences",
+        .aliases = "micro_batch_size|train_micro_batch_size_per_gpu"),
+    KEY("shuffle", BOOL, "true", ANY, G, shuffle, "false reads in order"),
+};
+
+static const struct hd_option eval_keys[] = {
+    KEY("every", INT, "0", FROM(0), G, eval_every, "0: never", .unit = "steps"),
+    KEY("batches", INT, "10", FROM(1), G, eval_batches, "global batches of one evaluation"),
+};
+
+#define DTYPES NAMED("fp32|bf16|fp16|fp64")
+static const struct hd_option precision_keys[] = {
+    KEY("compute", ENUM, "fp32", ANY, G, precision.compute, "activations and products; fp64: reference kernels", DTYPES),
+    KEY("grad", ENUM, "fp32", ANY, G, precision.grad, "gradients as they are accumulated", DTYPES),
+    KEY("reduce", ENUM, "fp32", ANY, G, precision.reduce, "gradients as they travel", DTYPES),
+    KEY("master", ENUM, "fp32", ANY, G, precision.master, "parameters as the optimizer sees them", DTYPES),
+    KEY("optimizer", ENUM, "fp32", ANY, G, precision.optimizer, "optimizer state", DTYPES),
+    KEY("loss_scale", STRING, "auto", ANY, G, special, "auto (dynamic for fp16), none, dynamic, or a number"),
+};
+
+static const struct hd_option recompute_keys[] = {
+    KEY("recompute", STRING, "none", ANY, G, special, "none, selective, full, or {every: N} blocks"),
+};
+
+static const struct hd_option checkpoint_keys[] = {
+    KEY("dir", STRING, NULL, ANY, G, checkpoint_dir, "folder; runs/NAME/checkpoints if left out"),
+    KEY("every", INT, "0", FROM(0), G, checkpoint_every, "0: only at the end", .unit = "steps"),
+    KEY("keep", INT, "3", FROM(0), G, checkpoint_keep, "how many of the newest stay; 0: all"),
+    KEY("async", BOOL, "true", ANY, G, checkpoint_async, "write while training goes on"),
+    KEY("resume", STRING, "auto", ANY, G, resume, "auto (the newest, if there is one), never, or a path"),
+};
+
+static const struct hd_option metrics_keys[] = {
+    KEY("every", INT, "1", FROM(1), G, metrics_every, "one line a so many", .unit = "steps"),
+    KEY("jsonl", STRING, NULL, ANY, 0, metrics_jsonl, "JSON lines; runs/NAME/metrics.jsonl if left out"),
+    KEY("tensorboard", STRING, NULL, ANY, 0, metrics_tensorboard, "folder of event files; none if left out"),
+};
+
+#define KEYS(name) name##_keys, HD__COUNT(name##_keys)
+const struct hd__core_section hd__core_sections[] = {
+    {"job", KEYS(job), 0, NULL},
+    {"launch", KEYS(launch), 0, NULL},
+    {"plugins", KEYS(plugins), 0, NULL},
+    {"device", NULL, 0, HD_KIND_DEVICE, "cpu"},
+    {"comm", KEYS(comm), HD_KIND_COMM, "shm"},
+    {"mesh", KEYS(mesh), 0, NULL},
+    {"strategies", NULL, 0, HD_KIND_STRATEGY, NULL},
+    {"optimizer", NULL, 0, HD_KIND_OPTIMIZER, NULL},
+    {"schedule", KEYS(schedule), 0, NULL},
+    {"model", NULL, 0, HD_KIND_MODEL, NULL},
+    {"data", KEYS(data), 0, NULL},
+    {"eval", KEYS(eval), 0, NULL},
+    {"precision", KEYS(precision), 0, NULL},
+    {"recompute", KEYS(recompute), 0, NULL},
+    {"checkpoint", KEYS(checkpoint), HD_KIND_CKPT, "posix"},
+    {"metrics", KEYS(metrics), 0, NULL},
+};
+const size_t hd__core_section_count = HD__COUNT(hd__core_sections);
+
+const char *hd__job_table(size_t i, struct hd__options *table)
+{
+    if (i >= HD__COUNT(hd__core_sections))
+        return NULL;
+    const struct hd__core_section *s = &hd__core_sections[i];
+    *table = (struct hd__options){s->options, s->count, sizeof(struct hd_option)};
+    return s->name;
+}
+
+struct hd__options hd__core_table(const char *section)
+{
+    struct hd__options table = {0};
+    const char *name;
+    for (size_t i = 0; (name = hd__job_table(i, &table)) && strcmp(name, section); i++)
+        ;
+    return table;
+}
