@@ -13,6 +13,7 @@ HEAD(hd_comm_ops);
 HEAD(hd_optimizer_ops);
 HEAD(hd_ckpt_ops);
 HEAD(hd_model_ops);
+HEAD(hd_strategy_ops);
 
 static const struct hd__slot device_slots[] = {
     SLOT(hd_device_ops, open),    SLOT(hd_device_ops, close),  SLOT(hd_device_ops, supports),
@@ -63,6 +64,17 @@ static const char *optimizer_fault(const void *ops)
     return NULL;
 }
 
+/* Experimental: the table may change, so the number must be ours exactly. */
+static const char *strategy_fault(const void *ops)
+{
+    const struct hd_strategy_ops *o = ops;
+    if (o->api != HD_STRATEGY_API)
+        return "built for another version of experimental/strategy.h: build it with this heddle's headers";
+    if (!o->layout && !o->transform)
+        return "both slots 'layout' and 'transform' are missing, it cannot do anything";
+    return NULL;
+}
+
 #define KIND(kind, type, last, slots, fault)                                                       \
     {                                                                                              \
         kind, "struct " #type, sizeof(struct type), END(struct type, last), slots, HD__COUNT(slots), fault \
@@ -75,6 +87,8 @@ static const struct hd__kind kinds[] = {
     KIND(HD_KIND_OPTIMIZER, hd_optimizer_ops, clip, optimizer_slots, optimizer_fault),
     KIND(HD_KIND_CKPT, hd_ckpt_ops, remove, ckpt_slots, NULL),
     KIND(HD_KIND_MODEL, hd_model_ops, config_json, model_slots, NULL),
+    {HD_KIND_STRATEGY, "struct hd_strategy_ops", sizeof(struct hd_strategy_ops), END(struct hd_strategy_ops, transform), NULL, 0,
+     strategy_fault},
 };
 
 const struct hd__kind *hd__kind_find(uint32_t kind)

@@ -12,6 +12,7 @@
 #include "heddle/ckpt.h"
 #include "heddle/comm.h"
 #include "heddle/device.h"
+#include "heddle/experimental/strategy.h"
 #include "heddle/host.h"
 #include "heddle/model.h"
 #include "heddle/optimizer.h"
@@ -39,6 +40,7 @@ struct hd__component {
         struct hd_optimizer_ops optimizer;
         struct hd_ckpt_ops ckpt;
         struct hd_model_ops model;
+        struct hd_strategy_ops strategy;
     } ops;
 };
 

@@ -1,0 +1,198 @@
+/* Job + plugins -> one verified step program per pipeline stage. */
+#include "core/compile/compile.h"
+
+#include <stdlib.h>
+
+#include "core/program/ops.h"
+
+int32_t hd__choose(struct hd__job *job, struct hd__plugins *plugins, uint32_t kind, struct hd__section *section,
+                   struct hd__chosen *chosen, struct hd_error *err)
+{
+    const struct hd__component *c;
+    int32_t rc = hd__plugin_find(plugins, kind, section->use, &c, err);
+    if (rc) {
+        char cause[sizeof err->message];
+        memcpy(cause, err->message, sizeof cause);
+        return hd__job_fail(job, section->path, err, "%s", cause);
+    }
+    chosen->component = c;
+    chosen->settings = hd__arena_alloc(&job->arena, c->settings_size);
+    return hd__job_section_parse(job, section, c->options, c->n_options, sizeof(struct hd_option), chosen->settings, err);
+}
+
+static int32_t open_plugins(struct hd__compiled *c, struct hd_error *err)
+{
+    struct hd__job *job = c->job;
+    int32_t rc;
+    if ((rc = hd__choose(job, c->plugins, HD_KIND_MODEL, job->model, &c->model_choice, err)) ||
+        (rc = hd__choose(job, c->plugins, HD_KIND_OPTIMIZER, job->optimizer, &c->optimizer_choice, err)))
+        return rc;
+    c->n_strategies = job->n_strategies;
+    c->strategies = hd__alloc(c->n_strategies * sizeof *c->strategies);
+    for (uint64_t s = 0; s < c->n_strategies; s++)
+        if ((rc = hd__choose(job, c->plugins, HD_KIND_STRATEGY, job->strategies[s], &c->strategies[s], err)))
+            return rc;
+    c->optimizer = (struct hd__optimizer){&c->optimizer_choice.component->ops.optimizer, c->optimizer_choice.settings};
+    job->schedule.lr = c->optimizer.ops->learning_rate(c->optimizer.settings);
+    rc = c->model_choice.component->ops.model.open(hd__host(), c->model_choice.settings, &c->model, err);
+    if (rc)
+        return rc;
+    c->info.struct_size = sizeof c->info;
+    return c->model_choice.component->ops.model.info(c->model, &c->info, err);
+}
+
+/* Batch over the data axes and ep, sequence over cp: where token ids lie, and the residual stream unless a strategy
+ * says otherwise. */
+static void base_layout(struct hd_program *p)
+{
+    static const struct {
+        char dim;
+        int32_t axis;
+    } rows[] = {{'b', HD_AXIS_DP_REPLICATE}, {'b', HD_AXIS_DP_SHARD}, {'b', HD_AXIS_EP}, {'s', HD_AXIS_CP}};
+    for (uint32_t mark = HD__MARK_RESIDUAL; mark <= HD__MARK_TOKENS; mark++)
+        for (uint32_t r = 0; r < HD__COUNT(rows); r++)
+            if (p->mesh.size[rows[r].axis] > 1)
+                p->mark_shard[mark][(int)rows[r].dim] =
+                    hd__shard_push(p->mark_shard[mark][(int)rows[r].dim], rows[r].axis);
+}
+
+static void set_precision(struct hd_program *p, const struct hd__job *job)
+{
+    p->precision = (struct hd__precision){
+        .compute = (uint8_t)job->precision.compute,
+        .grad = (uint8_t)job->precision.grad,
+        .reduce = (uint8_t)job->precision.reduce,
+        .master = (uint8_t)job->precision.master,
+        .optimizer = (uint8_t)job->precision.optimizer,
+        .fixed = HD_F32,
+    };
+    if (job->precision.compute == HD_F64) /* the emulator's: everything in fp64 */
+        p->precision = (struct hd__precision){HD_F64, HD_F64, HD_F64, HD_F64, HD_F64, HD_F64, {0, 0}};
+}
+
+static int32_t build_model(struct hd__compiled *c, struct hd_program *p, struct hd_error *err)
+{
+    const struct hd__job *job = c->job;
+    int64_t data = job->mesh[HD_AXIS_DP_REPLICATE] * job->mesh[HD_AXIS_DP_SHARD] * job->mesh[HD_AXIS_EP];
+    int32_t rc;
+    hd__builder_api.dim(p, 'b', "micro-batch", job->micro_batch * data);
+    hd__builder_api.dim(p, 's', "sequence", job->seq_len);
+    p->accumulation = (int32_t)job->accumulation;
+    p->loss_scale = 1.0 / ((double)job->batch * (double)job->seq_len);
+    rc = c->model_choice.component->ops.model.build(c->model, p, err);
+    if (!rc && p->failed) {
+        *err = p->error;
+        rc = p->failed;
+    }
+    return rc;
+}
+
+static int32_t run_strategies(struct hd__compiled *c, struct hd_program *p, int layout, struct hd_error *err)
+{
+    int32_t rc = HD_OK;
+    for (uint64_t s = 0; s < c->n_strategies && !rc; s++) {
+        const struct hd_strategy_ops *ops = &c->strategies[s].component->ops.strategy;
+        if (layout) {
+            rc = ops->layout ? ops->layout(hd__host(), c->strategies[s].settings, p, err) : HD_OK;
+        } else if (ops->transform) {
+            int32_t end;
+            hd__pass_begin(p, &c->optimizer);
+            rc = ops->transform(hd__host(), c->strategies[s].settings, p, err);
+            end = hd__pass_end(p, rc ? NULL : err);
+            rc = rc ? rc : end;
+        }
+        if (rc) {
+            char cause[sizeof err->message];
+            memcpy(cause, err->message, sizeof cause);
+            hd__job_fail(c->job, c->job->strategies[s]->path, err, "%s", cause);
+        }
+    }
+    return rc;
+}
+
+static int32_t compile_stage(struct hd__compiled *c, struct hd_program *p, struct hd_error *err)
+{
+    int32_t rc;
+    set_precision(p, c->job);
+    base_layout(p);
+    if ((rc = build_model(c, p, err)) || (rc = run_strategies(c, p, 1, err)) || (rc = hd__autodiff(p, err)) ||
+        (rc = hd__place(p, err)) || (rc = hd__lower(p, err)) || (rc = run_strategies(c, p, 0, err)) ||
+        (rc = hd__fuse(p, err)) || (rc = hd__schedule(p, err)) || (rc = hd__memory(p, err)))
+        return rc;
+    return hd__verify(p, err);
+}
+
+int32_t hd__compile(struct hd__job *job, struct hd__plugins *plugins, struct hd__compiled **compiled, struct hd_error *err)
+{
+    struct hd__compiled *c = hd__alloc(sizeof *c);
+    int32_t size[HD_AXIS_COUNT], rc;
+    double start = hd__now();
+    c->job = job;
+    c->plugins = plugins;
+    for (int32_t a = 0; a < HD_AXIS_COUNT; a++)
+        size[a] = (int32_t)job->mesh[a];
+    c->mesh = hd__mesh_make(size);
+    c->n_stages = size[HD_AXIS_PP];
+    c->stage = hd__alloc((size_t)c->n_stages * sizeof *c->stage);
+    rc = open_plugins(c, err);
+    for (int32_t s = 0; s < c->n_stages && !rc; s++) {
+        c->stage[s] = hd__program_new(&c->mesh, s);
+        rc = compile_stage(c, c->stage[s], err);
+    }
+    c->seconds = hd__now() - start;
+    if (rc) {
+        hd__compiled_free(c);
+        return rc;
+    }
+    *compiled = c;
+    return HD_OK;
+}
+
+void hd__compiled_free(struct hd__compiled *c)
+{
+    if (!c)
+        return;
+    for (int32_t s = 0; s < c->n_stages; s++)
+        hd__program_free(c->stage[s]);
+    if (c->model)
+        c->model_choice.component->ops.model.close(c->model);
+    free(c->strategies);
+    free(c->stage);
+    free(c);
+}
+
+int64_t hd__parameter_count(const struct hd__compiled *c)
+{
+    const struct hd_program *p = c->stage[0];
+    int64_t n = 0;
+    for (uint32_t i = 0; i < p->params.count; i++)
+        n += hd__global_numel(p, hd__tc(p, p->params.at[i].tensor));
+    return n;
+}
+
+/* Elements of tables that are only looked up: the input of embed and position, unless a matmul reads them too. */
+static int64_t looked_up_only(const struct hd_program *p)
+{
+    int64_t n = 0;
+    for (uint32_t i = 0; i < p->params.count; i++) {
+        hd_tensor t = p->params.at[i].tensor;
+        int looked_up = 0, multiplied = 0;
+        for (uint32_t k = 0; k < p->forward; k++)
+            for (uint32_t a = 0; a < p->logical.at[k].n_in; a++)
+                if (p->logical.at[k].in[a] == t) {
+                    uint16_t op = p->logical.at[k].op;
+                    looked_up |= op == HD_OP_EMBED || op == HD_OP_POSITION;
+                    multiplied |= op == HD_OP_EINSUM;
+                }
+        if (looked_up && !multiplied)
+            n += hd__global_numel(p, hd__tc(p, t));
+    }
+    return n;
+}
+
+double hd__flops_per_token(const struct hd__compiled *c)
+{
+    double n = (double)(hd__parameter_count(c) - looked_up_only(c->stage[0]));
+    double width = (double)(c->info.heads * c->info.head_dim);
+    return 6 * n + 12.0 * (double)c->info.layers * width * (double)c->job->seq_len / 2;
+}

@@ -1,0 +1,59 @@
+/* core/compile: the composition root. It alone knows both plugins and programs.
+ *
+ *     job + registry -> open model and optimizer -> for each pipeline stage:
+ *     build -> layout -> autodiff -> place -> lower -> transform (strategies) -> fuse -> schedule -> memory -> verify */
+#ifndef HD_CORE_COMPILE_H
+#define HD_CORE_COMPILE_H
+
+#include "core/job/job.h"
+#include "core/plugin/plugin.h"
+#include "core/program/pass.h"
+#include "core/program/program.h"
+#include "heddle/model.h"
+
+/* The table that is lent to plugins. The store's calls fail with UNSUPPORTED until comm/ installs its own. */
+struct hd_host *hd__host(void);
+
+/* A component with its settings parsed from the job. */
+struct hd__chosen {
+    const struct hd__component *component;
+    void *settings; /* in the job's arena */
+};
+
+struct hd__compiled {
+    struct hd__job *job;
+    struct hd__plugins *plugins;
+    struct hd__chosen model_choice, optimizer_choice;
+    struct hd__chosen *strategies;
+    uint64_t n_strategies;
+    struct hd_model *model;
+    struct hd_model_info info;
+    struct hd__optimizer optimizer;
+    struct hd__mesh mesh;
+    int32_t n_stages;
+    struct hd_program **stage; /* by pp coordinate */
+    double seconds;            /* that compilation took */
+};
+
+/* Finds a component and parses its section of the job. */
+int32_t hd__choose(struct hd__job *job, struct hd__plugins *plugins, uint32_t kind, struct hd__section *section,
+                   struct hd__chosen *chosen, struct hd_error *err);
+
+/* Compiles all stages. The job must be resolved for the number of ranks; job and plugins outlive the result. */
+int32_t hd__compile(struct hd__job *job, struct hd__plugins *plugins, struct hd__compiled **compiled, struct hd_error *err);
+void hd__compiled_free(struct hd__compiled *compiled); /* NULL is fine */
+
+static inline struct hd_program *hd__program_of(const struct hd__compiled *c, int32_t rank)
+{
+    int32_t coord[HD_AXIS_COUNT];
+    hd__mesh_coord(&c->mesh, rank, coord);
+    return c->stage[coord[HD_AXIS_PP]];
+}
+
+/* Parameters of the whole model, all stages, each once. */
+int64_t hd__parameter_count(const struct hd__compiled *c);
+/* FLOPs per token as README defines them: 6 N without the input embedding's look-up, + 12 layers hidden seq_len halved,
+ * since causal work is skipped. */
+double hd__flops_per_token(const struct hd__compiled *c);
+
+#endif
