@@ -10,7 +10,7 @@
  *   pass.c      strategies rewrite sections (zero: flat buffers, reductions, gathers, the update)
  *   fuse.c      peephole: gradients accumulate where they are made
  *   schedule.c  buffers for all tensors, waits for asynchronous instructions
- *   memory.c    lifetimes -> offsets in one arena
+ *   memory.c    lifetimes -> offsets in one arena; alias.c: outputs in the memory of inputs that die
  *   verify.c    rules within a rank; machine.c: all ranks at once, as proof, emulator and simulator
  *   bind.c      one instruction of one rank -> struct hd_instr_desc with addresses
  *
@@ -221,6 +221,10 @@ struct hd_program {
     uint32_t param_shard[128]; /* letter -> axes (as hd__place.shard) for parameters */
     uint32_t mark_shard[3][128]; /* [HD__MARK_...][letter] */
 
+    /* schedule.c */
+    uint32_t send_depth;        /* sends of one stream in flight at once; 0 means 1 */
+    uint32_t keep_weight_order; /* do not sink weight gradients into waits */
+
     /* memory.c */
     int64_t arena_bytes, persistent_bytes, temp_bytes, temp_bound;
 
@@ -287,7 +291,8 @@ int32_t hd__place(struct hd_program *p, struct hd_error *err);    /* place.c */
 int32_t hd__lower(struct hd_program *p, struct hd_error *err);    /* lower.c */
 int32_t hd__fuse(struct hd_program *p, struct hd_error *err);     /* fuse.c */
 int32_t hd__schedule(struct hd_program *p, struct hd_error *err); /* schedule.c: buffers for all, then waits */
-int32_t hd__memory(struct hd_program *p, struct hd_error *err);   /* memory.c */
+int32_t hd__memory(struct hd_program *p, struct hd_error *err);   /* memory.c: hd__alias, then offsets for all buffers */
+void hd__alias(struct hd_program *p); /* outputs take the memory of inputs that die, where the op allows it */
 /* verify.c: rules within one rank. The first faults, one a line, go to err->message. */
 int32_t hd__verify(struct hd_program *p, struct hd_error *err);
 

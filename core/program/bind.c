@@ -1,0 +1,99 @@
+/* Lowers one instruction of one rank: local shapes, addresses, and what depends on the rank's coordinates. */
+#include "core/program/ops.h"
+#include "core/program/program.h"
+
+static const char phase_letter[] = "FRBWO";
+
+void *hd__address(const struct hd_program *p, hd_tensor id, const int32_t coord[HD_AXIS_COUNT], void *arena)
+{
+    const struct hd__tensor *t = hd__tc(p, id);
+    int64_t at = t->offset, stride = 1;
+    if (!arena || !t->buffer || p->buffers.at[t->buffer].offset < 0)
+        return NULL;
+    for (int32_t i = t->ndim - 1; i >= 0 && t->window; i--) {
+        at += hd__start(p, t, i, coord) * stride;
+        stride *= p->dims.at[t->dim[i]].extent;
+    }
+    return (char *)arena + p->buffers.at[t->buffer].offset + at * (int64_t)hd_dtype_size(t->dtype);
+}
+
+/* Operands name dims in one byte. Flat buffers' dims, which are many, share 255; no instruction has two of them. */
+static uint8_t short_dim(uint16_t dim)
+{
+    return dim < 255 ? (uint8_t)dim : 255;
+}
+
+static void operand(const struct hd_program *p, hd_tensor id, const int32_t coord[HD_AXIS_COUNT], void *arena,
+                    struct hd_operand *o)
+{
+    const struct hd__tensor *t = hd__tc(p, id);
+    *o = (struct hd_operand){.data = hd__address(p, id, coord, arena), .dtype = t->dtype, .ndim = t->ndim};
+    for (int32_t i = 0; i < t->ndim; i++) {
+        o->dim[i] = short_dim(t->dim[i]);
+        o->extent[i] = hd__local(p, t, i);
+        o->start[i] = hd__start(p, t, i, coord);
+    }
+}
+
+/* This rank's number along the axes of a local conversion, the outermost axis major. */
+static uint32_t part_of(const struct hd_program *p, uint32_t axes, const int32_t coord[HD_AXIS_COUNT])
+{
+    uint32_t part = 0;
+    for (int32_t a = 0; a < HD_AXIS_COUNT; a++)
+        if (axes & HD_AXIS_BIT(a))
+            part = part * (uint32_t)p->mesh.size[a] + (uint32_t)coord[a];
+    return part;
+}
+
+static void attributes(const struct hd_program *p, const struct hd__instr *i, const int32_t coord[HD_AXIS_COUNT],
+                       struct hd_attrs *a)
+{
+    if (i->attrs)
+        *a = *i->attrs;
+    else
+        memset(a, 0, sizeof *a);
+    a->struct_size = sizeof *a;
+    a->peer = -1;
+    if (i->redop)
+        a->redop = i->redop;
+    if (i->from)
+        a->from = short_dim(i->from);
+    if (i->to)
+        a->to = short_dim(i->to);
+    if (hd__op(i->op)->class == HD__CLASS_LOCAL) {
+        a->index = part_of(p, i->axes, coord);
+        a->parts = (uint32_t)hd__mesh_ways(&p->mesh, i->axes);
+    }
+    if (hd__op(i->op)->class == HD__CLASS_P2P) {
+        int32_t there[HD_AXIS_COUNT];
+        memcpy(there, coord, sizeof there);
+        there[HD_AXIS_PP] = i->peer;
+        a->peer = hd__mesh_rank(&p->mesh, there);
+    }
+}
+
+/* "L3 F attention #118": the number is its position in its section, as explain prints it. */
+static void label(const struct hd_program *p, const struct hd__instr *i, char out[64])
+{
+    uint32_t number = i->id;
+    for (uint32_t s = 0; s < p->sections.count; s++) {
+        const hd__code *code = &p->sections.at[s].code;
+        if (i >= code->at && i < code->at + code->count)
+            number = (uint32_t)(i - code->at);
+    }
+    snprintf(out, 64, "%.32s%s%c %s #%u", p->blocks.at[i->block], *p->blocks.at[i->block] ? " " : "", phase_letter[i->phase],
+             hd__op(i->op)->name, number);
+}
+
+void hd__bind(const struct hd_program *p, const struct hd__instr *i, const int32_t coord[HD_AXIS_COUNT], void *arena,
+              struct hd_instr_desc *desc, struct hd_operand *in, struct hd_operand *out)
+{
+    *desc = (struct hd_instr_desc){.struct_size = sizeof *desc, .op = i->op, .n_in = i->n_in, .n_out = i->n_out, .in = in,
+                                   .out = out};
+    for (uint32_t k = 0; k < i->n_in; k++)
+        operand(p, i->in[k], coord, arena, &in[k]);
+    for (uint32_t k = 0; k < i->n_out; k++)
+        operand(p, i->out[k], coord, arena, &out[k]);
+    attributes(p, i, coord, &desc->attrs);
+    label(p, i, desc->label);
+}

@@ -1,0 +1,291 @@
+/* Lifetimes -> offsets in one arena.
+ *
+ * Persistent buffers come first. The temporaries of every section are planned anew over the memory behind them: each
+ * buffer lives from its first touch to its last, in list positions, and gets the lowest offset that is free during that
+ * time, the largest first. What is taken during [first, last] is answered by a tree over the positions whose nodes hold
+ * sorted, merged intervals of the arena: n log n, where a scan of all placed buffers would be quadratic. */
+#include <stdlib.h>
+
+#include "core/program/touch.h"
+
+#define ALIGN 64
+
+static int64_t align(int64_t bytes)
+{
+    return (bytes + ALIGN - 1) & ~(int64_t)(ALIGN - 1);
+}
+
+/* ---- sets of bytes: sorted, disjoint, merged intervals */
+
+struct interval {
+    int64_t lo, hi;
+};
+
+typedef HD__ARRAY(struct interval) taken;
+
+/* Index of the first interval that ends at or behind `at`. */
+static uint32_t first_ending(const taken *s, int64_t at)
+{
+    uint32_t lo = 0, hi = s->count;
+    while (lo < hi) {
+        uint32_t mid = (lo + hi) / 2;
+        if (s->at[mid].hi < at)
+            lo = mid + 1;
+        else
+            hi = mid;
+    }
+    return lo;
+}
+
+static void take(taken *s, struct interval x)
+{
+    uint32_t from = first_ending(s, x.lo), to = from;
+    while (to < s->count && s->at[to].lo <= x.hi) {
+        x.lo = HD__MIN(x.lo, s->at[to].lo);
+        x.hi = HD__MAX(x.hi, s->at[to].hi);
+        to++;
+    }
+    if (to == from)
+        hd__push(s, x); /* makes room for one more; moved into place below */
+    else
+        s->count -= to - from - 1;
+    uint32_t old_tail = to == from ? from : to;
+    uint32_t new_tail = from + 1;
+    if (old_tail != new_tail)
+        memmove(s->at + new_tail, s->at + old_tail, (s->count - new_tail) * sizeof *s->at);
+    s->at[from] = x;
+}
+
+/* ---- the tree: leaf n is list position n
+ * `all`: taken at some time of the node's span. `through`: taken during all of it, by a buffer put at this node. */
+
+struct node {
+    taken all, through;
+};
+
+struct tree {
+    struct node *nodes;
+    uint32_t leaves;
+};
+
+#define MAX_SETS 160 /* four a level */
+
+static void tree_put(struct tree *t, uint32_t first, uint32_t last, struct interval x)
+{
+    uint32_t l = first + t->leaves, r = last + t->leaves;
+    for (uint32_t a = l, z = r; a; a /= 2, z /= 2) {
+        take(&t->nodes[a].all, x);
+        if (z != a)
+            take(&t->nodes[z].all, x);
+    }
+    for (r++; l < r; l /= 2, r /= 2) {
+        if (l & 1) {
+            take(&t->nodes[l].all, x);
+            take(&t->nodes[l++].through, x);
+        }
+        if (r & 1) {
+            take(&t->nodes[--r].all, x);
+            take(&t->nodes[r].through, x);
+        }
+    }
+}
+
+static uint32_t add_set(const taken **sets, uint32_t n, const taken *s)
+{
+    if (s->count)
+        sets[n++] = s;
+    return n;
+}
+
+/* The sets whose union is what is taken during [first, last]. */
+static uint32_t tree_sets(const struct tree *t, uint32_t first, uint32_t last, const taken *sets[MAX_SETS])
+{
+    uint32_t l = first + t->leaves, r = last + t->leaves, n = 0;
+    for (uint32_t a = l, z = r; a; a /= 2, z /= 2) {
+        n = add_set(sets, n, &t->nodes[a].through);
+        if (z != a)
+            n = add_set(sets, n, &t->nodes[z].through);
+    }
+    for (r++; l < r; l /= 2, r /= 2) {
+        if (l & 1)
+            n = add_set(sets, n, &t->nodes[l++].all);
+        if (r & 1)
+            n = add_set(sets, n, &t->nodes[--r].all);
+    }
+    return n;
+}
+
+/* The lowest offset at which `bytes` are free during [first, last]. */
+static int64_t tree_find(const struct tree *t, uint32_t first, uint32_t last, int64_t bytes)
+{
+    const taken *sets[MAX_SETS];
+    uint32_t n = tree_sets(t, first, last, sets), cursor[MAX_SETS] = {0};
+    int64_t at = 0;
+    for (int moved = 1; moved;) {
+        moved = 0;
+        for (uint32_t k = 0; k < n; k++) {
+            const taken *s = sets[k];
+            while (cursor[k] < s->count && s->at[cursor[k]].lo < at + bytes) {
+                if (s->at[cursor[k]].hi > at) {
+                    at = s->at[cursor[k]].hi;
+                    moved = 1;
+                }
+                cursor[k]++;
+            }
+        }
+    }
+    return at;
+}
+
+static struct tree tree_new(uint32_t positions)
+{
+    struct tree t = {.leaves = 1};
+    while (t.leaves < positions)
+        t.leaves *= 2;
+    t.nodes = hd__alloc(2 * (size_t)t.leaves * sizeof *t.nodes);
+    return t;
+}
+
+static void tree_free(struct tree *t)
+{
+    for (uint32_t n = 0; n < 2 * t->leaves; n++) {
+        free(t->nodes[n].all.at);
+        free(t->nodes[n].through.at);
+    }
+    free(t->nodes);
+}
+
+/* ---- one section */
+
+struct life {
+    int64_t bytes, offset;
+    uint32_t first, last, buffer, reserved;
+};
+
+typedef HD__ARRAY(struct life) lives;
+
+static void touch_life(const struct hd_program *p, lives *out, uint32_t *slot, uint32_t buffer, uint32_t n)
+{
+    const struct hd__buffer *b = &p->buffers.at[buffer];
+    if (b->life != HD__LIFE_TEMP)
+        return;
+    if (!slot[buffer]) {
+        hd__push(out, ((struct life){.bytes = align(b->bytes), .first = n, .buffer = buffer}));
+        slot[buffer] = out->count;
+    }
+    out->at[slot[buffer] - 1].last = n;
+}
+
+static lives find_lives(const struct hd_program *p, const hd__code *code, const uint32_t *position)
+{
+    lives out = {0};
+    struct hd__touch t[HD__MAX_TOUCH];
+    uint32_t *slot = hd__alloc(p->buffers.count * sizeof *slot);
+    for (uint32_t n = 0; n < code->count; n++)
+        for (uint32_t k = hd__lives_on(p, code, position, n, t); k-- > 0;)
+            touch_life(p, &out, slot, t[k].buffer, n);
+    free(slot);
+    return out;
+}
+
+/* No plan can be smaller than what is alive at once. */
+static int64_t lower_bound(const lives *l, uint32_t positions)
+{
+    int64_t *delta = hd__alloc((positions + 1) * sizeof *delta), live = 0, bound = 0;
+    for (uint32_t n = 0; n < l->count; n++) {
+        delta[l->at[n].first] += l->at[n].bytes;
+        delta[l->at[n].last + 1] -= l->at[n].bytes;
+    }
+    for (uint32_t n = 0; n < positions; n++) {
+        live += delta[n];
+        bound = HD__MAX(bound, live);
+    }
+    free(delta);
+    return bound;
+}
+
+static int by_start(const struct life *x, const struct life *y)
+{
+    if (x->first != y->first)
+        return x->first < y->first ? -1 : 1;
+    if (x->last != y->last)
+        return x->last > y->last ? -1 : 1;
+    return x->buffer < y->buffer ? -1 : x->buffer > y->buffer;
+}
+
+static int by_size(const void *a, const void *b)
+{
+    const struct life *x = a, *y = b;
+    return x->bytes != y->bytes ? (x->bytes > y->bytes ? -1 : 1) : by_start(x, y);
+}
+
+static int by_length(const void *a, const void *b)
+{
+    const struct life *x = a, *y = b;
+    uint32_t m = x->last - x->first, n = y->last - y->first;
+    return m != n ? (m > n ? -1 : 1) : by_size(a, b);
+}
+
+static int by_area(const void *a, const void *b)
+{
+    const struct life *x = a, *y = b;
+    double m = (double)x->bytes * (x->last - x->first + 1), n = (double)y->bytes * (y->last - y->first + 1);
+    return m != n ? (m > n ? -1 : 1) : by_size(a, b);
+}
+
+static int64_t place_in_order(lives *l, uint32_t positions, int (*order)(const void *, const void *))
+{
+    struct tree tree = tree_new(positions);
+    int64_t top = 0;
+    qsort(l->at, l->count, sizeof *l->at, order);
+    for (uint32_t n = 0; n < l->count; n++) {
+        struct life *x = &l->at[n];
+        x->offset = tree_find(&tree, x->first, x->last, x->bytes);
+        tree_put(&tree, x->first, x->last, (struct interval){x->offset, x->offset + x->bytes});
+        top = HD__MAX(top, x->offset + x->bytes);
+    }
+    tree_free(&tree);
+    return top;
+}
+
+/* Largest first is nearly always best; where it is not within 1 % of the bound, other orders are tried. */
+static int64_t plan_section(struct hd_program *p, const hd__code *code, const uint32_t *position, int64_t base, int64_t *bound)
+{
+    int (*const orders[])(const void *, const void *) = {by_size, by_area, by_length};
+    lives l = find_lives(p, code, position);
+    int64_t best = INT64_MAX, low = lower_bound(&l, code->count);
+    for (uint32_t k = 0; k < HD__COUNT(orders) && l.count && best > low + low / 100; k++) {
+        int64_t top = place_in_order(&l, code->count, orders[k]);
+        for (uint32_t n = 0; n < l.count && top < best; n++)
+            p->buffers.at[l.at[n].buffer].offset = base + l.at[n].offset;
+        best = HD__MIN(best, top);
+    }
+    *bound = HD__MAX(*bound, low);
+    uint32_t count = l.count;
+    hd__free_array(&l);
+    return count ? best : 0;
+}
+
+int32_t hd__memory(struct hd_program *p, struct hd_error *err)
+{
+    int64_t base = 0, temp = 0, bound = 0;
+    for (uint32_t b = 1; b < p->buffers.count; b++) {
+        struct hd__buffer *x = &p->buffers.at[b];
+        if (x->bytes <= 0)
+            return hd_fail(err, HD_E_INTERNAL, "buffer %s has %lld bytes", x->name, (long long)x->bytes);
+        x->offset = x->life == HD__LIFE_PERSISTENT ? base : -1;
+        base += x->life == HD__LIFE_PERSISTENT ? align(x->bytes) : 0;
+    }
+    hd__alias(p);
+    uint32_t *position = hd__positions(p);
+    for (uint32_t s = 0; s < p->sections.count; s++) {
+        int64_t top = plan_section(p, &p->sections.at[s].code, position, base, &bound);
+        temp = HD__MAX(temp, top);
+    }
+    free(position);
+    p->persistent_bytes = base;
+    p->temp_bytes = temp;
+    p->temp_bound = bound;
+    p->arena_bytes = base + temp;
+    return HD_OK;
+}

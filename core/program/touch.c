@@ -1,0 +1,81 @@
+/* Operands as byte ranges. See touch.h. */
+#include "core/program/touch.h"
+
+#include <stdlib.h>
+
+#include "core/program/ops.h"
+
+static struct hd__touch touch(const struct hd_program *p, hd_tensor id, int reads, int writes)
+{
+    const struct hd__tensor *t = hd__tc(p, id);
+    int64_t size = (int64_t)hd_dtype_size(t->dtype);
+    int64_t count = t->window ? hd__global_numel(p, t) : hd__numel(p, t);
+    struct hd__touch out = {.tensor = id, .buffer = t->buffer, .lo = t->offset * size, .reads = (uint8_t)reads,
+                            .writes = (uint8_t)writes};
+    out.hi = out.lo + count * size;
+    return out;
+}
+
+uint32_t hd__touches(const struct hd_program *p, const struct hd__instr *i, struct hd__touch out[HD__MAX_TOUCH])
+{
+    uint32_t n = 0;
+    int reads_outputs = hd__reads_outputs(i);
+    if (i->op == HD_OP_WAIT)
+        return 0;
+    if (i->op == HD_OP_RELEASE) {
+        uint32_t buffer = hd__tc(p, i->in[0])->buffer;
+        out[0] = (struct hd__touch){.tensor = i->in[0], .buffer = buffer, .hi = p->buffers.at[buffer].bytes, .writes = 1};
+        return 1;
+    }
+    for (uint32_t k = 0; k < i->n_in; k++)
+        out[n++] = touch(p, i->in[k], 1, 0);
+    for (uint32_t k = 0; k < i->n_out; k++)
+        out[n++] = touch(p, i->out[k], reads_outputs, 1);
+    return n;
+}
+
+int hd__reads_outputs(const struct hd__instr *i)
+{
+    return i->op == HD_OP_ACCUM || hd__op(i->op)->class == HD__CLASS_UPDATE ||
+           (i->attrs && i->attrs->flags & HD_ATTR_ACCUMULATE);
+}
+
+uint32_t *hd__positions(const struct hd_program *p)
+{
+    uint32_t *at = hd__alloc(((size_t)p->next_id + 1) * sizeof *at);
+    memset(at, 0xff, ((size_t)p->next_id + 1) * sizeof *at);
+    for (uint32_t s = 0; s < p->sections.count; s++) {
+        const hd__code *code = &p->sections.at[s].code;
+        for (uint32_t n = 0; n < code->count; n++)
+            if (code->at[n].id <= p->next_id)
+                at[code->at[n].id] = n;
+    }
+    return at;
+}
+
+uint32_t hd__lives_on(const struct hd_program *p, const hd__code *code, const uint32_t *position, uint32_t n,
+                      struct hd__touch out[HD__MAX_TOUCH])
+{
+    const struct hd__instr *i = &code->at[n];
+    if (i->op == HD_OP_WAIT && (n = hd__waited(p, code, position, i)) != UINT32_MAX)
+        i = &code->at[n];
+    return hd__touches(p, i, out);
+}
+
+const char *hd__instr_text(const struct hd_program *p, const struct hd__code_section *s, uint32_t n, char out[160])
+{
+    const struct hd__instr *i = &s->code.at[n], *on = i;
+    char axes[64] = "";
+    int wait = i->op == HD_OP_WAIT;
+    for (uint32_t k = n; wait && k-- > 0;) /* what it waits for stands before it */
+        if (s->code.at[k].id == i->wait) {
+            on = &s->code.at[k];
+            break;
+        }
+    if (hd__is_collective(on->op))
+        hd__axes_text(on->axes, axes);
+    snprintf(out, 160, "%s #%u %s%s%s%s%s%s%s", s->name, n, wait ? "wait " : "",
+             wait && on == i ? "for what is not here" : hd__op(on->op)->name, *axes ? "(" : "", axes, *axes ? ")" : "",
+             hd__instr_tensor(on) ? " " : "", hd__instr_tensor(on) ? hd__tc(p, hd__instr_tensor(on))->name : "");
+    return out;
+}

@@ -1,0 +1,53 @@
+/* What an instruction touches: the one view of operands that waits, lifetimes and the proofs share. */
+#ifndef HD_CORE_PROGRAM_TOUCH_H
+#define HD_CORE_PROGRAM_TOUCH_H
+
+#include "core/program/program.h"
+
+/* Bytes [lo, hi) of a buffer. A window lies somewhere inside its view, so it counts as all of it; a release as a
+ * write of the whole buffer. */
+struct hd__touch {
+    hd_tensor tensor;
+    uint32_t buffer;
+    int64_t lo, hi;
+    uint8_t reads, writes;
+    uint16_t reserved;
+    uint32_t reserved2;
+};
+
+#define HD__MAX_TOUCH (HD_MAX_IN + HD_MAX_OUT)
+
+/* Inputs first, then outputs. Returns how many; none for a wait. */
+uint32_t hd__touches(const struct hd_program *p, const struct hd__instr *i, struct hd__touch out[HD__MAX_TOUCH]);
+
+/* Outputs that are read as well: added to, or updated in place. */
+int hd__reads_outputs(const struct hd__instr *i);
+
+/* By instruction id: its position in its section; UINT32_MAX where there is none. Caller frees. */
+uint32_t *hd__positions(const struct hd_program *p);
+
+/* Position of what a wait waits for; UINT32_MAX if it is not in this section. */
+static inline uint32_t hd__waited(const struct hd_program *p, const hd__code *code, const uint32_t *position,
+                                  const struct hd__instr *wait)
+{
+    uint32_t n = wait->wait <= p->next_id ? position[wait->wait] : UINT32_MAX;
+    return n < code->count && code->at[n].id == wait->wait ? n : UINT32_MAX;
+}
+/* The touches of instruction n as lifetimes see them: a wait touches what it waits for. */
+uint32_t hd__lives_on(const struct hd_program *p, const hd__code *code, const uint32_t *position, uint32_t n,
+                      struct hd__touch out[HD__MAX_TOUCH]);
+
+/* "micro #118 all_gather p.L0": how messages name instruction n of a section. Returns out. */
+const char *hd__instr_text(const struct hd_program *p, const struct hd__code_section *s, uint32_t n, char out[160]);
+
+/* The first output, else the first input; 0 for a wait. */
+static inline hd_tensor hd__instr_tensor(const struct hd__instr *i)
+{
+    return i->n_out ? i->out[0] : i->n_in ? i->in[0] : 0;
+}
+static inline int hd__touch_conflict(const struct hd__touch *a, const struct hd__touch *b)
+{
+    return (a->writes || b->writes) && a->lo < b->hi && b->lo < a->hi;
+}
+
+#endif
