@@ -1,0 +1,54 @@
+/* plugins/device-cpu/fast.h: what the fast matrix kernels share: one scratch memory a device, and matrix products.
+ *
+ * Kernels of a device run one at a time, so they share one scratch memory: each reserves at prepare what it needs
+ * and asks for the address when it runs (a later reservation may move it). */
+#ifndef HD_DEVICE_CPU_FAST_H
+#define HD_DEVICE_CPU_FAST_H
+
+#include "cpu.h"
+
+/* At least `bytes`, 4096-byte aligned, touched (no page faults later). */
+int32_t cpu_scratch_reserve(struct hd_device *d, size_t bytes, struct hd_error *err);
+void *cpu_scratch(struct hd_device *d);
+
+/* Frees scratch and engines of a device; called when it closes. */
+void cpu_fast_close(struct hd_device *d);
+
+/* ---- matrix products */
+
+/* Element (i, j) of a matrix lies at data + i * rs + j * cs, in elements. */
+struct cpu_matrix {
+    uint32_t dtype;
+    uint32_t reserved;
+    int64_t rs, cs;
+};
+
+/* c[m, n] (+)= a[m, k] b[k, n], summed in fp32. a and b have the same dtype and a unit stride each; c.cs is 1. */
+struct cpu_gemm {
+    int64_t m, n, k;
+    struct cpu_matrix a, b, c;
+    struct hd_device *device;
+    int32_t accumulate;
+    int32_t reserved;
+    /* Set by an engine. */
+    void (*run)(struct cpu_gemm *g, const void *a, const void *b, void *c);
+    void (*release)(struct cpu_gemm *g);
+    void *state;
+};
+
+/* Our own kernels: packed panels and the machine's best micro-kernel. Takes everything. */
+int32_t cpu_gemm_own(struct cpu_gemm *g, struct hd_error *err);
+
+/* oneDNN's matmul. Both fill run, release and state, or decline with HD_E_UNSUPPORTED. */
+int32_t cpu_gemm_onednn(struct cpu_gemm *g, struct hd_error *err);
+void cpu_gemm_onednn_close(void *engine);
+
+/* What device->onednn points to. */
+struct cpu_fast {
+    void *scratch;
+    size_t scratch_bytes;
+    void *engine; /* fast_gemm_onednn.c's own */
+};
+struct cpu_fast *cpu_fast_state(struct hd_device *d);
+
+#endif

@@ -1,0 +1,324 @@
+/* plugins/device-cpu/fast_gemm.c: matrix products by our own micro-kernels.
+ *
+ * After Goto and van de Geijn, "Anatomy of high-performance matrix multiplication": a and b are packed in pieces of a
+ * few MB (a chunk), threads take blocks of c from a common counter, and each block is made term range by term range
+ * (depth) so that a panel of b stays in the first cache and the block's panels of a in the second. Each element of c
+ * is summed in the same order whatever the threads: results are bit-identical from run to run.
+ *
+ * An fp32 c is summed in place. A bf16 c is summed in an fp32 block of the thread's scratch, or in a whole fp32 matrix
+ * where a chunk does not hold all terms, and rounded once. */
+#include "fast.h"
+#include "fast_tiles.h"
+
+#include <stdlib.h>
+
+enum { CHUNK_BYTES = 6 << 20, BLOCK_ROWS = 128, BLOCK_COLS = 384, ALIGN = 64 };
+
+struct driver {
+    const struct cpu_tiles *tiles;
+    int64_t chunk_m, chunk_n, chunk_k; /* packed at a time; multiples of mr, nr, kr */
+    int64_t block_m, block_n;          /* of c, a task; multiples of mr, nr */
+    int64_t depth;                     /* terms of one kernel call */
+    /* Scratch, offsets in bytes. */
+    int64_t at_b, at_sums, at_threads, thread_bytes;
+    int64_t sums_ld; /* of the whole fp32 matrix; 0: none */
+};
+
+/* What the threads of one phase share. */
+struct phase {
+    const struct cpu_gemm *g;
+    const struct driver *s;
+    char *scratch;
+    const char *a, *b;
+    char *c;
+    int64_t m0, n0, k0, m, n, k; /* the chunk: origin and extent */
+    int64_t next;                /* task */
+};
+
+static int64_t min64(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
+}
+
+static int64_t max64(int64_t a, int64_t b)
+{
+    return a > b ? a : b;
+}
+
+static int64_t ceil_div(int64_t a, int64_t b)
+{
+    return (a + b - 1) / b;
+}
+
+static int64_t round_up(int64_t a, int64_t unit)
+{
+    return ceil_div(a, unit) * unit;
+}
+
+/* ---- packing: for each range of terms all panels of the chunk, one after another */
+
+/* Piece `i` of a chunk of a or b: one panel over one range of terms. */
+struct piece {
+    int64_t first, count, k0, k; /* steps and terms, within the chunk */
+    int64_t offset;              /* bytes, in the packed chunk */
+};
+
+static struct piece piece_at(const struct driver *s, int64_t i, int64_t steps, int64_t width, int64_t k)
+{
+    int64_t panels = ceil_div(steps, width), range = i / panels;
+    struct piece p = {.first = i % panels * width, .k0 = range * s->depth};
+    p.count = min64(width, steps - p.first);
+    p.k = min64(s->depth, k - p.k0);
+    p.offset = (panels * width * p.k0 + i % panels * width * cpu_tiles_pad(s->tiles, p.k)) * s->tiles->bytes;
+    return p;
+}
+
+static int64_t pieces(const struct driver *s, int64_t steps, int64_t width, int64_t k)
+{
+    return ceil_div(steps, width) * ceil_div(k, s->depth);
+}
+
+static void pack_a(void *context, int64_t first, int64_t last)
+{
+    const struct phase *f = context;
+    const struct cpu_matrix *a = &f->g->a;
+    for (int64_t i = first; i < last; i++) {
+        struct piece p = piece_at(f->s, i, f->m, f->s->tiles->mr, f->k);
+        int64_t at = (f->m0 + p.first) * a->rs + (f->k0 + p.k0) * a->cs;
+        f->s->tiles->pack_a(f->scratch + p.offset, f->a + at * (int64_t)hd_dtype_size(a->dtype), a->dtype, a->rs, a->cs,
+                            p.count, p.k);
+    }
+}
+
+static void pack_b(void *context, int64_t first, int64_t last)
+{
+    const struct phase *f = context;
+    const struct cpu_matrix *b = &f->g->b;
+    for (int64_t i = first; i < last; i++) {
+        struct piece p = piece_at(f->s, i, f->n, f->s->tiles->nr, f->k);
+        int64_t at = (f->n0 + p.first) * b->cs + (f->k0 + p.k0) * b->rs;
+        f->s->tiles->pack_b(f->scratch + f->s->at_b + p.offset, f->b + at * (int64_t)hd_dtype_size(b->dtype), b->dtype,
+                            b->cs, b->rs, p.count, p.k);
+    }
+}
+
+/* ---- blocks of c */
+
+/* Where a block is summed: `padded` memory has room for whole panels. */
+struct sums {
+    float *at;
+    int64_t ld;
+    int64_t padded;
+};
+
+struct block {
+    int64_t i0, j0, rows, cols; /* within the chunk */
+};
+
+/* One kernel call; at the edge of c through a small buffer. */
+static void kernel_at(const struct cpu_tiles *t, const struct sums *c, const struct block *b, int64_t i, int64_t j,
+                      int64_t k, const void *pa, const void *pb, int add)
+{
+    float edge[CPU_TILES_MAX_MR * CPU_TILES_MAX_NR] __attribute__((aligned(64)));
+    float *at = c->at + i * c->ld + j;
+    int64_t rows = min64(t->mr, b->rows - i), cols = min64(t->nr, b->cols - j);
+    if (c->padded || (rows == t->mr && cols == t->nr)) {
+        t->kernel(k, pa, pb, at, c->ld, add);
+        return;
+    }
+    t->kernel(k, pa, pb, edge, t->nr, 0);
+    for (int64_t r = 0; r < rows; r++)
+        for (int64_t q = 0; q < cols; q++)
+            at[r * c->ld + q] = edge[r * t->nr + q] + (add ? at[r * c->ld + q] : 0);
+}
+
+/* All terms of the chunk for one block. */
+static void block_sum(const struct phase *f, const struct sums *c, const struct block *b, int add)
+{
+    const struct cpu_tiles *t = f->s->tiles;
+    int64_t panels_a = ceil_div(f->m, t->mr), panels_b = ceil_div(f->n, t->nr);
+    for (int64_t k0 = 0; k0 < f->k; k0 += f->s->depth) {
+        int64_t k = min64(f->s->depth, f->k - k0);
+        int64_t one_a = cpu_tiles_panel_a(t, k), one_b = cpu_tiles_panel_b(t, k);
+        const char *pa = f->scratch + panels_a * t->mr * k0 * t->bytes + b->i0 / t->mr * one_a;
+        const char *pb = f->scratch + f->s->at_b + panels_b * t->nr * k0 * t->bytes + b->j0 / t->nr * one_b;
+        for (int64_t j = 0; j < b->cols; j += t->nr)
+            for (int64_t i = 0; i < b->rows; i += t->mr)
+                kernel_at(t, c, b, i, j, k, pa + i / t->mr * one_a, pb + j / t->nr * one_b, add || k0 > 0);
+    }
+}
+
+static float widen(uint16_t half)
+{
+    uint32_t word = (uint32_t)half << 16;
+    float value;
+    memcpy(&value, &word, 4);
+    return value;
+}
+
+/* Rounds a finished block into a bf16 c. */
+static void block_round(const struct phase *f, const struct sums *from, const struct block *b)
+{
+    for (int64_t i = 0; i < b->rows; i++) {
+        float *row = from->at + i * from->ld;
+        uint16_t *to = (uint16_t *)f->c + (f->m0 + b->i0 + i) * f->g->c.rs + f->n0 + b->j0;
+        if (f->g->accumulate)
+            for (int64_t j = 0; j < b->cols; j++)
+                row[j] += widen(to[j]);
+        f->s->tiles->to_bf16(to, row, b->cols);
+    }
+}
+
+static struct sums sums_of(const struct phase *f, const struct block *b, int64_t thread)
+{
+    const struct driver *s = f->s;
+    int64_t row = f->m0 + b->i0, col = f->n0 + b->j0;
+    if (f->g->c.dtype == HD_F32)
+        return (struct sums){(float *)f->c + row * f->g->c.rs + col, f->g->c.rs, 0};
+    if (s->sums_ld)
+        return (struct sums){(float *)(f->scratch + s->at_sums) + row * s->sums_ld + col, s->sums_ld, 1};
+    return (struct sums){(float *)(f->scratch + s->at_threads + thread * s->thread_bytes), s->block_n, 1};
+}
+
+static void block_make(const struct phase *f, const struct block *b, int64_t thread)
+{
+    struct sums c = sums_of(f, b, thread);
+    int fp32 = f->g->c.dtype == HD_F32;
+    block_sum(f, &c, b, f->k0 > 0 || (fp32 && f->g->accumulate));
+    if (!fp32 && f->k0 + f->k == f->g->k)
+        block_round(f, &c, b);
+}
+
+/* One thread: takes blocks until none is left. */
+static void blocks_run(void *context, int64_t first, int64_t last)
+{
+    struct phase *f = context;
+    const struct driver *s = f->s;
+    int64_t across = ceil_div(f->n, s->block_n), count = across * ceil_div(f->m, s->block_m);
+    (void)last;
+    s->tiles->begin();
+    for (;;) {
+        int64_t task = __atomic_fetch_add(&f->next, 1, __ATOMIC_RELAXED);
+        if (task >= count)
+            break;
+        struct block b = {.i0 = task / across * s->block_m, .j0 = task % across * s->block_n};
+        b.rows = min64(s->block_m, f->m - b.i0);
+        b.cols = min64(s->block_n, f->n - b.j0);
+        block_make(f, &b, first);
+    }
+    s->tiles->end();
+}
+
+/* ---- running */
+
+static void chunk_a(struct phase *f)
+{
+    cpu_parallel(f->g->device, pieces(f->s, f->m, f->s->tiles->mr, f->k), 1, pack_a, f);
+}
+
+static void chunk_b(struct phase *f)
+{
+    cpu_parallel(f->g->device, pieces(f->s, f->n, f->s->tiles->nr, f->k), 1, pack_b, f);
+}
+
+static void chunk_product(struct phase *f)
+{
+    f->next = 0;
+    cpu_parallel(f->g->device, f->g->device->threads, 1, blocks_run, f);
+}
+
+static void own_run(struct cpu_gemm *g, const void *a, const void *b, void *c)
+{
+    const struct driver *s = g->state;
+    struct phase f = {.g = g, .s = s, .scratch = cpu_scratch(g->device), .a = a, .b = b, .c = c};
+    int b_stays = s->chunk_n >= g->n;
+    for (f.k0 = 0; f.k0 < g->k; f.k0 += f.k) {
+        f.k = min64(s->chunk_k, g->k - f.k0);
+        for (f.m0 = 0; f.m0 < g->m; f.m0 += f.m) {
+            f.m = min64(s->chunk_m, g->m - f.m0);
+            chunk_a(&f);
+            for (f.n0 = 0; f.n0 < g->n; f.n0 += f.n) {
+                f.n = min64(s->chunk_n, g->n - f.n0);
+                if (!b_stays || f.m0 == 0)
+                    chunk_b(&f);
+                chunk_product(&f);
+            }
+        }
+    }
+}
+
+static void own_release(struct cpu_gemm *g)
+{
+    free(g->state);
+    g->state = NULL;
+}
+
+/* ---- preparing */
+
+/* Equal ranges of at most about `most`, multiples of unit. */
+static int64_t even(int64_t n, int64_t most, int64_t unit)
+{
+    return round_up(ceil_div(n, ceil_div(n, max64(most, unit))), unit);
+}
+
+static void choose_chunks(struct driver *s, const struct cpu_gemm *g)
+{
+    const struct cpu_tiles *t = s->tiles;
+    int64_t elements = CHUNK_BYTES / t->bytes;
+    s->depth = even(g->k, t->depth, t->kr);
+    s->chunk_k = even(g->k, 4096, s->depth);
+    s->chunk_m = even(g->m, elements / s->chunk_k, t->mr);
+    s->chunk_n = even(g->n, elements / s->chunk_k, t->nr);
+}
+
+/* Blocks small enough that each thread gets several. */
+static void choose_blocks(struct driver *s, const struct cpu_gemm *g)
+{
+    const struct cpu_tiles *t = s->tiles;
+    int64_t m = min64(g->m, s->chunk_m), n = min64(g->n, s->chunk_n), want = 4 * (int64_t)g->device->threads;
+    s->block_m = even(m, BLOCK_ROWS, t->mr);
+    s->block_n = even(n, BLOCK_COLS, t->nr);
+    while (g->device->threads > 1 && ceil_div(m, s->block_m) * ceil_div(n, s->block_n) < want &&
+           (s->block_m > 2 * t->mr || s->block_n > 2 * t->nr))
+        if (s->block_n > 2 * t->nr && s->block_n >= s->block_m)
+            s->block_n = round_up(s->block_n / 2, t->nr);
+        else
+            s->block_m = round_up(s->block_m / 2, t->mr);
+}
+
+static int64_t choose_scratch(struct driver *s, const struct cpu_gemm *g)
+{
+    const struct cpu_tiles *t = s->tiles;
+    int64_t k = round_up(min64(s->chunk_k, g->k), t->kr);
+    int fp32 = g->c.dtype == HD_F32;
+    s->at_b = round_up(round_up(min64(s->chunk_m, g->m), t->mr) * k * t->bytes, ALIGN);
+    s->at_sums = round_up(s->at_b + round_up(min64(s->chunk_n, g->n), t->nr) * k * t->bytes, ALIGN);
+    s->at_threads = s->at_sums;
+    if (!fp32 && s->chunk_k < g->k) {
+        s->sums_ld = round_up(g->n, t->nr);
+        s->at_threads += round_up(round_up(g->m, t->mr) * s->sums_ld * 4, ALIGN);
+    } else if (!fp32) {
+        s->thread_bytes = round_up(s->block_m * s->block_n * 4, ALIGN);
+    }
+    return s->at_threads + s->thread_bytes * g->device->threads;
+}
+
+int32_t cpu_gemm_own(struct cpu_gemm *g, struct hd_error *err)
+{
+    struct driver *s = calloc(1, sizeof *s);
+    int32_t status;
+    if (!s)
+        return hd_fail(err, HD_E_NOMEM, "no memory for a matrix product");
+    s->tiles = cpu_tiles_choose(g->a.dtype);
+    choose_chunks(s, g);
+    choose_blocks(s, g);
+    status = cpu_scratch_reserve(g->device, (size_t)choose_scratch(s, g), err);
+    if (status) {
+        free(s);
+        return status;
+    }
+    g->state = s;
+    g->run = own_run;
+    g->release = own_release;
+    return HD_OK;
+}

@@ -1,0 +1,81 @@
+/* plugins/device-cpu/fast_tiles.c: the fp32 micro-kernels of each instruction set, and the choice among them. The
+ * plain one is whatever 128-bit vectors the compiler's target has. */
+#include "fast_tiles.h"
+
+#include <string.h>
+
+#include "heddle/types.h"
+
+static void nothing(void)
+{
+}
+
+static inline uint16_t cpu_bf16_round(float value)
+{
+    uint32_t x;
+    memcpy(&x, &value, 4);
+    if ((x & 0x7fffffff) > 0x7f800000)
+        return (uint16_t)(x >> 16 | 0x40);
+    return (uint16_t)((x + 0x7fff + (x >> 16 & 1)) >> 16);
+}
+
+#define LANES 4
+#define ROWS 4
+#define TARGET
+#define TITLE "128-bit"
+#define NAME(x) plain_##x
+#include "fast_tiles_simd.h"
+
+#ifdef __x86_64__
+
+#define LANES 8
+#define ROWS 6
+#define TARGET __attribute__((target("avx2,fma")))
+#define TITLE "avx2"
+#define NAME(x) avx2_##x
+#include "fast_tiles_simd.h"
+
+#define LANES 16
+#define ROWS 12
+#define TARGET __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,fma")))
+#define TITLE "avx512"
+#define NAME(x) avx512_##x
+#include "fast_tiles_simd.h"
+
+static int has_avx2(void)
+{
+    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+}
+
+static int has_avx512(void)
+{
+    return has_avx2() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+           __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
+}
+
+#endif
+
+const struct cpu_tiles *cpu_tiles_at(int index)
+{
+    const struct cpu_tiles *all[4];
+    int n = 0;
+    all[n++] = &plain_tiles;
+#ifdef __x86_64__
+    if (has_avx2())
+        all[n++] = &avx2_tiles;
+    if (has_avx512())
+        all[n++] = &avx512_tiles;
+    if (has_avx512() && cpu_tiles_amx())
+        all[n++] = cpu_tiles_amx();
+#endif
+    return index < n ? all[index] : NULL;
+}
+
+const struct cpu_tiles *cpu_tiles_choose(uint32_t dtype)
+{
+    const struct cpu_tiles *best = NULL;
+    for (int i = 0; cpu_tiles_at(i); i++)
+        if (cpu_tiles_at(i)->bytes == 4 || dtype == HD_BF16)
+            best = cpu_tiles_at(i);
+    return best;
+}

@@ -1,0 +1,174 @@
+/* plugins/device-cpu/fast_tiles_simd.h: fp32 micro-kernels for one instruction set. Included by fast_tiles.c with
+ * LANES, ROWS (mr), TARGET, TITLE and NAME(x) defined; nr is two vectors. bf16 is widened when packed. */
+#include "fast_transpose.h"
+
+typedef float NAME(floats) __attribute__((vector_size(LANES * 4), aligned(4), may_alias));
+typedef uint16_t NAME(halves) __attribute__((vector_size(LANES * 2), aligned(2), may_alias));
+
+enum { NAME(cols) = 2 * LANES };
+
+TARGET static void NAME(kernel)(int64_t k, const void *pa, const void *pb, float *c, int64_t ldc, int add)
+{
+    const float *a = pa, *b = pb;
+    NAME(floats) acc[ROWS][2];
+    _Pragma("GCC unroll 16") for (int i = 0; i < ROWS; i++) acc[i][0] = acc[i][1] = (NAME(floats)){0};
+    for (int64_t p = 0; p < k; p++, a += ROWS, b += 2 * LANES) {
+        NAME(floats) b0 = *(const NAME(floats) *)b, b1 = *(const NAME(floats) *)(b + LANES);
+        _Pragma("GCC unroll 16") for (int i = 0; i < ROWS; i++)
+        {
+            acc[i][0] += a[i] * b0;
+            acc[i][1] += a[i] * b1;
+        }
+    }
+    _Pragma("GCC unroll 16") for (int i = 0; i < ROWS; i++)
+    {
+        NAME(floats) *row = (NAME(floats) *)(c + i * ldc);
+        if (add) {
+            acc[i][0] += row[0];
+            acc[i][1] += row[1];
+        }
+        row[0] = acc[i][0];
+        row[1] = acc[i][1];
+    }
+}
+
+/* ---- packing: panels of `width` steps, each [k][width] */
+
+TARGET static inline NAME(words) NAME(widen)(const uint16_t *src)
+{
+    return __builtin_convertvector(*(const NAME(halves) *)src, NAME(words)) << 16;
+}
+
+TARGET static inline NAME(words) NAME(load)(const void *src, uint32_t dtype, int64_t index)
+{
+    return dtype == HD_F32 ? *(const NAME(words) *)((const uint32_t *)src + index)
+                           : NAME(widen)((const uint16_t *)src + index);
+}
+
+static inline uint32_t NAME(load_one)(const void *src, uint32_t dtype, int64_t index)
+{
+    return dtype == HD_F32 ? ((const uint32_t *)src)[index] : (uint32_t)((const uint16_t *)src)[index] << 16;
+}
+
+/* Any strides, `have` of `width` steps; the rest is zero. */
+TARGET static void NAME(pack_edge)(uint32_t *dst, const void *src, uint32_t dtype, int64_t step, int64_t k_step,
+                                   int64_t have, int64_t width, int64_t k)
+{
+    for (int64_t p = 0; p < k; p++, dst += width)
+        for (int64_t i = 0; i < width; i++)
+            dst[i] = i < have ? NAME(load_one)(src, dtype, i * step + p * k_step) : 0;
+}
+
+/* Steps lie side by side: a full panel is rows of `width` words. */
+TARGET static inline __attribute__((always_inline)) void NAME(pack_rows)(uint32_t *dst, const void *src,
+                                                                        uint32_t dtype, int64_t k_step,
+                                                                        int64_t width, int64_t k)
+{
+    for (int64_t p = 0; p < k; p++, dst += width) {
+        int64_t i = 0;
+        for (; i + LANES <= width; i += LANES)
+            *(NAME(words) *)(dst + i) = NAME(load)(src, dtype, p * k_step + i);
+        for (; i < width; i++)
+            dst[i] = NAME(load_one)(src, dtype, p * k_step + i);
+    }
+}
+
+/* Terms lie side by side: up to LANES steps of a panel, transposed LANES terms at a time. */
+TARGET static inline __attribute__((always_inline)) void NAME(pack_columns)(uint32_t *dst, const void *src,
+                                                                           uint32_t dtype, int64_t step,
+                                                                           int64_t steps, int64_t width, int64_t k)
+{
+    int64_t p = 0;
+    for (; p + LANES <= k; p += LANES) {
+        NAME(words) r[LANES];
+        for (int64_t i = 0; i < LANES; i++)
+            r[i] = i < steps ? NAME(load)(src, dtype, i * step + p) : (NAME(words)){0};
+        NAME(transpose)(r);
+        for (int64_t i = 0; i < LANES; i++)
+            if (steps == LANES)
+                *(NAME(words) *)(dst + (p + i) * width) = r[i];
+            else
+                memcpy(dst + (p + i) * width, &r[i], (size_t)steps * 4);
+    }
+    for (; p < k; p++)
+        for (int64_t i = 0; i < steps; i++)
+            dst[p * width + i] = NAME(load_one)(src, dtype, i * step + p);
+}
+
+TARGET static inline __attribute__((always_inline)) void NAME(pack_panel)(uint32_t *dst, const void *src,
+                                                                         uint32_t dtype, int64_t step,
+                                                                         int64_t k_step, int64_t width, int64_t k)
+{
+    size_t size = dtype == HD_F32 ? 4 : 2;
+    if (step == 1)
+        NAME(pack_rows)(dst, src, dtype, k_step, width, k);
+    else
+        for (int64_t i = 0; i < width; i += LANES)
+            NAME(pack_columns)(dst + i, (const char *)src + (size_t)(i * step) * size, dtype, step,
+                               width - i < LANES ? width - i : LANES, width, k);
+}
+
+/* dtype as a constant, so that loads have no branch. */
+TARGET static inline __attribute__((always_inline)) void NAME(pack)(void *dst, const void *src, uint32_t dtype,
+                                                                    int64_t step, int64_t k_step, int64_t count,
+                                                                    int64_t k, int64_t width)
+{
+    uint32_t *to = dst;
+    const char *from = src;
+    size_t size = dtype == HD_F32 ? 4 : 2;
+    for (int64_t i = 0; i < count; i += width, to += width * k, from += (size_t)(width * step) * size)
+        if (count - i < width || (step != 1 && k_step != 1))
+            NAME(pack_edge)(to, from, dtype, step, k_step, count - i < width ? count - i : width, width, k);
+        else if (dtype == HD_F32)
+            NAME(pack_panel)(to, from, HD_F32, step, k_step, width, k);
+        else
+            NAME(pack_panel)(to, from, HD_BF16, step, k_step, width, k);
+}
+
+TARGET static void NAME(pack_a)(void *dst, const void *src, uint32_t dtype, int64_t step, int64_t k_step,
+                                int64_t rows, int64_t k)
+{
+    NAME(pack)(dst, src, dtype, step, k_step, rows, k, ROWS);
+}
+
+TARGET static void NAME(pack_b)(void *dst, const void *src, uint32_t dtype, int64_t step, int64_t k_step,
+                                int64_t cols, int64_t k)
+{
+    NAME(pack)(dst, src, dtype, step, k_step, cols, k, NAME(cols));
+}
+
+/* Round to nearest even; a NaN stays one. */
+TARGET static void NAME(to_bf16)(uint16_t *dst, const float *src, int64_t n)
+{
+    int64_t i = 0;
+    for (; i + LANES <= n; i += LANES) {
+        NAME(words) x = *(const NAME(words) *)(src + i);
+        NAME(words) nan = (NAME(words))((x & 0x7fffffff) > 0x7f800000);
+        NAME(words) y = (x + 0x7fff + ((x >> 16) & 1)) >> 16;
+        y = (nan & ((x >> 16) | 0x40)) | (~nan & y);
+        *(NAME(halves) *)(dst + i) = __builtin_convertvector(y, NAME(halves));
+    }
+    for (; i < n; i++)
+        dst[i] = cpu_bf16_round(src[i]);
+}
+
+static const struct cpu_tiles NAME(tiles) = {
+    .name = TITLE,
+    .mr = ROWS,
+    .nr = NAME(cols),
+    .kr = 1,
+    .bytes = 4,
+    .depth = 256,
+    .begin = nothing,
+    .end = nothing,
+    .pack_a = NAME(pack_a),
+    .pack_b = NAME(pack_b),
+    .kernel = NAME(kernel),
+    .to_bf16 = NAME(to_bf16),
+};
+
+#undef LANES
+#undef ROWS
+#undef TARGET
+#undef TITLE
+#undef NAME

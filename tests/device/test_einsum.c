@@ -1,0 +1,105 @@
+/* The fast einsum against the reference: every shape of product that models make, odd sizes, and what it leaves to the
+ * reference kernel. fp32 to 1e-5 of the norm, bf16 to 1e-2; the same bits for any number of threads. */
+#include "harness.h"
+#include <check.h>
+#include <math.h>
+#include <stdlib.h>
+
+static const struct h_case cases[] = {
+    {"one by one", HD_OP_EINSUM, "h h", "f:", "h=1", {0}},
+    {"dot", HD_OP_EINSUM, "h h", "f:", "h=1031", {0}},
+    {"outer product", HD_OP_EINSUM, "m n", "mn", "m=37 n=45", {0}},
+    {"row times matrix", HD_OP_EINSUM, "k nk", "n", "k=67 n=130", {0}},
+    {"column times matrix", HD_OP_EINSUM, "mk k", "m", "m=130 k=67", {0}},
+    {"projection", HD_OP_EINSUM, "bsh kgdh", "bskgd", "b=2 s=3 k=2 g=3 d=5 h=7", {0}},
+    {"projection, large", HD_OP_EINSUM, "bsh kgdh", "bskgd", "b=3 s=67 k=2 g=3 d=24 h=301", {0}},
+    {"projection of whole panels", HD_OP_EINSUM, "bsh kgdh", "bskgd", "b=2 s=96 k=2 g=3 d=32 h=256", {0}},
+    {"output projection", HD_OP_EINSUM, "bskgd hkgd", "bsh", "b=2 s=33 k=2 g=2 d=24 h=65", {0}},
+    {"gradient of x", HD_OP_EINSUM, "bskgd kgdh", "bsh", "b=2 s=33 k=2 g=3 d=24 h=67", {0}},
+    {"gradient of w", HD_OP_EINSUM, "bskgd bsh", "kgdh", "b=2 s=33 k=2 g=3 d=24 h=67", {0}},
+    {"gradient of w into fp32", HD_OP_EINSUM, "bskgd bsh", "f:kgdh", "b=3 s=101 k=2 g=3 d=24 h=130", {0}},
+    {"gradient of w, other order", HD_OP_EINSUM, "bsh bskgd", "f:kgdh", "b=2 s=65 k=2 g=3 d=24 h=67", {0}},
+    {"both transposed", HD_OP_EINSUM, "km nk", "mn", "k=131 m=66 n=35", {0}},
+    {"many terms", HD_OP_EINSUM, "mk nk", "mn", "m=33 n=34 k=9001", {0}},
+    {"more columns than a chunk", HD_OP_EINSUM, "mk nk", "mn", "m=5 n=5003 k=2500", {0}},
+    {"more rows than a chunk", HD_OP_EINSUM, "mk kn", "f:mn", "m=5003 n=35 k=1300", {0}},
+    {"one expert each", HD_OP_EINSUM, "ebh efh", "ebf", "e=3 b=17 h=70 f=37", {0}},
+    {"experts inside", HD_OP_EINSUM, "beh efh", "bef", "e=3 b=17 h=70 f=37", {0}},
+    {"scores of heads", HD_OP_EINSUM, "bskd btkd", "bkst", "b=2 s=17 t=19 k=3 d=40", {0}},
+    {"rows from two places", HD_OP_EINSUM, "asbk kn", "abns", "a=2 s=5 b=3 k=33 n=7", {0}},
+    {"terms from two places", HD_OP_EINSUM, "akbm knb", "f:amn", "a=2 k=3 b=17 m=34 n=35", {0}},
+    {"extents of one", HD_OP_EINSUM, "bsh kgdh", "bskgd", "b=1 s=1 k=1 g=1 d=33 h=70", {0}},
+};
+
+static const struct {
+    uint32_t dtype;
+    double tolerance;
+} dtypes[] = {{HD_F32, 1e-5}, {HD_BF16, 1e-2}};
+
+START_TEST(product_is_near_its_reference)
+{
+    for (int d = 0; d < 2; d++)
+        h_fast_case(&cases[_i], dtypes[d].dtype, dtypes[d].tolerance, 1);
+}
+END_TEST
+
+/* No product with unit strides, a sum over one operand alone, sums of rounded sums: right, though slower. */
+static const struct h_case declined[] = {
+    {"unit strides in a batch dim", HD_OP_EINSUM, "mke nke", "mne", "m=5 k=6 n=7 e=3", {0}},
+    {"a sum over one operand alone", HD_OP_EINSUM, "mkx nk", "mn", "m=5 k=6 n=7 x=3", {0}},
+};
+
+START_TEST(the_rest_is_left_to_the_reference)
+{
+    struct h_device *fast = h_open(2, H_FAST), *plain = h_open(1, H_REFERENCE);
+    struct h_instr *a = h_make(&declined[_i], HD_F32, 3), *want = h_as(a, HD_F64);
+    h_warnings = 0;
+    h_run(fast, a);
+    h_run(plain, want);
+    h_near(declined[_i].name, a, want, 1e-5);
+    h_free(a);
+    h_free(want);
+    h_close(fast);
+    h_close(plain);
+}
+END_TEST
+
+/* One kernel launched again and again, beside others that share its device's scratch: the same bits. */
+START_TEST(kernels_share_scratch)
+{
+    struct h_device *d = h_open(2, H_FAST);
+    struct h_instr *small = h_make(&cases[5], HD_BF16, 1), *again = h_make(&cases[5], HD_BF16, 1);
+    struct h_instr *large = h_make(&cases[14], HD_F32, 2);
+    struct hd_kernel *first, *second;
+    struct hd_error err = HD_ERROR_INIT;
+    ck_assert_int_eq(h_prepare(d, small, &first, &err), HD_OK);
+    ck_assert_int_eq(d->ops->launch(d->device, first, 0, &err), HD_OK);
+    ck_assert_int_eq(h_prepare(d, large, &second, &err), HD_OK); /* moves the scratch */
+    ck_assert_int_eq(d->ops->launch(d->device, second, 0, &err), HD_OK);
+    ck_assert_int_eq(d->ops->launch(d->device, first, 0, &err), HD_OK);
+    h_run(d, again);
+    h_equal("beside another kernel", small, again);
+    d->ops->release(d->device, first);
+    d->ops->release(d->device, second);
+    h_free(small);
+    h_free(again);
+    h_free(large);
+    h_close(d);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *s = suite_create("einsum");
+    TCase *t = tcase_create("einsum");
+    tcase_set_timeout(t, 60);
+    tcase_add_loop_test(t, product_is_near_its_reference, 0, (int)(sizeof cases / sizeof cases[0]));
+    tcase_add_loop_test(t, the_rest_is_left_to_the_reference, 0, (int)(sizeof declined / sizeof declined[0]));
+    tcase_add_test(t, kernels_share_scratch);
+    suite_add_tcase(s, t);
+    SRunner *r = srunner_create(s);
+    srunner_run_all(r, CK_NORMAL);
+    int failed = srunner_ntests_failed(r);
+    srunner_free(r);
+    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+}
