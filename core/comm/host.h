@@ -1,0 +1,10 @@
+/* core/comm/host: the host table for whoever opens a transport and builds no programs: `heddle bench`, tests.
+ * log, alloc, free, store_put, store_get; the rest is NULL. */
+#ifndef HD_CORE_COMM_HOST_H
+#define HD_CORE_COMM_HOST_H
+
+#include "heddle/host.h"
+
+const struct hd_host *hd__comm_host(void);
+
+#endif

@@ -1,0 +1,567 @@
+/* Collectives, all by one scheme, in the order of the group:
+ *
+ *   post    every member writes what it is about to do, and where its buffers lie, into its slot
+ *   gather  it waits for everyone's slot and compares: a difference is a mismatch, found by all at once
+ *   small   operations carry their data in the slot: everyone has all inputs and computes its own result; finished
+ *   work    else each member does its share, reading and writing the others' buffers where they lie
+ *   drain   and waits until all have done theirs: then its buffers are its own again
+ *
+ * A buffer outside the arena is staged: the operation is cut into steps of a chunk, inputs are copied to the member's
+ * staging before a step, outputs from it afterwards; copying in for step k + 1 happens while others work at step k.
+ *
+ *                    others read my   others write my   my share
+ *   all_reduce       send             recv              a slice of the elements: n sources, n destinations
+ *   all_gather       -                recv              my piece, to all
+ *   reduce_scatter   send             -                 my piece: n sources
+ *   all_to_all       -                recv              my pieces, one to each
+ *   broadcast        send (root's)    -                 my copy of the root's
+ *   reduce           send             recv (root's)     a slice: n sources, to the root
+ */
+#include "shm.h"
+
+enum { BY_SLICE = 1, BY_PEER = 2 };                    /* the share: a slice; one pass a peer; else everything */
+enum { FROM_ME = 0, FROM_ALL, FROM_ROOT, FROM_NONE };  /* also the destinations */
+
+/* pieces: how many times `count` the buffer holds, 0 for n. */
+static const struct rule {
+    const char *name;
+    uint8_t reads, writes, share, reduces, send_pieces, recv_pieces;
+} rules[] = {
+    [HD_COLL_ALL_REDUCE] = {"all_reduce", FROM_ALL, FROM_ALL, BY_SLICE, 1, 1, 1},
+    [HD_COLL_ALL_GATHER] = {"all_gather", FROM_ME, FROM_ALL, 0, 0, 1, 0},
+    [HD_COLL_REDUCE_SCATTER] = {"reduce_scatter", FROM_ALL, FROM_ME, 0, 1, 0, 1},
+    [HD_COLL_ALL_TO_ALL] = {"all_to_all", FROM_ME, FROM_ALL, BY_PEER, 0, 0, 0},
+    [HD_COLL_BROADCAST] = {"broadcast", FROM_ROOT, FROM_ME, 0, 0, 1, 1},
+    [HD_COLL_REDUCE] = {"reduce", FROM_ALL, FROM_ROOT, BY_SLICE, 1, 1, 1},
+    [HD_COLL_BARRIER] = {"barrier", FROM_NONE, FROM_NONE, 0, 0, 0, 0},
+};
+#define RULE(op) (&rules[(op)->coll])
+#define N_RULES (sizeof rules / sizeof *rules)
+
+static uint64_t pieces(uint8_t rule, int32_t n)
+{
+    return rule ? rule : (uint64_t)n;
+}
+
+/* ---- what is compared */
+
+uint64_t shm_coll_what(const struct shm_op *op)
+{
+    return op->coll | op->dtype << 8 | op->redop << 16 | (uint64_t)(uint32_t)op->root << 32;
+}
+
+void shm_coll_text(uint64_t what, uint64_t count, uint64_t tag, char out[160])
+{
+    static const char *const redops[] = {"", " sum", " max", " avg"};
+    uint32_t coll = what & 255;
+    const struct rule *r = coll > 0 && coll < N_RULES ? &rules[coll] : NULL;
+    char root[24] = "", body[64] = "";
+    if (coll == HD_COLL_BROADCAST || coll == HD_COLL_REDUCE)
+        snprintf(root, sizeof root, " root %d", (int)(what >> 32));
+    if (coll != HD_COLL_BARRIER)
+        snprintf(body, sizeof body, " %s%s count %llu", hd_dtype_name(what >> 8 & 255), redops[what >> 16 & 3],
+                 (unsigned long long)count);
+    snprintf(out, 160, "%s%s%s tag %llu", r ? r->name : "?", body, root, (unsigned long long)tag);
+}
+
+static int fail_mismatch(struct shm_op *op, int32_t i, const struct shm_slot *theirs)
+{
+    struct shm_group *g = op->group;
+    struct hd_error e = HD_ERROR_INIT;
+    char mine[160], other[160];
+    shm_coll_text(shm_coll_what(op), op->count, op->tag, mine);
+    shm_coll_text(theirs->what, theirs->count, theirs->tag, other);
+    e.peer = g->ranks[i];
+    hd_fail(&e, HD_E_MISMATCH, "shm: operation %llu of group %s differs: rank %d has %s; rank %d has %s",
+            (unsigned long long)op->seq, g->name, g->ranks[g->me], mine, g->ranks[i], other);
+    return shm_fail(g, &e);
+}
+
+/* ---- where a member's data lies */
+
+static inline uint8_t *payload(struct shm_slot *slot, uint64_t bytes)
+{
+    return bytes <= sizeof slot->tiny ? slot->tiny : slot->payload;
+}
+
+static inline struct shm_slot *slot_of(struct shm_op *op, int32_t i)
+{
+    return op->group->member[i].slot[op->seq & 1];
+}
+
+static uint64_t step_start(const struct shm_op *op)
+{
+    return op->step * op->per_step;
+}
+
+static uint64_t step_count(const struct shm_op *op)
+{
+    return SHM_MIN(op->per_step, op->count - step_start(op));
+}
+
+/* Address of element `at` of the step in `piece` of member i's send (or recv) buffer, for this member to read (write). */
+static uint8_t *place(struct shm_op *op, int32_t i, int recv, uint64_t piece, uint64_t at)
+{
+    struct shm_group *g = op->group;
+    struct shm_member *m = &g->member[i];
+    uint64_t whole = piece * op->count + step_start(op) + at;
+    if (i == g->me)
+        return (recv ? (uint8_t *)op->recv : (uint8_t *)(uintptr_t)op->send) + whole * op->esize;
+    shm_ref ref = slot_of(op, i)->refs[recv];
+    if (ref)
+        return shm_at(g->comm, m->peer, ref) + whole * op->esize;
+    return (recv ? m->out : m->in)[op->step & 1] + (piece * op->per_step + at) * op->esize;
+}
+
+/* ---- posting */
+
+/* Do others read my send buffer, write my recv buffer? */
+static int exposed(const struct shm_op *op, int recv)
+{
+    uint8_t who = recv ? RULE(op)->writes : RULE(op)->reads;
+    return op->group->n > 1 && (who == FROM_ALL || (who == FROM_ROOT && op->root == op->group->me));
+}
+
+static uint64_t send_bytes(const struct shm_op *op)
+{
+    return op->coll == HD_COLL_BARRIER ? 0 : pieces(RULE(op)->send_pieces, op->group->n) * op->count * op->esize;
+}
+
+static uint64_t recv_bytes(const struct shm_op *op)
+{
+    return op->coll == HD_COLL_BARRIER ? 0 : pieces(RULE(op)->recv_pieces, op->group->n) * op->count * op->esize;
+}
+
+/* Fills staging for the present step. */
+static void copy_in(struct shm_op *op)
+{
+    struct shm_group *g = op->group;
+    uint64_t n = step_count(op);
+    if (op->send_ref || !exposed(op, 0))
+        return;
+    for (uint64_t p = 0; p < pieces(RULE(op)->send_pieces, g->n); p++)
+        memcpy(g->member[g->me].in[op->step & 1] + p * op->per_step * op->esize,
+               (const uint8_t *)op->send + (p * op->count + step_start(op)) * op->esize, n * op->esize);
+}
+
+/* What the others wrote to my staging in the present step. My own share went to my buffer directly. */
+static void copy_out(struct shm_op *op)
+{
+    struct shm_group *g = op->group;
+    uint64_t n = step_count(op), first = 0, last = 0;
+    if (op->recv_ref || !exposed(op, 1))
+        return;
+    if (RULE(op)->share == BY_SLICE) {
+        first = op->first;
+        last = op->last;
+    }
+    for (uint64_t p = 0; p < pieces(RULE(op)->recv_pieces, g->n); p++) {
+        const uint8_t *from = g->member[g->me].out[op->step & 1] + p * op->per_step * op->esize;
+        uint8_t *to = (uint8_t *)op->recv + (p * op->count + step_start(op)) * op->esize;
+        if (RULE(op)->share != BY_SLICE && p == (uint64_t)g->me)
+            continue;
+        memcpy(to, from, first * op->esize);
+        memcpy(to + last * op->esize, from + last * op->esize, (n - last) * op->esize);
+    }
+}
+
+static void post(struct shm_op *op)
+{
+    struct shm_group *g = op->group;
+    struct shm_slot *slot = slot_of(op, g->me);
+    uint64_t bytes = send_bytes(op);
+    slot->what = shm_coll_what(op);
+    slot->count = op->count;
+    slot->tag = op->tag;
+    if (op->steps == 0) {
+        if (bytes && (op->coll != HD_COLL_BROADCAST || op->root == g->me))
+            memcpy(payload(slot, bytes), op->send, bytes);
+    } else {
+        slot->refs[0] = op->send_ref = shm_ref_of(g->comm, op->send, bytes);
+        slot->refs[1] = op->recv_ref = shm_ref_of(g->comm, op->recv, recv_bytes(op));
+        copy_in(op);
+    }
+    atomic_store_explicit(&slot->seq, op->seq, memory_order_release);
+    shm_ring_group(g);
+    op->state = OP_POSTED;
+}
+
+/* ---- gathering */
+
+/* 1: all members have reached `goal`. Continues where it stopped the last time. */
+static inline int all_at(struct shm_op *op, int done, uint64_t goal)
+{
+    struct shm_group *g = op->group;
+    for (; op->arrived < g->n; op->arrived++) {
+        struct shm_part *part = g->member[op->arrived].part;
+        if (atomic_load_explicit(done ? &part->done : &part->ready, memory_order_acquire) < goal)
+            return 0;
+    }
+    op->arrived = 0;
+    return 1;
+}
+
+static inline int all_posted(struct shm_op *op)
+{
+    struct shm_group *g = op->group;
+    for (; op->arrived < g->n; op->arrived++)
+        if (atomic_load_explicit(&slot_of(op, op->arrived)->seq, memory_order_acquire) != op->seq)
+            return 0;
+    op->arrived = 0;
+    return 1;
+}
+
+/* HD_OK, or the code with which the group failed. */
+static int32_t compare(struct shm_op *op)
+{
+    struct shm_group *g = op->group;
+    uint64_t what = shm_coll_what(op);
+    for (int32_t i = 0; i < g->n; i++) {
+        struct shm_slot *slot = slot_of(op, i);
+        if (__builtin_expect(slot->what != what || slot->count != op->count || slot->tag != op->tag, 0))
+            return fail_mismatch(op, i, slot);
+    }
+    return HD_OK;
+}
+
+/* Is any exposed buffer of any member outside its arena? */
+static int any_staged(struct shm_op *op)
+{
+    struct shm_group *g = op->group;
+    const struct rule *r = RULE(op);
+    for (int32_t i = 0; i < g->n; i++) {
+        struct shm_slot *slot = slot_of(op, i);
+        int read = r->reads == FROM_ALL || (r->reads == FROM_ROOT && op->root == i);
+        int written = r->writes == FROM_ALL || (r->writes == FROM_ROOT && op->root == i);
+        if (g->n > 1 && ((read && !slot->refs[0]) || (written && !slot->refs[1])))
+            return 1;
+    }
+    return 0;
+}
+
+/* ---- small operations */
+
+static void small_copy(void *to, const void *from, uint64_t bytes)
+{
+    if (to != from && bytes)
+        memmove(to, from, bytes);
+}
+
+static void small_reduce(struct shm_op *op, uint64_t piece)
+{
+    struct shm_group *g = op->group;
+    uint64_t bytes = send_bytes(op), skip = piece * op->count * op->esize;
+    uint8_t *dst = op->recv;
+    for (int32_t i = 0; i < g->n; i++)
+        g->src[i] = payload(slot_of(op, i), bytes) + skip;
+    shm_kernel(g->comm->kernels, op->dtype, op->redop)(&dst, 1, g->src, g->n, op->count, 0);
+}
+
+static void small(struct shm_op *op)
+{
+    struct shm_group *g = op->group;
+    uint64_t bytes = send_bytes(op), piece = op->count * op->esize;
+    if (op->count == 0)
+        return;
+    switch (op->coll) {
+    case HD_COLL_ALL_REDUCE:
+        small_reduce(op, 0);
+        break;
+    case HD_COLL_REDUCE_SCATTER:
+        small_reduce(op, (uint64_t)g->me);
+        break;
+    case HD_COLL_REDUCE:
+        if (g->me == op->root)
+            small_reduce(op, 0);
+        break;
+    case HD_COLL_ALL_GATHER:
+        for (int32_t i = 0; i < g->n; i++)
+            small_copy((uint8_t *)op->recv + (uint64_t)i * piece, payload(slot_of(op, i), bytes), piece);
+        break;
+    case HD_COLL_ALL_TO_ALL:
+        for (int32_t i = 0; i < g->n; i++)
+            small_copy((uint8_t *)op->recv + (uint64_t)i * piece,
+                       payload(slot_of(op, i), bytes) + (uint64_t)g->me * piece, piece);
+        break;
+    case HD_COLL_BROADCAST:
+        small_copy(op->recv, payload(slot_of(op, op->root), bytes), piece);
+        break;
+    default:
+        break; /* barrier */
+    }
+}
+
+/* ---- shares of a step */
+
+/* Sets first, last, passes and the addresses of the present pass. */
+static void plan_pass(struct shm_op *op)
+{
+    struct shm_group *g = op->group;
+    const struct rule *r = RULE(op);
+    int32_t peer = r->share == BY_PEER ? (g->me + op->pass) % g->n : g->me;
+    uint64_t from_piece = r->share == BY_PEER ? (uint64_t)peer : r->send_pieces ? 0 : (uint64_t)g->me;
+    uint64_t to_piece = r->recv_pieces ? 0 : (uint64_t)g->me;
+    op->n_src = op->n_dst = 0;
+    for (int32_t i = 0; i < g->n; i++) {
+        if (r->reads == FROM_ALL || (r->reads == FROM_ROOT ? i == op->root : i == g->me))
+            g->src[op->n_src++] = place(op, i, 0, from_piece, op->first);
+        int mine = r->share == BY_PEER ? i == peer : r->writes == FROM_ALL || (r->writes == FROM_ROOT ? i == op->root : i == g->me);
+        if (mine)
+            g->dst[op->n_dst++] = place(op, i, 1, to_piece, op->first);
+    }
+}
+
+static void plan_step(struct shm_op *op)
+{
+    struct shm_group *g = op->group;
+    uint64_t n = step_count(op), lines = SHM_LINE / op->esize;
+    op->first = 0;
+    op->last = n;
+    op->cursor = 0;
+    op->pass = 0;
+    op->passes = RULE(op)->share == BY_PEER ? g->n : 1;
+    if (RULE(op)->share == BY_SLICE) { /* whole cache lines, so that no two members write one */
+        uint64_t slice = (n + (uint64_t)g->n - 1) / (uint64_t)g->n;
+        slice = (slice + lines - 1) / lines * lines;
+        op->first = SHM_MIN(n, (uint64_t)g->me * slice);
+        op->last = SHM_MIN(n, op->first + slice);
+    }
+    plan_pass(op);
+}
+
+static void copy_piece(struct shm_group *g, struct shm_op *op, uint64_t at, uint64_t count, int stream)
+{
+    enum { BLOCK = 16384 }; /* several destinations: the source comes from the cache after the first */
+    uint64_t bytes = count * op->esize;
+    at *= op->esize;
+    for (uint64_t b = 0; b < bytes; b += BLOCK)
+        for (int32_t j = 0; j < op->n_dst; j++) {
+            uint64_t k = op->n_dst == 1 ? bytes : SHM_MIN((uint64_t)BLOCK, bytes - b);
+            uint8_t *dst = g->dst[j] + at + b;
+            const uint8_t *src = g->src[0] + at + b;
+            if (dst == src) /* in place */
+                ;
+            else if (stream)
+                g->comm->kernels->copy_stream(dst, src, k);
+            else
+                memcpy(dst, src, k);
+            if (op->n_dst == 1)
+                return;
+        }
+}
+
+static void reduce_piece(struct shm_group *g, struct shm_op *op, uint64_t at, uint64_t count, int stream)
+{
+    const uint8_t *src[SHM_MEMBERS];
+    uint8_t *dst[SHM_MEMBERS];
+    for (int32_t i = 0; i < op->n_src; i++)
+        src[i] = g->src[i] + at * op->esize;
+    for (int32_t i = 0; i < op->n_dst; i++) {
+        dst[i] = g->dst[i] + at * op->esize;
+        for (int32_t j = 0; stream && j < op->n_src; j++)
+            stream = dst[i] != src[j]; /* in place: the lines are in the cache already */
+    }
+    shm_kernel(g->comm->kernels, op->dtype, op->redop)(dst, op->n_dst, src, op->n_src, count, stream);
+}
+
+/* A quantum of the share. 1 when the share is finished. */
+static int work(struct shm_op *op)
+{
+    struct shm_group *g = op->group;
+    uint64_t share = op->last - op->first, left = share - op->cursor;
+    uint64_t quantum = (uint64_t)g->comm->settings.quantum / op->esize / (uint64_t)SHM_MAX(op->n_src, op->n_dst);
+    uint64_t count = SHM_MIN(left, SHM_MAX(quantum / 64 * 64, (uint64_t)64));
+    int stream = SHM_MAX(send_bytes(op), recv_bytes(op)) >= (uint64_t)g->comm->settings.stream;
+    if (count) {
+        if (RULE(op)->reduces)
+            reduce_piece(g, op, op->cursor, count, stream);
+        else
+            copy_piece(g, op, op->cursor, count, stream);
+    }
+    op->cursor += count;
+    if (op->cursor < share)
+        return 0;
+    op->cursor = 0;
+    if (++op->pass < op->passes) {
+        plan_pass(op);
+        return 0;
+    }
+    if (stream)
+        g->comm->kernels->fence();
+    return 1;
+}
+
+/* ---- the machine */
+
+static uint64_t mark(const struct shm_op *op, uint64_t steps)
+{
+    return op->seq << SHM_STEP_BITS | steps;
+}
+
+static void pop(struct shm_group *g, struct shm_op *op)
+{
+    g->head = op->next;
+    if (!g->head)
+        g->tail = &g->head;
+    shm_op_finish(op, HD_OK);
+}
+
+static void start_work(struct shm_op *op)
+{
+    if (!any_staged(op)) { /* post() had cut it into steps in case */
+        op->steps = 1;
+        op->per_step = op->count;
+    }
+    plan_step(op);
+    op->state = OP_WORK;
+}
+
+static void share_done(struct shm_op *op)
+{
+    struct shm_part *mine = op->group->member[op->group->me].part;
+    atomic_store_explicit(&mine->done, mark(op, op->step + 1), memory_order_release);
+    if (op->step + 1 < op->steps) {
+        op->step++;
+        copy_in(op);
+        op->step--;
+        atomic_store_explicit(&mine->ready, mark(op, op->step + 1), memory_order_release);
+    }
+    shm_ring_group(op->group);
+    op->state = OP_DRAIN;
+}
+
+/* One state forward: 1; 0: someone else has to come first. */
+static int advance(struct shm_group *g, struct shm_op *op)
+{
+    switch (op->state) {
+    case OP_QUEUED:
+        post(op);
+        return 1;
+    case OP_POSTED:
+        if (!all_posted(op))
+            return 0;
+        if (compare(op) != HD_OK)
+            return 1;
+        if (op->steps == 0) {
+            small(op);
+            pop(g, op);
+        } else {
+            start_work(op);
+        }
+        return 1;
+    case OP_WORK:
+        if (op->step && op->cursor == 0 && op->pass == 0 && !all_at(op, 0, mark(op, op->step)))
+            return 0;
+        if (work(op))
+            share_done(op);
+        return 1;
+    default:
+        if (!all_at(op, 1, mark(op, op->step + 1)))
+            return 0;
+        copy_out(op);
+        if (++op->step == op->steps) {
+            pop(g, op);
+        } else {
+            plan_step(op);
+            op->state = OP_WORK;
+        }
+        return 1;
+    }
+}
+
+int shm_coll_advance(struct shm_group *g)
+{
+    int moved = 0;
+    for (struct shm_op *op = g->head; op; op = g->head) {
+        int before = op->state;
+        if (!advance(g, op))
+            break;
+        moved = 1;
+        if (before == OP_WORK && g->head == op)
+            break; /* a quantum a call */
+    }
+    return moved;
+}
+
+int shm_coll_late(const struct shm_op *op, int32_t i)
+{
+    const struct shm_member *m = &op->group->member[i];
+    switch (op->state) {
+    case OP_QUEUED:
+        return 0;
+    case OP_POSTED:
+        return atomic_load(&m->slot[op->seq & 1]->seq) != op->seq;
+    case OP_WORK:
+        return op->step && atomic_load(&m->part->ready) < mark(op, op->step);
+    default:
+        return atomic_load(&m->part->done) < mark(op, op->step + 1);
+    }
+}
+
+/* ---- enqueueing */
+
+static int32_t check_call(const struct shm_group *g, const struct hd_comm_call *call, struct hd_error *err)
+{
+    if (call->coll < HD_COLL_ALL_REDUCE || call->coll > HD_COLL_BARRIER)
+        return hd_fail(err, HD_E_UNSUPPORTED, "shm: collective %u is unknown", call->coll);
+    if (call->coll == HD_COLL_BARRIER)
+        return HD_OK;
+    const struct rule *r = &rules[call->coll];
+    size_t esize = hd_dtype_size(call->dtype);
+    if (!esize)
+        return hd_fail(err, HD_E_UNSUPPORTED, "shm: %s of dtype %u", r->name, call->dtype);
+    if (r->reduces && (call->redop < HD_SUM || call->redop > HD_AVG))
+        return hd_fail(err, HD_E_UNSUPPORTED, "shm: %s with reduction %u", r->name, call->redop);
+    if ((call->coll == HD_COLL_BROADCAST || call->coll == HD_COLL_REDUCE) && (call->root < 0 || call->root >= g->n))
+        return hd_fail(err, HD_E_INVALID, "shm: %s from root %d in group %s of %d", r->name, call->root, g->name, g->n);
+    if (call->coll == HD_COLL_ALL_TO_ALL && call->send == call->recv && call->count && g->n > 1)
+        return hd_fail(err, HD_E_INVALID, "shm: all_to_all cannot be in place");
+    if (call->count > (UINT64_C(1) << 55) / esize / (uint64_t)g->n)
+        return hd_fail(err, HD_E_INVALID, "shm: %s of %llu elements", r->name, (unsigned long long)call->count);
+    return HD_OK;
+}
+
+/* How it is cut if it has to be staged; 0 steps: small. Depends only on what all members agree on. */
+static void cut(struct shm_op *op)
+{
+    const struct shm_settings *s = &op->group->comm->settings;
+    uint64_t most = SHM_MAX(pieces(RULE(op)->send_pieces, op->group->n), pieces(RULE(op)->recv_pieces, op->group->n));
+    op->steps = 0;
+    op->per_step = op->count;
+    if (op->coll == HD_COLL_BARRIER || op->count == 0 || send_bytes(op) <= (uint64_t)s->small)
+        return;
+    op->per_step = SHM_MAX((uint64_t)s->stage / op->esize / most / 16 * 16, (uint64_t)1);
+    op->steps = (op->count + op->per_step - 1) / op->per_step;
+}
+
+int32_t shm_collective(struct hd_comm_group *group, const struct hd_comm_call *call, hd_request *request,
+                       struct hd_error *err)
+{
+    struct shm_group *g = (struct shm_group *)group;
+    int32_t code = shm_usable(g, err);
+    if (code != HD_OK || (code = check_call(g, call, err)) != HD_OK)
+        return code;
+    struct shm_op *op = shm_op_new(g, SHM_COLLECTIVE, err);
+    if (!op)
+        return HD_E_NOMEM;
+    op->coll = call->coll;
+    op->dtype = call->dtype;
+    op->redop = RULE(op)->reduces ? call->redop : 0;
+    op->root = call->coll == HD_COLL_BROADCAST || call->coll == HD_COLL_REDUCE ? call->root : 0;
+    op->send = call->send;
+    op->recv = call->recv;
+    op->count = call->coll == HD_COLL_BARRIER ? 0 : call->count;
+    op->tag = call->tag;
+    op->esize = call->coll == HD_COLL_BARRIER ? 1 : (uint32_t)hd_dtype_size(call->dtype);
+    if (call->coll == HD_COLL_BARRIER)
+        op->dtype = 0;
+    op->send_ref = op->recv_ref = 0;
+    op->seq = ++g->seq;
+    cut(op);
+    *g->tail = op;
+    g->tail = &op->next;
+    if (g->head == op)
+        post(op);
+    *request = shm_op_request(op);
+    return HD_OK;
+}

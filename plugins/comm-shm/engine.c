@@ -1,0 +1,350 @@
+/* Operations: their pool and numbers, progress, completion, failure.
+ *
+ * A request is the operation's index and generation. A failure belongs to a group: its first error is kept, everything
+ * pending there completes with it, and later calls return it. */
+#include "shm.h"
+
+#define HEALTH_SECONDS 0.005
+
+/* ---- the pool */
+
+static int more_ops(struct hd_comm *comm)
+{
+    struct shm_op **block = comm->host->alloc((comm->n_blocks + 1) * sizeof *block);
+    struct shm_op *ops = comm->host->alloc(SHM_OPS_BLOCK * sizeof *ops);
+    if (!block || !ops) {
+        comm->host->free(block);
+        comm->host->free(ops);
+        return -1;
+    }
+    if (comm->n_blocks)
+        memcpy(block, comm->block, comm->n_blocks * sizeof *block);
+    comm->host->free(comm->block);
+    comm->block = block;
+    block[comm->n_blocks] = ops;
+    for (uint32_t i = SHM_OPS_BLOCK; i-- > 0;) {
+        ops[i].index = comm->n_blocks * SHM_OPS_BLOCK + i;
+        ops[i].generation = 1;
+        ops[i].next = comm->free_ops;
+        comm->free_ops = &ops[i];
+    }
+    comm->n_blocks++;
+    return 0;
+}
+
+struct shm_op *shm_op_new(struct shm_group *group, uint32_t kind, struct hd_error *err)
+{
+    struct hd_comm *comm = group->comm;
+    if (!comm->free_ops && more_ops(comm) != 0) {
+        hd_fail(err, HD_E_NOMEM, "shm: no memory");
+        return NULL;
+    }
+    struct shm_op *op = comm->free_ops;
+    comm->free_ops = op->next;
+    op->next = NULL;
+    op->group = group;
+    op->used = 1;
+    op->done = 0;
+    op->code = HD_OK;
+    op->kind = (uint8_t)kind;
+    op->state = OP_QUEUED;
+    op->since = 0; /* the clock is read when it first has to wait */
+    op->arrived = 0;
+    op->step = op->cursor = 0;
+    op->pass = 0;
+    return op;
+}
+
+hd_request shm_op_request(const struct shm_op *op)
+{
+    return (uint64_t)op->generation << 32 | op->index;
+}
+
+void shm_op_finish(struct shm_op *op, int32_t code)
+{
+    op->done = 1;
+    op->code = code;
+}
+
+static void release(struct hd_comm *comm, struct shm_op *op)
+{
+    op->used = 0;
+    op->generation++;
+    op->next = comm->free_ops;
+    comm->free_ops = op;
+}
+
+static struct shm_op *lookup(struct hd_comm *comm, hd_request request)
+{
+    uint32_t index = (uint32_t)request, block = index / SHM_OPS_BLOCK;
+    if (block >= comm->n_blocks)
+        return NULL;
+    struct shm_op *op = &comm->block[block][index % SHM_OPS_BLOCK];
+    return op->used && op->generation == (uint32_t)(request >> 32) ? op : NULL;
+}
+
+/* ---- failure */
+
+static void finish_all(struct shm_group *g, int32_t code)
+{
+    struct shm_op *lists[] = {g->head, g->mail};
+    g->head = g->mail = NULL;
+    g->tail = &g->head;
+    for (int k = 0; k < 2; k++)
+        for (struct shm_op *op = lists[k], *next; op; op = next) {
+            next = op->next;
+            shm_op_finish(op, code);
+        }
+}
+
+int32_t shm_fail(struct shm_group *g, const struct hd_error *err)
+{
+    struct shm_part *mine = g->member[g->me].part;
+    if (g->error.code == HD_OK) {
+        g->error = *err;
+        g->error.scope = HD_SCOPE_GROUP;
+        snprintf(mine->why, sizeof mine->why, "%.511s", err->message);
+        atomic_store(&mine->failed, err->code);
+        finish_all(g, err->code);
+        shm_ring_group(g);
+    }
+    return g->error.code;
+}
+
+void shm_ops_orphan(struct shm_group *g)
+{
+    finish_all(g, HD_E_CANCELLED);
+    for (uint32_t b = 0; b < g->comm->n_blocks; b++)
+        for (int i = 0; i < SHM_OPS_BLOCK; i++)
+            if (g->comm->block[b][i].group == g)
+                g->comm->block[b][i].group = NULL;
+}
+
+static void copy_error(struct hd_error *to, const struct hd_error *from)
+{
+    if (!to)
+        return;
+    to->code = from->code;
+    to->scope = from->scope;
+    to->peer = from->peer;
+    to->native = from->native;
+    memcpy(to->message, from->message, sizeof to->message);
+}
+
+/* Ends every group of an aborted transport. */
+static int32_t aborted(struct hd_comm *comm, uint32_t by)
+{
+    const struct shm_control *who = comm->control.base;
+    struct hd_error e = HD_ERROR_INIT;
+    int32_t rank = by == UINT32_MAX ? comm->world.rank : (int32_t)by - 1;
+    if (rank != comm->world.rank && rank >= 0 && rank < comm->world.size && comm->peer[rank])
+        who = SHM_CONTROL(comm->peer[rank]);
+    e.peer = rank;
+    hd_fail(&e, HD_E_CANCELLED, "shm: rank %d aborted: %.255s", rank, who->reason);
+    for (struct shm_group *g = comm->groups; g; g = g->next)
+        shm_fail(g, &e);
+    return HD_E_CANCELLED;
+}
+
+static uint32_t abort_flag(const struct hd_comm *comm)
+{
+    return atomic_load_explicit(&((struct shm_control *)comm->control.base)->aborted, memory_order_relaxed);
+}
+
+int32_t shm_usable(struct shm_group *g, struct hd_error *err)
+{
+    uint32_t by = abort_flag(g->comm);
+    if (__builtin_expect(by != 0, 0))
+        aborted(g->comm, by);
+    if (__builtin_expect(g->error.code != HD_OK, 0)) {
+        copy_error(err, &g->error);
+        return g->error.code;
+    }
+    return HD_OK;
+}
+
+/* ---- health: looked at a few hundred times a second, and only while something waits */
+
+static const char *op_text(const struct shm_op *op, char out[160])
+{
+    if (op->kind == SHM_COLLECTIVE)
+        shm_coll_text(shm_coll_what(op), op->count, op->tag, out);
+    else
+        snprintf(out, 160, "%s of %llu bytes %s rank %d (stream %u)", op->kind == SHM_SEND ? "send" : "recv",
+                 (unsigned long long)op->bytes, op->kind == SHM_SEND ? "to" : "from", op->group->ranks[op->peer],
+                 op->stream);
+    return out;
+}
+
+static int waits_for(const struct shm_op *op, int32_t i)
+{
+    return op->kind == SHM_COLLECTIVE ? shm_coll_late(op, i) : op->peer == i;
+}
+
+static void late_members(const struct shm_op *op, char *out, size_t room, int64_t *first)
+{
+    size_t n = 0;
+    *first = -1;
+    for (int32_t i = 0; i < op->group->n && n < room; i++)
+        if (i != op->group->me && waits_for(op, i)) {
+            n += (size_t)snprintf(out + n, room - n, "%s%d", n ? ", " : "", op->group->ranks[i]);
+            *first = *first < 0 ? op->group->ranks[i] : *first;
+        }
+}
+
+static int32_t fail_late(struct shm_op *op, double waited)
+{
+    struct hd_error e = HD_ERROR_INIT;
+    char late[256] = "", text[160];
+    late_members(op, late, sizeof late, &e.peer);
+    if (e.peer >= 0)
+        hd_fail(&e, HD_E_TIMEOUT, "shm: %s in group %s: no sign of rank %s after %.1f s", op_text(op, text),
+                op->group->name, late, waited);
+    else
+        hd_fail(&e, HD_E_TIMEOUT, "shm: %s in group %s did not finish in %.1f s", op_text(op, text), op->group->name,
+                waited);
+    return shm_fail(op->group, &e);
+}
+
+/* A member that will never come: dead, gone, or out of the group. Whatever it did before was looked at already. */
+static int32_t fail_gone(struct shm_op *op, int32_t i)
+{
+    struct hd_error e = HD_ERROR_INIT;
+    struct shm_member *m = &op->group->member[i];
+    char text[160];
+    int32_t failed = atomic_load(&m->part->failed);
+    e.peer = m->peer->rank;
+    if (failed != HD_OK)
+        hd_fail(&e, failed, "shm: rank %d gave group %s up: %.511s", m->peer->rank, op->group->name, m->part->why);
+    else if (shm_peer_gone(m->peer))
+        hd_fail(&e, HD_E_PEER, "shm: rank %d (process %d) died; %s in group %s cannot complete", m->peer->rank,
+                m->peer->pid, op_text(op, text), op->group->name);
+    else
+        hd_fail(&e, HD_E_PEER, "shm: rank %d has closed the transport; %s in group %s cannot complete", m->peer->rank,
+                op_text(op, text), op->group->name);
+    return shm_fail(op->group, &e);
+}
+
+static int is_gone(struct shm_member *m)
+{
+    return m->peer && (atomic_load(&m->part->failed) != HD_OK || atomic_load(&SHM_CONTROL(m->peer)->closed) ||
+                       shm_peer_gone(m->peer));
+}
+
+static int advance(struct shm_group *g)
+{
+    int moved = g->head ? shm_coll_advance(g) : 0;
+    return g->mail ? moved | shm_mail_advance(g) : moved;
+}
+
+static void check_group(struct shm_group *g, double now)
+{
+    uint8_t gone[SHM_MEMBERS];
+    int any = 0;
+    for (int32_t i = 0; i < g->n; i++)
+        any |= gone[i] = (uint8_t)is_gone(&g->member[i]);
+    while (any && advance(g)) /* what they published before they went still counts */
+        continue;
+    struct shm_op *lists[] = {g->head, g->mail};
+    for (int k = 0; k < 2; k++)
+        for (struct shm_op *op = lists[k]; op && g->error.code == HD_OK; op = op->next) {
+            for (int32_t i = 0; any && i < g->n && g->error.code == HD_OK; i++)
+                if (gone[i] && waits_for(op, i))
+                    fail_gone(op, i);
+            if (g->error.code != HD_OK)
+                return;
+            if (op->since == 0)
+                op->since = now;
+            else if (now - op->since > g->comm->world.timeout)
+                fail_late(op, now - op->since);
+            if (k == 0)
+                break; /* collectives behind the head wait for the head */
+        }
+}
+
+static void check_health(struct hd_comm *comm)
+{
+    double now = shm_now();
+    if (now - comm->checked < HEALTH_SECONDS)
+        return;
+    comm->checked = now;
+    for (struct shm_group *g = comm->groups; g; g = g->next)
+        if (g->head || g->mail)
+            check_group(g, now);
+}
+
+/* ---- progress, test, wait */
+
+static int progress(struct hd_comm *comm)
+{
+    int moved = 0;
+    uint32_t by = abort_flag(comm);
+    if (__builtin_expect(by != 0, 0)) {
+        aborted(comm, by);
+        return 1;
+    }
+    for (struct shm_group *g = comm->groups; g; g = g->next)
+        if (g->head || g->mail)
+            moved |= advance(g);
+    if (moved)
+        comm->idle = 0;
+    else if ((++comm->idle & 255) == 0 || comm->idle_since != 0)
+        check_health(comm);
+    return moved;
+}
+
+int32_t shm_progress(struct hd_comm *comm, struct hd_error *err)
+{
+    (void)err; /* failures belong to the requests */
+    return progress(comm);
+}
+
+static int32_t finish(struct hd_comm *comm, struct shm_op *op, struct hd_error *err)
+{
+    int32_t code = op->code;
+    if (code != HD_OK) {
+        if (op->group)
+            copy_error(err, &op->group->error);
+        else
+            hd_fail(err, code, "shm: the group was freed while the operation was under way");
+    }
+    release(comm, op);
+    return code;
+}
+
+int32_t shm_test(struct hd_comm *comm, hd_request request, int32_t *done, struct hd_error *err)
+{
+    struct shm_op *op = lookup(comm, request);
+    if (!op)
+        return hd_fail(err, HD_E_INVALID, "shm: request %llx is unknown, or was completed before",
+                       (unsigned long long)request);
+    if (!op->done) {
+        *done = 0;
+        return HD_OK;
+    }
+    *done = 1;
+    return finish(comm, op, err);
+}
+
+int32_t shm_wait(struct hd_comm *comm, hd_request request, double deadline, struct hd_error *err)
+{
+    struct shm_op *op = lookup(comm, request);
+    if (!op)
+        return hd_fail(err, HD_E_INVALID, "shm: request %llx is unknown, or was completed before",
+                       (unsigned long long)request);
+    comm->idle = 0;
+    comm->idle_since = 0;
+    while (!op->done) {
+        if (progress(comm) || op->done)
+            continue;
+        shm_relax(comm);
+        if (comm->idle_since == 0 || (comm->idle & 7) != 0)
+            continue;
+        double now = shm_now();
+        if (now > deadline) {
+            double since = op->since != 0 ? op->since : now;
+            fail_late(op->kind == SHM_COLLECTIVE ? op->group->head : op, now - since);
+        }
+    }
+    return finish(comm, op, err);
+}

@@ -1,0 +1,238 @@
+/* Groups: a part per member, mapped by all members before the call returns. */
+#include <unistd.h>
+
+#include "shm.h"
+
+struct layout {
+    size_t slot[2], slot_bytes, in[2], out[2], box, stage_box, bytes;
+};
+
+static size_t line_up(size_t n)
+{
+    return (n + SHM_LINE - 1) / SHM_LINE * SHM_LINE;
+}
+
+static struct layout layout_of(const struct hd_comm *comm, int32_t n)
+{
+    struct layout l = {.slot_bytes = line_up(sizeof(struct shm_slot) + (size_t)comm->settings.small)};
+    size_t stage = line_up((size_t)comm->settings.stage), at = line_up(sizeof(struct shm_part));
+    for (int k = 0; k < 2; k++, at += l.slot_bytes)
+        l.slot[k] = at;
+    l.box = at;
+    at = (at + (size_t)n * sizeof(struct shm_box) + SHM_PAGE - 1) / SHM_PAGE * SHM_PAGE;
+    for (int k = 0; k < 2; k++, at += stage)
+        l.in[k] = at;
+    for (int k = 0; k < 2; k++, at += stage)
+        l.out[k] = at;
+    l.stage_box = at;
+    l.bytes = at + (size_t)n * 2 * stage;
+    return l;
+}
+
+static uint64_t hash_of(const char *name, const int32_t *ranks, int32_t n)
+{
+    uint64_t h = UINT64_C(0xcbf29ce484222325);
+    for (; *name; name++)
+        h = (h ^ (uint8_t)*name) * UINT64_C(0x100000001b3);
+    for (int32_t i = 0; i < n; i++)
+        for (int b = 0; b < 32; b += 8)
+            h = (h ^ ((uint32_t)ranks[i] >> b & 255)) * UINT64_C(0x100000001b3);
+    return h;
+}
+
+/* How many groups with this hash were made before: a group may be freed and made again. */
+static int32_t note_made(struct hd_comm *comm, uint64_t hash, uint32_t *before, struct hd_error *err)
+{
+    *before = 0;
+    for (uint32_t i = 0; i < comm->n_made; i++)
+        *before += comm->made[i] == hash;
+    if (comm->n_made == comm->made_room) {
+        uint32_t room = comm->made_room ? comm->made_room * 2 : 32;
+        uint64_t *made = comm->host->alloc(room * sizeof *made);
+        if (!made)
+            return hd_fail(err, HD_E_NOMEM, "shm: no memory");
+        if (comm->n_made)
+            memcpy(made, comm->made, comm->n_made * sizeof *made);
+        comm->host->free(comm->made);
+        comm->made = made;
+        comm->made_room = room;
+    }
+    comm->made[comm->n_made++] = hash;
+    return HD_OK;
+}
+
+static int32_t check_members(const struct hd_comm *comm, const char *name, const int32_t *ranks, int32_t n,
+                             int32_t *me, struct hd_error *err)
+{
+    *me = -1;
+    if (n < 1 || n > SHM_MEMBERS)
+        return hd_fail(err, HD_E_INVALID, "shm: group %s of %d ranks (1 to %d allowed)", name, n, SHM_MEMBERS);
+    for (int32_t i = 0; i < n; i++) {
+        if (ranks[i] < 0 || ranks[i] >= comm->world.size)
+            return hd_fail(err, HD_E_INVALID, "shm: group %s names rank %d of a world of %d", name, ranks[i],
+                           comm->world.size);
+        for (int32_t j = 0; j < i; j++)
+            if (ranks[j] == ranks[i])
+                return hd_fail(err, HD_E_INVALID, "shm: group %s names rank %d twice", name, ranks[i]);
+        if (ranks[i] == comm->world.rank)
+            *me = i;
+    }
+    if (*me < 0)
+        return hd_fail(err, HD_E_INVALID, "shm: rank %d asks for group %s, of which it is no member",
+                       comm->world.rank, name);
+    return HD_OK;
+}
+
+static struct shm_group *group_alloc(struct hd_comm *comm, const char *name, const int32_t *ranks, int32_t n)
+{
+    size_t members = line_up((size_t)n * sizeof(struct shm_member)), pointers = (size_t)n * sizeof(void *);
+    uint8_t *memory = comm->host->alloc(line_up(sizeof(struct shm_group)) + members + 2 * pointers +
+                                        (size_t)n * sizeof *ranks);
+    if (!memory)
+        return NULL;
+    struct shm_group *g = (void *)memory;
+    g->member = (void *)(memory += line_up(sizeof *g));
+    g->src = (void *)(memory += members);
+    g->dst = (void *)(memory += pointers);
+    g->ranks = memcpy(memory + pointers, ranks, (size_t)n * sizeof *ranks);
+    g->comm = comm;
+    g->n = n;
+    g->tail = &g->head;
+    g->error = (struct hd_error)HD_ERROR_INIT;
+    snprintf(g->name, sizeof g->name, "%s", name);
+    for (int32_t i = 0; i < n; i++)
+        g->member[i].segment.fd = -1;
+    return g;
+}
+
+static void place_member(struct shm_member *m, const struct layout *l)
+{
+    uint8_t *base = m->segment.base;
+    m->part = (void *)base;
+    for (int k = 0; k < 2; k++) {
+        m->slot[k] = (void *)(base + l->slot[k]);
+        m->in[k] = base + l->in[k];
+        m->out[k] = base + l->out[k];
+    }
+}
+
+static void place_pairs(struct shm_group *g, const struct layout *l)
+{
+    size_t stage = line_up((size_t)g->comm->settings.stage);
+    uint8_t *mine = g->member[g->me].segment.base;
+    for (int32_t i = 0; i < g->n; i++) {
+        struct shm_pair *p = &g->member[i].pair;
+        uint8_t *theirs = g->member[i].segment.base;
+        p->mine = (struct shm_box *)(mine + l->box) + i;
+        p->theirs = (struct shm_box *)(theirs + l->box) + g->me;
+        p->stage_out = mine + l->stage_box + (size_t)i * 2 * stage;
+        p->stage_in = theirs + l->stage_box + (size_t)g->me * 2 * stage;
+        p->out_turn = p->in_turn = 1;
+    }
+}
+
+/* All have mapped all: nobody's descriptor is needed any more, and whoever leaves early hurts nobody. */
+static int32_t await_members(struct shm_group *g, struct hd_error *err)
+{
+    double deadline = shm_now() + g->comm->world.timeout, look = 0;
+    atomic_store(&g->member[g->me].part->mapped, 1);
+    g->comm->idle = 0;
+    for (int32_t i = 0; i < g->n;) {
+        struct shm_peer *peer = g->member[i].peer;
+        if (atomic_load(&g->member[i].part->mapped)) {
+            i++;
+            continue;
+        }
+        g->comm->idle++;
+        shm_relax(g->comm);
+        if (shm_now() < look)
+            continue;
+        look = shm_now() + 0.005;
+        if (err)
+            err->peer = peer->rank;
+        int gone = shm_peer_gone(peer) || atomic_load(&SHM_CONTROL(peer)->closed);
+        if (gone && !atomic_load(&g->member[i].part->mapped))
+            return hd_fail(err, HD_E_PEER, "shm: rank %d died while group %s was made", peer->rank, g->name);
+        if (atomic_load(&((struct shm_control *)g->comm->control.base)->aborted))
+            return hd_fail(err, HD_E_CANCELLED, "shm: aborted while group %s was made", g->name);
+        if (look > deadline)
+            return hd_fail(err, HD_E_TIMEOUT, "shm: rank %d did not join group %s within %.0f s", peer->rank, g->name,
+                           g->comm->world.timeout);
+    }
+    if (err)
+        err->peer = -1;
+    return HD_OK;
+}
+
+static int32_t map_members(struct shm_group *g, const char *prefix, struct hd_error *err)
+{
+    struct hd_comm *comm = g->comm;
+    struct layout l = layout_of(comm, g->n);
+    char key[192];
+    int32_t code = shm_segment_create(comm, l.bytes, 0, &g->member[g->me].segment, err);
+    if (code != HD_OK)
+        return code;
+    snprintf(key, sizeof key, "%s/%d", prefix, g->me);
+    code = shm_announce(comm, key, &g->member[g->me].segment, err);
+    for (int32_t i = 0; i < g->n && code == HD_OK; i++) {
+        if (i != g->me) {
+            code = shm_meet(comm, g->ranks[i], err);
+            if (code != HD_OK)
+                return code;
+            g->member[i].peer = comm->peer[g->ranks[i]];
+            snprintf(key, sizeof key, "%s/%d", prefix, i);
+            code = shm_attach(comm, key, g->ranks[i], &g->member[i].segment, NULL, err);
+        }
+        if (code == HD_OK)
+            place_member(&g->member[i], &l);
+    }
+    if (code != HD_OK)
+        return code;
+    place_pairs(g, &l);
+    shm_look_at_cores(comm);
+    return await_members(g, err);
+}
+
+int32_t shm_group(struct hd_comm *comm, const char *name, const int32_t *ranks, int32_t n, struct hd_comm_group **group,
+                  struct hd_error *err)
+{
+    char prefix[160];
+    int32_t me;
+    uint32_t before;
+    uint64_t hash = hash_of(name, ranks, SHM_MAX(n, 0));
+    int32_t code = check_members(comm, name, ranks, n, &me, err);
+    if (code != HD_OK || (code = note_made(comm, hash, &before, err)) != HD_OK)
+        return code;
+    struct shm_group *g = group_alloc(comm, name, ranks, n);
+    if (!g)
+        return hd_fail(err, HD_E_NOMEM, "shm: no memory");
+    g->me = me;
+    g->next = comm->groups;
+    comm->groups = g;
+    snprintf(prefix, sizeof prefix, "%s/group/%016llx.%u", comm->instance, (unsigned long long)hash, before);
+    code = map_members(g, prefix, err);
+    if (code != HD_OK) {
+        shm_group_free((struct hd_comm_group *)g);
+        return code;
+    }
+    close(g->member[me].segment.fd);
+    g->member[me].segment.fd = -1;
+    *group = (struct hd_comm_group *)g;
+    return HD_OK;
+}
+
+void shm_group_free(struct hd_comm_group *group)
+{
+    struct shm_group *g = (struct shm_group *)group;
+    if (!g)
+        return;
+    for (struct shm_group **at = &g->comm->groups; *at; at = &(*at)->next)
+        if (*at == g) {
+            *at = g->next;
+            break;
+        }
+    shm_ops_orphan(g);
+    for (int32_t i = 0; i < g->n; i++)
+        shm_segment_free(&g->member[i].segment);
+    g->comm->host->free(g);
+}

@@ -1,0 +1,137 @@
+#include "tests/comm/ranks.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "core/base/option.h"
+#include "core/comm/host.h"
+#include "core/plugin/plugin.h"
+
+const char *transport_name = "shm", *transport_folder = ".";
+
+static int parse_settings(const struct hd__component *component, const char *text, void *settings,
+                          struct hd__arena *arena, struct hd_error *err)
+{
+    struct hd__options table = {component->options, component->n_options, sizeof(struct hd_option)};
+    if (hd__options_defaults(&table, settings, arena, err) != HD_OK)
+        return -1;
+    while (text && *text) {
+        char name[64], value[64];
+        int used = 0;
+        if (sscanf(text, " %63[^=]=%63s%n", name, value, &used) != 2)
+            return -1;
+        int64_t i = hd__option_find(&table, name);
+        if (i >= 0) { /* another transport has other options */
+            struct hd_option option = hd__option_at(&table, (size_t)i);
+            if (hd__option_parse(&option, value, settings, arena, err) != HD_OK)
+                return -1;
+        }
+        text += used;
+    }
+    return 0;
+}
+
+static int open_transport(struct rank *rank, const struct ranks_options *o, double dead_after, struct hd_error *err)
+{
+    struct hd__plugins *plugins = hd__plugins_create(hd__comm_host());
+    struct hd__arena arena = {0};
+    const struct hd__component *component;
+    if (hd__plugins_add_folder(plugins, transport_folder, err) != HD_OK ||
+        hd__plugin_find(plugins, HD_KIND_COMM, transport_name, &component, err) != HD_OK)
+        return -1;
+    void *settings = hd__arena_alloc(&arena, component->settings_size);
+    if (parse_settings(component, o->settings, settings, &arena, err) != 0)
+        return -1;
+    struct hd_world world = {.struct_size = sizeof world,
+                             .rank = rank->rank,
+                             .size = rank->size,
+                             .local_rank = rank->rank,
+                             .local_size = rank->size,
+                             .store = rank->store,
+                             .instance = "comm/test",
+                             .timeout = rank->timeout,
+                             .dead_after = dead_after};
+    rank->ops = &component->ops.comm; /* the registry lives as long as the process */
+    return rank->ops->open(hd__comm_host(), settings, &world, &rank->comm, err);
+}
+
+static int rank_main(struct rank *rank, const struct ranks_options *o, uint16_t port, const uint8_t *secret,
+                     int (*body)(struct rank *rank))
+{
+    struct hd_error err = HD_ERROR_INIT;
+    double dead_after = o->dead_after > 0 ? o->dead_after : 10;
+    struct hd__store_options store = {
+        .host = "127.0.0.1", .port = port, .rank = rank->rank, .size = rank->size, .dead_after = dead_after};
+    memcpy(store.secret, secret, HD__SECRET_BYTES);
+    if (hd__store_connect(&store, hd__now() + 20, &rank->store, &err) != HD_OK ||
+        (!o->no_transport && open_transport(rank, o, dead_after, &err) != HD_OK)) {
+        fprintf(stderr, "rank %d: %s\n", rank->rank, err.message);
+        return 2;
+    }
+    int result = body(rank);
+    if (rank->comm)
+        rank->ops->close(rank->comm);
+    hd__store_close(rank->store);
+    return result;
+}
+
+static int wait_ranks(const pid_t *pids, int32_t n, const int *expect_signal)
+{
+    double deadline = hd__now() + 60;
+    int bad = 0, status;
+    for (int32_t left = n; left > 0;) {
+        pid_t pid = waitpid(-1, &status, WNOHANG);
+        if (pid <= 0) {
+            if (hd__now() > deadline) {
+                fprintf(stderr, "ranks hang: killed\n");
+                for (int32_t r = 0; r < n; r++)
+                    kill(pids[r], SIGKILL);
+                while (waitpid(-1, &status, 0) > 0)
+                    continue;
+                return 1;
+            }
+            usleep(1000);
+            continue;
+        }
+        for (int32_t r = 0; r < n; r++)
+            if (pids[r] == pid) {
+                int sig = WIFSIGNALED(status) ? WTERMSIG(status) : 0, want = expect_signal ? expect_signal[r] : 0;
+                if (sig != want || (!sig && WEXITSTATUS(status) != 0)) {
+                    fprintf(stderr, "rank %d ended with status %d, signal %d\n", r, WEXITSTATUS(status), sig);
+                    bad = 1;
+                }
+                left--;
+            }
+    }
+    return bad;
+}
+
+int run_ranks(const struct ranks_options *o, int (*body)(struct rank *rank), const int *expect_signal)
+{
+    struct hd__server_options server_options = {
+        .address = "127.0.0.1", .size = o->size, .rank = -1, .dead_after = o->dead_after > 0 ? o->dead_after : 10};
+    struct hd__server *server;
+    struct hd_error err = HD_ERROR_INIT;
+    pid_t pids[64];
+    hd__secret_make(server_options.secret);
+    if (hd__server_open(&server_options, &server, &err) != HD_OK) {
+        fprintf(stderr, "server: %s\n", err.message);
+        return 1;
+    }
+    fflush(NULL);
+    for (int32_t r = 0; r < o->size; r++) {
+        pids[r] = fork();
+        if (pids[r] == 0) {
+            prctl(PR_SET_PDEATHSIG, SIGKILL);
+            struct rank rank = {.rank = r, .size = o->size, .timeout = o->timeout > 0 ? o->timeout : 30};
+            _exit(rank_main(&rank, o, hd__server_port(server), server_options.secret, body));
+        }
+    }
+    int bad = wait_ranks(pids, o->size, expect_signal);
+    hd__server_close(server);
+    return bad;
+}

@@ -1,0 +1,42 @@
+/* Forked ranks with a rendezvous, each with a transport opened: what the suites of this folder share. */
+#ifndef TESTS_COMM_RANKS_H
+#define TESTS_COMM_RANKS_H
+
+#include "core/base/base.h"
+#include "core/comm/store.h"
+#include "heddle/comm.h"
+
+struct rank {
+    int32_t rank, size;
+    struct hd_store *store;
+    const struct hd_comm_ops *ops;
+    struct hd_comm *comm; /* NULL where the run asked for no transport */
+    double timeout;
+};
+
+struct ranks_options {
+    int32_t size;
+    double timeout, dead_after; /* 0: 30 s and 10 s */
+    const char *settings;       /* "small=1KiB stage=64KiB"; NULL: defaults */
+    int no_transport;
+};
+
+/* Which transport: set by main() from the command line. */
+extern const char *transport_name, *transport_folder;
+
+/* Forks `size` ranks, each runs body(rank) and leaves with its result. Returns 0 if all returned 0; expect_signal[r],
+ * if given, is the signal by which rank r ends. A run takes 60 s at most. */
+int run_ranks(const struct ranks_options *options, int (*body)(struct rank *rank), const int *expect_signal);
+
+/* In a body: fails the rank with a line on stderr. */
+#define EXPECT(condition, ...)                                                                            \
+    do {                                                                                                  \
+        if (!(condition)) {                                                                               \
+            char expect_text[1400];                                                                       \
+            snprintf(expect_text, sizeof expect_text, __VA_ARGS__);                                       \
+            fprintf(stderr, "%s:%d: rank %d: %s: %s\n", __FILE__, __LINE__, rank->rank, #condition, expect_text); \
+            return 1;                                                                                     \
+        }                                                                                                 \
+    } while (0)
+
+#endif

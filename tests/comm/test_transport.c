@@ -1,0 +1,475 @@
+/* What every transport must do, written against struct hd_comm_ops: one binary, run once per transport.
+ *     test_transport NAME FOLDER      e.g. shm build/plugins/comm-shm */
+#include <check.h>
+#include <dirent.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "tests/comm/ranks.h"
+#include "tests/comm/values.h"
+
+#define GUARD 64
+#define LARGEST (5u << 20) /* bytes of a buffer, guards included */
+
+enum { NO_ARENA = 0, ALL_ARENA = 1, MIXED = 2 };
+
+static const uint32_t dtypes[] = {HD_F32, HD_BF16, HD_F16, HD_F64, HD_I32, HD_U8};
+static uint64_t next_seed = 1;
+
+struct buffers {
+    uint8_t *send[2], *recv[2]; /* plain memory, arena */
+};
+
+static int buffers_open(struct rank *rank, struct buffers *b)
+{
+    struct hd_error err = HD_ERROR_INIT;
+    uint8_t *arena = NULL;
+    b->send[0] = aligned_alloc(4096, LARGEST);
+    b->recv[0] = aligned_alloc(4096, LARGEST);
+    if (rank->ops->memory) {
+        EXPECT(rank->ops->memory(rank->comm, 2 * LARGEST, (void **)&arena, &err) == HD_OK, "%s", err.message);
+        EXPECT(((uintptr_t)arena & 4095) == 0, "arena at %p", (void *)arena);
+        for (size_t i = 0; i < 2 * LARGEST; i++)
+            EXPECT(arena[i] == 0, "arena is not zeroed");
+    }
+    b->send[1] = arena ? arena : b->send[0];
+    b->recv[1] = arena ? arena + LARGEST : b->recv[0];
+    return 0;
+}
+
+static int world_group(struct rank *rank, const char *name, struct hd_comm_group **group)
+{
+    struct hd_error err = HD_ERROR_INIT;
+    int32_t ranks[64];
+    for (int32_t i = 0; i < rank->size; i++)
+        ranks[i] = i;
+    EXPECT(rank->ops->group(rank->comm, name, ranks, rank->size, group, &err) == HD_OK, "%s", err.message);
+    return 0;
+}
+
+static int32_t finish(struct rank *rank, hd_request request, struct hd_error *err)
+{
+    double deadline = hd__now() + rank->timeout + 5;
+    int32_t done = 0, code;
+    if (rank->ops->wait)
+        return rank->ops->wait(rank->comm, request, deadline, err);
+    while (!done) {
+        if ((code = rank->ops->test(rank->comm, request, &done, err)) != HD_OK)
+            return code;
+        rank->ops->progress(rank->comm, err);
+    }
+    return HD_OK;
+}
+
+/* ---- one collective, checked */
+
+struct job {
+    uint32_t coll, dtype, redop;
+    int32_t root, n, me;
+    uint64_t count, seed;
+    int in_place;
+    int memory; /* NO_ARENA, ... */
+    uint8_t *send, *recv;
+    hd_request request;
+};
+
+static uint64_t send_count(const struct job *j)
+{
+    return j->coll == HD_COLL_REDUCE_SCATTER || j->coll == HD_COLL_ALL_TO_ALL ? j->count * (uint64_t)j->n : j->count;
+}
+
+static uint64_t recv_count(const struct job *j)
+{
+    if (j->coll == HD_COLL_REDUCE && j->me != j->root)
+        return 0;
+    return j->coll == HD_COLL_ALL_GATHER || j->coll == HD_COLL_ALL_TO_ALL ? j->count * (uint64_t)j->n : j->count;
+}
+
+/* What element i of member me's result is. */
+static void expected(const struct job *j, uint64_t i, void *out)
+{
+    uint64_t piece = j->count ? i / j->count : 0, at = j->count ? i % j->count : 0;
+    switch (j->coll) {
+    case HD_COLL_ALL_GATHER:
+        value_make(out, j->dtype, j->seed, (int)piece, at);
+        break;
+    case HD_COLL_ALL_TO_ALL:
+        value_make(out, j->dtype, j->seed, (int)piece, (uint64_t)j->me * j->count + at);
+        break;
+    case HD_COLL_BROADCAST:
+        value_make(out, j->dtype, j->seed, j->root, i);
+        break;
+    case HD_COLL_REDUCE_SCATTER:
+        value_reduce(out, j->dtype, j->redop, j->seed, j->n, (uint64_t)j->me * j->count + i);
+        break;
+    default:
+        value_reduce(out, j->dtype, j->redop, j->seed, j->n, i);
+    }
+}
+
+/* Places buffers at `send` and `recv` (room for guards before), fills them, starts the operation. */
+static int start(struct rank *rank, struct hd_comm_group *group, struct job *j, uint8_t *send, uint8_t *recv)
+{
+    size_t esize = hd_dtype_size(j->dtype);
+    struct hd_error err = HD_ERROR_INIT;
+    uint64_t ns = send_count(j), nr = recv_count(j);
+    send += GUARD;
+    recv += GUARD;
+    if (j->in_place) {
+        recv = send;
+        if (j->coll == HD_COLL_ALL_GATHER)
+            send = recv + (uint64_t)j->me * j->count * esize;
+        if (j->coll == HD_COLL_REDUCE_SCATTER)
+            recv = send + (uint64_t)j->me * j->count * esize;
+    }
+    memset(recv - GUARD, 0xa5, GUARD + nr * esize + GUARD);
+    if (!j->in_place || j->coll != HD_COLL_ALL_GATHER)
+        memset(send - GUARD, 0x5a, GUARD);
+    values_fill(send, j->dtype, j->seed, j->me, 0, ns);
+    j->send = send;
+    j->recv = recv;
+    struct hd_comm_call call = {.struct_size = sizeof call,
+                                .coll = j->coll,
+                                .dtype = j->dtype,
+                                .redop = j->redop,
+                                .root = j->root,
+                                .send = send,
+                                .recv = nr || j->coll != HD_COLL_REDUCE ? recv : NULL,
+                                .count = j->count,
+                                .tag = j->seed};
+    EXPECT(rank->ops->collective(group, &call, &j->request, &err) == HD_OK, "%s", err.message);
+    return 0;
+}
+
+static int check_job(struct rank *rank, const struct job *j)
+{
+    size_t esize = hd_dtype_size(j->dtype);
+    uint64_t nr = recv_count(j);
+    for (uint64_t i = 0; i < nr; i++) {
+        uint8_t want[8];
+        expected(j, i, want);
+        EXPECT(memcmp(want, j->recv + i * esize, esize) == 0,
+               "coll %u %s redop %u count %llu n %d in place %d memory %d: element %llu differs", j->coll,
+               hd_dtype_name(j->dtype), j->redop, (unsigned long long)j->count, j->n, j->in_place, j->memory,
+               (unsigned long long)i);
+    }
+    if (j->in_place)
+        return 0;
+    for (int i = 0; i < GUARD; i++)
+        EXPECT(j->recv[-1 - i] == 0xa5 && j->recv[nr * esize + (size_t)i] == 0xa5,
+               "coll %u %s count %llu memory %d: wrote outside its buffer", j->coll, hd_dtype_name(j->dtype),
+               (unsigned long long)j->count, j->memory);
+    for (uint64_t i = 0; i < send_count(j); i++) {
+        uint8_t was[8];
+        value_make(was, j->dtype, j->seed, j->me, i);
+        EXPECT(memcmp(was, j->send + i * esize, esize) == 0, "coll %u changed its input", j->coll);
+    }
+    return 0;
+}
+
+static int run_job(struct rank *rank, struct hd_comm_group *group, struct buffers *b, struct job *j, size_t skew)
+{
+    struct hd_error err = HD_ERROR_INIT;
+    int s = j->memory == MIXED ? rank->rank & 1 : j->memory, r = j->memory == MIXED ? rank->rank >> 1 & 1 : j->memory;
+    j->seed = next_seed++;
+    if (start(rank, group, j, b->send[s] + skew, b->recv[r] + skew))
+        return 1;
+    EXPECT(finish(rank, j->request, &err) == HD_OK, "%s", err.message);
+    return check_job(rank, j);
+}
+
+/* ---- all collectives */
+
+static int all_shapes(struct rank *rank, struct hd_comm_group *group, struct buffers *b, struct job job)
+{
+    size_t esize = hd_dtype_size(job.dtype);
+    const uint64_t small[] = {0, 1, 13, 4096 / esize - 1, 4096 / esize + 1, 20011};
+    for (size_t s = 0; s < HD__COUNT(small); s++)
+        for (job.memory = 0; job.memory <= MIXED; job.memory++)
+            for (job.in_place = 0; job.in_place < 2; job.in_place++) {
+                job.count = small[s];
+                if (job.in_place && job.coll == HD_COLL_ALL_TO_ALL)
+                    continue;
+                job.root = job.coll == HD_COLL_BROADCAST || job.coll == HD_COLL_REDUCE ? (int32_t)(s % (size_t)job.n) : 0;
+                if (run_job(rank, group, b, &job, job.count % 3 * esize))
+                    return 1;
+            }
+    return 0;
+}
+
+static int collectives(struct rank *rank)
+{
+    struct buffers b;
+    struct hd_comm_group *group;
+    struct hd_error err = HD_ERROR_INIT;
+    if (buffers_open(rank, &b) || world_group(rank, "world", &group))
+        return 1;
+    for (uint32_t coll = HD_COLL_ALL_REDUCE; coll <= HD_COLL_REDUCE; coll++)
+        for (size_t d = 0; d < HD__COUNT(dtypes); d++) {
+            int reduces = coll == HD_COLL_ALL_REDUCE || coll == HD_COLL_REDUCE_SCATTER || coll == HD_COLL_REDUCE;
+            for (uint32_t redop = HD_SUM; redop <= (reduces ? HD_AVG : HD_SUM); redop++) {
+                struct job job = {.coll = coll, .dtype = dtypes[d], .redop = redop, .n = rank->size, .me = rank->rank};
+                if (all_shapes(rank, group, &b, job))
+                    return 1;
+            }
+        }
+    for (int i = 0; i < 200; i++) {
+        struct hd_comm_call call = {.struct_size = sizeof call, .coll = HD_COLL_BARRIER, .tag = (uint64_t)i};
+        hd_request request;
+        EXPECT(rank->ops->collective(group, &call, &request, &err) == HD_OK, "%s", err.message);
+        EXPECT(finish(rank, request, &err) == HD_OK, "%s", err.message);
+    }
+    rank->ops->group_free(group);
+    return 0;
+}
+
+/* 1 MiB, through staging of 64 KiB chunks and in the arena, streaming stores on. */
+static int large(struct rank *rank)
+{
+    struct buffers b;
+    struct hd_comm_group *group;
+    if (buffers_open(rank, &b) || world_group(rank, "world", &group))
+        return 1;
+    for (uint32_t coll = HD_COLL_ALL_REDUCE; coll <= HD_COLL_REDUCE; coll++)
+        for (int d = 0; d < 2; d++) {
+            uint64_t count = (1u << 20) / hd_dtype_size(dtypes[d]);
+            struct job job = {.coll = coll, .dtype = dtypes[d], .redop = HD_SUM, .n = rank->size, .me = rank->rank};
+            for (job.memory = 0; job.memory <= MIXED; job.memory++) {
+                job.count = send_count(&job) > count || coll == HD_COLL_ALL_GATHER || coll == HD_COLL_ALL_TO_ALL ||
+                                    coll == HD_COLL_REDUCE_SCATTER
+                                ? count / (uint64_t)rank->size + 1
+                                : count;
+                if (run_job(rank, group, &b, &job, 0))
+                    return 1;
+                job.in_place = coll != HD_COLL_ALL_TO_ALL;
+                if (run_job(rank, group, &b, &job, 0))
+                    return 1;
+                job.in_place = 0;
+            }
+        }
+    return 0;
+}
+
+/* ---- several groups, many in flight */
+
+static int in_flight(struct rank *rank)
+{
+    enum { JOBS = 24, ROOM = 160 << 10 };
+    struct buffers b;
+    struct hd_comm_group *groups[3] = {0};
+    struct hd_error err = HD_ERROR_INIT;
+    struct job jobs[3][JOBS];
+    int32_t low[] = {0, 1}, high[] = {2, 1, 0}; /* 2, 1, 0: the order of members is not that of ranks */
+    int32_t n[] = {rank->size, 2, 3}, me[] = {rank->rank, rank->rank, 2 - rank->rank};
+    if (buffers_open(rank, &b) || world_group(rank, "world", &groups[0]))
+        return 1;
+    if (rank->rank < 2)
+        EXPECT(rank->ops->group(rank->comm, "low", low, 2, &groups[1], &err) == HD_OK, "%s", err.message);
+    if (rank->rank < 3)
+        EXPECT(rank->ops->group(rank->comm, "high", high, 3, &groups[2], &err) == HD_OK, "%s", err.message);
+    uint8_t *memory[2] = {calloc(3 * JOBS, ROOM), calloc(3 * JOBS, ROOM)};
+    for (int k = 0; k < JOBS; k++)
+        for (int g = 0; g < 3; g++) {
+            struct job *j = &jobs[g][k];
+            *j = (struct job){.coll = 1 + (uint32_t)(k * 5 + g) % 6,
+                              .dtype = k & 1 ? HD_F32 : HD_BF16,
+                              .redop = HD_SUM,
+                              .n = n[g],
+                              .me = me[g],
+                              .count = (uint64_t)(k % 4 == 3 ? 9001 : 1 + 37 * k),
+                              .seed = 5000 + (uint64_t)(g * JOBS + k)};
+            size_t at = (size_t)(g * JOBS + k) * ROOM;
+            int arena = k % 3 == 0 && (size_t)(k / 3 + 8 * g + 1) * ROOM < LARGEST;
+            uint8_t *s = arena ? b.send[1] + (size_t)(k / 3 + 8 * g) * ROOM : memory[0] + at;
+            uint8_t *r = arena ? b.recv[1] + (size_t)(k / 3 + 8 * g) * ROOM : memory[1] + at;
+            if (groups[g] && start(rank, groups[g], j, s, r))
+                return 1;
+        }
+    for (int g = 2; g >= 0; g--) { /* the last of each group first: all before it are then done */
+        if (!groups[g])
+            continue;
+        EXPECT(finish(rank, jobs[g][JOBS - 1].request, &err) == HD_OK, "%s", err.message);
+        for (int k = 0; k < JOBS - 1; k++) {
+            int32_t done = 0;
+            EXPECT(rank->ops->test(rank->comm, jobs[g][k].request, &done, &err) == HD_OK && done, "order of completion");
+        }
+        for (int k = 0; k < JOBS; k++)
+            if (check_job(rank, &jobs[g][k]))
+                return 1;
+    }
+    int32_t done;
+    EXPECT(rank->ops->test(rank->comm, jobs[0][0].request, &done, &err) == HD_E_INVALID, "a request counts once");
+    return 0;
+}
+
+/* ---- send and recv */
+
+static int exchange(struct rank *rank, struct hd_comm_group *group, struct buffers *b, uint64_t bytes, int memory)
+{
+    struct hd_error err = HD_ERROR_INIT;
+    int32_t to = (rank->rank + 1) % rank->size, from = (rank->rank + rank->size - 1) % rank->size;
+    uint8_t *s = b->send[memory & 1], *r = b->recv[memory >> 1 & 1];
+    hd_request out, in;
+    uint64_t seed = next_seed++;
+    values_fill(s, HD_U8, seed, rank->rank, 0, bytes);
+    memset(r, 0xa5, bytes + GUARD);
+    EXPECT(rank->ops->send(group, to, 0, s, bytes, &out, &err) == HD_OK, "%s", err.message);
+    EXPECT(rank->ops->recv(group, from, 0, r, bytes, &in, &err) == HD_OK, "%s", err.message);
+    EXPECT(finish(rank, in, &err) == HD_OK, "%s", err.message);
+    EXPECT(finish(rank, out, &err) == HD_OK, "%s", err.message);
+    for (uint64_t i = 0; i < bytes + GUARD; i++) {
+        uint8_t want = 0xa5;
+        if (i < bytes)
+            value_make(&want, HD_U8, seed, from, i);
+        EXPECT(r[i] == want, "message of %llu bytes, memory %d: byte %llu", (unsigned long long)bytes, memory,
+               (unsigned long long)i);
+    }
+    return 0;
+}
+
+/* Three streams to one peer, received in another order than sent, more than any mailbox holds. */
+static int streams(struct rank *rank, struct hd_comm_group *group)
+{
+    enum { EACH = 60, STREAMS = 3, BYTES = 1000 };
+    struct hd_error err = HD_ERROR_INIT;
+    static uint8_t out[STREAMS][EACH][BYTES], in[STREAMS][EACH][BYTES];
+    hd_request sends[STREAMS][EACH], recvs[STREAMS][EACH];
+    int32_t peer = rank->rank ^ 1;
+    if (peer >= rank->size)
+        return 0;
+    for (uint32_t s = 0; s < STREAMS; s++)
+        for (int k = 0; k < EACH; k++) {
+            values_fill(out[s][k], HD_U8, 900 + s, rank->rank, (uint64_t)k * BYTES, BYTES);
+            uint64_t bytes = k & 1 ? BYTES : 100;
+            EXPECT(rank->ops->send(group, peer, s, out[s][k], bytes, &sends[s][k], &err) == HD_OK, "%s", err.message);
+        }
+    for (uint32_t s = STREAMS; s-- > 0;)
+        for (int k = 0; k < EACH; k++)
+            EXPECT(rank->ops->recv(group, peer, s, in[s][k], k & 1 ? BYTES : 100, &recvs[s][k], &err) == HD_OK, "%s",
+                   err.message);
+    for (uint32_t s = 0; s < STREAMS; s++)
+        for (int k = 0; k < EACH; k++) {
+            uint8_t want[BYTES];
+            EXPECT(finish(rank, recvs[s][k], &err) == HD_OK, "%s", err.message);
+            EXPECT(finish(rank, sends[s][k], &err) == HD_OK, "%s", err.message);
+            values_fill(want, HD_U8, 900 + s, peer, (uint64_t)k * BYTES, BYTES);
+            EXPECT(memcmp(want, in[s][k], k & 1 ? BYTES : 100) == 0, "stream %u message %d", s, k);
+        }
+    return 0;
+}
+
+static int messages(struct rank *rank)
+{
+    static const uint64_t sizes[] = {0, 1, 191, 192, 193, 4095, 65536, 200001, 1 << 20, 3 << 20};
+    struct buffers b;
+    struct hd_comm_group *group;
+    if (buffers_open(rank, &b) || world_group(rank, "world", &group))
+        return 1;
+    for (size_t s = 0; s < HD__COUNT(sizes); s++)
+        for (int memory = 0; memory < 4; memory++)
+            if (exchange(rank, group, &b, sizes[s], memory))
+                return 1;
+    return streams(rank, group);
+}
+
+/* ---- groups that come and go */
+
+static int regroup(struct rank *rank)
+{
+    struct buffers b;
+    if (buffers_open(rank, &b))
+        return 1;
+    for (int k = 0; k < 5; k++) {
+        struct hd_comm_group *group;
+        struct job job = {.coll = HD_COLL_ALL_REDUCE, .dtype = HD_F32, .redop = HD_SUM, .n = rank->size,
+                          .me = rank->rank, .count = 5000};
+        if (world_group(rank, "again", &group) || run_job(rank, group, &b, &job, 0))
+            return 1;
+        rank->ops->group_free(group);
+    }
+    return 0;
+}
+
+/* ---- nothing left behind */
+
+static int count_entries(const char *path)
+{
+    DIR *dir = opendir(path);
+    int n = 0;
+    while (dir && readdir(dir))
+        n++;
+    if (dir)
+        closedir(dir);
+    return n;
+}
+
+static int leaves_nothing(struct rank *rank)
+{
+    struct hd_comm_group *group;
+    struct buffers b;
+    struct job job = {.coll = HD_COLL_ALL_REDUCE, .dtype = HD_F32, .redop = HD_SUM, .n = rank->size, .me = rank->rank,
+                      .count = 30000};
+    if (buffers_open(rank, &b) || world_group(rank, "world", &group) || run_job(rank, group, &b, &job, 0))
+        return 1;
+    rank->ops->close(rank->comm);
+    rank->comm = NULL;
+    FILE *maps = fopen("/proc/self/maps", "r");
+    char line[512];
+    while (maps && fgets(line, sizeof line, maps))
+        EXPECT(!strstr(line, "memfd:heddle"), "still mapped: %s", line);
+    if (maps)
+        fclose(maps);
+    for (int fd = 0; fd < 256; fd++) {
+        char path[64], target[256] = "";
+        snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
+        if (readlink(path, target, sizeof target - 1) > 0)
+            EXPECT(!strstr(target, "memfd:") && !strstr(target, "pidfd"), "descriptor %d is open: %s", fd, target);
+    }
+    return 0;
+}
+
+/* ---- the suite */
+
+#define TRANSPORT_TEST(name, body, ...)                                        \
+    START_TEST(name)                                                           \
+    {                                                                          \
+        struct ranks_options o = {.size = _i, __VA_ARGS__};                    \
+        ck_assert_msg(run_ranks(&o, body, NULL) == 0, "with %d ranks", _i);    \
+    }                                                                          \
+    END_TEST
+
+TRANSPORT_TEST(collectives_are_exact, collectives, .settings = "small=1KiB stage=64KiB")
+TRANSPORT_TEST(large_ones_too, large, .settings = "stage=64KiB stream=256KiB quantum=64KiB")
+TRANSPORT_TEST(many_in_flight, in_flight, .settings = "stage=64KiB")
+TRANSPORT_TEST(messages_arrive, messages, .settings = "stage=64KiB stream=512KiB")
+TRANSPORT_TEST(groups_again, regroup, .settings = NULL)
+
+START_TEST(nothing_is_left)
+{
+    struct ranks_options o = {.size = 2};
+    int before = count_entries("/dev/shm");
+    ck_assert(run_ranks(&o, leaves_nothing, NULL) == 0);
+    ck_assert_int_eq(count_entries("/dev/shm"), before);
+}
+END_TEST
+
+int main(int argc, char **argv)
+{
+    Suite *suite = suite_create("transport");
+    TCase *tc = tcase_create("conformance");
+    transport_name = argc > 1 ? argv[1] : transport_name;
+    transport_folder = argc > 2 ? argv[2] : transport_folder;
+    tcase_set_timeout(tc, 60);
+    tcase_add_loop_test(tc, collectives_are_exact, 1, 5);
+    tcase_add_loop_test(tc, large_ones_too, 1, 5);
+    tcase_add_loop_test(tc, many_in_flight, 3, 5);
+    tcase_add_loop_test(tc, messages_arrive, 1, 5);
+    tcase_add_loop_test(tc, groups_again, 2, 4);
+    tcase_add_test(tc, nothing_is_left);
+    suite_add_tcase(suite, tc);
+    SRunner *runner = srunner_create(suite);
+    srunner_run_all(runner, CK_ENV);
+    int failed = srunner_ntests_failed(runner);
+    srunner_free(runner);
+    return failed != 0;
+}
