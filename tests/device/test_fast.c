@@ -254,6 +254,34 @@ START_TEST(not_a_number_is_kept)
 }
 END_TEST
 
+/* Every upper half with lower halves around the tie: to the nearest, ties to even. */
+START_TEST(bf16_is_rounded_to_nearest_even)
+{
+    static const uint32_t low[] = {0, 1, 0x7fff, 0x8000, 0x8001, 0xffff};
+    static const struct h_case c = {"round", HD_OP_COPY, "f:n", "n", "n=390000", {0}};
+    struct h_instr *i = h_make(&c, HD_BF16, 1), *same = h_make(&c, HD_BF16, 1);
+    struct h_device *fast = h_open(1, H_FAST), *plain = h_open(1, H_REFERENCE);
+    for (uint32_t j = 0; j < 390000; j++) {
+        uint32_t bits = j / 6 << 16 | low[j % 6];
+        memcpy((uint32_t *)i->in[0].data + j, &bits, sizeof bits);
+        memcpy((uint32_t *)same->in[0].data + j, &bits, sizeof bits);
+    }
+    h_run(fast, i);
+    h_run(plain, same);
+    h_equal("rounding to bf16", i, same);
+    uint32_t right = 0, finite = 0x7f80 * 6; /* and positive */
+    for (uint32_t j = 0; j < finite; j++) {
+        uint32_t up = low[j % 6] > 0x8000 || (low[j % 6] == 0x8000 && (j / 6 & 1));
+        right += ((uint16_t *)i->out[0].data)[j] == j / 6 + up;
+    }
+    ck_assert_uint_eq(right, finite);
+    h_free(i);
+    h_free(same);
+    h_close(fast);
+    h_close(plain);
+}
+END_TEST
+
 START_TEST(gates_are_right_far_from_zero)
 {
     static const struct h_case gates[] = {
@@ -314,6 +342,7 @@ int main(void)
     tcase_add_loop_test(t, update_is_near_its_reference, 0, (int)(sizeof updates / sizeof updates[0]));
     tcase_add_loop_test(t, skipped_update_changes_nothing, 2, (int)(sizeof updates / sizeof updates[0]));
     tcase_add_test(t, not_a_number_is_kept);
+    tcase_add_test(t, bf16_is_rounded_to_nearest_even);
     tcase_add_loop_test(t, gates_are_right_far_from_zero, 0, 4);
     tcase_add_test(t, xent_grad_works_in_place);
     suite_add_tcase(suite, t);
