@@ -1,5 +1,6 @@
-/* Template -> sections. Without a pipeline: begin, micro (accumulation - 1 times), micro_last, update. Each section gets
- * its own copies of the template's tensors, since a temporary belongs to one section. */
+/* Template -> sections. Without a pipeline: begin, micro (accumulation - 1 times), micro_last, update; and, run only when
+ * asked for (repeat 0): eval and eval_end (forward only), restore (after loading: what follows from the master weights).
+ * Each section gets its own copies of the template's tensors, since a temporary belongs to one section. */
 #include <stdlib.h>
 
 #include "core/program/ops.h"
@@ -44,7 +45,7 @@ static void feed(struct hd_program *p, hd__code *code, hd_tensor t)
     hd__push(code, i);
 }
 
-static void instance(struct hd_program *p, hd__code *code)
+static void instance(struct hd_program *p, hd__code *code, int forward_only)
 {
     struct copier c = {.p = p, .n = p->tensors.count};
     c.twin = hd__alloc(c.n * sizeof *c.twin);
@@ -56,6 +57,8 @@ static void instance(struct hd_program *p, hd__code *code)
         feed(p, code, copy_of(&c, p->labels));
     for (uint32_t k = 0; k < p->template.count; k++) {
         struct hd__instr i = p->template.at[k];
+        if (forward_only && i.phase != HD__PHASE_F)
+            continue;
         i.id = ++p->next_id;
         for (uint32_t n = 0; n < i.n_in; n++)
             i.in[n] = copy_of(&c, i.in[n]);
@@ -69,6 +72,11 @@ static void instance(struct hd_program *p, hd__code *code)
             sum.out[sum.n_out++] = p->loss_sum;
             hd__push(code, sum);
         }
+    }
+    if (forward_only && p->keep_logits && p->logits) { /* who samples reads them after the section */
+        struct hd__tensor *t = hd__t(p, copy_of(&c, p->logits));
+        t->buffer = hd__buffer_new(p, "logits", hd__tensor_bytes(p, t), HD__LIFE_PERSISTENT);
+        p->kept_logits = copy_of(&c, p->logits);
     }
     free(c.twin);
 }
@@ -92,7 +100,7 @@ static void lower_begin(struct hd_program *p, hd__code *code)
     }
 }
 
-static void lower_update(struct hd_program *p, hd__code *code)
+static void reduce_loss(struct hd_program *p, hd__code *code)
 {
     uint32_t axes = hd__tc(p, p->loss_sum)->place.partial;
     struct hd__instr i = update_instr(p, HD_OP_ALL_REDUCE);
@@ -116,8 +124,11 @@ int32_t hd__lower(struct hd_program *p, struct hd_error *err)
     p->hyper = scalar_state(p, "hyper", HD_F64, hd__dim_new(p, "#hyper", HD_HYPER_COUNT));
     lower_begin(p, &new_section(p, "begin", 1)->code);
     if (p->accumulation > 1)
-        instance(p, &new_section(p, "micro", p->accumulation - 1)->code);
-    instance(p, &new_section(p, "micro_last", 1)->code);
-    lower_update(p, &new_section(p, "update", 1)->code);
+        instance(p, &new_section(p, "micro", p->accumulation - 1)->code, 0);
+    instance(p, &new_section(p, "micro_last", 1)->code, 0);
+    reduce_loss(p, &new_section(p, "update", 1)->code);
+    instance(p, &new_section(p, "eval", 0)->code, 1);
+    reduce_loss(p, &new_section(p, "eval_end", 0)->code);
+    new_section(p, "restore", 0);
     return HD_OK;
 }

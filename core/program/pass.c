@@ -330,6 +330,7 @@ static void update(struct hd_program *p, uint32_t id, hd_tensor low)
         return;
     add_states(p, id, optimizer_states(p));
     f = &p->flats.at[id - 1];
+    f->low = low;
     if (o->ops->emit) {
         if (o->ops->emit(o->settings, &new.op, &attrs, &p->error)) {
             p->failed = p->error.code ? p->error.code : HD_E_INTERNAL;

@@ -200,7 +200,9 @@ static void choose(const struct hd__placer *w, struct op *o, hd__goal *in, hd__g
             }
         }
         axis = todo[pick];
-        memmove(todo + pick, todo + pick + 1, (size_t)(--n_todo - pick) * sizeof *todo);
+        n_todo--;
+        for (int32_t n = pick; n < n_todo; n++)
+            todo[n] = todo[n + 1];
         if (hd__is_shard(least.candidate))
             *ways_of(o, least.candidate) *= w->p->mesh.size[axis];
         for (uint32_t n = 0; n < o->n_in; n++)

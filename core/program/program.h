@@ -147,7 +147,7 @@ typedef HD__ARRAY(struct hd__instr) hd__code;
 struct hd__code_section {
     const char *name; /* begin, micro, micro_last, update, eval, ... */
     hd__code code;
-    int32_t repeat;
+    int32_t repeat; /* 0: not part of a step, run only when asked for */
     uint32_t predicate; /* 0: every step; N: every N steps */
 };
 
@@ -175,6 +175,7 @@ struct hd__flat {
     hd_tensor master;  /* what the optimizer updates (whole, shard, or a window of whole) */
     hd_tensor grad;    /* G: what compute accumulates into */
     hd_tensor shard;   /* what the optimizer reads */
+    hd_tensor low;     /* a low-precision copy of the master that update writes; 0 if none */
     hd_tensor state[4];
     uint32_t n_states;
 };
@@ -215,6 +216,8 @@ struct hd_program {
     HD__ARRAY(struct hd__code_section) sections;
 
     hd_tensor ids, labels, loss, logits; /* logical */
+    hd_tensor kept_logits; /* with keep_logits: the placed logits that the eval section leaves behind; else 0 */
+    uint32_t keep_logits;
     hd_tensor loss_sum, norm2, hyper;    /* persistent: accumulated loss, squared gradient norm, see optimizer.h */
 
     /* layout marks, set by strategies before placement */

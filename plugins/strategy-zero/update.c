@@ -41,11 +41,26 @@ static void clear_gradients(struct zero *z)
     }
 }
 
+/* After a checkpoint was loaded into the master weights: everything that compute reads. */
+static void restore(struct zero *z)
+{
+    for (uint32_t f = 0; f < z->n_flats; f++) {
+        struct zero_flat *flat = &z->flats[f];
+        struct hd_pass_instr copy = zero_instr(z, flat, HD_OP_COPY, flat->master, flat->low, 0);
+        struct hd_pass_instr gather = zero_instr(z, flat, HD_OP_ALL_GATHER, flat->home, flat->whole, flat->axes);
+        if (flat->low)
+            z->api->append(z->p, "restore", &copy);
+        if (flat->axes && (z->stage == 1 || z->stage == 2))
+            z->api->append(z->p, "restore", &gather);
+    }
+}
+
 void zero_update(struct zero *z)
 {
     uint32_t axes = norm_axes(z);
     struct hd_range *ranges = z->host->alloc((z->n_params + 1) * sizeof *ranges);
     clear_gradients(z);
+    restore(z);
     for (uint32_t f = 0; f < z->n_flats; f++)
         if (z->stage && z->flats[f].outer) {
             struct hd_pass_instr i = zero_instr(z, &z->flats[f], HD_OP_ALL_REDUCE, z->flats[f].shard, z->flats[f].shard, z->flats[f].outer);

@@ -1,0 +1,469 @@
+/* Prepares a rank's program and walks it. */
+#include "core/run/executor.h"
+
+#include <sched.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+
+#include "core/program/ops.h"
+#include "core/run/transports.h"
+
+enum { STEP_KERNEL = 0, STEP_COLL, STEP_WAIT, STEP_FEED, STEP_NOTHING };
+
+/* A collective along a dim that is not the outermost is one call for each outer index: there each piece is contiguous. */
+struct coll {
+    struct hd__group_ref *group;
+    struct hd_comm_call call;
+    int64_t n_calls, send_step, recv_step; /* bytes from one call to the next */
+    hd_request *requests;
+    int32_t pending, reserved;
+};
+
+struct step {
+    uint32_t kind;
+    uint32_t instr;   /* index in its section */
+    union {
+        struct hd_kernel *kernel;
+        struct coll *coll;
+        struct {
+            int32_t *out;
+            int64_t count;
+            int32_t labels;
+        } feed;
+    };
+};
+
+struct section {
+    const struct hd__code_section *of;
+    struct step *steps;
+    uint32_t n;
+};
+
+struct hd__exec {
+    struct hd__exec_config config;
+    struct hd_program *p;
+    int32_t coord[HD_AXIS_COUNT];
+    struct hd__chosen device_choice;
+    const struct hd_device_ops *dev;
+    struct hd_device *device;
+    struct hd__transports transports;
+    void *arena;
+    int32_t arena_from; /* 0: transport (freed with it), 1: device, 2: mmap */
+    int32_t in_flight;
+    struct section *sections;
+    struct hd__group_ref *world;
+    double comm_seconds;
+    const struct section *at_section;
+    uint32_t at_step;
+};
+
+/* ---- arena */
+
+static int32_t map_arena(struct hd__exec *e, size_t bytes, struct hd_error *err)
+{
+    for (uint32_t i = 0; i < e->transports.at.count; i++) {
+        struct hd__transport *t = e->transports.at.at[i];
+        if (t->ops->memory && (e->dev->caps & HD_DEVICE_HOST_MEMORY))
+            return t->ops->memory(t->comm, bytes, &e->arena, err);
+    }
+    if (e->dev->alloc) {
+        e->arena_from = 1;
+        return e->dev->alloc(e->device, HD_MEM_DEVICE, bytes, &e->arena, err);
+    }
+    e->arena_from = 2;
+    e->arena = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (e->arena == MAP_FAILED) {
+        e->arena = NULL;
+        return hd_fail(err, HD_E_NOMEM, "cannot map the arena of %zu bytes", bytes);
+    }
+    madvise(e->arena, bytes, MADV_HUGEPAGE);
+    return HD_OK;
+}
+
+static void unmap_arena(struct hd__exec *e)
+{
+    if (e->arena && e->arena_from == 1)
+        e->dev->free(e->device, HD_MEM_DEVICE, e->arena);
+    if (e->arena && e->arena_from == 2)
+        munmap(e->arena, (size_t)e->p->arena_bytes);
+}
+
+/* ---- preparing */
+
+static uint32_t coll_of(uint16_t op)
+{
+    switch (op) {
+    case HD_OP_ALL_REDUCE:
+        return HD_COLL_ALL_REDUCE;
+    case HD_OP_ALL_GATHER:
+        return HD_COLL_ALL_GATHER;
+    case HD_OP_REDUCE_SCATTER:
+        return HD_COLL_REDUCE_SCATTER;
+    case HD_OP_BROADCAST:
+        return HD_COLL_BROADCAST;
+    default:
+        return 0;
+    }
+}
+
+/* Elements before and from dim `dim` of an operand: [outer, dim...]. */
+static void split_at(const struct hd_program *p, const struct hd__tensor *t, uint16_t dim, int64_t *outer, int64_t *inner)
+{
+    int32_t at = hd__dim_index(t, dim);
+    *outer = *inner = 1;
+    for (int32_t d = 0; d < t->ndim; d++)
+        *(d < at ? outer : inner) *= hd__local(p, t, d);
+}
+
+static int32_t prepare_coll(struct hd__exec *e, const struct hd__instr *i, struct step *s, struct hd_error *err)
+{
+    const struct hd_program *p = e->p;
+    const struct hd__tensor *in = hd__tc(p, i->in[0]), *out = hd__tc(p, i->out[0]);
+    int64_t outer = 1, inner_in = hd__numel(p, in), inner_out = hd__numel(p, out), unused;
+    int64_t item = (int64_t)hd_dtype_size(in->dtype);
+    struct coll *c;
+    int32_t rc;
+    if (!coll_of(i->op))
+        return hd_fail(err, HD_E_UNSUPPORTED, "%s over %s cannot be executed between processes yet", hd__op(i->op)->name,
+                       hd__axis_name(__builtin_ctz(i->axes)));
+    c = hd__arena_alloc(&e->p->arena, sizeof *c);
+    s->kind = STEP_COLL;
+    s->coll = c;
+    rc = hd__transports_group(&e->transports, i->axes, i->members, &c->group, err);
+    if (rc)
+        return rc;
+    if (i->from)
+        split_at(p, in, i->from, &outer, &inner_in);
+    if (i->to)
+        split_at(p, in, i->to, &outer, &inner_in);
+    if (i->from)
+        split_at(p, out, i->from, &unused, &inner_out);
+    if (i->to)
+        split_at(p, out, i->to, &unused, &inner_out);
+    c->n_calls = outer;
+    c->send_step = inner_in * item;
+    c->recv_step = inner_out * item;
+    c->requests = hd__arena_alloc(&e->p->arena, (size_t)outer * sizeof *c->requests);
+    c->call = (struct hd_comm_call){
+        .struct_size = sizeof c->call,
+        .coll = coll_of(i->op),
+        .dtype = in->dtype,
+        .redop = i->redop ? i->redop : HD_SUM,
+        .send = hd__address(p, i->in[0], e->coord, e->arena),
+        .recv = hd__address(p, i->out[0], e->coord, e->arena),
+        .count = (uint64_t)HD__MIN(inner_in, inner_out),
+        .tag = i->id,
+    };
+    if (c->group->size > 1 && !c->group->transport->ops->collective)
+        return hd_fail(err, HD_E_UNSUPPORTED, "comm-%s offers no collectives", c->group->transport->section->use);
+    return HD_OK;
+}
+
+static int32_t prepare_kernel(struct hd__exec *e, const struct hd__instr *i, struct step *s, struct hd_error *err)
+{
+    struct hd_operand in[HD_MAX_IN], out[HD_MAX_OUT];
+    struct hd_instr_desc desc;
+    hd__bind(e->p, i, e->coord, e->arena, &desc, in, out);
+    s->kind = STEP_KERNEL;
+    return e->dev->prepare(e->device, &desc, &s->kernel, err);
+}
+
+static void prepare_wait(const struct section *done, uint32_t at, const struct hd__instr *i, struct step *s)
+{
+    s->kind = STEP_NOTHING;
+    for (uint32_t k = at; k-- > 0;)
+        if (done->of->code.at[k].id == i->wait && done->steps[k].kind == STEP_COLL) {
+            s->kind = STEP_WAIT;
+            s->coll = done->steps[k].coll;
+            return;
+        }
+}
+
+static int32_t prepare_step(struct hd__exec *e, struct section *section, uint32_t k, struct hd_error *err)
+{
+    const struct hd__instr *i = &section->of->code.at[k];
+    struct step *s = &section->steps[k];
+    s->instr = k;
+    s->kind = STEP_NOTHING;
+    if (hd__op(i->op)->class == HD__CLASS_COLLECTIVE)
+        return prepare_coll(e, i, s, err);
+    if (hd__op(i->op)->class == HD__CLASS_P2P)
+        return hd_fail(err, HD_E_UNSUPPORTED, "%s cannot be executed between processes yet", hd__op(i->op)->name);
+    switch (i->op) {
+    case HD_OP_WAIT:
+        prepare_wait(section, k, i, s);
+        return HD_OK;
+    case HD_OP_RELEASE:
+        return HD_OK;
+    case HD_OP_FEED:
+        s->kind = STEP_FEED;
+        s->feed.out = hd__address(e->p, i->out[0], e->coord, e->arena);
+        s->feed.count = hd__numel(e->p, hd__tc(e->p, i->out[0]));
+        s->feed.labels = hd__tc(e->p, i->out[0])->origin == e->p->labels;
+        return HD_OK;
+    default:
+        return prepare_kernel(e, i, s, err);
+    }
+}
+
+static int32_t prepare_all(struct hd__exec *e, struct hd_error *err)
+{
+    int32_t rc = HD_OK;
+    e->sections = hd__alloc(e->p->sections.count * sizeof *e->sections);
+    for (uint32_t s = 0; s < e->p->sections.count && !rc; s++) {
+        struct section *section = &e->sections[s];
+        section->of = &e->p->sections.at[s];
+        section->n = section->of->code.count;
+        section->steps = hd__alloc((section->n + 1) * sizeof *section->steps);
+        for (uint32_t k = 0; k < section->n && !rc; k++) {
+            rc = prepare_step(e, section, k, err);
+            if (rc && !err->where[0])
+                snprintf(err->where, sizeof err->where, "section %s, instruction %u", section->of->name, k);
+        }
+    }
+    return rc;
+}
+
+static int32_t open_device(struct hd__exec *e, struct hd_error *err)
+{
+    const struct hd__compiled *c = e->config.compiled;
+    struct hd_device_place place = {.struct_size = sizeof place, .local_rank = e->config.local_rank,
+                                    .local_ranks = e->config.local_ranks};
+    int32_t rc = hd__choose(c->job, c->plugins, HD_KIND_DEVICE, c->job->device, &e->device_choice, err);
+    if (!rc)
+        rc = hd__plugin_probe(c->plugins, e->device_choice.component, err);
+    if (rc)
+        return rc;
+    e->dev = &e->device_choice.component->ops.device;
+    return e->dev->open(hd__host(), e->device_choice.settings, &place, &e->device, err);
+}
+
+int32_t hd__exec_open(const struct hd__exec_config *config, struct hd__exec **exec, struct hd_error *err)
+{
+    struct hd__exec *e = hd__alloc(sizeof *e);
+    int32_t rc;
+    e->config = *config;
+    e->p = hd__program_of(config->compiled, config->rank);
+    hd__mesh_coord(&config->compiled->mesh, config->rank, e->coord);
+    e->transports = (struct hd__transports){.compiled = config->compiled, .store = config->store, .rank = config->rank,
+                                            .local_rank = config->local_rank, .local_ranks = config->local_ranks};
+    rc = open_device(e, err);
+    if (!rc)
+        rc = hd__transports_open(&e->transports, err);
+    if (!rc)
+        rc = map_arena(e, (size_t)e->p->arena_bytes, err);
+    if (!rc && (e->dev->caps & HD_DEVICE_HOST_MEMORY))
+        memset(e->arena, 0, (size_t)e->p->arena_bytes); /* every page is there before the first step */
+    if (!rc && config->compiled->mesh.ranks > 1)
+        rc = hd__transports_group(&e->transports, ~UINT32_C(0), 0, &e->world, err);
+    if (!rc)
+        rc = prepare_all(e, err);
+    if (rc) {
+        hd__exec_close(e);
+        return rc;
+    }
+    *exec = e;
+    return HD_OK;
+}
+
+void hd__exec_close(struct hd__exec *e)
+{
+    if (!e)
+        return;
+    for (uint32_t s = 0; e->sections && s < e->p->sections.count; s++) {
+        for (uint32_t k = 0; e->sections[s].steps && k < e->sections[s].n; k++)
+            if (e->sections[s].steps[k].kind == STEP_KERNEL && e->sections[s].steps[k].kernel)
+                e->dev->release(e->device, e->sections[s].steps[k].kernel);
+        free(e->sections[s].steps);
+    }
+    free(e->sections);
+    unmap_arena(e);
+    hd__transports_close(&e->transports);
+    if (e->dev)
+        e->dev->close(e->device);
+    free(e);
+}
+
+/* ---- running */
+
+static int32_t progress(struct hd__exec *e, struct hd_error *err)
+{
+    for (uint32_t i = 0; i < e->transports.at.count; i++) {
+        struct hd__transport *t = e->transports.at.at[i];
+        int32_t rc = t->ops->progress(t->comm, err);
+        if (rc < 0)
+            return rc;
+    }
+    return HD_OK;
+}
+
+static int32_t start_coll(struct hd__exec *e, struct coll *c, struct hd_error *err)
+{
+    const struct hd_comm_ops *ops = c->group->transport->ops;
+    if (c->group->size == 1) {
+        if (c->call.recv != c->call.send)
+            memmove(c->call.recv, c->call.send, (size_t)(c->n_calls * c->send_step));
+        return HD_OK;
+    }
+    for (int64_t n = 0; n < c->n_calls; n++) {
+        struct hd_comm_call call = c->call;
+        int32_t rc;
+        call.send = (const char *)c->call.send + n * c->send_step;
+        call.recv = (char *)c->call.recv + n * c->recv_step;
+        if ((rc = ops->collective(c->group->group, &call, &c->requests[n], err)))
+            return rc;
+    }
+    c->pending = 1;
+    e->in_flight++;
+    return HD_OK;
+}
+
+static int32_t wait_request(struct hd__exec *e, struct hd__transport *t, hd_request request, double deadline, struct hd_error *err)
+{
+    if (t->ops->wait && e->transports.at.count == 1)
+        return t->ops->wait(t->comm, request, deadline, err);
+    for (;;) {
+        int32_t done = 0, rc = progress(e, err);
+        if (rc || (rc = t->ops->test(t->comm, request, &done, err)) || done)
+            return rc;
+        if (hd__now() > deadline)
+            return hd_fail(err, HD_E_TIMEOUT, "comm-%s: no progress before the deadline", t->section->use);
+        sched_yield();
+    }
+}
+
+static int32_t wait_coll(struct hd__exec *e, struct coll *c, struct hd_error *err)
+{
+    double start, deadline;
+    int32_t rc = HD_OK;
+    if (!c->pending)
+        return HD_OK;
+    start = hd__now();
+    deadline = start + e->config.compiled->job->comm_timeout;
+    for (int64_t n = 0; n < c->n_calls && !rc; n++)
+        rc = wait_request(e, c->group->transport, c->requests[n], deadline, err);
+    c->pending = 0;
+    e->in_flight--;
+    e->comm_seconds += hd__now() - start;
+    return rc;
+}
+
+static int32_t run_step(struct hd__exec *e, struct step *s, struct hd_error *err)
+{
+    int32_t rc;
+    switch (s->kind) {
+    case STEP_KERNEL:
+        rc = e->dev->launch(e->device, s->kernel, 0, err);
+        return rc || !e->in_flight ? rc : progress(e, err);
+    case STEP_COLL:
+        return start_coll(e, s->coll, err);
+    case STEP_WAIT:
+        return wait_coll(e, s->coll, err);
+    case STEP_FEED:
+        return e->config.feed(e->config.user, s->feed.labels, s->feed.out, s->feed.count, err);
+    default:
+        return HD_OK;
+    }
+}
+
+static int32_t run_once(struct hd__exec *e, const struct section *section, struct hd_error *err)
+{
+    e->at_section = section;
+    for (uint32_t k = 0; k < section->n; k++) {
+        int32_t rc;
+        __atomic_store_n(&e->at_step, k, __ATOMIC_RELAXED);
+        rc = run_step(e, &section->steps[k], err);
+        if (rc) {
+            if (!err->where[0])
+                hd__exec_where(e, err->where);
+            return rc;
+        }
+    }
+    return HD_OK;
+}
+
+int32_t hd__exec_section(struct hd__exec *e, const char *name, struct hd_error *err)
+{
+    for (uint32_t s = 0; s < e->p->sections.count; s++) {
+        const struct section *section = &e->sections[s];
+        int32_t rc = HD_OK;
+        if (strcmp(section->of->name, name))
+            continue;
+        for (int32_t n = 0; n < HD__MAX(1, section->of->repeat) && !rc; n++)
+            rc = run_once(e, section, err);
+        return rc;
+    }
+    return HD_OK; /* no accumulation: no section micro */
+}
+
+int32_t hd__exec_agree(struct hd__exec *e, int32_t mine, int32_t *highest, struct hd_error *err)
+{
+    struct hd_comm_call call = {.struct_size = sizeof call, .coll = HD_COLL_ALL_REDUCE, .dtype = HD_I32, .redop = HD_MAX,
+                                .send = &mine, .recv = highest, .count = 1, .tag = UINT64_MAX};
+    hd_request request;
+    int32_t rc;
+    *highest = mine;
+    if (!e->world)
+        return HD_OK;
+    rc = e->world->transport->ops->collective(e->world->group, &call, &request, err);
+    return rc ? rc : wait_request(e, e->world->transport, request, hd__now() + e->config.compiled->job->comm_timeout, err);
+}
+
+void hd__exec_abort(struct hd__exec *e, const char *reason)
+{
+    for (uint32_t i = 0; i < e->transports.at.count; i++)
+        e->transports.at.at[i]->ops->abort(e->transports.at.at[i]->comm, reason);
+}
+
+/* ---- looking */
+
+void *hd__exec_data(struct hd__exec *e, hd_tensor tensor)
+{
+    return hd__address(e->p, tensor, e->coord, e->arena);
+}
+
+struct hd_program *hd__exec_program(struct hd__exec *e)
+{
+    return e->p;
+}
+
+const int32_t *hd__exec_coord(const struct hd__exec *e)
+{
+    return e->coord;
+}
+
+void *hd__exec_arena(struct hd__exec *e)
+{
+    return e->arena;
+}
+
+double hd__exec_comm_seconds(struct hd__exec *e)
+{
+    double s = e->comm_seconds;
+    e->comm_seconds = 0;
+    return s;
+}
+
+double hd__exec_peak_flops(struct hd__exec *e)
+{
+    return e->dev->peak_flops ? e->dev->peak_flops(e->device, e->p->precision.compute) : 0;
+}
+
+const char *hd__exec_where(struct hd__exec *e, char out[128])
+{
+    const struct section *section = e->at_section;
+    uint32_t k = __atomic_load_n(&e->at_step, __ATOMIC_RELAXED);
+    const struct hd__instr *i, *on = NULL;
+    char axes[64] = "";
+    if (!section || k >= section->n)
+        return strcpy(out, "between sections");
+    i = &section->of->code.at[k];
+    for (uint32_t j = 0; j < k && i->op == HD_OP_WAIT; j++)
+        if (section->of->code.at[j].id == i->wait)
+            on = &section->of->code.at[j];
+    if (on)
+        hd__axes_text(on->axes, axes);
+    snprintf(out, 128, "section %s, instruction %u: %s %s%s%s%s%s", section->of->name, k, e->p->blocks.at[i->block],
+             hd__op(i->op)->name, on ? " for " : "", on ? hd__op(on->op)->name : "", on ? " over " : "", axes);
+    return out;
+}

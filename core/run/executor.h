@@ -1,0 +1,48 @@
+/* core/run/executor: one rank's step program on a device and its transports.
+ *
+ *     open: device, transports, groups, arena (one allocation, touched once), kernels with final addresses
+ *     section: walks the instructions; collectives are enqueued, waits wait. No allocation, no system call but the
+ *     transports' own
+ *
+ * All calls come from one thread. The compiled job outlives the executor. */
+#ifndef HD_CORE_RUN_EXECUTOR_H
+#define HD_CORE_RUN_EXECUTOR_H
+
+#include "core/compile/compile.h"
+
+struct hd__exec;
+
+struct hd__exec_config {
+    const struct hd__compiled *compiled;
+    struct hd_store *store; /* NULL where the job has one rank */
+    int32_t rank, local_rank, local_ranks;
+    int32_t reserved;
+    /* Fills a micro-batch's tensor: `labels` 0 for ids, 1 for labels; out has `count` elements, [batch, seq] local. */
+    int32_t (*feed)(void *user, int32_t labels, int32_t *out, int64_t count, struct hd_error *err);
+    void *user;
+};
+
+int32_t hd__exec_open(const struct hd__exec_config *config, struct hd__exec **exec, struct hd_error *err);
+void hd__exec_close(struct hd__exec *exec); /* NULL is fine */
+
+/* Runs a section once, or as often as its repeat says where that is more. */
+int32_t hd__exec_section(struct hd__exec *exec, const char *name, struct hd_error *err);
+
+/* Where a tensor of this rank lies. */
+void *hd__exec_data(struct hd__exec *exec, hd_tensor tensor);
+struct hd_program *hd__exec_program(struct hd__exec *exec);
+const int32_t *hd__exec_coord(const struct hd__exec *exec);
+void *hd__exec_arena(struct hd__exec *exec);
+
+/* The maximum of a small number over all ranks: agreement on signals and faults between steps. */
+int32_t hd__exec_agree(struct hd__exec *exec, int32_t mine, int32_t *highest, struct hd_error *err);
+/* Ends everything pending on all ranks. [any-thread] */
+void hd__exec_abort(struct hd__exec *exec, const char *reason);
+
+/* Seconds that compute spent waiting for communication since the last call. */
+double hd__exec_comm_seconds(struct hd__exec *exec);
+double hd__exec_peak_flops(struct hd__exec *exec);
+/* What runs now: "micro_last #118 wait all_reduce(dp_shard)"; for messages, from any thread. */
+const char *hd__exec_where(struct hd__exec *exec, char out[128]);
+
+#endif

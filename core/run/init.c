@@ -1,0 +1,154 @@
+/* Initial parameters: from the seed, or from safetensors. */
+#include "core/run/init.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+#include "core/run/pieces.h"
+#include "core/run/safetensors.h"
+
+#define CHUNK 4096
+
+/* SplitMix64's finaliser (Steele, Lea, Flood 2014) over a counter: a value a number, no state. */
+static uint64_t mix(uint64_t x)
+{
+    x += UINT64_C(0x9e3779b97f4a7c15);
+    x = (x ^ (x >> 30)) * UINT64_C(0xbf58476d1ce4e5b9);
+    x = (x ^ (x >> 27)) * UINT64_C(0x94d049bb133111eb);
+    return x ^ (x >> 31);
+}
+
+void hd__normal(uint64_t key, int64_t first, int64_t count, double std, float *out)
+{
+    for (int64_t i = first; i < first + count; i++) { /* elements 2n and 2n + 1 are one pair */
+        uint64_t bits = mix(key ^ mix((uint64_t)(i >> 1)));
+        float u = ((float)(bits >> 40) + 0.5f) * 0x1p-24f, angle = (float)(bits & 0xffffff) * (6.2831853f * 0x1p-24f);
+        float radius = (float)std * sqrtf(-2.0f * logf(u));
+        out[i - first] = radius * (i & 1 ? sinf(angle) : cosf(angle));
+    }
+}
+
+static void store(void *data, uint32_t dtype, int64_t at, const float *values, int64_t n)
+{
+    char *to = (char *)data + at * (int64_t)hd_dtype_size(dtype);
+    hd__from_f32(dtype, values, to, (uint64_t)n);
+}
+
+/* ---- from the seed */
+
+struct fill {
+    struct hd_program *p;
+    void *data;
+    uint32_t dtype;
+    uint64_t seed;
+    struct hd__st *files;
+    struct hd_error *err;
+};
+
+static int32_t fill_seed(void *user, const struct hd__piece *piece)
+{
+    struct fill *f = user;
+    const struct hd_param_desc *d = &f->p->params.at[piece->param].desc;
+    uint64_t key = hd__hash(d->name, strlen(d->name), f->seed);
+    float values[CHUNK];
+    for (int64_t done = 0, n; done < piece->count; done += n) {
+        n = HD__MIN(CHUNK, piece->count - done);
+        if (d->init == HD_INIT_NORMAL)
+            hd__normal(key, piece->first + done, n, d->std, values);
+        else
+            for (int64_t i = 0; i < n; i++)
+                values[i] = d->init == HD_INIT_ONES ? 1.0f : 0.0f;
+        store(f->data, f->dtype, piece->offset + done, values, n);
+    }
+    return HD_OK;
+}
+
+/* ---- from files */
+
+/* A parameter in its file: the file's array as rows of `width` elements, of which the parameter has `own` from `skip`. */
+struct in_file {
+    const struct hd__st_tensor *t;
+    int64_t own, width, skip;
+};
+
+static int32_t wrong_shape(struct fill *f, const struct hd_param_desc *d, const struct hd__st_tensor *t, int64_t count)
+{
+    return hd_fail(f->err, HD_E_INVALID, "%s: tensor %s has %llu elements, but parameter %s needs %lld of them: another model?",
+                   hd__st_file_name(f->files, t->file), d->file_name, (unsigned long long)t->count, d->name,
+                   (long long)(count * (d->parts > 1 ? d->parts : 1)));
+}
+
+static int32_t find_in_file(struct fill *f, uint32_t param, struct in_file *where)
+{
+    const struct hd_param_desc *d = &f->p->params.at[param].desc;
+    const struct hd__tensor *t = hd__tc(f->p, f->p->params.at[param].tensor);
+    int64_t count = hd__global_numel(f->p, t), inner = 1;
+    uint32_t parts = d->parts > 1 ? d->parts : 1;
+    where->t = d->file_name ? hd__st_find(f->files, d->file_name) : NULL;
+    if (!where->t)
+        return hd_fail(f->err, HD_E_INVALID, "the weights have no tensor %s, which parameter %s needs", d->file_name ? d->file_name : "?",
+                       d->name);
+    if (where->t->count != (uint64_t)count * parts)
+        return wrong_shape(f, d, where->t, count);
+    for (int32_t i = 0; i < t->ndim; i++) /* elements of one row along the axis that is cut into parts */
+        if (!d->file_axes || (uint32_t)(d->file_axes[i] - '0') >= d->part_axis)
+            inner *= f->p->dims.at[t->dim[i]].extent;
+    where->own = parts > 1 ? inner : count;
+    where->width = where->own * parts;
+    where->skip = where->own * d->part;
+    return HD_OK;
+}
+
+static int32_t fill_file(void *user, const struct hd__piece *piece)
+{
+    struct fill *f = user;
+    struct in_file where;
+    float values[CHUNK];
+    int32_t rc = find_in_file(f, piece->param, &where);
+    for (int64_t done = 0, n; done < piece->count && !rc; done += n) {
+        int64_t at = piece->first + done, row = at / where.own, column = at % where.own;
+        n = HD__MIN(HD__MIN(CHUNK, piece->count - done), where.own - column);
+        rc = hd__st_read_f32(f->files, where.t, (uint64_t)(row * where.width + where.skip + column), (uint64_t)n, values, f->err);
+        if (!rc)
+            store(f->data, f->dtype, piece->offset + done, values, n);
+    }
+    return rc;
+}
+
+/* ---- all tensors that hold parameters */
+
+static int32_t fill_all(struct hd_program *p, const int32_t *coord, void *arena, struct fill *f,
+                        int32_t (*visit)(void *, const struct hd__piece *))
+{
+    int32_t rc = HD_OK;
+    for (uint32_t k = 0; k < p->flats.count && !rc; k++) {
+        const struct hd__flat *flat = &p->flats.at[k];
+        const hd_tensor holders[] = {flat->master, flat->whole, flat->low};
+        for (uint32_t h = 0; h < HD__COUNT(holders) && !rc; h++) {
+            if (!holders[h] || (h != 1 && hd__tc(p, holders[h])->window)) /* windows lie inside the whole */
+                continue;
+            f->dtype = hd__tc(p, holders[h])->dtype;
+            f->data = hd__address(p, holders[h], coord, arena);
+            rc = hd__pieces(p, flat, holders[h], coord, visit, f);
+        }
+    }
+    return rc;
+}
+
+int32_t hd__init_parameters(struct hd_program *p, const int32_t coord[HD_AXIS_COUNT], void *arena, uint64_t seed,
+                            struct hd_error *err)
+{
+    struct fill f = {.p = p, .seed = seed, .err = err};
+    return fill_all(p, coord, arena, &f, fill_seed);
+}
+
+int32_t hd__init_from_files(struct hd_program *p, const int32_t coord[HD_AXIS_COUNT], void *arena, const char *folder,
+                            struct hd_error *err)
+{
+    struct fill f = {.p = p, .err = err};
+    int32_t rc = hd__st_open(folder, &f.files, err);
+    if (!rc)
+        rc = fill_all(p, coord, arena, &f, fill_file);
+    hd__st_close(f.files);
+    return rc;
+}

@@ -1,0 +1,134 @@
+/* A group over several axes uses the transport of the outermost of them that is larger than 1; world-wide groups use
+ * comm.use. */
+#include "core/run/transports.h"
+
+#include <stdlib.h>
+
+static uint32_t all_axes(const struct hd__mesh *mesh)
+{
+    return hd__mesh_live(mesh) | (mesh->size[HD_AXIS_PP] > 1 ? HD_AXIS_BIT(HD_AXIS_PP) : 0);
+}
+
+static const struct hd__section *section_for(const struct hd__transports *t, uint32_t axes)
+{
+    const struct hd__job *job = t->compiled->job;
+    uint32_t world = all_axes(&t->compiled->mesh);
+    if ((axes & world) == world && __builtin_popcount(world) > 1)
+        return job->comm;
+    for (int32_t a = 0; a < HD_AXIS_COUNT; a++)
+        if ((axes & HD_AXIS_BIT(a)) && t->compiled->mesh.size[a] > 1)
+            return job->comm_axis[a] ? job->comm_axis[a] : job->comm;
+    return job->comm;
+}
+
+static int32_t open_one(struct hd__transports *t, const struct hd__section *section, struct hd__transport **out,
+                        struct hd_error *err)
+{
+    const struct hd__job *job = t->compiled->job;
+    struct hd__transport *new = hd__alloc(sizeof *new);
+    struct hd_world world = {.struct_size = sizeof world, .rank = t->rank, .size = t->compiled->mesh.ranks,
+                             .local_rank = t->local_rank, .local_size = t->local_ranks, .store = t->store,
+                             .timeout = job->comm_timeout, .dead_after = job->comm_dead_after};
+    int32_t rc;
+    new->section = section;
+    world.instance = hd__arena_format(&t->compiled->job->arena, "comm/%u", t->at.count);
+    rc = hd__choose(t->compiled->job, t->compiled->plugins, HD_KIND_COMM, (struct hd__section *)section, &new->chosen, err);
+    if (!rc)
+        rc = hd__plugin_probe(t->compiled->plugins, new->chosen.component, err);
+    if (!rc) {
+        new->ops = &new->chosen.component->ops.comm;
+        if ((new->ops->caps & HD_COMM_LOCAL_ONLY) && t->local_ranks != t->compiled->mesh.ranks)
+            rc = hd__job_fail(t->compiled->job, section->path, err, "comm-%s works inside one machine only, but this job has %d of its "
+                              "%d ranks here: use another transport for axes across machines", section->use, t->local_ranks,
+                              t->compiled->mesh.ranks);
+    }
+    if (!rc)
+        rc = new->ops->open(hd__host(), new->chosen.settings, &world, &new->comm, err);
+    if (rc) {
+        free(new);
+        return rc;
+    }
+    hd__push(&t->at, new);
+    *out = new;
+    return HD_OK;
+}
+
+static int32_t transport_for(struct hd__transports *t, uint32_t axes, struct hd__transport **out, struct hd_error *err)
+{
+    const struct hd__section *section = section_for(t, axes);
+    for (uint32_t i = 0; i < t->at.count; i++)
+        if (t->at.at[i]->section == section) {
+            *out = t->at.at[i];
+            return HD_OK;
+        }
+    return open_one(t, section, out, err);
+}
+
+int32_t hd__transports_open(struct hd__transports *t, struct hd_error *err)
+{
+    const struct hd__mesh *mesh = &t->compiled->mesh;
+    struct hd__transport *unused;
+    int32_t rc = HD_OK;
+    if (mesh->ranks == 1)
+        return HD_OK;
+    rc = transport_for(t, all_axes(mesh), &unused, err);
+    for (int32_t a = 0; a < HD_AXIS_COUNT && !rc; a++)
+        if (mesh->size[a] > 1)
+            rc = transport_for(t, HD_AXIS_BIT(a), &unused, err);
+    return rc;
+}
+
+static int32_t new_group(struct hd__transports *t, uint32_t axes, uint32_t members, struct hd__group_ref **out, struct hd_error *err)
+{
+    const struct hd__mesh *mesh = &t->compiled->mesh;
+    struct hd__group_ref *g = hd__alloc(sizeof *g);
+    int32_t *ranks = hd__alloc((size_t)mesh->ranks * sizeof *ranks), rc;
+    char name[64], full[96];
+    g->axes = axes;
+    g->members = members;
+    g->size = hd__mesh_group(mesh, t->rank, axes, members, ranks);
+    for (int32_t i = 0; i < g->size; i++)
+        if (ranks[i] == t->rank)
+            g->me = i;
+    hd__axes_text(axes, name);
+    snprintf(full, sizeof full, "%s%s%.0x", name, members ? "/" : "", members);
+    rc = transport_for(t, axes, &g->transport, err);
+    if (!rc && g->size > 1)
+        rc = g->transport->ops->group(g->transport->comm, full, ranks, g->size, &g->group, err);
+    free(ranks);
+    if (rc) {
+        free(g);
+        return rc;
+    }
+    hd__push(&t->groups, g);
+    *out = g;
+    return HD_OK;
+}
+
+int32_t hd__transports_group(struct hd__transports *t, uint32_t axes, uint32_t members, struct hd__group_ref **group,
+                             struct hd_error *err)
+{
+    axes &= all_axes(&t->compiled->mesh);
+    for (uint32_t i = 0; i < t->groups.count; i++)
+        if (t->groups.at[i]->axes == axes && t->groups.at[i]->members == members) {
+            *group = t->groups.at[i];
+            return HD_OK;
+        }
+    return new_group(t, axes, members, group, err);
+}
+
+void hd__transports_close(struct hd__transports *t)
+{
+    for (uint32_t i = 0; i < t->groups.count; i++) {
+        struct hd__group_ref *g = t->groups.at[i];
+        if (g->group && g->transport->ops->group_free)
+            g->transport->ops->group_free(g->group);
+        free(g);
+    }
+    for (uint32_t i = 0; i < t->at.count; i++) {
+        t->at.at[i]->ops->close(t->at.at[i]->comm);
+        free(t->at.at[i]);
+    }
+    hd__free_array(&t->groups);
+    hd__free_array(&t->at);
+}
