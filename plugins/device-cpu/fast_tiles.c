@@ -53,22 +53,30 @@ static int has_avx512(void)
            __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
 }
 
+int cpu_vectors(void)
+{
+    return has_avx512() ? CPU_AVX512 : has_avx2() ? CPU_AVX2 : CPU_PLAIN;
+}
+
+static const struct cpu_tiles *const of_vectors[CPU_VECTORS] = {&plain_tiles, &avx2_tiles, &avx512_tiles};
+
+#else
+
+int cpu_vectors(void)
+{
+    return CPU_PLAIN;
+}
+
+static const struct cpu_tiles *const of_vectors[CPU_VECTORS] = {&plain_tiles};
+
 #endif
 
 const struct cpu_tiles *cpu_tiles_at(int index)
 {
-    const struct cpu_tiles *all[4];
-    int n = 0;
-    all[n++] = &plain_tiles;
-#ifdef __x86_64__
-    if (has_avx2())
-        all[n++] = &avx2_tiles;
-    if (has_avx512())
-        all[n++] = &avx512_tiles;
-    if (has_avx512() && cpu_tiles_amx())
-        all[n++] = cpu_tiles_amx();
-#endif
-    return index < n ? all[index] : NULL;
+    int most = cpu_vectors();
+    if (index <= most)
+        return of_vectors[index];
+    return index == most + 1 && most == CPU_AVX512 ? cpu_tiles_amx() : NULL;
 }
 
 const struct cpu_tiles *cpu_tiles_choose(uint32_t dtype)

@@ -35,6 +35,10 @@ const struct cpu_tiles *cpu_tiles_choose(uint32_t dtype);
 /* All that this machine can run, for tests and benchmarks; NULL beyond the last. */
 const struct cpu_tiles *cpu_tiles_at(int index);
 
+/* The vectors of this machine: an index into tables of one entry an instruction set. */
+enum { CPU_PLAIN, CPU_AVX2, CPU_AVX512, CPU_VECTORS };
+int cpu_vectors(void);
+
 /* NULL where the machine has no AMX. */
 const struct cpu_tiles *cpu_tiles_amx(void);
 

@@ -1,0 +1,273 @@
+/* plugins/device-cpu/fast_attention.c: causal grouped-query attention, forward (Dao, arXiv 2307.08691, algorithm 1).
+ *
+ * For a tile of queries, key tile after key tile: scores s = q k, row maxima, p = exp(scale s - m), o = o + p v; where
+ * a later tile raises a row's maximum, its sums so far shrink by the difference. Key tiles that no query of the tile
+ * sees are skipped. */
+#include "fast_attention.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+/* ---- shared with the backward kernel */
+
+void cpu_tiles_product(const struct cpu_tiles *t, int64_t rows, int64_t cols, int64_t k, struct cpu_panels a,
+                       struct cpu_panels b, float *c, int64_t ldc, int add)
+{
+    for (int64_t j = 0; j < cols; j += t->nr)
+        for (int64_t i = 0; i < rows; i += t->mr)
+            t->kernel(k, a.at + i / t->mr * a.step, b.at + j / t->nr * b.step, c + i * ldc + j, ldc, add);
+}
+
+static float widen(uint16_t half)
+{
+    uint32_t word = (uint32_t)half << 16;
+    float value;
+    memcpy(&value, &word, 4);
+    return value;
+}
+
+void cpu_attention_store(const struct cpu_attention *x, uint32_t output, int64_t to, float *src, float factor)
+{
+    const struct hd_operand *o = &x->kernel->out[output];
+    int64_t d = x->h.d;
+    x->rows->scale(src, d, factor);
+    if (o->dtype == HD_F32) {
+        float *dst = (float *)o->data + to;
+        for (int64_t i = 0; i < d; i++)
+            dst[i] = cpu_accumulates(x->kernel) ? dst[i] + src[i] : src[i];
+        return;
+    }
+    uint16_t *dst = (uint16_t *)o->data + to;
+    if (cpu_accumulates(x->kernel))
+        for (int64_t i = 0; i < d; i++)
+            src[i] += widen(dst[i]);
+    x->tiles->to_bf16(dst, src, d);
+}
+
+static int all_float(const struct hd_kernel *k)
+{
+    int ok = 1;
+    for (uint32_t i = 0; i < k->d.n_in; i++)
+        ok &= k->in[i].dtype == HD_F32 || k->in[i].dtype == HD_BF16;
+    for (uint32_t i = 0; i < k->d.n_out; i++)
+        ok &= k->out[i].dtype == HD_F32 || k->out[i].dtype == HD_BF16;
+    return ok;
+}
+
+int32_t cpu_attention_init(struct cpu_attention *x, struct hd_kernel *k, struct hd_error *err)
+{
+    uint32_t lse_dtype = k->d.op == HD_OP_ATTENTION ? k->out[1].dtype : k->in[4].dtype;
+    uint32_t dtype = HD_BF16;
+    x->kernel = k;
+    x->h = cpu_heads(&k->in[0], &k->in[1]);
+    x->window = k->d.attrs.window;
+    x->scale = k->d.attrs.scale;
+    for (uint32_t i = 0; i < 3; i++)
+        if (k->in[i].dtype != HD_BF16)
+            dtype = HD_F32;
+    x->tiles = cpu_tiles_choose(dtype);
+    x->rows = cpu_softmax_choose();
+    if (!all_float(k) || lse_dtype != HD_F32)
+        return hd_fail(err, HD_E_UNSUPPORTED, "attention: fast kernels are for fp32 and bf16, with lse in fp32");
+    if (x->h.s != x->h.t || x->h.q0 != x->h.k0)
+        return hd_fail(err, HD_E_UNSUPPORTED, "attention: fast kernels want queries and keys of the same positions");
+    if (x->h.s == 0 || !(x->scale > 0))
+        return hd_fail(err, HD_E_UNSUPPORTED, "attention: fast kernels want a scale above 0");
+    x->d_room = cpu_round_up(x->h.d, x->tiles->nr);
+    x->panels_d = x->d_room / x->tiles->nr;
+    return HD_OK;
+}
+
+/* One thread: takes units until none is left. */
+static void units_run(void *context, int64_t first, int64_t last)
+{
+    struct cpu_attention *x = context;
+    char *scratch = (char *)cpu_scratch(x->kernel->device) + first * x->thread_bytes;
+    (void)last;
+    x->tiles->begin();
+    for (;;) {
+        int64_t unit = __atomic_fetch_add(&x->next, 1, __ATOMIC_RELAXED);
+        if (unit >= x->h.b * x->h.k)
+            break;
+        x->unit(x, scratch, unit / x->h.k, unit % x->h.k);
+    }
+    x->tiles->end();
+}
+
+static void attention_run(struct hd_kernel *k)
+{
+    struct cpu_attention *x = k->state;
+    x->next = 0;
+    cpu_parallel(k->device, k->device->threads, 1, units_run, x);
+}
+
+static void attention_release(struct hd_kernel *k)
+{
+    free(k->state);
+    k->state = NULL;
+}
+
+int32_t cpu_attention_ready(struct cpu_attention *x, struct hd_kernel *k, struct hd_error *err)
+{
+    struct cpu_attention *state;
+    int32_t status = cpu_scratch_reserve(k->device, (size_t)(x->thread_bytes * k->device->threads), err);
+    if (status)
+        return status;
+    state = malloc(sizeof *state);
+    if (!state)
+        return hd_fail(err, HD_E_NOMEM, "no memory for an attention kernel");
+    *state = *x;
+    k->state = state;
+    k->run = attention_run;
+    k->release = attention_release;
+    return HD_OK;
+}
+
+/* ---- forward */
+
+enum { KEYS, VALUES, QUERIES, SCORES, WEIGHTS, SUMS, MOST, TOTAL };
+enum { TILE_K = 256, TILE_Q = 36 };
+
+/* One tile of queries of one head. */
+struct tile {
+    char *scratch;
+    int64_t q0, rows; /* queries */
+    int64_t k0, keys; /* the key tile at hand */
+};
+
+static void *buffer(const struct cpu_attention *x, const struct tile *t, int name)
+{
+    return t->scratch + x->at[name];
+}
+
+static void pack_head(const struct cpu_attention *x, char *scratch, int64_t b, int64_t kv)
+{
+    const struct hd_operand *k = &x->kernel->in[1], *v = &x->kernel->in[2];
+    int64_t step = cpu_key_step(x), tile = x->panels_d * cpu_tiles_panel_b(x->tiles, x->tile_k);
+    x->tiles->pack_b(scratch + x->at[KEYS], cpu_element(k, cpu_key_at(x, b, kv, 0)), k->dtype, step, 1, x->h.t, x->h.d);
+    for (int64_t k0 = 0; k0 < x->h.t; k0 += x->tile_k)
+        x->tiles->pack_b(scratch + x->at[VALUES] + k0 / x->tile_k * tile,
+                         cpu_element(v, cpu_key_at(x, b, kv, k0)), v->dtype, 1, step, x->h.d,
+                         cpu_least(x->tile_k, x->h.t - k0));
+}
+
+static void scores(const struct cpu_attention *x, const struct tile *t)
+{
+    int64_t d = x->h.d, one = cpu_tiles_panel_b(x->tiles, d);
+    struct cpu_panels q = {buffer(x, t, QUERIES), cpu_tiles_panel_a(x->tiles, d)};
+    struct cpu_panels k = {(char *)buffer(x, t, KEYS) + t->k0 / x->tiles->nr * one, one};
+    cpu_tiles_product(x->tiles, t->rows, t->keys, d, q, k, buffer(x, t, SCORES), x->tile_k, 0);
+}
+
+/* Scores of row r become weights; the row's maximum and sum move on, and its o so far shrinks. */
+static void softmax_row(const struct cpu_attention *x, const struct tile *t, int64_t r)
+{
+    float *most = (float *)buffer(x, t, MOST) + r, *total = (float *)buffer(x, t, TOTAL) + r;
+    float *row = (float *)buffer(x, t, SCORES) + r * x->tile_k, scale = (float)x->scale;
+    int64_t at = t->q0 + r - t->k0; /* the row's own position, in the key tile */
+    struct cpu_kept kept = {.last = cpu_least(at + 1, t->keys), .total = cpu_round_up(t->keys, x->tiles->nr)};
+    if (x->window > 0)
+        kept.first = cpu_most(0, at - x->window + 1);
+    if (kept.first >= kept.last) {
+        memset(row, 0, (size_t)kept.total * sizeof *row);
+        return;
+    }
+    float here = scale * x->rows->most(row, kept), now = here > *most ? here : *most;
+    float shrink = *most == -INFINITY ? 0 : expf(*most - now);
+    *total = *total * shrink + x->rows->exp(row, kept, scale, now);
+    *most = now;
+    if (shrink != 1 && shrink != 0)
+        x->rows->scale((float *)buffer(x, t, SUMS) + r * x->d_room, x->d_room, shrink);
+}
+
+static void weigh(const struct cpu_attention *x, const struct tile *t, int add)
+{
+    int64_t full = cpu_least(x->tile_k, x->h.t - t->k0), one = cpu_tiles_panel_b(x->tiles, full);
+    int64_t tile = x->panels_d * cpu_tiles_panel_b(x->tiles, x->tile_k);
+    struct cpu_panels p = {buffer(x, t, WEIGHTS), cpu_tiles_panel_a(x->tiles, t->keys)};
+    struct cpu_panels v = {(char *)buffer(x, t, VALUES) + t->k0 / x->tile_k * tile, one};
+    x->tiles->pack_a(buffer(x, t, WEIGHTS), buffer(x, t, SCORES), HD_F32, x->tile_k, 1, t->rows, t->keys);
+    cpu_tiles_product(x->tiles, t->rows, x->h.d, t->keys, p, v, buffer(x, t, SUMS), x->d_room, add);
+}
+
+static void finish(const struct cpu_attention *x, const struct tile *t, int64_t b, int64_t kv, int64_t g)
+{
+    const float *most = buffer(x, t, MOST), *total = buffer(x, t, TOTAL);
+    float *lse = x->kernel->out[1].data;
+    for (int64_t r = 0; r < t->rows; r++) {
+        int64_t to = cpu_query_at(x, b, kv, g, t->q0 + r);
+        cpu_attention_store(x, 0, to, (float *)buffer(x, t, SUMS) + r * x->d_room, 1 / total[r]);
+        lse[to / x->h.d] = most[r] + logf(total[r]);
+    }
+}
+
+/* The first key that a query sees, at the start of its key tile. */
+static int64_t first_tile(const struct cpu_attention *x, int64_t q)
+{
+    int64_t first = x->window > 0 ? cpu_most(0, q - x->window + 1) : 0;
+    return first / x->tile_k * x->tile_k;
+}
+
+static void forward_tile(const struct cpu_attention *x, struct tile *t, int64_t b, int64_t kv, int64_t g)
+{
+    const struct hd_operand *q = &x->kernel->in[0];
+    float *most = buffer(x, t, MOST), *total = buffer(x, t, TOTAL);
+    int64_t start = first_tile(x, t->q0);
+    for (int64_t r = 0; r < t->rows; r++) {
+        most[r] = -INFINITY;
+        total[r] = 0;
+    }
+    x->tiles->pack_a(buffer(x, t, QUERIES), cpu_element(q, cpu_query_at(x, b, kv, g, t->q0)), q->dtype,
+                     cpu_query_step(x), 1, t->rows, x->h.d);
+    for (t->k0 = start; t->k0 < t->q0 + t->rows; t->k0 += x->tile_k) {
+        t->keys = cpu_least(x->tile_k, t->q0 + t->rows - t->k0);
+        scores(x, t);
+        for (int64_t r = 0; r < t->rows; r++)
+            softmax_row(x, t, r);
+        weigh(x, t, t->k0 > start);
+    }
+    finish(x, t, b, kv, g);
+}
+
+static void forward_unit(const struct cpu_attention *x, char *scratch, int64_t b, int64_t kv)
+{
+    struct tile t = {.scratch = scratch};
+    pack_head(x, scratch, b, kv);
+    for (int64_t g = 0; g < x->h.g; g++)
+        for (t.q0 = 0; t.q0 < x->h.s; t.q0 += x->tile_q) {
+            t.rows = cpu_least(x->tile_q, x->h.s - t.q0);
+            forward_tile(x, &t, b, kv, g);
+        }
+}
+
+static void forward_layout(struct cpu_attention *x)
+{
+    const struct cpu_tiles *t = x->tiles;
+    x->tile_q = cpu_most(TILE_Q / t->mr, 1) * t->mr;
+    x->tile_k = TILE_K;
+    int64_t panels_q = x->tile_q / t->mr, tiles_k = (x->h.t + x->tile_k - 1) / x->tile_k;
+    const int64_t bytes[] = {
+        [KEYS] = cpu_round_up(x->h.t, t->nr) / t->nr * cpu_tiles_panel_b(t, x->h.d),
+        [VALUES] = tiles_k * x->panels_d * cpu_tiles_panel_b(t, x->tile_k),
+        [QUERIES] = panels_q * cpu_tiles_panel_a(t, x->h.d),
+        [SCORES] = x->tile_q * x->tile_k * 4,
+        [WEIGHTS] = panels_q * cpu_tiles_panel_a(t, x->tile_k),
+        [SUMS] = x->tile_q * x->d_room * 4,
+        [MOST] = x->tile_q * 4,
+        [TOTAL] = x->tile_q * 4,
+    };
+    for (size_t i = 0; i < sizeof bytes / sizeof bytes[0]; i++) {
+        x->at[i] = x->thread_bytes;
+        x->thread_bytes += cpu_round_up(bytes[i], 64);
+    }
+}
+
+int32_t cpu_fast_attention(struct hd_kernel *k, struct hd_error *err)
+{
+    struct cpu_attention x = {.unit = forward_unit};
+    int32_t status = cpu_attention_init(&x, k, err);
+    if (status)
+        return status;
+    forward_layout(&x);
+    return cpu_attention_ready(&x, k, err);
+}

@@ -1,0 +1,186 @@
+/* Fast attention and its gradient against the reference: heads, groups, windows, lengths around the sizes of tiles.
+ * fp32 to 1e-5 of the norm, bf16 to 1e-2; the same bits for any number of threads. */
+#include "harness.h"
+#include <check.h>
+#include <math.h>
+#include <stdlib.h>
+
+#define FORWARD HD_OP_ATTENTION, "bskgd bskd bskd", "bskgd f:bskg"
+#define BACKWARD HD_OP_ATTENTION_GRAD, "bskgd bskd bskd bskgd f:bskg bskgd", "bskgd bskd bskd"
+
+static const struct {
+    const char *name, *dims;
+    int64_t window;
+} shapes[] = {
+    {"one position", "b=2 s=1 k=1 g=1 d=8", 0},
+    {"one head", "b=1 s=7 k=1 g=1 d=8", 0},
+    {"groups", "b=2 s=19 k=2 g=3 d=16", 0},
+    {"odd head size", "b=2 s=33 k=2 g=2 d=40", 0},
+    {"head size of no vector", "b=1 s=37 k=2 g=1 d=6", 0},
+    {"a tile", "b=1 s=128 k=1 g=1 d=64", 0},
+    {"more than a tile", "b=1 s=131 k=1 g=2 d=64", 0},
+    {"several tiles", "b=2 s=300 k=2 g=1 d=32", 0},
+    {"large heads", "b=1 s=70 k=1 g=2 d=128", 0},
+    {"later positions", "b=2 s=65@195 k=1 g=2 d=32", 0},
+    {"window", "b=2 s=150 k=1 g=2 d=32", 20},
+    {"window across tiles", "b=1 s=610 k=1 g=1 d=16", 270},
+    {"window of one", "b=1 s=70 k=2 g=1 d=16", 1},
+    {"window of all", "b=1 s=70 k=2 g=1 d=16", 1000},
+};
+
+static const struct {
+    uint32_t dtype;
+    double tolerance;
+} dtypes[] = {{HD_F32, 1e-5}, {HD_BF16, 1e-2}};
+
+static struct h_case forward_case(int i)
+{
+    return (struct h_case){shapes[i].name, FORWARD, shapes[i].dims, {.scale = 0.7, .window = shapes[i].window}};
+}
+
+static struct h_case backward_case(int i)
+{
+    return (struct h_case){shapes[i].name, BACKWARD, shapes[i].dims, {.scale = 0.7, .window = shapes[i].window}};
+}
+
+START_TEST(forward_is_near_its_reference)
+{
+    struct h_case c = forward_case(_i);
+    for (int d = 0; d < 2; d++)
+        h_fast_case(&c, dtypes[d].dtype, dtypes[d].tolerance, 0);
+}
+END_TEST
+
+/* A backward instruction with the o and lse that the reference's forward gives, rounded to its dtype. */
+static struct h_instr *backward_made(int i, uint32_t dtype)
+{
+    struct h_case f = forward_case(i), c = backward_case(i);
+    struct h_device *plain = h_open(1, H_REFERENCE);
+    struct h_instr *back = h_make(&c, dtype, 11), *forward = h_make(&f, dtype, 12);
+    for (int j = 0; j < 3; j++)
+        h_copy(&forward->in[j], &back->in[j]);
+    h_run(plain, forward);
+    h_copy(&back->in[3], &forward->out[0]);
+    h_copy(&back->in[4], &forward->out[1]);
+    h_free(forward);
+    h_close(plain);
+    return back;
+}
+
+static double norm(const struct hd_operand *o)
+{
+    double sum = 0;
+    for (int64_t i = 0; i < hd_operand_count(o); i++)
+        sum += h_get(o, i) * h_get(o, i);
+    return sqrt(sum);
+}
+
+/* As h_near; but a gradient that is zero (a query that sees one key has a constant weight) is measured by do. */
+static void backward_near(const char *name, const struct h_instr *got, const struct h_instr *want, double tolerance)
+{
+    double scale = norm(&want->in[5]);
+    for (uint32_t o = 0; o < want->d.n_out; o++)
+        if (norm(&want->out[o]) > 1e-9 * scale)
+            ck_assert_msg(h_distance(&got->out[o], &want->out[o]) <= tolerance, "%s, output %u: off by %g", name, o,
+                          h_distance(&got->out[o], &want->out[o]));
+        else
+            ck_assert_msg(norm(&got->out[o]) <= tolerance * scale, "%s, output %u: %g, not 0", name, o,
+                          norm(&got->out[o]));
+}
+
+static void backward_check(int i, uint32_t dtype, double tolerance, uint32_t flags)
+{
+    struct h_device *one = h_open(1, H_FAST), *three = h_open(3, H_FAST), *plain = h_open(1, H_REFERENCE);
+    struct h_instr *a = backward_made(i, dtype), *b = backward_made(i, dtype), *want = h_as(a, HD_F64);
+    a->d.attrs.flags = b->d.attrs.flags = want->d.attrs.flags = flags;
+    h_warnings = 0;
+    h_run(one, a);
+    h_run(three, b);
+    h_run(plain, want);
+    ck_assert_msg(h_warnings == 0, "%s: %s", shapes[i].name, h_last_log);
+    backward_near(shapes[i].name, a, want, tolerance);
+    h_equal(shapes[i].name, a, b);
+    h_free(a);
+    h_free(b);
+    h_free(want);
+    h_close(one);
+    h_close(three);
+    h_close(plain);
+}
+
+START_TEST(backward_is_near_its_reference)
+{
+    for (int d = 0; d < 2; d++)
+        for (uint32_t flags = 0; flags <= HD_ATTR_ACCUMULATE; flags += HD_ATTR_ACCUMULATE)
+            backward_check(_i, dtypes[d].dtype, dtypes[d].tolerance, flags);
+}
+END_TEST
+
+/* Scores far apart: the maximum moves from tile to tile, weights underflow, nothing overflows. */
+START_TEST(forward_is_right_for_large_scores)
+{
+    struct h_case c = {"large scores", FORWARD, "b=1 s=600 k=1 g=1 d=8", {.scale = 60}};
+    struct h_device *fast = h_open(1, H_FAST), *plain = h_open(1, H_REFERENCE);
+    struct h_instr *a = h_make(&c, HD_F32, 4), *want = h_as(a, HD_F64);
+    h_run(fast, a);
+    h_run(plain, want);
+    h_near(c.name, a, want, 1e-4); /* scores up to 300 in fp32: their rounding is all there is */
+    h_free(a);
+    h_free(want);
+    h_close(fast);
+    h_close(plain);
+}
+END_TEST
+
+START_TEST(not_a_number_is_kept)
+{
+    struct h_case c = {"NaN", FORWARD, "b=1 s=40 k=1 g=1 d=8", {.scale = 1}};
+    for (int d = 0; d < 2; d++) {
+        struct h_device *fast = h_open(1, H_FAST);
+        struct h_instr *i = h_make(&c, dtypes[d].dtype, 4);
+        h_set(&i->in[0], 9 * 8 + 3, NAN); /* query 9 */
+        h_run(fast, i);
+        ck_assert(isnan(h_get(&i->out[0], 9 * 8)));
+        ck_assert(isnan(h_get(&i->out[1], 9)));
+        ck_assert(!isnan(h_get(&i->out[0], 10 * 8)));
+        h_free(i);
+        h_close(fast);
+    }
+}
+END_TEST
+
+/* Queries that lie after their keys are left to the reference: right, though slower. */
+START_TEST(shifted_queries_are_left_to_the_reference)
+{
+    struct h_case c = {"shifted", HD_OP_ATTENTION, "bskgd btkd btkd", "bskgd f:bskg", "b=1 s=5@5 t=10 k=1 g=2 d=8",
+                       {.scale = 0.5}};
+    struct h_device *fast = h_open(2, H_FAST), *plain = h_open(1, H_REFERENCE);
+    struct h_instr *a = h_make(&c, HD_F32, 4), *want = h_as(a, HD_F64);
+    h_run(fast, a);
+    h_run(plain, want);
+    h_near(c.name, a, want, 1e-5);
+    h_free(a);
+    h_free(want);
+    h_close(fast);
+    h_close(plain);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *s = suite_create("attention");
+    TCase *t = tcase_create("attention");
+    int n = (int)(sizeof shapes / sizeof shapes[0]);
+    tcase_set_timeout(t, 60);
+    tcase_add_loop_test(t, forward_is_near_its_reference, 0, n);
+    tcase_add_loop_test(t, backward_is_near_its_reference, 0, n);
+    tcase_add_test(t, forward_is_right_for_large_scores);
+    tcase_add_test(t, not_a_number_is_kept);
+    tcase_add_test(t, shifted_queries_are_left_to_the_reference);
+    suite_add_tcase(s, t);
+    SRunner *r = srunner_create(s);
+    srunner_run_all(r, CK_NORMAL);
+    int failed = srunner_ntests_failed(r);
+    srunner_free(r);
+    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+}
