@@ -28,6 +28,18 @@ struct hd__instr *tiny_recv(struct hd_program *p, uint32_t section, int32_t stag
 #define T(...) ((const hd_tensor[]){__VA_ARGS__, 0})
 #define NONE ((const hd_tensor[]){0})
 
+/* A training step of two parameters, w (16 elements, owes dp_shard) and n (16, owes dp_shard and tp), in one flat buffer:
+ * begin, micro (twice), micro_last, update; ZeRO stage 0, 1 or 2. Scheduled and planned. */
+struct hd_program *tiny_step(int32_t dp_shard, int32_t tp, int32_t stage);
+/* The same without buffers, waits and offsets, to plant faults in. */
+struct hd_program *tiny_step_raw(int32_t dp_shard, int32_t tp, int32_t stage);
+void tiny_finish(struct hd_program *p);
+
+/* Position of the nth (from 0) instruction with this op and, unless NULL, this first output or input; it must exist. */
+uint32_t tiny_find(const struct hd_program *p, uint32_t section, uint16_t op, const char *tensor, uint32_t nth);
+void tiny_drop(struct hd_program *p, uint32_t section, uint32_t at); /* with its wait, if it has one */
+void tiny_insert(struct hd_program *p, uint32_t section, uint32_t at, struct hd__instr i);
+
 /* "fill0 a; all_reduce a; wait a; gelu b": ops and what they make, or read. Caller frees. */
 char *tiny_listing(const struct hd_program *p, uint32_t section);
 

@@ -1,0 +1,68 @@
+/* The token machine: all ranks' programs at once, in one thread.
+ *
+ * Each rank walks its program; asynchronous instructions go into a queue a stream; a collective happens when it is at
+ * the head of the same stream of every member of its group; a send when its receive is at the head of a stream of the
+ * peer (synchronous: the worst case of buffering). What may happen next is chosen at random, from a seed.
+ *
+ *   as it is        the proof: if all ranks finish, nothing can deadlock or mismatch; if not, the report says who
+ *                   waits for whom
+ *   with kernels    the emulator: real numbers in one arena a rank at the planned offsets; what is in flight, released
+ *                   or dead between sections is NaN, so that a missing wait or a wrong lifetime shows in the result
+ *   with costs      the simulator: when each rank is done, and how long it was idle */
+#ifndef HD_CORE_PROGRAM_MACHINE_H
+#define HD_CORE_PROGRAM_MACHINE_H
+
+#include "core/program/program.h"
+
+struct hd__machine;
+
+/* prepare is called once for each instruction that a rank computes, with final addresses; run each time. feed writes
+ * micro-batch `micro` of the step (0, 1, ...) to the output of a FEED. Codes as everywhere; release may be NULL. */
+struct hd__machine_kernels {
+    void *user;
+    int32_t (*prepare)(void *user, int32_t rank, const struct hd_instr_desc *instr, void **kernel, struct hd_error *err);
+    int32_t (*run)(void *user, int32_t rank, void *kernel, struct hd_error *err);
+    void (*release)(void *user, int32_t rank, void *kernel);
+    int32_t (*feed)(void *user, int32_t rank, const struct hd__instr *instr, int32_t micro, const struct hd_operand *out,
+                    struct hd_error *err);
+};
+
+/* A collective over several axes costs what its outermost one costs. */
+struct hd__machine_costs {
+    void *user;
+    double (*seconds)(void *user, const struct hd_program *p, const struct hd__instr *instr); /* of compute */
+    double latency[HD_AXIS_COUNT];   /* seconds an operation */
+    double bandwidth[HD_AXIS_COUNT]; /* bytes a second that one rank sends */
+};
+
+struct hd__machine_options {
+    const struct hd__machine_kernels *kernels; /* NULL: none */
+    const struct hd__machine_costs *costs;     /* NULL: none */
+    uint64_t seed;                             /* order of events */
+};
+
+struct hd__machine_stats {
+    uint64_t events; /* instructions that were started or completed */
+    uint64_t collectives, messages;
+    double seconds;  /* of the slowest rank (costs) */
+    double idle;     /* share of all ranks' time in which they computed nothing (costs) */
+};
+
+/* `programs`: by rank; ranks that are alike share one, which must outlive the machine. */
+struct hd__machine *hd__machine_create(const struct hd__mesh *mesh, const struct hd_program *const *programs,
+                                       const struct hd__machine_options *options);
+void hd__machine_destroy(struct hd__machine *m);
+
+/* Runs one section of every rank, or, with NULL, all sections of step `step` (from 1) but "eval". On failure err has the
+ * first lines of hd__machine_report. */
+int32_t hd__machine_run(struct hd__machine *m, const char *section, int64_t step, struct hd_error *err);
+
+/* What stopped the last run: "" if nothing did. */
+const char *hd__machine_report(const struct hd__machine *m);
+struct hd__machine_stats hd__machine_stats(const struct hd__machine *m);
+double hd__machine_finish(const struct hd__machine *m, int32_t rank); /* seconds (costs) */
+double hd__machine_busy(const struct hd__machine *m, int32_t rank);
+/* A tensor of a rank in its arena (kernels); NULL otherwise. */
+void *hd__machine_data(struct hd__machine *m, int32_t rank, hd_tensor t);
+
+#endif

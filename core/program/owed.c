@@ -1,0 +1,246 @@
+/* Obligations by abstract interpretation. A weight gradient comes out as a partial sum over some axes; each must be
+ * summed over exactly once before the optimizer reads it. So every buffer that holds gradients is a list of pieces, in
+ * elements of the whole flat buffer: which parameter, and the axes still owed. A shard stands for the whole flat: all
+ * ranks' shards are alike. */
+#include <stdlib.h>
+
+#include "core/program/verify.h"
+
+struct piece {
+    int64_t lo, hi;
+    uint32_t param; /* index into hd_program.params */
+    uint32_t owed;
+};
+
+typedef HD__ARRAY(struct piece) pieces; /* sorted, disjoint */
+
+struct hd__owed {
+    const struct hd_program *p;
+    uint32_t *slot; /* by buffer: index + 1 into lists */
+    HD__ARRAY(pieces) lists;
+    uint32_t *flat_of; /* by tensor: the flat, index + 1, whose shard it is */
+};
+
+struct range {
+    int64_t lo, hi;
+};
+
+struct hd__owed *hd__owed_new(const struct hd_program *p)
+{
+    struct hd__owed *o = hd__alloc(sizeof *o);
+    o->p = p;
+    o->slot = hd__alloc(p->buffers.count * sizeof *o->slot);
+    o->flat_of = hd__alloc(p->tensors.count * sizeof *o->flat_of);
+    for (uint32_t f = 0; f < p->flats.count; f++)
+        o->flat_of[p->flats.at[f].shard] = f + 1;
+    o->flat_of[0] = 0;
+    return o;
+}
+
+void hd__owed_free(struct hd__owed *o)
+{
+    for (uint32_t n = 0; n < o->lists.count; n++)
+        hd__free_array(&o->lists.at[n]);
+    hd__free_array(&o->lists);
+    free(o->slot);
+    free(o->flat_of);
+    free(o);
+}
+
+/* ---- pieces */
+
+static pieces *list_of(struct hd__owed *o, hd_tensor t, int make)
+{
+    uint32_t buffer = hd__tc(o->p, t)->buffer;
+    if (!o->slot[buffer] && make) {
+        pieces none = {0};
+        hd__push(&o->lists, none);
+        o->slot[buffer] = o->lists.count;
+    }
+    return o->slot[buffer] ? &o->lists.at[o->slot[buffer] - 1] : NULL;
+}
+
+/* Elements of the whole flat buffer that a tensor stands for. */
+static struct range range_of(const struct hd_program *p, hd_tensor id)
+{
+    const struct hd__tensor *t = hd__tc(p, id);
+    int64_t local = hd__numel(p, t), all = t->param ? local : hd__global_numel(p, t);
+    int64_t ways = t->window || !local ? 1 : all / local;
+    return (struct range){t->offset * ways, t->offset * ways + all};
+}
+
+static uint32_t first_in(const pieces *l, int64_t lo)
+{
+    uint32_t a = 0, z = l->count;
+    while (a < z) {
+        uint32_t mid = (a + z) / 2;
+        if (l->at[mid].hi <= lo)
+            a = mid + 1;
+        else
+            z = mid;
+    }
+    return a;
+}
+
+static void insert_piece(pieces *l, uint32_t at, struct piece x)
+{
+    hd__push(l, x);
+    memmove(l->at + at + 1, l->at + at, (l->count - 1 - at) * sizeof *l->at);
+    l->at[at] = x;
+}
+
+/* No piece crosses `at` afterwards. */
+static void cut(pieces *l, int64_t at)
+{
+    uint32_t n = first_in(l, at);
+    if (n == l->count || l->at[n].lo >= at)
+        return;
+    struct piece left = l->at[n];
+    left.hi = l->at[n].lo = at;
+    insert_piece(l, n, left);
+}
+
+static void erase(pieces *l, struct range r)
+{
+    cut(l, r.lo);
+    cut(l, r.hi);
+    uint32_t from = first_in(l, r.lo), to = from;
+    while (to < l->count && l->at[to].lo < r.hi)
+        to++;
+    memmove(l->at + from, l->at + to, (l->count - to) * sizeof *l->at);
+    l->count -= to - from;
+}
+
+static void set(pieces *l, struct piece x)
+{
+    erase(l, (struct range){x.lo, x.hi});
+    insert_piece(l, first_in(l, x.lo), x);
+}
+
+/* Adding to what is there: both must owe the same. */
+static void add(struct hd__owed *o, struct hd__faults *f, pieces *l, struct piece x)
+{
+    char has[64], gets[64];
+    for (uint32_t n = first_in(l, x.lo); n < l->count && l->at[n].lo < x.hi; n++) {
+        if (l->at[n].owed == x.owed)
+            continue;
+        hd__axes_text(l->at[n].owed, has);
+        hd__axes_text(x.owed, gets);
+        hd__fault(f, "%s is added to after a part of its reduction: the sum so far owes [%s], this owes [%s]",
+                  hd__tc(o->p, o->p->params.at[x.param].tensor)->name, has, gets);
+        break;
+    }
+    set(l, x);
+}
+
+/* ---- instructions */
+
+static uint32_t obligation(const struct hd__param *param)
+{
+    int tied = __builtin_popcount(param->stages) > 1;
+    return param->obligation | (tied ? HD_AXIS_BIT(HD_AXIS_PP) : 0);
+}
+
+/* A gradient joins its flat buffer. */
+static void contribute(struct hd__owed *o, struct hd__faults *f, const struct hd__instr *i, hd_tensor out)
+{
+    uint32_t param = hd__tc(o->p, out)->param - 1;
+    struct range r = range_of(o->p, out);
+    struct piece x = {r.lo, r.hi, param, obligation(&o->p->params.at[param])};
+    if (i->op == HD_OP_ACCUM && hd__tc(o->p, i->in[0])->place.partial != o->p->params.at[param].obligation) {
+        char has[64], owes[64];
+        hd__axes_text(hd__tc(o->p, i->in[0])->place.partial, has);
+        hd__axes_text(o->p->params.at[param].obligation, owes);
+        hd__fault(f, "the contribution to %s is partial over [%s], its obligation is [%s]",
+                  hd__tc(o->p, o->p->params.at[param].tensor)->name, has, owes);
+    }
+    if (hd__reads_outputs(i))
+        add(o, f, list_of(o, out, 1), x);
+    else
+        set(list_of(o, out, 1), x);
+}
+
+/* What a reduction leaves of what x owes. */
+static uint32_t reduced(struct hd__owed *o, struct hd__faults *f, const struct hd__instr *i, const struct piece *x)
+{
+    char twice[64];
+    if (i->op != HD_OP_ALL_REDUCE && i->op != HD_OP_REDUCE_SCATTER)
+        return x->owed;
+    if (i->axes & ~x->owed) {
+        hd__axes_text(i->axes & ~x->owed, twice);
+        hd__fault(f, "%s is summed twice over %s", hd__tc(o->p, o->p->params.at[x->param].tensor)->name, twice);
+    }
+    return x->owed & ~i->axes;
+}
+
+/* Gradients go from one buffer into another, or back into the same. */
+static void move(struct hd__owed *o, struct hd__faults *f, const struct hd__instr *i)
+{
+    struct range from = range_of(o->p, i->in[0]), to = range_of(o->p, i->out[0]);
+    pieces taken = {0}, *source;
+    if (!list_of(o, i->in[0], 0))
+        return;
+    list_of(o, i->out[0], 1); /* may move the lists */
+    source = list_of(o, i->in[0], 0);
+    cut(source, from.lo);
+    cut(source, from.hi);
+    for (uint32_t n = first_in(source, from.lo); n < source->count && source->at[n].lo < from.hi; n++) {
+        struct piece x = source->at[n];
+        x.owed = reduced(o, f, i, &x);
+        x.lo += to.lo - from.lo;
+        x.hi += to.lo - from.lo;
+        hd__push(&taken, x);
+    }
+    if (i->op != HD_OP_ACCUM)
+        erase(list_of(o, i->out[0], 0), to);
+    for (uint32_t n = 0; n < taken.count; n++)
+        if (i->op == HD_OP_ACCUM)
+            add(o, f, list_of(o, i->out[0], 0), taken.at[n]);
+        else
+            set(list_of(o, i->out[0], 0), taken.at[n]);
+    hd__free_array(&taken);
+}
+
+/* The optimizer reads: all of every parameter must be there, with nothing owed. */
+static void update(struct hd__owed *o, struct hd__faults *f, const struct hd__instr *i)
+{
+    const struct hd__flat *flat = &o->p->flats.at[o->flat_of[i->in[0]] - 1];
+    const pieces *l = list_of(o, i->in[0], 0);
+    int64_t base = range_of(o->p, i->in[0]).lo;
+    char axes[64];
+    for (uint32_t k = 0; k < flat->n_params; k++) {
+        const struct hd__tensor *t = hd__tc(o->p, o->p->params.at[flat->params[k]].tensor);
+        int64_t at = base + flat->offset[k], end = at + hd__numel(o->p, t);
+        uint32_t n = l ? first_in(l, at) : 0;
+        while (l && at < end && n < l->count && l->at[n].lo <= at && !l->at[n].owed)
+            at = l->at[n++].hi;
+        if (at >= end)
+            continue;
+        if (l && n < l->count && l->at[n].lo <= at) {
+            hd__axes_text(l->at[n].owed, axes);
+            hd__fault(f, "%s still owes a sum over %s", t->name, axes);
+        } else {
+            hd__fault(f, "%s has no gradient", t->name);
+        }
+    }
+}
+
+void hd__owed_step(struct hd__owed *o, struct hd__faults *f, const struct hd__instr *i)
+{
+    if (i->op == HD_OP_FILL0 || i->op == HD_OP_RELEASE) {
+        hd_tensor t = hd__instr_tensor(i);
+        if (list_of(o, t, 0))
+            erase(list_of(o, t, 0), range_of(o->p, t));
+        return;
+    }
+    if (hd__op(i->op)->class == HD__CLASS_UPDATE) {
+        if (i->n_in && o->flat_of[i->in[0]])
+            update(o, f, i);
+        return;
+    }
+    for (uint32_t k = 0; k < i->n_out; k++)
+        if (hd__tc(o->p, i->out[k])->param)
+            contribute(o, f, i, i->out[k]);
+        else if (k == 0 && i->n_in)
+            move(o, f, i);
+}

@@ -1,0 +1,26 @@
+/* What verify.c and owed.c share: where a fault is, and the list of faults. */
+#ifndef HD_CORE_PROGRAM_VERIFY_H
+#define HD_CORE_PROGRAM_VERIFY_H
+
+#include "core/program/ops.h"
+#include "core/program/touch.h"
+
+struct hd__faults {
+    const struct hd_program *p;
+    const struct hd__code_section *section; /* where the walk is */
+    uint32_t n;
+    uint32_t count;
+    struct hd__text text;
+};
+
+/* Adds "section #n op tensor: ..." unless enough were found. */
+void hd__fault(struct hd__faults *f, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
+/* owed.c: every gradient buffer holds, for each range, sums that are still owed over some axes. */
+struct hd__owed;
+struct hd__owed *hd__owed_new(const struct hd_program *p);
+void hd__owed_free(struct hd__owed *o);
+/* What instruction f->n does to them; reports what is summed twice, mixed, or missing when the optimizer reads. */
+void hd__owed_step(struct hd__owed *o, struct hd__faults *f, const struct hd__instr *i);
+
+#endif

@@ -1,0 +1,231 @@
+/* verify.c and owed.c: correct steps pass, and each planted fault is reported by section, instruction and tensor. */
+#include <check.h>
+#include <stdlib.h>
+
+#include "core/program/ops.h"
+#include "tests/program/tiny.h"
+
+enum { BEGIN, MICRO, MICRO_LAST, UPDATE };
+
+static struct hd_error err;
+
+static void set_up(void)
+{
+    err = (struct hd_error)HD_ERROR_INIT;
+}
+
+static void assert_fine(struct hd_program *p)
+{
+    ck_assert_msg(hd__verify(p, &err) == HD_OK, "%s", err.message);
+    hd__program_free(p);
+}
+
+/* The first fault is exactly this. */
+static void assert_fault(struct hd_program *p, const char *expected)
+{
+    ck_assert_int_eq(hd__verify(p, &err), HD_E_INVALID);
+    err.message[strcspn(err.message, "\n")] = 0;
+    ck_assert_str_eq(err.message, expected);
+    hd__program_free(p);
+}
+
+START_TEST(correct_steps_pass)
+{
+    for (int32_t stage = 0; stage < 3; stage++) {
+        assert_fine(tiny_step(4, 2, stage));
+        assert_fine(tiny_step(4, 1, stage));
+    }
+    assert_fine(tiny_step(1, 2, 0));
+    assert_fine(tiny_step(1, 1, 0));
+}
+END_TEST
+
+/* ---- definitions and releases */
+
+START_TEST(use_before_definition)
+{
+    struct hd_program *p = tiny_step(2, 2, 0);
+    tiny_drop(p, MICRO, tiny_find(p, MICRO, HD_OP_FILL0, "x", 0));
+    assert_fault(p, "micro #0 gelu dw: use of x before its definition");
+}
+END_TEST
+
+START_TEST(use_after_release)
+{
+    struct hd_program *p = tiny_step_raw(2, 1, 2);
+    uint32_t at = tiny_find(p, MICRO_LAST, HD_OP_RELEASE, "g", 0);
+    struct hd__instr release = p->sections.at[MICRO_LAST].code.at[at];
+    tiny_drop(p, MICRO_LAST, at);
+    tiny_insert(p, MICRO_LAST, tiny_find(p, MICRO_LAST, HD_OP_REDUCE_SCATTER, NULL, 0), release);
+    tiny_finish(p);
+    assert_fault(p, "micro_last #7 reduce_scatter(dp_shard) gs: use of g after its release");
+}
+END_TEST
+
+START_TEST(two_releases)
+{
+    struct hd_program *p = tiny_step_raw(2, 1, 2);
+    tiny_op(p, MICRO_LAST, HD_OP_RELEASE, T(p->sections.at[MICRO_LAST].code.at[0].out[0]), NONE);
+    tiny_finish(p);
+    assert_fault(p, "micro_last #10 release g: use of g after its release");
+}
+END_TEST
+
+START_TEST(use_after_the_memory_was_taken)
+{
+    struct hd_program *p = tiny_program(1, 1, 1, 0);
+    hd_tensor x = tiny_vector(p, "x", 16), y = tiny_vector(p, "y", 16), z = tiny_vector(p, "z", 32);
+    tiny_section(p, "micro", 1);
+    tiny_op(p, 0, HD_OP_FILL0, NONE, T(x));
+    tiny_op(p, 0, HD_OP_GELU, T(x), T(y));
+    tiny_finish(p);
+    ck_assert_uint_eq(hd__tc(p, x)->buffer, hd__tc(p, y)->buffer);
+    hd__t(p, z)->buffer = hd__buffer_new(p, "z", 128, HD__LIFE_TEMP);
+    tiny_op(p, 0, HD_OP_GELU, T(x), T(z));
+    assert_fault(p, "micro #2 gelu z: use of x after its memory was taken by an output");
+}
+END_TEST
+
+/* ---- waits */
+
+START_TEST(a_missing_wait)
+{
+    struct hd_program *p = tiny_step(2, 2, 2);
+    tiny_drop(p, MICRO, tiny_find(p, MICRO, HD_OP_WAIT, NULL, 0));
+    assert_fault(p, "micro #7 reduce_scatter(dp_shard) gs: touches g, which micro #6 all_reduce(tp) G[16:32] has in flight: a wait "
+                    "is missing");
+}
+END_TEST
+
+START_TEST(never_waited_for)
+{
+    struct hd_program *p = tiny_step(2, 1, 0);
+    tiny_drop(p, MICRO_LAST, tiny_find(p, MICRO_LAST, HD_OP_WAIT, NULL, 0));
+    assert_fault(p, "micro_last #5 all_reduce(dp_shard) G: is never waited for");
+}
+END_TEST
+
+START_TEST(waited_for_twice)
+{
+    struct hd_program *p = tiny_step(2, 1, 0);
+    uint32_t at = tiny_find(p, MICRO_LAST, HD_OP_WAIT, NULL, 0);
+    tiny_insert(p, MICRO_LAST, at, p->sections.at[MICRO_LAST].code.at[at]);
+    assert_fault(p, "micro_last #7 wait all_reduce(dp_shard) G: waits for what is not in flight any more");
+}
+END_TEST
+
+START_TEST(a_wait_for_another_section)
+{
+    struct hd_program *p = tiny_step(2, 1, 0);
+    struct hd__instr wait = p->sections.at[MICRO_LAST].code.at[tiny_find(p, MICRO_LAST, HD_OP_WAIT, NULL, 0)];
+    tiny_insert(p, UPDATE, 0, wait);
+    ck_assert_int_eq(hd__verify(p, &err), HD_E_INVALID);
+    ck_assert_msg(strstr(err.message, "which is not before it in this section") != NULL, "%s", err.message);
+    hd__program_free(p);
+}
+END_TEST
+
+/* ---- operands */
+
+START_TEST(operands_that_do_not_fit)
+{
+    struct hd_program *p = tiny_step(2, 1, 1);
+    hd__t(p, p->flats.at[0].shard)->dim[0] = hd__dim_new(p, "#wrong", 24);
+    ck_assert_int_eq(hd__verify(p, &err), HD_E_INVALID);
+    ck_assert_msg(strstr(err.message, "GS does not have the size that reduce_scatter from G has") != NULL, "%s", err.message);
+    hd__program_free(p);
+    p = tiny_step(2, 1, 0);
+    hd__t(p, p->flats.at[0].grad)->offset = 1;
+    assert_fault(p, "begin #0 fill0 G: G is bytes [4, 132) of buffer G, which has 128");
+    p = tiny_step(2, 1, 0);
+    p->sections.at[UPDATE].code.at[0].n_in = 2;
+    assert_fault(p, "update #0 sgd P: op 72 with 2 inputs and 1 outputs does not fit its row of the table of ops");
+    p = tiny_step(2, 1, 0);
+    p->sections.at[MICRO_LAST].code.at[tiny_find(p, MICRO_LAST, HD_OP_ALL_REDUCE, NULL, 0)].stream = 0;
+    assert_fault(p, "micro_last #5 all_reduce(dp_shard) G: communication cannot run on the compute stream");
+}
+END_TEST
+
+/* ---- obligations */
+
+START_TEST(a_dropped_reduction)
+{
+    struct hd_program *p = tiny_step(2, 2, 0);
+    tiny_drop(p, MICRO_LAST, tiny_find(p, MICRO_LAST, HD_OP_ALL_REDUCE, "G", 0));
+    assert_fault(p, "update #0 sgd P: w still owes a sum over dp_shard");
+    p = tiny_step(2, 2, 0);
+    tiny_drop(p, MICRO_LAST, tiny_find(p, MICRO_LAST, HD_OP_ALL_REDUCE, "G[16:32]", 0));
+    assert_fault(p, "update #0 sgd P: n still owes a sum over tp");
+    p = tiny_step(2, 2, 1);
+    tiny_drop(p, MICRO_LAST, tiny_find(p, MICRO_LAST, HD_OP_REDUCE_SCATTER, NULL, 0));
+    assert_fault(p, "update #0 sgd M: w has no gradient");
+}
+END_TEST
+
+START_TEST(a_double_reduction)
+{
+    struct hd_program *p = tiny_step_raw(2, 2, 0);
+    uint32_t at = tiny_find(p, MICRO_LAST, HD_OP_ALL_REDUCE, "G", 0);
+    struct hd__instr again = p->sections.at[MICRO_LAST].code.at[at];
+    again.id = ++p->next_id;
+    tiny_insert(p, MICRO_LAST, at + 1, again);
+    tiny_finish(p);
+    assert_fault(p, "micro_last #9 all_reduce(dp_shard) G: w is summed twice over dp_shard");
+}
+END_TEST
+
+START_TEST(a_reduction_in_a_repeated_section)
+{
+    struct hd_program *p = tiny_step_raw(2, 1, 0); /* micro runs twice: the second round adds to reduced sums */
+    tiny_collective(p, MICRO, HD_OP_ALL_REDUCE, HD_AXIS_DP_SHARD, p->flats.at[0].grad, p->flats.at[0].grad);
+    tiny_finish(p);
+    assert_fault(p, "micro #2 accum G:w: w is added to after a part of its reduction: the sum so far owes [], this owes "
+                    "[dp_shard]");
+}
+END_TEST
+
+START_TEST(a_contribution_with_another_placement)
+{
+    struct hd_program *p = tiny_step(2, 2, 0);
+    uint32_t at = tiny_find(p, MICRO, HD_OP_ACCUM, "G:n", 0);
+    hd__t(p, p->sections.at[MICRO].code.at[at].in[0])->place.partial = HD_AXIS_BIT(HD_AXIS_DP_SHARD);
+    assert_fault(p, "micro #4 accum G:n: the contribution to n is partial over [dp_shard], its obligation is [dp_shard.tp]");
+}
+END_TEST
+
+START_TEST(a_missing_contribution)
+{
+    struct hd_program *p = tiny_step(2, 1, 2);
+    tiny_drop(p, MICRO, tiny_find(p, MICRO, HD_OP_ACCUM, "GS", 0));
+    tiny_drop(p, MICRO_LAST, tiny_find(p, MICRO_LAST, HD_OP_ACCUM, "GS", 0));
+    assert_fault(p, "update #0 sgd M: w has no gradient");
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("verify");
+    TCase *c = tcase_create("verify");
+    tcase_add_checked_fixture(c, set_up, NULL);
+    tcase_add_test(c, correct_steps_pass);
+    tcase_add_test(c, use_before_definition);
+    tcase_add_test(c, use_after_release);
+    tcase_add_test(c, two_releases);
+    tcase_add_test(c, use_after_the_memory_was_taken);
+    tcase_add_test(c, a_missing_wait);
+    tcase_add_test(c, never_waited_for);
+    tcase_add_test(c, waited_for_twice);
+    tcase_add_test(c, a_wait_for_another_section);
+    tcase_add_test(c, operands_that_do_not_fit);
+    tcase_add_test(c, a_dropped_reduction);
+    tcase_add_test(c, a_double_reduction);
+    tcase_add_test(c, a_reduction_in_a_repeated_section);
+    tcase_add_test(c, a_contribution_with_another_placement);
+    tcase_add_test(c, a_missing_contribution);
+    suite_add_tcase(suite, c);
+    SRunner *runner = srunner_create(suite);
+    srunner_run_all(runner, CK_NORMAL);
+    int failed = srunner_ntests_failed(runner);
+    srunner_free(runner);
+    return failed != 0;
+}
