@@ -68,15 +68,6 @@ void hd__value_set_tree(struct hd__job *job, const char *path, const struct hd__
 
 /* ---- one node */
 
-int hd__node_is_null(const struct hd__node *node)
-{
-    static const char *const words[] = {"", "~", "null", "Null", "NULL"};
-    for (size_t i = 0; i < HD__COUNT(words); i++)
-        if (node->kind == HD__SCALAR && !node->quoted && !strcmp(node->text, words[i]))
-            return 1;
-    return 0;
-}
-
 int32_t hd__node_fail(const struct hd__node *node, struct hd_error *err, const char *format, ...)
 {
     char message[900];
@@ -95,7 +86,7 @@ static int32_t parse_items(const struct hd__node *node, const char *path, const 
     struct hd_error why = HD_ERROR_INIT;
     for (uint32_t i = 0; i < n; i++) {
         const struct hd__node *item = node->kind == HD__LIST ? node->value[i] : node;
-        if (item->kind != HD__SCALAR || hd__node_is_null(item))
+        if (item->kind != HD__SCALAR || hd__tree_is_null(item))
             return hd__node_fail(item, err, "%s: an item is %s where a single value is wanted", path,
                                  item->kind == HD__SCALAR ? "empty" : hd__tree_kind(item));
         items[i] = item->text;
@@ -109,13 +100,13 @@ int32_t hd__node_parse(const struct hd__node *node, const char *path, const stru
                        struct hd__arena *arena, struct hd_error *err)
 {
     struct hd_error why = HD_ERROR_INIT;
-    if (hd__node_is_null(node))
+    if (hd__tree_is_null(node))
         return hd__node_fail(node, err, "%s has no value; leave the key out for the default", path);
     if (option->type == HD_OPT_LIST && node->kind != HD__MAP)
         return parse_items(node, path, option, settings, arena, err);
     if (node->kind != HD__SCALAR)
-        return hd__node_fail(node, err, "%s is %s where a %s is wanted", path, hd__tree_kind(node),
-                             option->type == HD_OPT_LIST ? "list" : hd__option_type_name(option->type));
+        return hd__node_fail(node, err, "%s is %s where %s%s is wanted", path, hd__tree_kind(node),
+                             option->type == HD_OPT_LIST ? "a " : "one value of type ", hd__option_type_name(option->type));
     if (hd__option_parse(option, node->text, settings, arena, &why))
         return hd__node_fail(node, err, "%s: %s", path, why.message);
     return HD_OK;
@@ -234,7 +225,7 @@ static int32_t parse_special(struct walk *w, hd__special_fn fn, const char *path
         return HD_OK;
     if (!node)
         node = hd__tree_scalar(&w->job->arena, o->value, "default");
-    if (hd__node_is_null(node))
+    if (hd__tree_is_null(node))
         return hd__node_fail(node, w->err, "%s has no value; leave the key out for the default", path);
     return fn(w->job, path, node, w->err);
 }

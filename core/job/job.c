@@ -98,7 +98,10 @@ int32_t hd__job_section_parse(struct hd__job *job, struct hd__section *section, 
         .owner = section,
         .others = &others,
     };
+    uint32_t before = job->values.count;
     int32_t rc = hd__fields_parse(job, &fields, err);
+    while (rc && job->values.count > before) /* half a section is none */
+        json_decref(job->values.at[--job->values.count].json);
     section->parsed |= !rc;
     return rc;
 }
@@ -114,7 +117,7 @@ static const struct hd__node *step(const struct hd__node *at, const char *part, 
         if (at->kind == HD__MAP ? strcmp(at->key[i]->text, part) != 0
                                 : strcmp(index, part) != 0 && !(use && use->kind == HD__SCALAR && !strcmp(use->text, part)))
             continue;
-        int whole = value->kind != HD__SCALAR && at->kind == HD__MAP && at->key[i]->line;
+        int whole = value->kind != HD__SCALAR && at->kind == HD__MAP && at->key[i]->line && value->line;
         *place = whole ? at->key[i]->origin : value->origin;
         return value;
     }

@@ -45,6 +45,18 @@ static void place_values(struct view *v, struct hd__node *map, const struct hd__
     }
 }
 
+/* The core's own keys, in the order of their table. */
+static void place_core(struct view *v, struct hd__node *map, const char *section)
+{
+    struct hd__options table = hd__core_table(section);
+    for (size_t i = 0; i < table.count; i++) {
+        const char *name = table.at[i].name;
+        const struct hd__value *value = hd__value_get(v->job, hd__arena_format(&v->arena, "%s.%s", section, name));
+        if (value && !value->owner)
+            hd__tree_set(map, name, leaf(v, value), &v->arena);
+    }
+}
+
 /* What a plugin's section says, as written: nobody has read it yet. */
 static void place_raw(struct view *v, struct hd__node *map, const struct hd__section *s)
 {
@@ -144,7 +156,7 @@ static struct hd__node *make_view(struct view *v)
         else
             node = own ? section_view(v, own) : hd__tree_map(&v->arena, "");
         if (node->kind == HD__MAP)
-            place_values(v, node, NULL, s->name);
+            place_core(v, node, s->name);
         if (own == v->job->comm && own)
             place_comm(v, node);
         if (node->kind != HD__MAP || node->count)

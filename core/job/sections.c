@@ -32,11 +32,11 @@ static int32_t read_use(struct hd__section *s, struct hd_error *err)
     if (!use) {
         s->use = default_use(s->path);
         s->origin = "default";
-        return s->use ? HD_OK : hd_fail(err, HD_E_INVALID, "%s: %s needs use, the name of a %s plugin", s->place, s->path,
+        return s->use ? HD_OK : hd_fail(err, HD_E_INVALID, "%s: %s needs use, the name of a plugin of kind %s", s->place, s->path,
                                         kind_name(s->kind));
     }
-    if (use->kind != HD__SCALAR || hd__node_is_null(use))
-        return hd__node_fail(use, err, "%s.use: the name of a %s plugin is wanted", s->path, kind_name(s->kind));
+    if (use->kind != HD__SCALAR || hd__tree_is_null(use))
+        return hd__node_fail(use, err, "%s.use: the name of a plugin of kind %s is wanted", s->path, kind_name(s->kind));
     s->use = use->text;
     s->origin = use->origin;
     return HD_OK;
@@ -119,8 +119,8 @@ static const char *place_of(const struct hd__job *job, const char *name)
 {
     for (uint32_t i = 0; i < job->root->count; i++)
         if (!strcmp(job->root->key[i]->text, name)) {
-            const struct hd__node *key = job->root->key[i];
-            return key->line ? key->origin : job->root->value[i]->origin;
+            const struct hd__node *key = job->root->key[i], *value = job->root->value[i];
+            return key->line && value->line ? key->origin : value->origin;
         }
     return job->root->origin;
 }
@@ -131,7 +131,7 @@ static int32_t read_component(struct hd__job *job, const struct hd__core_section
     if (s->kind == HD_KIND_STRATEGY)
         return read_strategies(job, node, err);
     if (!node && !s->use)
-        return hd_fail(err, HD_E_INVALID, "%s: section %s is missing; it needs use, the name of a %s plugin",
+        return hd_fail(err, HD_E_INVALID, "%s: section %s is missing; it needs use, the name of a plugin of kind %s",
                        job->root->origin, s->name, kind_name(s->kind));
     int32_t rc = hd__section_make(job, s->name, s->kind, NULL, node, place_of(job, s->name), section_slot(job, s->kind), err);
     for (int a = 0; a < HD_AXIS_COUNT && s->kind == HD_KIND_COMM; a++)
@@ -145,7 +145,7 @@ static int32_t read_section(struct hd__job *job, const struct hd__core_section *
     int32_t rc = HD_OK;
     if (!node && s->kind == HD_KIND_CKPT)
         return HD_OK;
-    if (node && hd__node_is_null(node))
+    if (node && hd__tree_is_null(node))
         return hd_fail(err, HD_E_INVALID, "%s: %s has no value; leave it out for the defaults", place_of(job, s->name), s->name);
     if (!strcmp(s->name, "recompute"))
         return hd__special(s->name)(job, s->name, node ? node : hd__tree_scalar(&job->arena, "none", "default"), err);

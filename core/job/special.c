@@ -59,7 +59,7 @@ static int32_t read_source(struct hd__job *job, const char *path, const struct h
 {
     static const struct hd_option number = {.type = HD_OPT_FLOAT, .min = 1e-9, .max = 1e9};
     out->weight = 1;
-    if (hd__node_is_null(node) || node->kind == HD__LIST)
+    if (hd__tree_is_null(node) || node->kind == HD__LIST)
         return hd__node_fail(node, err, "%s: a file name or {path: FILE, weight: W} is wanted", path);
     if (node->kind == HD__SCALAR) {
         out->path = node->text;
@@ -74,7 +74,7 @@ static int32_t read_source(struct hd__job *job, const char *path, const struct h
                                 &job->arena, err);
         else if (strcmp(key, "path"))
             rc = hd__node_fail(node->key[i], err, "%s: unknown key %.60s; the keys are path and weight", path, key);
-        else if (value->kind != HD__SCALAR || hd__node_is_null(value))
+        else if (value->kind != HD__SCALAR || hd__tree_is_null(value))
             rc = hd__node_fail(value, err, "%s: path is no file name", path);
         else
             out->path = value->text;
@@ -142,7 +142,7 @@ static struct hd__section *known_transport(struct hd__job *job, const char *use)
 static int32_t named_or_mapping(struct hd__job *job, const char *path, struct hd__node *node, struct hd__section **out,
                                 struct hd_error *err)
 {
-    if (node->kind == HD__LIST || hd__node_is_null(node))
+    if (node->kind == HD__LIST || hd__tree_is_null(node))
         return hd__node_fail(node, err, "%s: a name or {use: NAME, ...} is wanted", path);
     const char *use = node->kind == HD__SCALAR ? node->text : NULL;
     int32_t rc = hd__section_make(job, path, HD_KIND_COMM, use, node->kind == HD__MAP ? node : NULL, node->origin, out, err);

@@ -142,7 +142,8 @@ struct hd__options hd__core_table(const char *section)
 {
     struct hd__options table = {0};
     const char *name;
-    for (size_t i = 0; (name = hd__job_table(i, &table)) && strcmp(name, section); i++)
-        ;
-    return table;
+    for (size_t i = 0; (name = hd__job_table(i, &table)); i++)
+        if (!strcmp(name, section))
+            return table;
+    return (struct hd__options){0};
 }

@@ -9,6 +9,8 @@ struct reader {
     yaml_parser_t yaml;
     yaml_event_t event;
     const char *name, *place;
+    const char *text;
+    size_t bytes;
     struct hd__arena *arena;
     struct hd_error *err;
     uint32_t nodes;
@@ -81,11 +83,20 @@ const char *hd__tree_kind(const struct hd__node *node)
     return node->kind == HD__MAP ? "a mapping" : node->kind == HD__LIST ? "a list" : "a single value";
 }
 
+int hd__tree_is_null(const struct hd__node *node)
+{
+    static const char *const words[] = {"", "~", "null", "Null", "NULL"};
+    for (size_t i = 0; i < HD__COUNT(words); i++)
+        if (node->kind == HD__SCALAR && !node->quoted && !strcmp(node->text, words[i]))
+            return 1;
+    return 0;
+}
+
 void hd__tree_text(const struct hd__node *node, struct hd__text *out)
 {
     if (node->kind == HD__SCALAR) {
         struct hd__arena scratch = {0};
-        hd__text_add(out, "%s", hd__yaml_quote(node->text, &scratch));
+        hd__text_add(out, "%s", hd__tree_is_null(node) ? "~" : hd__yaml_quote(node->text, &scratch));
         hd__arena_free(&scratch);
         return;
     }
@@ -127,8 +138,13 @@ static int32_t fail_yaml(struct reader *r)
     const char *problem = p->problem ? p->problem : "not YAML";
     char text[256];
     if (p->error == YAML_READER_ERROR) { /* it knows the byte only */
+        size_t line = 1, column = 1;
+        for (const char *c = r->text; c < r->text + HD__MIN(p->problem_offset, r->bytes); c++) {
+            line += *c == '\n';
+            column = *c == '\n' ? 1 : column + ((*c & 0xc0) != 0x80);
+        }
         snprintf(text, sizeof text, "not UTF-8 text (byte %zu: %s)", p->problem_offset, problem);
-        return fail_at(r, p->mark.line + 1, p->mark.column + 1, text);
+        return fail_at(r, line, column, text);
     }
     const char *hint = "";
     if (strstr(problem, "cannot start any token"))
@@ -271,7 +287,7 @@ static int32_t read_document(struct reader *r, struct hd__node **out)
 int32_t hd__tree_parse(const char *name, const char *text, size_t bytes, const char *place, struct hd__arena *arena,
                        struct hd__node **root, struct hd_error *err)
 {
-    struct reader r = {.name = name, .place = place, .arena = arena, .err = err};
+    struct reader r = {.name = name, .place = place, .text = text, .bytes = bytes, .arena = arena, .err = err};
     struct hd__node *out = NULL;
     if (bytes > HD__TREE_BYTES)
         return hd_fail(err, HD_E_INVALID, "%s: %zu bytes: a job file has at most 1 MiB", place ? place : name, bytes);

@@ -36,6 +36,8 @@ struct hd__node *hd__tree_get(const struct hd__node *map, const char *key);
 /* Adds or replaces. The key takes the value's origin. */
 void hd__tree_set(struct hd__node *map, const char *key, struct hd__node *value, struct hd__arena *arena);
 void hd__tree_push(struct hd__node *list, struct hd__node *value, struct hd__arena *arena);
+/* Empty, ~ or null, without quotes. */
+int hd__tree_is_null(const struct hd__node *node);
 /* A node and all below it as flow YAML: "{replicate: 2, shard: auto}". */
 void hd__tree_text(const struct hd__node *node, struct hd__text *out);
 const char *hd__tree_kind(const struct hd__node *node); /* "a list", "a mapping", "a single value" */
