@@ -68,37 +68,33 @@ int32_t hd__options_defaults(const struct hd__options *table, void *settings, st
 
 /* ---- is the table sound? */
 
-static size_t field_size(uint32_t type)
-{
-    static const size_t size[] = {
-        [HD_OPT_BOOL] = 4, [HD_OPT_INT] = 8,  [HD_OPT_FLOAT] = 8,  [HD_OPT_SIZE] = 8, [HD_OPT_DURATION] = 8,
-        [HD_OPT_ENUM] = 4, [HD_OPT_STRING] = sizeof(char *), [HD_OPT_LIST] = sizeof(struct hd_list),
-    };
-    return type < HD__COUNT(size) ? size[type] : 0;
-}
-
-static int32_t check_one(const struct hd__options *table, size_t i, size_t settings_size, struct hd_error *err)
+static int32_t check_one(const struct hd__options *table, size_t i, size_t settings_size,
+                         struct hd_error *err)
 {
     struct hd_option option = hd__option_at(table, i);
-    size_t bytes = field_size(option.type);
+    size_t bytes = hd__option_bytes(option.type);
     if (!option.name || !*option.name)
         return hd_fail(err, HD_E_INVALID, "option %zu has no name", i);
     if (!strcmp(option.name, "use"))
         return hd_fail(err, HD_E_INVALID, "no option may be called use: it names the component");
     if (option.name[strspn(option.name, "abcdefghijklmnopqrstuvwxyz0123456789_.-")])
-        return hd_fail(err, HD_E_INVALID, "option %s: names are lower-case letters, digits, _ - and .", option.name);
+        return hd_fail(err, HD_E_INVALID, "option %s: names are lower-case letters, digits, _ - and .",
+                       option.name);
     if (!bytes)
         return hd_fail(err, HD_E_INVALID, "option %s has the unknown type %u", option.name, option.type);
-    if (bytes > settings_size || option.offset > settings_size - bytes || option.offset % HD__MIN(bytes, (size_t)8))
-        return hd_fail(err, HD_E_INVALID, "option %s: %zu bytes at offset %zu do not fit settings of %zu bytes",
-                       option.name, bytes, option.offset, settings_size);
+    if (bytes > settings_size || option.offset > settings_size - bytes ||
+        option.offset % HD__MIN(bytes, (size_t)8))
+        return hd_fail(err, HD_E_INVALID,
+                       "option %s: %zu bytes at offset %zu do not fit settings of %zu bytes", option.name,
+                       bytes, option.offset, settings_size);
     if (option.type == HD_OPT_ENUM && (!option.choices || !*option.choices))
         return hd_fail(err, HD_E_INVALID, "option %s is an enum without choices", option.name);
     if (option.value && (option.flags & HD_OPTION_REQUIRED))
         return hd_fail(err, HD_E_INVALID, "option %s is required and has a default", option.name);
     for (size_t j = 0; j < i; j++) {
         struct hd_option other = hd__option_at(table, j);
-        if (!strcmp(option.name, other.name) || word_index(other.aliases, option.name, strlen(option.name)) >= 0 ||
+        if (!strcmp(option.name, other.name) ||
+            word_index(other.aliases, option.name, strlen(option.name)) >= 0 ||
             word_index(option.aliases, other.name, strlen(other.name)) >= 0)
             return hd_fail(err, HD_E_INVALID, "two options are called %s", option.name);
     }

@@ -5,7 +5,8 @@
  *     int       decimal, also 1_000_000             duration  300s 5m 20ms 1.5h; a bare number is seconds
  *     float     1e-4, inf and nan are refused       enum      one of the choices; string: as it is
  *     list      [a, b, c] or one item
- * Messages say what is wrong with the value and what is allowed, without the key's name: the caller knows where. */
+ * Messages say what is wrong with the value and what is allowed, without the key's name: the caller knows
+ * where. */
 #ifndef HD_CORE_BASE_OPTION_H
 #define HD_CORE_BASE_OPTION_H
 
@@ -36,16 +37,17 @@ int hd__option_prefix(const struct hd__options *table, const char *name);
 int32_t hd__options_check(const struct hd__options *table, size_t settings_size, struct hd_error *err);
 
 /* Writes one value. Strings and lists are copied to the arena. Nothing is written on an error. */
-int32_t hd__option_parse(const struct hd_option *option, const char *text, void *settings, struct hd__arena *arena,
-                         struct hd_error *err);
+int32_t hd__option_parse(const struct hd_option *option, const char *text, void *settings,
+                         struct hd__arena *arena, struct hd_error *err);
 /* Writes a LIST from separate items. */
-int32_t hd__option_parse_list(const struct hd_option *option, const char *const *items, size_t n, void *settings,
-                              struct hd__arena *arena, struct hd_error *err);
+int32_t hd__option_parse_list(const struct hd_option *option, const char *const *items, size_t n,
+                              void *settings, struct hd__arena *arena, struct hd_error *err);
 /* Writes all defaults. */
 int32_t hd__options_defaults(const struct hd__options *table, void *settings, struct hd__arena *arena,
                              struct hd_error *err);
 
-/* The value of a field as text that hd__option_parse reads back and that is YAML; NULL where a string is unset. */
+/* The value of a field as text that hd__option_parse reads back and that is YAML; NULL where a string is
+ * unset. */
 const char *hd__option_text(const struct hd_option *option, const void *settings, struct hd__arena *arena);
 json_t *hd__option_json(const struct hd_option *option, const void *settings);
 /* A word as YAML: plain where that is safe, else in double quotes. */
@@ -57,5 +59,6 @@ void hd__options_print(const struct hd__options *table, struct hd__text *out);
 json_t *hd__options_json(const struct hd__options *table);
 
 const char *hd__option_type_name(uint32_t type);
+size_t hd__option_bytes(uint32_t type); /* of the field; 0 for an unknown type */
 
 #endif

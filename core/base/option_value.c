@@ -16,7 +16,8 @@ union field {
 
 /* ---- numbers */
 
-/* Length of the leading decimal number (with _ between digits), copied without _ into out; 0 if there is none. */
+/* Length of the leading decimal number (with _ between digits), copied without _ into out; 0 if there is
+ * none. */
 static size_t number_prefix(const char *text, char out[64])
 {
     size_t n = 0, i = 0, digits = 0;
@@ -75,7 +76,8 @@ static int32_t parse_int(const struct hd_option *o, const char *text, union fiel
     long long whole = strtoll(digits, &end, 10);
     if (!n || text[n] || *end || text[n - 1] == '_') {
         if (read_number(text, &value, &rest) && !*rest && value == floor(value) && fabs(value) < 1e15)
-            return hd_fail(err, HD_E_INVALID, "'%.60s' is not written as a whole number: write %.0f", text, value);
+            return hd_fail(err, HD_E_INVALID, "'%.60s' is not written as a whole number: write %.0f", text,
+                           value);
         return hd_fail(err, HD_E_INVALID, "'%.60s' is not a whole number", text);
     }
     if (errno)
@@ -84,7 +86,8 @@ static int32_t parse_int(const struct hd_option *o, const char *text, union fiel
     return check_range(o, (double)whole, text, err);
 }
 
-static int32_t parse_float(const struct hd_option *o, const char *text, union field *out, struct hd_error *err)
+static int32_t parse_float(const struct hd_option *o, const char *text, union field *out,
+                           struct hd_error *err)
 {
     const char *rest;
     if (!read_number(text, &out->f64, &rest) || *rest)
@@ -98,7 +101,7 @@ struct unit {
 };
 
 static const struct unit size_units[] = {
-    {"TiB", 0x1p40}, {"TB", 1e12}, {"GiB", 0x1p30}, {"GB", 1e9},  {"MiB", 0x1p20},
+    {"TiB", 0x1p40}, {"TB", 1e12},  {"GiB", 0x1p30}, {"GB", 1e9}, {"MiB", 0x1p20},
     {"MB", 1e6},     {"KiB", 1024}, {"kB", 1e3},     {"KB", 1e3}, {"B", 1},
 };
 static const struct unit time_units[] = {
@@ -118,15 +121,17 @@ static int32_t parse_size(const struct hd_option *o, const char *text, union fie
     double value;
     const char *rest;
     if (!read_number(text, &value, &rest))
-        return hd_fail(err, HD_E_INVALID, "'%.60s' is not a size: write 25MB (10^6 bytes), 16MiB (2^20) or 4096", text);
+        return hd_fail(err, HD_E_INVALID,
+                       "'%.60s' is not a size: write 25MB (10^6 bytes), 16MiB (2^20) or 4096", text);
     rest += strspn(rest, " ");
     double factor = unit_factor(size_units, HD__COUNT(size_units), rest);
     if (factor == 0 && strlen(rest) == 1 && strchr("kKMGT", *rest))
-        return hd_fail(err, HD_E_INVALID, "'%.60s': %s is not a unit; write %sB (powers of 1000) or %ciB (of 1024)", text,
-                       rest, rest, *rest == 'k' ? 'K' : *rest);
+        return hd_fail(err, HD_E_INVALID,
+                       "'%.60s': %s is not a unit; write %sB (powers of 1000) or %ciB (of 1024)", text, rest,
+                       rest, *rest == 'k' ? 'K' : *rest);
     if (factor == 0)
-        return hd_fail(err, HD_E_INVALID, "'%.60s': unknown unit; allowed are B, kB, MB, GB, TB, KiB, MiB, GiB, TiB",
-                       text);
+        return hd_fail(err, HD_E_INVALID,
+                       "'%.60s': unknown unit; allowed are B, kB, MB, GB, TB, KiB, MiB, GiB, TiB", text);
     /* 64 bits of mantissa: products of decimal fractions and units that are whole come out whole. */
     long double bytes = (long double)value * factor;
     if (bytes < 0 || bytes >= 0x1p63L)
@@ -138,7 +143,8 @@ static int32_t parse_size(const struct hd_option *o, const char *text, union fie
     return check_range(o, (double)out->i64, text, err);
 }
 
-static int32_t parse_duration(const struct hd_option *o, const char *text, union field *out, struct hd_error *err)
+static int32_t parse_duration(const struct hd_option *o, const char *text, union field *out,
+                              struct hd_error *err)
 {
     double value;
     const char *rest;
@@ -202,8 +208,8 @@ static int32_t parse_enum(const struct hd_option *o, const char *text, union fie
 
 /* ---- lists */
 
-static int32_t make_list(const struct hd_option *o, const char *const *items, size_t n, struct hd__arena *arena,
-                         struct hd_list *out, struct hd_error *err)
+static int32_t make_list(const struct hd_option *o, const char *const *items, size_t n,
+                         struct hd__arena *arena, struct hd_list *out, struct hd_error *err)
 {
     const char **text = hd__arena_alloc(arena, (n + 1) * sizeof *text);
     double *number = hd__arena_alloc(arena, (n + 1) * sizeof *number);
@@ -244,8 +250,8 @@ static const char *cut_item(const char *text, char *out)
     return text + strspn(text, " ");
 }
 
-static int32_t parse_list(const struct hd_option *o, const char *text, struct hd__arena *arena, struct hd_list *out,
-                          struct hd_error *err)
+static int32_t parse_list(const struct hd_option *o, const char *text, struct hd__arena *arena,
+                          struct hd_list *out, struct hd_error *err)
 {
     if (*text != '[')
         return make_list(o, &text, 1, arena, out, err);
@@ -269,21 +275,39 @@ static int32_t parse_list(const struct hd_option *o, const char *text, struct hd
 
 /* ---- the two entries */
 
+size_t hd__option_bytes(uint32_t type)
+{
+    switch (type) {
+    case HD_OPT_BOOL:
+    case HD_OPT_ENUM:
+        return sizeof(int32_t);
+    case HD_OPT_INT:
+    case HD_OPT_SIZE:
+        return sizeof(int64_t);
+    case HD_OPT_FLOAT:
+    case HD_OPT_DURATION:
+        return sizeof(double);
+    case HD_OPT_STRING:
+        return sizeof(char *);
+    case HD_OPT_LIST:
+        return sizeof(struct hd_list);
+    default:
+        return 0;
+    }
+}
+
 static void store(const struct hd_option *o, const union field *value, void *settings)
 {
-    static const size_t bytes[] = {
-        [HD_OPT_BOOL] = 4, [HD_OPT_INT] = 8,  [HD_OPT_FLOAT] = 8,  [HD_OPT_SIZE] = 8, [HD_OPT_DURATION] = 8,
-        [HD_OPT_ENUM] = 4, [HD_OPT_STRING] = sizeof(char *), [HD_OPT_LIST] = sizeof(struct hd_list),
-    };
-    memcpy((char *)settings + o->offset, value, bytes[o->type]);
+    memcpy((char *)settings + o->offset, value, hd__option_bytes(o->type));
 }
 
 int32_t hd__option_parse(const struct hd_option *o, const char *text, void *settings, struct hd__arena *arena,
                          struct hd_error *err)
 {
-    static int32_t (*const parsers[])(const struct hd_option *, const char *, union field *, struct hd_error *) = {
-        [HD_OPT_BOOL] = parse_bool,         [HD_OPT_INT] = parse_int,   [HD_OPT_FLOAT] = parse_float, [HD_OPT_SIZE] = parse_size,
-        [HD_OPT_DURATION] = parse_duration, [HD_OPT_ENUM] = parse_enum,
+    static int32_t (*const parsers[])(const struct hd_option *, const char *, union field *,
+                                      struct hd_error *) = {
+        [HD_OPT_BOOL] = parse_bool, [HD_OPT_INT] = parse_int,           [HD_OPT_FLOAT] = parse_float,
+        [HD_OPT_SIZE] = parse_size, [HD_OPT_DURATION] = parse_duration, [HD_OPT_ENUM] = parse_enum,
     };
     union field value = {0};
     int32_t rc;
@@ -351,7 +375,8 @@ const char *hd__yaml_quote(const char *word, struct hd__arena *arena)
     static const char *const taken[] = {"null", "Null", "NULL", "~"};
     int plain = *word != 0 && !strchr("-", *word);
     for (const char *c = word; *c && plain; c++)
-        plain = (*c >= '0' && *c <= '9') || (*c >= 'a' && *c <= 'z') || (*c >= 'A' && *c <= 'Z') || strchr("_./+-", *c);
+        plain = (*c >= '0' && *c <= '9') || (*c >= 'a' && *c <= 'z') || (*c >= 'A' && *c <= 'Z') ||
+                strchr("_./+-", *c);
     for (size_t i = 0; i < HD__COUNT(taken); i++)
         plain &= strcmp(word, taken[i]) != 0;
     if (plain || (*word == '-' && word[1] >= '0' && word[1] <= '9' && !word[strspn(word, "-0123456789.e")]))
@@ -438,7 +463,8 @@ static json_t *list_json(const struct hd_list *list)
 {
     json_t *out = json_array();
     for (uint64_t i = 0; i < list->count; i++)
-        json_array_append_new(out, isnan(list->number[i]) ? json_string(list->text[i]) : json_real(list->number[i]));
+        json_array_append_new(out, isnan(list->number[i]) ? json_string(list->text[i])
+                                                          : json_real(list->number[i]));
     return out;
 }
 

@@ -14,8 +14,8 @@ const struct hd__value *hd__value_get(const struct hd__job *job, const char *pat
     return NULL;
 }
 
-void hd__value_set(struct hd__job *job, const struct hd__section *owner, const char *path, const char *text, json_t *json,
-                   const char *origin, uint32_t flags)
+void hd__value_set(struct hd__job *job, const struct hd__section *owner, const char *path, const char *text,
+                   json_t *json, const char *origin, uint32_t flags)
 {
     struct hd__value value = {.path = hd__arena_strdup(&job->arena, path),
                               .text = hd__arena_strdup(&job->arena, text),
@@ -78,8 +78,8 @@ int32_t hd__node_fail(const struct hd__node *node, struct hd_error *err, const c
     return hd_fail(err, HD_E_INVALID, "%s: %s", node->origin, message);
 }
 
-static int32_t parse_items(const struct hd__node *node, const char *path, const struct hd_option *option, void *settings,
-                           struct hd__arena *arena, struct hd_error *err)
+static int32_t parse_items(const struct hd__node *node, const char *path, const struct hd_option *option,
+                           void *settings, struct hd__arena *arena, struct hd_error *err)
 {
     uint32_t n = node->kind == HD__LIST ? node->count : 1;
     const char **items = hd__arena_alloc(arena, (n + 1) * sizeof *items);
@@ -96,8 +96,8 @@ static int32_t parse_items(const struct hd__node *node, const char *path, const 
     return HD_OK;
 }
 
-int32_t hd__node_parse(const struct hd__node *node, const char *path, const struct hd_option *option, void *settings,
-                       struct hd__arena *arena, struct hd_error *err)
+int32_t hd__node_parse(const struct hd__node *node, const char *path, const struct hd_option *option,
+                       void *settings, struct hd__arena *arena, struct hd_error *err)
 {
     struct hd_error why = HD_ERROR_INIT;
     if (hd__tree_is_null(node))
@@ -106,7 +106,8 @@ int32_t hd__node_parse(const struct hd__node *node, const char *path, const stru
         return parse_items(node, path, option, settings, arena, err);
     if (node->kind != HD__SCALAR)
         return hd__node_fail(node, err, "%s is %s where %s%s is wanted", path, hd__tree_kind(node),
-                             option->type == HD_OPT_LIST ? "a " : "one value of type ", hd__option_type_name(option->type));
+                             option->type == HD_OPT_LIST ? "a " : "one value of type ",
+                             hd__option_type_name(option->type));
     if (hd__option_parse(option, node->text, settings, arena, &why))
         return hd__node_fail(node, err, "%s: %s", path, why.message);
     return HD_OK;
@@ -149,8 +150,9 @@ static int32_t unknown_key(const struct walk *w, const struct hd__node *key, con
     struct hd__text list = {0};
     for (size_t i = 0; i < n; i++)
         hd__text_add(&list, "%s%s", i ? ", " : "", names[i]);
-    int32_t rc = near ? hd__node_fail(key, w->err, "%s: unknown key %.60s; did you mean %s?", f->path, name, near)
-                      : hd__node_fail(key, w->err, "%s: unknown key %.60s; the keys are %s", f->path, name, list.at);
+    int32_t rc =
+        near ? hd__node_fail(key, w->err, "%s: unknown key %.60s; did you mean %s?", f->path, name, near)
+             : hd__node_fail(key, w->err, "%s: unknown key %.60s; the keys are %s", f->path, name, list.at);
     hd__text_free(&list);
     free(names);
     return rc;
@@ -162,7 +164,8 @@ static int from_command_line(const struct hd__node *node)
 }
 
 /* A key may be given by its name, an alias, dotted or nested; the command line wins over the file. */
-static int32_t give(struct walk *w, size_t i, const struct hd__node *key, const char *name, const struct hd__node *value)
+static int32_t give(struct walk *w, size_t i, const struct hd__node *key, const char *name,
+                    const struct hd__node *value)
 {
     const struct hd__node *before = w->given[i];
     if (before && from_command_line(before) && !from_command_line(value))
@@ -208,7 +211,8 @@ static int32_t check_required(const struct walk *w)
     }
     int32_t rc = HD_OK;
     if (n && !w->f->node)
-        rc = hd_fail(w->err, HD_E_INVALID, "%s: section %s is missing; it needs %s", w->f->place, w->f->path, missing.at);
+        rc = hd_fail(w->err, HD_E_INVALID, "%s: section %s is missing; it needs %s", w->f->place, w->f->path,
+                     missing.at);
     else if (n == 1)
         rc = hd_fail(w->err, HD_E_INVALID, "%s: %s needs %s (%s)", w->f->place, w->f->path, missing.at, help);
     else if (n)
@@ -238,7 +242,8 @@ static int32_t parse_one(struct walk *w, size_t i)
     hd__special_fn special = f->special ? f->special(path) : NULL;
     if (special)
         return parse_special(w, special, path, &o, w->given[i]);
-    int32_t rc = w->given[i] ? hd__node_parse(w->given[i], path, &o, f->settings, &w->job->arena, w->err) : HD_OK;
+    int32_t rc =
+        w->given[i] ? hd__node_parse(w->given[i], path, &o, f->settings, &w->job->arena, w->err) : HD_OK;
     if (rc || (!w->given[i] && !o.value))
         return rc;
     const char *text = hd__option_text(&o, f->settings, &w->job->arena);

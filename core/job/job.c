@@ -20,7 +20,8 @@ static int32_t add_defaults(struct hd__job *job, struct hd_error *err)
     struct hd__node *list;
     if (hd__tree_get(job->root, "strategies"))
         return HD_OK;
-    int32_t rc = hd__tree_parse("default", default_strategies, sizeof default_strategies - 1, NULL, &job->arena, &list, err);
+    int32_t rc = hd__tree_parse("default", default_strategies, sizeof default_strategies - 1, NULL,
+                                &job->arena, &list, err);
     if (rc)
         return rc;
     mark_default(list);
@@ -28,22 +29,23 @@ static int32_t add_defaults(struct hd__job *job, struct hd_error *err)
     return HD_OK;
 }
 
-static int32_t read_job(struct hd__job *job, const char *text, size_t bytes, const char *const *overrides, size_t n,
-                        struct hd_error *err)
+static int32_t read_job(struct hd__job *job, const char *text, size_t bytes, const char *const *overrides,
+                        size_t n, struct hd_error *err)
 {
     int32_t rc = hd__tree_parse(job->file, text, bytes, NULL, &job->arena, &job->root, err);
     if (rc)
         return rc;
     if (job->root->kind != HD__MAP)
-        return hd__node_fail(job->root, err, "a job is a mapping of sections, not %s", hd__tree_kind(job->root));
+        return hd__node_fail(job->root, err, "a job is a mapping of sections, not %s",
+                             hd__tree_kind(job->root));
     rc = add_defaults(job, err);
     for (size_t i = 0; i < n && !rc; i++)
         rc = hd__override(job, overrides[i], err);
     return rc ? rc : hd__sections_read(job, err);
 }
 
-int32_t hd__job_parse(const char *file, const char *text, size_t bytes, const char *const *overrides, size_t n,
-                      struct hd__job **out, struct hd_error *err)
+int32_t hd__job_parse(const char *file, const char *text, size_t bytes, const char *const *overrides,
+                      size_t n, struct hd__job **out, struct hd_error *err)
 {
     struct hd__job *job = hd__alloc(sizeof *job);
     job->file = hd__arena_strdup(&job->arena, file);
@@ -55,7 +57,8 @@ int32_t hd__job_parse(const char *file, const char *text, size_t bytes, const ch
     return rc;
 }
 
-int32_t hd__job_load(const char *file, const char *const *overrides, size_t n, struct hd__job **job, struct hd_error *err)
+int32_t hd__job_load(const char *file, const char *const *overrides, size_t n, struct hd__job **job,
+                     struct hd_error *err)
 {
     FILE *in = fopen(file, "rb");
     if (!in)
@@ -85,8 +88,9 @@ void hd__job_free(struct hd__job *job)
     free(job);
 }
 
-int32_t hd__job_section_parse(struct hd__job *job, struct hd__section *section, const struct hd_option *options, size_t n,
-                              size_t option_size, void *settings, struct hd_error *err)
+int32_t hd__job_section_parse(struct hd__job *job, struct hd__section *section,
+                              const struct hd_option *options, size_t n, size_t option_size, void *settings,
+                              struct hd_error *err)
 {
     struct hd__options others = hd__core_table(section->path);
     struct hd__fields fields = {
@@ -114,8 +118,9 @@ static const struct hd__node *step(const struct hd__node *at, const char *part, 
         const struct hd__node *value = at->value[i], *use = hd__tree_get(value, "use");
         char index[16];
         snprintf(index, sizeof index, "%u", i);
-        if (at->kind == HD__MAP ? strcmp(at->key[i]->text, part) != 0
-                                : strcmp(index, part) != 0 && !(use && use->kind == HD__SCALAR && !strcmp(use->text, part)))
+        if (at->kind == HD__MAP
+                ? strcmp(at->key[i]->text, part) != 0
+                : strcmp(index, part) != 0 && !(use && use->kind == HD__SCALAR && !strcmp(use->text, part)))
             continue;
         int whole = value->kind != HD__SCALAR && at->kind == HD__MAP && at->key[i]->line && value->line;
         *place = whole ? at->key[i]->origin : value->origin;

@@ -6,10 +6,10 @@
  *     hd__job_print     the resolved job with the origin of every value; hd__job_json the same for machines
  *     hd__job_free
  *
- * The core's own sections are described by struct hd_option tables like those of plugins (core/job/tables.c). What
- * belongs to a plugin stays raw: struct hd__section keeps its `use:` name and its nodes.
- * A failure is HD_E_INVALID; its message begins with the place, "job.yaml:12:7: " or "command line: ", and
- * hd_error.where stays empty, so that printing the message prints everything. */
+ * The core's own sections are described by struct hd_option tables like those of plugins (core/job/tables.c).
+ * What belongs to a plugin stays raw: struct hd__section keeps its `use:` name and its nodes. A failure is
+ * HD_E_INVALID; its message begins with the place, "job.yaml:12:7: " or "command line: ", and hd_error.where
+ * stays empty, so that printing the message prints everything. */
 #ifndef HD_CORE_JOB_H
 #define HD_CORE_JOB_H
 
@@ -23,31 +23,32 @@
 struct hd__node; /* core/job/tree.h */
 struct hd__job;
 
-/* A part of the job that names a component: device, comm, each strategy, optimizer, model, checkpoint, each hook, each
- * transport of comm.axes. */
+/* A part of the job that names a component: device, comm, each strategy, optimizer, model, checkpoint, each
+ * hook, each transport of comm.axes. */
 struct hd__section {
-    const char *path;      /* as the command line addresses it: "optimizer", "strategies.zero", "comm.axes.dp" */
-    const char *use;       /* the component's name */
-    const char *origin;    /* of `use`: "job.yaml:12:7", "default", "command line" */
-    uint32_t kind;         /* HD_KIND_... */
-    uint32_t parsed;       /* hd__job_section_parse was called */
-    const char *place;     /* where the section begins, for messages */
+    const char *path;   /* as the command line addresses it: "optimizer", "strategies.zero", "comm.axes.dp" */
+    const char *use;    /* the component's name */
+    const char *origin; /* of `use`: "job.yaml:12:7", "default", "command line" */
+    uint32_t kind;      /* HD_KIND_... */
+    uint32_t parsed;    /* hd__job_section_parse was called */
+    const char *place;  /* where the section begins, for messages */
     struct hd__node *node; /* the whole mapping; NULL where only a name was given */
 };
 
 /* One resolved value. The text is valid YAML (flow style) and reads back as the same value. */
 struct hd__value {
-    const char *path;   /* "data.batch", "strategies.zero.stage" */
-    const char *text;   /* "32", "[0.9, 0.95]" */
-    const char *origin; /* "default", "job.yaml:12:7", "command line" */
-    const char *note;   /* "auto": what stood there before it was resolved; or NULL */
+    const char *path;                /* "data.batch", "strategies.zero.stage" */
+    const char *text;                /* "32", "[0.9, 0.95]" */
+    const char *origin;              /* "default", "job.yaml:12:7", "command line" */
+    const char *note;                /* "auto": what stood there before it was resolved; or NULL */
     const struct hd__section *owner; /* whose option it is; NULL: the core's */
     json_t *json;
     uint32_t flags; /* HD_OPTION_GLOBAL: ranks must agree */
     uint32_t reserved;
 };
 
-/* A file of tokens, or one part of a weighted mix. Weights are as written, not normalised; 1 where none is given. */
+/* A file of tokens, or one part of a weighted mix. Weights are as written, not normalised; 1 where none is
+ * given. */
 struct hd__source {
     const char *path;
     double weight;
@@ -61,7 +62,14 @@ struct hd__sources {
 };
 
 enum { HD__DETERMINISTIC_NORMAL = 0, HD__DETERMINISTIC_EXACT = 1 };
-enum { HD__FORMAT_AUTO = 0, HD__FORMAT_BYTES, HD__FORMAT_LLMC, HD__FORMAT_NANOGPT, HD__FORMAT_MEGATRON, HD__FORMAT_NPY };
+enum {
+    HD__FORMAT_AUTO = 0,
+    HD__FORMAT_BYTES,
+    HD__FORMAT_LLMC,
+    HD__FORMAT_NANOGPT,
+    HD__FORMAT_MEGATRON,
+    HD__FORMAT_NPY
+};
 enum { HD__TOKEN_UINT16 = 0, HD__TOKEN_UINT32 = 1 };
 enum { HD__RECOMPUTE_NONE = 0, HD__RECOMPUTE_SELECTIVE, HD__RECOMPUTE_FULL, HD__RECOMPUTE_EVERY };
 enum { HD__LOSS_SCALE_NONE = 0, HD__LOSS_SCALE_DYNAMIC, HD__LOSS_SCALE_STATIC };
@@ -88,9 +96,10 @@ struct hd__job {
     uint64_t n_strategies;
     struct hd__section **hooks; /* comm.hooks: wrappers, the first is outermost */
     uint64_t n_hooks;
-    struct hd__section *comm_axis[HD_AXIS_COUNT]; /* the transport of each axis; `comm` where comm.axes is silent */
-    double comm_timeout;                          /* seconds; hd_world.timeout */
-    double comm_dead_after;                       /* seconds; hd_world.dead_after */
+    struct hd__section
+        *comm_axis[HD_AXIS_COUNT]; /* the transport of each axis; `comm` where comm.axes is silent */
+    double comm_timeout;           /* seconds; hd_world.timeout */
+    double comm_dead_after;        /* seconds; hd_world.dead_after */
 
     /* mesh: filled by hd__job_resolve; tq is 1 here: the compiler splits tp where kv heads are few */
     int64_t mesh[HD_AXIS_COUNT];
@@ -105,9 +114,9 @@ struct hd__job {
     int32_t format;                /* HD__FORMAT_... */
     int32_t token_dtype;           /* HD__TOKEN_... */
     int64_t seq_len;
-    int64_t batch;        /* sequences of one step, over all ranks */
-    int64_t micro_batch;  /* sequences of one micro-batch on one data coordinate; resolved */
-    int64_t accumulation; /* micro-batches a step = batch / (micro_batch dp ep); resolved */
+    int64_t batch;             /* sequences of one step, over all ranks */
+    int64_t micro_batch;       /* sequences of one micro-batch on one data coordinate; resolved */
+    int64_t accumulation;      /* micro-batches a step = batch / (micro_batch dp ep); resolved */
     int64_t micro_batch_asked; /* 0: not said */
     int32_t shuffle;
 
@@ -118,7 +127,7 @@ struct hd__job {
     struct {
         uint32_t compute, grad, reduce, master, optimizer; /* HD_F32, ... */
         uint32_t loss_scaling;                             /* HD__LOSS_SCALE_... */
-        double loss_scale;                                 /* STATIC: the factor; DYNAMIC: the first one; NONE: 1 */
+        double loss_scale; /* STATIC: the factor; DYNAMIC: the first one; NONE: 1 */
     } precision;
 
     int32_t recompute;       /* HD__RECOMPUTE_... */
@@ -146,22 +155,23 @@ struct hd__job {
 int32_t hd__job_load(const char *file, const char *const *overrides, size_t n, struct hd__job **job,
                      struct hd_error *err);
 /* The same from memory; `file` is what messages call it. */
-int32_t hd__job_parse(const char *file, const char *text, size_t bytes, const char *const *overrides, size_t n,
-                      struct hd__job **job, struct hd_error *err);
+int32_t hd__job_parse(const char *file, const char *text, size_t bytes, const char *const *overrides,
+                      size_t n, struct hd__job **job, struct hd_error *err);
 void hd__job_free(struct hd__job *job); /* NULL is fine */
 
-/* Parses a plugin's section into `settings` (its settings_size bytes, zeroed by the caller) through its table:
- * defaults first, then the file and the command line. Strings and lists live as long as the job. Unknown keys are
- * refused with the nearest right one. */
-int32_t hd__job_section_parse(struct hd__job *job, struct hd__section *section, const struct hd_option *options, size_t n,
-                              size_t option_size, void *settings, struct hd_error *err);
+/* Parses a plugin's section into `settings` (its settings_size bytes, zeroed by the caller) through its
+ * table: defaults first, then the file and the command line. Strings and lists live as long as the job.
+ * Unknown keys are refused with the nearest right one. */
+int32_t hd__job_section_parse(struct hd__job *job, struct hd__section *section,
+                              const struct hd_option *options, size_t n, size_t option_size, void *settings,
+                              struct hd_error *err);
 
-/* Fixes the mesh for a number of ranks and what follows from it. ranks 0: launch.ranks, or the mesh's own product,
- * or 1. May be called again with another number. */
+/* Fixes the mesh for a number of ranks and what follows from it. ranks 0: launch.ranks, or the mesh's own
+ * product, or 1. May be called again with another number. */
 int32_t hd__job_resolve(struct hd__job *job, int64_t ranks, struct hd_error *err);
 
-/* "job.yaml:12:7" or "command line": where a path like "mesh.tp", "optimizer.use" or "strategies.zero.stage" was
- * written, or, where it was not, the nearest thing around it that was. The job owns the text. */
+/* "job.yaml:12:7" or "command line": where a path like "mesh.tp", "optimizer.use" or "strategies.zero.stage"
+ * was written, or, where it was not, the nearest thing around it that was. The job owns the text. */
 const char *hd__job_where(struct hd__job *job, const char *path);
 /* Fails with the place of `path` in front of the message. */
 int32_t hd__job_fail(struct hd__job *job, const char *path, struct hd_error *err, const char *format, ...)

@@ -5,8 +5,8 @@
 
 #define ORIGIN "command line"
 
-/* The value. What begins like a list, a mapping or a quoted word is YAML; anything else stands for itself, so that a
- * path needs no quotes. */
+/* The value. What begins like a list, a mapping or a quoted word is YAML; anything else stands for itself, so
+ * that a path needs no quotes. */
 static int32_t read_value(struct hd__job *job, const char *word, const char *text, struct hd__node **out,
                           struct hd_error *err)
 {
@@ -51,7 +51,8 @@ static int32_t find_item(const struct hd__node *list, const char *word, const ch
     }
     const char *near = hd__nearest(part, names, n);
     if (near)
-        hd_fail(err, HD_E_INVALID, ORIGIN ": '%.200s': no item %.60s in the job; did you mean %s?", word, part, near);
+        hd_fail(err, HD_E_INVALID, ORIGIN ": '%.200s': no item %.60s in the job; did you mean %s?", word,
+                part, near);
     else
         hd_fail(err, HD_E_INVALID, ORIGIN ": '%.200s': no item %.60s in the job; there is %s", word, part,
                 n ? all.at : "none with a name");
@@ -60,7 +61,8 @@ static int32_t find_item(const struct hd__node *list, const char *word, const ch
 }
 
 /* Walks to the mapping or list that holds the last part, making mappings on the way. */
-static int32_t put(struct hd__job *job, const char *word, char *path, struct hd__node *value, struct hd_error *err)
+static int32_t put(struct hd__job *job, const char *word, char *path, struct hd__node *value,
+                   struct hd_error *err)
 {
     struct hd__node *at = job->root;
     for (char *part = path, *rest; part; part = rest) {

@@ -1,5 +1,5 @@
-/* The resolved job as YAML with origins, and as JSON. Both walk one view: a tree whose leaves carry the text, the
- * origin and the JSON of a value. */
+/* The resolved job as YAML with origins, and as JSON. Both walk one view: a tree whose leaves carry the text,
+ * the origin and the JSON of a value. */
 #include "core/job/internal.h"
 
 struct view {
@@ -35,7 +35,8 @@ static void place(struct view *v, struct hd__node *map, const char *name, struct
     }
 }
 
-static void place_values(struct view *v, struct hd__node *map, const struct hd__section *owner, const char *path)
+static void place_values(struct view *v, struct hd__node *map, const struct hd__section *owner,
+                         const char *path)
 {
     size_t n = strlen(path);
     for (uint32_t i = 0; i < v->job->values.count; i++) {
@@ -51,7 +52,8 @@ static void place_core(struct view *v, struct hd__node *map, const char *section
     struct hd__options table = hd__core_table(section);
     for (size_t i = 0; i < table.count; i++) {
         const char *name = table.at[i].name;
-        const struct hd__value *value = hd__value_get(v->job, hd__arena_format(&v->arena, "%s.%s", section, name));
+        const struct hd__value *value =
+            hd__value_get(v->job, hd__arena_format(&v->arena, "%s.%s", section, name));
         if (value && !value->owner)
             hd__tree_set(map, name, leaf(v, value), &v->arena);
     }
@@ -106,7 +108,8 @@ static void place_comm(struct view *v, struct hd__node *map)
             const struct hd__section *s = find_axis(job, hd__arena_format(&v->arena, "comm.axes.%s", word));
             hd__tree_set(out, word,
                          s ? section_view(v, s)
-                           : hd__tree_scalar(&v->arena, axes->value[i]->kind == HD__SCALAR ? axes->value[i]->text : "{}",
+                           : hd__tree_scalar(&v->arena,
+                                             axes->value[i]->kind == HD__SCALAR ? axes->value[i]->text : "{}",
                                              axes->value[i]->origin),
                          &v->arena);
         }
@@ -174,8 +177,8 @@ static void print_leaf(const struct hd__node *node, struct hd__text *out, size_t
 {
     hd__text_add(out, " %s", node->text);
     size_t width = out->length - line;
-    hd__text_add(out, "%*s # %s%s%s\n", width < 48 ? (int)(48 - width) : 1, "", node->origin, node->note ? ", " : "",
-                 node->note ? node->note : "");
+    hd__text_add(out, "%*s # %s%s%s\n", width < 48 ? (int)(48 - width) : 1, "", node->origin,
+                 node->note ? ", " : "", node->note ? node->note : "");
 }
 
 static void print_map(const struct hd__node *map, int indent, int dash, struct hd__text *out)

@@ -30,9 +30,11 @@ double hd__lr(const struct hd__schedule *s, int64_t step, int64_t steps)
         return s->lr * (double)step / (double)s->warmup;
     switch (s->kind) {
     case HD__SCHEDULE_LINEAR:
-        return interpolate(HD__DECAY_LINEAR, s->lr, s->min_lr, progress(step - 1 - s->warmup, steps - s->warmup));
+        return interpolate(HD__DECAY_LINEAR, s->lr, s->min_lr,
+                           progress(step - 1 - s->warmup, steps - s->warmup));
     case HD__SCHEDULE_COSINE:
-        return interpolate(HD__DECAY_COSINE, s->lr, s->min_lr, progress(step - 1 - s->warmup, steps - s->warmup));
+        return interpolate(HD__DECAY_COSINE, s->lr, s->min_lr,
+                           progress(step - 1 - s->warmup, steps - s->warmup));
     case HD__SCHEDULE_WSD:
         return interpolate(s->decay_shape, s->lr, s->min_lr, progress(step - 1 - (steps - decay), decay));
     default:

@@ -6,8 +6,8 @@
 static const char *kind_name(uint32_t kind)
 {
     switch (kind) {
-#define KIND_NAME(constant, value, name) \
-    case constant:                       \
+#define KIND_NAME(constant, value, name)                                                                     \
+    case constant:                                                                                           \
         return name;
         HD_KINDS(KIND_NAME)
 #undef KIND_NAME
@@ -32,30 +32,35 @@ static int32_t read_use(struct hd__section *s, struct hd_error *err)
     if (!use) {
         s->use = default_use(s->path);
         s->origin = "default";
-        return s->use ? HD_OK : hd_fail(err, HD_E_INVALID, "%s: %s needs use, the name of a plugin of kind %s", s->place, s->path,
-                                        kind_name(s->kind));
+        return s->use ? HD_OK
+                      : hd_fail(err, HD_E_INVALID, "%s: %s needs use, the name of a plugin of kind %s",
+                                s->place, s->path, kind_name(s->kind));
     }
     if (use->kind != HD__SCALAR || hd__tree_is_null(use))
-        return hd__node_fail(use, err, "%s.use: the name of a plugin of kind %s is wanted", s->path, kind_name(s->kind));
+        return hd__node_fail(use, err, "%s.use: the name of a plugin of kind %s is wanted", s->path,
+                             kind_name(s->kind));
     s->use = use->text;
     s->origin = use->origin;
     return HD_OK;
 }
 
-int32_t hd__section_make(struct hd__job *job, const char *path, uint32_t kind, const char *use, struct hd__node *node,
-                         const char *place, struct hd__section **out, struct hd_error *err)
+int32_t hd__section_make(struct hd__job *job, const char *path, uint32_t kind, const char *use,
+                         struct hd__node *node, const char *place, struct hd__section **out,
+                         struct hd_error *err)
 {
     struct hd__section *s = hd__arena_alloc(&job->arena, sizeof *s);
-    *s = (struct hd__section){.path = path, .kind = kind, .use = use, .node = node, .place = place, .origin = place};
+    *s = (struct hd__section){
+        .path = path, .kind = kind, .use = use, .node = node, .place = place, .origin = place};
     int32_t rc = use ? HD_OK : read_use(s, err);
     if (rc)
         return rc;
     if (!*s->use || s->use[strspn(s->use, "abcdefghijklmnopqrstuvwxyz0123456789_-")] || strlen(s->use) > 60)
-        return hd_fail(err, HD_E_INVALID, "%s: %s: '%.60s' is no plugin's name (lower-case letters, digits, _ and -)",
-                       s->origin, path, s->use);
+        return hd_fail(err, HD_E_INVALID,
+                       "%s: %s: '%.60s' is no plugin's name (lower-case letters, digits, _ and -)", s->origin,
+                       path, s->use);
     if (!use) /* one that is only named is part of its parent's value */
-        hd__value_set(job, s, hd__arena_format(&job->arena, "%s.use", path), s->use, json_string(s->use), s->origin,
-                      HD_OPTION_GLOBAL);
+        hd__value_set(job, s, hd__arena_format(&job->arena, "%s.use", path), s->use, json_string(s->use),
+                      s->origin, HD_OPTION_GLOBAL);
     *out = s;
     return HD_OK;
 }
@@ -85,9 +90,10 @@ static int32_t read_strategies(struct hd__job *job, struct hd__node *list, struc
     for (uint32_t i = 0; i < list->count; i++) {
         struct hd__node *item = list->value[i];
         if (item->kind != HD__MAP)
-            return hd__node_fail(item, err, "a strategy is %s where {use: NAME, ...} is wanted", hd__tree_kind(item));
-        int32_t rc = hd__section_make(job, strategy_path(job, list, i), HD_KIND_STRATEGY, NULL, item, item->origin,
-                                      &job->strategies[i], err);
+            return hd__node_fail(item, err, "a strategy is %s where {use: NAME, ...} is wanted",
+                                 hd__tree_kind(item));
+        int32_t rc = hd__section_make(job, strategy_path(job, list, i), HD_KIND_STRATEGY, NULL, item,
+                                      item->origin, &job->strategies[i], err);
         if (rc)
             return rc;
     }
@@ -131,9 +137,11 @@ static int32_t read_component(struct hd__job *job, const struct hd__core_section
     if (s->kind == HD_KIND_STRATEGY)
         return read_strategies(job, node, err);
     if (!node && !s->use)
-        return hd_fail(err, HD_E_INVALID, "%s: section %s is missing; it needs use, the name of a plugin of kind %s",
+        return hd_fail(err, HD_E_INVALID,
+                       "%s: section %s is missing; it needs use, the name of a plugin of kind %s",
                        job->root->origin, s->name, kind_name(s->kind));
-    int32_t rc = hd__section_make(job, s->name, s->kind, NULL, node, place_of(job, s->name), section_slot(job, s->kind), err);
+    int32_t rc = hd__section_make(job, s->name, s->kind, NULL, node, place_of(job, s->name),
+                                  section_slot(job, s->kind), err);
     for (int a = 0; a < HD_AXIS_COUNT && s->kind == HD_KIND_COMM; a++)
         job->comm_axis[a] = job->comm;
     return rc;
@@ -146,12 +154,14 @@ static int32_t read_section(struct hd__job *job, const struct hd__core_section *
     if (!node && s->kind == HD_KIND_CKPT)
         return HD_OK;
     if (node && hd__tree_is_null(node))
-        return hd_fail(err, HD_E_INVALID, "%s: %s has no value; leave it out for the defaults", place_of(job, s->name), s->name);
+        return hd_fail(err, HD_E_INVALID, "%s: %s has no value; leave it out for the defaults",
+                       place_of(job, s->name), s->name);
     if (!strcmp(s->name, "recompute"))
-        return hd__special(s->name)(job, s->name, node ? node : hd__tree_scalar(&job->arena, "none", "default"), err);
+        return hd__special(s->name)(job, s->name,
+                                    node ? node : hd__tree_scalar(&job->arena, "none", "default"), err);
     if (node && node->kind != HD__MAP && s->kind != HD_KIND_STRATEGY)
-        return hd__node_fail(node, err, "%s is %s where a mapping is wanted: {%s: ...}", s->name, hd__tree_kind(node),
-                             s->kind ? "use" : s->options[0].name);
+        return hd__node_fail(node, err, "%s is %s where a mapping is wanted: {%s: ...}", s->name,
+                             hd__tree_kind(node), s->kind ? "use" : s->options[0].name);
     if (s->kind)
         rc = read_component(job, s, node, err);
     if (rc || !s->count)
@@ -208,22 +218,25 @@ static int32_t finish_name(struct hd__job *job, struct hd_error *err)
         if (*stem == '.')
             *stem = '_';
         job->name = *stem ? stem : "job";
-        hd__value_set(job, NULL, "job.name", hd__yaml_quote(job->name, &job->arena), json_string(job->name), "default",
-                      HD_OPTION_GLOBAL);
+        hd__value_set(job, NULL, "job.name", hd__yaml_quote(job->name, &job->arena), json_string(job->name),
+                      "default", HD_OPTION_GLOBAL);
     }
     for (const char *c = job->name; *c || c == job->name; c++)
         if ((!isalnum((unsigned char)*c) && !strchr("._-", *c)) || *c == 0 || *job->name == '.')
-            return hd__job_fail(job, "job.name", err, "job.name: '%.60s' names a folder: letters, digits, . _ - only, no dot first",
+            return hd__job_fail(job, "job.name", err,
+                                "job.name: '%.60s' names a folder: letters, digits, . _ - only, no dot first",
                                 job->name);
     return HD_OK;
 }
 
-static void default_path(struct hd__job *job, const char *path, const char **field, const char *file, uint32_t flags)
+static void default_path(struct hd__job *job, const char *path, const char **field, const char *file,
+                         uint32_t flags)
 {
     if (*field)
         return;
     *field = hd__arena_format(&job->arena, "runs/%s/%s", job->name, file);
-    hd__value_set(job, NULL, path, hd__yaml_quote(*field, &job->arena), json_string(*field), "default", flags);
+    hd__value_set(job, NULL, path, hd__yaml_quote(*field, &job->arena), json_string(*field), "default",
+                  flags);
 }
 
 static int32_t check_schedule(struct hd__job *job, struct hd_error *err)
@@ -231,37 +244,44 @@ static int32_t check_schedule(struct hd__job *job, struct hd_error *err)
     const struct hd__schedule *s = &job->schedule;
     int64_t decay = s->kind != HD__SCHEDULE_WSD ? 0 : s->decay ? s->decay : job->steps / 10;
     if (s->warmup > job->steps)
-        return hd__job_fail(job, "schedule.warmup", err, "schedule.warmup: %lld steps are more than job.steps, %lld",
-                            (long long)s->warmup, (long long)job->steps);
+        return hd__job_fail(job, "schedule.warmup", err,
+                            "schedule.warmup: %lld steps are more than job.steps, %lld", (long long)s->warmup,
+                            (long long)job->steps);
     if (decay > job->steps - s->warmup)
-        return hd__job_fail(job, "schedule.decay", err, "schedule.decay: warmup %lld + decay %lld are more than job.steps, %lld",
+        return hd__job_fail(job, "schedule.decay", err,
+                            "schedule.decay: warmup %lld + decay %lld are more than job.steps, %lld",
                             (long long)s->warmup, (long long)decay, (long long)job->steps);
     if (s->kind == HD__SCHEDULE_CONSTANT && s->min_lr > 0)
-        return hd__job_fail(job, "schedule.min_lr", err,
-                            "schedule.min_lr: a constant schedule never comes down; say kind: linear, cosine or wsd");
+        return hd__job_fail(
+            job, "schedule.min_lr", err,
+            "schedule.min_lr: a constant schedule never comes down; say kind: linear, cosine or wsd");
     if (s->kind != HD__SCHEDULE_WSD && (s->decay || s->decay_shape))
-        return hd__job_fail(job, s->decay ? "schedule.decay" : "schedule.decay_shape", err, "schedule.%s: only kind: wsd has it",
-                            s->decay ? "decay" : "decay_shape");
+        return hd__job_fail(job, s->decay ? "schedule.decay" : "schedule.decay_shape", err,
+                            "schedule.%s: only kind: wsd has it", s->decay ? "decay" : "decay_shape");
     return HD_OK;
 }
 
 static int32_t check_data(struct hd__job *job, struct hd_error *err)
 {
     if (job->val.count && job->val_fraction > 0)
-        return hd__job_fail(job, "data.val_fraction", err, "data.val_fraction: data.val is given too; say one of them");
+        return hd__job_fail(job, "data.val_fraction", err,
+                            "data.val_fraction: data.val is given too; say one of them");
     if (job->eval_every && !job->val.count && job->val_fraction == 0)
-        return hd__job_fail(job, "eval.every", err, "eval.every: nothing to evaluate on; say data.val or data.val_fraction");
+        return hd__job_fail(job, "eval.every", err,
+                            "eval.every: nothing to evaluate on; say data.val or data.val_fraction");
     if (job->token_dtype && job->format != HD__FORMAT_NANOGPT && job->format != HD__FORMAT_AUTO)
-        return hd__job_fail(job, "data.token_dtype", err, "data.token_dtype: only nanogpt files need it; the others say it");
+        return hd__job_fail(job, "data.token_dtype", err,
+                            "data.token_dtype: only nanogpt files need it; the others say it");
     return HD_OK;
 }
 
 /* The tables count dtypes from 0, the ABI from 1. */
 static void finish_precision(struct hd__job *job)
 {
-    uint32_t *const all[] = {&job->precision.compute, &job->precision.grad, &job->precision.reduce, &job->precision.master,
-                             &job->precision.optimizer};
-    _Static_assert(HD_F32 == 1 && HD_BF16 == 2 && HD_F16 == 3 && HD_F64 == 4, "the order of the choices in tables.c");
+    uint32_t *const all[] = {&job->precision.compute, &job->precision.grad, &job->precision.reduce,
+                             &job->precision.master, &job->precision.optimizer};
+    _Static_assert(HD_F32 == 1 && HD_BF16 == 2 && HD_F16 == 3 && HD_F64 == 4,
+                   "the order of the choices in tables.c");
     for (size_t i = 0; i < HD__COUNT(all); i++)
         *all[i] += 1;
 }

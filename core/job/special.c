@@ -1,5 +1,5 @@
-/* Keys that are more than one option: mesh.dp, data.train and data.val, comm.axes and comm.hooks, precision.loss_scale,
- * recompute. Each reader fills the job and notes the value for printing. */
+/* Keys that are more than one option: mesh.dp, data.train and data.val, comm.axes and comm.hooks,
+ * precision.loss_scale, recompute. Each reader fills the job and notes the value for printing. */
 #include "core/job/internal.h"
 
 #include <math.h>
@@ -24,8 +24,10 @@ static int32_t read_dp_parts(struct hd__job *job, struct hd__node *node, struct 
         const char *key = node->key[i]->text;
         int shard = !strcmp(key, "shard");
         if (!shard && strcmp(key, "replicate"))
-            return hd__node_fail(node->key[i], err, "mesh.dp: unknown key %.60s; the keys are replicate and shard", key);
-        int32_t rc = axis_size(job, shard ? "mesh.dp.shard" : "mesh.dp.replicate", node->value[i], &part[shard], err);
+            return hd__node_fail(node->key[i], err,
+                                 "mesh.dp: unknown key %.60s; the keys are replicate and shard", key);
+        int32_t rc =
+            axis_size(job, shard ? "mesh.dp.shard" : "mesh.dp.replicate", node->value[i], &part[shard], err);
         if (rc)
             return rc;
     }
@@ -40,7 +42,8 @@ static int32_t read_dp(struct hd__job *job, const char *path, struct hd__node *n
 {
     int32_t rc;
     if (node->kind == HD__LIST)
-        return hd__node_fail(node, err, "mesh.dp is a list where a number, auto or {replicate: R, shard: S} is wanted");
+        return hd__node_fail(node, err,
+                             "mesh.dp is a list where a number, auto or {replicate: R, shard: S} is wanted");
     if (node->kind == HD__MAP) {
         rc = read_dp_parts(job, node, err);
     } else {
@@ -54,8 +57,8 @@ static int32_t read_dp(struct hd__job *job, const char *path, struct hd__node *n
 
 /* ---- data.train, data.val */
 
-static int32_t read_source(struct hd__job *job, const char *path, const struct hd__node *node, struct hd__source *out,
-                           uint32_t *weighted, struct hd_error *err)
+static int32_t read_source(struct hd__job *job, const char *path, const struct hd__node *node,
+                           struct hd__source *out, uint32_t *weighted, struct hd_error *err)
 {
     static const struct hd_option number = {.type = HD_OPT_FLOAT, .min = 1e-9, .max = 1e9};
     out->weight = 1;
@@ -70,10 +73,11 @@ static int32_t read_source(struct hd__job *job, const char *path, const struct h
         const struct hd__node *value = node->value[i];
         int32_t rc = HD_OK;
         if (!strcmp(key, "weight"))
-            rc = hd__node_parse(value, hd__arena_format(&job->arena, "%s: weight", path), &number, &out->weight,
-                                &job->arena, err);
+            rc = hd__node_parse(value, hd__arena_format(&job->arena, "%s: weight", path), &number,
+                                &out->weight, &job->arena, err);
         else if (strcmp(key, "path"))
-            rc = hd__node_fail(node->key[i], err, "%s: unknown key %.60s; the keys are path and weight", path, key);
+            rc = hd__node_fail(node->key[i], err, "%s: unknown key %.60s; the keys are path and weight", path,
+                               key);
         else if (value->kind != HD__SCALAR || hd__tree_is_null(value))
             rc = hd__node_fail(value, err, "%s: path is no file name", path);
         else
@@ -85,7 +89,8 @@ static int32_t read_source(struct hd__job *job, const char *path, const struct h
     return out->path ? HD_OK : hd__node_fail(node, err, "%s: path is missing", path);
 }
 
-static int32_t read_sources(struct hd__job *job, const char *path, struct hd__node *node, struct hd_error *err)
+static int32_t read_sources(struct hd__job *job, const char *path, struct hd__node *node,
+                            struct hd_error *err)
 {
     struct hd__sources *out = !strcmp(path, "data.val") ? &job->val : &job->train;
     uint32_t n = node->kind == HD__LIST ? node->count : 1;
@@ -95,7 +100,8 @@ static int32_t read_sources(struct hd__job *job, const char *path, struct hd__no
         return hd__node_fail(node, err, "%s is an empty list", path);
     for (uint32_t i = 0; i < n; i++) {
         uint32_t with_weight = 0;
-        int32_t rc = read_source(job, path, node->kind == HD__LIST ? node->value[i] : node, &at[i], &with_weight, err);
+        int32_t rc =
+            read_source(job, path, node->kind == HD__LIST ? node->value[i] : node, &at[i], &with_weight, err);
         if (rc)
             return rc;
         weighted += with_weight;
@@ -134,18 +140,20 @@ static struct hd__section *known_transport(struct hd__job *job, const char *use)
     if (!strcmp(job->comm->use, use))
         return job->comm;
     for (int a = 0; a < HD_AXIS_COUNT; a++)
-        if (job->comm_axis[a] != job->comm && !job->comm_axis[a]->node && !strcmp(job->comm_axis[a]->use, use))
+        if (job->comm_axis[a] != job->comm && !job->comm_axis[a]->node &&
+            !strcmp(job->comm_axis[a]->use, use))
             return job->comm_axis[a];
     return NULL;
 }
 
-static int32_t named_or_mapping(struct hd__job *job, const char *path, struct hd__node *node, struct hd__section **out,
-                                struct hd_error *err)
+static int32_t named_or_mapping(struct hd__job *job, const char *path, struct hd__node *node,
+                                struct hd__section **out, struct hd_error *err)
 {
     if (node->kind == HD__LIST || hd__tree_is_null(node))
         return hd__node_fail(node, err, "%s: a name or {use: NAME, ...} is wanted", path);
     const char *use = node->kind == HD__SCALAR ? node->text : NULL;
-    int32_t rc = hd__section_make(job, path, HD_KIND_COMM, use, node->kind == HD__MAP ? node : NULL, node->origin, out, err);
+    int32_t rc = hd__section_make(job, path, HD_KIND_COMM, use, node->kind == HD__MAP ? node : NULL,
+                                  node->origin, out, err);
     if (!rc && use)
         (*out)->origin = node->origin;
     return rc;
@@ -162,9 +170,10 @@ static int32_t read_axes(struct hd__job *job, const char *path, struct hd__node 
             uint32_t bits = axis_bits(word);
             struct hd__section *section = NULL;
             if (!bits)
-                return hd__node_fail(node->key[i], err,
-                                     "%s: unknown axis %.60s; the axes are pp, dp, dp_replicate, dp_shard, cp, ep, tp", path,
-                                     word);
+                return hd__node_fail(
+                    node->key[i], err,
+                    "%s: unknown axis %.60s; the axes are pp, dp, dp_replicate, dp_shard, cp, ep, tp", path,
+                    word);
             if ((strcmp(word, "dp") == 0) == pass)
                 continue;
             if (node->value[i]->kind == HD__SCALAR)
@@ -184,7 +193,8 @@ static int32_t read_axes(struct hd__job *job, const char *path, struct hd__node 
 static int32_t read_hooks(struct hd__job *job, const char *path, struct hd__node *node, struct hd_error *err)
 {
     if (node->kind != HD__LIST)
-        return hd__node_fail(node, err, "%s is %s where a list is wanted: [check, trace]", path, hd__tree_kind(node));
+        return hd__node_fail(node, err, "%s is %s where a list is wanted: [check, trace]", path,
+                             hd__tree_kind(node));
     job->hooks = hd__arena_alloc(&job->arena, (node->count + 1) * sizeof(struct hd__section *));
     job->n_hooks = node->count;
     for (uint32_t i = 0; i < node->count; i++) {
@@ -199,7 +209,8 @@ static int32_t read_hooks(struct hd__job *job, const char *path, struct hd__node
 
 /* ---- precision.loss_scale, recompute */
 
-static int32_t read_loss_scale(struct hd__job *job, const char *path, struct hd__node *node, struct hd_error *err)
+static int32_t read_loss_scale(struct hd__job *job, const char *path, struct hd__node *node,
+                               struct hd_error *err)
 {
     static const struct hd_option number = {.type = HD_OPT_FLOAT, .min = 1, .max = 0x1p40};
     const char *word = node->kind == HD__SCALAR ? node->text : "";
@@ -211,7 +222,8 @@ static int32_t read_loss_scale(struct hd__job *job, const char *path, struct hd_
         job->precision.loss_scale = 65536;
     } else if (strcmp(word, "none") && strcmp(word, "auto")) {
         struct hd_error why = HD_ERROR_INIT;
-        if (node->kind != HD__SCALAR || hd__option_parse(&number, word, &job->precision.loss_scale, &job->arena, &why))
+        if (node->kind != HD__SCALAR ||
+            hd__option_parse(&number, word, &job->precision.loss_scale, &job->arena, &why))
             return hd__node_fail(node, err, "%s: auto, none, dynamic or a number from 1 up is wanted", path);
         job->precision.loss_scaling = HD__LOSS_SCALE_STATIC;
     }
@@ -224,20 +236,24 @@ static int32_t read_every(struct hd__job *job, const struct hd__node *node, stru
     static const struct hd_option number = {.type = HD_OPT_INT, .min = 1, .max = 1e6};
     for (uint32_t i = 0; i < node->count; i++)
         if (strcmp(node->key[i]->text, "every"))
-            return hd__node_fail(node->key[i], err, "recompute: unknown key %.60s; the key is every", node->key[i]->text);
+            return hd__node_fail(node->key[i], err, "recompute: unknown key %.60s; the key is every",
+                                 node->key[i]->text);
     if (!node->count)
         return hd__node_fail(node, err, "recompute: {every: N} is wanted");
     job->recompute = HD__RECOMPUTE_EVERY;
-    return hd__node_parse(node->value[0], "recompute.every", &number, &job->recompute_every, &job->arena, err);
+    return hd__node_parse(node->value[0], "recompute.every", &number, &job->recompute_every, &job->arena,
+                          err);
 }
 
-static int32_t read_recompute(struct hd__job *job, const char *path, struct hd__node *node, struct hd_error *err)
+static int32_t read_recompute(struct hd__job *job, const char *path, struct hd__node *node,
+                              struct hd_error *err)
 {
     static const struct hd_option words = {.type = HD_OPT_ENUM, .choices = "none|selective|full"};
     int32_t rc;
     struct hd_error why = HD_ERROR_INIT;
     if (node->kind == HD__LIST)
-        return hd__node_fail(node, err, "%s is a list where none, selective, full or {every: N} is wanted", path);
+        return hd__node_fail(node, err, "%s is a list where none, selective, full or {every: N} is wanted",
+                             path);
     if (node->kind == HD__MAP)
         rc = read_every(job, node, err);
     else if ((rc = hd__option_parse(&words, node->text, &job->recompute, &job->arena, &why)))
@@ -253,8 +269,9 @@ hd__special_fn hd__special(const char *path)
         const char *path;
         hd__special_fn read;
     } table[] = {
-        {"mesh.dp", read_dp},         {"data.train", read_sources}, {"data.val", read_sources},
-        {"comm.axes", read_axes},     {"comm.hooks", read_hooks},   {"precision.loss_scale", read_loss_scale},
+        {"mesh.dp", read_dp},          {"data.train", read_sources},
+        {"data.val", read_sources},    {"comm.axes", read_axes},
+        {"comm.hooks", read_hooks},    {"precision.loss_scale", read_loss_scale},
         {"recompute", read_recompute},
     };
     for (size_t i = 0; i < HD__COUNT(table); i++)

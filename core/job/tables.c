@@ -11,12 +11,15 @@
 #define FROM(low) .min = low, .max = INFINITY
 #define WITHIN(low, high) .min = low, .max = high
 /* name, type, default, range (one of the three above), flags, field, help and what else there is */
+/* clang-format off */
 #define KEY(n, t, v, range, f, field, ...) \
     {.name = n, .type = HD_OPT_##t, .value = v, range, .flags = f, .offset = AT(field), .help = __VA_ARGS__}
+/* clang-format on */
 #define NAMED(words) .choices = words
 
 static const struct hd_option job_keys[] = {
-    KEY("name", STRING, NULL, ANY, G, name, "names the run's folder; the file's name without .yaml if left out"),
+    KEY("name", STRING, NULL, ANY, G, name,
+        "names the run's folder; the file's name without .yaml if left out"),
     KEY("steps", INT, NULL, FROM(1), G | R, steps, "optimizer steps to train", .unit = "steps"),
     KEY("seed", INT, "1337", FROM(0), G, seed, "of initial weights and of the order of data"),
     KEY("deterministic", ENUM, "normal", ANY, G, deterministic,
@@ -33,15 +36,19 @@ static const struct hd_option plugins_keys[] = {
 };
 
 static const struct hd_option comm_keys[] = {
-    KEY("axes", LIST, NULL, ANY, G, special, "transports that differ by mesh axis: {dp: mpi}, or {dp: {use: mpi, ...}}"),
-    KEY("hooks", LIST, NULL, ANY, G, special, "wrappers around the transport, the outermost first: [check, trace]"),
+    KEY("axes", LIST, NULL, ANY, G, special,
+        "transports that differ by mesh axis: {dp: mpi}, or {dp: {use: mpi, ...}}"),
+    KEY("hooks", LIST, NULL, ANY, G, special,
+        "wrappers around the transport, the outermost first: [check, trace]"),
     KEY("timeout", DURATION, "300s", WITHIN(0.01, 1e6), G, comm_timeout, "longest wait of any operation"),
-    KEY("dead_after", DURATION, "10s", WITHIN(0.01, 1e6), G, comm_dead_after, "a silent peer counts as dead after this"),
+    KEY("dead_after", DURATION, "10s", WITHIN(0.01, 1e6), G, comm_dead_after,
+        "a silent peer counts as dead after this"),
 };
 
 static const struct hd_option mesh_keys[] = {
     KEY("pp", INT, "1", WITHIN(1, 1048576), G, mesh_asked[HD_AXIS_PP], "pipeline stages"),
-    KEY("dp", STRING, "auto", ANY, G, special, "data parallel: N, auto, or {replicate: R, shard: S}, one of them auto"),
+    KEY("dp", STRING, "auto", ANY, G, special,
+        "data parallel: N, auto, or {replicate: R, shard: S}, one of them auto"),
     KEY("cp", INT, "1", WITHIN(1, 1048576), G, mesh_asked[HD_AXIS_CP], "context parallel"),
     KEY("ep", INT, "1", WITHIN(1, 1048576), G, mesh_asked[HD_AXIS_EP], "expert parallel"),
     KEY("tp", INT, "1", WITHIN(1, 1048576), G, mesh_asked[HD_AXIS_TP], "tensor parallel"),
@@ -62,8 +69,10 @@ static const struct hd_option schedule_keys[] = {
 static const struct hd_option data_keys[] = {
     KEY("train", LIST, NULL, ANY, G | R, special, "a file, a list, or [{path: a.txt, weight: 0.7}, ...]"),
     KEY("val", LIST, NULL, ANY, G, special, "the same, for evaluation"),
-    KEY("val_fraction", FLOAT, "0", WITHIN(0, 0.99), G, val_fraction, "the last part of train, held out for evaluation"),
-    KEY("format", ENUM, "auto", ANY, G, format, "of the files", NAMED("auto|bytes|llmc|nanogpt|megatron|npy")),
+    KEY("val_fraction", FLOAT, "0", WITHIN(0, 0.99), G, val_fraction,
+        "the last part of train, held out for evaluation"),
+    KEY("format", ENUM, "auto", ANY, G, format, "of the files",
+        NAMED("auto|bytes|llmc|nanogpt|megatron|npy")),
     KEY("token_dtype", ENUM, "uint16", ANY, G, token_dtype, "of nanogpt files", NAMED("uint16|uint32")),
     KEY("seq_len", INT, NULL, WITHIN(1, 1 << 30), G | R, seq_len, "length of a sequence", .unit = "tokens",
         .aliases = "sequence_length|block_size"),
@@ -82,7 +91,8 @@ static const struct hd_option eval_keys[] = {
 
 #define DTYPES NAMED("fp32|bf16|fp16|fp64")
 static const struct hd_option precision_keys[] = {
-    KEY("compute", ENUM, "fp32", ANY, G, precision.compute, "activations and products; fp64: reference kernels", DTYPES),
+    KEY("compute", ENUM, "fp32", ANY, G, precision.compute,
+        "activations and products; fp64: reference kernels", DTYPES),
     KEY("grad", ENUM, "fp32", ANY, G, precision.grad, "gradients as they are accumulated", DTYPES),
     KEY("reduce", ENUM, "fp32", ANY, G, precision.reduce, "gradients as they travel", DTYPES),
     KEY("master", ENUM, "fp32", ANY, G, precision.master, "parameters as the optimizer sees them", DTYPES),

@@ -1,7 +1,7 @@
 /* core/job/tree: a YAML document as a tree that knows where everything was written.
  *
- * A job file is plain data: mappings with scalar keys, lists, scalars. Anchors, aliases, tags, several documents,
- * duplicate keys and empty values are refused with their place. */
+ * A job file is plain data: mappings with scalar keys, lists, scalars. Anchors, aliases, tags, several
+ * documents, duplicate keys and empty values are refused with their place. */
 #ifndef HD_CORE_JOB_TREE_H
 #define HD_CORE_JOB_TREE_H
 
@@ -24,10 +24,10 @@ struct hd__node {
     const char *note;        /* for printing: a word after the origin */
 };
 
-/* Reads one document; `name` is what messages and origins call it. Messages begin with the place. With `place` the
- * text is not a file: origins and messages say `place` alone, without line and column. */
-int32_t hd__tree_parse(const char *name, const char *text, size_t bytes, const char *place, struct hd__arena *arena,
-                       struct hd__node **root, struct hd_error *err);
+/* Reads one document; `name` is what messages and origins call it. Messages begin with the place. With
+ * `place` the text is not a file: origins and messages say `place` alone, without line and column. */
+int32_t hd__tree_parse(const char *name, const char *text, size_t bytes, const char *place,
+                       struct hd__arena *arena, struct hd__node **root, struct hd_error *err);
 
 struct hd__node *hd__tree_scalar(struct hd__arena *arena, const char *text, const char *origin);
 struct hd__node *hd__tree_map(struct hd__arena *arena, const char *origin);

@@ -7,7 +7,8 @@ const char full_job[] =
     "launch:     {ranks: 4}\n"
     "plugins:    {path: [./a, ./b]}\n"
     "device:     {use: cpu, stage: 1}\n"
-    "comm:       {use: shm, axes: {dp: mpi, tp: {use: fast, stage: 2}}, timeout: 2m, hooks: [check, {use: faults, stage: 3}]}\n"
+    "comm:       {use: shm, axes: {dp: mpi, tp: {use: fast, stage: 2}}, timeout: 2m, hooks: [check, {use: "
+    "faults, stage: 3}]}\n"
     "mesh:       {pp: 1, dp: auto, cp: 1, ep: 1, tp: 2}\n"
     "strategies:\n"
     "  - {use: 3d, order: gpipe}\n"
@@ -40,7 +41,13 @@ const char small_job[] = "job: {steps: 20}\n"
 const struct hd_option plugin_options[] = {
     {.name = "lr", .type = HD_OPT_FLOAT, .value = "1e-3", .offset = AT(lr), .flags = HD_OPTION_GLOBAL},
     {.name = "betas", .type = HD_OPT_LIST, .value = "[0.9, 0.999]", .offset = AT(betas)},
-    {.name = "stage", .type = HD_OPT_INT, .value = "0", .min = 0, .max = 9, .offset = AT(stage), .aliases = "zero_stage"},
+    {.name = "stage",
+     .type = HD_OPT_INT,
+     .value = "0",
+     .min = 0,
+     .max = 9,
+     .offset = AT(stage),
+     .aliases = "zero_stage"},
     {.name = "bucket", .type = HD_OPT_SIZE, .value = "1MiB", .offset = AT(bucket)},
     {.name = "order", .type = HD_OPT_ENUM, .value = "1f1b", .choices = "gpipe|1f1b", .offset = AT(order)},
     {.name = "overlap", .type = HD_OPT_BOOL, .value = "true", .offset = AT(overlap)},
@@ -68,14 +75,16 @@ const char *refusal(const char *text, const char *override, int64_t ranks)
     } else {
         ck_assert_ptr_null(job);
     }
-    ck_assert_msg(rc == HD_E_INVALID && err.code == rc, "%s", rc ? hd__format("code %d", rc) : "it was accepted");
+    ck_assert_msg(rc == HD_E_INVALID && err.code == rc, "%s",
+                  rc ? hd__format("code %d", rc) : "it was accepted");
     return err.message;
 }
 
 int32_t parse_section(struct hd__job *job, struct hd__section *section, struct plugin_settings *out)
 {
     memset(out, 0, sizeof *out);
-    return hd__job_section_parse(job, section, plugin_options, plugin_option_count, sizeof(struct hd_option), out, &err);
+    return hd__job_section_parse(job, section, plugin_options, plugin_option_count, sizeof(struct hd_option),
+                                 out, &err);
 }
 
 int run_suite(Suite *suite)

@@ -25,7 +25,8 @@ struct plugin_settings {
 extern const struct hd_option plugin_options[];
 extern const size_t plugin_option_count;
 
-/* Loads `text` as job.yaml with up to three overrides (NULL where there are fewer); fails the test on an error. */
+/* Loads `text` as job.yaml with up to three overrides (NULL where there are fewer); fails the test on an
+ * error. */
 struct hd__job *load(const char *text, const char *a, const char *b, const char *c);
 /* Loads and resolves what must be refused; returns the message. */
 const char *refusal(const char *text, const char *override, int64_t ranks);

@@ -1,4 +1,5 @@
-/* The fuzzer's harness over its seeds and, with a fixed generator, mutations of them: the same run every time. */
+/* The fuzzer's harness over its seeds and, with a fixed generator, mutations of them: the same run every
+ * time. */
 #include <dirent.h>
 #include <fcntl.h>
 #include <unistd.h>
@@ -68,9 +69,40 @@ static void insert(struct bytes *b, size_t at, const void *data, size_t n)
 
 static void mutate(struct bytes *b, uint64_t *state)
 {
-    static const char *const words[] = {": ", "- ", "{", "}", "[", "]", "\n", "\n  ", "\t", "\"", "'", "#", "&a ", "*a", "!x ", "~",
-                                        "null", "auto", "1e-4", "25MB", "300s", "99999999999999999999", "-1", "0", "use: ", ",",
-                                        "|\n", ">\n", "---\n", "\xff", "\xe2\x80\xa8", "\xef\xbb\xbf", "\\0", "? "};
+    static const char *const words[] = {": ",
+                                        "- ",
+                                        "{",
+                                        "}",
+                                        "[",
+                                        "]",
+                                        "\n",
+                                        "\n  ",
+                                        "\t",
+                                        "\"",
+                                        "'",
+                                        "#",
+                                        "&a ",
+                                        "*a",
+                                        "!x ",
+                                        "~",
+                                        "null",
+                                        "auto",
+                                        "1e-4",
+                                        "25MB",
+                                        "300s",
+                                        "99999999999999999999",
+                                        "-1",
+                                        "0",
+                                        "use: ",
+                                        ",",
+                                        "|\n",
+                                        ">\n",
+                                        "---\n",
+                                        "\xff",
+                                        "\xe2\x80\xa8",
+                                        "\xef\xbb\xbf",
+                                        "\\0",
+                                        "? ", "<<: "};
     size_t at = b->size ? draw(state, (uint32_t)b->size) : 0;
     size_t few = 1 + draw(state, 12), many = 1 + draw(state, 60), n = HD__MIN(b->size - at, few);
     const char *word = words[draw(state, HD__COUNT(words))];
@@ -113,9 +145,10 @@ START_TEST(replay)
                 mutate(&b, &state);
             accepted += (uint32_t)fuzz_job(b.at, b.size);
         }
-    /* Most are refused, as they should be; but many get to the end, or this test would see only the YAML reader. */
-    ck_assert_msg(accepted > n_seeds * MUTATIONS / 20 && accepted < n_seeds * MUTATIONS * 19 / 20, "%u of %u accepted", accepted,
-                  n_seeds * MUTATIONS);
+    /* Most are refused, as they should be; but many get to the end, or this test would see only the YAML
+     * reader. */
+    ck_assert_msg(accepted > n_seeds * MUTATIONS / 20 && accepted < n_seeds * MUTATIONS * 19 / 20,
+                  "%u of %u accepted", accepted, n_seeds * MUTATIONS);
 }
 END_TEST
 

@@ -16,16 +16,48 @@ struct settings {
 #define AT(field) offsetof(struct settings, field)
 static const struct hd_option table[] = {
     {.name = "flag", .type = HD_OPT_BOOL, .value = "yes", .offset = AT(flag), .help = "a switch"},
-    {.name = "choice", .type = HD_OPT_ENUM, .value = "1f1b", .choices = "gpipe|1f1b|interleaved", .offset = AT(choice),
-     .help = "a schedule", .aliases = "order|kind"},
-    {.name = "count", .type = HD_OPT_INT, .value = "3", .min = 0, .max = 9, .offset = AT(count), .unit = "layers", .help = "how many"},
-    {.name = "bytes", .type = HD_OPT_SIZE, .value = "25MB", .min = 1, .max = INFINITY, .offset = AT(bytes),
-     .level = HD_LEVEL_TUNER, .help = "a bucket"},
-    {.name = "rate", .type = HD_OPT_FLOAT, .flags = HD_OPTION_REQUIRED | HD_OPTION_GLOBAL, .offset = AT(rate), .help = "speed"},
+    {.name = "choice",
+     .type = HD_OPT_ENUM,
+     .value = "1f1b",
+     .choices = "gpipe|1f1b|interleaved",
+     .offset = AT(choice),
+     .help = "a schedule",
+     .aliases = "order|kind"},
+    {.name = "count",
+     .type = HD_OPT_INT,
+     .value = "3",
+     .min = 0,
+     .max = 9,
+     .offset = AT(count),
+     .unit = "layers",
+     .help = "how many"},
+    {.name = "bytes",
+     .type = HD_OPT_SIZE,
+     .value = "25MB",
+     .min = 1,
+     .max = INFINITY,
+     .offset = AT(bytes),
+     .level = HD_LEVEL_TUNER,
+     .help = "a bucket"},
+    {.name = "rate",
+     .type = HD_OPT_FLOAT,
+     .flags = HD_OPTION_REQUIRED | HD_OPTION_GLOBAL,
+     .offset = AT(rate),
+     .help = "speed"},
     {.name = "wait.for", .type = HD_OPT_DURATION, .value = "5m", .offset = AT(wait), .help = "patience"},
     {.name = "name", .type = HD_OPT_STRING, .offset = AT(name), .help = "a word"},
-    {.name = "list", .type = HD_OPT_LIST, .value = "[a, 'b, c', \"d\\\"\"]", .offset = AT(list), .help = "words"},
-    {.name = "ratios", .type = HD_OPT_LIST, .value = "[0.9, 0.95]", .min = 0, .max = 1, .offset = AT(ratios), .help = "numbers"},
+    {.name = "list",
+     .type = HD_OPT_LIST,
+     .value = "[a, 'b, c', \"d\\\"\"]",
+     .offset = AT(list),
+     .help = "words"},
+    {.name = "ratios",
+     .type = HD_OPT_LIST,
+     .value = "[0.9, 0.95]",
+     .min = 0,
+     .max = 1,
+     .offset = AT(ratios),
+     .help = "numbers"},
 };
 static const struct hd__options options = HD__OPTIONS(table);
 
@@ -187,7 +219,8 @@ START_TEST(shorter_rows)
     struct hd__options longer = {(const struct hd_option *)(void *)bytes, 2, ROW};
     ck_assert_str_eq(hd__option_at(&longer, 1).name, "count");
     ck_assert_int_eq(hd__option_find(&longer, "count"), 1);
-    struct hd__options shorter = {(const struct hd_option *)(void *)bytes, 1, offsetof(struct hd_option, choices)};
+    struct hd__options shorter = {(const struct hd_option *)(void *)bytes, 1,
+                                  offsetof(struct hd_option, choices)};
     ck_assert_str_eq(hd__option_at(&shorter, 0).help, "a switch");
     ck_assert_uint_eq(hd__option_at(&shorter, 0).type, 0);
 }
@@ -201,15 +234,19 @@ static const struct {
     {{{.name = "use", .type = HD_OPT_INT}}, "no option may be called use: it names the component"},
     {{{.name = "Big", .type = HD_OPT_INT}}, "option Big: names are lower-case letters, digits, _ - and ."},
     {{{.name = "x", .type = 9}}, "option x has the unknown type 9"},
-    {{{.name = "x", .type = HD_OPT_INT, .offset = 12}}, "option x: 8 bytes at offset 12 do not fit settings of 16 bytes"},
+    {{{.name = "x", .type = HD_OPT_INT, .offset = 12}},
+     "option x: 8 bytes at offset 12 do not fit settings of 16 bytes"},
     {{{.name = "x", .type = HD_OPT_INT, .offset = SIZE_MAX - 7}},
      "option x: 8 bytes at offset 18446744073709551608 do not fit settings of 16 bytes"},
     {{{.name = "x", .type = HD_OPT_LIST}}, "option x: 24 bytes at offset 0 do not fit settings of 16 bytes"},
     {{{.name = "x", .type = HD_OPT_ENUM}}, "option x is an enum without choices"},
-    {{{.name = "x", .type = HD_OPT_INT, .value = "1", .flags = HD_OPTION_REQUIRED}}, "option x is required and has a default"},
+    {{{.name = "x", .type = HD_OPT_INT, .value = "1", .flags = HD_OPTION_REQUIRED}},
+     "option x is required and has a default"},
     {{{.name = "x", .type = HD_OPT_INT}, {.name = "x", .type = HD_OPT_INT}}, "two options are called x"},
-    {{{.name = "x", .type = HD_OPT_INT, .aliases = "a|y"}, {.name = "y", .type = HD_OPT_INT}}, "two options are called y"},
-    {{{.name = "x", .type = HD_OPT_INT, .value = "one"}}, "the default of option x: 'one' is not a whole number"},
+    {{{.name = "x", .type = HD_OPT_INT, .aliases = "a|y"}, {.name = "y", .type = HD_OPT_INT}},
+     "two options are called y"},
+    {{{.name = "x", .type = HD_OPT_INT, .value = "one"}},
+     "the default of option x: 'one' is not a whole number"},
 };
 
 START_TEST(wrong_table)
@@ -224,31 +261,34 @@ START_TEST(printed)
 {
     struct hd__text out = {0};
     hd__options_print(&options, &out);
-    ck_assert_str_eq(out.at, "option    type      default             what\n"
-                             "flag      bool      yes                 a switch\n"
-                             "choice    enum      1f1b                a schedule; one of gpipe, 1f1b, interleaved; also called "
-                             "order, kind\n"
-                             "count     int       3                   how many [layers]; 0 to 9\n"
-                             "bytes     size      25MB                a bucket; at least 1; for tuning\n"
-                             "rate      float     (required)          speed\n"
-                             "wait.for  duration  5m                  patience\n"
-                             "name      string    -                   a word\n"
-                             "list      list      [a, 'b, c', \"d\\\"\"]  words\n"
-                             "ratios    list      [0.9, 0.95]         numbers; 0 to 1\n");
+    ck_assert_str_eq(
+        out.at,
+        "option    type      default             what\n"
+        "flag      bool      yes                 a switch\n"
+        "choice    enum      1f1b                a schedule; one of gpipe, 1f1b, interleaved; also called "
+        "order, kind\n"
+        "count     int       3                   how many [layers]; 0 to 9\n"
+        "bytes     size      25MB                a bucket; at least 1; for tuning\n"
+        "rate      float     (required)          speed\n"
+        "wait.for  duration  5m                  patience\n"
+        "name      string    -                   a word\n"
+        "list      list      [a, 'b, c', \"d\\\"\"]  words\n"
+        "ratios    list      [0.9, 0.95]         numbers; 0 to 1\n");
     hd__text_free(&out);
     json_t *json = hd__options_json(&options);
     const char *name, *help;
     int required;
     double low, high;
     ck_assert_uint_eq(json_array_size(json), HD__COUNT(table));
-    ck_assert_int_eq(json_unpack(json_array_get(json, 2), "{s:s, s:F, s:F, s:s}", "name", &name, "min", &low, "max", &high, "help",
-                                 &help),
+    ck_assert_int_eq(json_unpack(json_array_get(json, 2), "{s:s, s:F, s:F, s:s}", "name", &name, "min", &low,
+                                 "max", &high, "help", &help),
                      0);
     ck_assert_str_eq(name, "count");
     ck_assert_double_eq(high, 9);
     ck_assert_int_eq(json_unpack(json_array_get(json, 4), "{s:b}", "required", &required), 0);
     ck_assert_int_eq(required, 1);
-    ck_assert_str_eq(json_string_value(json_array_get(json_object_get(json_array_get(json, 1), "aliases"), 1)), "kind");
+    ck_assert_str_eq(
+        json_string_value(json_array_get(json_object_get(json_array_get(json, 1), "aliases"), 1)), "kind");
     ck_assert(json_is_null(json_object_get(json_array_get(json, 3), "max")));
     json_decref(json);
 }
