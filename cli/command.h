@@ -22,6 +22,7 @@ struct hd__command {
 
 /* In the order of the help. */
 #define HD__COMMANDS(X) \
+    X(train)            \
     X(plugins)          \
     X(version)
 

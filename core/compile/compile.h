@@ -11,7 +11,7 @@
 #include "core/program/program.h"
 #include "heddle/model.h"
 
-/* The table that is lent to plugins. The store's calls fail with UNSUPPORTED until comm/ installs its own. */
+/* The table that is lent to plugins. */
 struct hd_host *hd__host(void);
 
 /* A component with its settings parsed from the job. */

@@ -59,6 +59,11 @@ struct hd__exec {
 
 /* ---- arena */
 
+static uint32_t arena_kind(const struct hd__exec *e)
+{
+    return e->dev->caps & HD_DEVICE_HOST_MEMORY ? HD_MEM_HOST : HD_MEM_DEVICE;
+}
+
 static int32_t map_arena(struct hd__exec *e, size_t bytes, struct hd_error *err)
 {
     for (uint32_t i = 0; i < e->transports.at.count; i++) {
@@ -68,7 +73,7 @@ static int32_t map_arena(struct hd__exec *e, size_t bytes, struct hd_error *err)
     }
     if (e->dev->alloc) {
         e->arena_from = 1;
-        return e->dev->alloc(e->device, HD_MEM_DEVICE, bytes, &e->arena, err);
+        return e->dev->alloc(e->device, arena_kind(e), bytes, &e->arena, err);
     }
     e->arena_from = 2;
     e->arena = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -83,7 +88,7 @@ static int32_t map_arena(struct hd__exec *e, size_t bytes, struct hd_error *err)
 static void unmap_arena(struct hd__exec *e)
 {
     if (e->arena && e->arena_from == 1)
-        e->dev->free(e->device, HD_MEM_DEVICE, e->arena);
+        e->dev->free(e->device, arena_kind(e), e->arena);
     if (e->arena && e->arena_from == 2)
         munmap(e->arena, (size_t)e->p->arena_bytes);
 }

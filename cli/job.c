@@ -1,0 +1,89 @@
+/* Loading and compiling the job that a command names. */
+#include "cli/job.h"
+
+#include <stdlib.h>
+
+static const struct hd__flag *find_flag(const struct hd__flag *flags, size_t n, const char *word)
+{
+    for (size_t i = 0; i < n; i++)
+        if (!strcmp(flags[i].name, word))
+            return &flags[i];
+    return NULL;
+}
+
+int hd__job_arguments(const struct hd__command *command, int argc, char **argv, const struct hd__flag *flags, size_t n_flags,
+                      struct hd__job_arguments *out)
+{
+    static const char *words[256];
+    *out = (struct hd__job_arguments){.overrides = words};
+    for (int i = 1; i < argc; i++) {
+        const struct hd__flag *flag = argv[i][0] == '-' ? find_flag(flags, n_flags, argv[i]) : NULL;
+        if (flag) {
+            if (flag->set)
+                *flag->set = 1;
+            if (flag->value && ++i == argc)
+                return hd__refuse_usage(command, "%s needs a value", flag->name);
+            if (flag->value)
+                *flag->value = argv[i];
+        } else if (argv[i][0] == '-') {
+            return hd__refuse_usage(command, "there is no option %s", argv[i]);
+        } else if (strchr(argv[i], '=')) {
+            if (out->n_overrides == HD__COUNT(words))
+                return hd__refuse_usage(command, "more than %zu overrides", HD__COUNT(words));
+            words[out->n_overrides++] = argv[i];
+        } else if (out->file) {
+            return hd__refuse_usage(command, "two job files: %s and %s", out->file, argv[i]);
+        } else {
+            out->file = argv[i];
+        }
+    }
+    return out->file ? HD__EXIT_DONE : hd__refuse_usage(command, "which job file?");
+}
+
+int hd__print_error(const struct hd_error *err, int code)
+{
+    fprintf(stderr, "%s%s%s\n", err->message, err->where[0] ? "; at " : "", err->where);
+    return code;
+}
+
+int hd__load_job_only(const struct hd__job_arguments *arguments, int64_t ranks, struct hd__loaded *out)
+{
+    struct hd_error err = HD_ERROR_INIT;
+    *out = (struct hd__loaded){0};
+    out->plugins = hd__plugins_create(hd__host());
+    if (hd__job_load(arguments->file, arguments->overrides, arguments->n_overrides, &out->job, &err) ||
+        hd__job_resolve(out->job, ranks, &err))
+        return hd__print_error(&err, HD__EXIT_REFUSED);
+    for (uint64_t i = 0; i < out->job->plugin_path.count; i++)
+        if (hd__plugins_add_folder(out->plugins, out->job->plugin_path.text[i], &err)) {
+            char cause[sizeof err.message];
+            memcpy(cause, err.message, sizeof cause);
+            hd__job_fail(out->job, "plugins.path", &err, "%s", cause);
+            return hd__print_error(&err, HD__EXIT_REFUSED);
+        }
+    if (hd__plugins_add_default_folders(out->plugins, &err))
+        return hd__print_error(&err, HD__EXIT_REFUSED);
+    return HD__EXIT_DONE;
+}
+
+int hd__compile_job(struct hd__loaded *loaded)
+{
+    struct hd_error err = HD_ERROR_INIT;
+    if (hd__compile(loaded->job, loaded->plugins, &loaded->compiled, &err))
+        return hd__print_error(&err, HD__EXIT_REFUSED);
+    return HD__EXIT_DONE;
+}
+
+int hd__load_job(const struct hd__job_arguments *arguments, int64_t ranks, struct hd__loaded *out)
+{
+    int code = hd__load_job_only(arguments, ranks, out);
+    return code ? code : hd__compile_job(out);
+}
+
+void hd__unload_job(struct hd__loaded *loaded)
+{
+    hd__compiled_free(loaded->compiled);
+    hd__plugins_destroy(loaded->plugins);
+    hd__job_free(loaded->job);
+    *loaded = (struct hd__loaded){0};
+}

@@ -1,0 +1,41 @@
+/* cli/job: what the commands that read a job share: arguments, loading, compiling, messages. */
+#ifndef HD_CLI_JOB_H
+#define HD_CLI_JOB_H
+
+#include "cli/command.h"
+#include "core/compile/compile.h"
+
+/* A flag of a command, or an option with a value. */
+struct hd__flag {
+    const char *name;   /* "--json" */
+    const char **value; /* NULL for a plain flag */
+    int *set;           /* may be NULL where there is a value */
+};
+
+struct hd__job_arguments {
+    const char *file;
+    const char *const *overrides; /* key=value words */
+    size_t n_overrides;
+};
+
+/* Splits the words after the command's name into flags, the job file and overrides. HD__EXIT_DONE or a refusal. */
+int hd__job_arguments(const struct hd__command *command, int argc, char **argv, const struct hd__flag *flags, size_t n_flags,
+                      struct hd__job_arguments *out);
+
+struct hd__loaded {
+    struct hd__job *job;
+    struct hd__plugins *plugins;
+    struct hd__compiled *compiled;
+};
+
+/* Loads, resolves for `ranks` (0: as the job says) and compiles. Prints what is wrong; returns an exit code. */
+int hd__load_job(const struct hd__job_arguments *arguments, int64_t ranks, struct hd__loaded *out);
+/* The same without compiling. */
+int hd__load_job_only(const struct hd__job_arguments *arguments, int64_t ranks, struct hd__loaded *out);
+int hd__compile_job(struct hd__loaded *loaded);
+void hd__unload_job(struct hd__loaded *loaded);
+
+/* Prints an error; returns `code`. */
+int hd__print_error(const struct hd_error *err, int code);
+
+#endif

@@ -1,0 +1,98 @@
+/* heddle train: trains a job, in processes of its own or as one rank of another launcher's. */
+#include <stdlib.h>
+
+#include "cli/job.h"
+#include "core/run/feed.h"
+#include "core/run/launch.h"
+#include "core/run/train.h"
+
+static int body(void *user, const struct hd__place_in_job *place)
+{
+    return hd__train(user, place);
+}
+
+/* Before any process starts: does the data exist, does the plan fit? */
+static int check_inputs(struct hd__loaded *loaded, int32_t local_ranks)
+{
+    struct hd_error err = HD_ERROR_INIT;
+    struct hd__feed *feed = NULL;
+    int32_t rc = hd__feed_open(loaded->compiled, 0, 0, &feed, &err);
+    hd__feed_close(feed);
+    if (!rc)
+        rc = hd__train_fits(loaded->compiled, local_ranks, &err);
+    return rc ? hd__print_error(&err, HD__EXIT_REFUSED) : HD__EXIT_DONE;
+}
+
+static int print_config(struct hd__loaded *loaded)
+{
+    struct hd__text text = {0};
+    int code = hd__compile_job(loaded); /* plugins parse their sections: then every value is known */
+    if (code)
+        return code;
+    hd__job_print(loaded->job, &text);
+    fputs(text.at, stdout);
+    hd__text_free(&text);
+    return HD__EXIT_DONE;
+}
+
+static int start(struct hd__loaded *loaded, int dry)
+{
+    struct hd__place_in_job place;
+    struct hd_error err = HD_ERROR_INIT;
+    int found, code;
+    if (hd__launch_environment(&place, &found, &err))
+        return hd__print_error(&err, HD__EXIT_REFUSED);
+    if (found && place.size != loaded->compiled->mesh.ranks) {
+        fprintf(stderr, "the launcher started %d ranks, but the job's mesh has %d\n", place.size, loaded->compiled->mesh.ranks);
+        return HD__EXIT_REFUSED;
+    }
+    code = check_inputs(loaded, found ? place.local_size : loaded->compiled->mesh.ranks);
+    if (code || dry)
+        return code;
+    place.store.dead_after = loaded->job->comm_dead_after;
+    if (found)
+        return hd__train(loaded->compiled, &place);
+    if (loaded->compiled->mesh.ranks == 1) {
+        place = (struct hd__place_in_job){.size = 1, .local_size = 1};
+        return hd__train(loaded->compiled, &place);
+    }
+    return hd__launch_local(loaded->compiled->mesh.ranks, loaded->job->comm_dead_after, body, loaded->compiled);
+}
+
+static int64_t launched_ranks(void)
+{
+    struct hd__place_in_job place;
+    int found = 0;
+    return !hd__launch_environment(&place, &found, NULL) && found ? place.size : 0;
+}
+
+static int run(int argc, char **argv)
+{
+    int config = 0, dry = 0, code;
+    const struct hd__flag flags[] = {{"--print-config", NULL, &config}, {"--dry-run", NULL, &dry}};
+    struct hd__job_arguments arguments;
+    struct hd__loaded loaded = {0};
+    code = hd__job_arguments(&hd__command_train, argc, argv, flags, HD__COUNT(flags), &arguments);
+    if (code)
+        return code;
+    code = hd__load_job_only(&arguments, launched_ranks(), &loaded);
+    if (!code && config)
+        code = print_config(&loaded);
+    else if (!code && !(code = hd__compile_job(&loaded)))
+        code = start(&loaded, dry);
+    hd__unload_job(&loaded);
+    return code;
+}
+
+const struct hd__command hd__command_train = {
+    .name = "train",
+    .usage = "JOB [key=value ...] [--print-config] [--dry-run]",
+    .summary = "train a model",
+    .help = "Compiles the job into one step program per rank, starts launch.ranks processes on this machine\n"
+            "(unless torchrun, mpirun, srun or heddle run started this one) and trains.\n\n"
+            "  key=value         sets any key of the job file: optimizer.lr=1e-3 mesh.tp=2 strategies.zero.stage=1\n"
+            "  --print-config    print the resolved job with the origin of each value, and stop\n"
+            "  --dry-run         do everything but the steps\n",
+    .example = "  heddle train examples/kjv.yaml job.steps=50 optimizer.lr=1e-3\n",
+    .run = run,
+};

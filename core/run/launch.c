@@ -1,0 +1,254 @@
+/* fork, pin, watch. The parent serves the rendezvous, so that it outlives every rank; a rank whose parent dies is killed
+ * by the kernel. */
+#include "core/run/launch.h"
+
+#include <errno.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define GRACE 4.0 /* seconds that the other ranks have to end by themselves after one failed */
+
+/* ---- another launcher */
+
+static int number(const char *name, int32_t *out)
+{
+    const char *text = getenv(name);
+    char *end;
+    long value = text && *text ? strtol(text, &end, 10) : -1;
+    if (!text || !*text || *end || value < 0 || value > INT32_MAX)
+        return 0;
+    *out = (int32_t)value;
+    return 1;
+}
+
+static int first_number(const char *const *names, int32_t *out)
+{
+    for (; *names; names++)
+        if (number(*names, out))
+            return 1;
+    return 0;
+}
+
+static const char *const rank_names[] = {"RANK", "OMPI_COMM_WORLD_RANK", "SLURM_PROCID", NULL};
+static const char *const size_names[] = {"WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "SLURM_NTASKS", NULL};
+static const char *const local_names[] = {"LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "SLURM_LOCALID", NULL};
+static const char *const local_size_names[] = {"LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", NULL};
+
+/* The secret of a job that another launcher started: HEDDLE_SECRET, or what its ranks have in common. */
+static int32_t environment_secret(uint8_t secret[HD__SECRET_BYTES], struct hd_error *err)
+{
+    const char *given = getenv("HEDDLE_SECRET"), *id = getenv("TORCHELASTIC_RUN_ID"), *port = getenv("MASTER_PORT");
+    uint64_t half[2];
+    char text[256];
+    if (given)
+        return hd__secret_parse(given, secret) ? HD_OK : hd_fail(err, HD_E_INVALID, "HEDDLE_SECRET is not 32 hexadecimal digits");
+    snprintf(text, sizeof text, "%s/%s/%u", id ? id : "", port ? port : "", (unsigned)getuid());
+    half[0] = hd__hash(text, strlen(text), 1);
+    half[1] = hd__hash(text, strlen(text), 2);
+    memcpy(secret, half, sizeof half);
+    return HD_OK;
+}
+
+int32_t hd__launch_environment(struct hd__place_in_job *place, int *found, struct hd_error *err)
+{
+    int32_t port = 0;
+    const char *address = getenv("MASTER_ADDR");
+    *found = 0;
+    memset(place, 0, sizeof *place);
+    if (!first_number(rank_names, &place->rank) || !first_number(size_names, &place->size) || place->size < 1)
+        return HD_OK;
+    if (!number("RANK", &place->rank) && place->size == 1) /* alone under srun or mpirun: nothing was launched */
+        return HD_OK;
+    *found = 1;
+    if (!first_number(local_names, &place->local_rank))
+        place->local_rank = place->rank;
+    if (!first_number(local_size_names, &place->local_size))
+        place->local_size = place->size;
+    if (place->rank >= place->size)
+        return hd_fail(err, HD_E_INVALID, "the launcher set rank %d of %d: RANK must be below WORLD_SIZE", place->rank, place->size);
+    if (place->size > 1 && (!address || !number("MASTER_PORT", &port) || port < 1 || port > 65534))
+        return hd_fail(err, HD_E_INVALID, "the launcher set RANK and WORLD_SIZE, but not MASTER_ADDR and MASTER_PORT (1 to 65534)");
+    if (getenv("TORCHELASTIC_USE_AGENT_STORE") && !strcmp(getenv("TORCHELASTIC_USE_AGENT_STORE"), "True"))
+        port++; /* torchrun's own store listens at MASTER_PORT */
+    place->store.host = address ? address : "127.0.0.1";
+    place->store.port = (uint16_t)port;
+    place->serves = place->rank == 0;
+    return environment_secret(place->store.secret, err);
+}
+
+int32_t hd__launch_connect(const struct hd__place_in_job *place, struct hd_store **store, struct hd__server **server,
+                           struct hd_error *err)
+{
+    struct hd__store_options options = place->store;
+    int32_t rc = HD_OK;
+    *store = NULL;
+    *server = NULL;
+    if (place->size == 1)
+        return HD_OK;
+    options.rank = place->rank;
+    options.size = place->size;
+    if (place->serves) {
+        struct hd__server_options o = {.address = options.host, .port = options.port, .size = place->size, .rank = 0,
+                                       .dead_after = options.dead_after};
+        memcpy(o.secret, options.secret, sizeof o.secret);
+        rc = hd__server_open(&o, server, err);
+    }
+    return rc ? rc : hd__store_connect(&options, hd__now() + 60, store, err);
+}
+
+/* ---- our own */
+
+struct child {
+    pid_t pid;
+    int running, exit_code;
+};
+
+/* Cores this process may use, dealt to the local ranks in equal runs; more ranks than cores: in turn. */
+static void pin(int32_t local_rank, int32_t local_size)
+{
+    cpu_set_t all, mine;
+    int32_t n, first, count, seen = 0;
+    if (sched_getaffinity(0, sizeof all, &all))
+        return;
+    n = CPU_COUNT(&all);
+    count = HD__MAX(1, n / local_size);
+    first = n >= local_size ? local_rank * count : local_rank % n;
+    CPU_ZERO(&mine);
+    for (int32_t c = 0; c < CPU_SETSIZE; c++)
+        if (CPU_ISSET(c, &all)) {
+            if (seen >= first && seen < first + count)
+                CPU_SET(c, &mine);
+            seen++;
+        }
+    sched_setaffinity(0, sizeof mine, &mine);
+}
+
+static int run_child(int32_t rank, int32_t n, int port_pipe, struct hd__place_in_job *place, pid_t parent,
+                     int (*body)(void *, const struct hd__place_in_job *), void *user)
+{
+    sigset_t none;
+    sigemptyset(&none);
+    sigprocmask(SIG_SETMASK, &none, NULL);
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (getppid() != parent || read(port_pipe, &place->store.port, sizeof place->store.port) != sizeof place->store.port)
+        return 1;
+    close(port_pipe);
+    pin(rank, n);
+    place->rank = place->local_rank = rank;
+    return body(user, place);
+}
+
+static void say_end(int32_t rank, pid_t pid, int status)
+{
+    if (WIFSIGNALED(status))
+        hd__log(HD_LOG_ERROR, NULL, "rank %d (process %d) was killed by signal %d (%s)", rank, (int)pid, WTERMSIG(status),
+                strsignal(WTERMSIG(status)));
+    else if (WEXITSTATUS(status) != 3)
+        hd__log(HD_LOG_ERROR, NULL, "rank %d (process %d) ended with exit code %d", rank, (int)pid, WEXITSTATUS(status));
+}
+
+static void signal_all(const struct child *children, int32_t n, int sig)
+{
+    for (int32_t i = 0; i < n; i++)
+        if (children[i].running)
+            kill(children[i].pid, sig);
+}
+
+/* Collects children that ended; returns how many still run. *first is the exit code of the first that failed. */
+static int32_t collect(struct child *children, int32_t n, int *first, double *since)
+{
+    int32_t running = 0;
+    for (int32_t i = 0; i < n; i++) {
+        int status;
+        if (children[i].running && waitpid(children[i].pid, &status, WNOHANG) == children[i].pid) {
+            children[i].running = 0;
+            children[i].exit_code = WIFEXITED(status) ? WEXITSTATUS(status) : 1;
+            if (children[i].exit_code && !*first) {
+                *first = children[i].exit_code;
+                *since = hd__now();
+                say_end(i, children[i].pid, status);
+            }
+        }
+        running += children[i].running;
+    }
+    return running;
+}
+
+static int watch(struct child *children, int32_t n, const sigset_t *signals)
+{
+    int first = 0, killed = 0;
+    double since = 0;
+    while (collect(children, n, &first, &since)) {
+        struct timespec wait = {.tv_nsec = 100000000};
+        int sig = sigtimedwait(signals, NULL, &wait);
+        if (sig == SIGTERM || sig == SIGINT)
+            signal_all(children, n, SIGTERM);
+        if (first && first != 3 && !killed && hd__now() > since + GRACE) {
+            hd__log(HD_LOG_WARN, NULL, "ranks that did not end by themselves are killed");
+            signal_all(children, n, SIGKILL);
+            killed = 1;
+        }
+    }
+    return first;
+}
+
+static int serve_and_watch(struct child *children, int32_t n, int port_pipe, const struct hd__server_options *options,
+                           const sigset_t *signals)
+{
+    struct hd_error err = HD_ERROR_INIT;
+    struct hd__server *server = NULL;
+    int code;
+    if (hd__server_open(options, &server, &err)) {
+        hd__log(HD_LOG_ERROR, NULL, "%s", err.message);
+        signal_all(children, n, SIGKILL);
+    } else {
+        uint16_t port = hd__server_port(server);
+        for (int32_t i = 0; i < n; i++)
+            if (write(port_pipe, &port, sizeof port) != sizeof port)
+                hd__log(HD_LOG_ERROR, NULL, "cannot tell rank %d where the rendezvous is", i);
+    }
+    close(port_pipe);
+    code = watch(children, n, signals);
+    hd__server_close(server);
+    return code;
+}
+
+int hd__launch_local(int32_t n, double dead_after, int (*body)(void *user, const struct hd__place_in_job *place), void *user)
+{
+    struct hd__place_in_job place = {.size = n, .local_size = n, .store = {.host = "127.0.0.1", .dead_after = dead_after}};
+    struct hd__server_options options = {.address = "127.0.0.1", .size = n, .rank = -1, .dead_after = dead_after};
+    struct child *children = hd__alloc((size_t)n * sizeof *children);
+    pid_t parent = getpid();
+    sigset_t signals, before;
+    int port_pipe[2], code;
+    if (pipe(port_pipe))
+        hd__die("pipe: %s", strerror(errno));
+    hd__secret_make(options.secret);
+    memcpy(place.store.secret, options.secret, sizeof options.secret);
+    sigemptyset(&signals);
+    sigaddset(&signals, SIGCHLD);
+    sigaddset(&signals, SIGTERM);
+    sigaddset(&signals, SIGINT);
+    sigprocmask(SIG_BLOCK, &signals, &before);
+    fflush(NULL);
+    for (int32_t i = 0; i < n; i++) {
+        pid_t pid = fork();
+        if (pid == 0) {
+            close(port_pipe[1]);
+            free(children);
+            _exit(run_child(i, n, port_pipe[0], &place, parent, body, user));
+        }
+        if (pid < 0)
+            hd__die("fork: %s", strerror(errno));
+        children[i] = (struct child){.pid = pid, .running = 1};
+    }
+    close(port_pipe[0]);
+    code = serve_and_watch(children, n, port_pipe[1], &options, &signals);
+    sigprocmask(SIG_SETMASK, &before, NULL);
+    free(children);
+    return code;
+}

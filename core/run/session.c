@@ -1,0 +1,89 @@
+/* Opening and closing one rank of a job. */
+#include "core/run/session.h"
+
+#include "core/comm/liveness.h"
+#include "core/run/init.h"
+
+static int32_t feed(void *user, int32_t labels, int32_t *out, int64_t count, struct hd_error *err)
+{
+    struct hd__session *s = user;
+    return hd__feed_next(s->feeding, labels, out, count, err);
+}
+
+/* From the thread that listens to the rendezvous: another rank died or gave up. */
+static void on_death(void *user, const char *cause)
+{
+    struct hd__session *s = user;
+    hd__exec_abort(s->exec, cause);
+}
+
+int32_t hd__session_open(struct hd__session *s, struct hd__compiled *compiled, const struct hd__place_in_job *place,
+                         struct hd_error *err)
+{
+    struct hd__exec_config config = {.compiled = compiled, .rank = place->rank, .local_rank = place->local_rank,
+                                     .local_ranks = place->local_size, .feed = feed, .user = s};
+    int32_t rc;
+    *s = (struct hd__session){.compiled = compiled, .place = place};
+    rc = hd__launch_connect(place, &s->store, &s->server, err);
+    config.store = s->store;
+    if (!rc)
+        rc = hd__exec_open(&config, &s->exec, err);
+    if (!rc && s->store)
+        hd__live_notify(hd__store_live(s->store), on_death, s);
+    return rc;
+}
+
+void hd__session_close(struct hd__session *s, int failed, const char *reason)
+{
+    if (s->store) {
+        hd__live_notify(hd__store_live(s->store), NULL, NULL);
+        if (failed)
+            hd__store_abort(s->store, reason);
+    }
+    hd__feed_close(s->train);
+    hd__feed_close(s->held_out);
+    hd__exec_close(s->exec);
+    hd__store_close(s->store);
+    if (s->server)
+        hd__server_drain(s->server, hd__now() + 10);
+    hd__server_close(s->server);
+    *s = (struct hd__session){0};
+}
+
+int32_t hd__session_initialise(struct hd__session *s, struct hd_error *err)
+{
+    struct hd_program *p = hd__exec_program(s->exec);
+    const int32_t *coord = hd__exec_coord(s->exec);
+    void *arena = hd__exec_arena(s->exec);
+    if (s->compiled->info.weights)
+        return hd__init_from_files(p, coord, arena, s->compiled->info.weights, err);
+    return hd__init_parameters(p, coord, arena, (uint64_t)s->compiled->job->seed, err);
+}
+
+double hd__session_scalar(struct hd__session *s, hd_tensor scalar)
+{
+    const void *data = hd__exec_data(s->exec, scalar);
+    return hd__tc(hd__exec_program(s->exec), scalar)->dtype == HD_F64 ? *(const double *)data : *(const float *)data;
+}
+
+int32_t hd__session_evaluate(struct hd__session *s, int64_t batches, double *loss, struct hd_error *err)
+{
+    struct hd_program *p = hd__exec_program(s->exec);
+    struct hd__feed *before = s->feeding;
+    int32_t rc = HD_OK;
+    if (!s->held_out)
+        rc = hd__feed_open(s->compiled, s->place->rank, 1, &s->held_out, err);
+    if (!rc)
+        rc = hd__feed_seek(s->held_out, 0, err);
+    s->feeding = s->held_out;
+    if (!rc)
+        rc = hd__exec_section(s->exec, "begin", err);
+    for (int64_t n = 0; n < batches * p->accumulation && !rc; n++)
+        rc = hd__exec_section(s->exec, "eval", err);
+    if (!rc)
+        rc = hd__exec_section(s->exec, "eval_end", err);
+    s->feeding = before;
+    if (!rc)
+        *loss = hd__session_scalar(s, p->loss_sum) / (double)batches;
+    return rc;
+}

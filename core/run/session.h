@@ -1,0 +1,35 @@
+/* core/run/session: one rank of a job that is open: rendezvous, executor, data. What training, evaluation and sampling
+ * share. */
+#ifndef HD_CORE_RUN_SESSION_H
+#define HD_CORE_RUN_SESSION_H
+
+#include "core/run/executor.h"
+#include "core/run/feed.h"
+#include "core/run/launch.h"
+
+struct hd__session {
+    struct hd__compiled *compiled;
+    const struct hd__place_in_job *place;
+    struct hd_store *store;
+    struct hd__server *server;
+    struct hd__exec *exec;
+    struct hd__feed *train, *held_out; /* NULL where not opened */
+    struct hd__feed *feeding;          /* the one that the executor reads now */
+};
+
+/* Connects and opens the executor. Parameters are not initialised yet. */
+int32_t hd__session_open(struct hd__session *s, struct hd__compiled *compiled, const struct hd__place_in_job *place,
+                         struct hd_error *err);
+/* `failed`: the job ends badly: others are told. */
+void hd__session_close(struct hd__session *s, int failed, const char *reason);
+
+/* Values of parameters for a fresh start: from the model's files, or from the seed. */
+int32_t hd__session_initialise(struct hd__session *s, struct hd_error *err);
+
+/* Loss on the held-out part, over `batches` batches. */
+int32_t hd__session_evaluate(struct hd__session *s, int64_t batches, double *loss, struct hd_error *err);
+
+/* A scalar of the program, whatever its dtype. */
+double hd__session_scalar(struct hd__session *s, hd_tensor scalar);
+
+#endif

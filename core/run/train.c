@@ -1,0 +1,191 @@
+/* The loop: begin, micro-batches, update, agree; evaluate, save, report. */
+#include "core/run/train.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "core/run/session.h"
+
+struct loop {
+    struct hd__session s;
+    struct hd__job *job;
+    struct hd_program *p;
+    int64_t step; /* finished */
+    double loss, norm, lr, started;
+    int leader;
+};
+
+static volatile sig_atomic_t stop_signal;
+
+static void on_signal(int sig)
+{
+    stop_signal = sig;
+}
+
+static void catch_signals(void)
+{
+    struct sigaction action = {.sa_handler = on_signal};
+    sigaction(SIGTERM, &action, NULL);
+    sigaction(SIGINT, &action, NULL);
+}
+
+/* ---- one step */
+
+static void set_hyper(struct loop *l)
+{
+    double *hyper = hd__exec_data(l->s.exec, l->p->hyper);
+    l->lr = hd__lr(&l->job->schedule, l->step + 1, l->job->steps);
+    hyper[HD_HYPER_LR] = l->lr;
+    hyper[HD_HYPER_STEP] = (double)(l->step + 1);
+    hyper[HD_HYPER_INV_SCALE] = 1;
+    hyper[HD_HYPER_SKIP] = 0;
+}
+
+static int32_t one_step(struct loop *l, struct hd_error *err)
+{
+    static const char *const sections[] = {"begin", "micro", "micro_last", "update"};
+    int32_t rc = HD_OK;
+    set_hyper(l);
+    for (uint32_t i = 0; i < HD__COUNT(sections) && !rc; i++)
+        rc = hd__exec_section(l->s.exec, sections[i], err);
+    if (rc)
+        return rc;
+    l->loss = hd__session_scalar(&l->s, l->p->loss_sum);
+    l->norm = sqrt(hd__session_scalar(&l->s, l->p->norm2));
+    if (!isfinite(l->loss) || !isfinite(l->norm))
+        return hd_fail(err, HD_E_INVALID, "step %" PRId64 ": the loss is %g and the gradient norm %g: the run has diverged; lower "
+                       "optimizer.lr or set optimizer.clip", l->step + 1, l->loss, l->norm);
+    l->step++;
+    return HD_OK;
+}
+
+static void say(const struct loop *l, double seconds)
+{
+    double tokens = (double)(l->job->batch * l->job->seq_len) / seconds;
+    printf("step %6" PRId64 "/%" PRId64 "  loss %.4f  norm %.3f  lr %.3g  %.0f tokens/s\n", l->step, l->job->steps, l->loss, l->norm,
+           l->lr, tokens);
+    fflush(stdout);
+}
+
+static int32_t evaluate(struct loop *l, struct hd_error *err)
+{
+    double loss = 0;
+    int32_t rc = hd__session_evaluate(&l->s, l->job->eval_batches, &loss, err);
+    if (!rc && l->leader)
+        printf("step %6" PRId64 "/%" PRId64 "  val_loss %.4f\n", l->step, l->job->steps, loss);
+    return rc;
+}
+
+static int32_t steps(struct loop *l, int *stopped, struct hd_error *err)
+{
+    int32_t rc = HD_OK, agreed = 0;
+    while (!rc && !agreed && l->step < l->job->steps) {
+        double start = hd__now();
+        rc = one_step(l, err);
+        if (!rc && l->leader && (l->step % l->job->metrics_every == 0 || l->step == l->job->steps))
+            say(l, hd__now() - start);
+        if (!rc && l->job->eval_every && (l->step % l->job->eval_every == 0))
+            rc = evaluate(l, err);
+        if (!rc)
+            rc = hd__exec_agree(l->s.exec, stop_signal, &agreed, err);
+    }
+    *stopped = agreed;
+    return rc;
+}
+
+/* ---- a run */
+
+static int32_t prepare(struct loop *l, const struct hd__place_in_job *place, struct hd__compiled *compiled, struct hd_error *err)
+{
+    int32_t rc = hd__session_open(&l->s, compiled, place, err);
+    if (!rc)
+        rc = hd__feed_open(compiled, place->rank, 0, &l->s.train, err);
+    if (!rc)
+        rc = hd__session_initialise(&l->s, err);
+    if (!rc)
+        rc = hd__feed_seek(l->s.train, l->step, err);
+    if (rc)
+        return rc;
+    l->s.feeding = l->s.train;
+    l->p = hd__exec_program(l->s.exec);
+    return HD_OK;
+}
+
+static void say_failure(const struct hd_error *err)
+{
+    hd__log(HD_LOG_ERROR, NULL, "%s%s%s", err->message, err->where[0] ? "; at " : "", err->where);
+}
+
+int hd__train(struct hd__compiled *compiled, const struct hd__place_in_job *place)
+{
+    struct hd_error err = HD_ERROR_INIT;
+    struct loop l = {.job = compiled->job, .leader = place->rank == 0, .started = hd__now()};
+    int stopped = 0, prepared;
+    int32_t rc;
+    char prefix[32];
+    snprintf(prefix, sizeof prefix, "[rank %d] ", place->rank);
+    if (place->size > 1)
+        hd__log_setup(HD_LOG_INFO, prefix);
+    catch_signals();
+    rc = prepare(&l, place, compiled, &err);
+    prepared = !rc;
+    if (!rc)
+        rc = steps(&l, &stopped, &err);
+    if (rc)
+        say_failure(&err);
+    if (stopped && l.leader)
+        fprintf(stderr, "stopped by signal %d after step %" PRId64 "\n", stopped, l.step);
+    hd__session_close(&l.s, rc != 0, err.message);
+    return !prepared ? 2 : rc ? 1 : stopped ? 3 : 0;
+}
+
+/* ---- does it fit? */
+
+static int64_t number_in(const char *path, const char *key)
+{
+    char line[256];
+    int64_t value = -1;
+    FILE *f = fopen(path, "r");
+    while (f && fgets(line, sizeof line, f)) {
+        size_t n = key ? strlen(key) : 0;
+        if (!key || !strncmp(line, key, n)) {
+            char *end;
+            long long v = strtoll(line + n, &end, 10);
+            value = end != line + n ? v : -1;
+            break;
+        }
+    }
+    if (f)
+        fclose(f);
+    return value;
+}
+
+/* The least of what the machine has free and what the cgroup (v2, v1) still allows. */
+static int64_t memory_left(void)
+{
+    int64_t left = number_in("/proc/meminfo", "MemAvailable:") * 1024;
+    int64_t limit = number_in("/sys/fs/cgroup/memory.max", NULL), used = number_in("/sys/fs/cgroup/memory.current", NULL);
+    if (limit > 0 && used >= 0)
+        left = HD__MIN(left, limit - used);
+    limit = number_in("/sys/fs/cgroup/memory/memory.limit_in_bytes", NULL);
+    used = number_in("/sys/fs/cgroup/memory/memory.usage_in_bytes", NULL);
+    if (limit > 0 && used >= 0)
+        left = HD__MIN(left, limit - used);
+    return left;
+}
+
+int32_t hd__train_fits(const struct hd__compiled *compiled, int32_t local_ranks, struct hd_error *err)
+{
+    int64_t left = memory_left(), need = 0;
+    char a[32], b[32], c[32];
+    for (int32_t s = 0; s < compiled->n_stages; s++)
+        need = HD__MAX(need, compiled->stage[s]->arena_bytes);
+    if (left <= 0 || need * local_ranks <= left)
+        return HD_OK;
+    return hd_fail(err, HD_E_NOMEM, "does not fit: the arena of a rank takes %s, %d ranks here take %s, and %s are free: use a smaller "
+                   "micro_batch, recompute, a higher zero stage, or fewer ranks a machine", hd__bytes_text((uint64_t)need, a), local_ranks,
+                   hd__bytes_text((uint64_t)(need * local_ranks), b), hd__bytes_text((uint64_t)left, c));
+}

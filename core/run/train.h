@@ -1,0 +1,14 @@
+/* core/run/train: the training loop of one rank. */
+#ifndef HD_CORE_RUN_TRAIN_H
+#define HD_CORE_RUN_TRAIN_H
+
+#include "core/run/launch.h"
+#include "core/compile/compile.h"
+
+/* Trains until the job's last step, a signal or a fault. Returns the exit code. */
+int hd__train(struct hd__compiled *compiled, const struct hd__place_in_job *place);
+
+/* Does the plan fit this machine (and its cgroup)? HD_E_NOMEM with the numbers. */
+int32_t hd__train_fits(const struct hd__compiled *compiled, int32_t local_ranks, struct hd_error *err);
+
+#endif
