@@ -21,7 +21,7 @@ static const struct hd_option job_keys[] = {
     KEY("name", STRING, NULL, ANY, G, name,
         "names the run's folder; the file's name without .yaml if left out"),
     KEY("steps", INT, NULL, FROM(1), G | R, steps, "optimizer steps to train", .unit = "steps"),
-    KEY("seed", INT, "1337", FROM(0), G, seed, "of initial weights and of the order of data"),
+    KEY("seed", INT, "1337", FROM(0), G, seed, "seed of initial weights and of the order of data"),
     KEY("deterministic", ENUM, "normal", ANY, G, deterministic,
         "exact: the order of every sum is fixed whatever the mesh", NAMED("normal|exact")),
 };
@@ -71,21 +71,22 @@ static const struct hd_option data_keys[] = {
     KEY("val", LIST, NULL, ANY, G, special, "the same, for evaluation"),
     KEY("val_fraction", FLOAT, "0", WITHIN(0, 0.99), G, val_fraction,
         "the last part of train, held out for evaluation"),
-    KEY("format", ENUM, "auto", ANY, G, format, "of the files",
+    KEY("format", ENUM, "auto", ANY, G, format, "format of the files",
         NAMED("auto|bytes|llmc|nanogpt|megatron|npy")),
-    KEY("token_dtype", ENUM, "uint16", ANY, G, token_dtype, "of nanogpt files", NAMED("uint16|uint32")),
+    KEY("token_dtype", ENUM, "uint16", ANY, G, token_dtype, "width of a token in nanogpt files",
+        NAMED("uint16|uint32")),
     KEY("seq_len", INT, NULL, WITHIN(1, 1 << 30), G | R, seq_len, "length of a sequence", .unit = "tokens",
         .aliases = "sequence_length|block_size"),
-    KEY("batch", INT, NULL, WITHIN(1, 1 << 30), G | R, batch, "one step, over all ranks", .unit = "sequences",
-        .aliases = "global_batch|global_batch_size|train_batch_size"),
+    KEY("batch", INT, NULL, WITHIN(1, 1 << 30), G | R, batch, "size of one step, over all ranks",
+        .unit = "sequences", .aliases = "global_batch|global_batch_size|train_batch_size"),
     KEY("micro_batch", INT, NULL, WITHIN(1, 1 << 30), G, micro_batch_asked,
-        "one micro-batch on one data coordinate; batch / (dp x ep) if left out", .unit = "sequences",
+        "size of one micro-batch on one data coordinate; batch / (dp x ep) if left out", .unit = "sequences",
         .aliases = "micro_batch_size|train_micro_batch_size_per_gpu"),
     KEY("shuffle", BOOL, "true", ANY, G, shuffle, "false reads in order"),
 };
 
 static const struct hd_option eval_keys[] = {
-    KEY("every", INT, "0", FROM(0), G, eval_every, "0: never", .unit = "steps"),
+    KEY("every", INT, "0", FROM(0), G, eval_every, "evaluate after every so many; 0: never", .unit = "steps"),
     KEY("batches", INT, "10", FROM(1), G, eval_batches, "global batches of one evaluation"),
 };
 
@@ -105,15 +106,17 @@ static const struct hd_option recompute_keys[] = {
 };
 
 static const struct hd_option checkpoint_keys[] = {
-    KEY("dir", STRING, NULL, ANY, G, checkpoint_dir, "folder; runs/NAME/checkpoints if left out"),
-    KEY("every", INT, "0", FROM(0), G, checkpoint_every, "0: only at the end", .unit = "steps"),
+    KEY("dir", STRING, NULL, ANY, G, checkpoint_dir,
+        "folder of the checkpoints; runs/NAME/checkpoints if left out"),
+    KEY("every", INT, "0", FROM(0), G, checkpoint_every, "save after every so many; 0: only at the end",
+        .unit = "steps"),
     KEY("keep", INT, "3", FROM(0), G, checkpoint_keep, "how many of the newest stay; 0: all"),
     KEY("async", BOOL, "true", ANY, G, checkpoint_async, "write while training goes on"),
     KEY("resume", STRING, "auto", ANY, G, resume, "auto (the newest, if there is one), never, or a path"),
 };
 
 static const struct hd_option metrics_keys[] = {
-    KEY("every", INT, "1", FROM(1), G, metrics_every, "one line a so many", .unit = "steps"),
+    KEY("every", INT, "1", FROM(1), G, metrics_every, "write a line after every so many", .unit = "steps"),
     KEY("jsonl", STRING, NULL, ANY, 0, metrics_jsonl, "JSON lines; runs/NAME/metrics.jsonl if left out"),
     KEY("tensorboard", STRING, NULL, ANY, 0, metrics_tensorboard, "folder of event files; none if left out"),
 };

@@ -414,6 +414,28 @@ START_TEST(tables)
 }
 END_TEST
 
+/* docs/job-file.md shows each table as the command prints it. */
+START_TEST(documented)
+{
+    static char page[65536];
+    FILE *in = fopen(DOCS "/job-file.md", "r");
+    ck_assert_ptr_nonnull(in);
+    size_t n = fread(page, 1, sizeof page - 1, in);
+    fclose(in);
+    ck_assert_uint_gt(n, 0);
+    struct hd__options table;
+    const char *name;
+    for (size_t i = 0; (name = hd__job_table(i, &table)); i++) {
+        struct hd__text text = {0};
+        hd__text_add(&text, "```\n");
+        hd__options_print(&table, &text);
+        ck_assert_msg(!table.count || strstr(page, text.at) != NULL, "docs/job-file.md lacks the table of %s:\n%s",
+                      name, text.at);
+        hd__text_free(&text);
+    }
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("job");
@@ -430,6 +452,7 @@ int main(void)
     tcase_add_loop_test(tc, round_trip, 0, 8);
     tcase_add_test(tc, printed);
     tcase_add_test(tc, tables);
+    tcase_add_test(tc, documented);
     suite_add_tcase(suite, tc);
     return run_suite(suite);
 }
