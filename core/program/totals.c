@@ -1,0 +1,41 @@
+/* What one step costs a rank. */
+#include "core/program/ops.h"
+#include "core/program/print.h"
+
+void hd__totals(const struct hd_program *p, const char *section, struct hd__totals *totals)
+{
+    memset(totals, 0, sizeof *totals);
+    for (uint32_t s = 0; s < p->sections.count; s++) {
+        const struct hd__code_section *x = &p->sections.at[s];
+        if (section ? strcmp(x->name, section) != 0 : !strcmp(x->name, "eval"))
+            continue;
+        for (uint32_t n = 0; n < x->code.count; n++) {
+            const struct hd__instr *i = &x->code.at[n];
+            uint32_t axes = hd__is_collective(i->op) ? i->axes : HD_AXIS_BIT(HD_AXIS_PP);
+            totals->flops += x->repeat * hd__instr_flops(p, i);
+            totals->sent[axes & ((1 << HD_AXIS_COUNT) - 1)] += x->repeat * hd__instr_traffic(p, i);
+        }
+        totals->instructions += (int64_t)x->repeat * x->code.count;
+    }
+}
+
+const char *hd__phase_name(uint8_t phase)
+{
+    static const char *const names[] = {"F", "R", "B", "W", "O"};
+    return phase < HD__COUNT(names) ? names[phase] : "?";
+}
+
+const char *hd__stream_text(const struct hd__instr *i, char out[32])
+{
+    if (i->op == HD_OP_SEND || i->op == HD_OP_RECV)
+        snprintf(out, 32, "pp%c%d", i->op == HD_OP_SEND ? '>' : '<', i->peer);
+    else if (i->stream == HD__STREAM_COMPUTE)
+        snprintf(out, 32, "compute");
+    else if (i->stream < HD__STREAM_AXIS + HD_AXIS_COUNT)
+        snprintf(out, 32, "%s", hd__axis_name(i->stream - HD__STREAM_AXIS));
+    else if (i->stream == HD__STREAM_WORLD)
+        snprintf(out, 32, "world");
+    else
+        snprintf(out, 32, "stream%u", i->stream);
+    return out;
+}
