@@ -3,7 +3,7 @@
 #include <stdlib.h>
 
 #include "cli/command.h"
-#include "core/base/base.h"
+#include "core/base/option.h"
 #include "core/plugin/plugin.h"
 
 struct arguments {
@@ -41,6 +41,20 @@ static void print_table(const struct hd__plugin_entry *entries, size_t n)
         print_row(&entries[i], width);
 }
 
+static struct hd__options options_of(const struct hd__component *c)
+{
+    return (struct hd__options){c->options, c->n_options, sizeof(struct hd_option)};
+}
+
+static void print_options(const struct hd__component *c)
+{
+    struct hd__options table = options_of(c);
+    struct hd__text text = {0};
+    hd__options_print(&table, &text);
+    printf("\n%s", table.count ? text.at : "no options\n");
+    hd__text_free(&text);
+}
+
 static void print_one(const struct hd__plugin_entry *e)
 {
     const struct hd__component *c = e->component;
@@ -53,6 +67,8 @@ static void print_one(const struct hd__plugin_entry *e)
         puts("usable: yes");
     else
         printf("usable: no: %s\n", e->reason);
+    if (c)
+        print_options(c);
 }
 
 /* ---- JSON */
@@ -71,11 +87,17 @@ static json_t *entry_json(const struct hd__plugin_entry *e)
                      (int)e->usable, "reason", text_or_null(e->reason), "path", text_or_null(e->path));
 }
 
-static void print_json(const struct hd__plugin_entry *entries, size_t n)
+static void print_json(const struct hd__plugin_entry *entries, size_t n, int with_options)
 {
     json_t *list = json_array(), *root = json_pack("{s:o}", "plugins", list);
-    for (size_t i = 0; i < n; i++)
-        json_array_append_new(list, entry_json(&entries[i]));
+    for (size_t i = 0; i < n; i++) {
+        json_t *entry = entry_json(&entries[i]);
+        if (with_options && entries[i].component) {
+            struct hd__options table = options_of(entries[i].component);
+            json_object_set_new(entry, "options", hd__options_json(&table));
+        }
+        json_array_append_new(list, entry);
+    }
     json_dumpf(root, stdout, JSON_INDENT(2));
     putchar('\n');
     json_decref(root);
@@ -109,7 +131,7 @@ static int show(const struct hd__plugin_entry *entries, size_t n, const struct a
     if (a->label && !one)
         return no_such_plugin(entries, n, a->label);
     if (a->json)
-        print_json(one ? one : entries, one ? 1 : n);
+        print_json(one ? one : entries, one ? 1 : n, one != NULL);
     else if (one)
         print_one(one);
     else
@@ -151,7 +173,8 @@ const struct hd__command hd__command_plugins = {
     .summary = "list the plugins; show one plugin's options",
     .help = "Lists every plugin in HEDDLE_PLUGIN_PATH (folders, separated by colons) and in heddle's own folder, and for one\n"
             "that cannot be used the reason. With KIND-NAME: that plugin and its options.\n"
-            "  --json   print {\"plugins\": [{kind, name, version, licence, summary, usable, reason, path}]}\n",
+            "  --json   print {\"plugins\": [{kind, name, version, licence, summary, usable, reason, path}]}\n"
+            "           and, of a single plugin, its options\n",
     .example = "  heddle plugins\n  heddle plugins optim-adamw\n",
     .run = run,
 };
