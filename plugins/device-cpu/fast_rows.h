@@ -10,7 +10,8 @@
 #include "cpu.h"
 #include <math.h>
 
-#if defined __x86_64__ && defined __GNUC__ && !defined __clang__
+/* The thread sanitizer instruments the functions that choose, and they run before it is ready. */
+#if defined __x86_64__ && defined __GNUC__ && !defined __clang__ && !defined __SANITIZE_THREAD__
 #define CPU_CLONES __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
 #else
 #define CPU_CLONES
