@@ -2,14 +2,6 @@
 #include "cpu.h"
 #include "reference.h"
 
-#ifndef CPU_HAS_EINSUM
-#define cpu_fast_einsum NULL
-#endif
-#ifndef CPU_HAS_ATTENTION
-#define cpu_fast_attention NULL
-#define cpu_fast_attention_grad NULL
-#endif
-
 #define ROW(min_i, max_i, min_o, max_o, name, check, fast) {min_i, max_i, min_o, max_o, 0, cpu_ref_##name, check, fast}
 
 static const struct cpu_op rows[HD_OP_LIMIT] = {
