@@ -23,6 +23,8 @@ struct hd__command {
 /* In the order of the help. */
 #define HD__COMMANDS(X) \
     X(train)            \
+    X(explain)          \
+    X(check)            \
     X(plugins)          \
     X(version)
 
