@@ -22,6 +22,47 @@ __attribute__((format(printf, 3, 4))) static void note(uint32_t level, const cha
     va_end(args);
 }
 
+/* ---- allocations are counted: these stand before libc's, for the plugin too. Sanitizers have their own. */
+
+static long allocations;
+
+#if !defined __SANITIZE_ADDRESS__ && !defined __SANITIZE_THREAD__
+void *__libc_malloc(size_t bytes);
+void *__libc_calloc(size_t n, size_t bytes);
+void *__libc_realloc(void *p, size_t bytes);
+void *__libc_memalign(size_t align, size_t bytes);
+
+void *malloc(size_t bytes)
+{
+    __atomic_add_fetch(&allocations, 1, __ATOMIC_RELAXED);
+    return __libc_malloc(bytes);
+}
+
+void *calloc(size_t n, size_t bytes)
+{
+    __atomic_add_fetch(&allocations, 1, __ATOMIC_RELAXED);
+    return __libc_calloc(n, bytes);
+}
+
+void *realloc(void *p, size_t bytes)
+{
+    __atomic_add_fetch(&allocations, 1, __ATOMIC_RELAXED);
+    return __libc_realloc(p, bytes);
+}
+
+void *aligned_alloc(size_t align, size_t bytes)
+{
+    __atomic_add_fetch(&allocations, 1, __ATOMIC_RELAXED);
+    return __libc_memalign(align, bytes);
+}
+
+int posix_memalign(void **p, size_t align, size_t bytes)
+{
+    *p = aligned_alloc(align, bytes);
+    return *p ? 0 : 12; /* ENOMEM */
+}
+#endif
+
 static void *zeroed(size_t bytes)
 {
     size_t rounded = (bytes + 63) / 64 * 64;
@@ -337,6 +378,21 @@ void h_equal(const char *name, const struct h_instr *a, const struct h_instr *b)
                       "%s, output %u: the bits differ", name, i);
 }
 
+/* A kernel that has run once allocates nothing when it runs again (OpenMP and libraries warm up at first). */
+static void allocates_nothing(struct h_device *d, struct h_instr *i)
+{
+    struct hd_error err = HD_ERROR_INIT;
+    struct hd_kernel *k;
+    ck_assert_msg(h_prepare(d, i, &k, &err) == HD_OK, "%s", err.message);
+    ck_assert_int_eq(d->ops->launch(d->device, k, 0, &err), HD_OK);
+    long before = allocations;
+    int32_t rc = d->ops->launch(d->device, k, 0, &err);
+    long made = allocations - before;
+    ck_assert_int_eq(rc, HD_OK);
+    ck_assert_msg(made == 0, "%s made %ld allocations when it ran", i->d.label, made);
+    d->ops->release(d->device, k);
+}
+
 static void fast_variant(const struct h_case *c, uint32_t dtype, double tolerance)
 {
     struct h_device *one = h_open(1, H_FAST), *three = h_open(3, H_FAST), *plain = h_open(1, H_REFERENCE);
@@ -348,6 +404,7 @@ static void fast_variant(const struct h_case *c, uint32_t dtype, double toleranc
     ck_assert_msg(h_warnings == 0, "%s: %s", c->name, h_last_log);
     h_near(c->name, a, want, tolerance);
     h_equal(c->name, a, b);
+    allocates_nothing(one, a);
     h_free(a);
     h_free(b);
     h_free(want);
