@@ -289,6 +289,15 @@ static hd_tensor norm2(struct hd_program *p)
     return p->norm2;
 }
 
+/* Dimensions as other people count them: a bias over heads and head_dim is one vector in its file. */
+static uint32_t file_ndim(const struct hd__param *param, const struct hd__tensor *t)
+{
+    uint32_t n = 0;
+    for (const char *axis = param->desc.file_axes; axis && *axis; axis++)
+        n = HD__MAX(n, (uint32_t)(*axis - '0') + 1);
+    return n ? n : t->ndim;
+}
+
 /* Weight decay of each parameter as ranges of the flat. */
 static uint64_t decay_ranges(struct hd_program *p, const struct hd__flat *f, struct hd_range **ranges)
 {
@@ -296,8 +305,9 @@ static uint64_t decay_ranges(struct hd_program *p, const struct hd__flat *f, str
     uint64_t n = 0;
     *ranges = hd__arena_alloc(&p->arena, f->n_params * sizeof **ranges);
     for (uint32_t i = 0; i < f->n_params && o->ops->decay; i++) {
-        const struct hd__tensor *t = hd__tc(p, p->params.at[f->params[i]].tensor);
-        double value = o->ops->decay(o->settings, t->name, t->ndim);
+        const struct hd__param *param = &p->params.at[f->params[i]];
+        const struct hd__tensor *t = hd__tc(p, param->tensor);
+        double value = o->ops->decay(o->settings, t->name, file_ndim(param, t));
         if (value != 0)
             (*ranges)[n++] = (struct hd_range){f->offset[i], hd__numel(p, t), value};
     }

@@ -1,0 +1,29 @@
+#include "support.h"
+
+int32_t try_compile_text(struct compiled *out, const char *text, const char *const *overrides, size_t n, int64_t ranks,
+                         struct hd_error *err)
+{
+    int32_t rc;
+    *out = (struct compiled){.plugins = hd__plugins_create(hd__host())};
+    rc = hd__plugins_add_folder(out->plugins, PLUGINS, err);
+    if (!rc)
+        rc = hd__job_parse("job.yaml", text, strlen(text), overrides, n, &out->job, err);
+    if (!rc)
+        rc = hd__job_resolve(out->job, ranks, err);
+    if (!rc)
+        rc = hd__compile(out->job, out->plugins, &out->c, err);
+    return rc;
+}
+
+void compile_text(struct compiled *out, const char *text, const char *const *overrides, size_t n, int64_t ranks)
+{
+    struct hd_error err = HD_ERROR_INIT;
+    ck_assert_msg(!try_compile_text(out, text, overrides, n, ranks, &err), "%s", err.message);
+}
+
+void compiled_free(struct compiled *c)
+{
+    hd__compiled_free(c->c);
+    hd__plugins_destroy(c->plugins);
+    hd__job_free(c->job);
+}

@@ -1,0 +1,22 @@
+/* A job from text, compiled with the plugins of the build tree. */
+#ifndef TESTS_COMPILE_SUPPORT_H
+#define TESTS_COMPILE_SUPPORT_H
+
+#include <check.h>
+
+#include "core/compile/compile.h"
+
+struct compiled {
+    struct hd__job *job;
+    struct hd__plugins *plugins;
+    struct hd__compiled *c;
+};
+
+/* Asserts that it compiles. `ranks` 0: as the job says. */
+void compile_text(struct compiled *out, const char *text, const char *const *overrides, size_t n, int64_t ranks);
+/* The same, but returns the code; err has the message. */
+int32_t try_compile_text(struct compiled *out, const char *text, const char *const *overrides, size_t n, int64_t ranks,
+                         struct hd_error *err);
+void compiled_free(struct compiled *c);
+
+#endif
