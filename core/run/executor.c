@@ -1,11 +1,13 @@
 /* Prepares a rank's program and walks it. */
 #include "core/run/executor.h"
 
+#include <math.h>
 #include <sched.h>
 #include <stdlib.h>
 #include <sys/mman.h>
 
 #include "core/program/ops.h"
+#include "core/run/safetensors.h"
 #include "core/run/transports.h"
 
 enum { STEP_KERNEL = 0, STEP_COLL, STEP_WAIT, STEP_FEED, STEP_NOTHING };
@@ -421,6 +423,42 @@ void hd__exec_abort(struct hd__exec *e, const char *reason)
 }
 
 /* ---- looking */
+
+static int all_finite(const struct hd__exec *e, hd_tensor t)
+{
+    const struct hd__tensor *x = hd__tc(e->p, t);
+    const void *data = hd__address(e->p, t, e->coord, e->arena);
+    int64_t n = hd__numel(e->p, x);
+    float value[256];
+    if (x->dtype == HD_F64 || x->dtype == HD_I32 || x->dtype == HD_U8)
+        return 1;
+    for (int64_t i = 0, some; i < n; i += some) {
+        some = HD__MIN(256, n - i);
+        hd__to_f32(x->dtype, (const char *)data + i * (int64_t)hd_dtype_size(x->dtype), value, (uint64_t)some);
+        for (int64_t k = 0; k < some; k++)
+            if (!isfinite(value[k]))
+                return 0;
+    }
+    return 1;
+}
+
+int32_t hd__exec_find_bad(struct hd__exec *e, const char *name, char out[160], struct hd_error *err)
+{
+    struct hd__code_section *of = hd__section(e->p, name);
+    struct section *section = of ? &e->sections[of - e->p->sections.at] : NULL;
+    for (uint32_t k = 0; section && k < section->n; k++) {
+        const struct hd__instr *i = &of->code.at[k];
+        int32_t rc = run_step(e, &section->steps[k], err);
+        if (rc)
+            return rc;
+        for (uint32_t n = 0; n < i->n_out && section->steps[k].kind == STEP_KERNEL; n++)
+            if (!all_finite(e, i->out[n])) {
+                snprintf(out, 160, "block %s, %s (section %s, instruction %u)", e->p->blocks.at[i->block], hd__op(i->op)->name, name, k);
+                return 1;
+            }
+    }
+    return 0;
+}
 
 void *hd__exec_data(struct hd__exec *e, hd_tensor tensor)
 {

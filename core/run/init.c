@@ -84,6 +84,7 @@ static int32_t find_in_file(struct fill *f, uint32_t param, struct in_file *wher
     const struct hd__tensor *t = hd__tc(f->p, f->p->params.at[param].tensor);
     int64_t count = hd__global_numel(f->p, t), inner = 1;
     uint32_t parts = d->parts > 1 ? d->parts : 1;
+    *where = (struct in_file){0};
     where->t = d->file_name ? hd__st_find(f->files, d->file_name) : NULL;
     if (!where->t)
         return hd_fail(f->err, HD_E_INVALID, "the weights have no tensor %s, which parameter %s needs", d->file_name ? d->file_name : "?",
@@ -102,7 +103,7 @@ static int32_t find_in_file(struct fill *f, uint32_t param, struct in_file *wher
 static int32_t fill_file(void *user, const struct hd__piece *piece)
 {
     struct fill *f = user;
-    struct in_file where;
+    struct in_file where = {0};
     float values[CHUNK];
     int32_t rc = find_in_file(f, piece->param, &where);
     for (int64_t done = 0, n; done < piece->count && !rc; done += n) {

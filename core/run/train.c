@@ -44,6 +44,24 @@ static void set_hyper(struct loop *l)
     hyper[HD_HYPER_SKIP] = 0;
 }
 
+/* The update left the weights as they were: run the step's data again and look where the first bad number comes from. */
+static int32_t diverged(struct loop *l, struct hd_error *err)
+{
+    static const char *const sections[] = {"begin", "micro", "micro_last"};
+    char where[160] = "";
+    int32_t found = hd__feed_seek(l->s.train, l->step, err);
+    for (uint32_t i = 0; i < HD__COUNT(sections) && !found; i++) {
+        int32_t times = i == 1 ? l->p->accumulation - 1 : 1;
+        for (int32_t n = 0; n < times && !found; n++)
+            found = hd__exec_find_bad(l->s.exec, sections[i], where, err);
+    }
+    if (found < 0)
+        return found;
+    return hd_fail(err, HD_E_INVALID, "step %" PRId64 ": the loss is %g and the gradient norm %g; the first bad number: %s. Nothing was "
+                   "updated. Lower optimizer.lr, set optimizer.clip, or look at the data of this step", l->step + 1, l->loss, l->norm,
+                   where[0] ? where : "on another rank");
+}
+
 static int32_t one_step(struct loop *l, struct hd_error *err)
 {
     static const char *const sections[] = {"begin", "micro", "micro_last", "update"};
@@ -56,8 +74,7 @@ static int32_t one_step(struct loop *l, struct hd_error *err)
     l->loss = hd__session_scalar(&l->s, l->p->loss_sum);
     l->norm = sqrt(hd__session_scalar(&l->s, l->p->norm2));
     if (!isfinite(l->loss) || !isfinite(l->norm))
-        return hd_fail(err, HD_E_INVALID, "step %" PRId64 ": the loss is %g and the gradient norm %g: the run has diverged; lower "
-                       "optimizer.lr or set optimizer.clip", l->step + 1, l->loss, l->norm);
+        return diverged(l, err);
     l->step++;
     return HD_OK;
 }

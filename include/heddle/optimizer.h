@@ -26,12 +26,19 @@ static inline double hd_clip_factor(double norm2, double clip, double (*square_r
     return f < 1.0 ? f : 1.0;
 }
 
+/* Whether an update may change anything: nobody asked to skip it, and the gradients are numbers. So a step that overflowed
+ * leaves the weights as they were, on all ranks alike, since norm2 is the same on all. */
+static inline int32_t hd_update_runs(const double *hyper, double norm2)
+{
+    return hyper[HD_HYPER_SKIP] == 0 && norm2 - norm2 == 0;
+}
+
 /* ---- the update rules of HD_OP_ADAMW and HD_OP_SGD, which kernels and `step` functions share
  *
  * For every element, with lr, t, inv_scale, skip from hyper (LR, STEP, INV_SCALE, SKIP), the rest from hd_attrs, and
  * norm2 the squared global norm of the gradients *as they lie in memory* (so before inv_scale):
  *
- *     if skip is not 0: nothing is written, neither parameters nor states nor the low-precision copy
+ *     unless hd_update_runs(hyper, norm2): nothing is written, neither parameters nor states nor the low-precision copy
  *     c  = hd_clip_factor(norm2 * inv_scale^2, clip, sqrt)
  *     g' = g * (inv_scale * c)
  *

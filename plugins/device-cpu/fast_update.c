@@ -120,7 +120,7 @@ static int begin_update(struct hd_kernel *k, struct update *u)
         .fix2 = (float)(1 / (1 - pow(a->beta2, t))),
         .eps = (float)a->eps,
     };
-    return hyper[HD_HYPER_SKIP] == 0;
+    return hd_update_runs(hyper, norm2);
 }
 
 CPU_CLONES static void adamw(const struct update *all, float *p, float *m, float *v, const float *g, int64_t n)

@@ -31,7 +31,7 @@ void cpu_ref_sumsq(struct hd_kernel *k)
 static double gradient_factor(const struct hd_kernel *k, int *run)
 {
     double inv_scale = cpu_load(&k->in[2], HD_HYPER_INV_SCALE);
-    *run = cpu_load(&k->in[2], HD_HYPER_SKIP) == 0;
+    *run = hd_update_runs(k->in[2].data, cpu_load(&k->in[1], 0));
     return inv_scale * hd_clip_factor(cpu_load(&k->in[1], 0) * inv_scale * inv_scale, k->d.attrs.clip, sqrt);
 }
 
@@ -98,7 +98,7 @@ void cpu_ref_optim_step(struct hd_kernel *k)
                                  .hyper = hyper, .decay = a->ranges, .n_decay = a->n_ranges};
     for (uint32_t i = 0; i < states; i++)
         args.state[i] = k->out[1 + i].data;
-    if (hyper[HD_HYPER_SKIP] != 0 || a->step(a->settings, &args))
+    if (!hd_update_runs(hyper, args.norm2) || a->step(a->settings, &args))
         return;
     for (int64_t i = 0; low && i < n; i++)
         cpu_store(&k->out[low], i, cpu_load(&k->out[0], i));

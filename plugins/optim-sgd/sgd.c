@@ -70,7 +70,7 @@ static void update(const struct sgd_settings *s, const struct hd_optim_args *a, 
 static int32_t sgd_step(const void *settings, const struct hd_optim_args *a)
 {
     int64_t at = 0; /* elements of this call that are done */
-    if (a->hyper[HD_HYPER_SKIP] != 0)
+    if (!hd_update_runs(a->hyper, a->norm2))
         return HD_OK;
     for (uint64_t i = 0; i < a->n_decay; i++) {
         int64_t from = a->decay[i].first - a->first, to = from + a->decay[i].count;
