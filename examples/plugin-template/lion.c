@@ -1,0 +1,117 @@
+/* optim-lion: Lion (Chen et al. 2023, "Symbolic Discovery of Optimization Algorithms", algorithm 2) as a heddle plugin.
+ *
+ *     u = sign(beta1 m + (1 - beta1) g)
+ *     p = p - lr (u + weight_decay p)
+ *     m = beta2 m + (1 - beta2) g
+ *
+ * A template for your own: it is built outside heddle's tree, from the installed headers alone. */
+#include <math.h>
+
+#include "heddle/optimizer.h"
+
+/* What the options below are parsed into; the core owns it. */
+struct lion_settings {
+    double lr, beta1, beta2, weight_decay, clip;
+};
+
+#define OFFSET(field) .offset = offsetof(struct lion_settings, field)
+
+/* Job files are checked against this table, and `heddle plugins optim-lion` prints it. */
+static const struct hd_option options[] = {
+    {.name = "lr", .value = "1e-4", .type = HD_OPT_FLOAT, .min = 0, .max = 1e6, .flags = HD_OPTION_GLOBAL,
+     .help = "peak learning rate; Lion wants a third to a tenth of AdamW's", OFFSET(lr)},
+    {.name = "beta1", .value = "0.9", .type = HD_OPT_FLOAT, .min = 0, .max = 1, .flags = HD_OPTION_GLOBAL,
+     .help = "share of the momentum in the update", OFFSET(beta1)},
+    {.name = "beta2", .value = "0.99", .type = HD_OPT_FLOAT, .min = 0, .max = 1, .flags = HD_OPTION_GLOBAL,
+     .help = "share of the momentum that is kept", OFFSET(beta2)},
+    {.name = "weight_decay", .value = "1.0", .type = HD_OPT_FLOAT, .min = 0, .max = 1e3, .flags = HD_OPTION_GLOBAL,
+     .help = "decoupled; for matrices only", OFFSET(weight_decay)},
+    {.name = "clip", .value = "1.0", .type = HD_OPT_FLOAT, .min = 0, .max = 1e30, .flags = HD_OPTION_GLOBAL,
+     .help = "largest global gradient norm, 0 for no clipping", OFFSET(clip)},
+};
+
+static const char *const state_names[] = {"exp_avg"};
+
+static double lion_decay(const void *settings, const char *param, uint32_t ndim)
+{
+    (void)param;
+    return ndim >= 2 ? ((const struct lion_settings *)settings)->weight_decay : 0.0;
+}
+
+static double decay_at(const struct hd_optim_args *a, int64_t element)
+{
+    for (uint64_t i = 0; i < a->n_decay; i++)
+        if (element >= a->decay[i].first && element - a->decay[i].first < a->decay[i].count)
+            return a->decay[i].value;
+    return 0.0;
+}
+
+static double sign(double x)
+{
+    return (double)((x > 0) - (x < 0));
+}
+
+/* Updates elements [a->first, a->first + a->count) of the flat parameter buffer, in place. */
+static int32_t lion_step(const void *settings, const struct hd_optim_args *a)
+{
+    const struct lion_settings *s = settings;
+    double lr = a->hyper[HD_HYPER_LR], inv_scale = a->hyper[HD_HYPER_INV_SCALE];
+    double scale = inv_scale * hd_clip_factor(a->norm2 * inv_scale * inv_scale, s->clip, sqrt);
+    if (a->hyper[HD_HYPER_SKIP] != 0) /* the gradients overflowed: leave everything as it is */
+        return HD_OK;
+    for (int64_t i = 0; i < a->count; i++) {
+        double g = a->grad[i] * scale, m = a->state[0][i], p = a->param[i];
+        double u = sign(s->beta1 * m + (1 - s->beta1) * g);
+        a->param[i] = (float)(p - lr * (u + decay_at(a, a->first + i) * p));
+        a->state[0][i] = (float)(s->beta2 * m + (1 - s->beta2) * g);
+    }
+    return HD_OK;
+}
+
+static double lion_learning_rate(const void *settings)
+{
+    return ((const struct lion_settings *)settings)->lr;
+}
+
+static double lion_clip(const void *settings)
+{
+    return ((const struct lion_settings *)settings)->clip;
+}
+
+/* A slot that is not here is one that this optimizer does not offer. */
+static const struct hd_optimizer_ops ops = {
+    .struct_size = sizeof ops,
+    .caps = HD_OPTIM_FLAT, /* any cut of the parameters will do */
+    .n_states = 1,
+    .state_names = state_names,
+    .decay = lion_decay,
+    .step = lion_step,
+    .learning_rate = lion_learning_rate,
+    .clip = lion_clip,
+};
+
+static const struct hd_component component = {
+    .struct_size = sizeof component,
+    .kind = HD_KIND_OPTIMIZER,
+    .name = "lion",
+    .summary = "Lion: sign of the momentum, half of AdamW's state",
+    .options = options,
+    .n_options = sizeof options / sizeof options[0],
+    .option_size = sizeof options[0],
+    .settings_size = sizeof(struct lion_settings),
+    .ops = &ops,
+};
+
+static const struct hd_component *const components[] = {&component, NULL};
+
+static const struct hd_plugin plugin = {
+    .magic = HD_PLUGIN_MAGIC,
+    .struct_size = sizeof plugin,
+    .abi_minor = HD_ABI_MINOR,
+    .name = "optim-lion",
+    .version = "1.0.0",
+    .licence = "Apache-2.0",
+    .components = components,
+};
+
+HD_PLUGIN_EXPORT(plugin)

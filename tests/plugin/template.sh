@@ -1,0 +1,57 @@
+#!/bin/sh
+# The template plugin, as a third party would build it: heddle is installed into an empty folder, the plugin is built in
+# another from the installed headers alone, and the installed command uses both.
+# usage: template.sh MESON BUILD_DIR TEMPLATE_DIR
+set -eu
+meson=$1 build=$2 template=$3
+work=$(mktemp -d "${TMPDIR:-/tmp}/heddle-template-XXXXXX")
+trap 'rm -rf "$work"' EXIT
+trap 'exit 1' INT TERM
+
+fail()
+{
+    echo "template: $*" >&2
+    exit 1
+}
+
+expect()
+{
+    case $1 in
+    *"$2"*) ;;
+    *) fail "'$2' is not in: $1" ;;
+    esac
+}
+
+"$meson" install -C "$build" --no-rebuild --destdir "$work/root" >"$work/log" 2>&1 || { cat "$work/log" >&2; fail "meson install failed"; }
+pc=$(find "$work/root" -name heddle.pc)
+heddle=$(find "$work/root" -type f -path '*/bin/heddle')
+[ -n "$pc" ] || fail "heddle.pc is not installed"
+[ -n "$heddle" ] || fail "the heddle command is not installed"
+
+# Nothing but the installed tree: pkg-config sees one folder, and the copy lies outside the source tree.
+PKG_CONFIG_LIBDIR=$(dirname "$pc")
+PKG_CONFIG_SYSROOT_DIR=$work/root
+export PKG_CONFIG_LIBDIR PKG_CONFIG_SYSROOT_DIR
+cp -r "$template" "$work/lion"
+make -s -C "$work/lion" CFLAGS="-O1 -Wall -Wextra -Werror" || fail "the template does not build"
+
+# The installed command finds its own plugins beside itself, and the new one through the environment.
+unset HEDDLE_PLUGIN_PATH
+expect "$("$heddle" plugins)" "AdamW"
+if "$heddle" plugins optim-lion >"$work/out" 2>&1; then fail "optim-lion is there before it was installed"; fi
+expect "$(HEDDLE_PLUGIN_PATH=$work/lion "$heddle" plugins optim-lion)" "usable: yes"
+
+# `make install` puts it beside heddle's own.
+make -s -C "$work/lion" install DESTDIR="$work/root" plugindir="$(pkg-config --variable=plugindir heddle | sed "s|^$work/root||")"
+expect "$("$heddle" plugins optim-lion)" "usable: yes"
+
+# The same through meson.
+"$meson" setup "$work/lion/build" "$work/lion" --prefix "$work/prefix" >"$work/log" 2>&1 || { cat "$work/log" >&2; fail "meson setup"; }
+ninja -C "$work/lion/build" >"$work/log" 2>&1 || { cat "$work/log" >&2; fail "the template does not build with meson"; }
+expect "$(HEDDLE_PLUGIN_PATH=$work/lion/build "$heddle" plugins optim-lion 2>&1)" "duplicate name"
+
+# Every public header compiles by itself, without warnings and without hidden padding.
+for header in $(cd "$work/root" && find . -path '*/include/heddle/*.h' | sed 's|.*/include/||'); do
+    echo "#include <$header>" | ${CC:-cc} -std=c11 -Wall -Wextra -Wpedantic -Wpadded -Werror -fsyntax-only \
+        $(pkg-config --cflags heddle) -x c - || fail "$header does not compile by itself"
+done
