@@ -1,0 +1,258 @@
+/* optim-adamw and optim-sgd: `step` against torch.optim, and what the loader and the training loop read of them. */
+#include <check.h>
+#include <math.h>
+#include <stdlib.h>
+
+#include "core/base/option.h"
+#include "core/plugin/plugin.h"
+#include "tests/golden/optim.h"
+
+static struct hd__plugins *registry;
+static struct hd__arena arena;
+static struct hd_error err = HD_ERROR_INIT;
+
+static void set_up(void)
+{
+    registry = hd__plugins_create(NULL);
+    ck_assert_int_eq(hd__plugins_add_folder(registry, PLUGINS, &err), HD_OK);
+}
+
+static void tear_down(void)
+{
+    hd__plugins_destroy(registry);
+    hd__arena_free(&arena);
+}
+
+static const struct hd__component *load(const char *name)
+{
+    const struct hd__component *c = NULL;
+    int32_t r = hd__plugin_find(registry, HD_KIND_OPTIMIZER, name, &c, &err);
+    ck_assert_msg(r == HD_OK, "%s", err.message);
+    return c;
+}
+
+/* Settings as a job would give them: through the plugin's own table of options. */
+static void *settings_of(const struct hd__component *c)
+{
+    struct hd__options table = {c->options, c->n_options, sizeof(struct hd_option)};
+    void *settings = hd__arena_alloc(&arena, c->settings_size);
+    int32_t r = hd__options_check(&table, c->settings_size, &err);
+    ck_assert_msg(r == HD_OK, "%s", err.message);
+    r = hd__options_defaults(&table, settings, &arena, &err);
+    ck_assert_msg(r == HD_OK, "%s", err.message);
+    return settings;
+}
+
+static int32_t set(const struct hd__component *c, void *settings, const char *option, const char *value)
+{
+    struct hd__options table = {c->options, c->n_options, sizeof(struct hd_option)};
+    int64_t i = hd__option_find(&table, option);
+    ck_assert_msg(i >= 0, "%s has no option %s", c->label, option);
+    return hd__option_parse(&c->options[i], value, settings, &arena, &err);
+}
+
+static void set_number(const struct hd__component *c, void *settings, const char *option, double value)
+{
+    char *text = hd__format("%.17g", value);
+    ck_assert_int_eq(set(c, settings, option, text), HD_OK);
+    free(text);
+}
+
+static void *settings_for(const struct hd__component *c, const struct golden *g)
+{
+    void *settings = settings_of(c);
+    set_number(c, settings, "clip", g->clip);
+    if (strcmp(g->plugin, "sgd") == 0) {
+        set_number(c, settings, "momentum", g->beta1);
+        return settings;
+    }
+    char *betas = hd__format("[%.17g, %.17g]", g->beta1, g->beta2);
+    ck_assert_int_eq(set(c, settings, "betas", betas), HD_OK);
+    set_number(c, settings, "eps", g->eps);
+    free(betas);
+    return settings;
+}
+
+struct run {
+    const struct hd__component *c;
+    const void *settings;
+    float param[COUNT], state[2][COUNT];
+    double scale; /* gradients are multiplied by it and hyper says so */
+    int64_t cut;  /* two calls: before and from here on */
+};
+
+static void start_run(struct run *run, const struct hd__component *c, const void *settings)
+{
+    *run = (struct run){.c = c, .settings = settings, .scale = 1, .cut = COUNT};
+    memcpy(run->param, start, sizeof start);
+}
+
+static void call(struct run *run, const struct golden *g, const float *grad, double norm2, const double *hyper,
+                 int64_t first, int64_t count)
+{
+    const struct hd_range decay[] = {{0, MATRIX, g->decay_matrix}, {MATRIX, COUNT - MATRIX, g->decay_bias}};
+    struct hd_optim_args a = {
+        .struct_size = sizeof a,
+        .first = first,
+        .count = count,
+        .grad = grad + first,
+        .param = run->param + first,
+        .state = {run->state[0] + first, run->state[1] + first},
+        .norm2 = norm2,
+        .hyper = hyper,
+        .decay = decay,
+        .n_decay = 2,
+    };
+    if (count)
+        ck_assert_int_eq(run->c->ops.optimizer.step(run->settings, &a), HD_OK);
+}
+
+static void train(struct run *run, const struct golden *g, double skip)
+{
+    for (int s = 0; s < STEPS; s++) {
+        double hyper[HD_HYPER_COUNT] = {rates[s], s + 1, 1 / run->scale, skip}, norm2 = 0;
+        float grad[COUNT];
+        for (int i = 0; i < COUNT; i++) {
+            grad[i] = gradients[s][i] * (float)run->scale;
+            norm2 += (double)grad[i] * grad[i];
+        }
+        call(run, g, grad, norm2, hyper, 0, run->cut);
+        call(run, g, grad, norm2, hyper, run->cut, COUNT - run->cut);
+    }
+}
+
+/* Values are stored in fp32 after each of 8 steps: 8 roundings of 2^-24 are 5e-7. `other` is what else a rounding of the
+ * stored parameter (about 1 here) reaches: the parameter itself, and SGD's momentum through the coupled decay. */
+static void assert_near(const struct golden *g, const char *what, int i, double ours, double theirs, double other)
+{
+    double room = 5e-7 * (fmax(fabs(theirs), 1e-3) + other);
+    ck_assert_msg(fabs(ours - theirs) <= room, "%s: %s[%d] is %.9g, PyTorch has %.9g", g->name, what, i, ours, theirs);
+}
+
+START_TEST(step_is_pytorchs)
+{
+    const struct golden *g = &golden[_i];
+    const struct hd__component *c = load(g->plugin);
+    struct run run;
+    start_run(&run, c, settings_for(c, g));
+    train(&run, g, 0);
+    for (int i = 0; i < COUNT; i++) {
+        assert_near(g, "param", i, run.param[i], g->param[i], 1);
+        assert_near(g, "state 0", i, run.state[0][i], g->state[0][i], strcmp(g->plugin, "sgd") == 0 ? g->decay_matrix : 0);
+        assert_near(g, "state 1", i, run.state[1][i], g->state[1][i], 0);
+    }
+}
+END_TEST
+
+/* Where a shard is cut, and a loss scale of a power of two, change no bit. */
+START_TEST(cuts_and_loss_scale_change_nothing)
+{
+    const struct golden *g = &golden[_i];
+    const struct hd__component *c = load(g->plugin);
+    const void *settings = settings_for(c, g);
+    struct run whole, other;
+    start_run(&whole, c, settings);
+    train(&whole, g, 0);
+    for (int64_t cut = 0; cut <= COUNT; cut++) {
+        start_run(&other, c, settings);
+        other.cut = cut;
+        other.scale = 1024;
+        train(&other, g, 0);
+        ck_assert_mem_eq(whole.param, other.param, sizeof whole.param);
+        ck_assert_mem_eq(whole.state, other.state, sizeof whole.state);
+    }
+}
+END_TEST
+
+START_TEST(skip_writes_nothing)
+{
+    const struct golden *g = &golden[_i];
+    const struct hd__component *c = load(g->plugin);
+    struct run run, untouched;
+    start_run(&run, c, settings_for(c, g));
+    untouched = run;
+    train(&run, g, 1);
+    ck_assert_mem_eq(&run, &untouched, sizeof run);
+}
+END_TEST
+
+START_TEST(adamw_instruction)
+{
+    const struct hd__component *c = load("adamw");
+    void *settings = settings_of(c);
+    struct hd_attrs attrs = {.struct_size = sizeof attrs};
+    uint32_t op = 0;
+    ck_assert_int_eq(c->ops.optimizer.emit(settings, &op, &attrs, &err), HD_OK);
+    ck_assert_uint_eq(op, HD_OP_ADAMW);
+    ck_assert_double_eq(attrs.beta1, 0.9);
+    ck_assert_double_eq(attrs.beta2, 0.95);
+    ck_assert_double_eq(attrs.eps, 1e-8);
+    ck_assert_double_eq(attrs.clip, 1.0);
+    ck_assert_double_eq(c->ops.optimizer.learning_rate(settings), 3e-4);
+    ck_assert_double_eq(c->ops.optimizer.decay(settings, "w", 2), 0.1);
+    ck_assert_double_eq(c->ops.optimizer.decay(settings, "b", 1), 0.0);
+    ck_assert_int_eq(set(c, settings, "decay", "all"), HD_OK);
+    ck_assert_double_eq(c->ops.optimizer.decay(settings, "b", 1), 0.1);
+}
+END_TEST
+
+START_TEST(adamw_refuses_betas)
+{
+    static const struct {
+        const char *value, *says;
+    } bad[] = {
+        {"[0.9]", "optimizer.betas has 1 numbers, AdamW needs two"},
+        {"[0.9, 1.0]", "optimizer.betas: '1.0' is not a number from 0 up to but not 1"},
+        {"[0.9, many]", "optimizer.betas: 'many' is not a number"},
+    };
+    const struct hd__component *c = load("adamw");
+    void *settings = settings_of(c);
+    struct hd_attrs attrs = {.struct_size = sizeof attrs};
+    uint32_t op = 0;
+    ck_assert_int_eq(set(c, settings, "betas", bad[_i].value), HD_OK);
+    ck_assert_int_eq(c->ops.optimizer.emit(settings, &op, &attrs, &err), HD_E_INVALID);
+    ck_assert_msg(strstr(err.message, bad[_i].says) != NULL, "%s", err.message);
+    ck_assert_uint_eq(op, 0);
+}
+END_TEST
+
+START_TEST(sgd_instruction)
+{
+    const struct hd__component *c = load("sgd");
+    void *settings = settings_of(c);
+    struct hd_attrs attrs = {.struct_size = sizeof attrs};
+    uint32_t op = 0;
+    ck_assert_uint_eq(c->ops.optimizer.states(settings), 0);
+    set_number(c, settings, "momentum", 0.9);
+    ck_assert_uint_eq(c->ops.optimizer.states(settings), 1);
+    ck_assert_int_eq(c->ops.optimizer.emit(settings, &op, &attrs, &err), HD_OK);
+    ck_assert_uint_eq(op, HD_OP_SGD);
+    ck_assert_double_eq(attrs.beta1, 0.9);
+    ck_assert_double_eq(attrs.clip, 0.0);
+    ck_assert_double_eq(c->ops.optimizer.learning_rate(settings), 0.1);
+    set_number(c, settings, "weight_decay", 0.5);
+    ck_assert_double_eq(c->ops.optimizer.decay(settings, "b", 1), 0.5);
+    ck_assert_int_eq(set(c, settings, "decay", "matrices"), HD_OK);
+    ck_assert_double_eq(c->ops.optimizer.decay(settings, "b", 1), 0.0);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("optim");
+    TCase *c = tcase_create("optim");
+    int n = (int)HD__COUNT(golden);
+    tcase_add_checked_fixture(c, set_up, tear_down);
+    tcase_add_loop_test(c, step_is_pytorchs, 0, n);
+    tcase_add_loop_test(c, cuts_and_loss_scale_change_nothing, 0, n);
+    tcase_add_loop_test(c, skip_writes_nothing, 0, n);
+    tcase_add_test(c, adamw_instruction);
+    tcase_add_loop_test(c, adamw_refuses_betas, 0, 3);
+    tcase_add_test(c, sgd_instruction);
+    suite_add_tcase(suite, c);
+    SRunner *runner = srunner_create(suite);
+    srunner_run_all(runner, CK_NORMAL);
+    int failed = srunner_ntests_failed(runner);
+    srunner_free(runner);
+    return failed != 0;
+}
