@@ -2,8 +2,7 @@
  *
  * After this no one asks again how old a plugin is: a slot that its headers did not know is NULL, and a mandatory
  * slot is never NULL. Every refusal says which field, theirs, ours, and the fix. */
-#include <stdlib.h>
-
+#include "core/base/option.h"
 #include "core/plugin/plugin.h"
 
 #define END(type, field) (offsetof(type, field) + sizeof(((type *)0)->field))
@@ -119,60 +118,12 @@ static int32_t pick_component(const struct subject *s, const struct hd_plugin *p
 
 /* ---- options */
 
-struct ctype {
-    size_t size, align;
-};
-
-/* The C type that the core writes for an option; size 0 for an unknown type. */
-static struct ctype option_ctype(uint32_t type)
-{
-#define CTYPE(T) ((struct ctype){sizeof(T), _Alignof(T)})
-    switch (type) {
-    case HD_OPT_BOOL:
-    case HD_OPT_ENUM:
-        return CTYPE(int32_t);
-    case HD_OPT_INT:
-    case HD_OPT_SIZE:
-        return CTYPE(int64_t);
-    case HD_OPT_FLOAT:
-    case HD_OPT_DURATION:
-        return CTYPE(double);
-    case HD_OPT_STRING:
-        return CTYPE(const char *);
-    case HD_OPT_LIST:
-        return CTYPE(struct hd_list);
-    default:
-        return (struct ctype){0, 1};
-    }
-#undef CTYPE
-}
-
-static int32_t check_option(const struct subject *s, const struct hd_option *o, size_t settings_size, struct hd_error *err)
-{
-    struct ctype c = option_ctype(o->type);
-    if (!o->name || !o->name[0])
-        return refuse(s, err, "an option has no name");
-    if (!o->help)
-        return refuse(s, err, "option '%s' has no help: one line is mandatory", o->name);
-    if (!c.size)
-        return refuse(s, err, "option '%s' has type %u, which this heddle does not know (1 to %d)", o->name, o->type,
-                      HD_OPT_LIST);
-    if (o->offset > settings_size || settings_size - o->offset < c.size || o->offset % c.align)
-        return refuse(s, err,
-                      "option '%s': offset %zu with %zu bytes does not lie in the settings struct of %zu bytes (settings_size) "
-                      "or is misaligned: use offsetof, and the C type that heddle/plugin.h names for its type",
-                      o->name, o->offset, c.size, settings_size);
-    if (o->type == HD_OPT_ENUM && (!o->choices || !o->choices[0]))
-        return refuse(s, err, "option '%s' is an enum without choices: \"this|that\"", o->name);
-    if ((o->flags & HD_OPTION_REQUIRED) && o->value)
-        return refuse(s, err, "option '%s' is required, yet it has the default '%s'", o->name, o->value);
-    return HD_OK;
-}
-
 static int32_t normalise_options(struct hd__arena *arena, const struct subject *s, const struct hd_component *theirs,
                                  struct hd__component *out, struct hd_error *err)
 {
     struct hd_option *ours = hd__arena_alloc(arena, theirs->n_options * sizeof *ours);
+    struct hd__options table = {ours, theirs->n_options, sizeof *ours};
+    struct hd_error why = HD_ERROR_INIT;
     int32_t r;
     if (!theirs->n_options)
         return HD_OK;
@@ -181,14 +132,12 @@ static int32_t normalise_options(struct hd__arena *arena, const struct subject *
     if ((r = check_size(s, "struct hd_option", theirs->option_size, END(struct hd_option, offset), err)))
         return r;
     for (size_t i = 0; i < theirs->n_options; i++) {
-        const char *at = (const char *)theirs->options + i * theirs->option_size;
-        copy_sized(&ours[i], sizeof ours[i], at, theirs->option_size);
-        if ((r = check_option(s, &ours[i], theirs->settings_size, err)))
-            return r;
-        for (size_t j = 0; j < i; j++)
-            if (strcmp(ours[j].name, ours[i].name) == 0)
-                return refuse(s, err, "two options are called '%s'", ours[i].name);
+        copy_sized(&ours[i], sizeof ours[i], (const char *)theirs->options + i * theirs->option_size, theirs->option_size);
+        if (!ours[i].help)
+            return refuse(s, err, "option %s has no help: write one line", ours[i].name ? ours[i].name : "without a name");
     }
+    if (hd__options_check(&table, theirs->settings_size, &why))
+        return refuse(s, err, "its table of options is wrong: %s", why.message);
     out->options = ours;
     out->n_options = theirs->n_options;
     return HD_OK;

@@ -1,0 +1,57 @@
+#!/bin/sh
+# The command's shell: help, unknown commands, exit codes, `heddle plugins` and `heddle version`.
+# usage: command.sh HEDDLE FAULTY_PLUGINS
+set -u
+heddle=$1 faulty=$2
+export HEDDLE_PLUGIN_PATH=
+
+# try CODE TEXT ARGUMENTS...: runs heddle and compares the exit code and what it prints.
+try()
+{
+    code=$1 text=$2
+    shift 2
+    out=$("$heddle" "$@" 2>&1)
+    got=$?
+    [ $got -eq "$code" ] || { echo "heddle $*: exit $got instead of $code: $out" >&2; exit 1; }
+    case $out in
+    *"$text"*) ;;
+    *) echo "heddle $*: '$text' is not in: $out" >&2; exit 1 ;;
+    esac
+}
+
+try 2 "usage: heddle COMMAND"
+try 0 "usage: heddle COMMAND" --help
+try 0 "usage: heddle COMMAND" help
+try 2 "there is no command 'plugin': did you mean 'plugins'?" plugin
+try 2 "there is no command 'zzzzzzzzzz' (" zzzzzzzzzz
+try 2 "there is no command 'versio'" help versio
+try 0 "heddle 0." version
+try 0 '"abi": "1.' version --json
+try 0 "heddle 0." --version
+try 2 "it does not know '--jsn'" version --jsn
+
+# Every command that the overview lists has its help, both ways, with an example.
+commands=$("$heddle" help | sed -n 's/^  \([a-z]*\)  *.*/\1/p')
+[ -n "$commands" ] || exit 1
+for c in $commands; do
+    try 0 "example:" help "$c"
+    try 0 "usage: heddle $c" "$c" --help
+    try 0 "usage: heddle $c" "$c" -h
+done
+
+try 0 "AdamW" plugins
+try 0 "optim-adamw: AdamW" plugins optim-adamw
+try 0 "weight_decay" plugins optim-adamw
+try 0 '"name": "weight_decay"' plugins optim-adamw --json
+try 0 '"usable": true' plugins --json
+try 2 "there is no plugin 'optim-adam': did you mean 'optim-adamw'?" plugins optim-adam
+try 2 "it does not know 'two'" plugins one two
+try 2 "it does not know '--all'" plugins --all
+
+export HEDDLE_PLUGIN_PATH="$faulty"
+try 0 "wrong magic" plugins
+try 0 "wrong magic" plugins optim-magic
+try 0 '"reason": "plugin optim-probe cannot be used on this machine: no unicorn in slot 7"' plugins --json
+
+export HEDDLE_PLUGIN_PATH=/no/such/folder
+try 2 "HEDDLE_PLUGIN_PATH: '/no/such/folder' is not a folder" plugins
