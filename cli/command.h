@@ -26,6 +26,7 @@ struct hd__command {
     X(explain)          \
     X(check)            \
     X(plugins)          \
+    X(bench)            \
     X(version)
 
 #define HD__DECLARE_COMMAND(name) extern const struct hd__command hd__command_##name;

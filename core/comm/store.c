@@ -516,6 +516,10 @@ static int32_t local_barrier(struct hd_store *s, const char *name, double deadli
                            (int)(count % (uint64_t)s->size), s->size);
         memcpy(&count, hd__kv_get(&s->space->kv, key, strlen(key))->value, sizeof count);
     }
+    if (code != HD_OK && count < goal) { /* not here any more */
+        count--;
+        hd__kv_put(&s->space->kv, key, strlen(key), &count, sizeof count);
+    }
     pthread_mutex_unlock(&s->space->lock);
     return code;
 }

@@ -1,0 +1,308 @@
+/* heddle bench: transports side by side, in the columns of nccl-tests. */
+#include <jansson.h>
+#include <stdlib.h>
+
+#include "cli/command.h"
+#include "core/base/base.h"
+#include "core/base/option.h"
+#include "core/comm/bench.h"
+#include "core/comm/host.h"
+
+enum { COMMS_MAX = 8, SETS_MAX = 32 };
+
+struct arguments {
+    struct hd__bench bench;
+    const char *comm[COMMS_MAX], *set[SETS_MAX];
+    int comms, sets, json;
+};
+
+struct output {
+    const struct arguments *a;
+    const char *comm;
+    json_t *rows;
+    uint64_t errors;
+};
+
+/* ---- the command line */
+
+static int parse_size(const char *text, uint64_t *out)
+{
+    char *end;
+    double v = strtod(text, &end);
+    static const char units[] = "KMGT";
+    const char *unit = *end ? strchr(units, *end & ~0x20) : NULL;
+    if (unit && *unit) {
+        for (const char *u = units; u <= unit; u++)
+            v *= 1024;
+        end++;
+    }
+    if (end == text || *end || v < 1 || v > 1e13)
+        return 0;
+    *out = (uint64_t)v;
+    return 1;
+}
+
+static int parse_count(const char *text, uint32_t least, uint32_t *out)
+{
+    char *end;
+    unsigned long v = strtoul(text, &end, 10);
+    if (end == text || *end || v < least || v > 1000000000)
+        return 0;
+    *out = (uint32_t)v;
+    return 1;
+}
+
+static int parse_dtype(const char *text, uint32_t *out)
+{
+    static const struct {
+        const char *name;
+        uint32_t dtype;
+    } also[] = {{"float", HD_F32}, {"half", HD_F16}, {"bfloat16", HD_BF16}, {"double", HD_F64}};
+    for (uint32_t d = HD_F32; d <= HD_U8; d++)
+        if (strcmp(text, hd_dtype_name(d)) == 0) {
+            *out = d;
+            return 1;
+        }
+    for (size_t i = 0; i < HD__COUNT(also); i++)
+        if (strcmp(text, also[i].name) == 0) {
+            *out = also[i].dtype;
+            return 1;
+        }
+    return 0;
+}
+
+/* Cuts "a,b" in place. */
+static int split(char *text, const char **out, int most)
+{
+    int n = 0;
+    for (char *word = strtok(text, ","); word; word = strtok(NULL, ",")) {
+        if (n == most)
+            return -1;
+        out[n++] = word;
+    }
+    return n;
+}
+
+static int parse_ops(char *text, struct hd__bench *b)
+{
+    const char *names[HD__BENCH_OP_COUNT];
+    int n = split(text, names, HD__BENCH_OP_COUNT);
+    b->n_ops = 0;
+    for (int i = 0; i < n; i++) {
+        int32_t op = hd__bench_op_find(names[i]);
+        if (op < 0)
+            return 0;
+        b->ops[b->n_ops++] = (uint32_t)op;
+    }
+    return n > 0;
+}
+
+static int parse_value(struct arguments *a, const char *option, char *value)
+{
+    struct hd__bench *b = &a->bench;
+    uint32_t n = 0;
+    char *end;
+    if (strcmp(option, "--comm") == 0)
+        return (a->comms = split(value, a->comm, COMMS_MAX)) > 0;
+    if (strcmp(option, "--op") == 0)
+        return parse_ops(value, b);
+    if (strcmp(option, "--ranks") == 0)
+        return parse_count(value, 1, &n) && n <= 1024 && (b->ranks = (int32_t)n) > 0;
+    if (strcmp(option, "-b") == 0)
+        return parse_size(value, &b->first);
+    if (strcmp(option, "-e") == 0)
+        return parse_size(value, &b->last);
+    if (strcmp(option, "-f") == 0)
+        return (b->factor = strtod(value, &end)) > 1 && !*end;
+    if (strcmp(option, "-n") == 0)
+        return parse_count(value, 1, &b->iterations);
+    if (strcmp(option, "-w") == 0)
+        return parse_count(value, 0, &b->warmup);
+    if (strcmp(option, "-d") == 0)
+        return parse_dtype(value, &b->dtype);
+    if (strcmp(option, "--timeout") == 0)
+        return (b->timeout = strtod(value, &end)) > 0 && !*end;
+    return strchr(value, '=') && a->sets < SETS_MAX && (a->set[a->sets++] = value) != NULL; /* --set */
+}
+
+static int parse(int argc, char **argv, struct arguments *a)
+{
+    static const char *const with_value[] = {"--comm", "--op", "--ranks",   "-b",   "-e", "-f",
+                                             "-n",     "-w",   "-d", "--timeout", "--set"};
+    for (int i = 1; i < argc; i++) {
+        int known = 0;
+        if (strcmp(argv[i], "--json") == 0)
+            known = a->json = 1;
+        else if (strcmp(argv[i], "--in-place") == 0)
+            known = a->bench.in_place = 1;
+        else if (strcmp(argv[i], "--plain") == 0)
+            known = a->bench.plain = 1;
+        for (size_t k = 0; !known && k < HD__COUNT(with_value); k++)
+            if (strcmp(argv[i], with_value[k]) == 0) {
+                known = 1;
+                if (i + 1 == argc)
+                    return hd__refuse_usage(&hd__command_bench, "%s wants a value", argv[i]);
+                char *value = hd__strdup(argv[i + 1]); /* kept: options point into it */
+                if (!parse_value(a, argv[i], value))
+                    return hd__refuse_usage(&hd__command_bench, "%s %s is not understood", argv[i], argv[i + 1]);
+                i++;
+            }
+        if (!known)
+            return hd__refuse_usage(&hd__command_bench, "there is no option %s", argv[i]);
+    }
+    if (a->bench.last < a->bench.first)
+        return hd__refuse_usage(&hd__command_bench, "-e is below -b");
+    return HD__EXIT_DONE;
+}
+
+/* ---- output */
+
+static void print_head(const struct arguments *a)
+{
+    printf("# %d ranks, %s, %s, %s; time: median over batches of the mean of calls back to back, the slowest rank\n",
+           a->bench.ranks, hd_dtype_name(a->bench.dtype), a->bench.in_place ? "in place" : "out of place",
+           a->bench.plain ? "buffers of the caller" : "buffers of the transport");
+    printf("# %-6s %-14s %12s %12s %6s %6s %10s %10s %9s %9s %7s\n", "comm", "op", "size", "count", "type", "redop", "time",
+           "p99", "algbw", "busbw", "#wrong");
+    printf("# %-6s %-14s %12s %12s %6s %6s %10s %10s %9s %9s\n", "", "", "(B)", "(elements)", "", "", "(us)", "(us)",
+           "(GB/s)", "(GB/s)");
+}
+
+static void on_row(void *user, const struct hd__bench_row *r)
+{
+    struct output *o = user;
+    const struct hd__bench *b = &o->a->bench;
+    int reduces = r->op == HD__BENCH_ALL_REDUCE || r->op == HD__BENCH_REDUCE || r->op == HD__BENCH_REDUCE_SCATTER;
+    o->errors += r->errors;
+    if (!o->a->json) {
+        printf("  %-6s %-14s %12llu %12llu %6s %6s %10.2f %10.2f %9.3f %9.3f %7llu\n", o->comm, hd__bench_op_name(r->op),
+               (unsigned long long)r->bytes, (unsigned long long)r->count, hd_dtype_name(b->dtype),
+               reduces ? "sum" : "none", r->time_us, r->p99_us, r->algbw, r->busbw, (unsigned long long)r->errors);
+        fflush(stdout);
+        return;
+    }
+    json_array_append_new(
+        o->rows, json_pack("{s:s, s:s, s:i, s:I, s:s, s:b, s:f, s:f, s:f, s:f, s:I}", "comm", o->comm, "op",
+                           hd__bench_op_name(r->op), "ranks", (int)b->ranks, "bytes", (json_int_t)r->bytes, "dtype",
+                           hd_dtype_name(b->dtype), "in_place", (int)r->in_place, "time_us", r->time_us, "p99_us",
+                           r->p99_us, "algbw_gbs", r->algbw, "busbw_gbs", r->busbw, "errors", (json_int_t)r->errors));
+}
+
+/* ---- transports */
+
+static int32_t parse_settings(const struct arguments *a, const struct hd__component *c, void *settings,
+                              struct hd__arena *arena, struct hd_error *err)
+{
+    struct hd__options table = {c->options, c->n_options, sizeof(struct hd_option)};
+    int32_t code = hd__options_defaults(&table, settings, arena, err);
+    for (int i = 0; i < a->sets && code == HD_OK; i++) {
+        char name[128];
+        const char *eq = strchr(a->set[i], '=');
+        snprintf(name, sizeof name, "%.*s", (int)(eq - a->set[i]), a->set[i]);
+        int64_t at = hd__option_find(&table, name);
+        if (at < 0)
+            return hd_fail(err, HD_E_INVALID, "comm-%s has no option %s (`heddle plugins comm-%s`)", c->name, name, c->name);
+        struct hd_option option = hd__option_at(&table, (size_t)at);
+        struct hd_error why = HD_ERROR_INIT;
+        code = hd__option_parse(&option, eq + 1, settings, arena, &why);
+        if (code != HD_OK)
+            hd_fail(err, code, "%s: %s", name, why.message);
+    }
+    return code;
+}
+
+struct transport {
+    const struct hd__component *component;
+    void *settings;
+};
+
+static int32_t find_transports(const struct arguments *a, struct hd__plugins *plugins, struct hd__arena *arena,
+                               struct transport *out, struct hd_error *err)
+{
+    int32_t code = hd__plugins_add_default_folders(plugins, err);
+    for (int i = 0; i < a->comms && code == HD_OK; i++) {
+        code = hd__plugin_find(plugins, HD_KIND_COMM, a->comm[i], &out[i].component, err);
+        if (code == HD_OK)
+            code = hd__plugin_probe(plugins, out[i].component, err);
+        if (code != HD_OK)
+            break;
+        out[i].settings = hd__arena_alloc(arena, HD__MAX(out[i].component->settings_size, (size_t)1));
+        code = parse_settings(a, out[i].component, out[i].settings, arena, err);
+    }
+    return code;
+}
+
+static int measure_all(struct arguments *a, const struct transport *transports)
+{
+    struct output o = {.a = a, .rows = json_array()};
+    struct hd_error err = HD_ERROR_INIT;
+    int32_t code = HD_OK;
+    if (!a->json)
+        print_head(a);
+    for (int i = 0; i < a->comms && code == HD_OK; i++) {
+        o.comm = a->comm[i];
+        a->bench.component = transports[i].component;
+        a->bench.settings = transports[i].settings;
+        code = hd__bench_run(&a->bench, on_row, &o, &err);
+    }
+    if (a->json) {
+        json_t *root = json_pack("{s:O}", "rows", o.rows);
+        json_dumpf(root, stdout, JSON_INDENT(2) | JSON_REAL_PRECISION(6));
+        putchar('\n');
+        json_decref(root);
+    }
+    json_decref(o.rows);
+    if (code != HD_OK)
+        fprintf(stderr, "heddle bench: %s\n", err.message);
+    else if (o.errors)
+        fprintf(stderr, "heddle bench: %llu results are wrong\n", (unsigned long long)o.errors);
+    return code != HD_OK || o.errors ? HD__EXIT_FAILED : HD__EXIT_DONE;
+}
+
+static int run(int argc, char **argv)
+{
+    struct arguments a = {.comm = {"shm"}, .comms = 1};
+    struct transport transports[COMMS_MAX];
+    struct hd_error err = HD_ERROR_INIT;
+    struct hd__arena arena = {0};
+    a.bench = (struct hd__bench){.ranks = 2, .dtype = HD_F32, .first = 8, .last = 128u << 20, .factor = 2, .warmup = 5,
+                                 .timeout = 60, .n_ops = 3,
+                                 .ops = {HD__BENCH_ALL_REDUCE, HD__BENCH_REDUCE_SCATTER, HD__BENCH_ALL_GATHER}};
+    int code = parse(argc, argv, &a);
+    if (code != HD__EXIT_DONE)
+        return code;
+    struct hd__plugins *plugins = hd__plugins_create(hd__comm_host());
+    if (find_transports(&a, plugins, &arena, transports, &err) != HD_OK) {
+        fprintf(stderr, "heddle bench: %s\n", err.message);
+        code = HD__EXIT_REFUSED;
+    } else {
+        code = measure_all(&a, transports);
+    }
+    hd__arena_free(&arena);
+    hd__plugins_destroy(plugins);
+    return code;
+}
+
+const struct hd__command hd__command_bench = {
+    .name = "bench",
+    .usage = "[--comm NAME,...] [--op NAME,...] [--ranks N] [-b SIZE] [-e SIZE] [-f FACTOR] [-n CALLS] [-w CALLS]\n"
+             "             [-d DTYPE] [--in-place] [--plain] [--set OPTION=VALUE] [--timeout SECONDS] [--json]",
+    .summary = "measure transports, in the columns of nccl-tests",
+    .help = "  --comm NAME,...      transports, one after the other (shm)\n"
+            "  --op NAME,...        all_reduce, reduce_scatter, all_gather, broadcast, reduce, all_to_all, sendrecv, barrier\n"
+            "  --ranks N            processes, started here, each on a core while there are enough (2)\n"
+            "  -b, -e SIZE          first and last size: 8, 64K, 128M (K = 1024); of the larger buffer of the operation\n"
+            "  -f FACTOR            from one size to the next (2)\n"
+            "  -n CALLS, -w CALLS   timed calls a size (by size), warm-up calls (5)\n"
+            "  -d DTYPE             fp32, bf16, fp16, fp64, int32, uint8\n"
+            "  --in-place           send and receive buffer are one\n"
+            "  --plain              buffers outside the transport's memory\n"
+            "  --set OPTION=VALUE   an option of the transport\n"
+            "  --timeout SECONDS    the longest wait (60)\n"
+            "  --json               one object with `rows`\n"
+            "\n"
+            "Every result is checked; wrong elements are counted, and make the command fail.\n"
+            "busbw: algbw times 2(n-1)/n for all_reduce, (n-1)/n for reduce_scatter, all_gather and all_to_all, else 1.\n",
+    .example = "  heddle bench --comm shm --op all_reduce,all_gather --ranks 2 -b 8 -e 128M -f 4\n",
+    .run = run,
+};

@@ -1,0 +1,131 @@
+/* Starting the ranks of a bench and collecting what they measure. */
+#include "core/comm/bench.h"
+
+#include <errno.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "core/comm/store.h"
+
+static const char *const op_names[] = {
+#define OP_NAME(constant, value, name, coll, parts, factor) [value] = name,
+    HD__BENCH_OPS(OP_NAME)
+#undef OP_NAME
+};
+
+const char *hd__bench_op_name(uint32_t op)
+{
+    return op_names[op];
+}
+
+int32_t hd__bench_op_find(const char *name)
+{
+    for (int32_t i = 0; i < HD__BENCH_OP_COUNT; i++)
+        if (strcmp(op_names[i], name) == 0)
+            return i;
+    return -1;
+}
+
+/* Rank r runs on the r-th core that we may use, round and round: migrations are noise. */
+static void pin(int32_t rank)
+{
+    cpu_set_t all, one;
+    if (sched_getaffinity(0, sizeof all, &all) != 0)
+        return;
+    int32_t want = rank % CPU_COUNT(&all);
+    for (int c = 0; c < CPU_SETSIZE; c++)
+        if (CPU_ISSET(c, &all) && want-- == 0) {
+            CPU_ZERO(&one);
+            CPU_SET(c, &one);
+            sched_setaffinity(0, sizeof one, &one);
+            return;
+        }
+}
+
+static int rank_main(const struct hd__bench *bench, int32_t rank, uint16_t port, const uint8_t *secret,
+                     struct hd__bench_board *boards, int out)
+{
+    struct hd_error err = HD_ERROR_INIT;
+    struct hd_store *store = NULL;
+    struct hd__store_options o = {
+        .host = "127.0.0.1", .port = port, .rank = rank, .size = bench->ranks, .dead_after = bench->timeout};
+    memcpy(o.secret, secret, sizeof o.secret);
+    pin(rank);
+    int32_t code = hd__store_connect(&o, hd__now() + bench->timeout, &store, &err);
+    if (code == HD_OK)
+        code = hd__bench_rank(bench, rank, store, boards, out, &err);
+    if (code != HD_OK)
+        fprintf(stderr, "heddle bench: rank %d: %s\n", rank, err.message);
+    hd__store_close(store);
+    return code != HD_OK;
+}
+
+static int read_all(int fd, void *data, size_t bytes)
+{
+    for (size_t at = 0; at < bytes;) {
+        ssize_t got = read(fd, (uint8_t *)data + at, bytes - at);
+        if (got == 0 || (got < 0 && errno != EINTR))
+            return -1;
+        at += got > 0 ? (size_t)got : 0;
+    }
+    return 0;
+}
+
+/* Waits for all; a rank that failed ends the others through the transport, or by us. */
+static int join_ranks(const struct hd__bench *bench, const pid_t *pids)
+{
+    int bad = 0, status;
+    for (int32_t left = bench->ranks; left > 0; left--) {
+        pid_t pid = waitpid(-1, &status, 0);
+        if (pid < 0)
+            return -1;
+        if (WIFEXITED(status) && WEXITSTATUS(status) == 0)
+            continue;
+        for (int32_t r = 0; r < bench->ranks; r++)
+            if (pids[r] == pid && WIFSIGNALED(status))
+                fprintf(stderr, "heddle bench: rank %d was ended by signal %d\n", r, WTERMSIG(status));
+        bad++;
+    }
+    return bad;
+}
+
+int32_t hd__bench_run(const struct hd__bench *bench, void (*row)(void *user, const struct hd__bench_row *row),
+                      void *user, struct hd_error *err)
+{
+    struct hd__server_options options = {
+        .address = "127.0.0.1", .size = bench->ranks, .rank = -1, .dead_after = bench->timeout};
+    struct hd__server *server;
+    struct hd__bench_row r;
+    int pipes[2];
+    size_t bytes = (size_t)bench->ranks * sizeof(struct hd__bench_board);
+    struct hd__bench_board *boards =
+        mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (boards == MAP_FAILED || pipe(pipes) != 0)
+        return hd_fail(err, HD_E_IO, "bench cannot start: %s", strerror(errno));
+    hd__secret_make(options.secret);
+    int32_t code = hd__server_open(&options, &server, err);
+    if (code != HD_OK)
+        return code;
+    pid_t *pids = hd__alloc((size_t)bench->ranks * sizeof *pids);
+    fflush(NULL);
+    for (int32_t k = 0; k < bench->ranks; k++)
+        if ((pids[k] = fork()) == 0) {
+            prctl(PR_SET_PDEATHSIG, SIGKILL);
+            close(pipes[0]);
+            _exit(rank_main(bench, k, hd__server_port(server), options.secret, boards, pipes[1]));
+        }
+    close(pipes[1]);
+    while (read_all(pipes[0], &r, sizeof r) == 0)
+        row(user, &r);
+    close(pipes[0]);
+    int bad = join_ranks(bench, pids);
+    hd__server_close(server);
+    munmap(boards, bytes);
+    free(pids);
+    return bad ? hd_fail(err, HD_E_PEER, "%d of %d ranks failed", bad, bench->ranks) : HD_OK;
+}

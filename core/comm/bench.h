@@ -1,0 +1,77 @@
+/* core/comm/bench: measures a transport's operations the way nccl-tests does, every result checked.
+ *
+ * Ranks are forked; each opens the transport, takes its buffers from the transport's memory where there is any, and
+ * runs every operation at every size. Times are of calls made back to back: the mean of a batch, of its slowest rank;
+ * the median over batches. Sizes are nccl-tests': the larger of send and receive buffer. Bandwidths are in 10^9 bytes
+ * a second: algbw = bytes / time, busbw = algbw x the share of the data that must cross between ranks. */
+#ifndef HD_CORE_COMM_BENCH_H
+#define HD_CORE_COMM_BENCH_H
+
+#include "core/plugin/plugin.h"
+
+/* X(constant, value, name, collective or 0, parts of the buffer (0: n, one a member), bus factor of n) */
+#define HD__BENCH_OPS(X)                                                                     \
+    X(HD__BENCH_ALL_REDUCE, 0, "all_reduce", HD_COLL_ALL_REDUCE, 1, 2.0 * (n - 1) / n)       \
+    X(HD__BENCH_REDUCE_SCATTER, 1, "reduce_scatter", HD_COLL_REDUCE_SCATTER, 0, (n - 1) / n) \
+    X(HD__BENCH_ALL_GATHER, 2, "all_gather", HD_COLL_ALL_GATHER, 0, (n - 1) / n)             \
+    X(HD__BENCH_BROADCAST, 3, "broadcast", HD_COLL_BROADCAST, 1, 1.0)                        \
+    X(HD__BENCH_REDUCE, 4, "reduce", HD_COLL_REDUCE, 1, 1.0)                                 \
+    X(HD__BENCH_ALL_TO_ALL, 5, "all_to_all", HD_COLL_ALL_TO_ALL, 0, (n - 1) / n)             \
+    X(HD__BENCH_SENDRECV, 6, "sendrecv", 0, 1, 1.0)                                          \
+    X(HD__BENCH_BARRIER, 7, "barrier", HD_COLL_BARRIER, 1, 0.0)
+
+enum {
+#define HD__BENCH_ENUM(constant, value, name, coll, parts, factor) constant = value,
+    HD__BENCH_OPS(HD__BENCH_ENUM)
+#undef HD__BENCH_ENUM
+    HD__BENCH_OP_COUNT
+};
+
+struct hd__bench {
+    const struct hd__component *component;
+    const void *settings; /* the component's, parsed */
+    int32_t ranks;
+    uint32_t dtype;
+    uint64_t first, last; /* bytes; inclusive */
+    double factor;        /* from one size to the next, above 1 */
+    uint32_t iterations;  /* calls timed a size; 0: by size, as many as give a steady median */
+    uint32_t warmup;
+    int32_t in_place;
+    int32_t plain; /* 1: buffers outside the transport's memory */
+    double timeout;
+    uint32_t n_ops;
+    uint32_t ops[HD__BENCH_OP_COUNT];
+};
+
+struct hd__bench_row {
+    uint32_t op;
+    int32_t in_place;
+    uint64_t bytes, count; /* count: elements of one rank's part */
+    double time_us, p99_us, algbw, busbw;
+    uint64_t errors; /* elements that were wrong, over all ranks */
+};
+
+const char *hd__bench_op_name(uint32_t op);
+int32_t hd__bench_op_find(const char *name); /* -1 if unknown */
+
+/* Calls `row` for each row, in order. A rank that fails says why on stderr. */
+int32_t hd__bench_run(const struct hd__bench *bench, void (*row)(void *user, const struct hd__bench_row *row),
+                      void *user, struct hd_error *err);
+
+/* ---- inside: one rank's work (bench_rank.c) */
+#define HD__BENCH_BATCHES 21
+#define HD__BENCH_SINGLES 1000
+
+/* Shared by the ranks of a run, one per rank. */
+struct hd__bench_board {
+    double batch[HD__BENCH_BATCHES];
+    float single[HD__BENCH_SINGLES];
+    uint64_t errors;
+};
+
+struct hd_store;
+/* Runs everything; rank 0 writes rows to `out`. */
+int32_t hd__bench_rank(const struct hd__bench *bench, int32_t rank, struct hd_store *store,
+                       struct hd__bench_board *boards, int out, struct hd_error *err);
+
+#endif

@@ -1,0 +1,415 @@
+/* The rendezvous: keys, barriers, refusals, deaths; and its parser against noise. */
+#include <arpa/inet.h>
+#include <check.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "core/base/base.h"
+#include "core/comm/liveness.h"
+#include "core/comm/store.h"
+#include "core/comm/wire.h"
+
+static struct hd__server *server;
+static struct hd__server_options server_options;
+
+static void serve(int32_t size, double dead_after)
+{
+    struct hd_error err = HD_ERROR_INIT;
+    server_options = (struct hd__server_options){.address = "127.0.0.1", .size = size, .rank = -1, .dead_after = dead_after};
+    hd__secret_make(server_options.secret);
+    ck_assert_msg(hd__server_open(&server_options, &server, &err) == HD_OK, "%s", err.message);
+}
+
+static struct hd__store_options client_options(int32_t rank)
+{
+    struct hd__store_options o = {.host = "127.0.0.1",
+                                  .port = hd__server_port(server),
+                                  .rank = rank,
+                                  .size = server_options.size,
+                                  .dead_after = server_options.dead_after};
+    memcpy(o.secret, server_options.secret, sizeof o.secret);
+    return o;
+}
+
+static struct hd_store *join(int32_t rank)
+{
+    struct hd_error err = HD_ERROR_INIT;
+    struct hd__store_options o = client_options(rank);
+    struct hd_store *store = NULL;
+    ck_assert_msg(hd__store_connect(&o, hd__now() + 10, &store, &err) == HD_OK, "%s", err.message);
+    return store;
+}
+
+/* ---- keys, the same over sockets (_i = 0) and inside one process (_i = 1) */
+
+static struct hd__space *space;
+
+static void open_two(int local, struct hd_store *store[2])
+{
+    if (!local)
+        serve(2, 10);
+    else
+        space = hd__space_create(2);
+    for (int r = 0; r < 2; r++)
+        store[r] = local ? hd__store_local(space, r) : join(r);
+}
+
+static void close_two(int local, struct hd_store *store[2])
+{
+    hd__store_close(store[0]);
+    hd__store_close(store[1]);
+    if (local)
+        hd__space_destroy(space);
+    else
+        hd__server_close(server);
+}
+
+START_TEST(put_and_get)
+{
+    struct hd_store *store[2];
+    struct hd_error err = HD_ERROR_INIT;
+    static uint8_t big[WIRE_VALUE_MAX + 1], got[WIRE_VALUE_MAX];
+    size_t bytes = sizeof got;
+    open_two(_i, store);
+    for (size_t i = 0; i < sizeof big; i++)
+        big[i] = (uint8_t)(i * 7);
+    ck_assert_int_eq(hd__store_put(store[0], "a/b", big, WIRE_VALUE_MAX, &err), HD_OK);
+    ck_assert_int_eq(hd__store_get(store[1], "a/b", got, &bytes, hd__now() + 5, &err), HD_OK);
+    ck_assert_uint_eq(bytes, WIRE_VALUE_MAX);
+    ck_assert(memcmp(got, big, bytes) == 0);
+    ck_assert_int_eq(hd__store_put(store[0], "a/b", "x", 1, &err), HD_OK); /* replaced */
+    bytes = sizeof got;
+    ck_assert_int_eq(hd__store_get(store[1], "a/b", got, &bytes, hd__now() + 5, &err), HD_OK);
+    ck_assert(bytes == 1 && got[0] == 'x');
+    ck_assert_int_eq(hd__store_put(store[1], "empty", NULL, 0, &err), HD_OK);
+    ck_assert_int_eq(hd__store_get(store[0], "empty", got, &bytes, hd__now() + 5, &err), HD_OK);
+    ck_assert_uint_eq(bytes, 0);
+    bytes = 3;
+    ck_assert_int_eq(hd__store_put(store[0], "four", "four", 4, &err), HD_OK);
+    ck_assert_int_eq(hd__store_get(store[0], "four", got, &bytes, hd__now() + 5, &err), HD_E_INVALID);
+    ck_assert_int_eq(hd__store_put(store[0], "big", big, sizeof big, &err), HD_E_INVALID);
+    ck_assert_int_eq(hd__store_put(store[0], "", "x", 1, &err), HD_E_INVALID);
+    bytes = sizeof got;
+    ck_assert_int_eq(hd__store_get(store[0], "never", got, &bytes, hd__now() + 0.05, &err), HD_E_TIMEOUT);
+    ck_assert_ptr_nonnull(strstr(err.message, "never"));
+    close_two(_i, store);
+}
+END_TEST
+
+static void *put_later(void *arg)
+{
+    struct hd_error err = HD_ERROR_INIT;
+    usleep(30000);
+    return (void *)(intptr_t)hd__store_put(arg, "later", "value", 5, &err);
+}
+
+START_TEST(get_waits)
+{
+    struct hd_store *store[2];
+    struct hd_error err = HD_ERROR_INIT;
+    pthread_t thread;
+    void *code;
+    char got[16];
+    size_t bytes = sizeof got;
+    open_two(_i, store);
+    pthread_create(&thread, NULL, put_later, store[1]);
+    ck_assert_int_eq(hd__store_get(store[0], "later", got, &bytes, hd__now() + 20, &err), HD_OK);
+    ck_assert(bytes == 5 && memcmp(got, "value", 5) == 0);
+    pthread_join(thread, &code);
+    ck_assert_ptr_null(code);
+    close_two(_i, store);
+}
+END_TEST
+
+static void *three_barriers(void *arg)
+{
+    struct hd_error err = HD_ERROR_INIT;
+    intptr_t code = HD_OK;
+    for (int i = 0; i < 3 && code == HD_OK; i++)
+        code = hd__store_barrier(arg, "again", hd__now() + 20, &err);
+    return (void *)code;
+}
+
+START_TEST(barriers)
+{
+    struct hd_store *store[2];
+    struct hd_error err = HD_ERROR_INIT;
+    pthread_t thread;
+    void *code;
+    open_two(_i, store);
+    pthread_create(&thread, NULL, three_barriers, store[1]);
+    ck_assert_ptr_null(three_barriers(store[0]));
+    pthread_join(thread, &code);
+    ck_assert_ptr_null(code);
+    ck_assert_int_eq(hd__store_barrier(store[0], "alone", hd__now() + 0.05, &err), HD_E_TIMEOUT);
+    if (!_i)
+        ck_assert_msg(strstr(err.message, "rank 1") != NULL, "%s", err.message);
+    close_two(_i, store);
+}
+END_TEST
+
+START_TEST(aborts)
+{
+    struct hd_store *store[2];
+    struct hd_error err = HD_ERROR_INIT;
+    char got[8];
+    size_t bytes = sizeof got;
+    int32_t rank = -1;
+    open_two(_i, store);
+    ck_assert_int_eq(hd__live_dead(hd__store_live(store[1]), &rank, &err), HD_OK);
+    hd__store_abort(store[0], "no more data");
+    ck_assert_int_eq(hd__store_get(store[1], "never", got, &bytes, hd__now() + 20, &err), HD_E_PEER);
+    ck_assert_int_eq(hd__live_dead(hd__store_live(store[1]), &rank, &err), HD_E_CANCELLED);
+    ck_assert_int_eq(rank, 0);
+    ck_assert_msg(strstr(err.message, "no more data") != NULL, "%s", err.message);
+    close_two(_i, store);
+}
+END_TEST
+
+/* ---- refusals */
+
+START_TEST(strangers)
+{
+    struct hd_error err = HD_ERROR_INIT;
+    struct hd_store *store = NULL, *one;
+    serve(2, 10);
+    one = join(1);
+    struct hd__store_options o = client_options(0);
+    o.secret[15] ^= 1;
+    ck_assert_int_eq(hd__store_connect(&o, hd__now() + 5, &store, &err), HD_E_INVALID);
+    ck_assert_msg(strstr(err.message, "secret") != NULL, "%s", err.message);
+    o = client_options(1);
+    ck_assert_int_eq(hd__store_connect(&o, hd__now() + 5, &store, &err), HD_E_INVALID);
+    ck_assert_msg(strstr(err.message, "rank 1 has connected before") != NULL, "%s", err.message);
+    o = client_options(2);
+    ck_assert_int_eq(hd__store_connect(&o, hd__now() + 5, &store, &err), HD_E_INVALID);
+    o = client_options(0);
+    o.size = 3;
+    ck_assert_int_eq(hd__store_connect(&o, hd__now() + 5, &store, &err), HD_E_INVALID);
+    ck_assert_msg(strstr(err.message, "2 ranks here and 3 there") != NULL, "%s", err.message);
+    o = client_options(0);
+    ck_assert_int_eq(hd__store_connect(&o, hd__now() + 5, &store, &err), HD_OK);
+    hd__store_close(store);
+    hd__store_close(one);
+    hd__server_close(server);
+    ck_assert_int_eq(hd__store_connect(&o, hd__now() + 0.1, &store, &err), HD_E_IO); /* nobody listens */
+}
+END_TEST
+
+START_TEST(secrets)
+{
+    uint8_t a[HD__SECRET_BYTES], b[HD__SECRET_BYTES];
+    char text[33];
+    hd__secret_make(a);
+    hd__secret_text(a, text);
+    ck_assert(hd__secret_parse(text, b) && memcmp(a, b, sizeof a) == 0);
+    text[3] = 'g';
+    ck_assert(!hd__secret_parse(text, b));
+    ck_assert(!hd__secret_parse("00", b));
+}
+END_TEST
+
+/* ---- death */
+
+static pid_t child(void (*body)(void))
+{
+    pid_t pid = fork();
+    if (pid == 0) {
+        body();
+        _exit(0);
+    }
+    return pid;
+}
+
+static void join_and_sleep(void)
+{
+    struct hd_store *store = join(1);
+    struct hd_error err = HD_ERROR_INIT;
+    hd__store_put(store, "here", "", 0, &err);
+    for (;;)
+        pause();
+}
+
+static void join_and_leave(void)
+{
+    hd__store_close(join(1));
+}
+
+static void await_here(struct hd_store *store)
+{
+    struct hd_error err = HD_ERROR_INIT;
+    size_t bytes = 0;
+    ck_assert_int_eq(hd__store_get(store, "here", NULL, &bytes, hd__now() + 10, &err), HD_OK);
+}
+
+/* _i: 0 killed, 1 stopped */
+START_TEST(a_death_is_told)
+{
+    struct hd_error err = HD_ERROR_INIT;
+    int32_t rank = -1, status;
+    size_t bytes = 0;
+    serve(2, _i ? 0.5 : 30);
+    struct hd_store *store = join(0);
+    pid_t pid = child(join_and_sleep);
+    await_here(store);
+    kill(pid, _i ? SIGSTOP : SIGKILL);
+    ck_assert_int_eq(hd__store_get(store, "never", NULL, &bytes, hd__now() + 30, &err), HD_E_PEER);
+    ck_assert_int_eq(hd__live_dead(hd__store_live(store), &rank, &err), HD_E_PEER);
+    ck_assert_int_eq(rank, 1);
+    ck_assert_msg(strstr(err.message, "rank 1 died") != NULL, "%s", err.message);
+    kill(pid, SIGKILL);
+    waitpid(pid, &status, 0);
+    hd__store_close(store);
+    hd__server_close(server);
+}
+END_TEST
+
+START_TEST(leaving_is_no_death)
+{
+    int status;
+    struct hd_error err = HD_ERROR_INIT;
+    serve(2, 10);
+    struct hd_store *store = join(0);
+    pid_t pid = child(join_and_leave);
+    waitpid(pid, &status, 0);
+    ck_assert_int_eq(hd__store_put(store, "k", "v", 1, &err), HD_OK); /* the server has seen all before this */
+    ck_assert_int_eq(hd__live_dead(hd__store_live(store), NULL, &err), HD_OK);
+    hd__store_close(store);
+    hd__server_drain(server, hd__now() + 10);
+    hd__server_close(server);
+}
+END_TEST
+
+START_TEST(the_server_dies)
+{
+    struct hd_error err = HD_ERROR_INIT;
+    size_t bytes = 0;
+    serve(1, 30);
+    struct hd_store *store = join(0);
+    hd__server_close(server);
+    ck_assert_int_eq(hd__store_get(store, "never", NULL, &bytes, hd__now() + 30, &err), HD_E_PEER);
+    ck_assert_msg(strstr(err.message, "launcher") != NULL, "%s", err.message);
+    hd__store_close(store);
+}
+END_TEST
+
+/* ---- noise */
+
+static uint64_t state = 88172645463325252u;
+static uint64_t draw(void)
+{
+    state ^= state << 13;
+    state ^= state >> 7;
+    return state ^= state << 17;
+}
+
+/* A frame that the writer made, some of its bytes changed, or cut short: the parser stays within its input and its
+ * bounds, and unchanged frames come back as they were. */
+START_TEST(parser_noise)
+{
+    static uint8_t frame[WIRE_FRAME_MAX], value[WIRE_VALUE_MAX];
+    for (int k = 0; k < 200000; k++) {
+        uint32_t type = 1 + (uint32_t)(draw() % (WIRE_TYPE_COUNT - 1)), key_bytes = (uint32_t)(draw() % 9);
+        uint32_t value_bytes = draw() % 50 == 0 ? (uint32_t)(draw() % WIRE_VALUE_MAX) : (uint32_t)(draw() % 40);
+        struct hd__frame in = {.type = type, .id = (uint32_t)draw(), .arg = (int32_t)draw(), .key = "a/key/123",
+                               .key_bytes = key_bytes, .value = value, .value_bytes = value_bytes}, out;
+        size_t bytes = hd__wire_write(frame, &in), changed = draw() % 4;
+        for (size_t c = 0; c < changed; c++)
+            frame[draw() % (c ? WIRE_HEADER : bytes)] = (uint8_t)draw();
+        size_t have = draw() % 3 ? bytes : draw() % (bytes + 1);
+        uint8_t *exact = malloc(have ? have : 1); /* so that a sanitizer sees a read beyond */
+        memcpy(exact, frame, have);
+        ptrdiff_t used = hd__wire_parse(exact, have, &out);
+        ck_assert(used >= -1 && used <= (ptrdiff_t)have);
+        if (used > 0) {
+            ck_assert(out.type > 0 && out.type < WIRE_TYPE_COUNT && out.key_bytes <= WIRE_KEY_MAX);
+            ck_assert(out.value_bytes <= WIRE_VALUE_MAX);
+            ck_assert((uint8_t *)out.key == exact + WIRE_HEADER);
+            ck_assert_uint_eq((size_t)used, WIRE_HEADER + (size_t)out.key_bytes + out.value_bytes);
+        }
+        if (!changed && have == bytes && used > 0)
+            ck_assert(out.id == in.id && out.arg == in.arg && out.type == type && out.value_bytes == value_bytes);
+        free(exact);
+    }
+}
+END_TEST
+
+static int raw_connect(void)
+{
+    struct sockaddr_in at = {.sin_family = AF_INET, .sin_port = htons(hd__server_port(server)),
+                             .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    int fd = socket(AF_INET, SOCK_STREAM, 0);
+    struct timeval second = {.tv_sec = 10};
+    ck_assert_int_eq(connect(fd, (struct sockaddr *)&at, sizeof at), 0);
+    setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &second, sizeof second);
+    return fd;
+}
+
+/* Strangers that talk noise, and a rank that greets well and then does: the server goes on serving the others. */
+START_TEST(server_noise)
+{
+    struct hd_error err = HD_ERROR_INIT;
+    serve(3, 30);
+    struct hd_store *store = join(0);
+    for (int k = 0; k < 200; k++) {
+        uint8_t bytes[600], answer[4096];
+        size_t n = 1 + draw() % sizeof bytes;
+        int fd = raw_connect();
+        for (size_t i = 0; i < n; i++)
+            bytes[i] = (uint8_t)draw();
+        if (k & 1)
+            bytes[0] = WIRE_VERSION;
+        if (k & 2)
+            bytes[1] = WIRE_PUT; /* no greeting before */
+        ck_assert_int_eq(send(fd, bytes, n, MSG_NOSIGNAL), (ssize_t)n);
+        shutdown(fd, SHUT_WR);
+        while (recv(fd, answer, sizeof answer, 0) > 0)
+            continue;
+        close(fd);
+    }
+    ck_assert_int_eq(hd__store_put(store, "still", "here", 4, &err), HD_OK);
+    ck_assert_int_eq(hd__live_dead(hd__store_live(store), NULL, &err), HD_OK);
+    uint8_t hello[WIRE_HELLO], out[WIRE_HEADER + WIRE_HELLO + 64];
+    hd__wire_put_u32(hello, 2);
+    hd__wire_put_u32(hello + 4, 3);
+    memcpy(hello + 8, server_options.secret, WIRE_SECRET);
+    size_t n = hd__wire_write(out, &(struct hd__frame){.type = WIRE_SAY_HELLO, .value = hello, .value_bytes = WIRE_HELLO});
+    memset(out + n, 0xee, 64);
+    int fd = raw_connect();
+    ck_assert_int_eq(send(fd, out, n + 64, MSG_NOSIGNAL), (ssize_t)(n + 64));
+    size_t bytes = 0;
+    ck_assert_int_eq(hd__store_get(store, "never", NULL, &bytes, hd__now() + 20, &err), HD_E_PEER);
+    ck_assert_msg(strstr(err.message, "rank 2 died") != NULL, "%s", err.message);
+    close(fd);
+    hd__store_close(store);
+    hd__server_close(server);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("store");
+    TCase *tc = tcase_create("store");
+    tcase_set_timeout(tc, 60);
+    tcase_add_loop_test(tc, put_and_get, 0, 2);
+    tcase_add_loop_test(tc, get_waits, 0, 2);
+    tcase_add_loop_test(tc, barriers, 0, 2);
+    tcase_add_loop_test(tc, aborts, 0, 2);
+    tcase_add_test(tc, strangers);
+    tcase_add_test(tc, secrets);
+    tcase_add_loop_test(tc, a_death_is_told, 0, 2);
+    tcase_add_test(tc, leaving_is_no_death);
+    tcase_add_test(tc, the_server_dies);
+    tcase_add_test(tc, parser_noise);
+    tcase_add_test(tc, server_noise);
+    suite_add_tcase(suite, tc);
+    SRunner *runner = srunner_create(suite);
+    srunner_run_all(runner, CK_ENV);
+    int failed = srunner_ntests_failed(runner);
+    srunner_free(runner);
+    return failed != 0;
+}
