@@ -528,7 +528,7 @@ static void cut(struct shm_op *op)
     uint64_t most = SHM_MAX(pieces(RULE(op)->send_pieces, op->group->n), pieces(RULE(op)->recv_pieces, op->group->n));
     op->steps = 0;
     op->per_step = op->count;
-    if (op->coll == HD_COLL_BARRIER || op->count == 0 || send_bytes(op) <= (uint64_t)s->small)
+    if (op->coll == HD_COLL_BARRIER || op->count == 0 || send_bytes(op) <= op->group->small)
         return;
     op->per_step = SHM_MAX((uint64_t)s->stage / op->esize / most / 16 * 16, (uint64_t)1);
     op->steps = (op->count + op->per_step - 1) / op->per_step;

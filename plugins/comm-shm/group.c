@@ -14,7 +14,8 @@ static size_t line_up(size_t n)
 
 static struct layout layout_of(const struct hd_comm *comm, int32_t n)
 {
-    struct layout l = {.slot_bytes = line_up(sizeof(struct shm_slot) + (size_t)comm->settings.small)};
+    size_t most = (size_t)SHM_MAX(comm->settings.small, comm->settings.small_crowded);
+    struct layout l = {.slot_bytes = line_up(sizeof(struct shm_slot) + most)};
     size_t stage = line_up((size_t)comm->settings.stage), at = line_up(sizeof(struct shm_part));
     for (int k = 0; k < 2; k++, at += l.slot_bytes)
         l.slot[k] = at;
@@ -190,6 +191,7 @@ static int32_t map_members(struct shm_group *g, const char *prefix, struct hd_er
         return code;
     place_pairs(g, &l);
     shm_look_at_cores(comm);
+    g->small = (uint64_t)(shm_crowded(g) ? comm->settings.small_crowded : comm->settings.small);
     return await_members(g, err);
 }
 

@@ -8,7 +8,7 @@
 
 static const struct hd_option options[] = {
     {.name = "small",
-     .value = "4KiB",
+     .value = "256",
      .unit = "bytes",
      .help = "operations up to this size travel inside the slot that announces them",
      .min = 64,
@@ -17,6 +17,16 @@ static const struct hd_option options[] = {
      .level = HD_LEVEL_TUNER,
      .flags = HD_OPTION_GLOBAL,
      .offset = offsetof(struct shm_settings, small)},
+    {.name = "small_crowded",
+     .value = "4KiB",
+     .unit = "bytes",
+     .help = "the same where there are more ranks than cores, and one wait less is worth more copying",
+     .min = 64,
+     .max = 1 << 20,
+     .type = HD_OPT_SIZE,
+     .level = HD_LEVEL_TUNER,
+     .flags = HD_OPTION_GLOBAL,
+     .offset = offsetof(struct shm_settings, small_crowded)},
     {.name = "stage",
      .value = "256KiB",
      .unit = "bytes",
@@ -83,7 +93,8 @@ static int32_t probe(const struct hd_host *host, struct hd_error *err)
 /* Hash of what all members must agree on. */
 static uint64_t layout_hash(const struct shm_settings *s)
 {
-    const uint64_t parts[] = {(uint64_t)s->small, (uint64_t)s->stage, sizeof(struct shm_box), sizeof(struct shm_part)};
+    const uint64_t parts[] = {(uint64_t)s->small, (uint64_t)s->small_crowded, (uint64_t)s->stage, sizeof(struct shm_box),
+                              sizeof(struct shm_part)};
     uint64_t h = UINT64_C(0xcbf29ce484222325);
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
         h = (h ^ parts[i]) * UINT64_C(0x9e3779b97f4a7c15) ^ h >> 29;
@@ -134,6 +145,7 @@ static int32_t open_comm(const struct hd_host *host, const void *settings, const
     int32_t code = c->peer ? shm_segment_create(c, sizeof(struct shm_control), 1, &c->control, err)
                            : hd_fail(err, HD_E_NOMEM, "shm: no memory");
     if (code == HD_OK) {
+        shm_note_cores(c);
         shm_look_at_cores(c);
         snprintf(key, sizeof key, "%s/control/0/%d", c->instance, world->rank);
         code = shm_announce(c, key, &c->control, err);

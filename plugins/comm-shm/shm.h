@@ -35,7 +35,7 @@ enum { SHM_MAIL = 64, SHM_MAIL_INLINE = 192 }; /* messages under way between two
 enum { SHM_AUTO = 0, SHM_OFF = 1 };
 
 struct shm_settings {
-    int64_t small, stage, stream, quantum;
+    int64_t small, small_crowded, stage, stream, quantum;
     double spin;
     int32_t huge;
     int32_t reserved;
@@ -196,6 +196,7 @@ struct shm_group {
     char name[64];
     const int32_t *ranks;
     int32_t n, me;
+    uint64_t small; /* bytes; the same on all members */
     uint64_t seq; /* of the last collective enqueued */
     struct shm_op *head, **tail;
     struct shm_op *mail; /* sends and recvs under way, oldest first */
@@ -215,7 +216,7 @@ struct hd_comm {
     struct shm_segment control;
     struct shm_segment arena[SHM_ARENAS];
     int32_t arenas;
-    int32_t crowded; /* fewer cores than ranks: never spin */
+    int32_t crowded; /* fewer cores than ranks, as far as they were met: never spin */
     _Atomic(struct shm_peer *) *peer; /* by world rank; NULL: not met */
     struct shm_group *groups;
     uint64_t *made; /* hashes of groups created so far */
@@ -284,7 +285,9 @@ void shm_ring(struct shm_peer *peer);       /* wakes it if it sleeps */
 void shm_ring_group(struct shm_group *group);
 /* One turn of a wait in which nothing moved: spins, yields or sleeps, as long as it has been so. */
 void shm_relax(struct hd_comm *comm);
+void shm_note_cores(struct hd_comm *comm); /* once, at open: all members count with the same */
 void shm_look_at_cores(struct hd_comm *comm);
+int shm_crowded(const struct shm_group *group); /* the same on all members */
 int shm_peer_gone(struct shm_peer *peer); /* 1: its process is dead */
 
 #endif

@@ -90,7 +90,21 @@ void shm_relax(struct hd_comm *comm)
         shm_pause();
 }
 
-void shm_look_at_cores(struct hd_comm *comm)
+static void add_cores(uint8_t *all, struct shm_peer *peer)
+{
+    for (size_t i = 0; i < sizeof SHM_CONTROL(peer)->cpus; i++)
+        all[i] |= SHM_CONTROL(peer)->cpus[i];
+}
+
+static int32_t count_cores(const uint8_t *all)
+{
+    int32_t cores = 0;
+    for (size_t i = 0; i < sizeof((struct shm_control *)0)->cpus; i++)
+        cores += __builtin_popcount(all[i]);
+    return cores;
+}
+
+void shm_note_cores(struct hd_comm *comm)
 {
     struct shm_control *mine = comm->control.base;
     cpu_set_t set;
@@ -98,18 +112,30 @@ void shm_look_at_cores(struct hd_comm *comm)
     if (sched_getaffinity(0, sizeof set, &set) != 0)
         CPU_SET(0, &set);
     memcpy(mine->cpus, &set, SHM_MIN(sizeof mine->cpus, sizeof set));
-    int32_t ranks = 1, cores = 0;
+}
+
+void shm_look_at_cores(struct hd_comm *comm)
+{
+    struct shm_control *mine = comm->control.base;
+    int32_t ranks = 1;
     uint8_t all[sizeof mine->cpus];
     memcpy(all, mine->cpus, sizeof all);
     for (int32_t r = 0; r < comm->world.size; r++)
         if (comm->peer[r]) {
             ranks++;
-            for (size_t i = 0; i < sizeof all; i++)
-                all[i] |= SHM_CONTROL(comm->peer[r])->cpus[i];
+            add_cores(all, comm->peer[r]);
         }
-    for (size_t i = 0; i < sizeof all; i++)
-        cores += __builtin_popcount(all[i]);
-    comm->crowded = SHM_MAX(ranks, comm->world.local_size) > cores;
+    comm->crowded = SHM_MAX(ranks, comm->world.local_size) > count_cores(all);
+}
+
+int shm_crowded(const struct shm_group *g)
+{
+    uint8_t all[sizeof((struct shm_control *)0)->cpus];
+    memcpy(all, ((struct shm_control *)g->comm->control.base)->cpus, sizeof all);
+    for (int32_t i = 0; i < g->n; i++)
+        if (g->member[i].peer)
+            add_cores(all, g->member[i].peer);
+    return g->n > count_cores(all);
 }
 
 int shm_peer_gone(struct shm_peer *peer)

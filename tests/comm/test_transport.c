@@ -438,7 +438,7 @@ static int leaves_nothing(struct rank *rank)
     }                                                                          \
     END_TEST
 
-TRANSPORT_TEST(collectives_are_exact, collectives, .settings = "small=1KiB stage=64KiB")
+TRANSPORT_TEST(collectives_are_exact, collectives, .settings = "small=1KiB small_crowded=1KiB stage=64KiB")
 TRANSPORT_TEST(large_ones_too, large, .settings = "stage=64KiB stream=256KiB quantum=64KiB")
 TRANSPORT_TEST(many_in_flight, in_flight, .settings = "stage=64KiB")
 TRANSPORT_TEST(messages_arrive, messages, .settings = "stage=64KiB stream=512KiB")
