@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <sched.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
@@ -47,18 +48,30 @@ static void pin(int32_t rank)
         }
 }
 
-static int rank_main(const struct hd__bench *bench, int32_t rank, uint16_t port, const uint8_t *secret,
-                     struct hd__bench_board *boards, int out)
+/* What the ranks and their parent share. The ranks are forked first, while there is one thread only. */
+struct shared {
+    _Atomic int32_t port; /* 0: not yet; -1: there is no server */
+    uint8_t secret[HD__SECRET_BYTES];
+    _Alignas(64) struct hd__bench_board boards[];
+};
+
+static int rank_main(const struct hd__bench *bench, int32_t rank, struct shared *shared, int out)
 {
     struct hd_error err = HD_ERROR_INIT;
     struct hd_store *store = NULL;
     struct hd__store_options o = {
-        .host = "127.0.0.1", .port = port, .rank = rank, .size = bench->ranks, .dead_after = bench->timeout};
-    memcpy(o.secret, secret, sizeof o.secret);
+        .host = "127.0.0.1", .rank = rank, .size = bench->ranks, .dead_after = bench->timeout};
+    int32_t port;
+    while ((port = atomic_load(&shared->port)) == 0)
+        usleep(200);
+    if (port < 0)
+        return 1;
+    o.port = (uint16_t)port;
+    memcpy(o.secret, shared->secret, sizeof o.secret);
     pin(rank);
     int32_t code = hd__store_connect(&o, hd__now() + bench->timeout, &store, &err);
     if (code == HD_OK)
-        code = hd__bench_rank(bench, rank, store, boards, out, &err);
+        code = hd__bench_rank(bench, rank, store, shared->boards, out, &err);
     if (code != HD_OK)
         fprintf(stderr, "heddle bench: rank %d: %s\n", rank, err.message);
     hd__store_close(store);
@@ -94,38 +107,46 @@ static int join_ranks(const struct hd__bench *bench, const pid_t *pids)
     return bad;
 }
 
-int32_t hd__bench_run(const struct hd__bench *bench, void (*row)(void *user, const struct hd__bench_row *row),
-                      void *user, struct hd_error *err)
+static int32_t start_server(const struct hd__bench *bench, struct shared *shared, struct hd__server **server,
+                            struct hd_error *err)
 {
     struct hd__server_options options = {
         .address = "127.0.0.1", .size = bench->ranks, .rank = -1, .dead_after = bench->timeout};
-    struct hd__server *server;
+    hd__secret_make(options.secret);
+    memcpy(shared->secret, options.secret, sizeof shared->secret);
+    int32_t code = hd__server_open(&options, server, err);
+    atomic_store(&shared->port, code == HD_OK ? hd__server_port(*server) : -1);
+    return code;
+}
+
+int32_t hd__bench_run(const struct hd__bench *bench, void (*row)(void *user, const struct hd__bench_row *row),
+                      void *user, struct hd_error *err)
+{
+    struct hd__server *server = NULL;
     struct hd__bench_row r;
     int pipes[2];
-    size_t bytes = (size_t)bench->ranks * sizeof(struct hd__bench_board);
-    struct hd__bench_board *boards =
-        mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    if (boards == MAP_FAILED || pipe(pipes) != 0)
+    size_t bytes = sizeof(struct shared) + (size_t)bench->ranks * sizeof(struct hd__bench_board);
+    struct shared *shared = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (shared == MAP_FAILED || pipe(pipes) != 0)
         return hd_fail(err, HD_E_IO, "bench cannot start: %s", strerror(errno));
-    hd__secret_make(options.secret);
-    int32_t code = hd__server_open(&options, &server, err);
-    if (code != HD_OK)
-        return code;
     pid_t *pids = hd__alloc((size_t)bench->ranks * sizeof *pids);
     fflush(NULL);
     for (int32_t k = 0; k < bench->ranks; k++)
         if ((pids[k] = fork()) == 0) {
             prctl(PR_SET_PDEATHSIG, SIGKILL);
             close(pipes[0]);
-            _exit(rank_main(bench, k, hd__server_port(server), options.secret, boards, pipes[1]));
+            _exit(rank_main(bench, k, shared, pipes[1]));
         }
     close(pipes[1]);
+    int32_t code = start_server(bench, shared, &server, err);
     while (read_all(pipes[0], &r, sizeof r) == 0)
         row(user, &r);
     close(pipes[0]);
     int bad = join_ranks(bench, pids);
     hd__server_close(server);
-    munmap(boards, bytes);
+    munmap(shared, bytes);
     free(pids);
+    if (code != HD_OK)
+        return code;
     return bad ? hd_fail(err, HD_E_PEER, "%d of %d ranks failed", bad, bench->ranks) : HD_OK;
 }

@@ -458,7 +458,8 @@ static int32_t local_get(struct hd_store *s, const char *key, void *value, size_
     if (item && item->value_bytes > *bytes)
         code = hd_fail(err, HD_E_INVALID, "store value %s has %u bytes, room for %zu", key, item->value_bytes, *bytes);
     else if (item) {
-        memcpy(value, item->value, item->value_bytes);
+        if (item->value_bytes)
+            memcpy(value, item->value, item->value_bytes);
         *bytes = item->value_bytes;
         code = HD_OK;
     }
@@ -485,7 +486,8 @@ int32_t hd__store_get(struct hd_store *store, const char *key, void *value, size
     else if (code == HD_OK && p.bytes > *bytes)
         code = hd_fail(err, HD_E_INVALID, "store value %s has %zu bytes, room for %zu", key, p.bytes, *bytes);
     if (code == HD_OK) {
-        memcpy(value, p.value, p.bytes);
+        if (p.bytes)
+            memcpy(value, p.value, p.bytes);
         *bytes = p.bytes;
     }
     free(p.value);

@@ -2,7 +2,9 @@
 
 #include <errno.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <stdlib.h>
+#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -110,28 +112,45 @@ static int wait_ranks(const pid_t *pids, int32_t n, const int *expect_signal)
     return bad;
 }
 
+/* What the ranks must know of the server. They are forked first, while there is one thread only. */
+struct notice {
+    _Atomic uint32_t port;
+    uint8_t secret[HD__SECRET_BYTES];
+};
+
+static void become_rank(const struct ranks_options *o, int32_t r, struct notice *notice, int (*body)(struct rank *rank))
+{
+    struct rank rank = {.rank = r, .size = o->size, .timeout = o->timeout > 0 ? o->timeout : 30};
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    while (!atomic_load(&notice->port))
+        usleep(200);
+    _exit(rank_main(&rank, o, (uint16_t)atomic_load(&notice->port), notice->secret, body));
+}
+
 int run_ranks(const struct ranks_options *o, int (*body)(struct rank *rank), const int *expect_signal)
 {
     struct hd__server_options server_options = {
         .address = "127.0.0.1", .size = o->size, .rank = -1, .dead_after = o->dead_after > 0 ? o->dead_after : 10};
-    struct hd__server *server;
+    struct hd__server *server = NULL;
     struct hd_error err = HD_ERROR_INIT;
     pid_t pids[64];
-    hd__secret_make(server_options.secret);
-    if (hd__server_open(&server_options, &server, &err) != HD_OK) {
-        fprintf(stderr, "server: %s\n", err.message);
+    struct notice *notice = mmap(NULL, sizeof *notice, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (notice == MAP_FAILED)
         return 1;
-    }
     fflush(NULL);
-    for (int32_t r = 0; r < o->size; r++) {
-        pids[r] = fork();
-        if (pids[r] == 0) {
-            prctl(PR_SET_PDEATHSIG, SIGKILL);
-            struct rank rank = {.rank = r, .size = o->size, .timeout = o->timeout > 0 ? o->timeout : 30};
-            _exit(rank_main(&rank, o, hd__server_port(server), server_options.secret, body));
-        }
-    }
-    int bad = wait_ranks(pids, o->size, expect_signal);
+    for (int32_t r = 0; r < o->size; r++)
+        if ((pids[r] = fork()) == 0)
+            become_rank(o, r, notice, body);
+    hd__secret_make(server_options.secret);
+    memcpy(notice->secret, server_options.secret, sizeof notice->secret);
+    if (hd__server_open(&server_options, &server, &err) == HD_OK)
+        atomic_store(&notice->port, hd__server_port(server));
+    else
+        fprintf(stderr, "server: %s\n", err.message);
+    int bad = wait_ranks(pids, server ? o->size : 0, expect_signal);
+    for (int32_t r = 0; r < o->size && !server; r++)
+        kill(pids[r], SIGKILL);
     hd__server_close(server);
-    return bad;
+    munmap(notice, sizeof *notice);
+    return bad || !server;
 }

@@ -309,9 +309,9 @@ static int store_abort(struct rank *rank)
     hd_request request;
     if (world_group(rank, "world", &group))
         return 1;
-    EXPECT(hd__store_barrier(rank->store, "ready", hd__now() + 20, &err) == HD_OK, "%s", err.message);
     EXPECT(rank->ops->recv(group, (rank->rank + 1) % rank->size, 0, data[1], 8, &request, &err) == HD_OK, "%s",
            err.message);
+    EXPECT(hd__store_barrier(rank->store, "ready", hd__now() + 20, &err) == HD_OK, "%s", err.message);
     hd__live_notify(hd__store_live(rank->store), on_end, rank);
     if (rank->rank == 0)
         hd__store_abort(rank->store, "the data ran out");
