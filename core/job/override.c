@@ -95,6 +95,26 @@ static int32_t put(struct hd__job *job, const char *word, char *path, struct hd_
     return HD_OK;
 }
 
+static uint32_t depth_of(const struct hd__node *node)
+{
+    uint32_t most = 0;
+    for (uint32_t i = 0; i < node->count; i++)
+        most = HD__MAX(most, depth_of(node->value[i]));
+    return most + 1;
+}
+
+/* The limit of files holds for the command line too: everything that walks a tree may rely on it. */
+static int32_t check_depth(const char *word, const char *path, const struct hd__node *value,
+                           struct hd_error *err)
+{
+    uint32_t depth = depth_of(value) + 1;
+    for (const char *c = path; *c; c++)
+        depth += *c == '.';
+    return depth <= HD__TREE_DEPTH ? HD_OK
+                                   : hd_fail(err, HD_E_INVALID, ORIGIN ": '%.200s': nested more than %d deep",
+                                             word, HD__TREE_DEPTH);
+}
+
 int32_t hd__override(struct hd__job *job, const char *word, struct hd_error *err)
 {
     const char *equals = strchr(word, '=');
@@ -106,5 +126,6 @@ int32_t hd__override(struct hd__job *job, const char *word, struct hd_error *err
         return rc;
     char *path = hd__arena_strdup(&job->arena, word);
     path[equals - word] = 0;
-    return put(job, word, path, value, err);
+    rc = check_depth(word, path, value, err);
+    return rc ? rc : put(job, word, path, value, err);
 }
