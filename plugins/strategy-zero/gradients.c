@@ -63,34 +63,58 @@ static void reduce(struct zero *z, struct zero_flat *f, hd_tensor grad, struct t
     }
 }
 
-void zero_gradients(struct zero *z, uint32_t section, int last)
+/* The parameter, index + 1, whose gradient instruction k contributes to; 0 if none. */
+static uint32_t contributes(const struct zero *z, uint32_t section, uint32_t k)
+{
+    struct hd_pass_instr i;
+    z->api->instr(z->p, section, k, &i);
+    return i.op == HD_OP_ACCUM ? z->api->param_of(z->p, i.out[0]) : 0;
+}
+
+/* Contributions to flat f go into its whole gradient; at stages 2 and 3 a temporary one for this micro-batch. */
+static hd_tensor collect(struct zero *z, uint32_t f, uint32_t section, uint32_t last)
 {
     const struct hd_pass_api *api = z->api;
-    uint32_t n = api->n_instr(z->p, section), end = 0;
-    struct tail tail = {0};
-    for (uint32_t f = 0; f < z->n_flats; f++) { /* stage 2, 3: a temporary whole gradient for this micro-batch */
-        uint32_t started = 0;
-        hd_tensor grad = z->flats[f].grad;
-        for (uint32_t k = 0; k < n; k++) {
-            struct hd_pass_instr i;
-            uint32_t param;
-            api->instr(z->p, section, k, &i);
-            param = i.op == HD_OP_ACCUM ? api->param_of(z->p, i.out[0]) : 0;
-            if (!param || z->owner[param - 1] != f + 1)
-                continue;
-            if (z->stage >= 2 && !started) {
-                struct hd_pass_instr clear;
-                grad = api->flat_whole(z->p, z->flats[f].id, "g", api->dtype(z->p, "grad"), HD_LIFE_TEMP);
-                clear = zero_instr(z, &z->flats[f], HD_OP_FILL0, 0, grad, 0);
-                api->insert(z->p, section, k, 0, &clear);
-            }
-            started = 1;
-            end = k;
-            api->replace_out(z->p, section, k, 0, api->flat_view(z->p, z->flats[f].id, grad, param - 1));
+    hd_tensor grad = z->stage < 2 ? z->flats[f].grad : 0;
+    for (uint32_t k = 0; k <= last; k++) {
+        uint32_t param = contributes(z, section, k);
+        if (!param || z->owner[param - 1] != f + 1)
+            continue;
+        if (!grad) {
+            struct hd_pass_instr clear;
+            grad = api->flat_whole(z->p, z->flats[f].id, "g", api->dtype(z->p, "grad"), HD_LIFE_TEMP);
+            clear = zero_instr(z, &z->flats[f], HD_OP_FILL0, 0, grad, 0);
+            api->insert(z->p, section, k, 0, &clear);
         }
-        if (started && (z->stage >= 2 || last))
-            reduce(z, &z->flats[f], grad, &tail, section, end);
+        api->replace_out(z->p, section, k, 0, api->flat_view(z->p, z->flats[f].id, grad, param - 1));
     }
-    if (n)
+    return grad;
+}
+
+int zero_gradients(struct zero *z, uint32_t section, int last)
+{
+    uint32_t n = z->api->n_instr(z->p, section);
+    uint32_t *flat_at = z->host->alloc((n + 1) * sizeof *flat_at); /* where a flat's last contribution is: its index + 1 */
+    uint32_t *end = z->host->alloc((z->n_flats + 1) * sizeof *end);
+    struct tail tail = {0};
+    int ok = flat_at && end;
+    for (uint32_t k = 0; ok && k < n; k++) {
+        uint32_t param = contributes(z, section, k);
+        if (param && z->owner[param - 1])
+            end[z->owner[param - 1]] = k + 1;
+    }
+    for (uint32_t f = 1; ok && f <= z->n_flats; f++)
+        if (end[f])
+            flat_at[end[f] - 1] = f;
+    for (uint32_t k = 0; ok && k < n; k++) { /* in the order in which they are complete: tails follow one another */
+        uint32_t f = flat_at[k];
+        hd_tensor grad = f ? collect(z, f - 1, section, k) : 0;
+        if (f && (z->stage >= 2 || last))
+            reduce(z, &z->flats[f - 1], grad, &tail, section, k);
+    }
+    if (ok && n)
         flush(z, &tail, section, n - 1);
+    z->host->free(flat_at);
+    z->host->free(end);
+    return ok;
 }

@@ -58,8 +58,7 @@ static int32_t transform(const struct hd_host *host, const void *settings, struc
         if (accumulates(&z, s))
             last = s;
     for (uint32_t s = 0; ok && s < z.api->n_sections(program); s++) {
-        zero_gradients(&z, s, s == last);
-        ok = (uint32_t)zero_params(&z, s);
+        ok = (uint32_t)(zero_gradients(&z, s, s == last) && zero_params(&z, s));
     }
     if (ok)
         zero_update(&z);

@@ -50,7 +50,7 @@ struct zero {
 
 int zero_plan(struct zero *z);            /* 0 when out of memory; other faults are sticky in the program */
 void zero_free(struct zero *z);
-void zero_gradients(struct zero *z, uint32_t section, int last);
+int zero_gradients(struct zero *z, uint32_t section, int last); /* 0 when out of memory */
 int zero_params(struct zero *z, uint32_t section); /* 0 when out of memory */
 void zero_update(struct zero *z);
 
