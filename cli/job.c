@@ -80,6 +80,26 @@ int hd__load_job(const struct hd__job_arguments *arguments, int64_t ranks, struc
     return code ? code : hd__compile_job(out);
 }
 
+int hd__load_alone(const struct hd__job_arguments *arguments, int sample, struct hd__loaded *out)
+{
+    static const char *const alone[] = {"mesh={pp: 1, dp: 1, cp: 1, ep: 1, tp: 1}", "launch.ranks=1", "strategies=[{use: zero}]",
+                                        "data.batch=1", "data.micro_batch=1"};
+    size_t extra = sample ? HD__COUNT(alone) : HD__COUNT(alone) - 2;
+    struct hd__job_arguments all = *arguments;
+    const char **words = hd__alloc((arguments->n_overrides + extra) * sizeof *words);
+    struct hd_error err = HD_ERROR_INIT;
+    int code;
+    memcpy(words, arguments->overrides, arguments->n_overrides * sizeof *words);
+    memcpy(words + arguments->n_overrides, alone, extra * sizeof *words);
+    all.overrides = words;
+    all.n_overrides += extra;
+    code = hd__load_job_only(&all, 1, out);
+    if (!code && hd__compile_with(out->job, out->plugins, sample ? HD__COMPILE_LOGITS : 0, &out->compiled, &err))
+        code = hd__print_error(&err, HD__EXIT_REFUSED);
+    free(words);
+    return code;
+}
+
 void hd__unload_job(struct hd__loaded *loaded)
 {
     hd__compiled_free(loaded->compiled);

@@ -124,6 +124,12 @@ static int32_t compile_stage(struct hd__compiled *c, struct hd_program *p, struc
 
 int32_t hd__compile(struct hd__job *job, struct hd__plugins *plugins, struct hd__compiled **compiled, struct hd_error *err)
 {
+    return hd__compile_with(job, plugins, 0, compiled, err);
+}
+
+int32_t hd__compile_with(struct hd__job *job, struct hd__plugins *plugins, uint32_t flags, struct hd__compiled **compiled,
+                         struct hd_error *err)
+{
     struct hd__compiled *c = hd__alloc(sizeof *c);
     int32_t size[HD_AXIS_COUNT], rc;
     double start = hd__now();
@@ -137,6 +143,7 @@ int32_t hd__compile(struct hd__job *job, struct hd__plugins *plugins, struct hd_
     rc = open_plugins(c, err);
     for (int32_t s = 0; s < c->n_stages && !rc; s++) {
         c->stage[s] = hd__program_new(&c->mesh, s);
+        c->stage[s]->keep_logits = flags & HD__COMPILE_LOGITS;
         rc = compile_stage(c, c->stage[s], err);
     }
     c->seconds = hd__now() - start;

@@ -41,6 +41,10 @@ int32_t hd__choose(struct hd__job *job, struct hd__plugins *plugins, uint32_t ki
 
 /* Compiles all stages. The job must be resolved for the number of ranks; job and plugins outlive the result. */
 int32_t hd__compile(struct hd__job *job, struct hd__plugins *plugins, struct hd__compiled **compiled, struct hd_error *err);
+/* Flags: HD__COMPILE_LOGITS: the eval section leaves the logits behind (hd_program.kept_logits). */
+#define HD__COMPILE_LOGITS 1
+int32_t hd__compile_with(struct hd__job *job, struct hd__plugins *plugins, uint32_t flags, struct hd__compiled **compiled,
+                         struct hd_error *err);
 void hd__compiled_free(struct hd__compiled *compiled); /* NULL is fine */
 
 static inline struct hd_program *hd__program_of(const struct hd__compiled *c, int32_t rank)

@@ -15,6 +15,8 @@ struct hd__session {
     struct hd__exec *exec;
     struct hd__feed *train, *held_out; /* NULL where not opened */
     struct hd__feed *feeding;          /* the one that the executor reads now */
+    int32_t (*other_feed)(void *user, int32_t labels, int32_t *out, int64_t count, struct hd_error *err);
+    void *other_user;
 };
 
 /* Connects and opens the executor. Parameters are not initialised yet. */
@@ -28,6 +30,10 @@ int32_t hd__session_initialise(struct hd__session *s, struct hd_error *err);
 
 /* Loss on the held-out part, over `batches` batches. */
 int32_t hd__session_evaluate(struct hd__session *s, int64_t batches, double *loss, struct hd_error *err);
+
+/* Tokens come from a function instead of the job's data; NULL: from the data again. */
+void hd__session_feed(struct hd__session *s,
+                      int32_t (*feed)(void *user, int32_t labels, int32_t *out, int64_t count, struct hd_error *err), void *user);
 
 /* A scalar of the program, whatever its dtype. */
 double hd__session_scalar(struct hd__session *s, hd_tensor scalar);

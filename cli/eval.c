@@ -1,0 +1,69 @@
+/* heddle eval: the loss on the held-out part. */
+#include <jansson.h>
+#include <math.h>
+#include <stdlib.h>
+
+#include "cli/job.h"
+#include "core/run/restore.h"
+
+static int32_t evaluate(struct hd__session *session, const char *checkpoint, int64_t *step, double *loss, struct hd_error *err)
+{
+    static const struct hd__place_in_job alone = {.size = 1, .local_size = 1};
+    struct hd__compiled *compiled = session->compiled;
+    struct hd__keeper *keeper = NULL;
+    int64_t batches = HD__MAX(1, compiled->job->eval_batches);
+    int32_t rc = hd__session_open(session, compiled, &alone, err);
+    if (!rc)
+        rc = hd__session_initialise(session, err);
+    if (!rc)
+        rc = hd__keeper_open(session, NULL, &keeper, err);
+    if (!rc && keeper)
+        rc = hd__keeper_load(keeper, checkpoint, 1, step, err);
+    if (!rc)
+        rc = hd__session_evaluate(session, batches, loss, err);
+    hd__keeper_close(keeper);
+    return rc;
+}
+
+static int run(int argc, char **argv)
+{
+    const char *checkpoint = "auto";
+    int json = 0, code;
+    const struct hd__flag flags[] = {{"--checkpoint", &checkpoint, NULL}, {"--json", NULL, &json}};
+    struct hd__job_arguments arguments;
+    struct hd__loaded loaded = {0};
+    struct hd__session session = {0};
+    struct hd_error err = HD_ERROR_INIT;
+    int64_t step = 0;
+    double loss = 0;
+    int32_t rc;
+    code = hd__job_arguments(&hd__command_eval, argc, argv, flags, HD__COUNT(flags), &arguments);
+    if (code)
+        return code;
+    code = hd__load_alone(&arguments, 0, &loaded);
+    if (code) {
+        hd__unload_job(&loaded);
+        return code;
+    }
+    session.compiled = loaded.compiled;
+    rc = evaluate(&session, checkpoint, &step, &loss, &err);
+    if (!rc && json)
+        printf("{\"step\": %lld, \"val_loss\": %.9g}\n", (long long)step, loss);
+    else if (!rc)
+        printf("step %lld  val_loss %.4f  perplexity %.2f\n", (long long)step, loss, exp(loss));
+    hd__session_close(&session, 0, NULL);
+    hd__unload_job(&loaded);
+    return rc ? hd__print_error(&err, rc == HD_E_NOTFOUND || rc == HD_E_INVALID ? HD__EXIT_REFUSED : HD__EXIT_FAILED) : HD__EXIT_DONE;
+}
+
+const struct hd__command hd__command_eval = {
+    .name = "eval",
+    .usage = "JOB [key=value ...] [--checkpoint PATH] [--json]",
+    .summary = "loss on the held-out data",
+    .help = "Loads the job's newest checkpoint (or --checkpoint) on one rank and prints the mean loss over eval.batches\n"
+            "batches of the held-out part (data.val or data.val_fraction), in natural logarithms.\n\n"
+            "  --checkpoint PATH    a checkpoint's folder or name, instead of the newest\n"
+            "  --json               {\"step\", \"val_loss\"}\n",
+    .example = "  heddle eval examples/kjv.yaml eval.batches=20\n",
+    .run = run,
+};

@@ -1,0 +1,133 @@
+/* heddle sample: text from a trained model. */
+#include <math.h>
+#include <stdlib.h>
+
+#include "cli/job.h"
+#include "core/run/restore.h"
+#include "core/run/sample.h"
+
+struct request {
+    const char *checkpoint, *prompt, *tokens, *temperature, *top_k, *seed;
+    struct hd__sample_config config;
+    int text; /* tokens are bytes */
+};
+
+static int parse_number(const char *flag, const char *text, double low, double high, double *out)
+{
+    char *end;
+    *out = strtod(text, &end);
+    if (end != text && !*end && *out >= low && *out <= high)
+        return HD__EXIT_DONE;
+    return hd__refuse_usage(&hd__command_sample, "%s %s: wanted a number from %g to %g", flag, text, low, high);
+}
+
+static int parse(struct request *r)
+{
+    double count, temperature, top_k, seed;
+    int code;
+    if ((code = parse_number("--tokens", r->tokens, 1, 1e9, &count)) ||
+        (code = parse_number("--temperature", r->temperature, 0, 100, &temperature)) ||
+        (code = parse_number("--top-k", r->top_k, 0, 1e9, &top_k)) || (code = parse_number("--seed", r->seed, 0, 1e18, &seed)))
+        return code;
+    r->config.count = (int64_t)count;
+    r->config.temperature = temperature;
+    r->config.top_k = (int64_t)top_k;
+    r->config.seed = (uint64_t)seed;
+    return HD__EXIT_DONE;
+}
+
+/* The prompt as tokens: bytes for a byte-level model, else token ids with blanks between them. */
+static int read_prompt(struct request *r, int64_t vocab, int32_t *tokens, int64_t room)
+{
+    const char *at = r->prompt;
+    r->text = vocab == 256;
+    while (*at && r->config.n_prompt < room) {
+        char *end = (char *)at + 1;
+        long token = r->text ? (unsigned char)*at : strtol(at, &end, 10);
+        if (end == at || token < 0 || token >= vocab)
+            return hd__refuse_usage(&hd__command_sample, "--prompt: wanted token ids from 0 to %lld", (long long)vocab - 1);
+        tokens[r->config.n_prompt++] = (int32_t)token;
+        at = end;
+        while (!r->text && *at == ' ')
+            at++;
+    }
+    if (!r->config.n_prompt)
+        tokens[r->config.n_prompt++] = r->text ? '\n' : 0;
+    r->config.prompt = tokens;
+    return HD__EXIT_DONE;
+}
+
+static void print_token(void *user, int32_t token)
+{
+    const struct request *r = user;
+    if (r->text)
+        putchar(token);
+    else
+        printf(" %d", token);
+    fflush(stdout);
+}
+
+static int generate(struct hd__loaded *loaded, struct request *r)
+{
+    static const struct hd__place_in_job alone = {.size = 1, .local_size = 1};
+    struct hd_error err = HD_ERROR_INIT;
+    struct hd__session session;
+    struct hd__keeper *keeper = NULL;
+    int64_t step = 0;
+    int32_t rc = hd__session_open(&session, loaded->compiled, &alone, &err);
+    if (!rc)
+        rc = hd__session_initialise(&session, &err);
+    if (!rc)
+        rc = hd__keeper_open(&session, NULL, &keeper, &err);
+    if (!rc && keeper)
+        rc = hd__keeper_load(keeper, r->checkpoint, 1, &step, &err);
+    if (!rc && !step && !loaded->compiled->info.weights)
+        fprintf(stderr, "no checkpoint was found: these are the weights of the start\n");
+    if (!rc && r->text)
+        fputs(r->prompt, stdout);
+    if (!rc)
+        rc = hd__sample(&session, &r->config, &err);
+    putchar('\n');
+    hd__keeper_close(keeper);
+    hd__session_close(&session, 0, NULL);
+    return rc ? hd__print_error(&err, rc == HD_E_NOTFOUND || rc == HD_E_INVALID ? HD__EXIT_REFUSED : HD__EXIT_FAILED) : HD__EXIT_DONE;
+}
+
+static int run(int argc, char **argv)
+{
+    struct request r = {.checkpoint = "auto", .prompt = "", .tokens = "200", .temperature = "0.8", .top_k = "0", .seed = "1"};
+    const struct hd__flag flags[] = {{"--checkpoint", &r.checkpoint, NULL}, {"--prompt", &r.prompt, NULL},
+                                     {"--tokens", &r.tokens, NULL},         {"--temperature", &r.temperature, NULL},
+                                     {"--top-k", &r.top_k, NULL},           {"--seed", &r.seed, NULL}};
+    static int32_t prompt[65536];
+    struct hd__job_arguments arguments;
+    struct hd__loaded loaded = {0};
+    int code = hd__job_arguments(&hd__command_sample, argc, argv, flags, HD__COUNT(flags), &arguments);
+    if (!code)
+        code = parse(&r);
+    if (!code)
+        code = hd__load_alone(&arguments, 1, &loaded);
+    if (!code)
+        code = read_prompt(&r, loaded.compiled->info.vocab, prompt, HD__COUNT(prompt));
+    if (!code)
+        code = generate(&loaded, &r);
+    hd__unload_job(&loaded);
+    return code;
+}
+
+const struct hd__command hd__command_sample = {
+    .name = "sample",
+    .usage = "JOB [key=value ...] [--checkpoint PATH] [--prompt TEXT] [--tokens N] [--temperature T] [--top-k K] [--seed S]",
+    .summary = "generate text",
+    .help = "Loads the job's newest checkpoint (or --checkpoint, or the weights of model.from) on one rank and prints the\n"
+            "prompt and what the model makes of it. A model with a vocabulary of 256 reads and writes bytes; others take\n"
+            "and print token ids.\n\n"
+            "  --checkpoint PATH    a checkpoint's folder or name, instead of the newest\n"
+            "  --prompt TEXT        where to begin\n"
+            "  --tokens N           how many to generate (200)\n"
+            "  --temperature T      0 takes the likeliest token (0.8)\n"
+            "  --top-k K            only the K likeliest tokens; 0: all (0)\n"
+            "  --seed S             another seed, another text (1)\n",
+    .example = "  heddle sample examples/kjv.yaml --prompt 'In the beginning' --tokens 300\n",
+    .run = run,
+};

@@ -1,0 +1,23 @@
+/* core/run/restore: a job's checkpoints: which to start from, saving and loading a session. */
+#ifndef HD_CORE_RUN_RESTORE_H
+#define HD_CORE_RUN_RESTORE_H
+
+#include "core/run/session.h"
+
+struct hd__keeper; /* the job's checkpoint store and what is being saved */
+
+/* Opens checkpoint storage for a session; *keeper stays NULL where the job has no checkpoint section. `dir` replaces the
+ * job's folder where it is not NULL. */
+int32_t hd__keeper_open(struct hd__session *s, const char *dir, struct hd__keeper **keeper, struct hd_error *err);
+void hd__keeper_close(struct hd__keeper *keeper); /* waits for a save under way; NULL is fine */
+
+/* Loads weights, optimizer state and position. `which`: "auto" (the newest; *step stays 0 where there is none), "never",
+ * or the name or path of a checkpoint. weights_only: for evaluation and sampling. */
+int32_t hd__keeper_load(struct hd__keeper *keeper, const char *which, int weights_only, int64_t *step, struct hd_error *err);
+
+/* Saves the state after `step`. With checkpoint.async it returns once the state is copied. Collective. */
+int32_t hd__keeper_save(struct hd__keeper *keeper, int64_t step, struct hd_error *err);
+/* Waits until what was saved is on disk. */
+int32_t hd__keeper_finish(struct hd__keeper *keeper, struct hd_error *err);
+
+#endif
