@@ -1,4 +1,5 @@
-"""Makes optim.h: updates of a matrix and a bias by torch.optim.AdamW and torch.optim.SGD, in double.
+"""Makes optim.h: updates of a matrix and a bias by torch.optim.AdamW and torch.optim.SGD, in double; and by Lion, which
+PyTorch does not have, as the authors' own published PyTorch code does it (Chen et al. 2023, github.com/google/automl).
 
 Needs PyTorch. Run: python3 tests/golden/optim.py > tests/golden/optim.h
 """
@@ -10,10 +11,26 @@ CASES = [
     ("adamw_matrices", "AdamW", dict(betas=(0.9, 0.95), eps=1e-8), 0.1, 0.0, 1.0),
     ("adamw_all", "AdamW", dict(betas=(0.8, 0.999), eps=1e-6), 0.3, 0.3, 0.0),
     ("adamw_tight", "AdamW", dict(betas=(0.0, 0.5), eps=1e-3), 0.0, 0.0, 0.25),
+    ("lion", "Lion", dict(betas=(0.9, 0.99)), 0.5, 0.0, 1.0),
     ("sgd_plain", "SGD", dict(momentum=0.0), 0.0, 0.0, 0.0),
     ("sgd_momentum", "SGD", dict(momentum=0.9), 0.01, 0.01, 1.0),
     ("sgd_matrices", "SGD", dict(momentum=0.5), 0.2, 0.0, 0.5),
 ]
+
+
+class Lion(torch.optim.Optimizer):
+    def __init__(self, params, lr, betas):
+        super().__init__(params, dict(lr=lr, betas=betas, weight_decay=0.0))
+
+    @torch.no_grad()
+    def step(self):
+        for group in self.param_groups:
+            for p in group["params"]:
+                m = self.state[p].setdefault("exp_avg", torch.zeros_like(p))
+                p.mul_(1 - group["lr"] * group["weight_decay"])
+                update = m * group["betas"][0] + p.grad * (1 - group["betas"][0])
+                p.add_(update.sign_(), alpha=-group["lr"])
+                m.mul_(group["betas"][1]).add_(p.grad, alpha=1 - group["betas"][1])
 
 
 def learning_rate(step):
@@ -30,7 +47,7 @@ def train(case, start, grads):
     name, kind, options, decay_w, decay_b, clip = case
     w, b = (torch.nn.Parameter(t.double()) for t in start)
     groups = [dict(params=[w], weight_decay=decay_w), dict(params=[b], weight_decay=decay_b)]
-    optimizer = getattr(torch.optim, kind)(groups, lr=0.1, **options)
+    optimizer = (Lion if kind == "Lion" else getattr(torch.optim, kind))(groups, lr=0.1, **options)
     for step in range(1, STEPS + 1):
         for group in optimizer.param_groups:
             group["lr"] = learning_rate(step)
@@ -40,6 +57,8 @@ def train(case, start, grads):
         optimizer.step()
     flat = lambda key: torch.cat([optimizer.state[p].get(key, torch.zeros_like(p)).flatten() for p in (w, b)])
     states = ("exp_avg", "exp_avg_sq") if kind == "AdamW" else ("momentum_buffer", "none")
+    if kind == "Lion":
+        states = ("exp_avg", "none")
     if options.get("momentum") == 0.0:
         states = ("none", "none")
     return torch.cat([w.detach().flatten(), b.detach()]), [flat(s) for s in states]

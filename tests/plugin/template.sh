@@ -41,6 +41,24 @@ expect "$("$heddle" plugins)" "AdamW"
 if "$heddle" plugins optim-lion >"$work/out" 2>&1; then fail "optim-lion is there before it was installed"; fi
 expect "$(HEDDLE_PLUGIN_PATH=$work/lion "$heddle" plugins optim-lion)" "usable: yes"
 
+# It trains: the loss of a small model falls from ln 256 within a few steps, on one rank and on two.
+mkdir "$work/job"
+cd "$work/job"
+for i in 1 2 3 4 5 6 7 8; do echo "the warp and the weft are woven into one cloth, again and again."; done >text
+cat >job.yaml <<'EOT'
+job: {name: lion, steps: 20, seed: 3}
+optimizer: {use: lion, lr: 2e-3}
+model: {use: transformer, family: llama, layers: 1, hidden: 32, heads: 2, kv_heads: 1, ffn: 64, vocab: 256}
+data: {train: text, format: bytes, seq_len: 16, batch: 8, micro_batch: 4, shuffle: false}
+EOT
+for ranks in 1 2; do
+    "$heddle" train job.yaml launch.ranks=$ranks 'strategies=[{use: zero, stage: 1}]' "plugins.path=[$work/lion]" >"$work/log" 2>&1 ||
+        { cat "$work/log" >&2; fail "training with optim-lion on $ranks ranks fails"; }
+    last=$(sed -n 's/.*loss[": ]*\([0-9.]*\).*/\1/p' "$work/log" | tail -1)
+    echo "$last" | awk '{ exit !($1 > 0 && $1 < 5) }' || { cat "$work/log" >&2; fail "the loss after 20 steps is '$last'"; }
+done
+cd /
+
 # `make install` puts it beside heddle's own.
 make -s -C "$work/lion" install DESTDIR="$work/root" plugindir="$(pkg-config --variable=plugindir heddle | sed "s|^$work/root||")"
 expect "$("$heddle" plugins optim-lion)" "usable: yes"

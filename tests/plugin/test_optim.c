@@ -1,4 +1,4 @@
-/* optim-adamw and optim-sgd: `step` against torch.optim, and what the loader and the training loop read of them. */
+/* optim-adamw, optim-sgd and the template optim-lion: `step` against golden numbers, and what the loader and the training loop read of them. */
 #include <check.h>
 #include <math.h>
 #include <stdlib.h>
@@ -11,10 +11,13 @@ static struct hd__plugins *registry;
 static struct hd__arena arena;
 static struct hd_error err = HD_ERROR_INIT;
 
+const struct hd_plugin *heddle_plugin_v1_lion(void); /* examples/plugin-template, in this program */
+
 static void set_up(void)
 {
     registry = hd__plugins_create(NULL);
     ck_assert_int_eq(hd__plugins_add_folder(registry, PLUGINS, &err), HD_OK);
+    ck_assert_int_eq(hd__plugin_add_static(registry, heddle_plugin_v1_lion, &err), HD_OK);
 }
 
 static void tear_down(void)
@@ -64,6 +67,11 @@ static void *settings_for(const struct hd__component *c, const struct golden *g)
     set_number(c, settings, "clip", g->clip);
     if (strcmp(g->plugin, "sgd") == 0) {
         set_number(c, settings, "momentum", g->beta1);
+        return settings;
+    }
+    if (strcmp(g->plugin, "lion") == 0) {
+        set_number(c, settings, "beta1", g->beta1);
+        set_number(c, settings, "beta2", g->beta2);
         return settings;
     }
     char *betas = hd__format("[%.17g, %.17g]", g->beta1, g->beta2);
@@ -126,10 +134,10 @@ static void train(struct run *run, const struct golden *g, double skip)
 static void assert_near(const struct golden *g, const char *what, int i, double ours, double theirs, double other)
 {
     double room = 5e-7 * (fmax(fabs(theirs), 1e-3) + other);
-    ck_assert_msg(fabs(ours - theirs) <= room, "%s: %s[%d] is %.9g, PyTorch has %.9g", g->name, what, i, ours, theirs);
+    ck_assert_msg(fabs(ours - theirs) <= room, "%s: %s[%d] is %.9g, should be %.9g", g->name, what, i, ours, theirs);
 }
 
-START_TEST(step_is_pytorchs)
+START_TEST(step_is_golden)
 {
     const struct golden *g = &golden[_i];
     const struct hd__component *c = load(g->plugin);
@@ -243,7 +251,7 @@ int main(void)
     TCase *c = tcase_create("optim");
     int n = (int)HD__COUNT(golden);
     tcase_add_checked_fixture(c, set_up, tear_down);
-    tcase_add_loop_test(c, step_is_pytorchs, 0, n);
+    tcase_add_loop_test(c, step_is_golden, 0, n);
     tcase_add_loop_test(c, cuts_and_loss_scale_change_nothing, 0, n);
     tcase_add_loop_test(c, skip_writes_nothing, 0, n);
     tcase_add_test(c, adamw_instruction);
