@@ -18,30 +18,13 @@ void cpu_tiles_product(const struct cpu_tiles *t, int64_t rows, int64_t cols, in
             t->kernel(k, a.at + i / t->mr * a.step, b.at + j / t->nr * b.step, c + i * ldc + j, ldc, add);
 }
 
-static float widen(uint16_t half)
-{
-    uint32_t word = (uint32_t)half << 16;
-    float value;
-    memcpy(&value, &word, 4);
-    return value;
-}
-
 void cpu_attention_store(const struct cpu_attention *x, uint32_t output, int64_t to, float *src, float factor)
 {
     const struct hd_operand *o = &x->kernel->out[output];
-    int64_t d = x->h.d;
-    x->rows->scale(src, d, factor);
-    if (o->dtype == HD_F32) {
-        float *dst = (float *)o->data + to;
-        for (int64_t i = 0; i < d; i++)
-            dst[i] = cpu_accumulates(x->kernel) ? dst[i] + src[i] : src[i];
-        return;
-    }
-    uint16_t *dst = (uint16_t *)o->data + to;
-    if (cpu_accumulates(x->kernel))
-        for (int64_t i = 0; i < d; i++)
-            src[i] += widen(dst[i]);
-    x->tiles->to_bf16(dst, src, d);
+    if (factor != 1)
+        x->rows->scale(src, x->h.d, factor);
+    x->tiles->store((char *)o->data + to * (int64_t)hd_dtype_size(o->dtype), o->dtype, x->h.d, src, x->h.d, 1, x->h.d,
+                    cpu_accumulates(x->kernel));
 }
 
 static int all_float(const struct hd_kernel *k)

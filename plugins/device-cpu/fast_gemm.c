@@ -5,14 +5,15 @@
  * (depth) so that a panel of b stays in the first cache and the block's panels of a in the second. Each element of c
  * is summed in the same order whatever the threads: results are bit-identical from run to run.
  *
- * An fp32 c is summed in place. A bf16 c is summed in an fp32 block of the thread's scratch, or in a whole fp32 matrix
- * where a chunk does not hold all terms, and rounded once. */
+ * Sums are in fp32: in c itself, or, where c is bf16 and at c's edges, in the thread's scratch, where each kernel block
+ * is one piece of memory. A bf16 c is rounded once: where a chunk does not hold all terms, sums of the whole c are kept
+ * in scratch. */
 #include "fast.h"
 #include "fast_tiles.h"
 
 #include <stdlib.h>
 
-enum { CHUNK_BYTES = 6 << 20, BLOCK_ROWS = 128, BLOCK_COLS = 384, ALIGN = 64 };
+enum { CHUNK_BYTES = 6 << 20, BLOCK_ROWS = 512, BLOCK_COLS = 256, GROUP = 8, ALIGN = 64 };
 
 struct driver {
     const struct cpu_tiles *tiles;
@@ -21,7 +22,7 @@ struct driver {
     int64_t depth;                     /* terms of one kernel call */
     /* Scratch, offsets in bytes. */
     int64_t at_b, at_sums, at_threads, thread_bytes;
-    int64_t sums_ld; /* of the whole fp32 matrix; 0: none */
+    int64_t whole; /* sums of the whole c, not of a block */
 };
 
 /* What the threads of one phase share. */
@@ -57,7 +58,7 @@ static int64_t round_up(int64_t a, int64_t unit)
 
 /* ---- packing: for each range of terms all panels of the chunk, one after another */
 
-/* Piece `i` of a chunk of a or b: one panel over one range of terms. */
+/* Piece `i` of a chunk of a or b: a few panels over one range of terms. */
 struct piece {
     int64_t first, count, k0, k; /* steps and terms, within the chunk */
     int64_t offset;              /* bytes, in the packed chunk */
@@ -65,17 +66,17 @@ struct piece {
 
 static struct piece piece_at(const struct driver *s, int64_t i, int64_t steps, int64_t width, int64_t k)
 {
-    int64_t panels = ceil_div(steps, width), range = i / panels;
-    struct piece p = {.first = i % panels * width, .k0 = range * s->depth};
-    p.count = min64(width, steps - p.first);
+    int64_t groups = ceil_div(steps, GROUP * width), range = i / groups;
+    struct piece p = {.first = i % groups * GROUP * width, .k0 = range * s->depth};
+    p.count = min64(GROUP * width, steps - p.first);
     p.k = min64(s->depth, k - p.k0);
-    p.offset = (panels * width * p.k0 + i % panels * width * cpu_tiles_pad(s->tiles, p.k)) * s->tiles->bytes;
+    p.offset = (round_up(steps, width) * p.k0 + p.first * cpu_tiles_pad(s->tiles, p.k)) * s->tiles->bytes;
     return p;
 }
 
 static int64_t pieces(const struct driver *s, int64_t steps, int64_t width, int64_t k)
 {
-    return ceil_div(steps, width) * ceil_div(k, s->depth);
+    return ceil_div(steps, GROUP * width) * ceil_div(k, s->depth);
 }
 
 static void pack_a(void *context, int64_t first, int64_t last)
@@ -104,38 +105,70 @@ static void pack_b(void *context, int64_t first, int64_t last)
 
 /* ---- blocks of c */
 
-/* Where a block is summed: `padded` memory has room for whole panels. */
+/* Kernel block (i, j), in units of mr and nr, lies at at + (i * across + j) * mr * nr. */
 struct sums {
     float *at;
-    int64_t ld;
-    int64_t padded;
+    int64_t across;
 };
 
 struct block {
     int64_t i0, j0, rows, cols; /* within the chunk */
 };
 
-/* One kernel call; at the edge of c through a small buffer. */
-static void kernel_at(const struct cpu_tiles *t, const struct sums *c, const struct block *b, int64_t i, int64_t j,
-                      int64_t k, const void *pa, const void *pb, int add)
+static float *sums_at(const struct sums *c, const struct cpu_tiles *t, int64_t i, int64_t j)
 {
-    float edge[CPU_TILES_MAX_MR * CPU_TILES_MAX_NR] __attribute__((aligned(64)));
-    float *at = c->at + i * c->ld + j;
+    return c->at + (i / t->mr * c->across + j / t->nr) * t->mr * t->nr;
+}
+
+/* Where the sums of a block go, in this chunk of terms. */
+struct target {
+    struct sums sums;
+    int32_t add;       /* sums hold terms of earlier chunks */
+    int32_t store;     /* to c, after the chunk's last terms */
+    int32_t store_add; /* to what c holds */
+    int32_t direct;    /* whole kernel blocks are summed in c itself */
+};
+
+static struct target target_of(const struct phase *f, const struct block *b, int64_t thread)
+{
+    const struct driver *s = f->s;
+    int first = f->k0 == 0, last = f->k0 + f->k == f->g->k;
+    struct target t = {.sums = {(float *)(f->scratch + s->at_threads + thread * s->thread_bytes),
+                                s->block_n / s->tiles->nr},
+                       .add = s->whole && !first,
+                       .store = last || !s->whole,
+                       .store_add = f->g->accumulate || (!s->whole && !first),
+                       .direct = f->g->c.dtype == HD_F32};
+    if (s->whole) {
+        t.sums = (struct sums){(float *)(f->scratch + s->at_sums), ceil_div(f->g->n, s->tiles->nr)};
+        t.sums.at = sums_at(&t.sums, s->tiles, f->m0 + b->i0, f->n0 + b->j0);
+    }
+    return t;
+}
+
+/* One kernel call, terms k0.. of the chunk; after the last terms the sums go to c while they are in the first cache. */
+static void kernel_at(const struct phase *f, const struct target *to, const struct block *b, int64_t i, int64_t j,
+                      int64_t k0, int64_t k, const void *pa, const void *pb)
+{
+    const struct cpu_tiles *t = f->s->tiles;
+    const struct cpu_matrix *c = &f->g->c;
+    int64_t at = (f->m0 + b->i0 + i) * c->rs + f->n0 + b->j0 + j;
     int64_t rows = min64(t->mr, b->rows - i), cols = min64(t->nr, b->cols - j);
-    if (c->padded || (rows == t->mr && cols == t->nr)) {
-        t->kernel(k, pa, pb, at, c->ld, add);
+    if (to->direct && rows == t->mr && cols == t->nr) {
+        t->kernel(k, pa, pb, (float *)f->c + at, c->rs, to->store_add || k0 > 0);
         return;
     }
-    t->kernel(k, pa, pb, edge, t->nr, 0);
-    for (int64_t r = 0; r < rows; r++)
-        for (int64_t q = 0; q < cols; q++)
-            at[r * c->ld + q] = edge[r * t->nr + q] + (add ? at[r * c->ld + q] : 0);
+    float *sums = sums_at(&to->sums, t, i, j);
+    t->kernel(k, pa, pb, sums, t->nr, to->add || k0 > 0);
+    if (to->store && k0 + k == f->k)
+        t->store(f->c + at * (int64_t)hd_dtype_size(c->dtype), c->dtype, c->rs, sums, t->nr, rows, cols, to->store_add);
 }
 
 /* All terms of the chunk for one block. */
-static void block_sum(const struct phase *f, const struct sums *c, const struct block *b, int add)
+static void block_make(const struct phase *f, const struct block *b, int64_t thread)
 {
     const struct cpu_tiles *t = f->s->tiles;
+    struct target to = target_of(f, b, thread);
     int64_t panels_a = ceil_div(f->m, t->mr), panels_b = ceil_div(f->n, t->nr);
     for (int64_t k0 = 0; k0 < f->k; k0 += f->s->depth) {
         int64_t k = min64(f->s->depth, f->k - k0);
@@ -144,49 +177,8 @@ static void block_sum(const struct phase *f, const struct sums *c, const struct 
         const char *pb = f->scratch + f->s->at_b + panels_b * t->nr * k0 * t->bytes + b->j0 / t->nr * one_b;
         for (int64_t j = 0; j < b->cols; j += t->nr)
             for (int64_t i = 0; i < b->rows; i += t->mr)
-                kernel_at(t, c, b, i, j, k, pa + i / t->mr * one_a, pb + j / t->nr * one_b, add || k0 > 0);
+                kernel_at(f, &to, b, i, j, k0, k, pa + i / t->mr * one_a, pb + j / t->nr * one_b);
     }
-}
-
-static float widen(uint16_t half)
-{
-    uint32_t word = (uint32_t)half << 16;
-    float value;
-    memcpy(&value, &word, 4);
-    return value;
-}
-
-/* Rounds a finished block into a bf16 c. */
-static void block_round(const struct phase *f, const struct sums *from, const struct block *b)
-{
-    for (int64_t i = 0; i < b->rows; i++) {
-        float *row = from->at + i * from->ld;
-        uint16_t *to = (uint16_t *)f->c + (f->m0 + b->i0 + i) * f->g->c.rs + f->n0 + b->j0;
-        if (f->g->accumulate)
-            for (int64_t j = 0; j < b->cols; j++)
-                row[j] += widen(to[j]);
-        f->s->tiles->to_bf16(to, row, b->cols);
-    }
-}
-
-static struct sums sums_of(const struct phase *f, const struct block *b, int64_t thread)
-{
-    const struct driver *s = f->s;
-    int64_t row = f->m0 + b->i0, col = f->n0 + b->j0;
-    if (f->g->c.dtype == HD_F32)
-        return (struct sums){(float *)f->c + row * f->g->c.rs + col, f->g->c.rs, 0};
-    if (s->sums_ld)
-        return (struct sums){(float *)(f->scratch + s->at_sums) + row * s->sums_ld + col, s->sums_ld, 1};
-    return (struct sums){(float *)(f->scratch + s->at_threads + thread * s->thread_bytes), s->block_n, 1};
-}
-
-static void block_make(const struct phase *f, const struct block *b, int64_t thread)
-{
-    struct sums c = sums_of(f, b, thread);
-    int fp32 = f->g->c.dtype == HD_F32;
-    block_sum(f, &c, b, f->k0 > 0 || (fp32 && f->g->accumulate));
-    if (!fp32 && f->k0 + f->k == f->g->k)
-        block_round(f, &c, b);
 }
 
 /* One thread: takes blocks until none is left. */
@@ -290,16 +282,14 @@ static int64_t choose_scratch(struct driver *s, const struct cpu_gemm *g)
 {
     const struct cpu_tiles *t = s->tiles;
     int64_t k = round_up(min64(s->chunk_k, g->k), t->kr);
-    int fp32 = g->c.dtype == HD_F32;
     s->at_b = round_up(round_up(min64(s->chunk_m, g->m), t->mr) * k * t->bytes, ALIGN);
     s->at_sums = round_up(s->at_b + round_up(min64(s->chunk_n, g->n), t->nr) * k * t->bytes, ALIGN);
     s->at_threads = s->at_sums;
-    if (!fp32 && s->chunk_k < g->k) {
-        s->sums_ld = round_up(g->n, t->nr);
-        s->at_threads += round_up(round_up(g->m, t->mr) * s->sums_ld * 4, ALIGN);
-    } else if (!fp32) {
+    s->whole = g->c.dtype != HD_F32 && s->chunk_k < g->k;
+    if (s->whole)
+        s->at_threads += round_up(round_up(g->m, t->mr) * round_up(g->n, t->nr) * 4, ALIGN);
+    else
         s->thread_bytes = round_up(s->block_m * s->block_n * 4, ALIGN);
-    }
     return s->at_threads + s->thread_bytes * g->device->threads;
 }
 

@@ -10,13 +10,21 @@ static void nothing(void)
 {
 }
 
-static inline uint16_t cpu_bf16_round(float value)
+static inline uint16_t bf16_round(float value)
 {
     uint32_t x;
     memcpy(&x, &value, 4);
     if ((x & 0x7fffffff) > 0x7f800000)
         return (uint16_t)(x >> 16 | 0x40);
     return (uint16_t)((x + 0x7fff + (x >> 16 & 1)) >> 16);
+}
+
+static inline float bf16_widen(uint16_t half)
+{
+    uint32_t word = (uint32_t)half << 16;
+    float value;
+    memcpy(&value, &word, 4);
+    return value;
 }
 
 #define LANES 4
@@ -41,6 +49,12 @@ static inline uint16_t cpu_bf16_round(float value)
 #define TITLE "avx512"
 #define NAME(x) avx512_##x
 #include "fast_tiles_simd.h"
+
+void cpu_tiles_store_avx512(void *dst, uint32_t dtype, int64_t ld, const float *src, int64_t src_ld, int64_t rows,
+                            int64_t cols, int add)
+{
+    avx512_store(dst, dtype, ld, src, src_ld, rows, cols, add);
+}
 
 static int has_avx2(void)
 {

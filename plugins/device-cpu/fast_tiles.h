@@ -11,6 +11,9 @@
 
 enum { CPU_TILES_MAX_MR = 32, CPU_TILES_MAX_NR = 32 };
 
+typedef void (*cpu_tiles_store_fn)(void *dst, uint32_t dtype, int64_t ld, const float *src, int64_t src_ld,
+                                   int64_t rows, int64_t cols, int add);
+
 struct cpu_tiles {
     const char *name;
     int64_t mr, nr, kr;
@@ -25,8 +28,8 @@ struct cpu_tiles {
     void (*pack_b)(void *dst, const void *src, uint32_t dtype, int64_t step, int64_t k_step, int64_t cols, int64_t k);
     /* c[mr, nr] (+)= a b; rows of c are ldc apart. */
     void (*kernel)(int64_t k, const void *a, const void *b, float *c, int64_t ldc, int add);
-    /* Rounds n values to bf16. */
-    void (*to_bf16)(uint16_t *dst, const float *src, int64_t n);
+    /* dst[rows, cols] (+)= src, as fp32 or rounded to bf16; rows lie ld and src_ld elements apart. */
+    cpu_tiles_store_fn store;
 };
 
 /* The best one for inputs of this dtype on this machine. fp32 is never rounded; bf16 may be computed in fp32. */
@@ -41,6 +44,8 @@ int cpu_vectors(void);
 
 /* NULL where the machine has no AMX. */
 const struct cpu_tiles *cpu_tiles_amx(void);
+void cpu_tiles_store_avx512(void *dst, uint32_t dtype, int64_t ld, const float *src, int64_t src_ld, int64_t rows,
+                            int64_t cols, int add);
 
 static inline int64_t cpu_tiles_pad(const struct cpu_tiles *t, int64_t k)
 {

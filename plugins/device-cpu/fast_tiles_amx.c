@@ -92,21 +92,31 @@ AVX512 static void tile_edge(uint32_t *dst, const void *src, uint32_t dtype, int
         }
 }
 
-AVX512 static inline __attribute__((always_inline)) void pack(void *dst, const void *src, uint32_t dtype,
+/* The two tiles of a panel for one range of 32 terms. */
+AVX512 static inline __attribute__((always_inline)) void pair(uint32_t *to, const char *from, uint32_t dtype,
+                                                              int64_t step, int64_t k_step, int64_t have,
+                                                              int64_t terms, int rows_are_k)
+{
+    int64_t size = dtype == HD_F32 ? 4 : 2;
+    for (int64_t t = 0; t < PANEL; t += SIDE, to += TILE)
+        if ((step == 1 || k_step == 1) && have - t >= SIDE && terms >= TERMS)
+            tile_full(to, from + t * step * size, dtype, step, k_step, rows_are_k);
+        else
+            tile_edge(to, from + t * step * size, dtype, step, k_step, rows_are_k, have - t, terms);
+}
+
+/* Goes through the source in the order in which it lies. */
+AVX512 static inline __attribute__((always_inline)) void pack(void *dst, const char *src, uint32_t dtype,
                                                               int64_t step, int64_t k_step, int64_t count, int64_t k,
                                                               int rows_are_k)
 {
-    uint32_t *to = dst;
-    int64_t size = dtype == HD_F32 ? 4 : 2, usual = step == 1 || k_step == 1;
-    for (int64_t i = 0; i < count; i += PANEL)
-        for (int64_t p = 0; p < k; p += TERMS)
-            for (int64_t t = i; t < i + PANEL; t += SIDE, to += TILE) {
-                const char *from = (const char *)src + (t * step + p * k_step) * size;
-                if (usual && count - t >= SIDE && k - p >= TERMS)
-                    tile_full(to, from, dtype, step, k_step, rows_are_k);
-                else
-                    tile_edge(to, from, dtype, step, k_step, rows_are_k, count - t, k - p);
-            }
+    int64_t size = dtype == HD_F32 ? 4 : 2, panels = (count + PANEL - 1) / PANEL, ranges = (k + TERMS - 1) / TERMS;
+    for (int64_t n = 0; n < panels * ranges; n++) {
+        int64_t panel = step == 1 ? n % panels : n / ranges, range = step == 1 ? n / panels : n % ranges;
+        int64_t i = panel * PANEL, p = range * TERMS;
+        pair((uint32_t *)dst + (panel * ranges + range) * 2 * TILE, src + (i * step + p * k_step) * size, dtype, step,
+             k_step, count - i, k - p, rows_are_k);
+    }
 }
 
 AVX512 static void amx_pack_a(void *dst, const void *src, uint32_t dtype, int64_t step, int64_t k_step, int64_t rows,
@@ -127,13 +137,30 @@ AVX512 static void amx_pack_b(void *dst, const void *src, uint32_t dtype, int64_
         pack(dst, src, HD_F32, step, k_step, cols, k, 1);
 }
 
-AVX512 static void amx_to_bf16(uint16_t *dst, const float *src, int64_t n)
+/* ---- storing */
+
+AVX512 static inline __m256i half_row(__m256i old, __m512 x, int add)
 {
-    int64_t i = 0;
-    for (; i + SIDE <= n; i += SIDE)
-        _mm256_storeu_si256((__m256i *)(dst + i), round16(src + i));
-    for (; i < n; i++)
-        dst[i] = (uint16_t)one_half(src, HD_F32, i);
+    if (add)
+        x = _mm512_add_ps(x, _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(old), 16)));
+    return (__m256i)_mm512_cvtneps_pbh(x);
+}
+
+AVX512 static void amx_store(void *dst, uint32_t dtype, int64_t ld, const float *src, int64_t src_ld, int64_t rows,
+                             int64_t cols, int add)
+{
+    if (dtype == HD_F32) {
+        cpu_tiles_store_avx512(dst, dtype, ld, src, src_ld, rows, cols, add);
+        return;
+    }
+    for (int64_t i = 0; i < rows; i++)
+        for (int64_t j = 0; j < cols; j += SIDE) {
+            uint16_t *to = (uint16_t *)dst + i * ld + j;
+            __mmask16 mask = cols - j < SIDE ? (__mmask16)((1u << (cols - j)) - 1) : 0xffff;
+            __m256i old = add ? _mm256_maskz_loadu_epi16(mask, to) : _mm256_setzero_si256();
+            __m512 x = _mm512_maskz_loadu_ps(mask, src + i * src_ld + j);
+            _mm256_mask_storeu_epi16(to, mask, half_row(old, x, add));
+        }
 }
 
 /* ---- the product */
@@ -219,7 +246,7 @@ static const struct cpu_tiles tiles = {
     .pack_a = amx_pack_a,
     .pack_b = amx_pack_b,
     .kernel = amx_kernel,
-    .to_bf16 = amx_to_bf16,
+    .store = amx_store,
 };
 
 const struct cpu_tiles *cpu_tiles_amx(void)

@@ -59,18 +59,21 @@ TARGET static void NAME(pack_edge)(uint32_t *dst, const void *src, uint32_t dtyp
             dst[i] = i < have ? NAME(load_one)(src, dtype, i * step + p * k_step) : 0;
 }
 
-/* Steps lie side by side: a full panel is rows of `width` words. */
+/* Steps lie side by side: panels of whole rows, row by row so that the source is read in long runs. */
 TARGET static inline __attribute__((always_inline)) void NAME(pack_rows)(uint32_t *dst, const void *src,
                                                                         uint32_t dtype, int64_t k_step,
-                                                                        int64_t width, int64_t k)
+                                                                        int64_t panels, int64_t width, int64_t k)
 {
-    for (int64_t p = 0; p < k; p++, dst += width) {
-        int64_t i = 0;
-        for (; i + LANES <= width; i += LANES)
-            *(NAME(words) *)(dst + i) = NAME(load)(src, dtype, p * k_step + i);
-        for (; i < width; i++)
-            dst[i] = NAME(load_one)(src, dtype, p * k_step + i);
-    }
+    for (int64_t p = 0; p < k; p++)
+        for (int64_t panel = 0; panel < panels; panel++) {
+            uint32_t *to = dst + (panel * k + p) * width;
+            int64_t from = p * k_step + panel * width;
+            if (dtype == HD_F32)
+                memcpy(to, (const uint32_t *)src + from, (size_t)width * 4); /* width is a constant here */
+            else
+                for (int64_t i = 0; i < width; i++)
+                    to[i] = (uint32_t)((const uint16_t *)src)[from + i] << 16;
+        }
 }
 
 /* Terms lie side by side: up to LANES steps of a panel, transposed LANES terms at a time. */
@@ -95,34 +98,35 @@ TARGET static inline __attribute__((always_inline)) void NAME(pack_columns)(uint
             dst[p * width + i] = NAME(load_one)(src, dtype, i * step + p);
 }
 
-TARGET static inline __attribute__((always_inline)) void NAME(pack_panel)(uint32_t *dst, const void *src,
-                                                                         uint32_t dtype, int64_t step,
-                                                                         int64_t k_step, int64_t width, int64_t k)
+/* Whole panels; dtype and width are constants, so that loads have no branch. */
+TARGET static inline __attribute__((always_inline)) void NAME(pack_panels)(uint32_t *dst, const void *src,
+                                                                          uint32_t dtype, int64_t step,
+                                                                          int64_t k_step, int64_t panels,
+                                                                          int64_t width, int64_t k)
 {
-    size_t size = dtype == HD_F32 ? 4 : 2;
-    if (step == 1)
-        NAME(pack_rows)(dst, src, dtype, k_step, width, k);
-    else
+    int64_t size = dtype == HD_F32 ? 4 : 2;
+    if (step == 1) {
+        NAME(pack_rows)(dst, src, dtype, k_step, panels, width, k);
+        return;
+    }
+    for (int64_t panel = 0; panel < panels; panel++)
         for (int64_t i = 0; i < width; i += LANES)
-            NAME(pack_columns)(dst + i, (const char *)src + (size_t)(i * step) * size, dtype, step,
-                               width - i < LANES ? width - i : LANES, width, k);
+            NAME(pack_columns)(dst + panel * width * k + i, (const char *)src + (panel * width + i) * step * size, dtype,
+                               step, width - i < LANES ? width - i : LANES, width, k);
 }
 
-/* dtype as a constant, so that loads have no branch. */
 TARGET static inline __attribute__((always_inline)) void NAME(pack)(void *dst, const void *src, uint32_t dtype,
                                                                     int64_t step, int64_t k_step, int64_t count,
                                                                     int64_t k, int64_t width)
 {
-    uint32_t *to = dst;
-    const char *from = src;
-    size_t size = dtype == HD_F32 ? 4 : 2;
-    for (int64_t i = 0; i < count; i += width, to += width * k, from += (size_t)(width * step) * size)
-        if (count - i < width || (step != 1 && k_step != 1))
-            NAME(pack_edge)(to, from, dtype, step, k_step, count - i < width ? count - i : width, width, k);
-        else if (dtype == HD_F32)
-            NAME(pack_panel)(to, from, HD_F32, step, k_step, width, k);
-        else
-            NAME(pack_panel)(to, from, HD_BF16, step, k_step, width, k);
+    int64_t whole = step == 1 || k_step == 1 ? count / width : 0, size = dtype == HD_F32 ? 4 : 2;
+    if (dtype == HD_F32)
+        NAME(pack_panels)(dst, src, HD_F32, step, k_step, whole, width, k);
+    else
+        NAME(pack_panels)(dst, src, HD_BF16, step, k_step, whole, width, k);
+    for (int64_t i = whole * width; i < count; i += width)
+        NAME(pack_edge)((uint32_t *)dst + i * k, (const char *)src + i * step * size, dtype, step, k_step,
+                        count - i < width ? count - i : width, width, k);
 }
 
 TARGET static void NAME(pack_a)(void *dst, const void *src, uint32_t dtype, int64_t step, int64_t k_step,
@@ -137,19 +141,51 @@ TARGET static void NAME(pack_b)(void *dst, const void *src, uint32_t dtype, int6
     NAME(pack)(dst, src, dtype, step, k_step, cols, k, NAME(cols));
 }
 
-/* Round to nearest even; a NaN stays one. */
-TARGET static void NAME(to_bf16)(uint16_t *dst, const float *src, int64_t n)
+/* ---- storing */
+
+/* To nearest even; a NaN stays one. */
+TARGET static inline NAME(halves) NAME(round)(NAME(floats) value)
+{
+    NAME(words) x = (NAME(words))value;
+    NAME(words) nan = (NAME(words))((x & 0x7fffffff) > 0x7f800000);
+    NAME(words) y = (x + 0x7fff + ((x >> 16) & 1)) >> 16;
+    return __builtin_convertvector((nan & ((x >> 16) | 0x40)) | (~nan & y), NAME(halves));
+}
+
+TARGET static inline void NAME(store_f32)(float *dst, const float *src, int64_t n, int add)
 {
     int64_t i = 0;
     for (; i + LANES <= n; i += LANES) {
-        NAME(words) x = *(const NAME(words) *)(src + i);
-        NAME(words) nan = (NAME(words))((x & 0x7fffffff) > 0x7f800000);
-        NAME(words) y = (x + 0x7fff + ((x >> 16) & 1)) >> 16;
-        y = (nan & ((x >> 16) | 0x40)) | (~nan & y);
-        *(NAME(halves) *)(dst + i) = __builtin_convertvector(y, NAME(halves));
+        NAME(floats) x = *(const NAME(floats) *)(src + i);
+        if (add)
+            x += *(NAME(floats) *)(dst + i);
+        *(NAME(floats) *)(dst + i) = x;
     }
     for (; i < n; i++)
-        dst[i] = cpu_bf16_round(src[i]);
+        dst[i] = add ? dst[i] + src[i] : src[i];
+}
+
+TARGET static inline void NAME(store_bf16)(uint16_t *dst, const float *src, int64_t n, int add)
+{
+    int64_t i = 0;
+    for (; i + LANES <= n; i += LANES) {
+        NAME(floats) x = *(const NAME(floats) *)(src + i);
+        if (add)
+            x += (NAME(floats))NAME(widen)(dst + i);
+        *(NAME(halves) *)(dst + i) = NAME(round)(x);
+    }
+    for (; i < n; i++)
+        dst[i] = bf16_round(src[i] + (add ? bf16_widen(dst[i]) : 0));
+}
+
+TARGET static void NAME(store)(void *dst, uint32_t dtype, int64_t ld, const float *src, int64_t src_ld, int64_t rows,
+                               int64_t cols, int add)
+{
+    for (int64_t i = 0; i < rows; i++)
+        if (dtype == HD_F32)
+            NAME(store_f32)((float *)dst + i * ld, src + i * src_ld, cols, add);
+        else
+            NAME(store_bf16)((uint16_t *)dst + i * ld, src + i * src_ld, cols, add);
 }
 
 static const struct cpu_tiles NAME(tiles) = {
@@ -164,7 +200,7 @@ static const struct cpu_tiles NAME(tiles) = {
     .pack_a = NAME(pack_a),
     .pack_b = NAME(pack_b),
     .kernel = NAME(kernel),
-    .to_bf16 = NAME(to_bf16),
+    .store = NAME(store),
 };
 
 #undef LANES
