@@ -1,4 +1,4 @@
-/* Peephole: a gradient accumulates where it is made. accum(view <- t), where t is made by an op that can accumulate and
+/* Peephole, three times. First, a gradient accumulates where it is made. accum(view <- t), where t is made by an op that can accumulate and
  * is used by nothing else, becomes that op writing into the view with HD_ATTR_ACCUMULATE. */
 #include <stdlib.h>
 
@@ -99,10 +99,150 @@ static void fuse_section(struct hd_program *p, hd__code *code)
     free(use);
 }
 
+/* ---- sums of activations' gradients: add(t <- t0, t1, ...) whose terms are made by ops that can accumulate: the first
+ * term's maker writes t, the others add to it */
+
+static int adds_into(struct hd_program *p, hd__code *code, const struct use *use, uint32_t k, uint32_t n)
+{
+    const struct hd__instr *add = &code->at[k];
+    uint32_t m = use[add->in[n]].maker;
+    const struct hd__instr *maker = m ? &code->at[m - 1] : NULL;
+    return maker && use[add->in[n]].count == 1 && maker->n_out == 1 && m <= k && (hd__op(maker->op)->flags & HD__OP_ACCUMULATES) &&
+           !(maker->attrs && maker->attrs->flags & HD_ATTR_ACCUMULATE) && !hd__tc(p, add->in[n])->buffer &&
+           same_shape(p, add->in[n], add->out[0]) && hd__tc(p, add->in[n])->dtype == hd__tc(p, add->out[0])->dtype &&
+           hd__tc(p, add->in[n])->place.partial == hd__tc(p, add->out[0])->place.partial;
+}
+
+static void fuse_sums(struct hd_program *p, hd__code *code)
+{
+    struct use *use = count_uses(p, code);
+    uint32_t kept = 0;
+    for (uint32_t k = 0; k < code->count; k++) {
+        struct hd__instr *add = &code->at[k];
+        uint32_t fusable = add->op == HD_OP_ADD && add->flags & HD__FLAG_GRADSUM, first = UINT32_MAX;
+        for (uint32_t n = 0; n < add->n_in && fusable; n++) {
+            fusable = (uint32_t)adds_into(p, code, use, k, n);
+            first = HD__MIN(first, use[add->in[n]].maker - 1);
+        }
+        if (!fusable)
+            continue;
+        for (uint32_t n = 0; n < add->n_in; n++) {
+            struct hd__instr *maker = &code->at[use[add->in[n]].maker - 1];
+            maker->out[0] = add->out[0];
+            if (maker != &code->at[first]) {
+                struct hd_attrs *attrs = hd__attrs_new(p, maker->attrs);
+                attrs->flags |= HD_ATTR_ACCUMULATE;
+                maker->attrs = attrs;
+            }
+        }
+        add->op = 0;
+    }
+    for (uint32_t k = 0; k < code->count; k++)
+        if (code->at[k].op)
+            code->at[kept++] = code->at[k];
+    code->count = kept;
+    free(use);
+}
+
+/* ---- first writes: where a gradient buffer is cleared and each parameter's first contribution comes in the same run of the
+ * program, that contribution writes instead of adding, and nothing is cleared */
+
+static int accumulates(const struct hd__instr *i)
+{
+    return i->op == HD_OP_ACCUM || (i->attrs && i->attrs->flags & HD_ATTR_ACCUMULATE);
+}
+
+static const struct hd__flat *flat_of(const struct hd_program *p, hd_tensor t)
+{
+    for (uint32_t f = 0; f < p->flats.count; f++)
+        if (p->flats.at[f].dim == hd__tc(p, t)->dim[0] && hd__tc(p, t)->role == HD__ROLE_FLAT)
+            return &p->flats.at[f];
+    return NULL;
+}
+
+/* Fills writer[param] with index + 1 of the first contribution to it in `code` from `from` on. Returns 0 unless all of the
+ * flat's parameters have one and nothing else touches the buffer before. */
+static int first_contributions(const struct hd_program *p, const hd__code *code, uint32_t from, uint32_t buffer,
+                               const struct hd__flat *flat, uint32_t *writer)
+{
+    uint32_t found = 0;
+    for (uint32_t k = from; k < code->count && found < flat->n_params; k++) {
+        const struct hd__instr *i = &code->at[k];
+        for (uint32_t n = 0; n < i->n_in; n++)
+            if (hd__tc(p, i->in[n])->buffer == buffer)
+                return 0;
+        for (uint32_t n = 0; n < i->n_out; n++) {
+            const struct hd__tensor *t = hd__tc(p, i->out[n]);
+            if (t->buffer != buffer)
+                continue;
+            if (!t->param || !accumulates(i))
+                return 0;
+            found += !writer[t->param - 1];
+            if (!writer[t->param - 1])
+                writer[t->param - 1] = k + 1;
+        }
+    }
+    return found == flat->n_params;
+}
+
+/* An instruction with several outputs writes all of them or none. */
+static int whole_writers(const struct hd_program *p, const hd__code *code, const struct hd__flat *flat, const uint32_t *writer)
+{
+    for (uint32_t k = 0; k < flat->n_params; k++) {
+        uint32_t w = writer[flat->params[k]];
+        const struct hd__instr *i = &code->at[w - 1];
+        for (uint32_t n = 0; n < i->n_out; n++)
+            if (writer[hd__tc(p, i->out[n])->param - 1] != w)
+                return 0;
+    }
+    return 1;
+}
+
+static int write_first(struct hd_program *p, hd__code *code, uint32_t from, hd_tensor cleared)
+{
+    const struct hd__flat *flat = flat_of(p, cleared);
+    uint32_t *writer = hd__alloc((p->params.count + 1) * sizeof *writer);
+    int done = flat && first_contributions(p, code, from, hd__tc(p, cleared)->buffer, flat, writer) &&
+               whole_writers(p, code, flat, writer);
+    for (uint32_t k = 0; done && k < flat->n_params; k++) {
+        struct hd__instr *i = &code->at[writer[flat->params[k]] - 1];
+        if (i->op == HD_OP_ACCUM) {
+            i->op = HD_OP_COPY;
+        } else {
+            struct hd_attrs *attrs = hd__attrs_new(p, i->attrs);
+            attrs->flags &= ~HD_ATTR_ACCUMULATE;
+            i->attrs = attrs;
+        }
+    }
+    free(writer);
+    return done;
+}
+
+static void drop_clears(struct hd_program *p, hd__code *clears, hd__code *code)
+{
+    uint32_t kept = 0;
+    for (uint32_t k = 0; k < clears->count; k++) {
+        struct hd__instr i = clears->at[k];
+        if (i.op == HD_OP_FILL0 && write_first(p, code, clears == code ? k + 1 : 0, i.out[0]))
+            i.op = 0;
+        clears->at[k] = i;
+    }
+    for (uint32_t k = 0; k < clears->count; k++)
+        if (clears->at[k].op)
+            clears->at[kept++] = clears->at[k];
+    clears->count = kept;
+}
+
 int32_t hd__fuse(struct hd_program *p, struct hd_error *err)
 {
+    struct hd__code_section *begin = hd__section(p, "begin"), *last = hd__section(p, "micro_last");
     (void)err;
-    for (uint32_t s = 0; s < p->sections.count; s++)
+    for (uint32_t s = 0; s < p->sections.count; s++) {
         fuse_section(p, &p->sections.at[s].code);
+        fuse_sums(p, &p->sections.at[s].code);
+        drop_clears(p, &p->sections.at[s].code, &p->sections.at[s].code);
+    }
+    if (begin && last && p->accumulation == 1)
+        drop_clears(p, &begin->code, &last->code);
     return HD_OK;
 }
