@@ -36,9 +36,20 @@ static int32_t agree(const struct hd_kernel *k, const struct hd_operand *x, cons
     return HD_OK;
 }
 
+/* A label twice in one operand would be a diagonal, which no op means. */
+static int32_t distinct(const struct hd_kernel *k, const struct hd_operand *x, struct hd_error *err)
+{
+    for (uint32_t i = 0; i < x->ndim; i++)
+        if (cpu_dim(x, x->dim[i]) != (int32_t)i)
+            return cpu_invalid(k, err, "dim id %u is twice in one operand", x->dim[i]);
+    return HD_OK;
+}
+
 int32_t cpu_check_einsum(struct hd_kernel *k, struct hd_error *err)
 {
     const struct hd_operand *a = &k->in[0], *b = &k->in[1], *c = &k->out[0];
+    if (distinct(k, a, err) || distinct(k, b, err) || distinct(k, c, err))
+        return HD_E_INVALID;
     for (uint32_t i = 0; i < c->ndim; i++)
         if (cpu_dim(a, c->dim[i]) < 0 && cpu_dim(b, c->dim[i]) < 0)
             return cpu_invalid(k, err, "dim id %u of the output is in no input", c->dim[i]);
@@ -52,6 +63,8 @@ int32_t cpu_check_einsum(struct hd_kernel *k, struct hd_error *err)
 static int32_t subset(const struct hd_kernel *k, const struct hd_operand *x, const struct hd_operand *w,
                       struct hd_error *err)
 {
+    if (distinct(k, x, err) || distinct(k, w, err))
+        return HD_E_INVALID;
     for (uint32_t i = 0; i < w->ndim; i++)
         if (cpu_dim(x, w->dim[i]) < 0)
             return cpu_invalid(k, err, "dim id %u of the bias is not in the input", w->dim[i]);

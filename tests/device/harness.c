@@ -330,9 +330,10 @@ static void check_guards(const struct h_instr *i, const struct hd_operand *o, ui
     size_t bytes = operand_bytes(o);
     if (!p)
         return;
+    size_t whole = 0;
     for (size_t j = 0; j < GUARD; j++)
-        ck_assert_msg(p[j] == GUARD_BYTE && p[GUARD + bytes + j] == GUARD_BYTE, "%s wrote outside an operand",
-                      i->d.label);
+        whole += p[j] == GUARD_BYTE && p[GUARD + bytes + j] == GUARD_BYTE;
+    ck_assert_msg(whole == GUARD, "%s wrote outside an operand", i->d.label);
 }
 
 void h_free(struct h_instr *i)

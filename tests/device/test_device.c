@@ -186,6 +186,133 @@ START_TEST(slow_kernels_are_announced_once)
 }
 END_TEST
 
+/* ---- descriptors gone wrong: refused, or run without touching what is not theirs. Guards see what is written there,
+ * sanitizers what is read. */
+
+static int draw(uint64_t *seed, int n)
+{
+    return (int)((h_random(seed) + 1) / 2 * n);
+}
+
+static const struct {
+    uint32_t op;
+    const char *in, *out;
+} valid[] = {
+    {HD_OP_EINSUM, "bsh fh", "bsf"},
+    {HD_OP_EINSUM, "bskgd kgdh", "bsh"},
+    {HD_OP_EINSUM, "bsk bkt", "tbs"},
+    {HD_OP_ADD, "bsh bsh bsh", "bsh"},
+    {HD_OP_BIAS, "bskd kd", "bskd"},
+    {HD_OP_BIAS_DW, "bskd", "kd"},
+    {HD_OP_RMSNORM, "bsh h", "bsh"},
+    {HD_OP_RMSNORM_DX, "bsh h bsh", "bsh"},
+    {HD_OP_RMSNORM_DW, "bsh bsh", "h"},
+    {HD_OP_LAYERNORM, "bsh h h", "bsh"},
+    {HD_OP_LAYERNORM_DX, "bsh h bsh", "bsh"},
+    {HD_OP_LAYERNORM_DW, "bsh bsh", "h h"},
+    {HD_OP_ROPE, "bskd", "bskd"},
+    {HD_OP_ATTENTION, "bskgd btkd btkd", "bskgd f:bskg"},
+    {HD_OP_ATTENTION_GRAD, "bskgd btkd btkd bskgd f:bskg bskgd", "bskgd btkd btkd"},
+    {HD_OP_SWIGLU, "bf bf", "bf"},
+    {HD_OP_SWIGLU_GRAD, "bf bf bf", "bf bf"},
+    {HD_OP_GELU, "bf", "bf"},
+    {HD_OP_GELU_GRAD, "bf bf", "bf"},
+    {HD_OP_EMBED, "i:bs vh", "bsh"},
+    {HD_OP_EMBED_DW, "i:bs bsh", "vh"},
+    {HD_OP_POSITION, "bsh ph", "bsh"},
+    {HD_OP_POSITION_DW, "bsh", "ph"},
+    {HD_OP_ROWMAX, "bsv", "f:bs"},
+    {HD_OP_XENT_LOCAL, "bsv f:bs i:bs", "f:bs f:bs"},
+    {HD_OP_NLL, "f:bs f:bs f:bs", "f:bs"},
+    {HD_OP_NLL_GRAD, "f:bs f:bs", "f:bs f:bs"},
+    {HD_OP_XENT_GRAD, "bsv f:bs i:bs f:bs f:bs", "bsv"},
+    {HD_OP_TOTAL, "bs", "f:"},
+    {HD_OP_SPREAD, "", "bs"},
+    {HD_OP_SLICE, "bsh", "bth"},
+    {HD_OP_MASK, "bs", "bs"},
+    {HD_OP_PAD, "bth", "bsh"},
+    {HD_OP_FILL0, "", "bs"},
+    {HD_OP_ACCUM, "bs", "bs"},
+    {HD_OP_COPY, "bs", "f:bs"},
+    {HD_OP_SUMSQ, "n", "d:"},
+    {HD_OP_ADAMW, "n d: d:y", "n n n n"},
+    {HD_OP_SGD, "n d: d:y", "n n n"},
+};
+
+/* Replaces, drops or doubles one letter; kinds stay. */
+static void damage(uint64_t *seed, char *text)
+{
+    size_t length = strlen(text), at = length ? (size_t)draw(seed, (int)length) : 0;
+    if (!length || text[at] == ' ' || text[at] == ':' || text[at + 1] == ':')
+        return;
+    if (draw(seed, 2))
+        text[at] = "bskgdthfvpny"[draw(seed, 12)];
+    else if (length > 1 && strcspn(text + at, " ") + (at && text[at - 1] != ' ') > 1)
+        memmove(text + at, text + at + 1, length - at);
+}
+
+static void random_dims(uint64_t *seed, char *text)
+{
+    static const int starts[] = {0, 0, 0, 1, 3};
+    *text = 0;
+    for (const char *letter = "bskgdthfvpn"; *letter; letter++)
+        text += sprintf(text, "%c=%d@%d ", *letter, *letter == 'v' || *letter == 'p' ? 1 + draw(seed, 9) : draw(seed, 12),
+                        starts[draw(seed, 5)]);
+    sprintf(text, "y=8");
+}
+
+static struct hd_attrs random_attrs(uint64_t *seed)
+{
+    static const double table[8] = {1, 0.5};
+    static const struct hd_range ranges[2] = {{-3, 5, 1}, {4, 100, 2}};
+    return (struct hd_attrs){.scale = 1, .eps = 1, .sign = 1, .from = "bst"[draw(seed, 3)], .to = "bst"[draw(seed, 3)],
+                             .index = (uint32_t)draw(seed, 3), .parts = 1 + (uint32_t)draw(seed, 3),
+                             .window = draw(seed, 3), .table = table, .n_table = 2 + (uint64_t)draw(seed, 7),
+                             .ranges = ranges, .n_ranges = (uint64_t)draw(seed, 3), .flags = (uint32_t)draw(seed, 2),
+                             .beta1 = draw(seed, 2) * 0.5};
+}
+
+/* Returns 1 where the device took it. */
+static int try(struct h_device *d, struct h_instr *i)
+{
+    struct hd_error err = HD_ERROR_INIT;
+    struct hd_kernel *k;
+    if (h_prepare(d, i, &k, &err)) {
+        ck_assert_msg(err.code < 0 && err.message[0], "a refusal without a reason");
+        return 0;
+    }
+    int32_t rc = d->ops->launch(d->device, k, 0, &err);
+    d->ops->release(d->device, k);
+    ck_assert_msg(rc == HD_OK, "%s", err.message);
+    return 1;
+}
+
+START_TEST(damaged_descriptors_do_no_harm)
+{
+    static const uint32_t dtypes[] = {HD_F32, HD_BF16, HD_F64};
+    uint64_t seed = 100 + (uint64_t)_i;
+    int taken = 0;
+    struct h_device *fast = h_open(1, H_FAST), *plain = h_open(1, H_REFERENCE);
+    for (int round = 0; round < 200; round++) {
+        char in[128], out[128], dims[256];
+        snprintf(in, sizeof in, "%s", valid[_i].in);
+        snprintf(out, sizeof out, "%s", valid[_i].out);
+        random_dims(&seed, dims);
+        if (round % 4 > 1)
+            damage(&seed, round % 4 == 2 ? in : out);
+        struct h_case c = {"damaged", valid[_i].op, in, out, dims, random_attrs(&seed)};
+        struct h_instr *i = h_make(&c, dtypes[draw(&seed, 3)], seed);
+        int a = try(fast, i), b = try(plain, i);
+        ck_assert_msg(a == b, "only one of fast and reference refuses %s <- %s with %s", out, in, dims);
+        taken += a;
+        h_free(i);
+    }
+    ck_assert_int_gt(taken, 0); /* or nothing was tried */
+    h_close(fast);
+    h_close(plain);
+}
+END_TEST
+
 /* ---- an optimizer's own step */
 
 static int32_t step(const void *settings, const void *args)
@@ -253,6 +380,7 @@ int main(void)
     tcase_add_test(t, every_device_op_is_supported);
     tcase_add_test(t, kernel_keeps_what_it_needs);
     tcase_add_loop_test(t, nonsense_is_refused, 0, (int)(sizeof wrong / sizeof wrong[0]));
+    tcase_add_loop_test(t, damaged_descriptors_do_no_harm, 0, (int)(sizeof valid / sizeof valid[0]));
     tcase_add_test(t, operands_without_memory_are_refused);
     tcase_add_test(t, slow_kernels_are_announced_once);
     tcase_add_test(t, an_optimizers_step_is_called);
