@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+#include "core/run/metrics.h"
 #include "core/run/session.h"
 
 struct loop {
@@ -14,7 +15,9 @@ struct loop {
     struct hd__job *job;
     struct hd_program *p;
     int64_t step; /* finished */
-    double loss, norm, lr, started;
+    double loss, norm, lr, val_loss;
+    double step_s, comm_s, peak; /* peak: FLOP/s of all ranks' devices */
+    struct hd__metrics *metrics; /* of rank 0 */
     int leader;
 };
 
@@ -79,21 +82,56 @@ static int32_t one_step(struct loop *l, struct hd_error *err)
     return HD_OK;
 }
 
-static void say(const struct loop *l, double seconds)
+/* ---- reporting */
+
+static json_t *mesh_json(const struct hd__mesh *mesh)
 {
-    double tokens = (double)(l->job->batch * l->job->seq_len) / seconds;
-    printf("step %6" PRId64 "/%" PRId64 "  loss %.4f  norm %.3f  lr %.3g  %.0f tokens/s\n", l->step, l->job->steps, l->loss, l->norm,
-           l->lr, tokens);
-    fflush(stdout);
+    json_t *o = json_object();
+    for (int32_t a = 0; a < HD_AXIS_COUNT; a++)
+        json_object_set_new(o, hd__axis_name(a), json_integer(mesh->size[a]));
+    return o;
+}
+
+static int32_t open_metrics(struct loop *l, const struct hd__compiled *c, struct hd_error *err)
+{
+    json_t *plan = json_pack("{s:I,s:I,s:I,s:f}", "arena_bytes", (json_int_t)l->p->arena_bytes, "persistent_bytes",
+                             (json_int_t)l->p->persistent_bytes, "temporary_bytes", (json_int_t)l->p->temp_bytes, "flops_per_token",
+                             hd__flops_per_token(c));
+    json_t *start = json_pack("{s:s,s:o,s:o,s:I,s:o}", "event", l->step ? "resume" : "start", "job", hd__job_json(l->job), "mesh",
+                              mesh_json(&c->mesh), "parameters", (json_int_t)hd__parameter_count(c), "plan", plan);
+    int32_t rc;
+    if (l->step)
+        json_object_set_new(start, "from_step", json_integer(l->step));
+    rc = hd__metrics_open(l->job->metrics_jsonl, l->step, start, &l->metrics, err);
+    json_decref(start);
+    l->peak = hd__exec_peak_flops(l->s.exec) * c->mesh.ranks;
+    return rc;
+}
+
+static void say(const struct loop *l)
+{
+    double tokens = (double)(l->job->batch * l->job->seq_len);
+    struct hd__metrics_row row = {
+        .step = l->step,
+        .steps = l->job->steps,
+        .loss = l->loss,
+        .val_loss = l->val_loss,
+        .grad_norm = l->norm,
+        .lr = l->lr,
+        .tokens = l->step * l->job->batch * l->job->seq_len,
+        .tokens_per_s = tokens / l->step_s,
+        .step_s = l->step_s,
+        .comm_s = l->comm_s,
+        .mfu = l->peak > 0 ? hd__flops_per_token(l->s.compiled) * tokens / l->step_s / l->peak : 0,
+        .arena_bytes = l->p->arena_bytes,
+        .rss_bytes = hd__resident_bytes(),
+    };
+    hd__metrics_step(l->metrics, &row);
 }
 
 static int32_t evaluate(struct loop *l, struct hd_error *err)
 {
-    double loss = 0;
-    int32_t rc = hd__session_evaluate(&l->s, l->job->eval_batches, &loss, err);
-    if (!rc && l->leader)
-        printf("step %6" PRId64 "/%" PRId64 "  val_loss %.4f\n", l->step, l->job->steps, loss);
-    return rc;
+    return hd__session_evaluate(&l->s, l->job->eval_batches, &l->val_loss, err);
 }
 
 static int32_t steps(struct loop *l, int *stopped, struct hd_error *err)
@@ -101,11 +139,16 @@ static int32_t steps(struct loop *l, int *stopped, struct hd_error *err)
     int32_t rc = HD_OK, agreed = 0;
     while (!rc && !agreed && l->step < l->job->steps) {
         double start = hd__now();
+        int evaluated;
         rc = one_step(l, err);
-        if (!rc && l->leader && (l->step % l->job->metrics_every == 0 || l->step == l->job->steps))
-            say(l, hd__now() - start);
-        if (!rc && l->job->eval_every && (l->step % l->job->eval_every == 0))
+        l->step_s = hd__now() - start;
+        l->comm_s = hd__exec_comm_seconds(l->s.exec);
+        l->val_loss = NAN;
+        evaluated = !rc && l->job->eval_every && l->step % l->job->eval_every == 0;
+        if (evaluated)
             rc = evaluate(l, err);
+        if (!rc && l->leader && (evaluated || l->step % l->job->metrics_every == 0 || l->step == l->job->steps))
+            say(l);
         if (!rc)
             rc = hd__exec_agree(l->s.exec, stop_signal, &agreed, err);
     }
@@ -128,7 +171,7 @@ static int32_t prepare(struct loop *l, const struct hd__place_in_job *place, str
         return rc;
     l->s.feeding = l->s.train;
     l->p = hd__exec_program(l->s.exec);
-    return HD_OK;
+    return l->leader ? open_metrics(l, compiled, err) : HD_OK;
 }
 
 static void say_failure(const struct hd_error *err)
@@ -139,7 +182,7 @@ static void say_failure(const struct hd_error *err)
 int hd__train(struct hd__compiled *compiled, const struct hd__place_in_job *place)
 {
     struct hd_error err = HD_ERROR_INIT;
-    struct loop l = {.job = compiled->job, .leader = place->rank == 0, .started = hd__now()};
+    struct loop l = {.job = compiled->job, .leader = place->rank == 0};
     int stopped = 0, prepared;
     int32_t rc;
     char prefix[32];
@@ -155,6 +198,7 @@ int hd__train(struct hd__compiled *compiled, const struct hd__place_in_job *plac
         say_failure(&err);
     if (stopped && l.leader)
         fprintf(stderr, "stopped by signal %d after step %" PRId64 "\n", stopped, l.step);
+    hd__metrics_close(l.metrics);
     hd__session_close(&l.s, rc != 0, err.message);
     return !prepared ? 2 : rc ? 1 : stopped ? 3 : 0;
 }

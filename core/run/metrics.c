@@ -1,0 +1,162 @@
+/* One write() a line; numbers with enough digits to tell two floats apart. */
+#include "core/run/metrics.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <math.h>
+#include <stdlib.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+struct hd__metrics {
+    int fd, live;
+    double started;
+    int64_t first; /* step before the first of this run */
+};
+
+static void make_folders(const char *path)
+{
+    char *copy = hd__strdup(path);
+    for (char *slash = strchr(copy + 1, '/'); slash; slash = strchr(slash + 1, '/')) {
+        *slash = 0;
+        mkdir(copy, 0777);
+        *slash = '/';
+    }
+    free(copy);
+}
+
+/* ---- resuming */
+
+static int64_t step_of(const char *line, size_t length)
+{
+    json_t *object = json_loadb(line, length, 0, NULL);
+    json_t *step = json_object_get(object, "step");
+    int64_t value = json_is_integer(step) ? json_integer_value(step) : object ? 0 : -1;
+    json_decref(object);
+    return value;
+}
+
+int32_t hd__metrics_cut(const char *path, int64_t step, struct hd_error *err)
+{
+    FILE *file = fopen(path, "r+");
+    char *line = NULL;
+    size_t room = 0;
+    off_t keep = 0;
+    ssize_t n;
+    int32_t rc = HD_OK;
+    if (!file)
+        return errno == ENOENT ? HD_OK : hd_fail(err, HD_E_IO, "%s: %s", path, strerror(errno));
+    while ((n = getline(&line, &room, file)) > 0) {
+        int64_t at = line[n - 1] == '\n' ? step_of(line, (size_t)n) : -1;
+        if (at < 0 || at > step)
+            break;
+        keep += n;
+    }
+    free(line);
+    if (ftruncate(fileno(file), keep))
+        rc = hd_fail(err, HD_E_IO, "%s: %s", path, strerror(errno));
+    fclose(file);
+    return rc;
+}
+
+/* ---- writing */
+
+static void write_line(struct hd__metrics *m, struct hd__text *text)
+{
+    for (size_t done = 0; done < text->length;) {
+        ssize_t n = write(m->fd, text->at + done, text->length - done);
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n <= 0) {
+            hd__log(HD_LOG_WARN, "metrics", "cannot write: %s", strerror(errno));
+            break;
+        }
+        done += (size_t)n;
+    }
+    hd__text_free(text);
+}
+
+int32_t hd__metrics_open(const char *path, int64_t resumed, json_t *start, struct hd__metrics **metrics, struct hd_error *err)
+{
+    struct hd__metrics *m;
+    struct hd__text text = {0};
+    char *first;
+    int32_t rc = resumed ? hd__metrics_cut(path, resumed, err) : HD_OK;
+    if (rc)
+        return rc;
+    make_folders(path);
+    m = hd__alloc(sizeof *m);
+    m->fd = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | (resumed ? 0 : O_TRUNC), 0666);
+    if (m->fd < 0) {
+        free(m);
+        return hd_fail(err, HD_E_IO, "metrics.jsonl: %s: %s", path, strerror(errno));
+    }
+    m->live = isatty(STDOUT_FILENO);
+    m->started = hd__now();
+    m->first = resumed;
+    first = json_dumps(start, JSON_COMPACT);
+    hd__text_add(&text, "%s\n", first);
+    free(first);
+    write_line(m, &text);
+    *metrics = m;
+    return HD_OK;
+}
+
+static void duration(double seconds, char out[32])
+{
+    long s = (long)(seconds + 0.5);
+    if (s >= 3600)
+        snprintf(out, 32, "%ldh%02ldm", s / 3600, s / 60 % 60);
+    else
+        snprintf(out, 32, "%ldm%02lds", s / 60, s % 60);
+}
+
+static void show(struct hd__metrics *m, const struct hd__metrics_row *r)
+{
+    double per_step = (hd__now() - m->started) / (double)HD__MAX(1, r->step - m->first);
+    char left[32], memory[32], mfu[32] = "", val[32] = "";
+    duration(per_step * (double)(r->steps - r->step), left);
+    hd__bytes_text((uint64_t)r->rss_bytes, memory);
+    if (r->mfu > 0)
+        snprintf(mfu, sizeof mfu, "  mfu %.1f%%", 100 * r->mfu);
+    if (!isnan(r->val_loss))
+        snprintf(val, sizeof val, "  val_loss %.4f", r->val_loss);
+    printf("%sstep %" PRId64 "/%" PRId64 "  loss %.4f%s  norm %.3f  lr %.2e  %.0f tokens/s%s  %s  left %s%s", m->live ? "\r\033[K" : "",
+           r->step, r->steps, r->loss, val, r->grad_norm, r->lr, r->tokens_per_s, mfu, memory, left, m->live ? "" : "\n");
+    if (m->live && (r->step == r->steps || !isnan(r->val_loss)))
+        putchar('\n');
+    fflush(stdout);
+}
+
+void hd__metrics_step(struct hd__metrics *m, const struct hd__metrics_row *r)
+{
+    struct hd__text text = {0};
+    hd__text_add(&text, "{\"step\": %" PRId64 ", \"loss\": %.9g", r->step, r->loss);
+    if (!isnan(r->val_loss))
+        hd__text_add(&text, ", \"val_loss\": %.9g", r->val_loss);
+    hd__text_add(&text, ", \"grad_norm\": %.9g, \"lr\": %.9g, \"tokens\": %" PRId64 ", \"tokens_per_s\": %.6g, \"step_s\": %.6g, "
+                 "\"comm_s\": %.6g, \"mfu\": %.6g, \"arena_bytes\": %" PRId64 ", \"rss_bytes\": %" PRId64 "}\n", r->grad_norm, r->lr,
+                 r->tokens, r->tokens_per_s, r->step_s, r->comm_s, r->mfu, r->arena_bytes, r->rss_bytes);
+    write_line(m, &text);
+    show(m, r);
+}
+
+void hd__metrics_close(struct hd__metrics *m)
+{
+    if (!m)
+        return;
+    close(m->fd);
+    free(m);
+}
+
+int64_t hd__resident_bytes(void)
+{
+    long pages = 0;
+    FILE *f = fopen("/proc/self/statm", "r");
+    if (f && fscanf(f, "%*s %ld", &pages) != 1)
+        pages = 0;
+    if (f)
+        fclose(f);
+    return (int64_t)pages * sysconf(_SC_PAGESIZE);
+}
