@@ -107,6 +107,8 @@ static void erase(pieces *l, struct range r)
     uint32_t from = first_in(l, r.lo), to = from;
     while (to < l->count && l->at[to].lo < r.hi)
         to++;
+    if (to == from) /* also the empty list, whose array is NULL */
+        return;
     memmove(l->at + from, l->at + to, (l->count - to) * sizeof *l->at);
     l->count -= to - from;
 }
