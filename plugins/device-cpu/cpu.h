@@ -12,11 +12,12 @@
 #include "heddle/optimizer.h"
 
 enum { CPU_KERNELS_FAST = 0, CPU_KERNELS_REFERENCE = 1 };
+enum { CPU_PRODUCTS_OWN = 0, CPU_PRODUCTS_ONEDNN = 1 };
 
 struct cpu_settings {
     int64_t threads; /* 0: one for each core this process may use, shared among local ranks */
-    int32_t kernels; /* CPU_KERNELS_... */
-    int32_t reserved;
+    int32_t kernels;  /* CPU_KERNELS_... */
+    int32_t products; /* CPU_PRODUCTS_... */
 };
 
 struct cpu_block; /* one piece of memory that alloc gave: memory.c */

@@ -147,13 +147,16 @@ static const struct hd_option options[] = {
     {.name = "kernels", .value = "fast", .type = HD_OPT_ENUM, .choices = "fast|reference",
      .help = "reference: plain loops in double precision, slow; to check the fast ones",
      .offset = offsetof(struct cpu_settings, kernels)},
+    {.name = "products", .value = "own", .type = HD_OPT_ENUM, .choices = "own|onednn", .level = HD_LEVEL_TUNER,
+     .help = "who multiplies matrices; own gives the same bits for any number of threads",
+     .offset = offsetof(struct cpu_settings, products)},
 };
 
 static const struct hd_component component = {
     .struct_size = sizeof component,
     .kind = HD_KIND_DEVICE,
     .name = "cpu",
-    .summary = "this machine's processors: oneDNN matrix products, vectorised kernels, OpenMP",
+    .summary = "this machine's processors: AMX, AVX-512 and AVX2 matrix products, vectorised kernels, OpenMP",
     .options = options,
     .n_options = sizeof options / sizeof options[0],
     .option_size = sizeof options[0],

@@ -49,7 +49,7 @@ int32_t cpu_attention_init(struct cpu_attention *x, struct hd_kernel *k, struct 
         if (k->in[i].dtype != HD_BF16)
             dtype = HD_F32;
     x->tiles = cpu_tiles_choose(dtype);
-    x->rows = cpu_softmax_choose();
+    x->rows = cpu_softmax_at(cpu_vectors());
     if (!all_float(k) || lse_dtype != HD_F32)
         return hd_fail(err, HD_E_UNSUPPORTED, "attention: fast kernels are for fp32 and bf16, with lse in fp32");
     if (x->h.s != x->h.t || x->h.q0 != x->h.k0)

@@ -243,11 +243,18 @@ static void einsum_release(struct hd_kernel *k)
 
 /* ---- preparing */
 
-/* The engines in order of preference. */
+/* Our own engine takes everything. oneDNN, asked for and unable, is an error: it is never replaced in silence. */
 static int32_t product_prepare(struct cpu_gemm *g, struct hd_error *err)
 {
-    int32_t status = cpu_gemm_own(g, err);
-    return status == HD_E_UNSUPPORTED ? cpu_gemm_onednn(g, err) : status;
+    struct hd_error why = HD_ERROR_INIT;
+    int32_t status;
+    if (g->device->settings->products != CPU_PRODUCTS_ONEDNN)
+        return cpu_gemm_own(g, err);
+    status = cpu_gemm_onednn(g, &why);
+    if (status)
+        return hd_fail(err, status == HD_E_UNSUPPORTED ? HD_E_INVALID : status,
+                       "device option products: onednn cannot be used: %s; use products: own", why.message);
+    return HD_OK;
 }
 
 static int32_t products_prepare(struct einsum *e, struct hd_error *err)

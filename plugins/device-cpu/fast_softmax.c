@@ -42,7 +42,7 @@ static const struct cpu_softmax *const of_vectors[CPU_VECTORS] = {&plain_softmax
 
 #endif
 
-const struct cpu_softmax *cpu_softmax_choose(void)
+const struct cpu_softmax *cpu_softmax_at(int vectors)
 {
-    return of_vectors[cpu_vectors()];
+    return of_vectors[vectors];
 }

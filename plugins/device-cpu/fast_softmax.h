@@ -23,6 +23,7 @@ struct cpu_softmax {
     void (*scale)(float *x, int64_t n, float factor);
 };
 
-const struct cpu_softmax *cpu_softmax_choose(void);
+/* By CPU_PLAIN.. of fast_tiles.h; only what the machine has may be called. */
+const struct cpu_softmax *cpu_softmax_at(int vectors);
 
 #endif

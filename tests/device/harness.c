@@ -102,7 +102,7 @@ static void set_option(const struct hd_component *c, void *settings, const char 
     ck_abort_msg("the plugin has no option %s", name);
 }
 
-struct h_device *h_open(int threads, int kernels)
+struct h_device *h_open_with(int threads, int kernels, const char *option, int64_t value)
 {
     const struct hd_component *c = h_component();
     struct h_device *d = zeroed(sizeof *d);
@@ -111,9 +111,16 @@ struct h_device *h_open(int threads, int kernels)
     ck_assert_uint_le(c->settings_size, sizeof d->settings);
     set_option(c, d->settings, "threads", threads);
     set_option(c, d->settings, "kernels", kernels);
+    if (option)
+        set_option(c, d->settings, option, value);
     d->ops = c->ops;
     ck_assert_msg(d->ops->open(&host, d->settings, &place, &d->device, &err) == HD_OK, "%s", err.message);
     return d;
+}
+
+struct h_device *h_open(int threads, int kernels)
+{
+    return h_open_with(threads, kernels, NULL, 0);
 }
 
 void h_close(struct h_device *d)

@@ -23,6 +23,8 @@ struct h_device {
 
 /* Opens the plugin named by the environment variable HEDDLE_TEST_DEVICE; fails the test where it cannot. */
 struct h_device *h_open(int threads, int kernels);
+/* The same with one more option. */
+struct h_device *h_open_with(int threads, int kernels, const char *option, int64_t value);
 void h_close(struct h_device *d);
 /* The plugin's component, for tests of its descriptor. */
 const struct hd_component *h_component(void);
