@@ -136,7 +136,7 @@ static int32_t aborted(struct hd_comm *comm, uint32_t by)
 {
     const struct shm_control *who = comm->control.base;
     struct hd_error e = HD_ERROR_INIT;
-    int32_t rank = by == UINT32_MAX ? comm->world.rank : (int32_t)by - 1;
+    int32_t rank = (int32_t)by - 1;
     if (rank != comm->world.rank && rank >= 0 && rank < comm->world.size && comm->peer[rank])
         who = SHM_CONTROL(comm->peer[rank]);
     e.peer = rank;
@@ -146,9 +146,11 @@ static int32_t aborted(struct hd_comm *comm, uint32_t by)
     return HD_E_CANCELLED;
 }
 
+/* 1 + the rank that aborted, whose reason is then written; 0: nobody has. */
 static uint32_t abort_flag(const struct hd_comm *comm)
 {
-    return atomic_load_explicit(&((struct shm_control *)comm->control.base)->aborted, memory_order_relaxed);
+    uint32_t by = atomic_load_explicit(&((struct shm_control *)comm->control.base)->aborted, memory_order_acquire);
+    return by == SHM_ABORTING ? 0 : by;
 }
 
 int32_t shm_usable(struct shm_group *g, struct hd_error *err)

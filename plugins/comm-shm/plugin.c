@@ -163,7 +163,7 @@ static void abort_comm(struct hd_comm *comm, const char *reason)
 {
     struct shm_control *mine = comm->control.base;
     uint32_t none = 0, me = (uint32_t)comm->world.rank + 1;
-    if (!atomic_compare_exchange_strong(&mine->aborted, &none, UINT32_MAX))
+    if (!atomic_compare_exchange_strong(&mine->aborted, &none, SHM_ABORTING))
         return;
     snprintf(mine->reason, sizeof mine->reason, "%s", reason ? reason : "aborted");
     atomic_store(&mine->aborted, me);

@@ -32,6 +32,8 @@
 enum { SHM_ARENAS = 8, SHM_MEMBERS = 1024, SHM_STEP_BITS = 24 };
 enum { SHM_MAIL = 64, SHM_MAIL_INLINE = 192 }; /* messages under way between two ranks; bytes that travel inside one */
 
+#define SHM_ABORTING UINT32_MAX /* of shm_control.aborted: its owner is writing the reason */
+
 enum { SHM_AUTO = 0, SHM_OFF = 1 };
 
 struct shm_settings {

@@ -3,7 +3,10 @@
 #include <check.h>
 #include <pthread.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <stdlib.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -215,19 +218,52 @@ END_TEST
 
 /* ---- death */
 
+/* A rank of its own, forked while there is one thread only; it waits until the server is there. */
+struct notice {
+    _Atomic uint32_t port;
+    struct hd__server_options options;
+};
+static struct notice *notice;
+static struct hd__store_options child_options;
+
 static pid_t child(void (*body)(void))
 {
+    notice = mmap(NULL, sizeof *notice, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    ck_assert(notice != MAP_FAILED);
     pid_t pid = fork();
     if (pid == 0) {
+        prctl(PR_SET_PDEATHSIG, SIGKILL);
+        while (!atomic_load(&notice->port))
+            usleep(200);
+        child_options = (struct hd__store_options){.host = "127.0.0.1", .port = (uint16_t)atomic_load(&notice->port),
+                                                   .rank = 1, .size = 2, .dead_after = notice->options.dead_after};
+        memcpy(child_options.secret, notice->options.secret, HD__SECRET_BYTES);
         body();
         _exit(0);
     }
     return pid;
 }
 
+static void tell_child(void)
+{
+    notice->options = server_options;
+    atomic_store(&notice->port, hd__server_port(server));
+}
+
+static struct hd_store *join_as_child(void)
+{
+    struct hd_error err = HD_ERROR_INIT;
+    struct hd_store *store = NULL;
+    if (hd__store_connect(&child_options, hd__now() + 10, &store, &err) != HD_OK) {
+        fprintf(stderr, "%s\n", err.message);
+        _exit(1);
+    }
+    return store;
+}
+
 static void join_and_sleep(void)
 {
-    struct hd_store *store = join(1);
+    struct hd_store *store = join_as_child();
     struct hd_error err = HD_ERROR_INIT;
     hd__store_put(store, "here", "", 0, &err);
     for (;;)
@@ -236,7 +272,7 @@ static void join_and_sleep(void)
 
 static void join_and_leave(void)
 {
-    hd__store_close(join(1));
+    hd__store_close(join_as_child());
 }
 
 static void await_here(struct hd_store *store)
@@ -252,9 +288,10 @@ START_TEST(a_death_is_told)
     struct hd_error err = HD_ERROR_INIT;
     int32_t rank = -1, status;
     size_t bytes = 0;
+    pid_t pid = child(join_and_sleep);
     serve(2, _i ? 0.5 : 30);
     struct hd_store *store = join(0);
-    pid_t pid = child(join_and_sleep);
+    tell_child();
     await_here(store);
     kill(pid, _i ? SIGSTOP : SIGKILL);
     ck_assert_int_eq(hd__store_get(store, "never", NULL, &bytes, hd__now() + 30, &err), HD_E_PEER);
@@ -272,9 +309,10 @@ START_TEST(leaving_is_no_death)
 {
     int status;
     struct hd_error err = HD_ERROR_INIT;
+    pid_t pid = child(join_and_leave);
     serve(2, 10);
     struct hd_store *store = join(0);
-    pid_t pid = child(join_and_leave);
+    tell_child();
     waitpid(pid, &status, 0);
     ck_assert_int_eq(hd__store_put(store, "k", "v", 1, &err), HD_OK); /* the server has seen all before this */
     ck_assert_int_eq(hd__live_dead(hd__store_live(store), NULL, &err), HD_OK);
