@@ -6,6 +6,7 @@
 #include "core/comm/bench.h"
 #include "core/comm/host.h"
 #include "core/comm/store.h"
+#include "core/comm/transport.h"
 
 struct bench_rank {
     const struct hd__bench *bench;
@@ -45,15 +46,7 @@ static double bus_factor(uint32_t op, double n)
 
 static int32_t finish(struct bench_rank *b, hd_request request)
 {
-    int32_t done = 0, code = HD_OK;
-    if (b->ops->wait)
-        return b->ops->wait(b->comm, request, hd__now() + b->bench->timeout, b->err);
-    while (code == HD_OK && !done) {
-        code = b->ops->progress(b->comm, b->err);
-        if (code >= 0)
-            code = b->ops->test(b->comm, request, &done, b->err);
-    }
-    return code;
+    return b->ops->wait(b->comm, request, hd__now() + b->bench->timeout, b->err);
 }
 
 static int32_t collective(struct bench_rank *b, const struct hd_comm_call *call)
@@ -346,7 +339,8 @@ int32_t hd__bench_rank(const struct hd__bench *bench, int32_t rank, struct hd_st
                        struct hd__bench_board *boards, int out, struct hd_error *err)
 {
     struct bench_rank b = {
-        .bench = bench, .ops = &bench->component->ops.comm, .boards = boards, .err = err, .rank = rank, .out = out};
+        .bench = bench, .boards = boards, .err = err, .rank = rank, .out = out};
+    struct hd__transport transport = {0};
     struct hd_world world = {.struct_size = sizeof world,
                              .rank = rank,
                              .size = bench->ranks,
@@ -359,17 +353,17 @@ int32_t hd__bench_rank(const struct hd__bench *bench, int32_t rank, struct hd_st
     int32_t *ranks = hd__alloc((size_t)bench->ranks * sizeof *ranks);
     for (int32_t r = 0; r < bench->ranks; r++)
         ranks[r] = r;
-    int32_t code = b.ops->open(hd__comm_host(), bench->settings, &world, &b.comm, err);
+    int32_t code =
+        hd__transport_open(&bench->component->ops.comm, hd__comm_host(), bench->settings, &world, &transport, err);
+    b.ops = &transport.ops;
+    b.comm = transport.comm;
     if (code == HD_OK)
         code = open_buffers(&b);
     if (code == HD_OK)
         code = b.ops->group(b.comm, "bench", ranks, bench->ranks, &b.group, err);
-    if (code == HD_OK && !b.ops->collective)
-        code = hd_fail(err, HD_E_UNSUPPORTED, "comm-%s has no collectives of its own", bench->component->name);
     for (uint32_t k = 0; k < bench->n_ops && code == HD_OK; k++)
         code = one_op(&b, bench->ops[k]);
-    if (b.comm)
-        b.ops->close(b.comm);
+    hd__transport_close(&transport);
     free(b.plain);
     free(ranks);
     return code;

@@ -11,9 +11,11 @@
 
 #include "core/base/option.h"
 #include "core/comm/host.h"
+#include "core/comm/transport.h"
 #include "core/plugin/plugin.h"
 
 const char *transport_name = "shm", *transport_folder = ".";
+int transport_bare;
 
 static int parse_settings(const struct hd__component *component, const char *text, void *settings,
                           struct hd__arena *arena, struct hd_error *err)
@@ -57,8 +59,16 @@ static int open_transport(struct rank *rank, const struct ranks_options *o, doub
                              .instance = "comm/test",
                              .timeout = rank->timeout,
                              .dead_after = dead_after};
-    rank->ops = &component->ops.comm; /* the registry lives as long as the process */
-    return rank->ops->open(hd__comm_host(), settings, &world, &rank->comm, err);
+    struct hd_comm_ops ops = component->ops.comm; /* the registry lives as long as the process */
+    if (transport_bare)
+        ops.collective = NULL;
+    struct hd_comm_ops *kept = hd__alloc(sizeof *kept);
+    struct hd__transport *transport = hd__alloc(sizeof *transport);
+    *kept = ops;
+    int32_t code = hd__transport_open(kept, hd__comm_host(), settings, &world, transport, err);
+    rank->ops = &transport->ops;
+    rank->comm = transport->comm;
+    return code;
 }
 
 static int rank_main(struct rank *rank, const struct ranks_options *o, uint16_t port, const uint8_t *secret,

@@ -23,6 +23,7 @@ struct ranks_options {
 
 /* Which transport: set by main() from the command line. */
 extern const char *transport_name, *transport_folder;
+extern int transport_bare; /* without its collectives: the core's algorithms over send and recv */
 
 /* Forks `size` ranks, each runs body(rank) and leaves with its result. Returns 0 if all returned 0; expect_signal[r],
  * if given, is the signal by which rank r ends. A run takes 60 s at most. */

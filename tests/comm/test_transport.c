@@ -1,5 +1,5 @@
 /* What every transport must do, written against struct hd_comm_ops: one binary, run once per transport.
- *     test_transport NAME FOLDER      e.g. shm build/plugins/comm-shm */
+ *     test_transport NAME FOLDER [bare]     e.g. shm build/plugins/comm-shm; bare: by the core's algorithms */
 #include <check.h>
 #include <dirent.h>
 #include <stdlib.h>
@@ -459,6 +459,7 @@ int main(int argc, char **argv)
     TCase *tc = tcase_create("conformance");
     transport_name = argc > 1 ? argv[1] : transport_name;
     transport_folder = argc > 2 ? argv[2] : transport_folder;
+    transport_bare = argc > 3 && strcmp(argv[3], "bare") == 0;
     tcase_set_timeout(tc, 60);
     tcase_add_loop_test(tc, collectives_are_exact, 1, 5);
     tcase_add_loop_test(tc, large_ones_too, 1, 5);

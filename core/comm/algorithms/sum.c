@@ -1,0 +1,101 @@
+/* Reductions over buffers that lie in this process, for the algorithms over send and recv. */
+#include "core/comm/algorithms/schedule.h"
+
+static float bf16_load(uint16_t x)
+{
+    uint32_t u = (uint32_t)x << 16;
+    float f;
+    memcpy(&f, &u, 4);
+    return f;
+}
+
+static uint16_t bf16_store(float f)
+{
+    uint32_t u;
+    memcpy(&u, &f, 4);
+    if ((u & 0x7fffffff) > 0x7f800000)
+        return (uint16_t)(u >> 16 | 0x40); /* a NaN stays one */
+    return (uint16_t)((u + 0x7fff + (u >> 16 & 1)) >> 16);
+}
+
+static float f16_load(uint16_t x)
+{
+    uint32_t sign = (uint32_t)(x & 0x8000) << 16, exp = x >> 10 & 31, man = x & 0x3ff, u;
+    float f = (float)man * 0x1p-24f; /* subnormal: exact */
+    if (exp) {
+        u = exp == 31 ? 0x7f800000 | man << 13 : (exp + 112) << 23 | man << 13;
+        memcpy(&f, &u, 4);
+    }
+    memcpy(&u, &f, 4);
+    u |= sign;
+    memcpy(&f, &u, 4);
+    return f;
+}
+
+static uint16_t f16_store(float f)
+{
+    uint32_t u;
+    memcpy(&u, &f, 4);
+    uint32_t sign = u >> 16 & 0x8000, a = u & 0x7fffffff;
+    if (a > 0x7f800000)
+        return (uint16_t)(sign | 0x7e00);
+    if (a >= 0x477ff000) /* 65520 and up round to infinity */
+        return (uint16_t)(sign | 0x7c00);
+    if (a < 0x38800000) { /* below 2^-14: adding 0.5 leaves the value in units of 2^-24, rounded to even */
+        float g;
+        memcpy(&g, &a, 4);
+        g += 0.5f;
+        memcpy(&a, &g, 4);
+        return (uint16_t)(sign | (a - 0x3f000000));
+    }
+    a += 0xfff + (a >> 13 & 1);
+    return (uint16_t)(sign | (a - 0x38000000) >> 13);
+}
+
+#define SAME(x) (x)
+/* T: element, A: accumulator, wide enough for the exact integer sum; R: what the result is cast through. */
+#define REDUCE(name, T, A, load, store)                                                                       \
+    static void name(T *dst, const void *const *src, int32_t n, uint64_t count, uint32_t redop)               \
+    {                                                                                                         \
+        for (uint64_t i = 0; i < count; i++) {                                                                \
+            A acc = load(((const T *)src[0])[i]);                                                             \
+            for (int32_t j = 1; j < n; j++) {                                                                 \
+                A x = load(((const T *)src[j])[i]);                                                           \
+                if (redop != HD_MAX)                                                                          \
+                    acc = acc + x;                                                                            \
+                else if (x > acc || x != x) /* a NaN wins */                                                  \
+                    acc = x;                                                                                  \
+            }                                                                                                 \
+            dst[i] = (T)store(redop == HD_AVG ? acc / (A)n : acc);                                            \
+        }                                                                                                     \
+    }
+
+REDUCE(reduce_f32, float, float, SAME, SAME)
+REDUCE(reduce_f64, double, double, SAME, SAME)
+REDUCE(reduce_bf16, uint16_t, float, bf16_load, bf16_store)
+REDUCE(reduce_f16, uint16_t, float, f16_load, f16_store)
+REDUCE(reduce_i32, int32_t, int64_t, SAME, (uint32_t))
+REDUCE(reduce_u8, uint8_t, uint64_t, SAME, SAME)
+
+void hd__reduce(void *dst, const void *const *src, int32_t n, uint64_t count, uint32_t dtype, uint32_t redop)
+{
+    switch (dtype) {
+    case HD_F32:
+        reduce_f32(dst, src, n, count, redop);
+        break;
+    case HD_F64:
+        reduce_f64(dst, src, n, count, redop);
+        break;
+    case HD_BF16:
+        reduce_bf16(dst, src, n, count, redop);
+        break;
+    case HD_F16:
+        reduce_f16(dst, src, n, count, redop);
+        break;
+    case HD_I32:
+        reduce_i32(dst, src, n, count, redop);
+        break;
+    default:
+        reduce_u8(dst, src, n, count, redop);
+    }
+}
