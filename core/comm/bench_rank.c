@@ -6,7 +6,7 @@
 #include "core/comm/bench.h"
 #include "core/comm/host.h"
 #include "core/comm/store.h"
-#include "core/comm/transport.h"
+#include "core/comm/open.h"
 
 struct bench_rank {
     const struct hd__bench *bench;
@@ -340,7 +340,7 @@ int32_t hd__bench_rank(const struct hd__bench *bench, int32_t rank, struct hd_st
 {
     struct bench_rank b = {
         .bench = bench, .boards = boards, .err = err, .rank = rank, .out = out};
-    struct hd__transport transport = {0};
+    struct hd__comm transport = {0};
     struct hd_world world = {.struct_size = sizeof world,
                              .rank = rank,
                              .size = bench->ranks,
@@ -354,7 +354,7 @@ int32_t hd__bench_rank(const struct hd__bench *bench, int32_t rank, struct hd_st
     for (int32_t r = 0; r < bench->ranks; r++)
         ranks[r] = r;
     int32_t code =
-        hd__transport_open(&bench->component->ops.comm, hd__comm_host(), bench->settings, &world, &transport, err);
+        hd__comm_open(&bench->component->ops.comm, hd__comm_host(), bench->settings, &world, &transport, err);
     b.ops = &transport.ops;
     b.comm = transport.comm;
     if (code == HD_OK)
@@ -363,7 +363,7 @@ int32_t hd__bench_rank(const struct hd__bench *bench, int32_t rank, struct hd_st
         code = b.ops->group(b.comm, "bench", ranks, bench->ranks, &b.group, err);
     for (uint32_t k = 0; k < bench->n_ops && code == HD_OK; k++)
         code = one_op(&b, bench->ops[k]);
-    hd__transport_close(&transport);
+    hd__comm_close(&transport);
     free(b.plain);
     free(ranks);
     return code;

@@ -8,7 +8,7 @@
 #include <time.h>
 
 #include "core/comm/algorithms/schedule.h"
-#include "core/comm/transport.h"
+#include "core/comm/open.h"
 
 #define OVERLAY_STREAM UINT32_MAX
 

@@ -11,7 +11,7 @@
 
 #include "core/base/option.h"
 #include "core/comm/host.h"
-#include "core/comm/transport.h"
+#include "core/comm/open.h"
 #include "core/plugin/plugin.h"
 
 const char *transport_name = "shm", *transport_folder = ".";
@@ -63,9 +63,9 @@ static int open_transport(struct rank *rank, const struct ranks_options *o, doub
     if (transport_bare)
         ops.collective = NULL;
     struct hd_comm_ops *kept = hd__alloc(sizeof *kept);
-    struct hd__transport *transport = hd__alloc(sizeof *transport);
+    struct hd__comm *transport = hd__alloc(sizeof *transport);
     *kept = ops;
-    int32_t code = hd__transport_open(kept, hd__comm_host(), settings, &world, transport, err);
+    int32_t code = hd__comm_open(kept, hd__comm_host(), settings, &world, transport, err);
     rank->ops = &transport->ops;
     rank->comm = transport->comm;
     return code;

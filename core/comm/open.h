@@ -1,20 +1,20 @@
-/* core/comm/transport: opens a transport as the rest of the core uses it: with every slot of the data path there.
+/* core/comm/open: opens a transport as the rest of the core uses it: with every slot of the data path there.
  *
  * A component that has collectives is used as it is. One that offers only send and recv is laid under an overlay, which
  * runs the algorithms of core/comm/algorithms over it and offers the same table. Either way `wait` is there. */
-#ifndef HD_CORE_COMM_TRANSPORT_H
-#define HD_CORE_COMM_TRANSPORT_H
+#ifndef HD_CORE_COMM_OPEN_H
+#define HD_CORE_COMM_OPEN_H
 
 #include "heddle/comm.h"
 
-struct hd__transport {
+struct hd__comm {
     struct hd_comm_ops ops; /* `memory` may still be NULL: the caller allocates */
     struct hd_comm *comm;
 };
 
-int32_t hd__transport_open(const struct hd_comm_ops *component, const struct hd_host *host, const void *settings,
-                           const struct hd_world *world, struct hd__transport *transport, struct hd_error *err);
-void hd__transport_close(struct hd__transport *transport);
+int32_t hd__comm_open(const struct hd_comm_ops *component, const struct hd_host *host, const void *settings,
+                           const struct hd_world *world, struct hd__comm *transport, struct hd_error *err);
+void hd__comm_close(struct hd__comm *transport);
 
 /* ---- inside */
 extern const struct hd_comm_ops hd__overlay_ops; /* without open */

@@ -1,7 +1,7 @@
-#include "core/comm/transport.h"
+#include "core/comm/open.h"
 
-int32_t hd__transport_open(const struct hd_comm_ops *component, const struct hd_host *host, const void *settings,
-                           const struct hd_world *world, struct hd__transport *transport, struct hd_error *err)
+int32_t hd__comm_open(const struct hd_comm_ops *component, const struct hd_host *host, const void *settings,
+                           const struct hd_world *world, struct hd__comm *transport, struct hd_error *err)
 {
     struct hd_comm *comm = NULL;
     int32_t code = component->open(host, settings, world, &comm, err);
@@ -18,7 +18,7 @@ int32_t hd__transport_open(const struct hd_comm_ops *component, const struct hd_
     return HD_OK;
 }
 
-void hd__transport_close(struct hd__transport *transport)
+void hd__comm_close(struct hd__comm *transport)
 {
     if (transport->comm)
         transport->ops.close(transport->comm);
