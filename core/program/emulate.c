@@ -39,13 +39,16 @@ void hd__emulate_close(struct hd__machine *m)
     }
 }
 
-void *hd__machine_data(struct hd__machine *m, int32_t rank, hd_tensor t)
+void *hd__machine_arena(struct hd__machine *m, int32_t rank)
 {
     struct hd_error err = HD_ERROR_INIT;
-    struct hd__rank *r = &m->ranks[rank];
-    if (!m->options.kernels || hd__emulate_open(m, &err))
-        return NULL;
-    return hd__address(r->image->p, t, r->coord, r->arena);
+    return !m->options.kernels || hd__emulate_open(m, &err) ? NULL : m->ranks[rank].arena;
+}
+
+void *hd__machine_data(struct hd__machine *m, int32_t rank, hd_tensor t)
+{
+    const struct hd__rank *r = &m->ranks[rank];
+    return hd__address(r->image->p, t, r->coord, hd__machine_arena(m, rank));
 }
 
 /* Temporaries are dead between sections. */

@@ -64,5 +64,6 @@ double hd__machine_finish(const struct hd__machine *m, int32_t rank); /* seconds
 double hd__machine_busy(const struct hd__machine *m, int32_t rank);
 /* A tensor of a rank in its arena (kernels); NULL otherwise. */
 void *hd__machine_data(struct hd__machine *m, int32_t rank, hd_tensor t);
+void *hd__machine_arena(struct hd__machine *m, int32_t rank);
 
 #endif

@@ -1,0 +1,352 @@
+/* The same job on its mesh and on one rank, compared number by number. See numerics.h. */
+#include "core/run/numerics.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+#include "core/program/machine.h"
+#include "core/run/init.h"
+#include "core/run/pieces.h"
+
+struct side { /* one of the two runs */
+    struct hd__compiled *compiled;
+    struct hd__machine *machine;
+    const struct hd_device_ops *ops;
+    struct hd_device *device;
+    const int32_t *tokens; /* [batch][seq_len + 1] of this step */
+};
+
+/* ---- what the machine calls */
+
+static int32_t prepare(void *user, int32_t rank, const struct hd_instr_desc *desc, void **kernel, struct hd_error *err)
+{
+    struct side *s = user;
+    struct hd_kernel *made;
+    int32_t rc = s->ops->prepare(s->device, desc, &made, err);
+    (void)rank;
+    if (!rc)
+        *kernel = made;
+    return rc;
+}
+
+static int32_t run(void *user, int32_t rank, void *kernel, struct hd_error *err)
+{
+    struct side *s = user;
+    (void)rank;
+    return s->ops->launch(s->device, kernel, 0, err);
+}
+
+static void release(void *user, int32_t rank, void *kernel)
+{
+    struct side *s = user;
+    (void)rank;
+    s->ops->release(s->device, kernel);
+}
+
+/* Rows of micro-batch m are rows [m b, (m + 1) b) of the batch; b is the extent of dim b: over all data ranks. */
+static int32_t feed(void *user, int32_t rank, const struct hd__instr *i, int32_t micro, const struct hd_operand *out,
+                    struct hd_error *err)
+{
+    struct side *s = user;
+    const struct hd_program *p = hd__program_of(s->compiled, rank);
+    int64_t rows = p->dims.at[p->letter['b']].extent, length = s->compiled->job->seq_len + 1;
+    int shift = hd__tc(p, i->out[0])->origin == hd__tc(p, p->labels)->origin;
+    int32_t *to = out->data;
+    if (out->ndim != 2 || out->dtype != HD_I32)
+        return hd_fail(err, HD_E_INTERNAL, "%s is not a table of token ids", hd__tc(p, i->out[0])->name);
+    for (int64_t b = 0; b < out->extent[0]; b++) {
+        const int32_t *row = s->tokens + (micro * rows + out->start[0] + b) * length + out->start[1] + shift;
+        memcpy(to + b * out->extent[1], row, (size_t)out->extent[1] * sizeof *to);
+    }
+    return HD_OK;
+}
+
+/* ---- opening */
+
+static int32_t open_device(struct side *s, struct hd_error *err)
+{
+    struct hd__chosen chosen;
+    struct hd_device_place place = {.struct_size = sizeof place, .local_ranks = 1, .threads = 1};
+    int32_t rc = hd__choose(s->compiled->job, s->compiled->plugins, HD_KIND_DEVICE, s->compiled->job->device, &chosen, err);
+    if (rc)
+        return rc;
+    s->ops = &chosen.component->ops.device;
+    return s->ops->open(hd__host(), chosen.settings, &place, &s->device, err);
+}
+
+static int32_t initialise(struct side *s, int32_t rank, uint64_t seed, struct hd_error *err)
+{
+    struct hd_program *p = hd__program_of(s->compiled, rank);
+    int32_t coord[HD_AXIS_COUNT];
+    char *arena = hd__machine_arena(s->machine, rank);
+    if (!arena)
+        return hd_fail(err, HD_E_NOMEM, "no memory for the emulated arena of rank %d", rank);
+    hd__mesh_coord(&s->compiled->mesh, rank, coord);
+    for (uint32_t k = 0; k < p->flats.count; k++)
+        for (uint32_t n = 0; n < p->flats.at[k].n_states; n++) {
+            hd_tensor t = p->flats.at[k].state[n];
+            memset(hd__address(p, t, coord, arena), 0, (size_t)hd__tensor_bytes(p, hd__tc(p, t)));
+        }
+    return hd__init_parameters(p, coord, arena, seed, err);
+}
+
+static int32_t open_side(struct side *s, struct hd__compiled *compiled, uint64_t seed, struct hd_error *err)
+{
+    const struct hd_program **programs = hd__alloc((size_t)compiled->mesh.ranks * sizeof *programs);
+    struct hd__machine_kernels kernels = {s, prepare, run, release, feed};
+    int32_t rc;
+    s->compiled = compiled;
+    for (int32_t r = 0; r < compiled->mesh.ranks; r++)
+        programs[r] = hd__program_of(compiled, r);
+    s->machine = hd__machine_create(&compiled->mesh, programs, &(struct hd__machine_options){.kernels = &kernels, .seed = seed});
+    free(programs);
+    rc = open_device(s, err);
+    for (int32_t r = 0; r < compiled->mesh.ranks && !rc; r++)
+        rc = initialise(s, r, seed, err);
+    return rc;
+}
+
+static void close_side(struct side *s)
+{
+    hd__machine_destroy(s->machine); /* releases kernels */
+    if (s->device)
+        s->ops->close(s->device);
+}
+
+static int32_t run_step(struct side *s, int32_t step, const int32_t *tokens, struct hd_error *err)
+{
+    s->tokens = tokens;
+    for (int32_t r = 0; r < s->compiled->mesh.ranks; r++) {
+        double *hyper = hd__machine_data(s->machine, r, hd__program_of(s->compiled, r)->hyper);
+        memset(hyper, 0, HD_HYPER_COUNT * sizeof *hyper);
+        hyper[HD_HYPER_LR] = s->compiled->job->schedule.lr;
+        hyper[HD_HYPER_STEP] = step;
+        hyper[HD_HYPER_INV_SCALE] = 1;
+    }
+    return hd__machine_run(s->machine, NULL, step, err);
+}
+
+/* ---- comparing */
+
+struct comparison {
+    struct hd__numerics *result;
+    const struct hd_program *p; /* the rank's */
+    double **expected;          /* by parameter: the global array */
+    const double *data;         /* the rank's flat tensor */
+    double *largest;            /* field of result */
+    const char *what;
+    int32_t step, rank;
+};
+
+static void compare(struct comparison *c, double is, double expected, const char *name)
+{
+    double d = fabs(is - expected);
+    if (!(d <= *c->largest))
+        *c->largest = isnan(d) ? INFINITY : d;
+    if (*c->largest <= c->result->worst)
+        return;
+    c->result->worst = *c->largest;
+    snprintf(c->result->where, sizeof c->result->where, "step %d, rank %d, %s%s", c->step, c->rank, c->what, name);
+}
+
+static int32_t compare_piece(void *user, const struct hd__piece *piece)
+{
+    struct comparison *c = user;
+    for (int64_t n = 0; n < piece->count; n++)
+        compare(c, c->data[piece->offset + n], c->expected[piece->param][piece->first + n], c->p->params.at[piece->param].desc.name);
+    return HD_OK;
+}
+
+struct collection {
+    double **global;
+    const double *data;
+};
+
+static int32_t collect_piece(void *user, const struct hd__piece *piece)
+{
+    struct collection *c = user;
+    memcpy(c->global[piece->param] + piece->first, c->data + piece->offset, (size_t)piece->count * sizeof(double));
+    return HD_OK;
+}
+
+/* Visits the gradient or the master weights of every flat of a rank. */
+static int32_t visit_flats(struct side *s, int32_t rank, int gradient, const double **data,
+                           int32_t (*visit)(void *, const struct hd__piece *), void *user)
+{
+    const struct hd_program *p = hd__program_of(s->compiled, rank);
+    int32_t coord[HD_AXIS_COUNT], rc = HD_OK;
+    hd__mesh_coord(&s->compiled->mesh, rank, coord);
+    for (uint32_t k = 0; k < p->flats.count && !rc; k++) {
+        hd_tensor t = gradient ? p->flats.at[k].shard : p->flats.at[k].master;
+        *data = hd__machine_data(s->machine, rank, t);
+        rc = hd__pieces(p, &p->flats.at[k], t, coord, visit, user);
+    }
+    return rc;
+}
+
+static double scalar(struct side *s, int32_t rank, hd_tensor t)
+{
+    return *(const double *)hd__machine_data(s->machine, rank, t);
+}
+
+static int32_t compare_rank(struct side *one, struct side *many, int32_t rank, int32_t step, double **global[2],
+                            struct hd__numerics *result)
+{
+    const struct hd_program *p = hd__program_of(many->compiled, rank), *q = hd__program_of(one->compiled, 0);
+    struct comparison c = {.result = result, .p = p, .step = step, .rank = rank};
+    c.largest = &result->loss;
+    c.what = "loss";
+    compare(&c, scalar(many, rank, p->loss_sum), scalar(one, 0, q->loss_sum), "");
+    c.largest = &result->norm;
+    c.what = "gradient norm";
+    compare(&c, sqrt(scalar(many, rank, p->norm2)), sqrt(scalar(one, 0, q->norm2)), "");
+    for (int gradient = 0; gradient < 2; gradient++) {
+        c.largest = gradient ? &result->gradient : &result->parameter;
+        c.what = gradient ? "gradient of " : "parameter ";
+        c.expected = global[gradient];
+        visit_flats(many, rank, gradient, &c.data, compare_piece, &c);
+    }
+    return HD_OK;
+}
+
+static int32_t compare_step(struct side *one, struct side *many, int32_t step, double **global[2], struct hd__numerics *result)
+{
+    for (int gradient = 0; gradient < 2; gradient++) {
+        struct collection c = {.global = global[gradient]};
+        visit_flats(one, 0, gradient, &c.data, collect_piece, &c);
+    }
+    for (int32_t r = 0; r < many->compiled->mesh.ranks; r++)
+        compare_rank(one, many, r, step, global, result);
+    return HD_OK;
+}
+
+/* ---- the whole */
+
+static uint64_t next_random(uint64_t *state)
+{
+    *state = *state * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
+    return *state >> 33;
+}
+
+static double **global_arrays(const struct hd_program *p)
+{
+    double **arrays = hd__alloc(p->params.count * sizeof *arrays);
+    for (uint32_t k = 0; k < p->params.count; k++)
+        arrays[k] = hd__alloc((size_t)hd__global_numel(p, hd__tc(p, p->params.at[k].tensor)) * sizeof **arrays);
+    return arrays;
+}
+
+static void free_arrays(const struct hd_program *p, double **arrays)
+{
+    for (uint32_t k = 0; k < p->params.count; k++)
+        free(arrays[k]);
+    free(arrays);
+}
+
+static int32_t run_steps(struct side *one, struct side *many, int32_t steps, uint64_t seed, struct hd__numerics *result,
+                         struct hd_error *err)
+{
+    const struct hd_program *p = one->compiled->stage[0];
+    double **global[2] = {global_arrays(p), global_arrays(p)};
+    int64_t count = one->compiled->job->batch * (one->compiled->job->seq_len + 1);
+    int32_t *tokens = hd__alloc((size_t)count * sizeof *tokens), rc = HD_OK;
+    for (int32_t step = 1; step <= steps && !rc; step++) {
+        for (int64_t n = 0; n < count; n++)
+            tokens[n] = (int32_t)(next_random(&seed) % (uint64_t)one->compiled->info.vocab);
+        if (!(rc = run_step(one, step, tokens, err)) && !(rc = run_step(many, step, tokens, err)))
+            compare_step(one, many, step, global, result);
+    }
+    free(tokens);
+    free_arrays(p, global[0]);
+    free_arrays(p, global[1]);
+    return rc;
+}
+
+static int32_t same_parameters(const struct hd__compiled *one, const struct hd__compiled *many, struct hd_error *err)
+{
+    const struct hd_program *p = one->stage[0], *q = many->stage[0];
+    if (one->mesh.ranks != 1 || p->params.count != q->params.count || p->precision.compute != HD_F64 ||
+        q->precision.compute != HD_F64)
+        return hd_fail(err, HD_E_INVALID, "the numbers of a job are compared in fp64 with those of the same model on one rank");
+    return HD_OK;
+}
+
+int32_t hd__numerics(struct hd__compiled *one, struct hd__compiled *many, int32_t steps, uint64_t seed,
+                     struct hd__numerics *result, struct hd_error *err)
+{
+    struct side a = {0}, b = {0};
+    int32_t rc = same_parameters(one, many, err);
+    *result = (struct hd__numerics){.ranks = many->mesh.ranks, .steps = steps, .memory_ratio = 1};
+    for (int32_t s = 0; s < many->n_stages; s++)
+        if (many->stage[s]->temp_bound)
+            result->memory_ratio = HD__MAX(result->memory_ratio,
+                                           (double)many->stage[s]->temp_bytes / (double)many->stage[s]->temp_bound);
+    if (!rc)
+        rc = open_side(&a, one, seed, err);
+    if (!rc)
+        rc = open_side(&b, many, seed, err);
+    if (!rc)
+        rc = run_steps(&a, &b, steps, seed, result, err);
+    close_side(&a);
+    close_side(&b);
+    return rc;
+}
+
+/* ---- from a job file */
+
+typedef int32_t loader(const char *from, const char *const *overrides, size_t n, struct hd__job **job, struct hd_error *err);
+
+static int32_t load_text(const char *text, const char *const *overrides, size_t n, struct hd__job **job, struct hd_error *err)
+{
+    return hd__job_parse("job", text, strlen(text), overrides, n, job, err);
+}
+
+/* Loads and compiles with more overrides behind those of the user. */
+static int32_t compile_with(loader *load, const char *from, const char *const *overrides, size_t n, const char *const *more,
+                            size_t n_more, struct hd__plugins *plugins, struct hd__job **job, struct hd__compiled **compiled,
+                            struct hd_error *err)
+{
+    const char **all = hd__alloc((n + n_more) * sizeof *all);
+    int32_t rc;
+    memcpy(all, overrides, n * sizeof *all);
+    memcpy(all + n, more, n_more * sizeof *all);
+    rc = load(from, all, n + n_more, job, err);
+    free(all);
+    if (!rc)
+        rc = hd__job_resolve(*job, 0, err);
+    return rc ? rc : hd__compile(*job, plugins, compiled, err);
+}
+
+static int32_t numerics_from(loader *load, const char *from, const char *const *overrides, size_t n, struct hd__plugins *plugins,
+                             int32_t steps, uint64_t seed, struct hd__numerics *result, struct hd_error *err)
+{
+    char micro_batch[48];
+    const char *const more[] = {"precision.compute=fp64", "device.kernels=reference", "device.threads=1",
+                                "mesh.pp=1", "mesh.dp=1", "mesh.cp=1", "mesh.ep=1", "mesh.tp=1", "launch.ranks=1", micro_batch};
+    struct hd__job *jobs[2] = {NULL, NULL};
+    struct hd__compiled *one = NULL, *many = NULL;
+    int32_t rc = compile_with(load, from, overrides, n, more, 3, plugins, &jobs[0], &many, err);
+    if (!rc) {
+        snprintf(micro_batch, sizeof micro_batch, "data.micro_batch=%lld", (long long)jobs[0]->batch);
+        rc = compile_with(load, from, overrides, n, more, HD__COUNT(more), plugins, &jobs[1], &one, err);
+    }
+    if (!rc)
+        rc = hd__numerics(one, many, steps, seed, result, err);
+    hd__compiled_free(one);
+    hd__compiled_free(many);
+    hd__job_free(jobs[0]);
+    hd__job_free(jobs[1]);
+    return rc;
+}
+
+int32_t hd__numerics_file(const char *file, const char *const *overrides, size_t n, struct hd__plugins *plugins, int32_t steps,
+                          uint64_t seed, struct hd__numerics *result, struct hd_error *err)
+{
+    return numerics_from(hd__job_load, file, overrides, n, plugins, steps, seed, result, err);
+}
+
+int32_t hd__numerics_text(const char *text, const char *const *overrides, size_t n, struct hd__plugins *plugins, int32_t steps,
+                          uint64_t seed, struct hd__numerics *result, struct hd_error *err)
+{
+    return numerics_from(load_text, text, overrides, n, plugins, steps, seed, result, err);
+}
