@@ -240,15 +240,14 @@ static int section_runs(const struct hd__machine *m, const struct hd__code_secti
 {
     if (m->only)
         return !strcmp(s->name, m->only);
-    return strcmp(s->name, "eval") != 0 && (!s->predicate || m->step % s->predicate == 0);
+    return s->repeat > 0 && (!s->predicate || m->step % s->predicate == 0);
 }
 
 /* Puts the rank at the start of section s or of the next one that runs and has code. */
 static void enter(struct hd__machine *m, struct hd__rank *r, uint32_t s)
 {
     const struct hd_program *p = r->image->p;
-    while (s < p->sections.count && (!section_runs(m, &p->sections.at[s]) || !p->sections.at[s].code.count ||
-                                     p->sections.at[s].repeat < 1))
+    while (s < p->sections.count && (!section_runs(m, &p->sections.at[s]) || !p->sections.at[s].code.count))
         s++;
     r->section = s;
     r->pc = r->image->first[s];

@@ -53,7 +53,8 @@ struct hd__machine *hd__machine_create(const struct hd__mesh *mesh, const struct
                                        const struct hd__machine_options *options);
 void hd__machine_destroy(struct hd__machine *m);
 
-/* Runs one section of every rank, or, with NULL, all sections of step `step` (from 1) but "eval". On failure err has the
+/* Runs one section of every rank, or, with NULL, all sections of step `step` (from 1); those with repeat 0
+ * (evaluation) run only when they are named. On failure err has the
  * first lines of hd__machine_report. */
 int32_t hd__machine_run(struct hd__machine *m, const char *section, int64_t step, struct hd_error *err);
 

@@ -182,8 +182,8 @@ static void add_line(struct printer *w, const struct hd__code_section *s, uint32
 static void add_section(struct printer *w, const struct hd__code_section *s)
 {
     hd__text_add(w->out, "-- %s", s->name);
-    if (s->repeat == 1)
-        hd__text_add(w->out, ", once");
+    if (s->repeat < 2)
+        hd__text_add(w->out, s->repeat ? ", once" : ", on demand");
     else
         hd__text_add(w->out, ", %d times", s->repeat);
     if (s->predicate)

@@ -16,7 +16,7 @@ void hd__print(const struct hd_program *p, const struct hd__print_options *optio
 /* The same as an object (docs/explain-json.md); the caller owns the reference. */
 json_t *hd__print_json(const struct hd_program *p, const struct hd__print_options *options);
 
-/* What one step costs a rank: all sections by their repeat, but "eval". */
+/* What one step costs a rank: all sections by their repeat (0: evaluation and the like), or one section. */
 struct hd__totals {
     double flops;
     double sent[1 << HD_AXIS_COUNT]; /* bytes, by mask of axes; sends count as pp */

@@ -7,15 +7,16 @@ void hd__totals(const struct hd_program *p, const char *section, struct hd__tota
     memset(totals, 0, sizeof *totals);
     for (uint32_t s = 0; s < p->sections.count; s++) {
         const struct hd__code_section *x = &p->sections.at[s];
-        if (section ? strcmp(x->name, section) != 0 : !strcmp(x->name, "eval"))
+        int32_t repeat = section ? HD__MAX(x->repeat, 1) : x->repeat;
+        if (section && strcmp(x->name, section) != 0)
             continue;
         for (uint32_t n = 0; n < x->code.count; n++) {
             const struct hd__instr *i = &x->code.at[n];
             uint32_t axes = hd__is_collective(i->op) ? i->axes : HD_AXIS_BIT(HD_AXIS_PP);
-            totals->flops += x->repeat * hd__instr_flops(p, i);
-            totals->sent[axes & ((1 << HD_AXIS_COUNT) - 1)] += x->repeat * hd__instr_traffic(p, i);
+            totals->flops += repeat * hd__instr_flops(p, i);
+            totals->sent[axes & ((1 << HD_AXIS_COUNT) - 1)] += repeat * hd__instr_traffic(p, i);
         }
-        totals->instructions += (int64_t)x->repeat * x->code.count;
+        totals->instructions += (int64_t)repeat * x->code.count;
     }
 }
 

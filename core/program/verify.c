@@ -25,7 +25,7 @@ struct flight {
 };
 
 enum { ABSENT = 0, DEFINED, RELEASED };
-enum { IDLE = 0, FLYING, WAITED };
+enum { IDLE = 0, FLYING, BLAMED, WAITED }; /* BLAMED: touched too early, which was reported; once is enough */
 
 struct walk {
     const struct hd_program *p;
@@ -34,7 +34,7 @@ struct walk {
     const uint32_t *position;
     uint8_t *buffer;  /* by buffer: ABSENT, DEFINED, RELEASED */
     uint8_t *taken;   /* by tensor: another has taken its memory */
-    uint8_t *state;   /* by position: IDLE, FLYING, WAITED */
+    uint8_t *state;   /* by position: IDLE, FLYING, ... */
     uint32_t *head;   /* by buffer: first flight; 0: none */
     HD__ARRAY(struct flight) flights;
     struct hd__owed *owed;
@@ -141,6 +141,7 @@ static void check_flight(struct walk *w, const struct hd__touch *t)
         if (hd__touch_conflict(&x->touch, t)) {
             hd__fault(&w->faults, "touches %s, which %s has in flight: a wait is missing", name_of(w, t->tensor),
                       hd__instr_text(w->p, w->faults.section, x->instr, on));
+            w->state[x->instr] = BLAMED;
             return;
         }
         link = &w->flights.at[*link].next;
@@ -152,7 +153,7 @@ static void check_wait(struct walk *w, const struct hd__instr *i)
     uint32_t on = hd__waited(w->p, w->code, w->position, i);
     if (on >= w->faults.n)
         hd__fault(&w->faults, "waits for instruction %u, which is not before it in this section", i->wait);
-    else if (w->state[on] != FLYING)
+    else if (w->state[on] != FLYING && w->state[on] != BLAMED)
         hd__fault(&w->faults, "waits for what is not in flight%s", w->state[on] == WAITED ? " any more" : "");
     else
         w->state[on] = WAITED;

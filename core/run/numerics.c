@@ -308,7 +308,8 @@ static int32_t compile_with(loader *load, const char *from, const char *const *o
 {
     const char **all = hd__alloc((n + n_more) * sizeof *all);
     int32_t rc;
-    memcpy(all, overrides, n * sizeof *all);
+    if (n)
+        memcpy(all, overrides, n * sizeof *all);
     memcpy(all + n, more, n_more * sizeof *all);
     rc = load(from, all, n + n_more, job, err);
     free(all);
