@@ -13,11 +13,47 @@ int32_t hd__choose(struct hd__job *job, struct hd__plugins *plugins, uint32_t ki
     if (rc) {
         char cause[sizeof err->message];
         memcpy(cause, err->message, sizeof cause);
-        return hd__job_fail(job, section->path, err, "%s", cause);
+        return hd__job_fail(job, hd__arena_format(&job->arena, "%s.use", section->path), err, "%s", cause);
     }
     chosen->component = c;
+    chosen->section = section;
     chosen->settings = hd__arena_alloc(&job->arena, c->settings_size);
     return hd__job_section_parse(job, section, c->options, c->n_options, sizeof(struct hd_option), chosen->settings, err);
+}
+
+const struct hd__chosen *hd__chosen_comm(const struct hd__compiled *c, const struct hd__section *section)
+{
+    for (uint32_t i = 0; i < c->comms.count; i++)
+        if (c->comms.at[i].section == section)
+            return &c->comms.at[i];
+    return NULL;
+}
+
+static int32_t choose_comm(struct hd__compiled *c, struct hd__section *section, struct hd_error *err)
+{
+    struct hd__chosen chosen;
+    int32_t rc;
+    if (!section || hd__chosen_comm(c, section))
+        return HD_OK;
+    rc = hd__choose(c->job, c->plugins, HD_KIND_COMM, section, &chosen, err);
+    if (!rc)
+        hd__push(&c->comms, chosen);
+    return rc;
+}
+
+/* What runs the program: looked at here, so that a job with a mistake in any section is refused before anything starts. */
+static int32_t choose_runtime(struct hd__compiled *c, struct hd_error *err)
+{
+    struct hd__job *job = c->job;
+    int32_t rc = hd__choose(job, c->plugins, HD_KIND_DEVICE, job->device, &c->device_choice, err);
+    if (!rc && job->checkpoint)
+        rc = hd__choose(job, c->plugins, HD_KIND_CKPT, job->checkpoint, &c->checkpoint_choice, err);
+    if (rc || c->mesh.ranks == 1)
+        return rc;
+    rc = choose_comm(c, job->comm, err);
+    for (int32_t a = 0; a < HD_AXIS_COUNT && !rc; a++)
+        rc = choose_comm(c, job->comm_axis[a], err);
+    return rc;
 }
 
 static int32_t open_plugins(struct hd__compiled *c, struct hd_error *err)
@@ -140,7 +176,9 @@ int32_t hd__compile_with(struct hd__job *job, struct hd__plugins *plugins, uint3
     c->mesh = hd__mesh_make(size);
     c->n_stages = size[HD_AXIS_PP];
     c->stage = hd__alloc((size_t)c->n_stages * sizeof *c->stage);
-    rc = open_plugins(c, err);
+    rc = choose_runtime(c, err);
+    if (!rc)
+        rc = open_plugins(c, err);
     for (int32_t s = 0; s < c->n_stages && !rc; s++) {
         c->stage[s] = hd__program_new(&c->mesh, s);
         c->stage[s]->keep_logits = flags & HD__COMPILE_LOGITS;
@@ -163,6 +201,7 @@ void hd__compiled_free(struct hd__compiled *c)
         hd__program_free(c->stage[s]);
     if (c->model)
         c->model_choice.component->ops.model.close(c->model);
+    hd__free_array(&c->comms);
     free(c->strategies);
     free(c->stage);
     free(c);

@@ -18,12 +18,15 @@ struct hd_host *hd__host(void);
 struct hd__chosen {
     const struct hd__component *component;
     void *settings; /* in the job's arena */
+    const struct hd__section *section;
 };
 
 struct hd__compiled {
     struct hd__job *job;
     struct hd__plugins *plugins;
-    struct hd__chosen model_choice, optimizer_choice;
+    struct hd__chosen model_choice, optimizer_choice, device_choice;
+    struct hd__chosen checkpoint_choice; /* component NULL: nothing is saved */
+    HD__ARRAY(struct hd__chosen) comms;  /* jobs with more than one rank: each transport once */
     struct hd__chosen *strategies;
     uint64_t n_strategies;
     struct hd_model *model;
@@ -53,6 +56,9 @@ static inline struct hd_program *hd__program_of(const struct hd__compiled *c, in
     hd__mesh_coord(&c->mesh, rank, coord);
     return c->stage[coord[HD_AXIS_PP]];
 }
+
+/* The transport that a section of the job names. */
+const struct hd__chosen *hd__chosen_comm(const struct hd__compiled *c, const struct hd__section *section);
 
 /* Parameters of the whole model, all stages, each once. */
 int64_t hd__parameter_count(const struct hd__compiled *c);

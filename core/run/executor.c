@@ -5,6 +5,7 @@
 #include <sched.h>
 #include <stdlib.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include "core/program/ops.h"
 #include "core/run/safetensors.h"
@@ -45,7 +46,6 @@ struct hd__exec {
     struct hd__exec_config config;
     struct hd_program *p;
     int32_t coord[HD_AXIS_COUNT];
-    struct hd__chosen device_choice;
     const struct hd_device_ops *dev;
     struct hd_device *device;
     struct hd__transports transports;
@@ -231,18 +231,25 @@ static int32_t prepare_all(struct hd__exec *e, struct hd_error *err)
     return rc;
 }
 
+/* Cores for one rank's threads: those that it is pinned to; where nobody pinned it, its share of the machine's. */
+static int32_t thread_count(int32_t local_ranks)
+{
+    cpu_set_t mine;
+    int32_t n = sched_getaffinity(0, sizeof mine, &mine) ? 1 : CPU_COUNT(&mine);
+    return HD__MAX(1, n < sysconf(_SC_NPROCESSORS_ONLN) ? n : n / local_ranks);
+}
+
 static int32_t open_device(struct hd__exec *e, struct hd_error *err)
 {
     const struct hd__compiled *c = e->config.compiled;
     struct hd_device_place place = {.struct_size = sizeof place, .local_rank = e->config.local_rank,
-                                    .local_ranks = e->config.local_ranks};
-    int32_t rc = hd__choose(c->job, c->plugins, HD_KIND_DEVICE, c->job->device, &e->device_choice, err);
-    if (!rc)
-        rc = hd__plugin_probe(c->plugins, e->device_choice.component, err);
+                                    .local_ranks = e->config.local_ranks,
+                                    .threads = thread_count(e->config.local_ranks)};
+    int32_t rc = hd__plugin_probe(c->plugins, c->device_choice.component, err);
     if (rc)
         return rc;
-    e->dev = &e->device_choice.component->ops.device;
-    return e->dev->open(hd__host(), e->device_choice.settings, &place, &e->device, err);
+    e->dev = &c->device_choice.component->ops.device;
+    return e->dev->open(hd__host(), c->device_choice.settings, &place, &e->device, err);
 }
 
 int32_t hd__exec_open(const struct hd__exec_config *config, struct hd__exec **exec, struct hd_error *err)

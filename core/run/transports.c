@@ -25,6 +25,7 @@ static int32_t open_one(struct hd__transports *t, const struct hd__section *sect
                         struct hd_error *err)
 {
     const struct hd__job *job = t->compiled->job;
+    const struct hd__chosen *chosen = hd__chosen_comm(t->compiled, section);
     struct hd__transport *new = hd__alloc(sizeof *new);
     struct hd_world world = {.struct_size = sizeof world, .rank = t->rank, .size = t->compiled->mesh.ranks,
                              .local_rank = t->local_rank, .local_size = t->local_ranks, .store = t->store,
@@ -32,18 +33,16 @@ static int32_t open_one(struct hd__transports *t, const struct hd__section *sect
     int32_t rc;
     new->section = section;
     world.instance = hd__arena_format(&t->compiled->job->arena, "comm/%u", t->at.count);
-    rc = hd__choose(t->compiled->job, t->compiled->plugins, HD_KIND_COMM, (struct hd__section *)section, &new->chosen, err);
-    if (!rc)
-        rc = hd__plugin_probe(t->compiled->plugins, new->chosen.component, err);
+    rc = hd__plugin_probe(t->compiled->plugins, chosen->component, err);
     if (!rc) {
-        new->ops = &new->chosen.component->ops.comm;
+        new->ops = &chosen->component->ops.comm;
         if ((new->ops->caps & HD_COMM_LOCAL_ONLY) && t->local_ranks != t->compiled->mesh.ranks)
             rc = hd__job_fail(t->compiled->job, section->path, err, "comm-%s works inside one machine only, but this job has %d of its "
                               "%d ranks here: use another transport for axes across machines", section->use, t->local_ranks,
                               t->compiled->mesh.ranks);
     }
     if (!rc)
-        rc = new->ops->open(hd__host(), new->chosen.settings, &world, &new->comm, err);
+        rc = new->ops->open(hd__host(), chosen->settings, &world, &new->comm, err);
     if (rc) {
         free(new);
         return rc;

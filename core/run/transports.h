@@ -6,7 +6,6 @@
 
 struct hd__transport {
     const struct hd__section *section; /* of the job; transports are told apart by it */
-    struct hd__chosen chosen;
     const struct hd_comm_ops *ops;
     struct hd_comm *comm;
 };
