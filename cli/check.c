@@ -4,7 +4,7 @@
 
 #include "cli/job.h"
 #include "core/program/machine.h"
-#include "core/program/ops.h"
+#include "core/run/numerics.h"
 
 struct tally {
     uint64_t instructions, collectives, messages, events;
@@ -68,10 +68,31 @@ static void print_json(const struct hd__compiled *c, const struct tally *t)
     json_decref(o);
 }
 
+/* Emulates three steps of all ranks in this process and compares with one rank. */
+static int emulate(const struct hd__job_arguments *arguments, struct hd__loaded *loaded, int json)
+{
+    struct hd__numerics n = {0};
+    struct hd_error err = HD_ERROR_INIT;
+    const double limit = 1e-9;
+    if (hd__numerics_file(arguments->file, arguments->overrides, arguments->n_overrides, loaded->plugins, 3, 1, &n, &err))
+        return hd__print_error(&err, HD__EXIT_FAILED);
+    if (json)
+        printf("{\"numerics\": {\"ranks\": %d, \"steps\": %d, \"loss\": %.3g, \"norm\": %.3g, \"gradient\": %.3g, \"parameter\": %.3g}}\n",
+               n.ranks, n.steps, n.loss, n.norm, n.gradient, n.parameter);
+    else
+        printf("emulated %d steps of %d ranks in fp64 at the planned offsets, with events in random order, against one rank:\n"
+               "  largest differences: loss %.1e, gradient norm %.1e, gradients %.1e, parameters %.1e\n", n.steps, n.ranks, n.loss,
+               n.norm, n.gradient, n.parameter);
+    if (n.worst <= limit)
+        return HD__EXIT_DONE;
+    fprintf(stderr, "the worst difference, %.3g, is above %.0e: %s\n", n.worst, limit, n.where);
+    return HD__EXIT_FAILED;
+}
+
 static int run(int argc, char **argv)
 {
-    int json = 0, code;
-    const struct hd__flag flags[] = {{"--json", NULL, &json}};
+    int json = 0, numerics = 0, code;
+    const struct hd__flag flags[] = {{"--json", NULL, &json}, {"--numerics", NULL, &numerics}};
     struct hd__job_arguments arguments;
     struct hd__loaded loaded = {0};
     struct hd_error err = HD_ERROR_INIT;
@@ -85,18 +106,22 @@ static int run(int argc, char **argv)
         print_json(loaded.compiled, &tally);
     else if (!code)
         print_text(loaded.compiled, &tally);
+    if (!code && numerics)
+        code = emulate(&arguments, &loaded, json);
     hd__unload_job(&loaded);
     return code;
 }
 
 const struct hd__command hd__command_check = {
     .name = "check",
-    .usage = "JOB [key=value ...] [--json]",
+    .usage = "JOB [key=value ...] [--numerics] [--json]",
     .summary = "prove that a job cannot deadlock",
     .help = "Builds every rank's program in this process and proves that they fit together: no devices, no data file and\n"
             "no other process are needed. Ranks that are alike are built once.\n\n"
-            "  --json    for machines: ok, ranks, programs, instructions, collectives, messages, arena_bytes, compile_s,\n"
-            "            proof_s\n",
+            "  --numerics    also run three steps of all ranks here, emulated with reference kernels in fp64, and compare\n"
+            "                losses, gradients and parameters with one rank: for small models, it is slow\n"
+            "  --json        for machines: ok, ranks, programs, instructions, collectives, messages, arena_bytes,\n"
+            "                compile_s, proof_s\n",
     .example = "  heddle check examples/kjv.yaml launch.ranks=8 mesh.tp=2\n",
     .run = run,
 };

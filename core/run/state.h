@@ -1,0 +1,23 @@
+/* core/run/state: the state of training as named global tensors, and which runs of them lie on this rank.
+ *
+ * Tensors: every parameter under its own name, in the master dtype; then every optimizer state as "STATE/PARAMETER".
+ * The list is the same on all ranks and on any mesh. Runs point into the arena. */
+#ifndef HD_CORE_RUN_STATE_H
+#define HD_CORE_RUN_STATE_H
+
+#include "core/program/program.h"
+#include "core/run/checkpoint.h"
+
+struct hd__state {
+    HD__ARRAY(struct hd__ckpt_tensor) tensors;
+    HD__ARRAY(struct hd__ckpt_run) runs;
+    uint32_t n_params; /* the first tensors are parameters */
+    struct hd__arena arena;
+};
+
+/* `owned`: only runs that this rank stores (others hold copies); 0: all that it needs. weights_only: no states. */
+void hd__state_collect(struct hd__state *state, struct hd_program *p, const int32_t coord[HD_AXIS_COUNT], void *arena,
+                       const char *const *state_names, int owned, int weights_only);
+void hd__state_free(struct hd__state *state);
+
+#endif
