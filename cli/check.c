@@ -24,7 +24,7 @@ static int32_t prove(const struct hd__compiled *c, struct tally *t, struct hd_er
     for (int32_t r = 0; r < c->mesh.ranks; r++)
         programs[r] = hd__program_of(c, r);
     machine = hd__machine_create(&c->mesh, programs, &options);
-    rc = hd__machine_run(machine, NULL, 1, err);
+    rc = hd__machine_prove(machine, err);
     stats = hd__machine_stats(machine);
     t->events = stats.events;
     t->collectives = stats.collectives;
@@ -52,7 +52,7 @@ static void print_text(const struct hd__compiled *c, const struct tally *t)
     puts("  every asynchronous operation is waited for, and nothing touches what is in flight");
     puts("  every parameter's gradient is summed exactly once over every mesh axis that it owes");
     puts("proved across ranks:");
-    printf("  %llu collectives and %llu messages of a step meet: same order, operation, size and dtype on every member\n",
+    printf("  %llu collectives and %llu messages of a step and an evaluation meet: same order, operation, size and dtype on every member\n",
            (unsigned long long)t->collectives, (unsigned long long)t->messages);
     puts("  no cyclic wait, with sends that wait for their receiver: the job cannot deadlock by mismatch");
     printf("arena: %s a rank (%lld bytes)\n", hd__bytes_text((uint64_t)t->arena, arena), (long long)t->arena);

@@ -60,6 +60,17 @@ static void join(struct alias *a, const struct hd__instr *i, uint32_t n, uint32_
     a->last[from] = a->last[to];
 }
 
+/* x + y is y + x to the last bit: the one that dies comes first. */
+static void swap_terms(const struct alias *a, struct hd__instr *i, uint32_t n)
+{
+    hd_tensor x = i->in[0], y = i->in[1];
+    if (i->op != HD_OP_ADD || i->n_in != 2 || a->last[root_of(a, hd__tc(a->p, x)->buffer)] == n ||
+        a->last[root_of(a, hd__tc(a->p, y)->buffer)] != n || hd__reads_outputs(i))
+        return;
+    i->in[0] = y;
+    i->in[1] = x;
+}
+
 static void join_section(struct alias *a, const hd__code *code, const uint32_t *position)
 {
     uint32_t *end = hd__alloc(code->count * sizeof *end);
@@ -71,9 +82,11 @@ static void join_section(struct alias *a, const hd__code *code, const uint32_t *
             end[on] = n;
     }
     for (uint32_t n = 0; n < code->count; n++) {
-        const struct hd__instr *i = &code->at[n];
-        if (hd__op(i->op)->flags & HD__OP_IN_PLACE && i->n_in && i->n_out)
-            join(a, i, n, end[n]);
+        struct hd__instr *i = &code->at[n];
+        if (!(hd__op(i->op)->flags & HD__OP_IN_PLACE) || !i->n_in || !i->n_out)
+            continue;
+        swap_terms(a, i, n);
+        join(a, i, n, end[n]);
     }
     free(end);
 }

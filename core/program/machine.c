@@ -403,6 +403,23 @@ int32_t hd__machine_run(struct hd__machine *m, const char *section, int64_t step
     return code;
 }
 
+int32_t hd__machine_prove(struct hd__machine *m, struct hd_error *err)
+{
+    int32_t code = hd__machine_run(m, NULL, 1, err);
+    struct hd__machine_stats sum = m->stats;
+    const struct hd_program *p = m->ranks[0].image->p;
+    for (uint32_t s = 0; s < p->sections.count && !code; s++) {
+        if (p->sections.at[s].repeat)
+            continue;
+        code = hd__machine_run(m, p->sections.at[s].name, 1, err);
+        sum.events += m->stats.events;
+        sum.collectives += m->stats.collectives;
+        sum.messages += m->stats.messages;
+    }
+    m->stats = sum;
+    return code;
+}
+
 const char *hd__machine_report(const struct hd__machine *m)
 {
     return m->report.at ? m->report.at : "";

@@ -154,6 +154,11 @@ START_TEST(an_output_takes_the_memory_of_an_input_that_dies)
     p = gelu_program(&x, &y, &z);
     tiny_op(p, 0, HD_OP_GELU, T(x), T(y));
     tiny_op(p, 0, HD_OP_ADD, T(y, x), T(z)); /* x lives on */
+    ck_assert(same_buffer(p, y, z)); /* y dies there, though it is named first or second */
+    p = gelu_program(&x, &y, &z);
+    tiny_op(p, 0, HD_OP_GELU, T(x), T(y));
+    tiny_op(p, 0, HD_OP_ADD, T(x, y), T(z));
+    tiny_op(p, 0, HD_OP_GELU, T(x), T(y));
     ck_assert(!same_buffer(p, x, y));
     p = gelu_program(&x, &y, &z);
     tiny_op(p, 0, HD_OP_RMSNORM, T(x, x), T(y)); /* not an op in place */

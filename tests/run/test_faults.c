@@ -152,17 +152,6 @@ static void assert_refused(const char *part)
     ck_assert_msg(strstr(err.message, part) != NULL, "'%s' is not in: %s", part, err.message);
 }
 
-/* A step, and each section that runs on demand. */
-static int32_t prove(struct hd__machine *m)
-{
-    const struct hd_program *p = fine->stage[0];
-    int32_t code = hd__machine_run(m, NULL, 1, &err);
-    for (uint32_t s = 0; s < p->sections.count && !code; s++)
-        if (!p->sections.at[s].repeat)
-            code = hd__machine_run(m, p->sections.at[s].name, 1, &err);
-    return code;
-}
-
 /* One rank runs the broken program, which is right by itself, the others the fine one. */
 static void assert_stuck(int32_t rank)
 {
@@ -171,7 +160,7 @@ static void assert_stuck(int32_t rank)
     for (int32_t r = 0; r < 4; r++)
         programs[r] = r == rank ? broken->stage[0] : fine->stage[0];
     struct hd__machine *m = hd__machine_create(&fine->mesh, programs, NULL);
-    ck_assert_int_eq(prove(m), HD_E_MISMATCH);
+    ck_assert_int_eq(hd__machine_prove(m, &err), HD_E_MISMATCH);
     snprintf(name, sizeof name, "rank %d", rank);
     ck_assert_msg(strstr(hd__machine_report(m), name) != NULL, "%s is not in: %s", name, hd__machine_report(m));
     hd__machine_destroy(m);
@@ -191,7 +180,7 @@ START_TEST(nothing_planted)
             programs[r] = broken->stage[0];
         ck_assert_msg(!hd__verify(broken->stage[0], &err), "%s", err.message);
         struct hd__machine *m = hd__machine_create(&fine->mesh, programs, NULL);
-        ck_assert_msg(!prove(m), "%s", err.message);
+        ck_assert_msg(!hd__machine_prove(m, &err), "%s", err.message);
         hd__machine_destroy(m);
         discard();
     }
