@@ -350,6 +350,25 @@ static void copy_piece(struct shm_group *g, struct shm_op *op, uint64_t at, uint
         }
 }
 
+/* Streaming to several destinations: each gets a block at a time, from a sum in the first cache. Memory likes long runs. */
+static void reduce_blocks(struct shm_group *g, struct shm_op *op, shm_reduce_fn *reduce, uint8_t **dst, const uint8_t **src,
+                          uint64_t count)
+{
+    enum { BLOCK = 8192 };
+    _Alignas(SHM_LINE) uint8_t sum[BLOCK], *to = sum;
+    uint64_t most = BLOCK / op->esize;
+    for (uint64_t at = 0; at < count; at += most) {
+        uint64_t k = SHM_MIN(most, count - at);
+        reduce(&to, 1, src, op->n_src, k, 0);
+        for (int32_t j = 0; j < op->n_dst; j++) {
+            g->comm->kernels->copy_stream(dst[j], sum, k * op->esize);
+            dst[j] += k * op->esize;
+        }
+        for (int32_t i = 0; i < op->n_src; i++)
+            src[i] += k * op->esize;
+    }
+}
+
 static void reduce_piece(struct shm_group *g, struct shm_op *op, uint64_t at, uint64_t count, int stream)
 {
     const uint8_t *src[SHM_MEMBERS];
@@ -361,7 +380,11 @@ static void reduce_piece(struct shm_group *g, struct shm_op *op, uint64_t at, ui
         for (int32_t j = 0; stream && j < op->n_src; j++)
             stream = dst[i] != src[j]; /* in place: the lines are in the cache already */
     }
-    shm_kernel(g->comm->kernels, op->dtype, op->redop)(dst, op->n_dst, src, op->n_src, count, stream);
+    shm_reduce_fn *reduce = shm_kernel(g->comm->kernels, op->dtype, op->redop);
+    if (!stream || op->n_dst == 1)
+        reduce(dst, op->n_dst, src, op->n_src, count, stream);
+    else
+        reduce_blocks(g, op, reduce, dst, src, count);
 }
 
 /* A quantum of the share. 1 when the share is finished. */
