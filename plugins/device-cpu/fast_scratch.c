@@ -2,6 +2,22 @@
 #include "fast.h"
 
 #include <stdlib.h>
+#include <sys/mman.h>
+
+enum { PAGE = 4096, HUGE_PAGE = 2 << 20 };
+
+/* Huge pages where the kernel gives them: panels are read in a pattern that is hard on the TLB. */
+static void *scratch_new(size_t bytes)
+{
+    size_t align = bytes >= HUGE_PAGE ? HUGE_PAGE : PAGE;
+    void *memory = aligned_alloc(align, (bytes + align - 1) / align * align);
+    if (!memory)
+        return NULL;
+    if (align == HUGE_PAGE)
+        madvise(memory, bytes / HUGE_PAGE * HUGE_PAGE, MADV_HUGEPAGE);
+    memset(memory, 0, bytes);
+    return memory;
+}
 
 struct cpu_fast *cpu_fast_state(struct hd_device *d)
 {
@@ -15,16 +31,15 @@ int32_t cpu_scratch_reserve(struct hd_device *d, size_t bytes, struct hd_error *
 {
     struct cpu_fast *fast = cpu_fast_state(d);
     void *memory;
-    bytes = (bytes + 4095) & ~(size_t)4095;
+    bytes = (bytes + PAGE - 1) / PAGE * PAGE;
     if (!fast)
         return hd_fail(err, HD_E_NOMEM, "no memory for the state of a device");
     if (bytes <= fast->scratch_bytes)
         return HD_OK;
-    memory = aligned_alloc(4096, bytes);
+    memory = scratch_new(bytes);
     if (!memory)
         return hd_fail(err, HD_E_NOMEM, "no memory for %zu bytes of kernel scratch: use fewer threads or a smaller "
                        "micro-batch", bytes);
-    memset(memory, 0, bytes);
     free(fast->scratch);
     fast->scratch = memory;
     fast->scratch_bytes = bytes;
