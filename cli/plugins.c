@@ -23,8 +23,8 @@ static const char *entry_name(const struct hd__plugin_entry *e)
 static void print_row(const struct hd__plugin_entry *e, int width)
 {
     const struct hd__component *c = e->component;
-    printf("%-9s %-*s %-9s %-7s %s\n", e->kind ? hd__kind_name(e->kind) : "?", width, entry_name(e), c ? c->version : "-",
-           e->usable ? "yes" : "no", e->usable ? c->summary : e->reason);
+    printf("%-9s %-*s %-9s %-7s %s\n", e->kind ? hd__kind_name(e->kind) : "?", width, entry_name(e),
+           c ? c->version : "-", e->usable ? "yes" : "no", e->usable ? c->summary : e->reason);
 }
 
 static void print_table(const struct hd__plugin_entry *entries, size_t n)
@@ -36,7 +36,8 @@ static void print_table(const struct hd__plugin_entry *entries, size_t n)
         puts("no plugins found: set HEDDLE_PLUGIN_PATH to a folder that has some");
         return;
     }
-    printf("%-9s %-*s %-9s %-7s %s\n", "kind", width, "name", "version", "usable", "summary, or why not usable");
+    printf("%-9s %-*s %-9s %-7s %s\n", "kind", width, "name", "version", "usable",
+           "summary, or why not usable");
     for (size_t i = 0; i < n; i++)
         print_row(&entries[i], width);
 }
@@ -81,10 +82,11 @@ static json_t *text_or_null(const char *text)
 static json_t *entry_json(const struct hd__plugin_entry *e)
 {
     const struct hd__component *c = e->component;
-    return json_pack("{s:s, s:s, s:o, s:o, s:o, s:b, s:o, s:o}", "kind", e->kind ? hd__kind_name(e->kind) : "?", "name",
-                     entry_name(e), "version", text_or_null(c ? c->version : NULL), "licence",
-                     text_or_null(c ? c->licence : NULL), "summary", text_or_null(c ? c->summary : NULL), "usable",
-                     (int)e->usable, "reason", text_or_null(e->reason), "path", text_or_null(e->path));
+    return json_pack("{s:s, s:s, s:o, s:o, s:o, s:b, s:o, s:o}", "kind",
+                     e->kind ? hd__kind_name(e->kind) : "?", "name", entry_name(e), "version",
+                     text_or_null(c ? c->version : NULL), "licence", text_or_null(c ? c->licence : NULL),
+                     "summary", text_or_null(c ? c->summary : NULL), "usable", (int)e->usable, "reason",
+                     text_or_null(e->reason), "path", text_or_null(e->path));
 }
 
 static void print_json(const struct hd__plugin_entry *entries, size_t n, int with_options)
@@ -105,7 +107,8 @@ static void print_json(const struct hd__plugin_entry *entries, size_t n, int wit
 
 /* ---- the command */
 
-static const struct hd__plugin_entry *find_entry(const struct hd__plugin_entry *entries, size_t n, const char *label)
+static const struct hd__plugin_entry *find_entry(const struct hd__plugin_entry *entries, size_t n,
+                                                 const char *label)
 {
     for (size_t i = 0; i < n; i++)
         if (strcmp(entries[i].label, label) == 0)
@@ -171,8 +174,8 @@ const struct hd__command hd__command_plugins = {
     .name = "plugins",
     .usage = "[KIND-NAME] [--json]",
     .summary = "list the plugins; show one plugin's options",
-    .help = "Lists every plugin in HEDDLE_PLUGIN_PATH (folders, separated by colons) and in heddle's own folder, and for one\n"
-            "that cannot be used the reason. With KIND-NAME: that plugin and its options.\n"
+    .help = "Lists every plugin in HEDDLE_PLUGIN_PATH (folders, separated by colons) and in heddle's own\n"
+            "folder, and for one that cannot be used the reason. With KIND-NAME: that plugin and its options.\n"
             "  --json   print {\"plugins\": [{kind, name, version, licence, summary, usable, reason, path}]}\n"
             "           and, of a single plugin, its options\n",
     .example = "  heddle plugins\n  heddle plugins optim-adamw\n",

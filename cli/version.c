@@ -9,8 +9,8 @@ static int run(int argc, char **argv)
     if (argc > 1 && !json)
         return hd__refuse_usage(&hd__command_version, "it does not know '%s'", argv[1]);
     if (json)
-        printf("{\"version\": \"%s\", \"abi\": \"%d.%d\", \"build\": \"%s\"}\n", HD__VERSION, HD_ABI_MAJOR, HD_ABI_MINOR,
-               HD__BUILD);
+        printf("{\"version\": \"%s\", \"abi\": \"%d.%d\", \"build\": \"%s\"}\n", HD__VERSION, HD_ABI_MAJOR,
+               HD_ABI_MINOR, HD__BUILD);
     else
         printf("heddle %s (plugin ABI %d.%d, %s)\n", HD__VERSION, HD_ABI_MAJOR, HD_ABI_MINOR, HD__BUILD);
     return HD__EXIT_DONE;

@@ -87,8 +87,8 @@ static const struct hd__kind kinds[] = {
     KIND(HD_KIND_OPTIMIZER, hd_optimizer_ops, clip, optimizer_slots, optimizer_fault),
     KIND(HD_KIND_CKPT, hd_ckpt_ops, remove, ckpt_slots, NULL),
     KIND(HD_KIND_MODEL, hd_model_ops, config_json, model_slots, NULL),
-    {HD_KIND_STRATEGY, "struct hd_strategy_ops", sizeof(struct hd_strategy_ops), END(struct hd_strategy_ops, transform), NULL, 0,
-     strategy_fault},
+    {HD_KIND_STRATEGY, "struct hd_strategy_ops", sizeof(struct hd_strategy_ops),
+     END(struct hd_strategy_ops, transform), NULL, 0, strategy_fault},
 };
 
 const struct hd__kind *hd__kind_find(uint32_t kind)

@@ -12,10 +12,11 @@ static int32_t missing_library(const char *path, const char *why, struct hd_erro
     const char *colon = strstr(why, ": cannot open shared object file");
     if (!colon || strncmp(why, path, strlen(path)) == 0)
         return HD_OK;
-    return hd_fail(err, HD_E_UNSUPPORTED,
-                   "plugin %s needs the library %.*s, which is not on this machine: install it (or add its folder to "
-                   "LD_LIBRARY_PATH), or build the plugin again",
-                   path, (int)(colon - why), why);
+    return hd_fail(
+        err, HD_E_UNSUPPORTED,
+        "plugin %s needs the library %.*s, which is not on this machine: install it (or add its folder to "
+        "LD_LIBRARY_PATH), or build the plugin again",
+        path, (int)(colon - why), why);
 }
 
 static int32_t undefined_symbol(const char *path, const char *why, struct hd_error *err)
@@ -26,7 +27,8 @@ static int32_t undefined_symbol(const char *path, const char *why, struct hd_err
         return HD_OK;
     symbol += sizeof mark - 1;
     return hd_fail(err, HD_E_UNSUPPORTED,
-                   "plugin %s uses the symbol %.*s, which neither it nor its libraries define: link the library that has "
+                   "plugin %s uses the symbol %.*s, which neither it nor its libraries define: link the "
+                   "library that has "
                    "it (a plugin gets nothing from heddle itself; -Wl,-z,defs finds this at build time)",
                    path, (int)strcspn(symbol, " (,"), symbol);
 }
@@ -49,13 +51,16 @@ static int32_t no_entry(const char *path, void *handle, struct hd_error *err)
         char symbol[32];
         snprintf(symbol, sizeof symbol, "heddle_plugin_v%d", major);
         if (major != HD_ABI_MAJOR && dlsym(handle, symbol))
-            return hd_fail(err, HD_E_UNSUPPORTED,
-                           "plugin %s speaks ABI major %d (symbol %s), this heddle speaks %d: use a plugin built with "
-                           "this heddle's headers%s",
-                           path, major, symbol, HD_ABI_MAJOR, major > HD_ABI_MAJOR ? ", or a newer heddle" : "");
+            return hd_fail(
+                err, HD_E_UNSUPPORTED,
+                "plugin %s speaks ABI major %d (symbol %s), this heddle speaks %d: use a plugin built with "
+                "this heddle's headers%s",
+                path, major, symbol, HD_ABI_MAJOR, major > HD_ABI_MAJOR ? ", or a newer heddle" : "");
     }
     return hd_fail(err, HD_E_UNSUPPORTED,
-                   "%s is not a heddle plugin: it has no symbol " HD_PLUGIN_SYMBOL ", which HD_PLUGIN_EXPORT defines", path);
+                   "%s is not a heddle plugin: it has no symbol " HD_PLUGIN_SYMBOL
+                   ", which HD_PLUGIN_EXPORT defines",
+                   path);
 }
 
 int32_t hd__plugin_open(const char *path, const struct hd_plugin **plugin, struct hd_error *err)

@@ -1,7 +1,7 @@
 /* A plugin's tables, checked and copied into our own: min(their size, ours), the rest zero.
  *
- * After this no one asks again how old a plugin is: a slot that its headers did not know is NULL, and a mandatory
- * slot is never NULL. Every refusal says which field, theirs, ours, and the fix. */
+ * After this no one asks again how old a plugin is: a slot that its headers did not know is NULL, and a
+ * mandatory slot is never NULL. Every refusal says which field, theirs, ours, and the fix. */
 #include "core/base/option.h"
 #include "core/plugin/plugin.h"
 
@@ -29,12 +29,15 @@ static void copy_sized(void *ours, size_t our_size, const void *theirs, size_t t
     memcpy(ours, theirs, HD__MIN(our_size, their_size));
 }
 
-static int32_t check_size(const struct subject *s, const char *what, size_t theirs, size_t least, struct hd_error *err)
+static int32_t check_size(const struct subject *s, const char *what, size_t theirs, size_t least,
+                          struct hd_error *err)
 {
     if (theirs >= least)
         return HD_OK;
-    return refuse(s, err, "%s is short: %zu bytes, ABI %d.0 has %zu: set its size with sizeof and build with heddle's headers",
-                  what, theirs, HD_ABI_MAJOR, least);
+    return refuse(
+        s, err,
+        "%s is short: %zu bytes, ABI %d.0 has %zu: set its size with sizeof and build with heddle's headers",
+        what, theirs, HD_ABI_MAJOR, least);
 }
 
 static int32_t check_caps(const struct subject *s, const char *what, uint64_t caps, struct hd_error *err)
@@ -43,7 +46,8 @@ static int32_t check_caps(const struct subject *s, const char *what, uint64_t ca
     if (!unknown)
         return HD_OK;
     return refuse(s, err,
-                  "%s.caps has bit %d, which this heddle (ABI %d.%d) does not know and must not ignore (bits 48 to 63): use a "
+                  "%s.caps has bit %d, which this heddle (ABI %d.%d) does not know and must not ignore (bits "
+                  "48 to 63): use a "
                   "newer heddle",
                   what, __builtin_ctzll(unknown), HD_ABI_MAJOR, HD_ABI_MINOR);
 }
@@ -57,7 +61,8 @@ static int32_t check_magic(const struct subject *s, const struct hd_plugin *plug
         return HD_OK;
     for (size_t i = 0; i < sizeof plugin->magic; i++)
         snprintf(hex + 3 * i, 4, " %02x", (unsigned char)plugin->magic[i]);
-    return refuse(s, err, "wrong magic%s, heddle's is 68 65 64 64 6c 65 0a 1a: set .magic = HD_PLUGIN_MAGIC", hex);
+    return refuse(s, err, "wrong magic%s, heddle's is 68 65 64 64 6c 65 0a 1a: set .magic = HD_PLUGIN_MAGIC",
+                  hex);
 }
 
 static int32_t check_descriptor(const struct subject *s, const struct hd_plugin *plugin, struct hd_error *err)
@@ -68,7 +73,8 @@ static int32_t check_descriptor(const struct subject *s, const struct hd_plugin 
         return r;
     if (plugin->abi_minor > HD_ABI_MINOR)
         return refuse(s, err,
-                      "built for ABI %d.%u, this heddle has %d.%d and may lack calls it relies on: use a newer heddle, or "
+                      "built for ABI %d.%u, this heddle has %d.%d and may lack calls it relies on: use a "
+                      "newer heddle, or "
                       "build the plugin with this heddle's headers",
                       HD_ABI_MAJOR, plugin->abi_minor, HD_ABI_MAJOR, HD_ABI_MINOR);
     if (!plugin->name || !plugin->version || !plugin->licence)
@@ -82,24 +88,28 @@ static int32_t check_descriptor(const struct subject *s, const struct hd_plugin 
 /* ---- the component */
 
 /* What the plugin does offer, for the message that it is not what was asked for. */
-static int32_t wrong_component(const struct subject *s, const struct hd_plugin *plugin, uint32_t kind, struct hd_error *err)
+static int32_t wrong_component(const struct subject *s, const struct hd_plugin *plugin, uint32_t kind,
+                               struct hd_error *err)
 {
     struct hd__text offers = {0};
     for (const struct hd_component *const *c = plugin->components; *c; c++)
-        hd__text_add(&offers, "%s%s-%s", c == plugin->components ? "" : ", ", hd__kind_name((*c)->kind), (*c)->name);
+        hd__text_add(&offers, "%s%s-%s", c == plugin->components ? "" : ", ", hd__kind_name((*c)->kind),
+                     (*c)->name);
     const struct hd_component *first = plugin->components[0];
-    int32_t r = refuse(s, err, "wrong %s: the file's name promises %s, but it offers %s: rename the file to heddle-%s-%s.so",
-                       first->kind == kind ? "name" : "kind", s->label, offers.at, hd__kind_name(first->kind), first->name);
+    int32_t r = refuse(
+        s, err, "wrong %s: the file's name promises %s, but it offers %s: rename the file to heddle-%s-%s.so",
+        first->kind == kind ? "name" : "kind", s->label, offers.at, hd__kind_name(first->kind), first->name);
     hd__text_free(&offers);
     return r;
 }
 
-static int32_t pick_component(const struct subject *s, const struct hd_plugin *plugin, uint32_t kind, const char *name,
-                              const struct hd_component **picked, struct hd_error *err)
+static int32_t pick_component(const struct subject *s, const struct hd_plugin *plugin, uint32_t kind,
+                              const char *name, const struct hd_component **picked, struct hd_error *err)
 {
     const struct hd_component *found = NULL;
     for (const struct hd_component *const *c = plugin->components; *c; c++) {
-        int32_t r = check_size(s, "struct hd_component", (*c)->struct_size, END(struct hd_component, ops), err);
+        int32_t r =
+            check_size(s, "struct hd_component", (*c)->struct_size, END(struct hd_component, ops), err);
         if (r)
             return r;
         if (!(*c)->name || !(*c)->summary)
@@ -118,8 +128,9 @@ static int32_t pick_component(const struct subject *s, const struct hd_plugin *p
 
 /* ---- options */
 
-static int32_t normalise_options(struct hd__arena *arena, const struct subject *s, const struct hd_component *theirs,
-                                 struct hd__component *out, struct hd_error *err)
+static int32_t normalise_options(struct hd__arena *arena, const struct subject *s,
+                                 const struct hd_component *theirs, struct hd__component *out,
+                                 struct hd_error *err)
 {
     struct hd_option *ours = hd__arena_alloc(arena, theirs->n_options * sizeof *ours);
     struct hd__options table = {ours, theirs->n_options, sizeof *ours};
@@ -132,9 +143,11 @@ static int32_t normalise_options(struct hd__arena *arena, const struct subject *
     if ((r = check_size(s, "struct hd_option", theirs->option_size, END(struct hd_option, offset), err)))
         return r;
     for (size_t i = 0; i < theirs->n_options; i++) {
-        copy_sized(&ours[i], sizeof ours[i], (const char *)theirs->options + i * theirs->option_size, theirs->option_size);
+        copy_sized(&ours[i], sizeof ours[i], (const char *)theirs->options + i * theirs->option_size,
+                   theirs->option_size);
         if (!ours[i].help)
-            return refuse(s, err, "option %s has no help: write one line", ours[i].name ? ours[i].name : "without a name");
+            return refuse(s, err, "option %s has no help: write one line",
+                          ours[i].name ? ours[i].name : "without a name");
     }
     if (hd__options_check(&table, theirs->settings_size, &why))
         return refuse(s, err, "its table of options is wrong: %s", why.message);
@@ -166,14 +179,16 @@ static int32_t normalise_ops(const struct subject *s, const struct hd__kind *kin
         void (*slot)(void);
         memcpy(&slot, (const char *)&out->ops + kind->mandatory[i].offset, sizeof slot);
         if (!slot)
-            return refuse(s, err, "slot '%s' is missing: it is mandatory in %s", kind->mandatory[i].name, kind->struct_name);
+            return refuse(s, err, "slot '%s' is missing: it is mandatory in %s", kind->mandatory[i].name,
+                          kind->struct_name);
     }
     fault = kind->fault ? kind->fault(&out->ops) : NULL;
     return fault ? refuse(s, err, "%s", fault) : HD_OK;
 }
 
-int32_t hd__plugin_normalise(struct hd__arena *arena, const struct hd_plugin *plugin, uint32_t kind, const char *name,
-                             const char *path, struct hd__component *out, struct hd_error *err)
+int32_t hd__plugin_normalise(struct hd__arena *arena, const struct hd_plugin *plugin, uint32_t kind,
+                             const char *name, const char *path, struct hd__component *out,
+                             struct hd_error *err)
 {
     char *label = hd__arena_format(arena, "%s-%s", hd__kind_name(kind), name);
     struct subject s = {label, path};
@@ -187,7 +202,8 @@ int32_t hd__plugin_normalise(struct hd__arena *arena, const struct hd_plugin *pl
     if (!rules)
         return refuse(&s, err, "this heddle has no interface for plugins of kind %s", hd__kind_name(kind));
     if ((r = check_caps(&s, "struct hd_component", theirs->caps, err)) ||
-        (r = normalise_options(arena, &s, theirs, &c, err)) || (r = normalise_ops(&s, rules, theirs->ops, &c, err)))
+        (r = normalise_options(arena, &s, theirs, &c, err)) ||
+        (r = normalise_ops(&s, rules, theirs->ops, &c, err)))
         return r;
     c.kind = kind;
     c.name = theirs->name;

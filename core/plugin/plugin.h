@@ -1,10 +1,11 @@
 /* core/plugin: finds, loads and checks plugins.
  *
- *     registry create -> folders (job, environment, build tree or install folder) -> find(kind, name) -> probe
+ *     create -> folders (job, environment, build tree or install folder) -> find(kind, name) -> probe
  *
- * Nothing is opened before a job names it: the file of optim-adamw is heddle-optim-adamw.so, so a search is a few
- * stat() calls. Only `heddle plugins` scans. What find returns has been checked and copied into the core's own tables:
- * every mandatory slot is there, and a slot, option field or table that the plugin's headers did not know is zero. */
+ * Nothing is opened before a job names it: the file of optim-adamw is heddle-optim-adamw.so, so a search is a
+ * few stat() calls. Only `heddle plugins` scans. What find returns has been checked and copied into the
+ * core's own tables: every mandatory slot is there, and a slot, option field or table that the plugin's
+ * headers did not know is zero. */
 #ifndef HD_CORE_PLUGIN_H
 #define HD_CORE_PLUGIN_H
 
@@ -50,22 +51,26 @@ struct hd__component {
 
 /* `host` is what plugins get from probe on; NULL: only log and memory, enough for [load] slots. */
 struct hd__plugins *hd__plugins_create(const struct hd_host *host);
-void hd__plugins_destroy(struct hd__plugins *registry); /* components die with it, loaded files stay; NULL is fine */
+/* Components die with it, loaded files stay; NULL is fine. */
+void hd__plugins_destroy(struct hd__plugins *registry);
 
-/* Adds a folder to the end of the search. A plugin lies in it as heddle-KIND-NAME.so or KIND-NAME/heddle-KIND-NAME.so.
- * A folder that does not exist is refused with HD_E_NOTFOUND. */
+/* Adds a folder to the end of the search. A plugin lies in it as heddle-KIND-NAME.so or
+ * KIND-NAME/heddle-KIND-NAME.so. A folder that does not exist is refused with HD_E_NOTFOUND. */
 int32_t hd__plugins_add_folder(struct hd__plugins *registry, const char *folder, struct hd_error *err);
-/* Adds the folders that every command searches after the job's plugins.path: HEDDLE_PLUGIN_PATH (colon-separated),
- * then the build tree or install folder that the running executable belongs to. */
+/* Adds the folders that every command searches after the job's plugins.path: HEDDLE_PLUGIN_PATH
+ * (colon-separated), then the build tree or install folder that the running executable belongs to. */
 int32_t hd__plugins_add_default_folders(struct hd__plugins *registry, struct hd_error *err);
 /* Components that are linked into the program: sanitizer builds, fuzzers. */
 int32_t hd__plugin_add_static(struct hd__plugins *registry, hd_plugin_entry entry, struct hd_error *err);
 
-/* Loads what a job names; the second time, the same component. Each way to be unusable has its own message. */
+/* Loads what a job names; the second time, the same component. Each way to be unusable has a message of its
+ * own. */
 int32_t hd__plugin_find(struct hd__plugins *registry, uint32_t kind, const char *name,
                         const struct hd__component **component, struct hd_error *err);
-/* Can it be used on this machine? For commands that will open it; `heddle check` needs no devices and does not ask. */
-int32_t hd__plugin_probe(struct hd__plugins *registry, const struct hd__component *component, struct hd_error *err);
+/* Can it be used on this machine? For commands that will open it; `heddle check` needs no devices and does
+ * not ask. */
+int32_t hd__plugin_probe(struct hd__plugins *registry, const struct hd__component *component,
+                         struct hd_error *err);
 
 /* ---- the whole list: only for `heddle plugins` */
 struct hd__plugin_entry {
@@ -81,7 +86,8 @@ void hd__plugin_scan(struct hd__plugins *registry, const struct hd__plugin_entry
 
 /* ---- kinds */
 const char *hd__kind_name(uint32_t kind);                                    /* "optim"; "?" if unknown */
-uint32_t hd__kind_of_label(const char *label, const char **name /* or NULL */); /* "optim-adamw"; 0 if unknown */
+/* The kind of "optim-adamw", 0 if unknown; *name, where name is not NULL, is then "adamw". */
+uint32_t hd__kind_of_label(const char *label, const char **name);
 
 /* ---- inside the room ---- */
 
@@ -104,8 +110,9 @@ struct hd__kind {
 const struct hd__kind *hd__kind_find(uint32_t kind); /* NULL if unknown */
 
 /* Checks a descriptor and fills `out` with its component kind-name. `path` names it in messages. */
-int32_t hd__plugin_normalise(struct hd__arena *arena, const struct hd_plugin *plugin, uint32_t kind, const char *name,
-                             const char *path, struct hd__component *out, struct hd_error *err);
+int32_t hd__plugin_normalise(struct hd__arena *arena, const struct hd_plugin *plugin, uint32_t kind,
+                             const char *name, const char *path, struct hd__component *out,
+                             struct hd_error *err);
 /* dlopen and the entry function. */
 int32_t hd__plugin_open(const char *path, const struct hd_plugin **plugin, struct hd_error *err);
 

@@ -13,7 +13,8 @@ struct hd__plugins {
     HD__ARRAY(struct hd__plugin_entry) entries; /* of the last scan */
 };
 
-const struct hd__component *hd__plugin_loaded(const struct hd__plugins *registry, uint32_t kind, const char *name);
+const struct hd__component *hd__plugin_loaded(const struct hd__plugins *registry, uint32_t kind,
+                                              const char *name);
 int32_t hd__plugin_load(struct hd__plugins *registry, uint32_t kind, const char *name, const char *path,
                         const struct hd__component **component, struct hd_error *err);
 

@@ -1,4 +1,5 @@
-/* optim-lion: Lion (Chen et al. 2023, "Symbolic Discovery of Optimization Algorithms", algorithm 2) as a heddle plugin.
+/* optim-lion: Lion (Chen et al. 2023, "Symbolic Discovery of Optimization Algorithms", algorithm 2)
+ * as a heddle plugin.
  *
  *     u = sign(beta1 m + (1 - beta1) g)
  *     p = p - lr (u + weight_decay p)
@@ -18,16 +19,21 @@ struct lion_settings {
 
 /* Job files are checked against this table, and `heddle plugins optim-lion` prints it. */
 static const struct hd_option options[] = {
-    {.name = "lr", .value = "1e-4", .type = HD_OPT_FLOAT, .min = 0, .max = 1e6, .flags = HD_OPTION_GLOBAL,
-     .help = "peak learning rate; Lion wants a third to a tenth of AdamW's", OFFSET(lr)},
-    {.name = "beta1", .value = "0.9", .type = HD_OPT_FLOAT, .min = 0, .max = 1, .flags = HD_OPTION_GLOBAL,
-     .help = "share of the momentum in the update", OFFSET(beta1)},
-    {.name = "beta2", .value = "0.99", .type = HD_OPT_FLOAT, .min = 0, .max = 1, .flags = HD_OPTION_GLOBAL,
-     .help = "share of the momentum that is kept", OFFSET(beta2)},
-    {.name = "weight_decay", .value = "1.0", .type = HD_OPT_FLOAT, .min = 0, .max = 1e3, .flags = HD_OPTION_GLOBAL,
-     .help = "decoupled; for matrices only", OFFSET(weight_decay)},
-    {.name = "clip", .value = "1.0", .type = HD_OPT_FLOAT, .min = 0, .max = 1e30, .flags = HD_OPTION_GLOBAL,
-     .help = "largest global gradient norm, 0 for no clipping", OFFSET(clip)},
+    {.name = "lr", .value = "1e-4", .type = HD_OPT_FLOAT, .min = 0, .max = 1e6,
+     .flags = HD_OPTION_GLOBAL, OFFSET(lr),
+     .help = "peak learning rate; Lion wants a third to a tenth of AdamW's"},
+    {.name = "beta1", .value = "0.9", .type = HD_OPT_FLOAT, .min = 0, .max = 1,
+     .flags = HD_OPTION_GLOBAL, OFFSET(beta1),
+     .help = "share of the momentum in the update"},
+    {.name = "beta2", .value = "0.99", .type = HD_OPT_FLOAT, .min = 0, .max = 1,
+     .flags = HD_OPTION_GLOBAL, OFFSET(beta2),
+     .help = "share of the momentum that is kept"},
+    {.name = "weight_decay", .value = "1.0", .type = HD_OPT_FLOAT, .min = 0, .max = 1e3,
+     .flags = HD_OPTION_GLOBAL, OFFSET(weight_decay),
+     .help = "decoupled; for matrices only"},
+    {.name = "clip", .value = "1.0", .type = HD_OPT_FLOAT, .min = 0, .max = 1e30,
+     .flags = HD_OPTION_GLOBAL, OFFSET(clip),
+     .help = "largest global gradient norm, 0 for no clipping"},
 };
 
 static const char *const state_names[] = {"exp_avg"};

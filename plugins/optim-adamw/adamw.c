@@ -1,5 +1,5 @@
-/* AdamW as torch.optim.AdamW: the rule stands in heddle/optimizer.h. Devices run it as HD_OP_ADAMW; `step` is the
- * same rule in plain loops and double, the reference that kernels are held against. */
+/* AdamW as torch.optim.AdamW: the rule stands in heddle/optimizer.h. Devices run it as HD_OP_ADAMW;
+ * `step` is the same rule in plain loops and double, the reference that kernels are held against. */
 #include <math.h>
 
 #include "heddle/optimizer.h"
@@ -17,18 +17,25 @@ struct adamw_settings {
 #define OFFSET(field) .offset = offsetof(struct adamw_settings, field)
 
 static const struct hd_option options[] = {
-    {.name = "lr", .value = "3e-4", .type = HD_OPT_FLOAT, .min = 0, .max = 1e6, .flags = HD_OPTION_GLOBAL,
-     .help = "peak learning rate; the schedule section shapes it", OFFSET(lr)},
-    {.name = "betas", .value = "[0.9, 0.95]", .type = HD_OPT_LIST, .flags = HD_OPTION_GLOBAL,
-     .help = "decay rates of the means of the gradient and of its square, each from 0 up to but not 1", OFFSET(betas)},
-    {.name = "eps", .value = "1e-8", .type = HD_OPT_FLOAT, .min = 0, .max = 1, .flags = HD_OPTION_GLOBAL,
-     .help = "added to the root of the second mean", OFFSET(eps)},
-    {.name = "weight_decay", .value = "0.1", .type = HD_OPT_FLOAT, .min = 0, .max = 1e3, .flags = HD_OPTION_GLOBAL,
-     .help = "decoupled: parameters shrink by lr times this", OFFSET(weight_decay)},
-    {.name = "clip", .value = "1.0", .type = HD_OPT_FLOAT, .min = 0, .max = 1e30, .aliases = "grad_clip|max_grad_norm",
-     .flags = HD_OPTION_GLOBAL, .help = "largest global gradient norm, 0 for no clipping", OFFSET(clip)},
-    {.name = "decay", .value = "matrices", .type = HD_OPT_ENUM, .choices = "matrices|all", .flags = HD_OPTION_GLOBAL,
-     .help = "what decays: tensors of two dimensions or more, or all", OFFSET(decay)},
+    {.name = "lr", .value = "3e-4", .type = HD_OPT_FLOAT, .min = 0, .max = 1e6,
+     .flags = HD_OPTION_GLOBAL, OFFSET(lr),
+     .help = "peak learning rate; the schedule section shapes it"},
+    {.name = "betas", .value = "[0.9, 0.95]", .type = HD_OPT_LIST,
+     .flags = HD_OPTION_GLOBAL, OFFSET(betas),
+     .help = "decay rates of the means of the gradient and of its square, each from 0 up to but not 1"},
+    {.name = "eps", .value = "1e-8", .type = HD_OPT_FLOAT, .min = 0, .max = 1,
+     .flags = HD_OPTION_GLOBAL, OFFSET(eps),
+     .help = "added to the root of the second mean"},
+    {.name = "weight_decay", .value = "0.1", .type = HD_OPT_FLOAT, .min = 0, .max = 1e3,
+     .flags = HD_OPTION_GLOBAL, OFFSET(weight_decay),
+     .help = "decoupled: parameters shrink by lr times this"},
+    {.name = "clip", .value = "1.0", .type = HD_OPT_FLOAT, .min = 0, .max = 1e30,
+     .aliases = "grad_clip|max_grad_norm",
+     .flags = HD_OPTION_GLOBAL, OFFSET(clip),
+     .help = "largest global gradient norm, 0 for no clipping"},
+    {.name = "decay", .value = "matrices", .type = HD_OPT_ENUM, .choices = "matrices|all",
+     .flags = HD_OPTION_GLOBAL, OFFSET(decay),
+     .help = "what decays: tensors of two dimensions or more, or all"},
 };
 
 static const char *const state_names[] = {"exp_avg", "exp_avg_sq"};
@@ -47,7 +54,8 @@ static int32_t check_betas(const struct hd_list *betas, struct hd_error *err)
                        (unsigned long long)betas->count);
     for (int i = 0; i < 2; i++)
         if (!(betas->number[i] >= 0 && betas->number[i] < 1)) /* NaN too */
-            return hd_fail(err, HD_E_INVALID, "optimizer.betas: '%s' is not a number from 0 up to but not 1", betas->text[i]);
+            return hd_fail(err, HD_E_INVALID, "optimizer.betas: '%s' is not a number from 0 up to but not 1",
+                           betas->text[i]);
     return HD_OK;
 }
 
@@ -66,7 +74,8 @@ static int32_t adamw_emit(const void *settings, uint32_t *op, struct hd_attrs *a
 }
 
 /* Elements [first, first + count) of the call, all with one decay. */
-static void update(const struct adamw_settings *s, const struct hd_optim_args *a, int64_t first, int64_t count, double decay)
+static void update(const struct adamw_settings *s, const struct hd_optim_args *a, int64_t first,
+                   int64_t count, double decay)
 {
     double lr = a->hyper[HD_HYPER_LR], t = a->hyper[HD_HYPER_STEP], inv_scale = a->hyper[HD_HYPER_INV_SCALE];
     double b1 = s->betas.number[0], b2 = s->betas.number[1];

@@ -86,7 +86,8 @@ static const struct {
     {"ops-caps", "struct hd_optimizer_ops.caps has bit 63"},
     {"no-version", "struct hd_plugin.version is NULL"},
     {"no-summary", "struct hd_component.summary is NULL"},
-    {"option-offset", "its table of options is wrong: option count: 8 bytes at offset 16 do not fit settings of 16 bytes"},
+    {"option-offset",
+     "its table of options is wrong: option count: 8 bytes at offset 16 do not fit settings of 16 bytes"},
     {"option-twice", "its table of options is wrong: two options are called lr"},
     {"option-default", "its table of options is wrong: the default of option count: "},
     {"option-help", "option count has no help"},
@@ -137,7 +138,8 @@ START_TEST(duplicate_names_both_paths)
     char *path = hd__format("%s/heddle-optim-fine.so", folder);
     link_plugin("magic", "heddle-optim-fine.so"); /* another file under the same name */
     ck_assert_int_eq(hd__plugins_add_folder(registry, folder, &err), HD_OK);
-    assert_refused(GOOD, HD_E_INVALID, "duplicate name: plugin optim-fine is both " FAULTY "/heddle-optim-fine.so and ");
+    assert_refused(GOOD, HD_E_INVALID,
+                   "duplicate name: plugin optim-fine is both " FAULTY "/heddle-optim-fine.so and ");
     assert_says(path);
     free(path);
 }
@@ -172,7 +174,8 @@ START_TEST(good_plugin_is_normalised)
 }
 END_TEST
 
-/* A table that is longer than ours: what we do not know is not copied, and nothing behind our table is touched. */
+/* A table that is longer than ours: what we do not know is not copied, and nothing behind our table is
+ * touched. */
 START_TEST(longer_table_is_cut)
 {
     const struct hd__component *c = NULL;
@@ -251,7 +254,8 @@ END_TEST
 
 /* ---- the list */
 
-static const struct hd__plugin_entry *entry_of(const struct hd__plugin_entry *entries, size_t n, const char *label)
+static const struct hd__plugin_entry *entry_of(const struct hd__plugin_entry *entries, size_t n,
+                                               const char *label)
 {
     for (size_t i = 0; i < n; i++)
         if (strcmp(entries[i].label, label) == 0)

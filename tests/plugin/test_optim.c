@@ -1,4 +1,5 @@
-/* optim-adamw, optim-sgd and the template optim-lion: `step` against golden numbers, and what the loader and the training loop read of them. */
+/* optim-adamw, optim-sgd and the template optim-lion: `step` against golden numbers, and what the loader and
+ * the training loop read of them. */
 #include <check.h>
 #include <math.h>
 #include <stdlib.h>
@@ -95,8 +96,8 @@ static void start_run(struct run *run, const struct hd__component *c, const void
     memcpy(run->param, start, sizeof start);
 }
 
-static void call(struct run *run, const struct golden *g, const float *grad, double norm2, const double *hyper,
-                 int64_t first, int64_t count)
+static void call(struct run *run, const struct golden *g, const float *grad, double norm2,
+                 const double *hyper, int64_t first, int64_t count)
 {
     const struct hd_range decay[] = {{0, MATRIX, g->decay_matrix}, {MATRIX, COUNT - MATRIX, g->decay_bias}};
     struct hd_optim_args a = {
@@ -129,12 +130,15 @@ static void train(struct run *run, const struct golden *g, double skip)
     }
 }
 
-/* Values are stored in fp32 after each of 8 steps: 8 roundings of 2^-24 are 5e-7. `other` is what else a rounding of the
- * stored parameter (about 1 here) reaches: the parameter itself, and SGD's momentum through the coupled decay. */
-static void assert_near(const struct golden *g, const char *what, int i, double ours, double theirs, double other)
+/* Values are stored in fp32 after each of 8 steps: 8 roundings of 2^-24 are 5e-7. `other` is what else a
+ * rounding of the stored parameter (about 1 here) reaches: the parameter itself, and SGD's momentum through
+ * the coupled decay. */
+static void assert_near(const struct golden *g, const char *what, int i, double ours, double theirs,
+                        double other)
 {
     double room = 5e-7 * (fmax(fabs(theirs), 1e-3) + other);
-    ck_assert_msg(fabs(ours - theirs) <= room, "%s: %s[%d] is %.9g, should be %.9g", g->name, what, i, ours, theirs);
+    ck_assert_msg(fabs(ours - theirs) <= room, "%s: %s[%d] is %.9g, should be %.9g", g->name, what, i, ours,
+                  theirs);
 }
 
 START_TEST(step_is_golden)
@@ -146,7 +150,8 @@ START_TEST(step_is_golden)
     train(&run, g, 0);
     for (int i = 0; i < COUNT; i++) {
         assert_near(g, "param", i, run.param[i], g->param[i], 1);
-        assert_near(g, "state 0", i, run.state[0][i], g->state[0][i], strcmp(g->plugin, "sgd") == 0 ? g->decay_matrix : 0);
+        assert_near(g, "state 0", i, run.state[0][i], g->state[0][i],
+                    strcmp(g->plugin, "sgd") == 0 ? g->decay_matrix : 0);
         assert_near(g, "state 1", i, run.state[1][i], g->state[1][i], 0);
     }
 }
