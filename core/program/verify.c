@@ -1,5 +1,5 @@
 /* What a step program must satisfy within one rank: operands that fit their op, definitions, releases, waits, and
- * obligations (owed.c). Across ranks: machine.c. */
+ * obligations (owed.c), and the memory plan (overlap.c). Across ranks: machine.c. */
 #include "core/program/verify.h"
 
 #include <stdlib.h>
@@ -225,6 +225,8 @@ static void check_sections(struct walk *w)
         check_section(w, &p->sections.at[s]);
         if (p->sections.at[s].repeat > 1 && w->faults.count == before) /* what one round leaves behind meets the next */
             check_section(w, &p->sections.at[s]);
+        if (p->arena_bytes && w->faults.count == before)
+            hd__check_overlap(&w->faults, &p->sections.at[s], w->position);
     }
 }
 

@@ -16,6 +16,9 @@ struct hd__faults {
 /* Adds "section #n op tensor: ..." unless enough were found. */
 void hd__fault(struct hd__faults *f, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
+/* overlap.c: no two temporaries of a section that are alive at once share memory. */
+void hd__check_overlap(struct hd__faults *f, const struct hd__code_section *section, const uint32_t *position);
+
 /* owed.c: every gradient buffer holds, for each range, sums that are still owed over some axes. */
 struct hd__owed;
 struct hd__owed *hd__owed_new(const struct hd_program *p);

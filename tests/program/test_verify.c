@@ -125,6 +125,35 @@ START_TEST(a_wait_for_another_section)
 }
 END_TEST
 
+/* ---- the plan */
+
+START_TEST(memory_of_two_at_once)
+{
+    struct hd_program *p = tiny_step(2, 1, 2);
+    hd_tensor x = p->sections.at[MICRO].code.at[1].out[0], g = p->sections.at[MICRO].code.at[0].out[0];
+    char expected[160];
+    int64_t at = p->buffers.at[hd__tc(p, g)->buffer].offset;
+    p->buffers.at[hd__tc(p, x)->buffer].offset = at + 64;
+    snprintf(expected, sizeof expected, "micro #1 fill0 x: the memory of x, [%lld, %lld), is also that of g, [%lld, %lld), which is alive",
+             (long long)at + 64, (long long)at + 128, (long long)at, (long long)at + 128);
+    assert_fault(p, expected);
+    p = tiny_step(2, 1, 2);
+    p->buffers.at[hd__tc(p, x)->buffer].offset = 0;
+    assert_fault(p, "micro #1 fill0 x: x lies at [0, 64), outside the temporary part of the arena");
+}
+END_TEST
+
+START_TEST(a_newcomer_on_planned_memory)
+{
+    struct hd_program *p = tiny_step(2, 1, 0); /* after the plan: late lies on dw, which is still read */
+    hd_tensor x = p->sections.at[MICRO].code.at[0].out[0], w = p->sections.at[MICRO].code.at[1].out[0], late = tiny_vector(p, "late", 16);
+    hd__t(p, late)->buffer = hd__buffer_new(p, "late", 64, HD__LIFE_TEMP);
+    p->buffers.at[hd__tc(p, late)->buffer].offset = p->buffers.at[hd__tc(p, w)->buffer].offset;
+    tiny_insert(p, MICRO, 2, (struct hd__instr){.id = ++p->next_id, .op = HD_OP_RMSNORM, .n_in = 2, .n_out = 1, .in = {x, x}, .out = {late}});
+    assert_fault(p, "micro #2 rmsnorm late: the memory of late, [448, 512), is also that of dw, [448, 512), which is alive");
+}
+END_TEST
+
 /* ---- operands */
 
 START_TEST(operands_that_do_not_fit)
@@ -216,6 +245,8 @@ int main(void)
     tcase_add_test(c, never_waited_for);
     tcase_add_test(c, waited_for_twice);
     tcase_add_test(c, a_wait_for_another_section);
+    tcase_add_test(c, memory_of_two_at_once);
+    tcase_add_test(c, a_newcomer_on_planned_memory);
     tcase_add_test(c, operands_that_do_not_fit);
     tcase_add_test(c, a_dropped_reduction);
     tcase_add_test(c, a_double_reduction);

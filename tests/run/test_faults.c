@@ -6,11 +6,13 @@
 #include "core/program/machine.h"
 #include "core/program/ops.h"
 #include "core/program/touch.h"
+#include "core/run/numerics.h"
 
 static struct hd__plugins *plugins;
 static struct hd__job *job;
 static struct hd__compiled *fine, *broken;
 static uint64_t state;
+static char job_of[1024];
 static struct hd_error err;
 
 static uint32_t pick(uint32_t n)
@@ -21,14 +23,14 @@ static uint32_t pick(uint32_t n)
 
 static void compile(int32_t stage)
 {
-    char text[1024];
-    snprintf(text, sizeof text,
+    snprintf(job_of, sizeof job_of,
              "job: {name: faults, steps: 1}\nmesh: {dp: 2, tp: 2}\n"
              "strategies:\n  - {use: 3d, sequence_parallel: true}\n  - {use: zero, stage: %d, bucket: 0}\n"
              "optimizer: {use: adamw, lr: 1e-2}\n"
              "model: {use: transformer, family: llama, layers: 2, hidden: 16, heads: 4, kv_heads: 2, ffn: 32, vocab: 32}\n"
-             "data: {train: none, seq_len: 8, batch: 16, micro_batch: 4}\n", stage);
-    ck_assert_msg(!hd__job_parse("job", text, strlen(text), NULL, 0, &job, &err) && !hd__job_resolve(job, 0, &err) &&
+             "data: {train: none, seq_len: 8, batch: 16, micro_batch: 4}\n"
+             "precision: {compute: fp64}\ndevice: {use: cpu, kernels: reference, threads: 1}\n", stage);
+    ck_assert_msg(!hd__job_parse("job", job_of, strlen(job_of), NULL, 0, &job, &err) && !hd__job_resolve(job, 0, &err) &&
                   !hd__compile(job, plugins, &fine, &err) && !hd__compile(job, plugins, &broken, &err), "%s", err.message);
 }
 
@@ -376,6 +378,61 @@ START_TEST(one_rank_joins_another_group)
 }
 END_TEST
 
+/* ---- the numbers show it too: what verify refuses is emulated all the same */
+
+static double difference(void)
+{
+    struct hd__numerics result;
+    struct hd__compiled *one;
+    struct hd__job *alone;
+    const char *const words[] = {"mesh={pp: 1, dp: 1, cp: 1, ep: 1, tp: 1}", "data.micro_batch=16"};
+    ck_assert_msg(!hd__job_parse("job", job_of, strlen(job_of), words, 2, &alone, &err) && !hd__job_resolve(alone, 0, &err) &&
+                  !hd__compile(alone, plugins, &one, &err), "%s", err.message);
+    ck_assert_msg(!hd__numerics(one, broken, 2, 5, &result, &err), "%s", err.message);
+    hd__compiled_free(one);
+    hd__job_free(alone);
+    return result.worst;
+}
+
+START_TEST(a_missing_reduction_changes_the_numbers)
+{
+    EACH_STAGE_AND_TRY(2)
+    {
+        hd__code *code;
+        compile(stage);
+        ck_assert_double_lt(difference(), 1e-9);
+        uint32_t at = choose(is_reduction, &code);
+        struct hd__instr *i = &code->at[at];
+        if (i->op == HD_OP_ALL_REDUCE) { /* a reduce_scatter cannot be left out: nothing would be there */
+            drop(code, at);
+            ck_assert_double_gt(difference(), 1e-6);
+        }
+        discard();
+    }
+}
+END_TEST
+
+START_TEST(a_late_wait_changes_the_numbers)
+{
+    uint32_t seen = 0;
+    EACH_STAGE_AND_TRY(4)
+    {
+        hd__code *code;
+        compile(stage);
+        code = &hd__section(broken->stage[0], "micro")->code;
+        uint32_t at = 0;
+        while (!is_wait(NULL, code, at)) /* the first one: the embedding's reduce_scatter */
+            at++;
+        struct hd__instr wait = code->at[at];
+        erase(code, at);
+        insert(code, code->count, wait);
+        seen += !(difference() < 1e-9);
+        discard();
+    }
+    ck_assert_uint_gt(seen, 8); /* of 16: where it happens to be done in time, nothing shows */
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("faults");
@@ -394,6 +451,8 @@ int main(void)
     tcase_add_test(c, one_rank_has_another_operation);
     tcase_add_test(c, one_rank_swaps_two_collectives);
     tcase_add_test(c, one_rank_joins_another_group);
+    tcase_add_test(c, a_missing_reduction_changes_the_numbers);
+    tcase_add_test(c, a_late_wait_changes_the_numbers);
     suite_add_tcase(suite, c);
     SRunner *runner = srunner_create(suite);
     srunner_run_all(runner, CK_NORMAL);
