@@ -63,7 +63,7 @@ static int32_t lion_step(const void *settings, const struct hd_optim_args *a)
     const struct lion_settings *s = settings;
     double lr = a->hyper[HD_HYPER_LR], inv_scale = a->hyper[HD_HYPER_INV_SCALE];
     double scale = inv_scale * hd_clip_factor(a->norm2 * inv_scale * inv_scale, s->clip, sqrt);
-    if (a->hyper[HD_HYPER_SKIP] != 0) /* the gradients overflowed: leave everything as it is */
+    if (!hd_update_runs(a->hyper, a->norm2)) /* the gradients overflowed: leave everything as it is */
         return HD_OK;
     for (int64_t i = 0; i < a->count; i++) {
         double g = a->grad[i] * scale, m = a->state[0][i], p = a->param[i];

@@ -116,18 +116,24 @@ static void call(struct run *run, const struct golden *g, const float *grad, dou
         ck_assert_int_eq(run->c->ops.optimizer.step(run->settings, &a), HD_OK);
 }
 
-static void train(struct run *run, const struct golden *g, double skip)
+/* `spoilt` is added to every gradient. */
+static void train_with(struct run *run, const struct golden *g, double skip, float spoilt)
 {
     for (int s = 0; s < STEPS; s++) {
         double hyper[HD_HYPER_COUNT] = {rates[s], s + 1, 1 / run->scale, skip}, norm2 = 0;
         float grad[COUNT];
         for (int i = 0; i < COUNT; i++) {
-            grad[i] = gradients[s][i] * (float)run->scale;
+            grad[i] = gradients[s][i] * (float)run->scale + spoilt;
             norm2 += (double)grad[i] * grad[i];
         }
         call(run, g, grad, norm2, hyper, 0, run->cut);
         call(run, g, grad, norm2, hyper, run->cut, COUNT - run->cut);
     }
+}
+
+static void train(struct run *run, const struct golden *g)
+{
+    train_with(run, g, 0, 0);
 }
 
 /* Values are stored in fp32 after each of 8 steps: 8 roundings of 2^-24 are 5e-7. `other` is what else a
@@ -147,7 +153,7 @@ START_TEST(step_is_golden)
     const struct hd__component *c = load(g->plugin);
     struct run run;
     start_run(&run, c, settings_for(c, g));
-    train(&run, g, 0);
+    train(&run, g);
     for (int i = 0; i < COUNT; i++) {
         assert_near(g, "param", i, run.param[i], g->param[i], 1);
         assert_near(g, "state 0", i, run.state[0][i], g->state[0][i],
@@ -165,18 +171,19 @@ START_TEST(cuts_and_loss_scale_change_nothing)
     const void *settings = settings_for(c, g);
     struct run whole, other;
     start_run(&whole, c, settings);
-    train(&whole, g, 0);
+    train(&whole, g);
     for (int64_t cut = 0; cut <= COUNT; cut++) {
         start_run(&other, c, settings);
         other.cut = cut;
         other.scale = 1024;
-        train(&other, g, 0);
+        train(&other, g);
         ck_assert_mem_eq(whole.param, other.param, sizeof whole.param);
         ck_assert_mem_eq(whole.state, other.state, sizeof whole.state);
     }
 }
 END_TEST
 
+/* Asked to, or because the gradients are no numbers. */
 START_TEST(skip_writes_nothing)
 {
     const struct golden *g = &golden[_i];
@@ -184,7 +191,9 @@ START_TEST(skip_writes_nothing)
     struct run run, untouched;
     start_run(&run, c, settings_for(c, g));
     untouched = run;
-    train(&run, g, 1);
+    train_with(&run, g, 1, 0);
+    train_with(&run, g, 0, NAN);
+    train_with(&run, g, 0, INFINITY);
     ck_assert_mem_eq(&run, &untouched, sizeof run);
 }
 END_TEST
