@@ -33,7 +33,7 @@ static const struct hd__slot optimizer_slots[] = {
 static const struct hd__slot ckpt_slots[] = {
     SLOT(hd_ckpt_ops, open),   SLOT(hd_ckpt_ops, close),  SLOT(hd_ckpt_ops, begin),  SLOT(hd_ckpt_ops, write),
     SLOT(hd_ckpt_ops, flush),  SLOT(hd_ckpt_ops, commit), SLOT(hd_ckpt_ops, cancel), SLOT(hd_ckpt_ops, list),
-    SLOT(hd_ckpt_ops, size),   SLOT(hd_ckpt_ops, read),   SLOT(hd_ckpt_ops, remove),
+    SLOT(hd_ckpt_ops, size),   SLOT(hd_ckpt_ops, read),   SLOT(hd_ckpt_ops, remove), SLOT(hd_ckpt_ops, read_back),
 };
 
 static const struct hd__slot model_slots[] = {
@@ -85,7 +85,7 @@ static const struct hd__kind kinds[] = {
     KIND(HD_KIND_DEVICE, hd_device_ops, peak_flops, device_slots, device_fault),
     KIND(HD_KIND_COMM, hd_comm_ops, abort, comm_slots, NULL),
     KIND(HD_KIND_OPTIMIZER, hd_optimizer_ops, clip, optimizer_slots, optimizer_fault),
-    KIND(HD_KIND_CKPT, hd_ckpt_ops, remove, ckpt_slots, NULL),
+    KIND(HD_KIND_CKPT, hd_ckpt_ops, read_back, ckpt_slots, NULL),
     KIND(HD_KIND_MODEL, hd_model_ops, config_json, model_slots, NULL),
     {HD_KIND_STRATEGY, "struct hd_strategy_ops", sizeof(struct hd_strategy_ops),
      END(struct hd_strategy_ops, transform), NULL, 0, strategy_fault},

@@ -37,6 +37,10 @@ struct hd_ckpt_ops {
     int32_t (*read)(struct hd_ckpt *ckpt, const char *name, const char *file, uint64_t offset, void *data, uint64_t bytes,
                     struct hd_error *err);
     int32_t (*remove)(struct hd_ckpt *ckpt, const char *name, struct hd_error *err); /* [any-thread] mandatory */
+    /* [any-thread] mandatory. Reads exactly bytes at offset of a file that is being written: what this rank wrote, and
+     * what other ranks wrote before their `flush` returned. Checksums of blocks that several ranks wrote need it. */
+    int32_t (*read_back)(struct hd_ckpt_tx *tx, const char *file, uint64_t offset, void *data, uint64_t bytes,
+                         struct hd_error *err);
 };
 
 #endif
