@@ -1,0 +1,343 @@
+/* The slots of ckpt-posix: folders, renames, listing. */
+#include "posix.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <ftw.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define OFFSET(field) .offset = offsetof(struct posix_settings, field)
+
+static const struct hd_option options[] = {
+    {.name = "direct", .value = "true", .type = HD_OPT_BOOL, .level = HD_LEVEL_TUNER,
+     .help = "write past the page cache (O_DIRECT) where the filesystem can", OFFSET(direct)},
+    {.name = "fsync", .value = "true", .type = HD_OPT_BOOL, .level = HD_LEVEL_DEV,
+     .help = "false: a checkpoint survives a killed job, but not a power failure", OFFSET(fsync)},
+};
+
+/* ---- paths */
+
+/* "a/b" in new memory; NULL without memory. */
+static char *join(const char *folder, const char *prefix, const char *name)
+{
+    char *out = NULL;
+    return asprintf(&out, "%s/%s%s", folder, prefix, name) < 0 ? NULL : out;
+}
+
+static int32_t no_memory(struct hd_error *err)
+{
+    return hd_fail(err, HD_E_NOMEM, "ckpt-posix: no memory");
+}
+
+static int32_t io_error(struct hd_error *err, const char *path, const char *what)
+{
+    int why = errno;
+    err->native = why;
+    return hd_fail(err, why == ENOENT ? HD_E_NOTFOUND : HD_E_IO, "%s: %s%s", path, what, strerror(why));
+}
+
+/* mkdir -p */
+static int make_folders(const char *path)
+{
+    char *copy = strdup(path), *p;
+    int rc = copy ? 0 : -1;
+    for (p = copy; p && (p = strchr(p + 1, '/')) && !rc;) {
+        *p = '\0';
+        rc = mkdir(copy, 0777) && errno != EEXIST ? -1 : 0;
+        *p = '/';
+    }
+    if (!rc)
+        rc = mkdir(path, 0777) && errno != EEXIST ? -1 : 0;
+    free(copy);
+    return rc;
+}
+
+static int remove_one(const char *path, const struct stat *st, int flag, struct FTW *ftw)
+{
+    (void)st, (void)flag, (void)ftw;
+    return remove(path);
+}
+
+static int remove_tree(const char *path)
+{
+    return nftw(path, remove_one, 16, FTW_DEPTH | FTW_PHYS) && errno != ENOENT ? -1 : 0;
+}
+
+static int sync_folder(const struct hd_ckpt *ckpt, const char *path)
+{
+    if (!ckpt->settings->fsync)
+        return 0;
+    int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    int rc = fd < 0 ? -1 : fsync(fd);
+    if (fd >= 0)
+        close(fd);
+    return rc;
+}
+
+/* ---- open, close */
+
+static int32_t posix_open(const struct hd_host *host, const void *settings, const char *location,
+                          struct hd_ckpt **out, struct hd_error *err)
+{
+    struct hd_ckpt *ckpt = calloc(1, sizeof *ckpt);
+    if (!ckpt || !*location || !(ckpt->dir = strdup(location))) {
+        free(ckpt);
+        return *location ? no_memory(err) : hd_fail(err, HD_E_INVALID, "checkpoint.dir is empty");
+    }
+    ckpt->host = host;
+    ckpt->settings = settings;
+    *out = ckpt;
+    return HD_OK;
+}
+
+static void posix_close(struct hd_ckpt *ckpt)
+{
+    if (ckpt)
+        free(ckpt->dir);
+    free(ckpt);
+}
+
+/* ---- a checkpoint that is being written */
+
+static int32_t remove_leftovers(const struct hd_ckpt *ckpt, struct hd_error *err)
+{
+    DIR *dir = opendir(ckpt->dir);
+    int32_t rc = HD_OK;
+    if (!dir)
+        return io_error(err, ckpt->dir, "");
+    for (struct dirent *e; !rc && (e = readdir(dir));) {
+        if (strncmp(e->d_name, ".tmp-", 5))
+            continue;
+        char *path = join(ckpt->dir, "", e->d_name);
+        if (!path)
+            rc = no_memory(err);
+        else if (remove_tree(path))
+            rc = io_error(err, path, "cannot be removed: ");
+        free(path);
+    }
+    closedir(dir);
+    return rc;
+}
+
+static int32_t make_folder(struct hd_ckpt_tx *tx, struct hd_error *err)
+{
+    int32_t rc;
+    if (make_folders(tx->ckpt->dir))
+        return io_error(err, tx->ckpt->dir, "");
+    rc = remove_leftovers(tx->ckpt, err);
+    if (!rc && mkdir(tx->folder, 0777))
+        rc = io_error(err, tx->folder, "");
+    return rc;
+}
+
+static int32_t posix_begin(struct hd_ckpt *ckpt, const char *name, int32_t leader, struct hd_ckpt_tx **out,
+                           struct hd_error *err)
+{
+    int32_t rc = posix_check_name(name, err);
+    struct hd_ckpt_tx *tx = rc ? NULL : calloc(1, sizeof *tx);
+    if (!tx)
+        return rc ? rc : no_memory(err);
+    tx->ckpt = ckpt;
+    tx->leader = leader;
+    tx->folder_fd = -1;
+    pthread_mutex_init(&tx->lock, NULL);
+    tx->name = strdup(name);
+    tx->folder = join(ckpt->dir, ".tmp-", name);
+    if (!tx->name || !tx->folder)
+        rc = no_memory(err);
+    else if (leader)
+        rc = make_folder(tx, err);
+    if (!rc && (tx->folder_fd = open(tx->folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC)) < 0)
+        rc = io_error(err, tx->folder, "is not there: do all ranks see the same filesystem? ");
+    if (rc) {
+        posix_tx_free(tx);
+        return rc;
+    }
+    *out = tx;
+    return HD_OK;
+}
+
+/* A checkpoint of the same name is swapped out in one step, and removed after. */
+static int32_t make_visible(const struct hd_ckpt_tx *tx, const char *final, struct hd_error *err)
+{
+    if (tx->ckpt->settings->fsync && fsync(tx->folder_fd))
+        return io_error(err, tx->folder, "fsync: ");
+    int replaced = !access(final, F_OK);
+    if (replaced ? renameat2(AT_FDCWD, tx->folder, AT_FDCWD, final, RENAME_EXCHANGE) : rename(tx->folder, final))
+        return io_error(err, final, "cannot be put in place: ");
+    if (sync_folder(tx->ckpt, tx->ckpt->dir))
+        return io_error(err, tx->ckpt->dir, "fsync: ");
+    return replaced && remove_tree(tx->folder) ? io_error(err, tx->folder, "cannot be removed: ") : HD_OK;
+}
+
+static int32_t posix_commit(struct hd_ckpt_tx *tx, struct hd_error *err)
+{
+    int32_t rc = HD_OK;
+    if (tx->leader) {
+        char *final = join(tx->ckpt->dir, "", tx->name);
+        rc = final ? make_visible(tx, final, err) : no_memory(err);
+        free(final);
+    }
+    posix_tx_free(tx);
+    return rc;
+}
+
+static void posix_cancel(struct hd_ckpt_tx *tx)
+{
+    if (tx->leader)
+        remove_tree(tx->folder);
+    posix_tx_free(tx);
+}
+
+/* ---- complete checkpoints */
+
+static int by_version(const void *a, const void *b)
+{
+    return strverscmp(*(char *const *)a, *(char *const *)b);
+}
+
+/* Visible folders of the directory; *n of them, in new memory. */
+static int32_t read_names(DIR *dir, const char *path, char ***names, size_t *n, struct hd_error *err)
+{
+    struct stat st;
+    for (struct dirent *e; (e = readdir(dir));) {
+        if (e->d_name[0] == '.' || fstatat(dirfd(dir), e->d_name, &st, 0) || !S_ISDIR(st.st_mode))
+            continue;
+        char **more = realloc(*names, (*n + 1) * sizeof **names);
+        if (!more || !((*names = more)[*n] = strdup(e->d_name)))
+            return hd_fail(err, HD_E_NOMEM, "%s: no memory", path);
+        ++*n;
+    }
+    return HD_OK;
+}
+
+static int32_t posix_list(struct hd_ckpt *ckpt, void (*visit)(void *user, const char *name), void *user,
+                          struct hd_error *err)
+{
+    char **names = NULL;
+    size_t n = 0;
+    DIR *dir = opendir(ckpt->dir);
+    if (!dir)
+        return errno == ENOENT ? HD_OK : io_error(err, ckpt->dir, "");
+    int32_t rc = read_names(dir, ckpt->dir, &names, &n, err);
+    closedir(dir);
+    if (n)
+        qsort(names, n, sizeof *names, by_version);
+    for (size_t i = 0; i < n; i++) {
+        if (!rc)
+            visit(user, names[i]);
+        free(names[i]);
+    }
+    free(names);
+    return rc;
+}
+
+static int32_t open_file(const struct hd_ckpt *ckpt, const char *name, const char *file, int *fd,
+                         struct hd_error *err)
+{
+    char *path = NULL;
+    int32_t rc = posix_check_name(name, err);
+    if (!rc)
+        rc = posix_check_name(file, err);
+    if (rc)
+        return rc;
+    if (asprintf(&path, "%s/%s/%s", ckpt->dir, name, file) < 0)
+        return no_memory(err);
+    *fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (*fd < 0)
+        rc = io_error(err, path, "");
+    free(path);
+    return rc;
+}
+
+static int32_t posix_size(struct hd_ckpt *ckpt, const char *name, const char *file, uint64_t *bytes,
+                          struct hd_error *err)
+{
+    struct stat st;
+    int fd;
+    int32_t rc = open_file(ckpt, name, file, &fd, err);
+    if (rc)
+        return rc;
+    if (fstat(fd, &st) || !S_ISREG(st.st_mode))
+        rc = hd_fail(err, HD_E_IO, "%s/%s/%s: not a regular file", ckpt->dir, name, file);
+    else
+        *bytes = (uint64_t)st.st_size;
+    close(fd);
+    return rc;
+}
+
+static int32_t posix_read(struct hd_ckpt *ckpt, const char *name, const char *file, uint64_t offset, void *data,
+                          uint64_t bytes, struct hd_error *err)
+{
+    int fd;
+    int32_t rc = open_file(ckpt, name, file, &fd, err);
+    if (rc)
+        return rc;
+    rc = posix_read_at(fd, name, file, offset, data, bytes, err);
+    close(fd);
+    return rc;
+}
+
+/* Out of sight first: a checkpoint that is half removed is never seen. */
+static int32_t posix_remove(struct hd_ckpt *ckpt, const char *name, struct hd_error *err)
+{
+    int32_t rc = posix_check_name(name, err);
+    if (rc)
+        return rc;
+    char *path = join(ckpt->dir, "", name), *aside = join(ckpt->dir, ".tmp-removed-", name);
+    if (!path || !aside)
+        rc = no_memory(err);
+    else if (remove_tree(aside) || rename(path, aside))
+        rc = io_error(err, path, "cannot be removed: ");
+    else if (remove_tree(aside))
+        rc = io_error(err, aside, "cannot be removed: ");
+    free(path);
+    free(aside);
+    return rc;
+}
+
+static const struct hd_ckpt_ops ops = {
+    .struct_size = sizeof ops,
+    .open = posix_open,
+    .close = posix_close,
+    .begin = posix_begin,
+    .write = posix_write,
+    .flush = posix_flush,
+    .commit = posix_commit,
+    .cancel = posix_cancel,
+    .list = posix_list,
+    .size = posix_size,
+    .read = posix_read,
+    .remove = posix_remove,
+    .read_back = posix_read_back,
+};
+
+static const struct hd_component posix_component = {
+    .struct_size = sizeof posix_component,
+    .kind = HD_KIND_CKPT,
+    .name = "posix",
+    .summary = "checkpoints as folders of a directory, renamed into place when complete",
+    .options = options,
+    .n_options = sizeof options / sizeof options[0],
+    .option_size = sizeof options[0],
+    .settings_size = sizeof(struct posix_settings),
+    .ops = &ops,
+};
+
+static const struct hd_component *const components[] = {&posix_component, NULL};
+
+static const struct hd_plugin plugin = {
+    .magic = HD_PLUGIN_MAGIC,
+    .struct_size = sizeof plugin,
+    .abi_minor = HD_ABI_MINOR,
+    .name = "ckpt-posix",
+    .version = "0.1.0",
+    .licence = "Apache-2.0",
+    .components = components,
+};
+
+HD_PLUGIN_EXPORT(plugin)
