@@ -9,6 +9,8 @@
 #include "core/program/touch.h"
 
 #define ALIGN 64
+#define HEAVY 64    /* a buffer is heavy from this part of the bound on */
+#define EFFORT 8000 /* heavy buffers placed in search of a better order */
 
 static int64_t align(int64_t bytes)
 {
@@ -159,7 +161,8 @@ static void tree_free(struct tree *t)
 
 struct life {
     int64_t bytes, offset;
-    uint32_t first, last, buffer, reserved;
+    double weight; /* the heaviest is placed first: bytes, unless a better order was found */
+    uint32_t first, last, buffer, index;
 };
 
 typedef HD__ARRAY(struct life) lives;
@@ -170,7 +173,8 @@ static void touch_life(const struct hd_program *p, lives *out, uint32_t *slot, u
     if (b->life != HD__LIFE_TEMP)
         return;
     if (!slot[buffer]) {
-        hd__push(out, ((struct life){.bytes = align(b->bytes), .first = n, .buffer = buffer}));
+        struct life new = {.bytes = align(b->bytes), .weight = (double)b->bytes, .first = n, .buffer = buffer, .index = out->count};
+        hd__push(out, new);
         slot[buffer] = out->count;
     }
     out->at[slot[buffer] - 1].last = n;
@@ -213,31 +217,17 @@ static int by_start(const struct life *x, const struct life *y)
     return x->buffer < y->buffer ? -1 : x->buffer > y->buffer;
 }
 
-static int by_size(const void *a, const void *b)
+static int by_weight(const void *a, const void *b)
 {
     const struct life *x = a, *y = b;
-    return x->bytes != y->bytes ? (x->bytes > y->bytes ? -1 : 1) : by_start(x, y);
+    return x->weight != y->weight ? (x->weight > y->weight ? -1 : 1) : by_start(x, y);
 }
 
-static int by_length(const void *a, const void *b)
-{
-    const struct life *x = a, *y = b;
-    uint32_t m = x->last - x->first, n = y->last - y->first;
-    return m != n ? (m > n ? -1 : 1) : by_size(a, b);
-}
-
-static int by_area(const void *a, const void *b)
-{
-    const struct life *x = a, *y = b;
-    double m = (double)x->bytes * (x->last - x->first + 1), n = (double)y->bytes * (y->last - y->first + 1);
-    return m != n ? (m > n ? -1 : 1) : by_size(a, b);
-}
-
-static int64_t place_in_order(lives *l, uint32_t positions, int (*order)(const void *, const void *))
+static int64_t place_in_order(lives *l, uint32_t positions)
 {
     struct tree tree = tree_new(positions);
     int64_t top = 0;
-    qsort(l->at, l->count, sizeof *l->at, order);
+    qsort(l->at, l->count, sizeof *l->at, by_weight);
     for (uint32_t n = 0; n < l->count; n++) {
         struct life *x = &l->at[n];
         x->offset = tree_find(&tree, x->first, x->last, x->bytes);
@@ -248,22 +238,59 @@ static int64_t place_in_order(lives *l, uint32_t positions, int (*order)(const v
     return top;
 }
 
-/* Largest first is nearly always best; where it is not within 1 % of the bound, other orders are tried. */
+static void keep(struct hd_program *p, const lives *l, int64_t base)
+{
+    for (uint32_t n = 0; n < l->count; n++)
+        p->buffers.at[l->at[n].buffer].offset = base + l->at[n].offset;
+}
+
+/* Those that lie above the bound come earlier next time. */
+static void promote(lives *l, int64_t low)
+{
+    for (uint32_t n = 0; n < l->count; n++)
+        if (l->at[n].offset + l->at[n].bytes > low)
+            l->at[n].weight *= 1.5;
+}
+
+/* A good order of the few buffers that make up most of the memory; weights of `all` follow it. */
+static void order_heavy(lives *all, uint32_t positions, int64_t low)
+{
+    lives heavy = {0};
+    for (uint32_t n = 0; n < all->count; n++)
+        if (all->at[n].bytes >= low / HEAVY)
+            hd__push(&heavy, all->at[n]);
+    int64_t best = INT64_MAX, bound = lower_bound(&heavy, positions);
+    double *weight = hd__alloc(all->count * sizeof *weight);
+    for (uint32_t round = 0; round < EFFORT / (heavy.count + 1) && best > bound; round++) {
+        int64_t top = place_in_order(&heavy, positions);
+        for (uint32_t n = 0; n < heavy.count && top < best; n++)
+            weight[heavy.at[n].index] = heavy.at[n].weight;
+        best = HD__MIN(best, top);
+        promote(&heavy, bound);
+    }
+    for (uint32_t n = 0; n < all->count; n++)
+        if (weight[all->at[n].index] > 0)
+            all->at[n].weight = weight[all->at[n].index];
+    free(weight);
+    hd__free_array(&heavy);
+}
+
+/* Largest first is nearly always best; where it is not within half a percent of the bound, a better order is searched. */
 static int64_t plan_section(struct hd_program *p, const hd__code *code, const uint32_t *position, int64_t base, int64_t *bound)
 {
-    int (*const orders[])(const void *, const void *) = {by_size, by_area, by_length};
     lives l = find_lives(p, code, position);
-    int64_t best = INT64_MAX, low = lower_bound(&l, code->count);
-    for (uint32_t k = 0; k < HD__COUNT(orders) && l.count && best > low + low / 100; k++) {
-        int64_t top = place_in_order(&l, code->count, orders[k]);
-        for (uint32_t n = 0; n < l.count && top < best; n++)
-            p->buffers.at[l.at[n].buffer].offset = base + l.at[n].offset;
+    int64_t low = lower_bound(&l, code->count), best = place_in_order(&l, code->count);
+    keep(p, &l, base);
+    if (best > low + low / 200) {
+        order_heavy(&l, code->count, low);
+        int64_t top = place_in_order(&l, code->count);
+        if (top < best)
+            keep(p, &l, base);
         best = HD__MIN(best, top);
     }
     *bound = HD__MAX(*bound, low);
-    uint32_t count = l.count;
     hd__free_array(&l);
-    return count ? best : 0;
+    return best;
 }
 
 int32_t hd__memory(struct hd_program *p, struct hd_error *err)

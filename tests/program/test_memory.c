@@ -96,7 +96,7 @@ START_TEST(random_lives_never_overlap)
         hd__program_free(p);
     }
     fprintf(stderr, "memory plan: worst ratio to the lower bound over 60 random programs %.3f\n", worst);
-    ck_assert_double_lt(worst, 1.25);
+    ck_assert_double_lt(worst, 1.15);
 }
 END_TEST
 
