@@ -1,5 +1,5 @@
-/* Hugging Face's config.json -> struct tf_shape. What changes the numbers is honoured or refused by its name; what does
- * not (use_cache, token ids, initializer_range, ...) is left unread. */
+/* Hugging Face's config.json -> struct tf_shape. What changes the numbers is honoured or refused by its name;
+ * what does not (use_cache, token ids, initializer_range, ...) is left unread. */
 #include "transformer.h"
 
 #include <errno.h>
@@ -138,8 +138,8 @@ static void warn_of_dropout(const struct reader *r, const struct hd_host *host)
     for (size_t i = 0; i < sizeof dropouts / sizeof dropouts[0]; i++) {
         double rate = json_number_value(json_object_get(r->root, dropouts[i]));
         if (rate > 0)
-            host->log(HD_LOG_WARN, "model-transformer", "%s: \"%s\" is %g; heddle trains without dropout", r->path,
-                      dropouts[i], rate);
+            host->log(HD_LOG_WARN, "model-transformer", "%s: \"%s\" is %g; heddle trains without dropout",
+                      r->path, dropouts[i], rate);
     }
 }
 
@@ -165,7 +165,8 @@ static void read_rope_kind(struct reader *r, struct tf_rope *rope)
         if (rope->high_freq_factor <= rope->low_freq_factor)
             refuse(r, HD_E_INVALID, "\"high_freq_factor\" must be above \"low_freq_factor\"");
     } else {
-        refuse(r, HD_E_UNSUPPORTED, "rope_scaling of type \"%.40s\" is not offered (default, linear, llama3)", type);
+        refuse(r, HD_E_UNSUPPORTED, "rope_scaling of type \"%.40s\" is not offered (default, linear, llama3)",
+               type);
     }
 }
 
@@ -209,7 +210,8 @@ static void check_layer_types(struct reader *r)
     for (size_t i = 0; i < json_array_size(types); i++) {
         const char *type = json_string_value(json_array_get(types, i));
         if (!type || strcmp(type, "full_attention"))
-            refuse(r, HD_E_UNSUPPORTED, "\"layer_types\" has \"%.40s\"; this model offers only \"full_attention\"",
+            refuse(r, HD_E_UNSUPPORTED,
+                   "\"layer_types\" has \"%.40s\"; this model offers only \"full_attention\"",
                    type ? type : "?");
     }
 }
@@ -227,7 +229,8 @@ static void read_llama(struct reader *r, struct tf_shape *shape, const struct ki
     shape->tied = flag_of(r, "tie_word_embeddings", 0);
     shape->out_bias = flag_of(r, "attention_bias", 0);
     shape->qkv_bias = shape->out_bias || kind->qkv_bias;
-    /* A null sliding_window means none; only a missing one takes the class's default. Qwen2's is behind a switch. */
+    /* A null sliding_window means none; only a missing one takes the class's default. Qwen2's is behind a
+     * switch. */
     int missing = !json_object_get(r->root, "sliding_window");
     shape->sliding_window = missing ? kind->sliding_window : count_of(r, "sliding_window", 0);
     if (!strcmp(kind->model_type, "qwen2"))
@@ -243,7 +246,8 @@ static const struct kind *kind_of(struct reader *r)
     for (size_t i = 0; i < sizeof kinds / sizeof kinds[0]; i++)
         if (!strcmp(kinds[i].model_type, type))
             return &kinds[i];
-    refuse(r, HD_E_UNSUPPORTED, "\"model_type\" is \"%.40s\"; this model reads gpt2, llama, mistral and qwen2", type);
+    refuse(r, HD_E_UNSUPPORTED,
+           "\"model_type\" is \"%.40s\"; this model reads gpt2, llama, mistral and qwen2", type);
     return NULL;
 }
 
@@ -273,14 +277,17 @@ static int32_t load(const char *path, json_t **root, struct hd_error *err)
     int broken = ferror(file);
     json_error_t where;
     fclose(file);
-    *root = text && !broken && length <= LONGEST_CONFIG ? json_loadb(text, length, JSON_REJECT_DUPLICATES, &where) : NULL;
+    *root = text && !broken && length <= LONGEST_CONFIG
+                ? json_loadb(text, length, JSON_REJECT_DUPLICATES, &where)
+                : NULL;
     free(text);
     if (!text)
         return hd_fail(err, HD_E_NOMEM, "%s: no memory", path);
     if (broken)
         return hd_fail(err, HD_E_IO, "%s: cannot be read: %s", path, strerror(errno));
     if (length > LONGEST_CONFIG)
-        return hd_fail(err, HD_E_INVALID, "%s: longer than %d bytes, so no config.json", path, LONGEST_CONFIG);
+        return hd_fail(err, HD_E_INVALID, "%s: longer than %d bytes, so no config.json", path,
+                       LONGEST_CONFIG);
     if (!*root)
         return hd_fail(err, HD_E_INVALID, "%s:%d:%d: %s", path, where.line, where.column, where.text);
     if (!json_is_object(*root)) {

@@ -22,7 +22,8 @@ void tf_emit_begin(struct tf_emit *e, struct hd_model *model, struct hd_program 
     e->norm = (struct hd_attrs){.struct_size = sizeof e->norm, .eps = shape->norm_eps};
     e->rope = (struct hd_attrs){.struct_size = sizeof e->rope, .sign = 1, .table = model->frequencies,
                                 .n_table = (uint64_t)(shape->head_dim / 2)};
-    e->attention = (struct hd_attrs){.struct_size = sizeof e->attention, .scale = 1 / sqrt((double)shape->head_dim)};
+    e->attention =
+        (struct hd_attrs){.struct_size = sizeof e->attention, .scale = 1 / sqrt((double)shape->head_dim)};
     e->api->dim(program, 'h', "hidden", shape->hidden);
     e->api->dim(program, 'k', "kv_heads", shape->kv_heads);
     e->api->dim(program, 'g', "heads_per_kv", shape->heads / shape->kv_heads);
@@ -58,8 +59,13 @@ static void fill_init(struct hd_param_desc *desc, enum tf_init init, int64_t lay
 hd_tensor tf_param(struct tf_emit *e, const struct tf_param *row)
 {
     char name[128], file[128];
-    struct hd_param_desc desc = {.struct_size = sizeof desc, .name = name, .dims = row->dims, .file_name = file,
-                                 .file_axes = row->file_axes, .part = row->part, .parts = row->parts ? row->parts : 1,
+    struct hd_param_desc desc = {.struct_size = sizeof desc,
+                                 .name = name,
+                                 .dims = row->dims,
+                                 .file_name = file,
+                                 .file_axes = row->file_axes,
+                                 .part = row->part,
+                                 .parts = row->parts ? row->parts : 1,
                                  .part_axis = row->part_axis};
     name_of_layer(name, sizeof name, row->name, e->layer, 0);
     name_of_layer(file, sizeof file, row->file ? row->file : row->name, e->layer, e->model->unprefixed);
@@ -67,8 +73,8 @@ hd_tensor tf_param(struct tf_emit *e, const struct tf_param *row)
     return e->api->param(e->program, &desc);
 }
 
-hd_tensor tf_op(struct tf_emit *e, uint32_t op, const struct hd_attrs *attrs, const char *dims, const hd_tensor *ins,
-                uint32_t n_in)
+hd_tensor tf_op(struct tf_emit *e, uint32_t op, const struct hd_attrs *attrs, const char *dims,
+                const hd_tensor *ins, uint32_t n_in)
 {
     hd_tensor outs[HD_MAX_OUT] = {0};
     return e->api->emit(e->program, op, attrs, ins, n_in, dims, outs);

@@ -10,19 +10,22 @@
      .flags = HD_OPTION_GLOBAL, .offset = FIELD(option)}
 
 static const struct hd_option options[] = {
-    {.name = "family", .value = "auto", .choices = "auto|gpt2|llama", .type = HD_OPT_ENUM, .flags = HD_OPTION_GLOBAL,
-     .help = "gpt2: LayerNorm, GELU, learned positions; llama: RMSNorm, SwiGLU, rotary positions; auto: as `from` says",
+    {.name = "family", .value = "auto", .choices = "auto|gpt2|llama", .type = HD_OPT_ENUM,
+     .flags = HD_OPTION_GLOBAL,
+     .help = "gpt2: LayerNorm, GELU, learned positions; llama: RMSNorm, SwiGLU, rotary; auto: as `from` says",
      .offset = FIELD(family)},
     COUNT(layers, "layers", "number of blocks"),
     COUNT(hidden, NULL, "width of the residual stream"),
     COUNT(heads, "heads", "query heads"),
-    COUNT(kv_heads, "heads", "key and value heads, each shared by heads / kv_heads queries; 0: as many as heads"),
+    COUNT(kv_heads, "heads", "key and value heads, each for heads / kv_heads query heads; 0: as heads"),
     COUNT(head_dim, NULL, "width of one head; 0: hidden / heads"),
-    COUNT(ffn, NULL, "width of the feed-forward; 0: gpt2 4 hidden, llama 8/3 hidden rounded up to a multiple of 64"),
+    COUNT(ffn, NULL, "width of the feed-forward; 0: gpt2 4 hidden, llama 8/3 hidden up to a multiple of 64"),
     COUNT(vocab, "tokens", "size of the vocabulary; 256 for text as bytes"),
     COUNT(max_seq_len, "tokens", "longest sequence; 0: gpt2 1024 learned positions, llama any"),
-    {.name = "tied", .value = "auto", .choices = "auto|true|false", .type = HD_OPT_ENUM, .flags = HD_OPTION_GLOBAL,
-     .help = "does the head use the embedding's weights; auto: gpt2 true, llama false", .offset = FIELD(tied)},
+    {.name = "tied", .value = "auto", .choices = "auto|true|false", .type = HD_OPT_ENUM,
+     .flags = HD_OPTION_GLOBAL,
+     .help = "does the head use the embedding's weights; auto: gpt2 true, llama false",
+     .offset = FIELD(tied)},
     {.name = "rope_theta", .type = HD_OPT_FLOAT, .min = 0, .max = 1e12, .flags = HD_OPTION_GLOBAL,
      .help = "llama: base of the rotary frequencies; 0: 10000", .offset = FIELD(rope_theta)},
     {.name = "norm_eps", .type = HD_OPT_FLOAT, .min = 0, .max = 1, .flags = HD_OPTION_GLOBAL,
@@ -38,7 +41,8 @@ static const struct row {
     size_t setting, shape;
 } rows[] = {
 #define ROW(field) {#field, FIELD(field), offsetof(struct tf_shape, field)}
-    ROW(layers), ROW(hidden), ROW(heads), ROW(kv_heads), ROW(head_dim), ROW(ffn), ROW(vocab), ROW(max_seq_len),
+    ROW(layers), ROW(hidden), ROW(heads), ROW(kv_heads), ROW(head_dim), ROW(ffn), ROW(vocab),
+    ROW(max_seq_len),
 };
 #define N_ROWS (sizeof rows / sizeof rows[0])
 
@@ -51,10 +55,12 @@ static int64_t get(const void *base, size_t offset)
 
 /* ---- settings alone */
 
-static int32_t shape_from_settings(const struct tf_settings *set, struct tf_shape *shape, struct hd_error *err)
+static int32_t shape_from_settings(const struct tf_settings *set, struct tf_shape *shape,
+                                   struct hd_error *err)
 {
     if (set->family == TF_AUTO)
-        return hd_fail(err, HD_E_INVALID, "model.family is missing: say gpt2 or llama, or name a folder in model.from");
+        return hd_fail(err, HD_E_INVALID,
+                       "model.family is missing: say gpt2 or llama, or name a folder in model.from");
     shape->family = (enum tf_family)set->family;
     for (size_t i = 0; i < N_ROWS; i++)
         memcpy((char *)shape + rows[i].shape, (const char *)set + rows[i].setting, sizeof(int64_t));
@@ -70,7 +76,8 @@ static int32_t shape_from_settings(const struct tf_settings *set, struct tf_shap
 
 /* ---- settings beside a config.json: what both say must agree */
 
-static int32_t check_against_config(const struct tf_settings *set, const struct tf_shape *shape, struct hd_error *err)
+static int32_t check_against_config(const struct tf_settings *set, const struct tf_shape *shape,
+                                    struct hd_error *err)
 {
     for (size_t i = 0; i < N_ROWS; i++) {
         int64_t said = get(set, rows[i].setting), read = get(shape, rows[i].shape);
@@ -79,9 +86,11 @@ static int32_t check_against_config(const struct tf_settings *set, const struct 
                            rows[i].name, (long long)said, set->from, (long long)read);
     }
     if (set->family != TF_AUTO && set->family != (int32_t)shape->family)
-        return hd_fail(err, HD_E_INVALID, "model.family does not agree with %s/config.json: leave it out", set->from);
+        return hd_fail(err, HD_E_INVALID, "model.family does not agree with %s/config.json: leave it out",
+                       set->from);
     if (set->tied && (set->tied == 1) != shape->tied)
-        return hd_fail(err, HD_E_INVALID, "model.tied does not agree with %s/config.json: leave it out", set->from);
+        return hd_fail(err, HD_E_INVALID, "model.tied does not agree with %s/config.json: leave it out",
+                       set->from);
     if (set->norm_eps > 0 && set->norm_eps != shape->norm_eps)
         return hd_fail(err, HD_E_INVALID, "model.norm_eps is %g, but %s/config.json says %g: leave it out",
                        set->norm_eps, set->from, shape->norm_eps);
@@ -144,7 +153,8 @@ static int32_t open_folder(struct hd_model *model, const struct tf_settings *set
     if (!rc)
         rc = check_against_config(set, shape, err);
     if (!rc)
-        rc = tf_weights_have(set->from, shape->family == TF_GPT2 ? "wte.weight" : "embed_tokens.weight", &found, err);
+        rc = tf_weights_have(set->from, shape->family == TF_GPT2 ? "wte.weight" : "embed_tokens.weight",
+                             &found, err);
     model->unprefixed = !rc && found;
     if (!rc && !(model->from = strdup(set->from)))
         rc = hd_fail(err, HD_E_NOMEM, "no memory for a model");
@@ -158,12 +168,14 @@ static int32_t make_frequencies(struct hd_model *model, struct hd_error *err)
         return HD_OK;
     model->frequencies = model->host->alloc((size_t)shape->head_dim / 2 * sizeof(double));
     if (!model->frequencies)
-        return hd_fail(err, HD_E_NOMEM, "no memory for %lld rotary frequencies", (long long)shape->head_dim / 2);
+        return hd_fail(err, HD_E_NOMEM, "no memory for %lld rotary frequencies",
+                       (long long)shape->head_dim / 2);
     tf_rope_table(&shape->rope, shape->head_dim, model->frequencies);
     return HD_OK;
 }
 
-static int32_t model_open(const struct hd_host *host, const void *settings, struct hd_model **out, struct hd_error *err)
+static int32_t model_open(const struct hd_host *host, const void *settings, struct hd_model **out,
+                          struct hd_error *err)
 {
     const struct tf_settings *set = settings;
     struct hd_model *model = host->alloc(sizeof *model);
@@ -193,9 +205,17 @@ static int32_t model_info(struct hd_model *model, struct hd_model_info *info, st
     const struct tf_shape *s = &model->shape;
     (void)err;
     struct hd_model_info all = {
-        .struct_size = info->struct_size, .vocab = s->vocab, .layers = s->layers, .hidden = s->hidden,
-        .heads = s->heads, .kv_heads = s->kv_heads, .head_dim = s->head_dim, .ffn = s->ffn,
-        .max_seq_len = s->max_seq_len, .family = s->family == TF_GPT2 ? "gpt2" : "llama", .weights = model->from,
+        .struct_size = info->struct_size,
+        .vocab = s->vocab,
+        .layers = s->layers,
+        .hidden = s->hidden,
+        .heads = s->heads,
+        .kv_heads = s->kv_heads,
+        .head_dim = s->head_dim,
+        .ffn = s->ffn,
+        .max_seq_len = s->max_seq_len,
+        .family = s->family == TF_GPT2 ? "gpt2" : "llama",
+        .weights = model->from,
     };
     memcpy(info, &all, info->struct_size < sizeof all ? info->struct_size : sizeof all);
     return HD_OK;
@@ -211,9 +231,10 @@ static int32_t model_build(struct hd_model *model, struct hd_program *program, s
         return hd_fail(err, HD_E_INVALID, "data.seq_len is %lld, but this model's max_seq_len is %lld",
                        (long long)length, (long long)shape->max_seq_len);
     if (shape->sliding_window && length > shape->sliding_window)
-        return hd_fail(err, HD_E_UNSUPPORTED, "data.seq_len is %lld, above sliding_window (%lld) of %s/config.json, "
-                       "which is not offered: choose shorter sequences", (long long)length,
-                       (long long)shape->sliding_window, model->from);
+        return hd_fail(err, HD_E_UNSUPPORTED,
+                       "data.seq_len is %lld, above sliding_window (%lld) of %s/config.json, "
+                       "which is not offered: choose shorter sequences",
+                       (long long)length, (long long)shape->sliding_window, model->from);
     if (length > model->longest_seen)
         model->longest_seen = length;
     tf_emit_begin(&e, model, program);

@@ -1,4 +1,4 @@
-/* Inverse frequencies of rotary positions (arXiv:2104.09864), and their two plain changes for long contexts. */
+/* Inverse frequencies of rotary positions (arXiv:2104.09864), and their two plain changes for long texts. */
 #include "transformer.h"
 
 #include <math.h>
@@ -11,7 +11,8 @@ static double llama3(const struct tf_rope *rope, double frequency)
         return frequency;
     if (wave > length / rope->low_freq_factor)
         return frequency / rope->factor;
-    double smooth = (length / wave - rope->low_freq_factor) / (rope->high_freq_factor - rope->low_freq_factor);
+    double smooth =
+        (length / wave - rope->low_freq_factor) / (rope->high_freq_factor - rope->low_freq_factor);
     return (1 - smooth) * frequency / rope->factor + smooth * frequency;
 }
 

@@ -51,7 +51,7 @@ struct hd_model {
     double *frequencies;  /* head_dim / 2; NULL for gpt2 */
     char *from;           /* NULL: initialise */
     char *config_text;    /* from's config.json, or made on demand by export.c */
-    int unprefixed;       /* from's tensors lack "transformer." or "model.", as in the first published GPT-2 */
+    int unprefixed; /* from's tensors lack "transformer." or "model.", as in the first published GPT-2 */
     int64_t longest_seen; /* the longest sequence that a program was built for */
 };
 
@@ -97,8 +97,8 @@ void tf_emit_begin(struct tf_emit *e, struct hd_model *model, struct hd_program 
 void tf_block(struct tf_emit *e, const char *name);       /* "embed", "head" */
 void tf_layer_block(struct tf_emit *e, int64_t layer);    /* "L3" */
 hd_tensor tf_param(struct tf_emit *e, const struct tf_param *row);
-hd_tensor tf_op(struct tf_emit *e, uint32_t op, const struct hd_attrs *attrs, const char *dims, const hd_tensor *ins,
-                uint32_t n_in);
+hd_tensor tf_op(struct tf_emit *e, uint32_t op, const struct hd_attrs *attrs, const char *dims,
+                const hd_tensor *ins, uint32_t n_in);
 /* The same, with the inputs as arguments. */
 #define TF_OP(e, op, attrs, dims, ...)                                 \
     tf_op(e, op, attrs, dims, (const hd_tensor[]){__VA_ARGS__},        \

@@ -86,7 +86,8 @@ int32_t *golden_tokens(const struct golden *g, const char *which, int64_t step)
     int32_t *tokens = malloc(bytes);
     ck_assert_uint_eq(tensor->dtype, HD_I32);
     ck_assert_uint_eq(tensor->bytes, bytes * (uint64_t)g->steps);
-    ck_assert_msg(hd__st_read(g->expected, tensor, bytes * (uint64_t)step, bytes, tokens, &err) == HD_OK, "%s", err.message);
+    ck_assert_msg(hd__st_read(g->expected, tensor, bytes * (uint64_t)step, bytes, tokens, &err) == HD_OK,
+                  "%s", err.message);
     return tokens;
 }
 
@@ -106,8 +107,8 @@ float *golden_floats(const struct hd__st *file, const char *name, int64_t *count
     return read_all(file, tensor);
 }
 
-float *golden_part(const struct hd__st *file, const char *prefix, const struct hd_param_desc *param, const int64_t *extents,
-                   int64_t *count)
+float *golden_part(const struct hd__st *file, const char *prefix, const struct hd_param_desc *param,
+                   const int64_t *extents, int64_t *count)
 {
     char name[256];
     snprintf(name, sizeof name, "%s%s", prefix, param->file_name);
@@ -122,7 +123,8 @@ float *golden_part(const struct hd__st *file, const char *prefix, const struct h
     *count = own[0] * own[1];
     part = malloc((size_t)*count * sizeof *part);
     for (int64_t row = 0; row < own[0]; row++)
-        memcpy(part + row * own[1], whole + (first[0] + row) * width + first[1], (size_t)own[1] * sizeof *part);
+        memcpy(part + row * own[1], whole + (first[0] + row) * width + first[1],
+               (size_t)own[1] * sizeof *part);
     free(whole);
     return part;
 }

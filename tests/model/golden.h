@@ -1,4 +1,4 @@
-/* The golden numbers of tests/golden/transformer.py: a tiny model, its batches, and what torch made of them. */
+/* The golden numbers of tests/golden/transformer.py: a tiny model, its batches, and what torch made of it. */
 #ifndef TESTS_MODEL_GOLDEN_H
 #define TESTS_MODEL_GOLDEN_H
 
@@ -27,9 +27,10 @@ void golden_close(struct golden *g);
 int32_t *golden_tokens(const struct golden *g, const char *which, int64_t step);
 /* A whole tensor as fp32; the caller frees. *count may be NULL. */
 float *golden_floats(const struct hd__st *file, const char *name, int64_t *count);
-/* What belongs to a parameter of `param`'s mapping out of tensor PREFIXfile_name, in the parameter's own order. `extents`
- * are those of its dims. The caller frees. prefix: "" for weights, "grad." for expected gradients. */
-float *golden_part(const struct hd__st *file, const char *prefix, const struct hd_param_desc *param, const int64_t *extents,
-                   int64_t *count);
+/* What belongs to a parameter of `param`'s mapping out of tensor PREFIXfile_name, in the parameter's own
+ * order. `extents` are those of its dims. The caller frees. prefix: "" for weights, "grad." for expected
+ * gradients. */
+float *golden_part(const struct hd__st *file, const char *prefix, const struct hd_param_desc *param,
+                   const int64_t *extents, int64_t *count);
 
 #endif

@@ -19,7 +19,8 @@ static void note(uint32_t level, const char *component, const char *format, ...)
     va_end(args);
     ck_assert_str_eq(component, "model-transformer");
     if (level == HD_LOG_WARN)
-        snprintf(model_warnings + strlen(model_warnings), sizeof model_warnings - strlen(model_warnings), "%s\n", line);
+        snprintf(model_warnings + strlen(model_warnings), sizeof model_warnings - strlen(model_warnings),
+                 "%s\n", line);
 }
 
 static void *take(size_t bytes)
@@ -28,7 +29,12 @@ static void *take(size_t bytes)
 }
 
 struct hd_host model_host = {
-    .struct_size = sizeof model_host, .abi_minor = HD_ABI_MINOR, .log = note, .alloc = take, .free = free, .build = &mock_builder,
+    .struct_size = sizeof model_host,
+    .abi_minor = HD_ABI_MINOR,
+    .log = note,
+    .alloc = take,
+    .free = free,
+    .build = &mock_builder,
 };
 
 void model_load(void)

@@ -66,11 +66,14 @@ static void join_ins(const struct hd_program *p, const struct mock_instr *i, cha
 static void check_einsum(const char *a, const char *b, const char *c)
 {
     for (const char *at = c; *at; at++)
-        ck_assert_msg(strchr(a, *at) || strchr(b, *at), "einsum %s,%s->%s: %c comes from nowhere", a, b, c, *at);
+        ck_assert_msg(strchr(a, *at) || strchr(b, *at), "einsum %s,%s->%s: %c comes from nowhere", a, b, c,
+                      *at);
     for (const char *at = a; *at; at++)
-        ck_assert_msg(strchr(b, *at) || strchr(c, *at), "einsum %s,%s->%s: %c is summed in one input", a, b, c, *at);
+        ck_assert_msg(strchr(b, *at) || strchr(c, *at), "einsum %s,%s->%s: %c is summed in one input", a, b,
+                      c, *at);
     for (const char *at = b; *at; at++)
-        ck_assert_msg(strchr(a, *at) || strchr(c, *at), "einsum %s,%s->%s: %c is summed in one input", a, b, c, *at);
+        ck_assert_msg(strchr(a, *at) || strchr(c, *at), "einsum %s,%s->%s: %c is summed in one input", a, b,
+                      c, *at);
 }
 
 /* Is `part` what is left of `whole` after dropping letters? */
@@ -174,8 +177,8 @@ static hd_tensor mock_input(struct hd_program *p, const char *name)
     return t;
 }
 
-static hd_tensor mock_emit(struct hd_program *p, uint32_t op, const struct hd_attrs *attrs, const hd_tensor *ins, uint32_t n_in,
-                           const char *out_dims, hd_tensor *outs)
+static hd_tensor mock_emit(struct hd_program *p, uint32_t op, const struct hd_attrs *attrs,
+                           const hd_tensor *ins, uint32_t n_in, const char *out_dims, hd_tensor *outs)
 {
     struct mock_instr *i = &p->instrs[p->n_instrs];
     char copy[64], *at = copy, *dims;
@@ -236,9 +239,19 @@ static void mock_fail(struct hd_program *p, const char *format, ...)
 }
 
 const struct hd_builder_api mock_builder = {
-    .struct_size = sizeof mock_builder, .dim = mock_dim, .extent = mock_extent, .block = mock_block, .param = mock_add_param,
-    .input = mock_input, .emit = mock_emit, .residual = mock_residual, .tokenwise = mock_tokenwise, .loss = mock_loss,
-    .logits = mock_logits, .loss_scale = mock_loss_scale, .fail = mock_fail,
+    .struct_size = sizeof mock_builder,
+    .dim = mock_dim,
+    .extent = mock_extent,
+    .block = mock_block,
+    .param = mock_add_param,
+    .input = mock_input,
+    .emit = mock_emit,
+    .residual = mock_residual,
+    .tokenwise = mock_tokenwise,
+    .loss = mock_loss,
+    .logits = mock_logits,
+    .loss_scale = mock_loss_scale,
+    .fail = mock_fail,
 };
 
 /* ---- looking at the record */
@@ -288,5 +301,6 @@ void mock_ops(const struct hd_program *p, const char *block, char *out, size_t r
     out[0] = '\0';
     for (uint32_t i = 0; i < p->n_instrs; i++)
         if (!strcmp(p->instrs[i].block, block))
-            snprintf(out + strlen(out), room - strlen(out), "%s%s", out[0] ? " " : "", op_name(p->instrs[i].op));
+            snprintf(out + strlen(out), room - strlen(out), "%s%s", out[0] ? " " : "",
+                     op_name(p->instrs[i].op));
 }

@@ -1,4 +1,5 @@
-/* A builder that records what a model emits, and checks each operation's dims against the words of heddle/ops.h. */
+/* A builder that records what a model emits, and checks each operation's dims against the words of
+ * heddle/ops.h. */
 #ifndef TESTS_MODEL_MOCK_H
 #define TESTS_MODEL_MOCK_H
 
@@ -47,7 +48,8 @@ struct hd_program *mock_new(int64_t batch, int64_t seq);
 void mock_free(struct hd_program *p);
 int64_t mock_count(const struct hd_program *p, const char *dims); /* product of extents */
 int64_t mock_parameters(const struct hd_program *p);
-const struct mock_param *mock_param(const struct hd_program *p, const char *name); /* asserts that it exists */
+const struct mock_param *mock_param(const struct hd_program *p,
+                                    const char *name); /* asserts that it exists */
 /* "embed rmsnorm einsum ..." of one block */
 void mock_ops(const struct hd_program *p, const char *block, char *out, size_t room);
 

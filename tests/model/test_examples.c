@@ -1,4 +1,5 @@
-/* Every job in examples/ is understood: the core's keys, the mesh, the model's fields, and its program is built. */
+/* Every job in examples/ is understood: the core's keys, the mesh, the model's fields, and its program is
+ * built. */
 #include <check.h>
 #include <glob.h>
 #include <stdlib.h>

@@ -1,5 +1,5 @@
-/* The golden files agree with themselves: their logits give their first loss, their gradients their first norm. What the
- * compiled program makes of them is tested where programs run. */
+/* The golden files agree with themselves: their logits give their first loss, their gradients their first
+ * norm. What the compiled program makes of them is tested where programs run. */
 #include <check.h>
 #include <math.h>
 #include <stdlib.h>
@@ -52,8 +52,14 @@ START_TEST(parts_hold_all_weights_and_gradients)
     int64_t total = 0;
     for (uint32_t i = 0; i < p->n_params; i++) {
         const struct mock_param *m = &p->params[i];
-        struct hd_param_desc desc = {.struct_size = sizeof desc, .name = m->name, .dims = m->dims, .file_name = m->file,
-                                     .file_axes = m->axes, .part = m->part, .parts = m->parts, .part_axis = m->part_axis};
+        struct hd_param_desc desc = {.struct_size = sizeof desc,
+                                     .name = m->name,
+                                     .dims = m->dims,
+                                     .file_name = m->file,
+                                     .file_axes = m->axes,
+                                     .part = m->part,
+                                     .parts = m->parts,
+                                     .part_axis = m->part_axis};
         int64_t extents[HD_MAX_DIMS], count;
         for (size_t d = 0; m->dims[d]; d++)
             extents[d] = p->extent[(unsigned char)m->dims[d]];

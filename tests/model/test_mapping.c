@@ -1,5 +1,5 @@
-/* Where parameters lie in Hugging Face files: against files that transformers wrote, every element of every tensor
- * belongs to exactly one parameter. */
+/* Where parameters lie in Hugging Face files: against files that transformers wrote, every element of every
+ * tensor belongs to exactly one parameter. */
 #include <check.h>
 #include <stdlib.h>
 
@@ -18,7 +18,8 @@ static int64_t axis_extent(const struct hd_program *p, const struct mock_param *
 }
 
 /* Marks the parameter's elements in `seen`, one count for each element of the file's tensor. */
-static void mark(const struct hd_program *p, const struct mock_param *param, const struct hd__st_tensor *tensor, unsigned char *seen)
+static void mark(const struct hd_program *p, const struct mock_param *param,
+                 const struct hd__st_tensor *tensor, unsigned char *seen)
 {
     size_t ndim = tensor->ndim;
     int64_t extent[2] = {1, 1}, first[2] = {0, 0}, whole[2] = {1, 1};
@@ -29,8 +30,8 @@ static void mark(const struct hd_program *p, const struct mock_param *param, con
         extent[at] = axis_extent(p, param, axis);
         whole[at] = tensor->shape[axis];
         first[at] = param->part_axis == axis ? param->part * extent[at] : 0;
-        ck_assert_msg(extent[at] * parts == whole[at], "%s: axis %zu has %lld of %lld elements", param->name, axis,
-                      (long long)(extent[at] * parts), (long long)whole[at]);
+        ck_assert_msg(extent[at] * parts == whole[at], "%s: axis %zu has %lld of %lld elements", param->name,
+                      axis, (long long)(extent[at] * parts), (long long)whole[at]);
     }
     ck_assert_int_eq(extent[0] * extent[1], mock_count(p, param->dims));
     for (int64_t i = 0; i < extent[0]; i++)
@@ -45,7 +46,8 @@ static void check_tensor(const struct hd_program *p, const struct hd__st_tensor 
         if (!strcmp(p->params[i].file, tensor->name))
             mark(p, &p->params[i], tensor, seen);
     for (uint64_t i = 0; i < tensor->count; i++)
-        ck_assert_msg(seen[i] == 1, "%s: element %llu belongs to %d parameters", tensor->name, (unsigned long long)i, seen[i]);
+        ck_assert_msg(seen[i] == 1, "%s: element %llu belongs to %d parameters", tensor->name,
+                      (unsigned long long)i, seen[i]);
     free(seen);
 }
 
@@ -69,7 +71,8 @@ START_TEST(every_element_once)
     for (uint32_t i = 0; i < hd__st_count(g.weights); i++)
         check_tensor(p, hd__st_at(g.weights, i));
     for (uint32_t i = 0; i < p->n_params; i++) {
-        ck_assert_msg(hd__st_find(g.weights, p->params[i].file) != NULL, "%s is not in the file", p->params[i].file);
+        ck_assert_msg(hd__st_find(g.weights, p->params[i].file) != NULL, "%s is not in the file",
+                      p->params[i].file);
         check_axes_ascend(&p->params[i]);
     }
     ck_assert_int_eq(mock_parameters(p), g.parameters);
