@@ -150,6 +150,9 @@ static int parse(int argc, char **argv, struct arguments *a)
         if (!known)
             return hd__refuse_usage(&hd__command_bench, "there is no option %s", argv[i]);
     }
+    for (uint32_t i = 0; i < a->bench.n_ops && a->bench.in_place; i++)
+        if (a->bench.ops[i] == HD__BENCH_ALL_TO_ALL || a->bench.ops[i] == HD__BENCH_SENDRECV)
+            return hd__refuse_usage(&hd__command_bench, "%s has no in-place form", hd__bench_op_name(a->bench.ops[i]));
     if (a->bench.last < a->bench.first)
         return hd__refuse_usage(&hd__command_bench, "-e is below -b");
     return HD__EXIT_DONE;

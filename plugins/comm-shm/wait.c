@@ -61,8 +61,7 @@ static void nap(struct hd_comm *comm)
     uint32_t bell = atomic_load(&mine->doorbell);
     if (!atomic_load(&mine->sleeping)) {
         /* The first time round only announce it: the caller looks once more before it sleeps. */
-        atomic_store(&mine->sleeping, 1);
-        atomic_thread_fence(memory_order_seq_cst);
+        atomic_exchange(&mine->sleeping, 1); /* an exchange, not a store: nothing later is read before it */
         return;
     }
     futex(&mine->doorbell, FUTEX_WAIT, bell, &time);

@@ -1,0 +1,143 @@
+/* heddle bench's engine: it measures all operations, and a transport that computes wrongly is found out. */
+#include <check.h>
+#include <stdlib.h>
+
+#include "core/base/option.h"
+#include "core/comm/bench.h"
+#include "core/comm/host.h"
+
+static const char *folder;
+static struct hd__plugins *plugins;
+static struct hd__arena arena;
+
+struct seen {
+    uint32_t rows, ops;
+    uint64_t errors, bytes;
+};
+
+static void on_row(void *user, const struct hd__bench_row *row)
+{
+    struct seen *seen = user;
+    seen->rows++;
+    seen->ops |= 1u << row->op;
+    seen->errors += row->errors;
+    seen->bytes += row->bytes;
+    ck_assert(row->time_us > 0 && row->p99_us > 0);
+    if (row->op == HD__BENCH_ALL_REDUCE) { /* 3 ranks: 2 (n - 1) / n */
+        double factor = row->busbw / row->algbw;
+        ck_assert(factor > 4.0 / 3 - 1e-9 && factor < 4.0 / 3 + 1e-9);
+    }
+}
+
+static struct hd__bench a_bench(void)
+{
+    struct hd__bench b = {.ranks = 3, .dtype = HD_F32, .first = 8, .last = 40000, .factor = 10, .iterations = 20,
+                          .warmup = 1, .timeout = 30, .n_ops = HD__BENCH_OP_COUNT};
+    struct hd_error err = HD_ERROR_INIT;
+    const struct hd__component *c;
+    ck_assert_msg(hd__plugin_find(plugins, HD_KIND_COMM, "shm", &c, &err) == HD_OK, "%s", err.message);
+    struct hd__options table = {c->options, c->n_options, sizeof(struct hd_option)};
+    void *settings = hd__arena_alloc(&arena, c->settings_size);
+    ck_assert_int_eq(hd__options_defaults(&table, settings, &arena, &err), HD_OK);
+    b.component = c;
+    b.settings = settings;
+    for (uint32_t op = 0; op < HD__BENCH_OP_COUNT; op++)
+        b.ops[op] = op;
+    return b;
+}
+
+START_TEST(all_operations)
+{
+    const uint32_t dtypes[] = {HD_F32, HD_BF16, HD_F16, HD_F64, HD_I32, HD_U8};
+    struct hd__bench b = a_bench();
+    struct hd_error err = HD_ERROR_INIT;
+    struct seen seen = {0};
+    b.dtype = dtypes[_i];
+    b.plain = _i & 1;
+    ck_assert_msg(hd__bench_run(&b, on_row, &seen, &err) == HD_OK, "%s", err.message);
+    ck_assert_uint_eq(seen.ops, (1u << HD__BENCH_OP_COUNT) - 1);
+    ck_assert_uint_eq(seen.errors, 0);
+    ck_assert(seen.rows > 20);
+    b.in_place = 1;
+    b.n_ops = 5; /* all_to_all has no in-place form */
+    ck_assert_msg(hd__bench_run(&b, on_row, &seen, &err) == HD_OK, "%s", err.message);
+    ck_assert_uint_eq(seen.errors, 0);
+}
+END_TEST
+
+/* ---- a transport that spoils one element of every result on rank 1 */
+
+static const struct hd_comm_ops *honest;
+static uint8_t *last_result;
+static int32_t me;
+
+static int32_t lying_open(const struct hd_host *host, const void *settings, const struct hd_world *world,
+                          struct hd_comm **comm, struct hd_error *err)
+{
+    me = world->rank;
+    return honest->open(host, settings, world, comm, err);
+}
+
+static int32_t lying_collective(struct hd_comm_group *group, const struct hd_comm_call *call, hd_request *request,
+                                struct hd_error *err)
+{
+    last_result = call->coll == HD_COLL_ALL_REDUCE ? call->recv : NULL;
+    return honest->collective(group, call, request, err);
+}
+
+static int32_t lying_wait(struct hd_comm *comm, hd_request request, double deadline, struct hd_error *err)
+{
+    int32_t code = honest->wait(comm, request, deadline, err);
+    if (me == 1 && last_result)
+        last_result[3] ^= 1;
+    return code;
+}
+
+START_TEST(wrong_results_are_counted)
+{
+    struct hd__bench b = a_bench();
+    struct hd__component liar = *b.component;
+    struct hd_error err = HD_ERROR_INIT;
+    struct seen seen = {0};
+    honest = &b.component->ops.comm;
+    liar.ops.comm.open = lying_open;
+    liar.ops.comm.collective = lying_collective;
+    liar.ops.comm.wait = lying_wait;
+    b.component = &liar;
+    b.n_ops = 1;
+    b.in_place = _i;
+    ck_assert_msg(hd__bench_run(&b, on_row, &seen, &err) == HD_OK, "%s", err.message);
+    ck_assert_uint_eq(seen.errors, seen.rows); /* one element a size */
+}
+END_TEST
+
+START_TEST(names)
+{
+    for (uint32_t op = 0; op < HD__BENCH_OP_COUNT; op++)
+        ck_assert_int_eq(hd__bench_op_find(hd__bench_op_name(op)), (int32_t)op);
+    ck_assert_int_eq(hd__bench_op_find("all-reduce"), -1);
+}
+END_TEST
+
+int main(int argc, char **argv)
+{
+    Suite *suite = suite_create("bench");
+    TCase *tc = tcase_create("bench");
+    struct hd_error err = HD_ERROR_INIT;
+    folder = argc > 1 ? argv[1] : ".";
+    plugins = hd__plugins_create(hd__comm_host());
+    if (hd__plugins_add_folder(plugins, folder, &err) != HD_OK) {
+        fprintf(stderr, "%s\n", err.message);
+        return 1;
+    }
+    tcase_set_timeout(tc, 60);
+    tcase_add_loop_test(tc, all_operations, 0, 6);
+    tcase_add_loop_test(tc, wrong_results_are_counted, 0, 2);
+    tcase_add_test(tc, names);
+    suite_add_tcase(suite, tc);
+    SRunner *runner = srunner_create(suite);
+    srunner_run_all(runner, CK_ENV);
+    int failed = srunner_ntests_failed(runner);
+    srunner_free(runner);
+    return failed != 0;
+}
