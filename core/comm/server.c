@@ -5,6 +5,7 @@
 #include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <netdb.h>
 #include <netinet/tcp.h>
 #include <poll.h>
 #include <stdlib.h>
@@ -452,20 +453,34 @@ static void *serve(void *arg)
 
 /* ---- opening and closing */
 
+static int32_t resolve(const char *address, struct sockaddr_in *at, struct hd_error *err)
+{
+    struct addrinfo hints = {.ai_family = AF_INET, .ai_socktype = SOCK_STREAM}, *list;
+    int bad = getaddrinfo(address, NULL, &hints, &list);
+    if (bad)
+        return hd_fail(err, HD_E_INVALID, "rendezvous address %s: %s", address, gai_strerror(bad));
+    *at = *(const struct sockaddr_in *)(const void *)list->ai_addr;
+    freeaddrinfo(list);
+    return HD_OK;
+}
+
 static int32_t listen_at(struct hd__server *s, struct hd_error *err)
 {
     const struct hd__server_options *o = &s->options;
-    struct sockaddr_in at = {.sin_family = AF_INET, .sin_port = htons(o->port)};
+    struct sockaddr_in at;
     socklen_t bytes = sizeof at;
     int one = 1;
-    if (inet_pton(AF_INET, o->address, &at.sin_addr) != 1)
-        return hd_fail(err, HD_E_INVALID, "rendezvous address %s is not an IPv4 address", o->address);
+    int32_t code = resolve(o->address, &at, err);
+    if (code != HD_OK)
+        return code;
+    at.sin_port = htons(o->port);
     s->listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (s->listener < 0)
         return hd_fail(err, HD_E_IO, "socket: %s", strerror(errno));
     setsockopt(s->listener, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one);
     if (bind(s->listener, (struct sockaddr *)&at, sizeof at) != 0 || listen(s->listener, 1024) != 0)
-        return hd_fail(err, HD_E_IO, "rendezvous cannot listen at %s:%u: %s", o->address, o->port, strerror(errno));
+        return hd_fail(err, HD_E_IO, "rendezvous cannot listen at %s:%u: %s%s", o->address, o->port, strerror(errno),
+                       errno == EADDRNOTAVAIL ? " (rank 0 must run on the machine of MASTER_ADDR)" : "");
     if (getsockname(s->listener, (struct sockaddr *)&at, &bytes) != 0)
         return hd_fail(err, HD_E_IO, "getsockname: %s", strerror(errno));
     s->port = ntohs(at.sin_port);

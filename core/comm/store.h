@@ -23,7 +23,7 @@ struct hd__space;
 struct hd__live;
 
 struct hd__server_options {
-    const char *address;                     /* to listen at: "127.0.0.1", or "0.0.0.0" for several machines */
+    const char *address;                     /* to listen at, a name or IPv4 address of this machine */
     uint16_t port;                           /* 0: any */
     uint16_t reserved;
     int32_t size;                            /* ranks of the job */

@@ -203,6 +203,24 @@ START_TEST(strangers)
 }
 END_TEST
 
+START_TEST(addresses)
+{
+    struct hd_error err = HD_ERROR_INIT;
+    struct hd__server_options o = {.address = "localhost", .size = 1, .rank = -1, .dead_after = 10};
+    struct hd__server *first, *second;
+    ck_assert_msg(hd__server_open(&o, &first, &err) == HD_OK, "%s", err.message);
+    o.port = hd__server_port(first);
+    ck_assert_int_eq(hd__server_open(&o, &second, &err), HD_E_IO); /* taken */
+    ck_assert_msg(strstr(err.message, "localhost") != NULL, "%s", err.message);
+    hd__server_close(first);
+    o.address = "192.0.2.1"; /* nobody's (RFC 5737) */
+    ck_assert_int_eq(hd__server_open(&o, &second, &err), HD_E_IO);
+    ck_assert_msg(strstr(err.message, "MASTER_ADDR") != NULL, "%s", err.message);
+    o.address = "300.1.1.1";
+    ck_assert_int_eq(hd__server_open(&o, &second, &err), HD_E_INVALID);
+}
+END_TEST
+
 START_TEST(secrets)
 {
     uint8_t a[HD__SECRET_BYTES], b[HD__SECRET_BYTES];
@@ -438,6 +456,7 @@ int main(void)
     tcase_add_loop_test(tc, barriers, 0, 2);
     tcase_add_loop_test(tc, aborts, 0, 2);
     tcase_add_test(tc, strangers);
+    tcase_add_test(tc, addresses);
     tcase_add_test(tc, secrets);
     tcase_add_loop_test(tc, a_death_is_told, 0, 2);
     tcase_add_test(tc, leaving_is_no_death);
