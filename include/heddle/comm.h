@@ -2,9 +2,10 @@
  *
  * Life: open (all ranks of the world together) -> memory (optional) -> group, group, ... -> operations ->
  * close. Data operations only enqueue: they return a request at once and complete in the background of `progress`,
- * which the thread that runs the step program calls between instructions and while it waits. Operations of one group
- * complete in the order in which they were enqueued; operations of different groups are independent, and several may
- * be in flight. Buffers stay untouched by the caller until the request is done.
+ * which the thread that runs the step program calls between instructions and while it waits. Collectives of one group
+ * complete in the order in which they were enqueued, messages in the order of their sender, receiver and stream;
+ * operations of different groups are independent, and several may be in flight. Buffers stay untouched by the caller
+ * until the request is done.
  * A failed operation poisons its group: every later call on it fails with the first cause. */
 #ifndef HEDDLE_COMM_H
 #define HEDDLE_COMM_H
@@ -30,6 +31,7 @@ struct hd_store;      /* heddle/host.h */
  *   barrier         nothing
  * In place: all_reduce, broadcast, reduce: send == recv. all_gather: send == recv + me count (elements);
  * reduce_scatter: recv == send + me count. Sums of bf16 and fp16 are formed in fp32 and rounded once.
+ * Integer sums wrap; HD_AVG is the sum divided by n, of integers the exact one, truncated; a maximum is NaN if an input is.
  * The order of every sum is that of the members, 0 first, whatever the algorithm: results are bit-identical on all
  * members and from run to run. */
 enum {
