@@ -1,12 +1,12 @@
 # Shared by ./quickstart and ./run-tests; sourced, with the working directory at the top of the tree.
-#   install_packages [NAME...]     what the build needs, and NAMEs; asks apt only for what is missing
-#   build_heddle FOLDER [OPTION...]  meson setup (once) and ninja
+#   install_packages NEEDED WANTED   what the build needs, and these two lists; asks apt only for what is missing
+#   build_heddle FOLDER [OPTION...]   meson setup (once) and ninja
 # Both may run any number of times.
 
 # Without these there is no build.
 required_packages='gcc libc6-dev meson ninja-build pkg-config libyaml-dev libjansson-dev libxxhash-dev check libsubunit-dev'
-# Without these a plugin is left out, and `build/heddle plugins` says so.
-optional_packages='libdnnl-dev libgomp1 libhwloc-dev libopenmpi-dev openmpi-bin libfabric-dev'
+# Without these a plugin is left out or slower; `build/heddle plugins` says so.
+optional_packages='libdnnl-dev'
 
 installed_something=no
 
@@ -39,11 +39,11 @@ apt_install() { as_root apt-get install -y --no-install-recommends "$@" >&2; }
 install_packages() {
     local needed wanted name
     if ! command -v dpkg-query >/dev/null; then
-        say "setup: no dpkg here: install by hand the equivalents of: $required_packages $* ($optional_packages)"
+        say "setup: no dpkg here: install by hand the equivalents of: $required_packages $1 ($optional_packages $2)"
         return 0
     fi
-    needed=$(missing_of $required_packages "$@")
-    wanted=$(missing_of $optional_packages)
+    needed=$(missing_of $required_packages $1)
+    wanted=$(missing_of $optional_packages $2)
     [ -n "$needed$wanted" ] || return 0
     say "setup: installing $needed$wanted"
     if ! as_root apt-get update -q >&2; then
@@ -51,12 +51,13 @@ install_packages() {
         say "setup: cannot run apt-get as root; please install: $needed"
         return 1
     fi
+    installed_something=yes
+    apt_install $needed $wanted && return 0
+    # Not all at once: another release may lack one that is only wanted.
     [ -z "$needed" ] || apt_install $needed || { say "setup: apt-get could not install: $needed"; return 1; }
-    # One by one where all at once fails: another release may lack one of them.
-    [ -z "$wanted" ] || apt_install $wanted || for name in $wanted; do
+    for name in $wanted; do
         apt_install "$name" || say "setup: going on without $name"
     done
-    installed_something=yes
 }
 
 build_heddle() {
