@@ -1,8 +1,9 @@
 /* Outputs take the memory of inputs that die, where the table of ops allows it.
  *
- * Two temporaries of equal size become one buffer, when the input is touched for the last time and the output for the
- * first time by the same instruction. An asynchronous instruction touches its operands until its wait, so what is in
- * flight is never taken. The input's tensor keeps its buffer but holds nothing afterwards: verify.c watches that. */
+ * Two temporaries of equal size become one buffer, when the input is touched for the last time and the output
+ * for the first time by the same instruction. An asynchronous instruction touches its operands until its
+ * wait, so what is in flight is never taken. The input's tensor keeps its buffer but holds nothing
+ * afterwards: verify.c watches that. */
 #include <stdlib.h>
 
 #include "core/program/ops.h"
@@ -50,7 +51,8 @@ static void join(struct alias *a, const struct hd__instr *i, uint32_t n, uint32_
     const struct hd__tensor *in = hd__tc(a->p, i->in[0]), *out = hd__tc(a->p, i->out[0]);
     uint32_t from = root_of(a, in->buffer), to = out->buffer;
     const struct hd__buffer *x = &a->p->buffers.at[from], *y = &a->p->buffers.at[to];
-    if (from == to || x->life != HD__LIFE_TEMP || y->life != HD__LIFE_TEMP || x->bytes != y->bytes || x->kind != y->kind)
+    if (from == to || x->life != HD__LIFE_TEMP || y->life != HD__LIFE_TEMP || x->bytes != y->bytes ||
+        x->kind != y->kind)
         return;
     if (in->offset || out->offset || hd__tensor_bytes(a->p, in) != hd__tensor_bytes(a->p, out))
         return;
@@ -77,7 +79,8 @@ static void join_section(struct alias *a, const hd__code *code, const uint32_t *
     for (uint32_t n = 0; n < code->count; n++)
         end[n] = n;
     for (uint32_t n = 0; n < code->count; n++) {
-        uint32_t on = code->at[n].op == HD_OP_WAIT ? hd__waited(a->p, code, position, &code->at[n]) : UINT32_MAX;
+        uint32_t on =
+            code->at[n].op == HD_OP_WAIT ? hd__waited(a->p, code, position, &code->at[n]) : UINT32_MAX;
         if (on != UINT32_MAX)
             end[on] = n;
     }
@@ -94,7 +97,8 @@ static void join_section(struct alias *a, const hd__code *code, const uint32_t *
 void hd__alias(struct hd_program *p)
 {
     size_t n = p->buffers.count;
-    struct alias a = {p, hd__alloc(n * sizeof(uint32_t)), hd__alloc(n * sizeof(uint32_t)), hd__alloc(n * sizeof(uint32_t))};
+    struct alias a = {p, hd__alloc(n * sizeof(uint32_t)), hd__alloc(n * sizeof(uint32_t)),
+                      hd__alloc(n * sizeof(uint32_t))};
     uint32_t *position = hd__positions(p);
     for (uint32_t b = 0; b < n; b++)
         a.root[b] = b;

@@ -17,7 +17,8 @@ void *hd__address(const struct hd_program *p, hd_tensor id, const int32_t coord[
     return (char *)arena + p->buffers.at[t->buffer].offset + at * (int64_t)hd_dtype_size(t->dtype);
 }
 
-/* Operands name dims in one byte. Flat buffers' dims, which are many, share 255; no instruction has two of them. */
+/* Operands name dims in one byte. Flat buffers' dims, which are many, share 255; no instruction has two of
+ * them. */
 static uint8_t short_dim(uint16_t dim)
 {
     return dim < 255 ? (uint8_t)dim : 255;
@@ -45,8 +46,8 @@ static uint32_t part_of(const struct hd_program *p, uint32_t axes, const int32_t
     return part;
 }
 
-static void attributes(const struct hd_program *p, const struct hd__instr *i, const int32_t coord[HD_AXIS_COUNT],
-                       struct hd_attrs *a)
+static void attributes(const struct hd_program *p, const struct hd__instr *i,
+                       const int32_t coord[HD_AXIS_COUNT], struct hd_attrs *a)
 {
     if (i->attrs)
         *a = *i->attrs;
@@ -81,15 +82,15 @@ static void label(const struct hd_program *p, const struct hd__instr *i, char ou
         if (i >= code->at && i < code->at + code->count)
             number = (uint32_t)(i - code->at);
     }
-    snprintf(out, 64, "%.32s%s%c %s #%u", p->blocks.at[i->block], *p->blocks.at[i->block] ? " " : "", phase_letter[i->phase],
-             hd__op(i->op)->name, number);
+    snprintf(out, 64, "%.32s%s%c %s #%u", p->blocks.at[i->block], *p->blocks.at[i->block] ? " " : "",
+             phase_letter[i->phase], hd__op(i->op)->name, number);
 }
 
-void hd__bind(const struct hd_program *p, const struct hd__instr *i, const int32_t coord[HD_AXIS_COUNT], void *arena,
-              struct hd_instr_desc *desc, struct hd_operand *in, struct hd_operand *out)
+void hd__bind(const struct hd_program *p, const struct hd__instr *i, const int32_t coord[HD_AXIS_COUNT],
+              void *arena, struct hd_instr_desc *desc, struct hd_operand *in, struct hd_operand *out)
 {
-    *desc = (struct hd_instr_desc){.struct_size = sizeof *desc, .op = i->op, .n_in = i->n_in, .n_out = i->n_out, .in = in,
-                                   .out = out};
+    *desc = (struct hd_instr_desc){
+        .struct_size = sizeof *desc, .op = i->op, .n_in = i->n_in, .n_out = i->n_out, .in = in, .out = out};
     for (uint32_t k = 0; k < i->n_in; k++)
         operand(p, i->in[k], coord, arena, &in[k]);
     for (uint32_t k = 0; k < i->n_out; k++)

@@ -1,6 +1,6 @@
-/* The token machine with numbers: an arena a rank at the planned offsets, kernels for what a rank computes, collectives
- * in double precision in the order of members. Everything that must not be read yet, or any more, is NaN: all bytes
- * 0xff is one in every floating dtype, and no valid token id. */
+/* The token machine with numbers: an arena a rank at the planned offsets, kernels for what a rank computes,
+ * collectives in double precision in the order of members. Everything that must not be read yet, or any more,
+ * is NaN: all bytes 0xff is one in every floating dtype, and no valid token id. */
 #include <stdlib.h>
 
 #include "core/program/machine_state.h"
@@ -19,7 +19,8 @@ int32_t hd__emulate_open(struct hd__machine *m, struct hd_error *err)
             continue;
         r->arena = aligned_alloc(4096, (bytes + 4095) & ~(size_t)4095);
         if (!r->arena)
-            return hd_fail(err, HD_E_NOMEM, "no memory for the emulated arena of rank %d (%zu bytes)", n, bytes);
+            return hd_fail(err, HD_E_NOMEM, "no memory for the emulated arena of rank %d (%zu bytes)", n,
+                           bytes);
         memset(r->arena, POISON, bytes);
         r->kernels = hd__alloc((image->first[image->p->sections.count] + 1) * sizeof *r->kernels);
     }
@@ -70,7 +71,8 @@ static int32_t feed(struct hd__machine *m, int32_t rank, const struct hd__instr 
     return m->kernels.feed(m->kernels.user, rank, i, micro, out, err);
 }
 
-static int32_t prepare(struct hd__machine *m, int32_t rank, const struct hd__instr *i, void **kernel, struct hd_error *err)
+static int32_t prepare(struct hd__machine *m, int32_t rank, const struct hd__instr *i, void **kernel,
+                       struct hd_error *err)
 {
     struct hd__rank *r = &m->ranks[rank];
     struct hd_instr_desc desc;
@@ -277,7 +279,8 @@ static void all_gather(const struct party *a)
 static void exchange(const struct party *a, uint32_t to, uint32_t k)
 {
     const struct hd__tensor *in = hd__tc(a->p, a->instr->in[0]);
-    int64_t extent[HD_MAX_DIMS] = {0}, index[HD_MAX_DIMS] = {0}, count = 1, size = (int64_t)hd_dtype_size(in->dtype);
+    int64_t extent[HD_MAX_DIMS] = {0}, index[HD_MAX_DIMS] = {0}, count = 1,
+            size = (int64_t)hd_dtype_size(in->dtype);
     int32_t split = hd__dim_index(in, a->instr->to), join = hd__dim_index(in, a->instr->from);
     char *out = a->out[to];
     for (int32_t i = 0; i < in->ndim; i++) {
@@ -287,8 +290,10 @@ static void exchange(const struct party *a, uint32_t to, uint32_t k)
     for (int64_t e = 0; e < count; e++) {
         int64_t from_at = 0, to_at = 0;
         for (int32_t i = 0; i < in->ndim; i++) {
-            from_at = from_at * extent[i] * (i == split ? a->meeting->size : 1) + index[i] + (i == split ? to * extent[i] : 0);
-            to_at = to_at * extent[i] * (i == join ? a->meeting->size : 1) + index[i] + (i == join ? k * extent[i] : 0);
+            from_at = from_at * extent[i] * (i == split ? a->meeting->size : 1) + index[i] +
+                      (i == split ? to * extent[i] : 0);
+            to_at = to_at * extent[i] * (i == join ? a->meeting->size : 1) + index[i] +
+                    (i == join ? k * extent[i] : 0);
         }
         memcpy(out + to_at * size, input_of(a, k) + from_at * size, (size_t)size);
         for (int32_t i = in->ndim - 1; i >= 0 && ++index[i] == extent[i]; i--)
@@ -320,14 +325,16 @@ static void open_party(struct party *a)
     a->out = hd__alloc(a->meeting->size * sizeof *a->out);
     for (uint32_t k = 0; k < a->meeting->size; k++) {
         const struct hd__instr *i = instr_of(a, k, &r);
-        memcpy(a->in + k * a->in_bytes, hd__address(r->image->p, i->in[0], r->coord, r->arena), (size_t)a->in_bytes);
+        memcpy(a->in + k * a->in_bytes, hd__address(r->image->p, i->in[0], r->coord, r->arena),
+               (size_t)a->in_bytes);
         a->out[k] = hd__address(r->image->p, i->out[0], r->coord, r->arena);
     }
 }
 
 int32_t hd__emulate_meeting(struct hd__machine *m, const struct hd__meeting *meeting, struct hd_error *err)
 {
-    static void (*const act[])(const struct party *) = {all_reduce, all_gather, reduce_scatter, all_to_all, broadcast};
+    static void (*const act[])(const struct party *) = {all_reduce, all_gather, reduce_scatter, all_to_all,
+                                                        broadcast};
     struct party a = {.m = m, .meeting = meeting};
     open_party(&a);
     if (hd__is_collective(a.instr->op))
@@ -343,6 +350,7 @@ void hd__emulate_message(struct hd__machine *m, const struct hd__event *e)
 {
     struct hd__rank *from = &m->ranks[e->rank], *to = &m->ranks[e->peer];
     hd_tensor in = hd__head(from, e->queue)->instr->in[0], out = hd__head(to, e->peer_queue)->instr->out[0];
-    memcpy(hd__address(to->image->p, out, to->coord, to->arena), hd__address(from->image->p, in, from->coord, from->arena),
+    memcpy(hd__address(to->image->p, out, to->coord, to->arena),
+           hd__address(from->image->p, in, from->coord, from->arena),
            (size_t)hd__tensor_bytes(to->image->p, hd__tc(to->image->p, out)));
 }

@@ -1,5 +1,5 @@
-/* The token machine's view of a program: flat code with queues, channels and signatures as numbers, so that a thousand
- * ranks can walk it without looking anything up. */
+/* The token machine's view of a program: flat code with queues, channels and signatures as numbers, so that a
+ * thousand ranks can walk it without looking anything up. */
 #include <stdlib.h>
 
 #include "core/program/machine_state.h"
@@ -29,11 +29,15 @@ static const char *dim_name(const struct hd_program *p, uint16_t dim)
     return dim ? p->dims.at[dim].name : "";
 }
 
-/* What all members of a collective must agree on. Names, not numbers: stages number their dims and tensors alone. */
+/* What all members of a collective must agree on. Names, not numbers: stages number their dims and tensors
+ * alone. */
 static uint64_t signature(const struct hd_program *p, const struct hd__instr *i)
 {
-    const struct hd__tensor *in = hd__tc(p, i->n_in ? i->in[0] : i->out[0]), *out = hd__tc(p, i->n_out ? i->out[0] : i->in[0]);
-    uint64_t fixed[] = {i->op, i->axes, i->members, i->redop, (uint64_t)hd__numel(p, in), (uint64_t)hd__numel(p, out), in->dtype};
+    const struct hd__tensor *in = hd__tc(p, i->n_in ? i->in[0] : i->out[0]),
+                            *out = hd__tc(p, i->n_out ? i->out[0] : i->in[0]);
+    uint64_t fixed[] = {
+        i->op,    i->axes, i->members, i->redop, (uint64_t)hd__numel(p, in), (uint64_t)hd__numel(p, out),
+        in->dtype};
     uint64_t h = hd__hash(fixed, sizeof fixed, 0);
     h = hd__hash(dim_name(p, i->from), strlen(dim_name(p, i->from)), h);
     h = hd__hash(dim_name(p, i->to), strlen(dim_name(p, i->to)), h);
@@ -91,7 +95,8 @@ static void resolve_waits(struct hd__image *image)
     for (uint32_t s = 0; s < p->sections.count; s++) {
         const hd__code *code = &p->sections.at[s].code;
         for (uint32_t n = 0; n < code->count; n++) {
-            uint32_t on = code->at[n].op == HD_OP_WAIT ? hd__waited(p, code, position, &code->at[n]) : UINT32_MAX;
+            uint32_t on =
+                code->at[n].op == HD_OP_WAIT ? hd__waited(p, code, position, &code->at[n]) : UINT32_MAX;
             if (on == UINT32_MAX)
                 continue;
             image->code[image->first[s] + n].async = image->code[image->first[s] + on].async;

@@ -1,5 +1,6 @@
-/* The walk of the token machine. See machine.h. Everything is driven by what just happened: a rank is looked at again
- * only when what it waits for completes, so a run costs a constant a started or completed instruction. */
+/* The walk of the token machine. See machine.h. Everything is driven by what just happened: a rank is looked
+ * at again only when what it waits for completes, so a run costs a constant a started or completed
+ * instruction. */
 #include <stdlib.h>
 
 #include "core/program/machine_state.h"
@@ -116,7 +117,8 @@ static void make_runnable(struct hd__machine *m, int32_t rank)
 
 static int wait_is_over(const struct hd__rank *r, const struct hd__do *wait)
 {
-    return wait->async != UINT32_MAX && r->issue[wait->async] && r->queues[wait->queue].completed >= r->issue[wait->async];
+    return wait->async != UINT32_MAX && r->issue[wait->async] &&
+           r->queues[wait->queue].completed >= r->issue[wait->async];
 }
 
 /* ---- meetings and messages */
@@ -129,8 +131,8 @@ static int find_partner(struct hd__machine *m, int32_t rank, uint16_t queue, str
     uint8_t wanted = mine->kind == HD__DO_SEND ? HD__DO_RECV : HD__DO_SEND;
     for (uint32_t q = 0; peer >= 0 && q < m->streams.count; q++) {
         const struct hd__do *its = hd__head(&m->ranks[peer], q);
-        if (!its || its->kind != wanted || m->ranks[peer].queues[q].matched || its->instr->tag != mine->instr->tag ||
-            hd__peer_rank(m, peer, its->instr->peer) != rank)
+        if (!its || its->kind != wanted || m->ranks[peer].queues[q].matched ||
+            its->instr->tag != mine->instr->tag || hd__peer_rank(m, peer, its->instr->peer) != rank)
             continue;
         *e = mine->kind == HD__DO_SEND ? (struct hd__event){UINT32_MAX, rank, peer, queue, (uint16_t)q}
                                        : (struct hd__event){UINT32_MAX, peer, rank, (uint16_t)q, queue};
@@ -145,7 +147,8 @@ static int32_t message_arrives(struct hd__machine *m, int32_t rank, uint16_t que
     if (!find_partner(m, rank, queue, &e))
         return HD_OK;
     m->ranks[e.rank].queues[e.queue].matched = m->ranks[e.peer].queues[e.peer_queue].matched = 1;
-    if (hd__head(&m->ranks[e.rank], e.queue)->signature != hd__head(&m->ranks[e.peer], e.peer_queue)->signature) {
+    if (hd__head(&m->ranks[e.rank], e.queue)->signature !=
+        hd__head(&m->ranks[e.peer], e.peer_queue)->signature) {
         hd__report_message(m, &e);
         return HD_E_MISMATCH;
     }

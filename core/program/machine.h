@@ -1,14 +1,14 @@
 /* The token machine: all ranks' programs at once, in one thread.
  *
- * Each rank walks its program; asynchronous instructions go into a queue a stream; a collective happens when it is at
- * the head of the same stream of every member of its group; a send when its receive is at the head of a stream of the
- * peer (synchronous: the worst case of buffering). What may happen next is chosen at random, from a seed.
+ * Each rank walks its program; asynchronous instructions go into a queue a stream; a collective happens when
+ * it is at the head of the same stream of every member of its group; a send when its receive is at the head
+ * of a stream of the peer (synchronous: the worst case of buffering). What may happen next is chosen at
+ * random, from a seed.
  *
- *   as it is        the proof: if all ranks finish, nothing can deadlock or mismatch; if not, the report says who
- *                   waits for whom
- *   with kernels    the emulator: real numbers in one arena a rank at the planned offsets; what is in flight, released
- *                   or dead between sections is NaN, so that a missing wait or a wrong lifetime shows in the result
- *   with costs      the simulator: when each rank is done, and how long it was idle */
+ *   as it is        the proof: if all ranks finish, nothing can deadlock or mismatch; if not, the report says
+ * who waits for whom with kernels    the emulator: real numbers in one arena a rank at the planned offsets;
+ * what is in flight, released or dead between sections is NaN, so that a missing wait or a wrong lifetime
+ * shows in the result with costs      the simulator: when each rank is done, and how long it was idle */
 #ifndef HD_CORE_PROGRAM_MACHINE_H
 #define HD_CORE_PROGRAM_MACHINE_H
 
@@ -16,15 +16,17 @@
 
 struct hd__machine;
 
-/* prepare is called once for each instruction that a rank computes, with final addresses; run each time. feed writes
- * micro-batch `micro` of the step (0, 1, ...) to the output of a FEED. Codes as everywhere; release may be NULL. */
+/* prepare is called once for each instruction that a rank computes, with final addresses; run each time. feed
+ * writes micro-batch `micro` of the step (0, 1, ...) to the output of a FEED. Codes as everywhere; release
+ * may be NULL. */
 struct hd__machine_kernels {
     void *user;
-    int32_t (*prepare)(void *user, int32_t rank, const struct hd_instr_desc *instr, void **kernel, struct hd_error *err);
+    int32_t (*prepare)(void *user, int32_t rank, const struct hd_instr_desc *instr, void **kernel,
+                       struct hd_error *err);
     int32_t (*run)(void *user, int32_t rank, void *kernel, struct hd_error *err);
     void (*release)(void *user, int32_t rank, void *kernel);
-    int32_t (*feed)(void *user, int32_t rank, const struct hd__instr *instr, int32_t micro, const struct hd_operand *out,
-                    struct hd_error *err);
+    int32_t (*feed)(void *user, int32_t rank, const struct hd__instr *instr, int32_t micro,
+                    const struct hd_operand *out, struct hd_error *err);
 };
 
 /* A collective over several axes costs what its outermost one costs. */

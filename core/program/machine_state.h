@@ -1,5 +1,5 @@
-/* State of the token machine, shared by its files: image.c (a program, flattened), machine.c (the walk), emulate.c
- * (numbers), stuck.c (the report). */
+/* State of the token machine, shared by its files: image.c (a program, flattened), machine.c (the walk),
+ * emulate.c (numbers), stuck.c (the report). */
 #ifndef HD_CORE_PROGRAM_MACHINE_STATE_H
 #define HD_CORE_PROGRAM_MACHINE_STATE_H
 
@@ -13,7 +13,8 @@ struct hd__do {
     const struct hd__instr *instr;
     uint64_t signature; /* of a collective or message: members must agree */
     double cost;
-    uint32_t async;   /* asynchronous: its number in the program; wait: that of what it waits for; UINT32_MAX: unknown */
+    uint32_t async;   /* asynchronous: its number in the program; wait: that of what it waits for; UINT32_MAX:
+                         unknown */
     uint32_t channel; /* collective */
     uint16_t queue;   /* asynchronous: dense stream number; wait: of what it waits for */
     uint8_t kind;     /* HD__DO_... */

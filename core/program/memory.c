@@ -1,9 +1,10 @@
 /* Lifetimes -> offsets in one arena.
  *
- * Persistent buffers come first. The temporaries of every section are planned anew over the memory behind them: each
- * buffer lives from its first touch to its last, in list positions, and gets the lowest offset that is free during that
- * time, the largest first. What is taken during [first, last] is answered by a tree over the positions whose nodes hold
- * sorted, merged intervals of the arena: n log n, where a scan of all placed buffers would be quadratic. */
+ * Persistent buffers come first. The temporaries of every section are planned anew over the memory behind
+ * them: each buffer lives from its first touch to its last, in list positions, and gets the lowest offset
+ * that is free during that time, the largest first. What is taken during [first, last] is answered by a tree
+ * over the positions whose nodes hold sorted, merged intervals of the arena: n log n, where a scan of all
+ * placed buffers would be quadratic. */
 #include <stdlib.h>
 
 #include "core/program/touch.h"
@@ -59,7 +60,8 @@ static void take(taken *s, struct interval x)
 }
 
 /* ---- the tree: leaf n is list position n
- * `all`: taken at some time of the node's span. `through`: taken during all of it, by a buffer put at this node. */
+ * `all`: taken at some time of the node's span. `through`: taken during all of it, by a buffer put at this
+ * node. */
 
 struct node {
     taken all, through;
@@ -173,7 +175,11 @@ static void touch_life(const struct hd_program *p, lives *out, uint32_t *slot, u
     if (b->life != HD__LIFE_TEMP)
         return;
     if (!slot[buffer]) {
-        struct life new = {.bytes = align(b->bytes), .weight = (double)b->bytes, .first = n, .buffer = buffer, .index = out->count};
+        struct life new = {.bytes = align(b->bytes),
+                           .weight = (double)b->bytes,
+                           .first = n,
+                           .buffer = buffer,
+                           .index = out->count};
         hd__push(out, new);
         slot[buffer] = out->count;
     }
@@ -275,8 +281,10 @@ static void order_heavy(lives *all, uint32_t positions, int64_t low)
     hd__free_array(&heavy);
 }
 
-/* Largest first is nearly always best; where it is not within half a percent of the bound, a better order is searched. */
-static int64_t plan_section(struct hd_program *p, const hd__code *code, const uint32_t *position, int64_t base, int64_t *bound)
+/* Largest first is nearly always best; where it is not within half a percent of the bound, a better order is
+ * searched. */
+static int64_t plan_section(struct hd_program *p, const hd__code *code, const uint32_t *position,
+                            int64_t base, int64_t *bound)
 {
     lives l = find_lives(p, code, position);
     int64_t low = lower_bound(&l, code->count), best = place_in_order(&l, code->count);

@@ -1,5 +1,6 @@
-/* The plan itself, proved: temporaries that are alive at the same time share no byte, and none lies in the persistent
- * part. A sweep over list positions with the buffers alive sorted by offset: each newcomer looks at its neighbours. */
+/* The plan itself, proved: temporaries that are alive at the same time share no byte, and none lies in the
+ * persistent part. A sweep over list positions with the buffers alive sorted by offset: each newcomer looks
+ * at its neighbours. */
 #include <stdlib.h>
 
 #include "core/program/verify.h"
@@ -38,10 +39,13 @@ static void enter(alive_set *s, struct hd__faults *f, struct alive x)
 {
     const struct hd__buffer *b = f->p->buffers.at;
     uint32_t at = first_behind(s, x.lo);
-    const struct alive *meets = at < s->count && s->at[at].lo < x.hi ? &s->at[at] : at && s->at[at - 1].hi > x.lo ? &s->at[at - 1] : NULL;
+    const struct alive *meets = at < s->count && s->at[at].lo < x.hi ? &s->at[at]
+                                : at && s->at[at - 1].hi > x.lo      ? &s->at[at - 1]
+                                                                     : NULL;
     if (meets)
-        hd__fault(f, "the memory of %s, [%lld, %lld), is also that of %s, [%lld, %lld), which is alive", b[x.buffer].name,
-                  (long long)x.lo, (long long)x.hi, b[meets->buffer].name, (long long)meets->lo, (long long)meets->hi);
+        hd__fault(f, "the memory of %s, [%lld, %lld), is also that of %s, [%lld, %lld), which is alive",
+                  b[x.buffer].name, (long long)x.lo, (long long)x.hi, b[meets->buffer].name,
+                  (long long)meets->lo, (long long)meets->hi);
     hd__push(s, x);
     memmove(s->at + at + 1, s->at + at, (s->count - 1 - at) * sizeof *s->at);
     s->at[at] = x;
@@ -51,8 +55,8 @@ static void begin(alive_set *s, struct hd__faults *f, uint32_t buffer, uint32_t 
 {
     const struct hd__buffer *b = &f->p->buffers.at[buffer];
     if (b->offset < f->p->persistent_bytes || b->offset + b->bytes > f->p->arena_bytes)
-        hd__fault(f, "%s lies at [%lld, %lld), outside the temporary part of the arena", b->name, (long long)b->offset,
-                  (long long)(b->offset + b->bytes));
+        hd__fault(f, "%s lies at [%lld, %lld), outside the temporary part of the arena", b->name,
+                  (long long)b->offset, (long long)(b->offset + b->bytes));
     else
         enter(s, f, (struct alive){b->offset, b->offset + b->bytes, buffer, last});
 }

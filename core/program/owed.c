@@ -1,7 +1,7 @@
-/* Obligations by abstract interpretation. A weight gradient comes out as a partial sum over some axes; each must be
- * summed over exactly once before the optimizer reads it. So every buffer that holds gradients is a list of pieces, in
- * elements of the whole flat buffer: which parameter, and the axes still owed. A shard stands for the whole flat: all
- * ranks' shards are alike. */
+/* Obligations by abstract interpretation. A weight gradient comes out as a partial sum over some axes; each
+ * must be summed over exactly once before the optimizer reads it. So every buffer that holds gradients is a
+ * list of pieces, in elements of the whole flat buffer: which parameter, and the axes still owed. A shard
+ * stands for the whole flat: all ranks' shards are alike. */
 #include <stdlib.h>
 
 #include "core/program/verify.h"
@@ -163,14 +163,16 @@ static void contribute(struct hd__owed *o, struct hd__faults *f, const struct hd
 }
 
 /* What a reduction leaves of what x owes. */
-static uint32_t reduced(struct hd__owed *o, struct hd__faults *f, const struct hd__instr *i, const struct piece *x)
+static uint32_t reduced(struct hd__owed *o, struct hd__faults *f, const struct hd__instr *i,
+                        const struct piece *x)
 {
     char twice[64];
     if (i->op != HD_OP_ALL_REDUCE && i->op != HD_OP_REDUCE_SCATTER)
         return x->owed;
     if (i->axes & ~x->owed) {
         hd__axes_text(i->axes & ~x->owed, twice);
-        hd__fault(f, "%s is summed twice over %s", hd__tc(o->p, o->p->params.at[x->param].tensor)->name, twice);
+        hd__fault(f, "%s is summed twice over %s", hd__tc(o->p, o->p->params.at[x->param].tensor)->name,
+                  twice);
     }
     return x->owed & ~i->axes;
 }

@@ -1,10 +1,12 @@
 /* The text of a step program, one instruction a line:
  *
  *     micro_last, once
- *        12 tp       L0      F all_gather(tp)   1200384+65536  norm.3~ag f32[4,8,8 b:dp] <- norm.3 f32[4,4,8 b:dp s:tp]
+ *        12 tp       L0      F all_gather(tp)   1200384+65536  norm.3~ag f32[4,8,8 b:dp] <- norm.3 f32[4,4,8
+ * b:dp s:tp]
  *
- * number, stream, block, micro-batch, phase, operation, where the first output lies (offset + bytes), outputs <- inputs:
- * name, dtype, local shape, and how it lies: dim:axes, P(axes) for a partial sum, nothing where it is replicated. */
+ * number, stream, block, micro-batch, phase, operation, where the first output lies (offset + bytes), outputs
+ * <- inputs: name, dtype, local shape, and how it lies: dim:axes, P(axes) for a partial sum, nothing where it
+ * is replicated. */
 #include <stdlib.h>
 
 #include "core/program/ops.h"
@@ -137,7 +139,8 @@ static void place_text(const struct printer *w, const struct hd__instr *i, char 
     const char *at = i->n_out ? hd__address(w->p, i->out[0], w->coord, (void *)(uintptr_t)base) : NULL;
     out[0] = 0;
     if (at)
-        snprintf(out, 48, "%lld+%lld", (long long)(at - base), (long long)hd__tensor_bytes(w->p, hd__tc(w->p, i->out[0])));
+        snprintf(out, 48, "%lld+%lld", (long long)(at - base),
+                 (long long)hd__tensor_bytes(w->p, hd__tc(w->p, i->out[0])));
 }
 
 static void widen(int *width, const char *text)
@@ -173,8 +176,8 @@ static void add_line(struct printer *w, const struct hd__code_section *s, uint32
     place_text(w, i, place);
     if (i->micro >= 0)
         snprintf(micro, sizeof micro, "%d", i->micro);
-    hd__text_add(w->out, "%*u %-*s %-*s %2s %s %-*s %*s  ", w->number, n, w->stream, stream, w->block, w->p->blocks.at[i->block],
-                 micro, hd__phase_name(i->phase), w->op, op, w->place, place);
+    hd__text_add(w->out, "%*u %-*s %-*s %2s %s %-*s %*s  ", w->number, n, w->stream, stream, w->block,
+                 w->p->blocks.at[i->block], micro, hd__phase_name(i->phase), w->op, op, w->place, place);
     add_operands(w, s, i);
     hd__text_add(w->out, "\n");
 }
@@ -201,8 +204,10 @@ static void add_totals(struct printer *w, const char *section)
     struct hd__totals totals;
     char text[4][32];
     hd__totals(p, section, &totals);
-    hd__text_add(w->out, "-- totals of %s%s, this rank\n", section ? "section " : "one step", section ? section : "");
-    hd__text_add(w->out, "   instructions  %lld\n   FLOPs         %.4g\n", (long long)totals.instructions, totals.flops);
+    hd__text_add(w->out, "-- totals of %s%s, this rank\n", section ? "section " : "one step",
+                 section ? section : "");
+    hd__text_add(w->out, "   instructions  %lld\n   FLOPs         %.4g\n", (long long)totals.instructions,
+                 totals.flops);
     for (uint32_t axes = 1; axes < HD__COUNT(totals.sent); axes++) {
         if (totals.sent[axes] <= 0)
             continue;
@@ -210,10 +215,12 @@ static void add_totals(struct printer *w, const char *section)
         add_axes(w->out, axes);
         hd__text_add(w->out, ")\n");
     }
-    hd__text_add(w->out, "   arena         %s = persistent %s + temporary %s (at once alive: %s, ratio %.3f)\n",
-                 hd__bytes_text((uint64_t)p->arena_bytes, text[0]), hd__bytes_text((uint64_t)p->persistent_bytes, text[1]),
-                 hd__bytes_text((uint64_t)p->temp_bytes, text[2]), hd__bytes_text((uint64_t)p->temp_bound, text[3]),
-                 p->temp_bound ? (double)p->temp_bytes / (double)p->temp_bound : 1);
+    hd__text_add(
+        w->out, "   arena         %s = persistent %s + temporary %s (at once alive: %s, ratio %.3f)\n",
+        hd__bytes_text((uint64_t)p->arena_bytes, text[0]),
+        hd__bytes_text((uint64_t)p->persistent_bytes, text[1]),
+        hd__bytes_text((uint64_t)p->temp_bytes, text[2]), hd__bytes_text((uint64_t)p->temp_bound, text[3]),
+        p->temp_bound ? (double)p->temp_bytes / (double)p->temp_bound : 1);
     hd__text_add(w->out, "   peak          %lld bytes\n", (long long)p->arena_bytes);
 }
 

@@ -36,7 +36,8 @@ static void set(json_t *object, const char *key, json_t *value)
 static json_t *tensor(const struct printer *w, hd_tensor id)
 {
     const struct hd__tensor *t = hd__tc(w->p, id);
-    json_t *object = json_object(), *dims = json_array(), *shape = json_array(), *start = json_array(), *shard = json_object();
+    json_t *object = json_object(), *dims = json_array(), *shape = json_array(), *start = json_array(),
+           *shard = json_object();
     const char *base = (const char *)w, *at = hd__address(w->p, id, w->coord, (void *)(uintptr_t)base);
     for (int32_t i = 0; i < t->ndim; i++) {
         const char *name = w->p->dims.at[t->dim[i]].name;

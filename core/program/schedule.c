@@ -1,9 +1,9 @@
 /* Buffers for all tensors, and explicit waits.
  *
- * An asynchronous instruction starts after every compute instruction listed before it and is complete at its wait.
- * So a wait goes before the first instruction that reads or writes what the operation writes, or writes what it reads;
- * for a send, which has no output, before the send that would make more than `send_depth` of its stream in flight; else
- * at the section's end. */
+ * An asynchronous instruction starts after every compute instruction listed before it and is complete at its
+ * wait. So a wait goes before the first instruction that reads or writes what the operation writes, or writes
+ * what it reads; for a send, which has no output, before the send that would make more than `send_depth` of
+ * its stream in flight; else at the section's end. */
 #include <stdlib.h>
 
 #include "core/program/ops.h"
@@ -16,8 +16,9 @@
 
 static uint8_t natural_life(const struct hd__tensor *t)
 {
-    return t->role == HD__ROLE_PARAM || t->role == HD__ROLE_FLAT || t->role == HD__ROLE_STATE ? HD__LIFE_PERSISTENT
-                                                                                              : HD__LIFE_TEMP;
+    return t->role == HD__ROLE_PARAM || t->role == HD__ROLE_FLAT || t->role == HD__ROLE_STATE
+               ? HD__LIFE_PERSISTENT
+               : HD__LIFE_TEMP;
 }
 
 static void give_buffer(struct hd_program *p, hd_tensor id)
@@ -41,8 +42,10 @@ static int32_t claim(struct hd_program *p, hd_tensor id, uint32_t section, struc
     if (b->section == NO_SECTION)
         b->section = section;
     if (b->section != section)
-        return hd_fail(err, HD_E_INTERNAL, "temporary %s is used in sections %s and %s: give it a persistent buffer, or each "
-                       "section its own tensor", b->name, p->sections.at[b->section].name, p->sections.at[section].name);
+        return hd_fail(err, HD_E_INTERNAL,
+                       "temporary %s is used in sections %s and %s: give it a persistent buffer, or each "
+                       "section its own tensor",
+                       b->name, p->sections.at[b->section].name, p->sections.at[section].name);
     return HD_OK;
 }
 
@@ -61,8 +64,8 @@ static int32_t give_buffers(struct hd_program *p, struct hd_error *err)
 }
 
 /* ---- sinking weight gradients
- * W instructions are nobody's input but the reductions': where a collective comes soon, hold them until something
- * would wait for it, and let them fill that wait. */
+ * W instructions are nobody's input but the reductions': where a collective comes soon, hold them until
+ * something would wait for it, and let them fill that wait. */
 
 #define SINK_WINDOW 32 /* instructions: how near the next collective must be to hold a W for it */
 #define SINK_LIMIT 64  /* instructions held at most: each keeps its inputs alive */
@@ -71,7 +74,8 @@ enum { MADE = 1, READ = 2, PENDING = 4 };
 
 struct sink {
     const struct hd_program *p;
-    uint8_t *state; /* by buffer: MADE, READ by what is held; PENDING: an asynchronous instruction writes it */
+    uint8_t
+        *state; /* by buffer: MADE, READ by what is held; PENDING: an asynchronous instruction writes it */
     hd__code out, held;
 };
 
@@ -115,7 +119,8 @@ static void sink_weight_gradients(struct hd_program *p, hd__code *code)
 {
     struct sink s = {.p = p, .state = hd__alloc(p->buffers.count)};
     struct hd__touch t[HD__MAX_TOUCH];
-    uint32_t *next = hd__alloc((code->count + 1) * sizeof *next); /* the next collective that something waits for */
+    uint32_t *next =
+        hd__alloc((code->count + 1) * sizeof *next); /* the next collective that something waits for */
     next[code->count] = UINT32_MAX;
     for (uint32_t n = code->count; n-- > 0;)
         next[n] = hd__is_async(&code->at[n]) && code->at[n].phase != HD__PHASE_O ? n : next[n + 1];
@@ -245,7 +250,10 @@ static void place_waits(struct waits *w, const uint32_t *position)
 
 static void with_waits(struct hd_program *p, hd__code *code, const uint32_t *position)
 {
-    struct waits w = {.p = p, .code = code, .waited = hd__alloc(code->count), .head = hd__alloc(p->buffers.count * sizeof(uint32_t))};
+    struct waits w = {.p = p,
+                      .code = code,
+                      .waited = hd__alloc(code->count),
+                      .head = hd__alloc(p->buffers.count * sizeof(uint32_t))};
     place_waits(&w, position);
     free(code->at);
     *code = w.out;

@@ -26,9 +26,12 @@ static void add_signature(struct hd__text *text, const struct hd__rank *r, uint3
     const struct hd__instr *i = r->image->code[pc].instr;
     const struct hd__tensor *t = hd__tc(p, i->n_in ? i->in[0] : i->out[0]);
     char where[160];
-    hd__text_add(text, "%s (%lld x %s%s%s%s%s", hd__do_text(r, pc, where), (long long)hd__numel(p, t), hd_dtype_name(t->dtype),
-                 i->redop == HD_MAX ? ", max" : i->redop == HD_SUM ? ", sum" : "", i->from ? ", from " : "",
-                 i->from ? p->dims.at[i->from].name : "", i->to ? ", to " : "");
+    hd__text_add(text, "%s (%lld x %s%s%s%s%s", hd__do_text(r, pc, where), (long long)hd__numel(p, t),
+                 hd_dtype_name(t->dtype),
+                 i->redop == HD_MAX   ? ", max"
+                 : i->redop == HD_SUM ? ", sum"
+                                      : "",
+                 i->from ? ", from " : "", i->from ? p->dims.at[i->from].name : "", i->to ? ", to " : "");
     hd__text_add(text, "%s)", i->to ? p->dims.at[i->to].name : "");
 }
 
@@ -93,7 +96,8 @@ static int32_t waits_for(const struct hd__machine *m, int32_t rank, uint32_t que
     const struct hd__do *d = queue == UINT32_MAX ? NULL : hd__head(&m->ranks[rank], queue);
     if (!d)
         return -1;
-    return d->kind == HD__DO_COLLECTIVE ? missing_member(m, rank, queue) : hd__peer_rank(m, rank, d->instr->peer);
+    return d->kind == HD__DO_COLLECTIVE ? missing_member(m, rank, queue)
+                                        : hd__peer_rank(m, rank, d->instr->peer);
 }
 
 static int is_stuck(const struct hd__machine *m, int32_t rank)

@@ -10,13 +10,17 @@ static struct hd__touch touch(const struct hd_program *p, hd_tensor id, int read
     const struct hd__tensor *t = hd__tc(p, id);
     int64_t size = (int64_t)hd_dtype_size(t->dtype);
     int64_t count = t->window ? hd__global_numel(p, t) : hd__numel(p, t);
-    struct hd__touch out = {.tensor = id, .buffer = t->buffer, .lo = t->offset * size, .reads = (uint8_t)reads,
+    struct hd__touch out = {.tensor = id,
+                            .buffer = t->buffer,
+                            .lo = t->offset * size,
+                            .reads = (uint8_t)reads,
                             .writes = (uint8_t)writes};
     out.hi = out.lo + count * size;
     return out;
 }
 
-uint32_t hd__touches(const struct hd_program *p, const struct hd__instr *i, struct hd__touch out[HD__MAX_TOUCH])
+uint32_t hd__touches(const struct hd_program *p, const struct hd__instr *i,
+                     struct hd__touch out[HD__MAX_TOUCH])
 {
     uint32_t n = 0;
     int reads_outputs = hd__reads_outputs(i);
@@ -24,7 +28,8 @@ uint32_t hd__touches(const struct hd_program *p, const struct hd__instr *i, stru
         return 0;
     if (i->op == HD_OP_RELEASE) {
         uint32_t buffer = hd__tc(p, i->in[0])->buffer;
-        out[0] = (struct hd__touch){.tensor = i->in[0], .buffer = buffer, .hi = p->buffers.at[buffer].bytes, .writes = 1};
+        out[0] = (struct hd__touch){
+            .tensor = i->in[0], .buffer = buffer, .hi = p->buffers.at[buffer].bytes, .writes = 1};
         return 1;
     }
     for (uint32_t k = 0; k < i->n_in; k++)
@@ -62,7 +67,8 @@ uint32_t hd__lives_on(const struct hd_program *p, const hd__code *code, const ui
     return hd__touches(p, i, out);
 }
 
-const char *hd__instr_text(const struct hd_program *p, const struct hd__code_section *s, uint32_t n, char out[160])
+const char *hd__instr_text(const struct hd_program *p, const struct hd__code_section *s, uint32_t n,
+                           char out[160])
 {
     const struct hd__instr *i = &s->code.at[n], *on = i;
     char axes[64] = "";
@@ -75,7 +81,8 @@ const char *hd__instr_text(const struct hd_program *p, const struct hd__code_sec
     if (hd__is_collective(on->op))
         hd__axes_text(on->axes, axes);
     snprintf(out, 160, "%s #%u %s%s%s%s%s%s%s", s->name, n, wait ? "wait " : "",
-             wait && on == i ? "for what is not here" : hd__op(on->op)->name, *axes ? "(" : "", axes, *axes ? ")" : "",
-             hd__instr_tensor(on) ? " " : "", hd__instr_tensor(on) ? hd__tc(p, hd__instr_tensor(on))->name : "");
+             wait && on == i ? "for what is not here" : hd__op(on->op)->name, *axes ? "(" : "", axes,
+             *axes ? ")" : "", hd__instr_tensor(on) ? " " : "",
+             hd__instr_tensor(on) ? hd__tc(p, hd__instr_tensor(on))->name : "");
     return out;
 }

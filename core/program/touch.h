@@ -4,8 +4,8 @@
 
 #include "core/program/program.h"
 
-/* Bytes [lo, hi) of a buffer. A window lies somewhere inside its view, so it counts as all of it; a release as a
- * write of the whole buffer. */
+/* Bytes [lo, hi) of a buffer. A window lies somewhere inside its view, so it counts as all of it; a release
+ * as a write of the whole buffer. */
 struct hd__touch {
     hd_tensor tensor;
     uint32_t buffer;
@@ -18,7 +18,8 @@ struct hd__touch {
 #define HD__MAX_TOUCH (HD_MAX_IN + HD_MAX_OUT)
 
 /* Inputs first, then outputs. Returns how many; none for a wait. */
-uint32_t hd__touches(const struct hd_program *p, const struct hd__instr *i, struct hd__touch out[HD__MAX_TOUCH]);
+uint32_t hd__touches(const struct hd_program *p, const struct hd__instr *i,
+                     struct hd__touch out[HD__MAX_TOUCH]);
 
 /* Outputs that are read as well: added to, or updated in place. */
 int hd__reads_outputs(const struct hd__instr *i);
@@ -38,7 +39,8 @@ uint32_t hd__lives_on(const struct hd_program *p, const hd__code *code, const ui
                       struct hd__touch out[HD__MAX_TOUCH]);
 
 /* "micro #118 all_gather p.L0": how messages name instruction n of a section. Returns out. */
-const char *hd__instr_text(const struct hd_program *p, const struct hd__code_section *s, uint32_t n, char out[160]);
+const char *hd__instr_text(const struct hd_program *p, const struct hd__code_section *s, uint32_t n,
+                           char out[160]);
 
 /* The first output, else the first input; 0 for a wait. */
 static inline hd_tensor hd__instr_tensor(const struct hd__instr *i)

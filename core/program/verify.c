@@ -1,5 +1,5 @@
-/* What a step program must satisfy within one rank: operands that fit their op, definitions, releases, waits, and
- * obligations (owed.c), and the memory plan (overlap.c). Across ranks: machine.c. */
+/* What a step program must satisfy within one rank: operands that fit their op, definitions, releases, waits,
+ * and obligations (owed.c), and the memory plan (overlap.c). Across ranks: machine.c. */
 #include "core/program/verify.h"
 
 #include <stdlib.h>
@@ -15,7 +15,8 @@ void hd__fault(struct hd__faults *f, const char *format, ...)
     va_start(args, format);
     vsnprintf(what, sizeof what, format, args);
     va_end(args);
-    hd__text_add(&f->text, "%s%s: %s", f->text.length ? "\n" : "", hd__instr_text(f->p, f->section, f->n, where), what);
+    hd__text_add(&f->text, "%s%s: %s", f->text.length ? "\n" : "",
+                 hd__instr_text(f->p, f->section, f->n, where), what);
 }
 
 struct flight {
@@ -52,8 +53,8 @@ static int arity_fits(const struct walk *w, const struct hd__instr *i)
     const struct hd__op *row = hd__op(i->op);
     if (!row->name)
         return 0;
-    if ((row->n_in >= 0 && i->n_in != row->n_in) || (row->n_out >= 0 && i->n_out != row->n_out) || i->n_in > HD_MAX_IN ||
-        i->n_out > HD_MAX_OUT)
+    if ((row->n_in >= 0 && i->n_in != row->n_in) || (row->n_out >= 0 && i->n_out != row->n_out) ||
+        i->n_in > HD_MAX_IN || i->n_out > HD_MAX_OUT)
         return 0;
     for (uint32_t k = 0; k < (uint32_t)i->n_in + i->n_out; k++) {
         hd_tensor t = k < i->n_in ? i->in[k] : i->out[k - i->n_in];
@@ -68,8 +69,8 @@ static int operands_exist(struct walk *w, const struct hd__instr *i)
     struct hd__touch t[HD__MAX_TOUCH];
     uint8_t class = hd__op(i->op)->class;
     if (!arity_fits(w, i)) {
-        hd__fault(&w->faults, "op %u with %u inputs and %u outputs does not fit its row of the table of ops", i->op, i->n_in,
-                  i->n_out);
+        hd__fault(&w->faults, "op %u with %u inputs and %u outputs does not fit its row of the table of ops",
+                  i->op, i->n_in, i->n_out);
         return 0;
     }
     if ((class == HD__CLASS_COLLECTIVE || class == HD__CLASS_P2P) != hd__is_async(i)) {
@@ -84,8 +85,9 @@ static int operands_exist(struct walk *w, const struct hd__instr *i)
             return 0;
         }
         if (t[k].lo < 0 || t[k].hi > bytes)
-            hd__fault(&w->faults, "%s is bytes [%lld, %lld) of buffer %s, which has %lld", name_of(w, t[k].tensor),
-                      (long long)t[k].lo, (long long)t[k].hi, w->p->buffers.at[t[k].buffer].name, (long long)bytes);
+            hd__fault(&w->faults, "%s is bytes [%lld, %lld) of buffer %s, which has %lld",
+                      name_of(w, t[k].tensor), (long long)t[k].lo, (long long)t[k].hi,
+                      w->p->buffers.at[t[k].buffer].name, (long long)bytes);
     }
     return 1;
 }
@@ -139,8 +141,8 @@ static void check_flight(struct walk *w, const struct hd__touch *t)
             continue;
         }
         if (hd__touch_conflict(&x->touch, t)) {
-            hd__fault(&w->faults, "touches %s, which %s has in flight: a wait is missing", name_of(w, t->tensor),
-                      hd__instr_text(w->p, w->faults.section, x->instr, on));
+            hd__fault(&w->faults, "touches %s, which %s has in flight: a wait is missing",
+                      name_of(w, t->tensor), hd__instr_text(w->p, w->faults.section, x->instr, on));
             w->state[x->instr] = BLAMED;
             return;
         }
@@ -186,8 +188,8 @@ static void check_instr(struct walk *w, const struct hd__instr *i)
     if (!operands_exist(w, i))
         return;
     if (!sizes_fit(w, i))
-        hd__fault(&w->faults, "%s does not have the size that %s from %s has", name_of(w, i->out[0]), hd__op(i->op)->name,
-                  name_of(w, i->in[0]));
+        hd__fault(&w->faults, "%s does not have the size that %s from %s has", name_of(w, i->out[0]),
+                  hd__op(i->op)->name, name_of(w, i->in[0]));
     n = hd__touches(w->p, i, t);
     for (uint32_t k = 0; k < n; k++) {
         if (t[k].reads || i->op == HD_OP_RELEASE)
@@ -223,7 +225,8 @@ static void check_sections(struct walk *w)
     for (uint32_t s = 0; s < p->sections.count; s++) {
         uint32_t before = w->faults.count;
         check_section(w, &p->sections.at[s]);
-        if (p->sections.at[s].repeat > 1 && w->faults.count == before) /* what one round leaves behind meets the next */
+        if (p->sections.at[s].repeat > 1 &&
+            w->faults.count == before) /* what one round leaves behind meets the next */
             check_section(w, &p->sections.at[s]);
         if (p->arena_bytes && w->faults.count == before)
             hd__check_overlap(&w->faults, &p->sections.at[s], w->position);
@@ -234,8 +237,12 @@ int32_t hd__verify(struct hd_program *p, struct hd_error *err)
 {
     int32_t code = HD_OK;
     uint32_t *position = hd__positions(p);
-    struct walk w = {.p = p, .faults.p = p, .position = position, .buffer = hd__alloc(p->buffers.count),
-                     .taken = hd__alloc(p->tensors.count), .head = hd__alloc(p->buffers.count * sizeof(uint32_t)),
+    struct walk w = {.p = p,
+                     .faults.p = p,
+                     .position = position,
+                     .buffer = hd__alloc(p->buffers.count),
+                     .taken = hd__alloc(p->tensors.count),
+                     .head = hd__alloc(p->buffers.count * sizeof(uint32_t)),
                      .owed = hd__owed_new(p)};
     check_sections(&w);
     if (w.faults.count > MAX_FAULTS)

@@ -17,13 +17,15 @@ struct hd__faults {
 void hd__fault(struct hd__faults *f, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
 /* overlap.c: no two temporaries of a section that are alive at once share memory. */
-void hd__check_overlap(struct hd__faults *f, const struct hd__code_section *section, const uint32_t *position);
+void hd__check_overlap(struct hd__faults *f, const struct hd__code_section *section,
+                       const uint32_t *position);
 
 /* owed.c: every gradient buffer holds, for each range, sums that are still owed over some axes. */
 struct hd__owed;
 struct hd__owed *hd__owed_new(const struct hd_program *p);
 void hd__owed_free(struct hd__owed *o);
-/* What instruction f->n does to them; reports what is summed twice, mixed, or missing when the optimizer reads. */
+/* What instruction f->n does to them; reports what is summed twice, mixed, or missing when the optimizer
+ * reads. */
 void hd__owed_step(struct hd__owed *o, struct hd__faults *f, const struct hd__instr *i);
 
 #endif

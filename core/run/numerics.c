@@ -18,7 +18,8 @@ struct side { /* one of the two runs */
 
 /* ---- what the machine calls */
 
-static int32_t prepare(void *user, int32_t rank, const struct hd_instr_desc *desc, void **kernel, struct hd_error *err)
+static int32_t prepare(void *user, int32_t rank, const struct hd_instr_desc *desc, void **kernel,
+                       struct hd_error *err)
 {
     struct side *s = user;
     struct hd_kernel *made;
@@ -43,9 +44,10 @@ static void release(void *user, int32_t rank, void *kernel)
     s->ops->release(s->device, kernel);
 }
 
-/* Rows of micro-batch m are rows [m b, (m + 1) b) of the batch; b is the extent of dim b: over all data ranks. */
-static int32_t feed(void *user, int32_t rank, const struct hd__instr *i, int32_t micro, const struct hd_operand *out,
-                    struct hd_error *err)
+/* Rows of micro-batch m are rows [m b, (m + 1) b) of the batch; b is the extent of dim b: over all data
+ * ranks. */
+static int32_t feed(void *user, int32_t rank, const struct hd__instr *i, int32_t micro,
+                    const struct hd_operand *out, struct hd_error *err)
 {
     struct side *s = user;
     const struct hd_program *p = hd__program_of(s->compiled, rank);
@@ -67,7 +69,8 @@ static int32_t open_device(struct side *s, struct hd_error *err)
 {
     struct hd__chosen chosen;
     struct hd_device_place place = {.struct_size = sizeof place, .local_ranks = 1, .threads = 1};
-    int32_t rc = hd__choose(s->compiled->job, s->compiled->plugins, HD_KIND_DEVICE, s->compiled->job->device, &chosen, err);
+    int32_t rc = hd__choose(s->compiled->job, s->compiled->plugins, HD_KIND_DEVICE, s->compiled->job->device,
+                            &chosen, err);
     if (rc)
         return rc;
     s->ops = &chosen.component->ops.device;
@@ -98,7 +101,8 @@ static int32_t open_side(struct side *s, struct hd__compiled *compiled, uint64_t
     s->compiled = compiled;
     for (int32_t r = 0; r < compiled->mesh.ranks; r++)
         programs[r] = hd__program_of(compiled, r);
-    s->machine = hd__machine_create(&compiled->mesh, programs, &(struct hd__machine_options){.kernels = &kernels, .seed = seed});
+    s->machine = hd__machine_create(&compiled->mesh, programs,
+                                    &(struct hd__machine_options){.kernels = &kernels, .seed = seed});
     free(programs);
     rc = open_device(s, err);
     for (int32_t r = 0; r < compiled->mesh.ranks && !rc; r++)
@@ -146,14 +150,16 @@ static void compare(struct comparison *c, double is, double expected, const char
     if (*c->largest <= c->result->worst)
         return;
     c->result->worst = *c->largest;
-    snprintf(c->result->where, sizeof c->result->where, "step %d, rank %d, %s%s", c->step, c->rank, c->what, name);
+    snprintf(c->result->where, sizeof c->result->where, "step %d, rank %d, %s%s", c->step, c->rank, c->what,
+             name);
 }
 
 static int32_t compare_piece(void *user, const struct hd__piece *piece)
 {
     struct comparison *c = user;
     for (int64_t n = 0; n < piece->count; n++)
-        compare(c, c->data[piece->offset + n], c->expected[piece->param][piece->first + n], c->p->params.at[piece->param].desc.name);
+        compare(c, c->data[piece->offset + n], c->expected[piece->param][piece->first + n],
+                c->p->params.at[piece->param].desc.name);
     return HD_OK;
 }
 
@@ -165,7 +171,8 @@ struct collection {
 static int32_t collect_piece(void *user, const struct hd__piece *piece)
 {
     struct collection *c = user;
-    memcpy(c->global[piece->param] + piece->first, c->data + piece->offset, (size_t)piece->count * sizeof(double));
+    memcpy(c->global[piece->param] + piece->first, c->data + piece->offset,
+           (size_t)piece->count * sizeof(double));
     return HD_OK;
 }
 
@@ -189,8 +196,8 @@ static double scalar(struct side *s, int32_t rank, hd_tensor t)
     return *(const double *)hd__machine_data(s->machine, rank, t);
 }
 
-static int32_t compare_rank(struct side *one, struct side *many, int32_t rank, int32_t step, double **global[2],
-                            struct hd__numerics *result)
+static int32_t compare_rank(struct side *one, struct side *many, int32_t rank, int32_t step,
+                            double **global[2], struct hd__numerics *result)
 {
     const struct hd_program *p = hd__program_of(many->compiled, rank), *q = hd__program_of(one->compiled, 0);
     struct comparison c = {.result = result, .p = p, .step = step, .rank = rank};
@@ -209,7 +216,8 @@ static int32_t compare_rank(struct side *one, struct side *many, int32_t rank, i
     return HD_OK;
 }
 
-static int32_t compare_step(struct side *one, struct side *many, int32_t step, double **global[2], struct hd__numerics *result)
+static int32_t compare_step(struct side *one, struct side *many, int32_t step, double **global[2],
+                            struct hd__numerics *result)
 {
     for (int gradient = 0; gradient < 2; gradient++) {
         struct collection c = {.global = global[gradient]};
@@ -232,7 +240,8 @@ static double **global_arrays(const struct hd_program *p)
 {
     double **arrays = hd__alloc(p->params.count * sizeof *arrays);
     for (uint32_t k = 0; k < p->params.count; k++)
-        arrays[k] = hd__alloc((size_t)hd__global_numel(p, hd__tc(p, p->params.at[k].tensor)) * sizeof **arrays);
+        arrays[k] =
+            hd__alloc((size_t)hd__global_numel(p, hd__tc(p, p->params.at[k].tensor)) * sizeof **arrays);
     return arrays;
 }
 
@@ -243,8 +252,8 @@ static void free_arrays(const struct hd_program *p, double **arrays)
     free(arrays);
 }
 
-static int32_t run_steps(struct side *one, struct side *many, int32_t steps, uint64_t seed, struct hd__numerics *result,
-                         struct hd_error *err)
+static int32_t run_steps(struct side *one, struct side *many, int32_t steps, uint64_t seed,
+                         struct hd__numerics *result, struct hd_error *err)
 {
     const struct hd_program *p = one->compiled->stage[0];
     double **global[2] = {global_arrays(p), global_arrays(p)};
@@ -262,12 +271,14 @@ static int32_t run_steps(struct side *one, struct side *many, int32_t steps, uin
     return rc;
 }
 
-static int32_t same_parameters(const struct hd__compiled *one, const struct hd__compiled *many, struct hd_error *err)
+static int32_t same_parameters(const struct hd__compiled *one, const struct hd__compiled *many,
+                               struct hd_error *err)
 {
     const struct hd_program *p = one->stage[0], *q = many->stage[0];
     if (one->mesh.ranks != 1 || p->params.count != q->params.count || p->precision.compute != HD_F64 ||
         q->precision.compute != HD_F64)
-        return hd_fail(err, HD_E_INVALID, "the numbers of a job are compared in fp64 with those of the same model on one rank");
+        return hd_fail(err, HD_E_INVALID,
+                       "the numbers of a job are compared in fp64 with those of the same model on one rank");
     return HD_OK;
 }
 
@@ -279,8 +290,8 @@ int32_t hd__numerics(struct hd__compiled *one, struct hd__compiled *many, int32_
     *result = (struct hd__numerics){.ranks = many->mesh.ranks, .steps = steps, .memory_ratio = 1};
     for (int32_t s = 0; s < many->n_stages; s++)
         if (many->stage[s]->temp_bound)
-            result->memory_ratio = HD__MAX(result->memory_ratio,
-                                           (double)many->stage[s]->temp_bytes / (double)many->stage[s]->temp_bound);
+            result->memory_ratio = HD__MAX(result->memory_ratio, (double)many->stage[s]->temp_bytes /
+                                                                     (double)many->stage[s]->temp_bound);
     if (!rc)
         rc = open_side(&a, one, seed, err);
     if (!rc)
@@ -294,17 +305,19 @@ int32_t hd__numerics(struct hd__compiled *one, struct hd__compiled *many, int32_
 
 /* ---- from a job file */
 
-typedef int32_t loader(const char *from, const char *const *overrides, size_t n, struct hd__job **job, struct hd_error *err);
+typedef int32_t loader(const char *from, const char *const *overrides, size_t n, struct hd__job **job,
+                       struct hd_error *err);
 
-static int32_t load_text(const char *text, const char *const *overrides, size_t n, struct hd__job **job, struct hd_error *err)
+static int32_t load_text(const char *text, const char *const *overrides, size_t n, struct hd__job **job,
+                         struct hd_error *err)
 {
     return hd__job_parse("job", text, strlen(text), overrides, n, job, err);
 }
 
 /* Loads and compiles with more overrides behind those of the user. */
-static int32_t compile_with(loader *load, const char *from, const char *const *overrides, size_t n, const char *const *more,
-                            size_t n_more, struct hd__plugins *plugins, struct hd__job **job, struct hd__compiled **compiled,
-                            struct hd_error *err)
+static int32_t compile_with(loader *load, const char *from, const char *const *overrides, size_t n,
+                            const char *const *more, size_t n_more, struct hd__plugins *plugins,
+                            struct hd__job **job, struct hd__compiled **compiled, struct hd_error *err)
 {
     const char **all = hd__alloc((n + n_more) * sizeof *all);
     int32_t rc;
@@ -318,12 +331,21 @@ static int32_t compile_with(loader *load, const char *from, const char *const *o
     return rc ? rc : hd__compile(*job, plugins, compiled, err);
 }
 
-static int32_t numerics_from(loader *load, const char *from, const char *const *overrides, size_t n, struct hd__plugins *plugins,
-                             int32_t steps, uint64_t seed, struct hd__numerics *result, struct hd_error *err)
+static int32_t numerics_from(loader *load, const char *from, const char *const *overrides, size_t n,
+                             struct hd__plugins *plugins, int32_t steps, uint64_t seed,
+                             struct hd__numerics *result, struct hd_error *err)
 {
     char micro_batch[48];
-    const char *const more[] = {"precision.compute=fp64", "device.kernels=reference", "device.threads=1",
-                                "mesh.pp=1", "mesh.dp=1", "mesh.cp=1", "mesh.ep=1", "mesh.tp=1", "launch.ranks=1", micro_batch};
+    const char *const more[] = {"precision.compute=fp64",
+                                "device.kernels=reference",
+                                "device.threads=1",
+                                "mesh.pp=1",
+                                "mesh.dp=1",
+                                "mesh.cp=1",
+                                "mesh.ep=1",
+                                "mesh.tp=1",
+                                "launch.ranks=1",
+                                micro_batch};
     struct hd__job *jobs[2] = {NULL, NULL};
     struct hd__compiled *one = NULL, *many = NULL;
     int32_t rc = compile_with(load, from, overrides, n, more, 3, plugins, &jobs[0], &many, err);
@@ -340,14 +362,16 @@ static int32_t numerics_from(loader *load, const char *from, const char *const *
     return rc;
 }
 
-int32_t hd__numerics_file(const char *file, const char *const *overrides, size_t n, struct hd__plugins *plugins, int32_t steps,
-                          uint64_t seed, struct hd__numerics *result, struct hd_error *err)
+int32_t hd__numerics_file(const char *file, const char *const *overrides, size_t n,
+                          struct hd__plugins *plugins, int32_t steps, uint64_t seed,
+                          struct hd__numerics *result, struct hd_error *err)
 {
     return numerics_from(hd__job_load, file, overrides, n, plugins, steps, seed, result, err);
 }
 
-int32_t hd__numerics_text(const char *text, const char *const *overrides, size_t n, struct hd__plugins *plugins, int32_t steps,
-                          uint64_t seed, struct hd__numerics *result, struct hd_error *err)
+int32_t hd__numerics_text(const char *text, const char *const *overrides, size_t n,
+                          struct hd__plugins *plugins, int32_t steps, uint64_t seed,
+                          struct hd__numerics *result, struct hd_error *err)
 {
     return numerics_from(load_text, text, overrides, n, plugins, steps, seed, result, err);
 }

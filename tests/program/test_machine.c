@@ -1,5 +1,5 @@
-/* The token machine: correct programs finish, faults of one rank are named with rank, instruction and partner, numbers
- * do not depend on the order of events, and times are what they must be. */
+/* The token machine: correct programs finish, faults of one rank are named with rank, instruction and
+ * partner, numbers do not depend on the order of events, and times are what they must be. */
 #include <check.h>
 #include <math.h>
 #include <stdlib.h>
@@ -17,7 +17,8 @@ static void set_up(void)
     err = (struct hd_error)HD_ERROR_INIT;
 }
 
-/* All ranks run `p`, but `rank` runs `odd`, and every rank of pipeline stage 1 runs `second`, where these are given. */
+/* All ranks run `p`, but `rank` runs `odd`, and every rank of pipeline stage 1 runs `second`, where these are
+ * given. */
 static struct hd__machine *machine(const struct hd_program *p, const struct hd_program *second, int32_t rank,
                                    const struct hd_program *odd, const struct hd__machine_options *options)
 {
@@ -45,8 +46,8 @@ static void assert_says(const char *part)
 }
 
 /* Rank `rank` runs `odd`: the report has all of these. */
-static void assert_broken(struct hd_program *p, struct hd_program *second, int32_t rank, struct hd_program *odd,
-                          const char *const *parts)
+static void assert_broken(struct hd_program *p, struct hd_program *second, int32_t rank,
+                          struct hd_program *odd, const char *const *parts)
 {
     struct hd__machine *m = machine(p, second, rank, odd, NULL);
     ck_assert_int_eq(hd__machine_run(m, NULL, 1, &err), HD_E_MISMATCH);
@@ -76,7 +77,8 @@ START_TEST(a_rank_lacks_a_collective)
     struct hd_program *odd = tiny_step(2, 2, 1);
     tiny_drop(odd, MICRO_LAST, tiny_find(odd, MICRO_LAST, HD_OP_REDUCE_SCATTER, NULL, 0));
     assert_broken(tiny_step(2, 2, 1), NULL, 1, odd,
-                  SAYS("mismatch: rank ", "issues ", "rank 1", "update #1 all_gather(dp_shard) P (16 x fp32, from #f)",
+                  SAYS("mismatch: rank ", "issues ", "rank 1",
+                       "update #1 all_gather(dp_shard) P (16 x fp32, from #f)",
                        "micro_last #7 reduce_scatter(dp_shard) GS (32 x fp32, sum, to #f)"));
 }
 END_TEST
@@ -85,10 +87,11 @@ START_TEST(a_rank_lacks_the_last_collective)
 {
     struct hd_program *odd = tiny_step(2, 1, 0);
     tiny_drop(odd, MICRO_LAST, tiny_find(odd, MICRO_LAST, HD_OP_ALL_REDUCE, "G", 0));
-    assert_broken(tiny_step(2, 1, 0), NULL, 1, odd,
-                  SAYS("stuck: 1 of 2 ranks cannot go on",
-                       "rank 0 at micro_last #6 wait all_reduce(dp_shard) G; first in that stream: micro_last #5 "
-                       "all_reduce(dp_shard) G, which rank 1 has not reached"));
+    assert_broken(
+        tiny_step(2, 1, 0), NULL, 1, odd,
+        SAYS("stuck: 1 of 2 ranks cannot go on",
+             "rank 0 at micro_last #6 wait all_reduce(dp_shard) G; first in that stream: micro_last #5 "
+             "all_reduce(dp_shard) G, which rank 1 has not reached"));
 }
 END_TEST
 
@@ -103,7 +106,9 @@ START_TEST(a_rank_swaps_two_collectives)
         tiny_collective(p[k], 0, HD_OP_ALL_REDUCE, HD_AXIS_DP_SHARD, k ? a : b, k ? a : b);
         tiny_finish(p[k]);
     }
-    assert_broken(p[0], NULL, 2, p[1], SAYS("mismatch: ", "rank 2", "all_reduce(dp_shard) b (16 x fp32, sum)", "all_reduce(dp_shard) a"));
+    assert_broken(
+        p[0], NULL, 2, p[1],
+        SAYS("mismatch: ", "rank 2", "all_reduce(dp_shard) b (16 x fp32, sum)", "all_reduce(dp_shard) a"));
 }
 END_TEST
 
@@ -111,7 +116,8 @@ START_TEST(a_rank_disagrees_about_size_or_operation)
 {
     for (uint32_t fault = 0; fault < 3; fault++) {
         struct hd_program *odd = tiny_step(2, 1, 0);
-        struct hd__instr *i = &odd->sections.at[MICRO_LAST].code.at[tiny_find(odd, MICRO_LAST, HD_OP_ALL_REDUCE, "G", 0)];
+        struct hd__instr *i =
+            &odd->sections.at[MICRO_LAST].code.at[tiny_find(odd, MICRO_LAST, HD_OP_ALL_REDUCE, "G", 0)];
         if (fault == 0)
             hd__t(odd, i->in[0])->dim[0] = hd__dim_new(odd, "#f", 24);
         else if (fault == 1)
@@ -130,7 +136,8 @@ START_TEST(a_cyclic_wait)
     for (uint32_t k = 0; k < 2; k++) { /* two streams, waited for in opposite order */
         p[k] = tiny_program(1, 2, 2, 0);
         tiny_section(p[k], "micro", 1);
-        hd_tensor a = tiny_state(p[k], "a", 16), b = tiny_state(p[k], "b", 16), c = tiny_vector(p[k], "c", 16);
+        hd_tensor a = tiny_state(p[k], "a", 16), b = tiny_state(p[k], "b", 16),
+                  c = tiny_vector(p[k], "c", 16);
         for (uint32_t n = 0; n < 2; n++) {
             hd_tensor t = n == k ? a : b;
             tiny_collective(p[k], 0, HD_OP_ALL_REDUCE, n == k ? HD_AXIS_DP_SHARD : HD_AXIS_TP, t, t);
@@ -143,8 +150,10 @@ START_TEST(a_cyclic_wait)
     struct hd__machine *m = hd__machine_create(&p[0]->mesh, programs, NULL);
     ck_assert_int_eq(hd__machine_run(m, NULL, 1, &err), HD_E_MISMATCH);
     assert_says("stuck: 4 of 4 ranks cannot go on");
-    assert_says("cycle: rank 0 waits for rank 2 (micro #0 all_reduce(dp_shard) a), rank 2 waits for rank 3 (micro #0 all_reduce(tp) b),"
-                " rank 3 waits for rank 1 (micro #0 all_reduce(dp_shard) a), rank 1 waits for rank 0 (micro #0 all_reduce(tp) b)");
+    assert_says("cycle: rank 0 waits for rank 2 (micro #0 all_reduce(dp_shard) a), rank 2 waits for rank 3 "
+                "(micro #0 all_reduce(tp) b),"
+                " rank 3 waits for rank 1 (micro #0 all_reduce(dp_shard) a), rank 1 waits for rank 0 (micro "
+                "#0 all_reduce(tp) b)");
     hd__machine_destroy(m);
     hd__program_free(p[0]);
     hd__program_free(p[1]);
@@ -159,7 +168,8 @@ START_TEST(a_wait_for_nothing)
     wait.wait = odd->next_id + 10;
     tiny_insert(odd, MICRO_LAST, 0, wait);
     assert_broken(tiny_step(2, 1, 0), NULL, 1, odd,
-                  SAYS("rank 1 at micro_last #0 wait for what is not here, which was never started", "which rank 1 has not reached"));
+                  SAYS("rank 1 at micro_last #0 wait for what is not here, which was never started",
+                       "which rank 1 has not reached"));
 }
 END_TEST
 
@@ -197,9 +207,12 @@ END_TEST
 
 START_TEST(synchronous_sends_that_cross_are_stuck)
 {
-    assert_broken(exchange(0, 1, 1), exchange(1, 1, 1), 0, NULL,
-                  SAYS("stuck: 2 of 2", "rank 0 at step #1 wait send out; first in that stream: step #0 send out, which rank 1 has "
-                                        "not answered", "cycle: rank 0 waits for rank 1 (step #0 send out), rank 1 waits for rank 0"));
+    assert_broken(
+        exchange(0, 1, 1), exchange(1, 1, 1), 0, NULL,
+        SAYS("stuck: 2 of 2",
+             "rank 0 at step #1 wait send out; first in that stream: step #0 send out, which rank 1 has "
+             "not answered",
+             "cycle: rank 0 waits for rank 1 (step #0 send out), rank 1 waits for rank 0"));
 }
 END_TEST
 
@@ -217,7 +230,8 @@ START_TEST(a_message_of_another_size)
     hd_tensor in = b->sections.at[0].code.at[at].out[0];
     hd__t(b, in)->dim[0] = hd__dim_new(b, "#n", 8);
     assert_broken(exchange(0, 0, 1), b, 0, NULL,
-                  SAYS("mismatch: rank 0 sends step #1 send out (16 x fp32), rank 1 receives step #0 recv in (8 x fp32)"));
+                  SAYS("mismatch: rank 0 sends step #1 send out (16 x fp32), rank 1 receives step #0 recv in "
+                       "(8 x fp32)"));
 }
 END_TEST
 
@@ -230,12 +244,14 @@ struct op_kernel {
     int64_t n;
 };
 
-static int32_t prepare(void *user, int32_t rank, const struct hd_instr_desc *desc, void **kernel, struct hd_error *e)
+static int32_t prepare(void *user, int32_t rank, const struct hd_instr_desc *desc, void **kernel,
+                       struct hd_error *e)
 {
     struct op_kernel *k = hd__alloc(sizeof *k);
     (void)user;
     (void)e;
-    *k = (struct op_kernel){desc->op, rank, desc->n_in ? desc->in[0].data : NULL, desc->out[0].data, hd_operand_count(&desc->out[0])};
+    *k = (struct op_kernel){desc->op, rank, desc->n_in ? desc->in[0].data : NULL, desc->out[0].data,
+                            hd_operand_count(&desc->out[0])};
     *kernel = k;
     return HD_OK;
 }
@@ -282,13 +298,15 @@ static void run_emulated(struct hd__machine *m, const struct hd_program *p)
     ck_assert_msg(hd__machine_run(m, NULL, 1, &err) == HD_OK, "%s", err.message);
 }
 
-/* 4 data ranks x 2 tp: every gradient is 1 + rank, three micro-batches. w is summed over dp, n over dp and tp. */
+/* 4 data ranks x 2 tp: every gradient is 1 + rank, three micro-batches. w is summed over dp, n over dp and
+ * tp. */
 START_TEST(sums_are_right_whatever_the_order)
 {
     for (int32_t stage = 0; stage < 3; stage++)
         for (uint64_t seed = 0; seed < 20; seed++) {
             struct hd_program *p = tiny_step(4, 2, stage);
-            struct hd__machine *m = machine(p, NULL, 0, NULL, &(struct hd__machine_options){.kernels = &kernels, .seed = seed});
+            struct hd__machine *m =
+                machine(p, NULL, 0, NULL, &(struct hd__machine_options){.kernels = &kernels, .seed = seed});
             run_emulated(m, p);
             for (int32_t r = 0; r < 8; r++) {
                 const float *w = hd__machine_data(m, r, p->flats.at[0].whole);
@@ -311,7 +329,8 @@ START_TEST(a_missing_wait_shows_as_nan)
     tiny_drop(p, MICRO_LAST, at);
     tiny_insert(p, MICRO_LAST, p->sections.at[MICRO_LAST].code.count, wait);
     for (uint64_t seed = 0; seed < 20; seed++) {
-        struct hd__machine *m = machine(p, NULL, 0, NULL, &(struct hd__machine_options){.kernels = &kernels, .seed = seed});
+        struct hd__machine *m =
+            machine(p, NULL, 0, NULL, &(struct hd__machine_options){.kernels = &kernels, .seed = seed});
         run_emulated(m, p);
         seen += isnan(*(float *)hd__machine_data(m, 0, p->flats.at[0].whole)) != 0;
         hd__machine_destroy(m);
@@ -326,7 +345,8 @@ START_TEST(collectives_move_the_right_pieces)
 {
     struct hd_program *p = tiny_program(1, 1, 2, 0);
     uint16_t rows = hd__dim_new(p, "r", 4), columns = hd__dim_new(p, "c", 6);
-    struct hd__tensor t = {.ndim = 2, .dtype = HD_F32, .role = HD__ROLE_STATE, .dim = {rows, columns}, .place.redop = HD_SUM};
+    struct hd__tensor t = {
+        .ndim = 2, .dtype = HD_F32, .role = HD__ROLE_STATE, .dim = {rows, columns}, .place.redop = HD_SUM};
     hd_tensor by_row, by_column, all, sum;
     tiny_section(p, "update", 1);
     t.name = "all";
@@ -351,7 +371,8 @@ START_TEST(collectives_move_the_right_pieces)
     i = tiny_collective(p, 0, HD_OP_REDUCE_SCATTER, HD_AXIS_TP, sum, part);
     i->to = rows;
     tiny_finish(p);
-    struct hd__machine *m = machine(p, NULL, 0, NULL, &(struct hd__machine_options){.kernels = &kernels, .seed = 3});
+    struct hd__machine *m =
+        machine(p, NULL, 0, NULL, &(struct hd__machine_options){.kernels = &kernels, .seed = 3});
     for (int32_t r = 0; r < 2; r++)
         for (uint32_t n = 0; n < 12; n++) /* element (row, column) of the whole is 10 row + column */
             ((float *)hd__machine_data(m, r, by_column))[n] = (float)(10 * (n / 3) + n % 3 + 3 * (uint32_t)r);
@@ -384,13 +405,16 @@ static double one_second(void *user, const struct hd_program *p, const struct hd
 START_TEST(communication_hides_behind_what_does_not_need_it)
 {
     struct hd_program *p = tiny_program(1, 1, 2, 0);
-    hd_tensor x = tiny_state(p, "x", 1000), y = tiny_vector(p, "y", 1000), a = tiny_state(p, "a", 16), b = tiny_state(p, "b", 16);
+    hd_tensor x = tiny_state(p, "x", 1000), y = tiny_vector(p, "y", 1000), a = tiny_state(p, "a", 16),
+              b = tiny_state(p, "b", 16);
     tiny_section(p, "micro", 2);
-    tiny_collective(p, 0, HD_OP_ALL_REDUCE, HD_AXIS_TP, x, y); /* 4,000 bytes at 1,000 a second, 0.5 s latency */
+    tiny_collective(p, 0, HD_OP_ALL_REDUCE, HD_AXIS_TP, x,
+                    y); /* 4,000 bytes at 1,000 a second, 0.5 s latency */
     tiny_op(p, 0, HD_OP_GELU, T(a), T(b));
     tiny_op(p, 0, HD_OP_GELU, T(y), T(x));
     tiny_finish(p);
-    struct hd__machine_costs costs = {.seconds = one_second, .latency[HD_AXIS_TP] = 0.5, .bandwidth[HD_AXIS_TP] = 1000};
+    struct hd__machine_costs costs = {
+        .seconds = one_second, .latency[HD_AXIS_TP] = 0.5, .bandwidth[HD_AXIS_TP] = 1000};
     struct hd__machine *m = machine(p, NULL, 0, NULL, &(struct hd__machine_options){.costs = &costs});
     ck_assert_msg(hd__machine_run(m, NULL, 1, &err) == HD_OK, "%s", err.message);
     ck_assert_double_eq_tol(hd__machine_stats(m).seconds, 2 * (4.5 + 1), 1e-12); /* 1 s of it is hidden */
@@ -421,7 +445,8 @@ START_TEST(a_thousand_ranks)
     struct hd__machine *m = machine(p, NULL, 0, NULL, NULL);
     ck_assert_msg(hd__machine_run(m, NULL, 1, &err) == HD_OK, "%s", err.message);
     ck_assert_uint_eq(hd__machine_stats(m).collectives, 110 * 8 + 220 * 128);
-    fprintf(stderr, "proof of 1,024 ranks x %u instructions: %.3f s\n", p->sections.at[0].code.count, hd__now() - began);
+    fprintf(stderr, "proof of 1,024 ranks x %u instructions: %.3f s\n", p->sections.at[0].code.count,
+            hd__now() - began);
     hd__machine_destroy(m);
     hd__program_free(p);
 }

@@ -1,4 +1,5 @@
-/* The memory plan: nothing that lives at the same time shares a byte; and what one instruction is bound to. */
+/* The memory plan: nothing that lives at the same time shares a byte; and what one instruction is bound to.
+ */
 #include <check.h>
 #include <stdlib.h>
 
@@ -27,7 +28,8 @@ static struct hd_program *random_program(uint32_t seed, uint32_t n)
         if (next_random(&r) % 3 == 0)
             count += next_random(&r) % 1000;
         hd_tensor t = made[k] = tiny_vector(p, "t", count);
-        uint32_t back = 1 + next_random(&r) % 6, near = k - HD__MIN(k, back), far = k ? next_random(&r) % k : 0;
+        uint32_t back = 1 + next_random(&r) % 6, near = k - HD__MIN(k, back),
+                 far = k ? next_random(&r) % k : 0;
         if (k == 0)
             tiny_op(p, s, HD_OP_FILL0, NONE, T(t));
         else if (next_random(&r) % 4)
@@ -76,7 +78,8 @@ static void assert_no_overlap(const struct hd_program *p)
         ck_assert_int_le(x->offset + x->bytes, p->arena_bytes);
         for (uint32_t b = a + 1; b < p->buffers.count; b++) {
             const struct hd__buffer *y = &p->buffers.at[b];
-            int in_time = spans[b].first != UINT32_MAX && spans[a].first <= spans[b].last && spans[b].first <= spans[a].last;
+            int in_time = spans[b].first != UINT32_MAX && spans[a].first <= spans[b].last &&
+                          spans[b].first <= spans[a].last;
             int in_space = x->offset < y->offset + y->bytes && y->offset < x->offset + x->bytes;
             if (in_time && in_space)
                 ck_abort_msg("buffers %u and %u share memory while both live", a, b);
@@ -173,7 +176,8 @@ START_TEST(what_is_in_flight_is_not_taken)
 {
     hd_tensor x, y, z;
     struct hd_program *p = gelu_program(&x, &y, &z);
-    tiny_collective(p, 0, HD_OP_ALL_REDUCE, HD_AXIS_TP, x, y); /* an asynchronous reader until the section's end */
+    tiny_collective(p, 0, HD_OP_ALL_REDUCE, HD_AXIS_TP, x,
+                    y); /* an asynchronous reader until the section's end */
     tiny_op(p, 0, HD_OP_GELU, T(x), T(z));
     ck_assert(!same_buffer(p, x, z));
     p = gelu_program(&x, &y, &z);

@@ -22,7 +22,8 @@ static void assert_lines(const char *is, const char *expected)
 {
     for (int line = 1; *expected; line++) {
         int n = (int)strcspn(expected, "\n"), m = (int)strcspn(is, "\n");
-        ck_assert_msg(n == m && !strncmp(is, expected, (size_t)n), "line %d is '%.*s', not '%.*s'", line, m, is, n, expected);
+        ck_assert_msg(n == m && !strncmp(is, expected, (size_t)n), "line %d is '%.*s', not '%.*s'", line, m,
+                      is, n, expected);
         expected += n + 1;
         is += m + 1;
     }
@@ -33,25 +34,26 @@ START_TEST(a_section_as_text)
 {
     struct hd_program *p = tiny_step(2, 2, 1);
     hd__print(p, &(struct hd__print_options){.section = "micro_last", .rank = 3}, &text);
-    assert_lines(text.at,
-                     "-- rank 3 of 4: dp 1/2, tp 1/2\n"
-                     "-- micro_last, once: 9 instructions\n"
-                     "   0 compute     F fill0              512+64  x f32[16]\n"
-                     "   1 compute     W gelu               576+64  dw f32[16 P(dp)] <- x f32[16]\n"
-                     "   2 compute     W accum              128+64  G:w f32[16] +<- dw f32[16 P(dp)]\n"
-                     "   3 compute     W gelu               512+64  dn f32[16 P(dp.tp)] <- x f32[16]\n"
-                     "   4 compute     W accum              192+64  G:n f32[16] +<- dn f32[16 P(dp.tp)]\n"
-                     "   5 tp          F all_reduce(tp)     192+64  G[16:32] f32[16] <- G[16:32] f32[16]\n"
-                     "   6 compute     F wait                       for #5 all_reduce G[16:32]\n"
-                     "   7 dp          F reduce_scatter(dp) 256+64  GS f32[16 #f:dp] <- G f32[32]\n"
-                     "   8 compute     F wait                       for #7 reduce_scatter GS\n"
-                     "-- totals of section micro_last, this rank\n"
-                     "   instructions  9\n"
-                     "   FLOPs         0\n"
-                     "   sent over     64 B (dp)\n"
-                     "   sent over     64 B (tp)\n"
-                     "   arena         640 B = persistent 512 B + temporary 128 B (at once alive: 128 B, ratio 1.000)\n"
-                     "   peak          640 bytes\n");
+    assert_lines(
+        text.at,
+        "-- rank 3 of 4: dp 1/2, tp 1/2\n"
+        "-- micro_last, once: 9 instructions\n"
+        "   0 compute     F fill0              512+64  x f32[16]\n"
+        "   1 compute     W gelu               576+64  dw f32[16 P(dp)] <- x f32[16]\n"
+        "   2 compute     W accum              128+64  G:w f32[16] +<- dw f32[16 P(dp)]\n"
+        "   3 compute     W gelu               512+64  dn f32[16 P(dp.tp)] <- x f32[16]\n"
+        "   4 compute     W accum              192+64  G:n f32[16] +<- dn f32[16 P(dp.tp)]\n"
+        "   5 tp          F all_reduce(tp)     192+64  G[16:32] f32[16] <- G[16:32] f32[16]\n"
+        "   6 compute     F wait                       for #5 all_reduce G[16:32]\n"
+        "   7 dp          F reduce_scatter(dp) 256+64  GS f32[16 #f:dp] <- G f32[32]\n"
+        "   8 compute     F wait                       for #7 reduce_scatter GS\n"
+        "-- totals of section micro_last, this rank\n"
+        "   instructions  9\n"
+        "   FLOPs         0\n"
+        "   sent over     64 B (dp)\n"
+        "   sent over     64 B (tp)\n"
+        "   arena         640 B = persistent 512 B + temporary 128 B (at once alive: 128 B, ratio 1.000)\n"
+        "   peak          640 bytes\n");
     hd__program_free(p);
 }
 END_TEST
@@ -65,8 +67,10 @@ START_TEST(all_sections_and_their_totals)
     ck_assert_ptr_nonnull(strstr(text.at, "-- micro, 2 times: 12 instructions\n"));
     ck_assert_ptr_nonnull(strstr(text.at, "-- totals of one step, this rank\n   instructions  40\n"));
     hd__totals(p, NULL, &totals);
-    ck_assert_double_eq(totals.sent[HD_AXIS_BIT(HD_AXIS_TP)], 3 * 64);          /* 2 N (n-1)/n of 64 bytes, three times */
-    ck_assert_double_eq(totals.sent[HD_AXIS_BIT(HD_AXIS_DP_SHARD)], 3 * 64 + 64); /* N (n-1)/n of 128, three times; a gather */
+    ck_assert_double_eq(totals.sent[HD_AXIS_BIT(HD_AXIS_TP)],
+                        3 * 64); /* 2 N (n-1)/n of 64 bytes, three times */
+    ck_assert_double_eq(totals.sent[HD_AXIS_BIT(HD_AXIS_DP_SHARD)],
+                        3 * 64 + 64); /* N (n-1)/n of 128, three times; a gather */
     hd__program_free(p);
 }
 END_TEST

@@ -31,7 +31,8 @@ static void assert_scheduled(const char *expected)
 
 START_TEST(waits_before_the_first_reader)
 {
-    hd_tensor a = tiny_vector(p, "a", 8), b = tiny_vector(p, "b", 8), c = tiny_vector(p, "c", 8), d = tiny_vector(p, "d", 8);
+    hd_tensor a = tiny_vector(p, "a", 8), b = tiny_vector(p, "b", 8), c = tiny_vector(p, "c", 8),
+              d = tiny_vector(p, "d", 8);
     tiny_op(p, s, HD_OP_FILL0, NONE, T(a));
     tiny_collective(p, s, HD_OP_ALL_REDUCE, HD_AXIS_TP, a, b);
     tiny_op(p, s, HD_OP_GELU, T(a), T(c));
@@ -74,7 +75,8 @@ END_TEST
 
 START_TEST(views_that_do_not_overlap_do_not_wait)
 {
-    hd_tensor g = tiny_vector(p, "g", 64), left = tiny_view(p, "left", g, 0, 32), right = tiny_view(p, "right", g, 32, 32);
+    hd_tensor g = tiny_vector(p, "g", 64), left = tiny_view(p, "left", g, 0, 32),
+              right = tiny_view(p, "right", g, 32, 32);
     tiny_op(p, s, HD_OP_FILL0, NONE, T(g));
     tiny_collective(p, s, HD_OP_ALL_REDUCE, HD_AXIS_TP, left, left);
     tiny_op(p, s, HD_OP_FILL0, NONE, T(right));
@@ -85,7 +87,8 @@ END_TEST
 
 START_TEST(a_window_counts_as_its_whole_view)
 {
-    hd_tensor g = tiny_vector(p, "g", 64), part = tiny_shard(p, "part", 32, HD_AXIS_TP), right = tiny_view(p, "right", g, 32, 32);
+    hd_tensor g = tiny_vector(p, "g", 64), part = tiny_shard(p, "part", 32, HD_AXIS_TP),
+              right = tiny_view(p, "right", g, 32, 32);
     hd__t(p, part)->buffer = hd__tc(p, g)->buffer;
     hd__t(p, part)->window = 1;
     tiny_op(p, s, HD_OP_FILL0, NONE, T(g));
@@ -125,7 +128,8 @@ END_TEST
 
 START_TEST(weight_gradients_stay_where_nothing_waits)
 {
-    hd_tensor x = tiny_vector(p, "x", 8), dw = tiny_vector(p, "dw", 8), g = tiny_state(p, "g", 8), y = tiny_vector(p, "y", 8);
+    hd_tensor x = tiny_vector(p, "x", 8), dw = tiny_vector(p, "dw", 8), g = tiny_state(p, "g", 8),
+              y = tiny_vector(p, "y", 8);
     tiny_op(p, s, HD_OP_FILL0, NONE, T(x));
     tiny_op(p, s, HD_OP_GELU, T(x), T(dw))->phase = HD__PHASE_W;
     tiny_op(p, s, HD_OP_ACCUM, T(dw), T(g))->phase = HD__PHASE_W;
@@ -136,7 +140,8 @@ END_TEST
 
 START_TEST(held_weight_gradients_come_before_who_needs_them)
 {
-    hd_tensor x = tiny_vector(p, "x", 8), y = tiny_vector(p, "y", 8), z = tiny_vector(p, "z", 8), g = tiny_state(p, "g", 8);
+    hd_tensor x = tiny_vector(p, "x", 8), y = tiny_vector(p, "y", 8), z = tiny_vector(p, "z", 8),
+              g = tiny_state(p, "g", 8);
     tiny_op(p, s, HD_OP_FILL0, NONE, T(x));
     tiny_op(p, s, HD_OP_ACCUM, T(x), T(g))->phase = HD__PHASE_W;
     tiny_op(p, s, HD_OP_FILL0, NONE, T(y));
@@ -153,7 +158,8 @@ START_TEST(buffers_are_rounded_and_live_by_role)
     hd__t(p, w)->role = HD__ROLE_PARAM;
     tiny_op(p, s, HD_OP_GELU, T(w), T(a));
     ck_assert_int_eq(hd__schedule(p, &err), HD_OK);
-    const struct hd__buffer *ab = &p->buffers.at[hd__tc(p, a)->buffer], *wb = &p->buffers.at[hd__tc(p, w)->buffer];
+    const struct hd__buffer *ab = &p->buffers.at[hd__tc(p, a)->buffer],
+                            *wb = &p->buffers.at[hd__tc(p, w)->buffer];
     ck_assert_int_eq(ab->bytes, 128);
     ck_assert_int_eq(ab->life, HD__LIFE_TEMP);
     ck_assert_int_eq(wb->bytes, 64);
@@ -168,8 +174,10 @@ START_TEST(a_temporary_of_two_sections_is_refused)
     tiny_op(p, s, HD_OP_FILL0, NONE, T(a));
     tiny_op(p, last, HD_OP_GELU, T(a), T(b));
     ck_assert_int_eq(hd__schedule(p, &err), HD_E_INTERNAL);
-    ck_assert_str_eq(err.message, "temporary a is used in sections micro and micro_last: give it a persistent buffer, or each "
-                                  "section its own tensor");
+    ck_assert_str_eq(
+        err.message,
+        "temporary a is used in sections micro and micro_last: give it a persistent buffer, or each "
+        "section its own tensor");
 }
 END_TEST
 

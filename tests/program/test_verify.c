@@ -1,4 +1,5 @@
-/* verify.c and owed.c: correct steps pass, and each planted fault is reported by section, instruction and tensor. */
+/* verify.c and owed.c: correct steps pass, and each planted fault is reported by section, instruction and
+ * tensor. */
 #include <check.h>
 #include <stdlib.h>
 
@@ -92,7 +93,8 @@ START_TEST(a_missing_wait)
 {
     struct hd_program *p = tiny_step(2, 2, 2);
     tiny_drop(p, MICRO, tiny_find(p, MICRO, HD_OP_WAIT, NULL, 0));
-    assert_fault(p, "micro #7 reduce_scatter(dp_shard) gs: touches g, which micro #6 all_reduce(tp) G[16:32] has in flight: a wait "
+    assert_fault(p, "micro #7 reduce_scatter(dp_shard) gs: touches g, which micro #6 all_reduce(tp) G[16:32] "
+                    "has in flight: a wait "
                     "is missing");
 }
 END_TEST
@@ -134,8 +136,10 @@ START_TEST(memory_of_two_at_once)
     char expected[160];
     int64_t at = p->buffers.at[hd__tc(p, g)->buffer].offset;
     p->buffers.at[hd__tc(p, x)->buffer].offset = at + 64;
-    snprintf(expected, sizeof expected, "micro #1 fill0 x: the memory of x, [%lld, %lld), is also that of g, [%lld, %lld), which is alive",
-             (long long)at + 64, (long long)at + 128, (long long)at, (long long)at + 128);
+    snprintf(
+        expected, sizeof expected,
+        "micro #1 fill0 x: the memory of x, [%lld, %lld), is also that of g, [%lld, %lld), which is alive",
+        (long long)at + 64, (long long)at + 128, (long long)at, (long long)at + 128);
     assert_fault(p, expected);
     p = tiny_step(2, 1, 2);
     p->buffers.at[hd__tc(p, x)->buffer].offset = 0;
@@ -146,11 +150,16 @@ END_TEST
 START_TEST(a_newcomer_on_planned_memory)
 {
     struct hd_program *p = tiny_step(2, 1, 0); /* after the plan: late lies on dw, which is still read */
-    hd_tensor x = p->sections.at[MICRO].code.at[0].out[0], w = p->sections.at[MICRO].code.at[1].out[0], late = tiny_vector(p, "late", 16);
+    hd_tensor x = p->sections.at[MICRO].code.at[0].out[0], w = p->sections.at[MICRO].code.at[1].out[0],
+              late = tiny_vector(p, "late", 16);
     hd__t(p, late)->buffer = hd__buffer_new(p, "late", 64, HD__LIFE_TEMP);
     p->buffers.at[hd__tc(p, late)->buffer].offset = p->buffers.at[hd__tc(p, w)->buffer].offset;
-    tiny_insert(p, MICRO, 2, (struct hd__instr){.id = ++p->next_id, .op = HD_OP_RMSNORM, .n_in = 2, .n_out = 1, .in = {x, x}, .out = {late}});
-    assert_fault(p, "micro #2 rmsnorm late: the memory of late, [448, 512), is also that of dw, [448, 512), which is alive");
+    tiny_insert(
+        p, MICRO, 2,
+        (struct hd__instr){
+            .id = ++p->next_id, .op = HD_OP_RMSNORM, .n_in = 2, .n_out = 1, .in = {x, x}, .out = {late}});
+    assert_fault(p, "micro #2 rmsnorm late: the memory of late, [448, 512), is also that of dw, [448, 512), "
+                    "which is alive");
 }
 END_TEST
 
@@ -161,14 +170,16 @@ START_TEST(operands_that_do_not_fit)
     struct hd_program *p = tiny_step(2, 1, 1);
     hd__t(p, p->flats.at[0].shard)->dim[0] = hd__dim_new(p, "#wrong", 24);
     ck_assert_int_eq(hd__verify(p, &err), HD_E_INVALID);
-    ck_assert_msg(strstr(err.message, "GS does not have the size that reduce_scatter from G has") != NULL, "%s", err.message);
+    ck_assert_msg(strstr(err.message, "GS does not have the size that reduce_scatter from G has") != NULL,
+                  "%s", err.message);
     hd__program_free(p);
     p = tiny_step(2, 1, 0);
     hd__t(p, p->flats.at[0].grad)->offset = 1;
     assert_fault(p, "begin #0 fill0 G: G is bytes [4, 132) of buffer G, which has 128");
     p = tiny_step(2, 1, 0);
     p->sections.at[UPDATE].code.at[0].n_in = 2;
-    assert_fault(p, "update #0 sgd P: op 72 with 2 inputs and 1 outputs does not fit its row of the table of ops");
+    assert_fault(
+        p, "update #0 sgd P: op 72 with 2 inputs and 1 outputs does not fit its row of the table of ops");
     p = tiny_step(2, 1, 0);
     p->sections.at[MICRO_LAST].code.at[tiny_find(p, MICRO_LAST, HD_OP_ALL_REDUCE, NULL, 0)].stream = 0;
     assert_fault(p, "micro_last #5 all_reduce(dp_shard) G: communication cannot run on the compute stream");
@@ -205,11 +216,14 @@ END_TEST
 
 START_TEST(a_reduction_in_a_repeated_section)
 {
-    struct hd_program *p = tiny_step_raw(2, 1, 0); /* micro runs twice: the second round adds to reduced sums */
+    struct hd_program *p =
+        tiny_step_raw(2, 1, 0); /* micro runs twice: the second round adds to reduced sums */
     tiny_collective(p, MICRO, HD_OP_ALL_REDUCE, HD_AXIS_DP_SHARD, p->flats.at[0].grad, p->flats.at[0].grad);
     tiny_finish(p);
-    assert_fault(p, "micro #2 accum G:w: w is added to after a part of its reduction: the sum so far owes [], this owes "
-                    "[dp_shard]");
+    assert_fault(
+        p,
+        "micro #2 accum G:w: w is added to after a part of its reduction: the sum so far owes [], this owes "
+        "[dp_shard]");
 }
 END_TEST
 
@@ -218,7 +232,8 @@ START_TEST(a_contribution_with_another_placement)
     struct hd_program *p = tiny_step(2, 2, 0);
     uint32_t at = tiny_find(p, MICRO, HD_OP_ACCUM, "G:n", 0);
     hd__t(p, p->sections.at[MICRO].code.at[at].in[0])->place.partial = HD_AXIS_BIT(HD_AXIS_DP_SHARD);
-    assert_fault(p, "micro #4 accum G:n: the contribution to n is partial over [dp_shard], its obligation is [dp_shard.tp]");
+    assert_fault(p, "micro #4 accum G:n: the contribution to n is partial over [dp_shard], its obligation is "
+                    "[dp_shard.tp]");
 }
 END_TEST
 

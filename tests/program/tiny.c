@@ -8,8 +8,10 @@
 
 struct hd_program *tiny_program(int32_t pp, int32_t dp_shard, int32_t tp, int32_t stage)
 {
-    int32_t size[HD_AXIS_COUNT] = {[HD_AXIS_PP] = pp, [HD_AXIS_DP_REPLICATE] = 1, [HD_AXIS_DP_SHARD] = dp_shard,
-                                   [HD_AXIS_CP] = 1, [HD_AXIS_EP] = 1, [HD_AXIS_TP] = tp, [HD_AXIS_TQ] = 1};
+    int32_t size[HD_AXIS_COUNT] = {
+        [HD_AXIS_PP] = pp, [HD_AXIS_DP_REPLICATE] = 1, [HD_AXIS_DP_SHARD] = dp_shard,
+        [HD_AXIS_CP] = 1,  [HD_AXIS_EP] = 1,           [HD_AXIS_TP] = tp,
+        [HD_AXIS_TQ] = 1};
     struct hd__mesh mesh = hd__mesh_make(size);
     return hd__program_new(&mesh, stage);
 }
@@ -57,7 +59,8 @@ hd_tensor tiny_view(struct hd_program *p, const char *name, hd_tensor of, int64_
     return t;
 }
 
-struct hd__instr *tiny_op(struct hd_program *p, uint32_t section, uint16_t op, const hd_tensor *ins, const hd_tensor *outs)
+struct hd__instr *tiny_op(struct hd_program *p, uint32_t section, uint16_t op, const hd_tensor *ins,
+                          const hd_tensor *outs)
 {
     struct hd__instr i = hd__instr_new(p, op);
     hd__code *code = &p->sections.at[section].code;
@@ -69,8 +72,8 @@ struct hd__instr *tiny_op(struct hd_program *p, uint32_t section, uint16_t op, c
     return &code->at[code->count - 1];
 }
 
-struct hd__instr *tiny_collective(struct hd_program *p, uint32_t section, uint16_t op, int32_t axis, hd_tensor in,
-                                  hd_tensor out)
+struct hd__instr *tiny_collective(struct hd_program *p, uint32_t section, uint16_t op, int32_t axis,
+                                  hd_tensor in, hd_tensor out)
 {
     struct hd__instr *i = tiny_op(p, section, op, T(in), T(out));
     i->axes = HD_AXIS_BIT(axis);
@@ -119,7 +122,11 @@ struct step {
 
 static hd_tensor flat_tensor(struct step *s, const char *name, int shard, uint8_t life)
 {
-    struct hd__tensor t = {.name = name, .ndim = 1, .dtype = HD_F32, .role = HD__ROLE_FLAT, .dim = {s->flat->dim},
+    struct hd__tensor t = {.name = name,
+                           .ndim = 1,
+                           .dtype = HD_F32,
+                           .role = HD__ROLE_FLAT,
+                           .dim = {s->flat->dim},
                            .place.redop = HD_SUM};
     if (shard && s->p->mesh.size[HD_AXIS_DP_SHARD] > 1)
         t.place.shard[0] = hd__shard_push(0, HD_AXIS_DP_SHARD);
@@ -152,8 +159,13 @@ static void add_flat(struct step *s)
     static uint32_t indexes[] = {0, 1};
     static int64_t offsets[] = {0, 16};
     struct hd_program *p = s->p;
-    hd__push(&p->flats, ((struct hd__flat){.name = "f", .dim = hd__dim_new(p, "#f", 32), .axes = s->stage ? DP : 0, .n_params = 2,
-                                           .params = indexes, .offset = offsets, .count = 32}));
+    hd__push(&p->flats, ((struct hd__flat){.name = "f",
+                                           .dim = hd__dim_new(p, "#f", 32),
+                                           .axes = s->stage ? DP : 0,
+                                           .n_params = 2,
+                                           .params = indexes,
+                                           .offset = offsets,
+                                           .count = 32}));
     s->flat = &p->flats.at[0];
     s->flat->whole = flat_tensor(s, "P", 0, HD__LIFE_PERSISTENT);
     s->flat->grad = s->stage < 2 ? flat_tensor(s, "G", 0, HD__LIFE_PERSISTENT) : 0;
@@ -222,7 +234,8 @@ struct hd_program *tiny_step_raw(int32_t dp_shard, int32_t tp, int32_t stage)
         tiny_op(p, BEGIN, HD_OP_FILL0, NONE, T(s.flat->grad));
     micro(&s, MICRO, 0);
     micro(&s, MICRO_LAST, 1);
-    tiny_op(p, UPDATE, HD_OP_SGD, T(s.flat->shard, tiny_state(p, "norm2", 1), tiny_state(p, "hyper", 8)), T(s.flat->master));
+    tiny_op(p, UPDATE, HD_OP_SGD, T(s.flat->shard, tiny_state(p, "norm2", 1), tiny_state(p, "hyper", 8)),
+            T(s.flat->master));
     if (stage && dp_shard > 1)
         tiny_collective(p, UPDATE, HD_OP_ALL_GATHER, HD_AXIS_DP_SHARD, s.flat->master, s.flat->whole);
     return p;
@@ -242,11 +255,13 @@ struct hd_program *tiny_step(int32_t dp_shard, int32_t tp, int32_t stage)
     return p;
 }
 
-uint32_t tiny_find(const struct hd_program *p, uint32_t section, uint16_t op, const char *tensor, uint32_t nth)
+uint32_t tiny_find(const struct hd_program *p, uint32_t section, uint16_t op, const char *tensor,
+                   uint32_t nth)
 {
     const hd__code *code = &p->sections.at[section].code;
     for (uint32_t n = 0; n < code->count; n++)
-        if (code->at[n].op == op && (!tensor || !strcmp(hd__tc(p, hd__instr_tensor(&code->at[n]))->name, tensor)) && nth-- == 0)
+        if (code->at[n].op == op &&
+            (!tensor || !strcmp(hd__tc(p, hd__instr_tensor(&code->at[n]))->name, tensor)) && nth-- == 0)
             return n;
     hd__die("no such instruction");
 }
@@ -286,7 +301,8 @@ char *tiny_listing(const struct hd_program *p, uint32_t section)
         const struct hd__instr *i = &s->code.at[n];
         uint32_t on = i->op == HD_OP_WAIT ? hd__waited(p, &s->code, position, i) : n;
         hd_tensor t = on < s->code.count ? hd__instr_tensor(&s->code.at[on]) : 0;
-        hd__text_add(&text, "%s%s %s", n ? "; " : "", hd__op(i->op)->name, t ? hd__tc(p, t)->name : "nothing");
+        hd__text_add(&text, "%s%s %s", n ? "; " : "", hd__op(i->op)->name,
+                     t ? hd__tc(p, t)->name : "nothing");
     }
     free(position);
     return text.at ? text.at : hd__strdup("");

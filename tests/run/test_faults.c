@@ -1,4 +1,5 @@
-/* Faults planted at random in real programs, llama on several meshes: verify or the token machine finds every one. */
+/* Faults planted at random in real programs, llama on several meshes: verify or the token machine finds every
+ * one. */
 #include <check.h>
 #include <stdlib.h>
 
@@ -27,11 +28,15 @@ static void compile(int32_t stage)
              "job: {name: faults, steps: 1}\nmesh: {dp: 2, tp: 2}\n"
              "strategies:\n  - {use: 3d, sequence_parallel: true}\n  - {use: zero, stage: %d, bucket: 0}\n"
              "optimizer: {use: adamw, lr: 1e-2}\n"
-             "model: {use: transformer, family: llama, layers: 2, hidden: 16, heads: 4, kv_heads: 2, ffn: 32, vocab: 32}\n"
+             "model: {use: transformer, family: llama, layers: 2, hidden: 16, heads: 4, kv_heads: 2, ffn: "
+             "32, vocab: 32}\n"
              "data: {train: none, seq_len: 8, batch: 16, micro_batch: 4}\n"
-             "precision: {compute: fp64}\ndevice: {use: cpu, kernels: reference, threads: 1}\n", stage);
-    ck_assert_msg(!hd__job_parse("job", job_of, strlen(job_of), NULL, 0, &job, &err) && !hd__job_resolve(job, 0, &err) &&
-                  !hd__compile(job, plugins, &fine, &err) && !hd__compile(job, plugins, &broken, &err), "%s", err.message);
+             "precision: {compute: fp64}\ndevice: {use: cpu, kernels: reference, threads: 1}\n",
+             stage);
+    ck_assert_msg(!hd__job_parse("job", job_of, strlen(job_of), NULL, 0, &job, &err) &&
+                      !hd__job_resolve(job, 0, &err) && !hd__compile(job, plugins, &fine, &err) &&
+                      !hd__compile(job, plugins, &broken, &err),
+                  "%s", err.message);
 }
 
 static void discard(void)
@@ -80,8 +85,8 @@ static int is_release(const struct hd_program *p, const hd__code *code, uint32_t
 static int is_reduction(const struct hd_program *p, const hd__code *code, uint32_t n)
 {
     const struct hd__instr *i = &code->at[n];
-    return (i->op == HD_OP_ALL_REDUCE || i->op == HD_OP_REDUCE_SCATTER) && i->axes & HD_AXIS_BIT(HD_AXIS_DP_SHARD) &&
-           hd__tc(p, i->in[0])->role == HD__ROLE_FLAT;
+    return (i->op == HD_OP_ALL_REDUCE || i->op == HD_OP_REDUCE_SCATTER) &&
+           i->axes & HD_AXIS_BIT(HD_AXIS_DP_SHARD) && hd__tc(p, i->in[0])->role == HD__ROLE_FLAT;
 }
 
 /* The first instruction that makes a temporary, which another reads. */
@@ -164,7 +169,8 @@ static void assert_stuck(int32_t rank)
     struct hd__machine *m = hd__machine_create(&fine->mesh, programs, NULL);
     ck_assert_int_eq(hd__machine_prove(m, &err), HD_E_MISMATCH);
     snprintf(name, sizeof name, "rank %d", rank);
-    ck_assert_msg(strstr(hd__machine_report(m), name) != NULL, "%s is not in: %s", name, hd__machine_report(m));
+    ck_assert_msg(strstr(hd__machine_report(m), name) != NULL, "%s is not in: %s", name,
+                  hd__machine_report(m));
     hd__machine_destroy(m);
 }
 
@@ -198,7 +204,8 @@ START_TEST(a_wait_is_dropped)
         uint32_t at = choose(is_wait, &code);
         erase(code, at);
         ck_assert_int_eq(hd__verify(broken->stage[0], &err), HD_E_INVALID);
-        ck_assert_msg(strstr(err.message, "is never waited for") || strstr(err.message, "a wait is missing"), "%s", err.message);
+        ck_assert_msg(strstr(err.message, "is never waited for") || strstr(err.message, "a wait is missing"),
+                      "%s", err.message);
         discard();
     }
 }
@@ -284,7 +291,8 @@ START_TEST(all_ranks_lack_a_reduction)
         uint32_t at = choose(is_reduction, &code);
         drop(code, at);
         ck_assert_int_eq(hd__verify(broken->stage[0], &err), HD_E_INVALID);
-        ck_assert_msg(strstr(err.message, "still owes") || strstr(err.message, "no gradient") || strstr(err.message, "before its"),
+        ck_assert_msg(strstr(err.message, "still owes") || strstr(err.message, "no gradient") ||
+                          strstr(err.message, "before its"),
                       "%s", err.message);
         discard();
     }
@@ -351,7 +359,8 @@ START_TEST(one_rank_swaps_two_collectives)
         uint32_t a, b;
         do {
             a = choose(is_collective, &code);
-            for (b = a + 1; b < code->count && !(is_collective(NULL, code, b) && code->at[b].stream == code->at[a].stream);)
+            for (b = a + 1; b < code->count &&
+                            !(is_collective(NULL, code, b) && code->at[b].stream == code->at[a].stream);)
                 b++;
         } while (b == code->count);
         struct hd__instr x = code->at[a];
@@ -386,8 +395,9 @@ static double difference(void)
     struct hd__compiled *one;
     struct hd__job *alone;
     const char *const words[] = {"mesh={pp: 1, dp: 1, cp: 1, ep: 1, tp: 1}", "data.micro_batch=16"};
-    ck_assert_msg(!hd__job_parse("job", job_of, strlen(job_of), words, 2, &alone, &err) && !hd__job_resolve(alone, 0, &err) &&
-                  !hd__compile(alone, plugins, &one, &err), "%s", err.message);
+    ck_assert_msg(!hd__job_parse("job", job_of, strlen(job_of), words, 2, &alone, &err) &&
+                      !hd__job_resolve(alone, 0, &err) && !hd__compile(alone, plugins, &one, &err),
+                  "%s", err.message);
     ck_assert_msg(!hd__numerics(one, broken, 2, 5, &result, &err), "%s", err.message);
     hd__compiled_free(one);
     hd__job_free(alone);

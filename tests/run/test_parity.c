@@ -1,6 +1,6 @@
-/* Random parity: jobs drawn at random train like one rank. All ranks are emulated in fp64 with reference kernels, in one
- * arena each at the planned offsets, events in random order: loss, gradient norm, gradients and parameters of three
- * steps agree within 1e-9, and the token machine proves each job.
+/* Random parity: jobs drawn at random train like one rank. All ranks are emulated in fp64 with reference
+ * kernels, in one arena each at the planned offsets, events in random order: loss, gradient norm, gradients
+ * and parameters of three steps agree within 1e-9, and the token machine proves each job.
  *
  *     test_parity [DRAWS [SEED]] draws more, by hand */
 #include <check.h>
@@ -22,7 +22,8 @@ static uint32_t pick(uint32_t n)
     return (uint32_t)((state >> 33) % n);
 }
 
-#define ONE_OF(...) one_of((const int64_t[]){__VA_ARGS__}, sizeof((const int64_t[]){__VA_ARGS__}) / sizeof(int64_t))
+#define ONE_OF(...)                                                                                          \
+    one_of((const int64_t[]){__VA_ARGS__}, sizeof((const int64_t[]){__VA_ARGS__}) / sizeof(int64_t))
 
 static int64_t one_of(const int64_t *values, size_t n)
 {
@@ -30,15 +31,24 @@ static int64_t one_of(const int64_t *values, size_t n)
 }
 
 struct draw {
-    int64_t replicate, shard, cp, tp, accumulation, zero, sequence_parallel, vocab_parallel, kv_heads, gpt2, tied, bucket;
+    int64_t replicate, shard, cp, tp, accumulation, zero, sequence_parallel, vocab_parallel, kv_heads, gpt2,
+        tied, bucket;
 };
 
 /* 0 where a job checker would refuse: what does not divide. */
 static int draw(struct draw *d)
 {
-    *d = (struct draw){.replicate = ONE_OF(1, 1, 1, 2), .shard = ONE_OF(1, 2, 2, 4), .cp = ONE_OF(1, 1, 1, 2), .tp = ONE_OF(1, 1, 2, 2, 4),
-                       .accumulation = ONE_OF(1, 2, 4), .zero = ONE_OF(0, 0, 1, 1, 2, 3), .sequence_parallel = ONE_OF(0, 1),
-                       .vocab_parallel = ONE_OF(0, 1, 1), .kv_heads = ONE_OF(1, 2, 4), .gpt2 = ONE_OF(0, 0, 1), .tied = ONE_OF(0, 1),
+    *d = (struct draw){.replicate = ONE_OF(1, 1, 1, 2),
+                       .shard = ONE_OF(1, 2, 2, 4),
+                       .cp = ONE_OF(1, 1, 1, 2),
+                       .tp = ONE_OF(1, 1, 2, 2, 4),
+                       .accumulation = ONE_OF(1, 2, 4),
+                       .zero = ONE_OF(0, 0, 1, 1, 2, 3),
+                       .sequence_parallel = ONE_OF(0, 1),
+                       .vocab_parallel = ONE_OF(0, 1, 1),
+                       .kv_heads = ONE_OF(1, 2, 4),
+                       .gpt2 = ONE_OF(0, 0, 1),
+                       .tied = ONE_OF(0, 1),
                        .bucket = ONE_OF(0, 0, 4000, 25000000)};
     if (d->gpt2)
         d->kv_heads = 4;
@@ -53,14 +63,18 @@ static int draw(struct draw *d)
 static void job_text(const struct draw *d, struct hd__text *text)
 {
     hd__text_add(text, "job: {name: parity, steps: 3}\n");
-    hd__text_add(text, "mesh: {dp: {replicate: %lld, shard: %lld}, cp: %lld, tp: %lld}\n", (long long)d->replicate,
-                 (long long)d->shard, (long long)d->cp, (long long)d->tp);
+    hd__text_add(text, "mesh: {dp: {replicate: %lld, shard: %lld}, cp: %lld, tp: %lld}\n",
+                 (long long)d->replicate, (long long)d->shard, (long long)d->cp, (long long)d->tp);
     hd__text_add(text, "strategies:\n  - {use: 3d, sequence_parallel: %s, vocab_parallel: %s}\n",
                  d->sequence_parallel ? "true" : "false", d->vocab_parallel ? "true" : "false");
-    hd__text_add(text, "  - {use: zero, stage: %lld, bucket: %lld}\n", (long long)d->zero, (long long)d->bucket);
+    hd__text_add(text, "  - {use: zero, stage: %lld, bucket: %lld}\n", (long long)d->zero,
+                 (long long)d->bucket);
     hd__text_add(text, "optimizer: {use: adamw, lr: 1e-2, weight_decay: 0.1, clip: 1.0}\n");
-    hd__text_add(text, "model: {use: transformer, family: %s, layers: 2, hidden: 16, heads: 4, kv_heads: %lld, ffn: 32, vocab: 32, "
-                       "max_seq_len: 8, tied: %s}\n", d->gpt2 ? "gpt2" : "llama", (long long)d->kv_heads, d->tied ? "true" : "false");
+    hd__text_add(text,
+                 "model: {use: transformer, family: %s, layers: 2, hidden: 16, heads: 4, kv_heads: %lld, "
+                 "ffn: 32, vocab: 32, "
+                 "max_seq_len: 8, tied: %s}\n",
+                 d->gpt2 ? "gpt2" : "llama", (long long)d->kv_heads, d->tied ? "true" : "false");
     hd__text_add(text, "data: {train: none, seq_len: 8, batch: 16, micro_batch: %lld}\n",
                  (long long)(16 / (d->replicate * d->shard * d->accumulation)));
 }
@@ -80,16 +94,17 @@ START_TEST(jobs_on_any_mesh_train_like_one_rank)
         if (!draw(&d))
             continue;
         job_text(&d, &text);
-        ck_assert_msg(hd__numerics_text(text.at, NULL, 0, plugins, 3, done, &result, &err) == HD_OK, "draw %u: %s\n%s", done,
-                      err.message, text.at);
-        ck_assert_msg(result.worst < TOLERANCE, "draw %u: %s differs by %.2e\n%s", done, result.where, result.worst, text.at);
+        ck_assert_msg(hd__numerics_text(text.at, NULL, 0, plugins, 3, done, &result, &err) == HD_OK,
+                      "draw %u: %s\n%s", done, err.message, text.at);
+        ck_assert_msg(result.worst < TOLERANCE, "draw %u: %s differs by %.2e\n%s", done, result.where,
+                      result.worst, text.at);
         worst = result.worst > worst.worst ? result : worst;
         ratio = HD__MAX(ratio, result.memory_ratio);
         hd__text_free(&text);
         done++;
     }
-    fprintf(stderr, "parity: %u draws in %.1f s, worst difference %.1e (%s), worst memory ratio %.3f\n", draws, hd__now() - began,
-            worst.worst, worst.where, ratio);
+    fprintf(stderr, "parity: %u draws in %.1f s, worst difference %.1e (%s), worst memory ratio %.3f\n",
+            draws, hd__now() - began, worst.worst, worst.where, ratio);
     hd__plugins_destroy(plugins);
 }
 END_TEST
