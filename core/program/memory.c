@@ -233,7 +233,8 @@ static int64_t place_in_order(lives *l, uint32_t positions)
 {
     struct tree tree = tree_new(positions);
     int64_t top = 0;
-    qsort(l->at, l->count, sizeof *l->at, by_weight);
+    if (l->count)
+        qsort(l->at, l->count, sizeof *l->at, by_weight);
     for (uint32_t n = 0; n < l->count; n++) {
         struct life *x = &l->at[n];
         x->offset = tree_find(&tree, x->first, x->last, x->bytes);
