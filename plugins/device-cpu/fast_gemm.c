@@ -164,21 +164,38 @@ static void kernel_at(const struct phase *f, const struct target *to, const stru
         t->store(f->c + at * (int64_t)hd_dtype_size(c->dtype), c->dtype, c->rs, sums, t->nr, rows, cols, to->store_add);
 }
 
-/* All terms of the chunk for one block. */
-static void block_make(const struct phase *f, const struct block *b, int64_t thread)
+/* Asks for part `i` of `n` of packed memory that is used soon, into the second cache. */
+static inline void fetch(const char *at, int64_t bytes, int64_t i, int64_t n)
+{
+    int64_t part = round_up(ceil_div(bytes, n), ALIGN);
+    for (const char *p = at + i * part; p < at + (i + 1) * part; p += ALIGN)
+        __builtin_prefetch(p, 0, 2);
+}
+
+/* The terms k0.. of a block; meanwhile the next panel of b comes, and little by little the block's panels of a for the
+ * terms after these. */
+static void block_range(const struct phase *f, const struct target *to, const struct block *b, int64_t k0, int64_t k)
 {
     const struct cpu_tiles *t = f->s->tiles;
+    int64_t one_a = cpu_tiles_panel_a(t, k), one_b = cpu_tiles_panel_b(t, k);
+    int64_t rows = ceil_div(b->rows, t->mr), cols = ceil_div(b->cols, t->nr);
+    const char *pa = f->scratch + round_up(f->m, t->mr) * k0 * t->bytes + b->i0 / t->mr * one_a;
+    const char *pb = f->scratch + f->s->at_b + round_up(f->n, t->nr) * k0 * t->bytes + b->j0 / t->nr * one_b;
+    const char *next_a = pa + ceil_div(f->m, t->mr) * one_a;
+    for (int64_t j = 0; j < cols; j++)
+        for (int64_t i = 0; i < rows; i++) {
+            fetch(pb + (j + 1) * one_b, one_b, i, rows);
+            if (k0 + k < f->k)
+                fetch(next_a, rows * one_a, j * rows + i, rows * cols);
+            kernel_at(f, to, b, i * t->mr, j * t->nr, k0, k, pa + i * one_a, pb + j * one_b);
+        }
+}
+
+static void block_make(const struct phase *f, const struct block *b, int64_t thread)
+{
     struct target to = target_of(f, b, thread);
-    int64_t panels_a = ceil_div(f->m, t->mr), panels_b = ceil_div(f->n, t->nr);
-    for (int64_t k0 = 0; k0 < f->k; k0 += f->s->depth) {
-        int64_t k = min64(f->s->depth, f->k - k0);
-        int64_t one_a = cpu_tiles_panel_a(t, k), one_b = cpu_tiles_panel_b(t, k);
-        const char *pa = f->scratch + panels_a * t->mr * k0 * t->bytes + b->i0 / t->mr * one_a;
-        const char *pb = f->scratch + f->s->at_b + panels_b * t->nr * k0 * t->bytes + b->j0 / t->nr * one_b;
-        for (int64_t j = 0; j < b->cols; j += t->nr)
-            for (int64_t i = 0; i < b->rows; i += t->mr)
-                kernel_at(f, &to, b, i, j, k0, k, pa + i / t->mr * one_a, pb + j / t->nr * one_b);
-    }
+    for (int64_t k0 = 0; k0 < f->k; k0 += f->s->depth)
+        block_range(f, &to, b, k0, min64(f->s->depth, f->k - k0));
 }
 
 /* One thread: takes blocks until none is left. */

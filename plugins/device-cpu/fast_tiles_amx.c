@@ -35,7 +35,7 @@ AVX512 static inline __m256i round16(const float *src)
 AVX512 static inline amx_words along_k(const void *src, uint32_t dtype, int64_t index)
 {
     if (dtype == HD_BF16)
-        return *(const amx_words *)((const uint16_t *)src + index);
+        return (amx_words)_mm512_loadu_si512((const uint16_t *)src + index);
     const float *f = (const float *)src + index;
     return (amx_words)_mm512_inserti64x4(_mm512_castsi256_si512(round16(f)), round16(f + SIDE), 1);
 }
