@@ -285,15 +285,25 @@ static hd_tensor to_mark(struct hd__placer *w, hd_tensor t, uint8_t mark)
     return hd__reorder(w, hd__convert(w, t, goal), shard);
 }
 
+/* The dim that an axis cuts in the residual stream; without one, a hint that equals no candidate. */
+static uint16_t rest_in_residual(const struct hd_program *p, int32_t axis)
+{
+    const uint32_t *by_letter = p->mark_shard[HD__MARK_RESIDUAL];
+    for (uint32_t letter = 0; letter < HD__COUNT(p->mark_shard[0]); letter++)
+        if (by_letter[letter] && p->letter[letter] && hd__shard_mask(by_letter[letter]) & HD_AXIS_BIT(axis))
+            return p->letter[letter];
+    return HD__AT_P - 1;
+}
+
 static void wants_of(const struct hd__placer *w, const struct hd__instr *i, struct op *o)
 {
     const struct hd__tensor *out = o->out[0];
-    for (int32_t n = 0; n < w->n_axes; n++) { /* where an axis rests: its dim in the token ids */
+    for (int32_t n = 0; n < w->n_axes; n++) { /* where an axis rests: its dim in the token ids, or in the residual stream */
         int32_t a = w->axes[n];
         const struct hd__tensor *ids = hd__tc(w->p, w->p->ids);
         o->hint[a] = w->p->ids ? hd__at(ids, a) : HD__AT_R;
         if (o->hint[a] == HD__AT_R)
-            o->hint[a] = HD__AT_P - 1; /* no hint: equal to no candidate */
+            o->hint[a] = rest_in_residual(w->p, a);
         if (out->grad_of)
             o->hint[a] = hd__at(hd__tc(w->p, w->current[out->grad_of]), a);
     }
