@@ -1,0 +1,346 @@
+#include "tests/system/system.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <ftw.h>
+#include <math.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <sys/prctl.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+/* ---- the scratch folder */
+
+static char folder[64];
+
+void write_file(const char *path, const char *text)
+{
+    FILE *f = fopen(path, "w");
+    ck_assert_msg(f != NULL, "%s: %s", path, strerror(errno));
+    fputs(text, f);
+    fclose(f);
+}
+
+char *read_file(const char *path)
+{
+    struct hd__text text = {0};
+    char part[4096];
+    size_t n;
+    FILE *f = fopen(path, "r");
+    ck_assert_msg(f != NULL, "%s: %s", path, strerror(errno));
+    hd__text_add(&text, "%s", "");
+    while ((n = fread(part, 1, sizeof part, f)) > 0)
+        hd__text_add(&text, "%.*s", (int)n, part);
+    fclose(f);
+    return text.at;
+}
+
+/* Words by a fixed generator, each drawn from a few that depend on the word before: there is something to learn. */
+static void write_corpus(const char *path)
+{
+    static const char *const words[] = {"the",  "warp", "is",   "set",  "and",   "a",     "weft",  "goes",  "over",  "under",
+                                        "one",  "by",   "each", "heddle", "lifts", "its", "thread", "until", "cloth", "falls",
+                                        "from", "loom", "to",   "beam", "where", "hands", "turn",  "it",    "slowly", "again"};
+    uint64_t state = 88172645463325252u;
+    uint32_t word = 0;
+    FILE *f = fopen(path, "w");
+    for (long at = 0; f && at < 400000;) {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        word = (uint32_t)((word * 7 + 3 + (state >> 33) % 5) % HD__COUNT(words));
+        at += fprintf(f, "%s%s", words[word], (state >> 20) % 11 ? " " : ".\n");
+    }
+    if (f)
+        fclose(f);
+}
+
+static void write_job(const char *path, const char *model)
+{
+    FILE *f = fopen(path, "w");
+    if (!f)
+        return;
+    fprintf(f,
+            "job:        {steps: 20, seed: 1337}\n"
+            "device:     {use: cpu, threads: 1}\n"
+            "optimizer:  {use: adamw, lr: 1e-3, clip: 1.0}\n"
+            "model:      {use: transformer, %s, layers: 2, hidden: 64, heads: 4, vocab: 256}\n"
+            "data:       {train: corpus.txt, seq_len: 32, batch: 8, micro_batch: 2}\n",
+            model);
+    fclose(f);
+}
+
+static int remove_one(const char *path, const struct stat *st, int flag, struct FTW *ftw)
+{
+    (void)st, (void)flag, (void)ftw;
+    return remove(path);
+}
+
+/* A launcher may have started the test itself. */
+static void clean_environment(void)
+{
+    static const char *const names[] = {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT",
+                                        "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK",
+                                        "SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", "HEDDLE_SECRET", "HEDDLE_PLUGIN_PATH",
+                                        "TORCHELASTIC_RUN_ID", "TORCHELASTIC_USE_AGENT_STORE", "OMPI_COMM_WORLD_LOCAL_SIZE"};
+    for (size_t i = 0; i < HD__COUNT(names); i++)
+        unsetenv(names[i]);
+}
+
+int system_run(const char *suite_name, const struct system_test *tests)
+{
+    Suite *suite = suite_create(suite_name);
+    SRunner *runner;
+    int failed;
+    clean_environment();
+    snprintf(folder, sizeof folder, "/tmp/heddle-system-XXXXXX");
+    if (!mkdtemp(folder) || chdir(folder)) {
+        fprintf(stderr, "no scratch folder: %s\n", strerror(errno));
+        return EXIT_FAILURE;
+    }
+    write_corpus("corpus.txt");
+    write_job("llama.yaml", "family: llama, kv_heads: 2, ffn: 128");
+    write_job("gpt2.yaml", "family: gpt2");
+    for (; tests->name; tests++) {
+        TCase *tcase = tcase_create(tests->name);
+        tcase_set_timeout(tcase, 100);
+        tcase_add_test(tcase, tests->test);
+        suite_add_tcase(suite, tcase);
+    }
+    runner = srunner_create(suite);
+    srunner_set_fork_status(runner, CK_FORK);
+    srunner_run_all(runner, CK_NORMAL);
+    failed = srunner_ntests_failed(runner);
+    srunner_free(runner);
+    if (chdir("/") == 0)
+        nftw(folder, remove_one, 16, FTW_DEPTH | FTW_PHYS);
+    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+}
+
+/* ---- commands */
+
+static void set_environment(const char *environment)
+{
+    char *copy = hd__strdup(environment), *rest = copy;
+    for (char *word; (word = strsep(&rest, " "));)
+        putenv(word); /* lives on in the process that is started */
+}
+
+static void become(const struct command *c, const char *environment, char *line)
+{
+    char *argv[128] = {HEDDLE};
+    int n = 1, in = open("/dev/null", O_RDONLY | O_CLOEXEC);
+    int out = open(c->out_file, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+    int err = open(c->err_file, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    for (char *word; (word = strsep(&line, " ")) && n < 127;)
+        if (*word)
+            argv[n++] = word;
+    if (environment)
+        set_environment(environment);
+    if (in >= 0 && out >= 0 && err >= 0 && dup2(in, 0) == 0 && dup2(out, 1) == 1 && dup2(err, 2) == 2)
+        execv(HEDDLE, argv);
+    _exit(127);
+}
+
+static struct command *start(const char *environment, const char *format, va_list args)
+{
+    static int number;
+    struct command *c = hd__alloc(sizeof *c);
+    char line[4096];
+    vsnprintf(line, sizeof line, format, args);
+    snprintf(c->out_file, sizeof c->out_file, "out-%d-%d", (int)getpid(), number);
+    snprintf(c->err_file, sizeof c->err_file, "err-%d-%d", (int)getpid(), number++);
+    c->started = hd__now();
+    c->pid = fork();
+    ck_assert_int_ge(c->pid, 0);
+    if (c->pid == 0)
+        become(c, environment, line);
+    return c;
+}
+
+struct command *command_start(const char *environment, const char *format, ...)
+{
+    va_list args;
+    va_start(args, format);
+    struct command *c = start(environment, format, args);
+    va_end(args);
+    return c;
+}
+
+static void short_sleep(void)
+{
+    struct timespec t = {.tv_nsec = 2000000};
+    nanosleep(&t, NULL);
+}
+
+void command_wait(struct command *c, double seconds)
+{
+    double until = hd__now() + seconds;
+    int status;
+    pid_t got;
+    while ((got = waitpid(c->pid, &status, WNOHANG)) == 0 && hd__now() < until)
+        short_sleep();
+    if (got == 0) { /* its ranks die with it */
+        kill(c->pid, SIGKILL);
+        waitpid(c->pid, &status, 0);
+    }
+    c->seconds = hd__now() - c->started;
+    c->out = read_file(c->out_file);
+    c->err = read_file(c->err_file);
+    ck_assert_msg(got != 0, "the command did not end within %g s; it said:\n%s%s", seconds, c->out, c->err);
+    c->code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+}
+
+struct command *command_run(const char *format, ...)
+{
+    va_list args;
+    va_start(args, format);
+    struct command *c = start(NULL, format, args);
+    va_end(args);
+    command_wait(c, 60);
+    return c;
+}
+
+struct command *command_run_env(const char *environment, const char *format, ...)
+{
+    va_list args;
+    va_start(args, format);
+    struct command *c = start(environment, format, args);
+    va_end(args);
+    command_wait(c, 60);
+    return c;
+}
+
+static int children_of(pid_t pid, pid_t *out, int most)
+{
+    char path[64];
+    int n = 0, child;
+    snprintf(path, sizeof path, "/proc/%d/task/%d/children", (int)pid, (int)pid);
+    FILE *f = fopen(path, "r");
+    while (f && n < most && fscanf(f, "%d", &child) == 1)
+        out[n++] = child;
+    if (f)
+        fclose(f);
+    return n;
+}
+
+void command_ranks(const struct command *c, int n, pid_t *ranks)
+{
+    double until = hd__now() + 30;
+    int found;
+    while ((found = children_of(c->pid, ranks, n)) < n && hd__now() < until)
+        short_sleep();
+    ck_assert_int_eq(found, n);
+}
+
+void expect_code(const struct command *c, int code)
+{
+    ck_assert_msg(c->code == code, "exit code %d, not %d; it said:\n%s%s", c->code, code, c->out, c->err);
+}
+
+void expect_says(const struct command *c, const char *words)
+{
+    ck_assert_msg(strstr(c->err, words) != NULL, "\"%s\" is not in what it said:\n%s", words, c->err);
+}
+
+/* ---- metrics */
+
+static double number_of(json_t *object, const char *key)
+{
+    json_t *value = json_object_get(object, key);
+    return json_is_number(value) ? json_number_value(value) : NAN;
+}
+
+/* "LOSS NORM" as printed. */
+static void printed(const char *line, char out[64])
+{
+    const char *loss = strstr(line, "\"loss\": "), *norm = strstr(line, "\"grad_norm\": ");
+    if (loss && norm)
+        snprintf(out, 64, "%.*s %.*s", (int)strcspn(loss + 8, ",}"), loss + 8, (int)strcspn(norm + 13, ",}"), norm + 13);
+}
+
+static void read_row(struct curve *c, const char *line, json_t *row)
+{
+    if (!json_object_get(row, "step"))
+        return;
+    ck_assert_int_lt(c->n, CURVE_MAX);
+    c->step[c->n] = json_integer_value(json_object_get(row, "step"));
+    c->loss[c->n] = number_of(row, "loss");
+    c->norm[c->n] = number_of(row, "grad_norm");
+    c->val_loss[c->n] = number_of(row, "val_loss");
+    printed(line, c->text[c->n++]);
+}
+
+void curve_read(struct curve *c, const char *job)
+{
+    char path[256], *text, *rest;
+    snprintf(path, sizeof path, "runs/%s/metrics.jsonl", job);
+    text = rest = read_file(path);
+    memset(c, 0, sizeof *c);
+    for (char *line; (line = strsep(&rest, "\n")) && *line;) {
+        json_t *row = json_loads(line, 0, NULL);
+        ck_assert_msg(row != NULL, "%s: not a line of JSON: %s", path, line);
+        read_row(c, line, row);
+        json_decref(row);
+    }
+    free(text);
+}
+
+void curve_wait(const char *job, int64_t step)
+{
+    char path[256], word[64];
+    double until = hd__now() + 30;
+    int found = 0;
+    snprintf(path, sizeof path, "runs/%s/metrics.jsonl", job);
+    snprintf(word, sizeof word, "{\"step\": %lld,", (long long)step);
+    while (!found && hd__now() < until) {
+        short_sleep();
+        if (access(path, R_OK) == 0) {
+            char *text = read_file(path);
+            found = strstr(text, word) != NULL;
+            free(text);
+        }
+    }
+    ck_assert_msg(found, "%s never came to step %lld", job, (long long)step);
+}
+
+void expect_same_bits(const struct curve *a, const struct curve *b)
+{
+    ck_assert_int_eq(a->n, b->n);
+    for (int i = 0; i < a->n; i++) {
+        ck_assert_int_eq(a->step[i], b->step[i]);
+        ck_assert_str_eq(a->text[i], b->text[i]);
+    }
+}
+
+void expect_close(const struct curve *a, const struct curve *b, double relative)
+{
+    ck_assert_int_eq(a->n, b->n);
+    for (int i = 0; i < a->n; i++) {
+        ck_assert_int_eq(a->step[i], b->step[i]);
+        ck_assert_msg(fabs(a->loss[i] - b->loss[i]) <= relative * fabs(b->loss[i]), "step %lld: loss %.9g against %.9g",
+                      (long long)a->step[i], a->loss[i], b->loss[i]);
+    }
+}
+
+void expect_learns(const struct curve *c)
+{
+    ck_assert_int_gt(c->n, 1);
+    ck_assert_msg(c->loss[c->n - 1] < 0.9 * c->loss[0], "loss %g at first, %g at last", c->loss[0], c->loss[c->n - 1]);
+}
+
+void train(struct curve *c, const char *job, const char *format, ...)
+{
+    char line[2048];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(line, sizeof line, format, args);
+    va_end(args);
+    expect_code(command_run("train %s job.name=%s", line, job), 0);
+    curve_read(c, job);
+}

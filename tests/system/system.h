@@ -1,0 +1,69 @@
+/* What the suites that run the built command share: a scratch folder with a corpus and two jobs, commands with a time
+ * limit, and what a run wrote into its metrics. */
+#ifndef HD_TESTS_SYSTEM_H
+#define HD_TESTS_SYSTEM_H
+
+#include <check.h>
+#include <jansson.h>
+#include <sys/types.h>
+
+#include "core/base/base.h"
+
+/* Every test runs in a scratch folder that holds
+ *   corpus.txt      400 KB of words, the same everywhere
+ *   llama.yaml      2 layers, hidden 64, 4 heads, 2 kv heads; batch 8 of 32 tokens; micro_batch 2; AdamW, clip 1; 20 steps
+ *   gpt2.yaml       the same with GPT-2's blocks and 4 kv heads
+ * and is removed when the suite is over. A job's metrics are runs/NAME/metrics.jsonl. */
+struct system_test {
+    const char *name;
+    const TTest *test;
+};
+int system_run(const char *suite, const struct system_test *tests); /* {NULL} ends the list; returns main's exit code */
+
+void write_file(const char *path, const char *text);
+char *read_file(const char *path); /* free it */
+
+/* ---- commands */
+
+struct command {
+    pid_t pid;
+    double started, seconds; /* seconds: how long it ran */
+    int code;                /* exit code; 128 + signal if it was killed */
+    char *out, *err;
+    char out_file[32], err_file[32];
+};
+
+/* Starts `heddle WORDS`; the words are separated by single spaces. `environment`: "NAME=value" words, or NULL; variables of
+ * launchers are removed before. A command still running when its test ends is killed, and so are its ranks. */
+struct command *command_start(const char *environment, const char *format, ...) __attribute__((format(printf, 2, 3)));
+/* Waits at most so long; a command that takes longer fails the test. Fills in all fields. */
+void command_wait(struct command *c, double seconds);
+/* Start and wait (60 s). */
+struct command *command_run(const char *format, ...) __attribute__((format(printf, 1, 2)));
+struct command *command_run_env(const char *environment, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
+/* The processes that a running command started, in the order of their ranks; waits until there are `n`. */
+void command_ranks(const struct command *c, int n, pid_t *ranks);
+void expect_code(const struct command *c, int code);
+void expect_says(const struct command *c, const char *words); /* on stderr */
+
+/* ---- metrics */
+
+enum { CURVE_MAX = 512 };
+struct curve {
+    int n;
+    int64_t step[CURVE_MAX];
+    double loss[CURVE_MAX], norm[CURVE_MAX], val_loss[CURVE_MAX]; /* NAN where there is none */
+    char text[CURVE_MAX][64];                                    /* loss and norm as they were printed */
+};
+void curve_read(struct curve *c, const char *job);
+/* Waits until a running job has logged this step. */
+void curve_wait(const char *job, int64_t step);
+void expect_same_bits(const struct curve *a, const struct curve *b);
+void expect_close(const struct curve *a, const struct curve *b, double relative);
+/* The loss went down: a curve that stands still would be close to any other. */
+void expect_learns(const struct curve *c);
+/* Runs a training job of this name to its end and reads its curve. */
+void train(struct curve *c, const char *job, const char *format, ...) __attribute__((format(printf, 3, 4)));
+
+#endif

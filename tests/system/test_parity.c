@@ -1,0 +1,132 @@
+/* Training through real processes: the same job twice gives the same bits, and any mesh trains like one rank. */
+#include "tests/system/system.h"
+
+static struct curve a, b;
+
+START_TEST(twice_on_one_rank)
+{
+    train(&a, "once", "llama.yaml");
+    train(&b, "again", "llama.yaml");
+    expect_same_bits(&a, &b);
+    expect_learns(&a);
+    ck_assert_int_eq(a.n, 20);
+}
+END_TEST
+
+START_TEST(twice_on_two_ranks)
+{
+    for (int stage = 0; stage <= 3; stage += 3) {
+        train(&a, "once2", "llama.yaml mesh.dp=2 strategies.zero.stage=%d", stage);
+        train(&b, "again2", "llama.yaml mesh.dp=2 strategies.zero.stage=%d", stage);
+        expect_same_bits(&a, &b);
+    }
+}
+END_TEST
+
+/* A seed is not without effect, or the tests above would hold for constants too. */
+START_TEST(another_seed)
+{
+    train(&a, "seed1", "llama.yaml job.steps=2");
+    train(&b, "seed2", "llama.yaml job.steps=2 job.seed=7");
+    ck_assert_str_ne(a.text[0], b.text[0]);
+    train(&b, "seed3", "llama.yaml job.steps=2 data.shuffle=false");
+    ck_assert_str_ne(a.text[0], b.text[0]);
+}
+END_TEST
+
+/* micro_batch 2 in every run: two ranks accumulate half as many micro-batches as one. */
+static void zero_stages(const char *model)
+{
+    static struct curve stage[4];
+    char job[32];
+    train(&a, model, "%s.yaml", model);
+    expect_learns(&a);
+    for (int i = 0; i < 4; i++) {
+        snprintf(job, sizeof job, "%s-zero%d", model, i);
+        train(&stage[i], job, "%s.yaml mesh.dp=2 strategies.zero.stage=%d", model, i);
+        expect_close(&stage[i], &a, 1e-5);
+    }
+    expect_same_bits(&stage[0], &stage[1]);
+    expect_same_bits(&stage[2], &stage[3]);
+}
+
+START_TEST(zero_llama)
+{
+    zero_stages("llama");
+}
+END_TEST
+
+START_TEST(zero_gpt2)
+{
+    zero_stages("gpt2");
+}
+END_TEST
+
+#define STRATEGIES "strategies=[{\"use\":\"3d\",\"sequence_parallel\":%s},{\"use\":\"zero\",\"stage\":%d}]"
+
+static void tensor_parallel(const char *model)
+{
+    char job[32];
+    train(&a, model, "%s.yaml", model);
+    for (int sequence = 0; sequence < 2; sequence++) {
+        snprintf(job, sizeof job, "%s-tp-%d", model, sequence);
+        train(&b, job, "%s.yaml mesh.tp=2 " STRATEGIES, model, sequence ? "true" : "false", 0);
+        expect_close(&b, &a, 1e-5);
+    }
+}
+
+START_TEST(tensor_parallel_llama)
+{
+    tensor_parallel("llama");
+}
+END_TEST
+
+START_TEST(tensor_parallel_gpt2)
+{
+    tensor_parallel("gpt2");
+}
+END_TEST
+
+/* Four processes: more tensor parallelism than llama.yaml has kv heads for, and both kinds of sharding at once. */
+START_TEST(four_ranks)
+{
+    train(&a, "four-heads", "llama.yaml model.kv_heads=4");
+    train(&b, "four-tp", "llama.yaml model.kv_heads=4 mesh.tp=4 " STRATEGIES, "true", 0);
+    expect_close(&b, &a, 1e-5);
+    train(&a, "four-one", "llama.yaml");
+    train(&b, "four-both", "llama.yaml mesh.tp=2 mesh.dp=2 " STRATEGIES, "true", 3);
+    expect_close(&b, &a, 1e-5);
+    train(&b, "four-hybrid", "llama.yaml mesh.dp={\"replicate\":2,\"shard\":2} " STRATEGIES, "false", 2);
+    expect_close(&b, &a, 1e-5);
+}
+END_TEST
+
+START_TEST(bf16)
+{
+    train(&a, "bf16-one", "llama.yaml precision.compute=bf16");
+    expect_learns(&a);
+    train(&b, "bf16-two", "llama.yaml precision.compute=bf16 mesh.dp=2 strategies.zero.stage=1");
+    expect_close(&b, &a, 1e-2);
+    train(&b, "bf16-three", "llama.yaml precision.compute=bf16 mesh.dp=2 strategies.zero.stage=3");
+    expect_close(&b, &a, 1e-2);
+}
+END_TEST
+
+/* The sums of one step do not depend on how the batch is cut. */
+START_TEST(accumulation)
+{
+    train(&a, "cut8", "llama.yaml data.micro_batch=8");
+    train(&b, "cut1", "llama.yaml data.micro_batch=1");
+    expect_close(&b, &a, 1e-5);
+}
+END_TEST
+
+int main(void)
+{
+    const struct system_test tests[] = {
+        {"twice on one rank", twice_on_one_rank}, {"twice on two ranks", twice_on_two_ranks}, {"another seed", another_seed},
+        {"zero, llama", zero_llama}, {"zero, gpt2", zero_gpt2}, {"tensor parallel, llama", tensor_parallel_llama},
+        {"tensor parallel, gpt2", tensor_parallel_gpt2}, {"four ranks", four_ranks}, {"bf16", bf16}, {"accumulation", accumulation},
+        {NULL, NULL}};
+    return system_run("system-parity", tests);
+}
