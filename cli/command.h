@@ -25,6 +25,9 @@ struct hd__command {
     X(train)            \
     X(explain)          \
     X(check)            \
+    X(eval)             \
+    X(sample)           \
+    X(ckpt)             \
     X(plugins)          \
     X(bench)            \
     X(version)

@@ -11,6 +11,7 @@ static int32_t evaluate(struct hd__session *session, const char *checkpoint, int
     static const struct hd__place_in_job alone = {.size = 1, .local_size = 1};
     struct hd__compiled *compiled = session->compiled;
     struct hd__keeper *keeper = NULL;
+    struct hd__progress at = {0};
     int64_t batches = HD__MAX(1, compiled->job->eval_batches);
     int32_t rc = hd__session_open(session, compiled, &alone, err);
     if (!rc)
@@ -18,10 +19,11 @@ static int32_t evaluate(struct hd__session *session, const char *checkpoint, int
     if (!rc)
         rc = hd__keeper_open(session, NULL, &keeper, err);
     if (!rc && keeper)
-        rc = hd__keeper_load(keeper, checkpoint, 1, step, err);
+        rc = hd__keeper_load(keeper, checkpoint, 1, &at, err);
     if (!rc)
         rc = hd__session_evaluate(session, batches, loss, err);
     hd__keeper_close(keeper);
+    *step = at.step;
     return rc;
 }
 

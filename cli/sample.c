@@ -36,6 +36,16 @@ static int parse(struct request *r)
     return HD__EXIT_DONE;
 }
 
+static void print_token(void *user, int32_t token)
+{
+    const struct request *r = user;
+    if (r->text)
+        putchar(token);
+    else
+        printf(" %d", token);
+    fflush(stdout);
+}
+
 /* The prompt as tokens: bytes for a byte-level model, else token ids with blanks between them. */
 static int read_prompt(struct request *r, int64_t vocab, int32_t *tokens, int64_t room)
 {
@@ -54,17 +64,9 @@ static int read_prompt(struct request *r, int64_t vocab, int32_t *tokens, int64_
     if (!r->config.n_prompt)
         tokens[r->config.n_prompt++] = r->text ? '\n' : 0;
     r->config.prompt = tokens;
+    r->config.emit = print_token;
+    r->config.user = r;
     return HD__EXIT_DONE;
-}
-
-static void print_token(void *user, int32_t token)
-{
-    const struct request *r = user;
-    if (r->text)
-        putchar(token);
-    else
-        printf(" %d", token);
-    fflush(stdout);
 }
 
 static int generate(struct hd__loaded *loaded, struct request *r)
@@ -73,15 +75,15 @@ static int generate(struct hd__loaded *loaded, struct request *r)
     struct hd_error err = HD_ERROR_INIT;
     struct hd__session session;
     struct hd__keeper *keeper = NULL;
-    int64_t step = 0;
+    struct hd__progress at = {0};
     int32_t rc = hd__session_open(&session, loaded->compiled, &alone, &err);
     if (!rc)
         rc = hd__session_initialise(&session, &err);
     if (!rc)
         rc = hd__keeper_open(&session, NULL, &keeper, &err);
     if (!rc && keeper)
-        rc = hd__keeper_load(keeper, r->checkpoint, 1, &step, &err);
-    if (!rc && !step && !loaded->compiled->info.weights)
+        rc = hd__keeper_load(keeper, r->checkpoint, 1, &at, &err);
+    if (!rc && !at.step && !loaded->compiled->info.weights)
         fprintf(stderr, "no checkpoint was found: these are the weights of the start\n");
     if (!rc && r->text)
         fputs(r->prompt, stdout);

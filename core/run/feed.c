@@ -1,5 +1,5 @@
-/* Micro-batch m of step s holds sequences s batch + m B .. + B, where B is the micro-batch of all data ranks together; this
- * rank's rows of it begin where its piece of dim b begins. */
+/* Micro-batch m holds sequences base + m B .. + B, where B is the micro-batch of all data ranks together; this rank's rows of
+ * it begin where its piece of dim b begins. A step is `accumulation` micro-batches, so step s begins at s data.batch. */
 #include "core/run/feed.h"
 
 #include <stdlib.h>
@@ -10,15 +10,14 @@ struct hd__feed {
     struct hd__prefetch *prefetch;
     int64_t row, rows; /* of dim b on this rank */
     int64_t s_first, s_count;
-    int64_t accumulation, global_rows, batch;
+    int64_t base, global_rows;
     const int32_t *ids, *labels; /* the micro-batch that is being fed */
 };
 
 static uint64_t number_of(void *user, uint64_t request, uint32_t row)
 {
     const struct hd__feed *f = user;
-    uint64_t step = request / (uint64_t)f->accumulation, micro = request % (uint64_t)f->accumulation;
-    return step * (uint64_t)f->batch + micro * (uint64_t)f->global_rows + (uint64_t)f->row + row;
+    return (uint64_t)f->base + request * (uint64_t)f->global_rows + (uint64_t)f->row + row;
 }
 
 static void place(struct hd__feed *f, int32_t rank)
@@ -32,8 +31,6 @@ static void place(struct hd__feed *f, int32_t rank)
     f->s_first = hd__start(p, ids, 1, coord);
     f->s_count = hd__local(p, ids, 1);
     f->global_rows = p->dims.at[ids->dim[0]].extent;
-    f->accumulation = p->accumulation;
-    f->batch = f->compiled->job->batch;
 }
 
 static const struct hd__sources *sources_of(const struct hd__job *job, int held_out)
@@ -90,12 +87,12 @@ void hd__feed_close(struct hd__feed *f)
     free(f);
 }
 
-int32_t hd__feed_seek(struct hd__feed *f, int64_t step, struct hd_error *err)
+int32_t hd__feed_seek(struct hd__feed *f, int64_t sequence, struct hd_error *err)
 {
-    struct hd__prefetch_config config = {.data = f->data, .number = number_of, .user = f, .first = (uint64_t)(step * f->accumulation),
-                                         .rows = (uint32_t)f->rows, .s_first = f->s_first, .s_count = f->s_count};
+    struct hd__prefetch_config config = {.data = f->data, .number = number_of, .user = f, .rows = (uint32_t)f->rows, .s_first = f->s_first, .s_count = f->s_count};
     hd__prefetch_stop(f->prefetch);
     f->prefetch = NULL;
+    f->base = sequence;
     f->ids = f->labels = NULL;
     return hd__prefetch_start(&config, &f->prefetch, err);
 }

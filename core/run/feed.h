@@ -12,8 +12,9 @@ struct hd__feed;
 int32_t hd__feed_open(const struct hd__compiled *compiled, int32_t rank, int held_out, struct hd__feed **feed,
                       struct hd_error *err);
 void hd__feed_close(struct hd__feed *feed); /* NULL is fine */
-/* The next micro-batch is the first of step `step` (from 0). Reading ahead starts there. */
-int32_t hd__feed_seek(struct hd__feed *feed, int64_t step, struct hd_error *err);
+/* The next micro-batch begins with sequence `sequence` of the endless stream, whose micro-batches follow from there on. A
+ * step takes data.batch sequences. */
+int32_t hd__feed_seek(struct hd__feed *feed, int64_t sequence, struct hd_error *err);
 /* For hd__exec_config.feed: ids first, then labels, a micro-batch at a time. */
 int32_t hd__feed_next(void *feed, int32_t labels, int32_t *out, int64_t count, struct hd_error *err);
 uint64_t hd__feed_sequences(const struct hd__feed *feed);

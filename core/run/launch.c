@@ -240,7 +240,9 @@ int hd__launch_local(int32_t n, double dead_after, int (*body)(void *user, const
         if (pid == 0) {
             close(port_pipe[1]);
             free(children);
-            _exit(run_child(i, n, port_pipe[0], &place, parent, body, user));
+            code = run_child(i, n, port_pipe[0], &place, parent, body, user);
+            fflush(NULL);
+            _exit(code);
         }
         if (pid < 0)
             hd__die("fork: %s", strerror(errno));

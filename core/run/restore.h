@@ -4,6 +4,12 @@
 
 #include "core/run/session.h"
 
+/* How far a run has come: a part of every checkpoint. */
+struct hd__progress {
+    int64_t step;     /* finished */
+    int64_t sequence; /* the next one of the data's stream */
+};
+
 struct hd__keeper; /* the job's checkpoint store and what is being saved */
 
 /* Opens checkpoint storage for a session; *keeper stays NULL where the job has no checkpoint section. `dir` replaces the
@@ -11,12 +17,13 @@ struct hd__keeper; /* the job's checkpoint store and what is being saved */
 int32_t hd__keeper_open(struct hd__session *s, const char *dir, struct hd__keeper **keeper, struct hd_error *err);
 void hd__keeper_close(struct hd__keeper *keeper); /* waits for a save under way; NULL is fine */
 
-/* Loads weights, optimizer state and position. `which`: "auto" (the newest; *step stays 0 where there is none), "never",
+/* Loads weights, optimizer state and position. `which`: "auto" (the newest; progress stays as it is where there is none), "never",
  * or the name or path of a checkpoint. weights_only: for evaluation and sampling. */
-int32_t hd__keeper_load(struct hd__keeper *keeper, const char *which, int weights_only, int64_t *step, struct hd_error *err);
+int32_t hd__keeper_load(struct hd__keeper *keeper, const char *which, int weights_only, struct hd__progress *progress,
+                        struct hd_error *err);
 
-/* Saves the state after `step`. With checkpoint.async it returns once the state is copied. Collective. */
-int32_t hd__keeper_save(struct hd__keeper *keeper, int64_t step, struct hd_error *err);
+/* Saves the state. With checkpoint.async it returns once the state is copied. Collective. */
+int32_t hd__keeper_save(struct hd__keeper *keeper, const struct hd__progress *progress, struct hd_error *err);
 /* Waits until what was saved is on disk. */
 int32_t hd__keeper_finish(struct hd__keeper *keeper, struct hd_error *err);
 

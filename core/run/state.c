@@ -27,10 +27,10 @@ static int32_t add_run(void *user, const struct hd__piece *piece)
     return HD_OK;
 }
 
-static void add_tensor(struct hd__state *state, const struct hd_program *p, uint32_t param, const char *prefix, uint32_t dtype)
+static void add_tensor(struct hd__state *state, const struct hd_program *p, uint32_t param, const char *group, uint32_t dtype)
 {
     const struct hd__tensor *t = hd__tc(p, p->params.at[param].tensor);
-    struct hd__ckpt_tensor row = {.name = hd__arena_format(&state->arena, "%s%s", prefix, t->name), .dtype = dtype, .ndim = t->ndim};
+    struct hd__ckpt_tensor row = {.group = group, .name = t->name, .dtype = dtype, .ndim = t->ndim};
     for (int32_t d = 0; d < t->ndim; d++)
         row.shape[d] = p->dims.at[t->dim[d]].extent;
     hd__push(&state->tensors, row);
@@ -50,10 +50,12 @@ void hd__state_collect(struct hd__state *state, struct hd_program *p, const int3
     uint32_t n_states = p->flats.count && !weights_only ? p->flats.at[0].n_states : 0;
     *state = (struct hd__state){.n_params = p->params.count};
     for (uint32_t i = 0; i < p->params.count; i++)
-        add_tensor(state, p, i, "", p->precision.master);
-    for (uint32_t s = 0; s < n_states; s++)
+        add_tensor(state, p, i, "model", p->precision.master);
+    for (uint32_t s = 0; s < n_states; s++) {
+        const char *group = hd__arena_format(&state->arena, "optim-%s", state_names[s]);
         for (uint32_t i = 0; i < p->params.count; i++)
-            add_tensor(state, p, i, hd__arena_format(&state->arena, "%s/", state_names[s]), p->precision.optimizer);
+            add_tensor(state, p, i, group, p->precision.optimizer);
+    }
     for (uint32_t f = 0; f < p->flats.count; f++) {
         c.flat = &p->flats.at[f];
         c.base = 0;

@@ -1,7 +1,7 @@
 /* core/run/state: the state of training as named global tensors, and which runs of them lie on this rank.
  *
- * Tensors: every parameter under its own name, in the master dtype; then every optimizer state as "STATE/PARAMETER".
- * The list is the same on all ranks and on any mesh. Runs point into the arena. */
+ * Tensors: every parameter in group "model", in the master dtype; then every optimizer state under the same names in group
+ * "optim-STATE". The list is the same on all ranks and on any mesh. Runs point into the arena. */
 #ifndef HD_CORE_RUN_STATE_H
 #define HD_CORE_RUN_STATE_H
 

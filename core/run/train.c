@@ -8,13 +8,16 @@
 #include <unistd.h>
 
 #include "core/run/metrics.h"
+#include "core/run/restore.h"
 #include "core/run/session.h"
 
 struct loop {
     struct hd__session s;
     struct hd__job *job;
     struct hd_program *p;
-    int64_t step; /* finished */
+    struct hd__progress at;
+    struct hd__keeper *keeper; /* NULL where nothing is saved */
+    int64_t saved;             /* step of the newest checkpoint of this run, -1 if there is none */
     double loss, norm, lr, val_loss;
     double step_s, comm_s, peak; /* peak: FLOP/s of all ranks' devices */
     struct hd__metrics *metrics; /* of rank 0 */
@@ -40,9 +43,9 @@ static void catch_signals(void)
 static void set_hyper(struct loop *l)
 {
     double *hyper = hd__exec_data(l->s.exec, l->p->hyper);
-    l->lr = hd__lr(&l->job->schedule, l->step + 1, l->job->steps);
+    l->lr = hd__lr(&l->job->schedule, l->at.step + 1, l->job->steps);
     hyper[HD_HYPER_LR] = l->lr;
-    hyper[HD_HYPER_STEP] = (double)(l->step + 1);
+    hyper[HD_HYPER_STEP] = (double)(l->at.step + 1);
     hyper[HD_HYPER_INV_SCALE] = 1;
     hyper[HD_HYPER_SKIP] = 0;
 }
@@ -52,7 +55,7 @@ static int32_t diverged(struct loop *l, struct hd_error *err)
 {
     static const char *const sections[] = {"begin", "micro", "micro_last"};
     char where[160] = "";
-    int32_t found = hd__feed_seek(l->s.train, l->step, err);
+    int32_t found = hd__feed_seek(l->s.train, l->at.sequence, err);
     for (uint32_t i = 0; i < HD__COUNT(sections) && !found; i++) {
         int32_t times = i == 1 ? l->p->accumulation - 1 : 1;
         for (int32_t n = 0; n < times && !found; n++)
@@ -61,7 +64,7 @@ static int32_t diverged(struct loop *l, struct hd_error *err)
     if (found < 0)
         return found;
     return hd_fail(err, HD_E_INVALID, "step %" PRId64 ": the loss is %g and the gradient norm %g; the first bad number: %s. Nothing was "
-                   "updated. Lower optimizer.lr, set optimizer.clip, or look at the data of this step", l->step + 1, l->loss, l->norm,
+                   "updated. Lower optimizer.lr, set optimizer.clip, or look at the data of this step", l->at.step + 1, l->loss, l->norm,
                    where[0] ? where : "on another rank");
 }
 
@@ -78,7 +81,8 @@ static int32_t one_step(struct loop *l, struct hd_error *err)
     l->norm = sqrt(hd__session_scalar(&l->s, l->p->norm2));
     if (!isfinite(l->loss) || !isfinite(l->norm))
         return diverged(l, err);
-    l->step++;
+    l->at.step++;
+    l->at.sequence += l->job->batch;
     return HD_OK;
 }
 
@@ -97,12 +101,12 @@ static int32_t open_metrics(struct loop *l, const struct hd__compiled *c, struct
     json_t *plan = json_pack("{s:I,s:I,s:I,s:f}", "arena_bytes", (json_int_t)l->p->arena_bytes, "persistent_bytes",
                              (json_int_t)l->p->persistent_bytes, "temporary_bytes", (json_int_t)l->p->temp_bytes, "flops_per_token",
                              hd__flops_per_token(c));
-    json_t *start = json_pack("{s:s,s:o,s:o,s:I,s:o}", "event", l->step ? "resume" : "start", "job", hd__job_json(l->job), "mesh",
+    json_t *start = json_pack("{s:s,s:o,s:o,s:I,s:o}", "event", l->at.step ? "resume" : "start", "job", hd__job_json(l->job), "mesh",
                               mesh_json(&c->mesh), "parameters", (json_int_t)hd__parameter_count(c), "plan", plan);
     int32_t rc;
-    if (l->step)
-        json_object_set_new(start, "from_step", json_integer(l->step));
-    rc = hd__metrics_open(l->job->metrics_jsonl, l->step, start, &l->metrics, err);
+    if (l->at.step)
+        json_object_set_new(start, "from_step", json_integer(l->at.step));
+    rc = hd__metrics_open(l->job->metrics_jsonl, l->at.step, start, &l->metrics, err);
     json_decref(start);
     l->peak = hd__exec_peak_flops(l->s.exec) * c->mesh.ranks;
     return rc;
@@ -112,13 +116,13 @@ static void say(const struct loop *l)
 {
     double tokens = (double)(l->job->batch * l->job->seq_len);
     struct hd__metrics_row row = {
-        .step = l->step,
+        .step = l->at.step,
         .steps = l->job->steps,
         .loss = l->loss,
         .val_loss = l->val_loss,
         .grad_norm = l->norm,
         .lr = l->lr,
-        .tokens = l->step * l->job->batch * l->job->seq_len,
+        .tokens = l->at.step * l->job->batch * l->job->seq_len,
         .tokens_per_s = tokens / l->step_s,
         .step_s = l->step_s,
         .comm_s = l->comm_s,
@@ -134,26 +138,36 @@ static int32_t evaluate(struct loop *l, struct hd_error *err)
     return hd__session_evaluate(&l->s, l->job->eval_batches, &l->val_loss, err);
 }
 
+static int32_t save(struct loop *l, struct hd_error *err)
+{
+    l->saved = l->at.step;
+    return hd__keeper_save(l->keeper, &l->at, err);
+}
+
 static int32_t steps(struct loop *l, int *stopped, struct hd_error *err)
 {
     int32_t rc = HD_OK, agreed = 0;
-    while (!rc && !agreed && l->step < l->job->steps) {
+    while (!rc && !agreed && l->at.step < l->job->steps) {
         double start = hd__now();
         int evaluated;
         rc = one_step(l, err);
         l->step_s = hd__now() - start;
         l->comm_s = hd__exec_comm_seconds(l->s.exec);
         l->val_loss = NAN;
-        evaluated = !rc && l->job->eval_every && l->step % l->job->eval_every == 0;
+        evaluated = !rc && l->job->eval_every && l->at.step % l->job->eval_every == 0;
         if (evaluated)
             rc = evaluate(l, err);
-        if (!rc && l->leader && (evaluated || l->step % l->job->metrics_every == 0 || l->step == l->job->steps))
+        if (!rc && l->leader && (evaluated || l->at.step % l->job->metrics_every == 0 || l->at.step == l->job->steps))
             say(l);
         if (!rc)
             rc = hd__exec_agree(l->s.exec, stop_signal, &agreed, err);
+        if (!rc && l->keeper && l->job->checkpoint_every && l->at.step % l->job->checkpoint_every == 0)
+            rc = save(l, err);
     }
     *stopped = agreed;
-    return rc;
+    if (!rc && l->keeper && l->saved != l->at.step)
+        rc = save(l, err);
+    return rc ? rc : hd__keeper_finish(l->keeper, err);
 }
 
 /* ---- a run */
@@ -164,14 +178,19 @@ static int32_t prepare(struct loop *l, const struct hd__place_in_job *place, str
     if (!rc)
         rc = hd__feed_open(compiled, place->rank, 0, &l->s.train, err);
     if (!rc)
+        rc = hd__keeper_open(&l->s, NULL, &l->keeper, err);
+    if (!rc && l->keeper)
+        rc = hd__keeper_load(l->keeper, l->job->resume, 0, &l->at, err);
+    if (!rc && !l->at.step)
         rc = hd__session_initialise(&l->s, err);
+    l->saved = l->at.step ? l->at.step : -1;
     if (!rc)
-        rc = hd__feed_seek(l->s.train, l->step, err);
+        rc = hd__feed_seek(l->s.train, l->at.sequence, err);
     if (rc)
         return rc;
     l->s.feeding = l->s.train;
     l->p = hd__exec_program(l->s.exec);
-    return l->leader ? open_metrics(l, compiled, err) : HD_OK;
+    return l->leader && l->at.step < l->job->steps ? open_metrics(l, compiled, err) : HD_OK;
 }
 
 static void say_failure(const struct hd_error *err)
@@ -192,13 +211,18 @@ int hd__train(struct hd__compiled *compiled, const struct hd__place_in_job *plac
     catch_signals();
     rc = prepare(&l, place, compiled, &err);
     prepared = !rc;
+    if (!rc && l.at.step >= l.job->steps && l.leader)
+        printf("the job is finished: its checkpoint is at step %" PRId64 " of %" PRId64 "; set job.steps higher to go on\n", l.at.step,
+               l.job->steps);
     if (!rc)
         rc = steps(&l, &stopped, &err);
     if (rc)
         say_failure(&err);
     if (stopped && l.leader)
-        fprintf(stderr, "stopped by signal %d after step %" PRId64 "\n", stopped, l.step);
+        fprintf(stderr, "stopped by signal %d after step %" PRId64 "; %s\n", stopped, l.at.step,
+                l.keeper ? "the state is saved: the same command goes on" : "no checkpoint section, so nothing is saved");
     hd__metrics_close(l.metrics);
+    hd__keeper_close(l.keeper);
     hd__session_close(&l.s, rc != 0, err.message);
     return !prepared ? 2 : rc ? 1 : stopped ? 3 : 0;
 }

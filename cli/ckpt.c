@@ -1,0 +1,188 @@
+/* heddle ckpt: looks at a job's checkpoints. */
+#include <jansson.h>
+#include <stdlib.h>
+
+#include "cli/job.h"
+#include "core/run/checkpoint.h"
+#include "core/run/export.h"
+#include "core/run/restore.h"
+
+struct request {
+    const char *verb, *name, *to;
+    int json;
+    char newest[32];
+    struct hd__loaded loaded;
+    struct hd__ckpt_store store;
+};
+
+static int open_store(struct request *r, struct hd_error *err)
+{
+    const struct hd__chosen *chosen = &r->loaded.compiled->checkpoint_choice;
+    if (!chosen->component)
+        return hd__job_fail(r->loaded.job, "checkpoint", err, "the job has no checkpoint section, so it has no checkpoints");
+    r->store = (struct hd__ckpt_store){.ops = &chosen->component->ops.ckpt};
+    return r->store.ops->open(hd__host(), chosen->settings, r->loaded.job->checkpoint_dir, &r->store.ckpt, err);
+}
+
+static int32_t open_checkpoint(struct request *r, struct hd__ckpt **ckpt, struct hd_error *err)
+{
+    int32_t rc = HD_OK;
+    if (!r->name) {
+        rc = hd__ckpt_latest(&r->store, r->newest, err);
+        r->name = r->newest;
+    }
+    return rc ? rc : hd__ckpt_open(&r->store, r->name, ckpt, err);
+}
+
+static int32_t list(struct request *r, struct hd_error *err)
+{
+    uint64_t *steps = NULL;
+    uint32_t n = 0;
+    json_t *rows = json_array();
+    int32_t rc = hd__ckpt_steps(&r->store, &steps, &n, err);
+    for (uint32_t i = 0; i < n && !rc; i++) {
+        struct hd__ckpt *ckpt;
+        char name[32], bytes[32];
+        hd__ckpt_name(steps[i], name);
+        rc = hd__ckpt_open(&r->store, name, &ckpt, err);
+        if (rc)
+            break;
+        hd__bytes_text(hd__ckpt_bytes(ckpt), bytes);
+        if (r->json)
+            json_array_append_new(rows, json_pack("{s:s,s:I,s:I}", "name", name, "step", (json_int_t)steps[i], "bytes",
+                                                  (json_int_t)hd__ckpt_bytes(ckpt)));
+        else
+            printf("%s  step %llu  %s\n", name, (unsigned long long)steps[i], bytes);
+        hd__ckpt_close(ckpt);
+    }
+    if (!rc && r->json)
+        json_dumpf(rows, stdout, JSON_INDENT(1));
+    else if (!rc && !n)
+        printf("no checkpoints in %s\n", r->loaded.job->checkpoint_dir);
+    json_decref(rows);
+    free(steps);
+    return rc;
+}
+
+static int32_t show(struct request *r, struct hd_error *err)
+{
+    struct hd__ckpt *ckpt;
+    const struct hd__ckpt_tensor *tensors;
+    uint32_t n;
+    char bytes[32];
+    int32_t rc = open_checkpoint(r, &ckpt, err);
+    if (rc)
+        return rc;
+    tensors = hd__ckpt_tensors(ckpt, &n);
+    if (r->json) {
+        json_dumpf(hd__ckpt_state(ckpt), stdout, JSON_INDENT(1));
+    } else {
+        printf("%s: step %llu, %u tensors, %s\n", r->name, (unsigned long long)hd__ckpt_step(ckpt), n,
+               hd__bytes_text(hd__ckpt_bytes(ckpt), bytes));
+        for (uint32_t i = 0; i < n; i++) {
+            printf("  %-16s %-5s", tensors[i].group, hd_dtype_name(tensors[i].dtype));
+            for (uint32_t d = 0; d < tensors[i].ndim; d++)
+                printf("%s%lld", d ? "x" : " [", (long long)tensors[i].shape[d]);
+            printf("%s %s\n", tensors[i].ndim ? "]" : "", tensors[i].name);
+        }
+    }
+    hd__ckpt_close(ckpt);
+    return HD_OK;
+}
+
+static int32_t verify(struct request *r, struct hd_error *err)
+{
+    struct hd__ckpt *ckpt;
+    int32_t rc = open_checkpoint(r, &ckpt, err);
+    if (rc)
+        return rc;
+    rc = hd__ckpt_verify(ckpt, err);
+    if (!rc)
+        printf("%s: every block matches its checksum\n", r->name);
+    hd__ckpt_close(ckpt);
+    return rc;
+}
+
+static int32_t export(struct request *r, struct hd_error *err)
+{
+    static const struct hd__place_in_job alone = {.size = 1, .local_size = 1};
+    struct hd__session session;
+    struct hd__keeper *keeper = NULL;
+    struct hd__progress at = {0};
+    int32_t rc = hd__session_open(&session, r->loaded.compiled, &alone, err);
+    if (!rc)
+        rc = hd__keeper_open(&session, NULL, &keeper, err);
+    if (!rc)
+        rc = hd__keeper_load(keeper, r->name ? r->name : "auto", 1, &at, err);
+    if (!rc && !at.step)
+        rc = hd_fail(err, HD_E_NOTFOUND, "no checkpoint in %s", r->loaded.job->checkpoint_dir);
+    if (!rc)
+        rc = hd__export(&session, r->to, err);
+    if (!rc)
+        printf("step %lld written to %s: config.json and model.safetensors\n", (long long)at.step, r->to);
+    hd__keeper_close(keeper);
+    hd__session_close(&session, 0, NULL);
+    return rc;
+}
+
+static const struct {
+    const char *verb;
+    int32_t (*run)(struct request *r, struct hd_error *err);
+} verbs[] = {{"ls", list}, {"show", show}, {"verify", verify}, {"export", export}};
+
+static int act(struct request *r)
+{
+    struct hd_error err = HD_ERROR_INIT;
+    int32_t rc = open_store(r, &err);
+    for (size_t i = 0; i < HD__COUNT(verbs) && !rc; i++)
+        if (!strcmp(verbs[i].verb, r->verb))
+            rc = verbs[i].run(r, &err);
+    if (r->store.ckpt)
+        r->store.ops->close(r->store.ckpt);
+    return rc ? hd__print_error(&err, rc == HD_E_CORRUPT ? HD__EXIT_FAILED : HD__EXIT_REFUSED) : HD__EXIT_DONE;
+}
+
+static int run(int argc, char **argv)
+{
+    struct request r = {0};
+    const struct hd__flag flags[] = {{"--checkpoint", &r.name, NULL}, {"--to", &r.to, NULL}, {"--json", NULL, &r.json}};
+    const char *names[HD__COUNT(verbs)], *nearest;
+    struct hd__job_arguments arguments;
+    int code, known = 0;
+    if (argc < 2)
+        return hd__refuse_usage(&hd__command_ckpt, "what to do: ls, show, verify or export?");
+    r.verb = argv[1];
+    for (size_t i = 0; i < HD__COUNT(verbs); i++) {
+        names[i] = verbs[i].verb;
+        known |= !strcmp(r.verb, names[i]);
+    }
+    nearest = hd__nearest(r.verb, names, HD__COUNT(names));
+    if (!known)
+        return hd__refuse_usage(&hd__command_ckpt, "there is no 'ckpt %s'%s%s%s", r.verb, nearest ? "; did you mean '" : "",
+                                nearest ? nearest : "", nearest ? "'?" : ": ls, show, verify or export");
+    code = hd__job_arguments(&hd__command_ckpt, argc - 1, argv + 1, flags, HD__COUNT(flags), &arguments);
+    if (!code && !strcmp(r.verb, "export") && !r.to)
+        code = hd__refuse_usage(&hd__command_ckpt, "export needs --to FOLDER");
+    if (!code)
+        code = hd__load_alone(&arguments, 0, &r.loaded);
+    if (!code)
+        code = act(&r);
+    hd__unload_job(&r.loaded);
+    return code;
+}
+
+const struct hd__command hd__command_ckpt = {
+    .name = "ckpt",
+    .usage = "ls|show|verify|export JOB [key=value ...] [--checkpoint NAME] [--to FOLDER] [--json]",
+    .summary = "look at checkpoints, export weights",
+    .help = "Works on the checkpoints of a job (its checkpoint.dir).\n\n"
+            "  ls        lists them\n"
+            "  show      the tensors of one; with --json its state (step, data position, job)\n"
+            "  verify    reads every block of one and compares checksums\n"
+            "  export    writes the weights as a folder that Hugging Face transformers loads\n\n"
+            "  --checkpoint NAME    which one, instead of the newest\n"
+            "  --to FOLDER          where export writes\n"
+            "  --json               for machines (ls, show)\n",
+    .example = "  heddle ckpt export examples/kjv.yaml --to kjv-model\n",
+    .run = run,
+};

@@ -1,0 +1,187 @@
+/* A session's checkpoints. Ranks talk through the rendezvous store, which the background save may use while training uses
+ * the transports. */
+#include "core/run/restore.h"
+
+#include <stdlib.h>
+
+#include "core/run/checkpoint.h"
+#include "core/run/state.h"
+
+struct hd__keeper {
+    struct hd__session *s;
+    const struct hd_ckpt_ops *ops;
+    struct hd_ckpt *ckpt;
+    struct hd__ckpt_store store;
+    struct hd__ckpt_saver *saver; /* checkpoint.async */
+    struct hd__state saving;      /* what the saver reads */
+    uint64_t exchanges;
+};
+
+#define PIECE 60000 /* bytes of one value in the rendezvous store */
+
+/* All-gather through the store: under a key of its own each time. */
+static int32_t exchange(void *user, const void *mine, uint64_t bytes, void *all, struct hd_error *err)
+{
+    struct hd__keeper *k = user;
+    const struct hd__place_in_job *place = k->s->place;
+    double deadline = hd__now() + k->s->compiled->job->comm_timeout;
+    uint64_t number = k->exchanges++;
+    int32_t rc = HD_OK;
+    char key[96];
+    for (uint64_t at = 0; at < bytes && !rc; at += PIECE) {
+        snprintf(key, sizeof key, "ckpt/%llu/%llu/%d", (unsigned long long)number, (unsigned long long)at, place->rank);
+        rc = hd__store_put(k->s->store, key, (const char *)mine + at, HD__MIN(PIECE, bytes - at), err);
+    }
+    for (int32_t r = 0; r < place->size; r++)
+        for (uint64_t at = 0; at < bytes && !rc; at += PIECE) {
+            size_t room = HD__MIN(PIECE, bytes - at);
+            snprintf(key, sizeof key, "ckpt/%llu/%llu/%d", (unsigned long long)number, (unsigned long long)at, r);
+            rc = hd__store_get(k->s->store, key, (char *)all + (uint64_t)r * bytes + at, &room, deadline, err);
+        }
+    return rc;
+}
+
+int32_t hd__keeper_open(struct hd__session *s, const char *dir, struct hd__keeper **keeper, struct hd_error *err)
+{
+    const struct hd__chosen *chosen = &s->compiled->checkpoint_choice;
+    struct hd__keeper *k;
+    int32_t rc;
+    *keeper = NULL;
+    if (!chosen->component)
+        return HD_OK;
+    k = hd__alloc(sizeof *k);
+    k->s = s;
+    k->ops = &chosen->component->ops.ckpt;
+    rc = k->ops->open(hd__host(), chosen->settings, dir ? dir : s->compiled->job->checkpoint_dir, &k->ckpt, err);
+    if (rc) {
+        free(k);
+        return rc;
+    }
+    k->store = (struct hd__ckpt_store){.ops = k->ops, .ckpt = k->ckpt,
+                                       .peers = {.rank = s->place->rank, .ranks = s->place->size, .exchange = exchange, .user = k}};
+    *keeper = k;
+    return HD_OK;
+}
+
+void hd__keeper_close(struct hd__keeper *k)
+{
+    if (!k)
+        return;
+    hd__ckpt_saver_destroy(k->saver);
+    hd__state_free(&k->saving);
+    k->ops->close(k->ckpt);
+    free(k);
+}
+
+static void collect(struct hd__keeper *k, struct hd__state *state, int owned, int weights_only)
+{
+    hd__state_collect(state, hd__exec_program(k->s->exec), hd__exec_coord(k->s->exec), hd__exec_arena(k->s->exec),
+                      k->s->compiled->optimizer.ops->state_names, owned, weights_only);
+}
+
+/* ---- saving */
+
+static json_t *describe(const struct hd__keeper *k, const struct hd__progress *progress)
+{
+    const struct hd__compiled *c = k->s->compiled;
+    json_t *model = json_pack("{s:s,s:I,s:I,s:I,s:I}", "family", c->info.family ? c->info.family : "", "layers",
+                              (json_int_t)c->info.layers, "hidden", (json_int_t)c->info.hidden, "vocab", (json_int_t)c->info.vocab,
+                              "parameters", (json_int_t)hd__parameter_count(c));
+    return json_pack("{s:I,s:I,s:I,s:s,s:f,s:o,s:o}", "step", (json_int_t)progress->step, "sequence", (json_int_t)progress->sequence,
+                     "seed", (json_int_t)c->job->seed, "optimizer", c->optimizer_choice.component->name, "lr",
+                     hd__lr(&c->job->schedule, progress->step, c->job->steps), "model", model, "job", hd__job_json(c->job));
+}
+
+int32_t hd__keeper_save(struct hd__keeper *k, const struct hd__progress *progress, struct hd_error *err)
+{
+    const struct hd__job *job = k->s->compiled->job;
+    struct hd__ckpt_save save = {.step = (uint64_t)progress->step, .version = HEDDLE_VERSION, .keep = (uint32_t)job->checkpoint_keep};
+    json_t *state;
+    int32_t rc = hd__keeper_finish(k, err); /* the saver still reads k->saving */
+    if (rc)
+        return rc;
+    hd__state_free(&k->saving);
+    collect(k, &k->saving, 1, 0);
+    save.tensors = k->saving.tensors.at;
+    save.n_tensors = k->saving.tensors.count;
+    save.runs = k->saving.runs.at;
+    save.n_runs = k->saving.runs.count;
+    save.state = state = describe(k, progress);
+    if (job->checkpoint_async) {
+        if (!k->saver)
+            k->saver = hd__ckpt_saver_create(&k->store);
+        rc = hd__ckpt_saver_start(k->saver, &save, err);
+    } else {
+        rc = hd__ckpt_save(&k->store, &save, err);
+    }
+    json_decref(state);
+    return rc;
+}
+
+int32_t hd__keeper_finish(struct hd__keeper *k, struct hd_error *err)
+{
+    return k && k->saver ? hd__ckpt_saver_join(k->saver, err) : HD_OK;
+}
+
+/* ---- loading */
+
+static int32_t read_progress(const struct hd__ckpt *ckpt, struct hd__progress *progress)
+{
+    const json_t *state = hd__ckpt_state(ckpt);
+    const json_t *sequence = json_object_get(state, "sequence");
+    progress->step = (int64_t)hd__ckpt_step(ckpt);
+    progress->sequence = json_is_integer(sequence) ? json_integer_value(sequence) : 0;
+    return HD_OK;
+}
+
+static int32_t load(struct hd__keeper *k, const char *name, int weights_only, struct hd__progress *progress, struct hd_error *err)
+{
+    struct hd__state state;
+    struct hd__ckpt *ckpt;
+    int32_t rc = hd__ckpt_open(&k->store, name, &ckpt, err);
+    if (rc)
+        return rc;
+    collect(k, &state, 0, weights_only);
+    rc = hd__ckpt_load(ckpt, state.tensors.at, state.tensors.count, state.runs.at, state.runs.count, err);
+    hd__state_free(&state);
+    if (!rc)
+        rc = read_progress(ckpt, progress);
+    hd__ckpt_close(ckpt);
+    return rc ? rc : hd__exec_section(k->s->exec, "restore", err);
+}
+
+/* A path: its folder is the storage, its last part the name. */
+static int32_t load_path(struct hd__keeper *k, const char *path, int weights_only, struct hd__progress *progress, struct hd_error *err)
+{
+    char *folder = hd__strdup(path), *slash;
+    struct hd__keeper *other = NULL;
+    int32_t rc;
+    while (strlen(folder) > 1 && folder[strlen(folder) - 1] == '/')
+        folder[strlen(folder) - 1] = 0;
+    slash = strrchr(folder, '/');
+    if (!slash) {
+        rc = load(k, folder, weights_only, progress, err);
+    } else {
+        *slash = 0;
+        rc = hd__keeper_open(k->s, *folder ? folder : "/", &other, err);
+        if (!rc)
+            rc = load(other, slash + 1, weights_only, progress, err);
+        hd__keeper_close(other);
+    }
+    free(folder);
+    return rc;
+}
+
+int32_t hd__keeper_load(struct hd__keeper *k, const char *which, int weights_only, struct hd__progress *progress, struct hd_error *err)
+{
+    char name[32];
+    int32_t rc;
+    if (!strcmp(which, "never"))
+        return HD_OK;
+    if (strcmp(which, "auto"))
+        return load_path(k, which, weights_only, progress, err);
+    rc = hd__ckpt_latest(&k->store, name, err);
+    if (rc == HD_E_NOTFOUND)
+        return HD_OK;
+    return rc ? rc : load(k, name, weights_only, progress, err);
+}
