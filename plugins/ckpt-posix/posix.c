@@ -13,10 +13,18 @@
 #define OFFSET(field) .offset = offsetof(struct posix_settings, field)
 
 static const struct hd_option options[] = {
-    {.name = "direct", .value = "true", .type = HD_OPT_BOOL, .level = HD_LEVEL_TUNER,
-     .help = "write past the page cache (O_DIRECT) where the filesystem can", OFFSET(direct)},
-    {.name = "fsync", .value = "true", .type = HD_OPT_BOOL, .level = HD_LEVEL_DEV,
-     .help = "false: a checkpoint survives a killed job, but not a power failure", OFFSET(fsync)},
+    {.name = "direct",
+     .value = "true",
+     .type = HD_OPT_BOOL,
+     .level = HD_LEVEL_TUNER,
+     .help = "write past the page cache (O_DIRECT) where the filesystem can",
+     OFFSET(direct)},
+    {.name = "fsync",
+     .value = "true",
+     .type = HD_OPT_BOOL,
+     .level = HD_LEVEL_DEV,
+     .help = "false: a checkpoint survives a killed job, but not a power failure",
+     OFFSET(fsync)},
 };
 
 /* ---- paths */
@@ -80,8 +88,8 @@ static int sync_folder(const struct hd_ckpt *ckpt, const char *path)
 
 /* ---- open, close */
 
-static int32_t posix_open(const struct hd_host *host, const void *settings, const char *location,
-                          struct hd_ckpt **out, struct hd_error *err)
+static int32_t posix_open(const struct hd_host *host, const void *settings, const char *location, struct hd_ckpt **out,
+                          struct hd_error *err)
 {
     struct hd_ckpt *ckpt = calloc(1, sizeof *ckpt);
     if (!ckpt || !*location || !(ckpt->dir = strdup(location))) {
@@ -236,8 +244,7 @@ static int32_t posix_list(struct hd_ckpt *ckpt, void (*visit)(void *user, const 
     return rc;
 }
 
-static int32_t open_file(const struct hd_ckpt *ckpt, const char *name, const char *file, int *fd,
-                         struct hd_error *err)
+static int32_t open_file(const struct hd_ckpt *ckpt, const char *name, const char *file, int *fd, struct hd_error *err)
 {
     char *path = NULL;
     int32_t rc = posix_check_name(name, err);
