@@ -7,12 +7,16 @@
 #include <math.h>
 #include <stdlib.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
+
+#include "core/run/tensorboard.h"
 
 struct hd__metrics {
     int fd, live;
     double started;
     int64_t first; /* step before the first of this run */
+    struct hd__tensorboard *board; /* NULL: none */
 };
 
 static void make_folders(const char *path)
@@ -129,6 +133,26 @@ static void show(struct hd__metrics *m, const struct hd__metrics_row *r)
     fflush(stdout);
 }
 
+int32_t hd__metrics_tensorboard(struct hd__metrics *m, const char *folder, int64_t resumed, struct hd_error *err)
+{
+    return hd__tensorboard_open(folder, resumed, &m->board, err);
+}
+
+static void write_board(struct hd__metrics *m, const struct hd__metrics_row *r)
+{
+    struct timespec now;
+    const struct hd__scalar scalars[] = {
+        {"train/loss", r->loss},         {"val/loss", r->val_loss}, {"train/grad_norm", r->grad_norm},
+        {"train/lr", r->lr},             {"perf/tokens_per_s", r->tokens_per_s},
+        {"perf/step_s", r->step_s},      {"perf/comm_s", r->comm_s}, {"perf/mfu", r->mfu},
+        {"memory/rss_bytes", (double)r->rss_bytes},
+    };
+    if (!m->board)
+        return;
+    clock_gettime(CLOCK_REALTIME, &now);
+    hd__tensorboard_step(m->board, (double)now.tv_sec + (double)now.tv_nsec * 1e-9, r->step, scalars, HD__COUNT(scalars));
+}
+
 void hd__metrics_step(struct hd__metrics *m, const struct hd__metrics_row *r)
 {
     struct hd__text text = {0};
@@ -139,6 +163,7 @@ void hd__metrics_step(struct hd__metrics *m, const struct hd__metrics_row *r)
                  "\"comm_s\": %.6g, \"mfu\": %.6g, \"arena_bytes\": %" PRId64 ", \"rss_bytes\": %" PRId64 "}\n", r->grad_norm, r->lr,
                  r->tokens, r->tokens_per_s, r->step_s, r->comm_s, r->mfu, r->arena_bytes, r->rss_bytes);
     write_line(m, &text);
+    write_board(m, r);
     show(m, r);
 }
 
@@ -146,6 +171,7 @@ void hd__metrics_close(struct hd__metrics *m)
 {
     if (!m)
         return;
+    hd__tensorboard_close(m->board);
     close(m->fd);
     free(m);
 }
