@@ -107,6 +107,8 @@ static int32_t open_metrics(struct loop *l, const struct hd__compiled *c, struct
     if (l->at.step)
         json_object_set_new(start, "from_step", json_integer(l->at.step));
     rc = hd__metrics_open(l->job->metrics_jsonl, l->at.step, start, &l->metrics, err);
+    if (!rc && l->job->metrics_tensorboard)
+        rc = hd__metrics_tensorboard(l->metrics, l->job->metrics_tensorboard, l->at.step, err);
     json_decref(start);
     l->peak = hd__exec_peak_flops(l->s.exec) * c->mesh.ranks;
     return rc;
