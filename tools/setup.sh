@@ -1,10 +1,12 @@
 # Shared by ./quickstart and ./run-tests; sourced, with the working directory at the top of the tree.
-#   install_packages NEEDED WANTED   what the build needs, and these two lists; asks apt only for what is missing
+#   install_packages NEEDED WANTED   what the build needs, and these two lists; apt only for what is missing
 #   build_heddle FOLDER [OPTION...]   meson setup (once) and ninja
-# Both may run any number of times.
+#   build_command_and_plugins FOLDER [OPTION...]
+# All may run any number of times.
 
 # Without these there is no build.
-required_packages='gcc libc6-dev meson ninja-build pkg-config libyaml-dev libjansson-dev libxxhash-dev check libsubunit-dev'
+required_packages='gcc libc6-dev meson ninja-build pkg-config libyaml-dev libjansson-dev libxxhash-dev
+                   check libsubunit-dev'
 # Without these a plugin is left out or slower; `build/heddle plugins` says so.
 optional_packages='libdnnl-dev'
 
@@ -39,7 +41,7 @@ apt_install() { as_root apt-get install -y --no-install-recommends "$@" >&2; }
 install_packages() {
     local needed wanted name
     if ! command -v dpkg-query >/dev/null; then
-        say "setup: no dpkg here: install by hand the equivalents of: $required_packages $1 ($optional_packages $2)"
+        say "setup: no dpkg here: install by hand the likes of" $required_packages $1 "($optional_packages $2)"
         return 0
     fi
     needed=$(missing_of $required_packages $1)
@@ -60,14 +62,23 @@ install_packages() {
     done
 }
 
-build_heddle() {
+# Is there a meson.build younger than the build? ninja does not see one in a folder that is new.
+new_descriptions() { find . -name 'build*' -prune -o -name meson.build -newer "$1/build.ninja" -print; }
+
+configure_heddle() {
     local folder=$1
     shift
     if [ ! -e "$folder/build.ninja" ]; then
-        meson setup "$folder" "$@" >&2 || return 1
-    elif [ "$installed_something" = yes ] || [ -n "$(find . -name meson.build -newer "$folder/build.ninja" | head -1)" ]; then
-        # ninja does not see a meson.build in a folder that is new.
-        meson setup --reconfigure "$folder" "$@" >&2 || return 1
+        meson setup "$folder" "$@" >&2
+    elif [ "$installed_something" = yes ] || [ -n "$(new_descriptions "$folder")" ]; then
+        meson setup --reconfigure "$folder" "$@" >&2
     fi
-    ninja -C "$folder" >&2
+}
+
+build_heddle() { configure_heddle "$@" && ninja -C "$1" >&2; }
+
+# Without the tests: half the time.
+build_command_and_plugins() {
+    configure_heddle "$@" &&
+        ninja -C "$1" $(ninja -C "$1" -t targets all | sed -nE 's/^(heddle|plugins\/[^:]*\.so): .*/\1/p') >&2
 }

@@ -156,7 +156,8 @@ static hd_tensor mock_add_param(struct hd_program *p, const struct hd_param_desc
     ck_assert_uint_eq(desc->struct_size, sizeof *desc);
     ck_assert_uint_eq(strlen(desc->file_axes), strlen(desc->dims));
     for (uint32_t i = 0; i < p->n_params; i++)
-        ck_assert_msg(strcmp(p->params[i].name, desc->name), "parameter %s twice", desc->name);
+        if (!strcmp(p->params[i].name, desc->name))
+            ck_abort_msg("parameter %s twice", desc->name);
     *row = (struct mock_param){.init = desc->init, .std = desc->std, .part = desc->part, .parts = desc->parts,
                                .part_axis = desc->part_axis, .tensor = new_tensor(p, desc->dims, -1)};
     snprintf(row->name, sizeof row->name, "%s", desc->name);
