@@ -1,7 +1,7 @@
-/* plugins/device-cpu/fast.h: what the fast matrix kernels share: one scratch memory a device, and matrix products.
+/* What the fast matrix kernels share: one scratch memory a device, and matrix products.
  *
- * Kernels of a device run one at a time, so they share one scratch memory: each reserves at prepare what it needs
- * and asks for the address when it runs (a later reservation may move it). */
+ * Kernels of a device run one at a time, so they share one scratch memory: each reserves at prepare what it
+ * needs and asks for the address when it runs (a later reservation may move it). */
 #ifndef HD_DEVICE_CPU_FAST_H
 #define HD_DEVICE_CPU_FAST_H
 
@@ -23,7 +23,8 @@ struct cpu_matrix {
     int64_t rs, cs;
 };
 
-/* c[m, n] (+)= a[m, k] b[k, n], summed in fp32. a and b have the same dtype and a unit stride each; c.cs is 1. */
+/* c[m, n] (+)= a[m, k] b[k, n], summed in fp32. a and b have the same dtype and a unit stride each; c.cs is
+ * 1. */
 struct cpu_gemm {
     int64_t m, n, k;
     struct cpu_matrix a, b, c;

@@ -1,8 +1,8 @@
-/* plugins/device-cpu/fast_attention.c: causal grouped-query attention, forward (Dao, arXiv 2307.08691, algorithm 1).
+/* Causal grouped-query attention, forward (Dao, arXiv 2307.08691, algorithm 1).
  *
- * For a tile of queries, key tile after key tile: scores s = q k, row maxima, p = exp(scale s - m), o = o + p v; where
- * a later tile raises a row's maximum, its sums so far shrink by the difference. Key tiles that no query of the tile
- * sees are skipped. */
+ * For a tile of queries, key tile after key tile: scores s = q k, row maxima, p = exp(scale s - m), o = o + p
+ * v; where a later tile raises a row's maximum, its sums so far shrink by the difference. Key tiles that no
+ * query of the tile sees are skipped. */
 #include "fast_attention.h"
 
 #include <math.h>
@@ -23,8 +23,8 @@ void cpu_attention_store(const struct cpu_attention *x, uint32_t output, int64_t
     const struct hd_operand *o = &x->kernel->out[output];
     if (factor != 1)
         x->rows->scale(src, x->h.d, factor);
-    x->tiles->store((char *)o->data + to * (int64_t)hd_dtype_size(o->dtype), o->dtype, x->h.d, src, x->h.d, 1, x->h.d,
-                    cpu_accumulates(x->kernel));
+    x->tiles->store((char *)o->data + to * (int64_t)hd_dtype_size(o->dtype), o->dtype, x->h.d, src, x->h.d, 1,
+                    x->h.d, cpu_accumulates(x->kernel));
 }
 
 static int all_float(const struct hd_kernel *k)
@@ -51,9 +51,11 @@ int32_t cpu_attention_init(struct cpu_attention *x, struct hd_kernel *k, struct 
     x->tiles = cpu_tiles_choose(dtype);
     x->rows = cpu_softmax_at(cpu_vectors());
     if (!all_float(k) || lse_dtype != HD_F32)
-        return hd_fail(err, HD_E_UNSUPPORTED, "attention: fast kernels are for fp32 and bf16, with lse in fp32");
+        return hd_fail(err, HD_E_UNSUPPORTED,
+                       "attention: fast kernels are for fp32 and bf16, with lse in fp32");
     if (x->h.s != x->h.t || x->h.q0 != x->h.k0)
-        return hd_fail(err, HD_E_UNSUPPORTED, "attention: fast kernels want queries and keys of the same positions");
+        return hd_fail(err, HD_E_UNSUPPORTED,
+                       "attention: fast kernels want queries and keys of the same positions");
     if (x->h.s == 0 || !(x->scale > 0))
         return hd_fail(err, HD_E_UNSUPPORTED, "attention: fast kernels want a scale above 0");
     x->d_room = cpu_round_up(x->h.d, x->tiles->nr);
@@ -127,7 +129,8 @@ static void pack_head(const struct cpu_attention *x, char *scratch, int64_t b, i
 {
     const struct hd_operand *k = &x->kernel->in[1], *v = &x->kernel->in[2];
     int64_t step = cpu_key_step(x), tile = x->panels_d * cpu_tiles_panel_b(x->tiles, x->tile_k);
-    x->tiles->pack_b(scratch + x->at[KEYS], cpu_element(k, cpu_key_at(x, b, kv, 0)), k->dtype, step, 1, x->h.t, x->h.d);
+    x->tiles->pack_b(scratch + x->at[KEYS], cpu_element(k, cpu_key_at(x, b, kv, 0)), k->dtype, step, 1,
+                     x->h.t, x->h.d);
     for (int64_t k0 = 0; k0 < x->h.t; k0 += x->tile_k)
         x->tiles->pack_b(scratch + x->at[VALUES] + k0 / x->tile_k * tile,
                          cpu_element(v, cpu_key_at(x, b, kv, k0)), v->dtype, 1, step, x->h.d,

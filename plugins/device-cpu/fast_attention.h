@@ -1,8 +1,8 @@
-/* plugins/device-cpu/fast_attention.h: what the forward and the backward kernel of attention share.
+/* What the forward and the backward kernel of attention share.
  *
- * Work is cut by (b, kv head), one at a time a thread. Inside, products of tiles run on the panels and micro-kernels
- * of fast_tiles.h, scores in fp32. Memory is O(sequence) a thread; a tile of scores is never more than
- * tile_q x tile_k. */
+ * Work is cut by (b, kv head), one at a time a thread. Inside, products of tiles run on the panels and
+ * micro-kernels of fast_tiles.h, scores in fp32. Memory is O(sequence) a thread; a tile of scores is never
+ * more than tile_q x tile_k. */
 #ifndef HD_DEVICE_CPU_FAST_ATTENTION_H
 #define HD_DEVICE_CPU_FAST_ATTENTION_H
 
@@ -18,10 +18,10 @@ struct cpu_attention {
     struct cpu_heads h;
     int64_t window; /* 0: none */
     double scale;
-    int64_t tile_q, tile_k, d_room;      /* d_room: d in whole panels */
-    int64_t thread_bytes, panels_d;      /* of b, across d */
-    int64_t at[12];                      /* offsets of a thread's buffers, by the kernel's own names */
-    int64_t next;                        /* (b, kv head) to take */
+    int64_t tile_q, tile_k, d_room; /* d_room: d in whole panels */
+    int64_t thread_bytes, panels_d; /* of b, across d */
+    int64_t at[12];                 /* offsets of a thread's buffers, by the kernel's own names */
+    int64_t next;                   /* (b, kv head) to take */
     void (*unit)(const struct cpu_attention *x, char *scratch, int64_t b, int64_t kv);
 };
 
@@ -82,7 +82,9 @@ struct cpu_panels {
 void cpu_tiles_product(const struct cpu_tiles *t, int64_t rows, int64_t cols, int64_t k, struct cpu_panels a,
                        struct cpu_panels b, float *c, int64_t ldc, int add);
 
-/* Writes (or adds, with HD_ATTR_ACCUMULATE) d values times factor to an output, from element `to`. Scales src. */
-void cpu_attention_store(const struct cpu_attention *x, uint32_t output, int64_t to, float *src, float factor);
+/* Writes (or adds, with HD_ATTR_ACCUMULATE) d values times factor to an output, from element `to`. Scales
+ * src. */
+void cpu_attention_store(const struct cpu_attention *x, uint32_t output, int64_t to, float *src,
+                         float factor);
 
 #endif

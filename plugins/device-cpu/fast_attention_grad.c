@@ -1,11 +1,11 @@
-/* plugins/device-cpu/fast_attention_grad.c: causal grouped-query attention, backward (Dao, arXiv 2307.08691, algorithm
- * 2), on transposed tiles (keys x queries), so that every product but one finds its operands as they lie:
+/* Causal grouped-query attention, backward (Dao, arXiv 2307.08691, algorithm 2), on transposed tiles (keys x
+ * queries), so that every product but one finds its operands as they lie:
  *
  *     s' = k q'        p' = exp(scale s' - lse)             dv += p' do
  *     dp' = v do'      ds' = scale p' (dp' - delta)         dk += ds' q      dq += ds k
  *
- * with delta = rowsum(do o). dk and dv are summed over the query heads of a kv head, dq over the key tiles, in fp32
- * scratch of O(sequence). */
+ * with delta = rowsum(do o). dk and dv are summed over the query heads of a kv head, dq over the key tiles,
+ * in fp32 scratch of O(sequence). */
 #include "fast_attention.h"
 
 enum {
@@ -50,12 +50,13 @@ static float *rows(const struct cpu_attention *x, char *scratch, int which)
 /* ---- packing */
 
 /* A head's positions as panels across d, tile by tile; each tile's panels take the room of a full one. */
-static void pack_by_tile(const struct cpu_attention *x, char *to, const struct hd_operand *o, int64_t at, int64_t step,
-                         int64_t tile)
+static void pack_by_tile(const struct cpu_attention *x, char *to, const struct hd_operand *o, int64_t at,
+                         int64_t step, int64_t tile)
 {
     int64_t room = x->panels_d * cpu_tiles_panel_b(x->tiles, tile);
     for (int64_t i = 0; i < x->h.s; i += tile, to += room)
-        x->tiles->pack_b(to, cpu_element(o, at + i * step), o->dtype, 1, step, x->h.d, cpu_least(tile, x->h.s - i));
+        x->tiles->pack_b(to, cpu_element(o, at + i * step), o->dtype, 1, step, x->h.d,
+                         cpu_least(tile, x->h.s - i));
 }
 
 static void pack_keys(const struct cpu_attention *x, char *scratch, int64_t b, int64_t kv)
@@ -65,9 +66,10 @@ static void pack_keys(const struct cpu_attention *x, char *scratch, int64_t b, i
     for (int64_t k0 = 0; k0 < x->h.t; k0 += x->tile_k) {
         int64_t keys = cpu_least(x->tile_k, x->h.t - k0);
         int64_t to = k0 / x->tile_k * tile * cpu_tiles_panel_a(x->tiles, x->h.d);
-        x->tiles->pack_a(scratch + x->at[KEYS_A] + to, cpu_element(k, at + k0 * step), k->dtype, step, 1, keys, x->h.d);
-        x->tiles->pack_a(scratch + x->at[VALUES_A] + to, cpu_element(v, at + k0 * step), v->dtype, step, 1, keys,
-                         x->h.d);
+        x->tiles->pack_a(scratch + x->at[KEYS_A] + to, cpu_element(k, at + k0 * step), k->dtype, step, 1,
+                         keys, x->h.d);
+        x->tiles->pack_a(scratch + x->at[VALUES_A] + to, cpu_element(v, at + k0 * step), v->dtype, step, 1,
+                         keys, x->h.d);
     }
     pack_by_tile(x, scratch + x->at[KEYS_B], k, at, step, x->tile_k);
 }
@@ -96,7 +98,8 @@ static void scores(const struct cpu_attention *x, const struct tile *t, int left
     int64_t d = x->h.d, one_a = cpu_tiles_panel_a(x->tiles, d), one_b = cpu_tiles_panel_b(x->tiles, d);
     struct cpu_panels a = {t->scratch + x->at[left] + t->k0 / x->tiles->mr * one_a, one_a};
     struct cpu_panels b = {t->scratch + x->at[right] + t->q0 / x->tiles->nr * one_b, one_b};
-    cpu_tiles_product(x->tiles, t->keys, t->queries, d, a, b, (float *)(t->scratch + x->at[to]), x->tile_q, 0);
+    cpu_tiles_product(x->tiles, t->keys, t->queries, d, a, b, (float *)(t->scratch + x->at[to]), x->tile_q,
+                      0);
 }
 
 static void weights(const struct cpu_attention *x, const struct tile *t)
@@ -104,8 +107,8 @@ static void weights(const struct cpu_attention *x, const struct tile *t)
     const float *lse = rows(x, t->scratch, 0) + t->q0, *delta = rows(x, t->scratch, 1) + t->q0;
     for (int64_t r = 0; r < t->keys; r++) {
         int64_t at = t->k0 + r - t->q0; /* the key's own position, among the queries */
-        struct cpu_kept kept = {.first = cpu_most(0, at), .last = t->queries,
-                                .total = cpu_round_up(t->queries, x->tiles->nr)};
+        struct cpu_kept kept = {
+            .first = cpu_most(0, at), .last = t->queries, .total = cpu_round_up(t->queries, x->tiles->nr)};
         float *p = (float *)(t->scratch + x->at[SCORES]) + r * x->tile_q;
         float *dp = (float *)(t->scratch + x->at[SLOPES]) + r * x->tile_q;
         if (x->window > 0)
@@ -122,12 +125,14 @@ static void weights(const struct cpu_attention *x, const struct tile *t)
 /* dv += p' do, or dk += ds' q. */
 static void add_to_keys(const struct cpu_attention *x, const struct tile *t, int left, int right, float *to)
 {
-    int64_t full = cpu_least(x->tile_q, x->h.s - t->from), tile = x->panels_d * cpu_tiles_panel_b(x->tiles, x->tile_q);
+    int64_t full = cpu_least(x->tile_q, x->h.s - t->from),
+            tile = x->panels_d * cpu_tiles_panel_b(x->tiles, x->tile_q);
     struct cpu_panels a = {t->scratch + x->at[LEFT], cpu_tiles_panel_a(x->tiles, t->queries)};
     struct cpu_panels b = {t->scratch + x->at[right] + t->from / x->tile_q * tile +
                                (t->q0 - t->from) * x->tiles->nr * x->tiles->bytes,
                            cpu_tiles_panel_b(x->tiles, full)};
-    x->tiles->pack_a(t->scratch + x->at[LEFT], t->scratch + x->at[left], HD_F32, x->tile_q, 1, t->keys, t->queries);
+    x->tiles->pack_a(t->scratch + x->at[LEFT], t->scratch + x->at[left], HD_F32, x->tile_q, 1, t->keys,
+                     t->queries);
     cpu_tiles_product(x->tiles, t->keys, x->h.d, t->queries, a, b, to + t->k0 * x->d_room, x->d_room, 1);
 }
 
@@ -138,9 +143,10 @@ static void add_to_queries(const struct cpu_attention *x, const struct tile *t)
     struct cpu_panels b = {t->scratch + x->at[KEYS_B] +
                                t->k0 / x->tile_k * x->panels_d * cpu_tiles_panel_b(x->tiles, x->tile_k),
                            cpu_tiles_panel_b(x->tiles, t->keys)};
-    x->tiles->pack_a(t->scratch + x->at[LEFT], t->scratch + x->at[SLOPES], HD_F32, 1, x->tile_q, t->queries, t->keys);
-    cpu_tiles_product(x->tiles, t->queries, x->h.d, t->keys, a, b, sums(x, t->scratch, 2) + t->q0 * x->d_room, x->d_room,
-                      1);
+    x->tiles->pack_a(t->scratch + x->at[LEFT], t->scratch + x->at[SLOPES], HD_F32, 1, x->tile_q, t->queries,
+                     t->keys);
+    cpu_tiles_product(x->tiles, t->queries, x->h.d, t->keys, a, b, sums(x, t->scratch, 2) + t->q0 * x->d_room,
+                      x->d_room, 1);
 }
 
 static void backward_tile(const struct cpu_attention *x, const struct tile *t)
@@ -153,7 +159,8 @@ static void backward_tile(const struct cpu_attention *x, const struct tile *t)
     add_to_queries(x, t);
 }
 
-/* The query tiles that see a key tile: from its first key's own position on, as far as the window of its last. */
+/* The query tiles that see a key tile: from its first key's own position on, as far as the window of its
+ * last. */
 static void backward_keys(const struct cpu_attention *x, struct tile *t)
 {
     int64_t end = x->window > 0 ? cpu_least(x->h.s, t->k0 + t->keys - 1 + x->window) : x->h.s;
@@ -207,7 +214,8 @@ static void backward_layout(struct cpu_attention *x)
     const struct cpu_tiles *t = x->tiles;
     x->tile_q = query_tile(t);
     x->tile_k = KEY_TILE / t->mr * t->mr;
-    int64_t d = x->h.d, n_k = (x->h.t + x->tile_k - 1) / x->tile_k, n_q = (x->h.s + x->tile_q - 1) / x->tile_q;
+    int64_t d = x->h.d, n_k = (x->h.t + x->tile_k - 1) / x->tile_k,
+            n_q = (x->h.s + x->tile_q - 1) / x->tile_q;
     int64_t keys_a = n_k * (x->tile_k / t->mr) * cpu_tiles_panel_a(t, d);
     int64_t across = cpu_round_up(x->h.s, t->nr) / t->nr * cpu_tiles_panel_b(t, d);
     int64_t queries_b = n_q * x->panels_d * cpu_tiles_panel_b(t, x->tile_q);

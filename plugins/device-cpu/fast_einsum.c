@@ -1,9 +1,10 @@
-/* plugins/device-cpu/fast_einsum.c: an einsum as matrix products.
+/* An einsum as matrix products.
  *
- * c (+)= a b with labelled dims. Each label falls in one group: batch (in a, b and c), m (a and c), n (b and c) or
- * k (a and b). Neighbouring labels that lie next to each other in every operand that has them are one: y[bskgd] =
- * x[bsh] w[kgdh] has m = bs, n = kgd, k = h. One dim of each group makes the matrix product, chosen so that each
- * operand has a unit stride in it; what is left over (experts, heads) is looped over around it. */
+ * c (+)= a b with labelled dims. Each label falls in one group: batch (in a, b and c), m (a and c), n (b and
+ * c) or k (a and b). Neighbouring labels that lie next to each other in every operand that has them are one:
+ * y[bskgd] = x[bsh] w[kgdh] has m = bs, n = kgd, k = h. One dim of each group makes the matrix product,
+ * chosen so that each operand has a unit stride in it; what is left over (experts, heads) is looped over
+ * around it. */
 #include "fast.h"
 
 #include <stdlib.h>
@@ -13,7 +14,8 @@ enum { IN_A = 1, IN_B = 2, IN_C = 4 };
 enum { BATCH = IN_A | IN_B | IN_C, M = IN_A | IN_C, N = IN_B | IN_C, K = IN_A | IN_B };
 enum { MAX_LABELS = 3 * HD_MAX_DIMS };
 
-/* A label, or several fused: where it occurs, its extent, its stride in each operand (elements; 0 where absent). */
+/* A label, or several fused: where it occurs, its extent, its stride in each operand (elements; 0 where
+ * absent). */
 struct label {
     uint32_t where;
     uint32_t id;
@@ -106,8 +108,10 @@ static int labels_valid(const struct labels *l)
 
 static const struct label none = {.extent = 1};
 
-/* The stride of a missing or present dim beside `other`: a missing one takes what a dense matrix would have. */
-static struct cpu_matrix matrix_of(uint32_t dtype, const struct label *row, const struct label *col, int which)
+/* The stride of a missing or present dim beside `other`: a missing one takes what a dense matrix would
+ * have. */
+static struct cpu_matrix matrix_of(uint32_t dtype, const struct label *row, const struct label *col,
+                                   int which)
 {
     struct cpu_matrix x = {.dtype = dtype, .rs = row->stride[which], .cs = col->stride[which]};
     if (row == &none && col == &none)
@@ -190,7 +194,8 @@ static int plan(struct einsum *e, const struct hd_kernel *k)
 {
     struct labels l = {.count = 0};
     struct choice x;
-    if (!labels_enter(&l, &k->in[0], A) || !labels_enter(&l, &k->in[1], B) || !labels_enter(&l, &k->out[0], C))
+    if (!labels_enter(&l, &k->in[0], A) || !labels_enter(&l, &k->in[1], B) ||
+        !labels_enter(&l, &k->out[0], C))
         return 0;
     while (labels_fuse_once(&l))
         ;
@@ -219,8 +224,9 @@ static void run_loops(struct einsum *e, int64_t depth, const char *a, const char
     }
     const struct label *x = &e->outer.at[depth];
     for (int64_t i = 0; i < x->extent; i++)
-        run_loops(e, depth + 1, a + i * x->stride[A] * (int64_t)e->size[A], b + i * x->stride[B] * (int64_t)e->size[B],
-                  c + i * x->stride[C] * (int64_t)e->size[C], add || (x->where == K && i > 0));
+        run_loops(e, depth + 1, a + i * x->stride[A] * (int64_t)e->size[A],
+                  b + i * x->stride[B] * (int64_t)e->size[B], c + i * x->stride[C] * (int64_t)e->size[C],
+                  add || (x->where == K && i > 0));
 }
 
 static void einsum_run(struct hd_kernel *k)
@@ -243,7 +249,8 @@ static void einsum_release(struct hd_kernel *k)
 
 /* ---- preparing */
 
-/* Our own engine takes everything. oneDNN, asked for and unable, is an error: it is never replaced in silence. */
+/* Our own engine takes everything. oneDNN, asked for and unable, is an error: it is never replaced in
+ * silence. */
 static int32_t product_prepare(struct cpu_gemm *g, struct hd_error *err)
 {
     struct hd_error why = HD_ERROR_INIT;

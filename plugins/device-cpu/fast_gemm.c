@@ -1,13 +1,14 @@
-/* plugins/device-cpu/fast_gemm.c: matrix products by our own micro-kernels.
+/* Matrix products by our own micro-kernels.
  *
- * After Goto and van de Geijn, "Anatomy of high-performance matrix multiplication": a and b are packed in pieces of a
- * few MB (a chunk), threads take blocks of c from a common counter, and each block is made term range by term range
- * (depth) so that a panel of b stays in the first cache and the block's panels of a in the second. Each element of c
- * is summed in the same order whatever the threads: results are bit-identical from run to run.
+ * After Goto and van de Geijn, "Anatomy of high-performance matrix multiplication": a and b are packed in
+ * pieces of a few MB (a chunk), threads take blocks of c from a common counter, and each block is made term
+ * range by term range (depth) so that a panel of b stays in the first cache and the block's panels of a in
+ * the second. Each element of c is summed in the same order whatever the threads: results are bit-identical
+ * from run to run.
  *
- * Sums are in fp32: in c itself, or, where c is bf16 and at c's edges, in the thread's scratch, where each kernel block
- * is one piece of memory. A bf16 c is rounded once: where a chunk does not hold all terms, sums of the whole c are kept
- * in scratch. */
+ * Sums are in fp32: in c itself, or, where c is bf16 and at c's edges, in the thread's scratch, where each
+ * kernel block is one piece of memory. A bf16 c is rounded once: where a chunk does not hold all terms, sums
+ * of the whole c are kept in scratch. */
 #include "fast.h"
 #include "fast_tiles.h"
 
@@ -86,8 +87,8 @@ static void pack_a(void *context, int64_t first, int64_t last)
     for (int64_t i = first; i < last; i++) {
         struct piece p = piece_at(f->s, i, f->m, f->s->tiles->mr, f->k);
         int64_t at = (f->m0 + p.first) * a->rs + (f->k0 + p.k0) * a->cs;
-        f->s->tiles->pack_a(f->scratch + p.offset, f->a + at * (int64_t)hd_dtype_size(a->dtype), a->dtype, a->rs, a->cs,
-                            p.count, p.k);
+        f->s->tiles->pack_a(f->scratch + p.offset, f->a + at * (int64_t)hd_dtype_size(a->dtype), a->dtype,
+                            a->rs, a->cs, p.count, p.k);
     }
 }
 
@@ -98,8 +99,8 @@ static void pack_b(void *context, int64_t first, int64_t last)
     for (int64_t i = first; i < last; i++) {
         struct piece p = piece_at(f->s, i, f->n, f->s->tiles->nr, f->k);
         int64_t at = (f->n0 + p.first) * b->cs + (f->k0 + p.k0) * b->rs;
-        f->s->tiles->pack_b(f->scratch + f->s->at_b + p.offset, f->b + at * (int64_t)hd_dtype_size(b->dtype), b->dtype,
-                            b->cs, b->rs, p.count, p.k);
+        f->s->tiles->pack_b(f->scratch + f->s->at_b + p.offset, f->b + at * (int64_t)hd_dtype_size(b->dtype),
+                            b->dtype, b->cs, b->rs, p.count, p.k);
     }
 }
 
@@ -133,12 +134,12 @@ static struct target target_of(const struct phase *f, const struct block *b, int
 {
     const struct driver *s = f->s;
     int first = f->k0 == 0, last = f->k0 + f->k == f->g->k;
-    struct target t = {.sums = {(float *)(f->scratch + s->at_threads + thread * s->thread_bytes),
-                                s->block_n / s->tiles->nr},
-                       .add = s->whole && !first,
-                       .store = last || !s->whole,
-                       .store_add = f->g->accumulate || (!s->whole && !first),
-                       .direct = f->g->c.dtype == HD_F32};
+    struct target t = {
+        .sums = {(float *)(f->scratch + s->at_threads + thread * s->thread_bytes), s->block_n / s->tiles->nr},
+        .add = s->whole && !first,
+        .store = last || !s->whole,
+        .store_add = f->g->accumulate || (!s->whole && !first),
+        .direct = f->g->c.dtype == HD_F32};
     if (s->whole) {
         t.sums = (struct sums){(float *)(f->scratch + s->at_sums), ceil_div(f->g->n, s->tiles->nr)};
         t.sums.at = sums_at(&t.sums, s->tiles, f->m0 + b->i0, f->n0 + b->j0);
@@ -146,9 +147,10 @@ static struct target target_of(const struct phase *f, const struct block *b, int
     return t;
 }
 
-/* One kernel call, terms k0.. of the chunk; after the last terms the sums go to c while they are in the first cache. */
-static void kernel_at(const struct phase *f, const struct target *to, const struct block *b, int64_t i, int64_t j,
-                      int64_t k0, int64_t k, const void *pa, const void *pb)
+/* One kernel call, terms k0.. of the chunk; after the last terms the sums go to c while they are in the first
+ * cache. */
+static void kernel_at(const struct phase *f, const struct target *to, const struct block *b, int64_t i,
+                      int64_t j, int64_t k0, int64_t k, const void *pa, const void *pb)
 {
     const struct cpu_tiles *t = f->s->tiles;
     const struct cpu_matrix *c = &f->g->c;
@@ -161,7 +163,8 @@ static void kernel_at(const struct phase *f, const struct target *to, const stru
     float *sums = sums_at(&to->sums, t, i, j);
     t->kernel(k, pa, pb, sums, t->nr, to->add || k0 > 0);
     if (to->store && k0 + k == f->k)
-        t->store(f->c + at * (int64_t)hd_dtype_size(c->dtype), c->dtype, c->rs, sums, t->nr, rows, cols, to->store_add);
+        t->store(f->c + at * (int64_t)hd_dtype_size(c->dtype), c->dtype, c->rs, sums, t->nr, rows, cols,
+                 to->store_add);
 }
 
 /* Asks for part `i` of `n` of packed memory that is used soon, into the second cache. */
@@ -172,9 +175,10 @@ static inline void fetch(const char *at, int64_t bytes, int64_t i, int64_t n)
         __builtin_prefetch(p, 0, 2);
 }
 
-/* The terms k0.. of a block; meanwhile the next panel of b comes, and little by little the block's panels of a for the
- * terms after these. */
-static void block_range(const struct phase *f, const struct target *to, const struct block *b, int64_t k0, int64_t k)
+/* The terms k0.. of a block; meanwhile the next panel of b comes, and little by little the block's panels of
+ * a for the terms after these. */
+static void block_range(const struct phase *f, const struct target *to, const struct block *b, int64_t k0,
+                        int64_t k)
 {
     const struct cpu_tiles *t = f->s->tiles;
     int64_t one_a = cpu_tiles_panel_a(t, k), one_b = cpu_tiles_panel_b(t, k);

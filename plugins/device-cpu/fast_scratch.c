@@ -1,4 +1,4 @@
-/* plugins/device-cpu/fast_scratch.c: the scratch memory that fast kernels of one device share. */
+/* The scratch memory that fast kernels of one device share. */
 #include "fast.h"
 
 #include <stdlib.h>
@@ -38,8 +38,10 @@ int32_t cpu_scratch_reserve(struct hd_device *d, size_t bytes, struct hd_error *
         return HD_OK;
     memory = scratch_new(bytes);
     if (!memory)
-        return hd_fail(err, HD_E_NOMEM, "no memory for %zu bytes of kernel scratch: use fewer threads or a smaller "
-                       "micro-batch", bytes);
+        return hd_fail(err, HD_E_NOMEM,
+                       "no memory for %zu bytes of kernel scratch: use fewer threads or a smaller "
+                       "micro-batch",
+                       bytes);
     free(fast->scratch);
     fast->scratch = memory;
     fast->scratch_bytes = bytes;

@@ -1,4 +1,4 @@
-/* plugins/device-cpu/fast_softmax.c: the row kernels of attention for each set of vectors, and the choice. */
+/* The row kernels of attention for each set of vectors, and the choice. */
 #include "fast_softmax.h"
 
 #include <math.h>
@@ -34,7 +34,8 @@ static inline float load_one(const void *x, uint32_t dtype, int64_t i)
 #define NAME(x) avx512_##x
 #include "fast_softmax_simd.h"
 
-static const struct cpu_softmax *const of_vectors[CPU_VECTORS] = {&plain_softmax, &avx2_softmax, &avx512_softmax};
+static const struct cpu_softmax *const of_vectors[CPU_VECTORS] = {&plain_softmax, &avx2_softmax,
+                                                                  &avx512_softmax};
 
 #else
 

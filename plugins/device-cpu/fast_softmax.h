@@ -1,7 +1,7 @@
-/* plugins/device-cpu/fast_softmax.h: what attention does with rows of scores, for each set of vectors.
+/* What attention does with rows of scores, for each set of vectors.
  *
- * Rows of fp32 scratch have room for a multiple of 16 values. "kept" is [first, last) of a row, the positions that a
- * query sees; the others up to `total` are written as zeros. */
+ * Rows of fp32 scratch have room for a multiple of 16 values. "kept" is [first, last) of a row, the positions
+ * that a query sees; the others up to `total` are written as zeros. */
 #ifndef HD_DEVICE_CPU_FAST_SOFTMAX_H
 #define HD_DEVICE_CPU_FAST_SOFTMAX_H
 
@@ -17,7 +17,8 @@ struct cpu_softmax {
     /* x = exp(scale x - shift); returns the sum. */
     float (*exp)(float *x, struct cpu_kept kept, float scale, float shift);
     /* x = p = exp(scale x - lse), dp = scale p (dp - delta); lse and delta are rows too. */
-    void (*grad)(float *x, float *dp, const float *lse, const float *delta, struct cpu_kept kept, float scale);
+    void (*grad)(float *x, float *dp, const float *lse, const float *delta, struct cpu_kept kept,
+                 float scale);
     /* Of n values, fp32 or bf16. */
     float (*dot)(const void *a, uint32_t a_dtype, const void *b, uint32_t b_dtype, int64_t n);
     void (*scale)(float *x, int64_t n, float factor);

@@ -1,5 +1,5 @@
-/* plugins/device-cpu/fast_softmax_simd.h: rows of scores with one set of vectors. Included by fast_softmax.c with LANES,
- * TARGET and NAME(x) defined. */
+/* Rows of scores with one set of vectors. Included by fast_softmax.c with LANES, TARGET and NAME(x)
+ * defined. */
 
 typedef float NAME(floats) __attribute__((vector_size(LANES * 4), aligned(4), may_alias));
 typedef int32_t NAME(ints) __attribute__((vector_size(LANES * 4), aligned(4), may_alias));
@@ -33,8 +33,8 @@ INLINE float NAME(sum)(FLOATS x)
     return sum;
 }
 
-/* exp(x) = 2^r exp(f), r = round(x / ln 2), f in [-ln 2 / 2, ln 2 / 2]: the polynomial of Cephes' expf, 2 ulp. From
- * -87 down it stays at e^-87; a NaN stays one. Not for x above 88. */
+/* exp(x) = 2^r exp(f), r = round(x / ln 2), f in [-ln 2 / 2, ln 2 / 2]: the polynomial of Cephes' expf, 2
+ * ulp. From -87 down it stays at e^-87; a NaN stays one. Not for x above 88. */
 INLINE FLOATS NAME(expv)(FLOATS x)
 {
     const FLOATS least = (FLOATS){0} - 87.0f;

@@ -1,5 +1,5 @@
-/* plugins/device-cpu/fast_tiles.c: the fp32 micro-kernels of each instruction set, and the choice among them. The
- * plain one is whatever 128-bit vectors the compiler's target has. */
+/* The fp32 micro-kernels of each instruction set, and the choice among them. The plain one is whatever
+ * 128-bit vectors the compiler's target has. */
 #include "fast_tiles.h"
 
 #include <string.h>
@@ -50,8 +50,8 @@ static inline float bf16_widen(uint16_t half)
 #define NAME(x) avx512_##x
 #include "fast_tiles_simd.h"
 
-void cpu_tiles_store_avx512(void *dst, uint32_t dtype, int64_t ld, const float *src, int64_t src_ld, int64_t rows,
-                            int64_t cols, int add)
+void cpu_tiles_store_avx512(void *dst, uint32_t dtype, int64_t ld, const float *src, int64_t src_ld,
+                            int64_t rows, int64_t cols, int add)
 {
     avx512_store(dst, dtype, ld, src, src_ld, rows, cols, add);
 }

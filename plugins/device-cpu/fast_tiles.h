@@ -1,8 +1,9 @@
-/* plugins/device-cpu/fast_tiles.h: micro-kernels: the product of two packed panels, for each instruction set.
+/* Micro-kernels: the product of two packed panels, for each instruction set.
  *
- * A panel of a holds mr rows, a panel of b nr columns, both over the same k terms, k padded with zeros to a multiple
- * of kr; in which order is the instruction set's own affair. Panel i of a starts at panel_a(k) * i bytes. The kernel
- * makes a full block of mr x nr sums in fp32. Sums run over k in order: results depend on nothing else. */
+ * A panel of a holds mr rows, a panel of b nr columns, both over the same k terms, k padded with zeros to a
+ * multiple of kr; in which order is the instruction set's own affair. Panel i of a starts at panel_a(k) * i
+ * bytes. The kernel makes a full block of mr x nr sums in fp32. Sums run over k in order: results depend on
+ * nothing else. */
 #ifndef HD_DEVICE_CPU_FAST_TILES_H
 #define HD_DEVICE_CPU_FAST_TILES_H
 
@@ -17,22 +18,25 @@ typedef void (*cpu_tiles_store_fn)(void *dst, uint32_t dtype, int64_t ld, const 
 struct cpu_tiles {
     const char *name;
     int64_t mr, nr, kr;
-    int64_t bytes;  /* of a packed element */
-    int64_t depth;  /* terms that suit the caches */
+    int64_t bytes; /* of a packed element */
+    int64_t depth; /* terms that suit the caches */
     /* Around a thread's use of kernel(). */
     void (*begin)(void);
     void (*end)(void);
-    /* Packs rows x k of a (k x cols of b) where element (i, p) lies at src + i * step + p * k_step, as fp32 or bf16
-     * by `dtype`. */
-    void (*pack_a)(void *dst, const void *src, uint32_t dtype, int64_t step, int64_t k_step, int64_t rows, int64_t k);
-    void (*pack_b)(void *dst, const void *src, uint32_t dtype, int64_t step, int64_t k_step, int64_t cols, int64_t k);
+    /* Packs rows x k of a (k x cols of b) where element (i, p) lies at src + i * step + p * k_step, as fp32
+     * or bf16 by `dtype`. */
+    void (*pack_a)(void *dst, const void *src, uint32_t dtype, int64_t step, int64_t k_step, int64_t rows,
+                   int64_t k);
+    void (*pack_b)(void *dst, const void *src, uint32_t dtype, int64_t step, int64_t k_step, int64_t cols,
+                   int64_t k);
     /* c[mr, nr] (+)= a b; rows of c are ldc apart. */
     void (*kernel)(int64_t k, const void *a, const void *b, float *c, int64_t ldc, int add);
     /* dst[rows, cols] (+)= src, as fp32 or rounded to bf16; rows lie ld and src_ld elements apart. */
     cpu_tiles_store_fn store;
 };
 
-/* The best one for inputs of this dtype on this machine. fp32 is never rounded; bf16 may be computed in fp32. */
+/* The best one for inputs of this dtype on this machine. fp32 is never rounded; bf16 may be computed in
+ * fp32. */
 const struct cpu_tiles *cpu_tiles_choose(uint32_t dtype);
 
 /* All that this machine can run, for tests and benchmarks; NULL beyond the last. */
@@ -44,8 +48,8 @@ int cpu_vectors(void);
 
 /* NULL where the machine has no AMX. */
 const struct cpu_tiles *cpu_tiles_amx(void);
-void cpu_tiles_store_avx512(void *dst, uint32_t dtype, int64_t ld, const float *src, int64_t src_ld, int64_t rows,
-                            int64_t cols, int add);
+void cpu_tiles_store_avx512(void *dst, uint32_t dtype, int64_t ld, const float *src, int64_t src_ld,
+                            int64_t rows, int64_t cols, int add);
 
 static inline int64_t cpu_tiles_pad(const struct cpu_tiles *t, int64_t k)
 {

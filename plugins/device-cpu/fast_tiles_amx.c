@@ -1,8 +1,9 @@
-/* plugins/device-cpu/fast_tiles_amx.c: bf16 micro-kernel on AMX tiles: 32 x 32 sums from 2 x 2 tiles of 16 x 16.
+/* Bf16 micro-kernel on AMX tiles: 32 x 32 sums from 2 x 2 tiles of 16 x 16.
  *
- * A word is a pair of bf16 of neighbouring k. A tile of a is 16 rows of 16 words (32 terms); a tile of b is 16 words
- * of k by 16 columns: the instruction multiplies word by word. A panel is, for every 32 terms, two tiles side by
- * side. fp32 sources are rounded to nearest even; subnormal fp32 become zero, as AVX512-BF16 does it. */
+ * A word is a pair of bf16 of neighbouring k. A tile of a is 16 rows of 16 words (32 terms); a tile of b is
+ * 16 words of k by 16 columns: the instruction multiplies word by word. A panel is, for every 32 terms, two
+ * tiles side by side. fp32 sources are rounded to nearest even; subnormal fp32 become zero, as AVX512-BF16
+ * does it. */
 #include "fast_tiles.h"
 
 #include "heddle/types.h"
@@ -56,13 +57,14 @@ AVX512 static inline amx_words two_rows(const void *src, uint32_t dtype, int64_t
 }
 
 /* A whole tile. `rows_are_k`: rows of the tile are words of k (b); else they are steps (a). */
-AVX512 static inline __attribute__((always_inline)) void tile_full(uint32_t *dst, const void *src, uint32_t dtype,
-                                                                   int64_t step, int64_t k_step, int rows_are_k)
+AVX512 static inline __attribute__((always_inline)) void
+tile_full(uint32_t *dst, const void *src, uint32_t dtype, int64_t step, int64_t k_step, int rows_are_k)
 {
     amx_words r[SIDE];
     int source_rows_are_k = k_step != 1;
     if (source_rows_are_k)
-        _Pragma("GCC unroll 16") for (int i = 0; i < SIDE; i++) r[i] = two_rows(src, dtype, 2 * i * k_step, k_step);
+        _Pragma("GCC unroll 16") for (int i = 0; i < SIDE; i++) r[i] =
+            two_rows(src, dtype, 2 * i * k_step, k_step);
     else
         _Pragma("GCC unroll 16") for (int i = 0; i < SIDE; i++) r[i] = along_k(src, dtype, i * step);
     if (source_rows_are_k != rows_are_k)
@@ -107,20 +109,21 @@ AVX512 static inline __attribute__((always_inline)) void pair(uint32_t *to, cons
 
 /* Goes through the source in the order in which it lies. */
 AVX512 static inline __attribute__((always_inline)) void pack(void *dst, const char *src, uint32_t dtype,
-                                                              int64_t step, int64_t k_step, int64_t count, int64_t k,
-                                                              int rows_are_k)
+                                                              int64_t step, int64_t k_step, int64_t count,
+                                                              int64_t k, int rows_are_k)
 {
-    int64_t size = dtype == HD_F32 ? 4 : 2, panels = (count + PANEL - 1) / PANEL, ranges = (k + TERMS - 1) / TERMS;
+    int64_t size = dtype == HD_F32 ? 4 : 2, panels = (count + PANEL - 1) / PANEL,
+            ranges = (k + TERMS - 1) / TERMS;
     for (int64_t n = 0; n < panels * ranges; n++) {
         int64_t panel = step == 1 ? n % panels : n / ranges, range = step == 1 ? n / panels : n % ranges;
         int64_t i = panel * PANEL, p = range * TERMS;
-        pair((uint32_t *)dst + (panel * ranges + range) * 2 * TILE, src + (i * step + p * k_step) * size, dtype, step,
-             k_step, count - i, k - p, rows_are_k);
+        pair((uint32_t *)dst + (panel * ranges + range) * 2 * TILE, src + (i * step + p * k_step) * size,
+             dtype, step, k_step, count - i, k - p, rows_are_k);
     }
 }
 
-AVX512 static void amx_pack_a(void *dst, const void *src, uint32_t dtype, int64_t step, int64_t k_step, int64_t rows,
-                              int64_t k)
+AVX512 static void amx_pack_a(void *dst, const void *src, uint32_t dtype, int64_t step, int64_t k_step,
+                              int64_t rows, int64_t k)
 {
     if (dtype == HD_BF16)
         pack(dst, src, HD_BF16, step, k_step, rows, k, 0);
@@ -128,8 +131,8 @@ AVX512 static void amx_pack_a(void *dst, const void *src, uint32_t dtype, int64_
         pack(dst, src, HD_F32, step, k_step, rows, k, 0);
 }
 
-AVX512 static void amx_pack_b(void *dst, const void *src, uint32_t dtype, int64_t step, int64_t k_step, int64_t cols,
-                              int64_t k)
+AVX512 static void amx_pack_b(void *dst, const void *src, uint32_t dtype, int64_t step, int64_t k_step,
+                              int64_t cols, int64_t k)
 {
     if (dtype == HD_BF16)
         pack(dst, src, HD_BF16, step, k_step, cols, k, 1);
@@ -146,8 +149,8 @@ AVX512 static inline __m256i half_row(__m256i old, __m512 x, int add)
     return (__m256i)_mm512_cvtneps_pbh(x);
 }
 
-AVX512 static void amx_store(void *dst, uint32_t dtype, int64_t ld, const float *src, int64_t src_ld, int64_t rows,
-                             int64_t cols, int add)
+AVX512 static void amx_store(void *dst, uint32_t dtype, int64_t ld, const float *src, int64_t src_ld,
+                             int64_t rows, int64_t cols, int add)
 {
     if (dtype == HD_F32) {
         cpu_tiles_store_avx512(dst, dtype, ld, src, src_ld, rows, cols, add);
@@ -221,11 +224,15 @@ AMX static void amx_kernel(int64_t k, const void *pa, const void *pb, float *c, 
     _tile_stored(3, c1 + SIDE, row);
 }
 
-/* ---- is it there: CPUID leaf 7 says AMX-TILE and AMX-BF16, leaf 7.1 AVX512-BF16; the kernel grants the state */
+/* ---- is it there: CPUID leaf 7 says AMX-TILE and AMX-BF16, leaf 7.1 AVX512-BF16; the kernel grants the
+ * state */
 
 static int supported(void)
 {
-    enum { REQUEST_PERMISSION = 0x1023, TILE_DATA = 18 }; /* arch_prctl(ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA) */
+    enum {
+        REQUEST_PERMISSION = 0x1023,
+        TILE_DATA = 18
+    }; /* arch_prctl(ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA) */
     unsigned eax, ebx, ecx, edx;
     if (!__get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx) || !(edx & (1u << 22)) || !(edx & (1u << 24)))
         return 0;

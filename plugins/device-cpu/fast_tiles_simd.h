@@ -1,6 +1,8 @@
-/* plugins/device-cpu/fast_tiles_simd.h: fp32 micro-kernels for one instruction set. Included by fast_tiles.c with
- * LANES, ROWS (mr), TARGET, TITLE and NAME(x) defined; nr is two vectors. bf16 is widened when packed. */
+/* Fp32 micro-kernels for one instruction set. Included by fast_tiles.c with LANES, ROWS (mr), TARGET, TITLE
+ * and NAME(x) defined; nr is two vectors. bf16 is widened when packed. */
 #include "fast_transpose.h"
+
+#define INLINE TARGET static inline __attribute__((always_inline))
 
 typedef float NAME(floats) __attribute__((vector_size(LANES * 4), aligned(4), may_alias));
 typedef uint16_t NAME(halves) __attribute__((vector_size(LANES * 2), aligned(2), may_alias));
@@ -51,8 +53,8 @@ static inline uint32_t NAME(load_one)(const void *src, uint32_t dtype, int64_t i
 }
 
 /* Any strides, `have` of `width` steps; the rest is zero. */
-TARGET static void NAME(pack_edge)(uint32_t *dst, const void *src, uint32_t dtype, int64_t step, int64_t k_step,
-                                   int64_t have, int64_t width, int64_t k)
+TARGET static void NAME(pack_edge)(uint32_t *dst, const void *src, uint32_t dtype, int64_t step,
+                                   int64_t k_step, int64_t have, int64_t width, int64_t k)
 {
     for (int64_t p = 0; p < k; p++, dst += width)
         for (int64_t i = 0; i < width; i++)
@@ -60,9 +62,8 @@ TARGET static void NAME(pack_edge)(uint32_t *dst, const void *src, uint32_t dtyp
 }
 
 /* Steps lie side by side: panels of whole rows, row by row so that the source is read in long runs. */
-TARGET static inline __attribute__((always_inline)) void NAME(pack_rows)(uint32_t *dst, const void *src,
-                                                                        uint32_t dtype, int64_t k_step,
-                                                                        int64_t panels, int64_t width, int64_t k)
+INLINE void NAME(pack_rows)(uint32_t *dst, const void *src, uint32_t dtype, int64_t k_step, int64_t panels,
+                            int64_t width, int64_t k)
 {
     for (int64_t p = 0; p < k; p++)
         for (int64_t panel = 0; panel < panels; panel++) {
@@ -77,9 +78,8 @@ TARGET static inline __attribute__((always_inline)) void NAME(pack_rows)(uint32_
 }
 
 /* Terms lie side by side: up to LANES steps of a panel, transposed LANES terms at a time. */
-TARGET static inline __attribute__((always_inline)) void NAME(pack_columns)(uint32_t *dst, const void *src,
-                                                                           uint32_t dtype, int64_t step,
-                                                                           int64_t steps, int64_t width, int64_t k)
+INLINE void NAME(pack_columns)(uint32_t *dst, const void *src, uint32_t dtype, int64_t step, int64_t steps,
+                               int64_t width, int64_t k)
 {
     int64_t p = 0;
     for (; p + LANES <= k; p += LANES) {
@@ -99,10 +99,8 @@ TARGET static inline __attribute__((always_inline)) void NAME(pack_columns)(uint
 }
 
 /* Whole panels; dtype and width are constants, so that loads have no branch. */
-TARGET static inline __attribute__((always_inline)) void NAME(pack_panels)(uint32_t *dst, const void *src,
-                                                                          uint32_t dtype, int64_t step,
-                                                                          int64_t k_step, int64_t panels,
-                                                                          int64_t width, int64_t k)
+INLINE void NAME(pack_panels)(uint32_t *dst, const void *src, uint32_t dtype, int64_t step, int64_t k_step,
+                              int64_t panels, int64_t width, int64_t k)
 {
     int64_t size = dtype == HD_F32 ? 4 : 2;
     if (step == 1) {
@@ -110,23 +108,27 @@ TARGET static inline __attribute__((always_inline)) void NAME(pack_panels)(uint3
         return;
     }
     for (int64_t panel = 0; panel < panels; panel++)
-        for (int64_t i = 0; i < width; i += LANES)
-            NAME(pack_columns)(dst + panel * width * k + i, (const char *)src + (panel * width + i) * step * size, dtype,
-                               step, width - i < LANES ? width - i : LANES, width, k);
+        for (int64_t i = 0; i < width; i += LANES) {
+            uint32_t *to = dst + panel * width * k + i;
+            const char *from = (const char *)src + (panel * width + i) * step * size;
+            NAME(pack_columns)(to, from, dtype, step, width - i < LANES ? width - i : LANES, width, k);
+        }
 }
 
-TARGET static inline __attribute__((always_inline)) void NAME(pack)(void *dst, const void *src, uint32_t dtype,
-                                                                    int64_t step, int64_t k_step, int64_t count,
-                                                                    int64_t k, int64_t width)
+INLINE void NAME(pack)(void *dst, const void *src, uint32_t dtype, int64_t step, int64_t k_step,
+                       int64_t count, int64_t k, int64_t width)
 {
     int64_t whole = step == 1 || k_step == 1 ? count / width : 0, size = dtype == HD_F32 ? 4 : 2;
     if (dtype == HD_F32)
         NAME(pack_panels)(dst, src, HD_F32, step, k_step, whole, width, k);
     else
         NAME(pack_panels)(dst, src, HD_BF16, step, k_step, whole, width, k);
-    for (int64_t i = whole * width; i < count; i += width)
-        NAME(pack_edge)((uint32_t *)dst + i * k, (const char *)src + i * step * size, dtype, step, k_step,
-                        count - i < width ? count - i : width, width, k);
+    for (int64_t i = whole * width; i < count; i += width) {
+        uint32_t *to = (uint32_t *)dst + i * k;
+        const char *from = (const char *)src + i * step * size;
+        int64_t have = count - i < width ? count - i : width;
+        NAME(pack_edge)(to, from, dtype, step, k_step, have, width, k);
+    }
 }
 
 TARGET static void NAME(pack_a)(void *dst, const void *src, uint32_t dtype, int64_t step, int64_t k_step,
@@ -178,8 +180,8 @@ TARGET static inline void NAME(store_bf16)(uint16_t *dst, const float *src, int6
         dst[i] = bf16_round(src[i] + (add ? bf16_widen(dst[i]) : 0));
 }
 
-TARGET static void NAME(store)(void *dst, uint32_t dtype, int64_t ld, const float *src, int64_t src_ld, int64_t rows,
-                               int64_t cols, int add)
+TARGET static void NAME(store)(void *dst, uint32_t dtype, int64_t ld, const float *src, int64_t src_ld,
+                               int64_t rows, int64_t cols, int add)
 {
     for (int64_t i = 0; i < rows; i++)
         if (dtype == HD_F32)
@@ -203,6 +205,7 @@ static const struct cpu_tiles NAME(tiles) = {
     .store = NAME(store),
 };
 
+#undef INLINE
 #undef LANES
 #undef ROWS
 #undef TARGET

@@ -1,5 +1,5 @@
-/* Fast attention and its gradient against the reference: heads, groups, windows, lengths around the sizes of tiles.
- * fp32 to 1e-5 of the norm, bf16 to 1e-2; the same bits for any number of threads. */
+/* Fast attention and its gradient against the reference: heads, groups, windows, lengths around the sizes of
+ * tiles. fp32 to 1e-5 of the norm, bf16 to 1e-2; the same bits for any number of threads. */
 #include "harness.h"
 #include <check.h>
 #include <math.h>
@@ -35,12 +35,14 @@ static const struct {
 
 static struct h_case forward_case(int i)
 {
-    return (struct h_case){shapes[i].name, FORWARD, shapes[i].dims, {.scale = 0.7, .window = shapes[i].window}};
+    return (struct h_case){
+        shapes[i].name, FORWARD, shapes[i].dims, {.scale = 0.7, .window = shapes[i].window}};
 }
 
 static struct h_case backward_case(int i)
 {
-    return (struct h_case){shapes[i].name, BACKWARD, shapes[i].dims, {.scale = 0.7, .window = shapes[i].window}};
+    return (struct h_case){
+        shapes[i].name, BACKWARD, shapes[i].dims, {.scale = 0.7, .window = shapes[i].window}};
 }
 
 START_TEST(forward_is_near_its_reference)
@@ -75,14 +77,16 @@ static double norm(const struct hd_operand *o)
     return sqrt(sum);
 }
 
-/* As h_near; but a gradient that is zero (a query that sees one key has a constant weight) is measured by do. */
-static void backward_near(const char *name, const struct h_instr *got, const struct h_instr *want, double tolerance)
+/* As h_near; but a gradient that is zero (a query that sees one key has a constant weight) is measured by
+ * do. */
+static void backward_near(const char *name, const struct h_instr *got, const struct h_instr *want,
+                          double tolerance)
 {
     double scale = norm(&want->in[5]);
     for (uint32_t o = 0; o < want->d.n_out; o++)
         if (norm(&want->out[o]) > 1e-9 * scale)
-            ck_assert_msg(h_distance(&got->out[o], &want->out[o]) <= tolerance, "%s, output %u: off by %g", name, o,
-                          h_distance(&got->out[o], &want->out[o]));
+            ck_assert_msg(h_distance(&got->out[o], &want->out[o]) <= tolerance, "%s, output %u: off by %g",
+                          name, o, h_distance(&got->out[o], &want->out[o]));
         else
             ck_assert_msg(norm(&got->out[o]) <= tolerance * scale, "%s, output %u: %g, not 0", name, o,
                           norm(&got->out[o]));
@@ -152,8 +156,9 @@ END_TEST
 /* Queries that lie after their keys are left to the reference: right, though slower. */
 START_TEST(shifted_queries_are_left_to_the_reference)
 {
-    struct h_case c = {"shifted", HD_OP_ATTENTION, "bskgd btkd btkd", "bskgd f:bskg", "b=1 s=5@5 t=10 k=1 g=2 d=8",
-                       {.scale = 0.5}};
+    struct h_case c = {
+        "shifted",     HD_OP_ATTENTION, "bskgd btkd btkd", "bskgd f:bskg", "b=1 s=5@5 t=10 k=1 g=2 d=8",
+        {.scale = 0.5}};
     struct h_device *fast = h_open(2, H_FAST), *plain = h_open(1, H_REFERENCE);
     struct h_instr *a = h_make(&c, HD_F32, 4), *want = h_as(a, HD_F64);
     h_run(fast, a);

@@ -1,5 +1,5 @@
-/* The micro-kernels of every instruction set that this machine has, not only the best: packing from any strides and
- * dtype, products of panels, storing, and the rows of softmax, against plain loops in double. */
+/* The micro-kernels of every instruction set that this machine has, not only the best: packing from any
+ * strides and dtype, products of panels, storing, and the rows of softmax, against plain loops in double. */
 #include "fast_softmax.h"
 #include "fast_tiles.h"
 #include "heddle/types.h"
@@ -73,7 +73,8 @@ static void matrix_free(struct matrix *x)
     free(x->value);
 }
 
-static void product_check(const struct cpu_tiles *t, uint32_t dtype, int layout, int64_t rows, int64_t cols, int64_t k)
+static void product_check(const struct cpu_tiles *t, uint32_t dtype, int layout, int64_t rows, int64_t cols,
+                          int64_t k)
 {
     struct matrix a = matrix_make(dtype, layout, rows, k), b = matrix_make(dtype, (layout + 1) % 3, cols, k);
     void *pa = room((size_t)cpu_tiles_panel_a(t, k)), *pb = room((size_t)cpu_tiles_panel_b(t, k));
@@ -89,8 +90,9 @@ static void product_check(const struct cpu_tiles *t, uint32_t dtype, int layout,
             double want = 0;
             for (int64_t p = 0; p < k && i < rows && j < cols; p++)
                 want += 2 * a.value[i * MOST_K + p] * b.value[j * MOST_K + p];
-            ck_assert_msg(fabs(c[i * t->nr + j] - want) <= 1e-5, "%s, layout %d, %d x %d x %d at %d %d: %g, not %g",
-                          t->name, layout, (int)rows, (int)cols, (int)k, (int)i, (int)j, c[i * t->nr + j], want);
+            ck_assert_msg(fabs(c[i * t->nr + j] - want) <= 1e-5,
+                          "%s, layout %d, %d x %d x %d at %d %d: %g, not %g", t->name, layout, (int)rows,
+                          (int)cols, (int)k, (int)i, (int)j, c[i * t->nr + j], want);
         }
     matrix_free(&a);
     matrix_free(&b);
@@ -121,8 +123,10 @@ START_TEST(panels_follow_each_other)
     for (int i = 0; cpu_tiles_at(i); i++)
         for (int layout = 0; layout < 3; layout++) {
             const struct cpu_tiles *t = cpu_tiles_at(i);
-            struct matrix a = matrix_make(HD_BF16, layout, t->mr + 1, K), b = matrix_make(HD_BF16, layout, t->nr + 1, K);
-            char *pa = room((size_t)cpu_tiles_panel_a(t, K) * 2), *pb = room((size_t)cpu_tiles_panel_b(t, K) * 2);
+            struct matrix a = matrix_make(HD_BF16, layout, t->mr + 1, K),
+                          b = matrix_make(HD_BF16, layout, t->nr + 1, K);
+            char *pa = room((size_t)cpu_tiles_panel_a(t, K) * 2),
+                 *pb = room((size_t)cpu_tiles_panel_b(t, K) * 2);
             float *c = room((size_t)(t->mr * t->nr) * 4);
             double want = 0;
             t->begin();
@@ -234,7 +238,8 @@ START_TEST(dots)
         half[i] = half_of(uniform());
         want += (double)full[i] * from_half(half[i]);
         for (int v = 0; v <= cpu_vectors(); v++)
-            ck_assert_float_eq_tol(cpu_softmax_at(v)->dot(full, HD_F32, half, HD_BF16, i + 1), (float)want, 1e-5);
+            ck_assert_float_eq_tol(cpu_softmax_at(v)->dot(full, HD_F32, half, HD_BF16, i + 1), (float)want,
+                                   1e-5);
     }
 }
 END_TEST
