@@ -69,8 +69,9 @@ int hd__load_job_only(const struct hd__job_arguments *arguments, int64_t ranks, 
 int hd__compile_job(struct hd__loaded *loaded)
 {
     struct hd_error err = HD_ERROR_INIT;
-    if (hd__compile(loaded->job, loaded->plugins, &loaded->compiled, &err))
-        return hd__print_error(&err, HD__EXIT_REFUSED);
+    int32_t rc = hd__compile(loaded->job, loaded->plugins, &loaded->compiled, &err);
+    if (rc) /* a program that the proof rejects is a fault of a strategy, not of the job */
+        return hd__print_error(&err, rc == HD_E_INTERNAL ? HD__EXIT_FAILED : HD__EXIT_REFUSED);
     return HD__EXIT_DONE;
 }
 

@@ -155,12 +155,35 @@ static int32_t compile_stage(struct hd__compiled *c, struct hd_program *p, struc
         (rc = hd__place(p, err)) || (rc = hd__lower(p, err)) || (rc = run_strategies(c, p, 0, err)) ||
         (rc = hd__fuse(p, err)) || (rc = hd__schedule(p, err)) || (rc = hd__memory(p, err)))
         return rc;
-    return hd__verify(p, err);
+    return hd__verify(p, err) ? (err->code = HD_E_INTERNAL) : HD_OK;
 }
 
 int32_t hd__compile(struct hd__job *job, struct hd__plugins *plugins, struct hd__compiled **compiled, struct hd_error *err)
 {
     return hd__compile_with(job, plugins, 0, compiled, err);
+}
+
+/* What the job file can say and this heddle cannot do yet is refused by name: nothing is ignored. */
+static int32_t refuse_the_missing(struct hd__job *job, struct hd_error *err)
+{
+    const struct {
+        int asked;
+        const char *path, *what;
+    } rows[] = {
+        {job->mesh[HD_AXIS_PP] > 1, "mesh.pp", "pipeline parallelism is not offered yet: use pp: 1"},
+        {job->recompute != HD__RECOMPUTE_NONE, "recompute", "recomputation is not offered yet: use recompute: none and a smaller micro_batch"},
+        {job->precision.loss_scaling != HD__LOSS_SCALE_NONE, "precision.loss_scale", "loss scaling is not offered yet: use bf16 or fp32"},
+        {job->precision.reduce != job->precision.grad, "precision.reduce", "reducing in another dtype than the gradients' is not offered yet"},
+        {job->deterministic == HD__DETERMINISTIC_EXACT, "job.deterministic",
+         "sums in an order that no mesh changes are not offered yet: `normal` repeats bit for bit on the same mesh"},
+        {job->n_hooks > 0, "comm.hooks", "wrappers of transports are not offered yet"},
+    };
+    for (size_t i = 0; i < HD__COUNT(rows); i++)
+        if (rows[i].asked) {
+            hd__job_fail(job, rows[i].path, err, "%s", rows[i].what);
+            return err->code = HD_E_UNSUPPORTED;
+        }
+    return HD_OK;
 }
 
 int32_t hd__compile_with(struct hd__job *job, struct hd__plugins *plugins, uint32_t flags, struct hd__compiled **compiled,
@@ -176,7 +199,9 @@ int32_t hd__compile_with(struct hd__job *job, struct hd__plugins *plugins, uint3
     c->mesh = hd__mesh_make(size);
     c->n_stages = size[HD_AXIS_PP];
     c->stage = hd__alloc((size_t)c->n_stages * sizeof *c->stage);
-    rc = choose_runtime(c, err);
+    rc = refuse_the_missing(job, err);
+    if (!rc)
+        rc = choose_runtime(c, err);
     if (!rc)
         rc = open_plugins(c, err);
     for (int32_t s = 0; s < c->n_stages && !rc; s++) {

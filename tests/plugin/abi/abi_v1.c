@@ -409,7 +409,7 @@ FIELD(hd_optimizer_ops, states, 56, uint32_t (*)(const void *settings));
 FIELD(hd_optimizer_ops, learning_rate, 64, double (*)(const void *settings));
 FIELD(hd_optimizer_ops, clip, 72, double (*)(const void *settings));
 
-STRUCT(hd_ckpt_ops, 104);
+STRUCT(hd_ckpt_ops, 112);
 FIELD(hd_ckpt_ops, struct_size, 0, size_t);
 FIELD(hd_ckpt_ops, caps, 8, uint64_t);
 FIELD(hd_ckpt_ops, open, 16, int32_t (*)(const struct hd_host *host, const void *settings, const char *location, struct hd_ckpt **ckpt, struct hd_error *err));
@@ -423,6 +423,7 @@ FIELD(hd_ckpt_ops, list, 72, int32_t (*)(struct hd_ckpt *ckpt, void (*visit)(voi
 FIELD(hd_ckpt_ops, size, 80, int32_t (*)(struct hd_ckpt *ckpt, const char *name, const char *file, uint64_t *bytes, struct hd_error *err));
 FIELD(hd_ckpt_ops, read, 88, int32_t (*)(struct hd_ckpt *ckpt, const char *name, const char *file, uint64_t offset, void *data, uint64_t bytes, struct hd_error *err));
 FIELD(hd_ckpt_ops, remove, 96, int32_t (*)(struct hd_ckpt *ckpt, const char *name, struct hd_error *err));
+FIELD(hd_ckpt_ops, read_back, 104, int32_t (*)(struct hd_ckpt_tx *tx, const char *file, uint64_t offset, void *data, uint64_t bytes, struct hd_error *err));
 
 STRUCT(hd_model_info, 88);
 FIELD(hd_model_info, struct_size, 0, size_t);
