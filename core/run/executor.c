@@ -13,12 +13,20 @@
 
 enum { STEP_KERNEL = 0, STEP_COLL, STEP_WAIT, STEP_FEED, STEP_NOTHING };
 
-/* A collective along a dim that is not the outermost is one call for each outer index: there each piece is contiguous. */
+/* [outer, n, inner] bytes in a tensor <-> n contiguous blocks [outer, inner]. */
+struct shuffle {
+    char *tensor, *blocks;
+    int64_t outer, n, inner;
+};
+
+/* A collective along a dim that is not the outermost is one call for each outer index: there each piece is contiguous.
+ * An all_to_all is one call on blocks: packed along the dim that is split, unpacked along the one that is joined. */
 struct coll {
     struct hd__group_ref *group;
     struct hd_comm_call call;
     int64_t n_calls, send_step, recv_step; /* bytes from one call to the next */
     hd_request *requests;
+    struct shuffle pack, unpack; /* all_to_all; n = 0 elsewhere */
     int32_t pending, reserved;
 };
 
@@ -106,6 +114,8 @@ static uint32_t coll_of(uint16_t op)
         return HD_COLL_ALL_GATHER;
     case HD_OP_REDUCE_SCATTER:
         return HD_COLL_REDUCE_SCATTER;
+    case HD_OP_ALL_TO_ALL:
+        return HD_COLL_ALL_TO_ALL;
     case HD_OP_BROADCAST:
         return HD_COLL_BROADCAST;
     default:
@@ -120,6 +130,38 @@ static void split_at(const struct hd_program *p, const struct hd__tensor *t, uin
     *outer = *inner = 1;
     for (int32_t d = 0; d < t->ndim; d++)
         *(d < at ? outer : inner) *= hd__local(p, t, d);
+}
+
+static struct shuffle shuffle_of(const struct hd_program *p, hd_tensor t, uint16_t dim, int64_t n, void *data)
+{
+    const struct hd__tensor *x = hd__tc(p, t);
+    struct shuffle s = {.tensor = data, .n = n};
+    int64_t inner;
+    split_at(p, x, dim, &s.outer, &inner);
+    s.inner = inner / n * (int64_t)hd_dtype_size(x->dtype);
+    s.blocks = hd__alloc((size_t)hd__tensor_bytes(p, x));
+    return s;
+}
+
+/* to_blocks: from the tensor into the blocks; else back. */
+static void shuffle(const struct shuffle *s, int to_blocks)
+{
+    for (int64_t b = 0; b < s->n; b++)
+        for (int64_t o = 0; o < s->outer; o++) {
+            char *block = s->blocks + (b * s->outer + o) * s->inner, *piece = s->tensor + (o * s->n + b) * s->inner;
+            memcpy(to_blocks ? block : piece, to_blocks ? piece : block, (size_t)s->inner);
+        }
+}
+
+static void prepare_all_to_all(struct hd__exec *e, const struct hd__instr *i, struct coll *c)
+{
+    int64_t n = c->group->size;
+    c->pack = shuffle_of(e->p, i->in[0], i->to, n, (void *)c->call.send);
+    c->unpack = shuffle_of(e->p, i->out[0], i->from, n, c->call.recv);
+    c->call.send = c->pack.blocks;
+    c->call.recv = c->unpack.blocks;
+    c->call.count = (uint64_t)(hd__numel(e->p, hd__tc(e->p, i->in[0])) / n);
+    c->n_calls = 1;
 }
 
 static int32_t prepare_coll(struct hd__exec *e, const struct hd__instr *i, struct step *s, struct hd_error *err)
@@ -139,14 +181,10 @@ static int32_t prepare_coll(struct hd__exec *e, const struct hd__instr *i, struc
     rc = hd__transports_group(&e->transports, i->axes, i->members, &c->group, err);
     if (rc)
         return rc;
-    if (i->from)
-        split_at(p, in, i->from, &outer, &inner_in);
-    if (i->to)
-        split_at(p, in, i->to, &outer, &inner_in);
-    if (i->from)
-        split_at(p, out, i->from, &unused, &inner_out);
-    if (i->to)
-        split_at(p, out, i->to, &unused, &inner_out);
+    if ((i->from || i->to) && i->op != HD_OP_ALL_TO_ALL) {
+        split_at(p, in, i->from ? i->from : i->to, &outer, &inner_in);
+        split_at(p, out, i->from ? i->from : i->to, &unused, &inner_out);
+    }
     c->n_calls = outer;
     c->send_step = inner_in * item;
     c->recv_step = inner_out * item;
@@ -161,6 +199,8 @@ static int32_t prepare_coll(struct hd__exec *e, const struct hd__instr *i, struc
         .count = (uint64_t)HD__MIN(inner_in, inner_out),
         .tag = i->id,
     };
+    if (i->op == HD_OP_ALL_TO_ALL)
+        prepare_all_to_all(e, i, c);
     if (c->group->size > 1 && !c->group->transport->ops->collective)
         return hd_fail(err, HD_E_UNSUPPORTED, "comm-%s offers no collectives", c->group->transport->section->use);
     return HD_OK;
@@ -288,6 +328,11 @@ void hd__exec_close(struct hd__exec *e)
         for (uint32_t k = 0; e->sections[s].steps && k < e->sections[s].n; k++)
             if (e->sections[s].steps[k].kind == STEP_KERNEL && e->sections[s].steps[k].kernel)
                 e->dev->release(e->device, e->sections[s].steps[k].kernel);
+        for (uint32_t k = 0; e->sections[s].steps && k < e->sections[s].n; k++)
+            if (e->sections[s].steps[k].kind == STEP_COLL) {
+                free(e->sections[s].steps[k].coll->pack.blocks);
+                free(e->sections[s].steps[k].coll->unpack.blocks);
+            }
         free(e->sections[s].steps);
     }
     free(e->sections);
@@ -319,6 +364,8 @@ static int32_t start_coll(struct hd__exec *e, struct coll *c, struct hd_error *e
             memmove(c->call.recv, c->call.send, (size_t)(c->n_calls * c->send_step));
         return HD_OK;
     }
+    if (c->pack.n)
+        shuffle(&c->pack, 1);
     for (int64_t n = 0; n < c->n_calls; n++) {
         struct hd_comm_call call = c->call;
         int32_t rc;
@@ -356,6 +403,8 @@ static int32_t wait_coll(struct hd__exec *e, struct coll *c, struct hd_error *er
     deadline = start + e->config.compiled->job->comm_timeout;
     for (int64_t n = 0; n < c->n_calls && !rc; n++)
         rc = wait_request(e, c->group->transport, c->requests[n], deadline, err);
+    if (c->unpack.n && !rc)
+        shuffle(&c->unpack, 0);
     c->pending = 0;
     e->in_flight--;
     e->comm_seconds += hd__now() - start;
