@@ -11,13 +11,29 @@ static int body(void *user, const struct hd__place_in_job *place)
     return hd__train(user, place);
 }
 
+/* Opens the data once, to refuse what is missing or too short with the place in the job file. */
+static int32_t check_data(struct hd__loaded *loaded, int held_out, struct hd_error *err)
+{
+    const struct hd__job *job = loaded->job;
+    struct hd__feed *feed = NULL;
+    int32_t rc = hd__feed_open(loaded->compiled, 0, held_out, &feed, err);
+    hd__feed_close(feed);
+    if (rc) {
+        char cause[sizeof err->message];
+        const char *key = !held_out ? "data.train" : job->val.count ? "data.val" : "data.val_fraction";
+        memcpy(cause, err->message, sizeof cause);
+        hd__job_fail(loaded->job, key, err, "%s: %s", key, cause);
+    }
+    return rc;
+}
+
 /* Before any process starts: does the data exist, does the plan fit? */
 static int check_inputs(struct hd__loaded *loaded, int32_t local_ranks)
 {
     struct hd_error err = HD_ERROR_INIT;
-    struct hd__feed *feed = NULL;
-    int32_t rc = hd__feed_open(loaded->compiled, 0, 0, &feed, &err);
-    hd__feed_close(feed);
+    int32_t rc = check_data(loaded, 0, &err);
+    if (!rc && loaded->job->eval_every)
+        rc = check_data(loaded, 1, &err);
     if (!rc)
         rc = hd__train_fits(loaded->compiled, local_ranks, &err);
     return rc ? hd__print_error(&err, HD__EXIT_REFUSED) : HD__EXIT_DONE;

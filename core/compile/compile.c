@@ -56,6 +56,17 @@ static int32_t choose_runtime(struct hd__compiled *c, struct hd_error *err)
     return rc;
 }
 
+/* A plugin's message that begins with a key, as "model.heads (3) is ...", gets that key's place in the job. */
+static int32_t at_its_key(struct hd__job *job, const char *section, int32_t rc, struct hd_error *err)
+{
+    char cause[sizeof err->message];
+    size_t n = strspn(err->message, "abcdefghijklmnopqrstuvwxyz0123456789_."), length = strlen(section);
+    int key = !strncmp(err->message, section, length) && err->message[length] == '.';
+    memcpy(cause, err->message, sizeof cause);
+    hd__job_fail(job, key ? hd__arena_format(&job->arena, "%.*s", (int)n, cause) : section, err, "%s", cause);
+    return err->code = rc;
+}
+
 static int32_t open_plugins(struct hd__compiled *c, struct hd_error *err)
 {
     struct hd__job *job = c->job;
@@ -72,7 +83,7 @@ static int32_t open_plugins(struct hd__compiled *c, struct hd_error *err)
     job->schedule.lr = c->optimizer.ops->learning_rate(c->optimizer.settings);
     rc = c->model_choice.component->ops.model.open(hd__host(), c->model_choice.settings, &c->model, err);
     if (rc)
-        return rc;
+        return at_its_key(job, "model", rc, err);
     c->info.struct_size = sizeof c->info;
     return c->model_choice.component->ops.model.info(c->model, &c->info, err);
 }
@@ -90,6 +101,24 @@ static void base_layout(struct hd_program *p)
             if (p->mesh.size[rows[r].axis] > 1)
                 p->mark_shard[mark][(int)rows[r].dim] =
                     hd__shard_push(p->mark_shard[mark][(int)rows[r].dim], rows[r].axis);
+}
+
+/* An axis on which nothing is cut would have its ranks do the same work, each with all of the memory. */
+static int32_t check_axes(const struct hd__compiled *c, const struct hd_program *p, struct hd_error *err)
+{
+    static const int32_t axes[] = {HD_AXIS_EP, HD_AXIS_CP, HD_AXIS_TP};
+    for (uint32_t a = 0; a < HD__COUNT(axes); a++) {
+        const char *name = hd__axis_name(axes[a]);
+        uint32_t used = p->mesh.size[axes[a]] == 1;
+        for (uint32_t letter = 0; letter < HD__COUNT(p->param_shard); letter++)
+            used |= (hd__shard_mask(p->param_shard[letter]) | hd__shard_mask(p->mark_shard[HD__MARK_RESIDUAL][letter])) &
+                    HD_AXIS_BIT(axes[a]);
+        if (!used)
+            return hd__job_fail(c->job, hd__arena_format(&c->job->arena, "mesh.%s", name), err, "mesh.%s is %d, but no strategy of "
+                                "the job cuts anything on %s: add one to `strategies` that does (`heddle plugins` lists them)", name,
+                                p->mesh.size[axes[a]], name);
+    }
+    return HD_OK;
 }
 
 static void set_precision(struct hd_program *p, const struct hd__job *job)
@@ -151,8 +180,8 @@ static int32_t compile_stage(struct hd__compiled *c, struct hd_program *p, struc
     int32_t rc;
     set_precision(p, c->job);
     base_layout(p);
-    if ((rc = build_model(c, p, err)) || (rc = run_strategies(c, p, 1, err)) || (rc = hd__autodiff(p, err)) ||
-        (rc = hd__place(p, err)) || (rc = hd__lower(p, err)) || (rc = run_strategies(c, p, 0, err)) ||
+    if ((rc = build_model(c, p, err)) || (rc = run_strategies(c, p, 1, err)) || (rc = check_axes(c, p, err)) ||
+        (rc = hd__autodiff(p, err)) || (rc = hd__place(p, err)) || (rc = hd__lower(p, err)) || (rc = run_strategies(c, p, 0, err)) ||
         (rc = hd__fuse(p, err)) || (rc = hd__schedule(p, err)) || (rc = hd__memory(p, err)))
         return rc;
     return hd__verify(p, err) ? (err->code = HD_E_INTERNAL) : HD_OK;

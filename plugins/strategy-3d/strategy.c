@@ -26,7 +26,7 @@ static int32_t shard(const struct hd_pass_api *api, struct hd_program *p, char d
 {
     int64_t tp = api->axis_size(p, HD_AXIS_TP), n = api->extent(p, dim);
     if (n && n % tp)
-        return hd_fail(err, HD_E_INVALID, "%s = %lld does not divide by mesh.tp = %lld", what, (long long)n, (long long)tp);
+        return hd_fail(err, HD_E_INVALID, "%s = %lld must be a multiple of mesh.tp = %lld", what, (long long)n, (long long)tp);
     api->shard_params(p, dim, HD_AXIS_TP);
     return HD_OK;
 }
@@ -41,8 +41,11 @@ static int32_t layout(const struct hd_host *host, const void *settings, struct h
         return HD_OK;
     if (kv % tp == 0)
         api->shard_params(p, 'k', HD_AXIS_TP);
+    else if (api->extent(p, 'g') % tp == 0)
+        api->shard_params(p, 'g', HD_AXIS_TP);
     else
-        rc = shard(api, p, 'g', "model.heads / model.kv_heads", err);
+        rc = hd_fail(err, HD_E_INVALID, "mesh.tp = %lld must divide the kv heads (%lld), or the query heads of each (%lld)",
+                     (long long)tp, (long long)kv, (long long)api->extent(p, 'g'));
     if (!rc)
         rc = shard(api, p, 'f', "model.ffn", err);
     if (!rc && s->vocab_parallel)
