@@ -554,6 +554,7 @@ const char *hd__exec_where(struct hd__exec *e, char out[128])
     uint32_t k = __atomic_load_n(&e->at_step, __ATOMIC_RELAXED);
     const struct hd__instr *i, *on = NULL;
     char axes[64] = "";
+    const char *block;
     if (!section || k >= section->n)
         return strcpy(out, "between sections");
     i = &section->of->code.at[k];
@@ -562,7 +563,8 @@ const char *hd__exec_where(struct hd__exec *e, char out[128])
             on = &section->of->code.at[j];
     if (on)
         hd__axes_text(on->axes, axes);
-    snprintf(out, 128, "section %s, instruction %u: %s %s%s%s%s%s", section->of->name, k, e->p->blocks.at[i->block],
+    block = e->p->blocks.at[i->block];
+    snprintf(out, 128, "section %s, instruction %u: %s%s%s%s%s%s%s", section->of->name, k, block, *block ? " " : "",
              hd__op(i->op)->name, on ? " for " : "", on ? hd__op(on->op)->name : "", on ? " over " : "", axes);
     return out;
 }

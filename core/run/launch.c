@@ -33,6 +33,21 @@ static int first_number(const char *const *names, int32_t *out)
     return 0;
 }
 
+/* RANK or WORLD_SIZE with a value that is no number: to train alone then would be the worst answer. */
+static int32_t check_numbers(struct hd_error *err)
+{
+    static const char *const names[] = {"RANK", "WORLD_SIZE"};
+    int32_t value;
+    for (size_t i = 0; i < HD__COUNT(names); i++)
+        if (getenv(names[i]) && !number(names[i], &value))
+            return hd_fail(err, HD_E_INVALID, "the environment says %s='%s': not a whole number; unset it to train without a launcher",
+                           names[i], getenv(names[i]));
+    if (!getenv("RANK") != !getenv("WORLD_SIZE"))
+        return hd_fail(err, HD_E_INVALID, "the environment has %s, but not %s: a launcher sets both; unset it to train without one",
+                       getenv("RANK") ? "RANK" : "WORLD_SIZE", getenv("RANK") ? "WORLD_SIZE" : "RANK");
+    return HD_OK;
+}
+
 static const char *const rank_names[] = {"RANK", "OMPI_COMM_WORLD_RANK", "SLURM_PROCID", NULL};
 static const char *const size_names[] = {"WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "SLURM_NTASKS", NULL};
 static const char *const local_names[] = {"LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "SLURM_LOCALID", NULL};
@@ -59,6 +74,10 @@ int32_t hd__launch_environment(struct hd__place_in_job *place, int *found, struc
     const char *address = getenv("MASTER_ADDR");
     *found = 0;
     memset(place, 0, sizeof *place);
+    if (address && !*address)
+        address = NULL;
+    if (check_numbers(err))
+        return HD_E_INVALID;
     if (!first_number(rank_names, &place->rank) || !first_number(size_names, &place->size) || place->size < 1)
         return HD_OK;
     if (!number("RANK", &place->rank) && place->size == 1) /* alone under srun or mpirun: nothing was launched */
@@ -104,7 +123,7 @@ int32_t hd__launch_connect(const struct hd__place_in_job *place, struct hd_store
 
 struct child {
     pid_t pid;
-    int running, exit_code;
+    int running, exit_code, stopped;
 };
 
 /* Cores this process may use, dealt to the local ranks in equal runs; more ranks than cores: in turn. */
@@ -151,6 +170,32 @@ static void say_end(int32_t rank, pid_t pid, int status)
         hd__log(HD_LOG_ERROR, NULL, "rank %d (process %d) ended with exit code %d", rank, (int)pid, WEXITSTATUS(status));
 }
 
+/* A child ended, or was stopped or continued: a stopped one cannot end by itself when it has to. */
+static void note(struct child *child, int32_t rank, int status, int *first, double *since)
+{
+    if (WIFSTOPPED(status) || WIFCONTINUED(status)) {
+        child->stopped = WIFSTOPPED(status);
+        return;
+    }
+    child->running = 0;
+    child->exit_code = WIFEXITED(status) ? WEXITSTATUS(status) : 1;
+    if (child->exit_code && !*first) {
+        *first = child->exit_code;
+        *since = hd__now();
+        say_end(rank, child->pid, status);
+    }
+}
+
+static void kill_stopped(struct child *children, int32_t n)
+{
+    for (int32_t i = 0; i < n; i++)
+        if (children[i].running && children[i].stopped) {
+            hd__log(HD_LOG_ERROR, NULL, "rank %d (process %d) had been stopped by a signal; it is killed", i, (int)children[i].pid);
+            kill(children[i].pid, SIGKILL);
+            children[i].stopped = 0;
+        }
+}
+
 static void signal_all(const struct child *children, int32_t n, int sig)
 {
     for (int32_t i = 0; i < n; i++)
@@ -164,15 +209,8 @@ static int32_t collect(struct child *children, int32_t n, int *first, double *si
     int32_t running = 0;
     for (int32_t i = 0; i < n; i++) {
         int status;
-        if (children[i].running && waitpid(children[i].pid, &status, WNOHANG) == children[i].pid) {
-            children[i].running = 0;
-            children[i].exit_code = WIFEXITED(status) ? WEXITSTATUS(status) : 1;
-            if (children[i].exit_code && !*first) {
-                *first = children[i].exit_code;
-                *since = hd__now();
-                say_end(i, children[i].pid, status);
-            }
-        }
+        while (children[i].running && waitpid(children[i].pid, &status, WNOHANG | WUNTRACED | WCONTINUED) == children[i].pid)
+            note(&children[i], i, status, first, since);
         running += children[i].running;
     }
     return running;
@@ -186,7 +224,9 @@ static int watch(struct child *children, int32_t n, const sigset_t *signals)
         struct timespec wait = {.tv_nsec = 100000000};
         int sig = sigtimedwait(signals, NULL, &wait);
         if (sig == SIGTERM || sig == SIGINT)
-            signal_all(children, n, SIGTERM);
+            signal_all(children, n, sig);
+        if (first && first != 3)
+            kill_stopped(children, n);
         if (first && first != 3 && !killed && hd__now() > since + GRACE) {
             hd__log(HD_LOG_WARN, NULL, "ranks that did not end by themselves are killed");
             signal_all(children, n, SIGKILL);

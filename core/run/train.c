@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+#include "core/comm/liveness.h"
 #include "core/run/metrics.h"
 #include "core/run/restore.h"
 #include "core/run/session.h"
@@ -195,9 +196,27 @@ static int32_t prepare(struct loop *l, const struct hd__place_in_job *place, str
     return l->leader && l->at.step < l->job->steps ? open_metrics(l, compiled, err) : HD_OK;
 }
 
-static void say_failure(const struct hd_error *err)
+/* Did a rank die? A transport that another rank aborted may know a moment before the rendezvous says so. */
+static int died(const struct loop *l, const struct hd_error *err, struct hd_error *death)
 {
-    hd__log(HD_LOG_ERROR, NULL, "%s%s%s", err->message, err->where[0] ? "; at " : "", err->where);
+    double until = hd__now() + 0.5;
+    int32_t rank, code = HD_OK;
+    if (!l->s.store || (err->code != HD_E_PEER && err->code != HD_E_CANCELLED))
+        return 0;
+    while (!(code = hd__live_dead(hd__store_live(l->s.store), &rank, death)) && hd__now() < until)
+        usleep(1000);
+    return code == HD_E_PEER;
+}
+
+/* Where a rank died, that is the cause; what this rank's transport makes of it is not. */
+static void say_failure(const struct loop *l, const struct hd_error *err)
+{
+    struct hd_error death = HD_ERROR_INIT;
+    char here[128];
+    if (died(l, err, &death))
+        hd__log(HD_LOG_ERROR, NULL, "%s; this rank was at %s", death.message, err->where[0] ? err->where : hd__exec_where(l->s.exec, here));
+    else
+        hd__log(HD_LOG_ERROR, NULL, "%s%s%s", err->message, err->where[0] ? "; at " : "", err->where);
 }
 
 int hd__train(struct hd__compiled *compiled, const struct hd__place_in_job *place)
@@ -219,7 +238,7 @@ int hd__train(struct hd__compiled *compiled, const struct hd__place_in_job *plac
     if (!rc)
         rc = steps(&l, &stopped, &err);
     if (rc)
-        say_failure(&err);
+        say_failure(&l, &err);
     if (stopped && l.leader)
         fprintf(stderr, "stopped by signal %d after step %" PRId64 "; %s\n", stopped, l.at.step,
                 l.keeper ? "the state is saved: the same command goes on" : "no checkpoint section, so nothing is saved");
@@ -272,7 +291,11 @@ int32_t hd__train_fits(const struct hd__compiled *compiled, int32_t local_ranks,
         need = HD__MAX(need, compiled->stage[s]->arena_bytes);
     if (left <= 0 || need * local_ranks <= left)
         return HD_OK;
+    hd__bytes_text((uint64_t)left, c);
+    if (local_ranks == 1)
+        return hd_fail(err, HD_E_NOMEM, "does not fit: the arena takes %s, and %s are free: use a smaller micro_batch or model",
+                       hd__bytes_text((uint64_t)need, a), c);
     return hd_fail(err, HD_E_NOMEM, "does not fit: the arena of a rank takes %s, %d ranks here take %s, and %s are free: use a smaller "
-                   "micro_batch, recompute, a higher zero stage, or fewer ranks a machine", hd__bytes_text((uint64_t)need, a), local_ranks,
-                   hd__bytes_text((uint64_t)(need * local_ranks), b), hd__bytes_text((uint64_t)left, c));
+                   "micro_batch, a higher zero stage, or fewer ranks on this machine", hd__bytes_text((uint64_t)need, a), local_ranks,
+                   hd__bytes_text((uint64_t)(need * local_ranks), b), c);
 }
