@@ -69,14 +69,14 @@ static void expect_stopped_after_a_step(const struct command *c, const char *job
 
 static void stop_by(int sig, const char *job, int n)
 {
-    struct command *c = command_start(NULL, "train " ENDLESS_ON_3 "metrics.every=10 mesh.dp=%d job.name=%s", n, job);
+    struct command *c = command_start(NULL, "train " ENDLESS_ON_3 "mesh.dp=%d job.name=%s", n, job);
     pid_t ranks[RANKS];
     curve_wait(job, 10);
     if (n > 1)
         command_ranks(c, n, ranks);
     kill(c->pid, sig);
     command_wait(c, 10);
-    expect_stopped_after_a_step(c, job, SIGTERM == sig || n > 1 ? SIGTERM : sig);
+    expect_stopped_after_a_step(c, job, sig);
     if (n > 1)
         expect_gone(ranks, n, 0.5);
 }
@@ -94,3 +94,202 @@ START_TEST(interrupt)
     stop_by(SIGINT, "int3", 3);
 }
 END_TEST
+
+/* ---- ranks that die */
+
+/* The first line that says what went wrong names this rank as the cause. */
+static void expect_first_named(const struct command *c, int rank)
+{
+    char words[32];
+    const char *error = strstr(c->err, "error: ");
+    ck_assert_msg(error != NULL, "no error was said:\n%s", c->err);
+    snprintf(words, sizeof words, "error: rank %d", rank);
+    ck_assert_msg(!strncmp(error, words, strlen(words)) && strchr(" ,", error[strlen(words)]), "\"%s\" is not the first error in\n%s", words, c->err);
+}
+
+START_TEST(killed_rank)
+{
+    for (int victim = 0; victim < RANKS; victim++) {
+        char job[32];
+        pid_t ranks[RANKS];
+        double since;
+        snprintf(job, sizeof job, "killed%d", victim);
+        struct command *c = command_start(NULL, "train " ENDLESS_ON_3 "job.name=%s", job);
+        curve_wait(job, 3);
+        command_ranks(c, RANKS, ranks);
+        expect_no_name_in_shm(ranks[victim]);
+        since = hd__now();
+        kill(ranks[victim], SIGKILL);
+        command_wait(c, 20);
+        ck_assert_msg(hd__now() - since < 5, "it took %g s", hd__now() - since);
+        expect_code(c, 1);
+        expect_first_named(c, victim);
+        expect_says(c, "section ");
+        expect_gone(ranks, RANKS, 0.5);
+    }
+}
+END_TEST
+
+START_TEST(stopped_rank)
+{
+    pid_t ranks[RANKS];
+    double since;
+    struct command *c = command_start(NULL, "train " ENDLESS_ON_3 "comm.dead_after=3s job.name=silent");
+    curve_wait("silent", 3);
+    command_ranks(c, RANKS, ranks);
+    since = hd__now();
+    kill(ranks[1], SIGSTOP);
+    command_wait(c, 20);
+    ck_assert_msg(hd__now() - since < 3 + 5, "it took %g s", hd__now() - since);
+    expect_code(c, 1);
+    expect_first_named(c, 1);
+    expect_says(c, "silent for");
+    expect_gone(ranks, RANKS, 0.5);
+}
+END_TEST
+
+/* A rank that is continued in time has only been slow. */
+START_TEST(continued_rank)
+{
+    pid_t ranks[RANKS];
+    struct timespec second = {.tv_sec = 1};
+    struct command *c = command_start(NULL, "train " ENDLESS_ON_3 "job.name=slow");
+    curve_wait("slow", 10);
+    command_ranks(c, RANKS, ranks);
+    kill(ranks[1], SIGSTOP);
+    nanosleep(&second, NULL);
+    kill(ranks[1], SIGCONT);
+    nanosleep(&second, NULL);
+    kill(c->pid, SIGTERM);
+    command_wait(c, 10);
+    expect_stopped_after_a_step(c, "slow", SIGTERM);
+}
+END_TEST
+
+START_TEST(killed_parent)
+{
+    pid_t ranks[RANKS];
+    struct command *c = command_start(NULL, "train " ENDLESS_ON_3 "job.name=orphans");
+    prctl(PR_SET_CHILD_SUBREAPER, 1);
+    curve_wait("orphans", 3);
+    command_ranks(c, RANKS, ranks);
+    kill(c->pid, SIGKILL);
+    command_wait(c, 5);
+    ck_assert_int_eq(c->code, 128 + SIGKILL);
+    expect_gone(ranks, RANKS, 2);
+}
+END_TEST
+
+/* ---- a loss that explodes */
+
+START_TEST(diverging)
+{
+    static struct curve curve;
+    for (int n = 1; n <= 2; n++) {
+        char words[64];
+        struct command *c = command_run("train llama.yaml job.name=diverges job.steps=200 optimizer.lr=1e6 mesh.dp=%d", n);
+        expect_code(c, 1);
+        curve_read(&curve, "diverges"); /* whatever could still be computed was logged */
+        ck_assert_int_gt(curve.n, 0);
+        snprintf(words, sizeof words, "step %lld: the loss is ", (long long)curve.step[curve.n - 1] + 1);
+        expect_says(c, words);
+        expect_says(c, "the first bad number: block L0, ");
+        expect_says(c, "optimizer.lr");
+    }
+}
+END_TEST
+
+/* ---- other launchers */
+
+static int free_port(void)
+{
+    struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    socklen_t length = sizeof address;
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    ck_assert_int_eq(bind(fd, (struct sockaddr *)&address, length), 0);
+    ck_assert_int_eq(getsockname(fd, (struct sockaddr *)&address, &length), 0);
+    close(fd);
+    return ntohs(address.sin_port);
+}
+
+static struct command *start_launched(int rank, int size, int port, const char *words)
+{
+    char environment[256];
+    snprintf(environment, sizeof environment, "RANK=%d WORLD_SIZE=%d LOCAL_RANK=%d MASTER_ADDR=127.0.0.1 MASTER_PORT=%d", rank,
+             size, rank, port);
+    return command_start(environment, "train llama.yaml %s", words);
+}
+
+START_TEST(launched_by_environment)
+{
+    static struct curve ours, theirs;
+    int port = free_port();
+    struct command *one = start_launched(1, 2, port, "job.name=launched");
+    struct command *zero = start_launched(0, 2, port, "job.name=launched");
+    command_wait(zero, 60);
+    command_wait(one, 60);
+    expect_code(zero, 0);
+    expect_code(one, 0);
+    curve_read(&theirs, "launched");
+    train(&ours, "forked", "llama.yaml mesh.dp=2");
+    expect_same_bits(&ours, &theirs);
+}
+END_TEST
+
+/* Launched ranks watch each other, without a parent of ours. */
+START_TEST(launched_rank_killed)
+{
+    for (int victim = 0; victim < 2; victim++) {
+        int port = free_port();
+        char words[64], job[16];
+        struct command *c[2];
+        double since;
+        snprintf(job, sizeof job, "alone%d", victim);
+        snprintf(words, sizeof words, "job.steps=1000000000 job.name=%s", job);
+        c[0] = start_launched(0, 2, port, words);
+        c[1] = start_launched(1, 2, port, words);
+        curve_wait(job, 3);
+        since = hd__now();
+        kill(c[victim]->pid, SIGKILL);
+        command_wait(c[!victim], 20);
+        ck_assert_msg(hd__now() - since < 5, "it took %g s", hd__now() - since);
+        command_wait(c[victim], 1);
+        expect_code(c[!victim], 1);
+        expect_first_named(c[!victim], victim);
+    }
+}
+END_TEST
+
+static void expect_environment_refused(const char *environment, const char *words, const char *message)
+{
+    struct command *c = command_run_env(environment, "train llama.yaml job.name=wrong %s", words);
+    expect_code(c, 2);
+    expect_says(c, message);
+    ck_assert_int_ne(access("runs/wrong/metrics.jsonl", F_OK), 0);
+}
+
+START_TEST(wrong_environment)
+{
+#define AT " MASTER_ADDR=127.0.0.1 MASTER_PORT=29400"
+    expect_environment_refused("RANK=0 WORLD_SIZE=2" AT, "mesh.dp=4", "command line: mesh: 2 ranks are not pp 1 x dp 4");
+    expect_environment_refused("RANK=0 WORLD_SIZE=3" AT, "", "data.batch: 8 is no multiple of micro_batch 2 x dp 3");
+    expect_environment_refused("RANK=2 WORLD_SIZE=2" AT, "", "RANK must be below WORLD_SIZE");
+    expect_environment_refused("RANK=two WORLD_SIZE=2" AT, "", "RANK='two': not a whole number");
+    expect_environment_refused("RANK=0 WORLD_SIZE=two" AT, "", "WORLD_SIZE='two': not a whole number");
+    expect_environment_refused("RANK=0" AT, "", "RANK, but not WORLD_SIZE");
+    expect_environment_refused("WORLD_SIZE=2" AT, "", "WORLD_SIZE, but not RANK");
+    expect_environment_refused("RANK=0 WORLD_SIZE=2", "", "not MASTER_ADDR and MASTER_PORT");
+    expect_environment_refused("RANK=0 WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=many", "", "MASTER_PORT (1 to 65534)");
+    expect_environment_refused("RANK=0 WORLD_SIZE=2 MASTER_ADDR= MASTER_PORT=29400", "", "not MASTER_ADDR and MASTER_PORT");
+}
+END_TEST
+
+int main(void)
+{
+    const struct system_test tests[] = {
+        {"SIGTERM", terminate}, {"SIGINT", interrupt}, {"killed rank", killed_rank}, {"stopped rank", stopped_rank},
+        {"continued rank", continued_rank}, {"killed parent", killed_parent}, {"diverging", diverging},
+        {"launched by environment", launched_by_environment}, {"launched rank killed", launched_rank_killed},
+        {"wrong environment", wrong_environment}, {NULL, NULL}};
+    return system_run("system-ends", tests);
+}
