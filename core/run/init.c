@@ -20,11 +20,15 @@ static uint64_t mix(uint64_t x)
 
 void hd__normal(uint64_t key, int64_t first, int64_t count, double std, float *out)
 {
-    for (int64_t i = first; i < first + count; i++) { /* elements 2n and 2n + 1 are one pair */
-        uint64_t bits = mix(key ^ mix((uint64_t)(i >> 1)));
+    for (int64_t pair = first >> 1; 2 * pair < first + count; pair++) { /* elements 2 pair and 2 pair + 1 */
+        uint64_t bits = mix(key ^ mix((uint64_t)pair));
         float u = ((float)(bits >> 40) + 0.5f) * 0x1p-24f, angle = (float)(bits & 0xffffff) * (6.2831853f * 0x1p-24f);
-        float radius = (float)std * sqrtf(-2.0f * logf(u));
-        out[i - first] = radius * (i & 1 ? sinf(angle) : cosf(angle));
+        float radius = (float)std * sqrtf(-2.0f * logf(u)), sine, cosine;
+        sincosf(angle, &sine, &cosine);
+        if (2 * pair >= first)
+            out[2 * pair - first] = radius * cosine;
+        if (2 * pair + 1 < first + count)
+            out[2 * pair + 1 - first] = radius * sine;
     }
 }
 
