@@ -107,12 +107,15 @@ INLINE void NAME(pack_panels)(uint32_t *dst, const void *src, uint32_t dtype, in
         NAME(pack_rows)(dst, src, dtype, k_step, panels, width, k);
         return;
     }
-    for (int64_t panel = 0; panel < panels; panel++)
-        for (int64_t i = 0; i < width; i += LANES) {
-            uint32_t *to = dst + panel * width * k + i;
-            const char *from = (const char *)src + (panel * width + i) * step * size;
-            NAME(pack_columns)(to, from, dtype, step, width - i < LANES ? width - i : LANES, width, k);
-        }
+    for (int64_t panel = 0; panel < panels; panel++) {
+        uint32_t *to = dst + panel * width * k;
+        const char *from = (const char *)src + panel * width * step * size;
+        int64_t i = 0;
+        for (; i + LANES <= width; i += LANES)
+            NAME(pack_columns)(to + i, from + i * step * size, dtype, step, LANES, width, k);
+        if (i < width)
+            NAME(pack_columns)(to + i, from + i * step * size, dtype, step, width % LANES, width, k);
+    }
 }
 
 INLINE void NAME(pack)(void *dst, const void *src, uint32_t dtype, int64_t step, int64_t k_step,
