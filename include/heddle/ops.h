@@ -46,6 +46,10 @@
                                                 dz may be the same memory as z */                               \
     X(HD_OP_TOTAL, 27, "total")              /* y() fp32 <- x[*]: scale * sum */                                \
     X(HD_OP_SPREAD, 28, "spread")            /* y[*] <- nothing: all elements = scale */                        \
+    X(HD_OP_XENT_HEAD, 29, "xent_head")      /* n[bs] fp32, dx[bsh], dw[vh] <- x[bsh], w[vh], labels[bs]: with    \
+                                                z = x w^T: n = log(sum_v exp(z)) - z[label], and the gradients of \
+                                                attrs.scale * sum n. z is never whole. HD_ATTR_ACCUMULATE holds  \
+                                                for dw alone: n and dx are written */                           \
     /* ---- local conversions (this rank's piece; no communication) ---- */                                     \
     X(HD_OP_SLICE, 40, "slice")              /* y <- x: part `index` of `parts` of dim attrs.to */              \
     X(HD_OP_MASK, 41, "mask")                /* y <- x: x where index == 0, else zeros */                       \
