@@ -46,6 +46,7 @@ int32_t hd__choose(struct hd__job *job, struct hd__plugins *plugins, uint32_t ki
 int32_t hd__compile(struct hd__job *job, struct hd__plugins *plugins, struct hd__compiled **compiled, struct hd_error *err);
 /* Flags: HD__COMPILE_LOGITS: the eval section leaves the logits behind (hd_program.kept_logits). */
 #define HD__COMPILE_LOGITS 1
+#define HD__COMPILE_KEEP_HEAD 2 /* the loss stays a chain of instructions: fuse_head.c is left out */
 int32_t hd__compile_with(struct hd__job *job, struct hd__plugins *plugins, uint32_t flags, struct hd__compiled **compiled,
                          struct hd_error *err);
 void hd__compiled_free(struct hd__compiled *compiled); /* NULL is fine */

@@ -1,5 +1,6 @@
-/* Peephole, three times. First, a gradient accumulates where it is made. accum(view <- t), where t is made by an op that can accumulate and
- * is used by nothing else, becomes that op writing into the view with HD_ATTR_ACCUMULATE. */
+/* Peepholes. Before all others the loss (fuse_head.c). Then: a gradient accumulates where it is made. accum(view <- t), where t
+ * is made by an op that can accumulate and is used by nothing else, becomes that op writing into the view with
+ * HD_ATTR_ACCUMULATE. Then sums of activations' gradients, and first writes. */
 #include <stdlib.h>
 
 #include "core/program/ops.h"
@@ -57,11 +58,13 @@ static struct hd__instr *accumulator(struct hd_program *p, hd__code *code, const
     return touched_between(p, code, m - 1, k, hd__tc(p, accum->out[0])->buffer) ? NULL : maker;
 }
 
-/* Several outputs accumulate together or not at all. */
+/* Outputs that can accumulate do so together or not at all. */
 static int all_fusable(struct hd_program *p, hd__code *code, const struct use *use, const uint32_t *accum_of, struct hd__instr *maker)
 {
     for (uint32_t n = 0; n < maker->n_out; n++) {
         uint32_t k = accum_of[maker->out[n]];
+        if (!hd__op_adds(maker->op, n))
+            continue;
         if (!k || accumulator(p, code, use, k - 1) != maker)
             return 0;
     }
@@ -86,6 +89,8 @@ static void fuse_section(struct hd_program *p, hd__code *code)
         maker->attrs = attrs;
         for (uint32_t n = 0; n < maker->n_out; n++) {
             uint32_t at = accum_of[maker->out[n]] - 1;
+            if (!hd__op_adds(maker->op, n))
+                continue;
             gone[at] = 1;
             maker->out[n] = code->at[at].out[0];
         }
@@ -192,7 +197,7 @@ static int whole_writers(const struct hd_program *p, const hd__code *code, const
         uint32_t w = writer[flat->params[k]];
         const struct hd__instr *i = &code->at[w - 1];
         for (uint32_t n = 0; n < i->n_out; n++)
-            if (writer[hd__tc(p, i->out[n])->param - 1] != w)
+            if (hd__op_adds(i->op, n) && writer[hd__tc(p, i->out[n])->param - 1] != w)
                 return 0;
     }
     return 1;
@@ -237,6 +242,8 @@ int32_t hd__fuse(struct hd_program *p, struct hd_error *err)
 {
     struct hd__code_section *begin = hd__section(p, "begin"), *last = hd__section(p, "micro_last");
     (void)err;
+    for (uint32_t s = 0; s < p->sections.count && !p->keep_head; s++)
+        hd__fuse_head(p, &p->sections.at[s].code);
     for (uint32_t s = 0; s < p->sections.count; s++) {
         fuse_section(p, &p->sections.at[s].code);
         fuse_sums(p, &p->sections.at[s].code);

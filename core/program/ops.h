@@ -23,11 +23,16 @@ struct hd__op {
     double (*flops)(const struct hd_program *p, const struct hd__instr *i); /* NULL: counted as 0 */
     uint8_t class, linear, redop, flags;
     int8_t n_in, n_out; /* -1: any */
-    uint16_t reserved;
+    uint16_t adds; /* outputs that HD_ATTR_ACCUMULATE adds to, as a mask; 0: all. The others are written */
 };
 
 /* The row of an op; name is NULL where there is none. */
 const struct hd__op *hd__op(uint16_t op);
+/* Does HD_ATTR_ACCUMULATE mean this output? */
+static inline int hd__op_adds(uint16_t op, uint32_t out)
+{
+    return !hd__op(op)->adds || hd__op(op)->adds >> out & 1;
+}
 
 /* FLOPs of one instruction on one rank, and bytes that it reads and writes. */
 double hd__instr_flops(const struct hd_program *p, const struct hd__instr *i);

@@ -144,8 +144,9 @@ static uint32_t obligation(const struct hd__param *param)
 }
 
 /* A gradient joins its flat buffer. */
-static void contribute(struct hd__owed *o, struct hd__faults *f, const struct hd__instr *i, hd_tensor out)
+static void contribute(struct hd__owed *o, struct hd__faults *f, const struct hd__instr *i, uint32_t k)
 {
+    hd_tensor out = i->out[k];
     uint32_t param = hd__tc(o->p, out)->param - 1;
     struct range r = range_of(o->p, out);
     struct piece x = {r.lo, r.hi, param, obligation(&o->p->params.at[param])};
@@ -156,7 +157,7 @@ static void contribute(struct hd__owed *o, struct hd__faults *f, const struct hd
         hd__fault(f, "the contribution to %s is partial over [%s], its obligation is [%s]",
                   hd__tc(o->p, o->p->params.at[param].tensor)->name, has, owes);
     }
-    if (hd__reads_outputs(i))
+    if (hd__reads_output(i, k))
         add(o, f, list_of(o, out, 1), x);
     else
         set(list_of(o, out, 1), x);
@@ -244,7 +245,7 @@ void hd__owed_step(struct hd__owed *o, struct hd__faults *f, const struct hd__in
     }
     for (uint32_t k = 0; k < i->n_out; k++)
         if (hd__tc(o->p, i->out[k])->param)
-            contribute(o, f, i, i->out[k]);
+            contribute(o, f, i, k);
         else if (k == 0 && i->n_in)
             move(o, f, i);
 }

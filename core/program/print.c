@@ -95,12 +95,14 @@ static void add_operands(struct printer *w, const struct hd__code_section *s, co
             add_name(w->out, hd__tc(w->p, hd__instr_tensor(&s->code.at[on]))->name);
         return;
     }
+    /* where only some outputs are added to, the sign stands before those */
+    int adds = hd__reads_outputs(i), some = adds && hd__op(i->op)->adds;
     for (uint32_t k = 0; k < i->n_out; k++) {
-        hd__text_add(w->out, "%s", k ? ", " : "");
+        hd__text_add(w->out, "%s%s", k ? ", " : "", some && hd__reads_output(i, k) ? "+" : "");
         add_tensor(w, i->out[k]);
     }
-    if (i->n_out && (i->n_in || hd__reads_outputs(i)))
-        hd__text_add(w->out, hd__reads_outputs(i) ? " +<- " : " <- ");
+    if (i->n_out && (i->n_in || adds))
+        hd__text_add(w->out, adds && !some ? " +<- " : " <- ");
     else if (i->n_in)
         hd__text_add(w->out, "<- ");
     for (uint32_t k = 0; k < i->n_in; k++) {

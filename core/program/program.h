@@ -8,7 +8,7 @@
  *               -> the template: one micro-batch, placed
  *   lower.c     template -> sections: begin, micro (repeated), micro_last, update
  *   pass.c      strategies rewrite sections (zero: flat buffers, reductions, gathers, the update)
- *   fuse.c      peephole: gradients accumulate where they are made
+ *   fuse.c      peepholes: gradients accumulate where they are made; fuse_head.c: the loss without whole logits
  *   schedule.c  buffers for all tensors, waits for asynchronous instructions
  *   memory.c    lifetimes -> offsets in one arena; alias.c: outputs in the memory of inputs that die
  *   verify.c    rules within a rank; machine.c: all ranks at once, as proof, emulator and simulator
@@ -224,6 +224,8 @@ struct hd_program {
     uint32_t param_shard[128]; /* letter -> axes (as hd__place.shard) for parameters */
     uint32_t mark_shard[3][128]; /* [HD__MARK_...][letter] */
 
+    uint32_t keep_head; /* fuse_head.c leaves the loss as it is */
+
     /* schedule.c */
     uint32_t send_depth;        /* sends of one stream in flight at once; 0 means 1 */
     uint32_t keep_weight_order; /* do not sink weight gradients into waits */
@@ -293,6 +295,7 @@ int32_t hd__autodiff(struct hd_program *p, struct hd_error *err); /* autodiff.c 
 int32_t hd__place(struct hd_program *p, struct hd_error *err);    /* place.c */
 int32_t hd__lower(struct hd_program *p, struct hd_error *err);    /* lower.c */
 int32_t hd__fuse(struct hd_program *p, struct hd_error *err);     /* fuse.c */
+void hd__fuse_head(struct hd_program *p, hd__code *code);         /* fuse_head.c, called by hd__fuse */
 int32_t hd__schedule(struct hd_program *p, struct hd_error *err); /* schedule.c: buffers for all, then waits */
 int32_t hd__memory(struct hd_program *p, struct hd_error *err);   /* memory.c: hd__alias, then offsets for all buffers */
 void hd__alias(struct hd_program *p); /* outputs take the memory of inputs that die, where the op allows it */

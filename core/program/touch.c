@@ -23,7 +23,6 @@ uint32_t hd__touches(const struct hd_program *p, const struct hd__instr *i,
                      struct hd__touch out[HD__MAX_TOUCH])
 {
     uint32_t n = 0;
-    int reads_outputs = hd__reads_outputs(i);
     if (i->op == HD_OP_WAIT)
         return 0;
     if (i->op == HD_OP_RELEASE) {
@@ -35,7 +34,7 @@ uint32_t hd__touches(const struct hd_program *p, const struct hd__instr *i,
     for (uint32_t k = 0; k < i->n_in; k++)
         out[n++] = touch(p, i->in[k], 1, 0);
     for (uint32_t k = 0; k < i->n_out; k++)
-        out[n++] = touch(p, i->out[k], reads_outputs, 1);
+        out[n++] = touch(p, i->out[k], hd__reads_output(i, k), 1);
     return n;
 }
 
@@ -43,6 +42,11 @@ int hd__reads_outputs(const struct hd__instr *i)
 {
     return i->op == HD_OP_ACCUM || hd__op(i->op)->class == HD__CLASS_UPDATE ||
            (i->attrs && i->attrs->flags & HD_ATTR_ACCUMULATE);
+}
+
+int hd__reads_output(const struct hd__instr *i, uint32_t out)
+{
+    return hd__reads_outputs(i) && hd__op_adds(i->op, out);
 }
 
 uint32_t *hd__positions(const struct hd_program *p)

@@ -21,8 +21,9 @@ struct hd__touch {
 uint32_t hd__touches(const struct hd_program *p, const struct hd__instr *i,
                      struct hd__touch out[HD__MAX_TOUCH]);
 
-/* Outputs that are read as well: added to, or updated in place. */
+/* Outputs that are read as well: added to, or updated in place. Any of them; the one with this index. */
 int hd__reads_outputs(const struct hd__instr *i);
+int hd__reads_output(const struct hd__instr *i, uint32_t out);
 
 /* By instruction id: its position in its section; UINT32_MAX where there is none. Caller frees. */
 uint32_t *hd__positions(const struct hd_program *p);

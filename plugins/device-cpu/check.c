@@ -247,6 +247,25 @@ int32_t cpu_check_xent_grad(struct hd_kernel *k, struct hd_error *err)
     return rc ? rc : same_count(k, &k->out[0], hd_operand_count(&k->in[0]), "dz", err);
 }
 
+/* x [.., h], w [v, h]. State: what the reference needs of a row of logits and a row of w. */
+int32_t cpu_check_xent_head(struct hd_kernel *k, struct hd_error *err)
+{
+    const struct hd_operand *x = &k->in[0], *w = &k->in[1];
+    if (x->ndim < 1 || w->ndim != 2 || x->extent[x->ndim - 1] != w->extent[1] || w->extent[0] < 1)
+        return cpu_invalid(k, err, "xent_head wants x [.., h] and w [v, h] with at least one row");
+    if (k->in[2].dtype != HD_I32)
+        return cpu_invalid(k, err, "labels must be int32");
+    int64_t rows = cpu_span(x, 0, x->ndim - 1);
+    int32_t rc = same_count(k, &k->in[2], rows, "labels", err);
+    if (!rc)
+        rc = same_count(k, &k->out[0], rows, "the loss", err);
+    if (!rc)
+        rc = same_count(k, &k->out[1], hd_operand_count(x), "dx", err);
+    if (!rc)
+        rc = same_count(k, &k->out[2], hd_operand_count(w), "dw", err);
+    return rc ? rc : cpu_kernel_state(k, (size_t)(rows + w->extent[0] + w->extent[1]) * sizeof(double), err);
+}
+
 int32_t cpu_check_scalar_out(struct hd_kernel *k, struct hd_error *err)
 {
     if (k->d.op == HD_OP_SUMSQ && k->in[0].ndim != 1)

@@ -18,6 +18,7 @@ struct cpu_settings {
     int64_t threads; /* 0: one for each core this process may use, shared among local ranks */
     int32_t kernels;  /* CPU_KERNELS_... */
     int32_t products; /* CPU_PRODUCTS_... */
+    int64_t logits;   /* bytes of logits at a time in the fused head */
 };
 
 struct cpu_block; /* one piece of memory that alloc gave: memory.c */
@@ -67,7 +68,8 @@ cpu_prepare_fn cpu_fast(uint32_t op);
     X(add) X(bias) X(bias_dw) X(rmsnorm) X(rmsnorm_dx) X(rmsnorm_dw) X(layernorm) X(layernorm_dx)               \
     X(layernorm_dw) X(rope) X(swiglu) X(swiglu_grad) X(gelu) X(gelu_grad) X(embed) X(embed_dw) X(position)      \
     X(position_dw) X(rowmax) X(xent_local) X(nll) X(nll_grad) X(xent_grad) X(total) X(spread) X(slice) X(mask)  \
-    X(pad) X(fill0) X(accum) X(copy) X(sumsq) X(adamw) X(sgd) X(einsum) X(attention) X(attention_grad)
+    X(pad) X(fill0) X(accum) X(copy) X(sumsq) X(adamw) X(sgd) X(einsum) X(attention) X(attention_grad)           \
+    X(xent_head)
 
 #define CPU_FAST_KERNEL(name) int32_t cpu_fast_##name(struct hd_kernel *k, struct hd_error *err);
 CPU_FAST_KERNELS(CPU_FAST_KERNEL)

@@ -128,7 +128,7 @@ static void release(struct hd_device *device, struct hd_kernel *kernel)
 
 static const struct hd_device_ops ops = {
     .struct_size = sizeof ops,
-    .caps = HD_DEVICE_HOST_MEMORY,
+    .caps = HD_DEVICE_HOST_MEMORY | HD_DEVICE_XENT_HEAD,
     .open = open_device,
     .close = close_device,
     .alloc = cpu_alloc,
@@ -150,6 +150,9 @@ static const struct hd_option options[] = {
     {.name = "products", .value = "own", .type = HD_OPT_ENUM, .choices = "own|onednn", .level = HD_LEVEL_TUNER,
      .help = "who multiplies matrices; own gives the same bits for any number of threads",
      .offset = offsetof(struct cpu_settings, products)},
+    {.name = "logits", .value = "64MiB", .type = HD_OPT_SIZE, .unit = "bytes", .min = 0, .max = 1e12, .level = HD_LEVEL_TUNER,
+     .help = "about how much memory the loss may take for a chunk of logits; at least 64 tokens are done at once",
+     .offset = offsetof(struct cpu_settings, logits)},
 };
 
 static const struct hd_component component = {

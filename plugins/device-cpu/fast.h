@@ -11,6 +11,10 @@
 int32_t cpu_scratch_reserve(struct hd_device *d, size_t bytes, struct hd_error *err);
 void *cpu_scratch(struct hd_device *d);
 
+/* A second one, for a kernel that makes products of what it keeps there: products use the first. */
+int32_t cpu_rows_reserve(struct hd_device *d, size_t bytes, struct hd_error *err);
+void *cpu_rows(struct hd_device *d);
+
 /* Frees scratch and engines of a device; called when it closes. */
 void cpu_fast_close(struct hd_device *d);
 
@@ -37,6 +41,10 @@ struct cpu_gemm {
     void *state;
 };
 
+/* The engine that the device's options ask for. Our own takes everything; oneDNN, asked for and unable, is an error: it
+ * is never replaced in silence. */
+int32_t cpu_gemm_prepare(struct cpu_gemm *g, struct hd_error *err);
+
 /* Our own kernels: packed panels and the machine's best micro-kernel. Takes everything. */
 int32_t cpu_gemm_own(struct cpu_gemm *g, struct hd_error *err);
 
@@ -45,9 +53,13 @@ int32_t cpu_gemm_onednn(struct cpu_gemm *g, struct hd_error *err);
 void cpu_gemm_onednn_close(void *engine);
 
 /* What device->onednn points to. */
+struct cpu_scratch {
+    void *at;
+    size_t bytes;
+};
+
 struct cpu_fast {
-    void *scratch;
-    size_t scratch_bytes;
+    struct cpu_scratch scratch, rows;
     void *engine; /* fast_gemm_onednn.c's own */
 };
 struct cpu_fast *cpu_fast_state(struct hd_device *d);

@@ -249,24 +249,9 @@ static void einsum_release(struct hd_kernel *k)
 
 /* ---- preparing */
 
-/* Our own engine takes everything. oneDNN, asked for and unable, is an error: it is never replaced in
- * silence. */
-static int32_t product_prepare(struct cpu_gemm *g, struct hd_error *err)
-{
-    struct hd_error why = HD_ERROR_INIT;
-    int32_t status;
-    if (g->device->settings->products != CPU_PRODUCTS_ONEDNN)
-        return cpu_gemm_own(g, err);
-    status = cpu_gemm_onednn(g, &why);
-    if (status)
-        return hd_fail(err, status == HD_E_UNSUPPORTED ? HD_E_INVALID : status,
-                       "device option products: onednn cannot be used: %s; use products: own", why.message);
-    return HD_OK;
-}
-
 static int32_t products_prepare(struct einsum *e, struct hd_error *err)
 {
-    int32_t status = product_prepare(&e->gemm, err);
+    int32_t status = cpu_gemm_prepare(&e->gemm, err);
     if (status || !group_count(&e->outer, K))
         return status;
     if (e->gemm.c.dtype != HD_F32)
@@ -275,7 +260,7 @@ static int32_t products_prepare(struct einsum *e, struct hd_error *err)
     e->gemm_add.release = NULL;
     e->gemm_add.state = NULL;
     e->gemm_add.accumulate = 1;
-    return product_prepare(&e->gemm_add, err);
+    return cpu_gemm_prepare(&e->gemm_add, err);
 }
 
 static int is_float(uint32_t dtype)

@@ -337,3 +337,16 @@ int32_t cpu_gemm_own(struct cpu_gemm *g, struct hd_error *err)
     g->release = own_release;
     return HD_OK;
 }
+
+int32_t cpu_gemm_prepare(struct cpu_gemm *g, struct hd_error *err)
+{
+    struct hd_error why = HD_ERROR_INIT;
+    int32_t status;
+    if (g->device->settings->products != CPU_PRODUCTS_ONEDNN)
+        return cpu_gemm_own(g, err);
+    status = cpu_gemm_onednn(g, &why);
+    if (status)
+        return hd_fail(err, status == HD_E_UNSUPPORTED ? HD_E_INVALID : status,
+                       "device option products: onednn cannot be used: %s; use products: own", why.message);
+    return HD_OK;
+}

@@ -44,18 +44,23 @@ CPU_CLONES static float largest(const float *x, int64_t n)
     return most;
 }
 
+static float row_most(const struct hd_operand *z, int64_t row)
+{
+    float buf[CPU_CHUNK], most = -INFINITY;
+    int64_t v = vocabulary(z);
+    for (int64_t j = 0; j < v; j += CPU_CHUNK) {
+        int64_t n = cpu_min(CPU_CHUNK, v - j);
+        float m = largest(cpu_read(z, row * v + j, n, buf), n);
+        most = m > most || m != m ? m : most;
+    }
+    return most;
+}
+
 static void rowmax_rows(void *context, int64_t first, int64_t last)
 {
     struct hd_kernel *k = context;
-    float buf[CPU_CHUNK];
-    int64_t v = vocabulary(&k->in[0]);
     for (int64_t row = first; row < last; row++) {
-        float most = -INFINITY;
-        for (int64_t j = 0; j < v; j += CPU_CHUNK) {
-            int64_t n = cpu_min(CPU_CHUNK, v - j);
-            float m = largest(cpu_read(&k->in[0], row * v + j, n, buf), n);
-            most = m > most || m != m ? m : most;
-        }
+        float most = row_most(&k->in[0], row);
         cpu_write(&k->out[0], row, 1, &most);
     }
 }
@@ -82,21 +87,26 @@ CPU_CLONES static float exp_sum(const float *z, float m, int64_t n)
     return sum;
 }
 
+static double row_sum(const struct hd_operand *z, int64_t row, float m)
+{
+    double sum = 0;
+    float buf[CPU_CHUNK];
+    int64_t v = vocabulary(z);
+    for (int64_t j = 0; j < v; j += CPU_CHUNK) {
+        int64_t n = cpu_min(CPU_CHUNK, v - j);
+        sum += exp_sum(cpu_read(z, row * v + j, n, buf), m, n);
+    }
+    return sum;
+}
+
 static void xent_rows(void *context, int64_t first, int64_t last)
 {
     struct hd_kernel *k = context;
     const struct hd_operand *z = &k->in[0];
-    float buf[CPU_CHUNK];
-    int64_t v = vocabulary(z);
     for (int64_t row = first; row < last; row++) {
-        double sum = 0;
         float m = scalar(&k->in[1], row);
         int64_t label = label_at(k, row);
-        for (int64_t j = 0; j < v; j += CPU_CHUNK) {
-            int64_t n = cpu_min(CPU_CHUNK, v - j);
-            sum += exp_sum(cpu_read(z, row * v + j, n, buf), m, n);
-        }
-        float l = (float)sum, c = label < 0 ? 0 : scalar(z, row * v + label);
+        float l = (float)row_sum(z, row, m), c = label < 0 ? 0 : scalar(z, row * vocabulary(z) + label);
         cpu_end(k, 0, row, 1, &l);
         cpu_end(k, 1, row, 1, &c);
     }
@@ -151,4 +161,21 @@ int32_t cpu_fast_xent_grad(struct hd_kernel *k, struct hd_error *err)
 {
     k->run = run_xent_grad;
     return cpu_fast_dtypes(k, 4, err);
+}
+
+/* ---- both at once, in place */
+
+float cpu_xent_row(const struct hd_operand *z, int64_t row, int64_t label, double scale)
+{
+    float in[CPU_CHUNK], out[CPU_CHUNK], m = row_most(z, row);
+    int64_t v = vocabulary(z);
+    double sum = row_sum(z, row, m), nll = log(sum) + m - (label < 0 ? 0 : scalar(z, row * v + label));
+    for (int64_t j = 0; j < v; j += CPU_CHUNK) {
+        int64_t n = cpu_min(CPU_CHUNK, v - j);
+        exp_scaled(out, cpu_read(z, row * v + j, n, in), m, (float)(scale / sum), n);
+        if (label >= j && label < j + n)
+            out[label - j] -= (float)scale;
+        cpu_write(z, row * v + j, n, out);
+    }
+    return (float)nll;
 }

@@ -45,6 +45,10 @@ void cpu_end(const struct hd_kernel *k, uint32_t out, int64_t at, int64_t n, con
 /* As cpu_end for an operand that is not an output's or never accumulates. */
 void cpu_write(const struct hd_operand *o, int64_t at, int64_t n, const float *buf);
 
+/* Row of the logits z [rows, v]: becomes its gradient, scale (p - onehot); returns -log p[label]. label -1: no such
+ * entry. fast_loss.c. */
+float cpu_xent_row(const struct hd_operand *z, int64_t row, int64_t label, double scale);
+
 float cpu_sum(const float *x, int64_t n);
 void cpu_add_to(float *y, const float *x, int64_t n);
 

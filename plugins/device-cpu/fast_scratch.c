@@ -27,14 +27,11 @@ struct cpu_fast *cpu_fast_state(struct hd_device *d)
     return d->onednn;
 }
 
-int32_t cpu_scratch_reserve(struct hd_device *d, size_t bytes, struct hd_error *err)
+static int32_t reserve(struct cpu_scratch *s, size_t bytes, struct hd_error *err)
 {
-    struct cpu_fast *fast = cpu_fast_state(d);
     void *memory;
     bytes = (bytes + PAGE - 1) / PAGE * PAGE;
-    if (!fast)
-        return hd_fail(err, HD_E_NOMEM, "no memory for the state of a device");
-    if (bytes <= fast->scratch_bytes)
+    if (bytes <= s->bytes)
         return HD_OK;
     memory = scratch_new(bytes);
     if (!memory)
@@ -42,16 +39,38 @@ int32_t cpu_scratch_reserve(struct hd_device *d, size_t bytes, struct hd_error *
                        "no memory for %zu bytes of kernel scratch: use fewer threads or a smaller "
                        "micro-batch",
                        bytes);
-    free(fast->scratch);
-    fast->scratch = memory;
-    fast->scratch_bytes = bytes;
+    free(s->at);
+    *s = (struct cpu_scratch){memory, bytes};
     return HD_OK;
+}
+
+static int32_t no_state(struct hd_error *err)
+{
+    return hd_fail(err, HD_E_NOMEM, "no memory for the state of a device");
+}
+
+int32_t cpu_scratch_reserve(struct hd_device *d, size_t bytes, struct hd_error *err)
+{
+    struct cpu_fast *fast = cpu_fast_state(d);
+    return fast ? reserve(&fast->scratch, bytes, err) : no_state(err);
 }
 
 void *cpu_scratch(struct hd_device *d)
 {
     struct cpu_fast *fast = d->onednn;
-    return fast ? fast->scratch : NULL;
+    return fast ? fast->scratch.at : NULL;
+}
+
+int32_t cpu_rows_reserve(struct hd_device *d, size_t bytes, struct hd_error *err)
+{
+    struct cpu_fast *fast = cpu_fast_state(d);
+    return fast ? reserve(&fast->rows, bytes, err) : no_state(err);
+}
+
+void *cpu_rows(struct hd_device *d)
+{
+    struct cpu_fast *fast = d->onednn;
+    return fast ? fast->rows.at : NULL;
 }
 
 void cpu_fast_close(struct hd_device *d)
@@ -60,7 +79,8 @@ void cpu_fast_close(struct hd_device *d)
     if (!fast)
         return;
     cpu_gemm_onednn_close(fast->engine);
-    free(fast->scratch);
+    free(fast->scratch.at);
+    free(fast->rows.at);
     free(fast);
     d->onednn = NULL;
 }

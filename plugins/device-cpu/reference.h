@@ -8,7 +8,7 @@
     X(einsum) X(add) X(bias) X(bias_dw) X(rmsnorm) X(rmsnorm_dx) X(rmsnorm_dw) X(layernorm) X(layernorm_dx)     \
     X(layernorm_dw) X(rope) X(attention) X(attention_grad) X(swiglu) X(swiglu_grad) X(gelu) X(gelu_grad)        \
     X(embed) X(embed_dw) X(position) X(position_dw) X(rowmax) X(xent_local) X(nll) X(nll_grad) X(xent_grad)     \
-    X(total) X(spread) X(slice) X(mask) X(pad) X(fill0) X(accum) X(copy) X(sumsq) X(adamw) X(sgd) X(optim_step)
+    X(xent_head) X(total) X(spread) X(slice) X(mask) X(pad) X(fill0) X(accum) X(copy) X(sumsq) X(adamw) X(sgd) X(optim_step)
 
 #define CPU_REFERENCE(name) void cpu_ref_##name(struct hd_kernel *k);
 CPU_REFERENCES(CPU_REFERENCE)
@@ -17,7 +17,8 @@ CPU_REFERENCES(CPU_REFERENCE)
 /* What ops demand of their operands' shapes: check.c. */
 #define CPU_CHECKS(X)                                                                                           \
     X(same) X(einsum) X(bias) X(bias_dw) X(norm) X(norm_dw) X(rope) X(attention) X(attention_grad) X(embed)     \
-    X(embed_dw) X(position) X(position_dw) X(rowmax) X(xent_local) X(xent_grad) X(scalar_out) X(parts)          \
+    X(embed_dw) X(position) X(position_dw) X(rowmax) X(xent_local) X(xent_grad) X(xent_head) X(scalar_out) \
+    X(parts)                                                                                                    \
     X(update) X(optim_step)
 
 #define CPU_CHECK(name) int32_t cpu_check_##name(struct hd_kernel *k, struct hd_error *err);

@@ -31,6 +31,7 @@ static const struct cpu_op rows[HD_OP_LIMIT] = {
     [HD_OP_NLL] = ROW(3, 3, 1, 1, nll, cpu_check_same, cpu_fast_nll),
     [HD_OP_NLL_GRAD] = ROW(2, 2, 2, 2, nll_grad, cpu_check_same, cpu_fast_nll_grad),
     [HD_OP_XENT_GRAD] = ROW(5, 5, 1, 1, xent_grad, cpu_check_xent_grad, cpu_fast_xent_grad),
+    [HD_OP_XENT_HEAD] = ROW(3, 3, 3, 3, xent_head, cpu_check_xent_head, cpu_fast_xent_head),
     [HD_OP_TOTAL] = ROW(1, 1, 1, 1, total, cpu_check_scalar_out, cpu_fast_total),
     [HD_OP_SPREAD] = ROW(0, 0, 1, 1, spread, NULL, cpu_fast_spread),
     [HD_OP_SLICE] = ROW(1, 1, 1, 1, slice, cpu_check_parts, cpu_fast_slice),

@@ -226,6 +226,7 @@ static const struct {
     {HD_OP_NLL, "f:bs f:bs f:bs", "f:bs"},
     {HD_OP_NLL_GRAD, "f:bs f:bs", "f:bs f:bs"},
     {HD_OP_XENT_GRAD, "bsv f:bs i:bs f:bs f:bs", "bsv"},
+    {HD_OP_XENT_HEAD, "bsh vh i:bs", "f:bs bsh vh"},
     {HD_OP_TOTAL, "bs", "f:"},
     {HD_OP_SPREAD, "", "bs"},
     {HD_OP_SLICE, "bsh", "bth"},

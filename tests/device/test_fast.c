@@ -63,6 +63,8 @@ static const struct h_case cases[] = {
     {"nll_grad", HD_OP_NLL_GRAD, "+:bs f:bs", "f:bs f:bs", "b=50 s=1001", {0}},
     {"xent_grad", HD_OP_XENT_GRAD, "bsv +:bs i:bs f:bs f:bs", "bsv", "b=2 s=5 v=11", {0}},
     {"xent_grad of a shard, large", HD_OP_XENT_GRAD, "bsv +:bs i:bs f:bs f:bs", "bsv", "b=2 s=30 v=1030@1030", {0}},
+    {"xent_head", HD_OP_XENT_HEAD, "bsh vh i:bs", "f:bs bsh f:vh", "b=2 s=5 h=7 v=11", {.scale = 0.3}},
+    {"xent_head, large", HD_OP_XENT_HEAD, "bsh vh i:bs", "f:bs bsh vh", "b=2 s=51 h=65 v=1030", {.scale = 0.01}},
     {"total", HD_OP_TOTAL, "bs", "f:", "b=5 s=1001", {.scale = 0.25}},
     {"spread", HD_OP_SPREAD, NULL, "bs", "b=50 s=2001", {.scale = 0.3}},
     {"copy, widening", HD_OP_COPY, "bh", "f:bh", "b=50 h=2001", {0}},

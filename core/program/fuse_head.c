@@ -1,0 +1,217 @@
+/* The loss without whole logits. Where nothing of a model's end is sharded along the vocabulary, the chain
+ *
+ *     z = einsum(x, w); m = rowmax(z); l, c = xent_local(z, m, labels); n = nll(l, m, c)
+ *     dn = spread(); dl, dc = nll_grad(l, dn); dz = xent_grad(z, m, labels, dl, dc)
+ *     dx = einsum(dz, w); dw = einsum(dz, x)
+ *
+ * becomes n, dx, dw = xent_head(x, w, labels), at the place of l and c. It is found by who makes and who reads what, never by
+ * name: a conversion between two of them, or another reader, leaves the chain as it is. */
+#include <stdlib.h>
+
+#include "core/program/ops.h"
+
+#define MAX_READERS 3
+
+struct flow {
+    uint32_t maker;  /* index + 1 of the instruction that writes the tensor */
+    uint32_t readers; /* how many operands read it */
+    uint32_t reader[MAX_READERS];
+};
+
+enum { LOGITS, MAX, SUMS, NLL, SPREAD, NLL_GRAD, GRAD, DX, DW, PARTS };
+
+struct head {
+    struct hd_program *p;
+    hd__code *code;
+    struct flow *flow;
+    uint32_t part[PARTS]; /* positions */
+    hd_tensor x, w;       /* as the logits' einsum reads them */
+};
+
+static struct hd__instr *part(const struct head *h, uint32_t which)
+{
+    return &h->code->at[h->part[which]];
+}
+
+static struct flow *find_flow(const struct hd_program *p, const hd__code *code)
+{
+    struct flow *flow = hd__alloc(p->tensors.count * sizeof *flow);
+    for (uint32_t k = 0; k < code->count; k++) {
+        const struct hd__instr *i = &code->at[k];
+        for (uint32_t n = 0; n < i->n_out && i->op; n++)
+            flow[i->out[n]].maker = k + 1;
+        for (uint32_t n = 0; n < i->n_in && i->op; n++) {
+            struct flow *f = &flow[i->in[n]];
+            if (f->readers < MAX_READERS)
+                f->reader[f->readers] = k;
+            f->readers++;
+        }
+    }
+    return flow;
+}
+
+/* t, made by an instruction of this op as its output `out`, is this section's own and read so many times. */
+static int made_by(struct head *h, uint32_t which, hd_tensor t, uint16_t op, uint32_t out, uint32_t readers)
+{
+    const struct flow *f = &h->flow[t];
+    if (!f->maker || hd__tc(h->p, t)->buffer || f->readers != readers)
+        return 0;
+    h->part[which] = f->maker - 1;
+    return part(h, which)->op == op && part(h, which)->out[out] == t;
+}
+
+/* ---- the chain, from xent_grad backwards */
+
+static int find_loss(struct head *h)
+{
+    const struct hd__instr *grad = part(h, GRAD), *sums, *nll;
+    hd_tensor z = grad->in[0], m = grad->in[1], labels = grad->in[2];
+    if (!made_by(h, LOGITS, z, HD_OP_EINSUM, 0, 3) || !made_by(h, MAX, m, HD_OP_ROWMAX, 0, 3) || part(h, MAX)->in[0] != z)
+        return 0;
+    if (!made_by(h, NLL_GRAD, grad->in[3], HD_OP_NLL_GRAD, 0, 1) || part(h, NLL_GRAD)->out[1] != grad->in[4] ||
+        h->flow[grad->in[4]].readers != 1)
+        return 0;
+    if (!made_by(h, SPREAD, part(h, NLL_GRAD)->in[1], HD_OP_SPREAD, 0, 1) ||
+        !made_by(h, SUMS, part(h, NLL_GRAD)->in[0], HD_OP_XENT_LOCAL, 0, 2))
+        return 0;
+    sums = part(h, SUMS);
+    if (sums->in[0] != z || sums->in[1] != m || sums->in[2] != labels || h->flow[sums->out[1]].readers != 1)
+        return 0;
+    h->part[NLL] = h->flow[sums->out[1]].reader[0];
+    nll = part(h, NLL);
+    return nll->op == HD_OP_NLL && nll->in[0] == sums->out[0] && nll->in[1] == m && nll->in[2] == sums->out[1] &&
+           h->flow[nll->out[0]].readers == 1 && h->code->at[h->flow[nll->out[0]].reader[0]].op == HD_OP_TOTAL;
+}
+
+/* ---- the products */
+
+static int same_shape(const struct hd__tensor *a, const struct hd__tensor *b)
+{
+    return a->ndim == b->ndim && !memcmp(a->dim, b->dim, a->ndim * sizeof *a->dim) &&
+           !memcmp(a->place.shard, b->place.shard, sizeof a->place.shard);
+}
+
+/* Two views of the same elements, which nothing writes in between. Strategies make a view for every use. */
+static int same_values(const struct head *h, hd_tensor a, hd_tensor b, uint32_t from, uint32_t to)
+{
+    const struct hd__tensor *x = hd__tc(h->p, a), *y = hd__tc(h->p, b);
+    if (a == b)
+        return 1;
+    if (!x->buffer || x->buffer != y->buffer || x->offset != y->offset || x->window || y->window || x->dtype != y->dtype ||
+        !same_shape(x, y))
+        return 0;
+    for (uint32_t k = from + 1; k < to; k++) {
+        const struct hd__instr *i = &h->code->at[k];
+        for (uint32_t n = 0; n < i->n_out; n++)
+            if (hd__tc(h->p, i->out[n])->buffer == x->buffer)
+                return 0;
+        if (i->op == HD_OP_RELEASE && hd__tc(h->p, i->in[0])->buffer == x->buffer)
+            return 0;
+    }
+    return 1;
+}
+
+/* z[.., v] = x[.., h] w[v, h], with v and h whole. */
+static int logits_fit(struct head *h)
+{
+    const struct hd__instr *i = part(h, LOGITS);
+    const struct hd__tensor *z = hd__tc(h->p, i->out[0]), *x = hd__tc(h->p, i->in[0]), *w = hd__tc(h->p, i->in[1]);
+    uint32_t last = z->ndim - 1u;
+    h->x = i->in[0];
+    h->w = i->in[1];
+    if (i->attrs && i->attrs->flags & HD_ATTR_ACCUMULATE)
+        return 0;
+    return x->ndim == z->ndim && w->ndim == 2 && z->dim[last] == w->dim[0] && x->dim[last] == w->dim[1] &&
+           !memcmp(x->dim, z->dim, last * sizeof *x->dim) && x->dtype == w->dtype && !w->place.shard[0] &&
+           !w->place.shard[1] && !z->place.shard[last] && !x->place.shard[last] && !x->place.partial && !z->place.partial &&
+           !memcmp(x->place.shard, z->place.shard, last * sizeof *x->place.shard);
+}
+
+/* Is instruction `which` of the two readers of dz einsum(dz, with) -> something that looks like `like`? */
+static int is_product(const struct head *h, uint32_t which, hd_tensor with, hd_tensor like)
+{
+    const struct hd__instr *i = part(h, which);
+    const struct hd__tensor *out = hd__tc(h->p, i->out[0]);
+    if (i->op != HD_OP_EINSUM || i->in[0] != part(h, GRAD)->out[0] || (i->attrs && i->attrs->flags & HD_ATTR_ACCUMULATE))
+        return 0;
+    return !out->buffer && same_shape(out, hd__tc(h->p, like)) && same_values(h, with, i->in[1], h->part[LOGITS], h->part[which]);
+}
+
+static int find_products(struct head *h)
+{
+    const struct flow *dz = &h->flow[part(h, GRAD)->out[0]];
+    if (dz->readers != 2 || hd__tc(h->p, part(h, GRAD)->out[0])->buffer || !logits_fit(h))
+        return 0;
+    for (uint32_t k = 0; k < 2; k++) {
+        h->part[DX] = dz->reader[k];
+        h->part[DW] = dz->reader[!k];
+        if (is_product(h, DX, h->w, h->x) && is_product(h, DW, h->x, h->w))
+            return 1;
+    }
+    return 0;
+}
+
+/* ---- rewriting */
+
+/* dw is made earlier now. Where it goes into a buffer that is cleared in between, it is cleared before. */
+static void clear_earlier(struct head *h)
+{
+    const struct flow *dw = &h->flow[part(h, DW)->out[0]];
+    uint32_t at = h->part[SUMS], clear = 0;
+    uint32_t buffer = dw->readers == 1 && h->code->at[dw->reader[0]].op == HD_OP_ACCUM
+                          ? hd__tc(h->p, h->code->at[dw->reader[0]].out[0])->buffer
+                          : 0;
+    for (uint32_t k = at + 1; buffer && !clear && k < dw->reader[0]; k++) {
+        const struct hd__instr *i = &h->code->at[k];
+        for (uint32_t n = 0; n < (uint32_t)i->n_in + i->n_out; n++)
+            if (hd__tc(h->p, n < i->n_in ? i->in[n] : i->out[n - i->n_in])->buffer == buffer)
+                clear = k;
+    }
+    if (!clear || h->code->at[clear].op != HD_OP_FILL0)
+        return;
+    struct hd__instr first = h->code->at[clear];
+    memmove(&h->code->at[at + 1], &h->code->at[at], (clear - at) * sizeof first);
+    h->code->at[at] = first;
+    for (uint32_t k = 0; k < PARTS; k++)
+        h->part[k] += h->part[k] >= at && h->part[k] < clear;
+}
+
+static void rewrite(struct head *h)
+{
+    clear_earlier(h);
+    struct hd__instr head = *part(h, SUMS);
+    head.op = HD_OP_XENT_HEAD;
+    head.attrs = hd__attrs_new(h->p, part(h, SPREAD)->attrs);
+    head.n_in = head.n_out = 3;
+    head.in[0] = h->x;
+    head.in[1] = h->w;
+    head.out[0] = part(h, NLL)->out[0];
+    head.out[1] = part(h, DX)->out[0];
+    head.out[2] = part(h, DW)->out[0];
+    for (uint32_t k = 0; k < PARTS; k++)
+        part(h, k)->op = 0;
+    *part(h, SUMS) = head;
+}
+
+void hd__fuse_head(struct hd_program *p, hd__code *code)
+{
+    struct head h = {.p = p, .code = code};
+    uint32_t kept = 0;
+    for (uint32_t k = 0; k < code->count; k++) {
+        if (code->at[k].op != HD_OP_XENT_GRAD)
+            continue;
+        if (!h.flow)
+            h.flow = find_flow(p, code);
+        h.part[GRAD] = k;
+        if (!find_loss(&h) || !find_products(&h))
+            continue;
+        rewrite(&h);
+        free(h.flow); /* positions have changed */
+        h.flow = NULL;
+    }
+    for (uint32_t k = 0; k < code->count; k++)
+        if (code->at[k].op)
+            code->at[kept++] = code->at[k];
+    code->count = kept;
+    free(h.flow);
+}
