@@ -1,5 +1,5 @@
-/* Peepholes. Before all others the loss (fuse_head.c). Then: a gradient accumulates where it is made. accum(view <- t), where t
- * is made by an op that can accumulate and is used by nothing else, becomes that op writing into the view with
+/* Peepholes. Before all others the loss (fuse_head.c). Then: a gradient accumulates where it is made. accum(view <- t),
+ * where t is made by an op that can accumulate and is used by nothing else, becomes that op writing into the view with
  * HD_ATTR_ACCUMULATE. Then sums of activations' gradients, and first writes. */
 #include <stdlib.h>
 

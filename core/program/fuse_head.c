@@ -4,8 +4,8 @@
  *     dn = spread(); dl, dc = nll_grad(l, dn); dz = xent_grad(z, m, labels, dl, dc)
  *     dx = einsum(dz, w); dw = einsum(dz, x)
  *
- * becomes n, dx, dw = xent_head(x, w, labels), at the place of l and c. It is found by who makes and who reads what, never by
- * name: a conversion between two of them, or another reader, leaves the chain as it is. */
+ * becomes n, dx, dw = xent_head(x, w, labels), at the place of l and c. It is found by who makes and who
+ * reads what, never by name: a conversion between two of them, or another reader, leaves it as it is. */
 #include <stdlib.h>
 
 #include "core/program/ops.h"
@@ -13,7 +13,7 @@
 #define MAX_READERS 3
 
 struct flow {
-    uint32_t maker;  /* index + 1 of the instruction that writes the tensor */
+    uint32_t maker;   /* index + 1 of the instruction that writes the tensor */
     uint32_t readers; /* how many operands read it */
     uint32_t reader[MAX_READERS];
 };
@@ -66,10 +66,11 @@ static int find_loss(struct head *h)
 {
     const struct hd__instr *grad = part(h, GRAD), *sums, *nll;
     hd_tensor z = grad->in[0], m = grad->in[1], labels = grad->in[2];
-    if (!made_by(h, LOGITS, z, HD_OP_EINSUM, 0, 3) || !made_by(h, MAX, m, HD_OP_ROWMAX, 0, 3) || part(h, MAX)->in[0] != z)
+    if (!made_by(h, LOGITS, z, HD_OP_EINSUM, 0, 3) || !made_by(h, MAX, m, HD_OP_ROWMAX, 0, 3) ||
+        part(h, MAX)->in[0] != z)
         return 0;
-    if (!made_by(h, NLL_GRAD, grad->in[3], HD_OP_NLL_GRAD, 0, 1) || part(h, NLL_GRAD)->out[1] != grad->in[4] ||
-        h->flow[grad->in[4]].readers != 1)
+    if (!made_by(h, NLL_GRAD, grad->in[3], HD_OP_NLL_GRAD, 0, 1) ||
+        part(h, NLL_GRAD)->out[1] != grad->in[4] || h->flow[grad->in[4]].readers != 1)
         return 0;
     if (!made_by(h, SPREAD, part(h, NLL_GRAD)->in[1], HD_OP_SPREAD, 0, 1) ||
         !made_by(h, SUMS, part(h, NLL_GRAD)->in[0], HD_OP_XENT_LOCAL, 0, 2))
@@ -79,8 +80,9 @@ static int find_loss(struct head *h)
         return 0;
     h->part[NLL] = h->flow[sums->out[1]].reader[0];
     nll = part(h, NLL);
-    return nll->op == HD_OP_NLL && nll->in[0] == sums->out[0] && nll->in[1] == m && nll->in[2] == sums->out[1] &&
-           h->flow[nll->out[0]].readers == 1 && h->code->at[h->flow[nll->out[0]].reader[0]].op == HD_OP_TOTAL;
+    return nll->op == HD_OP_NLL && nll->in[0] == sums->out[0] && nll->in[1] == m &&
+           nll->in[2] == sums->out[1] && h->flow[nll->out[0]].readers == 1 &&
+           h->code->at[h->flow[nll->out[0]].reader[0]].op == HD_OP_TOTAL;
 }
 
 /* ---- the products */
@@ -97,8 +99,9 @@ static int same_values(const struct head *h, hd_tensor a, hd_tensor b, uint32_t 
     const struct hd__tensor *x = hd__tc(h->p, a), *y = hd__tc(h->p, b);
     if (a == b)
         return 1;
-    if (!x->buffer || x->buffer != y->buffer || x->offset != y->offset || x->window || y->window || x->dtype != y->dtype ||
-        !same_shape(x, y))
+    if (!x->buffer || x->buffer != y->buffer || x->offset != y->offset || x->window || y->window)
+        return 0;
+    if (x->dtype != y->dtype || !same_shape(x, y))
         return 0;
     for (uint32_t k = from + 1; k < to; k++) {
         const struct hd__instr *i = &h->code->at[k];
@@ -111,20 +114,28 @@ static int same_values(const struct head *h, hd_tensor a, hd_tensor b, uint32_t 
     return 1;
 }
 
+static int adds(const struct hd__instr *i)
+{
+    return i->attrs && i->attrs->flags & HD_ATTR_ACCUMULATE;
+}
+
 /* z[.., v] = x[.., h] w[v, h], with v and h whole. */
 static int logits_fit(struct head *h)
 {
     const struct hd__instr *i = part(h, LOGITS);
-    const struct hd__tensor *z = hd__tc(h->p, i->out[0]), *x = hd__tc(h->p, i->in[0]), *w = hd__tc(h->p, i->in[1]);
+    const struct hd__tensor *z = hd__tc(h->p, i->out[0]), *x = hd__tc(h->p, i->in[0]);
+    const struct hd__tensor *w = hd__tc(h->p, i->in[1]);
     uint32_t last = z->ndim - 1u;
     h->x = i->in[0];
     h->w = i->in[1];
-    if (i->attrs && i->attrs->flags & HD_ATTR_ACCUMULATE)
+    if (adds(i) || x->ndim != z->ndim || w->ndim != 2 || x->dtype != w->dtype || x->place.partial ||
+        z->place.partial)
         return 0;
-    return x->ndim == z->ndim && w->ndim == 2 && z->dim[last] == w->dim[0] && x->dim[last] == w->dim[1] &&
-           !memcmp(x->dim, z->dim, last * sizeof *x->dim) && x->dtype == w->dtype && !w->place.shard[0] &&
-           !w->place.shard[1] && !z->place.shard[last] && !x->place.shard[last] && !x->place.partial && !z->place.partial &&
-           !memcmp(x->place.shard, z->place.shard, last * sizeof *x->place.shard);
+    if (z->dim[last] != w->dim[0] || x->dim[last] != w->dim[1] ||
+        memcmp(x->dim, z->dim, last * sizeof *x->dim) ||
+        memcmp(x->place.shard, z->place.shard, last * sizeof *x->place.shard))
+        return 0;
+    return !w->place.shard[0] && !w->place.shard[1] && !z->place.shard[last] && !x->place.shard[last];
 }
 
 /* Is instruction `which` of the two readers of dz einsum(dz, with) -> something that looks like `like`? */
@@ -132,9 +143,10 @@ static int is_product(const struct head *h, uint32_t which, hd_tensor with, hd_t
 {
     const struct hd__instr *i = part(h, which);
     const struct hd__tensor *out = hd__tc(h->p, i->out[0]);
-    if (i->op != HD_OP_EINSUM || i->in[0] != part(h, GRAD)->out[0] || (i->attrs && i->attrs->flags & HD_ATTR_ACCUMULATE))
+    if (i->op != HD_OP_EINSUM || i->in[0] != part(h, GRAD)->out[0] || adds(i) || out->buffer)
         return 0;
-    return !out->buffer && same_shape(out, hd__tc(h->p, like)) && same_values(h, with, i->in[1], h->part[LOGITS], h->part[which]);
+    return same_shape(out, hd__tc(h->p, like)) &&
+           same_values(h, with, i->in[1], h->part[LOGITS], h->part[which]);
 }
 
 static int find_products(struct head *h)

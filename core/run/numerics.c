@@ -317,7 +317,8 @@ static int32_t load_text(const char *text, const char *const *overrides, size_t 
 /* Loads and compiles with more overrides behind those of the user. */
 static int32_t compile_with(loader *load, const char *from, const char *const *overrides, size_t n,
                             const char *const *more, size_t n_more, struct hd__plugins *plugins,
-                            struct hd__job **job, struct hd__compiled **compiled, struct hd_error *err)
+                            uint32_t flags, struct hd__job **job, struct hd__compiled **compiled,
+                            struct hd_error *err)
 {
     const char **all = hd__alloc((n + n_more) * sizeof *all);
     int32_t rc;
@@ -328,7 +329,7 @@ static int32_t compile_with(loader *load, const char *from, const char *const *o
     free(all);
     if (!rc)
         rc = hd__job_resolve(*job, 0, err);
-    return rc ? rc : hd__compile(*job, plugins, compiled, err);
+    return rc ? rc : hd__compile_with(*job, plugins, flags, compiled, err);
 }
 
 static int32_t numerics_from(loader *load, const char *from, const char *const *overrides, size_t n,
@@ -348,10 +349,11 @@ static int32_t numerics_from(loader *load, const char *from, const char *const *
                                 micro_batch};
     struct hd__job *jobs[2] = {NULL, NULL};
     struct hd__compiled *one = NULL, *many = NULL;
-    int32_t rc = compile_with(load, from, overrides, n, more, 3, plugins, &jobs[0], &many, err);
+    int32_t rc = compile_with(load, from, overrides, n, more, 3, plugins, 0, &jobs[0], &many, err);
     if (!rc) {
         snprintf(micro_batch, sizeof micro_batch, "data.micro_batch=%lld", (long long)jobs[0]->batch);
-        rc = compile_with(load, from, overrides, n, more, HD__COUNT(more), plugins, &jobs[1], &one, err);
+        rc = compile_with(load, from, overrides, n, more, HD__COUNT(more), plugins, HD__COMPILE_KEEP_HEAD, &jobs[1],
+                          &one, err);
     }
     if (!rc)
         rc = hd__numerics(one, many, steps, seed, result, err);

@@ -1,8 +1,9 @@
-/* plugins/device-cpu/fast_head.c: the loss and its gradients from the last activations, a chunk of rows at a time.
+/* plugins/device-cpu/fast_head.c: the loss and its gradients from the last activations, in chunks of rows.
  *
- * Of the logits only a chunk exists, in scratch, in the dtype of x: a product fills it, each row becomes its gradient
- * in place (fp32 sums), and two more products use it. How many rows a chunk has depends on shapes alone, chunks follow one
- * another, and products sum in a fixed order: results are the same bits for any number of threads. */
+ * Of the logits only a chunk exists, in scratch, in the dtype of x: a product fills it, each row becomes its
+ * gradient in place (fp32 sums), and two more products use it. How many rows a chunk has depends on shapes
+ * alone, chunks follow one another, and products sum in a fixed order: results are the same bits for any
+ * number of threads. */
 #include "fast.h"
 #include "fast_rows.h"
 
@@ -71,7 +72,7 @@ static int64_t round_to(int64_t n, int64_t unit)
     return (n + unit - 1) / unit * unit;
 }
 
-/* Equal chunks of about the size that the option allows, and not so few rows that reading all of w is dear. */
+/* Equal chunks of about the size that the option allows; not so few rows that reading all of w is dear. */
 static int64_t chunk_rows(const struct hd_kernel *k, const struct head *a)
 {
     int64_t row = a->v * (int64_t)hd_dtype_size(k->in[0].dtype);
@@ -93,10 +94,11 @@ static int32_t products_prepare(struct hd_kernel *k, int which, int64_t rows, st
     uint32_t dtype = k->in[0].dtype;
     struct cpu_matrix x = matrix(dtype, a->h, 1), w = matrix(dtype, a->h, 1), z = matrix(dtype, a->v, 1);
     struct cpu_matrix dx = matrix(k->out[1].dtype, a->h, 1), dw = matrix(k->out[2].dtype, a->h, 1);
-    g[LOGITS] = (struct cpu_gemm){.m = rows, .n = a->v, .k = a->h, .a = x, .b = matrix(dtype, 1, a->h), .c = z};
+    struct cpu_matrix wt = matrix(dtype, 1, a->h), zt = matrix(dtype, 1, a->v);
+    g[LOGITS] = (struct cpu_gemm){.m = rows, .n = a->v, .k = a->h, .a = x, .b = wt, .c = z};
     g[DX] = (struct cpu_gemm){.m = rows, .n = a->h, .k = a->v, .a = z, .b = w, .c = dx};
-    g[DW] = (struct cpu_gemm){.m = a->v, .n = a->h, .k = rows, .a = matrix(dtype, 1, a->v), .b = x, .c = dw,
-                              .accumulate = which != FIRST || cpu_accumulates(k)};
+    g[DW] = (struct cpu_gemm){.m = a->v, .n = a->h, .k = rows, .a = zt, .b = x, .c = dw};
+    g[DW].accumulate = which != FIRST || cpu_accumulates(k);
     for (int i = 0; i < PRODUCTS; i++) {
         g[i].device = k->device;
         int32_t rc = cpu_gemm_prepare(&g[i], err);
@@ -127,7 +129,8 @@ int32_t cpu_fast_xent_head(struct hd_kernel *k, struct hd_error *err)
     if (rc)
         return rc;
     if (x->dtype != w->dtype)
-        return hd_fail(err, HD_E_UNSUPPORTED, "x is %s and w %s", hd_dtype_name(x->dtype), hd_dtype_name(w->dtype));
+        return hd_fail(err, HD_E_UNSUPPORTED, "x is %s and w %s", hd_dtype_name(x->dtype),
+                       hd_dtype_name(w->dtype));
     if (!hd_operand_count(x) || !hd_operand_count(w))
         return hd_fail(err, HD_E_UNSUPPORTED, "there is nothing to multiply");
     struct head *a = calloc(1, sizeof *a);

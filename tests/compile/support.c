@@ -1,7 +1,7 @@
 #include "support.h"
 
-int32_t try_compile_text(struct compiled *out, const char *text, const char *const *overrides, size_t n, int64_t ranks,
-                         struct hd_error *err)
+static int32_t compile(struct compiled *out, const char *text, const char *const *overrides, size_t n, int64_t ranks,
+                       uint32_t flags, struct hd_error *err)
 {
     int32_t rc;
     *out = (struct compiled){.plugins = hd__plugins_create(hd__host())};
@@ -11,8 +11,20 @@ int32_t try_compile_text(struct compiled *out, const char *text, const char *con
     if (!rc)
         rc = hd__job_resolve(out->job, ranks, err);
     if (!rc)
-        rc = hd__compile(out->job, out->plugins, &out->c, err);
+        rc = hd__compile_with(out->job, out->plugins, flags, &out->c, err);
     return rc;
+}
+
+int32_t try_compile_text(struct compiled *out, const char *text, const char *const *overrides, size_t n, int64_t ranks,
+                         struct hd_error *err)
+{
+    return compile(out, text, overrides, n, ranks, 0, err);
+}
+
+void compile_flags(struct compiled *out, const char *text, uint32_t flags)
+{
+    struct hd_error err = HD_ERROR_INIT;
+    ck_assert_msg(!compile(out, text, NULL, 0, 0, flags, &err), "%s", err.message);
 }
 
 void compile_text(struct compiled *out, const char *text, const char *const *overrides, size_t n, int64_t ranks)

@@ -1,5 +1,5 @@
-/* The fused head: its reference against the chain of reference kernels that it stands for and against central differences;
- * its fast kernel against the reference, in one chunk and in several. */
+/* The fused head: its reference against the chain of reference kernels that it stands for and against central
+ * differences; its fast kernel against the reference, in one chunk and in several. */
 #include "harness.h"
 #include <check.h>
 #include <math.h>
@@ -7,17 +7,21 @@
 
 #define SCALE 0.37
 
-static const struct h_case small = {"xent_head", HD_OP_XENT_HEAD, "bsh vh i:bs", "f:bs bsh vh", "b=2 s=3 h=5 v=7", {.scale = SCALE}};
-static const struct h_case later = {"xent_head of later entries", HD_OP_XENT_HEAD, "bsh vh i:bs", "f:bs bsh vh",
-                                    "b=2 s=9 h=5 v=6@6", {.scale = SCALE}};
+static const struct h_case small = {"xent_head",   HD_OP_XENT_HEAD,   "bsh vh i:bs",
+                                    "f:bs bsh vh", "b=2 s=3 h=5 v=7", {.scale = SCALE}};
+static const struct h_case later = {
+    "xent_head of later entries", HD_OP_XENT_HEAD, "bsh vh i:bs", "f:bs bsh vh",
+    "b=2 s=9 h=5 v=6@6",          {.scale = SCALE}};
 
 /* ---- the chain */
 
 /* An instruction whose operands are borrowed; only `made` new ones, all zero, are its own. */
-static struct h_instr *borrow(uint32_t op, const struct hd_operand *in, uint32_t n_in, const struct hd_operand *out, uint32_t n_out)
+static struct h_instr *borrow(uint32_t op, const struct hd_operand *in, uint32_t n_in,
+                              const struct hd_operand *out, uint32_t n_out)
 {
     struct h_instr *i = calloc(1, sizeof *i);
-    i->d = (struct hd_instr_desc){.struct_size = sizeof i->d, .op = op, .n_in = n_in, .n_out = n_out, .in = i->in, .out = i->out};
+    i->d = (struct hd_instr_desc){
+        .struct_size = sizeof i->d, .op = op, .n_in = n_in, .n_out = n_out, .in = i->in, .out = i->out};
     i->d.attrs.struct_size = sizeof i->d.attrs;
     if (n_in)
         memcpy(i->in, in, n_in * sizeof *in);
@@ -25,8 +29,8 @@ static struct h_instr *borrow(uint32_t op, const struct hd_operand *in, uint32_t
     return i;
 }
 
-static void step(struct h_device *d, uint32_t op, struct hd_attrs attrs, const struct hd_operand *in, uint32_t n_in,
-                 const struct hd_operand *out, uint32_t n_out)
+static void step(struct h_device *d, uint32_t op, struct hd_attrs attrs, const struct hd_operand *in,
+                 uint32_t n_in, const struct hd_operand *out, uint32_t n_out)
 {
     struct h_instr *i = borrow(op, in, n_in, out, n_out);
     i->d.attrs = attrs;
@@ -44,7 +48,8 @@ static struct hd_operand made(const struct hd_operand *like, uint32_t ndim, doub
     return o;
 }
 
-#define OPERANDS(...) (struct hd_operand[]){__VA_ARGS__}, sizeof((struct hd_operand[]){__VA_ARGS__}) / sizeof(struct hd_operand)
+#define OPERANDS(...)                                                                                        \
+    (struct hd_operand[]){__VA_ARGS__}, sizeof((struct hd_operand[]){__VA_ARGS__}) / sizeof(struct hd_operand)
 
 /* What stands in a program without the fused op. `i`: its operands in fp64. */
 static void chain(struct h_device *d, struct h_instr *i)
@@ -141,14 +146,15 @@ static const struct {
     const char *dims;
     const char *out;
 } chunked[] = {
-    {"b=3 s=21 h=17 v=50", "f:bs bsh f:vh"}, {"b=4 s=16 h=16 v=32", "f:bs bsh vh"},  {"b=5 s=13 h=9 v=33", "f:bs f:bsh f:vh"},
-    {"b=1 s=150 h=33 v=77@70", "f:bs bsh f:vh"}, {"b=2 s=150 h=24 v=130", "f:bs bsh f:vh"},
+    {"b=3 s=21 h=17 v=50", "f:bs bsh f:vh"},   {"b=4 s=16 h=16 v=32", "f:bs bsh vh"},
+    {"b=5 s=13 h=9 v=33", "f:bs f:bsh f:vh"},  {"b=1 s=150 h=33 v=77@70", "f:bs bsh f:vh"},
+    {"b=2 s=150 h=24 v=130", "f:bs bsh f:vh"},
 };
 
 static void chunked_case(int which, uint32_t flags, uint32_t dtype, double tolerance)
 {
-    struct h_case c = {chunked[which].dims, HD_OP_XENT_HEAD, "bsh vh i:bs", chunked[which].out, chunked[which].dims,
-                       {.scale = 0.02, .flags = flags}};
+    struct h_case c = {chunked[which].dims, HD_OP_XENT_HEAD,     "bsh vh i:bs",
+                       chunked[which].out,  chunked[which].dims, {.scale = 0.02, .flags = flags}};
     struct h_device *one = h_open_with(1, H_FAST, "logits", 0), *three = h_open_with(3, H_FAST, "logits", 0);
     struct h_device *plain = h_open(1, H_REFERENCE);
     struct h_instr *a = h_make(&c, dtype, 3), *b = h_make(&c, dtype, 3), *want = h_as(a, HD_F64);
@@ -178,7 +184,8 @@ END_TEST
 #ifdef HAVE_ONEDNN
 START_TEST(onednn_makes_the_products_too)
 {
-    struct h_case c = {"onednn", HD_OP_XENT_HEAD, "bsh vh i:bs", "f:bs bsh f:vh", "b=2 s=40 h=24 v=130", {.scale = 0.02}};
+    struct h_case c = {"onednn",        HD_OP_XENT_HEAD,       "bsh vh i:bs",
+                       "f:bs bsh f:vh", "b=2 s=40 h=24 v=130", {.scale = 0.02}};
     struct h_device *d = h_open_with(1, H_FAST, "products", 1), *plain = h_open(1, H_REFERENCE);
     struct h_instr *a = h_make(&c, HD_F32, 3), *want = h_as(a, HD_F64);
     h_run(d, a);
@@ -195,7 +202,8 @@ END_TEST
 /* The loss of one row, and its dx, are no number; other rows are. All of dw is lost. */
 START_TEST(not_a_number_is_kept)
 {
-    static const struct h_case c = {"nan", HD_OP_XENT_HEAD, "bsh vh i:bs", "f:bs bsh f:vh", "b=1 s=70 h=9 v=20", {.scale = 1}};
+    static const struct h_case c = {"nan",           HD_OP_XENT_HEAD,     "bsh vh i:bs",
+                                    "f:bs bsh f:vh", "b=1 s=70 h=9 v=20", {.scale = 1}};
     for (int kernels = H_FAST; kernels <= H_REFERENCE; kernels++) {
         struct h_device *d = h_open_with(1, kernels, "logits", 0);
         struct h_instr *i = h_make(&c, HD_F32, 3);
@@ -226,7 +234,8 @@ START_TEST(operands_that_do_not_fit_are_refused)
     };
     struct h_device *d = h_open(1, H_FAST);
     for (size_t n = 0; n < sizeof wrong / sizeof wrong[0]; n++) {
-        struct h_case c = {"wrong", HD_OP_XENT_HEAD, wrong[n].in, wrong[n].out, "b=2 s=3 h=5 v=7", {.scale = 1}};
+        struct h_case c = {"wrong",      HD_OP_XENT_HEAD,   wrong[n].in,
+                           wrong[n].out, "b=2 s=3 h=5 v=7", {.scale = 1}};
         struct h_instr *i = h_make(&c, HD_F32, 3);
         struct hd_error err = HD_ERROR_INIT;
         struct hd_kernel *k;
