@@ -7,7 +7,7 @@
 
 #include "posix.h"
 
-enum { ALIGN = 4096, LARGE = 1 << 20 };
+enum { LARGE = 1 << 20 };
 
 int32_t posix_check_name(const char *name, struct hd_error *err)
 {
@@ -119,10 +119,10 @@ int32_t posix_write(struct hd_ckpt_tx *tx, const char *file, uint64_t offset, co
     int32_t rc = get_file(tx, file, &f, err);
     if (rc)
         return rc;
-    uint64_t head = (ALIGN - offset % ALIGN) % ALIGN, body;
+    uint64_t head = (POSIX_PAGE - offset % POSIX_PAGE) % POSIX_PAGE, body;
     head = head < bytes ? head : bytes;
-    body = (bytes - head) / ALIGN * ALIGN;
-    if (f.direct < 0 || !body || (uintptr_t)(p + head) % ALIGN)
+    body = (bytes - head) / POSIX_PAGE * POSIX_PAGE;
+    if (f.direct < 0 || !body || (uintptr_t)(p + head) % POSIX_PAGE)
         return write_cached(tx, &f, offset, p, bytes, err);
     rc = write_all(tx, f.name, f.fd, offset, p, head, err);
     if (!rc)

@@ -12,6 +12,8 @@
 #include "heddle/ckpt.h"
 #include "heddle/host.h"
 
+enum { POSIX_PAGE = 4096 }; /* what O_DIRECT wants multiples of */
+
 struct posix_settings {
     int32_t direct;
     int32_t fsync;
