@@ -30,8 +30,13 @@ static int32_t open_checkpoint(struct request *r, struct hd__ckpt **ckpt, struct
     if (!r->name) {
         rc = hd__ckpt_latest(&r->store, r->newest, err);
         r->name = r->newest;
+        if (rc == HD_E_NOTFOUND)
+            return hd_fail(err, rc, "no checkpoint in %s", r->loaded.job->checkpoint_dir);
     }
-    return rc ? rc : hd__ckpt_open(&r->store, r->name, ckpt, err);
+    rc = rc ? rc : hd__ckpt_open(&r->store, r->name, ckpt, err);
+    if (rc == HD_E_NOTFOUND)
+        hd_fail(err, rc, "%s has no checkpoint %s: `heddle ckpt ls` lists them", r->loaded.job->checkpoint_dir, r->name);
+    return rc;
 }
 
 static int32_t list(struct request *r, struct hd_error *err)
@@ -56,7 +61,7 @@ static int32_t list(struct request *r, struct hd_error *err)
         hd__ckpt_close(ckpt);
     }
     if (!rc && r->json)
-        json_dumpf(rows, stdout, JSON_INDENT(1));
+        json_dumpf(rows, stdout, JSON_INDENT(1)), putchar('\n');
     else if (!rc && !n)
         printf("no checkpoints in %s\n", r->loaded.job->checkpoint_dir);
     json_decref(rows);

@@ -43,6 +43,8 @@ static int run(int argc, char **argv)
     if (code)
         return code;
     code = hd__load_alone(&arguments, 0, &loaded);
+    if (!code)
+        code = hd__check_checkpoint(&loaded, checkpoint);
     if (code) {
         hd__unload_job(&loaded);
         return code;

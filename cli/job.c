@@ -101,6 +101,16 @@ int hd__load_alone(const struct hd__job_arguments *arguments, int sample, struct
     return code;
 }
 
+int hd__check_checkpoint(struct hd__loaded *loaded, const char *name)
+{
+    struct hd_error err = HD_ERROR_INIT;
+    if (loaded->job->checkpoint || !strcmp(name, "auto"))
+        return HD__EXIT_DONE;
+    hd__job_fail(loaded->job, "checkpoint", &err, "the job has no checkpoint section, so --checkpoint %s cannot be read: add "
+                 "`checkpoint: {dir: ...}`", name);
+    return hd__print_error(&err, HD__EXIT_REFUSED);
+}
+
 void hd__unload_job(struct hd__loaded *loaded)
 {
     hd__compiled_free(loaded->compiled);

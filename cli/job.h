@@ -35,6 +35,8 @@ int hd__load_job_only(const struct hd__job_arguments *arguments, int64_t ranks, 
 int hd__compile_job(struct hd__loaded *loaded);
 /* The job on one rank, whatever its mesh: for eval. sample: a sequence at a time, and the logits are kept. */
 int hd__load_alone(const struct hd__job_arguments *arguments, int sample, struct hd__loaded *out);
+/* Refuses a --checkpoint (other than "auto") of a job that has no checkpoint section. */
+int hd__check_checkpoint(struct hd__loaded *loaded, const char *name);
 void hd__unload_job(struct hd__loaded *loaded);
 
 /* Prints an error; returns `code`. */

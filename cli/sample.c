@@ -110,6 +110,8 @@ static int run(int argc, char **argv)
     if (!code)
         code = hd__load_alone(&arguments, 1, &loaded);
     if (!code)
+        code = hd__check_checkpoint(&loaded, r.checkpoint);
+    if (!code)
         code = read_prompt(&r, loaded.compiled->info.vocab, prompt, HD__COUNT(prompt));
     if (!code)
         code = generate(&loaded, &r);

@@ -179,6 +179,12 @@ static const struct hd__ckpt_tensor *find_surplus(const struct hd__ckpt *c, cons
     return NULL;
 }
 
+/* "optim-exp_avg" is state of the optimizer. */
+static const char *owner(const char *group)
+{
+    return strncmp(group, "optim", 5) ? "model" : "optimizer";
+}
+
 int32_t hd__ckpt_check(const struct hd__ckpt *c, const struct hd__ckpt_tensor *tensors, uint32_t n,
                        struct hd_error *err)
 {
@@ -187,11 +193,11 @@ int32_t hd__ckpt_check(const struct hd__ckpt *c, const struct hd__ckpt_tensor *t
         const struct hd__ckpt_tensor *t = &tensors[i];
         int64_t at = hd__ckpt_find(c, t->group, t->name);
         if (at < 0)
-            return hd_fail(err, HD_E_MISMATCH, "checkpoint %s is of another model: it has no tensor %s of group %s",
-                           c->name, t->name, t->group);
+            return hd_fail(err, HD_E_MISMATCH, "checkpoint %s is of another %s: it has no tensor %s of group %s", c->name,
+                           owner(t->group), t->name, t->group);
         if (!same_shape(t, &c->tensors[at]))
-            return hd_fail(err, HD_E_MISMATCH, "checkpoint %s is of another model: %s %s is %s there, %s here", c->name,
-                           t->group, t->name, shape_text(&c->tensors[at], theirs), shape_text(t, ours));
+            return hd_fail(err, HD_E_MISMATCH, "checkpoint %s is of another %s: %s %s is %s there, %s here", c->name,
+                           owner(t->group), t->group, t->name, shape_text(&c->tensors[at], theirs), shape_text(t, ours));
     }
     const struct hd__ckpt_tensor **sorted = hd__alloc((n + 1) * sizeof *sorted);
     for (uint32_t i = 0; i < n; i++)
@@ -200,8 +206,8 @@ int32_t hd__ckpt_check(const struct hd__ckpt *c, const struct hd__ckpt_tensor *t
     const struct hd__ckpt_tensor *extra = find_surplus(c, sorted, n);
     free(sorted);
     if (extra)
-        return hd_fail(err, HD_E_MISMATCH, "checkpoint %s is of another model: this one has no tensor %s of group %s",
-                       c->name, extra->name, extra->group);
+        return hd_fail(err, HD_E_MISMATCH, "checkpoint %s is of another %s: this one has no tensor %s of group %s",
+                       c->name, owner(extra->group), extra->name, extra->group);
     return HD_OK;
 }
 

@@ -11,6 +11,7 @@ struct hd__keeper {
     struct hd__session *s;
     const struct hd_ckpt_ops *ops;
     struct hd_ckpt *ckpt;
+    const char *dir;
     struct hd__ckpt_store store;
     struct hd__ckpt_saver *saver; /* checkpoint.async */
     struct hd__state saving;      /* what the saver reads */
@@ -52,7 +53,8 @@ int32_t hd__keeper_open(struct hd__session *s, const char *dir, struct hd__keepe
     k = hd__alloc(sizeof *k);
     k->s = s;
     k->ops = &chosen->component->ops.ckpt;
-    rc = k->ops->open(hd__host(), chosen->settings, dir ? dir : s->compiled->job->checkpoint_dir, &k->ckpt, err);
+    k->dir = hd__arena_strdup(&s->compiled->job->arena, dir ? dir : s->compiled->job->checkpoint_dir);
+    rc = k->ops->open(hd__host(), chosen->settings, k->dir, &k->ckpt, err);
     if (rc) {
         free(k);
         return rc;
@@ -77,6 +79,15 @@ static void collect(struct hd__keeper *k, struct hd__state *state, int owned, in
 {
     hd__state_collect(state, hd__exec_program(k->s->exec), hd__exec_coord(k->s->exec), hd__exec_arena(k->s->exec),
                       k->s->compiled->optimizer.ops->state_names, owned, weights_only);
+}
+
+int32_t hd__keeper_try(struct hd__keeper *k, struct hd_error *err)
+{
+    struct hd_ckpt_tx *tx;
+    int32_t rc = k->ops->begin(k->ckpt, "step-00000000", 1, &tx, err);
+    if (!rc)
+        k->ops->cancel(tx);
+    return rc;
 }
 
 /* ---- saving */
@@ -139,6 +150,8 @@ static int32_t load(struct hd__keeper *k, const char *name, int weights_only, st
     struct hd__state state;
     struct hd__ckpt *ckpt;
     int32_t rc = hd__ckpt_open(&k->store, name, &ckpt, err);
+    if (rc == HD_E_NOTFOUND)
+        return hd_fail(err, rc, "%s has no checkpoint %s: `heddle ckpt ls` lists them", k->dir, name);
     if (rc)
         return rc;
     collect(k, &state, 0, weights_only);

@@ -17,6 +17,9 @@ struct hd__keeper; /* the job's checkpoint store and what is being saved */
 int32_t hd__keeper_open(struct hd__session *s, const char *dir, struct hd__keeper **keeper, struct hd_error *err);
 void hd__keeper_close(struct hd__keeper *keeper); /* waits for a save under way; NULL is fine */
 
+/* Refuses a folder that cannot be written, before the hours until the first save. Not collective. */
+int32_t hd__keeper_try(struct hd__keeper *keeper, struct hd_error *err);
+
 /* Loads weights, optimizer state and position. `which`: "auto" (the newest; progress stays as it is where there is none), "never",
  * or the name or path of a checkpoint. weights_only: for evaluation and sampling. */
 int32_t hd__keeper_load(struct hd__keeper *keeper, const char *which, int weights_only, struct hd__progress *progress,

@@ -182,6 +182,8 @@ static int32_t prepare(struct loop *l, const struct hd__place_in_job *place, str
         rc = hd__feed_open(compiled, place->rank, 0, &l->s.train, err);
     if (!rc)
         rc = hd__keeper_open(&l->s, NULL, &l->keeper, err);
+    if (!rc && l->keeper && l->leader)
+        rc = hd__keeper_try(l->keeper, err);
     if (!rc && l->keeper)
         rc = hd__keeper_load(l->keeper, l->job->resume, 0, &l->at, err);
     if (!rc && !l->at.step)
