@@ -108,7 +108,7 @@ int system_run(const char *suite_name, const struct system_test *tests)
     for (; tests->name; tests++) {
         TCase *tcase = tcase_create(tests->name);
         tcase_set_timeout(tcase, 100);
-        tcase_add_test(tcase, tests->test);
+        tcase_add_loop_test(tcase, tests->test, 0, HD__MAX(1, tests->times));
         suite_add_tcase(suite, tcase);
     }
     runner = srunner_create(suite);

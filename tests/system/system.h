@@ -17,6 +17,7 @@
 struct system_test {
     const char *name;
     const TTest *test;
+    int times; /* above 1: a loop test, with _i from 0 */
 };
 int system_run(const char *suite, const struct system_test *tests); /* {NULL} ends the list; returns main's exit code */
 

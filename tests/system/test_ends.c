@@ -287,9 +287,9 @@ END_TEST
 int main(void)
 {
     const struct system_test tests[] = {
-        {"SIGTERM", terminate}, {"SIGINT", interrupt}, {"killed rank", killed_rank}, {"stopped rank", stopped_rank},
-        {"continued rank", continued_rank}, {"killed parent", killed_parent}, {"diverging", diverging},
-        {"launched by environment", launched_by_environment}, {"launched rank killed", launched_rank_killed},
-        {"wrong environment", wrong_environment}, {NULL, NULL}};
+        {"SIGTERM", terminate, 1}, {"SIGINT", interrupt, 1}, {"killed rank", killed_rank, 1}, {"stopped rank", stopped_rank, 1},
+        {"continued rank", continued_rank, 1}, {"killed parent", killed_parent, 1}, {"diverging", diverging, 1},
+        {"launched by environment", launched_by_environment, 1}, {"launched rank killed", launched_rank_killed, 1},
+        {"wrong environment", wrong_environment, 1}, {NULL, NULL, 0}};
     return system_run("system-ends", tests);
 }

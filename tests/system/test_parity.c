@@ -124,9 +124,9 @@ END_TEST
 int main(void)
 {
     const struct system_test tests[] = {
-        {"twice on one rank", twice_on_one_rank}, {"twice on two ranks", twice_on_two_ranks}, {"another seed", another_seed},
-        {"zero, llama", zero_llama}, {"zero, gpt2", zero_gpt2}, {"tensor parallel, llama", tensor_parallel_llama},
-        {"tensor parallel, gpt2", tensor_parallel_gpt2}, {"four ranks", four_ranks}, {"bf16", bf16}, {"accumulation", accumulation},
-        {NULL, NULL}};
+        {"twice on one rank", twice_on_one_rank, 1}, {"twice on two ranks", twice_on_two_ranks, 1}, {"another seed", another_seed, 1},
+        {"zero, llama", zero_llama, 1}, {"zero, gpt2", zero_gpt2, 1}, {"tensor parallel, llama", tensor_parallel_llama, 1},
+        {"tensor parallel, gpt2", tensor_parallel_gpt2, 1}, {"four ranks", four_ranks, 1}, {"bf16", bf16, 1}, {"accumulation", accumulation, 1},
+        {NULL, NULL, 0}};
     return system_run("system-parity", tests);
 }

@@ -1,0 +1,313 @@
+/* Checkpoints through the built command: whatever interrupts a run, the one that goes on computes the same bits; another
+ * mesh reads them too; and what does not belong to the job is refused. */
+#include <dirent.h>
+#include <math.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "tests/system/system.h"
+
+static struct curve whole, parts;
+
+#define COSINE "schedule.kind=cosine schedule.warmup=3 schedule.min_lr=1e-4 "
+
+/* All steps once, in order: nothing is lost, nothing is there twice. */
+static void expect_every_step(const struct curve *c, int n)
+{
+    ck_assert_int_eq(c->n, n);
+    for (int i = 0; i < n; i++)
+        ck_assert_int_eq(c->step[i], i + 1);
+}
+
+static void expect_only_checkpoints(const char *dir, int most)
+{
+    DIR *d = opendir(dir);
+    struct dirent *entry;
+    int n = 0;
+    ck_assert_msg(d != NULL, "%s", dir);
+    while ((entry = readdir(d)))
+        if (strcmp(entry->d_name, ".") && strcmp(entry->d_name, "..")) {
+            ck_assert_msg(!strncmp(entry->d_name, "step-", 5), "%s/%s was left behind", dir, entry->d_name);
+            n++;
+        }
+    closedir(d);
+    ck_assert_int_le(n, most);
+    ck_assert_int_ge(n, 1);
+}
+
+static const char *const meshes[] = {"", "mesh.dp=2", "mesh.dp=2 strategies.zero.stage=1", "mesh.dp=2 strategies.zero.stage=3",
+                                     "mesh.tp=2 strategies=[{\"use\":\"3d\",\"sequence_parallel\":true},{\"use\":\"zero\"}]"};
+
+START_TEST(resume_is_exact)
+{
+    char job[32];
+    snprintf(job, sizeof job, "exact%d", _i);
+    train(&whole, "straight", "llama.yaml %s", meshes[_i]);
+    train(&parts, job, "llama.yaml %s checkpoint.dir=%s job.steps=10", meshes[_i], job);
+    expect_every_step(&parts, 10);
+    train(&parts, job, "llama.yaml %s checkpoint.dir=%s", meshes[_i], job);
+    expect_every_step(&parts, 20);
+    expect_same_bits(&parts, &whole);
+}
+END_TEST
+
+/* SIGTERM saves, the same command goes on. */
+START_TEST(stop_and_go_on)
+{
+#define STOPPED "llama.yaml job.steps=400 mesh.dp=2 strategies.zero.stage=2 " COSINE "checkpoint.dir=stop checkpoint.every=150 "
+    struct command *c = command_start(NULL, "train " STOPPED "job.name=stop");
+    curve_wait("stop", 20);
+    kill(c->pid, SIGTERM);
+    command_wait(c, 20);
+    expect_code(c, 3);
+    expect_says(c, "the state is saved");
+    curve_read(&parts, "stop");
+    ck_assert_int_lt(parts.n, 400);
+    train(&parts, "stop", STOPPED);
+    expect_every_step(&parts, 400);
+    train(&whole, "unstopped", STOPPED "checkpoint.dir=unstopped");
+    expect_same_bits(&parts, &whole);
+}
+END_TEST
+
+/* kill -9 of everything at a random step, also in the middle of saving; resumed until the job is finished. */
+START_TEST(killed_anywhere)
+{
+#define KILLED "llama.yaml job.steps=400 mesh.dp=2 strategies.zero.stage=3 " COSINE "checkpoint.dir=killed checkpoint.every=3 "
+    uint64_t state = 0x9e3779b97f4a7c15u;
+    train(&whole, "unkilled", KILLED "checkpoint.dir=unkilled checkpoint.every=1000");
+    prctl(PR_SET_CHILD_SUBREAPER, 1);
+    for (int round = 0, at = 0; round < 4; round++) {
+        struct command *c = command_start(NULL, "train " KILLED "job.name=killed");
+        pid_t ranks[2];
+        state = state * 6364136223846793005u + 1442695040888963407u;
+        at += 10 + (int)(state >> 33) % 60;
+        curve_wait("killed", at);
+        command_ranks(c, 2, ranks);
+        kill(c->pid, SIGKILL);
+        command_wait(c, 5);
+        ck_assert_int_eq(c->code, 128 + SIGKILL);
+        for (int i = 0; i < 2; i++)
+            waitpid(ranks[i], NULL, 0);
+    }
+    train(&parts, "killed", KILLED);
+    expect_every_step(&parts, 400);
+    expect_same_bits(&parts, &whole);
+    expect_only_checkpoints("killed", 3);
+}
+END_TEST
+
+/* One rank, then two with shards, then one, then two tensor parallel: the state is the same to the last bit when it is
+ * loaded, so the first loss of each part differs by rounding alone. */
+START_TEST(other_meshes)
+{
+    static const char *const parts_of[] = {"", "mesh.dp=2 strategies.zero.stage=3", "mesh.dp=2 strategies.zero.stage=1", "",
+                                           "mesh.tp=2 strategies=[{\"use\":\"3d\"},{\"use\":\"zero\"}]", ""};
+    train(&whole, "onemesh", "llama.yaml job.steps=30");
+    for (uint32_t i = 0; i < HD__COUNT(parts_of); i++) {
+        train(&parts, "meshes", "llama.yaml %s checkpoint.dir=meshes job.steps=%u", parts_of[i], 5 * (i + 1));
+        expect_every_step(&parts, 5 * (int)(i + 1));
+    }
+    expect_close(&parts, &whole, 1e-5);
+    for (int i = 0; i <= 5; i++) /* the first part is the same program; the next loss comes from what was loaded */
+        ck_assert_msg(fabs(parts.loss[i] - whole.loss[i]) <= 1e-6 * whole.loss[i], "step %d: %.9g against %.9g", i + 1,
+                      parts.loss[i], whole.loss[i]);
+}
+END_TEST
+
+/* The same checkpoint, its first step on every mesh. */
+START_TEST(one_checkpoint_every_mesh)
+{
+    train(&whole, "seed-of-all", "llama.yaml checkpoint.dir=all job.steps=10 checkpoint.keep=0");
+    train(&whole, "first", "llama.yaml checkpoint.dir=first checkpoint.resume=all/step-00000010 job.steps=11");
+    for (uint32_t i = 1; i < HD__COUNT(meshes); i++) {
+        train(&parts, "next", "llama.yaml %s checkpoint.dir=next%u checkpoint.resume=all/step-00000010 job.steps=11", meshes[i], i);
+        ck_assert_int_eq(parts.n, 1);
+        ck_assert_int_eq(parts.step[0], 11);
+        ck_assert_msg(fabs(parts.loss[0] - whole.loss[0]) <= 1e-6 * whole.loss[0], "%s: %.9g against %.9g", meshes[i],
+                      parts.loss[0], whole.loss[0]);
+    }
+}
+END_TEST
+
+START_TEST(finished)
+{
+    char *before, *after;
+    train(&whole, "done", "llama.yaml checkpoint.dir=done");
+    before = read_file("runs/done/metrics.jsonl");
+    for (int n = 1; n <= 2; n++) {
+        struct command *c = command_run("train llama.yaml job.name=done checkpoint.dir=done mesh.dp=%d", n);
+        expect_code(c, 0);
+        ck_assert_msg(strstr(c->out, "the job is finished") && strstr(c->out, "step 20 of 20"), "it said: %s", c->out);
+    }
+    after = read_file("runs/done/metrics.jsonl");
+    ck_assert_str_eq(before, after);
+    train(&parts, "done", "llama.yaml checkpoint.dir=done job.steps=22"); /* and goes on if it is asked to */
+    expect_every_step(&parts, 22);
+    train(&parts, "done", "llama.yaml checkpoint.dir=done checkpoint.resume=never");
+    expect_same_bits(&parts, &whole);
+}
+END_TEST
+
+static void expect_refused(const char *words, const char *message)
+{
+    struct command *c = command_run("train llama.yaml job.name=other checkpoint.dir=others job.steps=21 %s", words);
+    expect_code(c, 2);
+    expect_says(c, message);
+    ck_assert_int_eq(access("runs/other/metrics.jsonl", F_OK), -1);
+}
+
+START_TEST(of_another_model)
+{
+    train(&whole, "others", "llama.yaml checkpoint.dir=others");
+    expect_refused("model.layers=3", "step-00000020 is of another model");
+    expect_refused("model.layers=3", "model.layers.2.input_layernorm.weight");
+    expect_refused("model.layers=1", "model.layers.1.");
+    expect_refused("model.ffn=64", "is fp32 [128, 64] there, fp32 [64, 64] here");
+    expect_refused("model={\"use\":\"transformer\",\"family\":\"gpt2\",\"layers\":2,\"hidden\":64,\"heads\":4,\"vocab\":256}",
+                   "transformer.wte.weight");
+    expect_refused("mesh.dp=2 model.layers=3", "is of another model");
+    expect_refused("optimizer={\"use\":\"sgd\",\"lr\":0.1,\"momentum\":0.9}", "is of another optimizer");
+    expect_refused("checkpoint.resume=step-00000007", "others has no checkpoint step-00000007");
+    expect_refused("checkpoint.resume=nowhere/step-00000007", "nowhere has no checkpoint step-00000007");
+}
+END_TEST
+
+/* One byte in the middle of the weights. */
+START_TEST(damaged)
+{
+    const char *path = "damaged/step-00000020/model-00001-of-00001.safetensors";
+    struct command *c;
+    FILE *f;
+    train(&whole, "damaged", "llama.yaml checkpoint.dir=damaged");
+    expect_code(command_run("ckpt verify llama.yaml checkpoint.dir=damaged"), 0);
+    f = fopen(path, "r+");
+    ck_assert_msg(f != NULL, "%s", path);
+    fseek(f, 200000, SEEK_SET);
+    int byte = fgetc(f);
+    fseek(f, 200000, SEEK_SET);
+    fputc(byte ^ 1, f);
+    fclose(f);
+    c = command_run("ckpt verify llama.yaml checkpoint.dir=damaged");
+    expect_code(c, 1);
+    expect_says(c, "model-00001-of-00001.safetensors");
+    expect_says(c, "checksum");
+    c = command_run("train llama.yaml job.name=damaged checkpoint.dir=damaged job.steps=25");
+    expect_code(c, 2);
+    expect_says(c, "checksum");
+}
+END_TEST
+
+/* A folder that cannot be written is found out before the first step, not after the hours until the first save. */
+START_TEST(nowhere_to_save)
+{
+    struct command *c;
+    static const char *const folders[] = {"a-file/checkpoints", "/proc/checkpoints"};
+    write_file("a-file", "not a folder");
+    for (int i = 0; i < 4; i++) {
+        c = command_run("train llama.yaml job.name=nowhere checkpoint.dir=%s mesh.dp=%d", folders[i % 2], 1 + i / 2);
+        expect_code(c, 2);
+        expect_says(c, folders[i % 2]);
+        ck_assert_int_eq(access("runs/nowhere/metrics.jsonl", F_OK), -1);
+    }
+}
+END_TEST
+
+static double number_in(const char *json, const char *key)
+{
+    json_t *object = json_loads(json, 0, NULL), *value = json_object_get(object, key);
+    double number = json_is_number(value) ? json_number_value(value) : NAN;
+    ck_assert_msg(object != NULL, "not JSON: %s", json);
+    json_decref(object);
+    return number;
+}
+
+/* Evaluation alone computes what the run logged; so do the exported weights, as a model of their own. */
+START_TEST(evaluate_and_export)
+{
+#define HELD_OUT "data.val_fraction=0.1 eval.every=20 eval.batches=4 "
+    struct command *c;
+    double logged, loss;
+    train(&whole, "held", "llama.yaml checkpoint.dir=held " HELD_OUT);
+    logged = whole.val_loss[19];
+    ck_assert(isfinite(logged) && isnan(whole.val_loss[18]));
+    c = command_run("eval llama.yaml checkpoint.dir=held --json " HELD_OUT);
+    expect_code(c, 0);
+    loss = number_in(c->out, "val_loss");
+    ck_assert_msg(fabs(loss - logged) <= 1e-6 * logged, "%.9g, logged was %.9g", loss, logged);
+    ck_assert_int_eq((int)number_in(c->out, "step"), 20);
+    c = command_run("ckpt export llama.yaml checkpoint.dir=held --to exported");
+    expect_code(c, 0);
+    c = command_run("eval llama.yaml --json model={\"use\":\"transformer\",\"from\":\"exported\"} " HELD_OUT);
+    expect_code(c, 0);
+    ck_assert_msg(number_in(c->out, "val_loss") == loss, "exported: %s, of the checkpoint %.9g", c->out, loss);
+}
+END_TEST
+
+START_TEST(look_at_them)
+{
+    struct command *c;
+    json_t *rows;
+    train(&whole, "list", "llama.yaml mesh.dp=2 strategies.zero.stage=3 checkpoint.dir=list checkpoint.every=4 checkpoint.keep=2");
+    expect_only_checkpoints("list", 2);
+    c = command_run("ckpt ls llama.yaml checkpoint.dir=list --json");
+    expect_code(c, 0);
+    rows = json_loads(c->out, 0, NULL);
+    ck_assert_int_eq(json_array_size(rows), 2);
+    ck_assert_int_eq((int)json_integer_value(json_object_get(json_array_get(rows, 0), "step")), 16);
+    ck_assert_int_eq((int)json_integer_value(json_object_get(json_array_get(rows, 1), "step")), 20);
+    json_decref(rows);
+    c = command_run("ckpt show llama.yaml checkpoint.dir=list --checkpoint step-00000016");
+    expect_code(c, 0);
+    ck_assert_msg(strstr(c->out, "step-00000016: step 16") && strstr(c->out, "[256x64] lm_head.weight"), "it said: %s", c->out);
+    c = command_run("ckpt show llama.yaml checkpoint.dir=list --json");
+    expect_code(c, 0);
+    ck_assert_int_eq((int)number_in(c->out, "step"), 20);
+    c = command_run("ckpt verify llama.yaml checkpoint.dir=list --checkpoint step-00000099");
+    expect_code(c, 2);
+    expect_says(c, "list has no checkpoint step-00000099");
+    c = command_run("ckpt ls llama.yaml");
+    expect_code(c, 2);
+    expect_says(c, "llama.yaml:1:1: the job has no checkpoint section");
+    c = command_run("ckpt verify llama.yaml checkpoint.dir=empty");
+    expect_code(c, 2);
+    expect_says(c, "empty");
+}
+END_TEST
+
+START_TEST(sample)
+{
+#define GREEDY "sample llama.yaml checkpoint.dir=talk --prompt the --tokens 40 --temperature 0"
+    struct command *a, *b;
+    train(&whole, "talk", "llama.yaml checkpoint.dir=talk job.steps=150 optimizer.lr=3e-3");
+    a = command_run(GREEDY);
+    b = command_run(GREEDY);
+    expect_code(a, 0);
+    ck_assert_str_eq(a->out, b->out);
+    ck_assert_int_eq((int)strlen(a->out), 3 + 40 + 1);
+    ck_assert_msg(!strncmp(a->out, "the", 3), "it said: %s", a->out);
+    for (const char *s = a->out; *s; s++) /* what it learned from has nothing else */
+        ck_assert_msg(strchr("abcdefghijklmnopqrstuvwxyz .\n", *s) != NULL, "it said: %s", a->out);
+    for (int known = 0; known < 2; known++) { /* a checkpoint that is asked for is never passed over */
+        a = command_run("sample llama.yaml --checkpoint step-00000009%s", known ? " checkpoint.dir=talk" : "");
+        expect_code(a, 2);
+        expect_says(a, "checkpoint");
+        a = command_run("eval llama.yaml data.val_fraction=0.1 --checkpoint step-00000009%s", known ? " checkpoint.dir=talk" : "");
+        expect_code(a, 2);
+        expect_says(a, "checkpoint");
+    }
+}
+END_TEST
+
+int main(void)
+{
+    const struct system_test tests[] = {
+        {"resume", resume_is_exact, HD__COUNT(meshes)}, {"stop and go on", stop_and_go_on, 1}, {"killed anywhere", killed_anywhere, 1},
+        {"other meshes", other_meshes, 1}, {"one checkpoint, every mesh", one_checkpoint_every_mesh, 1}, {"finished", finished, 1},
+        {"of another model", of_another_model, 1}, {"damaged", damaged, 1}, {"nowhere to save", nowhere_to_save, 1},
+        {"evaluate and export", evaluate_and_export, 1}, {"look at them", look_at_them, 1}, {"sample", sample, 1}, {NULL, NULL, 0}};
+    return system_run("system-checkpoints", tests);
+}
