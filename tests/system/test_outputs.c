@@ -1,0 +1,320 @@
+/* What the command writes for others to read: metrics.jsonl, the resolved job, and the JSON of explain and check. */
+#include <math.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "tests/system/system.h"
+
+static json_t *parse(const char *text)
+{
+    json_error_t error;
+    json_t *object = json_loads(text, 0, &error);
+    ck_assert_msg(object != NULL, "not JSON (%s at %d:%d): %.200s", error.text, error.line, error.column, text);
+    return object;
+}
+
+/* "a.b.c" in nested objects; fails where there is none of this type. */
+static json_t *field(json_t *object, const char *path, json_type type)
+{
+    char copy[128], *rest = copy;
+    snprintf(copy, sizeof copy, "%s", path);
+    for (char *part; object && (part = strsep(&rest, "."));)
+        object = json_object_get(object, part);
+    ck_assert_msg(object != NULL, "there is no %s", path);
+    ck_assert_msg(json_typeof(object) == type || (type == JSON_REAL && json_is_number(object)), "%s is of another type", path);
+    return object;
+}
+
+static int64_t whole(json_t *object, const char *path)
+{
+    return json_integer_value(field(object, path, JSON_INTEGER));
+}
+
+static double real(json_t *object, const char *path)
+{
+    return json_number_value(field(object, path, JSON_REAL));
+}
+
+/* ---- metrics.jsonl */
+
+enum { LINES = 64 };
+
+static int read_lines(const char *job, json_t *line[LINES])
+{
+    char path[64], *text, *rest;
+    int n = 0;
+    snprintf(path, sizeof path, "runs/%s/metrics.jsonl", job);
+    text = rest = read_file(path);
+    ck_assert_msg(text[strlen(text) - 1] == '\n', "the last line has no end");
+    for (char *one; (one = strsep(&rest, "\n")) && *one && n < LINES;)
+        line[n++] = parse(one);
+    free(text);
+    return n;
+}
+
+static void check_row(json_t *row, int64_t step, int64_t arena)
+{
+    static const char *const names[] = {"step", "loss", "val_loss", "grad_norm", "lr", "tokens", "tokens_per_s", "step_s", "comm_s",
+                                        "mfu", "arena_bytes", "rss_bytes"};
+    const char *key;
+    json_t *value;
+    ck_assert_int_eq(whole(row, "step"), step);
+    ck_assert_int_eq(whole(row, "tokens"), step * 8 * 32);
+    ck_assert(real(row, "loss") > 0 && real(row, "loss") < 7); /* ln 256 = 5.5 is where it starts */
+    ck_assert(real(row, "grad_norm") > 0);
+    ck_assert(real(row, "step_s") > 0 && real(row, "comm_s") >= 0 && real(row, "comm_s") <= real(row, "step_s"));
+    ck_assert(fabs(real(row, "tokens_per_s") * real(row, "step_s") / (8 * 32) - 1) < 1e-4);
+    ck_assert(real(row, "mfu") >= 0);
+    ck_assert_int_eq(whole(row, "arena_bytes"), arena);
+    ck_assert_int_gt(whole(row, "rss_bytes"), arena);
+    json_object_foreach(row, key, value)
+    {
+        size_t n = 0;
+        while (n < HD__COUNT(names) && strcmp(names[n], key))
+            n++;
+        ck_assert_msg(n < HD__COUNT(names), "%s is not a documented field", key);
+    }
+}
+
+/* 2 layers of hidden 64 with 4 heads, 2 kv heads and ffn 128; embedding and head are two. */
+#define LLAMA_PARAMETERS (2 * 256 * 64 + 64 + 2 * (2 * 64 + 2 * 64 * 64 + 2 * 64 * 32 + 3 * 64 * 128))
+
+static void metrics_of(int ranks)
+{
+    json_t *line[LINES];
+    int64_t arena;
+    int n;
+    struct command *c = command_run("train llama.yaml job.name=fields mesh.dp=%d schedule.warmup=4 data.val_fraction=0.1 "
+                                    "eval.every=10 eval.batches=2", ranks);
+    expect_code(c, 0);
+    n = read_lines("fields", line);
+    ck_assert_int_eq(n, 21);
+    ck_assert_str_eq(json_string_value(field(line[0], "event", JSON_STRING)), "start");
+    ck_assert_int_eq(whole(line[0], "parameters"), LLAMA_PARAMETERS);
+    ck_assert_int_eq(whole(line[0], "mesh.dp_shard"), ranks);
+    ck_assert_int_eq(whole(line[0], "job.data.batch"), 8);
+    arena = whole(line[0], "plan.arena_bytes");
+    for (int i = 1; i < n; i++) {
+        check_row(line[i], i, arena);
+        ck_assert(fabs(real(line[i], "lr") / (1e-3 * HD__MIN(1, i / 4.0)) - 1) < 1e-6);
+        ck_assert_int_eq(json_object_get(line[i], "val_loss") != NULL, i % 10 == 0);
+    }
+    ck_assert(real(line[20], "val_loss") < real(line[10], "val_loss"));
+    c = command_run("check llama.yaml mesh.dp=%d --json", ranks); /* the plan that was made without running */
+    ck_assert_int_eq(whole(parse(c->out), "arena_bytes"), arena);
+}
+
+START_TEST(metrics_fields)
+{
+    metrics_of(1);
+    metrics_of(2);
+}
+END_TEST
+
+START_TEST(metrics_every)
+{
+    static struct curve all, some;
+    train(&all, "every1", "llama.yaml");
+    train(&some, "every7", "llama.yaml metrics.every=7");
+    ck_assert_int_eq(some.n, 3); /* and the last */
+    for (int i = 0; i < 3; i++) {
+        int64_t step = i < 2 ? 7 * (i + 1) : 20;
+        ck_assert_int_eq(some.step[i], step);
+        ck_assert_str_eq(some.text[i], all.text[step - 1]);
+    }
+    train(&some, "every7", "llama.yaml job.steps=3"); /* a fresh run truncates */
+    ck_assert_int_eq(some.n, 3);
+    ck_assert_int_eq(some.step[0], 1);
+}
+END_TEST
+
+/* Nothing that is refused touches what an earlier run wrote. */
+START_TEST(refused_leaves_metrics)
+{
+    static struct curve before, after;
+    train(&before, "kept", "llama.yaml");
+    expect_code(command_run("train llama.yaml job.name=kept data.train=missing.txt"), 2);
+    expect_code(command_run("train llama.yaml job.name=kept --dry-run"), 0);
+    expect_code(command_run("train llama.yaml job.name=kept --print-config"), 0);
+    curve_read(&after, "kept");
+    expect_same_bits(&before, &after);
+}
+END_TEST
+
+/* ---- the resolved job */
+
+/* Without the comments that name the origins. */
+static char *without_origins(const char *text)
+{
+    char *out = hd__strdup(text), *to = out;
+    for (const char *s = text; *s; s++) {
+        if (*s == '#')
+            s += strcspn(s, "\n");
+        while (to > out && to[-1] == ' ' && *s == '\n')
+            to--;
+        *to++ = *s;
+    }
+    *to = 0;
+    return out;
+}
+
+#define UNUSUAL "job.seed=7 optimizer.lr=2.5e-3 optimizer.betas=[0.8,0.99] schedule.kind=cosine schedule.warmup=3 data.shuffle=false "
+
+START_TEST(resolved_job_is_a_job)
+{
+    static struct curve given, resolved, logged;
+    static const char *const meshes[] = {"", "mesh.dp=2 strategies.zero.stage=3 strategies.zero.bucket=40kB"};
+    for (size_t m = 0; m < HD__COUNT(meshes); m++) {
+        struct command *first = command_run("train llama.yaml job.name=given --print-config " UNUSUAL "%s", meshes[m]), *second;
+        json_t *line[LINES];
+        expect_code(first, 0);
+        ck_assert_msg(strstr(first->out, "# command line") && strstr(first->out, "# llama.yaml:3:") && strstr(first->out, "# default"),
+                      "origins are missing:\n%s", first->out);
+        write_file("resolved.yaml", first->out);
+        second = command_run("train resolved.yaml --print-config");
+        ck_assert_str_eq(without_origins(first->out), without_origins(second->out));
+        train(&given, "given", "llama.yaml " UNUSUAL "%s", meshes[m]);
+        read_lines("given", line);
+        train(&resolved, "resolved", "resolved.yaml metrics.jsonl=runs/resolved/metrics.jsonl");
+        expect_same_bits(&given, &resolved);
+        write_file("logged.yaml", json_dumps(json_object_get(line[0], "job"), 0)); /* JSON is YAML */
+        train(&logged, "logged", "logged.yaml metrics.jsonl=runs/logged/metrics.jsonl");
+        expect_same_bits(&given, &logged);
+    }
+}
+END_TEST
+
+/* ---- explain and check */
+
+static void check_tensor(json_t *t)
+{
+    json_t *dims = field(t, "dims", JSON_ARRAY), *shape = field(t, "shape", JSON_ARRAY);
+    int64_t bytes = 1;
+    field(t, "name", JSON_STRING);
+    field(t, "dtype", JSON_STRING);
+    field(t, "shard", JSON_OBJECT);
+    field(t, "partial", JSON_ARRAY);
+    ck_assert_int_eq(json_array_size(dims), json_array_size(shape));
+    ck_assert_int_eq(json_array_size(field(t, "start", JSON_ARRAY)), json_array_size(shape));
+    for (size_t d = 0; d < json_array_size(shape); d++)
+        bytes *= json_integer_value(json_array_get(shape, d));
+    ck_assert(whole(t, "bytes") >= bytes); /* one to eight bytes an element */
+    ck_assert(whole(t, "bytes") <= 8 * bytes);
+    ck_assert_int_ge(whole(t, "offset"), 0);
+    ck_assert(json_is_boolean(json_object_get(t, "persistent")));
+}
+
+/* A wait's number is one of an asynchronous instruction before it. */
+static void check_instruction(json_t *list, size_t at)
+{
+    json_t *i = json_array_get(list, at), *t;
+    const char *stream = json_string_value(field(i, "stream", JSON_STRING)), *phase = json_string_value(field(i, "phase", JSON_STRING));
+    size_t k;
+    ck_assert_int_eq(whole(i, "n"), at);
+    ck_assert_msg(strchr("FRBWO", phase[0]) && !phase[1], "phase %s", phase);
+    field(i, "block", JSON_STRING);
+    if (!strcmp(json_string_value(field(i, "op", JSON_STRING)), "wait")) {
+        int64_t on = whole(i, "waits_for");
+        ck_assert(on < (int64_t)at);
+        stream = json_string_value(field(json_array_get(list, (size_t)on), "stream", JSON_STRING));
+        ck_assert_str_ne(stream, "compute");
+        return;
+    }
+    if (strcmp(stream, "compute"))
+        ck_assert_int_gt(json_array_size(field(i, "axes", JSON_ARRAY)), 0);
+    ck_assert(real(i, "flops") >= 0 && real(i, "sent_bytes") >= 0);
+    json_array_foreach(field(i, "out", JSON_ARRAY), k, t)
+        check_tensor(t);
+    json_array_foreach(field(i, "in", JSON_ARRAY), k, t)
+        check_tensor(t);
+}
+
+#define MESH_2_2 "gpt2.yaml mesh.dp=2 mesh.tp=2 strategies=[{\"use\":\"3d\",\"sequence_parallel\":true},{\"use\":\"zero\",\"stage\":3}]"
+
+START_TEST(explain_json)
+{
+    struct command *c = command_run("explain " MESH_2_2 " --rank 3 --json");
+    json_t *o = parse(c->out), *section, *sections = field(o, "sections", JSON_ARRAY);
+    size_t s, found = 0;
+    expect_code(c, 0);
+    ck_assert_int_eq(whole(o, "version"), 1);
+    ck_assert_int_eq(whole(o, "rank"), 3);
+    ck_assert_int_eq(whole(o, "ranks"), 4);
+    ck_assert_int_eq(whole(o, "mesh.dp_shard.size"), 2);
+    ck_assert_int_eq(whole(o, "mesh.dp_shard.coordinate"), 1);
+    ck_assert_int_eq(whole(o, "mesh.tp.coordinate"), 1);
+    json_array_foreach(sections, s, section)
+    {
+        json_t *list = field(section, "instructions", JSON_ARRAY);
+        const char *name = json_string_value(field(section, "name", JSON_STRING));
+        whole(section, "every");
+        found += !strcmp(name, "micro") && whole(section, "repeat") == 1; /* of two micro-batches the first */
+        for (size_t i = 0; i < json_array_size(list); i++)
+            check_instruction(list, i);
+    }
+    ck_assert_int_eq(found, 1);
+    ck_assert(real(o, "totals.flops") > 0 && real(o, "totals.sent_bytes.tp") > 0 && real(o, "totals.sent_bytes.dp_shard") > 0);
+    ck_assert_int_eq(whole(o, "totals.memory.arena_bytes"),
+                     whole(o, "totals.memory.persistent_bytes") + whole(o, "totals.memory.temporary_bytes"));
+    ck_assert_int_ge(whole(o, "totals.memory.temporary_bytes"), whole(o, "totals.memory.temporary_bound_bytes"));
+}
+END_TEST
+
+START_TEST(explain_text)
+{
+    struct command *c = command_run("explain " MESH_2_2 " --rank 1 --section update");
+    expect_code(c, 0);
+    ck_assert_msg(strstr(c->out, "rank 1 of 4: dp 0/2, tp 1/2") != NULL, "%.200s", c->out);
+    ck_assert_msg(strstr(c->out, "adamw"), "there is no update:\n%s", c->out);
+}
+END_TEST
+
+/* No data file is needed, no process is started, and a thousand ranks are no matter. */
+START_TEST(check_json)
+{
+    struct command *c = command_run("check " MESH_2_2 " mesh.dp=512 data.batch=1024 data.train=missing.txt --json");
+    json_t *o = parse(c->out);
+    expect_code(c, 0);
+    ck_assert_msg(c->seconds < 5, "it took %g s", c->seconds);
+    ck_assert(json_is_true(json_object_get(o, "ok")));
+    ck_assert_int_eq(whole(o, "ranks"), 1024);
+    ck_assert_int_eq(whole(o, "programs"), 1);
+    ck_assert_int_gt(whole(o, "instructions"), 100);
+    ck_assert_int_gt(whole(o, "collectives"), 1024); /* 512 groups along tp, several times a micro-batch */
+    ck_assert_int_eq(whole(o, "messages"), 0);
+    ck_assert_int_gt(whole(o, "arena_bytes"), 0);
+    ck_assert(real(o, "compile_s") >= 0 && real(o, "proof_s") >= 0);
+    c = command_run("check llama.yaml");
+    expect_code(c, 0);
+    ck_assert_msg(strstr(c->out, "cannot deadlock by mismatch"), "it said: %s", c->out);
+}
+END_TEST
+
+/* ---- help */
+
+START_TEST(help)
+{
+    static const char *const names[] = {"train", "explain", "check", "bench", "plugins", "ckpt", "eval", "sample", "version"};
+    struct command *c = command_run("help"), *one;
+    expect_code(c, 0);
+    for (size_t i = 0; i < HD__COUNT(names); i++) {
+        char usage[64];
+        snprintf(usage, sizeof usage, "usage: heddle %s", names[i]);
+        ck_assert_msg(strstr(c->out, names[i]) != NULL, "help does not know %s:\n%s", names[i], c->out);
+        one = command_run("help %s", names[i]);
+        expect_code(one, 0);
+        ck_assert_msg(strstr(one->out, usage) && strstr(one->out, "example:\n  heddle "), "help %s says:\n%s", names[i], one->out);
+        ck_assert_str_eq(command_run("%s --help", names[i])->out, one->out);
+    }
+}
+END_TEST
+
+int main(void)
+{
+    const struct system_test tests[] = {
+        {"metrics, fields", metrics_fields, 1}, {"metrics, every", metrics_every, 1},
+        {"refused leaves metrics", refused_leaves_metrics, 1}, {"resolved job", resolved_job_is_a_job, 1},
+        {"explain, JSON", explain_json, 1}, {"explain", explain_text, 1}, {"check", check_json, 1}, {"help", help, 1},
+        {NULL, NULL, 0}};
+    return system_run("system-outputs", tests);
+}
