@@ -58,34 +58,32 @@ static void print_text(const struct hd__compiled *c, const struct tally *t)
     printf("arena: %s a rank (%lld bytes)\n", hd__bytes_text((uint64_t)t->arena, arena), (long long)t->arena);
 }
 
-static void print_json(const struct hd__compiled *c, const struct tally *t)
+static void print_json(const struct hd__compiled *c, const struct tally *t, const struct hd__numerics *n)
 {
     json_t *o = json_pack("{s:b,s:i,s:i,s:I,s:I,s:I,s:I,s:f,s:f}", "ok", 1, "ranks", c->mesh.ranks, "programs", c->n_stages,
                           "instructions", (json_int_t)t->instructions, "collectives", (json_int_t)t->collectives, "messages",
                           (json_int_t)t->messages, "arena_bytes", (json_int_t)t->arena, "compile_s", c->seconds, "proof_s", t->seconds);
+    if (n)
+        json_object_set_new(o, "numerics", json_pack("{s:i,s:i,s:f,s:f,s:f,s:f}", "ranks", n->ranks, "steps", n->steps, "loss", n->loss,
+                                                     "norm", n->norm, "gradient", n->gradient, "parameter", n->parameter));
     json_dumpf(o, stdout, JSON_INDENT(1));
     putchar('\n');
     json_decref(o);
 }
 
-/* Emulates three steps of all ranks in this process and compares with one rank. */
-static int emulate(const struct hd__job_arguments *arguments, struct hd__loaded *loaded, int json)
+static void print_numerics(const struct hd__numerics *n)
 {
-    struct hd__numerics n = {0};
-    struct hd_error err = HD_ERROR_INIT;
+    printf("emulated %d steps of %d ranks in fp64 at the planned offsets, with events in random order, against one rank:\n"
+           "  largest differences: loss %.1e, gradient norm %.1e, gradients %.1e, parameters %.1e\n", n->steps, n->ranks, n->loss,
+           n->norm, n->gradient, n->parameter);
+}
+
+static int judge(const struct hd__numerics *n)
+{
     const double limit = 1e-9;
-    if (hd__numerics_file(arguments->file, arguments->overrides, arguments->n_overrides, loaded->plugins, 3, 1, &n, &err))
-        return hd__print_error(&err, HD__EXIT_FAILED);
-    if (json)
-        printf("{\"numerics\": {\"ranks\": %d, \"steps\": %d, \"loss\": %.3g, \"norm\": %.3g, \"gradient\": %.3g, \"parameter\": %.3g}}\n",
-               n.ranks, n.steps, n.loss, n.norm, n.gradient, n.parameter);
-    else
-        printf("emulated %d steps of %d ranks in fp64 at the planned offsets, with events in random order, against one rank:\n"
-               "  largest differences: loss %.1e, gradient norm %.1e, gradients %.1e, parameters %.1e\n", n.steps, n.ranks, n.loss,
-               n.norm, n.gradient, n.parameter);
-    if (n.worst <= limit)
+    if (n->worst <= limit)
         return HD__EXIT_DONE;
-    fprintf(stderr, "the worst difference, %.3g, is above %.0e: %s\n", n.worst, limit, n.where);
+    fprintf(stderr, "the worst difference, %.3g, is above %.0e: %s\n", n->worst, limit, n->where);
     return HD__EXIT_FAILED;
 }
 
@@ -97,17 +95,24 @@ static int run(int argc, char **argv)
     struct hd__loaded loaded = {0};
     struct hd_error err = HD_ERROR_INIT;
     struct tally tally = {0};
+    struct hd__numerics found = {0};
     code = hd__job_arguments(&hd__command_check, argc, argv, flags, HD__COUNT(flags), &arguments);
     if (!code)
         code = hd__load_job(&arguments, 0, &loaded);
     if (!code && prove(loaded.compiled, &tally, &err))
         code = HD__EXIT_FAILED;
-    if (!code && json)
-        print_json(loaded.compiled, &tally);
-    else if (!code)
+    if (!code && !json)
         print_text(loaded.compiled, &tally);
+    /* three steps of all ranks in this process, compared with one rank */
+    if (!code && numerics &&
+        hd__numerics_file(arguments.file, arguments.overrides, arguments.n_overrides, loaded.plugins, 3, 1, &found, &err))
+        code = hd__print_error(&err, HD__EXIT_FAILED);
+    if (!code && json)
+        print_json(loaded.compiled, &tally, numerics ? &found : NULL);
+    else if (!code && numerics)
+        print_numerics(&found);
     if (!code && numerics)
-        code = emulate(&arguments, &loaded, json);
+        code = judge(&found);
     hd__unload_job(&loaded);
     return code;
 }

@@ -32,7 +32,7 @@ int hd__job_arguments(const struct hd__command *command, int argc, char **argv, 
                 return hd__refuse_usage(command, "more than %zu overrides", HD__COUNT(words));
             words[out->n_overrides++] = argv[i];
         } else if (out->file) {
-            return hd__refuse_usage(command, "two job files: %s and %s", out->file, argv[i]);
+            return hd__refuse_usage(command, "two job files: %s and %s (an override is written key=value)", out->file, argv[i]);
         } else {
             out->file = argv[i];
         }

@@ -209,7 +209,7 @@ static int32_t refuse_the_missing(struct hd__job *job, struct hd_error *err)
     };
     for (size_t i = 0; i < HD__COUNT(rows); i++)
         if (rows[i].asked) {
-            hd__job_fail(job, rows[i].path, err, "%s", rows[i].what);
+            hd__job_fail(job, rows[i].path, err, "%s: %s", rows[i].path, rows[i].what);
             return err->code = HD_E_UNSUPPORTED;
         }
     return HD_OK;
