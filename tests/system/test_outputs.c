@@ -284,6 +284,12 @@ START_TEST(check_json)
     ck_assert_int_eq(whole(o, "messages"), 0);
     ck_assert_int_gt(whole(o, "arena_bytes"), 0);
     ck_assert(real(o, "compile_s") >= 0 && real(o, "proof_s") >= 0);
+    ck_assert(!json_object_get(o, "numerics"));
+    c = command_run("check " MESH_2_2 " model.hidden=16 model.vocab=32 data.seq_len=8 --json --numerics");
+    expect_code(c, 0);
+    o = parse(c->out); /* one object still */
+    ck_assert_int_eq(whole(o, "numerics.ranks"), 4);
+    ck_assert(real(o, "numerics.loss") < 1e-9 && real(o, "numerics.parameter") < 1e-9);
     c = command_run("check llama.yaml");
     expect_code(c, 0);
     ck_assert_msg(strstr(c->out, "cannot deadlock by mismatch"), "it said: %s", c->out);

@@ -1,0 +1,210 @@
+/* What the command refuses: with exit code 2, before anything starts, in words that name the place and what is wrong. */
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "tests/system/system.h"
+
+struct row {
+    const char *words, *message, *also; /* stderr has both; also may be NULL */
+};
+
+static void expect_rows(const struct row *rows)
+{
+    for (; rows->words; rows++) {
+        struct command *c = command_run("%s", rows->words);
+        ck_assert_msg(c->code == 2, "`%s`: exit code %d; it said:\n%s%s", rows->words, c->code, c->out, c->err);
+        ck_assert_msg(strstr(c->err, rows->message) != NULL, "`%s`: \"%s\" is not in:\n%s", rows->words, rows->message, c->err);
+        ck_assert_msg(!rows->also || strstr(c->err, rows->also), "`%s`: \"%s\" is not in:\n%s", rows->words, rows->also, c->err);
+        ck_assert_msg(c->seconds < 10, "`%s` took %g s", rows->words, c->seconds);
+        ck_assert_msg(!*c->out, "`%s` wrote to stdout: %s", rows->words, c->out);
+        ck_assert_int_eq(access("runs", F_OK), -1); /* nothing began */
+    }
+}
+
+START_TEST(job_files)
+{
+    static const struct row rows[] = {
+        {"train missing.yaml", "missing.yaml: cannot open the job file: No such file or directory", NULL},
+        {"train .", ".: cannot read the job file: Is a directory", NULL},
+        {"train empty.yaml", "empty.yaml:1:1: ", "empty"},
+        {"train corpus.txt", "corpus.txt:", NULL},
+        {"train broken.yaml", "broken.yaml:3:", NULL},
+        {"train typo.yaml", "typo.yaml:5:", "unknown key sequence_len"},
+        {"train typo.yaml", "did you mean seq_len?", NULL},
+        {"train anchor.yaml", "anchor.yaml:2:", NULL},
+        {"train headless.yaml", "headless.yaml:", "optimizer"},
+        {NULL, NULL, NULL}};
+    write_file("empty.yaml", "");
+    write_file("broken.yaml", "job: {steps: 3}\ndata: {train: corpus.txt\nmodel: [\n");
+    write_file("typo.yaml", "job: {steps: 3}\noptimizer: {use: adamw, lr: 1e-3}\n"
+               "model: {use: transformer, family: llama, layers: 1, hidden: 8, heads: 1, vocab: 256}\n"
+               "data:\n  {train: corpus.txt, sequence_len: 8, batch: 1}\n");
+    write_file("anchor.yaml", "job: {steps: 3}\ndata: &d {train: corpus.txt}\n");
+    write_file("headless.yaml", "job: {steps: 3}\nmodel: {use: transformer}\ndata: {train: corpus.txt, seq_len: 8, batch: 1}\n");
+    expect_rows(rows);
+}
+END_TEST
+
+START_TEST(keys)
+{
+    static const struct row rows[] = {
+        {"train llama.yaml optimizer.lrr=1", "command line: optimizer: unknown key lrr", "did you mean lr?"},
+        {"train llama.yaml optimiser.lr=1", "optimiser", "did you mean optimizer?"},
+        {"train llama.yaml data.batch=many", "command line: data.batch: 'many' is not a whole number", NULL},
+        {"train llama.yaml optimizer.lr=-1", "command line: optimizer.lr: -1 is out of range", NULL},
+        {"train llama.yaml optimizer.lr=nan", "command line: optimizer.lr: 'nan' is not a number", NULL},
+        {"train llama.yaml job.steps=0", "command line: job.steps: 0 is too small", NULL},
+        {"train llama.yaml job.steps=", "command line: 'job.steps=' has no value", NULL},
+        {"train llama.yaml =3", "command line: '=3' is not key=value", NULL},
+        {"train llama.yaml job.name=../up", "command line: job.name: '../up'", NULL},
+        {"train llama.yaml model.family=lama", "command line: model.family: 'lama' is none of", "llama"},
+        {"train llama.yaml strategies.zero.stage=7", "command line: strategies.zero.stage: '7' is none of 0, 1, 2, 3", NULL},
+        {"train llama.yaml model.layers=1000000", "command line: model.layers is 1000000; at most", NULL},
+        {"train llama.yaml model.kv_heads=3", "llama.yaml:4:100: model.heads (4) is not a multiple of model.kv_heads (3)", NULL},
+        {"train llama.yaml eval.every=2", "command line: eval.every: ", "data.val_fraction"},
+        {"train llama.yaml recompute=full", "command line: recompute: ", "not offered"},
+        {"train llama.yaml precision.compute=fp16", "precision.loss_scale: loss scaling is not offered yet", NULL},
+        {NULL, NULL, NULL}};
+    expect_rows(rows);
+}
+END_TEST
+
+START_TEST(meshes)
+{
+#define WITH_3D "strategies=[{\"use\":\"3d\"},{\"use\":\"zero\"}]"
+    static const struct row rows[] = {
+        {"train llama.yaml mesh.tp=2", "command line: mesh.tp is 2, but no strategy of the job cuts anything on tp", NULL},
+        {"train llama.yaml mesh.tp=3 " WITH_3D, "mesh.tp = 3 must divide the kv heads (2)", NULL},
+        {"train llama.yaml mesh.tp=2 model.vocab=257 " WITH_3D, "model.vocab = 257 must be a multiple of mesh.tp = 2", NULL},
+        {"train llama.yaml mesh.tp=2 model.ffn=127 " WITH_3D, "model.ffn = 127 must be a multiple of mesh.tp = 2", NULL},
+        {"train llama.yaml mesh.dp=3", "llama.yaml:5:53: data.batch: 8 is no multiple of micro_batch 2 x dp 3", "nearest that work"},
+        {"train llama.yaml data.batch=7", "command line: data.batch: 7 is no multiple", "data.batch=8"},
+        {"train llama.yaml launch.ranks=2 mesh.dp=4", "command line: mesh: 2 ranks are not pp 1 x dp 4", "mesh.dp=2"},
+        {"train llama.yaml mesh.cp=3", "seq_len", "3"},
+        {"train llama.yaml mesh.pp=2", "command line: mesh.pp: ", "not offered"},
+        {"train llama.yaml mesh.dp=0", "command line: mesh.dp", NULL},
+        {"train llama.yaml mesh.dp=1000000 data.batch=2000000", "does not fit: ", "1000000 ranks here"},
+        {"check llama.yaml mesh.dp=3", "data.batch: 8 is no multiple", NULL},
+        {"explain llama.yaml mesh.tp=2", "mesh.tp is 2", NULL},
+        {NULL, NULL, NULL}};
+    expect_rows(rows);
+}
+END_TEST
+
+START_TEST(data_files)
+{
+    static const struct row rows[] = {
+        {"train llama.yaml data.train=missing.txt", "command line: data.train: missing.txt: No such file or directory", NULL},
+        {"train gone.yaml", "gone.yaml:4:15: data.train: missing.txt: No such file or directory", NULL},
+        {"train llama.yaml data.train=.", "command line: data.train: .: not a regular file", NULL},
+        {"train llama.yaml data.train=nothing.txt", "nothing.txt: the file is empty", NULL},
+        {"train llama.yaml data.train=short.txt", "short.txt: 32 tokens are too few for one sequence of seq_len 32, which takes 33", NULL},
+        {"train llama.yaml data.train=[]", "command line: data.train is an empty list", NULL},
+        {"train llama.yaml data.val=missing.txt eval.every=2", "command line: data.val: missing.txt: No such file", NULL},
+        {"train llama.yaml data.val=short.txt eval.every=2", "command line: data.val: short.txt: 32 tokens are too few", NULL},
+        {"train llama.yaml data.val_fraction=0.00001 eval.every=2", "command line: data.val_fraction: corpus.txt: ", "too few"},
+        {"train llama.yaml data.train=odd.bin", "odd.bin: ", NULL},
+        {"train llama.yaml data.train=corpus.txt data.format=llmc", "corpus.txt: ", "llm.c"},
+        {"train llama.yaml data.train=corpus.txt data.format=npy", "corpus.txt: not an npy file", NULL},
+        {"train llama.yaml model.from=nowhere", "nowhere/config.json: No such file or directory", "model.from"},
+        {"eval llama.yaml", "set data.val or data.val_fraction", NULL},
+        {NULL, NULL, NULL}};
+    write_file("gone.yaml", "job: {steps: 3}\noptimizer: {use: adamw, lr: 1e-3}\n"
+               "model: {use: transformer, family: llama, layers: 1, hidden: 8, heads: 1, vocab: 256}\n"
+               "data: {train: missing.txt, seq_len: 8, batch: 1}\n");
+    write_file("nothing.txt", "");
+    write_file("short.txt", "thirty-two characters of a text.");
+    write_file("odd.bin", "tokens of two bytes in a file of an odd length: no, this is refused");
+    expect_rows(rows);
+}
+END_TEST
+
+/* A token is looked at when it is read: the step that meets it ends the run, on whichever rank. */
+START_TEST(beyond_the_vocabulary)
+{
+    char text[2000];
+    for (size_t i = 0; i < sizeof text - 1; i++)
+        text[i] = (char)('a' + i % 26);
+    text[sizeof text - 1] = 0;
+    text[600] = '~'; /* 126 */
+    write_file("high.txt", text);
+    for (int n = 1; n <= 2; n++) {
+        struct command *c = command_run("train llama.yaml job.name=beyond model.vocab=123 data.train=high.txt data.shuffle=false mesh.dp=%d", n);
+        static struct curve curve;
+        expect_code(c, 1);
+        expect_says(c, "high.txt: token 600 is 126, outside the model's vocabulary of 123");
+        curve_read(&curve, "beyond");
+        ck_assert_int_eq(curve.n, 2); /* 8 sequences of 32: the third step reads it */
+    }
+}
+END_TEST
+
+START_TEST(plugins)
+{
+    static const struct row rows[] = {
+        {"train llama.yaml strategies.0.use=zeroo", "command line: there is no plugin strategy-zeroo: did you mean strategy-zero?", NULL},
+        {"train llama.yaml optimizer={\"use\":\"adam\",\"lr\":1}", "there is no plugin optim-adam: did you mean optim-adamw?", NULL},
+        {"train llama.yaml device.use=abacus", "there is no plugin device-abacus", "heddle-device-abacus.so"},
+        {"train llama.yaml comm.use=pigeon mesh.dp=2", "there is no plugin comm-pigeon", NULL},
+        {"train llama.yaml checkpoint.use=stone", "there is no plugin ckpt-stone", NULL},
+        {"train llama.yaml model.use=transformers", "there is no plugin model-transformers: did you mean model-transformer?", NULL},
+        {"train llama.yaml plugins.path=[nowhere]", "command line: plugins.path: 'nowhere' is not a folder", NULL},
+        {"train llama.yaml plugins.path=bad optimizer={\"use\":\"text\"}", "bad/heddle-optim-text.so", NULL},
+        {NULL, NULL, NULL}};
+    expect_code(command_run("plugins"), 0);
+    ck_assert_int_eq(system("mkdir -p bad && echo no library > bad/heddle-optim-text.so"), 0);
+    expect_rows(rows);
+}
+END_TEST
+
+/* Refused from the plan, without having asked for the memory. */
+START_TEST(does_not_fit)
+{
+    static const struct row rows[] = {
+        {"train llama.yaml model.layers=80 model.hidden=65536", "does not fit: the arena takes ", " are free"},
+        {"train llama.yaml model.layers=80 model.hidden=65536 mesh.dp=2 strategies.zero.stage=3",
+         "does not fit: the arena of a rank takes ", "2 ranks here take "},
+        {"train llama.yaml data.batch=1000000000 data.micro_batch=1000000000", "does not fit: ", "micro_batch"},
+        {NULL, NULL, NULL}};
+    expect_rows(rows);
+}
+END_TEST
+
+START_TEST(command_lines)
+{
+    static const struct {
+        const char *words, *message;
+    } rows[] = {
+        {"", "usage: heddle COMMAND"},
+        {"trian llama.yaml", "there is no command 'trian': did you mean 'train'?"},
+        {"help trian", "there is no command 'trian'"},
+        {"train", "which job file?"},
+        {"train llama.yaml gpt2.yaml", "two job files: llama.yaml and gpt2.yaml"},
+        {"train llama.yaml job.steps", "an override is written key=value"},
+        {"train llama.yaml --frobnicate", "there is no option --frobnicate (`heddle help train`)"},
+        {"explain llama.yaml --rank", "--rank needs a value"},
+        {"explain llama.yaml --rank 1", "--rank 1: the job has ranks 0 to 0"},
+        {"explain llama.yaml --rank one", "--rank one"},
+        {"explain llama.yaml --section upgrade", "there is no section 'upgrade'; there are begin, micro"},
+        {"plugins strategy-none", "there is no plugin 'strategy-none'"},
+        {"sample llama.yaml --tokens few", "--tokens few: wanted a number"},
+        {"ckpt burn llama.yaml", "there is no 'ckpt burn'"},
+        {"ckpt export llama.yaml checkpoint.dir=x", "export needs --to FOLDER"},
+        {"version 2", "it does not know '2'"},
+    };
+    for (size_t i = 0; i < HD__COUNT(rows); i++) {
+        struct command *c = command_run("%s", rows[i].words);
+        ck_assert_msg(c->code == 2 && !*c->out, "`%s`: exit code %d; it said: %s", rows[i].words, c->code, c->out);
+        expect_says(c, rows[i].message);
+    }
+}
+END_TEST
+
+int main(void)
+{
+    const struct system_test tests[] = {
+        {"job files", job_files, 1}, {"keys", keys, 1}, {"meshes", meshes, 1}, {"data files", data_files, 1},
+        {"plugins", plugins, 1}, {"does not fit", does_not_fit, 1},
+        {"command lines", command_lines, 1}, {"beyond the vocabulary", beyond_the_vocabulary, 1}, {NULL, NULL, 0}};
+    return system_run("system-refusals", tests);
+}
