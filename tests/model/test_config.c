@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+#include "core/base/base.h"
 #include "load.h"
 #include "mock.h"
 
@@ -413,6 +414,71 @@ START_TEST(round_trips)
 }
 END_TEST
 
+/* ---- hostile files: cut, flipped and spliced; opened or refused with a place, never a crash */
+
+static uint32_t next_random(uint32_t *state) /* Numerical Recipes */
+{
+    return (*state = *state * 1664525 + 1013904223) >> 8;
+}
+
+static size_t read_golden(const char *name, char *text, size_t room)
+{
+    char path[600];
+    snprintf(path, sizeof path, GOLDEN_DIR "/%s", name);
+    FILE *file = fopen(path, "rb");
+    ck_assert_ptr_nonnull(file);
+    size_t length = fread(text, 1, room, file);
+    fclose(file);
+    return length;
+}
+
+/* Some words that mean something to the readers, put over what was there. */
+static size_t mutate(char *text, size_t length, size_t range, uint32_t *random)
+{
+    static const char *const words[] = {"null", "-1",   "1e999", "99999999999999999999", "{", "]", "\"",
+                                        "0.5",  "true", ":"};
+    uint32_t kind = next_random(random) % 3, at = next_random(random) % (uint32_t)HD__MIN(length, range);
+    if (kind == 0)
+        return at + 1;
+    if (kind == 1) {
+        text[at] = (char)next_random(random);
+        return length;
+    }
+    const char *word = words[next_random(random) % (sizeof words / sizeof words[0])];
+    size_t n = strlen(word) < length - at ? strlen(word) : length - at;
+    memcpy(text + at, word, n);
+    return length;
+}
+
+START_TEST(hostile_files)
+{
+    static const char *const files[][2] = {{"llama-tied/config.json", "config.json"},
+                                           {"gpt2/config.json", "config.json"},
+                                           {"gpt2/model.safetensors", "model.safetensors"}};
+    static char text[32768];
+    uint32_t random = 1337;
+    int opened = 0, refusals_seen = 0;
+    size_t length = read_golden("gpt2/config.json", text, sizeof text);
+    write_file("config.json", text, length);
+    for (int round = 0; round < 2000; round++) {
+        length = read_golden(files[_i][0], text, sizeof text);
+        for (uint32_t n = 1 + next_random(&random) % 3; n; n--)
+            length = mutate(text, length, 4096, &random); /* the rest of weights is not read */
+        write_file(files[_i][1], text, length);
+        struct hd_error err = HD_ERROR_INIT;
+        struct hd_model *model = model_open(&err, model_settings("from", folder, NULL));
+        ck_assert_msg(model || strstr(err.message, files[_i][1]) || strstr(err.message, "model."),
+                      "no place in: %s", err.message);
+        opened += model != NULL;
+        refusals_seen += model == NULL;
+        model_ops->close(model);
+        model_warnings[0] = '\0';
+    }
+    ck_assert_int_gt(refusals_seen, 0);
+    ck_assert_int_gt(opened, 0);
+}
+END_TEST
+
 START_TEST(close_accepts_null)
 {
     model_ops->close(NULL);
@@ -436,6 +502,7 @@ int main(void)
     tcase_add_test(tests, names_in_an_index);
     tcase_add_test(tests, fields_beside_from_must_agree);
     tcase_add_test(tests, round_trips);
+    tcase_add_loop_test(tests, hostile_files, 0, 3);
     tcase_add_test(tests, close_accepts_null);
     suite_add_tcase(suite, tests);
     SRunner *runner = srunner_create(suite);
