@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <pthread.h>
 #include <signal.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -175,6 +176,7 @@ struct member {
     int rank, skip; /* skip: one run is left out */
     uint32_t keep;
     uint64_t file_bytes;
+    const struct hd_ckpt_ops *ops; /* instead of the store's own */
     int32_t rc;
     struct hd_error error;
 };
@@ -207,6 +209,7 @@ static void *save_member(void *user)
     json_t *state = json_pack("{s:I, s:f}", "step", (json_int_t)m->step, "lr", 0.1);
     store.peers = (struct hd__ckpt_peers){m->rank, m->world->ranks, exchange, m};
     store.file_bytes = m->file_bytes;
+    store.ops = m->ops ? m->ops : store.ops;
     const struct hd__ckpt_save save = {.step = m->step,
                                        .tensors = model,
                                        .n_tensors = TENSORS,
@@ -728,6 +731,110 @@ START_TEST(killed_while_saving)
 }
 END_TEST
 
+/* ---- every call fails once: the save ends on all ranks with the same code, the checkpoint before stays, the next save
+ * is fine. In a world of two whose blocks are shared, so that there is something to read back. */
+
+static int32_t fails(struct hd_error *e)
+{
+    return __atomic_sub_fetch(&calls_left, 1, __ATOMIC_SEQ_CST) ? HD_OK : hd_fail(e, HD_E_IO, "the call that fails");
+}
+
+static int32_t failing_begin(struct hd_ckpt *c, const char *name, int32_t leader, struct hd_ckpt_tx **tx,
+                             struct hd_error *e)
+{
+    int32_t rc = fails(e);
+    return rc ? rc : sound->begin(c, name, leader, tx, e);
+}
+
+static int32_t failing_write(struct hd_ckpt_tx *tx, const char *file, uint64_t offset, const void *data, uint64_t bytes,
+                             struct hd_error *e)
+{
+    int32_t rc = fails(e);
+    return rc ? rc : sound->write(tx, file, offset, data, bytes, e);
+}
+
+static int32_t failing_flush(struct hd_ckpt_tx *tx, struct hd_error *e)
+{
+    int32_t rc = fails(e);
+    return rc ? rc : sound->flush(tx, e);
+}
+
+static int32_t failing_read_back(struct hd_ckpt_tx *tx, const char *file, uint64_t offset, void *data, uint64_t bytes,
+                                 struct hd_error *e)
+{
+    int32_t rc = fails(e);
+    return rc ? rc : sound->read_back(tx, file, offset, data, bytes, e);
+}
+
+static runs deal_halves(struct values *v, int rank, int ranks)
+{
+    runs r = {0};
+    for (uint32_t t = 0; t < TENSORS; t++) {
+        int64_t n = elements(t), half = n / 2;
+        add_run(&r, v, t, rank ? half : 0, ranks == 1 ? n : rank ? n - half : half);
+    }
+    return r;
+}
+
+START_TEST(every_call_fails)
+{
+    struct scratch s;
+    struct values old = make_values(20), new = make_values(21);
+    int calls = 0, done = 0;
+    scratch_init(&s);
+    struct hd__ckpt_store store = open_store(s.dir);
+    sound = store.ops;
+    struct hd_ckpt_ops failing = *sound;
+    failing.begin = failing_begin;
+    failing.write = failing_write;
+    failing.flush = failing_flush;
+    failing.read_back = failing_read_back;
+    struct member like = {.dir = s.dir, .values = &old, .deal = deal_halves, .step = 1};
+    ck_ok(save_as(&like, 2));
+    while (!done) {
+        struct values out = make_values(0);
+        calls_left = ++calls;
+        like = (struct member){.dir = s.dir, .values = &new, .deal = deal_halves, .step = 2, .ops = &failing};
+        int32_t rc = save_as(&like, 2);
+        done = calls_left > 0;
+        if (done)
+            ck_ok(rc);
+        else
+            ck_refused(rc, HD_E_IO, "the call that fails");
+        ck_assert_int_ne(access(scratch_path(&s, ".tmp-step-00000002"), F_OK), 0);
+        load_as(s.dir, &out, deal_flat, 1);
+        check_equal(done ? &new : &old, &out);
+        free_values(&out);
+    }
+    /* two begins, three flushes, and writes and reads back of several files */
+    ck_assert_int_gt(calls, 12);
+    close_store(&store);
+    free_values(&old);
+    free_values(&new);
+    scratch_finish(&s);
+}
+END_TEST
+
+/* A disk that is full, as far as a limit of the size of files is one. */
+START_TEST(full_disk)
+{
+    struct scratch s;
+    struct values in = make_values(22);
+    const struct rlimit limit = {1 << 20, RLIM_INFINITY};
+    scratch_init(&s);
+    signal(SIGXFSZ, SIG_IGN);
+    for (settings.direct = 0; settings.direct < 2; settings.direct++) {
+        const struct member like = {.dir = s.dir, .values = &in, .deal = deal_flat, .step = 1};
+        setrlimit(RLIMIT_FSIZE, &limit);
+        ck_refused(save_as(&like, 2), HD_E_IO, "File too large");
+        ck_assert_ptr_nonnull(strstr(err.message, ".safetensors"));
+        ck_assert_int_ne(access(scratch_path(&s, ".tmp-step-00000001"), F_OK), 0);
+    }
+    free_values(&in);
+    scratch_finish(&s);
+}
+END_TEST
+
 int main(void)
 {
     const struct scratch_test tests[] = {
@@ -735,7 +842,8 @@ int main(void)
         {"housekeeping", housekeeping},  {"other model", other_model},
         {"flipped bits", flipped_bits},  {"hostile index", hostile_index},
         {"bad saves", bad_saves},        {"background", background},
-        {"killed", killed_while_saving}, {NULL, NULL},
+        {"killed", killed_while_saving}, {"every call fails", every_call_fails},
+        {"full disk", full_disk},        {NULL, NULL},
     };
     return scratch_run("checkpoint", tests);
 }
