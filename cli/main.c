@@ -1,5 +1,6 @@
 /* The heddle command: finds the subcommand, prints help. */
 #include <stdarg.h>
+#include <stdlib.h>
 
 #include "cli/command.h"
 #include "core/base/base.h"
@@ -71,8 +72,17 @@ static int wants_help(int argc, char **argv)
     return 0;
 }
 
+/* Threads of a kernel that is done wait for each other: briefly awake, then asleep, so that a core which another process
+ * needs is not burnt. libgomp reads this when the first plugin that uses it is loaded; whoever sets it keeps his own. */
+static void calm_waiting(void)
+{
+    if (!getenv("OMP_WAIT_POLICY"))
+        setenv("GOMP_SPINCOUNT", "20000", 0);
+}
+
 int main(int argc, char **argv)
 {
+    calm_waiting();
     const struct hd__command *command;
     int asked = argc > 1 && (is_help(argv[1]) || strcmp(argv[1], "help") == 0);
     if (argc < 2) {
