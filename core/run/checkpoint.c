@@ -69,13 +69,14 @@ static int32_t agree(const struct saving *s, int32_t rc, uint64_t *written, stru
 
 /* ---- writing: a block is assembled from its pieces and written in as few stretches as they make */
 
-static int32_t write_stretch(struct saving *s, uint32_t file, uint64_t begin, const char *block, uint64_t from,
-                             uint64_t to, struct hd_error *err)
+static int32_t write_stretch(struct saving *s, uint32_t file, uint64_t begin, const char *block,
+                             uint64_t from, uint64_t to, struct hd_error *err)
 {
     if (from == to)
         return HD_OK;
     __atomic_add_fetch(&s->written, to - from, __ATOMIC_RELAXED);
-    return s->store->ops->write(s->tx, s->layout.files[file].name, begin + from, block + from, to - from, err);
+    return s->store->ops->write(s->tx, s->layout.files[file].name, begin + from, block + from, to - from,
+                                err);
 }
 
 static int32_t write_block(void *user, uint64_t k, char *block, struct hd_error *err)
@@ -90,7 +91,8 @@ static int32_t write_block(void *user, uint64_t k, char *block, struct hd_error 
         uint64_t n = hd__ckpt_clip(piece, begin, bytes, &at, &from);
         if (at != end || i == p->first[k]) {
             if (at < end)
-                return hd_fail(err, HD_E_INTERNAL, "checkpoint: two runs of this rank overlap in %s at byte %lu",
+                return hd_fail(err, HD_E_INTERNAL,
+                               "checkpoint: two runs of this rank overlap in %s at byte %lu",
                                s->layout.files[file].name, (unsigned long)(begin + at));
             rc = write_stretch(s, file, begin, block, start, end, err);
             start = at;
@@ -219,7 +221,8 @@ static int32_t write_index(struct saving *s, struct hd_error *err)
 {
     char *text = hd__ckpt_index_text(s->save, &s->layout, s->hashes);
     if (!text)
-        return hd_fail(err, HD_E_INTERNAL, "checkpoint: the state cannot be written as JSON (NaN, or not UTF-8)");
+        return hd_fail(err, HD_E_INTERNAL,
+                       "checkpoint: the state cannot be written as JSON (NaN, or not UTF-8)");
     int32_t rc = s->store->ops->write(s->tx, HD__CKPT_INDEX, 0, text, strlen(text), err);
     free(text);
     return rc ? rc : s->store->ops->flush(s->tx, err);
@@ -262,14 +265,15 @@ static int32_t remove_old(const struct saving *s, struct hd_error *err)
     return rc;
 }
 
-int32_t hd__ckpt_save(const struct hd__ckpt_store *store, const struct hd__ckpt_save *save, struct hd_error *err)
+int32_t hd__ckpt_save(const struct hd__ckpt_store *store, const struct hd__ckpt_save *save,
+                      struct hd_error *err)
 {
     struct saving s = {.store = store, .save = save};
     hd__ckpt_name(save->step, s.name);
     int32_t rc = hd__ckpt_layout_make(save->tensors, save->n_tensors, store->file_bytes, &s.layout, err);
     if (!rc)
-        rc = hd__ckpt_pieces_make(&s.layout, save->tensors, save->n_tensors, save->runs, save->n_runs, leads(&s),
-                                  &s.pieces, err);
+        rc = hd__ckpt_pieces_make(&s.layout, save->tensors, save->n_tensors, save->runs, save->n_runs,
+                                  leads(&s), &s.pieces, err);
     s.hashes = hd__alloc(s.layout.n_blocks * sizeof *s.hashes);
     s.known = hd__alloc(s.layout.n_blocks);
     rc = phase_begin(&s, rc, err);

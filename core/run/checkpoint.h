@@ -4,20 +4,20 @@
  *     step-00000100/GROUP-00001-of-00002.safetensors
  *
  * Every logical tensor lies whole, in global row-major order, in the safetensors files of its group ("model",
- * "optim-exp_avg", ...). A rank hands in runs: stretches of elements that are contiguous in the global tensor and in
- * its memory. Nothing of a file depends on the mesh, so any mesh can load what any other mesh saved, and reads only the
- * blocks that hold its runs.
+ * "optim-exp_avg", ...). A rank hands in runs: stretches of elements that are contiguous in the global tensor
+ * and in its memory. Nothing of a file depends on the mesh, so any mesh can load what any other mesh saved,
+ * and reads only the blocks that hold its runs.
  *
- * Each file is cut into blocks of 4 MiB with an XXH3 checksum each (of the 64-bit kind, seed 0, as `xxhsum -H3` prints
- * it). A block that one rank writes alone is hashed from memory as it is written; blocks that ranks share are read
- * back by the ranks in turn. index.json is written last and carries a checksum of itself. Loading verifies
- * every block that it touches.
+ * Each file is cut into blocks of 4 MiB with an XXH3 checksum each (64 bits, seed 0). A block that one rank
+ * writes alone is hashed from memory as it is written; blocks that ranks share are read back by the ranks in
+ * turn. index.json is written last and carries a checksum of itself. Loading verifies every block that it
+ * touches.
  *
- * Saving is collective. Ranks agree after every phase through `exchange`, so that an error of one ends the save on all
- * of them, with its message; nothing is visible before the commit.
+ * Saving is collective. Ranks agree after every phase through `exchange`, so that an error of one ends the
+ * save on all of them, with its message; nothing is visible before the commit.
  *
- * Files: checkpoint.c saves, checkpoint_load.c loads, checkpoint_index.c is index.json, checkpoint_layout.c says where
- * things lie, checkpoint_async.c saves in the background. */
+ * Files: checkpoint.c saves, checkpoint_load.c loads, checkpoint_index.c is index.json, checkpoint_layout.c
+ * says where things lie, checkpoint_async.c saves in the background. */
 #ifndef HD_CORE_RUN_CHECKPOINT_H
 #define HD_CORE_RUN_CHECKPOINT_H
 
@@ -36,8 +36,8 @@ struct hd__ckpt_tensor {
     int64_t shape[HD_MAX_DIMS];
 };
 
-/* Elements [first, first + count) of a tensor, at data. When saving, the runs of all ranks cover every tensor exactly
- * once; when loading, any runs will do. */
+/* Elements [first, first + count) of a tensor, at data. When saving, the runs of all ranks cover every tensor
+ * exactly once; when loading, any runs will do. */
 struct hd__ckpt_run {
     uint32_t tensor; /* index into the list */
     uint32_t reserved;
@@ -45,8 +45,8 @@ struct hd__ckpt_run {
     void *data;
 };
 
-/* How ranks talk while saving. It is called from the thread that saves: with background saving that is a thread of its
- * own, so give it a transport that the training does not use at the same time. */
+/* How ranks talk while saving. It is called from the thread that saves: with background saving that is a
+ * thread of its own, so give it a transport that the training does not use at the same time. */
 struct hd__ckpt_peers {
     int32_t rank, ranks; /* ranks 0 or 1: exchange is not called */
     /* all-gather: `all` gets ranks * bytes, in the order of ranks */
@@ -75,14 +75,16 @@ struct hd__ckpt_save {
 };
 
 /* [collective] Saves and makes visible. */
-int32_t hd__ckpt_save(const struct hd__ckpt_store *store, const struct hd__ckpt_save *save, struct hd_error *err);
+int32_t hd__ckpt_save(const struct hd__ckpt_store *store, const struct hd__ckpt_save *save,
+                      struct hd_error *err);
 
 /* ---- saving in the background: one save at a time */
 struct hd__ckpt_saver;
 struct hd__ckpt_saver *hd__ckpt_saver_create(const struct hd__ckpt_store *store);
-/* Copies what `runs` point at and the state, then returns; `tensors` stay the caller's and must live until the join. A
- * save that is still under way is waited for first, and its error returned. */
-int32_t hd__ckpt_saver_start(struct hd__ckpt_saver *saver, const struct hd__ckpt_save *save, struct hd_error *err);
+/* Copies what `runs` point at and the state, then returns; `tensors` stay the caller's and must live until
+ * the join. A save that is still under way is waited for first, and its error returned. */
+int32_t hd__ckpt_saver_start(struct hd__ckpt_saver *saver, const struct hd__ckpt_save *save,
+                             struct hd_error *err);
 int hd__ckpt_saver_busy(struct hd__ckpt_saver *saver);
 /* Waits for the save that is under way, if any; its result. */
 int32_t hd__ckpt_saver_join(struct hd__ckpt_saver *saver, struct hd_error *err);
@@ -95,7 +97,8 @@ void hd__ckpt_name(uint64_t step, char name[32]);
 /* The newest complete checkpoint: the largest step. HD_E_NOTFOUND where there is none. */
 int32_t hd__ckpt_latest(const struct hd__ckpt_store *store, char name[32], struct hd_error *err);
 /* All of them, oldest first. Free *steps. */
-int32_t hd__ckpt_steps(const struct hd__ckpt_store *store, uint64_t **steps, uint32_t *n, struct hd_error *err);
+int32_t hd__ckpt_steps(const struct hd__ckpt_store *store, uint64_t **steps, uint32_t *n,
+                       struct hd_error *err);
 
 struct hd__ckpt; /* an open checkpoint: its index */
 int32_t hd__ckpt_open(const struct hd__ckpt_store *store, const char *name, struct hd__ckpt **ckpt,
@@ -107,8 +110,8 @@ const json_t *hd__ckpt_state(const struct hd__ckpt *ckpt);
 const struct hd__ckpt_tensor *hd__ckpt_tensors(const struct hd__ckpt *ckpt, uint32_t *n);
 uint64_t hd__ckpt_bytes(const struct hd__ckpt *ckpt); /* of all tensor files */
 
-/* Is this a checkpoint of that model? Every tensor of the list must be there, with its shape and dtype; and a group
- * that the list speaks of has no other tensors. HD_E_MISMATCH names the first tensor. */
+/* Is this a checkpoint of that model? Every tensor of the list must be there, with its shape and dtype; and a
+ * group that the list speaks of has no other tensors. HD_E_MISMATCH names the first tensor. */
 int32_t hd__ckpt_check(const struct hd__ckpt *ckpt, const struct hd__ckpt_tensor *tensors, uint32_t n,
                        struct hd_error *err);
 /* Checks, then fills the runs. */

@@ -48,7 +48,8 @@ static int32_t need_room(struct hd__ckpt_saver *s, size_t bytes, struct hd_error
     if (s->copy == MAP_FAILED) {
         char text[32];
         s->copy = NULL;
-        return hd_fail(err, HD_E_NOMEM, "checkpoint: no memory for a copy of %s; checkpoint.async: false needs none",
+        return hd_fail(err, HD_E_NOMEM,
+                       "checkpoint: no memory for a copy of %s; checkpoint.async: false needs none",
                        hd__bytes_text(bytes, text));
     }
     madvise(s->copy, bytes, MADV_HUGEPAGE);

@@ -27,17 +27,20 @@ static bool file_has_room(const struct hd__ckpt_tensor *tensors, uint32_t first,
 }
 
 /* One file: tensors [first, end). */
-static int32_t make_file(const struct hd__ckpt_tensor *tensors, uint32_t first, uint32_t end, struct hd__ckpt_layout *l,
-                         struct hd_error *err)
+static int32_t make_file(const struct hd__ckpt_tensor *tensors, uint32_t first, uint32_t end,
+                         struct hd__ckpt_layout *l, struct hd_error *err)
 {
     struct hd__st_item *items = hd__alloc((end - first) * sizeof *items);
     struct hd__ckpt_file *f = &l->files[l->n_files];
     for (uint32_t i = first; i < end; i++)
-        items[i - first] = (struct hd__st_item){
-            .name = tensors[i].name, .dtype = tensors[i].dtype, .ndim = tensors[i].ndim, .shape = tensors[i].shape};
+        items[i - first] = (struct hd__st_item){.name = tensors[i].name,
+                                                .dtype = tensors[i].dtype,
+                                                .ndim = tensors[i].ndim,
+                                                .shape = tensors[i].shape};
     int32_t rc = hd__st_layout(items, end - first, &f->head, &f->bytes, err);
     for (uint32_t i = first; i < end && !rc; i++)
-        l->places[i] = (struct hd__ckpt_place){l->n_files, 0, items[i - first].offset, items[i - first].bytes};
+        l->places[i] =
+            (struct hd__ckpt_place){l->n_files, 0, items[i - first].offset, items[i - first].bytes};
     l->n_files += !rc;
     free(items);
     return rc;
@@ -46,12 +49,13 @@ static int32_t make_file(const struct hd__ckpt_tensor *tensors, uint32_t first, 
 static void name_files(struct hd__ckpt_layout *l, uint32_t first, const char *group)
 {
     for (uint32_t i = first; i < l->n_files; i++)
-        l->files[i].name = hd__format("%s-%05u-of-%05u.safetensors", group, i - first + 1, l->n_files - first);
+        l->files[i].name =
+            hd__format("%s-%05u-of-%05u.safetensors", group, i - first + 1, l->n_files - first);
 }
 
 /* Tensors of a group follow each other; each group begins a file. */
-static int32_t make_files(const struct hd__ckpt_tensor *tensors, uint32_t n, uint64_t limit, struct hd__ckpt_layout *l,
-                          struct hd_error *err)
+static int32_t make_files(const struct hd__ckpt_tensor *tensors, uint32_t n, uint64_t limit,
+                          struct hd__ckpt_layout *l, struct hd_error *err)
 {
     int32_t rc = HD_OK;
     for (uint32_t i = 0, group_file = 0; i < n && !rc;) {
@@ -85,8 +89,8 @@ static int32_t check_tensors(const struct hd__ckpt_tensor *t, uint32_t n, struct
         sorted[i] = i;
         uint64_t count = hd__ckpt_tensor_count(&t[i]), size = hd_dtype_size(t[i].dtype);
         if (!size || t[i].ndim > HD_MAX_DIMS || count > INT64_MAX / 8)
-            rc = hd_fail(err, HD_E_INVALID, "checkpoint: tensor %s: dtype %u and %u dims cannot be stored", t[i].name,
-                         t[i].dtype, t[i].ndim);
+            rc = hd_fail(err, HD_E_INVALID, "checkpoint: tensor %s: dtype %u and %u dims cannot be stored",
+                         t[i].name, t[i].dtype, t[i].ndim);
         else if (!*t[i].group || strpbrk(t[i].group, "/.") || strlen(t[i].group) > 100)
             rc = hd_fail(err, HD_E_INVALID, "checkpoint: '%s' is no name for a group of tensors", t[i].group);
     }
@@ -175,8 +179,9 @@ static int by_block(const void *a, const void *b)
     return x->piece != y->piece ? (x->piece < y->piece ? -1 : 1) : 0;
 }
 
-static int32_t add_run(const struct hd__ckpt_layout *l, const struct hd__ckpt_tensor *tensors, uint32_t n_tensors,
-                       const struct hd__ckpt_run *run, struct hd__ckpt_pieces *p, struct hd_error *err)
+static int32_t add_run(const struct hd__ckpt_layout *l, const struct hd__ckpt_tensor *tensors,
+                       uint32_t n_tensors, const struct hd__ckpt_run *run, struct hd__ckpt_pieces *p,
+                       struct hd_error *err)
 {
     if (run->tensor >= n_tensors)
         return hd_fail(err, HD_E_INTERNAL, "checkpoint: a run of tensor %u of %u", run->tensor, n_tensors);
@@ -184,11 +189,12 @@ static int32_t add_run(const struct hd__ckpt_layout *l, const struct hd__ckpt_te
     const struct hd__ckpt_place *place = &l->places[run->tensor];
     int64_t size = (int64_t)hd_dtype_size(t->dtype), count = (int64_t)place->bytes / size;
     if (run->first < 0 || run->count < 0 || run->first > count || run->count > count - run->first)
-        return hd_fail(err, HD_E_INTERNAL, "checkpoint: tensor %s: a run of %ld elements at %ld of %ld", t->name,
-                       (long)run->count, (long)run->first, (long)count);
+        return hd_fail(err, HD_E_INTERNAL, "checkpoint: tensor %s: a run of %ld elements at %ld of %ld",
+                       t->name, (long)run->count, (long)run->first, (long)count);
     if (run->count)
-        p->at[p->n++] = (struct hd__ckpt_piece){place->file, run->tensor, place->offset + (uint64_t)(run->first * size),
-                                                (uint64_t)(run->count * size), run->data};
+        p->at[p->n++] =
+            (struct hd__ckpt_piece){place->file, run->tensor, place->offset + (uint64_t)(run->first * size),
+                                    (uint64_t)(run->count * size), run->data};
     return HD_OK;
 }
 
@@ -227,8 +233,8 @@ static void find_touches(const struct hd__ckpt_layout *l, struct hd__ckpt_pieces
 }
 
 int32_t hd__ckpt_pieces_make(const struct hd__ckpt_layout *layout, const struct hd__ckpt_tensor *tensors,
-                             uint32_t n_tensors, const struct hd__ckpt_run *runs, uint32_t n_runs, int headers,
-                             struct hd__ckpt_pieces *pieces, struct hd_error *err)
+                             uint32_t n_tensors, const struct hd__ckpt_run *runs, uint32_t n_runs,
+                             int headers, struct hd__ckpt_pieces *pieces, struct hd_error *err)
 {
     struct hd__ckpt_pieces p = {0};
     int32_t rc = HD_OK;
@@ -240,7 +246,8 @@ int32_t hd__ckpt_pieces_make(const struct hd__ckpt_layout *layout, const struct 
         return rc;
     }
     for (uint32_t i = 0; headers && i < layout->n_files; i++)
-        p.at[p.n++] = (struct hd__ckpt_piece){i, UINT32_MAX, 0, layout->files[i].head.length, layout->files[i].head.at};
+        p.at[p.n++] =
+            (struct hd__ckpt_piece){i, UINT32_MAX, 0, layout->files[i].head.length, layout->files[i].head.at};
     qsort(p.at, p.n, sizeof *p.at, by_place);
     coalesce(&p);
     find_touches(layout, &p);
@@ -256,7 +263,8 @@ void hd__ckpt_pieces_free(struct hd__ckpt_pieces *p)
     *p = (struct hd__ckpt_pieces){0};
 }
 
-uint64_t hd__ckpt_clip(const struct hd__ckpt_piece *piece, uint64_t begin, uint64_t bytes, uint64_t *at, uint64_t *from)
+uint64_t hd__ckpt_clip(const struct hd__ckpt_piece *piece, uint64_t begin, uint64_t bytes, uint64_t *at,
+                       uint64_t *from)
 {
     uint64_t low = HD__MAX(begin, piece->offset), high = HD__MIN(begin + bytes, piece->offset + piece->bytes);
     *at = low - begin;
@@ -280,8 +288,9 @@ static void *crew_member(void *user)
     struct crew *crew = user;
     struct hd_error error = HD_ERROR_INIT;
     void *block = NULL;
-    int32_t rc =
-        posix_memalign(&block, 4096, HD__CKPT_BLOCK) ? hd_fail(&error, HD_E_NOMEM, "checkpoint: no memory") : HD_OK;
+    int32_t rc = posix_memalign(&block, 4096, HD__CKPT_BLOCK)
+                     ? hd_fail(&error, HD_E_NOMEM, "checkpoint: no memory")
+                     : HD_OK;
     while (!rc && !atomic_load(&crew->failed)) {
         uint64_t i = atomic_fetch_add(&crew->next, 1);
         if (i >= crew->count)
@@ -299,8 +308,8 @@ static void *crew_member(void *user)
 }
 
 int32_t hd__ckpt_workers(uint32_t threads, uint64_t count,
-                         int32_t (*work)(void *user, uint64_t i, char *block, struct hd_error *err), void *user,
-                         struct hd_error *err)
+                         int32_t (*work)(void *user, uint64_t i, char *block, struct hd_error *err),
+                         void *user, struct hd_error *err)
 {
     enum { MOST = 64 };
     struct crew crew = {.work = work, .user = user, .count = count};

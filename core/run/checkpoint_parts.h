@@ -36,7 +36,8 @@ void hd__ckpt_layout_number(struct hd__ckpt_layout *layout);
 void hd__ckpt_layout_free(struct hd__ckpt_layout *layout);
 uint64_t hd__ckpt_tensor_count(const struct hd__ckpt_tensor *tensor); /* elements; UINT64_MAX: too many */
 /* The file of a block, and the bytes of the file that it covers. */
-uint32_t hd__ckpt_block_at(const struct hd__ckpt_layout *layout, uint64_t block, uint64_t *begin, uint64_t *bytes);
+uint32_t hd__ckpt_block_at(const struct hd__ckpt_layout *layout, uint64_t block, uint64_t *begin,
+                           uint64_t *bytes);
 
 /* ---- pieces: runs as byte ranges of files, sorted, and which block touches which. */
 struct hd__ckpt_piece {
@@ -54,25 +55,25 @@ struct hd__ckpt_touch {
 struct hd__ckpt_pieces {
     struct hd__ckpt_piece *at;
     struct hd__ckpt_touch *touch; /* sorted by block, then by offset */
-    uint64_t *first;              /* first[k]: first touch of the k-th touched block; first[n_blocks] the end */
+    uint64_t *first; /* first[k]: first touch of the k-th touched block; first[n_blocks] the end */
     uint32_t n;
     uint64_t n_touch, n_blocks;
 };
 
 /* `headers`: also the headers of all files. */
 int32_t hd__ckpt_pieces_make(const struct hd__ckpt_layout *layout, const struct hd__ckpt_tensor *tensors,
-                             uint32_t n_tensors, const struct hd__ckpt_run *runs, uint32_t n_runs, int headers,
-                             struct hd__ckpt_pieces *pieces, struct hd_error *err);
+                             uint32_t n_tensors, const struct hd__ckpt_run *runs, uint32_t n_runs,
+                             int headers, struct hd__ckpt_pieces *pieces, struct hd_error *err);
 void hd__ckpt_pieces_free(struct hd__ckpt_pieces *pieces);
 /* The part of a piece inside [begin, begin + bytes) of its file: *at in the block, *from in the piece. */
 uint64_t hd__ckpt_clip(const struct hd__ckpt_piece *piece, uint64_t begin, uint64_t bytes, uint64_t *at,
                        uint64_t *from);
 
-/* Calls work(user, i, buffer, err) for i = 0 .. count-1 from several threads, each with a block of memory aligned to a
- * page. Stops at the first error, which is returned. */
+/* Calls work(user, i, buffer, err) for i = 0 .. count-1 from several threads, each with a block of memory
+ * aligned to a page. Stops at the first error, which is returned. */
 int32_t hd__ckpt_workers(uint32_t threads, uint64_t count,
-                         int32_t (*work)(void *user, uint64_t i, char *block, struct hd_error *err), void *user,
-                         struct hd_error *err);
+                         int32_t (*work)(void *user, uint64_t i, char *block, struct hd_error *err),
+                         void *user, struct hd_error *err);
 
 /* ---- index.json (checkpoint_index.c) */
 struct hd__ckpt {

@@ -33,9 +33,9 @@ struct hd__data {
     uint64_t sequences, tokens;
 };
 
-/* ---- permutation: a Feistel network over the smallest even number of bits that holds n, walked until the value is
- * below n (Black and Rogaway, "Ciphers with arbitrary finite domains", 2002). The domain has less than 4 n values, so
- * that less than four walks are expected. */
+/* ---- permutation: a Feistel network over the smallest even number of bits that holds n, walked until the
+ * value is below n (Black and Rogaway, "Ciphers with arbitrary finite domains", 2002). The domain has less
+ * than 4 n values, so that less than four walks are expected. */
 
 /* splitmix64's finalizer */
 static uint64_t mix64(uint64_t x)
@@ -92,13 +92,14 @@ static int32_t share_turns(struct hd__data *d, const struct hd__data_config *c, 
     }
     for (uint32_t k = 0; k < d->n_streams && !rc; k++)
         if (!d->streams[k].turns)
-            rc = hd_fail(err, HD_E_INVALID, "%s: weight %g is less than 1/%d of all weights (%g)", c->sources[k].path,
-                         c->sources[k].weight, HD__DATA_TURNS, sum);
+            rc = hd_fail(err, HD_E_INVALID, "%s: weight %g is less than 1/%d of all weights (%g)",
+                         c->sources[k].path, c->sources[k].weight, HD__DATA_TURNS, sum);
     free(rest);
     return rc;
 }
 
-/* Smooth weighted round robin: everyone is credited its turns, the richest is served and pays a whole round. */
+/* Smooth weighted round robin: everyone is credited its turns, the richest is served and pays a whole round.
+ */
 static void deal_round(struct hd__data *d)
 {
     int64_t *credit = hd__alloc(d->n_streams * sizeof *credit);
@@ -125,12 +126,13 @@ static int32_t check_config(const struct hd__data_config *c, struct hd_error *er
     if (!c->n_sources)
         return hd_fail(err, HD_E_INVALID, "data: no files were named");
     if (c->seq_len < 1 || c->vocab < 1 || c->vocab > INT32_MAX)
-        return hd_fail(err, HD_E_INVALID, "data: seq_len %ld and vocab %ld: both must be at least 1", (long)c->seq_len,
-                       (long)c->vocab);
+        return hd_fail(err, HD_E_INVALID, "data: seq_len %ld and vocab %ld: both must be at least 1",
+                       (long)c->seq_len, (long)c->vocab);
     if (!(c->val_fraction >= 0 && c->val_fraction < 1))
         return hd_fail(err, HD_E_INVALID, "data: val_fraction %g is outside 0 <= v < 1", c->val_fraction);
     if (c->token_bytes != 0 && c->token_bytes != 2 && c->token_bytes != 4)
-        return hd_fail(err, HD_E_INVALID, "data: tokens of %u bytes; uint16 and uint32 are known", c->token_bytes);
+        return hd_fail(err, HD_E_INVALID, "data: tokens of %u bytes; uint16 and uint32 are known",
+                       c->token_bytes);
     for (uint32_t k = 0; c->mix && k < c->n_sources; k++)
         if (!(c->sources[k].weight > 0) || isinf(c->sources[k].weight))
             return hd_fail(err, HD_E_INVALID, "%s: weight %g; weights are above 0", c->sources[k].path,
@@ -172,8 +174,8 @@ static int32_t cut_stream(const struct hd__data_config *c, struct stream *s, str
                        "%ld",
                        s->files[0].path, s->n_files > 1 ? " and the rest" : "",
                        c->held_out ? "the held-out part of " : "", (unsigned long)s->tokens,
-                       c->val_fraction > 0 && !c->held_out ? " (without the held-out part)" : "", (long)c->seq_len,
-                       (long)c->seq_len + 1);
+                       c->val_fraction > 0 && !c->held_out ? " (without the held-out part)" : "",
+                       (long)c->seq_len, (long)c->seq_len + 1);
     s->sequences = (s->tokens - 1) / length;
     return HD_OK;
 }
@@ -279,8 +281,8 @@ static const struct stream *find_stream(const struct hd__data *d, uint64_t numbe
     return s;
 }
 
-int32_t hd__data_read(const struct hd__data *d, uint64_t number, int32_t *ids, int32_t *labels, int64_t s_first,
-                      int64_t s_count, struct hd_error *err)
+int32_t hd__data_read(const struct hd__data *d, uint64_t number, int32_t *ids, int32_t *labels,
+                      int64_t s_first, int64_t s_count, struct hd_error *err)
 {
     uint64_t nth, i, at;
     const struct stream *s = find_stream(d, number, &nth);

@@ -1,31 +1,32 @@
 /* core/run/data: token sources.
  *
- * One or more files of tokens become an endless stream of numbered sequences. Sequence `number` is a pure function of
- * the configuration: nothing is kept between reads, so any rank can read any sequence in any order, the global batch
- * is the same whatever the number of ranks, and the position in the data is one integer.
+ * One or more files of tokens become an endless stream of numbered sequences. Sequence `number` is a pure
+ * function of the configuration: nothing is kept between reads, so any rank can read any sequence in any
+ * order, the global batch is the same whatever the number of ranks, and the position in the data is one
+ * integer.
  *
- * - Within a source, sequence i has the tokens [i * seq_len, (i + 1) * seq_len) as inputs and the same shifted by one
- *   as labels: (tokens - 1) / seq_len sequences. Files that are listed are read as if they were one.
+ * - Within a source, sequence i has the tokens [i * seq_len, (i + 1) * seq_len) as inputs and the same
+ *   shifted by one as labels: (tokens - 1) / seq_len sequences. Listed files are read as if they were one.
  * - Epoch e = number / sequences. With shuffle, each epoch has its own permutation, drawn from the seed.
- * - In a weighted mix every file is a source of its own, with its own epochs. Which source serves a position is fixed
- *   by the weights alone: turns are dealt as evenly as they go, HD__DATA_TURNS in a round, so that every stretch of
- *   the stream has the mixture asked for.
- * - val_fraction v holds out the tail of each source: the first floor(tokens * (1 - v)) tokens are trained on.
+ * - In a weighted mix every file is a source of its own, with its own epochs. Which source serves a position
+ *   is fixed by the weights alone: turns are dealt as evenly as they go, HD__DATA_TURNS in a round, so that
+ *   every stretch of the stream has the mixture asked for.
+ * - val_fraction v holds out the tail of each source: floor(tokens * (1 - v)) tokens are trained on.
  *
- * Files are memory-mapped; a file that is cut short while it is mapped ends the process with SIGBUS, as for any
- * mapped file. Token ids are checked against the vocabulary as they are read. */
+ * Files are memory-mapped; a file that is cut short while it is mapped ends the process with SIGBUS, as for
+ * any mapped file. Token ids are checked against the vocabulary as they are read. */
 #ifndef HD_CORE_RUN_DATA_H
 #define HD_CORE_RUN_DATA_H
 
 #include "core/base/base.h"
 
 /* X(constant, value, name): the values of data.format */
-#define HD__DATA_FORMATS(X)                                                                                            \
-    X(HD__DATA_AUTO, 0, "auto")                                                                                        \
-    X(HD__DATA_BYTES, 1, "bytes")                                                                                      \
-    X(HD__DATA_LLMC, 2, "llmc")                                                                                        \
-    X(HD__DATA_NANOGPT, 3, "nanogpt")                                                                                  \
-    X(HD__DATA_MEGATRON, 4, "megatron")                                                                                \
+#define HD__DATA_FORMATS(X)             \
+    X(HD__DATA_AUTO, 0, "auto")         \
+    X(HD__DATA_BYTES, 1, "bytes")       \
+    X(HD__DATA_LLMC, 2, "llmc")         \
+    X(HD__DATA_NANOGPT, 3, "nanogpt")   \
+    X(HD__DATA_MEGATRON, 4, "megatron") \
     X(HD__DATA_NPY, 5, "npy")
 
 enum {
@@ -57,7 +58,8 @@ struct hd__data_config {
 
 struct hd__data;
 
-/* Opens and checks all files. HD_E_NOTFOUND, HD_E_IO, HD_E_CORRUPT, HD_E_INVALID (too short, unusable weights). */
+/* Opens and checks all files. HD_E_NOTFOUND, HD_E_IO, HD_E_CORRUPT, HD_E_INVALID (too short, unusable
+ * weights). */
 int32_t hd__data_open(const struct hd__data_config *config, struct hd__data **data, struct hd_error *err);
 void hd__data_close(struct hd__data *data); /* NULL is fine */
 
@@ -65,10 +67,10 @@ void hd__data_close(struct hd__data *data); /* NULL is fine */
 uint64_t hd__data_sequences(const struct hd__data *data);
 uint64_t hd__data_tokens(const struct hd__data *data);
 
-/* Positions [s_first, s_first + s_count) of sequence `number` of the endless stream. Thread-safe. HD_E_INVALID names
- * file and position of a token that is outside the vocabulary. */
-int32_t hd__data_read(const struct hd__data *data, uint64_t number, int32_t *ids, int32_t *labels, int64_t s_first,
-                      int64_t s_count, struct hd_error *err);
+/* Positions [s_first, s_first + s_count) of sequence `number` of the endless stream. Thread-safe.
+ * HD_E_INVALID names file and position of a token that is outside the vocabulary. */
+int32_t hd__data_read(const struct hd__data *data, uint64_t number, int32_t *ids, int32_t *labels,
+                      int64_t s_first, int64_t s_count, struct hd_error *err);
 
 /* Item i of a permutation of 0 .. n-1 that `key` chooses; no memory. i < n. */
 uint64_t hd__data_permute(uint64_t i, uint64_t n, uint64_t key);
@@ -84,8 +86,8 @@ struct hd__token_file {
 };
 
 /* Opens, maps and checks one file. `file` is written only on success. */
-int32_t hd__token_file_open(const char *path, uint32_t format, uint32_t token_bytes, struct hd__token_file *file,
-                            struct hd_error *err);
+int32_t hd__token_file_open(const char *path, uint32_t format, uint32_t token_bytes,
+                            struct hd__token_file *file, struct hd_error *err);
 void hd__token_file_close(struct hd__token_file *file);
 /* Tokens [first, first + count) into out; ids outside 0 .. vocab-1 are refused. */
 int32_t hd__token_file_read(const struct hd__token_file *file, uint64_t first, uint64_t count, int64_t vocab,

@@ -14,12 +14,12 @@
 #endif
 
 /* ---- token types: X(constant, value, C type, NumPy descr, code of Megatron's index; 0: none) */
-#define HD__TOKEN_TYPES(X)                                                                                             \
-    X(HD__TOKEN_U8, 0, uint8_t, "|u1", 1)                                                                              \
-    X(HD__TOKEN_U16, 1, uint16_t, "<u2", 8)                                                                            \
-    X(HD__TOKEN_U32, 2, uint32_t, "<u4", 0)                                                                            \
-    X(HD__TOKEN_I16, 3, int16_t, "<i2", 3)                                                                             \
-    X(HD__TOKEN_I32, 4, int32_t, "<i4", 4)                                                                             \
+#define HD__TOKEN_TYPES(X)                  \
+    X(HD__TOKEN_U8, 0, uint8_t, "|u1", 1)   \
+    X(HD__TOKEN_U16, 1, uint16_t, "<u2", 8) \
+    X(HD__TOKEN_U32, 2, uint32_t, "<u4", 0) \
+    X(HD__TOKEN_I16, 3, int16_t, "<i2", 3)  \
+    X(HD__TOKEN_I32, 4, int32_t, "<i4", 4)  \
     X(HD__TOKEN_I64, 5, int64_t, "<i8", 5)
 
 enum {
@@ -97,8 +97,8 @@ static int32_t open_nanogpt(struct hd__token_file *f, uint32_t token_bytes, stru
     return whole_tokens(f, 0, token_bytes == 4 ? HD__TOKEN_U32 : HD__TOKEN_U16, err);
 }
 
-/* llm.c: 256 int32 of header (magic, version, number of tokens), then the tokens. Its GPT-2 files are version 1 with
- * uint16, its Llama 3 files version 7 with uint32. */
+/* llm.c: 256 int32 of header (magic, version, number of tokens), then the tokens. Its GPT-2 files are version
+ * 1 with uint16, its Llama 3 files version 7 with uint32. */
 enum { LLMC_MAGIC = 20240520, LLMC_MAGIC_LLAMA3 = 20240801, LLMC_HEADER = 256 * 4 };
 
 static int32_t open_llmc(struct hd__token_file *f, uint32_t token_bytes, struct hd_error *err)
@@ -113,8 +113,8 @@ static int32_t open_llmc(struct hd__token_file *f, uint32_t token_bytes, struct 
         return hd_fail(err, HD_E_CORRUPT, "%s: magic number %lu is not llm.c's 20240520 or 20240801", f->path,
                        (unsigned long)magic);
     if (version != 1 && version != 7)
-        return hd_fail(err, HD_E_UNSUPPORTED, "%s: llm.c version %lu; known are 1 (uint16) and 7 (uint32)", f->path,
-                       (unsigned long)version);
+        return hd_fail(err, HD_E_UNSUPPORTED, "%s: llm.c version %lu; known are 1 (uint16) and 7 (uint32)",
+                       f->path, (unsigned long)version);
     int32_t rc = whole_tokens(f, LLMC_HEADER, version == 7 ? HD__TOKEN_U32 : HD__TOKEN_U16, err);
     if (!rc && f->count != count)
         return hd_fail(err, HD_E_CORRUPT, "%s: the header promises %lu tokens, the file has %lu", f->path,
@@ -165,7 +165,8 @@ static int32_t npy_dict(struct hd__token_file *f, const char *header, uint32_t *
     errno = 0;
     *count = shape[0] == '(' && shape[1] >= '0' && shape[1] <= '9' ? strtoull(shape + 1, &end, 10) : 0;
     if (shape[0] != '(' || shape[1] < '0' || shape[1] > '9' || errno || strncmp(end, ",)", 2))
-        return hd_fail(err, HD_E_UNSUPPORTED, "%s: npy shape %.24s; a token array has one dimension", f->path, shape);
+        return hd_fail(err, HD_E_UNSUPPORTED, "%s: npy shape %.24s; a token array has one dimension", f->path,
+                       shape);
     return HD_OK;
 }
 
@@ -194,19 +195,21 @@ static int32_t open_npy(struct hd__token_file *f, uint32_t token_bytes, struct h
     return rc;
 }
 
-/* ---- Megatron: NAME.bin has the tokens, NAME.idx says their type and the documents. The documents follow each
- * other without gaps and are read as one stream: Megatron marks their ends with tokens where it was asked to. */
+/* ---- Megatron: NAME.bin has the tokens, NAME.idx says their type and the documents. The documents follow
+ * each other without gaps and are read as one stream: Megatron marks their ends with tokens where it was
+ * asked to. */
 enum { IDX_HEADER = 9 + 8 + 1 + 8 + 8 };
 
-static int32_t megatron_documents(const char *idx, const uint8_t *p, uint64_t n, uint64_t size, uint64_t tokens,
-                                  struct hd_error *err)
+static int32_t megatron_documents(const char *idx, const uint8_t *p, uint64_t n, uint64_t size,
+                                  uint64_t tokens, struct hd_error *err)
 {
     const uint8_t *lengths = p, *pointers = p + n * 4;
     uint64_t at = 0;
     for (uint64_t i = 0; i < n; i++) {
         int32_t length = (int32_t)field(lengths + i * 4, 4);
         if (length < 0 || field(pointers + i * 8, 8) != at * size)
-            return hd_fail(err, HD_E_CORRUPT, "%s: sequence %lu does not follow the one before", idx, (unsigned long)i);
+            return hd_fail(err, HD_E_CORRUPT, "%s: sequence %lu does not follow the one before", idx,
+                           (unsigned long)i);
         at += (uint64_t)length;
     }
     if (at != tokens)
@@ -222,17 +225,19 @@ static int32_t megatron_index(struct hd__token_file *f, const char *idx, const u
     if (bytes < IDX_HEADER || memcmp(p, "MMIDIDX\0\0", 9))
         return hd_fail(err, HD_E_CORRUPT, "%s: does not begin with MMIDIDX", idx);
     if (field(p + 9, 8) != 1)
-        return hd_fail(err, HD_E_UNSUPPORTED, "%s: version %lu; known is 1", idx, (unsigned long)field(p + 9, 8));
+        return hd_fail(err, HD_E_UNSUPPORTED, "%s: version %lu; known is 1", idx,
+                       (unsigned long)field(p + 9, 8));
     while (type < HD__COUNT(token_types) && (!p[17] || token_types[type].megatron != p[17]))
         type++;
     if (type == HD__COUNT(token_types))
         return hd_fail(err, HD_E_UNSUPPORTED, "%s: dtype code %u is none of whole numbers", idx, p[17]);
     uint64_t sequences = field(p + 18, 8), documents = field(p + 26, 8), rest = bytes - IDX_HEADER;
     if (sequences > rest / 12 || documents > (rest - sequences * 12) / 8)
-        return hd_fail(err, HD_E_CORRUPT, "%s: %lu sequences and %lu documents do not fit into %lu bytes", idx,
-                       (unsigned long)sequences, (unsigned long)documents, (unsigned long)bytes);
+        return hd_fail(err, HD_E_CORRUPT, "%s: %lu sequences and %lu documents do not fit into %lu bytes",
+                       idx, (unsigned long)sequences, (unsigned long)documents, (unsigned long)bytes);
     int32_t rc = whole_tokens(f, 0, type, err);
-    return rc ? rc : megatron_documents(idx, p + IDX_HEADER, sequences, token_types[type].bytes, f->count, err);
+    return rc ? rc
+              : megatron_documents(idx, p + IDX_HEADER, sequences, token_types[type].bytes, f->count, err);
 }
 
 static char *idx_path(const char *path)
@@ -278,8 +283,8 @@ static uint32_t guess_format(const struct hd__token_file *f)
     return ends_with(f->path, ".npy") ? HD__DATA_NPY : HD__DATA_BYTES;
 }
 
-int32_t hd__token_file_open(const char *path, uint32_t format, uint32_t token_bytes, struct hd__token_file *file,
-                            struct hd_error *err)
+int32_t hd__token_file_open(const char *path, uint32_t format, uint32_t token_bytes,
+                            struct hd__token_file *file, struct hd_error *err)
 {
     static int32_t (*const opener[])(struct hd__token_file *, uint32_t, struct hd_error *) = {
         [HD__DATA_BYTES] = open_bytes,       [HD__DATA_LLMC] = open_llmc, [HD__DATA_NANOGPT] = open_nanogpt,
@@ -313,23 +318,23 @@ void hd__token_file_close(struct hd__token_file *file)
 
 /* ---- reading: one loop a type. A bad id is looked for again afterwards, so that the loop has no branch. */
 
-#define READ_TOKENS(constant, value, type, descr, code)                                                                \
-    case constant: {                                                                                                   \
-        const uint8_t *from = f->at + first * sizeof(type);                                                            \
-        for (uint64_t i = 0; i < count; i++) {                                                                         \
-            type t;                                                                                                    \
-            memcpy(&t, from + i * sizeof t, sizeof t);                                                                 \
-            bad |= (uint64_t)(int64_t)t >= (uint64_t)vocab;                                                            \
-            out[i] = (int32_t)t;                                                                                       \
-        }                                                                                                              \
-        break;                                                                                                         \
+#define READ_TOKENS(constant, value, type, descr, code)     \
+    case constant: {                                        \
+        const uint8_t *from = f->at + first * sizeof(type); \
+        for (uint64_t i = 0; i < count; i++) {              \
+            type t;                                         \
+            memcpy(&t, from + i * sizeof t, sizeof t);      \
+            bad |= (uint64_t)(int64_t)t >= (uint64_t)vocab; \
+            out[i] = (int32_t)t;                            \
+        }                                                   \
+        break;                                              \
     }
 
-#define ONE_TOKEN(constant, value, type, descr, code)                                                                  \
-    case constant: {                                                                                                   \
-        type t;                                                                                                        \
-        memcpy(&t, f->at + at * sizeof t, sizeof t);                                                                   \
-        return (int64_t)t;                                                                                             \
+#define ONE_TOKEN(constant, value, type, descr, code) \
+    case constant: {                                  \
+        type t;                                       \
+        memcpy(&t, f->at + at * sizeof t, sizeof t);  \
+        return (int64_t)t;                            \
     }
 
 static int64_t one_token(const struct hd__token_file *f, uint64_t at)
@@ -341,7 +346,8 @@ static int64_t one_token(const struct hd__token_file *f, uint64_t at)
     }
 }
 
-static int32_t name_bad_token(const struct hd__token_file *f, uint64_t at, int64_t vocab, struct hd_error *err)
+static int32_t name_bad_token(const struct hd__token_file *f, uint64_t at, int64_t vocab,
+                              struct hd_error *err)
 {
     int64_t t;
     while (t = one_token(f, at), t >= 0 && t < vocab)
@@ -350,13 +356,13 @@ static int32_t name_bad_token(const struct hd__token_file *f, uint64_t at, int64
                    (unsigned long)at, (long)t, (long)vocab);
 }
 
-int32_t hd__token_file_read(const struct hd__token_file *f, uint64_t first, uint64_t count, int64_t vocab, int32_t *out,
-                            struct hd_error *err)
+int32_t hd__token_file_read(const struct hd__token_file *f, uint64_t first, uint64_t count, int64_t vocab,
+                            int32_t *out, struct hd_error *err)
 {
     int bad = 0;
     if (first > f->count || count > f->count - first)
-        return hd_fail(err, HD_E_INVALID, "%s: tokens %lu to %lu of %lu were asked for", f->path, (unsigned long)first,
-                       (unsigned long)(first + count), (unsigned long)f->count);
+        return hd_fail(err, HD_E_INVALID, "%s: tokens %lu to %lu of %lu were asked for", f->path,
+                       (unsigned long)first, (unsigned long)(first + count), (unsigned long)f->count);
     switch (f->type) {
         HD__TOKEN_TYPES(READ_TOKENS)
     default:

@@ -82,7 +82,8 @@ int32_t hd__prefetch_start(const struct hd__prefetch_config *config, struct hd__
     return HD_OK;
 }
 
-int32_t hd__prefetch_next(struct hd__prefetch *p, const int32_t **ids, const int32_t **labels, struct hd_error *err)
+int32_t hd__prefetch_next(struct hd__prefetch *p, const int32_t **ids, const int32_t **labels,
+                          struct hd_error *err)
 {
     int32_t rc = HD_OK;
     pthread_mutex_lock(&p->lock);

@@ -1,8 +1,8 @@
 /* Event files: TFRecord framing and the few protobuf fields that scalars need.
  *
- *     Event     { double wall_time = 1; int64 step = 2; string file_version = 3; Summary summary = 5; SessionLog
- * session_log = 7; } Summary   { repeated Value value = 1; }   Value { string tag = 1; float simple_value = 2; }
- *     SessionLog{ enum status = 1; }   START = 1 */
+ *     Event     { double wall_time = 1; int64 step = 2; string file_version = 3; Summary summary = 5;
+ * SessionLog session_log = 7; } Summary   { repeated Value value = 1; }   Value { string tag = 1; float
+ * simple_value = 2; } SessionLog{ enum status = 1; }   START = 1 */
 #include "core/run/tensorboard.h"
 
 #include <errno.h>
@@ -132,7 +132,8 @@ static void put_scalar(struct hd__text *summary, const struct hd__scalar *scalar
     hd__text_free(&value);
 }
 
-void hd__event_scalars(struct hd__text *out, double wall, int64_t step, const struct hd__scalar *scalars, uint32_t n)
+void hd__event_scalars(struct hd__text *out, double wall, int64_t step, const struct hd__scalar *scalars,
+                       uint32_t n)
 {
     struct hd__text event = {0}, summary = {0};
     for (uint32_t i = 0; i < n; i++)
@@ -172,7 +173,8 @@ static void write_out(struct hd__tensorboard *b, struct hd__text *text)
     hd__text_free(text);
 }
 
-int32_t hd__tensorboard_open(const char *folder, int64_t resumed, struct hd__tensorboard **board, struct hd_error *err)
+int32_t hd__tensorboard_open(const char *folder, int64_t resumed, struct hd__tensorboard **board,
+                             struct hd_error *err)
 {
     struct timespec now;
     struct hd__text first = {0};
@@ -201,8 +203,8 @@ int32_t hd__tensorboard_open(const char *folder, int64_t resumed, struct hd__ten
     return HD_OK;
 }
 
-void hd__tensorboard_step(struct hd__tensorboard *b, double wall, int64_t step, const struct hd__scalar *scalars,
-                          uint32_t n)
+void hd__tensorboard_step(struct hd__tensorboard *b, double wall, int64_t step,
+                          const struct hd__scalar *scalars, uint32_t n)
 {
     struct hd__text text = {0};
     hd__event_scalars(&text, wall, step, scalars, n);

@@ -1,10 +1,10 @@
-/* libFuzzer over index.json of checkpoints. JSON gets the checksum that is right for it, so that what lies behind the
- * checksum is fuzzed as well.
+/* libFuzzer over index.json of checkpoints. JSON gets the checksum that is right for it, so that what lies
+ * behind the checksum is fuzzed as well.
  *
- *   clang -g -O1 -fsanitize=fuzzer,address,undefined -D_GNU_SOURCE -I. -Iinclude tests/fuzz/fuzz_checkpoint_index.c \
- *       core/run/checkpoint.c core/run/checkpoint_*.c core/run/safetensors.c core/run/safetensors_write.c
- * core/base/base.c \ core/base/log.c -ljansson -lxxhash -lm -lpthread -o fuzz mkdir -p corpus && cp
- * CHECKPOINT/index.json corpus && ./fuzz -max_total_time=600 -max_len=8192 corpus */
+ *   clang -g -O1 -fsanitize=fuzzer,address,undefined -D_GNU_SOURCE -I. -Iinclude
+ * tests/fuzz/fuzz_checkpoint_index.c \ core/run/checkpoint.c core/run/checkpoint_*.c core/run/safetensors.c
+ * core/run/safetensors_write.c core/base/base.c \ core/base/log.c -ljansson -lxxhash -lm -lpthread -o fuzz
+ * mkdir -p corpus && cp CHECKPOINT/index.json corpus && ./fuzz -max_total_time=600 -max_len=8192 corpus */
 #include <stdlib.h>
 
 #include "core/run/checkpoint_parts.h"
@@ -39,7 +39,8 @@ static void parse(const char *text, size_t bytes)
         /* what the index says must be usable: every block of every tensor is found in its file */
         uint64_t begin, length;
         for (uint64_t b = 0; b < c->layout.n_blocks && b < 1000; b++)
-            if (hd__ckpt_block_at(&c->layout, b, &begin, &length) >= c->layout.n_files || length > HD__CKPT_BLOCK)
+            if (hd__ckpt_block_at(&c->layout, b, &begin, &length) >= c->layout.n_files ||
+                length > HD__CKPT_BLOCK)
                 abort();
         if (hd__ckpt_check(c, c->tensors, c->n_tensors, &err))
             abort();

@@ -1,8 +1,10 @@
-/* libFuzzer over the token files: the first byte chooses the format, the rest is the file (of megatron: its index).
+/* libFuzzer over the token files: the first byte chooses the format, the rest is the file (of megatron: its
+ * index).
  *
  *   clang -g -O1 -fsanitize=fuzzer,address,undefined -D_GNU_SOURCE -I. -Iinclude tests/fuzz/fuzz_tokens.c \
  *       core/run/data_file.c core/base/base.c core/base/log.c -lxxhash -lm -o fuzz
- *   mkdir -p corpus; for f in tests/golden/run/tokens-*.npy; do (printf '\5'; cat $f) > corpus/$(basename $f); done
+ *   mkdir -p corpus; for f in tests/golden/run/tokens-*.npy; do (printf '\5'; cat $f) > corpus/$(basename
+ * $f); done
  *   ./fuzz -max_total_time=600 -max_len=2048 corpus */
 #include <fcntl.h>
 #include <stdlib.h>

@@ -29,7 +29,8 @@ static size_t put_tokens(uint8_t *out, uint32_t bytes)
     return TOKENS * bytes;
 }
 
-static const char *put_llmc(const struct scratch *s, const char *name, int32_t magic, int32_t version, uint32_t bytes)
+static const char *put_llmc(const struct scratch *s, const char *name, int32_t magic, int32_t version,
+                            uint32_t bytes)
 {
     static uint8_t file[1024 + TOKENS * 4];
     int32_t header[256] = {magic, version, TOKENS};
@@ -43,8 +44,10 @@ static const char *put_plain(const struct scratch *s, const char *name, uint32_t
     return scratch_write(s, name, file, put_tokens(file, bytes));
 }
 
-/* Three documents of 1, 0 and 999 tokens; the layout of Megatron-LM's megatron/core/datasets/indexed_dataset.py */
-static const char *put_megatron(const struct scratch *s, uint8_t code, uint32_t bytes, uint8_t idx[128], size_t *n)
+/* Three documents of 1, 0 and 999 tokens; the layout of Megatron-LM's
+ * megatron/core/datasets/indexed_dataset.py */
+static const char *put_megatron(const struct scratch *s, uint8_t code, uint32_t bytes, uint8_t idx[128],
+                                size_t *n)
 {
     const int32_t lengths[] = {1, 0, 999};
     const uint64_t head[] = {3, 4};
@@ -123,13 +126,20 @@ START_TEST(refusals)
     ck_refused(hd__token_file_open("/nowhere/x.bin", 0, 0, &f, &err), HD_E_NOTFOUND, "/nowhere/x.bin");
     ck_refused(hd__token_file_open(s.dir, 0, 0, &f, &err), HD_E_INVALID, "regular");
     ck_refused(hd__token_file_open(scratch_write(&s, "empty", "", 0), 0, 0, &f, &err), HD_E_INVALID, "empty");
-    ck_refused(hd__token_file_open(scratch_write(&s, "odd.bin", "abc", 3), 0, 0, &f, &err), HD_E_CORRUPT, "odd.bin");
-    ck_refused(hd__token_file_open(put_llmc(&s, "l", 20240520, 3, 2), 0, 0, &f, &err), HD_E_UNSUPPORTED, "version 3");
-    ck_refused(hd__token_file_open(put_llmc(&s, "l", 20240520, 1, 4), 0, 0, &f, &err), HD_E_CORRUPT, "promises 1000");
-    ck_refused(hd__token_file_open(put_llmc(&s, "l", 7, 1, 4), HD__DATA_LLMC, 0, &f, &err), HD_E_CORRUPT, "magic");
-    ck_refused(hd__token_file_open(scratch_write(&s, "x.npy", "abc", 3), 0, 0, &f, &err), HD_E_CORRUPT, "x.npy");
-    ck_refused(hd__token_file_open(put_megatron(&s, 7, 4, idx, &n), 0, 0, &f, &err), HD_E_UNSUPPORTED, "code 7");
-    ck_refused(hd__token_file_open(put_megatron(&s, 4, 2, idx, &n), 0, 0, &f, &err), HD_E_CORRUPT, "sequence 1");
+    ck_refused(hd__token_file_open(scratch_write(&s, "odd.bin", "abc", 3), 0, 0, &f, &err), HD_E_CORRUPT,
+               "odd.bin");
+    ck_refused(hd__token_file_open(put_llmc(&s, "l", 20240520, 3, 2), 0, 0, &f, &err), HD_E_UNSUPPORTED,
+               "version 3");
+    ck_refused(hd__token_file_open(put_llmc(&s, "l", 20240520, 1, 4), 0, 0, &f, &err), HD_E_CORRUPT,
+               "promises 1000");
+    ck_refused(hd__token_file_open(put_llmc(&s, "l", 7, 1, 4), HD__DATA_LLMC, 0, &f, &err), HD_E_CORRUPT,
+               "magic");
+    ck_refused(hd__token_file_open(scratch_write(&s, "x.npy", "abc", 3), 0, 0, &f, &err), HD_E_CORRUPT,
+               "x.npy");
+    ck_refused(hd__token_file_open(put_megatron(&s, 7, 4, idx, &n), 0, 0, &f, &err), HD_E_UNSUPPORTED,
+               "code 7");
+    ck_refused(hd__token_file_open(put_megatron(&s, 4, 2, idx, &n), 0, 0, &f, &err), HD_E_CORRUPT,
+               "sequence 1");
     scratch_finish(&s);
 }
 END_TEST
@@ -205,7 +215,8 @@ START_TEST(several_files)
     struct hd__data_source three[] = {{scratch_write(&s, "1.txt", all, 333), 0},
                                       {scratch_write(&s, "2.npy", none, 128), 0},
                                       {scratch_write(&s, "3.txt", all + 333, TOKENS - 333), 0}};
-    struct hd__data_config c = {.sources = &one, .n_sources = 1, .seq_len = SEQ, .vocab = 256, .shuffle = 1, .seed = 9};
+    struct hd__data_config c = {
+        .sources = &one, .n_sources = 1, .seq_len = SEQ, .vocab = 256, .shuffle = 1, .seed = 9};
     struct hd__data *d = open_one(&c);
     c.sources = three;
     c.n_sources = 3;
@@ -229,7 +240,8 @@ START_TEST(held_out)
     int32_t ids[SEQ], labels[SEQ];
     scratch_init(&s);
     struct hd__data_source source = {put_plain(&s, "a.txt", 1), 0};
-    struct hd__data_config c = {.sources = &source, .n_sources = 1, .seq_len = SEQ, .vocab = 256, .val_fraction = 0.1};
+    struct hd__data_config c = {
+        .sources = &source, .n_sources = 1, .seq_len = SEQ, .vocab = 256, .val_fraction = 0.1};
     struct hd__data *train = open_one(&c);
     c.held_out = 1;
     struct hd__data *val = open_one(&c);
@@ -273,12 +285,13 @@ START_TEST(permutation)
         }
         free(seen);
     }
-    ck_assert_uint_lt(hd__data_permute(UINT64_C(1) << 62, (UINT64_C(1) << 62) + 1, 1), (UINT64_C(1) << 62) + 1);
+    ck_assert_uint_lt(hd__data_permute(UINT64_C(1) << 62, (UINT64_C(1) << 62) + 1, 1),
+                      (UINT64_C(1) << 62) + 1);
 }
 END_TEST
 
-/* The mean of many first items is the middle, and neighbours fall apart: chi-squared over 16 bins below its 99.99 %
- * point, for several keys. */
+/* The mean of many first items is the middle, and neighbours fall apart: chi-squared over 16 bins below
+ * its 99.99 % point, for several keys. */
 START_TEST(permutation_is_even)
 {
     enum { N = 4096, BINS = 16, DRAWS = 4096 };
@@ -347,7 +360,8 @@ START_TEST(mix)
         char name[] = {(char)('a' + k), '\0'};
         for (uint32_t i = 0; i < sizeof tokens[k]; i++)
             tokens[k][i] = (uint8_t)(k * 64 + i / SEQ);
-        sources[k] = (struct hd__data_source){scratch_write(&s, name, tokens[k], sizeof tokens[k]), weight[k]};
+        sources[k] =
+            (struct hd__data_source){scratch_write(&s, name, tokens[k], sizeof tokens[k]), weight[k]};
     }
     struct hd__data_config c = {.sources = sources, .n_sources = 3, .mix = 1, .seq_len = SEQ, .vocab = 256};
     struct hd__data *d = open_one(&c);
@@ -386,7 +400,8 @@ START_TEST(prefetch)
     uint64_t batch = 12;
     scratch_init(&s);
     struct hd__data_source source = {put_plain(&s, "a.txt", 1), 0};
-    struct hd__data_config c = {.sources = &source, .n_sources = 1, .seq_len = SEQ, .vocab = 256, .shuffle = 1};
+    struct hd__data_config c = {
+        .sources = &source, .n_sources = 1, .seq_len = SEQ, .vocab = 256, .shuffle = 1};
     struct hd__data *d = open_one(&c);
     for (uint32_t depth = 0; depth < 4; depth++) {
         struct hd__prefetch *p;
@@ -410,13 +425,15 @@ START_TEST(prefetch)
         hd__prefetch_stop(p);
     }
     hd__data_close(d);
-    /* token 36 is 252 mod 251 = 1, the largest of the first 100 is 250 at position 215: the error comes with its turn
+    /* token 36 is 252 mod 251 = 1, the largest of the first 100 is 250 at position 215: the error comes with
+     * its turn
      */
     c.vocab = 250, c.shuffle = 0;
     d = open_one(&c);
     batch = 1;
     struct hd__prefetch *p;
-    const struct hd__prefetch_config pc = {.data = d, .number = row_number, .user = &batch, .rows = 1, .s_count = SEQ};
+    const struct hd__prefetch_config pc = {
+        .data = d, .number = row_number, .user = &batch, .rows = 1, .s_count = SEQ};
     ck_ok(hd__prefetch_start(&pc, &p, &err));
     uint32_t bad = 0;
     while (token(bad) != 250)
