@@ -13,9 +13,26 @@
 #include <time.h>
 #include <unistd.h>
 
+/* Sanitizers make everything slower; what has to be prompt stays so. */
+#if defined(__SANITIZE_THREAD__)
+#define SLOWER 10
+#elif defined(__SANITIZE_ADDRESS__)
+#define SLOWER 4
+#else
+#define SLOWER 1
+#endif
+
 /* ---- the scratch folder */
 
 static char folder[64];
+
+/* Each test is a process: it frees all by ending. What is remembered here is no leak to those who look for leaks. */
+void *keep(void *memory)
+{
+    static HD__ARRAY(void *) kept;
+    hd__push(&kept, memory);
+    return memory;
+}
 
 void write_file(const char *path, const char *text)
 {
@@ -25,7 +42,7 @@ void write_file(const char *path, const char *text)
     fclose(f);
 }
 
-char *read_file(const char *path)
+static char *read_all(const char *path)
 {
     struct hd__text text = {0};
     char part[4096];
@@ -37,6 +54,19 @@ char *read_file(const char *path)
         hd__text_add(&text, "%.*s", (int)n, part);
     fclose(f);
     return text.at;
+}
+
+char *read_file(const char *path)
+{
+    return keep(read_all(path));
+}
+
+static int file_has(const char *path, const char *words)
+{
+    char *text = read_all(path);
+    int found = strstr(text, words) != NULL;
+    free(text);
+    return found;
 }
 
 /* Words by a fixed generator, each drawn from a few that depend on the word before: there is something to learn. */
@@ -107,7 +137,7 @@ int system_run(const char *suite_name, const struct system_test *tests)
     write_job("gpt2.yaml", "family: gpt2");
     for (; tests->name; tests++) {
         TCase *tcase = tcase_create(tests->name);
-        tcase_set_timeout(tcase, 100);
+        tcase_set_timeout(tcase, 100 * SLOWER);
         tcase_add_loop_test(tcase, tests->test, 0, HD__MAX(1, tests->times));
         suite_add_tcase(suite, tcase);
     }
@@ -150,7 +180,7 @@ static void become(const struct command *c, const char *environment, char *line)
 static struct command *start(const char *environment, const char *format, va_list args)
 {
     static int number;
-    struct command *c = hd__alloc(sizeof *c);
+    struct command *c = keep(hd__alloc(sizeof *c));
     char line[4096];
     vsnprintf(line, sizeof line, format, args);
     snprintf(c->out_file, sizeof c->out_file, "out-%d-%d", (int)getpid(), number);
@@ -180,7 +210,7 @@ static void short_sleep(void)
 
 void command_wait(struct command *c, double seconds)
 {
-    double until = hd__now() + seconds;
+    double until = hd__now() + SLOWER * seconds;
     int status;
     pid_t got;
     while ((got = waitpid(c->pid, &status, WNOHANG)) == 0 && hd__now() < until)
@@ -231,7 +261,7 @@ static int children_of(pid_t pid, pid_t *out, int most)
 
 void command_ranks(const struct command *c, int n, pid_t *ranks)
 {
-    double until = hd__now() + 30;
+    double until = hd__now() + 30 * SLOWER;
     int found;
     while ((found = children_of(c->pid, ranks, n)) < n && hd__now() < until)
         short_sleep();
@@ -278,9 +308,9 @@ static void read_row(struct curve *c, const char *line, json_t *row)
 
 void curve_read(struct curve *c, const char *job)
 {
-    char path[256], *text, *rest;
+    char path[256], *rest;
     snprintf(path, sizeof path, "runs/%s/metrics.jsonl", job);
-    text = rest = read_file(path);
+    rest = read_file(path);
     memset(c, 0, sizeof *c);
     for (char *line; (line = strsep(&rest, "\n")) && *line;) {
         json_t *row = json_loads(line, 0, NULL);
@@ -288,23 +318,18 @@ void curve_read(struct curve *c, const char *job)
         read_row(c, line, row);
         json_decref(row);
     }
-    free(text);
 }
 
 void curve_wait(const char *job, int64_t step)
 {
     char path[256], word[64];
-    double until = hd__now() + 30;
+    double until = hd__now() + 30 * SLOWER;
     int found = 0;
     snprintf(path, sizeof path, "runs/%s/metrics.jsonl", job);
     snprintf(word, sizeof word, "{\"step\": %lld,", (long long)step);
     while (!found && hd__now() < until) {
         short_sleep();
-        if (access(path, R_OK) == 0) {
-            char *text = read_file(path);
-            found = strstr(text, word) != NULL;
-            free(text);
-        }
+        found = access(path, R_OK) == 0 && file_has(path, word);
     }
     ck_assert_msg(found, "%s never came to step %lld", job, (long long)step);
 }

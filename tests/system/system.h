@@ -22,7 +22,9 @@ struct system_test {
 int system_run(const char *suite, const struct system_test *tests); /* {NULL} ends the list; returns main's exit code */
 
 void write_file(const char *path, const char *text);
-char *read_file(const char *path); /* free it */
+char *read_file(const char *path); /* the text lives until the test ends */
+/* Remembers what lives until the test ends, and returns it. */
+void *keep(void *memory);
 
 /* ---- commands */
 

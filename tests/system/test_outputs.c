@@ -1,6 +1,5 @@
 /* What the command writes for others to read: metrics.jsonl, the resolved job, and the JSON of explain and check. */
 #include <math.h>
-#include <stdlib.h>
 #include <unistd.h>
 
 #include "tests/system/system.h"
@@ -8,7 +7,7 @@
 static json_t *parse(const char *text)
 {
     json_error_t error;
-    json_t *object = json_loads(text, 0, &error);
+    json_t *object = keep(json_loads(text, 0, &error));
     ck_assert_msg(object != NULL, "not JSON (%s at %d:%d): %.200s", error.text, error.line, error.column, text);
     return object;
 }
@@ -48,7 +47,6 @@ static int read_lines(const char *job, json_t *line[LINES])
     ck_assert_msg(text[strlen(text) - 1] == '\n', "the last line has no end");
     for (char *one; (one = strsep(&rest, "\n")) && *one && n < LINES;)
         line[n++] = parse(one);
-    free(text);
     return n;
 }
 
@@ -146,7 +144,7 @@ END_TEST
 /* Without the comments that name the origins. */
 static char *without_origins(const char *text)
 {
-    char *out = hd__strdup(text), *to = out;
+    char *out = keep(hd__strdup(text)), *to = out;
     for (const char *s = text; *s; s++) {
         if (*s == '#')
             s += strcspn(s, "\n");
@@ -177,7 +175,7 @@ START_TEST(resolved_job_is_a_job)
         read_lines("given", line);
         train(&resolved, "resolved", "resolved.yaml metrics.jsonl=runs/resolved/metrics.jsonl");
         expect_same_bits(&given, &resolved);
-        write_file("logged.yaml", json_dumps(json_object_get(line[0], "job"), 0)); /* JSON is YAML */
+        write_file("logged.yaml", keep(json_dumps(json_object_get(line[0], "job"), 0))); /* JSON is YAML */
         train(&logged, "logged", "logged.yaml metrics.jsonl=runs/logged/metrics.jsonl");
         expect_same_bits(&given, &logged);
     }
