@@ -53,8 +53,8 @@ void hd__session_close(struct hd__session *s, int failed, const char *reason)
     hd__feed_close(s->held_out);
     hd__exec_close(s->exec);
     hd__store_close(s->store);
-    if (s->server)
-        hd__server_drain(s->server, hd__now() + 10);
+    if (s->server) /* others read why; after a failure some may be gone, or have never come */
+        hd__server_drain(s->server, hd__now() + (failed ? 2 : 10));
     hd__server_close(s->server);
     *s = (struct hd__session){0};
 }

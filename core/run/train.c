@@ -32,9 +32,18 @@ static void on_signal(int sig)
     stop_signal = sig;
 }
 
-static void catch_signals(void)
+/* While a run is prepared (it may wait for other ranks for long) there is no step to finish and nothing to save. */
+static void on_early_signal(int sig)
 {
-    struct sigaction action = {.sa_handler = on_signal};
+    static const char text[] = "stopped before the first step\n";
+    ssize_t said = write(STDERR_FILENO, text, sizeof text - 1);
+    (void)sig, (void)said;
+    _exit(3);
+}
+
+static void catch_signals(void (*handler)(int))
+{
+    struct sigaction action = {.sa_handler = handler};
     sigaction(SIGTERM, &action, NULL);
     sigaction(SIGINT, &action, NULL);
 }
@@ -231,8 +240,9 @@ int hd__train(struct hd__compiled *compiled, const struct hd__place_in_job *plac
     snprintf(prefix, sizeof prefix, "[rank %d] ", place->rank);
     if (place->size > 1)
         hd__log_setup(HD_LOG_INFO, prefix);
-    catch_signals();
+    catch_signals(on_early_signal);
     rc = prepare(&l, place, compiled, &err);
+    catch_signals(on_signal);
     prepared = !rc;
     if (!rc && l.at.step >= l.job->steps && l.leader)
         printf("the job is finished: its checkpoint is at step %" PRId64 " of %" PRId64 "; set job.steps higher to go on\n", l.at.step,

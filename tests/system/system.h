@@ -52,7 +52,7 @@ void expect_says(const struct command *c, const char *words); /* on stderr */
 
 /* ---- metrics */
 
-enum { CURVE_MAX = 512 };
+enum { CURVE_MAX = 20000 };
 struct curve {
     int n;
     int64_t step[CURVE_MAX];

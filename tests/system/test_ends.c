@@ -260,6 +260,49 @@ START_TEST(launched_rank_killed)
 }
 END_TEST
 
+/* A rank whose peers never come can be stopped, and gives up by itself after comm.timeout. */
+START_TEST(alone)
+{
+    struct timespec second = {.tv_sec = 1};
+    for (int rank = 0; rank < 2; rank++) {
+        struct command *c = start_launched(rank, 2, free_port(), "job.name=lonely");
+        nanosleep(&second, NULL);
+        ck_assert_int_eq(waitpid(c->pid, NULL, WNOHANG), 0); /* it waits */
+        kill(c->pid, rank ? SIGTERM : SIGINT);
+        command_wait(c, 2);
+        expect_code(c, 3);
+        expect_says(c, "stopped before the first step");
+    }
+    struct command *c = start_launched(0, 2, free_port(), "job.name=lonely comm.timeout=1s");
+    command_wait(c, 6);
+    expect_code(c, 2);
+    expect_says(c, "rank 1 did not come within 1 s");
+    ck_assert_int_ne(access("runs/lonely/metrics.jsonl", F_OK), 0);
+}
+END_TEST
+
+/* All of a job suspended for longer than dead_after, as by Ctrl-Z: nobody died. */
+START_TEST(suspended)
+{
+    struct timespec seconds = {.tv_sec = 2};
+    pid_t ranks[RANKS];
+    struct command *c = command_start(NULL, "train " ENDLESS_ON_3 "comm.dead_after=1s job.name=suspended");
+    curve_wait("suspended", 3);
+    command_ranks(c, RANKS, ranks);
+    kill(c->pid, SIGSTOP);
+    for (int i = 0; i < RANKS; i++)
+        kill(ranks[i], SIGSTOP);
+    nanosleep(&seconds, NULL);
+    for (int i = 0; i < RANKS; i++)
+        kill(ranks[i], SIGCONT);
+    kill(c->pid, SIGCONT);
+    nanosleep(&seconds, NULL);
+    kill(c->pid, SIGTERM);
+    command_wait(c, 10);
+    expect_stopped_after_a_step(c, "suspended", SIGTERM);
+}
+END_TEST
+
 static void expect_environment_refused(const char *environment, const char *words, const char *message)
 {
     struct command *c = command_run_env(environment, "train llama.yaml job.name=wrong %s", words);
@@ -290,6 +333,6 @@ int main(void)
         {"SIGTERM", terminate, 1}, {"SIGINT", interrupt, 1}, {"killed rank", killed_rank, 1}, {"stopped rank", stopped_rank, 1},
         {"continued rank", continued_rank, 1}, {"killed parent", killed_parent, 1}, {"diverging", diverging, 1},
         {"launched by environment", launched_by_environment, 1}, {"launched rank killed", launched_rank_killed, 1},
-        {"wrong environment", wrong_environment, 1}, {NULL, NULL, 0}};
+        {"alone", alone, 1}, {"suspended", suspended, 1}, {"wrong environment", wrong_environment, 1}, {NULL, NULL, 0}};
     return system_run("system-ends", tests);
 }
