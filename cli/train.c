@@ -105,7 +105,7 @@ const struct hd__command hd__command_train = {
     .usage = "JOB [key=value ...] [--print-config] [--dry-run]",
     .summary = "train a model",
     .help = "Compiles the job into one step program per rank, starts launch.ranks processes on this machine\n"
-            "(unless torchrun, mpirun, srun or heddle run started this one) and trains.\n\n"
+            "(unless another launcher set RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT) and trains.\n\n"
             "  key=value         sets any key of the job file: optimizer.lr=1e-3 mesh.tp=2 strategies.zero.stage=1\n"
             "  --print-config    print the resolved job with the origin of each value, and stop\n"
             "  --dry-run         do everything but the steps\n",
