@@ -126,4 +126,19 @@ typedef const struct hd_plugin *(*hd_plugin_entry)(void);
         return &(descriptor);                                                                   \
     }
 
+/* A plugin with one component, whole: descriptor, array and entry. In a source file of its own, once, at the end:
+ *     HD_PLUGIN_ONE("optim-adamw", "0.1.0", "Apache-2.0", component) */
+#define HD_PLUGIN_ONE(plugin_name, plugin_version, spdx, component)                             \
+    static const struct hd_component *const hd_plugin_components[] = {&(component), NULL};      \
+    static const struct hd_plugin hd_plugin_descriptor = {                                      \
+        .magic = HD_PLUGIN_MAGIC,                                                               \
+        .struct_size = sizeof(struct hd_plugin),                                                \
+        .abi_minor = HD_ABI_MINOR,                                                              \
+        .name = plugin_name,                                                                    \
+        .version = plugin_version,                                                              \
+        .licence = spdx,                                                                        \
+        .components = hd_plugin_components,                                                     \
+    };                                                                                          \
+    HD_PLUGIN_EXPORT(hd_plugin_descriptor)
+
 #endif

@@ -80,16 +80,4 @@ static const struct hd_component component = {
     .ops = &ops,
 };
 
-static const struct hd_component *const components[] = {&component, NULL};
-
-static const struct hd_plugin plugin = {
-    .magic = HD_PLUGIN_MAGIC,
-    .struct_size = sizeof plugin,
-    .abi_minor = HD_ABI_MINOR,
-    .name = "strategy-zero",
-    .version = "0.1.0",
-    .licence = "Apache-2.0",
-    .components = components,
-};
-
-HD_PLUGIN_EXPORT(plugin)
+HD_PLUGIN_ONE("strategy-zero", "0.1.0", "Apache-2.0", component)
