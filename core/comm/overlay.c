@@ -256,7 +256,8 @@ static void overlay_group_free(struct hd_comm_group *g)
     for (uint32_t i = 0; i < g->comm->ops.count; i++)
         if (g->comm->ops.at[i]->group == g)
             g->comm->ops.at[i]->group = NULL;
-    g->comm->inner->group_free(g->inner);
+    if (g->comm->inner->group_free)
+        g->comm->inner->group_free(g->inner);
     free(g->ranks);
     free(g);
 }

@@ -22,7 +22,7 @@ struct shuffle {
 /* A collective along a dim that is not the outermost is one call for each outer index: there each piece is contiguous.
  * An all_to_all is one call on blocks: packed along the dim that is split, unpacked along the one that is joined. */
 struct coll {
-    struct hd__group_ref *group;
+    struct hd__group_ref group;
     struct hd_comm_call call;
     int64_t n_calls, send_step, recv_step; /* bytes from one call to the next */
     hd_request *requests;
@@ -61,7 +61,7 @@ struct hd__exec {
     int32_t arena_from; /* 0: transport (freed with it), 1: device, 2: mmap */
     int32_t in_flight;
     struct section *sections;
-    struct hd__group_ref *world;
+    struct hd__group_ref world; /* of = NULL: there is one rank */
     double comm_seconds;
     const struct section *at_section;
     uint32_t at_step;
@@ -162,7 +162,7 @@ static void shuffle(const struct shuffle *s, int to_blocks)
 
 static void prepare_all_to_all(struct hd__exec *e, const struct hd__instr *i, struct coll *c)
 {
-    int64_t n = c->group->size;
+    int64_t n = c->group.of->n;
     c->pack = shuffle_of(e->p, i->in[0], i->to, n, (void *)c->call.send);
     c->unpack = shuffle_of(e->p, i->out[0], i->from, n, c->call.recv);
     c->call.send = c->pack.blocks;
@@ -208,8 +208,6 @@ static int32_t prepare_coll(struct hd__exec *e, const struct hd__instr *i, struc
     };
     if (i->op == HD_OP_ALL_TO_ALL)
         prepare_all_to_all(e, i, c);
-    if (c->group->size > 1 && !c->group->transport->ops->collective)
-        return hd_fail(err, HD_E_UNSUPPORTED, "comm-%s offers no collectives", c->group->transport->section->use);
     return HD_OK;
 }
 
@@ -365,8 +363,8 @@ static int32_t progress(struct hd__exec *e, struct hd_error *err)
 
 static int32_t start_coll(struct hd__exec *e, struct coll *c, struct hd_error *err)
 {
-    const struct hd_comm_ops *ops = c->group->transport->ops;
-    if (c->group->size == 1) {
+    const struct hd_comm_ops *ops = c->group.transport->ops;
+    if (c->group.of->n == 1) {
         if (c->call.recv != c->call.send)
             memmove(c->call.recv, c->call.send, (size_t)(c->n_calls * c->send_step));
         return HD_OK;
@@ -378,7 +376,7 @@ static int32_t start_coll(struct hd__exec *e, struct coll *c, struct hd_error *e
         int32_t rc;
         call.send = (const char *)c->call.send + n * c->send_step;
         call.recv = (char *)c->call.recv + n * c->recv_step;
-        if ((rc = ops->collective(c->group->group, &call, &c->requests[n], err)))
+        if ((rc = ops->collective(c->group.of->group, &call, &c->requests[n], err)))
             return rc;
     }
     c->pending = 1;
@@ -388,7 +386,7 @@ static int32_t start_coll(struct hd__exec *e, struct coll *c, struct hd_error *e
 
 static int32_t wait_request(struct hd__exec *e, struct hd__transport *t, hd_request request, double deadline, struct hd_error *err)
 {
-    if (t->ops->wait && e->transports.at.count == 1)
+    if (e->transports.at.count == 1)
         return t->ops->wait(t->comm, request, deadline, err);
     for (;;) {
         int32_t done = 0, rc = progress(e, err);
@@ -409,7 +407,7 @@ static int32_t wait_coll(struct hd__exec *e, struct coll *c, struct hd_error *er
     start = hd__now();
     deadline = start + e->config.compiled->job->comm_timeout;
     for (int64_t n = 0; n < c->n_calls && !rc; n++)
-        rc = wait_request(e, c->group->transport, c->requests[n], deadline, err);
+        rc = wait_request(e, c->group.transport, c->requests[n], deadline, err);
     if (c->unpack.n && !rc)
         shuffle(&c->unpack, 0);
     c->pending = 0;
@@ -473,10 +471,10 @@ int32_t hd__exec_agree(struct hd__exec *e, int32_t mine, int32_t *highest, struc
     hd_request request;
     int32_t rc;
     *highest = mine;
-    if (!e->world)
+    if (!e->world.of)
         return HD_OK;
-    rc = e->world->transport->ops->collective(e->world->group, &call, &request, err);
-    return rc ? rc : wait_request(e, e->world->transport, request, hd__now() + e->config.compiled->job->comm_timeout, err);
+    rc = e->world.transport->ops->collective(e->world.of->group, &call, &request, err);
+    return rc ? rc : wait_request(e, e->world.transport, request, hd__now() + e->config.compiled->job->comm_timeout, err);
 }
 
 void hd__exec_abort(struct hd__exec *e, const char *reason)

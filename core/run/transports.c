@@ -34,19 +34,19 @@ static int32_t open_one(struct hd__transports *t, const struct hd__section *sect
     new->section = section;
     world.instance = hd__arena_format(&t->compiled->job->arena, "comm/%u", t->at.count);
     rc = hd__plugin_probe(t->compiled->plugins, chosen->component, err);
-    if (!rc) {
-        new->ops = &chosen->component->ops.comm;
-        if ((new->ops->caps & HD_COMM_LOCAL_ONLY) && t->local_ranks != t->compiled->mesh.ranks)
-            rc = hd__job_fail(t->compiled->job, section->path, err, "comm-%s works inside one machine only, but this job has %d of its "
-                              "%d ranks here: use another transport for axes across machines", section->use, t->local_ranks,
-                              t->compiled->mesh.ranks);
-    }
+    if (!rc && (chosen->component->ops.comm.caps & HD_COMM_LOCAL_ONLY) && t->local_ranks != t->compiled->mesh.ranks)
+        rc = hd__job_fail(t->compiled->job, section->path, err, "comm-%s works inside one machine only, but this job has %d of its "
+                          "%d ranks here: use another transport for axes across machines", section->use, t->local_ranks,
+                          t->compiled->mesh.ranks);
     if (!rc)
-        rc = new->ops->open(hd__host(), chosen->settings, &world, &new->comm, err);
+        rc = hd__comm_open(&chosen->component->ops.comm, hd__host(), chosen->settings, &world, &new->open, err);
     if (rc) {
         free(new);
         return rc;
     }
+    new->ops = &new->open.ops;
+    new->comm = new->open.comm;
+    new->groups = hd__groups_create(new->ops, new->comm, t->rank);
     hd__push(&t->at, new);
     *out = new;
     return HD_OK;
@@ -77,57 +77,29 @@ int32_t hd__transports_open(struct hd__transports *t, struct hd_error *err)
     return rc;
 }
 
-static int32_t new_group(struct hd__transports *t, uint32_t axes, uint32_t members, struct hd__group_ref **out, struct hd_error *err)
-{
-    const struct hd__mesh *mesh = &t->compiled->mesh;
-    struct hd__group_ref *g = hd__alloc(sizeof *g);
-    int32_t *ranks = hd__alloc((size_t)mesh->ranks * sizeof *ranks), rc;
-    char name[64], full[96];
-    g->axes = axes;
-    g->members = members;
-    g->size = hd__mesh_group(mesh, t->rank, axes, members, ranks);
-    for (int32_t i = 0; i < g->size; i++)
-        if (ranks[i] == t->rank)
-            g->me = i;
-    hd__axes_text(axes, name);
-    snprintf(full, sizeof full, "%s%s%.0x", name, members ? "/" : "", members);
-    rc = transport_for(t, axes, &g->transport, err);
-    if (!rc && g->size > 1)
-        rc = g->transport->ops->group(g->transport->comm, full, ranks, g->size, &g->group, err);
-    free(ranks);
-    if (rc) {
-        free(g);
-        return rc;
-    }
-    hd__push(&t->groups, g);
-    *out = g;
-    return HD_OK;
-}
-
-int32_t hd__transports_group(struct hd__transports *t, uint32_t axes, uint32_t members, struct hd__group_ref **group,
+int32_t hd__transports_group(struct hd__transports *t, uint32_t axes, uint32_t members, struct hd__group_ref *group,
                              struct hd_error *err)
 {
-    axes &= all_axes(&t->compiled->mesh);
-    for (uint32_t i = 0; i < t->groups.count; i++)
-        if (t->groups.at[i]->axes == axes && t->groups.at[i]->members == members) {
-            *group = t->groups.at[i];
-            return HD_OK;
-        }
-    return new_group(t, axes, members, group, err);
+    const struct hd__mesh *mesh = &t->compiled->mesh;
+    int32_t *ranks = hd__alloc((size_t)mesh->ranks * sizeof *ranks), n, rc;
+    char name[64], full[96];
+    axes &= all_axes(mesh);
+    n = hd__mesh_group(mesh, t->rank, axes, members, ranks);
+    hd__axes_text(axes, name);
+    snprintf(full, sizeof full, "%s%s%.0x", name, members ? "/" : "", members);
+    rc = transport_for(t, axes, &group->transport, err);
+    if (!rc)
+        rc = hd__groups_get(group->transport->groups, full, ranks, n, &group->of, err);
+    free(ranks);
+    return rc;
 }
 
 void hd__transports_close(struct hd__transports *t)
 {
-    for (uint32_t i = 0; i < t->groups.count; i++) {
-        struct hd__group_ref *g = t->groups.at[i];
-        if (g->group && g->transport->ops->group_free)
-            g->transport->ops->group_free(g->group);
-        free(g);
-    }
     for (uint32_t i = 0; i < t->at.count; i++) {
-        t->at.at[i]->ops->close(t->at.at[i]->comm);
+        hd__groups_destroy(t->at.at[i]->groups);
+        hd__comm_close(&t->at.at[i]->open);
         free(t->at.at[i]);
     }
-    hd__free_array(&t->groups);
     hd__free_array(&t->at);
 }

@@ -101,6 +101,35 @@ START_TEST(four_ranks)
 }
 END_TEST
 
+/* A transport that offers send and recv only: the core's collectives sum in the same order as comm-shm's. */
+START_TEST(messages_alone)
+{
+    static const char *const jobs[] = {"llama.yaml mesh.dp=2 strategies.zero.stage=1", "gpt2.yaml mesh.dp=2 strategies.zero.stage=3",
+                                       "llama.yaml mesh.tp=2 mesh.dp=2 " STRATEGIES};
+    for (size_t i = 0; i < HD__COUNT(jobs); i++) {
+        char format[160], name[32];
+        snprintf(format, sizeof format, "%s job.steps=6", jobs[i]);
+        snprintf(name, sizeof name, "shm-%zu", i);
+        train(&a, name, format, "true", 2);
+        expect_learns(&a);
+        snprintf(format, sizeof format, "%s job.steps=6 plugins.path=" PIPES " comm.use=pipes", jobs[i]);
+        snprintf(name, sizeof name, "pipes-%zu", i);
+        train(&b, name, format, "true", 2);
+        expect_same_bits(&a, &b);
+    }
+}
+END_TEST
+
+/* Several transports at once, told apart by axis. */
+START_TEST(a_transport_for_an_axis)
+{
+    train(&a, "axis-shm", "llama.yaml job.steps=6 mesh.tp=2 mesh.dp=2 " STRATEGIES, "true", 2);
+    train(&b, "axis-both", "llama.yaml job.steps=6 mesh.tp=2 mesh.dp=2 " STRATEGIES " plugins.path=" PIPES
+          " comm.axes={\"dp\":\"pipes\"}", "true", 2);
+    expect_same_bits(&a, &b);
+}
+END_TEST
+
 START_TEST(bf16)
 {
     train(&a, "bf16-one", "llama.yaml precision.compute=bf16");
@@ -126,7 +155,8 @@ int main(void)
     const struct system_test tests[] = {
         {"twice on one rank", twice_on_one_rank, 1}, {"twice on two ranks", twice_on_two_ranks, 1}, {"another seed", another_seed, 1},
         {"zero, llama", zero_llama, 1}, {"zero, gpt2", zero_gpt2, 1}, {"tensor parallel, llama", tensor_parallel_llama, 1},
-        {"tensor parallel, gpt2", tensor_parallel_gpt2, 1}, {"four ranks", four_ranks, 1}, {"bf16", bf16, 1}, {"accumulation", accumulation, 1},
+        {"tensor parallel, gpt2", tensor_parallel_gpt2, 1}, {"four ranks", four_ranks, 1}, {"messages alone", messages_alone, 1},
+        {"a transport for an axis", a_transport_for_an_axis, 1}, {"bf16", bf16, 1}, {"accumulation", accumulation, 1},
         {NULL, NULL, 0}};
     return system_run("system-parity", tests);
 }
