@@ -144,6 +144,7 @@ struct hd__job {
     int64_t metrics_every;
     const char *metrics_jsonl;
     const char *metrics_tensorboard; /* NULL: none */
+    int32_t metrics_profile;
 
     /* for printing and for comparing between ranks */
     HD__ARRAY(struct hd__value) values;

@@ -119,6 +119,7 @@ static const struct hd_option metrics_keys[] = {
     KEY("every", INT, "1", FROM(1), G, metrics_every, "write a line after every so many", .unit = "steps"),
     KEY("jsonl", STRING, NULL, ANY, 0, metrics_jsonl, "JSON lines; runs/NAME/metrics.jsonl if left out"),
     KEY("tensorboard", STRING, NULL, ANY, 0, metrics_tensorboard, "folder of event files; none if left out"),
+    KEY("profile", BOOL, "false", ANY, 0, metrics_profile, "time every instruction of rank 0; a table at the end"),
 };
 
 #define KEYS(name) name##_keys, HD__COUNT(name##_keys)

@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "core/program/ops.h"
+#include "core/run/profile.h"
 #include "core/run/safetensors.h"
 #include "core/run/transports.h"
 
@@ -63,6 +64,8 @@ struct hd__exec {
     struct section *sections;
     struct hd__group_ref world; /* of = NULL: there is one rank */
     double comm_seconds;
+    struct hd__profile *profile; /* NULL: nobody asked */
+    int32_t profiling, reserved;
     const struct section *at_section;
     uint32_t at_step;
 };
@@ -341,6 +344,7 @@ void hd__exec_close(struct hd__exec *e)
         free(e->sections[s].steps);
     }
     free(e->sections);
+    hd__profile_free(e->profile);
     unmap_arena(e);
     hd__transports_close(&e->transports);
     if (e->dev)
@@ -434,13 +438,21 @@ static int32_t run_step(struct hd__exec *e, struct step *s, struct hd_error *err
     }
 }
 
+static int32_t time_step(struct hd__exec *e, const struct section *section, uint32_t k, struct hd_error *err)
+{
+    double start = hd__now();
+    int32_t rc = run_step(e, &section->steps[k], err);
+    hd__profile_add(e->profile, (uint32_t)(section - e->sections), k, hd__now() - start);
+    return rc;
+}
+
 static int32_t run_once(struct hd__exec *e, const struct section *section, struct hd_error *err)
 {
     e->at_section = section;
     for (uint32_t k = 0; k < section->n; k++) {
         int32_t rc;
         __atomic_store_n(&e->at_step, k, __ATOMIC_RELAXED);
-        rc = run_step(e, &section->steps[k], err);
+        rc = e->profiling ? time_step(e, section, k, err) : run_step(e, &section->steps[k], err);
         if (rc) {
             if (!err->where[0])
                 hd__exec_where(e, err->where);
@@ -546,6 +558,18 @@ double hd__exec_comm_seconds(struct hd__exec *e)
     double s = e->comm_seconds;
     e->comm_seconds = 0;
     return s;
+}
+
+void hd__exec_profile(struct hd__exec *e, int on)
+{
+    if (on && !e->profile)
+        e->profile = hd__profile_new(e->p);
+    e->profiling = on;
+}
+
+const struct hd__profile *hd__exec_profiled(const struct hd__exec *e)
+{
+    return e->profile;
 }
 
 double hd__exec_peak_flops(struct hd__exec *e)

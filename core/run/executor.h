@@ -42,6 +42,9 @@ void hd__exec_abort(struct hd__exec *exec, const char *reason);
 /* Seconds that compute spent waiting for communication since the last call. */
 double hd__exec_comm_seconds(struct hd__exec *exec);
 double hd__exec_peak_flops(struct hd__exec *exec);
+/* From now on the time of every instruction is taken, or no longer; what was taken: core/run/profile.h, NULL for nothing. */
+void hd__exec_profile(struct hd__exec *exec, int on);
+const struct hd__profile *hd__exec_profiled(const struct hd__exec *exec);
 /* Runs a section once and looks at what every kernel wrote: names the first block and instruction with a NaN or Inf in
  * `out`; returns 1 if there is one, 0 if not, or an error. For a step that went wrong, before its weights are lost. */
 int32_t hd__exec_find_bad(struct hd__exec *exec, const char *section, char out[160], struct hd_error *err);

@@ -9,6 +9,7 @@
 
 #include "core/comm/liveness.h"
 #include "core/run/metrics.h"
+#include "core/run/profile.h"
 #include "core/run/restore.h"
 #include "core/run/session.h"
 
@@ -21,6 +22,8 @@ struct loop {
     int64_t saved;             /* step of the newest checkpoint of this run, -1 if there is none */
     double loss, norm, lr, val_loss;
     double step_s, comm_s, peak; /* peak: FLOP/s of all ranks' devices */
+    int64_t run, profiled;       /* steps of this run; those that are in the profile */
+    double profiled_s;
     struct hd__metrics *metrics; /* of rank 0 */
     int leader;
 };
@@ -145,6 +148,36 @@ static void say(const struct loop *l)
     hd__metrics_step(l->metrics, &row);
 }
 
+/* ---- the profile: the first steps are left out, where there are others */
+
+enum { PROFILE_AFTER = 2 };
+
+static void profile_begin(struct loop *l)
+{
+    if (l->leader && l->job->metrics_profile && (l->run >= PROFILE_AFTER || l->job->steps - l->at.step + l->run <= PROFILE_AFTER))
+        hd__exec_profile(l->s.exec, 1);
+    l->run++;
+}
+
+static void profile_end(struct loop *l)
+{
+    if (!hd__exec_profiled(l->s.exec))
+        return;
+    hd__exec_profile(l->s.exec, 0);
+    l->profiled++;
+    l->profiled_s += l->step_s;
+}
+
+static void profile_say(const struct loop *l)
+{
+    struct hd__text text = {0};
+    if (!l->profiled)
+        return;
+    hd__profile_text(hd__exec_profiled(l->s.exec), l->profiled, l->profiled_s, hd__exec_peak_flops(l->s.exec), &text);
+    fputs(text.at, stdout);
+    hd__text_free(&text);
+}
+
 static int32_t evaluate(struct loop *l, struct hd_error *err)
 {
     return hd__session_evaluate(&l->s, l->job->eval_batches, &l->val_loss, err);
@@ -162,8 +195,10 @@ static int32_t steps(struct loop *l, int *stopped, struct hd_error *err)
     while (!rc && !agreed && l->at.step < l->job->steps) {
         double start = hd__now();
         int evaluated;
+        profile_begin(l);
         rc = one_step(l, err);
         l->step_s = hd__now() - start;
+        profile_end(l);
         l->comm_s = hd__exec_comm_seconds(l->s.exec);
         l->val_loss = NAN;
         evaluated = !rc && l->job->eval_every && l->at.step % l->job->eval_every == 0;
@@ -177,6 +212,7 @@ static int32_t steps(struct loop *l, int *stopped, struct hd_error *err)
             rc = save(l, err);
     }
     *stopped = agreed;
+    profile_say(l);
     if (!rc && l->keeper && l->saved != l->at.step)
         rc = save(l, err);
     return rc ? rc : hd__keeper_finish(l->keeper, err);

@@ -109,6 +109,33 @@ START_TEST(metrics_fields)
 }
 END_TEST
 
+/* Rows of the table: those that a llama must have are there, calls are whole, and the parts make the whole. */
+START_TEST(profile_table)
+{
+    static const char *const must[] = {"F einsum 64x128x64", "B attention_grad", "W einsum 128x64x64", "F xent_head", "O adamw",
+                                       "between instructions"};
+    struct command *c = command_run("train llama.yaml job.name=profile job.steps=4 metrics.profile=true");
+    char *table = strstr(c->out, "profile of rank 0: 2 steps of "), *rest, *one;
+    double step, share, ms, calls, sum = 0, shares = 0;
+    expect_code(c, 0);
+    ck_assert_msg(table != NULL, "no table in: %s", c->out);
+    for (size_t i = 0; i < HD__COUNT(must); i++)
+        ck_assert_msg(strstr(table, must[i]) != NULL, "no row %s in: %s", must[i], table);
+    ck_assert_int_eq(sscanf(table, "profile of rank 0: 2 steps of %lf ms", &step), 1);
+    rest = strchr(strchr(table, '\n') + 1, '\n') + 1;
+    while ((one = strsep(&rest, "\n")) && *one) {
+        ck_assert_int_eq(sscanf(one, "%lf%% %lf %lf", &share, &ms, &calls), 3);
+        ck_assert(fabs(calls - round(calls)) < 1e-9);
+        sum += ms;
+        shares += share;
+    }
+    ck_assert(fabs(sum / step - 1) < 0.02);
+    ck_assert(fabs(shares - 100) < 2.5); /* rounded to a tenth, some 30 rows */
+    c = command_run("train llama.yaml job.name=profile job.steps=4");
+    ck_assert_ptr_null(strstr(c->out, "profile of"));
+}
+END_TEST
+
 START_TEST(metrics_every)
 {
     static struct curve all, some;
@@ -316,7 +343,7 @@ END_TEST
 int main(void)
 {
     const struct system_test tests[] = {
-        {"metrics, fields", metrics_fields, 1}, {"metrics, every", metrics_every, 1},
+        {"metrics, fields", metrics_fields, 1}, {"metrics, every", metrics_every, 1}, {"profile", profile_table, 1},
         {"refused leaves metrics", refused_leaves_metrics, 1}, {"resolved job", resolved_job_is_a_job, 1},
         {"explain, JSON", explain_json, 1}, {"explain", explain_text, 1}, {"check", check_json, 1}, {"help", help, 1},
         {NULL, NULL, 0}};
