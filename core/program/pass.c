@@ -254,6 +254,22 @@ static struct hd__instr make(struct hd_program *p, const struct hd_pass_instr *n
     return i;
 }
 
+static int wants_wait(const struct hd_pass_instr *new, const struct hd__instr *i)
+{
+    return new->flags & HD_PASS_WAIT && hd__is_async(i);
+}
+
+static struct hd__instr wait_of(struct hd_program *p, const struct hd__instr *on)
+{
+    struct hd__instr i = hd__instr_new(p, HD_OP_WAIT);
+    i.wait = on->id;
+    i.block = on->block;
+    i.phase = on->phase;
+    i.micro = on->micro;
+    i.chunk = on->chunk;
+    return i;
+}
+
 static void insert(struct hd_program *p, uint32_t section, uint32_t index, int32_t after, const struct hd_pass_instr *new)
 {
     struct edit e = {.section = section, .index = index, .after = after, .order = p->pass->edits.count};
@@ -263,15 +279,26 @@ static void insert(struct hd_program *p, uint32_t section, uint32_t index, int32
         e.instr.chunk = p->sections.at[section].code.at[index].chunk;
     }
     hd__push(&p->pass->edits, e);
+    if (wants_wait(new, &e.instr)) {
+        struct hd__instr wait = wait_of(p, &e.instr);
+        e.instr = wait;
+        e.order = p->pass->edits.count;
+        hd__push(&p->pass->edits, e);
+    }
 }
 
 static void append(struct hd_program *p, const char *section, const struct hd_pass_instr *new)
 {
     struct hd__code_section *s = hd__section(p, section);
-    if (!s)
+    struct hd__instr i;
+    if (!s) {
         hd__program_fail(p, HD_E_INVALID, "there is no section '%s' to append to", section);
-    else
-        hd__push(&s->code, make(p, new));
+        return;
+    }
+    i = make(p, new);
+    hd__push(&s->code, i);
+    if (wants_wait(new, &i))
+        hd__push(&s->code, wait_of(p, &i));
 }
 
 static void replace_in(struct hd_program *p, uint32_t section, uint32_t index, uint32_t k, hd_tensor t)

@@ -46,17 +46,17 @@ static void reduce(struct zero *z, struct zero_flat *f, hd_tensor grad, struct t
 {
     struct hd_pass_instr i;
     settle(z, f, grad, section, index);
-    if (z->stage == 0 && (f->axes | f->outer)) {
+    if (f->stage == 0 && (f->axes | f->outer)) {
         i = zero_instr(z, f, HD_OP_ALL_REDUCE, grad, grad, f->axes | f->outer);
         z->api->insert(z->p, section, index, 1, &i);
-    } else if (z->stage == 1 && f->axes) {
+    } else if (f->stage == 1) {
         i = zero_instr(z, f, HD_OP_REDUCE_SCATTER, grad, f->shard, f->axes);
         z->api->insert(z->p, section, index, 1, &i);
-    } else if (z->stage >= 2) {
+    } else if (f->stage >= 2) {
         struct hd_pass_flat flat;
         hd_tensor part = z->api->flat_shard(z->p, f->id, "gs", z->api->dtype(z->p, "grad"), HD_LIFE_TEMP, 0);
         z->api->flat_get(z->p, f->id, &flat);
-        i = zero_instr(z, f, f->axes ? HD_OP_REDUCE_SCATTER : HD_OP_COPY, grad, part, f->axes);
+        i = zero_instr(z, f, HD_OP_REDUCE_SCATTER, grad, part, f->axes);
         z->api->insert(z->p, section, index, 1, &i);
         flush(z, tail, section, index);
         *tail = (struct tail){f, grad, part};
@@ -75,7 +75,7 @@ static uint32_t contributes(const struct zero *z, uint32_t section, uint32_t k)
 static hd_tensor collect(struct zero *z, uint32_t f, uint32_t section, uint32_t last)
 {
     const struct hd_pass_api *api = z->api;
-    hd_tensor grad = z->stage < 2 ? z->flats[f].grad : 0;
+    hd_tensor grad = z->flats[f].stage < 2 ? z->flats[f].grad : 0;
     for (uint32_t k = 0; k <= last; k++) {
         uint32_t param = contributes(z, section, k);
         if (!param || z->owner[param - 1] != f + 1)
@@ -109,7 +109,7 @@ int zero_gradients(struct zero *z, uint32_t section, int last)
     for (uint32_t k = 0; ok && k < n; k++) { /* in the order in which they are complete: tails follow one another */
         uint32_t f = flat_at[k];
         hd_tensor grad = f ? collect(z, f - 1, section, k) : 0;
-        if (f && (z->stage >= 2 || last))
+        if (f && (z->flats[f - 1].stage >= 2 || last))
             reduce(z, &z->flats[f - 1], grad, &tail, section, k);
     }
     if (ok && n)

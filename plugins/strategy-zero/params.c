@@ -1,25 +1,36 @@
 /* Parameters: every use becomes a view of a flat buffer. Stages 0-2: of the persistent whole. Stage 3: of a whole that is
- * gathered for one *residence* (block, micro-batch, forward or backward) and released after it. */
+ * gathered for one *residence* (block, micro-batch, forward or backward) and released after it. A flat of several blocks
+ * has one residence for them all. */
 #include "zero.h"
 
 struct run {
     uint32_t first, last, flat;
-    uint32_t block, backward, reserved;
+    uint32_t block, backward;
     int32_t micro;
-    uint32_t reserved2;
     hd_tensor whole;
-    uint32_t reserved3;
+    uint32_t early; /* the run at whose start it is gathered */
 };
+
+static int is_home(const struct zero *z, const struct zero_flat *f, uint32_t block)
+{
+    for (uint32_t k = 0; k < f->n_params; k++)
+        if (z->params[f->params[k]].block == block)
+            return 1;
+    return 0;
+}
 
 static int same_residence(const struct zero *z, const struct run *r, const struct hd_pass_instr *i, uint32_t flat)
 {
-    uint32_t backward = i->phase != HD_PHASE_F && z->settings.reshard_after_forward;
-    return r->flat == flat && r->micro == i->micro && r->backward == backward &&
-           (r->block == i->block || !z->settings.reshard_after_forward);
+    const struct zero_flat *f = &z->flats[flat];
+    uint32_t backward = i->phase != HD_PHASE_F && !f->keep;
+    if (r->flat != flat || r->micro != i->micro || r->backward != backward)
+        return 0;
+    return f->keep || r->block == i->block || (is_home(z, f, r->block) && is_home(z, f, i->block));
 }
 
 static struct run *run_of(struct zero *z, struct run *runs, uint32_t *n, const struct hd_pass_instr *i, uint32_t flat, uint32_t at)
 {
+    uint32_t backward = i->phase != HD_PHASE_F && !z->flats[flat].keep;
     for (uint32_t r = *n; r-- > 0;)
         if (same_residence(z, &runs[r], i, flat)) {
             runs[r].last = at;
@@ -28,11 +39,10 @@ static struct run *run_of(struct zero *z, struct run *runs, uint32_t *n, const s
     /* forward then backward of the last block: nobody else lies between, so it stays */
     if (*n && runs[*n - 1].flat == flat) {
         runs[*n - 1].last = at;
-        runs[*n - 1].backward = i->phase != HD_PHASE_F;
+        runs[*n - 1].backward = backward;
         return &runs[*n - 1];
     }
-    runs[*n] = (struct run){.first = at, .last = at, .flat = flat, .block = i->block, .micro = i->micro,
-                            .backward = i->phase != HD_PHASE_F && z->settings.reshard_after_forward};
+    runs[*n] = (struct run){.first = at, .last = at, .flat = flat, .block = i->block, .micro = i->micro, .backward = backward};
     return &runs[(*n)++];
 }
 
@@ -45,24 +55,68 @@ static void views(struct zero *z, uint32_t section, uint32_t index, const struct
     }
 }
 
+/* ---- when to gather */
+
+/* Parameters that are whole when run r is gathered at the start of run e. */
+static int64_t live_at(const struct zero *z, const struct run *runs, uint32_t r, uint32_t e)
+{
+    int64_t live = z->flats[runs[r].flat].count;
+    for (uint32_t q = 0; q < r; q++)
+        if (runs[q].last >= runs[e].first)
+            live += z->flats[runs[q].flat].count;
+    return live;
+}
+
+/* At the start of which run the gather of run r begins: as early as the limits allow, never before the former one's. */
+static uint32_t early_run(const struct zero *z, const struct run *runs, uint32_t r)
+{
+    const struct zero_settings *s = &z->settings;
+    int64_t blocks = 0, ahead = z->flats[runs[r].flat].count, distance = runs[r].backward ? s->prefetch_backward : s->prefetch;
+    uint32_t e = r;
+    while (s->overlap && e > 0 && e > runs[r - 1].early) {
+        const struct run *next = &runs[e - 1];
+        blocks += next->block != runs[e].block || next->micro != runs[e].micro || next->backward != runs[e].backward;
+        if (blocks > distance && ahead > s->prefetch_size)
+            break;
+        if ((s->max_inflight && r - e >= s->max_inflight) || (s->max_live && live_at(z, runs, r, e - 1) > s->max_live))
+            break;
+        ahead += z->flats[next->flat].count;
+        e--;
+    }
+    return e;
+}
+
 static void gather(struct zero *z, struct run *runs, uint32_t n, uint32_t section)
 {
     for (uint32_t r = 0; r < n; r++) {
         struct zero_flat *f = &z->flats[runs[r].flat];
-        uint32_t early = r < (uint32_t)z->settings.prefetch ? 0 : r - (uint32_t)z->settings.prefetch;
-        struct hd_pass_instr in = zero_instr(z, f, f->axes ? HD_OP_ALL_GATHER : HD_OP_COPY, f->home, runs[r].whole, f->axes);
+        struct hd_pass_instr in = zero_instr(z, f, HD_OP_ALL_GATHER, f->home, runs[r].whole, f->axes);
         struct hd_pass_instr out = zero_instr(z, f, HD_OP_RELEASE, runs[r].whole, 0, 0);
-        z->api->insert(z->p, section, runs[early].first, 0, &in);
+        runs[r].early = r ? early_run(z, runs, r) : 0;
+        z->api->insert(z->p, section, runs[runs[r].early].first, 0, &in);
         z->api->insert(z->p, section, runs[r].last, 1, &out);
     }
+}
+
+/* The whole that instruction k of the section reads flat `flat` from. */
+static hd_tensor whole_for(struct zero *z, struct run *runs, uint32_t *n, const struct hd_pass_instr *i, uint32_t flat, uint32_t k)
+{
+    struct zero_flat *f = &z->flats[flat];
+    struct run *r;
+    if (f->stage < 3)
+        return f->whole;
+    r = run_of(z, runs, n, i, flat, k);
+    if (!r->whole)
+        r->whole = z->api->flat_whole(z->p, f->id, "p", z->api->dtype(z->p, "compute"), HD_LIFE_TEMP);
+    return r->whole;
 }
 
 int zero_params(struct zero *z, uint32_t section)
 {
     const struct hd_pass_api *api = z->api;
     uint32_t n = api->n_instr(z->p, section), n_runs = 0;
-    struct run *runs = z->stage == 3 ? z->host->alloc((n + 1) * sizeof *runs) : NULL;
-    if (z->stage == 3 && !runs)
+    struct run *runs = z->host->alloc((n + 1) * sizeof *runs);
+    if (!runs)
         return 0;
     for (uint32_t k = 0; k < n; k++) {
         struct hd_pass_instr i;
@@ -72,18 +126,10 @@ int zero_params(struct zero *z, uint32_t section)
             if (!param || !z->owner[param - 1])
                 continue;
             flat = z->owner[param - 1] - 1;
-            if (z->stage == 3) {
-                struct run *r = run_of(z, runs, &n_runs, &i, flat, k);
-                if (!r->whole)
-                    r->whole = api->flat_whole(z->p, z->flats[flat].id, "p", api->dtype(z->p, "compute"), HD_LIFE_TEMP);
-                views(z, section, k, &i, flat, r->whole);
-            } else {
-                views(z, section, k, &i, flat, z->flats[flat].whole);
-            }
+            views(z, section, k, &i, flat, whole_for(z, runs, &n_runs, &i, flat, k));
         }
     }
-    if (z->stage == 3)
-        gather(z, runs, n_runs, section);
+    gather(z, runs, n_runs, section);
     z->host->free(runs);
     return 1;
 }

@@ -5,12 +5,9 @@
 
 #define BIT(axis) HD_AXIS_BIT(axis)
 
-/* Axes whose replication zero may remove; others are settled first (tp) or on the shard (dp_replicate). */
-static const uint32_t zero_axes = BIT(HD_AXIS_DP_SHARD) | BIT(HD_AXIS_CP) | BIT(HD_AXIS_EP);
-static const uint32_t outer_axes = BIT(HD_AXIS_DP_REPLICATE);
-
 struct key {
-    uint32_t param, bucket, axes, minor, order;
+    uint32_t param, bucket, axes, outer, minor, order;
+    uint32_t small; /* stays whole at stage 3 */
 };
 
 static int before(const struct key *a, const struct key *b)
@@ -19,6 +16,8 @@ static int before(const struct key *a, const struct key *b)
         return a->bucket < b->bucket;
     if (a->axes != b->axes)
         return a->axes < b->axes;
+    if (a->outer != b->outer)
+        return a->outer < b->outer;
     if (a->minor != b->minor) /* neighbours by what must be settled first: one all_reduce a run */
         return a->minor < b->minor;
     return a->order < b->order;
@@ -54,28 +53,46 @@ static uint32_t used_params(struct zero *z, struct key *keys)
     return n;
 }
 
-/* Buckets: whole blocks, in the order of the backward pass, until the size is reached. Stage 3: a block each. */
-static void assign_buckets(struct zero *z, struct key *keys, uint32_t n)
+static uint32_t block_of(const struct zero *z, const struct key *k)
 {
-    int64_t bytes = 0, limit = z->stage < 3 ? z->settings.bucket : 0;
-    int64_t item = (int64_t)hd_dtype_size(z->api->dtype(z->p, "grad"));
-    uint32_t bucket = 0;
+    return z->params[k->param].block;
+}
+
+/* Buckets: whole blocks, in the order of the backward pass, until the size is reached. Numbers go on from `bucket`. */
+static uint32_t fill_buckets(struct zero *z, struct key *keys, uint32_t n, uint32_t small, uint32_t bucket)
+{
+    int gathered = z->stage == 3 && !small;
+    int64_t limit = gathered ? z->settings.gather_bucket : z->settings.bucket, bytes = 0;
+    int64_t item = (int64_t)hd_dtype_size(z->api->dtype(z->p, gathered ? "compute" : "grad"));
+    const struct key *before = NULL;
     for (uint32_t k = 0; k < n; k++) {
-        const struct hd_pass_param *param = &z->params[keys[k].param];
-        uint32_t in_zero = param->obligation & param->replicated & zero_axes;
-        if (k && param->block != z->params[keys[k - 1].param].block && bytes >= limit) {
+        if (keys[k].small != small)
+            continue;
+        if (before && block_of(z, before) != block_of(z, &keys[k]) && bytes >= limit) {
             bucket++;
             bytes = 0;
         }
-        bytes += param->count * item;
+        bytes += z->params[keys[k].param].count * item;
         keys[k].bucket = bucket;
-        keys[k].axes = in_zero;
-        keys[k].minor = param->obligation & ~(in_zero | outer_axes);
+        before = &keys[k];
     }
+    return bucket + 1;
+}
+
+static void assign_buckets(struct zero *z, struct key *keys, uint32_t n)
+{
+    for (uint32_t k = 0; k < n; k++) {
+        const struct hd_pass_param *param = &z->params[keys[k].param];
+        keys[k].axes = param->obligation & param->replicated & z->shard_axes;
+        keys[k].outer = param->obligation & z->outer_axes;
+        keys[k].minor = param->obligation & ~(keys[k].axes | keys[k].outer);
+        keys[k].small = z->stage == 3 && param->count < z->settings.persist_below;
+    }
+    fill_buckets(z, keys, n, 1, fill_buckets(z, keys, n, 0, 0));
     /* A tied parameter's gradients arrive from two blocks, so blocks may alternate: a block stays where it began. */
     for (uint32_t k = 1; k < n; k++)
         for (uint32_t j = 0; j < k; j++)
-            if (z->params[keys[j].param].block == z->params[keys[k].param].block) {
+            if (block_of(z, &keys[j]) == block_of(z, &keys[k]) && keys[j].small == keys[k].small) {
                 keys[k].bucket = keys[j].bucket;
                 break;
             }
@@ -87,18 +104,18 @@ static void make_tensors(struct zero *z, struct zero_flat *f)
     uint32_t compute = api->dtype(z->p, "compute"), master = api->dtype(z->p, "master"), grad = api->dtype(z->p, "grad");
     uint32_t keep = HD_LIFE_PERSISTENT;
     int low = compute != master;
-    if (z->stage < 3)
+    if (f->stage < 3)
         f->whole = api->flat_whole(z->p, f->id, "P", compute, keep);
-    if (z->stage < 2)
+    if (f->stage < 2)
         f->grad = api->flat_whole(z->p, f->id, "G", grad, keep);
-    if (z->stage == 0) {
+    if (f->stage == 0) {
         f->master = low ? api->flat_whole(z->p, f->id, "M", master, keep) : f->whole;
         f->low = low ? f->whole : 0;
         f->shard = f->grad;
         return;
     }
     f->shard = api->flat_shard(z->p, f->id, "GS", grad, keep, f->grad); /* stage 1: a window of the whole gradient */
-    if (z->stage < 3) {
+    if (f->stage < 3) {
         hd_tensor window = api->flat_shard(z->p, f->id, "PW", compute, keep, f->whole);
         f->master = low ? api->flat_shard(z->p, f->id, "M", master, keep, 0) : window;
         f->low = low ? window : 0;
@@ -120,13 +137,15 @@ static void make_flat(struct zero *z, const struct key *keys, uint32_t n)
     f->n_params = n;
     f->block = z->params[keys[0].param].block;
     f->axes = keys[0].axes;
+    f->outer = keys[0].outer;
+    f->stage = !f->axes ? 0 : keys[0].small ? 2 : z->stage; /* where there is nothing to cut, a shard is the whole */
     for (uint32_t i = 0; i < n; i++) {
         f->params[i] = keys[i].param;
-        f->outer |= z->params[keys[i].param].obligation & outer_axes;
+        f->count += z->params[keys[i].param].count;
         z->owner[keys[i].param] = z->n_flats;
     }
     snprintf(name, sizeof name, "%u", z->n_flats - 1);
-    f->id = z->api->flat(z->p, name, f->block, z->stage ? f->axes : 0, f->params, n, 0);
+    f->id = z->api->flat(z->p, name, f->block, f->stage ? f->axes : 0, f->params, n, 0);
     f->ways = 1;
     for (uint32_t a = 0; a < HD_AXIS_COUNT; a++)
         if (f->axes & BIT(a))
@@ -136,6 +155,20 @@ static void make_flat(struct zero *z, const struct key *keys, uint32_t n)
     z->api->flat_role(z->p, f->id, HD_FLAT_MASTER, f->master);
     z->api->flat_role(z->p, f->id, HD_FLAT_GRAD, f->grad);
     z->api->flat_role(z->p, f->id, HD_FLAT_SHARD, f->shard);
+}
+
+/* Without resharding a flat stays whole between the passes; where that is more than may live, the last ones of the forward
+ * pass, which the backward pass needs first. Flats are in the order of the backward pass. */
+static void keep_whole(struct zero *z)
+{
+    int64_t live = 0;
+    for (uint32_t f = 0; f < z->n_flats && !z->settings.reshard_after_forward; f++) {
+        struct zero_flat *flat = &z->flats[f];
+        if (flat->stage != 3)
+            continue;
+        live += flat->count;
+        flat->keep = !z->settings.max_live || live <= z->settings.max_live;
+    }
 }
 
 int zero_plan(struct zero *z)
@@ -155,13 +188,15 @@ int zero_plan(struct zero *z)
     assign_buckets(z, keys, n);
     sort(keys, n);
     for (uint32_t k = 1; k <= n; k++)
-        if (k == n || keys[k].bucket != keys[first].bucket || keys[k].axes != keys[first].axes) {
+        if (k == n || keys[k].bucket != keys[first].bucket || keys[k].axes != keys[first].axes ||
+            keys[k].outer != keys[first].outer) {
             make_flat(z, keys + first, k - first);
             if (!z->flats[z->n_flats - 1].params)
                 return 0;
             first = k;
         }
     z->host->free(keys);
+    keep_whole(z);
     return 1;
 }
 
@@ -179,7 +214,8 @@ struct hd_pass_instr zero_instr(const struct zero *z, const struct zero_flat *f,
 {
     struct hd_pass_instr i = {.struct_size = sizeof i, .op = op, .block = f->block, .phase = HD_PHASE_O, .axes = axes,
                               .redop = HD_SUM};
-    (void)z;
+    if (axes && !z->settings.overlap)
+        i.flags = HD_PASS_WAIT;
     if (in)
         i.in[i.n_in++] = in;
     if (out)

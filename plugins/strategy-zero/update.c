@@ -6,7 +6,7 @@ static uint32_t norm_axes(const struct zero *z)
 {
     uint32_t axes = 0, live = z->api->live_axes(z->p);
     for (uint32_t f = 0; f < z->n_flats; f++) {
-        if (z->stage)
+        if (z->flats[f].stage)
             axes |= z->flats[f].axes;
         for (uint32_t i = 0; i < z->flats[f].n_params; i++)
             axes |= live & ~z->params[z->flats[f].params[i]].replicated;
@@ -25,7 +25,7 @@ static void add_norm(struct zero *z, struct zero_flat *f, uint32_t axes, struct 
         const struct hd_pass_param *param = &z->params[f->params[k]];
         double copies = 1;
         for (uint32_t a = 0; a < HD_AXIS_COUNT; a++)
-            if ((axes & param->replicated & HD_AXIS_BIT(a)) && !(z->stage && (f->axes & HD_AXIS_BIT(a))))
+            if ((axes & param->replicated & HD_AXIS_BIT(a)) && !(f->stage && (f->axes & HD_AXIS_BIT(a))))
                 copies *= z->api->axis_size(z->p, a);
         ranges[k] = (struct hd_range){flat.offset[k], param->count, 1 / copies};
     }
@@ -36,7 +36,7 @@ static void add_norm(struct zero *z, struct zero_flat *f, uint32_t axes, struct 
 static void clear_gradients(struct zero *z)
 {
     for (uint32_t f = 0; f < z->n_flats; f++) {
-        struct hd_pass_instr i = zero_instr(z, &z->flats[f], HD_OP_FILL0, 0, z->stage < 2 ? z->flats[f].grad : z->flats[f].shard, 0);
+        struct hd_pass_instr i = zero_instr(z, &z->flats[f], HD_OP_FILL0, 0, z->flats[f].stage < 2 ? z->flats[f].grad : z->flats[f].shard, 0);
         z->api->append(z->p, "begin", &i);
     }
 }
@@ -50,7 +50,7 @@ static void restore(struct zero *z)
         struct hd_pass_instr gather = zero_instr(z, flat, HD_OP_ALL_GATHER, flat->home, flat->whole, flat->axes);
         if (flat->low)
             z->api->append(z->p, "restore", &copy);
-        if (flat->axes && (z->stage == 1 || z->stage == 2))
+        if (flat->stage == 1 || flat->stage == 2)
             z->api->append(z->p, "restore", &gather);
     }
 }
@@ -62,7 +62,7 @@ void zero_update(struct zero *z)
     clear_gradients(z);
     restore(z);
     for (uint32_t f = 0; f < z->n_flats; f++)
-        if (z->stage && z->flats[f].outer) {
+        if (z->flats[f].stage && z->flats[f].outer) {
             struct hd_pass_instr i = zero_instr(z, &z->flats[f], HD_OP_ALL_REDUCE, z->flats[f].shard, z->flats[f].shard, z->flats[f].outer);
             z->api->append(z->p, "update", &i);
         }
@@ -72,12 +72,13 @@ void zero_update(struct zero *z)
         struct hd_pass_instr i = {.struct_size = sizeof i, .op = HD_OP_ALL_REDUCE, .phase = HD_PHASE_O, .axes = axes,
                                   .redop = HD_SUM, .n_in = 1, .n_out = 1};
         i.in[0] = i.out[0] = z->api->norm2(z->p);
+        i.flags = z->settings.overlap ? 0 : HD_PASS_WAIT;
         z->api->append(z->p, "update", &i);
     }
     for (uint32_t f = 0; f < z->n_flats; f++) {
         struct zero_flat *flat = &z->flats[f];
         z->api->update(z->p, flat->id, flat->low);
-        if (flat->axes && (z->stage == 1 || z->stage == 2)) {
+        if (flat->stage == 1 || flat->stage == 2) {
             struct hd_pass_instr i = zero_instr(z, flat, HD_OP_ALL_GATHER, flat->home, flat->whole, flat->axes);
             z->api->append(z->p, "update", &i);
         }

@@ -6,8 +6,8 @@
  *   stage 2  reduce_scatter in every micro-batch into the shard
  *   stage 3  parameters live as shards: gather before a block needs them, release after
  *
- * plan.c groups parameters into flat buffers, gradients.c and params.c rewrite the sections, update.c appends the
- * update. */
+ * options.c reads and refuses, plan.c groups parameters into flat buffers, gradients.c and params.c rewrite the
+ * sections, update.c appends the update. */
 #ifndef HD_STRATEGY_ZERO_H
 #define HD_STRATEGY_ZERO_H
 
@@ -17,9 +17,12 @@
 enum { ZERO_STAGE_0 = 0, ZERO_STAGE_1, ZERO_STAGE_2, ZERO_STAGE_3, ZERO_NO_SHARD, ZERO_SHARD_GRAD_OP, ZERO_FULL_SHARD, ZERO_HYBRID };
 
 struct zero_settings {
-    int64_t bucket, prefetch;
+    int64_t bucket, gather_bucket;
+    int64_t prefetch, prefetch_backward, prefetch_size, max_inflight;
+    int64_t persist_below, max_live;
+    struct hd_list axes;
     int32_t stage; /* index into the choices: ZERO_... */
-    int32_t reshard_after_forward;
+    int32_t reshard_after_forward, overlap, reserved;
 };
 
 struct zero_flat {
@@ -27,10 +30,13 @@ struct zero_flat {
     uint32_t block;
     uint32_t axes;  /* shards lie along these */
     uint32_t outer; /* data axes that are settled by all_reduce on the shard, after the reduce_scatter */
+    uint32_t stage; /* of this flat: small parameters stay whole at stage 3, and what no axis cuts is stage 0 */
+    uint32_t keep;  /* stage 3: stays whole from the forward pass to the backward pass */
     int64_t ways;
+    int64_t count; /* elements of the whole */
     uint32_t *params;
     uint32_t n_params;
-    uint32_t low_is_home; /* stage 3, low precision: parameters are gathered from a low-precision shard */
+    uint32_t reserved;
     hd_tensor whole, grad, shard, master, home, low; /* home: what stage 3 gathers from */
 };
 
@@ -39,14 +45,19 @@ struct zero {
     const struct hd_pass_api *api;
     struct hd_program *p;
     struct zero_settings settings;
-    uint32_t stage; /* 0..3 */
-    uint32_t n_flats;
+    uint32_t stage;      /* 0..3 */
+    uint32_t shard_axes; /* axes whose replication may be removed: the option `axes` */
+    uint32_t outer_axes; /* the other data axes: settled by all_reduce, after the reduce_scatter, on the shard */
+    uint32_t n_flats, n_params, reserved;
     struct zero_flat *flats;
-    uint32_t n_params;
-    uint32_t reserved;
     struct hd_pass_param *params; /* by parameter */
     uint32_t *owner;              /* by parameter: flat index + 1; 0: not used */
 };
+
+#define ZERO_OPTIONS 12
+extern const struct hd_option zero_options[ZERO_OPTIONS];
+/* Reads the settings; refuses what makes no sense on this mesh. */
+int32_t zero_configure(struct zero *z, struct hd_error *err);
 
 int zero_plan(struct zero *z);            /* 0 when out of memory; other faults are sticky in the program */
 void zero_free(struct zero *z);

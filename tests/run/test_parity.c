@@ -32,7 +32,8 @@ static int64_t one_of(const int64_t *values, size_t n)
 
 struct draw {
     int64_t replicate, shard, cp, tp, accumulation, zero, sequence_parallel, vocab_parallel, kv_heads, gpt2,
-        tied, bucket;
+        tied, bucket, gather_bucket, prefetch, prefetch_backward, prefetch_size, max_inflight, persist_below, max_live,
+        reshard, overlap;
 };
 
 /* 0 where a job checker would refuse: what does not divide. */
@@ -49,12 +50,23 @@ static int draw(struct draw *d)
                        .kv_heads = ONE_OF(1, 2, 4),
                        .gpt2 = ONE_OF(0, 0, 1),
                        .tied = ONE_OF(0, 1),
-                       .bucket = ONE_OF(0, 0, 4000, 25000000)};
+                       .bucket = ONE_OF(0, 0, 4000, 25000000),
+                       .gather_bucket = ONE_OF(0, 0, 8000, 25000000),
+                       .prefetch = ONE_OF(0, 1, 1, 2),
+                       .prefetch_backward = ONE_OF(0, 1, 1, 3),
+                       .prefetch_size = ONE_OF(0, 0, 0, 3000),
+                       .max_inflight = ONE_OF(0, 0, 0, 1),
+                       .persist_below = ONE_OF(0, 0, 20, 100),
+                       .max_live = ONE_OF(0, 0, 0, 4000),
+                       .reshard = ONE_OF(0, 1, 1),
+                       .overlap = ONE_OF(0, 1, 1)};
     if (d->gpt2)
         d->kv_heads = 4;
     int64_t ranks = d->replicate * d->shard * d->cp * d->tp;
     if (ranks == 1 && pick(10))
         return 0;
+    if (d->zero && d->replicate > 1 && d->shard == 1 && d->cp == 1)
+        return 0; /* refused: it would shard nothing */
     if (ranks > 16 || 16 % (d->replicate * d->shard * d->accumulation))
         return 0;
     return d->kv_heads % d->tp == 0 || (4 / d->kv_heads) % d->tp == 0;
@@ -67,8 +79,12 @@ static void job_text(const struct draw *d, struct hd__text *text)
                  (long long)d->replicate, (long long)d->shard, (long long)d->cp, (long long)d->tp);
     hd__text_add(text, "strategies:\n  - {use: 3d, sequence_parallel: %s, vocab_parallel: %s}\n",
                  d->sequence_parallel ? "true" : "false", d->vocab_parallel ? "true" : "false");
-    hd__text_add(text, "  - {use: zero, stage: %lld, bucket: %lld}\n", (long long)d->zero,
-                 (long long)d->bucket);
+    hd__text_add(text, "  - {use: zero, stage: %lld, bucket: %lld, gather_bucket: %lld, prefetch: %lld, prefetch_backward: %lld,\n",
+                 (long long)d->zero, (long long)d->bucket, (long long)d->gather_bucket, (long long)d->prefetch,
+                 (long long)d->prefetch_backward);
+    hd__text_add(text, "     prefetch_size: %lld, max_inflight: %lld, persist_below: %lld, max_live: %lld, reshard_after_forward: %s, "
+                 "overlap: %s}\n", (long long)d->prefetch_size, (long long)d->max_inflight, (long long)d->persist_below,
+                 (long long)d->max_live, d->reshard ? "true" : "false", d->overlap ? "true" : "false");
     hd__text_add(text, "optimizer: {use: adamw, lr: 1e-2, weight_decay: 0.1, clip: 1.0}\n");
     hd__text_add(text,
                  "model: {use: transformer, family: %s, layers: 2, hidden: 16, heads: 4, kv_heads: %lld, "

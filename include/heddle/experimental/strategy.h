@@ -17,6 +17,9 @@
 
 enum { HD_PHASE_F = 0, HD_PHASE_R = 1, HD_PHASE_B = 2, HD_PHASE_W = 3, HD_PHASE_O = 4 };
 
+/* insert, append: what is asynchronous is waited for at once. */
+#define HD_PASS_WAIT (UINT32_C(1) << 0)
+
 /* An instruction, to look at (instr) or to insert (insert: id, micro and chunk are set by the core). */
 struct hd_pass_instr {
     size_t struct_size;
@@ -28,7 +31,7 @@ struct hd_pass_instr {
     uint32_t n_in, n_out;
     int32_t micro, chunk;
     hd_tensor in[HD_MAX_IN], out[HD_MAX_OUT];
-    uint32_t reserved;
+    uint32_t flags; /* HD_PASS_... */
     const struct hd_attrs *attrs; /* copied at insert; may be NULL */
 };
 

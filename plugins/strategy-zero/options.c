@@ -1,0 +1,138 @@
+/* The options, with the names that FSDP and DeepSpeed have for them, and what is refused. */
+#include <stddef.h>
+#include <string.h>
+
+#include "zero.h"
+
+#define AT(field) offsetof(struct zero_settings, field)
+#define BIT(axis) HD_AXIS_BIT(axis)
+#define GLOBAL .flags = HD_OPTION_GLOBAL
+#define TUNER .flags = HD_OPTION_GLOBAL, .level = HD_LEVEL_TUNER
+
+/* Sizes are bytes and need a unit (25MB). DeepSpeed counts elements: so do the options that count parameters here. */
+const struct hd_option zero_options[ZERO_OPTIONS] = {
+    {.name = "stage", .type = HD_OPT_ENUM, .value = "0", GLOBAL, .offset = AT(stage),
+     .choices = "0|1|2|3|NO_SHARD|SHARD_GRAD_OP|FULL_SHARD|HYBRID_SHARD", .aliases = "sharding_strategy|zero_stage",
+     .help = "what is sharded: 0 nothing, 1 optimizer state, 2 and gradients, 3 and parameters; FSDP's names: NO_SHARD = 0, "
+             "FULL_SHARD = 3, SHARD_GRAD_OP = 3 with reshard_after_forward: false, HYBRID_SHARD = 3 on mesh.dp: {replicate, shard}"},
+    {.name = "axes", .type = HD_OPT_LIST, .value = "[dp_shard, cp, ep]", GLOBAL, .offset = AT(axes),
+     .help = "mesh axes to shard over, where a parameter is replicated on them; of dp_replicate, dp_shard, cp, ep"},
+    {.name = "bucket", .type = HD_OPT_SIZE, .value = "25MB", .unit = "bytes", .min = 0, .max = 1e12, TUNER, .offset = AT(bucket),
+     .aliases = "reduce_bucket_size|bucket_cap_mb",
+     .help = "stages 0-2: blocks are put together until their gradients reach this size: one reduction, and after the update "
+             "one gather, for them all; 0: a block each. In bytes: write 25MB (DeepSpeed counts elements, DDP megabytes)"},
+    {.name = "gather_bucket", .type = HD_OPT_SIZE, .value = "0", .unit = "bytes", .min = 0, .max = 1e12, TUNER,
+     .offset = AT(gather_bucket), .aliases = "allgather_bucket_size",
+     .help = "stage 3: blocks are put together until their parameters reach this size: one gather and one reduction for them "
+             "all; 0: a block each. In bytes"},
+    {.name = "prefetch", .type = HD_OPT_INT, .value = "1", .unit = "blocks", .min = 0, .max = 64, TUNER, .offset = AT(prefetch),
+     .aliases = "forward_prefetch", .help = "stage 3, forward pass: how many blocks ahead parameters are gathered"},
+    {.name = "prefetch_backward", .type = HD_OPT_INT, .value = "1", .unit = "blocks", .min = 0, .max = 64, TUNER,
+     .offset = AT(prefetch_backward), .aliases = "backward_prefetch", .help = "stage 3: the same for the backward pass"},
+    {.name = "prefetch_size", .type = HD_OPT_INT, .value = "0", .unit = "parameters", .min = 0, .max = 1e15, TUNER,
+     .offset = AT(prefetch_size), .aliases = "stage3_prefetch_bucket_size",
+     .help = "stage 3: further blocks are gathered ahead while together they have no more parameters than this"},
+    {.name = "max_inflight", .type = HD_OPT_INT, .value = "0", .unit = "gathers", .min = 0, .max = 1024, TUNER,
+     .offset = AT(max_inflight), .aliases = "limit_all_gathers",
+     .help = "stage 3: how many gathers may be under way ahead of their use, however far prefetching reaches; 0: no limit"},
+    {.name = "persist_below", .type = HD_OPT_INT, .value = "0", .unit = "parameters", .min = 0, .max = 1e15, TUNER,
+     .offset = AT(persist_below), .aliases = "stage3_param_persistence_threshold",
+     .help = "stage 3: a parameter with fewer elements than this (norms, biases) stays whole, as at stage 2"},
+    {.name = "max_live", .type = HD_OPT_INT, .value = "0", .unit = "parameters", .min = 0, .max = 1e15, TUNER,
+     .offset = AT(max_live), .aliases = "stage3_max_live_parameters",
+     .help = "stage 3: gather ahead, or keep after the forward pass, only while no more parameters than this are whole; 0: no "
+             "limit. What a block needs at once is gathered in any case"},
+    {.name = "reshard_after_forward", .type = HD_OPT_BOOL, .value = "true", GLOBAL, .offset = AT(reshard_after_forward),
+     .help = "stage 3: release a block's parameters after its forward pass and gather them again for the backward pass"},
+    {.name = "overlap", .type = HD_OPT_BOOL, .value = "true", TUNER, .offset = AT(overlap), .aliases = "overlap_comm",
+     .help = "false: every collective of this strategy is waited for where it starts, and nothing is gathered ahead"},
+};
+
+static const uint32_t data_axes = BIT(HD_AXIS_DP_REPLICATE) | BIT(HD_AXIS_DP_SHARD) | BIT(HD_AXIS_CP) | BIT(HD_AXIS_EP);
+
+static int32_t read_axes(struct zero *z, struct hd_error *err)
+{
+    static const char *const name[HD_AXIS_COUNT] = {
+#define AXIS_NAME(constant, value, text) [value] = text,
+        HD_AXES(AXIS_NAME)
+#undef AXIS_NAME
+    };
+    const struct hd_list *list = &z->settings.axes;
+    for (uint64_t n = 0; n < list->count; n++) {
+        uint32_t a = 0;
+        while (a < HD_AXIS_COUNT && strcmp(name[a], list->text[n]) != 0)
+            a++;
+        if (a == HD_AXIS_COUNT || !(data_axes & BIT(a)))
+            return hd_fail(err, HD_E_INVALID, "strategies.zero.axes: '%.40s' is no axis that parameters are replicated on by data "
+                           "parallelism; choose of dp_replicate, dp_shard, cp, ep", list->text[n]);
+        z->shard_axes |= BIT(a);
+    }
+    z->outer_axes = data_axes & ~z->shard_axes;
+    return HD_OK;
+}
+
+static uint32_t stage_of(struct zero_settings *s)
+{
+    switch (s->stage) {
+    case ZERO_NO_SHARD:
+        return 0;
+    case ZERO_SHARD_GRAD_OP: /* as FSDP has it: stage 3 that keeps the parameters until after the backward pass */
+        s->reshard_after_forward = 0;
+        return 3;
+    case ZERO_FULL_SHARD:
+    case ZERO_HYBRID:
+        return 3;
+    default:
+        return (uint32_t)s->stage;
+    }
+}
+
+static int64_t ways_of(const struct zero *z, uint32_t axes)
+{
+    int64_t ways = 1;
+    for (uint32_t a = 0; a < HD_AXIS_COUNT; a++)
+        if (axes & BIT(a))
+            ways *= z->api->axis_size(z->p, a);
+    return ways;
+}
+
+/* On one rank all is allowed: the same job is compared with itself there. */
+static int32_t check_mesh(const struct zero *z, struct hd_error *err)
+{
+    int32_t replicas = z->api->axis_size(z->p, HD_AXIS_DP_REPLICATE), shards = z->api->axis_size(z->p, HD_AXIS_DP_SHARD);
+    int64_t data = ways_of(z, data_axes);
+    if (z->settings.stage == ZERO_HYBRID && z->api->live_axes(z->p) && (replicas == 1 || shards == 1))
+        return hd_fail(err, HD_E_INVALID, "strategies.zero.stage HYBRID_SHARD shards inside a group of ranks and replicates across "
+                       "groups, but mesh.dp is {replicate: %d, shard: %d}: make both larger than 1, or say FULL_SHARD", replicas, shards);
+    if (z->settings.stage == ZERO_FULL_SHARD && replicas > 1 && !(z->shard_axes & BIT(HD_AXIS_DP_REPLICATE)))
+        return hd_fail(err, HD_E_INVALID, "strategies.zero.stage FULL_SHARD shards over all data ranks, but mesh.dp replicates %d "
+                       "times: say HYBRID_SHARD (or 3), or mesh.dp: %d", replicas, replicas * shards);
+    if (z->stage && data > 1 && ways_of(z, z->shard_axes) == 1)
+        return hd_fail(err, HD_E_INVALID, "strategies.zero.stage %u would shard nothing: none of its axes is larger than 1, and the "
+                       "%lld data ranks lie on others; let mesh.dp shard, name another axis in strategies.zero.axes, or use stage: 0",
+                       z->stage, (long long)data);
+    return HD_OK;
+}
+
+/* A size without a unit is bytes; 25 is nobody's bucket. */
+static int32_t check_sizes(const struct zero *z, struct hd_error *err)
+{
+    const struct {
+        const char *name;
+        int64_t bytes;
+    } sizes[] = {{"bucket", z->settings.bucket}, {"gather_bucket", z->settings.gather_bucket}};
+    for (uint32_t n = 0; n < sizeof sizes / sizeof *sizes; n++)
+        if (sizes[n].bytes > 0 && sizes[n].bytes < 1000)
+            return hd_fail(err, HD_E_INVALID, "strategies.zero.%s is %lld bytes: a size without a unit is bytes; write %lldMB for "
+                           "megabytes, or 0 for a block each", sizes[n].name, (long long)sizes[n].bytes, (long long)sizes[n].bytes);
+    return HD_OK;
+}
+
+int32_t zero_configure(struct zero *z, struct hd_error *err)
+{
+    int32_t rc = read_axes(z, err);
+    z->stage = stage_of(&z->settings);
+    if (!rc)
+        rc = check_mesh(z, err);
+    return rc ? rc : check_sizes(z, err);
+}
