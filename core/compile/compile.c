@@ -152,20 +152,28 @@ static int32_t build_model(struct hd__compiled *c, struct hd_program *p, struct 
     return rc;
 }
 
-static int32_t run_strategies(struct hd__compiled *c, struct hd_program *p, int layout, struct hd_error *err)
+enum { LAYOUT, PARTITION, TRANSFORM };
+
+static int32_t run_strategy(struct hd__compiled *c, struct hd_program *p, const struct hd__chosen *strategy, int slot,
+                            struct hd_error *err)
+{
+    const struct hd_strategy_ops *ops = &strategy->component->ops.strategy;
+    int32_t (*const slots[])(const struct hd_host *, const void *, struct hd_program *, struct hd_error *) = {
+        ops->layout, ops->partition, ops->transform};
+    int32_t rc, end;
+    if (!slots[slot])
+        return HD_OK;
+    hd__pass_begin(p, &c->optimizer);
+    rc = slots[slot](hd__host(), strategy->settings, p, err);
+    end = hd__pass_end(p, rc ? NULL : err);
+    return rc ? rc : end;
+}
+
+static int32_t run_strategies(struct hd__compiled *c, struct hd_program *p, int slot, struct hd_error *err)
 {
     int32_t rc = HD_OK;
     for (uint64_t s = 0; s < c->n_strategies && !rc; s++) {
-        const struct hd_strategy_ops *ops = &c->strategies[s].component->ops.strategy;
-        if (layout) {
-            rc = ops->layout ? ops->layout(hd__host(), c->strategies[s].settings, p, err) : HD_OK;
-        } else if (ops->transform) {
-            int32_t end;
-            hd__pass_begin(p, &c->optimizer);
-            rc = ops->transform(hd__host(), c->strategies[s].settings, p, err);
-            end = hd__pass_end(p, rc ? NULL : err);
-            rc = rc ? rc : end;
-        }
+        rc = run_strategy(c, p, &c->strategies[s], slot, err);
         if (rc) {
             char cause[sizeof err->message];
             memcpy(cause, err->message, sizeof cause);
@@ -175,13 +183,25 @@ static int32_t run_strategies(struct hd__compiled *c, struct hd_program *p, int 
     return rc;
 }
 
+static int32_t partition(struct hd__compiled *c, struct hd_program *p, struct hd_error *err)
+{
+    int32_t rc = run_strategies(c, p, PARTITION, err);
+    if (!rc && (rc = hd__pipeline_check(p, err))) {
+        char cause[sizeof err->message];
+        memcpy(cause, err->message, sizeof cause);
+        hd__job_fail(c->job, "mesh.pp", err, "%s", cause);
+    }
+    return rc;
+}
+
 static int32_t compile_stage(struct hd__compiled *c, struct hd_program *p, struct hd_error *err)
 {
     int32_t rc;
     set_precision(p, c->job);
     base_layout(p);
-    if ((rc = build_model(c, p, err)) || (rc = run_strategies(c, p, 1, err)) || (rc = check_axes(c, p, err)) ||
-        (rc = hd__autodiff(p, err)) || (rc = hd__place(p, err)) || (rc = hd__lower(p, err)) || (rc = run_strategies(c, p, 0, err)) ||
+    if ((rc = build_model(c, p, err)) || (rc = run_strategies(c, p, LAYOUT, err)) || (rc = check_axes(c, p, err)) ||
+        (rc = hd__autodiff(p, err)) || (rc = hd__place(p, err)) || (rc = partition(c, p, err)) ||
+        (rc = hd__lower(p, err)) || (rc = run_strategies(c, p, TRANSFORM, err)) ||
         (rc = hd__fuse(p, err)) || (rc = hd__schedule(p, err)) || (rc = hd__memory(p, err)))
         return rc;
     return hd__verify(p, err) ? (err->code = HD_E_INTERNAL) : HD_OK;

@@ -443,11 +443,9 @@ int32_t hd__pass_end(struct hd_program *p, struct hd_error *err)
     hd__free_array(&pass->edits);
     free(pass);
     p->pass = NULL;
-    if (p->failed) {
+    if (p->failed && err)
         *err = p->error;
-        return p->failed;
-    }
-    return HD_OK;
+    return p->failed;
 }
 
 const struct hd_pass_api hd__pass_api = {
@@ -482,4 +480,10 @@ const struct hd_pass_api hd__pass_api = {
     .update = update,
     .norm2 = norm2,
     .fail = fail,
+    .stage = hd__pass_stage,
+    .micro_batches = hd__pass_micro_batches,
+    .n_blocks = hd__pass_n_blocks,
+    .block = hd__pass_block,
+    .chunks = hd__pass_chunks,
+    .actions = hd__pass_actions,
 };

@@ -17,4 +17,12 @@ struct hd__optimizer {
 void hd__pass_begin(struct hd_program *p, const struct hd__optimizer *optimizer);
 int32_t hd__pass_end(struct hd_program *p, struct hd_error *err);
 
+/* pipeline.c: the slots about blocks, chunks and actions. */
+int32_t hd__pass_stage(const struct hd_program *p);
+uint32_t hd__pass_micro_batches(const struct hd_program *p);
+uint32_t hd__pass_n_blocks(const struct hd_program *p);
+void hd__pass_block(const struct hd_program *p, uint32_t index, struct hd_pass_block *out);
+void hd__pass_chunks(struct hd_program *p, uint32_t n_chunks, const uint32_t *stage_of_chunk, const uint32_t *chunk_of_block);
+void hd__pass_actions(struct hd_program *p, uint32_t stage, const struct hd_action *list, uint32_t n);
+
 #endif

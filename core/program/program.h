@@ -6,7 +6,8 @@
  *   autodiff.c  appends the logical backward program and one accum per parameter gradient
  *   place.c     places every instruction on the mesh, in order, and inserts conversions (convert.c)
  *               -> the template: one micro-batch, placed
- *   lower.c     template -> sections: begin, micro (repeated), micro_last, update
+ *   pipeline.c  strategies cut the template into chunks and list each stage's actions
+ *   lower.c     template -> sections: begin, micro (repeated), micro_last, update; with a pipeline begin, step, update
  *   pass.c      strategies rewrite sections (zero: flat buffers, reductions, gathers, the update)
  *   fuse.c      peepholes: gradients accumulate where they are made; fuse_head.c: the loss without whole logits
  *   schedule.c  buffers for all tensors, waits for asynchronous instructions
@@ -193,6 +194,19 @@ struct hd__precision {
     uint8_t reserved[2];
 };
 
+/* What a strategy's partition said: pipeline.c. */
+struct hd__actions {
+    const struct hd_action *at; /* heddle/experimental/strategy.h */
+    uint32_t n;
+};
+
+struct hd__pipeline {
+    uint32_t n_chunks, n_blocks;
+    uint32_t *stage;             /* by chunk: pp coordinate */
+    uint32_t *chunk;             /* by block id */
+    struct hd__actions *actions; /* by stage */
+};
+
 struct hd_program {
     struct hd__arena arena;
     struct hd__mesh mesh;
@@ -213,6 +227,7 @@ struct hd_program {
     hd__code logical; /* forward, then backward, of one micro-batch */
     uint32_t forward; /* how many of them are forward */
     hd__code template; /* placed */
+    struct hd__pipeline *pipeline; /* NULL: no pipeline; set even with one stage if a strategy wants actions */
     HD__ARRAY(struct hd__code_section) sections;
 
     hd_tensor ids, labels, loss, logits; /* logical */
@@ -293,6 +308,8 @@ hd_tensor hd__emit(struct hd_program *p, uint16_t op, const struct hd_attrs *att
                    const char *out_dims, hd_tensor *outs);
 int32_t hd__autodiff(struct hd_program *p, struct hd_error *err); /* autodiff.c */
 int32_t hd__place(struct hd_program *p, struct hd_error *err);    /* place.c */
+/* pipeline.c: after the strategies' partition: is there one where mesh.pp asks for it, and is it complete? */
+int32_t hd__pipeline_check(struct hd_program *p, struct hd_error *err);
 int32_t hd__lower(struct hd_program *p, struct hd_error *err);    /* lower.c */
 int32_t hd__fuse(struct hd_program *p, struct hd_error *err);     /* fuse.c */
 void hd__fuse_head(struct hd_program *p, hd__code *code);         /* fuse_head.c, called by hd__fuse */

@@ -1,14 +1,14 @@
 /* strategy-3d: tensor parallelism, and sequence parallelism with it, as marks. The core's layout rules insert the
- * collectives (Shoeybi et al., arXiv 1909.08053; Korthikanti et al., arXiv 2205.05198).
+ * collectives (Shoeybi et al., arXiv 1909.08053; Korthikanti et al., arXiv 2205.05198). Pipelines: pipeline.c.
  *
  * Sharded on tp: the heads (k, or g where kv heads are too few), the feed-forward (f) and the vocabulary (v) of every
  * weight. With sequence_parallel the residual stream is cut along the sequence too. */
 #include <stddef.h>
 
-#include "heddle/experimental/strategy.h"
-#include "heddle/host.h"
+#include "pipeline.h"
 
 struct settings {
+    struct pipe_settings pipe;
     int32_t sequence_parallel;
     int32_t vocab_parallel;
 };
@@ -20,6 +20,8 @@ static const struct hd_option options[] = {
     {.name = "vocab_parallel", .type = HD_OPT_BOOL, .value = "true", .flags = HD_OPTION_GLOBAL, .level = HD_LEVEL_TUNER,
      .help = "cut embedding, head and cross-entropy along the vocabulary over tp",
      .offset = offsetof(struct settings, vocab_parallel)},
+    {.name = "schedule", .type = HD_OPT_ENUM, .value = "1f1b", .flags = HD_OPTION_GLOBAL, .choices = "gpipe|1f1b",
+     .help = "with mesh.pp above 1: the order of micro-batches", .offset = offsetof(struct settings, pipe.schedule)},
 };
 
 static int32_t shard(const struct hd_pass_api *api, struct hd_program *p, char dim, const char *what, struct hd_error *err)
@@ -55,13 +57,20 @@ static int32_t layout(const struct hd_host *host, const void *settings, struct h
     return rc;
 }
 
-static const struct hd_strategy_ops ops = {.struct_size = sizeof ops, .api = HD_STRATEGY_API, .layout = layout};
+static int32_t partition(const struct hd_host *host, const void *settings, struct hd_program *p, struct hd_error *err)
+{
+    const struct settings *s = settings;
+    return pipe_partition(host, &s->pipe, p, err);
+}
+
+static const struct hd_strategy_ops ops = {
+    .struct_size = sizeof ops, .api = HD_STRATEGY_API, .layout = layout, .partition = partition};
 
 static const struct hd_component component = {
     .struct_size = sizeof component,
     .kind = HD_KIND_STRATEGY,
     .name = "3d",
-    .summary = "tensor and sequence parallel",
+    .summary = "tensor, sequence and pipeline parallel",
     .options = options,
     .n_options = sizeof options / sizeof *options,
     .option_size = sizeof *options,

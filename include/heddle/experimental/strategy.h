@@ -1,8 +1,9 @@
 /* heddle/experimental/strategy.h: a strategy is a pass over the step program. Experimental: it may change until three
  * unlike strategies live on it; the core refuses a plugin built with another HD_STRATEGY_API.
  *
- * Life, for every pipeline stage's program: open -> layout (before anything is placed: marks) -> transform (the placed
- * program, cut into sections) -> close. Strategies run in the job's order; each sees what the former left.
+ * Life, for every pipeline stage's program: layout (before anything is placed: marks) -> partition (the placed template of
+ * one micro-batch: which stage runs what, and when) -> transform (the placed program, cut into sections). Strategies run in
+ * the job's order; each sees what the former left.
  *
  * The program is a list of sections (begin, micro, micro_last, update); a section is a list of instructions. A pass
  * looks at instructions by (section, index) and records edits; indexes stay valid until the pass returns, then all
@@ -13,7 +14,7 @@
 #include "heddle/plugin.h"
 #include "heddle/program.h"
 
-#define HD_STRATEGY_API 1
+#define HD_STRATEGY_API 2
 
 enum { HD_PHASE_F = 0, HD_PHASE_R = 1, HD_PHASE_B = 2, HD_PHASE_W = 3, HD_PHASE_O = 4 };
 
@@ -55,6 +56,33 @@ struct hd_pass_flat {
     const int64_t *offset;
     int64_t count; /* elements, padded so that the shards are equal */
     int64_t ways;  /* how many shards */
+};
+
+/* A block of the model, in the order of the forward pass, as the placed template has it: what one rank computes for one
+ * micro-batch, forward, backward without weight gradients, and weight gradients. */
+struct hd_pass_block {
+    size_t struct_size;
+    const char *name;
+    uint32_t id; /* as in hd_pass_instr.block */
+    uint32_t n_params;
+    int64_t params; /* elements on this rank of the parameters that it is the first to use */
+    double flops[3]; /* forward, backward, weights */
+    double bytes[3]; /* of operands read and written */
+};
+
+/* Pipeline schedules. The model is cut into chunks, numbered from 0 in the order of the forward pass; a chunk belongs to one
+ * stage, a stage may have several. An action runs a part of one chunk for one micro-batch:
+ *   F  forward
+ *   B  backward, weight gradients too unless the stage's list has a W for this chunk
+ *   W  weight gradients
+ * A stage's list names every (chunk of the stage, micro-batch) once with F and once with B, and with W for all
+ * micro-batches of a chunk or for none. Sends and receives follow from it: whatever one chunk makes and another uses. */
+enum { HD_ACTION_F = 0, HD_ACTION_B = 1, HD_ACTION_W = 2 };
+
+struct hd_action {
+    uint32_t kind; /* HD_ACTION_... */
+    uint32_t chunk;
+    uint32_t micro; /* from 0 */
 };
 
 enum { HD_FLAT_WHOLE = 0, HD_FLAT_MASTER = 1, HD_FLAT_GRAD = 2, HD_FLAT_SHARD = 3 };
@@ -110,6 +138,15 @@ struct hd_pass_api {
     /* The squared global gradient norm: fp64 scalar that sumsq adds to and the update reads. */
     hd_tensor (*norm2)(struct hd_program *p);
     void (*fail)(struct hd_program *p, const char *format, ...) __attribute__((format(printf, 2, 3)));
+    /* ---- pipeline: in partition. All stages see the same template and must say the same. */
+    int32_t (*stage)(const struct hd_program *p);          /* pp coordinate that is compiled */
+    uint32_t (*micro_batches)(const struct hd_program *p); /* of a step */
+    uint32_t (*n_blocks)(const struct hd_program *p);
+    void (*block)(const struct hd_program *p, uint32_t index, struct hd_pass_block *out); /* index: order of the forward pass */
+    /* Cuts the model: chunk_of_block[n_blocks] by index, never falling, from 0 to n_chunks - 1; stage_of_chunk[n_chunks]. */
+    void (*chunks)(struct hd_program *p, uint32_t n_chunks, const uint32_t *stage_of_chunk, const uint32_t *chunk_of_block);
+    /* What a stage does in one step. Called once for every stage. */
+    void (*actions)(struct hd_program *p, uint32_t stage, const struct hd_action *list, uint32_t n);
 };
 
 struct hd_strategy_ops {
@@ -121,6 +158,8 @@ struct hd_strategy_ops {
     int32_t (*layout)(const struct hd_host *host, const void *settings, struct hd_program *program, struct hd_error *err);
     /* [control] After placement and lowering. May be NULL. */
     int32_t (*transform)(const struct hd_host *host, const void *settings, struct hd_program *program, struct hd_error *err);
+    /* [control] After placement, before lowering: chunks, actions. May be NULL. */
+    int32_t (*partition)(const struct hd_host *host, const void *settings, struct hd_program *program, struct hd_error *err);
 };
 
 #endif
