@@ -14,7 +14,8 @@
     X(HD_OP_ADD, 2, "add")                   /* y[*] <- x0[*], x1[*], ... up to 8 inputs of equal dims */       \
     X(HD_OP_BIAS, 3, "bias")                 /* y[*] <- x[*], w[dims of x in any subset, same order] */         \
     X(HD_OP_BIAS_DW, 4, "bias_dw")           /* dw[subset] <- dy[*]: sum over the other dims */                 \
-    X(HD_OP_RMSNORM, 5, "rmsnorm")           /* y[*h] <- x[*h], w[h]: y = x w / sqrt(mean(x^2) + eps) */        \
+    X(HD_OP_RMSNORM, 5, "rmsnorm")           /* y[*h] <- x[*h], w[h]: y = x w / sqrt(mean(x^2) + eps); also over d \
+                                                (the norms of queries and keys) */                             \
     X(HD_OP_RMSNORM_DX, 6, "rmsnorm_dx")     /* dx[*h] <- x[*h], w[h], dy[*h] */                                \
     X(HD_OP_RMSNORM_DW, 7, "rmsnorm_dw")     /* dw[h] <- x[*h], dy[*h] */                                       \
     X(HD_OP_LAYERNORM, 8, "layernorm")       /* y[*h] <- x[*h], w[h], c[h]: y = (x-mean)/sqrt(var+eps) w + c */ \

@@ -24,12 +24,14 @@ static const struct kind {
     enum tf_family family;
     int qkv_bias;
     int64_t kv_heads;       /* where num_key_value_heads is missing; 0: as many as heads */
+    int64_t head_dim;       /* where head_dim is missing; 0: hidden / heads */
     int64_t sliding_window; /* where sliding_window is missing */
 } kinds[] = {
-    {"gpt2", TF_GPT2, 0, 0, 0},
-    {"llama", TF_LLAMA, 0, 0, 0},
-    {"mistral", TF_LLAMA, 0, REQUIRED, 4096},
-    {"qwen2", TF_LLAMA, 1, REQUIRED, 0},
+    {"gpt2", TF_GPT2, 0, 0, 0, 0},
+    {"llama", TF_LLAMA, 0, 0, 0, 0},
+    {"mistral", TF_LLAMA, 0, REQUIRED, 0, 4096},
+    {"qwen2", TF_LLAMA, 1, REQUIRED, 0, 0},
+    {"qwen3", TF_QWEN3, 0, REQUIRED, 128, 0},
 };
 
 /* Keys that may be missing, or must have one of the values, as JSON, between the bars. */
@@ -222,18 +224,19 @@ static void read_llama(struct reader *r, struct tf_shape *shape, const struct ki
     shape->hidden = count_of(r, "hidden_size", REQUIRED);
     shape->heads = count_of(r, "num_attention_heads", REQUIRED);
     shape->kv_heads = count_of(r, "num_key_value_heads", kind->kv_heads ? kind->kv_heads : shape->heads);
-    shape->head_dim = count_of(r, "head_dim", 0);
+    shape->head_dim = count_of(r, "head_dim", kind->head_dim);
     shape->ffn = count_of(r, "intermediate_size", REQUIRED);
     shape->max_seq_len = count_of(r, "max_position_embeddings", 2048);
     shape->norm_eps = number_of(r, "rms_norm_eps", 1e-6);
     shape->tied = flag_of(r, "tie_word_embeddings", 0);
     shape->out_bias = flag_of(r, "attention_bias", 0);
     shape->qkv_bias = shape->out_bias || kind->qkv_bias;
-    /* A null sliding_window means none; only a missing one takes the class's default. Qwen2's is behind a
+    shape->qk_norm = kind->family == TF_QWEN3;
+    /* A null sliding_window means none; only a missing one takes the class's default. Qwen's is behind a
      * switch. */
     int missing = !json_object_get(r->root, "sliding_window");
     shape->sliding_window = missing ? kind->sliding_window : count_of(r, "sliding_window", 0);
-    if (!strcmp(kind->model_type, "qwen2"))
+    if (!strncmp(kind->model_type, "qwen", 4))
         shape->sliding_window = 0;
     check_layer_types(r);
     read_rope(r, &shape->rope);
@@ -247,7 +250,7 @@ static const struct kind *kind_of(struct reader *r)
         if (!strcmp(kinds[i].model_type, type))
             return &kinds[i];
     refuse(r, HD_E_UNSUPPORTED,
-           "\"model_type\" is \"%.40s\"; this model reads gpt2, llama, mistral and qwen2", type);
+           "\"model_type\" is \"%.40s\"; this model reads gpt2, llama, mistral, qwen2 and qwen3", type);
     return NULL;
 }
 

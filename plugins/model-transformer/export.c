@@ -15,8 +15,9 @@ static json_t *gpt2_config(const struct tf_shape *s)
 /* rope_theta stands twice: where transformers 4 reads it, and where 5 does. */
 static json_t *llama_config(const struct tf_shape *s, int64_t longest)
 {
+    int qwen3 = s->family == TF_QWEN3;
     return json_pack("{ss s[s] sI sI sI sI sI sI sI sI ss sf sf s{ss sf} sb sb sb s:n s:n}", "model_type",
-                     "llama", "architectures", "LlamaForCausalLM", "vocab_size", (json_int_t)s->vocab,
+                     qwen3 ? "qwen3" : "llama", "architectures", qwen3 ? "Qwen3ForCausalLM" : "LlamaForCausalLM", "vocab_size", (json_int_t)s->vocab,
                      "hidden_size", (json_int_t)s->hidden, "num_hidden_layers", (json_int_t)s->layers,
                      "num_attention_heads", (json_int_t)s->heads, "num_key_value_heads",
                      (json_int_t)s->kv_heads, "head_dim", (json_int_t)s->head_dim, "intermediate_size",

@@ -1,9 +1,10 @@
 /* Llama: RMSNorm, rotary positions, grouped-query attention, SwiGLU (arXiv:2302.13971, 2307.09288).
- * Mistral is the same; Qwen2 adds biases to the query, key and value projections. */
+ * Mistral is the same; Qwen2 adds biases to the query, key and value projections;
+ * Qwen3 an RMSNorm over each head's query and key (arXiv:2505.09388). */
 #include "transformer.h"
 
 enum {
-    EMBED, NORM1, WQ, WK, WV, WO, BQ, BK, BV, BO, NORM2, GATE, UP, DOWN, NORM, HEAD, N_PARAMS
+    EMBED, NORM1, WQ, WK, WV, WO, BQ, BK, BV, BO, NORM_Q, NORM_K, NORM2, GATE, UP, DOWN, NORM, HEAD, N_PARAMS
 };
 
 #define LAYER "model.layers.*."
@@ -20,6 +21,8 @@ static const struct tf_param params[N_PARAMS] = {
     [BK] = {LAYER "self_attn.k_proj.bias", "kd", "00", TF_ZEROS},
     [BV] = {LAYER "self_attn.v_proj.bias", "kd", "00", TF_ZEROS},
     [BO] = {LAYER "self_attn.o_proj.bias", "h", "0", TF_ZEROS},
+    [NORM_Q] = {LAYER "self_attn.q_norm.weight", "d", "0", TF_ONES},
+    [NORM_K] = {LAYER "self_attn.k_norm.weight", "d", "0", TF_ONES},
     [NORM2] = {LAYER "post_attention_layernorm.weight", "h", "0", TF_ONES},
     [GATE] = {LAYER "mlp.gate_proj.weight", "fh", "01", TF_NORMAL},
     [UP] = {LAYER "mlp.up_proj.weight", "fh", "01", TF_NORMAL},
@@ -28,9 +31,14 @@ static const struct tf_param params[N_PARAMS] = {
     [HEAD] = {"lm_head.weight", "vh", "01", TF_NORMAL},
 };
 
+static hd_tensor norm_of(struct tf_emit *e, const char *dims, hd_tensor x, int row)
+{
+    return TF_OP(e, HD_OP_RMSNORM, &e->norm, dims, x, tf_param(e, &params[row]));
+}
+
 static hd_tensor norm(struct tf_emit *e, hd_tensor x, int row)
 {
-    return TF_OP(e, HD_OP_RMSNORM, &e->norm, "bsh", x, tf_param(e, &params[row]));
+    return norm_of(e, "bsh", x, row);
 }
 
 static hd_tensor linear(struct tf_emit *e, const char *dims, hd_tensor x, int row)
@@ -51,6 +59,10 @@ static hd_tensor attention(struct tf_emit *e, hd_tensor x)
     hd_tensor q = project(e, "bskgd", x, WQ, BQ, shape->qkv_bias);
     hd_tensor k = project(e, "bskd", x, WK, BK, shape->qkv_bias);
     hd_tensor v = project(e, "bskd", x, WV, BV, shape->qkv_bias);
+    if (shape->qk_norm) {
+        q = norm_of(e, "bskgd", q, NORM_Q);
+        k = norm_of(e, "bskd", k, NORM_K);
+    }
     q = TF_OP(e, HD_OP_ROPE, &e->rope, "bskgd", q);
     k = TF_OP(e, HD_OP_ROPE, &e->rope, "bskd", k);
     return project(e, "bsh", tf_attention(e, q, k, v), WO, BO, shape->out_bias);

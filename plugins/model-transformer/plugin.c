@@ -10,9 +10,10 @@
      .flags = HD_OPTION_GLOBAL, .offset = FIELD(option)}
 
 static const struct hd_option options[] = {
-    {.name = "family", .value = "auto", .choices = "auto|gpt2|llama", .type = HD_OPT_ENUM,
+    {.name = "family", .value = "auto", .choices = "auto|gpt2|llama|qwen3", .type = HD_OPT_ENUM,
      .flags = HD_OPTION_GLOBAL,
-     .help = "gpt2: LayerNorm, GELU, learned positions; llama: RMSNorm, SwiGLU, rotary; auto: as `from` says",
+     .help = "gpt2: LayerNorm, GELU, learned positions; llama: RMSNorm, SwiGLU, rotary; qwen3: llama with normalised "
+             "queries and keys; auto: as `from` says",
      .offset = FIELD(family)},
     COUNT(layers, "layers", "number of blocks"),
     COUNT(hidden, NULL, "width of the residual stream"),
@@ -31,7 +32,7 @@ static const struct hd_option options[] = {
     {.name = "norm_eps", .type = HD_OPT_FLOAT, .min = 0, .max = 1, .flags = HD_OPTION_GLOBAL,
      .help = "added to the variance in norms; 0: 1e-5", .offset = FIELD(norm_eps)},
     {.name = "from", .type = HD_OPT_STRING, .flags = HD_OPTION_GLOBAL,
-     .help = "a Hugging Face folder: config.json (gpt2, llama, mistral, qwen2) and safetensors weights",
+     .help = "a Hugging Face folder: config.json (gpt2, llama, mistral, qwen2, qwen3) and safetensors weights",
      .offset = FIELD(from)},
 };
 
@@ -53,6 +54,12 @@ static int64_t get(const void *base, size_t offset)
     return value;
 }
 
+const char *tf_family_name(enum tf_family family)
+{
+    static const char *const names[] = {"auto", "gpt2", "llama", "qwen3"};
+    return names[family];
+}
+
 /* ---- settings alone */
 
 static int32_t shape_from_settings(const struct tf_settings *set, struct tf_shape *shape,
@@ -60,8 +67,9 @@ static int32_t shape_from_settings(const struct tf_settings *set, struct tf_shap
 {
     if (set->family == TF_AUTO)
         return hd_fail(err, HD_E_INVALID,
-                       "model.family is missing: say gpt2 or llama, or name a folder in model.from");
+                       "model.family is missing: say gpt2, llama or qwen3, or name a folder in model.from");
     shape->family = (enum tf_family)set->family;
+    shape->qk_norm = shape->family == TF_QWEN3;
     for (size_t i = 0; i < N_ROWS; i++)
         memcpy((char *)shape + rows[i].shape, (const char *)set + rows[i].setting, sizeof(int64_t));
     shape->norm_eps = set->norm_eps > 0 ? set->norm_eps : 1e-5;
@@ -94,7 +102,7 @@ static int32_t check_against_config(const struct tf_settings *set, const struct 
     if (set->norm_eps > 0 && set->norm_eps != shape->norm_eps)
         return hd_fail(err, HD_E_INVALID, "model.norm_eps is %g, but %s/config.json says %g: leave it out",
                        set->norm_eps, set->from, shape->norm_eps);
-    if (set->rope_theta > 0 && shape->family == TF_LLAMA && set->rope_theta != shape->rope.theta)
+    if (set->rope_theta > 0 && shape->family != TF_GPT2 && set->rope_theta != shape->rope.theta)
         return hd_fail(err, HD_E_INVALID, "model.rope_theta is %g, but %s/config.json says %g: leave it out",
                        set->rope_theta, set->from, shape->rope.theta);
     return HD_OK;
@@ -124,7 +132,7 @@ static int32_t complete(struct tf_shape *shape, struct hd_error *err)
         shape->head_dim = shape->hidden / shape->heads;
     if (shape->family == TF_GPT2 && shape->head_dim * shape->heads != shape->hidden)
         return hd_fail(err, HD_E_INVALID, "model.head_dim must be hidden / heads for gpt2");
-    if (shape->family == TF_LLAMA && shape->head_dim % 2)
+    if (shape->family != TF_GPT2 && shape->head_dim % 2)
         return hd_fail(err, HD_E_INVALID, "model.head_dim (%lld) must be even: rotary positions turn pairs",
                        (long long)shape->head_dim);
     return HD_OK;
@@ -164,7 +172,7 @@ static int32_t open_folder(struct hd_model *model, const struct tf_settings *set
 static int32_t make_frequencies(struct hd_model *model, struct hd_error *err)
 {
     const struct tf_shape *shape = &model->shape;
-    if (shape->family != TF_LLAMA)
+    if (shape->family == TF_GPT2)
         return HD_OK;
     model->frequencies = model->host->alloc((size_t)shape->head_dim / 2 * sizeof(double));
     if (!model->frequencies)
@@ -214,7 +222,7 @@ static int32_t model_info(struct hd_model *model, struct hd_model_info *info, st
         .head_dim = s->head_dim,
         .ffn = s->ffn,
         .max_seq_len = s->max_seq_len,
-        .family = s->family == TF_GPT2 ? "gpt2" : "llama",
+        .family = tf_family_name(s->family),
         .weights = model->from,
     };
     memcpy(info, &all, info->struct_size < sizeof all ? info->struct_size : sizeof all);
@@ -268,7 +276,7 @@ static const struct hd_component component = {
     .struct_size = sizeof component,
     .kind = HD_KIND_MODEL,
     .name = "transformer",
-    .summary = "decoder-only transformers: gpt2 and llama, by fields or from a Hugging Face folder",
+    .summary = "decoder-only transformers: gpt2, llama and qwen3, by fields or from a Hugging Face folder",
     .options = options,
     .n_options = sizeof options / sizeof options[0],
     .option_size = sizeof options[0],

@@ -1,4 +1,4 @@
-/* model-transformer: decoder-only transformers of two families, gpt2 and llama.
+/* model-transformer: decoder-only transformers: gpt2, and llama with its relatives.
  *
  *     settings --+
  *                +-> struct tf_shape (plugin.c, config.c) -> forward program (gpt2.c, llama.c through emit.c)
@@ -14,7 +14,7 @@
 /* Only structs that cross the ABI must be free of padding; these are our own. */
 #pragma GCC diagnostic ignored "-Wpadded"
 
-enum tf_family { TF_AUTO = 0, TF_GPT2 = 1, TF_LLAMA = 2 };
+enum tf_family { TF_AUTO = 0, TF_GPT2 = 1, TF_LLAMA = 2, TF_QWEN3 = 3 };
 
 /* What the job file says; 0 and NULL mean "not said". Offsets stand in the option table of plugin.c. */
 struct tf_settings {
@@ -43,6 +43,7 @@ struct tf_shape {
     struct tf_rope rope;
     int tied;
     int qkv_bias, out_bias; /* llama: biases of the attention's projections */
+    int qk_norm;            /* RMSNorm over each head's query and key before they are turned */
 };
 
 struct hd_model {
@@ -54,6 +55,9 @@ struct hd_model {
     int unprefixed; /* from's tensors lack "transformer." or "model.", as in the first published GPT-2 */
     int64_t longest_seen; /* the longest sequence that a program was built for */
 };
+
+/* ---- plugin.c */
+const char *tf_family_name(enum tf_family family);
 
 /* ---- config.c */
 /* Fills `shape` from FOLDER/config.json and returns its text (the caller's, by free()) in *text. */

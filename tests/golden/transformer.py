@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Golden numbers for model-transformer, from transformers and torch: tests/golden/data/NAME/.
 
-    python3 transformer.py            # needs torch, transformers, safetensors; made with the versions in expected.json
+    python3 transformer.py [NAME ...]  # needs torch, transformers, safetensors; made with the versions in expected.json
 
 NAME/config.json, model.safetensors   a tiny model in Hugging Face's format (fp32)
 NAME/expected.safetensors             ids, labels [steps, batch, seq]; logits and grad.TENSOR of the first batch at the
@@ -12,6 +12,7 @@ rope.json                             inverse frequencies of transformers' own f
 import json
 import pathlib
 import shutil
+import sys
 
 import torch
 import transformers
@@ -34,6 +35,8 @@ MODELS = {
     # Tied head, heads wider than hidden / heads, long-context frequencies.
     "llama-tied": transformers.LlamaConfig(**LLAMA, tie_word_embeddings=True, head_dim=6, rope_parameters=LLAMA3),
     "qwen2": transformers.Qwen2Config(**LLAMA, tie_word_embeddings=False),
+    "mistral": transformers.MistralConfig(**LLAMA, tie_word_embeddings=False, head_dim=6, sliding_window=None),
+    "qwen3": transformers.Qwen3Config(**LLAMA, tie_word_embeddings=False, head_dim=6),
 }
 
 
@@ -121,6 +124,9 @@ def make_rope():
 if __name__ == "__main__":
     torch.set_num_threads(1)
     torch.manual_seed(0)
+    wanted = sys.argv[1:] or [*MODELS, "rope"]
     for seed, (name, config) in enumerate(MODELS.items(), 100):
-        make(name, config, seed)
-    make_rope()
+        if name in wanted:
+            make(name, config, seed)
+    if "rope" in wanted:
+        make_rope()

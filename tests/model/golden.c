@@ -4,7 +4,7 @@
 #include <jansson.h>
 #include <stdlib.h>
 
-const char *const golden_names[] = {"gpt2", "llama", "llama-tied", "qwen2"};
+const char *const golden_names[] = {"gpt2", "llama", "llama-tied", "qwen2", "mistral", "qwen3"};
 
 static double number(const json_t *object, const char *key)
 {

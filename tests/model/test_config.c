@@ -65,6 +65,10 @@ static struct hd_model *open_config(const char *text, struct hd_error *err)
     "\"model_type\": \"mistral\", \"vocab_size\": 64, \"hidden_size\": 16, \"num_hidden_layers\": 2, "       \
     "\"num_attention_heads\": 4, \"intermediate_size\": 24, \"num_key_value_heads\": 2"
 
+#define QWEN3                                                                                                \
+    "\"model_type\": \"qwen3\", \"vocab_size\": 64, \"hidden_size\": 16, \"num_hidden_layers\": 2, "         \
+    "\"num_attention_heads\": 4, \"intermediate_size\": 24, \"num_key_value_heads\": 2"
+
 /* ---- refusals */
 
 static const struct {
@@ -230,6 +234,27 @@ START_TEST(rope_tables)
         free(older);
     }
     json_decref(cases);
+}
+END_TEST
+
+/* Qwen3Config's head_dim is 128 where config.json does not say it. */
+START_TEST(heads_of_qwen3)
+{
+    struct hd_error err = HD_ERROR_INIT;
+    struct hd_model *model = open_config("{" QWEN3 "}", &err);
+    ck_assert_msg(model != NULL, "%s", err.message);
+    struct hd_model_info info = info_of(model);
+    ck_assert_str_eq(info.family, "qwen3");
+    ck_assert_int_eq(info.head_dim, 128);
+    model_ops->close(model);
+    model = open_config("{" QWEN3 ", \"head_dim\": 6, \"sliding_window\": 4, \"use_sliding_window\": false}", &err);
+    ck_assert_msg(model != NULL, "%s", err.message);
+    struct hd_program *p = build(model, 8);
+    ck_assert_str_eq(mock_param(p, "model.layers.1.self_attn.k_norm.weight")->dims, "d");
+    mock_free(p);
+    model_ops->close(model);
+    ck_assert_ptr_null(open_config("{" QWEN3 ", \"use_sliding_window\": true}", &err));
+    ck_assert_ptr_nonnull(strstr(err.message, "\"use_sliding_window\" is true"));
 }
 END_TEST
 
@@ -411,6 +436,8 @@ START_TEST(round_trips)
     check_round_trip(model_settings("family", "llama", "layers", "2", "hidden", "16", "heads", "4",
                                     "kv_heads", "2", "vocab", "64", "tied", "true", "head_dim", "6",
                                     "norm_eps", "1e-6", NULL));
+    check_round_trip(model_settings("family", "qwen3", "layers", "2", "hidden", "16", "heads", "4",
+                                    "kv_heads", "2", "vocab", "64", "head_dim", "6", NULL));
 }
 END_TEST
 
@@ -495,6 +522,7 @@ int main(void)
     tcase_add_test(tests, missing_files);
     tcase_add_test(tests, fields_of_gpt2);
     tcase_add_test(tests, rope_tables);
+    tcase_add_test(tests, heads_of_qwen3);
     tcase_add_test(tests, sliding_window_only_above_it);
     tcase_add_test(tests, longer_than_max_seq_len);
     tcase_add_test(tests, biases_of_attention);

@@ -31,9 +31,10 @@ static int64_t one_of(const int64_t *values, size_t n)
 }
 
 struct draw {
-    int64_t replicate, shard, cp, tp, accumulation, zero, sequence_parallel, vocab_parallel, kv_heads, gpt2,
+    int64_t replicate, shard, cp, tp, accumulation, zero, sequence_parallel, vocab_parallel, kv_heads,
         tied, bucket, gather_bucket, prefetch, prefetch_backward, prefetch_size, max_inflight, persist_below, max_live,
         reshard, overlap;
+    const char *family;
 };
 
 /* 0 where a job checker would refuse: what does not divide. */
@@ -48,7 +49,6 @@ static int draw(struct draw *d)
                        .sequence_parallel = ONE_OF(0, 1),
                        .vocab_parallel = ONE_OF(0, 1, 1),
                        .kv_heads = ONE_OF(1, 2, 4),
-                       .gpt2 = ONE_OF(0, 0, 1),
                        .tied = ONE_OF(0, 1),
                        .bucket = ONE_OF(0, 0, 4000, 25000000),
                        .gather_bucket = ONE_OF(0, 0, 8000, 25000000),
@@ -60,7 +60,8 @@ static int draw(struct draw *d)
                        .max_live = ONE_OF(0, 0, 0, 4000),
                        .reshard = ONE_OF(0, 1, 1),
                        .overlap = ONE_OF(0, 1, 1)};
-    if (d->gpt2)
+    d->family = (const char *const[]){"llama", "gpt2", "qwen3"}[pick(3)];
+    if (!strcmp(d->family, "gpt2"))
         d->kv_heads = 4;
     int64_t ranks = d->replicate * d->shard * d->cp * d->tp;
     if (ranks == 1 && pick(10))
@@ -90,7 +91,7 @@ static void job_text(const struct draw *d, struct hd__text *text)
                  "model: {use: transformer, family: %s, layers: 2, hidden: 16, heads: 4, kv_heads: %lld, "
                  "ffn: 32, vocab: 32, "
                  "max_seq_len: 8, tied: %s}\n",
-                 d->gpt2 ? "gpt2" : "llama", (long long)d->kv_heads, d->tied ? "true" : "false");
+                 d->family, (long long)d->kv_heads, d->tied ? "true" : "false");
     hd__text_add(text, "data: {train: none, seq_len: 8, batch: 16, micro_batch: %lld}\n",
                  (long long)(16 / (d->replicate * d->shard * d->accumulation)));
 }
