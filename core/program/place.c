@@ -551,3 +551,25 @@ int32_t hd__place(struct hd_program *p, struct hd_error *err)
     }
     return HD_OK;
 }
+
+/* ---- the rules again, for verify */
+
+int hd__place_allows(const struct hd_program *p, const struct hd__instr *i, const struct hd__tensor *const *outs, int32_t axis)
+{
+    const struct hd__placer w = {.p = (struct hd_program *)p};
+    struct op o = {.row = hd__op(i->op), .n_in = i->n_in, .n_out = i->n_out};
+    memcpy(o.in, i->in, sizeof o.in);
+    memcpy(o.out, outs, i->n_out * sizeof *outs);
+    find_labels(&w, &o);
+    for (uint32_t c = 0; c < o.n_labels + 2; c++) {
+        struct plan plan = {.cost = 0};
+        int same = rule(&w, &o, axis, c == 0 ? HD__AT_R : c == 1 ? HD__AT_P : o.label[c - 2], &plan);
+        for (uint32_t n = 0; n < o.n_in && same; n++)
+            same = hd__at(hd__tc(p, o.in[n]), axis) == plan.in[n];
+        for (uint32_t n = 0; n < o.n_out && same; n++)
+            same = hd__at(o.out[n], axis) == plan.out[n];
+        if (same)
+            return 1;
+    }
+    return 0;
+}

@@ -36,5 +36,8 @@ void hd__goal_of(const struct hd__placer *w, const struct hd__tensor *t, hd__goa
 hd_tensor hd__convert(struct hd__placer *w, hd_tensor t, const hd__goal goal);
 /* Same axes on the same dims, another order of major and minor: gather and slice again. shard is by dim index of t. */
 hd_tensor hd__reorder(struct hd__placer *w, hd_tensor t, const uint32_t *shard);
+/* Is there a rule by which inputs and outputs of this op lie as they do on one axis? The outputs are given apart: an
+ * accumulator is no output of its op. */
+int hd__place_allows(const struct hd_program *p, const struct hd__instr *i, const struct hd__tensor *const *outs, int32_t axis);
 
 #endif

@@ -12,7 +12,7 @@
  *   fuse.c      peepholes: gradients accumulate where they are made; fuse_head.c: the loss without whole logits
  *   schedule.c  buffers for all tensors, waits for asynchronous instructions
  *   memory.c    lifetimes -> offsets in one arena; alias.c: outputs in the memory of inputs that die
- *   verify.c    rules within a rank; machine.c: all ranks at once, as proof, emulator and simulator
+ *   verify.c    rules within a rank (placed.c: placements, owed.c: sums, overlap.c: memory); machine.c: all ranks at once, as proof, emulator and simulator
  *   bind.c      one instruction of one rank -> struct hd_instr_desc with addresses
  *
  * All ranks of a pipeline stage share one program: they differ only in coordinates, peers and groups. */

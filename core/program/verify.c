@@ -1,5 +1,5 @@
 /* What a step program must satisfy within one rank: operands that fit their op, definitions, releases, waits,
- * and obligations (owed.c), and the memory plan (overlap.c). Across ranks: machine.c. */
+ * placements (placed.c) and obligations (owed.c), and the memory plan (overlap.c). Across ranks: machine.c. */
 #include "core/program/verify.h"
 
 #include <stdlib.h>
@@ -199,6 +199,7 @@ static void check_instr(struct walk *w, const struct hd__instr *i)
     define(w, i, t, n);
     w->state[w->faults.n] = hd__is_async(i) ? FLYING : IDLE;
     hd__owed_step(w->owed, &w->faults, i);
+    hd__check_placed(&w->faults, i);
 }
 
 static void check_section(struct walk *w, const struct hd__code_section *s)

@@ -1,4 +1,4 @@
-/* What verify.c and owed.c share: where a fault is, and the list of faults. */
+/* What verify.c, placed.c, overlap.c and owed.c share: where a fault is, and the list of faults. */
 #ifndef HD_CORE_PROGRAM_VERIFY_H
 #define HD_CORE_PROGRAM_VERIFY_H
 
@@ -19,6 +19,9 @@ void hd__fault(struct hd__faults *f, const char *format, ...) __attribute__((for
 /* overlap.c: no two temporaries of a section that are alive at once share memory. */
 void hd__check_overlap(struct hd__faults *f, const struct hd__code_section *section,
                        const uint32_t *position);
+
+/* placed.c: the placements of an instruction's outputs follow from those of its inputs. */
+void hd__check_placed(struct hd__faults *f, const struct hd__instr *i);
 
 /* owed.c: every gradient buffer holds, for each range, sums that are still owed over some axes. */
 struct hd__owed;

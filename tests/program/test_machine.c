@@ -235,7 +235,7 @@ START_TEST(a_message_of_another_size)
 }
 END_TEST
 
-/* ---- numbers. Kernels of the test: fill0, accum, and gelu as y = x + 1 + rank. */
+/* ---- numbers. Kernels of the test: fill0, accum, and y = x + 1 + rank for gelu and for the sum of a single row. */
 
 struct op_kernel {
     uint32_t op;
@@ -270,6 +270,7 @@ static int32_t run(void *user, int32_t rank, void *kernel, struct hd_error *e)
             k->out[n] += k->in[n];
             break;
         case HD_OP_GELU:
+        case HD_OP_BIAS_DW:
             k->out[n] = k->in[n] + 1 + (float)k->rank;
             break;
         case HD_OP_SGD:

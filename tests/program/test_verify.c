@@ -47,7 +47,7 @@ START_TEST(use_before_definition)
 {
     struct hd_program *p = tiny_step(2, 2, 0);
     tiny_drop(p, MICRO, tiny_find(p, MICRO, HD_OP_FILL0, "x", 0));
-    assert_fault(p, "micro #0 gelu dw: use of x before its definition");
+    assert_fault(p, "micro #0 bias_dw dw: use of x before its definition");
 }
 END_TEST
 
@@ -151,7 +151,8 @@ START_TEST(a_newcomer_on_planned_memory)
 {
     struct hd_program *p = tiny_step(2, 1, 0); /* after the plan: late lies on dw, which is still read */
     hd_tensor x = p->sections.at[MICRO].code.at[0].out[0], w = p->sections.at[MICRO].code.at[1].out[0],
-              late = tiny_vector(p, "late", 16);
+              late = hd__tensor_new(p, hd__tc(p, x));
+    hd__t(p, late)->name = "late";
     hd__t(p, late)->buffer = hd__buffer_new(p, "late", 64, HD__LIFE_TEMP);
     p->buffers.at[hd__tc(p, late)->buffer].offset = p->buffers.at[hd__tc(p, w)->buffer].offset;
     tiny_insert(
@@ -183,6 +184,93 @@ START_TEST(operands_that_do_not_fit)
     p = tiny_step(2, 1, 0);
     p->sections.at[MICRO_LAST].code.at[tiny_find(p, MICRO_LAST, HD_OP_ALL_REDUCE, NULL, 0)].stream = 0;
     assert_fault(p, "micro_last #5 all_reduce(dp_shard) G: communication cannot run on the compute stream");
+}
+END_TEST
+
+/* ---- placements */
+
+START_TEST(a_lost_partial_sum)
+{
+    struct hd_program *p = tiny_step(2, 2, 0);
+    hd_tensor dw = p->sections.at[MICRO].code.at[1].out[0], x = p->sections.at[MICRO].code.at[0].out[0];
+    hd__t(p, dw)->place.partial = 0;
+    assert_fault(p, "micro #1 bias_dw dw: no rule places it thus on dp_shard: x #rows -> dw replicated");
+    p = tiny_step(2, 2, 0);
+    hd__t(p, x)->place.partial = HD_AXIS_BIT(HD_AXIS_DP_SHARD); /* partial, and cut: an op that is not linear takes neither */
+    hd__t(p, x)->place.shard[0] = 0;
+    ck_assert_int_eq(hd__verify(p, &err), HD_E_INVALID);
+    ck_assert_msg(strstr(err.message, "on dp_shard: x partial -> dw partial") != NULL, "%s", err.message);
+    hd__program_free(p);
+}
+END_TEST
+
+/* A section with y = op(x), x and y as given; dims r and c of 8 each on a mesh of dp 2, tp 2. */
+static struct hd_program *one(uint16_t op, uint32_t r_in, uint32_t c_in, uint32_t r_out, uint32_t c_out, uint8_t partial_in,
+                              uint8_t partial_out)
+{
+    struct hd_program *p = tiny_program(1, 2, 2, 0);
+    struct hd__tensor t = {.name = "x", .ndim = 2, .dtype = HD_F32, .place = {{r_in, c_in}, partial_in, HD_SUM, 0}};
+    hd_tensor x, y;
+    t.dim[0] = hd__dim_new(p, "#r", 8);
+    t.dim[1] = hd__dim_new(p, "#c", 8);
+    x = hd__tensor_new(p, &t);
+    t.name = "y";
+    t.place = (struct hd__place){{r_out, c_out}, partial_out, HD_SUM, 0};
+    y = hd__tensor_new(p, &t);
+    tiny_section(p, "micro", 1);
+    tiny_op(p, 0, HD_OP_FILL0, NONE, T(x));
+    if (hd__is_collective(op))
+        tiny_collective(p, 0, op, HD_AXIS_TP, x, y)->flags = HD__FLAG_CONV;
+    else
+        tiny_op(p, 0, op, T(x), T(y));
+    tiny_finish(p);
+    return p;
+}
+
+#define DP (uint32_t)(HD_AXIS_DP_SHARD + 1)
+#define TP (uint32_t)(HD_AXIS_TP + 1)
+#define TP_BIT HD_AXIS_BIT(HD_AXIS_TP)
+
+START_TEST(an_op_that_no_rule_places)
+{
+    assert_fine(one(HD_OP_GELU, DP, TP, DP, TP, 0, 0));
+    assert_fault(one(HD_OP_GELU, DP, 0, DP, 0, TP_BIT, TP_BIT), /* not linear: partial sums do not flow */
+                 "micro #1 gelu y: no rule places it thus on tp: x partial -> y partial");
+    assert_fault(one(HD_OP_GELU, DP, TP, DP, 0, 0, 0), "micro #1 gelu y: no rule places it thus on tp: x #c -> y replicated");
+    assert_fault(one(HD_OP_GELU, DP | TP << 4, 0, TP | DP << 4, 0, 0, 0),
+                 "micro #1 gelu y: x and y are cut by the same axes in another order");
+}
+END_TEST
+
+START_TEST(a_conversion_that_is_none)
+{
+    assert_fine(one(HD_OP_ALL_REDUCE, DP, 0, DP, 0, TP_BIT, 0));
+    assert_fault(one(HD_OP_ALL_REDUCE, DP, 0, DP, 0, 0, 0),
+                 "micro #1 all_reduce(tp) y: x is not placed as the input of this conversion");
+    assert_fault(one(HD_OP_ALL_REDUCE, DP, 0, DP, 0, TP_BIT, TP_BIT),
+                 "micro #1 all_reduce(tp) y: y is not placed as the output of this conversion");
+    assert_fault(one(HD_OP_ALL_REDUCE, DP, 0, 0, DP, TP_BIT, 0), "micro #1 all_reduce(tp) y: x is #r on dp_shard, y is #c: the "
+                                                                 "conversion is not over dp_shard");
+    assert_fault(one(HD_OP_ALL_GATHER, TP | DP << 4, 0, DP, 0, 0, 0), /* tp is major: what leaves is the minor axis */
+                 "micro #1 all_gather(tp) y: x is not placed as the input of this conversion");
+}
+END_TEST
+
+START_TEST(pieces_that_differ)
+{
+    struct hd_program *p;
+    assert_fine(one(HD_OP_COPY, DP, TP, DP, TP, 0, 0));
+    assert_fault(one(HD_OP_COPY, DP, 0, TP, 0, 0, 0), "micro #1 copy y: x and y hold other pieces of #r");
+    p = tiny_step(2, 1, 1);
+    hd__t(p, p->flats.at[0].shard)->place.shard[0] = hd__shard_push(0, HD_AXIS_TP);
+    ck_assert_int_eq(hd__verify(p, &err), HD_E_INVALID);
+    ck_assert_msg(strstr(err.message, "update #0 sgd M: GS and M hold other pieces of #f") != NULL, "%s", err.message);
+    hd__program_free(p);
+    p = one(HD_OP_GELU, DP, 0, DP, 0, 0, 0);
+    p->dims.at[hd__tc(p, 1)->dim[0]].extent = 7;
+    ck_assert_int_eq(hd__verify(p, &err), HD_E_INVALID);
+    ck_assert_msg(strstr(err.message, "x cannot be cut 2 ways along #r, which has 7") != NULL, "%s", err.message);
+    hd__program_free(p);
 }
 END_TEST
 
@@ -231,7 +319,9 @@ START_TEST(a_contribution_with_another_placement)
 {
     struct hd_program *p = tiny_step(2, 2, 0);
     uint32_t at = tiny_find(p, MICRO, HD_OP_ACCUM, "G:n", 0);
-    hd__t(p, p->sections.at[MICRO].code.at[at].in[0])->place.partial = HD_AXIS_BIT(HD_AXIS_DP_SHARD);
+    hd_tensor *in = &p->sections.at[MICRO].code.at[at].in[0];
+    *in = hd__tensor_new(p, hd__tc(p, *in));
+    hd__t(p, *in)->place.partial = HD_AXIS_BIT(HD_AXIS_DP_SHARD);
     assert_fault(p, "micro #4 accum G:n: the contribution to n is partial over [dp_shard], its obligation is "
                     "[dp_shard.tp]");
 }
@@ -263,6 +353,10 @@ int main(void)
     tcase_add_test(c, memory_of_two_at_once);
     tcase_add_test(c, a_newcomer_on_planned_memory);
     tcase_add_test(c, operands_that_do_not_fit);
+    tcase_add_test(c, a_lost_partial_sum);
+    tcase_add_test(c, an_op_that_no_rule_places);
+    tcase_add_test(c, a_conversion_that_is_none);
+    tcase_add_test(c, pieces_that_differ);
     tcase_add_test(c, a_dropped_reduction);
     tcase_add_test(c, a_double_reduction);
     tcase_add_test(c, a_reduction_in_a_repeated_section);

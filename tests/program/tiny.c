@@ -116,6 +116,7 @@ enum { BEGIN, MICRO, MICRO_LAST, UPDATE };
 struct step {
     struct hd_program *p;
     struct hd__flat *flat;
+    uint16_t rows, columns, n; /* dims */
     hd_tensor params[2];
     int32_t stage;
 };
@@ -145,10 +146,27 @@ static hd_tensor param_view(struct step *s, hd_tensor whole, uint32_t k)
     return hd__tensor_new(s->p, &t);
 }
 
+/* x[rows, columns, n], its rows cut on dp, its columns on tp; w[columns, n] and n[n]: the sums over what they lack. */
+static hd_tensor tensor_of(struct step *s, const char *name, int rows, int columns)
+{
+    const int32_t *size = s->p->mesh.size;
+    struct hd__tensor t = {.name = name, .dtype = HD_F32, .place.redop = HD_SUM};
+    if (rows) {
+        t.place.shard[t.ndim] = size[HD_AXIS_DP_SHARD] > 1 ? hd__shard_push(0, HD_AXIS_DP_SHARD) : 0;
+        t.dim[t.ndim++] = s->rows;
+    }
+    if (columns) {
+        t.place.shard[t.ndim] = size[HD_AXIS_TP] > 1 ? hd__shard_push(0, HD_AXIS_TP) : 0;
+        t.dim[t.ndim++] = s->columns;
+    }
+    t.dim[t.ndim++] = s->n;
+    return hd__tensor_new(s->p, &t);
+}
+
 static void add_param(struct step *s, uint32_t k, uint32_t obligation)
 {
     struct hd_program *p = s->p;
-    s->params[k] = tiny_vector(p, k ? "n" : "w", 16);
+    s->params[k] = tensor_of(s, k ? "n" : "w", 0, !k);
     hd__t(p, s->params[k])->role = HD__ROLE_PARAM;
     hd__t(p, s->params[k])->param = k + 1;
     hd__push(&p->params, ((struct hd__param){.tensor = s->params[k], .obligation = obligation, .stages = 1}));
@@ -176,12 +194,12 @@ static void add_flat(struct step *s)
 static void backward(struct step *s, uint32_t section, hd_tensor grad)
 {
     struct hd_program *p = s->p;
-    hd_tensor x = tiny_vector(p, "x", 16);
+    hd_tensor x = tensor_of(s, "x", 1, 1);
     tiny_op(p, section, HD_OP_FILL0, NONE, T(x));
     for (uint32_t k = 0; k < 2; k++) {
-        hd_tensor d = tiny_vector(p, k ? "dn" : "dw", 16), v = param_view(s, grad, k);
+        hd_tensor d = tensor_of(s, k ? "dn" : "dw", 0, !k), v = param_view(s, grad, k);
         hd__t(p, d)->place.partial = (uint8_t)p->params.at[k].obligation;
-        tiny_op(p, section, HD_OP_GELU, T(x), T(d))->phase = HD__PHASE_W;
+        tiny_op(p, section, HD_OP_BIAS_DW, T(x), T(d))->phase = HD__PHASE_W;
         tiny_op(p, section, HD_OP_ACCUM, T(d), T(v))->phase = HD__PHASE_W;
     }
 }
@@ -222,6 +240,9 @@ struct hd_program *tiny_step_raw(int32_t dp_shard, int32_t tp, int32_t stage)
     struct step s = {.p = tiny_program(1, dp_shard, tp, 0), .stage = stage};
     struct hd_program *p = s.p;
     uint32_t dp = dp_shard > 1 ? DP : 0;
+    s.rows = hd__dim_new(p, "#rows", dp_shard);
+    s.columns = hd__dim_new(p, "#columns", tp);
+    s.n = hd__dim_new(p, "#n", 16);
     add_param(&s, 0, dp);
     add_param(&s, 1, dp | (tp > 1 ? TP : 0));
     add_flat(&s);
