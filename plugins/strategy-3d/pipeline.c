@@ -1,72 +1,156 @@
-/* Cuts the layers evenly over the stages and lists what each stage does.
- *
- *   gpipe  all forwards, then all backwards (Huang et al., arXiv 1811.06965)
- *   1f1b   as many forwards as stages follow, then one backward for one forward (Narayanan et al., arXiv 2104.04473):
- *          the same time, activations of `stages` micro-batches instead of all */
+/* From the settings to chunks and actions: schedule.h says in which order, split.h which layers. */
 #include "pipeline.h"
 
-static uint32_t put(struct hd_action *list, uint32_t n, uint32_t kind, uint32_t stage, uint32_t micro)
-{
-    list[n] = (struct hd_action){kind, stage, micro};
-    return n + 1;
-}
+#include <math.h>
 
-static uint32_t gpipe(struct hd_action *list, uint32_t stage, uint32_t stages, uint32_t micros)
-{
-    uint32_t n = 0;
-    (void)stages;
-    for (uint32_t m = 0; m < micros; m++)
-        n = put(list, n, HD_ACTION_F, stage, m);
-    for (uint32_t m = 0; m < micros; m++)
-        n = put(list, n, HD_ACTION_B, stage, m);
-    return n;
-}
+#include "schedule.h"
+#include "split.h"
 
-static uint32_t one_f_one_b(struct hd_action *list, uint32_t stage, uint32_t stages, uint32_t micros)
-{
-    uint32_t warm = stages - stage - 1 < micros ? stages - stage - 1 : micros, n = 0;
-    for (uint32_t m = 0; m < warm; m++)
-        n = put(list, n, HD_ACTION_F, stage, m);
-    for (uint32_t m = 0; m < micros; m++) {
-        if (m + warm < micros)
-            n = put(list, n, HD_ACTION_F, stage, m + warm);
-        n = put(list, n, HD_ACTION_B, stage, m);
-    }
-    return n;
-}
-
-/* Layers evenly; what comes before the first (embedding) and after the last (head) goes with its neighbour. */
-static void split(uint32_t n_blocks, uint32_t stages, uint32_t *chunk)
-{
-    uint32_t layers = n_blocks - 2;
-    for (uint32_t b = 0; b < n_blocks; b++)
-        chunk[b] = b == 0 ? 0 : b > layers ? stages - 1 : (b - 1) * stages / layers;
-}
-
-int32_t pipe_partition(const struct hd_host *host, const struct pipe_settings *s, struct hd_program *p, struct hd_error *err)
-{
-    static uint32_t (*const schedules[])(struct hd_action *, uint32_t, uint32_t, uint32_t) = {gpipe, one_f_one_b};
-    const struct hd_pass_api *api = host->pass;
-    uint32_t stages = (uint32_t)api->axis_size(p, HD_AXIS_PP), micros = api->micro_batches(p), n = api->n_blocks(p);
-    uint32_t *chunk, *stage;
+struct pipe {
+    const struct hd_host *host;
+    const struct hd_pass_api *api;
+    const struct pipe_settings *settings;
+    struct hd_program *p;
+    struct pp_schedule schedule;
+    uint32_t *chunk_of_block, *stage_of_chunk;
+    int32_t *chunk_of_layer;
+    double *weight; /* by block */
     struct hd_action *list;
+    struct hd_error *err;
+    int32_t blocks, layers; /* the first block (embedding) and the last (head) are no layers */
+};
+
+/* ---- split */
+
+static int is_word(const struct hd_list *split, const char *word)
+{
+    return split->count == 1 && !strcmp(split->text[0], word);
+}
+
+/* What a block weighs: its parameters, or the time that it takes, in bytes' worth. */
+static void weigh(struct pipe *k, int by_time)
+{
+    for (int32_t b = 0; b < k->blocks; b++) {
+        struct hd_pass_block block = {.struct_size = sizeof block};
+        k->api->block(k->p, (uint32_t)b, &block);
+        k->weight[b] = by_time ? 0 : (double)block.params;
+        for (int part = 0; part < 3 && by_time; part++)
+            k->weight[b] += block.flops[part] / k->settings->intensity + block.bytes[part];
+    }
+}
+
+static int32_t split_layers(struct pipe *k)
+{
+    const struct hd_list *split = &k->settings->split;
+    int32_t chunks = k->schedule.chunks;
+    if (is_word(split, "layers")) {
+        pp_split_evenly(k->layers, chunks, k->chunk_of_layer);
+        return HD_OK;
+    }
+    if (is_word(split, "params") || is_word(split, "time")) {
+        weigh(k, is_word(split, "time"));
+        return pp_split_balanced(k->weight + 1, k->layers, k->weight[0], k->weight[k->blocks - 1], chunks,
+                                 k->chunk_of_layer, k->err);
+    }
+    for (uint64_t n = 0; n < split->count; n++)
+        if (isnan(split->number[n]))
+            return hd_fail(k->err, HD_E_INVALID,
+                           "split: '%s' is none of layers, params, time, and no list of numbers, one a chunk",
+                           split->text[n]);
+    return pp_split_by_hand(split->number, (int32_t)split->count, k->layers, chunks, k->chunk_of_layer, k->err);
+}
+
+static int32_t say_chunks(struct pipe *k)
+{
+    int32_t chunks = k->schedule.chunks, rc;
+    if (k->layers < chunks)
+        return hd_fail(
+            k->err, HD_E_INVALID,
+            "mesh.pp = %d with %d chunk%s a stage needs %d layers or more, the model has %d: mesh.pp x virtual "
+            "may be up to %d",
+            k->schedule.stages, chunks / k->schedule.stages, chunks > k->schedule.stages ? "s" : "", chunks, k->layers,
+            k->layers);
+    if ((rc = split_layers(k)))
+        return rc;
+    for (int32_t b = 0; b < k->blocks; b++) {
+        int32_t layer = b < 1 ? 0 : b > k->layers ? k->layers - 1 : b - 1;
+        k->chunk_of_block[b] = (uint32_t)k->chunk_of_layer[layer];
+    }
+    for (int32_t c = 0; c < chunks; c++)
+        k->stage_of_chunk[c] = (uint32_t)k->schedule.stage_of[c];
+    k->api->chunks(k->p, (uint32_t)chunks, k->stage_of_chunk, k->chunk_of_block);
+    return HD_OK;
+}
+
+/* ---- actions */
+
+/* The core takes B as I and W as one unless the stage's list has W for that chunk: then a file that has both kinds says
+ * W for each. */
+static int has_w(const struct pp_list *l, int32_t chunk)
+{
+    for (int32_t n = 0; n < l->count; n++)
+        if (l->at[n].kind == PP_W && l->at[n].chunk == chunk)
+            return 1;
+    return 0;
+}
+
+static void say_actions(struct pipe *k, int32_t stage)
+{
+    static const uint32_t kinds[] = {
+        [PP_F] = HD_ACTION_F, [PP_B] = HD_ACTION_B, [PP_I] = HD_ACTION_B, [PP_W] = HD_ACTION_W};
+    const struct pp_list *l = &k->schedule.stage[stage];
+    uint32_t n = 0;
+    for (int32_t i = 0; i < l->count; i++) {
+        const struct pp_action *a = &l->at[i];
+        k->list[n++] = (struct hd_action){kinds[a->kind], (uint32_t)a->chunk, (uint32_t)a->micro};
+        if (a->kind == PP_B && has_w(l, a->chunk))
+            k->list[n++] = (struct hd_action){HD_ACTION_W, (uint32_t)a->chunk, (uint32_t)a->micro};
+    }
+    k->api->actions(k->p, (uint32_t)stage, k->list, n);
+}
+
+static size_t longest(const struct pp_schedule *s)
+{
+    int32_t most = 0;
+    for (int32_t p = 0; p < s->stages; p++)
+        most = s->stage[p].count > most ? s->stage[p].count : most;
+    return 2 * (size_t)most;
+}
+
+static int32_t take_memory(struct pipe *k)
+{
+    size_t blocks = (size_t)k->blocks + 1;
+    k->chunk_of_block = k->host->alloc(blocks * sizeof *k->chunk_of_block);
+    k->chunk_of_layer = k->host->alloc(blocks * sizeof *k->chunk_of_layer);
+    k->weight = k->host->alloc(blocks * sizeof *k->weight);
+    k->stage_of_chunk = k->host->alloc((size_t)k->schedule.chunks * sizeof *k->stage_of_chunk);
+    k->list = k->host->alloc(longest(&k->schedule) * sizeof *k->list);
+    if (k->chunk_of_block && k->chunk_of_layer && k->weight && k->stage_of_chunk && k->list)
+        return HD_OK;
+    return hd_fail(k->err, HD_E_NOMEM, "strategy-3d: out of memory");
+}
+
+int32_t pipe_partition(const struct hd_host *host, const struct pipe_settings *s, struct hd_program *p,
+                       struct hd_error *err)
+{
+    const struct hd_pass_api *api = host->pass;
+    struct pipe k = {.host = host, .api = api, .settings = s, .p = p, .err = err, .blocks = (int32_t)api->n_blocks(p)};
+    int32_t stages = api->axis_size(p, HD_AXIS_PP), rc;
+    k.layers = k.blocks - 2;
     if (stages == 1)
         return HD_OK;
-    if (n < stages + 2)
-        return hd_fail(err, HD_E_INVALID, "mesh.pp = %u, but the model has %u layers: use as many stages as layers, or fewer", stages, n - 2);
-    chunk = host->alloc(n * sizeof *chunk);
-    stage = host->alloc(stages * sizeof *stage);
-    list = host->alloc(2 * (size_t)micros * sizeof *list);
-    if (!chunk || !stage || !list)
-        return hd_fail(err, HD_E_NOMEM, "strategy-3d: out of memory");
-    split(n, stages, chunk);
-    for (uint32_t k = 0; k < stages; k++)
-        stage[k] = k;
-    api->chunks(p, stages, stage, chunk);
-    for (uint32_t k = 0; k < stages; k++)
-        api->actions(p, k, list, schedules[s->schedule](list, k, stages, micros));
-    host->free(chunk);
-    host->free(stage);
-    host->free(list);
-    return HD_OK;
+    rc = pp_make(s->schedule, stages, (int32_t)api->micro_batches(p), (int32_t)s->virtual, &k.schedule, err);
+    if (!rc)
+        rc = take_memory(&k);
+    if (!rc)
+        rc = say_chunks(&k);
+    for (int32_t stage = 0; stage < stages && !rc; stage++)
+        say_actions(&k, stage);
+    host->free(k.chunk_of_block);
+    host->free(k.chunk_of_layer);
+    host->free(k.weight);
+    host->free(k.stage_of_chunk);
+    host->free(k.list);
+    pp_free(&k.schedule);
+    return rc;
 }

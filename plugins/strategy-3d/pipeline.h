@@ -1,17 +1,18 @@
-/* The pipeline of strategy-3d: stages and schedules. */
+/* The pipeline of strategy-3d: which chunk of the model is on which stage, and what each stage does in a step. */
 #ifndef HD_STRATEGY_3D_PIPELINE_H
 #define HD_STRATEGY_3D_PIPELINE_H
 
 #include "heddle/experimental/strategy.h"
 #include "heddle/host.h"
 
-enum { PIPE_GPIPE = 0, PIPE_1F1B };
-
 struct pipe_settings {
-    int32_t schedule; /* PIPE_... */
-    int32_t reserved;
+    const char *schedule; /* a name or a file: schedule.h */
+    int64_t virtual;      /* chunks a stage; 0: what suits the schedule */
+    struct hd_list split; /* layers, params, time, or layers of each chunk */
+    double intensity;     /* split by time: FLOPs that take as long as a byte */
 };
 
-int32_t pipe_partition(const struct hd_host *host, const struct pipe_settings *settings, struct hd_program *p, struct hd_error *err);
+int32_t pipe_partition(const struct hd_host *host, const struct pipe_settings *settings, struct hd_program *p,
+                       struct hd_error *err);
 
 #endif

@@ -7,7 +7,8 @@
 struct checker {
     const struct pp_schedule *s;
     struct hd_error *err;
-    uint8_t *seen; /* bits 1 << kind, by chunk and micro */
+    uint8_t *seen;    /* bits 1 << kind, by chunk and micro */
+    int32_t *entered; /* by chunk: the last micro-batch whose forward ran, + 1 */
 };
 
 /* "FILE:3:17: " where an action has a place in a file. */
@@ -41,6 +42,10 @@ static int32_t check_action(const struct checker *k, const struct pp_action *a)
         return fault(k, a, "comes before the gradient of activations (I) that it needs");
     if (BIT(a->kind) & BACKWARD && *done & BACKWARD)
         return fault(k, a, "is the second backward of that micro-batch: B is I and W as one");
+    if (a->kind == PP_F && a->micro < k->entered[a->chunk])
+        return fault(k, a, "comes after that of a later micro-batch: they enter a chunk in their order");
+    if (a->kind == PP_F)
+        k->entered[a->chunk] = a->micro + 1;
     *done |= (uint8_t)BIT(a->kind);
     return HD_OK;
 }
@@ -153,12 +158,14 @@ static int32_t check_runs(const struct checker *k)
 
 int32_t pp_check(const struct pp_schedule *s, struct hd_error *err)
 {
-    struct checker k = {.s = s, .err = err, .seen = calloc((size_t)s->chunks * (size_t)s->micros, 1)};
-    int32_t rc;
-    if (!k.seen)
-        return hd_fail(err, HD_E_NOMEM, "no memory to check a schedule of %d chunks", s->chunks);
-    if (!(rc = check_orders(&k)) && !(rc = check_complete(&k)) && !(rc = check_channels(&k)))
+    struct checker k = {.s = s,
+                        .err = err,
+                        .seen = calloc((size_t)s->chunks * (size_t)s->micros, 1),
+                        .entered = calloc((size_t)s->chunks, sizeof *k.entered)};
+    int32_t rc = k.seen && k.entered ? HD_OK : hd_fail(err, HD_E_NOMEM, "no memory to check a schedule");
+    if (!rc && !(rc = check_orders(&k)) && !(rc = check_complete(&k)) && !(rc = check_channels(&k)))
         rc = check_runs(&k);
     free(k.seen);
+    free(k.entered);
     return rc;
 }

@@ -20,8 +20,20 @@ static const struct hd_option options[] = {
     {.name = "vocab_parallel", .type = HD_OPT_BOOL, .value = "true", .flags = HD_OPTION_GLOBAL, .level = HD_LEVEL_TUNER,
      .help = "cut embedding, head and cross-entropy along the vocabulary over tp",
      .offset = offsetof(struct settings, vocab_parallel)},
-    {.name = "schedule", .type = HD_OPT_ENUM, .value = "1f1b", .flags = HD_OPTION_GLOBAL, .choices = "gpipe|1f1b",
-     .help = "with mesh.pp above 1: the order of micro-batches", .offset = offsetof(struct settings, pipe.schedule)},
+    {.name = "schedule", .type = HD_OPT_STRING, .value = "1f1b", .flags = HD_OPTION_GLOBAL,
+     .help = "with mesh.pp above 1, the order of micro-batches: gpipe, 1f1b, interleaved, zb-h1, zb-v, or FILE.csv",
+     .offset = offsetof(struct settings, pipe.schedule)},
+    {.name = "virtual", .type = HD_OPT_INT, .value = "0", .unit = "chunks", .max = 65536, .flags = HD_OPTION_GLOBAL,
+     .aliases = "virtual_stages|num_virtual_stages",
+     .help = "parts of the model that a stage has; 0: what suits the schedule (interleaved and zb-v: 2, others: 1)",
+     .offset = offsetof(struct settings, pipe.virtual)},
+    {.name = "split", .type = HD_OPT_LIST, .value = "layers", .flags = HD_OPTION_GLOBAL,
+     .help = "layers to chunks: evenly by layers, balanced by params or by time, or a list: layers of each chunk",
+     .offset = offsetof(struct settings, pipe.split)},
+    {.name = "split_intensity", .type = HD_OPT_FLOAT, .value = "20", .unit = "FLOPs a byte", .min = 1e-3, .max = 1e6,
+     .flags = HD_OPTION_GLOBAL, .level = HD_LEVEL_TUNER,
+     .help = "split: time takes so many FLOPs to last as long as a byte read or written",
+     .offset = offsetof(struct settings, pipe.intensity)},
 };
 
 static int32_t shard(const struct hd_pass_api *api, struct hd_program *p, char dim, const char *what, struct hd_error *err)

@@ -295,7 +295,8 @@ START_TEST(files_that_are_wrong)
         {"0F0,0F1,0B0,0B1\n1F0,1F1,1B0,1I0,1B1\n", "second backward"},
         {"0F0,0F1,0B0,0B1\n1F0,1F1,1B0\n", "the row of chunk 1 (stage 1) has no B (or I and W) of micro-batch 1"},
         {"0F0,0F1,0B0,0B1\n1F0,1F1,1I0,1I1,1W0\n", "has no W of micro-batch 1"},
-        {"0F0,0F1,0B0,0B1\n1F1,1B1,1F0,1B0\n", "csv:2:1: 1F1 overtakes: stage 0 sends what 1F0 needs first"},
+        {"0F0,0F1,0B0,0B1\n1F1,1B1,1F0,1B0\n", "csv:2:9: 1F0 comes after that of a later micro-batch"},
+        {"0F0,0F1,0B0,0B1\n1F0,1F1,1B1,1B0\n", "csv:1:9: 0B0 overtakes: stage 1 sends what 0B1 needs first"},
         {"0F0,0B0,0F1,0B1\n1F0,1F1,1B0,1B1\n", "csv:1:5: 0B0 can never start"},
     };
     for (size_t n = 0; n < sizeof rows / sizeof *rows; n++) {
