@@ -240,7 +240,7 @@ static void drop_clears(struct hd_program *p, hd__code *clears, hd__code *code)
 
 int32_t hd__fuse(struct hd_program *p, struct hd_error *err)
 {
-    struct hd__code_section *begin = hd__section(p, "begin"), *last = hd__section(p, "micro_last");
+    struct hd__code_section *begin = hd__section(p, "begin"), *last = hd__section(p, "micro_last"), *step = hd__section(p, "step");
     (void)err;
     for (uint32_t s = 0; s < p->sections.count && !p->keep_head; s++)
         hd__fuse_head(p, &p->sections.at[s].code);
@@ -249,7 +249,9 @@ int32_t hd__fuse(struct hd_program *p, struct hd_error *err)
         fuse_sums(p, &p->sections.at[s].code);
         drop_clears(p, &p->sections.at[s].code, &p->sections.at[s].code);
     }
-    if (begin && last && p->accumulation == 1)
+    if (step) /* it runs once, so what comes first in it comes first of all */
+        drop_clears(p, &begin->code, &step->code);
+    else if (begin && last && p->accumulation == 1)
         drop_clears(p, &begin->code, &last->code);
     return HD_OK;
 }

@@ -1,9 +1,11 @@
-/* Template -> sections. Without a pipeline: begin, micro (accumulation - 1 times), micro_last, update; and, run only when
- * asked for (repeat 0): eval and eval_end (forward only), restore (after loading: what follows from the master weights).
+/* Template -> sections. Without a pipeline: begin, micro (accumulation - 1 times), micro_last, update; with one: begin, step
+ * (all micro-batches of this stage, unroll.c), update. And, run only when asked for (repeat 0): eval and eval_end (forward
+ * only), restore (after loading: what follows from the master weights).
  * Each section gets its own copies of the template's tensors, since a temporary belongs to one section. */
 #include <stdlib.h>
 
 #include "core/program/ops.h"
+#include "core/program/unroll.h"
 
 struct copier {
     struct hd_program *p;
@@ -73,11 +75,8 @@ static void instance(struct hd_program *p, hd__code *code, int forward_only)
             hd__push(code, sum);
         }
     }
-    if (forward_only && p->keep_logits && p->logits) { /* who samples reads them after the section */
-        struct hd__tensor *t = hd__t(p, copy_of(&c, p->logits));
-        t->buffer = hd__buffer_new(p, "logits", hd__tensor_bytes(p, t), HD__LIFE_PERSISTENT);
+    if (forward_only && p->keep_logits && p->logits)
         p->kept_logits = copy_of(&c, p->logits);
-    }
     free(c.twin);
 }
 
@@ -100,34 +99,64 @@ static void lower_begin(struct hd_program *p, hd__code *code)
     }
 }
 
+/* With a pipeline the last stage has it; the others add nothing. */
 static void reduce_loss(struct hd_program *p, hd__code *code)
 {
     uint32_t axes = hd__tc(p, p->loss_sum)->place.partial;
     struct hd__instr i = update_instr(p, HD_OP_ALL_REDUCE);
+    int stages = p->mesh.size[HD_AXIS_PP] > 1;
+    if (stages)
+        axes |= HD_AXIS_BIT(HD_AXIS_PP);
     if (!axes)
         return;
     i.in[i.n_in++] = i.out[i.n_out++] = p->loss_sum;
     i.axes = axes;
     i.redop = HD_SUM;
-    i.stream = (uint16_t)(HD__STREAM_AXIS + __builtin_ctz(axes));
+    i.stream = (uint16_t)(stages ? HD__STREAM_WORLD : HD__STREAM_AXIS + __builtin_ctz(axes));
     hd__push(code, i);
+}
+
+/* Who samples reads the logits after the section. */
+static void keep_logits(struct hd_program *p)
+{
+    struct hd__tensor *t = hd__t(p, p->kept_logits);
+    if (p->kept_logits)
+        t->buffer = hd__buffer_new(p, "logits", hd__tensor_bytes(p, t), HD__LIFE_PERSISTENT);
+}
+
+static void lower_step(struct hd_program *p)
+{
+    if (p->pipeline) {
+        hd__unroll_stages(p);
+        hd__unroll_step(p, &new_section(p, "step", 1)->code);
+        return;
+    }
+    if (p->accumulation > 1)
+        instance(p, &new_section(p, "micro", p->accumulation - 1)->code, 0);
+    instance(p, &new_section(p, "micro_last", 1)->code, 0);
+}
+
+static void lower_eval(struct hd_program *p)
+{
+    hd__code *code = &new_section(p, "eval", 0)->code;
+    if (p->pipeline)
+        hd__unroll_eval(p, code);
+    else
+        instance(p, code, 1);
+    keep_logits(p);
 }
 
 int32_t hd__lower(struct hd_program *p, struct hd_error *err)
 {
-    if (p->mesh.size[HD_AXIS_PP] > 1)
-        return hd_fail(err, HD_E_UNSUPPORTED, "pipeline parallelism (mesh.pp = %d) is not offered yet; use pp: 1",
-                       p->mesh.size[HD_AXIS_PP]);
+    (void)err;
     p->loss_sum = scalar_state(p, "loss", p->precision.fixed, 0);
     hd__t(p, p->loss_sum)->place.partial = hd__tc(p, p->loss)->place.partial;
     p->norm2 = scalar_state(p, "norm2", HD_F64, 0);
     p->hyper = scalar_state(p, "hyper", HD_F64, hd__dim_new(p, "#hyper", HD_HYPER_COUNT));
     lower_begin(p, &new_section(p, "begin", 1)->code);
-    if (p->accumulation > 1)
-        instance(p, &new_section(p, "micro", p->accumulation - 1)->code, 0);
-    instance(p, &new_section(p, "micro_last", 1)->code, 0);
+    lower_step(p);
     reduce_loss(p, &new_section(p, "update", 1)->code);
-    instance(p, &new_section(p, "eval", 0)->code, 1);
+    lower_eval(p);
     reduce_loss(p, &new_section(p, "eval_end", 0)->code);
     new_section(p, "restore", 0);
     return HD_OK;

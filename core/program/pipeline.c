@@ -168,9 +168,9 @@ static int32_t check_stage(const struct hd_program *p, uint32_t stage, struct hd
         rc = check_action(p, stage, &list->at[k], done, seen, err);
     for (uint32_t c = 0; c < pipe->n_chunks && !rc; c++)
         if (pipe->stage[c] == stage &&
-            (seen[c].count[0] != micros || seen[c].count[1] != micros || (seen[c].count[2] && seen[c].count[2] != micros)))
-            rc = hd_fail(err, HD_E_INVALID, "schedule of stage %u: chunk %u has %u F, %u B and %u W for %u micro-batches", stage, c,
-                         seen[c].count[0], seen[c].count[1], seen[c].count[2], micros);
+            (seen[c].count[0] != micros || seen[c].count[1] != micros))
+            rc = hd_fail(err, HD_E_INVALID, "schedule of stage %u: chunk %u has %u F and %u B for %u micro-batches", stage, c,
+                         seen[c].count[0], seen[c].count[1], micros);
     free(done);
     free(seen);
     return rc;
@@ -182,6 +182,9 @@ int32_t hd__pipeline_check(struct hd_program *p, struct hd_error *err)
     if (!p->pipeline && p->mesh.size[HD_AXIS_PP] > 1)
         return hd_fail(err, HD_E_INVALID, "mesh.pp is %d, but no strategy of the job cuts the model into stages: add {use: 3d} to "
                        "`strategies`", p->mesh.size[HD_AXIS_PP]);
+    if (p->pipeline && (p->mesh.size[HD_AXIS_PP] > 32 || p->accumulation > INT16_MAX))
+        return hd_fail(err, HD_E_UNSUPPORTED, "a pipeline has at most 32 stages and %d micro-batches, not %d and %d", INT16_MAX,
+                       p->mesh.size[HD_AXIS_PP], p->accumulation);
     for (uint32_t s = 0; p->pipeline && s < (uint32_t)p->mesh.size[HD_AXIS_PP] && !rc; s++)
         rc = check_stage(p, s, err);
     return rc;

@@ -73,10 +73,10 @@ struct hd_pass_block {
 /* Pipeline schedules. The model is cut into chunks, numbered from 0 in the order of the forward pass; a chunk belongs to one
  * stage, a stage may have several. An action runs a part of one chunk for one micro-batch:
  *   F  forward
- *   B  backward, weight gradients too unless the stage's list has a W for this chunk
+ *   B  backward; with weight gradients, unless the list has a W for the same chunk and micro-batch
  *   W  weight gradients
- * A stage's list names every (chunk of the stage, micro-batch) once with F and once with B, and with W for all
- * micro-batches of a chunk or for none. Sends and receives follow from it: whatever one chunk makes and another uses. */
+ * A stage's list names every (chunk of the stage, micro-batch) once with F, later once with B, and later once with W or not
+ * at all; the F of a chunk come in the order of micro-batches. Sends and receives follow from it: whatever one chunk makes and another uses. */
 enum { HD_ACTION_F = 0, HD_ACTION_B = 1, HD_ACTION_W = 2 };
 
 struct hd_action {
