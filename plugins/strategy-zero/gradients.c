@@ -63,58 +63,80 @@ static void reduce(struct zero *z, struct zero_flat *f, hd_tensor grad, struct t
     }
 }
 
-/* The parameter, index + 1, whose gradient instruction k contributes to; 0 if none. */
-static uint32_t contributes(const struct zero *z, uint32_t section, uint32_t k)
+/* ---- one section
+ * Contributions to a flat make a group: at stages 0 and 1 all of the section; at stages 2 and 3 those of one micro-batch, which
+ * go into a temporary of their own. Where a section has many micro-batches (a pipeline), groups may overlap. */
+
+struct group {
+    uint32_t flat; /* index + 1; 0: none */
+    uint32_t end;  /* index + 1 of its last contribution */
+    hd_tensor grad;
+};
+
+/* The parameter, index + 1, whose gradient the instruction contributes to; 0 if none that is ours. */
+static uint32_t contributes(const struct zero *z, const struct hd_pass_instr *i)
 {
-    struct hd_pass_instr i;
-    z->api->instr(z->p, section, k, &i);
-    return i.op == HD_OP_ACCUM ? z->api->param_of(z->p, i.out[0]) : 0;
+    uint32_t param = i->op == HD_OP_ACCUM ? z->api->param_of(z->p, i->out[0]) : 0;
+    return param && z->owner[param - 1] ? param : 0;
 }
 
-/* Contributions to flat f go into its whole gradient; at stages 2 and 3 a temporary one for this micro-batch. */
-static hd_tensor collect(struct zero *z, uint32_t f, uint32_t section, uint32_t last)
+static struct group *group_of(const struct zero *z, struct group *groups, uint32_t param, const struct hd_pass_instr *i)
 {
-    const struct hd_pass_api *api = z->api;
-    hd_tensor grad = z->flats[f].stage < 2 ? z->flats[f].grad : 0;
-    for (uint32_t k = 0; k <= last; k++) {
-        uint32_t param = contributes(z, section, k);
-        if (!param || z->owner[param - 1] != f + 1)
-            continue;
-        if (!grad) {
-            struct hd_pass_instr clear;
-            grad = api->flat_whole(z->p, z->flats[f].id, "g", api->dtype(z->p, "grad"), HD_LIFE_TEMP);
-            clear = zero_instr(z, &z->flats[f], HD_OP_FILL0, 0, grad, 0);
-            api->insert(z->p, section, k, 0, &clear);
-        }
-        api->replace_out(z->p, section, k, 0, api->flat_view(z->p, z->flats[f].id, grad, param - 1));
+    uint32_t f = z->owner[param - 1] - 1, micros = z->api->micro_batches(z->p);
+    uint32_t micro = z->flats[f].stage >= 2 && i->micro > 0 ? (uint32_t)i->micro : 0;
+    groups[f * micros + micro].flat = f + 1;
+    return &groups[f * micros + micro];
+}
+
+/* Where a group's contributions go; a temporary is cleared before the first. */
+static hd_tensor gradient(struct zero *z, struct group *g, uint32_t section, uint32_t k)
+{
+    struct zero_flat *f = &z->flats[g->flat - 1];
+    struct hd_pass_instr clear;
+    if (!g->grad && f->stage >= 2) {
+        g->grad = z->api->flat_whole(z->p, f->id, "g", z->api->dtype(z->p, "grad"), HD_LIFE_TEMP);
+        clear = zero_instr(z, f, HD_OP_FILL0, 0, g->grad, 0);
+        z->api->insert(z->p, section, k, 0, &clear);
+    } else if (!g->grad) {
+        g->grad = f->grad;
     }
-    return grad;
+    return g->grad;
+}
+
+static void find_ends(const struct zero *z, struct group *groups, uint32_t section, uint32_t n)
+{
+    for (uint32_t k = 0; k < n; k++) {
+        struct hd_pass_instr i;
+        uint32_t param;
+        z->api->instr(z->p, section, k, &i);
+        if ((param = contributes(z, &i)))
+            group_of(z, groups, param, &i)->end = k + 1;
+    }
 }
 
 int zero_gradients(struct zero *z, uint32_t section, int last)
 {
     uint32_t n = z->api->n_instr(z->p, section);
-    uint32_t *flat_at = z->host->alloc((n + 1) * sizeof *flat_at); /* where a flat's last contribution is: its index + 1 */
-    uint32_t *end = z->host->alloc((z->n_flats + 1) * sizeof *end);
+    struct group *groups = z->host->alloc(((size_t)z->n_flats * z->api->micro_batches(z->p) + 1) * sizeof *groups);
     struct tail tail = {0};
-    int ok = flat_at && end;
-    for (uint32_t k = 0; ok && k < n; k++) {
-        uint32_t param = contributes(z, section, k);
-        if (param && z->owner[param - 1])
-            end[z->owner[param - 1]] = k + 1;
+    if (!groups)
+        return 0;
+    find_ends(z, groups, section, n);
+    for (uint32_t k = 0; k < n; k++) { /* in the order in which groups are complete: tails follow one another */
+        struct hd_pass_instr i;
+        struct group *g;
+        uint32_t param;
+        z->api->instr(z->p, section, k, &i);
+        if (!(param = contributes(z, &i)))
+            continue;
+        g = group_of(z, groups, param, &i);
+        z->api->replace_out(z->p, section, k, 0,
+                            z->api->flat_view(z->p, z->flats[g->flat - 1].id, gradient(z, g, section, k), param - 1));
+        if (g->end == k + 1 && (z->flats[g->flat - 1].stage >= 2 || last))
+            reduce(z, &z->flats[g->flat - 1], g->grad, &tail, section, k);
     }
-    for (uint32_t f = 1; ok && f <= z->n_flats; f++)
-        if (end[f])
-            flat_at[end[f] - 1] = f;
-    for (uint32_t k = 0; ok && k < n; k++) { /* in the order in which they are complete: tails follow one another */
-        uint32_t f = flat_at[k];
-        hd_tensor grad = f ? collect(z, f - 1, section, k) : 0;
-        if (f && (z->flats[f - 1].stage >= 2 || last))
-            reduce(z, &z->flats[f - 1], grad, &tail, section, k);
-    }
-    if (ok && n)
+    if (n)
         flush(z, &tail, section, n - 1);
-    z->host->free(flat_at);
-    z->host->free(end);
-    return ok;
+    z->host->free(groups);
+    return 1;
 }

@@ -40,6 +40,7 @@ static struct run *run_of(struct zero *z, struct run *runs, uint32_t *n, const s
     if (*n && runs[*n - 1].flat == flat) {
         runs[*n - 1].last = at;
         runs[*n - 1].backward = backward;
+        runs[*n - 1].micro = i->micro;
         return &runs[*n - 1];
     }
     runs[*n] = (struct run){.first = at, .last = at, .flat = flat, .block = i->block, .micro = i->micro, .backward = backward};

@@ -8,6 +8,8 @@
 struct key {
     uint32_t param, bucket, axes, outer, minor, order;
     uint32_t small; /* stays whole at stage 3 */
+    uint32_t tied;  /* used by several pipeline stages: param + 1; a flat of its own, laid out alike on all of them */
+    int32_t chunk;  /* of its first gradient: a bucket does not span chunks */
 };
 
 static int before(const struct key *a, const struct key *b)
@@ -18,6 +20,8 @@ static int before(const struct key *a, const struct key *b)
         return a->axes < b->axes;
     if (a->outer != b->outer)
         return a->outer < b->outer;
+    if (a->tied != b->tied)
+        return a->tied < b->tied;
     if (a->minor != b->minor) /* neighbours by what must be settled first: one all_reduce a run */
         return a->minor < b->minor;
     return a->order < b->order;
@@ -47,7 +51,7 @@ static uint32_t used_params(struct zero *z, struct key *keys)
             if (!param || z->owner[param - 1])
                 continue;
             z->owner[param - 1] = 1;
-            keys[n] = (struct key){.param = param - 1, .order = n};
+            keys[n] = (struct key){.param = param - 1, .order = n, .chunk = i.chunk};
             n++;
         }
     return n;
@@ -68,7 +72,7 @@ static uint32_t fill_buckets(struct zero *z, struct key *keys, uint32_t n, uint3
     for (uint32_t k = 0; k < n; k++) {
         if (keys[k].small != small)
             continue;
-        if (before && block_of(z, before) != block_of(z, &keys[k]) && bytes >= limit) {
+        if (before && block_of(z, before) != block_of(z, &keys[k]) && (bytes >= limit || before->chunk != keys[k].chunk)) {
             bucket++;
             bytes = 0;
         }
@@ -87,6 +91,7 @@ static void assign_buckets(struct zero *z, struct key *keys, uint32_t n)
         keys[k].outer = param->obligation & z->outer_axes;
         keys[k].minor = param->obligation & ~(keys[k].axes | keys[k].outer);
         keys[k].small = z->stage == 3 && param->count < z->settings.persist_below;
+        keys[k].tied = zero_tied(param) ? keys[k].param + 1 : 0;
     }
     fill_buckets(z, keys, n, 1, fill_buckets(z, keys, n, 0, 0));
     /* A tied parameter's gradients arrive from two blocks, so blocks may alternate: a block stays where it began. */
@@ -144,8 +149,12 @@ static void make_flat(struct zero *z, const struct key *keys, uint32_t n)
         f->count += z->params[keys[i].param].count;
         z->owner[keys[i].param] = z->n_flats;
     }
-    snprintf(name, sizeof name, "%u", z->n_flats - 1);
-    f->id = z->api->flat(z->p, name, f->block, f->stage ? f->axes : 0, f->params, n, 0);
+    if (keys[0].tied) /* stages number their flats alone; what they share has one name on all of them */
+        snprintf(name, sizeof name, "tied%u", keys[0].param);
+    else
+        snprintf(name, sizeof name, "%u", z->n_flats - 1);
+    f->members = keys[0].tied ? z->params[keys[0].param].stages : 0;
+    f->id = z->api->flat(z->p, name, f->block, f->stage ? f->axes : 0, f->params, n, f->members);
     f->ways = 1;
     for (uint32_t a = 0; a < HD_AXIS_COUNT; a++)
         if (f->axes & BIT(a))
@@ -189,7 +198,7 @@ int zero_plan(struct zero *z)
     sort(keys, n);
     for (uint32_t k = 1; k <= n; k++)
         if (k == n || keys[k].bucket != keys[first].bucket || keys[k].axes != keys[first].axes ||
-            keys[k].outer != keys[first].outer) {
+            keys[k].outer != keys[first].outer || keys[k].tied != keys[first].tied) {
             make_flat(z, keys + first, k - first);
             if (!z->flats[z->n_flats - 1].params)
                 return 0;

@@ -1,15 +1,15 @@
 /* The update: outer reductions, the global norm, the optimizer on each shard, shards back into the whole. */
 #include "zero.h"
 
-/* Axes over which pieces of the norm lie on different ranks. */
+/* Axes over which pieces of the norm lie on different ranks. Of all the model's parameters: every pipeline stage must name
+ * the same. */
 static uint32_t norm_axes(const struct zero *z)
 {
     uint32_t axes = 0, live = z->api->live_axes(z->p);
-    for (uint32_t f = 0; f < z->n_flats; f++) {
-        if (z->flats[f].stage)
-            axes |= z->flats[f].axes;
-        for (uint32_t i = 0; i < z->flats[f].n_params; i++)
-            axes |= live & ~z->params[z->flats[f].params[i]].replicated;
+    for (uint32_t i = 0; i < z->n_params; i++) {
+        axes |= live & ~z->params[i].replicated;
+        if (z->stage)
+            axes |= z->params[i].obligation & z->params[i].replicated & z->shard_axes;
     }
     return axes;
 }
@@ -27,6 +27,8 @@ static void add_norm(struct zero *z, struct zero_flat *f, uint32_t axes, struct 
         for (uint32_t a = 0; a < HD_AXIS_COUNT; a++)
             if ((axes & param->replicated & HD_AXIS_BIT(a)) && !(f->stage && (f->axes & HD_AXIS_BIT(a))))
                 copies *= z->api->axis_size(z->p, a);
+        if (zero_tied(param))
+            copies *= __builtin_popcount(param->stages);
         ranges[k] = (struct hd_range){flat.offset[k], param->count, 1 / copies};
     }
     i.attrs = &attrs;
@@ -57,6 +59,7 @@ static void restore(struct zero *z)
 
 void zero_update(struct zero *z)
 {
+    const uint32_t stages = HD_AXIS_BIT(HD_AXIS_PP);
     uint32_t axes = norm_axes(z);
     struct hd_range *ranges = z->host->alloc((z->n_params + 1) * sizeof *ranges);
     clear_gradients(z);
@@ -66,8 +69,15 @@ void zero_update(struct zero *z)
             struct hd_pass_instr i = zero_instr(z, &z->flats[f], HD_OP_ALL_REDUCE, z->flats[f].shard, z->flats[f].shard, z->flats[f].outer);
             z->api->append(z->p, "update", &i);
         }
+    for (uint32_t f = 0; f < z->n_flats; f++) /* tied parameters: each stage has a part of the gradient */
+        if (z->flats[f].members) {
+            struct hd_pass_instr i = zero_instr(z, &z->flats[f], HD_OP_ALL_REDUCE, z->flats[f].shard, z->flats[f].shard, stages);
+            i.members = z->flats[f].members;
+            z->api->append(z->p, "update", &i);
+        }
     for (uint32_t f = 0; ranges && f < z->n_flats; f++)
         add_norm(z, &z->flats[f], axes, ranges);
+    axes |= z->api->axis_size(z->p, HD_AXIS_PP) > 1 ? stages : 0;
     if (axes) {
         struct hd_pass_instr i = {.struct_size = sizeof i, .op = HD_OP_ALL_REDUCE, .phase = HD_PHASE_O, .axes = axes,
                                   .redop = HD_SUM, .n_in = 1, .n_out = 1};

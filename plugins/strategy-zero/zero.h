@@ -36,7 +36,7 @@ struct zero_flat {
     int64_t count; /* elements of the whole */
     uint32_t *params;
     uint32_t n_params;
-    uint32_t reserved;
+    uint32_t members; /* pipeline stages that share it; 0: only this one */
     hd_tensor whole, grad, shard, master, home, low; /* home: what stage 3 gathers from */
 };
 
@@ -58,6 +58,12 @@ struct zero {
 extern const struct hd_option zero_options[ZERO_OPTIONS];
 /* Reads the settings; refuses what makes no sense on this mesh. */
 int32_t zero_configure(struct zero *z, struct hd_error *err);
+
+/* Do several pipeline stages use it (tied embeddings)? */
+static inline int zero_tied(const struct hd_pass_param *param)
+{
+    return __builtin_popcount(param->stages) > 1;
+}
 
 int zero_plan(struct zero *z);            /* 0 when out of memory; other faults are sticky in the program */
 void zero_free(struct zero *z);
