@@ -32,9 +32,9 @@ static int64_t one_of(const int64_t *values, size_t n)
 
 struct draw {
     int64_t replicate, shard, cp, tp, accumulation, zero, sequence_parallel, vocab_parallel, kv_heads,
-        tied, bucket, gather_bucket, prefetch, prefetch_backward, prefetch_size, max_inflight, persist_below, max_live,
+        tied, bucket, pp, layers, gather_bucket, prefetch, prefetch_backward, prefetch_size, max_inflight, persist_below, max_live,
         reshard, overlap;
-    const char *family;
+    const char *family, *schedule;
 };
 
 /* 0 where a job checker would refuse: what does not divide. */
@@ -43,6 +43,7 @@ static int draw(struct draw *d)
     *d = (struct draw){.replicate = ONE_OF(1, 1, 1, 2),
                        .shard = ONE_OF(1, 2, 2, 4),
                        .cp = ONE_OF(1, 1, 1, 2),
+                       .pp = ONE_OF(1, 1, 1, 2, 2, 3, 4),
                        .tp = ONE_OF(1, 1, 2, 2, 4),
                        .accumulation = ONE_OF(1, 2, 4),
                        .zero = ONE_OF(0, 0, 1, 1, 2, 3),
@@ -61,14 +62,18 @@ static int draw(struct draw *d)
                        .reshard = ONE_OF(0, 1, 1),
                        .overlap = ONE_OF(0, 1, 1)};
     d->family = (const char *const[]){"llama", "gpt2", "qwen3"}[pick(3)];
+    d->schedule = (const char *const[]){"gpipe", "1f1b", "interleaved", "zb-h1", "zb-v"}[pick(5)];
+    d->layers = !strcmp(d->schedule, "interleaved") || !strcmp(d->schedule, "zb-v") ? 2 * d->pp : HD__MAX(2, d->pp);
     if (!strcmp(d->family, "gpt2"))
         d->kv_heads = 4;
-    int64_t ranks = d->replicate * d->shard * d->cp * d->tp;
+    int64_t ranks = d->replicate * d->shard * d->cp * d->tp * d->pp;
     if (ranks == 1 && pick(10))
         return 0;
     if (d->zero && d->replicate > 1 && d->shard == 1 && d->cp == 1)
         return 0; /* refused: it would shard nothing */
     if (ranks > 16 || 16 % (d->replicate * d->shard * d->accumulation))
+        return 0;
+    if (!strcmp(d->schedule, "interleaved") && d->accumulation % d->pp)
         return 0;
     return d->kv_heads % d->tp == 0 || (4 / d->kv_heads) % d->tp == 0;
 }
@@ -76,9 +81,9 @@ static int draw(struct draw *d)
 static void job_text(const struct draw *d, struct hd__text *text)
 {
     hd__text_add(text, "job: {name: parity, steps: 3}\n");
-    hd__text_add(text, "mesh: {dp: {replicate: %lld, shard: %lld}, cp: %lld, tp: %lld}\n",
-                 (long long)d->replicate, (long long)d->shard, (long long)d->cp, (long long)d->tp);
-    hd__text_add(text, "strategies:\n  - {use: 3d, sequence_parallel: %s, vocab_parallel: %s}\n",
+    hd__text_add(text, "mesh: {pp: %lld, dp: {replicate: %lld, shard: %lld}, cp: %lld, tp: %lld}\n",
+                 (long long)d->pp, (long long)d->replicate, (long long)d->shard, (long long)d->cp, (long long)d->tp);
+    hd__text_add(text, "strategies:\n  - {use: 3d, schedule: %s, sequence_parallel: %s, vocab_parallel: %s}\n", d->schedule,
                  d->sequence_parallel ? "true" : "false", d->vocab_parallel ? "true" : "false");
     hd__text_add(text, "  - {use: zero, stage: %lld, bucket: %lld, gather_bucket: %lld, prefetch: %lld, prefetch_backward: %lld,\n",
                  (long long)d->zero, (long long)d->bucket, (long long)d->gather_bucket, (long long)d->prefetch,
@@ -88,10 +93,10 @@ static void job_text(const struct draw *d, struct hd__text *text)
                  (long long)d->max_live, d->reshard ? "true" : "false", d->overlap ? "true" : "false");
     hd__text_add(text, "optimizer: {use: adamw, lr: 1e-2, weight_decay: 0.1, clip: 1.0}\n");
     hd__text_add(text,
-                 "model: {use: transformer, family: %s, layers: 2, hidden: 16, heads: 4, kv_heads: %lld, "
+                 "model: {use: transformer, family: %s, layers: %lld, hidden: 16, heads: 4, kv_heads: %lld, "
                  "ffn: 32, vocab: 32, "
                  "max_seq_len: 8, tied: %s}\n",
-                 d->family, (long long)d->kv_heads, d->tied ? "true" : "false");
+                 d->family, (long long)d->layers, (long long)d->kv_heads, d->tied ? "true" : "false");
     hd__text_add(text, "data: {train: none, seq_len: 8, batch: 16, micro_batch: %lld}\n",
                  (long long)(16 / (d->replicate * d->shard * d->accumulation)));
 }
