@@ -67,6 +67,13 @@ static int32_t at_its_key(struct hd__job *job, const char *section, int32_t rc, 
     return err->code = rc;
 }
 
+static int32_t check_optimizer(struct hd__compiled *c, struct hd_error *err)
+{
+    const struct hd_optimizer_ops *ops = &c->optimizer_choice.component->ops.optimizer;
+    int32_t rc = ops->check ? ops->check(c->optimizer_choice.settings, err) : HD_OK;
+    return rc ? at_its_key(c->job, "optimizer", rc, err) : HD_OK;
+}
+
 static int32_t open_plugins(struct hd__compiled *c, struct hd_error *err)
 {
     struct hd__job *job = c->job;
@@ -79,6 +86,8 @@ static int32_t open_plugins(struct hd__compiled *c, struct hd_error *err)
     for (uint64_t s = 0; s < c->n_strategies; s++)
         if ((rc = hd__choose(job, c->plugins, HD_KIND_STRATEGY, job->strategies[s], &c->strategies[s], err)))
             return rc;
+    if ((rc = check_optimizer(c, err)))
+        return rc;
     c->optimizer = (struct hd__optimizer){&c->optimizer_choice.component->ops.optimizer, c->optimizer_choice.settings};
     job->schedule.lr = c->optimizer.ops->learning_rate(c->optimizer.settings);
     rc = c->model_choice.component->ops.model.open(hd__host(), c->model_choice.settings, &c->model, err);

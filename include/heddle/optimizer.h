@@ -105,6 +105,10 @@ struct hd_optimizer_ops {
     /* [control] Peak learning rate and clipping, which the training loop schedules and applies. Mandatory. */
     double (*learning_rate)(const void *settings);
     double (*clip)(const void *settings);
+    /* [control] Refuses settings that the table of options lets pass. Called once, when the job is read, before any other
+     * slot. A message that begins with the key, "optimizer.betas ...", is printed with that key's place in the job. NULL:
+     * all are fine. */
+    int32_t (*check)(const void *settings, struct hd_error *err);
 };
 
 #endif

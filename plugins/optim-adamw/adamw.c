@@ -47,8 +47,9 @@ static double adamw_decay(const void *settings, const char *param, uint32_t ndim
     return s->decay == DECAY_ALL || ndim >= 2 ? s->weight_decay : 0.0;
 }
 
-static int32_t check_betas(const struct hd_list *betas, struct hd_error *err)
+static int32_t adamw_check(const void *settings, struct hd_error *err)
 {
+    const struct hd_list *betas = &((const struct adamw_settings *)settings)->betas;
     if (betas->count != 2)
         return hd_fail(err, HD_E_INVALID, "optimizer.betas has %llu numbers, AdamW needs two: [0.9, 0.95]",
                        (unsigned long long)betas->count);
@@ -62,9 +63,7 @@ static int32_t check_betas(const struct hd_list *betas, struct hd_error *err)
 static int32_t adamw_emit(const void *settings, uint32_t *op, struct hd_attrs *attrs, struct hd_error *err)
 {
     const struct adamw_settings *s = settings;
-    int32_t r = check_betas(&s->betas, err);
-    if (r)
-        return r;
+    (void)err;
     *op = HD_OP_ADAMW;
     attrs->beta1 = s->betas.number[0];
     attrs->beta2 = s->betas.number[1];
@@ -95,8 +94,6 @@ static void update(const struct adamw_settings *s, const struct hd_optim_args *a
 static int32_t adamw_step(const void *settings, const struct hd_optim_args *a)
 {
     int64_t at = 0; /* elements of this call that are done */
-    if (check_betas(&((const struct adamw_settings *)settings)->betas, NULL))
-        return HD_E_INVALID;
     if (!hd_update_runs(a->hyper, a->norm2))
         return HD_OK;
     for (uint64_t i = 0; i < a->n_decay; i++) {
@@ -133,6 +130,7 @@ static const struct hd_optimizer_ops ops = {
     .step = adamw_step,
     .learning_rate = adamw_learning_rate,
     .clip = adamw_clip,
+    .check = adamw_check,
 };
 
 static const struct hd_component component = {

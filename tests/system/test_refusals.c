@@ -52,6 +52,10 @@ START_TEST(keys)
         {"train llama.yaml optimiser.lr=1", "optimiser", "did you mean optimizer?"},
         {"train llama.yaml data.batch=many", "command line: data.batch: 'many' is not a whole number", NULL},
         {"train llama.yaml optimizer.lr=-1", "command line: optimizer.lr: -1 is out of range", NULL},
+        {"train llama.yaml optimizer.betas=[0.9]", "command line: optimizer.betas has 1 numbers, AdamW needs two", NULL},
+        {"train llama.yaml optimizer.betas=[0.9,1]", "command line: optimizer.betas: '1' is not a number from 0 up to", NULL},
+        {"train betas.yaml", "betas.yaml:2:39: optimizer.betas: '1.5' is not a number from 0", NULL},
+        {"check betas.yaml", "betas.yaml:2:39: optimizer.betas: '1.5' is not a number from 0", NULL},
         {"train llama.yaml optimizer.lr=nan", "command line: optimizer.lr: 'nan' is not a number", NULL},
         {"train llama.yaml job.steps=0", "command line: job.steps: 0 is too small", NULL},
         {"train llama.yaml job.steps=", "command line: 'job.steps=' has no value", NULL},
@@ -65,6 +69,9 @@ START_TEST(keys)
         {"train llama.yaml recompute=full", "command line: recompute: ", "not offered"},
         {"train llama.yaml precision.compute=fp16", "precision.loss_scale: loss scaling is not offered yet", NULL},
         {NULL, NULL, NULL}};
+    write_file("betas.yaml", "job: {steps: 3}\noptimizer: {use: adamw, lr: 1, betas: [1.5, 0.9]}\n"
+               "model: {use: transformer, family: llama, layers: 1, hidden: 8, heads: 1, vocab: 256}\n"
+               "data: {train: corpus.txt, seq_len: 8, batch: 1}\n");
     expect_rows(rows);
 }
 END_TEST

@@ -398,7 +398,7 @@ FIELD(hd_optim_shard, reserved, 44, uint32_t);
 FIELD(hd_optim_shard, decay, 48, const struct hd_range *);
 FIELD(hd_optim_shard, n_decay, 56, uint64_t);
 
-STRUCT(hd_optimizer_ops, 80);
+STRUCT(hd_optimizer_ops, 88);
 FIELD(hd_optimizer_ops, struct_size, 0, size_t);
 FIELD(hd_optimizer_ops, caps, 8, uint64_t);
 FIELD(hd_optimizer_ops, n_states, 16, uint32_t);
@@ -410,6 +410,7 @@ FIELD(hd_optimizer_ops, step, 48, int32_t (*)(const void *settings, const struct
 FIELD(hd_optimizer_ops, states, 56, uint32_t (*)(const void *settings));
 FIELD(hd_optimizer_ops, learning_rate, 64, double (*)(const void *settings));
 FIELD(hd_optimizer_ops, clip, 72, double (*)(const void *settings));
+FIELD(hd_optimizer_ops, check, 80, int32_t (*)(const void *settings, struct hd_error *err));
 
 STRUCT(hd_ckpt_ops, 112);
 FIELD(hd_ckpt_ops, struct_size, 0, size_t);
