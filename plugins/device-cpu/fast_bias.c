@@ -19,21 +19,29 @@ static int32_t is_row(const struct hd_operand *x, const struct hd_operand *w, st
     return HD_OK;
 }
 
-CPU_CLONES static void add2(float *y, const float *a, const float *b, int64_t n)
+CPU_INLINE void add2_of(float *y, const void *a, const void *b, int64_t n, int half)
 {
 #pragma omp simd
     for (int64_t i = 0; i < n; i++)
-        y[i] = a[i] + b[i];
+        y[i] = cpu_get(a, i, half) + cpu_get(b, i, half);
 }
 
+CPU_CLONES static void add2(float *y, const void *a, const void *b, int64_t n, int half)
+{
+    CPU_EITHER(half, add2_of, y, a, b, n);
+}
+
+enum { ALL = 3 };
+
 /* y[at..] = x[at..] + w[from..], one row of h. */
-static void add_row(struct hd_kernel *k, int64_t at, int64_t from, int64_t h)
+static void add_row(struct hd_kernel *k, int64_t at, int64_t from, int64_t h, int half)
 {
     float xb[CPU_CHUNK], wb[CPU_CHUNK], yb[CPU_CHUNK];
     for (int64_t j = 0; j < h; j += CPU_CHUNK) {
         int64_t n = cpu_min(CPU_CHUNK, h - j);
         float *y = cpu_begin(k, 0, at + j, yb);
-        add2(y, cpu_read(&k->in[0], at + j, n, xb), cpu_read(&k->in[1], from + j, n, wb), n);
+        cpu_ahead(&k->in[0], at + j, n);
+        add2(y, cpu_in(k, 0, at + j, n, xb, half), cpu_in(k, 1, from + j, n, wb, half), n, half);
         cpu_end(k, 0, at + j, n, y);
     }
 }
@@ -53,8 +61,9 @@ static void bias_rows(void *context, int64_t first, int64_t last)
 {
     struct hd_kernel *k = context;
     int64_t h = hd_operand_count(&k->in[1]);
+    int half = cpu_half(k, ALL);
     for (int64_t row = first; row < last; row++)
-        add_row(k, row * h, 0, h);
+        add_row(k, row * h, 0, h, half);
 }
 
 static void run_bias(struct hd_kernel *k)
@@ -78,13 +87,15 @@ static void bias_blocks(void *context, int64_t first, int64_t last)
     float buf[CPU_CHUNK];
     int64_t h = hd_operand_count(&k->out[0]), rows = hd_operand_count(&k->in[0]) / h;
     int64_t step = (rows + BLOCKS - 1) / BLOCKS;
+    int half = cpu_half(k, 1);
     for (int64_t block = first; block < last; block++) {
         float *sum = (float *)k->state + h * block;
         memset(sum, 0, (size_t)h * sizeof *sum);
         for (int64_t row = block * step; row < cpu_min(rows, (block + 1) * step); row++)
             for (int64_t j = 0; j < h; j += CPU_CHUNK) {
                 int64_t n = cpu_min(CPU_CHUNK, h - j);
-                cpu_add_to(sum + j, cpu_read(&k->in[0], row * h + j, n, buf), n);
+                cpu_ahead(&k->in[0], row * h + j, n);
+                cpu_add_to(sum + j, cpu_in(k, 0, row * h + j, n, buf, half), n, half);
             }
     }
 }
@@ -95,7 +106,7 @@ static void run_bias_dw(struct hd_kernel *k)
     int64_t h = hd_operand_count(&k->out[0]);
     cpu_parallel(k->device, BLOCKS, 1 + ROW_GRAIN * BLOCKS / (hd_operand_count(&k->in[0]) + 1), bias_blocks, k);
     for (int64_t block = 1; block < BLOCKS; block++)
-        cpu_add_to(sum, sum + h * block, h);
+        cpu_add_to(sum, sum + h * block, h, 0);
     for (int64_t j = 0; j < h; j += CPU_CHUNK)
         cpu_end(k, 0, j, cpu_min(CPU_CHUNK, h - j), sum + j);
 }
@@ -117,10 +128,11 @@ static void position_rows(void *context, int64_t first, int64_t last)
     const struct hd_operand *x = &k->in[0], *w = &k->in[1];
     uint32_t s = x->ndim - 2;
     int64_t h = w->extent[1];
+    int half = cpu_half(k, ALL);
     for (int64_t row = first; row < last; row++) {
         int64_t from = x->start[s] + row % x->extent[s] - w->start[0];
         if (from >= 0 && from < w->extent[0])
-            add_row(k, row * h, from * h, h);
+            add_row(k, row * h, from * h, h, half);
         else
             copy_row(k, row * h, h);
     }
@@ -152,7 +164,7 @@ static void position_dw_rows(void *context, int64_t first, int64_t last)
             int64_t n = cpu_min(CPU_CHUNK, h - j);
             memset(sum, 0, sizeof sum);
             for (int64_t b = 0; b < batch && i >= 0 && i < length; b++)
-                cpu_add_to(sum, cpu_read(dy, (b * length + i) * h + j, n, buf), n);
+                cpu_add_to(sum, cpu_read(dy, (b * length + i) * h + j, n, buf), n, 0);
             cpu_end(k, 0, row * h + j, n, sum);
         }
     }

@@ -87,7 +87,7 @@ static void embed_dw_columns(void *context, int64_t first, int64_t last)
             int64_t n = cpu_min(CPU_CHUNK, end - j);
             memset(sum, 0, (size_t)n * sizeof *sum);
             for (int32_t i = b.begin[row]; i < b.begin[row + 1]; i++)
-                cpu_add_to(sum, cpu_read(&k->in[1], b.order[i] * h + j, n, buf), n);
+                cpu_add_to(sum, cpu_read(&k->in[1], b.order[i] * h + j, n, buf), n, 0);
             cpu_end(k, 0, row * h + j, n, sum);
         }
     }

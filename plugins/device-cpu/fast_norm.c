@@ -1,35 +1,42 @@
 /* RMSNorm and LayerNorm, row by row; formulas in reference_norm.c. RMSNorm is LayerNorm without the means. */
 #include "fast_rows.h"
 
+enum { ALL = 7 };
 enum { ROW_GRAIN = 16384, BLOCKS = 32 }; /* elements that are worth a thread; blocks of rows in sums over rows */
 
 struct row {
     float mean, r;
 };
 
-CPU_CLONES static float square_sum(const float *x, float mean, int64_t n)
+CPU_INLINE float square_sum_of(const void *x, float mean, int64_t n, int half)
 {
     float sum = 0;
 #pragma omp simd reduction(+ : sum)
     for (int64_t i = 0; i < n; i++) {
-        float v = x[i] - mean;
+        float v = cpu_get(x, i, half) - mean;
         sum += v * v;
     }
     return sum;
 }
 
-static struct row row_of(const struct hd_kernel *k, int64_t at, int64_t h, int centred)
+CPU_CLONES static float square_sum(const void *x, float mean, int64_t n, int half)
+{
+    return CPU_EITHER(half, square_sum_of, x, mean, n);
+}
+
+static struct row row_of(const struct hd_kernel *k, int64_t at, int64_t h, int centred, int half)
 {
     float buf[CPU_CHUNK];
     double sum = 0, square = 0;
+    cpu_ahead(&k->in[0], at, h);
     for (int64_t j = 0; centred && j < h; j += CPU_CHUNK) {
         int64_t n = cpu_min(CPU_CHUNK, h - j);
-        sum += cpu_sum(cpu_read(&k->in[0], at + j, n, buf), n);
+        sum += cpu_sum(cpu_in(k, 0, at + j, n, buf, half), n, half);
     }
     struct row row = {.mean = (float)(sum / (double)h)};
     for (int64_t j = 0; j < h; j += CPU_CHUNK) {
         int64_t n = cpu_min(CPU_CHUNK, h - j);
-        square += square_sum(cpu_read(&k->in[0], at + j, n, buf), row.mean, n);
+        square += square_sum(cpu_in(k, 0, at + j, n, buf, half), row.mean, n, half);
     }
     row.r = (float)(1 / sqrt(square / (double)h + k->d.attrs.eps));
     return row;
@@ -47,39 +54,57 @@ static int64_t grain(int64_t h)
 
 /* ---- forward */
 
-CPU_CLONES static void scale_rms(float *y, const float *x, const float *w, float r, int64_t n)
+CPU_INLINE void scale_rms_of(float *y, const void *x, const void *w, float r, int64_t n, int half)
 {
 #pragma omp simd
     for (int64_t i = 0; i < n; i++)
-        y[i] = x[i] * r * w[i];
+        y[i] = cpu_get(x, i, half) * r * cpu_get(w, i, half);
 }
 
-CPU_CLONES static void scale_shift(float *y, const float *x, const float *w, const float *c, struct row row, int64_t n)
+CPU_CLONES static void scale_rms(float *y, const void *x, const void *w, float r, int64_t n, int half)
+{
+    CPU_EITHER(half, scale_rms_of, y, x, w, r, n);
+}
+
+CPU_INLINE void scale_shift_of(float *y, const void *x, const void *w, const void *c, struct row row, int64_t n, int half)
 {
 #pragma omp simd
-    for (int64_t i = 0; i < n; i++)
-        y[i] = (x[i] - row.mean) * row.r * w[i] + c[i];
+    for (int64_t i = 0; i < n; i++) {
+        float unit = (cpu_get(x, i, half) - row.mean) * row.r;
+        y[i] = unit * cpu_get(w, i, half) + cpu_get(c, i, half);
+    }
+}
+
+CPU_CLONES static void scale_shift(float *y, const void *x, const void *w, const void *c, struct row row, int64_t n,
+                                   int half)
+{
+    CPU_EITHER(half, scale_shift_of, y, x, w, c, row, n);
+}
+
+static void forward_row(struct hd_kernel *k, int64_t at, int64_t h, int half)
+{
+    float xb[CPU_CHUNK], wb[CPU_CHUNK], cb[CPU_CHUNK], yb[CPU_CHUNK];
+    int layer = centred(k);
+    struct row row = row_of(k, at, h, layer, half);
+    for (int64_t j = 0; j < h; j += CPU_CHUNK) {
+        int64_t n = cpu_min(CPU_CHUNK, h - j);
+        const void *x = cpu_in(k, 0, at + j, n, xb, half), *w = cpu_in(k, 1, j, n, wb, half);
+        float *y = cpu_begin(k, 0, at + j, yb);
+        if (layer)
+            scale_shift(y, x, w, cpu_in(k, 2, j, n, cb, half), row, n, half);
+        else
+            scale_rms(y, x, w, row.r, n, half);
+        cpu_end(k, 0, at + j, n, y);
+    }
 }
 
 static void forward_rows(void *context, int64_t first, int64_t last)
 {
     struct hd_kernel *k = context;
-    float xb[CPU_CHUNK], wb[CPU_CHUNK], cb[CPU_CHUNK], yb[CPU_CHUNK];
     int64_t h = k->in[1].extent[0];
-    int layer = centred(k);
-    for (int64_t at = first * h; at < last * h; at += h) {
-        struct row row = row_of(k, at, h, layer);
-        for (int64_t j = 0; j < h; j += CPU_CHUNK) {
-            int64_t n = cpu_min(CPU_CHUNK, h - j);
-            const float *x = cpu_read(&k->in[0], at + j, n, xb), *w = cpu_read(&k->in[1], j, n, wb);
-            float *y = cpu_begin(k, 0, at + j, yb);
-            if (layer)
-                scale_shift(y, x, w, cpu_read(&k->in[2], j, n, cb), row, n);
-            else
-                scale_rms(y, x, w, row.r, n);
-            cpu_end(k, 0, at + j, n, y);
-        }
-    }
+    int half = cpu_half(k, ALL);
+    for (int64_t row = first; row < last; row++)
+        forward_row(k, row * h, h, half);
 }
 
 static void run_forward(struct hd_kernel *k)
@@ -95,44 +120,59 @@ struct means {
 };
 
 /* Sums of a = w dy and of a xhat. */
-CPU_CLONES static void gradient_sums(const float *x, const float *w, const float *dy, struct row row, int64_t n,
-                                     struct means *sums)
+CPU_INLINE void gradient_sums_of(const void *x, const void *w, const void *dy, struct row row, int64_t n,
+                                 struct means *sums, int half)
 {
     float a_sum = 0, ax_sum = 0;
 #pragma omp simd reduction(+ : a_sum, ax_sum)
     for (int64_t i = 0; i < n; i++) {
-        float a = w[i] * dy[i];
+        float a = cpu_get(w, i, half) * cpu_get(dy, i, half);
         a_sum += a;
-        ax_sum += a * ((x[i] - row.mean) * row.r);
+        ax_sum += a * ((cpu_get(x, i, half) - row.mean) * row.r);
     }
     sums->a += a_sum;
     sums->ax += ax_sum;
 }
 
-CPU_CLONES static void gradient_out(float *dx, const float *x, const float *w, const float *dy, struct row row,
-                                    float mean_a, float mean_ax, int64_t n)
+CPU_CLONES static void gradient_sums(const void *x, const void *w, const void *dy, struct row row, int64_t n,
+                                     struct means *sums, int half)
 {
-#pragma omp simd
-    for (int64_t i = 0; i < n; i++)
-        dx[i] = row.r * (w[i] * dy[i] - mean_a - (x[i] - row.mean) * row.r * mean_ax);
+    CPU_EITHER(half, gradient_sums_of, x, w, dy, row, n, sums);
 }
 
-static void gradient_row(struct hd_kernel *k, int64_t at, int64_t h, int layer)
+CPU_INLINE void gradient_out_of(float *dx, const void *x, const void *w, const void *dy, struct row row, float mean_a,
+                                float mean_ax, int64_t n, int half)
+{
+#pragma omp simd
+    for (int64_t i = 0; i < n; i++) {
+        float unit = (cpu_get(x, i, half) - row.mean) * row.r;
+        dx[i] = row.r * (cpu_get(w, i, half) * cpu_get(dy, i, half) - mean_a - unit * mean_ax);
+    }
+}
+
+CPU_CLONES static void gradient_out(float *dx, const void *x, const void *w, const void *dy, struct row row,
+                                    float mean_a, float mean_ax, int64_t n, int half)
+{
+    CPU_EITHER(half, gradient_out_of, dx, x, w, dy, row, mean_a, mean_ax, n);
+}
+
+static void gradient_row(struct hd_kernel *k, int64_t at, int64_t h, int layer, int half)
 {
     float xb[CPU_CHUNK], wb[CPU_CHUNK], db[CPU_CHUNK], out[CPU_CHUNK];
-    struct row row = row_of(k, at, h, layer);
+    struct row row = row_of(k, at, h, layer, half);
     struct means sums = {0, 0};
+    cpu_ahead(&k->in[2], at, h);
     for (int64_t j = 0; j < h; j += CPU_CHUNK) {
         int64_t n = cpu_min(CPU_CHUNK, h - j);
-        gradient_sums(cpu_read(&k->in[0], at + j, n, xb), cpu_read(&k->in[1], j, n, wb),
-                      cpu_read(&k->in[2], at + j, n, db), row, n, &sums);
+        gradient_sums(cpu_in(k, 0, at + j, n, xb, half), cpu_in(k, 1, j, n, wb, half),
+                      cpu_in(k, 2, at + j, n, db, half), row, n, &sums, half);
     }
     float mean_a = layer ? (float)(sums.a / (double)h) : 0, mean_ax = (float)(sums.ax / (double)h);
     for (int64_t j = 0; j < h; j += CPU_CHUNK) {
         int64_t n = cpu_min(CPU_CHUNK, h - j);
         float *dx = cpu_begin(k, 0, at + j, out);
-        gradient_out(dx, cpu_read(&k->in[0], at + j, n, xb), cpu_read(&k->in[1], j, n, wb),
-                     cpu_read(&k->in[2], at + j, n, db), row, mean_a, mean_ax, n);
+        gradient_out(dx, cpu_in(k, 0, at + j, n, xb, half), cpu_in(k, 1, j, n, wb, half),
+                     cpu_in(k, 2, at + j, n, db, half), row, mean_a, mean_ax, n, half);
         cpu_end(k, 0, at + j, n, dx);
     }
 }
@@ -141,8 +181,9 @@ static void gradient_rows(void *context, int64_t first, int64_t last)
 {
     struct hd_kernel *k = context;
     int64_t h = k->in[1].extent[0];
+    int half = cpu_half(k, ALL);
     for (int64_t row = first; row < last; row++)
-        gradient_row(k, row * h, h, centred(k));
+        gradient_row(k, row * h, h, centred(k), half);
 }
 
 static void run_gradient(struct hd_kernel *k)
@@ -153,13 +194,20 @@ static void run_gradient(struct hd_kernel *k)
 
 /* ---- gradient of the weights: a sum for each block of rows, then the sum of those, in order */
 
-CPU_CLONES static void weight_sums(float *dw, float *dc, const float *x, const float *dy, struct row row, int64_t n)
+CPU_INLINE void weight_sums_of(float *dw, float *dc, const void *x, const void *dy, struct row row, int64_t n, int half)
 {
 #pragma omp simd
     for (int64_t i = 0; i < n; i++) {
-        dw[i] += dy[i] * ((x[i] - row.mean) * row.r);
-        dc[i] += dy[i];
+        float d = cpu_get(dy, i, half);
+        dw[i] += d * ((cpu_get(x, i, half) - row.mean) * row.r);
+        dc[i] += d;
     }
+}
+
+CPU_CLONES static void weight_sums(float *dw, float *dc, const void *x, const void *dy, struct row row, int64_t n,
+                                   int half)
+{
+    CPU_EITHER(half, weight_sums_of, dw, dc, x, dy, row, n);
 }
 
 static int64_t rows_in_block(const struct hd_kernel *k)
@@ -173,15 +221,17 @@ static void weight_blocks(void *context, int64_t first, int64_t last)
     struct hd_kernel *k = context;
     float xb[CPU_CHUNK], db[CPU_CHUNK], *sums = k->state;
     int64_t h = k->out[0].extent[0], rows = hd_operand_count(&k->in[0]) / h, step = rows_in_block(k);
+    int half = cpu_half(k, 3);
     for (int64_t block = first; block < last; block++) {
         float *dw = sums + 2 * h * block, *dc = dw + h;
         memset(dw, 0, 2 * (size_t)h * sizeof *dw);
         for (int64_t row = block * step; row < cpu_min(rows, (block + 1) * step); row++) {
-            struct row stats = row_of(k, row * h, h, centred(k));
+            cpu_ahead(&k->in[1], row * h, h);
+            struct row stats = row_of(k, row * h, h, centred(k), half);
             for (int64_t j = 0; j < h; j += CPU_CHUNK) {
                 int64_t n = cpu_min(CPU_CHUNK, h - j);
-                weight_sums(dw + j, dc + j, cpu_read(&k->in[0], row * h + j, n, xb),
-                            cpu_read(&k->in[1], row * h + j, n, db), stats, n);
+                weight_sums(dw + j, dc + j, cpu_in(k, 0, row * h + j, n, xb, half),
+                            cpu_in(k, 1, row * h + j, n, db, half), stats, n, half);
             }
         }
     }
@@ -193,7 +243,7 @@ static void run_weights(struct hd_kernel *k)
     int64_t h = k->out[0].extent[0], step = rows_in_block(k);
     cpu_parallel(k->device, BLOCKS, 1 + ROW_GRAIN / (step * h + 1), weight_blocks, k);
     for (int64_t block = 1; block < BLOCKS; block++)
-        cpu_add_to(sums, sums + 2 * h * block, 2 * h);
+        cpu_add_to(sums, sums + 2 * h * block, 2 * h, 0);
     for (uint32_t out = 0; out < k->d.n_out; out++)
         for (int64_t j = 0; j < h; j += CPU_CHUNK)
             cpu_end(k, out, j, cpu_min(CPU_CHUNK, h - j), sums + out * h + j);

@@ -2,8 +2,10 @@
  *
  * Work is cut into pieces that depend on shapes alone (chunks of CPU_CHUNK elements, rows, blocks of rows), and
  * threads share out whole pieces: results are the same bits for any number of threads. Arithmetic is in fp32;
- * operands are fp32 or bf16, and bf16 passes through a small buffer on the stack. Inner loops are plain C that the
- * compiler vectorises, once for each instruction set (CPU_CLONES), chosen when the plugin is loaded. */
+ * operands are fp32 or bf16. Inner loops are plain C that the compiler vectorises, once for each instruction set
+ * (CPU_CLONES), chosen when the plugin is loaded, and once for each of the two dtypes (CPU_EITHER): where all inputs are
+ * bf16 the loop widens them as it reads; where dtypes are mixed, they pass through a small fp32 buffer on the stack. So do
+ * bf16 results: rounding is a loop of its own, for which newer machines have an instruction. */
 #ifndef HD_DEVICE_CPU_FAST_ROWS_H
 #define HD_DEVICE_CPU_FAST_ROWS_H
 
@@ -45,17 +47,46 @@ void cpu_end(const struct hd_kernel *k, uint32_t out, int64_t at, int64_t n, con
 /* As cpu_end for an operand that is not an output's or never accumulates. */
 void cpu_write(const struct hd_operand *o, int64_t at, int64_t n, const float *buf);
 
+/* Asks for the n elements that follow these n: loops that compute a lot see too little ahead by themselves. */
+static inline void cpu_ahead(const struct hd_operand *o, int64_t at, int64_t n)
+{
+    int64_t size = o->dtype == HD_BF16 ? 2 : 4;
+    const char *next = (const char *)o->data + (at + n) * size;
+    for (int64_t i = 0; i < n * size; i += 64)
+        __builtin_prefetch(next + i);
+}
+
+float cpu_sum(const void *x, int64_t n, int half);
+void cpu_add_to(float *y, const void *x, int64_t n, int half);
+
+/* Are these inputs (a mask) all bf16, so that loops may read them as they lie? */
+int cpu_half(const struct hd_kernel *k, uint32_t inputs);
+/* As cpu_read, or where the input lies if `half`. */
+const void *cpu_in(const struct hd_kernel *k, uint32_t in, int64_t at, int64_t n, float *buf, int half);
+
 /* Row of the logits z [rows, v]: becomes its gradient, scale (p - onehot); returns -log p[label]. label -1: no such
  * entry. fast_loss.c. */
 float cpu_xent_row(const struct hd_operand *z, int64_t row, int64_t label, double scale);
 
-float cpu_sum(const float *x, int64_t n);
-void cpu_add_to(float *y, const float *x, int64_t n);
+/* ---- for inner loops: element i of an operand that is bf16 (`half`, a constant) or fp32 */
 
-/* ---- for inner loops */
+#define CPU_INLINE static inline __attribute__((always_inline))
+/* fn is CPU_INLINE and its last parameter is `half`. */
+#define CPU_EITHER(half, fn, ...) ((half) ? fn(__VA_ARGS__, 1) : fn(__VA_ARGS__, 0))
+
+union cpu_bits {
+    float f;
+    uint32_t u;
+};
+
+CPU_INLINE float cpu_get(const void *x, int64_t i, int half)
+{
+    union cpu_bits wide = {.u = half ? (uint32_t)((const uint16_t *)x)[i] << 16 : 0};
+    return half ? wide.f : ((const float *)x)[i];
+}
 
 /* exp, within 2 ulp on [-87, 88]; 0 below, the largest power above, NaN of NaN. Coefficients: Cephes' expf. */
-static inline __attribute__((always_inline)) float cpu_exp(float x)
+CPU_INLINE float cpu_exp(float x)
 {
     const float magic = 12582912.0f; /* 1.5 * 2^23: adding it rounds to an integer, in the low bits */
     float v = x > 88.3f ? 88.3f : x;
@@ -69,10 +100,7 @@ static inline __attribute__((always_inline)) float cpu_exp(float x)
     p = p * r + 1.6666665459e-1f;
     p = p * r + 5.0000001201e-1f;
     p = p * r * r + r + 1.0f;
-    union {
-        float f;
-        uint32_t u;
-    } bits = {.f = t}, power;
+    union cpu_bits bits = {.f = t}, power;
     power.u = (bits.u + (127 - 0x4b400000u)) << 23;
     return x < -87.3f ? 0.0f : p * power.f;
 }
