@@ -11,12 +11,14 @@ static int body(void *user, const struct hd__place_in_job *place)
     return hd__train(user, place);
 }
 
-/* Opens the data once, to refuse what is missing or too short with the place in the job file. */
-static int32_t check_data(struct hd__loaded *loaded, int held_out, struct hd_error *err)
+/* Opens the data once, to refuse what is missing, too short or beyond the vocabulary with the place in the job file. */
+static int32_t check_data(struct hd__loaded *loaded, int held_out, int tokens, struct hd_error *err)
 {
     const struct hd__job *job = loaded->job;
     struct hd__feed *feed = NULL;
     int32_t rc = hd__feed_open(loaded->compiled, 0, held_out, &feed, err);
+    if (!rc && tokens)
+        rc = hd__feed_check(feed, err);
     hd__feed_close(feed);
     if (rc) {
         char cause[sizeof err->message];
@@ -28,12 +30,12 @@ static int32_t check_data(struct hd__loaded *loaded, int held_out, struct hd_err
 }
 
 /* Before any process starts: does the data exist, does the plan fit? */
-static int check_inputs(struct hd__loaded *loaded, int32_t local_ranks)
+static int check_inputs(struct hd__loaded *loaded, int32_t local_rank, int32_t local_ranks)
 {
     struct hd_error err = HD_ERROR_INIT;
-    int32_t rc = check_data(loaded, 0, &err);
+    int32_t rc = check_data(loaded, 0, local_rank == 0, &err);
     if (!rc && loaded->job->eval_every)
-        rc = check_data(loaded, 1, &err);
+        rc = check_data(loaded, 1, local_rank == 0, &err);
     if (!rc)
         rc = hd__train_fits(loaded->compiled, local_ranks, &err);
     return rc ? hd__print_error(&err, HD__EXIT_REFUSED) : HD__EXIT_DONE;
@@ -62,7 +64,7 @@ static int start(struct hd__loaded *loaded, int dry)
         fprintf(stderr, "the launcher started %d ranks, but the job's mesh has %d\n", place.size, loaded->compiled->mesh.ranks);
         return HD__EXIT_REFUSED;
     }
-    code = check_inputs(loaded, found ? place.local_size : loaded->compiled->mesh.ranks);
+    code = check_inputs(loaded, found ? place.local_rank : 0, found ? place.local_size : loaded->compiled->mesh.ranks);
     if (code || dry)
         return code;
     place.store.dead_after = loaded->job->comm_dead_after;

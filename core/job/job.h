@@ -119,6 +119,7 @@ struct hd__job {
     int64_t accumulation;      /* micro-batches a step = batch / (micro_batch dp ep); resolved */
     int64_t micro_batch_asked; /* 0: not said */
     int32_t shuffle;
+    int64_t check_tokens;
 
     /* eval: */
     int64_t eval_every; /* steps; 0: never */

@@ -83,6 +83,8 @@ static const struct hd_option data_keys[] = {
         "size of one micro-batch on one data coordinate; batch / (dp x ep) if left out", .unit = "sequences",
         .aliases = "micro_batch_size|train_micro_batch_size_per_gpu"),
     KEY("shuffle", BOOL, "true", ANY, G, shuffle, "false reads in order"),
+    KEY("check_tokens", INT, "134217728", FROM(0), 0, check_tokens,
+        "so many are held against the vocabulary before the start; the others as they are read", .unit = "tokens"),
 };
 
 static const struct hd_option eval_keys[] = {

@@ -249,6 +249,25 @@ uint64_t hd__data_tokens(const struct hd__data *d)
     return d->tokens;
 }
 
+/* Every file gets the same share of what is left: of many files, the first must not take all. */
+int32_t hd__data_scan(const struct hd__data *d, uint64_t tokens, struct hd_error *err)
+{
+    int32_t rc = HD_OK;
+    uint32_t left = d->n_files;
+    for (uint32_t k = 0; k < d->n_streams && !rc; k++) {
+        const struct stream *s = &d->streams[k];
+        for (uint32_t j = 0; j < s->n_files && !rc; j++, left--) {
+            uint64_t from = HD__MAX(s->first, s->start[j]), to = HD__MIN(s->first + s->tokens, s->start[j + 1]), n;
+            if (to <= from)
+                continue;
+            n = HD__MIN(to - from, tokens / left);
+            rc = hd__token_file_scan(&s->files[j], from - s->start[j], n, d->config.vocab, err);
+            tokens -= n;
+        }
+    }
+    return rc;
+}
+
 /* ---- reading */
 
 /* Tokens [at, at + count) of a stream, which may begin in one file and end in another. */

@@ -14,7 +14,7 @@
  * - val_fraction v holds out the tail of each source: floor(tokens * (1 - v)) tokens are trained on.
  *
  * Files are memory-mapped; a file that is cut short while it is mapped ends the process with SIGBUS, as for
- * any mapped file. Token ids are checked against the vocabulary as they are read. */
+ * any mapped file. Token ids are checked against the vocabulary as they are read; hd__data_scan looks before. */
 #ifndef HD_CORE_RUN_DATA_H
 #define HD_CORE_RUN_DATA_H
 
@@ -63,6 +63,10 @@ struct hd__data;
 int32_t hd__data_open(const struct hd__data_config *config, struct hd__data **data, struct hd_error *err);
 void hd__data_close(struct hd__data *data); /* NULL is fine */
 
+/* Looks at the ids of what will be read, at most `tokens` of them, shared among the files: HD_E_INVALID names file and
+ * position of the first outside the vocabulary. Costs a pass over memory; nothing where a type cannot hold such an id. */
+int32_t hd__data_scan(const struct hd__data *data, uint64_t tokens, struct hd_error *err);
+
 /* Sequences of one epoch (of all sources together), and tokens of the part that is read. */
 uint64_t hd__data_sequences(const struct hd__data *data);
 uint64_t hd__data_tokens(const struct hd__data *data);
@@ -92,6 +96,9 @@ void hd__token_file_close(struct hd__token_file *file);
 /* Tokens [first, first + count) into out; ids outside 0 .. vocab-1 are refused. */
 int32_t hd__token_file_read(const struct hd__token_file *file, uint64_t first, uint64_t count, int64_t vocab,
                             int32_t *out, struct hd_error *err);
+/* The same refusal, without reading. */
+int32_t hd__token_file_scan(const struct hd__token_file *file, uint64_t first, uint64_t count, int64_t vocab,
+                            struct hd_error *err);
 
 /* ---- reading ahead: a thread keeps the next requests ready, so that reading is off the critical path.
  * A request is `rows` sequences; `number` says which one row j of request r is. */

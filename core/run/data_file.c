@@ -370,3 +370,53 @@ int32_t hd__token_file_read(const struct hd__token_file *f, uint64_t first, uint
     }
     return bad ? name_bad_token(f, first, vocab, err) : HD_OK;
 }
+
+/* ---- scanning: the largest of a block, as unsigned numbers, so that what is negative is large. A block is of fixed length:
+ * compilers vectorise it. */
+
+enum { SCAN_BLOCK = 2048 };
+
+#define SCAN_TOKENS(type)                                                     \
+    {                                                                         \
+        type block[SCAN_BLOCK] = {0}, most = 0;                               \
+        memcpy(block, from, count * sizeof(type));                            \
+        for (int i = 0; i < SCAN_BLOCK; i++)                                  \
+            most = block[i] > most ? block[i] : most;                         \
+        return most;                                                          \
+    }
+
+static uint64_t largest(const uint8_t *from, uint64_t count, uint32_t bytes)
+{
+    switch (bytes) {
+    case 1:
+        SCAN_TOKENS(uint8_t)
+    case 2:
+        SCAN_TOKENS(uint16_t)
+    case 4:
+        SCAN_TOKENS(uint32_t)
+    default:
+        SCAN_TOKENS(uint64_t)
+    }
+}
+
+/* The largest id that a token of this type can be. */
+static uint64_t type_limit(uint32_t type)
+{
+    uint32_t bits = 8 * token_types[type].bytes - (type >= HD__TOKEN_I16);
+    return (UINT64_C(1) << bits) - 1;
+}
+
+int32_t hd__token_file_scan(const struct hd__token_file *f, uint64_t first, uint64_t count, int64_t vocab,
+                            struct hd_error *err)
+{
+    uint32_t size = token_types[f->type].bytes;
+    uint64_t most = HD__MIN(type_limit(f->type), (uint64_t)vocab - 1), end;
+    if (f->type < HD__TOKEN_I16 && most == type_limit(f->type))
+        return HD_OK;
+    if (first > f->count || count > f->count - first)
+        return hd_fail(err, HD_E_INTERNAL, "%s: a scan beyond its end", f->path);
+    for (end = first + count; first < end; first += SCAN_BLOCK)
+        if (largest(f->at + first * size, HD__MIN(SCAN_BLOCK, end - first), size) > most)
+            return name_bad_token(f, first, vocab, err);
+    return HD_OK;
+}

@@ -78,6 +78,11 @@ int32_t hd__feed_open(const struct hd__compiled *compiled, int32_t rank, int hel
     return HD_OK;
 }
 
+int32_t hd__feed_check(const struct hd__feed *f, struct hd_error *err)
+{
+    return hd__data_scan(f->data, (uint64_t)f->compiled->job->check_tokens, err);
+}
+
 void hd__feed_close(struct hd__feed *f)
 {
     if (!f)

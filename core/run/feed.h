@@ -11,6 +11,8 @@ struct hd__feed;
  * held_out when the job has no such part. */
 int32_t hd__feed_open(const struct hd__compiled *compiled, int32_t rank, int held_out, struct hd__feed **feed,
                       struct hd_error *err);
+/* Looks at the first data.check_tokens ids: HD_E_INVALID names one that is outside the vocabulary. */
+int32_t hd__feed_check(const struct hd__feed *feed, struct hd_error *err);
 void hd__feed_close(struct hd__feed *feed); /* NULL is fine */
 /* The next micro-batch begins with sequence `sequence` of the endless stream, whose micro-batches follow from there on. A
  * step takes data.batch sequences. */

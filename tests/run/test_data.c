@@ -144,6 +144,61 @@ START_TEST(refusals)
 }
 END_TEST
 
+/* Every type, at every place around the borders of blocks: what a scan finds is what a read finds. */
+START_TEST(scan)
+{
+    static const struct {
+        uint32_t type, bytes;
+        int64_t vocab, bad;
+    } rows[] = {{0, 1, 250, 250}, {1, 2, 300, 300}, {1, 2, 40000, 65535}, {2, 4, 300, UINT32_MAX}, {3, 2, 60000, -1},
+                {3, 2, 60000, -20000}, {4, 4, 300, -1}, {4, 4, INT32_MAX, -2}, {5, 8, 300, INT64_C(0x100000003)}, {5, 8, 300, -1}};
+    static const uint64_t places[] = {0, 1, 2047, 2048, 2049, 4095, 4096, 4998, 4999};
+    uint8_t *tokens = hd__alloc(5000 * 8 + 1), *at = tokens + 1; /* unaligned, as a header may leave them */
+    int32_t *out = hd__alloc(5000 * sizeof *out);
+    for (size_t r = 0; r < HD__COUNT(rows); r++)
+        for (size_t k = 0; k < HD__COUNT(places); k++) {
+            struct hd__token_file f = {.path = (char *)"mem", .at = at, .count = 5000, .type = rows[r].type};
+            struct hd_error other = HD_ERROR_INIT;
+            memset(at, 0, 5000 * 8);
+            memcpy(at + places[k] * rows[r].bytes, &rows[r].bad, rows[r].bytes);
+            ck_assert_int_eq(hd__token_file_read(&f, 0, 5000, rows[r].vocab, out, &other), HD_E_INVALID);
+            ck_refused(hd__token_file_scan(&f, 0, 5000, rows[r].vocab, &err), HD_E_INVALID, other.message);
+            ck_ok(hd__token_file_scan(&f, 0, places[k], rows[r].vocab, &err));
+            ck_ok(hd__token_file_scan(&f, places[k] + 1, 4999 - places[k], rows[r].vocab, &err));
+        }
+    free(out);
+    free(tokens);
+}
+END_TEST
+
+/* A budget is shared among files, and only what will be read is looked at. */
+START_TEST(scan_of_many)
+{
+    struct scratch s;
+    uint16_t tokens[100] = {0};
+    scratch_init(&s);
+    struct hd__data_source sources[3] = {{scratch_write(&s, "a.bin", tokens, sizeof tokens), 0},
+                                         {scratch_write(&s, "b.bin", tokens, sizeof tokens), 0}, {NULL, 0}};
+    tokens[29] = 300;
+    sources[2].path = scratch_write(&s, "c.bin", tokens, sizeof tokens);
+    struct hd__data_config c = {.sources = sources, .n_sources = 3, .seq_len = SEQ, .vocab = 250};
+    struct hd__data *d = open_one(&c);
+    ck_ok(hd__data_scan(d, 87, &err));
+    ck_refused(hd__data_scan(d, 90, &err), HD_E_INVALID, "c.bin: token 29 is 300");
+    ck_ok(hd__data_scan(d, 0, &err));
+    hd__data_close(d);
+    c.val_fraction = 0.3; /* 210 tokens to train on, the tail of c held out */
+    d = open_one(&c);
+    ck_ok(hd__data_scan(d, 1000, &err));
+    hd__data_close(d);
+    c.held_out = 1;
+    d = open_one(&c);
+    ck_refused(hd__data_scan(d, 1000, &err), HD_E_INVALID, "c.bin: token 29 is 300");
+    hd__data_close(d);
+    scratch_finish(&s);
+}
+END_TEST
+
 START_TEST(vocabulary)
 {
     struct scratch s;
@@ -169,6 +224,8 @@ START_TEST(vocabulary)
     ck_refused(hd__token_file_read(&f, 0, 40, 250, out, &err), HD_E_INVALID, "token 7 is -1");
     wide[7] = INT64_C(0x100000003);
     ck_refused(hd__token_file_read(&f, 0, 40, 250, out, &err), HD_E_INVALID, "token 7 is 4294967299");
+    ck_refused(hd__token_file_scan(&f, 0, 40, 250, &err), HD_E_INVALID, "token 7 is 4294967299");
+    ck_ok(hd__token_file_scan(&f, 8, 32, 250, &err));
     scratch_finish(&s);
 }
 END_TEST
@@ -499,7 +556,7 @@ int main(void)
         {"formats", formats},
         {"numpy", numpy},
         {"refusals", refusals},
-        {"vocabulary", vocabulary},
+        {"vocabulary", vocabulary}, {"scan", scan}, {"scan of many", scan_of_many},
         {"in order", in_order},
         {"several files", several_files},
         {"held out", held_out},

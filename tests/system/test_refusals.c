@@ -126,17 +126,28 @@ START_TEST(data_files)
 }
 END_TEST
 
-/* A token is looked at when it is read: the step that meets it ends the run, on whichever rank. */
+/* A token is looked at before the start; where that was not asked for, when it is read: the step that meets it ends the run,
+ * on whichever rank. */
 START_TEST(beyond_the_vocabulary)
 {
+    static const struct row rows[] = {
+        {"train llama.yaml model.vocab=123 data.train=high.txt", "command line: data.train: high.txt: token 600 is 126, outside the "
+         "model's vocabulary of 123", NULL},
+        {"train llama.yaml model.vocab=123 data.train=high.txt mesh.dp=2 --dry-run", "high.txt: token 600 is 126", NULL},
+        {"train llama.yaml model.vocab=123 data.train=high.txt data.check_tokens=601", "high.txt: token 600 is 126", NULL},
+        {"train llama.yaml model.vocab=123 data.train=low.txt data.val=high.txt eval.every=1", "data.val: high.txt: token 600 is 126", NULL},
+        {NULL, NULL, NULL}};
     char text[2000];
     for (size_t i = 0; i < sizeof text - 1; i++)
         text[i] = (char)('a' + i % 26);
     text[sizeof text - 1] = 0;
+    write_file("low.txt", text);
     text[600] = '~'; /* 126 */
     write_file("high.txt", text);
+    expect_rows(rows);
     for (int n = 1; n <= 2; n++) {
-        struct command *c = command_run("train llama.yaml job.name=beyond model.vocab=123 data.train=high.txt data.shuffle=false mesh.dp=%d", n);
+        struct command *c = command_run("train llama.yaml job.name=beyond model.vocab=123 data.train=high.txt data.shuffle=false "
+                                        "data.check_tokens=600 mesh.dp=%d", n);
         static struct curve curve;
         expect_code(c, 1);
         expect_says(c, "high.txt: token 600 is 126, outside the model's vocabulary of 123");
