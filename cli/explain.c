@@ -1,9 +1,13 @@
 /* heddle explain: prints the step program of a rank. */
+#include <errno.h>
 #include <jansson.h>
 #include <stdlib.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
 
 #include "cli/job.h"
 #include "core/program/print.h"
+#include "core/program/simulate.h"
 
 static int print_program(struct hd_program *p, int32_t rank, const char *section, int json)
 {
@@ -29,23 +33,125 @@ static int print_program(struct hd_program *p, int32_t rank, const char *section
     return HD__EXIT_DONE;
 }
 
+/* ---- timeline */
+
+static int32_t terminal_columns(void)
+{
+    struct winsize size;
+    return isatty(STDOUT_FILENO) && !ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) && size.ws_col ? size.ws_col : 120;
+}
+
+static int ends_with(const char *text, const char *end)
+{
+    size_t n = strlen(text), m = strlen(end);
+    return n >= m && !strcmp(text + n - m, end);
+}
+
+/* "--timeline FILE.svg": takes the file, which is no job, out of the words. */
+static const char *take_file(int *argc, char **argv)
+{
+    for (int n = 1; n + 1 < *argc; n++)
+        if (!strcmp(argv[n], "--timeline") && (ends_with(argv[n + 1], ".svg") || ends_with(argv[n + 1], ".json"))) {
+            const char *file = argv[n + 1];
+            memmove(argv + n + 1, argv + n + 2, (size_t)(*argc - n - 2) * sizeof *argv);
+            --*argc;
+            return file;
+        }
+    return NULL;
+}
+
+static int write_file(const char *path, const char *text)
+{
+    FILE *f = fopen(path, "wb");
+    int bad = !f || fputs(text, f) < 0;
+    if ((f && fclose(f)) || bad) {
+        fprintf(stderr, "cannot write %s: %s\n", path, strerror(errno));
+        return HD__EXIT_FAILED;
+    }
+    return HD__EXIT_DONE;
+}
+
+static int draw(const struct hd__timeline *t, int32_t only, const char *file, const char *title)
+{
+    struct hd__text picture = {0};
+    int code = HD__EXIT_DONE;
+    if (!file) {
+        hd__timeline_text(t, only, terminal_columns(), &picture);
+        fputs(picture.at, stdout);
+    } else if (ends_with(file, ".svg")) {
+        hd__timeline_svg(t, only, title, &picture);
+        code = write_file(file, picture.at);
+    } else {
+        json_t *trace = hd__timeline_trace(t, only);
+        if (json_dump_file(trace, file, JSON_COMPACT)) {
+            fprintf(stderr, "cannot write %s: %s\n", file, strerror(errno));
+            code = HD__EXIT_FAILED;
+        }
+        json_decref(trace);
+    }
+    hd__text_free(&picture);
+    return code;
+}
+
+static int print_timeline(const struct hd__compiled *c, int32_t only, const struct hd__rates *rates, const char *file)
+{
+    const struct hd_program **programs = hd__alloc((size_t)c->mesh.ranks * sizeof *programs);
+    struct hd_error err = HD_ERROR_INIT;
+    struct hd__timeline t = {0};
+    struct hd__text words = {0};
+    int code;
+    for (int32_t r = 0; r < c->mesh.ranks; r++)
+        programs[r] = hd__program_of(c, r);
+    if (hd__simulate(&c->mesh, programs, rates, only, &t, &err)) {
+        free(programs);
+        return hd__print_error(&err, HD__EXIT_FAILED);
+    }
+    code = draw(&t, only, file, c->job->name);
+    hd__timeline_summary(&t, &words);
+    hd__text_add(&words, "estimated, not measured, for ");
+    hd__rates_text(rates, &words);
+    if (!code)
+        printf("%s (--rates changes them)\n", words.at);
+    hd__text_free(&words);
+    hd__timeline_free(&t);
+    free(programs);
+    return code;
+}
+
+/* ---- the command */
+
 static int run(int argc, char **argv)
 {
-    const char *rank_text = "0", *section = NULL;
-    int json = 0, code;
-    const struct hd__flag flags[] = {{"--rank", &rank_text, NULL}, {"--section", &section, NULL}, {"--json", NULL, &json}};
+    const char *rank_text = NULL, *section = NULL, *rates_text = NULL, *file = take_file(&argc, argv);
+    int json = 0, timeline = 0, code;
+    const struct hd__flag flags[] = {{"--rank", &rank_text, NULL},
+                                     {"--section", &section, NULL},
+                                     {"--json", NULL, &json},
+                                     {"--timeline", NULL, &timeline},
+                                     {"--rates", &rates_text, NULL}};
+    struct hd__rates rates = hd__rates_default();
+    struct hd_error err = HD_ERROR_INIT;
     struct hd__job_arguments arguments;
     struct hd__loaded loaded = {0};
-    char *end;
+    char *end = "";
     long rank;
     code = hd__job_arguments(&hd__command_explain, argc, argv, flags, HD__COUNT(flags), &arguments);
+    if (!code && ((timeline && (json || section)) || (rates_text && !timeline)))
+        code = hd__refuse_usage(&hd__command_explain, "%s",
+                                timeline ? "--timeline is of a whole step, as text, FILE.svg or FILE.json: no --section, no --json"
+                                         : "--rates is for --timeline");
+    if (!code && rates_text && hd__rates_parse(&rates, rates_text, &err))
+        code = hd__refuse_usage(&hd__command_explain, "--rates: %s", err.message);
     if (code)
         return code;
     code = hd__load_job(&arguments, 0, &loaded);
-    rank = strtol(rank_text, &end, 10);
+    rank = rank_text ? strtol(rank_text, &end, 10) : 0;
     if (!code && (*end || end == rank_text || rank < 0 || rank >= loaded.compiled->mesh.ranks))
-        code = hd__refuse_usage(&hd__command_explain, "--rank %s: the job has ranks 0 to %d", rank_text, loaded.compiled->mesh.ranks - 1);
-    if (!code)
+        code = hd__refuse_usage(&hd__command_explain, "--rank %s: the job has ranks 0 to %d", rank_text,
+                                loaded.compiled->mesh.ranks - 1);
+    if (!code && timeline)
+        code = print_timeline(loaded.compiled, rank_text ? (int32_t)rank : -1, &rates, file);
+    else if (!code)
         code = print_program(hd__program_of(loaded.compiled, (int32_t)rank), (int32_t)rank, section, json);
     hd__unload_job(&loaded);
     return code;
@@ -53,14 +159,20 @@ static int run(int argc, char **argv)
 
 const struct hd__command hd__command_explain = {
     .name = "explain",
-    .usage = "JOB [key=value ...] [--rank R] [--section NAME] [--json]",
-    .summary = "print the step program",
+    .usage = "JOB [key=value ...] [--rank R] [--section NAME] [--json] [--timeline [FILE.svg | FILE.json]] [--rates ...]",
+    .summary = "print the step program, or draw its timeline",
     .help = "Compiles the job and prints one rank's program, one instruction a line: number, stream, block, micro-batch,\n"
             "phase, operation and its mesh axes, outputs <- inputs with dtype, local shape and placement, arena bytes.\n"
             "Nothing is run; no data file is needed.\n\n"
             "  --rank R          whose program (default 0)\n"
             "  --section NAME    only begin, micro, micro_last, update, eval, ...\n"
-            "  --json            for machines; the fields are described in docs/explain-json.md\n",
-    .example = "  heddle explain examples/kjv.yaml --section update\n",
+            "  --json            for machines; the fields are described in docs/explain-json.md\n"
+            "  --timeline        instead of the program, when each stage (or rank R) computes and communicates in one\n"
+            "                    step, estimated: as text, or with a file's name after it as a picture (FILE.svg) or as\n"
+            "                    a trace for chrome://tracing and Perfetto (FILE.json)\n"
+            "  --rates LIST      what the estimate takes: flops=, memory=, link= (a second), kernel=, latency=\n"
+            "                    (seconds), and by axis tp.link=, dp.latency=, ...\n",
+    .example = "  heddle explain examples/kjv.yaml --section update\n"
+               "  heddle explain examples/kjv.yaml --timeline step.svg --rates flops=2e12,memory=1e11,link=1e10\n",
     .run = run,
 };

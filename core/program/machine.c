@@ -180,13 +180,26 @@ static int32_t head_arrives(struct hd__machine *m, int32_t rank, uint16_t queue)
     return HD_OK;
 }
 
-static int32_t pop_queue(struct hd__machine *m, int32_t rank, uint16_t queue, double end)
+static void tell(struct hd__machine *m, int32_t rank, const struct hd__do *d, double start, double end)
+{
+    const struct hd__rank *r = &m->ranks[rank];
+    const struct hd__instr *i = d->instr;
+    struct hd__machine_span span = {.instr = i, .start = start, .end = end, .section = r->section, .micro = i->micro};
+    if (!m->options.costs || !m->costs.span || end <= start)
+        return;
+    if (i->micro < 0 && i->phase != HD__PHASE_O)
+        span.micro = r->image->micro0[r->section] + r->round;
+    m->costs.span(m->costs.user, rank, &span);
+}
+
+static int32_t pop_queue(struct hd__machine *m, int32_t rank, uint16_t queue, double start, double end)
 {
     struct hd__rank *r = &m->ranks[rank];
     struct hd__queue *q = &r->queues[queue];
     const struct hd__do *d = hd__head(r, queue), *at = &r->image->code[r->pc];
     if (r->end)
         r->end[d->async] = q->free_at = end;
+    tell(m, rank, d, start, end);
     q->head = (q->head + 1) % q->room;
     q->count--;
     q->completed++;
@@ -219,22 +232,23 @@ static int32_t meet(struct hd__machine *m, const struct hd__event *e, struct hd_
     meeting->arrived = 0;
     m->stats.collectives++;
     for (uint32_t k = 0; k < meeting->size && !code; k++)
-        code = pop_queue(m, members[k], e->queue, begin + took);
+        code = pop_queue(m, members[k], e->queue, begin, begin + took);
     return code;
 }
 
 static int32_t deliver(struct hd__machine *m, const struct hd__event *e)
 {
-    double end = 0;
+    double begin = 0, end = 0;
     int32_t code;
-    if (m->options.costs)
-        end = ready_at(&m->ranks[e->peer], e->peer_queue, ready_at(&m->ranks[e->rank], e->queue, 0)) +
-              hd__head(&m->ranks[e->rank], e->queue)->cost;
+    if (m->options.costs) {
+        begin = ready_at(&m->ranks[e->peer], e->peer_queue, ready_at(&m->ranks[e->rank], e->queue, 0));
+        end = begin + hd__head(&m->ranks[e->rank], e->queue)->cost;
+    }
     if (m->options.kernels)
         hd__emulate_message(m, e);
     m->stats.messages++;
-    code = pop_queue(m, e->rank, e->queue, end);
-    return code ? code : pop_queue(m, e->peer, e->peer_queue, end);
+    code = pop_queue(m, e->rank, e->queue, begin, end);
+    return code ? code : pop_queue(m, e->peer, e->peer_queue, begin, end);
 }
 
 /* ---- ranks */
@@ -291,6 +305,7 @@ static int32_t issue(struct hd__machine *m, int32_t rank, const struct hd__do *d
 static int32_t compute(struct hd__machine *m, int32_t rank, const struct hd__do *d, struct hd_error *err)
 {
     struct hd__rank *r = &m->ranks[rank];
+    tell(m, rank, d, r->now, r->now + d->cost);
     r->now += d->cost;
     r->busy += d->cost;
     return m->options.kernels ? hd__emulate_compute(m, rank, r->pc, err) : HD_OK;

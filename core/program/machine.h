@@ -29,9 +29,19 @@ struct hd__machine_kernels {
                     const struct hd_operand *out, struct hd_error *err);
 };
 
+/* Something that took time: compute, or the transfer of an asynchronous instruction, from when all its members were there. */
+struct hd__machine_span {
+    const struct hd__instr *instr;
+    double start, end;  /* seconds */
+    uint32_t section;   /* index */
+    int32_t micro;      /* micro-batch of the step; -1: of none */
+};
+
 /* A collective over several axes costs what its outermost one costs. */
 struct hd__machine_costs {
     void *user;
+    /* Called with everything that took time, in any order; NULL: not wanted. */
+    void (*span)(void *user, int32_t rank, const struct hd__machine_span *span);
     double (*seconds)(void *user, const struct hd_program *p, const struct hd__instr *instr); /* of compute */
     double latency[HD_AXIS_COUNT];   /* seconds an operation */
     double bandwidth[HD_AXIS_COUNT]; /* bytes a second that one rank sends */
