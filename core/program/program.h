@@ -118,7 +118,7 @@ struct hd__tensor {
 enum { HD__PHASE_F = 0, HD__PHASE_R, HD__PHASE_B, HD__PHASE_W, HD__PHASE_O }; /* R: recompute; O: strategies, update */
 
 /* Streams: 0 compute; 1 + axis: collectives of that axis (the outermost of several); 8: several with pp; from 16: one a
- * pipeline peer, direction and phase. Everything but 0 is asynchronous: it starts after every compute instruction
+ * pipeline peer, direction and phase (16 + 4 peer + 2 receives + backward). Everything but 0 is asynchronous: it starts after every compute instruction
  * listed before it and is complete at its wait. */
 enum { HD__STREAM_COMPUTE = 0, HD__STREAM_AXIS = 1, HD__STREAM_WORLD = 8, HD__STREAM_PP = 16 };
 
@@ -294,6 +294,11 @@ static inline int64_t hd__tensor_bytes(const struct hd_program *p, const struct 
 static inline int hd__is_async(const struct hd__instr *i)
 {
     return i->stream != HD__STREAM_COMPUTE;
+}
+/* Of a send or receive: 0 with the forward pass, 1 with the backward pass. The same on both sides, as its stream is not. */
+static inline uint32_t hd__stream_way(const struct hd__instr *i)
+{
+    return i->stream & 1;
 }
 static inline int hd__is_collective(uint16_t op)
 {

@@ -8,11 +8,12 @@
 #include <unistd.h>
 
 #include "core/program/ops.h"
+#include "core/program/touch.h"
 #include "core/run/profile.h"
 #include "core/run/safetensors.h"
 #include "core/run/transports.h"
 
-enum { STEP_KERNEL = 0, STEP_COLL, STEP_WAIT, STEP_FEED, STEP_NOTHING };
+enum { STEP_KERNEL = 0, STEP_COLL, STEP_WAIT, STEP_MESSAGE, STEP_ARRIVAL, STEP_FEED, STEP_NOTHING };
 
 /* [outer, n, inner] bytes in a tensor <-> n contiguous blocks [outer, inner]. */
 struct shuffle {
@@ -31,12 +32,24 @@ struct coll {
     int32_t pending, reserved;
 };
 
+/* Between pipeline stages: a send or a receive. Messages match in the order of their pair and stream. */
+struct message {
+    struct hd__group_ref group;
+    void *data;
+    uint64_t bytes;
+    hd_request request;
+    int32_t peer; /* member of the group */
+    uint32_t stream;
+    int32_t receives, pending;
+};
+
 struct step {
     uint32_t kind;
     uint32_t instr;   /* index in its section */
     union {
         struct hd_kernel *kernel;
         struct coll *coll;
+        struct message *message;
         struct {
             int32_t *out;
             int64_t count;
@@ -174,6 +187,13 @@ static void prepare_all_to_all(struct hd__exec *e, const struct hd__instr *i, st
     c->n_calls = 1;
 }
 
+/* What all members call an operation: its number; across stages, which number theirs alone, its tensor's name. */
+static uint64_t tag_of(const struct hd_program *p, const struct hd__instr *i)
+{
+    const char *name = hd__tc(p, i->out[0])->name;
+    return i->axes & HD_AXIS_BIT(HD_AXIS_PP) ? hd__hash(name, strlen(name), 0) & INT32_MAX : i->id;
+}
+
 static int32_t prepare_coll(struct hd__exec *e, const struct hd__instr *i, struct step *s, struct hd_error *err)
 {
     const struct hd_program *p = e->p;
@@ -207,11 +227,25 @@ static int32_t prepare_coll(struct hd__exec *e, const struct hd__instr *i, struc
         .send = hd__address(p, i->in[0], e->coord, e->arena),
         .recv = hd__address(p, i->out[0], e->coord, e->arena),
         .count = (uint64_t)HD__MIN(inner_in, inner_out),
-        .tag = i->id,
+        .tag = tag_of(p, i),
     };
     if (i->op == HD_OP_ALL_TO_ALL)
         prepare_all_to_all(e, i, c);
     return HD_OK;
+}
+
+static int32_t prepare_message(struct hd__exec *e, const struct hd__instr *i, struct step *s, struct hd_error *err)
+{
+    struct message *m = hd__arena_alloc(&e->p->arena, sizeof *m);
+    hd_tensor t = hd__instr_tensor(i);
+    s->kind = STEP_MESSAGE;
+    s->message = m;
+    m->data = hd__address(e->p, t, e->coord, e->arena);
+    m->bytes = (uint64_t)hd__tensor_bytes(e->p, hd__tc(e->p, t));
+    m->receives = i->op == HD_OP_RECV;
+    m->peer = i->peer;
+    m->stream = hd__stream_way(i);
+    return hd__transports_group(&e->transports, HD_AXIS_BIT(HD_AXIS_PP), 0, &m->group, err);
 }
 
 static int32_t prepare_kernel(struct hd__exec *e, const struct hd__instr *i, struct step *s, struct hd_error *err)
@@ -227,9 +261,14 @@ static void prepare_wait(const struct section *done, uint32_t at, const struct h
 {
     s->kind = STEP_NOTHING;
     for (uint32_t k = at; k-- > 0;)
-        if (done->of->code.at[k].id == i->wait && done->steps[k].kind == STEP_COLL) {
-            s->kind = STEP_WAIT;
-            s->coll = done->steps[k].coll;
+        if (done->of->code.at[k].id == i->wait) {
+            if (done->steps[k].kind == STEP_COLL) {
+                s->kind = STEP_WAIT;
+                s->coll = done->steps[k].coll;
+            } else if (done->steps[k].kind == STEP_MESSAGE) {
+                s->kind = STEP_ARRIVAL;
+                s->message = done->steps[k].message;
+            }
             return;
         }
 }
@@ -243,7 +282,7 @@ static int32_t prepare_step(struct hd__exec *e, struct section *section, uint32_
     if (hd__op(i->op)->class == HD__CLASS_COLLECTIVE)
         return prepare_coll(e, i, s, err);
     if (hd__op(i->op)->class == HD__CLASS_P2P)
-        return hd_fail(err, HD_E_UNSUPPORTED, "%s cannot be executed between processes yet", hd__op(i->op)->name);
+        return prepare_message(e, i, s, err);
     switch (i->op) {
     case HD_OP_WAIT:
         prepare_wait(section, k, i, s);
@@ -276,6 +315,38 @@ static int32_t prepare_all(struct hd__exec *e, struct hd_error *err)
                 snprintf(err->where, sizeof err->where, "section %s, instruction %u", section->of->name, k);
         }
     }
+    return rc;
+}
+
+static int same_group(const struct hd__instr *a, const struct hd__instr *b)
+{
+    return a->axes == b->axes && a->members == b->members;
+}
+
+/* Groups of several stages. Making a group waits for its members, and stages meet theirs in different orders: so all ranks
+ * make all of these in one order, that of the stages' programs. */
+static int32_t open_stage_groups(struct hd__exec *e, struct hd_error *err)
+{
+    const struct hd__compiled *c = e->config.compiled;
+    HD__ARRAY(const struct hd__instr *) known = {0};
+    int32_t rc = HD_OK;
+    for (int32_t stage = 0; stage < c->n_stages && c->n_stages > 1; stage++)
+        for (uint32_t s = 0; s < c->stage[stage]->sections.count; s++)
+            for (uint32_t k = 0; k < c->stage[stage]->sections.at[s].code.count && !rc; k++) {
+                const struct hd__instr *i = &c->stage[stage]->sections.at[s].code.at[k];
+                struct hd__group_ref unused;
+                uint32_t n = 0;
+                if (!(i->axes & HD_AXIS_BIT(HD_AXIS_PP)))
+                    continue;
+                while (n < known.count && !same_group(known.at[n], i))
+                    n++;
+                if (n < known.count)
+                    continue;
+                hd__push(&known, i);
+                if (!i->members || i->members >> e->coord[HD_AXIS_PP] & 1)
+                    rc = hd__transports_group(&e->transports, i->axes, i->members, &unused, err);
+            }
+    hd__free_array(&known);
     return rc;
 }
 
@@ -318,6 +389,8 @@ int32_t hd__exec_open(const struct hd__exec_config *config, struct hd__exec **ex
         touch_pages(e->arena, e->p->arena_bytes);
     if (!rc && config->compiled->mesh.ranks > 1)
         rc = hd__transports_group(&e->transports, ~UINT32_C(0), 0, &e->world, err);
+    if (!rc)
+        rc = open_stage_groups(e, err);
     if (!rc)
         rc = prepare_all(e, err);
     if (rc) {
@@ -420,6 +493,32 @@ static int32_t wait_coll(struct hd__exec *e, struct coll *c, struct hd_error *er
     return rc;
 }
 
+static int32_t start_message(struct hd__exec *e, struct message *m, struct hd_error *err)
+{
+    const struct hd_comm_ops *ops = m->group.transport->ops;
+    struct hd_comm_group *group = m->group.of->group;
+    int32_t rc = m->receives ? ops->recv(group, m->peer, m->stream, m->data, m->bytes, &m->request, err)
+                             : ops->send(group, m->peer, m->stream, m->data, m->bytes, &m->request, err);
+    if (rc)
+        return rc;
+    m->pending = 1;
+    e->in_flight++;
+    return HD_OK;
+}
+
+static int32_t wait_message(struct hd__exec *e, struct message *m, struct hd_error *err)
+{
+    double start = hd__now();
+    int32_t rc;
+    if (!m->pending)
+        return HD_OK;
+    rc = wait_request(e, m->group.transport, m->request, start + e->config.compiled->job->comm_timeout, err);
+    m->pending = 0;
+    e->in_flight--;
+    e->comm_seconds += hd__now() - start;
+    return rc;
+}
+
 static int32_t run_step(struct hd__exec *e, struct step *s, struct hd_error *err)
 {
     int32_t rc;
@@ -431,6 +530,10 @@ static int32_t run_step(struct hd__exec *e, struct step *s, struct hd_error *err
         return start_coll(e, s->coll, err);
     case STEP_WAIT:
         return wait_coll(e, s->coll, err);
+    case STEP_MESSAGE:
+        return start_message(e, s->message, err);
+    case STEP_ARRIVAL:
+        return wait_message(e, s->message, err);
     case STEP_FEED:
         return e->config.feed(e->config.user, s->feed.labels, s->feed.out, s->feed.count, err);
     default:

@@ -11,7 +11,11 @@ struct hd__feed {
     int64_t row, rows; /* of dim b on this rank */
     int64_t s_first, s_count;
     int64_t base, global_rows;
-    const int32_t *ids, *labels; /* the micro-batch that is being fed */
+    /* A pipeline's first stage reads ids only, its last labels only; where one has both, ids may be micro-batches ahead. */
+    int feeds[2];         /* ids, labels: does this rank's program read them? */
+    int32_t *ahead;       /* ring of [room] micro-batches of the other kind */
+    int64_t room, first, waiting;
+    int32_t waiting_labels;
 };
 
 static uint64_t number_of(void *user, uint64_t request, uint32_t row)
@@ -31,6 +35,19 @@ static void place(struct hd__feed *f, int32_t rank)
     f->s_first = hd__start(p, ids, 1, coord);
     f->s_count = hd__local(p, ids, 1);
     f->global_rows = p->dims.at[ids->dim[0]].extent;
+}
+
+static void find_feeds(struct hd__feed *f, int32_t rank)
+{
+    const struct hd_program *p = hd__program_of(f->compiled, rank);
+    for (uint32_t s = 0; s < p->sections.count; s++)
+        for (uint32_t k = 0; k < p->sections.at[s].code.count; k++) {
+            const struct hd__instr *i = &p->sections.at[s].code.at[k];
+            if (i->op == HD_OP_FEED)
+                f->feeds[hd__tc(p, i->out[0])->origin == p->labels] = 1;
+        }
+    f->room = p->accumulation;
+    f->ahead = hd__alloc((size_t)(f->room * f->rows * f->s_count) * sizeof *f->ahead);
 }
 
 static const struct hd__sources *sources_of(const struct hd__job *job, int held_out)
@@ -74,6 +91,7 @@ int32_t hd__feed_open(const struct hd__compiled *compiled, int32_t rank, int hel
         return rc;
     }
     place(f, rank);
+    find_feeds(f, rank);
     *feed = f;
     return HD_OK;
 }
@@ -89,6 +107,7 @@ void hd__feed_close(struct hd__feed *f)
         return;
     hd__prefetch_stop(f->prefetch);
     hd__data_close(f->data);
+    free(f->ahead);
     free(f);
 }
 
@@ -98,19 +117,36 @@ int32_t hd__feed_seek(struct hd__feed *f, int64_t sequence, struct hd_error *err
     hd__prefetch_stop(f->prefetch);
     f->prefetch = NULL;
     f->base = sequence;
-    f->ids = f->labels = NULL;
+    f->first = f->waiting = 0;
     return hd__prefetch_start(&config, &f->prefetch, err);
+}
+
+/* The next micro-batch of one kind; the other kind of it waits for its turn. */
+static int32_t next_micro(struct hd__feed *f, int32_t labels, int32_t *out, int64_t count, struct hd_error *err)
+{
+    const int32_t *both[2];
+    int32_t rc = hd__prefetch_next(f->prefetch, &both[0], &both[1], err);
+    if (rc)
+        return rc;
+    memcpy(out, both[labels], (size_t)count * sizeof *out);
+    if (!f->feeds[!labels])
+        return HD_OK;
+    if (f->waiting == f->room)
+        return hd_fail(err, HD_E_INTERNAL, "%s are read more than a step before %s", labels ? "labels" : "ids", labels ? "ids" : "labels");
+    memcpy(f->ahead + (f->first + f->waiting++) % f->room * count, both[!labels], (size_t)count * sizeof *out);
+    f->waiting_labels = !labels;
+    return HD_OK;
 }
 
 int32_t hd__feed_next(void *feed, int32_t labels, int32_t *out, int64_t count, struct hd_error *err)
 {
     struct hd__feed *f = feed;
-    if (!labels || !f->labels) {
-        int32_t rc = hd__prefetch_next(f->prefetch, &f->ids, &f->labels, err);
-        if (rc)
-            return rc;
-    }
-    memcpy(out, labels ? f->labels : f->ids, (size_t)count * sizeof *out);
+    labels = labels != 0;
+    if (!f->waiting || f->waiting_labels != labels)
+        return next_micro(f, labels, out, count, err);
+    memcpy(out, f->ahead + f->first * count, (size_t)count * sizeof *out);
+    f->first = (f->first + 1) % f->room;
+    f->waiting--;
     return HD_OK;
 }
 

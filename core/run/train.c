@@ -66,7 +66,7 @@ static void set_hyper(struct loop *l)
 /* The update left the weights as they were: run the step's data again and look where the first bad number comes from. */
 static int32_t diverged(struct loop *l, struct hd_error *err)
 {
-    static const char *const sections[] = {"begin", "micro", "micro_last"};
+    static const char *const sections[] = {"begin", "micro", "micro_last", "step"};
     char where[160] = "";
     int32_t found = hd__feed_seek(l->s.train, l->at.sequence, err);
     for (uint32_t i = 0; i < HD__COUNT(sections) && !found; i++) {
@@ -83,7 +83,7 @@ static int32_t diverged(struct loop *l, struct hd_error *err)
 
 static int32_t one_step(struct loop *l, struct hd_error *err)
 {
-    static const char *const sections[] = {"begin", "micro", "micro_last", "update"};
+    static const char *const sections[] = {"begin", "micro", "micro_last", "step", "update"};
     int32_t rc = HD_OK;
     set_hyper(l);
     for (uint32_t i = 0; i < HD__COUNT(sections) && !rc; i++)

@@ -107,7 +107,7 @@ START_TEST(messages_alone)
     static const char *const jobs[] = {"llama.yaml mesh.dp=2 strategies.zero.stage=1", "gpt2.yaml mesh.dp=2 strategies.zero.stage=3",
                                        "llama.yaml mesh.tp=2 mesh.dp=2 " STRATEGIES};
     for (size_t i = 0; i < HD__COUNT(jobs); i++) {
-        char format[160], name[32];
+        char format[512], name[32];
         snprintf(format, sizeof format, "%s job.steps=6", jobs[i]);
         snprintf(name, sizeof name, "shm-%zu", i);
         train(&a, name, format, "true", 2);
