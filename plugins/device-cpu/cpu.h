@@ -32,7 +32,7 @@ struct hd_device {
     void *onednn;                        /* engine, stream, shared scratch: fast_einsum.c */
     void (*onednn_close)(struct hd_device *device); /* frees it; NULL where nothing was opened */
     struct cpu_block *blocks;
-    double peak[2]; /* measured FLOP/s of fp32 and bf16; 0: not yet */
+    double peak[3]; /* measured FLOP/s of fp32, bf16 and fp16; 0: not yet */
 };
 
 struct hd_kernel {
@@ -126,6 +126,12 @@ static inline int64_t cpu_span(const struct hd_operand *o, uint32_t first, uint3
     for (uint32_t i = first; i < last; i++)
         n *= o->extent[i];
     return n;
+}
+
+/* What fast kernels take; they compute in fp32. */
+static inline int cpu_fast_dtype(uint32_t dtype)
+{
+    return dtype == HD_F32 || dtype == HD_BF16 || dtype == HD_F16;
 }
 
 static inline int cpu_accumulates(const struct hd_kernel *k)

@@ -31,9 +31,9 @@ static int all_float(const struct hd_kernel *k)
 {
     int ok = 1;
     for (uint32_t i = 0; i < k->d.n_in; i++)
-        ok &= k->in[i].dtype == HD_F32 || k->in[i].dtype == HD_BF16;
+        ok &= cpu_fast_dtype(k->in[i].dtype);
     for (uint32_t i = 0; i < k->d.n_out; i++)
-        ok &= k->out[i].dtype == HD_F32 || k->out[i].dtype == HD_BF16;
+        ok &= cpu_fast_dtype(k->out[i].dtype);
     return ok;
 }
 
@@ -45,14 +45,14 @@ int32_t cpu_attention_init(struct cpu_attention *x, struct hd_kernel *k, struct 
     x->h = cpu_heads(&k->in[0], &k->in[1]);
     x->window = k->d.attrs.window;
     x->scale = k->d.attrs.scale;
-    for (uint32_t i = 0; i < 3; i++)
-        if (k->in[i].dtype != HD_BF16)
+    for (uint32_t i = 0; i < k->d.n_in; i++)
+        if (k->in[i].dtype == HD_F16 || (i < 3 && k->in[i].dtype != HD_BF16))
             dtype = HD_F32;
     x->tiles = cpu_tiles_choose(dtype);
     x->rows = cpu_softmax_at(cpu_vectors());
     if (!all_float(k) || lse_dtype != HD_F32)
         return hd_fail(err, HD_E_UNSUPPORTED,
-                       "attention: fast kernels are for fp32 and bf16, with lse in fp32");
+                       "attention: fast kernels are for fp32, bf16 and fp16, with lse in fp32");
     if (x->h.s != x->h.t || x->h.q0 != x->h.k0)
         return hd_fail(err, HD_E_UNSUPPORTED,
                        "attention: fast kernels want queries and keys of the same positions");

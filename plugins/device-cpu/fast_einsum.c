@@ -263,11 +263,6 @@ static int32_t products_prepare(struct einsum *e, struct hd_error *err)
     return cpu_gemm_prepare(&e->gemm_add, err);
 }
 
-static int is_float(uint32_t dtype)
-{
-    return dtype == HD_F32 || dtype == HD_BF16;
-}
-
 static int empty(const struct hd_kernel *k)
 {
     return !hd_operand_count(&k->in[0]) || !hd_operand_count(&k->in[1]);
@@ -277,8 +272,8 @@ int32_t cpu_fast_einsum(struct hd_kernel *k, struct hd_error *err)
 {
     struct einsum *e;
     int32_t status;
-    if (k->d.n_in != 2 || k->d.n_out != 1 || k->in[0].dtype != k->in[1].dtype || !is_float(k->in[0].dtype) ||
-        !is_float(k->out[0].dtype) || empty(k))
+    if (k->d.n_in != 2 || k->d.n_out != 1 || k->in[0].dtype != k->in[1].dtype || !cpu_fast_dtype(k->in[0].dtype) ||
+        !cpu_fast_dtype(k->out[0].dtype) || empty(k))
         return hd_fail(err, HD_E_UNSUPPORTED, "einsum: no fast kernel for these dtypes");
     e = calloc(1, sizeof *e);
     if (!e)

@@ -192,7 +192,7 @@ static void product_run(struct cpu_gemm *g, const void *a, const void *b, void *
 static dnnl_status_t matrix_desc(desc *md, const struct cpu_matrix *x, int64_t rows, int64_t cols)
 {
     dnnl_dims_t dims = {rows, cols}, strides = {x->rs, x->cs};
-    return desc_init(md, dims, x->dtype == HD_F32 ? dnnl_f32 : dnnl_bf16, strides);
+    return desc_init(md, dims, x->dtype == HD_F32 ? dnnl_f32 : x->dtype == HD_F16 ? dnnl_f16 : dnnl_bf16, strides);
 }
 
 static dnnl_status_t attr_create(dnnl_primitive_attr_t *attr, int32_t accumulate)

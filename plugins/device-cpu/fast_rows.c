@@ -1,20 +1,17 @@
 #include "fast_rows.h"
+
+#include "half.h"
 #ifdef __x86_64__
 #include <immintrin.h>
 #endif
 
-static int dtype_ok(const struct hd_operand *o)
-{
-    return o->dtype == HD_F32 || o->dtype == HD_BF16;
-}
-
 int32_t cpu_fast_dtypes(const struct hd_kernel *k, uint32_t others, struct hd_error *err)
 {
     for (uint32_t i = 0; i < k->d.n_in; i++)
-        if (!dtype_ok(&k->in[i]) && !(others >> i & 1))
+        if (!cpu_fast_dtype(k->in[i].dtype) && !(others >> i & 1))
             return hd_fail(err, HD_E_UNSUPPORTED, "input %u is %s", i, hd_dtype_name(k->in[i].dtype));
     for (uint32_t i = 0; i < k->d.n_out; i++)
-        if (!dtype_ok(&k->out[i]) && !(others >> (16 + i) & 1))
+        if (!cpu_fast_dtype(k->out[i].dtype) && !(others >> (16 + i) & 1))
             return hd_fail(err, HD_E_UNSUPPORTED, "output %u is %s", i, hd_dtype_name(k->out[i].dtype));
     return HD_OK;
 }
@@ -92,7 +89,10 @@ const float *cpu_read(const struct hd_operand *o, int64_t at, int64_t n, float *
 {
     if (o->dtype == HD_F32)
         return (const float *)o->data + at;
-    widen(buf, (const uint16_t *)o->data + at, n);
+    if (o->dtype == HD_F16)
+        cpu_half_to_float(buf, (const uint16_t *)o->data + at, n);
+    else
+        widen(buf, (const uint16_t *)o->data + at, n);
     return buf;
 }
 
@@ -111,9 +111,9 @@ void cpu_end(const struct hd_kernel *k, uint32_t out, int64_t at, int64_t n, con
     } else if (o->dtype == HD_F32) {
         cpu_add_to((float *)o->data + at, buf, n, 0);
     } else {
-        widen(sum, (const uint16_t *)o->data + at, n);
+        cpu_read(o, at, n, sum);
         cpu_add_to(sum, buf, n, 0);
-        narrow((uint16_t *)o->data + at, sum, n);
+        cpu_write(o, at, n, sum);
     }
 }
 
@@ -121,6 +121,8 @@ void cpu_write(const struct hd_operand *o, int64_t at, int64_t n, const float *b
 {
     if (o->dtype == HD_BF16)
         narrow((uint16_t *)o->data + at, buf, n);
+    else if (o->dtype == HD_F16)
+        cpu_half_from_float((uint16_t *)o->data + at, buf, n);
     else if ((const float *)o->data + at != buf)
         memcpy((float *)o->data + at, buf, (size_t)n * sizeof *buf);
 }

@@ -2,10 +2,10 @@
  *
  * Work is cut into pieces that depend on shapes alone (chunks of CPU_CHUNK elements, rows, blocks of rows), and
  * threads share out whole pieces: results are the same bits for any number of threads. Arithmetic is in fp32;
- * operands are fp32 or bf16. Inner loops are plain C that the compiler vectorises, once for each instruction set
- * (CPU_CLONES), chosen when the plugin is loaded, and once for each of the two dtypes (CPU_EITHER): where all inputs are
- * bf16 the loop widens them as it reads; where dtypes are mixed, they pass through a small fp32 buffer on the stack. So do
- * bf16 results: rounding is a loop of its own, for which newer machines have an instruction. */
+ * operands are fp32, bf16 or fp16. Inner loops are plain C that the compiler vectorises, once for each instruction set
+ * (CPU_CLONES), chosen when the plugin is loaded, and once for fp32 and bf16 (CPU_EITHER): where all inputs are
+ * bf16 the loop widens them as it reads; where dtypes are mixed, and fp16, they pass through a small fp32 buffer on the stack. So do
+ * short results: rounding is a loop of its own, for which newer machines have an instruction. */
 #ifndef HD_DEVICE_CPU_FAST_ROWS_H
 #define HD_DEVICE_CPU_FAST_ROWS_H
 
@@ -33,7 +33,7 @@ static inline int64_t cpu_min(int64_t a, int64_t b)
 
 /* ---- fast_rows.c */
 
-/* HD_OK where every operand is fp32 or bf16; operands whose bit (inputs from bit 0, outputs from bit 16) is in
+/* HD_OK where every operand is fp32, bf16 or fp16; operands whose bit (inputs from bit 0, outputs from bit 16) is in
  * `others` may be anything. */
 int32_t cpu_fast_dtypes(const struct hd_kernel *k, uint32_t others, struct hd_error *err);
 
@@ -50,7 +50,7 @@ void cpu_write(const struct hd_operand *o, int64_t at, int64_t n, const float *b
 /* Asks for the n elements that follow these n: loops that compute a lot see too little ahead by themselves. */
 static inline void cpu_ahead(const struct hd_operand *o, int64_t at, int64_t n)
 {
-    int64_t size = o->dtype == HD_BF16 ? 2 : 4;
+    int64_t size = (int64_t)hd_dtype_size(o->dtype);
     const char *next = (const char *)o->data + (at + n) * size;
     for (int64_t i = 0; i < n * size; i += 64)
         __builtin_prefetch(next + i);

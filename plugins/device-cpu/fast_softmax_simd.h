@@ -1,5 +1,5 @@
-/* Rows of scores with one set of vectors. Included by fast_softmax.c with LANES, TARGET and NAME(x)
- * defined. */
+/* Rows of scores with one set of vectors. Included by fast_softmax.c with LANES, TARGET, NAME(x)
+ * and HALF_WIDEN(x) defined. */
 
 typedef float NAME(floats) __attribute__((vector_size(LANES * 4), aligned(4), may_alias));
 typedef int32_t NAME(ints) __attribute__((vector_size(LANES * 4), aligned(4), may_alias));
@@ -105,6 +105,8 @@ INLINE FLOATS NAME(load)(const void *x, uint32_t dtype, int64_t i)
 {
     if (dtype == HD_F32)
         return *(const FLOATS *)((const float *)x + i);
+    if (dtype == HD_F16)
+        return (FLOATS)HALF_WIDEN(*(const NAME(halves) *)((const uint16_t *)x + i));
     return (FLOATS)(__builtin_convertvector(*(const NAME(halves) *)((const uint16_t *)x + i), INTS) << 16);
 }
 
@@ -131,6 +133,7 @@ static const struct cpu_softmax NAME(softmax) = {NAME(most), NAME(exp), NAME(gra
 #undef FLOATS
 #undef INTS
 #undef INLINE
+#undef HALF_WIDEN
 #undef LANES
 #undef TARGET
 #undef NAME

@@ -4,7 +4,11 @@
 
 #include <string.h>
 
+#include "half.h"
 #include "heddle/types.h"
+#ifdef __x86_64__
+#include <immintrin.h>
+#endif
 
 static void nothing(void)
 {
@@ -27,20 +31,44 @@ static inline float bf16_widen(uint16_t half)
     return value;
 }
 
+typedef uint16_t four_halves __attribute__((vector_size(8), aligned(2), may_alias));
+typedef uint32_t four_words __attribute__((vector_size(16), aligned(4), may_alias));
+typedef float four_floats __attribute__((vector_size(16), aligned(4), may_alias));
+
+static inline four_words widen_four(four_halves x)
+{
+    four_words y;
+    for (int i = 0; i < 4; i++)
+        y[i] = cpu_half_widen(x[i]);
+    return y;
+}
+
+static inline four_halves round_four(four_floats x)
+{
+    four_halves y;
+    for (int i = 0; i < 4; i++)
+        y[i] = cpu_half_round(x[i]);
+    return y;
+}
+
 #define LANES 4
 #define ROWS 4
 #define TARGET
 #define TITLE "128-bit"
 #define NAME(x) plain_##x
+#define HALF_WIDEN(x) widen_four(x)
+#define HALF_ROUND(x) round_four(x)
 #include "fast_tiles_simd.h"
 
 #ifdef __x86_64__
 
 #define LANES 8
 #define ROWS 6
-#define TARGET __attribute__((target("avx2,fma")))
+#define TARGET __attribute__((target("avx2,fma,f16c")))
 #define TITLE "avx2"
 #define NAME(x) avx2_##x
+#define HALF_WIDEN(x) _mm256_cvtph_ps((__m128i)(x))
+#define HALF_ROUND(x) _mm256_cvtps_ph((__m256)(x), _MM_FROUND_TO_NEAREST_INT)
 #include "fast_tiles_simd.h"
 
 #define LANES 16
@@ -48,6 +76,8 @@ static inline float bf16_widen(uint16_t half)
 #define TARGET __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,fma")))
 #define TITLE "avx512"
 #define NAME(x) avx512_##x
+#define HALF_WIDEN(x) _mm512_cvtph_ps((__m256i)(x))
+#define HALF_ROUND(x) _mm512_cvtps_ph((__m512)(x), _MM_FROUND_TO_NEAREST_INT)
 #include "fast_tiles_simd.h"
 
 void cpu_tiles_store_avx512(void *dst, uint32_t dtype, int64_t ld, const float *src, int64_t src_ld,
@@ -58,7 +88,7 @@ void cpu_tiles_store_avx512(void *dst, uint32_t dtype, int64_t ld, const float *
 
 static int has_avx2(void)
 {
-    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
 }
 
 static int has_avx512(void)

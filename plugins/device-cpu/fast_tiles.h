@@ -23,20 +23,20 @@ struct cpu_tiles {
     /* Around a thread's use of kernel(). */
     void (*begin)(void);
     void (*end)(void);
-    /* Packs rows x k of a (k x cols of b) where element (i, p) lies at src + i * step + p * k_step, as fp32
-     * or bf16 by `dtype`. */
+    /* Packs rows x k of a (k x cols of b) where element (i, p) lies at src + i * step + p * k_step, as fp32,
+     * bf16 or fp16 by `dtype`. */
     void (*pack_a)(void *dst, const void *src, uint32_t dtype, int64_t step, int64_t k_step, int64_t rows,
                    int64_t k);
     void (*pack_b)(void *dst, const void *src, uint32_t dtype, int64_t step, int64_t k_step, int64_t cols,
                    int64_t k);
     /* c[mr, nr] (+)= a b; rows of c are ldc apart. */
     void (*kernel)(int64_t k, const void *a, const void *b, float *c, int64_t ldc, int add);
-    /* dst[rows, cols] (+)= src, as fp32 or rounded to bf16; rows lie ld and src_ld elements apart. */
+    /* dst[rows, cols] (+)= src, as fp32 or rounded to bf16 or fp16; rows lie ld and src_ld elements apart. */
     cpu_tiles_store_fn store;
 };
 
 /* The best one for inputs of this dtype on this machine. fp32 is never rounded; bf16 may be computed in
- * fp32. */
+ * fp32, fp16 always is. */
 const struct cpu_tiles *cpu_tiles_choose(uint32_t dtype);
 
 /* All that this machine can run, for tests and benchmarks; NULL beyond the last. */

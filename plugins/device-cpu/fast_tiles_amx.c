@@ -152,7 +152,7 @@ AVX512 static inline __m256i half_row(__m256i old, __m512 x, int add)
 AVX512 static void amx_store(void *dst, uint32_t dtype, int64_t ld, const float *src, int64_t src_ld,
                              int64_t rows, int64_t cols, int add)
 {
-    if (dtype == HD_F32) {
+    if (dtype != HD_BF16) {
         cpu_tiles_store_avx512(dst, dtype, ld, src, src_ld, rows, cols, add);
         return;
     }

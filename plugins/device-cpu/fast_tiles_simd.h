@@ -1,5 +1,5 @@
 /* Fp32 micro-kernels for one instruction set. Included by fast_tiles.c with LANES, ROWS (mr), TARGET, TITLE
- * and NAME(x) defined; nr is two vectors. bf16 is widened when packed. */
+ * NAME(x), HALF_WIDEN(x) and HALF_ROUND(x) defined; nr is two vectors. bf16 and fp16 are widened when packed. */
 #include "fast_transpose.h"
 
 #define INLINE TARGET static inline __attribute__((always_inline))
@@ -41,14 +41,23 @@ TARGET static inline NAME(words) NAME(widen)(const uint16_t *src)
     return __builtin_convertvector(*(const NAME(halves) *)src, NAME(words)) << 16;
 }
 
+TARGET static inline NAME(words) NAME(widen_half)(const uint16_t *src)
+{
+    return (NAME(words))HALF_WIDEN(*(const NAME(halves) *)src);
+}
+
 TARGET static inline NAME(words) NAME(load)(const void *src, uint32_t dtype, int64_t index)
 {
+    if (dtype == HD_F16)
+        return NAME(widen_half)((const uint16_t *)src + index);
     return dtype == HD_F32 ? *(const NAME(words) *)((const uint32_t *)src + index)
                            : NAME(widen)((const uint16_t *)src + index);
 }
 
 static inline uint32_t NAME(load_one)(const void *src, uint32_t dtype, int64_t index)
 {
+    if (dtype == HD_F16)
+        return cpu_half_widen(((const uint16_t *)src)[index]);
     return dtype == HD_F32 ? ((const uint32_t *)src)[index] : (uint32_t)((const uint16_t *)src)[index] << 16;
 }
 
@@ -61,6 +70,15 @@ TARGET static void NAME(pack_edge)(uint32_t *dst, const void *src, uint32_t dtyp
             dst[i] = i < have ? NAME(load_one)(src, dtype, i * step + p * k_step) : 0;
 }
 
+INLINE void NAME(pack_half_row)(uint32_t *to, const uint16_t *src, int64_t width)
+{
+    int64_t i = 0;
+    for (; i + LANES <= width; i += LANES)
+        *(NAME(words) *)(to + i) = NAME(widen_half)(src + i);
+    for (; i < width; i++)
+        to[i] = cpu_half_widen(src[i]);
+}
+
 /* Steps lie side by side: panels of whole rows, row by row so that the source is read in long runs. */
 INLINE void NAME(pack_rows)(uint32_t *dst, const void *src, uint32_t dtype, int64_t k_step, int64_t panels,
                             int64_t width, int64_t k)
@@ -71,6 +89,8 @@ INLINE void NAME(pack_rows)(uint32_t *dst, const void *src, uint32_t dtype, int6
             int64_t from = p * k_step + panel * width;
             if (dtype == HD_F32)
                 memcpy(to, (const uint32_t *)src + from, (size_t)width * 4); /* width is a constant here */
+            else if (dtype == HD_F16)
+                NAME(pack_half_row)(to, (const uint16_t *)src + from, width);
             else
                 for (int64_t i = 0; i < width; i++)
                     to[i] = (uint32_t)((const uint16_t *)src)[from + i] << 16;
@@ -124,6 +144,8 @@ INLINE void NAME(pack)(void *dst, const void *src, uint32_t dtype, int64_t step,
     int64_t whole = step == 1 || k_step == 1 ? count / width : 0, size = dtype == HD_F32 ? 4 : 2;
     if (dtype == HD_F32)
         NAME(pack_panels)(dst, src, HD_F32, step, k_step, whole, width, k);
+    else if (dtype == HD_F16)
+        NAME(pack_panels)(dst, src, HD_F16, step, k_step, whole, width, k);
     else
         NAME(pack_panels)(dst, src, HD_BF16, step, k_step, whole, width, k);
     for (int64_t i = whole * width; i < count; i += width) {
@@ -183,12 +205,27 @@ TARGET static inline void NAME(store_bf16)(uint16_t *dst, const float *src, int6
         dst[i] = bf16_round(src[i] + (add ? bf16_widen(dst[i]) : 0));
 }
 
+TARGET static inline void NAME(store_half)(uint16_t *dst, const float *src, int64_t n, int add)
+{
+    int64_t i = 0;
+    for (; i + LANES <= n; i += LANES) {
+        NAME(floats) x = *(const NAME(floats) *)(src + i);
+        if (add)
+            x += (NAME(floats))NAME(widen_half)(dst + i);
+        *(NAME(halves) *)(dst + i) = (NAME(halves))HALF_ROUND(x);
+    }
+    for (; i < n; i++)
+        dst[i] = cpu_half_round(src[i] + (add ? cpu_half_float(dst[i]) : 0));
+}
+
 TARGET static void NAME(store)(void *dst, uint32_t dtype, int64_t ld, const float *src, int64_t src_ld,
                                int64_t rows, int64_t cols, int add)
 {
     for (int64_t i = 0; i < rows; i++)
         if (dtype == HD_F32)
             NAME(store_f32)((float *)dst + i * ld, src + i * src_ld, cols, add);
+        else if (dtype == HD_F16)
+            NAME(store_half)((uint16_t *)dst + i * ld, src + i * src_ld, cols, add);
         else
             NAME(store_bf16)((uint16_t *)dst + i * ld, src + i * src_ld, cols, add);
 }
@@ -208,6 +245,8 @@ static const struct cpu_tiles NAME(tiles) = {
     .store = NAME(store),
 };
 
+#undef HALF_ROUND
+#undef HALF_WIDEN
 #undef INLINE
 #undef LANES
 #undef ROWS

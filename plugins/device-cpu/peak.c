@@ -53,8 +53,8 @@ static double measure(struct hd_device *device, uint32_t dtype, char *memory)
 
 double cpu_peak_flops(struct hd_device *device, uint32_t dtype)
 {
-    int which = dtype == HD_BF16;
-    if (dtype != HD_F32 && dtype != HD_BF16)
+    int which = dtype == HD_BF16 ? 1 : dtype == HD_F16 ? 2 : 0;
+    if (!cpu_fast_dtype(dtype))
         return 0;
     if (device->peak[which] == 0) {
         char *memory = calloc(3 * (size_t)SIDE * SIDE, hd_dtype_size(dtype));

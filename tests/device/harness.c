@@ -163,6 +163,8 @@ double h_get(const struct hd_operand *o, int64_t i)
         return ((const double *)o->data)[i];
     case HD_BF16:
         return from_bf16(((const uint16_t *)o->data)[i]);
+    case HD_F16:
+        return ((const _Float16 *)o->data)[i];
     case HD_I32:
         return ((const int32_t *)o->data)[i];
     }
@@ -177,6 +179,8 @@ void h_set(const struct hd_operand *o, int64_t i, double v)
         ((double *)o->data)[i] = v;
     else if (o->dtype == HD_BF16)
         ((uint16_t *)o->data)[i] = to_bf16((float)v);
+    else if (o->dtype == HD_F16)
+        ((_Float16 *)o->data)[i] = (_Float16)v;
     else if (o->dtype == HD_I32)
         ((int32_t *)o->data)[i] = (int32_t)v;
     else

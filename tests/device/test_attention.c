@@ -31,7 +31,7 @@ static const struct {
 static const struct {
     uint32_t dtype;
     double tolerance;
-} dtypes[] = {{HD_F32, 1e-5}, {HD_BF16, 1e-2}};
+} dtypes[] = {{HD_F32, 1e-5}, {HD_BF16, 1e-2}, {HD_F16, 2e-3}};
 
 static struct h_case forward_case(int i)
 {
@@ -48,7 +48,7 @@ static struct h_case backward_case(int i)
 START_TEST(forward_is_near_its_reference)
 {
     struct h_case c = forward_case(_i);
-    for (int d = 0; d < 2; d++)
+    for (int d = 0; d < 3; d++)
         h_fast_case(&c, dtypes[d].dtype, dtypes[d].tolerance, 0);
 }
 END_TEST
@@ -114,7 +114,7 @@ static void backward_check(int i, uint32_t dtype, double tolerance, uint32_t fla
 
 START_TEST(backward_is_near_its_reference)
 {
-    for (int d = 0; d < 2; d++)
+    for (int d = 0; d < 3; d++)
         for (uint32_t flags = 0; flags <= HD_ATTR_ACCUMULATE; flags += HD_ATTR_ACCUMULATE)
             backward_check(_i, dtypes[d].dtype, dtypes[d].tolerance, flags);
 }
@@ -139,7 +139,7 @@ END_TEST
 START_TEST(not_a_number_is_kept)
 {
     struct h_case c = {"NaN", FORWARD, "b=1 s=40 k=1 g=1 d=8", {.scale = 1}};
-    for (int d = 0; d < 2; d++) {
+    for (int d = 0; d < 3; d++) {
         struct h_device *fast = h_open(1, H_FAST);
         struct h_instr *i = h_make(&c, dtypes[d].dtype, 4);
         h_set(&i->in[0], 9 * 8 + 3, NAN); /* query 9 */

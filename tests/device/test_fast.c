@@ -86,21 +86,21 @@ static const struct h_case plain_cases[] = {
 static const struct {
     uint32_t dtype;
     double tolerance;
-} dtypes[] = {{HD_F32, 1e-5}, {HD_BF16, 1e-2}};
+} dtypes[] = {{HD_F32, 1e-5}, {HD_BF16, 1e-2}, {HD_F16, 2e-3}};
 
 static const int n_cases = sizeof cases / sizeof cases[0];
 static const int n_plain = sizeof plain_cases / sizeof plain_cases[0];
 
 START_TEST(kernel_is_near_its_reference)
 {
-    for (int d = 0; d < 2; d++)
+    for (int d = 0; d < 3; d++)
         h_fast_case(&cases[_i], dtypes[d].dtype, dtypes[d].tolerance, 1);
 }
 END_TEST
 
 START_TEST(kernel_without_sums_is_near_its_reference)
 {
-    for (int d = 0; d < 2; d++)
+    for (int d = 0; d < 3; d++)
         h_fast_case(&plain_cases[_i], dtypes[d].dtype, dtypes[d].tolerance, 0);
 }
 END_TEST
@@ -148,7 +148,7 @@ static void part_case(uint32_t op, uint32_t index, uint32_t dtype)
 START_TEST(parts_are_cut_and_padded)
 {
     for (uint32_t index = 0; index < 3; index++)
-        for (int d = 0; d < 2; d++) {
+        for (int d = 0; d < 3; d++) {
             part_case(HD_OP_SLICE, index, dtypes[d].dtype);
             part_case(HD_OP_PAD, index, dtypes[d].dtype);
         }
@@ -186,7 +186,7 @@ static void set_hyper(struct h_instr *i, double skip)
 START_TEST(update_is_near_its_reference)
 {
     const struct h_case *c = &updates[_i];
-    for (int d = 0; d < 2; d++) {
+    for (int d = 0; d < 3; d++) {
         struct h_device *one = h_open(1, H_FAST), *three = h_open(3, H_FAST), *plain = h_open(1, H_REFERENCE);
         struct h_instr *a = h_make(c, dtypes[d].dtype, 5);
         set_hyper(a, 0);
@@ -333,7 +333,7 @@ START_TEST(first_output_may_be_the_first_input)
     };
     for (size_t c = 0; c < sizeof in_place / sizeof in_place[0]; c++)
         for (int kernels = H_FAST; kernels <= H_REFERENCE; kernels++)
-            for (int d = 0; d < 2; d++) {
+            for (int d = 0; d < 3; d++) {
                 struct h_device *device = h_open(2, kernels);
                 struct h_instr *apart = h_make(&in_place[c], dtypes[d].dtype, 9);
                 struct h_instr *same = h_make(&in_place[c], dtypes[d].dtype, 9);

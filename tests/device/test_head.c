@@ -139,7 +139,7 @@ END_TEST
 static const struct {
     uint32_t dtype;
     double tolerance;
-} dtypes[] = {{HD_F32, 1e-5}, {HD_BF16, 1e-2}};
+} dtypes[] = {{HD_F32, 1e-5}, {HD_BF16, 1e-2}, {HD_F16, 2e-3}};
 
 /* Rows below, at and above 64, the smallest chunk; then one, two and many chunks with a short last one. */
 static const struct {
@@ -175,7 +175,7 @@ static void chunked_case(int which, uint32_t flags, uint32_t dtype, double toler
 
 START_TEST(chunks_are_near_the_reference)
 {
-    for (int d = 0; d < 2; d++)
+    for (int d = 0; d < 3; d++)
         for (uint32_t flags = 0; flags <= HD_ATTR_ACCUMULATE; flags += HD_ATTR_ACCUMULATE)
             chunked_case(_i, flags, dtypes[d].dtype, dtypes[d].tolerance);
 }

@@ -2,6 +2,7 @@
  * strides and dtype, products of panels, storing, and the rows of softmax, against plain loops in double. */
 #include "fast_softmax.h"
 #include "fast_tiles.h"
+#include "half.h"
 #include "heddle/types.h"
 
 #include <check.h>
@@ -41,7 +42,7 @@ static void *room(size_t bytes)
     return p;
 }
 
-/* A matrix of steps x terms in fp32 or bf16, and its values. */
+/* A matrix of steps x terms in fp32, bf16 or fp16, and its values: bf16 near 1 fits into fp16 too. */
 struct matrix {
     uint32_t dtype;
     int64_t step, k_step;
@@ -60,6 +61,8 @@ static struct matrix matrix_make(uint32_t dtype, int layout, int64_t steps, int6
             float v = from_half(half_of(uniform()));
             if (dtype == HD_F32)
                 ((float *)x.data)[i * x.step + p * x.k_step] = v;
+            else if (dtype == HD_F16)
+                ((_Float16 *)x.data)[i * x.step + p * x.k_step] = (_Float16)v;
             else
                 ((uint16_t *)x.data)[i * x.step + p * x.k_step] = half_of(v);
             x.value[i * MOST_K + p] = v;
@@ -107,8 +110,10 @@ START_TEST(products_of_panels)
     for (int i = 0; cpu_tiles_at(i); i++)
         for (int layout = 0; layout < 3; layout++)
             for (size_t k = 0; k < sizeof terms / sizeof terms[0]; k++)
-                for (uint32_t dtype = HD_F32; dtype <= HD_BF16; dtype++) {
+                for (uint32_t dtype = HD_F32; dtype <= HD_F16; dtype++) {
                     const struct cpu_tiles *t = cpu_tiles_at(i);
+                    if (dtype == HD_F16 && t->bytes == 2) /* never chosen for fp16, which it would round */
+                        continue;
                     product_check(t, dtype, layout, t->mr, t->nr, terms[k]);
                     product_check(t, dtype, layout, t->mr - 1, t->nr / 2 + 1, terms[k]);
                     product_check(t, dtype, layout, 1, 1, terms[k]);
@@ -155,19 +160,23 @@ START_TEST(sums_are_stored)
             for (int add = 0; add < 2; add++) {
                 float src[ROWS * SRC_LD], fp32[ROWS * LD];
                 uint16_t bf16[ROWS * LD];
+                uint16_t fp16[ROWS * LD];
                 for (int j = 0; j < ROWS * SRC_LD; j++)
                     src[j] = uniform();
                 for (int j = 0; j < ROWS * LD; j++) {
                     fp32[j] = 0.5f;
                     bf16[j] = half_of(0.5f);
+                    fp16[j] = cpu_half_round(0.5f);
                 }
                 cpu_tiles_at(i)->store(fp32, HD_F32, LD, src, SRC_LD, ROWS, cols, add);
                 cpu_tiles_at(i)->store(bf16, HD_BF16, LD, src, SRC_LD, ROWS, cols, add);
+                cpu_tiles_at(i)->store(fp16, HD_F16, LD, src, SRC_LD, ROWS, cols, add);
                 for (int r = 0; r < ROWS; r++)
                     for (int j = 0; j < LD; j++) {
                         float want = j < cols ? src[r * SRC_LD + j] + (add ? 0.5f : 0) : 0.5f;
                         ck_assert_float_eq(fp32[r * LD + j], want);
                         ck_assert_uint_eq(bf16[r * LD + j], half_of(want));
+                        ck_assert_uint_eq(fp16[r * LD + j], cpu_half_round(want)); /* which is tested below */
                     }
             }
 }
@@ -244,6 +253,66 @@ START_TEST(dots)
 }
 END_TEST
 
+/* ---- half precision, against the compiler's */
+
+static int is_nan(uint16_t h)
+{
+    return (h & 0x7c00) == 0x7c00 && h & 0x3ff;
+}
+
+START_TEST(every_half_is_widened)
+{
+    static uint16_t half[65536];
+    static float fast[65536];
+    for (int i = 0; i < 65536; i++)
+        half[i] = (uint16_t)i;
+    cpu_half_to_float(fast, half, 65536);
+    for (int i = 0; i < 65536; i++) {
+        _Float16 h;
+        memcpy(&h, &half[i], 2);
+        float want = h, plain = cpu_half_float(half[i]);
+        ck_assert(is_nan(half[i]) ? isnan(plain) && isnan(fast[i]) : !memcmp(&plain, &want, 4) && !memcmp(&fast[i], &want, 4));
+    }
+}
+END_TEST
+
+static void round_check(const float *x, int n)
+{
+    uint16_t fast[512], want;
+    cpu_half_from_float(fast, x, n);
+    for (int i = 0; i < n; i++) {
+        _Float16 h = (_Float16)x[i];
+        uint16_t plain = cpu_half_round(x[i]);
+        memcpy(&want, &h, 2);
+        ck_assert_msg(is_nan(want) ? is_nan(plain) && is_nan(fast[i]) : plain == want && fast[i] == want,
+                      "%a: %04x by integers, %04x by the machine, not %04x", x[i], plain, fast[i], want);
+    }
+}
+
+/* Every exponent and sign with the bits of the mantissa that decide: ties, just above and below, carries. */
+START_TEST(floats_are_rounded_to_half)
+{
+    static const uint32_t tails[] = {0, 1, 0xfff, 0x1000, 0x1001, 0x1fff, 0x2000, 0x2fff, 0x3000, 0x3001, 0x3fffff, 0x400000, 0x7fefff, 0x7ff000, 0x7fffff};
+    float x[512];
+    int n = 0;
+    for (uint32_t top = 0; top < 512; top++)
+        for (size_t t = 0; t < sizeof tails / sizeof tails[0]; t++) {
+            uint32_t bits = top << 23 | tails[t];
+            memcpy(&x[n++], &bits, 4);
+            if (n == 512) {
+                round_check(x, n);
+                n = 0;
+            }
+        }
+    round_check(x, n);
+    for (uint32_t i = 0; i < 1u << 20; i += 512) { /* subnormal halves, in steps of a part of their last place */
+        for (n = 0; n < 512; n++)
+            x[n] = (float)(i + (uint32_t)n) * 0x1p-34f * (n & 1 ? -1 : 1);
+        round_check(x, 511);
+    }
+}
+END_TEST
+
 int main(void)
 {
     Suite *s = suite_create("tiles");
@@ -254,6 +323,8 @@ int main(void)
     tcase_add_test(t, rows_of_softmax);
     tcase_add_test(t, exp_far_below_zero_is_small_and_nan_stays);
     tcase_add_test(t, dots);
+    tcase_add_test(t, every_half_is_widened);
+    tcase_add_test(t, floats_are_rounded_to_half);
     suite_add_tcase(s, t);
     SRunner *r = srunner_create(s);
     srunner_run_all(r, CK_NORMAL);
