@@ -203,6 +203,13 @@ static int32_t partition(struct hd__compiled *c, struct hd_program *p, struct hd
     return rc;
 }
 
+static int32_t scale_loss(const struct hd__compiled *c, struct hd_program *p)
+{
+    if (c->job->precision.loss_scaling != HD__LOSS_SCALE_NONE)
+        hd__scale_loss(p);
+    return HD_OK;
+}
+
 static int32_t compile_stage(struct hd__compiled *c, struct hd_program *p, struct hd_error *err)
 {
     int32_t rc;
@@ -210,7 +217,7 @@ static int32_t compile_stage(struct hd__compiled *c, struct hd_program *p, struc
     base_layout(p);
     if ((rc = build_model(c, p, err)) || (rc = run_strategies(c, p, LAYOUT, err)) || (rc = check_axes(c, p, err)) ||
         (rc = hd__autodiff(p, err)) || (rc = hd__place(p, err)) || (rc = partition(c, p, err)) ||
-        (rc = hd__lower(p, err)) || (rc = run_strategies(c, p, TRANSFORM, err)) ||
+        (rc = hd__lower(p, err)) || (rc = scale_loss(c, p)) || (rc = run_strategies(c, p, TRANSFORM, err)) ||
         (rc = hd__fuse(p, err)) || (rc = hd__schedule(p, err)) || (rc = hd__memory(p, err)))
         return rc;
     return hd__verify(p, err) ? (err->code = HD_E_INTERNAL) : HD_OK;
@@ -229,7 +236,6 @@ static int32_t refuse_the_missing(struct hd__job *job, struct hd_error *err)
         const char *path, *what;
     } rows[] = {
         {job->recompute != HD__RECOMPUTE_NONE, "recompute", "recomputation is not offered yet: use recompute: none and a smaller micro_batch"},
-        {job->precision.loss_scaling != HD__LOSS_SCALE_NONE, "precision.loss_scale", "loss scaling is not offered yet: use bf16 or fp32"},
         {job->precision.reduce != job->precision.grad, "precision.reduce", "reducing in another dtype than the gradients' is not offered yet"},
         {job->deterministic == HD__DETERMINISTIC_EXACT, "job.deterministic",
          "sums in an order that no mesh changes are not offered yet: `normal` repeats bit for bit on the same mesh"},

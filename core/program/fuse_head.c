@@ -1,10 +1,10 @@
 /* The loss without whole logits. Where nothing of a model's end is sharded along the vocabulary, the chain
  *
  *     z = einsum(x, w); m = rowmax(z); l, c = xent_local(z, m, labels); n = nll(l, m, c)
- *     dn = spread(); dl, dc = nll_grad(l, dn); dz = xent_grad(z, m, labels, dl, dc)
+ *     dn = spread([scale]); dl, dc = nll_grad(l, dn); dz = xent_grad(z, m, labels, dl, dc)
  *     dx = einsum(dz, w); dw = einsum(dz, x)
  *
- * becomes n, dx, dw = xent_head(x, w, labels), at the place of l and c. It is found by who makes and who
+ * becomes n, dx, dw = xent_head(x, w, labels, [scale]), at the place of l and c. It is found by who makes and who
  * reads what, never by name: a conversion between two of them, or another reader, leaves it as it is. */
 #include <stdlib.h>
 
@@ -195,6 +195,8 @@ static void rewrite(struct head *h)
     head.op = HD_OP_XENT_HEAD;
     head.attrs = hd__attrs_new(h->p, part(h, SPREAD)->attrs);
     head.n_in = head.n_out = 3;
+    if (part(h, SPREAD)->n_in) /* the loss scale */
+        head.in[head.n_in++] = part(h, SPREAD)->in[0];
     head.in[0] = h->x;
     head.in[1] = h->w;
     head.out[0] = part(h, NLL)->out[0];

@@ -70,9 +70,9 @@ static const struct hd__op table[HD_OP_LIMIT] = {
     [HD_OP_NLL_GRAD] = {"nll_grad", .dtypes = "ff", .n_in = 2, .n_out = 2, .flags = INP},
     [HD_OP_XENT_GRAD] = {"xent_grad", .dtypes = "a", .n_in = 5, .n_out = 1, .flags = INP},
     [HD_OP_TOTAL] = {"total", .sums = {"bs"}, .dtypes = "f", .gradient = hd__grad_total, .n_in = 1, .n_out = 1},
-    [HD_OP_SPREAD] = {"spread", .dtypes = "f", .n_in = 0, .n_out = 1},
+    [HD_OP_SPREAD] = {"spread", .dtypes = "f", .n_in = -1, .n_out = 1},
     [HD_OP_XENT_HEAD] = {"xent_head", .whole = "vh", .sums = {NULL, NULL, "bs"}, .dtypes = "faa", .flops = flops_xent_head,
-                         .n_in = 3, .n_out = 3, .flags = ACC, .adds = 1 << 2},
+                         .n_in = -1, .n_out = 3, .flags = ACC, .adds = 1 << 2},
 
     [HD_OP_SLICE] = {"slice", .class = HD__CLASS_LOCAL, .n_in = 1, .n_out = 1},
     [HD_OP_MASK] = {"mask", .class = HD__CLASS_LOCAL, .n_in = 1, .n_out = 1, .flags = INP},

@@ -8,6 +8,7 @@
  *               -> the template: one micro-batch, placed
  *   pipeline.c  strategies cut the template into chunks and list each stage's actions
  *   lower.c     template -> sections: begin, micro (repeated), micro_last, update; with a pipeline begin, step, update
+ *   scale.c     with loss scaling: the gradient of the loss is multiplied by a scalar that the training loop sets
  *   pass.c      strategies rewrite sections (zero: flat buffers, reductions, gathers, the update)
  *   fuse.c      peepholes: gradients accumulate where they are made; fuse_head.c: the loss without whole logits
  *   schedule.c  buffers for all tensors, waits for asynchronous instructions
@@ -234,6 +235,7 @@ struct hd_program {
     hd_tensor kept_logits; /* with keep_logits: the placed logits that the eval section leaves behind; else 0 */
     uint32_t keep_logits;
     hd_tensor loss_sum, norm2, hyper;    /* persistent: accumulated loss, squared gradient norm, see optimizer.h */
+    hd_tensor scale; /* persistent fp64 scalar that multiplies the gradient of the loss (loss scaling); 0: there is none */
 
     /* layout marks, set by strategies before placement */
     uint32_t param_shard[128]; /* letter -> axes (as hd__place.shard) for parameters */
@@ -316,6 +318,7 @@ int32_t hd__place(struct hd_program *p, struct hd_error *err);    /* place.c */
 /* pipeline.c: after the strategies' partition: is there one where mesh.pp asks for it, and is it complete? */
 int32_t hd__pipeline_check(struct hd_program *p, struct hd_error *err);
 int32_t hd__lower(struct hd_program *p, struct hd_error *err);    /* lower.c */
+void hd__scale_loss(struct hd_program *p);                        /* scale.c, after hd__lower where the job scales its loss */
 int32_t hd__fuse(struct hd_program *p, struct hd_error *err);     /* fuse.c */
 void hd__fuse_head(struct hd_program *p, hd__code *code);         /* fuse_head.c, called by hd__fuse */
 int32_t hd__schedule(struct hd_program *p, struct hd_error *err); /* schedule.c: buffers for all, then waits */

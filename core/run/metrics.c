@@ -119,15 +119,17 @@ static void duration(double seconds, char out[32])
 static void show(struct hd__metrics *m, const struct hd__metrics_row *r)
 {
     double per_step = (hd__now() - m->started) / (double)HD__MAX(1, r->step - m->first);
-    char left[32], memory[32], mfu[32] = "", val[32] = "";
+    char left[32], memory[32], mfu[32] = "", val[32] = "", scale[64] = "";
     duration(per_step * (double)(r->steps - r->step), left);
     hd__bytes_text((uint64_t)r->rss_bytes, memory);
     if (r->mfu > 0)
         snprintf(mfu, sizeof mfu, "  mfu %.1f%%", 100 * r->mfu);
     if (!isnan(r->val_loss))
         snprintf(val, sizeof val, "  val_loss %.4f", r->val_loss);
-    printf("%sstep %" PRId64 "/%" PRId64 "  loss %.4f%s  norm %.3f  lr %.2e  %.0f tokens/s%s  %s  left %s%s", m->live ? "\r\033[K" : "",
-           r->step, r->steps, r->loss, val, r->grad_norm, r->lr, r->tokens_per_s, mfu, memory, left, m->live ? "" : "\n");
+    if (r->loss_scale > 0)
+        snprintf(scale, sizeof scale, "  scale %.0f%s", r->loss_scale, isfinite(r->grad_norm) ? "" : " (overflow: skipped)");
+    printf("%sstep %" PRId64 "/%" PRId64 "  loss %.4f%s  norm %.3f%s  lr %.2e  %.0f tokens/s%s  %s  left %s%s", m->live ? "\r\033[K" : "",
+           r->step, r->steps, r->loss, val, r->grad_norm, scale, r->lr, r->tokens_per_s, mfu, memory, left, m->live ? "" : "\n");
     if (m->live && (r->step == r->steps || !isnan(r->val_loss)))
         putchar('\n');
     fflush(stdout);
@@ -142,8 +144,9 @@ static void write_board(struct hd__metrics *m, const struct hd__metrics_row *r)
 {
     struct timespec now;
     const struct hd__scalar scalars[] = {
-        {"train/loss", r->loss},         {"val/loss", r->val_loss}, {"train/grad_norm", r->grad_norm},
-        {"train/lr", r->lr},             {"perf/tokens_per_s", r->tokens_per_s},
+        {"train/loss", r->loss},         {"val/loss", r->val_loss}, {"train/grad_norm", isfinite(r->grad_norm) ? r->grad_norm : NAN},
+        {"train/lr", r->lr},             {"train/loss_scale", r->loss_scale > 0 ? r->loss_scale : NAN},
+        {"perf/tokens_per_s", r->tokens_per_s},
         {"perf/step_s", r->step_s},      {"perf/comm_s", r->comm_s}, {"perf/mfu", r->mfu},
         {"memory/rss_bytes", (double)r->rss_bytes},
     };
@@ -153,14 +156,27 @@ static void write_board(struct hd__metrics *m, const struct hd__metrics_row *r)
     hd__tensorboard_step(m->board, (double)now.tv_sec + (double)now.tv_nsec * 1e-9, r->step, scalars, HD__COUNT(scalars));
 }
 
+/* JSON has no infinity: null stands for what a skipped step has no number of. */
+static void add_number(struct hd__text *text, const char *name, double value)
+{
+    if (isfinite(value))
+        hd__text_add(text, ", \"%s\": %.9g", name, value);
+    else
+        hd__text_add(text, ", \"%s\": null", name);
+}
+
 void hd__metrics_step(struct hd__metrics *m, const struct hd__metrics_row *r)
 {
     struct hd__text text = {0};
-    hd__text_add(&text, "{\"step\": %" PRId64 ", \"loss\": %.9g", r->step, r->loss);
+    hd__text_add(&text, "{\"step\": %" PRId64, r->step);
+    add_number(&text, "loss", r->loss);
     if (!isnan(r->val_loss))
-        hd__text_add(&text, ", \"val_loss\": %.9g", r->val_loss);
-    hd__text_add(&text, ", \"grad_norm\": %.9g, \"lr\": %.9g, \"tokens\": %" PRId64 ", \"tokens_per_s\": %.6g, \"step_s\": %.6g, "
-                 "\"comm_s\": %.6g, \"mfu\": %.6g, \"arena_bytes\": %" PRId64 ", \"rss_bytes\": %" PRId64 "}\n", r->grad_norm, r->lr,
+        add_number(&text, "val_loss", r->val_loss);
+    add_number(&text, "grad_norm", r->grad_norm);
+    if (r->loss_scale > 0)
+        hd__text_add(&text, ", \"loss_scale\": %.9g, \"skipped\": %" PRId64, r->loss_scale, r->skipped);
+    hd__text_add(&text, ", \"lr\": %.9g, \"tokens\": %" PRId64 ", \"tokens_per_s\": %.6g, \"step_s\": %.6g, "
+                 "\"comm_s\": %.6g, \"mfu\": %.6g, \"arena_bytes\": %" PRId64 ", \"rss_bytes\": %" PRId64 "}\n", r->lr,
                  r->tokens, r->tokens_per_s, r->step_s, r->comm_s, r->mfu, r->arena_bytes, r->rss_bytes);
     write_line(m, &text);
     write_board(m, r);

@@ -17,7 +17,9 @@ struct hd__metrics_row {
     int64_t steps;   /* of the whole run */
     double loss;     /* mean over the global batch's tokens, natural logarithm */
     double val_loss; /* NaN where not evaluated */
-    double grad_norm, lr; /* before clipping; of this step */
+    double grad_norm, lr; /* before clipping, not finite where the step was skipped; of this step */
+    double loss_scale;    /* of this step; 0 without loss scaling */
+    int64_t skipped;      /* steps of the run that overflowed and updated nothing */
     int64_t tokens;  /* so far */
     double tokens_per_s, step_s;
     double comm_s;   /* communication that compute waited for, in this step */

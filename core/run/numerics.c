@@ -117,6 +117,11 @@ static void close_side(struct side *s)
         s->ops->close(s->device);
 }
 
+static double loss_scale(const struct side *s)
+{
+    return s->compiled->job->precision.loss_scaling == HD__LOSS_SCALE_NONE ? 1 : s->compiled->job->precision.loss_scale;
+}
+
 static int32_t run_step(struct side *s, int32_t step, const int32_t *tokens, struct hd_error *err)
 {
     s->tokens = tokens;
@@ -125,7 +130,9 @@ static int32_t run_step(struct side *s, int32_t step, const int32_t *tokens, str
         memset(hyper, 0, HD_HYPER_COUNT * sizeof *hyper);
         hyper[HD_HYPER_LR] = s->compiled->job->schedule.lr;
         hyper[HD_HYPER_STEP] = step;
-        hyper[HD_HYPER_INV_SCALE] = 1;
+        hyper[HD_HYPER_INV_SCALE] = 1 / loss_scale(s);
+        if (hd__program_of(s->compiled, r)->scale)
+            *(double *)hd__machine_data(s->machine, r, hd__program_of(s->compiled, r)->scale) = loss_scale(s);
     }
     return hd__machine_run(s->machine, NULL, step, err);
 }
@@ -137,6 +144,7 @@ struct comparison {
     const struct hd_program *p; /* the rank's */
     double **expected;          /* by parameter: the global array */
     const double *data;         /* the rank's flat tensor */
+    double scale;               /* that the rank's gradients are multiplied by */
     double *largest;            /* field of result */
     const char *what;
     int32_t step, rank;
@@ -158,7 +166,7 @@ static int32_t compare_piece(void *user, const struct hd__piece *piece)
 {
     struct comparison *c = user;
     for (int64_t n = 0; n < piece->count; n++)
-        compare(c, c->data[piece->offset + n], c->expected[piece->param][piece->first + n],
+        compare(c, c->data[piece->offset + n] / c->scale, c->expected[piece->param][piece->first + n],
                 c->p->params.at[piece->param].desc.name);
     return HD_OK;
 }
@@ -200,17 +208,18 @@ static int32_t compare_rank(struct side *one, struct side *many, int32_t rank, i
                             double **global[2], struct hd__numerics *result)
 {
     const struct hd_program *p = hd__program_of(many->compiled, rank), *q = hd__program_of(one->compiled, 0);
-    struct comparison c = {.result = result, .p = p, .step = step, .rank = rank};
+    struct comparison c = {.result = result, .p = p, .scale = 1, .step = step, .rank = rank};
     c.largest = &result->loss;
     c.what = "loss";
     compare(&c, scalar(many, rank, p->loss_sum), scalar(one, 0, q->loss_sum), "");
     c.largest = &result->norm;
     c.what = "gradient norm";
-    compare(&c, sqrt(scalar(many, rank, p->norm2)), sqrt(scalar(one, 0, q->norm2)), "");
+    compare(&c, sqrt(scalar(many, rank, p->norm2)) / loss_scale(many), sqrt(scalar(one, 0, q->norm2)), "");
     for (int gradient = 0; gradient < 2; gradient++) {
         c.largest = gradient ? &result->gradient : &result->parameter;
         c.what = gradient ? "gradient of " : "parameter ";
         c.expected = global[gradient];
+        c.scale = gradient ? loss_scale(many) : 1;
         visit_flats(many, rank, gradient, &c.data, compare_piece, &c);
     }
     return HD_OK;
@@ -346,6 +355,7 @@ static int32_t numerics_from(loader *load, const char *from, const char *const *
                                 "mesh.ep=1",
                                 "mesh.tp=1",
                                 "launch.ranks=1",
+                                "precision.loss_scale=none",
                                 micro_batch};
     struct hd__job *jobs[2] = {NULL, NULL};
     struct hd__compiled *one = NULL, *many = NULL;

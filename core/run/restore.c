@@ -98,9 +98,10 @@ static json_t *describe(const struct hd__keeper *k, const struct hd__progress *p
     json_t *model = json_pack("{s:s,s:I,s:I,s:I,s:I}", "family", c->info.family ? c->info.family : "", "layers",
                               (json_int_t)c->info.layers, "hidden", (json_int_t)c->info.hidden, "vocab", (json_int_t)c->info.vocab,
                               "parameters", (json_int_t)hd__parameter_count(c));
-    return json_pack("{s:I,s:I,s:I,s:s,s:f,s:o,s:o}", "step", (json_int_t)progress->step, "sequence", (json_int_t)progress->sequence,
+    return json_pack("{s:I,s:I,s:I,s:s,s:f,s:o,s:o,s:o}", "step", (json_int_t)progress->step, "sequence", (json_int_t)progress->sequence,
                      "seed", (json_int_t)c->job->seed, "optimizer", c->optimizer_choice.component->name, "lr",
-                     hd__lr(&c->job->schedule, progress->step, c->job->steps), "model", model, "job", hd__job_json(c->job));
+                     hd__lr(&c->job->schedule, progress->step, c->job->steps), "model", model, "loss_scale",
+                     hd__scaler_json(&progress->scaler), "job", hd__job_json(c->job));
 }
 
 int32_t hd__keeper_save(struct hd__keeper *k, const struct hd__progress *progress, struct hd_error *err)
@@ -141,6 +142,7 @@ static int32_t read_progress(const struct hd__ckpt *ckpt, struct hd__progress *p
     const json_t *state = hd__ckpt_state(ckpt);
     const json_t *sequence = json_object_get(state, "sequence");
     progress->step = (int64_t)hd__ckpt_step(ckpt);
+    hd__scaler_load(&progress->scaler, json_object_get(state, "loss_scale"));
     progress->sequence = json_is_integer(sequence) ? json_integer_value(sequence) : 0;
     return HD_OK;
 }

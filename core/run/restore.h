@@ -2,12 +2,14 @@
 #ifndef HD_CORE_RUN_RESTORE_H
 #define HD_CORE_RUN_RESTORE_H
 
+#include "core/run/scaler.h"
 #include "core/run/session.h"
 
 /* How far a run has come: a part of every checkpoint. */
 struct hd__progress {
     int64_t step;     /* finished */
     int64_t sequence; /* the next one of the data's stream */
+    struct hd__scaler scaler;
 };
 
 struct hd__keeper; /* the job's checkpoint store and what is being saved */

@@ -20,7 +20,7 @@ struct loop {
     struct hd__progress at;
     struct hd__keeper *keeper; /* NULL where nothing is saved */
     int64_t saved;             /* step of the newest checkpoint of this run, -1 if there is none */
-    double loss, norm, lr, val_loss;
+    double loss, norm, lr, scale, val_loss; /* scale: of the loss, in this step */
     double step_s, comm_s, peak; /* peak: FLOP/s of all ranks' devices */
     int64_t run, profiled;       /* steps of this run; those that are in the profile */
     double profiled_s;
@@ -58,8 +58,10 @@ static void set_hyper(struct loop *l)
     double *hyper = hd__exec_data(l->s.exec, l->p->hyper);
     l->lr = hd__lr(&l->job->schedule, l->at.step + 1, l->job->steps);
     hyper[HD_HYPER_LR] = l->lr;
-    hyper[HD_HYPER_STEP] = (double)(l->at.step + 1);
-    hyper[HD_HYPER_INV_SCALE] = 1;
+    hyper[HD_HYPER_STEP] = (double)(l->at.step + 1 - l->at.scaler.skipped);
+    hyper[HD_HYPER_INV_SCALE] = 1 / l->at.scaler.scale;
+    if (l->p->scale)
+        *(double *)hd__exec_data(l->s.exec, l->p->scale) = l->at.scaler.scale;
     hyper[HD_HYPER_SKIP] = 0;
 }
 
@@ -77,8 +79,10 @@ static int32_t diverged(struct loop *l, struct hd_error *err)
     if (found < 0)
         return found;
     return hd_fail(err, HD_E_INVALID, "step %" PRId64 ": the loss is %g and the gradient norm %g; the first bad number: %s. Nothing was "
-                   "updated. Lower optimizer.lr, set optimizer.clip, or look at the data of this step", l->at.step + 1, l->loss, l->norm,
-                   where[0] ? where : "on another rank");
+                   "updated. %s", l->at.step + 1, l->loss, l->norm, where[0] ? where : "on another rank",
+                   isfinite(l->loss) && l->at.scaler.scaling == HD__LOSS_SCALE_STATIC
+                       ? "Lower precision.loss_scale, or say dynamic"
+                       : "Lower optimizer.lr, set optimizer.clip, or look at the data of this step");
 }
 
 static int32_t one_step(struct loop *l, struct hd_error *err)
@@ -91,8 +95,9 @@ static int32_t one_step(struct loop *l, struct hd_error *err)
     if (rc)
         return rc;
     l->loss = hd__session_scalar(&l->s, l->p->loss_sum);
-    l->norm = sqrt(hd__session_scalar(&l->s, l->p->norm2));
-    if (!isfinite(l->loss) || !isfinite(l->norm))
+    l->norm = sqrt(hd__session_scalar(&l->s, l->p->norm2)) / l->at.scaler.scale;
+    l->scale = l->at.scaler.scale;
+    if (!hd__scaler_update(&l->at.scaler, !isfinite(l->norm)) || (!isfinite(l->loss) && isfinite(l->norm)))
         return diverged(l, err);
     l->at.step++;
     l->at.sequence += l->job->batch;
@@ -136,6 +141,8 @@ static void say(const struct loop *l)
         .loss = l->loss,
         .val_loss = l->val_loss,
         .grad_norm = l->norm,
+        .loss_scale = l->p->scale ? l->scale : 0,
+        .skipped = l->at.scaler.skipped,
         .lr = l->lr,
         .tokens = l->at.step * l->job->batch * l->job->seq_len,
         .tokens_per_s = tokens / l->step_s,
@@ -223,6 +230,7 @@ static int32_t steps(struct loop *l, int *stopped, struct hd_error *err)
 static int32_t prepare(struct loop *l, const struct hd__place_in_job *place, struct hd__compiled *compiled, struct hd_error *err)
 {
     int32_t rc = hd__session_open(&l->s, compiled, place, err);
+    hd__scaler_start(&l->at.scaler, l->job);
     if (!rc)
         rc = hd__feed_open(compiled, place->rank, 0, &l->s.train, err);
     if (!rc)

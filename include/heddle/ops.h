@@ -46,8 +46,9 @@
     X(HD_OP_XENT_GRAD, 26, "xent_grad")      /* dz[bsv] <- z, m, labels, dl, dc: exp(z-m) dl + onehot dc.       \
                                                 dz may be the same memory as z */                               \
     X(HD_OP_TOTAL, 27, "total")              /* y() fp32 <- x[*]: scale * sum */                                \
-    X(HD_OP_SPREAD, 28, "spread")            /* y[*] <- nothing: all elements = scale */                        \
-    X(HD_OP_XENT_HEAD, 29, "xent_head")      /* n[bs] fp32, dx[bsh], dw[vh] <- x[bsh], w[vh], labels[bs]: with    \
+    X(HD_OP_SPREAD, 28, "spread")            /* y[*] <- nothing, or k() fp64: all elements = scale (times k) */  \
+    X(HD_OP_XENT_HEAD, 29, "xent_head")      /* n[bs] fp32, dx[bsh], dw[vh] <- x[bsh], w[vh], labels[bs], and    \
+                                                perhaps k() fp64, which multiplies scale: with                   \
                                                 z = x w^T: n = log(sum_v exp(z)) - z[label], and the gradients of \
                                                 attrs.scale * sum n. z is never whole. HD_ATTR_ACCUMULATE holds  \
                                                 for dw alone: n and dx are written */                           \

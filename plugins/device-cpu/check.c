@@ -248,6 +248,14 @@ int32_t cpu_check_xent_grad(struct hd_kernel *k, struct hd_error *err)
 }
 
 /* x [.., h], w [v, h]. State: what the reference needs of a row of logits and a row of w. */
+/* The scalar that a seed is multiplied by, where input `at` is there. */
+static int32_t check_seed(const struct hd_kernel *k, uint32_t at, struct hd_error *err)
+{
+    if (k->d.n_in > at && (k->in[at].dtype != HD_F64 || hd_operand_count(&k->in[at]) != 1))
+        return cpu_invalid(k, err, "the loss scale must be one fp64 number");
+    return HD_OK;
+}
+
 int32_t cpu_check_xent_head(struct hd_kernel *k, struct hd_error *err)
 {
     const struct hd_operand *x = &k->in[0], *w = &k->in[1];
@@ -263,7 +271,14 @@ int32_t cpu_check_xent_head(struct hd_kernel *k, struct hd_error *err)
         rc = same_count(k, &k->out[1], hd_operand_count(x), "dx", err);
     if (!rc)
         rc = same_count(k, &k->out[2], hd_operand_count(w), "dw", err);
+    if (!rc)
+        rc = check_seed(k, 3, err);
     return rc ? rc : cpu_kernel_state(k, (size_t)(rows + w->extent[0] + w->extent[1]) * sizeof(double), err);
+}
+
+int32_t cpu_check_spread(struct hd_kernel *k, struct hd_error *err)
+{
+    return check_seed(k, 0, err);
 }
 
 int32_t cpu_check_scalar_out(struct hd_kernel *k, struct hd_error *err)

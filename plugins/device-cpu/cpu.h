@@ -134,6 +134,12 @@ static inline int cpu_fast_dtype(uint32_t dtype)
     return dtype == HD_F32 || dtype == HD_BF16 || dtype == HD_F16;
 }
 
+/* attrs.scale, times a scalar that the instruction may have as input `at`: the loss scale. */
+static inline double cpu_seed(const struct hd_kernel *k, uint32_t at)
+{
+    return k->d.attrs.scale * (k->d.n_in > at ? *(const double *)k->in[at].data : 1);
+}
+
 static inline int cpu_accumulates(const struct hd_kernel *k)
 {
     return (k->d.attrs.flags & HD_ATTR_ACCUMULATE) != 0;

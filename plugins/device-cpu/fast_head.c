@@ -29,7 +29,7 @@ static void softmax_rows(void *context, int64_t first, int64_t last)
     struct head *a = k->state;
     for (int64_t row = first; row < last; row++) {
         int64_t label = ((const int32_t *)k->in[2].data)[a->done + row] - k->in[1].start[0];
-        float nll = cpu_xent_row(&a->z, row, label >= 0 && label < a->v ? label : -1, k->d.attrs.scale);
+        float nll = cpu_xent_row(&a->z, row, label >= 0 && label < a->v ? label : -1, cpu_seed(k, 3));
         cpu_write(&k->out[0], a->done + row, 1, &nll);
     }
 }
@@ -125,7 +125,7 @@ static int32_t chunks_prepare(struct hd_kernel *k, struct hd_error *err)
 int32_t cpu_fast_xent_head(struct hd_kernel *k, struct hd_error *err)
 {
     const struct hd_operand *x = &k->in[0], *w = &k->in[1];
-    int32_t rc = cpu_fast_dtypes(k, 1 << 2, err);
+    int32_t rc = cpu_fast_dtypes(k, 1 << 2 | 1 << 3, err);
     if (rc)
         return rc;
     if (x->dtype != w->dtype)

@@ -80,7 +80,7 @@ static void spread_chunks(void *context, int64_t first, int64_t last)
     float buf[CPU_CHUNK];
     int64_t count = hd_operand_count(&k->out[0]);
     for (int i = 0; i < CPU_CHUNK; i++)
-        buf[i] = (float)k->d.attrs.scale;
+        buf[i] = (float)cpu_seed(k, 0);
     for (int64_t c = first; c < last; c++)
         cpu_end(k, 0, c * CPU_CHUNK, cpu_min(CPU_CHUNK, count - c * CPU_CHUNK), buf);
 }
@@ -93,7 +93,7 @@ static void run_spread(struct hd_kernel *k)
 int32_t cpu_fast_spread(struct hd_kernel *k, struct hd_error *err)
 {
     k->run = run_spread;
-    return cpu_fast_dtypes(k, 0, err);
+    return cpu_fast_dtypes(k, 1, err);
 }
 
 /* ---- conversions of this rank's piece: whole runs of bytes; where sums are asked for, the reference does them */

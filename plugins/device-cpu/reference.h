@@ -17,7 +17,7 @@ CPU_REFERENCES(CPU_REFERENCE)
 /* What ops demand of their operands' shapes: check.c. */
 #define CPU_CHECKS(X)                                                                                           \
     X(same) X(einsum) X(bias) X(bias_dw) X(norm) X(norm_dw) X(rope) X(attention) X(attention_grad) X(embed)     \
-    X(embed_dw) X(position) X(position_dw) X(rowmax) X(xent_local) X(xent_grad) X(xent_head) X(scalar_out) \
+    X(embed_dw) X(position) X(position_dw) X(rowmax) X(xent_local) X(xent_grad) X(xent_head) X(scalar_out) X(spread) \
     X(parts)                                                                                                    \
     X(update) X(optim_step)
 

@@ -103,7 +103,7 @@ void cpu_ref_spread(struct hd_kernel *k)
 {
     int64_t n = hd_operand_count(&k->out[0]);
     for (int64_t i = 0; i < n; i++)
-        cpu_put(k, 0, i, k->d.attrs.scale);
+        cpu_put(k, 0, i, cpu_seed(k, 0));
 }
 
 void cpu_ref_fill0(struct hd_kernel *k)

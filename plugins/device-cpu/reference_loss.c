@@ -80,6 +80,7 @@ void cpu_ref_xent_grad(struct hd_kernel *k)
 struct head {
     const struct hd_kernel *k;
     int64_t rows, v, h;
+    double seed;
     double *lse, *z, *sum; /* a row; an entry of the vocabulary; an element of a row of w */
 };
 
@@ -95,7 +96,7 @@ static double head_logit(const struct head *a, int64_t row, int64_t j)
 static double head_dz(const struct head *a, int64_t row, int64_t j, double z)
 {
     int64_t label = label_in(&a->k->in[2], row, a->k->in[1].start[0], a->v);
-    return a->k->d.attrs.scale * (exp(z - a->lse[row]) - (j == label));
+    return a->seed * (exp(z - a->lse[row]) - (j == label));
 }
 
 static void head_loss(const struct head *a, int64_t row)
@@ -140,6 +141,7 @@ static void head_dw(const struct head *a, int64_t j)
 void cpu_ref_xent_head(struct hd_kernel *k)
 {
     struct head a = {.k = k, .rows = hd_operand_count(&k->out[0]), .v = k->in[1].extent[0], .h = k->in[1].extent[1],
+                     .seed = cpu_seed(k, 3),
                      .lse = k->state};
     a.z = a.lse + a.rows;
     a.sum = a.z + a.v;

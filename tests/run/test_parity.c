@@ -35,6 +35,8 @@ struct draw {
         tied, bucket, pp, layers, gather_bucket, prefetch, prefetch_backward, prefetch_size, max_inflight, persist_below, max_live,
         reshard, overlap;
     const char *family, *schedule;
+
+    int64_t loss_scale; /* precision */
 };
 
 /* 0 where a job checker would refuse: what does not divide. */
@@ -61,6 +63,7 @@ static int draw(struct draw *d)
                        .max_live = ONE_OF(0, 0, 0, 4000),
                        .reshard = ONE_OF(0, 1, 1),
                        .overlap = ONE_OF(0, 1, 1)};
+    d->loss_scale = ONE_OF(1, 1, 64, 1000);
     d->family = (const char *const[]){"llama", "gpt2", "qwen3"}[pick(3)];
     d->schedule = (const char *const[]){"gpipe", "1f1b", "interleaved", "zb-h1", "zb-v"}[pick(5)];
     d->layers = !strcmp(d->schedule, "interleaved") || !strcmp(d->schedule, "zb-v") ? 2 * d->pp : HD__MAX(2, d->pp);
@@ -78,6 +81,12 @@ static int draw(struct draw *d)
     return d->kv_heads % d->tp == 0 || (4 / d->kv_heads) % d->tp == 0;
 }
 
+static void precision_text(const struct draw *d, struct hd__text *text)
+{
+    if (d->loss_scale > 1)
+        hd__text_add(text, "precision: {loss_scale: %lld}\n", (long long)d->loss_scale);
+}
+
 static void job_text(const struct draw *d, struct hd__text *text)
 {
     hd__text_add(text, "job: {name: parity, steps: 3}\n");
@@ -91,6 +100,7 @@ static void job_text(const struct draw *d, struct hd__text *text)
     hd__text_add(text, "     prefetch_size: %lld, max_inflight: %lld, persist_below: %lld, max_live: %lld, reshard_after_forward: %s, "
                  "overlap: %s}\n", (long long)d->prefetch_size, (long long)d->max_inflight, (long long)d->persist_below,
                  (long long)d->max_live, d->reshard ? "true" : "false", d->overlap ? "true" : "false");
+    precision_text(d, text);
     hd__text_add(text, "optimizer: {use: adamw, lr: 1e-2, weight_decay: 0.1, clip: 1.0}\n");
     hd__text_add(text,
                  "model: {use: transformer, family: %s, layers: %lld, hidden: 16, heads: 4, kv_heads: %lld, "

@@ -1,0 +1,115 @@
+/* Half precision through real processes: fp16 trains like fp32, an overflow is skipped by all ranks alike, and what goes on
+ * afterwards, also from a checkpoint, is the same to the bit. */
+#include "tests/system/system.h"
+
+#include <math.h>
+#include <string.h>
+
+static struct curve a, b;
+
+START_TEST(fp16)
+{
+    train(&a, "fp16-wide", "llama.yaml");
+    train(&b, "fp16-one", "llama.yaml precision.compute=fp16");
+    expect_learns(&b);
+    expect_close(&b, &a, 2e-3);
+    for (int stage = 0; stage <= 3; stage++) {
+        train(&b, "fp16-two", "llama.yaml precision.compute=fp16 mesh.dp=2 strategies.zero.stage=%d", stage);
+        expect_close(&b, &a, 2e-3);
+    }
+}
+END_TEST
+
+START_TEST(fixed_scales)
+{
+    train(&a, "scale-none", "llama.yaml precision.compute=fp16 precision.loss_scale=none");
+    train(&b, "scale-fixed", "llama.yaml precision.compute=fp16 precision.loss_scale=1024");
+    expect_close(&b, &a, 2e-3);
+    train(&a, "scale-fp32", "llama.yaml mesh.dp=2");
+    train(&b, "scale-fp32-fixed", "llama.yaml mesh.dp=2 precision.loss_scale=1024");
+    expect_close(&b, &a, 1e-6);
+}
+END_TEST
+
+/* So few tokens that the gradient of the loss, times 65536, leaves fp16's range every few steps. */
+#define NARROW "llama.yaml precision.compute=fp16 data.seq_len=2 data.batch=2 data.micro_batch=1 job.steps=16 eval.every=1 " \
+               "eval.batches=1 data.val_fraction=0.1 mesh.dp=2 strategies.zero.stage=%d "
+
+static double field(const char *line, const char *key)
+{
+    json_t *row = json_loads(line, 0, NULL);
+    double value = json_number_value(json_object_get(row, key));
+    json_decref(row);
+    return value;
+}
+
+/* Every skipped step halves the scale, counts, and leaves the weights as they were. Returns how many there were. */
+static int check_skips(const char *job, const struct curve *c)
+{
+    char path[128], *rest, *line;
+    double scale = 65536;
+    int skips = 0, step = 0;
+    snprintf(path, sizeof path, "runs/%s/metrics.jsonl", job);
+    rest = read_file(path);
+    strsep(&rest, "\n");
+    for (; (line = strsep(&rest, "\n")) && *line; step++) {
+        ck_assert_double_eq(field(line, "loss_scale"), scale);
+        if (isnan(c->norm[step])) {
+            ck_assert_ptr_nonnull(strstr(line, "\"grad_norm\": null"));
+            ck_assert(step > 0 && c->val_loss[step] == c->val_loss[step - 1]);
+            scale /= 2;
+            skips++;
+        } else {
+            ck_assert(step == 0 || c->val_loss[step] != c->val_loss[step - 1]);
+        }
+        ck_assert_double_eq(field(line, "skipped"), skips);
+    }
+    return skips;
+}
+
+START_TEST(overflow_is_skipped)
+{
+    train(&a, "skip", NARROW, _i);
+    ck_assert_int_ge(check_skips("skip", &a), 1);
+    ck_assert_int_eq(a.n, 16);
+    train(&b, "skip-again", NARROW, _i);
+    expect_same_bits(&a, &b);
+}
+END_TEST
+
+START_TEST(resume_after_a_skip)
+{
+    int first = 0;
+    train(&a, "straight", NARROW, 2 * _i);
+    while (first < a.n && !isnan(a.norm[first]))
+        first++;
+    ck_assert_int_lt(first + 1, a.n);
+    for (int stop = first + 1; stop <= first + 2; stop++) { /* right after it, and one step later */
+        char job[32];
+        snprintf(job, sizeof job, "stop%d-%d", _i, stop);
+        train(&b, job, NARROW "checkpoint.dir=%s job.steps=%d", 2 * _i, job, stop);
+        ck_assert_int_eq(b.n, stop);
+        train(&b, job, NARROW "checkpoint.dir=%s", 2 * _i, job);
+        expect_same_bits(&a, &b);
+    }
+}
+END_TEST
+
+START_TEST(fixed_scale_that_overflows_ends_the_run)
+{
+    struct command *c = command_run("train " NARROW "precision.loss_scale=1000000000 job.name=over", 1);
+    ck_assert_int_ne(c->code, 0);
+    expect_says(c, "Lower precision.loss_scale, or say dynamic");
+}
+END_TEST
+
+int main(void)
+{
+    const struct system_test tests[] = {{"fp16", fp16, 1},
+                                        {"fixed scales", fixed_scales, 1},
+                                        {"overflow", overflow_is_skipped, 4},
+                                        {"resume after a skip", resume_after_a_skip, 2},
+                                        {"fixed scale overflows", fixed_scale_that_overflows_ends_the_run, 1},
+                                        {NULL, NULL, 0}};
+    return system_run("system-precision", tests);
+}
