@@ -10,17 +10,17 @@ struct hd__place_in_job {
     struct hd__store_options store; /* where the rendezvous is; used where size > 1 */
     int32_t serves;                 /* this process serves the rendezvous itself (rank 0 under another launcher) */
     int32_t reserved;
+    char meet[128]; /* not empty: the ranks of this machine find the rendezvous by this id of their launcher's */
 };
 
-/* Reads RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT (torchrun, heddle run), OMPI_COMM_WORLD_*
- * (mpirun) or SLURM_PROCID ... (srun). *found = 0 where none is set. */
+/* environment.c. Reads the variables of torchrun, mpirun, mpiexec or srun. *found = 0 where none is set. */
 int32_t hd__launch_environment(struct hd__place_in_job *place, int *found, struct hd_error *err);
 
 /* Runs body in `n` forked processes, pinned to cores in turn, and waits for them. A rank that ends badly ends the others
  * within seconds; SIGTERM and SIGINT are passed on. Returns the exit code of the job: of the rank that failed first. */
 int hd__launch_local(int32_t n, double dead_after, int (*body)(void *user, const struct hd__place_in_job *place), void *user);
 
-/* Connects this rank to the rendezvous. *server is for the rank that serves, NULL elsewhere. */
+/* environment.c. Connects this rank to the rendezvous. *server is for the rank that serves, NULL elsewhere. */
 int32_t hd__launch_connect(const struct hd__place_in_job *place, struct hd_store **store, struct hd__server **server,
                            struct hd_error *err);
 

@@ -116,7 +116,8 @@ static void clean_environment(void)
     static const char *const names[] = {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT",
                                         "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK",
                                         "SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", "HEDDLE_SECRET", "HEDDLE_PLUGIN_PATH",
-                                        "TORCHELASTIC_RUN_ID", "TORCHELASTIC_USE_AGENT_STORE", "OMPI_COMM_WORLD_LOCAL_SIZE"};
+                                        "SLURM_STEP_ID", "SLURM_STEP_TASKS_PER_NODE", "SLURM_NODEID", "SLURM_JOB_ID",
+                                        "PMI_RANK", "PMI_SIZE", "PMIX_RANK", "PMIX_NAMESPACE", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_USE_AGENT_STORE", "OMPI_COMM_WORLD_LOCAL_SIZE"};
     for (size_t i = 0; i < HD__COUNT(names); i++)
         unsetenv(names[i]);
 }

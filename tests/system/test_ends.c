@@ -236,6 +236,53 @@ START_TEST(launched_by_environment)
 }
 END_TEST
 
+/* Launchers that say who is who, but not where to meet: two ranks each, in the launcher's variables. */
+static const struct {
+    const char *name, *environment; /* of the rank */
+} meeting[] = {
+    {"mpirun", "OMPI_COMM_WORLD_RANK=%d OMPI_COMM_WORLD_SIZE=2 OMPI_COMM_WORLD_LOCAL_RANK=%d OMPI_COMM_WORLD_LOCAL_SIZE=2 "
+               "PMIX_NAMESPACE=test%d PMIX_RANK=0"},
+    {"mpiexec", "PMI_RANK=%d PMI_SIZE=2 MPI_LOCALRANKID=%d MPI_LOCALNRANKS=2 I_MPI_HYDRA_UUID=test%d"},
+    {"srun", "SLURM_PROCID=%d SLURM_NTASKS=2 SLURM_LOCALID=%d SLURM_JOB_ID=%d SLURM_STEP_ID=0 SLURM_NODEID=0 "
+             "SLURM_STEP_TASKS_PER_NODE=2"},
+};
+
+START_TEST(launched_without_an_address)
+{
+    static struct curve ours, theirs;
+    struct command *c[2];
+    char environment[256];
+    for (int rank = 1; rank >= 0; rank--) {
+        snprintf(environment, sizeof environment, meeting[_i].environment, rank, rank, (int)getpid());
+        c[rank] = command_start(environment, "train llama.yaml job.steps=5 job.name=met-%s", meeting[_i].name);
+    }
+    for (int rank = 0; rank < 2; rank++) {
+        command_wait(c[rank], 60);
+        expect_code(c[rank], 0);
+    }
+    snprintf(environment, sizeof environment, "met-%s", meeting[_i].name);
+    curve_read(&theirs, environment);
+    train(&ours, "met", "llama.yaml job.steps=5 mesh.dp=2");
+    expect_same_bits(&ours, &theirs);
+}
+END_TEST
+
+/* The real one, where it is installed. */
+START_TEST(under_mpirun)
+{
+    static struct curve ours, theirs;
+    if (system("mpirun --version >/dev/null 2>&1")) {
+        printf("skipped: there is no mpirun here\n");
+        return;
+    }
+    ck_assert_int_eq(system("mpirun --allow-run-as-root --oversubscribe -np 2 " HEDDLE " train llama.yaml job.steps=5 job.name=mpi "
+                            "</dev/null >mpi.log 2>&1"), 0);
+    curve_read(&theirs, "mpi");
+    train(&ours, "met", "llama.yaml job.steps=5 mesh.dp=2");
+    expect_same_bits(&ours, &theirs);
+}
+END_TEST
+
 /* Launched ranks watch each other, without a parent of ours. */
 START_TEST(launched_rank_killed)
 {
@@ -323,7 +370,26 @@ START_TEST(wrong_environment)
     expect_environment_refused("WORLD_SIZE=2" AT, "", "WORLD_SIZE, but not RANK");
     expect_environment_refused("RANK=0 WORLD_SIZE=2", "", "not MASTER_ADDR and MASTER_PORT");
     expect_environment_refused("RANK=0 WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=many", "", "MASTER_PORT (1 to 65534)");
+    expect_environment_refused("OMPI_COMM_WORLD_RANK=0 OMPI_COMM_WORLD_SIZE=2 OMPI_COMM_WORLD_LOCAL_SIZE=1 PMIX_NAMESPACE=7", "",
+                               "mpirun started 2 ranks, 1 of them on this machine, and MASTER_ADDR and MASTER_PORT are not set");
+    expect_environment_refused("SLURM_PROCID=9 SLURM_NTASKS=11 SLURM_STEP_ID=0 SLURM_JOB_ID=3 SLURM_NODEID=2 "
+                               "SLURM_STEP_TASKS_PER_NODE=4(x2),3", "data.batch=22 data.micro_batch=2",
+                               "srun started 11 ranks, 3 of them on this machine");
+    expect_environment_refused("OMPI_COMM_WORLD_RANK=0 OMPI_COMM_WORLD_SIZE=2", "", "mpirun set OMPI_COMM_WORLD_RANK and");
+    expect_environment_refused("PMIX_RANK=0", "", "PMIX_RANK, but not how many ranks there are");
     expect_environment_refused("RANK=0 WORLD_SIZE=2 MASTER_ADDR= MASTER_PORT=29400", "", "not MASTER_ADDR and MASTER_PORT");
+}
+END_TEST
+
+/* A batch script of Slurm has SLURM_PROCID as well, but its step is none that srun started: we start our own ranks. */
+START_TEST(in_a_batch_script)
+{
+    struct command *c = command_run_env("SLURM_PROCID=0 SLURM_NTASKS=4 SLURM_JOB_ID=7 SLURM_STEP_ID=4294967291",
+                                        "train llama.yaml job.steps=2 job.name=batch mesh.dp=2");
+    static struct curve curve;
+    expect_code(c, 0);
+    curve_read(&curve, "batch");
+    ck_assert_int_eq(curve.n, 2);
 }
 END_TEST
 
@@ -332,7 +398,9 @@ int main(void)
     const struct system_test tests[] = {
         {"SIGTERM", terminate, 1}, {"SIGINT", interrupt, 1}, {"killed rank", killed_rank, 1}, {"stopped rank", stopped_rank, 1},
         {"continued rank", continued_rank, 1}, {"killed parent", killed_parent, 1}, {"diverging", diverging, 1},
-        {"launched by environment", launched_by_environment, 1}, {"launched rank killed", launched_rank_killed, 1},
+        {"launched by environment", launched_by_environment, 1},
+        {"launched without an address", launched_without_an_address, 3}, {"under mpirun", under_mpirun, 1},
+        {"in a batch script", in_a_batch_script, 1}, {"launched rank killed", launched_rank_killed, 1},
         {"alone", alone, 1}, {"suspended", suspended, 1}, {"wrong environment", wrong_environment, 1}, {NULL, NULL, 0}};
     return system_run("system-ends", tests);
 }
