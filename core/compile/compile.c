@@ -270,6 +270,7 @@ int32_t hd__compile_with(struct hd__job *job, struct hd__plugins *plugins, uint3
     for (int32_t s = 0; s < c->n_stages && !rc; s++) {
         c->stage[s] = hd__program_new(&c->mesh, s);
         c->stage[s]->keep_logits = flags & HD__COMPILE_LOGITS;
+        c->stage[s]->keep_weight_order = flags & HD__COMPILE_KEEP_WEIGHT_ORDER;
         c->stage[s]->keep_head =
             flags & HD__COMPILE_KEEP_HEAD || !(c->device_choice.component->ops.device.caps & HD_DEVICE_XENT_HEAD);
         rc = compile_stage(c, c->stage[s], err);

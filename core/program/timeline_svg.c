@@ -112,16 +112,18 @@ static void add_lane(struct drawing *d, const struct hd__lane *lane)
     hd__text_add(d->out, "<rect x='%d' y='%.1f' width='%d' height='%.0f' fill='#f2f2f2'/>\n", LEFT, d->y, PLOT, height);
     hd__cells(lane, d->t->seconds, PLOT * PER_PIXEL, d->cells);
     add_boxes(d, height);
-    if (compute)
+    if (compute) {
         add_numbers(d);
-    else if (hd__is_pp_lane(lane))
-        add_label(d, hd__stream_text(lane->spans.at[0].instr, name)[2] == '>' ? "to" : "from", height, "s");
-    else
+    } else if (hd__is_pp_lane(lane)) {
+        const struct hd__instr *i = lane->spans.at[0].instr;
+        snprintf(name, sizeof name, "%s %d", i->op == HD_OP_SEND ? "to" : "from", i->peer);
+        add_label(d, name, height, "s");
+    } else {
         add_label(d, hd__lane_label(lane), height, "s");
+    }
     d->y += height + 2;
 }
 
-/* "to 1", "from 1" where the streams to other stages are. */
 static void add_rank(struct drawing *d, const struct hd__rank_times *r)
 {
     char label[32];
