@@ -24,20 +24,23 @@ static double seconds(const struct hd_program *p, const struct hd__instr *i)
     return i->op == HD_OP_EINSUM && i->phase == HD__PHASE_W && times.apart ? times.w / 7 : 0;
 }
 
-static void compile_schedule(struct compiled *c, const char *schedule, int stages, int micros, int virtual, uint32_t flags)
+static void compile_schedule(struct compiled *c, const char *schedule, int stages, int micros, int virtual,
+                             uint32_t flags)
 {
     char text[1024];
-    snprintf(text, sizeof text,
-             "job: {name: bubble, steps: 1}\nmesh: {pp: %d}\n"
-             "strategies: [{use: 3d, schedule: %s, virtual: %d}, {use: zero}]\noptimizer: {use: sgd, lr: 1}\n"
-             "model: {use: transformer, family: llama, layers: %d, hidden: 8, heads: 2, ffn: 8, vocab: 16, max_seq_len: 4}\n"
-             "data: {train: none, seq_len: 4, batch: %d, micro_batch: 1}\n",
-             stages, schedule, virtual, stages * virtual, micros);
+    snprintf(
+        text, sizeof text,
+        "job: {name: bubble, steps: 1}\nmesh: {pp: %d}\n"
+        "strategies: [{use: 3d, schedule: %s, virtual: %d}, {use: zero}]\noptimizer: {use: sgd, lr: 1}\n"
+        "model: {use: transformer, family: llama, layers: %d, hidden: 8, heads: 2, ffn: 8, vocab: 16, max_seq_len: 4}\n"
+        "data: {train: none, seq_len: 4, batch: %d, micro_batch: 1}\n",
+        stages, schedule, virtual, stages * virtual, micros);
     compile_flags(c, text, flags);
 }
 
 /* The spans are gone; the numbers stay. */
-static struct hd__timeline measure(const char *schedule, int stages, int micros, int virtual, double message, uint32_t flags)
+static struct hd__timeline measure(const char *schedule, int stages, int micros, int virtual, double message,
+                                   uint32_t flags)
 {
     struct hd__rates rates = {.seconds = seconds};
     const struct hd_program *programs[16];
@@ -80,15 +83,16 @@ START_TEST(equal_stage_times)
             ck_assert_double_eq_tol(measure("interleaved", p, m, 2, 0, 0).over_ideal, (P - 1) / (2 * M), eps);
             ck_assert_double_eq_tol(measure("interleaved", p, m, 3, 0, 0).over_ideal, (P - 1) / (3 * M), eps);
             set_times(1, 1, 1, 1);
-            ck_assert_double_eq_tol(measure("zb-h1", p, m, 1, 0, HD__COMPILE_KEEP_WEIGHT_ORDER).over_ideal, (P - 1) / (3 * M), eps);
+            ck_assert_double_eq_tol(measure("zb-h1", p, m, 1, 0, HD__COMPILE_KEEP_WEIGHT_ORDER).over_ideal,
+                                    (P - 1) / (3 * M), eps);
             if (m >= 2 * p - 1)
                 ck_assert_double_eq_tol(measure("zb-v", p, m, 2, 0, 0).over_ideal, 0, eps);
         }
 }
 END_TEST
 
-/* Qi et al., arXiv 2401.10241, for the stage times and messages that they measured: to the four decimals that they print.
- * Left free, gradients of weights fill waits as they come, which is a little better. */
+/* Qi et al., arXiv 2401.10241, for the stage times and messages that they measured: to the four decimals that they
+ * print. Left free, gradients of weights fill waits as they come, which is a little better. */
 START_TEST(published_bubbles)
 {
     char line[512];
@@ -103,7 +107,8 @@ START_TEST(published_bubbles)
         set_times(tf, tb, tw, 0);
         ck_assert_double_eq_tol(measure("1f1b", p, m, 1, message, 0).over_whole, one, 0.5e-4);
         set_times(tf, tb, tw, 1);
-        ck_assert_double_eq_tol(measure("zb-h1", p, m, 1, message, HD__COMPILE_KEEP_WEIGHT_ORDER).over_whole, zb, 0.5e-4);
+        ck_assert_double_eq_tol(measure("zb-h1", p, m, 1, message, HD__COMPILE_KEEP_WEIGHT_ORDER).over_whole, zb,
+                                0.5e-4);
         ck_assert_double_lt(measure("zb-h1", p, m, 1, message, 0).over_whole, zb);
         seen++;
     }
