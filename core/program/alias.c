@@ -52,7 +52,7 @@ static void join(struct alias *a, const struct hd__instr *i, uint32_t n, uint32_
     uint32_t from = root_of(a, in->buffer), to = out->buffer;
     const struct hd__buffer *x = &a->p->buffers.at[from], *y = &a->p->buffers.at[to];
     if (from == to || x->life != HD__LIFE_TEMP || y->life != HD__LIFE_TEMP || x->bytes != y->bytes ||
-        x->kind != y->kind)
+        x->memory != y->memory || x->paged != y->paged)
         return;
     if (in->offset || out->offset || hd__tensor_bytes(a->p, in) != hd__tensor_bytes(a->p, out))
         return;

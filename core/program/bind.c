@@ -14,7 +14,7 @@ void *hd__address(const struct hd_program *p, hd_tensor id, const int32_t coord[
         at += hd__start(p, t, i, coord) * stride;
         stride *= p->dims.at[t->dim[i]].extent;
     }
-    return (char *)arena + p->buffers.at[t->buffer].offset + at * (int64_t)hd_dtype_size(t->dtype);
+    return (char *)arena + p->shift[p->buffers.at[t->buffer].memory] + p->buffers.at[t->buffer].offset + at * (int64_t)hd_dtype_size(t->dtype);
 }
 
 /* Operands name dims in one byte. Flat buffers' dims, which are many, share 255; no instruction has two of

@@ -14,7 +14,7 @@ int32_t hd__emulate_open(struct hd__machine *m, struct hd_error *err)
     for (int32_t n = 0; n < m->mesh.ranks; n++) {
         struct hd__rank *r = &m->ranks[n];
         const struct hd__image *image = r->image;
-        size_t bytes = (size_t)HD__MAX(image->p->arena_bytes, 64);
+        size_t bytes = (size_t)HD__MAX(hd__all_arenas(image->p), 64);
         if (r->arena)
             continue;
         r->arena = aligned_alloc(4096, (bytes + 4095) & ~(size_t)4095);
@@ -353,4 +353,11 @@ void hd__emulate_message(struct hd__machine *m, const struct hd__event *e)
     memcpy(hd__address(to->image->p, out, to->coord, to->arena),
            hd__address(from->image->p, in, from->coord, from->arena),
            (size_t)hd__tensor_bytes(to->image->p, hd__tc(to->image->p, out)));
+}
+
+void hd__emulate_copy(struct hd__rank *r, const struct hd__instr *i)
+{
+    const struct hd_program *p = r->image->p;
+    memmove(hd__address(p, i->out[0], r->coord, r->arena), hd__address(p, i->in[0], r->coord, r->arena),
+            (size_t)hd__tensor_bytes(p, hd__tc(p, i->in[0])));
 }

@@ -61,6 +61,10 @@ static double cost(const struct hd__machine *m, const struct hd_program *p, cons
         return 0;
     if (!hd__is_async(i))
         return c->seconds ? c->seconds(c->user, p, i) : 0;
+    if (hd__is_copy(i)) {
+        double rate = c->copy_bandwidth[HD__MAX(hd__memory_of(p, i->in[0]), hd__memory_of(p, i->out[0]))];
+        return rate > 0 ? (double)hd__tensor_bytes(p, hd__tc(p, i->in[0])) / rate : 0;
+    }
     while (!(axes & HD_AXIS_BIT(axis)) || (i->axes && p->mesh.size[axis] == 1 && axes >> (axis + 1)))
         axis++;
     return c->latency[axis] + (c->bandwidth[axis] > 0 ? hd__instr_traffic(p, i) / c->bandwidth[axis] : 0);
@@ -77,7 +81,9 @@ static struct hd__do flatten(struct hd__machine *m, struct hd__image *image, con
         return d;
     d.queue = queue_of(m, i->stream);
     d.async = image->n_async++;
-    if (i->op == HD_OP_SEND || i->op == HD_OP_RECV) {
+    if (hd__is_copy(i)) {
+        d.kind = HD__DO_COPY;
+    } else if (i->op == HD_OP_SEND || i->op == HD_OP_RECV) {
         d.kind = i->op == HD_OP_SEND ? HD__DO_SEND : HD__DO_RECV;
         d.signature = message(image->p, i);
     } else {

@@ -162,6 +162,10 @@ static int32_t head_arrives(struct hd__machine *m, int32_t rank, uint16_t queue)
     const struct hd__do *d = hd__head(&m->ranks[rank], queue);
     struct hd__meeting *meeting;
     uint32_t at;
+    if (d->kind == HD__DO_COPY) {
+        hd__push(&m->events, ((struct hd__event){UINT32_MAX, rank, -1, queue, 0}));
+        return HD_OK;
+    }
     if (d->kind != HD__DO_COLLECTIVE)
         return message_arrives(m, rank, queue);
     at = m->channels.at[d->channel].meeting[rank];
@@ -249,6 +253,18 @@ static int32_t deliver(struct hd__machine *m, const struct hd__event *e)
     m->stats.messages++;
     code = pop_queue(m, e->rank, e->queue, begin, end);
     return code ? code : pop_queue(m, e->peer, e->peer_queue, begin, end);
+}
+
+/* Between two memories of one rank: nobody else has to come. */
+static int32_t copy(struct hd__machine *m, const struct hd__event *e)
+{
+    struct hd__rank *r = &m->ranks[e->rank];
+    const struct hd__do *d = hd__head(r, e->queue);
+    double end = m->options.costs ? ready_at(r, e->queue, 0) + d->cost : 0;
+    if (m->options.kernels)
+        hd__emulate_copy(r, d->instr);
+    m->stats.copies++;
+    return pop_queue(m, e->rank, e->queue, end);
 }
 
 /* ---- ranks */
@@ -351,7 +367,9 @@ static int32_t next_event(struct hd__machine *m, struct hd_error *err)
     uint32_t n = pick(m, m->events.count);
     struct hd__event e = m->events.at[n];
     m->events.at[n] = m->events.at[--m->events.count];
-    return e.rank < 0 ? meet(m, &e, err) : deliver(m, &e);
+    if (e.rank < 0)
+        return meet(m, &e, err);
+    return e.peer < 0 ? copy(m, &e) : deliver(m, &e);
 }
 
 static void start(struct hd__machine *m)
@@ -433,6 +451,7 @@ int32_t hd__machine_prove(struct hd__machine *m, struct hd_error *err)
         sum.events += m->stats.events;
         sum.collectives += m->stats.collectives;
         sum.messages += m->stats.messages;
+        sum.copies += m->stats.copies;
     }
     m->stats = sum;
     return code;

@@ -45,6 +45,7 @@ struct hd__machine_costs {
     double (*seconds)(void *user, const struct hd_program *p, const struct hd__instr *instr); /* of compute */
     double latency[HD_AXIS_COUNT];   /* seconds an operation */
     double bandwidth[HD_AXIS_COUNT]; /* bytes a second that one rank sends */
+    double copy_bandwidth[HD__MEM_COUNT]; /* bytes a second between the main memory and this one; 0: no time at all */
 };
 
 struct hd__machine_options {
@@ -55,7 +56,7 @@ struct hd__machine_options {
 
 struct hd__machine_stats {
     uint64_t events; /* instructions that were started or completed */
-    uint64_t collectives, messages;
+    uint64_t collectives, messages, copies;
     double seconds;  /* of the slowest rank (costs) */
     double idle;     /* share of all ranks' time in which they computed nothing (costs) */
 };

@@ -7,7 +7,7 @@
 #include "core/program/ops.h"
 #include "core/program/touch.h"
 
-enum { HD__DO_COMPUTE = 0, HD__DO_WAIT, HD__DO_COLLECTIVE, HD__DO_SEND, HD__DO_RECV };
+enum { HD__DO_COMPUTE = 0, HD__DO_WAIT, HD__DO_COLLECTIVE, HD__DO_SEND, HD__DO_RECV, HD__DO_COPY };
 
 struct hd__do {
     const struct hd__instr *instr;
@@ -69,7 +69,7 @@ struct hd__channel { /* groups along the same axes on the same stream */
     uint32_t *meeting; /* by rank: index + 1; 0: not a member */
 };
 
-struct hd__event { /* what may happen now: a meeting, or a message (rank != -1) */
+struct hd__event { /* what may happen now: a meeting, or a message (rank != -1), or a copy (peer == -1 as well) */
     uint32_t meeting;
     int32_t rank, peer;
     uint16_t queue, peer_queue;
@@ -109,6 +109,7 @@ int32_t hd__emulate_compute(struct hd__machine *m, int32_t rank, uint32_t pc, st
 void hd__emulate_issue(struct hd__rank *r, const struct hd__instr *i);
 int32_t hd__emulate_meeting(struct hd__machine *m, const struct hd__meeting *meeting, struct hd_error *err);
 void hd__emulate_message(struct hd__machine *m, const struct hd__event *e);
+void hd__emulate_copy(struct hd__rank *r, const struct hd__instr *i);
 
 /* stuck.c */
 void hd__report_stuck(struct hd__machine *m);

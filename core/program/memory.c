@@ -10,12 +10,18 @@
 #include "core/program/touch.h"
 
 #define ALIGN 64
+#define PAGE 4096
 #define HEAVY 64    /* a buffer is heavy from this part of the bound on */
 #define EFFORT 8000 /* heavy buffers placed in search of a better order */
 
 static int64_t align(int64_t bytes)
 {
     return (bytes + ALIGN - 1) & ~(int64_t)(ALIGN - 1);
+}
+
+static int64_t page(int64_t bytes)
+{
+    return (bytes + PAGE - 1) & ~(int64_t)(PAGE - 1);
 }
 
 /* ---- sets of bytes: sorted, disjoint, merged intervals */
@@ -119,8 +125,8 @@ static uint32_t tree_sets(const struct tree *t, uint32_t first, uint32_t last, c
     return n;
 }
 
-/* The lowest offset at which `bytes` are free during [first, last]. */
-static int64_t tree_find(const struct tree *t, uint32_t first, uint32_t last, int64_t bytes)
+/* The lowest offset at which `bytes` are free during [first, last]; at a page if asked. */
+static int64_t tree_find(const struct tree *t, uint32_t first, uint32_t last, int64_t bytes, int paged)
 {
     const taken *sets[MAX_SETS];
     uint32_t n = tree_sets(t, first, last, sets), cursor[MAX_SETS] = {0};
@@ -131,7 +137,7 @@ static int64_t tree_find(const struct tree *t, uint32_t first, uint32_t last, in
             const taken *s = sets[k];
             while (cursor[k] < s->count && s->at[cursor[k]].lo < at + bytes) {
                 if (s->at[cursor[k]].hi > at) {
-                    at = s->at[cursor[k]].hi;
+                    at = paged ? page(s->at[cursor[k]].hi) : s->at[cursor[k]].hi;
                     moved = 1;
                 }
                 cursor[k]++;
@@ -164,7 +170,7 @@ static void tree_free(struct tree *t)
 struct life {
     int64_t bytes, offset;
     double weight; /* the heaviest is placed first: bytes, unless a better order was found */
-    uint32_t first, last, buffer, index;
+    uint32_t first, last, buffer, index, paged;
 };
 
 typedef HD__ARRAY(struct life) lives;
@@ -175,7 +181,8 @@ static void touch_life(const struct hd_program *p, lives *out, uint32_t *slot, u
     if (b->life != HD__LIFE_TEMP)
         return;
     if (!slot[buffer]) {
-        struct life new = {.bytes = align(b->bytes),
+        struct life new = {.bytes = b->paged ? page(b->bytes) : align(b->bytes),
+                           .paged = b->paged,
                            .weight = (double)b->bytes,
                            .first = n,
                            .buffer = buffer,
@@ -237,7 +244,7 @@ static int64_t place_in_order(lives *l, uint32_t positions)
         qsort(l->at, l->count, sizeof *l->at, by_weight);
     for (uint32_t n = 0; n < l->count; n++) {
         struct life *x = &l->at[n];
-        x->offset = tree_find(&tree, x->first, x->last, x->bytes);
+        x->offset = tree_find(&tree, x->first, x->last, x->bytes, (int)x->paged);
         tree_put(&tree, x->first, x->last, (struct interval){x->offset, x->offset + x->bytes});
         top = HD__MAX(top, x->offset + x->bytes);
     }
@@ -302,16 +309,47 @@ static int64_t plan_section(struct hd_program *p, const hd__code *code, const ui
     return best;
 }
 
-int32_t hd__memory(struct hd_program *p, struct hd_error *err)
+/* What is persistent lies one behind another, in the arena of its memory. */
+static int32_t place_persistent(struct hd_program *p, struct hd_error *err)
 {
-    int64_t base = 0, temp = 0, bound = 0;
+    int paged = 0;
+    memset(p->bytes, 0, sizeof p->bytes);
     for (uint32_t b = 1; b < p->buffers.count; b++) {
         struct hd__buffer *x = &p->buffers.at[b];
+        int64_t *end = &p->bytes[x->memory];
         if (x->bytes <= 0)
             return hd_fail(err, HD_E_INTERNAL, "buffer %s has %lld bytes", x->name, (long long)x->bytes);
-        x->offset = x->life == HD__LIFE_PERSISTENT ? base : -1;
-        base += x->life == HD__LIFE_PERSISTENT ? align(x->bytes) : 0;
+        paged |= x->life == HD__LIFE_TEMP && x->paged;
+        x->offset = -1;
+        if (x->life == HD__LIFE_TEMP && x->memory != HD__MEM_MAIN)
+            return hd_fail(err, HD_E_INTERNAL, "temporary %s does not lie in the main memory", x->name);
+        if (x->life == HD__LIFE_TEMP)
+            continue;
+        x->offset = x->paged ? page(*end) : *end;
+        *end = x->offset + (x->paged ? page(x->bytes) : align(x->bytes));
     }
+    if (paged)
+        p->bytes[HD__MEM_MAIN] = page(p->bytes[HD__MEM_MAIN]); /* temporaries are counted from here */
+    return HD_OK;
+}
+
+static void place_arenas(struct hd_program *p)
+{
+    for (int memory = 1; memory < HD__MEM_COUNT; memory++)
+        p->shift[memory] = page(p->shift[memory - 1] + p->bytes[memory - 1]);
+}
+
+int64_t hd__all_arenas(const struct hd_program *p)
+{
+    return p->shift[HD__MEM_COUNT - 1] + p->bytes[HD__MEM_COUNT - 1];
+}
+
+int32_t hd__memory(struct hd_program *p, struct hd_error *err)
+{
+    int64_t base, temp = 0, bound = 0;
+    if (place_persistent(p, err))
+        return err->code;
+    base = p->bytes[HD__MEM_MAIN];
     hd__alias(p);
     uint32_t *position = hd__positions(p);
     for (uint32_t s = 0; s < p->sections.count; s++) {
@@ -322,6 +360,7 @@ int32_t hd__memory(struct hd_program *p, struct hd_error *err)
     p->persistent_bytes = base;
     p->temp_bytes = temp;
     p->temp_bound = bound;
-    p->arena_bytes = base + temp;
+    p->arena_bytes = p->bytes[HD__MEM_MAIN] = base + temp;
+    place_arenas(p);
     return HD_OK;
 }

@@ -224,8 +224,33 @@ static hd_tensor flat_range(struct hd_program *p, uint32_t id, hd_tensor whole, 
 static void flat_role(struct hd_program *p, uint32_t id, uint32_t role, hd_tensor t)
 {
     struct hd__flat *f = &p->flats.at[id - 1];
-    hd_tensor *slot[] = {&f->whole, &f->master, &f->grad, &f->shard};
-    *slot[role & 3] = t;
+    hd_tensor *slot[] = {&f->whole, &f->master, &f->grad, &f->shard, &f->low};
+    if (role < HD__COUNT(slot))
+        *slot[role] = t;
+}
+
+static void put_in(struct hd_program *p, hd_tensor t, uint32_t memory)
+{
+    struct hd__buffer *b = &p->buffers.at[hd__tc(p, t)->buffer];
+    b->memory = (uint8_t)memory;
+    b->paged = memory == HD__MEM_FILE;
+}
+
+static hd_tensor flat_shard_in(struct hd_program *p, uint32_t id, const char *name, uint32_t type, uint32_t memory)
+{
+    hd_tensor t = flat_shard(p, id, name, type, HD__LIFE_PERSISTENT, 0);
+    put_in(p, t, memory);
+    return t;
+}
+
+static void states_in(struct hd_program *p, uint32_t id, uint32_t memory)
+{
+    p->flats.at[id - 1].state_memory = memory;
+}
+
+static void file_folder(struct hd_program *p, const char *folder)
+{
+    p->file_folder = hd__arena_strdup(&p->arena, folder);
 }
 
 /* ---- edits */
@@ -243,6 +268,8 @@ static struct hd__instr make(struct hd_program *p, const struct hd_pass_instr *n
     i.attrs = new->attrs ? hd__attrs_new(p, new->attrs) : NULL;
     memcpy(i.in, new->in, sizeof i.in);
     memcpy(i.out, new->out, sizeof i.out);
+    if (i.op == HD_OP_COPY && i.n_in && i.n_out)
+        i.stream = hd__copy_stream(p, i.in[0], i.out[0]);
     if (hd__is_collective(i.op)) {
         int32_t several = (i.axes & HD_AXIS_BIT(HD_AXIS_PP)) != 0;
         i.stream = (uint16_t)(several ? HD__STREAM_WORLD : HD__STREAM_AXIS + __builtin_ctz(i.axes));
@@ -341,9 +368,11 @@ static uint64_t decay_ranges(struct hd_program *p, const struct hd__flat *f, str
     return n;
 }
 
-static void add_states(struct hd_program *p, uint32_t id, uint32_t n)
+static void add_states(struct hd_program *p, uint32_t id)
 {
     const struct hd__optimizer *o = p->pass->optimizer;
+    uint32_t n = p->flats.at[id - 1].states_made ? 0 : optimizer_states(p);
+    p->flats.at[id - 1].states_made = 1;
     for (uint32_t s = 0; s < n; s++) {
         struct hd__flat *f = &p->flats.at[id - 1];
         struct hd__tensor t = *hd__tc(p, f->master);
@@ -352,8 +381,16 @@ static void add_states(struct hd_program *p, uint32_t id, uint32_t n)
         t.origin = 0;
         t.window = 0;
         t.offset = 0;
-        f->state[f->n_states++] = own_buffer(p, &t, HD__LIFE_PERSISTENT);
+        f->state[f->n_states] = own_buffer(p, &t, HD__LIFE_PERSISTENT);
+        put_in(p, f->state[f->n_states++], f->state_memory);
     }
+}
+
+static void fetch(struct hd_program *p, const char *section, uint32_t id, uint32_t what, uint32_t load, uint32_t slot)
+{
+    if (!p->failed)
+        add_states(p, id);
+    hd__fetch(p, section, id, what, load, slot);
 }
 
 static void update(struct hd_program *p, uint32_t id, hd_tensor low)
@@ -365,7 +402,7 @@ static void update(struct hd_program *p, uint32_t id, hd_tensor low)
     struct hd__flat *f;
     if (p->failed)
         return;
-    add_states(p, id, optimizer_states(p));
+    add_states(p, id);
     f = &p->flats.at[id - 1];
     f->low = low;
     if (o->ops->emit) {
@@ -384,12 +421,13 @@ static void update(struct hd_program *p, uint32_t id, hd_tensor low)
     new.in[new.n_in++] = f->shard;
     new.in[new.n_in++] = p->norm2;
     new.in[new.n_in++] = p->hyper;
-    new.out[new.n_out++] = f->master;
+    new.out[new.n_out++] = hd__staged(p, "update", f->master);
     for (uint32_t s = 0; s < f->n_states; s++)
-        new.out[new.n_out++] = f->state[s];
+        new.out[new.n_out++] = hd__staged(p, "update", f->state[s]);
     if (low && new.n_out < HD_MAX_OUT)
-        new.out[new.n_out++] = low;
+        new.out[new.n_out++] = hd__staged(p, "update", low);
     append(p, "update", &new);
+    hd__store(p, "update", id, HD_PART_MASTER | HD_PART_LOW | HD_PART_STATES);
 }
 
 static void fail(struct hd_program *p, const char *format, ...)
@@ -486,4 +524,10 @@ const struct hd_pass_api hd__pass_api = {
     .block = hd__pass_block,
     .chunks = hd__pass_chunks,
     .actions = hd__pass_actions,
+    .flat_shard_in = flat_shard_in,
+    .states_in = states_in,
+    .file_folder = file_folder,
+    .fetch = fetch,
+    .staged = hd__staged,
+    .store = hd__store,
 };

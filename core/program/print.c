@@ -139,10 +139,11 @@ static void place_text(const struct printer *w, const struct hd__instr *i, char 
 {
     const char *base = (const char *)w; /* any address will do: only the difference counts */
     const char *at = i->n_out ? hd__address(w->p, i->out[0], w->coord, (void *)(uintptr_t)base) : NULL;
+    uint8_t memory = at ? hd__memory_of(w->p, i->out[0]) : 0;
     out[0] = 0;
     if (at)
-        snprintf(out, 48, "%lld+%lld", (long long)(at - base),
-                 (long long)hd__tensor_bytes(w->p, hd__tc(w->p, i->out[0])));
+        snprintf(out, 48, "%s%s%lld+%lld", memory ? hd__memory_name(memory) : "", memory ? " " : "",
+                 (long long)(at - base - w->p->shift[memory]), (long long)hd__tensor_bytes(w->p, hd__tc(w->p, i->out[0])));
 }
 
 static void widen(int *width, const char *text)
@@ -217,6 +218,11 @@ static void add_totals(struct printer *w, const char *section)
         add_axes(w->out, axes);
         hd__text_add(w->out, ")\n");
     }
+    for (uint32_t memory = 1; memory < HD__MEM_COUNT; memory++)
+        if (p->bytes[memory])
+            hd__text_add(w->out, "   %-13s %s beside the arena, %s copied in and out\n", hd__memory_name(memory),
+                         hd__bytes_text((uint64_t)p->bytes[memory], text[0]),
+                         hd__bytes_text((uint64_t)totals.copied[memory], text[1]));
     hd__text_add(
         w->out, "   arena         %s = persistent %s + temporary %s (at once alive: %s, ratio %.3f)\n",
         hd__bytes_text((uint64_t)p->arena_bytes, text[0]),

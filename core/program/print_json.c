@@ -56,7 +56,8 @@ static json_t *tensor(const struct printer *w, hd_tensor id)
     set(object, "partial", axes_list(t->place.partial));
     if (t->place.partial)
         set(object, "redop", json_string(t->place.redop == HD_MAX ? "max" : "sum"));
-    set(object, "offset", at ? json_integer(at - base) : json_null());
+    set(object, "offset", at ? json_integer(at - base - w->p->shift[hd__memory_of(w->p, id)]) : json_null());
+    set(object, "memory", json_string(hd__memory_name(hd__memory_of(w->p, id))));
     set(object, "bytes", json_integer(hd__tensor_bytes(w->p, t)));
     set(object, "persistent", json_boolean(w->p->buffers.at[t->buffer].life == HD__LIFE_PERSISTENT));
     return object;
@@ -117,6 +118,8 @@ static json_t *memory(const struct hd_program *p)
     set(object, "persistent_bytes", json_integer(p->persistent_bytes));
     set(object, "temporary_bytes", json_integer(p->temp_bytes));
     set(object, "temporary_bound_bytes", json_integer(p->temp_bound));
+    set(object, "host_bytes", json_integer(p->bytes[HD__MEM_HOST]));
+    set(object, "file_bytes", json_integer(p->bytes[HD__MEM_FILE]));
     return object;
 }
 
@@ -135,6 +138,7 @@ static json_t *sums(const struct hd_program *p, const char *only)
     set(object, "instructions", json_integer(totals.instructions));
     set(object, "flops", json_real(totals.flops));
     set(object, "sent_bytes", sent);
+    set(object, "copied_bytes", json_pack("{s:f, s:f}", "host", totals.copied[HD__MEM_HOST], "file", totals.copied[HD__MEM_FILE]));
     set(object, "memory", memory(p));
     return object;
 }

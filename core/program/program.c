@@ -31,6 +31,7 @@ void hd__program_free(struct hd_program *p)
     hd__free_array(&p->buffers);
     hd__free_array(&p->params);
     hd__free_array(&p->flats);
+    hd__free_array(&p->staged);
     hd__free_array(&p->logical);
     hd__free_array(&p->template);
     hd__arena_free(&p->arena);

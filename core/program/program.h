@@ -89,14 +89,20 @@ enum { HD__ROLE_ACT = 0, HD__ROLE_PARAM, HD__ROLE_GRAD, HD__ROLE_INPUT, HD__ROLE
 enum { HD__MARK_NONE = 0, HD__MARK_RESIDUAL, HD__MARK_TOKENS };
 enum { HD__LIFE_TEMP = 0, HD__LIFE_PERSISTENT };
 
+/* Memories. Compute and collectives use the first; the others hold what is persistent and are reached by copies only, on
+ * streams of their own. Each has an arena. */
+enum { HD__MEM_MAIN = 0, HD__MEM_HOST, HD__MEM_FILE, HD__MEM_COUNT };
+
 struct hd__buffer {
     const char *name;
     int64_t bytes;   /* on one rank */
-    int64_t offset;  /* in the arena; -1 before memory.c */
+    int64_t offset;  /* in the arena of its memory; -1 before memory.c */
     uint8_t life;    /* HD__LIFE_... */
-    uint8_t kind;    /* HD_MEM_... */
+    uint8_t memory;  /* HD__MEM_... */
     uint16_t block;
     uint32_t section; /* TEMP: the section that uses it */
+    uint32_t paged;   /* begins and ends at a page: what is copied from and to a file */
+    uint32_t reserved;
 };
 
 struct hd__tensor {
@@ -118,10 +124,12 @@ struct hd__tensor {
 
 enum { HD__PHASE_F = 0, HD__PHASE_R, HD__PHASE_B, HD__PHASE_W, HD__PHASE_O }; /* R: recompute; O: strategies, update */
 
-/* Streams: 0 compute; 1 + axis: collectives of that axis (the outermost of several); 8: several with pp; from 16: one a
- * pipeline peer, direction and phase (16 + 4 peer + 2 receives + backward). Everything but 0 is asynchronous: it starts after every compute instruction
+/* Streams: 0 compute; 1 + axis: collectives of that axis (the outermost of several); 8: several with pp; 9 and 10: copies
+ * into the main memory and out of it; from 16: one a pipeline peer, direction and phase (16 + 4 peer + 2 receives +
+ * backward). Everything but 0 is asynchronous: it starts after every compute instruction
  * listed before it and is complete at its wait. */
-enum { HD__STREAM_COMPUTE = 0, HD__STREAM_AXIS = 1, HD__STREAM_WORLD = 8, HD__STREAM_PP = 16 };
+enum { HD__STREAM_COMPUTE = 0, HD__STREAM_AXIS = 1, HD__STREAM_WORLD = 8, HD__STREAM_IN = 9, HD__STREAM_OUT = 10,
+       HD__STREAM_PP = 16 };
 
 #define HD__FLAG_CONV 1    /* inserted by placement */
 #define HD__FLAG_GRADSUM 2 /* an add of gradient contributions: equal placements first */
@@ -180,6 +188,15 @@ struct hd__flat {
     hd_tensor low;     /* a low-precision copy of the master that update writes; 0 if none */
     hd_tensor state[4];
     uint32_t n_states;
+    uint32_t states_made;  /* pass.c */
+    uint32_t state_memory; /* HD__MEM_... of the states */
+};
+
+/* A tensor of another memory and its place in the main one, where compute uses it for a while. */
+struct hd__staged {
+    hd_tensor home, twin;
+    const char *section;
+    uint32_t slot, nth; /* tensors of one slot are told apart by nth */
 };
 
 struct hd__dim {
@@ -241,6 +258,9 @@ struct hd_program {
     uint32_t param_shard[128]; /* letter -> axes (as hd__place.shard) for parameters */
     uint32_t mark_shard[3][128]; /* [HD__MARK_...][letter] */
 
+    HD__ARRAY(struct hd__staged) staged; /* offload.c */
+    const char *file_folder;             /* where the arena HD__MEM_FILE is made; NULL: none asked for */
+
     uint32_t keep_head; /* fuse_head.c leaves the loss as it is */
 
     /* schedule.c */
@@ -248,7 +268,11 @@ struct hd_program {
     uint32_t keep_weight_order; /* do not sink weight gradients into waits */
 
     /* memory.c */
-    int64_t arena_bytes, persistent_bytes, temp_bytes, temp_bound;
+    int64_t arena_bytes, persistent_bytes, temp_bytes, temp_bound; /* of the main memory */
+    int64_t bytes[HD__MEM_COUNT]; /* of each memory's arena; [HD__MEM_MAIN] is arena_bytes */
+    /* Where each arena begins, counted from the first. memory.c lays them one behind another in the address space; who maps
+     * them elsewhere says so here. */
+    int64_t shift[HD__MEM_COUNT];
 
     /* building */
     uint16_t block;
@@ -323,6 +347,16 @@ int32_t hd__fuse(struct hd_program *p, struct hd_error *err);     /* fuse.c */
 void hd__fuse_head(struct hd_program *p, hd__code *code);         /* fuse_head.c, called by hd__fuse */
 int32_t hd__schedule(struct hd_program *p, struct hd_error *err); /* schedule.c: buffers for all, then waits */
 int32_t hd__memory(struct hd_program *p, struct hd_error *err);   /* memory.c: hd__alias, then offsets for all buffers */
+static inline int hd__is_copy(const struct hd__instr *i)
+{
+    return i->stream == HD__STREAM_IN || i->stream == HD__STREAM_OUT;
+}
+static inline uint8_t hd__memory_of(const struct hd_program *p, hd_tensor t)
+{
+    return p->buffers.at[hd__tc(p, t)->buffer].memory;
+}
+/* Bytes of all arenas one behind another, as memory.c lays them. */
+int64_t hd__all_arenas(const struct hd_program *p);
 void hd__alias(struct hd_program *p); /* outputs take the memory of inputs that die, where the op allows it */
 /* verify.c: rules within one rank. The first faults, one a line, go to err->message. */
 int32_t hd__verify(struct hd_program *p, struct hd_error *err);

@@ -14,10 +14,19 @@ void hd__totals(const struct hd_program *p, const char *section, struct hd__tota
             const struct hd__instr *i = &x->code.at[n];
             uint32_t axes = hd__is_collective(i->op) ? i->axes : HD_AXIS_BIT(HD_AXIS_PP);
             totals->flops += repeat * hd__instr_flops(p, i);
+            if (hd__is_copy(i))
+                totals->copied[HD__MAX(hd__memory_of(p, i->in[0]), hd__memory_of(p, i->out[0]))] +=
+                    repeat * (double)hd__tensor_bytes(p, hd__tc(p, i->in[0]));
             totals->sent[axes & ((1 << HD_AXIS_COUNT) - 1)] += repeat * hd__instr_traffic(p, i);
         }
         totals->instructions += (int64_t)repeat * x->code.count;
     }
+}
+
+const char *hd__memory_name(uint32_t memory)
+{
+    static const char *const names[HD__MEM_COUNT] = {"main", "host", "file"};
+    return memory < HD__MEM_COUNT ? names[memory] : "?";
 }
 
 const char *hd__phase_name(uint8_t phase)
@@ -30,6 +39,8 @@ const char *hd__stream_text(const struct hd__instr *i, char out[32])
 {
     if (i->op == HD_OP_SEND || i->op == HD_OP_RECV)
         snprintf(out, 32, "pp%c%d", i->op == HD_OP_SEND ? '>' : '<', i->peer);
+    else if (hd__is_copy(i))
+        snprintf(out, 32, "%s", i->stream == HD__STREAM_IN ? "in" : "out");
     else if (i->stream == HD__STREAM_COMPUTE)
         snprintf(out, 32, "compute");
     else if (i->stream < HD__STREAM_AXIS + HD_AXIS_COUNT)

@@ -64,6 +64,22 @@ static int arity_fits(const struct walk *w, const struct hd__instr *i)
     return 1;
 }
 
+/* Compute and communication use the main memory; a copy of the copy streams has one end in another. */
+static void check_memories(struct walk *w, const struct hd__instr *i)
+{
+    uint32_t elsewhere = 0;
+    for (uint32_t k = 0; k < (uint32_t)i->n_in + i->n_out; k++) {
+        hd_tensor t = k < i->n_in ? i->in[k] : i->out[k - i->n_in];
+        elsewhere += hd__memory_of(w->p, t) != HD__MEM_MAIN;
+        if (hd__memory_of(w->p, t) != HD__MEM_MAIN && !hd__is_copy(i))
+            hd__fault(&w->faults, "%s lies in another memory: only copies reach it", name_of(w, t));
+    }
+    if (hd__is_copy(i) && elsewhere != 1)
+        hd__fault(&w->faults, "a copy between memories has one end in the main one and one elsewhere");
+    if (hd__is_copy(i) && hd__tc(w->p, i->in[0])->dtype != hd__tc(w->p, i->out[0])->dtype)
+        hd__fault(&w->faults, "a copy between memories cannot change %s's dtype", name_of(w, i->in[0]));
+}
+
 static int operands_exist(struct walk *w, const struct hd__instr *i)
 {
     struct hd__touch t[HD__MAX_TOUCH];
@@ -73,8 +89,8 @@ static int operands_exist(struct walk *w, const struct hd__instr *i)
                   i->op, i->n_in, i->n_out);
         return 0;
     }
-    if ((class == HD__CLASS_COLLECTIVE || class == HD__CLASS_P2P) != hd__is_async(i)) {
-        hd__fault(&w->faults, hd__is_async(i) ? "only communication runs beside the compute stream"
+    if ((class == HD__CLASS_COLLECTIVE || class == HD__CLASS_P2P || (i->op == HD_OP_COPY && hd__is_copy(i))) != hd__is_async(i)) {
+        hd__fault(&w->faults, hd__is_async(i) ? "only communication and copies run beside the compute stream"
                                               : "communication cannot run on the compute stream");
         return 0;
     }
@@ -89,6 +105,7 @@ static int operands_exist(struct walk *w, const struct hd__instr *i)
                       name_of(w, t[k].tensor), (long long)t[k].lo, (long long)t[k].hi,
                       w->p->buffers.at[t[k].buffer].name, (long long)bytes);
     }
+    check_memories(w, i);
     return 1;
 }
 

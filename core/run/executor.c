@@ -8,12 +8,15 @@
 #include <unistd.h>
 
 #include "core/program/ops.h"
+#include "core/run/copies.h"
 #include "core/program/touch.h"
 #include "core/run/profile.h"
 #include "core/run/safetensors.h"
 #include "core/run/transports.h"
 
-enum { STEP_KERNEL = 0, STEP_COLL, STEP_WAIT, STEP_MESSAGE, STEP_ARRIVAL, STEP_FEED, STEP_NOTHING };
+enum {
+    STEP_KERNEL = 0, STEP_COLL, STEP_WAIT, STEP_MESSAGE, STEP_ARRIVAL, STEP_COPY, STEP_COPY_WAIT, STEP_FEED, STEP_NOTHING
+};
 
 /* [outer, n, inner] bytes in a tensor <-> n contiguous blocks [outer, inner]. */
 struct shuffle {
@@ -50,6 +53,7 @@ struct step {
         struct hd_kernel *kernel;
         struct coll *coll;
         struct message *message;
+        struct hd__copy *copy;
         struct {
             int32_t *out;
             int64_t count;
@@ -72,6 +76,8 @@ struct hd__exec {
     struct hd_device *device;
     struct hd__transports transports;
     void *arena;
+    struct hd__memories memories; /* the others */
+    struct hd__copies *copies;
     int32_t arena_from; /* 0: transport (freed with it), 1: device, 2: mmap */
     int32_t in_flight;
     struct section *sections;
@@ -118,8 +124,25 @@ static void touch_pages(char *memory, int64_t bytes)
         *(volatile char *)(memory + at) = 0;
 }
 
+/* What the program keeps elsewhere, and who copies it. */
+static int32_t open_memories(struct hd__exec *e, struct hd_error *err)
+{
+    int32_t rc, any = 0;
+    for (int memory = 1; memory < HD__MEM_COUNT; memory++)
+        any |= e->p->bytes[memory] > 0;
+    if (!any)
+        return HD_OK;
+    if (!(e->dev->caps & HD_DEVICE_HOST_MEMORY))
+        return hd_fail(err, HD_E_UNSUPPORTED, "device-%s cannot copy from and to other memories yet: leave strategies.zero.offload out",
+                       e->config.compiled->device_choice.section->use);
+    rc = hd__memories_open(e->p, e->arena, &e->memories, err);
+    return rc ? rc : hd__copies_open(e->memories.file, HD__COPIES_AUTO, &e->copies, err);
+}
+
 static void unmap_arena(struct hd__exec *e)
 {
+    hd__copies_close(e->copies);
+    hd__memories_close(&e->memories);
     if (e->arena && e->arena_from == 1)
         e->dev->free(e->device, arena_kind(e), e->arena);
     if (e->arena && e->arena_from == 2)
@@ -257,20 +280,42 @@ static int32_t prepare_kernel(struct hd__exec *e, const struct hd__instr *i, str
     return e->dev->prepare(e->device, &desc, &s->kernel, err);
 }
 
+/* To and from a file whole pages go: both ends were planned so. */
+static void prepare_copy(struct hd__exec *e, const struct hd__instr *i, struct step *s)
+{
+    int32_t out = i->stream == HD__STREAM_OUT;
+    hd_tensor there = out ? i->out[0] : i->in[0], here = out ? i->in[0] : i->out[0];
+    struct hd__copy *c = hd__arena_alloc(&e->p->arena, sizeof *c);
+    *c = (struct hd__copy){.main = hd__address(e->p, here, e->coord, e->arena), .out = out,
+                           .bytes = hd__tensor_bytes(e->p, hd__tc(e->p, here))};
+    if (hd__memory_of(e->p, there) == HD__MEM_FILE) {
+        c->at = e->p->buffers.at[hd__tc(e->p, there)->buffer].offset;
+        c->bytes = (c->bytes + 4095) & ~INT64_C(4095);
+    } else {
+        c->other = hd__address(e->p, there, e->coord, e->arena);
+    }
+    s->kind = STEP_COPY;
+    s->copy = c;
+}
+
 static void prepare_wait(const struct section *done, uint32_t at, const struct hd__instr *i, struct step *s)
 {
     s->kind = STEP_NOTHING;
-    for (uint32_t k = at; k-- > 0;)
-        if (done->of->code.at[k].id == i->wait) {
-            if (done->steps[k].kind == STEP_COLL) {
-                s->kind = STEP_WAIT;
-                s->coll = done->steps[k].coll;
-            } else if (done->steps[k].kind == STEP_MESSAGE) {
-                s->kind = STEP_ARRIVAL;
-                s->message = done->steps[k].message;
-            }
-            return;
+    for (uint32_t k = at; k-- > 0;) {
+        if (done->of->code.at[k].id != i->wait)
+            continue;
+        if (done->steps[k].kind == STEP_COLL) {
+            s->kind = STEP_WAIT;
+            s->coll = done->steps[k].coll;
+        } else if (done->steps[k].kind == STEP_COPY) {
+            s->kind = STEP_COPY_WAIT;
+            s->copy = done->steps[k].copy;
+        } else if (done->steps[k].kind == STEP_MESSAGE) {
+            s->kind = STEP_ARRIVAL;
+            s->message = done->steps[k].message;
         }
+        return;
+    }
 }
 
 static int32_t prepare_step(struct hd__exec *e, struct section *section, uint32_t k, struct hd_error *err)
@@ -283,6 +328,10 @@ static int32_t prepare_step(struct hd__exec *e, struct section *section, uint32_
         return prepare_coll(e, i, s, err);
     if (hd__op(i->op)->class == HD__CLASS_P2P)
         return prepare_message(e, i, s, err);
+    if (hd__is_copy(i)) {
+        prepare_copy(e, i, s);
+        return HD_OK;
+    }
     switch (i->op) {
     case HD_OP_WAIT:
         prepare_wait(section, k, i, s);
@@ -387,6 +436,8 @@ int32_t hd__exec_open(const struct hd__exec_config *config, struct hd__exec **ex
         rc = map_arena(e, (size_t)e->p->arena_bytes, err);
     if (!rc && (e->dev->caps & HD_DEVICE_HOST_MEMORY))
         touch_pages(e->arena, e->p->arena_bytes);
+    if (!rc)
+        rc = open_memories(e, err);
     if (!rc && config->compiled->mesh.ranks > 1)
         rc = hd__transports_group(&e->transports, ~UINT32_C(0), 0, &e->world, err);
     if (!rc)
@@ -534,6 +585,10 @@ static int32_t run_step(struct hd__exec *e, struct step *s, struct hd_error *err
         return start_message(e, s->message, err);
     case STEP_ARRIVAL:
         return wait_message(e, s->message, err);
+    case STEP_COPY:
+        return hd__copies_start(e->copies, s->copy, err);
+    case STEP_COPY_WAIT:
+        return hd__copies_wait(e->copies, s->copy, hd__now() + e->config.compiled->job->comm_timeout, err);
     case STEP_FEED:
         return e->config.feed(e->config.user, s->feed.labels, s->feed.out, s->feed.count, err);
     default:

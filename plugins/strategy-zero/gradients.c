@@ -56,7 +56,7 @@ static void reduce(struct zero *z, struct zero_flat *f, hd_tensor grad, struct t
         struct hd_pass_flat flat;
         hd_tensor part = z->api->flat_shard(z->p, f->id, "gs", z->api->dtype(z->p, "grad"), HD_LIFE_TEMP, 0);
         z->api->flat_get(z->p, f->id, &flat);
-        i = zero_instr(z, f, HD_OP_REDUCE_SCATTER, grad, part, f->axes);
+        i = zero_instr(z, f, f->axes ? HD_OP_REDUCE_SCATTER : HD_OP_COPY, grad, part, f->axes);
         z->api->insert(z->p, section, index, 1, &i);
         flush(z, tail, section, index);
         *tail = (struct tail){f, grad, part};

@@ -45,7 +45,15 @@ const struct hd_option zero_options[ZERO_OPTIONS] = {
     {.name = "reshard_after_forward", .type = HD_OPT_BOOL, .value = "true", GLOBAL, .offset = AT(reshard_after_forward),
      .help = "stage 3: release a block's parameters after its forward pass and gather them again for the backward pass"},
     {.name = "overlap", .type = HD_OPT_BOOL, .value = "true", TUNER, .offset = AT(overlap), .aliases = "overlap_comm",
-     .help = "false: every collective of this strategy is waited for where it starts, and nothing is gathered ahead"},
+     .help = "false: every collective of this strategy is waited for where it starts, and nothing is gathered or fetched ahead"},
+    {.name = "offload.optimizer", .type = HD_OPT_ENUM, .value = "none", .choices = "none|host|file", GLOBAL,
+     .offset = AT(offload_optimizer), .aliases = "offload_optimizer",
+     .help = "where the optimizer's states, and the master weights where they are a copy of their own, lie between updates: in "
+             "host memory, or in a file; the update of one flat buffer overlaps the copies of its neighbours"},
+    {.name = "offload.params", .type = HD_OPT_ENUM, .value = "none", .choices = "none|host", GLOBAL, .offset = AT(offload_params),
+     .aliases = "offload_param", .help = "stage 3: where parameter shards lie while they are not gathered"},
+    {.name = "offload.path", .type = HD_OPT_STRING, .offset = AT(path), .aliases = "nvme_path",
+     .help = "offload.optimizer: file: the folder, on each machine, best on NVMe, in which every rank makes a file without a name"},
 };
 
 static const uint32_t data_axes = BIT(HD_AXIS_DP_REPLICATE) | BIT(HD_AXIS_DP_SHARD) | BIT(HD_AXIS_CP) | BIT(HD_AXIS_EP);
@@ -128,11 +136,26 @@ static int32_t check_sizes(const struct zero *z, struct hd_error *err)
     return HD_OK;
 }
 
+static int32_t check_offload(const struct zero *z, struct hd_error *err)
+{
+    const struct zero_settings *s = &z->settings;
+    if (s->offload_params && z->stage != 3)
+        return hd_fail(err, HD_E_INVALID, "strategies.zero.offload.params: host needs stage: 3; at stage %u every rank computes with "
+                       "its whole parameters all the time", z->stage);
+    if (s->offload_optimizer == HD_MEMORY_FILE && !s->path)
+        return hd_fail(err, HD_E_INVALID, "strategies.zero.offload.optimizer: file needs strategies.zero.offload.path, a folder");
+    if (s->path && s->offload_optimizer != HD_MEMORY_FILE)
+        return hd_fail(err, HD_E_INVALID, "strategies.zero.offload.path is used by offload.optimizer: file alone; leave it out");
+    return HD_OK;
+}
+
 int32_t zero_configure(struct zero *z, struct hd_error *err)
 {
     int32_t rc = read_axes(z, err);
     z->stage = stage_of(&z->settings);
     if (!rc)
         rc = check_mesh(z, err);
+    if (!rc)
+        rc = check_offload(z, err);
     return rc ? rc : check_sizes(z, err);
 }

@@ -87,13 +87,26 @@ static uint32_t early_run(const struct zero *z, const struct run *runs, uint32_t
     return e;
 }
 
+/* A shard that lies in host memory is fetched one residence before it is gathered. Returns what to gather from. */
+static hd_tensor fetch(struct zero *z, const struct run *runs, uint32_t r, uint32_t section)
+{
+    struct zero_flat *f = &z->flats[runs[r].flat];
+    uint32_t dtype = z->api->dtype(z->p, "compute"), e = runs[r].early;
+    struct hd_pass_instr copy;
+    if (!z->settings.offload_params)
+        return f->home;
+    copy = zero_instr(z, f, HD_OP_COPY, f->home, z->api->flat_shard(z->p, f->id, "ps", dtype, HD_LIFE_TEMP, 0), 0);
+    z->api->insert(z->p, section, runs[e && z->settings.overlap ? e - 1 : e].first, 0, &copy);
+    return copy.out[0];
+}
+
 static void gather(struct zero *z, struct run *runs, uint32_t n, uint32_t section)
 {
     for (uint32_t r = 0; r < n; r++) {
         struct zero_flat *f = &z->flats[runs[r].flat];
-        struct hd_pass_instr in = zero_instr(z, f, HD_OP_ALL_GATHER, f->home, runs[r].whole, f->axes);
-        struct hd_pass_instr out = zero_instr(z, f, HD_OP_RELEASE, runs[r].whole, 0, 0);
+        struct hd_pass_instr in, out = zero_instr(z, f, HD_OP_RELEASE, runs[r].whole, 0, 0);
         runs[r].early = r ? early_run(z, runs, r) : 0;
+        in = zero_instr(z, f, f->axes ? HD_OP_ALL_GATHER : HD_OP_COPY, fetch(z, runs, r, section), runs[r].whole, f->axes);
         z->api->insert(z->p, section, runs[runs[r].early].first, 0, &in);
         z->api->insert(z->p, section, runs[r].last, 1, &out);
     }

@@ -103,6 +103,18 @@ static void assign_buckets(struct zero *z, struct key *keys, uint32_t n)
             }
 }
 
+/* The low-precision shard at stage 3, or the master where compute reads that itself: both are what is gathered from. */
+static hd_tensor home_shard(struct zero *z, struct zero_flat *f, const char *name, uint32_t dtype)
+{
+    return z->api->flat_shard_in(z->p, f->id, name, dtype, (uint32_t)z->settings.offload_params);
+}
+
+/* Master weights beside what compute reads: they go where the states go. */
+static hd_tensor master_shard(struct zero *z, struct zero_flat *f)
+{
+    return z->api->flat_shard_in(z->p, f->id, "M", z->api->dtype(z->p, "master"), (uint32_t)z->settings.offload_optimizer);
+}
+
 static void make_tensors(struct zero *z, struct zero_flat *f)
 {
     const struct hd_pass_api *api = z->api;
@@ -114,7 +126,7 @@ static void make_tensors(struct zero *z, struct zero_flat *f)
     if (f->stage < 2)
         f->grad = api->flat_whole(z->p, f->id, "G", grad, keep);
     if (f->stage == 0) {
-        f->master = low ? api->flat_whole(z->p, f->id, "M", master, keep) : f->whole;
+        f->master = low ? master_shard(z, f) : f->whole; /* no axis cuts a flat of stage 0: its shard is the whole */
         f->low = low ? f->whole : 0;
         f->shard = f->grad;
         return;
@@ -122,12 +134,12 @@ static void make_tensors(struct zero *z, struct zero_flat *f)
     f->shard = api->flat_shard(z->p, f->id, "GS", grad, keep, f->grad); /* stage 1: a window of the whole gradient */
     if (f->stage < 3) {
         hd_tensor window = api->flat_shard(z->p, f->id, "PW", compute, keep, f->whole);
-        f->master = low ? api->flat_shard(z->p, f->id, "M", master, keep, 0) : window;
+        f->master = low ? master_shard(z, f) : window;
         f->low = low ? window : 0;
         f->home = window;
     } else {
-        f->master = api->flat_shard(z->p, f->id, "M", master, keep, 0);
-        f->low = low ? api->flat_shard(z->p, f->id, "PS", compute, keep, 0) : 0;
+        f->master = low ? master_shard(z, f) : home_shard(z, f, "M", master);
+        f->low = low ? home_shard(z, f, "PS", compute) : 0;
         f->home = low ? f->low : f->master;
     }
 }
@@ -143,7 +155,9 @@ static void make_flat(struct zero *z, const struct key *keys, uint32_t n)
     f->block = z->params[keys[0].param].block;
     f->axes = keys[0].axes;
     f->outer = keys[0].outer;
-    f->stage = !f->axes ? 0 : keys[0].small ? 2 : z->stage; /* where there is nothing to cut, a shard is the whole */
+    f->stage = keys[0].small ? 2 : z->stage;
+    if (!f->axes && !z->settings.offload_params)
+        f->stage = 0; /* where there is nothing to cut, a shard is the whole */
     for (uint32_t i = 0; i < n; i++) {
         f->params[i] = keys[i].param;
         f->count += z->params[keys[i].param].count;
@@ -164,6 +178,8 @@ static void make_flat(struct zero *z, const struct key *keys, uint32_t n)
     z->api->flat_role(z->p, f->id, HD_FLAT_MASTER, f->master);
     z->api->flat_role(z->p, f->id, HD_FLAT_GRAD, f->grad);
     z->api->flat_role(z->p, f->id, HD_FLAT_SHARD, f->shard);
+    z->api->flat_role(z->p, f->id, HD_FLAT_LOW, f->low);
+    z->api->states_in(z->p, f->id, (uint32_t)z->settings.offload_optimizer);
 }
 
 /* Without resharding a flat stays whole between the passes; where that is more than may live, the last ones of the forward
@@ -184,6 +200,8 @@ int zero_plan(struct zero *z)
 {
     struct key *keys;
     uint32_t n, first = 0;
+    if (z->settings.path)
+        z->api->file_folder(z->p, z->settings.path);
     z->n_params = z->api->n_params(z->p);
     z->params = z->host->alloc((z->n_params + 1) * sizeof *z->params);
     z->owner = z->host->alloc((z->n_params + 1) * sizeof *z->owner);

@@ -1,6 +1,8 @@
 /* The update: outer reductions, the global norm, the optimizer on each shard, shards back into the whole. */
 #include "zero.h"
 
+#define SLOTS 3
+
 /* Axes over which pieces of the norm lie on different ranks. Of all the model's parameters: every pipeline stage must name
  * the same. */
 static uint32_t norm_axes(const struct zero *z)
@@ -48,12 +50,42 @@ static void restore(struct zero *z)
 {
     for (uint32_t f = 0; f < z->n_flats; f++) {
         struct zero_flat *flat = &z->flats[f];
-        struct hd_pass_instr copy = zero_instr(z, flat, HD_OP_COPY, flat->master, flat->low, 0);
+        const uint32_t parts = HD_PART_MASTER | HD_PART_LOW;
         struct hd_pass_instr gather = zero_instr(z, flat, HD_OP_ALL_GATHER, flat->home, flat->whole, flat->axes);
-        if (flat->low)
+        if (flat->low) {
+            struct hd_pass_instr copy;
+            z->api->fetch(z->p, "restore", flat->id, parts, HD_PART_MASTER, f % SLOTS);
+            copy = zero_instr(z, flat, HD_OP_COPY, z->api->staged(z->p, "restore", flat->master),
+                              z->api->staged(z->p, "restore", flat->low), 0);
             z->api->append(z->p, "restore", &copy);
+            z->api->store(z->p, "restore", flat->id, HD_PART_LOW);
+        }
         if (flat->stage == 1 || flat->stage == 2)
             z->api->append(z->p, "restore", &gather);
+    }
+}
+
+/* What of a flat lies elsewhere comes in while the former one is updated, and goes back while the next one is: so there are
+ * three slots. The first comes in while the norm is reduced. The low-precision copy comes as well: an update that is skipped
+ * writes nothing. */
+static void fetch(struct zero *z, uint32_t f)
+{
+    const uint32_t all = HD_PART_MASTER | HD_PART_LOW | HD_PART_STATES;
+    if (f < z->n_flats)
+        z->api->fetch(z->p, "update", z->flats[f].id, all, all, f % SLOTS);
+}
+
+static void update_flat(struct zero *z, uint32_t f)
+{
+    struct zero_flat *flat = &z->flats[f];
+    if (z->settings.overlap)
+        fetch(z, f + 1);
+    else
+        fetch(z, f);
+    z->api->update(z->p, flat->id, flat->low);
+    if (flat->stage == 1 || flat->stage == 2) {
+        struct hd_pass_instr i = zero_instr(z, flat, HD_OP_ALL_GATHER, flat->home, flat->whole, flat->axes);
+        z->api->append(z->p, "update", &i);
     }
 }
 
@@ -64,6 +96,8 @@ void zero_update(struct zero *z)
     struct hd_range *ranges = z->host->alloc((z->n_params + 1) * sizeof *ranges);
     clear_gradients(z);
     restore(z);
+    if (z->settings.overlap)
+        fetch(z, 0);
     for (uint32_t f = 0; f < z->n_flats; f++)
         if (z->flats[f].stage && z->flats[f].outer) {
             struct hd_pass_instr i = zero_instr(z, &z->flats[f], HD_OP_ALL_REDUCE, z->flats[f].shard, z->flats[f].shard, z->flats[f].outer);
@@ -85,14 +119,8 @@ void zero_update(struct zero *z)
         i.flags = z->settings.overlap ? 0 : HD_PASS_WAIT;
         z->api->append(z->p, "update", &i);
     }
-    for (uint32_t f = 0; f < z->n_flats; f++) {
-        struct zero_flat *flat = &z->flats[f];
-        z->api->update(z->p, flat->id, flat->low);
-        if (flat->stage == 1 || flat->stage == 2) {
-            struct hd_pass_instr i = zero_instr(z, flat, HD_OP_ALL_GATHER, flat->home, flat->whole, flat->axes);
-            z->api->append(z->p, "update", &i);
-        }
-    }
+    for (uint32_t f = 0; f < z->n_flats; f++)
+        update_flat(z, f);
     if (!ranges)
         z->api->fail(z->p, "strategy-zero: out of memory");
     z->host->free(ranges);

@@ -22,7 +22,10 @@ struct zero_settings {
     int64_t persist_below, max_live;
     struct hd_list axes;
     int32_t stage; /* index into the choices: ZERO_... */
-    int32_t reshard_after_forward, overlap, reserved;
+    int32_t reshard_after_forward, overlap;
+    int32_t offload_optimizer, offload_params; /* HD_MEMORY_... */
+    int32_t reserved;
+    const char *path; /* offload.path */
 };
 
 struct zero_flat {
@@ -54,7 +57,7 @@ struct zero {
     uint32_t *owner;              /* by parameter: flat index + 1; 0: not used */
 };
 
-#define ZERO_OPTIONS 12
+#define ZERO_OPTIONS 15
 extern const struct hd_option zero_options[ZERO_OPTIONS];
 /* Reads the settings; refuses what makes no sense on this mesh. */
 int32_t zero_configure(struct zero *z, struct hd_error *err);

@@ -33,7 +33,7 @@ static int64_t one_of(const int64_t *values, size_t n)
 struct draw {
     int64_t replicate, shard, cp, tp, accumulation, zero, sequence_parallel, vocab_parallel, kv_heads,
         tied, bucket, pp, layers, gather_bucket, prefetch, prefetch_backward, prefetch_size, max_inflight, persist_below, max_live,
-        reshard, overlap;
+        reshard, overlap, offload_optimizer, offload_params;
     const char *family, *schedule;
 
     int64_t loss_scale; /* precision */
@@ -62,7 +62,9 @@ static int draw(struct draw *d)
                        .persist_below = ONE_OF(0, 0, 20, 100),
                        .max_live = ONE_OF(0, 0, 0, 4000),
                        .reshard = ONE_OF(0, 1, 1),
-                       .overlap = ONE_OF(0, 1, 1)};
+                       .overlap = ONE_OF(0, 1, 1),
+                       .offload_optimizer = ONE_OF(0, 0, 1, 2),
+                       .offload_params = ONE_OF(0, 0, 1)};
     d->loss_scale = ONE_OF(1, 1, 64, 1000);
     d->family = (const char *const[]){"llama", "gpt2", "qwen3"}[pick(3)];
     d->schedule = (const char *const[]){"gpipe", "1f1b", "interleaved", "zb-h1", "zb-v"}[pick(5)];
@@ -98,8 +100,11 @@ static void job_text(const struct draw *d, struct hd__text *text)
                  (long long)d->zero, (long long)d->bucket, (long long)d->gather_bucket, (long long)d->prefetch,
                  (long long)d->prefetch_backward);
     hd__text_add(text, "     prefetch_size: %lld, max_inflight: %lld, persist_below: %lld, max_live: %lld, reshard_after_forward: %s, "
-                 "overlap: %s}\n", (long long)d->prefetch_size, (long long)d->max_inflight, (long long)d->persist_below,
+                 "overlap: %s", (long long)d->prefetch_size, (long long)d->max_inflight, (long long)d->persist_below,
                  (long long)d->max_live, d->reshard ? "true" : "false", d->overlap ? "true" : "false");
+    hd__text_add(text, ", offload: {optimizer: %s%s, params: %s}}\n",
+                 d->offload_optimizer == 2 ? "file" : d->offload_optimizer ? "host" : "none",
+                 d->offload_optimizer == 2 ? ", path: /tmp" : "", d->zero == 3 && d->offload_params ? "host" : "none");
     precision_text(d, text);
     hd__text_add(text, "optimizer: {use: adamw, lr: 1e-2, weight_decay: 0.1, clip: 1.0}\n");
     hd__text_add(text,

@@ -85,8 +85,10 @@ struct hd_action {
     uint32_t micro; /* from 0 */
 };
 
-enum { HD_FLAT_WHOLE = 0, HD_FLAT_MASTER = 1, HD_FLAT_GRAD = 2, HD_FLAT_SHARD = 3 };
+enum { HD_FLAT_WHOLE = 0, HD_FLAT_MASTER = 1, HD_FLAT_GRAD = 2, HD_FLAT_SHARD = 3, HD_FLAT_LOW = 4 };
 enum { HD_LIFE_TEMP = 0, HD_LIFE_PERSISTENT = 1 };
+enum { HD_MEMORY_MAIN = 0, HD_MEMORY_HOST = 1, HD_MEMORY_FILE = 2 };
+enum { HD_PART_MASTER = 1, HD_PART_LOW = 2, HD_PART_STATES = 4 };
 
 /* Errors are sticky, as in hd_builder_api. All slots are [control]. */
 struct hd_pass_api {
@@ -147,6 +149,22 @@ struct hd_pass_api {
     void (*chunks)(struct hd_program *p, uint32_t n_chunks, const uint32_t *stage_of_chunk, const uint32_t *chunk_of_block);
     /* What a stage does in one step. Called once for every stage. */
     void (*actions)(struct hd_program *p, uint32_t stage, const struct hd_action *list, uint32_t n);
+    /* ---- other memories: persistent tensors that compute does not use where they lie. A COPY from or to one (insert,
+     * append) runs on a stream of its own. */
+    /* This rank's shard of a flat, persistent, in `memory`. */
+    hd_tensor (*flat_shard_in)(struct hd_program *p, uint32_t flat, const char *name, uint32_t dtype, uint32_t memory);
+    /* Where the optimizer's states of a flat shall lie. Before fetch and update. */
+    void (*states_in)(struct hd_program *p, uint32_t flat, uint32_t memory);
+    /* The folder in which HD_MEMORY_FILE is made, on each rank's machine; the file has no name. */
+    void (*file_folder)(struct hd_program *p, const char *folder);
+    /* Stages what `what` (HD_PART_...) names of a flat and lies elsewhere, for `section`: memory in slot `slot`, which
+     * other flats may use before and after, and copies of those in `load`. update needs it in the section "update", and
+     * appends the copies back. */
+    void (*fetch)(struct hd_program *p, const char *section, uint32_t flat, uint32_t what, uint32_t load, uint32_t slot);
+    /* The staged twin of a tensor, or the tensor itself if compute can use it where it is. */
+    hd_tensor (*staged)(struct hd_program *p, const char *section, hd_tensor t);
+    /* Copies back. */
+    void (*store)(struct hd_program *p, const char *section, uint32_t flat, uint32_t what);
 };
 
 struct hd_strategy_ops {
