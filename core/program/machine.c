@@ -260,11 +260,11 @@ static int32_t copy(struct hd__machine *m, const struct hd__event *e)
 {
     struct hd__rank *r = &m->ranks[e->rank];
     const struct hd__do *d = hd__head(r, e->queue);
-    double end = m->options.costs ? ready_at(r, e->queue, 0) + d->cost : 0;
+    double begin = m->options.costs ? ready_at(r, e->queue, 0) : 0;
     if (m->options.kernels)
         hd__emulate_copy(r, d->instr);
     m->stats.copies++;
-    return pop_queue(m, e->rank, e->queue, end);
+    return pop_queue(m, e->rank, e->queue, begin, begin + d->cost);
 }
 
 /* ---- ranks */
