@@ -140,8 +140,10 @@ static void set_precision(struct hd_program *p, const struct hd__job *job)
         .optimizer = (uint8_t)job->precision.optimizer,
         .fixed = HD_F32,
     };
-    if (job->precision.compute == HD_F64) /* the emulator's: everything in fp64 */
-        p->precision = (struct hd__precision){HD_F64, HD_F64, HD_F64, HD_F64, HD_F64, HD_F64, {0, 0}};
+    /* The emulator's: everything in fp64, but a dtype that was chosen for the wire stays what it is. */
+    uint8_t reduce = job->precision.reduce == job->precision.grad ? HD_F64 : (uint8_t)job->precision.reduce;
+    if (job->precision.compute == HD_F64)
+        p->precision = (struct hd__precision){HD_F64, HD_F64, reduce, HD_F64, HD_F64, HD_F64, {0, 0}};
 }
 
 static int32_t build_model(struct hd__compiled *c, struct hd_program *p, struct hd_error *err)
@@ -236,7 +238,6 @@ static int32_t refuse_the_missing(struct hd__job *job, struct hd_error *err)
         const char *path, *what;
     } rows[] = {
         {job->recompute != HD__RECOMPUTE_NONE, "recompute", "recomputation is not offered yet: use recompute: none and a smaller micro_batch"},
-        {job->precision.reduce != job->precision.grad, "precision.reduce", "reducing in another dtype than the gradients' is not offered yet"},
         {job->deterministic == HD__DETERMINISTIC_EXACT, "job.deterministic",
          "sums in an order that no mesh changes are not offered yet: `normal` repeats bit for bit on the same mesh"},
         {job->n_hooks > 0, "comm.hooks", "wrappers of transports are not offered yet"},

@@ -153,6 +153,7 @@ int32_t zero_configure(struct zero *z, struct hd_error *err)
 {
     int32_t rc = read_axes(z, err);
     z->stage = stage_of(&z->settings);
+    z->wire = z->api->dtype(z->p, "reduce");
     if (!rc)
         rc = check_mesh(z, err);
     if (!rc)

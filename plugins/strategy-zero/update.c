@@ -98,11 +98,7 @@ void zero_update(struct zero *z)
     restore(z);
     if (z->settings.overlap)
         fetch(z, 0);
-    for (uint32_t f = 0; f < z->n_flats; f++)
-        if (z->flats[f].stage && z->flats[f].outer) {
-            struct hd_pass_instr i = zero_instr(z, &z->flats[f], HD_OP_ALL_REDUCE, z->flats[f].shard, z->flats[f].shard, z->flats[f].outer);
-            z->api->append(z->p, "update", &i);
-        }
+    zero_reduce_outer(z);
     for (uint32_t f = 0; f < z->n_flats; f++) /* tied parameters: each stage has a part of the gradient */
         if (z->flats[f].members) {
             struct hd_pass_instr i = zero_instr(z, &z->flats[f], HD_OP_ALL_REDUCE, z->flats[f].shard, z->flats[f].shard, stages);

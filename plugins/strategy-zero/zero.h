@@ -6,7 +6,7 @@
  *   stage 2  reduce_scatter in every micro-batch into the shard
  *   stage 3  parameters live as shards: gather before a block needs them, release after
  *
- * options.c reads and refuses, plan.c groups parameters into flat buffers, gradients.c and params.c rewrite the
+ * options.c reads and refuses, plan.c groups parameters into flat buffers, gradients.c, reduce.c and params.c rewrite the
  * sections, update.c appends the update. */
 #ifndef HD_STRATEGY_ZERO_H
 #define HD_STRATEGY_ZERO_H
@@ -41,6 +41,8 @@ struct zero_flat {
     uint32_t n_params;
     uint32_t members; /* pipeline stages that share it; 0: only this one */
     hd_tensor whole, grad, shard, master, home, low; /* home: what stage 3 gathers from */
+    hd_tensor travelling; /* the shard, or a copy of it, on the outer axes */
+    uint32_t reserved;
 };
 
 struct zero {
@@ -48,10 +50,11 @@ struct zero {
     const struct hd_pass_api *api;
     struct hd_program *p;
     struct zero_settings settings;
+    uint32_t wire;       /* dtype in which gradients travel */
     uint32_t stage;      /* 0..3 */
     uint32_t shard_axes; /* axes whose replication may be removed: the option `axes` */
     uint32_t outer_axes; /* the other data axes: settled by all_reduce, after the reduce_scatter, on the shard */
-    uint32_t n_flats, n_params, reserved;
+    uint32_t n_flats, n_params;
     struct zero_flat *flats;
     struct hd_pass_param *params; /* by parameter */
     uint32_t *owner;              /* by parameter: flat index + 1; 0: not used */
@@ -71,6 +74,15 @@ static inline int zero_tied(const struct hd_pass_param *param)
 int zero_plan(struct zero *z);            /* 0 when out of memory; other faults are sticky in the program */
 void zero_free(struct zero *z);
 int zero_gradients(struct zero *z, uint32_t section, int last); /* 0 when out of memory */
+struct zero_tail { /* what is done with the result of the previous reduction: to op= from; then `dead` is released */
+    const struct zero_flat *flat; /* NULL: nothing */
+    uint32_t op;
+    hd_tensor dead, from, to;
+};
+/* All that follows the last contribution to a flat, put behind instruction `index`. */
+void zero_reduce(struct zero *z, struct zero_flat *f, hd_tensor grad, struct zero_tail *tail, uint32_t section, uint32_t index);
+void zero_flush(struct zero *z, struct zero_tail *tail, uint32_t section, uint32_t index);
+void zero_reduce_outer(struct zero *z);
 int zero_params(struct zero *z, uint32_t section); /* 0 when out of memory */
 void zero_update(struct zero *z);
 

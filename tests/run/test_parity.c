@@ -37,6 +37,7 @@ struct draw {
     const char *family, *schedule;
 
     int64_t loss_scale; /* precision */
+    const char *grad, *reduce;
 };
 
 /* 0 where a job checker would refuse: what does not divide. */
@@ -66,6 +67,8 @@ static int draw(struct draw *d)
                        .offload_optimizer = ONE_OF(0, 0, 1, 2),
                        .offload_params = ONE_OF(0, 0, 1)};
     d->loss_scale = ONE_OF(1, 1, 64, 1000);
+    d->grad = pick(8) ? "fp32" : "bf16"; /* accumulated in fp64 here; what travels in a dtype of its own does so */
+    d->reduce = (const char *const[]){"fp32", "fp32", "fp32", "fp32", "bf16", "fp16"}[pick(6)];
     d->family = (const char *const[]){"llama", "gpt2", "qwen3"}[pick(3)];
     d->schedule = (const char *const[]){"gpipe", "1f1b", "interleaved", "zb-h1", "zb-v"}[pick(5)];
     d->layers = !strcmp(d->schedule, "interleaved") || !strcmp(d->schedule, "zb-v") ? 2 * d->pp : HD__MAX(2, d->pp);
@@ -85,8 +88,24 @@ static int draw(struct draw *d)
 
 static void precision_text(const struct draw *d, struct hd__text *text)
 {
+    hd__text_add(text, "precision: {grad: %s, reduce: %s", d->grad, d->reduce);
     if (d->loss_scale > 1)
-        hd__text_add(text, "precision: {loss_scale: %lld}\n", (long long)d->loss_scale);
+        hd__text_add(text, ", loss_scale: %lld", (long long)d->loss_scale);
+    hd__text_add(text, "}\n");
+}
+
+static int rounds(const struct draw *d)
+{
+    return strcmp(d->grad, d->reduce) != 0;
+}
+
+/* What travels in a dtype of its own is rounded there, relative to the terms of a sum. Adam makes a step of lr = 0.01 out of
+ * any gradient, also one that is all but 0: so there is one step, from the same parameters, and a bound for
+ * gradients below 1 in size: a rounding of each term and one of the sum. */
+static int within(const struct hd__numerics *r, const struct draw *d)
+{
+    double bound = !strcmp(d->reduce, "fp32") ? 2e-7 : !strcmp(d->reduce, "fp16") ? 2e-3 : 1.6e-2;
+    return r->loss < TOLERANCE && r->gradient < bound && r->norm < bound && r->parameter < 2.001e-2;
 }
 
 static void job_text(const struct draw *d, struct hd__text *text)
@@ -131,11 +150,12 @@ START_TEST(jobs_on_any_mesh_train_like_one_rank)
         if (!draw(&d))
             continue;
         job_text(&d, &text);
-        ck_assert_msg(hd__numerics_text(text.at, NULL, 0, plugins, 3, done, &result, &err) == HD_OK,
+        ck_assert_msg(hd__numerics_text(text.at, NULL, 0, plugins, rounds(&d) ? 1 : 3, done, &result, &err) == HD_OK,
                       "draw %u: %s\n%s", done, err.message, text.at);
-        ck_assert_msg(result.worst < TOLERANCE, "draw %u: %s differs by %.2e\n%s", done, result.where,
-                      result.worst, text.at);
-        worst = result.worst > worst.worst ? result : worst;
+        ck_assert_msg(rounds(&d) ? within(&result, &d) : result.worst < TOLERANCE, "draw %u: %s differs by %.2e\n%s", done,
+                      result.where, result.worst, text.at);
+        if (!rounds(&d))
+            worst = result.worst > worst.worst ? result : worst;
         ratio = HD__MAX(ratio, result.memory_ratio);
         hd__text_free(&text);
         done++;

@@ -31,6 +31,23 @@ START_TEST(fixed_scales)
 }
 END_TEST
 
+/* What travels is rounded once on its way out and once as the sum: 2^-8 each for bf16, of gradients that Adam then
+ * normalises. */
+START_TEST(reduced_in_another_dtype)
+{
+    static const char *const dtypes[] = {"bf16", "fp16"};
+    train(&a, "reduce-fp32", "llama.yaml");
+    for (int d = 0; d < 2; d++)
+        for (int stage = 0; stage <= 3; stage++) {
+            train(&b, "reduce-short", "llama.yaml mesh.dp=2 strategies.zero.stage=%d precision.reduce=%s", stage, dtypes[d]);
+            expect_close(&b, &a, d ? 5e-4 : 2e-3);
+            ck_assert_str_ne(a.text[1], b.text[1]);
+        }
+    train(&b, "reduce-wide", "llama.yaml mesh.dp=2 precision.grad=bf16 strategies.zero.stage=2");
+    expect_close(&b, &a, 5e-3);
+}
+END_TEST
+
 /* So few tokens that the gradient of the loss, times 65536, leaves fp16's range every few steps. */
 #define NARROW "llama.yaml precision.compute=fp16 data.seq_len=2 data.batch=2 data.micro_batch=1 job.steps=16 eval.every=1 " \
                "eval.batches=1 data.val_fraction=0.1 mesh.dp=2 strategies.zero.stage=%d "
@@ -107,6 +124,7 @@ int main(void)
 {
     const struct system_test tests[] = {{"fp16", fp16, 1},
                                         {"fixed scales", fixed_scales, 1},
+                                        {"reduced in another dtype", reduced_in_another_dtype, 1},
                                         {"overflow", overflow_is_skipped, 4},
                                         {"resume after a skip", resume_after_a_skip, 2},
                                         {"fixed scale overflows", fixed_scale_that_overflows_ends_the_run, 1},

@@ -1,0 +1,117 @@
+/* The reduction of one flat's gradient. It may travel in another dtype than it is accumulated in: precision.reduce, or
+ * compress with a short float. Then a copy in that dtype is what is reduced.
+ *
+ * What needs the result of a reduction is put after the NEXT reduction: right behind it, its wait would stop the compute
+ * stream. */
+#include "zero.h"
+
+static void put(struct zero *z, const struct zero_flat *f, uint32_t op, hd_tensor in, hd_tensor out, uint32_t axes, uint32_t section,
+                uint32_t index)
+{
+    struct hd_pass_instr i = zero_instr(z, f, op, in, out, axes);
+    z->api->insert(z->p, section, index, 1, &i);
+}
+
+/* Obligations that zero does not own (norms under sequence parallel: P on tp). */
+static uint32_t minor_of(const struct zero *z, const struct zero_flat *f, uint32_t param)
+{
+    return z->params[f->params[param]].obligation & ~(f->axes | f->outer);
+}
+
+/* They are met first: one all_reduce a run of neighbours. */
+static void settle(struct zero *z, struct zero_flat *f, hd_tensor grad, uint32_t section, uint32_t index)
+{
+    struct hd_pass_flat flat;
+    z->api->flat_get(z->p, f->id, &flat);
+    for (uint32_t i = 0; i < f->n_params;) {
+        uint32_t minor = minor_of(z, f, i), j = i + 1;
+        int64_t first = flat.offset[i], end;
+        while (j < f->n_params && minor_of(z, f, j) == minor)
+            j++;
+        end = flat.offset[j - 1] + z->params[f->params[j - 1]].count;
+        if (minor) {
+            hd_tensor range = z->api->flat_range(z->p, f->id, grad, first, end - first);
+            put(z, f, HD_OP_ALL_REDUCE, range, range, minor, section, index);
+        }
+        i = j;
+    }
+}
+
+static int travels(const struct zero *z, const struct zero_flat *f)
+{
+    uint32_t axes = f->axes | (f->stage ? 0 : f->outer);
+    for (uint32_t i = 0; i < f->n_params; i++)
+        axes |= minor_of(z, f, i);
+    return axes != 0;
+}
+
+void zero_flush(struct zero *z, struct zero_tail *t, uint32_t section, uint32_t index)
+{
+    if (!t->flat)
+        return;
+    put(z, t->flat, t->op, t->from, t->to, 0, section, index);
+    put(z, t->flat, HD_OP_RELEASE, t->dead, 0, 0, section, index);
+    t->flat = NULL;
+}
+
+/* The gradient as it travels. A temporary one is not needed any more once it is copied. */
+static hd_tensor as_it_travels(struct zero *z, struct zero_flat *f, hd_tensor grad, uint32_t section, uint32_t index)
+{
+    hd_tensor wire;
+    if (z->wire == z->api->dtype(z->p, "grad") || !travels(z, f))
+        return grad;
+    wire = z->api->flat_whole(z->p, f->id, "w", z->wire, HD_LIFE_TEMP);
+    put(z, f, HD_OP_COPY, grad, wire, 0, section, index);
+    if (f->stage >= 2)
+        put(z, f, HD_OP_RELEASE, grad, 0, 0, section, index);
+    return wire;
+}
+
+void zero_reduce(struct zero *z, struct zero_flat *f, hd_tensor grad, struct zero_tail *tail, uint32_t section, uint32_t index)
+{
+    hd_tensor wire = as_it_travels(z, f, grad, section, index), part;
+    uint32_t dtype = wire == grad ? z->api->dtype(z->p, "grad") : z->wire;
+    settle(z, f, wire, section, index);
+    if (f->stage == 0) {
+        if (f->axes | f->outer)
+            put(z, f, HD_OP_ALL_REDUCE, wire, wire, f->axes | f->outer, section, index);
+        if (wire == grad)
+            return;
+        zero_flush(z, tail, section, index);
+        *tail = (struct zero_tail){f, HD_OP_COPY, wire, wire, grad};
+        return;
+    }
+    part = f->stage == 1 && wire == grad ? f->shard : z->api->flat_shard(z->p, f->id, "gs", dtype, HD_LIFE_TEMP, 0);
+    put(z, f, f->axes ? HD_OP_REDUCE_SCATTER : HD_OP_COPY, wire, part, f->axes, section, index);
+    if (part == f->shard)
+        return;
+    zero_flush(z, tail, section, index);
+    *tail = (struct zero_tail){f, f->stage == 1 ? HD_OP_COPY : HD_OP_ACCUM, wire, part, f->shard};
+}
+
+/* ---- across the axes that shards do not lie along: on the shard, once a step */
+
+static void add(struct zero *z, struct zero_flat *f, uint32_t op, hd_tensor in, hd_tensor out, uint32_t axes)
+{
+    struct hd_pass_instr i = zero_instr(z, f, op, in, out, axes);
+    z->api->append(z->p, "update", &i);
+}
+
+void zero_reduce_outer(struct zero *z)
+{
+    int cast = z->wire != z->api->dtype(z->p, "grad");
+    for (uint32_t n = 0; n < z->n_flats; n++) {
+        struct zero_flat *f = &z->flats[n];
+        f->travelling = f->shard;
+        if (!f->stage || !f->outer)
+            continue;
+        if (cast) {
+            f->travelling = z->api->flat_shard(z->p, f->id, "ws", z->wire, HD_LIFE_TEMP, 0);
+            add(z, f, HD_OP_COPY, f->shard, f->travelling, 0);
+        }
+        add(z, f, HD_OP_ALL_REDUCE, f->travelling, f->travelling, f->outer);
+    }
+    for (uint32_t n = 0; n < z->n_flats; n++)
+        if (z->flats[n].travelling != z->flats[n].shard)
+            add(z, &z->flats[n], HD_OP_COPY, z->flats[n].travelling, z->flats[n].shard, 0);
+}
