@@ -212,6 +212,23 @@ static int32_t scale_loss(const struct hd__compiled *c, struct hd_program *p)
     return HD_OK;
 }
 
+static int32_t recompute(struct hd__compiled *c, struct hd_program *p, struct hd_error *err)
+{
+    const struct hd__job *job = c->job;
+    uint32_t every = job->recompute == HD__RECOMPUTE_EVERY ? (uint32_t)job->recompute_every : 1;
+    int32_t rc;
+    if (job->recompute == HD__RECOMPUTE_NONE)
+        return HD_OK;
+    rc = hd__recompute(p, every, job->recompute == HD__RECOMPUTE_SELECTIVE, err);
+    if (rc) {
+        char cause[sizeof err->message];
+        memcpy(cause, err->message, sizeof cause);
+        hd__job_fail(c->job, "recompute", err, "%s", cause);
+        err->code = rc;
+    }
+    return rc;
+}
+
 static int32_t compile_stage(struct hd__compiled *c, struct hd_program *p, struct hd_error *err)
 {
     int32_t rc;
@@ -219,7 +236,7 @@ static int32_t compile_stage(struct hd__compiled *c, struct hd_program *p, struc
     base_layout(p);
     if ((rc = build_model(c, p, err)) || (rc = run_strategies(c, p, LAYOUT, err)) || (rc = check_axes(c, p, err)) ||
         (rc = hd__autodiff(p, err)) || (rc = hd__place(p, err)) || (rc = partition(c, p, err)) ||
-        (rc = hd__lower(p, err)) || (rc = scale_loss(c, p)) || (rc = run_strategies(c, p, TRANSFORM, err)) ||
+        (rc = recompute(c, p, err)) || (rc = hd__lower(p, err)) || (rc = scale_loss(c, p)) || (rc = run_strategies(c, p, TRANSFORM, err)) ||
         (rc = hd__fuse(p, err)) || (rc = hd__schedule(p, err)) || (rc = hd__memory(p, err)))
         return rc;
     return hd__verify(p, err) ? (err->code = HD_E_INTERNAL) : HD_OK;
@@ -237,7 +254,6 @@ static int32_t refuse_the_missing(struct hd__job *job, struct hd_error *err)
         int asked;
         const char *path, *what;
     } rows[] = {
-        {job->recompute != HD__RECOMPUTE_NONE, "recompute", "recomputation is not offered yet: use recompute: none and a smaller micro_batch"},
         {job->deterministic == HD__DETERMINISTIC_EXACT, "job.deterministic",
          "sums in an order that no mesh changes are not offered yet: `normal` repeats bit for bit on the same mesh"},
         {job->n_hooks > 0, "comm.hooks", "wrappers of transports are not offered yet"},

@@ -7,6 +7,7 @@
  *   place.c     places every instruction on the mesh, in order, and inserts conversions (convert.c)
  *               -> the template: one micro-batch, placed
  *   pipeline.c  strategies cut the template into chunks and list each stage's actions
+ *   recompute.c what the backward pass reads is made again instead of kept, on the template
  *   lower.c     template -> sections: begin, micro (repeated), micro_last, update; with a pipeline begin, step, update
  *   scale.c     with loss scaling: the gradient of the loss is multiplied by a scalar that the training loop sets
  *   pass.c      strategies rewrite sections (zero: flat buffers, reductions, gathers, the update)
@@ -341,6 +342,8 @@ int32_t hd__autodiff(struct hd_program *p, struct hd_error *err); /* autodiff.c 
 int32_t hd__place(struct hd_program *p, struct hd_error *err);    /* place.c */
 /* pipeline.c: after the strategies' partition: is there one where mesh.pp asks for it, and is it complete? */
 int32_t hd__pipeline_check(struct hd_program *p, struct hd_error *err);
+/* recompute.c: segments of `every` blocks; cheap_only: only what needs no product, no attention and no collective. */
+int32_t hd__recompute(struct hd_program *p, uint32_t every, int cheap_only, struct hd_error *err);
 int32_t hd__lower(struct hd_program *p, struct hd_error *err);    /* lower.c */
 void hd__scale_loss(struct hd_program *p);                        /* scale.c, after hd__lower where the job scales its loss */
 int32_t hd__fuse(struct hd_program *p, struct hd_error *err);     /* fuse.c */

@@ -356,6 +356,7 @@ static int32_t numerics_from(loader *load, const char *from, const char *const *
                                 "mesh.tp=1",
                                 "launch.ranks=1",
                                 "precision.loss_scale=none",
+                                "recompute=none",
                                 micro_batch};
     struct hd__job *jobs[2] = {NULL, NULL};
     struct hd__compiled *one = NULL, *many = NULL;

@@ -34,7 +34,7 @@ struct draw {
     int64_t replicate, shard, cp, tp, accumulation, zero, sequence_parallel, vocab_parallel, kv_heads,
         tied, bucket, pp, layers, gather_bucket, prefetch, prefetch_backward, prefetch_size, max_inflight, persist_below, max_live,
         reshard, overlap, offload_optimizer, offload_params;
-    const char *family, *schedule;
+    const char *family, *schedule, *recompute;
 
     int64_t loss_scale; /* precision */
     const char *grad, *reduce;
@@ -71,6 +71,7 @@ static int draw(struct draw *d)
     d->reduce = (const char *const[]){"fp32", "fp32", "fp32", "fp32", "bf16", "fp16"}[pick(6)];
     d->family = (const char *const[]){"llama", "gpt2", "qwen3"}[pick(3)];
     d->schedule = (const char *const[]){"gpipe", "1f1b", "interleaved", "zb-h1", "zb-v"}[pick(5)];
+    d->recompute = (const char *const[]){"none", "selective", "full", "{every: 2}"}[pick(4)];
     d->layers = !strcmp(d->schedule, "interleaved") || !strcmp(d->schedule, "zb-v") ? 2 * d->pp : HD__MAX(2, d->pp);
     if (!strcmp(d->family, "gpt2"))
         d->kv_heads = 4;
@@ -125,6 +126,7 @@ static void job_text(const struct draw *d, struct hd__text *text)
                  d->offload_optimizer == 2 ? "file" : d->offload_optimizer ? "host" : "none",
                  d->offload_optimizer == 2 ? ", path: /tmp" : "", d->zero == 3 && d->offload_params ? "host" : "none");
     precision_text(d, text);
+    hd__text_add(text, "recompute: %s\n", d->recompute);
     hd__text_add(text, "optimizer: {use: adamw, lr: 1e-2, weight_decay: 0.1, clip: 1.0}\n");
     hd__text_add(text,
                  "model: {use: transformer, family: %s, layers: %lld, hidden: 16, heads: 4, kv_heads: %lld, "

@@ -150,6 +150,25 @@ START_TEST(accumulation)
 }
 END_TEST
 
+/* What is made again has the bits of what was kept, collectives included. */
+START_TEST(recompute)
+{
+    static const struct {
+        const char *job, *how[2];
+    } rows[] = {{"gpt2.yaml mesh.dp=2 strategies.zero.stage=3", {"recompute=full", "recompute=selective"}},
+                {"llama.yaml mesh.tp=2 mesh.dp=2 strategies=[{\"use\":\"3d\",\"sequence_parallel\":true},{\"use\":\"zero\",\"stage\":2}]",
+                 {"recompute.every=2", "recompute=selective"}}};
+    for (size_t i = 0; i < HD__COUNT(rows); i++) {
+        train(&a, "kept", "%s job.steps=6", rows[i].job);
+        expect_learns(&a);
+        for (int k = 0; k < 2; k++) {
+            train(&b, "again", "%s job.steps=6 %s", rows[i].job, rows[i].how[k]);
+            expect_same_bits(&a, &b);
+        }
+    }
+}
+END_TEST
+
 int main(void)
 {
     const struct system_test tests[] = {
@@ -157,6 +176,7 @@ int main(void)
         {"zero, llama", zero_llama, 1}, {"zero, gpt2", zero_gpt2, 1}, {"tensor parallel, llama", tensor_parallel_llama, 1},
         {"tensor parallel, gpt2", tensor_parallel_gpt2, 1}, {"four ranks", four_ranks, 1}, {"messages alone", messages_alone, 1},
         {"a transport for an axis", a_transport_for_an_axis, 1}, {"bf16", bf16, 1}, {"accumulation", accumulation, 1},
+        {"recompute", recompute, 1},
         {NULL, NULL, 0}};
     return system_run("system-parity", tests);
 }

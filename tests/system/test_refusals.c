@@ -66,8 +66,8 @@ START_TEST(keys)
         {"train llama.yaml model.layers=1000000", "command line: model.layers is 1000000; at most", NULL},
         {"train llama.yaml model.kv_heads=3", "llama.yaml:4:100: model.heads (4) is not a multiple of model.kv_heads (3)", NULL},
         {"train llama.yaml eval.every=2", "command line: eval.every: ", "data.val_fraction"},
-        {"train llama.yaml recompute=full", "command line: recompute: ", "not offered"},
         {"train llama.yaml precision.loss_scale=0.5", "command line: precision.loss_scale: auto, none, dynamic or a number", NULL},
+        {"train llama.yaml recompute=ful", "command line: recompute: ", "did you mean full?"},
         {NULL, NULL, NULL}};
     write_file("betas.yaml", "job: {steps: 3}\noptimizer: {use: adamw, lr: 1, betas: [1.5, 0.9]}\n"
                "model: {use: transformer, family: llama, layers: 1, hidden: 8, heads: 1, vocab: 256}\n"
