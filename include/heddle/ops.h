@@ -52,6 +52,8 @@
                                                 z = x w^T: n = log(sum_v exp(z)) - z[label], and the gradients of \
                                                 attrs.scale * sum n. z is never whole. HD_ATTR_ACCUMULATE holds  \
                                                 for dw alone: n and dx are written */                           \
+    X(HD_OP_ATTENTION_MERGE, 39, "attention_merge") /* o[bskgd], lse[bskg] <- o1, lse1, o2, lse2: attention over the  \
+                                                keys of both, from attention over the keys of each */           \
     /* ---- local conversions (this rank's piece; no communication) ---- */                                     \
     X(HD_OP_SLICE, 40, "slice")              /* y <- x: part `index` of `parts` of dim attrs.to */              \
     X(HD_OP_MASK, 41, "mask")                /* y <- x: x where index == 0, else zeros */                       \
@@ -64,6 +66,7 @@
     X(HD_OP_BROADCAST, 54, "broadcast")                                                                         \
     X(HD_OP_SEND, 55, "send")                                                                                   \
     X(HD_OP_RECV, 56, "recv")                                                                                   \
+    X(HD_OP_SHIFT, 57, "shift")              /* y <- x of the member before: once around a ring is n of them */ \
     /* ---- structure ---- */                                                                                   \
     X(HD_OP_FEED, 60, "feed")                /* y[*] int32 <- nothing: the next micro-batch; by the executor */ \
     X(HD_OP_FILL0, 61, "fill0")              /* y[*] <- nothing: zeros */                                       \

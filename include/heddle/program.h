@@ -48,7 +48,21 @@ struct hd_attrs {
     double beta1, beta2, clip; /* adamw, sgd (beta1 = momentum); clip 0 = none */
     int32_t (*step)(const void *settings, const void *args); /* optim_step: see heddle/optimizer.h */
     const void *settings;
+    /* Which position of the sequence an index on dim s is: see hd_position. 0: the same. */
+    int64_t zigzag_parts, zigzag_length;
 };
+
+/* Ring attention stores a sequence in zig-zag order, so that every rank has as much causal work as any other: cut in 2 n
+ * equal runs, part r of n holds runs r and 2 n - 1 - r (Llama 3, arXiv 2407.21783, section 3.3.2). Within a part positions
+ * rise. attrs: zigzag_parts = n, zigzag_length = the whole sequence. */
+static inline int64_t hd_position(const struct hd_attrs *a, int64_t index)
+{
+    int64_t run = a->zigzag_parts > 1 ? a->zigzag_length / (2 * a->zigzag_parts) : 0;
+    if (run < 1)
+        return index;
+    int64_t part = index / (2 * run), at = index % (2 * run);
+    return at < run ? part * run + at : (2 * a->zigzag_parts - 1 - part) * run + at - run;
+}
 
 /* One operand, lowered: dense, row-major, contiguous. Equal dim ids in one instruction are the same logical dim. */
 struct hd_operand {

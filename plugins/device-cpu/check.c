@@ -130,7 +130,7 @@ static int32_t check_heads(struct hd_kernel *k, struct hd_error *err)
     const struct hd_operand *q = &k->in[0], *key = &k->in[1];
     if (q->ndim < 4 || key->ndim < 3)
         return cpu_invalid(k, err, "attention wants q [.., s, k, g, d] and k, v [.., s, k, d]");
-    struct cpu_heads h = cpu_heads(q, key);
+    struct cpu_heads h = cpu_heads(q, key, &k->d.attrs);
     int64_t keys = h.b * h.t * h.k * h.d;
     if (key->extent[key->ndim - 1] != h.d || key->extent[key->ndim - 2] != h.k)
         return cpu_invalid(k, err, "q and k differ in heads or head size");
@@ -143,7 +143,7 @@ int32_t cpu_check_attention(struct hd_kernel *k, struct hd_error *err)
     int32_t rc = check_heads(k, err);
     if (rc)
         return rc;
-    struct cpu_heads h = cpu_heads(&k->in[0], &k->in[1]);
+    struct cpu_heads h = cpu_heads(&k->in[0], &k->in[1], &k->d.attrs);
     rc = same_count(k, &k->out[0], hd_operand_count(&k->in[0]), "o", err);
     if (!rc)
         rc = same_count(k, &k->out[1], h.b * h.s * h.k * h.g, "lse", err);
@@ -155,7 +155,7 @@ int32_t cpu_check_attention_grad(struct hd_kernel *k, struct hd_error *err)
     int32_t rc = check_heads(k, err);
     if (rc)
         return rc;
-    struct cpu_heads h = cpu_heads(&k->in[0], &k->in[1]);
+    struct cpu_heads h = cpu_heads(&k->in[0], &k->in[1], &k->d.attrs);
     int64_t n_q = hd_operand_count(&k->in[0]), n_k = hd_operand_count(&k->in[1]);
     const struct {
         const struct hd_operand *o;
@@ -166,6 +166,20 @@ int32_t cpu_check_attention_grad(struct hd_kernel *k, struct hd_error *err)
     for (uint32_t i = 0; !rc && i < sizeof want / sizeof want[0]; i++)
         rc = same_count(k, want[i].o, want[i].n, want[i].name, err);
     return rc ? rc : cpu_kernel_state(k, (size_t)(n_q + 2 * n_k) * sizeof(double), err);
+}
+
+int32_t cpu_check_attention_merge(struct hd_kernel *k, struct hd_error *err)
+{
+    const struct hd_operand *o = &k->in[0];
+    int64_t n = hd_operand_count(o), rows = hd_operand_count(&k->in[1]);
+    int32_t rc = same_count(k, &k->in[2], n, "o2", err);
+    if (!o->ndim || n != rows * o->extent[o->ndim - 1])
+        return cpu_invalid(k, err, "o must be lse with one more dim");
+    if (!rc)
+        rc = same_count(k, &k->in[3], rows, "lse2", err);
+    if (!rc)
+        rc = same_count(k, &k->out[0], n, "o", err);
+    return rc ? rc : same_count(k, &k->out[1], rows, "lse", err);
 }
 
 /* tokens [..], rows [.., h], table [rows, h]. */

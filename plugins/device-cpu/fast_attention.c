@@ -42,7 +42,7 @@ int32_t cpu_attention_init(struct cpu_attention *x, struct hd_kernel *k, struct 
     uint32_t lse_dtype = k->d.op == HD_OP_ATTENTION ? k->out[1].dtype : k->in[4].dtype;
     uint32_t dtype = HD_BF16;
     x->kernel = k;
-    x->h = cpu_heads(&k->in[0], &k->in[1]);
+    x->h = cpu_heads(&k->in[0], &k->in[1], &k->d.attrs);
     x->window = k->d.attrs.window;
     x->scale = k->d.attrs.scale;
     for (uint32_t i = 0; i < k->d.n_in; i++)
@@ -53,11 +53,10 @@ int32_t cpu_attention_init(struct cpu_attention *x, struct hd_kernel *k, struct 
     if (!all_float(k) || lse_dtype != HD_F32)
         return hd_fail(err, HD_E_UNSUPPORTED,
                        "attention: fast kernels are for fp32, bf16 and fp16, with lse in fp32");
-    if (x->h.s != x->h.t || x->h.q0 != x->h.k0)
-        return hd_fail(err, HD_E_UNSUPPORTED,
-                       "attention: fast kernels want queries and keys of the same positions");
-    if (x->h.s == 0 || !(x->scale > 0))
-        return hd_fail(err, HD_E_UNSUPPORTED, "attention: fast kernels want a scale above 0");
+    if (x->h.s != x->h.t)
+        return hd_fail(err, HD_E_UNSUPPORTED, "attention: fast kernels want as many keys as queries");
+    if (x->h.s == 0 || x->h.d == 0 || !(x->scale > 0))
+        return hd_fail(err, HD_E_UNSUPPORTED, "attention: fast kernels want operands that are not empty, and a scale above 0");
     x->d_room = cpu_round_up(x->h.d, x->tiles->nr);
     x->panels_d = x->d_room / x->tiles->nr;
     return HD_OK;
@@ -150,10 +149,10 @@ static void softmax_row(const struct cpu_attention *x, const struct tile *t, int
 {
     float *most = (float *)buffer(x, t, MOST) + r, *total = (float *)buffer(x, t, TOTAL) + r;
     float *row = (float *)buffer(x, t, SCORES) + r * x->tile_k, scale = (float)x->scale;
-    int64_t at = t->q0 + r - t->k0; /* the row's own position, in the key tile */
-    struct cpu_kept kept = {.last = cpu_least(at + 1, t->keys), .total = cpu_round_up(t->keys, x->tiles->nr)};
-    if (x->window > 0)
-        kept.first = cpu_most(0, at - x->window + 1);
+    struct cpu_kept kept = {.total = cpu_round_up(t->keys, x->tiles->nr)};
+    cpu_visible(&x->h, x->window, t->q0 + r, &kept.first, &kept.last);
+    kept.first = cpu_most(0, kept.first - t->k0);
+    kept.last = cpu_least(kept.last - t->k0, t->keys);
     if (kept.first >= kept.last) {
         memset(row, 0, (size_t)kept.total * sizeof *row);
         return;
@@ -182,31 +181,36 @@ static void finish(const struct cpu_attention *x, const struct tile *t, int64_t 
     float *lse = x->kernel->out[1].data;
     for (int64_t r = 0; r < t->rows; r++) {
         int64_t to = cpu_query_at(x, b, kv, g, t->q0 + r);
-        cpu_attention_store(x, 0, to, (float *)buffer(x, t, SUMS) + r * x->d_room, 1 / total[r]);
+        cpu_attention_store(x, 0, to, (float *)buffer(x, t, SUMS) + r * x->d_room, total[r] > 0 ? 1 / total[r] : 0);
         lse[to / x->h.d] = most[r] + logf(total[r]);
     }
 }
 
-/* The first key that a query sees, at the start of its key tile. */
-static int64_t first_tile(const struct cpu_attention *x, int64_t q)
+/* The keys that a tile of queries sees, from the start of a key tile. */
+static void key_range(const struct cpu_attention *x, const struct tile *t, int64_t *first, int64_t *end)
 {
-    int64_t first = x->window > 0 ? cpu_most(0, q - x->window + 1) : 0;
-    return first / x->tile_k * x->tile_k;
+    int64_t unused;
+    cpu_visible(&x->h, x->window, t->q0, first, &unused);
+    cpu_visible(&x->h, x->window, t->q0 + t->rows - 1, &unused, end);
+    *first = *first / x->tile_k * x->tile_k;
 }
 
 static void forward_tile(const struct cpu_attention *x, struct tile *t, int64_t b, int64_t kv, int64_t g)
 {
     const struct hd_operand *q = &x->kernel->in[0];
     float *most = buffer(x, t, MOST), *total = buffer(x, t, TOTAL);
-    int64_t start = first_tile(x, t->q0);
+    int64_t start, end;
+    key_range(x, t, &start, &end);
     for (int64_t r = 0; r < t->rows; r++) {
         most[r] = -INFINITY;
         total[r] = 0;
     }
     x->tiles->pack_a(buffer(x, t, QUERIES), cpu_element(q, cpu_query_at(x, b, kv, g, t->q0)), q->dtype,
                      cpu_query_step(x), 1, t->rows, x->h.d);
-    for (t->k0 = start; t->k0 < t->q0 + t->rows; t->k0 += x->tile_k) {
-        t->keys = cpu_least(x->tile_k, t->q0 + t->rows - t->k0);
+    if (start >= end)
+        memset(buffer(x, t, SUMS), 0, (size_t)(t->rows * x->d_room) * sizeof(float));
+    for (t->k0 = start; t->k0 < end; t->k0 += x->tile_k) {
+        t->keys = cpu_least(x->tile_k, end - t->k0);
         scores(x, t);
         for (int64_t r = 0; r < t->rows; r++)
             softmax_row(x, t, r);

@@ -106,13 +106,12 @@ static void weights(const struct cpu_attention *x, const struct tile *t)
 {
     const float *lse = rows(x, t->scratch, 0) + t->q0, *delta = rows(x, t->scratch, 1) + t->q0;
     for (int64_t r = 0; r < t->keys; r++) {
-        int64_t at = t->k0 + r - t->q0; /* the key's own position, among the queries */
-        struct cpu_kept kept = {
-            .first = cpu_most(0, at), .last = t->queries, .total = cpu_round_up(t->queries, x->tiles->nr)};
+        struct cpu_kept kept = {.total = cpu_round_up(t->queries, x->tiles->nr)};
         float *p = (float *)(t->scratch + x->at[SCORES]) + r * x->tile_q;
         float *dp = (float *)(t->scratch + x->at[SLOPES]) + r * x->tile_q;
-        if (x->window > 0)
-            kept.last = cpu_least(kept.last, at + x->window);
+        cpu_seen_by(&x->h, x->window, t->k0 + r, &kept.first, &kept.last);
+        kept.first = cpu_most(0, kept.first - t->q0);
+        kept.last = cpu_least(kept.last - t->q0, t->queries);
         if (kept.first < kept.last) {
             x->rows->grad(p, dp, lse, delta, kept, (float)x->scale);
         } else {
@@ -159,13 +158,14 @@ static void backward_tile(const struct cpu_attention *x, const struct tile *t)
     add_to_queries(x, t);
 }
 
-/* The query tiles that see a key tile: from its first key's own position on, as far as the window of its
- * last. */
+/* The query tiles that see a key tile: from those that see its first key, to those that see its last. */
 static void backward_keys(const struct cpu_attention *x, struct tile *t)
 {
-    int64_t end = x->window > 0 ? cpu_least(x->h.s, t->k0 + t->keys - 1 + x->window) : x->h.s;
-    for (t->from = t->k0 / x->tile_q * x->tile_q; t->from < end; t->from += x->tile_q) {
-        int64_t skip = cpu_most(0, t->k0 - t->from) / x->tiles->nr * x->tiles->nr;
+    int64_t first, end, unused;
+    cpu_seen_by(&x->h, x->window, t->k0, &first, &unused);
+    cpu_seen_by(&x->h, x->window, t->k0 + t->keys - 1, &unused, &end);
+    for (t->from = first / x->tile_q * x->tile_q; t->from < end; t->from += x->tile_q) {
+        int64_t skip = cpu_most(0, first - t->from) / x->tiles->nr * x->tiles->nr;
         t->q0 = t->from + skip;
         t->queries = cpu_least(x->tile_q, x->h.s - t->from) - skip;
         backward_tile(x, t);

@@ -1,5 +1,6 @@
 /* Additions of a row to every row: biases and learned positions, and the sums over rows that are their gradients. */
 #include "fast_rows.h"
+#include "reference.h"
 
 enum { ROW_GRAIN = 16384, BLOCKS = 32 };
 
@@ -120,7 +121,7 @@ int32_t cpu_fast_bias_dw(struct hd_kernel *k, struct hd_error *err)
     return rc ? rc : cpu_kernel_state(k, BLOCKS * (size_t)hd_operand_count(&k->out[0]) * sizeof(float), err);
 }
 
-/* ---- positions: row i of a sequence takes row start[s] + i of the table; beyond the table there is nothing */
+/* ---- positions: each row of a sequence takes its position's row of the table; beyond the table there is nothing */
 
 static void position_rows(void *context, int64_t first, int64_t last)
 {
@@ -130,7 +131,7 @@ static void position_rows(void *context, int64_t first, int64_t last)
     int64_t h = w->extent[1];
     int half = cpu_half(k, ALL);
     for (int64_t row = first; row < last; row++) {
-        int64_t from = x->start[s] + row % x->extent[s] - w->start[0];
+        int64_t from = hd_position(&k->d.attrs, x->start[s] + row % x->extent[s]) - w->start[0];
         if (from >= 0 && from < w->extent[0])
             add_row(k, row * h, from * h, h, half);
         else
@@ -157,13 +158,15 @@ static void position_dw_rows(void *context, int64_t first, int64_t last)
     const struct hd_operand *dy = &k->in[0], *dw = &k->out[0];
     float buf[CPU_CHUNK], sum[CPU_CHUNK];
     uint32_t s = dy->ndim - 2;
+    struct cpu_order order = cpu_order(dy, s, &k->d.attrs);
     int64_t h = dw->extent[1], length = dy->extent[s], batch = cpu_span(dy, 0, s);
     for (int64_t row = first; row < last; row++) {
-        int64_t i = dw->start[0] + row - dy->start[s];
+        int64_t position = dw->start[0] + row, i = cpu_before(&order, position);
+        int here = i < length && cpu_position(&order, i) == position;
         for (int64_t j = 0; j < h; j += CPU_CHUNK) {
             int64_t n = cpu_min(CPU_CHUNK, h - j);
             memset(sum, 0, sizeof sum);
-            for (int64_t b = 0; b < batch && i >= 0 && i < length; b++)
+            for (int64_t b = 0; b < batch && here; b++)
                 cpu_add_to(sum, cpu_read(dy, (b * length + i) * h + j, n, buf), n, 0);
             cpu_end(k, 0, row * h + j, n, sum);
         }

@@ -11,7 +11,7 @@ static void fill_table(struct hd_kernel *k, float *table)
     double scale = k->d.attrs.scale != 0 ? k->d.attrs.scale : 1;
     for (int64_t s = 0; s < x->extent[1]; s++)
         for (int64_t i = 0; i < half; i++) {
-            double angle = k->d.attrs.sign * (double)(x->start[1] + s) * k->d.attrs.table[i];
+            double angle = k->d.attrs.sign * (double)hd_position(&k->d.attrs, x->start[1] + s) * k->d.attrs.table[i];
             table[2 * half * s + i] = (float)(scale * cos(angle));
             table[2 * half * s + half + i] = (float)(scale * sin(angle));
         }

@@ -6,7 +6,8 @@
 
 #define CPU_REFERENCES(X)                                                                                       \
     X(einsum) X(add) X(bias) X(bias_dw) X(rmsnorm) X(rmsnorm_dx) X(rmsnorm_dw) X(layernorm) X(layernorm_dx)     \
-    X(layernorm_dw) X(rope) X(attention) X(attention_grad) X(swiglu) X(swiglu_grad) X(gelu) X(gelu_grad)        \
+    X(layernorm_dw) X(rope) X(attention) X(attention_grad) X(attention_merge) X(swiglu) X(swiglu_grad) X(gelu)    \
+    X(gelu_grad)                                                                                                \
     X(embed) X(embed_dw) X(position) X(position_dw) X(rowmax) X(xent_local) X(nll) X(nll_grad) X(xent_grad)     \
     X(xent_head) X(total) X(spread) X(slice) X(mask) X(pad) X(fill0) X(accum) X(copy) X(sumsq) X(adamw) X(sgd) X(optim_step)
 
@@ -16,7 +17,8 @@ CPU_REFERENCES(CPU_REFERENCE)
 
 /* What ops demand of their operands' shapes: check.c. */
 #define CPU_CHECKS(X)                                                                                           \
-    X(same) X(einsum) X(bias) X(bias_dw) X(norm) X(norm_dw) X(rope) X(attention) X(attention_grad) X(embed)     \
+    X(same) X(einsum) X(bias) X(bias_dw) X(norm) X(norm_dw) X(rope) X(attention) X(attention_grad)              \
+    X(attention_merge) X(embed)                                                                                 \
     X(embed_dw) X(position) X(position_dw) X(rowmax) X(xent_local) X(xent_grad) X(xent_head) X(scalar_out) X(spread) \
     X(parts)                                                                                                    \
     X(update) X(optim_step)
@@ -25,19 +27,45 @@ CPU_REFERENCES(CPU_REFERENCE)
 CPU_CHECKS(CPU_CHECK)
 #undef CPU_CHECK
 
+/* Which positions of the sequence the local elements of dim s are: two rising runs of neighbours, or one. */
+struct cpu_order {
+    int64_t at[2], first, n; /* n elements, `first` of them in the first run */
+};
+struct cpu_order cpu_order(const struct hd_operand *o, uint32_t dim, const struct hd_attrs *attrs);
+
+static inline int64_t cpu_position(const struct cpu_order *o, int64_t i)
+{
+    return i < o->first ? o->at[0] + i : o->at[1] + i - o->first;
+}
+
+/* How many elements lie before a position. */
+static inline int64_t cpu_before(const struct cpu_order *o, int64_t position)
+{
+    int64_t a = position - o->at[0], b = position - o->at[1], rest = o->n - o->first;
+    return (a < 0 ? 0 : a < o->first ? a : o->first) + (b < 0 ? 0 : b < rest ? b : rest);
+}
+
 /* Attention's view of q and k: leading dims merged into b. */
 struct cpu_heads {
     int64_t b, s, t, k, g, d; /* s queries, t keys; k kv heads with g query heads each */
-    int64_t q0, k0;           /* global positions of query 0 and key 0 */
+    struct cpu_order queries, keys;
 };
-struct cpu_heads cpu_heads(const struct hd_operand *q, const struct hd_operand *k);
+struct cpu_heads cpu_heads(const struct hd_operand *q, const struct hd_operand *k, const struct hd_attrs *attrs);
 
-/* Key positions first..last (inclusive, may be empty) that query i sees, as local indices. */
-static inline void cpu_visible(const struct cpu_heads *h, int64_t window, int64_t i, int64_t *first, int64_t *last)
+/* Keys first .. end - 1 are what query i sees; may be empty. */
+static inline void cpu_visible(const struct cpu_heads *h, int64_t window, int64_t i, int64_t *first, int64_t *end)
 {
-    int64_t at = h->q0 + i - h->k0;
-    *last = at < h->t ? at : h->t - 1;
-    *first = window > 0 && at - window + 1 > 0 ? at - window + 1 : 0;
+    int64_t at = cpu_position(&h->queries, i);
+    *end = cpu_before(&h->keys, at + 1);
+    *first = window > 0 ? cpu_before(&h->keys, at - window + 1) : 0;
+}
+
+/* Queries first .. end - 1 are those that see key j; may be empty. */
+static inline void cpu_seen_by(const struct cpu_heads *h, int64_t window, int64_t j, int64_t *first, int64_t *end)
+{
+    int64_t at = cpu_position(&h->keys, j);
+    *first = cpu_before(&h->queries, at);
+    *end = window > 0 ? cpu_before(&h->queries, at + window) : h->s;
 }
 
 /* Value of the range that holds element `at` of the whole flat buffer; `fallback` outside all. */

@@ -42,7 +42,7 @@ void cpu_ref_position(struct hd_kernel *k)
     int64_t n = hd_operand_count(x), h = w->extent[1];
     uint32_t s = x->ndim - 2;
     for (int64_t i = 0; i < n; i++) {
-        int64_t row = row_of(w, (double)(x->start[s] + i / h % x->extent[s]));
+        int64_t row = row_of(w, (double)hd_position(&k->d.attrs, x->start[s] + i / h % x->extent[s]));
         cpu_put(k, 0, i, cpu_load(x, i) + (row < 0 ? 0 : cpu_load(w, row * h + i % h)));
     }
 }
@@ -55,7 +55,7 @@ void cpu_ref_position_dw(struct hd_kernel *k)
     double *sum = k->state;
     memset(sum, 0, (size_t)m * sizeof *sum);
     for (int64_t i = 0; i < n; i++) {
-        int64_t row = row_of(dw, (double)(dy->start[s] + i / h % dy->extent[s]));
+        int64_t row = row_of(dw, (double)hd_position(&k->d.attrs, dy->start[s] + i / h % dy->extent[s]));
         if (row >= 0)
             sum[row * h + i % h] += cpu_load(dy, i);
     }

@@ -18,6 +18,7 @@ static const struct cpu_op rows[HD_OP_LIMIT] = {
     [HD_OP_ROPE] = ROW(1, 1, 1, 1, rope, cpu_check_rope, cpu_fast_rope),
     [HD_OP_ATTENTION] = ROW(3, 3, 2, 2, attention, cpu_check_attention, cpu_fast_attention),
     [HD_OP_ATTENTION_GRAD] = ROW(6, 6, 3, 3, attention_grad, cpu_check_attention_grad, cpu_fast_attention_grad),
+    [HD_OP_ATTENTION_MERGE] = ROW(4, 4, 2, 2, attention_merge, cpu_check_attention_merge, cpu_fast_attention_merge),
     [HD_OP_SWIGLU] = ROW(2, 2, 1, 1, swiglu, cpu_check_same, cpu_fast_swiglu),
     [HD_OP_SWIGLU_GRAD] = ROW(3, 3, 2, 2, swiglu_grad, cpu_check_same, cpu_fast_swiglu_grad),
     [HD_OP_GELU] = ROW(1, 1, 1, 1, gelu, cpu_check_same, cpu_fast_gelu),

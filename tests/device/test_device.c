@@ -46,7 +46,7 @@ START_TEST(every_device_op_is_supported)
 {
     static const uint32_t not_ours[] = {HD_OP_ALL_REDUCE, HD_OP_ALL_GATHER, HD_OP_REDUCE_SCATTER, HD_OP_ALL_TO_ALL,
                                         HD_OP_BROADCAST,  HD_OP_SEND,       HD_OP_RECV,           HD_OP_FEED,
-                                        HD_OP_RELEASE,    HD_OP_WAIT};
+                                        HD_OP_RELEASE,    HD_OP_WAIT,       HD_OP_SHIFT};
     static const struct {
         uint32_t op;
         const char *name;
