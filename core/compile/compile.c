@@ -236,7 +236,8 @@ static int32_t compile_stage(struct hd__compiled *c, struct hd_program *p, struc
     base_layout(p);
     if ((rc = build_model(c, p, err)) || (rc = run_strategies(c, p, LAYOUT, err)) || (rc = check_axes(c, p, err)) ||
         (rc = hd__autodiff(p, err)) || (rc = hd__place(p, err)) || (rc = partition(c, p, err)) ||
-        (rc = recompute(c, p, err)) || (rc = hd__lower(p, err)) || (rc = scale_loss(c, p)) || (rc = run_strategies(c, p, TRANSFORM, err)) ||
+        (rc = recompute(c, p, err)) || (rc = hd__ring(p, err)) ||
+        (rc = hd__lower(p, err)) || (rc = scale_loss(c, p)) || (rc = run_strategies(c, p, TRANSFORM, err)) ||
         (rc = hd__fuse(p, err)) || (rc = hd__schedule(p, err)) || (rc = hd__memory(p, err)))
         return rc;
     return hd__verify(p, err) ? (err->code = HD_E_INTERNAL) : HD_OK;

@@ -46,6 +46,28 @@ static uint32_t part_of(const struct hd_program *p, uint32_t axes, const int32_t
     return part;
 }
 
+/* Keys and values that have come around a ring: where they lie at home. The member they started from is `steps` before. */
+static void at_home(const struct hd_program *p, const struct hd__instr *i, const int32_t coord[HD_AXIS_COUNT], hd_tensor id,
+                    struct hd_operand *o)
+{
+    const struct hd__tensor *t = hd__tc(p, id);
+    int32_t home[HD_AXIS_COUNT], axis = __builtin_ctz(i->axes), n = p->mesh.size[axis];
+    memcpy(home, coord, sizeof home);
+    home[axis] = (coord[axis] + n - i->tag % n) % n;
+    for (int32_t d = 0; d < t->ndim; d++)
+        o->start[d] = hd__start(p, t, d, home);
+}
+
+/* k, v of attention and its gradient; dk, dv. */
+static void ring_operands(const struct hd_program *p, const struct hd__instr *i, const int32_t coord[HD_AXIS_COUNT],
+                          struct hd_operand *in, struct hd_operand *out)
+{
+    for (uint32_t k = 1; k <= 2; k++)
+        at_home(p, i, coord, i->in[k], &in[k]);
+    for (uint32_t k = 1; k <= 2 && i->op == HD_OP_ATTENTION_GRAD; k++)
+        at_home(p, i, coord, i->out[k], &out[k]);
+}
+
 static void attributes(const struct hd_program *p, const struct hd__instr *i,
                        const int32_t coord[HD_AXIS_COUNT], struct hd_attrs *a)
 {
@@ -55,6 +77,8 @@ static void attributes(const struct hd_program *p, const struct hd__instr *i,
         memset(a, 0, sizeof *a);
     a->struct_size = sizeof *a;
     a->peer = -1;
+    a->zigzag_parts = hd__zigzag(p);
+    a->zigzag_length = a->zigzag_parts ? p->dims.at[p->letter['s']].extent : 0;
     if (i->redop)
         a->redop = i->redop;
     if (i->from)
@@ -95,6 +119,8 @@ void hd__bind(const struct hd_program *p, const struct hd__instr *i, const int32
         operand(p, i->in[k], coord, arena, &in[k]);
     for (uint32_t k = 0; k < i->n_out; k++)
         operand(p, i->out[k], coord, arena, &out[k]);
+    if ((i->op == HD_OP_ATTENTION || i->op == HD_OP_ATTENTION_GRAD) && i->axes)
+        ring_operands(p, i, coord, in, out);
     attributes(p, i, coord, &desc->attrs);
     label(p, i, desc->label);
 }

@@ -314,6 +314,12 @@ static void broadcast(const struct party *a)
         memcpy(a->out[k], input_of(a, 0), (size_t)a->in_bytes);
 }
 
+static void shift(const struct party *a)
+{
+    for (uint32_t k = 0; k < a->meeting->size; k++)
+        memcpy(a->out[(k + 1) % a->meeting->size], input_of(a, k), (size_t)a->in_bytes);
+}
+
 /* Inputs are copied first: outputs may be the same memory. */
 static void open_party(struct party *a)
 {
@@ -333,15 +339,16 @@ static void open_party(struct party *a)
 
 int32_t hd__emulate_meeting(struct hd__machine *m, const struct hd__meeting *meeting, struct hd_error *err)
 {
-    static void (*const act[])(const struct party *) = {all_reduce, all_gather, reduce_scatter, all_to_all,
-                                                        broadcast};
+    static void (*const act[HD_OP_LIMIT])(const struct party *) = {
+        [HD_OP_ALL_REDUCE] = all_reduce, [HD_OP_ALL_GATHER] = all_gather, [HD_OP_REDUCE_SCATTER] = reduce_scatter,
+        [HD_OP_ALL_TO_ALL] = all_to_all, [HD_OP_BROADCAST] = broadcast,   [HD_OP_SHIFT] = shift};
     struct party a = {.m = m, .meeting = meeting};
     open_party(&a);
-    if (hd__is_collective(a.instr->op))
-        act[a.instr->op - HD_OP_ALL_REDUCE](&a);
+    if (act[a.instr->op])
+        act[a.instr->op](&a);
     free(a.in);
     free(a.out);
-    if (!hd__is_collective(a.instr->op))
+    if (!act[a.instr->op])
         return hd_fail(err, HD_E_UNSUPPORTED, "the emulator has no collective %s", hd__op(a.instr->op)->name);
     return HD_OK;
 }

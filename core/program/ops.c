@@ -56,6 +56,7 @@ static const struct hd__op table[HD_OP_LIMIT] = {
                          .flops = flops_attention, .n_in = 3, .n_out = 2},
     [HD_OP_ATTENTION_GRAD] = {"attention_grad", .whole = "sd", .sums = {NULL, "g", "g"}, .prefer = "kgb", .dtypes = "aaa",
                               .flops = flops_attention_grad, .n_in = 6, .n_out = 3},
+    [HD_OP_ATTENTION_MERGE] = {"attention_merge", .whole = "d", .dtypes = "af", .n_in = 4, .n_out = 2, .flags = INP},
     [HD_OP_SWIGLU] = {"swiglu", .dtypes = "a", .gradient = hd__grad_swiglu, .n_in = 2, .n_out = 1, .flags = INP},
     [HD_OP_SWIGLU_GRAD] = {"swiglu_grad", .dtypes = "aa", .n_in = 3, .n_out = 2, .flags = INP},
     [HD_OP_GELU] = {"gelu", .dtypes = "a", .gradient = hd__grad_gelu, .n_in = 1, .n_out = 1, .flags = INP},
@@ -83,6 +84,7 @@ static const struct hd__op table[HD_OP_LIMIT] = {
     [HD_OP_REDUCE_SCATTER] = {"reduce_scatter", .class = HD__CLASS_COLLECTIVE, .n_in = 1, .n_out = 1},
     [HD_OP_ALL_TO_ALL] = {"all_to_all", .class = HD__CLASS_COLLECTIVE, .n_in = 1, .n_out = 1},
     [HD_OP_BROADCAST] = {"broadcast", .class = HD__CLASS_COLLECTIVE, .n_in = 1, .n_out = 1},
+    [HD_OP_SHIFT] = {"shift", .class = HD__CLASS_COLLECTIVE, .n_in = 1, .n_out = 1},
     [HD_OP_SEND] = {"send", .class = HD__CLASS_P2P, .n_in = 1, .n_out = 0},
     [HD_OP_RECV] = {"recv", .class = HD__CLASS_P2P, .n_in = 0, .n_out = 1},
 
@@ -136,6 +138,7 @@ double hd__instr_traffic(const struct hd_program *p, const struct hd__instr *i)
     case HD_OP_ALL_TO_ALL:
         return in * (n - 1) / n;
     case HD_OP_BROADCAST:
+    case HD_OP_SHIFT:
     case HD_OP_SEND:
         return in;
     default:

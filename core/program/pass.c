@@ -128,6 +128,12 @@ static void shard_residual(struct hd_program *p, char dim, uint32_t axis)
     shard(p, p->mark_shard[HD__MARK_RESIDUAL], dim, axis);
 }
 
+static void ring_attention(struct hd_program *p, uint32_t axis)
+{
+    if (axis < HD_AXIS_COUNT && p->mesh.size[axis] > 1)
+        p->ring |= HD_AXIS_BIT(axis);
+}
+
 /* ---- flat buffers */
 
 static uint32_t flat(struct hd_program *p, const char *name, uint32_t block, uint32_t axes, const uint32_t *params,
@@ -530,4 +536,5 @@ const struct hd_pass_api hd__pass_api = {
     .fetch = fetch,
     .staged = hd__staged,
     .store = hd__store,
+    .ring_attention = ring_attention,
 };

@@ -65,9 +65,16 @@ static int rule_partial(const struct hd__placer *w, const struct op *o, int32_t 
     }
 }
 
-static int rule_shard(const struct hd__placer *w, const struct op *o, uint16_t dim, struct plan *plan)
+/* Attention over a sequence in pieces is a ring: see ring.c. */
+static int goes_around(const struct hd_program *p, const struct op *o, int32_t axis, uint16_t dim)
 {
-    if (has_letter(w->p, o->row->whole, dim))
+    return p->ring & HD_AXIS_BIT(axis) && dim == p->letter['s'] &&
+           (o->row == hd__op(HD_OP_ATTENTION) || o->row == hd__op(HD_OP_ATTENTION_GRAD));
+}
+
+static int rule_shard(const struct hd__placer *w, const struct op *o, int32_t axis, uint16_t dim, struct plan *plan)
+{
+    if (has_letter(w->p, o->row->whole, dim) && !goes_around(w->p, o, axis, dim))
         return 0;
     for (uint32_t n = 0; n < o->n_out; n++) {
         const char *sums = o->row->sums[n];
@@ -88,7 +95,7 @@ static int rule(const struct hd__placer *w, const struct op *o, int32_t axis, ui
     if (candidate == HD__AT_P)
         return rule_partial(w, o, axis, plan);
     if (candidate != HD__AT_R)
-        return rule_shard(w, o, candidate, plan);
+        return rule_shard(w, o, axis, candidate, plan);
     memset(plan->in, 0, sizeof plan->in);
     memset(plan->out, 0, sizeof plan->out);
     return 1;

@@ -152,6 +152,18 @@ int64_t hd__start(const struct hd_program *p, const struct hd__tensor *t, int32_
     return part * hd__local(p, t, i);
 }
 
+int64_t hd__zigzag(const struct hd_program *p)
+{
+    int64_t parts = hd__mesh_ways(&p->mesh, p->ring);
+    return parts > 1 ? parts : 0;
+}
+
+int64_t hd__position(const struct hd_program *p, int64_t index)
+{
+    struct hd_attrs a = {.zigzag_parts = hd__zigzag(p), .zigzag_length = p->dims.at[p->letter['s']].extent};
+    return hd_position(&a, index);
+}
+
 struct hd__code_section *hd__section(struct hd_program *p, const char *name)
 {
     for (uint32_t i = 0; i < p->sections.count; i++)

@@ -8,6 +8,7 @@
  *               -> the template: one micro-batch, placed
  *   pipeline.c  strategies cut the template into chunks and list each stage's actions
  *   recompute.c what the backward pass reads is made again instead of kept, on the template
+ *   ring.c      attention whose sequence is sharded becomes a ring of tiles
  *   lower.c     template -> sections: begin, micro (repeated), micro_last, update; with a pipeline begin, step, update
  *   scale.c     with loss scaling: the gradient of the loss is multiplied by a scalar that the training loop sets
  *   pass.c      strategies rewrite sections (zero: flat buffers, reductions, gathers, the update)
@@ -149,7 +150,7 @@ struct hd__instr {
     uint16_t from, to; /* conversions: dim ids, 0 if none */
     int16_t chunk, micro;
     int16_t peer; /* send, recv: pp coordinate */
-    uint16_t tag;
+    uint16_t tag; /* send, recv; ring attention: how many members on its keys and values have come */
     uint8_t phase, flags, redop, reserved;
 };
 
@@ -261,6 +262,7 @@ struct hd_program {
 
     HD__ARRAY(struct hd__staged) staged; /* offload.c */
     const char *file_folder;             /* where the arena HD__MEM_FILE is made; NULL: none asked for */
+    uint32_t ring; /* axes along which attention goes around a ring instead of moving heads */
 
     uint32_t keep_head; /* fuse_head.c leaves the loss as it is */
 
@@ -312,6 +314,10 @@ uint16_t hd__at(const struct hd__tensor *t, int32_t axis);
 int64_t hd__local(const struct hd_program *p, const struct hd__tensor *t, int32_t i); /* local extent of dim i */
 int64_t hd__numel(const struct hd_program *p, const struct hd__tensor *t);            /* local elements */
 int64_t hd__global_numel(const struct hd_program *p, const struct hd__tensor *t);
+/* Parts in which ring attention deals out the sequence in zig-zag; 0 where it lies in its own order. */
+int64_t hd__zigzag(const struct hd_program *p);
+/* The position in the sequence of element `index` of dim s. */
+int64_t hd__position(const struct hd_program *p, int64_t index);
 /* Global index of local element 0 along dim i at a coordinate. */
 int64_t hd__start(const struct hd_program *p, const struct hd__tensor *t, int32_t i, const int32_t coord[HD_AXIS_COUNT]);
 static inline int64_t hd__tensor_bytes(const struct hd_program *p, const struct hd__tensor *t)
@@ -329,7 +335,7 @@ static inline uint32_t hd__stream_way(const struct hd__instr *i)
 }
 static inline int hd__is_collective(uint16_t op)
 {
-    return op >= HD_OP_ALL_REDUCE && op <= HD_OP_BROADCAST;
+    return (op >= HD_OP_ALL_REDUCE && op <= HD_OP_BROADCAST) || op == HD_OP_SHIFT;
 }
 struct hd__code_section *hd__section(struct hd_program *p, const char *name); /* NULL if there is none */
 
@@ -344,6 +350,7 @@ int32_t hd__place(struct hd_program *p, struct hd_error *err);    /* place.c */
 int32_t hd__pipeline_check(struct hd_program *p, struct hd_error *err);
 /* recompute.c: segments of `every` blocks; cheap_only: only what needs no product, no attention and no collective. */
 int32_t hd__recompute(struct hd_program *p, uint32_t every, int cheap_only, struct hd_error *err);
+int32_t hd__ring(struct hd_program *p, struct hd_error *err);     /* ring.c: attention over a sharded sequence */
 int32_t hd__lower(struct hd_program *p, struct hd_error *err);    /* lower.c */
 void hd__scale_loss(struct hd_program *p);                        /* scale.c, after hd__lower where the job scales its loss */
 int32_t hd__fuse(struct hd_program *p, struct hd_error *err);     /* fuse.c */

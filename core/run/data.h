@@ -102,6 +102,10 @@ int32_t hd__token_file_scan(const struct hd__token_file *file, uint64_t first, u
 
 /* ---- reading ahead: a thread keeps the next requests ready, so that reading is off the critical path.
  * A request is `rows` sequences; `number` says which one row j of request r is. */
+struct hd__positions {
+    int64_t first, count;
+};
+
 struct hd__prefetch_config {
     const struct hd__data *data; /* outlives the prefetch */
     uint64_t (*number)(void *user, uint64_t request, uint32_t row);
@@ -109,7 +113,7 @@ struct hd__prefetch_config {
     uint64_t first; /* the first request */
     uint32_t rows;
     uint32_t depth; /* requests kept ready; 0 means 2 */
-    int64_t s_first, s_count;
+    struct hd__positions s[2]; /* positions of each sequence, one run after the other; the second may be empty */
 };
 
 struct hd__prefetch;

@@ -11,7 +11,7 @@ struct hd__prefetch {
     pthread_t thread;
     pthread_mutex_t lock;
     pthread_cond_t changed;
-    int32_t *buffer; /* [slots][2][rows][s_count] */
+    int32_t *buffer; /* [slots][2][rows][length] */
     uint32_t slots;
     uint64_t filled, taken; /* requests so far */
     bool stop;
@@ -19,9 +19,14 @@ struct hd__prefetch {
     struct hd_error error;
 };
 
+static int64_t length(const struct hd__prefetch_config *c)
+{
+    return c->s[0].count + c->s[1].count;
+}
+
 static int32_t *slot(const struct hd__prefetch *p, uint64_t request, bool labels)
 {
-    uint64_t one = (uint64_t)p->config.rows * (uint64_t)p->config.s_count;
+    uint64_t one = (uint64_t)p->config.rows * (uint64_t)length(&p->config);
     return p->buffer + (request % p->slots * 2 + labels) * one;
 }
 
@@ -30,8 +35,11 @@ static int32_t fill(const struct hd__prefetch *p, uint64_t request, struct hd_er
     const struct hd__prefetch_config *c = &p->config;
     int32_t *ids = slot(p, request, false), *labels = slot(p, request, true), rc = HD_OK;
     for (uint32_t j = 0; j < c->rows && !rc; j++)
-        rc = hd__data_read(c->data, c->number(c->user, c->first + request, j), ids + j * c->s_count,
-                           labels + j * c->s_count, c->s_first, c->s_count, err);
+        for (uint32_t run = 0; run < 2 && c->s[run].count && !rc; run++) {
+            int64_t at = j * length(c) + (run ? c->s[0].count : 0);
+            rc = hd__data_read(c->data, c->number(c->user, c->first + request, j), ids + at, labels + at, c->s[run].first,
+                               c->s[run].count, err);
+        }
     return rc;
 }
 
@@ -67,7 +75,7 @@ int32_t hd__prefetch_start(const struct hd__prefetch_config *config, struct hd__
     struct hd__prefetch *p = hd__alloc(sizeof *p);
     p->config = *config;
     p->slots = (config->depth ? config->depth : 2) + 1;
-    p->buffer = hd__alloc((size_t)p->slots * 2 * config->rows * (size_t)config->s_count * sizeof *p->buffer);
+    p->buffer = hd__alloc((size_t)p->slots * 2 * config->rows * (size_t)length(config) * sizeof *p->buffer);
     pthread_mutex_init(&p->lock, NULL);
     pthread_cond_init(&p->changed, NULL);
     int rc = pthread_create(&p->thread, NULL, reader, p);

@@ -31,6 +31,7 @@ struct coll {
     struct hd_comm_call call;
     int64_t n_calls, send_step, recv_step; /* bytes from one call to the next */
     hd_request *requests;
+    int64_t shift_bytes; /* shift: to the next member, from the one before; 0 elsewhere */
     struct shuffle pack, unpack; /* all_to_all; n = 0 elsewhere */
     int32_t pending, reserved;
 };
@@ -225,7 +226,7 @@ static int32_t prepare_coll(struct hd__exec *e, const struct hd__instr *i, struc
     int64_t item = (int64_t)hd_dtype_size(in->dtype);
     struct coll *c;
     int32_t rc;
-    if (!coll_of(i->op))
+    if (!coll_of(i->op) && i->op != HD_OP_SHIFT)
         return hd_fail(err, HD_E_UNSUPPORTED, "%s over %s cannot be executed between processes yet", hd__op(i->op)->name,
                        hd__axis_name(__builtin_ctz(i->axes)));
     c = hd__arena_alloc(&e->p->arena, sizeof *c);
@@ -234,6 +235,10 @@ static int32_t prepare_coll(struct hd__exec *e, const struct hd__instr *i, struc
     rc = hd__transports_group(&e->transports, i->axes, i->members, &c->group, err);
     if (rc)
         return rc;
+    if (i->op == HD_OP_SHIFT) {
+        c->shift_bytes = inner_in * item;
+        outer = 2; /* requests: one out, one in */
+    }
     if ((i->from || i->to) && i->op != HD_OP_ALL_TO_ALL) {
         split_at(p, in, i->from ? i->from : i->to, &outer, &inner_in);
         split_at(p, out, i->from ? i->from : i->to, &unused, &inner_out);
@@ -489,6 +494,19 @@ static int32_t progress(struct hd__exec *e, struct hd_error *err)
     return HD_OK;
 }
 
+static int32_t start_shift(struct hd__exec *e, struct coll *c, struct hd_error *err)
+{
+    const struct hd_comm_ops *ops = c->group.transport->ops;
+    struct hd_comm_group *g = c->group.of->group;
+    int32_t n = c->group.of->n, me = c->group.of->me;
+    int32_t rc = ops->recv(g, (me + n - 1) % n, 0, c->call.recv, (uint64_t)c->shift_bytes, &c->requests[0], err);
+    if (!rc)
+        rc = ops->send(g, (me + 1) % n, 0, c->call.send, (uint64_t)c->shift_bytes, &c->requests[1], err);
+    c->pending = 1;
+    e->in_flight++;
+    return rc;
+}
+
 static int32_t start_coll(struct hd__exec *e, struct coll *c, struct hd_error *err)
 {
     const struct hd_comm_ops *ops = c->group.transport->ops;
@@ -497,6 +515,8 @@ static int32_t start_coll(struct hd__exec *e, struct coll *c, struct hd_error *e
             memmove(c->call.recv, c->call.send, (size_t)(c->n_calls * c->send_step));
         return HD_OK;
     }
+    if (c->shift_bytes)
+        return start_shift(e, c, err);
     if (c->pack.n)
         shuffle(&c->pack, 1);
     for (int64_t n = 0; n < c->n_calls; n++) {

@@ -9,7 +9,7 @@ struct hd__feed {
     struct hd__data *data;
     struct hd__prefetch *prefetch;
     int64_t row, rows; /* of dim b on this rank */
-    int64_t s_first, s_count;
+    struct hd__positions s[2];
     int64_t base, global_rows;
     /* A pipeline's first stage reads ids only, its last labels only; where one has both, ids may be micro-batches ahead. */
     int feeds[2];         /* ids, labels: does this rank's program read them? */
@@ -24,6 +24,16 @@ static uint64_t number_of(void *user, uint64_t request, uint32_t row)
     return (uint64_t)f->base + request * (uint64_t)f->global_rows + (uint64_t)f->row + row;
 }
 
+/* A rank's piece of a sequence: a run of neighbours, or two where ring attention deals it out in zig-zag. */
+static void positions(const struct hd_program *p, int64_t start, int64_t count, struct hd__positions run[2])
+{
+    int64_t n = 1;
+    while (n < count && hd__position(p, start + n) == hd__position(p, start) + n)
+        n++;
+    run[0] = (struct hd__positions){hd__position(p, start), n};
+    run[1] = (struct hd__positions){n < count ? hd__position(p, start + n) : 0, count - n};
+}
+
 static void place(struct hd__feed *f, int32_t rank)
 {
     struct hd_program *p = hd__program_of(f->compiled, rank);
@@ -32,8 +42,7 @@ static void place(struct hd__feed *f, int32_t rank)
     hd__mesh_coord(&f->compiled->mesh, rank, coord);
     f->row = hd__start(p, ids, 0, coord);
     f->rows = hd__local(p, ids, 0);
-    f->s_first = hd__start(p, ids, 1, coord);
-    f->s_count = hd__local(p, ids, 1);
+    positions(p, hd__start(p, ids, 1, coord), hd__local(p, ids, 1), f->s);
     f->global_rows = p->dims.at[ids->dim[0]].extent;
 }
 
@@ -47,7 +56,7 @@ static void find_feeds(struct hd__feed *f, int32_t rank)
                 f->feeds[hd__tc(p, i->out[0])->origin == p->labels] = 1;
         }
     f->room = p->accumulation;
-    f->ahead = hd__alloc((size_t)(f->room * f->rows * f->s_count) * sizeof *f->ahead);
+    f->ahead = hd__alloc((size_t)(f->room * f->rows * (f->s[0].count + f->s[1].count)) * sizeof *f->ahead);
 }
 
 static const struct hd__sources *sources_of(const struct hd__job *job, int held_out)
@@ -113,7 +122,7 @@ void hd__feed_close(struct hd__feed *f)
 
 int32_t hd__feed_seek(struct hd__feed *f, int64_t sequence, struct hd_error *err)
 {
-    struct hd__prefetch_config config = {.data = f->data, .number = number_of, .user = f, .rows = (uint32_t)f->rows, .s_first = f->s_first, .s_count = f->s_count};
+    struct hd__prefetch_config config = {.data = f->data, .number = number_of, .user = f, .rows = (uint32_t)f->rows, .s = {f->s[0], f->s[1]}};
     hd__prefetch_stop(f->prefetch);
     f->prefetch = NULL;
     f->base = sequence;

@@ -57,8 +57,9 @@ static int32_t feed(void *user, int32_t rank, const struct hd__instr *i, int32_t
     if (out->ndim != 2 || out->dtype != HD_I32)
         return hd_fail(err, HD_E_INTERNAL, "%s is not a table of token ids", hd__tc(p, i->out[0])->name);
     for (int64_t b = 0; b < out->extent[0]; b++) {
-        const int32_t *row = s->tokens + (micro * rows + out->start[0] + b) * length + out->start[1] + shift;
-        memcpy(to + b * out->extent[1], row, (size_t)out->extent[1] * sizeof *to);
+        const int32_t *row = s->tokens + (micro * rows + out->start[0] + b) * length + shift;
+        for (int64_t at = 0; at < out->extent[1]; at++)
+            *to++ = row[hd__position(p, out->start[1] + at)];
     }
     return HD_OK;
 }

@@ -1,4 +1,4 @@
-/* strategy-3d: tensor parallelism, and sequence parallelism with it, as marks. The core's layout rules insert the
+/* strategy-3d: tensor, sequence and context parallelism, as marks. The core's layout rules insert the
  * collectives (Shoeybi et al., arXiv 1909.08053; Korthikanti et al., arXiv 2205.05198). Pipelines: pipeline.c.
  *
  * Sharded on tp: the heads (k, or g where kv heads are too few), the feed-forward (f) and the vocabulary (v) of every
@@ -11,7 +11,11 @@ struct settings {
     struct pipe_settings pipe;
     int32_t sequence_parallel;
     int32_t vocab_parallel;
+    int32_t context;
+    int32_t reserved;
 };
+
+enum { CONTEXT_AUTO, CONTEXT_ULYSSES, CONTEXT_RING };
 
 static const struct hd_option options[] = {
     {.name = "sequence_parallel", .type = HD_OPT_BOOL, .value = "false", .flags = HD_OPTION_GLOBAL,
@@ -20,6 +24,9 @@ static const struct hd_option options[] = {
     {.name = "vocab_parallel", .type = HD_OPT_BOOL, .value = "true", .flags = HD_OPTION_GLOBAL, .level = HD_LEVEL_TUNER,
      .help = "cut embedding, head and cross-entropy along the vocabulary over tp",
      .offset = offsetof(struct settings, vocab_parallel)},
+    {.name = "context", .type = HD_OPT_ENUM, .value = "auto", .choices = "auto|ulysses|ring", .flags = HD_OPTION_GLOBAL,
+     .help = "attention over mesh.cp: ulysses moves heads (all_to_all), ring moves keys and values; auto: ulysses where heads divide",
+     .offset = offsetof(struct settings, context)},
     {.name = "schedule", .type = HD_OPT_STRING, .value = "1f1b", .flags = HD_OPTION_GLOBAL,
      .help = "with mesh.pp above 1, the order of micro-batches: gpipe, 1f1b, interleaved, zb-h1, zb-v, or FILE.csv",
      .offset = offsetof(struct settings, pipe.schedule)},
@@ -45,14 +52,25 @@ static int32_t shard(const struct hd_pass_api *api, struct hd_program *p, char d
     return HD_OK;
 }
 
-static int32_t layout(const struct hd_host *host, const void *settings, struct hd_program *p, struct hd_error *err)
+/* Ulysses (Jacobs et al., arXiv 2309.14509) cuts the heads that tp left; a ring (Liu et al., arXiv 2310.01889) cuts none. */
+static int32_t context_parallel(const struct hd_pass_api *api, const struct settings *s, struct hd_program *p, struct hd_error *err)
 {
-    const struct hd_pass_api *api = host->pass;
-    const struct settings *s = settings;
+    int64_t cp = api->axis_size(p, HD_AXIS_CP), tp = api->axis_size(p, HD_AXIS_TP), kv = api->extent(p, 'k');
+    int64_t g = api->extent(p, 'g');
+    int divides = kv % tp ? kv % cp == 0 || g % (tp * cp) == 0 : kv % (tp * cp) == 0 || g % cp == 0;
+    if (s->context == CONTEXT_ULYSSES && cp > 1 && !divides)
+        return hd_fail(err, HD_E_INVALID, "context: ulysses needs heads that divide: kv heads (%lld) or the query heads of each (%lld) "
+                       "over mesh.cp = %lld, after mesh.tp = %lld; use context: ring",
+                       (long long)kv, (long long)g, (long long)cp, (long long)tp);
+    if (s->context == CONTEXT_RING || (s->context == CONTEXT_AUTO && !divides))
+        api->ring_attention(p, HD_AXIS_CP);
+    return HD_OK;
+}
+
+static int32_t tensor_parallel(const struct hd_pass_api *api, const struct settings *s, struct hd_program *p, struct hd_error *err)
+{
     int64_t tp = api->axis_size(p, HD_AXIS_TP), kv = api->extent(p, 'k');
     int32_t rc = HD_OK;
-    if (tp == 1)
-        return HD_OK;
     if (kv % tp == 0)
         api->shard_params(p, 'k', HD_AXIS_TP);
     else if (api->extent(p, 'g') % tp == 0)
@@ -69,6 +87,13 @@ static int32_t layout(const struct hd_host *host, const void *settings, struct h
     return rc;
 }
 
+static int32_t layout(const struct hd_host *host, const void *settings, struct hd_program *p, struct hd_error *err)
+{
+    const struct hd_pass_api *api = host->pass;
+    int32_t rc = api->axis_size(p, HD_AXIS_TP) > 1 ? tensor_parallel(api, settings, p, err) : HD_OK;
+    return rc ? rc : context_parallel(api, settings, p, err);
+}
+
 static int32_t partition(const struct hd_host *host, const void *settings, struct hd_program *p, struct hd_error *err)
 {
     const struct settings *s = settings;
@@ -82,7 +107,7 @@ static const struct hd_component component = {
     .struct_size = sizeof component,
     .kind = HD_KIND_STRATEGY,
     .name = "3d",
-    .summary = "tensor, sequence and pipeline parallel",
+    .summary = "tensor, sequence, context and pipeline parallel",
     .options = options,
     .n_options = sizeof options / sizeof *options,
     .option_size = sizeof *options,

@@ -468,8 +468,7 @@ START_TEST(prefetch)
                                                .first = 5,
                                                .rows = ROWS,
                                                .depth = depth,
-                                               .s_first = 4,
-                                               .s_count = 8};
+                                               .s = {{4, 3}, {7, 5}}};
         ck_ok(hd__prefetch_start(&pc, &p, &err));
         for (uint64_t r = 5; r < 200; r++) {
             ck_ok(hd__prefetch_next(p, &got, &next, &err));
@@ -490,7 +489,7 @@ START_TEST(prefetch)
     batch = 1;
     struct hd__prefetch *p;
     const struct hd__prefetch_config pc = {
-        .data = d, .number = row_number, .user = &batch, .rows = 1, .s_count = SEQ};
+        .data = d, .number = row_number, .user = &batch, .rows = 1, .s = {{0, SEQ}}};
     ck_ok(hd__prefetch_start(&pc, &p, &err));
     uint32_t bad = 0;
     while (token(bad) != 250)

@@ -33,7 +33,7 @@ static int64_t one_of(const int64_t *values, size_t n)
 struct draw {
     int64_t replicate, shard, cp, tp, accumulation, zero, sequence_parallel, vocab_parallel, kv_heads,
         tied, bucket, pp, layers, gather_bucket, prefetch, prefetch_backward, prefetch_size, max_inflight, persist_below, max_live,
-        reshard, overlap, offload_optimizer, offload_params;
+        reshard, overlap, offload_optimizer, offload_params, ring;
     const char *family, *schedule, *recompute;
 
     int64_t loss_scale; /* precision */
@@ -45,7 +45,7 @@ static int draw(struct draw *d)
 {
     *d = (struct draw){.replicate = ONE_OF(1, 1, 1, 2),
                        .shard = ONE_OF(1, 2, 2, 4),
-                       .cp = ONE_OF(1, 1, 1, 2),
+                       .cp = ONE_OF(1, 1, 1, 2, 2, 4),
                        .pp = ONE_OF(1, 1, 1, 2, 2, 3, 4),
                        .tp = ONE_OF(1, 1, 2, 2, 4),
                        .accumulation = ONE_OF(1, 2, 4),
@@ -65,7 +65,8 @@ static int draw(struct draw *d)
                        .reshard = ONE_OF(0, 1, 1),
                        .overlap = ONE_OF(0, 1, 1),
                        .offload_optimizer = ONE_OF(0, 0, 1, 2),
-                       .offload_params = ONE_OF(0, 0, 1)};
+                       .offload_params = ONE_OF(0, 0, 1),
+                       .ring = ONE_OF(0, 1)};
     d->loss_scale = ONE_OF(1, 1, 64, 1000);
     d->grad = pick(8) ? "fp32" : "bf16"; /* accumulated in fp64 here; what travels in a dtype of its own does so */
     d->reduce = (const char *const[]){"fp32", "fp32", "fp32", "fp32", "bf16", "fp16"}[pick(6)];
@@ -81,6 +82,8 @@ static int draw(struct draw *d)
     if (d->zero && d->replicate > 1 && d->shard == 1 && d->cp == 1)
         return 0; /* refused: it would shard nothing */
     if (ranks > 16 || 16 % (d->replicate * d->shard * d->accumulation))
+        return 0;
+    if (d->sequence_parallel && 8 % (d->cp * d->tp))
         return 0;
     if (!strcmp(d->schedule, "interleaved") && d->accumulation % d->pp)
         return 0;
@@ -114,8 +117,8 @@ static void job_text(const struct draw *d, struct hd__text *text)
     hd__text_add(text, "job: {name: parity, steps: 3}\n");
     hd__text_add(text, "mesh: {pp: %lld, dp: {replicate: %lld, shard: %lld}, cp: %lld, tp: %lld}\n",
                  (long long)d->pp, (long long)d->replicate, (long long)d->shard, (long long)d->cp, (long long)d->tp);
-    hd__text_add(text, "strategies:\n  - {use: 3d, schedule: %s, sequence_parallel: %s, vocab_parallel: %s}\n", d->schedule,
-                 d->sequence_parallel ? "true" : "false", d->vocab_parallel ? "true" : "false");
+    hd__text_add(text, "strategies:\n  - {use: 3d, schedule: %s, sequence_parallel: %s, vocab_parallel: %s, context: %s}\n", d->schedule,
+                 d->sequence_parallel ? "true" : "false", d->vocab_parallel ? "true" : "false", d->ring ? "ring" : "auto");
     hd__text_add(text, "  - {use: zero, stage: %lld, bucket: %lld, gather_bucket: %lld, prefetch: %lld, prefetch_backward: %lld,\n",
                  (long long)d->zero, (long long)d->bucket, (long long)d->gather_bucket, (long long)d->prefetch,
                  (long long)d->prefetch_backward);

@@ -130,6 +130,23 @@ START_TEST(a_transport_for_an_axis)
 }
 END_TEST
 
+/* Ulysses and the ring; two kv heads do not divide by four. */
+START_TEST(context_parallel)
+{
+    static const char *const kinds[] = {"ulysses", "ring"};
+    train(&a, "context-one", "llama.yaml");
+    for (int i = 0; i < 2; i++) {
+        train(&b, "context-two", "llama.yaml mesh.cp=2 strategies=[{\"use\":\"3d\",\"context\":\"%s\"},{\"use\":\"zero\",\"stage\":%d}]", kinds[i], i);
+        expect_close(&b, &a, 1e-5);
+    }
+    train(&b, "context-four", "llama.yaml mesh.cp=4 strategies=[{\"use\":\"3d\"},{\"use\":\"zero\",\"stage\":3}]");
+    expect_close(&b, &a, 1e-5);
+    train(&a, "context-gpt2", "gpt2.yaml");
+    train(&b, "context-gpt2-ring", "gpt2.yaml mesh.cp=2 strategies=[{\"use\":\"3d\",\"context\":\"ring\"},{\"use\":\"zero\"}]");
+    expect_close(&b, &a, 1e-5);
+}
+END_TEST
+
 START_TEST(bf16)
 {
     train(&a, "bf16-one", "llama.yaml precision.compute=bf16");
@@ -174,7 +191,7 @@ int main(void)
     const struct system_test tests[] = {
         {"twice on one rank", twice_on_one_rank, 1}, {"twice on two ranks", twice_on_two_ranks, 1}, {"another seed", another_seed, 1},
         {"zero, llama", zero_llama, 1}, {"zero, gpt2", zero_gpt2, 1}, {"tensor parallel, llama", tensor_parallel_llama, 1},
-        {"tensor parallel, gpt2", tensor_parallel_gpt2, 1}, {"four ranks", four_ranks, 1}, {"messages alone", messages_alone, 1},
+        {"tensor parallel, gpt2", tensor_parallel_gpt2, 1}, {"four ranks", four_ranks, 1}, {"context parallel", context_parallel, 1}, {"messages alone", messages_alone, 1},
         {"a transport for an axis", a_transport_for_an_axis, 1}, {"bf16", bf16, 1}, {"accumulation", accumulation, 1},
         {"recompute", recompute, 1},
         {NULL, NULL, 0}};

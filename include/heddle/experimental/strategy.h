@@ -165,6 +165,9 @@ struct hd_pass_api {
     hd_tensor (*staged)(struct hd_program *p, const char *section, hd_tensor t);
     /* Copies back. */
     void (*store)(struct hd_program *p, const char *section, uint32_t flat, uint32_t what);
+    /* ---- layout: where the sequence is cut over this axis, attention goes around a ring of its ranks instead of moving
+     * heads (all_to_all). */
+    void (*ring_attention)(struct hd_program *p, uint32_t axis);
 };
 
 struct hd_strategy_ops {

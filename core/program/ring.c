@@ -1,0 +1,186 @@
+/* Ring attention (Liu et al., arXiv 2310.01889): where placement left the sequence of attention cut over an axis, each
+ * rank keeps its queries, and keys and values go around the ring of that axis. A step computes attention over the keys at
+ * hand while the next ones are on their way. Parts of softmax are merged by their log-sum-exp. In the backward pass the
+ * gradients of keys and values travel with them, one step behind, and a last step brings them home.
+ *
+ * Sums over the steps are formed in the dtype of statistics. Runs on the template, one micro-batch. */
+#include <stdlib.h>
+
+#include "core/program/ops.h"
+
+struct ring {
+    struct hd_program *p;
+    hd__code *code;
+    const struct hd__instr *of; /* the attention that is taken apart */
+    int32_t axis, size;
+};
+
+static hd_tensor twin(const struct ring *r, hd_tensor of, uint8_t dtype)
+{
+    struct hd__tensor t = *hd__tc(r->p, of);
+    t.origin = 0;
+    t.mark = HD__MARK_NONE;
+    t.dtype = dtype;
+    t.name = hd__arena_format(&r->p->arena, "ring.%u", r->p->tensors.count);
+    return hd__tensor_new(r->p, &t);
+}
+
+static hd_tensor wide(const struct ring *r, hd_tensor of)
+{
+    return twin(r, of, r->p->precision.fixed);
+}
+
+static struct hd__instr like(const struct ring *r, uint16_t op)
+{
+    struct hd__instr i = hd__instr_new(r->p, op);
+    i.block = r->of->block;
+    i.phase = r->of->phase;
+    i.chunk = r->of->chunk;
+    i.micro = r->of->micro;
+    return i;
+}
+
+/* One member on. `to` 0: a new tensor. */
+static hd_tensor shift(const struct ring *r, hd_tensor from, hd_tensor to)
+{
+    struct hd__instr i = like(r, HD_OP_SHIFT);
+    i.axes = HD_AXIS_BIT(r->axis);
+    i.stream = (uint16_t)(HD__STREAM_AXIS + r->axis);
+    i.in[i.n_in++] = from;
+    i.out[i.n_out++] = to = to ? to : twin(r, from, hd__tc(r->p, from)->dtype);
+    hd__push(r->code, i);
+    return to;
+}
+
+/* Attention, or its gradient, over the keys that have come `step` members on. */
+static struct hd__instr tile(const struct ring *r, int32_t step, const hd_tensor keys[2])
+{
+    struct hd__instr i = *r->of;
+    i.id = ++r->p->next_id;
+    i.axes = HD_AXIS_BIT(r->axis);
+    i.tag = (uint16_t)step;
+    i.in[1] = keys[0];
+    i.in[2] = keys[1];
+    return i;
+}
+
+static void move_on(const struct ring *r, const hd_tensor keys[2], hd_tensor next[2])
+{
+    for (int32_t k = 0; k < 2; k++)
+        next[k] = shift(r, keys[k], 0);
+}
+
+static void forward(const struct ring *r)
+{
+    hd_tensor keys[2] = {r->of->in[1], r->of->in[2]}, next[2] = {0, 0}, sum[2] = {0, 0};
+    for (int32_t step = 0; step < r->size; step++) {
+        struct hd__instr i = tile(r, step, keys), merge = like(r, HD_OP_ATTENTION_MERGE);
+        if (step + 1 < r->size)
+            move_on(r, keys, next);
+        for (int32_t n = 0; n < 2; n++)
+            i.out[n] = wide(r, r->of->out[n]);
+        hd__push(r->code, i);
+        for (int32_t n = 0; n < 2 && step; n++) {
+            merge.in[n] = sum[n];
+            merge.in[2 + n] = i.out[n];
+            merge.out[n] = step + 1 < r->size ? wide(r, r->of->out[n]) : r->of->out[n];
+        }
+        merge.n_in = 4;
+        merge.n_out = 2;
+        if (step)
+            hd__push(r->code, merge);
+        memcpy(sum, step ? merge.out : i.out, sizeof sum);
+        memcpy(keys, next, sizeof keys);
+    }
+}
+
+static hd_tensor add(const struct ring *r, hd_tensor a, hd_tensor b, hd_tensor to)
+{
+    struct hd__instr i = like(r, HD_OP_ADD);
+    i.in[i.n_in++] = a;
+    i.in[i.n_in++] = b;
+    i.out[i.n_out++] = to = to ? to : wide(r, a);
+    hd__push(r->code, i);
+    return to;
+}
+
+/* The gradient itself where it has the dtype of sums, 0 where it is a copy of the sum. */
+static hd_tensor direct(const struct ring *r, int32_t n)
+{
+    hd_tensor to = r->of->out[n];
+    return hd__tc(r->p, to)->dtype == r->p->precision.fixed ? to : 0;
+}
+
+static void finish(const struct ring *r, hd_tensor from, hd_tensor to)
+{
+    struct hd__instr i = like(r, HD_OP_COPY);
+    i.in[i.n_in++] = from;
+    i.out[i.n_out++] = to;
+    if (from != to)
+        hd__push(r->code, i);
+}
+
+static void backward(const struct ring *r)
+{
+    hd_tensor keys[2] = {r->of->in[1], r->of->in[2]}, next[2] = {0, 0}, sum[3] = {0, 0, 0};
+    for (int32_t step = 0; step < r->size; step++) {
+        struct hd__instr i = tile(r, step, keys);
+        if (step + 1 < r->size)
+            move_on(r, keys, next);
+        for (int32_t n = 1; n <= 2 && step; n++) /* what others added to these keys' gradients */
+            sum[n] = shift(r, sum[n], 0);
+        for (int32_t n = 0; n < 3; n++)
+            i.out[n] = wide(r, r->of->out[n]);
+        hd__push(r->code, i);
+        for (int32_t n = 0; n < 3; n++)
+            sum[n] = step ? add(r, sum[n], i.out[n], n || step + 1 < r->size ? 0 : direct(r, 0)) : i.out[n];
+        memcpy(keys, next, sizeof keys);
+    }
+    for (int32_t n = 1; n <= 2; n++)
+        sum[n] = shift(r, sum[n], direct(r, n));
+    for (int32_t n = 0; n < 3; n++)
+        finish(r, sum[n], r->of->out[n]);
+}
+
+/* The axis that cuts the sequence of an attention's queries; -1 where it is whole. */
+static int32_t ring_axis(const struct hd_program *p, const struct hd__instr *i)
+{
+    const struct hd__tensor *q = hd__tc(p, i->in[0]);
+    int32_t s = hd__dim_index(q, p->letter['s']);
+    if ((i->op != HD_OP_ATTENTION && i->op != HD_OP_ATTENTION_GRAD) || s < 0 || !q->place.shard[s])
+        return -1;
+    return hd__shard_minor(q->place.shard[s]);
+}
+
+static int32_t check(const struct hd_program *p, const struct hd__instr *i, struct hd_error *err)
+{
+    int64_t length = p->dims.at[p->letter['s']].extent, ways = hd__mesh_ways(&p->mesh, p->ring);
+    if (i->attrs && i->attrs->window > 0)
+        return hd_fail(err, HD_E_UNSUPPORTED, "attention with a sliding window (%lld) cannot go around a ring yet: use context: ulysses",
+                       (long long)i->attrs->window);
+    if (length % (2 * ways))
+        return hd_fail(err, HD_E_INVALID, "data.seq_len = %lld must be a multiple of 2 x mesh.cp = %lld for ring attention",
+                       (long long)length, (long long)(2 * ways));
+    return HD_OK;
+}
+
+int32_t hd__ring(struct hd_program *p, struct hd_error *err)
+{
+    hd__code old = p->template, fresh = {0};
+    int32_t rc = HD_OK;
+    if (!p->ring)
+        return HD_OK;
+    for (uint32_t k = 0; k < old.count && !rc; k++) {
+        struct ring r = {.p = p, .code = &fresh, .of = &old.at[k], .axis = ring_axis(p, &old.at[k])};
+        if (r.axis < 0) {
+            hd__push(&fresh, old.at[k]);
+            continue;
+        }
+        rc = check(p, r.of, err);
+        r.size = p->mesh.size[r.axis];
+        r.of->op == HD_OP_ATTENTION ? forward(&r) : backward(&r);
+    }
+    p->template = fresh;
+    hd__free_array(&old);
+    return rc;
+}
