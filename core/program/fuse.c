@@ -61,14 +61,16 @@ static struct hd__instr *accumulator(struct hd_program *p, hd__code *code, const
 /* Outputs that can accumulate do so together or not at all. */
 static int all_fusable(struct hd_program *p, hd__code *code, const struct use *use, const uint32_t *accum_of, struct hd__instr *maker)
 {
+    uint32_t adding = 0;
     for (uint32_t n = 0; n < maker->n_out; n++) {
         uint32_t k = accum_of[maker->out[n]];
         if (!hd__op_adds(maker->op, n))
             continue;
+        adding++;
         if (!k || accumulator(p, code, use, k - 1) != maker)
             return 0;
     }
-    return 1;
+    return adding > 0;
 }
 
 static void fuse_section(struct hd_program *p, hd__code *code)

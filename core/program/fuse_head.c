@@ -5,7 +5,8 @@
  *     dx = einsum(dz, w); dw = einsum(dz, x)
  *
  * becomes n, dx, dw = xent_head(x, w, labels, [scale]), at the place of l and c. It is found by who makes and who
- * reads what, never by name: a conversion between two of them, or another reader, leaves it as it is. */
+ * reads what, never by name: a conversion between two of them, or another reader, leaves it as it is. In an evaluation
+ * the chain is only its first line, and n = xent_head(x, w, labels). */
 #include <stdlib.h>
 
 #include "core/program/ops.h"
@@ -60,11 +61,24 @@ static int made_by(struct head *h, uint32_t which, hd_tensor t, uint16_t op, uin
     return part(h, which)->op == op && part(h, which)->out[out] == t;
 }
 
+/* The rest of the loss behind instruction SUMS: nobody else reads its two sums. */
+static int find_nll(struct head *h)
+{
+    const struct hd__instr *sums = part(h, SUMS), *nll;
+    if (!h->flow[sums->out[1]].readers)
+        return 0;
+    h->part[NLL] = h->flow[sums->out[1]].reader[0];
+    nll = part(h, NLL);
+    return h->flow[sums->out[1]].readers == 1 && nll->op == HD_OP_NLL && nll->in[0] == sums->out[0] &&
+           nll->in[1] == sums->in[1] && nll->in[2] == sums->out[1] && h->flow[nll->out[0]].readers == 1 &&
+           h->code->at[h->flow[nll->out[0]].reader[0]].op == HD_OP_TOTAL;
+}
+
 /* ---- the chain, from xent_grad backwards */
 
 static int find_loss(struct head *h)
 {
-    const struct hd__instr *grad = part(h, GRAD), *sums, *nll;
+    const struct hd__instr *grad = part(h, GRAD), *sums;
     hd_tensor z = grad->in[0], m = grad->in[1], labels = grad->in[2];
     if (!made_by(h, LOGITS, z, HD_OP_EINSUM, 0, 3) || !made_by(h, MAX, m, HD_OP_ROWMAX, 0, 3) ||
         part(h, MAX)->in[0] != z)
@@ -76,13 +90,17 @@ static int find_loss(struct head *h)
         !made_by(h, SUMS, part(h, NLL_GRAD)->in[0], HD_OP_XENT_LOCAL, 0, 2))
         return 0;
     sums = part(h, SUMS);
-    if (sums->in[0] != z || sums->in[1] != m || sums->in[2] != labels || h->flow[sums->out[1]].readers != 1)
-        return 0;
-    h->part[NLL] = h->flow[sums->out[1]].reader[0];
-    nll = part(h, NLL);
-    return nll->op == HD_OP_NLL && nll->in[0] == sums->out[0] && nll->in[1] == m &&
-           nll->in[2] == sums->out[1] && h->flow[nll->out[0]].readers == 1 &&
-           h->code->at[h->flow[nll->out[0]].reader[0]].op == HD_OP_TOTAL;
+    return sums->in[0] == z && sums->in[1] == m && sums->in[2] == labels && find_nll(h);
+}
+
+/* Without a gradient, from xent_local. */
+static int find_forward(struct head *h)
+{
+    const struct hd__instr *sums = part(h, SUMS);
+    hd_tensor z = sums->in[0], m = sums->in[1];
+    return made_by(h, LOGITS, z, HD_OP_EINSUM, 0, 2) && made_by(h, MAX, m, HD_OP_ROWMAX, 0, 2) &&
+           part(h, MAX)->in[0] == z && h->flow[sums->out[0]].readers == 1 && h->flow[sums->in[2]].maker <= h->part[LOGITS] &&
+           find_nll(h);
 }
 
 /* ---- the products */
@@ -207,19 +225,47 @@ static void rewrite(struct head *h)
     *part(h, SUMS) = head;
 }
 
+/* Where the logits were made: a strategy may release w right behind. */
+static void rewrite_forward(struct head *h)
+{
+    struct hd__instr *head = part(h, LOGITS);
+    hd_tensor labels = part(h, SUMS)->in[2];
+    head->op = HD_OP_XENT_HEAD;
+    head->n_in = 3;
+    head->n_out = 1;
+    head->in[0] = h->x;
+    head->in[1] = h->w;
+    head->in[2] = labels;
+    head->out[0] = part(h, NLL)->out[0];
+    part(h, SUMS)->op = part(h, MAX)->op = part(h, NLL)->op = 0;
+}
+
+/* The loss that instruction k belongs to; 0 where there is none or it has to stay. */
+static int fuse_at(struct head *h, uint32_t k)
+{
+    h->part[GRAD] = h->part[SUMS] = k;
+    if (h->code->at[k].op == HD_OP_XENT_GRAD && find_loss(h) && find_products(h)) {
+        rewrite(h);
+        return 1;
+    }
+    if (h->code->at[k].op == HD_OP_XENT_LOCAL && find_forward(h) && logits_fit(h)) {
+        rewrite_forward(h);
+        return 1;
+    }
+    return 0;
+}
+
 void hd__fuse_head(struct hd_program *p, hd__code *code)
 {
     struct head h = {.p = p, .code = code};
     uint32_t kept = 0;
     for (uint32_t k = 0; k < code->count; k++) {
-        if (code->at[k].op != HD_OP_XENT_GRAD)
+        if (code->at[k].op != HD_OP_XENT_GRAD && code->at[k].op != HD_OP_XENT_LOCAL)
             continue;
         if (!h.flow)
             h.flow = find_flow(p, code);
-        h.part[GRAD] = k;
-        if (!find_loss(&h) || !find_products(&h))
+        if (!fuse_at(&h, k))
             continue;
-        rewrite(&h);
         free(h.flow); /* positions have changed */
         h.flow = NULL;
     }

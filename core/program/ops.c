@@ -27,10 +27,10 @@ static double flops_attention_grad(const struct hd_program *p, const struct hd__
     return 2.5 * flops_attention(p, i); /* five products instead of two */
 }
 
-/* The logits and the gradients of both their factors. */
+/* The logits and, in training, the gradients of both their factors. */
 static double flops_xent_head(const struct hd_program *p, const struct hd__instr *i)
 {
-    return 3 * flops_einsum(p, i);
+    return i->n_out * flops_einsum(p, i);
 }
 
 #define MODEL HD__CLASS_MODEL
@@ -73,7 +73,7 @@ static const struct hd__op table[HD_OP_LIMIT] = {
     [HD_OP_TOTAL] = {"total", .sums = {"bs"}, .dtypes = "f", .gradient = hd__grad_total, .n_in = 1, .n_out = 1},
     [HD_OP_SPREAD] = {"spread", .dtypes = "f", .n_in = -1, .n_out = 1},
     [HD_OP_XENT_HEAD] = {"xent_head", .whole = "vh", .sums = {NULL, NULL, "bs"}, .dtypes = "faa", .flops = flops_xent_head,
-                         .n_in = -1, .n_out = 3, .flags = ACC, .adds = 1 << 2},
+                         .n_in = -1, .n_out = -1, .flags = ACC, .adds = 1 << 2},
 
     [HD_OP_SLICE] = {"slice", .class = HD__CLASS_LOCAL, .n_in = 1, .n_out = 1},
     [HD_OP_MASK] = {"mask", .class = HD__CLASS_LOCAL, .n_in = 1, .n_out = 1, .flags = INP},

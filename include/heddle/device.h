@@ -16,7 +16,8 @@ enum { HD_MEM_HOST = 0, HD_MEM_PINNED = 1, HD_MEM_DEVICE = 2 };
 
 /* The device computes on host memory: arenas may come from a transport. */
 #define HD_DEVICE_HOST_MEMORY (UINT64_C(1) << 0)
-/* It has HD_OP_XENT_HEAD: heddle then computes the loss and its gradient without whole logits where it can. */
+/* It has HD_OP_XENT_HEAD, with three outputs and with one: heddle then computes the loss, in training with its gradient,
+ * without whole logits where it can. */
 #define HD_DEVICE_XENT_HEAD (UINT64_C(1) << 1)
 
 struct hd_device_place {

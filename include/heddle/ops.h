@@ -51,7 +51,8 @@
                                                 perhaps k() fp64, which multiplies scale: with                   \
                                                 z = x w^T: n = log(sum_v exp(z)) - z[label], and the gradients of \
                                                 attrs.scale * sum n. z is never whole. HD_ATTR_ACCUMULATE holds  \
-                                                for dw alone: n and dx are written */                           \
+                                                for dw alone: n and dx are written. With one output, n, there is \
+                                                no gradient to make: an evaluation's */                         \
     X(HD_OP_ATTENTION_MERGE, 39, "attention_merge") /* o[bskgd], lse[bskg] <- o1, lse1, o2, lse2: attention over the  \
                                                 keys of both, from attention over the keys of each */           \
     /* ---- local conversions (this rank's piece; no communication) ---- */                                     \

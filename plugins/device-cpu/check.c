@@ -281,9 +281,11 @@ int32_t cpu_check_xent_head(struct hd_kernel *k, struct hd_error *err)
     int32_t rc = same_count(k, &k->in[2], rows, "labels", err);
     if (!rc)
         rc = same_count(k, &k->out[0], rows, "the loss", err);
-    if (!rc)
+    if (!rc && k->d.n_out == 2)
+        rc = cpu_invalid(k, err, "xent_head gives the loss alone, or with dx and dw");
+    if (!rc && k->d.n_out == 3)
         rc = same_count(k, &k->out[1], hd_operand_count(x), "dx", err);
-    if (!rc)
+    if (!rc && k->d.n_out == 3)
         rc = same_count(k, &k->out[2], hd_operand_count(w), "dw", err);
     if (!rc)
         rc = check_seed(k, 3, err);

@@ -3,7 +3,7 @@
  * Of the logits only a chunk exists, in scratch, in the dtype of x: a product fills it, each row becomes its
  * gradient in place (fp32 sums), and two more products use it. How many rows a chunk has depends on shapes
  * alone, chunks follow one another, and products sum in a fixed order: results are the same bits for any
- * number of threads. */
+ * number of threads. With one output the loss is all that is asked for: one product, and no gradient. */
 #include "fast.h"
 #include "fast_rows.h"
 
@@ -19,6 +19,7 @@ struct head {
     struct cpu_gemm product[CHUNKS][PRODUCTS];
     struct hd_operand z; /* the chunk's logits */
     int64_t done;        /* rows before this chunk */
+    int32_t trains, reserved;
 };
 
 /* ---- running */
@@ -29,7 +30,8 @@ static void softmax_rows(void *context, int64_t first, int64_t last)
     struct head *a = k->state;
     for (int64_t row = first; row < last; row++) {
         int64_t label = ((const int32_t *)k->in[2].data)[a->done + row] - k->in[1].start[0];
-        float nll = cpu_xent_row(&a->z, row, label >= 0 && label < a->v ? label : -1, cpu_seed(k, 3));
+        label = label >= 0 && label < a->v ? label : -1;
+        float nll = a->trains ? cpu_xent_row(&a->z, row, label, cpu_seed(k, 3)) : cpu_xent_loss(&a->z, row, label);
         cpu_write(&k->out[0], a->done + row, 1, &nll);
     }
 }
@@ -49,6 +51,8 @@ static void head_run(struct hd_kernel *k)
         const void *x = row_of(&k->in[0], a->done, a->h), *w = k->in[1].data;
         g[LOGITS].run(&g[LOGITS], x, w, a->z.data);
         cpu_parallel(k->device, rows, 1, softmax_rows, k);
+        if (!a->trains)
+            continue;
         g[DX].run(&g[DX], a->z.data, w, row_of(&k->out[1], a->done, a->h));
         g[DW].run(&g[DW], a->z.data, x, k->out[2].data);
     }
@@ -95,11 +99,12 @@ static int32_t products_prepare(struct hd_kernel *k, int which, int64_t rows, st
     struct cpu_matrix x = matrix(dtype, a->h, 1), w = matrix(dtype, a->h, 1), z = matrix(dtype, a->v, 1);
     struct cpu_matrix dx = matrix(k->out[1].dtype, a->h, 1), dw = matrix(k->out[2].dtype, a->h, 1);
     struct cpu_matrix wt = matrix(dtype, 1, a->h), zt = matrix(dtype, 1, a->v);
+    int n = a->trains ? PRODUCTS : LOGITS + 1;
     g[LOGITS] = (struct cpu_gemm){.m = rows, .n = a->v, .k = a->h, .a = x, .b = wt, .c = z};
     g[DX] = (struct cpu_gemm){.m = rows, .n = a->h, .k = a->v, .a = z, .b = w, .c = dx};
     g[DW] = (struct cpu_gemm){.m = a->v, .n = a->h, .k = rows, .a = zt, .b = x, .c = dw};
     g[DW].accumulate = which != FIRST || cpu_accumulates(k);
-    for (int i = 0; i < PRODUCTS; i++) {
+    for (int i = 0; i < n; i++) {
         g[i].device = k->device;
         int32_t rc = cpu_gemm_prepare(&g[i], err);
         if (rc)
@@ -139,6 +144,7 @@ int32_t cpu_fast_xent_head(struct hd_kernel *k, struct hd_error *err)
     k->state = a;
     k->run = head_run;
     k->release = head_release;
+    a->trains = k->d.n_out == 3;
     a->rows = cpu_span(x, 0, x->ndim - 1);
     a->v = w->extent[0];
     a->h = w->extent[1];

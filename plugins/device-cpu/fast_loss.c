@@ -165,6 +165,12 @@ int32_t cpu_fast_xent_grad(struct hd_kernel *k, struct hd_error *err)
 
 /* ---- both at once, in place */
 
+float cpu_xent_loss(const struct hd_operand *z, int64_t row, int64_t label)
+{
+    float m = row_most(z, row);
+    return (float)(log(row_sum(z, row, m)) + m - (label < 0 ? 0 : scalar(z, row * vocabulary(z) + label)));
+}
+
 float cpu_xent_row(const struct hd_operand *z, int64_t row, int64_t label, double scale)
 {
     float in[CPU_CHUNK], out[CPU_CHUNK], m = row_most(z, row);

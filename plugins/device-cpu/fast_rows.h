@@ -67,6 +67,8 @@ const void *cpu_in(const struct hd_kernel *k, uint32_t in, int64_t at, int64_t n
 /* Row of the logits z [rows, v]: becomes its gradient, scale (p - onehot); returns -log p[label]. label -1: no such
  * entry. fast_loss.c. */
 float cpu_xent_row(const struct hd_operand *z, int64_t row, int64_t label, double scale);
+/* The same number, and the row stays. */
+float cpu_xent_loss(const struct hd_operand *z, int64_t row, int64_t label);
 
 /* ---- for inner loops: element i of an operand that is bf16 (`half`, a constant) or fp32 */
 

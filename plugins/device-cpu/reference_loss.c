@@ -147,8 +147,9 @@ void cpu_ref_xent_head(struct hd_kernel *k)
     a.sum = a.z + a.v;
     for (int64_t row = 0; row < a.rows; row++) {
         head_loss(&a, row);
-        head_dx(&a, row);
+        if (k->d.n_out == 3)
+            head_dx(&a, row);
     }
-    for (int64_t j = 0; j < a.v; j++)
+    for (int64_t j = 0; j < a.v && k->d.n_out == 3; j++)
         head_dw(&a, j);
 }

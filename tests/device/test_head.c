@@ -181,6 +181,29 @@ START_TEST(chunks_are_near_the_reference)
 }
 END_TEST
 
+/* One output: the same loss to the bit, on any kernels, whatever the chunks. */
+START_TEST(the_loss_alone)
+{
+    for (int kernels = H_FAST; kernels <= H_REFERENCE; kernels++)
+        for (int d = 0; d < 3; d++) {
+            struct h_case c = {chunked[_i].dims, HD_OP_XENT_HEAD, "bsh vh i:bs", "f:bs bsh vh", chunked[_i].dims, {.scale = 0.02}};
+            struct h_device *device = h_open_with(2, kernels, "logits", 0);
+            struct h_instr *all = h_make(&c, dtypes[d].dtype, 3), *loss;
+            c.out = "f:bs";
+            loss = h_make(&c, dtypes[d].dtype, 3);
+            h_run(device, all);
+            h_run(device, loss);
+            for (int64_t row = 0; row < hd_operand_count(&loss->out[0]); row++) {
+                ck_assert_double_eq(h_get(&loss->out[0], row), h_get(&all->out[0], row));
+                ck_assert_double_gt(h_get(&loss->out[0], row), 0);
+            }
+            h_free(all);
+            h_free(loss);
+            h_close(device);
+        }
+}
+END_TEST
+
 #ifdef HAVE_ONEDNN
 START_TEST(onednn_makes_the_products_too)
 {
@@ -230,6 +253,7 @@ START_TEST(operands_that_do_not_fit_are_refused)
         {"bsh vh i:b", "f:bs bsh vh", "wrong: labels has 2 elements, the others ask for 6"},
         {"bsh vh i:bs", "f:b bsh vh", "wrong: the loss has 2 elements, the others ask for 6"},
         {"bsh vh i:bs", "f:bs bsv vh", "wrong: dx has 42 elements, the others ask for 30"},
+        {"bsh vh i:bs", "f:bs bsh", "wrong: xent_head gives the loss alone, or with dx and dw"},
         {"bsh vh i:bs", "f:bs bsh v", "wrong: dw has 7 elements, the others ask for 35"},
     };
     struct h_device *d = h_open(1, H_FAST);
@@ -255,6 +279,7 @@ int main(void)
     tcase_add_loop_test(t, reference_is_the_chain, 0, 4);
     tcase_add_loop_test(t, reference_agrees_with_differences, 0, 2);
     tcase_add_loop_test(t, chunks_are_near_the_reference, 0, (int)(sizeof chunked / sizeof chunked[0]));
+    tcase_add_loop_test(t, the_loss_alone, 0, (int)(sizeof chunked / sizeof chunked[0]));
 #ifdef HAVE_ONEDNN
     tcase_add_test(t, onednn_makes_the_products_too);
 #endif
