@@ -760,7 +760,7 @@ const char *hd__exec_where(struct hd__exec *e, char out[128])
     const struct section *section = e->at_section;
     uint32_t k = __atomic_load_n(&e->at_step, __ATOMIC_RELAXED);
     const struct hd__instr *i, *on = NULL;
-    char axes[64] = "";
+    char axes[64], with[80] = "";
     const char *block;
     if (!section || k >= section->n)
         return strcpy(out, "between sections");
@@ -768,10 +768,14 @@ const char *hd__exec_where(struct hd__exec *e, char out[128])
     for (uint32_t j = 0; j < k && i->op == HD_OP_WAIT; j++)
         if (section->of->code.at[j].id == i->wait)
             on = &section->of->code.at[j];
-    if (on)
+    if (on && hd__op(on->op)->class == HD__CLASS_P2P)
+        snprintf(with, sizeof with, " %s stage %d", on->op == HD_OP_RECV ? "from" : "to", on->peer);
+    else if (on) {
         hd__axes_text(on->axes, axes);
+        snprintf(with, sizeof with, " over %s", axes);
+    }
     block = e->p->blocks.at[i->block];
-    snprintf(out, 128, "section %s, instruction %u: %s%s%s%s%s%s%s", section->of->name, k, block, *block ? " " : "",
-             hd__op(i->op)->name, on ? " for " : "", on ? hd__op(on->op)->name : "", on ? " over " : "", axes);
+    snprintf(out, 128, "section %s, instruction %u: %s%s%s%s%s%s", section->of->name, k, block, *block ? " " : "",
+             hd__op(i->op)->name, on ? " for " : "", on ? hd__op(on->op)->name : "", with);
     return out;
 }

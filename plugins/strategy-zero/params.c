@@ -107,6 +107,7 @@ static void gather(struct zero *z, struct run *runs, uint32_t n, uint32_t sectio
         struct hd_pass_instr in, out = zero_instr(z, f, HD_OP_RELEASE, runs[r].whole, 0, 0);
         runs[r].early = r ? early_run(z, runs, r) : 0;
         in = zero_instr(z, f, f->axes ? HD_OP_ALL_GATHER : HD_OP_COPY, fetch(z, runs, r, section), runs[r].whole, f->axes);
+        z->gathered += f->count * (f->ways - 1) / f->ways;
         z->api->insert(z->p, section, runs[runs[r].early].first, 0, &in);
         z->api->insert(z->p, section, runs[r].last, 1, &out);
     }

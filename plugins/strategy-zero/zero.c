@@ -12,6 +12,22 @@ static int accumulates(const struct zero *z, uint32_t section)
     return 0;
 }
 
+#define MANY_MICRO_BATCHES 4
+
+/* Without a pipeline a block is gathered twice for each micro-batch as well, but there one can do with fewer of them. */
+static void warn_of_gathers(const struct zero *z)
+{
+    double item = (double)hd_dtype_size(z->api->dtype(z->p, "compute")), all = (double)z->gathered * item, once = 0;
+    uint32_t micros = z->api->micro_batches(z->p);
+    for (uint32_t f = 0; f < z->n_flats; f++)
+        once += (double)(z->flats[f].count * (z->flats[f].ways - 1) / z->flats[f].ways) * item;
+    if (z->stage == 3 && z->gathered && z->api->axis_size(z->p, HD_AXIS_PP) > 1 && z->api->stage(z->p) == 0 &&
+        micros >= MANY_MICRO_BATCHES)
+        z->host->log(HD_LOG_WARN, "strategy-zero", "stage 3 under a pipeline gathers a stage's parameters for each of %u micro-batches: "
+                     "a rank of pipeline stage 0 receives %.4g MB a step, with stage 1 or 2 it would be %.4g MB", micros, all / 1e6,
+                     once / 1e6);
+}
+
 static int32_t transform(const struct hd_host *host, const void *settings, struct hd_program *program, struct hd_error *err)
 {
     struct zero z = {.host = host, .api = host->pass, .p = program};
@@ -25,6 +41,8 @@ static int32_t transform(const struct hd_host *host, const void *settings, struc
             last = s;
     for (uint32_t s = 0; ok && s < z.api->n_sections(program); s++) {
         ok = (uint32_t)(zero_gradients(&z, s, s == last) && zero_params(&z, s));
+        if (ok && s == last)
+            warn_of_gathers(&z);
     }
     if (ok)
         zero_update(&z);

@@ -58,6 +58,7 @@ struct zero {
     struct zero_flat *flats;
     struct hd_pass_param *params; /* by parameter */
     uint32_t *owner;              /* by parameter: flat index + 1; 0: not used */
+    int64_t gathered;             /* elements that the sections so far gather on a rank: zero_params */
 };
 
 #define ZERO_OPTIONS 15
