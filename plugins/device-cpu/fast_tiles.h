@@ -31,6 +31,9 @@ struct cpu_tiles {
                    int64_t k);
     /* c[mr, nr] (+)= a b; rows of c are ldc apart. */
     void (*kernel)(int64_t k, const void *a, const void *b, float *c, int64_t ldc, int add);
+    /* The same with rows of a that are not packed: of the kernel's element type, `ld` bytes apart, whole multiples of kr
+     * terms. NULL: cannot. */
+    void (*kernel_rows)(int64_t k, const void *a, int64_t ld, const void *b, float *c, int64_t ldc, int add);
     /* dst[rows, cols] (+)= src, as fp32 or rounded to bf16 or fp16; rows lie ld and src_ld elements apart. */
     cpu_tiles_store_fn store;
 };

@@ -191,10 +191,11 @@ AMX static void amx_end(void)
     _tile_release();
 }
 
-/* Tiles 0-3 hold the sums, 4 and 5 a, 6 and 7 b. */
-AMX static void amx_kernel(int64_t k, const void *pa, const void *pb, float *c, int64_t ldc, int add)
+/* Tiles 0-3 hold the sums, 4 and 5 a, 6 and 7 b. The tile of a below lies `below` bytes
+ * further, the next one along k `next`, rows `ld`. */
+AMX static inline __attribute__((always_inline)) void multiply(int64_t k, const char *a, int64_t ld, int64_t below, int64_t next,
+                                                               const uint32_t *b, float *c, int64_t ldc, int add)
 {
-    const uint32_t *a = pa, *b = pb;
     float *c1 = c + SIDE * ldc;
     size_t row = (size_t)ldc * 4;
     if (add) {
@@ -208,13 +209,13 @@ AMX static void amx_kernel(int64_t k, const void *pa, const void *pb, float *c, 
         _tile_zero(2);
         _tile_zero(3);
     }
-    for (int64_t p = 0; p < k; p += TERMS, a += 2 * TILE, b += 2 * TILE) {
-        _tile_loadd(4, a, 64);
+    for (int64_t p = 0; p < k; p += TERMS, a += next, b += 2 * TILE) {
+        _tile_loadd(4, a, ld);
         _tile_loadd(6, b, 64);
         _tile_loadd(7, b + TILE, 64);
         _tile_dpbf16ps(0, 4, 6);
         _tile_dpbf16ps(1, 4, 7);
-        _tile_loadd(5, a + TILE, 64);
+        _tile_loadd(5, a + below, ld);
         _tile_dpbf16ps(2, 5, 6);
         _tile_dpbf16ps(3, 5, 7);
     }
@@ -222,6 +223,16 @@ AMX static void amx_kernel(int64_t k, const void *pa, const void *pb, float *c, 
     _tile_stored(1, c + SIDE, row);
     _tile_stored(2, c1, row);
     _tile_stored(3, c1 + SIDE, row);
+}
+
+AMX static void amx_kernel(int64_t k, const void *a, const void *b, float *c, int64_t ldc, int add)
+{
+    multiply(k, a, 64, TILE * 4, 2 * TILE * 4, b, c, ldc, add);
+}
+
+AMX static void amx_kernel_rows(int64_t k, const void *a, int64_t ld, const void *b, float *c, int64_t ldc, int add)
+{
+    multiply(k, a, ld, SIDE * ld, 64, b, c, ldc, add);
 }
 
 /* ---- is it there: CPUID leaf 7 says AMX-TILE and AMX-BF16, leaf 7.1 AVX512-BF16; the kernel grants the
@@ -253,6 +264,7 @@ static const struct cpu_tiles tiles = {
     .pack_a = amx_pack_a,
     .pack_b = amx_pack_b,
     .kernel = amx_kernel,
+    .kernel_rows = amx_kernel_rows,
     .store = amx_store,
 };
 
