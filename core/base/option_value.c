@@ -177,7 +177,7 @@ static char *choice_at(const char *choices, int64_t i, struct hd__arena *arena)
 {
     for (; i > 0 && choices; i--) {
         choices = strchr(choices, '|');
-        choices += choices != NULL;
+        choices = choices ? choices + 1 : NULL; /* NULL + 0 is undefined in C */
     }
     if (!choices || i < 0)
         return NULL;

@@ -58,8 +58,12 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
             abort();
         return 0;
     }
-    for (uint64_t at = 0; at < f.count; at += 64)
-        hd__token_file_read(&f, at, HD__MIN(64, f.count - at), 256, out, &err);
+    for (uint64_t at = 0; at < f.count; at += 64) {
+        uint64_t n = HD__MIN(64, f.count - at);
+        int64_t vocab = data[0] & 128 ? 40000 : 256;
+        if (!hd__token_file_read(&f, at, n, vocab, out, &err) != !hd__token_file_scan(&f, at, n, vocab, &err))
+            abort();
+    }
     if (!hd__token_file_read(&f, f.count, 1, 256, out, &err))
         abort();
     hd__token_file_close(&f);
