@@ -1,7 +1,8 @@
-/* heddle bench: transports side by side, in the columns of nccl-tests. */
+/* heddle bench: transports side by side, in the columns of nccl-tests; or a device's peak (bench_peak.c). */
 #include <jansson.h>
 #include <stdlib.h>
 
+#include "cli/bench.h"
 #include "cli/command.h"
 #include "core/base/base.h"
 #include "core/base/option.h"
@@ -12,8 +13,9 @@ enum { COMMS_MAX = 8, SETS_MAX = 32 };
 
 struct arguments {
     struct hd__bench bench;
-    const char *comm[COMMS_MAX], *set[SETS_MAX];
-    int comms, sets, json;
+    const char *comm[COMMS_MAX], *set[SETS_MAX], *device;
+    const char *only_transports; /* the first option that a device's peak has no use for */
+    int comms, sets, json, peak, sized;
 };
 
 struct output {
@@ -111,7 +113,9 @@ static int parse_value(struct arguments *a, const char *option, char *value)
     if (strcmp(option, "-b") == 0)
         return parse_size(value, &b->first);
     if (strcmp(option, "-e") == 0)
-        return parse_size(value, &b->last);
+        return (a->sized = parse_size(value, &b->last));
+    if (strcmp(option, "--device") == 0)
+        return (a->device = value) != NULL;
     if (strcmp(option, "-f") == 0)
         return (b->factor = strtod(value, &end)) > 1 && !*end;
     if (strcmp(option, "-n") == 0)
@@ -125,11 +129,21 @@ static int parse_value(struct arguments *a, const char *option, char *value)
     return strchr(value, '=') && a->sets < SETS_MAX && (a->set[a->sets++] = value) != NULL; /* --set */
 }
 
+static int for_devices(const char *option)
+{
+    static const char *const names[] = {"--peak", "--device", "-e", "--set", "--json"};
+    for (size_t i = 0; i < HD__COUNT(names); i++)
+        if (strcmp(option, names[i]) == 0)
+            return 1;
+    return 0;
+}
+
 static int parse(int argc, char **argv, struct arguments *a)
 {
     static const char *const with_value[] = {"--comm", "--op", "--ranks",   "-b",   "-e", "-f",
-                                             "-n",     "-w",   "-d", "--timeout", "--set"};
+                                             "-n",     "-w",   "-d", "--timeout", "--set", "--device"};
     for (int i = 1; i < argc; i++) {
+        const char *option = argv[i];
         int known = 0;
         if (strcmp(argv[i], "--json") == 0)
             known = a->json = 1;
@@ -137,6 +151,8 @@ static int parse(int argc, char **argv, struct arguments *a)
             known = a->bench.in_place = 1;
         else if (strcmp(argv[i], "--plain") == 0)
             known = a->bench.plain = 1;
+        else if (strcmp(argv[i], "--peak") == 0)
+            known = a->peak = 1;
         for (size_t k = 0; !known && k < HD__COUNT(with_value); k++)
             if (strcmp(argv[i], with_value[k]) == 0) {
                 known = 1;
@@ -149,7 +165,13 @@ static int parse(int argc, char **argv, struct arguments *a)
             }
         if (!known)
             return hd__refuse_usage(&hd__command_bench, "there is no option %s", argv[i]);
+        if (!a->only_transports && !for_devices(option))
+            a->only_transports = option;
     }
+    if (a->peak && a->only_transports)
+        return hd__refuse_usage(&hd__command_bench, "%s is for transports, not for --peak", a->only_transports);
+    if (!a->peak && a->device)
+        return hd__refuse_usage(&hd__command_bench, "--device wants --peak");
     for (uint32_t i = 0; i < a->bench.n_ops && a->bench.in_place; i++)
         if (a->bench.ops[i] == HD__BENCH_ALL_TO_ALL || a->bench.ops[i] == HD__BENCH_SENDRECV)
             return hd__refuse_usage(&hd__command_bench, "%s has no in-place form", hd__bench_op_name(a->bench.ops[i]));
@@ -193,18 +215,19 @@ static void on_row(void *user, const struct hd__bench_row *r)
 
 /* ---- transports */
 
-static int32_t parse_settings(const struct arguments *a, const struct hd__component *c, void *settings,
-                              struct hd__arena *arena, struct hd_error *err)
+int32_t hd__bench_settings(const struct hd__component *c, const char *const *set, int sets, void *settings,
+                           struct hd__arena *arena, struct hd_error *err)
 {
+    const char *kind = hd__kind_name(c->kind);
     struct hd__options table = {c->options, c->n_options, sizeof(struct hd_option)};
     int32_t code = hd__options_defaults(&table, settings, arena, err);
-    for (int i = 0; i < a->sets && code == HD_OK; i++) {
+    for (int i = 0; i < sets && code == HD_OK; i++) {
         char name[128];
-        const char *eq = strchr(a->set[i], '=');
-        snprintf(name, sizeof name, "%.*s", (int)(eq - a->set[i]), a->set[i]);
+        const char *eq = strchr(set[i], '=');
+        snprintf(name, sizeof name, "%.*s", (int)(eq - set[i]), set[i]);
         int64_t at = hd__option_find(&table, name);
         if (at < 0)
-            return hd_fail(err, HD_E_INVALID, "comm-%s has no option %s (`heddle plugins comm-%s`)", c->name, name, c->name);
+            return hd_fail(err, HD_E_INVALID, "%s-%s has no option %s (`heddle plugins %s-%s`)", kind, c->name, name, kind, c->name);
         struct hd_option option = hd__option_at(&table, (size_t)at);
         struct hd_error why = HD_ERROR_INIT;
         code = hd__option_parse(&option, eq + 1, settings, arena, &why);
@@ -222,7 +245,7 @@ struct transport {
 static int32_t find_transports(const struct arguments *a, struct hd__plugins *plugins, struct hd__arena *arena,
                                struct transport *out, struct hd_error *err)
 {
-    int32_t code = hd__plugins_add_default_folders(plugins, err);
+    int32_t code = HD_OK;
     for (int i = 0; i < a->comms && code == HD_OK; i++) {
         code = hd__plugin_find(plugins, HD_KIND_COMM, a->comm[i], &out[i].component, err);
         if (code == HD_OK)
@@ -230,7 +253,7 @@ static int32_t find_transports(const struct arguments *a, struct hd__plugins *pl
         if (code != HD_OK)
             break;
         out[i].settings = hd__arena_alloc(arena, HD__MAX(out[i].component->settings_size, (size_t)1));
-        code = parse_settings(a, out[i].component, out[i].settings, arena, err);
+        code = hd__bench_settings(out[i].component, a->set, a->sets, out[i].settings, arena, err);
     }
     return code;
 }
@@ -275,7 +298,9 @@ static int run(int argc, char **argv)
     if (code != HD__EXIT_DONE)
         return code;
     struct hd__plugins *plugins = hd__plugins_create(hd__comm_host());
-    if (find_transports(&a, plugins, &arena, transports, &err) != HD_OK) {
+    if (hd__plugins_add_default_folders(plugins, &err) == HD_OK && a.peak) {
+        code = hd__bench_peak(plugins, a.device ? a.device : "cpu", a.set, a.sets, a.sized ? a.bench.last : 256u << 20, a.json);
+    } else if (err.code || find_transports(&a, plugins, &arena, transports, &err) != HD_OK) {
         fprintf(stderr, "heddle bench: %s\n", err.message);
         code = HD__EXIT_REFUSED;
     } else {
@@ -289,8 +314,9 @@ static int run(int argc, char **argv)
 const struct hd__command hd__command_bench = {
     .name = "bench",
     .usage = "[--comm NAME,...] [--op NAME,...] [--ranks N] [-b SIZE] [-e SIZE] [-f FACTOR] [-n CALLS] [-w CALLS]\n"
-             "             [-d DTYPE] [--in-place] [--plain] [--set OPTION=VALUE] [--timeout SECONDS] [--json]",
-    .summary = "measure transports, in the columns of nccl-tests",
+             "             [-d DTYPE] [--in-place] [--plain] [--set OPTION=VALUE] [--timeout SECONDS] [--json]\n"
+             "       heddle bench --peak [--device NAME] [-e SIZE] [--set OPTION=VALUE] [--json]",
+    .summary = "measure transports, in the columns of nccl-tests, or a device's peak",
     .help = "  --comm NAME,...      transports, one after the other (shm)\n"
             "  --op NAME,...        all_reduce, reduce_scatter, all_gather, broadcast, reduce, all_to_all, sendrecv, barrier\n"
             "  --ranks N            processes, started here, each on a core while there are enough (2)\n"
@@ -303,6 +329,8 @@ const struct hd__command hd__command_bench = {
             "  --set OPTION=VALUE   an option of the transport\n"
             "  --timeout SECONDS    the longest wait (60)\n"
             "  --json               one object with `rows`\n"
+            "  --peak               a device instead: its best matrix product by dtype, and its memory's bandwidth\n"
+            "  --device NAME        which (cpu); -e is then the size of an operand (256M), --set an option of the device\n"
             "\n"
             "Every result is checked; wrong elements are counted, and make the command fail.\n"
             "busbw: algbw times 2(n-1)/n for all_reduce, (n-1)/n for reduce_scatter, all_gather and all_to_all, else 1.\n",

@@ -340,12 +340,39 @@ START_TEST(help)
 }
 END_TEST
 
+/* A device's peak: products of the dtypes it has, and three streams; nothing that it would not use is taken. */
+START_TEST(bench_peak)
+{
+    static const char *const what[] = {"product", "product", "product", "product", "fill", "copy", "add"};
+    struct command *c = command_run("bench --peak --json -e 64K --set threads=1");
+    expect_code(c, 0);
+    json_t *rows = field(parse(c->out), "rows", JSON_ARRAY);
+    ck_assert_uint_eq(json_array_size(rows), HD__COUNT(what));
+    for (size_t i = 0; i < HD__COUNT(what); i++) {
+        json_t *row = json_array_get(rows, i);
+        double value = json_number_value(field(row, "value", JSON_REAL));
+        ck_assert_str_eq(json_string_value(field(row, "what", JSON_STRING)), what[i]);
+        ck_assert_msg(i == 3 ? value == 0 : value > 0, "%s %s: %g", what[i], json_string_value(field(row, "dtype", JSON_STRING)), value);
+    }
+    c = command_run("bench --peak --op all_reduce");
+    expect_code(c, 2);
+    expect_says(c, "--op is for transports, not for --peak");
+    c = command_run("bench --device cpu");
+    expect_code(c, 2);
+    expect_says(c, "--device wants --peak");
+    c = command_run("bench --peak --device gpu");
+    expect_code(c, 2);
+    expect_says(c, "there is no plugin device-gpu");
+}
+END_TEST
+
 int main(void)
 {
     const struct system_test tests[] = {
         {"metrics, fields", metrics_fields, 1}, {"metrics, every", metrics_every, 1}, {"profile", profile_table, 1},
         {"refused leaves metrics", refused_leaves_metrics, 1}, {"resolved job", resolved_job_is_a_job, 1},
         {"explain, JSON", explain_json, 1}, {"explain", explain_text, 1}, {"check", check_json, 1}, {"help", help, 1},
+        {"bench, peak", bench_peak, 1},
         {NULL, NULL, 0}};
     return system_run("system-outputs", tests);
 }

@@ -1,0 +1,166 @@
+/* heddle bench --peak: the largest rates of a device. FLOP/s as the device measures or knows them: what MFU is a share of.
+ * Bytes/s of three instructions over operands that no cache holds, counted as STREAM does: each operand once. */
+#include <jansson.h>
+#include <stdlib.h>
+
+#include "cli/bench.h"
+#include "cli/command.h"
+#include "core/comm/host.h"
+
+enum { TRIES = 10 };
+
+static const struct stream {
+    const char *name;
+    uint32_t op, n_in;
+} streams[] = {{"fill", HD_OP_FILL0, 0}, {"copy", HD_OP_COPY, 1}, {"add", HD_OP_ADD, 2}};
+
+struct peak {
+    const struct hd_device_ops *ops;
+    struct hd_device *device;
+    uint64_t bytes; /* of one operand */
+    void *memory[3];
+    int json;
+    json_t *rows;
+};
+
+/* ---- output */
+
+static void row(const struct peak *p, const char *what, const char *dtype, double value, const char *unit)
+{
+    if (p->json)
+        json_array_append_new(p->rows, json_pack("{s:s, s:s, s:f, s:s}", "what", what, "dtype", dtype, "value", value, "unit", unit));
+    else if (value > 0)
+        printf("  %-8s %-6s %12.2f %s\n", what, dtype, value, unit);
+    else
+        printf("  %-8s %-6s %12s\n", what, dtype, "unknown");
+    fflush(stdout);
+}
+
+/* ---- memory */
+
+static uint32_t memory_kind(const struct peak *p)
+{
+    return p->ops->caps & HD_DEVICE_HOST_MEMORY ? HD_MEM_HOST : HD_MEM_DEVICE;
+}
+
+static int32_t take_memory(struct peak *p, struct hd_error *err)
+{
+    int32_t rc = HD_OK;
+    for (int i = 0; i < 3 && !rc; i++) {
+        if (p->ops->alloc)
+            rc = p->ops->alloc(p->device, memory_kind(p), p->bytes, &p->memory[i], err);
+        else if (!(p->memory[i] = aligned_alloc(4096, (p->bytes + 4095) & ~UINT64_C(4095))))
+            rc = hd_fail(err, HD_E_NOMEM, "no memory for an operand of %llu bytes", (unsigned long long)p->bytes);
+    }
+    return rc;
+}
+
+static void give_memory(struct peak *p)
+{
+    for (int i = 0; i < 3; i++)
+        if (p->memory[i] && p->ops->alloc)
+            p->ops->free(p->device, memory_kind(p), p->memory[i]);
+        else
+            free(p->memory[i]);
+}
+
+static int32_t run_once(const struct peak *p, struct hd_kernel *k, struct hd_error *err)
+{
+    int32_t rc = p->ops->launch(p->device, k, 0, err);
+    return rc || !p->ops->sync ? rc : p->ops->sync(p->device, 0, err);
+}
+
+static int32_t best_time(const struct peak *p, struct hd_kernel *k, double *best, struct hd_error *err)
+{
+    int32_t rc = run_once(p, k, err);
+    *best = 1e30;
+    for (int i = 0; i < TRIES && !rc; i++) {
+        double start = hd__now();
+        rc = run_once(p, k, err);
+        *best = HD__MIN(*best, hd__now() - start);
+    }
+    return rc;
+}
+
+static int32_t stream_once(const struct peak *p, const struct stream *s, struct hd_error *err)
+{
+    struct hd_operand x[3];
+    struct hd_kernel *k;
+    double seconds;
+    int32_t rc;
+    for (int i = 0; i < 3; i++)
+        x[i] = (struct hd_operand){.data = p->memory[i], .dtype = HD_F32, .ndim = 1, .dim = {'n'}, .extent = {(int64_t)(p->bytes / 4)}};
+    struct hd_instr_desc d = {.struct_size = sizeof d, .op = s->op, .n_in = s->n_in, .n_out = 1, .in = x + 1, .out = x, .label = "peak"};
+    d.attrs.struct_size = sizeof d.attrs;
+    rc = p->ops->prepare(p->device, &d, &k, err);
+    if (rc)
+        return rc;
+    rc = best_time(p, k, &seconds, err);
+    p->ops->release(p->device, k);
+    if (!rc)
+        row(p, s->name, "fp32", (double)p->bytes * (s->n_in + 1) / seconds / 1e9, "GB/s");
+    return rc;
+}
+
+/* ---- all */
+
+static int32_t measure(struct peak *p, struct hd_error *err)
+{
+    static const uint32_t dtypes[] = {HD_F32, HD_BF16, HD_F16, HD_F64};
+    int32_t rc;
+    for (size_t i = 0; i < HD__COUNT(dtypes); i++)
+        row(p, "product", hd_dtype_name(dtypes[i]), p->ops->peak_flops ? p->ops->peak_flops(p->device, dtypes[i]) / 1e9 : 0, "GFLOP/s");
+    rc = take_memory(p, err);
+    for (size_t i = 0; i < HD__COUNT(streams) && !rc; i++)
+        rc = stream_once(p, &streams[i], err);
+    give_memory(p);
+    return rc;
+}
+
+static int32_t open_device(struct peak *p, struct hd__plugins *plugins, const char *name, const char *const *set, int sets,
+                           struct hd__arena *arena, struct hd_error *err)
+{
+    struct hd_device_place place = {.struct_size = sizeof place, .local_ranks = 1};
+    const struct hd__component *c;
+    void *settings;
+    int32_t rc;
+    if ((rc = hd__plugin_find(plugins, HD_KIND_DEVICE, name, &c, err)) || (rc = hd__plugin_probe(plugins, c, err)))
+        return rc;
+    settings = hd__arena_alloc(arena, HD__MAX(c->settings_size, (size_t)1));
+    if ((rc = hd__bench_settings(c, set, sets, settings, arena, err)))
+        return rc;
+    p->ops = &c->ops.device;
+    return p->ops->open(hd__comm_host(), settings, &place, &p->device, err);
+}
+
+static void print_json(const struct peak *p, const char *device)
+{
+    json_t *root = json_pack("{s:s, s:I, s:O}", "device", device, "operand_bytes", (json_int_t)p->bytes, "rows", p->rows);
+    json_dumpf(root, stdout, JSON_INDENT(2) | JSON_REAL_PRECISION(6));
+    putchar('\n');
+    json_decref(root);
+}
+
+int hd__bench_peak(struct hd__plugins *plugins, const char *device, const char *const *set, int sets, uint64_t bytes, int json)
+{
+    struct peak p = {.bytes = HD__MAX(bytes, 64) & ~UINT64_C(63), .json = json, .rows = json_array()};
+    struct hd__arena arena = {0};
+    struct hd_error err = HD_ERROR_INIT;
+    int code = HD__EXIT_DONE;
+    if (open_device(&p, plugins, device, set, sets, &arena, &err)) {
+        code = HD__EXIT_REFUSED;
+    } else {
+        if (!json)
+            printf("# device %s: best of %d; streams over operands of %llu bytes, each counted once\n", device, TRIES,
+                   (unsigned long long)p.bytes);
+        code = measure(&p, &err) ? HD__EXIT_FAILED : HD__EXIT_DONE;
+        if (json && !code)
+            print_json(&p, device);
+        p.ops->close(p.device);
+    }
+    if (code)
+        fprintf(stderr, "heddle bench: %s\n", err.message);
+    json_decref(p.rows);
+    hd__arena_free(&arena);
+    return code;
+}
