@@ -56,7 +56,6 @@ static void find_feeds(struct hd__feed *f, int32_t rank)
                 f->feeds[hd__tc(p, i->out[0])->origin == p->labels] = 1;
         }
     f->room = p->accumulation;
-    f->ahead = hd__alloc((size_t)(f->room * f->rows * (f->s[0].count + f->s[1].count)) * sizeof *f->ahead);
 }
 
 static const struct hd__sources *sources_of(const struct hd__job *job, int held_out)
@@ -127,6 +126,8 @@ int32_t hd__feed_seek(struct hd__feed *f, int64_t sequence, struct hd_error *err
     f->prefetch = NULL;
     f->base = sequence;
     f->first = f->waiting = 0;
+    if (!f->ahead && f->feeds[0] && f->feeds[1])
+        f->ahead = hd__alloc((size_t)(f->room * f->rows * (f->s[0].count + f->s[1].count)) * sizeof *f->ahead);
     return hd__prefetch_start(&config, &f->prefetch, err);
 }
 
