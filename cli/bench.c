@@ -1,6 +1,8 @@
 /* heddle bench: transports side by side, in the columns of nccl-tests; or a device's peak (bench_peak.c). */
+#include <errno.h>
 #include <jansson.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "cli/bench.h"
 #include "cli/command.h"
@@ -13,7 +15,7 @@ enum { COMMS_MAX = 8, SETS_MAX = 32 };
 
 struct arguments {
     struct hd__bench bench;
-    const char *comm[COMMS_MAX], *set[SETS_MAX], *device;
+    const char *comm[COMMS_MAX], *set[SETS_MAX], *device, *html;
     const char *only_transports; /* the first option that a device's peak has no use for */
     int comms, sets, json, peak, sized;
 };
@@ -114,6 +116,8 @@ static int parse_value(struct arguments *a, const char *option, char *value)
         return parse_size(value, &b->first);
     if (strcmp(option, "-e") == 0)
         return (a->sized = parse_size(value, &b->last));
+    if (strcmp(option, "--html") == 0)
+        return (a->html = value) != NULL;
     if (strcmp(option, "--device") == 0)
         return (a->device = value) != NULL;
     if (strcmp(option, "-f") == 0)
@@ -141,7 +145,7 @@ static int for_devices(const char *option)
 static int parse(int argc, char **argv, struct arguments *a)
 {
     static const char *const with_value[] = {"--comm", "--op", "--ranks",   "-b",   "-e", "-f",
-                                             "-n",     "-w",   "-d", "--timeout", "--set", "--device"};
+                                             "-n",     "-w",   "-d", "--timeout", "--set", "--device", "--html"};
     for (int i = 1; i < argc; i++) {
         const char *option = argv[i];
         int known = 0;
@@ -182,11 +186,18 @@ static int parse(int argc, char **argv, struct arguments *a)
 
 /* ---- output */
 
+static void title(const struct arguments *a, char out[256])
+{
+    snprintf(out, 256, "%d ranks, %s, %s, %s; time: median over batches of the mean of calls back to back, the slowest rank",
+             a->bench.ranks, hd_dtype_name(a->bench.dtype), a->bench.in_place ? "in place" : "out of place",
+             a->bench.plain ? "buffers of the caller" : "buffers of the transport");
+}
+
 static void print_head(const struct arguments *a)
 {
-    printf("# %d ranks, %s, %s, %s; time: median over batches of the mean of calls back to back, the slowest rank\n",
-           a->bench.ranks, hd_dtype_name(a->bench.dtype), a->bench.in_place ? "in place" : "out of place",
-           a->bench.plain ? "buffers of the caller" : "buffers of the transport");
+    char text[256];
+    title(a, text);
+    printf("# %s\n", text);
     printf("# %-6s %-14s %12s %12s %6s %6s %10s %10s %9s %9s %7s\n", "comm", "op", "size", "count", "type", "redop", "time",
            "p99", "algbw", "busbw", "#wrong");
     printf("# %-6s %-14s %12s %12s %6s %6s %10s %10s %9s %9s\n", "", "", "(B)", "(elements)", "", "", "(us)", "(us)",
@@ -204,7 +215,6 @@ static void on_row(void *user, const struct hd__bench_row *r)
                (unsigned long long)r->bytes, (unsigned long long)r->count, hd_dtype_name(b->dtype),
                reduces ? "sum" : "none", r->time_us, r->p99_us, r->algbw, r->busbw, (unsigned long long)r->errors);
         fflush(stdout);
-        return;
     }
     json_array_append_new(
         o->rows, json_pack("{s:s, s:s, s:i, s:I, s:s, s:b, s:f, s:f, s:f, s:f, s:I}", "comm", o->comm, "op",
@@ -277,6 +287,11 @@ static int measure_all(struct arguments *a, const struct transport *transports)
         putchar('\n');
         json_decref(root);
     }
+    if (a->html && code == HD_OK) {
+        char text[256];
+        title(a, text);
+        code = hd__bench_html(a->html, text, o.rows, &err);
+    }
     json_decref(o.rows);
     if (code != HD_OK)
         fprintf(stderr, "heddle bench: %s\n", err.message);
@@ -297,6 +312,13 @@ static int run(int argc, char **argv)
     int code = parse(argc, argv, &a);
     if (code != HD__EXIT_DONE)
         return code;
+    FILE *page = a.html ? fopen(a.html, "w") : NULL; /* known before anything is measured */
+    if (a.html && !page) {
+        fprintf(stderr, "heddle bench: %s: %s\n", a.html, strerror(errno));
+        return HD__EXIT_REFUSED;
+    }
+    if (page)
+        fclose(page);
     struct hd__plugins *plugins = hd__plugins_create(hd__comm_host());
     if (hd__plugins_add_default_folders(plugins, &err) == HD_OK && a.peak) {
         code = hd__bench_peak(plugins, a.device ? a.device : "cpu", a.set, a.sets, a.sized ? a.bench.last : 256u << 20, a.json);
@@ -314,7 +336,7 @@ static int run(int argc, char **argv)
 const struct hd__command hd__command_bench = {
     .name = "bench",
     .usage = "[--comm NAME,...] [--op NAME,...] [--ranks N] [-b SIZE] [-e SIZE] [-f FACTOR] [-n CALLS] [-w CALLS]\n"
-             "             [-d DTYPE] [--in-place] [--plain] [--set OPTION=VALUE] [--timeout SECONDS] [--json]\n"
+             "             [-d DTYPE] [--in-place] [--plain] [--set OPTION=VALUE] [--timeout SECONDS] [--json] [--html FILE]\n"
              "       heddle bench --peak [--device NAME] [-e SIZE] [--set OPTION=VALUE] [--json]",
     .summary = "measure transports, in the columns of nccl-tests, or a device's peak",
     .help = "  --comm NAME,...      transports, one after the other (shm)\n"
@@ -329,6 +351,7 @@ const struct hd__command hd__command_bench = {
             "  --set OPTION=VALUE   an option of the transport\n"
             "  --timeout SECONDS    the longest wait (60)\n"
             "  --json               one object with `rows`\n"
+            "  --html FILE          writes a page as well: a chart an operation, a line a transport\n"
             "  --peak               a device instead: its best matrix product by dtype, and its memory's bandwidth\n"
             "  --device NAME        which (cpu); -e is then the size of an operand (256M), --set an option of the device\n"
             "\n"

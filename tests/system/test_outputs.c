@@ -340,6 +340,24 @@ START_TEST(help)
 }
 END_TEST
 
+/* A page of its own: every operation has a chart, every transport a line, every row its numbers. */
+START_TEST(bench_html)
+{
+    struct command *c = command_run("bench --ranks 2 --op all_reduce,barrier -b 8 -e 512 -f 8 -n 5 --html page.html");
+    const char *page;
+    expect_code(c, 0);
+    page = read_file("page.html");
+    ck_assert_ptr_nonnull(strstr(page, "<h2>all_reduce</h2>"));
+    ck_assert_ptr_nonnull(strstr(page, "<h2>barrier</h2>"));
+    ck_assert_ptr_nonnull(strstr(page, "<td>shm</td><td>512</td>"));
+    page = strstr(page, "<polyline");
+    ck_assert_msg(page && !strstr(page + 1, "<polyline") && !strstr(page, "nan"), "one line, of numbers, is wanted:\n%s", read_file("page.html"));
+    c = command_run("bench --ranks 2 --op all_reduce -e 8 -n 5 --html no/such/folder.html");
+    expect_code(c, 2);
+    expect_says(c, "no/such/folder.html: No such file or directory");
+}
+END_TEST
+
 /* A device's peak: products of the dtypes it has, and three streams; nothing that it would not use is taken. */
 START_TEST(bench_peak)
 {
@@ -373,6 +391,7 @@ int main(void)
         {"refused leaves metrics", refused_leaves_metrics, 1}, {"resolved job", resolved_job_is_a_job, 1},
         {"explain, JSON", explain_json, 1}, {"explain", explain_text, 1}, {"check", check_json, 1}, {"help", help, 1},
         {"bench, peak", bench_peak, 1},
+        {"bench, page", bench_html, 1},
         {NULL, NULL, 0}};
     return system_run("system-outputs", tests);
 }
