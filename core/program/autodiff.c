@@ -128,6 +128,15 @@ static void contribute(struct reverse *r, hd_tensor to, hd_tensor grad, uint16_t
     }
 }
 
+/* The loss, and what else is minimised: their gradient is 1, folded in by the op that makes them. */
+static int is_root(const struct hd_program *p, hd_tensor t)
+{
+    int root = t == p->loss;
+    for (uint32_t i = 0; i < p->auxiliary.count; i++)
+        root |= t == p->auxiliary.at[i];
+    return root;
+}
+
 static int32_t reverse_one(struct reverse *r, const struct hd__instr *i, struct hd_error *err)
 {
     struct hd_program *p = r->p;
@@ -136,7 +145,7 @@ static int32_t reverse_one(struct reverse *r, const struct hd__instr *i, struct 
     uint32_t flows = 0;
     for (uint32_t n = 0; n < i->n_out; n++)
         flows |= r->got[i->out[n]].count;
-    if ((!flows && i->out[0] != p->loss) || !row->gradient)
+    if ((!flows && !is_root(p, i->out[0])) || !row->gradient)
         return HD_OK;
     for (uint32_t n = 0; n < i->n_out; n++)
         g.dy[n] = collect(r, i->out[n], i->block);

@@ -131,12 +131,12 @@ hd_tensor hd__emit(struct hd_program *p, uint16_t op, const struct hd_attrs *att
         memcpy(i.in, ins, n_in * sizeof *ins);
     for (uint32_t n = 0; n < n_out; n++) {
         struct hd__tensor t = {.block = p->block, .place.redop = row->redop ? row->redop : HD_SUM};
-        t.dtype = row->dtypes[n] == 'f' ? p->precision.fixed : p->precision.compute;
+        t.dtype = row->dtypes[n] == 'f' ? p->precision.fixed : row->dtypes[n] == 'i' ? HD_I32 : p->precision.compute;
         t.name = hd__arena_format(&p->arena, "%s.%u", row->name, p->tensors.count);
         out_dims = parse_dims(p, out_dims, &t, row->name);
         out_dims += *out_dims == ',';
         for (int32_t d = 0; d < t.ndim; d++)
-            if (n_in && !known_label(p, ins, n_in, t.dim[d]))
+            if (n_in && !(row->flags & HD__OP_NEW_DIMS) && !known_label(p, ins, n_in, t.dim[d]))
                 return hd__program_fail(p, HD_E_INVALID, "output of %s has dimension '%s', which no input has", row->name,
                                         p->dims.at[t.dim[d]].name);
         i.out[n] = hd__tensor_new(p, &t);
@@ -182,6 +182,12 @@ static void b_logits(struct hd_program *p, hd_tensor logits)
     p->logits = logits;
 }
 
+static void b_auxiliary(struct hd_program *p, hd_tensor loss)
+{
+    if (!p->failed && loss)
+        hd__push(&p->auxiliary, loss);
+}
+
 static double b_loss_scale(struct hd_program *p)
 {
     return p->loss_scale;
@@ -211,4 +217,5 @@ const struct hd_builder_api hd__builder_api = {
     .logits = b_logits,
     .loss_scale = b_loss_scale,
     .fail = b_fail,
+    .auxiliary = b_auxiliary,
 };

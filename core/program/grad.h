@@ -34,5 +34,10 @@ int32_t hd__grad_position(struct hd__grad *g);
 int32_t hd__grad_xent_local(struct hd__grad *g);
 int32_t hd__grad_nll(struct hd__grad *g);
 int32_t hd__grad_total(struct hd__grad *g);
+int32_t hd__grad_gate(struct hd__grad *g);
+int32_t hd__grad_dispatch(struct hd__grad *g);
+int32_t hd__grad_grouped(struct hd__grad *g);
+int32_t hd__grad_combine(struct hd__grad *g);
+int32_t hd__grad_router_loss(struct hd__grad *g);
 
 #endif

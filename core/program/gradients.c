@@ -104,3 +104,39 @@ int32_t hd__grad_total(struct hd__grad *g) /* the seed, d loss / d loss = 1, is 
     g->dx[0] = hd__grad_emit(g, 0, HD_OP_SPREAD, g->i->attrs, NULL, 0);
     return HD_OK;
 }
+
+/* ---- mixtures of experts. Which slot holds which token is a constant. */
+
+int32_t hd__grad_gate(struct hd__grad *g)
+{
+    g->dx[0] = hd__grad_emit(g, 0, HD_OP_GATE_GRAD, NULL, (hd_tensor[]){g->i->out[0], g->dy[0]}, 2);
+    return HD_OK;
+}
+
+int32_t hd__grad_dispatch(struct hd__grad *g)
+{
+    g->dx[0] = hd__grad_emit(g, 0, HD_OP_DISPATCH_DX, NULL, (hd_tensor[]){g->dy[0], in(g, 1)}, 2);
+    return HD_OK;
+}
+
+int32_t hd__grad_grouped(struct hd__grad *g)
+{
+    const struct hd_attrs *a = g->i->attrs;
+    g->dx[0] = hd__grad_emit(g, 0, HD_OP_GROUPED, a, (hd_tensor[]){g->dy[0], in(g, 1), in(g, 2)}, 3);
+    g->dx[1] = hd__grad_emit(g, 1, HD_OP_GROUPED_DW, a, (hd_tensor[]){g->dy[0], in(g, 0), in(g, 2)}, 3);
+    return HD_OK;
+}
+
+int32_t hd__grad_combine(struct hd__grad *g)
+{
+    g->dx[0] = hd__grad_emit(g, 0, HD_OP_COMBINE_DZ, NULL, (hd_tensor[]){g->dy[0], in(g, 1), in(g, 2)}, 3);
+    g->dx[1] = hd__grad_emit(g, 1, HD_OP_COMBINE_DG, NULL, (hd_tensor[]){in(g, 0), g->dy[0], in(g, 2)}, 3);
+    return HD_OK;
+}
+
+/* n, the number of tokens of each expert, is no function of z that has a derivative (arXiv 2101.03961, section 2.2). */
+int32_t hd__grad_router_loss(struct hd__grad *g)
+{
+    g->dx[0] = hd__grad_emit(g, 0, HD_OP_ROUTER_LOSS_DZ, g->i->attrs, (hd_tensor[]){in(g, 0), in(g, 1), g->dy[0]}, 3);
+    return HD_OK;
+}

@@ -33,9 +33,21 @@ static double flops_xent_head(const struct hd_program *p, const struct hd__instr
     return i->n_out * flops_einsum(p, i);
 }
 
+/* Of all slots, the share that holds tokens. The output (or dw) of [b e # n] (or [e n m]) says n. */
+static double flops_grouped(const struct hd_program *p, const struct hd__instr *i)
+{
+    const struct hd__tensor *x = hd__tc(p, i->in[0]), *w = hd__tc(p, i->op == HD_OP_GROUPED ? i->in[1] : i->out[0]);
+    double n = 2.0 * (double)hd__numel(p, x) * (i->attrs && i->attrs->share > 0 ? i->attrs->share : 1);
+    for (int32_t d = 0; d < w->ndim; d++)
+        if (hd__dim_index(x, w->dim[d]) < 0)
+            n *= (double)hd__local(p, w, d);
+    return n;
+}
+
 #define MODEL HD__CLASS_MODEL
 #define ACC HD__OP_ACCUMULATES
 #define INP HD__OP_IN_PLACE
+#define TOK HD__OP_TOKENWISE
 
 /* clang-format off */
 static const struct hd__op table[HD_OP_LIMIT] = {
@@ -74,6 +86,28 @@ static const struct hd__op table[HD_OP_LIMIT] = {
     [HD_OP_SPREAD] = {"spread", .dtypes = "f", .n_in = -1, .n_out = 1},
     [HD_OP_XENT_HEAD] = {"xent_head", .whole = "vh", .sums = {NULL, NULL, "bs"}, .dtypes = "faa", .flops = flops_xent_head,
                          .n_in = -1, .n_out = -1, .flags = ACC, .adds = 1 << 2},
+
+    [HD_OP_GATE] = {"gate", .whole = "e", .dtypes = "f", .gradient = hd__grad_gate, .n_in = 1, .n_out = 1, .flags = TOK},
+    [HD_OP_GATE_GRAD] = {"gate_grad", .whole = "e", .dtypes = "a", .n_in = 2, .n_out = 1},
+    [HD_OP_ROUTE] = {"route", .whole = "c", .prefer = "b", .dtypes = "i", .n_in = 1, .n_out = 1, .flags = HD__OP_NEW_DIMS},
+    [HD_OP_DISPATCH] = {"dispatch", .whole = "c", .linear = HD__LINEAR_FIRST, .prefer = "b", .dtypes = "a",
+                        .gradient = hd__grad_dispatch, .n_in = 2, .n_out = 1, .flags = TOK},
+    [HD_OP_DISPATCH_DX] = {"dispatch_dx", .whole = "ec", .linear = HD__LINEAR_FIRST, .prefer = "b", .dtypes = "a", .n_in = 2,
+                           .n_out = 1},
+    [HD_OP_GROUPED] = {"grouped", .sums = {"*"}, .linear = HD__LINEAR_FIRST, .dtypes = "a", .gradient = hd__grad_grouped,
+                       .flops = flops_grouped, .n_in = 3, .n_out = 1, .flags = ACC},
+    [HD_OP_GROUPED_DW] = {"grouped_dw", .sums = {"*"}, .linear = HD__LINEAR_FIRST, .dtypes = "a", .flops = flops_grouped, .n_in = 3,
+                          .n_out = 1, .flags = ACC},
+    /* e stays whole: what is sharded over experts comes back by all_to_all, and not by a sum of what each has. */
+    [HD_OP_COMBINE] = {"combine", .whole = "ec", .linear = HD__LINEAR_FIRST, .prefer = "b", .dtypes = "a",
+                       .gradient = hd__grad_combine, .n_in = 3, .n_out = 1},
+    [HD_OP_COMBINE_DZ] = {"combine_dz", .whole = "c", .linear = HD__LINEAR_FIRST, .prefer = "b", .dtypes = "a", .n_in = 3,
+                          .n_out = 1, .flags = TOK},
+    [HD_OP_COMBINE_DG] = {"combine_dg", .whole = "ec", .sums = {"h"}, .linear = HD__LINEAR_FIRST, .prefer = "b", .dtypes = "f",
+                          .n_in = 3, .n_out = 1},
+    [HD_OP_EXPERT_COUNT] = {"expert_count", .whole = "e", .sums = {"s"}, .dtypes = "f", .n_in = 1, .n_out = 1},
+    [HD_OP_ROUTER_LOSS] = {"router_loss", .whole = "e", .dtypes = "f", .gradient = hd__grad_router_loss, .n_in = 2, .n_out = 1},
+    [HD_OP_ROUTER_LOSS_DZ] = {"router_loss_dz", .whole = "e", .dtypes = "a", .n_in = 3, .n_out = 1},
 
     [HD_OP_SLICE] = {"slice", .class = HD__CLASS_LOCAL, .n_in = 1, .n_out = 1},
     [HD_OP_MASK] = {"mask", .class = HD__CLASS_LOCAL, .n_in = 1, .n_out = 1, .flags = INP},

@@ -354,7 +354,8 @@ static uint32_t file_ndim(const struct hd__param *param, const struct hd__tensor
 {
     uint32_t n = 0;
     for (const char *axis = param->desc.file_axes; axis && *axis; axis++)
-        n = HD__MAX(n, (uint32_t)(*axis - '0') + 1);
+        if (*axis != '*')
+            n = HD__MAX(n, (uint32_t)(*axis - '0') + 1);
     return n ? n : t->ndim;
 }
 

@@ -320,6 +320,10 @@ static void wants_of(const struct hd__placer *w, const struct hd__instr *i, stru
         mark_goal(w, out, out->mark, goal, shard);
         for (int32_t n = 0; n < w->n_axes; n++)
             o->want[w->axes[n]] = (struct want){.at = {goal[w->axes[n]]}, .n = 1};
+    } else if (o->row->flags & HD__OP_TOKENWISE) { /* nor does its output move to axes that tokens are not cut on */
+        for (int32_t n = 0; n < w->n_axes; n++)
+            if (hd__at(hd__tc(w->p, o->in[0]), w->axes[n]) == HD__AT_R)
+                o->want[w->axes[n]] = (struct want){.at = {HD__AT_R}, .n = 1};
     } else if (out->grad_of && (i->op == HD_OP_SPREAD || hd__tc(w->p, out->grad_of)->role == HD__ROLE_PARAM)) {
         /* spread lies like its twin; a parameter's gradient is S where the parameter is, and R or P elsewhere: the
          * obligation. */
@@ -352,6 +356,8 @@ static void place_one(struct hd__placer *w, const struct hd__instr *logical, con
     struct hd__tensor outs[HD_MAX_OUT]; /* copies: the array of tensors grows while we convert */
     hd__goal in_goal[HD_MAX_IN] = {{0}}, out_goal[HD_MAX_OUT] = {{0}};
     memcpy(o.in, ins, i.n_in * sizeof *ins);
+    if (o.row->flags & HD__OP_TOKENWISE)
+        o.in[0] = to_mark(w, ins[0], HD__MARK_TOKENS);
     for (uint32_t n = 0; n < i.n_out; n++) {
         outs[n] = *hd__tc(p, i.out[n]);
         o.out[n] = &outs[n];
@@ -360,7 +366,7 @@ static void place_one(struct hd__placer *w, const struct hd__instr *logical, con
     wants_of(w, &i, &o);
     choose(w, &o, in_goal, out_goal);
     for (uint32_t n = 0; n < i.n_in; n++)
-        i.in[n] = hd__convert(w, ins[n], in_goal[n]);
+        i.in[n] = hd__convert(w, o.in[n], in_goal[n]);
     same_order(w, &o, i.in);
     for (uint32_t n = 0; n < i.n_out; n++)
         settle_output(w, &o, i.in, i.out[n], out_goal[n]);
@@ -502,7 +508,8 @@ static int32_t apply_layout(struct hd_program *p, struct hd_error *err)
     for (int32_t m = 0; m < 3 && !rc; m++)
         rc = check_marks(p, p->mark_shard[m], err);
     for (uint32_t k = 0; k < p->params.count; k++)
-        apply_marks(p, p->params.at[k].tensor, p->param_shard);
+        if (!(p->params.at[k].desc.flags & HD_PARAM_WHOLE))
+            apply_marks(p, p->params.at[k].tensor, p->param_shard);
     if (p->ids)
         apply_marks(p, p->ids, p->mark_shard[HD__MARK_TOKENS]);
     if (p->labels)

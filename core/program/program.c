@@ -26,6 +26,7 @@ void hd__program_free(struct hd_program *p)
         hd__free_array(&p->sections.at[i].code);
     hd__free_array(&p->sections);
     hd__free_array(&p->dims);
+    hd__free_array(&p->auxiliary);
     hd__free_array(&p->blocks);
     hd__free_array(&p->tensors);
     hd__free_array(&p->buffers);

@@ -251,6 +251,7 @@ struct hd_program {
     HD__ARRAY(struct hd__code_section) sections;
 
     hd_tensor ids, labels, loss, logits; /* logical */
+    HD__ARRAY(hd_tensor) auxiliary;      /* logical: further scalars that are minimised */
     hd_tensor kept_logits; /* with keep_logits: the placed logits that the eval section leaves behind; else 0 */
     uint32_t keep_logits;
     hd_tensor loss_sum, norm2, hyper;    /* persistent: accumulated loss, squared gradient norm, see optimizer.h */

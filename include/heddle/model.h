@@ -12,6 +12,7 @@ struct hd_model_info {
     int64_t vocab, layers, hidden, heads, kv_heads, head_dim, ffn, max_seq_len; /* max_seq_len 0: any */
     const char *family;
     const char *weights; /* folder with *.safetensors to start from; NULL: initialise */
+    int64_t experts, experts_per_token; /* 0: no experts. A parameter with dim e that is not HD_PARAM_WHOLE is one of each expert */
 };
 
 struct hd_model_ops {

@@ -80,7 +80,29 @@
     X(HD_OP_ADAMW, 71, "adamw")              /* p[#], m[#], v[#] fp32, (q[#] low precision copy)                \
                                                 <- g[#], norm2() fp64, hyper[8] fp64. In place. See optimizer.h */ \
     X(HD_OP_SGD, 72, "sgd")                  /* p[#], (m[#] momentum), (q[#]) <- g[#], norm2(), hyper[8] */     \
-    X(HD_OP_OPTIM_STEP, 73, "optim_step")    /* a plugin's own step function on host memory; see optimizer.h */
+    X(HD_OP_OPTIM_STEP, 73, "optim_step")    /* a plugin's own step function on host memory; see optimizer.h */ \
+    /* ---- mixtures of experts: e experts, # slots: s where every token of a sequence has a slot at every expert     \
+       (dropless), else c slots an expert and sequence (capacity). Rows of slots that hold no token are zeros; kernels \
+       that multiply skip them ---- */                                                                          \
+    X(HD_OP_GATE, 80, "gate")                /* g[bse] fp32 <- z[bse]: softmax over the attrs.top_k largest of e, 0 for \
+                                                the others; of equal ones the first */                          \
+    X(HD_OP_GATE_GRAD, 81, "gate_grad")      /* dz[bse] <- g[bse], dg[bse]: g (dg - sum_e g dg) */              \
+    X(HD_OP_ROUTE, 82, "route")              /* r[be#] int32 <- g[bse]: 1 + index on s of the token in this slot, or 0. \
+                                                # = s: the slot of token i is i; # = c: tokens with g > 0 in order, as  \
+                                                many as there are slots, the rest are dropped */                \
+    X(HD_OP_DISPATCH, 83, "dispatch")        /* y[be#h] <- x[bsh], r[be#] */                                    \
+    X(HD_OP_DISPATCH_DX, 84, "dispatch_dx")  /* dx[bsh] <- dy[be#h], r[be#] */                                  \
+    X(HD_OP_GROUPED, 85, "grouped")          /* y[be#n] <- x[be#m], w[e, m and n in any order], r[be#]: a matrix product \
+                                                an expert, over rows that hold tokens. attrs.share: how many of the   \
+                                                rows do, for cost */                                            \
+    X(HD_OP_GROUPED_DW, 86, "grouped_dw")    /* dw[e, m and n in any order] <- dy[be#n], x[be#m], r[be#] */     \
+    X(HD_OP_COMBINE, 87, "combine")          /* o[bsh] <- z[be#h], g[bse], r[be#]: sum over e of g z */         \
+    X(HD_OP_COMBINE_DZ, 88, "combine_dz")    /* dz[be#h] <- do[bsh], g[bse], r[be#] */                          \
+    X(HD_OP_COMBINE_DG, 89, "combine_dg")    /* dg[bse] fp32 <- z[be#h], do[bsh], r[be#] */                     \
+    X(HD_OP_EXPERT_COUNT, 90, "expert_count") /* n[be] fp32 <- g[bse]: tokens with g > 0 */                     \
+    X(HD_OP_ROUTER_LOSS, 91, "router_loss")  /* l[bs] fp32 <- z[bse], n[be]: scale sum_e n softmax(z) +           \
+                                                attrs.z_scale (log sum_e exp z)^2 */                            \
+    X(HD_OP_ROUTER_LOSS_DZ, 92, "router_loss_dz") /* dz[bse] <- z[bse], n[be], dl[bs]; n counts as a constant */
 
 enum {
 #define HD_OP_ENUM(constant, value, name) constant = value,

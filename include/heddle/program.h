@@ -50,6 +50,8 @@ struct hd_attrs {
     const void *settings;
     /* Which position of the sequence an index on dim s is: see hd_position. 0: the same. */
     int64_t zigzag_parts, zigzag_length;
+    int64_t top_k;          /* gate */
+    double share, z_scale;  /* grouped, grouped_dw; router_loss */
 };
 
 /* Ring attention stores a sequence in zig-zag order, so that every rank has as much causal work as any other: cut in 2 n
@@ -110,10 +112,13 @@ struct hd_param_desc {
      * parameter's, in the same order, some of them merged. GPT-2's fused c_attn.weight [h, 3 h]: part 0, 1, 2 of
      * parts 3 along file axis 1. `file_axes[i]` says which file axis parameter dim i belongs to ("1112" -> "0001"). */
     const char *file_name;
-    const char *file_axes; /* one digit a dim: dims kgdh of [heads*d, h]: "0001" */
+    const char *file_axes; /* one digit a dim: dims kgdh of [heads*d, h]: "0001". A first dim of '*' counts file tensors: its
+                            * index stands for the * in file_name: dims efh of "experts.*.w1" [f, h]: "*01" */
     uint32_t part, parts, part_axis;
-    uint32_t reserved2;
+    uint32_t flags; /* HD_PARAM_... */
 };
+
+#define HD_PARAM_WHOLE (UINT32_C(1) << 0) /* strategies' marks leave it whole: a router's weight, though it has dim e */
 
 /* Errors are sticky: after the first, every call returns 0 and does nothing; the core reports it. So a model's code
  * reads as straight lines. All slots are [control]. Dims must be declared before they are used. */
@@ -143,6 +148,8 @@ struct hd_builder_api {
     double (*loss_scale)(struct hd_program *p);
     /* Reports a fault of the model's settings; sticky. */
     void (*fail)(struct hd_program *p, const char *format, ...) __attribute__((format(printf, 2, 3)));
+    /* A further scalar to minimise: its gradient joins that of the loss, its value is not part of the loss that is logged. */
+    void (*auxiliary)(struct hd_program *p, hd_tensor loss);
 };
 
 #endif
