@@ -5,24 +5,35 @@
 #include <stdlib.h>
 #include <sys/stat.h>
 
+#include "core/run/init.h"
 #include "core/run/safetensors.h"
 
 struct file_tensor {
-    const char *name;
+    char *name; /* owned */
     int64_t shape[HD_MAX_DIMS];
     uint32_t ndim;
 };
 
-typedef HD__ARRAY(struct file_tensor) file_tensors;
+struct piece { /* what a parameter gives to a file tensor */
+    uint32_t file, param;
+    int64_t index; /* of the tensors that the parameter is made of */
+};
+
+struct tensors {
+    HD__ARRAY(struct file_tensor) file;
+    HD__ARRAY(struct piece) piece;
+};
 
 /* Extents of the file's axes: this parameter's dims merged, times its parts. */
 static struct file_tensor shape_in_file(const struct hd_program *p, const struct hd__param *param)
 {
     const struct hd_param_desc *d = &param->desc;
     const struct hd__tensor *t = hd__tc(p, param->tensor);
-    struct file_tensor f = {.name = d->file_name ? d->file_name : d->name};
+    struct file_tensor f = {0};
     for (int32_t i = 0; i < t->ndim; i++) {
         uint32_t axis = d->file_axes ? (uint32_t)(d->file_axes[i] - '0') : (uint32_t)i;
+        if (d->file_axes && d->file_axes[i] == '*')
+            continue;
         while (f.ndim <= axis)
             f.shape[f.ndim++] = 1;
         f.shape[axis] *= p->dims.at[t->dim[i]].extent;
@@ -32,29 +43,51 @@ static struct file_tensor shape_in_file(const struct hd_program *p, const struct
     return f;
 }
 
-static void list_tensors(const struct hd_program *p, file_tensors *files)
+static uint32_t file_named(struct tensors *all, const char *name)
 {
-    for (uint32_t i = 0; i < p->params.count; i++) {
-        struct file_tensor f = shape_in_file(p, &p->params.at[i]);
-        uint32_t k = 0;
-        while (k < files->count && strcmp(files->at[k].name, f.name))
-            k++;
-        if (k == files->count)
-            hd__push(files, f);
-    }
+    uint32_t k = 0;
+    while (k < all->file.count && strcmp(all->file.at[k].name, name))
+        k++;
+    return k;
 }
 
-/* Copies one parameter to its rows of the file tensor. Both row-major; a part is `own` of every `width` elements. */
-static void scatter(const struct hd_program *p, const struct hd__param *param, const float *from, float *to)
+static void list_tensors(const struct hd_program *p, struct tensors *all)
 {
-    const struct hd_param_desc *d = &param->desc;
-    const struct hd__tensor *t = hd__tc(p, param->tensor);
-    int64_t count = hd__global_numel(p, t), own = count;
+    for (uint32_t i = 0; i < p->params.count; i++)
+        for (int64_t n = 0; n < hd__file_tensors(p, i); n++) {
+            struct file_tensor f = shape_in_file(p, &p->params.at[i]);
+            struct piece piece = {.param = i, .index = n};
+            f.name = hd__file_tensor_name(p, i, n);
+            piece.file = file_named(all, f.name);
+            if (piece.file == all->file.count)
+                hd__push(&all->file, f);
+            else
+                free(f.name);
+            hd__push(&all->piece, piece);
+        }
+}
+
+static void free_tensors(struct tensors *all)
+{
+    for (uint32_t k = 0; k < all->file.count; k++)
+        free(all->file.at[k].name);
+    hd__free_array(&all->file);
+    hd__free_array(&all->piece);
+}
+
+/* Copies one parameter, or one of the tensors that it is made of, to its rows of the file tensor. Both row-major; a part is
+ * `own` of every `width` elements. */
+static void scatter(const struct hd_program *p, const struct piece *piece, const float *from, float *to)
+{
+    const struct hd_param_desc *d = &p->params.at[piece->param].desc;
+    const struct hd__tensor *t = hd__tc(p, p->params.at[piece->param].tensor);
+    int64_t count = hd__global_numel(p, t) / hd__file_tensors(p, piece->param), own = count;
     uint32_t parts = d->parts > 1 ? d->parts : 1;
+    from += piece->index * count;
     if (parts > 1) {
         own = 1;
         for (int32_t i = 0; i < t->ndim; i++)
-            if ((uint32_t)(d->file_axes[i] - '0') >= d->part_axis)
+            if (d->file_axes[i] != '*' && (uint32_t)(d->file_axes[i] - '0') >= d->part_axis)
                 own *= p->dims.at[t->dim[i]].extent;
     }
     for (int64_t row = 0; row < count / own; row++)
@@ -71,39 +104,37 @@ static const float *master_of(struct hd__session *s, uint32_t param)
     return NULL;
 }
 
-static void fill(struct hd__session *s, const char *name, float *out)
+static void fill(struct hd__session *s, const struct tensors *all, uint32_t file, float *out)
 {
-    const struct hd_program *p = hd__exec_program(s->exec);
-    for (uint32_t i = 0; i < p->params.count; i++) {
-        const struct hd_param_desc *d = &p->params.at[i].desc;
-        if (!strcmp(d->file_name ? d->file_name : d->name, name))
-            scatter(p, &p->params.at[i], master_of(s, i), out);
-    }
+    for (uint32_t i = 0; i < all->piece.count; i++)
+        if (all->piece.at[i].file == file)
+            scatter(hd__exec_program(s->exec), &all->piece.at[i], master_of(s, all->piece.at[i].param), out);
 }
 
 static int32_t write_weights(struct hd__session *s, FILE *file, const char *path, struct hd_error *err)
 {
-    file_tensors files = {0};
+    struct tensors all = {0};
     struct hd__st_item *items;
     struct hd__text head = {0};
     uint64_t size = 0;
     int32_t rc;
-    list_tensors(hd__exec_program(s->exec), &files);
-    items = hd__alloc(files.count * sizeof *items);
-    for (uint32_t i = 0; i < files.count; i++)
-        items[i] = (struct hd__st_item){.name = files.at[i].name, .dtype = HD_F32, .ndim = files.at[i].ndim, .shape = files.at[i].shape};
-    rc = hd__st_layout(items, files.count, &head, &size, err);
+    list_tensors(hd__exec_program(s->exec), &all);
+    items = hd__alloc(all.file.count * sizeof *items);
+    for (uint32_t i = 0; i < all.file.count; i++)
+        items[i] = (struct hd__st_item){.name = all.file.at[i].name, .dtype = HD_F32, .ndim = all.file.at[i].ndim,
+                                        .shape = all.file.at[i].shape};
+    rc = hd__st_layout(items, all.file.count, &head, &size, err);
     if (!rc && fwrite(head.at, 1, head.length, file) != head.length)
         rc = hd_fail(err, HD_E_IO, "%s: %s", path, strerror(errno));
-    for (uint32_t i = 0; i < files.count && !rc; i++) {
+    for (uint32_t i = 0; i < all.file.count && !rc; i++) {
         float *values = hd__alloc(items[i].bytes);
-        fill(s, items[i].name, values);
+        fill(s, &all, i, values);
         if (fseeko(file, (off_t)items[i].offset, SEEK_SET) || fwrite(values, 1, items[i].bytes, file) != items[i].bytes)
             rc = hd_fail(err, HD_E_IO, "%s: %s", path, strerror(errno));
         free(values);
     }
     hd__text_free(&head);
-    hd__free_array(&files);
+    free_tensors(&all);
     free(items);
     return rc;
 }

@@ -69,34 +69,61 @@ static int32_t fill_seed(void *user, const struct hd__piece *piece)
 
 /* ---- from files */
 
-/* A parameter in its file: the file's array as rows of `width` elements, of which the parameter has `own` from `skip`. */
+int64_t hd__file_tensors(const struct hd_program *p, uint32_t param)
+{
+    const struct hd__param *a = &p->params.at[param];
+    return a->desc.file_axes && a->desc.file_axes[0] == '*' ? p->dims.at[hd__tc(p, a->tensor)->dim[0]].extent : 1;
+}
+
+char *hd__file_tensor_name(const struct hd_program *p, uint32_t param, int64_t index)
+{
+    const struct hd_param_desc *d = &p->params.at[param].desc;
+    const char *name = d->file_name ? d->file_name : d->name;
+    const char *star = d->file_axes && d->file_axes[0] == '*' ? strchr(name, '*') : NULL;
+    return star ? hd__format("%.*s%lld%s", (int)(star - name), name, (long long)index, star + 1) : hd__strdup(name);
+}
+
+/* A parameter, or one of the several tensors that it is made of, in its file: the file's array as rows of `width` elements, of
+ * which the parameter has `own` from `skip`. Elements [first, end) of the parameter lie there. */
 struct in_file {
     const struct hd__st_tensor *t;
-    int64_t own, width, skip;
+    int64_t own, width, skip, first, end;
 };
 
 static int32_t wrong_shape(struct fill *f, const struct hd_param_desc *d, const struct hd__st_tensor *t, int64_t count)
 {
     return hd_fail(f->err, HD_E_INVALID, "%s: tensor %s has %llu elements, but parameter %s needs %lld of them: another model?",
-                   hd__st_file_name(f->files, t->file), d->file_name, (unsigned long long)t->count, d->name,
+                   hd__st_file_name(f->files, t->file), t->name, (unsigned long long)t->count, d->name,
                    (long long)(count * (d->parts > 1 ? d->parts : 1)));
 }
 
-static int32_t find_in_file(struct fill *f, uint32_t param, struct in_file *where)
+static const struct hd__st_tensor *find_tensor(struct fill *f, uint32_t param, int64_t index)
+{
+    char *name = hd__file_tensor_name(f->p, param, index);
+    const struct hd__st_tensor *t = hd__st_find(f->files, name);
+    if (!t)
+        hd_fail(f->err, HD_E_INVALID, "the weights have no tensor %s, which parameter %s needs", name,
+                f->p->params.at[param].desc.name);
+    free(name);
+    return t;
+}
+
+/* Where element `at` of a parameter lies. */
+static int32_t find_in_file(struct fill *f, uint32_t param, int64_t at, struct in_file *where)
 {
     const struct hd_param_desc *d = &f->p->params.at[param].desc;
     const struct hd__tensor *t = hd__tc(f->p, f->p->params.at[param].tensor);
-    int64_t count = hd__global_numel(f->p, t), inner = 1;
+    int64_t tensors = hd__file_tensors(f->p, param), count = hd__global_numel(f->p, t) / tensors, inner = 1;
     uint32_t parts = d->parts > 1 ? d->parts : 1;
-    *where = (struct in_file){0};
-    where->t = d->file_name ? hd__st_find(f->files, d->file_name) : NULL;
+    *where = (struct in_file){.first = at / count * count};
+    where->end = where->first + count;
+    where->t = find_tensor(f, param, at / count);
     if (!where->t)
-        return hd_fail(f->err, HD_E_INVALID, "the weights have no tensor %s, which parameter %s needs", d->file_name ? d->file_name : "?",
-                       d->name);
+        return f->err->code;
     if (where->t->count != (uint64_t)count * parts)
         return wrong_shape(f, d, where->t, count);
     for (int32_t i = 0; i < t->ndim; i++) /* elements of one row along the axis that is cut into parts */
-        if (!d->file_axes || (uint32_t)(d->file_axes[i] - '0') >= d->part_axis)
+        if (!d->file_axes || (d->file_axes[i] != '*' && (uint32_t)(d->file_axes[i] - '0') >= d->part_axis))
             inner *= f->p->dims.at[t->dim[i]].extent;
     where->own = parts > 1 ? inner : count;
     where->width = where->own * parts;
@@ -109,9 +136,13 @@ static int32_t fill_file(void *user, const struct hd__piece *piece)
     struct fill *f = user;
     struct in_file where = {0};
     float values[CHUNK];
-    int32_t rc = find_in_file(f, piece->param, &where);
+    int32_t rc = HD_OK;
     for (int64_t done = 0, n; done < piece->count && !rc; done += n) {
-        int64_t at = piece->first + done, row = at / where.own, column = at % where.own;
+        int64_t at = piece->first + done, row, column;
+        if (at >= where.end && (rc = find_in_file(f, piece->param, at, &where)))
+            return rc;
+        row = (at - where.first) / where.own;
+        column = (at - where.first) % where.own;
         n = HD__MIN(HD__MIN(CHUNK, piece->count - done), where.own - column);
         rc = hd__st_read_f32(f->files, where.t, (uint64_t)(row * where.width + where.skip + column), (uint64_t)n, values, f->err);
         if (!rc)

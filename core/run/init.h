@@ -14,6 +14,11 @@ int32_t hd__init_parameters(struct hd_program *p, const int32_t coord[HD_AXIS_CO
 int32_t hd__init_from_files(struct hd_program *p, const int32_t coord[HD_AXIS_COUNT], void *arena, const char *folder,
                             struct hd_error *err);
 
+/* A parameter is one tensor of its files, or part of one, or, where its first dim counts tensors (file_axes '*'), several.
+ * The name of the index-th is the caller's, by free(). */
+int64_t hd__file_tensors(const struct hd_program *p, uint32_t param);
+char *hd__file_tensor_name(const struct hd_program *p, uint32_t param, int64_t index);
+
 /* count normal deviates of the stream `key`, elements [first, first + count): Box-Muller over a counter-based hash. */
 void hd__normal(uint64_t key, int64_t first, int64_t count, double std, float *out);
 
