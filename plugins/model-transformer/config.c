@@ -26,12 +26,15 @@ static const struct kind {
     int64_t kv_heads;       /* where num_key_value_heads is missing; 0: as many as heads */
     int64_t head_dim;       /* where head_dim is missing; 0: hidden / heads */
     int64_t sliding_window; /* where sliding_window is missing */
+    int64_t longest;        /* where max_position_embeddings is missing */
+    double theta, eps;      /* where rope_theta and rms_norm_eps are missing */
 } kinds[] = {
-    {"gpt2", TF_GPT2, 0, 0, 0, 0},
-    {"llama", TF_LLAMA, 0, 0, 0, 0},
-    {"mistral", TF_LLAMA, 0, REQUIRED, 0, 4096},
-    {"qwen2", TF_LLAMA, 1, REQUIRED, 0, 0},
-    {"qwen3", TF_QWEN3, 0, REQUIRED, 128, 0},
+    {"gpt2", TF_GPT2, 0, 0, 0, 0, 0, 0, 0},
+    {"llama", TF_LLAMA, 0, 0, 0, 0, 2048, 1e4, 1e-6},
+    {"mistral", TF_LLAMA, 0, REQUIRED, 0, 4096, 2048, 1e4, 1e-6},
+    {"qwen2", TF_LLAMA, 1, REQUIRED, 0, 0, 2048, 1e4, 1e-6},
+    {"qwen3", TF_QWEN3, 0, REQUIRED, 128, 0, 2048, 1e4, 1e-6},
+    {"mixtral", TF_MIXTRAL, 0, REQUIRED, 0, 0, 131072, 1e6, 1e-5},
 };
 
 /* Keys that may be missing, or must have one of the values, as JSON, between the bars. */
@@ -49,6 +52,7 @@ static const struct demand gpt2_demands[] = {
 static const struct demand llama_demands[] = {
     {"hidden_act", "\"silu\"|\"swish\""},
     {"mlp_bias", "false"},
+    {"router_jitter_noise", "null|0|0.0"},
     {"use_sliding_window", "false"},
     {"quantization_config", "null"},
     {NULL, NULL},
@@ -172,10 +176,10 @@ static void read_rope_kind(struct reader *r, struct tf_rope *rope)
     }
 }
 
-static void read_rope(struct reader *r, struct tf_rope *rope)
+static void read_rope(struct reader *r, struct tf_rope *rope, double theta)
 {
     static const char *const keys[] = {"rope_scaling", "rope_parameters"};
-    rope->theta = number_of(r, "rope_theta", 10000);
+    rope->theta = number_of(r, "rope_theta", theta);
     check_demands(r, rope_demands);
     for (int i = 0; i < 2; i++) {
         struct reader inner = {value_of(r, keys[i]), r->path, r->err, r->rc};
@@ -218,6 +222,18 @@ static void check_layer_types(struct reader *r)
     }
 }
 
+/* transformers adds the loss to that of the model only where output_router_logits is set. */
+static void read_experts(struct reader *r, struct tf_shape *shape)
+{
+    const json_t *coef = value_of(r, "router_aux_loss_coef");
+    shape->experts = count_of(r, "num_local_experts", count_of(r, "num_experts", 8));
+    shape->experts_per_token = count_of(r, "num_experts_per_tok", 2);
+    if (coef && (!json_is_number(coef) || !(json_number_value(coef) >= 0)))
+        refuse(r, HD_E_INVALID, "\"router_aux_loss_coef\" must be a number of 0 or more");
+    if (flag_of(r, "output_router_logits", 0))
+        shape->aux_loss_coef = coef ? json_number_value(coef) : 0.001;
+}
+
 static void read_llama(struct reader *r, struct tf_shape *shape, const struct kind *kind)
 {
     shape->layers = count_of(r, "num_hidden_layers", REQUIRED);
@@ -226,12 +242,14 @@ static void read_llama(struct reader *r, struct tf_shape *shape, const struct ki
     shape->kv_heads = count_of(r, "num_key_value_heads", kind->kv_heads ? kind->kv_heads : shape->heads);
     shape->head_dim = count_of(r, "head_dim", kind->head_dim);
     shape->ffn = count_of(r, "intermediate_size", REQUIRED);
-    shape->max_seq_len = count_of(r, "max_position_embeddings", 2048);
-    shape->norm_eps = number_of(r, "rms_norm_eps", 1e-6);
+    shape->max_seq_len = count_of(r, "max_position_embeddings", kind->longest);
+    shape->norm_eps = number_of(r, "rms_norm_eps", kind->eps);
     shape->tied = flag_of(r, "tie_word_embeddings", 0);
     shape->out_bias = flag_of(r, "attention_bias", 0);
     shape->qkv_bias = shape->out_bias || kind->qkv_bias;
     shape->qk_norm = kind->family == TF_QWEN3;
+    if (kind->family == TF_MIXTRAL)
+        read_experts(r, shape);
     /* A null sliding_window means none; only a missing one takes the class's default. Qwen's is behind a
      * switch. */
     int missing = !json_object_get(r->root, "sliding_window");
@@ -239,7 +257,7 @@ static void read_llama(struct reader *r, struct tf_shape *shape, const struct ki
     if (!strncmp(kind->model_type, "qwen", 4))
         shape->sliding_window = 0;
     check_layer_types(r);
-    read_rope(r, &shape->rope);
+    read_rope(r, &shape->rope, kind->theta);
     check_demands(r, llama_demands);
 }
 
@@ -250,7 +268,7 @@ static const struct kind *kind_of(struct reader *r)
         if (!strcmp(kinds[i].model_type, type))
             return &kinds[i];
     refuse(r, HD_E_UNSUPPORTED,
-           "\"model_type\" is \"%.40s\"; this model reads gpt2, llama, mistral, qwen2 and qwen3", type);
+           "\"model_type\" is \"%.40s\"; this model reads gpt2, llama, mistral, qwen2, qwen3 and mixtral", type);
     return NULL;
 }
 

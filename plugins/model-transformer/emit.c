@@ -3,7 +3,8 @@
 
 #include <math.h>
 
-/* "model.layers.*.mlp.weight", 3 -> "model.layers.3.mlp.weight", less its first part if the files lack it. */
+/* "model.layers.*.mlp.weight", 3 -> "model.layers.3.mlp.weight", less its first part if the files lack it; # -> *, which
+ * stands for the expert in the names of files. */
 static void name_of_layer(char *out, size_t room, const char *pattern, int64_t layer, int unprefixed)
 {
     const char *dot = unprefixed ? strchr(pattern, '.') : NULL;
@@ -13,6 +14,8 @@ static void name_of_layer(char *out, size_t room, const char *pattern, int64_t l
         snprintf(out, room, "%.*s%lld%s", (int)(star - head), head, (long long)layer, star + 1);
     else
         snprintf(out, room, "%s", head);
+    if ((star = strchr(out, '#')))
+        out[star - out] = '*';
 }
 
 void tf_emit_begin(struct tf_emit *e, struct hd_model *model, struct hd_program *program)
@@ -32,6 +35,7 @@ void tf_emit_begin(struct tf_emit *e, struct hd_model *model, struct hd_program 
     e->api->dim(program, 'v', "vocab", shape->vocab);
     if (shape->family == TF_GPT2)
         e->api->dim(program, 'p', "positions", shape->max_seq_len);
+    tf_experts_begin(e);
 }
 
 void tf_block(struct tf_emit *e, const char *name)
@@ -66,7 +70,8 @@ hd_tensor tf_param(struct tf_emit *e, const struct tf_param *row)
                                  .file_axes = row->file_axes,
                                  .part = row->part,
                                  .parts = row->parts ? row->parts : 1,
-                                 .part_axis = row->part_axis};
+                                 .part_axis = row->part_axis,
+                                 .flags = row->flags};
     name_of_layer(name, sizeof name, row->name, e->layer, 0);
     name_of_layer(file, sizeof file, row->file ? row->file : row->name, e->layer, e->model->unprefixed);
     fill_init(&desc, row->init, e->model->shape.layers);

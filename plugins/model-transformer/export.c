@@ -16,7 +16,7 @@ static json_t *gpt2_config(const struct tf_shape *s)
 static json_t *llama_config(const struct tf_shape *s, int64_t longest)
 {
     int qwen3 = s->family == TF_QWEN3;
-    return json_pack("{ss s[s] sI sI sI sI sI sI sI sI ss sf sf s{ss sf} sb sb sb s:n s:n}", "model_type",
+    json_t *root = json_pack("{ss s[s] sI sI sI sI sI sI sI sI ss sf sf s{ss sf} sb sb sb s:n s:n}", "model_type",
                      qwen3 ? "qwen3" : "llama", "architectures", qwen3 ? "Qwen3ForCausalLM" : "LlamaForCausalLM", "vocab_size", (json_int_t)s->vocab,
                      "hidden_size", (json_int_t)s->hidden, "num_hidden_layers", (json_int_t)s->layers,
                      "num_attention_heads", (json_int_t)s->heads, "num_key_value_heads",
@@ -25,6 +25,17 @@ static json_t *llama_config(const struct tf_shape *s, int64_t longest)
                      "rms_norm_eps", s->norm_eps, "rope_theta", s->rope.theta, "rope_parameters", "rope_type",
                      "default", "rope_theta", s->rope.theta, "tie_word_embeddings", s->tied, "attention_bias",
                      0, "mlp_bias", 0, "bos_token_id", "eos_token_id");
+    if (root && s->family == TF_MIXTRAL) {
+        json_object_del(root, "mlp_bias");
+        json_object_set_new(root, "model_type", json_string("mixtral"));
+        json_object_set_new(root, "architectures", json_pack("[s]", "MixtralForCausalLM"));
+        json_object_set_new(root, "num_local_experts", json_integer(s->experts));
+        json_object_set_new(root, "num_experts_per_tok", json_integer(s->experts_per_token));
+        json_object_set_new(root, "router_aux_loss_coef", json_real(s->aux_loss_coef));
+        json_object_set_new(root, "output_router_logits", json_boolean(s->aux_loss_coef > 0));
+        json_object_set_new(root, "router_jitter_noise", json_real(0));
+    }
+    return root;
 }
 
 char *tf_config_write(const struct hd_model *model)

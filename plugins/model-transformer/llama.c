@@ -1,6 +1,6 @@
 /* Llama: RMSNorm, rotary positions, grouped-query attention, SwiGLU (arXiv:2302.13971, 2307.09288).
  * Mistral is the same; Qwen2 adds biases to the query, key and value projections;
- * Qwen3 an RMSNorm over each head's query and key (arXiv:2505.09388). */
+ * Qwen3 an RMSNorm over each head's query and key (arXiv:2505.09388); Mixtral experts in place of the feed-forward. */
 #include "transformer.h"
 
 enum {
@@ -70,6 +70,8 @@ static hd_tensor attention(struct tf_emit *e, hd_tensor x)
 
 static hd_tensor feed_forward(struct tf_emit *e, hd_tensor x)
 {
+    if (e->model->shape.experts)
+        return tf_experts(e, x);
     hd_tensor gate = linear(e, "bsf", x, GATE);
     hd_tensor up = linear(e, "bsf", x, UP);
     return linear(e, "bsh", TF_OP(e, HD_OP_SWIGLU, NULL, "bsf", gate, up), DOWN);

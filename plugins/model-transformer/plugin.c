@@ -10,10 +10,10 @@
      .flags = HD_OPTION_GLOBAL, .offset = FIELD(option)}
 
 static const struct hd_option options[] = {
-    {.name = "family", .value = "auto", .choices = "auto|gpt2|llama|qwen3", .type = HD_OPT_ENUM,
+    {.name = "family", .value = "auto", .choices = "auto|gpt2|llama|qwen3|mixtral", .type = HD_OPT_ENUM,
      .flags = HD_OPTION_GLOBAL,
      .help = "gpt2: LayerNorm, GELU, learned positions; llama: RMSNorm, SwiGLU, rotary; qwen3: llama with normalised "
-             "queries and keys; auto: as `from` says",
+             "queries and keys; mixtral: llama with experts; auto: as `from` says",
      .offset = FIELD(family)},
     COUNT(layers, "layers", "number of blocks"),
     COUNT(hidden, NULL, "width of the residual stream"),
@@ -27,12 +27,24 @@ static const struct hd_option options[] = {
      .flags = HD_OPTION_GLOBAL,
      .help = "does the head use the embedding's weights; auto: gpt2 true, llama false",
      .offset = FIELD(tied)},
+    {.name = "experts", .help = "mixtral: number of experts", .type = HD_OPT_INT, .min = 0, .max = LARGEST,
+     .aliases = "num_local_experts|num_experts", .unit = "experts", .flags = HD_OPTION_GLOBAL, .offset = FIELD(experts)},
+    {.name = "experts_per_token", .help = "mixtral: how many experts the router chooses for a token; 0: 2", .type = HD_OPT_INT,
+     .min = 0, .max = LARGEST, .aliases = "num_experts_per_tok|top_k", .unit = "experts", .flags = HD_OPTION_GLOBAL,
+     .offset = FIELD(experts_per_token)},
+    {.name = "capacity", .value = "dropless", .type = HD_OPT_STRING, .aliases = "capacity_factor", .flags = HD_OPTION_GLOBAL,
+     .help = "mixtral: dropless, or slots of an expert in a sequence as a multiple of its fair share (1.25); tokens beyond are dropped",
+     .offset = FIELD(capacity)},
+    {.name = "router_aux_loss_coef", .value = "-1", .type = HD_OPT_FLOAT, .min = -1, .max = 1e6, .flags = HD_OPTION_GLOBAL,
+     .help = "mixtral: weight of the loss that balances experts; -1: 0.001, or as `from` says", .offset = FIELD(aux_loss_coef)},
+    {.name = "router_z_loss_coef", .type = HD_OPT_FLOAT, .min = 0, .max = 1e6, .flags = HD_OPTION_GLOBAL,
+     .help = "mixtral: weight of the squared log sum exp of the router's logits", .offset = FIELD(z_loss_coef)},
     {.name = "rope_theta", .type = HD_OPT_FLOAT, .min = 0, .max = 1e12, .flags = HD_OPTION_GLOBAL,
      .help = "llama: base of the rotary frequencies; 0: 10000", .offset = FIELD(rope_theta)},
     {.name = "norm_eps", .type = HD_OPT_FLOAT, .min = 0, .max = 1, .flags = HD_OPTION_GLOBAL,
      .help = "added to the variance in norms; 0: 1e-5", .offset = FIELD(norm_eps)},
     {.name = "from", .type = HD_OPT_STRING, .flags = HD_OPTION_GLOBAL,
-     .help = "a Hugging Face folder: config.json (gpt2, llama, mistral, qwen2, qwen3) and safetensors weights",
+     .help = "a Hugging Face folder: config.json (gpt2, llama, mistral, qwen2, qwen3, mixtral) and safetensors weights",
      .offset = FIELD(from)},
 };
 
@@ -43,7 +55,7 @@ static const struct row {
 } rows[] = {
 #define ROW(field) {#field, FIELD(field), offsetof(struct tf_shape, field)}
     ROW(layers), ROW(hidden), ROW(heads), ROW(kv_heads), ROW(head_dim), ROW(ffn), ROW(vocab),
-    ROW(max_seq_len),
+    ROW(max_seq_len), ROW(experts), ROW(experts_per_token),
 };
 #define N_ROWS (sizeof rows / sizeof rows[0])
 
@@ -56,7 +68,7 @@ static int64_t get(const void *base, size_t offset)
 
 const char *tf_family_name(enum tf_family family)
 {
-    static const char *const names[] = {"auto", "gpt2", "llama", "qwen3"};
+    static const char *const names[] = {"auto", "gpt2", "llama", "qwen3", "mixtral"};
     return names[family];
 }
 
@@ -67,9 +79,10 @@ static int32_t shape_from_settings(const struct tf_settings *set, struct tf_shap
 {
     if (set->family == TF_AUTO)
         return hd_fail(err, HD_E_INVALID,
-                       "model.family is missing: say gpt2, llama or qwen3, or name a folder in model.from");
+                       "model.family is missing: say gpt2, llama, qwen3 or mixtral, or name a folder in model.from");
     shape->family = (enum tf_family)set->family;
     shape->qk_norm = shape->family == TF_QWEN3;
+    shape->aux_loss_coef = shape->family == TF_MIXTRAL ? 0.001 : 0;
     for (size_t i = 0; i < N_ROWS; i++)
         memcpy((char *)shape + rows[i].shape, (const char *)set + rows[i].setting, sizeof(int64_t));
     shape->norm_eps = set->norm_eps > 0 ? set->norm_eps : 1e-5;
@@ -79,6 +92,8 @@ static int32_t shape_from_settings(const struct tf_settings *set, struct tf_shap
         shape->ffn = shape->family == TF_GPT2 ? 4 * shape->hidden : (8 * shape->hidden / 3 + 63) / 64 * 64;
     if (!shape->max_seq_len && shape->family == TF_GPT2)
         shape->max_seq_len = 1024;
+    if (!shape->experts_per_token && shape->family == TF_MIXTRAL)
+        shape->experts_per_token = 2;
     return HD_OK;
 }
 
@@ -108,6 +123,43 @@ static int32_t check_against_config(const struct tf_settings *set, const struct 
     return HD_OK;
 }
 
+/* ---- experts: sizes are the model's, the rest is a matter of training and may be said beside a config.json */
+
+static int32_t set_training(const struct tf_settings *set, struct tf_shape *shape, struct hd_error *err)
+{
+    char *end;
+    if (set->aux_loss_coef >= 0)
+        shape->aux_loss_coef = set->aux_loss_coef;
+    shape->z_loss_coef = set->z_loss_coef;
+    shape->capacity = 0;
+    if (set->capacity && strcmp(set->capacity, "dropless")) {
+        shape->capacity = strtod(set->capacity, &end);
+        if (*end || end == set->capacity || !(shape->capacity > 0) || shape->capacity > 1e6)
+            return hd_fail(err, HD_E_INVALID, "model.capacity is \"%.40s\"; say dropless, or a number above 0 such as 1.25",
+                           set->capacity);
+    }
+    if (shape->family != TF_MIXTRAL && (shape->experts || shape->experts_per_token || shape->capacity > 0 ||
+                                        shape->z_loss_coef > 0 || set->aux_loss_coef > 0))
+        return hd_fail(err, HD_E_INVALID, "model.%s is for mixtral; %s has no experts",
+                       shape->experts               ? "experts"
+                       : shape->experts_per_token   ? "experts_per_token"
+                       : shape->capacity > 0        ? "capacity"
+                       : shape->z_loss_coef > 0     ? "router_z_loss_coef"
+                                                    : "router_aux_loss_coef",
+                       tf_family_name(shape->family));
+    if (shape->experts && shape->experts_per_token > shape->experts)
+        return hd_fail(err, HD_E_INVALID, "model.experts_per_token is %lld, but there are %lld experts",
+                       (long long)shape->experts_per_token, (long long)shape->experts);
+    return HD_OK;
+}
+
+static int is_optional(const struct tf_shape *shape, size_t field)
+{
+    int experts = field == offsetof(struct tf_shape, experts) || field == offsetof(struct tf_shape, experts_per_token);
+    return field == offsetof(struct tf_shape, head_dim) || field == offsetof(struct tf_shape, max_seq_len) ||
+           (experts && shape->family != TF_MIXTRAL);
+}
+
 /* ---- what any shape must hold */
 
 static int32_t complete(struct tf_shape *shape, struct hd_error *err)
@@ -115,8 +167,7 @@ static int32_t complete(struct tf_shape *shape, struct hd_error *err)
     if (!shape->kv_heads)
         shape->kv_heads = shape->heads;
     for (size_t i = 0; i < N_ROWS; i++)
-        if (!get(shape, rows[i].shape) && rows[i].shape != offsetof(struct tf_shape, head_dim) &&
-            rows[i].shape != offsetof(struct tf_shape, max_seq_len))
+        if (!get(shape, rows[i].shape) && !is_optional(shape, rows[i].shape))
             return hd_fail(err, HD_E_INVALID, "model.%s is missing", rows[i].name);
     if (shape->layers > 100000)
         return hd_fail(err, HD_E_INVALID, "model.layers is %lld; at most 100000", (long long)shape->layers);
@@ -164,6 +215,10 @@ static int32_t open_folder(struct hd_model *model, const struct tf_settings *set
         rc = tf_weights_have(set->from, shape->family == TF_GPT2 ? "wte.weight" : "embed_tokens.weight",
                              &found, err);
     model->unprefixed = !rc && found;
+    if (!rc && shape->experts) {
+        rc = tf_weights_have(set->from, "model.layers.0.mlp.experts.gate_up_proj", &found, err);
+        shape->fused_experts = !rc && found;
+    }
     if (!rc && !(model->from = strdup(set->from)))
         rc = hd_fail(err, HD_E_NOMEM, "no memory for a model");
     return rc;
@@ -199,6 +254,8 @@ static int32_t model_open(const struct hd_host *host, const void *settings, stru
             rc = complete(&model->shape, err);
     }
     if (!rc)
+        rc = set_training(set, &model->shape, err);
+    if (!rc)
         rc = make_frequencies(model, err);
     if (rc) {
         model_close(model);
@@ -224,6 +281,8 @@ static int32_t model_info(struct hd_model *model, struct hd_model_info *info, st
         .max_seq_len = s->max_seq_len,
         .family = tf_family_name(s->family),
         .weights = model->from,
+        .experts = s->experts,
+        .experts_per_token = s->experts_per_token,
     };
     memcpy(info, &all, info->struct_size < sizeof all ? info->struct_size : sizeof all);
     return HD_OK;
@@ -276,7 +335,7 @@ static const struct hd_component component = {
     .struct_size = sizeof component,
     .kind = HD_KIND_MODEL,
     .name = "transformer",
-    .summary = "decoder-only transformers: gpt2, llama and qwen3, by fields or from a Hugging Face folder",
+    .summary = "decoder-only transformers: gpt2, llama, qwen3 and mixtral, by fields or from a Hugging Face folder",
     .options = options,
     .n_options = sizeof options / sizeof options[0],
     .option_size = sizeof options[0],

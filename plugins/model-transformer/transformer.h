@@ -14,13 +14,13 @@
 /* Only structs that cross the ABI must be free of padding; these are our own. */
 #pragma GCC diagnostic ignored "-Wpadded"
 
-enum tf_family { TF_AUTO = 0, TF_GPT2 = 1, TF_LLAMA = 2, TF_QWEN3 = 3 };
+enum tf_family { TF_AUTO = 0, TF_GPT2 = 1, TF_LLAMA = 2, TF_QWEN3 = 3, TF_MIXTRAL = 4 };
 
 /* What the job file says; 0 and NULL mean "not said". Offsets stand in the option table of plugin.c. */
 struct tf_settings {
-    int64_t layers, hidden, heads, kv_heads, head_dim, ffn, vocab, max_seq_len;
-    double rope_theta, norm_eps;
-    const char *from;
+    int64_t layers, hidden, heads, kv_heads, head_dim, ffn, vocab, max_seq_len, experts, experts_per_token;
+    double rope_theta, norm_eps, aux_loss_coef, z_loss_coef;
+    const char *from, *capacity;
     int32_t family; /* enum tf_family */
     int32_t tied;   /* 0 auto, 1 true, 2 false */
 };
@@ -36,13 +36,16 @@ struct tf_rope {
 /* A model, fully said. */
 struct tf_shape {
     enum tf_family family;
-    int64_t layers, hidden, heads, kv_heads, head_dim, ffn, vocab;
+    int64_t layers, hidden, heads, kv_heads, head_dim, ffn, vocab, experts, experts_per_token; /* experts: 0 none */
     int64_t max_seq_len;    /* 0: any */
     int64_t sliding_window; /* 0: none */
     double norm_eps;
     struct tf_rope rope;
     int tied;
     int qkv_bias, out_bias; /* llama: biases of the attention's projections */
+    double capacity;      /* slots of an expert, as a multiple of its fair share of a sequence; 0: dropless */
+    double aux_loss_coef, z_loss_coef;
+    int fused_experts;    /* the files hold experts.gate_up_proj, not a tensor an expert */
     int qk_norm;            /* RMSNorm over each head's query and key before they are turned */
 };
 
@@ -81,6 +84,7 @@ struct tf_emit {
     const struct hd_builder_api *api;
     struct hd_program *program;
     struct hd_attrs norm, rope, attention; /* filled by tf_emit_begin */
+    char slots;                            /* the dim of an expert's slots: s, or c with a capacity */
     int64_t layer;
 };
 
@@ -95,6 +99,7 @@ struct tf_param {
     enum tf_init init;
     const char *file; /* NULL: as name */
     uint32_t part, parts, part_axis;
+    uint32_t flags; /* HD_PARAM_... */
 };
 
 void tf_emit_begin(struct tf_emit *e, struct hd_model *model, struct hd_program *program);
@@ -111,6 +116,10 @@ hd_tensor tf_residual(struct tf_emit *e, hd_tensor x);
 hd_tensor tf_attention(struct tf_emit *e, hd_tensor q, hd_tensor k, hd_tensor v);
 /* Logits from the normalised residual stream x and w[vh], then the mean cross-entropy as the loss. */
 void tf_head(struct tf_emit *e, hd_tensor x, hd_tensor w);
+
+/* ---- experts.c: the feed-forward of a mixture of experts, x and y [bsh] */
+void tf_experts_begin(struct tf_emit *e);
+hd_tensor tf_experts(struct tf_emit *e, hd_tensor x);
 
 /* ---- gpt2.c, llama.c: the forward program */
 void tf_gpt2_build(struct tf_emit *e);

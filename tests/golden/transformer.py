@@ -36,13 +36,23 @@ MODELS = {
     "llama-tied": transformers.LlamaConfig(**LLAMA, tie_word_embeddings=True, head_dim=6, rope_parameters=LLAMA3),
     "qwen2": transformers.Qwen2Config(**LLAMA, tie_word_embeddings=False),
     "mistral": transformers.MistralConfig(**LLAMA, tie_word_embeddings=False, head_dim=6, sliding_window=None),
+    # transformers keeps all experts in one tensor and writes a file tensor for each.
+    "mixtral": transformers.MixtralConfig(**LLAMA, tie_word_embeddings=False, num_local_experts=5, num_experts_per_tok=2),
+    # The balance loss of transformers is over all tokens of all layers; heddle's is a sequence's and a layer's, so it is asked
+    # for each of them, and the mean is taken. Its file holds the tensors as transformers keeps them.
+    "mixtral-aux": transformers.MixtralConfig(**LLAMA, tie_word_embeddings=False, num_local_experts=4, num_experts_per_tok=2,
+                                              router_aux_loss_coef=0.5, output_router_logits=True),
     "qwen3": transformers.Qwen3Config(**LLAMA, tie_word_embeddings=False, head_dim=6),
 }
+
+
+KEPT = {"mixtral-aux"}  # file tensors as transformers has them in memory
 
 
 def make_model(config, generator):
     """A model whose every parameter matters: no zeros, no ones."""
     config._attn_implementation = "sdpa"
+    config._experts_implementation = "eager"  # the only one that computes in fp64
     model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32)
     with torch.no_grad():
         for name, p in model.named_parameters():
@@ -57,6 +67,37 @@ def loss_of(model, ids, labels):
     return torch.nn.functional.cross_entropy(logits.reshape(-1, VOCAB), labels.reshape(-1)), logits
 
 
+def auxiliary(model, ids):
+    """What is minimised beside the loss."""
+    config = model.config
+    if not getattr(config, "output_router_logits", False):
+        return 0.0
+    balance = transformers.models.mixtral.modeling_mixtral.load_balancing_loss_func
+    layers = model(input_ids=ids, use_cache=False, output_router_logits=True).router_logits
+    each = [balance((sequence,), config.num_local_experts, config.num_experts_per_tok)
+            for logits in layers for sequence in logits.reshape(ids.shape[0], -1, config.num_local_experts)]
+    return config.router_aux_loss_coef * sum(each) / len(each)
+
+
+def file_tensors(gradients, model, name):
+    """Gradients by the names that tensors have in the file."""
+    if model.config.model_type != "mixtral" or name in KEPT:
+        return gradients
+    out = {}
+    for tensor, g in gradients.items():
+        base = tensor.replace(".mlp.", ".block_sparse_moe.")
+        for e in range(model.config.num_local_experts):
+            if tensor.endswith("gate_up_proj"):
+                w1, w3 = g[e].chunk(2)
+                out[base.replace("gate_up_proj", f"{e}.w1.weight")] = w1.contiguous()
+                out[base.replace("gate_up_proj", f"{e}.w3.weight")] = w3.contiguous()
+            elif tensor.endswith("down_proj"):
+                out[base.replace("down_proj", f"{e}.w2.weight")] = g[e].contiguous()
+        if "experts" not in tensor:
+            out[base] = g
+    return out
+
+
 def train(model, tokens):
     groups = [{"params": [p for p in model.parameters() if p.dim() >= 2], "weight_decay": DECAY},
               {"params": [p for p in model.parameters() if p.dim() < 2], "weight_decay": 0.0}]
@@ -65,7 +106,7 @@ def train(model, tokens):
     for batch in tokens:
         optimizer.zero_grad(set_to_none=True)
         loss, _ = loss_of(model, batch[:, :-1], batch[:, 1:])
-        loss.backward()
+        (loss + auxiliary(model, batch[:, :-1])).backward()
         norms.append(torch.nn.utils.clip_grad_norm_(model.parameters(), CLIP).item())
         losses.append(loss.item())
         optimizer.step()
@@ -77,14 +118,14 @@ def make(name, config, seed):
     shutil.rmtree(folder, ignore_errors=True)
     generator = torch.Generator().manual_seed(seed)
     model = make_model(config, generator)
-    model.save_pretrained(folder)
+    model.save_pretrained(folder, save_original_format=name not in KEPT)
     (folder / "generation_config.json").unlink(missing_ok=True)
 
     model = model.double()
     tokens = torch.randint(0, VOCAB, (STEPS, BATCH, SEQ + 1), generator=generator)
     loss, logits = loss_of(model, tokens[0, :, :-1], tokens[0, :, 1:])
-    loss.backward()
-    expected = {"grad." + n: p.grad.float().contiguous() for n, p in model.named_parameters()}
+    (loss + auxiliary(model, tokens[0, :, :-1])).backward()
+    expected = file_tensors({"grad." + n: p.grad.float().contiguous() for n, p in model.named_parameters()}, model, name)
     expected["logits"] = logits.detach().float().contiguous()
     expected["ids"] = tokens[:, :, :-1].int().contiguous()
     expected["labels"] = tokens[:, :, 1:].int().contiguous()

@@ -4,7 +4,8 @@
 #include <jansson.h>
 #include <stdlib.h>
 
-const char *const golden_names[] = {"gpt2", "llama", "llama-tied", "qwen2", "mistral", "qwen3"};
+const char *const golden_names[] = {"gpt2", "llama", "llama-tied", "qwen2", "mistral", "qwen3", "mixtral",
+                                    "mixtral-aux"};
 
 static double number(const json_t *object, const char *key)
 {
@@ -107,24 +108,40 @@ float *golden_floats(const struct hd__st *file, const char *name, int64_t *count
     return read_all(file, tensor);
 }
 
+/* One tensor of the file, or the part of it that belongs to the parameter: of every `width` elements `own`. */
+static void copy_part(const struct hd__st *file, const char *name, const struct hd_param_desc *param, int64_t own, float *out,
+                      int64_t count)
+{
+    const struct hd__st_tensor *tensor = find(file, name);
+    int64_t width = own * param->parts;
+    float *whole = read_all(file, tensor);
+    ck_assert_uint_eq(tensor->count, (uint64_t)(count * param->parts));
+    for (int64_t row = 0; row < count / own; row++)
+        memcpy(out + row * own, whole + row * width + param->part * own, (size_t)own * sizeof *out);
+    free(whole);
+}
+
 float *golden_part(const struct hd__st *file, const char *prefix, const struct hd_param_desc *param,
                    const int64_t *extents, int64_t *count)
 {
-    char name[256];
-    snprintf(name, sizeof name, "%s%s", prefix, param->file_name);
-    const struct hd__st_tensor *tensor = find(file, name);
-    int64_t own[2] = {1, 1}, first[2] = {0, 0}, width = tensor->shape[tensor->ndim - 1];
-    uint32_t shift = 2 - tensor->ndim; /* one-dimensional tensors are rows */
-    float *whole = read_all(file, tensor), *part;
-    ck_assert_uint_le(tensor->ndim, 2);
-    for (size_t i = 0; param->dims[i]; i++)
-        own[param->file_axes[i] - '0' + (int)shift] *= extents[i];
-    first[param->part_axis + shift] = param->part * own[param->part_axis + shift];
-    *count = own[0] * own[1];
-    part = malloc((size_t)*count * sizeof *part);
-    for (int64_t row = 0; row < own[0]; row++)
-        memcpy(part + row * own[1], whole + (first[0] + row) * width + first[1],
-               (size_t)own[1] * sizeof *part);
-    free(whole);
-    return part;
+    int64_t tensors = param->file_axes[0] == '*' ? extents[0] : 1, own = 1;
+    const char *star = strchr(param->file_name, '*');
+    float *all;
+    *count = 1;
+    for (size_t i = 0; param->dims[i]; i++) {
+        *count *= extents[i];
+        if (param->file_axes[i] != '*' && (param->parts == 1 || param->file_axes[i] - '0' >= (int)param->part_axis))
+            own *= extents[i];
+    }
+    all = malloc((size_t)*count * sizeof *all);
+    for (int64_t n = 0; n < tensors; n++) {
+        char name[256];
+        if (star)
+            snprintf(name, sizeof name, "%s%.*s%lld%s", prefix, (int)(star - param->file_name), param->file_name, (long long)n,
+                     star + 1);
+        else
+            snprintf(name, sizeof name, "%s%s", prefix, param->file_name);
+        copy_part(file, name, param, own, all + n * (*count / tensors), *count / tensors);
+    }
+    return all;
 }

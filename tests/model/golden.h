@@ -18,7 +18,7 @@ struct golden {
 };
 
 extern const char *const golden_names[];
-enum { GOLDEN_NAMES = 6 };
+enum { GOLDEN_NAMES = 8 };
 
 void golden_open(struct golden *g, const char *name); /* asserts */
 void golden_close(struct golden *g);

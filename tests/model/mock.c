@@ -49,6 +49,7 @@ static const struct rule {
     {HD_OP_LAYERNORM, "bsh,h,h", "="},
     {HD_OP_ATTENTION, "bskgd,bskd,bskd", "bskgd,bskg"},
     {HD_OP_SWIGLU, "bsf,bsf", "="},
+    {HD_OP_SWIGLU, "besf,besf", "="},
     {HD_OP_GELU, "bsf", "="},
     {HD_OP_EMBED, "bs,vh", "bsh"},
     {HD_OP_POSITION, "bsh,ph", "bsh"},
@@ -56,6 +57,14 @@ static const struct rule {
     {HD_OP_XENT_LOCAL, "bsv,bs,bs", "bs,bs"},
     {HD_OP_NLL, "bs,bs,bs", "bs"},
     {HD_OP_TOTAL, "bs", ""},
+    {HD_OP_GATE, "bse", "="},
+    {HD_OP_ROUTE, "bse", "bes"},
+    {HD_OP_DISPATCH, "bsh,bes", "besh"},
+    {HD_OP_GROUPED, "besh,efh,bes", "besf"},
+    {HD_OP_GROUPED, "besf,ehf,bes", "besh"},
+    {HD_OP_COMBINE, "besh,bse,bes", "bsh"},
+    {HD_OP_EXPERT_COUNT, "bse", "be"},
+    {HD_OP_ROUTER_LOSS, "bse,be", "bs"},
 };
 
 static void join_ins(const struct hd_program *p, const struct mock_instr *i, char *out, size_t room)
@@ -224,6 +233,12 @@ static void mock_loss(struct hd_program *p, hd_tensor t)
     p->loss = t;
 }
 
+static void mock_auxiliary(struct hd_program *p, hd_tensor t)
+{
+    ck_assert_str_eq(dims_of(p, t), "");
+    p->n_auxiliary++;
+}
+
 static void mock_logits(struct hd_program *p, hd_tensor t)
 {
     ck_assert_str_eq(dims_of(p, t), "bsv");
@@ -256,6 +271,7 @@ const struct hd_builder_api mock_builder = {
     .logits = mock_logits,
     .loss_scale = mock_loss_scale,
     .fail = mock_fail,
+    .auxiliary = mock_auxiliary,
 };
 
 /* ---- looking at the record */

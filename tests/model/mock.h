@@ -36,7 +36,7 @@ struct hd_program {
     struct mock_tensor tensors[MOCK_TENSORS]; /* [0] is none */
     struct mock_instr instrs[MOCK_TENSORS];
     struct mock_param params[MOCK_PARAMS];
-    uint32_t n_tensors, n_instrs, n_params;
+    uint32_t n_tensors, n_instrs, n_params, n_auxiliary;
     hd_tensor ids, labels, loss, logits;
 };
 

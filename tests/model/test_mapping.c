@@ -7,43 +7,46 @@
 #include "load.h"
 #include "mock.h"
 
-/* The extent of the parameter's dims that belong to a file axis. */
-static int64_t axis_extent(const struct hd_program *p, const struct mock_param *param, size_t axis)
+/* Marks the parameter's elements of this tensor in `seen`: of every `own * parts` elements `own`, from axis part_axis on. */
+static void mark(const struct hd_program *p, const struct mock_param *param, const struct hd__st_tensor *tensor,
+                 unsigned char *seen)
 {
-    int64_t n = 1;
+    int64_t extent[HD_MAX_DIMS] = {1, 1, 1, 1, 1, 1}, own = 1, rows = 1;
     for (size_t i = 0; param->dims[i]; i++)
-        if (param->axes[i] == (char)('0' + axis))
-            n *= p->extent[(unsigned char)param->dims[i]];
-    return n;
+        if (param->axes[i] != '*')
+            extent[param->axes[i] - '0'] *= p->extent[(unsigned char)param->dims[i]];
+    for (uint32_t axis = 0; axis < tensor->ndim; axis++) {
+        uint32_t parts = param->part_axis == axis ? param->parts : 1;
+        ck_assert_msg(extent[axis] * parts == tensor->shape[axis], "%s: axis %u has %lld of %lld elements", param->name, axis,
+                      (long long)(extent[axis] * parts), (long long)tensor->shape[axis]);
+        *(axis < param->part_axis ? &rows : &own) *= extent[axis];
+    }
+    for (int64_t i = 0; i < rows; i++)
+        for (int64_t j = 0; j < own; j++)
+            seen[(i * param->parts + param->part) * own + j]++;
 }
 
-/* Marks the parameter's elements in `seen`, one count for each element of the file's tensor. */
-static void mark(const struct hd_program *p, const struct mock_param *param,
-                 const struct hd__st_tensor *tensor, unsigned char *seen)
+/* Does the parameter lie in this tensor, or one of those that it is made of? */
+static int lies_in(const struct hd_program *p, const struct mock_param *param, const char *tensor)
 {
-    size_t ndim = tensor->ndim;
-    int64_t extent[2] = {1, 1}, first[2] = {0, 0}, whole[2] = {1, 1};
-    ck_assert_uint_le(ndim, 2);
-    for (size_t axis = 0; axis < ndim; axis++) {
-        size_t at = axis + 2 - ndim; /* one-dimensional tensors are rows */
-        uint32_t parts = param->part_axis == axis ? param->parts : 1;
-        extent[at] = axis_extent(p, param, axis);
-        whole[at] = tensor->shape[axis];
-        first[at] = param->part_axis == axis ? param->part * extent[at] : 0;
-        ck_assert_msg(extent[at] * parts == whole[at], "%s: axis %zu has %lld of %lld elements", param->name,
-                      axis, (long long)(extent[at] * parts), (long long)whole[at]);
+    const char *star = strchr(param->file, '*');
+    if (!star)
+        return !strcmp(param->file, tensor);
+    ck_assert_int_eq(param->axes[0], '*');
+    for (int64_t n = 0; n < p->extent[(unsigned char)param->dims[0]]; n++) {
+        char name[160];
+        snprintf(name, sizeof name, "%.*s%lld%s", (int)(star - param->file), param->file, (long long)n, star + 1);
+        if (!strcmp(name, tensor))
+            return 1;
     }
-    ck_assert_int_eq(extent[0] * extent[1], mock_count(p, param->dims));
-    for (int64_t i = 0; i < extent[0]; i++)
-        for (int64_t j = 0; j < extent[1]; j++)
-            seen[(first[0] + i) * whole[1] + first[1] + j]++;
+    return 0;
 }
 
 static void check_tensor(const struct hd_program *p, const struct hd__st_tensor *tensor)
 {
     unsigned char *seen = calloc(tensor->count, 1);
     for (uint32_t i = 0; i < p->n_params; i++)
-        if (!strcmp(p->params[i].file, tensor->name))
+        if (lies_in(p, &p->params[i], tensor->name))
             mark(p, &p->params[i], tensor, seen);
     for (uint64_t i = 0; i < tensor->count; i++)
         ck_assert_msg(seen[i] == 1, "%s: element %llu belongs to %d parameters", tensor->name,
@@ -71,8 +74,11 @@ START_TEST(every_element_once)
     for (uint32_t i = 0; i < hd__st_count(g.weights); i++)
         check_tensor(p, hd__st_at(g.weights, i));
     for (uint32_t i = 0; i < p->n_params; i++) {
-        ck_assert_msg(hd__st_find(g.weights, p->params[i].file) != NULL, "%s is not in the file",
-                      p->params[i].file);
+        uint32_t found = 0;
+        for (uint32_t k = 0; k < hd__st_count(g.weights); k++)
+            found += (uint32_t)lies_in(p, &p->params[i], hd__st_at(g.weights, k)->name);
+        ck_assert_msg(found == (p->params[i].axes[0] == '*' ? p->extent[(unsigned char)p->params[i].dims[0]] : 1),
+                      "%s is not in the file", p->params[i].file);
         check_axes_ascend(&p->params[i]);
     }
     ck_assert_int_eq(mock_parameters(p), g.parameters);
