@@ -127,6 +127,11 @@ static int32_t check_axes(const struct hd__compiled *c, const struct hd_program 
                                 "the job cuts anything on %s: add one to `strategies` that does (`heddle plugins` lists them)", name,
                                 p->mesh.size[axes[a]], name);
     }
+    /* ep cuts the batch too, so that a job without experts would run: as data parallelism under another name. */
+    if (p->mesh.size[HD_AXIS_EP] > 1 && !(hd__shard_mask(p->param_shard['e']) & HD_AXIS_BIT(HD_AXIS_EP)))
+        return hd__job_fail(c->job, "mesh.ep", err, "mesh.ep is %d, but %s", p->mesh.size[HD_AXIS_EP],
+                            p->letter['e'] ? "no strategy of the job puts experts on ep: add {use: 3d} to `strategies`"
+                                           : "the model has no experts: use ep: 1 and a larger dp");
     return HD_OK;
 }
 
@@ -316,6 +321,15 @@ void hd__compiled_free(struct hd__compiled *c)
     free(c);
 }
 
+/* Of a parameter that each expert has one of, a token meets as many as the router chooses. */
+static double active(const struct hd__compiled *c, const struct hd_program *p, const struct hd__param *param)
+{
+    double n = (double)hd__global_numel(p, hd__tc(p, param->tensor));
+    int expert = c->info.experts > 0 && p->letter['e'] && !(param->desc.flags & HD_PARAM_WHOLE) &&
+                 hd__dim_index(hd__tc(p, param->tensor), p->letter['e']) >= 0;
+    return expert ? n * (double)c->info.experts_per_token / (double)c->info.experts : n;
+}
+
 int64_t hd__parameter_count(const struct hd__compiled *c)
 {
     const struct hd_program *p = c->stage[0];
@@ -347,7 +361,10 @@ static int64_t looked_up_only(const struct hd_program *p)
 
 double hd__flops_per_token(const struct hd__compiled *c)
 {
-    double n = (double)(hd__parameter_count(c) - looked_up_only(c->stage[0]));
+    const struct hd_program *p = c->stage[0];
+    double n = -(double)looked_up_only(p);
     double width = (double)(c->info.heads * c->info.head_dim);
+    for (uint32_t i = 0; i < p->params.count; i++)
+        n += active(c, p, &p->params.at[i]);
     return 6 * n + 12.0 * (double)c->info.layers * width * (double)c->job->seq_len / 2;
 }

@@ -88,7 +88,8 @@
                                                 the others; of equal ones the first */                          \
     X(HD_OP_GATE_GRAD, 81, "gate_grad")      /* dz[bse] <- g[bse], dg[bse]: g (dg - sum_e g dg) */              \
     X(HD_OP_ROUTE, 82, "route")              /* r[be#] int32 <- g[bse]: 1 + index on s of the token in this slot, or 0. \
-                                                # = s: the slot of token i is i; # = c: tokens with g > 0 in order, as  \
+                                                # = s: the slot of token i is i; # = c: tokens with g > 0 in order of    \
+                                                positions, as   \
                                                 many as there are slots, the rest are dropped */                \
     X(HD_OP_DISPATCH, 83, "dispatch")        /* y[be#h] <- x[bsh], r[be#] */                                    \
     X(HD_OP_DISPATCH_DX, 84, "dispatch_dx")  /* dx[bsh] <- dy[be#h], r[be#] */                                  \

@@ -175,11 +175,13 @@ static void route_sequences(void *context, int64_t first, int64_t last)
         int32_t *at = (int32_t *)out->data + b * e * slots;
         memset(at, 0, (size_t)(e * slots) * sizeof *at);
         for (int64_t j = 0; j < e; j++)
-            for (int64_t i = 0, used = 0; i < s && used < slots; i++)
+            for (int64_t position = 0, used = 0; position < s && used < slots; position++) {
+                int64_t i = each ? position : cpu_index_of(k, position);
                 if (gates[(b * s + i) * e + j] > 0) {
                     at[j * slots + (each ? i : used)] = (int32_t)(g->start[1] + i + 1);
                     used++;
                 }
+            }
     }
 }
 

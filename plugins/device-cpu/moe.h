@@ -23,6 +23,17 @@ static inline struct cpu_slots cpu_slots(const struct hd_operand *rows, const st
     return s;
 }
 
+/* Index on s of a position of the sequence: hd_position backwards. A part of the sequence keeps its order; the whole may be
+ * stored in zig-zag order. */
+static inline int64_t cpu_index_of(const struct hd_kernel *k, int64_t position)
+{
+    int64_t parts = k->d.attrs.zigzag_parts, run = parts > 1 ? k->d.attrs.zigzag_length / (2 * parts) : 0, at;
+    if (run < 1)
+        return position;
+    at = position / run;
+    return (at < parts ? 2 * at : 2 * (2 * parts - 1 - at) + 1) * run + position % run;
+}
+
 /* The token in a slot as an index on [b s] of this rank, -1 where there is none. */
 static inline int64_t cpu_token(const struct cpu_slots *s, int64_t slot)
 {

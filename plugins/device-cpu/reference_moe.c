@@ -50,7 +50,8 @@ void cpu_ref_route(struct hd_kernel *k)
             int64_t at = (b * e + j) * slots, used = 0;
             for (int64_t i = 0; i < slots; i++)
                 cpu_store(rows, at + i, 0);
-            for (int64_t i = 0; i < s && used < slots; i++) {
+            for (int64_t at_s = 0; at_s < s && used < slots; at_s++) {
+                int64_t i = each ? at_s : cpu_index_of(k, at_s);
                 int on = cpu_load(g, (b * s + i) * e + j) > 0;
                 if (on)
                     cpu_store(rows, at + (each ? i : used), (double)(g->start[1] + i + 1));

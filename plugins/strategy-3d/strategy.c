@@ -2,7 +2,7 @@
  * collectives (Shoeybi et al., arXiv 1909.08053; Korthikanti et al., arXiv 2205.05198). Pipelines: pipeline.c.
  *
  * Sharded on tp: the heads (k, or g where kv heads are too few), the feed-forward (f) and the vocabulary (v) of every
- * weight. With sequence_parallel the residual stream is cut along the sequence too. */
+ * weight, and the experts (e) on ep. With sequence_parallel the residual stream is cut along the sequence too. */
 #include <stddef.h>
 
 #include "pipeline.h"
@@ -67,6 +67,34 @@ static int32_t context_parallel(const struct hd_pass_api *api, const struct sett
     return HD_OK;
 }
 
+/* The nearest number of equal parts below and above. */
+static void parts_around(int64_t n, int64_t want, int64_t *below, int64_t *above)
+{
+    *below = *above = want;
+    while (*below > 1 && n % *below)
+        --*below;
+    while (*above < n && n % *above)
+        ++*above;
+}
+
+static int32_t shard_experts(const struct hd_pass_api *api, struct hd_program *p, struct hd_error *err)
+{
+    int64_t ep = api->axis_size(p, HD_AXIS_EP), n = api->extent(p, 'e'), below, above;
+    if (ep == 1)
+        return HD_OK;
+    if (!n)
+        return hd_fail(err, HD_E_INVALID, "mesh.ep = %lld, but the model has no experts: use ep: 1 and a larger dp", (long long)ep);
+    parts_around(n, ep, &below, &above);
+    if (n % ep && ep > n)
+        return hd_fail(err, HD_E_INVALID, "mesh.ep = %lld does not divide model.experts = %lld; ep: %lld does", (long long)ep,
+                       (long long)n, (long long)n);
+    if (n % ep)
+        return hd_fail(err, HD_E_INVALID, "mesh.ep = %lld does not divide model.experts = %lld; ep: %lld and ep: %lld do",
+                       (long long)ep, (long long)n, (long long)below, (long long)above);
+    api->shard_params(p, 'e', HD_AXIS_EP);
+    return HD_OK;
+}
+
 static int32_t tensor_parallel(const struct hd_pass_api *api, const struct settings *s, struct hd_program *p, struct hd_error *err)
 {
     int64_t tp = api->axis_size(p, HD_AXIS_TP), kv = api->extent(p, 'k');
@@ -91,7 +119,9 @@ static int32_t layout(const struct hd_host *host, const void *settings, struct h
 {
     const struct hd_pass_api *api = host->pass;
     int32_t rc = api->axis_size(p, HD_AXIS_TP) > 1 ? tensor_parallel(api, settings, p, err) : HD_OK;
-    return rc ? rc : context_parallel(api, settings, p, err);
+    if (!rc)
+        rc = context_parallel(api, settings, p, err);
+    return rc ? rc : shard_experts(api, p, err);
 }
 
 static int32_t partition(const struct hd_host *host, const void *settings, struct hd_program *p, struct hd_error *err)
@@ -107,7 +137,7 @@ static const struct hd_component component = {
     .struct_size = sizeof component,
     .kind = HD_KIND_STRATEGY,
     .name = "3d",
-    .summary = "tensor, sequence, context and pipeline parallel",
+    .summary = "tensor, sequence, context, expert and pipeline parallel",
     .options = options,
     .n_options = sizeof options / sizeof *options,
     .option_size = sizeof *options,
