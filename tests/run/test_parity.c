@@ -38,6 +38,8 @@ struct draw {
 
     int64_t loss_scale; /* precision */
     const char *grad, *reduce;
+    int64_t ep, experts, top_k; /* mixtral; ep 1 and experts 0 for others */
+    const char *capacity;
 };
 
 /* 0 where a job checker would refuse: what does not divide. */
@@ -70,18 +72,27 @@ static int draw(struct draw *d)
     d->loss_scale = ONE_OF(1, 1, 64, 1000);
     d->grad = pick(8) ? "fp32" : "bf16"; /* accumulated in fp64 here; what travels in a dtype of its own does so */
     d->reduce = (const char *const[]){"fp32", "fp32", "fp32", "fp32", "bf16", "fp16"}[pick(6)];
-    d->family = (const char *const[]){"llama", "gpt2", "qwen3"}[pick(3)];
+    d->family = (const char *const[]){"llama", "gpt2", "qwen3", "mixtral", "mixtral"}[pick(5)];
+    d->ep = 1;
+    if (!strcmp(d->family, "mixtral")) {
+        d->experts = ONE_OF(3, 4, 4, 4, 6);
+        d->ep = ONE_OF(1, 2, 2, 3, 4);
+        d->top_k = ONE_OF(1, 2, 2, 3);
+        d->capacity = (const char *const[]){"dropless", "dropless", "1", "1.5"}[pick(4)];
+        if (d->experts % d->ep)
+            return 0;
+    }
     d->schedule = (const char *const[]){"gpipe", "1f1b", "interleaved", "zb-h1", "zb-v"}[pick(5)];
     d->recompute = (const char *const[]){"none", "selective", "full", "{every: 2}"}[pick(4)];
     d->layers = !strcmp(d->schedule, "interleaved") || !strcmp(d->schedule, "zb-v") ? 2 * d->pp : HD__MAX(2, d->pp);
     if (!strcmp(d->family, "gpt2"))
         d->kv_heads = 4;
-    int64_t ranks = d->replicate * d->shard * d->cp * d->tp * d->pp;
+    int64_t ranks = d->replicate * d->shard * d->cp * d->tp * d->pp * d->ep;
     if (ranks == 1 && pick(10))
         return 0;
     if (d->zero && d->replicate > 1 && d->shard == 1 && d->cp == 1)
         return 0; /* refused: it would shard nothing */
-    if (ranks > 16 || 16 % (d->replicate * d->shard * d->accumulation))
+    if (ranks > 16 || (16 * (d->ep == 3 ? 3 : 1)) % (d->replicate * d->shard * d->ep * d->accumulation))
         return 0;
     if (d->sequence_parallel && 8 % (d->cp * d->tp))
         return 0;
@@ -115,8 +126,9 @@ static int within(const struct hd__numerics *r, const struct draw *d)
 static void job_text(const struct draw *d, struct hd__text *text)
 {
     hd__text_add(text, "job: {name: parity, steps: 3}\n");
-    hd__text_add(text, "mesh: {pp: %lld, dp: {replicate: %lld, shard: %lld}, cp: %lld, tp: %lld}\n",
-                 (long long)d->pp, (long long)d->replicate, (long long)d->shard, (long long)d->cp, (long long)d->tp);
+    hd__text_add(text, "mesh: {pp: %lld, dp: {replicate: %lld, shard: %lld}, cp: %lld, ep: %lld, tp: %lld}\n",
+                 (long long)d->pp, (long long)d->replicate, (long long)d->shard, (long long)d->cp, (long long)d->ep,
+                 (long long)d->tp);
     hd__text_add(text, "strategies:\n  - {use: 3d, schedule: %s, sequence_parallel: %s, vocab_parallel: %s, context: %s}\n", d->schedule,
                  d->sequence_parallel ? "true" : "false", d->vocab_parallel ? "true" : "false", d->ring ? "ring" : "auto");
     hd__text_add(text, "  - {use: zero, stage: %lld, bucket: %lld, gather_bucket: %lld, prefetch: %lld, prefetch_backward: %lld,\n",
@@ -134,10 +146,14 @@ static void job_text(const struct draw *d, struct hd__text *text)
     hd__text_add(text,
                  "model: {use: transformer, family: %s, layers: %lld, hidden: 16, heads: 4, kv_heads: %lld, "
                  "ffn: 32, vocab: 32, "
-                 "max_seq_len: 8, tied: %s}\n",
+                 "max_seq_len: 8, tied: %s",
                  d->family, (long long)d->layers, (long long)d->kv_heads, d->tied ? "true" : "false");
-    hd__text_add(text, "data: {train: none, seq_len: 8, batch: 16, micro_batch: %lld}\n",
-                 (long long)(16 / (d->replicate * d->shard * d->accumulation)));
+    if (d->experts)
+        hd__text_add(text, ", experts: %lld, experts_per_token: %lld, capacity: %s, router_aux_loss_coef: 0.3, router_z_loss_coef: 0.1",
+                     (long long)d->experts, (long long)d->top_k, d->capacity);
+    int64_t batch = d->ep == 3 ? 48 : 16;
+    hd__text_add(text, "}\ndata: {train: none, seq_len: 8, batch: %lld, micro_batch: %lld}\n", (long long)batch,
+                 (long long)(batch / (d->replicate * d->shard * d->ep * d->accumulation)));
 }
 
 START_TEST(jobs_on_any_mesh_train_like_one_rank)
