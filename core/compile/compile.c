@@ -234,6 +234,56 @@ static int32_t recompute(struct hd__compiled *c, struct hd_program *p, struct hd
     return rc;
 }
 
+/* The tree of exact sums has two branches at every node, and no others. */
+static int32_t check_exact(struct hd__compiled *c, struct hd_error *err)
+{
+    struct hd__job *job = c->job;
+    int64_t micros = job->batch / job->micro_batch;
+    const struct {
+        int wrong;
+        const char *what;
+    } rows[] = {
+        {(micros & (micros - 1)) != 0, "data.batch / data.micro_batch must be a power of two"},
+        {job->mesh[HD_AXIS_CP] > 1 || job->mesh[HD_AXIS_EP] > 1 || job->mesh[HD_AXIS_TP] > 1,
+         "mesh.cp, ep and tp must be 1: they cut the sums within a micro-batch"},
+        {job->mesh[HD_AXIS_DP_SHARD] > 2 || job->mesh[HD_AXIS_DP_REPLICATE] > 2,
+         "no more than two ranks along an axis may be summed, since transports sum in the order of ranks: four data ranks are "
+         "mesh.dp: {replicate: 2, shard: 2}"},
+        {job->precision.reduce != job->precision.grad, "precision.reduce must be precision.grad: rounding between ranks depends on "
+         "how many there are"},
+    };
+    for (size_t i = 0; i < HD__COUNT(rows); i++)
+        if (rows[i].wrong) {
+            hd__job_fail(job, "job.deterministic", err, "job.deterministic: exact: %s", rows[i].what);
+            return err->code = HD_E_UNSUPPORTED;
+        }
+    return HD_OK;
+}
+
+/* Before lowering. */
+static int32_t prepare_exact(struct hd__compiled *c, struct hd_program *p, struct hd_error *err)
+{
+    int32_t rc;
+    if (c->job->deterministic != HD__DETERMINISTIC_EXACT)
+        return HD_OK;
+    rc = check_exact(c, err);
+    p->exact = 1;
+    if (!rc)
+        hd__exact_partition(p);
+    return rc;
+}
+
+static int32_t lower(struct hd__compiled *c, struct hd_program *p, struct hd_error *err)
+{
+    int32_t rc;
+    if ((rc = prepare_exact(c, p, err)) || (rc = hd__lower(p, err)) || !p->exact || !(rc = hd__exact_sums(p, err)))
+        return rc;
+    char cause[sizeof err->message];
+    memcpy(cause, err->message, sizeof cause);
+    hd__job_fail(c->job, "job.deterministic", err, "job.deterministic: exact: %s", cause);
+    return err->code = rc;
+}
+
 static int32_t compile_stage(struct hd__compiled *c, struct hd_program *p, struct hd_error *err)
 {
     int32_t rc;
@@ -242,7 +292,8 @@ static int32_t compile_stage(struct hd__compiled *c, struct hd_program *p, struc
     if ((rc = build_model(c, p, err)) || (rc = run_strategies(c, p, LAYOUT, err)) || (rc = check_axes(c, p, err)) ||
         (rc = hd__autodiff(p, err)) || (rc = hd__place(p, err)) || (rc = partition(c, p, err)) ||
         (rc = recompute(c, p, err)) || (rc = hd__ring(p, err)) ||
-        (rc = hd__lower(p, err)) || (rc = scale_loss(c, p)) || (rc = run_strategies(c, p, TRANSFORM, err)) ||
+        (rc = lower(c, p, err)) || (rc = scale_loss(c, p)) || (rc = run_strategies(c, p, TRANSFORM, err)) ||
+        (p->exact && (rc = hd__exact_reduce(p, err))) ||
         (rc = hd__fuse(p, err)) || (rc = hd__schedule(p, err)) || (rc = hd__memory(p, err)))
         return rc;
     return hd__verify(p, err) ? (err->code = HD_E_INTERNAL) : HD_OK;
@@ -260,8 +311,6 @@ static int32_t refuse_the_missing(struct hd__job *job, struct hd_error *err)
         int asked;
         const char *path, *what;
     } rows[] = {
-        {job->deterministic == HD__DETERMINISTIC_EXACT, "job.deterministic",
-         "sums in an order that no mesh changes are not offered yet: `normal` repeats bit for bit on the same mesh"},
         {job->n_hooks > 0, "comm.hooks", "wrappers of transports are not offered yet"},
     };
     for (size_t i = 0; i < HD__COUNT(rows); i++)

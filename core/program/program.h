@@ -9,6 +9,7 @@
  *   pipeline.c  strategies cut the template into chunks and list each stage's actions
  *   recompute.c what the backward pass reads is made again instead of kept, on the template
  *   ring.c      attention whose sequence is sharded becomes a ring of tiles
+ *   exact.c     sums in an order that no mesh changes, where the job asks for it: around lower.c and pass.c
  *   lower.c     template -> sections: begin, micro (repeated), micro_last, update; with a pipeline begin, step, update
  *   scale.c     with loss scaling: the gradient of the loss is multiplied by a scalar that the training loop sets
  *   pass.c      strategies rewrite sections (zero: flat buffers, reductions, gathers, the update)
@@ -265,6 +266,7 @@ struct hd_program {
     const char *file_folder;             /* where the arena HD__MEM_FILE is made; NULL: none asked for */
     uint32_t ring; /* axes along which attention goes around a ring instead of moving heads */
 
+    uint32_t exact;     /* exact.c runs: micro-batch m of a rank is the m-th of its own piece of the batch */
     uint32_t keep_head; /* fuse_head.c leaves the loss as it is */
 
     /* schedule.c */
@@ -352,6 +354,10 @@ int32_t hd__pipeline_check(struct hd_program *p, struct hd_error *err);
 /* recompute.c: segments of `every` blocks; cheap_only: only what needs no product, no attention and no collective. */
 int32_t hd__recompute(struct hd_program *p, uint32_t every, int cheap_only, struct hd_error *err);
 int32_t hd__ring(struct hd_program *p, struct hd_error *err);     /* ring.c: attention over a sharded sequence */
+/* exact.c: before hd__lower, after it, and after the strategies' transform. */
+void hd__exact_partition(struct hd_program *p);
+int32_t hd__exact_sums(struct hd_program *p, struct hd_error *err);
+int32_t hd__exact_reduce(struct hd_program *p, struct hd_error *err);
 int32_t hd__lower(struct hd_program *p, struct hd_error *err);    /* lower.c */
 void hd__scale_loss(struct hd_program *p);                        /* scale.c, after hd__lower where the job scales its loss */
 int32_t hd__fuse(struct hd_program *p, struct hd_error *err);     /* fuse.c */

@@ -1,5 +1,7 @@
 /* Micro-batch m holds sequences base + m B .. + B, where B is the micro-batch of all data ranks together; this rank's rows of
- * it begin where its piece of dim b begins. A step is `accumulation` micro-batches, so step s begins at s data.batch. */
+ * it begin where its piece of dim b begins. A step is `accumulation` micro-batches, so step s begins at s data.batch.
+ *
+ * With exact sums (core/program/exact.c) a rank has as many rows of each step, but all from one piece of it. */
 #include "core/run/feed.h"
 
 #include <stdlib.h>
@@ -16,11 +18,16 @@ struct hd__feed {
     int32_t *ahead;       /* ring of [room] micro-batches of the other kind */
     int64_t room, first, waiting;
     int32_t waiting_labels;
+    int32_t pieces; /* a step's part of a rank is in one piece */
 };
 
 static uint64_t number_of(void *user, uint64_t request, uint32_t row)
 {
     const struct hd__feed *f = user;
+    uint64_t micros = (uint64_t)f->room;
+    if (f->pieces) /* exact sums: a rank's micro-batches follow one another */
+        return (uint64_t)f->base + request / micros * micros * (uint64_t)f->global_rows + (uint64_t)f->row * micros +
+               request % micros * (uint64_t)f->rows + row;
     return (uint64_t)f->base + request * (uint64_t)f->global_rows + (uint64_t)f->row + row;
 }
 
@@ -100,6 +107,7 @@ int32_t hd__feed_open(const struct hd__compiled *compiled, int32_t rank, int hel
     }
     place(f, rank);
     find_feeds(f, rank);
+    f->pieces = !held_out && hd__program_of(compiled, rank)->exact;
     *feed = f;
     return HD_OK;
 }

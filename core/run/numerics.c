@@ -45,7 +45,7 @@ static void release(void *user, int32_t rank, void *kernel)
 }
 
 /* Rows of micro-batch m are rows [m b, (m + 1) b) of the batch; b is the extent of dim b: over all data
- * ranks. */
+ * ranks. With exact sums those of a rank follow one another: exact.c. */
 static int32_t feed(void *user, int32_t rank, const struct hd__instr *i, int32_t micro,
                     const struct hd_operand *out, struct hd_error *err)
 {
@@ -56,8 +56,9 @@ static int32_t feed(void *user, int32_t rank, const struct hd__instr *i, int32_t
     int32_t *to = out->data;
     if (out->ndim != 2 || out->dtype != HD_I32)
         return hd_fail(err, HD_E_INTERNAL, "%s is not a table of token ids", hd__tc(p, i->out[0])->name);
+    int64_t first = p->exact ? out->start[0] * p->accumulation + micro * out->extent[0] : micro * rows + out->start[0];
     for (int64_t b = 0; b < out->extent[0]; b++) {
-        const int32_t *row = s->tokens + (micro * rows + out->start[0] + b) * length + shift;
+        const int32_t *row = s->tokens + (first + b) * length + shift;
         for (int64_t at = 0; at < out->extent[1]; at++)
             *to++ = row[hd__position(p, out->start[1] + at)];
     }
@@ -363,8 +364,9 @@ static int32_t numerics_from(loader *load, const char *from, const char *const *
     struct hd__compiled *one = NULL, *many = NULL;
     int32_t rc = compile_with(load, from, overrides, n, more, 3, plugins, 0, &jobs[0], &many, err);
     if (!rc) {
-        snprintf(micro_batch, sizeof micro_batch, "data.micro_batch=%lld", (long long)jobs[0]->batch);
-        rc = compile_with(load, from, overrides, n, more, HD__COUNT(more), plugins, HD__COMPILE_KEEP_HEAD, &jobs[1],
+        int exact = many->stage[0]->exact; /* then to the last bit: the same micro-batches and the same kernels */
+        snprintf(micro_batch, sizeof micro_batch, "data.micro_batch=%lld", (long long)(exact ? jobs[0]->micro_batch : jobs[0]->batch));
+        rc = compile_with(load, from, overrides, n, more, HD__COUNT(more), plugins, exact ? 0 : HD__COMPILE_KEEP_HEAD, &jobs[1],
                           &one, err);
     }
     if (!rc)

@@ -186,6 +186,25 @@ START_TEST(recompute)
 }
 END_TEST
 
+/* A hundred steps of exact sums: ranks, stages of sharding, pipelines, recomputation and transports change no bit. */
+START_TEST(exact_sums)
+{
+    static const char *const how[] = {
+        "mesh.dp=2 strategies=[{\"use\":\"zero\",\"stage\":0}]",
+        "mesh.dp=2 strategies=[{\"use\":\"zero\",\"stage\":1}] plugins.path=" PIPES " comm.use=pipes",
+        "mesh.dp={\"replicate\":2,\"shard\":2} strategies=[{\"use\":\"zero\",\"stage\":2}] recompute=selective",
+        "mesh.dp=2 strategies=[{\"use\":\"zero\",\"stage\":3}] recompute=full",
+        "mesh.pp=2 strategies=[{\"use\":\"3d\"},{\"use\":\"zero\"}]"};
+    const char *const base = "llama.yaml job.steps=100 job.deterministic=exact data.micro_batch=1 model.tied=false device.threads=1";
+    train(&a, "exact", "%s", base);
+    expect_learns(&a);
+    for (size_t i = 0; i < HD__COUNT(how); i++) {
+        train(&b, "exact-other", "%s %s", base, how[i]);
+        expect_same_bits(&a, &b);
+    }
+}
+END_TEST
+
 int main(void)
 {
     const struct system_test tests[] = {
@@ -193,7 +212,7 @@ int main(void)
         {"zero, llama", zero_llama, 1}, {"zero, gpt2", zero_gpt2, 1}, {"tensor parallel, llama", tensor_parallel_llama, 1},
         {"tensor parallel, gpt2", tensor_parallel_gpt2, 1}, {"four ranks", four_ranks, 1}, {"context parallel", context_parallel, 1}, {"messages alone", messages_alone, 1},
         {"a transport for an axis", a_transport_for_an_axis, 1}, {"bf16", bf16, 1}, {"accumulation", accumulation, 1},
-        {"recompute", recompute, 1},
+        {"recompute", recompute, 1}, {"exact sums", exact_sums, 1},
         {NULL, NULL, 0}};
     return system_run("system-parity", tests);
 }

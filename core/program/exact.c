@@ -1,0 +1,200 @@
+/* Sums whose order no mesh changes. The micro-batches of a step stand in one row: data rank r has its share of them in one
+ * piece, r A to (r + 1) A. Gradients and losses are added in the binary tree over that row: first within a rank, where a tree
+ * of adds takes the place of accumulating, then between ranks, neighbours first, axis by axis from the innermost. So the
+ * tree is the same however many ranks there are, as long as there are powers of two of everything.
+ *
+ *   hd__exact_partition   a step without a pipeline becomes one stage's actions: every micro-batch has its own instructions
+ *   hd__exact_sums        accum, accum, ... -> adds, and one accum
+ *   hd__exact_reduce      a reduction over several axes -> one after another
+ *
+ * The squared norm of the gradient is a sum over shards, in fp64. It is rounded to fp32, so that what an order of its terms
+ * changes, about 1e-16 of it, is gone but for a step in 10^8 that lies on the edge. */
+#include <stdlib.h>
+
+#include "core/program/ops.h"
+#include "core/program/pass.h"
+
+void hd__exact_partition(struct hd_program *p)
+{
+    uint32_t n = hd__pass_n_blocks(p), micros = (uint32_t)p->accumulation;
+    uint32_t *chunk_of_block, stage = 0;
+    struct hd_action *list;
+    if (p->pipeline)
+        return;
+    chunk_of_block = hd__alloc(n * sizeof *chunk_of_block);
+    list = hd__alloc(2 * micros * sizeof *list);
+    for (uint32_t m = 0; m < micros; m++) {
+        list[2 * m] = (struct hd_action){.kind = HD_ACTION_F, .micro = m};
+        list[2 * m + 1] = (struct hd_action){.kind = HD_ACTION_B, .micro = m};
+    }
+    hd__pass_chunks(p, 1, &stage, chunk_of_block);
+    hd__pass_actions(p, 0, list, 2 * micros);
+    free(list);
+    free(chunk_of_block);
+}
+
+/* ---- trees within a rank */
+
+struct sums {
+    struct hd_program *p;
+    uint32_t leaves;  /* micro-batches of this rank: a power of two */
+    uint32_t *left;   /* [params + 1][leaves]: contributions still to come; the first row is the loss */
+    hd_tensor *value; /* [params + 1][2 leaves]: nodes of the tree, its root at 1, its leaves from `leaves` on */
+    hd__code out;
+};
+
+/* Row + 1 of what the instruction contributes to; 0: nothing of ours. */
+static uint32_t row_of(const struct sums *s, const struct hd__instr *i)
+{
+    if (i->op != HD_OP_ACCUM)
+        return 0;
+    return i->out[0] == s->p->loss_sum ? 1 : hd__tc(s->p, i->out[0])->param ? hd__tc(s->p, i->out[0])->param + 1 : 0;
+}
+
+static hd_tensor add(struct sums *s, const struct hd__instr *accum, hd_tensor a, hd_tensor b)
+{
+    struct hd__instr i = *accum;
+    struct hd__tensor sum = *hd__tc(s->p, a);
+    sum.name = hd__arena_format(&s->p->arena, "sum.%u", s->p->tensors.count);
+    i.id = ++s->p->next_id;
+    i.op = HD_OP_ADD;
+    i.n_in = 2;
+    i.in[0] = a;
+    i.in[1] = b;
+    i.out[0] = hd__tensor_new(s->p, &sum);
+    hd__push(&s->out, i);
+    return i.out[0];
+}
+
+/* Puts a leaf into the tree and makes every node whose halves are there. */
+static void climb(struct sums *s, const struct hd__instr *accum, hd_tensor *node, hd_tensor value)
+{
+    uint32_t at = s->leaves + (uint32_t)accum->micro;
+    struct hd__instr total = *accum;
+    for (node[at] = value; at > 1 && node[at ^ 1]; node[at] = value) {
+        value = add(s, accum, node[at & ~1u], node[at | 1]);
+        at /= 2;
+    }
+    if (at != 1)
+        return;
+    total.in[0] = value;
+    total.micro = (int16_t)(s->leaves - 1);
+    hd__push(&s->out, total);
+}
+
+static void sum_up(struct sums *s, const hd__code *code)
+{
+    hd_tensor *part = hd__alloc((s->p->params.count + 1) * s->leaves * sizeof *part); /* of a leaf with several */
+    for (uint32_t k = 0; k < code->count; k++)
+        if (row_of(s, &code->at[k]))
+            s->left[(row_of(s, &code->at[k]) - 1) * s->leaves + (uint32_t)code->at[k].micro]++;
+    for (uint32_t k = 0; k < code->count; k++) {
+        const struct hd__instr *i = &code->at[k];
+        uint32_t row = row_of(s, i), at = row ? (row - 1) * s->leaves + (uint32_t)i->micro : 0;
+        if (!row) {
+            hd__push(&s->out, *i);
+            continue;
+        }
+        part[at] = part[at] ? add(s, i, part[at], i->in[0]) : i->in[0];
+        if (--s->left[at] == 0)
+            climb(s, i, s->value + (size_t)(row - 1) * 2 * s->leaves, part[at]);
+    }
+    free(part);
+}
+
+int32_t hd__exact_sums(struct hd_program *p, struct hd_error *err)
+{
+    struct hd__code_section *step = hd__section(p, "step");
+    struct sums s = {.p = p, .leaves = (uint32_t)p->accumulation};
+    size_t rows = p->params.count + 1;
+    for (uint32_t n = 0; n < p->params.count; n++)
+        if (__builtin_popcount(p->params.at[n].stages) > 1)
+            return hd_fail(err, HD_E_UNSUPPORTED, "%s is used in several pipeline stages, each of which sums its part of the gradient, "
+                           "so sums would depend on mesh.pp: use model.tied: false or mesh.pp: 1", p->params.at[n].desc.name);
+    s.left = hd__alloc(rows * s.leaves * sizeof *s.left);
+    s.value = hd__alloc(rows * 2 * s.leaves * sizeof *s.value);
+    sum_up(&s, &step->code);
+    free(step->code.at);
+    step->code = s.out;
+    free(s.left);
+    free(s.value);
+    return HD_OK;
+}
+
+/* ---- between ranks */
+
+/* The axes of one reduction, innermost first, and pipeline stages last: where a stage has nothing, it adds zero. */
+static void split(struct hd_program *p, const struct hd__instr *i, hd__code *out)
+{
+    struct hd__instr part = *i;
+    for (int32_t a = HD_AXIS_COUNT - 1; a >= 0; a--) {
+        if (!(i->axes & HD_AXIS_BIT(a)) || p->mesh.size[a] == 1)
+            continue;
+        part.axes = HD_AXIS_BIT(a);
+        part.id = ++p->next_id;
+        part.stream = (uint16_t)(a == HD_AXIS_PP ? HD__STREAM_WORLD : HD__STREAM_AXIS + a);
+        hd__push(out, part);
+        part.in[0] = i->out[0]; /* what follows sums in place */
+    }
+    out->at[out->count - 1].id = i->id; /* a strategy may wait for it */
+}
+
+static int is_split(const struct hd_program *p, const struct hd__instr *i)
+{
+    return i->op == HD_OP_ALL_REDUCE && i->redop == HD_SUM && !i->members && __builtin_popcount(i->axes) > 1 &&
+           hd__mesh_ways(&p->mesh, i->axes) > 2;
+}
+
+static void copy(struct hd_program *p, hd__code *code, uint32_t at, hd_tensor from, hd_tensor to)
+{
+    struct hd__instr i = hd__instr_new(p, HD_OP_COPY);
+    i.phase = HD__PHASE_O;
+    i.block = 0;
+    i.in[i.n_in++] = from;
+    i.out[i.n_out++] = to;
+    hd__push(code, i);
+    memmove(&code->at[at + 1], &code->at[at], (code->count - 1 - at) * sizeof i);
+    code->at[at] = i;
+}
+
+static void round_norm(struct hd_program *p)
+{
+    hd__code *code = &hd__section(p, "update")->code;
+    struct hd__tensor rounded = *hd__tc(p, p->norm2);
+    uint32_t at = 0;
+    for (uint32_t k = 0; k < code->count; k++)
+        if (code->at[k].n_out && code->at[k].out[0] == p->norm2)
+            at = k + 1;
+    if (!at)
+        return;
+    rounded.name = "norm2.fp32";
+    rounded.dtype = HD_F32;
+    rounded.role = HD__ROLE_ACT;
+    rounded.buffer = 0;
+    hd_tensor t = hd__tensor_new(p, &rounded);
+    copy(p, code, at, p->norm2, t);
+    copy(p, code, at + 1, t, p->norm2);
+}
+
+int32_t hd__exact_reduce(struct hd_program *p, struct hd_error *err)
+{
+    round_norm(p);
+    for (uint32_t s = 0; s < p->sections.count; s++) {
+        hd__code old = p->sections.at[s].code, fresh = {0};
+        for (uint32_t k = 0; k < old.count; k++)
+            if (is_split(p, &old.at[k]))
+                split(p, &old.at[k], &fresh);
+            else
+                hd__push(&fresh, old.at[k]);
+        p->sections.at[s].code = fresh;
+        hd__free_array(&old);
+        for (uint32_t k = 0; k < fresh.count; k++) {
+            const struct hd__instr *i = &fresh.at[k];
+            if ((i->op == HD_OP_REDUCE_SCATTER || i->op == HD_OP_ALL_REDUCE) && !(i->axes & HD_AXIS_BIT(HD_AXIS_PP)) &&
+                hd__mesh_ways(&p->mesh, i->axes) > 2)
+                return hd_fail(err, HD_E_UNSUPPORTED, "%lld ranks sum at once in section %s; a sum that no mesh changes has two at a time",
+                               (long long)hd__mesh_ways(&p->mesh, i->axes), p->sections.at[s].name);
+        }
+    }
+    return HD_OK;
+}

@@ -1,0 +1,117 @@
+/* Exact sums: meshes, stages of sharding, pipelines and recomputation give the bits of one rank. All ranks are emulated in
+ * fp64; the job on one rank has the same micro-batches. */
+#include <check.h>
+
+#include "core/run/numerics.h"
+
+static struct hd__plugins *plugins;
+
+static void emulate(const char *family, const char *deterministic, const char *const *overrides, size_t n, struct hd__numerics *result)
+{
+    struct hd_error err = HD_ERROR_INIT;
+    char text[1024];
+    snprintf(text, sizeof text,
+             "job: {name: exact, steps: 3, deterministic: %s}\n"
+             "strategies: [{use: 3d}, {use: zero, stage: 0, bucket: 4000}]\n"
+             "optimizer: {use: adamw, lr: 1e-2, weight_decay: 0.1, clip: 0.1}\n"
+             "model: {use: transformer, family: %s, layers: 2, hidden: 16, heads: 4, ffn: 32, vocab: 32, max_seq_len: 8}\n"
+             "data: {train: none, seq_len: 8, batch: 16, micro_batch: 2}\n", deterministic, family);
+    ck_assert_msg(!hd__numerics_text(text, overrides, n, plugins, 3, 1, result, &err), "%s", err.message);
+}
+
+static void open_plugins(void)
+{
+    struct hd_error err = HD_ERROR_INIT;
+    plugins = hd__plugins_create(hd__host());
+    ck_assert_msg(hd__plugins_add_folder(plugins, PLUGINS, &err) == HD_OK, "%s", err.message);
+}
+
+static void close_plugins(void)
+{
+    hd__plugins_destroy(plugins);
+}
+
+static const char *const data[] = {"mesh.dp=1", "mesh.dp=2", "mesh.dp={\"replicate\":2,\"shard\":1}",
+                                   "mesh.dp={\"replicate\":2,\"shard\":2}"};
+
+START_TEST(data_ranks_and_stages)
+{
+    static const char *const stages[] = {"strategies.zero.stage=0", "strategies.zero.stage=1", "strategies.zero.stage=2",
+                                         "strategies.zero.stage=3"};
+    static const char *const recompute[] = {"recompute=none", "recompute=selective", "recompute=full"};
+    for (size_t d = 0; d < HD__COUNT(data); d++)
+        for (size_t r = 0; r < HD__COUNT(recompute); r++) {
+            const char *overrides[] = {data[d], stages[_i], recompute[r]};
+            struct hd__numerics result;
+            if (d == 2 && _i) /* refused: it would shard nothing */
+                continue;
+            emulate(r == 1 ? "gpt2" : "llama", "exact", overrides, 3, &result);
+            ck_assert_msg(result.worst == 0, "%s %s %s: %s differs by %g", data[d], stages[_i], recompute[r], result.where, result.worst);
+        }
+}
+END_TEST
+
+START_TEST(pipelines)
+{
+    static const char *const schedules[] = {"strategies.3d.schedule=gpipe", "strategies.3d.schedule=1f1b", "strategies.3d.schedule=zb-h1"};
+    for (size_t s = 0; s < HD__COUNT(schedules); s++)
+        for (size_t d = 0; d < 2; d++) {
+            const char *overrides[] = {schedules[s], data[d], "mesh.pp=2", "model.tied=false", "strategies.zero.stage=2", "recompute=full"};
+            struct hd__numerics result;
+            emulate("gpt2", "exact", overrides, HD__COUNT(overrides), &result);
+            ck_assert_msg(result.worst == 0, "%s %s: %s differs by %g", schedules[s], data[d], result.where, result.worst);
+        }
+}
+END_TEST
+
+/* Else the tests above would hold for sums in any order. */
+START_TEST(other_sums_are_not_exact)
+{
+    struct hd__numerics result;
+    emulate("llama", "normal", data + 1, 1, &result);
+    ck_assert_double_gt(result.worst, 0);
+    ck_assert_double_lt(result.worst, 1e-12);
+}
+END_TEST
+
+START_TEST(what_cannot_be_exact_is_refused)
+{
+    static const struct {
+        const char *override[2], *says;
+    } rows[] = {{{"mesh.tp=2", "mesh.dp=1"}, "mesh.cp, ep and tp must be 1"},
+                {{"mesh.dp=4", "mesh.tp=1"}, "replicate: 2, shard: 2"},
+                {{"data.batch=12", "mesh.tp=1"}, "must be a power of two"},
+                {{"mesh.pp=2", "model.tied=true"}, "used in several pipeline stages"}};
+    for (size_t i = 0; i < HD__COUNT(rows); i++) {
+        struct hd_error err = HD_ERROR_INIT;
+        struct hd__numerics result;
+        const char *text = "job: {name: exact, steps: 3, deterministic: exact}\n"
+                           "model: {use: transformer, family: gpt2, layers: 2, hidden: 16, heads: 4, vocab: 32, max_seq_len: 8}\n"
+                           "strategies: [{use: 3d}, {use: zero}]\n"
+                           "optimizer: {use: adamw, lr: 1e-2}\n"
+                           "data: {train: none, seq_len: 8, batch: 16, micro_batch: 2}\n";
+        ck_assert_int_eq(hd__numerics_text(text, rows[i].override, 2, plugins, 1, 1, &result, &err), HD_E_UNSUPPORTED);
+        ck_assert_msg(strstr(err.message, "job.deterministic: exact: ") && strstr(err.message, rows[i].says), "%s", err.message);
+    }
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("exact");
+    TCase *c = tcase_create("exact");
+    SRunner *runner;
+    int failed;
+    tcase_set_timeout(c, 60);
+    tcase_add_checked_fixture(c, open_plugins, close_plugins);
+    tcase_add_loop_test(c, data_ranks_and_stages, 0, 4);
+    tcase_add_test(c, pipelines);
+    tcase_add_test(c, other_sums_are_not_exact);
+    tcase_add_test(c, what_cannot_be_exact_is_refused);
+    suite_add_tcase(suite, c);
+    runner = srunner_create(suite);
+    srunner_run_all(runner, CK_NORMAL);
+    failed = srunner_ntests_failed(runner);
+    srunner_free(runner);
+    return failed != 0;
+}
