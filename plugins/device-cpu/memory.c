@@ -16,14 +16,29 @@ struct cpu_block {
     void *memory;
 };
 
-/* Makes the pages present, so that no compute thread meets a fault later. */
-static void populate(char *memory, size_t bytes)
+struct range {
+    char *memory;
+    size_t bytes;
+};
+
+static void populate_pieces(void *context, int64_t first, int64_t last)
 {
-    madvise(memory, bytes, MADV_HUGEPAGE);
+    const struct range *all = context;
+    char *memory = all->memory + (size_t)first * HUGE_PAGE;
+    size_t end = (size_t)last * HUGE_PAGE, bytes = (end < all->bytes ? end : all->bytes) - (size_t)first * HUGE_PAGE;
     if (madvise(memory, bytes, MADV_POPULATE_WRITE) == 0)
         return;
     for (size_t i = 0; i < bytes; i += 4096) /* Linux before 5.14 */
         ((volatile char *)memory)[i] = 0;
+}
+
+/* Makes the pages present, so that no compute thread meets a fault later. The kernel clears them: half of a short start,
+ * so all threads do it. */
+static void populate(struct hd_device *device, char *memory, size_t bytes)
+{
+    struct range all = {memory, bytes};
+    madvise(memory, bytes, MADV_HUGEPAGE);
+    cpu_parallel(device, (int64_t)((bytes + HUGE_PAGE - 1) / HUGE_PAGE), 1, populate_pieces, &all);
 }
 
 int32_t cpu_alloc(struct hd_device *device, uint32_t kind, size_t bytes, void **memory, struct hd_error *err)
@@ -43,7 +58,7 @@ int32_t cpu_alloc(struct hd_device *device, uint32_t kind, size_t bytes, void **
         return hd_fail(err, HD_E_NOMEM, "cannot map %zu bytes for an arena: %s", bytes, strerror(cause));
     }
     block->memory = (void *)(((uintptr_t)block->map + align - 1) & ~(uintptr_t)(align - 1));
-    populate(block->memory, bytes);
+    populate(device, block->memory, bytes);
     block->next = device->blocks;
     device->blocks = block;
     *memory = block->memory;
