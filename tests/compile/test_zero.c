@@ -188,6 +188,20 @@ START_TEST(what_options_add)
 }
 END_TEST
 
+/* The arena of a model that is parameters for the most part. (What processes have: HEDDLE_TEST_MEMORY in tests/system.) */
+START_TEST(stage_3_needs_a_third)
+{
+    int64_t bytes[2];
+    for (int s = 0; s < 2; s++) {
+        struct hd_program *p = COMPILE(s ? "strategies.zero.stage=3" : "strategies.zero.stage=0", "model.hidden=256", "model.layers=48",
+                                       "model.ffn=704", "data.seq_len=16", "data.batch=4");
+        bytes[s] = p->arena_bytes;
+        compiled_free(&built);
+    }
+    ck_assert_double_le((double)bytes[1], 0.3 * (double)bytes[0]);
+}
+END_TEST
+
 /* ---- hybrid */
 
 START_TEST(hybrid_sharding_at_every_stage)
@@ -343,6 +357,7 @@ int main(void)
     tcase_add_test(c, the_proof_finds_what_is_reduced_early_or_twice);
     tcase_add_test(c, the_formulas_of_the_paper);
     tcase_add_test(c, what_options_add);
+    tcase_add_test(c, stage_3_needs_a_third);
     tcase_add_test(c, hybrid_sharding_at_every_stage);
     tcase_add_test(c, options_do_what_they_say);
     tcase_add_test(c, without_overlap_nothing_is_in_flight);

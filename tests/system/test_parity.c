@@ -62,6 +62,54 @@ START_TEST(zero_gpt2)
 }
 END_TEST
 
+/* Where the state lies between updates changes nothing, in fp32 and with master weights of their own. */
+START_TEST(zero_offload)
+{
+    static const char *const offload[] = {"strategies.zero.offload.optimizer=host",
+                                          "strategies.zero.offload.optimizer=file strategies.zero.offload.path=."};
+    for (int stage = 0; stage <= 3; stage += 3)
+        for (int low = 0; low < 2; low++) {
+            const char *compute = low ? "bf16" : "fp32", *params = stage == 3 ? "host" : "none";
+            train(&a, "kept", "llama.yaml job.steps=8 mesh.dp=2 strategies.zero.stage=%d precision.compute=%s", stage, compute);
+            expect_learns(&a);
+            for (size_t n = 0; n < HD__COUNT(offload); n++) {
+                train(&b, "offloaded", "llama.yaml job.steps=8 mesh.dp=2 strategies.zero.stage=%d precision.compute=%s %s "
+                      "strategies.zero.offload.params=%s", stage, compute, offload[n], params);
+                expect_same_bits(&a, &b);
+            }
+        }
+}
+END_TEST
+
+/* Four ranks, and a model that is parameters for the most part: what a process has, as it says itself. Minutes on a busy
+ * machine, so only where HEDDLE_TEST_MEMORY is set; the plan is checked everywhere (tests/compile/test_zero.c). */
+static double process_bytes(const char *name, int stage)
+{
+    char path[64], *at;
+    struct command *c = command_start(NULL, "train llama.yaml job.name=%s job.steps=2 launch.ranks=4 mesh.dp=4 strategies.zero.stage=%d "
+                                      "model.hidden=256 model.layers=48 model.ffn=704 data.batch=4 data.micro_batch=1 data.seq_len=16 "
+                                      "device.threads=1", name, stage);
+    command_wait(c, 600);
+    expect_code(c, 0);
+    snprintf(path, sizeof path, "runs/%s/metrics.jsonl", name);
+    at = strstr(read_file(path), "{\"step\": 2,");
+    ck_assert_ptr_nonnull(at);
+    at = strstr(at, "\"rss_bytes\": ");
+    ck_assert_ptr_nonnull(at);
+    return atof(at + strlen("\"rss_bytes\": "));
+}
+
+START_TEST(stage_3_needs_a_third)
+{
+    if (!getenv("HEDDLE_TEST_MEMORY"))
+        return;
+    double whole = process_bytes("whole", 0), shards = process_bytes("shards", 3);
+    fprintf(stderr, "process memory, 4 ranks: stage 0 %.0f MiB, stage 3 %.0f MiB, ratio %.3f\n", whole / (1 << 20),
+            shards / (1 << 20), shards / whole);
+    ck_assert_double_le(shards, 0.35 * whole);
+}
+END_TEST
+
 #define STRATEGIES "strategies=[{\"use\":\"3d\",\"sequence_parallel\":%s},{\"use\":\"zero\",\"stage\":%d}]"
 
 static void tensor_parallel(const char *model)
@@ -209,7 +257,8 @@ int main(void)
 {
     const struct system_test tests[] = {
         {"twice on one rank", twice_on_one_rank, 1}, {"twice on two ranks", twice_on_two_ranks, 1}, {"another seed", another_seed, 1},
-        {"zero, llama", zero_llama, 1}, {"zero, gpt2", zero_gpt2, 1}, {"tensor parallel, llama", tensor_parallel_llama, 1},
+        {"zero, llama", zero_llama, 1}, {"zero, gpt2", zero_gpt2, 1}, {"zero, offload", zero_offload, 1},
+        {"stage 3 needs a third", stage_3_needs_a_third, 1}, {"tensor parallel, llama", tensor_parallel_llama, 1},
         {"tensor parallel, gpt2", tensor_parallel_gpt2, 1}, {"four ranks", four_ranks, 1}, {"context parallel", context_parallel, 1}, {"messages alone", messages_alone, 1},
         {"a transport for an axis", a_transport_for_an_axis, 1}, {"bf16", bf16, 1}, {"accumulation", accumulation, 1},
         {"recompute", recompute, 1}, {"exact sums", exact_sums, 1},
