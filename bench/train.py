@@ -106,7 +106,7 @@ def run_heddle(args, model, precision, processes):
         words = [args.heddle, "train", str(TOP / "bench" / "jobs" / f"{model.lower()}.yaml"),
                  f"job.steps={args.steps or MODELS[model][3]}", f"data.batch={batch}", f"launch.ranks={processes}",
                  f"device.threads={args.threads // processes}", f"precision.compute={precision}", "metrics.every=1",
-                 f"metrics.jsonl={metrics}"]
+                 f"metrics.jsonl={metrics}", *getattr(args, "options", [])]
         _, peak, others = run([(words, {})], args.limit)
         rows = [json.loads(line) for line in metrics.read_text().splitlines()]
     rows = [row for row in rows if "step" in row]
@@ -142,8 +142,7 @@ def print_row(args, runs, model, precision, processes):
           ratio(memory["heddle"], memory["torch"]) + f" {max(r['others'] for r in mine):7.3f}", flush=True)
 
 
-def parse_arguments():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def common_arguments(parser):
     words = lambda text: text.split(",")
     parser.add_argument("--python", default=sys.executable, help="an interpreter that has torch")
     parser.add_argument("--heddle", default=str(TOP / "build" / "heddle"))
@@ -151,13 +150,18 @@ def parse_arguments():
                         help="the library to preload; left out where it is not installed")
     parser.add_argument("--models", type=words, default=list(MODELS))
     parser.add_argument("--precisions", type=words, default=["fp32", "bf16"])
-    parser.add_argument("--processes", type=lambda text: [int(x) for x in text.split(",")], default=[1, 2])
-    parser.add_argument("--contestants", type=words, default=list(CONTESTANTS))
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--steps", type=int, default=0, help="of a run; 0: 14, 7 and 12 for S, M and LL")
     parser.add_argument("--threads", type=int, default=2, help="of all processes together")
     parser.add_argument("--limit", type=int, default=600, help="seconds for a run")
     parser.add_argument("--json", help="write every run there, one object a line")
+
+
+def parse_arguments():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    common_arguments(parser)
+    parser.add_argument("--processes", type=lambda text: [int(x) for x in text.split(",")], default=[1, 2])
+    parser.add_argument("--contestants", type=lambda text: text.split(","), default=list(CONTESTANTS))
     args = parser.parse_args()
     if not args.tcmalloc and "tcmalloc" in args.contestants:
         print("bench: libtcmalloc_minimal.so.4 is not installed: without it", file=sys.stderr)
