@@ -51,7 +51,8 @@ int32_t cpu_check_moe(struct hd_kernel *k, struct hd_error *err)
     for (uint32_t i = 0; i <= k->d.n_in; i++) {
         uint32_t want = (uint32_t)((i < k->d.n_in ? s->in[i] : s->out[0]) - '0');
         if (operand(k, i)->ndim != want || hd_operand_count(operand(k, i)) < 1)
-            return cpu_invalid(k, err, "an operand has %u dims; this op wants %u, none of them empty", operand(k, i)->ndim, want);
+            return cpu_invalid(k, err, "an operand has %u dims; this op wants %u, none of them empty",
+                               operand(k, i)->ndim, want);
     }
     if (s->rows >= 0 && k->in[s->rows].dtype != HD_I32)
         return cpu_invalid(k, err, "the tokens of slots must be int32");

@@ -160,8 +160,8 @@ static int32_t prepare(struct hd_kernel *k, struct grouped *g, int64_t most, str
     return rc;
 }
 
-static struct grouped *begin(struct hd_kernel *k, const struct hd_operand *x, const struct hd_operand *w, const struct hd_operand *y,
-                             struct hd_error *err)
+static struct grouped *begin(struct hd_kernel *k, const struct hd_operand *x, const struct hd_operand *w,
+                             const struct hd_operand *y, struct hd_error *err)
 {
     struct grouped *g;
     if (x->dtype != y->dtype || (x->dtype != HD_F32 && x->dtype != HD_BF16) || (w->dtype != HD_F32 && w->dtype != HD_BF16) ||

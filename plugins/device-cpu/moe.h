@@ -71,10 +71,12 @@ struct cpu_experts {
     int64_t stride_m, stride_n; /* in w */
 };
 
-static inline struct cpu_experts cpu_experts(const struct hd_operand *x, const struct hd_operand *w, const struct hd_operand *y)
+static inline struct cpu_experts cpu_experts(const struct hd_operand *x, const struct hd_operand *w,
+                                             const struct hd_operand *y)
 {
-    struct cpu_experts s = {.b = x->extent[0], .e = x->extent[1], .slots = x->extent[2], .m = x->extent[3], .n = y->extent[3]};
+    struct cpu_experts s = {.b = x->extent[0], .e = x->extent[1], .slots = x->extent[2], .m = x->extent[3]};
     int m_last = w->dim[2] == x->dim[3];
+    s.n = y->extent[3];
     s.stride_m = m_last ? 1 : s.n;
     s.stride_n = m_last ? s.m : 1;
     return s;

@@ -89,6 +89,9 @@ void *model_settings(const char *key, ...)
     va_list args;
     ck_assert_uint_le(model_component->settings_size, sizeof settings);
     memset(settings, 0, sizeof settings);
+    for (uint32_t i = 0; i < model_component->n_options; i++) /* as the core: what is not said has its default */
+        if (model_component->options[i].type == HD_OPT_FLOAT && model_component->options[i].value)
+            set(settings, model_component->options[i].name, model_component->options[i].value);
     va_start(args, key);
     for (; key; key = va_arg(args, const char *))
         set(settings, key, va_arg(args, const char *));

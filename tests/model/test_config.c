@@ -69,6 +69,10 @@ static struct hd_model *open_config(const char *text, struct hd_error *err)
     "\"model_type\": \"qwen3\", \"vocab_size\": 64, \"hidden_size\": 16, \"num_hidden_layers\": 2, "         \
     "\"num_attention_heads\": 4, \"intermediate_size\": 24, \"num_key_value_heads\": 2"
 
+#define MIXTRAL                                                                                              \
+    "\"model_type\": \"mixtral\", \"vocab_size\": 64, \"hidden_size\": 16, \"num_hidden_layers\": 2, "       \
+    "\"num_attention_heads\": 4, \"intermediate_size\": 24, \"num_key_value_heads\": 2"
+
 /* ---- refusals */
 
 static const struct {
@@ -115,6 +119,10 @@ static const struct {
     {"{\"model_type\": \"mistral\", \"vocab_size\": 64, \"hidden_size\": 16, \"num_hidden_layers\": 2, "
      "\"num_attention_heads\": 4, \"intermediate_size\": 24}",
      "\"num_key_value_heads\" is missing"},
+    {"{" MIXTRAL ", \"router_jitter_noise\": 0.1}", "\"router_jitter_noise\" is 0.1"},
+    {"{" MIXTRAL ", \"num_local_experts\": 0}", "\"num_local_experts\" must be a whole number"},
+    {"{" MIXTRAL ", \"num_local_experts\": 4, \"num_experts_per_tok\": 5}", "there are 4 experts"},
+    {"{" MIXTRAL ", \"router_aux_loss_coef\": -1}", "\"router_aux_loss_coef\" must be a number of 0 or more"},
 };
 
 START_TEST(refusals)
@@ -258,6 +266,46 @@ START_TEST(heads_of_qwen3)
 }
 END_TEST
 
+static uint32_t count_ops(const struct hd_program *p, uint32_t op)
+{
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < p->n_instrs; i++)
+        n += p->instrs[i].op == op;
+    return n;
+}
+
+/* As transformers: the router's loss counts only where output_router_logits is set. The job may say otherwise. Dropless. */
+START_TEST(experts_of_mixtral)
+{
+    static const struct {
+        const char *config, *coef;
+        uint32_t losses;
+    } rows[] = {{"{" MIXTRAL "}", NULL, 0},
+                {"{" MIXTRAL ", \"output_router_logits\": true}", NULL, 2},
+                {"{" MIXTRAL ", \"output_router_logits\": true, \"router_aux_loss_coef\": 0}", NULL, 0},
+                {"{" MIXTRAL "}", "0.5", 2},
+                {"{" MIXTRAL ", \"output_router_logits\": true}", "0", 0}};
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        struct hd_error err = HD_ERROR_INIT;
+        write_file("config.json", rows[i].config, strlen(rows[i].config));
+        struct hd_model *model =
+            model_open(&err, rows[i].coef ? model_settings("from", folder, "router_aux_loss_coef", rows[i].coef, NULL)
+                                          : model_settings("from", folder, NULL));
+        ck_assert_msg(model != NULL, "%s", err.message);
+        struct hd_model_info info = info_of(model);
+        struct hd_program *p = build(model, 8);
+        ck_assert_str_eq(info.family, "mixtral");
+        ck_assert_int_eq(info.experts, 8);
+        ck_assert_int_eq(info.experts_per_token, 2);
+        ck_assert_uint_eq(p->n_auxiliary, rows[i].losses);
+        ck_assert_uint_eq(count_ops(p, HD_OP_ROUTER_LOSS), rows[i].losses);
+        ck_assert_uint_eq(count_ops(p, HD_OP_GROUPED), 6);
+        mock_free(p);
+        model_ops->close(model);
+    }
+}
+END_TEST
+
 START_TEST(sliding_window_only_above_it)
 {
     struct hd_error err = HD_ERROR_INIT;
@@ -367,6 +415,9 @@ static const struct {
      "is for llama"},
     {{"family", "gpt2", "layers", "2", "hidden", "64", "heads", "4", "vocab", "256", "head_dim", "8"},
      "must be hidden / heads"},
+    {{"family", "mixtral", "layers", "2", "hidden", "64", "heads", "4", "vocab", "256"}, "model.experts is missing"},
+    {{"family", "llama", "layers", "2", "hidden", "64", "heads", "4", "vocab", "256", "experts", "4"}, "model.experts is for mixtral"},
+    {{"family", "llama", "layers", "2", "hidden", "64", "heads", "4", "vocab", "256", "capacity", "2"}, "model.capacity is for mixtral"},
     {{"family", "llama", "layers", "200000", "hidden", "64", "heads", "4", "vocab", "256"}, "at most 100000"},
 };
 
@@ -436,6 +487,8 @@ START_TEST(round_trips)
     check_round_trip(model_settings("family", "llama", "layers", "2", "hidden", "16", "heads", "4",
                                     "kv_heads", "2", "vocab", "64", "tied", "true", "head_dim", "6",
                                     "norm_eps", "1e-6", NULL));
+    check_round_trip(model_settings("family", "mixtral", "layers", "2", "hidden", "16", "heads", "4", "kv_heads", "2",
+                                    "vocab", "64", "experts", "6", NULL));
     check_round_trip(model_settings("family", "qwen3", "layers", "2", "hidden", "16", "heads", "4",
                                     "kv_heads", "2", "vocab", "64", "head_dim", "6", NULL));
 }
@@ -523,6 +576,7 @@ int main(void)
     tcase_add_test(tests, fields_of_gpt2);
     tcase_add_test(tests, rope_tables);
     tcase_add_test(tests, heads_of_qwen3);
+    tcase_add_test(tests, experts_of_mixtral);
     tcase_add_test(tests, sliding_window_only_above_it);
     tcase_add_test(tests, longer_than_max_seq_len);
     tcase_add_test(tests, biases_of_attention);

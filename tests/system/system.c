@@ -136,6 +136,7 @@ int system_run(const char *suite_name, const struct system_test *tests)
     write_corpus("corpus.txt");
     write_job("llama.yaml", "family: llama, kv_heads: 2, ffn: 128");
     write_job("gpt2.yaml", "family: gpt2");
+    write_job("mixtral.yaml", "family: mixtral, kv_heads: 2, ffn: 96, experts: 4, router_aux_loss_coef: 0.02");
     for (; tests->name; tests++) {
         TCase *tcase = tcase_create(tests->name);
         tcase_set_timeout(tcase, 100 * SLOWER);

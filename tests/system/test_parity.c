@@ -195,6 +195,25 @@ START_TEST(context_parallel)
 }
 END_TEST
 
+/* Experts apart on two and four processes, with what they may be mixed with. */
+START_TEST(expert_parallel)
+{
+    static const char *const meshes[] = {"mesh.ep=2 " STRATEGIES, "mesh.ep=4 " STRATEGIES, "mesh.ep=2 mesh.tp=2 " STRATEGIES,
+                                         "mesh.ep=2 mesh.dp=2 " STRATEGIES};
+    for (int capacity = 0; capacity < 2; capacity++) {
+        const char *slots = capacity ? "model.capacity=1" : "model.capacity=dropless";
+        train(&a, "experts", "mixtral.yaml %s", slots);
+        expect_learns(&a);
+        for (size_t i = 0; i < HD__COUNT(meshes); i++) {
+            char format[512];
+            snprintf(format, sizeof format, "mixtral.yaml %s %s", slots, meshes[i]);
+            train(&b, "experts-apart", format, i == 2 ? "true" : "false", (int)i);
+            expect_close(&b, &a, 1e-5);
+        }
+    }
+}
+END_TEST
+
 START_TEST(bf16)
 {
     train(&a, "bf16-one", "llama.yaml precision.compute=bf16");
@@ -261,7 +280,7 @@ int main(void)
         {"stage 3 needs a third", stage_3_needs_a_third, 1}, {"tensor parallel, llama", tensor_parallel_llama, 1},
         {"tensor parallel, gpt2", tensor_parallel_gpt2, 1}, {"four ranks", four_ranks, 1}, {"context parallel", context_parallel, 1}, {"messages alone", messages_alone, 1},
         {"a transport for an axis", a_transport_for_an_axis, 1}, {"bf16", bf16, 1}, {"accumulation", accumulation, 1},
-        {"recompute", recompute, 1}, {"exact sums", exact_sums, 1},
+        {"recompute", recompute, 1}, {"exact sums", exact_sums, 1}, {"expert parallel", expert_parallel, 1},
         {NULL, NULL, 0}};
     return system_run("system-parity", tests);
 }
