@@ -36,6 +36,8 @@ struct hd__compiled {
     int32_t n_stages;
     struct hd_program **stage; /* by pp coordinate */
     double seconds;            /* that compilation took */
+    struct hd_program *odd;    /* tests of faults: one rank, `odd_rank`, runs this program, which is lent; else NULL */
+    int32_t odd_rank, reserved;
 };
 
 /* Finds a component and parses its section of the job. */
@@ -55,6 +57,8 @@ void hd__compiled_free(struct hd__compiled *compiled); /* NULL is fine */
 static inline struct hd_program *hd__program_of(const struct hd__compiled *c, int32_t rank)
 {
     int32_t coord[HD_AXIS_COUNT];
+    if (c->odd && rank == c->odd_rank)
+        return c->odd;
     hd__mesh_coord(&c->mesh, rank, coord);
     return c->stage[coord[HD_AXIS_PP]];
 }

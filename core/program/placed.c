@@ -136,6 +136,24 @@ static void check_alike(struct hd__faults *f, const struct hd__instr *i)
     }
 }
 
+/* What is gathered lies in pieces along just these axes before, and not after; what is scattered the other way round. */
+static void check_pieces(struct hd__faults *f, const struct hd__instr *i)
+{
+    const struct hd__tensor *pieces = hd__tc(f->p, i->op == HD_OP_ALL_GATHER ? i->in[0] : i->out[0]),
+                            *whole = hd__tc(f->p, i->op == HD_OP_ALL_GATHER ? i->out[0] : i->in[0]);
+    uint32_t live = hd__mesh_live(&f->p->mesh), cut = 0;
+    char is[64], axes[64];
+    for (int32_t d = 0; d < pieces->ndim; d++)
+        cut |= hd__shard_mask(pieces->place.shard[d]);
+    for (int32_t d = 0; d < whole->ndim; d++)
+        cut &= ~hd__shard_mask(whole->place.shard[d]);
+    if (!((cut ^ i->axes) & live))
+        return;
+    hd__axes_text(cut, is);
+    hd__axes_text(i->axes, axes);
+    hd__fault(f, "%s is cut along [%s], not along [%s]", pieces->name, is, axes);
+}
+
 void hd__check_placed(struct hd__faults *f, const struct hd__instr *i)
 {
     uint8_t class = hd__op(i->op)->class;
@@ -144,6 +162,8 @@ void hd__check_placed(struct hd__faults *f, const struct hd__instr *i)
         check_rules(f, i);
     else if (i->flags & HD__FLAG_CONV)
         check_conversion(f, i);
+    else if (i->op == HD_OP_ALL_GATHER || i->op == HD_OP_REDUCE_SCATTER)
+        check_pieces(f, i);
     else if (i->n_in && (i->op == HD_OP_ACCUM || i->op == HD_OP_COPY || class == HD__CLASS_UPDATE))
         check_alike(f, i);
 }

@@ -1,5 +1,5 @@
 /* What a step program must satisfy within one rank: operands that fit their op, definitions, releases, waits,
- * placements (placed.c) and obligations (owed.c), and the memory plan (overlap.c). Across ranks: machine.c. */
+ * placements (placed.c), obligations (owed.c), what else must be settled (settled.c), and the memory plan (overlap.c). Across ranks: machine.c. */
 #include "core/program/verify.h"
 
 #include <stdlib.h>
@@ -35,10 +35,12 @@ struct walk {
     const uint32_t *position;
     uint8_t *buffer;  /* by buffer: ABSENT, DEFINED, RELEASED */
     uint8_t *taken;   /* by tensor: another has taken its memory */
+    uint8_t *made;    /* by tensor: something of this section wrote it */
     uint8_t *state;   /* by position: IDLE, FLYING, ... */
     uint32_t *head;   /* by buffer: first flight; 0: none */
     HD__ARRAY(struct flight) flights;
     struct hd__owed *owed;
+    struct hd__settled *settled;
 };
 
 static const char *name_of(const struct walk *w, hd_tensor t)
@@ -143,6 +145,8 @@ static void check_read(struct walk *w, const struct hd__touch *t)
         hd__fault(&w->faults, "use of %s after its release", name_of(w, t->tensor));
     else if (w->buffer[t->buffer] == ABSENT)
         hd__fault(&w->faults, "use of %s before its definition", name_of(w, t->tensor));
+    else if (hd__tc(w->p, t->tensor)->role == HD__ROLE_ACT && !w->made[t->tensor])
+        hd__fault(&w->faults, "use of %s before its definition: its memory has something else", name_of(w, t->tensor));
     else if (w->taken[t->tensor])
         hd__fault(&w->faults, "use of %s after its memory was taken by an output", name_of(w, t->tensor));
 }
@@ -184,6 +188,7 @@ static void define(struct walk *w, const struct hd__instr *i, const struct hd__t
         if (t[k].writes) {
             w->buffer[t[k].buffer] = i->op == HD_OP_RELEASE ? RELEASED : DEFINED;
             w->taken[t[k].tensor] = 0;
+            w->made[t[k].tensor] = 1;
         }
     for (uint32_t k = 0; k < n && hd__is_async(i); k++) {
         hd__push(&w->flights, ((struct flight){t[k], w->faults.n, w->head[t[k].buffer]}));
@@ -204,6 +209,9 @@ static void check_instr(struct walk *w, const struct hd__instr *i)
     }
     if (!operands_exist(w, i))
         return;
+    if ((i->op == HD_OP_ALL_REDUCE || i->op == HD_OP_REDUCE_SCATTER) && i->redop != hd__tc(w->p, i->in[0])->place.redop)
+        hd__fault(&w->faults, "%s is not what is owed: %s is a partial %s", hd__op(i->op)->name, name_of(w, i->in[0]),
+                  hd__tc(w->p, i->in[0])->place.redop == HD_MAX ? "maximum" : "sum");
     if (!sizes_fit(w, i))
         hd__fault(&w->faults, "%s does not have the size that %s from %s has", name_of(w, i->out[0]),
                   hd__op(i->op)->name, name_of(w, i->in[0]));
@@ -216,6 +224,7 @@ static void check_instr(struct walk *w, const struct hd__instr *i)
     define(w, i, t, n);
     w->state[w->faults.n] = hd__is_async(i) ? FLYING : IDLE;
     hd__owed_step(w->owed, &w->faults, i);
+    hd__settled_step(w->settled, &w->faults, i);
     hd__check_placed(&w->faults, i);
 }
 
@@ -226,13 +235,18 @@ static void check_section(struct walk *w, const struct hd__code_section *s)
     w->state = hd__alloc(s->code.count + 1);
     memset(w->buffer, ABSENT, w->p->buffers.count);
     memset(w->taken, 0, w->p->tensors.count);
+    memset(w->made, 0, w->p->tensors.count);
     memset(w->head, 0, w->p->buffers.count * sizeof *w->head);
     w->flights.count = 1; /* index 0 is none */
+    hd__settled_begin(w->settled, s);
     for (w->faults.n = 0; w->faults.n < s->code.count; w->faults.n++)
         check_instr(w, &s->code.at[w->faults.n]);
     for (w->faults.n = 0; w->faults.n < s->code.count; w->faults.n++)
         if (w->state[w->faults.n] == FLYING)
             hd__fault(&w->faults, "is never waited for");
+    w->faults.n = s->code.count - 1;
+    if (s->code.count)
+        hd__settled_end(w->settled, &w->faults, s);
     free(w->state);
 }
 
@@ -261,7 +275,9 @@ int32_t hd__verify(struct hd_program *p, struct hd_error *err)
                      .buffer = hd__alloc(p->buffers.count),
                      .taken = hd__alloc(p->tensors.count),
                      .head = hd__alloc(p->buffers.count * sizeof(uint32_t)),
-                     .owed = hd__owed_new(p)};
+                     .made = hd__alloc(p->tensors.count),
+                     .owed = hd__owed_new(p),
+                     .settled = hd__settled_new(p)};
     check_sections(&w);
     if (w.faults.count > MAX_FAULTS)
         hd__text_add(&w.faults.text, "\nand %u more", w.faults.count - MAX_FAULTS);
@@ -271,7 +287,9 @@ int32_t hd__verify(struct hd_program *p, struct hd_error *err)
     hd__free_array(&w.flights);
     hd__owed_free(w.owed);
     free(w.buffer);
+    hd__settled_free(w.settled);
     free(w.taken);
+    free(w.made);
     free(w.head);
     free(position);
     return code;

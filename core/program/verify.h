@@ -1,4 +1,4 @@
-/* What verify.c, placed.c, overlap.c and owed.c share: where a fault is, and the list of faults. */
+/* What verify.c, placed.c, overlap.c, owed.c and settled.c share: where a fault is, and the list of faults. */
 #ifndef HD_CORE_PROGRAM_VERIFY_H
 #define HD_CORE_PROGRAM_VERIFY_H
 
@@ -30,5 +30,13 @@ void hd__owed_free(struct hd__owed *o);
 /* What instruction f->n does to them; reports what is summed twice, mixed, or missing when the optimizer
  * reads. */
 void hd__owed_step(struct hd__owed *o, struct hd__faults *f, const struct hd__instr *i);
+
+/* settled.c: loss and norm are summed once, and parameters are made anew after the update. */
+struct hd__settled;
+struct hd__settled *hd__settled_new(const struct hd_program *p);
+void hd__settled_free(struct hd__settled *s);
+void hd__settled_begin(struct hd__settled *s, const struct hd__code_section *section);
+void hd__settled_step(struct hd__settled *s, struct hd__faults *f, const struct hd__instr *i);
+void hd__settled_end(struct hd__settled *s, struct hd__faults *f, const struct hd__code_section *section);
 
 #endif

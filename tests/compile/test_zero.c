@@ -120,9 +120,9 @@ START_TEST(the_proof_finds_what_is_reduced_early_or_twice)
     expect_fault(p, "is added to after a part of its reduction");
     p = COMPILE("strategies.zero.stage=1", "mesh.dp={\"replicate\":2,\"shard\":2}");
     const hd__code *code = &hd__section(p, "update")->code;
-    for (uint32_t k = 0; k < code->count; k++) /* the replicas' sum is dropped: it becomes one of scalars */
+    for (uint32_t k = 0; k < code->count; k++) /* the replicas' sum becomes a broadcast */
         if (code->at[k].op == HD_OP_ALL_REDUCE && code->at[k].axes == replicate)
-            code->at[k].in[0] = code->at[k].out[0] = p->loss_sum;
+            code->at[k].op = HD_OP_BROADCAST;
     expect_fault(p, "still owes a sum over dp_replicate");
 }
 END_TEST

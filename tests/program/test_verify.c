@@ -321,6 +321,7 @@ START_TEST(a_contribution_with_another_placement)
     uint32_t at = tiny_find(p, MICRO, HD_OP_ACCUM, "G:n", 0);
     hd_tensor *in = &p->sections.at[MICRO].code.at[at].in[0];
     *in = hd__tensor_new(p, hd__tc(p, *in));
+    hd__t(p, *in)->role = HD__ROLE_FLAT; /* another view of the same memory */
     hd__t(p, *in)->place.partial = HD_AXIS_BIT(HD_AXIS_DP_SHARD);
     assert_fault(p, "micro #4 accum G:n: the contribution to n is partial over [dp_shard], its obligation is "
                     "[dp_shard.tp]");

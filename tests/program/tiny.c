@@ -56,6 +56,7 @@ hd_tensor tiny_view(struct hd_program *p, const char *name, hd_tensor of, int64_
     hd_tensor t = tiny_vector(p, name, count);
     hd__t(p, t)->buffer = buffer_of(p, of, HD__LIFE_TEMP);
     hd__t(p, t)->offset = hd__tc(p, of)->offset + first;
+    hd__t(p, t)->role = HD__ROLE_FLAT;
     return t;
 }
 

@@ -1,0 +1,206 @@
+/* What a step must leave settled besides gradients: the loss and the norm are summed once over the ranks that have
+ * parts of them, every parameter counts once in the norm, and what compute reads is made anew after the optimizer has
+ * written. */
+#include <math.h>
+#include <stdlib.h>
+
+#include "core/program/verify.h"
+
+struct part {            /* of the norm: one parameter's */
+    uint32_t param, cut; /* axes along which it lies in pieces */
+    double weight;
+};
+
+struct hd__settled {
+    const struct hd_program *p;
+    uint32_t *flat_of; /* by tensor: the flat, index + 1, whose shard it is */
+    uint8_t *stale;    /* by flat: the optimizer wrote, and the whole is as before */
+    HD__ARRAY(struct part) parts;
+    uint32_t loss_owes, norm_summed; /* axes */
+};
+
+static uint32_t stages_bit(const struct hd_program *p)
+{
+    return p->mesh.size[HD_AXIS_PP] > 1 ? HD_AXIS_BIT(HD_AXIS_PP) : 0;
+}
+
+static uint32_t loss_axes(const struct hd_program *p)
+{
+    return hd__tc(p, p->loss_sum)->place.partial | stages_bit(p);
+}
+
+struct hd__settled *hd__settled_new(const struct hd_program *p)
+{
+    struct hd__settled *s = hd__alloc(sizeof *s);
+    s->p = p;
+    s->flat_of = hd__alloc(p->tensors.count * sizeof *s->flat_of);
+    s->stale = hd__alloc(p->flats.count + 1);
+    for (uint32_t f = 0; f < p->flats.count; f++)
+        s->flat_of[p->flats.at[f].shard] = f + 1;
+    s->flat_of[0] = 0;
+    return s;
+}
+
+void hd__settled_free(struct hd__settled *s)
+{
+    hd__free_array(&s->parts);
+    free(s->flat_of);
+    free(s->stale);
+    free(s);
+}
+
+/* ---- the loss */
+
+static void step_loss(struct hd__settled *s, struct hd__faults *f, const struct hd__instr *i)
+{
+    char axes[64];
+    if (i->op != HD_OP_ALL_REDUCE) {
+        s->loss_owes = loss_axes(s->p);
+        return;
+    }
+    if (i->axes & ~s->loss_owes) {
+        hd__axes_text(i->axes & ~s->loss_owes, axes);
+        hd__fault(f, "the loss is summed over %s, where nothing of it is owed", axes);
+    }
+    s->loss_owes &= ~i->axes;
+}
+
+/* ---- the norm */
+
+static double ways(const struct hd_program *p, uint32_t axes)
+{
+    return (double)hd__mesh_ways(&p->mesh, axes);
+}
+
+static double weight_at(const struct hd__instr *i, int64_t offset)
+{
+    for (uint64_t k = 0; i->attrs && k < i->attrs->n_ranges; k++)
+        if (i->attrs->ranges[k].first <= offset && offset < i->attrs->ranges[k].first + i->attrs->ranges[k].count)
+            return i->attrs->ranges[k].value;
+    return 1;
+}
+
+static void add_parts(struct hd__settled *s, const struct hd__instr *i)
+{
+    const struct hd_program *p = s->p;
+    const struct hd__flat *flat = &p->flats.at[s->flat_of[i->in[0]] - 1];
+    uint32_t live = hd__mesh_live(&p->mesh), shards = hd__shard_mask(hd__tc(p, i->in[0])->place.shard[0]);
+    for (uint32_t k = 0; k < flat->n_params; k++) {
+        const struct hd__param *param = &p->params.at[flat->params[k]];
+        const struct hd__tensor *t = hd__tc(p, param->tensor);
+        struct part x = {flat->params[k], shards, weight_at(i, flat->offset[k])};
+        for (int32_t a = 0; a < HD_AXIS_COUNT; a++)
+            if (live & HD_AXIS_BIT(a) && hd__at(t, a) != HD__AT_R)
+                x.cut |= HD_AXIS_BIT(a);
+        if (param->stages && p->mesh.size[HD_AXIS_PP] > 1)
+            x.weight *= __builtin_popcount(param->stages);
+        hd__push(&s->parts, x);
+    }
+}
+
+/* Summed over these axes (without pp, where each stage has its own): does every parameter count once? */
+static void check_norm(const struct hd__settled *s, struct hd__faults *f, uint32_t axes)
+{
+    for (uint32_t k = 0; k < s->parts.count; k++) {
+        const struct part *x = &s->parts.at[k];
+        double times = x->weight * ways(s->p, axes) / ways(s->p, x->cut);
+        if (!(x->cut & ~axes) && fabs(times - 1) < 1e-9)
+            continue;
+        hd__fault(f, "%s counts %g times in the gradient norm", hd__tc(s->p, s->p->params.at[x->param].tensor)->name,
+                  times);
+        return;
+    }
+}
+
+static void sum_norm(struct hd__settled *s, struct hd__faults *f, const struct hd__instr *i)
+{
+    char axes[64];
+    if (i->axes & s->norm_summed) {
+        hd__axes_text(i->axes & s->norm_summed, axes);
+        hd__fault(f, "the gradient norm is summed twice over %s", axes);
+    }
+    s->norm_summed |= i->axes;
+}
+
+static void read_norm(struct hd__settled *s, struct hd__faults *f)
+{
+    if (stages_bit(s->p) & ~s->norm_summed)
+        hd__fault(f, "the gradient norm still owes a sum over pp");
+    check_norm(s, f, s->norm_summed & ~HD_AXIS_BIT(HD_AXIS_PP));
+}
+
+static void step_norm(struct hd__settled *s, struct hd__faults *f, const struct hd__instr *i)
+{
+    if (i->op == HD_OP_FILL0) {
+        s->parts.count = 0;
+        s->norm_summed = 0;
+    } else if (i->op == HD_OP_ALL_REDUCE) {
+        sum_norm(s, f, i);
+    }
+}
+
+/* ---- parameters after the update */
+
+static int covers(const struct hd_program *p, hd_tensor a, hd_tensor b)
+{
+    const struct hd__tensor *x = hd__tc(p, a), *y = hd__tc(p, b);
+    int64_t size = (int64_t)hd_dtype_size(x->dtype);
+    return x->buffer == y->buffer && !x->window && x->offset * size <= y->offset * (int64_t)hd_dtype_size(y->dtype) &&
+           x->offset * size + hd__tensor_bytes(p, x) >=
+               y->offset * (int64_t)hd_dtype_size(y->dtype) + hd__tensor_bytes(p, y);
+}
+
+static void write_whole(struct hd__settled *s, const struct hd__instr *i)
+{
+    for (uint32_t f = 0; f < s->p->flats.count; f++)
+        for (uint32_t k = 0; s->stale[f] && k < i->n_out; k++)
+            s->stale[f] = !covers(s->p, i->out[k], s->p->flats.at[f].whole);
+}
+
+static void update(struct hd__settled *s, struct hd__faults *f, const struct hd__instr *i)
+{
+    uint32_t flat = i->n_in ? s->flat_of[i->in[0]] : 0;
+    hd_tensor whole = flat ? s->p->flats.at[flat - 1].whole : 0;
+    if (i->op == HD_OP_SUMSQ) {
+        if (flat)
+            add_parts(s, i);
+        return;
+    }
+    for (uint32_t k = 0; k < i->n_in; k++)
+        if (i->in[k] == s->p->norm2)
+            read_norm(s, f);
+    if (whole && s->p->buffers.at[hd__tc(s->p, whole)->buffer].life == HD__LIFE_PERSISTENT)
+        s->stale[flat - 1] = 1;
+}
+
+void hd__settled_step(struct hd__settled *s, struct hd__faults *f, const struct hd__instr *i)
+{
+    if (i->n_out && i->out[0] == s->p->loss_sum)
+        step_loss(s, f, i);
+    if (i->n_out && i->out[0] == s->p->norm2)
+        step_norm(s, f, i);
+    if (hd__op(i->op)->class == HD__CLASS_UPDATE)
+        update(s, f, i);
+    write_whole(s, i);
+}
+
+void hd__settled_begin(struct hd__settled *s, const struct hd__code_section *section)
+{
+    if (!strcmp(section->name, "eval")) /* whoever runs it has cleared the loss */
+        s->loss_owes = loss_axes(s->p);
+}
+
+void hd__settled_end(struct hd__settled *s, struct hd__faults *f, const struct hd__code_section *section)
+{
+    char axes[64];
+    if ((!strcmp(section->name, "update") || !strcmp(section->name, "eval_end")) && s->loss_owes) {
+        hd__axes_text(s->loss_owes, axes);
+        hd__fault(f, "the loss still owes a sum over %s", axes);
+    }
+    for (uint32_t k = 0; k < s->p->flats.count; k++)
+        if (s->stale[k]) {
+            hd__fault(f, "parameters %s are updated, but what the model reads of them is not made anew",
+                      s->p->flats.at[k].name);
+            s->stale[k] = 0;
+        }
+}

@@ -1,0 +1,433 @@
+/* Faults planted at random in the programs of every strategy: what changes the meaning of a job is found by verify or
+ * by the token machine, all of it. What neither finds is emulated: there it must train like one rank all the same.
+ *
+ *     test_mutations [MUTANTS [SEED]] plants more, by hand */
+#include <check.h>
+#include <stdlib.h>
+
+#include "core/compile/compile.h"
+#include "core/program/machine.h"
+#include "core/program/ops.h"
+#include "core/program/touch.h"
+#include "core/run/numerics.h"
+
+#define TOLERANCE 1e-9
+
+static uint32_t mutants = 900; /* of all jobs together */
+static uint64_t seed = 1, state;
+
+static uint32_t pick(uint32_t n)
+{
+    state = state * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
+    return (uint32_t)((state >> 33) % n);
+}
+
+/* ---- jobs: mesh, 3d's options, zero's, the model, micro-batches */
+
+static const struct kind_of_job {
+    const char *mesh, *three, *zero, *model;
+    int micro_batch; /* sequences */
+    const char *recompute;
+} jobs[] = {
+    {"dp: 4", "vocab_parallel: true", "stage: 0, bucket: 0", "family: llama, kv_heads: 2", 1},
+    {"dp: 2", "vocab_parallel: true", "stage: 1, bucket: 4000", "family: gpt2, tied: true", 2},
+    {"dp: {replicate: 2, shard: 2}", "vocab_parallel: true", "stage: 2, bucket: 0", "family: llama", 2},
+    {"dp: 2", "vocab_parallel: true", "stage: 3, prefetch: 2", "family: llama, tied: true", 2},
+    {"dp: {replicate: 2, shard: 2}", "vocab_parallel: true", "stage: 3, reshard_after_forward: false", "family: gpt2",
+     2},
+    {"dp: 2, tp: 2", "sequence_parallel: true", "stage: 1", "family: llama, kv_heads: 2", 2},
+    {"tp: 4", "sequence_parallel: false", "stage: 0", "family: llama, kv_heads: 1", 4},
+    {"dp: 2, cp: 2", "vocab_parallel: true", "stage: 3", "family: llama", 2},
+    {"pp: 2, dp: 2", "schedule: 1f1b", "stage: 1", "family: llama", 1},
+    {"pp: 3", "schedule: gpipe", "stage: 0", "family: gpt2, tied: true", 2},
+    {"pp: 2, dp: 2", "schedule: interleaved", "stage: 2, bucket: 0", "family: llama, tied: true", 1},
+    {"pp: 4", "schedule: zb-v", "stage: 0", "family: llama", 1},
+    {"pp: 2, tp: 2", "schedule: zb-h1, sequence_parallel: true", "stage: 3", "family: llama", 2},
+    {"pp: 2, dp: 2", "schedule: 1f1b", "stage: 3", "family: gpt2", 1},
+    {"dp: 2", "vocab_parallel: true", "stage: 1, bucket: 0, offload: {optimizer: host}", "family: llama", 2},
+    {"dp: 2", "vocab_parallel: true", "stage: 3, offload: {optimizer: host, params: host}", "family: llama", 2},
+    {"dp: 2, tp: 2", "sequence_parallel: true", "stage: 3", "family: llama", 2, "full"},
+    {"pp: 2, dp: 2", "schedule: zb-v", "stage: 1", "family: gpt2", 1, "selective"},
+};
+
+static struct hd__plugins *plugins;
+static struct hd__job *job, *job_of_one;
+static struct hd__compiled *fine, *broken, *one;
+static char job_text[1024];
+static struct hd_error err;
+static const char *mesh;
+static uint32_t missed;
+
+static void compile(const char *text, uint32_t flags, struct hd__job **j, struct hd__compiled **c)
+{
+    int32_t rc = *j ? HD_OK : hd__job_parse("job", text, strlen(text), NULL, 0, j, &err);
+    if (!rc && !*c)
+        rc = hd__job_resolve(*j, 0, &err);
+    ck_assert_msg(!rc && !hd__compile_with(*j, plugins, flags, c, &err), "%s\n%s", err.message, text);
+}
+
+static void write_job(const struct kind_of_job *k, const char *axes, int micro_batch)
+{
+    snprintf(job_text, sizeof job_text,
+             "job: {name: mutations, steps: 2}\nmesh: {%s}\nstrategies: [{use: 3d, %s}, {use: zero, %s}]\n"
+             "optimizer: {use: adamw, lr: 1e-2, clip: 1.0}\n"
+             "model: {use: transformer, %s, layers: 8, hidden: 8, heads: 4, ffn: 8, vocab: 16, max_seq_len: 4}\n"
+             "data: {train: none, seq_len: 4, batch: 8, micro_batch: %d}\n"
+             "recompute: %s\nprecision: {compute: fp64}\ndevice: {use: cpu, kernels: reference, threads: 1}\n",
+             axes, k->three, k->zero, k->model, micro_batch, k->recompute ? k->recompute : "none");
+}
+
+static void open_job(const struct kind_of_job *k)
+{
+    job = job_of_one = NULL;
+    fine = broken = one = NULL;
+    write_job(k, "dp: 1", 8);
+    compile(job_text, HD__COMPILE_KEEP_HEAD, &job_of_one, &one);
+    write_job(k, k->mesh, k->micro_batch);
+    compile(job_text, 0, &job, &fine);
+    ck_assert_msg(!hd__compile_with(job, plugins, 0, &broken, &err), "%s", err.message);
+}
+
+static void close_job(void)
+{
+    hd__compiled_free(one);
+    hd__compiled_free(fine);
+    hd__compiled_free(broken);
+    hd__job_free(job);
+    hd__job_free(job_of_one);
+}
+
+/* ---- edits */
+
+static void erase(hd__code *code, uint32_t at)
+{
+    memmove(code->at + at, code->at + at + 1, (code->count - at - 1) * sizeof *code->at);
+    code->count--;
+}
+
+static void insert(hd__code *code, uint32_t at, struct hd__instr i)
+{
+    hd__push(code, i);
+    memmove(code->at + at + 1, code->at + at, (code->count - at - 1) * sizeof *code->at);
+    code->at[at] = i;
+}
+
+static void move(hd__code *code, uint32_t from, uint32_t to) /* to: where it stands in the end */
+{
+    struct hd__instr i = code->at[from];
+    erase(code, from);
+    insert(code, to, i);
+}
+
+static uint32_t wait_of(const hd__code *code, uint32_t id)
+{
+    uint32_t n = 0;
+    while (n < code->count && (code->at[n].op != HD_OP_WAIT || code->at[n].wait != id))
+        n++;
+    return n;
+}
+
+static int is_message(const struct hd__instr *i)
+{
+    return i->op == HD_OP_SEND || i->op == HD_OP_RECV;
+}
+
+static int is_communication(const struct hd__instr *i)
+{
+    return hd__is_collective(i->op) || is_message(i);
+}
+
+/* ---- kinds of faults: each changes code->at[at], or what belongs to it, and returns 1; or returns 0 */
+
+static int dropped(struct hd_program *p, hd__code *code, uint32_t at)
+{
+    uint32_t wait = wait_of(code, code->at[at].id);
+    (void)p;
+    if (!is_communication(&code->at[at]) || wait == code->count)
+        return 0;
+    erase(code, wait);
+    erase(code, at);
+    return 1;
+}
+
+/* With the next of its stream. Either the waits go with them, or they stay with the place. */
+static int swapped(struct hd_program *p, hd__code *code, uint32_t at)
+{
+    uint32_t other = at + 1, id = code->at[at].id;
+    struct hd__instr i = code->at[at];
+    (void)p;
+    while (other < code->count && (!is_communication(&code->at[other]) || code->at[other].stream != i.stream))
+        other++;
+    if (!is_communication(&i) || other == code->count)
+        return 0;
+    code->at[at] = code->at[other];
+    code->at[other] = i;
+    if (pick(2)) {
+        code->at[other].id = code->at[at].id;
+        code->at[at].id = id;
+    }
+    return 1;
+}
+
+static int wait_dropped(struct hd_program *p, hd__code *code, uint32_t at)
+{
+    (void)p;
+    if (code->at[at].op != HD_OP_WAIT)
+        return 0;
+    erase(code, at);
+    return 1;
+}
+
+static int wait_late(struct hd_program *p, hd__code *code, uint32_t at)
+{
+    (void)p;
+    if (code->at[at].op != HD_OP_WAIT || at + 1 >= code->count)
+        return 0;
+    move(code, at, at + 1 + pick(HD__MIN(code->count - at - 1, 20)));
+    return 1;
+}
+
+/* Before the last instruction that reads or writes what is released; or that one moves behind the release. */
+static int released_early(struct hd_program *p, hd__code *code, uint32_t at)
+{
+    struct hd__touch t[HD__MAX_TOUCH];
+    uint32_t buffer, use = at;
+    int found = 0;
+    if (code->at[at].op != HD_OP_RELEASE)
+        return 0;
+    buffer = hd__tc(p, code->at[at].in[0])->buffer;
+    while (use > 0 && !found) {
+        use--;
+        for (uint32_t k = hd__touches(p, &code->at[use], t); k-- > 0;)
+            found |= t[k].buffer == buffer;
+    }
+    if (!found)
+        return 0;
+    if (pick(2))
+        move(code, at, use);
+    else
+        move(code, use, at);
+    return 1;
+}
+
+static int other_axes(struct hd_program *p, hd__code *code, uint32_t at)
+{
+    struct hd__instr *i = &code->at[at];
+    uint32_t live = 0, axes;
+    for (int32_t a = 0; a < HD_AXIS_COUNT; a++)
+        live |= p->mesh.size[a] > 1 ? HD_AXIS_BIT(a) : 0;
+    axes = live & (1 + pick((1 << HD_AXIS_COUNT) - 1));
+    if (!hd__is_collective(i->op) || !axes || axes == (i->axes & live))
+        return 0;
+    i->axes = axes;
+    return 1;
+}
+
+static int other_peer(struct hd_program *p, hd__code *code, uint32_t at)
+{
+    int16_t peer = (int16_t)pick((uint32_t)p->mesh.size[HD_AXIS_PP]);
+    if (!is_message(&code->at[at]) || peer == code->at[at].peer)
+        return 0;
+    code->at[at].peer = peer;
+    return 1;
+}
+
+static int other_tag(struct hd_program *p, hd__code *code, uint32_t at)
+{
+    (void)p;
+    if (!is_message(&code->at[at]))
+        return 0;
+    code->at[at].tag ^= (uint16_t)(1 + pick(3));
+    return 1;
+}
+
+/* Once more, at once; a sum again over what it made. */
+static int doubled(struct hd_program *p, hd__code *code, uint32_t at)
+{
+    struct hd__instr again = code->at[at], wait;
+    uint32_t behind = wait_of(code, again.id);
+    if (!is_communication(&again) || behind == code->count)
+        return 0;
+    wait = code->at[behind];
+    again.id = wait.wait = ++p->next_id;
+    wait.id = ++p->next_id;
+    if (again.op == HD_OP_ALL_REDUCE)
+        again.in[0] = again.out[0];
+    insert(code, behind + 1, again);
+    insert(code, behind + 2, wait);
+    return 1;
+}
+
+static int other_sum(struct hd_program *p, hd__code *code, uint32_t at)
+{
+    struct hd__instr *i = &code->at[at];
+    (void)p;
+    if (i->op != HD_OP_ALL_REDUCE && i->op != HD_OP_REDUCE_SCATTER)
+        return 0;
+    i->redop = i->redop == HD_SUM ? HD_MAX : HD_SUM;
+    return 1;
+}
+
+static const struct fault {
+    const char *name;
+    int (*plant)(struct hd_program *p, hd__code *code, uint32_t at);
+} kinds[] = {
+    {"communication dropped", dropped},
+    {"two swapped", swapped},
+    {"wait dropped", wait_dropped},
+    {"wait too late", wait_late},
+    {"released too early", released_early},
+    {"other axes", other_axes},
+    {"other peer", other_peer},
+    {"other tag", other_tag},
+    {"done twice", doubled},
+    {"maximum for sum", other_sum},
+};
+static uint32_t found[HD__COUNT(kinds)], kept[HD__COUNT(kinds)];
+
+/* ---- one mutant */
+
+struct mutant {
+    uint32_t kind, section, at;
+    int32_t stage, rank; /* rank -1: all of the stage */
+};
+
+static int plant(struct mutant *m)
+{
+    struct hd_program *p;
+    hd__code *code;
+    uint32_t start;
+    m->kind = pick(HD__COUNT(kinds));
+    m->stage = (int32_t)pick((uint32_t)broken->n_stages);
+    p = broken->stage[m->stage];
+    m->section = pick(p->sections.count);
+    code = &p->sections.at[m->section].code;
+    if (!p->sections.at[m->section].repeat || !code->count) /* only what a step runs can be emulated */
+        return 0;
+    m->rank = -1;
+    if (pick(2)) {
+        int32_t per_stage = p->mesh.ranks / p->mesh.size[HD_AXIS_PP];
+        m->rank = m->stage * per_stage + (int32_t)pick((uint32_t)per_stage);
+    }
+    start = pick(code->count); /* the next instruction from here on that will do */
+    for (uint32_t k = 0; k < code->count; k++) {
+        m->at = (start + k) % code->count;
+        if (kinds[m->kind].plant(p, code, m->at))
+            return 1;
+    }
+    return 0;
+}
+
+static void set_programs(const struct mutant *m)
+{
+    fine->odd = m->rank < 0 ? NULL : broken->stage[m->stage];
+    fine->odd_rank = m->rank;
+}
+
+/* The job as a mutant has it: all broken programs, or the fine ones with an odd rank. */
+static struct hd__compiled *mutated(const struct mutant *m)
+{
+    return m->rank < 0 ? broken : fine;
+}
+
+static int is_found(const struct mutant *m)
+{
+    const struct hd_program *programs[16];
+    struct hd__machine *machine;
+    int32_t rc = hd__verify(broken->stage[m->stage], &err);
+    if (rc)
+        return 1;
+    for (int32_t r = 0; r < fine->mesh.ranks; r++)
+        programs[r] = hd__program_of(mutated(m), r);
+    machine = hd__machine_create(&fine->mesh, programs, NULL);
+    rc = hd__machine_prove(machine, &err);
+    hd__machine_destroy(machine);
+    return rc != HD_OK;
+}
+
+/* Does the job still train like one rank? Other orders of events may show what one hides. */
+static int keeps_its_meaning(const struct mutant *m, uint32_t n)
+{
+    for (uint64_t order = 1; order <= 2; order++) {
+        struct hd__numerics result;
+        int32_t rc = hd__numerics(one, mutated(m), 2, order, &result, &err);
+        if (!rc && result.worst < TOLERANCE)
+            continue;
+        fprintf(stderr, "not found, mutant %u of mesh %s: %s, %s #%u, stage %d, rank %d: %s\n", n, mesh,
+                kinds[m->kind].name, fine->stage[m->stage]->sections.at[m->section].name, m->at, m->stage, m->rank,
+                rc ? err.message : result.where);
+        return 0;
+    }
+    return 1;
+}
+
+static void copy_sections(struct hd_program *to, const struct hd_program *from)
+{
+    for (uint32_t s = 0; s < from->sections.count; s++) {
+        to->sections.at[s].code.count = 0;
+        hd__append(&to->sections.at[s].code, from->sections.at[s].code.at, from->sections.at[s].code.count);
+    }
+}
+
+static void plant_many(uint32_t wanted, uint32_t *n)
+{
+    for (uint32_t planted = 0; planted < wanted;) {
+        struct mutant m;
+        if (!plant(&m))
+            continue;
+        set_programs(&m);
+        if (is_found(&m)) {
+            found[m.kind]++;
+        } else {
+            missed += !keeps_its_meaning(&m, *n);
+            kept[m.kind]++;
+        }
+        fine->odd = NULL;
+        copy_sections(broken->stage[m.stage], fine->stage[m.stage]);
+        planted++;
+        ++*n;
+    }
+}
+
+START_TEST(all_faults_are_found)
+{
+    uint32_t n = 0, all = 0, each = mutants / HD__COUNT(jobs) + 1;
+    err = (struct hd_error)HD_ERROR_INIT;
+    plugins = hd__plugins_create(hd__host());
+    ck_assert_msg(!hd__plugins_add_folder(plugins, PLUGINS, &err), "%s", err.message);
+    state = seed;
+    for (size_t k = 0; k < HD__COUNT(jobs); k++) {
+        mesh = jobs[k].mesh;
+        open_job(&jobs[k]);
+        plant_many(each, &n);
+        close_job();
+    }
+    for (size_t k = 0; k < HD__COUNT(kinds); k++) {
+        fprintf(stderr, "%-24s %4u found, %3u without effect\n", kinds[k].name, found[k], kept[k]);
+        ck_assert_uint_gt(found[k], 0);
+        all += found[k];
+    }
+    fprintf(stderr, "%u faults that change the meaning are found, %u are not\n", all, missed);
+    ck_assert_uint_eq(missed, 0);
+    ck_assert_uint_ge(all, 500);
+    hd__plugins_destroy(plugins);
+}
+END_TEST
+
+int main(int argc, char **argv)
+{
+    Suite *suite = suite_create("mutations");
+    TCase *c = tcase_create("mutations");
+    if (argc > 1)
+        mutants = (uint32_t)strtoul(argv[1], NULL, 10);
+    if (argc > 2)
+        seed = strtoull(argv[2], NULL, 10);
+    tcase_set_timeout(c, argc > 1 ? 36000 : 120);
+    tcase_add_test(c, all_faults_are_found);
+    suite_add_tcase(suite, c);
+    SRunner *runner = srunner_create(suite);
+    srunner_run_all(runner, CK_NORMAL);
+    int failed = srunner_ntests_failed(runner);
+    srunner_free(runner);
+    return failed != 0;
+}
