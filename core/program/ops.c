@@ -122,6 +122,9 @@ static const struct hd__op table[HD_OP_LIMIT] = {
     [HD_OP_SEND] = {"send", .class = HD__CLASS_P2P, .n_in = 1, .n_out = 0},
     [HD_OP_RECV] = {"recv", .class = HD__CLASS_P2P, .n_in = 0, .n_out = 1},
 
+    [HD_OP_ENCODE] = {"encode", .class = HD__CLASS_STRUCTURE, .n_in = 1, .n_out = 2, .flags = ACC, .adds = 1 << 1},
+    [HD_OP_DECODE] = {"decode", .class = HD__CLASS_STRUCTURE, .n_in = 1, .n_out = 1},
+
     [HD_OP_FEED] = {"feed", .class = HD__CLASS_STRUCTURE, .n_in = 0, .n_out = 1},
     [HD_OP_FILL0] = {"fill0", .class = HD__CLASS_STRUCTURE, .n_in = 0, .n_out = 1},
     [HD_OP_ACCUM] = {"accum", .class = HD__CLASS_STRUCTURE, .n_in = 1, .n_out = 1},

@@ -7,9 +7,10 @@
 #include "core/program/verify.h"
 
 struct piece {
-    int64_t lo, hi;
+    int64_t lo, hi; /* of codes too: which elements they stand for */
     uint32_t param; /* index into hd_program.params */
     uint32_t owed;
+    uint32_t brought, reserved; /* codes: axes whose members' parts are here, to be summed when they are decoded */
 };
 
 typedef HD__ARRAY(struct piece) pieces; /* sorted, disjoint */
@@ -149,7 +150,7 @@ static void contribute(struct hd__owed *o, struct hd__faults *f, const struct hd
     hd_tensor out = i->out[k];
     uint32_t param = hd__tc(o->p, out)->param - 1;
     struct range r = range_of(o->p, out);
-    struct piece x = {r.lo, r.hi, param, obligation(&o->p->params.at[param])};
+    struct piece x = {.lo = r.lo, .hi = r.hi, .param = param, .owed = obligation(&o->p->params.at[param])};
     if (i->op == HD_OP_ACCUM && hd__tc(o->p, i->in[0])->place.partial != o->p->params.at[param].obligation) {
         char has[64], owes[64];
         hd__axes_text(hd__tc(o->p, i->in[0])->place.partial, has);
@@ -163,25 +164,38 @@ static void contribute(struct hd__owed *o, struct hd__faults *f, const struct hd
         set(list_of(o, out, 1), x);
 }
 
+/* Axes over which an instruction sums x. */
+static uint32_t summed(const struct hd__instr *i, const struct piece *x)
+{
+    if (i->op == HD_OP_DECODE)
+        return x->brought;
+    return i->op == HD_OP_ALL_REDUCE || i->op == HD_OP_REDUCE_SCATTER ? i->axes : 0;
+}
+
 /* What a reduction leaves of what x owes. */
 static uint32_t reduced(struct hd__owed *o, struct hd__faults *f, const struct hd__instr *i,
                         const struct piece *x)
 {
+    uint32_t axes = summed(i, x);
     char twice[64];
-    if (i->op != HD_OP_ALL_REDUCE && i->op != HD_OP_REDUCE_SCATTER)
-        return x->owed;
-    if (i->axes & ~x->owed) {
-        hd__axes_text(i->axes & ~x->owed, twice);
+    if (axes & ~x->owed) {
+        hd__axes_text(axes & ~x->owed, twice);
         hd__fault(f, "%s is summed twice over %s", hd__tc(o->p, o->p->params.at[x->param].tensor)->name,
                   twice);
     }
-    return x->owed & ~i->axes;
+    return x->owed & ~axes;
+}
+
+/* Bytes of codes have no elements of their own: a buffer of codes stands for what was encoded into it. */
+static struct range span_of(const struct hd_program *p, hd_tensor t)
+{
+    return hd__tc(p, t)->dtype == HD_U8 ? (struct range){0, INT64_MAX} : range_of(p, t);
 }
 
 /* Gradients go from one buffer into another, or back into the same. */
 static void move(struct hd__owed *o, struct hd__faults *f, const struct hd__instr *i)
 {
-    struct range from = range_of(o->p, i->in[0]), to = range_of(o->p, i->out[0]);
+    struct range from = span_of(o->p, i->in[0]), to = span_of(o->p, i->out[0]);
     pieces taken = {0}, *source;
     if (!list_of(o, i->in[0], 0))
         return;
@@ -192,8 +206,11 @@ static void move(struct hd__owed *o, struct hd__faults *f, const struct hd__inst
     for (uint32_t n = first_in(source, from.lo); n < source->count && source->at[n].lo < from.hi; n++) {
         struct piece x = source->at[n];
         x.owed = reduced(o, f, i, &x);
-        x.lo += to.lo - from.lo;
-        x.hi += to.lo - from.lo;
+        x.brought = i->op == HD_OP_ALL_TO_ALL ? i->axes : i->op == HD_OP_DECODE ? 0 : x.brought;
+        if (i->op != HD_OP_ENCODE && i->op != HD_OP_DECODE) {
+            x.lo += to.lo - from.lo;
+            x.hi += to.lo - from.lo;
+        }
         hd__push(&taken, x);
     }
     if (i->op != HD_OP_ACCUM)

@@ -227,6 +227,37 @@ static hd_tensor flat_range(struct hd_program *p, uint32_t id, hd_tensor whole, 
     return hd__tensor_new(p, &t);
 }
 
+static void along(struct hd_program *p, struct hd__tensor *t, uint32_t axes)
+{
+    for (int32_t axis = 0; axis < HD_AXIS_COUNT; axis++)
+        if ((axes & HD_AXIS_BIT(axis)) && p->mesh.size[axis] > 1)
+            t->place.shard[0] = hd__shard_push(t->place.shard[0], axis);
+}
+
+static hd_tensor vector(struct hd_program *p, uint32_t id, const char *name, int64_t n, uint32_t type, uint32_t axes, uint32_t life)
+{
+    struct hd__tensor t = flat_tensor(p, &p->flats.at[id - 1], name, type);
+    t.dim[0] = hd__dim_new(p, hd__arena_format(&p->arena, "#%s", t.name), n);
+    along(p, &t, axes);
+    return own_buffer(p, &t, life);
+}
+
+static hd_tensor vector_like(struct hd_program *p, const char *name, hd_tensor like, uint32_t axes, uint32_t life)
+{
+    struct hd__tensor t = *hd__tc(p, like);
+    t.name = hd__arena_format(&p->arena, "%s%s", name, strchr(t.name, '.') ? strchr(t.name, '.') : "");
+    t.offset = 0;
+    t.window = 0;
+    memset(t.place.shard, 0, sizeof t.place.shard);
+    along(p, &t, axes);
+    return own_buffer(p, &t, life);
+}
+
+static void zeros(struct hd_program *p, hd_tensor t)
+{
+    hd__push(&p->zeros, t);
+}
+
 static void flat_role(struct hd_program *p, uint32_t id, uint32_t role, hd_tensor t)
 {
     struct hd__flat *f = &p->flats.at[id - 1];
@@ -281,6 +312,8 @@ static struct hd__instr make(struct hd_program *p, const struct hd_pass_instr *n
         i.stream = (uint16_t)(several ? HD__STREAM_WORLD : HD__STREAM_AXIS + __builtin_ctz(i.axes));
         if (i.op == HD_OP_ALL_GATHER)
             i.from = hd__tc(p, i.in[0])->dim[0];
+        if (i.op == HD_OP_ALL_TO_ALL)
+            i.from = i.to = hd__tc(p, i.in[0])->dim[0];
         if (i.op == HD_OP_REDUCE_SCATTER)
             i.to = hd__tc(p, i.out[0])->dim[0];
     }
@@ -532,6 +565,9 @@ const struct hd_pass_api hd__pass_api = {
     .chunks = hd__pass_chunks,
     .actions = hd__pass_actions,
     .flat_shard_in = flat_shard_in,
+    .vector = vector,
+    .vector_like = vector_like,
+    .zeros = zeros,
     .states_in = states_in,
     .file_folder = file_folder,
     .fetch = fetch,

@@ -188,3 +188,9 @@ int32_t hd__init_from_files(struct hd_program *p, const int32_t coord[HD_AXIS_CO
     hd__st_close(f.files);
     return rc;
 }
+
+void hd__init_zeros(struct hd_program *p, const int32_t coord[HD_AXIS_COUNT], void *arena)
+{
+    for (uint32_t n = 0; n < p->zeros.count; n++)
+        memset(hd__address(p, p->zeros.at[n], coord, arena), 0, (size_t)hd__tensor_bytes(p, hd__tc(p, p->zeros.at[n])));
+}

@@ -22,4 +22,7 @@ char *hd__file_tensor_name(const struct hd_program *p, uint32_t param, int64_t i
 /* count normal deviates of the stream `key`, elements [first, first + count): Box-Muller over a counter-based hash. */
 void hd__normal(uint64_t key, int64_t first, int64_t count, double std, float *out);
 
+/* Strategies' own tensors that begin as zeros; before the first step of a fresh or a resumed run. */
+void hd__init_zeros(struct hd_program *p, const int32_t coord[HD_AXIS_COUNT], void *arena);
+
 #endif

@@ -92,6 +92,7 @@ static int32_t initialise(struct side *s, int32_t rank, uint64_t seed, struct hd
             hd_tensor t = p->flats.at[k].state[n];
             memset(hd__address(p, t, coord, arena), 0, (size_t)hd__tensor_bytes(p, hd__tc(p, t)));
         }
+    hd__init_zeros(p, coord, arena);
     return hd__init_parameters(p, coord, arena, seed, err);
 }
 

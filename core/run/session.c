@@ -37,6 +37,8 @@ int32_t hd__session_open(struct hd__session *s, struct hd__compiled *compiled, c
     config.store = s->store;
     if (!rc)
         rc = hd__exec_open(&config, &s->exec, err);
+    if (!rc)
+        hd__init_zeros(hd__exec_program(s->exec), hd__exec_coord(s->exec), hd__exec_arena(s->exec));
     if (!rc && s->store)
         hd__live_notify(hd__store_live(s->store), on_death, s);
     return rc;

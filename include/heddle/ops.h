@@ -68,6 +68,14 @@
     X(HD_OP_SEND, 55, "send")                                                                                   \
     X(HD_OP_RECV, 56, "recv")                                                                                   \
     X(HD_OP_SHIFT, 57, "shift")              /* y <- x of the member before: once around a ring is n of them */ \
+    /* ---- coding: gradients in few bits. See hd_code_bytes in heddle/program.h ---- */                        \
+    X(HD_OP_ENCODE, 100, "encode")           /* c[#] uint8, e[#] <- g[#]: codes of g + e inside attrs.ranges, zeros \
+                                                elsewhere; e becomes what the codes leave out (it is added \
+                                                to: HD_ATTR_ACCUMULATE). attrs.index bits (8 \
+                                                or 4), attrs.window elements a block, attrs.parts parts. A block  \
+                                                with a number that is not finite decodes to NaN and leaves e */  \
+    X(HD_OP_DECODE, 101, "decode")           /* y[#] <- c[#] uint8: the sum of the parts, each as long as y; with  \
+                                                HD_ATTR_CONCAT one part after another. Attributes as for encode */ \
     /* ---- structure ---- */                                                                                   \
     X(HD_OP_FEED, 60, "feed")                /* y[*] int32 <- nothing: the next micro-batch; by the executor */ \
     X(HD_OP_FILL0, 61, "fill0")              /* y[*] <- nothing: zeros */                                       \

@@ -26,6 +26,7 @@ struct hd_range {
 };
 
 #define HD_ATTR_ACCUMULATE (UINT32_C(1) << 0) /* outputs += instead of = */
+#define HD_ATTR_CONCAT (UINT32_C(1) << 8)     /* decode: parts follow one another instead of being summed */
 
 /* What an instruction knows besides its operands; which fields count for which op is said in heddle/ops.h.
  * Zero everywhere is the neutral value. Pointers belong to the program. */
@@ -82,6 +83,21 @@ static inline int64_t hd_operand_count(const struct hd_operand *o)
     for (uint32_t i = 0; i < o->ndim; i++)
         n *= o->extent[i];
     return n;
+}
+
+/* ---- codes: n elements in `parts` equal parts, each of whole lines of 16, in blocks of `block` (a multiple of 16; the
+ * last of a part may be shorter). A part is its codes, one after another, then one fp32 scale a block, then zeros up to a
+ * multiple of 16 bytes. Code q of a block with scale s means s (q - 128) with 8 bits; with 4 bits s (q - 8), of two
+ * elements the first in the low half. s = max |x| / 127 or / 7; q is x / s to nearest even. */
+static inline int64_t hd_code_part(int64_t n, int64_t parts)
+{
+    return ((n + parts - 1) / parts + 15) / 16 * 16;
+}
+
+/* Bytes of one part of so many elements. */
+static inline int64_t hd_code_bytes(int64_t part, int64_t block, uint32_t bits)
+{
+    return (part * bits / 8 + (part + block - 1) / block * 4 + 15) / 16 * 16;
 }
 
 /* One instruction of one rank, ready to be prepared by a device. */

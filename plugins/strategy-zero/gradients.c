@@ -73,8 +73,10 @@ int zero_gradients(struct zero *z, uint32_t section, int last)
         if (g->end == k + 1 && (z->flats[g->flat - 1].stage >= 2 || last))
             zero_reduce(z, &z->flats[g->flat - 1], g->grad, &tail, section, k);
     }
-    if (n)
+    if (n) {
         zero_flush(z, &tail, section, n - 1);
+        zero_decode_rest(z, section, n - 1);
+    }
     z->host->free(groups);
     return 1;
 }

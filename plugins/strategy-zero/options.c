@@ -54,6 +54,11 @@ const struct hd_option zero_options[ZERO_OPTIONS] = {
      .aliases = "offload_param", .help = "stage 3: where parameter shards lie while they are not gathered"},
     {.name = "offload.path", .type = HD_OPT_STRING, .offset = AT(path), .aliases = "nvme_path",
      .help = "offload.optimizer: file: the folder, on each machine, best on NVMe, in which every rank makes a file without a name"},
+    {.name = "compress.kind", .type = HD_OPT_ENUM, .value = "none", .choices = "none|fp16|bf16|int8|int4", GLOBAL, .offset = AT(compress_kind),
+     .help = "how gradients travel: fp16 and bf16 at all stages; int8 and int4 in blocks with a scale each, with error feedback, at "
+             "stages 0 and 1"},
+    {.name = "compress.block", .type = HD_OPT_INT, .value = "256", .unit = "elements", .min = 16, .max = 65536, TUNER,
+     .offset = AT(compress_block), .help = "int8, int4: elements that share a scale; a multiple of 16"},
 };
 
 static const uint32_t data_axes = BIT(HD_AXIS_DP_REPLICATE) | BIT(HD_AXIS_DP_SHARD) | BIT(HD_AXIS_CP) | BIT(HD_AXIS_EP);
@@ -153,10 +158,11 @@ int32_t zero_configure(struct zero *z, struct hd_error *err)
 {
     int32_t rc = read_axes(z, err);
     z->stage = stage_of(&z->settings);
-    z->wire = z->api->dtype(z->p, "reduce");
     if (!rc)
         rc = check_mesh(z, err);
     if (!rc)
         rc = check_offload(z, err);
+    if (!rc)
+        rc = zero_configure_compression(z, err);
     return rc ? rc : check_sizes(z, err);
 }

@@ -49,6 +49,11 @@ void zero_flush(struct zero *z, struct zero_tail *t, uint32_t section, uint32_t 
 {
     if (!t->flat)
         return;
+    if (t->op == HD_OP_DECODE) {
+        zero_decode(z, t->flat, section, index);
+        t->flat = NULL;
+        return;
+    }
     put(z, t->flat, t->op, t->from, t->to, 0, section, index);
     put(z, t->flat, HD_OP_RELEASE, t->dead, 0, 0, section, index);
     t->flat = NULL;
@@ -72,6 +77,10 @@ void zero_reduce(struct zero *z, struct zero_flat *f, hd_tensor grad, struct zer
     hd_tensor wire = as_it_travels(z, f, grad, section, index), part;
     uint32_t dtype = wire == grad ? z->api->dtype(z->p, "grad") : z->wire;
     settle(z, f, wire, section, index);
+    if (zero_codes(z, f)) {
+        zero_compress(z, f, grad, tail, section, index);
+        return;
+    }
     if (f->stage == 0) {
         if (f->axes | f->outer)
             put(z, f, HD_OP_ALL_REDUCE, wire, wire, f->axes | f->outer, section, index);

@@ -24,8 +24,16 @@ struct zero_settings {
     int32_t stage; /* index into the choices: ZERO_... */
     int32_t reshard_after_forward, overlap;
     int32_t offload_optimizer, offload_params; /* HD_MEMORY_... */
-    int32_t reserved;
+    int32_t compress_kind; /* none, fp16, bf16, int8, int4 */
+    int64_t compress_block;
     const char *path; /* offload.path */
+};
+
+struct zero_code { /* compress.c: the tensors of one flat */
+    int64_t ways;
+    hd_tensor sent, got, error;
+    hd_tensor sum, sum_error, sum_sent, gathered; /* stage 0 */
+    uint32_t ends; /* what was gathered is still to be decoded in this section */
 };
 
 struct zero_flat {
@@ -43,6 +51,7 @@ struct zero_flat {
     hd_tensor whole, grad, shard, master, home, low; /* home: what stage 3 gathers from */
     hd_tensor travelling; /* the shard, or a copy of it, on the outer axes */
     uint32_t reserved;
+    struct zero_code code;
 };
 
 struct zero {
@@ -50,18 +59,19 @@ struct zero {
     const struct hd_pass_api *api;
     struct hd_program *p;
     struct zero_settings settings;
+    uint32_t bits;       /* of codes; 0: none */
     uint32_t wire;       /* dtype in which gradients travel */
     uint32_t stage;      /* 0..3 */
     uint32_t shard_axes; /* axes whose replication may be removed: the option `axes` */
     uint32_t outer_axes; /* the other data axes: settled by all_reduce, after the reduce_scatter, on the shard */
-    uint32_t n_flats, n_params;
+    uint32_t n_flats, n_params, reserved;
     struct zero_flat *flats;
     struct hd_pass_param *params; /* by parameter */
     uint32_t *owner;              /* by parameter: flat index + 1; 0: not used */
     int64_t gathered;             /* elements that the sections so far gather on a rank: zero_params */
 };
 
-#define ZERO_OPTIONS 15
+#define ZERO_OPTIONS 17
 extern const struct hd_option zero_options[ZERO_OPTIONS];
 /* Reads the settings; refuses what makes no sense on this mesh. */
 int32_t zero_configure(struct zero *z, struct hd_error *err);
@@ -76,7 +86,7 @@ int zero_plan(struct zero *z);            /* 0 when out of memory; other faults 
 void zero_free(struct zero *z);
 int zero_gradients(struct zero *z, uint32_t section, int last); /* 0 when out of memory */
 struct zero_tail { /* what is done with the result of the previous reduction: to op= from; then `dead` is released */
-    const struct zero_flat *flat; /* NULL: nothing */
+    struct zero_flat *flat; /* NULL: nothing */
     uint32_t op;
     hd_tensor dead, from, to;
 };
@@ -84,6 +94,12 @@ struct zero_tail { /* what is done with the result of the previous reduction: to
 void zero_reduce(struct zero *z, struct zero_flat *f, hd_tensor grad, struct zero_tail *tail, uint32_t section, uint32_t index);
 void zero_flush(struct zero *z, struct zero_tail *tail, uint32_t section, uint32_t index);
 void zero_reduce_outer(struct zero *z);
+/* ---- compress.c */
+int32_t zero_configure_compression(struct zero *z, struct hd_error *err);
+int zero_codes(const struct zero *z, const struct zero_flat *f); /* does this flat travel as codes? */
+void zero_compress(struct zero *z, struct zero_flat *f, hd_tensor grad, struct zero_tail *tail, uint32_t section, uint32_t index);
+void zero_decode(struct zero *z, struct zero_flat *f, uint32_t section, uint32_t index);
+void zero_decode_rest(struct zero *z, uint32_t section, uint32_t index);
 int zero_params(struct zero *z, uint32_t section); /* 0 when out of memory */
 void zero_update(struct zero *z);
 

@@ -31,6 +31,20 @@ START_TEST(fixed_scales)
 }
 END_TEST
 
+/* Bytes that a rank sends in a step. */
+static double sent(const struct command *c)
+{
+    json_t *root = json_loads(c->out, 0, NULL), *value;
+    const char *axis;
+    double sum = 0;
+    expect_code(c, 0);
+    json_object_foreach(json_object_get(json_object_get(root, "totals"), "sent_bytes"), axis, value)
+        sum += json_number_value(value);
+    json_decref(root);
+    ck_assert_double_gt(sum, 0);
+    return sum;
+}
+
 /* What travels is rounded once on its way out and once as the sum: 2^-8 each for bf16, of gradients that Adam then
  * normalises. */
 START_TEST(reduced_in_another_dtype)
@@ -45,6 +59,47 @@ START_TEST(reduced_in_another_dtype)
         }
     train(&b, "reduce-wide", "llama.yaml mesh.dp=2 precision.grad=bf16 strategies.zero.stage=2");
     expect_close(&b, &a, 5e-3);
+}
+END_TEST
+
+/* Codes of 8 and 4 bits learn like whole gradients, and send a quarter and an eighth of their bytes and a little more. */
+START_TEST(compressed)
+{
+    static const struct {
+        const char *kind;
+        double bound, bytes; /* of the loss, and at most of what is sent uncompressed */
+    } kinds[] = {{"bf16", 2e-3, 0.51}, {"fp16", 5e-4, 0.51}, {"int8", 5e-3, 0.27}, {"int4", 2e-2, 0.15}};
+    double whole;
+    train(&a, "compress-none", "llama.yaml");
+    whole = sent(command_run("explain llama.yaml mesh.dp=2 strategies.zero.stage=0 --json"));
+    for (size_t k = 0; k < HD__COUNT(kinds); k++) {
+        for (int stage = 0; stage < 2; stage++) {
+            train(&b, "compress", "llama.yaml mesh.dp=2 strategies.zero.stage=%d strategies.zero.compress.kind=%s", stage, kinds[k].kind);
+            expect_close(&b, &a, kinds[k].bound);
+            ck_assert_str_ne(a.text[2], b.text[2]);
+        }
+        ck_assert_double_le(sent(command_run("explain llama.yaml mesh.dp=2 strategies.zero.stage=0 strategies.zero.compress.kind=%s --json",
+                                             kinds[k].kind)), kinds[k].bytes * whole);
+    }
+}
+END_TEST
+
+START_TEST(compression_that_makes_no_sense)
+{
+    static const struct {
+        const char *words, *message;
+    } rows[] = {
+        {"strategies.zero.stage=2", "strategies.zero.compress.kind: int8 keeps an error as large as all gradients"},
+        {"precision.compute=fp16", "the error that int8 carries over has the size of one loss scale"},
+        {"precision.reduce=bf16", "both say how gradients travel"},
+        {"strategies.zero.compress.block=100", "strategies.zero.compress.block (100) is not a multiple of 16"},
+        {"launch.ranks=4 mesh.dp={\"replicate\":2,\"shard\":2} strategies.zero.stage=1", "use stage 0, or let mesh.dp shard"},
+    };
+    for (size_t i = 0; i < HD__COUNT(rows); i++) {
+        struct command *c = command_run("train llama.yaml mesh.dp=2 strategies.zero.compress.kind=int8 %s", rows[i].words);
+        expect_code(c, 2);
+        expect_says(c, rows[i].message);
+    }
 }
 END_TEST
 
@@ -125,6 +180,8 @@ int main(void)
     const struct system_test tests[] = {{"fp16", fp16, 1},
                                         {"fixed scales", fixed_scales, 1},
                                         {"reduced in another dtype", reduced_in_another_dtype, 1},
+                                        {"compressed", compressed, 1},
+                                        {"compression refused", compression_that_makes_no_sense, 1},
                                         {"overflow", overflow_is_skipped, 4},
                                         {"resume after a skip", resume_after_a_skip, 2},
                                         {"fixed scale overflows", fixed_scale_that_overflows_ends_the_run, 1},

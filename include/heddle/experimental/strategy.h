@@ -168,6 +168,13 @@ struct hd_pass_api {
     /* ---- layout: where the sequence is cut over this axis, attention goes around a ring of its ranks instead of moving
      * heads (all_to_all). */
     void (*ring_attention)(struct hd_program *p, uint32_t axis);
+    /* ---- vectors: one dim of their own, with `count` elements; with axes this rank holds its shard. */
+    hd_tensor (*vector)(struct hd_program *p, uint32_t flat, const char *name, int64_t count, uint32_t dtype, uint32_t axes,
+                        uint32_t life);
+    /* A tensor that looks like another and has a buffer of its own: the same elements, sharded along axes. */
+    hd_tensor (*vector_like)(struct hd_program *p, const char *name, hd_tensor like, uint32_t axes, uint32_t life);
+    /* A persistent tensor of a strategy's own begins as zeros, in a fresh and in a resumed run. */
+    void (*zeros)(struct hd_program *p, hd_tensor t);
 };
 
 struct hd_strategy_ops {
