@@ -20,6 +20,7 @@ static const struct {
     {HD_OP_ALL_REDUCE, 'a', "all_reduce"},
     {HD_OP_ALL_TO_ALL, 't', "all_to_all"},
     {HD_OP_BROADCAST, 'b', "broadcast"},
+    {HD_OP_SHIFT, 'o', "shift to the next around a ring"},
     {HD_OP_SEND, '>', "send to another stage"},
     {HD_OP_RECV, '<', "receive from another stage"},
 };

@@ -9,42 +9,13 @@
 
 #include "core/program/ops.h"
 #include "core/run/copies.h"
-#include "core/program/touch.h"
+#include "core/run/exchange.h"
 #include "core/run/profile.h"
 #include "core/run/safetensors.h"
 #include "core/run/transports.h"
 
 enum {
-    STEP_KERNEL = 0, STEP_COLL, STEP_WAIT, STEP_MESSAGE, STEP_ARRIVAL, STEP_COPY, STEP_COPY_WAIT, STEP_FEED, STEP_NOTHING
-};
-
-/* [outer, n, inner] bytes in a tensor <-> n contiguous blocks [outer, inner]. */
-struct shuffle {
-    char *tensor, *blocks;
-    int64_t outer, n, inner;
-};
-
-/* A collective along a dim that is not the outermost is one call for each outer index: there each piece is contiguous.
- * An all_to_all is one call on blocks: packed along the dim that is split, unpacked along the one that is joined. */
-struct coll {
-    struct hd__group_ref group;
-    struct hd_comm_call call;
-    int64_t n_calls, send_step, recv_step; /* bytes from one call to the next */
-    hd_request *requests;
-    int64_t shift_bytes; /* shift: to the next member, from the one before; 0 elsewhere */
-    struct shuffle pack, unpack; /* all_to_all; n = 0 elsewhere */
-    int32_t pending, reserved;
-};
-
-/* Between pipeline stages: a send or a receive. Messages match in the order of their pair and stream. */
-struct message {
-    struct hd__group_ref group;
-    void *data;
-    uint64_t bytes;
-    hd_request request;
-    int32_t peer; /* member of the group */
-    uint32_t stream;
-    int32_t receives, pending;
+    STEP_KERNEL = 0, STEP_EXCHANGE, STEP_EXCHANGE_WAIT, STEP_COPY, STEP_COPY_WAIT, STEP_FEED, STEP_NOTHING
 };
 
 struct step {
@@ -52,8 +23,7 @@ struct step {
     uint32_t instr;   /* index in its section */
     union {
         struct hd_kernel *kernel;
-        struct coll *coll;
-        struct message *message;
+        struct hd__exchange *exchange;
         struct hd__copy *copy;
         struct {
             int32_t *out;
@@ -152,130 +122,6 @@ static void unmap_arena(struct hd__exec *e)
 
 /* ---- preparing */
 
-static uint32_t coll_of(uint16_t op)
-{
-    switch (op) {
-    case HD_OP_ALL_REDUCE:
-        return HD_COLL_ALL_REDUCE;
-    case HD_OP_ALL_GATHER:
-        return HD_COLL_ALL_GATHER;
-    case HD_OP_REDUCE_SCATTER:
-        return HD_COLL_REDUCE_SCATTER;
-    case HD_OP_ALL_TO_ALL:
-        return HD_COLL_ALL_TO_ALL;
-    case HD_OP_BROADCAST:
-        return HD_COLL_BROADCAST;
-    default:
-        return 0;
-    }
-}
-
-/* Elements before and from dim `dim` of an operand: [outer, dim...]. */
-static void split_at(const struct hd_program *p, const struct hd__tensor *t, uint16_t dim, int64_t *outer, int64_t *inner)
-{
-    int32_t at = hd__dim_index(t, dim);
-    *outer = *inner = 1;
-    for (int32_t d = 0; d < t->ndim; d++)
-        *(d < at ? outer : inner) *= hd__local(p, t, d);
-}
-
-static struct shuffle shuffle_of(const struct hd_program *p, hd_tensor t, uint16_t dim, int64_t n, void *data)
-{
-    const struct hd__tensor *x = hd__tc(p, t);
-    struct shuffle s = {.tensor = data, .n = n};
-    int64_t inner;
-    split_at(p, x, dim, &s.outer, &inner);
-    s.inner = inner / n * (int64_t)hd_dtype_size(x->dtype);
-    s.blocks = hd__alloc((size_t)hd__tensor_bytes(p, x));
-    return s;
-}
-
-/* to_blocks: from the tensor into the blocks; else back. */
-static void shuffle(const struct shuffle *s, int to_blocks)
-{
-    for (int64_t b = 0; b < s->n; b++)
-        for (int64_t o = 0; o < s->outer; o++) {
-            char *block = s->blocks + (b * s->outer + o) * s->inner, *piece = s->tensor + (o * s->n + b) * s->inner;
-            memcpy(to_blocks ? block : piece, to_blocks ? piece : block, (size_t)s->inner);
-        }
-}
-
-static void prepare_all_to_all(struct hd__exec *e, const struct hd__instr *i, struct coll *c)
-{
-    int64_t n = c->group.of->n;
-    c->pack = shuffle_of(e->p, i->in[0], i->to, n, (void *)c->call.send);
-    c->unpack = shuffle_of(e->p, i->out[0], i->from, n, c->call.recv);
-    c->call.send = c->pack.blocks;
-    c->call.recv = c->unpack.blocks;
-    c->call.count = (uint64_t)(hd__numel(e->p, hd__tc(e->p, i->in[0])) / n);
-    c->n_calls = 1;
-}
-
-/* What all members call an operation: its number; across stages, which number theirs alone, its tensor's name. */
-static uint64_t tag_of(const struct hd_program *p, const struct hd__instr *i)
-{
-    const char *name = hd__tc(p, i->out[0])->name;
-    return i->axes & HD_AXIS_BIT(HD_AXIS_PP) ? hd__hash(name, strlen(name), 0) & INT32_MAX : i->id;
-}
-
-static int32_t prepare_coll(struct hd__exec *e, const struct hd__instr *i, struct step *s, struct hd_error *err)
-{
-    const struct hd_program *p = e->p;
-    const struct hd__tensor *in = hd__tc(p, i->in[0]), *out = hd__tc(p, i->out[0]);
-    int64_t outer = 1, inner_in = hd__numel(p, in), inner_out = hd__numel(p, out), unused;
-    int64_t item = (int64_t)hd_dtype_size(in->dtype);
-    struct coll *c;
-    int32_t rc;
-    if (!coll_of(i->op) && i->op != HD_OP_SHIFT)
-        return hd_fail(err, HD_E_UNSUPPORTED, "%s over %s cannot be executed between processes yet", hd__op(i->op)->name,
-                       hd__axis_name(__builtin_ctz(i->axes)));
-    c = hd__arena_alloc(&e->p->arena, sizeof *c);
-    s->kind = STEP_COLL;
-    s->coll = c;
-    rc = hd__transports_group(&e->transports, i->axes, i->members, &c->group, err);
-    if (rc)
-        return rc;
-    if (i->op == HD_OP_SHIFT) {
-        c->shift_bytes = inner_in * item;
-        outer = 2; /* requests: one out, one in */
-    }
-    if ((i->from || i->to) && i->op != HD_OP_ALL_TO_ALL) {
-        split_at(p, in, i->from ? i->from : i->to, &outer, &inner_in);
-        split_at(p, out, i->from ? i->from : i->to, &unused, &inner_out);
-    }
-    c->n_calls = outer;
-    c->send_step = inner_in * item;
-    c->recv_step = inner_out * item;
-    c->requests = hd__arena_alloc(&e->p->arena, (size_t)outer * sizeof *c->requests);
-    c->call = (struct hd_comm_call){
-        .struct_size = sizeof c->call,
-        .coll = coll_of(i->op),
-        .dtype = in->dtype,
-        .redop = i->redop ? i->redop : HD_SUM,
-        .send = hd__address(p, i->in[0], e->coord, e->arena),
-        .recv = hd__address(p, i->out[0], e->coord, e->arena),
-        .count = (uint64_t)HD__MIN(inner_in, inner_out),
-        .tag = tag_of(p, i),
-    };
-    if (i->op == HD_OP_ALL_TO_ALL)
-        prepare_all_to_all(e, i, c);
-    return HD_OK;
-}
-
-static int32_t prepare_message(struct hd__exec *e, const struct hd__instr *i, struct step *s, struct hd_error *err)
-{
-    struct message *m = hd__arena_alloc(&e->p->arena, sizeof *m);
-    hd_tensor t = hd__instr_tensor(i);
-    s->kind = STEP_MESSAGE;
-    s->message = m;
-    m->data = hd__address(e->p, t, e->coord, e->arena);
-    m->bytes = (uint64_t)hd__tensor_bytes(e->p, hd__tc(e->p, t));
-    m->receives = i->op == HD_OP_RECV;
-    m->peer = i->peer;
-    m->stream = hd__stream_way(i);
-    return hd__transports_group(&e->transports, HD_AXIS_BIT(HD_AXIS_PP), 0, &m->group, err);
-}
-
 static int32_t prepare_kernel(struct hd__exec *e, const struct hd__instr *i, struct step *s, struct hd_error *err)
 {
     struct hd_operand in[HD_MAX_IN], out[HD_MAX_OUT];
@@ -309,15 +155,12 @@ static void prepare_wait(const struct section *done, uint32_t at, const struct h
     for (uint32_t k = at; k-- > 0;) {
         if (done->of->code.at[k].id != i->wait)
             continue;
-        if (done->steps[k].kind == STEP_COLL) {
-            s->kind = STEP_WAIT;
-            s->coll = done->steps[k].coll;
+        if (done->steps[k].kind == STEP_EXCHANGE) {
+            s->kind = STEP_EXCHANGE_WAIT;
+            s->exchange = done->steps[k].exchange;
         } else if (done->steps[k].kind == STEP_COPY) {
             s->kind = STEP_COPY_WAIT;
             s->copy = done->steps[k].copy;
-        } else if (done->steps[k].kind == STEP_MESSAGE) {
-            s->kind = STEP_ARRIVAL;
-            s->message = done->steps[k].message;
         }
         return;
     }
@@ -329,10 +172,10 @@ static int32_t prepare_step(struct hd__exec *e, struct section *section, uint32_
     struct step *s = &section->steps[k];
     s->instr = k;
     s->kind = STEP_NOTHING;
-    if (hd__op(i->op)->class == HD__CLASS_COLLECTIVE)
-        return prepare_coll(e, i, s, err);
-    if (hd__op(i->op)->class == HD__CLASS_P2P)
-        return prepare_message(e, i, s, err);
+    if (hd__op(i->op)->class == HD__CLASS_COLLECTIVE || hd__op(i->op)->class == HD__CLASS_P2P) {
+        s->kind = STEP_EXCHANGE;
+        return hd__exchange_new(&e->transports, e->p, i, e->coord, e->arena, &s->exchange, err);
+    }
     if (hd__is_copy(i)) {
         prepare_copy(e, i, s);
         return HD_OK;
@@ -466,10 +309,8 @@ void hd__exec_close(struct hd__exec *e)
             if (e->sections[s].steps[k].kind == STEP_KERNEL && e->sections[s].steps[k].kernel)
                 e->dev->release(e->device, e->sections[s].steps[k].kernel);
         for (uint32_t k = 0; e->sections[s].steps && k < e->sections[s].n; k++)
-            if (e->sections[s].steps[k].kind == STEP_COLL) {
-                free(e->sections[s].steps[k].coll->pack.blocks);
-                free(e->sections[s].steps[k].coll->unpack.blocks);
-            }
+            if (e->sections[s].steps[k].kind == STEP_EXCHANGE)
+                hd__exchange_free(e->sections[s].steps[k].exchange);
         free(e->sections[s].steps);
     }
     free(e->sections);
@@ -483,108 +324,25 @@ void hd__exec_close(struct hd__exec *e)
 
 /* ---- running */
 
-static int32_t progress(struct hd__exec *e, struct hd_error *err)
+static double deadline(const struct hd__exec *e)
 {
-    for (uint32_t i = 0; i < e->transports.at.count; i++) {
-        struct hd__transport *t = e->transports.at.at[i];
-        int32_t rc = t->ops->progress(t->comm, err);
-        if (rc < 0)
-            return rc;
-    }
-    return HD_OK;
+    return hd__now() + e->config.compiled->job->comm_timeout;
 }
 
-static int32_t start_shift(struct hd__exec *e, struct coll *c, struct hd_error *err)
+static int32_t start_exchange(struct hd__exec *e, struct hd__exchange *x, struct hd_error *err)
 {
-    const struct hd_comm_ops *ops = c->group.transport->ops;
-    struct hd_comm_group *g = c->group.of->group;
-    int32_t n = c->group.of->n, me = c->group.of->me;
-    int32_t rc = ops->recv(g, (me + n - 1) % n, 0, c->call.recv, (uint64_t)c->shift_bytes, &c->requests[0], err);
-    if (!rc)
-        rc = ops->send(g, (me + 1) % n, 0, c->call.send, (uint64_t)c->shift_bytes, &c->requests[1], err);
-    c->pending = 1;
-    e->in_flight++;
+    int32_t rc = hd__exchange_start(x, err);
+    e->in_flight += hd__exchange_pending(x);
     return rc;
 }
 
-static int32_t start_coll(struct hd__exec *e, struct coll *c, struct hd_error *err)
-{
-    const struct hd_comm_ops *ops = c->group.transport->ops;
-    if (c->group.of->n == 1) {
-        if (c->call.recv != c->call.send)
-            memmove(c->call.recv, c->call.send, (size_t)(c->n_calls * c->send_step));
-        return HD_OK;
-    }
-    if (c->shift_bytes)
-        return start_shift(e, c, err);
-    if (c->pack.n)
-        shuffle(&c->pack, 1);
-    for (int64_t n = 0; n < c->n_calls; n++) {
-        struct hd_comm_call call = c->call;
-        int32_t rc;
-        call.send = (const char *)c->call.send + n * c->send_step;
-        call.recv = (char *)c->call.recv + n * c->recv_step;
-        if ((rc = ops->collective(c->group.of->group, &call, &c->requests[n], err)))
-            return rc;
-    }
-    c->pending = 1;
-    e->in_flight++;
-    return HD_OK;
-}
-
-static int32_t wait_request(struct hd__exec *e, struct hd__transport *t, hd_request request, double deadline, struct hd_error *err)
-{
-    if (e->transports.at.count == 1)
-        return t->ops->wait(t->comm, request, deadline, err);
-    for (;;) {
-        int32_t done = 0, rc = progress(e, err);
-        if (rc || (rc = t->ops->test(t->comm, request, &done, err)) || done)
-            return rc;
-        if (hd__now() > deadline)
-            return hd_fail(err, HD_E_TIMEOUT, "comm-%s: no progress before the deadline", t->section->use);
-        sched_yield();
-    }
-}
-
-static int32_t wait_coll(struct hd__exec *e, struct coll *c, struct hd_error *err)
-{
-    double start, deadline;
-    int32_t rc = HD_OK;
-    if (!c->pending)
-        return HD_OK;
-    start = hd__now();
-    deadline = start + e->config.compiled->job->comm_timeout;
-    for (int64_t n = 0; n < c->n_calls && !rc; n++)
-        rc = wait_request(e, c->group.transport, c->requests[n], deadline, err);
-    if (c->unpack.n && !rc)
-        shuffle(&c->unpack, 0);
-    c->pending = 0;
-    e->in_flight--;
-    e->comm_seconds += hd__now() - start;
-    return rc;
-}
-
-static int32_t start_message(struct hd__exec *e, struct message *m, struct hd_error *err)
-{
-    const struct hd_comm_ops *ops = m->group.transport->ops;
-    struct hd_comm_group *group = m->group.of->group;
-    int32_t rc = m->receives ? ops->recv(group, m->peer, m->stream, m->data, m->bytes, &m->request, err)
-                             : ops->send(group, m->peer, m->stream, m->data, m->bytes, &m->request, err);
-    if (rc)
-        return rc;
-    m->pending = 1;
-    e->in_flight++;
-    return HD_OK;
-}
-
-static int32_t wait_message(struct hd__exec *e, struct message *m, struct hd_error *err)
+static int32_t wait_exchange(struct hd__exec *e, struct hd__exchange *x, struct hd_error *err)
 {
     double start = hd__now();
     int32_t rc;
-    if (!m->pending)
+    if (!hd__exchange_pending(x))
         return HD_OK;
-    rc = wait_request(e, m->group.transport, m->request, start + e->config.compiled->job->comm_timeout, err);
-    m->pending = 0;
+    rc = hd__exchange_wait(x, deadline(e), err);
     e->in_flight--;
     e->comm_seconds += hd__now() - start;
     return rc;
@@ -596,19 +354,15 @@ static int32_t run_step(struct hd__exec *e, struct step *s, struct hd_error *err
     switch (s->kind) {
     case STEP_KERNEL:
         rc = e->dev->launch(e->device, s->kernel, 0, err);
-        return rc || !e->in_flight ? rc : progress(e, err);
-    case STEP_COLL:
-        return start_coll(e, s->coll, err);
-    case STEP_WAIT:
-        return wait_coll(e, s->coll, err);
-    case STEP_MESSAGE:
-        return start_message(e, s->message, err);
-    case STEP_ARRIVAL:
-        return wait_message(e, s->message, err);
+        return rc || !e->in_flight ? rc : hd__transports_progress(&e->transports, err);
+    case STEP_EXCHANGE:
+        return start_exchange(e, s->exchange, err);
+    case STEP_EXCHANGE_WAIT:
+        return wait_exchange(e, s->exchange, err);
     case STEP_COPY:
         return hd__copies_start(e->copies, s->copy, err);
     case STEP_COPY_WAIT:
-        return hd__copies_wait(e->copies, s->copy, hd__now() + e->config.compiled->job->comm_timeout, err);
+        return hd__copies_wait(e->copies, s->copy, deadline(e), err);
     case STEP_FEED:
         return e->config.feed(e->config.user, s->feed.labels, s->feed.out, s->feed.count, err);
     default:
@@ -664,7 +418,7 @@ int32_t hd__exec_agree(struct hd__exec *e, int32_t mine, int32_t *highest, struc
     if (!e->world.of)
         return HD_OK;
     rc = e->world.transport->ops->collective(e->world.of->group, &call, &request, err);
-    return rc ? rc : wait_request(e, e->world.transport, request, hd__now() + e->config.compiled->job->comm_timeout, err);
+    return rc ? rc : hd__transports_wait(&e->transports, e->world.transport, request, deadline(e), err);
 }
 
 void hd__exec_abort(struct hd__exec *e, const char *reason)

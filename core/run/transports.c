@@ -2,6 +2,7 @@
  * comm.use. */
 #include "core/run/transports.h"
 
+#include <sched.h>
 #include <stdlib.h>
 
 static uint32_t all_axes(const struct hd__mesh *mesh)
@@ -102,4 +103,29 @@ void hd__transports_close(struct hd__transports *t)
         free(t->at.at[i]);
     }
     hd__free_array(&t->at);
+}
+
+int32_t hd__transports_progress(struct hd__transports *t, struct hd_error *err)
+{
+    for (uint32_t i = 0; i < t->at.count; i++) {
+        int32_t rc = t->at.at[i]->ops->progress(t->at.at[i]->comm, err);
+        if (rc < 0)
+            return rc;
+    }
+    return HD_OK;
+}
+
+int32_t hd__transports_wait(struct hd__transports *t, struct hd__transport *of, hd_request request, double deadline,
+                            struct hd_error *err)
+{
+    if (t->at.count == 1)
+        return of->ops->wait(of->comm, request, deadline, err);
+    for (;;) {
+        int32_t done = 0, rc = hd__transports_progress(t, err);
+        if (rc || (rc = of->ops->test(of->comm, request, &done, err)) || done)
+            return rc;
+        if (hd__now() > deadline)
+            return hd_fail(err, HD_E_TIMEOUT, "comm-%s: no progress before the deadline", of->section->use);
+        sched_yield();
+    }
 }

@@ -32,5 +32,10 @@ void hd__transports_close(struct hd__transports *t);
 /* The group of this rank along axes. Collective, in the same order on all ranks; the same axes give the same group. */
 int32_t hd__transports_group(struct hd__transports *t, uint32_t axes, uint32_t members, struct hd__group_ref *group,
                              struct hd_error *err);
+/* A bounded piece of the pending work of all. */
+int32_t hd__transports_progress(struct hd__transports *t, struct hd_error *err);
+/* Waits for a request of one, while all go on. */
+int32_t hd__transports_wait(struct hd__transports *t, struct hd__transport *of, hd_request request, double deadline,
+                            struct hd_error *err);
 
 #endif

@@ -1,0 +1,240 @@
+/* A collective along a dim that is not the outermost is one call for each outer index: there each piece is contiguous.
+ * An all_to_all is one call on blocks: packed along the dim that is split, unpacked along the one that is joined. A step
+ * around a ring is a message to the next member and one from the member before. */
+#include "core/run/exchange.h"
+
+#include <stdlib.h>
+
+#include "core/program/ops.h"
+#include "core/program/touch.h"
+
+/* [outer, n, inner] bytes in a tensor <-> n contiguous blocks [outer, inner]. */
+struct shuffle {
+    char *tensor, *blocks;
+    int64_t outer, n, inner;
+};
+
+/* To or from one member. Messages match in the order of their pair and stream. */
+struct message {
+    void *data;
+    uint64_t bytes;
+    int32_t peer, receives;
+    uint32_t stream, reserved;
+};
+
+struct hd__exchange {
+    struct hd__transports *transports;
+    struct hd__group_ref group;
+    struct hd_comm_call call;              /* a collective */
+    int64_t n_calls, send_step, recv_step; /* bytes from one call to the next */
+    struct shuffle pack, unpack;           /* all_to_all; n = 0 elsewhere */
+    struct message message[2];
+    uint32_t n_messages, n_requests;
+    hd_request *requests;
+    int32_t pending, reserved;
+};
+
+/* ---- collectives */
+
+static uint32_t coll_of(uint16_t op)
+{
+    switch (op) {
+    case HD_OP_ALL_REDUCE:
+        return HD_COLL_ALL_REDUCE;
+    case HD_OP_ALL_GATHER:
+        return HD_COLL_ALL_GATHER;
+    case HD_OP_REDUCE_SCATTER:
+        return HD_COLL_REDUCE_SCATTER;
+    case HD_OP_ALL_TO_ALL:
+        return HD_COLL_ALL_TO_ALL;
+    case HD_OP_BROADCAST:
+        return HD_COLL_BROADCAST;
+    default:
+        return 0;
+    }
+}
+
+/* Elements before and from dim `dim` of an operand: [outer, dim...]. */
+static void split_at(const struct hd_program *p, const struct hd__tensor *t, uint16_t dim, int64_t *outer, int64_t *inner)
+{
+    int32_t at = hd__dim_index(t, dim);
+    *outer = *inner = 1;
+    for (int32_t d = 0; d < t->ndim; d++)
+        *(d < at ? outer : inner) *= hd__local(p, t, d);
+}
+
+static struct shuffle shuffle_of(const struct hd_program *p, hd_tensor t, uint16_t dim, int64_t n, void *data)
+{
+    const struct hd__tensor *x = hd__tc(p, t);
+    struct shuffle s = {.tensor = data, .n = n};
+    int64_t inner;
+    split_at(p, x, dim, &s.outer, &inner);
+    s.inner = inner / n * (int64_t)hd_dtype_size(x->dtype);
+    s.blocks = hd__alloc((size_t)hd__tensor_bytes(p, x));
+    return s;
+}
+
+/* to_blocks: from the tensor into the blocks; else back. */
+static void shuffle(const struct shuffle *s, int to_blocks)
+{
+    for (int64_t b = 0; b < s->n; b++)
+        for (int64_t o = 0; o < s->outer; o++) {
+            char *block = s->blocks + (b * s->outer + o) * s->inner, *piece = s->tensor + (o * s->n + b) * s->inner;
+            memcpy(to_blocks ? block : piece, to_blocks ? piece : block, (size_t)s->inner);
+        }
+}
+
+static void blocks_of(struct hd__exchange *x, const struct hd_program *p, const struct hd__instr *i)
+{
+    int64_t n = x->group.of->n;
+    x->pack = shuffle_of(p, i->in[0], i->to, n, (void *)x->call.send);
+    x->unpack = shuffle_of(p, i->out[0], i->from, n, x->call.recv);
+    x->call.send = x->pack.blocks;
+    x->call.recv = x->unpack.blocks;
+    x->call.count = (uint64_t)(hd__numel(p, hd__tc(p, i->in[0])) / n);
+    x->n_calls = 1;
+}
+
+/* What all members call an operation: its number; across stages, which number theirs alone, its tensor's name. */
+static uint64_t tag_of(const struct hd_program *p, const struct hd__instr *i)
+{
+    const char *name = hd__tc(p, i->out[0])->name;
+    return i->axes & HD_AXIS_BIT(HD_AXIS_PP) ? hd__hash(name, strlen(name), 0) & INT32_MAX : i->id;
+}
+
+static void collective(struct hd__exchange *x, const struct hd_program *p, const struct hd__instr *i)
+{
+    const struct hd__tensor *in = hd__tc(p, i->in[0]), *out = hd__tc(p, i->out[0]);
+    int64_t outer = 1, inner_in = hd__numel(p, in), inner_out = hd__numel(p, out), unused;
+    int64_t item = (int64_t)hd_dtype_size(in->dtype);
+    if ((i->from || i->to) && i->op != HD_OP_ALL_TO_ALL) {
+        split_at(p, in, i->from ? i->from : i->to, &outer, &inner_in);
+        split_at(p, out, i->from ? i->from : i->to, &unused, &inner_out);
+    }
+    x->n_calls = outer;
+    x->send_step = inner_in * item;
+    x->recv_step = inner_out * item;
+    x->call.coll = coll_of(i->op);
+    x->call.dtype = in->dtype;
+    x->call.redop = i->redop ? i->redop : HD_SUM;
+    x->call.count = (uint64_t)HD__MIN(inner_in, inner_out);
+    x->call.tag = tag_of(p, i);
+    if (i->op == HD_OP_ALL_TO_ALL)
+        blocks_of(x, p, i);
+    x->n_requests = (uint32_t)x->n_calls;
+}
+
+/* ---- messages */
+
+static void around(struct hd__exchange *x, const struct hd_program *p, const struct hd__instr *i)
+{
+    int32_t n = x->group.of->n, me = x->group.of->me;
+    uint64_t bytes = (uint64_t)hd__tensor_bytes(p, hd__tc(p, i->in[0]));
+    x->message[0] = (struct message){.data = x->call.recv, .bytes = bytes, .peer = (me + n - 1) % n, .receives = 1};
+    x->message[1] = (struct message){.data = (void *)x->call.send, .bytes = bytes, .peer = (me + 1) % n};
+    x->n_messages = x->n_requests = 2;
+}
+
+static void between_stages(struct hd__exchange *x, const struct hd_program *p, const struct hd__instr *i)
+{
+    x->message[0] = (struct message){.data = i->n_in ? (void *)x->call.send : x->call.recv,
+                                     .bytes = (uint64_t)hd__tensor_bytes(p, hd__tc(p, hd__instr_tensor(i))),
+                                     .peer = i->peer,
+                                     .receives = i->op == HD_OP_RECV,
+                                     .stream = hd__stream_way(i)};
+    x->n_messages = x->n_requests = 1;
+}
+
+/* ---- life */
+
+int32_t hd__exchange_new(struct hd__transports *transports, struct hd_program *p, const struct hd__instr *i,
+                         const int32_t coord[HD_AXIS_COUNT], void *arena, struct hd__exchange **exchange, struct hd_error *err)
+{
+    struct hd__exchange *x = hd__arena_alloc(&p->arena, sizeof *x);
+    int p2p = hd__op(i->op)->class == HD__CLASS_P2P;
+    int32_t rc = hd__transports_group(transports, p2p ? HD_AXIS_BIT(HD_AXIS_PP) : i->axes, i->members, &x->group, err);
+    if (rc)
+        return rc;
+    *exchange = x;
+    x->transports = transports;
+    x->call.struct_size = sizeof x->call;
+    x->call.send = i->n_in ? hd__address(p, i->in[0], coord, arena) : NULL;
+    x->call.recv = i->n_out ? hd__address(p, i->out[0], coord, arena) : NULL;
+    if (p2p)
+        between_stages(x, p, i);
+    else if (i->op == HD_OP_SHIFT)
+        around(x, p, i);
+    else if (coll_of(i->op))
+        collective(x, p, i);
+    else
+        return hd_fail(err, HD_E_UNSUPPORTED, "%s over %s cannot be executed between processes", hd__op(i->op)->name,
+                       hd__axis_name(__builtin_ctz(i->axes)));
+    x->requests = hd__arena_alloc(&p->arena, x->n_requests * sizeof *x->requests);
+    return HD_OK;
+}
+
+void hd__exchange_free(struct hd__exchange *x)
+{
+    if (!x)
+        return;
+    free(x->pack.blocks);
+    free(x->unpack.blocks);
+}
+
+/* ---- running */
+
+static int32_t start_messages(struct hd__exchange *x, struct hd_error *err)
+{
+    const struct hd_comm_ops *ops = x->group.transport->ops;
+    struct hd_comm_group *g = x->group.of->group;
+    int32_t rc = HD_OK;
+    for (uint32_t n = 0; n < x->n_messages && !rc; n++) {
+        const struct message *m = &x->message[n];
+        rc = m->receives ? ops->recv(g, m->peer, m->stream, m->data, m->bytes, &x->requests[n], err)
+                         : ops->send(g, m->peer, m->stream, m->data, m->bytes, &x->requests[n], err);
+    }
+    return rc;
+}
+
+static int32_t start_collective(struct hd__exchange *x, struct hd_error *err)
+{
+    int32_t rc = HD_OK;
+    if (x->pack.n)
+        shuffle(&x->pack, 1);
+    for (int64_t n = 0; n < x->n_calls && !rc; n++) {
+        struct hd_comm_call call = x->call;
+        call.send = (const char *)x->call.send + n * x->send_step;
+        call.recv = (char *)x->call.recv + n * x->recv_step;
+        rc = x->group.transport->ops->collective(x->group.of->group, &call, &x->requests[n], err);
+    }
+    return rc;
+}
+
+int32_t hd__exchange_start(struct hd__exchange *x, struct hd_error *err)
+{
+    int32_t rc;
+    if (x->group.of->n == 1) {
+        if (x->call.recv != x->call.send)
+            memmove(x->call.recv, x->call.send, (size_t)(x->n_calls * x->send_step));
+        return HD_OK;
+    }
+    rc = x->n_messages ? start_messages(x, err) : start_collective(x, err);
+    x->pending = !rc;
+    return rc;
+}
+
+int32_t hd__exchange_pending(const struct hd__exchange *x)
+{
+    return x->pending;
+}
+
+int32_t hd__exchange_wait(struct hd__exchange *x, double deadline, struct hd_error *err)
+{
+    int32_t rc = HD_OK;
+    for (uint32_t n = 0; n < x->n_requests && !rc && x->pending; n++)
+        rc = hd__transports_wait(x->transports, x->group.transport, x->requests[n], deadline, err);
+    if (x->unpack.n && !rc && x->pending)
+        shuffle(&x->unpack, 0);
+    x->pending = 0;
+    return rc;
+}

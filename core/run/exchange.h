@@ -1,0 +1,22 @@
+/* core/run/exchange: what a rank sends and receives in one instruction: a collective, a step around a ring, or a message
+ * between pipeline stages. Made once with final addresses, then started and waited for in every step. One thread. */
+#ifndef HD_CORE_RUN_EXCHANGE_H
+#define HD_CORE_RUN_EXCHANGE_H
+
+#include "core/program/program.h"
+#include "core/run/transports.h"
+
+struct hd__exchange;
+
+/* May make groups: collective over their members, in the same order on all. `transports` outlives it. */
+int32_t hd__exchange_new(struct hd__transports *transports, struct hd_program *p, const struct hd__instr *i,
+                         const int32_t coord[HD_AXIS_COUNT], void *arena, struct hd__exchange **exchange, struct hd_error *err);
+void hd__exchange_free(struct hd__exchange *exchange); /* NULL is fine */
+
+int32_t hd__exchange_start(struct hd__exchange *exchange, struct hd_error *err);
+/* 1 from start to wait; 0 also where a rank is alone in its group, and all is done at once. */
+int32_t hd__exchange_pending(const struct hd__exchange *exchange);
+/* Until it is complete; `deadline` is of hd__now(). */
+int32_t hd__exchange_wait(struct hd__exchange *exchange, double deadline, struct hd_error *err);
+
+#endif
