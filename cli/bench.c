@@ -14,6 +14,7 @@
 enum { COMMS_MAX = 8, SETS_MAX = 32 };
 
 struct arguments {
+    struct hd__arena arena; /* words of the command line that are cut, and settings */
     struct hd__bench bench;
     const char *comm[COMMS_MAX], *set[SETS_MAX], *device, *html;
     const char *only_transports; /* the first option that a device's peak has no use for */
@@ -162,7 +163,7 @@ static int parse(int argc, char **argv, struct arguments *a)
                 known = 1;
                 if (i + 1 == argc)
                     return hd__refuse_usage(&hd__command_bench, "%s wants a value", argv[i]);
-                char *value = hd__strdup(argv[i + 1]); /* kept: options point into it */
+                char *value = hd__arena_strdup(&a->arena, argv[i + 1]);
                 if (!parse_value(a, argv[i], value))
                     return hd__refuse_usage(&hd__command_bench, "%s %s is not understood", argv[i], argv[i + 1]);
                 i++;
@@ -300,36 +301,50 @@ static int measure_all(struct arguments *a, const struct transport *transports)
     return code != HD_OK || o.errors ? HD__EXIT_FAILED : HD__EXIT_DONE;
 }
 
+/* A file that cannot be written is refused before anything is measured. */
+static int32_t check_page(const char *path, struct hd_error *err)
+{
+    FILE *page = path ? fopen(path, "w") : NULL;
+    if (path && !page)
+        return hd_fail(err, HD_E_IO, "%s: %s", path, strerror(errno));
+    if (page)
+        fclose(page);
+    return HD_OK;
+}
+
+static int measure(struct arguments *a)
+{
+    struct transport transports[COMMS_MAX];
+    struct hd_error err = HD_ERROR_INIT;
+    struct hd__plugins *plugins = hd__plugins_create(hd__comm_host());
+    int32_t rc = check_page(a->html, &err);
+    int code;
+    if (!rc)
+        rc = hd__plugins_add_default_folders(plugins, &err);
+    if (!rc && !a->peak)
+        rc = find_transports(a, plugins, &a->arena, transports, &err);
+    if (rc) {
+        fprintf(stderr, "heddle bench: %s\n", err.message);
+        code = HD__EXIT_REFUSED;
+    } else if (a->peak) {
+        code = hd__bench_peak(plugins, a->device ? a->device : "cpu", a->set, a->sets, a->sized ? a->bench.last : 256u << 20, a->json);
+    } else {
+        code = measure_all(a, transports);
+    }
+    hd__plugins_destroy(plugins);
+    return code;
+}
+
 static int run(int argc, char **argv)
 {
     struct arguments a = {.comm = {"shm"}, .comms = 1};
-    struct transport transports[COMMS_MAX];
-    struct hd_error err = HD_ERROR_INIT;
-    struct hd__arena arena = {0};
     a.bench = (struct hd__bench){.ranks = 2, .dtype = HD_F32, .first = 8, .last = 128u << 20, .factor = 2, .warmup = 5,
                                  .timeout = 60, .n_ops = 3,
                                  .ops = {HD__BENCH_ALL_REDUCE, HD__BENCH_REDUCE_SCATTER, HD__BENCH_ALL_GATHER}};
     int code = parse(argc, argv, &a);
-    if (code != HD__EXIT_DONE)
-        return code;
-    FILE *page = a.html ? fopen(a.html, "w") : NULL; /* known before anything is measured */
-    if (a.html && !page) {
-        fprintf(stderr, "heddle bench: %s: %s\n", a.html, strerror(errno));
-        return HD__EXIT_REFUSED;
-    }
-    if (page)
-        fclose(page);
-    struct hd__plugins *plugins = hd__plugins_create(hd__comm_host());
-    if (hd__plugins_add_default_folders(plugins, &err) == HD_OK && a.peak) {
-        code = hd__bench_peak(plugins, a.device ? a.device : "cpu", a.set, a.sets, a.sized ? a.bench.last : 256u << 20, a.json);
-    } else if (err.code || find_transports(&a, plugins, &arena, transports, &err) != HD_OK) {
-        fprintf(stderr, "heddle bench: %s\n", err.message);
-        code = HD__EXIT_REFUSED;
-    } else {
-        code = measure_all(&a, transports);
-    }
-    hd__arena_free(&arena);
-    hd__plugins_destroy(plugins);
+    if (code == HD__EXIT_DONE)
+        code = measure(&a);
+    hd__arena_free(&a.arena);
     return code;
 }
 
