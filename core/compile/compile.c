@@ -273,6 +273,23 @@ static int32_t prepare_exact(struct hd__compiled *c, struct hd_program *p, struc
     return rc;
 }
 
+/* A strategy may let gradients travel shorter than they are: that too is rounding between ranks. */
+static int32_t check_exact_wire(struct hd__compiled *c, const struct hd_program *p, struct hd_error *err)
+{
+    for (uint32_t s = 0; s < p->sections.count; s++)
+        for (uint32_t k = 0; k < p->sections.at[s].code.count; k++) {
+            const struct hd__instr *i = &p->sections.at[s].code.at[k];
+            uint8_t dtype = i->n_in ? hd__tc(p, i->in[0])->dtype : 0;
+            int sums = i->op == HD_OP_ALL_REDUCE || i->op == HD_OP_REDUCE_SCATTER;
+            if (i->op != HD_OP_ENCODE && !(sums && (dtype == HD_BF16 || dtype == HD_F16) && dtype != p->precision.grad))
+                continue;
+            hd__job_fail(c->job, "job.deterministic", err, "job.deterministic: exact: gradients must not travel compressed: leave out "
+                         "strategies.zero.compress");
+            return err->code = HD_E_UNSUPPORTED;
+        }
+    return HD_OK;
+}
+
 static int32_t lower(struct hd__compiled *c, struct hd_program *p, struct hd_error *err)
 {
     int32_t rc;
@@ -293,7 +310,7 @@ static int32_t compile_stage(struct hd__compiled *c, struct hd_program *p, struc
         (rc = hd__autodiff(p, err)) || (rc = hd__place(p, err)) || (rc = partition(c, p, err)) ||
         (rc = recompute(c, p, err)) || (rc = hd__ring(p, err)) ||
         (rc = lower(c, p, err)) || (rc = scale_loss(c, p)) || (rc = run_strategies(c, p, TRANSFORM, err)) ||
-        (p->exact && (rc = hd__exact_reduce(p, err))) ||
+        (p->exact && ((rc = check_exact_wire(c, p, err)) || (rc = hd__exact_reduce(p, err)))) ||
         (rc = hd__fuse(p, err)) || (rc = hd__schedule(p, err)) || (rc = hd__memory(p, err)))
         return rc;
     return hd__verify(p, err) ? (err->code = HD_E_INTERNAL) : HD_OK;

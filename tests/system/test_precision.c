@@ -92,6 +92,7 @@ START_TEST(compression_that_makes_no_sense)
         {"strategies.zero.stage=2", "strategies.zero.compress.kind: int8 keeps an error as large as all gradients"},
         {"precision.compute=fp16", "the error that int8 carries over has the size of one loss scale"},
         {"precision.reduce=bf16", "both say how gradients travel"},
+        {"job.deterministic=exact", "exact: gradients must not travel compressed"},
         {"strategies.zero.compress.block=100", "strategies.zero.compress.block (100) is not a multiple of 16"},
         {"launch.ranks=4 mesh.dp={\"replicate\":2,\"shard\":2} strategies.zero.stage=1", "use stage 0, or let mesh.dp shard"},
     };
@@ -100,6 +101,20 @@ START_TEST(compression_that_makes_no_sense)
         expect_code(c, 2);
         expect_says(c, rows[i].message);
     }
+}
+END_TEST
+
+/* Optimizer states in bf16 train like those in fp32, and are saved and loaded as they are. */
+START_TEST(short_optimizer_states)
+{
+    train(&a, "states-fp32", "llama.yaml");
+    train(&b, "states-bf16", "llama.yaml precision.optimizer=bf16 mesh.dp=2 strategies.zero.stage=2");
+    expect_close(&b, &a, 2e-3);
+    train(&a, "states-resumed", "llama.yaml precision.optimizer=bf16 mesh.dp=2 strategies.zero.stage=2 checkpoint.dir=states job.steps=9");
+    train(&a, "states-resumed", "llama.yaml precision.optimizer=bf16 mesh.dp=2 strategies.zero.stage=2 checkpoint.dir=states");
+    expect_same_bits(&a, &b);
+    train(&b, "weights-bf16", "llama.yaml precision.compute=bf16 precision.master=bf16 precision.optimizer=bf16");
+    expect_learns(&b);
 }
 END_TEST
 
@@ -180,6 +195,7 @@ int main(void)
     const struct system_test tests[] = {{"fp16", fp16, 1},
                                         {"fixed scales", fixed_scales, 1},
                                         {"reduced in another dtype", reduced_in_another_dtype, 1},
+                                        {"short optimizer states", short_optimizer_states, 1},
                                         {"compressed", compressed, 1},
                                         {"compression refused", compression_that_makes_no_sense, 1},
                                         {"overflow", overflow_is_skipped, 4},
