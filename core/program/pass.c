@@ -309,7 +309,8 @@ static struct hd__instr make(struct hd_program *p, const struct hd_pass_instr *n
         i.stream = hd__copy_stream(p, i.in[0], i.out[0]);
     if (hd__is_collective(i.op)) {
         int32_t several = (i.axes & HD_AXIS_BIT(HD_AXIS_PP)) != 0;
-        i.stream = (uint16_t)(several ? HD__STREAM_WORLD : HD__STREAM_AXIS + __builtin_ctz(i.axes));
+        int32_t axis = i.axes ? __builtin_ctz(i.axes) : HD_AXIS_TP; /* over no axis: a group of one, on any stream */
+        i.stream = (uint16_t)(several ? HD__STREAM_WORLD : HD__STREAM_AXIS + axis);
         if (i.op == HD_OP_ALL_GATHER)
             i.from = hd__tc(p, i.in[0])->dim[0];
         if (i.op == HD_OP_ALL_TO_ALL)
