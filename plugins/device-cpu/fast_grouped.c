@@ -164,7 +164,7 @@ static struct grouped *begin(struct hd_kernel *k, const struct hd_operand *x, co
                              const struct hd_operand *y, struct hd_error *err)
 {
     struct grouped *g;
-    if (x->dtype != y->dtype || (x->dtype != HD_F32 && x->dtype != HD_BF16) || (w->dtype != HD_F32 && w->dtype != HD_BF16) ||
+    if (x->dtype != y->dtype || !cpu_fast_dtype(x->dtype) || !cpu_fast_dtype(w->dtype) ||
         hd_operand_count(&k->in[2]) > INT32_MAX || !hd_operand_count(x) || !hd_operand_count(w)) {
         hd_fail(err, HD_E_UNSUPPORTED, "grouped: no fast kernel for these dtypes");
         return NULL;

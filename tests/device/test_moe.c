@@ -160,7 +160,7 @@ END_TEST
 static const struct {
     uint32_t dtype;
     double tolerance;
-} dtypes[] = {{HD_F32, 2e-6}, {HD_BF16, 6e-3}};
+} dtypes[] = {{HD_F32, 2e-6}, {HD_BF16, 6e-3}, {HD_F16, 1e-3}};
 
 /* 1 and 3 threads give the same bits, near the reference on the same values; none declines. */
 static void check_fast(const char *name, const struct h_instr *exact, uint32_t dtype, double tolerance, int adds)
@@ -195,7 +195,7 @@ START_TEST(fast_kernels_are_near_the_reference)
     struct h_device *plain = h_open(1, H_REFERENCE);
     for (int mesh = 0; mesh < MESHES; mesh++)
         for (int dropless = 0; dropless < 2; dropless++)
-            for (int d = 0; d < (fp32_only(op->op) ? 1 : 2); d++)
+            for (int d = 0; d < (fp32_only(op->op) ? 1 : 3); d++)
                 for (int adds = 0; adds < 2; adds++) {
                     struct made f;
                     make(&f, plain, op, meshes[mesh], dropless, 5);
