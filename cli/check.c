@@ -51,6 +51,7 @@ static void print_text(const struct hd__compiled *c, const struct tally *t)
     puts("  every tensor is defined before it is used, and not used after it is released");
     puts("  every asynchronous operation is waited for, and nothing touches what is in flight");
     puts("  every parameter's gradient is summed exactly once over every mesh axis that it owes");
+    puts("  so are the loss and the norm, and what the optimizer writes reaches all that the model reads");
     puts("proved across ranks:");
     printf("  %llu collectives and %llu messages of a step and an evaluation meet: same order, operation, size and dtype on every member\n",
            (unsigned long long)t->collectives, (unsigned long long)t->messages);

@@ -1,6 +1,6 @@
 /* What a step must leave settled besides gradients: the loss and the norm are summed once over the ranks that have
- * parts of them, every parameter counts once in the norm, and what compute reads is made anew after the optimizer has
- * written. */
+ * parts of them, every parameter counts once in the norm, what compute reads is made anew after the optimizer has
+ * written, and what lives in another memory is fetched and written back. */
 #include <math.h>
 #include <stdlib.h>
 
@@ -17,6 +17,9 @@ struct hd__settled {
     uint8_t *stale;    /* by flat: the optimizer wrote, and the whole is as before */
     HD__ARRAY(struct part) parts;
     uint32_t loss_owes, norm_summed; /* axes */
+    uint32_t *staged;                /* by tensor: index + 1 into p->staged of the twin that it is */
+    hd_tensor *holder;               /* by buffer: the twin that was written last */
+    uint8_t *changed;                /* by index into p->staged: computed in, and not written back */
 };
 
 static uint32_t stages_bit(const struct hd_program *p)
@@ -38,6 +41,11 @@ struct hd__settled *hd__settled_new(const struct hd_program *p)
     for (uint32_t f = 0; f < p->flats.count; f++)
         s->flat_of[p->flats.at[f].shard] = f + 1;
     s->flat_of[0] = 0;
+    s->staged = hd__alloc(p->tensors.count * sizeof *s->staged);
+    s->holder = hd__alloc(p->buffers.count * sizeof *s->holder);
+    s->changed = hd__alloc(p->staged.count + 1);
+    for (uint32_t n = 0; n < p->staged.count; n++)
+        s->staged[p->staged.at[n].twin] = n + 1;
     return s;
 }
 
@@ -46,6 +54,9 @@ void hd__settled_free(struct hd__settled *s)
     hd__free_array(&s->parts);
     free(s->flat_of);
     free(s->stale);
+    free(s->staged);
+    free(s->holder);
+    free(s->changed);
     free(s);
 }
 
@@ -173,6 +184,34 @@ static void update(struct hd__settled *s, struct hd__faults *f, const struct hd_
         s->stale[flat - 1] = 1;
 }
 
+/* ---- what lives in another memory: it must be in its place before it is used, and go back when it was changed */
+
+static void step_staged(struct hd__settled *s, struct hd__faults *f, const struct hd__instr *i)
+{
+    struct hd__touch t[HD__MAX_TOUCH];
+    uint32_t n = s->p->staged.count ? hd__touches(s->p, i, t) : 0;
+    for (uint32_t k = 0; k < n; k++) {
+        uint32_t at = s->staged[t[k].tensor];
+        if (at && t[k].reads && s->holder[t[k].buffer] != t[k].tensor)
+            hd__fault(f, "use of %s, which was not brought into its place", hd__tc(s->p, t[k].tensor)->name);
+        if (at && t[k].writes) {
+            s->holder[t[k].buffer] = t[k].tensor;
+            s->changed[at - 1] = !hd__is_copy(i);
+        }
+    }
+    if (n && hd__is_copy(i) && s->staged[i->in[0]] && s->p->staged.at[s->staged[i->in[0]] - 1].home == i->out[0])
+        s->changed[s->staged[i->in[0]] - 1] = 0;
+}
+
+static void end_staged(struct hd__settled *s, struct hd__faults *f)
+{
+    for (uint32_t n = 0; n < s->p->staged.count; n++)
+        if (s->changed[n]) {
+            hd__fault(f, "%s is changed and not written back", hd__tc(s->p, s->p->staged.at[n].home)->name);
+            s->changed[n] = 0;
+        }
+}
+
 void hd__settled_step(struct hd__settled *s, struct hd__faults *f, const struct hd__instr *i)
 {
     if (i->n_out && i->out[0] == s->p->loss_sum)
@@ -182,10 +221,12 @@ void hd__settled_step(struct hd__settled *s, struct hd__faults *f, const struct 
     if (hd__op(i->op)->class == HD__CLASS_UPDATE)
         update(s, f, i);
     write_whole(s, i);
+    step_staged(s, f, i);
 }
 
 void hd__settled_begin(struct hd__settled *s, const struct hd__code_section *section)
 {
+    memset(s->holder, 0, s->p->buffers.count * sizeof *s->holder);
     if (!strcmp(section->name, "eval")) /* whoever runs it has cleared the loss */
         s->loss_owes = loss_axes(s->p);
 }
@@ -203,4 +244,5 @@ void hd__settled_end(struct hd__settled *s, struct hd__faults *f, const struct h
                       s->p->flats.at[k].name);
             s->stale[k] = 0;
         }
+    end_staged(s, f);
 }

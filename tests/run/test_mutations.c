@@ -132,18 +132,13 @@ static int is_message(const struct hd__instr *i)
     return i->op == HD_OP_SEND || i->op == HD_OP_RECV;
 }
 
-static int is_communication(const struct hd__instr *i)
-{
-    return hd__is_collective(i->op) || is_message(i);
-}
-
 /* ---- kinds of faults: each changes code->at[at], or what belongs to it, and returns 1; or returns 0 */
 
 static int dropped(struct hd_program *p, hd__code *code, uint32_t at)
 {
     uint32_t wait = wait_of(code, code->at[at].id);
     (void)p;
-    if (!is_communication(&code->at[at]) || wait == code->count)
+    if (!hd__is_async(&code->at[at]) || wait == code->count)
         return 0;
     erase(code, wait);
     erase(code, at);
@@ -156,9 +151,9 @@ static int swapped(struct hd_program *p, hd__code *code, uint32_t at)
     uint32_t other = at + 1, id = code->at[at].id;
     struct hd__instr i = code->at[at];
     (void)p;
-    while (other < code->count && (!is_communication(&code->at[other]) || code->at[other].stream != i.stream))
+    while (other < code->count && (!hd__is_async(&code->at[other]) || code->at[other].stream != i.stream))
         other++;
-    if (!is_communication(&i) || other == code->count)
+    if (!hd__is_async(&i) || other == code->count)
         return 0;
     code->at[at] = code->at[other];
     code->at[other] = i;
@@ -246,7 +241,7 @@ static int doubled(struct hd_program *p, hd__code *code, uint32_t at)
 {
     struct hd__instr again = code->at[at], wait;
     uint32_t behind = wait_of(code, again.id);
-    if (!is_communication(&again) || behind == code->count)
+    if (!hd__is_async(&again) || behind == code->count)
         return 0;
     wait = code->at[behind];
     again.id = wait.wait = ++p->next_id;
@@ -272,7 +267,7 @@ static const struct fault {
     const char *name;
     int (*plant)(struct hd_program *p, hd__code *code, uint32_t at);
 } kinds[] = {
-    {"communication dropped", dropped},
+    {"transfer dropped", dropped},
     {"two swapped", swapped},
     {"wait dropped", wait_dropped},
     {"wait too late", wait_late},
