@@ -203,6 +203,7 @@ static int32_t steps(struct loop *l, int *stopped, struct hd_error *err)
         double start = hd__now();
         int evaluated;
         profile_begin(l);
+        hd__exec_comm_seconds(l->s.exec); /* what an evaluation waited for is not this step's */
         rc = one_step(l, err);
         l->step_s = hd__now() - start;
         profile_end(l);
