@@ -20,6 +20,8 @@ struct hd_store;      /* heddle/host.h */
 #define HD_COMM_HOST_PROGRESS (UINT64_C(1) << 1)  /* progress must be called (shm, MPI, libfabric) */
 #define HD_COMM_LOCAL_ONLY (UINT64_C(1) << 2)     /* only between processes of one machine */
 #define HD_COMM_DEVICE_MEMORY (UINT64_C(1) << 3)  /* buffers may be device memory */
+#define HD_COMM_ANY_ORDER (UINT64_C(1) << 4)      /* sums of floats follow the transport's own order, the same on all
+                                                     members and from run to run; without it: that of the members */
 
 /* Operations of struct hd_comm_call. Counts are in elements of what ONE rank contributes or receives:
  *   all_reduce      send[count] -> recv[count]
@@ -33,7 +35,8 @@ struct hd_store;      /* heddle/host.h */
  * reduce_scatter: recv == send + me count. Sums of bf16 and fp16 are formed in fp32 and rounded once.
  * Integer sums wrap; HD_AVG is the sum divided by n, of integers the exact one, truncated; a maximum is NaN if an input is.
  * The order of every sum is that of the members, 0 first, whatever the algorithm: results are bit-identical on all
- * members and from run to run. */
+ * members and from run to run. Under HD_COMM_ANY_ORDER fp and bf sums follow an order of the transport's own, partial sums
+ * of bf16 and fp16 may be rounded, and members and runs still agree to the bit. */
 enum {
     HD_COLL_ALL_REDUCE = 1,
     HD_COLL_ALL_GATHER = 2,
@@ -87,7 +90,7 @@ struct hd_comm_ops {
     /* [progress] Enqueues a collective. NULL slot: the core's algorithms over send and recv are used. */
     int32_t (*collective)(struct hd_comm_group *group, const struct hd_comm_call *call, hd_request *request,
                           struct hd_error *err);
-    /* [progress] mandatory. Point to point inside a group; `peer` is a member index. Matched in order per
+    /* [progress] mandatory. Point to point inside a group; `peer` is a member index, one's own too. Matched in order per
      * (sender, receiver, stream); a different size is HD_E_MISMATCH on both sides. */
     int32_t (*send)(struct hd_comm_group *group, int32_t peer, uint32_t stream, const void *data, uint64_t bytes,
                     hd_request *request, struct hd_error *err);

@@ -92,15 +92,15 @@ static int rank_main(struct rank *rank, const struct ranks_options *o, uint16_t 
 }
 
 /* What hangs is killed. A busy machine or a sanitizer may need longer: whoever runs the suite says so, as to Check. */
-static double patience(void)
+static double patience(const struct ranks_options *o)
 {
     const char *multiplier = getenv("CK_TIMEOUT_MULTIPLIER");
-    return HD__MAX(60, multiplier ? 20 * atof(multiplier) : 0);
+    return HD__MAX(o->patience > 0 ? o->patience : 60, multiplier ? 20 * atof(multiplier) : 0);
 }
 
-static int wait_ranks(const pid_t *pids, int32_t n, const int *expect_signal)
+static int wait_ranks(const pid_t *pids, int32_t n, const int *expect_signal, double seconds)
 {
-    double deadline = hd__now() + patience();
+    double deadline = hd__now() + seconds;
     int bad = 0, status;
     for (int32_t left = n; left > 0;) {
         pid_t pid = waitpid(-1, &status, WNOHANG);
@@ -164,7 +164,7 @@ int run_ranks(const struct ranks_options *o, int (*body)(struct rank *rank), con
         atomic_store(&notice->port, hd__server_port(server));
     else
         fprintf(stderr, "server: %s\n", err.message);
-    int bad = wait_ranks(pids, server ? o->size : 0, expect_signal);
+    int bad = wait_ranks(pids, server ? o->size : 0, expect_signal, patience(o));
     for (int32_t r = 0; r < o->size && !server; r++)
         kill(pids[r], SIGKILL);
     hd__server_close(server);

@@ -18,6 +18,7 @@ struct ranks_options {
     int32_t size;
     double timeout, dead_after; /* 0: 30 s and 10 s */
     const char *settings;       /* "small=1KiB stage=64KiB"; NULL: defaults */
+    double patience;            /* seconds until ranks that hang are killed; 0: 60, more with CK_TIMEOUT_MULTIPLIER */
     int no_transport;
 };
 
@@ -26,7 +27,7 @@ extern const char *transport_name, *transport_folder;
 extern int transport_bare; /* without its collectives: the core's algorithms over send and recv */
 
 /* Forks `size` ranks, each runs body(rank) and leaves with its result. Returns 0 if all returned 0; expect_signal[r],
- * if given, is the signal by which rank r ends. A run takes 60 s at most. */
+ * if given, is the signal by which rank r ends. */
 int run_ranks(const struct ranks_options *options, int (*body)(struct rank *rank), const int *expect_signal);
 
 /* In a body: fails the rank with a line on stderr. */

@@ -1,182 +1,16 @@
 /* What every transport must do, written against struct hd_comm_ops: one binary, run once per transport.
- *     test_transport NAME FOLDER [bare]     e.g. shm build/plugins/comm-shm; bare: by the core's algorithms */
+ *     test_transport NAME FOLDER [bare] [WORD=N ...]     e.g. shm build/plugins/comm-shm
+ *     bare: by the core's algorithms over its send and recv
+ *     soak=N seed=S ranks=R: N random operations on R ranks, and nothing else
+ *     huge=BYTES: operations of that size on two ranks, and nothing else; 4.5 x BYTES of memory a rank */
 #include <check.h>
 #include <dirent.h>
 #include <stdlib.h>
 #include <unistd.h>
 
-#include "tests/comm/ranks.h"
-#include "tests/comm/values.h"
-
-#define GUARD 64
-#define LARGEST (5u << 20) /* bytes of a buffer, guards included */
-
-enum { NO_ARENA = 0, ALL_ARENA = 1, MIXED = 2 };
-
-static const uint32_t dtypes[] = {HD_F32, HD_BF16, HD_F16, HD_F64, HD_I32, HD_U8};
-static uint64_t next_seed = 1;
-
-struct buffers {
-    uint8_t *send[2], *recv[2]; /* plain memory, arena */
-};
-
-static int buffers_open(struct rank *rank, struct buffers *b)
-{
-    struct hd_error err = HD_ERROR_INIT;
-    uint8_t *arena = NULL;
-    b->send[0] = aligned_alloc(4096, LARGEST);
-    b->recv[0] = aligned_alloc(4096, LARGEST);
-    if (rank->ops->memory) {
-        EXPECT(rank->ops->memory(rank->comm, 2 * LARGEST, (void **)&arena, &err) == HD_OK, "%s", err.message);
-        EXPECT(((uintptr_t)arena & 4095) == 0, "arena at %p", (void *)arena);
-        for (size_t i = 0; i < 2 * LARGEST; i++)
-            EXPECT(arena[i] == 0, "arena is not zeroed");
-    }
-    b->send[1] = arena ? arena : b->send[0];
-    b->recv[1] = arena ? arena + LARGEST : b->recv[0];
-    return 0;
-}
-
-static int world_group(struct rank *rank, const char *name, struct hd_comm_group **group)
-{
-    struct hd_error err = HD_ERROR_INIT;
-    int32_t ranks[64];
-    for (int32_t i = 0; i < rank->size; i++)
-        ranks[i] = i;
-    EXPECT(rank->ops->group(rank->comm, name, ranks, rank->size, group, &err) == HD_OK, "%s", err.message);
-    return 0;
-}
-
-static int32_t finish(struct rank *rank, hd_request request, struct hd_error *err)
-{
-    double deadline = hd__now() + rank->timeout + 5;
-    int32_t done = 0, code;
-    if (rank->ops->wait)
-        return rank->ops->wait(rank->comm, request, deadline, err);
-    while (!done) {
-        if ((code = rank->ops->test(rank->comm, request, &done, err)) != HD_OK)
-            return code;
-        rank->ops->progress(rank->comm, err);
-    }
-    return HD_OK;
-}
-
-/* ---- one collective, checked */
-
-struct job {
-    uint32_t coll, dtype, redop;
-    int32_t root, n, me;
-    uint64_t count, seed;
-    int in_place;
-    int memory; /* NO_ARENA, ... */
-    uint8_t *send, *recv;
-    hd_request request;
-};
-
-static uint64_t send_count(const struct job *j)
-{
-    return j->coll == HD_COLL_REDUCE_SCATTER || j->coll == HD_COLL_ALL_TO_ALL ? j->count * (uint64_t)j->n : j->count;
-}
-
-static uint64_t recv_count(const struct job *j)
-{
-    if (j->coll == HD_COLL_REDUCE && j->me != j->root)
-        return 0;
-    return j->coll == HD_COLL_ALL_GATHER || j->coll == HD_COLL_ALL_TO_ALL ? j->count * (uint64_t)j->n : j->count;
-}
-
-/* What element i of member me's result is. */
-static void expected(const struct job *j, uint64_t i, void *out)
-{
-    uint64_t piece = j->count ? i / j->count : 0, at = j->count ? i % j->count : 0;
-    switch (j->coll) {
-    case HD_COLL_ALL_GATHER:
-        value_make(out, j->dtype, j->seed, (int)piece, at);
-        break;
-    case HD_COLL_ALL_TO_ALL:
-        value_make(out, j->dtype, j->seed, (int)piece, (uint64_t)j->me * j->count + at);
-        break;
-    case HD_COLL_BROADCAST:
-        value_make(out, j->dtype, j->seed, j->root, i);
-        break;
-    case HD_COLL_REDUCE_SCATTER:
-        value_reduce(out, j->dtype, j->redop, j->seed, j->n, (uint64_t)j->me * j->count + i);
-        break;
-    default:
-        value_reduce(out, j->dtype, j->redop, j->seed, j->n, i);
-    }
-}
-
-/* Places buffers at `send` and `recv` (room for guards before), fills them, starts the operation. */
-static int start(struct rank *rank, struct hd_comm_group *group, struct job *j, uint8_t *send, uint8_t *recv)
-{
-    size_t esize = hd_dtype_size(j->dtype);
-    struct hd_error err = HD_ERROR_INIT;
-    uint64_t ns = send_count(j), nr = recv_count(j);
-    send += GUARD;
-    recv += GUARD;
-    if (j->in_place) {
-        recv = send;
-        if (j->coll == HD_COLL_ALL_GATHER)
-            send = recv + (uint64_t)j->me * j->count * esize;
-        if (j->coll == HD_COLL_REDUCE_SCATTER)
-            recv = send + (uint64_t)j->me * j->count * esize;
-    }
-    memset(recv - GUARD, 0xa5, GUARD + nr * esize + GUARD);
-    if (!j->in_place || j->coll != HD_COLL_ALL_GATHER)
-        memset(send - GUARD, 0x5a, GUARD);
-    values_fill(send, j->dtype, j->seed, j->me, 0, ns);
-    j->send = send;
-    j->recv = recv;
-    struct hd_comm_call call = {.struct_size = sizeof call,
-                                .coll = j->coll,
-                                .dtype = j->dtype,
-                                .redop = j->redop,
-                                .root = j->root,
-                                .send = send,
-                                .recv = nr || j->coll != HD_COLL_REDUCE ? recv : NULL,
-                                .count = j->count,
-                                .tag = j->seed};
-    EXPECT(rank->ops->collective(group, &call, &j->request, &err) == HD_OK, "%s", err.message);
-    return 0;
-}
-
-static int check_job(struct rank *rank, const struct job *j)
-{
-    size_t esize = hd_dtype_size(j->dtype);
-    uint64_t nr = recv_count(j);
-    for (uint64_t i = 0; i < nr; i++) {
-        uint8_t want[8];
-        expected(j, i, want);
-        EXPECT(memcmp(want, j->recv + i * esize, esize) == 0,
-               "coll %u %s redop %u count %llu n %d in place %d memory %d: element %llu differs", j->coll,
-               hd_dtype_name(j->dtype), j->redop, (unsigned long long)j->count, j->n, j->in_place, j->memory,
-               (unsigned long long)i);
-    }
-    if (j->in_place)
-        return 0;
-    for (int i = 0; i < GUARD; i++)
-        EXPECT(j->recv[-1 - i] == 0xa5 && j->recv[nr * esize + (size_t)i] == 0xa5,
-               "coll %u %s count %llu memory %d: wrote outside its buffer", j->coll, hd_dtype_name(j->dtype),
-               (unsigned long long)j->count, j->memory);
-    for (uint64_t i = 0; i < send_count(j); i++) {
-        uint8_t was[8];
-        value_make(was, j->dtype, j->seed, j->me, i);
-        EXPECT(memcmp(was, j->send + i * esize, esize) == 0, "coll %u changed its input", j->coll);
-    }
-    return 0;
-}
-
-static int run_job(struct rank *rank, struct hd_comm_group *group, struct buffers *b, struct job *j, size_t skew)
-{
-    struct hd_error err = HD_ERROR_INIT;
-    int s = j->memory == MIXED ? rank->rank & 1 : j->memory, r = j->memory == MIXED ? rank->rank >> 1 & 1 : j->memory;
-    j->seed = next_seed++;
-    if (start(rank, group, j, b->send[s] + skew, b->recv[r] + skew))
-        return 1;
-    EXPECT(finish(rank, j->request, &err) == HD_OK, "%s", err.message);
-    return check_job(rank, j);
-}
+#include "tests/comm/huge.h"
+#include "tests/comm/jobs.h"
+#include "tests/comm/soak.h"
 
 /* ---- all collectives */
 
@@ -184,15 +18,17 @@ static int all_shapes(struct rank *rank, struct hd_comm_group *group, struct buf
 {
     size_t esize = hd_dtype_size(job.dtype);
     /* The last: two steps of staging for the dtypes of training, less for the others, to save time. */
-    const uint64_t small[] = {0, 1, 13, 4096 / esize - 1, 4096 / esize + 1, job.dtype <= HD_BF16 ? 20011 : 5003};
-    for (size_t s = 0; s < HD__COUNT(small); s++)
-        for (job.memory = 0; job.memory <= MIXED; job.memory++)
+    const uint64_t counts[] = {0, 1, 13, 4096 / esize - 1, 4096 / esize + 1, job.dtype <= HD_BF16 ? 20011 : 5003};
+    /* More than four ranks: what a small group and a large one do differently shows without the middle sizes. */
+    size_t few = rank->size > 4 ? 3 : HD__COUNT(counts);
+    for (size_t s = 0; s < few; s++)
+        for (job.memory = rank->size > 4 ? MIXED : NO_ARENA; job.memory <= MIXED; job.memory++)
             for (job.in_place = 0; job.in_place < 2; job.in_place++) {
-                job.count = small[s];
+                job.count = few == 3 && s == 0 ? 1021 : counts[s];
                 if (job.in_place && job.coll == HD_COLL_ALL_TO_ALL)
                     continue;
-                job.root = job.coll == HD_COLL_BROADCAST || job.coll == HD_COLL_REDUCE ? (int32_t)(s % (size_t)job.n) : 0;
-                if (run_job(rank, group, b, &job, job.count % 3 * esize))
+                job.root = coll_is_rooted(job.coll) ? (int32_t)(s + job.dtype) % job.n : 0;
+                if (job_run(rank, group, b, &job, job.count % 3 * esize))
                     return 1;
             }
     return 0;
@@ -206,10 +42,9 @@ static int collectives(struct rank *rank)
     if (buffers_open(rank, &b) || world_group(rank, "world", &group))
         return 1;
     for (uint32_t coll = HD_COLL_ALL_REDUCE; coll <= HD_COLL_REDUCE; coll++)
-        for (size_t d = 0; d < HD__COUNT(dtypes); d++) {
-            int reduces = coll == HD_COLL_ALL_REDUCE || coll == HD_COLL_REDUCE_SCATTER || coll == HD_COLL_REDUCE;
-            for (uint32_t redop = HD_SUM; redop <= (reduces ? HD_AVG : HD_SUM); redop++) {
-                struct job job = {.coll = coll, .dtype = dtypes[d], .redop = redop, .n = rank->size, .me = rank->rank};
+        for (size_t d = 0; d < HD__COUNT(all_dtypes); d++) {
+            for (uint32_t redop = HD_SUM; redop <= (coll_reduces(coll) ? HD_AVG : HD_SUM); redop++) {
+                struct job job = {.coll = coll, .dtype = all_dtypes[d], .redop = redop, .n = rank->size, .me = rank->rank};
                 if (all_shapes(rank, group, &b, job))
                     return 1;
             }
@@ -224,6 +59,27 @@ static int collectives(struct rank *rank)
     return 0;
 }
 
+/* Infinities, NaN, zeros of both signs, what rounds to them: through every reduction. */
+static int specials(struct rank *rank)
+{
+    static const uint32_t colls[] = {HD_COLL_ALL_REDUCE, HD_COLL_REDUCE_SCATTER, HD_COLL_REDUCE};
+    static const uint64_t counts[] = {5, 20011};
+    struct buffers b;
+    struct hd_comm_group *group;
+    if (buffers_open(rank, &b) || world_group(rank, "world", &group))
+        return 1;
+    for (size_t k = 0; k < HD__COUNT(colls) * HD__COUNT(counts); k++)
+        for (int d = 0; d < 4; d++)
+            for (uint32_t redop = HD_SUM; redop <= HD_AVG; redop++) {
+                struct job job = {.coll = colls[k / HD__COUNT(counts)], .count = counts[k % HD__COUNT(counts)],
+                                  .dtype = all_dtypes[d], .redop = redop, .n = rank->size, .me = rank->rank,
+                                  .memory = k % 3 == 0 ? NO_ARENA : MIXED, .seed = VALUES_SPECIAL};
+                if (sums_in_order(rank, &job) && job_run(rank, group, &b, &job, 0))
+                    return 1;
+            }
+    return 0;
+}
+
 /* 1 MiB, through staging of 64 KiB chunks and in the arena, streaming stores on. */
 static int large(struct rank *rank)
 {
@@ -233,20 +89,14 @@ static int large(struct rank *rank)
         return 1;
     for (uint32_t coll = HD_COLL_ALL_REDUCE; coll <= HD_COLL_REDUCE; coll++)
         for (int d = 0; d < 2; d++) {
-            uint64_t count = (1u << 20) / hd_dtype_size(dtypes[d]);
-            struct job job = {.coll = coll, .dtype = dtypes[d], .redop = HD_SUM, .n = rank->size, .me = rank->rank};
-            for (job.memory = 0; job.memory <= MIXED; job.memory++) {
-                job.count = send_count(&job) > count || coll == HD_COLL_ALL_GATHER || coll == HD_COLL_ALL_TO_ALL ||
-                                    coll == HD_COLL_REDUCE_SCATTER
-                                ? count / (uint64_t)rank->size + 1
-                                : count;
-                if (run_job(rank, group, &b, &job, 0))
-                    return 1;
-                job.in_place = coll != HD_COLL_ALL_TO_ALL;
-                if (run_job(rank, group, &b, &job, 0))
-                    return 1;
-                job.in_place = 0;
-            }
+            uint64_t count = (1u << 20) / hd_dtype_size(all_dtypes[d]);
+            struct job job = {.coll = coll, .dtype = all_dtypes[d], .redop = HD_SUM, .n = rank->size, .me = rank->rank};
+            int parts = coll >= HD_COLL_ALL_GATHER && coll <= HD_COLL_ALL_TO_ALL;
+            job.count = parts ? count / (uint64_t)rank->size + 1 : count;
+            for (job.memory = 0; job.memory <= MIXED; job.memory++)
+                for (job.in_place = 0; job.in_place <= (coll != HD_COLL_ALL_TO_ALL); job.in_place++)
+                    if (job_run(rank, group, &b, &job, 0))
+                        return 1;
         }
     return 0;
 }
@@ -283,7 +133,7 @@ static int in_flight(struct rank *rank)
             int arena = k % 3 == 0 && (size_t)(k / 3 + 8 * g + 1) * ROOM < LARGEST;
             uint8_t *s = arena ? b.send[1] + (size_t)(k / 3 + 8 * g) * ROOM : memory[0] + at;
             uint8_t *r = arena ? b.recv[1] + (size_t)(k / 3 + 8 * g) * ROOM : memory[1] + at;
-            if (groups[g] && start(rank, groups[g], j, s, r))
+            if (groups[g] && job_start(rank, groups[g], j, s, r))
                 return 1;
         }
     for (int g = 2; g >= 0; g--) { /* the last of each group first: all before it are then done */
@@ -295,7 +145,7 @@ static int in_flight(struct rank *rank)
             EXPECT(rank->ops->test(rank->comm, jobs[g][k].request, &done, &err) == HD_OK && done, "order of completion");
         }
         for (int k = 0; k < JOBS; k++)
-            if (check_job(rank, &jobs[g][k]))
+            if (job_check(rank, &jobs[g][k]))
                 return 1;
     }
     int32_t done;
@@ -311,7 +161,8 @@ static int exchange(struct rank *rank, struct hd_comm_group *group, struct buffe
     int32_t to = (rank->rank + 1) % rank->size, from = (rank->rank + rank->size - 1) % rank->size;
     uint8_t *s = b->send[memory & 1], *r = b->recv[memory >> 1 & 1];
     hd_request out, in;
-    uint64_t seed = next_seed++;
+    static uint64_t seed = 4000;
+    seed++;
     values_fill(s, HD_U8, seed, rank->rank, 0, bytes);
     memset(r, 0xa5, bytes + GUARD);
     EXPECT(rank->ops->send(group, to, 0, s, bytes, &out, &err) == HD_OK, "%s", err.message);
@@ -384,7 +235,7 @@ static int regroup(struct rank *rank)
         struct hd_comm_group *group;
         struct job job = {.coll = HD_COLL_ALL_REDUCE, .dtype = HD_F32, .redop = HD_SUM, .n = rank->size,
                           .me = rank->rank, .count = 5000};
-        if (world_group(rank, "again", &group) || run_job(rank, group, &b, &job, 0))
+        if (world_group(rank, "again", &group) || job_run(rank, group, &b, &job, 0))
             return 1;
         rank->ops->group_free(group);
     }
@@ -410,7 +261,7 @@ static int leaves_nothing(struct rank *rank)
     struct buffers b;
     struct job job = {.coll = HD_COLL_ALL_REDUCE, .dtype = HD_F32, .redop = HD_SUM, .n = rank->size, .me = rank->rank,
                       .count = 30000};
-    if (buffers_open(rank, &b) || world_group(rank, "world", &group) || run_job(rank, group, &b, &job, 0))
+    if (buffers_open(rank, &b) || world_group(rank, "world", &group) || job_run(rank, group, &b, &job, 0))
         return 1;
     rank->ops->close(rank->comm);
     rank->comm = NULL;
@@ -431,19 +282,25 @@ static int leaves_nothing(struct rank *rank)
 
 /* ---- the suite */
 
-#define TRANSPORT_TEST(name, body, ...)                                        \
-    START_TEST(name)                                                           \
-    {                                                                          \
-        struct ranks_options o = {.size = _i, __VA_ARGS__};                    \
-        ck_assert_msg(run_ranks(&o, body, NULL) == 0, "with %d ranks", _i);    \
-    }                                                                          \
+static double patience;
+static int32_t soak_ranks = 4;
+
+#define TRANSPORT_TEST(name, body, ...)                                                           \
+    START_TEST(name)                                                                              \
+    {                                                                                             \
+        struct ranks_options o = {.size = _i, .patience = patience, __VA_ARGS__};                 \
+        ck_assert_msg(run_ranks(&o, body, NULL) == 0, "with %d ranks", _i);                       \
+    }                                                                                             \
     END_TEST
 
 TRANSPORT_TEST(collectives_are_exact, collectives, .settings = "small=1KiB small_crowded=1KiB stage=64KiB")
+TRANSPORT_TEST(special_values, specials, .settings = "stage=64KiB")
 TRANSPORT_TEST(large_ones_too, large, .settings = "stage=64KiB stream=256KiB quantum=64KiB")
+TRANSPORT_TEST(huge_ones_too, huge, .timeout = patience)
 TRANSPORT_TEST(many_in_flight, in_flight, .settings = "stage=64KiB")
 TRANSPORT_TEST(messages_arrive, messages, .settings = "stage=64KiB stream=512KiB")
 TRANSPORT_TEST(groups_again, regroup, .settings = NULL)
+TRANSPORT_TEST(random_operations, soak, .settings = "stage=64KiB")
 
 START_TEST(nothing_is_left)
 {
@@ -454,20 +311,60 @@ START_TEST(nothing_is_left)
 }
 END_TEST
 
+static void add_all(TCase *tc)
+{
+    tcase_add_loop_test(tc, collectives_are_exact, 1, 9);
+    tcase_add_loop_test(tc, special_values, 2, 4);
+    tcase_add_loop_test(tc, large_ones_too, 2, 5);
+    tcase_add_loop_test(tc, huge_ones_too, 2, 4);
+    tcase_add_loop_test(tc, many_in_flight, 3, 5);
+    tcase_add_loop_test(tc, messages_arrive, 1, 5);
+    tcase_add_loop_test(tc, groups_again, 2, 4);
+    tcase_add_loop_test(tc, random_operations, 4, 6);
+    tcase_add_test(tc, nothing_is_left);
+}
+
+/* What is run by hand may take hours: a minute for each thousand operations, or 64 MiB. */
+static int parse_word(const char *word, TCase *tc)
+{
+    unsigned long long n = 0;
+    if (strcmp(word, "bare") == 0)
+        return transport_bare = 1;
+    if (sscanf(word, "seed=%llu", &n) == 1)
+        return soak_seed = n, 1;
+    if (sscanf(word, "ranks=%llu", &n) == 1 && n >= 1 && n <= 16)
+        return soak_ranks = (int32_t)n;
+    if (sscanf(word, "soak=%llu", &n) == 1) {
+        soak_operations = n;
+        patience = 60 * (1 + (double)n / 1000);
+    } else if (sscanf(word, "huge=%llu", &n) == 1) {
+        huge_bytes = n;
+        patience = 60 * (1 + (double)n / (64 << 20));
+    } else {
+        return 0;
+    }
+    tcase_set_timeout(tc, patience);
+    return 1;
+}
+
 int main(int argc, char **argv)
 {
     Suite *suite = suite_create("transport");
     TCase *tc = tcase_create("conformance");
     transport_name = argc > 1 ? argv[1] : transport_name;
     transport_folder = argc > 2 ? argv[2] : transport_folder;
-    transport_bare = argc > 3 && strcmp(argv[3], "bare") == 0;
     tcase_set_timeout(tc, 60);
-    tcase_add_loop_test(tc, collectives_are_exact, 1, 5);
-    tcase_add_loop_test(tc, large_ones_too, 1, 5);
-    tcase_add_loop_test(tc, many_in_flight, 3, 5);
-    tcase_add_loop_test(tc, messages_arrive, 1, 5);
-    tcase_add_loop_test(tc, groups_again, 2, 4);
-    tcase_add_test(tc, nothing_is_left);
+    for (int i = 3; i < argc; i++)
+        if (!parse_word(argv[i], tc)) {
+            fprintf(stderr, "%s is not understood\n", argv[i]);
+            return 2;
+        }
+    if (patience == 0)
+        add_all(tc);
+    else if (huge_bytes != 12 << 20)
+        tcase_add_loop_test(tc, huge_ones_too, 2, 3);
+    else
+        tcase_add_loop_test(tc, random_operations, soak_ranks, soak_ranks + 1);
     suite_add_tcase(suite, tc);
     SRunner *runner = srunner_create(suite);
     srunner_run_all(runner, CK_ENV);

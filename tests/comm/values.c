@@ -22,13 +22,18 @@ static double bf16_value(uint16_t bits)
     return f;
 }
 
-/* The nearest of the two neighbours, the even one of two equally near. */
+/* The nearest of the two neighbours, the even one of two equally near. Above the largest number lies 2^128. */
 static uint16_t bf16_round(float f)
 {
     uint32_t u;
     memcpy(&u, &f, 4);
+    if (isnan(f))
+        return 0x7fc0;
+    if (isinf(f))
+        return (uint16_t)(u >> 16);
     uint16_t below = (uint16_t)(u >> 16), above = (uint16_t)(below + 1);
-    double under = fabs((double)f - bf16_value(below)), over = fabs(bf16_value(above) - (double)f);
+    double next = (above & 0x7fff) == 0x7f80 ? copysign(0x1p128, f) : bf16_value(above);
+    double under = fabs((double)f - bf16_value(below)), over = fabs(next - (double)f);
     if (under == over)
         return below & 1 ? above : below;
     return under < over ? below : above;
@@ -64,11 +69,23 @@ static void put_float(void *at, uint32_t dtype, float v)
         memcpy(at, &half, 2);
 }
 
+/* Halves of the least, ties, what overflows in one dtype and not in another: every third value. */
+static double special(uint64_t h, double v)
+{
+    static const double table[] = {0.0, -0.0, INFINITY, -INFINITY, NAN, 0x1.fffffep127, -0x1.fffffep127, 65504, 65519,
+                                   -65520, 0x1p-24, 0x1p-25, -0x1.8p-24, 0x1p-126, -0x1p-149, 0x1.01p0, 0x1.03p0, 1};
+    return h % 3 ? v : table[h / 3 % (sizeof table / sizeof *table)];
+}
+
 void value_make(void *out, uint32_t dtype, uint64_t seed, int m, uint64_t i)
 {
-    uint64_t h = mix(seed * 1000003 + (uint64_t)m * 7919 + i * UINT64_C(0x9e3779b97f4a7c15));
+    uint64_t h = mix((seed & ~VALUES_KIND) * 1000003 + (uint64_t)m * 7919 + i * UINT64_C(0x9e3779b97f4a7c15));
     float f = (float)((double)(h >> 40) / (1 << 22) - 2.0) * (float)(1 << (h & 3)); /* -16 to 16, 24 bits */
     double d = (double)(int64_t)h * 0x1p-60;
+    if (seed & VALUES_WHOLE)
+        f = (float)(h >> 50 & 7) - 4, d = f;
+    if (seed & VALUES_SPECIAL)
+        f = (float)special(h >> 8, f), d = special(h >> 8, d);
     if (dtype == HD_F64)
         memcpy(out, &d, 8);
     else if (dtype == HD_I32 || dtype == HD_U8)
@@ -98,6 +115,21 @@ static void reduce_integer(void *out, uint32_t dtype, uint32_t redop, uint64_t s
     memcpy(out, &r, hd_dtype_size(dtype));
 }
 
+static double larger(double a, double b)
+{
+    return isnan(a) || a > b ? a : b;
+}
+
+int value_same(const void *a, const void *b, uint32_t dtype, uint32_t redop)
+{
+    if (memcmp(a, b, hd_dtype_size(dtype)) == 0)
+        return 1;
+    if (dtype == HD_I32 || dtype == HD_U8)
+        return 0;
+    double x = get(a, dtype), y = get(b, dtype);
+    return (isnan(x) && isnan(y)) || (redop == HD_MAX && x == 0 && y == 0);
+}
+
 void value_reduce(void *out, uint32_t dtype, uint32_t redop, uint64_t seed, int n, uint64_t i)
 {
     double d = 0;
@@ -110,8 +142,8 @@ void value_reduce(void *out, uint32_t dtype, uint32_t redop, uint64_t seed, int 
         uint8_t raw[8];
         value_make(raw, dtype, seed, m, i);
         double v = get(raw, dtype);
-        d = m == 0 ? v : redop == HD_MAX ? fmax(d, v) : d + v;
-        f = m == 0 ? (float)v : redop == HD_MAX ? fmaxf(f, (float)v) : f + (float)v;
+        d = m == 0 ? v : redop == HD_MAX ? larger(d, v) : d + v;
+        f = m == 0 ? (float)v : redop == HD_MAX ? (float)larger(f, v) : f + (float)v;
     }
     d = redop == HD_AVG ? d / n : d;
     f = redop == HD_AVG ? f / (float)n : f;
