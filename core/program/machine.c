@@ -271,9 +271,7 @@ static int32_t copy(struct hd__machine *m, const struct hd__event *e)
 
 static int section_runs(const struct hd__machine *m, const struct hd__code_section *s)
 {
-    if (m->only)
-        return !strcmp(s->name, m->only);
-    return s->repeat > 0 && (!s->predicate || m->step % s->predicate == 0);
+    return m->only ? !strcmp(s->name, m->only) : hd__section_due(s, m->step);
 }
 
 /* Puts the rank at the start of section s or of the next one that runs and has code. */
@@ -445,7 +443,7 @@ int32_t hd__machine_prove(struct hd__machine *m, struct hd_error *err)
     struct hd__machine_stats sum = m->stats;
     const struct hd_program *p = m->ranks[0].image->p;
     for (uint32_t s = 0; s < p->sections.count && !code; s++) {
-        if (p->sections.at[s].repeat)
+        if (hd__section_due(&p->sections.at[s], 1))
             continue;
         code = hd__machine_run(m, p->sections.at[s].name, 1, err);
         sum.events += m->stats.events;

@@ -71,7 +71,7 @@ void hd__machine_destroy(struct hd__machine *m);
  * first lines of hd__machine_report. */
 int32_t hd__machine_run(struct hd__machine *m, const char *section, int64_t step, struct hd_error *err);
 
-/* Runs a step, then each section with repeat 0 by itself. The stats are those of all of them. */
+/* Runs the first step, then each section that is not part of it by itself. The stats are those of all of them. */
 int32_t hd__machine_prove(struct hd__machine *m, struct hd_error *err);
 
 /* What stopped the last run: "" if nothing did. */

@@ -342,6 +342,11 @@ static inline int hd__is_collective(uint16_t op)
     return (op >= HD_OP_ALL_REDUCE && op <= HD_OP_BROADCAST) || op == HD_OP_SHIFT;
 }
 struct hd__code_section *hd__section(struct hd_program *p, const char *name); /* NULL if there is none */
+/* Is it part of step `step`, counted from 1? */
+static inline int hd__section_due(const struct hd__code_section *s, int64_t step)
+{
+    return s->repeat > 0 && (!s->predicate || step % s->predicate == 0);
+}
 
 /* ---- the rooms' passes, in the order in which they run. Each returns HD_OK or a code with the error filled. */
 

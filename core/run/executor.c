@@ -56,6 +56,7 @@ struct hd__exec {
     double comm_seconds;
     struct hd__profile *profile; /* NULL: nobody asked */
     int32_t profiling, reserved;
+    char *bad; /* not NULL: where the first bad number is named; "" until there is one */
     const struct section *at_section;
     uint32_t at_step;
 };
@@ -378,13 +379,59 @@ static int32_t time_step(struct hd__exec *e, const struct section *section, uint
     return rc;
 }
 
+static int all_finite(const struct hd__exec *e, hd_tensor t)
+{
+    const struct hd__tensor *x = hd__tc(e->p, t);
+    const void *data = hd__address(e->p, t, e->coord, e->arena);
+    int64_t n = hd__numel(e->p, x);
+    float value[256];
+    if (x->dtype == HD_F64 || x->dtype == HD_I32 || x->dtype == HD_U8)
+        return 1;
+    for (int64_t i = 0, some; i < n; i += some) {
+        some = HD__MIN(256, n - i);
+        hd__to_f32(x->dtype, (const char *)data + i * (int64_t)hd_dtype_size(x->dtype), value, (uint64_t)some);
+        for (int64_t k = 0; k < some; k++)
+            if (!isfinite(value[k]))
+                return 0;
+    }
+    return 1;
+}
+
+/* The first of some tensors that is not finite; 0 where all are. */
+static hd_tensor first_bad(const struct hd__exec *e, const hd_tensor *t, uint32_t n)
+{
+    for (uint32_t k = 0; k < n; k++)
+        if (!all_finite(e, t[k]))
+            return t[k];
+    return 0;
+}
+
+/* A bad number is made where all that is read is finite, or it was in a parameter before. */
+static int32_t look_at_step(struct hd__exec *e, const struct section *section, uint32_t k, struct hd_error *err)
+{
+    const struct hd__instr *i = &section->of->code.at[k];
+    int look = section->steps[k].kind == STEP_KERNEL && !*e->bad;
+    hd_tensor read = look ? first_bad(e, i->in, i->n_in) : 0;
+    int32_t rc = run_step(e, &section->steps[k], err);
+    if (rc || !look)
+        return rc;
+    if (read && hd__tc(e->p, read)->param && i->phase != HD__PHASE_O)
+        snprintf(e->bad, 160, "parameter %s, before the step", e->p->params.at[hd__tc(e->p, read)->param - 1].desc.name);
+    else if (!read && first_bad(e, i->out, i->n_out))
+        snprintf(e->bad, 160, "block %s, %s (section %s, instruction %u)", e->p->blocks.at[i->block], hd__op(i->op)->name,
+                 section->of->name, k);
+    return HD_OK;
+}
+
 static int32_t run_once(struct hd__exec *e, const struct section *section, struct hd_error *err)
 {
     e->at_section = section;
     for (uint32_t k = 0; k < section->n; k++) {
         int32_t rc;
         __atomic_store_n(&e->at_step, k, __ATOMIC_RELAXED);
-        rc = e->profiling ? time_step(e, section, k, err) : run_step(e, &section->steps[k], err);
+        rc = e->bad         ? look_at_step(e, section, k, err)
+             : e->profiling ? time_step(e, section, k, err)
+                            : run_step(e, &section->steps[k], err);
         if (rc) {
             if (!err->where[0])
                 hd__exec_where(e, err->where);
@@ -394,18 +441,27 @@ static int32_t run_once(struct hd__exec *e, const struct section *section, struc
     return HD_OK;
 }
 
+static int32_t run_section(struct hd__exec *e, const struct section *section, struct hd_error *err)
+{
+    int32_t rc = HD_OK;
+    for (int32_t n = 0; n < HD__MAX(1, section->of->repeat) && !rc; n++)
+        rc = run_once(e, section, err);
+    return rc;
+}
+
+int32_t hd__exec_step(struct hd__exec *e, int64_t step, struct hd_error *err)
+{
+    int32_t rc = HD_OK;
+    for (uint32_t s = 0; s < e->p->sections.count && !rc; s++)
+        if (hd__section_due(e->sections[s].of, step))
+            rc = run_section(e, &e->sections[s], err);
+    return rc;
+}
+
 int32_t hd__exec_section(struct hd__exec *e, const char *name, struct hd_error *err)
 {
-    for (uint32_t s = 0; s < e->p->sections.count; s++) {
-        const struct section *section = &e->sections[s];
-        int32_t rc = HD_OK;
-        if (strcmp(section->of->name, name))
-            continue;
-        for (int32_t n = 0; n < HD__MAX(1, section->of->repeat) && !rc; n++)
-            rc = run_once(e, section, err);
-        return rc;
-    }
-    return HD_OK; /* no accumulation: no section micro */
+    const struct hd__code_section *of = hd__section(e->p, name);
+    return of ? run_section(e, &e->sections[of - e->p->sections.at], err) : HD_OK;
 }
 
 int32_t hd__exec_agree(struct hd__exec *e, int32_t mine, int32_t *highest, struct hd_error *err)
@@ -429,40 +485,14 @@ void hd__exec_abort(struct hd__exec *e, const char *reason)
 
 /* ---- looking */
 
-static int all_finite(const struct hd__exec *e, hd_tensor t)
+int32_t hd__exec_find_bad(struct hd__exec *e, int64_t step, char out[160], struct hd_error *err)
 {
-    const struct hd__tensor *x = hd__tc(e->p, t);
-    const void *data = hd__address(e->p, t, e->coord, e->arena);
-    int64_t n = hd__numel(e->p, x);
-    float value[256];
-    if (x->dtype == HD_F64 || x->dtype == HD_I32 || x->dtype == HD_U8)
-        return 1;
-    for (int64_t i = 0, some; i < n; i += some) {
-        some = HD__MIN(256, n - i);
-        hd__to_f32(x->dtype, (const char *)data + i * (int64_t)hd_dtype_size(x->dtype), value, (uint64_t)some);
-        for (int64_t k = 0; k < some; k++)
-            if (!isfinite(value[k]))
-                return 0;
-    }
-    return 1;
-}
-
-int32_t hd__exec_find_bad(struct hd__exec *e, const char *name, char out[160], struct hd_error *err)
-{
-    struct hd__code_section *of = hd__section(e->p, name);
-    struct section *section = of ? &e->sections[of - e->p->sections.at] : NULL;
-    for (uint32_t k = 0; section && k < section->n; k++) {
-        const struct hd__instr *i = &of->code.at[k];
-        int32_t rc = run_step(e, &section->steps[k], err);
-        if (rc)
-            return rc;
-        for (uint32_t n = 0; n < i->n_out && section->steps[k].kind == STEP_KERNEL; n++)
-            if (!all_finite(e, i->out[n])) {
-                snprintf(out, 160, "block %s, %s (section %s, instruction %u)", e->p->blocks.at[i->block], hd__op(i->op)->name, name, k);
-                return 1;
-            }
-    }
-    return 0;
+    int32_t rc;
+    *out = 0;
+    e->bad = out;
+    rc = hd__exec_step(e, step, err);
+    e->bad = NULL;
+    return rc ? rc : *out != 0;
 }
 
 void *hd__exec_data(struct hd__exec *e, hd_tensor tensor)

@@ -25,7 +25,9 @@ struct hd__exec_config {
 int32_t hd__exec_open(const struct hd__exec_config *config, struct hd__exec **exec, struct hd_error *err);
 void hd__exec_close(struct hd__exec *exec); /* NULL is fine */
 
-/* Runs a section once, or as often as its repeat says where that is more. */
+/* Runs all sections of step `step`, counted from 1, in the program's order. */
+int32_t hd__exec_step(struct hd__exec *exec, int64_t step, struct hd_error *err);
+/* Runs one section by its name, as often as its repeat says, and once where that is 0. HD_OK where there is none. */
 int32_t hd__exec_section(struct hd__exec *exec, const char *name, struct hd_error *err);
 
 /* Where a tensor of this rank lies. */
@@ -45,9 +47,10 @@ double hd__exec_peak_flops(struct hd__exec *exec);
 /* From now on the time of every instruction is taken, or no longer; what was taken: core/run/profile.h, NULL for nothing. */
 void hd__exec_profile(struct hd__exec *exec, int on);
 const struct hd__profile *hd__exec_profiled(const struct hd__exec *exec);
-/* Runs a section once and looks at what every kernel wrote: names the first block and instruction with a NaN or Inf in
- * `out`; returns 1 if there is one, 0 if not, or an error. For a step that went wrong, before its weights are lost. */
-int32_t hd__exec_find_bad(struct hd__exec *exec, const char *section, char out[160], struct hd_error *err);
+/* Runs a step and looks at what every kernel read and wrote: the block and the instruction of the first that made a NaN or
+ * Inf of finite numbers, or the parameter that had one, go to `out`. Returns 1 if there is one, 0 if not (it came from another rank), or an error. For a
+ * step that went wrong; all ranks call it, and each runs the whole step. */
+int32_t hd__exec_find_bad(struct hd__exec *exec, int64_t step, char out[160], struct hd_error *err);
 /* What runs now: "micro_last #118 wait all_reduce(dp_shard)"; for messages, from any thread. */
 const char *hd__exec_where(struct hd__exec *exec, char out[128]);
 

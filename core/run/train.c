@@ -68,14 +68,10 @@ static void set_hyper(struct loop *l)
 /* The update left the weights as they were: run the step's data again and look where the first bad number comes from. */
 static int32_t diverged(struct loop *l, struct hd_error *err)
 {
-    static const char *const sections[] = {"begin", "micro", "micro_last", "step"};
     char where[160] = "";
     int32_t found = hd__feed_seek(l->s.train, l->at.sequence, err);
-    for (uint32_t i = 0; i < HD__COUNT(sections) && !found; i++) {
-        int32_t times = i == 1 ? l->p->accumulation - 1 : 1;
-        for (int32_t n = 0; n < times && !found; n++)
-            found = hd__exec_find_bad(l->s.exec, sections[i], where, err);
-    }
+    if (!found)
+        found = hd__exec_find_bad(l->s.exec, l->at.step + 1, where, err);
     if (found < 0)
         return found;
     return hd_fail(err, HD_E_INVALID, "step %" PRId64 ": the loss is %g and the gradient norm %g; the first bad number: %s. Nothing was "
@@ -87,11 +83,9 @@ static int32_t diverged(struct loop *l, struct hd_error *err)
 
 static int32_t one_step(struct loop *l, struct hd_error *err)
 {
-    static const char *const sections[] = {"begin", "micro", "micro_last", "step", "update"};
-    int32_t rc = HD_OK;
+    int32_t rc;
     set_hyper(l);
-    for (uint32_t i = 0; i < HD__COUNT(sections) && !rc; i++)
-        rc = hd__exec_section(l->s.exec, sections[i], err);
+    rc = hd__exec_step(l->s.exec, l->at.step + 1, err);
     if (rc)
         return rc;
     l->loss = hd__session_scalar(&l->s, l->p->loss_sum);

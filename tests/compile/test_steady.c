@@ -64,16 +64,12 @@ static void write_corpus(char *path)
 /* Asserts nothing: Check allocates when it does. */
 static int32_t one_step(struct hd__session *s, int64_t step)
 {
-    static const char *const sections[] = {"begin", "micro", "micro_last", "update"};
     struct hd_error err = HD_ERROR_INIT;
     double *hyper = hd__exec_data(s->exec, hd__exec_program(s->exec)->hyper);
-    int32_t rc = HD_OK;
     hyper[HD_HYPER_LR] = 1e-3;
     hyper[HD_HYPER_STEP] = (double)step;
     hyper[HD_HYPER_INV_SCALE] = 1;
-    for (size_t i = 0; i < HD__COUNT(sections) && !rc; i++)
-        rc = hd__exec_section(s->exec, sections[i], &err);
-    return rc;
+    return hd__exec_step(s->exec, step, &err);
 }
 
 static void steady(const char *family, const char *precision)

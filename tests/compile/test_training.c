@@ -138,6 +138,52 @@ START_TEST(reference_kernels_train_as_torch_does)
 }
 END_TEST
 
+/* A section of every second step runs in the second step. */
+START_TEST(predicates)
+{
+    struct hd_error err = HD_ERROR_INIT;
+    struct run r = {0};
+    run_open(&r, golden_names[0], "fast");
+    hd__section(hd__exec_program(r.exec), "update")->predicate = 2;
+    set_hyper(&r);
+    for (int64_t step = 1; step <= 4; step++) {
+        ck_assert_msg(!hd__exec_step(r.exec, step, &err), "%s: %s", err.where, err.message);
+        ck_assert_int_eq(scalar(&r, hd__exec_program(r.exec)->norm2) > 0, step % 2 == 0);
+    }
+    run_close(&r);
+}
+END_TEST
+
+static float *parameter(struct run *r, const char *name)
+{
+    struct hd_program *p = hd__exec_program(r->exec);
+    for (uint32_t f = 0; f < p->flats.count; f++)
+        for (uint32_t k = 0; k < p->flats.at[f].n_params; k++)
+            if (!strcmp(p->params.at[p->flats.at[f].params[k]].desc.name, name))
+                return (float *)hd__exec_data(r->exec, p->flats.at[f].master) + p->flats.at[f].offset[k];
+    ck_abort_msg("no parameter %s", name);
+}
+
+/* What made the first bad number is named; where it is a parameter, that. */
+START_TEST(bad_numbers)
+{
+    static const char norm[] = "transformer.h.0.ln_1.weight";
+    char where[160];
+    struct hd_error err = HD_ERROR_INIT;
+    struct run r = {0};
+    run_open(&r, golden_names[0], "fast");
+    set_hyper(&r);
+    ck_assert_int_eq(hd__exec_find_bad(r.exec, 1, where, &err), 0);
+    *parameter(&r, norm) = 3e38f;
+    ck_assert_int_eq(hd__exec_find_bad(r.exec, 1, where, &err), 1);
+    ck_assert_msg(!strncmp(where, "block L0, layernorm (section micro_last, ", 41), "%s", where);
+    *parameter(&r, norm) = INFINITY;
+    ck_assert_int_eq(hd__exec_find_bad(r.exec, 1, where, &err), 1);
+    ck_assert_str_eq(where, "parameter transformer.h.0.ln_1.weight, before the step");
+    run_close(&r);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("training");
@@ -147,6 +193,8 @@ int main(void)
     tcase_set_timeout(c, 60);
     tcase_add_loop_test(c, fast_kernels_train_as_torch_does, 0, GOLDEN_NAMES);
     tcase_add_loop_test(c, reference_kernels_train_as_torch_does, 0, GOLDEN_NAMES);
+    tcase_add_test(c, predicates);
+    tcase_add_test(c, bad_numbers);
     suite_add_tcase(suite, c);
     runner = srunner_create(suite);
     srunner_run_all(runner, CK_NORMAL);
