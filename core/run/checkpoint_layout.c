@@ -1,10 +1,8 @@
-/* Where tensors lie in files, runs in blocks; and threads that work on blocks. */
-#include <pthread.h>
-#include <signal.h>
-#include <stdatomic.h>
+/* Where tensors lie in files, and runs in blocks. */
 #include <stdbool.h>
 #include <stdlib.h>
 
+#include "core/base/workers.h"
 #include "core/run/checkpoint_parts.h"
 #include "core/run/safetensors.h"
 
@@ -274,58 +272,9 @@ uint64_t hd__ckpt_clip(const struct hd__ckpt_piece *piece, uint64_t begin, uint6
 
 /* ---- threads */
 
-struct crew {
-    int32_t (*work)(void *user, uint64_t i, char *block, struct hd_error *err);
-    void *user;
-    uint64_t count;
-    _Atomic uint64_t next;
-    _Atomic int32_t failed; /* the first one to set it owns `error` */
-    struct hd_error error;
-};
-
-static void *crew_member(void *user)
-{
-    struct crew *crew = user;
-    struct hd_error error = HD_ERROR_INIT;
-    void *block = NULL;
-    int32_t rc = posix_memalign(&block, 4096, HD__CKPT_BLOCK)
-                     ? hd_fail(&error, HD_E_NOMEM, "checkpoint: no memory")
-                     : HD_OK;
-    while (!rc && !atomic_load(&crew->failed)) {
-        uint64_t i = atomic_fetch_add(&crew->next, 1);
-        if (i >= crew->count)
-            break;
-        rc = crew->work(crew->user, i, block, &error);
-    }
-    if (rc) {
-        int32_t none = HD_OK;
-        error.code = rc;
-        if (atomic_compare_exchange_strong(&crew->failed, &none, rc))
-            crew->error = error;
-    }
-    free(block);
-    return NULL;
-}
-
 int32_t hd__ckpt_workers(uint32_t threads, uint64_t count,
-                         int32_t (*work)(void *user, uint64_t i, char *block, struct hd_error *err),
-                         void *user, struct hd_error *err)
+                         int32_t (*work)(void *user, uint64_t i, char *block, struct hd_error *err), void *user,
+                         struct hd_error *err)
 {
-    enum { MOST = 64 };
-    struct crew crew = {.work = work, .user = user, .count = count};
-    pthread_t thread[MOST];
-    uint32_t extra = HD__MIN(threads ? threads : 2, MOST), started = 0;
-    sigset_t all, old;
-    extra = (uint32_t)HD__MIN(extra, count) - (count > 0); /* the caller is one of them */
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &old);
-    while (started < extra && !pthread_create(&thread[started], NULL, crew_member, &crew))
-        started++; /* fewer threads are slower, not wrong */
-    pthread_sigmask(SIG_SETMASK, &old, NULL);
-    crew_member(&crew);
-    for (uint32_t i = 0; i < started; i++)
-        pthread_join(thread[i], NULL);
-    if (crew.failed && err)
-        *err = crew.error;
-    return crew.failed;
+    return hd__workers(threads ? threads : 2, count, HD__CKPT_BLOCK, work, user, err);
 }

@@ -69,8 +69,7 @@ void hd__ckpt_pieces_free(struct hd__ckpt_pieces *pieces);
 uint64_t hd__ckpt_clip(const struct hd__ckpt_piece *piece, uint64_t begin, uint64_t bytes, uint64_t *at,
                        uint64_t *from);
 
-/* Calls work(user, i, buffer, err) for i = 0 .. count-1 from several threads, each with a block of memory
- * aligned to a page. Stops at the first error, which is returned. */
+/* hd__workers with blocks of a checkpoint's size; threads 0: two. */
 int32_t hd__ckpt_workers(uint32_t threads, uint64_t count,
                          int32_t (*work)(void *user, uint64_t i, char *block, struct hd_error *err),
                          void *user, struct hd_error *err);

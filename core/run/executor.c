@@ -2,11 +2,11 @@
 #include "core/run/executor.h"
 
 #include <math.h>
-#include <sched.h>
 #include <stdlib.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "core/base/workers.h"
 #include "core/program/ops.h"
 #include "core/run/copies.h"
 #include "core/run/exchange.h"
@@ -251,8 +251,7 @@ static int32_t open_stage_groups(struct hd__exec *e, struct hd_error *err)
 /* Cores for one rank's threads: those that it is pinned to; where nobody pinned it, its share of the machine's. */
 static int32_t thread_count(int32_t local_ranks)
 {
-    cpu_set_t mine;
-    int32_t n = sched_getaffinity(0, sizeof mine, &mine) ? 1 : CPU_COUNT(&mine);
+    int32_t n = hd__cores();
     return HD__MAX(1, n < sysconf(_SC_NPROCESSORS_ONLN) ? n : n / local_ranks);
 }
 

@@ -2,15 +2,13 @@
 #include "core/run/init.h"
 
 #include <math.h>
-#include <pthread.h>
-#include <sched.h>
-#include <signal.h>
 #include <stdlib.h>
 
+#include "core/base/workers.h"
 #include "core/run/pieces.h"
 #include "core/run/safetensors.h"
 
-enum { CHUNK = 4096, MOST_THREADS = 64, WORTH_A_THREAD = 32768 };
+enum { CHUNK = 4096, PART = 32768 }; /* elements: on a stack; worth a thread */
 
 /* SplitMix64's finaliser (Steele, Lea, Flood 2014) over a counter: a value a number, no state. */
 static uint64_t mix(uint64_t x)
@@ -52,56 +50,34 @@ struct fill {
     struct hd_error *err;
 };
 
-/* Some of a piece's elements, for one thread. Values depend on the element alone, so shares do not matter. */
-struct share {
+struct draw {
     const struct fill *f;
     const struct hd__piece *piece;
-    int64_t first, end;
 };
 
-static void *fill_share(void *user)
+/* Values depend on the element alone, so it does not matter which thread draws them. */
+static int32_t draw_part(void *user, uint64_t part, char *block, struct hd_error *err)
 {
-    const struct share *s = user;
-    const struct hd_param_desc *d = &s->f->p->params.at[s->piece->param].desc;
-    uint64_t key = hd__hash(d->name, strlen(d->name), s->f->seed);
-    float values[CHUNK];
-    for (int64_t at = s->first, n; at < s->end; at += n) {
-        n = HD__MIN(CHUNK, s->end - at);
-        if (d->init == HD_INIT_NORMAL)
-            hd__normal(key, s->piece->first + at, n, d->std, values);
-        else
-            for (int64_t i = 0; i < n; i++)
-                values[i] = d->init == HD_INIT_ONES ? 1.0f : 0.0f;
-        store(s->f->data, s->f->dtype, s->piece->offset + at, values, n);
-    }
-    return NULL;
+    const struct draw *w = user;
+    const struct hd_param_desc *d = &w->f->p->params.at[w->piece->param].desc;
+    int64_t at = (int64_t)part * PART, n = HD__MIN(PART, w->piece->count - at);
+    float *values = (float *)(void *)block;
+    (void)err;
+    if (d->init == HD_INIT_NORMAL)
+        hd__normal(hd__hash(d->name, strlen(d->name), w->f->seed), w->piece->first + at, n, d->std, values);
+    else
+        for (int64_t i = 0; i < n; i++)
+            values[i] = d->init == HD_INIT_ONES ? 1.0f : 0.0f;
+    store(w->f->data, w->f->dtype, w->piece->offset + at, values, n);
+    return HD_OK;
 }
 
-static int64_t cores(void)
-{
-    cpu_set_t mine;
-    return sched_getaffinity(0, sizeof mine, &mine) ? 1 : CPU_COUNT(&mine);
-}
-
-/* The processors of this rank share what is worth a thread; this thread does the last part, and what no thread took. */
 static int32_t fill_seed(void *user, const struct hd__piece *piece)
 {
-    struct share share[MOST_THREADS];
-    pthread_t thread[MOST_THREADS];
-    int64_t n = HD__MIN(HD__MIN(cores(), MOST_THREADS), 1 + piece->count / WORTH_A_THREAD), started = 0;
-    sigset_t all, old;
-    for (int64_t i = 0; i < n; i++)
-        share[i] = (struct share){user, piece, piece->count * i / n, piece->count * (i + 1) / n};
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &old); /* signals are the main thread's */
-    while (started < n - 1 && !pthread_create(&thread[started], NULL, fill_share, &share[started]))
-        started++;
-    pthread_sigmask(SIG_SETMASK, &old, NULL);
-    for (int64_t i = started; i < n; i++)
-        fill_share(&share[i]);
-    for (int64_t i = 0; i < started; i++)
-        pthread_join(thread[i], NULL);
-    return HD_OK;
+    struct fill *f = user;
+    struct draw draw = {f, piece};
+    return hd__workers((uint32_t)hd__cores(), (uint64_t)(piece->count + PART - 1) / PART, PART * sizeof(float), draw_part, &draw,
+                       f->err);
 }
 
 /* ---- from files */
