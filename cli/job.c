@@ -56,9 +56,7 @@ int hd__load_job_only(const struct hd__job_arguments *arguments, int64_t ranks, 
         return hd__print_error(&err, HD__EXIT_REFUSED);
     for (uint64_t i = 0; i < out->job->plugin_path.count; i++)
         if (hd__plugins_add_folder(out->plugins, out->job->plugin_path.text[i], &err)) {
-            char cause[sizeof err.message];
-            memcpy(cause, err.message, sizeof cause);
-            hd__job_fail(out->job, "plugins.path", &err, "%s", cause);
+            hd__job_blame(out->job, "plugins.path", &err);
             return hd__print_error(&err, HD__EXIT_REFUSED);
         }
     if (hd__plugins_add_default_folders(out->plugins, &err))

@@ -21,10 +21,8 @@ static int32_t check_data(struct hd__loaded *loaded, int held_out, int tokens, s
         rc = hd__feed_check(feed, err);
     hd__feed_close(feed);
     if (rc) {
-        char cause[sizeof err->message];
         const char *key = !held_out ? "data.train" : job->val.count ? "data.val" : "data.val_fraction";
-        memcpy(cause, err->message, sizeof cause);
-        hd__job_fail(loaded->job, key, err, "%s: %s", key, cause);
+        hd__job_fail(loaded->job, key, err, "%s: %s", key, err->message);
     }
     return rc;
 }

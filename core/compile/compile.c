@@ -10,11 +10,8 @@ int32_t hd__choose(struct hd__job *job, struct hd__plugins *plugins, uint32_t ki
 {
     const struct hd__component *c;
     int32_t rc = hd__plugin_find(plugins, kind, section->use, &c, err);
-    if (rc) {
-        char cause[sizeof err->message];
-        memcpy(cause, err->message, sizeof cause);
-        return hd__job_fail(job, hd__arena_format(&job->arena, "%s.use", section->path), err, "%s", cause);
-    }
+    if (rc)
+        return hd__job_blame(job, hd__arena_format(&job->arena, "%s.use", section->path), err);
     chosen->component = c;
     chosen->section = section;
     chosen->settings = hd__arena_alloc(&job->arena, c->settings_size);
@@ -57,21 +54,18 @@ static int32_t choose_runtime(struct hd__compiled *c, struct hd_error *err)
 }
 
 /* A plugin's message that begins with a key, as "model.heads (3) is ...", gets that key's place in the job. */
-static int32_t at_its_key(struct hd__job *job, const char *section, int32_t rc, struct hd_error *err)
+static int32_t at_its_key(struct hd__job *job, const char *section, struct hd_error *err)
 {
-    char cause[sizeof err->message];
     size_t n = strspn(err->message, "abcdefghijklmnopqrstuvwxyz0123456789_."), length = strlen(section);
     int key = !strncmp(err->message, section, length) && err->message[length] == '.';
-    memcpy(cause, err->message, sizeof cause);
-    hd__job_fail(job, key ? hd__arena_format(&job->arena, "%.*s", (int)n, cause) : section, err, "%s", cause);
-    return err->code = rc;
+    return hd__job_blame(job, key ? hd__arena_format(&job->arena, "%.*s", (int)n, err->message) : section, err);
 }
 
 static int32_t check_optimizer(struct hd__compiled *c, struct hd_error *err)
 {
     const struct hd_optimizer_ops *ops = &c->optimizer_choice.component->ops.optimizer;
     int32_t rc = ops->check ? ops->check(c->optimizer_choice.settings, err) : HD_OK;
-    return rc ? at_its_key(c->job, "optimizer", rc, err) : HD_OK;
+    return rc ? at_its_key(c->job, "optimizer", err) : HD_OK;
 }
 
 static int32_t open_plugins(struct hd__compiled *c, struct hd_error *err)
@@ -92,7 +86,7 @@ static int32_t open_plugins(struct hd__compiled *c, struct hd_error *err)
     job->schedule.lr = c->optimizer.ops->learning_rate(c->optimizer.settings);
     rc = c->model_choice.component->ops.model.open(hd__host(), c->model_choice.settings, &c->model, err);
     if (rc)
-        return at_its_key(job, "model", rc, err);
+        return at_its_key(job, "model", err);
     c->info.struct_size = sizeof c->info;
     return c->model_choice.component->ops.model.info(c->model, &c->info, err);
 }
@@ -190,11 +184,8 @@ static int32_t run_strategies(struct hd__compiled *c, struct hd_program *p, int 
     int32_t rc = HD_OK;
     for (uint64_t s = 0; s < c->n_strategies && !rc; s++) {
         rc = run_strategy(c, p, &c->strategies[s], slot, err);
-        if (rc) {
-            char cause[sizeof err->message];
-            memcpy(cause, err->message, sizeof cause);
-            hd__job_fail(c->job, c->job->strategies[s]->path, err, "%s", cause);
-        }
+        if (rc)
+            hd__job_blame(c->job, c->job->strategies[s]->path, err);
     }
     return rc;
 }
@@ -202,11 +193,8 @@ static int32_t run_strategies(struct hd__compiled *c, struct hd_program *p, int 
 static int32_t partition(struct hd__compiled *c, struct hd_program *p, struct hd_error *err)
 {
     int32_t rc = run_strategies(c, p, PARTITION, err);
-    if (!rc && (rc = hd__pipeline_check(p, err))) {
-        char cause[sizeof err->message];
-        memcpy(cause, err->message, sizeof cause);
-        hd__job_fail(c->job, "mesh.pp", err, "%s", cause);
-    }
+    if (!rc && (rc = hd__pipeline_check(p, err)))
+        hd__job_blame(c->job, "mesh.pp", err);
     return rc;
 }
 
@@ -225,13 +213,7 @@ static int32_t recompute(struct hd__compiled *c, struct hd_program *p, struct hd
     if (job->recompute == HD__RECOMPUTE_NONE)
         return HD_OK;
     rc = hd__recompute(p, every, job->recompute == HD__RECOMPUTE_SELECTIVE, err);
-    if (rc) {
-        char cause[sizeof err->message];
-        memcpy(cause, err->message, sizeof cause);
-        hd__job_fail(c->job, "recompute", err, "%s", cause);
-        err->code = rc;
-    }
-    return rc;
+    return rc ? hd__job_blame(c->job, "recompute", err) : HD_OK;
 }
 
 /* The tree of exact sums has two branches at every node, and no others. */
@@ -295,9 +277,7 @@ static int32_t lower(struct hd__compiled *c, struct hd_program *p, struct hd_err
     int32_t rc;
     if ((rc = prepare_exact(c, p, err)) || (rc = hd__lower(p, err)) || !p->exact || !(rc = hd__exact_sums(p, err)))
         return rc;
-    char cause[sizeof err->message];
-    memcpy(cause, err->message, sizeof cause);
-    hd__job_fail(c->job, "job.deterministic", err, "job.deterministic: exact: %s", cause);
+    hd__job_fail(c->job, "job.deterministic", err, "job.deterministic: exact: %s", err->message);
     return err->code = rc;
 }
 

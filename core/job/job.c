@@ -157,3 +157,10 @@ int32_t hd__job_fail(struct hd__job *job, const char *path, struct hd_error *err
     va_end(args);
     return hd_fail(err, HD_E_INVALID, "%s: %s", hd__job_where(job, path), message);
 }
+
+int32_t hd__job_blame(struct hd__job *job, const char *path, struct hd_error *err)
+{
+    int32_t code = err->code ? err->code : HD_E_INVALID; /* a plugin may have returned one and set none */
+    hd__job_fail(job, path, err, "%s", err->message);
+    return err->code = code;
+}

@@ -178,6 +178,8 @@ const char *hd__job_where(struct hd__job *job, const char *path);
 /* Fails with the place of `path` in front of the message. */
 int32_t hd__job_fail(struct hd__job *job, const char *path, struct hd_error *err, const char *format, ...)
     __attribute__((format(printf, 4, 5)));
+/* Puts the place of `path` in front of the message that is in `err`. Its code stays and is returned. */
+int32_t hd__job_blame(struct hd__job *job, const char *path, struct hd_error *err);
 
 /* The resolved job as YAML, each value with its origin as a comment. */
 void hd__job_print(const struct hd__job *job, struct hd__text *out);
