@@ -3,7 +3,6 @@
 
 #include <stdlib.h>
 
-#include "core/program/ops.h"
 
 int32_t hd__choose(struct hd__job *job, struct hd__plugins *plugins, uint32_t kind, struct hd__section *section,
                    struct hd__chosen *chosen, struct hd_error *err)
@@ -217,9 +216,8 @@ static int32_t recompute(struct hd__compiled *c, struct hd_program *p, struct hd
 }
 
 /* The tree of exact sums has two branches at every node, and no others. */
-static int32_t check_exact(struct hd__compiled *c, struct hd_error *err)
+static int32_t check_exact(const struct hd__job *job, struct hd_error *err)
 {
-    struct hd__job *job = c->job;
     int64_t micros = job->batch / job->micro_batch;
     const struct {
         int wrong;
@@ -235,50 +233,34 @@ static int32_t check_exact(struct hd__compiled *c, struct hd_error *err)
          "how many there are"},
     };
     for (size_t i = 0; i < HD__COUNT(rows); i++)
-        if (rows[i].wrong) {
-            hd__job_fail(job, "job.deterministic", err, "job.deterministic: exact: %s", rows[i].what);
-            return err->code = HD_E_UNSUPPORTED;
-        }
+        if (rows[i].wrong)
+            return hd_fail(err, HD_E_UNSUPPORTED, "%s", rows[i].what);
     return HD_OK;
 }
 
-/* Before lowering. */
-static int32_t prepare_exact(struct hd__compiled *c, struct hd_program *p, struct hd_error *err)
+static int32_t blame_exact(struct hd__compiled *c, struct hd_error *err)
 {
-    int32_t rc;
-    if (c->job->deterministic != HD__DETERMINISTIC_EXACT)
-        return HD_OK;
-    rc = check_exact(c, err);
-    p->exact = 1;
-    if (!rc)
-        hd__exact_partition(p);
-    return rc;
-}
-
-/* A strategy may let gradients travel shorter than they are: that too is rounding between ranks. */
-static int32_t check_exact_wire(struct hd__compiled *c, const struct hd_program *p, struct hd_error *err)
-{
-    for (uint32_t s = 0; s < p->sections.count; s++)
-        for (uint32_t k = 0; k < p->sections.at[s].code.count; k++) {
-            const struct hd__instr *i = &p->sections.at[s].code.at[k];
-            uint8_t dtype = i->n_in ? hd__tc(p, i->in[0])->dtype : 0;
-            int sums = i->op == HD_OP_ALL_REDUCE || i->op == HD_OP_REDUCE_SCATTER;
-            if (i->op != HD_OP_ENCODE && !(sums && (dtype == HD_BF16 || dtype == HD_F16) && dtype != p->precision.grad))
-                continue;
-            hd__job_fail(c->job, "job.deterministic", err, "job.deterministic: exact: gradients must not travel compressed: leave out "
-                         "strategies.zero.compress");
-            return err->code = HD_E_UNSUPPORTED;
-        }
-    return HD_OK;
+    int32_t code = err->code;
+    hd__job_fail(c->job, "job.deterministic", err, "job.deterministic: exact: %s", err->message);
+    return err->code = code;
 }
 
 static int32_t lower(struct hd__compiled *c, struct hd_program *p, struct hd_error *err)
 {
-    int32_t rc;
-    if ((rc = prepare_exact(c, p, err)) || (rc = hd__lower(p, err)) || !p->exact || !(rc = hd__exact_sums(p, err)))
-        return rc;
-    hd__job_fail(c->job, "job.deterministic", err, "job.deterministic: exact: %s", err->message);
-    return err->code = rc;
+    p->exact = c->job->deterministic == HD__DETERMINISTIC_EXACT;
+    if (p->exact && check_exact(c->job, err))
+        return blame_exact(c, err);
+    if (p->exact)
+        hd__exact_partition(p);
+    if (hd__lower(p, err))
+        return err->code;
+    return p->exact && hd__exact_sums(p, err) ? blame_exact(c, err) : HD_OK;
+}
+
+static int32_t transform(struct hd__compiled *c, struct hd_program *p, struct hd_error *err)
+{
+    int32_t rc = run_strategies(c, p, TRANSFORM, err);
+    return !rc && p->exact && hd__exact_reduce(p, err) ? blame_exact(c, err) : rc;
 }
 
 static int32_t compile_stage(struct hd__compiled *c, struct hd_program *p, struct hd_error *err)
@@ -289,8 +271,7 @@ static int32_t compile_stage(struct hd__compiled *c, struct hd_program *p, struc
     if ((rc = build_model(c, p, err)) || (rc = run_strategies(c, p, LAYOUT, err)) || (rc = check_axes(c, p, err)) ||
         (rc = hd__autodiff(p, err)) || (rc = hd__place(p, err)) || (rc = partition(c, p, err)) ||
         (rc = recompute(c, p, err)) || (rc = hd__ring(p, err)) ||
-        (rc = lower(c, p, err)) || (rc = scale_loss(c, p)) || (rc = run_strategies(c, p, TRANSFORM, err)) ||
-        (p->exact && ((rc = check_exact_wire(c, p, err)) || (rc = hd__exact_reduce(p, err)))) ||
+        (rc = lower(c, p, err)) || (rc = scale_loss(c, p)) || (rc = transform(c, p, err)) ||
         (rc = hd__fuse(p, err)) || (rc = hd__schedule(p, err)) || (rc = hd__memory(p, err)))
         return rc;
     return hd__verify(p, err) ? (err->code = HD_E_INTERNAL) : HD_OK;

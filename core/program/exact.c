@@ -176,8 +176,20 @@ static void round_norm(struct hd_program *p)
     copy(p, code, at + 1, t, p->norm2);
 }
 
+/* A strategy may let gradients travel shorter than they are: that too is rounding between ranks. */
+static int travels_short(const struct hd_program *p, const struct hd__instr *i)
+{
+    uint8_t dtype = i->n_in ? hd__tc(p, i->in[0])->dtype : 0;
+    int sums = i->op == HD_OP_ALL_REDUCE || i->op == HD_OP_REDUCE_SCATTER;
+    return i->op == HD_OP_ENCODE || (sums && (dtype == HD_BF16 || dtype == HD_F16) && dtype != p->precision.grad);
+}
+
 int32_t hd__exact_reduce(struct hd_program *p, struct hd_error *err)
 {
+    for (uint32_t s = 0; s < p->sections.count; s++)
+        for (uint32_t k = 0; k < p->sections.at[s].code.count; k++)
+            if (travels_short(p, &p->sections.at[s].code.at[k]))
+                return hd_fail(err, HD_E_UNSUPPORTED, "gradients must not travel compressed: leave out `compress`");
     round_norm(p);
     for (uint32_t s = 0; s < p->sections.count; s++) {
         hd__code old = p->sections.at[s].code, fresh = {0};
