@@ -101,27 +101,27 @@ static uint32_t in_the_way(const struct hd__placer *w, const struct hd__tensor *
     return again;
 }
 
-static int target_settled(const struct hd__placer *w, hd_tensor t, uint32_t todo, uint16_t dim)
+static int target_settled(const struct hd__placer *w, hd_tensor t, uint32_t open, uint16_t dim)
 {
     for (int32_t n = 0; n < w->n_axes; n++)
-        if ((todo & HD_AXIS_BIT(w->axes[n])) && at(w, t, w->axes[n]) == dim)
+        if ((open & HD_AXIS_BIT(w->axes[n])) && at(w, t, w->axes[n]) == dim)
             return 0;
     return 1;
 }
 
 /* Which axis leaves next: a minor-most one; those that end as R or P first, then all_to_alls whose target is settled. */
-static int32_t next_leaver(const struct hd__placer *w, hd_tensor t, uint32_t todo, uint32_t change, const uint16_t *goal)
+static int32_t next_leaver(const struct hd__placer *w, hd_tensor t, uint32_t open, uint32_t change, const uint16_t *goal)
 {
     int32_t any = -1, plain = -1, ready = -1;
     for (int32_t n = 0; n < w->n_axes; n++) {
         int32_t a = w->axes[n];
         const struct hd__tensor *x = hd__tc(w->p, t);
-        if (!(todo & HD_AXIS_BIT(a)) || hd__shard_minor(x->place.shard[hd__dim_index(x, at(w, t, a))]) != a)
+        if (!(open & HD_AXIS_BIT(a)) || hd__shard_minor(x->place.shard[hd__dim_index(x, at(w, t, a))]) != a)
             continue;
         any = a;
         if (!((change & HD_AXIS_BIT(a)) && hd__is_shard(goal[a])))
             plain = a;
-        else if (target_settled(w, t, todo, goal[a]))
+        else if (target_settled(w, t, open, goal[a]))
             ready = a;
     }
     return plain >= 0 ? plain : ready >= 0 ? ready : any;
@@ -129,19 +129,19 @@ static int32_t next_leaver(const struct hd__placer *w, hd_tensor t, uint32_t tod
 
 static hd_tensor leave_shards(struct hd__placer *w, hd_tensor t, uint32_t change, uint32_t again, const uint16_t *goal)
 {
-    uint32_t todo = 0;
+    uint32_t open = 0;
     for (int32_t n = 0; n < w->n_axes; n++)
         if (hd__is_shard(at(w, t, w->axes[n])) && ((change | again) & HD_AXIS_BIT(w->axes[n])))
-            todo |= HD_AXIS_BIT(w->axes[n]);
-    while (todo) {
-        int32_t a = next_leaver(w, t, todo, change, goal);
+            open |= HD_AXIS_BIT(w->axes[n]);
+    while (open) {
+        int32_t a = next_leaver(w, t, open, change, goal);
         uint16_t from = at(w, t, a);
         uint32_t partial = hd__tc(w->p, t)->place.partial;
         int moves = (change & HD_AXIS_BIT(a)) != 0;
-        todo &= ~HD_AXIS_BIT(a);
+        open &= ~HD_AXIS_BIT(a);
         if (moves && goal[a] == HD__AT_P)
             t = step(w, HD_OP_PAD, t, a, from, 0, partial | HD_AXIS_BIT(a));
-        else if (moves && hd__is_shard(goal[a]) && target_settled(w, t, todo, goal[a]))
+        else if (moves && hd__is_shard(goal[a]) && target_settled(w, t, open, goal[a]))
             t = step(w, HD_OP_ALL_TO_ALL, t, a, from, goal[a], partial);
         else
             t = step(w, HD_OP_ALL_GATHER, t, a, from, 0, partial); /* what is lacking is sliced later */

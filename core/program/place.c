@@ -193,23 +193,23 @@ static void find_labels(const struct hd__placer *w, struct op *o)
 /* Where inputs and outputs lie on every axis. */
 static void choose(const struct hd__placer *w, struct op *o, hd__goal *in, hd__goal *out)
 {
-    int32_t todo[HD_AXIS_COUNT], n_todo = w->n_axes;
-    memcpy(todo, w->axes, sizeof todo);
-    while (n_todo) { /* the cheapest axis first: one whose placement is free must not lose its dim to another */
+    int32_t open[HD_AXIS_COUNT], n_open = w->n_axes;
+    memcpy(open, w->axes, sizeof open);
+    while (n_open) { /* the cheapest axis first: one whose placement is free must not lose its dim to another */
         struct plan least = {.cost = -1};
         int32_t pick = 0, axis;
-        for (int32_t n = 0; n < n_todo; n++) {
+        for (int32_t n = 0; n < n_open; n++) {
             struct plan found;
-            best(w, o, todo[n], &found);
+            best(w, o, open[n], &found);
             if (least.cost < 0 || found.cost < least.cost) {
                 least = found;
                 pick = n;
             }
         }
-        axis = todo[pick];
-        n_todo--;
-        for (int32_t n = pick; n < n_todo; n++)
-            todo[n] = todo[n + 1];
+        axis = open[pick];
+        n_open--;
+        for (int32_t n = pick; n < n_open; n++)
+            open[n] = open[n + 1];
         if (hd__is_shard(least.candidate))
             *ways_of(o, least.candidate) *= w->p->mesh.size[axis];
         for (uint32_t n = 0; n < o->n_in; n++)
