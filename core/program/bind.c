@@ -89,6 +89,8 @@ static void attributes(const struct hd_program *p, const struct hd__instr *i,
         a->index = part_of(p, i->axes, coord);
         a->parts = (uint32_t)hd__mesh_ways(&p->mesh, i->axes);
     }
+    if (i->op == HD_OP_BLEND && i->axes)
+        a->parts = (uint32_t)hd__mesh_ways(&p->mesh, i->axes);
     if (hd__op(i->op)->class == HD__CLASS_P2P) {
         int32_t there[HD_AXIS_COUNT];
         memcpy(there, coord, sizeof there);

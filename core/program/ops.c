@@ -129,6 +129,7 @@ static const struct hd__op table[HD_OP_LIMIT] = {
     [HD_OP_FILL0] = {"fill0", .class = HD__CLASS_STRUCTURE, .n_in = 0, .n_out = 1},
     [HD_OP_ACCUM] = {"accum", .class = HD__CLASS_STRUCTURE, .n_in = 1, .n_out = 1},
     [HD_OP_COPY] = {"copy", .class = HD__CLASS_STRUCTURE, .n_in = 1, .n_out = 1},
+    [HD_OP_BLEND] = {"blend", .class = HD__CLASS_STRUCTURE, .n_in = -1, .n_out = 1, .flags = INP},
     [HD_OP_RELEASE] = {"release", .class = HD__CLASS_STRUCTURE, .n_in = 1, .n_out = 0},
     [HD_OP_WAIT] = {"wait", .class = HD__CLASS_STRUCTURE, .n_in = 0, .n_out = 0},
 

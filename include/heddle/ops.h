@@ -81,6 +81,9 @@
     X(HD_OP_FILL0, 61, "fill0")              /* y[*] <- nothing: zeros */                                       \
     X(HD_OP_ACCUM, 62, "accum")              /* y[*] += x[*] */                                                 \
     X(HD_OP_COPY, 63, "copy")                /* y[*] <- x[*], dtypes may differ */                              \
+    X(HD_OP_BLEND, 66, "blend")              /* y[*] <- x0[*], x1[*], ... up to 4 inputs of equal dims: the sum of    \
+                                                attrs.table[i] xi, over attrs.parts where that is not 0: a rank's    \
+                                                share of a mean. y may be the memory of any input */            \
     X(HD_OP_RELEASE, 64, "release")          /* <- x: its memory may be used again */                           \
     X(HD_OP_WAIT, 65, "wait")                /* for an asynchronous instruction */                              \
     /* ---- update ---- */                                                                                      \

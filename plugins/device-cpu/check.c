@@ -23,6 +23,13 @@ int32_t cpu_check_same(struct hd_kernel *k, struct hd_error *err)
     return rc;
 }
 
+int32_t cpu_check_blend(struct hd_kernel *k, struct hd_error *err)
+{
+    if (!k->d.attrs.table || k->d.attrs.n_table != k->d.n_in)
+        return cpu_invalid(k, err, "a blend of %u tensors has %llu factors", k->d.n_in, (unsigned long long)k->d.attrs.n_table);
+    return cpu_check_same(k, err);
+}
+
 /* Equal dim ids have equal extents. */
 static int32_t agree(const struct hd_kernel *k, const struct hd_operand *x, const struct hd_operand *y,
                      struct hd_error *err)

@@ -68,7 +68,7 @@ cpu_prepare_fn cpu_fast(uint32_t op);
     X(add) X(bias) X(bias_dw) X(rmsnorm) X(rmsnorm_dx) X(rmsnorm_dw) X(layernorm) X(layernorm_dx)               \
     X(layernorm_dw) X(rope) X(swiglu) X(swiglu_grad) X(gelu) X(gelu_grad) X(embed) X(embed_dw) X(position)      \
     X(position_dw) X(rowmax) X(xent_local) X(nll) X(nll_grad) X(xent_grad) X(total) X(spread) X(slice) X(mask)  \
-    X(pad) X(fill0) X(accum) X(copy) X(sumsq) X(adamw) X(sgd) X(einsum) X(attention) X(attention_grad)           \
+    X(pad) X(fill0) X(accum) X(copy) X(blend) X(sumsq) X(adamw) X(sgd) X(einsum) X(attention) X(attention_grad)           \
     X(xent_head) X(attention_merge) X(gate) X(gate_grad) X(route) X(dispatch) X(dispatch_dx) X(grouped) X(grouped_dw) X(combine)   \
     X(combine_dz) X(combine_dg) X(expert_count) X(router_loss) X(router_loss_dz) X(encode) X(decode)
 
@@ -139,6 +139,12 @@ static inline int cpu_fast_dtype(uint32_t dtype)
 static inline double cpu_seed(const struct hd_kernel *k, uint32_t at)
 {
     return k->d.attrs.scale * (k->d.n_in > at ? *(const double *)k->in[at].data : 1);
+}
+
+/* What a blend multiplies input `x` by. */
+static inline double cpu_blend_factor(const struct hd_kernel *k, uint32_t x)
+{
+    return k->d.attrs.table[x] / (k->d.attrs.parts ? k->d.attrs.parts : 1);
 }
 
 static inline int cpu_accumulates(const struct hd_kernel *k)

@@ -230,6 +230,37 @@ int32_t cpu_fast_accum(struct hd_kernel *k, struct hd_error *err)
     return cpu_fast_dtypes(k, 0, err);
 }
 
+CPU_CLONES static void add_times(const float *x, float factor, float *y, int64_t n)
+{
+#pragma omp simd
+    for (int64_t i = 0; i < n; i++)
+        y[i] += factor * x[i];
+}
+
+static void blend_chunks(void *context, int64_t first, int64_t last)
+{
+    struct hd_kernel *k = context;
+    int64_t count = hd_operand_count(&k->out[0]);
+    for (int64_t c = first; c < last; c++) {
+        int64_t at = c * CPU_CHUNK, n = cpu_min(CPU_CHUNK, count - at);
+        float buf[CPU_CHUNK], sum[CPU_CHUNK] = {0}; /* the output may be the memory of any input */
+        for (uint32_t i = 0; i < k->d.n_in; i++)
+            add_times(cpu_read(&k->in[i], at, n, buf), (float)cpu_blend_factor(k, i), sum, n);
+        cpu_write(&k->out[0], at, n, sum);
+    }
+}
+
+static void run_blend(struct hd_kernel *k)
+{
+    cpu_parallel(k->device, cpu_chunks(hd_operand_count(&k->out[0])), GRAIN, blend_chunks, k);
+}
+
+int32_t cpu_fast_blend(struct hd_kernel *k, struct hd_error *err)
+{
+    k->run = run_blend;
+    return cpu_fast_dtypes(k, 0, err);
+}
+
 /* ---- a scalar from all: chunk by chunk, in double */
 
 static void run_total(struct hd_kernel *k)

@@ -127,6 +127,17 @@ void cpu_ref_copy(struct hd_kernel *k)
         cpu_put(k, 0, i, cpu_load(&k->in[0], i));
 }
 
+void cpu_ref_blend(struct hd_kernel *k)
+{
+    int64_t n = hd_operand_count(&k->out[0]);
+    for (int64_t i = 0; i < n; i++) {
+        double y = 0;
+        for (uint32_t x = 0; x < k->d.n_in; x++)
+            y += cpu_blend_factor(k, x) * cpu_load(&k->in[x], i);
+        cpu_store(&k->out[0], i, y);
+    }
+}
+
 void cpu_ref_mask(struct hd_kernel *k)
 {
     int64_t n = hd_operand_count(&k->out[0]);

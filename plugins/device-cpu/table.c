@@ -41,6 +41,7 @@ static const struct cpu_op rows[HD_OP_LIMIT] = {
     [HD_OP_FILL0] = ROW(0, 0, 1, 1, fill0, NULL, cpu_fast_fill0),
     [HD_OP_ACCUM] = ROW(1, 1, 1, 1, accum, cpu_check_same, cpu_fast_accum),
     [HD_OP_COPY] = ROW(1, 1, 1, 1, copy, cpu_check_same, cpu_fast_copy),
+    [HD_OP_BLEND] = ROW(1, 4, 1, 1, blend, cpu_check_blend, cpu_fast_blend),
     [HD_OP_ENCODE] = ROW(1, 1, 2, 2, encode, cpu_check_code, cpu_fast_encode),
     [HD_OP_DECODE] = ROW(1, 1, 1, 1, decode, cpu_check_code, cpu_fast_decode),
     [HD_OP_SUMSQ] = ROW(1, 1, 1, 1, sumsq, cpu_check_scalar_out, cpu_fast_sumsq),
