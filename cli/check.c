@@ -42,6 +42,27 @@ static int32_t prove(const struct hd__compiled *c, struct tally *t, struct hd_er
     return rc;
 }
 
+static void print_apart(const struct hd_program *p)
+{
+    char axes[64];
+    hd__axes_text(p->apart, axes);
+    for (uint32_t s = 0; s < p->sections.count && p->apart; s++)
+        if (p->sections.at[s].together)
+            printf("  ranks train apart along %s; every %u steps all parameters become equal, by the mean of what each has trained\n",
+                   axes, p->sections.at[s].predicate);
+}
+
+/* Ranks that train apart do not train like one. */
+static int numerics_refused(const struct hd__compiled *c)
+{
+    char axes[64];
+    hd__axes_text(c->stage[0]->apart, axes);
+    if (c->stage[0]->apart)
+        fprintf(stderr, "--numerics compares a job with itself on one rank; this one's ranks train apart along %s, which is another "
+                "training: leave --numerics out\n", axes);
+    return c->stage[0]->apart != 0;
+}
+
 static void print_text(const struct hd__compiled *c, const struct tally *t)
 {
     char arena[32];
@@ -52,6 +73,7 @@ static void print_text(const struct hd__compiled *c, const struct tally *t)
     puts("  every asynchronous operation is waited for, and nothing touches what is in flight");
     puts("  every parameter's gradient is summed exactly once over every mesh axis that it owes");
     puts("  so are the loss and the norm, and what the optimizer writes reaches all that the model reads");
+    print_apart(c->stage[0]);
     puts("proved across ranks:");
     printf("  %llu collectives and %llu messages of a step and an evaluation meet: same order, operation, size and dtype on every member\n",
            (unsigned long long)t->collectives, (unsigned long long)t->messages);
@@ -100,6 +122,8 @@ static int run(int argc, char **argv)
     code = hd__job_arguments(&hd__command_check, argc, argv, flags, HD__COUNT(flags), &arguments);
     if (!code)
         code = hd__load_job(&arguments, 0, &loaded);
+    if (!code && numerics && numerics_refused(loaded.compiled))
+        code = HD__EXIT_REFUSED;
     if (!code && prove(loaded.compiled, &tally, &err))
         code = HD__EXIT_FAILED;
     if (!code && !json)

@@ -263,13 +263,36 @@ static int32_t transform(struct hd__compiled *c, struct hd_program *p, struct hd
     return !rc && p->exact && hd__exact_reduce(p, err) ? blame_exact(c, err) : rc;
 }
 
+/* Ranks that are apart differ in their gradients' norms: what follows from it, every rank does for itself. */
+static int32_t check_apart(struct hd__compiled *c, struct hd_program *p, struct hd_error *err)
+{
+    const struct {
+        int asked;
+        const char *path, *what;
+    } rows[] = {
+        {c->job->precision.loss_scaling == HD__LOSS_SCALE_DYNAMIC, "precision.loss_scale", "dynamic: a step that overflows is skipped by all "
+         "ranks alike, and these do not see each other's gradients; use compute: bf16, or a number"},
+        {c->job->deterministic == HD__DETERMINISTIC_EXACT, "job.deterministic", "exact: gradients are not summed over all data ranks, so "
+         "there is no order to fix; leave it out"},
+    };
+    char axes[64];
+    hd__axes_text(p->apart, axes);
+    for (size_t i = 0; i < HD__COUNT(rows) && p->apart; i++)
+        if (rows[i].asked) {
+            hd__job_fail(c->job, rows[i].path, err, "ranks are apart along %s, which excludes %s %s", axes, rows[i].path, rows[i].what);
+            return err->code = HD_E_UNSUPPORTED;
+        }
+    hd__apart_seeds(p);
+    return HD_OK;
+}
+
 static int32_t compile_stage(struct hd__compiled *c, struct hd_program *p, struct hd_error *err)
 {
     int32_t rc;
     set_precision(p, c->job);
     base_layout(p);
     if ((rc = build_model(c, p, err)) || (rc = run_strategies(c, p, LAYOUT, err)) || (rc = check_axes(c, p, err)) ||
-        (rc = hd__autodiff(p, err)) || (rc = hd__place(p, err)) || (rc = partition(c, p, err)) ||
+        (rc = hd__autodiff(p, err)) || (rc = check_apart(c, p, err)) || (rc = hd__place(p, err)) || (rc = partition(c, p, err)) ||
         (rc = recompute(c, p, err)) || (rc = hd__ring(p, err)) ||
         (rc = lower(c, p, err)) || (rc = scale_loss(c, p)) || (rc = transform(c, p, err)) ||
         (rc = hd__fuse(p, err)) || (rc = hd__schedule(p, err)) || (rc = hd__memory(p, err)))

@@ -138,10 +138,11 @@ static void add(struct hd__owed *o, struct hd__faults *f, pieces *l, struct piec
 
 /* ---- instructions */
 
-static uint32_t obligation(const struct hd__param *param)
+/* Where ranks are apart each keeps its own. */
+static uint32_t obligation(const struct hd_program *p, const struct hd__param *param)
 {
     int tied = __builtin_popcount(param->stages) > 1;
-    return param->obligation | (tied ? HD_AXIS_BIT(HD_AXIS_PP) : 0);
+    return (param->obligation & ~p->apart) | (tied ? HD_AXIS_BIT(HD_AXIS_PP) : 0);
 }
 
 /* A gradient joins its flat buffer. */
@@ -150,7 +151,7 @@ static void contribute(struct hd__owed *o, struct hd__faults *f, const struct hd
     hd_tensor out = i->out[k];
     uint32_t param = hd__tc(o->p, out)->param - 1;
     struct range r = range_of(o->p, out);
-    struct piece x = {.lo = r.lo, .hi = r.hi, .param = param, .owed = obligation(&o->p->params.at[param])};
+    struct piece x = {.lo = r.lo, .hi = r.hi, .param = param, .owed = obligation(o->p, &o->p->params.at[param])};
     if (i->op == HD_OP_ACCUM && hd__tc(o->p, i->in[0])->place.partial != o->p->params.at[param].obligation) {
         char has[64], owes[64];
         hd__axes_text(hd__tc(o->p, i->in[0])->place.partial, has);

@@ -19,9 +19,10 @@ struct hd__pass {
 
 /* ---- looking */
 
+/* Ranks that are apart have nothing to do with one another. */
 static uint32_t live_axes(const struct hd_program *p)
 {
-    return hd__mesh_live(&p->mesh);
+    return hd__mesh_live(&p->mesh) & ~p->apart;
 }
 
 static int32_t axis_size(const struct hd_program *p, uint32_t axis)
@@ -64,10 +65,10 @@ static void param(const struct hd_program *p, uint32_t index, struct hd_pass_par
     const struct hd__param *a = &p->params.at[index];
     const struct hd__tensor *t = hd__tc(p, a->tensor);
     *out = (struct hd_pass_param){.struct_size = sizeof *out, .name = t->name, .tensor = a->tensor, .block = t->block,
-                                  .ndim = t->ndim, .obligation = a->obligation, .stages = a->stages,
+                                  .ndim = t->ndim, .obligation = a->obligation & ~p->apart, .stages = a->stages,
                                   .count = hd__numel(p, t)};
     for (int32_t axis = 0; axis < HD_AXIS_COUNT; axis++)
-        if ((hd__mesh_live(&p->mesh) & HD_AXIS_BIT(axis)) && hd__at(t, axis) == HD__AT_R)
+        if ((live_axes(p) & HD_AXIS_BIT(axis)) && hd__at(t, axis) == HD__AT_R)
             out->replicated |= HD_AXIS_BIT(axis);
 }
 
@@ -160,7 +161,12 @@ static void flat_get(const struct hd_program *p, uint32_t id, struct hd_pass_fla
     const struct hd__flat *f = &p->flats.at[id - 1];
     *out = (struct hd_pass_flat){.struct_size = sizeof *out, .block = f->block, .axes = f->axes, .members = f->members,
                                  .n_params = f->n_params, .params = f->params, .offset = f->offset, .count = f->count,
-                                 .ways = hd__mesh_ways(&p->mesh, f->axes)};
+                                 .ways = hd__mesh_ways(&p->mesh, f->axes), .whole = f->whole, .master = f->master, .low = f->low};
+}
+
+static uint32_t n_flats(const struct hd_program *p)
+{
+    return p->flats.count;
 }
 
 static struct hd__tensor flat_tensor(struct hd_program *p, const struct hd__flat *f, const char *name, uint32_t type)
@@ -261,9 +267,11 @@ static void zeros(struct hd_program *p, hd_tensor t)
 static void flat_role(struct hd_program *p, uint32_t id, uint32_t role, hd_tensor t)
 {
     struct hd__flat *f = &p->flats.at[id - 1];
-    hd_tensor *slot[] = {&f->whole, &f->master, &f->grad, &f->shard, &f->low};
+    hd_tensor *slot[] = {&f->whole, &f->master, &f->grad, &f->shard, &f->low, &f->common};
     if (role < HD__COUNT(slot))
         *slot[role] = t;
+    if (role == HD_FLAT_COMMON)
+        hd__t(p, t)->common = 1;
 }
 
 static void put_in(struct hd_program *p, hd_tensor t, uint32_t memory)
@@ -575,4 +583,8 @@ const struct hd_pass_api hd__pass_api = {
     .staged = hd__staged,
     .store = hd__store,
     .ring_attention = ring_attention,
+    .apart = hd__pass_apart,
+    .n_flats = n_flats,
+    .section = hd__pass_section,
+    .keep = hd__pass_keep,
 };

@@ -25,6 +25,11 @@ void hd__pass_block(const struct hd_program *p, uint32_t index, struct hd_pass_b
 void hd__pass_chunks(struct hd_program *p, uint32_t n_chunks, const uint32_t *stage_of_chunk, const uint32_t *chunk_of_block);
 void hd__pass_actions(struct hd_program *p, uint32_t stage, const struct hd_action *list, uint32_t n);
 
+/* apart.c */
+void hd__pass_apart(struct hd_program *p, uint32_t axes);
+void hd__pass_section(struct hd_program *p, const char *name, uint32_t every, uint32_t together);
+void hd__pass_keep(struct hd_program *p, uint32_t flat, hd_tensor t, const char *name);
+
 /* offload.c: the twin in the main memory with which `section` computes; the tensor itself where it lies there. */
 hd_tensor hd__staged(struct hd_program *p, const char *section, hd_tensor home);
 void hd__copy(struct hd_program *p, const char *section, uint16_t block, hd_tensor from, hd_tensor to);

@@ -126,6 +126,20 @@ static void check_conversion(struct hd__faults *f, const struct hd__instr *i)
 
 /* ---- element by element: accum, copy, and the update of a flat buffer */
 
+/* Sums of flat buffers: all of one flat. */
+static void check_blend(struct hd__faults *f, const struct hd__instr *i)
+{
+    const struct hd__tensor *out = hd__tc(f->p, i->out[0]);
+    for (uint32_t k = 0; k < i->n_in; k++) {
+        const struct hd__tensor *in = hd__tc(f->p, i->in[k]);
+        if (in->ndim != out->ndim || memcmp(in->dim, out->dim, in->ndim * sizeof *in->dim) ||
+            memcmp(in->place.shard, out->place.shard, in->ndim * sizeof *in->place.shard))
+            hd__fault(f, "%s and %s are not the same pieces of one thing", in->name, out->name);
+    }
+    if (i->n_in > 4 || !i->attrs || i->attrs->n_table != i->n_in)
+        hd__fault(f, "a blend of %u tensors has %llu factors", i->n_in, (unsigned long long)(i->attrs ? i->attrs->n_table : 0));
+}
+
 static void check_alike(struct hd__faults *f, const struct hd__instr *i)
 {
     for (uint32_t n = 0; n < i->n_out; n++) {
@@ -160,6 +174,8 @@ void hd__check_placed(struct hd__faults *f, const struct hd__instr *i)
     check_even(f, i);
     if (class == HD__CLASS_MODEL)
         check_rules(f, i);
+    else if (i->op == HD_OP_BLEND)
+        check_blend(f, i);
     else if (i->flags & HD__FLAG_CONV)
         check_conversion(f, i);
     else if (i->op == HD_OP_ALL_GATHER || i->op == HD_OP_REDUCE_SCATTER)

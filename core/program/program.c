@@ -33,6 +33,7 @@ void hd__program_free(struct hd_program *p)
     hd__free_array(&p->params);
     hd__free_array(&p->flats);
     hd__free_array(&p->staged);
+    hd__free_array(&p->kept);
     hd__free_array(&p->zeros);
     hd__free_array(&p->logical);
     hd__free_array(&p->template);

@@ -9,6 +9,7 @@
  *   pipeline.c  strategies cut the template into chunks and list each stage's actions
  *   recompute.c what the backward pass reads is made again instead of kept, on the template
  *   ring.c      attention whose sequence is sharded becomes a ring of tiles
+ *   apart.c     ranks whose parameters differ for some steps, and the sections that make them equal again
  *   exact.c     sums in an order that no mesh changes, where the job asks for it: around lower.c and pass.c
  *   lower.c     template -> sections: begin, micro (repeated), micro_last, update; with a pipeline begin, step, update
  *   scale.c     with loss scaling: the gradient of the loss is multiplied by a scalar that the training loop sets
@@ -16,7 +17,7 @@
  *   fuse.c      peepholes: gradients accumulate where they are made; fuse_head.c: the loss without whole logits
  *   schedule.c  buffers for all tensors, waits for asynchronous instructions
  *   memory.c    lifetimes -> offsets in one arena; alias.c: outputs in the memory of inputs that die
- *   verify.c    rules within a rank (placed.c: placements, owed.c: sums, overlap.c: memory); machine.c: all ranks at once, as proof, emulator and simulator
+ *   verify.c    rules within a rank (placed.c: placements, owed.c: sums, together.c: ranks that were apart, overlap.c: memory); machine.c: all ranks at once, as proof, emulator and simulator
  *   bind.c      one instruction of one rank -> struct hd_instr_desc with addresses
  *
  * All ranks of a pipeline stage share one program: they differ only in coordinates, peers and groups. */
@@ -113,7 +114,7 @@ struct hd__tensor {
     uint8_t ndim, dtype, role, mark;
     uint16_t block;
     uint8_t window; /* a shard that lives inside the whole: its address is start(rank) elements into the view */
-    uint8_t reserved;
+    uint8_t common; /* the same on ranks that are apart, and so changed only where they come together */
     uint16_t dim[HD_MAX_DIMS]; /* ids into hd_program.dims */
     struct hd__place place;
     hd_tensor origin;  /* the logical tensor that this is a placement of; itself for logical tensors */
@@ -162,6 +163,8 @@ struct hd__code_section {
     hd__code code;
     int32_t repeat; /* 0: not part of a step, run only when asked for */
     uint32_t predicate; /* 0: every step; N: every N steps */
+    uint32_t together;  /* axes: ranks that were apart along them have the same parameters after it */
+    uint32_t reserved;
 };
 
 /* ---- parameters, flat buffers */
@@ -189,10 +192,18 @@ struct hd__flat {
     hd_tensor grad;    /* G: what compute accumulates into */
     hd_tensor shard;   /* what the optimizer reads */
     hd_tensor low;     /* a low-precision copy of the master that update writes; 0 if none */
+    hd_tensor common;  /* where ranks are apart: what they have in common, which checkpoints call the model; 0 if none */
     hd_tensor state[4];
     uint32_t n_states;
     uint32_t states_made;  /* pass.c */
     uint32_t state_memory; /* HD__MEM_... of the states */
+};
+
+/* A strategy's own state over a flat, which checkpoints keep. */
+struct hd__kept {
+    const char *name;
+    uint32_t flat; /* index */
+    hd_tensor tensor;
 };
 
 /* A tensor of another memory and its place in the main one, where compute uses it for a while. */
@@ -263,6 +274,8 @@ struct hd_program {
     uint32_t param_shard[128]; /* letter -> axes (as hd__place.shard) for parameters */
     uint32_t mark_shard[3][128]; /* [HD__MARK_...][letter] */
 
+    uint32_t apart; /* axes along which parameters may differ from step to step: gradients are not summed over them */
+    HD__ARRAY(struct hd__kept) kept;
     HD__ARRAY(struct hd__staged) staged; /* offload.c */
     const char *file_folder;             /* where the arena HD__MEM_FILE is made; NULL: none asked for */
     uint32_t ring; /* axes along which attention goes around a ring instead of moving heads */
@@ -354,6 +367,7 @@ extern const struct hd_builder_api hd__builder_api; /* build.c */
 hd_tensor hd__emit(struct hd_program *p, uint16_t op, const struct hd_attrs *attrs, const hd_tensor *ins, uint32_t n_in,
                    const char *out_dims, hd_tensor *outs);
 int32_t hd__autodiff(struct hd_program *p, struct hd_error *err); /* autodiff.c */
+void hd__apart_seeds(struct hd_program *p);                       /* apart.c, after autodiff */
 int32_t hd__place(struct hd_program *p, struct hd_error *err);    /* place.c */
 /* pipeline.c: after the strategies' partition: is there one where mesh.pp asks for it, and is it complete? */
 int32_t hd__pipeline_check(struct hd_program *p, struct hd_error *err);
@@ -377,6 +391,11 @@ static inline int hd__is_copy(const struct hd__instr *i)
 static inline uint8_t hd__memory_of(const struct hd_program *p, hd_tensor t)
 {
     return p->buffers.at[hd__tc(p, t)->buffer].memory;
+}
+/* The axes along which ranks hold values of their own in a flat tensor. */
+static inline uint32_t hd__apart_of(const struct hd_program *p, hd_tensor t)
+{
+    return hd__tc(p, t)->common ? 0 : p->apart;
 }
 /* Bytes of all arenas one behind another, as memory.c lays them. */
 int64_t hd__all_arenas(const struct hd_program *p);

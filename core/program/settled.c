@@ -152,7 +152,7 @@ static void step_norm(struct hd__settled *s, struct hd__faults *f, const struct 
 
 /* ---- parameters after the update */
 
-static int covers(const struct hd_program *p, hd_tensor a, hd_tensor b)
+int hd__covers(const struct hd_program *p, hd_tensor a, hd_tensor b)
 {
     const struct hd__tensor *x = hd__tc(p, a), *y = hd__tc(p, b);
     int64_t size = (int64_t)hd_dtype_size(x->dtype);
@@ -165,7 +165,7 @@ static void write_whole(struct hd__settled *s, const struct hd__instr *i)
 {
     for (uint32_t f = 0; f < s->p->flats.count; f++)
         for (uint32_t k = 0; s->stale[f] && k < i->n_out; k++)
-            s->stale[f] = !covers(s->p, i->out[k], s->p->flats.at[f].whole);
+            s->stale[f] = !hd__covers(s->p, i->out[k], s->p->flats.at[f].whole);
 }
 
 static void update(struct hd__settled *s, struct hd__faults *f, const struct hd__instr *i)

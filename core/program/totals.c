@@ -1,4 +1,4 @@
-/* What one step costs a rank. */
+/* What one step costs a rank; of what runs every N steps, an Nth. */
 #include "core/program/ops.h"
 #include "core/program/print.h"
 
@@ -7,7 +7,7 @@ void hd__totals(const struct hd_program *p, const char *section, struct hd__tota
     memset(totals, 0, sizeof *totals);
     for (uint32_t s = 0; s < p->sections.count; s++) {
         const struct hd__code_section *x = &p->sections.at[s];
-        int32_t repeat = section ? HD__MAX(x->repeat, 1) : x->repeat;
+        double repeat = section ? HD__MAX(x->repeat, 1) : (double)x->repeat / HD__MAX(x->predicate, 1);
         if (section && strcmp(x->name, section) != 0)
             continue;
         for (uint32_t n = 0; n < x->code.count; n++) {
@@ -19,7 +19,7 @@ void hd__totals(const struct hd_program *p, const char *section, struct hd__tota
                     repeat * (double)hd__tensor_bytes(p, hd__tc(p, i->in[0]));
             totals->sent[axes & ((1 << HD_AXIS_COUNT) - 1)] += repeat * hd__instr_traffic(p, i);
         }
-        totals->instructions += (int64_t)repeat * x->code.count;
+        totals->instructions += (int64_t)(repeat * x->code.count);
     }
 }
 

@@ -19,6 +19,11 @@ static struct hd__touch touch(const struct hd_program *p, hd_tensor id, int read
     return out;
 }
 
+struct hd__touch hd__touch_of(const struct hd_program *p, hd_tensor t)
+{
+    return touch(p, t, 0, 0);
+}
+
 uint32_t hd__touches(const struct hd_program *p, const struct hd__instr *i,
                      struct hd__touch out[HD__MAX_TOUCH])
 {

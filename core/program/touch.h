@@ -21,6 +21,9 @@ struct hd__touch {
 uint32_t hd__touches(const struct hd_program *p, const struct hd__instr *i,
                      struct hd__touch out[HD__MAX_TOUCH]);
 
+/* The bytes of one tensor. */
+struct hd__touch hd__touch_of(const struct hd_program *p, hd_tensor t);
+
 /* Outputs that are read as well: added to, or updated in place. Any of them; the one with this index. */
 int hd__reads_outputs(const struct hd__instr *i);
 int hd__reads_output(const struct hd__instr *i, uint32_t out);

@@ -1,5 +1,6 @@
 /* What a step program must satisfy within one rank: operands that fit their op, definitions, releases, waits,
- * placements (placed.c), obligations (owed.c), what else must be settled (settled.c), and the memory plan (overlap.c). Across ranks: machine.c. */
+ * placements (placed.c), obligations (owed.c), what else must be settled (settled.c), ranks that were apart (together.c), and the memory
+ * plan (overlap.c). Across ranks: machine.c. */
 #include "core/program/verify.h"
 
 #include <stdlib.h>
@@ -41,6 +42,7 @@ struct walk {
     HD__ARRAY(struct flight) flights;
     struct hd__owed *owed;
     struct hd__settled *settled;
+    struct hd__together *together;
 };
 
 static const char *name_of(const struct walk *w, hd_tensor t)
@@ -225,6 +227,7 @@ static void check_instr(struct walk *w, const struct hd__instr *i)
     w->state[w->faults.n] = hd__is_async(i) ? FLYING : IDLE;
     hd__owed_step(w->owed, &w->faults, i);
     hd__settled_step(w->settled, &w->faults, i);
+    hd__together_step(w->together, &w->faults, i);
     hd__check_placed(&w->faults, i);
 }
 
@@ -239,14 +242,17 @@ static void check_section(struct walk *w, const struct hd__code_section *s)
     memset(w->head, 0, w->p->buffers.count * sizeof *w->head);
     w->flights.count = 1; /* index 0 is none */
     hd__settled_begin(w->settled, s);
+    hd__together_begin(w->together, s);
     for (w->faults.n = 0; w->faults.n < s->code.count; w->faults.n++)
         check_instr(w, &s->code.at[w->faults.n]);
     for (w->faults.n = 0; w->faults.n < s->code.count; w->faults.n++)
         if (w->state[w->faults.n] == FLYING)
             hd__fault(&w->faults, "is never waited for");
     w->faults.n = s->code.count - 1;
-    if (s->code.count)
+    if (s->code.count) {
         hd__settled_end(w->settled, &w->faults, s);
+        hd__together_end(w->together, &w->faults);
+    }
     free(w->state);
 }
 
@@ -277,8 +283,10 @@ int32_t hd__verify(struct hd_program *p, struct hd_error *err)
                      .head = hd__alloc(p->buffers.count * sizeof(uint32_t)),
                      .made = hd__alloc(p->tensors.count),
                      .owed = hd__owed_new(p),
-                     .settled = hd__settled_new(p)};
+                     .settled = hd__settled_new(p),
+                     .together = hd__together_new(p)};
     check_sections(&w);
+    hd__together_check(p, &w.faults);
     if (w.faults.count > MAX_FAULTS)
         hd__text_add(&w.faults.text, "\nand %u more", w.faults.count - MAX_FAULTS);
     if (w.faults.count)
@@ -288,6 +296,7 @@ int32_t hd__verify(struct hd_program *p, struct hd_error *err)
     hd__owed_free(w.owed);
     free(w.buffer);
     hd__settled_free(w.settled);
+    hd__together_free(w.together);
     free(w.taken);
     free(w.made);
     free(w.head);

@@ -1,4 +1,4 @@
-/* What verify.c, placed.c, overlap.c, owed.c and settled.c share: where a fault is, and the list of faults. */
+/* What verify.c, placed.c, overlap.c, owed.c, settled.c and together.c share: where a fault is, and the list of faults. */
 #ifndef HD_CORE_PROGRAM_VERIFY_H
 #define HD_CORE_PROGRAM_VERIFY_H
 
@@ -38,5 +38,16 @@ void hd__settled_free(struct hd__settled *s);
 void hd__settled_begin(struct hd__settled *s, const struct hd__code_section *section);
 void hd__settled_step(struct hd__settled *s, struct hd__faults *f, const struct hd__instr *i);
 void hd__settled_end(struct hd__settled *s, struct hd__faults *f, const struct hd__code_section *section);
+/* Does a, which is no window, lie over all of b? */
+int hd__covers(const struct hd_program *p, hd_tensor a, hd_tensor b);
+
+/* together.c: ranks that are apart are brought together, by the mean of what they have trained. */
+struct hd__together;
+struct hd__together *hd__together_new(const struct hd_program *p);
+void hd__together_free(struct hd__together *g);
+void hd__together_begin(struct hd__together *g, const struct hd__code_section *section);
+void hd__together_step(struct hd__together *g, struct hd__faults *f, const struct hd__instr *i);
+void hd__together_end(struct hd__together *g, struct hd__faults *f);
+void hd__together_check(const struct hd_program *p, struct hd__faults *f);
 
 #endif

@@ -56,6 +56,10 @@ struct hd_pass_flat {
     const int64_t *offset;
     int64_t count; /* elements, padded so that the shards are equal */
     int64_t ways;  /* how many shards */
+    hd_tensor whole;  /* what compute reads */
+    hd_tensor master; /* what the optimizer updates: this rank's shard, a tensor of its own or part of the whole */
+    hd_tensor low;    /* the copy of the master, in the compute dtype, that the whole is made of; 0: that is the master itself */
+    uint32_t reserved;
 };
 
 /* A block of the model, in the order of the forward pass, as the placed template has it: what one rank computes for one
@@ -85,7 +89,7 @@ struct hd_action {
     uint32_t micro; /* from 0 */
 };
 
-enum { HD_FLAT_WHOLE = 0, HD_FLAT_MASTER = 1, HD_FLAT_GRAD = 2, HD_FLAT_SHARD = 3, HD_FLAT_LOW = 4 };
+enum { HD_FLAT_WHOLE = 0, HD_FLAT_MASTER = 1, HD_FLAT_GRAD = 2, HD_FLAT_SHARD = 3, HD_FLAT_LOW = 4, HD_FLAT_COMMON = 5 };
 enum { HD_LIFE_TEMP = 0, HD_LIFE_PERSISTENT = 1 };
 enum { HD_MEMORY_MAIN = 0, HD_MEMORY_HOST = 1, HD_MEMORY_FILE = 2 };
 enum { HD_PART_MASTER = 1, HD_PART_LOW = 2, HD_PART_STATES = 4 };
@@ -175,6 +179,21 @@ struct hd_pass_api {
     hd_tensor (*vector_like)(struct hd_program *p, const char *name, hd_tensor like, uint32_t axes, uint32_t life);
     /* A persistent tensor of a strategy's own begins as zeros, in a fresh and in a resumed run. */
     void (*zeros)(struct hd_program *p, hd_tensor t);
+    /* ---- ranks that are apart: for some steps the parameters of ranks along an axis differ (local SGD).
+     * In layout: gradients are not summed over these axes, and are those of the mean over this rank's part of the batch.
+     * Axes of dp only. To strategies, whatever their order, a rank is alone along such an axis: live_axes, obligation and
+     * replicated leave it out. The core proves that nothing else crosses it, and that a section (below) brings the ranks together. */
+    void (*apart)(struct hd_program *p, uint32_t axes);
+    uint32_t (*n_flats)(const struct hd_program *p); /* ids 1 to n */
+    /* A new section behind the others, run after `update` in steps every, 2 every, ... With `together`, axes that are apart:
+     * it makes the parameters equal along them, which is proved: a BLEND with `axes` makes a rank's share of a mean, an
+     * all_reduce over these axes the mean, and everything that is read of each flat afterwards follows from it. */
+    void (*section)(struct hd_program *p, const char *name, uint32_t every, uint32_t together);
+    /* Checkpoints keep t, a persistent tensor of a strategy's own over a flat's shard, as NAME, and load it. It is the same
+     * on ranks that are apart, and only a section that brings them together may write it. flat_role HD_FLAT_COMMON says
+     * the same of the parameters that such ranks have in common: they begin as all parameters do, and are what a
+     * checkpoint calls the model. */
+    void (*keep)(struct hd_program *p, uint32_t flat, hd_tensor t, const char *name);
 };
 
 struct hd_strategy_ops {
