@@ -184,10 +184,12 @@ static const struct hd__ckpt_tensor *find_surplus(const struct hd__ckpt *c,
     return NULL;
 }
 
-/* "optim-exp_avg" is state of the optimizer. */
+/* "optim-exp_avg" is state of the optimizer, "strategy-momentum" of a strategy. */
 static const char *owner(const char *group)
 {
-    return strncmp(group, "optim", 5) ? "model" : "optimizer";
+    if (!strncmp(group, "strategy", 8))
+        return "strategy";
+    return strstr(group, "optim") ? "optimizer" : "model";
 }
 
 int32_t hd__ckpt_check(const struct hd__ckpt *c, const struct hd__ckpt_tensor *tensors, uint32_t n,

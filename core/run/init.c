@@ -172,7 +172,7 @@ static int32_t fill_all(struct hd_program *p, const int32_t *coord, void *arena,
     int32_t rc = HD_OK;
     for (uint32_t k = 0; k < p->flats.count && !rc; k++) {
         const struct hd__flat *flat = &p->flats.at[k];
-        const hd_tensor holders[] = {flat->master, flat->whole, flat->low};
+        const hd_tensor holders[] = {flat->master, flat->whole, flat->low, flat->common};
         for (uint32_t h = 0; h < HD__COUNT(holders) && !rc; h++) {
             if (!holders[h] || (h != 1 && hd__tc(p, holders[h])->window)) /* windows lie inside the whole */
                 continue;

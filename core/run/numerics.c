@@ -217,8 +217,9 @@ static int32_t compare_rank(struct side *one, struct side *many, int32_t rank, i
     compare(&c, scalar(many, rank, p->loss_sum), scalar(one, 0, q->loss_sum), "");
     c.largest = &result->norm;
     c.what = "gradient norm";
-    compare(&c, sqrt(scalar(many, rank, p->norm2)) / loss_scale(many), sqrt(scalar(one, 0, q->norm2)), "");
-    for (int gradient = 0; gradient < 2; gradient++) {
+    if (!p->apart) /* else gradients are each rank's own */
+        compare(&c, sqrt(scalar(many, rank, p->norm2)) / loss_scale(many), sqrt(scalar(one, 0, q->norm2)), "");
+    for (int gradient = 0; gradient < (p->apart ? 1 : 2); gradient++) {
         c.largest = gradient ? &result->gradient : &result->parameter;
         c.what = gradient ? "gradient of " : "parameter ";
         c.expected = global[gradient];

@@ -62,7 +62,7 @@ int hd__piece_owner(const struct hd_program *p, const struct hd__flat *flat, uin
                     const int32_t coord[HD_AXIS_COUNT])
 {
     const struct hd__tensor *t = hd__tc(p, p->params.at[param].tensor);
-    uint32_t held = hd__shard_mask(hd__tc(p, tensor)->place.shard[0]), replicated;
+    uint32_t held = hd__shard_mask(hd__tc(p, tensor)->place.shard[0]) | hd__apart_of(p, tensor), replicated;
     for (int32_t d = 0; d < t->ndim; d++)
         held |= hd__shard_mask(t->place.shard[d]);
     replicated = hd__mesh_live(&p->mesh) & ~held;

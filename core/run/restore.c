@@ -92,14 +92,20 @@ int32_t hd__keeper_try(struct hd__keeper *k, struct hd_error *err)
 
 /* ---- saving */
 
+static long long replicas(const struct hd__keeper *k)
+{
+    const struct hd_program *p = hd__exec_program(k->s->exec);
+    return (long long)hd__mesh_ways(&p->mesh, p->apart);
+}
+
 static json_t *describe(const struct hd__keeper *k, const struct hd__progress *progress)
 {
     const struct hd__compiled *c = k->s->compiled;
     json_t *model = json_pack("{s:s,s:I,s:I,s:I,s:I}", "family", c->info.family ? c->info.family : "", "layers",
                               (json_int_t)c->info.layers, "hidden", (json_int_t)c->info.hidden, "vocab", (json_int_t)c->info.vocab,
                               "parameters", (json_int_t)hd__parameter_count(c));
-    return json_pack("{s:I,s:I,s:I,s:s,s:f,s:o,s:o,s:o}", "step", (json_int_t)progress->step, "sequence", (json_int_t)progress->sequence,
-                     "seed", (json_int_t)c->job->seed, "optimizer", c->optimizer_choice.component->name, "lr",
+    return json_pack("{s:I,s:I,s:I,s:I,s:s,s:f,s:o,s:o,s:o}", "step", (json_int_t)progress->step, "sequence", (json_int_t)progress->sequence,
+                     "replicas", (json_int_t)replicas(k), "seed", (json_int_t)c->job->seed, "optimizer", c->optimizer_choice.component->name, "lr",
                      hd__lr(&c->job->schedule, progress->step, c->job->steps), "model", model, "loss_scale",
                      hd__scaler_json(&progress->scaler), "job", hd__job_json(c->job));
 }
@@ -147,6 +153,17 @@ static int32_t read_progress(const struct hd__ckpt *ckpt, struct hd__progress *p
     return HD_OK;
 }
 
+/* Ranks that are apart have a model each. */
+static int32_t check_replicas(const struct hd__keeper *k, const char *name, const struct hd__ckpt *ckpt, struct hd_error *err)
+{
+    const json_t *there = json_object_get(hd__ckpt_state(ckpt), "replicas");
+    long long has = json_is_integer(there) ? (long long)json_integer_value(there) : 1, here = replicas(k);
+    if (has == here)
+        return HD_OK;
+    return hd_fail(err, HD_E_MISMATCH, "checkpoint %s has the state of %lld replica%s that train apart, this job has %lld: go on with as "
+                   "many, or begin anew from its model: `heddle ckpt export`, then model.from", name, has, has == 1 ? "" : "s", here);
+}
+
 static int32_t load(struct hd__keeper *k, const char *name, int weights_only, struct hd__progress *progress, struct hd_error *err)
 {
     struct hd__state state;
@@ -156,8 +173,10 @@ static int32_t load(struct hd__keeper *k, const char *name, int weights_only, st
         return hd_fail(err, rc, "%s has no checkpoint %s: `heddle ckpt ls` lists them", k->dir, name);
     if (rc)
         return rc;
+    rc = weights_only ? HD_OK : check_replicas(k, name, ckpt, err);
     collect(k, &state, 0, weights_only);
-    rc = hd__ckpt_load(ckpt, state.tensors.at, state.tensors.count, state.runs.at, state.runs.count, err);
+    if (!rc)
+        rc = hd__ckpt_load(ckpt, state.tensors.at, state.tensors.count, state.runs.at, state.runs.count, err);
     hd__state_free(&state);
     if (!rc)
         rc = read_progress(ckpt, progress);

@@ -27,44 +27,88 @@ static int32_t add_run(void *user, const struct hd__piece *piece)
     return HD_OK;
 }
 
-static void add_tensor(struct hd__state *state, const struct hd_program *p, uint32_t param, const char *group, uint32_t dtype)
+/* Every parameter, in one more group; returns the index of the first. */
+static uint32_t add_group(struct hd__state *state, const struct hd_program *p, const char *group, uint32_t dtype)
 {
-    const struct hd__tensor *t = hd__tc(p, p->params.at[param].tensor);
-    struct hd__ckpt_tensor row = {.group = group, .name = t->name, .dtype = dtype, .ndim = t->ndim};
-    for (int32_t d = 0; d < t->ndim; d++)
-        row.shape[d] = p->dims.at[t->dim[d]].extent;
-    hd__push(&state->tensors, row);
+    uint32_t base = state->tensors.count;
+    for (uint32_t i = 0; i < p->params.count; i++) {
+        const struct hd__tensor *t = hd__tc(p, p->params.at[i].tensor);
+        struct hd__ckpt_tensor row = {.group = group, .name = t->name, .dtype = dtype, .ndim = t->ndim};
+        for (int32_t d = 0; d < t->ndim; d++)
+            row.shape[d] = p->dims.at[t->dim[d]].extent;
+        hd__push(&state->tensors, row);
+    }
+    return base;
 }
 
-static void collect_flat(struct collect *c, hd_tensor tensor, void *arena)
+static void collect_flat(struct collect *c, const struct hd__flat *flat, hd_tensor tensor, uint32_t base, void *arena)
 {
+    c->flat = flat;
     c->tensor = tensor;
+    c->base = base;
     c->data = hd__address(c->p, tensor, c->coord, arena);
-    hd__pieces(c->p, c->flat, tensor, c->coord, add_run, c);
+    hd__pieces(c->p, flat, tensor, c->coord, add_run, c);
+}
+
+/* What the optimizer works on: of every replica where ranks are apart. Its weights are the model where they are not. */
+static void collect_training(struct collect *c, const char *const *state_names, int64_t replica, int64_t replicas, void *arena)
+{
+    struct hd_program *p = c->p;
+    const char *prefix = "";
+    uint32_t n_states = p->flats.count ? p->flats.at[0].n_states : 0, base = 0, mine = 0;
+    int own = p->flats.count && p->flats.at[0].common; /* the model is not what is trained */
+    for (int64_t r = 0; r < replicas; r++) {
+        if (own) {
+            prefix = hd__arena_format(&c->state->arena, "replica%lld-", (long long)r);
+            base = add_group(c->state, p, hd__arena_format(&c->state->arena, "%smodel", prefix), p->precision.master);
+        }
+        if (own && r == replica)
+            for (uint32_t f = 0; f < p->flats.count; f++)
+                collect_flat(c, &p->flats.at[f], p->flats.at[f].master, base, arena);
+        for (uint32_t s = 0; s < n_states; s++) {
+            base = add_group(c->state, p, hd__arena_format(&c->state->arena, "%soptim-%s", prefix, state_names[s]), p->precision.optimizer);
+            mine = r == replica && !s ? base : mine;
+        }
+    }
+    for (uint32_t f = 0; f < p->flats.count; f++)
+        for (uint32_t s = 0; s < n_states; s++)
+            collect_flat(c, &p->flats.at[f], p->flats.at[f].state[s], mine + s * p->params.count, arena);
+}
+
+/* A strategy's: as many groups as there are names. */
+static void collect_kept(struct collect *c, void *arena)
+{
+    for (uint32_t n = 0; n < c->p->kept.count; n++) {
+        const struct hd__kept *kept = &c->p->kept.at[n];
+        const char *group = hd__arena_format(&c->state->arena, "strategy-%s", kept->name);
+        uint32_t base = 0;
+        while (base < c->state->tensors.count && strcmp(c->state->tensors.at[base].group, group) != 0)
+            base++;
+        if (base == c->state->tensors.count)
+            add_group(c->state, c->p, group, hd__tc(c->p, kept->tensor)->dtype);
+        collect_flat(c, &c->p->flats.at[kept->flat], kept->tensor, base, arena);
+    }
 }
 
 void hd__state_collect(struct hd__state *state, struct hd_program *p, const int32_t coord[HD_AXIS_COUNT], void *arena,
                        const char *const *state_names, int owned, int weights_only)
 {
     struct collect c = {.state = state, .p = p, .coord = coord, .owned = owned};
-    uint32_t n_states = p->flats.count && !weights_only ? p->flats.at[0].n_states : 0;
+    int64_t replica = 0;
+    uint32_t base;
     *state = (struct hd__state){.n_params = p->params.count};
-    for (uint32_t i = 0; i < p->params.count; i++)
-        add_tensor(state, p, i, "model", p->precision.master);
-    for (uint32_t s = 0; s < n_states; s++) {
-        const char *group = hd__arena_format(&state->arena, "optim-%s", state_names[s]);
-        for (uint32_t i = 0; i < p->params.count; i++)
-            add_tensor(state, p, i, group, p->precision.optimizer);
-    }
+    for (int32_t a = 0; a < HD_AXIS_COUNT; a++)
+        if (p->apart & HD_AXIS_BIT(a))
+            replica = replica * p->mesh.size[a] + coord[a];
+    base = add_group(state, p, "model", p->precision.master);
     for (uint32_t f = 0; f < p->flats.count; f++) {
-        c.flat = &p->flats.at[f];
-        c.base = 0;
-        collect_flat(&c, c.flat->master, arena);
-        for (uint32_t s = 0; s < n_states; s++) {
-            c.base = (s + 1) * p->params.count;
-            collect_flat(&c, c.flat->state[s], arena);
-        }
+        const struct hd__flat *flat = &p->flats.at[f];
+        collect_flat(&c, flat, flat->common && !weights_only ? flat->common : flat->master, base, arena);
     }
+    if (weights_only)
+        return;
+    collect_training(&c, state_names, replica, hd__mesh_ways(&p->mesh, p->apart), arena);
+    collect_kept(&c, arena);
 }
 
 void hd__state_free(struct hd__state *state)

@@ -1,7 +1,9 @@
 /* core/run/state: the state of training as named global tensors, and which runs of them lie on this rank.
  *
  * Tensors: every parameter in group "model", in the master dtype; then every optimizer state under the same names in group
- * "optim-STATE". The list is the same on all ranks and on any mesh. Runs point into the arena. */
+ * "optim-STATE". Where a strategy has ranks train apart, the model is what they have in common, each replica's own parameters
+ * and states are in "replicaN-model" and "replicaN-optim-STATE", and the strategy's state in "strategy-NAME". The list is the
+ * same on all ranks, and on any mesh that has as many replicas. Runs point into the arena. */
 #ifndef HD_CORE_RUN_STATE_H
 #define HD_CORE_RUN_STATE_H
 
