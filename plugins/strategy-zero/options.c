@@ -120,6 +120,13 @@ static int32_t check_mesh(const struct zero *z, struct hd_error *err)
     if (z->settings.stage == ZERO_FULL_SHARD && replicas > 1 && !(z->shard_axes & BIT(HD_AXIS_DP_REPLICATE)))
         return hd_fail(err, HD_E_INVALID, "strategies.zero.stage FULL_SHARD shards over all data ranks, but mesh.dp replicates %d "
                        "times: say HYBRID_SHARD (or 3), or mesh.dp: %d", replicas, replicas * shards);
+    if (z->stage && ways_of(z, z->shard_axes) > 1 && ways_of(z, z->shard_axes & z->api->live_axes(z->p)) == 1)
+        return hd_fail(err, HD_E_INVALID, "strategies.zero.stage %u shards what the ranks along its axes have in common, but another strategy "
+                       "of the job has them train apart, each with parameters of its own: say stage: 0, or shard inside a replica: mesh.dp: "
+                       "{replicate, shard} and only dp_replicate apart", z->stage);
+    if (z->settings.compress_kind && data > 1 && ways_of(z, data_axes & z->api->live_axes(z->p)) == 1)
+        return hd_fail(err, HD_E_INVALID, "strategies.zero.compress: no gradient travels, since another strategy of the job has all data "
+                       "ranks train apart: leave it out");
     if (z->stage && data > 1 && ways_of(z, z->shard_axes) == 1)
         return hd_fail(err, HD_E_INVALID, "strategies.zero.stage %u would shard nothing: none of its axes is larger than 1, and the "
                        "%lld data ranks lie on others; let mesh.dp shard, name another axis in strategies.zero.axes, or use stage: 0",

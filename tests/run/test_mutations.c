@@ -24,6 +24,9 @@ static uint32_t pick(uint32_t n)
 
 /* ---- jobs: mesh, 3d's options, zero's, the model, micro-batches */
 
+/* Ranks that train apart and meet in every step train like one, with SGD. */
+#define AVERAGED "}, {use: localsgd, every: 1, outer_lr: 1, momentum: 0"
+
 static const struct kind_of_job {
     const char *mesh, *three, *zero, *model;
     int micro_batch; /* sequences */
@@ -48,6 +51,8 @@ static const struct kind_of_job {
     {"dp: 2", "vocab_parallel: true", "stage: 3, offload: {optimizer: host, params: host}", "family: llama", 2},
     {"dp: 2, tp: 2", "sequence_parallel: true", "stage: 3", "family: llama", 2, "full"},
     {"pp: 2, dp: 2", "schedule: zb-v", "stage: 1", "family: gpt2", 1, "selective"},
+    {"dp: 2", "vocab_parallel: true", "stage: 0, bucket: 0" AVERAGED, "family: llama", 2},
+    {"dp: {replicate: 2, shard: 2}", "vocab_parallel: true", "stage: 3" AVERAGED ", axes: [dp_replicate]", "family: llama", 2},
 };
 
 static struct hd__plugins *plugins;
@@ -70,11 +75,12 @@ static void write_job(const struct kind_of_job *k, const char *axes, int micro_b
 {
     snprintf(job_text, sizeof job_text,
              "job: {name: mutations, steps: 2}\nmesh: {%s}\nstrategies: [{use: 3d, %s}, {use: zero, %s}]\n"
-             "optimizer: {use: adamw, lr: 1e-2, clip: 1.0}\n"
+             "optimizer: %s\n"
              "model: {use: transformer, %s, layers: 8, hidden: 8, heads: 4, ffn: 8, vocab: 16, max_seq_len: 4}\n"
              "data: {train: none, seq_len: 4, batch: 8, micro_batch: %d}\n"
              "recompute: %s\nprecision: {compute: fp64}\ndevice: {use: cpu, kernels: reference, threads: 1}\n",
-             axes, k->three, k->zero, k->model, micro_batch, k->recompute ? k->recompute : "none");
+             axes, k->three, k->zero, strstr(k->zero, AVERAGED) ? "{use: sgd, lr: 1e-1}" : "{use: adamw, lr: 1e-2, clip: 1.0}",
+             k->model, micro_batch, k->recompute ? k->recompute : "none");
 }
 
 static void open_job(const struct kind_of_job *k)
