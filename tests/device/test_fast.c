@@ -7,6 +7,9 @@
 
 static const double inverse_frequencies[] = {1, 0.4, 0.1, 0.03, 0.01};
 
+static const double factors[] = {1, -0.7, 0.63, 2};
+
+#define BLEND(n, parts_) {.table = factors, .n_table = n, .parts = parts_}
 #define NORM {.eps = 1e-5}
 #define ROPE(sign_, scale_) {.sign = sign_, .scale = scale_, .table = inverse_frequencies, .n_table = 5}
 
@@ -67,6 +70,9 @@ static const struct h_case cases[] = {
     {"xent_head, large", HD_OP_XENT_HEAD, "bsh vh i:bs", "f:bs bsh vh", "b=2 s=51 h=65 v=1030", {.scale = 0.01}},
     {"total", HD_OP_TOTAL, "bs", "f:", "b=5 s=1001", {.scale = 0.25}},
     {"spread", HD_OP_SPREAD, NULL, "bs", "b=50 s=2001", {.scale = 0.3}},
+    {"blend", HD_OP_BLEND, "f:h f:h f:h", "f:h", "h=7", BLEND(3, 0)},
+    {"blend, a share of a mean, large", HD_OP_BLEND, "f:h f:h", "f:h", "h=390001", BLEND(2, 3)},
+    {"blend into another dtype", HD_OP_BLEND, "f:h f:h f:h f:h", "h", "h=5001", BLEND(4, 2)},
     {"copy, widening", HD_OP_COPY, "bh", "f:bh", "b=50 h=2001", {0}},
     {"copy, rounding", HD_OP_COPY, "f:bh", "bh", "b=50 h=2001", {0}},
     {"copy of equals", HD_OP_COPY, "bh", "bh", "b=150 h=2001", {0}},
