@@ -1,5 +1,5 @@
 /* The token machine with numbers: an arena a rank at the planned offsets, kernels for what a rank computes,
- * collectives in double precision in the order of members. Everything that must not be read yet, or any more,
+ * collectives in double precision, sums in the tree over members. Everything that must not be read yet, or any more,
  * is NaN: all bytes 0xff is one in every floating dtype, and no valid token id. */
 #include <stdlib.h>
 
@@ -225,18 +225,27 @@ static const char *input_of(const struct party *a, uint32_t k)
     return a->in + k * a->in_bytes;
 }
 
-/* One element of the reduction, in the order of members. */
+static double join(const struct party *a, double x, double y)
+{
+    if (a->instr->redop != HD_MAX)
+        return x + y;
+    return y > x || y != y ? y : x;
+}
+
+/* One element of the reduction over members first .. first + n - 1, in the binary tree of heddle/comm.h. */
+static double tree_at(const struct party *a, uint32_t dtype, int64_t offset, uint32_t first, uint32_t n)
+{
+    uint32_t left = 1;
+    if (n == 1)
+        return load(dtype, input_of(a, first) + offset);
+    while (2 * left < n)
+        left *= 2;
+    return join(a, tree_at(a, dtype, offset, first, left), tree_at(a, dtype, offset, first + left, n - left));
+}
+
 static double reduce_at(const struct party *a, uint32_t dtype, int64_t at)
 {
-    int64_t offset = at * (int64_t)hd_dtype_size(dtype);
-    double x = load(dtype, input_of(a, 0) + offset);
-    for (uint32_t k = 1; k < a->meeting->size; k++) {
-        double y = load(dtype, input_of(a, k) + offset);
-        if (a->instr->redop == HD_MAX)
-            x = y > x || y != y ? y : x;
-        else
-            x += y;
-    }
+    double x = tree_at(a, dtype, at * (int64_t)hd_dtype_size(dtype), 0, a->meeting->size);
     return a->instr->redop == HD_AVG ? x / a->meeting->size : x;
 }
 

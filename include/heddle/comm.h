@@ -21,7 +21,7 @@ struct hd_store;      /* heddle/host.h */
 #define HD_COMM_LOCAL_ONLY (UINT64_C(1) << 2)     /* only between processes of one machine */
 #define HD_COMM_DEVICE_MEMORY (UINT64_C(1) << 3)  /* buffers may be device memory */
 #define HD_COMM_ANY_ORDER (UINT64_C(1) << 4)      /* sums of floats follow the transport's own order, the same on all
-                                                     members and from run to run; without it: that of the members */
+                                                     members and from run to run; without it: the tree below */
 
 /* Operations of struct hd_comm_call. Counts are in elements of what ONE rank contributes or receives:
  *   all_reduce      send[count] -> recv[count]
@@ -34,8 +34,10 @@ struct hd_store;      /* heddle/host.h */
  * In place: all_reduce, broadcast, reduce: send == recv. all_gather: send == recv + me count (elements);
  * reduce_scatter: recv == send + me count. Sums of bf16 and fp16 are formed in fp32 and rounded once.
  * Integer sums wrap; HD_AVG is the sum divided by n, of integers the exact one, truncated; a maximum is NaN if an input is.
- * The order of every sum is that of the members, 0 first, whatever the algorithm: results are bit-identical on all
- * members and from run to run. Under HD_COMM_ANY_ORDER fp and bf sums follow an order of the transport's own, partial sums
+ * Every sum is formed in one binary tree over the members, whatever the algorithm: those before the largest power of two
+ * below n on the left, the others on the right, each half alike; ((0 + 1) + (2 + 3)) + (4 + 5) of six. Results are bit-identical
+ * on all members and from run to run, and a sum over two axes is that over the inner axis, then over the outer, where
+ * the inner has a power of two. Under HD_COMM_ANY_ORDER fp and bf sums follow an order of the transport's own, partial sums
  * of bf16 and fp16 may be rounded, and members and runs still agree to the bit. */
 enum {
     HD_COLL_ALL_REDUCE = 1,

@@ -1,4 +1,4 @@
-/* The plain kernels: every dtype and redop, a block at a time so that the accumulator stays in the first cache. They
+/* The plain kernels: every dtype and redop, a block at a time so that the accumulators stay in a cache. They
  * define the results; the vector kernels are tested against them. */
 #include "kernels.h"
 
@@ -6,7 +6,7 @@
 
 #include "heddle/types.h"
 
-enum { BLOCK = 256 };
+enum { BLOCK = 256, DEPTH = 16 /* the tree of 32,768 sources */ };
 
 static inline float f32_load(float x)
 {
@@ -101,30 +101,36 @@ static inline uint8_t u8_store(uint64_t x)
 #define KEEP(x, n) (x)
 #define SHARE(x, n) ((x) / (n))
 
-/* T: element, A: accumulator. */
-#define REDUCE(name, T, A, load, store, OP, END)                                                                      \
-    static void name(uint8_t *const *dst, int m, const uint8_t *const *src, int n, size_t count, int stream)          \
-    {                                                                                                                 \
-        (void)stream;                                                                                                 \
-        for (size_t at = 0; at < count; at += BLOCK) {                                                                \
-            size_t k = count - at < BLOCK ? count - at : BLOCK;                                                       \
-            A acc[BLOCK];                                                                                             \
-            T out[BLOCK];                                                                                             \
-            const T *first = (const T *)src[0] + at;                                                                  \
-            for (size_t i = 0; i < k; i++)                                                                            \
-                acc[i] = load(first[i]);                                                                              \
-            for (int j = 1; j < n; j++) {                                                                             \
-                const T *next = (const T *)src[j] + at;                                                               \
-                for (size_t i = 0; i < k; i++) {                                                                      \
-                    A x = load(next[i]);                                                                              \
-                    acc[i] = OP(acc[i], x);                                                                           \
-                }                                                                                                     \
-            }                                                                                                         \
-            for (size_t i = 0; i < k; i++)                                                                            \
-                out[i] = store(END(acc[i], (A)n));                                                                    \
-            for (int j = 0; j < m; j++)                                                                               \
-                memcpy(dst[j] + at * sizeof(T), out, k * sizeof(T));                                                  \
-        }                                                                                                             \
+/* T: element, A: accumulator. Sums that are ready wait, as the bits of a counter do, until their other half is there. */
+#define REDUCE(name, T, A, load, store, OP, END)                                                                       \
+    static inline void name##_join(A *a, const A *b, size_t k)                                                         \
+    {                                                                                                                  \
+        for (size_t i = 0; i < k; i++)                                                                                 \
+            a[i] = OP(a[i], b[i]);                                                                                     \
+    }                                                                                                                  \
+    static void name(uint8_t *const *dst, int m, const uint8_t *const *src, int n, size_t count, int stream)           \
+    {                                                                                                                  \
+        (void)stream;                                                                                                  \
+        for (size_t at = 0; at < count; at += BLOCK) {                                                                 \
+            size_t k = count - at < BLOCK ? count - at : BLOCK;                                                        \
+            A acc[DEPTH][BLOCK];                                                                                       \
+            T out[BLOCK];                                                                                              \
+            int top = 0;                                                                                               \
+            for (int j = 0; j < n; j++) {                                                                              \
+                const T *next = (const T *)src[j] + at;                                                                \
+                for (size_t i = 0; i < k; i++)                                                                         \
+                    acc[top][i] = load(next[i]);                                                                       \
+                for (int bits = j; bits & 1; bits >>= 1, top--)                                                        \
+                    name##_join(acc[top - 1], acc[top], k);                                                            \
+                top++;                                                                                                 \
+            }                                                                                                          \
+            for (top--; top; top--)                                                                                    \
+                name##_join(acc[top - 1], acc[top], k);                                                                \
+            for (size_t i = 0; i < k; i++)                                                                             \
+                out[i] = store(END(acc[0][i], (A)n));                                                                  \
+            for (int j = 0; j < m; j++)                                                                                \
+                memcpy(dst[j] + at * sizeof(T), out, k * sizeof(T));                                                   \
+        }                                                                                                              \
     }
 
 #define REDUCE_ALL(type, T, A)                                                    \

@@ -130,25 +130,37 @@ int value_same(const void *a, const void *b, uint32_t dtype, uint32_t redop)
     return (isnan(x) && isnan(y)) || (redop == HD_MAX && x == 0 && y == 0);
 }
 
+struct sum {
+    double d;
+    float f;
+};
+
+/* Members first .. first + n - 1, in the tree of heddle/comm.h. */
+static struct sum reduce_float(uint32_t dtype, int max, uint64_t seed, int first, int n, uint64_t i)
+{
+    uint8_t raw[8];
+    int left = 1;
+    if (n == 1) {
+        value_make(raw, dtype, seed, first, i);
+        return (struct sum){get(raw, dtype), (float)get(raw, dtype)};
+    }
+    while (2 * left < n)
+        left *= 2;
+    struct sum a = reduce_float(dtype, max, seed, first, left, i), b = reduce_float(dtype, max, seed, first + left, n - left, i);
+    return max ? (struct sum){larger(a.d, b.d), (float)larger(a.f, b.f)} : (struct sum){a.d + b.d, a.f + b.f};
+}
+
 void value_reduce(void *out, uint32_t dtype, uint32_t redop, uint64_t seed, int n, uint64_t i)
 {
-    double d = 0;
-    float f = 0;
     if (dtype == HD_I32 || dtype == HD_U8) {
         reduce_integer(out, dtype, redop, seed, n, i);
         return;
     }
-    for (int m = 0; m < n; m++) {
-        uint8_t raw[8];
-        value_make(raw, dtype, seed, m, i);
-        double v = get(raw, dtype);
-        d = m == 0 ? v : redop == HD_MAX ? larger(d, v) : d + v;
-        f = m == 0 ? (float)v : redop == HD_MAX ? (float)larger(f, v) : f + (float)v;
-    }
-    d = redop == HD_AVG ? d / n : d;
-    f = redop == HD_AVG ? f / (float)n : f;
+    struct sum sum = reduce_float(dtype, redop == HD_MAX, seed, 0, n, i);
+    sum.d = redop == HD_AVG ? sum.d / n : sum.d;
+    sum.f = redop == HD_AVG ? sum.f / (float)n : sum.f;
     if (dtype == HD_F64)
-        memcpy(out, &d, 8);
+        memcpy(out, &sum.d, 8);
     else
-        put_float(out, dtype, f);
+        put_float(out, dtype, sum.f);
 }

@@ -43,7 +43,7 @@ int32_t hd__schedule_build(struct hd__schedule *s, int32_t n, int32_t me, const 
 void hd__schedule_clear(struct hd__schedule *s); /* before the next build */
 void hd__schedule_free(struct hd__schedule *s);
 
-/* dst = src[0] op src[1] ... in that order; fp16 and bf16 in fp32, rounded once. dst may be one of them. */
+/* dst = src[0] op src[1] ... in the binary tree over them (heddle/comm.h); fp16 and bf16 in fp32, rounded once. dst may be one of them. */
 void hd__reduce(void *dst, const void *const *src, int32_t n, uint64_t count, uint32_t dtype, uint32_t redop);
 
 /* ---- for the builders */

@@ -53,21 +53,30 @@ static uint16_t f16_store(float f)
 }
 
 #define SAME(x) (x)
-/* T: element, A: accumulator, wide enough for the exact integer sum; R: what the result is cast through. */
-#define REDUCE(name, T, A, load, store)                                                                       \
-    static void name(T *dst, const void *const *src, int32_t n, uint64_t count, uint32_t redop)               \
-    {                                                                                                         \
-        for (uint64_t i = 0; i < count; i++) {                                                                \
-            A acc = load(((const T *)src[0])[i]);                                                             \
-            for (int32_t j = 1; j < n; j++) {                                                                 \
-                A x = load(((const T *)src[j])[i]);                                                           \
-                if (redop != HD_MAX)                                                                          \
-                    acc = acc + x;                                                                            \
-                else if (x > acc || x != x) /* a NaN wins */                                                  \
-                    acc = x;                                                                                  \
-            }                                                                                                 \
-            dst[i] = (T)store(redop == HD_AVG ? acc / (A)n : acc);                                            \
-        }                                                                                                     \
+/* T: element, A: accumulator, wide enough for the exact integer sum; store: what the result is cast through. Sums that are
+ * ready wait, as the bits of a counter do, until their other half is there. */
+#define REDUCE(name, T, A, load, store)                                                         \
+    static inline A name##_join(A a, A b, uint32_t redop)                                       \
+    {                                                                                           \
+        if (redop != HD_MAX)                                                                    \
+            return a + b;                                                                       \
+        return b > a || b != b ? b : a; /* a NaN wins */                                        \
+    }                                                                                           \
+    static void name(T *dst, const void *const *src, int32_t n, uint64_t count, uint32_t redop) \
+    {                                                                                           \
+        for (uint64_t i = 0; i < count; i++) {                                                  \
+            A half[32];                                                                         \
+            int32_t waiting = 0;                                                                \
+            for (int32_t j = 0; j < n; j++) {                                                   \
+                A x = load(((const T *)src[j])[i]);                                             \
+                for (int32_t bits = j; bits & 1; bits >>= 1)                                    \
+                    x = name##_join(half[--waiting], x, redop);                                 \
+                half[waiting++] = x;                                                            \
+            }                                                                                   \
+            for (; waiting > 1; waiting--)                                                      \
+                half[waiting - 2] = name##_join(half[waiting - 2], half[waiting - 1], redop);   \
+            dst[i] = (T)store(redop == HD_AVG ? half[0] / (A)n : half[0]);                      \
+        }                                                                                       \
     }
 
 REDUCE(reduce_f32, float, float, SAME, SAME)
