@@ -224,11 +224,6 @@ static int32_t check_exact(const struct hd__job *job, struct hd_error *err)
         const char *what;
     } rows[] = {
         {(micros & (micros - 1)) != 0, "data.batch / data.micro_batch must be a power of two"},
-        {job->mesh[HD_AXIS_CP] > 1 || job->mesh[HD_AXIS_EP] > 1 || job->mesh[HD_AXIS_TP] > 1,
-         "mesh.cp, ep and tp must be 1: they cut the sums within a micro-batch"},
-        {job->mesh[HD_AXIS_DP_SHARD] > 2 || job->mesh[HD_AXIS_DP_REPLICATE] > 2,
-         "no more than two ranks along an axis may be summed, since transports sum in the order of ranks: four data ranks are "
-         "mesh.dp: {replicate: 2, shard: 2}"},
         {job->precision.reduce != job->precision.grad, "precision.reduce must be precision.grad: rounding between ranks depends on "
          "how many there are"},
     };

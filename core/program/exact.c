@@ -1,11 +1,11 @@
 /* Sums whose order no mesh changes. The micro-batches of a step stand in one row: data rank r has its share of them in one
  * piece, r A to (r + 1) A. Gradients and losses are added in the binary tree over that row: first within a rank, where a tree
- * of adds takes the place of accumulating, then between ranks, neighbours first, axis by axis from the innermost. So the
- * tree is the same however many ranks there are, as long as there are powers of two of everything.
+ * of adds takes the place of accumulating, then between ranks, as heddle/comm.h has it of every transport. So the tree is
+ * the same however many data ranks there are, as long as there are powers of two of everything.
  *
  *   hd__exact_partition   a step without a pipeline becomes one stage's actions: every micro-batch has its own instructions
  *   hd__exact_sums        accum, accum, ... -> adds, and one accum
- *   hd__exact_reduce      a reduction over several axes -> one after another
+ *   hd__exact_reduce      gradients travel as they are, and the norm is rounded
  *
  * The squared norm of the gradient is a sum over shards, in fp64. It is rounded to fp32, so that what an order of its terms
  * changes, about 1e-16 of it, is gone but for a step in 10^8 that lies on the edge. */
@@ -121,29 +121,7 @@ int32_t hd__exact_sums(struct hd_program *p, struct hd_error *err)
     return HD_OK;
 }
 
-/* ---- between ranks */
-
-/* The axes of one reduction, innermost first, and pipeline stages last: where a stage has nothing, it adds zero. */
-static void split(struct hd_program *p, const struct hd__instr *i, hd__code *out)
-{
-    struct hd__instr part = *i;
-    for (int32_t a = HD_AXIS_COUNT - 1; a >= 0; a--) {
-        if (!(i->axes & HD_AXIS_BIT(a)) || p->mesh.size[a] == 1)
-            continue;
-        part.axes = HD_AXIS_BIT(a);
-        part.id = ++p->next_id;
-        part.stream = (uint16_t)(a == HD_AXIS_PP ? HD__STREAM_WORLD : HD__STREAM_AXIS + a);
-        hd__push(out, part);
-        part.in[0] = i->out[0]; /* what follows sums in place */
-    }
-    out->at[out->count - 1].id = i->id; /* a strategy may wait for it */
-}
-
-static int is_split(const struct hd_program *p, const struct hd__instr *i)
-{
-    return i->op == HD_OP_ALL_REDUCE && i->redop == HD_SUM && !i->members && __builtin_popcount(i->axes) > 1 &&
-           hd__mesh_ways(&p->mesh, i->axes) > 2;
-}
+/* ---- after the strategies */
 
 static void copy(struct hd_program *p, hd__code *code, uint32_t at, hd_tensor from, hd_tensor to)
 {
@@ -191,22 +169,5 @@ int32_t hd__exact_reduce(struct hd_program *p, struct hd_error *err)
             if (travels_short(p, &p->sections.at[s].code.at[k]))
                 return hd_fail(err, HD_E_UNSUPPORTED, "gradients must not travel compressed: leave out `compress`");
     round_norm(p);
-    for (uint32_t s = 0; s < p->sections.count; s++) {
-        hd__code old = p->sections.at[s].code, fresh = {0};
-        for (uint32_t k = 0; k < old.count; k++)
-            if (is_split(p, &old.at[k]))
-                split(p, &old.at[k], &fresh);
-            else
-                hd__push(&fresh, old.at[k]);
-        p->sections.at[s].code = fresh;
-        hd__free_array(&old);
-        for (uint32_t k = 0; k < fresh.count; k++) {
-            const struct hd__instr *i = &fresh.at[k];
-            if ((i->op == HD_OP_REDUCE_SCATTER || i->op == HD_OP_ALL_REDUCE) && !(i->axes & HD_AXIS_BIT(HD_AXIS_PP)) &&
-                hd__mesh_ways(&p->mesh, i->axes) > 2)
-                return hd_fail(err, HD_E_UNSUPPORTED, "%lld ranks sum at once in section %s; a sum that no mesh changes has two at a time",
-                               (long long)hd__mesh_ways(&p->mesh, i->axes), p->sections.at[s].name);
-        }
-    }
     return HD_OK;
 }

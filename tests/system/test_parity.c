@@ -258,7 +258,7 @@ START_TEST(exact_sums)
 {
     static const char *const how[] = {
         "mesh.dp=2 strategies=[{\"use\":\"zero\",\"stage\":0}]",
-        "mesh.dp=2 strategies=[{\"use\":\"zero\",\"stage\":1}] plugins.path=" PIPES " comm.use=pipes",
+        "mesh.dp=4 strategies=[{\"use\":\"zero\",\"stage\":1}] plugins.path=" PIPES " comm.use=pipes",
         "mesh.dp={\"replicate\":2,\"shard\":2} strategies=[{\"use\":\"zero\",\"stage\":2}] recompute=selective",
         "mesh.dp=2 strategies=[{\"use\":\"zero\",\"stage\":3}] recompute=full",
         "mesh.pp=2 strategies=[{\"use\":\"3d\"},{\"use\":\"zero\"}]"};

@@ -1,4 +1,4 @@
-/* Every member gets the raw pieces that it has to add, a chunk at a time, and adds them in member order. It moves as
+/* Every member gets the raw pieces that it has to add, a chunk at a time, and adds them in the tree over members. It moves as
  * much as a ring would; what it costs is scratch for one chunk of every member. */
 #include "core/comm/algorithms/schedule.h"
 

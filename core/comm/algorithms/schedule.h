@@ -8,12 +8,12 @@
  *     broadcast        binomial tree
  *     all_gather       Bruck for small pieces, else a ring
  *     all_to_all       pairwise exchange, n - 1 rounds
- *     reduce_scatter   pairwise exchange of raw pieces, then a sum in member order
+ *     reduce_scatter   pairwise exchange of raw pieces, then a sum
  *     all_reduce       small: everything gathered, summed by everyone; else reduce_scatter of slices and a ring
  *     reduce           reduce_scatter of slices, gathered at the root
  *
- * No algorithm adds partial sums of several members (recursive doubling, ring reduction): heddle/comm.h promises that
- * every sum is formed in member order. A mismatch of calls is noticed only where it makes the sizes of messages differ. */
+ * No algorithm adds partial sums in an order of its own (a ring of sums): heddle/comm.h promises that every sum is formed in
+ * one binary tree over the members. A mismatch of calls is noticed only where it makes the sizes of messages differ. */
 #ifndef HD_CORE_COMM_SCHEDULE_H
 #define HD_CORE_COMM_SCHEDULE_H
 
