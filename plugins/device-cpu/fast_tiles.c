@@ -66,6 +66,7 @@ static inline four_halves round_four(four_floats x)
 #define ROWS 6
 #define TARGET __attribute__((target("avx2,fma,f16c")))
 #define TITLE "avx2"
+#define FMA "vfmadd231ps %2, %1, %0"
 #define NAME(x) avx2_##x
 #define HALF_WIDEN(x) _mm256_cvtph_ps((__m128i)(x))
 #define HALF_ROUND(x) _mm256_cvtps_ph((__m256)(x), _MM_FROUND_TO_NEAREST_INT)
@@ -75,6 +76,7 @@ static inline four_halves round_four(four_floats x)
 #define ROWS 12
 #define TARGET __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,fma")))
 #define TITLE "avx512"
+#define FMA "vfmadd231ps %2, %1, %0"
 #define NAME(x) avx512_##x
 #define HALF_WIDEN(x) _mm512_cvtph_ps((__m256i)(x))
 #define HALF_ROUND(x) _mm512_cvtps_ph((__m512)(x), _MM_FROUND_TO_NEAREST_INT)

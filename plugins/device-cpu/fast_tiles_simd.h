@@ -1,5 +1,6 @@
 /* Fp32 micro-kernels for one instruction set. Included by fast_tiles.c with LANES, ROWS (mr), TARGET, TITLE
- * NAME(x), HALF_WIDEN(x) and HALF_ROUND(x) defined; nr is two vectors. bf16 and fp16 are widened when packed. */
+ * NAME(x), HALF_WIDEN(x) and HALF_ROUND(x) defined, and FMA where the set has an instruction for it; nr is two
+ * vectors. bf16 and fp16 are widened when packed. */
 #include "fast_transpose.h"
 
 #define INLINE TARGET static inline __attribute__((always_inline))
@@ -9,22 +10,46 @@ typedef uint16_t NAME(halves) __attribute__((vector_size(LANES * 2), aligned(2),
 
 enum { NAME(cols) = 2 * LANES };
 
+/* acc += x y. The sums stay in their registers: left alone, the compiler moves some of them about in the loop. */
+INLINE void NAME(fma)(NAME(floats) *acc, NAME(floats) x, NAME(floats) y)
+{
+#ifdef FMA
+    __asm__(FMA : "+v"(*acc) : "v"(x), "v"(y));
+#else
+    *acc += x * y;
+#endif
+}
+
+/* The block of c is on its way to the first cache while terms are summed. */
+INLINE void NAME(fetch)(const float *c, int64_t ldc)
+{
+    _Pragma("GCC unroll 16") for (int i = 0; i < ROWS; i++, c += ldc)
+    {
+        __builtin_prefetch(c);
+        __builtin_prefetch(c + 2 * LANES - 1);
+    }
+}
+
 TARGET static void NAME(kernel)(int64_t k, const void *pa, const void *pb, float *c, int64_t ldc, int add)
 {
     const float *a = pa, *b = pb;
     NAME(floats) acc[ROWS][2];
+    NAME(fetch)(c, ldc);
+    __asm__("" : "+r"(ldc)); /* addresses are made again: they would take registers from the loop */
     _Pragma("GCC unroll 16") for (int i = 0; i < ROWS; i++) acc[i][0] = acc[i][1] = (NAME(floats)){0};
-    for (int64_t p = 0; p < k; p++, a += ROWS, b += 2 * LANES) {
+    _Pragma("GCC unroll 2") for (int64_t p = 0; p < k; p++, a += ROWS, b += 2 * LANES)
+    {
         NAME(floats) b0 = *(const NAME(floats) *)b, b1 = *(const NAME(floats) *)(b + LANES);
         _Pragma("GCC unroll 16") for (int i = 0; i < ROWS; i++)
         {
-            acc[i][0] += a[i] * b0;
-            acc[i][1] += a[i] * b1;
+            NAME(floats) x = a[i] - (NAME(floats)){0};
+            NAME(fma)(&acc[i][0], x, b0);
+            NAME(fma)(&acc[i][1], x, b1);
         }
     }
-    _Pragma("GCC unroll 16") for (int i = 0; i < ROWS; i++)
+    _Pragma("GCC unroll 16") for (int i = 0; i < ROWS; i++, c += ldc)
     {
-        NAME(floats) *row = (NAME(floats) *)(c + i * ldc);
+        NAME(floats) *row = (NAME(floats) *)c;
         if (add) {
             acc[i][0] += row[0];
             acc[i][1] += row[1];
@@ -245,6 +270,7 @@ static const struct cpu_tiles NAME(tiles) = {
     .store = NAME(store),
 };
 
+#undef FMA
 #undef HALF_ROUND
 #undef HALF_WIDEN
 #undef INLINE
