@@ -30,6 +30,7 @@ struct hd__command {
     X(ckpt)             \
     X(plugins)          \
     X(bench)            \
+    X(debug)            \
     X(version)
 
 #define HD__DECLARE_COMMAND(name) extern const struct hd__command hd__command_##name;

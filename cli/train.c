@@ -51,8 +51,17 @@ static int print_config(struct hd__loaded *loaded)
     return HD__EXIT_DONE;
 }
 
+/* Reports lie beside the metrics. */
+static struct hd__reporter reporter_of(struct hd__job *job)
+{
+    const char *slash = strrchr(job->metrics_jsonl, '/');
+    return (struct hd__reporter){.job = job->name, .late_after = job->late_after,
+                                 .folder = slash ? hd__arena_format(&job->arena, "%.*s", (int)(slash - job->metrics_jsonl), job->metrics_jsonl) : "."};
+}
+
 static int start(struct hd__loaded *loaded, int dry)
 {
+    struct hd__reporter reporter;
     struct hd__place_in_job place;
     struct hd_error err = HD_ERROR_INIT;
     int found, code;
@@ -65,14 +74,16 @@ static int start(struct hd__loaded *loaded, int dry)
     code = check_inputs(loaded, found ? place.local_rank : 0, found ? place.local_size : loaded->compiled->mesh.ranks);
     if (code || dry)
         return code;
+    reporter = reporter_of(loaded->job);
     place.store.dead_after = loaded->job->comm_dead_after;
+    place.reporter = &reporter;
     if (found)
         return hd__train(loaded->compiled, &place);
     if (loaded->compiled->mesh.ranks == 1) {
-        place = (struct hd__place_in_job){.size = 1, .local_size = 1};
+        place = (struct hd__place_in_job){.size = 1, .local_size = 1, .reporter = &reporter};
         return hd__train(loaded->compiled, &place);
     }
-    return hd__launch_local(loaded->compiled->mesh.ranks, loaded->job->comm_dead_after, body, loaded->compiled);
+    return hd__launch_local(loaded->compiled->mesh.ranks, loaded->job->comm_dead_after, &reporter, body, loaded->compiled);
 }
 
 static int64_t launched_ranks(void)

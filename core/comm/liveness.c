@@ -53,5 +53,10 @@ void hd__live_notify(struct hd__live *live, void (*notify)(void *user, const cha
 
 double hd__live_beat(double dead_after)
 {
-    return HD__MAX(0.02, HD__MIN(1.0, dead_after / 4));
+    return HD__MAX(0.02, HD__MIN(1.0, dead_after / 8));
+}
+
+double hd__live_silence(double dead_after)
+{
+    return 0.9 * dead_after;
 }

@@ -33,5 +33,7 @@ void hd__live_notify(struct hd__live *live, void (*notify)(void *user, const cha
 
 /* Seconds between two heartbeats. */
 double hd__live_beat(double dead_after);
+/* Silence after which a rank counts as dead: somewhat before dead_after, so that the others have ended by then. */
+double hd__live_silence(double dead_after);
 
 #endif

@@ -15,6 +15,7 @@
 #include <unistd.h>
 
 #include "core/base/base.h"
+#include "core/comm/gather.h"
 #include "core/comm/kv.h"
 #include "core/comm/liveness.h"
 #include "core/comm/store.h"
@@ -43,7 +44,6 @@ struct wait {
     char key[WIRE_KEY_MAX];
 };
 
-enum { RANK_NEW = 0, RANK_HERE, RANK_LEFT, RANK_DEAD };
 
 struct hd__server {
     struct hd__server_options options;
@@ -53,13 +53,14 @@ struct hd__server {
     _Atomic int32_t gone; /* ranks that left or died */
     pthread_t thread;
     struct hd__kv kv;
-    uint8_t *ranks; /* RANK_... */
+    uint8_t *ranks; /* HD__PART_... */
     HD__ARRAY(struct conn *) conns;
     HD__ARRAY(struct wait) waits;
     struct {
-        int32_t code, rank;
+        int32_t code, rank, fault; /* HD_E_PEER or HD_E_CANCELLED; who; why who gave up did */
         char cause[512];
     } end; /* the first death or abort, told to ranks that connect later too */
+    struct hd__gather gather;
 };
 
 /* ---- connections */
@@ -112,16 +113,42 @@ static void tell_end(struct hd__server *s, struct conn *c)
                                      .value_bytes = (uint32_t)strlen(s->end.cause)});
 }
 
-static void job_ends(struct hd__server *s, int32_t code, int32_t rank, const char *cause)
+static void job_ends(struct hd__server *s, int32_t fault, int32_t rank, const char *cause)
 {
     if (s->end.code != HD_OK)
         return;
-    s->end.code = code;
+    s->end.code = fault == HD_E_PEER ? HD_E_PEER : HD_E_CANCELLED;
+    s->end.fault = fault;
     s->end.rank = rank;
     snprintf(s->end.cause, sizeof s->end.cause, "%s", cause);
     for (uint32_t i = 0; i < s->conns.count; i++)
-        if (s->conns.at[i]->rank >= 0 && s->conns.at[i]->rank != rank)
+        if (s->conns.at[i]->rank >= 0)
             tell_end(s, s->conns.at[i]);
+    hd__gather_begin(&s->gather, HD__GATHER_END, 0, hd__now());
+}
+
+/* ---- what everybody was doing */
+
+static void look(struct hd__server *s, double waited, double now)
+{
+    if (s->end.code != HD_OK || !s->options.gathered || !hd__gather_begin(&s->gather, HD__GATHER_LOOK, waited, now))
+        return;
+    for (uint32_t i = 0; i < s->conns.count; i++)
+        if (s->conns.at[i]->rank >= 0)
+            conn_send(s->conns.at[i], &(struct hd__frame){.type = WIRE_SHOW, .arg = HD__GATHER_LOOK});
+}
+
+static void hand_over(struct hd__server *s)
+{
+    struct hd__gathered all = {.code = s->end.fault, .rank = s->end.rank, .cause = s->end.cause, .state = s->ranks};
+    int32_t rank = -1, code = HD_OK;
+    char cause[512] = "";
+    hd__gather_show(&s->gather, &all);
+    if (s->options.gathered)
+        code = s->options.gathered(s->options.user, &all, &rank, cause);
+    free(all.part);
+    if (code != HD_OK && s->end.code == HD_OK)
+        job_ends(s, code, rank, cause);
 }
 
 /* ---- waiting requests */
@@ -225,14 +252,14 @@ static void on_hello(struct hd__server *s, struct conn *c, const struct hd__fram
         snprintf(why, sizeof why, "the job has %d ranks here and %d there", s->options.size, size);
     else if (rank < 0 || rank >= size)
         snprintf(why, sizeof why, "rank %d is not one of 0 to %d", rank, size - 1);
-    else if (s->ranks[rank] != RANK_NEW)
+    else if (s->ranks[rank] != HD__PART_NONE)
         snprintf(why, sizeof why, "rank %d has connected before", rank);
     if (why[0]) {
         reject(c, why);
         return;
     }
     c->rank = rank;
-    s->ranks[rank] = RANK_HERE;
+    s->ranks[rank] = HD__PART_HERE;
     hd__wire_put_u32(body, (uint32_t)size);
     hd__wire_put_u32(body + 4, (uint32_t)s->options.rank);
     conn_send(c, &(struct hd__frame){.type = WIRE_WELCOME, .arg = s->options.rank, .value = body, .value_bytes = 8});
@@ -289,10 +316,17 @@ static void on_frame(struct hd__server *s, struct conn *c, const struct hd__fram
     case WIRE_ABORT:
         snprintf(cause, sizeof cause, "rank %d: %.*s", c->rank, (int)HD__MIN(f->value_bytes, 400u),
                  (const char *)f->value);
-        job_ends(s, HD_E_CANCELLED, c->rank, cause);
+        /* A rank that gives up because its transport lost another did not die itself. */
+        job_ends(s, f->arg < 0 && f->arg != HD_E_PEER ? f->arg : HD_E_CANCELLED, c->rank, cause);
+        break;
+    case WIRE_PART:
+        hd__gather_put(&s->gather, c->rank, f->arg == HD__GATHER_END ? HD__GATHER_END : HD__GATHER_LOOK, f->value, f->value_bytes);
+        break;
+    case WIRE_LATE:
+        look(s, f->arg / 1e3, now);
         break;
     case WIRE_BYE:
-        s->ranks[c->rank] = RANK_LEFT;
+        s->ranks[c->rank] = HD__PART_LEFT;
         c->closing = 1;
         break;
     case WIRE_BEAT: /* answered, so that a rank notices when the server is silent */
@@ -317,9 +351,9 @@ static void conn_free(struct hd__server *s, uint32_t i, const char *cause)
     if (rank < 0)
         return;
     drop_waits(s, rank);
-    if (s->ranks[rank] == RANK_HERE) {
+    if (s->ranks[rank] == HD__PART_HERE) {
         char text[256];
-        s->ranks[rank] = RANK_DEAD;
+        s->ranks[rank] = HD__PART_DEAD;
         snprintf(text, sizeof text, "rank %d died (%s)", rank, cause);
         job_ends(s, HD_E_PEER, rank, text);
     }
@@ -386,7 +420,7 @@ static const char *conn_late(struct hd__server *s, struct conn *c, double now, c
 {
     if (c->rank < 0)
         return now - c->opened > STRANGER_SECONDS ? "no greeting" : NULL;
-    if (now - c->heard <= s->options.dead_after)
+    if (now - c->heard < hd__live_silence(s->options.dead_after))
         return NULL;
     snprintf(text, 64, "silent for %.1f s", now - c->heard);
     return text;
@@ -395,6 +429,11 @@ static const char *conn_late(struct hd__server *s, struct conn *c, double now, c
 static int wait_ms(struct hd__server *s, double now)
 {
     double until = now + hd__live_beat(s->options.dead_after);
+    if (s->gather.active)
+        until = HD__MIN(until, s->gather.deadline);
+    for (uint32_t i = 0; i < s->conns.count; i++)
+        if (s->conns.at[i]->rank >= 0)
+            until = HD__MIN(until, s->conns.at[i]->heard + hd__live_silence(s->options.dead_after));
     for (uint32_t i = 0; i < s->waits.count; i++)
         until = HD__MIN(until, s->waits.at[i].deadline);
     return (int)(HD__MAX(0.0, until - now) * 1e3) + 1;
@@ -425,8 +464,9 @@ static void *serve(void *arg)
 {
     struct hd__server *s = arg;
     HD__ARRAY(struct pollfd) fds = {0};
-    while (!atomic_load(&s->stop)) {
+    for (int stop = 0, more = 1; !stop || more;) {
         uint32_t n = s->conns.count;
+        stop = atomic_load(&s->stop);
         fds.count = 0;
         for (uint32_t i = 0; i < n; i++) {
             struct conn *c = s->conns.at[i];
@@ -434,9 +474,10 @@ static void *serve(void *arg)
             hd__push(&fds, ((struct pollfd){.fd = c->fd, .events = (short)(POLLIN | out)}));
         }
         hd__push(&fds, ((struct pollfd){.fd = s->listener, .events = POLLIN}));
-        hd__push(&fds, ((struct pollfd){.fd = s->wake, .events = POLLIN}));
+        hd__push(&fds, ((struct pollfd){.fd = s->wake, .events = stop ? 0 : POLLIN}));
         double before = hd__now();
-        if (poll(fds.at, fds.count, wait_ms(s, before)) < 0 && errno != EINTR)
+        int ready = poll(fds.at, fds.count, stop && !s->gather.active ? 0 : wait_ms(s, before));
+        if (ready < 0 && errno != EINTR)
             break;
         double now = hd__now();
         if (now - before > s->options.dead_after / 2) /* we were stopped ourselves: nobody else is to blame */
@@ -446,6 +487,9 @@ static void *serve(void *arg)
         expire_waits(s, now);
         if (fds.at[n].revents & POLLIN)
             accept_one(s, now);
+        if (s->gather.active && hd__gather_complete(&s->gather, s->ranks, now))
+            hand_over(s);
+        more = ready > 0 || s->gather.active; /* what the ranks said before they ended still counts */
     }
     hd__free_array(&fds);
     return NULL;
@@ -498,6 +542,7 @@ static void server_free(struct hd__server *s)
     hd__free_array(&s->conns);
     hd__free_array(&s->waits);
     hd__kv_free(&s->kv);
+    hd__gather_finish(&s->gather);
     free(s->ranks);
     if (s->listener >= 0)
         close(s->listener);
@@ -512,6 +557,7 @@ int32_t hd__server_open(const struct hd__server_options *options, struct hd__ser
     s->options = *options;
     s->listener = -1;
     s->ranks = hd__alloc((size_t)options->size);
+    hd__gather_init(&s->gather, options->size);
     s->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     int32_t code = s->wake < 0 ? hd_fail(err, HD_E_IO, "eventfd: %s", strerror(errno)) : listen_at(s, err);
     if (code == HD_OK && pthread_create(&s->thread, NULL, serve, s) != 0)

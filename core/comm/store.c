@@ -49,6 +49,10 @@ struct hd_store {
     struct pending *pending;
     uint32_t next_id;
     int stop;
+    pthread_mutex_t witness_lock; /* held while the witness tells */
+    struct hd__witness witness;   /* tell NULL: there is none */
+    double next_ask;              /* of the present wait */
+    int told;                     /* at the end */
     size_t in_bytes;
     uint8_t *in; /* WIRE_FRAME_MAX */
 };
@@ -131,13 +135,58 @@ static void job_ends(struct hd_store *s, int32_t code, int32_t rank, const char 
     wake_pending(s);
 }
 
+/* ---- the witness */
+
+static void tell(struct hd_store *s, int32_t what)
+{
+    pthread_mutex_lock(&s->witness_lock);
+    if (s->witness.tell && !s->told) {
+        uint8_t *text = hd__alloc(WIRE_VALUE_MAX);
+        struct hd__frame f = {.type = WIRE_PART, .arg = what, .value = text};
+        f.value_bytes = (uint32_t)s->witness.tell(s->witness.user, (char *)text, WIRE_VALUE_MAX);
+        s->told = what == HD__GATHER_END;
+        send_frame(s, &f, hd__now() + (s->told ? 0.5 : s->dead_after)); /* a frame cut short is the end of the connection */
+        free(text);
+    }
+    pthread_mutex_unlock(&s->witness_lock);
+}
+
+/* Has this rank waited for long? Then the server asks all what they do. */
+static void ask(struct hd_store *s)
+{
+    double waited = 0;
+    pthread_mutex_lock(&s->witness_lock);
+    if (s->witness.waited)
+        waited = s->witness.waited(s->witness.user);
+    if (waited < s->witness.ask_after)
+        s->next_ask = s->witness.ask_after;
+    int due = s->witness.waited && waited >= s->next_ask;
+    if (due)
+        s->next_ask *= 2;
+    pthread_mutex_unlock(&s->witness_lock);
+    if (due)
+        send_frame(s, &(struct hd__frame){.type = WIRE_LATE, .arg = (int32_t)(HD__MIN(waited, 1e6) * 1e3)}, hd__now() + 0.5);
+}
+
+void hd__store_witness(struct hd_store *store, const struct hd__witness *witness)
+{
+    pthread_mutex_lock(&store->witness_lock);
+    store->witness = witness ? *witness : (struct hd__witness){0};
+    store->next_ask = store->witness.ask_after;
+    pthread_mutex_unlock(&store->witness_lock);
+}
+
 static void on_frame(struct hd_store *s, const struct hd__frame *f)
 {
     char cause[512];
     snprintf(cause, sizeof cause, "%.*s", (int)HD__MIN(f->value_bytes, 500u), (const char *)f->value);
     if (f->type == WIRE_REPLY)
         on_reply(s, f);
-    else if (f->type == WIRE_DEAD)
+    else if (f->type == WIRE_SHOW)
+        tell(s, HD__GATHER_LOOK);
+    else if (f->type == WIRE_DEAD || f->type == WIRE_ABORT) /* before anything is cancelled */
+        tell(s, HD__GATHER_END);
+    if (f->type == WIRE_DEAD)
         job_ends(s, HD_E_PEER, f->arg, cause);
     else if (f->type == WIRE_ABORT)
         job_ends(s, HD_E_CANCELLED, f->arg, cause);
@@ -195,10 +244,11 @@ static void *listen_and_beat(void *arg)
         const char *end = fds[0].revents ? read_frames(s) : NULL;
         if (hd__now() - now > s->dead_after / 2) /* we were stopped ourselves */
             s->heard = hd__now();
-        if (!end && hd__now() - s->heard > s->dead_after)
+        if (!end && hd__now() - s->heard > hd__live_silence(s->dead_after))
             end = "it is silent";
         if (!end && hd__now() >= next) {
             next = hd__now() + beat;
+            ask(s);
             if (send_frame(s, &(struct hd__frame){.type = WIRE_BEAT}, next) == HD_E_PEER)
                 end = "broke the connection";
         }
@@ -294,6 +344,7 @@ static void store_free(struct hd_store *s)
         close(s->wake);
     pthread_mutex_destroy(&s->write_lock);
     pthread_mutex_destroy(&s->lock);
+    pthread_mutex_destroy(&s->witness_lock);
     pthread_cond_destroy(&s->replied);
     hd__live_finish(&s->live);
     free(s->in);
@@ -306,6 +357,7 @@ static struct hd_store *store_new(int32_t rank, int32_t size)
     hd__live_init(&s->live);
     pthread_mutex_init(&s->write_lock, NULL);
     pthread_mutex_init(&s->lock, NULL);
+    pthread_mutex_init(&s->witness_lock, NULL);
     monotonic_cond(&s->replied);
     s->rank = rank;
     s->size = size;
@@ -563,7 +615,17 @@ static void local_abort(struct hd_store *s, const char *cause)
     pthread_mutex_unlock(&space->lock);
 }
 
+int32_t hd__store_server_rank(const struct hd_store *store)
+{
+    return store->space ? -1 : store->server_rank;
+}
+
 void hd__store_abort(struct hd_store *store, const char *reason)
+{
+    hd__store_fail(store, HD_E_CANCELLED, reason);
+}
+
+void hd__store_fail(struct hd_store *store, int32_t code, const char *reason)
 {
     char cause[512];
     snprintf(cause, sizeof cause, "rank %d: %.400s", store->rank, reason);
@@ -571,8 +633,10 @@ void hd__store_abort(struct hd_store *store, const char *reason)
         local_abort(store, cause);
         return;
     }
+    tell(store, HD__GATHER_END);
     send_frame(store,
                &(struct hd__frame){.type = WIRE_ABORT,
+                                   .arg = code,
                                    .value = (const uint8_t *)reason,
                                    .value_bytes = (uint32_t)HD__MIN(strlen(reason), 1024u)},
                hd__now() + 1);

@@ -13,6 +13,7 @@
 #ifndef HD_CORE_COMM_STORE_H
 #define HD_CORE_COMM_STORE_H
 
+#include "core/comm/gather.h"
 #include "heddle/host.h"
 #include "heddle/types.h"
 
@@ -28,8 +29,10 @@ struct hd__server_options {
     uint16_t reserved;
     int32_t size;                            /* ranks of the job */
     int32_t rank;                            /* rank of the serving process; -1: the launcher */
-    double dead_after;                       /* seconds of silence until a rank counts as dead */
+    double dead_after;                       /* seconds until all others have ended after a rank fell silent */
     uint8_t secret[HD__SECRET_BYTES];
+    hd__gathered_fn *gathered; /* told what the ranks were doing; NULL: nobody asks */
+    void *user;
 };
 
 /* Listens and serves in a thread of its own until closed. */
@@ -69,8 +72,21 @@ int32_t hd__store_barrier(struct hd_store *store, const char *name, double deadl
 
 /* What this rank knows of the others' lives; never NULL, lives as long as the store. */
 struct hd__live *hd__store_live(struct hd_store *store);
-/* Ends the job: every rank, this one too, learns `reason` within a second. */
-void hd__store_abort(struct hd_store *store, const char *reason);
+/* Ends the job: every rank, this one too, learns `reason` within a second. `code` is why, HD_E_.... */
+void hd__store_fail(struct hd_store *store, int32_t code, const char *reason);
+void hd__store_abort(struct hd_store *store, const char *reason); /* the same by request: HD_E_CANCELLED */
+/* Rank of the process that serves; -1: the launcher, or no process. */
+int32_t hd__store_server_rank(const struct hd_store *store);
+
+/* What this rank tells of itself when it is asked, and when the job ends; called from any thread. */
+struct hd__witness {
+    void *user;
+    size_t (*tell)(void *user, char *out, size_t room); /* writes its part; returns the bytes */
+    double (*waited)(void *user); /* seconds that it has waited for others by now; 0: it does not */
+    double ask_after;             /* seconds: after such a wait, and each doubling of it, all are asked what they do */
+};
+/* [control] NULL removes it; after that returns, no call is under way. */
+void hd__store_witness(struct hd_store *store, const struct hd__witness *witness);
 
 /* Fills 16 bytes from the kernel's random source. */
 void hd__secret_make(uint8_t secret[HD__SECRET_BYTES]);

@@ -20,7 +20,8 @@ enum {
 };
 
 /* X(constant, value, longest value, key wanted). Requests carry an id that the reply repeats; `arg` is a time in
- * milliseconds for GET and BARRIER, a result code for REPLY, a rank for DEAD, ABORT and WELCOME. */
+ * milliseconds for GET, BARRIER and LATE (how long the rank has waited), a result code for REPLY and for a rank's ABORT, a
+ * rank for DEAD, WELCOME and the server's ABORT, HD__GATHER_... for PART and SHOW (core/comm/gather.h). */
 #define WIRE_TYPES(X)                              \
     X(WIRE_NOTHING, 0, 0, 0)                       \
     X(WIRE_SAY_HELLO, 1, WIRE_HELLO, 0)            \
@@ -33,7 +34,10 @@ enum {
     X(WIRE_WELCOME, 8, 8, 0)                       \
     X(WIRE_REJECT, 9, 1024, 0)                     \
     X(WIRE_REPLY, 10, WIRE_VALUE_MAX, 0)           \
-    X(WIRE_DEAD, 11, 1024, 0)
+    X(WIRE_DEAD, 11, 1024, 0)                      \
+    X(WIRE_PART, 12, WIRE_VALUE_MAX, 0)            \
+    X(WIRE_LATE, 13, 0, 0)                         \
+    X(WIRE_SHOW, 14, 0, 0)
 
 enum {
 #define WIRE_ENUM(constant, value, longest, key) constant = value,

@@ -100,6 +100,8 @@ struct hd__job {
         *comm_axis[HD_AXIS_COUNT]; /* the transport of each axis; `comm` where comm.axes is silent */
     double comm_timeout;           /* seconds; hd_world.timeout */
     double comm_dead_after;        /* seconds; hd_world.dead_after */
+    double late_after;             /* seconds: who is waited for longer is named in the log */
+    int64_t flight_operations;     /* that the flight recorder keeps */
 
     /* mesh: filled by hd__job_resolve; tq is 1 here: the compiler splits tp where kv heads are few */
     int64_t mesh[HD_AXIS_COUNT];

@@ -35,14 +35,23 @@ static const struct hd_option plugins_keys[] = {
     KEY("path", LIST, "[]", ANY, 0, plugin_path, "folders that are searched for plugins first"),
 };
 
+static const struct hd_option liveness_keys[] = {
+    KEY("dead_after", DURATION, "5s", WITHIN(0.01, 1e6), G, comm_dead_after,
+        "all others have ended so long after a rank died or fell silent"),
+    KEY("late_after", DURATION, "10s", WITHIN(0.01, 1e6), G, late_after,
+        "a rank that others wait for longer is named in the log, and again whenever the wait has doubled"),
+    KEY("operations", INT, "64", WITHIN(8, 4096), 0, flight_operations,
+        "how many of its last operations each rank remembers for a report"),
+};
+
 static const struct hd_option comm_keys[] = {
     KEY("axes", LIST, NULL, ANY, G, special,
         "transports that differ by mesh axis: {dp: mpi}, or {dp: {use: mpi, ...}}"),
     KEY("hooks", LIST, NULL, ANY, G, special,
         "wrappers around the transport, the outermost first: [check, trace]"),
     KEY("timeout", DURATION, "300s", WITHIN(0.01, 1e6), G, comm_timeout, "longest wait of any operation"),
-    KEY("dead_after", DURATION, "10s", WITHIN(0.01, 1e6), G, comm_dead_after,
-        "a silent peer counts as dead after this"),
+    KEY("dead_after", DURATION, NULL, WITHIN(0.01, 1e6), G, comm_dead_after,
+        "the same as liveness.dead_after; where both are said, this one counts"),
 };
 
 static const struct hd_option mesh_keys[] = {
@@ -130,6 +139,7 @@ const struct hd__core_section hd__core_sections[] = {
     {"launch", KEYS(launch), 0, NULL},
     {"plugins", KEYS(plugins), 0, NULL},
     {"device", NULL, 0, HD_KIND_DEVICE, "cpu"},
+    {"liveness", KEYS(liveness), 0, NULL}, /* before comm: comm.dead_after takes its place */
     {"comm", KEYS(comm), HD_KIND_COMM, "shm"},
     {"mesh", KEYS(mesh), 0, NULL},
     {"strategies", NULL, 0, HD_KIND_STRATEGY, NULL},

@@ -170,7 +170,8 @@ static int32_t open_server(const struct hd__place_in_job *place, struct hd__stor
                            double deadline, struct hd_error *err)
 {
     struct hd__server_options o = {.address = options->host, .port = options->port, .size = place->size, .rank = 0,
-                                   .dead_after = options->dead_after};
+                                   .dead_after = options->dead_after, .gathered = place->reporter ? hd__report_gathered : NULL,
+                                   .user = (void *)place->reporter};
     int32_t rc;
     if (*place->meet)
         hd__secret_make(options->secret);

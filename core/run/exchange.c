@@ -32,6 +32,8 @@ struct hd__exchange {
     uint32_t n_messages, n_requests;
     hd_request *requests;
     int32_t pending, reserved;
+    struct hd__flight_op flight; /* as the recorder describes it */
+    uint64_t flown;              /* its number there while it is pending */
 };
 
 /* ---- collectives */
@@ -145,10 +147,37 @@ static void between_stages(struct hd__exchange *x, const struct hd_program *p, c
     x->n_messages = x->n_requests = 1;
 }
 
+/* ---- the flight recorder */
+
+static void describe(struct hd__exchange *x, const struct hd_program *p, const struct hd__instr *i,
+                     const struct hd__exchange_place *place)
+{
+    const struct hd__group *g = x->group.of;
+    const struct message *m = x->n_messages == 1 ? &x->message[0] : NULL;
+    int32_t from = !m ? -1 : m->receives ? g->ranks[m->peer] : g->ranks[g->me];
+    int32_t to = !m ? -1 : m->receives ? g->ranks[g->me] : g->ranks[m->peer];
+    const struct hd__tensor *in = i->n_in ? hd__tc(p, i->in[0]) : NULL, *out = i->n_out ? hd__tc(p, i->out[0]) : NULL;
+    x->flight = (struct hd__flight_op){
+        .name = hd__op(i->op)->name,
+        .section = place->section,
+        .block = p->blocks.at[i->block],
+        .channel = hd__flight_channel(x->transports->flight, g->name, g->ranks, g->n, from, to, m ? m->stream : 0),
+        .tag = x->call.tag,
+        .count = x->call.coll ? x->call.count : (uint64_t)hd__numel(p, in ? in : out),
+        .bytes = (uint64_t)HD__MAX(in ? hd__tensor_bytes(p, in) : 0, out ? hd__tensor_bytes(p, out) : 0),
+        .instr = place->index,
+        .dtype = (in ? in : out)->dtype,
+        .redop = x->call.coll == HD_COLL_ALL_REDUCE || x->call.coll == HD_COLL_REDUCE_SCATTER ? x->call.redop : 0,
+        .calls = x->n_requests,
+        .root = x->call.coll == HD_COLL_BROADCAST ? x->call.root : -1,
+    };
+}
+
 /* ---- life */
 
 int32_t hd__exchange_new(struct hd__transports *transports, struct hd_program *p, const struct hd__instr *i,
-                         const int32_t coord[HD_AXIS_COUNT], void *arena, struct hd__exchange **exchange, struct hd_error *err)
+                         const struct hd__exchange_place *place, const int32_t coord[HD_AXIS_COUNT], void *arena,
+                         struct hd__exchange **exchange, struct hd_error *err)
 {
     struct hd__exchange *x = hd__arena_alloc(&p->arena, sizeof *x);
     int p2p = hd__op(i->op)->class == HD__CLASS_P2P;
@@ -170,6 +199,7 @@ int32_t hd__exchange_new(struct hd__transports *transports, struct hd_program *p
         return hd_fail(err, HD_E_UNSUPPORTED, "%s over %s cannot be executed between processes", hd__op(i->op)->name,
                        hd__axis_name(__builtin_ctz(i->axes)));
     x->requests = hd__arena_alloc(&p->arena, x->n_requests * sizeof *x->requests);
+    describe(x, p, i, place);
     return HD_OK;
 }
 
@@ -218,8 +248,11 @@ int32_t hd__exchange_start(struct hd__exchange *x, struct hd_error *err)
             memmove(x->call.recv, x->call.send, (size_t)(x->n_calls * x->send_step));
         return HD_OK;
     }
+    x->flown = hd__flight_start(x->transports->flight, &x->flight, hd__now());
     rc = x->n_messages ? start_messages(x, err) : start_collective(x, err);
     x->pending = !rc;
+    if (rc)
+        hd__flight_end(x->transports->flight, x->flown, hd__now(), rc);
     return rc;
 }
 
@@ -228,13 +261,20 @@ int32_t hd__exchange_pending(const struct hd__exchange *x)
     return x->pending;
 }
 
-int32_t hd__exchange_wait(struct hd__exchange *x, double deadline, struct hd_error *err)
+int32_t hd__exchange_wait(struct hd__exchange *x, double timeout, double *seconds, struct hd_error *err)
 {
+    double since = hd__now(), now;
     int32_t rc = HD_OK;
-    for (uint32_t n = 0; n < x->n_requests && !rc && x->pending; n++)
-        rc = hd__transports_wait(x->transports, x->group.transport, x->requests[n], deadline, err);
-    if (x->unpack.n && !rc && x->pending)
+    if (!x->pending)
+        return HD_OK;
+    hd__flight_wait(x->transports->flight, x->flown, since);
+    for (uint32_t n = 0; n < x->n_requests && !rc; n++)
+        rc = hd__transports_wait(x->transports, x->group.transport, x->requests[n], since + timeout, err);
+    if (x->unpack.n && !rc)
         shuffle(&x->unpack, 0);
     x->pending = 0;
+    now = hd__now();
+    hd__flight_end(x->transports->flight, x->flown, now, rc);
+    *seconds += now - since;
     return rc;
 }

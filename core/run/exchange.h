@@ -8,15 +8,22 @@
 
 struct hd__exchange;
 
+/* Where an instruction stands in the program, for the flight recorder. */
+struct hd__exchange_place {
+    const char *section;
+    uint32_t index, reserved;
+};
+
 /* May make groups: collective over their members, in the same order on all. `transports` outlives it. */
 int32_t hd__exchange_new(struct hd__transports *transports, struct hd_program *p, const struct hd__instr *i,
-                         const int32_t coord[HD_AXIS_COUNT], void *arena, struct hd__exchange **exchange, struct hd_error *err);
+                         const struct hd__exchange_place *place, const int32_t coord[HD_AXIS_COUNT], void *arena,
+                         struct hd__exchange **exchange, struct hd_error *err);
 void hd__exchange_free(struct hd__exchange *exchange); /* NULL is fine */
 
 int32_t hd__exchange_start(struct hd__exchange *exchange, struct hd_error *err);
 /* 1 from start to wait; 0 also where a rank is alone in its group, and all is done at once. */
 int32_t hd__exchange_pending(const struct hd__exchange *exchange);
-/* Until it is complete; `deadline` is of hd__now(). */
-int32_t hd__exchange_wait(struct hd__exchange *exchange, double deadline, struct hd_error *err);
+/* Until it is complete, `timeout` seconds at most; adds to *seconds how long it took. */
+int32_t hd__exchange_wait(struct hd__exchange *exchange, double timeout, double *seconds, struct hd_error *err);
 
 #endif

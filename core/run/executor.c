@@ -53,6 +53,7 @@ struct hd__exec {
     int32_t in_flight;
     struct section *sections;
     struct hd__group_ref world; /* of = NULL: there is one rank */
+    struct hd__flight_op agree; /* hd__exec_agree, for the recorder */
     double comm_seconds;
     struct hd__profile *profile; /* NULL: nobody asked */
     int32_t profiling, reserved;
@@ -174,8 +175,9 @@ static int32_t prepare_step(struct hd__exec *e, struct section *section, uint32_
     s->instr = k;
     s->kind = STEP_NOTHING;
     if (hd__op(i->op)->class == HD__CLASS_COLLECTIVE || hd__op(i->op)->class == HD__CLASS_P2P) {
+        struct hd__exchange_place place = {.section = section->of->name, .index = k};
         s->kind = STEP_EXCHANGE;
-        return hd__exchange_new(&e->transports, e->p, i, e->coord, e->arena, &s->exchange, err);
+        return hd__exchange_new(&e->transports, e->p, i, &place, e->coord, e->arena, &s->exchange, err);
     }
     if (hd__is_copy(i)) {
         prepare_copy(e, i, s);
@@ -248,6 +250,19 @@ static int32_t open_stage_groups(struct hd__exec *e, struct hd_error *err)
     return rc;
 }
 
+/* The group of all, and how the recorder calls what it does there. */
+static int32_t open_world(struct hd__exec *e, struct hd_error *err)
+{
+    int32_t rc = e->config.compiled->mesh.ranks > 1 ? hd__transports_group(&e->transports, ~UINT32_C(0), 0, &e->world, err) : HD_OK;
+    if (rc || !e->world.of)
+        return rc;
+    e->agree = (struct hd__flight_op){.name = "agree", .section = "step end", .block = "", .tag = UINT64_MAX, .count = 1,
+                                      .bytes = 4, .dtype = HD_I32, .redop = HD_MAX, .calls = 1, .root = -1,
+                                      .channel = hd__flight_channel(e->transports.flight, e->world.of->name, e->world.of->ranks,
+                                                                    e->world.of->n, -1, -1, 0)};
+    return HD_OK;
+}
+
 /* Cores for one rank's threads: those that it is pinned to; where nobody pinned it, its share of the machine's. */
 static int32_t thread_count(int32_t local_ranks)
 {
@@ -277,6 +292,7 @@ int32_t hd__exec_open(const struct hd__exec_config *config, struct hd__exec **ex
     hd__mesh_coord(&config->compiled->mesh, config->rank, e->coord);
     e->transports = (struct hd__transports){.compiled = config->compiled, .store = config->store, .rank = config->rank,
                                             .local_rank = config->local_rank, .local_ranks = config->local_ranks};
+    e->transports.flight = hd__flight_create((uint64_t)(config->operations ? config->operations : 64));
     rc = open_device(e, err);
     if (!rc)
         rc = hd__transports_open(&e->transports, err);
@@ -286,8 +302,8 @@ int32_t hd__exec_open(const struct hd__exec_config *config, struct hd__exec **ex
         touch_pages(e->arena, e->p->arena_bytes);
     if (!rc)
         rc = open_memories(e, err);
-    if (!rc && config->compiled->mesh.ranks > 1)
-        rc = hd__transports_group(&e->transports, ~UINT32_C(0), 0, &e->world, err);
+    if (!rc)
+        rc = open_world(e, err);
     if (!rc)
         rc = open_stage_groups(e, err);
     if (!rc)
@@ -319,6 +335,7 @@ void hd__exec_close(struct hd__exec *e)
     hd__transports_close(&e->transports);
     if (e->dev)
         e->dev->close(e->device);
+    hd__flight_destroy(e->transports.flight);
     free(e);
 }
 
@@ -338,14 +355,10 @@ static int32_t start_exchange(struct hd__exec *e, struct hd__exchange *x, struct
 
 static int32_t wait_exchange(struct hd__exec *e, struct hd__exchange *x, struct hd_error *err)
 {
-    double start = hd__now();
-    int32_t rc;
     if (!hd__exchange_pending(x))
         return HD_OK;
-    rc = hd__exchange_wait(x, deadline(e), err);
     e->in_flight--;
-    e->comm_seconds += hd__now() - start;
-    return rc;
+    return hd__exchange_wait(x, e->config.compiled->job->comm_timeout, &e->comm_seconds, err);
 }
 
 static int32_t run_step(struct hd__exec *e, struct step *s, struct hd_error *err)
@@ -424,7 +437,7 @@ static int32_t look_at_step(struct hd__exec *e, const struct section *section, u
 
 static int32_t run_once(struct hd__exec *e, const struct section *section, struct hd_error *err)
 {
-    e->at_section = section;
+    __atomic_store_n(&e->at_section, section, __ATOMIC_RELAXED);
     for (uint32_t k = 0; k < section->n; k++) {
         int32_t rc;
         __atomic_store_n(&e->at_step, k, __ATOMIC_RELAXED);
@@ -468,12 +481,25 @@ int32_t hd__exec_agree(struct hd__exec *e, int32_t mine, int32_t *highest, struc
     struct hd_comm_call call = {.struct_size = sizeof call, .coll = HD_COLL_ALL_REDUCE, .dtype = HD_I32, .redop = HD_MAX,
                                 .send = &mine, .recv = highest, .count = 1, .tag = UINT64_MAX};
     hd_request request;
+    double now = hd__now();
+    uint64_t flown;
     int32_t rc;
     *highest = mine;
     if (!e->world.of)
         return HD_OK;
+    __atomic_store_n(&e->at_section, NULL, __ATOMIC_RELAXED);
+    flown = hd__flight_start(e->transports.flight, &e->agree, now);
+    hd__flight_wait(e->transports.flight, flown, now);
     rc = e->world.transport->ops->collective(e->world.of->group, &call, &request, err);
-    return rc ? rc : hd__transports_wait(&e->transports, e->world.transport, request, deadline(e), err);
+    if (!rc)
+        rc = hd__transports_wait(&e->transports, e->world.transport, request, deadline(e), err);
+    hd__flight_end(e->transports.flight, flown, hd__now(), rc);
+    return rc;
+}
+
+struct hd__flight *hd__exec_flight(struct hd__exec *e)
+{
+    return e->transports.flight;
 }
 
 void hd__exec_abort(struct hd__exec *e, const char *reason)
@@ -540,7 +566,7 @@ double hd__exec_peak_flops(struct hd__exec *e)
 
 const char *hd__exec_where(struct hd__exec *e, char out[128])
 {
-    const struct section *section = e->at_section;
+    const struct section *section = __atomic_load_n(&e->at_section, __ATOMIC_RELAXED);
     uint32_t k = __atomic_load_n(&e->at_step, __ATOMIC_RELAXED);
     const struct hd__instr *i, *on = NULL;
     char axes[64], with[80] = "";

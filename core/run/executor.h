@@ -16,7 +16,7 @@ struct hd__exec_config {
     const struct hd__compiled *compiled;
     struct hd_store *store; /* NULL where the job has one rank */
     int32_t rank, local_rank, local_ranks;
-    int32_t reserved;
+    int32_t operations; /* that the flight recorder keeps; 0: 64 */
     /* Fills a micro-batch's tensor: `labels` 0 for ids, 1 for labels; out has `count` elements, [batch, seq] local. */
     int32_t (*feed)(void *user, int32_t labels, int32_t *out, int64_t count, struct hd_error *err);
     void *user;
@@ -51,6 +51,8 @@ const struct hd__profile *hd__exec_profiled(const struct hd__exec *exec);
  * Inf of finite numbers, or the parameter that had one, go to `out`. Returns 1 if there is one, 0 if not (it came from another rank), or an error. For a
  * step that went wrong; all ranks call it, and each runs the whole step. */
 int32_t hd__exec_find_bad(struct hd__exec *exec, int64_t step, char out[160], struct hd_error *err);
+/* The flight recorder. From any thread while the executor is open. */
+struct hd__flight *hd__exec_flight(struct hd__exec *exec);
 /* What runs now: "micro_last #118 wait all_reduce(dp_shard)"; for messages, from any thread. */
 const char *hd__exec_where(struct hd__exec *exec, char out[128]);
 

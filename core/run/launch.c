@@ -148,10 +148,13 @@ static int serve_and_watch(struct child *children, int32_t n, int port_pipe, con
     return code;
 }
 
-int hd__launch_local(int32_t n, double dead_after, int (*body)(void *user, const struct hd__place_in_job *place), void *user)
+int hd__launch_local(int32_t n, double dead_after, const struct hd__reporter *reporter,
+                     int (*body)(void *user, const struct hd__place_in_job *place), void *user)
 {
-    struct hd__place_in_job place = {.size = n, .local_size = n, .store = {.host = "127.0.0.1", .dead_after = dead_after}};
-    struct hd__server_options options = {.address = "127.0.0.1", .size = n, .rank = -1, .dead_after = dead_after};
+    struct hd__place_in_job place = {.size = n, .local_size = n, .reporter = reporter,
+                                     .store = {.host = "127.0.0.1", .dead_after = dead_after}};
+    struct hd__server_options options = {.address = "127.0.0.1", .size = n, .rank = -1, .dead_after = dead_after,
+                                         .gathered = reporter ? hd__report_gathered : NULL, .user = (void *)reporter};
     struct child *children = hd__alloc((size_t)n * sizeof *children);
     pid_t parent = getpid();
     sigset_t signals, before;

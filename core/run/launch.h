@@ -4,12 +4,14 @@
 
 #include "core/base/base.h"
 #include "core/comm/store.h"
+#include "core/run/report.h"
 
 struct hd__place_in_job {
     int32_t rank, size, local_rank, local_size;
     struct hd__store_options store; /* where the rendezvous is; used where size > 1 */
     int32_t serves;                 /* this process serves the rendezvous itself (rank 0 under another launcher) */
     int32_t reserved;
+    const struct hd__reporter *reporter; /* NULL: nobody writes reports */
     char meet[128]; /* not empty: the ranks of this machine find the rendezvous by this id of their launcher's */
 };
 
@@ -18,7 +20,8 @@ int32_t hd__launch_environment(struct hd__place_in_job *place, int *found, struc
 
 /* Runs body in `n` forked processes, pinned to cores in turn, and waits for them. A rank that ends badly ends the others
  * within seconds; SIGTERM and SIGINT are passed on. Returns the exit code of the job: of the rank that failed first. */
-int hd__launch_local(int32_t n, double dead_after, int (*body)(void *user, const struct hd__place_in_job *place), void *user);
+int hd__launch_local(int32_t n, double dead_after, const struct hd__reporter *reporter,
+                     int (*body)(void *user, const struct hd__place_in_job *place), void *user);
 
 /* environment.c. Connects this rank to the rendezvous. *server is for the rank that serves, NULL elsewhere. */
 int32_t hd__launch_connect(const struct hd__place_in_job *place, struct hd_store **store, struct hd__server **server,

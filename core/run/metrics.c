@@ -19,7 +19,7 @@ struct hd__metrics {
     struct hd__tensorboard *board; /* NULL: none */
 };
 
-static void make_folders(const char *path)
+void hd__make_folders(const char *path)
 {
     char *copy = hd__strdup(path);
     for (char *slash = strchr(copy + 1, '/'); slash; slash = strchr(slash + 1, '/')) {
@@ -89,7 +89,7 @@ int32_t hd__metrics_open(const char *path, int64_t resumed, json_t *start, struc
     int32_t rc = resumed ? hd__metrics_cut(path, resumed, err) : HD_OK;
     if (rc)
         return rc;
-    make_folders(path);
+    hd__make_folders(path);
     m = hd__alloc(sizeof *m);
     m->fd = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | (resumed ? 0 : O_TRUNC), 0666);
     if (m->fd < 0) {

@@ -12,6 +12,9 @@
 
 struct hd__metrics;
 
+/* The folders that a file's path goes through, where they are missing. */
+void hd__make_folders(const char *path);
+
 struct hd__metrics_row {
     int64_t step;    /* 1 = after the first update */
     int64_t steps;   /* of the whole run */

@@ -1,8 +1,11 @@
 /* Opening and closing one rank of a job. */
 #include "core/run/session.h"
 
+#include <stdlib.h>
+
 #include "core/comm/liveness.h"
 #include "core/run/init.h"
+#include "core/run/report.h"
 
 static int32_t feed(void *user, int32_t labels, int32_t *out, int64_t count, struct hd_error *err)
 {
@@ -26,6 +29,44 @@ static void on_death(void *user, const char *cause)
     hd__exec_abort(s->exec, cause);
 }
 
+/* ---- what this rank is doing, for those who ask; from any thread */
+
+static size_t tell(void *user, char *out, size_t room)
+{
+    struct hd__session *s = user;
+    char at[128];
+    return hd__report_part(hd__exec_flight(s->exec), s->place->rank, hd__exec_where(s->exec, at), out, room);
+}
+
+static double waited(void *user)
+{
+    struct hd__session *s = user;
+    return hd__flight_waited(hd__exec_flight(s->exec));
+}
+
+static void witness(struct hd__session *s)
+{
+    /* All are asked early, since a wrong turn that the transport does not see is found then; the log is told later. */
+    struct hd__witness w = {.user = s, .tell = tell, .waited = waited, .ask_after = s->compiled->job->late_after / 8};
+    hd__live_notify(hd__store_live(s->store), on_death, s);
+    hd__store_witness(s->store, &w);
+}
+
+/* Who serves the rendezvous would put the report together: where it is gone, each rank writes its own part. */
+static void report_alone(struct hd__session *s)
+{
+    struct hd_error err = HD_ERROR_INIT;
+    int32_t rank = -1, served_by = hd__store_server_rank(s->store);
+    char *part = hd__alloc(65536);
+    if (s->place->reporter && served_by >= 0 && hd__live_dead(hd__store_live(s->store), &rank, &err) == HD_E_PEER && rank == served_by) {
+        tell(s, part, 65536);
+        hd__report_alone(s->place->reporter, s->place->rank, s->place->size, part, rank, err.message);
+    }
+    free(part);
+}
+
+/* ---- opening and closing */
+
 int32_t hd__session_open(struct hd__session *s, struct hd__compiled *compiled, const struct hd__place_in_job *place,
                          struct hd_error *err)
 {
@@ -35,21 +76,25 @@ int32_t hd__session_open(struct hd__session *s, struct hd__compiled *compiled, c
     *s = (struct hd__session){.compiled = compiled, .place = place};
     rc = hd__launch_connect(place, &s->store, &s->server, err);
     config.store = s->store;
+    config.operations = (int32_t)compiled->job->flight_operations;
     if (!rc)
         rc = hd__exec_open(&config, &s->exec, err);
     if (!rc)
         hd__init_zeros(hd__exec_program(s->exec), hd__exec_coord(s->exec), hd__exec_arena(s->exec));
     if (!rc && s->store)
-        hd__live_notify(hd__store_live(s->store), on_death, s);
+        witness(s);
     return rc;
 }
 
-void hd__session_close(struct hd__session *s, int failed, const char *reason)
+void hd__session_close(struct hd__session *s, int32_t failed, const char *reason)
 {
     if (s->store) {
         hd__live_notify(hd__store_live(s->store), NULL, NULL);
         if (failed)
-            hd__store_abort(s->store, reason);
+            hd__store_fail(s->store, failed, reason);
+        hd__store_witness(s->store, NULL);
+        if (failed && s->exec)
+            report_alone(s);
     }
     hd__feed_close(s->train);
     hd__feed_close(s->held_out);

@@ -22,8 +22,8 @@ struct hd__session {
 /* Connects and opens the executor. Parameters are not initialised yet. */
 int32_t hd__session_open(struct hd__session *s, struct hd__compiled *compiled, const struct hd__place_in_job *place,
                          struct hd_error *err);
-/* `failed`: the job ends badly: others are told. */
-void hd__session_close(struct hd__session *s, int failed, const char *reason);
+/* `failed`: HD_OK, or why the job ends badly: others are told. */
+void hd__session_close(struct hd__session *s, int32_t failed, const char *reason);
 
 /* Values of parameters for a fresh start: from the model's files, or from the seed. */
 int32_t hd__session_initialise(struct hd__session *s, struct hd_error *err);

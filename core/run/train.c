@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+#include "core/comm/flight.h"
 #include "core/comm/liveness.h"
 #include "core/run/metrics.h"
 #include "core/run/profile.h"
@@ -196,6 +197,7 @@ static int32_t steps(struct loop *l, int *stopped, struct hd_error *err)
     while (!rc && !agreed && l->at.step < l->job->steps) {
         double start = hd__now();
         int evaluated;
+        __atomic_store_n(&hd__exec_flight(l->s.exec)->step, l->at.step + 1, __ATOMIC_RELAXED);
         profile_begin(l);
         hd__exec_comm_seconds(l->s.exec); /* what an evaluation waited for is not this step's */
         rc = one_step(l, err);
@@ -295,7 +297,7 @@ int hd__train(struct hd__compiled *compiled, const struct hd__place_in_job *plac
                 l.keeper ? "the state is saved: the same command goes on" : "no checkpoint section, so nothing is saved");
     hd__metrics_close(l.metrics);
     hd__keeper_close(l.keeper);
-    hd__session_close(&l.s, rc != 0, err.message);
+    hd__session_close(&l.s, rc, err.message);
     return !prepared ? 2 : rc ? 1 : stopped ? 3 : 0;
 }
 

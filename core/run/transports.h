@@ -2,6 +2,7 @@
 #ifndef HD_CORE_RUN_TRANSPORTS_H
 #define HD_CORE_RUN_TRANSPORTS_H
 
+#include "core/comm/flight.h"
 #include "core/comm/group.h"
 #include "core/comm/open.h"
 #include "core/compile/compile.h"
@@ -23,6 +24,7 @@ struct hd__transports {
     HD__ARRAY(struct hd__transport *) at;
     const struct hd__compiled *compiled;
     struct hd_store *store;
+    struct hd__flight *flight; /* where every operation is recorded */
     int32_t rank, local_rank, local_ranks, reserved;
 };
 

@@ -64,7 +64,7 @@ static const struct bad keys[] = {
     {JOB REST "optimzer: {use: adamw}\n", NULL,
      "job.yaml:5:1: unknown section optimzer; did you mean optimizer?"},
     {JOB REST "whatever_it_is: 3\n", NULL,
-     "job.yaml:5:1: unknown section whatever_it_is; the sections are job, launch, plugins, device, comm, "
+     "job.yaml:5:1: unknown section whatever_it_is; the sections are job, launch, plugins, device, liveness, comm, "
      "mesh, strategies, optimizer, "
      "schedule, model, data, eval, precision, recompute, checkpoint, metrics"},
     {JOB REST "mesh:\n", NULL, "job.yaml:5:1: mesh has no value; leave it out for the defaults"},

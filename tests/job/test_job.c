@@ -14,7 +14,9 @@ START_TEST(every_key)
     ck_assert_uint_eq(j->plugin_path.count, 2);
     ck_assert_str_eq(j->plugin_path.text[1], "./b");
     ck_assert_double_eq(j->comm_timeout, 120);
-    ck_assert_double_eq(j->comm_dead_after, 10);
+    ck_assert_double_eq(j->comm_dead_after, 5);
+    ck_assert_double_eq(j->late_after, 10);
+    ck_assert_int_eq(j->flight_operations, 64);
     ck_assert_int_eq(j->schedule.kind, HD__SCHEDULE_COSINE);
     ck_assert_int_eq(j->schedule.warmup, 100);
     ck_assert_double_eq(j->schedule.min_lr, 3e-5);
@@ -346,6 +348,10 @@ START_TEST(printed)
                                "  path: []                                       # default\n"
                                "device:\n"
                                "  use: cpu                                       # default\n"
+                               "liveness:\n"
+                               "  dead_after: 5s                                 # default\n"
+                               "  late_after: 10s                                # default\n"
+                               "  operations: 64                                 # default\n"
                                "comm:\n"
                                "  use: shm                                       # default\n"
                                "  axes:\n"
@@ -355,7 +361,6 @@ START_TEST(printed)
                                "  hooks:\n"
                                "    - check                                      # job.yaml:4:50\n"
                                "  timeout: 300s                                  # default\n"
-                               "  dead_after: 10s                                # default\n"
                                "mesh:\n"
                                "  pp: 1                                          # default\n"
                                "  dp: 2                                          # default, auto\n"
@@ -410,7 +415,7 @@ START_TEST(tables)
     for (; (name = hd__job_table(i, &table)); i++)
         ck_assert_msg(hd__options_check(&table, sizeof(struct hd__job), &err) == HD_OK, "%s: %s", name,
                       err.message);
-    ck_assert_uint_eq(i, 16);
+    ck_assert_uint_eq(i, 17);
 }
 END_TEST
 

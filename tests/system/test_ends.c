@@ -107,6 +107,27 @@ static void expect_first_named(const struct command *c, int rank)
     ck_assert_msg(!strncmp(error, words, strlen(words)) && strchr(" ,", error[strlen(words)]), "\"%s\" is not the first error in\n%s", words, c->err);
 }
 
+/* The report of a job lies beside its metrics, is named on stderr, and `heddle debug` finds this in it. */
+static void expect_report(const struct command *c, const char *job, const char *verdict, int rank)
+{
+    char path[64];
+    const char *named;
+    struct command *debug;
+    json_t *all, *judged;
+    snprintf(path, sizeof path, "runs/%s/report-", job);
+    named = strstr(c->err, path);
+    ck_assert_msg(named != NULL, "no report is named in\n%s", c->err);
+    debug = command_run("debug --json %.*s", (int)strcspn(named, " \n"), named);
+    expect_code(debug, 0);
+    all = json_loads(debug->out, 0, NULL);
+    judged = json_object_get(all, "verdict");
+    ck_assert_str_eq(json_string_value(json_object_get(judged, "kind")), verdict);
+    ck_assert_int_eq(json_integer_value(json_object_get(judged, "rank")), rank);
+    json_decref(all);
+    debug = command_run("debug %.*s", (int)strcspn(named, " \n"), named);
+    ck_assert_msg(strstr(debug->out, "operations of group dp_shard") && strstr(debug->out, "agree"), "%s", debug->out);
+}
+
 START_TEST(killed_rank)
 {
     for (int victim = 0; victim < RANKS; victim++) {
@@ -125,6 +146,7 @@ START_TEST(killed_rank)
         expect_code(c, 1);
         expect_first_named(c, victim);
         expect_says(c, "section ");
+        expect_report(c, job, "dead", victim);
         expect_gone(ranks, RANKS, 0.5);
     }
 }
@@ -134,7 +156,7 @@ START_TEST(stopped_rank)
 {
     pid_t ranks[RANKS];
     double since;
-    struct command *c = command_start(NULL, "train " ENDLESS_ON_3 "comm.dead_after=3s job.name=silent");
+    struct command *c = command_start(NULL, "train " ENDLESS_ON_3 "liveness.dead_after=3s job.name=silent");
     curve_wait("silent", 3);
     command_ranks(c, RANKS, ranks);
     since = hd__now();
@@ -144,6 +166,7 @@ START_TEST(stopped_rank)
     expect_code(c, 1);
     expect_first_named(c, 1);
     expect_says(c, "silent for");
+    expect_report(c, "silent", "dead", 1);
     expect_gone(ranks, RANKS, 0.5);
 }
 END_TEST
@@ -333,7 +356,7 @@ START_TEST(suspended)
 {
     struct timespec seconds = {.tv_sec = 2};
     pid_t ranks[RANKS];
-    struct command *c = command_start(NULL, "train " ENDLESS_ON_3 "comm.dead_after=1s job.name=suspended");
+    struct command *c = command_start(NULL, "train " ENDLESS_ON_3 "liveness.dead_after=1s job.name=suspended");
     curve_wait("suspended", 3);
     command_ranks(c, RANKS, ranks);
     kill(c->pid, SIGSTOP);

@@ -1,0 +1,86 @@
+/* heddle debug: reads what a job that failed left behind. */
+#include <stdlib.h>
+
+#include "cli/job.h"
+#include "core/run/judge.h"
+#include "core/run/report.h"
+
+/* The verdict and where everybody was, without the operations. */
+static json_t *short_json(const json_t *report)
+{
+    json_t *out = json_object(), *ranks = json_array();
+    const json_t *part;
+    static const char *const keys[] = {"job", "time", "ranks", "end", "verdict"}, *const of[] = {"rank", "state", "step", "at", "waited", "operations"};
+    size_t i;
+    for (size_t k = 0; k < HD__COUNT(keys); k++)
+        json_object_set(out, keys[k], json_object_get(report, keys[k]));
+    json_array_foreach(json_object_get(report, "rank"), i, part) {
+        json_t *one = json_object();
+        for (size_t k = 0; k < HD__COUNT(of); k++)
+            if (json_object_get(part, of[k]))
+                json_object_set(one, of[k], json_object_get(part, of[k]));
+        json_array_append_new(ranks, one);
+    }
+    json_object_set_new(out, "rank", ranks);
+    return out;
+}
+
+static void print(const json_t *report, int json)
+{
+    struct hd__text text = {0};
+    if (json) {
+        json_t *all = short_json(report);
+        json_dumpf(all, stdout, JSON_INDENT(1));
+        putchar('\n');
+        json_decref(all);
+        return;
+    }
+    hd__report_words(report, &text);
+    hd__report_table(report, &text);
+    fputs(text.at, stdout);
+    hd__text_free(&text);
+}
+
+static int run(int argc, char **argv)
+{
+    const char **files = hd__alloc((size_t)argc * sizeof *files);
+    struct hd_error err = HD_ERROR_INIT;
+    json_t *report = NULL;
+    int json = 0, code;
+    size_t n = 0;
+    for (int i = 1; i < argc; i++)
+        if (!strcmp(argv[i], "--json"))
+            json = 1;
+        else
+            files[n++] = argv[i];
+    for (size_t i = 0; i < n; i++)
+        if (files[i][0] == '-') {
+            code = hd__refuse_usage(&hd__command_debug, "there is no option %s", files[i]);
+            free(files);
+            return code;
+        }
+    if (!n)
+        code = hd__refuse_usage(&hd__command_debug, "which report? A job that fails says where it wrote one");
+    else if (hd__report_load(files, n, &report, &err))
+        code = hd__print_error(&err, HD__EXIT_REFUSED);
+    else
+        code = HD__EXIT_DONE;
+    if (report)
+        print(report, json);
+    json_decref(report);
+    free(files);
+    return code;
+}
+
+const struct hd__command hd__command_debug = {
+    .name = "debug",
+    .usage = "REPORT ... [--json]",
+    .summary = "read the report of a job that failed",
+    .help = "A job that ends because a rank died, hung or did something else than the others leaves a report beside its\n"
+            "metrics, and says where. This command shows it: the cause, where each rank was, and the last operations of all\n"
+            "ranks side by side, by their number in their group. '>' stands before the first in which ranks differ, or for\n"
+            "which one still waits. Where rank 0 served the rendezvous and died, each rank wrote a report of its own: give all.\n\n"
+            "  --json    the cause and where each rank was, for machines; the report itself is JSON with the rest\n",
+    .example = "  heddle debug runs/kjv/report-20260301-101500.json\n",
+    .run = run,
+};

@@ -1,0 +1,385 @@
+/* Reports: who is blamed, by parts made here; a recorder's part and back; files, merged and broken. */
+#include <check.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "core/run/judge.h"
+#include "core/run/report.h"
+
+static json_t *report;
+static struct hd__verdict verdict;
+
+static void begin(int ranks)
+{
+    json_t *all = json_array();
+    for (int r = 0; r < ranks; r++)
+        json_array_append_new(all, json_pack("{s:i, s:s}", "rank", r, "state", "silent"));
+    report = json_pack("{s:s, s:s, s:i, s:n, s:o}", "kind", "heddle report", "job", "j", "ranks", ranks, "end", "rank", all);
+}
+
+static json_t *rank_of(int r)
+{
+    return json_array_get(json_object_get(report, "rank"), (size_t)r);
+}
+
+static void answers(int r, const char *at)
+{
+    json_t *channels = json_pack("[{s:s, s:[i,i,i], s:i}, {s:s, s:[i,i,i], s:i}]", "group", "dp", "ranks", 0, 1, 2, "count", 0, "group",
+                                 "tp", "ranks", 0, 1, 2, "count", 0);
+    json_object_update_new(rank_of(r), json_pack("{s:s, s:s, s:i, s:i, s:o, s:o}", "state", "answered", "at", at, "waiting", 0,
+                                                 "operations", 0, "channels", channels, "ops", json_array()));
+}
+
+/* Channel 2: messages from rank 0 to rank 1. */
+static void has_stages(int r)
+{
+    json_array_append_new(json_object_get(rank_of(r), "channels"),
+                          json_pack("{s:s, s:[i,i], s:i, s:i, s:i, s:i}", "group", "pp", "ranks", 0, 1, "count", 0, "from", 0, "to", 1,
+                                    "stream", 3));
+}
+
+/* The rank's next operation; waited >= 0: it waits for it. */
+static json_t *op(int r, int channel, int seq, const char *name, int count, double waited)
+{
+    json_t *ops = json_object_get(rank_of(r), "ops"), *one;
+    json_int_t n = (json_int_t)json_array_size(ops) + 1;
+    one = json_pack("{s:I, s:i, s:i, s:s, s:s, s:i, s:s, s:s, s:s, s:i, s:i, s:i, s:i, s:i, s:f}", "n", n, "channel", channel, "seq",
+                    seq, "op", name, "section", "micro", "instruction", 7 * seq, "block", "L0", "dtype", "fp32", "redop", "sum", "root",
+                    -1, "count", count, "bytes", 4 * count, "calls", 1, "tag", seq, "enqueued", 100.0 - seq);
+    if (waited >= 0) {
+        json_object_set_new(one, "waited", json_real(waited));
+        json_object_set_new(rank_of(r), "waiting", json_integer(n));
+    } else {
+        json_object_set_new(one, "completed", json_real(1));
+    }
+    json_array_append_new(ops, one);
+    json_object_set_new(rank_of(r), "operations", json_integer(n));
+    return one;
+}
+
+static void ends(const char *code, int rank, const char *cause)
+{
+    json_object_set_new(report, "end", json_pack("{s:s, s:i, s:s}", "code", code, "rank", rank, "cause", cause));
+}
+
+static void expect(int kind, int rank, const char *words)
+{
+    hd__judge(report, &verdict);
+    ck_assert_msg(verdict.kind == kind && verdict.rank == rank && strstr(verdict.words, words), "%s, rank %d: %s",
+                  hd__verdict_name(verdict.kind), verdict.rank, verdict.words);
+    json_decref(report);
+}
+
+START_TEST(nobody_waits)
+{
+    begin(2);
+    answers(0, "here");
+    answers(1, "there");
+    op(0, 0, 1, "all_reduce", 10, -1);
+    op(1, 0, 1, "all_reduce", 10, -1);
+    expect(HD__VERDICT_NONE, -1, "");
+}
+END_TEST
+
+START_TEST(one_is_late)
+{
+    begin(3);
+    for (int r = 0; r < 3; r++) {
+        answers(r, r == 2 ? "section micro, instruction 3: feed" : "waiting");
+        op(r, 0, 1, "all_reduce", 10, -1);
+    }
+    op(0, 0, 2, "reduce_scatter", 10, 20.04);
+    op(1, 0, 2, "reduce_scatter", 10, 12);
+    expect(HD__VERDICT_LATE, 2, "rank 2 is 20.0 s late at #14 reduce_scatter(dp) fp32 sum count 10 of section micro, for which rank 0 "
+                                "waits; it is at section micro, instruction 3: feed");
+}
+END_TEST
+
+/* 0 waits for 1, which waits for 2 somewhere else, which waits for nobody. */
+START_TEST(one_is_late_behind_another)
+{
+    begin(3);
+    for (int r = 0; r < 3; r++) {
+        answers(r, "here");
+        has_stages(r);
+    }
+    op(0, 2, 1, "recv", 10, 30);
+    op(1, 1, 1, "all_gather", 10, 29);
+    expect(HD__VERDICT_LATE, 2, "#7 all_gather(tp)");
+}
+END_TEST
+
+START_TEST(one_does_not_answer)
+{
+    begin(3);
+    answers(0, "here");
+    answers(1, "here");
+    op(0, 0, 1, "all_reduce", 10, 6);
+    op(1, 0, 1, "all_reduce", 10, 6);
+    expect(HD__VERDICT_SILENT, 2, "rank 2 does not answer; rank 0 has waited 6.0 s");
+}
+END_TEST
+
+START_TEST(one_died)
+{
+    begin(3);
+    answers(0, "here");
+    answers(2, "here");
+    op(2, 0, 1, "all_reduce", 10, 0.1);
+    ends("peer lost", 1, "rank 1 died (its connection closed)");
+    expect(HD__VERDICT_DEAD, 1, "rank 1 died (its connection closed); rank 2 waited for it at #7 all_reduce(dp)");
+}
+END_TEST
+
+/* What differs, and on whom: the field of rank `odd`'s second operation is another. */
+static const struct {
+    const char *key, *text;
+    int number;
+} fields[] = {{"op", "all_gather", 0}, {"dtype", "bf16", 0}, {"redop", "max", 0}, {"count", NULL, 11}, {"calls", NULL, 2}, {"root", NULL, 1}, {"tag", NULL, 99}};
+
+START_TEST(one_takes_a_wrong_turn)
+{
+    for (int odd = 0; odd < 3; odd++) {
+        char words[64];
+        begin(3);
+        for (int r = 0; r < 3; r++) {
+            json_t *second;
+            answers(r, "here");
+            op(r, 0, 1, "all_reduce", 10, -1);
+            second = op(r, 0, 2, "all_reduce", 10, 1);
+            if (r == odd)
+                json_object_set_new(second, fields[_i].key, fields[_i].text ? json_string(fields[_i].text) : json_integer(fields[_i].number));
+        }
+        snprintf(words, sizeof words, "rank %d took a wrong turn: operation 2 of dp is ", odd);
+        expect(HD__VERDICT_MISMATCH, odd, words);
+    }
+}
+END_TEST
+
+START_TEST(two_differ)
+{
+    begin(2);
+    answers(0, "here");
+    answers(1, "here");
+    op(0, 0, 1, "all_reduce", 10, 1);
+    op(1, 0, 1, "all_reduce", 12, 1);
+    ends("mismatch", 1, "rank 1: they differ");
+    expect(HD__VERDICT_MISMATCH, 0, "ranks 0 and 1 do not do the same: operation 1 of dp is #7 all_reduce(dp) fp32 sum count 10 in "
+                                    "section micro on rank 0, and #7 all_reduce(dp) fp32 sum count 12 in section micro on rank 1");
+}
+END_TEST
+
+START_TEST(a_message_of_another_size)
+{
+    for (int more = 0; more < 2; more++) {
+        begin(2);
+        for (int r = 0; r < 2; r++) {
+            answers(r, "here");
+            has_stages(r);
+        }
+        op(0, 2, 1, "send", 10, 1);
+        op(1, 2, 1, "recv", 10 + more, 1);
+        if (more)
+            expect(HD__VERDICT_MISMATCH, 0, "send");
+        else
+            expect(HD__VERDICT_STUCK, -1, "all members have begun");
+    }
+}
+END_TEST
+
+/* Rank 1 goes to tp while the others go to dp: they wait for each other, and its numbering shows who strayed. */
+START_TEST(one_joins_another_group)
+{
+    begin(3);
+    for (int r = 0; r < 3; r++) {
+        answers(r, "here");
+        op(r, 0, 1, "all_reduce", 10, -1);
+        op(r, r == 1, r == 1 ? 1 : 2, "all_reduce", 10, 3);
+    }
+    expect(HD__VERDICT_MISMATCH, 1, "rank 1 took a wrong turn: its operation 2 is #7 all_reduce(tp)");
+    begin(2);
+    for (int r = 0; r < 2; r++) {
+        answers(r, "here");
+        op(r, r, 1, "all_reduce", 10, 3);
+    }
+    hd__judge(report, &verdict);
+    ck_assert_int_eq(verdict.kind, HD__VERDICT_CYCLE);
+    ck_assert_ptr_nonnull(strstr(verdict.words, "ranks wait for each other: rank 1 for #7 all_reduce(tp)"));
+    ck_assert_ptr_nonnull(strstr(verdict.words, "rank 0 for #7 all_reduce(dp)"));
+    json_decref(report);
+}
+END_TEST
+
+START_TEST(a_reason_of_its_own)
+{
+    begin(2);
+    answers(0, "here");
+    op(0, 0, 1, "all_reduce", 10, 1);
+    ends("invalid", 1, "rank 1: step 3: the loss is nan");
+    expect(HD__VERDICT_FAILED, 1, "rank 1: step 3: the loss is nan");
+}
+END_TEST
+
+/* ---- a recorder's part, in little room too */
+
+START_TEST(part_of_a_recorder)
+{
+    static const int32_t members[] = {0, 1, 2};
+    static char text[65536];
+    struct hd__flight *f = hd__flight_create(64);
+    struct hd__flight_op sum = {.name = "all_reduce", .section = "micro", .block = "L0", .instr = 49, .dtype = HD_BF16, .redop = HD_SUM,
+                                .count = 1000, .bytes = 2000, .calls = 1, .root = -1, .tag = UINT64_MAX,
+                                .channel = hd__flight_channel(f, "dp", members, 3, -1, -1, 0)};
+    for (int i = 0; i < 100; i++) {
+        uint64_t n = hd__flight_start(f, &sum, hd__now());
+        hd__flight_wait(f, n, hd__now());
+        if (i < 99)
+            hd__flight_end(f, n, hd__now(), HD_OK);
+    }
+    for (size_t room = sizeof text; room > 300; room /= 2) {
+        size_t bytes = hd__report_part(f, 1, "at home", text, room);
+        json_t *part = json_loadb(text, bytes, 0, NULL), *ops = json_object_get(part, "ops"), *last;
+        ck_assert_msg(json_is_object(part), "%zu bytes of %zu: %.*s", bytes, room, (int)bytes, text);
+        ck_assert_uint_le(bytes, room);
+        ck_assert_int_eq(json_integer_value(json_object_get(part, "operations")), 100);
+        ck_assert_int_eq(json_integer_value(json_object_get(part, "waiting")), 100);
+        if (room == sizeof text)
+            ck_assert_uint_eq(json_array_size(ops), 64);
+        last = json_array_get(ops, json_array_size(ops) - 1);
+        if (json_array_size(ops)) { /* the newest are kept */
+            ck_assert_int_eq(json_integer_value(json_object_get(last, "n")), 100);
+            ck_assert_ptr_null(json_object_get(last, "completed"));
+            ck_assert_ptr_nonnull(json_object_get(last, "waited"));
+        }
+        json_decref(part);
+    }
+    hd__flight_destroy(f);
+}
+END_TEST
+
+/* ---- files */
+
+static void write_report(const char *path)
+{
+    ck_assert_int_eq(json_dump_file(report, path, 0), 0);
+    json_decref(report);
+}
+
+START_TEST(files)
+{
+    static const char *const names[] = {"a.json", "b.json"};
+    struct hd_error err = HD_ERROR_INIT;
+    struct hd__text text = {0};
+    char folder[] = "/tmp/heddle-report-XXXXXX";
+    json_t *both;
+    FILE *f;
+    ck_assert_ptr_nonnull(mkdtemp(folder));
+    ck_assert_int_eq(chdir(folder), 0);
+    for (int r = 0; r < 2; r++) { /* each rank wrote its own */
+        begin(3);
+        answers(r, "here");
+        op(r, 0, 1, "all_reduce", r ? 10 : 12, 1);
+        write_report(names[r]);
+    }
+    ck_assert_msg(!hd__report_load(names, 2, &both, &err), "%s", err.message);
+    ck_assert_str_eq(json_string_value(json_object_get(json_object_get(both, "verdict"), "kind")), "mismatch");
+    hd__report_words(both, &text);
+    hd__report_table(both, &text);
+    ck_assert_ptr_nonnull(strstr(text.at, ">      1  all_reduce     #7"));
+    ck_assert_ptr_nonnull(strstr(text.at, "rank 1: #7 all_reduce(dp) fp32 sum count 10, tag 1"));
+    hd__text_free(&text);
+    json_decref(both);
+    ck_assert_int_eq(hd__report_load((const char *[]){"none.json"}, 1, &both, &err), HD_E_INVALID);
+    ck_assert_ptr_nonnull(strstr(err.message, "none.json"));
+    f = fopen("b.json", "w");
+    fputs("{\"kind\": \"something else\"}", f);
+    fclose(f);
+    ck_assert_int_eq(hd__report_load(names, 2, &both, &err), HD_E_INVALID);
+    ck_assert_str_eq(err.message, "b.json: this is no report of heddle");
+    unlink("a.json");
+    unlink("b.json");
+    rmdir(folder);
+}
+END_TEST
+
+/* Whatever a part says, the judge and the table say something: fields are of other types, gone, or out of range. */
+static json_t *strange(uint32_t x)
+{
+    switch (x % 7) {
+    case 0:
+        return json_null();
+    case 1:
+        return json_integer(-1);
+    case 2:
+        return json_integer(INT64_MAX);
+    case 3:
+        return json_string("");
+    case 4:
+        return json_array();
+    case 5:
+        return json_real(1e300);
+    default:
+        return json_object();
+    }
+}
+
+START_TEST(noise)
+{
+    static const char *const of_part[] = {"rank", "state", "at", "waiting", "operations", "channels", "ops"};
+    static const char *const of_op[] = {"n", "channel", "seq", "op", "section", "dtype", "root", "count", "waited", "completed", "tag"};
+    static const char *const of_channel[] = {"group", "ranks", "from", "to", "stream"};
+    uint32_t state = 1;
+    for (int i = 0; i < 20000; i++) {
+        struct hd__text text = {0};
+        begin(3);
+        for (int r = 0; r < 3; r++) {
+            answers(r, "here");
+            has_stages(r);
+            for (int k = 1; k < 4; k++)
+                op(r, k % 3, 1, "all_reduce", 10, k == 3 ? 1 : -1);
+        }
+        for (int k = 0; k < 3; k++) {
+            json_t *part = rank_of((state = state * 1664525 + 1013904223) >> 20 & 1);
+            uint32_t x = (state = state * 1664525 + 1013904223) >> 8;
+            json_t *one = json_array_get(json_object_get(part, "ops"), x % 3), *channel = json_array_get(json_object_get(part, "channels"), x % 3);
+            if (x % 5 == 0)
+                json_object_set_new(part, of_part[x / 5 % HD__COUNT(of_part)], strange(x / 64));
+            else if (x % 5 < 4)
+                json_object_set_new(one, of_op[x / 5 % HD__COUNT(of_op)], strange(x / 64));
+            else
+                json_object_set_new(channel, of_channel[x / 5 % HD__COUNT(of_channel)], strange(x / 64));
+        }
+        hd__judge(report, &verdict);
+        hd__report_words(report, &text);
+        hd__report_table(report, &text);
+        hd__text_free(&text);
+        json_decref(report);
+    }
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("report");
+    TCase *tc = tcase_create("report");
+    tcase_set_timeout(tc, 60);
+    tcase_add_test(tc, nobody_waits);
+    tcase_add_test(tc, one_is_late);
+    tcase_add_test(tc, one_is_late_behind_another);
+    tcase_add_test(tc, one_does_not_answer);
+    tcase_add_test(tc, one_died);
+    tcase_add_loop_test(tc, one_takes_a_wrong_turn, 0, (int)HD__COUNT(fields));
+    tcase_add_test(tc, two_differ);
+    tcase_add_test(tc, a_message_of_another_size);
+    tcase_add_test(tc, one_joins_another_group);
+    tcase_add_test(tc, a_reason_of_its_own);
+    tcase_add_test(tc, part_of_a_recorder);
+    tcase_add_test(tc, files);
+    tcase_add_test(tc, noise);
+    suite_add_tcase(suite, tc);
+    SRunner *runner = srunner_create(suite);
+    srunner_run_all(runner, CK_NORMAL);
+    int failed = srunner_ntests_failed(runner);
+    srunner_free(runner);
+    return failed != 0;
+}
