@@ -44,6 +44,13 @@ static double flops_grouped(const struct hd_program *p, const struct hd__instr *
     return n;
 }
 
+/* Each column against those before it, twice. */
+static double flops_orthogonalise(const struct hd_program *p, const struct hd__instr *i)
+{
+    const struct hd__tensor *q = hd__tc(p, i->out[0]);
+    return 4.0 * (double)hd__numel(p, q) * (double)hd__local(p, q, q->ndim - 1);
+}
+
 #define MODEL HD__CLASS_MODEL
 #define ACC HD__OP_ACCUMULATES
 #define INP HD__OP_IN_PLACE
@@ -124,6 +131,9 @@ static const struct hd__op table[HD_OP_LIMIT] = {
 
     [HD_OP_ENCODE] = {"encode", .class = HD__CLASS_STRUCTURE, .n_in = 1, .n_out = 2, .flags = ACC, .adds = 1 << 1},
     [HD_OP_DECODE] = {"decode", .class = HD__CLASS_STRUCTURE, .n_in = 1, .n_out = 1},
+
+    [HD_OP_ORTHOGONALISE] = {"orthogonalise", .class = HD__CLASS_STRUCTURE, .flops = flops_orthogonalise, .n_in = 1,
+                             .n_out = 1, .flags = INP},
 
     [HD_OP_FEED] = {"feed", .class = HD__CLASS_STRUCTURE, .n_in = 0, .n_out = 1},
     [HD_OP_FILL0] = {"fill0", .class = HD__CLASS_STRUCTURE, .n_in = 0, .n_out = 1},

@@ -76,6 +76,10 @@
                                                 with a number that is not finite decodes to NaN and leaves e */  \
     X(HD_OP_DECODE, 101, "decode")           /* y[#] <- c[#] uint8: the sum of the parts, each as long as y; with  \
                                                 HD_ATTR_CONCAT one part after another. Attributes as for encode */ \
+    X(HD_OP_ORTHOGONALISE, 102, "orthogonalise") /* q[m r] <- a[m r], m >= r: columns of length 1 at right angles that span \
+                                                what a's do (Gram-Schmidt, in order). A column that adds nothing \
+                                                becomes hd_direction's, at right angles to those before it; all of q \
+                                                is NaN where a has a number that is not finite. q may be a */   \
     /* ---- structure ---- */                                                                                   \
     X(HD_OP_FEED, 60, "feed")                /* y[*] int32 <- nothing: the next micro-batch; by the executor */ \
     X(HD_OP_FILL0, 61, "fill0")              /* y[*] <- nothing: zeros */                                       \

@@ -100,6 +100,18 @@ static inline int64_t hd_code_bytes(int64_t part, int64_t block, uint32_t bits)
     return (part * bits / 8 + (part + block - 1) / block * 4 + 15) / 16 * 16;
 }
 
+/* What ORTHOGONALISE puts where a column adds nothing: element `row` of direction `column`, in [-1, 1), the same
+ * everywhere. `attempt` counts from 0: the next where this one, too, adds nothing. Mixing: splitmix64 (Steele et al. 2014). */
+static inline double hd_direction(int64_t row, int64_t column, uint32_t attempt)
+{
+    uint64_t x = (uint64_t)row * UINT64_C(0x9e3779b97f4a7c15) + attempt + 1;
+    x += (uint64_t)column * UINT64_C(0xd1b54a32d192ed03);
+    x = (x ^ x >> 30) * UINT64_C(0xbf58476d1ce4e5b9);
+    x = (x ^ x >> 27) * UINT64_C(0x94d049bb133111eb);
+    x ^= x >> 31;
+    return (double)(x >> 11) * 0x1p-52 - 1;
+}
+
 /* One instruction of one rank, ready to be prepared by a device. */
 struct hd_instr_desc {
     size_t struct_size;

@@ -70,7 +70,8 @@ cpu_prepare_fn cpu_fast(uint32_t op);
     X(position_dw) X(rowmax) X(xent_local) X(nll) X(nll_grad) X(xent_grad) X(total) X(spread) X(slice) X(mask)  \
     X(pad) X(fill0) X(accum) X(copy) X(blend) X(sumsq) X(adamw) X(sgd) X(einsum) X(attention) X(attention_grad)           \
     X(xent_head) X(attention_merge) X(gate) X(gate_grad) X(route) X(dispatch) X(dispatch_dx) X(grouped) X(grouped_dw) X(combine)   \
-    X(combine_dz) X(combine_dg) X(expert_count) X(router_loss) X(router_loss_dz) X(encode) X(decode)
+    X(combine_dz) X(combine_dg) X(expert_count) X(router_loss) X(router_loss_dz) X(encode) X(decode)  \
+    X(orthogonalise)
 
 #define CPU_FAST_KERNEL(name) int32_t cpu_fast_##name(struct hd_kernel *k, struct hd_error *err);
 CPU_FAST_KERNELS(CPU_FAST_KERNEL)

@@ -11,7 +11,8 @@
     X(embed) X(embed_dw) X(position) X(position_dw) X(rowmax) X(xent_local) X(nll) X(nll_grad) X(xent_grad)     \
     X(xent_head) X(total) X(spread) X(slice) X(mask) X(pad) X(fill0) X(accum) X(copy) X(sumsq) X(adamw) X(sgd) X(optim_step) \
     X(gate) X(gate_grad) X(route) X(dispatch) X(dispatch_dx) X(grouped) X(grouped_dw) X(combine) X(combine_dz)    \
-    X(combine_dg) X(expert_count) X(router_loss) X(router_loss_dz) X(encode) X(decode) X(blend)
+    X(combine_dg) X(expert_count) X(router_loss) X(router_loss_dz) X(encode) X(decode) X(blend)                 \
+    X(orthogonalise)
 
 #define CPU_REFERENCE(name) void cpu_ref_##name(struct hd_kernel *k);
 CPU_REFERENCES(CPU_REFERENCE)
@@ -23,7 +24,7 @@ CPU_REFERENCES(CPU_REFERENCE)
     X(attention_merge) X(embed)                                                                                 \
     X(embed_dw) X(position) X(position_dw) X(rowmax) X(xent_local) X(xent_grad) X(xent_head) X(scalar_out) X(spread) \
     X(parts)                                                                                                    \
-    X(update) X(optim_step) X(moe) X(code) X(blend)
+    X(update) X(optim_step) X(moe) X(code) X(blend) X(orthogonalise)
 
 #define CPU_CHECK(name) int32_t cpu_check_##name(struct hd_kernel *k, struct hd_error *err);
 CPU_CHECKS(CPU_CHECK)
