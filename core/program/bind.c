@@ -17,20 +17,34 @@ void *hd__address(const struct hd_program *p, hd_tensor id, const int32_t coord[
     return (char *)arena + p->shift[p->buffers.at[t->buffer].memory] + p->buffers.at[t->buffer].offset + at * (int64_t)hd_dtype_size(t->dtype);
 }
 
-/* Operands name dims in one byte. Flat buffers' dims, which are many, share 255; no instruction has two of
- * them. */
-static uint8_t short_dim(uint16_t dim)
+/* Operands name dims in one byte. Those of flat buffers and of strategies, which are many, are 255, 254, ... in the
+ * order in which an instruction has them. */
+enum { OWN_NAME = 192 };
+
+struct names {
+    uint16_t dim[255 - OWN_NAME];
+    uint8_t n;
+};
+
+static uint8_t short_dim(struct names *names, uint16_t dim)
 {
-    return dim < 255 ? (uint8_t)dim : 255;
+    uint8_t k = 0;
+    if (dim < OWN_NAME)
+        return (uint8_t)dim;
+    while (k < names->n && names->dim[k] != dim)
+        k++;
+    if (k == names->n)
+        names->dim[names->n++] = dim;
+    return (uint8_t)(255 - k);
 }
 
 static void operand(const struct hd_program *p, hd_tensor id, const int32_t coord[HD_AXIS_COUNT], void *arena,
-                    struct hd_operand *o)
+                    struct names *names, struct hd_operand *o)
 {
     const struct hd__tensor *t = hd__tc(p, id);
     *o = (struct hd_operand){.data = hd__address(p, id, coord, arena), .dtype = t->dtype, .ndim = t->ndim};
     for (int32_t i = 0; i < t->ndim; i++) {
-        o->dim[i] = short_dim(t->dim[i]);
+        o->dim[i] = short_dim(names, t->dim[i]);
         o->extent[i] = hd__local(p, t, i);
         o->start[i] = hd__start(p, t, i, coord);
     }
@@ -69,7 +83,7 @@ static void ring_operands(const struct hd_program *p, const struct hd__instr *i,
 }
 
 static void attributes(const struct hd_program *p, const struct hd__instr *i,
-                       const int32_t coord[HD_AXIS_COUNT], struct hd_attrs *a)
+                       const int32_t coord[HD_AXIS_COUNT], struct names *names, struct hd_attrs *a)
 {
     if (i->attrs)
         *a = *i->attrs;
@@ -82,9 +96,9 @@ static void attributes(const struct hd_program *p, const struct hd__instr *i,
     if (i->redop)
         a->redop = i->redop;
     if (i->from)
-        a->from = short_dim(i->from);
+        a->from = short_dim(names, i->from);
     if (i->to)
-        a->to = short_dim(i->to);
+        a->to = short_dim(names, i->to);
     if (hd__op(i->op)->class == HD__CLASS_LOCAL) {
         a->index = part_of(p, i->axes, coord);
         a->parts = (uint32_t)hd__mesh_ways(&p->mesh, i->axes);
@@ -115,14 +129,15 @@ static void label(const struct hd_program *p, const struct hd__instr *i, char ou
 void hd__bind(const struct hd_program *p, const struct hd__instr *i, const int32_t coord[HD_AXIS_COUNT],
               void *arena, struct hd_instr_desc *desc, struct hd_operand *in, struct hd_operand *out)
 {
+    struct names names = {.n = 0};
     *desc = (struct hd_instr_desc){
         .struct_size = sizeof *desc, .op = i->op, .n_in = i->n_in, .n_out = i->n_out, .in = in, .out = out};
     for (uint32_t k = 0; k < i->n_in; k++)
-        operand(p, i->in[k], coord, arena, &in[k]);
+        operand(p, i->in[k], coord, arena, &names, &in[k]);
     for (uint32_t k = 0; k < i->n_out; k++)
-        operand(p, i->out[k], coord, arena, &out[k]);
+        operand(p, i->out[k], coord, arena, &names, &out[k]);
     if ((i->op == HD_OP_ATTENTION || i->op == HD_OP_ATTENTION_GRAD) && i->axes)
         ring_operands(p, i, coord, in, out);
-    attributes(p, i, coord, &desc->attrs);
+    attributes(p, i, coord, &names, &desc->attrs);
     label(p, i, desc->label);
 }

@@ -159,7 +159,8 @@ static int travels_short(const struct hd_program *p, const struct hd__instr *i)
 {
     uint8_t dtype = i->n_in ? hd__tc(p, i->in[0])->dtype : 0;
     int sums = i->op == HD_OP_ALL_REDUCE || i->op == HD_OP_REDUCE_SCATTER;
-    return i->op == HD_OP_ENCODE || (sums && (dtype == HD_BF16 || dtype == HD_F16) && dtype != p->precision.grad);
+    return i->op == HD_OP_ENCODE || i->op == HD_OP_ORTHOGONALISE ||
+           (sums && (dtype == HD_BF16 || dtype == HD_F16) && dtype != p->precision.grad);
 }
 
 int32_t hd__exact_reduce(struct hd_program *p, struct hd_error *err)

@@ -251,9 +251,9 @@ int32_t hd__fuse(struct hd_program *p, struct hd_error *err)
         fuse_sums(p, &p->sections.at[s].code);
         drop_clears(p, &p->sections.at[s].code, &p->sections.at[s].code);
     }
-    if (step) /* it runs once, so what comes first in it comes first of all */
+    if (step && !step->after) /* it runs once, so what comes first in it comes first of all */
         drop_clears(p, &begin->code, &step->code);
-    else if (begin && last && p->accumulation == 1)
+    else if (begin && last && !last->after && p->accumulation == 1)
         drop_clears(p, &begin->code, &last->code);
     return HD_OK;
 }

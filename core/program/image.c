@@ -120,11 +120,20 @@ static int feeds(const hd__code *code)
     return 0;
 }
 
+/* Micro-batches that a step has fed before section s: what runs in other steps does not count. */
+static int32_t micros_before(const struct hd_program *p, uint32_t s)
+{
+    int32_t n = 0;
+    for (uint32_t k = 0; k < s; k++)
+        if (feeds(&p->sections.at[k].code) && hd__sections_meet(&p->sections.at[k], &p->sections.at[s]))
+            n += p->sections.at[k].repeat;
+    return n;
+}
+
 struct hd__image *hd__image_new(struct hd__machine *m, const struct hd_program *p)
 {
     struct hd__image *image = hd__alloc(sizeof *image);
     uint32_t n = 0;
-    int32_t micro = 0;
     image->p = p;
     image->first = hd__alloc((p->sections.count + 1) * sizeof *image->first);
     image->micro0 = hd__alloc((p->sections.count + 1) * sizeof *image->micro0);
@@ -135,8 +144,7 @@ struct hd__image *hd__image_new(struct hd__machine *m, const struct hd_program *
     for (uint32_t s = 0; s < p->sections.count; s++) {
         const hd__code *code = &p->sections.at[s].code;
         image->first[s] = n;
-        image->micro0[s] = micro;
-        micro += feeds(code) ? p->sections.at[s].repeat : 0;
+        image->micro0[s] = micros_before(p, s);
         for (uint32_t k = 0; k < code->count; k++)
             image->code[n++] = flatten(m, image, &code->at[k]);
     }

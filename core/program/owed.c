@@ -10,8 +10,11 @@ struct piece {
     int64_t lo, hi; /* of codes too: which elements they stand for */
     uint32_t param; /* index into hd_program.params */
     uint32_t owed;
-    uint32_t brought, reserved; /* codes: axes whose members' parts are here, to be summed when they are decoded */
+    uint32_t brought; /* codes: axes whose members' parts are here, to be summed when they are decoded */
+    uint32_t form;    /* of a matrix: */
 };
+
+enum { WHOLE = 0, PROJECTED, DIRECTIONS }; /* its product with another; the same at right angles, equal on all */
 
 typedef HD__ARRAY(struct piece) pieces; /* sorted, disjoint */
 
@@ -46,6 +49,13 @@ void hd__owed_free(struct hd__owed *o)
     free(o->slot);
     free(o->flat_of);
     free(o);
+}
+
+#define NO_PARAM UINT32_MAX /* directions that nothing was projected onto yet */
+
+static const char *name_of(const struct hd__owed *o, uint32_t param)
+{
+    return param == NO_PARAM ? "directions" : hd__tc(o->p, o->p->params.at[param].tensor)->name;
 }
 
 /* ---- pieces */
@@ -130,7 +140,7 @@ static void add(struct hd__owed *o, struct hd__faults *f, pieces *l, struct piec
         hd__axes_text(l->at[n].owed, has);
         hd__axes_text(x.owed, gets);
         hd__fault(f, "%s is added to after a part of its reduction: the sum so far owes [%s], this owes [%s]",
-                  hd__tc(o->p, o->p->params.at[x.param].tensor)->name, has, gets);
+                  name_of(o, x.param), has, gets);
         break;
     }
     set(l, x);
@@ -181,7 +191,7 @@ static uint32_t reduced(struct hd__owed *o, struct hd__faults *f, const struct h
     char twice[64];
     if (axes & ~x->owed) {
         hd__axes_text(axes & ~x->owed, twice);
-        hd__fault(f, "%s is summed twice over %s", hd__tc(o->p, o->p->params.at[x->param].tensor)->name,
+        hd__fault(f, "%s is summed twice over %s", name_of(o, x->param),
                   twice);
     }
     return x->owed & ~axes;
@@ -224,6 +234,112 @@ static void move(struct hd__owed *o, struct hd__faults *f, const struct hd__inst
     hd__free_array(&taken);
 }
 
+/* ---- matrices that travel as products: P = M Q and Q = M^T P stand for all of the matrix that M is, and owe what M owes;
+ * P, summed and made orthogonal, gives directions that all members have in common; directions times the summed M^T P is
+ * the matrix again. */
+
+/* What it still owes to the ranks with which it travels: stages that share a parameter are summed in the update. */
+static uint32_t owed_here(const struct piece *x)
+{
+    return x->owed & ~HD_AXIS_BIT(HD_AXIS_PP);
+}
+
+/* The piece that an operand is; NULL where it is none, or several. */
+static const struct piece *one_piece(struct hd__owed *o, hd_tensor t)
+{
+    const pieces *l = list_of(o, t, 0);
+    struct range r = range_of(o->p, t);
+    uint32_t n = l ? first_in(l, r.lo) : 0;
+    return l && n < l->count && l->at[n].lo <= r.lo && l->at[n].hi >= r.hi ? &l->at[n] : NULL;
+}
+
+static void orthogonalise(struct hd__owed *o, struct hd__faults *f, const struct hd__instr *i)
+{
+    struct range r = range_of(o->p, i->out[0]);
+    const struct piece *from = one_piece(o, i->in[0]);
+    struct piece x = from ? *from : (struct piece){.param = NO_PARAM};
+    char owes[64];
+    if (owed_here(&x)) {
+        hd__axes_text(owed_here(&x), owes);
+        hd__fault(f, "directions of %s are taken before its sum over %s", name_of(o, x.param), owes);
+    }
+    x.lo = r.lo;
+    x.hi = r.hi;
+    x.form = DIRECTIONS;
+    set(list_of(o, i->out[0], 1), x);
+}
+
+static void multiply(struct hd__owed *o, struct hd__faults *f, const struct hd__instr *i)
+{
+    const struct piece *a = one_piece(o, i->in[0]), *b = one_piece(o, i->in[1]);
+    struct range r = range_of(o->p, i->out[0]);
+    struct piece x;
+    if (!a)
+        return;
+    x = *a;
+    x.form = a->form == DIRECTIONS ? WHOLE : PROJECTED;
+    if (a->form == DIRECTIONS && (!b || b->form != PROJECTED || b->param != a->param))
+        hd__fault(f, "%s is not what was projected onto these directions", hd__tc(o->p, i->in[1])->name);
+    if (a->form == PROJECTED ||
+        (a->form == WHOLE && (!b || b->form != DIRECTIONS || (b->param != a->param && b->param != NO_PARAM))))
+        hd__fault(f, "%s is no product of a gradient with directions of its own", hd__tc(o->p, i->out[0])->name);
+    if (a->form == DIRECTIONS && b)
+        x.owed = b->owed;
+    x.lo = r.lo;
+    x.hi = r.hi;
+    set(list_of(o, i->out[0], 1), x);
+}
+
+/* What joins the error of the steps before owes what it owed. */
+static void join(struct hd__owed *o, struct hd__faults *f, hd_tensor from, hd_tensor to)
+{
+    struct range r = range_of(o->p, from), at = range_of(o->p, to);
+    const pieces *source;
+    list_of(o, to, 1); /* may move the lists */
+    source = list_of(o, from, 0);
+    for (uint32_t n = first_in(source, r.lo); n < source->count && source->at[n].lo < r.hi; n++) {
+        struct piece x = source->at[n];
+        x.lo += at.lo - r.lo;
+        x.hi += at.lo - r.lo;
+        add(o, f, list_of(o, to, 0), x);
+    }
+}
+
+/* What is taken away again is what travelled, of all members; the rest is an error, and no gradient. */
+static void leave(struct hd__owed *o, struct hd__faults *f, hd_tensor from, hd_tensor to)
+{
+    struct range r = range_of(o->p, from);
+    const pieces *l = list_of(o, from, 0);
+    for (uint32_t n = first_in(l, r.lo); n < l->count && l->at[n].lo < r.hi; n++)
+        if (owed_here(&l->at[n])) {
+            hd__fault(f, "the error of %s is taken before its sum", name_of(o, l->at[n].param));
+            break;
+        }
+    if (list_of(o, to, 0))
+        erase(list_of(o, to, 0), range_of(o->p, to));
+}
+
+static void blend(struct hd__owed *o, struct hd__faults *f, const struct hd__instr *i)
+{
+    for (uint32_t k = 0; k < i->n_in && i->attrs && k < i->attrs->n_table; k++)
+        if (i->in[k] != i->out[0] && list_of(o, i->in[k], 0))
+            (i->attrs->table[k] < 0 ? leave : join)(o, f, i->in[k], i->out[0]);
+}
+
+/* What a strategy keeps from step to step is no gradient any more when the step is over. */
+static void check_kept(struct hd__owed *o, struct hd__faults *f)
+{
+    for (uint32_t n = 0; n < o->p->zeros.count; n++) {
+        const pieces *l = list_of(o, o->p->zeros.at[n], 0);
+        for (uint32_t k = 0; l && k < l->count; k++)
+            if (l->at[k].form == WHOLE) {
+                hd__fault(f, "%s still has the gradient of %s: what travelled was not taken away",
+                          hd__tc(o->p, o->p->zeros.at[n])->name, name_of(o, l->at[k].param));
+                return;
+            }
+    }
+}
+
 /* The optimizer reads: all of every parameter must be there, with nothing owed. */
 static void update(struct hd__owed *o, struct hd__faults *f, const struct hd__instr *i)
 {
@@ -259,11 +375,20 @@ void hd__owed_step(struct hd__owed *o, struct hd__faults *f, const struct hd__in
     if (hd__op(i->op)->class == HD__CLASS_UPDATE) {
         if (i->n_in && o->flat_of[i->in[0]])
             update(o, f, i);
+        check_kept(o, f);
+        return;
+    }
+    if (i->op == HD_OP_BLEND) {
+        blend(o, f, i);
         return;
     }
     for (uint32_t k = 0; k < i->n_out; k++)
         if (hd__tc(o->p, i->out[k])->param)
             contribute(o, f, i, k);
+        else if (i->op == HD_OP_ORTHOGONALISE)
+            orthogonalise(o, f, i);
+        else if (i->op == HD_OP_EINSUM)
+            multiply(o, f, i);
         else if (k == 0 && i->n_in)
             move(o, f, i);
 }

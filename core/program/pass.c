@@ -60,13 +60,35 @@ static uint32_t n_params(const struct hd_program *p)
     return p->params.count;
 }
 
+/* Dimensions as other people count them: a bias over heads and head_dim is one vector in its file. */
+static uint32_t file_ndim(const struct hd__param *param, const struct hd__tensor *t)
+{
+    uint32_t n = 0;
+    for (const char *axis = param->desc.file_axes; axis && *axis; axis++)
+        if (*axis != '*')
+            n = HD__MAX(n, (uint32_t)(*axis - '0') + 1);
+    return n ? n : t->ndim;
+}
+
+/* Local elements of the first of two dimensions as the file has them. */
+static int64_t matrix_rows(const struct hd_program *p, const struct hd__param *param, const struct hd__tensor *t)
+{
+    const char *axes = param->desc.file_axes;
+    int64_t rows = 1;
+    if (file_ndim(param, t) != 2 || (axes && strchr(axes, '*')))
+        return 0;
+    for (int32_t d = 0; d < t->ndim && (axes ? axes[d] == '0' : d < 1); d++)
+        rows *= hd__local(p, t, d);
+    return rows;
+}
+
 static void param(const struct hd_program *p, uint32_t index, struct hd_pass_param *out)
 {
     const struct hd__param *a = &p->params.at[index];
     const struct hd__tensor *t = hd__tc(p, a->tensor);
     *out = (struct hd_pass_param){.struct_size = sizeof *out, .name = t->name, .tensor = a->tensor, .block = t->block,
                                   .ndim = t->ndim, .obligation = a->obligation & ~p->apart, .stages = a->stages,
-                                  .count = hd__numel(p, t)};
+                                  .count = hd__numel(p, t), .rows = matrix_rows(p, a, t)};
     for (int32_t axis = 0; axis < HD_AXIS_COUNT; axis++)
         if ((live_axes(p) & HD_AXIS_BIT(axis)) && hd__at(t, axis) == HD__AT_R)
             out->replicated |= HD_AXIS_BIT(axis);
@@ -264,6 +286,34 @@ static void zeros(struct hd_program *p, hd_tensor t)
     hd__push(&p->zeros, t);
 }
 
+static uint32_t new_dim(struct hd_program *p, const char *name, int64_t n)
+{
+    return hd__dim_new(p, name, n);
+}
+
+static hd_tensor view(struct hd_program *p, hd_tensor inside, const char *name, int64_t first, const uint32_t *dims,
+                      uint32_t n)
+{
+    struct hd__tensor t = *hd__tc(p, inside);
+    t.name = name ? hd__arena_strdup(&p->arena, name) : t.name;
+    t.ndim = (uint8_t)n;
+    for (uint32_t k = 0; k < n && k < HD_MAX_DIMS; k++)
+        t.dim[k] = (uint16_t)dims[k];
+    memset(&t.place.shard, 0, sizeof t.place.shard);
+    t.offset += first;
+    t.window = 0;
+    t.origin = 0;
+    return hd__tensor_new(p, &t);
+}
+
+static void split_section(struct hd_program *p, uint32_t section, int64_t last)
+{
+    if (p->pass->edits.count)
+        hd__program_fail(p, HD_E_INVALID, "a section is split before it is edited");
+    else
+        hd__split_section(p, section, last);
+}
+
 static void flat_role(struct hd_program *p, uint32_t id, uint32_t role, hd_tensor t)
 {
     struct hd__flat *f = &p->flats.at[id - 1];
@@ -389,16 +439,6 @@ static void replace_out(struct hd_program *p, uint32_t section, uint32_t index, 
 static hd_tensor norm2(struct hd_program *p)
 {
     return p->norm2;
-}
-
-/* Dimensions as other people count them: a bias over heads and head_dim is one vector in its file. */
-static uint32_t file_ndim(const struct hd__param *param, const struct hd__tensor *t)
-{
-    uint32_t n = 0;
-    for (const char *axis = param->desc.file_axes; axis && *axis; axis++)
-        if (*axis != '*')
-            n = HD__MAX(n, (uint32_t)(*axis - '0') + 1);
-    return n ? n : t->ndim;
 }
 
 /* Weight decay of each parameter as ranges of the flat. */
@@ -577,6 +617,9 @@ const struct hd_pass_api hd__pass_api = {
     .vector = vector,
     .vector_like = vector_like,
     .zeros = zeros,
+    .dim = new_dim,
+    .view = view,
+    .split_section = split_section,
     .states_in = states_in,
     .file_folder = file_folder,
     .fetch = fetch,

@@ -194,6 +194,10 @@ static void add_section(struct printer *w, const struct hd__code_section *s)
         hd__text_add(w->out, ", %d times", s->repeat);
     if (s->predicate)
         hd__text_add(w->out, ", every %u steps", s->predicate);
+    if (s->last)
+        hd__text_add(w->out, ", up to step %lld", (long long)s->last);
+    if (s->after)
+        hd__text_add(w->out, ", after step %lld", (long long)s->after);
     hd__text_add(w->out, ": %u instructions\n", s->code.count);
     for (uint32_t n = 0; n < s->code.count; n++)
         add_line(w, s, n);

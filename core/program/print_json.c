@@ -107,6 +107,10 @@ static json_t *section(const struct printer *w, const struct hd__code_section *s
     set(object, "name", json_string(s->name));
     set(object, "repeat", json_integer(s->repeat));
     set(object, "every", json_integer(s->predicate ? s->predicate : 1));
+    if (s->after)
+        set(object, "after_step", json_integer(s->after));
+    if (s->last)
+        set(object, "last_step", json_integer(s->last));
     set(object, "instructions", list);
     return object;
 }

@@ -174,3 +174,11 @@ struct hd__code_section *hd__section(struct hd_program *p, const char *name)
             return &p->sections.at[i];
     return NULL;
 }
+
+int64_t hd__steady_step(const struct hd_program *p)
+{
+    int64_t step = 1;
+    for (uint32_t i = 0; i < p->sections.count; i++)
+        step = HD__MAX(step, p->sections.at[i].last + 1);
+    return step;
+}

@@ -13,6 +13,7 @@
  *   exact.c     sums in an order that no mesh changes, where the job asks for it: around lower.c and pass.c
  *   lower.c     template -> sections: begin, micro (repeated), micro_last, update; with a pipeline begin, step, update
  *   scale.c     with loss scaling: the gradient of the loss is multiplied by a scalar that the training loop sets
+ *   split.c     a section that differs in the first steps becomes two
  *   pass.c      strategies rewrite sections (zero: flat buffers, reductions, gathers, the update)
  *   fuse.c      peepholes: gradients accumulate where they are made; fuse_head.c: the loss without whole logits
  *   schedule.c  buffers for all tensors, waits for asynchronous instructions
@@ -165,6 +166,7 @@ struct hd__code_section {
     uint32_t predicate; /* 0: every step; N: every N steps */
     uint32_t together;  /* axes: ranks that were apart along them have the same parameters after it */
     uint32_t reserved;
+    int64_t after, last; /* steps after `after`, and up to `last`; 0: from the first, to the end */
 };
 
 /* ---- parameters, flat buffers */
@@ -358,8 +360,17 @@ struct hd__code_section *hd__section(struct hd_program *p, const char *name); /*
 /* Is it part of step `step`, counted from 1? */
 static inline int hd__section_due(const struct hd__code_section *s, int64_t step)
 {
-    return s->repeat > 0 && (!s->predicate || step % s->predicate == 0);
+    return s->repeat > 0 && (!s->predicate || step % s->predicate == 0) && step > s->after &&
+           (!s->last || step <= s->last);
 }
+
+/* Can both be part of one step? */
+static inline int hd__sections_meet(const struct hd__code_section *a, const struct hd__code_section *b)
+{
+    return !(a->last && b->after >= a->last) && !(b->last && a->after >= b->last);
+}
+/* The first step of those that all later ones are like. */
+int64_t hd__steady_step(const struct hd_program *p);
 
 /* ---- the rooms' passes, in the order in which they run. Each returns HD_OK or a code with the error filled. */
 

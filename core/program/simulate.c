@@ -258,7 +258,7 @@ int32_t hd__simulate(const struct hd__mesh *mesh, const struct hd_program *const
     memcpy(costs.bandwidth, rates->link, sizeof costs.bandwidth);
     w.slot = choose_ranks(mesh, rank, out);
     m = hd__machine_create(mesh, programs, &(struct hd__machine_options){.costs = &costs});
-    rc = hd__machine_run(m, NULL, 1, err);
+    rc = hd__machine_run(m, NULL, hd__steady_step(programs[0]), err);
     if (rc)
         hd__timeline_free(out);
     else

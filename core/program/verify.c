@@ -256,12 +256,14 @@ static void check_section(struct walk *w, const struct hd__code_section *s)
     free(w->state);
 }
 
-static void check_sections(struct walk *w)
+/* Of a step, and what is no part of any. */
+static void check_step(struct walk *w, int64_t step)
 {
     const struct hd_program *p = w->p;
-    hd__push(&w->flights, (struct flight){.instr = 0});
     for (uint32_t s = 0; s < p->sections.count; s++) {
         uint32_t before = w->faults.count;
+        if (p->sections.at[s].after >= step || (p->sections.at[s].last && p->sections.at[s].last < step))
+            continue;
         check_section(w, &p->sections.at[s]);
         if (p->sections.at[s].repeat > 1 &&
             w->faults.count == before) /* what one round leaves behind meets the next */
@@ -269,6 +271,16 @@ static void check_sections(struct walk *w)
         if (p->arena_bytes && w->faults.count == before)
             hd__check_overlap(&w->faults, &p->sections.at[s], w->position);
     }
+}
+
+/* The first step, and where later ones differ one of them. */
+static void check_sections(struct walk *w)
+{
+    int64_t steady = hd__steady_step(w->p);
+    hd__push(&w->flights, (struct flight){.instr = 0});
+    check_step(w, 1);
+    if (steady > 1 && !w->faults.count)
+        check_step(w, steady);
 }
 
 int32_t hd__verify(struct hd_program *p, struct hd_error *err)

@@ -46,6 +46,7 @@ struct hd_pass_param {
     uint32_t replicated; /* live axes on which the parameter is R */
     uint32_t stages;     /* mask of pipeline stages that use it */
     int64_t count;       /* elements on this rank */
+    int64_t rows;        /* on this rank, of a matrix as its file has it (heads and head_dim are one dim); 0: no matrix */
 };
 
 /* What a flat buffer is made of; tensors are 0 where there is none. */
@@ -194,6 +195,15 @@ struct hd_pass_api {
      * the same of the parameters that such ranks have in common: they begin as all parameters do, and are what a
      * checkpoint calls the model. */
     void (*keep)(struct hd_program *p, uint32_t flat, hd_tensor t, const char *name);
+    /* ---- matrices: a dim of a strategy's own, which no axis cuts, and elements [first, first + product of the extents)
+     * of a tensor as a row-major block with these dims. Its name: that of the tensor where it is NULL. */
+    uint32_t (*dim)(struct hd_program *p, const char *name, int64_t extent);
+    hd_tensor (*view)(struct hd_program *p, hd_tensor inside, const char *name, int64_t first, const uint32_t *dims,
+                      uint32_t n);
+    /* Splits a section in two by the number of the step: what it is now runs in steps 1 to `last`, under a name that
+     * ends in "_warmup" and with temporaries of its own, and `section`, which is one further from now on, in the steps
+     * after. Before any other edit. */
+    void (*split_section)(struct hd_program *p, uint32_t section, int64_t last);
 };
 
 struct hd_strategy_ops {
