@@ -1,4 +1,6 @@
-/* Gradients in 8 or 4 bits with error feedback (Seide et al. 2014; Karimireddy et al., arXiv 1901.09847), reduced in two
+/* Gradients made smaller: which of them, and what is refused; products are in powersgd.c.
+ *
+ * Here, 8 or 4 bits with error feedback (Seide et al. 2014; Karimireddy et al., arXiv 1901.09847), reduced in two
  * exchanges of codes, as 1-bit Adam has it (Tang et al., arXiv 2102.02888):
  *
  *   encode g + e, keep what is left over in e      one part for each member
@@ -9,17 +11,17 @@
  * The errors are this rank's own and no part of checkpoints: a resumed run begins with none. */
 #include "zero.h"
 
-static uint32_t axes_of(const struct zero_flat *f)
+uint32_t zero_code_axes(const struct zero *z, const struct zero_flat *f)
 {
-    return f->axes | (f->stage ? 0 : f->outer);
+    return f->axes | (f->stage && !z->rank ? 0 : f->outer);
 }
 
 int zero_codes(const struct zero *z, const struct zero_flat *f)
 {
-    return z->bits && axes_of(f);
+    return (z->bits || z->rank) && zero_code_axes(z, f);
 }
 
-static int64_t ways_of(const struct zero *z, uint32_t axes)
+int64_t zero_ways(const struct zero *z, uint32_t axes)
 {
     int64_t ways = 1;
     for (uint32_t a = 0; a < HD_AXIS_COUNT; a++)
@@ -38,11 +40,11 @@ static hd_tensor error_like(struct zero *z, const char *name, hd_tensor t, uint3
 /* Codes and their errors' places, once a flat. */
 static void make_tensors(struct zero *z, struct zero_flat *f, struct zero_code *c)
 {
-    uint32_t grad = z->api->dtype(z->p, "grad"), wide = grad == HD_F64 ? HD_F64 : HD_F32, axes = axes_of(f);
+    uint32_t grad = z->api->dtype(z->p, "grad"), wide = grad == HD_F64 ? HD_F64 : HD_F32, axes = zero_code_axes(z, f);
     struct hd_pass_flat flat;
     int64_t part, bytes;
     z->api->flat_get(z->p, f->id, &flat);
-    c->ways = ways_of(z, axes);
+    c->ways = zero_ways(z, axes);
     part = hd_code_part(flat.count, c->ways);
     bytes = hd_code_bytes(part, z->settings.compress_block, z->bits);
     c->sent = z->api->vector(z->p, f->id, "c", c->ways * bytes, HD_U8, 0, HD_LIFE_TEMP);
@@ -63,7 +65,8 @@ static void put(struct zero *z, const struct zero_flat *f, uint32_t op, hd_tenso
     struct hd_attrs attrs = {.struct_size = sizeof attrs, .index = z->bits, .window = z->settings.compress_block,
                              .parts = (uint32_t)parts, .flags = flags};
     struct hd_range *ranges = z->host->alloc((f->n_params + 1) * sizeof *ranges);
-    struct hd_pass_instr i = zero_instr(z, f, op, in, out, op == HD_OP_ALL_TO_ALL || op == HD_OP_ALL_GATHER ? axes_of(f) : 0);
+    uint32_t axes = op == HD_OP_ALL_TO_ALL || op == HD_OP_ALL_GATHER ? zero_code_axes(z, f) : 0;
+    struct hd_pass_instr i = zero_instr(z, f, op, in, out, axes);
     struct hd_pass_flat flat;
     if (!ranges) {
         z->api->fail(z->p, "strategy-zero: out of memory");
@@ -86,6 +89,10 @@ static void put(struct zero *z, const struct zero_flat *f, uint32_t op, hd_tenso
 void zero_compress(struct zero *z, struct zero_flat *f, hd_tensor grad, struct zero_tail *tail, uint32_t section, uint32_t index)
 {
     struct zero_code *c = &f->code;
+    if (z->rank) {
+        zero_project(z, f, grad, tail, section, index);
+        return;
+    }
     make_tensors(z, f, c);
     put(z, f, HD_OP_ENCODE, grad, c->sent, c->error, c->ways, HD_ATTR_ACCUMULATE, section, index);
     put(z, f, HD_OP_ALL_TO_ALL, c->sent, c->got, 0, 0, 0, section, index);
@@ -97,19 +104,25 @@ void zero_compress(struct zero *z, struct zero_flat *f, hd_tensor grad, struct z
 void zero_decode(struct zero *z, struct zero_flat *f, uint32_t section, uint32_t index)
 {
     struct zero_code *c = &f->code;
+    c->ends = z->rank || !f->stage;
+    if (z->rank) {
+        zero_project_back(z, f, section, index);
+        return;
+    }
     put(z, f, HD_OP_DECODE, c->got, f->stage ? f->shard : c->sum, 0, c->ways, 0, section, index);
     if (f->stage)
         return;
     put(z, f, HD_OP_ENCODE, c->sum, c->sum_sent, c->sum_error, 1, HD_ATTR_ACCUMULATE, section, index);
     put(z, f, HD_OP_ALL_GATHER, c->sum_sent, c->gathered, 0, 0, 0, section, index);
-    c->ends = 1;
 }
 
 void zero_decode_rest(struct zero *z, uint32_t section, uint32_t index)
 {
     for (uint32_t n = 0; n < z->n_flats; n++) {
         struct zero_flat *f = &z->flats[n];
-        if (f->code.ends)
+        if (f->code.ends && z->rank)
+            zero_multiply(z, f, section, index);
+        else if (f->code.ends)
             put(z, f, HD_OP_DECODE, f->code.gathered, f->grad, 0, f->code.ways, HD_ATTR_CONCAT, section, index);
         f->code.ends = 0;
     }
@@ -134,13 +147,13 @@ static int32_t check_codes(const struct zero *z, const char *kind, struct hd_err
     if (z->stage >= 2)
         return hd_fail(err, HD_E_UNSUPPORTED, "strategies.zero.compress.kind: %s keeps an error as large as all gradients on every rank, "
                        "which stage %u is there to avoid: use stage 0 or 1, or kind: bf16", kind, z->stage);
-    if (z->stage == 1 && ways_of(z, z->outer_axes) > 1)
+    if (z->bits && z->stage == 1 && zero_ways(z, z->outer_axes) > 1)
         return hd_fail(err, HD_E_UNSUPPORTED, "strategies.zero.compress.kind: %s at stage 1 reduces over the axes that are sharded "
                        "alone, and the job has other data axes: use stage 0, or let mesh.dp shard", kind);
     if (scales_its_loss(z))
         return hd_fail(err, HD_E_UNSUPPORTED, "strategies.zero.compress.kind: the error that %s carries over has the size of one loss "
                        "scale: use bf16 or fp32 and precision.loss_scale: none", kind);
-    if (z->settings.compress_block % 16)
+    if (z->bits && z->settings.compress_block % 16)
         return hd_fail(err, HD_E_INVALID, "strategies.zero.compress.block (%lld) is not a multiple of 16",
                        (long long)z->settings.compress_block);
     return HD_OK;
@@ -151,16 +164,21 @@ int32_t zero_configure_compression(struct zero *z, struct hd_error *err)
     static const struct {
         const char *name;
         uint32_t dtype, bits;
-    } kinds[] = {{"none", 0, 0}, {"fp16", HD_F16, 0}, {"bf16", HD_BF16, 0}, {"int8", 0, 8}, {"int4", 0, 4}};
+    } kinds[] = {{"none", 0, 0}, {"fp16", HD_F16, 0}, {"bf16", HD_BF16, 0}, {"int8", 0, 8}, {"int4", 0, 4},
+                 {"powersgd", 0, 0}};
     const char *kind = kinds[z->settings.compress_kind].name;
+    z->bits = kinds[z->settings.compress_kind].bits;
+    z->rank = !strcmp(kind, "powersgd") ? (uint32_t)z->settings.compress_rank : 0;
     z->wire = z->api->dtype(z->p, "reduce");
+    if (z->settings.compress_warmup && !z->bits && !z->rank)
+        return hd_fail(err, HD_E_INVALID, "strategies.zero.compress.warmup says how many steps begin uncompressed, which "
+                       "int8, int4 and powersgd know, and kind: %s does not: leave it out", kind);
     if (!z->settings.compress_kind)
         return HD_OK;
     if (z->wire != z->api->dtype(z->p, "grad"))
         return hd_fail(err, HD_E_INVALID, "strategies.zero.compress.kind (%s) and precision.reduce both say how gradients travel: leave "
                        "one of them out", kind);
-    z->bits = kinds[z->settings.compress_kind].bits;
-    if (z->bits)
+    if (z->bits || z->rank)
         return check_codes(z, kind, err);
     z->wire = kinds[z->settings.compress_kind].dtype;
     return HD_OK;

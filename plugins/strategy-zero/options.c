@@ -54,11 +54,19 @@ const struct hd_option zero_options[ZERO_OPTIONS] = {
      .aliases = "offload_param", .help = "stage 3: where parameter shards lie while they are not gathered"},
     {.name = "offload.path", .type = HD_OPT_STRING, .offset = AT(path), .aliases = "nvme_path",
      .help = "offload.optimizer: file: the folder, on each machine, best on NVMe, in which every rank makes a file without a name"},
-    {.name = "compress.kind", .type = HD_OPT_ENUM, .value = "none", .choices = "none|fp16|bf16|int8|int4", GLOBAL, .offset = AT(compress_kind),
-     .help = "how gradients travel: fp16 and bf16 at all stages; int8 and int4 in blocks with a scale each, with error feedback, at "
-             "stages 0 and 1"},
+    {.name = "compress.kind", .type = HD_OPT_ENUM, .value = "none", .choices = "none|fp16|bf16|int8|int4|powersgd", GLOBAL,
+     .offset = AT(compress_kind),
+     .help = "how gradients travel: fp16 and bf16 at all stages; int8 and int4 in blocks with a scale each, and powersgd, matrices "
+             "as products of two thin ones, with error feedback, at stages 0 and 1"},
     {.name = "compress.block", .type = HD_OPT_INT, .value = "256", .unit = "elements", .min = 16, .max = 65536, TUNER,
      .offset = AT(compress_block), .help = "int8, int4: elements that share a scale; a multiple of 16"},
+    {.name = "compress.rank", .type = HD_OPT_INT, .value = "4", .unit = "columns", .min = 1, .max = 65536, TUNER,
+     .offset = AT(compress_rank), .aliases = "matrix_approximation_rank",
+     .help = "powersgd: columns of the two matrices that a gradient is the product of; where a matrix has fewer rows or "
+             "columns, these"},
+    {.name = "compress.warmup", .type = HD_OPT_INT, .value = "0", .unit = "steps", .min = 0, .max = 1e12, TUNER,
+     .offset = AT(compress_warmup), .aliases = "start_powerSGD_iter",
+     .help = "int8, int4, powersgd: the first steps of a run, in which gradients travel whole"},
 };
 
 static const uint32_t data_axes = BIT(HD_AXIS_DP_REPLICATE) | BIT(HD_AXIS_DP_SHARD) | BIT(HD_AXIS_CP) | BIT(HD_AXIS_EP);
@@ -100,34 +108,25 @@ static uint32_t stage_of(struct zero_settings *s)
     }
 }
 
-static int64_t ways_of(const struct zero *z, uint32_t axes)
-{
-    int64_t ways = 1;
-    for (uint32_t a = 0; a < HD_AXIS_COUNT; a++)
-        if (axes & BIT(a))
-            ways *= z->api->axis_size(z->p, a);
-    return ways;
-}
-
 /* On one rank all is allowed: the same job is compared with itself there. */
 static int32_t check_mesh(const struct zero *z, struct hd_error *err)
 {
     int32_t replicas = z->api->axis_size(z->p, HD_AXIS_DP_REPLICATE), shards = z->api->axis_size(z->p, HD_AXIS_DP_SHARD);
-    int64_t data = ways_of(z, data_axes);
+    int64_t data = zero_ways(z, data_axes);
     if (z->settings.stage == ZERO_HYBRID && z->api->live_axes(z->p) && (replicas == 1 || shards == 1))
         return hd_fail(err, HD_E_INVALID, "strategies.zero.stage HYBRID_SHARD shards inside a group of ranks and replicates across "
                        "groups, but mesh.dp is {replicate: %d, shard: %d}: make both larger than 1, or say FULL_SHARD", replicas, shards);
     if (z->settings.stage == ZERO_FULL_SHARD && replicas > 1 && !(z->shard_axes & BIT(HD_AXIS_DP_REPLICATE)))
         return hd_fail(err, HD_E_INVALID, "strategies.zero.stage FULL_SHARD shards over all data ranks, but mesh.dp replicates %d "
                        "times: say HYBRID_SHARD (or 3), or mesh.dp: %d", replicas, replicas * shards);
-    if (z->stage && ways_of(z, z->shard_axes) > 1 && ways_of(z, z->shard_axes & z->api->live_axes(z->p)) == 1)
+    if (z->stage && zero_ways(z, z->shard_axes) > 1 && zero_ways(z, z->shard_axes & z->api->live_axes(z->p)) == 1)
         return hd_fail(err, HD_E_INVALID, "strategies.zero.stage %u shards what the ranks along its axes have in common, but another strategy "
                        "of the job has them train apart, each with parameters of its own: say stage: 0, or shard inside a replica: mesh.dp: "
                        "{replicate, shard} and only dp_replicate apart", z->stage);
-    if (z->settings.compress_kind && data > 1 && ways_of(z, data_axes & z->api->live_axes(z->p)) == 1)
+    if (z->settings.compress_kind && data > 1 && zero_ways(z, data_axes & z->api->live_axes(z->p)) == 1)
         return hd_fail(err, HD_E_INVALID, "strategies.zero.compress: no gradient travels, since another strategy of the job has all data "
                        "ranks train apart: leave it out");
-    if (z->stage && data > 1 && ways_of(z, z->shard_axes) == 1)
+    if (z->stage && data > 1 && zero_ways(z, z->shard_axes) == 1)
         return hd_fail(err, HD_E_INVALID, "strategies.zero.stage %u would shard nothing: none of its axes is larger than 1, and the "
                        "%lld data ranks lie on others; let mesh.dp shard, name another axis in strategies.zero.axes, or use stage: 0",
                        z->stage, (long long)data);

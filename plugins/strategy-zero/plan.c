@@ -3,10 +3,9 @@
 
 #include "zero.h"
 
-#define BIT(axis) HD_AXIS_BIT(axis)
-
 struct key {
     uint32_t param, bucket, axes, outer, minor, order;
+    uint32_t matrix; /* travels as a product */
     uint32_t small; /* stays whole at stage 3 */
     uint32_t tied;  /* used by several pipeline stages: param + 1; a flat of its own, laid out alike on all of them */
     int32_t chunk;  /* of its first gradient: a bucket does not span chunks */
@@ -22,6 +21,8 @@ static int before(const struct key *a, const struct key *b)
         return a->outer < b->outer;
     if (a->tied != b->tied)
         return a->tied < b->tied;
+    if (a->matrix != b->matrix)
+        return a->matrix > b->matrix;
     if (a->minor != b->minor) /* neighbours by what must be settled first: one all_reduce a run */
         return a->minor < b->minor;
     return a->order < b->order;
@@ -90,6 +91,7 @@ static void assign_buckets(struct zero *z, struct key *keys, uint32_t n)
         keys[k].axes = param->obligation & param->replicated & z->shard_axes;
         keys[k].outer = param->obligation & z->outer_axes;
         keys[k].minor = param->obligation & ~(keys[k].axes | keys[k].outer);
+        keys[k].matrix = z->rank && param->rows;
         keys[k].small = z->stage == 3 && param->count < z->settings.persist_below;
         keys[k].tied = zero_tied(param) ? keys[k].param + 1 : 0;
     }
@@ -161,6 +163,7 @@ static void make_flat(struct zero *z, const struct key *keys, uint32_t n)
     for (uint32_t i = 0; i < n; i++) {
         f->params[i] = keys[i].param;
         f->count += z->params[keys[i].param].count;
+        f->n_matrices += keys[i].matrix;
         z->owner[keys[i].param] = z->n_flats;
     }
     if (keys[0].tied) /* stages number their flats alone; what they share has one name on all of them */
@@ -169,10 +172,7 @@ static void make_flat(struct zero *z, const struct key *keys, uint32_t n)
         snprintf(name, sizeof name, "%u", z->n_flats - 1);
     f->members = keys[0].tied ? z->params[keys[0].param].stages : 0;
     f->id = z->api->flat(z->p, name, f->block, f->stage ? f->axes : 0, f->params, n, f->members);
-    f->ways = 1;
-    for (uint32_t a = 0; a < HD_AXIS_COUNT; a++)
-        if (f->axes & BIT(a))
-            f->ways *= z->api->axis_size(z->p, a);
+    f->ways = zero_ways(z, f->axes);
     make_tensors(z, f);
     z->api->flat_role(z->p, f->id, HD_FLAT_WHOLE, f->whole);
     z->api->flat_role(z->p, f->id, HD_FLAT_MASTER, f->master);
@@ -229,8 +229,10 @@ int zero_plan(struct zero *z)
 
 void zero_free(struct zero *z)
 {
-    for (uint32_t f = 0; z->flats && f < z->n_flats; f++)
+    for (uint32_t f = 0; z->flats && f < z->n_flats; f++) {
         z->host->free(z->flats[f].params);
+        z->host->free(z->flats[f].matrices);
+    }
     z->host->free(z->flats);
     z->host->free(z->owner);
     z->host->free(z->params);

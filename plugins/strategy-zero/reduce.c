@@ -77,7 +77,7 @@ void zero_reduce(struct zero *z, struct zero_flat *f, hd_tensor grad, struct zer
     hd_tensor wire = as_it_travels(z, f, grad, section, index), part;
     uint32_t dtype = wire == grad ? z->api->dtype(z->p, "grad") : z->wire;
     settle(z, f, wire, section, index);
-    if (zero_codes(z, f)) {
+    if (zero_codes(z, f) && !z->warm) {
         zero_compress(z, f, grad, tail, section, index);
         return;
     }
@@ -92,6 +92,8 @@ void zero_reduce(struct zero *z, struct zero_flat *f, hd_tensor grad, struct zer
     }
     part = f->stage == 1 && wire == grad ? f->shard : z->api->flat_shard(z->p, f->id, "gs", dtype, HD_LIFE_TEMP, 0);
     put(z, f, f->axes ? HD_OP_REDUCE_SCATTER : HD_OP_COPY, wire, part, f->axes, section, index);
+    if (zero_codes(z, f) && zero_code_axes(z, f) & ~f->axes) /* in the steps after, products are reduced over all axes here */
+        put(z, f, HD_OP_ALL_REDUCE, part, part, f->outer, section, index);
     if (part == f->shard)
         return;
     zero_flush(z, tail, section, index);
@@ -112,7 +114,7 @@ void zero_reduce_outer(struct zero *z)
     for (uint32_t n = 0; n < z->n_flats; n++) {
         struct zero_flat *f = &z->flats[n];
         f->travelling = f->shard;
-        if (!f->stage || !f->outer)
+        if (!f->stage || !f->outer || zero_codes(z, f))
             continue;
         if (cast) {
             f->travelling = z->api->flat_shard(z->p, f->id, "ws", z->wire, HD_LIFE_TEMP, 0);

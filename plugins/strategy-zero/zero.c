@@ -28,19 +28,33 @@ static void warn_of_gathers(const struct zero *z)
                      once / 1e6);
 }
 
+/* The section in which gradients are reduced. Where some steps begin uncompressed there are two: `warm`, then `last`. */
+static void find_last(struct zero *z, uint32_t *warm, uint32_t *last)
+{
+    int smaller = (z->bits || z->rank) && zero_ways(z, z->shard_axes | z->outer_axes) > 1;
+    *last = 0;
+    for (uint32_t s = 0; s < z->api->n_sections(z->p); s++)
+        if (accumulates(z, s))
+            *last = s;
+    *warm = UINT32_MAX;
+    if (!smaller || !z->settings.compress_warmup)
+        return;
+    z->api->split_section(z->p, *last, z->settings.compress_warmup);
+    *warm = (*last)++;
+}
+
 static int32_t transform(const struct hd_host *host, const void *settings, struct hd_program *program, struct hd_error *err)
 {
     struct zero z = {.host = host, .api = host->pass, .p = program};
-    uint32_t last = 0, ok;
+    uint32_t last, warm, ok;
     z.settings = *(const struct zero_settings *)settings;
     if (zero_configure(&z, err))
         return err->code;
     ok = (uint32_t)zero_plan(&z);
-    for (uint32_t s = 0; ok && s < z.api->n_sections(program); s++)
-        if (accumulates(&z, s))
-            last = s;
+    find_last(&z, &warm, &last);
     for (uint32_t s = 0; ok && s < z.api->n_sections(program); s++) {
-        ok = (uint32_t)(zero_gradients(&z, s, s == last) && zero_params(&z, s));
+        z.warm = s == warm;
+        ok = (uint32_t)(zero_gradients(&z, s, s == last || s == warm) && zero_params(&z, s));
         if (ok && s == last)
             warn_of_gathers(&z);
     }

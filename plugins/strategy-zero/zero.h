@@ -7,7 +7,7 @@
  *   stage 3  parameters live as shards: gather before a block needs them, release after
  *
  * options.c reads and refuses, plan.c groups parameters into flat buffers, gradients.c, reduce.c and params.c rewrite the
- * sections, update.c appends the update. */
+ * sections, compress.c and powersgd.c make what travels smaller, update.c appends the update. */
 #ifndef HD_STRATEGY_ZERO_H
 #define HD_STRATEGY_ZERO_H
 
@@ -24,8 +24,8 @@ struct zero_settings {
     int32_t stage; /* index into the choices: ZERO_... */
     int32_t reshard_after_forward, overlap;
     int32_t offload_optimizer, offload_params; /* HD_MEMORY_... */
-    int32_t compress_kind; /* none, fp16, bf16, int8, int4 */
-    int64_t compress_block;
+    int32_t compress_kind; /* none, fp16, bf16, int8, int4, powersgd */
+    int64_t compress_block, compress_rank, compress_warmup;
     const char *path; /* offload.path */
 };
 
@@ -34,6 +34,10 @@ struct zero_code { /* compress.c: the tensors of one flat */
     hd_tensor sent, got, error;
     hd_tensor sum, sum_error, sum_sent, gathered; /* stage 0 */
     uint32_t ends; /* what was gathered is still to be decoded in this section */
+};
+
+struct zero_matrix { /* powersgd.c: M [m n] is P [m r] Q [n r]^T */
+    hd_tensor moved, grad, p, q; /* moved: the gradient and the error of the steps before */
 };
 
 struct zero_flat {
@@ -46,12 +50,13 @@ struct zero_flat {
     int64_t ways;
     int64_t count; /* elements of the whole */
     uint32_t *params;
-    uint32_t n_params;
+    uint32_t n_params, n_matrices; /* matrices come first where they travel as products of two */
     uint32_t members; /* pipeline stages that share it; 0: only this one */
     hd_tensor whole, grad, shard, master, home, low; /* home: what stage 3 gathers from */
     hd_tensor travelling; /* the shard, or a copy of it, on the outer axes */
-    uint32_t reserved;
     struct zero_code code;
+    struct zero_matrix *matrices;
+    hd_tensor left, right; /* all P, all Q, one after another */
 };
 
 struct zero {
@@ -60,6 +65,8 @@ struct zero {
     struct hd_program *p;
     struct zero_settings settings;
     uint32_t bits;       /* of codes; 0: none */
+    uint32_t rank;       /* of products; 0: none */
+    uint32_t warm;       /* the section that is rewritten runs in the first steps, in which nothing is compressed */
     uint32_t wire;       /* dtype in which gradients travel */
     uint32_t stage;      /* 0..3 */
     uint32_t shard_axes; /* axes whose replication may be removed: the option `axes` */
@@ -71,7 +78,7 @@ struct zero {
     int64_t gathered;             /* elements that the sections so far gather on a rank: zero_params */
 };
 
-#define ZERO_OPTIONS 17
+#define ZERO_OPTIONS 19
 extern const struct hd_option zero_options[ZERO_OPTIONS];
 /* Reads the settings; refuses what makes no sense on this mesh. */
 int32_t zero_configure(struct zero *z, struct hd_error *err);
@@ -96,10 +103,17 @@ void zero_flush(struct zero *z, struct zero_tail *tail, uint32_t section, uint32
 void zero_reduce_outer(struct zero *z);
 /* ---- compress.c */
 int32_t zero_configure_compression(struct zero *z, struct hd_error *err);
-int zero_codes(const struct zero *z, const struct zero_flat *f); /* does this flat travel as codes? */
+int zero_codes(const struct zero *z, const struct zero_flat *f); /* does this flat travel as codes, or products? */
+uint32_t zero_code_axes(const struct zero *z, const struct zero_flat *f); /* over which it is reduced then */
+int64_t zero_ways(const struct zero *z, uint32_t axes);
 void zero_compress(struct zero *z, struct zero_flat *f, hd_tensor grad, struct zero_tail *tail, uint32_t section, uint32_t index);
 void zero_decode(struct zero *z, struct zero_flat *f, uint32_t section, uint32_t index);
 void zero_decode_rest(struct zero *z, uint32_t section, uint32_t index);
+/* ---- powersgd.c: the same three steps for products */
+void zero_project(struct zero *z, struct zero_flat *f, hd_tensor grad, struct zero_tail *tail, uint32_t section,
+                  uint32_t index);
+void zero_project_back(struct zero *z, struct zero_flat *f, uint32_t section, uint32_t index);
+void zero_multiply(struct zero *z, struct zero_flat *f, uint32_t section, uint32_t index);
 int zero_params(struct zero *z, uint32_t section); /* 0 when out of memory */
 void zero_update(struct zero *z);
 

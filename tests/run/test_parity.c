@@ -38,6 +38,7 @@ struct draw {
 
     int64_t loss_scale; /* precision */
     const char *grad, *reduce, *compress;
+    int64_t warmup;
     int64_t ep, experts, top_k; /* mixtral; ep 1 and experts 0 for others */
     const char *capacity;
 };
@@ -72,11 +73,16 @@ static int draw(struct draw *d)
     d->loss_scale = ONE_OF(1, 1, 64, 1000);
     d->grad = pick(8) ? "fp32" : "bf16"; /* accumulated in fp64 here; what travels in a dtype of its own does so */
     d->reduce = (const char *const[]){"fp32", "fp32", "fp32", "fp32", "bf16", "fp16"}[pick(6)];
-    d->compress = (const char *const[]){"none", "none", "none", "none", "none", "fp16", "int8", "int4"}[pick(8)];
+    d->compress = (const char *const[]){"none", "none", "none", "none", "none", "fp16", "int8", "int4", "powersgd"}[pick(9)];
+    d->warmup = ONE_OF(0, 0, 1, 2);
     if (strcmp(d->grad, d->reduce) != 0)
         d->compress = "none";
     if (d->compress[0] == 'i' && (d->zero > 1 || (d->zero && d->replicate > 1) || d->loss_scale > 1))
         d->compress = "none";
+    if (!strcmp(d->compress, "powersgd") && (d->zero > 1 || d->loss_scale > 1))
+        d->compress = "none";
+    if (strcmp(d->compress, "powersgd") != 0 && d->compress[0] != 'i')
+        d->warmup = 0;
     d->family = (const char *const[]){"llama", "gpt2", "qwen3", "mixtral", "mixtral"}[pick(5)];
     d->ep = 1;
     if (!strcmp(d->family, "mixtral")) {
@@ -114,9 +120,10 @@ static void precision_text(const struct draw *d, struct hd__text *text)
     hd__text_add(text, "}\n");
 }
 
+/* Products of as many columns as a matrix has are the matrix. */
 static int rounds(const struct draw *d)
 {
-    return strcmp(d->grad, d->reduce) != 0 || strcmp(d->compress, "none") != 0;
+    return strcmp(d->grad, d->reduce) != 0 || (strcmp(d->compress, "none") != 0 && strcmp(d->compress, "powersgd") != 0);
 }
 
 /* What travels in a dtype of its own is rounded there, relative to the terms of a sum. Adam makes a step of lr = 0.01 out of
@@ -143,8 +150,8 @@ static void job_text(const struct draw *d, struct hd__text *text)
                  (long long)d->zero, (long long)d->bucket, (long long)d->gather_bucket, (long long)d->prefetch,
                  (long long)d->prefetch_backward);
     hd__text_add(text, "     prefetch_size: %lld, max_inflight: %lld, persist_below: %lld, max_live: %lld, reshard_after_forward: %s, "
-                 "compress: {kind: %s, block: 64}, overlap: %s", (long long)d->prefetch_size, (long long)d->max_inflight, (long long)d->persist_below,
-                 (long long)d->max_live, d->reshard ? "true" : "false", d->compress, d->overlap ? "true" : "false");
+                 "compress: {kind: %s, block: 64, rank: 64, warmup: %lld}, overlap: %s", (long long)d->prefetch_size, (long long)d->max_inflight, (long long)d->persist_below,
+                 (long long)d->max_live, d->reshard ? "true" : "false", d->compress, (long long)d->warmup, d->overlap ? "true" : "false");
     hd__text_add(text, ", offload: {optimizer: %s%s, params: %s}}\n",
                  d->offload_optimizer == 2 ? "file" : d->offload_optimizer ? "host" : "none",
                  d->offload_optimizer == 2 ? ", path: /tmp" : "", d->zero == 3 && d->offload_params ? "host" : "none");

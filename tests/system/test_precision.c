@@ -68,7 +68,7 @@ START_TEST(compressed)
     static const struct {
         const char *kind;
         double bound, bytes; /* of the loss, and at most of what is sent uncompressed */
-    } kinds[] = {{"bf16", 2e-3, 0.51}, {"fp16", 5e-4, 0.51}, {"int8", 5e-3, 0.27}, {"int4", 2e-2, 0.15}};
+    } kinds[] = {{"bf16", 2e-3, 0.51}, {"fp16", 5e-4, 0.51}, {"int8", 5e-3, 0.27}, {"int4", 2e-2, 0.15}, {"powersgd", 5e-2, 0.25}};
     double whole;
     train(&a, "compress-none", "llama.yaml");
     whole = sent(command_run("explain llama.yaml mesh.dp=2 strategies.zero.stage=0 --json"));
@@ -94,6 +94,11 @@ START_TEST(compression_that_makes_no_sense)
         {"precision.reduce=bf16", "both say how gradients travel"},
         {"job.deterministic=exact", "exact: gradients must not travel compressed"},
         {"strategies.zero.compress.block=100", "strategies.zero.compress.block (100) is not a multiple of 16"},
+        {"strategies.zero.compress.kind=powersgd strategies.zero.stage=3", "strategies.zero.compress.kind: powersgd keeps an error as large"},
+        {"strategies.zero.compress.kind=powersgd precision.compute=fp16", "the error that powersgd carries over has the size of one loss"},
+        {"strategies.zero.compress.kind=powersgd strategies.zero.compress.rank=0", "strategies.zero.compress.rank"},
+        {"strategies.zero.compress.kind=powersgd job.deterministic=exact", "exact: gradients must not travel compressed"},
+        {"strategies.zero.compress.kind=bf16 strategies.zero.compress.warmup=9", "which int8, int4 and powersgd know"},
         {"launch.ranks=4 mesh.dp={\"replicate\":2,\"shard\":2} strategies.zero.stage=1", "use stage 0, or let mesh.dp shard"},
     };
     for (size_t i = 0; i < HD__COUNT(rows); i++) {
