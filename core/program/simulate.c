@@ -117,6 +117,7 @@ struct recorder {
     const struct hd__rates *rates;
     struct hd__timeline *t;
     int32_t *slot; /* by rank: index into t->ranks, -1: not looked at */
+    int32_t off, reserved; /* off: nothing is recorded */
 };
 
 static double seconds_of(void *user, const struct hd_program *p, const struct hd__instr *i)
@@ -141,7 +142,7 @@ static void record(void *user, int32_t rank, const struct hd__machine_span *span
 {
     struct recorder *w = user;
     struct hd__rank_times *r = w->slot[rank] < 0 ? NULL : &w->t->ranks[w->slot[rank]];
-    if (!r)
+    if (!r || w->off)
         return;
     hd__push(&lane_of(r, span->instr->stream)->spans, *span);
     if (hd__is_async(span->instr) || span->instr->phase == HD__PHASE_O)
@@ -246,6 +247,40 @@ static int32_t *choose_ranks(const struct hd__mesh *mesh, int32_t rank, struct h
     return slot;
 }
 
+static int is_rare(const struct hd__code_section *s)
+{
+    return s->repeat > 0 && s->predicate > 1 && !s->last;
+}
+
+/* A step as most are: behind the first ones, and without what runs every N steps. */
+static int64_t plain_step(const struct hd_program *p)
+{
+    int64_t step = hd__steady_step(p);
+    for (uint32_t s = 0; s < p->sections.count; s++)
+        if (is_rare(&p->sections.at[s]) && hd__section_due(&p->sections.at[s], step))
+            return step + 1;
+    return step;
+}
+
+/* Each by itself; nothing of it is drawn. */
+static int32_t simulate_rare(struct hd__machine *m, struct recorder *w, const struct hd_program *p, struct hd_error *err)
+{
+    struct hd__timeline *t = w->t;
+    w->off = 1;
+    for (uint32_t s = 0; s < p->sections.count && t->n_rare < HD__MOST_RARE; s++) {
+        const struct hd__code_section *x = &p->sections.at[s];
+        int32_t rc;
+        if (!is_rare(x))
+            continue;
+        if ((rc = hd__machine_run(m, x->name, 1, err)))
+            return rc;
+        t->rare[t->n_rare].name = x->name;
+        t->rare[t->n_rare].every = x->predicate;
+        t->rare[t->n_rare++].seconds = hd__machine_stats(m).seconds;
+    }
+    return HD_OK;
+}
+
 int32_t hd__simulate(const struct hd__mesh *mesh, const struct hd_program *const *programs,
                      const struct hd__rates *rates, int32_t rank, struct hd__timeline *out, struct hd_error *err)
 {
@@ -258,11 +293,13 @@ int32_t hd__simulate(const struct hd__mesh *mesh, const struct hd_program *const
     memcpy(costs.bandwidth, rates->link, sizeof costs.bandwidth);
     w.slot = choose_ranks(mesh, rank, out);
     m = hd__machine_create(mesh, programs, &(struct hd__machine_options){.costs = &costs});
-    rc = hd__machine_run(m, NULL, hd__steady_step(programs[0]), err);
+    rc = hd__machine_run(m, NULL, plain_step(programs[0]), err);
+    if (!rc) {
+        sum_up(out, m);
+        rc = simulate_rare(m, &w, programs[0], err);
+    }
     if (rc)
         hd__timeline_free(out);
-    else
-        sum_up(out, m);
     hd__machine_destroy(m);
     free(w.slot);
     return rc;

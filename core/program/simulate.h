@@ -45,6 +45,8 @@ struct hd__rank_times {
     double wire, hidden;   /* seconds in which something was on the wire; of these, in which the rank computed */
 };
 
+enum { HD__MOST_RARE = 4 };
+
 struct hd__timeline {
     uint32_t n_ranks; /* that were looked at: one a pipeline stage, and the one asked for */
     int32_t stages;
@@ -56,9 +58,15 @@ struct hd__timeline {
     double over_ideal;                        /* idle time of all of them in that span, over their work */
     double over_whole;                        /* and over the span */
     double wire, hidden;                      /* sums */
+    struct {                                  /* what the step does not have: sections that run every N steps */
+        const char *name;
+        double seconds; /* alone, behind the others */
+        uint32_t every, reserved;
+    } rare[HD__MOST_RARE];
+    uint32_t n_rare, reserved;
 };
 
-/* One step. programs: by rank; they outlive the timeline. rank: looked at besides the first of each stage; -1: none.
+/* A step as most are. programs: by rank; they outlive the timeline. rank: looked at besides the first of each stage; -1: none.
  * HD_E_MISMATCH where the programs do not fit together. */
 int32_t hd__simulate(const struct hd__mesh *mesh, const struct hd_program *const *programs,
                      const struct hd__rates *rates, int32_t rank, struct hd__timeline *out, struct hd_error *err);

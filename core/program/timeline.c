@@ -260,6 +260,10 @@ void hd__timeline_summary(const struct hd__timeline *t, struct hd__text *out)
         hd__text_add(out, "communication %s%s, %.1f %% of it hidden behind computing\n",
                      hd__seconds_text(t->wire, text[2]), t->stages > 1 ? " (sum over stages)" : "",
                      100 * t->hidden / t->wire);
+    for (uint32_t n = 0; n < t->n_rare; n++)
+        hd__text_add(out, "section %s, every %u steps: %s more, %s a step on average\n", t->rare[n].name, t->rare[n].every,
+                     hd__seconds_text(t->rare[n].seconds, text[0]),
+                     hd__seconds_text(t->rare[n].seconds / t->rare[n].every, text[1]));
 }
 
 void hd__timeline_text(const struct hd__timeline *t, int32_t only, int32_t columns, struct hd__text *out)

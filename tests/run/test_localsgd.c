@@ -11,6 +11,7 @@
 #include "core/program/machine.h"
 #include "core/program/ops.h"
 #include "core/program/print.h"
+#include "core/program/simulate.h"
 #include "core/run/numerics.h"
 
 #define TOLERANCE 1e-9
@@ -169,6 +170,32 @@ START_TEST(eight_bytes_a_parameter_more)
     close_job(&together);
     close_job(&plain);
     close_job(&apart);
+}
+END_TEST
+
+/* ---- the estimate of a step has its share of the section */
+
+START_TEST(a_step_has_its_share)
+{
+    struct hd_error err = HD_ERROR_INIT;
+    struct hd__rates rates = hd__rates_default();
+    const struct hd_program *programs[4];
+    struct hd__timeline t;
+    struct hd__text text = {0};
+    struct job j;
+    expect_job(&j, "dp: 4", APART(""));
+    for (int32_t r = 0; r < 4; r++)
+        programs[r] = j.c->stage[0];
+    ck_assert_msg(!hd__simulate(&j.c->mesh, programs, &rates, -1, &t, &err), "%s", err.message);
+    ck_assert_uint_eq(t.n_rare, 1);
+    ck_assert_str_eq(t.rare[0].name, "outer");
+    ck_assert_uint_eq(t.rare[0].every, 4);
+    ck_assert(t.rare[0].seconds > 2 * rates.latency[HD_AXIS_DP_SHARD] && t.rare[0].seconds < t.seconds);
+    hd__timeline_summary(&t, &text);
+    ck_assert_msg(strstr(text.at, "section outer, every 4 steps: ") != NULL, "%s", text.at);
+    hd__text_free(&text);
+    hd__timeline_free(&t);
+    close_job(&j);
 }
 END_TEST
 
@@ -408,7 +435,7 @@ int main(int argc, char **argv)
 {
     const TTest *const tests[] = {meeting_in_every_step_is_data_parallel_sgd,
                                   a_quarter_of_the_bytes,
-                                  eight_bytes_a_parameter_more,
+                                  eight_bytes_a_parameter_more, a_step_has_its_share,
                                   faults_are_found,
                                   nothing_else_crosses,
                                   refused_by_name};
