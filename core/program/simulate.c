@@ -252,13 +252,15 @@ static int is_rare(const struct hd__code_section *s)
     return s->repeat > 0 && s->predicate > 1 && !s->last;
 }
 
-/* A step as most are: behind the first ones, and without what runs every N steps. */
+/* A step as most are: behind the first ones, and without what runs every N steps. There is one: behind a multiple of all N. */
 static int64_t plain_step(const struct hd_program *p)
 {
     int64_t step = hd__steady_step(p);
-    for (uint32_t s = 0; s < p->sections.count; s++)
-        if (is_rare(&p->sections.at[s]) && hd__section_due(&p->sections.at[s], step))
-            return step + 1;
+    for (uint32_t s = 0; s < p->sections.count;) {
+        int due = is_rare(&p->sections.at[s]) && hd__section_due(&p->sections.at[s], step);
+        step += due;
+        s = due ? 0 : s + 1;
+    }
     return step;
 }
 

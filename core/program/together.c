@@ -25,6 +25,9 @@ static void must_settle(struct hd__together *g, hd_tensor t)
 {
     if (!t || g->p->buffers.at[hd__tc(g->p, t)->buffer].life != HD__LIFE_PERSISTENT)
         return;
+    for (uint32_t n = 0; n < g->settled.count; n++) /* the master may be the whole */
+        if (g->settled.at[n] == t)
+            return;
     hd__push(&g->settled, t);
     if (hd__tc(g->p, t)->common)
         g->common[hd__tc(g->p, t)->buffer] = 1;
