@@ -198,6 +198,10 @@ static void add_section(struct printer *w, const struct hd__code_section *s)
         hd__text_add(w->out, ", up to step %lld", (long long)s->last);
     if (s->after)
         hd__text_add(w->out, ", after step %lld", (long long)s->after);
+    if (s->together) {
+        hd__text_add(w->out, ", makes ranks equal along ");
+        add_axes(w->out, s->together);
+    }
     hd__text_add(w->out, ": %u instructions\n", s->code.count);
     for (uint32_t n = 0; n < s->code.count; n++)
         add_line(w, s, n);

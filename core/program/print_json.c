@@ -102,6 +102,7 @@ static json_t *instruction(const struct printer *w, const hd__code *code, uint32
 static json_t *section(const struct printer *w, const struct hd__code_section *s)
 {
     json_t *object = json_object(), *list = json_array();
+    char axes[64];
     for (uint32_t n = 0; n < s->code.count; n++)
         json_array_append_new(list, instruction(w, &s->code, n));
     set(object, "name", json_string(s->name));
@@ -111,6 +112,10 @@ static json_t *section(const struct printer *w, const struct hd__code_section *s
         set(object, "after_step", json_integer(s->after));
     if (s->last)
         set(object, "last_step", json_integer(s->last));
+    if (s->together) {
+        hd__axes_text(s->together, axes);
+        set(object, "makes_equal", json_string(axes));
+    }
     set(object, "instructions", list);
     return object;
 }
