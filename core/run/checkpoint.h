@@ -6,7 +6,8 @@
  * Every logical tensor lies whole, in global row-major order, in the safetensors files of its group ("model",
  * "optim-exp_avg", ...). A rank hands in runs: stretches of elements that are contiguous in the global tensor
  * and in its memory. Nothing of a file depends on the mesh, so any mesh can load what any other mesh saved,
- * and reads only the blocks that hold its runs.
+ * and reads only the blocks that hold its runs. (What each rank has of its own, in "strategy-ranks", is a tensor with a
+ * row a rank: it fits the mesh that saved it.)
  *
  * Each file is cut into blocks of 4 MiB with an XXH3 checksum each (64 bits, seed 0). A block that one rank
  * writes alone is hashed from memory as it is written; blocks that ranks share are read back by the ranks in

@@ -81,6 +81,13 @@ static void collect(struct hd__keeper *k, struct hd__state *state, int owned, in
                       k->s->compiled->optimizer.ops->state_names, owned, weights_only);
 }
 
+/* What ranks have of their own; behind what is there already. */
+static void collect_ranks(struct hd__keeper *k, struct hd__state *state)
+{
+    hd__state_collect_ranks(state, k->s->compiled->stage, k->s->compiled->n_stages, hd__exec_coord(k->s->exec),
+                            hd__exec_arena(k->s->exec));
+}
+
 int32_t hd__keeper_try(struct hd__keeper *k, struct hd_error *err)
 {
     struct hd_ckpt_tx *tx;
@@ -120,6 +127,7 @@ int32_t hd__keeper_save(struct hd__keeper *k, const struct hd__progress *progres
         return rc;
     hd__state_free(&k->saving);
     collect(k, &k->saving, 1, 0);
+    collect_ranks(k, &k->saving);
     save.tensors = k->saving.tensors.at;
     save.n_tensors = k->saving.tensors.count;
     save.runs = k->saving.runs.at;
@@ -164,6 +172,23 @@ static int32_t check_replicas(const struct hd__keeper *k, const char *name, cons
                    "many, or begin anew from its model: `heddle ckpt export`, then model.from", name, has, has == 1 ? "" : "s", here);
 }
 
+/* Without it a run goes on as well, and not to the same bits. */
+static int32_t load_ranks(struct hd__keeper *k, const char *name, const struct hd__ckpt *ckpt, struct hd_error *err)
+{
+    struct hd_error why = HD_ERROR_INIT;
+    struct hd__state state = {0};
+    int32_t rc = HD_OK, other;
+    collect_ranks(k, &state);
+    other = state.tensors.count ? hd__ckpt_check(ckpt, state.tensors.at, state.tensors.count, &why) : HD_OK;
+    if (other && k->s->place->rank == 0)
+        hd__log(HD_LOG_WARN, NULL, "checkpoint %s does not have what each rank of this job keeps of its own (errors of compressed "
+                "gradients): it begins as zeros", name);
+    if (!other && state.tensors.count)
+        rc = hd__ckpt_load(ckpt, state.tensors.at, state.tensors.count, state.runs.at, state.runs.count, err);
+    hd__state_free(&state);
+    return rc;
+}
+
 static int32_t load(struct hd__keeper *k, const char *name, int weights_only, struct hd__progress *progress, struct hd_error *err)
 {
     struct hd__state state;
@@ -178,6 +203,8 @@ static int32_t load(struct hd__keeper *k, const char *name, int weights_only, st
     if (!rc)
         rc = hd__ckpt_load(ckpt, state.tensors.at, state.tensors.count, state.runs.at, state.runs.count, err);
     hd__state_free(&state);
+    if (!rc && !weights_only)
+        rc = load_ranks(k, name, ckpt, err);
     if (!rc)
         rc = read_progress(ckpt, progress);
     hd__ckpt_close(ckpt);

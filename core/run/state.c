@@ -111,6 +111,39 @@ void hd__state_collect(struct hd__state *state, struct hd_program *p, const int3
     collect_kept(&c, arena);
 }
 
+static int is_kept(const struct hd_program *p, hd_tensor t)
+{
+    for (uint32_t n = 0; n < p->kept.count; n++)
+        if (p->kept.at[n].tensor == t)
+            return 1;
+    return 0;
+}
+
+void hd__state_collect_ranks(struct hd__state *state, struct hd_program *const *stages, int32_t n_stages,
+                             const int32_t coord[HD_AXIS_COUNT], void *arena)
+{
+    for (int32_t s = 0; s < n_stages; s++) {
+        struct hd_program *p = stages[s];
+        int32_t ranks = p->mesh.ranks / n_stages;
+        for (uint32_t n = 0; n < p->zeros.count; n++) {
+            const struct hd__tensor *t = hd__tc(p, p->zeros.at[n]);
+            struct hd__ckpt_tensor row = {.group = "strategy-ranks", .dtype = t->dtype, .ndim = 2};
+            struct hd__ckpt_run run = {.tensor = state->tensors.count, .count = hd__numel(p, t)};
+            if (is_kept(p, p->zeros.at[n]))
+                continue;
+            row.name = hd__arena_format(&state->arena, "stage%d.%s", s, t->name);
+            row.shape[0] = ranks;
+            row.shape[1] = run.count;
+            hd__push(&state->tensors, row);
+            run.first = hd__mesh_rank(&p->mesh, coord) % ranks * run.count;
+            if (s == coord[HD_AXIS_PP])
+                run.data = hd__address(p, p->zeros.at[n], coord, arena);
+            if (run.data)
+                hd__push(&state->runs, run);
+        }
+    }
+}
+
 void hd__state_free(struct hd__state *state)
 {
     hd__free_array(&state->tensors);

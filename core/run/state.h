@@ -20,6 +20,11 @@ struct hd__state {
 /* `owned`: only runs that this rank stores (others hold copies); 0: all that it needs. weights_only: no states. */
 void hd__state_collect(struct hd__state *state, struct hd_program *p, const int32_t coord[HD_AXIS_COUNT], void *arena,
                        const char *const *state_names, int owned, int weights_only);
+/* What a rank alone has: a strategy's tensors that begin as zeros, unless it keeps them as state over a flat. Group
+ * "strategy-ranks", one tensor for each of every stage's, with a row a rank of the stage: of use on the same mesh only. The
+ * list is the same on all ranks, the run is this rank's row. */
+void hd__state_collect_ranks(struct hd__state *state, struct hd_program *const *stages, int32_t n_stages,
+                             const int32_t coord[HD_AXIS_COUNT], void *arena);
 void hd__state_free(struct hd__state *state);
 
 #endif

@@ -8,7 +8,7 @@
  *   decode and sum                                 stage 1 ends here: the part is the shard
  *   encode the sum, with an error of its own; all_gather; decode
  *
- * The errors are this rank's own and no part of checkpoints: a resumed run begins with none. */
+ * The errors are this rank's own: checkpoints have one of every rank. */
 #include "zero.h"
 
 uint32_t zero_code_axes(const struct zero *z, const struct zero_flat *f)

@@ -39,7 +39,9 @@ static void expect_only_checkpoints(const char *dir, int most)
 }
 
 static const char *const meshes[] = {"", "mesh.dp=2", "mesh.dp=2 strategies.zero.stage=1", "mesh.dp=2 strategies.zero.stage=3",
-                                     "mesh.tp=2 strategies=[{\"use\":\"3d\",\"sequence_parallel\":true},{\"use\":\"zero\"}]"};
+                                     "mesh.tp=2 strategies=[{\"use\":\"3d\",\"sequence_parallel\":true},{\"use\":\"zero\"}]",
+                                     "mesh.dp=2 strategies.zero.compress.kind=int4",
+                                     "mesh.dp=2 strategies.zero.compress.kind=powersgd strategies.zero.compress.warmup=4"};
 
 START_TEST(resume_is_exact)
 {
@@ -302,12 +304,29 @@ START_TEST(sample)
 }
 END_TEST
 
+/* What each rank has of its own fits the job that saved it. */
+START_TEST(errors_of_another_job)
+{
+#define PRODUCTS "llama.yaml mesh.dp=2 checkpoint.dir=own strategies.zero.compress.kind=powersgd "
+    train(&whole, "own", PRODUCTS "job.steps=4");
+    struct command *c = command_run("train " PRODUCTS "job.name=own job.steps=8 strategies.zero.compress.rank=2");
+    expect_code(c, 0);
+    expect_says(c, "checkpoint step-00000004 does not have what each rank of this job keeps of its own");
+    c = command_run("train " PRODUCTS "job.name=own job.steps=9 strategies.zero.compress.rank=2");
+    expect_code(c, 0);
+    ck_assert_msg(!strstr(c->err, "of its own"), "it said: %s", c->err);
+    c = command_run("eval " PRODUCTS "mesh.dp=1 data.val_fraction=0.1 eval.batches=1");
+    expect_code(c, 0);
+}
+END_TEST
+
 int main(void)
 {
     const struct system_test tests[] = {
         {"resume", resume_is_exact, HD__COUNT(meshes)}, {"stop and go on", stop_and_go_on, 1}, {"killed anywhere", killed_anywhere, 1},
         {"other meshes", other_meshes, 1}, {"one checkpoint, every mesh", one_checkpoint_every_mesh, 1}, {"finished", finished, 1},
         {"of another model", of_another_model, 1}, {"damaged", damaged, 1}, {"nowhere to save", nowhere_to_save, 1},
-        {"evaluate and export", evaluate_and_export, 1}, {"look at them", look_at_them, 1}, {"sample", sample, 1}, {NULL, NULL, 0}};
+        {"evaluate and export", evaluate_and_export, 1}, {"look at them", look_at_them, 1}, {"sample", sample, 1},
+        {"errors of another job", errors_of_another_job, 1}, {NULL, NULL, 0}};
     return system_run("system-checkpoints", tests);
 }

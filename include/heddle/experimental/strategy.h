@@ -178,7 +178,8 @@ struct hd_pass_api {
                         uint32_t life);
     /* A tensor that looks like another and has a buffer of its own: the same elements, sharded along axes. */
     hd_tensor (*vector_like)(struct hd_program *p, const char *name, hd_tensor like, uint32_t axes, uint32_t life);
-    /* A persistent tensor of a strategy's own begins as zeros, in a fresh and in a resumed run. */
+    /* A persistent tensor of a strategy's own begins as zeros, and where a run is resumed on the mesh that it was saved on as
+     * it was: checkpoints have one of every rank. */
     void (*zeros)(struct hd_program *p, hd_tensor t);
     /* ---- ranks that are apart: for some steps the parameters of ranks along an axis differ (local SGD).
      * In layout: gradients are not summed over these axes, and are those of the mean over this rank's part of the batch.
