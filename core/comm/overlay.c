@@ -296,6 +296,10 @@ static int32_t overlay_collective(struct hd_comm_group *g, const struct hd_comm_
     g->tail = &op->next;
     if (g->head == op)
         advance(g);
+    if (op->done && op->code != HD_OK) {
+        release(g->comm, op);
+        return hd_fail(err, g->error.code, "%s", g->error.message);
+    }
     *request = request_of(op);
     return HD_OK;
 }
@@ -359,11 +363,20 @@ static int32_t overlay_test(struct hd_comm *o, hd_request request, int32_t *done
     return code;
 }
 
+/* A transport that can wait is asked to, no longer: it knows best who is late, and tells the others. */
 static void fail_late(struct op *op)
 {
     struct hd_comm_group *g = op->group;
     struct hd_error err = HD_ERROR_INIT;
     struct op *head = g->head;
+    const struct hd_comm_ops *inner = g->comm->inner;
+    if (inner->wait && head->n_pending) {
+        int32_t code = inner->wait(g->comm->comm, head->pending[0].request, hd__now(), &err);
+        head->pending[0] = head->pending[--head->n_pending];
+        if (code != HD_OK)
+            fail(g, &err);
+        return;
+    }
     err.peer = head->n_pending ? g->ranks[head->pending[0].peer] : -1;
     hd_fail(&err, HD_E_TIMEOUT, "collective %u (tag %llu) in group %s: no sign of rank %lld in time", head->call.coll,
             (unsigned long long)head->call.tag, g->name, (long long)err.peer);
