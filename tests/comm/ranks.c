@@ -11,22 +11,35 @@
 
 #include "core/base/option.h"
 #include "core/comm/host.h"
+#include "core/comm/liveness.h"
 #include "core/comm/open.h"
 #include "core/plugin/plugin.h"
 
 const char *transport_name = "shm", *transport_folder = ".";
-int transport_bare;
+int transport_bare, transport_told;
+char transport_settings[256];
+
+int transport_word(const char *word)
+{
+    size_t n = strlen(transport_settings);
+    if (!strcmp(word, "bare"))
+        return transport_bare = 1;
+    if (!strcmp(word, "told"))
+        return transport_told = 1;
+    if (strncmp(word, "set:", 4))
+        return 0;
+    snprintf(transport_settings + n, sizeof transport_settings - n, "%s ", word + 4);
+    return 1;
+}
 
 static int parse_settings(const struct hd__component *component, const char *text, void *settings,
                           struct hd__arena *arena, struct hd_error *err)
 {
     struct hd__options table = {component->options, component->n_options, sizeof(struct hd_option)};
-    if (hd__options_defaults(&table, settings, arena, err) != HD_OK)
-        return -1;
     while (text && *text) {
         char name[64], value[64];
         int used = 0;
-        if (sscanf(text, " %63[^=]=%63s%n", name, value, &used) != 2)
+        if (sscanf(text, " %63[^=]=%63s %n", name, value, &used) != 2)
             return -1;
         int64_t i = hd__option_find(&table, name);
         if (i >= 0) { /* another transport has other options */
@@ -48,7 +61,10 @@ static int open_transport(struct rank *rank, const struct ranks_options *o, doub
         hd__plugin_find(plugins, HD_KIND_COMM, transport_name, &component, err) != HD_OK)
         return -1;
     void *settings = hd__arena_alloc(&arena, component->settings_size);
-    if (parse_settings(component, o->settings, settings, &arena, err) != 0)
+    struct hd__options table = {component->options, component->n_options, sizeof(struct hd_option)};
+    if (hd__options_defaults(&table, settings, &arena, err) != HD_OK ||
+        parse_settings(component, transport_settings, settings, &arena, err) != 0 ||
+        parse_settings(component, o->settings, settings, &arena, err) != 0)
         return -1;
     struct hd_world world = {.struct_size = sizeof world,
                              .rank = rank->rank,
@@ -71,6 +87,12 @@ static int open_transport(struct rank *rank, const struct ranks_options *o, doub
     return code;
 }
 
+static void on_end(void *user, const char *cause)
+{
+    const struct rank *rank = user;
+    rank->ops->abort(rank->comm, cause);
+}
+
 static int rank_main(struct rank *rank, const struct ranks_options *o, uint16_t port, const uint8_t *secret,
                      int (*body)(struct rank *rank))
 {
@@ -84,7 +106,10 @@ static int rank_main(struct rank *rank, const struct ranks_options *o, uint16_t 
         fprintf(stderr, "rank %d: %s\n", rank->rank, err.message);
         return 2;
     }
+    if (transport_told && rank->comm)
+        hd__live_notify(hd__store_live(rank->store), on_end, rank);
     int result = body(rank);
+    hd__live_notify(hd__store_live(rank->store), NULL, NULL);
     if (rank->comm)
         rank->ops->close(rank->comm);
     hd__store_close(rank->store);

@@ -25,6 +25,11 @@ struct ranks_options {
 /* Which transport: set by main() from the command line. */
 extern const char *transport_name, *transport_folder;
 extern int transport_bare; /* without its collectives: the core's algorithms over send and recv */
+extern int transport_told; /* it learns of a death from liveness, which aborts it, as the executor has it done */
+extern char transport_settings[256]; /* before those of the run */
+
+/* A word of the command line: bare, told, or set:KEY=VALUE. 1 if it was one of these. */
+int transport_word(const char *word);
 
 /* Forks `size` ranks, each runs body(rank) and leaves with its result. Returns 0 if all returned 0; expect_signal[r],
  * if given, is the signal by which rank r ends. */

@@ -1,0 +1,133 @@
+/* Large messages: chunks under way, `window` of them at a time, sent and received under tags made of the receiver's
+ * token and the chunk's number. The receiver says READY when its first window is posted. */
+#include "fabric.h"
+
+static uint64_t tag_of(uint32_t token, uint64_t chunk)
+{
+    return LF_TAG_CHUNK | (uint64_t)token << LF_CHUNK_BITS | chunk;
+}
+
+static struct lf_piece *piece_new(struct hd_comm *c)
+{
+    struct lf_piece *piece = c->free_pieces;
+    if (piece) {
+        c->free_pieces = piece->next;
+        return piece;
+    }
+    piece = c->host->alloc(sizeof *piece);
+    if (piece)
+        piece->wire.kind = LF_PIECE;
+    return piece;
+}
+
+void lf_piece_free(struct hd_comm *c, struct lf_piece *piece)
+{
+    piece->next = c->free_pieces;
+    c->free_pieces = piece;
+}
+
+static int post_chunk(struct lf_op *op)
+{
+    struct hd_comm *c = op->group->comm;
+    uint64_t at = op->posted * op->chunk, bytes = LF_MIN(op->chunk, op->bytes - at);
+    fi_addr_t peer = c->peer[op->group->member[op->peer].rank].address;
+    struct lf_piece *piece = piece_new(c);
+    uint64_t tag = tag_of(op->token, op->posted);
+    ssize_t rc;
+    if (!piece)
+        return 0;
+    piece->op = op;
+    piece->generation = op->generation;
+    piece->bytes = bytes;
+    piece->number = (uint32_t)(op->posted % LF_WINDOW);
+    rc = op->sending ? fi_tsend(c->ep, op->data + at, bytes, NULL, peer, tag, &piece->wire.context)
+                     : fi_trecv(c->ep, op->data + at, bytes, NULL, FI_ADDR_UNSPEC, tag, 0, &piece->wire.context);
+    if (rc) {
+        lf_piece_free(c, piece);
+        if (rc != -FI_EAGAIN)
+            lf_peer_broke(c, op->group->member[op->peer].rank, (int)-rc);
+        return 0;
+    }
+    op->piece[piece->number] = piece;
+    op->posted++;
+    return 1;
+}
+
+static int post_some(struct lf_op *op)
+{
+    uint64_t window = (uint64_t)op->group->comm->settings.window, before = op->posted;
+    while (op->posted < op->chunks && op->posted - op->finished < window && !op->piece[op->posted % LF_WINDOW])
+        if (!post_chunk(op))
+            break;
+    if (!op->sending && !op->ready && (op->posted == op->chunks || op->posted >= window))
+        lf_ready_send(op);
+    return op->posted != before;
+}
+
+static int has_more(const struct lf_op *op)
+{
+    return !op->done && (op->posted < op->chunks || (!op->sending && !op->ready));
+}
+
+void lf_chunks_begin(struct lf_op *op)
+{
+    struct hd_comm *c = op->group->comm;
+    uint64_t most = c->info->ep_attr->max_msg_size, numbers = UINT64_C(1) << LF_CHUNK_BITS;
+    op->chunk = LF_MAX((uint64_t)c->settings.chunk, (op->bytes + numbers - 1) / numbers);
+    op->chunk = LF_MIN(op->chunk, most);
+    op->chunks = (op->bytes + op->chunk - 1) / op->chunk;
+    op->posted = op->finished = 0;
+    post_some(op);
+    if (!has_more(op))
+        return;
+    op->busy = 1;
+    op->busy_next = c->busy;
+    c->busy = op;
+}
+
+int lf_chunks_post(struct hd_comm *c)
+{
+    int moved = 0;
+    for (struct lf_op **at = &c->busy; *at;) {
+        struct lf_op *op = *at;
+        if (!op->done)
+            moved |= post_some(op);
+        if (has_more(op)) {
+            at = &op->busy_next;
+            continue;
+        }
+        *at = op->busy_next;
+        op->busy = 0;
+    }
+    return moved;
+}
+
+void lf_chunk_done(struct hd_comm *c, struct lf_piece *piece, uint64_t bytes)
+{
+    struct lf_op *op = piece->op;
+    int current = op->generation == piece->generation && !op->done;
+    if (current) {
+        op->piece[piece->number] = NULL;
+        op->finished++;
+    }
+    if (current && !op->sending && bytes != piece->bytes) {
+        struct hd_error e = HD_ERROR_INIT;
+        e.peer = op->group->member[op->peer].rank;
+        hd_fail(&e, HD_E_INTERNAL, "libfabric: a chunk of %llu bytes from rank %lld where %llu were expected",
+                (unsigned long long)bytes, (long long)e.peer, (unsigned long long)piece->bytes);
+        lf_fail(op->group, &e);
+    } else if (current && op->finished == op->chunks) {
+        lf_op_finish(op, HD_OK);
+    }
+    lf_piece_free(c, piece);
+}
+
+/* What was posted for a message that failed is called back; what was sent cannot be. */
+void lf_chunks_cancel(struct lf_op *op)
+{
+    for (int i = 0; i < LF_WINDOW; i++) {
+        if (op->piece[i] && !op->sending)
+            fi_cancel(&op->group->comm->ep->fid, &op->piece[i]->wire.context);
+        op->piece[i] = NULL;
+    }
+}

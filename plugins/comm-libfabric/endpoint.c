@@ -1,0 +1,147 @@
+/* The endpoint: opened on the chosen provider, its address left in the store, addresses of others looked up. */
+#include <sys/random.h>
+
+#include "fabric.h"
+
+/* What a rank leaves in the store. */
+struct card {
+    char provider[64];
+    uint64_t bytes;
+    uint8_t address[256];
+};
+
+static int32_t failed(struct hd_comm *c, const char *what, int rc, struct hd_error *err)
+{
+    if (err)
+        err->native = rc;
+    return hd_fail(err, HD_E_IO, "libfabric: %s on provider %s: %s", what, c->info->fabric_attr->prov_name,
+                   fi_strerror(-rc));
+}
+
+static int32_t open_objects(struct hd_comm *c, struct hd_error *err)
+{
+    struct fi_cq_attr cq = {.format = FI_CQ_FORMAT_TAGGED, .wait_obj = FI_WAIT_NONE};
+    struct fi_av_attr av = {.type = FI_AV_UNSPEC, .count = (size_t)c->world.size};
+    const char *what = "fi_fabric";
+    int rc = fi_fabric(c->info->fabric_attr, &c->fabric, NULL);
+    cq.size = c->info->tx_attr->size + c->info->rx_attr->size;
+    if (!rc)
+        rc = fi_domain(c->fabric, c->info, &c->domain, NULL), what = "fi_domain";
+    if (!rc)
+        rc = fi_cq_open(c->domain, &cq, &c->cq, NULL), what = "fi_cq_open";
+    if (!rc)
+        rc = fi_av_open(c->domain, &av, &c->av, NULL), what = "fi_av_open";
+    if (!rc)
+        rc = fi_endpoint(c->domain, c->info, &c->ep, NULL), what = "fi_endpoint";
+    if (!rc)
+        rc = fi_ep_bind(c->ep, &c->av->fid, 0), what = "fi_ep_bind";
+    if (!rc)
+        rc = fi_ep_bind(c->ep, &c->cq->fid, FI_TRANSMIT | FI_RECV), what = "fi_ep_bind";
+    if (!rc)
+        rc = fi_enable(c->ep), what = "fi_enable";
+    return rc ? failed(c, what, rc, err) : HD_OK;
+}
+
+static int32_t announce(struct hd_comm *c, struct hd_error *err)
+{
+    struct card card = {.bytes = sizeof card.address};
+    char key[160];
+    size_t bytes = sizeof card.address;
+    int rc = fi_getname(&c->ep->fid, card.address, &bytes);
+    if (rc)
+        return failed(c, "fi_getname", rc, err);
+    card.bytes = bytes;
+    snprintf(card.provider, sizeof card.provider, "%s", c->info->fabric_attr->prov_name);
+    snprintf(key, sizeof key, "%s/address/%d", c->instance, c->world.rank);
+    return c->host->store_put(c->world.store, key, &card, sizeof card, err);
+}
+
+/* Rank 0's random number, by which the ranks of this job know each other's messages. */
+static int32_t agree_on_nonce(struct hd_comm *c, struct hd_error *err)
+{
+    char key[160];
+    size_t bytes = sizeof c->nonce;
+    snprintf(key, sizeof key, "%s/nonce", c->instance);
+    if (c->world.rank != 0)
+        return c->host->store_get(c->world.store, key, &c->nonce, &bytes, lf_now() + c->world.timeout, err);
+    if (getrandom(&c->nonce, sizeof c->nonce, 0) != sizeof c->nonce)
+        return hd_fail(err, HD_E_IO, "libfabric: the kernel gives no random numbers");
+    return c->host->store_put(c->world.store, key, &c->nonce, sizeof c->nonce, err);
+}
+
+int32_t lf_peer_meet(struct hd_comm *c, int32_t rank, struct hd_error *err)
+{
+    struct lf_peer *peer = &c->peer[rank];
+    struct card card;
+    size_t bytes = sizeof card;
+    char key[160];
+    int32_t code;
+    if (peer->known)
+        return HD_OK;
+    snprintf(key, sizeof key, "%s/address/%d", c->instance, rank);
+    code = c->host->store_get(c->world.store, key, &card, &bytes, lf_now() + c->world.timeout, err);
+    if (code != HD_OK)
+        return code;
+    card.provider[sizeof card.provider - 1] = 0;
+    if (bytes != sizeof card || card.bytes > sizeof card.address ||
+        strcmp(card.provider, c->info->fabric_attr->prov_name))
+        return hd_fail(
+            err, HD_E_INVALID, "libfabric: rank %d uses provider %s, rank %d %s: name one with comm.provider", rank,
+            bytes == sizeof card ? card.provider : "(unknown)", c->world.rank, c->info->fabric_attr->prov_name);
+    if (fi_av_insert(c->av, card.address, 1, &peer->address, 0, NULL) != 1)
+        return hd_fail(err, HD_E_IO, "libfabric: provider %s does not take the address of rank %d", card.provider,
+                       rank);
+    peer->known = 1;
+    return HD_OK;
+}
+
+static int32_t allocate_slots(struct hd_comm *c, struct hd_error *err)
+{
+    for (int i = 0; i < LF_SLOTS; i++) {
+        struct lf_slot *slot = c->host->alloc(sizeof *slot + lf_notice_bytes(c));
+        if (!slot)
+            return hd_fail(err, HD_E_NOMEM, "libfabric: no memory");
+        slot->wire.kind = LF_SLOT;
+        slot->next = c->slots;
+        c->slots = c->slot[i] = slot;
+    }
+    lf_slots_post(c);
+    return HD_OK;
+}
+
+int32_t lf_endpoint_open(struct hd_comm *c, struct hd_error *err)
+{
+    int local = c->world.local_size == c->world.size;
+    const char *provider = c->settings.provider;
+    int32_t code;
+    if (!local && provider && !strcmp(provider, "shm"))
+        return hd_fail(err, HD_E_UNSUPPORTED,
+                       "libfabric: provider shm works inside one machine only, but this job has %d of its %d "
+                       "ranks here: set comm.provider to another",
+                       c->world.local_size, c->world.size);
+    code = lf_choose(c->host, &c->settings, local, &c->info, err);
+    if (code == HD_OK)
+        code = open_objects(c, err);
+    if (code == HD_OK)
+        code = allocate_slots(c, err);
+    if (code == HD_OK)
+        code = announce(c, err);
+    if (code == HD_OK)
+        code = agree_on_nonce(c, err);
+    if (code == HD_OK)
+        c->host->log(HD_LOG_DEBUG, "comm-libfabric", "provider %s, domain %s", c->info->fabric_attr->prov_name,
+                     c->info->domain_attr->name);
+    return code == HD_OK ? lf_names_settle(c, err) : code;
+}
+
+void lf_endpoint_close(struct hd_comm *c)
+{
+    struct fid *fids[] = {c->ep ? &c->ep->fid : NULL, c->av ? &c->av->fid : NULL, c->cq ? &c->cq->fid : NULL,
+                          c->domain ? &c->domain->fid : NULL, c->fabric ? &c->fabric->fid : NULL};
+    for (size_t i = 0; i < sizeof fids / sizeof *fids; i++)
+        if (fids[i])
+            fi_close(fids[i]);
+    fi_freeinfo(c->info);
+    for (int i = 0; i < LF_SLOTS; i++)
+        c->host->free(c->slot[i]);
+}

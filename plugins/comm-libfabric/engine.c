@@ -1,0 +1,259 @@
+/* Operations: their pool and numbers, progress, completion. */
+#include <sched.h>
+#include <time.h>
+
+#include "fabric.h"
+
+enum { COMPLETIONS = 16, BATCHES = 4 };
+
+double lf_now(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+}
+
+/* ---- the pool: blocks of 64, found by index */
+
+static int more_ops(struct hd_comm *c)
+{
+    uint32_t blocks = c->n_ops / LF_OPS;
+    struct lf_op **block = c->host->alloc((blocks + 1) * sizeof *block);
+    struct lf_op *ops = c->n_ops + LF_OPS <= 1u << LF_INDEX_BITS ? c->host->alloc(LF_OPS * sizeof *ops) : NULL;
+    if (!block || !ops) {
+        c->host->free(block);
+        c->host->free(ops);
+        return -1;
+    }
+    if (blocks)
+        memcpy(block, c->block, blocks * sizeof *block);
+    c->host->free(c->block);
+    c->block = block;
+    block[blocks] = ops;
+    for (uint32_t i = LF_OPS; i-- > 0;) {
+        ops[i].index = c->n_ops + i;
+        ops[i].next = c->free_ops;
+        c->free_ops = &ops[i];
+    }
+    c->n_ops += LF_OPS;
+    return 0;
+}
+
+struct lf_op *lf_op_new(struct hd_comm_group *g)
+{
+    struct hd_comm *c = g->comm;
+    struct lf_op *op, old;
+    if (!c->free_ops && more_ops(c) != 0)
+        return NULL;
+    op = c->free_ops;
+    c->free_ops = op->next;
+    old = *op;
+    *op = (struct lf_op){
+        .index = old.index, .generation = old.generation + 1, .group = g, .used = 1, .after = c->pending};
+    if (c->pending)
+        c->pending->before = op;
+    c->pending = op;
+    return op;
+}
+
+hd_request lf_op_request(const struct lf_op *op)
+{
+    return (uint64_t)op->generation << 32 | op->index;
+}
+
+uint32_t lf_op_token(const struct lf_op *op)
+{
+    return op->index | (op->generation & ((1u << LF_TURN_BITS) - 1)) << LF_INDEX_BITS;
+}
+
+static struct lf_op *lookup(struct hd_comm *c, hd_request request, struct hd_error *err)
+{
+    uint32_t index = (uint32_t)request;
+    struct lf_op *op = index < c->n_ops ? &c->block[index / LF_OPS][index % LF_OPS] : NULL;
+    if (op && op->used && op->generation == (uint32_t)(request >> 32))
+        return op;
+    hd_fail(err, HD_E_INVALID, "libfabric: request %llx is unknown, or was completed before",
+            (unsigned long long)request);
+    return NULL;
+}
+
+void lf_op_finish(struct lf_op *op, int32_t code)
+{
+    struct hd_comm *c = op->group->comm;
+    for (struct lf_op **at = op->sending ? &op->flow->sends : &op->flow->recvs; *at; at = &(*at)->next)
+        if (*at == op) {
+            *at = op->next;
+            break;
+        }
+    *(op->before ? &op->before->after : &c->pending) = op->after;
+    if (op->after)
+        op->after->before = op->before;
+    lf_chunks_cancel(op);
+    op->done = 1;
+    op->code = code;
+}
+
+static int32_t release(struct hd_comm *c, struct lf_op *op, struct hd_error *err)
+{
+    int32_t code = op->code;
+    if (code != HD_OK && op->group)
+        lf_copy_error(err, &op->group->error);
+    else if (code != HD_OK)
+        hd_fail(err, code, "libfabric: the group was freed while the operation was under way");
+    for (struct lf_op **at = &c->busy; op->busy && *at; at = &(*at)->busy_next)
+        if (*at == op) {
+            *at = op->busy_next;
+            break;
+        }
+    op->used = 0;
+    op->next = c->free_ops;
+    c->free_ops = op;
+    return code;
+}
+
+void lf_ops_orphan(struct hd_comm_group *g)
+{
+    struct hd_comm *c = g->comm;
+    for (struct lf_op *op = c->pending, *next; op; op = next) {
+        next = op->after;
+        if (op->group == g)
+            lf_op_finish(op, HD_E_CANCELLED);
+    }
+    for (uint32_t i = 0; i < c->n_ops; i++)
+        if (c->block[i / LF_OPS][i % LF_OPS].group == g)
+            c->block[i / LF_OPS][i % LF_OPS].group = NULL;
+}
+
+/* ---- progress */
+
+static void completed(struct hd_comm *c, struct lf_wire *wire, uint64_t bytes)
+{
+    switch (wire->kind) {
+    case LF_SLOT: {
+        struct lf_slot *slot = (struct lf_slot *)wire;
+        lf_arrived(c, slot->data, bytes);
+        slot->next = c->slots;
+        c->slots = slot;
+        return;
+    }
+    case LF_NOTE:
+        c->notes_out--;
+        lf_note_free(c, (struct lf_note *)wire);
+        return;
+    default:
+        lf_chunk_done(c, (struct lf_piece *)wire, bytes);
+    }
+}
+
+/* The provider gave an operation up. */
+static void complete_error(struct hd_comm *c)
+{
+    struct fi_cq_err_entry e = {0};
+    struct lf_wire *wire;
+    int32_t rank = -1;
+    if (fi_cq_readerr(c->cq, &e, 0) != 1 || !e.op_context)
+        return;
+    wire = e.op_context;
+    if (wire->kind == LF_NOTE) {
+        rank = ((struct lf_note *)wire)->to;
+    } else if (wire->kind == LF_PIECE) {
+        struct lf_piece *piece = (struct lf_piece *)wire;
+        if (piece->op->generation == piece->generation && !piece->op->done)
+            rank = piece->op->group->member[piece->op->peer].rank;
+        piece->op->piece[piece->number] = rank >= 0 ? NULL : piece->op->piece[piece->number];
+    }
+    if (rank >= 0 && e.err != FI_ECANCELED)
+        lf_peer_broke(c, rank, e.err);
+    if (wire->kind == LF_NOTE) {
+        c->notes_out--;
+        lf_note_free(c, (struct lf_note *)wire);
+    } else if (wire->kind == LF_PIECE) {
+        lf_piece_free(c, (struct lf_piece *)wire);
+    } else {
+        ((struct lf_slot *)wire)->next = c->slots;
+        c->slots = (struct lf_slot *)wire;
+    }
+}
+
+static int read_completions(struct hd_comm *c)
+{
+    struct fi_cq_tagged_entry entry[COMPLETIONS];
+    int moved = 0;
+    for (int batch = 0; batch < BATCHES; batch++) {
+        ssize_t n = fi_cq_read(c->cq, entry, COMPLETIONS);
+        if (n == -FI_EAVAIL) {
+            complete_error(c);
+            moved = 1;
+            continue;
+        }
+        for (ssize_t i = 0; i < n; i++)
+            if (entry[i].op_context)
+                completed(c, entry[i].op_context, entry[i].flags & FI_RECV ? entry[i].len : 0);
+        moved |= n > 0;
+        if (n < COMPLETIONS)
+            break;
+    }
+    return moved;
+}
+
+int lf_pump(struct hd_comm *c)
+{
+    int moved = read_completions(c);
+    if (c->slots)
+        lf_slots_post(c);
+    if (c->talking)
+        moved |= lf_notes_post(c);
+    if (c->busy)
+        moved |= lf_chunks_post(c);
+    return moved;
+}
+
+int32_t lf_progress(struct hd_comm *c, struct hd_error *err)
+{
+    (void)err; /* failures belong to the requests */
+    if (lf_abort_look(c))
+        return 1;
+    if (lf_pump(c)) {
+        c->idle = 0;
+        return 1;
+    }
+    if ((++c->idle & 63) == 0 && c->pending)
+        lf_health(c);
+    return 0;
+}
+
+int32_t lf_test(struct hd_comm *c, hd_request request, int32_t *done, struct hd_error *err)
+{
+    struct lf_op *op = lookup(c, request, err);
+    if (!op)
+        return HD_E_INVALID;
+    *done = op->done;
+    return op->done ? release(c, op, err) : HD_OK;
+}
+
+/* Ranks that share a core wait for each other: yield soon, nap in the end. */
+static void relax(struct hd_comm *c, uint32_t turn)
+{
+    struct timespec nap = {.tv_nsec = 50000};
+    if (turn > 4000)
+        nanosleep(&nap, NULL);
+    else if (turn > (uint32_t)c->settings.spin)
+        sched_yield();
+}
+
+int32_t lf_wait(struct hd_comm *c, hd_request request, double deadline, struct hd_error *err)
+{
+    struct lf_op *op = lookup(c, request, err);
+    if (!op)
+        return HD_E_INVALID;
+    for (uint32_t turn = 0; !op->done; turn++) {
+        if (lf_progress(c, err)) {
+            turn = 0;
+            continue;
+        }
+        if (!op->done && (turn & 63) == 63 && lf_now() > deadline)
+            lf_fail_late(op);
+        relax(c, turn);
+    }
+    return release(c, op, err);
+}

@@ -1,0 +1,68 @@
+/* The shm provider names its memory in /dev/shm, PID:UID:N as its address says, and a killed process would leave it
+ * there. Once every rank has mapped every other's, names are needed no more and go. What a job leaves that is killed
+ * before that, the next one takes away. */
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "fabric.h"
+
+static int uses_names(const struct hd_comm *c)
+{
+    return !strcmp(c->info->fabric_attr->prov_name, "shm");
+}
+
+/* Names like 1234:0:1 of ours, of processes that are no more. */
+void lf_names_sweep(const struct hd_comm *c)
+{
+    DIR *dir = uses_names(c) ? opendir("/dev/shm") : NULL;
+    for (struct dirent *e = dir ? readdir(dir) : NULL; e; e = readdir(dir)) {
+        struct stat about;
+        int pid, uid, number, used = 0;
+        if (sscanf(e->d_name, "%d:%d:%d%n", &pid, &uid, &number, &used) != 3 || e->d_name[used] || pid < 2 ||
+            uid != (int)getuid())
+            continue;
+        if (kill(pid, 0) && errno == ESRCH && !fstatat(dirfd(dir), e->d_name, &about, AT_SYMLINK_NOFOLLOW) &&
+            about.st_uid == getuid())
+            unlinkat(dirfd(dir), e->d_name, 0);
+    }
+    if (dir)
+        closedir(dir);
+}
+
+static int32_t wait_for_all(struct hd_comm *c, const char *what, struct hd_error *err)
+{
+    char key[160];
+    uint8_t here = 1;
+    int32_t code;
+    snprintf(key, sizeof key, "%s/%s/%d", c->instance, what, c->world.rank);
+    code = c->host->store_put(c->world.store, key, &here, 1, err);
+    for (int32_t r = 0; r < c->world.size && code == HD_OK; r++) {
+        size_t bytes = 1;
+        snprintf(key, sizeof key, "%s/%s/%d", c->instance, what, r);
+        code = c->host->store_get(c->world.store, key, &here, &bytes, lf_now() + c->world.timeout, err);
+    }
+    return code;
+}
+
+int32_t lf_names_settle(struct hd_comm *c, struct hd_error *err)
+{
+    char name[256] = "";
+    size_t bytes = sizeof name - 1;
+    int32_t code = HD_OK;
+    if (!uses_names(c))
+        return HD_OK;
+    lf_names_sweep(c);
+    for (int32_t r = 0; r < c->world.size && code == HD_OK; r++)
+        code = lf_peer_meet(c, r, err);
+    if (code == HD_OK)
+        code = wait_for_all(c, "mapped", err);
+    if (code == HD_OK && fi_getname(&c->ep->fid, name, &bytes) == 0)
+        shm_unlink(strstr(name, "://") ? strstr(name, "://") + 3 : name);
+    return code;
+}

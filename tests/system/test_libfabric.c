@@ -1,0 +1,114 @@
+/* Training over comm-libfabric: the same bits as over comm-shm, alone and beside it; nothing left in /dev/shm when all
+ * processes are killed. */
+#include "tests/system/system.h"
+
+#include <dirent.h>
+#include <signal.h>
+#include <stdlib.h>
+
+static struct curve a, b;
+
+/* Every process's name of the shm provider begins with its number; other suites may run beside this one. */
+static int names_of(const pid_t *pids, int n)
+{
+    DIR *dir = opendir("/dev/shm");
+    int found = 0;
+    for (struct dirent *e = dir ? readdir(dir) : NULL; e; e = readdir(dir))
+        for (int i = 0; i < n; i++)
+            found += atoi(e->d_name) == pids[i];
+    if (dir)
+        closedir(dir);
+    return found;
+}
+
+static void same_as_shm(const char *job, const char *comm)
+{
+    train(&a, "over-shm", "%s job.steps=6", job);
+    expect_learns(&a);
+    train(&b, "over-libfabric", "%s job.steps=6 %s", job, comm);
+    expect_same_bits(&a, &b);
+}
+
+START_TEST(over_shm)
+{
+    same_as_shm("llama.yaml mesh.dp=2 strategies.zero.stage=3", "comm.use=libfabric comm.provider=shm");
+    same_as_shm("llama.yaml mesh.pp=2 strategies=[{\"use\":\"3d\"},{\"use\":\"zero\"}]", "comm.use=libfabric");
+}
+END_TEST
+
+START_TEST(over_tcp)
+{
+    same_as_shm("gpt2.yaml mesh.dp=2 strategies.zero.stage=1", "comm.use=libfabric comm.provider=tcp");
+    same_as_shm("llama.yaml mesh.tp=2 mesh.dp=2 strategies=[{\"use\":\"3d\"},{\"use\":\"zero\",\"stage\":2}]",
+                "comm.use=libfabric comm.provider=tcp comm.eager=1KiB comm.chunk=4KiB comm.window=2");
+}
+END_TEST
+
+START_TEST(beside_shm)
+{
+    same_as_shm("llama.yaml mesh.tp=2 mesh.dp=2 strategies=[{\"use\":\"3d\"},{\"use\":\"zero\",\"stage\":1}]",
+                "comm.axes={\"dp\":{\"use\":\"libfabric\",\"provider\":\"tcp\"}}");
+}
+END_TEST
+
+/* kill -9 of everything at once: no process is left that could clean up. */
+START_TEST(killed)
+{
+    struct command *c = command_start(NULL, "train llama.yaml mesh.dp=2 launch.ranks=2 job.steps=100000 "
+                                            "job.name=killed comm.use=libfabric comm.provider=shm");
+    pid_t ranks[2];
+    command_ranks(c, 2, ranks);
+    curve_wait("killed", 2);
+    ck_assert_int_eq(names_of(ranks, 2), 0);
+    kill(c->pid, SIGSTOP);
+    kill(ranks[0], SIGKILL);
+    kill(ranks[1], SIGKILL);
+    kill(c->pid, SIGKILL);
+    command_wait(c, 20);
+    ck_assert_int_eq(names_of(ranks, 2), 0);
+}
+END_TEST
+
+START_TEST(a_rank_dies)
+{
+    struct command *c = command_start(
+        NULL,
+        "train llama.yaml mesh.dp=2 launch.ranks=2 job.steps=100000 job.name=dies comm.use=libfabric comm.provider=%s",
+        _i ? "tcp" : "shm");
+    pid_t ranks[2];
+    command_ranks(c, 2, ranks);
+    curve_wait("dies", 2);
+    kill(ranks[1], SIGKILL);
+    command_wait(c, 20);
+    expect_code(c, 1);
+    expect_says(c, "rank 1");
+}
+END_TEST
+
+static void refused(const char *words, const char *says)
+{
+    struct command *c =
+        command_run("train llama.yaml mesh.dp=2 launch.ranks=2 job.steps=2 comm.use=libfabric %s", words);
+    ck_assert_int_ne(c->code, 0);
+    expect_says(c, says);
+}
+
+START_TEST(refusals)
+{
+    refused("comm.provider=sockets", "provider 'sockets' is not used here: it hangs");
+    refused("comm.provider=nosuch", "no provider 'nosuch'");
+    refused("comm.interface=nosuch0", "interface 'nosuch0' is not on this machine");
+}
+END_TEST
+
+int main(void)
+{
+    const struct system_test tests[] = {{"over shm", over_shm, 1},
+                                        {"over tcp", over_tcp, 1},
+                                        {"beside shm", beside_shm, 1},
+                                        {"killed", killed, 1},
+                                        {"a rank dies", a_rank_dies, 2},
+                                        {"refusals", refusals, 1},
+                                        {NULL, NULL, 0}};
+    return system_run("system-libfabric", tests);
+}
