@@ -87,8 +87,9 @@ static void print_json(const struct hd__compiled *c, const struct tally *t, cons
                           "instructions", (json_int_t)t->instructions, "collectives", (json_int_t)t->collectives, "messages",
                           (json_int_t)t->messages, "arena_bytes", (json_int_t)t->arena, "compile_s", c->seconds, "proof_s", t->seconds);
     if (n)
-        json_object_set_new(o, "numerics", json_pack("{s:i,s:i,s:f,s:f,s:f,s:f}", "ranks", n->ranks, "steps", n->steps, "loss", n->loss,
-                                                     "norm", n->norm, "gradient", n->gradient, "parameter", n->parameter));
+        json_object_set_new(o, "numerics", json_pack("{s:i,s:i,s:f,s:f,s:f,s:f,s:f}", "ranks", n->ranks, "steps", n->steps, "loss",
+                                                     n->loss, "norm", n->norm, "gradient", n->gradient, "parameter", n->parameter,
+                                                     "evaluation", n->evaluation));
     json_dumpf(o, stdout, JSON_INDENT(1));
     putchar('\n');
     json_decref(o);
@@ -97,8 +98,8 @@ static void print_json(const struct hd__compiled *c, const struct tally *t, cons
 static void print_numerics(const struct hd__numerics *n)
 {
     printf("emulated %d steps of %d ranks in fp64 at the planned offsets, with events in random order, against one rank:\n"
-           "  largest differences: loss %.1e, gradient norm %.1e, gradients %.1e, parameters %.1e\n", n->steps, n->ranks, n->loss,
-           n->norm, n->gradient, n->parameter);
+           "  largest differences: loss %.1e, gradient norm %.1e, gradients %.1e, parameters %.1e, loss of an evaluation %.1e\n",
+           n->steps, n->ranks, n->loss, n->norm, n->gradient, n->parameter, n->evaluation);
 }
 
 static int judge(const struct hd__numerics *n)
@@ -149,7 +150,7 @@ const struct hd__command hd__command_check = {
     .help = "Builds every rank's program in this process and proves that they fit together: no devices, no data file and\n"
             "no other process are needed. Ranks that are alike are built once.\n\n"
             "  --numerics    also run three steps of all ranks here, emulated with reference kernels in fp64, and compare\n"
-            "                losses, gradients and parameters with one rank: for small models, it is slow\n"
+            "                losses, gradients, parameters and an evaluation with one rank: for small models, it is slow\n"
             "  --json        for machines: ok, ranks, programs, instructions, collectives, messages, arena_bytes,\n"
             "                compile_s, proof_s\n",
     .example = "  heddle check examples/kjv.yaml launch.ranks=8 mesh.tp=2\n",

@@ -3,7 +3,6 @@
 
 #include <stdlib.h>
 
-
 int32_t hd__choose(struct hd__job *job, struct hd__plugins *plugins, uint32_t kind, struct hd__section *section,
                    struct hd__chosen *chosen, struct hd_error *err)
 {

@@ -1,6 +1,6 @@
 /* What a step program must satisfy within one rank: operands that fit their op, definitions, releases, waits,
- * placements (placed.c), obligations (owed.c), what else must be settled (settled.c), ranks that were apart (together.c), and the memory
- * plan (overlap.c). Across ranks: machine.c. */
+ * placements (placed.c), rings (turned.c), obligations (owed.c), what else must be settled (settled.c), ranks that were apart
+ * (together.c), and the memory plan (overlap.c). Across ranks: machine.c. */
 #include "core/program/verify.h"
 
 #include <stdlib.h>
@@ -43,6 +43,7 @@ struct walk {
     struct hd__owed *owed;
     struct hd__settled *settled;
     struct hd__together *together;
+    struct hd__turned *turned;
 };
 
 static const char *name_of(const struct walk *w, hd_tensor t)
@@ -228,6 +229,7 @@ static void check_instr(struct walk *w, const struct hd__instr *i)
     hd__owed_step(w->owed, &w->faults, i);
     hd__settled_step(w->settled, &w->faults, i);
     hd__together_step(w->together, &w->faults, i);
+    hd__turned_step(w->turned, &w->faults, i);
     hd__check_placed(&w->faults, i);
 }
 
@@ -248,11 +250,8 @@ static void check_section(struct walk *w, const struct hd__code_section *s)
     for (w->faults.n = 0; w->faults.n < s->code.count; w->faults.n++)
         if (w->state[w->faults.n] == FLYING)
             hd__fault(&w->faults, "is never waited for");
-    w->faults.n = s->code.count - 1;
-    if (s->code.count) {
-        hd__settled_end(w->settled, &w->faults, s);
-        hd__together_end(w->together, &w->faults);
-    }
+    hd__settled_end(w->settled, &w->faults, s); /* also where nothing is left of it */
+    hd__together_end(w->together, &w->faults);
     free(w->state);
 }
 
@@ -296,7 +295,8 @@ int32_t hd__verify(struct hd_program *p, struct hd_error *err)
                      .made = hd__alloc(p->tensors.count),
                      .owed = hd__owed_new(p),
                      .settled = hd__settled_new(p),
-                     .together = hd__together_new(p)};
+                     .together = hd__together_new(p),
+                     .turned = hd__turned_new(p)};
     check_sections(&w);
     hd__together_check(p, &w.faults);
     if (w.faults.count > MAX_FAULTS)
@@ -306,9 +306,10 @@ int32_t hd__verify(struct hd_program *p, struct hd_error *err)
     hd__text_free(&w.faults.text);
     hd__free_array(&w.flights);
     hd__owed_free(w.owed);
-    free(w.buffer);
     hd__settled_free(w.settled);
     hd__together_free(w.together);
+    hd__turned_free(w.turned);
+    free(w.buffer);
     free(w.taken);
     free(w.made);
     free(w.head);

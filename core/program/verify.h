@@ -1,4 +1,5 @@
-/* What verify.c, placed.c, overlap.c, owed.c, settled.c and together.c share: where a fault is, and the list of faults. */
+/* What verify.c, placed.c, overlap.c, owed.c, settled.c, together.c and turned.c share: where a fault is, and the list of
+ * faults. */
 #ifndef HD_CORE_PROGRAM_VERIFY_H
 #define HD_CORE_PROGRAM_VERIFY_H
 
@@ -49,5 +50,11 @@ void hd__together_begin(struct hd__together *g, const struct hd__code_section *s
 void hd__together_step(struct hd__together *g, struct hd__faults *f, const struct hd__instr *i);
 void hd__together_end(struct hd__together *g, struct hd__faults *f);
 void hd__together_check(const struct hd_program *p, struct hd__faults *f);
+
+/* turned.c: what goes around a ring is used where it has come to. */
+struct hd__turned;
+struct hd__turned *hd__turned_new(const struct hd_program *p);
+void hd__turned_free(struct hd__turned *t);
+void hd__turned_step(struct hd__turned *t, struct hd__faults *f, const struct hd__instr *i);
 
 #endif

@@ -14,6 +14,8 @@ struct side { /* one of the two runs */
     const struct hd_device_ops *ops;
     struct hd_device *device;
     const int32_t *tokens; /* [batch][seq_len + 1] of this step */
+    int32_t evaluates;     /* micro-batch of an evaluation, from 1; 0: a step, whose micro-batches the machine counts */
+    int32_t reserved;
 };
 
 /* ---- what the machine calls */
@@ -54,6 +56,7 @@ static int32_t feed(void *user, int32_t rank, const struct hd__instr *i, int32_t
     int64_t rows = p->dims.at[p->letter['b']].extent, length = s->compiled->job->seq_len + 1;
     int shift = hd__tc(p, i->out[0])->origin == hd__tc(p, p->labels)->origin;
     int32_t *to = out->data;
+    micro = s->evaluates ? s->evaluates - 1 : micro;
     if (out->ndim != 2 || out->dtype != HD_I32)
         return hd_fail(err, HD_E_INTERNAL, "%s is not a table of token ids", hd__tc(p, i->out[0])->name);
     int64_t first = p->exact ? out->start[0] * p->accumulation + micro * out->extent[0] : micro * rows + out->start[0];
@@ -138,6 +141,17 @@ static int32_t run_step(struct side *s, int32_t step, const int32_t *tokens, str
             *(double *)hd__machine_data(s->machine, r, hd__program_of(s->compiled, r)->scale) = loss_scale(s);
     }
     return hd__machine_run(s->machine, NULL, step, err);
+}
+
+/* One batch, as hd__session_evaluate does it. */
+static int32_t run_evaluation(struct side *s, const int32_t *tokens, struct hd_error *err)
+{
+    int32_t rc = hd__machine_run(s->machine, "begin", 1, err);
+    s->tokens = tokens;
+    for (s->evaluates = 1; s->evaluates <= s->compiled->job->accumulation && !rc; s->evaluates++)
+        rc = hd__machine_run(s->machine, "eval", 1, err);
+    s->evaluates = 0;
+    return rc ? rc : hd__machine_run(s->machine, "eval_end", 1, err);
 }
 
 /* ---- comparing */
@@ -229,6 +243,14 @@ static int32_t compare_rank(struct side *one, struct side *many, int32_t rank, i
     return HD_OK;
 }
 
+static void compare_evaluation(struct side *one, struct side *many, struct hd__numerics *result)
+{
+    struct comparison c = {.result = result, .scale = 1, .largest = &result->evaluation, .what = "loss of an evaluation"};
+    for (c.rank = 0; c.rank < many->compiled->mesh.ranks; c.rank++)
+        compare(&c, scalar(many, c.rank, hd__program_of(many->compiled, c.rank)->loss_sum),
+                scalar(one, 0, one->compiled->stage[0]->loss_sum), "");
+}
+
 static int32_t compare_step(struct side *one, struct side *many, int32_t step, double **global[2],
                             struct hd__numerics *result)
 {
@@ -275,7 +297,9 @@ static int32_t run_steps(struct side *one, struct side *many, int32_t steps, uin
     for (int32_t step = 1; step <= steps && !rc; step++) {
         for (int64_t n = 0; n < count; n++)
             tokens[n] = (int32_t)(next_random(&seed) % (uint64_t)one->compiled->info.vocab);
-        if (!(rc = run_step(one, step, tokens, err)) && !(rc = run_step(many, step, tokens, err)))
+        if (step == 1 && !(rc = run_evaluation(one, tokens, err)) && !(rc = run_evaluation(many, tokens, err)))
+            compare_evaluation(one, many, result); /* before what rounds in a step changes parameters */
+        if (!rc && !(rc = run_step(one, step, tokens, err)) && !(rc = run_step(many, step, tokens, err)))
             compare_step(one, many, step, global, result);
     }
     free(tokens);

@@ -9,6 +9,7 @@
 struct hd__numerics {
     int32_t ranks, steps;
     double loss, norm, gradient, parameter; /* largest absolute differences over all steps */
+    double evaluation;                      /* that of the loss of an evaluation before the first step */
     double worst;                           /* the largest of them; infinite where a number is NaN */
     char where[160];                        /* of the worst: "step 2, rank 3, gradient of layers.0.wq" */
     double memory_ratio;                    /* temporary bytes to their lower bound, the worst stage */

@@ -30,7 +30,7 @@ static uint32_t pick(uint32_t n)
 static const struct kind_of_job {
     const char *mesh, *three, *zero, *model;
     int micro_batch; /* sequences */
-    const char *recompute;
+    const char *recompute, *deterministic;
 } jobs[] = {
     {"dp: 4", "vocab_parallel: true", "stage: 0, bucket: 0", "family: llama, kv_heads: 2", 1},
     {"dp: 2", "vocab_parallel: true", "stage: 1, bucket: 4000", "family: gpt2, tied: true", 2},
@@ -55,6 +55,12 @@ static const struct kind_of_job {
     {"dp: {replicate: 2, shard: 2}", "vocab_parallel: true", "stage: 3" AVERAGED ", axes: [dp_replicate]", "family: llama", 2},
     {"dp: 2", "vocab_parallel: true", "stage: 0, bucket: 4000, compress: {kind: powersgd, rank: 64}", "family: llama", 2},
     {"dp: {replicate: 2, shard: 2}", "vocab_parallel: true", "stage: 1, compress: {kind: powersgd, rank: 64, warmup: 1}", "family: gpt2", 1},
+    {"ep: 2, dp: 2", "vocab_parallel: true", "stage: 1", "family: mixtral, experts: 4, experts_per_token: 2, router_aux_loss_coef: 0.3", 1},
+    {"ep: 2, tp: 2", "sequence_parallel: true", "stage: 3", "family: mixtral, experts: 4, experts_per_token: 2, capacity: 1.5", 2},
+    {"cp: 2, dp: 2", "context: ring", "stage: 2", "family: llama", 2},
+    {"cp: 4", "context: ring", "stage: 1", "family: gpt2, tied: true", 4},
+    {"dp: {replicate: 2, shard: 2}", "vocab_parallel: true", "stage: 1, bucket: 0", "family: llama", 1, "none", "exact"},
+    {"pp: 2, dp: 2", "schedule: 1f1b", "stage: 0", "family: llama", 1, "none", "exact"},
 };
 
 static struct hd__plugins *plugins;
@@ -76,13 +82,14 @@ static void compile(const char *text, uint32_t flags, struct hd__job **j, struct
 static void write_job(const struct kind_of_job *k, const char *axes, int micro_batch)
 {
     snprintf(job_text, sizeof job_text,
-             "job: {name: mutations, steps: 2}\nmesh: {%s}\nstrategies: [{use: 3d, %s}, {use: zero, %s}]\n"
+             "job: {name: mutations, steps: 2, deterministic: %s}\nmesh: {%s}\nstrategies: [{use: 3d, %s}, {use: zero, %s}]\n"
              "optimizer: %s\n"
-             "model: {use: transformer, %s, layers: 8, hidden: 8, heads: 4, ffn: 8, vocab: 16, max_seq_len: 4}\n"
-             "data: {train: none, seq_len: 4, batch: 8, micro_batch: %d}\n"
+             "model: {use: transformer, %s, layers: 8, hidden: 8, heads: 4, ffn: 8, vocab: 16, max_seq_len: 8}\n"
+             "data: {train: none, seq_len: 8, batch: 8, micro_batch: %d}\n"
              "recompute: %s\nprecision: {compute: fp64}\ndevice: {use: cpu, kernels: reference, threads: 1}\n",
-             axes, k->three, k->zero, strstr(k->zero, AVERAGED) ? "{use: sgd, lr: 1e-1}" : "{use: adamw, lr: 1e-2, clip: 1.0}",
-             k->model, micro_batch, k->recompute ? k->recompute : "none");
+             k->deterministic ? k->deterministic : "normal", axes, k->three, k->zero,
+             strstr(k->zero, AVERAGED) ? "{use: sgd, lr: 1e-1}" : "{use: adamw, lr: 1e-2, clip: 1.0}", k->model, micro_batch,
+             k->recompute ? k->recompute : "none");
 }
 
 static void open_job(const struct kind_of_job *k)
@@ -138,6 +145,12 @@ static uint32_t wait_of(const hd__code *code, uint32_t id)
 static int is_message(const struct hd__instr *i)
 {
     return i->op == HD_OP_SEND || i->op == HD_OP_RECV;
+}
+
+/* Attention over keys that have come so many members around a ring. */
+static int is_tile(const struct hd__instr *i)
+{
+    return (i->op == HD_OP_ATTENTION || i->op == HD_OP_ATTENTION_GRAD) && i->axes;
 }
 
 /* ---- kinds of faults: each changes code->at[at], or what belongs to it, and returns 1; or returns 0 */
@@ -238,7 +251,7 @@ static int other_peer(struct hd_program *p, hd__code *code, uint32_t at)
 static int other_tag(struct hd_program *p, hd__code *code, uint32_t at)
 {
     (void)p;
-    if (!is_message(&code->at[at]))
+    if (!is_message(&code->at[at]) && !is_tile(&code->at[at]))
         return 0;
     code->at[at].tag ^= (uint16_t)(1 + pick(3));
     return 1;
@@ -305,7 +318,7 @@ static int plant(struct mutant *m)
     p = broken->stage[m->stage];
     m->section = pick(p->sections.count);
     code = &p->sections.at[m->section].code;
-    if (!p->sections.at[m->section].repeat || !code->count) /* only what a step runs can be emulated */
+    if (!strcmp(p->sections.at[m->section].name, "restore") || !code->count) /* all but that can be emulated */
         return 0;
     m->rank = -1;
     if (pick(2)) {

@@ -135,7 +135,7 @@ static int within(const struct hd__numerics *r, const struct draw *d)
     double bound = !strcmp(d->reduce, "fp32") ? 2e-7 : !strcmp(d->reduce, "fp16") ? 2e-3 : 1.6e-2;
     if (strcmp(d->compress, "none") != 0)
         bound = !strcmp(d->compress, "fp16") ? 2e-3 : !strcmp(d->compress, "int8") ? 1e-2 : 2e-1;
-    return r->loss < TOLERANCE && r->gradient < bound && r->norm < bound && r->parameter < 2.001e-2;
+    return r->loss < TOLERANCE && r->evaluation < TOLERANCE && r->gradient < bound && r->norm < bound && r->parameter < 2.001e-2;
 }
 
 static void job_text(const struct draw *d, struct hd__text *text)
