@@ -119,17 +119,21 @@ static const struct cpu_tiles *const of_vectors[CPU_VECTORS] = {&plain_tiles};
 
 const struct cpu_tiles *cpu_tiles_at(int index)
 {
-    int most = cpu_vectors();
-    if (index <= most)
-        return of_vectors[index];
-    return index == most + 1 && most == CPU_AVX512 ? cpu_tiles_amx() : NULL;
+    const struct cpu_tiles *of_bf16[] = {cpu_tiles_dots(), cpu_tiles_amx()};
+    index -= cpu_vectors() + 1;
+    if (index < 0)
+        return of_vectors[index + cpu_vectors() + 1];
+    for (int i = 0; i < 2; i++)
+        if (of_bf16[i] && index-- == 0)
+            return of_bf16[i];
+    return NULL;
 }
 
 const struct cpu_tiles *cpu_tiles_choose(uint32_t dtype)
 {
-    const struct cpu_tiles *best = NULL;
-    for (int i = 0; cpu_tiles_at(i); i++)
-        if (cpu_tiles_at(i)->bytes == 4 || dtype == HD_BF16)
-            best = cpu_tiles_at(i);
-    return best;
+    if (dtype == HD_BF16 && cpu_tiles_amx())
+        return cpu_tiles_amx();
+    if (dtype == HD_BF16 && cpu_tiles_dots() && cpu_tiles_dots_fast())
+        return cpu_tiles_dots();
+    return of_vectors[cpu_vectors()];
 }

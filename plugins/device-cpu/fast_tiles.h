@@ -49,8 +49,11 @@ const struct cpu_tiles *cpu_tiles_at(int index);
 enum { CPU_PLAIN, CPU_AVX2, CPU_AVX512, CPU_VECTORS };
 int cpu_vectors(void);
 
-/* NULL where the machine has no AMX. */
+/* NULL where the machine has no AMX; no AVX512-BF16. */
 const struct cpu_tiles *cpu_tiles_amx(void);
+const struct cpu_tiles *cpu_tiles_dots(void);
+/* Is the latter faster here than fp32? */
+int cpu_tiles_dots_fast(void);
 void cpu_tiles_store_avx512(void *dst, uint32_t dtype, int64_t ld, const float *src, int64_t src_ld,
                             int64_t rows, int64_t cols, int add);
 

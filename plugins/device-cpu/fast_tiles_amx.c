@@ -6,61 +6,24 @@
  * does it. */
 #include "fast_tiles.h"
 
-#include "heddle/types.h"
-
 #if defined(__x86_64__) && defined(__GNUC__)
 
+#include "fast_tiles_pairs.h"
 #include <cpuid.h>
-#include <immintrin.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#define AVX512 __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,fma")))
 #define AMX __attribute__((target("amx-tile,amx-bf16,avx512f,avx512bw,avx512vl")))
-
-#define LANES 16
-#define TARGET AVX512
-#define NAME(x) amx_##x
-#include "fast_transpose.h"
 
 enum { SIDE = 16, TERMS = 32, PANEL = 32, TILE = SIDE * SIDE }; /* TILE in words */
 
 /* ---- packing */
 
-AVX512 static inline __m256i round16(const float *src)
-{
-    return (__m256i)_mm512_cvtneps_pbh(_mm512_loadu_ps(src));
-}
-
-/* 32 neighbouring values as 16 words. */
-AVX512 static inline amx_words along_k(const void *src, uint32_t dtype, int64_t index)
-{
-    if (dtype == HD_BF16)
-        return (amx_words)_mm512_loadu_si512((const uint16_t *)src + index);
-    const float *f = (const float *)src + index;
-    return (amx_words)_mm512_inserti64x4(_mm512_castsi256_si512(round16(f)), round16(f + SIDE), 1);
-}
-
-/* 16 neighbouring values, each in the low half of a word. */
-AVX512 static inline __m512i halves(const void *src, uint32_t dtype, int64_t index)
-{
-    __m256i h = dtype == HD_BF16 ? _mm256_loadu_si256((const __m256i *)((const uint16_t *)src + index))
-                                 : round16((const float *)src + index);
-    return _mm512_cvtepu16_epi32(h);
-}
-
-/* Word i pairs value i of this row and of the next. */
-AVX512 static inline amx_words two_rows(const void *src, uint32_t dtype, int64_t index, int64_t k_step)
-{
-    __m512i low = halves(src, dtype, index), high = halves(src, dtype, index + k_step);
-    return (amx_words)_mm512_or_si512(low, _mm512_slli_epi32(high, 16));
-}
-
 /* A whole tile. `rows_are_k`: rows of the tile are words of k (b); else they are steps (a). */
 AVX512 static inline __attribute__((always_inline)) void
 tile_full(uint32_t *dst, const void *src, uint32_t dtype, int64_t step, int64_t k_step, int rows_are_k)
 {
-    amx_words r[SIDE];
+    pair_words r[SIDE];
     int source_rows_are_k = k_step != 1;
     if (source_rows_are_k)
         _Pragma("GCC unroll 16") for (int i = 0; i < SIDE; i++) r[i] =
@@ -68,15 +31,8 @@ tile_full(uint32_t *dst, const void *src, uint32_t dtype, int64_t step, int64_t 
     else
         _Pragma("GCC unroll 16") for (int i = 0; i < SIDE; i++) r[i] = along_k(src, dtype, i * step);
     if (source_rows_are_k != rows_are_k)
-        amx_transpose(r);
-    _Pragma("GCC unroll 16") for (int i = 0; i < SIDE; i++)((amx_words *)dst)[i] = r[i];
-}
-
-AVX512 static uint32_t one_half(const void *src, uint32_t dtype, int64_t index)
-{
-    if (dtype == HD_BF16)
-        return ((const uint16_t *)src)[index];
-    return (uint16_t)_mm_extract_epi16((__m128i)_mm_cvtneps_pbh(_mm_set_ss(((const float *)src)[index])), 0);
+        pair_transpose(r);
+    _Pragma("GCC unroll 16") for (int i = 0; i < SIDE; i++)((pair_words *)dst)[i] = r[i];
 }
 
 /* Any strides; `have` of 16 steps and `terms` of 32 terms are there, the rest is zero. */
@@ -138,32 +94,6 @@ AVX512 static void amx_pack_b(void *dst, const void *src, uint32_t dtype, int64_
         pack(dst, src, HD_BF16, step, k_step, cols, k, 1);
     else
         pack(dst, src, HD_F32, step, k_step, cols, k, 1);
-}
-
-/* ---- storing */
-
-AVX512 static inline __m256i half_row(__m256i old, __m512 x, int add)
-{
-    if (add)
-        x = _mm512_add_ps(x, _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(old), 16)));
-    return (__m256i)_mm512_cvtneps_pbh(x);
-}
-
-AVX512 static void amx_store(void *dst, uint32_t dtype, int64_t ld, const float *src, int64_t src_ld,
-                             int64_t rows, int64_t cols, int add)
-{
-    if (dtype != HD_BF16) {
-        cpu_tiles_store_avx512(dst, dtype, ld, src, src_ld, rows, cols, add);
-        return;
-    }
-    for (int64_t i = 0; i < rows; i++)
-        for (int64_t j = 0; j < cols; j += SIDE) {
-            uint16_t *to = (uint16_t *)dst + i * ld + j;
-            __mmask16 mask = cols - j < SIDE ? (__mmask16)((1u << (cols - j)) - 1) : 0xffff;
-            __m256i old = add ? _mm256_maskz_loadu_epi16(mask, to) : _mm256_setzero_si256();
-            __m512 x = _mm512_maskz_loadu_ps(mask, src + i * src_ld + j);
-            _mm256_mask_storeu_epi16(to, mask, half_row(old, x, add));
-        }
 }
 
 /* ---- the product */
@@ -265,7 +195,7 @@ static const struct cpu_tiles tiles = {
     .pack_b = amx_pack_b,
     .kernel = amx_kernel,
     .kernel_rows = amx_kernel_rows,
-    .store = amx_store,
+    .store = pair_store,
 };
 
 const struct cpu_tiles *cpu_tiles_amx(void)
