@@ -9,11 +9,16 @@ int32_t hd__comm_open(const struct hd_comm_ops *component, const struct hd_host 
         return code;
     transport->ops = *component;
     transport->comm = comm;
-    if (!component->collective || !component->wait) {
+    if (component->caps_of)
+        transport->ops.caps = component->caps_of(comm);
+    if (transport->ops.caps & HD_COMM_MESSAGES_ONLY)
+        transport->ops.collective = NULL;
+    if (!transport->ops.collective || !component->wait) {
+        struct hd_comm_ops inner = transport->ops;
         transport->ops = hd__overlay_ops;
-        transport->ops.caps = component->caps;
-        transport->ops.memory = component->memory ? hd__overlay_ops.memory : NULL;
-        transport->comm = hd__overlay_create(component, comm, world->rank);
+        transport->ops.caps = inner.caps;
+        transport->ops.memory = inner.memory ? hd__overlay_ops.memory : NULL;
+        transport->comm = hd__overlay_create(&inner, comm, world->rank);
     }
     return HD_OK;
 }

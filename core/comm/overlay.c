@@ -41,7 +41,8 @@ struct hd_comm_group {
 };
 
 struct hd_comm {
-    const struct hd_comm_ops *inner;
+    const struct hd_comm_ops *inner; /* &below */
+    struct hd_comm_ops below;
     struct hd_comm *comm;
     int32_t rank;
     struct hd_comm_group *groups;
@@ -52,7 +53,8 @@ struct hd_comm {
 struct hd_comm *hd__overlay_create(const struct hd_comm_ops *inner, struct hd_comm *comm, int32_t rank)
 {
     struct hd_comm *o = hd__alloc(sizeof *o);
-    o->inner = inner;
+    o->below = *inner;
+    o->inner = &o->below;
     o->comm = comm;
     o->rank = rank;
     return o;

@@ -22,6 +22,7 @@ struct hd_store;      /* heddle/host.h */
 #define HD_COMM_DEVICE_MEMORY (UINT64_C(1) << 3)  /* buffers may be device memory */
 #define HD_COMM_ANY_ORDER (UINT64_C(1) << 4)      /* sums of floats follow the transport's own order, the same on all
                                                      members and from run to run; without it: the tree below */
+#define HD_COMM_MESSAGES_ONLY (UINT64_C(1) << 5)  /* from caps_of: opened so that `collective` is not to be called */
 
 /* Operations of struct hd_comm_call. Counts are in elements of what ONE rank contributes or receives:
  *   all_reduce      send[count] -> recv[count]
@@ -74,13 +75,22 @@ struct hd_world {
     double dead_after;      /* seconds until a silent peer counts as dead */
 };
 
+/* What starts the ranks of a job where nothing else did: the words of a command, found in PATH, before heddle's own;
+ * "%n" is the number of ranks. Each rank must find its number in the command's environment variables. */
+struct hd_comm_launcher {
+    size_t struct_size;
+    const char *const *command;     /* {"mpirun", "-n", "%n", NULL} */
+    const char *const *environment; /* {"NAME=value", ..., NULL}: set for it where not set already; NULL: nothing */
+};
+
 struct hd_comm_ops {
     size_t struct_size;
     uint64_t caps;
     /* [control] mandatory. Collective: all ranks call it. */
     int32_t (*open)(const struct hd_host *host, const void *settings, const struct hd_world *world, struct hd_comm **comm,
                     struct hd_error *err);
-    void (*close)(struct hd_comm *comm); /* [control] mandatory; never waits for peers; NULL is fine */
+    /* [control] mandatory; NULL is fine. Does not wait for peers, unless nothing failed and all are bound to come. */
+    void (*close)(struct hd_comm *comm);
     /* [control] Collective. Memory that peers can reach directly, for this rank's arena: zeroed, 4096-byte aligned,
      * lives until close. Sizes may differ by rank. NULL slot: the core allocates. */
     int32_t (*memory)(struct hd_comm *comm, size_t bytes, void **base, struct hd_error *err);
@@ -107,6 +117,10 @@ struct hd_comm_ops {
     int32_t (*wait)(struct hd_comm *comm, hd_request request, double deadline, struct hd_error *err);
     /* [any-thread] mandatory. Completes everything pending, here and soon on the peers, as HD_E_CANCELLED. */
     void (*abort)(struct hd_comm *comm, const char *reason);
+    /* [control] The caps of a transport as its settings opened it. NULL slot: `caps`. */
+    uint64_t (*caps_of)(const struct hd_comm *comm);
+    /* NULL: any way to start the ranks will do. */
+    const struct hd_comm_launcher *launcher;
 };
 
 #endif

@@ -193,6 +193,7 @@ CONSTANT(HD_COMM_ANY_ORDER, 16);
 CONSTANT(HD_ATTR_ACCUMULATE, 1);
 CONSTANT(HD_COMM_LOCAL_ONLY, 4);
 CONSTANT(HD_OPTIM_FLAT, 1);
+CONSTANT(HD_COMM_MESSAGES_ONLY, 32);
 CONSTANT(HD_DEVICE_XENT_HEAD, 2);
 
 STRUCT(hd_error, 1184);
@@ -386,7 +387,12 @@ FIELD(hd_world, instance, 32, const char *);
 FIELD(hd_world, timeout, 40, double);
 FIELD(hd_world, dead_after, 48, double);
 
-STRUCT(hd_comm_ops, 112);
+STRUCT(hd_comm_launcher, 24);
+FIELD(hd_comm_launcher, struct_size, 0, size_t);
+FIELD(hd_comm_launcher, command, 8, const char *const *);
+FIELD(hd_comm_launcher, environment, 16, const char *const *);
+
+STRUCT(hd_comm_ops, 128);
 FIELD(hd_comm_ops, struct_size, 0, size_t);
 FIELD(hd_comm_ops, caps, 8, uint64_t);
 FIELD(hd_comm_ops, open, 16, int32_t (*)(const struct hd_host *host, const void *settings, const struct hd_world *world, struct hd_comm **comm, struct hd_error *err));
@@ -401,6 +407,8 @@ FIELD(hd_comm_ops, progress, 80, int32_t (*)(struct hd_comm *comm, struct hd_err
 FIELD(hd_comm_ops, test, 88, int32_t (*)(struct hd_comm *comm, hd_request request, int32_t *done, struct hd_error *err));
 FIELD(hd_comm_ops, wait, 96, int32_t (*)(struct hd_comm *comm, hd_request request, double deadline, struct hd_error *err));
 FIELD(hd_comm_ops, abort, 104, void (*)(struct hd_comm *comm, const char *reason));
+FIELD(hd_comm_ops, caps_of, 112, uint64_t (*)(const struct hd_comm *comm));
+FIELD(hd_comm_ops, launcher, 120, const struct hd_comm_launcher *);
 
 STRUCT(hd_optim_args, 104);
 FIELD(hd_optim_args, struct_size, 0, size_t);
