@@ -2,6 +2,7 @@
 #include <stdlib.h>
 
 #include "cli/job.h"
+#include "core/comm/launcher.h"
 #include "core/run/feed.h"
 #include "core/run/launch.h"
 #include "core/run/train.h"
@@ -59,7 +60,47 @@ static struct hd__reporter reporter_of(struct hd__job *job)
                                  .folder = slash ? hd__arena_format(&job->arena, "%.*s", (int)(slash - job->metrics_jsonl), job->metrics_jsonl) : "."};
 }
 
-static int start(struct hd__loaded *loaded, int dry)
+/* What has to start the ranks, because a transport of the job works in no others; NULL: we do. */
+static int find_launcher(const struct hd__loaded *loaded, const struct hd_comm_launcher **launcher, struct hd_error *err)
+{
+    const struct hd__compiled *c = loaded->compiled;
+    const char *whose = NULL;
+    *launcher = NULL;
+    for (uint32_t i = 0; i < c->comms.count; i++) {
+        const struct hd_comm_launcher *l = c->comms.at[i].component->ops.comm.launcher;
+        if (l && *launcher && strcmp(l->command[0], (*launcher)->command[0]))
+            return hd_fail(err, HD_E_UNSUPPORTED, "comm-%s wants its ranks started by %s, comm-%s by %s: use one of them", whose,
+                           (*launcher)->command[0], c->comms.at[i].component->name, l->command[0]);
+        if (l) {
+            *launcher = l;
+            whose = c->comms.at[i].component->name;
+        }
+    }
+    return HD_OK;
+}
+
+/* The ranks are this command again, each with what its launcher tells it. */
+static int start_ranks(struct hd__loaded *loaded, int argc, char **argv, const struct hd__reporter *reporter)
+{
+    const struct hd_comm_launcher *launcher;
+    struct hd_error err = HD_ERROR_INIT;
+    int32_t ranks = loaded->compiled->mesh.ranks;
+    const char **words;
+    char self[4096];
+    int code;
+    if (find_launcher(loaded, &launcher, &err))
+        return hd__print_error(&err, HD__EXIT_REFUSED);
+    if (!launcher)
+        return hd__launch_local(ranks, loaded->job->comm_dead_after, reporter, body, loaded->compiled);
+    words = hd__alloc(((size_t)argc + 2) * sizeof *words);
+    words[0] = hd__launcher_self(self);
+    memcpy(words + 1, argv, (size_t)argc * sizeof *words);
+    code = hd__launch_command(launcher, ranks, words);
+    free(words);
+    return code;
+}
+
+static int start(struct hd__loaded *loaded, int dry, int argc, char **argv)
 {
     struct hd__reporter reporter;
     struct hd__place_in_job place;
@@ -77,13 +118,15 @@ static int start(struct hd__loaded *loaded, int dry)
     reporter = reporter_of(loaded->job);
     place.store.dead_after = loaded->job->comm_dead_after;
     place.reporter = &reporter;
-    if (found)
+    if (found) {
+        hd__launch_settle(&place);
         return hd__train(loaded->compiled, &place);
+    }
     if (loaded->compiled->mesh.ranks == 1) {
         place = (struct hd__place_in_job){.size = 1, .local_size = 1, .reporter = &reporter};
         return hd__train(loaded->compiled, &place);
     }
-    return hd__launch_local(loaded->compiled->mesh.ranks, loaded->job->comm_dead_after, &reporter, body, loaded->compiled);
+    return start_ranks(loaded, argc, argv, &reporter);
 }
 
 static int64_t launched_ranks(void)
@@ -106,7 +149,7 @@ static int run(int argc, char **argv)
     if (!code && config)
         code = print_config(&loaded);
     else if (!code && !(code = hd__compile_job(&loaded)))
-        code = start(&loaded, dry);
+        code = start(&loaded, dry, argc, argv);
     hd__unload_job(&loaded);
     return code;
 }

@@ -10,6 +10,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "core/comm/launcher.h"
+
 #define GRACE 4.0 /* seconds that the other ranks have to end by themselves after one failed */
 
 struct child {
@@ -35,6 +37,12 @@ static void pin(int32_t local_rank, int32_t local_size)
             seen++;
         }
     sched_setaffinity(0, sizeof mine, &mine);
+}
+
+void hd__launch_settle(const struct hd__place_in_job *place)
+{
+    if (hd__launcher_joined())
+        pin(place->local_rank, place->local_size);
 }
 
 static int run_child(int32_t rank, int32_t n, int port_pipe, struct hd__place_in_job *place, pid_t parent,
@@ -148,6 +156,37 @@ static int serve_and_watch(struct child *children, int32_t n, int port_pipe, con
     return code;
 }
 
+/* SIGCHLD, so that waiting for a signal is also waiting for the end. */
+static void block_signals(sigset_t *signals, sigset_t *before)
+{
+    sigemptyset(signals);
+    sigaddset(signals, SIGCHLD);
+    sigaddset(signals, SIGTERM);
+    sigaddset(signals, SIGINT);
+    sigprocmask(SIG_BLOCK, signals, before);
+}
+
+int hd__launch_command(const struct hd_comm_launcher *launcher, int32_t n, const char *const *words)
+{
+    struct hd_error err = HD_ERROR_INIT;
+    sigset_t signals, before;
+    pid_t pid;
+    int status, sig;
+    block_signals(&signals, &before);
+    if (hd__launcher_start(launcher, n, words, &pid, &err)) {
+        hd__log(HD_LOG_ERROR, NULL, "%s", err.message);
+        return 2;
+    }
+    while (waitpid(pid, &status, WNOHANG) != pid) {
+        struct timespec wait = {.tv_nsec = 100000000};
+        sig = sigtimedwait(&signals, NULL, &wait);
+        if (sig == SIGTERM || sig == SIGINT)
+            kill(pid, SIGUSR1);
+    }
+    sigprocmask(SIG_SETMASK, &before, NULL);
+    return WIFEXITED(status) && WEXITSTATUS(status) <= 3 ? WEXITSTATUS(status) : 1;
+}
+
 int hd__launch_local(int32_t n, double dead_after, const struct hd__reporter *reporter,
                      int (*body)(void *user, const struct hd__place_in_job *place), void *user)
 {
@@ -163,11 +202,7 @@ int hd__launch_local(int32_t n, double dead_after, const struct hd__reporter *re
         hd__die("pipe: %s", strerror(errno));
     hd__secret_make(options.secret);
     memcpy(place.store.secret, options.secret, sizeof options.secret);
-    sigemptyset(&signals);
-    sigaddset(&signals, SIGCHLD);
-    sigaddset(&signals, SIGTERM);
-    sigaddset(&signals, SIGINT);
-    sigprocmask(SIG_BLOCK, &signals, &before);
+    block_signals(&signals, &before);
     fflush(NULL);
     for (int32_t i = 0; i < n; i++) {
         pid_t pid = fork();

@@ -5,6 +5,7 @@
 #include "core/base/base.h"
 #include "core/comm/store.h"
 #include "core/run/report.h"
+#include "heddle/comm.h"
 
 struct hd__place_in_job {
     int32_t rank, size, local_rank, local_size;
@@ -22,6 +23,13 @@ int32_t hd__launch_environment(struct hd__place_in_job *place, int *found, struc
  * within seconds; SIGTERM and SIGINT are passed on. Returns the exit code of the job: of the rank that failed first. */
 int hd__launch_local(int32_t n, double dead_after, const struct hd__reporter *reporter,
                      int (*body)(void *user, const struct hd__place_in_job *place), void *user);
+
+/* Runs `words` (the program first, NULL at the end) in `n` ranks by the command that their transport works with, and waits.
+ * SIGTERM and SIGINT are passed on: as SIGUSR1, which such commands hand to the ranks and do not heed themselves. Returns the
+ * exit code of the job; 2 if the command cannot be started. */
+int hd__launch_command(const struct hd_comm_launcher *launcher, int32_t n, const char *const *words);
+/* For a rank of another launcher: settles down as one of ours would, if we started the launcher. */
+void hd__launch_settle(const struct hd__place_in_job *place);
 
 /* environment.c. Connects this rank to the rendezvous. *server is for the rank that serves, NULL elsewhere. */
 int32_t hd__launch_connect(const struct hd__place_in_job *place, struct hd_store **store, struct hd__server **server,

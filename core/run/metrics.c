@@ -10,6 +10,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "core/comm/launcher.h"
 #include "core/run/tensorboard.h"
 
 struct hd__metrics {
@@ -96,7 +97,7 @@ int32_t hd__metrics_open(const char *path, int64_t resumed, json_t *start, struc
         free(m);
         return hd_fail(err, HD_E_IO, "metrics.jsonl: %s: %s", path, strerror(errno));
     }
-    m->live = isatty(STDOUT_FILENO);
+    m->live = hd__launcher_terminal();
     m->started = hd__now();
     m->first = resumed;
     first = json_dumps(start, JSON_COMPACT);

@@ -50,6 +50,7 @@ static void catch_signals(void (*handler)(int))
     struct sigaction action = {.sa_handler = handler};
     sigaction(SIGTERM, &action, NULL);
     sigaction(SIGINT, &action, NULL);
+    sigaction(SIGUSR1, &action, NULL); /* from a launcher that keeps the others to itself */
 }
 
 /* ---- one step */

@@ -1,0 +1,129 @@
+#include "core/comm/launcher.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <unistd.h>
+
+#include "core/base/base.h"
+
+#define MARK "HEDDLE_LAUNCHED"
+
+static int output_is_file; /* or a pipe: of who started the launcher, which may give its ranks terminals all the same */
+
+static const char **make_line(const struct hd_comm_launcher *l, const char *number, const char *const *words)
+{
+    size_t n = 0, at = 0;
+    const char **line;
+    for (size_t i = 0; l->command[i]; i++)
+        n++;
+    for (size_t i = 0; words[i]; i++)
+        n++;
+    line = hd__alloc((n + 1) * sizeof *line);
+    for (size_t i = 0; l->command[i]; i++)
+        line[at++] = strcmp(l->command[i], "%n") ? l->command[i] : number;
+    for (size_t i = 0; words[i]; i++)
+        line[at++] = words[i];
+    return line;
+}
+
+static void export(const char *setting)
+{
+    char *name = hd__strdup(setting), *value = strchr(name, '=');
+    if (value) {
+        *value = '\0';
+        setenv(name, value + 1, 0);
+    }
+    free(name);
+}
+
+/* In the child. What the caller's terminal sends is for the caller, who passes it on. */
+static void become(const struct hd_comm_launcher *l, const char **line, pid_t parent, int report)
+{
+    sigset_t none;
+    int in = open("/dev/null", O_RDONLY);
+    sigemptyset(&none);
+    sigprocmask(SIG_SETMASK, &none, NULL);
+    setpgid(0, 0);
+    prctl(PR_SET_PDEATHSIG, SIGTERM);
+    if (getppid() != parent)
+        _exit(1);
+    if (in >= 0)
+        dup2(in, STDIN_FILENO);
+    for (size_t i = 0; l->environment && l->environment[i]; i++)
+        export(l->environment[i]);
+    setenv(MARK, isatty(STDOUT_FILENO) ? "terminal" : "file", 1);
+    execvp(line[0], (char *const *)line);
+    if (write(report, &errno, sizeof errno) < 0)
+        _exit(126);
+    _exit(127);
+}
+
+int32_t hd__launcher_start(const struct hd_comm_launcher *l, int32_t n, const char *const *words, pid_t *pid, struct hd_error *err)
+{
+    char number[16];
+    int report[2], problem = 0;
+    const char **line;
+    pid_t parent = getpid();
+    if (pipe2(report, O_CLOEXEC))
+        return hd_fail(err, HD_E_IO, "pipe: %s", strerror(errno));
+    snprintf(number, sizeof number, "%d", n);
+    line = make_line(l, number, words);
+    fflush(NULL);
+    *pid = fork();
+    if (*pid == 0)
+        become(l, line, parent, report[1]);
+    close(report[1]);
+    if (*pid < 0 || read(report[0], &problem, sizeof problem) == sizeof problem)
+        hd_fail(err, HD_E_NOTFOUND, "%s, which starts the ranks of this transport: %s", line[0], strerror(*pid < 0 ? errno : problem));
+    close(report[0]);
+    free(line);
+    return *pid < 0 || problem ? HD_E_NOTFOUND : HD_OK;
+}
+
+const char *hd__launcher_self(char path[4096])
+{
+    ssize_t n = readlink("/proc/self/exe", path, 4095);
+    path[n > 0 ? n : 0] = '\0';
+    return path;
+}
+
+int hd__launcher_joined(void)
+{
+    const char *mark = getenv(MARK);
+    if (!mark)
+        return 0;
+    output_is_file = !strcmp(mark, "file");
+    unsetenv(MARK);
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    return 1;
+}
+
+int hd__launcher_terminal(void)
+{
+    return !output_is_file && isatty(STDOUT_FILENO);
+}
+
+/* ---- shared memory: a file without a name, which others open as one of our descriptors */
+
+void *hd__launcher_share(size_t bytes, char path[64])
+{
+    void *at = MAP_FAILED;
+    int fd = memfd_create("launcher", MFD_CLOEXEC);
+    if (fd >= 0 && !ftruncate(fd, (off_t)bytes))
+        at = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    snprintf(path, 64, "/proc/%d/fd/%d", (int)getpid(), fd); /* stays open until the process ends */
+    return at == MAP_FAILED ? NULL : at;
+}
+
+void *hd__launcher_attach(const char *path, size_t bytes)
+{
+    int fd = open(path, O_RDWR | O_CLOEXEC);
+    void *at = fd < 0 ? MAP_FAILED : mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    if (fd >= 0)
+        close(fd);
+    return at == MAP_FAILED ? NULL : at;
+}
