@@ -2,7 +2,6 @@
 
 #include <errno.h>
 #include <signal.h>
-#include <stdatomic.h>
 #include <stdlib.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
@@ -11,9 +10,11 @@
 
 #include "core/base/option.h"
 #include "core/comm/host.h"
+#include "core/comm/launcher.h"
 #include "core/comm/liveness.h"
 #include "core/comm/open.h"
 #include "core/plugin/plugin.h"
+#include "tests/comm/launched.h"
 
 const char *transport_name = "shm", *transport_folder = ".";
 int transport_bare, transport_told;
@@ -52,13 +53,21 @@ static int parse_settings(const struct hd__component *component, const char *tex
     return 0;
 }
 
-static int open_transport(struct rank *rank, const struct ranks_options *o, double dead_after, struct hd_error *err)
+static const struct hd__component *find_transport(struct hd_error *err)
 {
-    struct hd__plugins *plugins = hd__plugins_create(hd__comm_host());
-    struct hd__arena arena = {0};
+    struct hd__plugins *plugins = hd__plugins_create(hd__comm_host()); /* lives as long as the process */
     const struct hd__component *component;
     if (hd__plugins_add_folder(plugins, transport_folder, err) != HD_OK ||
         hd__plugin_find(plugins, HD_KIND_COMM, transport_name, &component, err) != HD_OK)
+        return NULL;
+    return component;
+}
+
+static int open_transport(struct rank *rank, const struct ranks_options *o, double dead_after, struct hd_error *err)
+{
+    struct hd__arena arena = {0};
+    const struct hd__component *component = find_transport(err);
+    if (!component)
         return -1;
     void *settings = hd__arena_alloc(&arena, component->settings_size);
     struct hd__options table = {component->options, component->n_options, sizeof(struct hd_option)};
@@ -75,7 +84,7 @@ static int open_transport(struct rank *rank, const struct ranks_options *o, doub
                              .instance = "comm/test",
                              .timeout = rank->timeout,
                              .dead_after = dead_after};
-    struct hd_comm_ops ops = component->ops.comm; /* the registry lives as long as the process */
+    struct hd_comm_ops ops = component->ops.comm;
     if (transport_bare)
         ops.collective = NULL;
     struct hd_comm_ops *kept = hd__alloc(sizeof *kept);
@@ -154,27 +163,38 @@ static int wait_ranks(const pid_t *pids, int32_t n, const int *expect_signal, do
     return bad;
 }
 
-/* What the ranks must know of the server. They are forked first, while there is one thread only. */
-struct notice {
-    _Atomic uint32_t port;
-    uint8_t secret[HD__SECRET_BYTES];
-};
+static struct rank a_rank(const struct ranks_options *o, int32_t r)
+{
+    return (struct rank){.rank = r, .size = o->size, .timeout = o->timeout > 0 ? o->timeout : 30};
+}
 
 static void become_rank(const struct ranks_options *o, int32_t r, struct notice *notice, int (*body)(struct rank *rank))
 {
-    struct rank rank = {.rank = r, .size = o->size, .timeout = o->timeout > 0 ? o->timeout : 30};
+    struct rank rank = a_rank(o, r);
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     while (!atomic_load(&notice->port))
         usleep(200);
     _exit(rank_main(&rank, o, (uint16_t)atomic_load(&notice->port), notice->secret, body));
 }
 
-int run_ranks(const struct ranks_options *o, int (*body)(struct rank *rank), const int *expect_signal)
+/* Fills in the notice; the server starts threads. */
+static struct hd__server *serve(const struct ranks_options *o, struct notice *notice)
 {
-    struct hd__server_options server_options = {
+    struct hd__server_options options = {
         .address = "127.0.0.1", .size = o->size, .rank = -1, .dead_after = o->dead_after > 0 ? o->dead_after : 10};
     struct hd__server *server = NULL;
     struct hd_error err = HD_ERROR_INIT;
+    hd__secret_make(options.secret);
+    memcpy(notice->secret, options.secret, sizeof notice->secret);
+    if (hd__server_open(&options, &server, &err) == HD_OK)
+        atomic_store(&notice->port, hd__server_port(server));
+    else
+        fprintf(stderr, "server: %s\n", err.message);
+    return server;
+}
+
+static int run_forked(const struct ranks_options *o, int (*body)(struct rank *rank), const int *expect_signal)
+{
     pid_t pids[64];
     struct notice *notice = mmap(NULL, sizeof *notice, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     if (notice == MAP_FAILED)
@@ -183,16 +203,57 @@ int run_ranks(const struct ranks_options *o, int (*body)(struct rank *rank), con
     for (int32_t r = 0; r < o->size; r++)
         if ((pids[r] = fork()) == 0)
             become_rank(o, r, notice, body);
-    hd__secret_make(server_options.secret);
-    memcpy(notice->secret, server_options.secret, sizeof notice->secret);
-    if (hd__server_open(&server_options, &server, &err) == HD_OK)
-        atomic_store(&notice->port, hd__server_port(server));
-    else
-        fprintf(stderr, "server: %s\n", err.message);
+    struct hd__server *server = serve(o, notice);
     int bad = wait_ranks(pids, server ? o->size : 0, expect_signal, patience(o));
     for (int32_t r = 0; r < o->size && !server; r++)
         kill(pids[r], SIGKILL);
     hd__server_close(server);
     munmap(notice, sizeof *notice);
     return bad || !server;
+}
+
+/* ---- by the transport's launcher: this program again, which ends in launched_rank */
+
+static int run_by(const struct hd_comm_launcher *launcher, const struct ranks_options *o, int (*body)(struct rank *rank),
+                  const int *expect_signal)
+{
+    char path[64];
+    struct launched *shared = hd__launcher_share(sizeof *shared, path);
+    if (!shared)
+        return 1;
+    shared->options = *o;
+    snprintf(shared->settings, sizeof shared->settings, "%s", o->settings ? o->settings : "");
+    shared->body = (intptr_t)body - (intptr_t)&run_ranks; /* the program lies elsewhere in each process */
+    struct hd__server *server = serve(o, &shared->notice);
+    int bad = !server || run_launched(launcher, shared, path, expect_signal, patience(o));
+    hd__server_close(server);
+    munmap(shared, sizeof *shared);
+    return bad;
+}
+
+int launched_rank(int *result)
+{
+    const char *path = getenv("TEST_LAUNCHED"), *number = getenv("OMPI_COMM_WORLD_RANK");
+    struct launched *shared = path && number && hd__launcher_joined() ? hd__launcher_attach(path, sizeof *shared) : NULL;
+    int (*body)(struct rank *);
+    struct rank rank;
+    if (!shared)
+        return 0;
+    struct ranks_options options = shared->options;
+    options.settings = shared->settings;
+    rank = a_rank(&options, atoi(number));
+    body = (int (*)(struct rank *))((intptr_t)&run_ranks + shared->body);
+    atomic_store(&shared->came[rank.rank], 1);
+    *result = rank_main(&rank, &options, (uint16_t)atomic_load(&shared->notice.port), shared->notice.secret, body);
+    atomic_store(&shared->ended[rank.rank], 1 + *result);
+    return 1;
+}
+
+int run_ranks(const struct ranks_options *o, int (*body)(struct rank *rank), const int *expect_signal)
+{
+    struct hd_error err = HD_ERROR_INIT;
+    const struct hd__component *component = o->no_transport ? NULL : find_transport(&err);
+    if (component && component->ops.comm.launcher)
+        return run_by(component->ops.comm.launcher, o, body, expect_signal);
+    return run_forked(o, body, expect_signal);
 }

@@ -31,9 +31,12 @@ extern char transport_settings[256]; /* before those of the run */
 /* A word of the command line: bare, told, or set:KEY=VALUE. 1 if it was one of these. */
 int transport_word(const char *word);
 
-/* Forks `size` ranks, each runs body(rank) and leaves with its result. Returns 0 if all returned 0; expect_signal[r],
- * if given, is the signal by which rank r ends. */
+/* Starts `size` ranks, each runs body(rank) and leaves with its result. Returns 0 if all returned 0; expect_signal[r],
+ * if given, is the signal by which rank r ends. Ranks are forked; those of a transport that names a launcher are this
+ * program again, started by it, so main() has to ask launched_rank first. */
 int run_ranks(const struct ranks_options *options, int (*body)(struct rank *rank), const int *expect_signal);
+/* For main(), after it has read its arguments: is this process a rank? Then it was one, to its end, and leaves with *result. */
+int launched_rank(int *result);
 
 /* In a body: fails the rank with a line on stderr. */
 #define EXPECT(condition, ...)                                                                            \

@@ -270,6 +270,26 @@ void command_ranks(const struct command *c, int n, pid_t *ranks)
     ck_assert_int_eq(found, n);
 }
 
+static int exists(pid_t pid)
+{
+    return kill(pid, 0) == 0 || errno != ESRCH;
+}
+
+void expect_gone(const pid_t *pids, int n, double seconds)
+{
+    double until = hd__now() + seconds;
+    int left = n;
+    while (left && hd__now() < until) {
+        short_sleep();
+        left = 0;
+        for (int i = 0; i < n; i++) {
+            waitpid(pids[i], NULL, WNOHANG);
+            left += exists(pids[i]);
+        }
+    }
+    ck_assert_msg(left == 0, "%d of %d processes are still there after %g s", left, n, seconds);
+}
+
 void expect_code(const struct command *c, int code)
 {
     ck_assert_msg(c->code == code, "exit code %d, not %d; it said:\n%s%s", c->code, code, c->out, c->err);

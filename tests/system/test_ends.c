@@ -32,28 +32,6 @@ static void expect_no_name_in_shm(pid_t pid)
     ck_assert(heddle); /* that was one of ours */
 }
 
-static int exists(pid_t pid)
-{
-    return kill(pid, 0) == 0 || errno != ESRCH;
-}
-
-/* Ranks that lost their parent come to the test, which asked for that, and are collected here. */
-static void expect_gone(const pid_t *pids, int n, double seconds)
-{
-    double until = hd__now() + seconds;
-    int left = n;
-    while (left && hd__now() < until) {
-        struct timespec t = {.tv_nsec = 2000000};
-        nanosleep(&t, NULL);
-        left = 0;
-        for (int i = 0; i < n; i++) {
-            waitpid(pids[i], NULL, WNOHANG);
-            left += exists(pids[i]);
-        }
-    }
-    ck_assert_msg(left == 0, "%d of %d ranks are still there after %g s", left, n, seconds);
-}
-
 /* ---- asked to stop */
 
 /* The last step that was logged is whole, and it is the one that the message names. */

@@ -1,0 +1,102 @@
+/* Notes between ranks, beside the data: short messages that MPI sends off at once, whoever is ready to receive. They are
+ * looked for while something waits, and sent only when something is wrong. */
+#include "cm.h"
+
+#define TAG_NOTE 1
+
+int32_t cm_listen(struct hd_comm *c, struct hd_error *err)
+{
+    int code = MPI_Irecv(&c->note, sizeof c->note, MPI_BYTE, MPI_ANY_SOURCE, TAG_NOTE, c->mpi, &c->listening);
+    return code == MPI_SUCCESS ? HD_OK : cm_fail(err, code, "MPI_Irecv");
+}
+
+void cm_stop_listening(struct hd_comm *c)
+{
+    if (c->listening == MPI_REQUEST_NULL)
+        return;
+    MPI_Cancel(&c->listening);
+    MPI_Wait(&c->listening, MPI_STATUS_IGNORE);
+}
+
+/* The note is left to MPI: below its eager size a send is over when the call returns, for all that we can see; where it is
+ * not, the bytes must stay, and do until the process ends. */
+static void send_note(struct hd_comm *c, const struct cm_note *note, int32_t rank)
+{
+    MPI_Request request;
+    struct cm_note *copy = c->host->alloc(sizeof *copy);
+    int done = 0;
+    if (!copy)
+        return;
+    *copy = *note;
+    if (MPI_Isend(copy, sizeof *copy, MPI_BYTE, rank, TAG_NOTE, c->mpi, &request) == MPI_SUCCESS &&
+        MPI_Test(&request, &done, MPI_STATUS_IGNORE) == MPI_SUCCESS && !done)
+        MPI_Request_free(&request);
+    if (done)
+        c->host->free(copy);
+}
+
+static int shares_group(const struct hd_comm *c, int32_t rank)
+{
+    for (const struct cm_group *g = c->groups; g; g = g->next)
+        for (int32_t i = 0; i < g->n; i++)
+            if (g->ranks[i] == rank)
+                return 1;
+    return !c->groups; /* closing: it had them */
+}
+
+void cm_tell(struct hd_comm *c, const struct cm_group *g, int32_t code, const char *text)
+{
+    struct cm_note note = {.group = g ? g->id : 0, .rank = c->world.rank, .code = code};
+    snprintf(note.text, sizeof note.text, "%s", text);
+    for (int32_t i = 0; i < (g ? g->n : c->world.size); i++) {
+        int32_t rank = g ? g->ranks[i] : i;
+        if (rank != c->world.rank && (g || shares_group(c, rank)))
+            send_note(c, &note, rank);
+    }
+}
+
+/* Everything ends with it, now and later. */
+static void end(struct hd_comm *c, const struct hd_error *err)
+{
+    if (c->error.code != HD_OK)
+        return;
+    c->error = *err;
+    c->failed = 1;
+    for (struct cm_group *g = c->groups; g; g = g->next)
+        cm_group_fail(g, err);
+}
+
+static void take(struct hd_comm *c, const struct cm_note *note)
+{
+    struct hd_error err = HD_ERROR_INIT;
+    err.peer = note->rank;
+    if (!note->group) {
+        hd_fail(&err, note->code, "mpi: rank %d %s%.*s", note->rank, note->code == HD_E_CANCELLED ? "aborted: " : "", CM_REASON, note->text);
+        end(c, &err);
+        return;
+    }
+    for (struct cm_group *g = c->groups; g; g = g->next)
+        if (g->id == note->group) {
+            hd_fail(&err, note->code, "mpi: rank %d gave group %s up: %.*s", note->rank, g->name, CM_REASON, note->text);
+            cm_group_fail(g, &err);
+        }
+}
+
+void cm_look_around(struct hd_comm *c)
+{
+    struct hd_error err = HD_ERROR_INIT;
+    int come = 0;
+    if (!c->told && atomic_load_explicit(&c->aborting, memory_order_acquire) == 2) {
+        c->told = 1;
+        err.peer = c->world.rank;
+        hd_fail(&err, HD_E_CANCELLED, "mpi: rank %d aborted: %s", c->world.rank, c->reason);
+        if (c->mpi != MPI_COMM_NULL)
+            cm_tell(c, NULL, HD_E_CANCELLED, c->reason);
+        end(c, &err);
+    }
+    while (c->listening != MPI_REQUEST_NULL && MPI_Test(&c->listening, &come, MPI_STATUS_IGNORE) == MPI_SUCCESS && come) {
+        struct cm_note note = c->note;
+        cm_listen(c, NULL);
+        take(c, &note);
+    }
+}

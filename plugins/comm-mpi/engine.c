@@ -1,0 +1,347 @@
+/* Operations: their pool and numbers, completion, failure; progress, test, wait.
+ *
+ * A number is an operation's place in the pool and how often that was used before. A failure belongs to a group: its first
+ * error is kept, all that is pending completes with it, and later calls return it. */
+#include <sched.h>
+#include <time.h>
+
+#include "cm.h"
+
+#define LOOK_SECONDS 0.01
+#define SPINS 256 /* looks without a result before the core is given away */
+
+double cm_now(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+}
+
+/* ---- the pool */
+
+static int more_ops(struct hd_comm *c)
+{
+    struct cm_op **block = c->host->alloc((c->n_blocks + 1) * sizeof *block), *ops = c->host->alloc(CM_BLOCK * sizeof *ops);
+    if (!block || !ops) {
+        c->host->free(block);
+        c->host->free(ops);
+        return -1;
+    }
+    memcpy(block, c->n_blocks ? c->block : block, c->n_blocks * sizeof *block);
+    c->host->free(c->block);
+    c->block = block;
+    block[c->n_blocks] = ops;
+    for (uint32_t i = CM_BLOCK; i-- > 0;) {
+        ops[i].index = c->n_blocks * CM_BLOCK + i;
+        ops[i].generation = 1;
+        ops[i].next = c->free_ops;
+        c->free_ops = &ops[i];
+    }
+    c->n_blocks++;
+    return 0;
+}
+
+void cm_ops_free(struct hd_comm *c)
+{
+    for (uint32_t b = 0; b < c->n_blocks; b++) {
+        for (int i = 0; i < CM_BLOCK; i++)
+            c->host->free(c->block[b][i].requests);
+        c->host->free(c->block[b]);
+    }
+    c->host->free(c->block);
+}
+
+struct cm_op *cm_op_new(struct cm_group *g, uint32_t kind, struct hd_error *err)
+{
+    struct hd_comm *c = g->comm;
+    struct cm_op *op;
+    if (!c->free_ops && more_ops(c)) {
+        hd_fail(err, HD_E_NOMEM, "mpi: no memory");
+        return NULL;
+    }
+    op = c->free_ops;
+    c->free_ops = op->next;
+    *op = (struct cm_op){.group = g, .requests = op->requests, .room = op->room, .index = op->index, .generation = op->generation,
+                         .used = 1, .kind = (uint8_t)kind};
+    return op;
+}
+
+void cm_op_release(struct hd_comm *c, struct cm_op *op)
+{
+    if (!op->failed) /* else MPI may still write there */
+        c->host->free(op->after.scratch);
+    op->used = 0;
+    op->group = NULL;
+    op->generation++;
+    op->next = c->free_ops;
+    c->free_ops = op;
+}
+
+MPI_Request *cm_op_request(struct cm_op *op)
+{
+    const struct hd_host *host = op->group->comm->host;
+    if (op->n == op->room) {
+        uint32_t room = CM_MAX(2, 2 * op->room);
+        MPI_Request *requests = host->alloc(room * sizeof *requests);
+        if (!requests)
+            return NULL;
+        memcpy(requests, op->n ? op->requests : requests, op->n * sizeof *requests);
+        host->free(op->requests);
+        op->requests = requests;
+        op->room = room;
+    }
+    op->requests[op->n] = MPI_REQUEST_NULL;
+    return &op->requests[op->n++];
+}
+
+hd_request cm_op_number(const struct cm_op *op)
+{
+    return (uint64_t)op->generation << 32 | op->index;
+}
+
+static struct cm_op *lookup(struct hd_comm *c, hd_request request)
+{
+    uint32_t index = (uint32_t)request, block = index / CM_BLOCK;
+    struct cm_op *op = block < c->n_blocks ? &c->block[block][index % CM_BLOCK] : NULL;
+    return op && op->used && op->generation == (uint32_t)(request >> 32) ? op : NULL;
+}
+
+void cm_op_finish(struct cm_op *op, int32_t code)
+{
+    op->done = 1;
+    op->code = code;
+    op->failed = code != HD_OK;
+}
+
+const char *cm_op_text(const struct cm_op *op, char out[160])
+{
+    if (op->kind == CM_COLLECTIVE)
+        return cm_call_text(&op->call, out);
+    snprintf(out, 160, "%s of %llu bytes %s rank %d (stream %u)", op->kind == CM_SEND ? "send" : "recv",
+             (unsigned long long)op->bytes, op->kind == CM_SEND ? "to" : "from", op->group->ranks[op->peer], op->stream);
+    return out;
+}
+
+/* ---- failure */
+
+/* What was begun stays with MPI; only what is still to be received can be taken back. */
+void cm_group_fail(struct cm_group *g, const struct hd_error *err)
+{
+    if (g->error.code != HD_OK)
+        return;
+    g->error = *err;
+    g->error.scope = HD_SCOPE_GROUP;
+    g->comm->failed |= err->code != HD_E_CANCELLED || g->head || g->n_messages;
+    for (struct cm_op *op = g->head, *next; op; op = next) {
+        next = op->next;
+        cm_op_finish(op, err->code);
+    }
+    g->head = NULL;
+    g->tail = &g->head;
+    for (uint32_t i = 0; i < g->n_messages; i++) {
+        if (g->message[i]->kind == CM_RECV && g->request[i] != MPI_REQUEST_NULL)
+            MPI_Cancel(&g->request[i]);
+        cm_op_finish(g->message[i], err->code);
+    }
+    g->n_messages = 0;
+}
+
+void cm_group_give_up(struct cm_group *g, const struct hd_error *err)
+{
+    if (g->error.code != HD_OK)
+        return;
+    cm_group_fail(g, err);
+    cm_tell(g->comm, g, err->code, err->message);
+}
+
+void cm_error_copy(struct hd_error *to, const struct hd_error *from)
+{
+    if (!to)
+        return;
+    to->code = from->code;
+    to->scope = from->scope;
+    to->peer = from->peer;
+    to->native = from->native;
+    memcpy(to->message, from->message, sizeof to->message);
+}
+
+int32_t cm_usable(struct cm_group *g, struct hd_error *err)
+{
+    if (__builtin_expect(atomic_load_explicit(&g->comm->aborting, memory_order_relaxed) != 0, 0))
+        cm_look_around(g->comm);
+    if (__builtin_expect(g->error.code != HD_OK, 0))
+        cm_error_copy(err, &g->error);
+    return g->error.code;
+}
+
+/* MPI does not say who is missing. In a pair it is the other one. */
+static void fail_late(struct cm_op *op, double waited)
+{
+    struct hd_error err = HD_ERROR_INIT;
+    struct cm_group *g = op->group;
+    char text[160];
+    err.peer = op->kind != CM_COLLECTIVE ? g->ranks[op->peer] : g->n == 2 ? g->ranks[!g->me] : -1;
+    if (err.peer >= 0)
+        hd_fail(&err, HD_E_TIMEOUT, "mpi: %s in group %s: no sign of rank %lld after %.1f s", cm_op_text(op, text), g->name,
+                (long long)err.peer, waited);
+    else
+        hd_fail(&err, HD_E_TIMEOUT, "mpi: %s in group %s did not finish in %.1f s: one of its %d members has not come", 
+                cm_op_text(op, text), g->name, waited, g->n);
+    cm_group_give_up(g, &err);
+}
+
+static void check_late(struct cm_group *g, double now)
+{
+    struct cm_op *late = g->head && g->head->since != 0 && now - g->head->since > g->comm->world.timeout ? g->head : NULL;
+    if (g->head && g->head->since == 0)
+        g->head->since = now;
+    for (uint32_t i = 0; i < g->n_messages; i++) {
+        struct cm_op *op = g->message[i];
+        if (op->since == 0)
+            op->since = now;
+        else if (!late && now - op->since > g->comm->world.timeout)
+            late = op;
+    }
+    if (late)
+        fail_late(late, now - late->since);
+}
+
+/* ---- progress */
+
+static void complete(struct cm_op *op)
+{
+    struct cm_group *g = op->group;
+    struct cm_after *after = &op->after;
+    if (after->to && after->widened)
+        cm_narrow(after->to, after->from, after->dtype, after->count, after->divide ? g->n : 1);
+    else if (after->to && after->from)
+        memcpy(after->to, after->from, after->bytes);
+    if (after->to && after->divide && !after->widened)
+        cm_divide(after->to, after->dtype, after->count, g->n);
+    g->head = op->next;
+    if (!g->head)
+        g->tail = &g->head;
+    cm_op_finish(op, HD_OK);
+}
+
+/* Completes what is done at the head of the queue. */
+static int advance(struct cm_group *g)
+{
+    int moved = 0, done = 1;
+    while (g->head) {
+        struct cm_op *op = g->head;
+        int code = op->n == 1 ? MPI_Test(op->requests, &done, MPI_STATUS_IGNORE)
+                              : MPI_Testall((int)op->n, op->requests, &done, MPI_STATUSES_IGNORE);
+        if (code != MPI_SUCCESS) {
+            struct hd_error err = HD_ERROR_INIT;
+            char text[160];
+            cm_fail(&err, code, cm_op_text(op, text));
+            cm_group_give_up(g, &err);
+            return 1;
+        }
+        if (!done)
+            break;
+        complete(op);
+        moved = 1;
+    }
+    return g->n_messages ? moved | cm_messages_advance(g) : moved;
+}
+
+/* While nothing moves: is there news, is something late? */
+static void look(struct hd_comm *c)
+{
+    double now = cm_now();
+    cm_look_around(c);
+    if (now - c->looked < LOOK_SECONDS)
+        return;
+    c->looked = now;
+    for (struct cm_group *g = c->groups; g; g = g->next)
+        check_late(g, now);
+}
+
+static int progress(struct hd_comm *c)
+{
+    int moved = 0;
+    for (struct cm_group *g = c->groups; g; g = g->next)
+        if (g->head || g->n_messages)
+            moved |= advance(g);
+    if (moved)
+        c->idle = 0;
+    else if ((++c->idle & 63) == 0 || atomic_load_explicit(&c->aborting, memory_order_relaxed))
+        look(c);
+    return moved;
+}
+
+int32_t cm_progress(struct hd_comm *c, struct hd_error *err)
+{
+    (void)err; /* failures belong to the requests */
+    return progress(c);
+}
+
+static int32_t finish(struct hd_comm *c, struct cm_op *op, struct hd_error *err)
+{
+    int32_t code = op->code;
+    if (code != HD_OK && op->group)
+        cm_error_copy(err, &op->group->error);
+    else if (code != HD_OK)
+        hd_fail(err, code, "mpi: the group was freed while the operation was under way");
+    cm_op_release(c, op);
+    return code;
+}
+
+static int32_t unknown(hd_request request, struct hd_error *err)
+{
+    return hd_fail(err, HD_E_INVALID, "mpi: request %llx is unknown, or was completed before", (unsigned long long)request);
+}
+
+int32_t cm_test(struct hd_comm *c, hd_request request, int32_t *done, struct hd_error *err)
+{
+    struct cm_op *op = lookup(c, request);
+    if (!op)
+        return unknown(request, err);
+    *done = op->done;
+    return op->done ? finish(c, op, err) : HD_OK;
+}
+
+int32_t cm_wait(struct hd_comm *c, hd_request request, double deadline, struct hd_error *err)
+{
+    struct cm_op *op = lookup(c, request);
+    if (!op)
+        return unknown(request, err);
+    c->idle = 0;
+    while (!op->done) {
+        if (progress(c) || op->done)
+            continue;
+        if (c->idle > SPINS)
+            sched_yield();
+        if ((c->idle & 63) == 0 && cm_now() > deadline) {
+            struct cm_op *late = op->kind == CM_COLLECTIVE ? op->group->head : op;
+            double now = cm_now();
+            fail_late(late, late->since != 0 ? now - late->since : 0);
+        }
+    }
+    return finish(c, op, err);
+}
+
+int32_t cm_settle(struct hd_comm *c, int n, MPI_Request *requests, const char *what, struct hd_error *err)
+{
+    double deadline = cm_now() + c->world.timeout;
+    int done = 0, code;
+    for (uint32_t idle = 1;; idle++) {
+        if ((code = MPI_Testall(n, requests, &done, MPI_STATUSES_IGNORE)) != MPI_SUCCESS)
+            return cm_fail(err, code, what);
+        if (done)
+            return HD_OK;
+        if (idle > SPINS)
+            sched_yield();
+        if (idle % 64)
+            continue;
+        cm_look_around(c);
+        if (c->error.code != HD_OK) {
+            cm_error_copy(err, &c->error);
+            return c->error.code;
+        }
+        if (cm_now() > deadline)
+            return hd_fail(err, HD_E_TIMEOUT, "mpi: %s: some rank did not come within %.0f s", what, c->world.timeout);
+    }
+}

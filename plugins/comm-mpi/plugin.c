@@ -1,0 +1,88 @@
+/* Options and the table. */
+#include "cm.h"
+
+static const struct hd_option options[] = {
+    {.name = "order",
+     .value = "mpi",
+     .help = "collectives of MPI, sums in its order; or the core's own over messages, with the bits of comm-shm",
+     .choices = "mpi|core",
+     .type = HD_OPT_ENUM,
+     .flags = HD_OPTION_GLOBAL,
+     .offset = offsetof(struct cm_settings, order)},
+    {.name = "halves",
+     .value = "narrow",
+     .help = "sums of bf16 and fp16 travel as they are, rounded at each step; or as fp32: twice the bytes, rounded once",
+     .choices = "narrow|wide",
+     .type = HD_OPT_ENUM,
+     .level = HD_LEVEL_TUNER,
+     .flags = HD_OPTION_GLOBAL,
+     .offset = offsetof(struct cm_settings, halves)},
+    {.name = "largest",
+     .value = "1073741824",
+     .unit = "elements",
+     .help = "the most elements, or bytes of a message, that one call of MPI is given; more are cut",
+     .min = 1,
+     .max = 2147483647,
+     .type = HD_OPT_INT,
+     .level = HD_LEVEL_DEV,
+     .flags = HD_OPTION_GLOBAL,
+     .offset = offsetof(struct cm_settings, largest)},
+};
+
+static uint64_t caps_of(const struct hd_comm *comm)
+{
+    return HD_COMM_HOST_PROGRESS | (comm->settings.order == CM_ORDER_CORE ? HD_COMM_MESSAGES_ONLY : HD_COMM_ANY_ORDER);
+}
+
+/* What lets ranks share cores: MPI waits by polling, and has to give the core away between two looks. */
+static const char *const environment[] = {
+    "OMPI_MCA_mpi_yield_when_idle=1",
+    "OMPI_MCA_rmaps_base_oversubscribe=1",
+    "OMPI_ALLOW_RUN_AS_ROOT=1",
+    "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1",
+    "PRTE_MCA_rmaps_default_mapping_policy=:oversubscribe",
+    "PRTE_ALLOW_RUN_AS_ROOT=1",
+    "PRTE_ALLOW_RUN_AS_ROOT_CONFIRM=1",
+    NULL,
+};
+
+static const char *const command[] = {"mpirun", "-n", "%n", "--bind-to", "none", NULL};
+
+static const struct hd_comm_launcher launcher = {
+    .struct_size = sizeof launcher,
+    .command = command,
+    .environment = environment,
+};
+
+static const struct hd_comm_ops ops = {
+    .struct_size = sizeof ops,
+    .caps = HD_COMM_HOST_PROGRESS | HD_COMM_ANY_ORDER,
+    .open = cm_open,
+    .close = cm_close,
+    .group = cm_group,
+    .group_free = cm_group_free,
+    .collective = cm_collective,
+    .send = cm_send,
+    .recv = cm_recv,
+    .progress = cm_progress,
+    .test = cm_test,
+    .wait = cm_wait,
+    .abort = cm_abort,
+    .caps_of = caps_of,
+    .launcher = &launcher,
+};
+
+static const struct hd_component component = {
+    .struct_size = sizeof component,
+    .kind = HD_KIND_COMM,
+    .name = "mpi",
+    .summary = "collectives and messages by Open MPI, inside a machine and between machines",
+    .caps = HD_COMM_HOST_PROGRESS | HD_COMM_ANY_ORDER,
+    .options = options,
+    .n_options = sizeof options / sizeof *options,
+    .option_size = sizeof *options,
+    .settings_size = sizeof(struct cm_settings),
+    .ops = &ops,
+};
+
+HD_PLUGIN_ONE("comm-mpi", "0.1.0", "Apache-2.0", component)

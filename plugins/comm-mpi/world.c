@@ -1,0 +1,95 @@
+/* Opening, closing, aborting. */
+#include "cm.h"
+
+/* Is MPI's world the job's? It is not where something else than MPI's launcher started the ranks: each is then alone. */
+static int32_t check_size(const struct hd_world *world, struct hd_error *err)
+{
+    int size = 0;
+    MPI_Comm_size(MPI_COMM_WORLD, &size);
+    if (size == world->size)
+        return HD_OK;
+    return hd_fail(err, HD_E_INVALID, "mpi: MPI has %d rank%s here, the job %d: let heddle start the ranks, or start them with mpirun "
+                   "-n %d or srun --mpi=pmix -n %d, and with the MPI that this plugin was built for", size, size == 1 ? "" : "s",
+                   world->size, world->size, world->size);
+}
+
+/* All ranks, in heddle's order, which need not be MPI's. What follows the barrier cannot wait for long: all are there. */
+static int32_t make_world(struct hd_comm *c, struct hd_error *err)
+{
+    MPI_Request here;
+    int32_t rc = check_size(&c->world, err);
+    int code = rc ? MPI_SUCCESS : MPI_Ibarrier(MPI_COMM_WORLD, &here);
+    if (rc || code != MPI_SUCCESS)
+        return rc ? rc : cm_fail(err, code, "MPI_Ibarrier");
+    if ((rc = cm_settle(c, 1, &here, "opening the transport", err)))
+        return rc;
+    code = MPI_Comm_split(MPI_COMM_WORLD, 0, c->world.rank, &c->mpi);
+    if (code != MPI_SUCCESS)
+        return cm_fail(err, code, "MPI_Comm_split");
+    return cm_listen(c, err);
+}
+
+int32_t cm_open(const struct hd_host *host, const void *settings, const struct hd_world *world, struct hd_comm **comm,
+                struct hd_error *err)
+{
+    struct hd_comm *c = host->alloc(sizeof *c);
+    int32_t rc = c ? cm_process_open(err) : hd_fail(err, HD_E_NOMEM, "mpi: no memory");
+    if (rc) {
+        host->free(c);
+        return rc;
+    }
+    c->host = host;
+    c->settings = *(const struct cm_settings *)settings;
+    c->world = *world;
+    c->mpi = MPI_COMM_NULL;
+    c->listening = MPI_REQUEST_NULL;
+    c->error = (struct hd_error)HD_ERROR_INIT;
+    if ((rc = make_world(c, err))) {
+        c->failed = 1;
+        cm_close(c);
+        return rc;
+    }
+    *comm = c;
+    return HD_OK;
+}
+
+/* MPI_Finalize waits for everybody, so it is only called when everybody is known to be there. */
+static int all_leave(struct hd_comm *c)
+{
+    MPI_Request here;
+    struct hd_error err = HD_ERROR_INIT;
+    return !c->failed && c->error.code == HD_OK && MPI_Ibarrier(c->mpi, &here) == MPI_SUCCESS &&
+           cm_settle(c, 1, &here, "closing the transport", &err) == HD_OK;
+}
+
+void cm_close(struct hd_comm *c)
+{
+    int in_order;
+    if (!c)
+        return;
+    while (c->groups) {
+        c->failed |= c->groups->error.code != HD_OK || c->groups->head || c->groups->n_messages;
+        cm_group_free((struct hd_comm_group *)c->groups);
+    }
+    if (c->mpi != MPI_COMM_NULL && c->failed && c->error.code == HD_OK)
+        cm_tell(c, NULL, HD_E_PEER, "it has left after a failure");
+    in_order = all_leave(c);
+    if (in_order) {
+        cm_stop_listening(c);
+        MPI_Comm_free(&c->mpi);
+    }
+    cm_process_close(in_order);
+    cm_ops_free(c);
+    c->host->free(c->made);
+    c->host->free(c);
+}
+
+/* From any thread: a note for the one that calls MPI. */
+void cm_abort(struct hd_comm *c, const char *reason)
+{
+    uint32_t none = 0;
+    if (!atomic_compare_exchange_strong(&c->aborting, &none, 1))
+        return;
+    snprintf(c->reason, sizeof c->reason, "%s", reason ? reason : "aborted");
+    atomic_store_explicit(&c->aborting, 2, memory_order_release);
+}

@@ -1,0 +1,156 @@
+/* Jobs over comm-mpi, whose ranks mpirun starts: the same curves, and ends that name their cause and leave nothing. */
+#include <dirent.h>
+#include <signal.h>
+#include <sys/prctl.h>
+
+#include "tests/system/system.h"
+
+#define CUTS "{\"use\":\"3d\"},{\"use\":\"zero\",\"stage\":2}"
+#define FOUR "llama.yaml job.steps=8 mesh.tp=2 mesh.dp=2 strategies=[" CUTS "] "
+#define ENDLESS "llama.yaml job.steps=1000000000 mesh.dp=3 data.batch=12 comm.use=mpi comm.dead_after=2 "
+
+static struct curve a, b;
+
+/* ---- curves */
+
+START_TEST(learns_as_over_shm)
+{
+    train(&a, "shm", "llama.yaml mesh.dp=2 strategies=[%s]", "{\"use\":\"zero\",\"stage\":1}");
+    train(&b, "mpi", "llama.yaml mesh.dp=2 strategies=[%s] comm.use=mpi", "{\"use\":\"zero\",\"stage\":1}");
+    expect_learns(&b);
+    expect_same_bits(&a, &b); /* of two numbers there is one sum */
+    train(&b, "mpi-bf16", "llama.yaml mesh.dp=2 strategies=[%s] comm.use=mpi precision.compute=bf16", "{\"use\":\"zero\",\"stage\":3}");
+    expect_learns(&b);
+}
+END_TEST
+
+START_TEST(one_axis_over_mpi)
+{
+    train(&a, "shm", "%s", FOUR);
+    train(&b, "mixed", "%s comm.use=shm comm.axes={\"dp\":\"mpi\"}", FOUR);
+    expect_learns(&b);
+    expect_close(&b, &a, 1e-6);
+}
+END_TEST
+
+START_TEST(core_order_gives_the_bits_of_shm)
+{
+    train(&a, "shm", "%s mesh.dp=3 mesh.tp=1 data.batch=12 strategies=[%s]", "llama.yaml job.steps=8", "{\"use\":\"zero\",\"stage\":2}");
+    train(&b, "core", "%s mesh.dp=3 mesh.tp=1 data.batch=12 strategies=[%s] comm.use=mpi comm.order=core", "llama.yaml job.steps=8",
+          "{\"use\":\"zero\",\"stage\":2}");
+    expect_same_bits(&a, &b);
+}
+END_TEST
+
+START_TEST(exact_is_exact)
+{
+    train(&a, "one", "%s", "llama.yaml job.steps=6 job.deterministic=exact");
+    train(&b, "four", "%s", "llama.yaml job.steps=6 job.deterministic=exact mesh.dp=4 data.micro_batch=2 comm.use=mpi "
+          "strategies=[{\"use\":\"zero\",\"stage\":2}]");
+    expect_same_bits(&a, &b);
+}
+END_TEST
+
+/* ---- ends */
+
+/* What Open MPI names its files: a session's folder, and shared memory. */
+static int left_behind(const char *folder)
+{
+    static const char *const names[] = {"ompi.", "openmpi-sessions", "vader_segment", "sm_segment", "pmix_dstor", "osc_"};
+    DIR *dir = opendir(folder);
+    int n = 0;
+    for (struct dirent *e; dir && (e = readdir(dir));)
+        for (size_t i = 0; i < HD__COUNT(names); i++)
+            n += !strncmp(e->d_name, names[i], strlen(names[i]));
+    if (dir)
+        closedir(dir);
+    return n;
+}
+
+struct running {
+    struct command *command;
+    pid_t pids[4]; /* mpirun, and its ranks */
+    int before;    /* in /tmp and /dev/shm */
+};
+
+static void run_three(struct running *r, const char *job)
+{
+    struct command launcher = {0};
+    r->before = left_behind("/tmp") + left_behind("/dev/shm");
+    prctl(PR_SET_CHILD_SUBREAPER, 1);
+    r->command = command_start(NULL, "train " ENDLESS "job.name=%s", job);
+    curve_wait(job, 10);
+    command_ranks(r->command, 1, r->pids);
+    launcher.pid = r->pids[0];
+    command_ranks(&launcher, 3, r->pids + 1);
+}
+
+/* What was there before may go meanwhile: another's. */
+static void expect_nothing_left(const struct running *r)
+{
+    expect_gone(r->pids, 4, 5);
+    ck_assert_int_le(left_behind("/tmp") + left_behind("/dev/shm"), r->before);
+}
+
+START_TEST(a_lost_rank_is_named)
+{
+    static const int signals[] = {SIGKILL, SIGSTOP};
+    static const char *const names[] = {"killed", "stopped"};
+    struct running r;
+    char words[32];
+    int lost = _i == 0 ? 1 : 2;
+    run_three(&r, names[_i]);
+    kill(r.pids[1 + lost], signals[_i]);
+    command_wait(r.command, 10);
+    expect_code(r.command, 1);
+    snprintf(words, sizeof words, "rank %d", lost);
+    expect_says(r.command, words);
+    expect_nothing_left(&r);
+}
+END_TEST
+
+START_TEST(stops_when_asked)
+{
+    struct running r;
+    run_three(&r, "asked");
+    kill(r.command->pid, SIGTERM);
+    command_wait(r.command, 10);
+    expect_code(r.command, 3);
+    expect_says(r.command, "after step");
+    expect_nothing_left(&r);
+}
+END_TEST
+
+START_TEST(nothing_outlives_the_command)
+{
+    struct running r;
+    run_three(&r, "orphans");
+    kill(r.command->pid, SIGKILL);
+    command_wait(r.command, 10);
+    expect_nothing_left(&r);
+}
+END_TEST
+
+/* ---- starts */
+
+START_TEST(refuses_what_it_cannot_be)
+{
+    struct command *c = command_run_env("PATH=/nowhere", "train llama.yaml mesh.dp=2 comm.use=mpi");
+    expect_code(c, 2);
+    expect_says(c, "mpirun, which starts the ranks");
+    c = command_run_env("RANK=0 WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=1", "train llama.yaml mesh.dp=2 comm.use=mpi --dry-run");
+    expect_code(c, 0);
+}
+END_TEST
+
+int main(void)
+{
+    const struct system_test tests[] = {
+        {"learns", learns_as_over_shm, 1},       {"mixed", one_axis_over_mpi, 1},
+        {"order", core_order_gives_the_bits_of_shm, 1}, {"exact", exact_is_exact, 1},
+        {"lost", a_lost_rank_is_named, 2},       {"asked", stops_when_asked, 1},
+        {"orphans", nothing_outlives_the_command, 1}, {"starts", refuses_what_it_cannot_be, 1},
+        {NULL, NULL, 0},
+    };
+    return system_run("mpi", tests);
+}
