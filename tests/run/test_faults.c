@@ -8,6 +8,7 @@
 #include "core/program/ops.h"
 #include "core/program/touch.h"
 #include "core/run/numerics.h"
+#include "edits.h"
 
 static struct hd__plugins *plugins;
 static struct hd__job *job;
@@ -120,27 +121,6 @@ static uint32_t choose(wanted *want, hd__code **code)
             return n;
         }
     }
-}
-
-static void erase(hd__code *code, uint32_t at)
-{
-    memmove(code->at + at, code->at + at + 1, (code->count - at - 1) * sizeof *code->at);
-    code->count--;
-}
-
-static void insert(hd__code *code, uint32_t at, struct hd__instr i)
-{
-    hd__push(code, i);
-    memmove(code->at + at + 1, code->at + at, (code->count - at - 1) * sizeof *code->at);
-    code->at[at] = i;
-}
-
-static uint32_t wait_of(const hd__code *code, uint32_t id)
-{
-    for (uint32_t n = 0; n < code->count; n++)
-        if (code->at[n].op == HD_OP_WAIT && code->at[n].wait == id)
-            return n;
-    ck_abort_msg("no wait");
 }
 
 static void drop(hd__code *code, uint32_t at)
@@ -306,6 +286,7 @@ START_TEST(a_reduction_is_done_twice)
         hd__code *code;
         compile(stage);
         uint32_t at = choose(is_reduction, &code), wait = wait_of(code, code->at[at].id);
+        ck_assert_uint_lt(wait, code->count);
         struct hd__instr again = code->at[at], again_wait = code->at[wait];
         again.id = again_wait.wait = ++broken->stage[0]->next_id;
         again_wait.id = ++broken->stage[0]->next_id;

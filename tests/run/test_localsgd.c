@@ -13,6 +13,7 @@
 #include "core/program/print.h"
 #include "core/program/simulate.h"
 #include "core/run/numerics.h"
+#include "edits.h"
 
 #define TOLERANCE 1e-9
 
@@ -200,12 +201,6 @@ START_TEST(a_step_has_its_share)
 END_TEST
 
 /* ---- faults in the section that brings ranks together: all that can be planted, each is found */
-
-static void erase(hd__code *code, uint32_t at)
-{
-    memmove(code->at + at, code->at + at + 1, (code->count - at - 1) * sizeof *code->at);
-    code->count--;
-}
 
 static int dropped(struct hd_program *p, hd__code *code, uint32_t at)
 {

@@ -10,6 +10,7 @@
 #include "core/program/ops.h"
 #include "core/program/touch.h"
 #include "core/run/numerics.h"
+#include "edits.h"
 
 #define TOLERANCE 1e-9
 
@@ -114,32 +115,11 @@ static void close_job(void)
 
 /* ---- edits */
 
-static void erase(hd__code *code, uint32_t at)
-{
-    memmove(code->at + at, code->at + at + 1, (code->count - at - 1) * sizeof *code->at);
-    code->count--;
-}
-
-static void insert(hd__code *code, uint32_t at, struct hd__instr i)
-{
-    hd__push(code, i);
-    memmove(code->at + at + 1, code->at + at, (code->count - at - 1) * sizeof *code->at);
-    code->at[at] = i;
-}
-
 static void move(hd__code *code, uint32_t from, uint32_t to) /* to: where it stands in the end */
 {
     struct hd__instr i = code->at[from];
     erase(code, from);
     insert(code, to, i);
-}
-
-static uint32_t wait_of(const hd__code *code, uint32_t id)
-{
-    uint32_t n = 0;
-    while (n < code->count && (code->at[n].op != HD_OP_WAIT || code->at[n].wait != id))
-        n++;
-    return n;
 }
 
 static int is_message(const struct hd__instr *i)

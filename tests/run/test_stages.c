@@ -4,6 +4,7 @@
 #include "core/compile/compile.h"
 #include "core/program/machine.h"
 #include "heddle/host.h"
+#include "edits.h"
 
 static struct hd__plugins *plugins;
 static struct hd__job *job;
@@ -87,20 +88,6 @@ static uint32_t choose(hd__code *code, wanted *want)
 static hd__code *section(uint32_t stage, const char *name)
 {
     return &hd__section(broken->stage[stage], name)->code;
-}
-
-static void erase(hd__code *code, uint32_t at)
-{
-    memmove(code->at + at, code->at + at + 1, (code->count - at - 1) * sizeof *code->at);
-    code->count--;
-}
-
-static uint32_t wait_of(const hd__code *code, uint32_t id)
-{
-    for (uint32_t n = 0; n < code->count; n++)
-        if (code->at[n].op == HD_OP_WAIT && code->at[n].wait == id)
-            return n;
-    ck_abort_msg("no wait");
 }
 
 static void drop(hd__code *code, uint32_t at)
