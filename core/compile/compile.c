@@ -320,13 +320,14 @@ int32_t hd__compile_with(struct hd__job *job, struct hd__plugins *plugins, uint3
                          struct hd_error *err)
 {
     struct hd__compiled *c = hd__alloc(sizeof *c);
+    struct hd__mesh asked;
     int32_t size[HD_AXIS_COUNT], rc;
     double start = hd__now();
     c->job = job;
     c->plugins = plugins;
     for (int32_t a = 0; a < HD_AXIS_COUNT; a++)
         size[a] = (int32_t)job->mesh[a];
-    c->mesh = hd__mesh_make(size);
+    c->mesh = asked = hd__mesh_make(size);
     c->n_stages = size[HD_AXIS_PP];
     c->stage = hd__alloc((size_t)c->n_stages * sizeof *c->stage);
     rc = refuse_the_missing(job, err);
@@ -335,12 +336,13 @@ int32_t hd__compile_with(struct hd__job *job, struct hd__plugins *plugins, uint3
     if (!rc)
         rc = open_plugins(c, err);
     for (int32_t s = 0; s < c->n_stages && !rc; s++) {
-        c->stage[s] = hd__program_new(&c->mesh, s);
+        c->stage[s] = hd__program_new(&asked, s);
         c->stage[s]->keep_logits = flags & HD__COMPILE_LOGITS;
         c->stage[s]->keep_weight_order = flags & HD__COMPILE_KEEP_WEIGHT_ORDER;
         c->stage[s]->keep_head =
             flags & HD__COMPILE_KEEP_HEAD || !(c->device_choice.component->ops.device.caps & HD_DEVICE_XENT_HEAD);
         rc = compile_stage(c, c->stage[s], err);
+        c->mesh = c->stage[s]->mesh; /* a strategy may have split tp */
     }
     c->seconds = hd__now() - start;
     if (rc) {

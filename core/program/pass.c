@@ -306,6 +306,17 @@ static hd_tensor view(struct hd_program *p, hd_tensor inside, const char *name, 
     return hd__tensor_new(p, &t);
 }
 
+static void split_tp(struct hd_program *p, int32_t ways)
+{
+    int32_t *size = p->mesh.size;
+    if (ways < 1 || size[HD_AXIS_TP] % ways || size[HD_AXIS_TQ] != 1) {
+        hd__program_fail(p, HD_E_INVALID, "mesh.tp = %d is not split %d ways", size[HD_AXIS_TP], ways);
+        return;
+    }
+    size[HD_AXIS_TP] /= ways;
+    size[HD_AXIS_TQ] = ways;
+}
+
 static void split_section(struct hd_program *p, uint32_t section, int64_t last)
 {
     if (p->pass->edits.count)
@@ -620,6 +631,7 @@ const struct hd_pass_api hd__pass_api = {
     .dim = new_dim,
     .view = view,
     .split_section = split_section,
+    .split_tp = split_tp,
     .states_in = states_in,
     .file_folder = file_folder,
     .fetch = fetch,

@@ -43,25 +43,61 @@ static const struct hd_option options[] = {
      .offset = offsetof(struct settings, pipe.intensity)},
 };
 
+/* mesh.tp: tq is a part of it. */
+static int64_t tensor_ranks(const struct hd_pass_api *api, const struct hd_program *p)
+{
+    return (int64_t)api->axis_size(p, HD_AXIS_TP) * api->axis_size(p, HD_AXIS_TQ);
+}
+
 static int32_t shard(const struct hd_pass_api *api, struct hd_program *p, char dim, const char *what, struct hd_error *err)
 {
-    int64_t tp = api->axis_size(p, HD_AXIS_TP), n = api->extent(p, dim);
+    int64_t tp = tensor_ranks(api, p), n = api->extent(p, dim);
     if (n && n % tp)
         return hd_fail(err, HD_E_INVALID, "%s = %lld must be a multiple of mesh.tp = %lld", what, (long long)n, (long long)tp);
     api->shard_params(p, dim, HD_AXIS_TP);
+    api->shard_params(p, dim, HD_AXIS_TQ);
+    return HD_OK;
+}
+
+static int64_t common_divisor(int64_t a, int64_t b)
+{
+    while (b) {
+        int64_t rest = a % b;
+        a = b;
+        b = rest;
+    }
+    return a;
+}
+
+/* Kv heads over tp, or where they are too few the query heads of each. Between the two, kv heads over as many ranks as
+ * divide them, and the query heads over the others, tq: these have the same kv heads, whose gradients are summed over tq. */
+static int32_t shard_heads(const struct hd_pass_api *api, struct hd_program *p, struct hd_error *err)
+{
+    int64_t tp = api->axis_size(p, HD_AXIS_TP), kv = api->extent(p, 'k'), g = api->extent(p, 'g');
+    int64_t few = common_divisor(kv, tp);
+    if (kv % tp && g % tp == 0) {
+        api->shard_params(p, 'g', HD_AXIS_TP);
+        return HD_OK;
+    }
+    if (g % (tp / few))
+        return hd_fail(err, HD_E_INVALID, "mesh.tp = %lld must divide the kv heads (%lld), or what is left of it after them (%lld) the "
+                       "query heads of each (%lld)", (long long)tp, (long long)kv, (long long)(tp / few), (long long)g);
+    api->split_tp(p, (int32_t)(tp / few));
+    api->shard_params(p, 'k', HD_AXIS_TP);
+    api->shard_params(p, 'g', HD_AXIS_TQ);
     return HD_OK;
 }
 
 /* Ulysses (Jacobs et al., arXiv 2309.14509) cuts the heads that tp left; a ring (Liu et al., arXiv 2310.01889) cuts none. */
 static int32_t context_parallel(const struct hd_pass_api *api, const struct settings *s, struct hd_program *p, struct hd_error *err)
 {
-    int64_t cp = api->axis_size(p, HD_AXIS_CP), tp = api->axis_size(p, HD_AXIS_TP), kv = api->extent(p, 'k');
-    int64_t g = api->extent(p, 'g');
-    int divides = kv % tp ? kv % cp == 0 || g % (tp * cp) == 0 : kv % (tp * cp) == 0 || g % cp == 0;
+    int64_t cp = api->axis_size(p, HD_AXIS_CP), tp = api->axis_size(p, HD_AXIS_TP), tq = api->axis_size(p, HD_AXIS_TQ);
+    int64_t kv = api->extent(p, 'k'), g = api->extent(p, 'g');
+    int divides = kv % tp ? kv % cp == 0 || g % (tp * cp) == 0 : kv % (tp * cp) == 0 || g % (tq * cp) == 0;
     if (s->context == CONTEXT_ULYSSES && cp > 1 && !divides)
         return hd_fail(err, HD_E_INVALID, "context: ulysses needs heads that divide: kv heads (%lld) or the query heads of each (%lld) "
                        "over mesh.cp = %lld, after mesh.tp = %lld; use context: ring",
-                       (long long)kv, (long long)g, (long long)cp, (long long)tp);
+                       (long long)kv, (long long)g, (long long)cp, (long long)(tp * tq));
     if (s->context == CONTEXT_RING || (s->context == CONTEXT_AUTO && !divides))
         api->ring_attention(p, HD_AXIS_CP);
     return HD_OK;
@@ -97,21 +133,14 @@ static int32_t shard_experts(const struct hd_pass_api *api, struct hd_program *p
 
 static int32_t tensor_parallel(const struct hd_pass_api *api, const struct settings *s, struct hd_program *p, struct hd_error *err)
 {
-    int64_t tp = api->axis_size(p, HD_AXIS_TP), kv = api->extent(p, 'k');
-    int32_t rc = HD_OK;
-    if (kv % tp == 0)
-        api->shard_params(p, 'k', HD_AXIS_TP);
-    else if (api->extent(p, 'g') % tp == 0)
-        api->shard_params(p, 'g', HD_AXIS_TP);
-    else
-        rc = hd_fail(err, HD_E_INVALID, "mesh.tp = %lld must divide the kv heads (%lld), or the query heads of each (%lld)",
-                     (long long)tp, (long long)kv, (long long)api->extent(p, 'g'));
+    int32_t rc = shard_heads(api, p, err);
     if (!rc)
         rc = shard(api, p, 'f', "model.ffn", err);
     if (!rc && s->vocab_parallel)
         rc = shard(api, p, 'v', "model.vocab", err);
     if (!rc && s->sequence_parallel)
-        api->shard_residual(p, 's', HD_AXIS_TP);
+        for (uint32_t axis = HD_AXIS_TP; axis <= HD_AXIS_TQ; axis++)
+            api->shard_residual(p, 's', axis);
     return rc;
 }
 

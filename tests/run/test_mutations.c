@@ -41,6 +41,7 @@ static const struct kind_of_job {
      2},
     {"dp: 2, tp: 2", "sequence_parallel: true", "stage: 1", "family: llama, kv_heads: 2", 2},
     {"tp: 4", "sequence_parallel: false", "stage: 0", "family: llama, kv_heads: 1", 4},
+    {"tp: 4", "sequence_parallel: true", "stage: 0", "family: llama, kv_heads: 2", 4},
     {"dp: 2, cp: 2", "vocab_parallel: true", "stage: 3", "family: llama", 2},
     {"pp: 2, dp: 2", "schedule: 1f1b", "stage: 1", "family: llama", 1},
     {"pp: 3", "schedule: gpipe", "stage: 0", "family: gpt2, tied: true", 2},

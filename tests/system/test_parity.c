@@ -142,6 +142,8 @@ START_TEST(four_ranks)
     train(&b, "four-tp", "llama.yaml model.kv_heads=4 mesh.tp=4 " STRATEGIES, "true", 0);
     expect_close(&b, &a, 1e-5);
     train(&a, "four-one", "llama.yaml");
+    train(&b, "four-shared", "llama.yaml mesh.tp=4 " STRATEGIES, "true", 0);
+    expect_close(&b, &a, 1e-5);
     train(&b, "four-both", "llama.yaml mesh.tp=2 mesh.dp=2 " STRATEGIES, "true", 3);
     expect_close(&b, &a, 1e-5);
     train(&b, "four-hybrid", "llama.yaml mesh.dp={\"replicate\":2,\"shard\":2} " STRATEGIES, "false", 2);

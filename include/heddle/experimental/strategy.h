@@ -205,6 +205,9 @@ struct hd_pass_api {
      * ends in "_warmup" and with temporaries of its own, and `section`, which is one further from now on, in the steps
      * after. Before any other edit. */
     void (*split_section)(struct hd_program *p, uint32_t section, int64_t last);
+    /* In layout, before shard_params: the ranks of tp become tp / ways times ways, the latter along the axis tq, innermost.
+     * All stages must say the same. */
+    void (*split_tp)(struct hd_program *p, int32_t ways);
 };
 
 struct hd_strategy_ops {
