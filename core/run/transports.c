@@ -35,10 +35,6 @@ static int32_t open_one(struct hd__transports *t, const struct hd__section *sect
     new->section = section;
     world.instance = hd__arena_format(&t->compiled->job->arena, "comm/%u", t->at.count);
     rc = hd__plugin_probe(t->compiled->plugins, chosen->component, err);
-    if (!rc && (chosen->component->ops.comm.caps & HD_COMM_LOCAL_ONLY) && t->local_ranks != t->compiled->mesh.ranks)
-        rc = hd__job_fail(t->compiled->job, section->path, err, "comm-%s works inside one machine only, but this job has %d of its "
-                          "%d ranks here: use another transport for axes across machines", section->use, t->local_ranks,
-                          t->compiled->mesh.ranks);
     if (!rc)
         rc = hd__comm_open(&chosen->component->ops.comm, hd__host(), chosen->settings, &world, &new->open, err);
     if (rc) {
@@ -53,9 +49,35 @@ static int32_t open_one(struct hd__transports *t, const struct hd__section *sect
     return HD_OK;
 }
 
+/* A transport inside machines may serve axes whose groups do not leave them. Launchers number a machine's ranks in a row. */
+static int32_t check_local(struct hd__transports *t, const struct hd__section *section, uint32_t axes, struct hd_error *err)
+{
+    const struct hd__mesh *mesh = &t->compiled->mesh;
+    const struct hd__chosen *chosen = hd__chosen_comm(t->compiled, section);
+    int32_t *ranks, n, first = t->rank - t->local_rank, away = -1;
+    char name[64];
+    if (!(chosen->component->ops.comm.caps & HD_COMM_LOCAL_ONLY) || t->local_ranks == mesh->ranks)
+        return HD_OK;
+    ranks = hd__alloc((size_t)mesh->ranks * sizeof *ranks);
+    n = hd__mesh_group(mesh, t->rank, axes, 0, ranks);
+    for (int32_t i = 0; i < n; i++)
+        if (ranks[i] < first || ranks[i] >= first + t->local_ranks)
+            away = ranks[i];
+    free(ranks);
+    if (away < 0)
+        return HD_OK;
+    hd__axes_text(axes, name);
+    return hd__job_fail(t->compiled->job, section->path, err, "comm-%s works inside one machine only, but over %s rank %d meets rank %d, "
+                        "which is not among the %d ranks here: use another transport for axes across machines", section->use, name,
+                        t->rank, away, t->local_ranks);
+}
+
 static int32_t transport_for(struct hd__transports *t, uint32_t axes, struct hd__transport **out, struct hd_error *err)
 {
     const struct hd__section *section = section_for(t, axes);
+    int32_t rc = check_local(t, section, axes, err);
+    if (rc)
+        return rc;
     for (uint32_t i = 0; i < t->at.count; i++)
         if (t->at.at[i]->section == section) {
             *out = t->at.at[i];

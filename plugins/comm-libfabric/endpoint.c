@@ -1,5 +1,6 @@
 /* The endpoint: opened on the chosen provider, its address left in the store, addresses of others looked up. */
 #include <sys/random.h>
+#include <sys/stat.h>
 
 #include "fabric.h"
 
@@ -109,17 +110,64 @@ static int32_t allocate_slots(struct hd_comm *c, struct hd_error *err)
     return HD_OK;
 }
 
+/* What two ranks have in common that can share memory and a loopback interface: the running kernel, and the namespaces
+ * of processes and networks. */
+static uint64_t machine_id(void)
+{
+    static const char *const files[] = {"/proc/self/ns/pid", "/proc/self/ns/net", "/dev/shm"};
+    uint64_t h = UINT64_C(0xcbf29ce484222325);
+    char boot[64] = "";
+    FILE *f = fopen("/proc/sys/kernel/random/boot_id", "r");
+    if (f && !fgets(boot, sizeof boot, f))
+        boot[0] = 0;
+    if (f)
+        fclose(f);
+    for (const char *p = boot; *p; p++)
+        h = (h ^ (uint8_t)*p) * UINT64_C(0x100000001b3);
+    for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
+        struct stat about;
+        if (!stat(files[i], &about))
+            h = (h ^ about.st_dev ^ about.st_ino << 20) * UINT64_C(0x100000001b3);
+    }
+    return h;
+}
+
+/* Are all ranks on this machine? Launchers that do not say how many are here are taken to mean all: so they are asked.
+ */
+static int32_t look_around(struct hd_comm *c, int32_t *away, struct hd_error *err)
+{
+    uint64_t mine = machine_id(), theirs;
+    char key[160];
+    int32_t code;
+    *away = -1;
+    snprintf(key, sizeof key, "%s/machine/%d", c->instance, c->world.rank);
+    code = c->host->store_put(c->world.store, key, &mine, sizeof mine, err);
+    for (int32_t r = 0; r < c->world.size && code == HD_OK; r++) {
+        size_t bytes = sizeof theirs;
+        snprintf(key, sizeof key, "%s/machine/%d", c->instance, r);
+        code = c->host->store_get(c->world.store, key, &theirs, &bytes, lf_now() + c->world.timeout, err);
+        if (code == HD_OK && theirs != mine && *away < 0)
+            *away = r;
+    }
+    return code;
+}
+
 int32_t lf_endpoint_open(struct hd_comm *c, struct hd_error *err)
 {
     int local = c->world.local_size == c->world.size;
     const char *provider = c->settings.provider;
-    int32_t code;
-    if (!local && provider && !strcmp(provider, "shm"))
-        return hd_fail(err, HD_E_UNSUPPORTED,
-                       "libfabric: provider shm works inside one machine only, but this job has %d of its %d "
-                       "ranks here: set comm.provider to another",
-                       c->world.local_size, c->world.size);
-    code = lf_choose(c->host, &c->settings, local, &c->info, err);
+    int32_t away = -1, code = local ? look_around(c, &away, err) : HD_OK;
+    if (code == HD_OK && (!local || away >= 0) && provider && !strcmp(provider, "shm"))
+        code = away < 0 ? hd_fail(err, HD_E_UNSUPPORTED,
+                                  "libfabric: provider shm works inside one machine only, but this job has %d of its "
+                                  "%d ranks here: set comm.provider to another",
+                                  c->world.local_size, c->world.size)
+                        : hd_fail(err, HD_E_UNSUPPORTED,
+                                  "libfabric: provider shm works inside one machine only, but rank %d is on another "
+                                  "than rank %d: set comm.provider to another",
+                                  away, c->world.rank);
+    if (code == HD_OK)
+        code = lf_choose(c->host, &c->settings, local && away < 0, &c->info, err);
     if (code == HD_OK)
         code = open_objects(c, err);
     if (code == HD_OK)

@@ -1,0 +1,110 @@
+#include "tests/system/machines.h"
+
+#include <check.h>
+#include <fcntl.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+static pid_t holder[MACHINES_MAX + 1]; /* the last: the switch */
+static int home = -1;
+
+/* A process that does nothing but keep a namespace alive. */
+static pid_t hold(void)
+{
+    char ready;
+    int done[2];
+    pid_t pid, parent = getpid();
+    if (pipe(done) || (pid = fork()) < 0)
+        return -1;
+    if (pid == 0) {
+        prctl(PR_SET_PDEATHSIG, SIGKILL);
+        if (getppid() != parent || unshare(CLONE_NEWNET) || write(done[1], "", 1) != 1)
+            _exit(1);
+        for (;;)
+            pause();
+    }
+    close(done[1]);
+    int made = read(done[0], &ready, 1) == 1;
+    close(done[0]);
+    if (!made)
+        waitpid(pid, NULL, 0);
+    return made ? pid : -1;
+}
+
+/* A command in the namespace of a holder. */
+static int run_in(pid_t pid, const char *format, ...)
+{
+    char words[256], line[400];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(words, sizeof words, format, args);
+    va_end(args);
+    snprintf(line, sizeof line, "PATH=$PATH:/usr/sbin:/sbin nsenter --net=/proc/%d/ns/net %s 2>&1", (int)pid, words);
+    return system(line);
+}
+
+int machines_possible(const char **why)
+{
+    pid_t pid;
+    int rc;
+    *why = "network namespaces need root";
+    if (geteuid())
+        return 0;
+    *why = "the kernel or the container permits no network namespaces";
+    if ((pid = hold()) < 0)
+        return 0;
+    *why = "`ip` and `nsenter` (iproute2, util-linux) cannot set an interface up in a network namespace here";
+    rc = run_in(pid, "ip link add probe0 type veth peer name probe1 >/dev/null");
+    kill(pid, SIGKILL);
+    waitpid(pid, NULL, 0);
+    return rc == 0;
+}
+
+void machines_up(int n, const char *rate)
+{
+    pid_t to = hold();
+    ck_assert_int_gt(to, 0);
+    holder[MACHINES_MAX] = to;
+    ck_assert_int_eq(run_in(to, "ip link add br0 type bridge"), 0);
+    ck_assert_int_eq(run_in(to, "ip link set br0 up"), 0);
+    for (int i = 0; i < n; i++) {
+        pid_t pid = holder[i] = hold();
+        ck_assert_int_gt(pid, 0);
+        ck_assert_int_eq(run_in(to, "ip link add port%d type veth peer name eth0 netns %d", i, (int)pid), 0);
+        ck_assert_int_eq(run_in(to, "ip link set port%d master br0 up", i), 0);
+        ck_assert_int_eq(run_in(pid, "ip addr add 10.77.0.%d/24 dev eth0", i + 1), 0);
+        ck_assert_int_eq(run_in(pid, "ip link set eth0 up"), 0);
+        ck_assert_int_eq(run_in(pid, "ip link set lo up"), 0);
+        if (rate)
+            ck_assert_int_eq(run_in(pid, "tc qdisc add dev eth0 root tbf rate %s burst 256kb latency 50ms", rate), 0);
+    }
+}
+
+void machine_loses(int i, int percent)
+{
+    ck_assert_int_eq(run_in(holder[i], "nft add table inet lossy"), 0);
+    ck_assert_int_eq(run_in(holder[i], "nft add chain inet lossy in '{ type filter hook input priority 0; }'"), 0);
+    ck_assert_int_eq(
+        run_in(holder[i], "nft add rule inet lossy in iif eth0 numgen random mod 100 \\< %d drop", percent), 0);
+}
+
+void machine_enter(int i)
+{
+    char path[64];
+    int there = home;
+    if (home < 0)
+        there = home = open("/proc/self/ns/net", O_RDONLY | O_CLOEXEC);
+    if (i >= 0) {
+        snprintf(path, sizeof path, "/proc/%d/ns/net", (int)holder[i]);
+        there = open(path, O_RDONLY | O_CLOEXEC);
+    }
+    ck_assert_int_eq(setns(there, CLONE_NEWNET), 0);
+    if (i >= 0)
+        close(there);
+}

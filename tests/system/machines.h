@@ -1,0 +1,17 @@
+/* Machines inside this one: network namespaces joined by a bridge, each with an interface eth0 at 10.77.0.1, .2, ...
+ * They have no names and die with the process that made them, whatever way it ends. Root is needed, and `ip`. */
+#ifndef HD_TESTS_SYSTEM_MACHINES_H
+#define HD_TESTS_SYSTEM_MACHINES_H
+
+enum { MACHINES_MAX = 8 };
+
+/* Whether that is possible here; if not, *why says what is missing. */
+int machines_possible(const char **why);
+/* Makes n machines. `rate`: of each one's sending, as tc has it ("1gbit"); NULL: as fast as it goes. */
+void machines_up(int n, const char *rate);
+/* Of every hundred packets that machine i receives, so many are lost. */
+void machine_loses(int i, int percent);
+/* The calling thread, and what it starts from now on, is on machine i; -1: at home. */
+void machine_enter(int i);
+
+#endif

@@ -1,0 +1,156 @@
+/* Training on several machines (network namespaces): the same bits as on one, and no hang when one goes away.
+ *     test_system_machines        what CI runs
+ *     test_system_machines long   four machines, a slow network, one that loses packets */
+#include <signal.h>
+#include <sys/wait.h>
+
+#include "tests/system/machines.h"
+#include "tests/system/system.h"
+
+#define ONE_EACH "mesh.dp=2 strategies=[{\"use\":\"zero\",\"stage\":3}] "
+#define TWO_EACH "mesh.dp=2 mesh.tp=2 strategies=[{\"use\":\"3d\"},{\"use\":\"zero\",\"stage\":1}] "
+
+static struct curve a, b;
+
+static int silent; /* the launcher does not say how many ranks a machine has */
+
+/* Starts `n` ranks, `each` of them on a machine, with the variables that torchrun sets. */
+static void start_ranks(struct command **ranks, int n, int each, const char *format, ...)
+    __attribute__((format(printf, 4, 5)));
+
+static void start_ranks(struct command **ranks, int n, int each, const char *format, ...)
+{
+    char words[1024], environment[256];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(words, sizeof words, format, args);
+    va_end(args);
+    for (int r = 0; r < n; r++) {
+        int used =
+            snprintf(environment, sizeof environment,
+                     "RANK=%d WORLD_SIZE=%d LOCAL_RANK=%d MASTER_ADDR=10.77.0.1 MASTER_PORT=29500", r, n, r % each);
+        if (!silent)
+            snprintf(environment + used, sizeof environment - (size_t)used, " LOCAL_WORLD_SIZE=%d", each);
+        machine_enter(r / each);
+        ranks[r] = command_start(environment, "train %s", words);
+    }
+    machine_enter(-1);
+}
+
+static void train_apart(struct curve *c, const char *name, int n, int each, const char *words)
+{
+    struct command *ranks[8];
+    start_ranks(ranks, n, each, "%s job.steps=6 job.name=%s", words, name);
+    for (int r = 0; r < n; r++) {
+        command_wait(ranks[r], 60);
+        expect_code(ranks[r], 0);
+    }
+    curve_read(c, name);
+}
+
+START_TEST(two_machines)
+{
+    machines_up(2, NULL);
+    train(&a, "here", "llama.yaml job.steps=6 " ONE_EACH);
+    expect_learns(&a);
+    train_apart(&b, "apart", 2, 1, "llama.yaml " ONE_EACH "comm.use=libfabric");
+    expect_same_bits(&a, &b);
+    silent = 1;
+    train_apart(&b, "apart", 2, 1, "llama.yaml " ONE_EACH "comm.use=libfabric");
+    expect_same_bits(&a, &b);
+}
+END_TEST
+
+/* Tensor parallel over shared memory inside a machine, data parallel over the network. */
+START_TEST(two_transports)
+{
+    machines_up(2, NULL);
+    train(&a, "mixed-here", "llama.yaml job.steps=6 " TWO_EACH);
+    train_apart(&b, "mixed-apart", 4, 2,
+                "llama.yaml " TWO_EACH "comm={\"use\":\"libfabric\",\"interface\":\"eth0\",\"axes\":{\"tp\":\"shm\"}}");
+    expect_same_bits(&a, &b);
+}
+END_TEST
+
+static void refused(int each, const char *words, const char *says)
+{
+    struct command *ranks[4];
+    start_ranks(ranks, 2 * each, each, "llama.yaml job.steps=2 job.name=refused %s", words);
+    for (int r = 0; r < 2 * each; r++) {
+        command_wait(ranks[r], 60);
+        expect_code(ranks[r], 2);
+        expect_says(ranks[r], says);
+    }
+}
+
+START_TEST(refusals)
+{
+    machines_up(2, NULL);
+    refused(1, ONE_EACH "comm.use=shm", "comm-shm works inside one machine only");
+    refused(1, ONE_EACH "comm.use=libfabric comm.provider=shm", "provider shm works inside one machine only");
+    silent = 1;
+    refused(1, ONE_EACH "comm.use=libfabric comm.provider=shm", "is on another than rank");
+    silent = 0;
+    refused(2, TWO_EACH "comm={\"use\":\"libfabric\",\"axes\":{\"dp\":\"shm\"}}",
+            "comm-shm works inside one machine only");
+}
+END_TEST
+
+/* Rank 1, on the other machine, is killed or stopped: rank 0 ends in time, and says who is missing. */
+START_TEST(one_goes)
+{
+    struct command *ranks[2];
+    double since;
+    const char *name = _i ? "stops" : "dies";
+    machines_up(2, NULL);
+    start_ranks(ranks, 2, 1, "llama.yaml job.steps=100000 job.name=%s comm.dead_after=2s comm.use=libfabric " ONE_EACH,
+                name);
+    curve_wait(name, 3);
+    since = hd__now();
+    kill(ranks[1]->pid, _i ? SIGSTOP : SIGKILL);
+    command_wait(ranks[0], 20);
+    ck_assert_msg(hd__now() - since < 2 + 5, "it took %.1f s", hd__now() - since);
+    expect_code(ranks[0], 1);
+    expect_says(ranks[0], "rank 1");
+    kill(ranks[1]->pid, SIGKILL);
+    waitpid(ranks[1]->pid, NULL, 0);
+}
+END_TEST
+
+START_TEST(four_machines)
+{
+    machines_up(4, "1gbit");
+    train(&a, "four-here", "llama.yaml job.steps=6 mesh.dp=4 data.micro_batch=1 strategies.zero.stage=2");
+    train_apart(&b, "four-apart", 4, 1,
+                "llama.yaml mesh.dp=4 data.micro_batch=1 strategies.zero.stage=2 comm.use=libfabric");
+    expect_same_bits(&a, &b);
+}
+END_TEST
+
+START_TEST(a_network_that_loses)
+{
+    machines_up(2, NULL);
+    machine_loses(0, 2);
+    machine_loses(1, 2);
+    train(&a, "sound", "llama.yaml job.steps=6 " ONE_EACH);
+    train_apart(&b, "lossy", 2, 1, "llama.yaml " ONE_EACH "comm.use=libfabric");
+    expect_same_bits(&a, &b);
+}
+END_TEST
+
+int main(int argc, char **argv)
+{
+    const struct system_test quick[] = {{"two machines", two_machines, 1},
+                                        {"two transports", two_transports, 1},
+                                        {"refusals", refusals, 1},
+                                        {"one goes", one_goes, 2},
+                                        {NULL, NULL, 0}};
+    const struct system_test more[] = {
+        {"four machines", four_machines, 1}, {"a network that loses", a_network_that_loses, 1}, {NULL, NULL, 0}};
+    const char *why;
+    if (!machines_possible(&why)) {
+        fprintf(stderr, "skipped: %s\n", why);
+        return 77;
+    }
+    return system_run("system-machines", argc > 1 && !strcmp(argv[1], "long") ? more : quick);
+}
