@@ -7,6 +7,9 @@
  * cache while all panels of a pass by. Each element of c is summed in the same order whatever the threads:
  * results are bit-identical from run to run.
  *
+ * Where c is wide, of few rows and many columns as logits are, a block has all rows. No other block wants its panels
+ * of b: its thread packs each when it comes to it, into its first cache.
+ *
  * Sums are in fp32: in c itself, or, where c is bf16 and at c's edges, in the thread's scratch, where each
  * kernel block is one piece of memory. A bf16 c is rounded once: where a chunk does not hold all terms, sums
  * of the whole c are kept in scratch. */
@@ -16,6 +19,8 @@
 #include <stdlib.h>
 
 enum { CHUNK_BYTES = 12 << 20, ROWS_BYTES = 512 << 10, MOST_TERMS = 4096 }; /* packed b, a block's packed rows of a */
+/* What is wide: rows at most, bytes of their a at most, columns a row at least. Its blocks, for each thread. */
+enum { WIDE_ROWS = 512, WIDE_BYTES = 1 << 20, WIDE_RATIO = 16, WIDE_BLOCKS = 4 };
 enum { BLOCK_ROWS = 128, STRIP = 256, LEAST_PANELS = 2, GROUP = 8, ALIGN = 64 };
 
 struct driver {
@@ -25,8 +30,9 @@ struct driver {
     int64_t strip;            /* columns of a block that are made before the next ones: their sums stay in the second cache */
     int64_t in_place;         /* a is read as it lies */
     int64_t depth;            /* terms of one kernel call */
+    int64_t wide;             /* see above */
     /* Scratch, offsets in bytes. */
-    int64_t at_b, at_sums, at_threads, thread_bytes, thread_sums;
+    int64_t at_b, at_sums, at_threads, thread_bytes, thread_sums, thread_panel;
     int64_t whole; /* sums of the whole c, not of a strip */
 };
 
@@ -92,6 +98,7 @@ struct sums {
 struct block {
     int64_t i0, j0, rows, cols; /* within the chunk */
     char *left;                 /* its rows of a, packed */
+    char *panel;                /* a panel of b, where c is wide */
     struct sums sums;
 };
 
@@ -156,16 +163,29 @@ static void kernel_at(const struct phase *f, const struct target *to, const stru
         t->store(f->c + at * (int64_t)hd_dtype_size(c->dtype), c->dtype, c->rs, sums, t->nr, rows, cols, to->store_add);
 }
 
+/* The panel of b at column j of a block, terms k0.. of the chunk. */
+static const char *panel_at(const struct phase *f, const struct block *b, int64_t j, int64_t k0, int64_t k)
+{
+    const struct cpu_tiles *t = f->s->tiles;
+    const struct cpu_matrix *m = &f->g->b;
+    int64_t at = (f->n0 + b->j0 + j) * m->cs + (f->k0 + k0) * m->rs, cols = min64(t->nr, b->cols - j);
+    if (!f->s->wide)
+        return f->scratch + f->s->at_b + (round_up(f->n, t->nr) * k0 + (b->j0 + j) * cpu_tiles_pad(t, k)) * t->bytes;
+    t->pack_b(b->panel, f->b + at * (int64_t)hd_dtype_size(m->dtype), m->dtype, m->cs, m->rs, cols, k);
+    return b->panel;
+}
+
 /* The terms k0.. of columns j0.. of a block. */
 static void block_range(const struct phase *f, const struct target *to, const struct block *b, const struct left *a, int64_t j0,
                         int64_t cols, int64_t k0, int64_t k)
 {
     const struct cpu_tiles *t = f->s->tiles;
-    int64_t one = cpu_tiles_panel_b(t, k), panels = ceil_div(b->rows, t->mr);
-    const char *pb = f->scratch + f->s->at_b + round_up(f->n, t->nr) * k0 * t->bytes + (b->j0 + j0) / t->nr * one;
-    for (int64_t j = 0; j < cols; j += t->nr, pb += one)
+    int64_t panels = ceil_div(b->rows, t->mr);
+    for (int64_t j = j0; j < j0 + cols; j += t->nr) {
+        const char *pb = panel_at(f, b, j, k0, k);
         for (int64_t i = 0; i < panels; i++)
-            kernel_at(f, to, b, i * t->mr, j0 + j, k0, k, a, pb);
+            kernel_at(f, to, b, i * t->mr, j, k0, k, a, pb);
+    }
 }
 
 /* The block's rows of a: where the terms k0.. of them lie, packed before or in place. */
@@ -217,6 +237,7 @@ static void blocks_run(void *context, int64_t first, int64_t last)
             break;
         struct block b = {.i0 = task / across * s->block_m, .j0 = task % across * s->block_n,
                           .left = f->scratch + s->at_threads + first * s->thread_bytes};
+        b.panel = b.left + s->thread_panel;
         b.rows = min64(s->block_m, f->g->m - b.i0);
         b.cols = min64(s->block_n, f->n - b.j0);
         b.sums = sums_of(f, &b, first);
@@ -236,7 +257,8 @@ static void own_run(struct cpu_gemm *g, const void *a, const void *b, void *c)
         for (f.k0 = 0; f.k0 < g->k; f.k0 += f.k) {
             f.k = min64(s->chunk_k, g->k - f.k0);
             f.next = 0;
-            cpu_parallel(g->device, ceil_div(f.n, GROUP * s->tiles->nr) * ceil_div(f.k, s->depth), 1, pack_b, &f);
+            if (!s->wide)
+                cpu_parallel(g->device, ceil_div(f.n, GROUP * s->tiles->nr) * ceil_div(f.k, s->depth), 1, pack_b, &f);
             cpu_parallel(g->device, g->device->threads, 1, blocks_run, &f);
         }
     }
@@ -263,6 +285,13 @@ static int lies_well(const struct cpu_gemm *g, const struct cpu_tiles *t)
            g->k % t->kr == 0;
 }
 
+/* Terms of b that lie side by side are packed as well one panel at a time; rows of n are not. */
+static int is_wide(const struct cpu_gemm *g, const struct driver *s)
+{
+    return g->b.rs == 1 && g->m <= WIDE_ROWS && g->n >= WIDE_RATIO * g->m &&
+           g->m * min64(s->chunk_k, g->k) * s->tiles->bytes <= WIDE_BYTES;
+}
+
 /* A chunk has no more terms than a block's rows of a may have in packed form. */
 static void choose_chunks(struct driver *s, const struct cpu_gemm *g)
 {
@@ -270,7 +299,8 @@ static void choose_chunks(struct driver *s, const struct cpu_gemm *g)
     int64_t elements = CHUNK_BYTES / t->bytes;
     s->depth = even(g->k, t->depth, t->kr);
     s->chunk_k = even(g->k, s->in_place ? MOST_TERMS : ROWS_BYTES / t->bytes / BLOCK_ROWS, s->depth);
-    s->chunk_n = even(g->n, elements / s->chunk_k, t->nr);
+    s->wide = is_wide(g, s);
+    s->chunk_n = s->wide ? round_up(g->n, t->nr) : even(g->n, elements / s->chunk_k, t->nr);
 }
 
 /* Rows of a block: as many blocks as make the threads finish together. */
@@ -285,6 +315,12 @@ static void choose_blocks(struct driver *s, const struct cpu_gemm *g)
 {
     const struct cpu_tiles *t = s->tiles;
     int64_t n = min64(g->n, s->chunk_n), want = 2 * (int64_t)g->device->threads;
+    if (s->wide) {
+        s->block_m = round_up(g->m, t->mr);
+        s->block_n = even(n, ceil_div(n, WIDE_BLOCKS * g->device->threads), t->nr);
+        s->strip = min64(STRIP / t->nr * t->nr, s->block_n);
+        return;
+    }
     s->block_m = choose_rows(g, t);
     s->block_n = round_up(n, t->nr);
     while (g->device->threads > 1 && ceil_div(g->m, s->block_m) * ceil_div(n, s->block_n) < want)
@@ -301,7 +337,7 @@ static int64_t choose_scratch(struct driver *s, const struct cpu_gemm *g)
 {
     const struct cpu_tiles *t = s->tiles;
     int64_t k = round_up(min64(s->chunk_k, g->k), t->kr);
-    s->at_sums = round_up(round_up(min64(s->chunk_n, g->n), t->nr) * k * t->bytes, ALIGN);
+    s->at_sums = s->wide ? 0 : round_up(round_up(min64(s->chunk_n, g->n), t->nr) * k * t->bytes, ALIGN);
     s->at_threads = s->at_sums;
     s->thread_sums = s->in_place ? 0 : round_up(s->block_m * k * t->bytes, ALIGN);
     s->thread_bytes = s->thread_sums;
@@ -310,6 +346,8 @@ static int64_t choose_scratch(struct driver *s, const struct cpu_gemm *g)
         s->at_threads += round_up(round_up(g->m, t->mr) * round_up(g->n, t->nr) * 4, ALIGN);
     else
         s->thread_bytes += round_up(s->block_m * s->strip * 4, ALIGN);
+    s->thread_panel = s->thread_bytes;
+    s->thread_bytes += s->wide ? round_up(cpu_tiles_panel_b(t, s->depth), ALIGN) : 0;
     return s->at_threads + s->thread_bytes * g->device->threads;
 }
 
