@@ -3,6 +3,7 @@
 #include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "cli/bench.h"
 #include "cli/command.h"
@@ -16,14 +17,16 @@ enum { COMMS_MAX = 8, SETS_MAX = 32 };
 struct arguments {
     struct hd__arena arena; /* words of the command line that are cut, and settings */
     struct hd__bench bench;
-    const char *comm[COMMS_MAX], *set[SETS_MAX], *device, *html;
+    const char *comm[COMMS_MAX];  /* as given: libfabric:provider=tcp */
+    const char *set[SETS_MAX], *device, *html;
     const char *only_transports; /* the first option that a device's peak has no use for */
-    int comms, sets, json, peak, sized;
+    int comms, sets, json, peak, sized, out_of_place;
 };
 
 struct output {
     const struct arguments *a;
     const char *comm;
+    struct hd__bench_table table;
     json_t *rows;
     uint64_t errors;
 };
@@ -145,8 +148,8 @@ static int for_devices(const char *option)
 
 static int parse(int argc, char **argv, struct arguments *a)
 {
-    static const char *const with_value[] = {"--comm", "--op", "--ranks",   "-b",   "-e", "-f",
-                                             "-n",     "-w",   "-d", "--timeout", "--set", "--device", "--html"};
+    static const char *const with_value[] = {"--comm", "--op", "--ranks",   "-b",    "-e",       "-f",    "-n",
+                                             "-w",     "-d",   "--timeout", "--set", "--device", "--html"};
     for (int i = 1; i < argc; i++) {
         const char *option = argv[i];
         int known = 0;
@@ -154,6 +157,8 @@ static int parse(int argc, char **argv, struct arguments *a)
             known = a->json = 1;
         else if (strcmp(argv[i], "--in-place") == 0)
             known = a->bench.in_place = 1;
+        else if (strcmp(argv[i], "--out-of-place") == 0)
+            known = a->out_of_place = 1;
         else if (strcmp(argv[i], "--plain") == 0)
             known = a->bench.plain = 1;
         else if (strcmp(argv[i], "--peak") == 0)
@@ -177,8 +182,10 @@ static int parse(int argc, char **argv, struct arguments *a)
         return hd__refuse_usage(&hd__command_bench, "%s is for transports, not for --peak", a->only_transports);
     if (!a->peak && a->device)
         return hd__refuse_usage(&hd__command_bench, "--device wants --peak");
+    if (a->bench.in_place && a->out_of_place)
+        return hd__refuse_usage(&hd__command_bench, "--in-place and --out-of-place: without them both are measured");
     for (uint32_t i = 0; i < a->bench.n_ops && a->bench.in_place; i++)
-        if (a->bench.ops[i] == HD__BENCH_ALL_TO_ALL || a->bench.ops[i] == HD__BENCH_SENDRECV)
+        if (!hd__bench_has_in_place(a->bench.ops[i]) && a->bench.ops[i] != HD__BENCH_BARRIER)
             return hd__refuse_usage(&hd__command_bench, "%s has no in-place form", hd__bench_op_name(a->bench.ops[i]));
     if (a->bench.last < a->bench.first)
         return hd__refuse_usage(&hd__command_bench, "-e is below -b");
@@ -187,41 +194,39 @@ static int parse(int argc, char **argv, struct arguments *a)
 
 /* ---- output */
 
-static void title(const struct arguments *a, char out[256])
+static void title(const struct arguments *a, char out[512])
 {
-    snprintf(out, 256, "%d ranks, %s, %s, %s; time: median over batches of the mean of calls back to back, the slowest rank",
-             a->bench.ranks, hd_dtype_name(a->bench.dtype), a->bench.in_place ? "in place" : "out of place",
-             a->bench.plain ? "buffers of the caller" : "buffers of the transport");
+    char machine[256];
+    hd__bench_machine(machine);
+    snprintf(out, 512, "%d ranks; %s; buffers of the %s", a->bench.ranks, machine,
+             a->bench.plain ? "caller" : "transport");
 }
 
-static void print_head(const struct arguments *a)
+static void print_title(const struct arguments *a)
 {
-    char text[256];
+    char text[512];
     title(a, text);
-    printf("# %s\n", text);
-    printf("# %-6s %-14s %12s %12s %6s %6s %10s %10s %9s %9s %7s\n", "comm", "op", "size", "count", "type", "redop", "time",
-           "p99", "algbw", "busbw", "#wrong");
-    printf("# %-6s %-14s %12s %12s %6s %6s %10s %10s %9s %9s\n", "", "", "(B)", "(elements)", "", "", "(us)", "(us)",
-           "(GB/s)", "(GB/s)");
+    printf("# %s\n# time: the median over batches of the mean of calls back to back, of the slowest rank;"
+           " p99: of single calls\n",
+           text);
 }
 
 static void on_row(void *user, const struct hd__bench_row *r)
 {
     struct output *o = user;
     const struct hd__bench *b = &o->a->bench;
-    int reduces = r->op == HD__BENCH_ALL_REDUCE || r->op == HD__BENCH_REDUCE || r->op == HD__BENCH_REDUCE_SCATTER;
+    json_t *row = json_pack("{s:s, s:s, s:i, s:I, s:I, s:s, s:b}", "comm", o->comm, "op", hd__bench_op_name(r->op),
+                            "ranks", (int)b->ranks, "bytes", (json_int_t)r->bytes, "count", (json_int_t)r->count,
+                            "dtype", hd_dtype_name(b->dtype), "in_place", (int)r->in_place);
+    json_t *numbers =
+        json_pack("{s:f, s:f, s:f, s:f, s:f, s:I}", "time_us", r->time_us, "p50_us", r->p50_us, "p99_us", r->p99_us,
+                  "algbw_gbs", r->algbw, "busbw_gbs", r->busbw, "errors", (json_int_t)r->errors);
+    json_object_update(row, numbers);
+    json_decref(numbers);
     o->errors += r->errors;
-    if (!o->a->json) {
-        printf("  %-6s %-14s %12llu %12llu %6s %6s %10.2f %10.2f %9.3f %9.3f %7llu\n", o->comm, hd__bench_op_name(r->op),
-               (unsigned long long)r->bytes, (unsigned long long)r->count, hd_dtype_name(b->dtype),
-               reduces ? "sum" : "none", r->time_us, r->p99_us, r->algbw, r->busbw, (unsigned long long)r->errors);
-        fflush(stdout);
-    }
-    json_array_append_new(
-        o->rows, json_pack("{s:s, s:s, s:i, s:I, s:s, s:b, s:f, s:f, s:f, s:f, s:I}", "comm", o->comm, "op",
-                           hd__bench_op_name(r->op), "ranks", (int)b->ranks, "bytes", (json_int_t)r->bytes, "dtype",
-                           hd_dtype_name(b->dtype), "in_place", (int)r->in_place, "time_us", r->time_us, "p99_us",
-                           r->p99_us, "algbw_gbs", r->algbw, "busbw_gbs", r->busbw, "errors", (json_int_t)r->errors));
+    if (!o->a->json && o->a->comms == 1)
+        hd__bench_table_row(&o->table, r->op, row);
+    json_array_append_new(o->rows, row);
 }
 
 /* ---- transports */
@@ -238,7 +243,8 @@ int32_t hd__bench_settings(const struct hd__component *c, const char *const *set
         snprintf(name, sizeof name, "%.*s", (int)(eq - set[i]), set[i]);
         int64_t at = hd__option_find(&table, name);
         if (at < 0)
-            return hd_fail(err, HD_E_INVALID, "%s-%s has no option %s (`heddle plugins %s-%s`)", kind, c->name, name, kind, c->name);
+            return hd_fail(err, HD_E_INVALID, "%s-%s has no option %s (`heddle plugins %s-%s`)", kind, c->name, name,
+                           kind, c->name);
         struct hd_option option = hd__option_at(&table, (size_t)at);
         struct hd_error why = HD_ERROR_INIT;
         code = hd__option_parse(&option, eq + 1, settings, arena, &why);
@@ -253,46 +259,77 @@ struct transport {
     void *settings;
 };
 
+/* "NAME:OPTION=VALUE:...": the options of --set are for all, these are for one and come after. */
+static int32_t find_transport(const struct arguments *a, const char *text, struct hd__plugins *plugins,
+                              struct hd__arena *arena, struct transport *out, struct hd_error *err)
+{
+    const char *set[2 * SETS_MAX], *name;
+    char *rest = hd__arena_strdup(arena, text);
+    int sets = a->sets;
+    int32_t rc;
+    memcpy(set, a->set, sizeof a->set);
+    name = strsep(&rest, ":");
+    while (rest && sets < 2 * SETS_MAX) {
+        set[sets] = strsep(&rest, ":");
+        if (!strchr(set[sets++], '='))
+            return hd_fail(err, HD_E_INVALID, "--comm %s: '%s' is not OPTION=VALUE", text, set[sets - 1]);
+    }
+    if ((rc = hd__plugin_find(plugins, HD_KIND_COMM, name, &out->component, err)) ||
+        (rc = hd__plugin_probe(plugins, out->component, err)))
+        return rc;
+    out->settings = hd__arena_alloc(arena, HD__MAX(out->component->settings_size, (size_t)1));
+    return hd__bench_settings(out->component, set, sets, out->settings, arena, err);
+}
+
 static int32_t find_transports(const struct arguments *a, struct hd__plugins *plugins, struct hd__arena *arena,
                                struct transport *out, struct hd_error *err)
 {
     int32_t code = HD_OK;
-    for (int i = 0; i < a->comms && code == HD_OK; i++) {
-        code = hd__plugin_find(plugins, HD_KIND_COMM, a->comm[i], &out[i].component, err);
-        if (code == HD_OK)
-            code = hd__plugin_probe(plugins, out[i].component, err);
-        if (code != HD_OK)
-            break;
-        out[i].settings = hd__arena_alloc(arena, HD__MAX(out[i].component->settings_size, (size_t)1));
-        code = hd__bench_settings(out[i].component, a->set, a->sets, out[i].settings, arena, err);
-    }
+    for (int i = 0; i < a->comms && code == HD_OK; i++)
+        code = find_transport(a, a->comm[i], plugins, arena, &out[i], err);
     return code;
+}
+
+static void print_json(const struct arguments *a, json_t *rows)
+{
+    char machine[256];
+    hd__bench_machine(machine);
+    json_t *root = json_pack("{s:s, s:b, s:O}", "machine", machine, "plain", a->bench.plain, "rows", rows);
+    json_dumpf(root, stdout, JSON_INDENT(2) | JSON_REAL_PRECISION(6));
+    putchar('\n');
+    json_decref(root);
+}
+
+/* What is known once all were measured. */
+static int32_t report(const struct arguments *a, json_t *rows, struct hd_error *err)
+{
+    char text[512];
+    if (a->json)
+        print_json(a, rows);
+    else if (a->comms > 1)
+        hd__bench_side_by_side(&a->bench, a->comm, a->comms, rows);
+    title(a, text);
+    return a->html ? hd__bench_html(a->html, text, rows, err) : HD_OK;
 }
 
 static int measure_all(struct arguments *a, const struct transport *transports)
 {
-    struct output o = {.a = a, .rows = json_array()};
+    struct output o = {.a = a, .table = {.bench = &a->bench}, .rows = json_array()};
     struct hd_error err = HD_ERROR_INIT;
     int32_t code = HD_OK;
+    a->bench.both = !a->bench.in_place && !a->out_of_place;
     if (!a->json)
-        print_head(a);
+        print_title(a);
     for (int i = 0; i < a->comms && code == HD_OK; i++) {
+        if (a->comms > 1 && isatty(2))
+            fprintf(stderr, "heddle bench: %s (%d of %d)\n", a->comm[i], i + 1, a->comms);
         o.comm = a->comm[i];
         a->bench.component = transports[i].component;
         a->bench.settings = transports[i].settings;
         code = hd__bench_run(&a->bench, on_row, &o, &err);
     }
-    if (a->json) {
-        json_t *root = json_pack("{s:O}", "rows", o.rows);
-        json_dumpf(root, stdout, JSON_INDENT(2) | JSON_REAL_PRECISION(6));
-        putchar('\n');
-        json_decref(root);
-    }
-    if (a->html && code == HD_OK) {
-        char text[256];
-        title(a, text);
-        code = hd__bench_html(a->html, text, o.rows, &err);
-    }
+    if (code == HD_OK)
+        code = report(a, o.rows, &err);
     json_decref(o.rows);
     if (code != HD_OK)
         fprintf(stderr, "heddle bench: %s\n", err.message);
@@ -327,7 +364,8 @@ static int measure(struct arguments *a)
         fprintf(stderr, "heddle bench: %s\n", err.message);
         code = HD__EXIT_REFUSED;
     } else if (a->peak) {
-        code = hd__bench_peak(plugins, a->device ? a->device : "cpu", a->set, a->sets, a->sized ? a->bench.last : 256u << 20, a->json);
+        code = hd__bench_peak(plugins, a->device ? a->device : "cpu", a->set, a->sets,
+                              a->sized ? a->bench.last : 256u << 20, a->json);
     } else {
         code = measure_all(a, transports);
     }
@@ -351,27 +389,30 @@ static int run(int argc, char **argv)
 const struct hd__command hd__command_bench = {
     .name = "bench",
     .usage = "[--comm NAME,...] [--op NAME,...] [--ranks N] [-b SIZE] [-e SIZE] [-f FACTOR] [-n CALLS] [-w CALLS]\n"
-             "             [-d DTYPE] [--in-place] [--plain] [--set OPTION=VALUE] [--timeout SECONDS] [--json] [--html FILE]\n"
+             "             [-d DTYPE] [--in-place | --out-of-place] [--plain] [--set OPTION=VALUE]\n"
+             "             [--timeout SECONDS] [--json] [--html FILE]\n"
              "       heddle bench --peak [--device NAME] [-e SIZE] [--set OPTION=VALUE] [--json]",
     .summary = "measure transports, in the columns of nccl-tests, or a device's peak",
-    .help = "  --comm NAME,...      transports, one after the other (shm)\n"
-            "  --op NAME,...        all_reduce, reduce_scatter, all_gather, broadcast, reduce, all_to_all, sendrecv, barrier\n"
+    .help = "  --comm NAME,...      transports (shm); several are printed side by side once all are measured\n"
+            "                       NAME:OPTION=VALUE:... with options of its own: libfabric:provider=tcp\n"
+            "  --op NAME,...        all_reduce, reduce_scatter, all_gather (these by default), broadcast, reduce,\n"
+            "                       all_to_all, sendrecv, barrier\n"
             "  --ranks N            processes, started here, each on a core while there are enough (2)\n"
-            "  -b, -e SIZE          first and last size: 8, 64K, 128M (K = 1024); of the larger buffer of the operation\n"
+            "  -b, -e SIZE          first and last size: 8, 64K, 128M (K = 1024); of an operation's larger buffer\n"
             "  -f FACTOR            from one size to the next (2)\n"
             "  -n CALLS, -w CALLS   timed calls a size (by size), warm-up calls (5)\n"
             "  -d DTYPE             fp32, bf16, fp16, fp64, int32, uint8\n"
-            "  --in-place           send and receive buffer are one\n"
+            "  --in-place           only with send and receive buffer in one; --out-of-place: only apart (both)\n"
             "  --plain              buffers outside the transport's memory\n"
-            "  --set OPTION=VALUE   an option of the transport\n"
+            "  --set OPTION=VALUE   an option of all transports\n"
             "  --timeout SECONDS    the longest wait (60)\n"
             "  --json               one object with `rows`\n"
             "  --html FILE          writes a page as well: a chart an operation, a line a transport\n"
             "  --peak               a device instead: its best matrix product by dtype, and its memory's bandwidth\n"
-            "  --device NAME        which (cpu); -e is then the size of an operand (256M), --set an option of the device\n"
+            "  --device NAME        which (cpu); -e is then an operand's size (256M), --set the device's option\n"
             "\n"
             "Every result is checked; wrong elements are counted, and make the command fail.\n"
-            "busbw: algbw times 2(n-1)/n for all_reduce, (n-1)/n for reduce_scatter, all_gather and all_to_all, else 1.\n",
+            "busbw: algbw times 2(n-1)/n for all_reduce, (n-1)/n for reduce_scatter, all_gather, all_to_all, else 1.\n",
     .example = "  heddle bench --comm shm --op all_reduce,all_gather --ranks 2 -b 8 -e 128M -f 4\n",
     .run = run,
 };

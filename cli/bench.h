@@ -4,14 +4,35 @@
 
 #include <jansson.h>
 
+#include "core/comm/bench.h"
 #include "core/plugin/plugin.h"
 
 /* OPTION=VALUE words into a component's settings; the rest gets its defaults. */
 int32_t hd__bench_settings(const struct hd__component *component, const char *const *set, int sets, void *settings,
                            struct hd__arena *arena, struct hd_error *err);
-/* heddle bench --html FILE: the rows of --json as a page with a chart an operation. */
+/* "PROCESSOR, 8 cores, 64 GiB, Linux 6.1" */
+void hd__bench_machine(char out[256]);
+
+/* ---- rows are those of --json; `comm` is a transport as the command line names it (bench_table.c) */
+
+/* One transport's table, a line a size as it is measured. */
+struct hd__bench_table {
+    const struct hd__bench *bench;
+    uint32_t op; /* of the newest row */
+    int started;
+};
+void hd__bench_table_row(struct hd__bench_table *table, uint32_t op, const json_t *row);
+/* Several, after all were measured. */
+void hd__bench_side_by_side(const struct hd__bench *bench, const char *const *comm, int n, const json_t *rows);
+/* NULL: there is none. */
+const json_t *hd__bench_row_at(const json_t *rows, const char *comm, const char *op, int in_place, uint64_t bytes);
+/* The index of the fastest at this size, of those without wrong results; -1: none. */
+int hd__bench_best(const json_t *rows, const char *const *comm, int n, const char *op, int in_place, uint64_t bytes);
+
+/* heddle bench --html FILE: a page with charts of each operation and the numbers. */
 int32_t hd__bench_html(const char *path, const char *title, const json_t *rows, struct hd_error *err);
 /* heddle bench --peak: what a device gives at best. Returns an exit code. */
-int hd__bench_peak(struct hd__plugins *plugins, const char *device, const char *const *set, int sets, uint64_t bytes, int json);
+int hd__bench_peak(struct hd__plugins *plugins, const char *device, const char *const *set, int sets, uint64_t bytes,
+                   int json);
 
 #endif

@@ -1,5 +1,5 @@
-/* heddle bench --peak: the largest rates of a device. FLOP/s as the device measures or knows them: what MFU is a share of.
- * Bytes/s of three instructions over operands that no cache holds, counted as STREAM does: each operand once. */
+/* heddle bench --peak: the largest rates of a device. FLOP/s as the device measures or knows them: MFU is a share of
+ * that. Bytes/s of three instructions over operands that no cache holds, counted as STREAM does: each operand once. */
 #include <jansson.h>
 #include <stdlib.h>
 
@@ -28,7 +28,8 @@ struct peak {
 static void row(const struct peak *p, const char *what, const char *dtype, double value, const char *unit)
 {
     if (p->json)
-        json_array_append_new(p->rows, json_pack("{s:s, s:s, s:f, s:s}", "what", what, "dtype", dtype, "value", value, "unit", unit));
+        json_array_append_new(p->rows, json_pack("{s:s, s:s, s:f, s:s}", "what", what, "dtype", dtype, "value", value,
+                                                 "unit", unit));
     else if (value > 0)
         printf("  %-8s %-6s %12.2f %s\n", what, dtype, value, unit);
     else
@@ -89,8 +90,10 @@ static int32_t stream_once(const struct peak *p, const struct stream *s, struct 
     double seconds;
     int32_t rc;
     for (int i = 0; i < 3; i++)
-        x[i] = (struct hd_operand){.data = p->memory[i], .dtype = HD_F32, .ndim = 1, .dim = {'n'}, .extent = {(int64_t)(p->bytes / 4)}};
-    struct hd_instr_desc d = {.struct_size = sizeof d, .op = s->op, .n_in = s->n_in, .n_out = 1, .in = x + 1, .out = x, .label = "peak"};
+        x[i] = (struct hd_operand){
+            .data = p->memory[i], .dtype = HD_F32, .ndim = 1, .dim = {'n'}, .extent = {(int64_t)(p->bytes / 4)}};
+    struct hd_instr_desc d = {
+        .struct_size = sizeof d, .op = s->op, .n_in = s->n_in, .n_out = 1, .in = x + 1, .out = x, .label = "peak"};
     d.attrs.struct_size = sizeof d.attrs;
     rc = p->ops->prepare(p->device, &d, &k, err);
     if (rc)
@@ -109,7 +112,8 @@ static int32_t measure(struct peak *p, struct hd_error *err)
     static const uint32_t dtypes[] = {HD_F32, HD_BF16, HD_F16, HD_F64};
     int32_t rc;
     for (size_t i = 0; i < HD__COUNT(dtypes); i++)
-        row(p, "product", hd_dtype_name(dtypes[i]), p->ops->peak_flops ? p->ops->peak_flops(p->device, dtypes[i]) / 1e9 : 0, "GFLOP/s");
+        row(p, "product", hd_dtype_name(dtypes[i]),
+            p->ops->peak_flops ? p->ops->peak_flops(p->device, dtypes[i]) / 1e9 : 0, "GFLOP/s");
     rc = take_memory(p, err);
     for (size_t i = 0; i < HD__COUNT(streams) && !rc; i++)
         rc = stream_once(p, &streams[i], err);
@@ -117,8 +121,8 @@ static int32_t measure(struct peak *p, struct hd_error *err)
     return rc;
 }
 
-static int32_t open_device(struct peak *p, struct hd__plugins *plugins, const char *name, const char *const *set, int sets,
-                           struct hd__arena *arena, struct hd_error *err)
+static int32_t open_device(struct peak *p, struct hd__plugins *plugins, const char *name, const char *const *set,
+                           int sets, struct hd__arena *arena, struct hd_error *err)
 {
     struct hd_device_place place = {.struct_size = sizeof place, .local_ranks = 1};
     const struct hd__component *c;
@@ -135,13 +139,15 @@ static int32_t open_device(struct peak *p, struct hd__plugins *plugins, const ch
 
 static void print_json(const struct peak *p, const char *device)
 {
-    json_t *root = json_pack("{s:s, s:I, s:O}", "device", device, "operand_bytes", (json_int_t)p->bytes, "rows", p->rows);
+    json_t *root = json_pack("{s:s, s:I, s:O}", "device", device, "operand_bytes", (json_int_t)p->bytes, "rows",
+                             p->rows);
     json_dumpf(root, stdout, JSON_INDENT(2) | JSON_REAL_PRECISION(6));
     putchar('\n');
     json_decref(root);
 }
 
-int hd__bench_peak(struct hd__plugins *plugins, const char *device, const char *const *set, int sets, uint64_t bytes, int json)
+int hd__bench_peak(struct hd__plugins *plugins, const char *device, const char *const *set, int sets, uint64_t bytes,
+                   int json)
 {
     struct peak p = {.bytes = HD__MAX(bytes, 64) & ~UINT64_C(63), .json = json, .rows = json_array()};
     struct hd__arena arena = {0};

@@ -32,6 +32,11 @@ int32_t hd__bench_op_find(const char *name)
     return -1;
 }
 
+int32_t hd__bench_has_in_place(uint32_t op)
+{
+    return op != HD__BENCH_ALL_TO_ALL && op != HD__BENCH_SENDRECV && op != HD__BENCH_BARRIER;
+}
+
 /* Rank r runs on the r-th core that we may use, round and round: migrations are noise. */
 static void pin(int32_t rank)
 {

@@ -37,6 +37,7 @@ struct hd__bench {
     uint32_t iterations;  /* calls timed a size; 0: by size, as many as give a steady median */
     uint32_t warmup;
     int32_t in_place;
+    int32_t both;  /* 1: out of place, then in place where there is such a form */
     int32_t plain; /* 1: buffers outside the transport's memory */
     double timeout;
     uint32_t n_ops;
@@ -47,12 +48,13 @@ struct hd__bench_row {
     uint32_t op;
     int32_t in_place;
     uint64_t bytes, count; /* count: elements of one rank's part */
-    double time_us, p99_us, algbw, busbw;
+    double time_us, p50_us, p99_us, algbw, busbw;
     uint64_t errors; /* elements that were wrong, over all ranks */
 };
 
 const char *hd__bench_op_name(uint32_t op);
 int32_t hd__bench_op_find(const char *name); /* -1 if unknown */
+int32_t hd__bench_has_in_place(uint32_t op);
 
 /* Calls `row` for each row, in order. A rank that fails says why on stderr. */
 int32_t hd__bench_run(const struct hd__bench *bench, void (*row)(void *user, const struct hd__bench_row *row),

@@ -17,6 +17,7 @@ struct bench_rank {
     struct hd_error *err;
     uint8_t *send, *recv, *plain; /* plain: to free; NULL where the transport gave the memory */
     int32_t rank;
+    int32_t in_place; /* of what is measured now */
     int out;
     uint64_t tag;
 };
@@ -160,7 +161,7 @@ static void fill(struct bench_rank *b, uint32_t op, const struct hd_comm_call *c
 {
     size_t esize = hd_dtype_size(call->dtype);
     uint64_t n = op == HD__BENCH_BARRIER ? 0 : send_elements(b, op, call->count);
-    if (!b->bench->in_place)
+    if (!b->in_place)
         memset(b->recv, 0xa5, recv_elements(b, op, call->count) * esize);
     for (uint64_t i = 0; i < n; i++)
         put((uint8_t *)(uintptr_t)call->send + i * esize, call->dtype, value(b->rank, i));
@@ -237,7 +238,7 @@ static int32_t check_and_measure(struct bench_rank *b, uint32_t op, struct hd_co
     size_t esize = hd_dtype_size(call->dtype);
     fill(b, op, call);
     int32_t code = barrier(b);
-    if (b->bench->in_place && code == HD_OK && (code = call_once(b, op, call)) == HD_OK) {
+    if (b->in_place && code == HD_OK && (code = call_once(b, op, call)) == HD_OK) {
         mine->errors = wrong(b, op, call);
         code = barrier(b);
         memset((void *)(uintptr_t)call->send, 0, send_elements(b, op, call->count) * esize);
@@ -245,14 +246,14 @@ static int32_t check_and_measure(struct bench_rank *b, uint32_t op, struct hd_co
     }
     if (code == HD_OK)
         code = measure(b, op, call, p);
-    if (!b->bench->in_place && code == HD_OK)
+    if (!b->in_place && code == HD_OK)
         mine->errors = wrong(b, op, call);
     return code == HD_OK ? barrier(b) : code;
 }
 
 static void write_row(struct bench_rank *b, uint32_t op, uint64_t bytes, uint64_t count, const struct plan *p)
 {
-    struct hd__bench_row row = {.op = op, .in_place = b->bench->in_place, .bytes = bytes, .count = count};
+    struct hd__bench_row row = {.op = op, .in_place = b->in_place, .bytes = bytes, .count = count};
     double slowest[HD__BENCH_SINGLES];
     int32_t n = b->bench->ranks;
     for (int32_t r = 0; r < n; r++)
@@ -271,6 +272,7 @@ static void write_row(struct bench_rank *b, uint32_t op, uint64_t bytes, uint64_
     }
     qsort(slowest, p->singles, sizeof *slowest, by_size);
     row.time_us = time * 1e6;
+    row.p50_us = slowest[p->singles / 2] * 1e6;
     row.p99_us = slowest[HD__MIN(p->singles - 1, p->singles * 99 / 100)] * 1e6;
     row.algbw = (double)bytes / time * 1e-9;
     row.busbw = row.algbw * bus_factor(op, n);
@@ -278,7 +280,7 @@ static void write_row(struct bench_rank *b, uint32_t op, uint64_t bytes, uint64_
         hd__log(HD_LOG_ERROR, "bench", "a row is lost: %s", strerror(errno));
 }
 
-static int32_t one_size(struct bench_rank *b, uint32_t op, uint64_t bytes)
+static int32_t one_place(struct bench_rank *b, uint32_t op, uint64_t bytes, int32_t in_place)
 {
     uint32_t dtype = b->bench->dtype, n = (uint32_t)b->bench->ranks;
     size_t esize = hd_dtype_size(dtype);
@@ -288,9 +290,10 @@ static int32_t one_size(struct bench_rank *b, uint32_t op, uint64_t bytes)
         .struct_size = sizeof call, .coll = op_rules[op].coll, .dtype = dtype, .redop = HD_SUM, .count = count};
     if (count == 0 && op != HD__BENCH_BARRIER)
         return HD_OK;
+    b->in_place = in_place;
     call.send = b->send;
     call.recv = b->recv;
-    if (b->bench->in_place) {
+    if (b->in_place) {
         call.recv = b->send;
         if (op == HD__BENCH_ALL_GATHER)
             call.send = b->send + (uint64_t)b->rank * count * esize;
@@ -301,6 +304,13 @@ static int32_t one_size(struct bench_rank *b, uint32_t op, uint64_t bytes)
     if (code == HD_OK && b->rank == 0)
         write_row(b, op, op == HD__BENCH_BARRIER ? 0 : bytes, count, &p);
     return code == HD_OK ? barrier(b) : code;
+}
+
+static int32_t one_size(struct bench_rank *b, uint32_t op, uint64_t bytes)
+{
+    const struct hd__bench *bench = b->bench;
+    int32_t code = one_place(b, op, bytes, bench->in_place && !bench->both);
+    return code == HD_OK && bench->both && hd__bench_has_in_place(op) ? one_place(b, op, bytes, 1) : code;
 }
 
 static int32_t one_op(struct bench_rank *b, uint32_t op)

@@ -11,7 +11,7 @@ static struct hd__plugins *plugins;
 static struct hd__arena arena;
 
 struct seen {
-    uint32_t rows, ops;
+    uint32_t rows, ops, in_place;
     uint64_t errors, bytes;
 };
 
@@ -21,8 +21,9 @@ static void on_row(void *user, const struct hd__bench_row *row)
     seen->rows++;
     seen->ops |= 1u << row->op;
     seen->errors += row->errors;
+    seen->in_place += (uint32_t)row->in_place;
     seen->bytes += row->bytes;
-    ck_assert(row->time_us > 0 && row->p99_us > 0);
+    ck_assert(row->time_us > 0 && row->p50_us > 0 && row->p99_us >= row->p50_us);
     if (row->op == HD__BENCH_ALL_REDUCE) { /* 3 ranks: 2 (n - 1) / n */
         double factor = row->busbw / row->algbw;
         ck_assert(factor > 4.0 / 3 - 1e-9 && factor < 4.0 / 3 + 1e-9);
@@ -62,6 +63,23 @@ START_TEST(all_operations)
     b.n_ops = 5; /* all_to_all has no in-place form */
     ck_assert_msg(hd__bench_run(&b, on_row, &seen, &err) == HD_OK, "%s", err.message);
     ck_assert_uint_eq(seen.errors, 0);
+}
+END_TEST
+
+START_TEST(out_of_place_and_in_place)
+{
+    struct hd__bench b = a_bench();
+    struct hd_error err = HD_ERROR_INIT;
+    struct seen out = {0}, both = {0};
+    b.first = b.last = 4096;
+    ck_assert_msg(hd__bench_run(&b, on_row, &out, &err) == HD_OK, "%s", err.message);
+    b.both = 1;
+    ck_assert_msg(hd__bench_run(&b, on_row, &both, &err) == HD_OK, "%s", err.message);
+    ck_assert_uint_eq(out.rows, HD__BENCH_OP_COUNT);
+    ck_assert_uint_eq(out.in_place, 0);
+    ck_assert_uint_eq(both.rows, HD__BENCH_OP_COUNT + 5);
+    ck_assert_uint_eq(both.in_place, 5); /* not all_to_all, messages, barriers */
+    ck_assert_uint_eq(both.errors, 0);
 }
 END_TEST
 
@@ -133,6 +151,7 @@ int main(int argc, char **argv)
     tcase_set_timeout(tc, 60);
     tcase_add_loop_test(tc, all_operations, 0, 6);
     tcase_add_loop_test(tc, wrong_results_are_counted, 0, 2);
+    tcase_add_test(tc, out_of_place_and_in_place);
     tcase_add_test(tc, names);
     suite_add_tcase(suite, tc);
     SRunner *runner = srunner_create(suite);

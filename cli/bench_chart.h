@@ -1,0 +1,19 @@
+/* cli/bench_chart: an operation as an SVG: two panels, time and bus bandwidth over size, all axes logarithmic, a line
+ * and a marker a transport. Points say their numbers under the pointer. */
+#ifndef HD_CLI_BENCH_CHART_H
+#define HD_CLI_BENCH_CHART_H
+
+#include <jansson.h>
+#include <stdio.h>
+
+enum { HD__CHART_WIDTH = 960, HD__CHART_HEIGHT = 380, HD__CHART_COMMS = 8 };
+
+/* Rules of the drawing for a <style>: colours for a light and a dark page, those of Okabe and Ito, which the
+ * colour-blind tell apart; markers differ as well. */
+extern const char hd__chart_style[];
+
+/* Writes elements that lie in a box of the size above, at `top`. 0: there is nothing to draw (a barrier has no size).
+ */
+int hd__chart(FILE *file, const json_t *rows, const char *const *comm, int n, const char *op, int in_place, int top);
+
+#endif
