@@ -18,7 +18,7 @@ int32_t hd__comm_open(const struct hd_comm_ops *component, const struct hd_host 
         transport->ops = hd__overlay_ops;
         transport->ops.caps = inner.caps;
         transport->ops.memory = inner.memory ? hd__overlay_ops.memory : NULL;
-        transport->comm = hd__overlay_create(&inner, comm, world->rank);
+        transport->comm = hd__overlay_create(&inner, comm, world->rank, transport->tuning);
     }
     return HD_OK;
 }

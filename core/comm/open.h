@@ -5,9 +5,11 @@
 #ifndef HD_CORE_COMM_OPEN_H
 #define HD_CORE_COMM_OPEN_H
 
+#include "core/comm/algorithms/choose.h"
 #include "heddle/comm.h"
 
 struct hd__comm {
+    const struct hd__tuning *tuning; /* set before opening, lives as long; NULL: the built-in rules, sums in the tree */
     struct hd_comm_ops ops; /* `memory` may still be NULL: the caller allocates */
     struct hd_comm *comm;
 };
@@ -18,6 +20,7 @@ void hd__comm_close(struct hd__comm *transport);
 
 /* ---- inside */
 extern const struct hd_comm_ops hd__overlay_ops; /* without open */
-struct hd_comm *hd__overlay_create(const struct hd_comm_ops *inner, struct hd_comm *comm, int32_t rank);
+struct hd_comm *hd__overlay_create(const struct hd_comm_ops *inner, struct hd_comm *comm, int32_t rank,
+                                   const struct hd__tuning *tuning);
 
 #endif

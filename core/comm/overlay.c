@@ -21,9 +21,11 @@ struct op {
     hd_request inner;
     struct hd_comm_call call;
     struct hd__schedule schedule;
-    uint32_t at; /* next step */
+    uint32_t at;     /* next step */
+    uint64_t posted; /* messages so far */
     struct {
         hd_request request;
+        uint64_t number; /* of the message, from 0 */
         int32_t peer;
     } *pending;
     uint32_t n_pending, pending_room;
@@ -45,18 +47,21 @@ struct hd_comm {
     struct hd_comm_ops below;
     struct hd_comm *comm;
     int32_t rank;
+    const struct hd__tuning *tuning;
     struct hd_comm_group *groups;
     HD__ARRAY(struct op *) ops;
     struct op *free_ops;
 };
 
-struct hd_comm *hd__overlay_create(const struct hd_comm_ops *inner, struct hd_comm *comm, int32_t rank)
+struct hd_comm *hd__overlay_create(const struct hd_comm_ops *inner, struct hd_comm *comm, int32_t rank,
+                                   const struct hd__tuning *tuning)
 {
     struct hd_comm *o = hd__alloc(sizeof *o);
     o->below = *inner;
     o->inner = &o->below;
     o->comm = comm;
     o->rank = rank;
+    o->tuning = tuning;
     return o;
 }
 
@@ -80,6 +85,7 @@ static struct op *op_new(struct hd_comm_group *g)
     op->done = op->passed = 0;
     op->code = HD_OK;
     op->at = op->n_pending = 0;
+    op->posted = 0;
     return op;
 }
 
@@ -126,6 +132,7 @@ static void add_pending(struct op *op, hd_request request, int32_t peer)
         op->pending =
             hd__array_grow(op->pending, &op->pending_room, op->n_pending + 1, sizeof *op->pending);
     op->pending[op->n_pending].request = request;
+    op->pending[op->n_pending].number = op->posted++;
     op->pending[op->n_pending++].peer = peer;
 }
 
@@ -145,8 +152,14 @@ static int32_t run_step(struct op *op, const struct hd__step *step, struct hd_er
     case HD__STEP_COPY:
         memmove(step->to, step->from, step->bytes);
         return HD_OK;
+    case HD__STEP_WIDEN:
+        hd__widen(step->to, step->from, step->bytes, step->dtype);
+        return HD_OK;
+    case HD__STEP_NARROW:
+        hd__narrow(step->to, step->from, step->bytes, step->dtype);
+        return HD_OK;
     default:
-        hd__reduce(step->to, op->schedule.sources.at + step->peer, g->n, step->bytes, op->call.dtype, op->call.redop);
+        hd__reduce(step->to, op->schedule.sources.at + step->first, (int32_t)step->n, g->n, step->bytes, step->dtype, step->redop);
         return HD_OK;
     }
     if (code == HD_OK)
@@ -154,20 +167,21 @@ static int32_t run_step(struct op *op, const struct hd__step *step, struct hd_er
     return code;
 }
 
-/* 1: nothing is pending any more; 0: something is; or an error. */
-static int32_t drain(struct op *op, struct hd_error *err)
+/* 1: of the first `messages` none is pending any more; 0: some are; or an error. */
+static int32_t drain(struct op *op, uint64_t messages, struct hd_error *err)
 {
     struct hd_comm *o = op->group->comm;
+    int32_t none = 1;
     for (uint32_t i = 0; i < op->n_pending;) {
         int32_t done = 0, code = o->inner->test(o->comm, op->pending[i].request, &done, err);
         if (code != HD_OK)
             return code;
-        if (done)
-            op->pending[i] = op->pending[--op->n_pending];
+        if (!done)
+            none &= op->pending[i++].number >= messages;
         else
-            i++;
+            op->pending[i] = op->pending[--op->n_pending];
     }
-    return op->n_pending == 0;
+    return none;
 }
 
 /* As far as it goes. 1 if it moved. */
@@ -178,7 +192,7 @@ static int advance(struct hd_comm_group *g)
     int moved = 0;
     while (op->at < op->schedule.steps.count) {
         const struct hd__step *step = &op->schedule.steps.at[op->at];
-        int32_t code = step->kind == HD__STEP_FENCE ? drain(op, &err) : run_step(op, step, &err);
+        int32_t code = step->kind == HD__STEP_FENCE ? drain(op, step->bytes, &err) : run_step(op, step, &err);
         if (code < 0) {
             fail(g, &err);
             return 1;
@@ -289,7 +303,7 @@ static int32_t overlay_collective(struct hd_comm_group *g, const struct hd_comm_
         return hd_fail(err, g->error.code, "%s", g->error.message);
     struct op *op = op_new(g);
     op->call = *call;
-    int32_t code = hd__schedule_build(&op->schedule, g->n, g->me, call, err);
+    int32_t code = hd__schedule_build(&op->schedule, g->comm->tuning, g->n, g->me, call, err);
     if (code != HD_OK) {
         release(g->comm, op);
         return code;

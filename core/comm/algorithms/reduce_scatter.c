@@ -1,44 +1,71 @@
-/* Every member gets the raw pieces that it has to add, a chunk at a time, and adds them in the tree over members. It moves as
- * much as a ring would; what it costs is scratch for one chunk of every member. */
+/* Every member gets the raw pieces that it has to add, a chunk at a time, and adds them where they belong in the tree. It
+ * moves as much as a ring would; what it costs is scratch for two chunks of every member: one is summed, one travels. */
 #include "core/comm/algorithms/schedule.h"
 
-enum { SCRATCH_BYTES = 4 << 20 };
+enum { SCRATCH_BYTES = 8 << 20 };
 
-/* One chunk: `piece[i]` is where, in `in`, the part begins that member i is to get (elements), `sizes[i]` its length. */
-static void exchange(struct hd__schedule *s, const uint8_t *in, const uint64_t *piece, const uint64_t *sizes,
-                     uint8_t *scratch, uint64_t room, uint8_t *to, size_t esize)
+struct exchange {
+    const uint8_t *in;
+    const struct hd__slice *part; /* each member's part of `in`, in elements */
+    uint64_t room;                /* elements of a chunk */
+    uint8_t *scratch[2], *to;
+    size_t esize;
+};
+
+/* The chunk of member i's part that begins at element `at` of it. */
+static struct hd__slice chunk_of(const struct exchange *x, int32_t i, uint64_t at)
 {
-    const void *sources[1024];
-    int32_t n = s->n, me = s->me;
-    for (int32_t i = 0; i < n; i++)
-        sources[i] = i == me ? in + piece[me] * esize : scratch + (uint64_t)i * room * esize;
-    for (int32_t i = 1; i < n; i++) {
-        int32_t peer = (me + i) % n, from = (me - i + n) % n;
-        if (sizes[peer])
-            hd__step_send(s, peer, in + piece[peer] * esize, sizes[peer] * esize);
-        if (sizes[me])
-            hd__step_recv(s, from, scratch + (uint64_t)from * room * esize, sizes[me] * esize);
-    }
-    hd__step_fence(s);
-    if (sizes[me])
-        hd__step_reduce(s, to, sources, sizes[me]);
+    uint64_t first = HD__MIN(x->part[i].first + at, x->part[i].last);
+    return (struct hd__slice){first, HD__MIN(first + x->room, x->part[i].last)};
 }
 
-/* first, last: each member's part of `in`, in elements. The sum of part `me` goes to `to`. */
-static void exchange_all(struct hd__schedule *s, const uint8_t *in, const struct hd__slice *part, uint8_t *to, size_t esize)
+static uint8_t *raw(const struct exchange *x, int32_t from, uint64_t at)
 {
-    uint64_t most = 0, room, piece[1024], sizes[1024];
+    return x->scratch[at / x->room & 1] + (uint64_t)from * x->room * x->esize;
+}
+
+static void post(struct hd__schedule *s, const struct exchange *x, uint64_t at)
+{
+    struct hd__slice mine = chunk_of(x, s->me, at);
+    for (int32_t i = 1; i < s->n; i++) {
+        int32_t peer = (s->me + i) % s->n, from = (s->me - i + s->n) % s->n;
+        struct hd__slice theirs = chunk_of(x, peer, at);
+        if (theirs.last > theirs.first)
+            hd__step_send(s, peer, x->in + theirs.first * x->esize, (theirs.last - theirs.first) * x->esize);
+        if (mine.last > mine.first)
+            hd__step_recv(s, from, raw(x, from, at), (mine.last - mine.first) * x->esize);
+    }
+}
+
+static void add(struct hd__schedule *s, const struct exchange *x, uint64_t at, const struct hd_comm_call *call)
+{
+    struct hd__slice mine = chunk_of(x, s->me, at);
+    const void *sources[1024];
+    for (int32_t i = 0; i < s->n; i++)
+        sources[i] = i == s->me ? x->in + mine.first * x->esize : raw(x, i, at);
+    if (mine.last > mine.first)
+        hd__step_reduce(s, x->to + at * x->esize, sources, (uint32_t)s->n, mine.last - mine.first, call->dtype, call->redop);
+}
+
+/* The sum of part `me` goes to `to`. */
+static void exchange_all(struct hd__schedule *s, const struct hd_comm_call *call, const struct hd__slice *part, uint8_t *to,
+                         size_t esize)
+{
+    struct exchange x = {.in = call->send, .part = part, .to = to, .esize = esize};
+    uint64_t most = 0;
     for (int32_t i = 0; i < s->n; i++)
         most = HD__MAX(most, part[i].last - part[i].first);
-    room = HD__MAX(HD__MIN(most, SCRATCH_BYTES / esize / (uint64_t)s->n), UINT64_C(1));
-    uint8_t *scratch = hd__schedule_scratch(s, room * (uint64_t)s->n * esize);
-    for (uint64_t at = 0; at < most; at += room) {
-        for (int32_t i = 0; i < s->n; i++) {
-            uint64_t whole = part[i].last - part[i].first;
-            piece[i] = part[i].first + HD__MIN(at, whole);
-            sizes[i] = HD__MIN(room, whole - HD__MIN(at, whole));
-        }
-        exchange(s, in, piece, sizes, scratch, room, to + at * esize, esize);
+    x.room = HD__MIN(s->chunk, SCRATCH_BYTES / 2 / (uint64_t)s->n) / esize;
+    x.room = HD__MAX(HD__MIN(most, x.room), UINT64_C(1));
+    for (int i = 0; i < 2; i++)
+        x.scratch[i] = hd__schedule_scratch(s, x.room * (uint64_t)s->n * esize);
+    post(s, &x, 0);
+    for (uint64_t at = 0; at < most; at += x.room) {
+        uint64_t posted = s->messages;
+        if (at + x.room < most)
+            post(s, &x, at + x.room);
+        hd__step_fence_first(s, posted);
+        add(s, &x, at, call);
     }
 }
 
@@ -47,7 +74,7 @@ void hd__build_reduce_scatter(struct hd__schedule *s, const struct hd_comm_call 
     struct hd__slice part[1024];
     for (int32_t i = 0; i < s->n; i++)
         part[i] = (struct hd__slice){(uint64_t)i * call->count, (uint64_t)(i + 1) * call->count};
-    exchange_all(s, call->send, part, call->recv, esize);
+    exchange_all(s, call, part, call->recv, esize);
 }
 
 void hd__build_slices(struct hd__schedule *s, const struct hd_comm_call *call, size_t esize, uint8_t *to)
@@ -55,5 +82,6 @@ void hd__build_slices(struct hd__schedule *s, const struct hd_comm_call *call, s
     struct hd__slice part[1024];
     for (int32_t i = 0; i < s->n; i++)
         part[i] = hd__slice_of(call->count, s->n, i);
-    exchange_all(s, call->send, part, to, esize);
+    exchange_all(s, call, part, to, esize);
+    hd__step_fence(s);
 }

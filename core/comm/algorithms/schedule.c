@@ -10,11 +10,13 @@ static void add(struct hd__schedule *s, struct hd__step step)
 void hd__step_send(struct hd__schedule *s, int32_t peer, const void *from, uint64_t bytes)
 {
     add(s, (struct hd__step){.kind = HD__STEP_SEND, .peer = peer, .from = from, .bytes = bytes});
+    s->messages++;
 }
 
 void hd__step_recv(struct hd__schedule *s, int32_t peer, void *to, uint64_t bytes)
 {
     add(s, (struct hd__step){.kind = HD__STEP_RECV, .peer = peer, .to = to, .bytes = bytes});
+    s->messages++;
 }
 
 void hd__step_copy(struct hd__schedule *s, void *to, const void *from, uint64_t bytes)
@@ -23,15 +25,32 @@ void hd__step_copy(struct hd__schedule *s, void *to, const void *from, uint64_t 
         add(s, (struct hd__step){.kind = HD__STEP_COPY, .to = to, .from = from, .bytes = bytes});
 }
 
-void hd__step_reduce(struct hd__schedule *s, void *to, const void *const *sources, uint64_t count)
+void hd__step_reduce(struct hd__schedule *s, void *to, const void *const *sources, uint32_t n, uint64_t count, uint32_t dtype,
+                     uint32_t redop)
 {
-    add(s, (struct hd__step){.kind = HD__STEP_REDUCE, .peer = (int32_t)s->sources.count, .to = to, .bytes = count});
-    hd__append(&s->sources, sources, s->n);
+    add(s, (struct hd__step){.kind = HD__STEP_REDUCE, .to = to, .bytes = count, .first = s->sources.count, .n = n, .dtype = dtype,
+                             .redop = redop});
+    hd__append(&s->sources, sources, n);
+}
+
+void hd__step_widen(struct hd__schedule *s, float *to, const void *from, uint64_t count, uint32_t dtype)
+{
+    add(s, (struct hd__step){.kind = HD__STEP_WIDEN, .to = to, .from = from, .bytes = count, .dtype = dtype});
+}
+
+void hd__step_narrow(struct hd__schedule *s, void *to, const float *from, uint64_t count, uint32_t dtype)
+{
+    add(s, (struct hd__step){.kind = HD__STEP_NARROW, .to = to, .from = from, .bytes = count, .dtype = dtype});
+}
+
+void hd__step_fence_first(struct hd__schedule *s, uint64_t messages)
+{
+    add(s, (struct hd__step){.kind = HD__STEP_FENCE, .bytes = messages});
 }
 
 void hd__step_fence(struct hd__schedule *s)
 {
-    add(s, (struct hd__step){.kind = HD__STEP_FENCE});
+    hd__step_fence_first(s, s->messages);
 }
 
 uint8_t *hd__schedule_scratch(struct hd__schedule *s, uint64_t bytes)
@@ -52,6 +71,7 @@ void hd__schedule_clear(struct hd__schedule *s)
     for (uint32_t i = 0; i < s->scratch.count; i++)
         free(s->scratch.at[i]);
     s->scratch.count = s->steps.count = s->sources.count = 0;
+    s->messages = 0;
 }
 
 void hd__schedule_free(struct hd__schedule *s)
@@ -62,24 +82,14 @@ void hd__schedule_free(struct hd__schedule *s)
     hd__free_array(&s->sources);
 }
 
-static hd__build_fn *const builders[] = {
-    [HD_COLL_ALL_REDUCE] = hd__build_all_reduce,
-    [HD_COLL_ALL_GATHER] = hd__build_all_gather,
-    [HD_COLL_REDUCE_SCATTER] = hd__build_reduce_scatter,
-    [HD_COLL_ALL_TO_ALL] = hd__build_all_to_all,
-    [HD_COLL_BROADCAST] = hd__build_broadcast,
-    [HD_COLL_REDUCE] = hd__build_reduce,
-    [HD_COLL_BARRIER] = hd__build_barrier,
-};
-
-int32_t hd__schedule_build(struct hd__schedule *s, int32_t n, int32_t me, const struct hd_comm_call *call,
-                           struct hd_error *err)
+int32_t hd__schedule_build(struct hd__schedule *s, const struct hd__tuning *tuning, int32_t n, int32_t me,
+                           const struct hd_comm_call *call, struct hd_error *err)
 {
     uint32_t coll = call->coll;
     size_t esize = hd_dtype_size(call->dtype);
     int reduces = coll == HD_COLL_ALL_REDUCE || coll == HD_COLL_REDUCE || coll == HD_COLL_REDUCE_SCATTER;
     int rooted = coll == HD_COLL_BROADCAST || coll == HD_COLL_REDUCE;
-    if (coll == 0 || coll >= HD__COUNT(builders))
+    if (coll < HD_COLL_ALL_REDUCE || coll > HD_COLL_BARRIER)
         return hd_fail(err, HD_E_UNSUPPORTED, "collective %u is unknown", coll);
     if (coll != HD_COLL_BARRIER && !esize)
         return hd_fail(err, HD_E_UNSUPPORTED, "collective %u of dtype %u", coll, call->dtype);
@@ -92,7 +102,7 @@ int32_t hd__schedule_build(struct hd__schedule *s, int32_t n, int32_t me, const 
     s->n = n;
     s->me = me;
     if (coll == HD_COLL_BARRIER || call->count)
-        builders[coll](s, call, esize);
+        hd__algorithm_choose(tuning, call, n, &s->chunk)->build(s, call, esize);
     hd__step_fence(s);
     return HD_OK;
 }

@@ -62,7 +62,8 @@ static uint16_t f16_store(float f)
             return a + b;                                                                       \
         return b > a || b != b ? b : a; /* a NaN wins */                                        \
     }                                                                                           \
-    static void name(T *dst, const void *const *src, int32_t n, uint64_t count, uint32_t redop) \
+    static void name(T *dst, const void *const *src, int32_t n, int32_t over, uint64_t count,   \
+                     uint32_t redop)                                                            \
     {                                                                                           \
         for (uint64_t i = 0; i < count; i++) {                                                  \
             A half[32];                                                                         \
@@ -75,7 +76,7 @@ static uint16_t f16_store(float f)
             }                                                                                   \
             for (; waiting > 1; waiting--)                                                      \
                 half[waiting - 2] = name##_join(half[waiting - 2], half[waiting - 1], redop);   \
-            dst[i] = (T)store(redop == HD_AVG ? half[0] / (A)n : half[0]);                      \
+            dst[i] = (T)store(redop == HD_AVG ? half[0] / (A)over : half[0]);                   \
         }                                                                                       \
     }
 
@@ -86,25 +87,39 @@ REDUCE(reduce_f16, uint16_t, float, f16_load, f16_store)
 REDUCE(reduce_i32, int32_t, int64_t, SAME, (uint32_t))
 REDUCE(reduce_u8, uint8_t, uint64_t, SAME, SAME)
 
-void hd__reduce(void *dst, const void *const *src, int32_t n, uint64_t count, uint32_t dtype, uint32_t redop)
+void hd__reduce(void *dst, const void *const *src, int32_t n, int32_t over, uint64_t count, uint32_t dtype, uint32_t redop)
 {
     switch (dtype) {
     case HD_F32:
-        reduce_f32(dst, src, n, count, redop);
+        reduce_f32(dst, src, n, over, count, redop);
         break;
     case HD_F64:
-        reduce_f64(dst, src, n, count, redop);
+        reduce_f64(dst, src, n, over, count, redop);
         break;
     case HD_BF16:
-        reduce_bf16(dst, src, n, count, redop);
+        reduce_bf16(dst, src, n, over, count, redop);
         break;
     case HD_F16:
-        reduce_f16(dst, src, n, count, redop);
+        reduce_f16(dst, src, n, over, count, redop);
         break;
     case HD_I32:
-        reduce_i32(dst, src, n, count, redop);
+        reduce_i32(dst, src, n, over, count, redop);
         break;
     default:
-        reduce_u8(dst, src, n, count, redop);
+        reduce_u8(dst, src, n, over, count, redop);
     }
+}
+
+void hd__widen(float *dst, const void *src, uint64_t count, uint32_t dtype)
+{
+    const uint16_t *from = src;
+    for (uint64_t i = 0; i < count; i++)
+        dst[i] = dtype == HD_BF16 ? bf16_load(from[i]) : f16_load(from[i]);
+}
+
+void hd__narrow(void *dst, const float *src, uint64_t count, uint32_t dtype)
+{
+    uint16_t *to = dst;
+    for (uint64_t i = 0; i < count; i++)
+        to[i] = dtype == HD_BF16 ? bf16_store(src[i]) : f16_store(src[i]);
 }
