@@ -17,6 +17,10 @@ int32_t hd__comm_open(const struct hd_comm_ops *component, const struct hd_host 
         struct hd_comm_ops inner = transport->ops;
         transport->ops = hd__overlay_ops;
         transport->ops.caps = inner.caps;
+        if (!inner.collective) { /* whose order it is: the core's */
+            transport->ops.caps &= ~HD_COMM_ANY_ORDER;
+            transport->ops.caps |= transport->tuning && transport->tuning->any_order ? HD_COMM_ANY_ORDER : 0;
+        }
         transport->ops.memory = inner.memory ? hd__overlay_ops.memory : NULL;
         transport->comm = hd__overlay_create(&inner, comm, world->rank, transport->tuning);
     }

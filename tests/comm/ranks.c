@@ -18,6 +18,7 @@
 
 const char *transport_name = "shm", *transport_folder = ".";
 int transport_bare, transport_told;
+const struct hd__tuning *transport_tuning;
 char transport_settings[256];
 
 int transport_word(const char *word)
@@ -90,6 +91,7 @@ static int open_transport(struct rank *rank, const struct ranks_options *o, doub
     struct hd_comm_ops *kept = hd__alloc(sizeof *kept);
     struct hd__comm *transport = hd__alloc(sizeof *transport);
     *kept = ops;
+    transport->tuning = transport_tuning;
     int32_t code = hd__comm_open(kept, hd__comm_host(), settings, &world, transport, err);
     rank->ops = &transport->ops;
     rank->comm = transport->comm;

@@ -3,6 +3,7 @@
 #define TESTS_COMM_RANKS_H
 
 #include "core/base/base.h"
+#include "core/comm/algorithms/choose.h"
 #include "core/comm/store.h"
 #include "heddle/comm.h"
 
@@ -24,6 +25,7 @@ struct ranks_options {
 
 /* Which transport: set by main() from the command line. */
 extern const char *transport_name, *transport_folder;
+extern const struct hd__tuning *transport_tuning; /* of the core's algorithms; NULL: the built-in one */
 extern int transport_bare; /* without its collectives: the core's algorithms over send and recv */
 extern int transport_told; /* it learns of a death from liveness, which aborts it, as the executor has it done */
 extern char transport_settings[256]; /* before those of the run */

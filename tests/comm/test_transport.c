@@ -2,6 +2,7 @@
  *     test_transport NAME FOLDER [bare] [WORD=N ...]     e.g. shm build/plugins/comm-shm
  *     bare: by the core's algorithms over its send and recv
  *     few: each test with one or two numbers of ranks, for transports whose ranks take long to start
+ *     any: so, and by algorithms whose sums follow an order of their own, in chunks of 4 KiB
  *     soak=N seed=S ranks=R: N random operations on R ranks, and nothing else
  *     huge=BYTES: operations of that size on two ranks, and nothing else; 4.5 x BYTES of memory a rank */
 #include <check.h>
@@ -349,6 +350,20 @@ static void add_few(TCase *tc)
     tcase_add_test(tc, nothing_is_left);
 }
 
+static int in_any_order(void)
+{
+    static const char *const names[][2] = {{"ring", "halving"}, {"ring", "ring"}};
+    static const uint32_t colls[] = {HD_COLL_ALL_REDUCE, HD_COLL_REDUCE_SCATTER};
+    static struct hd__tuning tuning = {.any_order = 1};
+    for (int k = 0; k < 4; k++) { /* rings for groups of three and four, others for larger ones */
+        struct hd__tuning_rule rule = {colls[k & 1], k < 2 ? 4 : INT32_MAX, UINT64_MAX,
+                                       hd__algorithm_find(colls[k & 1], names[k & 1][k / 2]), 4096};
+        hd__push(&tuning.rules, rule);
+    }
+    transport_tuning = &tuning;
+    return transport_bare = 1;
+}
+
 /* What is run by hand may take hours: a minute for each thousand operations, or 64 MiB. */
 static int parse_word(const char *word, TCase *tc)
 {
@@ -359,6 +374,8 @@ static int parse_word(const char *word, TCase *tc)
         return brief = 1;
     if (strcmp(word, "few") == 0)
         return few = 1;
+    if (strcmp(word, "any") == 0)
+        return in_any_order();
     if (sscanf(word, "seed=%llu", &n) == 1)
         return soak_seed = n, 1;
     if (sscanf(word, "ranks=%llu", &n) == 1 && n >= 1 && n <= 16)
