@@ -18,7 +18,8 @@ struct arguments {
     struct hd__arena arena; /* words of the command line that are cut, and settings */
     struct hd__bench bench;
     const char *comm[COMMS_MAX];  /* as given: libfabric:provider=tcp */
-    const char *set[SETS_MAX], *device, *html;
+    const char *set[SETS_MAX], *device, *html, *tune;
+    int any_order;
     const char *only_transports; /* the first option that a device's peak has no use for */
     int comms, sets, json, peak, sized, out_of_place;
 };
@@ -122,6 +123,8 @@ static int parse_value(struct arguments *a, const char *option, char *value)
         return (a->sized = parse_size(value, &b->last));
     if (strcmp(option, "--html") == 0)
         return (a->html = value) != NULL;
+    if (strcmp(option, "--tune") == 0)
+        return (a->tune = value) != NULL;
     if (strcmp(option, "--device") == 0)
         return (a->device = value) != NULL;
     if (strcmp(option, "-f") == 0)
@@ -149,7 +152,7 @@ static int for_devices(const char *option)
 static int parse(int argc, char **argv, struct arguments *a)
 {
     static const char *const with_value[] = {"--comm", "--op", "--ranks",   "-b",    "-e",       "-f",    "-n",
-                                             "-w",     "-d",   "--timeout", "--set", "--device", "--html"};
+                                             "-w",     "-d",   "--timeout", "--set", "--device", "--html", "--tune"};
     for (int i = 1; i < argc; i++) {
         const char *option = argv[i];
         int known = 0;
@@ -163,6 +166,8 @@ static int parse(int argc, char **argv, struct arguments *a)
             known = a->bench.plain = 1;
         else if (strcmp(argv[i], "--peak") == 0)
             known = a->peak = 1;
+        else if (strcmp(argv[i], "--any-order") == 0)
+            known = a->any_order = 1;
         for (size_t k = 0; !known && k < HD__COUNT(with_value); k++)
             if (strcmp(argv[i], with_value[k]) == 0) {
                 known = 1;
@@ -366,6 +371,10 @@ static int measure(struct arguments *a)
     } else if (a->peak) {
         code = hd__bench_peak(plugins, a->device ? a->device : "cpu", a->set, a->sets,
                               a->sized ? a->bench.last : 256u << 20, a->json);
+    } else if (a->tune) {
+        a->bench.component = transports[0].component;
+        a->bench.settings = transports[0].settings;
+        code = hd__bench_tune(&a->bench, a->tune, a->any_order);
     } else {
         code = measure_all(a, transports);
     }
@@ -391,6 +400,7 @@ const struct hd__command hd__command_bench = {
     .usage = "[--comm NAME,...] [--op NAME,...] [--ranks N] [-b SIZE] [-e SIZE] [-f FACTOR] [-n CALLS] [-w CALLS]\n"
              "             [-d DTYPE] [--in-place | --out-of-place] [--plain] [--set OPTION=VALUE]\n"
              "             [--timeout SECONDS] [--json] [--html FILE]\n"
+             "       heddle bench --tune FILE [--any-order] [--comm NAME] [--op NAME,...] [--ranks N] [-b SIZE] [-e SIZE]\n"
              "       heddle bench --peak [--device NAME] [-e SIZE] [--set OPTION=VALUE] [--json]",
     .summary = "measure transports, in the columns of nccl-tests, or a device's peak",
     .help = "  --comm NAME,...      transports (shm); several are printed side by side once all are measured\n"
@@ -408,6 +418,9 @@ const struct hd__command hd__command_bench = {
             "  --timeout SECONDS    the longest wait (60)\n"
             "  --json               one object with `rows`\n"
             "  --html FILE          writes a page as well: a chart an operation, a line a transport\n"
+            "  --tune FILE          measures the algorithms for collectives over a transport's send and recv, and writes the best\n"
+            "                       by size into FILE, which a job names: comm: {tune: FILE}\n"
+            "  --any-order          with those whose sums follow an order of their own: comm: {order: any}\n"
             "  --peak               a device instead: its best matrix product by dtype, and its memory's bandwidth\n"
             "  --device NAME        which (cpu); -e is then an operand's size (256M), --set the device's option\n"
             "\n"

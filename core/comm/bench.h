@@ -40,6 +40,7 @@ struct hd__bench {
     int32_t both;  /* 1: out of place, then in place where there is such a form */
     int32_t plain; /* 1: buffers outside the transport's memory */
     double timeout;
+    const struct hd__tuning *tuning; /* of a transport without collectives; NULL: the built-in rules */
     uint32_t n_ops;
     uint32_t ops[HD__BENCH_OP_COUNT];
 };

@@ -350,7 +350,7 @@ int32_t hd__bench_rank(const struct hd__bench *bench, int32_t rank, struct hd_st
 {
     struct bench_rank b = {
         .bench = bench, .boards = boards, .err = err, .rank = rank, .out = out};
-    struct hd__comm transport = {0};
+    struct hd__comm transport = {.tuning = bench->tuning};
     struct hd_world world = {.struct_size = sizeof world,
                              .rank = rank,
                              .size = bench->ranks,

@@ -3,6 +3,8 @@
 
 #include <stdlib.h>
 
+#include "core/compile/tuning.h"
+
 int32_t hd__choose(struct hd__job *job, struct hd__plugins *plugins, uint32_t kind, struct hd__section *section,
                    struct hd__chosen *chosen, struct hd_error *err)
 {
@@ -307,6 +309,8 @@ static int32_t refuse_the_missing(struct hd__job *job, struct hd_error *err)
         const char *path, *what;
     } rows[] = {
         {job->n_hooks > 0, "comm.hooks", "wrappers of transports are not offered yet"},
+        {job->comm_order == HD__ORDER_ANY && job->deterministic == HD__DETERMINISTIC_EXACT, "comm.order",
+         "any does not go with job.deterministic: exact, which fixes the order of every sum"},
     };
     for (size_t i = 0; i < HD__COUNT(rows); i++)
         if (rows[i].asked) {
@@ -331,6 +335,9 @@ int32_t hd__compile_with(struct hd__job *job, struct hd__plugins *plugins, uint3
     c->n_stages = size[HD_AXIS_PP];
     c->stage = hd__alloc((size_t)c->n_stages * sizeof *c->stage);
     rc = refuse_the_missing(job, err);
+    c->tuning.any_order = job->comm_order == HD__ORDER_ANY;
+    if (!rc && job->comm_tune)
+        rc = hd__tuning_read(job->comm_tune, &c->tuning, err);
     if (!rc)
         rc = choose_runtime(c, err);
     if (!rc)
@@ -362,6 +369,7 @@ void hd__compiled_free(struct hd__compiled *c)
     if (c->model)
         c->model_choice.component->ops.model.close(c->model);
     hd__free_array(&c->comms);
+    hd__tuning_free(&c->tuning);
     free(c->strategies);
     free(c->stage);
     free(c);

@@ -5,6 +5,8 @@
 #include <sched.h>
 #include <stdlib.h>
 
+#include "core/comm/store.h"
+
 static uint32_t all_axes(const struct hd__mesh *mesh)
 {
     return hd__mesh_live(mesh) | (mesh->size[HD_AXIS_PP] > 1 ? HD_AXIS_BIT(HD_AXIS_PP) : 0);
@@ -33,6 +35,7 @@ static int32_t open_one(struct hd__transports *t, const struct hd__section *sect
                              .timeout = job->comm_timeout, .dead_after = job->comm_dead_after};
     int32_t rc;
     new->section = section;
+    new->open.tuning = &t->compiled->tuning;
     world.instance = hd__arena_format(&t->compiled->job->arena, "comm/%u", t->at.count);
     rc = hd__plugin_probe(t->compiled->plugins, chosen->component, err);
     if (!rc)
@@ -86,6 +89,22 @@ static int32_t transport_for(struct hd__transports *t, uint32_t axes, struct hd_
     return open_one(t, section, out, err);
 }
 
+/* Ranks that chose by different rules would wait for each other's messages. */
+static int32_t agree_on_rules(struct hd__transports *t, struct hd_error *err)
+{
+    const struct hd__job *job = t->compiled->job;
+    uint64_t mine = t->compiled->tuning.hash, theirs = 0;
+    size_t bytes = sizeof theirs;
+    int32_t rc;
+    if (t->rank == 0)
+        return hd__store_put(t->store, "comm/tuning", &mine, sizeof mine, err);
+    rc = hd__store_get(t->store, "comm/tuning", &theirs, &bytes, hd__now() + job->comm_timeout, err);
+    if (rc || theirs == mine)
+        return rc;
+    return hd__job_fail(t->compiled->job, "comm.tune", err, "comm.tune: rank %d does not have the rules that rank 0 has: put the same "
+                        "file on all machines", t->rank);
+}
+
 int32_t hd__transports_open(struct hd__transports *t, struct hd_error *err)
 {
     const struct hd__mesh *mesh = &t->compiled->mesh;
@@ -93,7 +112,9 @@ int32_t hd__transports_open(struct hd__transports *t, struct hd_error *err)
     int32_t rc = HD_OK;
     if (mesh->ranks == 1)
         return HD_OK;
-    rc = transport_for(t, all_axes(mesh), &unused, err);
+    rc = agree_on_rules(t, err);
+    if (!rc)
+        rc = transport_for(t, all_axes(mesh), &unused, err);
     for (int32_t a = 0; a < HD_AXIS_COUNT && !rc; a++)
         if (mesh->size[a] > 1)
             rc = transport_for(t, HD_AXIS_BIT(a), &unused, err);
