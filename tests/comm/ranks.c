@@ -10,6 +10,7 @@
 
 #include "core/base/option.h"
 #include "core/comm/host.h"
+#include "core/comm/levels.h"
 #include "core/comm/launcher.h"
 #include "core/comm/liveness.h"
 #include "core/comm/open.h"
@@ -20,6 +21,8 @@ const char *transport_name = "shm", *transport_folder = ".";
 int transport_bare, transport_told;
 const struct hd__tuning *transport_tuning;
 char transport_settings[256];
+static char inside_name[32], inside_folder[256];
+static int32_t inside_ranks; /* of a machine; 0: one transport for all */
 
 int transport_word(const char *word)
 {
@@ -28,6 +31,8 @@ int transport_word(const char *word)
         return transport_bare = 1;
     if (!strcmp(word, "told"))
         return transport_told = 1;
+    if (sscanf(word, "inside:%31[^:]:%255[^:]:%d", inside_name, inside_folder, &inside_ranks) == 3)
+        return inside_ranks > 0;
     if (strncmp(word, "set:", 4))
         return 0;
     snprintf(transport_settings + n, sizeof transport_settings - n, "%s ", word + 4);
@@ -54,20 +59,47 @@ static int parse_settings(const struct hd__component *component, const char *tex
     return 0;
 }
 
-static const struct hd__component *find_transport(struct hd_error *err)
+static const struct hd__component *find_transport(const char *name, const char *folder, struct hd_error *err)
 {
     struct hd__plugins *plugins = hd__plugins_create(hd__comm_host()); /* lives as long as the process */
     const struct hd__component *component;
-    if (hd__plugins_add_folder(plugins, transport_folder, err) != HD_OK ||
-        hd__plugin_find(plugins, HD_KIND_COMM, transport_name, &component, err) != HD_OK)
+    if (hd__plugins_add_folder(plugins, folder, err) != HD_OK ||
+        hd__plugin_find(plugins, HD_KIND_COMM, name, &component, err) != HD_OK)
         return NULL;
     return component;
+}
+
+/* Ranks 0 to N - 1 are the first machine, and so on; the last one may have fewer. */
+static int32_t open_inside(const struct rank *rank, const struct hd_world *across, struct hd__comm *transport, struct hd_error *err)
+{
+    const struct hd__component *component = find_transport(inside_name, inside_folder, err);
+    struct hd__options table;
+    struct hd_world world = *across;
+    struct hd__arena arena = {0};
+    struct hd__comm inside = {.tuning = transport_tuning}, both = {0};
+    int32_t firsts[64], first = rank->rank / inside_ranks * inside_ranks, code;
+    if (!component)
+        return HD_E_INVALID;
+    table = (struct hd__options){component->options, component->n_options, sizeof(struct hd_option)};
+    void *settings = hd__arena_alloc(&arena, component->settings_size);
+    for (int32_t r = 0; r < rank->size; r++)
+        firsts[r] = r / inside_ranks * inside_ranks;
+    world.local_rank = world.rank = rank->rank - first;
+    world.local_size = world.size = HD__MIN(inside_ranks, rank->size - first);
+    world.instance = hd__arena_format(&arena, "comm/inside/%d", first);
+    code = hd__options_defaults(&table, settings, &arena, err);
+    code = code ? code : hd__comm_open(&component->ops.comm, hd__comm_host(), settings, &world, &inside, err);
+    if (code == HD_OK) {
+        hd__levels_create(transport, &inside, rank->rank, firsts, rank->size, &both);
+        *transport = both;
+    }
+    return code;
 }
 
 static int open_transport(struct rank *rank, const struct ranks_options *o, double dead_after, struct hd_error *err)
 {
     struct hd__arena arena = {0};
-    const struct hd__component *component = find_transport(err);
+    const struct hd__component *component = find_transport(transport_name, transport_folder, err);
     if (!component)
         return -1;
     void *settings = hd__arena_alloc(&arena, component->settings_size);
@@ -93,6 +125,8 @@ static int open_transport(struct rank *rank, const struct ranks_options *o, doub
     *kept = ops;
     transport->tuning = transport_tuning;
     int32_t code = hd__comm_open(kept, hd__comm_host(), settings, &world, transport, err);
+    if (code == HD_OK && inside_ranks)
+        code = open_inside(rank, &world, transport, err);
     rank->ops = &transport->ops;
     rank->comm = transport->comm;
     return code;
@@ -254,7 +288,7 @@ int launched_rank(int *result)
 int run_ranks(const struct ranks_options *o, int (*body)(struct rank *rank), const int *expect_signal)
 {
     struct hd_error err = HD_ERROR_INIT;
-    const struct hd__component *component = o->no_transport ? NULL : find_transport(&err);
+    const struct hd__component *component = o->no_transport ? NULL : find_transport(transport_name, transport_folder, &err);
     if (component && component->ops.comm.launcher)
         return run_by(component->ops.comm.launcher, o, body, expect_signal);
     return run_forked(o, body, expect_signal);

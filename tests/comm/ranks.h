@@ -30,7 +30,8 @@ extern int transport_bare; /* without its collectives: the core's algorithms ove
 extern int transport_told; /* it learns of a death from liveness, which aborts it, as the executor has it done */
 extern char transport_settings[256]; /* before those of the run */
 
-/* A word of the command line: bare, told, or set:KEY=VALUE. 1 if it was one of these. */
+/* A word of the command line: bare, told, set:KEY=VALUE, or inside:NAME:FOLDER:N, another transport inside machines that are
+ * thought to have N ranks each. 1 if it was one of these. */
 int transport_word(const char *word);
 
 /* Starts `size` ranks, each runs body(rank) and leaves with its result. Returns 0 if all returned 0; expect_signal[r],

@@ -1,0 +1,556 @@
+#include "core/comm/levels.h"
+
+#include <sched.h>
+#include <stdlib.h>
+
+#include "core/comm/algorithms/schedule.h"
+
+enum { PHASES = 4, SMALL = 4096 /* bytes; below, rounds cost more than bytes */ };
+
+/* One collective of a phase, or a division, over a part of the group. */
+struct part {
+    struct hd_comm_call call;
+    uint32_t where, phase; /* ACROSS, INSIDE, WORLD; DIVIDE: recv = recv / members, here */
+    hd_request request;
+    int32_t open, reserved; /* open: the request is under way */
+};
+enum { ACROSS, INSIDE, WORLD, DIVIDE };
+
+struct op {
+    struct op *next;
+    struct hd_comm_group *group;
+    HD__ARRAY(struct part) parts; /* by phase */
+    uint32_t index, generation, phase, started;
+    uint8_t *scratch;
+    int used, done, passed;
+    int32_t code, which; /* which: of a passed request, the transport that has it */
+    hd_request inner;
+};
+
+struct hd_comm_group {
+    struct hd_comm *comm;
+    struct hd_comm_group *next;
+    struct hd_comm_group *sub[3]; /* ACROSS, INSIDE, WORLD; NULL where there is none */
+    int32_t n, me, locals, machines;
+    struct op *head, **tail;
+    struct hd_error error;
+};
+
+struct hd_comm {
+    struct hd__comm across, inside;
+    int32_t rank, first, size, two, flat, any_order;
+    int32_t *firsts;
+    struct hd_comm_group *groups;
+    HD__ARRAY(struct op *) ops;
+    struct op *free_ops;
+};
+
+static struct hd__comm *transport(struct hd_comm *c, uint32_t where)
+{
+    return where == INSIDE ? &c->inside : &c->across;
+}
+
+/* ---- requests */
+
+static struct op *op_new(struct hd_comm_group *g)
+{
+    struct hd_comm *c = g->comm;
+    struct op *op = c->free_ops;
+    if (!op) {
+        op = hd__alloc(sizeof *op);
+        op->index = c->ops.count;
+        op->generation = 1;
+        hd__push(&c->ops, op);
+    } else {
+        c->free_ops = op->next;
+    }
+    op->next = NULL;
+    op->group = g;
+    op->used = 1;
+    op->done = op->passed = 0;
+    op->code = HD_OK;
+    op->phase = op->started = op->parts.count = 0;
+    return op;
+}
+
+static void release(struct hd_comm *c, struct op *op)
+{
+    free(op->scratch);
+    op->scratch = NULL;
+    op->used = 0;
+    op->generation++;
+    op->next = c->free_ops;
+    c->free_ops = op;
+}
+
+static struct op *lookup(struct hd_comm *c, hd_request request)
+{
+    uint32_t index = (uint32_t)request;
+    struct op *op = index < c->ops.count ? c->ops.at[index] : NULL;
+    return op && op->used && op->generation == (uint32_t)(request >> 32) ? op : NULL;
+}
+
+static hd_request request_of(const struct op *op)
+{
+    return (uint64_t)op->generation << 32 | op->index;
+}
+
+static int32_t pass(struct hd_comm_group *g, int32_t which, int32_t code, hd_request inner, hd_request *request)
+{
+    struct op *op;
+    if (code != HD_OK)
+        return code;
+    op = op_new(g);
+    op->passed = 1;
+    op->which = which;
+    op->inner = inner;
+    *request = request_of(op);
+    return HD_OK;
+}
+
+static void fail(struct hd_comm_group *g, const struct hd_error *err)
+{
+    if (g->error.code == HD_OK)
+        g->error = *err;
+    for (struct op *op = g->head, *next; op; op = next) {
+        next = op->next;
+        op->done = 1;
+        op->code = g->error.code;
+    }
+    g->head = NULL;
+    g->tail = &g->head;
+}
+
+/* ---- plans: a call as parts */
+
+static void add(struct op *op, uint32_t phase, uint32_t where, const struct hd_comm_call *like, uint32_t coll, const void *send,
+                void *recv, uint64_t count)
+{
+    struct part p = {.call = *like, .phase = phase, .where = where};
+    p.call.coll = coll;
+    p.call.redop = like->redop == HD_AVG ? (uint32_t)HD_SUM : like->redop;
+    p.call.send = send;
+    p.call.recv = recv;
+    p.call.count = count;
+    p.call.root = 0;
+    if (count)
+        hd__push(&op->parts, p);
+}
+
+/* What does not divide by the members of a machine goes along in one level. */
+static void add_tail(struct op *op, const struct hd_comm_call *call, uint64_t from, size_t esize)
+{
+    struct part p = {.call = *call, .phase = 0, .where = WORLD};
+    p.call.send = (const uint8_t *)call->send + from * esize;
+    p.call.recv = (uint8_t *)call->recv + from * esize;
+    p.call.count = call->count - from;
+    if (p.call.count)
+        hd__push(&op->parts, p);
+}
+
+static void divide(struct op *op, uint32_t phase, const struct hd_comm_call *call, void *at, uint64_t count)
+{
+    if (call->redop != HD_AVG)
+        return;
+    add(op, phase, DIVIDE, call, call->coll, at, at, count);
+}
+
+static void plan_all_reduce(struct op *op, const struct hd_comm_call *call, size_t esize)
+{
+    const struct hd_comm_group *g = op->group;
+    uint64_t piece = call->count / (uint64_t)g->locals, whole = piece * (uint64_t)g->locals;
+    uint8_t *mine = (uint8_t *)call->recv + (uint64_t)(g->me % g->locals) * piece * esize;
+    add_tail(op, call, whole, esize);
+    add(op, 0, INSIDE, call, HD_COLL_REDUCE_SCATTER, call->send, mine, piece);
+    add(op, 1, ACROSS, call, HD_COLL_ALL_REDUCE, mine, mine, piece);
+    divide(op, 2, call, mine, piece);
+    add(op, 3, INSIDE, call, HD_COLL_ALL_GATHER, mine, call->recv, piece);
+}
+
+static void plan_reduce_scatter(struct op *op, const struct hd_comm_call *call, size_t esize)
+{
+    const struct hd_comm_group *g = op->group;
+    uint64_t bytes = call->count * esize;
+    op->scratch = hd__alloc((uint64_t)g->machines * bytes);
+    for (int32_t m = 0; m < g->machines; m++)
+        add(op, 0, INSIDE, call, HD_COLL_REDUCE_SCATTER, (const uint8_t *)call->send + (uint64_t)(m * g->locals) * bytes,
+            op->scratch + (uint64_t)m * bytes, call->count);
+    add(op, 1, ACROSS, call, HD_COLL_REDUCE_SCATTER, op->scratch, call->recv, call->count);
+    divide(op, 2, call, call->recv, call->count);
+}
+
+static void plan_all_gather(struct op *op, const struct hd_comm_call *call, size_t esize)
+{
+    const struct hd_comm_group *g = op->group;
+    uint64_t bytes = call->count * esize;
+    op->scratch = hd__alloc((uint64_t)g->machines * bytes);
+    add(op, 0, ACROSS, call, HD_COLL_ALL_GATHER, call->send, op->scratch, call->count);
+    for (int32_t m = 0; m < g->machines; m++)
+        add(op, 1, INSIDE, call, HD_COLL_ALL_GATHER, op->scratch + (uint64_t)m * bytes,
+            (uint8_t *)call->recv + (uint64_t)(m * g->locals) * bytes, call->count);
+}
+
+static void plan_broadcast(struct op *op, const struct hd_comm_call *call, size_t esize)
+{
+    const struct hd_comm_group *g = op->group;
+    uint64_t piece = call->count / (uint64_t)g->locals;
+    uint8_t *mine = (uint8_t *)call->recv + (uint64_t)(g->me % g->locals) * piece * esize;
+    int home = g->me / g->locals == call->root / g->locals;
+    add_tail(op, call, piece * (uint64_t)g->locals, esize);
+    if (home) {
+        add(op, 0, INSIDE, call, HD_COLL_BROADCAST, call->send, call->recv, piece * (uint64_t)g->locals);
+        op->parts.at[op->parts.count - 1].call.root = call->root % g->locals;
+    }
+    add(op, 1, ACROSS, call, HD_COLL_BROADCAST, mine, mine, piece);
+    op->parts.at[op->parts.count - 1].call.root = call->root / g->locals;
+    if (!home)
+        add(op, 2, INSIDE, call, HD_COLL_ALL_GATHER, mine, call->recv, piece);
+}
+
+typedef void plan_fn(struct op *op, const struct hd_comm_call *call, size_t esize);
+
+/* Who plans this call; NULL: it goes in one level. */
+static plan_fn *planner(const struct hd_comm_group *g, const struct hd_comm_call *call)
+{
+    int whole = call->dtype == HD_I32 || call->dtype == HD_U8, half = call->dtype == HD_BF16 || call->dtype == HD_F16;
+    int sums = call->coll == HD_COLL_ALL_REDUCE || call->coll == HD_COLL_REDUCE_SCATTER, free_order = g->comm->any_order;
+    if (g->locals < 2 || g->machines < 2 || hd__call_bytes(call, g->n) < SMALL)
+        return NULL;
+    if (sums && whole && call->redop == HD_AVG)
+        return NULL;
+    if (sums && !whole && call->redop != HD_MAX && !free_order && (half || (g->locals & (g->locals - 1))))
+        return NULL;
+    switch (call->coll) {
+    case HD_COLL_ALL_REDUCE:
+        return plan_all_reduce;
+    case HD_COLL_REDUCE_SCATTER:
+        return plan_reduce_scatter;
+    case HD_COLL_ALL_GATHER:
+        return plan_all_gather;
+    case HD_COLL_BROADCAST:
+        return plan_broadcast;
+    default:
+        return NULL;
+    }
+}
+
+/* ---- running: the phases of an operation, one operation of a group at a time */
+
+static int32_t start_part(struct hd_comm_group *g, struct part *p, struct hd_error *err)
+{
+    struct hd__comm *t = transport(g->comm, p->where);
+    const void *source = p->call.recv;
+    if (p->where != DIVIDE) {
+        int32_t code = t->ops.collective(g->sub[p->where], &p->call, &p->request, err);
+        p->open = code == HD_OK;
+        return code;
+    }
+    hd__reduce(p->call.recv, &source, 1, g->n, p->call.count, p->call.dtype, HD_AVG);
+    return HD_OK;
+}
+
+/* 1: all of the phase are done; 0: not yet; or an error. */
+static int32_t test_phase(struct op *op, struct hd_error *err)
+{
+    struct hd_comm_group *g = op->group;
+    int32_t all = 1;
+    for (uint32_t i = 0; i < op->parts.count; i++) {
+        struct part *p = &op->parts.at[i];
+        struct hd__comm *t = transport(g->comm, p->where);
+        int32_t done = 0, code;
+        if (p->phase != op->phase || !p->open)
+            continue;
+        code = t->ops.test(t->comm, p->request, &done, err);
+        if (code != HD_OK)
+            return code;
+        p->open = !done;
+        all &= done;
+    }
+    return all;
+}
+
+static int advance(struct hd_comm_group *g)
+{
+    struct op *op = g->head;
+    struct hd_error err = HD_ERROR_INIT;
+    int32_t code = HD_OK, moved = 0;
+    for (; op->phase < PHASES && code >= 0; op->phase++, op->started = 0, moved = 1) {
+        for (uint32_t i = 0; i < op->parts.count && !op->started && code == HD_OK; i++)
+            if (op->parts.at[i].phase == op->phase)
+                code = start_part(g, &op->parts.at[i], &err);
+        op->started = 1;
+        code = code < 0 ? code : test_phase(op, &err);
+        if (code <= 0)
+            break;
+        code = HD_OK;
+    }
+    if (code < 0) {
+        fail(g, &err);
+        return 1;
+    }
+    if (op->phase < PHASES)
+        return moved;
+    g->head = op->next;
+    if (!g->head)
+        g->tail = &g->head;
+    op->done = 1;
+    return 1;
+}
+
+/* ---- slots */
+
+static void levels_group_free(struct hd_comm_group *g)
+{
+    struct hd_error err = HD_ERROR_INIT;
+    if (!g)
+        return;
+    hd_fail(&err, HD_E_CANCELLED, "the group was freed while an operation was under way");
+    fail(g, &err);
+    for (struct hd_comm_group **at = &g->comm->groups; *at; at = &(*at)->next)
+        if (*at == g) {
+            *at = g->next;
+            break;
+        }
+    for (uint32_t i = 0; i < g->comm->ops.count; i++)
+        if (g->comm->ops.at[i]->group == g)
+            g->comm->ops.at[i]->group = NULL;
+    for (uint32_t where = 0; where < 3; where++)
+        if (g->sub[where] && transport(g->comm, where)->ops.group_free)
+            transport(g->comm, where)->ops.group_free(g->sub[where]);
+    free(g);
+}
+
+static void levels_close(struct hd_comm *c)
+{
+    if (!c)
+        return;
+    while (c->groups)
+        levels_group_free(c->groups);
+    for (uint32_t i = 0; i < c->ops.count; i++) {
+        hd__free_array(&c->ops.at[i]->parts);
+        free(c->ops.at[i]->scratch);
+        free(c->ops.at[i]);
+    }
+    hd__free_array(&c->ops);
+    hd__comm_close(&c->inside);
+    hd__comm_close(&c->across);
+    free(c->firsts);
+    free(c);
+}
+
+static int32_t levels_memory(struct hd_comm *c, size_t bytes, void **base, struct hd_error *err)
+{
+    return c->inside.ops.memory(c->inside.comm, bytes, base, err);
+}
+
+/* How many members each machine has, if all have as many and stand together; else 0. */
+static int32_t locals_of(const struct hd_comm *c, const int32_t *ranks, int32_t n)
+{
+    int32_t locals = 1;
+    while (locals < n && c->firsts[ranks[locals]] == c->firsts[ranks[0]])
+        locals++;
+    for (int32_t i = 0; i < n; i++) {
+        int32_t first = c->firsts[ranks[i]], start = i / locals * locals;
+        if (n % locals || first != c->firsts[ranks[start]])
+            return 0;
+        for (int32_t k = 0; k < start; k += locals)
+            if (c->firsts[ranks[k]] == first)
+                return 0;
+    }
+    return locals;
+}
+
+static int32_t make_sub(struct hd_comm_group *g, uint32_t where, const char *name, const int32_t *ranks, int32_t n,
+                        struct hd_error *err)
+{
+    struct hd__comm *t = transport(g->comm, where);
+    return t->ops.group(t->comm, name, ranks, n, &g->sub[where], err);
+}
+
+static int32_t make_subs(struct hd_comm_group *g, const char *name, const int32_t *ranks, struct hd_error *err)
+{
+    struct hd_comm *c = g->comm;
+    int32_t *some = hd__alloc((size_t)g->n * sizeof *some), rc = HD_OK, machine = g->me / g->locals, place = g->me % g->locals;
+    char full[128];
+    for (int32_t i = 0; i < g->locals; i++)
+        some[i] = ranks[machine * g->locals + i] - c->first;
+    snprintf(full, sizeof full, "%s/inside", name);
+    rc = make_sub(g, INSIDE, full, some, g->locals, err);
+    for (int32_t m = 0; m < g->machines; m++)
+        some[m] = ranks[m * g->locals + place];
+    snprintf(full, sizeof full, "%s/across", name);
+    if (!rc && g->machines > 1)
+        rc = make_sub(g, ACROSS, full, some, g->machines, err);
+    free(some);
+    return rc;
+}
+
+static int32_t levels_group(struct hd_comm *c, const char *name, const int32_t *ranks, int32_t n, struct hd_comm_group **group,
+                            struct hd_error *err)
+{
+    struct hd_comm_group *g = hd__alloc(sizeof *g);
+    int32_t rc = HD_OK;
+    g->comm = c;
+    g->n = n;
+    for (int32_t i = 0; i < n; i++)
+        g->me = ranks[i] == c->rank ? i : g->me;
+    g->locals = locals_of(c, ranks, n);
+    g->machines = g->locals ? n / g->locals : 0;
+    g->tail = &g->head;
+    g->error = (struct hd_error)HD_ERROR_INIT;
+    g->next = c->groups;
+    c->groups = g;
+    c->two += g->machines > 1 && g->locals > 1;
+    c->flat += g->machines != 1 && g->locals < 2;
+    if (g->machines != 1)
+        rc = make_sub(g, WORLD, name, ranks, n, err);
+    if (!rc && (g->machines == 1 || g->locals > 1))
+        rc = make_subs(g, name, ranks, err);
+    if (rc)
+        levels_group_free(g);
+    else
+        *group = g;
+    return rc;
+}
+
+/* Where messages go, and what has no plan. */
+static uint32_t home(const struct hd_comm_group *g)
+{
+    return g->machines == 1 ? INSIDE : WORLD;
+}
+
+static int32_t levels_collective(struct hd_comm_group *g, const struct hd_comm_call *call, hd_request *request,
+                                 struct hd_error *err)
+{
+    struct hd__comm *t = transport(g->comm, home(g));
+    struct op *op;
+    plan_fn *plan = planner(g, call);
+    hd_request inner = 0;
+    if (g->machines == 1 || g->locals < 2) { /* no call of this group has a plan: no order to keep */
+        int32_t code = t->ops.collective(g->sub[home(g)], call, &inner, err);
+        return pass(g, (int32_t)home(g), code, inner, request);
+    }
+    if (g->error.code != HD_OK)
+        return hd_fail(err, g->error.code, "%s", g->error.message);
+    op = op_new(g);
+    if (plan)
+        plan(op, call, hd_dtype_size(call->dtype));
+    else
+        hd__push(&op->parts, (struct part){.call = *call, .where = WORLD});
+    *g->tail = op;
+    g->tail = &op->next;
+    if (g->head == op)
+        advance(g);
+    *request = request_of(op);
+    return HD_OK;
+}
+
+static int32_t levels_send(struct hd_comm_group *g, int32_t peer, uint32_t stream, const void *data, uint64_t bytes,
+                           hd_request *request, struct hd_error *err)
+{
+    hd_request inner = 0;
+    int32_t code = transport(g->comm, home(g))->ops.send(g->sub[home(g)], peer, stream, data, bytes, &inner, err);
+    return pass(g, (int32_t)home(g), code, inner, request);
+}
+
+static int32_t levels_recv(struct hd_comm_group *g, int32_t peer, uint32_t stream, void *data, uint64_t bytes,
+                           hd_request *request, struct hd_error *err)
+{
+    hd_request inner = 0;
+    int32_t code = transport(g->comm, home(g))->ops.recv(g->sub[home(g)], peer, stream, data, bytes, &inner, err);
+    return pass(g, (int32_t)home(g), code, inner, request);
+}
+
+static int32_t levels_progress(struct hd_comm *c, struct hd_error *err)
+{
+    int32_t a = c->inside.ops.progress(c->inside.comm, err), b = a < 0 ? a : c->across.ops.progress(c->across.comm, err);
+    int32_t moved = a | b;
+    if (b < 0)
+        return b;
+    for (struct hd_comm_group *g = c->groups; g; g = g->next)
+        if (g->head)
+            moved |= advance(g);
+    return moved;
+}
+
+static int32_t levels_test(struct hd_comm *c, hd_request request, int32_t *done, struct hd_error *err)
+{
+    struct op *op = lookup(c, request);
+    int32_t code;
+    if (!op)
+        return hd_fail(err, HD_E_INVALID, "request %llx is unknown, or was completed before", (unsigned long long)request);
+    if (op->passed) {
+        struct hd__comm *t = transport(c, (uint32_t)op->which);
+        code = t->ops.test(t->comm, op->inner, done, err);
+        if (code != HD_OK || *done)
+            release(c, op);
+        return code;
+    }
+    *done = op->done;
+    if (!op->done)
+        return HD_OK;
+    code = op->code;
+    if (code != HD_OK && op->group && err)
+        err->peer = op->group->error.peer;
+    if (code != HD_OK)
+        hd_fail(err, code, "%s", op->group ? op->group->error.message : "the group was freed while the operation was under way");
+    release(c, op);
+    return code;
+}
+
+static int32_t levels_wait(struct hd_comm *c, hd_request request, double deadline, struct hd_error *err)
+{
+    for (uint32_t idle = 0;; idle++) {
+        int32_t done = 0, code = levels_test(c, request, &done, err);
+        if (code != HD_OK || done)
+            return code;
+        code = levels_progress(c, err);
+        if (code < 0)
+            return code;
+        idle = code ? 0 : idle;
+        if (idle > 16)
+            sched_yield();
+        if (idle % 64 == 63 && hd__now() >= deadline)
+            return hd_fail(err, HD_E_TIMEOUT, "an operation in two levels was not complete in time");
+    }
+}
+
+static void levels_abort(struct hd_comm *c, const char *reason)
+{
+    c->inside.ops.abort(c->inside.comm, reason);
+    c->across.ops.abort(c->across.comm, reason);
+}
+
+void hd__levels_create(struct hd__comm *across, struct hd__comm *inside, int32_t rank, const int32_t *firsts, int32_t size,
+                       struct hd__comm *out)
+{
+    struct hd_comm *c = hd__alloc(sizeof *c);
+    c->across = *across;
+    c->inside = *inside;
+    c->any_order = (across->tuning && across->tuning->any_order) || (across->ops.caps & HD_COMM_ANY_ORDER);
+    c->rank = rank;
+    c->size = size;
+    c->first = firsts[rank];
+    c->firsts = hd__alloc((size_t)size * sizeof *firsts);
+    memcpy(c->firsts, firsts, (size_t)size * sizeof *firsts);
+    out->comm = c;
+    out->ops = (struct hd_comm_ops){.struct_size = sizeof out->ops,
+                                    .caps = HD_COMM_HOST_PROGRESS | (c->any_order ? HD_COMM_ANY_ORDER : 0),
+                                    .close = levels_close,
+                                    .memory = inside->ops.memory ? levels_memory : NULL,
+                                    .group = levels_group,
+                                    .group_free = levels_group_free,
+                                    .collective = levels_collective,
+                                    .send = levels_send,
+                                    .recv = levels_recv,
+                                    .progress = levels_progress,
+                                    .test = levels_test,
+                                    .wait = levels_wait,
+                                    .abort = levels_abort};
+}
+
+void hd__levels_count(const struct hd__comm *levels, int32_t *two, int32_t *flat)
+{
+    *two = levels->comm->two;
+    *flat = levels->comm->flat;
+}

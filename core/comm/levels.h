@@ -1,0 +1,26 @@
+/* core/comm/levels: two transports as one: inside a machine one, between machines another.
+ *
+ * A group of several machines, as many members of each, its members one machine after the other, goes in two levels:
+ *
+ *     all_reduce       reduce_scatter inside, all_reduce across, all_gather inside
+ *     reduce_scatter   inside for each machine's pieces, then across
+ *     all_gather       across, then inside
+ *     broadcast        inside the root's machine, across in slices, gathered inside the others
+ *
+ * "Across" is a group of the members that have the same place in their machines: each moves its share between machines
+ * once. Everything else (messages, small operations, other groups) goes over the transport between machines, and groups of one
+ * machine wholly over the one inside. Sums keep the order of heddle/comm.h: two levels are taken only where the members of
+ * a machine are a power of two and nothing is rounded between, or where any order will do. */
+#ifndef HD_CORE_COMM_LEVELS_H
+#define HD_CORE_COMM_LEVELS_H
+
+#include "core/comm/open.h"
+
+/* Takes over both transports, which are open: `across` for the world, `inside` for the ranks of this machine, whose rank 0 is
+ * rank `first` of the world. `firsts[r]`: the same of each rank of the world. Then `out` is used like any transport. */
+void hd__levels_create(struct hd__comm *across, struct hd__comm *inside, int32_t rank, const int32_t *firsts, int32_t size,
+                       struct hd__comm *out);
+/* How many groups go in two levels, and how many of several machines do not. */
+void hd__levels_count(const struct hd__comm *levels, int32_t *two, int32_t *flat);
+
+#endif
