@@ -420,7 +420,7 @@ const struct hd__command hd__command_bench = {
             "  --html FILE          writes a page as well: a chart an operation, a line a transport\n"
             "  --tune FILE          measures the algorithms for collectives over a transport's send and recv, and writes the best\n"
             "                       by size into FILE, which a job names: comm: {tune: FILE}\n"
-            "  --any-order          with those whose sums follow an order of their own: comm: {order: any}\n"
+            "  --any-order          with those whose sums follow an order of their own: comm: {sums: any}\n"
             "  --peak               a device instead: its best matrix product by dtype, and its memory's bandwidth\n"
             "  --device NAME        which (cpu); -e is then an operand's size (256M), --set the device's option\n"
             "\n"

@@ -309,7 +309,7 @@ static int32_t refuse_the_missing(struct hd__job *job, struct hd_error *err)
         const char *path, *what;
     } rows[] = {
         {job->n_hooks > 0, "comm.hooks", "wrappers of transports are not offered yet"},
-        {job->comm_order == HD__ORDER_ANY && job->deterministic == HD__DETERMINISTIC_EXACT, "comm.order",
+        {job->comm_sums == HD__SUMS_ANY && job->deterministic == HD__DETERMINISTIC_EXACT, "comm.sums",
          "any does not go with job.deterministic: exact, which fixes the order of every sum"},
     };
     for (size_t i = 0; i < HD__COUNT(rows); i++)
@@ -335,7 +335,7 @@ int32_t hd__compile_with(struct hd__job *job, struct hd__plugins *plugins, uint3
     c->n_stages = size[HD_AXIS_PP];
     c->stage = hd__alloc((size_t)c->n_stages * sizeof *c->stage);
     rc = refuse_the_missing(job, err);
-    c->tuning.any_order = job->comm_order == HD__ORDER_ANY;
+    c->tuning.any_order = job->comm_sums == HD__SUMS_ANY;
     if (!rc && job->comm_tune)
         rc = hd__tuning_read(job->comm_tune, &c->tuning, err);
     if (!rc)

@@ -28,7 +28,7 @@ struct hd__compiled {
     struct hd__chosen model_choice, optimizer_choice, device_choice;
     struct hd__chosen checkpoint_choice; /* component NULL: nothing is saved */
     HD__ARRAY(struct hd__chosen) comms;  /* jobs with more than one rank: each transport once */
-    struct hd__tuning tuning;            /* of collectives over send and recv: comm.tune, comm.order */
+    struct hd__tuning tuning;            /* of collectives over send and recv: comm.tune, comm.sums */
     struct hd__chosen *strategies;
     uint64_t n_strategies;
     struct hd_model *model;

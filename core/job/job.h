@@ -62,7 +62,7 @@ struct hd__sources {
 };
 
 enum { HD__DETERMINISTIC_NORMAL = 0, HD__DETERMINISTIC_EXACT = 1 };
-enum { HD__ORDER_TREE = 0, HD__ORDER_ANY = 1 }; /* of sums over send and recv */
+enum { HD__SUMS_TREE = 0, HD__SUMS_ANY = 1 }; /* of sums over send and recv */
 enum {
     HD__FORMAT_AUTO = 0,
     HD__FORMAT_BYTES,
@@ -99,7 +99,7 @@ struct hd__job {
     uint64_t n_hooks;
     struct hd__section
         *comm_axis[HD_AXIS_COUNT]; /* the transport of each axis; `comm` where comm.axes is silent */
-    int32_t comm_order;            /* HD__ORDER_... */
+    int32_t comm_sums;            /* HD__SUMS_... */
     const char *comm_tune;         /* a file; NULL: the built-in rules */
     double comm_timeout;           /* seconds; hd_world.timeout */
     double comm_dead_after;        /* seconds; hd_world.dead_after */

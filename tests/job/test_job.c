@@ -360,6 +360,7 @@ START_TEST(printed)
                                "      use: fast                                  # job.yaml:4:34\n"
                                "  hooks:\n"
                                "    - check                                      # job.yaml:4:50\n"
+                               "  sums: tree                                     # default\n"
                                "  timeout: 300s                                  # default\n"
                                "mesh:\n"
                                "  pp: 1                                          # default\n"
