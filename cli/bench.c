@@ -11,6 +11,8 @@
 #include "core/base/option.h"
 #include "core/comm/bench.h"
 #include "core/comm/host.h"
+#include "core/comm/launcher.h"
+#include "core/run/launch.h"
 
 enum { COMMS_MAX = 8, SETS_MAX = 32 };
 
@@ -322,13 +324,13 @@ static int measure_all(struct arguments *a, const struct transport *transports)
     struct output o = {.a = a, .table = {.bench = &a->bench}, .rows = json_array()};
     struct hd_error err = HD_ERROR_INIT;
     int32_t code = HD_OK;
-    a->bench.both = !a->bench.in_place && !a->out_of_place;
     if (!a->json)
         print_title(a);
     for (int i = 0; i < a->comms && code == HD_OK; i++) {
         if (a->comms > 1 && isatty(2))
             fprintf(stderr, "heddle bench: %s (%d of %d)\n", a->comm[i], i + 1, a->comms);
         o.comm = a->comm[i];
+        a->bench.which = i;
         a->bench.component = transports[i].component;
         a->bench.settings = transports[i].settings;
         code = hd__bench_run(&a->bench, on_row, &o, &err);
@@ -354,12 +356,28 @@ static int32_t check_page(const char *path, struct hd_error *err)
     return HD_OK;
 }
 
+/* In a rank of a transport whose launcher ran this command again. */
+static int join(struct arguments *a, const struct transport *transport)
+{
+    struct hd__place_in_job place;
+    struct hd_error err = HD_ERROR_INIT;
+    int found;
+    if (hd__launch_environment(&place, &found, &err)) { /* not found: the only one */
+        fprintf(stderr, "heddle bench: %s\n", err.message);
+        return HD__EXIT_REFUSED;
+    }
+    a->bench.component = transport->component;
+    a->bench.settings = transport->settings;
+    return hd__bench_join(&a->bench, found ? place.rank : 0);
+}
+
 static int measure(struct arguments *a)
 {
+    int32_t joined = a->peak ? -1 : hd__bench_joined();
     struct transport transports[COMMS_MAX];
     struct hd_error err = HD_ERROR_INIT;
     struct hd__plugins *plugins = hd__plugins_create(hd__comm_host());
-    int32_t rc = check_page(a->html, &err);
+    int32_t rc = joined >= 0 ? HD_OK : check_page(a->html, &err);
     int code;
     if (!rc)
         rc = hd__plugins_add_default_folders(plugins, &err);
@@ -368,6 +386,8 @@ static int measure(struct arguments *a)
     if (rc) {
         fprintf(stderr, "heddle bench: %s\n", err.message);
         code = HD__EXIT_REFUSED;
+    } else if (joined >= 0 && joined < a->comms) {
+        code = join(a, &transports[joined]);
     } else if (a->peak) {
         code = hd__bench_peak(plugins, a->device ? a->device : "cpu", a->set, a->sets,
                               a->sized ? a->bench.last : 256u << 20, a->json);
@@ -389,6 +409,11 @@ static int run(int argc, char **argv)
                                  .timeout = 60, .n_ops = 3,
                                  .ops = {HD__BENCH_ALL_REDUCE, HD__BENCH_REDUCE_SCATTER, HD__BENCH_ALL_GATHER}};
     int code = parse(argc, argv, &a);
+    const char **words = hd__arena_alloc(&a.arena, ((size_t)argc + 2) * sizeof *words);
+    words[0] = hd__launcher_self(hd__arena_alloc(&a.arena, 4096));
+    memcpy(words + 1, argv, (size_t)argc * sizeof *words);
+    a.bench.words = words;
+    a.bench.both = !a.bench.in_place && !a.out_of_place;
     if (code == HD__EXIT_DONE)
         code = measure(&a);
     hd__arena_free(&a.arena);
@@ -407,7 +432,7 @@ const struct hd__command hd__command_bench = {
             "                       NAME:OPTION=VALUE:... with options of its own: libfabric:provider=tcp\n"
             "  --op NAME,...        all_reduce, reduce_scatter, all_gather (these by default), broadcast, reduce,\n"
             "                       all_to_all, sendrecv, barrier\n"
-            "  --ranks N            processes, started here, each on a core while there are enough (2)\n"
+            "  --ranks N            processes, started here (by mpirun for mpi), each on a core while there are enough (2)\n"
             "  -b, -e SIZE          first and last size: 8, 64K, 128M (K = 1024); of an operation's larger buffer\n"
             "  -f FACTOR            from one size to the next (2)\n"
             "  -n CALLS, -w CALLS   timed calls a size (by size), warm-up calls (5)\n"

@@ -2,6 +2,8 @@
 #include "core/comm/bench.h"
 
 #include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
 #include <sched.h>
 #include <signal.h>
 #include <stdatomic.h>
@@ -11,6 +13,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "core/comm/launcher.h"
 #include "core/comm/store.h"
 
 static const char *const op_names[] = {
@@ -124,13 +127,18 @@ static int32_t start_server(const struct hd__bench *bench, struct shared *shared
     return code;
 }
 
-int32_t hd__bench_run(const struct hd__bench *bench, void (*row)(void *user, const struct hd__bench_row *row),
-                      void *user, struct hd_error *err)
+static size_t shared_bytes(const struct hd__bench *bench)
+{
+    return sizeof(struct shared) + (size_t)bench->ranks * sizeof(struct hd__bench_board);
+}
+
+static int32_t run_forked(const struct hd__bench *bench, void (*row)(void *user, const struct hd__bench_row *row),
+                          void *user, struct hd_error *err)
 {
     struct hd__server *server = NULL;
     struct hd__bench_row r;
     int pipes[2];
-    size_t bytes = sizeof(struct shared) + (size_t)bench->ranks * sizeof(struct hd__bench_board);
+    size_t bytes = shared_bytes(bench);
     struct shared *shared = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     if (shared == MAP_FAILED || pipe(pipes) != 0)
         return hd_fail(err, HD_E_IO, "bench cannot start: %s", strerror(errno));
@@ -154,4 +162,87 @@ int32_t hd__bench_run(const struct hd__bench *bench, void (*row)(void *user, con
     if (code != HD_OK)
         return code;
     return bad ? hd_fail(err, HD_E_PEER, "%d of %d ranks failed", bad, bench->ranks) : HD_OK;
+}
+
+/* ---- ranks that a launcher starts: this command again. It finds what they share by the path of our descriptors. */
+
+#define JOIN "HEDDLE_BENCH"
+
+static void say_join(int32_t which, const char *path, int out)
+{
+    char text[256];
+    snprintf(text, sizeof text, "%d %s /proc/%d/fd/%d", which, path, (int)getpid(), out);
+    setenv(JOIN, text, 1);
+}
+
+/* Until the launcher has ended and nothing more is to be read. Its exit status. */
+static int read_rows(int in, pid_t pid, void (*row)(void *user, const struct hd__bench_row *row), void *user)
+{
+    struct hd__bench_row r;
+    int status = 0, ended = 0;
+    for (;;) {
+        struct pollfd wait = {.fd = in, .events = POLLIN};
+        if (poll(&wait, 1, 50) == 1 && read(in, &r, sizeof r) == sizeof r) /* a row is written at once, and read so */
+            row(user, &r);
+        else if (ended)
+            return status;
+        else
+            ended = waitpid(pid, &status, WNOHANG) == pid;
+    }
+}
+
+static int32_t run_launched(const struct hd__bench *bench, void (*row)(void *user, const struct hd__bench_row *row), void *user,
+                            struct hd_error *err)
+{
+    struct hd__server *server = NULL;
+    char path[64];
+    int pipes[2], status = 0;
+    pid_t pid;
+    struct shared *shared = hd__launcher_share(shared_bytes(bench), path);
+    if (!shared || pipe2(pipes, O_CLOEXEC | O_NONBLOCK))
+        return hd_fail(err, HD_E_IO, "bench cannot start: %s", strerror(errno));
+    say_join(bench->which, path, pipes[1]);
+    int32_t code = start_server(bench, shared, &server, err);
+    if (code == HD_OK)
+        code = hd__launcher_start(bench->component->ops.comm.launcher, bench->ranks, bench->words, &pid, err);
+    if (code == HD_OK)
+        status = read_rows(pipes[0], pid, row, user);
+    unsetenv(JOIN);
+    close(pipes[0]);
+    close(pipes[1]);
+    hd__server_close(server);
+    munmap(shared, shared_bytes(bench));
+    if (code != HD_OK)
+        return code;
+    return status ? hd_fail(err, HD_E_PEER, "the ranks of comm-%s failed", bench->component->name) : HD_OK;
+}
+
+static int32_t read_join(char path[64], char out[64])
+{
+    const char *text = getenv(JOIN);
+    int32_t which;
+    return text && sscanf(text, "%d %63s %63s", &which, path, out) == 3 ? which : -1;
+}
+
+int32_t hd__bench_joined(void)
+{
+    char path[64], out[64];
+    return read_join(path, out);
+}
+
+int hd__bench_join(const struct hd__bench *bench, int32_t rank)
+{
+    char path[64], out[64];
+    int fd = read_join(path, out) >= 0 && hd__launcher_joined() ? open(out, O_WRONLY | O_CLOEXEC) : -1;
+    struct shared *shared = fd >= 0 ? hd__launcher_attach(path, shared_bytes(bench)) : NULL;
+    if (shared)
+        return rank_main(bench, rank, shared, fd);
+    fprintf(stderr, "heddle bench: " JOIN " is set, but not by a bench that runs: unset it\n");
+    return 2;
+}
+
+int32_t hd__bench_run(const struct hd__bench *bench, void (*row)(void *user, const struct hd__bench_row *row), void *user,
+                      struct hd_error *err)
+{
+    return bench->component->ops.comm.launcher ? run_launched(bench, row, user, err) : run_forked(bench, row, user, err);
 }

@@ -30,6 +30,8 @@ enum {
 struct hd__bench {
     const struct hd__component *component;
     const void *settings; /* the component's, parsed */
+    const char *const *words; /* this command, for transports whose ranks a launcher starts; they end in hd__bench_join */
+    int32_t which; /* the caller's number of this transport */
     int32_t ranks;
     uint32_t dtype;
     uint64_t first, last; /* bytes; inclusive */
@@ -60,6 +62,11 @@ int32_t hd__bench_has_in_place(uint32_t op);
 /* Calls `row` for each row, in order. A rank that fails says why on stderr. */
 int32_t hd__bench_run(const struct hd__bench *bench, void (*row)(void *user, const struct hd__bench_row *row),
                       void *user, struct hd_error *err);
+
+/* In a process that a launcher started as a rank of a bench: its transport, as in `which`; -1 elsewhere. */
+int32_t hd__bench_joined(void);
+/* Its work, with the same `bench` as the command that started it. Returns the exit code. */
+int hd__bench_join(const struct hd__bench *bench, int32_t rank);
 
 /* ---- inside: one rank's work (bench_rank.c) */
 #define HD__BENCH_BATCHES 21

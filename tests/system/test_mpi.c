@@ -143,6 +143,14 @@ START_TEST(refuses_what_it_cannot_be)
 }
 END_TEST
 
+START_TEST(bench_beside_shm)
+{
+    struct command *c = command_run("bench --comm shm,mpi --op all_reduce,all_to_all,barrier -b 64 -e 4K -f 8 -n 20 --ranks %d", 1 + 2 * _i);
+    expect_code(c, 0);
+    ck_assert_msg(strstr(c->out, " shm ") && strstr(c->out, " mpi ") && strstr(c->out, "# barrier"), "%s", c->out);
+}
+END_TEST
+
 int main(void)
 {
     const struct system_test tests[] = {
@@ -150,6 +158,7 @@ int main(void)
         {"order", core_order_gives_the_bits_of_shm, 1}, {"exact", exact_is_exact, 1},
         {"lost", a_lost_rank_is_named, 2},       {"asked", stops_when_asked, 1},
         {"orphans", nothing_outlives_the_command, 1}, {"starts", refuses_what_it_cannot_be, 1},
+        {"bench", bench_beside_shm, 2},
         {NULL, NULL, 0},
     };
     return system_run("mpi", tests);
