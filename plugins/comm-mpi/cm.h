@@ -111,7 +111,8 @@ struct hd_comm {
     struct cm_note note; /* being received */
     MPI_Request listening;
     double looked;     /* when late operations were looked for */
-    int32_t failed, reserved; /* some operation did: MPI cannot be finalised in order */
+    uint32_t spins; /* looks in vain before a wait gives the core away */
+    int32_t failed; /* some operation did: MPI cannot be finalised in order */
     _Atomic uint32_t aborting; /* 0, 1: the reason is being written, 2: it is there */
     uint32_t told;             /* the others were */
     struct hd_error error;     /* after an abort, here or elsewhere */

@@ -140,7 +140,7 @@ static int narrow(struct cm_op *op, struct sum *s)
     s->rule = cm_rule(c->dtype, c->redop);
     s->in = c->send;
     s->out = c->recv;
-    s->in_place = c->send == c->recv;
+    s->in_place = c->send == c->recv && c->coll != HD_COLL_REDUCE_SCATTER;
     op->after = (struct cm_after){.to = c->recv, .count = c->count, .dtype = c->dtype, .divide = s->rule.divide};
     /* MPI scatters into the middle of its input in no case. */
     if (c->coll == HD_COLL_REDUCE_SCATTER && s->out >= s->in && s->out < s->in + c->count * (uint64_t)op->group->n * s->esize) {

@@ -8,7 +8,6 @@
 #include "cm.h"
 
 #define LOOK_SECONDS 0.01
-#define SPINS 256 /* looks without a result before the core is given away */
 
 double cm_now(void)
 {
@@ -312,7 +311,7 @@ int32_t cm_wait(struct hd_comm *c, hd_request request, double deadline, struct h
     while (!op->done) {
         if (progress(c) || op->done)
             continue;
-        if (c->idle > SPINS)
+        if (c->idle > c->spins)
             sched_yield();
         if ((c->idle & 63) == 0 && cm_now() > deadline) {
             struct cm_op *late = op->kind == CM_COLLECTIVE ? op->group->head : op;
@@ -332,7 +331,7 @@ int32_t cm_settle(struct hd_comm *c, int n, MPI_Request *requests, const char *w
             return cm_fail(err, code, what);
         if (done)
             return HD_OK;
-        if (idle > SPINS)
+        if (idle > c->spins)
             sched_yield();
         if (idle % 64)
             continue;

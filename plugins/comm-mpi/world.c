@@ -1,5 +1,11 @@
 /* Opening, closing, aborting. */
+#include <sched.h>
+
 #include "cm.h"
+
+/* Looks without a result before a wait gives the core away between two. */
+#define SPINS_CROWDED 32
+#define SPINS_ALONE 16384
 
 /* Is MPI's world the job's? It is not where something else than MPI's launcher started the ranks: each is then alone. */
 static int32_t check_size(const struct hd_world *world, struct hd_error *err)
@@ -13,6 +19,24 @@ static int32_t check_size(const struct hd_world *world, struct hd_error *err)
                    world->size, world->size, world->size);
 }
 
+/* Do ranks of this machine share cores? Then a wait gives the core away at once. */
+static int look_at_cores(struct hd_comm *c)
+{
+    MPI_Comm here;
+    cpu_set_t mine, all;
+    int code = MPI_Comm_split_type(c->mpi, MPI_COMM_TYPE_SHARED, c->world.rank, MPI_INFO_NULL, &here), ranks = 1;
+    if (code != MPI_SUCCESS)
+        return code;
+    CPU_ZERO(&mine);
+    if (sched_getaffinity(0, sizeof mine, &mine))
+        CPU_SET(0, &mine);
+    MPI_Comm_size(here, &ranks);
+    code = MPI_Allreduce(&mine, &all, sizeof mine, MPI_BYTE, MPI_BOR, here);
+    c->spins = ranks > CPU_COUNT(&all) ? SPINS_CROWDED : SPINS_ALONE;
+    MPI_Comm_free(&here);
+    return code;
+}
+
 /* All ranks, in heddle's order, which need not be MPI's. What follows the barrier cannot wait for long: all are there. */
 static int32_t make_world(struct hd_comm *c, struct hd_error *err)
 {
@@ -24,9 +48,9 @@ static int32_t make_world(struct hd_comm *c, struct hd_error *err)
     if ((rc = cm_settle(c, 1, &here, "opening the transport", err)))
         return rc;
     code = MPI_Comm_split(MPI_COMM_WORLD, 0, c->world.rank, &c->mpi);
-    if (code != MPI_SUCCESS)
-        return cm_fail(err, code, "MPI_Comm_split");
-    return cm_listen(c, err);
+    if (code == MPI_SUCCESS)
+        code = look_at_cores(c);
+    return code == MPI_SUCCESS ? cm_listen(c, err) : cm_fail(err, code, "MPI_Comm_split");
 }
 
 int32_t cm_open(const struct hd_host *host, const void *settings, const struct hd_world *world, struct hd_comm **comm,
@@ -72,7 +96,7 @@ void cm_close(struct hd_comm *c)
         cm_group_free((struct hd_comm_group *)c->groups);
     }
     if (c->mpi != MPI_COMM_NULL && c->failed && c->error.code == HD_OK)
-        cm_tell(c, NULL, HD_E_PEER, "it has left after a failure");
+        cm_tell(c, NULL, HD_E_PEER, "left after a failure");
     in_order = all_leave(c);
     if (in_order) {
         cm_stop_listening(c);
