@@ -2,7 +2,7 @@
 #include "cm.h"
 
 static const struct hd_option options[] = {
-    {.name = "order",
+    {.name = "collectives",
      .value = "mpi",
      .help = "collectives of MPI, sums in its order; or the core's own over messages, with the bits of comm-shm",
      .choices = "mpi|core",

@@ -120,7 +120,7 @@ export MASTER_ADDR=10.99.7.1 MASTER_PORT=29477 OMPI_MCA_mpi_yield_when_idle=1
 on_nodes() { timeout 100 srun --mpi=pmix -N2 -n4 "$build/heddle" train job.yaml comm.use=mpi "$@"; }
 losses() { sed -n 's/.*"step": \([0-9]*\), "loss": \([^,]*\), "grad_norm": \([^,]*\),.*/\1 \2 \3/p' "runs/$1/metrics.jsonl"; }
 
-on_nodes job.name=slurm comm.order=core >slurm.out 2>&1 || { cat slurm.out; fail "the job on two nodes failed"; }
+on_nodes job.name=slurm comm.collectives=core >slurm.out 2>&1 || { cat slurm.out; fail "the job on two nodes failed"; }
 on_nodes job.name=mpi >mpi.out 2>&1 || { cat mpi.out; fail "the job with MPI's collectives failed"; }
 env -u MASTER_ADDR -u MASTER_PORT timeout 100 "$build/heddle" train job.yaml job.name=local >local.out 2>&1 || { cat local.out; fail "the local job failed"; }
 [ -n "$(losses local)" ] && [ "$(losses slurm)" = "$(losses local)" ] || fail "the curves differ"

@@ -36,7 +36,7 @@ END_TEST
 START_TEST(core_order_gives_the_bits_of_shm)
 {
     train(&a, "shm", "%s mesh.dp=3 mesh.tp=1 data.batch=12 strategies=[%s]", "llama.yaml job.steps=8", "{\"use\":\"zero\",\"stage\":2}");
-    train(&b, "core", "%s mesh.dp=3 mesh.tp=1 data.batch=12 strategies=[%s] comm.use=mpi comm.order=core", "llama.yaml job.steps=8",
+    train(&b, "core", "%s mesh.dp=3 mesh.tp=1 data.batch=12 strategies=[%s] comm.use=mpi comm.collectives=core", "llama.yaml job.steps=8",
           "{\"use\":\"zero\",\"stage\":2}");
     expect_same_bits(&a, &b);
 }
