@@ -38,7 +38,7 @@ struct hd_comm_group {
 
 struct hd_comm {
     struct hd__comm across, inside;
-    int32_t rank, first, size, two, flat, any_order;
+    int32_t rank, first, size, any_order, told;
     int32_t *firsts;
     struct hd_comm_group *groups;
     HD__ARRAY(struct op *) ops;
@@ -400,8 +400,9 @@ static int32_t levels_group(struct hd_comm *c, const char *name, const int32_t *
     g->error = (struct hd_error)HD_ERROR_INIT;
     g->next = c->groups;
     c->groups = g;
-    c->two += g->machines > 1 && g->locals > 1;
-    c->flat += g->machines != 1 && g->locals < 2;
+    if (!g->locals && g->me == 0 && !c->told++) /* once: other groups will be like it */
+        hd__log(HD_LOG_INFO, "comm", "group %s goes in one level between machines: they do not have as many of its %d members each, "
+                "one machine after the other", name, n);
     if (g->machines != 1)
         rc = make_sub(g, WORLD, name, ranks, n, err);
     if (!rc && (g->machines == 1 || g->locals > 1))
@@ -547,10 +548,4 @@ void hd__levels_create(struct hd__comm *across, struct hd__comm *inside, int32_t
                                     .test = levels_test,
                                     .wait = levels_wait,
                                     .abort = levels_abort};
-}
-
-void hd__levels_count(const struct hd__comm *levels, int32_t *two, int32_t *flat)
-{
-    *two = levels->comm->two;
-    *flat = levels->comm->flat;
 }

@@ -20,7 +20,4 @@
  * rank `first` of the world. `firsts[r]`: the same of each rank of the world. Then `out` is used like any transport. */
 void hd__levels_create(struct hd__comm *across, struct hd__comm *inside, int32_t rank, const int32_t *firsts, int32_t size,
                        struct hd__comm *out);
-/* How many groups go in two levels, and how many of several machines do not. */
-void hd__levels_count(const struct hd__comm *levels, int32_t *two, int32_t *flat);
-
 #endif

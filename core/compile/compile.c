@@ -50,7 +50,7 @@ static int32_t choose_runtime(struct hd__compiled *c, struct hd_error *err)
     rc = choose_comm(c, job->comm, err);
     for (int32_t a = 0; a < HD_AXIS_COUNT && !rc; a++)
         rc = choose_comm(c, job->comm_axis[a], err);
-    return rc;
+    return rc ? rc : choose_comm(c, job->comm_inside, err);
 }
 
 /* A plugin's message that begins with a key, as "model.heads (3) is ...", gets that key's place in the job. */

@@ -99,6 +99,7 @@ struct hd__job {
     uint64_t n_hooks;
     struct hd__section
         *comm_axis[HD_AXIS_COUNT]; /* the transport of each axis; `comm` where comm.axes is silent */
+    struct hd__section *comm_inside; /* comm.inside; NULL: one transport for all */
     int32_t comm_sums;            /* HD__SUMS_... */
     const char *comm_tune;         /* a file; NULL: the built-in rules */
     double comm_timeout;           /* seconds; hd_world.timeout */

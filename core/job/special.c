@@ -207,6 +207,17 @@ static int32_t read_hooks(struct hd__job *job, const char *path, struct hd__node
     return HD_OK;
 }
 
+static int32_t read_inside(struct hd__job *job, const char *path, struct hd__node *node, struct hd_error *err)
+{
+    int32_t rc;
+    if (node->kind != HD__SCALAR)
+        return hd__node_fail(node, err, "%s is %s where a transport's name is wanted: shm", path, hd__tree_kind(node));
+    rc = named_or_mapping(job, path, node, &job->comm_inside, err);
+    if (!rc)
+        hd__value_set_tree(job, path, node, HD_OPTION_GLOBAL);
+    return rc;
+}
+
 /* ---- precision.loss_scale, recompute */
 
 static int32_t read_loss_scale(struct hd__job *job, const char *path, struct hd__node *node,
@@ -271,7 +282,8 @@ hd__special_fn hd__special(const char *path)
     } table[] = {
         {"mesh.dp", read_dp},          {"data.train", read_sources},
         {"data.val", read_sources},    {"comm.axes", read_axes},
-        {"comm.hooks", read_hooks},    {"precision.loss_scale", read_loss_scale},
+        {"comm.hooks", read_hooks},    {"comm.inside", read_inside},
+          {"precision.loss_scale", read_loss_scale},
         {"recompute", read_recompute},
     };
     for (size_t i = 0; i < HD__COUNT(table); i++)

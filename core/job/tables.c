@@ -49,6 +49,8 @@ static const struct hd_option comm_keys[] = {
         "transports that differ by mesh axis: {dp: mpi}, or {dp: {use: mpi, ...}}"),
     KEY("hooks", LIST, NULL, ANY, G, special,
         "wrappers around the transport, the outermost first: [check, trace]"),
+    KEY("inside", STRING, NULL, ANY, G, special,
+        "another transport inside machines; collectives of several machines then go in two levels"),
     KEY("sums", ENUM, "tree", ANY, G, comm_sums,
         "over send and recv: in one tree whatever the algorithm, or in any order that is the same on all ranks and in all runs",
         NAMED("tree|any")),

@@ -5,6 +5,7 @@
 #include <sched.h>
 #include <stdlib.h>
 
+#include "core/comm/levels.h"
 #include "core/comm/store.h"
 
 static uint32_t all_axes(const struct hd__mesh *mesh)
@@ -24,6 +25,48 @@ static const struct hd__section *section_for(const struct hd__transports *t, uin
     return job->comm;
 }
 
+/* The first rank on each rank's machine. Launchers number a machine's ranks in a row. */
+static int32_t machines_of(const struct hd__transports *t, int32_t *firsts, struct hd_error *err)
+{
+    double deadline = hd__now() + t->compiled->job->comm_timeout;
+    int32_t mine = t->rank - t->local_rank, rc;
+    char key[64];
+    snprintf(key, sizeof key, "comm/first/%d", t->rank);
+    rc = hd__store_put(t->store, key, &mine, sizeof mine, err);
+    for (int32_t r = 0; r < t->compiled->mesh.ranks && !rc; r++) {
+        size_t bytes = sizeof *firsts;
+        snprintf(key, sizeof key, "comm/first/%d", r);
+        rc = hd__store_get(t->store, key, &firsts[r], &bytes, deadline, err);
+        if (!rc && (firsts[r] < 0 || firsts[r] > r))
+            rc = hd_fail(err, HD_E_INVALID, "the launcher says that rank %d is the %d-th on its machine", r, r - firsts[r]);
+    }
+    return rc;
+}
+
+/* comm.inside: a transport of its own for this machine's ranks; both become one. */
+static int32_t open_inside(struct hd__transports *t, const struct hd_world *across, struct hd__comm *both, struct hd_error *err)
+{
+    struct hd__job *job = t->compiled->job;
+    const struct hd__chosen *chosen = hd__chosen_comm(t->compiled, job->comm_inside);
+    struct hd__comm inside = {.tuning = both->tuning}, outside = *both;
+    struct hd_world world = *across;
+    int32_t *firsts = hd__alloc((size_t)across->size * sizeof *firsts), rc;
+    world.rank = t->local_rank;
+    world.size = t->local_ranks;
+    world.instance = hd__arena_format(&job->arena, "comm/inside/%d", t->rank - t->local_rank);
+    rc = hd__plugin_probe(t->compiled->plugins, chosen->component, err);
+    if (!rc)
+        rc = machines_of(t, firsts, err);
+    if (!rc)
+        rc = hd__comm_open(&chosen->component->ops.comm, hd__host(), chosen->settings, &world, &inside, err);
+    if (!rc)
+        hd__levels_create(&outside, &inside, t->rank, firsts, across->size, both);
+    else
+        hd__comm_close(both);
+    free(firsts);
+    return rc;
+}
+
 static int32_t open_one(struct hd__transports *t, const struct hd__section *section, struct hd__transport **out,
                         struct hd_error *err)
 {
@@ -40,6 +83,8 @@ static int32_t open_one(struct hd__transports *t, const struct hd__section *sect
     rc = hd__plugin_probe(t->compiled->plugins, chosen->component, err);
     if (!rc)
         rc = hd__comm_open(&chosen->component->ops.comm, hd__host(), chosen->settings, &world, &new->open, err);
+    if (!rc && section == job->comm && job->comm_inside)
+        rc = open_inside(t, &world, &new->open, err);
     if (rc) {
         free(new);
         return rc;
