@@ -397,7 +397,12 @@ static int all_finite(const struct hd__exec *e, hd_tensor t)
     const void *data = hd__address(e->p, t, e->coord, e->arena);
     int64_t n = hd__numel(e->p, x);
     float value[256];
-    if (x->dtype == HD_F64 || x->dtype == HD_I32 || x->dtype == HD_U8)
+    if (x->dtype == HD_I32 || x->dtype == HD_U8)
+        return 1;
+    for (int64_t i = 0; i < n && x->dtype == HD_F64; i++)
+        if (!isfinite(((const double *)data)[i]))
+            return 0;
+    if (x->dtype == HD_F64)
         return 1;
     for (int64_t i = 0, some; i < n; i += some) {
         some = HD__MIN(256, n - i);

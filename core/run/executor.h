@@ -48,8 +48,8 @@ double hd__exec_peak_flops(struct hd__exec *exec);
 void hd__exec_profile(struct hd__exec *exec, int on);
 const struct hd__profile *hd__exec_profiled(const struct hd__exec *exec);
 /* Runs a step and looks at what every kernel read and wrote: the block and the instruction of the first that made a NaN or
- * Inf of finite numbers, or the parameter that had one, go to `out`. Returns 1 if there is one, 0 if not (it came from another rank), or an error. For a
- * step that went wrong; all ranks call it, and each runs the whole step. */
+ * Inf of finite numbers, or the parameter that had one, go to `out`. Returns 1 if there is one, 0 if not (it came from another
+ * rank), or an error. For a step that went wrong; all ranks call it, and each runs the whole step. */
 int32_t hd__exec_find_bad(struct hd__exec *exec, int64_t step, char out[160], struct hd_error *err);
 /* The flight recorder. From any thread while the executor is open. */
 struct hd__flight *hd__exec_flight(struct hd__exec *exec);

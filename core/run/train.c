@@ -67,20 +67,35 @@ static void set_hyper(struct loop *l)
     hyper[HD_HYPER_SKIP] = 0;
 }
 
-/* The update left the weights as they were: run the step's data again and look where the first bad number comes from. */
+/* Runs the step's data again and looks where the first bad number comes from. The loss is that of all ranks; a norm may be
+ * of this rank's replica alone, and then the others do not come along. */
+static int32_t find_bad(struct loop *l, char where[160], struct hd_error *err)
+{
+    int32_t found;
+    if (l->p->apart && isfinite(l->loss)) {
+        snprintf(where, 160, "a gradient of this replica, which trains apart");
+        return HD_OK;
+    }
+    found = hd__feed_seek(l->s.train, l->at.sequence, err);
+    return found ? found : hd__exec_find_bad(l->s.exec, l->at.step + 1, where, err);
+}
+
+static const char *remedy(const struct loop *l)
+{
+    if (!isfinite(l->loss) || l->at.scaler.scaling != HD__LOSS_SCALE_STATIC)
+        return "Lower optimizer.lr, set optimizer.clip, or look at the data of this step";
+    return l->p->apart ? "Lower precision.loss_scale" : "Lower precision.loss_scale, or say dynamic";
+}
+
+/* Only where the norm is not finite the update left the weights as they were; nothing is saved either way. */
 static int32_t diverged(struct loop *l, struct hd_error *err)
 {
     char where[160] = "";
-    int32_t found = hd__feed_seek(l->s.train, l->at.sequence, err);
-    if (!found)
-        found = hd__exec_find_bad(l->s.exec, l->at.step + 1, where, err);
+    int32_t found = find_bad(l, where, err);
     if (found < 0)
         return found;
-    return hd_fail(err, HD_E_INVALID, "step %" PRId64 ": the loss is %g and the gradient norm %g; the first bad number: %s. Nothing was "
-                   "updated. %s", l->at.step + 1, l->loss, l->norm, where[0] ? where : "on another rank",
-                   isfinite(l->loss) && l->at.scaler.scaling == HD__LOSS_SCALE_STATIC
-                       ? "Lower precision.loss_scale, or say dynamic"
-                       : "Lower optimizer.lr, set optimizer.clip, or look at the data of this step");
+    return hd_fail(err, HD_E_INVALID, "step %" PRId64 ": the loss is %g and the gradient norm %g; the first bad number: %s. "
+                   "Nothing of this step is saved. %s", l->at.step + 1, l->loss, l->norm, where[0] ? where : "on another rank", remedy(l));
 }
 
 static int32_t one_step(struct loop *l, struct hd_error *err)
