@@ -226,6 +226,7 @@ static int32_t compare_rank(struct side *one, struct side *many, int32_t rank, i
 {
     const struct hd_program *p = hd__program_of(many->compiled, rank), *q = hd__program_of(one->compiled, 0);
     struct comparison c = {.result = result, .p = p, .scale = 1, .step = step, .rank = rank};
+    int32_t rc = HD_OK;
     c.largest = &result->loss;
     c.what = "loss";
     compare(&c, scalar(many, rank, p->loss_sum), scalar(one, 0, q->loss_sum), "");
@@ -233,14 +234,14 @@ static int32_t compare_rank(struct side *one, struct side *many, int32_t rank, i
     c.what = "gradient norm";
     if (!p->apart) /* else gradients are each rank's own */
         compare(&c, sqrt(scalar(many, rank, p->norm2)) / loss_scale(many), sqrt(scalar(one, 0, q->norm2)), "");
-    for (int gradient = 0; gradient < (p->apart ? 1 : 2); gradient++) {
+    for (int gradient = 0; gradient < (p->apart ? 1 : 2) && !rc; gradient++) {
         c.largest = gradient ? &result->gradient : &result->parameter;
         c.what = gradient ? "gradient of " : "parameter ";
         c.expected = global[gradient];
         c.scale = gradient ? loss_scale(many) : 1;
-        visit_flats(many, rank, gradient, &c.data, compare_piece, &c);
+        rc = visit_flats(many, rank, gradient, &c.data, compare_piece, &c);
     }
-    return HD_OK;
+    return rc;
 }
 
 static void compare_evaluation(struct side *one, struct side *many, struct hd__numerics *result)
@@ -254,13 +255,14 @@ static void compare_evaluation(struct side *one, struct side *many, struct hd__n
 static int32_t compare_step(struct side *one, struct side *many, int32_t step, double **global[2],
                             struct hd__numerics *result)
 {
-    for (int gradient = 0; gradient < 2; gradient++) {
+    int32_t rc = HD_OK;
+    for (int gradient = 0; gradient < 2 && !rc; gradient++) {
         struct collection c = {.global = global[gradient]};
-        visit_flats(one, 0, gradient, &c.data, collect_piece, &c);
+        rc = visit_flats(one, 0, gradient, &c.data, collect_piece, &c);
     }
-    for (int32_t r = 0; r < many->compiled->mesh.ranks; r++)
-        compare_rank(one, many, r, step, global, result);
-    return HD_OK;
+    for (int32_t r = 0; r < many->compiled->mesh.ranks && !rc; r++)
+        rc = compare_rank(one, many, r, step, global, result);
+    return rc;
 }
 
 /* ---- the whole */
@@ -300,7 +302,7 @@ static int32_t run_steps(struct side *one, struct side *many, int32_t steps, uin
         if (step == 1 && !(rc = run_evaluation(one, tokens, err)) && !(rc = run_evaluation(many, tokens, err)))
             compare_evaluation(one, many, result); /* before what rounds in a step changes parameters */
         if (!rc && !(rc = run_step(one, step, tokens, err)) && !(rc = run_step(many, step, tokens, err)))
-            compare_step(one, many, step, global, result);
+            rc = compare_step(one, many, step, global, result);
     }
     free(tokens);
     free_arrays(p, global[0]);
