@@ -41,6 +41,19 @@ static json_t *part_json(int32_t rank, const char *text, uint8_t state)
     return json_pack("{s:i, s:s}", "rank", rank, "state", states[state & 3]);
 }
 
+/* JSON is UTF-8; a cause may name a file that is not, or be cut within a letter. */
+static json_t *text_json(const char *text)
+{
+    json_t *whole = json_string(text);
+    char *plain = whole ? NULL : hd__strdup(text);
+    for (char *c = plain; c && *c; c++)
+        *c = *c & 0x80 ? '?' : *c;
+    if (plain)
+        whole = json_string(plain);
+    free(plain);
+    return whole;
+}
+
 static json_t *report_json(const struct hd__reporter *reporter, const struct hd__gathered *g)
 {
     json_t *ranks = json_array(), *end = json_null(), *report;
@@ -51,7 +64,7 @@ static json_t *report_json(const struct hd__reporter *reporter, const struct hd_
     for (int32_t r = 0; r < g->size; r++)
         json_array_append_new(ranks, part_json(r, g->part[r], g->state[r]));
     if (g->code != HD_OK)
-        end = json_pack("{s:s, s:i, s:s%}", "code", code_name(g->code), "rank", g->rank, "cause", g->cause, strlen(g->cause));
+        end = json_pack("{s:s, s:i, s:o}", "code", code_name(g->code), "rank", g->rank, "cause", text_json(g->cause));
     report = json_pack("{s:s, s:s, s:s, s:i, s:o, s:o}", "kind", "heddle report", "job", reporter->job, "time", when, "ranks", g->size,
                        "end", end, "rank", ranks);
     return report;
@@ -59,7 +72,7 @@ static json_t *report_json(const struct hd__reporter *reporter, const struct hd_
 
 static void add_verdict(json_t *report, const struct hd__verdict *v)
 {
-    json_t *out = json_pack("{s:s, s:i, s:s}", "kind", hd__verdict_name(v->kind), "rank", v->rank, "words", v->words);
+    json_t *out = json_pack("{s:s, s:i, s:o}", "kind", hd__verdict_name(v->kind), "rank", v->rank, "words", text_json(v->words));
     if (v->channel_rank >= 0)
         json_object_update_new(out, json_pack("{s:{s:i, s:I}}", "operation", "of_rank", v->channel_rank, "n", (json_int_t)v->number));
     json_object_set_new(report, "verdict", out);
@@ -202,7 +215,32 @@ static int is_report(const json_t *report)
 {
     const char *kind = json_string_value(json_object_get(report, "kind"));
     json_int_t ranks = json_integer_value(json_object_get(report, "ranks"));
-    return kind && !strcmp(kind, "heddle report") && ranks > 0 && ranks < 1 << 24 && json_is_array(json_object_get(report, "rank"));
+    const json_t *parts = json_object_get(report, "rank"), *part;
+    size_t i;
+    json_array_foreach(parts, i, part)
+        if (!json_is_integer(json_object_get(part, "rank")))
+            return 0;
+    return kind && !strcmp(kind, "heddle report") && ranks > 0 && ranks < 1 << 24 && json_is_array(parts);
+}
+
+#define NO_REPORT "this is no report of heddle; a job that fails says where it wrote one: report-TIME.json, beside its metrics"
+
+static int32_t load_file(const char *path, json_t **report, struct hd_error *err)
+{
+    FILE *file = fopen(path, "rb");
+    json_error_t why;
+    int32_t rc = HD_OK;
+    if (!file)
+        return hd_fail(err, HD_E_INVALID, "%s: cannot open the report: %s", path, strerror(errno));
+    *report = json_loadf(file, JSON_REJECT_DUPLICATES, &why);
+    fclose(file);
+    if (!*report)
+        rc = hd_fail(err, HD_E_INVALID, "%s:%d:%d: %s: " NO_REPORT, path, why.line, why.column, why.text);
+    else if (!is_report(*report))
+        rc = hd_fail(err, HD_E_INVALID, "%s: " NO_REPORT, path);
+    if (rc)
+        json_decref(*report);
+    return rc;
 }
 
 /* Parts that the first report lacks. */
@@ -222,13 +260,11 @@ int32_t hd__report_load(const char *const *files, size_t n, json_t **report, str
     json_t *all = NULL;
     int32_t rc = HD_OK;
     for (size_t i = 0; i < n && !rc; i++) {
-        json_error_t why;
-        json_t *one = json_load_file(files[i], JSON_REJECT_DUPLICATES, &why);
-        if (!one)
-            rc = hd_fail(err, HD_E_INVALID, "%s:%d:%d: %s", files[i], why.line, why.column, why.text);
-        else if (!is_report(one))
-            rc = hd_fail(err, HD_E_INVALID, "%s: this is no report of heddle", files[i]);
-        else if (!all)
+        json_t *one = NULL;
+        rc = load_file(files[i], &one, err);
+        if (rc)
+            break;
+        if (!all)
             all = json_incref(one);
         else
             merge(all, one);

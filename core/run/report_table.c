@@ -16,14 +16,15 @@ static const char *text_of(const json_t *object, const char *key)
 
 static void rank_words(const json_t *part, struct hd__text *out)
 {
-    const json_t *step = json_object_get(part, "step"), *at = json_object_get(part, "at");
+    const json_t *step = json_object_get(part, "step");
+    const char *at = *text_of(part, "at") ? text_of(part, "at") : "unknown";
     hd__text_add(out, "  rank %lld", (long long)json_integer_value(json_object_get(part, "rank")));
     if (strcmp(text_of(part, "state"), "answered"))
         hd__text_add(out, " %s\n", !strcmp(text_of(part, "state"), "silent") ? "does not answer" : text_of(part, "state"));
     else if (json_integer_value(step) >= 0)
-        hd__text_add(out, " at step %lld, %s\n", (long long)json_integer_value(step), at ? json_string_value(at) : "unknown");
+        hd__text_add(out, " at step %lld, %s\n", (long long)json_integer_value(step), at);
     else
-        hd__text_add(out, " at %s\n", at ? json_string_value(at) : "unknown");
+        hd__text_add(out, " at %s\n", at);
 }
 
 void hd__report_words(const json_t *report, struct hd__text *out)

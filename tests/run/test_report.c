@@ -295,7 +295,8 @@ START_TEST(files)
     fputs("{\"kind\": \"something else\"}", f);
     fclose(f);
     ck_assert_int_eq(hd__report_load(names, 2, &both, &err), HD_E_INVALID);
-    ck_assert_str_eq(err.message, "b.json: this is no report of heddle");
+    ck_assert_str_eq(err.message, "b.json: this is no report of heddle; a job that fails says where it wrote one: report-TIME.json, beside "
+                                 "its metrics");
     unlink("a.json");
     unlink("b.json");
     rmdir(folder);
