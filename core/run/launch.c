@@ -156,9 +156,11 @@ static int serve_and_watch(struct child *children, int32_t n, int port_pipe, con
     return code;
 }
 
-/* SIGCHLD, so that waiting for a signal is also waiting for the end. */
+/* SIGCHLD, so that waiting for a signal is also waiting for the end; whoever ignored it gave that to us, and then there would
+ * be no child to wait for. */
 static void block_signals(sigset_t *signals, sigset_t *before)
 {
+    signal(SIGCHLD, SIG_DFL);
     sigemptyset(signals);
     sigaddset(signals, SIGCHLD);
     sigaddset(signals, SIGTERM);
