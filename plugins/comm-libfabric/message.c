@@ -197,7 +197,7 @@ int32_t lf_recv(struct hd_comm_group *g, int32_t peer, uint32_t stream, void *da
         lf_ready_send(op);
     else
         lf_chunks_begin(op);
-    if (letter)
+    if (letter && !op->done) /* telling may have failed, and the group with it */
         eager_came(op, &letter->head, letter->payload);
     g->comm->host->free(letter);
     return HD_OK;

@@ -189,6 +189,7 @@ int32_t cm_collective(struct hd_comm_group *group, const struct hd_comm_call *ca
     if (code != MPI_SUCCESS) {
         struct hd_error why = HD_ERROR_INIT;
         cm_fail(&why, code, cm_call_text(call, text));
+        op->failed = 1; /* pieces of it may have begun */
         cm_op_release(g->comm, op);
         cm_group_give_up(g, &why);
         return cm_usable(g, err);

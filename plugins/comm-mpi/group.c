@@ -58,7 +58,8 @@ static int32_t meet(struct cm_group *g, struct hd_error *err)
 {
     struct hd_comm *c = g->comm;
     int tag = TAG_MEET + (int)(g->id % MEET_TAGS), code;
-    char what[160], in, out = 0;
+    static char in, out; /* given up, a message is MPI's still; what it says is nothing */
+    char what[160];
     snprintf(what, sizeof what, "making group %s", g->name);
     for (int32_t step = 1; step < g->n; step *= 2) {
         MPI_Request pair[2] = {MPI_REQUEST_NULL, MPI_REQUEST_NULL};

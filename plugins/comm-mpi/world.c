@@ -98,10 +98,9 @@ void cm_close(struct hd_comm *c)
     if (c->mpi != MPI_COMM_NULL && c->failed && c->error.code == HD_OK)
         cm_tell(c, NULL, HD_E_PEER, "left after a failure");
     in_order = all_leave(c);
-    if (in_order) {
-        cm_stop_listening(c);
+    cm_stop_listening(c); /* into *c, which goes */
+    if (in_order)
         MPI_Comm_free(&c->mpi);
-    }
     cm_process_close(in_order);
     cm_ops_free(c);
     c->host->free(c->made);
