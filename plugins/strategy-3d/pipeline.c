@@ -60,17 +60,21 @@ static int32_t split_layers(struct pipe *k)
     return pp_split_by_hand(split->number, (int32_t)split->count, k->layers, chunks, k->chunk_of_layer, k->err);
 }
 
+static int32_t check_layers(const struct pipe *k, int32_t stages, int64_t chunks)
+{
+    if (k->layers >= chunks)
+        return HD_OK;
+    return hd_fail(k->err, HD_E_INVALID,
+                   "mesh.pp = %d with %lld chunk%s a stage needs %lld layers or more, the model has %d: mesh.pp x "
+                   "virtual may be up to %d",
+                   stages, (long long)(chunks / stages), chunks > stages ? "s" : "", (long long)chunks, k->layers,
+                   k->layers);
+}
+
 static int32_t say_chunks(struct pipe *k)
 {
     int32_t chunks = k->schedule.chunks, rc;
-    if (k->layers < chunks)
-        return hd_fail(
-            k->err, HD_E_INVALID,
-            "mesh.pp = %d with %d chunk%s a stage needs %d layers or more, the model has %d: mesh.pp x virtual "
-            "may be up to %d",
-            k->schedule.stages, chunks / k->schedule.stages, chunks > k->schedule.stages ? "s" : "", chunks, k->layers,
-            k->layers);
-    if ((rc = split_layers(k)))
+    if ((rc = check_layers(k, k->schedule.stages, chunks)) || (rc = split_layers(k)))
         return rc;
     for (int32_t b = 0; b < k->blocks; b++) {
         int32_t layer = b < 1 ? 0 : b > k->layers ? k->layers - 1 : b - 1;
@@ -139,7 +143,9 @@ int32_t pipe_partition(const struct hd_host *host, const struct pipe_settings *s
     k.layers = k.blocks - 2;
     if (stages == 1)
         return HD_OK;
-    rc = pp_make(s->schedule, stages, (int32_t)api->micro_batches(p), (int32_t)s->virtual, &k.schedule, err);
+    rc = check_layers(&k, stages, stages * (s->virtual ? s->virtual : 1)); /* before so many are made */
+    if (!rc)
+        rc = pp_make(s->schedule, stages, (int32_t)api->micro_batches(p), (int32_t)s->virtual, &k.schedule, err);
     if (!rc)
         rc = take_memory(&k);
     if (!rc)
