@@ -11,6 +11,17 @@ static const struct hd__flag *find_flag(const struct hd__flag *flags, size_t n, 
     return NULL;
 }
 
+static int no_option(const struct hd__command *command, const struct hd__flag *flags, size_t n, const char *word)
+{
+    const char **names = hd__alloc((n + 1) * sizeof *names), *nearest;
+    for (size_t i = 0; i < n; i++)
+        names[i] = flags[i].name;
+    nearest = hd__nearest(word, names, n);
+    free(names);
+    return hd__refuse_usage(command, "there is no option %s%s%s%s", word, nearest ? ": did you mean " : "", nearest ? nearest : "",
+                            nearest ? "?" : "");
+}
+
 int hd__job_arguments(const struct hd__command *command, int argc, char **argv, const struct hd__flag *flags, size_t n_flags,
                       struct hd__job_arguments *out)
 {
@@ -26,7 +37,7 @@ int hd__job_arguments(const struct hd__command *command, int argc, char **argv, 
             if (flag->value)
                 *flag->value = argv[i];
         } else if (argv[i][0] == '-') {
-            return hd__refuse_usage(command, "there is no option %s", argv[i]);
+            return no_option(command, flags, n_flags, argv[i]);
         } else if (strchr(argv[i], '=')) {
             if (out->n_overrides == HD__COUNT(words))
                 return hd__refuse_usage(command, "more than %zu overrides", HD__COUNT(words));

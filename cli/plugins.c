@@ -122,6 +122,8 @@ static int no_such_plugin(const struct hd__plugin_entry *entries, size_t n, cons
     for (size_t i = 0; i < n; i++)
         labels[i] = entries[i].label;
     nearest = hd__nearest(label, labels, n);
+    for (size_t i = 0; i < n && !nearest; i++) /* its name without the kind */
+        nearest = !strcmp(label, entry_name(&entries[i])) ? labels[i] : NULL;
     fprintf(stderr, "heddle plugins: there is no plugin '%s'%s%s%s (`heddle plugins` lists them)\n", label,
             nearest ? ": did you mean '" : "", nearest ? nearest : "", nearest ? "'?" : "");
     free(labels);
