@@ -53,7 +53,10 @@ int hd__job_arguments(const struct hd__command *command, int argc, char **argv, 
 
 int hd__print_error(const struct hd_error *err, int code)
 {
-    fprintf(stderr, "%s%s%s\n", err->message, err->where[0] ? "; at " : "", err->where);
+    struct hd__text text = {0};
+    hd__text_add(&text, "%s%s%s", err->message, err->where[0] ? "; at " : "", err->where);
+    hd__say(text.at);
+    hd__text_free(&text);
     return code;
 }
 

@@ -52,14 +52,40 @@ static int unknown(const char *name)
     return HD__EXIT_REFUSED;
 }
 
+static struct {
+    int on;
+    char text[1024];
+} later;
+
+void hd__say(const char *text)
+{
+    if (!later.on)
+        fprintf(stderr, "%s\n", text);
+    else if (!*later.text)
+        snprintf(later.text, sizeof later.text, "%s", text);
+}
+
+void hd__say_later(void)
+{
+    later.on = 1;
+}
+
+const char *hd__said(void)
+{
+    return later.text;
+}
+
 int hd__refuse_usage(const struct hd__command *command, const char *format, ...)
 {
+    char why[1024];
+    struct hd__text text = {0};
     va_list args;
-    fprintf(stderr, "heddle %s: ", command->name);
     va_start(args, format);
-    vfprintf(stderr, format, args);
+    vsnprintf(why, sizeof why, format, args);
     va_end(args);
-    fprintf(stderr, " (`heddle help %s`)\n", command->name);
+    hd__text_add(&text, "heddle %s: %s (`heddle help %s`)", command->name, why, command->name);
+    hd__say(text.at);
+    hd__text_free(&text);
     return HD__EXIT_REFUSED;
 }
 

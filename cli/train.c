@@ -109,8 +109,9 @@ static int start(struct hd__loaded *loaded, int dry, int argc, char **argv)
     if (hd__launch_environment(&place, &found, &err))
         return hd__print_error(&err, HD__EXIT_REFUSED);
     if (found && place.size != loaded->compiled->mesh.ranks) {
-        fprintf(stderr, "the launcher started %d ranks, but the job's mesh has %d\n", place.size, loaded->compiled->mesh.ranks);
-        return HD__EXIT_REFUSED;
+        hd_fail(&err, HD_E_INVALID, "the launcher started %d ranks, but the job's mesh has %d: start as many, or change mesh", place.size,
+                loaded->compiled->mesh.ranks);
+        return hd__print_error(&err, HD__EXIT_REFUSED);
     }
     code = check_inputs(loaded, found ? place.local_rank : 0, found ? place.local_size : loaded->compiled->mesh.ranks);
     if (code || dry)
@@ -136,7 +137,7 @@ static int64_t launched_ranks(void)
     return !hd__launch_environment(&place, &found, NULL) && found ? place.size : 0;
 }
 
-static int run(int argc, char **argv)
+static int train(int argc, char **argv)
 {
     int config = 0, dry = 0, code;
     const struct hd__flag flags[] = {{"--print-config", NULL, &config}, {"--dry-run", NULL, &dry}};
@@ -151,6 +152,20 @@ static int run(int argc, char **argv)
     else if (!code && !(code = hd__compile_job(&loaded)))
         code = start(&loaded, dry, argc, argv);
     hd__unload_job(&loaded);
+    return code;
+}
+
+/* Ranks that another launcher started on one machine see the same job and the same files: the first of them says what is
+ * wrong. The others speak only where it went on without them. */
+static int run(int argc, char **argv)
+{
+    struct hd__place_in_job place;
+    int found, known = !hd__launch_environment(&place, &found, NULL), code;
+    if (found && place.local_rank > 0 && place.rank < place.size)
+        hd__say_later();
+    code = train(argc, argv);
+    if (code && known && *hd__said() && hd__launch_refuse(&place, hd__said()))
+        fprintf(stderr, "rank %d: %s\n", place.rank, hd__said());
     return code;
 }
 

@@ -5,6 +5,8 @@
 #include "core/comm/meet.h"
 #include "core/run/launch.h"
 
+#define REFUSED_SECONDS 5 /* rank 0 was started with us, and comes as far as we did in about the same time */
+
 /* The variables of each launcher; the first whose rank and size are there counts. `local_size` may be NULL. `id`: what all
  * ranks of one start have in common and no other start has; both where there are two. */
 static const struct launcher {
@@ -183,11 +185,10 @@ static int32_t open_server(const struct hd__place_in_job *place, struct hd__stor
     return hd__meet_host(place->meet, place->size, options->port, options->secret, deadline, err);
 }
 
-int32_t hd__launch_connect(const struct hd__place_in_job *place, struct hd_store **store, struct hd__server **server,
-                           struct hd_error *err)
+static int32_t connect_until(const struct hd__place_in_job *place, double deadline, struct hd_store **store,
+                             struct hd__server **server, struct hd_error *err)
 {
     struct hd__store_options options = place->store;
-    double deadline = hd__now() + 60;
     int32_t rc = HD_OK;
     *store = NULL;
     *server = NULL;
@@ -200,4 +201,24 @@ int32_t hd__launch_connect(const struct hd__place_in_job *place, struct hd_store
     else if (*place->meet)
         rc = hd__meet_join(place->meet, place->rank, &options.port, options.secret, deadline, err);
     return rc ? rc : hd__store_connect(&options, deadline, store, err);
+}
+
+int32_t hd__launch_connect(const struct hd__place_in_job *place, struct hd_store **store, struct hd__server **server,
+                           struct hd_error *err)
+{
+    return connect_until(place, hd__now() + 60, store, server, err);
+}
+
+int hd__launch_refuse(const struct hd__place_in_job *place, const char *why)
+{
+    struct hd__place_in_job here = *place;
+    struct hd_error err = HD_ERROR_INIT;
+    struct hd__server *server;
+    struct hd_store *store;
+    here.store.dead_after = 10; /* of a connection that is closed at once */
+    if (place->serves || connect_until(&here, hd__now() + REFUSED_SECONDS, &store, &server, &err) || !store)
+        return 0;
+    hd__store_fail(store, HD_E_INVALID, why);
+    hd__store_close(store);
+    return 1;
 }

@@ -19,6 +19,10 @@ struct hd__place_in_job {
 /* environment.c. Reads the variables of torchrun, mpirun, mpiexec or srun. *found = 0 where none is set. */
 int32_t hd__launch_environment(struct hd__place_in_job *place, int *found, struct hd_error *err);
 
+/* environment.c. For a rank that was refused before it came to the rendezvous: where others have come, the job ends and all
+ * learn `why`. Returns 1 if it was told, 0 where nobody serves (rank 0 was refused too) within a few seconds. */
+int hd__launch_refuse(const struct hd__place_in_job *place, const char *why);
+
 /* Runs body in `n` forked processes, pinned to cores in turn, and waits for them. A rank that ends badly ends the others
  * within seconds; SIGTERM and SIGINT are passed on. Returns the exit code of the job: of the rank that failed first. */
 int hd__launch_local(int32_t n, double dead_after, const struct hd__reporter *reporter,

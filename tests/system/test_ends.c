@@ -313,6 +313,29 @@ START_TEST(launched_rank_killed)
 }
 END_TEST
 
+/* What every rank would say, the first says; what another rank alone has to say ends the job for all. */
+START_TEST(refused)
+{
+    int port = free_port();
+    struct command *c[2];
+    for (int rank = 0; rank < 2; rank++)
+        c[rank] = start_launched(rank, 2, port, "model.layers=two");
+    for (int rank = 0; rank < 2; rank++) {
+        command_wait(c[rank], 20);
+        expect_code(c[rank], 2);
+    }
+    expect_says(c[0], "model.layers: 'two' is not a whole number");
+    ck_assert_str_eq(c[1]->err, "");
+    c[0] = start_launched(0, 2, port, "job.name=alone");
+    c[1] = start_launched(1, 2, port, "model.layers=two");
+    for (int rank = 0; rank < 2; rank++) {
+        command_wait(c[rank], 20);
+        expect_code(c[rank], 2);
+        expect_says(c[rank], "rank 1: command line: model.layers: 'two' is not a whole number");
+    }
+}
+END_TEST
+
 /* A rank whose peers never come can be stopped, and gives up by itself after comm.timeout. */
 START_TEST(alone)
 {
@@ -407,6 +430,6 @@ int main(void)
         {"launched by environment", launched_by_environment, 1},
         {"launched without an address", launched_without_an_address, 3}, {"under mpirun", under_mpirun, 1},
         {"in a batch script", in_a_batch_script, 1}, {"launched rank killed", launched_rank_killed, 1},
-        {"alone", alone, 1}, {"suspended", suspended, 1}, {"wrong environment", wrong_environment, 1}, {NULL, NULL, 0}};
+        {"refused", refused, 1}, {"alone", alone, 1}, {"suspended", suspended, 1}, {"wrong environment", wrong_environment, 1}, {NULL, NULL, 0}};
     return system_run("system-ends", tests);
 }
