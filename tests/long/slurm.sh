@@ -21,8 +21,11 @@ cleanup() {
     sleep 1
     for pid in "${started[@]}"; do kill -KILL "$pid" 2>/dev/null; done
     wait 2>/dev/null
-    for n in n1 n2; do ip netns del $bridge-$n 2>/dev/null; done
-    ip link del $bridge 2>/dev/null
+    for n in n1 n2; do # slurmstepd outlives its slurmd
+        for pid in $(ip netns pids $bridge-$n 2>/dev/null); do kill -KILL "$pid" 2>/dev/null; done
+        ip netns del $bridge-$n 2>/dev/null
+    done
+    for link in hds1 hds2 $bridge; do ip link del $link 2>/dev/null; done
     rmdir /run/heddle-slurm.n1 /run/heddle-slurm.n2 2>/dev/null
     rm -rf "$dir"
 }
