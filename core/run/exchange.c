@@ -248,11 +248,11 @@ int32_t hd__exchange_start(struct hd__exchange *x, struct hd_error *err)
             memmove(x->call.recv, x->call.send, (size_t)(x->n_calls * x->send_step));
         return HD_OK;
     }
-    x->flown = hd__flight_start(x->transports->flight, &x->flight, hd__now());
+    x->flown = hd__flight_start(x->transports->flight, &x->flight, hd__clock_now(&x->transports->clock));
     rc = x->n_messages ? start_messages(x, err) : start_collective(x, err);
     x->pending = !rc;
     if (rc)
-        hd__flight_end(x->transports->flight, x->flown, hd__now(), rc);
+        hd__flight_end(x->transports->flight, x->flown, hd__clock_now(&x->transports->clock), rc);
     return rc;
 }
 
@@ -263,7 +263,7 @@ int32_t hd__exchange_pending(const struct hd__exchange *x)
 
 int32_t hd__exchange_wait(struct hd__exchange *x, double timeout, double *seconds, struct hd_error *err)
 {
-    double since = hd__now(), now;
+    double since = hd__clock_now(&x->transports->clock), now;
     int32_t rc = HD_OK;
     if (!x->pending)
         return HD_OK;
@@ -273,7 +273,7 @@ int32_t hd__exchange_wait(struct hd__exchange *x, double timeout, double *second
     if (x->unpack.n && !rc)
         shuffle(&x->unpack, 0);
     x->pending = 0;
-    now = hd__now();
+    now = hd__clock_now(&x->transports->clock);
     hd__flight_end(x->transports->flight, x->flown, now, rc);
     *seconds += now - since;
     return rc;

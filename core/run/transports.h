@@ -2,6 +2,7 @@
 #ifndef HD_CORE_RUN_TRANSPORTS_H
 #define HD_CORE_RUN_TRANSPORTS_H
 
+#include "core/base/clock.h"
 #include "core/comm/flight.h"
 #include "core/comm/group.h"
 #include "core/comm/open.h"
@@ -25,6 +26,7 @@ struct hd__transports {
     const struct hd__compiled *compiled;
     struct hd_store *store;
     struct hd__flight *flight; /* where every operation is recorded */
+    struct hd__clock clock;    /* of the thread that runs the step program */
     int32_t rank, local_rank, local_ranks, reserved;
 };
 

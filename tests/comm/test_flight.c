@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+#include "core/base/clock.h"
 #include "core/comm/flight.h"
 #include "core/comm/liveness.h"
 #include "core/comm/store.h"
@@ -16,6 +17,27 @@ static struct hd__flight_op op_on(struct hd__flight_channel *channel, const char
 {
     return (struct hd__flight_op){.name = name, .section = "micro", .block = "L0", .channel = channel, .calls = 1, .root = -1};
 }
+
+/* Between two looks at the system's clock it is between them, but for some microseconds. */
+START_TEST(the_fast_clock_is_the_slow_one)
+{
+    struct hd__clock clock = {0};
+    double last = 0, end = hd__now() + 0.2, before, now, after;
+    uint64_t looks = 0, n = 0, anchor = 0;
+    do {
+        before = hd__now();
+        now = hd__clock_now(&clock);
+        after = hd__now();
+        ck_assert_msg(now > before - 1e-4 && now < after + 1e-4, "%.9f, between %.9f and %.9f", now, before, after);
+        ck_assert_msg(now >= last, "%.9f after %.9f", now, last);
+        last = now;
+        looks += clock.anchor != anchor;
+        anchor = clock.anchor;
+        n++;
+    } while (after < end);
+    ck_assert(!clock.span || looks < n); /* where it counts, it does not look each time */
+}
+END_TEST
 
 START_TEST(the_newest_stay)
 {
@@ -277,6 +299,7 @@ int main(int argc, char **argv)
     if (argc > 1 && !strcmp(argv[1], "--cost"))
         return cost();
     tcase_set_timeout(tc, 60);
+    tcase_add_test(tc, the_fast_clock_is_the_slow_one);
     tcase_add_test(tc, the_newest_stay);
     tcase_add_test(tc, waiting_and_failing);
     tcase_add_test(tc, read_while_written);
