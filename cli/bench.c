@@ -119,6 +119,8 @@ static int parse_value(struct arguments *a, const char *option, char *value)
         return parse_ops(value, b);
     if (strcmp(option, "--ranks") == 0)
         return parse_count(value, 1, &n) && n <= 1024 && (b->ranks = (int32_t)n) > 0;
+    if (strcmp(option, "--groups") == 0)
+        return parse_count(value, 1, &n) && n <= 1024 && (b->groups = (int32_t)n) > 0;
     if (strcmp(option, "-b") == 0)
         return parse_size(value, &b->first);
     if (strcmp(option, "-e") == 0)
@@ -154,7 +156,8 @@ static int for_devices(const char *option)
 static int parse(int argc, char **argv, struct arguments *a)
 {
     static const char *const with_value[] = {"--comm", "--op", "--ranks",   "-b",    "-e",       "-f",    "-n",
-                                             "-w",     "-d",   "--timeout", "--set", "--device", "--html", "--tune"};
+                                             "-w",     "-d",   "--timeout", "--set", "--device", "--html", "--tune",
+                                             "--groups"};
     for (int i = 1; i < argc; i++) {
         const char *option = argv[i];
         int known = 0;
@@ -194,6 +197,9 @@ static int parse(int argc, char **argv, struct arguments *a)
     for (uint32_t i = 0; i < a->bench.n_ops && a->bench.in_place; i++)
         if (!hd__bench_has_in_place(a->bench.ops[i]) && a->bench.ops[i] != HD__BENCH_BARRIER)
             return hd__refuse_usage(&hd__command_bench, "%s has no in-place form", hd__bench_op_name(a->bench.ops[i]));
+    if (a->bench.groups > 1 && (a->bench.ranks % a->bench.groups || a->bench.ranks == a->bench.groups))
+        return hd__refuse_usage(&hd__command_bench, "--groups %d: --ranks %d is no multiple of it, twice or more",
+                                a->bench.groups, a->bench.ranks);
     if (a->bench.last < a->bench.first)
         return hd__refuse_usage(&hd__command_bench, "-e is below -b");
     return HD__EXIT_DONE;
@@ -205,7 +211,10 @@ static void title(const struct arguments *a, char out[512])
 {
     char machine[256];
     hd__bench_machine(machine);
-    snprintf(out, 512, "%d ranks; %s; buffers of the %s", a->bench.ranks, machine,
+    char groups[48] = "";
+    if (a->bench.groups > 1)
+        snprintf(groups, sizeof groups, " in %d groups at once", a->bench.groups);
+    snprintf(out, 512, "%d ranks%s; %s; buffers of the %s", a->bench.ranks, groups, machine,
              a->bench.plain ? "caller" : "transport");
 }
 
@@ -222,9 +231,10 @@ static void on_row(void *user, const struct hd__bench_row *r)
 {
     struct output *o = user;
     const struct hd__bench *b = &o->a->bench;
-    json_t *row = json_pack("{s:s, s:s, s:i, s:I, s:I, s:s, s:b}", "comm", o->comm, "op", hd__bench_op_name(r->op),
-                            "ranks", (int)b->ranks, "bytes", (json_int_t)r->bytes, "count", (json_int_t)r->count,
-                            "dtype", hd_dtype_name(b->dtype), "in_place", (int)r->in_place);
+    json_t *row =
+        json_pack("{s:s, s:s, s:i, s:i, s:I, s:I, s:s, s:b}", "comm", o->comm, "op", hd__bench_op_name(r->op), "ranks",
+                  (int)b->ranks, "groups", (int)HD__MAX(b->groups, 1), "bytes", (json_int_t)r->bytes, "count",
+                  (json_int_t)r->count, "dtype", hd_dtype_name(b->dtype), "in_place", (int)r->in_place);
     json_t *numbers =
         json_pack("{s:f, s:f, s:f, s:f, s:f, s:I}", "time_us", r->time_us, "p50_us", r->p50_us, "p99_us", r->p99_us,
                   "algbw_gbs", r->algbw, "busbw_gbs", r->busbw, "errors", (json_int_t)r->errors);
@@ -422,9 +432,9 @@ static int run(int argc, char **argv)
 
 const struct hd__command hd__command_bench = {
     .name = "bench",
-    .usage = "[--comm NAME,...] [--op NAME,...] [--ranks N] [-b SIZE] [-e SIZE] [-f FACTOR] [-n CALLS] [-w CALLS]\n"
-             "             [-d DTYPE] [--in-place | --out-of-place] [--plain] [--set OPTION=VALUE]\n"
-             "             [--timeout SECONDS] [--json] [--html FILE]\n"
+    .usage = "[--comm NAME,...] [--op NAME,...] [--ranks N] [-b SIZE] [-e SIZE] [-f FACTOR]\n"
+             "             [-n CALLS] [-w CALLS] [-d DTYPE] [--groups N] [--in-place | --out-of-place] [--plain]\n"
+             "             [--set OPTION=VALUE] [--timeout SECONDS] [--json] [--html FILE]\n"
              "       heddle bench --tune FILE [--any-order] [--comm NAME] [--op NAME,...] [--ranks N] [-b SIZE] [-e SIZE]\n"
              "       heddle bench --peak [--device NAME] [-e SIZE] [--set OPTION=VALUE] [--json]",
     .summary = "measure transports, in the columns of nccl-tests, or a device's peak",
@@ -433,6 +443,7 @@ const struct hd__command hd__command_bench = {
             "  --op NAME,...        all_reduce, reduce_scatter, all_gather (these by default), broadcast, reduce,\n"
             "                       all_to_all, sendrecv, barrier\n"
             "  --ranks N            processes, started here (by mpirun for mpi), each on a core while there are enough (2)\n"
+            "  --groups N           groups of neighbours that run an operation at the same time; the slowest counts\n"
             "  -b, -e SIZE          first and last size: 8, 64K, 128M (K = 1024); of an operation's larger buffer\n"
             "  -f FACTOR            from one size to the next (2)\n"
             "  -n CALLS, -w CALLS   timed calls a size (by size), warm-up calls (5)\n"

@@ -3,7 +3,9 @@
  * Ranks are forked; each opens the transport, takes its buffers from the transport's memory where there is any, and
  * runs every operation at every size. Times are of calls made back to back: the mean of a batch, of its slowest rank;
  * the median over batches. Sizes are nccl-tests': the larger of send and receive buffer. Bandwidths are in 10^9 bytes
- * a second: algbw = bytes / time, busbw = algbw x the share of the data that must cross between ranks. */
+ * a second: algbw = bytes / time, busbw = algbw x the share of the data that must cross between ranks. Several groups
+ * run each operation at the same time, every batch from one barrier of all ranks; the slowest rank of all counts, and
+ * bandwidths are those of one group. */
 #ifndef HD_CORE_COMM_BENCH_H
 #define HD_CORE_COMM_BENCH_H
 
@@ -33,6 +35,7 @@ struct hd__bench {
     const char *const *words; /* this command, for transports whose ranks a launcher starts; they end in hd__bench_join */
     int32_t which; /* the caller's number of this transport */
     int32_t ranks;
+    int32_t groups; /* 0, 1: all ranks in one; else so many of neighbours, which run an operation at the same time */
     uint32_t dtype;
     uint64_t first, last; /* bytes; inclusive */
     double factor;        /* from one size to the next, above 1 */

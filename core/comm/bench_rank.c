@@ -12,11 +12,12 @@ struct bench_rank {
     const struct hd__bench *bench;
     const struct hd_comm_ops *ops;
     struct hd_comm *comm;
-    struct hd_comm_group *group;
+    struct hd_comm_group *world, *group; /* all ranks; those that run an operation together */
     struct hd__bench_board *boards;
     struct hd_error *err;
     uint8_t *send, *recv, *plain; /* plain: to free; NULL where the transport gave the memory */
     int32_t rank;
+    int32_t me, n; /* member of the group, and of how many */
     int32_t in_place; /* of what is measured now */
     int out;
     uint64_t tag;
@@ -50,16 +51,16 @@ static int32_t finish(struct bench_rank *b, hd_request request)
     return b->ops->wait(b->comm, request, hd__now() + b->bench->timeout, b->err);
 }
 
-static int32_t collective(struct bench_rank *b, const struct hd_comm_call *call)
+static int32_t collective(struct bench_rank *b, struct hd_comm_group *group, const struct hd_comm_call *call)
 {
     hd_request request;
-    int32_t code = b->ops->collective(b->group, call, &request, b->err);
+    int32_t code = b->ops->collective(group, call, &request, b->err);
     return code == HD_OK ? finish(b, request) : code;
 }
 
 static int32_t sendrecv(struct bench_rank *b, const struct hd_comm_call *call)
 {
-    int32_t n = b->bench->ranks, to = (b->rank + 1) % n, from = (b->rank + n - 1) % n;
+    int32_t n = b->n, to = (b->me + 1) % n, from = (b->me + n - 1) % n;
     uint64_t bytes = call->count * hd_dtype_size(call->dtype);
     hd_request out, in;
     int32_t code = b->ops->send(b->group, to, 0, call->send, bytes, &out, b->err);
@@ -73,20 +74,21 @@ static int32_t sendrecv(struct bench_rank *b, const struct hd_comm_call *call)
 static int32_t call_once(struct bench_rank *b, uint32_t op, struct hd_comm_call *call)
 {
     call->tag = ++b->tag;
-    return op == HD__BENCH_SENDRECV ? sendrecv(b, call) : collective(b, call);
+    return op == HD__BENCH_SENDRECV ? sendrecv(b, call) : collective(b, b->group, call);
 }
 
 static int32_t barrier(struct bench_rank *b)
 {
     struct hd_comm_call call = {.struct_size = sizeof call, .coll = HD_COLL_BARRIER, .tag = ++b->tag};
-    return collective(b, &call);
+    return collective(b, b->world, &call);
 }
 
 /* ---- values: small whole numbers, exact in every dtype */
 
-static uint32_t value(int32_t rank, uint64_t i)
+/* Groups have values of their own: what strays from one to another is seen. */
+static uint32_t value(const struct bench_rank *b, int32_t member, uint64_t i)
 {
-    return ((uint32_t)rank % 4 + 1) * (uint32_t)(i % 7);
+    return ((uint32_t)(b->rank - b->me + member) % 4 + 1) * (uint32_t)(i % 7);
 }
 
 static void put(uint8_t *at, uint32_t dtype, uint32_t v)
@@ -120,38 +122,38 @@ static void put(uint8_t *at, uint32_t dtype, uint32_t v)
 
 static uint64_t send_elements(const struct bench_rank *b, uint32_t op, uint64_t count)
 {
-    return op == HD__BENCH_REDUCE_SCATTER || op == HD__BENCH_ALL_TO_ALL ? count * (uint64_t)b->bench->ranks : count;
+    return op == HD__BENCH_REDUCE_SCATTER || op == HD__BENCH_ALL_TO_ALL ? count * (uint64_t)b->n : count;
 }
 
 static uint64_t recv_elements(const struct bench_rank *b, uint32_t op, uint64_t count)
 {
-    if ((op == HD__BENCH_REDUCE && b->rank != 0) || op == HD__BENCH_BARRIER)
+    if ((op == HD__BENCH_REDUCE && b->me != 0) || op == HD__BENCH_BARRIER)
         return 0;
-    return op == HD__BENCH_ALL_GATHER || op == HD__BENCH_ALL_TO_ALL ? count * (uint64_t)b->bench->ranks : count;
+    return op == HD__BENCH_ALL_GATHER || op == HD__BENCH_ALL_TO_ALL ? count * (uint64_t)b->n : count;
 }
 
 static uint32_t sum(const struct bench_rank *b, uint64_t i)
 {
     uint32_t total = 0;
-    for (int32_t r = 0; r < b->bench->ranks; r++)
-        total += value(r, i);
+    for (int32_t r = 0; r < b->n; r++)
+        total += value(b, r, i);
     return total;
 }
 
 static uint32_t expected(const struct bench_rank *b, uint32_t op, uint64_t count, uint64_t i)
 {
-    int32_t n = b->bench->ranks, piece = (int32_t)(i / count);
+    int32_t n = b->n, piece = (int32_t)(i / count);
     switch (op) {
     case HD__BENCH_ALL_GATHER:
-        return value(piece, i % count);
+        return value(b, piece, i % count);
     case HD__BENCH_ALL_TO_ALL:
-        return value(piece, (uint64_t)b->rank * count + i % count);
+        return value(b, piece, (uint64_t)b->me * count + i % count);
     case HD__BENCH_BROADCAST:
-        return value(0, i);
+        return value(b, 0, i);
     case HD__BENCH_SENDRECV:
-        return value((b->rank + n - 1) % n, i);
+        return value(b, (b->me + n - 1) % n, i);
     case HD__BENCH_REDUCE_SCATTER:
-        return sum(b, (uint64_t)b->rank * count + i);
+        return sum(b, (uint64_t)b->me * count + i);
     default:
         return sum(b, i);
     }
@@ -164,7 +166,7 @@ static void fill(struct bench_rank *b, uint32_t op, const struct hd_comm_call *c
     if (!b->in_place)
         memset(b->recv, 0xa5, recv_elements(b, op, call->count) * esize);
     for (uint64_t i = 0; i < n; i++)
-        put((uint8_t *)(uintptr_t)call->send + i * esize, call->dtype, value(b->rank, i));
+        put((uint8_t *)(uintptr_t)call->send + i * esize, call->dtype, value(b, b->me, i));
 }
 
 /* The inputs repeat every 7 elements, and so do sums: 7 expected values a piece are enough. */
@@ -275,14 +277,14 @@ static void write_row(struct bench_rank *b, uint32_t op, uint64_t bytes, uint64_
     row.p50_us = slowest[p->singles / 2] * 1e6;
     row.p99_us = slowest[HD__MIN(p->singles - 1, p->singles * 99 / 100)] * 1e6;
     row.algbw = (double)bytes / time * 1e-9;
-    row.busbw = row.algbw * bus_factor(op, n);
+    row.busbw = row.algbw * bus_factor(op, b->n);
     if (write(b->out, &row, sizeof row) != sizeof row)
         hd__log(HD_LOG_ERROR, "bench", "a row is lost: %s", strerror(errno));
 }
 
 static int32_t one_place(struct bench_rank *b, uint32_t op, uint64_t bytes, int32_t in_place)
 {
-    uint32_t dtype = b->bench->dtype, n = (uint32_t)b->bench->ranks;
+    uint32_t dtype = b->bench->dtype, n = (uint32_t)b->n;
     size_t esize = hd_dtype_size(dtype);
     uint64_t count = bytes / esize / (op_rules[op].parts ? 1 : n);
     struct plan p = plan_of(b->bench, bytes);
@@ -296,9 +298,9 @@ static int32_t one_place(struct bench_rank *b, uint32_t op, uint64_t bytes, int3
     if (b->in_place) {
         call.recv = b->send;
         if (op == HD__BENCH_ALL_GATHER)
-            call.send = b->send + (uint64_t)b->rank * count * esize;
+            call.send = b->send + (uint64_t)b->me * count * esize;
         if (op == HD__BENCH_REDUCE_SCATTER)
-            call.recv = b->send + (uint64_t)b->rank * count * esize;
+            call.recv = b->send + (uint64_t)b->me * count * esize;
     }
     int32_t code = check_and_measure(b, op, &call, &p);
     if (code == HD_OK && b->rank == 0)
@@ -345,6 +347,23 @@ static int32_t open_buffers(struct bench_rank *b)
     return code;
 }
 
+/* Neighbours make a group: ranks 0 and 1, ranks 2 and 3. */
+static int32_t make_groups(struct bench_rank *b)
+{
+    int32_t all = b->bench->ranks, groups = HD__MAX(b->bench->groups, 1), code;
+    int32_t *ranks = hd__alloc((size_t)all * sizeof *ranks);
+    for (int32_t r = 0; r < all; r++)
+        ranks[r] = r;
+    b->n = all / groups;
+    b->me = b->rank % b->n;
+    code = b->ops->group(b->comm, "world", ranks, all, &b->world, b->err);
+    b->group = b->world;
+    if (code == HD_OK && groups > 1)
+        code = b->ops->group(b->comm, "bench", ranks + b->rank - b->me, b->n, &b->group, b->err);
+    free(ranks);
+    return code;
+}
+
 int32_t hd__bench_rank(const struct hd__bench *bench, int32_t rank, struct hd_store *store,
                        struct hd__bench_board *boards, int out, struct hd_error *err)
 {
@@ -360,9 +379,6 @@ int32_t hd__bench_rank(const struct hd__bench *bench, int32_t rank, struct hd_st
                              .instance = "comm/bench",
                              .timeout = bench->timeout,
                              .dead_after = bench->timeout};
-    int32_t *ranks = hd__alloc((size_t)bench->ranks * sizeof *ranks);
-    for (int32_t r = 0; r < bench->ranks; r++)
-        ranks[r] = r;
     int32_t code =
         hd__comm_open(&bench->component->ops.comm, hd__comm_host(), bench->settings, &world, &transport, err);
     b.ops = &transport.ops;
@@ -370,11 +386,10 @@ int32_t hd__bench_rank(const struct hd__bench *bench, int32_t rank, struct hd_st
     if (code == HD_OK)
         code = open_buffers(&b);
     if (code == HD_OK)
-        code = b.ops->group(b.comm, "bench", ranks, bench->ranks, &b.group, err);
+        code = make_groups(&b);
     for (uint32_t k = 0; k < bench->n_ops && code == HD_OK; k++)
         code = one_op(&b, bench->ops[k]);
     hd__comm_close(&transport);
     free(b.plain);
-    free(ranks);
     return code;
 }

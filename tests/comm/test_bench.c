@@ -66,6 +66,21 @@ START_TEST(all_operations)
 }
 END_TEST
 
+START_TEST(several_groups)
+{
+    struct hd__bench b = a_bench();
+    struct hd_error err = HD_ERROR_INIT;
+    struct seen seen = {0};
+    b.ranks = 6;
+    b.groups = 2; /* of 3: on_row looks for its bus factor */
+    b.first = b.last = 4096;
+    b.both = 1;
+    ck_assert_msg(hd__bench_run(&b, on_row, &seen, &err) == HD_OK, "%s", err.message);
+    ck_assert_uint_eq(seen.rows, HD__BENCH_OP_COUNT + 5);
+    ck_assert_uint_eq(seen.errors, 0);
+}
+END_TEST
+
 START_TEST(out_of_place_and_in_place)
 {
     struct hd__bench b = a_bench();
@@ -152,6 +167,7 @@ int main(int argc, char **argv)
     tcase_add_loop_test(tc, all_operations, 0, 6);
     tcase_add_loop_test(tc, wrong_results_are_counted, 0, 2);
     tcase_add_test(tc, out_of_place_and_in_place);
+    tcase_add_test(tc, several_groups);
     tcase_add_test(tc, names);
     suite_add_tcase(suite, tc);
     SRunner *runner = srunner_create(suite);
