@@ -102,6 +102,7 @@ struct hd__job {
     struct hd__section *comm_inside; /* comm.inside; NULL: one transport for all */
     int32_t comm_sums;            /* HD__SUMS_... */
     const char *comm_tune;         /* a file; NULL: the built-in rules */
+    int32_t comm_progress;         /* 0: between instructions; 1: by a thread */
     double comm_timeout;           /* seconds; hd_world.timeout */
     double comm_dead_after;        /* seconds; hd_world.dead_after */
     double late_after;             /* seconds: who is waited for longer is named in the log */

@@ -56,6 +56,8 @@ static const struct hd_option comm_keys[] = {
         NAMED("tree|any")),
     KEY("tune", STRING, NULL, ANY, G, comm_tune, "a file of `heddle bench --tune`: which algorithm for which size"),
     KEY("timeout", DURATION, "300s", WITHIN(0.01, 1e6), G, comm_timeout, "longest wait of any operation"),
+    KEY("progress", ENUM, "between", ANY, 0, comm_progress,
+        "who moves data while a rank computes: it itself between instructions, or a thread", NAMED("between|thread")),
     KEY("dead_after", DURATION, NULL, WITHIN(0.01, 1e6), G, comm_dead_after,
         "the same as liveness.dead_after; where both are said, this one counts"),
 };

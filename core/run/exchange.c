@@ -249,7 +249,9 @@ int32_t hd__exchange_start(struct hd__exchange *x, struct hd_error *err)
         return HD_OK;
     }
     x->flown = hd__flight_start(x->transports->flight, &x->flight, hd__clock_now(&x->transports->clock));
+    hd__pump_enter(x->transports->pump);
     rc = x->n_messages ? start_messages(x, err) : start_collective(x, err);
+    hd__pump_leave(x->transports->pump, rc ? 0 : (int32_t)x->n_requests);
     x->pending = !rc;
     if (rc)
         hd__flight_end(x->transports->flight, x->flown, hd__clock_now(&x->transports->clock), rc);

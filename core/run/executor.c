@@ -312,6 +312,7 @@ int32_t hd__exec_open(const struct hd__exec_config *config, struct hd__exec **ex
         hd__exec_close(e);
         return rc;
     }
+    hd__transports_pump(&e->transports);
     *exec = e;
     return HD_OK;
 }
@@ -495,7 +496,9 @@ int32_t hd__exec_agree(struct hd__exec *e, int32_t mine, int32_t *highest, struc
     __atomic_store_n(&e->at_section, NULL, __ATOMIC_RELAXED);
     flown = hd__flight_start(e->transports.flight, &e->agree, now);
     hd__flight_wait(e->transports.flight, flown, now);
+    hd__pump_enter(e->transports.pump);
     rc = e->world.transport->ops->collective(e->world.of->group, &call, &request, err);
+    hd__pump_leave(e->transports.pump, !rc);
     if (!rc)
         rc = hd__transports_wait(&e->transports, e->world.transport, request, deadline(e), err);
     hd__flight_end(e->transports.flight, flown, hd__now(), rc);

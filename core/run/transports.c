@@ -185,6 +185,8 @@ int32_t hd__transports_group(struct hd__transports *t, uint32_t axes, uint32_t m
 
 void hd__transports_close(struct hd__transports *t)
 {
+    hd__pump_stop(t->pump);
+    t->pump = NULL;
     for (uint32_t i = 0; i < t->at.count; i++) {
         hd__groups_destroy(t->at.at[i]->groups);
         hd__comm_close(&t->at.at[i]->open);
@@ -193,27 +195,52 @@ void hd__transports_close(struct hd__transports *t)
     hd__free_array(&t->at);
 }
 
-int32_t hd__transports_progress(struct hd__transports *t, struct hd_error *err)
+/* 1 if anything moved. */
+static int32_t push_all(void *user, struct hd_error *err)
 {
+    struct hd__transports *t = user;
+    int32_t moved = 0;
     for (uint32_t i = 0; i < t->at.count; i++) {
         int32_t rc = t->at.at[i]->ops->progress(t->at.at[i]->comm, err);
         if (rc < 0)
             return rc;
+        moved |= rc;
     }
-    return HD_OK;
+    return moved;
 }
 
-int32_t hd__transports_wait(struct hd__transports *t, struct hd__transport *of, hd_request request, double deadline,
-                            struct hd_error *err)
+void hd__transports_pump(struct hd__transports *t)
+{
+    if (t->compiled->job->comm_progress && t->at.count)
+        t->pump = hd__pump_start(push_all, t);
+}
+
+int32_t hd__transports_progress(struct hd__transports *t, struct hd_error *err)
+{
+    return t->pump ? HD_OK : HD__MIN(push_all(t, err), HD_OK);
+}
+
+static int32_t wait_among(struct hd__transports *t, struct hd__transport *of, hd_request request, double deadline,
+                          struct hd_error *err)
 {
     if (t->at.count == 1)
         return of->ops->wait(of->comm, request, deadline, err);
     for (;;) {
-        int32_t done = 0, rc = hd__transports_progress(t, err);
-        if (rc || (rc = of->ops->test(of->comm, request, &done, err)) || done)
+        int32_t done = 0, rc = push_all(t, err);
+        if (rc < 0 || (rc = of->ops->test(of->comm, request, &done, err)) || done)
             return rc;
         if (hd__now() > deadline)
             return hd_fail(err, HD_E_TIMEOUT, "comm-%s: no progress before the deadline", of->section->use);
         sched_yield();
     }
+}
+
+int32_t hd__transports_wait(struct hd__transports *t, struct hd__transport *of, hd_request request, double deadline,
+                            struct hd_error *err)
+{
+    int32_t rc;
+    hd__pump_enter(t->pump);
+    rc = wait_among(t, of, request, deadline, err);
+    hd__pump_leave(t->pump, -1);
+    return rc;
 }

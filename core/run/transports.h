@@ -7,6 +7,7 @@
 #include "core/comm/group.h"
 #include "core/comm/open.h"
 #include "core/compile/compile.h"
+#include "core/run/pump.h"
 
 struct hd__transport {
     const struct hd__section *section; /* of the job; transports are told apart by it */
@@ -27,6 +28,7 @@ struct hd__transports {
     struct hd_store *store;
     struct hd__flight *flight; /* where every operation is recorded */
     struct hd__clock clock;    /* of the thread that runs the step program */
+    struct hd__pump *pump;     /* NULL: progress between instructions only */
     int32_t rank, local_rank, local_ranks, reserved;
 };
 
@@ -36,9 +38,12 @@ void hd__transports_close(struct hd__transports *t);
 /* The group of this rank along axes. Collective, in the same order on all ranks; the same axes give the same group. */
 int32_t hd__transports_group(struct hd__transports *t, uint32_t axes, uint32_t members, struct hd__group_ref *group,
                              struct hd_error *err);
-/* A bounded piece of the pending work of all. */
+/* From now on a thread makes progress too, where the job says so: calls into transports belong between pump's enter and
+ * leave. Those of this file go there themselves. */
+void hd__transports_pump(struct hd__transports *t);
+/* A bounded piece of the pending work of all; nothing where a thread does it. */
 int32_t hd__transports_progress(struct hd__transports *t, struct hd_error *err);
-/* Waits for a request of one, while all go on. */
+/* Waits for a request of one, while all go on; it is not in flight any more, whatever comes. */
 int32_t hd__transports_wait(struct hd__transports *t, struct hd__transport *of, hd_request request, double deadline,
                             struct hd_error *err);
 

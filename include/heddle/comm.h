@@ -2,7 +2,8 @@
  *
  * Life: open (all ranks of the world together) -> memory (optional) -> group, group, ... -> operations ->
  * close. Data operations only enqueue: they return a request at once and complete in the background of `progress`,
- * which the thread that runs the step program calls between instructions and while it waits. Collectives of one group
+ * which the core calls between instructions and while it waits, or from a thread of its own (`comm.progress: thread`): slots
+ * tagged [progress] are called by one thread at a time, not always the same. Collectives of one group
  * complete in the order in which they were enqueued, messages in the order of their sender, receiver and stream;
  * operations of different groups are independent, and several may be in flight. Buffers stay untouched by the caller
  * until the request is done.

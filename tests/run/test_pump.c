@@ -1,0 +1,107 @@
+/* The thread that makes progress: it works while others compute, never beside another call, and stops. */
+#include "core/run/pump.h"
+
+#include <check.h>
+#include <stdatomic.h>
+#include <time.h>
+
+#include "core/base/base.h"
+
+struct transport {
+    int32_t inside; /* plain: whoever is in there alone needs no atomic */
+    int64_t calls;
+    _Atomic int64_t seen;
+    int32_t fails_at;
+};
+
+static int32_t work(void *user, struct hd_error *err)
+{
+    struct transport *t = user;
+    ck_assert_int_eq(t->inside++, 0);
+    t->calls++;
+    atomic_store(&t->seen, t->calls);
+    t->inside--;
+    if (t->fails_at && t->calls == t->fails_at)
+        return hd_fail(err, HD_E_IO, "as asked");
+    return t->calls & 1;
+}
+
+static void wait_for_calls(struct transport *t, int64_t n)
+{
+    struct timespec some = {.tv_nsec = 1000000};
+    while (atomic_load(&t->seen) < n)
+        nanosleep(&some, NULL);
+}
+
+static void call(struct hd__pump *pump, struct transport *t, int32_t more)
+{
+    hd__pump_enter(pump);
+    ck_assert_int_eq(t->inside++, 0);
+    t->inside--;
+    hd__pump_leave(pump, more);
+}
+
+START_TEST(works_while_something_is_in_flight)
+{
+    struct transport t = {0};
+    struct hd__pump *pump = hd__pump_start(work, &t);
+    int64_t before;
+    ck_assert_ptr_nonnull(pump);
+    call(pump, &t, 2);
+    wait_for_calls(&t, 100);
+    call(pump, &t, -1);
+    wait_for_calls(&t, atomic_load(&t.seen) + 100);
+    call(pump, &t, -1);
+    hd__pump_enter(pump);
+    before = t.calls;
+    hd__pump_leave(pump, 0);
+    nanosleep(&(struct timespec){.tv_nsec = 20000000}, NULL);
+    ck_assert_int_eq(atomic_load(&t.seen), before);
+    hd__pump_stop(pump);
+}
+END_TEST
+
+START_TEST(one_at_a_time)
+{
+    struct transport t = {0};
+    struct hd__pump *pump = hd__pump_start(work, &t);
+    for (int i = 0; i < 20000; i++) {
+        call(pump, &t, 1);
+        call(pump, &t, -1);
+    }
+    call(pump, &t, 1);
+    hd__pump_stop(pump); /* with something in flight */
+}
+END_TEST
+
+START_TEST(an_error_ends_it)
+{
+    struct transport t = {.fails_at = 10};
+    struct hd__pump *pump = hd__pump_start(work, &t);
+    call(pump, &t, 1);
+    wait_for_calls(&t, 10);
+    call(pump, &t, 1);
+    nanosleep(&(struct timespec){.tv_nsec = 20000000}, NULL);
+    ck_assert_int_eq(atomic_load(&t.seen), 10);
+    hd__pump_stop(pump);
+    hd__pump_enter(NULL);
+    hd__pump_leave(NULL, 1);
+    hd__pump_stop(NULL);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("pump");
+    TCase *tc = tcase_create("pump");
+    tcase_add_test(tc, works_while_something_is_in_flight);
+    tcase_add_test(tc, one_at_a_time);
+    tcase_add_test(tc, an_error_ends_it);
+    tcase_set_timeout(tc, 60);
+    suite_add_tcase(suite, tc);
+    SRunner *runner = srunner_create(suite);
+    srunner_run_all(runner, CK_ENV);
+    int failed = srunner_ntests_failed(runner);
+    srunner_free(runner);
+    return failed != 0;
+}
