@@ -244,7 +244,7 @@ static int32_t match(struct hd_comm *c, int32_t rank)
     take(l, CAME, &came->header); /* this one: the first of its group and stream */
     l->wanted--;
     if (came->header.bytes == m->header.bytes)
-        memcpy(m->data, came->data, m->header.bytes), m->done = 1;
+        m->done = !m->header.bytes || memcpy(m->data, came->data, m->header.bytes);
     else if (!l->going)
         (void)!write(l->fd[1], &(struct header){.mismatch = 1}, sizeof(struct header));
     free(came);
