@@ -20,10 +20,10 @@ struct arguments {
     struct hd__arena arena; /* words of the command line that are cut, and settings */
     struct hd__bench bench;
     const char *comm[COMMS_MAX];  /* as given: libfabric:provider=tcp */
-    const char *set[SETS_MAX], *device, *html, *tune;
+    const char *set[SETS_MAX], *device, *html, *svg, *tune;
     int any_order;
     const char *only_transports; /* the first option that a device's peak has no use for */
-    int comms, sets, json, peak, sized, out_of_place;
+    int comms, sets, json, peak, sized, out_of_place, overlap;
 };
 
 struct output {
@@ -127,8 +127,12 @@ static int parse_value(struct arguments *a, const char *option, char *value)
         return (a->sized = parse_size(value, &b->last));
     if (strcmp(option, "--html") == 0)
         return (a->html = value) != NULL;
+    if (strcmp(option, "--svg") == 0)
+        return (a->svg = value) != NULL;
     if (strcmp(option, "--tune") == 0)
         return (a->tune = value) != NULL;
+    if (strcmp(option, "--product") == 0)
+        return parse_count(value, 1, &n) && n <= 32768 && (b->product = (int32_t)n) > 0;
     if (strcmp(option, "--device") == 0)
         return (a->device = value) != NULL;
     if (strcmp(option, "-f") == 0)
@@ -157,7 +161,7 @@ static int parse(int argc, char **argv, struct arguments *a)
 {
     static const char *const with_value[] = {"--comm", "--op", "--ranks",   "-b",    "-e",       "-f",    "-n",
                                              "-w",     "-d",   "--timeout", "--set", "--device", "--html", "--tune",
-                                             "--groups"};
+                                             "--groups", "--product", "--svg"};
     for (int i = 1; i < argc; i++) {
         const char *option = argv[i];
         int known = 0;
@@ -167,6 +171,8 @@ static int parse(int argc, char **argv, struct arguments *a)
             known = a->bench.in_place = 1;
         else if (strcmp(argv[i], "--out-of-place") == 0)
             known = a->out_of_place = 1;
+        else if (strcmp(argv[i], "--overlap") == 0)
+            known = a->overlap = 1;
         else if (strcmp(argv[i], "--plain") == 0)
             known = a->bench.plain = 1;
         else if (strcmp(argv[i], "--peak") == 0)
@@ -190,8 +196,12 @@ static int parse(int argc, char **argv, struct arguments *a)
     }
     if (a->peak && a->only_transports)
         return hd__refuse_usage(&hd__command_bench, "%s is for transports, not for --peak", a->only_transports);
-    if (!a->peak && a->device)
-        return hd__refuse_usage(&hd__command_bench, "--device wants --peak");
+    if (!a->peak && !a->overlap && a->device)
+        return hd__refuse_usage(&hd__command_bench, "--device wants --peak or --overlap");
+    if (!a->overlap && a->bench.product)
+        return hd__refuse_usage(&hd__command_bench, "--product wants --overlap");
+    if (a->overlap && (a->html || a->svg || a->tune))
+        return hd__refuse_usage(&hd__command_bench, "--overlap goes with neither --html, --svg nor --tune");
     if (a->bench.in_place && a->out_of_place)
         return hd__refuse_usage(&hd__command_bench, "--in-place and --out-of-place: without them both are measured");
     for (uint32_t i = 0; i < a->bench.n_ops && a->bench.in_place; i++)
@@ -222,9 +232,23 @@ static void print_title(const struct arguments *a)
 {
     char text[512];
     title(a, text);
-    printf("# %s\n# time: the median over batches of the mean of calls back to back, of the slowest rank;"
-           " p99: of single calls\n",
-           text);
+    printf("# %s\n", text);
+    if (a->overlap)
+        printf("# with fp32 products of %d x %d by device %s, as many as last as long; the best of all batches;\n"
+               "# exposed = both - products; hidden = (products + alone - both) / the less of products and alone\n",
+               a->bench.product, a->bench.product, a->bench.device->name);
+    else
+        printf("# time: the median over batches of the mean of calls back to back, of the slowest rank;"
+               " p99: of single calls\n");
+}
+
+static void add_overlap(json_t *row, const struct hd__bench_row *r)
+{
+    json_t *numbers = json_pack("{s:I, s:f, s:f, s:f, s:f, s:f}", "products", (json_int_t)r->products, "products_us",
+                                r->products_us, "alone_us", r->alone_us, "both_us", r->both_us, "exposed_us",
+                                r->exposed_us, "hidden_percent", 100 * r->hidden);
+    json_object_update(row, numbers);
+    json_decref(numbers);
 }
 
 static void on_row(void *user, const struct hd__bench_row *r)
@@ -240,6 +264,8 @@ static void on_row(void *user, const struct hd__bench_row *r)
                   "algbw_gbs", r->algbw, "busbw_gbs", r->busbw, "errors", (json_int_t)r->errors);
     json_object_update(row, numbers);
     json_decref(numbers);
+    if (b->device)
+        add_overlap(row, r);
     o->errors += r->errors;
     if (!o->a->json && o->a->comms == 1)
         hd__bench_table_row(&o->table, r->op, row);
@@ -326,7 +352,24 @@ static int32_t report(const struct arguments *a, json_t *rows, struct hd_error *
     else if (a->comms > 1)
         hd__bench_side_by_side(&a->bench, a->comm, a->comms, rows);
     title(a, text);
-    return a->html ? hd__bench_html(a->html, text, rows, err) : HD_OK;
+    int32_t rc = a->html ? hd__bench_html(a->html, text, rows, err) : HD_OK;
+    return !rc && a->svg ? hd__bench_svg(a->svg, text, rows, err) : rc;
+}
+
+/* Whose products an operation is overlapped with. */
+static int32_t find_device(struct arguments *a, struct hd__plugins *plugins, struct hd_error *err)
+{
+    const struct hd__component *c;
+    void *settings;
+    int32_t rc;
+    if ((rc = hd__plugin_find(plugins, HD_KIND_DEVICE, a->device ? a->device : "cpu", &c, err)) ||
+        (rc = hd__plugin_probe(plugins, c, err)))
+        return rc;
+    settings = hd__arena_alloc(&a->arena, HD__MAX(c->settings_size, (size_t)1));
+    a->bench.device = c;
+    a->bench.device_settings = settings;
+    a->bench.product = a->bench.product ? a->bench.product : 256;
+    return hd__bench_settings(c, NULL, 0, settings, &a->arena, err);
 }
 
 static int measure_all(struct arguments *a, const struct transport *transports)
@@ -388,11 +431,15 @@ static int measure(struct arguments *a)
     struct hd_error err = HD_ERROR_INIT;
     struct hd__plugins *plugins = hd__plugins_create(hd__comm_host());
     int32_t rc = joined >= 0 ? HD_OK : check_page(a->html, &err);
+    if (!rc && joined < 0)
+        rc = check_page(a->svg, &err);
     int code;
     if (!rc)
         rc = hd__plugins_add_default_folders(plugins, &err);
     if (!rc && !a->peak)
         rc = find_transports(a, plugins, &a->arena, transports, &err);
+    if (!rc && a->overlap)
+        rc = find_device(a, plugins, &err);
     if (rc) {
         fprintf(stderr, "heddle bench: %s\n", err.message);
         code = HD__EXIT_REFUSED;
@@ -423,7 +470,7 @@ static int run(int argc, char **argv)
     words[0] = hd__launcher_self(hd__arena_alloc(&a.arena, 4096));
     memcpy(words + 1, argv, (size_t)argc * sizeof *words);
     a.bench.words = words;
-    a.bench.both = !a.bench.in_place && !a.out_of_place;
+    a.bench.both = !a.bench.in_place && !a.out_of_place && !a.overlap && !a.tune; /* those want one */
     if (code == HD__EXIT_DONE)
         code = measure(&a);
     hd__arena_free(&a.arena);
@@ -434,31 +481,37 @@ const struct hd__command hd__command_bench = {
     .name = "bench",
     .usage = "[--comm NAME,...] [--op NAME,...] [--ranks N] [-b SIZE] [-e SIZE] [-f FACTOR]\n"
              "             [-n CALLS] [-w CALLS] [-d DTYPE] [--groups N] [--in-place | --out-of-place] [--plain]\n"
-             "             [--set OPTION=VALUE] [--timeout SECONDS] [--json] [--html FILE]\n"
-             "       heddle bench --tune FILE [--any-order] [--comm NAME] [--op NAME,...] [--ranks N] [-b SIZE] [-e SIZE]\n"
+             "             [--set OPTION=VALUE] [--timeout SECONDS] [--json] [--html FILE] [--svg FILE]\n"
+             "       heddle bench --overlap [--product SIDE] [--device NAME] (and those above, without --html, --svg)\n"
+             "       heddle bench --tune FILE [--any-order] [--comm NAME] [--op NAME,...] [--ranks N] [-b SIZE]\n"
+             "             [-e SIZE]\n"
              "       heddle bench --peak [--device NAME] [-e SIZE] [--set OPTION=VALUE] [--json]",
     .summary = "measure transports, in the columns of nccl-tests, or a device's peak",
     .help = "  --comm NAME,...      transports (shm); several are printed side by side once all are measured\n"
             "                       NAME:OPTION=VALUE:... with options of its own: libfabric:provider=tcp\n"
             "  --op NAME,...        all_reduce, reduce_scatter, all_gather (these by default), broadcast, reduce,\n"
             "                       all_to_all, sendrecv, barrier\n"
-            "  --ranks N            processes, started here (by mpirun for mpi), each on a core while there are enough (2)\n"
+            "  --ranks N            processes, started here (mpi's by mpirun), on cores of their own if there are (2)\n"
             "  --groups N           groups of neighbours that run an operation at the same time; the slowest counts\n"
             "  -b, -e SIZE          first and last size: 8, 64K, 128M (K = 1024); of an operation's larger buffer\n"
             "  -f FACTOR            from one size to the next (2)\n"
             "  -n CALLS, -w CALLS   timed calls a size (by size), warm-up calls (5)\n"
             "  -d DTYPE             fp32, bf16, fp16, fp64, int32, uint8\n"
             "  --in-place           only with send and receive buffer in one; --out-of-place: only apart (both)\n"
+            "  --overlap            how much of an operation hides behind matrix products; progress is made between\n"
+            "                       them, as in training; --product SIDE: their rows and columns (256)\n"
             "  --plain              buffers outside the transport's memory\n"
             "  --set OPTION=VALUE   an option of all transports\n"
             "  --timeout SECONDS    the longest wait (60)\n"
             "  --json               one object with `rows`\n"
             "  --html FILE          writes a page as well: a chart an operation, a line a transport\n"
-            "  --tune FILE          measures the algorithms for collectives over a transport's send and recv, and writes the best\n"
-            "                       by size into FILE, which a job names: comm: {tune: FILE}\n"
+            "  --svg FILE           writes its charts alone as well: a picture\n"
+            "  --tune FILE          measures the algorithms for collectives over send and recv; the best by size go\n"
+            "                       into FILE, which a job names: comm: {tune: FILE}\n"
             "  --any-order          with those whose sums follow an order of their own: comm: {sums: any}\n"
             "  --peak               a device instead: its best matrix product by dtype, and its memory's bandwidth\n"
-            "  --device NAME        which (cpu); -e is then an operand's size (256M), --set the device's option\n"
+            "  --device NAME        which (cpu), for --overlap too; with --peak -e is an operand's size (256M),\n"
+            "                       --set an option of the device\n"
             "\n"
             "Every result is checked; wrong elements are counted, and make the command fail.\n"
             "busbw: algbw times 2(n-1)/n for all_reduce, (n-1)/n for reduce_scatter, all_gather, all_to_all, else 1.\n",

@@ -33,6 +33,8 @@ int hd__bench_best(const json_t *rows, const char *const *comm, int n, const cha
 int32_t hd__bench_html(const char *path, const char *title, const json_t *rows, struct hd_error *err);
 /* heddle bench --tune FILE: the best algorithm by size for each operation asked for. Returns an exit code. */
 int hd__bench_tune(struct hd__bench *bench, const char *path, int any_order);
+/* heddle bench --svg FILE: the charts alone, a picture. */
+int32_t hd__bench_svg(const char *path, const char *title, const json_t *rows, struct hd_error *err);
 /* heddle bench --peak: what a device gives at best. Returns an exit code. */
 int hd__bench_peak(struct hd__plugins *plugins, const char *device, const char *const *set, int sets, uint64_t bytes,
                    int json);

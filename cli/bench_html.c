@@ -64,9 +64,14 @@ static void table_head(const struct page *p, int in_place)
         fprintf(p->file, "<th class=\"first group\" colspan=\"4\">%s</th>", p->comm[k]);
     fputs("</tr><tr><th>size (B)</th>", p->file);
     for (int k = 0; k < p->n; k++)
-        fputs("<th class=\"first\">time</th><th>p50</th><th>p99</th><th>busbw</th>",
-              p->file);
+        fputs("<th class=\"first\">time</th><th>p50</th><th>p99</th><th>busbw</th>", p->file);
     fputs("</tr></thead><tbody>\n", p->file);
+}
+
+/* Three digits or more, and no decimals where there are enough before the point. */
+static int decimals(double value)
+{
+    return value < 100 ? 2 : value < 1000 ? 1 : 0;
 }
 
 static void cell(const struct page *p, const json_t *row, int best)
@@ -79,8 +84,16 @@ static void cell(const struct page *p, const json_t *row, int best)
         fprintf(p->file, "<td class=\"first bad\" colspan=\"4\">%.0f elements wrong</td>", number(row, "errors"));
         return;
     }
-    fprintf(p->file, "<td class=\"first%s\">%.2f</td><td>%.2f</td><td>%.2f</td><td>%.3f</td>", best ? " best" : "",
-            number(row, "time_us"), number(row, "p50_us"), number(row, "p99_us"), number(row, "busbw_gbs"));
+    static const char *const times[] = {"time_us", "p50_us", "p99_us"};
+    for (int k = 0; k < 3; k++) {
+        double value = number(row, times[k]);
+        fprintf(p->file, "<td%s>%.*f</td>",
+                k      ? ""
+                : best ? " class=\"first best\""
+                       : " class=\"first\"",
+                decimals(value), value);
+    }
+    fprintf(p->file, "<td>%.3f</td>", number(row, "busbw_gbs"));
 }
 
 static void table(const struct page *p, const char *op, int in_place)
@@ -138,15 +151,53 @@ static void operation(const struct page *p, const json_t *row)
     table(p, op, 1);
 }
 
-int32_t hd__bench_html(const char *path, const char *title, const json_t *rows, struct hd_error *err)
+static struct page page_of(const char *path, const json_t *rows)
 {
     struct page p = {.file = fopen(path, "w"), .rows = rows};
-    int bad;
-    if (!p.file)
-        return hd_fail(err, HD_E_IO, "%s: %s", path, strerror(errno));
     for (size_t i = 0; i < json_array_size(rows) && p.n < HD__CHART_COMMS; i++)
         if (first_of(rows, i, "comm"))
             p.comm[p.n++] = word(json_array_get(rows, i), "comm");
+    return p;
+}
+
+static int32_t close_page(const struct page *p, const char *path, struct hd_error *err)
+{
+    int bad = ferror(p->file);
+    return fclose(p->file) || bad ? hd_fail(err, HD_E_IO, "%s: cannot be written", path) : HD_OK;
+}
+
+int32_t hd__bench_svg(const char *path, const char *title, const json_t *rows, struct hd_error *err)
+{
+    enum { HEAD = 36, STEP = HD__CHART_HEIGHT + HEAD };
+    struct page p = page_of(path, rows);
+    int top = HEAD, charts = 0;
+    if (!p.file)
+        return hd_fail(err, HD_E_IO, "%s: %s", path, strerror(errno));
+    for (size_t i = 0; i < json_array_size(rows); i++)
+        charts += first_of(rows, i, "op") && number(json_array_get(rows, i), "bytes") > 0;
+    fprintf(p.file,
+            "<svg xmlns=\"http://www.w3.org/2000/svg\" class=\"chart\" viewBox=\"0 0 %d %d\">\n<style>\n%s"
+            ".back{fill:#fff}@media(prefers-color-scheme:dark){.back{fill:#12161d}}\n</style>\n"
+            "<rect class=\"back\" width=\"100%%\" height=\"100%%\"/>\n<text x=\"12\" y=\"24\">%s</text>\n",
+            HD__CHART_WIDTH, HEAD + charts * STEP, hd__chart_style, title);
+    for (size_t i = 0; i < json_array_size(rows); i++) {
+        const json_t *row = json_array_get(rows, i);
+        const char *op = word(row, "op");
+        if (!first_of(rows, i, "op") || number(row, "bytes") <= 0)
+            continue;
+        fprintf(p.file, "<text class=\"head\" x=\"12\" y=\"%d\">%s, %s</text>\n", top + 18, op, word(row, "dtype"));
+        hd__chart(p.file, rows, p.comm, p.n, op, !has(&p, op, 0), top + HEAD - 16);
+        top += STEP;
+    }
+    fputs("</svg>\n", p.file);
+    return close_page(&p, path, err);
+}
+
+int32_t hd__bench_html(const char *path, const char *title, const json_t *rows, struct hd_error *err)
+{
+    struct page p = page_of(path, rows);
+    if (!p.file)
+        return hd_fail(err, HD_E_IO, "%s: %s", path, strerror(errno));
     fprintf(p.file,
             "<!doctype html>\n<html lang=\"en\"><meta charset=\"utf-8\"><meta name=\"viewport\""
             " content=\"width=device-width\">\n<title>heddle bench: %s</title>\n<style>\n%s%s</style>\n",
@@ -159,6 +210,5 @@ int32_t hd__bench_html(const char *path, const char *title, const json_t *rows, 
         if (first_of(rows, i, "op"))
             operation(&p, json_array_get(rows, i));
     fputs("</html>\n", p.file);
-    bad = ferror(p.file);
-    return fclose(p.file) || bad ? hd_fail(err, HD_E_IO, "%s: cannot be written", path) : HD_OK;
+    return close_page(&p, path, err);
 }

@@ -15,11 +15,32 @@ static const struct column places[] = {{"time_us", "time", "(us)", 10, 2},
                                        {"algbw_gbs", "algbw", "(GB/s)", 7, 2},
                                        {"busbw_gbs", "busbw", "(GB/s)", 7, 2},
                                        {"errors", "#", "wrong", 6, 0}};
+static const struct column hiding[] = {{"products", "products", "", 10, 0},
+                                       {"products_us", "products", "(us)", 12, 2},
+                                       {"alone_us", "alone", "(us)", 12, 2},
+                                       {"both_us", "both", "(us)", 12, 2},
+                                       {"exposed_us", "exposed", "(us)", 12, 2},
+                                       {"hidden_percent", "hidden", "(%)", 8, 0},
+                                       {"errors", "#", "wrong", 6, 0}};
 /* The first decides which transport is the best, and stands before its mark. */
 static const struct column beside[] = {
     {"time_us", "time", "(us)", 10, 2}, {"p99_us", "p99", "(us)", 10, 2}, {"busbw_gbs", "busbw", "(GB/s)", 7, 2}};
+static const struct column beside_hiding[] = {{"exposed_us", "exposed", "(us)", 10, 2},
+                                              {"alone_us", "alone", "(us)", 10, 2},
+                                              {"hidden_percent", "hidden", "(%)", 7, 0}};
 
-enum { WITH_P99 = 3 /* transports that fit beside each other with all columns */ };
+enum { BESIDE = HD__COUNT(beside), ALL_COLUMNS = 3 /* so many transports fit beside each other with all of them */ };
+
+static size_t columns_of(const struct hd__bench *b, const struct column **columns)
+{
+    *columns = b->device ? hiding : places;
+    return b->device ? HD__COUNT(hiding) : HD__COUNT(places);
+}
+
+static const struct column *beside_of(const struct hd__bench *b)
+{
+    return b->device ? beside_hiding : beside;
+}
 
 static const char *place_name(int in_place)
 {
@@ -51,31 +72,37 @@ static int halves(const struct hd__bench *b, uint32_t op)
     return b->both && hd__bench_has_in_place(op) ? 2 : 1;
 }
 
-static void columns_head(int n, int unit)
+static void columns_head(const struct hd__bench *b, int n, int unit)
 {
+    const struct column *at;
+    size_t count = columns_of(b, &at);
     for (int half = 0; half < n; half++)
-        for (size_t c = 0; c < HD__COUNT(places); c++)
-            printf("%*s", places[c].width, unit ? places[c].unit : places[c].head);
+        for (size_t c = 0; c < count; c++)
+            printf("%*s", at[c].width, unit ? at[c].unit : at[c].head);
     printf("\n");
 }
 
 static void table_head(const struct hd__bench *b, uint32_t op)
 {
+    const struct column *at;
+    size_t count = columns_of(b, &at);
     int n = halves(b, op), width = 0;
-    for (size_t c = 0; c < HD__COUNT(places); c++)
-        width += places[c].width;
+    for (size_t c = 0; c < count; c++)
+        width += at[c].width;
     heading(b, op);
     printf("#%21s", "");
     for (int half = 0; half < n; half++)
         centre(place_name(n == 1 ? b->in_place && !b->both : half), width);
     printf("\n#%10s%11s", "size", "count");
-    columns_head(n, 0);
+    columns_head(b, n, 0);
     printf("#%10s%11s", "(B)", "(elements)");
-    columns_head(n, 1);
+    columns_head(b, n, 1);
 }
 
 void hd__bench_table_row(struct hd__bench_table *t, uint32_t op, const json_t *row)
 {
+    const struct column *at;
+    size_t count = columns_of(t->bench, &at);
     int n = halves(t->bench, op), second = n == 2 && json_is_true(json_object_get(row, "in_place"));
     if (!t->started || t->op != op)
         table_head(t->bench, op);
@@ -83,8 +110,8 @@ void hd__bench_table_row(struct hd__bench_table *t, uint32_t op, const json_t *r
     t->op = op;
     if (!second)
         printf("%11.0f%11.0f", number(row, "bytes"), number(row, "count"));
-    for (size_t c = 0; c < HD__COUNT(places); c++)
-        printf("%*.*f", places[c].width, places[c].digits, number(row, places[c].key));
+    for (size_t c = 0; c < count; c++)
+        printf("%*.*f", at[c].width, at[c].digits, number(row, at[c].key));
     if (second || n == 1)
         printf("\n");
     fflush(stdout);
@@ -109,7 +136,7 @@ int hd__bench_best(const json_t *rows, const char *const *comm, int n, const cha
     double least = 0;
     for (int i = 0; i < n; i++) {
         const json_t *row = hd__bench_row_at(rows, comm[i], op, in_place, bytes);
-        double time = row ? number(row, "time_us") : 0;
+        double time = number(row, json_object_get(row, "exposed_us") ? "exposed_us" : "time_us");
         if (row && !number(row, "errors") && (best < 0 || time < least)) {
             best = i;
             least = time;
@@ -120,37 +147,52 @@ int hd__bench_best(const json_t *rows, const char *const *comm, int n, const cha
 
 static int shown(size_t column, int n)
 {
-    return n <= WITH_P99 || strcmp(beside[column].key, "p99_us");
+    return n <= ALL_COLUMNS || column != 1;
 }
 
-static void side_head(const char *const *comm, int n)
+/* "libfabric:provider=tcp" without the names of options: "libfabric:tcp" */
+static const char *short_name(const char *comm, char out[64])
 {
+    size_t n = 0;
+    for (const char *at = comm; *at && n < 63; at++) {
+        out[n++] = *at;
+        if (*at == ':' && strchr(at, '='))
+            at = strchr(at, '=');
+    }
+    out[n] = 0;
+    return out;
+}
+
+static void side_head(const struct column *at, const char *const *comm, int n)
+{
+    char name[64];
     int width = 1;
-    for (size_t c = 0; c < HD__COUNT(beside); c++)
-        width += shown(c, n) ? beside[c].width : 0;
+    for (size_t c = 0; c < BESIDE; c++)
+        width += shown(c, n) ? at[c].width : 0;
     printf("#%10s", "");
     for (int i = 0; i < n; i++)
-        centre(comm[i], width);
+        centre((int)strlen(comm[i]) + 2 > width ? short_name(comm[i], name) : comm[i], width);
     for (int unit = 0; unit < 2; unit++) {
         printf("\n#%10s", unit ? "(B)" : "size");
         for (int i = 0; i < n; i++)
-            for (size_t c = 0; c < HD__COUNT(beside); c++)
+            for (size_t c = 0; c < BESIDE; c++)
                 if (shown(c, n))
-                    printf("%*s%s", beside[c].width, unit ? beside[c].unit : beside[c].head, c ? "" : " ");
+                    printf("%*s%s", at[c].width, unit ? at[c].unit : at[c].head, c ? "" : " ");
     }
     printf("\n");
 }
 
-static void side_row(const json_t *rows, const char *const *comm, int n, const char *op, int in_place, uint64_t bytes)
+static void side_row(const struct column *at, const json_t *rows, const char *const *comm, int n, const char *op,
+                     int in_place, uint64_t bytes)
 {
     int best = hd__bench_best(rows, comm, n, op, in_place, bytes);
     printf("%11llu", (unsigned long long)bytes);
     for (int i = 0; i < n; i++) {
         const json_t *row = hd__bench_row_at(rows, comm[i], op, in_place, bytes);
-        for (size_t c = 0; c < HD__COUNT(beside); c++) {
-            const char *mark = number(row, "errors") ? "!" : i == best ? "*" : " ";
+        for (size_t c = 0; c < BESIDE; c++) {
+            const char *mark = number(row, "errors") > 0 ? "!" : i == best ? "*" : " ";
             if (shown(c, n))
-                printf("%*.*f%s", beside[c].width, beside[c].digits, number(row, beside[c].key), c ? "" : mark);
+                printf("%*.*f%s", at[c].width, at[c].digits, number(row, at[c].key), c ? "" : mark);
         }
     }
     printf("\n");
@@ -170,10 +212,11 @@ void hd__bench_side_by_side(const struct hd__bench *b, const char *const *comm, 
                     continue;
                 if (!seen++) {
                     heading(b, b->ops[k]);
-                    printf("# %s; *: the fastest; !: wrong results\n", place_name(in_place));
-                    side_head(comm, n);
+                    printf("# %s; *: the %s; !: wrong results\n", place_name(in_place),
+                           b->device ? "least exposed" : "fastest");
+                    side_head(beside_of(b), comm, n);
                 }
-                side_row(rows, comm, n, op, in_place, bytes);
+                side_row(beside_of(b), rows, comm, n, op, in_place, bytes);
             }
         }
 }

@@ -1,5 +1,5 @@
-/* heddle bench --tune: every algorithm that the core has for an operation, in several chunks, at every size; the best go
- * into a file. */
+/* heddle bench --tune: every algorithm that the core has for an operation, in several chunks, at every size; the best
+ * go into a file. */
 #include <stdlib.h>
 
 #include "cli/bench.h"
@@ -43,8 +43,8 @@ static void on_row(void *user, const struct hd__bench_row *row)
     }
 }
 
-static int32_t try_one(struct hd__bench *bench, struct trial *t, const struct hd__algorithm *a, uint64_t chunk, int any_order,
-                       struct hd_error *err)
+static int32_t try_one(struct hd__bench *bench, struct trial *t, const struct hd__algorithm *a, uint64_t chunk,
+                       int any_order, struct hd_error *err)
 {
     struct hd__tuning tuning = {.any_order = any_order};
     struct hd__tuning_rule rule = {a->coll, INT32_MAX, UINT64_MAX, a, chunk};
@@ -74,8 +74,8 @@ static void add_rules(struct hd__tuning *out, const struct trial *t, uint32_t co
     fflush(stdout);
 }
 
-static int32_t tune_one(const struct hd__bench *asked, uint32_t op, uint32_t coll, int any_order, struct hd__tuning *out,
-                        struct hd_error *err)
+static int32_t tune_one(const struct hd__bench *asked, uint32_t op, uint32_t coll, int any_order,
+                        struct hd__tuning *out, struct hd_error *err)
 {
     struct best best[SIZES] = {0};
     struct trial t = {.best = best};
@@ -128,7 +128,8 @@ int hd__bench_tune(struct hd__bench *bench, const char *path, int any_order)
     int32_t rc = HD_OK;
     if (refused(bench))
         return HD__EXIT_REFUSED;
-    printf("# comm-%s, %d ranks, %s: the best by size\n", bench->component->name, bench->ranks, hd_dtype_name(bench->dtype));
+    printf("# comm-%s, %d ranks, %s: the best by size\n", bench->component->name, bench->ranks,
+           hd_dtype_name(bench->dtype));
     printf("# %-14s %12s   %-14s %8s %12s\n", "op", "size", "algorithm", "chunk", "time (us)");
     for (uint32_t i = 0; i < bench->n_ops && !rc; i++)
         if (colls[bench->ops[i]] && colls[bench->ops[i]] != HD_COLL_BARRIER)

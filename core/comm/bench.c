@@ -191,8 +191,8 @@ static int read_rows(int in, pid_t pid, void (*row)(void *user, const struct hd_
     }
 }
 
-static int32_t run_launched(const struct hd__bench *bench, void (*row)(void *user, const struct hd__bench_row *row), void *user,
-                            struct hd_error *err)
+static int32_t run_launched(const struct hd__bench *bench, void (*row)(void *user, const struct hd__bench_row *row),
+                            void *user, struct hd_error *err)
 {
     struct hd__server *server = NULL;
     char path[64];
@@ -241,8 +241,8 @@ int hd__bench_join(const struct hd__bench *bench, int32_t rank)
     return 2;
 }
 
-int32_t hd__bench_run(const struct hd__bench *bench, void (*row)(void *user, const struct hd__bench_row *row), void *user,
-                      struct hd_error *err)
+int32_t hd__bench_run(const struct hd__bench *bench, void (*row)(void *user, const struct hd__bench_row *row),
+                      void *user, struct hd_error *err)
 {
-    return bench->component->ops.comm.launcher ? run_launched(bench, row, user, err) : run_forked(bench, row, user, err);
+    return (bench->component->ops.comm.launcher ? run_launched : run_forked)(bench, row, user, err);
 }

@@ -32,7 +32,7 @@ enum {
 struct hd__bench {
     const struct hd__component *component;
     const void *settings; /* the component's, parsed */
-    const char *const *words; /* this command, for transports whose ranks a launcher starts; they end in hd__bench_join */
+    const char *const *words; /* this command: a launcher may start ranks by it, which end in hd__bench_join */
     int32_t which; /* the caller's number of this transport */
     int32_t ranks;
     int32_t groups; /* 0, 1: all ranks in one; else so many of neighbours, which run an operation at the same time */
@@ -44,6 +44,9 @@ struct hd__bench {
     int32_t in_place;
     int32_t both;  /* 1: out of place, then in place where there is such a form */
     int32_t plain; /* 1: buffers outside the transport's memory */
+    const struct hd__component *device; /* the operation is overlapped with its products; NULL: it is not */
+    const void *device_settings;
+    int32_t product, reserved; /* rows and columns of the matrices */
     double timeout;
     const struct hd__tuning *tuning; /* of a transport without collectives; NULL: the built-in rules */
     uint32_t n_ops;
@@ -56,6 +59,11 @@ struct hd__bench_row {
     uint64_t bytes, count; /* count: elements of one rank's part */
     double time_us, p50_us, p99_us, algbw, busbw;
     uint64_t errors; /* elements that were wrong, over all ranks */
+    /* With products: so many alone, the operation alone, both at once, each of the best batch.
+     * hidden = (products + alone - both) / the less of the two: 1 where both last as long as the longer one.
+     * exposed = both - products: what a step would lose. */
+    uint32_t products, reserved;
+    double products_us, alone_us, both_us, exposed_us, hidden;
 };
 
 const char *hd__bench_op_name(uint32_t op);
@@ -75,9 +83,14 @@ int hd__bench_join(const struct hd__bench *bench, int32_t rank);
 #define HD__BENCH_BATCHES 21
 #define HD__BENCH_SINGLES 1000
 
+enum { HD__BENCH_PRODUCTS, HD__BENCH_ALONE, HD__BENCH_TOGETHER, HD__BENCH_OVERLAP_COUNT };
+
 /* Shared by the ranks of a run, one per rank. */
 struct hd__bench_board {
     double batch[HD__BENCH_BATCHES];
+    double overlap[HD__BENCH_OVERLAP_COUNT][HD__BENCH_BATCHES];
+    double alone, product; /* seconds at best: of an operation, of a product */
+    uint64_t products;
     float single[HD__BENCH_SINGLES];
     uint64_t errors;
 };

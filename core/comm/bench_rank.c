@@ -3,25 +3,10 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-#include "core/comm/bench.h"
+#include "core/comm/bench_rank.h"
 #include "core/comm/host.h"
 #include "core/comm/store.h"
 #include "core/comm/open.h"
-
-struct bench_rank {
-    const struct hd__bench *bench;
-    const struct hd_comm_ops *ops;
-    struct hd_comm *comm;
-    struct hd_comm_group *world, *group; /* all ranks; those that run an operation together */
-    struct hd__bench_board *boards;
-    struct hd_error *err;
-    uint8_t *send, *recv, *plain; /* plain: to free; NULL where the transport gave the memory */
-    int32_t rank;
-    int32_t me, n; /* member of the group, and of how many */
-    int32_t in_place; /* of what is measured now */
-    int out;
-    uint64_t tag;
-};
 
 static const struct {
     uint32_t coll, parts;
@@ -46,143 +31,44 @@ static double bus_factor(uint32_t op, double n)
 
 /* ---- one call */
 
-static int32_t finish(struct bench_rank *b, hd_request request)
+static int32_t sendrecv(struct hd__bench_rank *b, const struct hd_comm_call *call, hd_request request[2])
+{
+    int32_t n = b->n, to = (b->me + 1) % n, from = (b->me + n - 1) % n;
+    uint64_t bytes = call->count * hd_dtype_size(call->dtype);
+    int32_t code = b->ops->send(b->group, to, 0, call->send, bytes, &request[1], b->err);
+    return code == HD_OK ? b->ops->recv(b->group, from, 0, call->recv, bytes, &request[0], b->err) : code;
+}
+
+int32_t hd__bench_start(struct hd__bench_rank *b, uint32_t op, struct hd_comm_call *call, hd_request request[2])
+{
+    call->tag = ++b->tag;
+    return op == HD__BENCH_SENDRECV ? sendrecv(b, call, request) : b->ops->collective(b->group, call, request, b->err);
+}
+
+static int32_t finish(struct hd__bench_rank *b, hd_request request)
 {
     return b->ops->wait(b->comm, request, hd__now() + b->bench->timeout, b->err);
 }
 
-static int32_t collective(struct bench_rank *b, struct hd_comm_group *group, const struct hd_comm_call *call)
+int32_t hd__bench_finish(struct hd__bench_rank *b, uint32_t op, const hd_request request[2])
 {
-    hd_request request;
-    int32_t code = b->ops->collective(group, call, &request, b->err);
-    return code == HD_OK ? finish(b, request) : code;
+    int32_t code = finish(b, request[0]);
+    return code == HD_OK && op == HD__BENCH_SENDRECV ? finish(b, request[1]) : code;
 }
 
-static int32_t sendrecv(struct bench_rank *b, const struct hd_comm_call *call)
+static int32_t call_once(struct hd__bench_rank *b, uint32_t op, struct hd_comm_call *call)
 {
-    int32_t n = b->n, to = (b->me + 1) % n, from = (b->me + n - 1) % n;
-    uint64_t bytes = call->count * hd_dtype_size(call->dtype);
-    hd_request out, in;
-    int32_t code = b->ops->send(b->group, to, 0, call->send, bytes, &out, b->err);
-    if (code == HD_OK)
-        code = b->ops->recv(b->group, from, 0, call->recv, bytes, &in, b->err);
-    if (code == HD_OK)
-        code = finish(b, in);
-    return code == HD_OK ? finish(b, out) : code;
+    hd_request request[2];
+    int32_t code = hd__bench_start(b, op, call, request);
+    return code == HD_OK ? hd__bench_finish(b, op, request) : code;
 }
 
-static int32_t call_once(struct bench_rank *b, uint32_t op, struct hd_comm_call *call)
-{
-    call->tag = ++b->tag;
-    return op == HD__BENCH_SENDRECV ? sendrecv(b, call) : collective(b, b->group, call);
-}
-
-static int32_t barrier(struct bench_rank *b)
+int32_t hd__bench_barrier(struct hd__bench_rank *b)
 {
     struct hd_comm_call call = {.struct_size = sizeof call, .coll = HD_COLL_BARRIER, .tag = ++b->tag};
-    return collective(b, b->world, &call);
-}
-
-/* ---- values: small whole numbers, exact in every dtype */
-
-/* Groups have values of their own: what strays from one to another is seen. */
-static uint32_t value(const struct bench_rank *b, int32_t member, uint64_t i)
-{
-    return ((uint32_t)(b->rank - b->me + member) % 4 + 1) * (uint32_t)(i % 7);
-}
-
-static void put(uint8_t *at, uint32_t dtype, uint32_t v)
-{
-    float f = (float)v;
-    double d = v;
-    uint32_t u;
-    uint16_t half = 0;
-    memcpy(&u, &f, 4);
-    if (v) /* whole numbers below 2048: normal in fp16, no rounding */
-        half = (uint16_t)(((u >> 23) - 112) << 10 | (u >> 13 & 0x3ff));
-    if (dtype == HD_BF16)
-        half = (uint16_t)(u >> 16);
-    switch (dtype) {
-    case HD_F32:
-        memcpy(at, &f, 4);
-        break;
-    case HD_F64:
-        memcpy(at, &d, 8);
-        break;
-    case HD_I32:
-        memcpy(at, &v, 4);
-        break;
-    case HD_U8:
-        *at = (uint8_t)v;
-        break;
-    default:
-        memcpy(at, &half, 2);
-    }
-}
-
-static uint64_t send_elements(const struct bench_rank *b, uint32_t op, uint64_t count)
-{
-    return op == HD__BENCH_REDUCE_SCATTER || op == HD__BENCH_ALL_TO_ALL ? count * (uint64_t)b->n : count;
-}
-
-static uint64_t recv_elements(const struct bench_rank *b, uint32_t op, uint64_t count)
-{
-    if ((op == HD__BENCH_REDUCE && b->me != 0) || op == HD__BENCH_BARRIER)
-        return 0;
-    return op == HD__BENCH_ALL_GATHER || op == HD__BENCH_ALL_TO_ALL ? count * (uint64_t)b->n : count;
-}
-
-static uint32_t sum(const struct bench_rank *b, uint64_t i)
-{
-    uint32_t total = 0;
-    for (int32_t r = 0; r < b->n; r++)
-        total += value(b, r, i);
-    return total;
-}
-
-static uint32_t expected(const struct bench_rank *b, uint32_t op, uint64_t count, uint64_t i)
-{
-    int32_t n = b->n, piece = (int32_t)(i / count);
-    switch (op) {
-    case HD__BENCH_ALL_GATHER:
-        return value(b, piece, i % count);
-    case HD__BENCH_ALL_TO_ALL:
-        return value(b, piece, (uint64_t)b->me * count + i % count);
-    case HD__BENCH_BROADCAST:
-        return value(b, 0, i);
-    case HD__BENCH_SENDRECV:
-        return value(b, (b->me + n - 1) % n, i);
-    case HD__BENCH_REDUCE_SCATTER:
-        return sum(b, (uint64_t)b->me * count + i);
-    default:
-        return sum(b, i);
-    }
-}
-
-static void fill(struct bench_rank *b, uint32_t op, const struct hd_comm_call *call)
-{
-    size_t esize = hd_dtype_size(call->dtype);
-    uint64_t n = op == HD__BENCH_BARRIER ? 0 : send_elements(b, op, call->count);
-    if (!b->in_place)
-        memset(b->recv, 0xa5, recv_elements(b, op, call->count) * esize);
-    for (uint64_t i = 0; i < n; i++)
-        put((uint8_t *)(uintptr_t)call->send + i * esize, call->dtype, value(b, b->me, i));
-}
-
-/* The inputs repeat every 7 elements, and so do sums: 7 expected values a piece are enough. */
-static uint64_t wrong(const struct bench_rank *b, uint32_t op, const struct hd_comm_call *call)
-{
-    size_t esize = hd_dtype_size(call->dtype);
-    uint64_t n = recv_elements(b, op, call->count), errors = 0;
-    const uint8_t *at = call->recv;
-    for (uint64_t first = 0; first < n; first += call->count) {
-        uint8_t want[7][8];
-        for (uint64_t k = 0; k < 7 && k < call->count; k++)
-            put(want[k], call->dtype, expected(b, op, call->count, first + k));
-        for (uint64_t i = 0; i < call->count; i++, at += esize)
-            errors += memcmp(at, want[i % 7], esize) != 0;
-    }
-    return errors;
+    hd_request request;
+    int32_t code = b->ops->collective(b->world, &call, &request, b->err);
+    return code == HD_OK ? finish(b, request) : code;
 }
 
 /* ---- one size */
@@ -209,21 +95,21 @@ static struct plan plan_of(const struct hd__bench *bench, uint64_t bytes)
     return p;
 }
 
-static int32_t measure(struct bench_rank *b, uint32_t op, struct hd_comm_call *call, const struct plan *p)
+static int32_t measure(struct hd__bench_rank *b, uint32_t op, struct hd_comm_call *call, const struct plan *p)
 {
     struct hd__bench_board *mine = &b->boards[b->rank];
     int32_t code = HD_OK;
     for (uint32_t i = 0; i < b->bench->warmup && code == HD_OK; i++)
         code = call_once(b, op, call);
     for (uint32_t k = 0; k < p->batches && code == HD_OK; k++) {
-        code = barrier(b);
+        code = hd__bench_barrier(b);
         double began = hd__now();
         for (uint32_t i = 0; i < p->calls && code == HD_OK; i++)
             code = call_once(b, op, call);
         mine->batch[k] = (hd__now() - began) / p->calls;
     }
     if (code == HD_OK)
-        code = barrier(b);
+        code = hd__bench_barrier(b);
     for (uint32_t k = 0; k < p->singles && code == HD_OK; k++) {
         double began = hd__now();
         code = call_once(b, op, call);
@@ -234,55 +120,83 @@ static int32_t measure(struct bench_rank *b, uint32_t op, struct hd_comm_call *c
 
 /* Out of place the last timed call's result is checked. In place sums would grow from call to call: the timed calls add
  * zeros, and one call with values is checked before them. */
-static int32_t check_and_measure(struct bench_rank *b, uint32_t op, struct hd_comm_call *call, const struct plan *p)
+static int32_t check_and_measure(struct hd__bench_rank *b, uint32_t op, struct hd_comm_call *call, const struct plan *p)
 {
     struct hd__bench_board *mine = &b->boards[b->rank];
     size_t esize = hd_dtype_size(call->dtype);
-    fill(b, op, call);
-    int32_t code = barrier(b);
+    hd__bench_fill(b, op, call);
+    int32_t code = hd__bench_barrier(b);
     if (b->in_place && code == HD_OK && (code = call_once(b, op, call)) == HD_OK) {
-        mine->errors = wrong(b, op, call);
-        code = barrier(b);
-        memset((void *)(uintptr_t)call->send, 0, send_elements(b, op, call->count) * esize);
-        code = code == HD_OK ? barrier(b) : code;
+        mine->errors = hd__bench_wrong(b, op, call);
+        code = hd__bench_barrier(b);
+        memset((void *)(uintptr_t)call->send, 0, hd__bench_send_elements(b, op, call->count) * esize);
+        code = code == HD_OK ? hd__bench_barrier(b) : code;
     }
     if (code == HD_OK)
         code = measure(b, op, call, p);
+    if (code == HD_OK && b->work)
+        code = hd__bench_overlap(b, op, call, p->batches);
     if (!b->in_place && code == HD_OK)
-        mine->errors = wrong(b, op, call);
-    return code == HD_OK ? barrier(b) : code;
+        mine->errors = hd__bench_wrong(b, op, call);
+    return code == HD_OK ? hd__bench_barrier(b) : code;
 }
 
-static void write_row(struct bench_rank *b, uint32_t op, uint64_t bytes, uint64_t count, const struct plan *p)
+/* The slowest rank of each batch counts; of those the one at `which` from the least. `batches` is an array of doubles
+ * in every board. */
+static double batch_at(const struct hd__bench_rank *b, const double *batches, uint32_t n, uint32_t which)
+{
+    double slowest[HD__BENCH_BATCHES] = {0};
+    size_t at = (size_t)((const uint8_t *)batches - (const uint8_t *)b->boards);
+    for (int32_t r = 0; r < b->bench->ranks; r++) {
+        const double *of = (const double *)((const uint8_t *)(b->boards + r) + at);
+        for (uint32_t k = 0; k < n; k++)
+            slowest[k] = HD__MAX(slowest[k], of[k]);
+    }
+    qsort(slowest, n, sizeof *slowest, by_size);
+    return slowest[which];
+}
+
+static void add_singles(const struct hd__bench_rank *b, uint32_t n, struct hd__bench_row *row)
+{
+    double slowest[HD__BENCH_SINGLES] = {0};
+    for (int32_t r = 0; r < b->bench->ranks; r++)
+        for (uint32_t k = 0; k < n; k++)
+            slowest[k] = HD__MAX(slowest[k], (double)b->boards[r].single[k]);
+    qsort(slowest, n, sizeof *slowest, by_size);
+    row->p50_us = slowest[n / 2] * 1e6;
+    row->p99_us = slowest[HD__MIN(n - 1, n * 99 / 100)] * 1e6;
+}
+
+static void add_overlap(const struct hd__bench_rank *b, uint32_t batches, struct hd__bench_row *row)
+{
+    double of[HD__BENCH_OVERLAP_COUNT];
+    for (int k = 0; k < HD__BENCH_OVERLAP_COUNT; k++)
+        of[k] = batch_at(b, b->boards->overlap[k], batches, 0);
+    row->products = (uint32_t)b->boards->products;
+    row->products_us = of[HD__BENCH_PRODUCTS] * 1e6;
+    row->alone_us = of[HD__BENCH_ALONE] * 1e6;
+    row->both_us = of[HD__BENCH_TOGETHER] * 1e6;
+    row->exposed_us = row->both_us - row->products_us;
+    row->hidden = (row->products_us + row->alone_us - row->both_us) / HD__MIN(row->products_us, row->alone_us);
+}
+
+static void write_row(struct hd__bench_rank *b, uint32_t op, uint64_t bytes, uint64_t count, const struct plan *p)
 {
     struct hd__bench_row row = {.op = op, .in_place = b->in_place, .bytes = bytes, .count = count};
-    double slowest[HD__BENCH_SINGLES];
-    int32_t n = b->bench->ranks;
-    for (int32_t r = 0; r < n; r++)
+    double time = batch_at(b, b->boards->batch, p->batches, p->batches / 2);
+    for (int32_t r = 0; r < b->bench->ranks; r++)
         row.errors += b->boards[r].errors;
-    for (uint32_t k = 0; k < p->batches; k++) {
-        slowest[k] = 0;
-        for (int32_t r = 0; r < n; r++)
-            slowest[k] = HD__MAX(slowest[k], b->boards[r].batch[k]);
-    }
-    qsort(slowest, p->batches, sizeof *slowest, by_size);
-    double time = slowest[p->batches / 2];
-    for (uint32_t k = 0; k < p->singles; k++) {
-        slowest[k] = 0;
-        for (int32_t r = 0; r < n; r++)
-            slowest[k] = HD__MAX(slowest[k], (double)b->boards[r].single[k]);
-    }
-    qsort(slowest, p->singles, sizeof *slowest, by_size);
     row.time_us = time * 1e6;
-    row.p50_us = slowest[p->singles / 2] * 1e6;
-    row.p99_us = slowest[HD__MIN(p->singles - 1, p->singles * 99 / 100)] * 1e6;
     row.algbw = (double)bytes / time * 1e-9;
     row.busbw = row.algbw * bus_factor(op, b->n);
+    add_singles(b, p->singles, &row);
+    if (b->work)
+        add_overlap(b, p->batches, &row);
     if (write(b->out, &row, sizeof row) != sizeof row)
         hd__log(HD_LOG_ERROR, "bench", "a row is lost: %s", strerror(errno));
 }
 
-static int32_t one_place(struct bench_rank *b, uint32_t op, uint64_t bytes, int32_t in_place)
+static int32_t one_place(struct hd__bench_rank *b, uint32_t op, uint64_t bytes, int32_t in_place)
 {
     uint32_t dtype = b->bench->dtype, n = (uint32_t)b->n;
     size_t esize = hd_dtype_size(dtype);
@@ -305,17 +219,17 @@ static int32_t one_place(struct bench_rank *b, uint32_t op, uint64_t bytes, int3
     int32_t code = check_and_measure(b, op, &call, &p);
     if (code == HD_OK && b->rank == 0)
         write_row(b, op, op == HD__BENCH_BARRIER ? 0 : bytes, count, &p);
-    return code == HD_OK ? barrier(b) : code;
+    return code == HD_OK ? hd__bench_barrier(b) : code;
 }
 
-static int32_t one_size(struct bench_rank *b, uint32_t op, uint64_t bytes)
+static int32_t one_size(struct hd__bench_rank *b, uint32_t op, uint64_t bytes)
 {
     const struct hd__bench *bench = b->bench;
     int32_t code = one_place(b, op, bytes, bench->in_place && !bench->both);
     return code == HD_OK && bench->both && hd__bench_has_in_place(op) ? one_place(b, op, bytes, 1) : code;
 }
 
-static int32_t one_op(struct bench_rank *b, uint32_t op)
+static int32_t one_op(struct hd__bench_rank *b, uint32_t op)
 {
     const struct hd__bench *bench = b->bench;
     int32_t code = HD_OK;
@@ -328,7 +242,7 @@ static int32_t one_op(struct bench_rank *b, uint32_t op)
 
 /* ---- the rank */
 
-static int32_t open_buffers(struct bench_rank *b)
+static int32_t open_buffers(struct hd__bench_rank *b)
 {
     size_t bytes = (b->bench->last + 4095) / 4096 * 4096 + 4096;
     void *base = NULL;
@@ -348,7 +262,7 @@ static int32_t open_buffers(struct bench_rank *b)
 }
 
 /* Neighbours make a group: ranks 0 and 1, ranks 2 and 3. */
-static int32_t make_groups(struct bench_rank *b)
+static int32_t make_groups(struct hd__bench_rank *b)
 {
     int32_t all = b->bench->ranks, groups = HD__MAX(b->bench->groups, 1), code;
     int32_t *ranks = hd__alloc((size_t)all * sizeof *ranks);
@@ -367,7 +281,7 @@ static int32_t make_groups(struct bench_rank *b)
 int32_t hd__bench_rank(const struct hd__bench *bench, int32_t rank, struct hd_store *store,
                        struct hd__bench_board *boards, int out, struct hd_error *err)
 {
-    struct bench_rank b = {
+    struct hd__bench_rank b = {
         .bench = bench, .boards = boards, .err = err, .rank = rank, .out = out};
     struct hd__comm transport = {.tuning = bench->tuning};
     struct hd_world world = {.struct_size = sizeof world,
@@ -387,8 +301,11 @@ int32_t hd__bench_rank(const struct hd__bench *bench, int32_t rank, struct hd_st
         code = open_buffers(&b);
     if (code == HD_OK)
         code = make_groups(&b);
+    if (code == HD_OK && bench->device)
+        code = hd__bench_work_open(&b);
     for (uint32_t k = 0; k < bench->n_ops && code == HD_OK; k++)
         code = one_op(&b, bench->ops[k]);
+    hd__bench_work_close(&b);
     hd__comm_close(&transport);
     free(b.plain);
     return code;

@@ -66,6 +66,67 @@ START_TEST(all_operations)
 }
 END_TEST
 
+/* ---- products: a device whose every instruction lasts 20 us */
+
+static int32_t slow_open(const struct hd_host *host, const void *settings, const struct hd_device_place *place,
+                         struct hd_device **device, struct hd_error *err)
+{
+    (void)host, (void)settings, (void)place, (void)device, (void)err;
+    return HD_OK;
+}
+
+static void slow_close(struct hd_device *device)
+{
+    (void)device;
+}
+
+static int32_t slow_prepare(struct hd_device *device, const struct hd_instr_desc *d, struct hd_kernel **kernel,
+                            struct hd_error *err)
+{
+    (void)device, (void)kernel;
+    if (d->op != HD_OP_EINSUM || d->n_in != 2 || hd_operand_count(&d->in[0]) != 64 * 64)
+        return hd_fail(err, HD_E_INVALID, "no product of 64 x 64");
+    return HD_OK;
+}
+
+static int32_t slow_launch(struct hd_device *device, struct hd_kernel *kernel, uint32_t stream, struct hd_error *err)
+{
+    double end = hd__now() + 20e-6;
+    (void)device, (void)kernel, (void)stream, (void)err;
+    while (hd__now() < end)
+        ;
+    return HD_OK;
+}
+
+static void on_overlap(void *user, const struct hd__bench_row *row)
+{
+    double less = row->products_us < row->alone_us ? row->products_us : row->alone_us;
+    double hidden = (row->products_us + row->alone_us - row->both_us) / less;
+    on_row(user, row);
+    ck_assert_uint_ge(row->products, 1);
+    ck_assert_msg(row->products_us >= 20.0 * row->products, "%u products in %g us", row->products, row->products_us);
+    ck_assert_msg(row->both_us >= 20.0 * row->products, "%u products and more in %g us", row->products, row->both_us);
+    ck_assert(row->hidden > hidden - 1e-9 && row->hidden < hidden + 1e-9);
+    ck_assert(row->exposed_us == row->both_us - row->products_us);
+}
+
+START_TEST(behind_products)
+{
+    struct hd__component device = {.kind = HD_KIND_DEVICE, .name = "slow"};
+    struct hd__bench b = a_bench();
+    struct hd_error err = HD_ERROR_INIT;
+    struct seen seen = {0};
+    device.ops.device = (struct hd_device_ops){.struct_size = sizeof device.ops.device, .open = slow_open,
+                                               .close = slow_close, .prepare = slow_prepare, .launch = slow_launch};
+    b.device = &device;
+    b.product = 64;
+    b.first = b.last = 40000;
+    ck_assert_msg(hd__bench_run(&b, on_overlap, &seen, &err) == HD_OK, "%s", err.message);
+    ck_assert_uint_eq(seen.rows, HD__BENCH_OP_COUNT);
+    ck_assert_uint_eq(seen.errors, 0);
+}
+END_TEST
+
 START_TEST(several_groups)
 {
     struct hd__bench b = a_bench();
@@ -167,6 +228,7 @@ int main(int argc, char **argv)
     tcase_add_loop_test(tc, all_operations, 0, 6);
     tcase_add_loop_test(tc, wrong_results_are_counted, 0, 2);
     tcase_add_test(tc, out_of_place_and_in_place);
+    tcase_add_test(tc, behind_products);
     tcase_add_test(tc, several_groups);
     tcase_add_test(tc, names);
     suite_add_tcase(suite, tc);

@@ -1,0 +1,41 @@
+/* core/comm/bench_rank: what the parts of one rank of a bench share. */
+#ifndef HD_CORE_COMM_BENCH_RANK_H
+#define HD_CORE_COMM_BENCH_RANK_H
+
+#include "core/comm/bench.h"
+
+struct hd__bench_rank {
+    const struct hd__bench *bench;
+    const struct hd_comm_ops *ops;
+    struct hd_comm *comm;
+    struct hd_comm_group *world, *group; /* all ranks; those that run an operation together */
+    struct hd__bench_board *boards;
+    struct hd_error *err;
+    uint8_t *send, *recv, *plain; /* plain: to free; NULL where the transport gave the memory */
+    int32_t rank;
+    int32_t me, n; /* member of the group, and of how many */
+    int32_t in_place; /* of what is measured now */
+    int out;
+    uint64_t tag;
+    struct hd__bench_work *work; /* NULL: nothing is overlapped */
+};
+
+/* Enqueues an operation; hd__bench_finish waits for it. */
+int32_t hd__bench_start(struct hd__bench_rank *b, uint32_t op, struct hd_comm_call *call, hd_request request[2]);
+int32_t hd__bench_finish(struct hd__bench_rank *b, uint32_t op, const hd_request request[2]);
+int32_t hd__bench_barrier(struct hd__bench_rank *b); /* of all ranks */
+
+/* ---- bench_values.c */
+uint64_t hd__bench_send_elements(const struct hd__bench_rank *b, uint32_t op, uint64_t count);
+void hd__bench_fill(struct hd__bench_rank *b, uint32_t op, const struct hd_comm_call *call);
+/* Elements of the result that are not what they must be. */
+uint64_t hd__bench_wrong(const struct hd__bench_rank *b, uint32_t op, const struct hd_comm_call *call);
+
+/* ---- bench_overlap.c */
+struct hd__bench_work; /* matrix products */
+int32_t hd__bench_work_open(struct hd__bench_rank *b);
+void hd__bench_work_close(struct hd__bench_rank *b);
+/* Times of products alone, of the operation alone and of both, into this rank's board: `batches` of each. */
+int32_t hd__bench_overlap(struct hd__bench_rank *b, uint32_t op, struct hd_comm_call *call, uint32_t batches);
+
+#endif
