@@ -92,9 +92,10 @@ int32_t hd__keeper_try(struct hd__keeper *k, struct hd_error *err)
 {
     struct hd_ckpt_tx *tx;
     int32_t rc = k->ops->begin(k->ckpt, "step-00000000", 1, &tx, err);
-    if (!rc)
-        k->ops->cancel(tx);
-    return rc;
+    if (rc)
+        return hd__job_fail(k->s->compiled->job, "checkpoint.dir", err, "checkpoint.dir: %s", err->message);
+    k->ops->cancel(tx);
+    return HD_OK;
 }
 
 /* ---- saving */
