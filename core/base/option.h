@@ -58,6 +58,7 @@ void hd__options_print(const struct hd__options *table, struct hd__text *out);
 /* The same as an array of objects. */
 json_t *hd__options_json(const struct hd__options *table);
 
+/* "int", "size", ...: static text; "?" for an unknown type. */
 const char *hd__option_type_name(uint32_t type);
 size_t hd__option_bytes(uint32_t type); /* of the field; 0 for an unknown type */
 

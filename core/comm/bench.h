@@ -66,6 +66,7 @@ struct hd__bench_row {
     double products_us, alone_us, both_us, exposed_us, hidden;
 };
 
+/* Of HD__BENCH_...: static text. */
 const char *hd__bench_op_name(uint32_t op);
 int32_t hd__bench_op_find(const char *name); /* -1 if unknown */
 int32_t hd__bench_has_in_place(uint32_t op);

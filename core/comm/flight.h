@@ -93,6 +93,7 @@ static inline void hd__flight_wait(struct hd__flight *f, uint64_t number, double
     HD__FLIGHT_SET(f->waiting, number);
 }
 
+/* It is over: HD_OK, or the HD_E_ code with which it failed. */
 static inline void hd__flight_end(struct hd__flight *f, uint64_t number, double now, int32_t code)
 {
     struct hd__flight_record *r = &f->ring[number & (f->room - 1)];

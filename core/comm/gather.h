@@ -40,6 +40,7 @@ struct hd__gather {
 
 enum { HD__GATHER_LOOK = 1, HD__GATHER_END = 2 };
 
+/* Fills in *g for `size` ranks; hd__gather_finish frees what it holds, the parts too. */
 void hd__gather_init(struct hd__gather *g, int32_t size);
 void hd__gather_finish(struct hd__gather *g);
 /* Begins; an end takes the place of a look. 0: not now. */

@@ -17,6 +17,7 @@ struct hd__group {
     int32_t n, me;
 };
 
+/* Groups of an open transport, which outlives them; `rank`: ours in the world. Caller owns. */
 struct hd__groups *hd__groups_create(const struct hd_comm_ops *ops, struct hd_comm *comm, int32_t rank);
 /* The same name and ranks, the same group. Lives until hd__groups_destroy. */
 int32_t hd__groups_get(struct hd__groups *groups, const char *name, const int32_t *ranks, int32_t n,

@@ -5,6 +5,7 @@
 
 #include "heddle/host.h"
 
+/* Static; never NULL. */
 const struct hd_host *hd__comm_host(void);
 
 #endif

@@ -20,6 +20,7 @@ struct hd__live {
     char cause[512];
 };
 
+/* Of the caller's memory: all is well; finish frees the lock, when no other thread uses it any more. */
 void hd__live_init(struct hd__live *live);
 void hd__live_finish(struct hd__live *live);
 /* [any-thread] HD_OK; or HD_E_PEER with the rank that died, or HD_E_CANCELLED with the rank that aborted. `err` gets

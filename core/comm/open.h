@@ -14,6 +14,8 @@ struct hd__comm {
     struct hd_comm *comm;
 };
 
+/* Fills in *transport, which hd__comm_close closes; on failure there is nothing to close. Returns the component's error.
+ * `settings` and `host` live as long as the transport. */
 int32_t hd__comm_open(const struct hd_comm_ops *component, const struct hd_host *host, const void *settings,
                            const struct hd_world *world, struct hd__comm *transport, struct hd_error *err);
 void hd__comm_close(struct hd__comm *transport);

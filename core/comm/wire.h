@@ -59,6 +59,7 @@ ptrdiff_t hd__wire_parse(const uint8_t *data, size_t bytes, struct hd__frame *fr
 /* Writes the frame to `out` (room for WIRE_FRAME_MAX); returns its bytes. The lengths are within bounds. */
 size_t hd__wire_write(uint8_t *out, const struct hd__frame *frame);
 
+/* 4 bytes, little-endian, at any address. */
 uint32_t hd__wire_u32(const uint8_t *at);
 void hd__wire_put_u32(uint8_t *at, uint32_t value);
 /* 1 if equal; takes the same time wherever the difference lies. */

@@ -56,6 +56,7 @@ int32_t hd__compile_with(struct hd__job *job, struct hd__plugins *plugins, uint3
                          struct hd_error *err);
 void hd__compiled_free(struct hd__compiled *compiled); /* NULL is fine */
 
+/* That of the rank's stage; belongs to `c`. */
 static inline struct hd_program *hd__program_of(const struct hd__compiled *c, int32_t rank)
 {
     int32_t coord[HD_AXIS_COUNT];

@@ -41,6 +41,7 @@ const struct hd__value *hd__value_get(const struct hd__job *job, const char *pat
 /* The node as text and JSON, for values that are no single option. */
 void hd__value_set_tree(struct hd__job *job, const char *path, const struct hd__node *node, uint32_t flags);
 
+/* HD_E_INVALID, with the place of the node in front of the message. */
 int32_t hd__node_fail(const struct hd__node *node, struct hd_error *err, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 /* One option from one node. `path` is the key's full name. */

@@ -29,6 +29,7 @@ struct hd__node {
 int32_t hd__tree_parse(const char *name, const char *text, size_t bytes, const char *place,
                        struct hd__arena *arena, struct hd__node **root, struct hd_error *err);
 
+/* Nodes that are in no file; `origin` is what messages call their place. In the arena, as are copies of the texts. */
 struct hd__node *hd__tree_scalar(struct hd__arena *arena, const char *text, const char *origin);
 struct hd__node *hd__tree_map(struct hd__arena *arena, const char *origin);
 /* The value of a key; NULL if the node is no map or lacks it. */

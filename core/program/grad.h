@@ -20,6 +20,7 @@ hd_tensor hd__grad_emit(struct hd__grad *g, uint32_t n, uint16_t op, const struc
 void hd__grad_emit_all(struct hd__grad *g, uint16_t op, const struct hd_attrs *attrs, const hd_tensor *ins, uint32_t n_in,
                        const uint8_t *n, uint32_t count);
 
+/* One rule an operation: emits the gradients of its inputs. HD_OK, or the program's sticky code. */
 int32_t hd__grad_einsum(struct hd__grad *g);
 int32_t hd__grad_add(struct hd__grad *g);
 int32_t hd__grad_bias(struct hd__grad *g);

@@ -118,6 +118,7 @@ void hd__report_message(struct hd__machine *m, const struct hd__event *e);
 /* "micro #118 all_gather(tp) p.L0" for an index into a rank's code. */
 const char *hd__do_text(const struct hd__rank *r, uint32_t pc, char out[160]);
 
+/* The next of a queue; NULL where it is empty. */
 static inline struct hd__do *hd__head(const struct hd__rank *r, uint32_t queue)
 {
     const struct hd__queue *q = &r->queues[queue];

@@ -25,6 +25,7 @@ struct hd__placer {
     HD__ARRAY(struct hd__made) made;
 };
 
+/* 0: whole on every rank (R), or a part of a sum (P). */
 static inline int hd__is_shard(uint16_t at)
 {
     return at != HD__AT_R && at != HD__AT_P;

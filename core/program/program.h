@@ -36,6 +36,7 @@ struct hd__mesh {
     int32_t ranks;
 };
 
+/* Ranks are numbered with the last axis fastest: coordinates from a rank, and back. */
 struct hd__mesh hd__mesh_make(const int32_t size[HD_AXIS_COUNT]);
 void hd__mesh_coord(const struct hd__mesh *mesh, int32_t rank, int32_t coord[HD_AXIS_COUNT]);
 int32_t hd__mesh_rank(const struct hd__mesh *mesh, const int32_t coord[HD_AXIS_COUNT]);
@@ -59,6 +60,7 @@ struct hd__place {
     uint16_t reserved;
 };
 
+/* The axes that cut a dim, 4 bits each (axis + 1), outermost first: one more inside; all of them as a mask. */
 static inline uint32_t hd__shard_push(uint32_t shard, int32_t axis)
 {
     uint32_t at = 0;
@@ -304,11 +306,13 @@ struct hd_program {
     struct hd_error error;
 };
 
+/* Of a pipeline stage; caller frees, and with it all that is in its arena. */
 struct hd_program *hd__program_new(const struct hd__mesh *mesh, int32_t stage);
 void hd__program_free(struct hd_program *p);
 /* Records the first fault; always returns 0, so that builders can `return hd__program_fail(...)`. */
 uint32_t hd__program_fail(struct hd_program *p, int32_t code, const char *format, ...) __attribute__((format(printf, 3, 4)));
 
+/* Makers return the index of what they copied into the program. */
 uint16_t hd__dim_new(struct hd_program *p, const char *name, int64_t extent);
 uint16_t hd__block_id(struct hd_program *p, const char *name); /* makes it where it is new */
 hd_tensor hd__tensor_new(struct hd_program *p, const struct hd__tensor *tensor);
@@ -316,6 +320,7 @@ uint32_t hd__buffer_new(struct hd_program *p, const char *name, int64_t bytes, u
 struct hd__instr hd__instr_new(struct hd_program *p, uint16_t op); /* a fresh id, block and phase of the builder */
 struct hd_attrs *hd__attrs_new(struct hd_program *p, const struct hd_attrs *from); /* a copy in the arena */
 
+/* The tensor of an index; valid until the next hd__tensor_new. */
 static inline struct hd__tensor *hd__t(struct hd_program *p, hd_tensor t)
 {
     return &p->tensors.at[t];

@@ -106,6 +106,7 @@ int32_t hd__ckpt_open(const struct hd__ckpt_store *store, const char *name, stru
                       struct hd_error *err);
 void hd__ckpt_close(struct hd__ckpt *ckpt); /* NULL is fine */
 
+/* What its index says; all belong to `ckpt`. */
 uint64_t hd__ckpt_step(const struct hd__ckpt *ckpt);
 const json_t *hd__ckpt_state(const struct hd__ckpt *ckpt);
 const struct hd__ckpt_tensor *hd__ckpt_tensors(const struct hd__ckpt *ckpt, uint32_t *n);

@@ -117,6 +117,7 @@ struct hd__prefetch_config {
 };
 
 struct hd__prefetch;
+/* Starts a thread that reads ahead. Caller stops it; on failure there is nothing to stop. */
 int32_t hd__prefetch_start(const struct hd__prefetch_config *config, struct hd__prefetch **prefetch,
                            struct hd_error *err);
 /* The next request, [rows][s_count] each; valid until the next call of next or stop. An error in reading is

@@ -20,6 +20,7 @@ int32_t hd__exchange_new(struct hd__transports *transports, struct hd_program *p
                          struct hd__exchange **exchange, struct hd_error *err);
 void hd__exchange_free(struct hd__exchange *exchange); /* NULL is fine */
 
+/* Posts all of it; nothing may touch its tensors until the wait. The transport's error, then nothing is pending. */
 int32_t hd__exchange_start(struct hd__exchange *exchange, struct hd_error *err);
 /* 1 from start to wait; 0 also where a rank is alone in its group, and all is done at once. */
 int32_t hd__exchange_pending(const struct hd__exchange *exchange);

@@ -22,6 +22,8 @@ struct hd__exec_config {
     void *user;
 };
 
+/* Opens device, transports and memory, and prepares every instruction: collective over all ranks. Caller closes; on failure
+ * there is nothing to close. */
 int32_t hd__exec_open(const struct hd__exec_config *config, struct hd__exec **exec, struct hd_error *err);
 void hd__exec_close(struct hd__exec *exec); /* NULL is fine */
 

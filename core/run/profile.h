@@ -9,6 +9,7 @@
 
 struct hd__profile;
 
+/* Of a program that outlives it. Caller frees. */
 struct hd__profile *hd__profile_new(const struct hd_program *p);
 void hd__profile_free(struct hd__profile *profile); /* NULL is fine */
 

@@ -19,6 +19,7 @@ struct hd__scaler {
     int64_t skipped; /* in all of the run */
 };
 
+/* As precision.loss_scale says, before the first step. */
 void hd__scaler_start(struct hd__scaler *s, const struct hd__job *job);
 /* After a step. Returns 0 where the overflow is not the scale's fault: the run has diverged. */
 int hd__scaler_update(struct hd__scaler *s, int overflow);
