@@ -48,7 +48,8 @@ static void print_apart(const struct hd_program *p)
     hd__axes_text(p->apart, axes);
     for (uint32_t s = 0; s < p->sections.count && p->apart; s++)
         if (p->sections.at[s].together)
-            printf("  ranks train apart along %s; every %u steps all parameters become equal, by the mean of what each has trained\n",
+            printf("  ranks train apart along %s; every %u steps all parameters become equal, by the mean of "
+                   "what each has trained\n",
                    axes, p->sections.at[s].predicate);
 }
 
@@ -58,16 +59,18 @@ static int numerics_refused(const struct hd__compiled *c)
     char axes[64];
     hd__axes_text(c->stage[0]->apart, axes);
     if (c->stage[0]->apart)
-        fprintf(stderr, "--numerics compares a job with itself on one rank; this one's ranks train apart along %s, which is another "
-                "training: leave --numerics out\n", axes);
+        fprintf(stderr,
+                "--numerics compares a job with itself on one rank; this one's ranks train apart along %s, which is "
+                "another training: leave --numerics out\n",
+                axes);
     return c->stage[0]->apart != 0;
 }
 
 static void print_text(const struct hd__compiled *c, const struct tally *t)
 {
     char arena[32];
-    printf("%d ranks, %d program%s of %llu instructions; compiled in %.3f s, proved in %.3f s\n", c->mesh.ranks, c->n_stages,
-           c->n_stages > 1 ? "s" : "", (unsigned long long)t->instructions, c->seconds, t->seconds);
+    printf("%d ranks, %d program%s of %llu instructions; compiled in %.3f s, proved in %.3f s\n", c->mesh.ranks,
+           c->n_stages, c->n_stages > 1 ? "s" : "", (unsigned long long)t->instructions, c->seconds, t->seconds);
     puts("proved for every rank:");
     puts("  every tensor is defined before it is used, and not used after it is released");
     puts("  every asynchronous operation is waited for, and nothing touches what is in flight");
@@ -75,7 +78,8 @@ static void print_text(const struct hd__compiled *c, const struct tally *t)
     puts("  so are the loss and the norm, and what the optimizer writes reaches all that the model reads");
     print_apart(c->stage[0]);
     puts("proved across ranks:");
-    printf("  %llu collectives and %llu messages of a step and an evaluation meet: same order, operation, size and dtype on every member\n",
+    printf("  %llu collectives and %llu messages of a step and an evaluation meet: same order, operation, size and "
+           "dtype on every member\n",
            (unsigned long long)t->collectives, (unsigned long long)t->messages);
     puts("  no cyclic wait, with sends that wait for their receiver: the job cannot deadlock by mismatch");
     printf("arena: %s a rank (%lld bytes)\n", hd__bytes_text((uint64_t)t->arena, arena), (long long)t->arena);
@@ -83,13 +87,15 @@ static void print_text(const struct hd__compiled *c, const struct tally *t)
 
 static void print_json(const struct hd__compiled *c, const struct tally *t, const struct hd__numerics *n)
 {
-    json_t *o = json_pack("{s:b,s:i,s:i,s:I,s:I,s:I,s:I,s:f,s:f}", "ok", 1, "ranks", c->mesh.ranks, "programs", c->n_stages,
-                          "instructions", (json_int_t)t->instructions, "collectives", (json_int_t)t->collectives, "messages",
-                          (json_int_t)t->messages, "arena_bytes", (json_int_t)t->arena, "compile_s", c->seconds, "proof_s", t->seconds);
+    json_t *o = json_pack("{s:b,s:i,s:i,s:I,s:I,s:I,s:I,s:f,s:f}", "ok", 1, "ranks", c->mesh.ranks, "programs",
+                          c->n_stages, "instructions", (json_int_t)t->instructions, "collectives",
+                          (json_int_t)t->collectives, "messages", (json_int_t)t->messages, "arena_bytes",
+                          (json_int_t)t->arena, "compile_s", c->seconds, "proof_s", t->seconds);
     if (n)
-        json_object_set_new(o, "numerics", json_pack("{s:i,s:i,s:f,s:f,s:f,s:f,s:f}", "ranks", n->ranks, "steps", n->steps, "loss",
-                                                     n->loss, "norm", n->norm, "gradient", n->gradient, "parameter", n->parameter,
-                                                     "evaluation", n->evaluation));
+        json_object_set_new(o, "numerics",
+                            json_pack("{s:i,s:i,s:f,s:f,s:f,s:f,s:f}", "ranks", n->ranks, "steps", n->steps, "loss",
+                                      n->loss, "norm", n->norm, "gradient", n->gradient, "parameter", n->parameter,
+                                      "evaluation", n->evaluation));
     json_dumpf(o, stdout, JSON_INDENT(1));
     putchar('\n');
     json_decref(o);
@@ -97,8 +103,9 @@ static void print_json(const struct hd__compiled *c, const struct tally *t, cons
 
 static void print_numerics(const struct hd__numerics *n)
 {
-    printf("emulated %d steps of %d ranks in fp64 at the planned offsets, with events in random order, against one rank:\n"
-           "  largest differences: loss %.1e, gradient norm %.1e, gradients %.1e, parameters %.1e, loss of an evaluation %.1e\n",
+    printf("emulated %d steps of %d ranks in fp64 at the planned offsets, with events in random order, against one "
+           "rank:\n  largest differences: loss %.1e, gradient norm %.1e, gradients %.1e, parameters %.1e, "
+           "loss of an evaluation %.1e\n",
            n->steps, n->ranks, n->loss, n->norm, n->gradient, n->parameter, n->evaluation);
 }
 
@@ -131,7 +138,8 @@ static int run(int argc, char **argv)
         print_text(loaded.compiled, &tally);
     /* three steps of all ranks in this process, compared with one rank */
     if (!code && numerics &&
-        hd__numerics_file(arguments.file, arguments.overrides, arguments.n_overrides, loaded.plugins, 3, 1, &found, &err))
+        hd__numerics_file(arguments.file, arguments.overrides, arguments.n_overrides, loaded.plugins, 3, 1, &found,
+                          &err))
         code = hd__print_error(&err, HD__EXIT_FAILED);
     if (!code && json)
         print_json(loaded.compiled, &tally, numerics ? &found : NULL);
@@ -147,12 +155,13 @@ const struct hd__command hd__command_check = {
     .name = "check",
     .usage = "JOB [key=value ...] [--numerics] [--json]",
     .summary = "prove that a job cannot deadlock",
-    .help = "Builds every rank's program in this process and proves that they fit together: no devices, no data file and\n"
-            "no other process are needed. Ranks that are alike are built once.\n\n"
-            "  --numerics    also run three steps of all ranks here, emulated with reference kernels in fp64, and compare\n"
-            "                losses, gradients, parameters and an evaluation with one rank: for small models, it is slow\n"
-            "  --json        for machines: ok, ranks, programs, instructions, collectives, messages, arena_bytes,\n"
-            "                compile_s, proof_s\n",
+    .help =
+        "Builds every rank's program in this process and proves that they fit together: no devices, no data file and\n"
+        "no other process are needed. Ranks that are alike are built once.\n\n"
+        "  --numerics    also run three steps of all ranks here, emulated with reference kernels in fp64, and compare\n"
+        "                losses, gradients, parameters and an evaluation with one rank: for small models, it is slow\n"
+        "  --json        for machines: ok, ranks, programs, instructions, collectives, messages, arena_bytes,\n"
+        "                compile_s, proof_s\n",
     .example = "  heddle check examples/kjv.yaml launch.ranks=8 mesh.tp=2\n",
     .run = run,
 };

@@ -10,7 +10,8 @@ static json_t *short_json(const json_t *report)
 {
     json_t *out = json_object(), *ranks = json_array();
     const json_t *part;
-    static const char *const keys[] = {"job", "time", "ranks", "end", "verdict"}, *const of[] = {"rank", "state", "step", "at", "waited", "operations"};
+    static const char *const keys[] = {"job", "time", "ranks", "end", "verdict"};
+    static const char *const of[] = {"rank", "state", "step", "at", "waited", "operations"};
     size_t i;
     for (size_t k = 0; k < HD__COUNT(keys); k++)
         json_object_set(out, keys[k], json_object_get(report, keys[k]));
@@ -76,10 +77,11 @@ const struct hd__command hd__command_debug = {
     .name = "debug",
     .usage = "REPORT ... [--json]",
     .summary = "read the report of a job that failed",
-    .help = "A job that ends because a rank died, hung or did something else than the others leaves a report beside its\n"
-            "metrics, and says where. This command shows it: the cause, where each rank was, and the last operations of all\n"
-            "ranks side by side, by their number in their group. '>' stands before the first in which ranks differ, or for\n"
-            "which one still waits. Where rank 0 served the rendezvous and died, each rank wrote a report of its own: give all.\n\n"
+    .help = "A job that ends because a rank died, hung or did something else than the others leaves a report beside\n"
+            "its metrics, and says where. This command shows it: the cause, where each rank was, and the last\n"
+            "operations of all ranks side by side, by their number in their group. '>' stands before the first in which\n"
+            "ranks differ, or for which one still waits. Where rank 0 served the rendezvous and died, each rank wrote a\n"
+            "report of its own: give all.\n\n"
             "  --json    the cause and where each rank was, for machines; the report itself is JSON with the rest\n",
     .example = "  heddle debug runs/kjv/report-20260301-101500.json\n",
     .run = run,

@@ -18,12 +18,12 @@ static int no_option(const struct hd__command *command, const struct hd__flag *f
         names[i] = flags[i].name;
     nearest = hd__nearest(word, names, n);
     free(names);
-    return hd__refuse_usage(command, "there is no option %s%s%s%s", word, nearest ? ": did you mean " : "", nearest ? nearest : "",
-                            nearest ? "?" : "");
+    return hd__refuse_usage(command, "there is no option %s%s%s%s", word, nearest ? ": did you mean " : "",
+                            nearest ? nearest : "", nearest ? "?" : "");
 }
 
-int hd__job_arguments(const struct hd__command *command, int argc, char **argv, const struct hd__flag *flags, size_t n_flags,
-                      struct hd__job_arguments *out)
+int hd__job_arguments(const struct hd__command *command, int argc, char **argv, const struct hd__flag *flags,
+                      size_t n_flags, struct hd__job_arguments *out)
 {
     static const char *words[256];
     *out = (struct hd__job_arguments){.overrides = words};
@@ -43,7 +43,8 @@ int hd__job_arguments(const struct hd__command *command, int argc, char **argv, 
                 return hd__refuse_usage(command, "more than %zu overrides", HD__COUNT(words));
             words[out->n_overrides++] = argv[i];
         } else if (out->file) {
-            return hd__refuse_usage(command, "two job files: %s and %s (an override is written key=value)", out->file, argv[i]);
+            return hd__refuse_usage(command, "two job files: %s and %s (an override is written key=value)", out->file,
+                                    argv[i]);
         } else {
             out->file = argv[i];
         }
@@ -95,8 +96,8 @@ int hd__load_job(const struct hd__job_arguments *arguments, int64_t ranks, struc
 
 int hd__load_alone(const struct hd__job_arguments *arguments, int sample, struct hd__loaded *out)
 {
-    static const char *const alone[] = {"mesh={pp: 1, dp: 1, cp: 1, ep: 1, tp: 1}", "launch.ranks=1", "strategies=[{use: zero}]",
-                                        "data.batch=1", "data.micro_batch=1"};
+    static const char *const alone[] = {"mesh={pp: 1, dp: 1, cp: 1, ep: 1, tp: 1}", "launch.ranks=1",
+                                        "strategies=[{use: zero}]", "data.batch=1", "data.micro_batch=1"};
     size_t extra = sample ? HD__COUNT(alone) : HD__COUNT(alone) - 2;
     struct hd__job_arguments all = *arguments;
     const char **words = hd__alloc((arguments->n_overrides + extra) * sizeof *words);
@@ -118,8 +119,10 @@ int hd__check_checkpoint(struct hd__loaded *loaded, const char *name)
     struct hd_error err = HD_ERROR_INIT;
     if (loaded->job->checkpoint || !strcmp(name, "auto"))
         return HD__EXIT_DONE;
-    hd__job_fail(loaded->job, "checkpoint", &err, "the job has no checkpoint section, so --checkpoint %s cannot be read: add "
-                 "`checkpoint: {dir: ...}`", name);
+    hd__job_fail(loaded->job, "checkpoint", &err,
+                 "the job has no checkpoint section, so --checkpoint %s cannot be read: add "
+                 "`checkpoint: {dir: ...}`",
+                 name);
     return hd__print_error(&err, HD__EXIT_REFUSED);
 }
 

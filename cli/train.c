@@ -56,12 +56,16 @@ static int print_config(struct hd__loaded *loaded)
 static struct hd__reporter reporter_of(struct hd__job *job)
 {
     const char *slash = strrchr(job->metrics_jsonl, '/');
-    return (struct hd__reporter){.job = job->name, .late_after = job->late_after,
-                                 .folder = slash ? hd__arena_format(&job->arena, "%.*s", (int)(slash - job->metrics_jsonl), job->metrics_jsonl) : "."};
+    return (struct hd__reporter){
+        .job = job->name,
+        .late_after = job->late_after,
+        .folder =
+            slash ? hd__arena_format(&job->arena, "%.*s", (int)(slash - job->metrics_jsonl), job->metrics_jsonl) : "."};
 }
 
 /* What has to start the ranks, because a transport of the job works in no others; NULL: we do. */
-static int find_launcher(const struct hd__loaded *loaded, const struct hd_comm_launcher **launcher, struct hd_error *err)
+static int find_launcher(const struct hd__loaded *loaded, const struct hd_comm_launcher **launcher,
+                         struct hd_error *err)
 {
     const struct hd__compiled *c = loaded->compiled;
     const char *whose = NULL;
@@ -69,7 +73,8 @@ static int find_launcher(const struct hd__loaded *loaded, const struct hd_comm_l
     for (uint32_t i = 0; i < c->comms.count; i++) {
         const struct hd_comm_launcher *l = c->comms.at[i].component->ops.comm.launcher;
         if (l && *launcher && strcmp(l->command[0], (*launcher)->command[0]))
-            return hd_fail(err, HD_E_UNSUPPORTED, "comm-%s wants its ranks started by %s, comm-%s by %s: use one of them", whose,
+            return hd_fail(err, HD_E_UNSUPPORTED,
+                           "comm-%s wants its ranks started by %s, comm-%s by %s: use one of them", whose,
                            (*launcher)->command[0], c->comms.at[i].component->name, l->command[0]);
         if (l) {
             *launcher = l;
@@ -109,7 +114,8 @@ static int start(struct hd__loaded *loaded, int dry, int argc, char **argv)
     if (hd__launch_environment(&place, &found, &err))
         return hd__print_error(&err, HD__EXIT_REFUSED);
     if (found && place.size != loaded->compiled->mesh.ranks) {
-        hd_fail(&err, HD_E_INVALID, "the launcher started %d ranks, but the job's mesh has %d: start as many, or change mesh", place.size,
+        hd_fail(&err, HD_E_INVALID,
+                "the launcher started %d ranks, but the job's mesh has %d: start as many, or change mesh", place.size,
                 loaded->compiled->mesh.ranks);
         return hd__print_error(&err, HD__EXIT_REFUSED);
     }
@@ -155,8 +161,8 @@ static int train(int argc, char **argv)
     return code;
 }
 
-/* Ranks that another launcher started on one machine see the same job and the same files: the first of them says what is
- * wrong. The others speak only where it went on without them. */
+/* Ranks that another launcher started on one machine see the same job and the same files: the first of them says what
+ * is wrong. The others speak only where it went on without them. */
 static int run(int argc, char **argv)
 {
     struct hd__place_in_job place;

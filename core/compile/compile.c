@@ -15,7 +15,8 @@ int32_t hd__choose(struct hd__job *job, struct hd__plugins *plugins, uint32_t ki
     chosen->component = c;
     chosen->section = section;
     chosen->settings = hd__arena_alloc(&job->arena, c->settings_size);
-    return hd__job_section_parse(job, section, c->options, c->n_options, sizeof(struct hd_option), chosen->settings, err);
+    return hd__job_section_parse(job, section, c->options, c->n_options, sizeof(struct hd_option), chosen->settings,
+                                 err);
 }
 
 const struct hd__chosen *hd__chosen_comm(const struct hd__compiled *c, const struct hd__section *section)
@@ -38,7 +39,7 @@ static int32_t choose_comm(struct hd__compiled *c, struct hd__section *section, 
     return rc;
 }
 
-/* What runs the program: looked at here, so that a job with a mistake in any section is refused before anything starts. */
+/* What runs the program: looked at here, so that a mistake in any section is refused before anything starts. */
 static int32_t choose_runtime(struct hd__compiled *c, struct hd_error *err)
 {
     struct hd__job *job = c->job;
@@ -114,12 +115,14 @@ static int32_t check_axes(const struct hd__compiled *c, const struct hd_program 
         const char *name = hd__axis_name(axes[a]);
         uint32_t used = p->mesh.size[axes[a]] == 1;
         for (uint32_t letter = 0; letter < HD__COUNT(p->param_shard); letter++)
-            used |= (hd__shard_mask(p->param_shard[letter]) | hd__shard_mask(p->mark_shard[HD__MARK_RESIDUAL][letter])) &
-                    HD_AXIS_BIT(axes[a]);
+            used |= HD_AXIS_BIT(axes[a]) & (hd__shard_mask(p->param_shard[letter]) |
+                                            hd__shard_mask(p->mark_shard[HD__MARK_RESIDUAL][letter]));
         if (!used)
-            return hd__job_fail(c->job, hd__arena_format(&c->job->arena, "mesh.%s", name), err, "mesh.%s is %d, but no strategy of "
-                                "the job cuts anything on %s: add one to `strategies` that does (`heddle plugins` lists them)", name,
-                                p->mesh.size[axes[a]], name);
+            return hd__job_fail(
+                c->job, hd__arena_format(&c->job->arena, "mesh.%s", name), err,
+                "mesh.%s is %d, but no strategy of the job cuts anything on %s: add one to `strategies` that does "
+                "(`heddle plugins` lists them)",
+                name, p->mesh.size[axes[a]], name);
     }
     /* ep cuts the batch too, so that a job without experts would run: as data parallelism under another name. */
     if (p->mesh.size[HD_AXIS_EP] > 1 && !(hd__shard_mask(p->param_shard['e']) & HD_AXIS_BIT(HD_AXIS_EP)))
@@ -225,8 +228,8 @@ static int32_t check_exact(const struct hd__job *job, struct hd_error *err)
         const char *what;
     } rows[] = {
         {(micros & (micros - 1)) != 0, "data.batch / data.micro_batch must be a power of two"},
-        {job->precision.reduce != job->precision.grad, "precision.reduce must be precision.grad: rounding between ranks depends on "
-         "how many there are"},
+        {job->precision.reduce != job->precision.grad,
+         "precision.reduce must be precision.grad: rounding between ranks depends on how many there are"},
     };
     for (size_t i = 0; i < HD__COUNT(rows); i++)
         if (rows[i].wrong)
@@ -266,16 +269,18 @@ static int32_t check_apart(struct hd__compiled *c, struct hd_program *p, struct 
         int asked;
         const char *path, *what;
     } rows[] = {
-        {c->job->precision.loss_scaling == HD__LOSS_SCALE_DYNAMIC, "precision.loss_scale", "dynamic: a step that overflows is skipped by all "
-         "ranks alike, and these do not see each other's gradients; use compute: bf16, or a number"},
-        {c->job->deterministic == HD__DETERMINISTIC_EXACT, "job.deterministic", "exact: gradients are not summed over all data ranks, so "
-         "there is no order to fix; leave it out"},
+        {c->job->precision.loss_scaling == HD__LOSS_SCALE_DYNAMIC, "precision.loss_scale",
+         "dynamic: a step that overflows is skipped by all ranks alike, and these do not see each other's gradients; "
+         "use compute: bf16, or a number"},
+        {c->job->deterministic == HD__DETERMINISTIC_EXACT, "job.deterministic",
+         "exact: gradients are not summed over all data ranks, so there is no order to fix; leave it out"},
     };
     char axes[64];
     hd__axes_text(p->apart, axes);
     for (size_t i = 0; i < HD__COUNT(rows) && p->apart; i++)
         if (rows[i].asked) {
-            hd__job_fail(c->job, rows[i].path, err, "ranks are apart along %s, which excludes %s %s", axes, rows[i].path, rows[i].what);
+            hd__job_fail(c->job, rows[i].path, err, "ranks are apart along %s, which excludes %s %s", axes,
+                         rows[i].path, rows[i].what);
             return err->code = HD_E_UNSUPPORTED;
         }
     hd__apart_seeds(p);
@@ -288,15 +293,16 @@ static int32_t compile_stage(struct hd__compiled *c, struct hd_program *p, struc
     set_precision(p, c->job);
     base_layout(p);
     if ((rc = build_model(c, p, err)) || (rc = run_strategies(c, p, LAYOUT, err)) || (rc = check_axes(c, p, err)) ||
-        (rc = hd__autodiff(p, err)) || (rc = check_apart(c, p, err)) || (rc = hd__place(p, err)) || (rc = partition(c, p, err)) ||
-        (rc = recompute(c, p, err)) || (rc = hd__ring(p, err)) ||
-        (rc = lower(c, p, err)) || (rc = scale_loss(c, p)) || (rc = transform(c, p, err)) ||
-        (rc = hd__fuse(p, err)) || (rc = hd__schedule(p, err)) || (rc = hd__memory(p, err)))
+        (rc = hd__autodiff(p, err)) || (rc = check_apart(c, p, err)) || (rc = hd__place(p, err)) ||
+        (rc = partition(c, p, err)) || (rc = recompute(c, p, err)) || (rc = hd__ring(p, err)) ||
+        (rc = lower(c, p, err)) || (rc = scale_loss(c, p)) || (rc = transform(c, p, err)) || (rc = hd__fuse(p, err)) ||
+        (rc = hd__schedule(p, err)) || (rc = hd__memory(p, err)))
         return rc;
     return hd__verify(p, err) ? (err->code = HD_E_INTERNAL) : HD_OK;
 }
 
-int32_t hd__compile(struct hd__job *job, struct hd__plugins *plugins, struct hd__compiled **compiled, struct hd_error *err)
+int32_t hd__compile(struct hd__job *job, struct hd__plugins *plugins, struct hd__compiled **compiled,
+                    struct hd_error *err)
 {
     return hd__compile_with(job, plugins, 0, compiled, err);
 }
@@ -320,8 +326,8 @@ static int32_t refuse_the_missing(struct hd__job *job, struct hd_error *err)
     return HD_OK;
 }
 
-int32_t hd__compile_with(struct hd__job *job, struct hd__plugins *plugins, uint32_t flags, struct hd__compiled **compiled,
-                         struct hd_error *err)
+int32_t hd__compile_with(struct hd__job *job, struct hd__plugins *plugins, uint32_t flags,
+                         struct hd__compiled **compiled, struct hd_error *err)
 {
     struct hd__compiled *c = hd__alloc(sizeof *c);
     struct hd__mesh asked;
