@@ -55,12 +55,7 @@ static int print_config(struct hd__loaded *loaded)
 /* Reports lie beside the metrics. */
 static struct hd__reporter reporter_of(struct hd__job *job)
 {
-    const char *slash = strrchr(job->metrics_jsonl, '/');
-    return (struct hd__reporter){
-        .job = job->name,
-        .late_after = job->late_after,
-        .folder =
-            slash ? hd__arena_format(&job->arena, "%.*s", (int)(slash - job->metrics_jsonl), job->metrics_jsonl) : "."};
+    return (struct hd__reporter){.job = job->name, .late_after = job->late_after, .folder = hd__job_folder(job)};
 }
 
 /* What has to start the ranks, because a transport of the job works in no others; NULL: we do. */

@@ -44,6 +44,24 @@ struct hd__flight_channel *hd__flight_channel(struct hd__flight *f, const char *
     return c;
 }
 
+void hd__flight_sign(struct hd__flight_op *op)
+{
+    char text[256];
+    int n = snprintf(text, sizeof text, "%s %s %s %llu %llu %u %u %u %d", op->name, op->section, op->channel->group,
+                     (unsigned long long)op->tag, (unsigned long long)op->count, op->dtype, op->redop, op->calls, op->root);
+    op->sign = hd__hash(text, (size_t)HD__MIN(n, (int)sizeof text - 1), 7);
+}
+
+const struct hd__flight_op *hd__flight_retract(struct hd__flight *f)
+{
+    struct hd__flight_record *r = &f->ring[f->number & (f->room - 1)];
+    HD__FLIGHT_SET(r->number, 0);
+    HD__FLIGHT_SET(r->op->channel->count, r->op->channel->count - 1);
+    HD__FLIGHT_SET(f->number, f->number - 1);
+    f->chain = f->chain_before;
+    return r->op;
+}
+
 static double load_time(const double *at)
 {
     double value;

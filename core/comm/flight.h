@@ -31,6 +31,7 @@ struct hd__flight_op {
     uint32_t dtype, redop, calls;
     int32_t root; /* member; -1 where there is none */
     uint32_t reserved;
+    uint64_t sign; /* hash of all that the ranks of one program have in common: hd__flight_sign */
 };
 
 struct hd__flight_record {
@@ -46,6 +47,7 @@ struct hd__flight {
     uint64_t room;
     uint64_t number;  /* of the newest */
     uint64_t waiting; /* for this one; 0: for none */
+    uint64_t chain, chain_before; /* of the signs of all operations so far; without the newest */
     int64_t step;     /* of training, where there are steps; -1 */
     struct hd__arena arena;
     struct hd__flight_channel *channels, **tail;
@@ -59,6 +61,9 @@ void hd__flight_destroy(struct hd__flight *flight); /* NULL is fine */
 /* The channel of these, made when first asked for; before the first operation only. */
 struct hd__flight_channel *hd__flight_channel(struct hd__flight *flight, const char *group, const int32_t *ranks, int32_t n,
                                               int32_t from, int32_t to, uint32_t stream);
+
+/* Fills in op->sign. */
+void hd__flight_sign(struct hd__flight_op *op);
 
 /* ---- writing: one thread */
 
@@ -81,6 +86,8 @@ static inline uint64_t hd__flight_start(struct hd__flight *f, const struct hd__f
     HD__FLIGHT_SET(r->number, number);
     HD__FLIGHT_SET(op->channel->count, seq);
     HD__FLIGHT_SET(f->number, number);
+    f->chain_before = f->chain;
+    f->chain = (f->chain ^ op->sign) * UINT64_C(0x9e3779b97f4a7c15);
     return number;
 }
 
@@ -104,6 +111,9 @@ static inline void hd__flight_end(struct hd__flight *f, uint64_t number, double 
     HD__FLIGHT_SET(r->code, code);
     HD__FLIGHT_TIME(r->completed, now);
 }
+
+/* Takes the newest operation back, as if it had not begun; returns what it was. */
+const struct hd__flight_op *hd__flight_retract(struct hd__flight *flight);
 
 /* ---- reading: any thread */
 

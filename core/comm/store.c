@@ -615,6 +615,15 @@ static void local_abort(struct hd_store *s, const char *cause)
     pthread_mutex_unlock(&space->lock);
 }
 
+void hd__store_reset(struct hd_store *store)
+{
+    struct linger at_once = {.l_onoff = 1};
+    if (store->space)
+        return;
+    setsockopt(store->fd, SOL_SOCKET, SO_LINGER, &at_once, sizeof at_once);
+    shutdown(store->fd, SHUT_RDWR);
+}
+
 int32_t hd__store_server_rank(const struct hd_store *store)
 {
     return store->space ? -1 : store->server_rank;

@@ -75,6 +75,8 @@ struct hd__live *hd__store_live(struct hd_store *store);
 /* Ends the job: every rank, this one too, learns `reason` within a second. `code` is why, HD_E_.... */
 void hd__store_fail(struct hd_store *store, int32_t code, const char *reason);
 void hd__store_abort(struct hd_store *store, const char *reason); /* the same by request: HD_E_CANCELLED */
+/* For tests of faults: breaks the connection to the server, as a network would. */
+void hd__store_reset(struct hd_store *store);
 /* Rank of the process that serves; -1: the launcher, or no process. */
 int32_t hd__store_server_rank(const struct hd_store *store);
 

@@ -39,13 +39,34 @@ static int32_t choose_comm(struct hd__compiled *c, struct hd__section *section, 
     return rc;
 }
 
-/* What runs the program: looked at here, so that a mistake in any section is refused before anything starts. */
+static int32_t choose_hook(struct hd__compiled *c, struct hd__section *section, struct hd_error *err)
+{
+    struct hd__hooked hooked = {.kind = hd__hook_find(section->use)};
+    const struct hd__hook_kind *k;
+    struct hd__text list = {0};
+    int32_t rc;
+    if (hooked.kind) {
+        hooked.settings = hd__arena_alloc(&c->job->arena, hooked.kind->settings_size + 1);
+        hd__push(&c->hooks, hooked);
+        return hd__job_section_parse(c->job, section, hooked.kind->options, hooked.kind->n_options, sizeof(struct hd_option),
+                                     hooked.settings, err);
+    }
+    for (size_t i = 0; (k = hd__hook_at(i)); i++)
+        hd__text_add(&list, "%s%s", i ? ", " : "", k->name);
+    rc = hd__job_fail(c->job, section->path, err, "%s: there is no hook %s; the hooks are %s", section->path, section->use, list.at);
+    hd__text_free(&list);
+    return rc;
+}
+
+/* What runs the program: looked at here, so that a job with a mistake in any section is refused before anything starts. */
 static int32_t choose_runtime(struct hd__compiled *c, struct hd_error *err)
 {
     struct hd__job *job = c->job;
     int32_t rc = hd__choose(job, c->plugins, HD_KIND_DEVICE, job->device, &c->device_choice, err);
     if (!rc && job->checkpoint)
         rc = hd__choose(job, c->plugins, HD_KIND_CKPT, job->checkpoint, &c->checkpoint_choice, err);
+    for (uint64_t i = 0; i < job->n_hooks && !rc; i++)
+        rc = choose_hook(c, job->hooks[i], err);
     if (rc || c->mesh.ranks == 1)
         return rc;
     rc = choose_comm(c, job->comm, err);
@@ -314,7 +335,6 @@ static int32_t refuse_the_missing(struct hd__job *job, struct hd_error *err)
         int asked;
         const char *path, *what;
     } rows[] = {
-        {job->n_hooks > 0, "comm.hooks", "wrappers of transports are not offered yet"},
         {job->comm_sums == HD__SUMS_ANY && job->deterministic == HD__DETERMINISTIC_EXACT, "comm.sums",
          "any does not go with job.deterministic: exact, which fixes the order of every sum"},
     };
@@ -376,6 +396,7 @@ void hd__compiled_free(struct hd__compiled *c)
         c->model_choice.component->ops.model.close(c->model);
     hd__free_array(&c->comms);
     hd__tuning_free(&c->tuning);
+    hd__free_array(&c->hooks);
     free(c->strategies);
     free(c->stage);
     free(c);

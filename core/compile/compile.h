@@ -6,6 +6,7 @@
 #define HD_CORE_COMPILE_H
 
 #include "core/comm/algorithms/choose.h"
+#include "core/comm/hook.h"
 #include "core/job/job.h"
 #include "core/plugin/plugin.h"
 #include "core/program/pass.h"
@@ -22,6 +23,12 @@ struct hd__chosen {
     const struct hd__section *section;
 };
 
+/* A wrapper of the job's transports with its settings; the first is outermost. */
+struct hd__hooked {
+    const struct hd__hook_kind *kind;
+    void *settings; /* in the job's arena */
+};
+
 struct hd__compiled {
     struct hd__job *job;
     struct hd__plugins *plugins;
@@ -29,6 +36,7 @@ struct hd__compiled {
     struct hd__chosen checkpoint_choice; /* component NULL: nothing is saved */
     HD__ARRAY(struct hd__chosen) comms;  /* jobs with more than one rank: each transport once */
     struct hd__tuning tuning;            /* of collectives over send and recv: comm.tune, comm.sums */
+    HD__ARRAY(struct hd__hooked) hooks;
     struct hd__chosen *strategies;
     uint64_t n_strategies;
     struct hd_model *model;

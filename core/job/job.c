@@ -164,3 +164,9 @@ int32_t hd__job_blame(struct hd__job *job, const char *path, struct hd_error *er
     hd__job_fail(job, path, err, "%s", err->message);
     return err->code = code;
 }
+
+const char *hd__job_folder(struct hd__job *job)
+{
+    const char *slash = strrchr(job->metrics_jsonl, '/');
+    return slash ? hd__arena_format(&job->arena, "%.*s", (int)(slash - job->metrics_jsonl), job->metrics_jsonl) : ".";
+}

@@ -188,6 +188,9 @@ int32_t hd__job_fail(struct hd__job *job, const char *path, struct hd_error *err
 /* Puts the place of `path` in front of the message that is in `err`. Its code stays and is returned. */
 int32_t hd__job_blame(struct hd__job *job, const char *path, struct hd_error *err);
 
+/* Where a run's files lie: the folder of its metrics. */
+const char *hd__job_folder(struct hd__job *job);
+
 /* The resolved job as YAML, each value with its origin as a comment. */
 void hd__job_print(const struct hd__job *job, struct hd__text *out);
 /* The same as JSON, without origins. The caller owns the reference. */

@@ -171,6 +171,7 @@ static void describe(struct hd__exchange *x, const struct hd_program *p, const s
         .calls = x->n_requests,
         .root = x->call.coll == HD_COLL_BROADCAST ? x->call.root : -1,
     };
+    hd__flight_sign(&x->flight);
 }
 
 /* ---- life */

@@ -256,10 +256,11 @@ static int32_t open_world(struct hd__exec *e, struct hd_error *err)
     int32_t rc = e->config.compiled->mesh.ranks > 1 ? hd__transports_group(&e->transports, ~UINT32_C(0), 0, &e->world, err) : HD_OK;
     if (rc || !e->world.of)
         return rc;
-    e->agree = (struct hd__flight_op){.name = "agree", .section = "step end", .block = "", .tag = UINT64_MAX, .count = 1,
-                                      .bytes = 4, .dtype = HD_I32, .redop = HD_MAX, .calls = 1, .root = -1,
+    e->agree = (struct hd__flight_op){.name = "agree", .section = "step end", .block = "", .tag = UINT64_MAX, .count = 3,
+                                      .bytes = 12, .dtype = HD_I32, .redop = HD_MAX, .calls = 1, .root = -1,
                                       .channel = hd__flight_channel(e->transports.flight, e->world.of->name, e->world.of->ranks,
                                                                     e->world.of->n, -1, -1, 0)};
+    hd__flight_sign(&e->agree);
     return HD_OK;
 }
 
@@ -482,27 +483,38 @@ int32_t hd__exec_section(struct hd__exec *e, const char *name, struct hd_error *
     return of ? run_section(e, &e->sections[of - e->p->sections.at], err) : HD_OK;
 }
 
+/* Ranks of one program have done the same so far: a transport may not notice where it is not so, as with sums that one rank
+ * takes for other numbers. Largest and smallest hash must be one. Stages have programs of their own. */
+static int32_t check_chain(const struct hd__exec *e, const int32_t highest[3], struct hd_error *err)
+{
+    if (e->config.compiled->n_stages > 1 || highest[1] == -highest[2])
+        return HD_OK;
+    return hd_fail(err, HD_E_MISMATCH, "the ranks have not done the same operations, or not in the same order");
+}
+
 int32_t hd__exec_agree(struct hd__exec *e, int32_t mine, int32_t *highest, struct hd_error *err)
 {
+    int32_t chain = (int32_t)(e->transports.flight->chain >> 33), value[3] = {mine, chain, -chain}, most[3];
     struct hd_comm_call call = {.struct_size = sizeof call, .coll = HD_COLL_ALL_REDUCE, .dtype = HD_I32, .redop = HD_MAX,
-                                .send = &mine, .recv = highest, .count = 1, .tag = UINT64_MAX};
+                                .send = value, .recv = most, .count = 3, .tag = UINT64_MAX};
     hd_request request;
-    double now = hd__now();
     uint64_t flown;
     int32_t rc;
     *highest = mine;
     if (!e->world.of)
         return HD_OK;
     __atomic_store_n(&e->at_section, NULL, __ATOMIC_RELAXED);
-    flown = hd__flight_start(e->transports.flight, &e->agree, now);
-    hd__flight_wait(e->transports.flight, flown, now);
+    flown = hd__flight_start(e->transports.flight, &e->agree, hd__now());
     hd__pump_enter(e->transports.pump);
     rc = e->world.transport->ops->collective(e->world.of->group, &call, &request, err);
     hd__pump_leave(e->transports.pump, !rc);
+    hd__flight_wait(e->transports.flight, flown, hd__now());
     if (!rc)
         rc = hd__transports_wait(&e->transports, e->world.transport, request, deadline(e), err);
     hd__flight_end(e->transports.flight, flown, hd__now(), rc);
-    return rc;
+    if (!rc)
+        *highest = most[0];
+    return rc ? rc : check_chain(e, most, err);
 }
 
 struct hd__flight *hd__exec_flight(struct hd__exec *e)

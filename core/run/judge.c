@@ -259,7 +259,7 @@ static void say_waited_for(struct court *c, int32_t rank, const struct hd__seen 
         snprintf(c->v->words, sizeof c->v->words, "rank %d does not answer; rank %d has waited %.1f s for it at %s of section %.40s",
                  rank, op->rank, op->waited, text, op->section);
     else
-        snprintf(c->v->words, sizeof c->v->words, "rank %d is %.1f s late at %s of section %.40s, for which rank %d waits; it is at %s",
+        snprintf(c->v->words, sizeof c->v->words, "rank %d is %.1f s late at %s of section %.40s, for which rank %d waits; its place: %s",
                  rank, op->waited, text, op->section, op->rank, at_of(c, rank));
 }
 

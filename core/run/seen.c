@@ -98,8 +98,9 @@ int hd__seen_differ(const struct hd__seen *a, const struct hd__seen *b)
 const char *hd__seen_text(const struct hd__seen *s, char out[256])
 {
     int group = (int)strcspn(s->channel, " "), n;
-    n = snprintf(out, 256, "#%lld %.40s(%.*s) %s%s%.8s count %lld", (long long)s->instr, s->name, HD__MIN(group, 60), s->channel,
-                 s->dtype, *s->redop ? " " : "", s->redop, (long long)s->count);
+    n = snprintf(out, 256, "#%lld %.40s(%.*s)", (long long)s->instr, s->name, HD__MIN(group, 60), s->channel);
+    if (strcmp(s->name, "barrier"))
+        n += snprintf(out + n, 256 - (size_t)n, " %.8s%s%.8s count %lld", s->dtype, *s->redop ? " " : "", s->redop, (long long)s->count);
     if (s->calls > 1 && n < 256)
         n += snprintf(out + n, 256 - (size_t)n, " x %lld", (long long)s->calls);
     if (s->root >= 0 && n < 256)

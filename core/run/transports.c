@@ -67,6 +67,19 @@ static int32_t open_inside(struct hd__transports *t, const struct hd_world *acro
     return rc;
 }
 
+/* The job's hooks, the last innermost. */
+static int32_t wrap(struct hd__transports *t, struct hd__transport *of, const struct hd_world *world, struct hd_error *err)
+{
+    const struct hd__compiled *c = t->compiled;
+    struct hd__hook_place place = {.world = world, .flight = t->flight, .transport = of->section->use, .folder = hd__job_folder(c->job)};
+    int32_t rc = HD_OK;
+    for (uint32_t i = c->hooks.count; i-- > 0 && !rc;)
+        rc = hd__hook_wrap(&of->open, c->hooks.at[i].kind, c->hooks.at[i].settings, &place, err);
+    if (rc)
+        hd__comm_close(&of->open);
+    return rc;
+}
+
 static int32_t open_one(struct hd__transports *t, const struct hd__section *section, struct hd__transport **out,
                         struct hd_error *err)
 {
@@ -85,6 +98,8 @@ static int32_t open_one(struct hd__transports *t, const struct hd__section *sect
         rc = hd__comm_open(&chosen->component->ops.comm, hd__host(), chosen->settings, &world, &new->open, err);
     if (!rc && section == job->comm && job->comm_inside)
         rc = open_inside(t, &world, &new->open, err);
+    if (!rc)
+        rc = wrap(t, new, &world, err);
     if (rc) {
         free(new);
         return rc;

@@ -1,0 +1,197 @@
+/* Faults of all kinds in real jobs over every transport that is here: each job ends by itself, says which rank it was, and
+ * leaves nothing behind.
+ *
+ *   test_system_faults                          six kinds, one each
+ *   test_system_faults --faults 1000 --seed 7 --log FILE --bound SECONDS
+ *
+ * --log takes a line a fault: transport, kind, seconds from the fault to the end of the job. --bound is the longest that may
+ * be, beyond what the fault itself takes; without it a job only has to end. */
+#include <dirent.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "tests/system/system.h"
+
+#define DEAD_AFTER 3.0 /* liveness.dead_after of the jobs */
+#define TIMEOUT 6.0    /* their comm.timeout, which ends what is stalled */
+
+static int count = 6;
+static uint64_t seed = 1;
+static double bound;
+static const char *log_file;
+
+static const struct {
+    const char *use, *folder; /* folder: NULL where it is among the built ones */
+} transports[] = {{"shm", NULL}, {"pipes", PIPES}, {"libfabric", NULL}, {"mpi", NULL}};
+
+/* What the report's verdict may be. least: ranks that a job needs for it. takes: until the job can end. */
+static const struct {
+    const char *kind, *verdict;
+    int least;
+    double takes;
+} faults[] = {
+    {"kill", "dead", 2, 0},      {"stop", "dead", 2, DEAD_AFTER}, {"reset", "dead", 2, 0},  {"stall", "late", 2, TIMEOUT},
+    {"size", "mismatch", 2, 0},  {"dtype", "mismatch", 2, 0},     {"op", "mismatch", 2, 0}, {"redop", "mismatch", 2, 0},
+    {"group", "mismatch", 4, TIMEOUT},
+};
+
+static uint64_t draw(uint64_t *state, uint64_t n)
+{
+    *state = *state * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
+    return (*state >> 33) % n;
+}
+
+/* "rank 2 ...", "ranks 0 and 2 ..." */
+static int names(const char *words, int rank)
+{
+    char one[16], first[16], second[16];
+    const char *at;
+    snprintf(one, sizeof one, "rank %d", rank);
+    snprintf(first, sizeof first, "ranks %d and ", rank);
+    snprintf(second, sizeof second, " and %d do ", rank);
+    at = strstr(words, one);
+    return (at && (at[strlen(one)] < '0' || at[strlen(one)] > '9')) || strstr(words, first) || strstr(words, second);
+}
+
+/* ---- what may stay behind */
+
+static int has_word(const char *pid, const char *word)
+{
+    char path[300], line[4096] = "";
+    snprintf(path, sizeof path, "/proc/%s/cmdline", pid);
+    FILE *f = fopen(path, "r");
+    size_t n = f ? fread(line, 1, sizeof line - 1, f) : 0;
+    if (f)
+        fclose(f);
+    return memmem(line, n, word, strlen(word)) != NULL;
+}
+
+static int processes_of(const char *word)
+{
+    DIR *proc = opendir("/proc");
+    int n = 0;
+    for (struct dirent *e; proc && (e = readdir(proc));)
+        n += e->d_name[0] >= '1' && e->d_name[0] <= '9' && has_word(e->d_name, word);
+    closedir(proc);
+    return n;
+}
+
+static int files_like(const char *folder, const char *part)
+{
+    DIR *dir = opendir(folder);
+    int n = 0;
+    for (struct dirent *e; dir && (e = readdir(dir));)
+        n += strstr(e->d_name, part) != NULL;
+    if (dir)
+        closedir(dir);
+    return n;
+}
+
+/* ---- one fault */
+
+static void expect_named(const struct command *c, const char *job, const char *verdict, int rank)
+{
+    char path[128];
+    const char *named;
+    json_t *report, *judged;
+    snprintf(path, sizeof path, "runs/%s/report-", job);
+    named = strstr(c->err, path);
+    ck_assert_msg(named != NULL, "no report is named in\n%s", c->err);
+    snprintf(path, sizeof path, "%.*s", (int)strcspn(named, " \n"), named);
+    report = json_load_file(path, 0, NULL);
+    judged = json_object_get(report, "verdict");
+    const char *kind = json_string_value(json_object_get(judged, "kind")), *words = json_string_value(json_object_get(judged, "words"));
+    ck_assert_msg(kind && words && !strcmp(kind, verdict), "the verdict is not %s:\n%s", verdict, c->err);
+    ck_assert_msg(names(words, rank), "rank %d is not named:\n%s", rank, c->err);
+    json_decref(report);
+}
+
+static double seconds_since_fault(const struct command *c)
+{
+    const char *at = strstr(c->err, "faults: warning: rank ");
+    double when = 0;
+    ck_assert_msg(at != NULL, "nothing went wrong:\n%s%s", c->err, c->out);
+    at = strstr(at, ", at ");
+    ck_assert(at != NULL && sscanf(at, ", at %lf s", &when) == 1);
+    return c->started + c->seconds - when;
+}
+
+static int is_here(const char *use)
+{
+    struct command *c;
+    if (!strcmp(use, "shm") || !strcmp(use, "pipes"))
+        return 1;
+    c = command_run("train llama.yaml job.steps=1 mesh.dp=2 job.name=here comm.use=%s", use);
+    return c->code == 0;
+}
+
+static void note(const char *use, const char *kind, double seconds)
+{
+    FILE *f = log_file ? fopen(log_file, "ae") : NULL;
+    if (!f)
+        return;
+    fprintf(f, "%s %s %.3f\n", use, kind, seconds);
+    fclose(f);
+}
+
+START_TEST(one_fault)
+{
+    static const char *const meshes[] = {"mesh.dp=2", "mesh.dp=3 data.batch=12", "mesh.dp=2 mesh.tp=2"};
+    uint64_t state = seed * 1000003 + (uint64_t)_i, which, t;
+    int ranks, victim, at;
+    char job[64], word[80], file[80];
+    const char *use;
+    double seconds;
+    for (int k = 0; k < 4; k++)
+        draw(&state, 2);
+    which = ((uint64_t)_i + seed) % HD__COUNT(faults); /* each kind in turn, whatever the draw */
+    do
+        t = draw(&state, HD__COUNT(transports));
+    while (!is_here(transports[t].use));
+    use = transports[t].use;
+    ranks = faults[which].least > 3 ? 4 : 2 + (int)draw(&state, 3);
+    victim = (int)draw(&state, (uint64_t)ranks);
+    at = 1 + (int)draw(&state, 60);
+    snprintf(job, sizeof job, "fault-%d-%s-%s", _i, use, faults[which].kind);
+    snprintf(word, sizeof word, "job.name=%s", job);
+    snprintf(file, sizeof file, "%s.yaml", job);
+    write_file(file, keep(hd__format("%s%sliveness: {dead_after: %gs, late_after: 1s}\nplugins: {path: [%s]}\ncomm: {use: %s, timeout: %gs, "
+                                     "hooks: [{use: faults, rank: %d, at: %d, kind: %s}]}\n", read_file("llama.yaml"),
+                                     ranks == 4 ? "strategies: [{use: 3d}, {use: zero}]\n" : "", DEAD_AFTER,
+                                     transports[t].folder ? transports[t].folder : "", use, TIMEOUT, victim, at, faults[which].kind)));
+    struct command *c = command_start(NULL, "train %s %s %s job.steps=1000000000", file, meshes[ranks - 2], word);
+    command_wait(c, 80);
+    seconds = seconds_since_fault(c);
+    expect_code(c, 1);
+    expect_named(c, job, faults[which].verdict, victim);
+    if (!strcmp(faults[which].kind, "stall")) { /* named in the log long before the end */
+        char late[32];
+        snprintf(late, sizeof late, "warning: rank %d is ", victim);
+        expect_says(c, late);
+    }
+    for (double until = hd__now() + 5; processes_of(word) && hd__now() < until;)
+        usleep(20000);
+    ck_assert_int_eq(processes_of(word), 0);
+    ck_assert_int_eq(files_like("/dev/shm", "heddle"), 0);
+    note(use, faults[which].kind, seconds);
+    if (bound > 0)
+        ck_assert_msg(seconds < faults[which].takes + bound, "%s over %s took %.1f s:\n%s", faults[which].kind, use, seconds, c->err);
+}
+END_TEST
+
+int main(int argc, char **argv)
+{
+    struct system_test tests[] = {{"fault", one_fault, 0}, {NULL, NULL, 0}};
+    for (int i = 1; i + 1 < argc; i += 2) {
+        if (!strcmp(argv[i], "--faults"))
+            count = atoi(argv[i + 1]);
+        else if (!strcmp(argv[i], "--seed"))
+            seed = (uint64_t)atoll(argv[i + 1]);
+        else if (!strcmp(argv[i], "--log"))
+            log_file = argv[i + 1];
+        else if (!strcmp(argv[i], "--bound"))
+            bound = atof(argv[i + 1]);
+    }
+    tests[0].times = count;
+    return system_run("system-faults", tests);
+}
