@@ -29,8 +29,10 @@ struct conn {
     int fd;
     int32_t rank;         /* -1: a stranger */
     int closing;          /* 1: close once `out` is written */
+    int leaving;          /* 1: said goodbye, and is let go when the parts are handed over */
     double heard, opened;
-    uint8_t *in;          /* WIRE_FRAME_MAX */
+    uint8_t *in;          /* `in_room`: a greeting's size for a stranger, WIRE_FRAME_MAX for a rank */
+    size_t in_room;
     uint8_t *out;
     size_t in_bytes, out_at, out_bytes, out_room;
 };
@@ -61,6 +63,7 @@ struct hd__server {
         char cause[512];
     } end; /* the first death or abort, told to ranks that connect later too */
     struct hd__gather gather;
+    double slept, woke; /* how long this process was stopped the last time, and until when */
 };
 
 /* ---- connections */
@@ -115,8 +118,16 @@ static void tell_end(struct hd__server *s, struct conn *c)
 
 static void job_ends(struct hd__server *s, int32_t fault, int32_t rank, const char *cause)
 {
+    char slept[128];
     if (s->end.code != HD_OK)
         return;
+    if (s->options.rank >= 0 && s->slept > hd__live_silence(s->options.dead_after) && hd__now() < s->woke + 2) {
+        /* The others have ended because of that, whatever it looks like from here. */
+        snprintf(slept, sizeof slept, "rank %d, which serves the rendezvous, had been stopped for %.1f s", s->options.rank, s->slept);
+        fault = HD_E_PEER;
+        rank = s->options.rank;
+        cause = slept;
+    }
     s->end.code = fault == HD_E_PEER ? HD_E_PEER : HD_E_CANCELLED;
     s->end.fault = fault;
     s->end.rank = rank;
@@ -147,6 +158,8 @@ static void hand_over(struct hd__server *s)
     if (s->options.gathered)
         code = s->options.gathered(s->options.user, &all, &rank, cause);
     free(all.part);
+    for (uint32_t i = 0; i < s->conns.count; i++)
+        s->conns.at[i]->closing |= s->conns.at[i]->leaving;
     if (code != HD_OK && s->end.code == HD_OK)
         job_ends(s, code, rank, cause);
 }
@@ -259,6 +272,7 @@ static void on_hello(struct hd__server *s, struct conn *c, const struct hd__fram
         return;
     }
     c->rank = rank;
+    c->in_room = WIRE_FRAME_MAX;
     s->ranks[rank] = HD__PART_HERE;
     hd__wire_put_u32(body, (uint32_t)size);
     hd__wire_put_u32(body + 4, (uint32_t)s->options.rank);
@@ -327,7 +341,8 @@ static void on_frame(struct hd__server *s, struct conn *c, const struct hd__fram
         break;
     case WIRE_BYE:
         s->ranks[c->rank] = HD__PART_LEFT;
-        c->closing = 1;
+        c->leaving = 1;
+        c->closing = s->gather.active != HD__GATHER_END;
         break;
     case WIRE_BEAT: /* answered, so that a rank notices when the server is silent */
         conn_send(c, &(struct hd__frame){.type = WIRE_BEAT});
@@ -362,29 +377,32 @@ static void conn_free(struct hd__server *s, uint32_t i, const char *cause)
 
 static void accept_one(struct hd__server *s, double now)
 {
-    uint32_t strangers = 0;
+    uint32_t strangers = 0, oldest = 0;
     int one = 1, fd = accept4(s->listener, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
     if (fd < 0)
         return;
-    for (uint32_t i = 0; i < s->conns.count; i++)
-        strangers += s->conns.at[i]->rank < 0;
-    if (strangers >= STRANGERS_MAX + (uint32_t)s->options.size) {
-        close(fd);
-        return;
+    for (uint32_t i = 0; i < s->conns.count; i++) {
+        if (s->conns.at[i]->rank < 0 && (!strangers++ || s->conns.at[i]->opened < s->conns.at[oldest]->opened))
+            oldest = i;
     }
+    /* Ours greet at once: who has waited longest is least likely one of them. */
+    if (strangers >= STRANGERS_MAX + (uint32_t)s->options.size)
+        conn_free(s, oldest, "");
     setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
     struct conn *c = hd__alloc(sizeof *c);
     c->fd = fd;
     c->rank = -1;
     c->heard = c->opened = now;
-    c->in = hd__alloc(WIRE_FRAME_MAX);
+    c->in_room = WIRE_HEADER + WIRE_HELLO;
+    c->in = hd__alloc(c->in_room);
     hd__push(&s->conns, c);
 }
 
 /* NULL while the connection lives; else why it does not. */
 static const char *conn_read(struct hd__server *s, struct conn *c, double now)
 {
-    ssize_t got = read(c->fd, c->in + c->in_bytes, WIRE_FRAME_MAX - c->in_bytes);
+    int stranger = c->rank < 0;
+    ssize_t got = read(c->fd, c->in + c->in_bytes, c->in_room - c->in_bytes);
     if (got == 0)
         return "its connection closed";
     if (got < 0)
@@ -398,10 +416,12 @@ static const char *conn_read(struct hd__server *s, struct conn *c, double now)
         on_frame(s, c, &f, now);
         at += (size_t)used;
     }
-    if (used < 0)
+    if (used < 0 || (c->rank < 0 && !c->closing && c->in_bytes == c->in_room)) /* it holds no greeting */
         return "it sent no frame of ours";
     memmove(c->in, c->in + at, c->in_bytes - at);
     c->in_bytes -= at;
+    if (stranger && c->rank >= 0)
+        c->in = hd__realloc(c->in, c->in_room);
     return NULL;
 }
 
@@ -420,7 +440,7 @@ static const char *conn_late(struct hd__server *s, struct conn *c, double now, c
 {
     if (c->rank < 0)
         return now - c->opened > STRANGER_SECONDS ? "no greeting" : NULL;
-    if (now - c->heard < hd__live_silence(s->options.dead_after))
+    if (c->leaving || now - c->heard < hd__live_silence(s->options.dead_after))
         return NULL;
     snprintf(text, 64, "silent for %.1f s", now - c->heard);
     return text;
@@ -432,7 +452,7 @@ static int wait_ms(struct hd__server *s, double now)
     if (s->gather.active)
         until = HD__MIN(until, s->gather.deadline);
     for (uint32_t i = 0; i < s->conns.count; i++)
-        if (s->conns.at[i]->rank >= 0)
+        if (s->conns.at[i]->rank >= 0 && !s->conns.at[i]->leaving)
             until = HD__MIN(until, s->conns.at[i]->heard + hd__live_silence(s->options.dead_after));
     for (uint32_t i = 0; i < s->waits.count; i++)
         until = HD__MIN(until, s->waits.at[i].deadline);
@@ -480,7 +500,11 @@ static void *serve(void *arg)
         if (ready < 0 && errno != EINTR)
             break;
         double now = hd__now();
-        if (now - before > s->options.dead_after / 2) /* we were stopped ourselves: nobody else is to blame */
+        if (now - before > s->options.dead_after / 2) { /* we were stopped ourselves: nobody else is to blame */
+            s->slept = now - before;
+            s->woke = now;
+        }
+        if (s->woke == now)
             for (uint32_t i = 0; i < n; i++)
                 s->conns.at[i]->heard = now;
         serve_conns(s, fds.at, n, now);

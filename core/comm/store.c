@@ -336,6 +336,22 @@ static int32_t greet(struct hd_store *s, const struct hd__store_options *o, doub
     return HD_OK;
 }
 
+/* Once. HD_E_IO: nobody listens yet, or somebody let us go without a word: strangers may crowd the door. */
+static int32_t meet(struct hd_store *s, const struct hd__store_options *o, double deadline, struct hd_error *err)
+{
+    int32_t code;
+    s->in_bytes = 0;
+    s->fd = connect_once(o, err);
+    if (s->fd < 0)
+        return HD_E_IO;
+    code = greet(s, o, deadline, err);
+    if (code != HD_OK) {
+        close(s->fd);
+        s->fd = -1;
+    }
+    return code;
+}
+
 static void store_free(struct hd_store *s)
 {
     if (s->fd >= 0)
@@ -373,14 +389,12 @@ int32_t hd__store_connect(const struct hd__store_options *options, double deadli
     s->dead_after = options->dead_after;
     s->in = hd__alloc(WIRE_FRAME_MAX);
     s->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    while ((s->fd = connect_once(options, err)) < 0 && hd__now() < deadline)
-        usleep(20000);
-    if (s->fd < 0)
-        code = err ? err->code : HD_E_IO;
-    else if (s->wake < 0)
+    if (s->wake < 0)
         code = hd_fail(err, HD_E_IO, "eventfd: %s", strerror(errno));
-    else
-        code = greet(s, options, deadline, err);
+    while (code == HD_OK && (code = meet(s, options, deadline, err)) == HD_E_IO && hd__now() < deadline) {
+        usleep(20000);
+        code = HD_OK;
+    }
     if (code == HD_OK && pthread_create(&s->thread, NULL, listen_and_beat, s) != 0)
         code = hd_fail(err, HD_E_IO, "the store's thread cannot start");
     if (code != HD_OK) {
@@ -399,9 +413,21 @@ static void local_close(struct hd_store *s)
     store_free(s);
 }
 
+/* A launcher may kill all ranks as soon as one has failed: none leaves before the one that serves has put the report
+ * together. */
+static void await_close(struct hd_store *s, double deadline)
+{
+    struct pollfd in = {.fd = s->fd, .events = POLLIN};
+    ssize_t got = 1;
+    for (double left; got != 0 && (left = deadline - hd__now()) > 0;)
+        if (poll(&in, 1, (int)(left * 1e3) + 1) == 1)
+            got = recv(s->fd, s->in, WIRE_FRAME_MAX, MSG_DONTWAIT) > 0;
+}
+
 void hd__store_close(struct hd_store *store)
 {
     uint64_t one = 1;
+    int32_t dead = -1;
     if (!store)
         return;
     if (store->space) {
@@ -415,6 +441,8 @@ void hd__store_close(struct hd_store *store)
         hd__log(HD_LOG_DEBUG, "store", "wake: %s", strerror(errno)); /* it wakes by itself within a beat */
     pthread_join(store->thread, NULL);
     send_frame(store, &(struct hd__frame){.type = WIRE_BYE}, hd__now() + 1);
+    if (hd__live_dead(&store->live, &dead, NULL) && store->server_rank >= 0 && store->server_rank != store->rank && dead != store->server_rank)
+        await_close(store, hd__now() + HD__GATHER_SECONDS);
     store_free(store);
 }
 

@@ -100,11 +100,15 @@ static void find_local(const struct launcher *l, struct hd__place_in_job *place)
 /* ---- where the rendezvous is */
 
 /* The secret of a job whose launcher says where the rendezvous is: HEDDLE_SECRET, or what its ranks have in common. */
-static int32_t environment_secret(uint8_t secret[HD__SECRET_BYTES], struct hd_error *err)
+static int32_t environment_secret(const char *host, uint8_t secret[HD__SECRET_BYTES], struct hd_error *err)
 {
+    int32_t rank;
     const char *given = getenv("HEDDLE_SECRET"), *id = getenv("TORCHELASTIC_RUN_ID"), *port = getenv("MASTER_PORT");
     uint64_t half[2];
     char text[256];
+    if (err && !given && number("RANK", &rank) && rank == 0 && strcmp(host, "127.0.0.1") && strcmp(host, "localhost"))
+        hd__log(HD_LOG_WARN, NULL, "HEDDLE_SECRET is not set: the job's secret follows from MASTER_PORT and TORCHELASTIC_RUN_ID, which others "
+                "may know; give all ranks the same 32 hexadecimal digits where others reach %s", host);
     if (given)
         return hd__secret_parse(given, secret) ? HD_OK : hd_fail(err, HD_E_INVALID, "HEDDLE_SECRET is not 32 hexadecimal digits");
     snprintf(text, sizeof text, "%s/%s/%u", id ? id : "", port ? port : "", (unsigned)getuid());
@@ -143,7 +147,7 @@ static int32_t find_rendezvous(const struct launcher *l, struct hd__place_in_job
         port++; /* torchrun's own store listens at MASTER_PORT */
     place->store.host = address;
     place->store.port = (uint16_t)port;
-    return environment_secret(place->store.secret, err);
+    return environment_secret(address, place->store.secret, err);
 }
 
 int32_t hd__launch_environment(struct hd__place_in_job *place, int *found, struct hd_error *err)

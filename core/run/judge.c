@@ -340,9 +340,11 @@ void hd__judge(const json_t *report, struct hd__verdict *v)
     *v = (struct hd__verdict){.rank = -1, .channel_rank = -1};
     c.size = (int32_t)json_integer_value(json_object_get(report, "ranks"));
     hd__seen_read(report, &c.seen);
-    if (rank >= 0 && !strcmp(end_text(&c, "code"), "peer lost"))
+    if (find_difference(&c)) /* whatever came of it */
+        ;
+    else if (rank >= 0 && !strcmp(end_text(&c, "code"), "peer lost"))
         say_death(&c, rank);
-    else if (!is_of_others(end_text(&c, "code")) || (!find_difference(&c) && !find_waits(&c) && *end_text(&c, "cause"))) {
+    else if (!is_of_others(end_text(&c, "code")) || (!find_waits(&c) && *end_text(&c, "cause"))) {
         blame(&c, HD__VERDICT_FAILED, rank, NULL);
         snprintf(v->words, sizeof v->words, "%.1000s", end_text(&c, "cause"));
     }

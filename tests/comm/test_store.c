@@ -351,6 +351,50 @@ START_TEST(the_server_dies)
 }
 END_TEST
 
+/* Strangers that connect and say nothing, or a byte now and then, in greater number than there is room for: ranks still get
+ * in, since the oldest stranger makes room, and one that was let go without a word comes again. */
+static void *crowd(void *arg)
+{
+    struct sockaddr_in at = {.sin_family = AF_INET, .sin_port = htons(hd__server_port(server)), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    static const char drop = WIRE_VERSION;
+    int fd[64];
+    for (int i = 0; i < 64; i++)
+        fd[i] = -1;
+    for (int i = 0; !atomic_load((_Atomic int *)arg); i++) {
+        close(fd[i % 64]);
+        fd[i % 64] = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+        if (connect(fd[i % 64], (struct sockaddr *)&at, sizeof at) == 0 && i % 3 == 0)
+            send(fd[i % 64], &drop, 1, MSG_NOSIGNAL);
+        if (i % 64 == 63)
+            usleep(2000);
+    }
+    for (int i = 0; i < 64; i++)
+        close(fd[i]);
+    return NULL;
+}
+
+START_TEST(a_crowd_at_the_door)
+{
+    _Atomic int enough = 0;
+    struct hd_error err = HD_ERROR_INIT;
+    struct hd_store *store[4];
+    pthread_t thread;
+    serve(4, 30);
+    pthread_create(&thread, NULL, crowd, (void *)&enough);
+    usleep(100000);
+    for (int r = 0; r < 4; r++) {
+        struct hd__store_options o = client_options(r);
+        ck_assert_msg(!hd__store_connect(&o, hd__now() + 50, &store[r], &err), "%s", err.message);
+    }
+    ck_assert_msg(!hd__store_put(store[0], "k", "v", 1, &err), "%s", err.message);
+    atomic_store(&enough, 1);
+    pthread_join(thread, NULL);
+    for (int r = 0; r < 4; r++)
+        hd__store_close(store[r]);
+    hd__server_close(server);
+}
+END_TEST
+
 /* ---- noise */
 
 static uint64_t state = 88172645463325252u;
@@ -459,6 +503,7 @@ int main(void)
     tcase_add_loop_test(tc, a_death_is_told, 0, 2);
     tcase_add_test(tc, leaving_is_no_death);
     tcase_add_test(tc, the_server_dies);
+    tcase_add_test(tc, a_crowd_at_the_door);
     tcase_add_test(tc, parser_noise);
     tcase_add_test(tc, server_noise);
     suite_add_tcase(suite, tc);

@@ -1,0 +1,134 @@
+/* libFuzzer over what the rendezvous reads: frames, a server with a stranger and a rank that send them, and the parts of a
+ * report. Whatever the bytes are: nothing is read beyond them, a frame that is taken is written back to the same bytes, the
+ * server goes on, and the judge says something.
+ *
+ *   clang -g -O1 -fsanitize=fuzzer,address,undefined -D_GNU_SOURCE -Wno-gnu-zero-variadic-macro-arguments -I. -Iinclude \
+ *       tests/fuzz/fuzz_wire.c core/base/[a-z]*.c core/comm/{wire,kv,liveness,gather,server,store,flight}.c \
+ *       core/run/{judge,seen,report_table}.c -ljansson -lxxhash -lpthread -lm -o fuzz
+ *   mkdir -p corpus && ./fuzz -max_total_time=300 -max_len=70000 corpus */
+#include <arpa/inet.h>
+#include <errno.h>
+#include <poll.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "core/base/base.h"
+#include "core/comm/store.h"
+#include "core/comm/wire.h"
+#include "core/run/judge.h"
+#include "core/run/report.h"
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes);
+
+static void parse(const uint8_t *data, size_t bytes)
+{
+    static uint8_t back[WIRE_FRAME_MAX];
+    struct hd__frame f;
+    ptrdiff_t used;
+    for (size_t at = 0; at < bytes && (used = hd__wire_parse(data + at, bytes - at, &f)) > 0; at += (size_t)used)
+        if ((size_t)used > sizeof back || hd__wire_write(back, &f) != (size_t)used || memcmp(back, data + at, (size_t)used))
+            abort();
+}
+
+static void judge(const uint8_t *data, size_t bytes)
+{
+    json_t *report = json_loadb((const char *)data, bytes, JSON_REJECT_DUPLICATES, NULL);
+    struct hd__verdict verdict;
+    struct hd__text text = {0};
+    if (json_is_object(report) && json_integer_value(json_object_get(report, "ranks")) < 64) {
+        hd__judge(report, &verdict);
+        if (!memchr(verdict.words, 0, sizeof verdict.words))
+            abort();
+        hd__report_words(report, &text);
+        hd__report_table(report, &text);
+    }
+    json_decref(report);
+    hd__text_free(&text);
+}
+
+/* ---- a server, and who talks to it */
+
+static int32_t gathered(void *user, const struct hd__gathered *g, int32_t *rank, char cause[512])
+{
+    size_t n = 0;
+    (void)user;
+    for (int32_t r = 0; r < g->size; r++)
+        n += g->part[r] ? strlen(g->part[r]) : 0;
+    *rank = 0;
+    snprintf(cause, 512, "%zu", n);
+    return n % 7 == 6 ? HD_E_MISMATCH : HD_OK;
+}
+
+static int dial(uint16_t port)
+{
+    struct sockaddr_in at = {.sin_family = AF_INET, .sin_port = htons(port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    if (fd < 0 || connect(fd, (struct sockaddr *)&at, sizeof at))
+        abort();
+    return fd;
+}
+
+static void say(int fd, const void *data, size_t bytes)
+{
+    if (send(fd, data, bytes, MSG_NOSIGNAL | MSG_DONTWAIT) < 0)
+        return;
+}
+
+static void greet(int fd, const struct hd__server_options *o)
+{
+    uint8_t hello[WIRE_HELLO] = {0}, frame[WIRE_HEADER + WIRE_HELLO], reply[64];
+    hd__wire_put_u32(hello + 4, (uint32_t)o->size);
+    memcpy(hello + 8, o->secret, WIRE_SECRET);
+    hd__wire_write(frame, &(struct hd__frame){.type = WIRE_SAY_HELLO, .value = hello, .value_bytes = WIRE_HELLO});
+    say(fd, frame, sizeof frame);
+    for (size_t at = 0; at < WIRE_HEADER + 8;) {
+        ssize_t got = recv(fd, reply + at, WIRE_HEADER + 8 - at, 0);
+        if (got == 0 || (got < 0 && errno != EINTR)) /* the fuzzer's own timer interrupts */
+            abort();
+        at += got > 0 ? (size_t)got : 0;
+    }
+    if (reply[1] != WIRE_WELCOME)
+        abort();
+}
+
+static void serve(const uint8_t *data, size_t bytes)
+{
+    struct hd__server_options o = {.address = "127.0.0.1", .size = 2, .rank = -1, .dead_after = 5, .gathered = gathered};
+    struct hd__server *server;
+    struct hd_error err = HD_ERROR_INIT;
+    memset(o.secret, 7, sizeof o.secret);
+    if (hd__server_open(&o, &server, &err))
+        abort();
+    int stranger = dial(hd__server_port(server)), rank = dial(hd__server_port(server));
+    say(stranger, data, bytes);
+    greet(rank, &o);
+    say(rank, data, bytes);
+    shutdown(rank, SHUT_WR);
+    struct pollfd over = {.fd = rank, .events = POLLIN};
+    uint8_t reply[4096];
+    while (poll(&over, 1, 3000) == 1 && recv(rank, reply, sizeof reply, MSG_DONTWAIT) > 0)
+        continue; /* it reads to the end, and closes */
+    close(rank);
+    close(stranger);
+    hd__server_close(server);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
+{
+    if (!bytes)
+        return 0;
+    switch (data[0] % 8) { /* a server takes long: less often */
+    case 0:
+        serve(data + 1, bytes - 1);
+        break;
+    case 1:
+    case 2:
+        judge(data + 1, bytes - 1);
+        break;
+    default:
+        parse(data + 1, bytes - 1);
+    }
+    return 0;
+}
