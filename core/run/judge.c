@@ -338,7 +338,7 @@ void hd__judge(const json_t *report, struct hd__verdict *v)
     struct court c = {.report = report, .parts = json_object_get(report, "rank"), .end = json_object_get(report, "end"), .v = v};
     int32_t rank = c.end ? (int32_t)json_integer_value(json_object_get(c.end, "rank")) : -1;
     *v = (struct hd__verdict){.rank = -1, .channel_rank = -1};
-    c.size = (int32_t)json_integer_value(json_object_get(report, "ranks"));
+    c.size = (int32_t)json_array_size(c.parts);
     hd__seen_read(report, &c.seen);
     if (find_difference(&c)) /* whatever came of it */
         ;
