@@ -282,7 +282,7 @@ static void say_failure(const struct loop *l, const struct hd_error *err)
     struct hd_error death = HD_ERROR_INIT;
     char here[128];
     if (died(l, err, &death))
-        hd__log(HD_LOG_ERROR, NULL, "%s; this rank was at %s", death.message, err->where[0] ? err->where : hd__exec_where(l->s.exec, here));
+        hd__log(HD_LOG_ERROR, NULL, "%s; this rank was at %s", death.message, err->where[0] ? err->where : l->s.exec ? hd__exec_where(l->s.exec, here) : "the start");
     else
         hd__log(HD_LOG_ERROR, NULL, "%s%s%s", err->message, err->where[0] ? "; at " : "", err->where);
 }
