@@ -341,6 +341,42 @@ START_TEST(help)
 END_TEST
 
 /* A page of its own: every operation has a chart, every transport a line, every row its numbers. */
+/* Two settings of one transport are two columns; the fastest of each size is marked, once. */
+START_TEST(bench_side_by_side)
+{
+    struct command *c = command_run("bench --comm shm,shm:stage=64KiB --op all_reduce --out-of-place -b 64 -e 4K -f 8 "
+                                    "-n 20 --svg chart.svg");
+    int marks = 0, lines = 0;
+    expect_code(c, 0);
+    ck_assert_msg(strstr(c->out, "shm:stage=64KiB") && strstr(c->out, "out-of-place; *: the fastest"), "%s", c->out);
+    for (const char *at = strstr(c->out, "\n#      size"); at && *at; at++)
+        marks += *at == '*';
+    ck_assert_msg(marks == 3, "%d marks in 3 sizes:\n%s", marks, c->out);
+    for (const char *at = read_file("chart.svg"); (at = strstr(at, "<polyline")); at++)
+        lines++;
+    ck_assert_int_eq(lines, 4); /* of two transports, time and bandwidth */
+    c = command_run("bench --comm shm:stage");
+    expect_code(c, 2);
+    expect_says(c, "'stage' is not OPTION=VALUE");
+    c = command_run("bench --groups 2 --ranks 3");
+    expect_code(c, 2);
+    expect_says(c, "--groups 2: --ranks 3 is no multiple of it, twice or more");
+    c = command_run("bench --product 64");
+    expect_code(c, 2);
+    expect_says(c, "--product wants --overlap");
+}
+END_TEST
+
+START_TEST(bench_overlap)
+{
+    struct command *c = command_run("bench --overlap --product 32 --op all_reduce -b 4K -e 4K -n 5 --json");
+    const char *const keys[] = {"\"products\": ", "\"alone_us\": ", "\"both_us\": ", "\"hidden_percent\": ", "\"errors\": 0"};
+    expect_code(c, 0);
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
+        ck_assert_msg(strstr(c->out, keys[i]) != NULL, "no %s in\n%s", keys[i], c->out);
+}
+END_TEST
+
 START_TEST(bench_html)
 {
     struct command *c = command_run("bench --ranks 2 --op all_reduce,barrier -b 8 -e 512 -f 8 -n 5 --html page.html");
@@ -395,6 +431,7 @@ int main(void)
         {"refused leaves metrics", refused_leaves_metrics, 1}, {"resolved job", resolved_job_is_a_job, 1},
         {"explain, JSON", explain_json, 1}, {"explain", explain_text, 1}, {"check", check_json, 1}, {"help", help, 1},
         {"bench, peak", bench_peak, 1},
+        {"bench, beside", bench_side_by_side, 1}, {"bench, overlap", bench_overlap, 1},
         {"bench, page", bench_html, 1},
         {NULL, NULL, 0}};
     return system_run("system-outputs", tests);
