@@ -362,6 +362,7 @@ START_TEST(printed)
                                "    - check                                      # job.yaml:4:50\n"
                                "  sums: tree                                     # default\n"
                                "  timeout: 300s                                  # default\n"
+                               "  progress: between                              # default\n"
                                "mesh:\n"
                                "  pp: 1                                          # default\n"
                                "  dp: 2                                          # default, auto\n"
