@@ -51,6 +51,7 @@ static void catch_signals(void (*handler)(int))
     sigaction(SIGTERM, &action, NULL);
     sigaction(SIGINT, &action, NULL);
     sigaction(SIGUSR1, &action, NULL); /* from a launcher that keeps the others to itself */
+    signal(SIGPIPE, SIG_IGN); /* neither a dead peer's socket nor a log that nobody reads ends a job without a word */
 }
 
 /* ---- one step */
