@@ -64,6 +64,9 @@ def link(a, b, rate):
         for words in (f"ip addr add 10.77.0.{i + 1}/24 dev eth0", "ip link set eth0 up", "ip link set lo up",
                       f"tc qdisc add dev eth0 root tbf rate {rate} burst 256kb latency 50ms"):
             subprocess.run(inside(p, *words.split()), check=True)
+    for p in (a, b):  # an interface is there a moment after it was set up
+        while "state UP" not in subprocess.run(inside(p, *"ip -o link show eth0".split()), capture_output=True, text=True, check=True).stdout:
+            time.sleep(0.01)
 
 
 def train(machines, folder, words, limit):

@@ -66,6 +66,18 @@ int machines_possible(const char **why)
     return rc == 0;
 }
 
+/* An interface is there a moment after it was set up: libfabric overlooks it before. */
+static void wait_until_up(pid_t pid)
+{
+    int down = 1;
+    for (int i = 0; i < 1000 && down; i++) {
+        down = run_in(pid, "ip -o link show eth0 | grep -q 'state UP'");
+        if (down)
+            usleep(10000);
+    }
+    ck_assert_msg(!down, "eth0 of a network namespace does not come up");
+}
+
 void machines_up(int n, const char *rate)
 {
     pid_t to = hold();
@@ -84,6 +96,8 @@ void machines_up(int n, const char *rate)
         if (rate)
             ck_assert_int_eq(run_in(pid, "tc qdisc add dev eth0 root tbf rate %s burst 256kb latency 50ms", rate), 0);
     }
+    for (int i = 0; i < n; i++)
+        wait_until_up(holder[i]);
 }
 
 void machine_loses(int i, int percent)
