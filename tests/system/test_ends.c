@@ -401,7 +401,7 @@ START_TEST(wrong_environment)
     expect_environment_refused("RANK=0 WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=many", "", "MASTER_PORT (1 to 65534)");
     expect_environment_refused("OMPI_COMM_WORLD_RANK=0 OMPI_COMM_WORLD_SIZE=2 OMPI_COMM_WORLD_LOCAL_SIZE=1 PMIX_NAMESPACE=7", "",
                                "mpirun started 2 ranks, 1 of them on this machine, and MASTER_ADDR and MASTER_PORT are not set");
-    expect_environment_refused("SLURM_PROCID=8 SLURM_NTASKS=11 SLURM_STEP_ID=0 SLURM_JOB_ID=3 SLURM_NODEID=2 "
+    expect_environment_refused("SLURM_PROCID=8 SLURM_LOCALID=0 SLURM_NTASKS=11 SLURM_STEP_ID=0 SLURM_JOB_ID=3 SLURM_NODEID=2 "
                                "SLURM_STEP_TASKS_PER_NODE=4(x2),3", "data.batch=22 data.micro_batch=2",
                                "srun started 11 ranks, 3 of them on this machine");
     expect_environment_refused("OMPI_COMM_WORLD_RANK=0 OMPI_COMM_WORLD_SIZE=2", "", "mpirun set OMPI_COMM_WORLD_RANK and");
