@@ -1,6 +1,8 @@
 /* Reductions over buffers that lie in this process, for the algorithms over send and recv. */
 #include "core/comm/algorithms/schedule.h"
 
+#pragma GCC optimize("O3") /* vectors */
+
 static float bf16_load(uint16_t x)
 {
     uint32_t u = (uint32_t)x << 16;
@@ -53,31 +55,42 @@ static uint16_t f16_store(float f)
 }
 
 #define SAME(x) (x)
-/* T: element, A: accumulator, wide enough for the exact integer sum; store: what the result is cast through. Sums that are
- * ready wait, as the bits of a counter do, until their other half is there. */
-#define REDUCE(name, T, A, load, store)                                                         \
-    static inline A name##_join(A a, A b, uint32_t redop)                                       \
-    {                                                                                           \
-        if (redop != HD_MAX)                                                                    \
-            return a + b;                                                                       \
-        return b > a || b != b ? b : a; /* a NaN wins */                                        \
-    }                                                                                           \
-    static void name(T *dst, const void *const *src, int32_t n, int32_t over, uint64_t count,   \
-                     uint32_t redop)                                                            \
-    {                                                                                           \
-        for (uint64_t i = 0; i < count; i++) {                                                  \
-            A half[32];                                                                         \
-            int32_t waiting = 0;                                                                \
-            for (int32_t j = 0; j < n; j++) {                                                   \
-                A x = load(((const T *)src[j])[i]);                                             \
-                for (int32_t bits = j; bits & 1; bits >>= 1)                                    \
-                    x = name##_join(half[--waiting], x, redop);                                 \
-                half[waiting++] = x;                                                            \
-            }                                                                                   \
-            for (; waiting > 1; waiting--)                                                      \
-                half[waiting - 2] = name##_join(half[waiting - 2], half[waiting - 1], redop);   \
-            dst[i] = (T)store(redop == HD_AVG ? half[0] / (A)over : half[0]);                   \
-        }                                                                                       \
+enum { BLOCK = 256, DEPTH = 32 /* the tree of 2^31 sources */ };
+
+/* T: element, A: accumulator, wide enough for the exact integer sum; store: what the result is cast through. A block at a
+ * time, in loops that the compiler makes vectors of. Sums that are ready wait, as the bits of a counter do, until their
+ * other half is there. */
+#define REDUCE(name, T, A, load, store)                                                                \
+    static inline void name##_join(A *a, const A *b, uint64_t k, uint32_t redop)                       \
+    {                                                                                                  \
+        if (redop != HD_MAX)                                                                           \
+            for (uint64_t i = 0; i < k; i++)                                                           \
+                a[i] = a[i] + b[i];                                                                    \
+        else                                                                                           \
+            for (uint64_t i = 0; i < k; i++)                                                           \
+                a[i] = b[i] > a[i] || b[i] != b[i] ? b[i] : a[i]; /* a NaN wins */                     \
+    }                                                                                                  \
+    static inline void name##_load(A *to, const void *from, uint64_t at, uint64_t k)                   \
+    {                                                                                                  \
+        for (uint64_t i = 0; i < k; i++)                                                               \
+            to[i] = load(((const T *)from)[at + i]);                                                   \
+    }                                                                                                  \
+    static void name(T *dst, const void *const *src, int32_t n, int32_t over, uint64_t count, uint32_t redop)\
+    {                                                                                                  \
+        A half[DEPTH][BLOCK];                                                                          \
+        for (uint64_t at = 0; at < count; at += BLOCK) {                                               \
+            uint64_t k = count - at < BLOCK ? count - at : BLOCK;                                      \
+            int32_t top = 0;                                                                           \
+            for (int32_t j = 0; j < n; j++, top++) {                                                   \
+                name##_load(half[top], src[j], at, k);                                                 \
+                for (int32_t bits = j; bits & 1; bits >>= 1, top--)                                    \
+                    name##_join(half[top - 1], half[top], k, redop);                                   \
+            }                                                                                          \
+            for (top--; top; top--)                                                                    \
+                name##_join(half[top - 1], half[top], k, redop);                                       \
+            for (uint64_t i = 0; i < k; i++)                                                           \
+                dst[at + i] = (T)store(redop == HD_AVG ? half[0][i] / (A)over : half[0][i]);           \
+        }                                                                                              \
     }
 
 REDUCE(reduce_f32, float, float, SAME, SAME)
