@@ -4,6 +4,8 @@
 #include <math.h>
 #include <string.h>
 
+#include "core/base/base.h"
+
 enum { PANEL = HD__CHART_WIDTH / 2, LEFT = 62, RIGHT = 12, TOP = 62, BOTTOM = 46 };
 
 const char hd__chart_style[] =
@@ -153,8 +155,10 @@ static void point(const struct panel *p, const json_t *row, int k)
     size_text(number(row, "bytes"), size);
     fprintf(p->file, "<g class=\"point\"><circle class=\"hit\" cx=\"%.1f\" cy=\"%.1f\" r=\"9\"/>", x, y);
     mark(p->file, x, y, k);
-    fprintf(p->file, "<title>%s, %s: %.2f us, p99 %.2f us, busbw %.3f GB/s</title></g>\n", p->comm[k], size,
-            number(row, "time_us"), number(row, "p99_us"), number(row, "busbw_gbs"));
+    fputs("<title>", p->file);
+    hd__put_xml(p->file, p->comm[k]);
+    fprintf(p->file, ", %s: %.2f us, p99 %.2f us, busbw %.3f GB/s</title></g>\n", size, number(row, "time_us"),
+            number(row, "p99_us"), number(row, "busbw_gbs"));
 }
 
 static void line(const struct panel *p, int k)
@@ -191,9 +195,19 @@ static void legend(const struct panel *p)
                 " stroke-dasharray=\"%s\"/>",
                 x, x + 34, y, y, k % HD__CHART_COMMS, dashes[k % HD__CHART_COMMS]);
         mark(p->file, x + 17, y, k);
-        fprintf(p->file, "<text class=\"head\" x=\"%.0f\" y=\"%.0f\">%s</text>\n", x + 42, y + 4, p->comm[k]);
+        fprintf(p->file, "<text class=\"head\" x=\"%.0f\" y=\"%.0f\">", x + 42, y + 4);
+        hd__put_xml(p->file, p->comm[k]);
+        fputs("</text>\n", p->file);
         x += 68 + 7.6 * (double)strlen(p->comm[k]);
     }
+}
+
+void hd__put_xml(FILE *file, const char *plain)
+{
+    struct hd__text text = {0};
+    hd__text_add_xml(&text, plain);
+    fputs(text.at ? text.at : "", file);
+    hd__text_free(&text);
 }
 
 int hd__chart(FILE *file, const json_t *rows, const char *const *comm, int n, const char *op, int in_place, int top)

@@ -16,4 +16,7 @@ extern const char hd__chart_style[];
  */
 int hd__chart(FILE *file, const json_t *rows, const char *const *comm, int n, const char *op, int in_place, int top);
 
+/* As text between tags. */
+void hd__put_xml(FILE *file, const char *plain);
+
 #endif

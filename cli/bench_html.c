@@ -60,8 +60,11 @@ static void table_head(const struct page *p, int in_place)
             "<div class=\"wide\"><table><caption>%s; times in us, bandwidths in GB/s; bold: the fastest</caption>\n"
             "<thead><tr><th></th>",
             in_place ? "in place" : "out of place");
-    for (int k = 0; k < p->n; k++)
-        fprintf(p->file, "<th class=\"first group\" colspan=\"4\">%s</th>", p->comm[k]);
+    for (int k = 0; k < p->n; k++) {
+        fputs("<th class=\"first group\" colspan=\"4\">", p->file);
+        hd__put_xml(p->file, p->comm[k]);
+        fputs("</th>", p->file);
+    }
     fputs("</tr><tr><th>size (B)</th>", p->file);
     for (int k = 0; k < p->n; k++)
         fputs("<th class=\"first\">time</th><th>p50</th><th>p99</th><th>busbw</th>", p->file);
@@ -200,8 +203,8 @@ int32_t hd__bench_html(const char *path, const char *title, const json_t *rows, 
         return hd_fail(err, HD_E_IO, "%s: %s", path, strerror(errno));
     fprintf(p.file,
             "<!doctype html>\n<html lang=\"en\"><meta charset=\"utf-8\"><meta name=\"viewport\""
-            " content=\"width=device-width\">\n<title>heddle bench: %s</title>\n<style>\n%s%s</style>\n",
-            p.comm[0] ? p.comm[0] : "", style, hd__chart_style);
+            " content=\"width=device-width\">\n<title>heddle bench: transports</title>\n<style>\n%s%s</style>\n",
+            style, hd__chart_style);
     fprintf(p.file,
             "<h1>Transports side by side</h1>\n<p>%s</p>\n<p>time: the median over batches of the mean of calls back to"
             " back, of the slowest rank; p50, p99: of single calls; busbw: as nccl-tests defines it</p>\n",

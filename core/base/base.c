@@ -135,6 +135,17 @@ void hd__text_add(struct hd__text *text, const char *format, ...)
     va_end(args);
 }
 
+void hd__text_add_xml(struct hd__text *out, const char *text)
+{
+    for (; *text; text++) {
+        const char *entity = *text == '&' ? "&amp;" : *text == '<' ? "&lt;" : *text == '>' ? "&gt;" : NULL;
+        if (entity)
+            hd__text_add(out, "%s", entity);
+        else
+            hd__text_add(out, "%c", *text);
+    }
+}
+
 void hd__text_free(struct hd__text *text)
 {
     free(text->at);

@@ -32,17 +32,6 @@ static const char *fill_of(char letter)
     return "#000000";
 }
 
-static void add_escaped(struct hd__text *out, const char *text)
-{
-    for (; *text; text++) {
-        const char *entity = *text == '&' ? "&amp;" : *text == '<' ? "&lt;" : *text == '>' ? "&gt;" : NULL;
-        if (entity)
-            hd__text_add(out, "%s", entity);
-        else
-            hd__text_add(out, "%c", *text);
-    }
-}
-
 /* Two shades, so that neighbours differ: by the stage's chunk where there are chunks, else by micro-batch. */
 static double shade_of(const struct hd__timeline *t, const struct hd__cell *c)
 {
@@ -178,7 +167,7 @@ static void add_summary(struct drawing *d)
     hd__timeline_summary(d->t, &text);
     for (char *line = strtok(text.at, "\n"); line; line = strtok(NULL, "\n")) {
         hd__text_add(d->out, "<text class='g' x='%d' y='%.1f'>", LEFT, d->y);
-        add_escaped(d->out, line);
+        hd__text_add_xml(d->out, line);
         hd__text_add(d->out, "</text>\n");
         d->y += 18;
     }
@@ -202,7 +191,7 @@ void hd__timeline_svg(const struct hd__timeline *t, int32_t only, const char *ti
                  ".t{text-anchor:middle;font-size:10px}"
                  "</style>\n<rect width='100%%' height='100%%' fill='#fff'/>\n<text class='h' x='%d' y='34'>",
                  LEFT + PLOT + RIGHT, d.y + 8, LEFT + PLOT + RIGHT, d.y + 8, LEFT);
-    add_escaped(out, title);
+    hd__text_add_xml(out, title);
     hd__text_add(out, "</text>\n%s</svg>\n", body.at);
     hd__text_free(&body);
     free(d.cells);
