@@ -1,7 +1,6 @@
 /* The engine of all hooks: a table that passes on, requests of its own, and the order of what is held back. */
 #include "core/comm/hook.h"
 
-#include <sched.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <sys/stat.h>
@@ -11,8 +10,7 @@ struct hd_comm {
     struct hd__hook hook;
     struct hd__hook_group *groups;
     struct hd__arena arena;
-    HD__ARRAY(struct hd__hook_op *) ops;
-    struct hd__hook_op *free_ops;
+    struct hd__requests ops; /* of struct hd__hook_op */
     uint64_t number;
 };
 
@@ -40,15 +38,16 @@ struct hd__hook_group *hd__hook_groups(struct hd__hook *hook)
 
 void hd__hook_each(struct hd__hook *hook, void (*fn)(void *user, struct hd__hook_op *op), void *user)
 {
-    for (uint32_t i = 0; i < hook->outer->ops.count; i++)
-        if (hook->outer->ops.at[i]->used)
-            fn(user, hook->outer->ops.at[i]);
+    for (uint32_t i = 0; i < hook->outer->ops.at.count; i++) {
+        struct hd__hook_op *op = hook->outer->ops.at.at[i];
+        if (op->request.used)
+            fn(user, op);
+    }
 }
 
 const char *hd__hook_name(uint32_t what)
 {
-    static const char *const names[] = {"?", "all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "reduce", "barrier"};
-    return what == HD__HOOK_SEND ? "send" : what == HD__HOOK_RECV ? "recv" : what < HD__COUNT(names) ? names[what] : "?";
+    return what == HD__HOOK_SEND ? "send" : what == HD__HOOK_RECV ? "recv" : hd_coll_name(what);
 }
 
 void hd__hook_bytes(const struct hd__hook_op *op, uint64_t *sent, uint64_t *received)
@@ -95,41 +94,9 @@ const char *hd__hook_path(const struct hd__hook *hook, const char *name, char ou
 
 static struct hd__hook_op *op_new(struct hd_comm *c, struct hd__hook_group *g)
 {
-    struct hd__hook_op *op = c->free_ops, blank = {0};
-    if (!op) {
-        op = hd__alloc(sizeof *op);
-        op->index = c->ops.count;
-        hd__push(&c->ops, op);
-    } else {
-        c->free_ops = op->next;
-    }
-    blank.index = op->index;
-    blank.generation = op->generation + 1;
-    *op = blank;
-    op->used = 1;
-    op->group = g;
-    op->number = ++c->number;
-    op->since = hd__now();
+    struct hd__hook_op *op = hd__requests_take(&c->ops, sizeof *op);
+    *op = (struct hd__hook_op){.request = op->request, .group = g, .number = ++c->number, .since = hd__now()};
     return op;
-}
-
-static void release(struct hd_comm *c, struct hd__hook_op *op)
-{
-    op->used = 0;
-    op->next = c->free_ops;
-    c->free_ops = op;
-}
-
-static hd_request request_of(const struct hd__hook_op *op)
-{
-    return (uint64_t)op->generation << 32 | op->index;
-}
-
-static struct hd__hook_op *lookup(const struct hd_comm *c, hd_request request)
-{
-    uint32_t index = (uint32_t)request;
-    struct hd__hook_op *op = index < c->ops.count ? c->ops.at[index] : NULL;
-    return op && op->used && op->generation == (uint32_t)(request >> 32) ? op : NULL;
 }
 
 /* ---- starting, and holding back */
@@ -186,10 +153,10 @@ static int32_t begin(struct hd_comm *c, struct hd__hook_op *op, hd_request *requ
     if (code < 0) {
         if (kind->end)
             code = kind->end(&c->hook, op, code, err);
-        release(c, op);
+        hd__requests_give(&c->ops, &op->request);
         return code;
     }
-    *request = request_of(op);
+    *request = hd__request_number(&op->request);
     return HD_OK;
 }
 
@@ -202,9 +169,7 @@ static void hook_close(struct hd_comm *c)
     for (struct hd__hook_group *g = c->groups; g; g = g->next)
         if (g->inner && c->hook.inner.ops.group_free)
             c->hook.inner.ops.group_free(g->inner);
-    for (uint32_t i = 0; i < c->ops.count; i++)
-        free(c->ops.at[i]);
-    hd__free_array(&c->ops);
+    hd__requests_free(&c->ops);
     hd__comm_close(&c->hook.inner);
     if (c->hook.kind->close)
         c->hook.kind->close(&c->hook);
@@ -298,21 +263,16 @@ static int32_t finish(struct hd_comm *c, struct hd__hook_op *op, int32_t code, s
 {
     if (c->hook.kind->end)
         code = c->hook.kind->end(&c->hook, op, code, err);
-    release(c, op);
+    hd__requests_give(&c->ops, &op->request);
     return code;
-}
-
-static int32_t unknown(hd_request request, struct hd_error *err)
-{
-    return hd_fail(err, HD_E_INVALID, "request %llx is unknown, or was completed before", (unsigned long long)request);
 }
 
 static int32_t hook_test(struct hd_comm *c, hd_request request, int32_t *done, struct hd_error *err)
 {
-    struct hd__hook_op *op = lookup(c, request);
+    struct hd__hook_op *op = hd__requests_find(&c->ops, request, err);
     int32_t code;
     if (!op)
-        return unknown(request, err);
+        return HD_E_INVALID;
     *done = 0;
     if (op->held && atomic_load(&c->hook.aborted))
         return finish(c, op, hd_fail(err, HD_E_CANCELLED, "%s of group %s was held back when the job ended", hd__hook_name(op->what),
@@ -325,21 +285,12 @@ static int32_t hook_test(struct hd_comm *c, hd_request request, int32_t *done, s
     return code != HD_OK || *done ? finish(c, op, code, err) : HD_OK;
 }
 
-static void relax(uint32_t idle)
-{
-    struct timespec nap = {.tv_nsec = 50000};
-    if (idle > 2000)
-        nanosleep(&nap, NULL);
-    else if (idle > 64)
-        sched_yield();
-}
-
 static int32_t hook_wait(struct hd_comm *c, hd_request request, double deadline, struct hd_error *err)
 {
-    struct hd__hook_op *op = lookup(c, request);
+    struct hd__hook_op *op = hd__requests_find(&c->ops, request, err);
     int32_t done = 0, code;
     if (!op)
-        return unknown(request, err);
+        return HD_E_INVALID;
     if (!op->held && !c->hook.kind->progress) {
         code = c->hook.inner.ops.wait(c->hook.inner.comm, op->inner, deadline, err);
         return finish(c, op, code, err);
@@ -352,7 +303,7 @@ static int32_t hook_wait(struct hd_comm *c, hd_request request, double deadline,
         if (code < 0)
             return code;
         idle = code ? 0 : idle;
-        relax(idle);
+        hd__relax(idle);
     }
     if (!op->held) { /* the transport knows best whom it misses */
         code = c->hook.inner.ops.wait(c->hook.inner.comm, op->inner, deadline, err);

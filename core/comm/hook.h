@@ -15,6 +15,7 @@
 #include "core/base/base.h"
 #include "core/comm/flight.h"
 #include "core/comm/open.h"
+#include "core/comm/requests.h"
 #include "heddle/comm.h"
 #include "heddle/plugin.h"
 
@@ -34,7 +35,8 @@ struct hd__hook_group {
 };
 
 struct hd__hook_op {
-    struct hd__hook_op *next; /* held in a group, or free */
+    struct hd__request request;
+    struct hd__hook_op *next; /* held in a group */
     struct hd__hook_group *group;
     uint32_t what;            /* HD_COLL_..., HD__HOOK_SEND or RECV */
     int32_t held;             /* 1: not with the transport yet */
@@ -48,7 +50,7 @@ struct hd__hook_op {
     uint64_t word[4];         /* the hook's */
     hd_request inner;
     int32_t code;             /* of a start that was put off */
-    uint32_t index, generation, used;
+    int32_t reserved;
 };
 
 /* What a hook may know of the job. */

@@ -1,9 +1,9 @@
 #include "core/comm/levels.h"
 
-#include <sched.h>
 #include <stdlib.h>
 
 #include "core/comm/algorithms/schedule.h"
+#include "core/comm/requests.h"
 
 enum { PHASES = 4, SMALL = 4096 /* bytes; below, rounds cost more than bytes */ };
 
@@ -17,12 +17,13 @@ struct part {
 enum { ACROSS, INSIDE, WORLD, DIVIDE };
 
 struct op {
+    struct hd__request request;
     struct op *next;
     struct hd_comm_group *group;
     HD__ARRAY(struct part) parts; /* by phase */
-    uint32_t index, generation, phase, started;
+    uint32_t phase, started;
     uint8_t *scratch;
-    int used, done, passed;
+    int done, passed;
     int32_t code, which; /* which: of a passed request, the transport that has it */
     hd_request inner;
 };
@@ -41,8 +42,7 @@ struct hd_comm {
     int32_t rank, first, size, any_order, told;
     int32_t *firsts;
     struct hd_comm_group *groups;
-    HD__ARRAY(struct op *) ops;
-    struct op *free_ops;
+    struct hd__requests ops; /* of struct op */
 };
 
 static struct hd__comm *transport(struct hd_comm *c, uint32_t where)
@@ -54,19 +54,9 @@ static struct hd__comm *transport(struct hd_comm *c, uint32_t where)
 
 static struct op *op_new(struct hd_comm_group *g)
 {
-    struct hd_comm *c = g->comm;
-    struct op *op = c->free_ops;
-    if (!op) {
-        op = hd__alloc(sizeof *op);
-        op->index = c->ops.count;
-        op->generation = 1;
-        hd__push(&c->ops, op);
-    } else {
-        c->free_ops = op->next;
-    }
+    struct op *op = hd__requests_take(&g->comm->ops, sizeof *op);
     op->next = NULL;
     op->group = g;
-    op->used = 1;
     op->done = op->passed = 0;
     op->code = HD_OK;
     op->phase = op->started = op->parts.count = 0;
@@ -75,26 +65,13 @@ static struct op *op_new(struct hd_comm_group *g)
 
 static void release(struct hd_comm *c, struct op *op)
 {
-    op->used = 0;
-    op->generation++;
-    if (op->code != HD_OK && op->scratch) /* parts of it may be under way: its memory stays until the transports close */
+    if (op->code != HD_OK && op->scratch) { /* parts of it may be under way: its memory stays until the transports close */
+        hd__requests_drop(&op->request);
         return;
+    }
     free(op->scratch);
     op->scratch = NULL;
-    op->next = c->free_ops;
-    c->free_ops = op;
-}
-
-static struct op *lookup(struct hd_comm *c, hd_request request)
-{
-    uint32_t index = (uint32_t)request;
-    struct op *op = index < c->ops.count ? c->ops.at[index] : NULL;
-    return op && op->used && op->generation == (uint32_t)(request >> 32) ? op : NULL;
-}
-
-static hd_request request_of(const struct op *op)
-{
-    return (uint64_t)op->generation << 32 | op->index;
+    hd__requests_give(&c->ops, &op->request);
 }
 
 static int32_t pass(struct hd_comm_group *g, int32_t which, int32_t code, hd_request inner, hd_request *request)
@@ -106,7 +83,7 @@ static int32_t pass(struct hd_comm_group *g, int32_t which, int32_t code, hd_req
     op->passed = 1;
     op->which = which;
     op->inner = inner;
-    *request = request_of(op);
+    *request = hd__request_number(&op->request);
     return HD_OK;
 }
 
@@ -313,9 +290,10 @@ static void levels_group_free(struct hd_comm_group *g)
             *at = g->next;
             break;
         }
-    for (uint32_t i = 0; i < g->comm->ops.count; i++)
-        if (g->comm->ops.at[i]->group == g)
-            g->comm->ops.at[i]->group = NULL;
+    for (uint32_t i = 0; i < g->comm->ops.at.count; i++) {
+        struct op *op = g->comm->ops.at.at[i];
+        op->group = op->group == g ? NULL : op->group;
+    }
     for (uint32_t where = 0; where < 3; where++)
         if (g->sub[where] && transport(g->comm, where)->ops.group_free)
             transport(g->comm, where)->ops.group_free(g->sub[where]);
@@ -330,12 +308,12 @@ static void levels_close(struct hd_comm *c)
         levels_group_free(c->groups);
     hd__comm_close(&c->inside);
     hd__comm_close(&c->across);
-    for (uint32_t i = 0; i < c->ops.count; i++) {
-        hd__free_array(&c->ops.at[i]->parts);
-        free(c->ops.at[i]->scratch);
-        free(c->ops.at[i]);
+    for (uint32_t i = 0; i < c->ops.at.count; i++) {
+        struct op *op = c->ops.at.at[i];
+        hd__free_array(&op->parts);
+        free(op->scratch);
     }
-    hd__free_array(&c->ops);
+    hd__requests_free(&c->ops);
     free(c->firsts);
     free(c);
 }
@@ -444,7 +422,7 @@ static int32_t levels_collective(struct hd_comm_group *g, const struct hd_comm_c
     g->tail = &op->next;
     if (g->head == op)
         advance(g);
-    *request = request_of(op);
+    *request = hd__request_number(&op->request);
     return HD_OK;
 }
 
@@ -478,10 +456,10 @@ static int32_t levels_progress(struct hd_comm *c, struct hd_error *err)
 
 static int32_t levels_test(struct hd_comm *c, hd_request request, int32_t *done, struct hd_error *err)
 {
-    struct op *op = lookup(c, request);
+    struct op *op = hd__requests_find(&c->ops, request, err);
     int32_t code;
     if (!op)
-        return hd_fail(err, HD_E_INVALID, "request %llx is unknown, or was completed before", (unsigned long long)request);
+        return HD_E_INVALID;
     if (op->passed) {
         struct hd__comm *t = transport(c, (uint32_t)op->which);
         code = t->ops.test(t->comm, op->inner, done, err);
@@ -531,10 +509,9 @@ static int32_t levels_wait(struct hd_comm *c, hd_request request, double deadlin
         if (code < 0)
             return code;
         idle = code ? 0 : idle;
-        if (idle > 16)
-            sched_yield();
+        hd__relax(idle);
         if (idle % 64 == 63 && hd__now() >= deadline) {
-            struct op *op = lookup(c, request);
+            struct op *op = hd__requests_find(&c->ops, request, NULL);
             int passed = op->passed;
             code = ask_late(c, op, err);
             if (passed) {

@@ -2,21 +2,19 @@
  *
  * Collectives of a group run one after the other, on a stream of their own; messages pass through. Where the inner
  * transport has collectives but no wait, only wait is added. */
-#include <sched.h>
-#include <stdatomic.h>
 #include <stdlib.h>
-#include <time.h>
 
 #include "core/comm/algorithms/schedule.h"
 #include "core/comm/open.h"
+#include "core/comm/requests.h"
 
 #define OVERLAY_STREAM UINT32_MAX
 
 struct op {
+    struct hd__request request;
     struct op *next;
     struct hd_comm_group *group;
-    uint32_t index, generation;
-    int used, done, passed; /* passed: the request is the inner transport's */
+    int done, passed; /* passed: the request is the inner transport's */
     int32_t code;
     hd_request inner;
     struct hd_comm_call call;
@@ -49,8 +47,7 @@ struct hd_comm {
     int32_t rank;
     const struct hd__tuning *tuning;
     struct hd_comm_group *groups;
-    HD__ARRAY(struct op *) ops;
-    struct op *free_ops;
+    struct hd__requests ops; /* of struct op */
 };
 
 struct hd_comm *hd__overlay_create(const struct hd_comm_ops *inner, struct hd_comm *comm, int32_t rank,
@@ -69,19 +66,9 @@ struct hd_comm *hd__overlay_create(const struct hd_comm_ops *inner, struct hd_co
 
 static struct op *op_new(struct hd_comm_group *g)
 {
-    struct hd_comm *o = g->comm;
-    if (!o->free_ops) {
-        struct op *op = hd__alloc(sizeof *op);
-        op->index = o->ops.count;
-        op->generation = 1;
-        hd__push(&o->ops, op);
-        o->free_ops = op;
-    }
-    struct op *op = o->free_ops;
-    o->free_ops = op->next;
+    struct op *op = hd__requests_take(&g->comm->ops, sizeof *op);
     op->next = NULL;
     op->group = g;
-    op->used = 1;
     op->done = op->passed = 0;
     op->code = HD_OK;
     op->at = op->n_pending = 0;
@@ -92,22 +79,7 @@ static struct op *op_new(struct hd_comm_group *g)
 static void release(struct hd_comm *o, struct op *op)
 {
     hd__schedule_clear(&op->schedule);
-    op->used = 0;
-    op->generation++;
-    op->next = o->free_ops;
-    o->free_ops = op;
-}
-
-static hd_request request_of(const struct op *op)
-{
-    return (uint64_t)op->generation << 32 | op->index;
-}
-
-static struct op *lookup(struct hd_comm *o, hd_request request)
-{
-    uint32_t index = (uint32_t)request;
-    struct op *op = index < o->ops.count ? o->ops.at[index] : NULL;
-    return op && op->used && op->generation == (uint32_t)(request >> 32) ? op : NULL;
+    hd__requests_give(&o->ops, &op->request);
 }
 
 /* Poisons the group: everything pending completes with the first cause. */
@@ -217,12 +189,12 @@ static void overlay_close(struct hd_comm *o)
         return;
     while (o->groups)
         hd__overlay_ops.group_free(o->groups);
-    for (uint32_t i = 0; i < o->ops.count; i++) {
-        hd__schedule_free(&o->ops.at[i]->schedule);
-        free(o->ops.at[i]->pending);
-        free(o->ops.at[i]);
+    for (uint32_t i = 0; i < o->ops.at.count; i++) {
+        struct op *op = o->ops.at.at[i];
+        hd__schedule_free(&op->schedule);
+        free(op->pending);
     }
-    hd__free_array(&o->ops);
+    hd__requests_free(&o->ops);
     o->inner->close(o->comm);
     free(o);
 }
@@ -269,9 +241,10 @@ static void overlay_group_free(struct hd_comm_group *g)
             *at = g->next;
             break;
         }
-    for (uint32_t i = 0; i < g->comm->ops.count; i++)
-        if (g->comm->ops.at[i]->group == g)
-            g->comm->ops.at[i]->group = NULL;
+    for (uint32_t i = 0; i < g->comm->ops.at.count; i++) {
+        struct op *op = g->comm->ops.at.at[i];
+        op->group = op->group == g ? NULL : op->group;
+    }
     if (g->comm->inner->group_free)
         g->comm->inner->group_free(g->inner);
     free(g->ranks);
@@ -286,7 +259,7 @@ static int32_t pass(struct hd_comm_group *g, int32_t code, hd_request inner, hd_
     struct op *op = op_new(g);
     op->passed = 1;
     op->inner = inner;
-    *request = request_of(op);
+    *request = hd__request_number(&op->request);
     return HD_OK;
 }
 
@@ -316,7 +289,7 @@ static int32_t overlay_collective(struct hd_comm_group *g, const struct hd_comm_
         release(g->comm, op);
         return hd_fail(err, g->error.code, "%s", g->error.message);
     }
-    *request = request_of(op);
+    *request = hd__request_number(&op->request);
     return HD_OK;
 }
 
@@ -353,11 +326,10 @@ static int32_t overlay_progress(struct hd_comm *o, struct hd_error *err)
 
 static int32_t overlay_test(struct hd_comm *o, hd_request request, int32_t *done, struct hd_error *err)
 {
-    struct op *op = lookup(o, request);
+    struct op *op = hd__requests_find(&o->ops, request, err);
     int32_t code = HD_OK;
     if (!op)
-        return hd_fail(err, HD_E_INVALID, "request %llx is unknown, or was completed before",
-                       (unsigned long long)request);
+        return HD_E_INVALID;
     if (op->passed) {
         code = o->inner->test(o->comm, op->inner, done, err);
         if (code != HD_OK || *done)
@@ -399,18 +371,9 @@ static void fail_late(struct op *op)
     fail(g, &err);
 }
 
-static void relax(uint32_t idle)
-{
-    struct timespec nap = {.tv_nsec = 50000};
-    if (idle > 2000)
-        nanosleep(&nap, NULL);
-    else if (idle > 64)
-        sched_yield();
-}
-
 static int32_t overlay_wait(struct hd_comm *o, hd_request request, double deadline, struct hd_error *err)
 {
-    struct op *op = lookup(o, request);
+    struct op *op = hd__requests_find(&o->ops, request, err);
     int32_t done = 0, code;
     if (op && op->passed && o->inner->wait) {
         code = o->inner->wait(o->comm, op->inner, deadline, err);
@@ -425,7 +388,7 @@ static int32_t overlay_wait(struct hd_comm *o, hd_request request, double deadli
         if (code < 0)
             return code;
         idle = code ? 0 : idle;
-        relax(idle);
+        hd__relax(idle);
         if (idle % 64 != 63 || hd__now() < deadline)
             continue;
         if (op->passed)

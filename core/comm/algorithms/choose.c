@@ -52,13 +52,6 @@ static const struct {
     {HD_COLL_BARRIER, INT32_MAX, UINT64_MAX, "dissemination"},
 };
 
-const char *hd__coll_name(uint32_t coll)
-{
-    static const char *const names[] = {"?",          "all_reduce", "all_gather", "reduce_scatter",
-                                        "all_to_all", "broadcast",  "reduce",     "barrier"};
-    return names[coll < HD__COUNT(names) ? coll : 0];
-}
-
 const struct hd__algorithm *hd__algorithm_at(uint32_t i)
 {
     return i < HD__COUNT(algorithms) ? &algorithms[i] : NULL;

@@ -36,7 +36,6 @@ struct hd__tuning {
 
 enum { HD__CHUNK = 256 << 10 };
 
-const char *hd__coll_name(uint32_t coll);
 /* The i-th algorithm of all; NULL after the last. */
 const struct hd__algorithm *hd__algorithm_at(uint32_t i);
 const struct hd__algorithm *hd__algorithm_find(uint32_t coll, const char *name);
