@@ -56,7 +56,7 @@ static int32_t try_one(struct hd__bench *bench, struct trial *t, const struct hd
     bench->tuning = NULL;
     hd__free_array(&tuning.rules);
     if (!rc && t->errors)
-        rc = hd_fail(err, HD_E_INTERNAL, "%s by %s gives wrong results", hd__coll_name(a->coll), a->name);
+        rc = hd_fail(err, HD_E_INTERNAL, "%s by %s gives wrong results", hd_coll_name(a->coll), a->name);
     return rc;
 }
 
@@ -66,7 +66,7 @@ static void add_rules(struct hd__tuning *out, const struct trial *t, uint32_t co
     for (uint32_t i = 0; i < t->n; i++) {
         const struct best *b = &t->best[i];
         struct hd__tuning_rule rule = {coll, ranks, i + 1 < t->n ? b->bytes : UINT64_MAX, b->use, b->chunk};
-        printf("  %-14s %12llu   %-14s %8llu %12.2f\n", hd__coll_name(coll), (unsigned long long)b->bytes, b->use->name,
+        printf("  %-14s %12llu   %-14s %8llu %12.2f\n", hd_coll_name(coll), (unsigned long long)b->bytes, b->use->name,
                (unsigned long long)b->chunk, b->time_us);
         if (i + 1 == t->n || t->best[i + 1].use != b->use || t->best[i + 1].chunk != b->chunk)
             hd__push(&out->rules, rule);

@@ -72,7 +72,7 @@ static int32_t read_rule(const struct hd__node *node, struct hd__tuning *tuning,
         struct hd__text names = {0};
         algorithms_of(rule.coll, &names);
         rc = hd_fail(err, HD_E_INVALID, "%s: use: there is no algorithm '%.60s' for %s; there are %s",
-                     hd__tree_get(node, "use")->origin, row.use, hd__coll_name(rule.coll), names.at);
+                     hd__tree_get(node, "use")->origin, row.use, hd_coll_name(rule.coll), names.at);
         hd__text_free(&names);
         return rc;
     }
@@ -153,7 +153,7 @@ int32_t hd__tuning_write(const char *path, const struct hd__tuning *tuning, stru
     fprintf(out, "{\"heddle_tuning\": %d, \"rules\": [", FORMAT);
     for (uint32_t i = 0; i < tuning->rules.count; i++) {
         const struct hd__tuning_rule *r = &tuning->rules.at[i];
-        fprintf(out, "%s\n  {\"op\": \"%s\", \"ranks\": %d, ", i ? "," : "", hd__coll_name(r->coll), r->ranks);
+        fprintf(out, "%s\n  {\"op\": \"%s\", \"ranks\": %d, ", i ? "," : "", hd_coll_name(r->coll), r->ranks);
         if (r->bytes < UINT64_C(1000000000000000)) /* else: any */
             fprintf(out, "\"bytes\": %llu, ", (unsigned long long)r->bytes);
         fprintf(out, "\"use\": \"%s\"", r->use->name);

@@ -12,19 +12,6 @@
 #include "core/run/judge.h"
 #include "core/run/metrics.h"
 
-static const char *code_name(int32_t code)
-{
-    switch (code) {
-#define CODE_NAME(constant, value, name) \
-    case value:                          \
-        return name;
-        HD_CODES(CODE_NAME)
-#undef CODE_NAME
-    default:
-        return "?";
-    }
-}
-
 /* ---- putting together */
 
 /* A rank's part, or that there is none: why. */
@@ -64,7 +51,7 @@ static json_t *report_json(const struct hd__reporter *reporter, const struct hd_
     for (int32_t r = 0; r < g->size; r++)
         json_array_append_new(ranks, part_json(r, g->part[r], g->state[r]));
     if (g->code != HD_OK)
-        end = json_pack("{s:s, s:i, s:o}", "code", code_name(g->code), "rank", g->rank, "cause", text_json(g->cause));
+        end = json_pack("{s:s, s:i, s:o}", "code", hd_code_name(g->code), "rank", g->rank, "cause", text_json(g->cause));
     report = json_pack("{s:s, s:s, s:s, s:i, s:o, s:o}", "kind", "heddle report", "job", reporter->job, "time", when, "ranks", g->size,
                        "end", end, "rank", ranks);
     return report;

@@ -5,19 +5,6 @@
 
 enum { MEMBERS_MAX = 1024 }; /* of a group, that are listed */
 
-static const char *code_name(int64_t code)
-{
-    switch (code) {
-#define CODE_NAME(constant, value, name) \
-    case value:                          \
-        return name;
-        HD_CODES(CODE_NAME)
-#undef CODE_NAME
-    default:
-        return "?";
-    }
-}
-
 static const char *redop_name(uint32_t redop)
 {
     static const char *const names[] = {"", "sum", "max", "avg"};
@@ -56,7 +43,7 @@ static json_t *op_json(const struct hd__flight_record *r, double now)
     add_time(out, "waited", r->waited, now);
     add_time(out, "completed", r->completed, now);
     if (r->completed > 0 && r->code != HD_OK)
-        json_object_set_new(out, "code", json_string(code_name(r->code)));
+        json_object_set_new(out, "code", json_string(hd_code_name((int32_t)r->code)));
     return out;
 }
 

@@ -41,15 +41,34 @@ struct hd_store;      /* heddle/host.h */
  * on all members and from run to run, and a sum over two axes is that over the inner axis, then over the outer, where
  * the inner has a power of two. Under HD_COMM_ANY_ORDER fp and bf sums follow an order of the transport's own, partial sums
  * of bf16 and fp16 may be rounded, and members and runs still agree to the bit. */
+#define HD_COLLS(X)                                \
+    X(HD_COLL_ALL_REDUCE, 1, "all_reduce")         \
+    X(HD_COLL_ALL_GATHER, 2, "all_gather")         \
+    X(HD_COLL_REDUCE_SCATTER, 3, "reduce_scatter") \
+    X(HD_COLL_ALL_TO_ALL, 4, "all_to_all")         \
+    X(HD_COLL_BROADCAST, 5, "broadcast")           \
+    X(HD_COLL_REDUCE, 6, "reduce")                 \
+    X(HD_COLL_BARRIER, 7, "barrier")
+
 enum {
-    HD_COLL_ALL_REDUCE = 1,
-    HD_COLL_ALL_GATHER = 2,
-    HD_COLL_REDUCE_SCATTER = 3,
-    HD_COLL_ALL_TO_ALL = 4,
-    HD_COLL_BROADCAST = 5,
-    HD_COLL_REDUCE = 6,
-    HD_COLL_BARRIER = 7
+#define HD_COLL_ENUM(constant, value, name) constant = value,
+    HD_COLLS(HD_COLL_ENUM)
+#undef HD_COLL_ENUM
 };
+
+/* "?" of an unknown one. */
+static inline const char *hd_coll_name(uint32_t coll)
+{
+    switch (coll) {
+#define HD_COLL_CASE(constant, value, name) \
+    case constant:                          \
+        return name;
+        HD_COLLS(HD_COLL_CASE)
+#undef HD_COLL_CASE
+    default:
+        return "?";
+    }
+}
 
 struct hd_comm_call {
     size_t struct_size;

@@ -71,6 +71,32 @@ __attribute__((format(printf, 3, 4))) static inline int32_t hd_fail(struct hd_er
     return code;
 }
 
+/* What is known of an error, into another; `where` stays the receiver's. `to` may be NULL. */
+static inline void hd_error_copy(struct hd_error *to, const struct hd_error *from)
+{
+    if (!to)
+        return;
+    to->code = from->code;
+    to->scope = from->scope;
+    to->native = from->native;
+    to->peer = from->peer;
+    memcpy(to->message, from->message, sizeof to->message);
+}
+
+/* "?" of an unknown one. */
+static inline const char *hd_code_name(int32_t code)
+{
+    switch (code) {
+#define HD_CODE_CASE(constant, value, name) \
+    case constant:                          \
+        return name;
+        HD_CODES(HD_CODE_CASE)
+#undef HD_CODE_CASE
+    default:
+        return "?";
+    }
+}
+
 /* ---- element types: X(constant, value, name, bytes) */
 #define HD_DTYPES(X)         \
     X(HD_F32, 1, "fp32", 4)  \

@@ -97,7 +97,7 @@ static int32_t release(struct hd_comm *c, struct lf_op *op, struct hd_error *err
 {
     int32_t code = op->code;
     if (code != HD_OK && op->group)
-        lf_copy_error(err, &op->group->error);
+        hd_error_copy(err, &op->group->error);
     else if (code != HD_OK)
         hd_fail(err, code, "libfabric: the group was freed while the operation was under way");
     for (struct lf_op **at = &c->busy; op->busy && *at; at = &(*at)->busy_next)

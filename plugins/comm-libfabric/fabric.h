@@ -259,7 +259,6 @@ int32_t lf_test(struct hd_comm *comm, hd_request request, int32_t *done, struct 
 int32_t lf_wait(struct hd_comm *comm, hd_request request, double deadline, struct hd_error *err);
 
 /* health.c */
-void lf_copy_error(struct hd_error *to, const struct hd_error *from);
 int32_t lf_fail(struct hd_comm_group *g, const struct hd_error *err);
 void lf_fail_late(struct lf_op *op);
 void lf_peer_broke(struct hd_comm *comm, int32_t rank, int code);

@@ -6,17 +6,6 @@
 #define CLOSED_SECONDS 0.05 /* what a peer sent before it left may still be on its way */
 #define BROKEN_SECONDS 0.5  /* whoever knows the cause (liveness, another rank) may tell it before */
 
-void lf_copy_error(struct hd_error *to, const struct hd_error *from)
-{
-    if (!to)
-        return;
-    to->code = from->code;
-    to->scope = from->scope;
-    to->peer = from->peer;
-    to->native = from->native;
-    memcpy(to->message, from->message, sizeof to->message);
-}
-
 static struct lf_head reason(uint16_t kind, const char *text)
 {
     return (struct lf_head){.kind = kind, .text = (uint16_t)LF_MIN(strlen(text), (size_t)LF_TEXT)};
@@ -98,7 +87,7 @@ int32_t lf_usable(struct hd_comm_group *g, struct hd_error *err)
 {
     lf_abort_look(g->comm);
     if (g->error.code != HD_OK)
-        lf_copy_error(err, &g->error);
+        hd_error_copy(err, &g->error);
     return g->error.code;
 }
 

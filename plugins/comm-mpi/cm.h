@@ -198,7 +198,6 @@ void cm_group_fail(struct cm_group *group, const struct hd_error *err);
 /* The same, and the members are told. */
 void cm_group_give_up(struct cm_group *group, const struct hd_error *err);
 int32_t cm_usable(struct cm_group *group, struct hd_error *err);
-void cm_error_copy(struct hd_error *to, const struct hd_error *from);
 void cm_ops_free(struct hd_comm *comm);
 int32_t cm_progress(struct hd_comm *comm, struct hd_error *err);
 int32_t cm_test(struct hd_comm *comm, hd_request request, int32_t *done, struct hd_error *err);

@@ -12,12 +12,9 @@ struct sum {
     int32_t root, in_place;
 };
 
-static const char *const names[] = {"?",         "all_reduce", "all_gather", "reduce_scatter",
-                                    "all_to_all", "broadcast",  "reduce",     "barrier"};
-
 const char *cm_call_text(const struct hd_comm_call *call, char out[160])
 {
-    snprintf(out, 160, "%s of %llu %s (tag %llu)", names[call->coll <= HD_COLL_BARRIER ? call->coll : 0],
+    snprintf(out, 160, "%s of %llu %s (tag %llu)", hd_coll_name(call->coll),
              (unsigned long long)call->count, hd_dtype_name(call->dtype), (unsigned long long)call->tag);
     return out;
 }

@@ -153,23 +153,12 @@ void cm_group_give_up(struct cm_group *g, const struct hd_error *err)
     cm_tell(g->comm, g, err->code, err->message);
 }
 
-void cm_error_copy(struct hd_error *to, const struct hd_error *from)
-{
-    if (!to)
-        return;
-    to->code = from->code;
-    to->scope = from->scope;
-    to->peer = from->peer;
-    to->native = from->native;
-    memcpy(to->message, from->message, sizeof to->message);
-}
-
 int32_t cm_usable(struct cm_group *g, struct hd_error *err)
 {
     if (__builtin_expect(atomic_load_explicit(&g->comm->aborting, memory_order_relaxed) != 0, 0))
         cm_look_around(g->comm);
     if (__builtin_expect(g->error.code != HD_OK, 0))
-        cm_error_copy(err, &g->error);
+        hd_error_copy(err, &g->error);
     return g->error.code;
 }
 
@@ -281,7 +270,7 @@ static int32_t finish(struct hd_comm *c, struct cm_op *op, struct hd_error *err)
 {
     int32_t code = op->code;
     if (code != HD_OK && op->group)
-        cm_error_copy(err, &op->group->error);
+        hd_error_copy(err, &op->group->error);
     else if (code != HD_OK)
         hd_fail(err, code, "mpi: the group was freed while the operation was under way");
     cm_op_release(c, op);
@@ -337,7 +326,7 @@ int32_t cm_settle(struct hd_comm *c, int n, MPI_Request *requests, const char *w
             continue;
         cm_look_around(c);
         if (c->error.code != HD_OK) {
-            cm_error_copy(err, &c->error);
+            hd_error_copy(err, &c->error);
             return c->error.code;
         }
         if (cm_now() > deadline)

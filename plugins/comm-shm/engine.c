@@ -120,17 +120,6 @@ void shm_ops_orphan(struct shm_group *g)
                 g->comm->block[b][i].group = NULL;
 }
 
-static void copy_error(struct hd_error *to, const struct hd_error *from)
-{
-    if (!to)
-        return;
-    to->code = from->code;
-    to->scope = from->scope;
-    to->peer = from->peer;
-    to->native = from->native;
-    memcpy(to->message, from->message, sizeof to->message);
-}
-
 /* Ends every group of an aborted transport. */
 static int32_t aborted(struct hd_comm *comm, uint32_t by)
 {
@@ -159,7 +148,7 @@ int32_t shm_usable(struct shm_group *g, struct hd_error *err)
     if (__builtin_expect(by != 0, 0))
         aborted(g->comm, by);
     if (__builtin_expect(g->error.code != HD_OK, 0)) {
-        copy_error(err, &g->error);
+        hd_error_copy(err, &g->error);
         return g->error.code;
     }
     return HD_OK;
@@ -306,7 +295,7 @@ static int32_t finish(struct hd_comm *comm, struct shm_op *op, struct hd_error *
     int32_t code = op->code;
     if (code != HD_OK) {
         if (op->group)
-            copy_error(err, &op->group->error);
+            hd_error_copy(err, &op->group->error);
         else
             hd_fail(err, code, "shm: the group was freed while the operation was under way");
     }

@@ -216,7 +216,7 @@ static void check_all(const struct world *w, const char *name, int in_place)
             expected(w, r, i, want);
             if (!value_same(want, w->member[r].recv + i * esize, w->call.dtype, w->call.redop))
                 ck_abort_msg("%s by %s: %s redop %u, member %d of %d, element %llu of %llu, in place %d",
-                             hd__coll_name(w->call.coll), name, hd_dtype_name(w->call.dtype), w->call.redop, r, w->n,
+                             hd_coll_name(w->call.coll), name, hd_dtype_name(w->call.dtype), w->call.redop, r, w->n,
                              (unsigned long long)i, (unsigned long long)w->call.count, in_place);
         }
     }
@@ -293,7 +293,7 @@ START_TEST(somebody_can)
                         uint64_t chunk = 0;
                         const struct hd__algorithm *a = hd__algorithm_choose(NULL, &call, n, &chunk);
                         if (!a || !chunk || !hd__algorithm_can(a, &call, n, 0))
-                            ck_abort_msg("%s of %s, n %d: nobody can", hd__coll_name(coll), hd_dtype_name(dtype), n);
+                            ck_abort_msg("%s of %s, n %d: nobody can", hd_coll_name(coll), hd_dtype_name(dtype), n);
                     }
 }
 END_TEST
