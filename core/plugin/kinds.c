@@ -46,7 +46,14 @@ static const struct hd__slot model_slots[] = {
 static const char *device_fault(const void *ops)
 {
     const struct hd_device_ops *o = ops;
-    return !o->alloc != !o->free ? "slots 'alloc' and 'free' go together, one is missing" : NULL;
+    if (!o->alloc != !o->free)
+        return "slots 'alloc' and 'free' go together, one is missing";
+    if ((o->caps & HD_DEVICE_STREAMS) && (!o->alloc || !o->sync || !o->event || !o->event_free || !o->record || !o->follow ||
+                                          !o->reached || !o->copy || !o->native))
+        return "it says HD_DEVICE_STREAMS, but not all slots of streams are there: see heddle/device.h";
+    if (!o->capture_begin != !o->capture_end || !o->capture_begin != !o->replay || !o->capture_begin != !o->captured_free)
+        return "slots 'capture_begin', 'capture_end', 'replay' and 'captured_free' go together, one is missing";
+    return NULL;
 }
 
 static const char *optimizer_fault(const void *ops)

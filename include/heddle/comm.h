@@ -93,6 +93,11 @@ struct hd_world {
     const char *instance;   /* prefix for this transport's keys in the store: "comm/dp" */
     double timeout;         /* seconds: the longest wait of any operation */
     double dead_after;      /* seconds until a silent peer counts as dead */
+    /* For a transport that can be HD_COMM_STREAM_ORDERED: what the device's HD_STREAM_COMM is natively (a cudaStream_t) and
+     * the device plugin's name ("cuda"). NULL: operations are on host memory. `test` then says done when an operation is
+     * enqueued; its buffers are the stream's until the stream has passed it. */
+    void *stream;
+    const char *device;
 };
 
 /* What starts the ranks of a job where nothing else did: the words of a command, found in PATH, before heddle's own;

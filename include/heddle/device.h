@@ -2,15 +2,21 @@
  *
  * Life: open -> (alloc) -> prepare each instruction once, with its final addresses -> launch kernels every step ->
  * release -> close. All addresses are known at prepare: choose algorithms, pack descriptors and allocate scratch
- * there; launch allocates nothing. */
+ * there; launch allocates nothing.
+ *
+ * A device without HD_DEVICE_STREAMS is done with a kernel when launch returns, and has no slot from `event` on. One with
+ * it only enqueues: work given to one stream runs in order, streams run beside each other, and events order them. The core
+ * never reads or writes HD_MEM_DEVICE itself: everything goes through `copy`. */
 #ifndef HEDDLE_DEVICE_H
 #define HEDDLE_DEVICE_H
 
 #include "heddle/plugin.h"
 #include "heddle/program.h"
 
-struct hd_device; /* the plugin's own */
-struct hd_kernel; /* the plugin's own */
+struct hd_device;   /* the plugin's own */
+struct hd_kernel;   /* the plugin's own */
+struct hd_event;    /* the plugin's own: a place in a stream */
+struct hd_captured; /* the plugin's own: a piece of a step that is launched as one */
 
 enum { HD_MEM_HOST = 0, HD_MEM_PINNED = 1, HD_MEM_DEVICE = 2 };
 
@@ -19,6 +25,11 @@ enum { HD_MEM_HOST = 0, HD_MEM_PINNED = 1, HD_MEM_DEVICE = 2 };
 /* It has HD_OP_XENT_HEAD, with three outputs and with one: heddle then computes the loss, in training with its gradient,
  * without whole logits where it can. */
 #define HD_DEVICE_XENT_HEAD (UINT64_C(1) << 1)
+/* Streams: all slots from `event` to `native` are there, but the capture's, and `sync`. */
+#define HD_DEVICE_STREAMS (UINT64_C(1) << 2)
+
+/* Streams of a device that has them. Kernels run on the first; transports with HD_COMM_STREAM_ORDERED on the second. */
+enum { HD_STREAM_COMPUTE = 0, HD_STREAM_COMM = 1, HD_STREAM_OUT = 2, HD_STREAM_IN = 3, HD_STREAM_COUNT = 4 };
 
 struct hd_device_place {
     size_t struct_size;
@@ -51,6 +62,29 @@ struct hd_device_ops {
     int32_t (*sync)(struct hd_device *device, uint32_t stream, struct hd_error *err);
     /* [control] Measured or known peak of the device for a dtype in FLOP/s; 0 if unknown. */
     double (*peak_flops)(struct hd_device *device, uint32_t dtype);
+
+    /* ---- devices with HD_DEVICE_STREAMS */
+
+    /* [control] An event that nothing was recorded in counts as reached. */
+    int32_t (*event)(struct hd_device *device, struct hd_event **event, struct hd_error *err);
+    void (*event_free)(struct hd_device *device, struct hd_event *event); /* [control] */
+    /* [progress] `event` is now the end of what `stream` was given so far. */
+    int32_t (*record)(struct hd_device *device, struct hd_event *event, uint32_t stream, struct hd_error *err);
+    /* [progress] What `stream` is given from now on starts when `event`, as it stands now, is reached. Does not wait. */
+    int32_t (*follow)(struct hd_device *device, uint32_t stream, struct hd_event *event, struct hd_error *err);
+    /* [progress] *done = 1 when everything before the event is complete. Does not wait. */
+    int32_t (*reached)(struct hd_device *device, struct hd_event *event, int32_t *done, struct hd_error *err);
+    /* [progress] Enqueues a copy between any two memories. Between pinned and device memory it runs beside the other
+     * streams; with plain host memory it may wait. */
+    int32_t (*copy)(struct hd_device *device, uint32_t stream, void *to, const void *from, size_t bytes, struct hd_error *err);
+    /* [control] What a stream-ordered transport of this kind of device enqueues on: a cudaStream_t. It belongs to the device. */
+    void *(*native)(struct hd_device *device, uint32_t stream);
+    /* [control] Optional, all four or none. What is enqueued between begin and end (on the compute stream, and on those that
+     * follow it and that it follows again before the end) is not run but kept, to be launched as often as one likes. */
+    int32_t (*capture_begin)(struct hd_device *device, struct hd_error *err);
+    int32_t (*capture_end)(struct hd_device *device, struct hd_captured **captured, struct hd_error *err);
+    int32_t (*replay)(struct hd_device *device, struct hd_captured *captured, struct hd_error *err); /* [progress] on compute */
+    void (*captured_free)(struct hd_device *device, struct hd_captured *captured); /* [control] */
 };
 
 #endif
