@@ -21,11 +21,14 @@ struct h_device {
     char settings[64];
 };
 
-/* Opens the plugin named by the environment variable HEDDLE_TEST_DEVICE; fails the test where it cannot. */
+/* Opens the plugin named by the environment variable HEDDLE_TEST_DEVICE; fails the test where it cannot. H_REFERENCE opens the
+ * one that HEDDLE_TEST_REFERENCE names, where it is set. */
 struct h_device *h_open(int threads, int kernels);
 /* The same with one more option. */
 struct h_device *h_open_with(int threads, int kernels, const char *option, int64_t value);
 void h_close(struct h_device *d);
+/* Does the device under test keep memory of its own? */
+int h_is_staged(const struct h_device *d);
 /* The plugin's component, for tests of its descriptor. */
 const struct hd_component *h_component(void);
 /* Lines that devices logged at WARN or worse since the test began, and the last of them. */
@@ -45,6 +48,7 @@ struct h_instr {
     struct hd_instr_desc d;
     struct hd_operand in[HD_MAX_IN], out[HD_MAX_OUT];
     void *memory[HD_MAX_IN + HD_MAX_OUT];
+    size_t sizes[HD_MAX_IN + HD_MAX_OUT]; /* bytes of each, guards included */
     int guard_bytes;
 };
 
@@ -55,7 +59,8 @@ struct h_instr *h_as(const struct h_instr *from, uint32_t dtype);
 /* Frees; fails the test where a kernel wrote outside an operand. */
 void h_free(struct h_instr *i);
 
-/* Prepares, launches once, releases; fails the test on an error. */
+/* Prepares, launches once, releases; fails the test on an error. A device with memory of its own gets copies of the operands,
+ * and what it wrote comes back. */
 void h_run(struct h_device *d, struct h_instr *i);
 int32_t h_prepare(struct h_device *d, struct h_instr *i, struct hd_kernel **k, struct hd_error *err);
 

@@ -1,0 +1,200 @@
+/* The vtable of device cuda. */
+#include "cu.h"
+#include "slots.h"
+
+static int32_t choose_index(const struct cu_settings *settings, const struct hd_device_place *place, int32_t *index,
+                            struct hd_error *err)
+{
+    int32_t count, rc = cu_count(&count, err);
+    if (rc)
+        return rc;
+    if (settings->index >= count)
+        return hd_fail(err, HD_E_INVALID, "device option index: %lld, but there are %d GPUs, from 0",
+                       (long long)settings->index, count);
+    *index = settings->index >= 0 ? (int32_t)settings->index : place ? place->local_rank % count : 0;
+    return HD_OK;
+}
+
+static int32_t read_attributes(struct hd_device *d, struct hd_error *err)
+{
+    const struct {
+        int32_t *to;
+        int64_t what;
+    } all[] = {
+        {&d->major, cudaDevAttrComputeCapabilityMajor},
+        {&d->minor, cudaDevAttrComputeCapabilityMinor},
+        {&d->processors, cudaDevAttrMultiProcessorCount},
+        {&d->shared_limit, cudaDevAttrMaxSharedMemoryPerBlockOptin},
+        {&d->clock, cudaDevAttrClockRate},
+    };
+    cudaError_t rc = cudaSuccess;
+    for (size_t i = 0; i < sizeof all / sizeof all[0] && rc == cudaSuccess; i++)
+        rc = cudaDeviceGetAttribute(all[i].to, (enum cudaDeviceAttr)all[i].what, d->index);
+    return cu_fail(err, rc, NULL, "device cuda: reading what the GPU is");
+}
+
+static void close_device(struct hd_device *d)
+{
+    if (!d)
+        return;
+    for (int32_t i = 0; i < HD_STREAM_COUNT; i++)
+        if (d->stream[i])
+            cudaStreamSynchronize(d->stream[i]);
+    cu_memory_close(d);
+    cu_streams_close(d);
+    d->host->free(d);
+}
+
+static int32_t open_device(const struct hd_host *host, const void *settings, const struct hd_device_place *place,
+                           struct hd_device **device, struct hd_error *err)
+{
+    struct hd_device *d = host->alloc(sizeof *d);
+    if (!d)
+        return hd_fail(err, HD_E_NOMEM, "no memory for device cuda");
+    d->host = host;
+    d->settings = settings;
+    int32_t rc = choose_index(d->settings, place, &d->index, err);
+    if (rc == HD_OK)
+        rc = cu_fail(err, cudaSetDevice(d->index), NULL, "device cuda: choosing the GPU");
+    if (rc == HD_OK)
+        rc = read_attributes(d, err);
+    if (rc == HD_OK)
+        rc = cu_streams_open(d, err);
+    if (rc) {
+        close_device(d);
+        return rc;
+    }
+    host->log(HD_LOG_DEBUG, "device-cuda", "GPU %d, compute capability %d.%d, %d multiprocessors", d->index, d->major,
+              d->minor, d->processors);
+    *device = d;
+    return HD_OK;
+}
+
+static int32_t supports(struct hd_device *device, uint32_t op, uint32_t dtype)
+{
+    const struct cu_slot *slot = cu_slot(op);
+    (void)device;
+    return slot && dtype < 32 && (slot->dtypes & CU_DTYPE(dtype)) != 0;
+}
+
+static int32_t check_operand(const struct hd_instr_desc *i, const struct hd_operand *o, const char *side, uint32_t n,
+                             struct hd_error *err)
+{
+    if (!hd_dtype_size(o->dtype) || o->ndim > HD_MAX_DIMS)
+        return cu_refuse(err, HD_E_INVALID, i, "%s %u has dtype %u and %u dims", side, n, o->dtype, o->ndim);
+    for (uint32_t k = 0; k < o->ndim; k++)
+        if (o->extent[k] < 0)
+            return cu_refuse(err, HD_E_INVALID, i, "%s %u has a negative extent along dim %u", side, n, k);
+    if (!o->data && hd_operand_count(o) > 0)
+        return cu_refuse(err, HD_E_INVALID, i, "%s %u has no memory", side, n);
+    if (!cu_aligned(o->data, hd_dtype_size(o->dtype)))
+        return cu_refuse(err, HD_E_INVALID, i, "%s %u does not begin at a whole element", side, n);
+    return HD_OK;
+}
+
+static int32_t check(const struct cu_slot *slot, const struct hd_instr_desc *i, struct hd_error *err)
+{
+    int32_t rc = HD_OK;
+    if (i->n_in < slot->min_in || i->n_in > slot->max_in || i->n_out < slot->min_out || i->n_out > slot->max_out)
+        return cu_refuse(err, HD_E_INVALID, i, "op %u wants %u to %u inputs and %u to %u outputs, not %u and %u", i->op,
+                         slot->min_in, slot->max_in, slot->min_out, slot->max_out, i->n_in, i->n_out);
+    for (uint32_t n = 0; n < i->n_in && rc == HD_OK; n++)
+        rc = check_operand(i, &i->in[n], "input", n, err);
+    for (uint32_t n = 0; n < i->n_out && rc == HD_OK; n++)
+        rc = check_operand(i, &i->out[n], "output", n, err);
+    return rc;
+}
+
+static void release(struct hd_device *device, struct hd_kernel *k)
+{
+    if (!k)
+        return;
+    if (k->release)
+        k->release(k);
+    else
+        device->host->free(k->state);
+    device->host->free(k);
+}
+
+static int32_t prepare(struct hd_device *device, const struct hd_instr_desc *instr, struct hd_kernel **kernel,
+                       struct hd_error *err)
+{
+    const struct cu_slot *slot = cu_slot(instr->op);
+    if (!slot)
+        return cu_refuse(err, HD_E_UNSUPPORTED, instr, "device cuda has no kernel for op %u", instr->op);
+    int32_t rc = check(slot, instr, err);
+    if (rc)
+        return rc;
+    struct hd_kernel *k = device->host->alloc(sizeof *k);
+    if (!k)
+        return cu_refuse(err, HD_E_NOMEM, instr, "no memory for a kernel");
+    k->device = device;
+    k->op = instr->op;
+    snprintf(k->label, sizeof k->label, "%.63s", instr->label);
+    rc = slot->prepare(device, instr, k, err);
+    if (rc) {
+        release(device, k);
+        return rc;
+    }
+    *kernel = k;
+    return HD_OK;
+}
+
+static int32_t launch(struct hd_device *device, struct hd_kernel *kernel, uint32_t stream, struct hd_error *err)
+{
+    return kernel->run(kernel, device->stream[stream], err);
+}
+
+static const struct hd_device_ops ops = {
+    .struct_size = sizeof ops,
+    .caps = HD_DEVICE_STREAMS,
+    .open = open_device,
+    .close = close_device,
+    .alloc = cu_alloc,
+    .free = cu_free,
+    .supports = supports,
+    .prepare = prepare,
+    .launch = launch,
+    .release = release,
+    .sync = cu_sync,
+    .peak_flops = cu_peak_flops,
+    .event = cu_event,
+    .event_free = cu_event_free,
+    .record = cu_record,
+    .follow = cu_follow,
+    .reached = cu_reached,
+    .copy = cu_copy,
+    .native = cu_native,
+    .capture_begin = cu_capture_begin,
+    .capture_end = cu_capture_end,
+    .replay = cu_replay,
+    .captured_free = cu_captured_free,
+};
+
+static const struct hd_option options[] = {
+    {.name = "index", .value = "-1", .type = HD_OPT_INT, .min = -1, .max = 1023,
+     .help = "which GPU; -1: the local rank modulo the number of GPUs", .offset = offsetof(struct cu_settings, index)},
+    {.name = "tf32", .value = "false", .type = HD_OPT_BOOL, .flags = HD_OPTION_GLOBAL,
+     .help = "matrix products of fp32 in TF32: several times faster, 10 bits of mantissa",
+     .offset = offsetof(struct cu_settings, tf32)},
+    {.name = "workspace", .value = "64MiB", .type = HD_OPT_SIZE, .unit = "bytes", .min = 0, .max = 1e12, .level = HD_LEVEL_TUNER,
+     .help = "memory that matrix products may use beside their operands", .offset = offsetof(struct cu_settings, workspace)},
+    {.name = "logits", .value = "256MiB", .type = HD_OPT_SIZE, .unit = "bytes", .min = 0, .max = 1e12, .level = HD_LEVEL_TUNER,
+     .help = "about how much memory the loss may take for a chunk of logits; at least 64 tokens are done at once",
+     .offset = offsetof(struct cu_settings, logits)},
+};
+
+static const struct hd_component component = {
+    .struct_size = sizeof component,
+    .kind = HD_KIND_DEVICE,
+    .name = "cuda",
+    .summary = "NVIDIA GPUs: cuBLASLt matrix products, own kernels, CUDA graphs",
+    .options = options,
+    .n_options = sizeof options / sizeof options[0],
+    .option_size = sizeof options[0],
+    .settings_size = sizeof(struct cu_settings),
+    .probe = cu_probe,
+    .ops = &ops,
+};
+
+HD_PLUGIN_ONE("device-cuda", "0.1.0", "Apache-2.0", component)

@@ -1,0 +1,23 @@
+/* The table of ops: one row says how many operands an op has, which dtypes it takes and who prepares it. */
+#ifndef HD_DEVICE_CUDA_SLOTS_H
+#define HD_DEVICE_CUDA_SLOTS_H
+
+#include "cu.h"
+
+/* Sets of dtypes, one bit each. */
+#define CU_DTYPE(dtype) (UINT32_C(1) << (dtype))
+enum {
+    CU_FLOATS = CU_DTYPE(HD_F32) | CU_DTYPE(HD_BF16) | CU_DTYPE(HD_F16),
+    CU_PRODUCTS = CU_FLOATS | CU_DTYPE(HD_F64),
+};
+
+struct cu_slot {
+    uint8_t min_in, max_in, min_out, max_out;
+    uint32_t dtypes; /* compute dtypes */
+    cu_prepare_fn prepare;
+};
+
+/* NULL for an op that has no row. */
+const struct cu_slot *cu_slot(uint32_t op);
+
+#endif

@@ -1,0 +1,360 @@
+/* One block after another; threads of a block are fibers that run one at a time. */
+#include "cuda_runtime.h"
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <ucontext.h>
+#include <vector>
+
+emulate_place emulate_here;
+
+namespace {
+
+enum { MOST_THREADS = 1024, STACK = 128 << 10, SHARED_LIMIT = 227 << 10, PLAIN_LIMIT = 48 << 10 };
+enum state { RUNNABLE, AT_BARRIER, AT_EXCHANGE, DONE };
+
+struct snapshot {
+    unsigned char bytes[32 * EMULATE_EXCHANGE];
+    int readers;
+};
+
+struct lane {
+    void *sp;
+    uint3 index;
+    state at;
+    unsigned mask;
+    int predicate;
+    snapshot *seen;
+    unsigned char given[EMULATE_EXCHANGE];
+};
+
+struct shared {
+    const void *place;
+    std::vector<unsigned char> memory;
+};
+
+lane lanes[MOST_THREADS];
+char *stacks;
+lane *current;
+void *scheduler_sp;
+int n_lanes, n_waiting, n_done;
+int votes, votes_seen; /* predicates of the barrier that is filling, and of the last full one */
+std::vector<snapshot *> idle;
+std::vector<shared *> statics;
+unsigned char *dynamic;
+size_t dynamic_bytes;
+const char *kernel_name;
+const std::function<void()> *body;
+
+struct allowed {
+    const void *kernel;
+    size_t bytes;
+};
+std::vector<allowed> limits;
+
+[[noreturn]] void broken(const char *what)
+{
+    fprintf(stderr, "emulated kernel %s, block (%u, %u, %u): %s\n", kernel_name, emulate_here.block.x, emulate_here.block.y,
+            emulate_here.block.z, what);
+    abort();
+}
+
+/* ---- fibers */
+
+extern "C" void emulate_switch(void **save, void *to);
+/* Saves what a call keeps, on the stack, and goes on where the other stopped. */
+__asm__(".text\n"
+        ".type emulate_switch, @function\n"
+        "emulate_switch:\n"
+        "push %rbp\n push %rbx\n push %r12\n push %r13\n push %r14\n push %r15\n"
+        "mov %rsp, (%rdi)\n"
+        "mov %rsi, %rsp\n"
+        "pop %r15\n pop %r14\n pop %r13\n pop %r12\n pop %rbx\n pop %rbp\n"
+        "ret\n"
+        ".size emulate_switch, .-emulate_switch\n");
+
+void to_scheduler(void)
+{
+    emulate_switch(&current->sp, scheduler_sp);
+}
+
+/* What this lane saw in its last exchange may be used again. */
+void forget(lane *l)
+{
+    if (l->seen && --l->seen->readers == 0)
+        idle.push_back(l->seen);
+    l->seen = nullptr;
+}
+
+void fiber_main(void)
+{
+    (*body)();
+    forget(current);
+    current->at = DONE;
+    n_done++;
+    to_scheduler();
+    __builtin_unreachable();
+}
+
+void begin_fiber(int i)
+{
+    void **top = reinterpret_cast<void **>(stacks + (size_t)(i + 1) * STACK) - 1; /* aligned as after a call */
+    *--top = reinterpret_cast<void *>(fiber_main);
+    for (int r = 0; r < 6; r++)
+        *--top = nullptr;
+    lanes[i].sp = top;
+    lanes[i].at = RUNNABLE;
+    lanes[i].seen = nullptr;
+}
+
+void resume(lane *l)
+{
+    current = l;
+    emulate_here.thread = l->index;
+    emulate_switch(&scheduler_sp, l->sp);
+}
+
+/* ---- who is next */
+
+/* In order, backwards, warps apart, or by lot. */
+void draw_order(int *order)
+{
+    uint32_t kind = emulate_random(4);
+    for (int i = 0; i < n_lanes; i++)
+        order[i] = kind == 1 ? n_lanes - 1 - i : i;
+    if (kind < 2)
+        return;
+    int unit = kind == 2 && n_lanes % 32 == 0 ? 32 : 1;
+    for (int i = n_lanes / unit - 1; i > 0; i--) {
+        int j = (int)emulate_random((uint32_t)i + 1);
+        for (int k = 0; k < unit; k++)
+            std::swap(order[i * unit + k], order[j * unit + k]);
+    }
+}
+
+void open_barrier(void)
+{
+    votes_seen = votes;
+    votes = 0;
+    n_waiting = 0;
+    for (int i = 0; i < n_lanes; i++)
+        if (lanes[i].at == AT_BARRIER)
+            lanes[i].at = RUNNABLE;
+}
+
+void run_threads(void)
+{
+    static int order[MOST_THREADS];
+    while (n_done < n_lanes) {
+        int ran = 0;
+        draw_order(order);
+        for (int i = 0; i < n_lanes; i++) {
+            lane *l = &lanes[order[i]];
+            if (l->at == RUNNABLE) {
+                resume(l);
+                ran = 1;
+            }
+        }
+        if (n_waiting && n_waiting + n_done == n_lanes)
+            open_barrier();
+        else if (!ran)
+            broken("its threads wait for one another and none can go on (a barrier or a shuffle that not all reach)");
+    }
+}
+
+void poison(void *p, size_t bytes)
+{
+    memset(p, 0xff, bytes); /* NaN in every floating type; -1 as an integer */
+}
+
+void run_block(void)
+{
+    unsigned i = 0;
+    n_lanes = (int)(blockDim.x * blockDim.y * blockDim.z);
+    n_waiting = n_done = votes = 0;
+    for (shared *s : statics)
+        poison(s->memory.data(), s->memory.size());
+    poison(dynamic, dynamic_bytes);
+    for (unsigned z = 0; z < blockDim.z; z++)
+        for (unsigned y = 0; y < blockDim.y; y++)
+            for (unsigned x = 0; x < blockDim.x; x++, i++) {
+                lanes[i].index = {x, y, z};
+                begin_fiber((int)i);
+            }
+    run_threads();
+}
+
+/* Blocks in an order drawn by lot: none may count on another to be done. */
+void run_grid(void)
+{
+    dim3 g = gridDim;
+    size_t n = (size_t)g.x * g.y * g.z;
+    std::vector<uint32_t> order(n);
+    for (size_t i = 0; i < n; i++)
+        order[i] = (uint32_t)i;
+    for (size_t i = n - 1; i > 0; i--)
+        std::swap(order[i], order[emulate_random((uint32_t)i + 1)]);
+    for (uint32_t i : order) {
+        emulate_here.block = {i % g.x, i / g.x % g.y, i / g.x / g.y};
+        run_block();
+    }
+}
+
+void *map(size_t bytes)
+{
+    void *p = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (p == MAP_FAILED)
+        abort();
+    return p;
+}
+
+size_t limit_of(const void *kernel)
+{
+    for (const allowed &a : limits)
+        if (a.kernel == kernel)
+            return a.bytes;
+    return PLAIN_LIMIT;
+}
+
+int wait_for_all(int predicate)
+{
+    votes += predicate != 0;
+    n_waiting++;
+    current->at = AT_BARRIER;
+    to_scheduler();
+    return votes_seen;
+}
+
+lane *warp_of(lane *l)
+{
+    return &lanes[(l - lanes) / 32 * 32];
+}
+
+/* All lanes of the mask are here: each sees what all gave. */
+void complete(lane *warp, unsigned mask)
+{
+    if (idle.empty())
+        idle.push_back(new snapshot);
+    snapshot *s = idle.back();
+    idle.pop_back();
+    s->readers = 0;
+    for (int i = 0; i < 32; i++) {
+        if (!(mask >> i & 1))
+            continue;
+        memcpy(s->bytes + i * EMULATE_EXCHANGE, warp[i].given, EMULATE_EXCHANGE);
+        warp[i].seen = s;
+        warp[i].at = RUNNABLE;
+        s->readers++;
+    }
+}
+
+} // namespace
+
+void *emulate_shared(const void *at, size_t bytes)
+{
+    for (shared *s : statics)
+        if (s->place == at)
+            return s->memory.data() + (128 - (uintptr_t)s->memory.data() % 128) % 128;
+    shared *s = new shared{at, std::vector<unsigned char>(bytes + 128)};
+    poison(s->memory.data(), s->memory.size());
+    statics.push_back(s);
+    return emulate_shared(at, bytes);
+}
+
+void *emulate_dynamic(void)
+{
+    return dynamic;
+}
+
+cudaError_t emulate_allow(const void *kernel, size_t bytes)
+{
+    if (bytes > SHARED_LIMIT)
+        return cudaErrorInvalidValue;
+    for (allowed &a : limits)
+        if (a.kernel == kernel) {
+            a.bytes = bytes;
+            return cudaSuccess;
+        }
+    limits.push_back({kernel, bytes});
+    return cudaSuccess;
+}
+
+cudaError_t emulate_launch(const char *name, const void *kernel, dim3 grid, dim3 block, size_t bytes, cudaStream_t stream,
+                           std::function<void()> work)
+{
+    size_t threads = (size_t)block.x * block.y * block.z;
+    if (!grid.x || !grid.y || !grid.z || grid.y > 65535 || grid.z > 65535 || !threads || threads > MOST_THREADS || block.z > 64)
+        return cudaErrorInvalidConfiguration;
+    if (bytes > limit_of(kernel))
+        return cudaErrorInvalidValue;
+    return emulate_enqueue(stream, [=] {
+        if (!stacks) {
+            stacks = static_cast<char *>(map((size_t)MOST_THREADS * STACK));
+            dynamic = static_cast<unsigned char *>(map(SHARED_LIMIT));
+        }
+        emulate_here.grid_dim = grid;
+        emulate_here.block_dim = block;
+        kernel_name = name;
+        dynamic_bytes = bytes;
+        body = &work;
+        run_grid();
+    });
+}
+
+void __syncthreads(void)
+{
+    wait_for_all(0);
+}
+
+int __syncthreads_count(int predicate)
+{
+    return wait_for_all(predicate);
+}
+
+int __syncthreads_or(int predicate)
+{
+    return wait_for_all(predicate) != 0;
+}
+
+int __syncthreads_and(int predicate)
+{
+    return wait_for_all(!predicate) == 0;
+}
+
+unsigned emulate_lane(void)
+{
+    return (unsigned)(current - lanes) % 32;
+}
+
+const unsigned char *emulate_exchange(unsigned mask, const void *value, size_t bytes)
+{
+    lane *warp = warp_of(current), *me = current;
+    forget(me);
+    if (bytes)
+        memcpy(me->given, value, bytes);
+    me->mask = mask;
+    me->at = AT_EXCHANGE;
+    if (!(mask >> emulate_lane() & 1))
+        broken("a lane takes part in an exchange whose mask it is not in");
+    unsigned here = 0;
+    for (int i = 0; i < 32 && warp + i < lanes + n_lanes; i++) {
+        if ((mask >> i & 1) && warp[i].at == DONE)
+            broken("an exchange names a lane that has ended");
+        here |= (unsigned)(warp[i].at == AT_EXCHANGE && warp[i].mask == mask) << i;
+    }
+    if ((here & mask) == mask)
+        complete(warp, mask);
+    to_scheduler();
+    return me->seen->bytes;
+}
+
+unsigned __ballot_sync(unsigned mask, int predicate)
+{
+    int given = predicate != 0;
+    const unsigned char *all = emulate_exchange(mask, &given, sizeof given);
+    unsigned bits = 0;
+    for (int i = 0; i < 32; i++)
+        if (mask >> i & 1)
+            bits |= (unsigned)(all[i * EMULATE_EXCHANGE] != 0) << i;
+    return bits;
+}

@@ -1,0 +1,93 @@
+/* The GPU that is emulated, and names of codes. HEDDLE_EMULATE_DEVICES: how many there are, or "driver" for a machine without
+ * a driver. */
+#include "cuda_runtime_api.h"
+#include <stdlib.h>
+#include <string.h>
+
+extern "C" {
+
+const char *cudaGetErrorName(cudaError_t rc)
+{
+    switch (rc) {
+#define NAME(constant)                                                                                                 \
+    case constant:                                                                                                     \
+        return #constant;
+        NAME(cudaSuccess)
+        NAME(cudaErrorInvalidValue)
+        NAME(cudaErrorMemoryAllocation)
+        NAME(cudaErrorInvalidConfiguration)
+        NAME(cudaErrorStubLibrary)
+        NAME(cudaErrorInsufficientDriver)
+        NAME(cudaErrorNoDevice)
+        NAME(cudaErrorInvalidDevice)
+        NAME(cudaErrorECCUncorrectable)
+        NAME(cudaErrorInvalidResourceHandle)
+        NAME(cudaErrorNotReady)
+        NAME(cudaErrorIllegalAddress)
+        NAME(cudaErrorLaunchTimeout)
+        NAME(cudaErrorAssert)
+        NAME(cudaErrorMisalignedAddress)
+        NAME(cudaErrorLaunchFailure)
+        NAME(cudaErrorNotSupported)
+        NAME(cudaErrorStreamCaptureUnsupported)
+        NAME(cudaErrorStreamCaptureInvalidated)
+        NAME(cudaErrorStreamCaptureUnjoined)
+        NAME(cudaErrorStreamCaptureIsolation)
+        NAME(cudaErrorCapturedEvent)
+#undef NAME
+    }
+    return "cudaErrorUnknown";
+}
+
+const char *cudaGetErrorString(cudaError_t rc)
+{
+    return cudaGetErrorName(rc);
+}
+
+cudaError_t cudaGetDeviceCount(int *count)
+{
+    const char *word = getenv("HEDDLE_EMULATE_DEVICES");
+    *count = 0;
+    if (word && !strcmp(word, "driver"))
+        return cudaErrorInsufficientDriver;
+    *count = word ? atoi(word) : 1;
+    return *count ? cudaSuccess : cudaErrorNoDevice;
+}
+
+cudaError_t cudaSetDevice(int device)
+{
+    int count;
+    cudaError_t rc = cudaGetDeviceCount(&count);
+    return rc ? rc : device < 0 || device >= count ? cudaErrorInvalidDevice : cudaSuccess;
+}
+
+/* Few processors, so that blocks work in strides of the grid. */
+cudaError_t cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr what, int)
+{
+    switch (what) {
+    case cudaDevAttrClockRate:
+        *value = 1000000;
+        return cudaSuccess;
+    case cudaDevAttrMultiProcessorCount:
+        *value = 2;
+        return cudaSuccess;
+    case cudaDevAttrComputeCapabilityMajor:
+        *value = 9;
+        return cudaSuccess;
+    case cudaDevAttrComputeCapabilityMinor:
+        *value = 0;
+        return cudaSuccess;
+    case cudaDevAttrMaxSharedMemoryPerBlockOptin:
+        *value = 227 << 10;
+        return cudaSuccess;
+    }
+    return cudaErrorInvalidValue;
+}
+
+cudaError_t cudaDeviceGetStreamPriorityRange(int *least, int *greatest)
+{
+    *least = 0;
+    *greatest = -5;
+    return cudaSuccess;
+}
+}

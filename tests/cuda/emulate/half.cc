@@ -1,0 +1,37 @@
+/* 16-bit floats in plain integers and doubles: rounded to nearest, ties to even. */
+#include "cuda_runtime.h"
+
+uint16_t emulate_to_bfloat(float x)
+{
+    unsigned bits = __float_as_uint(x);
+    if ((bits & 0x7fffffffu) > 0x7f800000u)
+        return (uint16_t)(bits >> 16 | 0x40);
+    return (uint16_t)((bits + 0x7fffu + (bits >> 16 & 1)) >> 16);
+}
+
+float emulate_from_half(uint16_t h)
+{
+    int exponent = h >> 10 & 31, mantissa = h & 1023;
+    double v = ldexp(mantissa, -24);
+    if (exponent == 31)
+        v = mantissa ? NAN : INFINITY;
+    else if (exponent)
+        v = ldexp(1024 + mantissa, exponent - 25);
+    return (float)(h & 0x8000 ? -v : v);
+}
+
+uint16_t emulate_to_half(float x)
+{
+    uint16_t sign = signbit(x) ? 0x8000 : 0;
+    float v = fabsf(x);
+    if (isnan(v))
+        return sign | 0x7e00;
+    if (v >= 65520.0f)
+        return sign | 0x7c00;
+    if (v < 0x1p-14f) /* steps of 2^-24; 1024 of them carry into the smallest normal */
+        return (uint16_t)(sign | (int)nearbyintf(v * 0x1p24f));
+    int exponent;
+    float mantissa = frexpf(v, &exponent);
+    unsigned steps = (unsigned)nearbyintf(mantissa * 2048.0f) - 1024;
+    return (uint16_t)(sign | (((unsigned)(exponent + 14) << 10) + steps));
+}
