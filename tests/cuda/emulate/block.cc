@@ -175,6 +175,7 @@ void run_block(void)
     for (shared *s : statics)
         poison(s->memory.data(), s->memory.size());
     poison(dynamic, dynamic_bytes);
+    emulate_copies_forget();
     for (unsigned z = 0; z < blockDim.z; z++)
         for (unsigned y = 0; y < blockDim.y; y++)
             for (unsigned x = 0; x < blockDim.x; x++, i++) {
@@ -319,6 +320,11 @@ int __syncthreads_or(int predicate)
 int __syncthreads_and(int predicate)
 {
     return wait_for_all(!predicate) == 0;
+}
+
+unsigned emulate_thread(void)
+{
+    return (unsigned)(current - lanes);
 }
 
 unsigned emulate_lane(void)

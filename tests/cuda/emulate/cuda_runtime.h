@@ -6,6 +6,7 @@
 #define HEDDLE_EMULATE_CUDA_RUNTIME_H
 
 #include "cuda_runtime_api.h"
+#include "matrix.h"
 #include "queue.h"
 #include <math.h>
 #include <string.h>
@@ -126,6 +127,7 @@ enum { EMULATE_EXCHANGE = 32 }; /* most bytes that a lane gives the others */
 /* Gives the lanes of `mask` these bytes; what lane i gave is at [i * EMULATE_EXCHANGE]. Valid until the next exchange. */
 const unsigned char *emulate_exchange(unsigned mask, const void *value, size_t bytes);
 unsigned emulate_lane(void);
+unsigned emulate_thread(void); /* index in the block */
 
 static inline void __syncwarp(unsigned mask = 0xffffffffu)
 {

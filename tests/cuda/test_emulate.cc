@@ -1,0 +1,262 @@
+/* The emulator finds what it is made to find, and its tensor cores multiply. */
+#include "cu_mma.cuh"
+#include <check.h>
+#include <vector>
+
+/* ---- kernels with and without a mistake */
+
+static __global__ void reverse(float *y, const float *x, int barrier)
+{
+    CU_SHARED(float, tile, [64]);
+    tile[threadIdx.x] = x[threadIdx.x];
+    if (barrier)
+        __syncthreads();
+    y[threadIdx.x] = tile[63 - threadIdx.x];
+}
+
+static __global__ void half_waits(void)
+{
+    if (threadIdx.x < 16)
+        __shfl_xor_sync(0xffffffffu, 1, 1);
+}
+
+static __global__ void sums(float *y, const float *x, int n)
+{
+    float v = 0;
+    for (int i = (int)threadIdx.x; i < n; i += (int)blockDim.x)
+        v += x[i];
+    v = cu_block_sum(v);
+    float most = cu_block_max(threadIdx.x < (unsigned)n ? x[threadIdx.x] : -1e30f);
+    if (threadIdx.x == 0) {
+        y[0] = v;
+        y[1] = most;
+    }
+}
+
+/* c = a b, 16 x 16 by 16 x 8: a by rows through ldmatrix, b by rows through the transposed one. */
+template <class T> static __global__ void product(float *c, const T *a, const T *b)
+{
+    CU_SHARED(cu_pack16<T>, tile_a, [32]);
+    CU_SHARED(cu_pack16<T>, tile_b, [32]);
+    int lane = (int)threadIdx.x, g = lane / 4, t = lane % 4;
+    uint32_t ra[4], rb[4];
+    float sum[4] = {};
+    cu_copy16(&tile_a[lane], a + 8 * lane, 1);
+    cu_copy16(&tile_b[lane], b + 8 * (lane % 16), lane < 16);
+    cu_copy_commit();
+    cu_copy_wait<0>();
+    __syncwarp();
+    cu_ldmatrix(ra, &tile_a[lane % 16 * 2 + lane / 16]);
+    cu_ldmatrix_trans(rb, &tile_b[lane]);
+    uint32_t b_registers[2] = {rb[0], rb[1]};
+    cu_mma<T>(sum, ra, b_registers);
+    for (int i = 0; i < 4; i++)
+        c[(g + i / 2 * 8) * 8 + 2 * t + i % 2] = sum[i];
+}
+
+/* ---- helpers */
+
+static cudaStream_t a_stream(void)
+{
+    cudaStream_t s;
+    ck_assert_int_eq(cudaStreamCreateWithPriority(&s, cudaStreamNonBlocking, 0), cudaSuccess);
+    return s;
+}
+
+template <class T> static T *on_device(const std::vector<T> &host, cudaStream_t s)
+{
+    void *p;
+    ck_assert_int_eq(cudaMalloc(&p, host.size() * sizeof(T)), cudaSuccess);
+    ck_assert_int_eq(cudaMemcpyAsync(p, host.data(), host.size() * sizeof(T), cudaMemcpyDefault, s), cudaSuccess);
+    return static_cast<T *>(p);
+}
+
+template <class T> static std::vector<T> to_host(const T *device, size_t n, cudaStream_t s)
+{
+    std::vector<T> host(n);
+    ck_assert_int_eq(cudaMemcpyAsync(host.data(), device, n * sizeof(T), cudaMemcpyDefault, s), cudaSuccess);
+    return host;
+}
+
+static std::vector<float> counted(size_t n)
+{
+    std::vector<float> x(n);
+    for (size_t i = 0; i < n; i++)
+        x[i] = (float)((int)(i * 37 % 101) - 50) / 16;
+    return x;
+}
+
+static int reversed_right(int barrier)
+{
+    cudaStream_t s = a_stream();
+    std::vector<float> x = counted(64);
+    float *in = on_device(x, s), *out = on_device(x, s);
+    ck_assert_int_eq(CU_LAUNCH(reverse, 1, 64, 0, s, out, in, barrier), cudaSuccess);
+    std::vector<float> y = to_host(out, 64, s);
+    int right = 1;
+    for (size_t i = 0; i < 64; i++)
+        right &= y[i] == x[63 - i];
+    return right;
+}
+
+/* ---- tests */
+
+START_TEST(missing_barrier_shows)
+{
+    int wrong = 0;
+    for (int i = 0; i < 8; i++) {
+        ck_assert(reversed_right(1));
+        wrong += !reversed_right(0);
+    }
+    ck_assert_int_eq(wrong, 8);
+}
+END_TEST
+
+START_TEST(shuffle_that_not_all_reach_ends_the_process)
+{
+    cudaStream_t s = a_stream();
+    emulate_call("half_waits", half_waits, 1, 32, 0, s);
+    cudaStreamSynchronize(s);
+}
+END_TEST
+
+START_TEST(host_cannot_touch_device_memory)
+{
+    void *p;
+    ck_assert_int_eq(cudaMalloc(&p, 64), cudaSuccess);
+    *static_cast<volatile char *>(p) = 1;
+}
+END_TEST
+
+START_TEST(block_is_reduced)
+{
+    cudaStream_t s = a_stream();
+    for (unsigned threads = 32; threads <= 1024; threads *= 2) {
+        std::vector<float> x = counted(1000), y(2);
+        float *in = on_device(x, s), *out = on_device(y, s), want = 0, most = x[0];
+        for (float v : x)
+            want += v;
+        for (size_t i = 0; i < 1000 && i < threads; i++)
+            most = fmaxf(most, x[i]);
+        ck_assert_int_eq(CU_LAUNCH(sums, 1, threads, 0, s, out, in, 1000), cudaSuccess);
+        y = to_host(out, 2, s);
+        ck_assert_float_eq_tol(y[0], want, 1e-3);
+        ck_assert_float_eq(y[1], most);
+    }
+}
+END_TEST
+
+template <class T> static void check_product(void)
+{
+    cudaStream_t s = a_stream();
+    std::vector<float> x = counted(256), y = counted(384);
+    std::vector<T> a(256), b(128);
+    for (size_t i = 0; i < 256; i++)
+        a[i] = cu_to<T>(x[i]);
+    for (size_t i = 0; i < 128; i++)
+        b[i] = cu_to<T>(y[i + 200]);
+    T *da = on_device(a, s), *db = on_device(b, s);
+    float *dc = on_device(std::vector<float>(128), s);
+    ck_assert_int_eq(CU_LAUNCH(product<T>, 1, 32, 0, s, dc, da, db), cudaSuccess);
+    std::vector<float> c = to_host(dc, 128, s);
+    for (size_t i = 0; i < 128; i++) {
+        float want = 0;
+        for (size_t k = 0; k < 16; k++)
+            want += x[i / 8 * 16 + k] * y[200 + k * 8 + i % 8];
+        ck_assert_float_eq_tol(c[i], want, 1e-4);
+    }
+}
+
+START_TEST(warp_multiplies_matrices)
+{
+    check_product<cu_bf16>();
+    check_product<cu_f16>();
+}
+END_TEST
+
+/* Work of two streams runs in either order, unless an event says which. */
+START_TEST(streams_run_apart_and_events_order_them)
+{
+    int first[2] = {0, 0};
+    for (int i = 0; i < 64; i++) {
+        cudaStream_t a = a_stream(), b = a_stream();
+        cudaEvent_t e;
+        int at = 0, seen = -1, ordered = -1;
+        cudaEventCreateWithFlags(&e, 0);
+        emulate_enqueue(a, [&] { at = 1; });
+        emulate_enqueue(b, [&] { seen = at; });
+        cudaEventRecord(e, a);
+        cudaStreamWaitEvent(b, e, 0);
+        emulate_enqueue(b, [&] { ordered = at; });
+        ck_assert_int_eq(at, 0); /* nothing has run */
+        ck_assert_int_eq(cudaDeviceSynchronize(), cudaSuccess);
+        ck_assert_int_eq(ordered, 1);
+        first[seen]++;
+        cudaEventDestroy(e);
+        cudaStreamDestroy(a);
+        cudaStreamDestroy(b);
+    }
+    ck_assert_int_gt(first[0], 0);
+    ck_assert_int_gt(first[1], 0);
+}
+END_TEST
+
+static cudaError_t capture(cudaStream_t a, cudaStream_t b, int *count, int joins, cudaGraph_t *graph)
+{
+    cudaEvent_t fork, join;
+    cudaEventCreateWithFlags(&fork, 0);
+    cudaEventCreateWithFlags(&join, 0);
+    ck_assert_int_eq(cudaStreamBeginCapture(a, cudaStreamCaptureModeThreadLocal), cudaSuccess);
+    emulate_enqueue(a, [=] { ++*count; });
+    cudaEventRecord(fork, a);
+    cudaStreamWaitEvent(b, fork, 0);
+    emulate_enqueue(b, [=] { *count *= 2; });
+    cudaEventRecord(join, b);
+    if (joins) {
+        cudaStreamWaitEvent(a, join, 0);
+        emulate_enqueue(a, [=] { *count += 100; });
+    }
+    cudaError_t rc = cudaStreamEndCapture(a, graph);
+    cudaEventDestroy(fork);
+    cudaEventDestroy(join);
+    return rc;
+}
+
+START_TEST(graph_runs_as_often_as_it_is_launched)
+{
+    cudaStream_t a = a_stream(), b = a_stream();
+    cudaGraph_t graph;
+    cudaGraphExec_t exec;
+    int count = 0;
+    ck_assert_int_eq(capture(a, b, &count, 1, &graph), cudaSuccess);
+    ck_assert_int_eq(count, 0);
+    ck_assert_int_eq(cudaGraphInstantiate(&exec, graph, 0), cudaSuccess);
+    for (int i = 0; i < 2; i++)
+        ck_assert_int_eq(cudaGraphLaunch(exec, a), cudaSuccess);
+    ck_assert_int_eq(cudaStreamSynchronize(a), cudaSuccess);
+    ck_assert_int_eq(count, ((0 + 1) * 2 + 100 + 1) * 2 + 100);
+    ck_assert_int_eq(capture(a, b, &count, 0, &graph), cudaErrorStreamCaptureUnjoined);
+    ck_assert_int_eq(cudaStreamBeginCapture(a, cudaStreamCaptureModeThreadLocal), cudaSuccess);
+    ck_assert_int_eq(cudaStreamSynchronize(a), cudaErrorStreamCaptureUnsupported);
+    ck_assert_int_eq(cudaStreamEndCapture(a, &graph), cudaErrorStreamCaptureInvalidated);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("emulate");
+    TCase *tests = tcase_create("emulate");
+    tcase_add_test(tests, missing_barrier_shows);
+    tcase_add_test_raise_signal(tests, shuffle_that_not_all_reach_ends_the_process, 6);
+    tcase_add_test_raise_signal(tests, host_cannot_touch_device_memory, 11);
+    tcase_add_test(tests, block_is_reduced);
+    tcase_add_test(tests, warp_multiplies_matrices);
+    tcase_add_test(tests, streams_run_apart_and_events_order_them);
+    tcase_add_test(tests, graph_runs_as_often_as_it_is_launched);
+    suite_add_tcase(suite, tests);
+    SRunner *runner = srunner_create(suite);
+    srunner_run_all(runner, CK_NORMAL);
+    int failed = srunner_ntests_failed(runner);
+    srunner_free(runner);
+    return failed != 0;
+}
