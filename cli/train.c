@@ -95,7 +95,7 @@ static int start_ranks(struct hd__loaded *loaded, int argc, char **argv, const s
     words = hd__alloc(((size_t)argc + 2) * sizeof *words);
     words[0] = hd__launcher_self(self);
     memcpy(words + 1, argv, (size_t)argc * sizeof *words);
-    code = hd__launch_command(launcher, ranks, words);
+    code = hd__launch_command(launcher, ranks, loaded->job->comm_dead_after, reporter, words);
     free(words);
     return code;
 }

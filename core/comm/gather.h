@@ -29,6 +29,7 @@ struct hd__gathered {
 typedef int32_t hd__gathered_fn(void *user, const struct hd__gathered *gathered, int32_t *rank, char cause[512]);
 
 #define HD__GATHER_SECONDS 2.0
+#define HD__REPORT_SECONDS 3.5 /* the same, and until the report is written; less than a launcher of ours waits (launch.c) */
 
 struct hd__gather {
     char **part; /* by rank */

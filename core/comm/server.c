@@ -473,6 +473,10 @@ static void serve_conns(struct hd__server *s, const struct pollfd *fds, uint32_t
         if (end)
             conn_free(s, i, end);
     }
+}
+
+static void flush_conns(struct hd__server *s)
+{
     for (uint32_t i = s->conns.count; i-- > 0;) {
         const char *end = conn_write(s->conns.at[i]);
         if (end)
@@ -513,6 +517,7 @@ static void *serve(void *arg)
             accept_one(s, now);
         if (s->gather.active && hd__gather_complete(&s->gather, s->ranks, now))
             hand_over(s);
+        flush_conns(s); /* who may leave now does not wait for the next event */
         more = ready > 0 || s->gather.active; /* what the ranks said before they ended still counts */
     }
     hd__free_array(&fds);

@@ -413,8 +413,8 @@ static void local_close(struct hd_store *s)
     store_free(s);
 }
 
-/* A launcher may kill all ranks as soon as one has failed: none leaves before the one that serves has put the report
- * together. */
+/* A launcher may kill all ranks as soon as one has failed: none leaves before the server has put the report together, and
+ * let go of it. */
 static void await_close(struct hd_store *s, double deadline)
 {
     struct pollfd in = {.fd = s->fd, .events = POLLIN};
@@ -424,10 +424,16 @@ static void await_close(struct hd_store *s, double deadline)
             got = recv(s->fd, s->in, WIRE_FRAME_MAX, MSG_DONTWAIT) > 0;
 }
 
+/* Has the job ended by a fault, and is there still somebody who could write about it? */
+static int report_comes(struct hd_store *s)
+{
+    int32_t rank = -1, code = hd__live_dead(&s->live, &rank, NULL);
+    return code && !(code == HD_E_PEER && rank == s->server_rank);
+}
+
 void hd__store_close(struct hd_store *store)
 {
     uint64_t one = 1;
-    int32_t dead = -1;
     if (!store)
         return;
     if (store->space) {
@@ -441,8 +447,8 @@ void hd__store_close(struct hd_store *store)
         hd__log(HD_LOG_DEBUG, "store", "wake: %s", strerror(errno)); /* it wakes by itself within a beat */
     pthread_join(store->thread, NULL);
     send_frame(store, &(struct hd__frame){.type = WIRE_BYE}, hd__now() + 1);
-    if (hd__live_dead(&store->live, &dead, NULL) && store->server_rank >= 0 && store->server_rank != store->rank && dead != store->server_rank)
-        await_close(store, hd__now() + HD__GATHER_SECONDS);
+    if (report_comes(store) && store->server_rank != store->rank)
+        await_close(store, hd__now() + HD__REPORT_SECONDS);
     store_free(store);
 }
 

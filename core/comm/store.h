@@ -54,7 +54,8 @@ struct hd__store_options {
 /* Connects, trying again until the deadline while nobody listens yet. */
 int32_t hd__store_connect(const struct hd__store_options *options, double deadline, struct hd_store **store,
                           struct hd_error *err);
-/* Says goodbye, so that the others do not take it for a death. NULL is fine. */
+/* Says goodbye, so that the others do not take it for a death. Where the job ended by a fault it returns when the server has
+ * put the report together, after HD__REPORT_SECONDS at most. NULL is fine. */
 void hd__store_close(struct hd_store *store);
 
 /* A store inside one process: a space, and a handle on it per rank. */

@@ -131,6 +131,18 @@ static int32_t meet_by_id(const struct launcher *l, struct hd__place_in_job *pla
     return HD_OK;
 }
 
+/* A `heddle train` that started our launcher serves the rendezvous itself. */
+static int served(struct hd__place_in_job *place)
+{
+    const char *word = getenv(HD__RENDEZVOUS);
+    char *end;
+    long port = word ? strtol(word, &end, 10) : 0;
+    if (port < 1 || port > 65535 || *end != ' ' || !hd__secret_parse(end + 1, place->store.secret))
+        return 0;
+    place->store.port = (uint16_t)port;
+    return place->local_size == place->size;
+}
+
 static int32_t find_rendezvous(const struct launcher *l, struct hd__place_in_job *place, struct hd_error *err)
 {
     const char *address = getenv("MASTER_ADDR"), *agent = getenv("TORCHELASTIC_USE_AGENT_STORE");
@@ -139,6 +151,10 @@ static int32_t find_rendezvous(const struct launcher *l, struct hd__place_in_job
     place->serves = place->rank == 0;
     if (place->size == 1)
         return HD_OK;
+    if (served(place)) {
+        place->serves = 0;
+        return HD_OK;
+    }
     if (!address && !getenv("MASTER_PORT"))
         return meet_by_id(l, place, err);
     if (!address || !*address || !number("MASTER_PORT", &port) || port < 1 || port > 65534)

@@ -156,6 +156,14 @@ static int serve_and_watch(struct child *children, int32_t n, int port_pipe, con
     return code;
 }
 
+static struct hd__server_options options_for(int32_t n, double dead_after, const struct hd__reporter *reporter)
+{
+    struct hd__server_options options = {.address = "127.0.0.1", .size = n, .rank = -1, .dead_after = dead_after,
+                                         .gathered = reporter ? hd__report_gathered : NULL, .user = (void *)reporter};
+    hd__secret_make(options.secret);
+    return options;
+}
+
 /* SIGCHLD, so that waiting for a signal is also waiting for the end; whoever ignored it gave that to us, and then there would
  * be no child to wait for. */
 static void block_signals(sigset_t *signals, sigset_t *before)
@@ -168,23 +176,43 @@ static void block_signals(sigset_t *signals, sigset_t *before)
     sigprocmask(SIG_BLOCK, signals, before);
 }
 
-int hd__launch_command(const struct hd_comm_launcher *launcher, int32_t n, const char *const *words)
+/* Serves the rendezvous, and leaves word of it in the environment. */
+static int32_t serve_ranks(int32_t n, double dead_after, const struct hd__reporter *reporter, struct hd__server **server,
+                           struct hd_error *err)
+{
+    struct hd__server_options options = options_for(n, dead_after, reporter);
+    char secret[33], word[64];
+    int32_t rc = getenv("MASTER_ADDR") ? HD_OK : hd__server_open(&options, server, err);
+    if (rc || !*server)
+        return rc;
+    hd__secret_text(options.secret, secret);
+    snprintf(word, sizeof word, "%u %s", hd__server_port(*server), secret);
+    setenv(HD__RENDEZVOUS, word, 1);
+    return HD_OK;
+}
+
+int hd__launch_command(const struct hd_comm_launcher *launcher, int32_t n, double dead_after, const struct hd__reporter *reporter,
+                       const char *const *words)
 {
     struct hd_error err = HD_ERROR_INIT;
+    struct hd__server *server = NULL;
     sigset_t signals, before;
     pid_t pid;
     int status, sig;
     block_signals(&signals, &before);
-    if (hd__launcher_start(launcher, n, words, &pid, &err)) {
+    if (serve_ranks(n, dead_after, reporter, &server, &err) || hd__launcher_start(launcher, n, words, &pid, &err)) {
         hd__log(HD_LOG_ERROR, NULL, "%s", err.message);
+        hd__server_close(server);
         return 2;
     }
+    unsetenv(HD__RENDEZVOUS);
     while (waitpid(pid, &status, WNOHANG) != pid) {
         struct timespec wait = {.tv_nsec = 100000000};
         sig = sigtimedwait(&signals, NULL, &wait);
         if (sig == SIGTERM || sig == SIGINT)
             kill(pid, SIGUSR1);
     }
+    hd__server_close(server);
     sigprocmask(SIG_SETMASK, &before, NULL);
     return WIFEXITED(status) && WEXITSTATUS(status) <= 3 ? WEXITSTATUS(status) : 1;
 }
@@ -194,15 +222,13 @@ int hd__launch_local(int32_t n, double dead_after, const struct hd__reporter *re
 {
     struct hd__place_in_job place = {.size = n, .local_size = n, .reporter = reporter,
                                      .store = {.host = "127.0.0.1", .dead_after = dead_after}};
-    struct hd__server_options options = {.address = "127.0.0.1", .size = n, .rank = -1, .dead_after = dead_after,
-                                         .gathered = reporter ? hd__report_gathered : NULL, .user = (void *)reporter};
+    struct hd__server_options options = options_for(n, dead_after, reporter);
     struct child *children = hd__alloc((size_t)n * sizeof *children);
     pid_t parent = getpid();
     sigset_t signals, before;
     int port_pipe[2], code;
     if (pipe(port_pipe))
         hd__die("pipe: %s", strerror(errno));
-    hd__secret_make(options.secret);
     memcpy(place.store.secret, options.secret, sizeof options.secret);
     block_signals(&signals, &before);
     fflush(NULL);

@@ -29,9 +29,13 @@ int hd__launch_local(int32_t n, double dead_after, const struct hd__reporter *re
                      int (*body)(void *user, const struct hd__place_in_job *place), void *user);
 
 /* Runs `words` (the program first, NULL at the end) in `n` ranks by the command that their transport works with, and waits.
- * SIGTERM and SIGINT are passed on: as SIGUSR1, which such commands hand to the ranks and do not heed themselves. Returns the
- * exit code of the job; 2 if the command cannot be started. */
-int hd__launch_command(const struct hd_comm_launcher *launcher, int32_t n, const char *const *words);
+ * This process serves their rendezvous, unless MASTER_ADDR says where it is: such a command kills all ranks when one has
+ * failed, and somebody has to write the report. SIGTERM and SIGINT are passed on: as SIGUSR1, which such commands hand to the
+ * ranks and do not heed themselves. Returns the exit code of the job; 2 if the command cannot be started. */
+int hd__launch_command(const struct hd_comm_launcher *launcher, int32_t n, double dead_after, const struct hd__reporter *reporter,
+                       const char *const *words);
+/* environment.c. What tells the ranks of such a command where the rendezvous is, and its secret: "PORT SECRET". */
+#define HD__RENDEZVOUS "HEDDLE_RENDEZVOUS"
 /* For a rank of another launcher: settles down as one of ours would, if we started the launcher. */
 void hd__launch_settle(const struct hd__place_in_job *place);
 

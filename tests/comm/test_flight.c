@@ -2,6 +2,7 @@
  *   test_flight --cost    prints what recording one operation costs, the least of many samples */
 #include <check.h>
 #include <pthread.h>
+#include <semaphore.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <unistd.h>
@@ -183,10 +184,10 @@ static double waited(void *user)
     return w;
 }
 
-static void open_all(int witnesses)
+static void open_served_by(int32_t server_rank, int witnesses)
 {
     struct hd_error err = HD_ERROR_INIT;
-    struct hd__server_options o = {.address = "127.0.0.1", .size = RANKS, .rank = -1, .dead_after = 8, .gathered = gathered};
+    struct hd__server_options o = {.address = "127.0.0.1", .size = RANKS, .rank = server_rank, .dead_after = 8, .gathered = gathered};
     hd__secret_make(o.secret);
     ck_assert_msg(!hd__server_open(&o, &server, &err), "%s", err.message);
     for (int r = 0; r < RANKS; r++) {
@@ -197,6 +198,11 @@ static void open_all(int witnesses)
         if (r < witnesses)
             hd__store_witness(store[r], &w);
     }
+}
+
+static void open_all(int witnesses)
+{
+    open_served_by(-1, witnesses);
 }
 
 static void close_all(void)
@@ -268,6 +274,55 @@ START_TEST(a_look_may_end_the_job)
 }
 END_TEST
 
+/* A launcher kills all that is left when the first rank has gone. Rank 2 is slow to answer: it gives rank 1 time to go. */
+static sem_t one_has_gone;
+static int ends_when_it_went;
+
+static size_t tell_late(void *user, char *out, size_t room)
+{
+    struct timespec until;
+    clock_gettime(CLOCK_REALTIME, &until);
+    until.tv_nsec += 300000000;
+    until.tv_sec += until.tv_nsec / 1000000000;
+    until.tv_nsec %= 1000000000;
+    sem_timedwait(&one_has_gone, &until);
+    return tell(user, out, room);
+}
+
+static void *leave(void *of)
+{
+    hd__store_close(of);
+    pthread_mutex_lock(&seen.lock);
+    ends_when_it_went = seen.ends;
+    pthread_mutex_unlock(&seen.lock);
+    sem_post(&one_has_gone);
+    return NULL;
+}
+
+START_TEST(nobody_leaves_before_the_report)
+{
+    static const struct {
+        int32_t server, fails; /* ranks; -1: the launcher serves */
+    } cases[] = {{0, 0}, {0, 1}, {0, 2}, {-1, 0}, {-1, 1}};
+    struct hd__witness late = {.user = &who[2], .tell = tell_late, .waited = waited, .ask_after = 0.5};
+    pthread_t thread;
+    int32_t rank;
+    sem_init(&one_has_gone, 0, 0);
+    open_served_by(cases[_i].server, 2);
+    hd__store_witness(store[2], &late);
+    hd__store_fail(store[cases[_i].fails], HD_E_MISMATCH, "ranks differ");
+    while (!hd__live_dead(hd__store_live(store[1]), &rank, NULL)) /* it has heard of it */
+        usleep(1000);
+    ck_assert_int_eq(rank, cases[_i].fails);
+    pthread_create(&thread, NULL, leave, store[1]);
+    pthread_join(thread, NULL);
+    store[1] = NULL;
+    ck_assert_int_eq(ends_when_it_went, 1);
+    ck_assert_str_eq(seen.part[2], "part of 2");
+    close_all();
+}
+END_TEST
+
 /* ---- what it costs */
 
 static int cost(void)
@@ -306,6 +361,7 @@ int main(int argc, char **argv)
     tcase_add_test(tc, parts_at_the_end);
     tcase_add_test(tc, a_silent_rank_is_not_waited_for_long);
     tcase_add_test(tc, a_look_may_end_the_job);
+    tcase_add_loop_test(tc, nobody_leaves_before_the_report, 0, 5);
     suite_add_tcase(suite, tc);
     SRunner *runner = srunner_create(suite);
     srunner_run_all(runner, CK_NORMAL);
