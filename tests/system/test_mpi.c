@@ -2,6 +2,8 @@
 #include <dirent.h>
 #include <signal.h>
 #include <sys/prctl.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include "tests/system/system.h"
 
@@ -53,43 +55,45 @@ END_TEST
 
 /* ---- ends */
 
-/* What Open MPI names its files: a session's folder, and shared memory. */
-static int left_behind(const char *folder)
+/* What is in the folder that Open MPI was told to put its files into, shared memory too. */
+static int left_in(const char *folder)
 {
-    static const char *const names[] = {"ompi.", "openmpi-sessions", "vader_segment", "sm_segment", "pmix_dstor", "osc_"};
     DIR *dir = opendir(folder);
-    int n = 0;
-    for (struct dirent *e; dir && (e = readdir(dir));)
-        for (size_t i = 0; i < HD__COUNT(names); i++)
-            n += !strncmp(e->d_name, names[i], strlen(names[i]));
-    if (dir)
-        closedir(dir);
+    int n = -2; /* itself and the one above */
+    ck_assert_ptr_nonnull(dir);
+    while (readdir(dir))
+        n++;
+    closedir(dir);
     return n;
 }
 
 struct running {
     struct command *command;
     pid_t pids[4]; /* mpirun, and its ranks */
-    int before;    /* in /tmp and /dev/shm */
+    char folder[128];
 };
 
 static void run_three(struct running *r, const char *job)
 {
     struct command launcher = {0};
-    r->before = left_behind("/tmp") + left_behind("/dev/shm");
+    char here[64], environment[400];
+    ck_assert_ptr_nonnull(getcwd(here, sizeof here));
+    snprintf(r->folder, sizeof r->folder, "%s/%s", here, job);
+    ck_assert_int_eq(mkdir(r->folder, 0700), 0);
+    snprintf(environment, sizeof environment, "TMPDIR=%s OMPI_MCA_btl_vader_backing_directory=%s", r->folder, r->folder);
     prctl(PR_SET_CHILD_SUBREAPER, 1);
-    r->command = command_start(NULL, "train " ENDLESS "job.name=%s", job);
+    r->command = command_start(environment, "train " ENDLESS "job.name=%s", job);
     curve_wait(job, 10);
+    ck_assert_int_gt(left_in(r->folder), 0);
     command_ranks(r->command, 1, r->pids);
     launcher.pid = r->pids[0];
     command_ranks(&launcher, 3, r->pids + 1);
 }
 
-/* What was there before may go meanwhile: another's. */
 static void expect_nothing_left(const struct running *r)
 {
     expect_gone(r->pids, 4, 5);
-    ck_assert_int_le(left_behind("/tmp") + left_behind("/dev/shm"), r->before);
+    ck_assert_int_eq(left_in(r->folder), 0);
 }
 
 START_TEST(a_lost_rank_is_named)
@@ -109,25 +113,27 @@ START_TEST(a_lost_rank_is_named)
 }
 END_TEST
 
+static void signal_command(struct running *r, const char *job, int signal)
+{
+    run_three(r, job);
+    kill(r->command->pid, signal);
+    command_wait(r->command, 10);
+    expect_nothing_left(r);
+}
+
 START_TEST(stops_when_asked)
 {
     struct running r;
-    run_three(&r, "asked");
-    kill(r.command->pid, SIGTERM);
-    command_wait(r.command, 10);
+    signal_command(&r, "asked", SIGTERM);
     expect_code(r.command, 3);
     expect_says(r.command, "after step");
-    expect_nothing_left(&r);
 }
 END_TEST
 
 START_TEST(nothing_outlives_the_command)
 {
     struct running r;
-    run_three(&r, "orphans");
-    kill(r.command->pid, SIGKILL);
-    command_wait(r.command, 10);
-    expect_nothing_left(&r);
+    signal_command(&r, "orphans", SIGKILL);
 }
 END_TEST
 
