@@ -91,6 +91,9 @@ struct hd__job {
     /* plugins: */
     struct hd_list plugin_path;
 
+    /* device: the core's keys of that section */
+    int64_t device_staging; /* bytes of a chunk */
+
     /* sections of plugins. checkpoint is NULL when nothing is to be saved; the others are never NULL */
     struct hd__section *device, *comm, *optimizer, *model, *checkpoint;
     struct hd__section **strategies; /* in the job's order, never empty */

@@ -35,6 +35,12 @@ static const struct hd_option plugins_keys[] = {
     KEY("path", LIST, "[]", ANY, 0, plugin_path, "folders that are searched for plugins first"),
 };
 
+static const struct hd_option device_keys[] = {
+    KEY("staging", SIZE, "4MiB", WITHIN(4096, 1e12), G, device_staging,
+        "of a device with memory of its own: transports that take host memory get chunks of about so many", .unit = "bytes",
+        .level = HD_LEVEL_TUNER),
+};
+
 static const struct hd_option liveness_keys[] = {
     KEY("dead_after", DURATION, "5s", WITHIN(0.01, 1e6), G, comm_dead_after,
         "all others have ended so long after a rank died or fell silent"),
@@ -146,7 +152,7 @@ const struct hd__core_section hd__core_sections[] = {
     {"job", KEYS(job), 0, NULL},
     {"launch", KEYS(launch), 0, NULL},
     {"plugins", KEYS(plugins), 0, NULL},
-    {"device", NULL, 0, HD_KIND_DEVICE, "cpu"},
+    {"device", KEYS(device), HD_KIND_DEVICE, "cpu"},
     {"liveness", KEYS(liveness), 0, NULL}, /* before comm: comm.dead_after takes its place */
     {"comm", KEYS(comm), HD_KIND_COMM, "shm"},
     {"mesh", KEYS(mesh), 0, NULL},

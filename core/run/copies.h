@@ -7,6 +7,7 @@
 #define HD_CORE_RUN_COPIES_H
 
 #include "core/program/program.h"
+#include "core/run/device.h"
 
 /* ---- memories */
 
@@ -17,9 +18,10 @@ struct hd__memories { /* of one rank, beside the main one */
 };
 
 /* Maps what the program asks for, zeroed, and says in p->shift where it is. A file is mapped as well, so that checkpoints
- * see it as memory; it has no name and is gone with the process. */
-int32_t hd__memories_open(struct hd_program *p, void *arena, struct hd__memories *memories, struct hd_error *err);
-void hd__memories_close(struct hd__memories *memories);
+ * see it as memory; it has no name and is gone with the process. Host memory under a device with streams is pinned. */
+int32_t hd__memories_open(struct hd_program *p, void *arena, const struct hd__device *device, struct hd__memories *memories,
+                          struct hd_error *err);
+void hd__memories_close(struct hd__memories *memories, const struct hd__device *device);
 
 /* ---- copies */
 
@@ -34,6 +36,7 @@ struct hd__copy {
     int64_t bytes;   /* for a file: padded to whole pages by whoever planned both ends */
     int32_t out;     /* 1: out of the main memory */
     uint32_t ticket; /* written by start */
+    struct hd_event *done; /* of a device with streams, which copies itself; else NULL */
 };
 
 /* file: -1 where there is none. */

@@ -1,40 +1,12 @@
 /* A collective along a dim that is not the outermost is one call for each outer index: there each piece is contiguous.
  * An all_to_all is one call on blocks: packed along the dim that is split, unpacked along the one that is joined. A step
  * around a ring is a message to the next member and one from the member before. */
-#include "core/run/exchange.h"
+#include "core/run/exchange_parts.h"
 
 #include <stdlib.h>
 
 #include "core/program/ops.h"
 #include "core/program/touch.h"
-
-/* [outer, n, inner] bytes in a tensor <-> n contiguous blocks [outer, inner]. */
-struct shuffle {
-    char *tensor, *blocks;
-    int64_t outer, n, inner;
-};
-
-/* To or from one member. Messages match in the order of their pair and stream. */
-struct message {
-    void *data;
-    uint64_t bytes;
-    int32_t peer, receives;
-    uint32_t stream, reserved;
-};
-
-struct hd__exchange {
-    struct hd__transports *transports;
-    struct hd__group_ref group;
-    struct hd_comm_call call;              /* a collective */
-    int64_t n_calls, send_step, recv_step; /* bytes from one call to the next */
-    struct shuffle pack, unpack;           /* all_to_all; n = 0 elsewhere */
-    struct message message[2];
-    uint32_t n_messages, n_requests;
-    hd_request *requests;
-    int32_t pending, reserved;
-    struct hd__flight_op flight; /* as the recorder describes it */
-    uint64_t flown;              /* its number there while it is pending */
-};
 
 /* ---- collectives */
 
@@ -65,10 +37,10 @@ static void split_at(const struct hd_program *p, const struct hd__tensor *t, uin
         *(d < at ? outer : inner) *= hd__local(p, t, d);
 }
 
-static struct shuffle shuffle_of(const struct hd_program *p, hd_tensor t, uint16_t dim, int64_t n, void *data)
+static struct hd__shuffle shuffle_of(const struct hd_program *p, hd_tensor t, uint16_t dim, int64_t n, void *data)
 {
     const struct hd__tensor *x = hd__tc(p, t);
-    struct shuffle s = {.tensor = data, .n = n};
+    struct hd__shuffle s = {.tensor = data, .n = n};
     int64_t inner;
     split_at(p, x, dim, &s.outer, &inner);
     s.inner = inner / n * (int64_t)hd_dtype_size(x->dtype);
@@ -76,12 +48,11 @@ static struct shuffle shuffle_of(const struct hd_program *p, hd_tensor t, uint16
     return s;
 }
 
-/* to_blocks: from the tensor into the blocks; else back. */
-static void shuffle(const struct shuffle *s, int to_blocks)
+void hd__shuffle(const struct hd__shuffle *s, char *tensor, int to_blocks)
 {
     for (int64_t b = 0; b < s->n; b++)
         for (int64_t o = 0; o < s->outer; o++) {
-            char *block = s->blocks + (b * s->outer + o) * s->inner, *piece = s->tensor + (o * s->n + b) * s->inner;
+            char *block = s->blocks + (b * s->outer + o) * s->inner, *piece = tensor + (o * s->n + b) * s->inner;
             memcpy(to_blocks ? block : piece, to_blocks ? piece : block, (size_t)s->inner);
         }
 }
@@ -132,14 +103,14 @@ static void around(struct hd__exchange *x, const struct hd_program *p, const str
 {
     int32_t n = x->group.of->n, me = x->group.of->me;
     uint64_t bytes = (uint64_t)hd__tensor_bytes(p, hd__tc(p, i->in[0]));
-    x->message[0] = (struct message){.data = x->call.recv, .bytes = bytes, .peer = (me + n - 1) % n, .receives = 1};
-    x->message[1] = (struct message){.data = (void *)x->call.send, .bytes = bytes, .peer = (me + 1) % n};
+    x->message[0] = (struct hd__message){.data = x->call.recv, .bytes = bytes, .peer = (me + n - 1) % n, .receives = 1};
+    x->message[1] = (struct hd__message){.data = (void *)x->call.send, .bytes = bytes, .peer = (me + 1) % n};
     x->n_messages = x->n_requests = 2;
 }
 
 static void between_stages(struct hd__exchange *x, const struct hd_program *p, const struct hd__instr *i)
 {
-    x->message[0] = (struct message){.data = i->n_in ? (void *)x->call.send : x->call.recv,
+    x->message[0] = (struct hd__message){.data = i->n_in ? (void *)x->call.send : x->call.recv,
                                      .bytes = (uint64_t)hd__tensor_bytes(p, hd__tc(p, hd__instr_tensor(i))),
                                      .peer = i->peer,
                                      .receives = i->op == HD_OP_RECV,
@@ -153,7 +124,7 @@ static void describe(struct hd__exchange *x, const struct hd_program *p, const s
                      const struct hd__exchange_place *place)
 {
     const struct hd__group *g = x->group.of;
-    const struct message *m = x->n_messages == 1 ? &x->message[0] : NULL;
+    const struct hd__message *m = x->n_messages == 1 ? &x->message[0] : NULL;
     int32_t from = !m ? -1 : m->receives ? g->ranks[m->peer] : g->ranks[g->me];
     int32_t to = !m ? -1 : m->receives ? g->ranks[g->me] : g->ranks[m->peer];
     const struct hd__tensor *in = i->n_in ? hd__tc(p, i->in[0]) : NULL, *out = i->n_out ? hd__tc(p, i->out[0]) : NULL;
@@ -199,8 +170,12 @@ int32_t hd__exchange_new(struct hd__transports *transports, struct hd_program *p
     else
         return hd_fail(err, HD_E_UNSUPPORTED, "%s over %s cannot be executed between processes", hd__op(i->op)->name,
                        hd__axis_name(__builtin_ctz(i->axes)));
-    x->requests = hd__arena_alloc(&p->arena, x->n_requests * sizeof *x->requests);
     describe(x, p, i, place);
+    if (transports->stage && x->group.of->n > 1) {
+        x->way = HD__WAY_STAGED;
+        return hd__stage_add(transports->stage, x, i->stream, err);
+    }
+    x->requests = hd__arena_alloc(&p->arena, x->n_requests * sizeof *x->requests);
     return HD_OK;
 }
 
@@ -208,6 +183,8 @@ void hd__exchange_free(struct hd__exchange *x)
 {
     if (!x)
         return;
+    if (x->way == HD__WAY_STAGED)
+        hd__stage_remove(x->transports->stage, x);
     free(x->pack.blocks);
     free(x->unpack.blocks);
 }
@@ -220,7 +197,7 @@ static int32_t start_messages(struct hd__exchange *x, struct hd_error *err)
     struct hd_comm_group *g = x->group.of->group;
     int32_t rc = HD_OK;
     for (uint32_t n = 0; n < x->n_messages && !rc; n++) {
-        const struct message *m = &x->message[n];
+        const struct hd__message *m = &x->message[n];
         rc = m->receives ? ops->recv(g, m->peer, m->stream, m->data, m->bytes, &x->requests[n], err)
                          : ops->send(g, m->peer, m->stream, m->data, m->bytes, &x->requests[n], err);
     }
@@ -231,7 +208,7 @@ static int32_t start_collective(struct hd__exchange *x, struct hd_error *err)
 {
     int32_t rc = HD_OK;
     if (x->pack.n)
-        shuffle(&x->pack, 1);
+        hd__shuffle(&x->pack, x->pack.tensor, 1);
     for (int64_t n = 0; n < x->n_calls && !rc; n++) {
         struct hd_comm_call call = x->call;
         call.send = (const char *)x->call.send + n * x->send_step;
@@ -241,18 +218,35 @@ static int32_t start_collective(struct hd__exchange *x, struct hd_error *err)
     return rc;
 }
 
-int32_t hd__exchange_start(struct hd__exchange *x, struct hd_error *err)
+/* A rank that is alone in its group. */
+static int32_t keep(const struct hd__exchange *x, struct hd_error *err)
+{
+    const struct hd__device *d = x->transports->device;
+    size_t bytes = (size_t)(x->n_calls * x->send_step);
+    if (x->call.recv == x->call.send)
+        return HD_OK;
+    if (d->streams)
+        return d->ops->copy(d->at, HD_STREAM_COMPUTE, x->call.recv, x->call.send, bytes, err);
+    memmove(x->call.recv, x->call.send, bytes);
+    return HD_OK;
+}
+
+static int32_t start_at_once(struct hd__exchange *x, struct hd_error *err)
 {
     int32_t rc;
-    if (x->group.of->n == 1) {
-        if (x->call.recv != x->call.send)
-            memmove(x->call.recv, x->call.send, (size_t)(x->n_calls * x->send_step));
-        return HD_OK;
-    }
-    x->flown = hd__flight_start(x->transports->flight, &x->flight, hd__clock_now(&x->transports->clock));
     hd__pump_enter(x->transports->pump);
     rc = x->n_messages ? start_messages(x, err) : start_collective(x, err);
     hd__pump_leave(x->transports->pump, rc ? 0 : (int32_t)x->n_requests);
+    return rc;
+}
+
+int32_t hd__exchange_start(struct hd__exchange *x, struct hd_error *err)
+{
+    int32_t rc;
+    if (x->group.of->n == 1)
+        return keep(x, err);
+    x->flown = hd__flight_start(x->transports->flight, &x->flight, hd__clock_now(&x->transports->clock));
+    rc = x->way == HD__WAY_STAGED ? hd__stage_start(x->transports->stage, x, err) : start_at_once(x, err);
     x->pending = !rc;
     if (rc)
         hd__flight_end(x->transports->flight, x->flown, hd__clock_now(&x->transports->clock), rc);
@@ -264,17 +258,25 @@ int32_t hd__exchange_pending(const struct hd__exchange *x)
     return x->pending;
 }
 
+static int32_t wait_requests(struct hd__exchange *x, double deadline, struct hd_error *err)
+{
+    int32_t rc = HD_OK;
+    for (uint32_t n = 0; n < x->n_requests && !rc; n++)
+        rc = hd__transports_wait(x->transports, x->group.transport, x->requests[n], deadline, err);
+    if (x->unpack.n && !rc)
+        hd__shuffle(&x->unpack, x->unpack.tensor, 0);
+    return rc;
+}
+
 int32_t hd__exchange_wait(struct hd__exchange *x, double timeout, double *seconds, struct hd_error *err)
 {
     double since = hd__clock_now(&x->transports->clock), now;
-    int32_t rc = HD_OK;
+    int32_t rc;
     if (!x->pending)
         return HD_OK;
     hd__flight_wait(x->transports->flight, x->flown, since);
-    for (uint32_t n = 0; n < x->n_requests && !rc; n++)
-        rc = hd__transports_wait(x->transports, x->group.transport, x->requests[n], since + timeout, err);
-    if (x->unpack.n && !rc)
-        shuffle(&x->unpack, 0);
+    rc = x->way == HD__WAY_STAGED ? hd__stage_wait(x->transports->stage, x, since + timeout, err)
+                                  : wait_requests(x, since + timeout, err);
     x->pending = 0;
     now = hd__clock_now(&x->transports->clock);
     hd__flight_end(x->transports->flight, x->flown, now, rc);

@@ -32,11 +32,24 @@ int32_t hd__exec_step(struct hd__exec *exec, int64_t step, struct hd_error *err)
 /* Runs one section by its name, as often as its repeat says, and once where that is 0. HD_OK where there is none. */
 int32_t hd__exec_section(struct hd__exec *exec, const char *name, struct hd_error *err);
 
-/* Where a tensor of this rank lies. */
-void *hd__exec_data(struct hd__exec *exec, hd_tensor tensor);
 struct hd_program *hd__exec_program(struct hd__exec *exec);
 const int32_t *hd__exec_coord(const struct hd__exec *exec);
+
+/* ---- memory as the host sees it: the arena itself, or, where the device has memory of its own, a view with the same
+ * offsets. Pull before reading it, push after writing it: both wait until all that was launched is done, and where the
+ * view is the arena they do nothing else. */
+
+/* Where a tensor of this rank lies. */
+void *hd__exec_data(struct hd__exec *exec, hd_tensor tensor);
+/* What hd__address counts from. */
 void *hd__exec_arena(struct hd__exec *exec);
+int32_t hd__exec_pull(struct hd__exec *exec, const hd_tensor *tensors, uint32_t n, struct hd_error *err);
+int32_t hd__exec_push(struct hd__exec *exec, const hd_tensor *tensors, uint32_t n, struct hd_error *err);
+/* All that a checkpoint holds; push also what is made of it. */
+int32_t hd__exec_pull_state(struct hd__exec *exec, struct hd_error *err);
+int32_t hd__exec_push_state(struct hd__exec *exec, struct hd_error *err);
+/* Gives back what a view that is not the arena takes; it is all zeros then. */
+void hd__exec_forget(struct hd__exec *exec);
 
 /* The maximum of a small number over all ranks: agreement on signals and faults between steps. */
 int32_t hd__exec_agree(struct hd__exec *exec, int32_t mine, int32_t *highest, struct hd_error *err);

@@ -172,6 +172,8 @@ int32_t hd__export(struct hd__session *s, const char *folder, struct hd_error *e
         return hd_fail(err, HD_E_UNSUPPORTED, "export wants one rank and fp32 master weights");
     if (mkdir(folder, 0777) && errno != EEXIST)
         return hd_fail(err, HD_E_IO, "%s: %s", folder, strerror(errno));
-    rc = write_file(folder, "config.json", write_config, s, err);
+    rc = hd__exec_pull_state(s->exec, err);
+    if (!rc)
+        rc = write_file(folder, "config.json", write_config, s, err);
     return rc ? rc : write_file(folder, "model.safetensors", write_weights, s, err);
 }

@@ -47,6 +47,17 @@ static int32_t open_file(const char *folder, int64_t bytes, int *file, struct hd
     return HD_OK;
 }
 
+/* What a device copies from and to beside its kernels. */
+static int32_t pin(const struct hd__device *d, struct hd__memories *m, int64_t bytes, struct hd_error *err)
+{
+    int32_t rc = hd__device_pinned(d, (size_t)bytes, &m->base[HD__MEM_HOST], err);
+    if (rc)
+        return rc;
+    memset(m->base[HD__MEM_HOST], 0, (size_t)bytes);
+    m->bytes[HD__MEM_HOST] = bytes;
+    return HD_OK;
+}
+
 static int32_t map(struct hd__memories *m, int memory, int64_t bytes, struct hd_error *err)
 {
     int flags = memory == HD__MEM_FILE ? MAP_SHARED : MAP_PRIVATE | MAP_ANONYMOUS;
@@ -67,7 +78,8 @@ static void touch(char *memory, int64_t bytes)
         *(volatile char *)(memory + at) = 0;
 }
 
-int32_t hd__memories_open(struct hd_program *p, void *arena, struct hd__memories *m, struct hd_error *err)
+int32_t hd__memories_open(struct hd_program *p, void *arena, const struct hd__device *device, struct hd__memories *m,
+                          struct hd_error *err)
 {
     int32_t rc = HD_OK;
     *m = (struct hd__memories){.file = -1};
@@ -76,21 +88,24 @@ int32_t hd__memories_open(struct hd_program *p, void *arena, struct hd__memories
     for (int memory = 1; memory < HD__MEM_COUNT && !rc; memory++) {
         if (!p->bytes[memory])
             continue;
-        rc = map(m, memory, p->bytes[memory], err);
+        rc = memory == HD__MEM_HOST && device->streams ? pin(device, m, p->bytes[memory], err)
+                                                       : map(m, memory, p->bytes[memory], err);
         if (!rc)
             p->shift[memory] = distance(arena, m->base[memory]);
     }
-    if (!rc && m->base[HD__MEM_HOST])
+    if (!rc && m->base[HD__MEM_HOST] && !device->streams)
         touch(m->base[HD__MEM_HOST], m->bytes[HD__MEM_HOST]);
     if (rc)
-        hd__memories_close(m);
+        hd__memories_close(m, device);
     return rc;
 }
 
-void hd__memories_close(struct hd__memories *m)
+void hd__memories_close(struct hd__memories *m, const struct hd__device *device)
 {
     for (int memory = 1; memory < HD__MEM_COUNT; memory++)
-        if (m->base[memory])
+        if (m->base[memory] && memory == HD__MEM_HOST && device->streams)
+            hd__device_pinned_free(device, m->base[memory]);
+        else if (m->base[memory])
             munmap(m->base[memory], (size_t)m->bytes[memory]);
     if (m->bytes[HD__MEM_FILE] || m->file > 0)
         close(m->file);

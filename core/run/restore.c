@@ -126,6 +126,9 @@ int32_t hd__keeper_save(struct hd__keeper *k, const struct hd__progress *progres
     int32_t rc = hd__keeper_finish(k, err); /* the saver still reads k->saving */
     if (rc)
         return rc;
+    rc = hd__exec_pull_state(k->s->exec, err);
+    if (rc)
+        return rc;
     hd__state_free(&k->saving);
     collect(k, &k->saving, 1, 0);
     collect_ranks(k, &k->saving);
@@ -141,6 +144,7 @@ int32_t hd__keeper_save(struct hd__keeper *k, const struct hd__progress *progres
     } else {
         rc = hd__ckpt_save(&k->store, &save, err);
     }
+    hd__exec_forget(k->s->exec);
     json_decref(state);
     return rc;
 }
@@ -209,6 +213,9 @@ static int32_t load(struct hd__keeper *k, const char *name, int weights_only, st
     if (!rc)
         rc = read_progress(ckpt, progress);
     hd__ckpt_close(ckpt);
+    if (!rc)
+        rc = hd__exec_push_state(k->s->exec, err);
+    hd__exec_forget(k->s->exec);
     return rc ? rc : hd__exec_section(k->s->exec, "restore", err);
 }
 

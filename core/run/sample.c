@@ -70,6 +70,8 @@ static int32_t next_token(struct hd__session *session, struct sampler *s, int32_
     int64_t at = HD__MIN(s->n, s->seq) - 1;
     int32_t rc = hd__exec_section(session->exec, "eval", err);
     const char *row = hd__exec_data(session->exec, p->kept_logits);
+    if (!rc)
+        rc = hd__exec_pull(session->exec, &p->kept_logits, 1, err);
     if (rc)
         return rc;
     hd__to_f32(t->dtype, row + at * s->vocab * (int64_t)hd_dtype_size(t->dtype), s->logits, (uint64_t)s->vocab);

@@ -111,21 +111,29 @@ int32_t hd__session_initialise(struct hd__session *s, struct hd_error *err)
     struct hd_program *p = hd__exec_program(s->exec);
     const int32_t *coord = hd__exec_coord(s->exec);
     void *arena = hd__exec_arena(s->exec);
-    if (s->compiled->info.weights)
-        return hd__init_from_files(p, coord, arena, s->compiled->info.weights, err);
-    return hd__init_parameters(p, coord, arena, (uint64_t)s->compiled->job->seed, err);
+    int32_t rc = s->compiled->info.weights ? hd__init_from_files(p, coord, arena, s->compiled->info.weights, err)
+                                           : hd__init_parameters(p, coord, arena, (uint64_t)s->compiled->job->seed, err);
+    if (!rc)
+        rc = hd__exec_push_state(s->exec, err);
+    hd__exec_forget(s->exec);
+    return rc;
 }
 
-double hd__session_scalar(struct hd__session *s, hd_tensor scalar)
+int32_t hd__session_scalars(struct hd__session *s, const hd_tensor *scalars, uint32_t n, double *values, struct hd_error *err)
 {
-    const void *data = hd__exec_data(s->exec, scalar);
-    return hd__tc(hd__exec_program(s->exec), scalar)->dtype == HD_F64 ? *(const double *)data : *(const float *)data;
+    int32_t rc = hd__exec_pull(s->exec, scalars, n, err);
+    for (uint32_t k = 0; k < n && !rc; k++) {
+        const void *data = hd__exec_data(s->exec, scalars[k]);
+        values[k] = hd__tc(hd__exec_program(s->exec), scalars[k])->dtype == HD_F64 ? *(const double *)data : *(const float *)data;
+    }
+    return rc;
 }
 
 int32_t hd__session_evaluate(struct hd__session *s, int64_t batches, double *loss, struct hd_error *err)
 {
     struct hd_program *p = hd__exec_program(s->exec);
     struct hd__feed *before = s->feeding;
+    double sum = 0;
     int32_t rc = HD_OK;
     if (!s->held_out)
         rc = hd__feed_open(s->compiled, s->place->rank, 1, &s->held_out, err);
@@ -140,6 +148,8 @@ int32_t hd__session_evaluate(struct hd__session *s, int64_t batches, double *los
         rc = hd__exec_section(s->exec, "eval_end", err);
     s->feeding = before;
     if (!rc)
-        *loss = hd__session_scalar(s, p->loss_sum) / (double)batches;
+        rc = hd__session_scalars(s, &p->loss_sum, 1, &sum, err);
+    if (!rc)
+        *loss = sum / (double)batches;
     return rc;
 }

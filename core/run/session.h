@@ -35,7 +35,7 @@ int32_t hd__session_evaluate(struct hd__session *s, int64_t batches, double *los
 void hd__session_feed(struct hd__session *s,
                       int32_t (*feed)(void *user, int32_t labels, int32_t *out, int64_t count, struct hd_error *err), void *user);
 
-/* A scalar of the program, whatever its dtype. */
-double hd__session_scalar(struct hd__session *s, hd_tensor scalar);
+/* Scalars of the program, whatever their dtype. */
+int32_t hd__session_scalars(struct hd__session *s, const hd_tensor *scalars, uint32_t n, double *values, struct hd_error *err);
 
 #endif

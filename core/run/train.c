@@ -56,8 +56,9 @@ static void catch_signals(void (*handler)(int))
 
 /* ---- one step */
 
-static void set_hyper(struct loop *l)
+static int32_t set_hyper(struct loop *l, struct hd_error *err)
 {
+    const hd_tensor set[] = {l->p->hyper, l->p->scale};
     double *hyper = hd__exec_data(l->s.exec, l->p->hyper);
     l->lr = hd__lr(&l->job->schedule, l->at.step + 1, l->job->steps);
     hyper[HD_HYPER_LR] = l->lr;
@@ -66,6 +67,7 @@ static void set_hyper(struct loop *l)
     if (l->p->scale)
         *(double *)hd__exec_data(l->s.exec, l->p->scale) = l->at.scaler.scale;
     hyper[HD_HYPER_SKIP] = 0;
+    return hd__exec_push(l->s.exec, set, l->p->scale ? 2 : 1, err);
 }
 
 /* Runs the step's data again and looks where the first bad number comes from. The loss is that of all ranks; a norm may be
@@ -101,13 +103,17 @@ static int32_t diverged(struct loop *l, struct hd_error *err)
 
 static int32_t one_step(struct loop *l, struct hd_error *err)
 {
-    int32_t rc;
-    set_hyper(l);
-    rc = hd__exec_step(l->s.exec, l->at.step + 1, err);
+    const hd_tensor scalars[] = {l->p->loss_sum, l->p->norm2};
+    double value[2];
+    int32_t rc = set_hyper(l, err);
+    if (!rc)
+        rc = hd__exec_step(l->s.exec, l->at.step + 1, err);
+    if (!rc)
+        rc = hd__session_scalars(&l->s, scalars, 2, value, err);
     if (rc)
         return rc;
-    l->loss = hd__session_scalar(&l->s, l->p->loss_sum);
-    l->norm = sqrt(hd__session_scalar(&l->s, l->p->norm2)) / l->at.scaler.scale;
+    l->loss = value[0];
+    l->norm = sqrt(value[1]) / l->at.scaler.scale;
     l->scale = l->at.scaler.scale;
     if (!hd__scaler_update(&l->at.scaler, !isfinite(l->norm)) || (!isfinite(l->loss) && isfinite(l->norm)))
         return diverged(l, err);

@@ -22,10 +22,15 @@ struct hd__group_ref {
     const struct hd__group *of; /* its ranks; of->group is NULL where this rank is alone */
 };
 
+struct hd__device;
+struct hd__stage;
+
 struct hd__transports {
     HD__ARRAY(struct hd__transport *) at;
     const struct hd__compiled *compiled;
     struct hd_store *store;
+    const struct hd__device *device;
+    struct hd__stage *stage;   /* exchanges that do not begin at once: of a device with streams; else NULL */
     struct hd__flight *flight; /* where every operation is recorded */
     struct hd__clock clock;    /* of the thread that runs the step program */
     struct hd__pump *pump;     /* NULL: progress between instructions only */
@@ -41,7 +46,7 @@ int32_t hd__transports_group(struct hd__transports *t, uint32_t axes, uint32_t m
 /* From now on a thread makes progress too, where the job says so: calls into transports belong between pump's enter and
  * leave. Those of this file go there themselves. */
 void hd__transports_pump(struct hd__transports *t);
-/* A bounded piece of the pending work of all; nothing where a thread does it. */
+/* A bounded piece of the pending work of all; nothing where a thread does it. 1 if anything moved, 0 if not, or an error. */
 int32_t hd__transports_progress(struct hd__transports *t, struct hd_error *err);
 /* Waits for a request of one, while all go on; it is not in flight any more, whatever comes. */
 int32_t hd__transports_wait(struct hd__transports *t, struct hd__transport *of, hd_request request, double deadline,

@@ -348,6 +348,7 @@ START_TEST(printed)
                                "  path: []                                       # default\n"
                                "device:\n"
                                "  use: cpu                                       # default\n"
+                               "  staging: 4MiB                                  # default\n"
                                "liveness:\n"
                                "  dead_after: 5s                                 # default\n"
                                "  late_after: 10s                                # default\n"

@@ -147,12 +147,13 @@ START_TEST(memories)
 {
     struct hd__mesh mesh = hd__mesh_make((const int32_t[HD_AXIS_COUNT]){1, 1, 1, 1, 1, 1, 1});
     struct hd_program *p = hd__program_new(&mesh, 0);
+    const struct hd__device device = {0};
     struct hd__memories m;
     char arena[64], *host, *file, *page = aligned_alloc(4096, 4096);
     p->bytes[HD__MEM_HOST] = 10000;
     p->bytes[HD__MEM_FILE] = 3 * 4096;
     p->file_folder = scratch_path(&scratch, "");
-    ck_ok(hd__memories_open(p, arena, &m, &err));
+    ck_ok(hd__memories_open(p, arena, &device, &m, &err));
     host = (char *)((uintptr_t)arena + (uintptr_t)p->shift[HD__MEM_HOST]);
     file = (char *)((uintptr_t)arena + (uintptr_t)p->shift[HD__MEM_FILE]);
     ck_assert_ptr_eq(host, m.base[HD__MEM_HOST]);
@@ -161,10 +162,10 @@ START_TEST(memories)
     ck_assert_int_eq(pread(m.file, page, 4096, 4096), 4096);
     ck_assert_int_eq(page[5000 - 4096], 3);
     ck_assert_int_eq(rmdir(p->file_folder), 0); /* empty */
-    hd__memories_close(&m);
+    hd__memories_close(&m, &device);
     free(page);
     p->file_folder = "/nowhere/at/all";
-    ck_assert_int_eq(hd__memories_open(p, arena, &m, &err), HD_E_IO);
+    ck_assert_int_eq(hd__memories_open(p, arena, &device, &m, &err), HD_E_IO);
     ck_assert_str_eq(err.message, "no file for offloaded state in /nowhere/at/all (offload.path): No such file or directory");
     hd__program_free(p);
 }

@@ -1,0 +1,106 @@
+/* A device that only enqueues, with memory that the host cannot touch: device-async (tests/plugins/async.h) trains to the same
+ * bits as device-cpu, which computes its kernels, whatever order its streams take within what the core asked for. */
+#include "tests/system/system.h"
+
+static struct curve a, b;
+
+#define PLUGINS "plugins.path=[\"" ASYNC "\",\"" PIPES "\"] "
+#define ON_ASYNC PLUGINS "device.use=async device.seed=%d device.staging=%s"
+
+static void same_on_both(const char *job, const char *staging)
+{
+    train(&a, "cpu", "%s " PLUGINS, job);
+    expect_learns(&a);
+    for (int seed = 1; seed <= 2; seed++) {
+        train(&b, "async", "%s " ON_ASYNC, job, seed, staging);
+        expect_same_bits(&a, &b);
+    }
+}
+
+static const struct {
+    const char *job, *staging;
+} jobs[] = {
+    {"gpt2.yaml job.steps=8 data.val_fraction=0.1 eval.every=3 eval.batches=2", "4MiB"},
+    {"llama.yaml job.steps=8 precision.compute=fp16 recompute=full", "4MiB"},
+    {"llama.yaml job.steps=6 mesh.dp=2 strategies.zero.stage=1 strategies.zero.compress.kind=int8", "4KiB"},
+    {"llama.yaml job.steps=6 mesh.dp=2 strategies.zero.stage=3 strategies.zero.offload.optimizer=host "
+     "strategies.zero.offload.params=host", "16KiB"},
+    {"gpt2.yaml job.steps=6 mesh.dp=2 strategies.zero.stage=3 comm.use=pipes", "4KiB"},
+    {"llama.yaml job.steps=6 mesh.tp=2 mesh.dp=2 strategies=[{\"use\":\"3d\",\"sequence_parallel\":true},{\"use\":\"zero\",\"stage\":2}] "
+     "comm.axes={\"dp\":\"pipes\"}", "4KiB"},
+    {"llama.yaml job.steps=6 mesh.cp=2 strategies=[{\"use\":\"3d\",\"context\":\"ulysses\"},{\"use\":\"zero\"}]", "4KiB"},
+    {"llama.yaml job.steps=6 mesh.cp=2 strategies=[{\"use\":\"3d\",\"context\":\"ring\"},{\"use\":\"zero\",\"stage\":1}]", "4KiB"},
+    {"mixtral.yaml job.steps=6 mesh.ep=2 strategies=[{\"use\":\"3d\"},{\"use\":\"zero\"}] comm.progress=thread", "4KiB"},
+    {"llama.yaml job.steps=6 mesh.pp=2 strategies=[{\"use\":\"3d\",\"schedule\":\"1f1b\"},{\"use\":\"zero\"}] data.micro_batch=1", "4KiB"},
+};
+
+START_TEST(trains_to_the_same_bits)
+{
+    same_on_both(jobs[_i].job, jobs[_i].staging);
+}
+END_TEST
+
+/* Saved by one, gone on with by the other, and by itself. */
+START_TEST(checkpoints)
+{
+    static const char *const job = "llama.yaml mesh.dp=2 strategies.zero.stage=3";
+    train(&a, "straight", "%s job.steps=9", job);
+    train(&b, "async", "%s " ON_ASYNC " checkpoint.dir=kept job.steps=3", job, 1, "4KiB");
+    train(&b, "async", "%s " ON_ASYNC " checkpoint.dir=kept checkpoint.async=false job.steps=6", job, 2, "4KiB");
+    train(&b, "async", "%s checkpoint.dir=kept job.steps=9", job);
+    expect_same_bits(&a, &b);
+}
+END_TEST
+
+static void says_the_same(const char *words)
+{
+    struct command *cpu = command_run("%s", words), *async = command_run("%s " ON_ASYNC, words, 1, "4MiB");
+    expect_code(cpu, 0);
+    expect_code(async, 0);
+    ck_assert_str_eq(cpu->out, async->out);
+}
+
+START_TEST(reads_what_it_made)
+{
+    train(&a, "made", "llama.yaml job.steps=4 checkpoint.dir=made " ON_ASYNC, 1, "4MiB");
+    says_the_same("sample llama.yaml --prompt the --tokens 20 checkpoint.dir=made");
+    says_the_same("eval llama.yaml checkpoint.dir=made data.val_fraction=0.1");
+    says_the_same("ckpt export llama.yaml checkpoint.dir=made --to exported");
+    expect_code(command_run("sample llama.yaml model={\"use\":\"transformer\",\"from\":\"exported\"} --tokens 2 " ON_ASYNC, 1, "4MiB"), 0);
+}
+END_TEST
+
+/* A step that went wrong is looked at through the view of the device's memory. */
+START_TEST(names_the_first_bad_number)
+{
+    struct command *c = command_run("train llama.yaml precision.compute=fp16 precision.loss_scale=1e9 " ON_ASYNC, 1, "4MiB");
+    char *from_async, *from_cpu;
+    expect_code(c, 1);
+    from_async = strstr(c->err, "the first bad number");
+    ck_assert_ptr_nonnull(from_async);
+    c = command_run("train llama.yaml precision.compute=fp16 precision.loss_scale=1e9");
+    from_cpu = strstr(c->err, "the first bad number");
+    ck_assert_ptr_nonnull(from_cpu);
+    ck_assert_str_eq(from_async, from_cpu);
+}
+END_TEST
+
+START_TEST(refuses_a_file)
+{
+    struct command *c = command_run("train llama.yaml mesh.dp=2 strategies.zero.offload.optimizer=file strategies.zero.offload.path=. "
+                                    ON_ASYNC, 1, "4MiB");
+    expect_code(c, 2);
+    expect_says(c, "cannot copy from and to a file yet");
+}
+END_TEST
+
+int main(void)
+{
+    const struct system_test tests[] = {{"trains to the same bits", trains_to_the_same_bits, HD__COUNT(jobs)},
+                                        {"checkpoints", checkpoints, 1},
+                                        {"reads what it made", reads_what_it_made, 1},
+                                        {"names the first bad number", names_the_first_bad_number, 1},
+                                        {"refuses a file", refuses_a_file, 1},
+                                        {NULL, NULL, 0}};
+    return system_run("system-async", tests);
+}
