@@ -20,7 +20,7 @@ struct cu_settings {
     int64_t workspace; /* bytes that a matrix product may use */
     int64_t logits;    /* bytes of logits at a time in the fused head */
     int32_t tf32;      /* fp32 products in TF32 */
-    int32_t reserved;
+    int32_t tune;      /* time the candidates for a matrix product */
 };
 
 struct cu_block; /* memory.c */

@@ -1,5 +1,5 @@
 /* The vtable of device cuda. */
-#include "cu.h"
+#include "blas.h"
 #include "slots.h"
 
 static int32_t choose_index(const struct cu_settings *settings, const struct hd_device_place *place, int32_t *index,
@@ -40,6 +40,7 @@ static void close_device(struct hd_device *d)
     for (int32_t i = 0; i < HD_STREAM_COUNT; i++)
         if (d->stream[i])
             cudaStreamSynchronize(d->stream[i]);
+    cu_blas_close(d);
     cu_memory_close(d);
     cu_streams_close(d);
     d->host->free(d);
@@ -177,6 +178,9 @@ static const struct hd_option options[] = {
     {.name = "tf32", .value = "false", .type = HD_OPT_BOOL, .flags = HD_OPTION_GLOBAL,
      .help = "matrix products of fp32 in TF32: several times faster, 10 bits of mantissa",
      .offset = offsetof(struct cu_settings, tf32)},
+    {.name = "tune", .value = "false", .type = HD_OPT_BOOL, .level = HD_LEVEL_TUNER,
+     .help = "true: time cuBLASLt's candidates for each matrix product at start; runs may then differ in the last bits",
+     .offset = offsetof(struct cu_settings, tune)},
     {.name = "workspace", .value = "64MiB", .type = HD_OPT_SIZE, .unit = "bytes", .min = 0, .max = 1e12, .level = HD_LEVEL_TUNER,
      .help = "memory that matrix products may use beside their operands", .offset = offsetof(struct cu_settings, workspace)},
     {.name = "logits", .value = "256MiB", .type = HD_OPT_SIZE, .unit = "bytes", .min = 0, .max = 1e12, .level = HD_LEVEL_TUNER,

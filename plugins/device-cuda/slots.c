@@ -1,13 +1,16 @@
 /* One row an op: operands (least and most inputs, least and most outputs), dtypes, prepare. To add an op: its .cu file
- * with cu_prepare_NAME, a row here, the file in meson.build. */
+ * with cu_prepare_NAME, a row here, the file in meson.build. Products of experts multiply every slot: those without a token hold
+ * zeros, and give zeros. */
 #include "slots.h"
 
 #define CU_ROWS(X)                                              \
+    X(HD_OP_EINSUM, 2, 2, 1, 1, CU_PRODUCTS, einsum)            \
+    X(HD_OP_GROUPED, 3, 3, 1, 1, CU_FLOATS, einsum)             \
+    X(HD_OP_GROUPED_DW, 3, 3, 1, 1, CU_FLOATS, einsum)          \
     X(HD_OP_ADD, 1, 8, 1, 1, CU_FLOATS, add)                    \
     X(HD_OP_RMSNORM, 2, 2, 1, 1, CU_FLOATS, rmsnorm)
 
-#define CU_DECLARE(op, min_in, max_in, min_out, max_out, dtypes, name)                                                 \
-    int32_t cu_prepare_##name(struct hd_device *, const struct hd_instr_desc *, struct hd_kernel *, struct hd_error *);
+#define CU_DECLARE(op, min_in, max_in, min_out, max_out, dtypes, name) CU_PREPARE(name);
 CU_ROWS(CU_DECLARE)
 #undef CU_DECLARE
 

@@ -17,6 +17,14 @@ struct cu_slot {
     cu_prepare_fn prepare;
 };
 
+#define CU_PREPARE(name)                                                                                               \
+    int32_t cu_prepare_##name(struct hd_device *, const struct hd_instr_desc *, struct hd_kernel *, struct hd_error *)
+
+/* Those that are made in C. */
+CU_PREPARE(einsum);
+/* What cu_prepare_einsum leaves to it: einsum_plain.cu. */
+CU_PREPARE(einsum_plain);
+
 /* NULL for an op that has no row. */
 const struct cu_slot *cu_slot(uint32_t op);
 

@@ -378,6 +378,15 @@ int32_t h_prepare(struct h_device *d, struct h_instr *i, struct hd_kernel **k, s
     return d->ops->prepare(d->device, &i->d, k, err);
 }
 
+int h_has_memory(void)
+{
+    const char *path = getenv("HEDDLE_TEST_DEVICE");
+    void *library = path ? dlopen(path, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE) : NULL;
+    hd_plugin_entry entry = library ? (hd_plugin_entry)(uintptr_t)dlsym(library, HD_PLUGIN_SYMBOL) : NULL;
+    const struct hd_device_ops *ops = entry ? entry()->components[0]->ops : NULL;
+    return ops && (ops->caps & HD_DEVICE_STREAMS) != 0;
+}
+
 int h_is_staged(const struct h_device *d)
 {
     return (d->ops->caps & HD_DEVICE_STREAMS) != 0;

@@ -1,0 +1,297 @@
+#include "blas.h"
+#include <cublasLt.h>
+#include <math.h>
+
+enum { CANDIDATES = 6, ROUNDS = 3 };
+
+struct key {
+    struct cu_product product;
+    uint32_t align[3]; /* of a, b, d, bytes: 16 at most */
+    uint32_t reserved;
+};
+
+struct cu_gemm {
+    struct cu_gemm *next;
+    struct cu_blas *blas;
+    struct key key;
+    cublasLtMatmulDesc_t desc;
+    cublasLtMatrixLayout_t a, b, d;
+    cublasLtMatmulAlgo_t algo;
+};
+
+struct cu_blas {
+    cublasLtHandle_t handle;
+    struct cu_gemm *gemms;
+    void *workspace;
+    size_t workspace_bytes;
+};
+
+/* ---- errors and types */
+
+static int32_t fail(struct hd_error *err, cublasStatus_t rc, const char *what)
+{
+    if (rc == CUBLAS_STATUS_SUCCESS)
+        return HD_OK;
+    if (err)
+        err->native = rc;
+    return hd_fail(err, rc == CUBLAS_STATUS_NOT_SUPPORTED ? HD_E_UNSUPPORTED : rc == CUBLAS_STATUS_ALLOC_FAILED ? HD_E_NOMEM : HD_E_IO,
+                   "device cuda: %s: cuBLASLt says %s (%d)", what, cublasLtGetStatusString(rc), (int)rc);
+}
+
+static cudaDataType_t type_of(uint32_t dtype)
+{
+    return dtype == HD_BF16 ? CUDA_R_16BF : dtype == HD_F16 ? CUDA_R_16F : dtype == HD_F64 ? CUDA_R_64F : CUDA_R_32F;
+}
+
+static cublasComputeType_t compute_of(const struct hd_device *d, uint32_t dtype)
+{
+    if (dtype == HD_F64)
+        return CUBLAS_COMPUTE_64F;
+    return dtype == HD_F32 && d->settings->tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F;
+}
+
+static uint32_t alignment(const void *p)
+{
+    uint32_t a = 16;
+    while ((uintptr_t)p % a)
+        a /= 2;
+    return a;
+}
+
+/* ---- descriptors */
+
+static cublasStatus_t make_layout(cublasLtMatrixLayout_t *layout, const struct cu_matrix *x, int64_t batch)
+{
+    int32_t count = (int32_t)batch;
+    cublasStatus_t rc = cublasLtMatrixLayoutCreate(layout, type_of(x->dtype), (uint64_t)x->rows, (uint64_t)x->cols, x->ld);
+    if (rc == CUBLAS_STATUS_SUCCESS && batch > 1)
+        rc = cublasLtMatrixLayoutSetAttribute(*layout, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, &count, sizeof count);
+    if (rc == CUBLAS_STATUS_SUCCESS && batch > 1)
+        rc = cublasLtMatrixLayoutSetAttribute(*layout, CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, &x->batch_stride,
+                                              sizeof x->batch_stride);
+    return rc;
+}
+
+static cublasStatus_t describe(struct hd_device *device, struct cu_gemm *g)
+{
+    const struct cu_product *p = &g->key.product;
+    cublasOperation_t a = p->a.trans ? CUBLAS_OP_T : CUBLAS_OP_N, b = p->b.trans ? CUBLAS_OP_T : CUBLAS_OP_N;
+    cudaDataType_t scale = p->a.dtype == HD_F64 ? CUDA_R_64F : CUDA_R_32F;
+    cublasStatus_t rc = cublasLtMatmulDescCreate(&g->desc, compute_of(device, p->a.dtype), scale);
+    if (rc == CUBLAS_STATUS_SUCCESS)
+        rc = cublasLtMatmulDescSetAttribute(g->desc, CUBLASLT_MATMUL_DESC_TRANSA, &a, sizeof a);
+    if (rc == CUBLAS_STATUS_SUCCESS)
+        rc = cublasLtMatmulDescSetAttribute(g->desc, CUBLASLT_MATMUL_DESC_TRANSB, &b, sizeof b);
+    if (rc == CUBLAS_STATUS_SUCCESS)
+        rc = make_layout(&g->a, &p->a, p->batch);
+    if (rc == CUBLAS_STATUS_SUCCESS)
+        rc = make_layout(&g->b, &p->b, p->batch);
+    return rc == CUBLAS_STATUS_SUCCESS ? make_layout(&g->d, &p->d, p->batch) : rc;
+}
+
+static cublasStatus_t prefer(cublasLtMatmulPreference_t preference, const struct key *key, uint64_t workspace)
+{
+    const struct {
+        int64_t what;
+        const void *value;
+        size_t bytes;
+    } all[] = {
+        {CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &workspace, sizeof workspace},
+        {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, &key->align[0], sizeof key->align[0]},
+        {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, &key->align[1], sizeof key->align[1]},
+        {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, &key->align[2], sizeof key->align[2]},
+        {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, &key->align[2], sizeof key->align[2]},
+    };
+    cublasStatus_t rc = CUBLAS_STATUS_SUCCESS;
+    for (size_t i = 0; i < sizeof all / sizeof all[0] && rc == CUBLAS_STATUS_SUCCESS; i++)
+        rc = cublasLtMatmulPreferenceSetAttribute(preference, (cublasLtMatmulPreferenceAttributes_t)all[i].what, all[i].value,
+                                                  all[i].bytes);
+    return rc;
+}
+
+static cublasStatus_t ask(struct cu_gemm *g, cublasLtMatmulHeuristicResult_t *found, int *n)
+{
+    cublasLtMatmulPreference_t preference;
+    cublasStatus_t rc = cublasLtMatmulPreferenceCreate(&preference);
+    if (rc != CUBLAS_STATUS_SUCCESS)
+        return rc;
+    rc = prefer(preference, &g->key, g->blas->workspace_bytes);
+    if (rc == CUBLAS_STATUS_SUCCESS)
+        rc = cublasLtMatmulAlgoGetHeuristic(g->blas->handle, g->desc, g->a, g->b, g->d, g->d, preference, CANDIDATES, found, n);
+    cublasLtMatmulPreferenceDestroy(preference);
+    return rc == CUBLAS_STATUS_SUCCESS && !*n ? CUBLAS_STATUS_NOT_SUPPORTED : rc;
+}
+
+/* ---- timing: on memory of its own, since what the operands hold must stay */
+
+struct trial {
+    void *memory[3];
+    cudaEvent_t from, to;
+};
+
+static size_t bytes_of(const struct cu_matrix *x, int64_t batch)
+{
+    return (size_t)((batch - 1) * x->batch_stride + x->ld * x->cols) * hd_dtype_size(x->dtype);
+}
+
+static void trial_close(struct trial *t)
+{
+    for (int i = 0; i < 3; i++)
+        cudaFree(t->memory[i]);
+    if (t->from)
+        cudaEventDestroy(t->from);
+    if (t->to)
+        cudaEventDestroy(t->to);
+}
+
+static cudaError_t trial_open(struct trial *t, const struct cu_product *p, cudaStream_t stream)
+{
+    const struct cu_matrix *all[] = {&p->a, &p->b, &p->d};
+    cudaError_t rc = cudaSuccess;
+    memset(t, 0, sizeof *t);
+    for (int i = 0; i < 3 && rc == cudaSuccess; i++) {
+        rc = cudaMalloc(&t->memory[i], bytes_of(all[i], p->batch));
+        if (rc == cudaSuccess) /* small numbers in every floating type: products of zeros are faster than others */
+            rc = cudaMemsetAsync(t->memory[i], 0x3c, bytes_of(all[i], p->batch), stream);
+    }
+    if (rc == cudaSuccess)
+        rc = cudaEventCreateWithFlags(&t->from, cudaEventDefault);
+    return rc == cudaSuccess ? cudaEventCreateWithFlags(&t->to, cudaEventDefault) : rc;
+}
+
+static float time_one(struct cu_gemm *g, struct trial *t, const cublasLtMatmulAlgo_t *algo, cudaStream_t stream)
+{
+    float best = INFINITY, ms;
+    g->algo = *algo;
+    for (int i = 0; i < ROUNDS; i++) {
+        struct hd_error err = HD_ERROR_INIT;
+        if (cudaEventRecord(t->from, stream) || cu_gemm_run(g, t->memory[0], t->memory[1], t->memory[2], stream, &err) ||
+            cudaEventRecord(t->to, stream) || cudaEventSynchronize(t->to) || cudaEventElapsedTime(&ms, t->from, t->to))
+            return INFINITY;
+        best = ms < best ? ms : best;
+    }
+    return best;
+}
+
+/* Which candidate is fastest; the first where that cannot be measured. */
+static int fastest(struct hd_device *device, struct cu_gemm *g, const cublasLtMatmulHeuristicResult_t *found, int n)
+{
+    cudaStream_t stream = device->stream[HD_STREAM_COMPUTE];
+    struct trial t;
+    int best = 0;
+    if (n > 1 && trial_open(&t, &g->key.product, stream) == cudaSuccess) {
+        float least = INFINITY;
+        for (int i = 0; i < n; i++) {
+            float ms = found[i].state == CUBLAS_STATUS_SUCCESS ? time_one(g, &t, &found[i].algo, stream) : INFINITY;
+            if (ms < least) {
+                least = ms;
+                best = i;
+            }
+        }
+    }
+    if (n > 1)
+        trial_close(&t);
+    (void)cudaGetLastError(); /* too little memory for a trial is no fault */
+    return best;
+}
+
+/* ---- opening and preparing */
+
+static int32_t open_blas(struct hd_device *device, struct hd_error *err)
+{
+    void *workspace = NULL;
+    if (device->blas)
+        return HD_OK;
+    struct cu_blas *b = device->host->alloc(sizeof *b);
+    if (!b)
+        return hd_fail(err, HD_E_NOMEM, "no memory for cuBLASLt");
+    int32_t rc = fail(err, cublasLtCreate(&b->handle), "opening cuBLASLt");
+    b->workspace_bytes = (size_t)device->settings->workspace;
+    if (rc == HD_OK && b->workspace_bytes)
+        rc = cu_zeros(device, b->workspace_bytes, &workspace, err);
+    b->workspace = workspace;
+    device->blas = b;
+    return rc;
+}
+
+static void free_gemm(struct hd_device *device, struct cu_gemm *g)
+{
+    if (g->desc)
+        cublasLtMatmulDescDestroy(g->desc);
+    if (g->a)
+        cublasLtMatrixLayoutDestroy(g->a);
+    if (g->b)
+        cublasLtMatrixLayoutDestroy(g->b);
+    if (g->d)
+        cublasLtMatrixLayoutDestroy(g->d);
+    device->host->free(g);
+}
+
+static int32_t choose(struct hd_device *device, struct cu_gemm *g, struct hd_error *err)
+{
+    cublasLtMatmulHeuristicResult_t found[CANDIDATES];
+    int n = 0;
+    int32_t rc = fail(err, describe(device, g), "describing a matrix product");
+    if (rc == HD_OK)
+        rc = fail(err, ask(g, found, &n), "choosing an algorithm for a matrix product");
+    if (rc == HD_OK)
+        g->algo = found[device->settings->tune ? fastest(device, g, found, n) : 0].algo;
+    return rc;
+}
+
+int32_t cu_gemm_prepare(struct hd_device *device, const struct cu_product *product, const void *a, const void *b, const void *d,
+                        const struct cu_gemm **gemm, struct hd_error *err)
+{
+    struct key key = {.product = *product, .align = {alignment(a), alignment(b), alignment(d)}};
+    int32_t rc = open_blas(device, err);
+    if (rc)
+        return rc;
+    for (struct cu_gemm *g = device->blas->gemms; g; g = g->next)
+        if (!memcmp(&g->key, &key, sizeof key)) {
+            *gemm = g;
+            return HD_OK;
+        }
+    struct cu_gemm *g = device->host->alloc(sizeof *g);
+    if (!g)
+        return hd_fail(err, HD_E_NOMEM, "no memory for a matrix product");
+    g->blas = device->blas;
+    g->key = key;
+    rc = choose(device, g, err);
+    if (rc) {
+        free_gemm(device, g);
+        return rc;
+    }
+    g->next = device->blas->gemms;
+    device->blas->gemms = g;
+    *gemm = g;
+    return HD_OK;
+}
+
+int32_t cu_gemm_run(const struct cu_gemm *g, const void *a, const void *b, void *d, cudaStream_t stream, struct hd_error *err)
+{
+    static const float one = 1, zero = 0;
+    static const double one_double = 1, zero_double = 0;
+    int is_double = g->key.product.a.dtype == HD_F64;
+    const void *alpha = is_double ? (const void *)&one_double : &one;
+    const void *none = is_double ? (const void *)&zero_double : &zero;
+    return fail(err,
+                cublasLtMatmul(g->blas->handle, g->desc, alpha, a, g->a, b, g->b, g->key.product.accumulate ? alpha : none, d, g->d,
+                               d, g->d, &g->algo, g->blas->workspace, g->blas->workspace_bytes, stream),
+                "a matrix product");
+}
+
+void cu_blas_close(struct hd_device *device)
+{
+    struct cu_blas *b = device->blas;
+    if (!b)
+        return;
+    while (b->gemms) {
+        struct cu_gemm *g = b->gemms;
+        b->gemms = g->next;
+        free_gemm(device, g);
+    }
+    if (b->handle)
+        cublasLtDestroy(b->handle);
+    device->host->free(b);
+    device->blas = NULL;
+}

@@ -1,0 +1,36 @@
+/* Which matrix product an einsum is: no CUDA in here, so it can be tested anywhere. */
+#ifndef HD_DEVICE_CUDA_PLAN_H
+#define HD_DEVICE_CUDA_PLAN_H
+
+#include "../einsum/labels.h"
+
+enum { CU_LOOPS_MOST = 64 }; /* products that an einsum may be launched as */
+
+/* As cuBLAS sees it: column-major, `rows` x `cols` as stored, transposed when used where `trans` says so. */
+struct cu_matrix {
+    uint32_t dtype;
+    uint32_t trans;
+    int64_t rows, cols, ld;
+    int64_t batch_stride; /* elements; 0: every product reads the same */
+};
+
+/* d [m n] (+)= op(a) [m k] op(b) [k n], `batch` times. */
+struct cu_product {
+    int64_t m, n, k, batch;
+    struct cu_matrix a, b, d;
+    uint32_t accumulate;
+    uint32_t reserved;
+};
+
+struct cu_plan {
+    struct cu_product product;
+    struct labels outer; /* loops around the product; those that are summed come last */
+    int64_t loops;       /* product of their extents */
+    uint32_t swapped;    /* a of the product is the einsum's first input, not its second */
+    uint32_t sums;       /* a loop is summed: later products add to d */
+};
+
+/* NULL, or why the einsum in[0], in[1] -> out is no (small number of) matrix products. `accumulate`: out is added to. */
+const char *cu_plan(struct cu_plan *plan, const struct hd_operand *in, const struct hd_operand *out, uint32_t accumulate);
+
+#endif

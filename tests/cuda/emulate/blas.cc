@@ -1,0 +1,257 @@
+/* cuBLASLt's products as loops, and its rules as checks: what it would refuse is refused, what it would read wrongly ends the
+ * process. Sums are in double. */
+#include "cublasLt.h"
+#include "cuda_runtime.h"
+#include <stdio.h>
+#include <stdlib.h>
+#include <vector>
+
+struct emulate_blas {
+    int open;
+};
+struct emulate_desc {
+    cublasComputeType_t compute;
+    cudaDataType_t scale;
+    cublasOperation_t a, b;
+};
+struct emulate_layout {
+    cudaDataType_t type;
+    int64_t rows, cols, ld, stride;
+    int32_t batch;
+};
+struct emulate_preference {
+    uint64_t workspace;
+    uint32_t align[4];
+};
+
+namespace {
+
+enum { MAGIC = 0x6865646c }; /* algorithms that were given out say so, and what they count on */
+
+[[noreturn]] void broken(const char *what)
+{
+    fprintf(stderr, "emulated cuBLASLt: %s\n", what);
+    abort();
+}
+
+double load(const void *p, cudaDataType_t type, int64_t i)
+{
+    if (type == CUDA_R_64F)
+        return static_cast<const double *>(p)[i];
+    if (type == CUDA_R_32F)
+        return static_cast<const float *>(p)[i];
+    uint16_t bits = static_cast<const uint16_t *>(p)[i];
+    return type == CUDA_R_16F ? emulate_from_half(bits) : __uint_as_float((unsigned)bits << 16);
+}
+
+void store(void *p, cudaDataType_t type, int64_t i, double v)
+{
+    if (type == CUDA_R_64F)
+        static_cast<double *>(p)[i] = v;
+    else if (type == CUDA_R_32F)
+        static_cast<float *>(p)[i] = (float)v;
+    else
+        static_cast<uint16_t *>(p)[i] = type == CUDA_R_16F ? emulate_to_half((float)v) : emulate_to_bfloat((float)v);
+}
+
+/* op(x) as rows of the sums' terms: [outer][k]. */
+std::vector<double> gather(const void *p, const emulate_layout &x, int64_t batch, bool terms_are_rows)
+{
+    int64_t outer = terms_are_rows ? x.cols : x.rows, k = terms_are_rows ? x.rows : x.cols;
+    std::vector<double> all((size_t)(outer * k));
+    for (int64_t i = 0; i < outer; i++)
+        for (int64_t j = 0; j < k; j++)
+            all[(size_t)(i * k + j)] = load(p, x.type, batch * x.stride + (terms_are_rows ? j + i * x.ld : i + j * x.ld));
+    return all;
+}
+
+double dot(const double *a, const double *b, int64_t k)
+{
+    double sum[4] = {};
+    for (int64_t i = 0; i < k; i++)
+        sum[i % 4] += a[i] * b[i];
+    return sum[0] + sum[1] + sum[2] + sum[3];
+}
+
+struct job {
+    emulate_desc desc;
+    emulate_layout a, b, d;
+    const void *pa, *pb;
+    void *pd;
+    double alpha, beta;
+};
+
+void multiply(const job &x)
+{
+    for (int64_t batch = 0; batch < x.d.batch; batch++) {
+        std::vector<double> a = gather(x.pa, x.a, batch, x.desc.a == CUBLAS_OP_T);
+        std::vector<double> b = gather(x.pb, x.b, batch, x.desc.b == CUBLAS_OP_N);
+        int64_t k = x.desc.a == CUBLAS_OP_T ? x.a.rows : x.a.cols;
+        for (int64_t j = 0; j < x.d.cols; j++)
+            for (int64_t i = 0; i < x.d.rows; i++) {
+                int64_t at = batch * x.d.stride + i + j * x.d.ld;
+                double v = x.alpha * dot(&a[(size_t)(i * k)], &b[(size_t)(j * k)], k);
+                store(x.pd, x.d.type, at, x.beta == 0 ? v : v + x.beta * load(x.pd, x.d.type, at));
+            }
+    }
+}
+
+bool types_fit(const emulate_desc &desc, const emulate_layout &a, const emulate_layout &b, const emulate_layout &d)
+{
+    if (a.type != b.type)
+        return false;
+    if (a.type == CUDA_R_64F)
+        return d.type == CUDA_R_64F && desc.compute == CUBLAS_COMPUTE_64F && desc.scale == CUDA_R_64F;
+    return desc.compute != CUBLAS_COMPUTE_64F && desc.scale == CUDA_R_32F && (d.type == a.type || d.type == CUDA_R_32F);
+}
+
+bool shapes_fit(const emulate_desc &desc, const emulate_layout &a, const emulate_layout &b, const emulate_layout &d)
+{
+    int64_t m = desc.a == CUBLAS_OP_N ? a.rows : a.cols, k = desc.a == CUBLAS_OP_N ? a.cols : a.rows;
+    int64_t kb = desc.b == CUBLAS_OP_N ? b.rows : b.cols, n = desc.b == CUBLAS_OP_N ? b.cols : b.rows;
+    return m == d.rows && n == d.cols && k == kb && a.batch == b.batch && a.batch == d.batch &&
+           (d.batch == 1 || d.stride >= 1) && a.ld >= a.rows && b.ld >= b.rows && d.ld >= d.rows;
+}
+
+void check_aligned(const void *p, uint64_t align)
+{
+    if ((uintptr_t)p % align)
+        broken("an operand is less aligned than it was said to be");
+}
+
+template <class T> cublasStatus_t set(T &to, const void *value, size_t bytes)
+{
+    if (bytes != sizeof to)
+        return CUBLAS_STATUS_INVALID_VALUE;
+    memcpy(&to, value, bytes);
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+template <class T> cublasStatus_t destroy(T *p)
+{
+    delete p;
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+} // namespace
+
+extern "C" {
+
+const char *cublasLtGetStatusString(cublasStatus_t rc)
+{
+    return rc == CUBLAS_STATUS_SUCCESS         ? "CUBLAS_STATUS_SUCCESS"
+           : rc == CUBLAS_STATUS_NOT_SUPPORTED ? "CUBLAS_STATUS_NOT_SUPPORTED"
+                                               : "CUBLAS_STATUS_INVALID_VALUE";
+}
+
+cublasStatus_t cublasLtCreate(cublasLtHandle_t *handle)
+{
+    *handle = new emulate_blas{1};
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t cublasLtDestroy(cublasLtHandle_t handle)
+{
+    return destroy(handle);
+}
+
+cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t *desc, cublasComputeType_t compute, cudaDataType_t scale)
+{
+    *desc = new emulate_desc{compute, scale, CUBLAS_OP_N, CUBLAS_OP_N};
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t desc, cublasLtMatmulDescAttributes_t what, const void *value,
+                                              size_t bytes)
+{
+    return set(what == CUBLASLT_MATMUL_DESC_TRANSA ? desc->a : desc->b, value, bytes);
+}
+
+cublasStatus_t cublasLtMatmulDescDestroy(cublasLtMatmulDesc_t desc)
+{
+    return destroy(desc);
+}
+
+cublasStatus_t cublasLtMatrixLayoutCreate(cublasLtMatrixLayout_t *layout, cudaDataType_t type, uint64_t rows, uint64_t cols,
+                                          int64_t ld)
+{
+    *layout = new emulate_layout{type, (int64_t)rows, (int64_t)cols, ld, 0, 1};
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t cublasLtMatrixLayoutSetAttribute(cublasLtMatrixLayout_t layout, cublasLtMatrixLayoutAttribute_t what,
+                                                const void *value, size_t bytes)
+{
+    return what == CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT ? set(layout->batch, value, bytes) : set(layout->stride, value, bytes);
+}
+
+cublasStatus_t cublasLtMatrixLayoutDestroy(cublasLtMatrixLayout_t layout)
+{
+    return destroy(layout);
+}
+
+cublasStatus_t cublasLtMatmulPreferenceCreate(cublasLtMatmulPreference_t *preference)
+{
+    *preference = new emulate_preference{0, {256, 256, 256, 256}};
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t preference,
+                                                    cublasLtMatmulPreferenceAttributes_t what, const void *value, size_t bytes)
+{
+    if (what == CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES)
+        return set(preference->workspace, value, bytes);
+    return set(preference->align[what - CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES], value, bytes);
+}
+
+cublasStatus_t cublasLtMatmulPreferenceDestroy(cublasLtMatmulPreference_t preference)
+{
+    return destroy(preference);
+}
+
+cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDesc_t desc, cublasLtMatrixLayout_t a,
+                                              cublasLtMatrixLayout_t b, cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t d,
+                                              cublasLtMatmulPreference_t preference, int most,
+                                              cublasLtMatmulHeuristicResult_t found[], int *n)
+{
+    *n = 0;
+    if (!types_fit(*desc, *a, *b, *d) || c->type != d->type)
+        return CUBLAS_STATUS_NOT_SUPPORTED;
+    if (!shapes_fit(*desc, *a, *b, *d))
+        return CUBLAS_STATUS_INVALID_VALUE;
+    for (*n = 0; *n < most && *n < 3; ++*n) {
+        cublasLtMatmulHeuristicResult_t *x = &found[*n];
+        *x = {};
+        x->workspaceSize = (size_t)*n * 4096;
+        if (x->workspaceSize > preference->workspace)
+            break;
+        x->algo.data[0] = MAGIC;
+        x->algo.data[1] = x->workspaceSize;
+        for (int i = 0; i < 4; i++)
+            x->algo.data[2 + i] = preference->align[i];
+        x->state = CUBLAS_STATUS_SUCCESS;
+    }
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t desc, const void *alpha, const void *a,
+                              cublasLtMatrixLayout_t a_layout, const void *b, cublasLtMatrixLayout_t b_layout, const void *beta,
+                              const void *c, cublasLtMatrixLayout_t, void *d, cublasLtMatrixLayout_t d_layout,
+                              const cublasLtMatmulAlgo_t *algo, void *workspace, size_t workspace_bytes, cudaStream_t stream)
+{
+    job x = {*desc, *a_layout, *b_layout, *d_layout, a, b, d, load(alpha, desc->scale, 0), load(beta, desc->scale, 0)};
+    if (algo->data[0] != MAGIC)
+        broken("the algorithm is none that was given out");
+    if (algo->data[1] > workspace_bytes || (algo->data[1] && !workspace))
+        broken("the workspace is smaller than the algorithm's");
+    if (c != d || !shapes_fit(x.desc, x.a, x.b, x.d))
+        broken("shapes do not fit");
+    check_aligned(a, algo->data[2]);
+    check_aligned(b, algo->data[3]);
+    check_aligned(d, algo->data[5]);
+    if (algo->data[1]) /* it is used, by all products */
+        cudaMemsetAsync(workspace, 0xff, algo->data[1], stream);
+    emulate_enqueue(stream, [=] { multiply(x); });
+    return CUBLAS_STATUS_SUCCESS;
+}
+}
