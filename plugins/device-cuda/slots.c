@@ -7,6 +7,7 @@
     X(HD_OP_EINSUM, 2, 2, 1, 1, CU_PRODUCTS, einsum)            \
     X(HD_OP_GROUPED, 3, 3, 1, 1, CU_FLOATS, einsum)             \
     X(HD_OP_GROUPED_DW, 3, 3, 1, 1, CU_FLOATS, einsum)          \
+    X(HD_OP_XENT_HEAD, 3, 4, 1, 3, CU_FLOATS, xent_head)        \
     X(HD_OP_ADD, 1, 8, 1, 1, CU_FLOATS, add)                    \
     X(HD_OP_RMSNORM, 2, 2, 1, 1, CU_FLOATS, rmsnorm)
 

@@ -22,6 +22,7 @@ struct cu_slot {
 
 /* Those that are made in C. */
 CU_PREPARE(einsum);
+CU_PREPARE(xent_head);
 /* What cu_prepare_einsum leaves to it: einsum_plain.cu. */
 CU_PREPARE(einsum_plain);
 

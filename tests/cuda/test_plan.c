@@ -1,0 +1,197 @@
+/* Which matrix product an einsum becomes, as cuBLAS will be told: sizes, transposes, strides, batch, loops; and what it refuses. */
+#include "plan.h"
+#include <check.h>
+#include <stdlib.h>
+
+/* Extents of the letters in use. */
+static int64_t extent_of(char letter)
+{
+    static const struct {
+        char letter;
+        int64_t extent;
+    } all[] = {{'b', 2}, {'s', 3}, {'k', 4}, {'g', 5}, {'d', 8}, {'h', 16}, {'f', 7}, {'e', 6}, {'t', 9}, {'m', 11}, {'n', 13}, {'u', 1}, {'z', 100}};
+    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
+        if (all[i].letter == letter)
+            return all[i].extent;
+    ck_abort_msg("no extent for %c", letter);
+}
+
+static struct hd_operand operand(const char *dims, uint32_t dtype)
+{
+    static char memory[1];
+    struct hd_operand o = {.data = memory, .dtype = dtype};
+    for (; *dims; dims++, o.ndim++) {
+        o.dim[o.ndim] = (uint8_t)*dims;
+        o.extent[o.ndim] = extent_of(*dims);
+    }
+    return o;
+}
+
+static const char *plan_of(struct cu_plan *p, const char *a, const char *b, const char *c)
+{
+    struct hd_operand in[2] = {operand(a, HD_BF16), operand(b, HD_BF16)}, out = operand(c, HD_F32);
+    return cu_plan(p, in, &out, 0);
+}
+
+static void expect(const char *name, const struct cu_matrix *x, int64_t rows, int64_t cols, int64_t ld, uint32_t trans,
+                   int64_t batch_stride)
+{
+    ck_assert_msg(x->rows == rows && x->cols == cols && x->ld == ld && x->trans == trans && x->batch_stride == batch_stride,
+                  "%s is %lld x %lld, ld %lld, trans %u, %lld a batch", name, (long long)x->rows, (long long)x->cols,
+                  (long long)x->ld, x->trans, (long long)x->batch_stride);
+}
+
+/* y [bs kgd] = x [bs h] w [kgd h]^T: column-major, y^T [kgd bs] = w [kgd h] x^T [h bs]; w lies as [h kgd]. */
+START_TEST(projection)
+{
+    struct cu_plan p;
+    ck_assert_ptr_null(plan_of(&p, "bsh", "kgdh", "bskgd"));
+    ck_assert_int_eq(p.product.m, 160);
+    ck_assert_int_eq(p.product.n, 6);
+    ck_assert_int_eq(p.product.k, 16);
+    ck_assert_int_eq(p.product.batch, 1);
+    ck_assert_int_eq(p.loops, 1);
+    ck_assert_uint_eq(p.swapped, 0);
+    expect("a", &p.product.a, 16, 160, 16, 1, 0);
+    expect("b", &p.product.b, 16, 6, 16, 0, 0);
+    expect("d", &p.product.d, 160, 6, 160, 0, 0);
+}
+END_TEST
+
+/* dw [kgd h] = dy [bs kgd]^T x [bs h]. */
+START_TEST(gradient_of_weights)
+{
+    struct cu_plan p;
+    ck_assert_ptr_null(plan_of(&p, "bskgd", "bsh", "kgdh"));
+    ck_assert_int_eq(p.product.m, 16);
+    ck_assert_int_eq(p.product.n, 160);
+    ck_assert_int_eq(p.product.k, 6);
+    expect("a", &p.product.a, 16, 6, 16, 0, 0);
+    expect("b", &p.product.b, 160, 6, 160, 1, 0);
+    expect("d", &p.product.d, 16, 160, 16, 0, 0);
+}
+END_TEST
+
+/* The output ends in a dim of the first input: the operands change places. */
+START_TEST(output_in_the_other_order)
+{
+    struct cu_plan p;
+    ck_assert_ptr_null(plan_of(&p, "bsh", "bskgd", "kgdh"));
+    ck_assert_uint_eq(p.swapped, 1);
+    ck_assert_int_eq(p.product.m, 16);
+    ck_assert_int_eq(p.product.n, 160);
+    expect("a", &p.product.a, 16, 6, 16, 0, 0);
+    expect("b", &p.product.b, 160, 6, 160, 1, 0);
+}
+END_TEST
+
+/* An expert each: e is the batch. */
+START_TEST(experts_are_a_batch)
+{
+    struct cu_plan p;
+    ck_assert_ptr_null(plan_of(&p, "ebh", "efh", "ebf"));
+    ck_assert_int_eq(p.product.batch, 6);
+    ck_assert_int_eq(p.loops, 1);
+    expect("a", &p.product.a, 16, 7, 16, 1, 7 * 16);
+    expect("b", &p.product.b, 16, 2, 16, 0, 2 * 16);
+    expect("d", &p.product.d, 7, 2, 7, 0, 2 * 7);
+}
+END_TEST
+
+/* Slots of experts, b e t: e and b cannot be one. One is the batch, the other a loop. */
+START_TEST(what_is_left_is_looped_over)
+{
+    struct cu_plan p;
+    ck_assert_ptr_null(plan_of(&p, "beth", "efh", "betf"));
+    ck_assert_int_eq(p.product.batch, 6);
+    ck_assert_int_eq(p.loops, 2);
+    ck_assert_uint_eq(p.sums, 0);
+    ck_assert_int_eq(p.outer.count, 1);
+    ck_assert_int_eq(p.outer.at[0].id, 'b');
+    ck_assert_int_eq(p.outer.at[0].stride[LABELS_B], 0);
+}
+END_TEST
+
+/* Terms from two places are summed by products that add; into bf16 they would be rounded in between. */
+START_TEST(summed_loops_add)
+{
+    struct cu_plan p;
+    struct hd_operand in[2] = {operand("skbm", HD_BF16), operand("knb", HD_BF16)}, out = operand("smn", HD_F32);
+    ck_assert_ptr_null(cu_plan(&p, in, &out, 0));
+    ck_assert_uint_eq(p.sums, 1);
+    ck_assert_int_eq(p.outer.at[p.outer.count - 1].where, LABEL_K);
+    out.dtype = HD_BF16;
+    ck_assert_str_eq(cu_plan(&p, in, &out, 0), "a sum over separated dims would be rounded between its parts");
+}
+END_TEST
+
+START_TEST(extents_of_one_do_not_count)
+{
+    struct cu_plan p;
+    ck_assert_ptr_null(plan_of(&p, "uh", "fh", "uf"));
+    ck_assert_int_eq(p.product.n, 1);
+    expect("b", &p.product.b, 16, 1, 16, 0, 0);
+    expect("d", &p.product.d, 7, 1, 7, 0, 0);
+    ck_assert_ptr_null(plan_of(&p, "h", "h", "u"));
+    ck_assert_int_eq(p.product.m * p.product.n, 1);
+    ck_assert_int_eq(p.product.k, 16);
+    expect("a", &p.product.a, 16, 1, 16, 1, 0);
+}
+END_TEST
+
+START_TEST(what_is_no_product_is_refused)
+{
+    static const struct {
+        const char *a, *b, *c, *why;
+    } all[] = {
+        {"mke", "nke", "mne", "no matrix product with these orders of dims"},
+        {"mkf", "nk", "mn", "a sum over one operand alone"},
+        {"mm", "m", "m", "a dim occurs twice or with two extents"},
+        {"zbs", "ztb", "zst", NULL}, /* a batch, not 100 products */
+    };
+    struct cu_plan p;
+    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
+        const char *why = plan_of(&p, all[i].a, all[i].b, all[i].c);
+        ck_assert_msg(why == NULL ? !all[i].why : all[i].why && !strcmp(why, all[i].why), "%s %s -> %s: %s", all[i].a, all[i].b,
+                      all[i].c, why ? why : "a product");
+    }
+    struct hd_operand in[2] = {operand("mk", HD_BF16), operand("nk", HD_F32)}, out = operand("mn", HD_F32);
+    ck_assert_str_eq(cu_plan(&p, in, &out, 0), "the inputs have two dtypes");
+    in[1].dtype = HD_BF16;
+    out.dtype = HD_F16;
+    ck_assert_str_eq(cu_plan(&p, in, &out, 0), "the output has another dtype");
+    in[0].extent[0] = 0;
+    out.dtype = HD_F32;
+    ck_assert_str_eq(cu_plan(&p, in, &out, 0), "an input is empty");
+}
+END_TEST
+
+START_TEST(too_many_products_are_one_plain_kernel)
+{
+    struct cu_plan p;
+    struct hd_operand in[2] = {operand("zbth", HD_BF16), operand("zhbf", HD_BF16)}, out = operand("ztbf", HD_F32);
+    in[0].extent[1] = in[1].extent[2] = out.extent[2] = 65;
+    ck_assert_str_eq(cu_plan(&p, in, &out, 0), "too many products");
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("plan");
+    TCase *t = tcase_create("plan");
+    tcase_add_test(t, projection);
+    tcase_add_test(t, gradient_of_weights);
+    tcase_add_test(t, output_in_the_other_order);
+    tcase_add_test(t, experts_are_a_batch);
+    tcase_add_test(t, what_is_left_is_looped_over);
+    tcase_add_test(t, summed_loops_add);
+    tcase_add_test(t, extents_of_one_do_not_count);
+    tcase_add_test(t, what_is_no_product_is_refused);
+    tcase_add_test(t, too_many_products_are_one_plain_kernel);
+    suite_add_tcase(suite, t);
+    SRunner *runner = srunner_create(suite);
+    srunner_run_all(runner, CK_NORMAL);
+    int failed = srunner_ntests_failed(runner);
+    srunner_free(runner);
+    return failed != 0;
+}
