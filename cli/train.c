@@ -117,6 +117,9 @@ static int start(struct hd__loaded *loaded, int dry, int argc, char **argv)
     code = check_inputs(loaded, found ? place.local_rank : 0, found ? place.local_size : loaded->compiled->mesh.ranks);
     if (code || dry)
         return code;
+    /* Once, before there are ranks that would all say it. */
+    if (hd__plugin_probe(loaded->compiled->plugins, loaded->compiled->device_choice.component, &err))
+        return hd__print_error(&err, HD__EXIT_REFUSED);
     reporter = reporter_of(loaded->job);
     place.store.dead_after = loaded->job->comm_dead_after;
     place.reporter = &reporter;

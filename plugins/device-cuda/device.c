@@ -188,10 +188,16 @@ static const struct hd_option options[] = {
      .offset = offsetof(struct cu_settings, logits)},
 };
 
+#ifdef CU_EMULATE
+#define NAME "cuda-emulated" /* tests/cuda: beside the real one */
+#else
+#define NAME "cuda"
+#endif
+
 static const struct hd_component component = {
     .struct_size = sizeof component,
     .kind = HD_KIND_DEVICE,
-    .name = "cuda",
+    .name = NAME,
     .summary = "NVIDIA GPUs: cuBLASLt matrix products, own kernels, CUDA graphs",
     .options = options,
     .n_options = sizeof options / sizeof options[0],
@@ -201,4 +207,4 @@ static const struct hd_component component = {
     .ops = &ops,
 };
 
-HD_PLUGIN_ONE("device-cuda", "0.1.0", "Apache-2.0", component)
+HD_PLUGIN_ONE("device-" NAME, "0.1.0", "Apache-2.0", component)
