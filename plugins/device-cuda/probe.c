@@ -71,7 +71,9 @@ int32_t cu_probe(const struct hd_host *host, struct hd_error *err)
     if (child == 0) {
         struct hd_error found = HD_ERROR_INIT;
         found.code = look(&found);
-        _exit(write(ends[1], &found, sizeof found) != (ssize_t)sizeof found);
+        if (write(ends[1], &found, sizeof found) == (ssize_t)sizeof found)
+            raise(SIGKILL); /* no handler of the parent's may run */
+        raise(SIGABRT);
     }
     close(ends[1]);
     int32_t rc = child < 0 ? hd_fail(err, HD_E_IO, "no process to ask for GPUs with: %s", strerror(errno)) : hear(ends[0], err);

@@ -2,7 +2,7 @@
 # A machine without a GPU or without a driver: `heddle plugins` says why, and a job that asks for it ends with exit code 2 and one
 # message.   refuses.sh HEDDLE FOLDER-OF-THE-EMULATED-PLUGIN
 set -u
-heddle=$1
+heddle=$(realpath "$1")
 export HEDDLE_PLUGIN_PATH=$2
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
