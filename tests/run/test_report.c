@@ -109,6 +109,24 @@ START_TEST(one_is_late_behind_another)
 }
 END_TEST
 
+/* All have begun it; rank 2 does something else, and the transport moves only when it is called. */
+START_TEST(one_went_away)
+{
+    begin(3);
+    for (int r = 0; r < 3; r++) {
+        answers(r, r == 2 ? "instruction 3: feed" : "waiting");
+        json_object_del(op(r, 0, 1, "all_reduce", 10, r == 2 ? -1 : 4), "completed");
+    }
+    expect(HD__VERDICT_LATE, 2, "rank 2 is 4.0 s late at #7 all_reduce(dp)");
+    begin(3);
+    for (int r = 0; r < 3; r++) {
+        answers(r, "waiting");
+        op(r, 0, 1, "all_reduce", 10, r == 2 ? -1 : 4);
+    }
+    expect(HD__VERDICT_STUCK, -1, "which all members have begun"); /* rank 2 is done with it */
+}
+END_TEST
+
 START_TEST(one_does_not_answer)
 {
     begin(3);
@@ -217,6 +235,45 @@ START_TEST(a_reason_of_its_own)
     op(0, 0, 1, "all_reduce", 10, 1);
     ends("invalid", 1, "rank 1: step 3: the loss is nan");
     expect(HD__VERDICT_FAILED, 1, "rank 1: step 3: the loss is nan");
+}
+END_TEST
+
+/* Nothing that a part claims is counted up to, and thousands of ranks are judged in a moment. */
+START_TEST(large_ones)
+{
+    enum { MANY = 3000 };
+    json_t *members = json_array();
+    begin(3);
+    for (int r = 0; r < 3; r++) {
+        answers(r, "here");
+        op(r, r > 0, 1, "all_reduce", 10, 3);
+        json_object_set_new(rank_of(r), "operations", json_integer(INT64_C(1) << 62));
+    }
+    hd__judge(report, &verdict);
+    ck_assert_int_eq(verdict.kind, HD__VERDICT_MISMATCH);
+    ck_assert_int_eq(verdict.rank, 0);
+    json_decref(report);
+    begin(2);
+    for (int r = 0; r < 2; r++) {
+        answers(r, "here");
+        op(r, r, 1, "all_reduce", 10, 3);
+        json_object_set_new(rank_of(r), "operations", json_integer(INT64_C(1) << 62));
+    }
+    hd__judge(report, &verdict);
+    ck_assert_int_eq(verdict.kind, HD__VERDICT_CYCLE);
+    json_decref(report);
+    begin(MANY);
+    for (int r = 0; r < MANY; r++)
+        json_array_append_new(members, json_integer(r));
+    for (int r = 0; r < MANY; r++) {
+        answers(r, "here");
+        json_object_set(json_array_get(json_object_get(rank_of(r), "channels"), 0), "ranks", members);
+        op(r, 0, 1, "all_reduce", 10, -1);
+        if (r != 1234)
+            op(r, 0, 2, "all_reduce", 10, 3 + r * 1e-3);
+    }
+    json_decref(members);
+    expect(HD__VERDICT_LATE, 1234, "rank 1234 is 6.0 s late at #14 all_reduce(dp)");
 }
 END_TEST
 
@@ -367,6 +424,7 @@ int main(void)
     tcase_add_test(tc, nobody_waits);
     tcase_add_test(tc, one_is_late);
     tcase_add_test(tc, one_is_late_behind_another);
+    tcase_add_test(tc, one_went_away);
     tcase_add_test(tc, one_does_not_answer);
     tcase_add_test(tc, one_died);
     tcase_add_loop_test(tc, one_takes_a_wrong_turn, 0, (int)HD__COUNT(fields));
@@ -374,6 +432,7 @@ int main(void)
     tcase_add_test(tc, a_message_of_another_size);
     tcase_add_test(tc, one_joins_another_group);
     tcase_add_test(tc, a_reason_of_its_own);
+    tcase_add_test(tc, large_ones);
     tcase_add_test(tc, part_of_a_recorder);
     tcase_add_test(tc, files);
     tcase_add_test(tc, noise);
