@@ -1,0 +1,78 @@
+/* core/comm/server_inside: the rendezvous server, for the files that make it up:
+ *   server.c           the thread, opening and closing, how a job ends
+ *   server_conn.c      connections: what came, what goes out, who is silent
+ *   server_requests.c  greetings, keys, barriers, and the requests that wait */
+#ifndef HD_CORE_COMM_SERVER_INSIDE_H
+#define HD_CORE_COMM_SERVER_INSIDE_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+#include "core/base/base.h"
+#include "core/comm/gather.h"
+#include "core/comm/kv.h"
+#include "core/comm/store.h"
+#include "core/comm/wire.h"
+
+struct conn {
+    int fd;
+    int32_t rank;         /* -1: a stranger */
+    int closing;          /* 1: close once `out` is written */
+    int leaving;          /* 1: said goodbye, and is let go when the parts are handed over */
+    double heard, opened;
+    uint8_t *in;          /* `in_room`: a greeting's size for a stranger, WIRE_FRAME_MAX for a rank */
+    size_t in_room;
+    uint8_t *out;
+    size_t in_bytes, out_at, out_bytes, out_room;
+};
+
+/* A GET or a BARRIER whose reply is not due yet. */
+struct wait {
+    int32_t rank;
+    uint32_t type, id;
+    double deadline;
+    size_t key_bytes;
+    char key[WIRE_KEY_MAX];
+};
+
+struct hd__server {
+    struct hd__server_options options;
+    int listener, wake;
+    uint16_t port;
+    _Atomic int stop;
+    _Atomic int32_t gone; /* ranks that left or died */
+    pthread_t thread;
+    struct hd__kv kv;
+    uint8_t *ranks; /* HD__PART_... */
+    HD__ARRAY(struct conn *) conns;
+    HD__ARRAY(struct wait) waits;
+    struct {
+        int32_t code, rank, fault; /* HD_E_PEER or HD_E_CANCELLED; who; why who gave up did */
+        char cause[512];
+    } end; /* the first death or abort, told to ranks that connect later too */
+    struct hd__gather gather;
+    double slept, woke; /* how long this process was stopped the last time, and until when */
+};
+
+/* server.c */
+void hd__server_job_ends(struct hd__server *s, int32_t fault, int32_t rank, const char *cause);
+void hd__server_tell_end(struct hd__server *s, struct conn *c);
+/* A rank has waited so long: asks all what they do. */
+void hd__server_look(struct hd__server *s, double waited, double now);
+
+/* server_conn.c. read, write and late say why the connection is over, or NULL. */
+void hd__conn_send(struct conn *c, const struct hd__frame *frame);
+struct conn *hd__conn_of(struct hd__server *s, int32_t rank); /* NULL: it has none */
+void hd__conn_accept(struct hd__server *s, double now);
+const char *hd__conn_read(struct hd__server *s, struct conn *c, double now);
+const char *hd__conn_write(struct conn *c);
+const char *hd__conn_late(struct hd__server *s, struct conn *c, double now, char text[64]);
+/* Closes connection `i`; of a rank that did not say goodbye it is the death, by `cause`. */
+void hd__conn_free(struct hd__server *s, uint32_t i, const char *cause);
+
+/* server_requests.c */
+void hd__server_on_frame(struct hd__server *s, struct conn *c, const struct hd__frame *f, double now);
+void hd__server_drop_waits(struct hd__server *s, int32_t rank);
+void hd__server_expire_waits(struct hd__server *s, double now);
+
+#endif
