@@ -44,6 +44,8 @@ static void *defaults(const struct hd_component *c)
     for (size_t i = 0; i < c->n_options; i++)
         if (c->options[i].type == HD_OPT_INT)
             *(int64_t *)(settings + c->options[i].offset) = atoll(c->options[i].value);
+        else if (c->options[i].type == HD_OPT_BOOL)
+            *(int32_t *)(settings + c->options[i].offset) = !strcmp(c->options[i].value, "true");
     return settings;
 }
 

@@ -32,6 +32,10 @@ void hd__live_record(struct hd__live *live, int32_t code, int32_t rank, const ch
  * Called at once if it already has. NULL removes it; after that returns, no call is under way. */
 void hd__live_notify(struct hd__live *live, void (*notify)(void *user, const char *cause), void *user);
 
+/* [any-thread] The calling thread is scheduled before others where this process may ask for it: a heartbeat that comes late on
+ * a busy machine would look like a death. */
+void hd__live_hurry(void);
+
 /* Seconds between two heartbeats. */
 double hd__live_beat(double dead_after);
 /* Silence after which a rank counts as dead: somewhat before dead_after, so that the others have ended by then. */

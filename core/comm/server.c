@@ -116,6 +116,7 @@ static void *serve(void *arg)
 {
     struct hd__server *s = arg;
     HD__ARRAY(struct pollfd) fds = {0};
+    hd__live_hurry();
     for (int stop = 0, more = 1; !stop || more;) {
         uint32_t n = s->conns.count;
         stop = atomic_load(&s->stop);

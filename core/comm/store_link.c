@@ -174,6 +174,7 @@ void *hd__store_listen(void *arg)
 {
     struct hd_store *s = arg;
     double beat = hd__live_beat(s->dead_after), next = hd__now() + beat;
+    hd__live_hurry();
     s->heard = hd__now();
     while (!stopped(s)) {
         struct pollfd fds[2] = {{.fd = s->fd, .events = POLLIN}, {.fd = s->wake, .events = POLLIN}};

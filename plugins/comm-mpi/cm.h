@@ -6,6 +6,7 @@
  *   control.c     what ranks tell each other beside the data: an abort, a group given up
  *   group.c       communicators
  *   collective.c  a call -> MPI requests
+ *   agree.c       members call the same, or the call does not get into MPI
  *   message.c     send, recv
  *   sums.c        reductions that MPI has not: bf16, fp16, maxima that keep a NaN
  *   wide.c        sums in a wider type, rounded once
@@ -31,6 +32,8 @@ struct cm_settings {
     int64_t largest; /* elements, or bytes of a message, in one MPI call */
     int32_t order;   /* CM_ORDER_... */
     int32_t halves;  /* CM_HALVES_... */
+    int32_t compare; /* 0: members' calls are not compared */
+    int32_t reserved;
 };
 
 enum { CM_ORDER_MPI = 0, CM_ORDER_CORE = 1 };
@@ -52,6 +55,13 @@ struct cm_after {
     int32_t reserved;
 };
 
+/* What a member tells the next one. */
+struct cm_sign {
+    uint64_t count, tag;
+    uint32_t coll, dtype, redop;
+    int32_t root;
+};
+
 struct cm_op {
     struct cm_op *next; /* in the group's queue, or among the free */
     struct cm_group *group;
@@ -66,6 +76,8 @@ struct cm_op {
     double since;   /* when it first had to wait; 0: not yet */
     struct hd_comm_call call;
     struct cm_after after;
+    struct cm_sign mine, theirs; /* theirs: of the member before */
+    MPI_Request signing[2];
 };
 
 enum { CM_COLLECTIVE = 0, CM_SEND = 1, CM_RECV = 2 };
@@ -78,6 +90,7 @@ struct cm_group {
     int32_t *ranks;
     uint64_t id; /* the same on all members, another for each group */
     struct cm_op *head, **tail; /* collectives: they complete in this order */
+    struct cm_op *unstarted;    /* the first that MPI does not have yet; those behind it neither */
     struct cm_op **message;     /* messages under way, beside their requests */
     MPI_Request *request;
     int *index;
@@ -147,6 +160,17 @@ void cm_group_free(struct hd_comm_group *group);
 /* collective.c */
 int32_t cm_collective(struct hd_comm_group *group, const struct hd_comm_call *call, hd_request *request, struct hd_error *err);
 const char *cm_call_text(const struct hd_comm_call *call, char out[160]);
+int cm_reduces(uint32_t coll);
+int cm_collective_start(struct cm_op *op); /* MPI's code */
+/* What MPI said no to: the group is given up. */
+void cm_collective_broke(struct cm_op *op, int code);
+
+/* agree.c */
+#define CM_TAG_SIGN (INT32_MAX - 1)
+int cm_agree_begin(struct cm_op *op); /* MPI's code */
+/* Hands MPI what is known to be the same on the member before, in order. 1 if anything moved. */
+int cm_agree_advance(struct cm_group *group);
+void cm_agree_cancel(struct cm_group *group);
 
 /* message.c */
 int32_t cm_send(struct hd_comm_group *group, int32_t peer, uint32_t stream, const void *data, uint64_t bytes, hd_request *request,

@@ -19,7 +19,7 @@ const char *cm_call_text(const struct hd_comm_call *call, char out[160])
     return out;
 }
 
-static int reduces(uint32_t coll)
+int cm_reduces(uint32_t coll)
 {
     return coll == HD_COLL_ALL_REDUCE || coll == HD_COLL_REDUCE_SCATTER || coll == HD_COLL_REDUCE;
 }
@@ -32,7 +32,7 @@ static int32_t check(const struct cm_group *g, const struct hd_comm_call *call, 
         return HD_OK;
     if (call->dtype < HD_F32 || call->dtype > HD_U8)
         return hd_fail(err, HD_E_UNSUPPORTED, "mpi: dtype %u cannot travel", call->dtype);
-    if (reduces(call->coll) && (call->redop < HD_SUM || call->redop > HD_AVG))
+    if (cm_reduces(call->coll) && (call->redop < HD_SUM || call->redop > HD_AVG))
         return hd_fail(err, HD_E_UNSUPPORTED, "mpi: there is no reduction %u", call->redop);
     if ((call->coll == HD_COLL_BROADCAST || call->coll == HD_COLL_REDUCE) && (call->root < 0 || call->root >= g->n))
         return hd_fail(err, HD_E_INVALID, "mpi: root %d in group %s of %d", call->root, g->name, g->n);
@@ -165,11 +165,19 @@ static int start_sum(struct cm_op *op)
 
 /* ---- the slot */
 
-static int start(struct cm_op *op)
+int cm_collective_start(struct cm_op *op)
 {
     if (op->call.coll == HD_COLL_BARRIER)
         return MPI_Ibarrier(op->group->mpi, cm_op_request(op));
-    return reduces(op->call.coll) ? start_sum(op) : start_move(op);
+    return cm_reduces(op->call.coll) ? start_sum(op) : start_move(op);
+}
+
+void cm_collective_broke(struct cm_op *op, int code)
+{
+    struct hd_error why = HD_ERROR_INIT;
+    char text[160];
+    cm_fail(&why, code, cm_call_text(&op->call, text));
+    cm_group_give_up(op->group, &why);
 }
 
 int32_t cm_collective(struct hd_comm_group *group, const struct hd_comm_call *call, hd_request *request, struct hd_error *err)
@@ -177,22 +185,19 @@ int32_t cm_collective(struct hd_comm_group *group, const struct hd_comm_call *ca
     struct cm_group *g = (struct cm_group *)group;
     int32_t rc = cm_usable(g, err);
     struct cm_op *op = rc || (rc = check(g, call, err)) ? NULL : cm_op_new(g, CM_COLLECTIVE, err);
-    char text[160];
-    int code;
+    int compared = g->n > 1 && g->comm->settings.compare, code;
     if (!op)
         return rc ? rc : HD_E_NOMEM;
     op->call = *call;
-    code = start(op);
-    if (code != MPI_SUCCESS) {
-        struct hd_error why = HD_ERROR_INIT;
-        cm_fail(&why, code, cm_call_text(call, text));
-        op->failed = 1; /* pieces of it may have begun */
-        cm_op_release(g->comm, op);
-        cm_group_give_up(g, &why);
-        return cm_usable(g, err);
-    }
-    *g->tail = op;
+    code = compared ? cm_agree_begin(op) : cm_collective_start(op);
+    *g->tail = op; /* a failure completes it with all others */
     g->tail = &op->next;
     *request = cm_op_number(op);
+    if (code != MPI_SUCCESS)
+        cm_collective_broke(op, code);
+    else if (compared && !g->unstarted)
+        g->unstarted = op;
+    if (g->unstarted)
+        cm_agree_advance(g);
     return HD_OK;
 }

@@ -131,6 +131,7 @@ void cm_group_fail(struct cm_group *g, const struct hd_error *err)
     g->error = *err;
     g->error.scope = HD_SCOPE_GROUP;
     g->comm->failed |= err->code != HD_E_CANCELLED || g->head || g->n_messages;
+    cm_agree_cancel(g);
     for (struct cm_op *op = g->head, *next; op; op = next) {
         next = op->next;
         cm_op_finish(op, err->code);
@@ -215,8 +216,8 @@ static void complete(struct cm_op *op)
 /* Completes what is done at the head of the queue. */
 static int advance(struct cm_group *g)
 {
-    int moved = 0, done = 1;
-    while (g->head) {
+    int moved = g->unstarted ? cm_agree_advance(g) : 0, done = 1;
+    while (g->head != g->unstarted) {
         struct cm_op *op = g->head;
         int code = op->n == 1 ? MPI_Test(op->requests, &done, MPI_STATUS_IGNORE)
                               : MPI_Testall((int)op->n, op->requests, &done, MPI_STATUSES_IGNORE);

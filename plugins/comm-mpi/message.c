@@ -61,13 +61,13 @@ static int start(struct cm_op *op, const void *from, void *to, MPI_Request *requ
     return code;
 }
 
-/* The core's algorithms use the last stream. */
+/* The core's algorithms use the last stream; the last tag but one is agree.c's. */
 static int32_t check(const struct cm_group *g, int32_t peer, uint32_t stream, struct hd_error *err)
 {
     if (peer < 0 || peer >= g->n)
         return hd_fail(err, HD_E_INVALID, "mpi: a message for member %d of group %s of %d", peer, g->name, g->n);
-    if (stream >= INT32_MAX && stream != UINT32_MAX)
-        return hd_fail(err, HD_E_INVALID, "mpi: stream %u: MPI's tags end at %d", stream, INT32_MAX);
+    if (stream >= CM_TAG_SIGN && stream != UINT32_MAX)
+        return hd_fail(err, HD_E_INVALID, "mpi: stream %u: the last is %d", stream, CM_TAG_SIGN - 1);
     return HD_OK;
 }
 

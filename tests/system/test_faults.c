@@ -4,6 +4,7 @@
  *   test_system_faults                          six kinds, one each
  *   test_system_faults --faults 1000 --seed 7 --log FILE --bound SECONDS
  *
+ * --slow 3: a machine with other work: times of the jobs are three times as long.
  * --only shm takes one transport. --log takes a line a fault: transport, kind, seconds from the fault to the end of the job. --bound is the longest that may
  * be, beyond what the fault itself takes; without it a job only has to end. */
 #include <dirent.h>
@@ -15,12 +16,12 @@
 
 #include "tests/system/system.h"
 
-#define DEAD_AFTER 3.0 /* liveness.dead_after of the jobs */
-#define TIMEOUT 6.0    /* their comm.timeout, which ends what is stalled */
+#define DEAD_AFTER 3.0 /* liveness.dead_after of the jobs, times `slow` */
+#define TIMEOUT 6.0    /* their comm.timeout, which ends what is stalled, times `slow` */
 
 static int count = 6;
 static uint64_t seed = 1;
-static double bound;
+static double bound, slow = 1;
 static const char *log_file, *only;
 
 static const struct {
@@ -184,13 +185,13 @@ START_TEST(one_fault)
     snprintf(file, sizeof file, "%s.yaml", job);
     write_file(file, keep(hd__format("%s%sliveness: {dead_after: %gs, late_after: 1s}\nplugins: {path: [%s]}\ncomm: {use: %s, timeout: %gs, "
                                      "hooks: [{use: faults, rank: %d, at: %d, kind: %s}]}\n", read_file("llama.yaml"),
-                                     ranks == 4 ? "strategies: [{use: 3d}, {use: zero}]\n" : "", DEAD_AFTER,
-                                     transports[t].folder ? transports[t].folder : "", use, TIMEOUT, victim, at, faults[which].kind)));
+                                     ranks == 4 ? "strategies: [{use: 3d}, {use: zero}]\n" : "", slow * DEAD_AFTER,
+                                     transports[t].folder ? transports[t].folder : "", use, slow * TIMEOUT, victim, at, faults[which].kind)));
     make_folder(folder);
     snprintf(environment, sizeof environment, "TMPDIR=%s OMPI_MCA_btl_vader_backing_directory=%s", folder, folder);
     before = names_of_the_dead();
     struct command *c = command_start(environment, "train %s %s %s job.steps=1000000000", file, meshes[ranks - 2], word);
-    command_wait(c, 80);
+    command_wait(c, 80 * slow);
     seconds = seconds_since_fault(c);
     expect_code(c, 1);
     expect_named(c, job, faults[which].verdict, victim);
@@ -206,7 +207,7 @@ START_TEST(one_fault)
     ck_assert_int_eq(left_in(folder), 0);
     note(use, faults[which].kind, seconds);
     if (bound > 0)
-        ck_assert_msg(seconds < faults[which].takes + bound, "%s over %s took %.1f s:\n%.3000s", faults[which].kind, use, seconds, c->err);
+        ck_assert_msg(seconds < slow * faults[which].takes + bound, "%s over %s took %.1f s:\n%.3000s", faults[which].kind, use, seconds, c->err);
 }
 END_TEST
 
@@ -224,6 +225,8 @@ int main(int argc, char **argv)
             only = argv[i + 1];
         else if (!strcmp(argv[i], "--bound"))
             bound = atof(argv[i + 1]);
+        else if (!strcmp(argv[i], "--slow"))
+            slow = atof(argv[i + 1]);
     }
     tests[0].times = count;
     return system_run("system-faults", tests);
