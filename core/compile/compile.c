@@ -4,6 +4,7 @@
 #include <stdlib.h>
 
 #include "core/compile/tuning.h"
+#include "core/program/ops.h"
 
 int32_t hd__choose(struct hd__job *job, struct hd__plugins *plugins, uint32_t kind, struct hd__section *section,
                    struct hd__chosen *chosen, struct hd_error *err)
@@ -374,6 +375,8 @@ int32_t hd__compile_with(struct hd__job *job, struct hd__plugins *plugins, uint3
         c->stage[s]->keep_weight_order = flags & HD__COMPILE_KEEP_WEIGHT_ORDER;
         c->stage[s]->keep_head =
             flags & HD__COMPILE_KEEP_HEAD || !(c->device_choice.component->ops.device.caps & HD_DEVICE_XENT_HEAD);
+        c->stage[s]->adds_once = (c->device_choice.component->ops.device.caps & HD_DEVICE_ADDS_ONCE) &&
+                                 (job->precision.grad == HD_F32 || job->precision.compute == HD_F64);
         rc = compile_stage(c, c->stage[s], err);
         c->mesh = c->stage[s]->mesh; /* a strategy may have split tp */
     }
@@ -444,8 +447,11 @@ double hd__flops_per_token(const struct hd__compiled *c)
 {
     const struct hd_program *p = c->stage[0];
     double n = -(double)looked_up_only(p);
-    double width = (double)(c->info.heads * c->info.head_dim);
+    double width = (double)(c->info.heads * c->info.head_dim), share = 1;
+    for (uint32_t k = 0; k < p->forward; k++)
+        if (p->logical.at[k].op == HD_OP_ATTENTION)
+            share = hd__window_share(p, &p->logical.at[k]);
     for (uint32_t i = 0; i < p->params.count; i++)
         n += active(c, p, &p->params.at[i]);
-    return 6 * n + 12.0 * (double)c->info.layers * width * (double)c->job->seq_len / 2;
+    return 6 * n + 12.0 * (double)c->info.layers * width * (double)c->job->seq_len / 2 * share;
 }

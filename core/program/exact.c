@@ -33,7 +33,11 @@ void hd__exact_partition(struct hd_program *p)
     free(chunk_of_block);
 }
 
-/* ---- trees within a rank */
+/* ---- trees within a rank
+ * The nodes on the left edge of a tree lie in the accumulator itself: the first micro-batch's leaf begins it, and every other
+ * one adds its right half. Halves that wait are as many as the tree has levels, less one. */
+
+enum { IN_ACCUMULATOR = UINT32_MAX };
 
 struct sums {
     struct hd_program *p;
@@ -51,13 +55,14 @@ static uint32_t row_of(const struct sums *s, const struct hd__instr *i)
     return i->out[0] == s->p->loss_sum ? 1 : hd__tc(s->p, i->out[0])->param ? hd__tc(s->p, i->out[0])->param + 1 : 0;
 }
 
-static hd_tensor add(struct sums *s, const struct hd__instr *accum, hd_tensor a, hd_tensor b)
+static hd_tensor add(struct sums *s, const struct hd__instr *accum, hd_tensor a, hd_tensor b, uint8_t flag)
 {
     struct hd__instr i = *accum;
     struct hd__tensor sum = *hd__tc(s->p, a);
     sum.name = hd__arena_format(&s->p->arena, "sum.%u", s->p->tensors.count);
     i.id = ++s->p->next_id;
     i.op = HD_OP_ADD;
+    i.flags |= flag;
     i.n_in = 2;
     i.in[0] = a;
     i.in[1] = b;
@@ -66,20 +71,29 @@ static hd_tensor add(struct sums *s, const struct hd__instr *accum, hd_tensor a,
     return i.out[0];
 }
 
+/* All of them count as the last micro-batch's: who reduces in every micro-batch reduces once. */
+static hd_tensor accumulate(struct sums *s, const struct hd__instr *accum, hd_tensor value)
+{
+    struct hd__instr i = *accum;
+    i.id = ++s->p->next_id;
+    i.in[0] = value;
+    i.micro = (int16_t)(s->leaves - 1);
+    hd__push(&s->out, i);
+    return IN_ACCUMULATOR;
+}
+
+static int left_edge(uint32_t node)
+{
+    return (node & (node - 1)) == 0;
+}
+
 /* Puts a leaf into the tree and makes every node whose halves are there. */
 static void climb(struct sums *s, const struct hd__instr *accum, hd_tensor *node, hd_tensor value)
 {
     uint32_t at = s->leaves + (uint32_t)accum->micro;
-    struct hd__instr total = *accum;
-    for (node[at] = value; at > 1 && node[at ^ 1]; node[at] = value) {
-        value = add(s, accum, node[at & ~1u], node[at | 1]);
-        at /= 2;
-    }
-    if (at != 1)
-        return;
-    total.in[0] = value;
-    total.micro = (int16_t)(s->leaves - 1);
-    hd__push(&s->out, total);
+    for (node[at] = left_edge(at) ? accumulate(s, accum, value) : value; at > 1 && node[at ^ 1]; at /= 2)
+        node[at / 2] = left_edge(at / 2) ? accumulate(s, accum, node[at | 1])
+                                         : add(s, accum, node[at & ~1u], node[at | 1], at >= s->leaves ? HD__FLAG_LEAVES : 0);
 }
 
 static void sum_up(struct sums *s, const hd__code *code)
@@ -95,7 +109,7 @@ static void sum_up(struct sums *s, const hd__code *code)
             hd__push(&s->out, *i);
             continue;
         }
-        part[at] = part[at] ? add(s, i, part[at], i->in[0]) : i->in[0];
+        part[at] = part[at] ? add(s, i, part[at], i->in[0], HD__FLAG_LEAF) : i->in[0];
         if (--s->left[at] == 0)
             climb(s, i, s->value + (size_t)(row - 1) * 2 * s->leaves, part[at]);
     }

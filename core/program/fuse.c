@@ -45,6 +45,18 @@ static int same_shape(const struct hd_program *p, hd_tensor a, hd_tensor b)
            !memcmp(x->place.shard, y->place.shard, sizeof x->place.shard);
 }
 
+/* With exact sums an accumulator is a node of a tree: nothing may be added to it before it is a whole leaf. Only a product
+ * can do so itself, or the first leaf, which finds zeros. */
+static int stays_exact(const struct hd_program *p, const hd__code *code, const struct hd__instr *maker, uint32_t k)
+{
+    uint32_t first = 0;
+    if (!p->exact || (p->adds_once && maker->op == HD_OP_EINSUM))
+        return 1;
+    while (code->at[first].op != HD_OP_ACCUM || hd__tc(p, code->at[first].out[0])->param != hd__tc(p, code->at[k].out[0])->param)
+        first++;
+    return first == k;
+}
+
 /* The maker of accum k's input, if it may write the accumulator itself; NULL otherwise. */
 static struct hd__instr *accumulator(struct hd_program *p, hd__code *code, const struct use *use, uint32_t k)
 {
@@ -53,7 +65,7 @@ static struct hd__instr *accumulator(struct hd_program *p, hd__code *code, const
     struct hd__instr *maker = m ? &code->at[m - 1] : NULL;
     if (!maker || use[accum->in[0]].count != 1 || !(hd__op(maker->op)->flags & HD__OP_ACCUMULATES) || m > k + 1)
         return NULL;
-    if (!hd__tc(p, accum->out[0])->buffer || !same_shape(p, accum->in[0], accum->out[0]))
+    if (!hd__tc(p, accum->out[0])->buffer || !same_shape(p, accum->in[0], accum->out[0]) || !stays_exact(p, code, maker, k))
         return NULL;
     return touched_between(p, code, m - 1, k, hd__tc(p, accum->out[0])->buffer) ? NULL : maker;
 }
@@ -87,7 +99,7 @@ static void fuse_section(struct hd_program *p, hd__code *code)
         if (!(hd__op(maker->op)->flags & HD__OP_ACCUMULATES) || !all_fusable(p, code, use, accum_of, maker))
             continue;
         attrs = hd__attrs_new(p, maker->attrs);
-        attrs->flags |= HD_ATTR_ACCUMULATE;
+        attrs->flags |= HD_ATTR_ACCUMULATE | (p->exact ? HD_ATTR_ONCE : 0);
         maker->attrs = attrs;
         for (uint32_t n = 0; n < maker->n_out; n++) {
             uint32_t at = accum_of[maker->out[n]] - 1;
@@ -106,18 +118,51 @@ static void fuse_section(struct hd_program *p, hd__code *code)
     free(use);
 }
 
-/* ---- sums of activations' gradients: add(t <- t0, t1, ...) whose terms are made by ops that can accumulate: the first
- * term's maker writes t, the others add to it */
+/* ---- sums of gradients: add(t <- t0, t1, ...) whose terms are made by ops that can accumulate: the first term's maker
+ * writes t, the others add to it. For exact sums the first may be any op, and what is added to another leaf is a product. */
 
-static int adds_into(struct hd_program *p, hd__code *code, const struct use *use, uint32_t k, uint32_t n)
+enum { SUMS = HD__FLAG_GRADSUM | HD__FLAG_LEAF | HD__FLAG_LEAVES };
+
+static int is_term(const struct hd_program *p, const hd__code *code, const struct use *use, uint32_t k, hd_tensor term)
+{
+    hd_tensor sum = code->at[k].out[0];
+    uint32_t m = use[term].maker;
+    return m && m <= k && code->at[m - 1].op && !hd__is_async(&code->at[m - 1]) && use[term].count == 1 && !hd__tc(p, term)->buffer &&
+           same_shape(p, term, sum) && hd__tc(p, term)->dtype == hd__tc(p, sum)->dtype &&
+           hd__tc(p, term)->place.partial == hd__tc(p, sum)->place.partial;
+}
+
+static int can_add(const struct hd_program *p, const struct hd__instr *maker, uint8_t flags)
+{
+    return maker->n_out == 1 && (hd__op(maker->op)->flags & HD__OP_ACCUMULATES) && !(maker->attrs && maker->attrs->flags & HD_ATTR_ACCUMULATE) &&
+           (!(flags & HD__FLAG_LEAVES) || (p->adds_once && maker->op == HD_OP_EINSUM));
+}
+
+/* Index of the first term's maker; UINT32_MAX where the terms cannot be added where they are made. */
+static uint32_t first_maker(const struct hd_program *p, const hd__code *code, const struct use *use, uint32_t k)
 {
     const struct hd__instr *add = &code->at[k];
-    uint32_t m = use[add->in[n]].maker;
-    const struct hd__instr *maker = m ? &code->at[m - 1] : NULL;
-    return maker && use[add->in[n]].count == 1 && maker->n_out == 1 && m <= k && (hd__op(maker->op)->flags & HD__OP_ACCUMULATES) &&
-           !(maker->attrs && maker->attrs->flags & HD_ATTR_ACCUMULATE) && !hd__tc(p, add->in[n])->buffer &&
-           same_shape(p, add->in[n], add->out[0]) && hd__tc(p, add->in[n])->dtype == hd__tc(p, add->out[0])->dtype &&
-           hd__tc(p, add->in[n])->place.partial == hd__tc(p, add->out[0])->place.partial;
+    uint32_t first = UINT32_MAX;
+    if (add->op != HD_OP_ADD || !(add->flags & SUMS))
+        return UINT32_MAX;
+    for (uint32_t n = 0; n < add->n_in; n++) {
+        if (!is_term(p, code, use, k, add->in[n]))
+            return UINT32_MAX;
+        first = HD__MIN(first, use[add->in[n]].maker - 1);
+    }
+    for (uint32_t n = 0; n < add->n_in; n++) {
+        uint32_t m = use[add->in[n]].maker - 1;
+        if ((m != first || add->flags & HD__FLAG_GRADSUM) && !can_add(p, &code->at[m], add->flags))
+            return UINT32_MAX;
+    }
+    return first;
+}
+
+static void write_into(struct hd__instr *maker, hd_tensor was, hd_tensor is)
+{
+    for (uint32_t n = 0; n < maker->n_out; n++)
+        if (maker->out[n] == was)
+            maker->out[n] = is;
 }
 
 static void fuse_sums(struct hd_program *p, hd__code *code)
@@ -126,19 +171,15 @@ static void fuse_sums(struct hd_program *p, hd__code *code)
     uint32_t kept = 0;
     for (uint32_t k = 0; k < code->count; k++) {
         struct hd__instr *add = &code->at[k];
-        uint32_t fusable = add->op == HD_OP_ADD && add->flags & HD__FLAG_GRADSUM, first = UINT32_MAX;
-        for (uint32_t n = 0; n < add->n_in && fusable; n++) {
-            fusable = (uint32_t)adds_into(p, code, use, k, n);
-            first = HD__MIN(first, use[add->in[n]].maker - 1);
-        }
-        if (!fusable)
+        uint32_t first = first_maker(p, code, use, k);
+        if (first == UINT32_MAX)
             continue;
         for (uint32_t n = 0; n < add->n_in; n++) {
             struct hd__instr *maker = &code->at[use[add->in[n]].maker - 1];
-            maker->out[0] = add->out[0];
+            write_into(maker, add->in[n], add->out[0]);
             if (maker != &code->at[first]) {
                 struct hd_attrs *attrs = hd__attrs_new(p, maker->attrs);
-                attrs->flags |= HD_ATTR_ACCUMULATE;
+                attrs->flags |= HD_ATTR_ACCUMULATE | (add->flags & HD__FLAG_LEAVES ? HD_ATTR_ONCE : 0);
                 maker->attrs = attrs;
             }
         }
@@ -217,7 +258,7 @@ static int write_first(struct hd_program *p, hd__code *code, uint32_t from, hd_t
             i->op = HD_OP_COPY;
         } else {
             struct hd_attrs *attrs = hd__attrs_new(p, i->attrs);
-            attrs->flags &= ~HD_ATTR_ACCUMULATE;
+            attrs->flags &= ~(HD_ATTR_ACCUMULATE | HD_ATTR_ONCE);
             i->attrs = attrs;
         }
     }

@@ -15,11 +15,17 @@ static double flops_einsum(const struct hd_program *p, const struct hd__instr *i
     return n;
 }
 
-/* Two products of [s, d] x [d, s] a head, of which the causal half is computed. */
+double hd__window_share(const struct hd_program *p, const struct hd__instr *attention)
+{
+    double s = (double)p->dims.at[p->letter['s']].extent, w = attention->attrs ? (double)attention->attrs->window : 0;
+    return w > 0 && w < s ? w * (2 * s - w + 1) / (s * (s + 1)) : 1;
+}
+
+/* Two products of [s, d] x [d, s] a head, of which the causal half is computed, and of that what a window sees. */
 static double flops_attention(const struct hd_program *p, const struct hd__instr *i)
 {
     const struct hd__tensor *q = hd__tc(p, i->in[0]), *k = hd__tc(p, i->in[1]);
-    return 2.0 * 2.0 * (double)hd__numel(p, q) * (double)hd__local(p, k, 1) / 2.0;
+    return 2.0 * 2.0 * (double)hd__numel(p, q) * (double)hd__local(p, k, 1) / 2.0 * hd__window_share(p, i);
 }
 
 static double flops_attention_grad(const struct hd_program *p, const struct hd__instr *i)

@@ -36,6 +36,8 @@ static inline int hd__op_adds(uint16_t op, uint32_t out)
     return !hd__op(op)->adds || hd__op(op)->adds >> out & 1;
 }
 
+/* Of the pairs of positions that causal attention looks at, the share within its window. */
+double hd__window_share(const struct hd_program *p, const struct hd__instr *attention);
 /* FLOPs of one instruction on one rank, and bytes that it reads and writes. */
 double hd__instr_flops(const struct hd_program *p, const struct hd__instr *i);
 double hd__instr_bytes(const struct hd_program *p, const struct hd__instr *i);

@@ -140,6 +140,8 @@ enum { HD__STREAM_COMPUTE = 0, HD__STREAM_AXIS = 1, HD__STREAM_WORLD = 8, HD__ST
 
 #define HD__FLAG_CONV 1    /* inserted by placement */
 #define HD__FLAG_GRADSUM 2 /* an add of gradient contributions: equal placements first */
+#define HD__FLAG_LEAF 4    /* exact.c: an add of one micro-batch's contributions to a gradient */
+#define HD__FLAG_LEAVES 8  /* exact.c: an add of two micro-batches' gradients */
 
 struct hd__instr {
     uint32_t id; /* unique in the program; never 0 */
@@ -285,6 +287,7 @@ struct hd_program {
     uint32_t ring; /* axes along which attention goes around a ring instead of moving heads */
 
     uint32_t exact;     /* exact.c runs: micro-batch m of a rank is the m-th of its own piece of the batch */
+    uint32_t adds_once; /* the device has HD_DEVICE_ADDS_ONCE, and gradients are not rounded to less than sums */
     uint32_t keep_head; /* fuse_head.c leaves the loss as it is */
 
     /* schedule.c */

@@ -52,6 +52,37 @@ static hd_tensor shift(const struct ring *r, hd_tensor from, hd_tensor to)
     return to;
 }
 
+/* Runs of the sequence, as zig-zag deals them out, of which the first sees some of the second. */
+static int sees(const struct ring *r, int64_t queries, int64_t keys)
+{
+    int64_t run = r->p->dims.at[r->p->letter['s']].extent / (2 * r->size), window = r->of->attrs ? r->of->attrs->window : 0;
+    return queries == keys || (queries > keys && (window <= 0 || (queries - keys - 1) * run + 1 < window));
+}
+
+/* Has the member at `at` anything to do with the keys that have come `step` members on? */
+static int works(const struct ring *r, int32_t at, int32_t step)
+{
+    int64_t runs = 2 * r->size, from = (at - step + r->size) % r->size, queries[2] = {at, runs - 1 - at}, keys[2] = {from, runs - 1 - from};
+    return sees(r, queries[0], keys[0]) || sees(r, queries[0], keys[1]) || sees(r, queries[1], keys[0]) || sees(r, queries[1], keys[1]);
+}
+
+/* Steps in which every member's keys lie outside its queries' window are left out. */
+static int anyone_works(const struct ring *r, int32_t step)
+{
+    int32_t at = 0;
+    while (at < r->size && !works(r, at, step))
+        at++;
+    return at < r->size;
+}
+
+static int32_t last_step(const struct ring *r)
+{
+    int32_t last = r->size - 1;
+    while (!anyone_works(r, last))
+        last--;
+    return last;
+}
+
 /* Attention, or its gradient, over the keys that have come `step` members on. */
 static struct hd__instr tile(const struct ring *r, int32_t step, const hd_tensor keys[2])
 {
@@ -73,24 +104,25 @@ static void move_on(const struct ring *r, const hd_tensor keys[2], hd_tensor nex
 static void forward(const struct ring *r)
 {
     hd_tensor keys[2] = {r->of->in[1], r->of->in[2]}, next[2] = {0, 0}, sum[2] = {0, 0};
-    for (int32_t step = 0; step < r->size; step++) {
+    for (int32_t step = 0, last = last_step(r); step <= last; step++, memcpy(keys, next, sizeof keys)) {
         struct hd__instr i = tile(r, step, keys), merge = like(r, HD_OP_ATTENTION_MERGE);
-        if (step + 1 < r->size)
+        if (step < last)
             move_on(r, keys, next);
+        if (!anyone_works(r, step))
+            continue;
         for (int32_t n = 0; n < 2; n++)
-            i.out[n] = wide(r, r->of->out[n]);
+            i.out[n] = last ? wide(r, r->of->out[n]) : r->of->out[n];
         hd__push(r->code, i);
         for (int32_t n = 0; n < 2 && step; n++) {
             merge.in[n] = sum[n];
             merge.in[2 + n] = i.out[n];
-            merge.out[n] = step + 1 < r->size ? wide(r, r->of->out[n]) : r->of->out[n];
+            merge.out[n] = step < last ? wide(r, r->of->out[n]) : r->of->out[n];
         }
         merge.n_in = 4;
         merge.n_out = 2;
         if (step)
             hd__push(r->code, merge);
         memcpy(sum, step ? merge.out : i.out, sizeof sum);
-        memcpy(keys, next, sizeof keys);
     }
 }
 
@@ -123,18 +155,20 @@ static void finish(const struct ring *r, hd_tensor from, hd_tensor to)
 static void backward(const struct ring *r)
 {
     hd_tensor keys[2] = {r->of->in[1], r->of->in[2]}, next[2] = {0, 0}, sum[3] = {0, 0, 0};
-    for (int32_t step = 0; step < r->size; step++) {
+    int32_t last = last_step(r);
+    for (int32_t step = 0; step < r->size; step++, memcpy(keys, next, sizeof keys)) {
         struct hd__instr i = tile(r, step, keys);
-        if (step + 1 < r->size)
+        if (step < last)
             move_on(r, keys, next);
         for (int32_t n = 1; n <= 2 && step; n++) /* what others added to these keys' gradients */
             sum[n] = shift(r, sum[n], 0);
+        if (!anyone_works(r, step))
+            continue;
         for (int32_t n = 0; n < 3; n++)
             i.out[n] = wide(r, r->of->out[n]);
         hd__push(r->code, i);
         for (int32_t n = 0; n < 3; n++)
-            sum[n] = step ? add(r, sum[n], i.out[n], n || step + 1 < r->size ? 0 : direct(r, 0)) : i.out[n];
-        memcpy(keys, next, sizeof keys);
+            sum[n] = step ? add(r, sum[n], i.out[n], n || step < last ? 0 : direct(r, 0)) : i.out[n];
     }
     for (int32_t n = 1; n <= 2; n++)
         sum[n] = shift(r, sum[n], direct(r, n));
@@ -152,12 +186,9 @@ static int32_t ring_axis(const struct hd_program *p, const struct hd__instr *i)
     return hd__shard_minor(q->place.shard[s]);
 }
 
-static int32_t check(const struct hd_program *p, const struct hd__instr *i, struct hd_error *err)
+static int32_t check(const struct hd_program *p, struct hd_error *err)
 {
     int64_t length = p->dims.at[p->letter['s']].extent, ways = hd__mesh_ways(&p->mesh, p->ring);
-    if (i->attrs && i->attrs->window > 0)
-        return hd_fail(err, HD_E_UNSUPPORTED, "attention with a sliding window (%lld) cannot go around a ring yet: use context: ulysses",
-                       (long long)i->attrs->window);
     if (length % (2 * ways))
         return hd_fail(err, HD_E_INVALID, "data.seq_len = %lld must be a multiple of 2 x mesh.cp = %lld for ring attention",
                        (long long)length, (long long)(2 * ways));
@@ -176,7 +207,7 @@ int32_t hd__ring(struct hd_program *p, struct hd_error *err)
             hd__push(&fresh, old.at[k]);
             continue;
         }
-        rc = check(p, r.of, err);
+        rc = check(p, err);
         r.size = p->mesh.size[r.axis];
         r.of->op == HD_OP_ATTENTION ? forward(&r) : backward(&r);
     }

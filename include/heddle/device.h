@@ -27,6 +27,8 @@ enum { HD_MEM_HOST = 0, HD_MEM_PINNED = 1, HD_MEM_DEVICE = 2 };
 #define HD_DEVICE_XENT_HEAD (UINT64_C(1) << 1)
 /* Streams: all slots from `event` to `native` are there, but the capture's, and `sync`. */
 #define HD_DEVICE_STREAMS (UINT64_C(1) << 2)
+/* Its einsum honours HD_ATTR_ONCE for fp32 and fp64 outputs: exact sums are then added where products are made. */
+#define HD_DEVICE_ADDS_ONCE (UINT64_C(1) << 3)
 
 /* Streams of a device that has them. Kernels run on the first; transports with HD_COMM_STREAM_ORDERED on the second. */
 enum { HD_STREAM_COMPUTE = 0, HD_STREAM_COMM = 1, HD_STREAM_OUT = 2, HD_STREAM_IN = 3, HD_STREAM_COUNT = 4 };

@@ -26,6 +26,7 @@ struct hd_range {
 };
 
 #define HD_ATTR_ACCUMULATE (UINT32_C(1) << 0) /* outputs += instead of = */
+#define HD_ATTR_ONCE (UINT32_C(1) << 1)       /* with it: what is added is the whole result, rounded to the output's dtype before */
 #define HD_ATTR_CONCAT (UINT32_C(1) << 8)     /* decode: parts follow one another instead of being summed */
 
 /* What an instruction knows besides its operands; which fields count for which op is said in heddle/ops.h.

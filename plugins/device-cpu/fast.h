@@ -34,7 +34,7 @@ struct cpu_gemm {
     struct cpu_matrix a, b, c;
     struct hd_device *device;
     int32_t accumulate;
-    int32_t reserved;
+    int32_t once; /* accumulate when all terms are summed: HD_ATTR_ONCE; c is fp32 */
     /* Set by an engine. */
     void (*run)(struct cpu_gemm *g, const void *a, const void *b, void *c);
     void (*release)(struct cpu_gemm *g);
@@ -42,10 +42,10 @@ struct cpu_gemm {
 };
 
 /* The engine that the device's options ask for. Our own takes everything; oneDNN, asked for and unable, is an error: it
- * is never replaced in silence. */
+ * is never replaced in silence. HD_E_UNSUPPORTED where `once` is asked for and is not how this product adds. */
 int32_t cpu_gemm_prepare(struct cpu_gemm *g, struct hd_error *err);
 
-/* Our own kernels: packed panels and the machine's best micro-kernel. Takes everything. */
+/* Our own kernels: packed panels and the machine's best micro-kernel. Takes everything, but `once` for many terms. */
 int32_t cpu_gemm_own(struct cpu_gemm *g, struct hd_error *err);
 
 /* oneDNN's matmul. Both fill run, release and state, or decline with HD_E_UNSUPPORTED. */

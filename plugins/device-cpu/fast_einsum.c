@@ -7,6 +7,7 @@
 
 enum { A = LABELS_A, B = LABELS_B, C = LABELS_C, OPERANDS = LABELS_OPERANDS };
 enum { M = LABEL_M, N = LABEL_N, K = LABEL_K };
+enum { GRAIN = 16384 };
 
 struct einsum {
     struct cpu_gemm gemm;
@@ -14,6 +15,7 @@ struct einsum {
     size_t size[OPERANDS];
     struct cpu_gemm gemm_add; /* second and later terms of a contracted outer loop */
     int64_t swapped;          /* c is column-major: the product is of the transposes */
+    int64_t apart;            /* c is made in scratch and then added */
 };
 
 /* ---- choice of the product */
@@ -114,9 +116,21 @@ static void run_loops(struct einsum *e, int64_t depth, const char *a, const char
                   add || (x->where == K && i > 0));
 }
 
+static void add_rows(void *context, int64_t first, int64_t last)
+{
+    const struct hd_kernel *k = context;
+    const float *from = cpu_rows(k->device);
+    float *to = k->out[0].data;
+    for (int64_t i = first; i < last; i++)
+        to[i] += from[i];
+}
+
 static void einsum_run(struct hd_kernel *k)
 {
-    run_loops(k->state, 0, k->in[0].data, k->in[1].data, k->out[0].data, 0);
+    struct einsum *e = k->state;
+    run_loops(e, 0, k->in[0].data, k->in[1].data, e->apart ? cpu_rows(k->device) : k->out[0].data, 0);
+    if (e->apart)
+        cpu_parallel(k->device, hd_operand_count(&k->out[0]), GRAIN, add_rows, k);
 }
 
 static void einsum_release(struct hd_kernel *k)
@@ -148,6 +162,24 @@ static int32_t products_prepare(struct einsum *e, struct hd_error *err)
     return cpu_gemm_prepare(&e->gemm_add, err);
 }
 
+/* HD_ATTR_ONCE: the product itself if it can, else it is made in scratch. */
+static int32_t once_prepare(struct einsum *e, const struct hd_kernel *k, struct hd_error *err)
+{
+    struct hd_error why = HD_ERROR_INIT;
+    int32_t status = HD_E_UNSUPPORTED;
+    e->gemm.once = !labels_count(&e->outer, K);
+    if (e->gemm.once)
+        status = products_prepare(e, &why);
+    if (status != HD_E_UNSUPPORTED) {
+        *err = why;
+        return status;
+    }
+    e->apart = 1;
+    e->gemm.once = e->gemm.accumulate = 0;
+    status = cpu_rows_reserve(k->device, (size_t)hd_operand_count(&k->out[0]) * sizeof(float), err);
+    return status ? status : products_prepare(e, err);
+}
+
 static int empty(const struct hd_kernel *k)
 {
     return !hd_operand_count(&k->in[0]) || !hd_operand_count(&k->in[1]);
@@ -157,6 +189,8 @@ int32_t cpu_fast_einsum(struct hd_kernel *k, struct hd_error *err)
 {
     struct einsum *e;
     int32_t status;
+    if (k->d.attrs.flags & HD_ATTR_ONCE && k->out[0].dtype != HD_F32)
+        return hd_fail(err, HD_E_UNSUPPORTED, "einsum: sums that are added once are fp32");
     if (k->d.n_in != 2 || k->d.n_out != 1 || k->in[0].dtype != k->in[1].dtype || !cpu_fast_dtype(k->in[0].dtype) ||
         !cpu_fast_dtype(k->out[0].dtype) || empty(k))
         return hd_fail(err, HD_E_UNSUPPORTED, "einsum: no fast kernel for these dtypes");
@@ -169,7 +203,7 @@ int32_t cpu_fast_einsum(struct hd_kernel *k, struct hd_error *err)
         e->size[A] = hd_dtype_size(k->in[0].dtype);
         e->size[B] = hd_dtype_size(k->in[1].dtype);
         e->size[C] = hd_dtype_size(k->out[0].dtype);
-        status = products_prepare(e, err);
+        status = e->gemm.accumulate && k->d.attrs.flags & HD_ATTR_ONCE ? once_prepare(e, k, err) : products_prepare(e, err);
     } else {
         status = hd_fail(err, HD_E_UNSUPPORTED, "einsum: no matrix product with these orders of dims");
     }

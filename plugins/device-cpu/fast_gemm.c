@@ -10,9 +10,9 @@
  * Where c is wide, of few rows and many columns as logits are, a block has all rows. No other block wants its panels
  * of b: its thread packs each when it comes to it, into its first cache.
  *
- * Sums are in fp32: in c itself, or, where c is bf16 and at c's edges, in the thread's scratch, where each
- * kernel block is one piece of memory. A bf16 c is rounded once: where a chunk does not hold all terms, sums
- * of the whole c are kept in scratch. */
+ * Sums are in fp32: in c itself, or, where c is bf16 or is added to once and at c's edges, in the thread's
+ * scratch, where each kernel block is one piece of memory. A bf16 c is rounded once: where a chunk does not hold
+ * all terms, sums of the whole c are kept in scratch. */
 #include "fast.h"
 #include "fast_tiles.h"
 
@@ -34,6 +34,7 @@ struct driver {
     /* Scratch, offsets in bytes. */
     int64_t at_b, at_sums, at_threads, thread_bytes, thread_sums, thread_panel;
     int64_t whole; /* sums of the whole c, not of a strip */
+    int64_t direct; /* whole kernel blocks are summed in c itself */
 };
 
 /* What the threads of one phase share. */
@@ -127,7 +128,7 @@ static struct target target_of(const struct phase *f)
     return (struct target){.add = whole && !first,
                            .store = last || !whole,
                            .store_add = f->g->accumulate || (!whole && !first),
-                           .direct = f->g->c.dtype == HD_F32};
+                           .direct = (int32_t)f->s->direct};
 }
 
 static struct sums sums_of(const struct phase *f, const struct block *b, int64_t thread)
@@ -341,6 +342,7 @@ static int64_t choose_scratch(struct driver *s, const struct cpu_gemm *g)
     s->at_threads = s->at_sums;
     s->thread_sums = s->in_place ? 0 : round_up(s->block_m * k * t->bytes, ALIGN);
     s->thread_bytes = s->thread_sums;
+    s->direct = g->c.dtype == HD_F32 && !(g->once && (s->depth < g->k || !t->adds_last));
     s->whole = g->c.dtype != HD_F32 && s->chunk_k < g->k;
     if (s->whole)
         s->at_threads += round_up(round_up(g->m, t->mr) * round_up(g->n, t->nr) * 4, ALIGN);
@@ -360,6 +362,10 @@ int32_t cpu_gemm_own(struct cpu_gemm *g, struct hd_error *err)
     s->tiles = cpu_tiles_choose(g->a.dtype);
     s->in_place = lies_well(g, s->tiles);
     choose_chunks(s, g);
+    if (g->once && s->chunk_k < g->k) {
+        free(s);
+        return hd_fail(err, HD_E_UNSUPPORTED, "a product of %lld terms is not added at once", (long long)g->k);
+    }
     choose_blocks(s, g);
     status = cpu_scratch_reserve(g->device, (size_t)choose_scratch(s, g), err);
     if (status) {
@@ -378,6 +384,8 @@ int32_t cpu_gemm_prepare(struct cpu_gemm *g, struct hd_error *err)
     int32_t status;
     if (g->device->settings->products != CPU_PRODUCTS_ONEDNN)
         return cpu_gemm_own(g, err);
+    if (g->once)
+        return hd_fail(err, HD_E_UNSUPPORTED, "oneDNN does not say when it adds");
     status = cpu_gemm_onednn(g, &why);
     if (status)
         return hd_fail(err, status == HD_E_UNSUPPORTED ? HD_E_INVALID : status,

@@ -20,6 +20,7 @@ struct cpu_tiles {
     int64_t mr, nr, kr;
     int64_t bytes; /* of a packed element */
     int64_t depth; /* terms that suit the caches */
+    int64_t adds_last; /* kernel() adds what c holds to whole sums; else it begins with it */
     /* Around a thread's use of kernel(). */
     void (*begin)(void);
     void (*end)(void);

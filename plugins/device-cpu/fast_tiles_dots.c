@@ -173,6 +173,7 @@ static const struct cpu_tiles tiles = {
     .kr = 2,
     .bytes = 2,
     .depth = 512,
+    .adds_last = 1,
     .begin = nothing,
     .end = nothing,
     .pack_a = dots_pack_a,

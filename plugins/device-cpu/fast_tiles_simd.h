@@ -262,6 +262,7 @@ static const struct cpu_tiles NAME(tiles) = {
     .kr = 1,
     .bytes = 4,
     .depth = 256,
+    .adds_last = 1,
     .begin = nothing,
     .end = nothing,
     .pack_a = NAME(pack_a),

@@ -70,6 +70,8 @@ static inline void cpu_store(const struct hd_operand *o, int64_t i, double v)
 /* Writes element i of an output, or adds to it where the instruction accumulates. */
 static inline void cpu_put(const struct hd_kernel *k, uint32_t out, int64_t i, double v)
 {
+    if (k->d.attrs.flags & HD_ATTR_ONCE && k->out[out].dtype == HD_F32)
+        v = (float)v;
     if (cpu_accumulates(k))
         v += cpu_load(&k->out[out], i);
     cpu_store(&k->out[out], i, v);

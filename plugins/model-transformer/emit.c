@@ -25,8 +25,9 @@ void tf_emit_begin(struct tf_emit *e, struct hd_model *model, struct hd_program 
     e->norm = (struct hd_attrs){.struct_size = sizeof e->norm, .eps = shape->norm_eps};
     e->rope = (struct hd_attrs){.struct_size = sizeof e->rope, .sign = 1, .table = model->frequencies,
                                 .n_table = (uint64_t)(shape->head_dim / 2)};
-    e->attention =
-        (struct hd_attrs){.struct_size = sizeof e->attention, .scale = 1 / sqrt((double)shape->head_dim)};
+    e->attention = (struct hd_attrs){.struct_size = sizeof e->attention,
+                                     .scale = 1 / sqrt((double)shape->head_dim),
+                                     .window = shape->sliding_window < e->api->extent(program, 's') ? shape->sliding_window : 0};
     e->api->dim(program, 'h', "hidden", shape->hidden);
     e->api->dim(program, 'k', "kv_heads", shape->kv_heads);
     e->api->dim(program, 'g', "heads_per_kv", shape->heads / shape->kv_heads);

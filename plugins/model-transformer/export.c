@@ -25,6 +25,11 @@ static json_t *llama_config(const struct tf_shape *s, int64_t longest)
                      "rms_norm_eps", s->norm_eps, "rope_theta", s->rope.theta, "rope_parameters", "rope_type",
                      "default", "rope_theta", s->rope.theta, "tie_word_embeddings", s->tied, "attention_bias",
                      0, "mlp_bias", 0, "bos_token_id", "eos_token_id");
+    if (root && s->sliding_window) { /* LlamaConfig has none */
+        json_object_set_new(root, "model_type", json_string("mistral"));
+        json_object_set_new(root, "architectures", json_pack("[s]", "MistralForCausalLM"));
+        json_object_set_new(root, "sliding_window", json_integer(s->sliding_window));
+    }
     if (root && s->family == TF_MIXTRAL) {
         json_object_del(root, "mlp_bias");
         json_object_set_new(root, "model_type", json_string("mixtral"));

@@ -23,6 +23,7 @@ static const struct hd_option options[] = {
     COUNT(ffn, NULL, "width of the feed-forward; 0: gpt2 4 hidden, llama 8/3 hidden up to a multiple of 64"),
     COUNT(vocab, "tokens", "size of the vocabulary; 256 for text as bytes"),
     COUNT(max_seq_len, "tokens", "longest sequence; 0: gpt2 1024 learned positions, llama any"),
+    COUNT(sliding_window, "tokens", "llama and mixtral: attention sees so many positions, its own the last; 0: all"),
     {.name = "tied", .value = "auto", .choices = "auto|true|false", .type = HD_OPT_ENUM,
      .flags = HD_OPTION_GLOBAL,
      .help = "does the head use the embedding's weights; auto: gpt2 true, llama false",
@@ -55,7 +56,7 @@ static const struct row {
 } rows[] = {
 #define ROW(field) {#field, FIELD(field), offsetof(struct tf_shape, field)}
     ROW(layers), ROW(hidden), ROW(heads), ROW(kv_heads), ROW(head_dim), ROW(ffn), ROW(vocab),
-    ROW(max_seq_len), ROW(experts), ROW(experts_per_token),
+    ROW(max_seq_len), ROW(experts), ROW(experts_per_token), ROW(sliding_window),
 };
 #define N_ROWS (sizeof rows / sizeof rows[0])
 
@@ -157,7 +158,7 @@ static int is_optional(const struct tf_shape *shape, size_t field)
 {
     int experts = field == offsetof(struct tf_shape, experts) || field == offsetof(struct tf_shape, experts_per_token);
     return field == offsetof(struct tf_shape, head_dim) || field == offsetof(struct tf_shape, max_seq_len) ||
-           (experts && shape->family != TF_MIXTRAL);
+           field == offsetof(struct tf_shape, sliding_window) || (experts && shape->family != TF_MIXTRAL);
 }
 
 /* ---- what any shape must hold */
@@ -183,6 +184,8 @@ static int32_t complete(struct tf_shape *shape, struct hd_error *err)
         shape->head_dim = shape->hidden / shape->heads;
     if (shape->family == TF_GPT2 && shape->head_dim * shape->heads != shape->hidden)
         return hd_fail(err, HD_E_INVALID, "model.head_dim must be hidden / heads for gpt2");
+    if (shape->sliding_window && shape->family != TF_LLAMA && shape->family != TF_MIXTRAL)
+        return hd_fail(err, HD_E_INVALID, "model.sliding_window is for llama and mixtral; %s has none", tf_family_name(shape->family));
     if (shape->family != TF_GPT2 && shape->head_dim % 2)
         return hd_fail(err, HD_E_INVALID, "model.head_dim (%lld) must be even: rotary positions turn pairs",
                        (long long)shape->head_dim);
@@ -297,11 +300,6 @@ static int32_t model_build(struct hd_model *model, struct hd_program *program, s
     if (shape->max_seq_len && length > shape->max_seq_len)
         return hd_fail(err, HD_E_INVALID, "data.seq_len is %lld, but this model's max_seq_len is %lld",
                        (long long)length, (long long)shape->max_seq_len);
-    if (shape->sliding_window && length > shape->sliding_window)
-        return hd_fail(err, HD_E_UNSUPPORTED,
-                       "data.seq_len is %lld, above sliding_window (%lld) of %s/config.json, "
-                       "which is not offered: choose shorter sequences",
-                       (long long)length, (long long)shape->sliding_window, model->from);
     if (length > model->longest_seen)
         model->longest_seen = length;
     tf_emit_begin(&e, model, program);

@@ -18,7 +18,7 @@ enum tf_family { TF_AUTO = 0, TF_GPT2 = 1, TF_LLAMA = 2, TF_QWEN3 = 3, TF_MIXTRA
 
 /* What the job file says; 0 and NULL mean "not said". Offsets stand in the option table of plugin.c. */
 struct tf_settings {
-    int64_t layers, hidden, heads, kv_heads, head_dim, ffn, vocab, max_seq_len, experts, experts_per_token;
+    int64_t layers, hidden, heads, kv_heads, head_dim, ffn, vocab, max_seq_len, experts, experts_per_token, sliding_window;
     double rope_theta, norm_eps, aux_loss_coef, z_loss_coef;
     const char *from, *capacity;
     int32_t family; /* enum tf_family */
@@ -38,7 +38,7 @@ struct tf_shape {
     enum tf_family family;
     int64_t layers, hidden, heads, kv_heads, head_dim, ffn, vocab, experts, experts_per_token; /* experts: 0 none */
     int64_t max_seq_len;    /* 0: any */
-    int64_t sliding_window; /* 0: none */
+    int64_t sliding_window; /* positions that attention sees, the query's own one among them; 0: all */
     double norm_eps;
     struct tf_rope rope;
     int tied;

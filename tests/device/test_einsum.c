@@ -97,6 +97,45 @@ START_TEST(the_rest_is_left_to_the_reference)
 }
 END_TEST
 
+/* What is added once is the product to the last bit. */
+static void adds_once(struct h_device *d, const struct h_case *c, uint32_t dtype)
+{
+    struct h_instr *product = h_make(c, dtype, 3), *sum = h_make(c, dtype, 3);
+    int64_t n = hd_operand_count(&sum->out[0]);
+    float *to = sum->out[0].data;
+    const float *made = product->out[0].data;
+    if (sum->out[0].dtype == HD_F32) {
+        float *before = malloc((size_t)n * sizeof *before);
+        for (int64_t i = 0; i < n; i++)
+            before[i] = to[i] = (float)(i % 7) - 3.1f;
+        sum->d.attrs.flags = HD_ATTR_ACCUMULATE | HD_ATTR_ONCE;
+        h_run(d, product);
+        h_run(d, sum);
+        for (int64_t i = 0; i < n; i++)
+            ck_assert_msg(to[i] == before[i] + made[i], "%s, element %lld: %.9g is not %.9g + %.9g", c->name, (long long)i,
+                          (double)to[i], (double)before[i], (double)made[i]);
+        free(before);
+    }
+    h_free(product);
+    h_free(sum);
+}
+
+START_TEST(once_adds_the_product)
+{
+    struct h_device *of[] = {h_open(2, H_FAST), h_open(1, H_REFERENCE),
+#ifdef HAVE_ONEDNN
+                             h_open_with(2, H_FAST, "products", 1)
+#endif
+    };
+    for (size_t i = 0; i < sizeof of / sizeof of[0]; i++) {
+        adds_once(of[i], &cases[_i], HD_F32);
+        if (i < 2) /* oneDNN has bf16 for some machines only */
+            adds_once(of[i], &cases[_i], HD_BF16);
+        h_close(of[i]);
+    }
+}
+END_TEST
+
 /* One kernel launched again and again, beside others that share its device's scratch: the same bits. */
 START_TEST(kernels_share_scratch)
 {
@@ -133,6 +172,7 @@ int main(void)
     if (!h_has_memory())
         tcase_add_loop_test(t, onednn_is_near_the_reference, 0, (int)(sizeof cases / sizeof cases[0]));
 #endif
+    tcase_add_loop_test(t, once_adds_the_product, 0, (int)(sizeof cases / sizeof cases[0]));
     tcase_add_loop_test(t, the_rest_is_left_to_the_reference, 0, (int)(sizeof declined / sizeof declined[0]));
     tcase_add_test(t, kernels_share_scratch);
     suite_add_tcase(s, t);

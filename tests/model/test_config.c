@@ -306,27 +306,34 @@ START_TEST(experts_of_mixtral)
 }
 END_TEST
 
-START_TEST(sliding_window_only_above_it)
+static int64_t window_of_model(struct hd_model *model, int64_t length)
+{
+    struct hd_program *p = build(model, length);
+    int64_t window = -1;
+    for (uint32_t i = 0; i < p->n_instrs; i++)
+        if (p->instrs[i].op == HD_OP_ATTENTION)
+            window = p->instrs[i].attrs.window;
+    mock_free(p);
+    return window;
+}
+
+static int64_t window_of(const char *config, int64_t length)
 {
     struct hd_error err = HD_ERROR_INIT;
-    struct hd_model *model = open_config("{" MISTRAL ", \"sliding_window\": 32}", &err);
+    struct hd_model *model = open_config(config, &err);
     ck_assert_msg(model != NULL, "%s", err.message);
-    mock_free(build(model, 32));
-    struct hd_program *p = mock_new(1, 33);
-    ck_assert_int_eq(model_ops->build(model, p, &err), HD_E_UNSUPPORTED);
-    ck_assert_ptr_nonnull(strstr(err.message, "sliding_window (32)"));
-    mock_free(p);
+    int64_t window = window_of_model(model, length);
     model_ops->close(model);
-    model = open_config("{" MISTRAL ", \"sliding_window\": null, \"max_position_embeddings\": 9000}", &err);
-    ck_assert_msg(model != NULL, "%s", err.message);
-    mock_free(build(model, 8192));
-    model_ops->close(model);
+    return window;
+}
+
+START_TEST(sliding_window_only_above_it)
+{
+    ck_assert_int_eq(window_of("{" MISTRAL ", \"sliding_window\": 32}", 32), 0);
+    ck_assert_int_eq(window_of("{" MISTRAL ", \"sliding_window\": 32}", 33), 32);
+    ck_assert_int_eq(window_of("{" MISTRAL ", \"sliding_window\": null, \"max_position_embeddings\": 9000}", 8192), 0);
     /* Missing is 4096 in transformers. */
-    model = open_config("{" MISTRAL ", \"max_position_embeddings\": 9000}", &err);
-    p = mock_new(1, 4097);
-    ck_assert_int_eq(model_ops->build(model, p, &err), HD_E_UNSUPPORTED);
-    mock_free(p);
-    model_ops->close(model);
+    ck_assert_int_eq(window_of("{" MISTRAL ", \"max_position_embeddings\": 9000}", 4097), 4096);
 }
 END_TEST
 
@@ -473,6 +480,7 @@ static void check_round_trip(const void *settings)
     p = build(copy, 8);
     ck_assert_int_eq(mock_parameters(p), parameters);
     mock_free(p);
+    ck_assert_int_eq(window_of(text, 8), window_of_model(model, 8));
     /* And a model that came from a folder gives that folder's config.json back. */
     ck_assert_int_eq(model_ops->config_json(copy, &again, &err), HD_OK);
     ck_assert_str_eq(text, again);
@@ -489,6 +497,8 @@ START_TEST(round_trips)
                                     "norm_eps", "1e-6", NULL));
     check_round_trip(model_settings("family", "mixtral", "layers", "2", "hidden", "16", "heads", "4", "kv_heads", "2",
                                     "vocab", "64", "experts", "6", NULL));
+    check_round_trip(model_settings("family", "llama", "layers", "2", "hidden", "16", "heads", "4", "vocab", "64", "sliding_window", "5",
+                                    NULL));
     check_round_trip(model_settings("family", "qwen3", "layers", "2", "hidden", "16", "heads", "4",
                                     "kv_heads", "2", "vocab", "64", "head_dim", "6", NULL));
 }

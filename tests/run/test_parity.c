@@ -41,6 +41,7 @@ struct draw {
     int64_t warmup;
     int64_t ep, experts, top_k; /* mixtral; ep 1 and experts 0 for others */
     const char *capacity;
+    int64_t window; /* of attention; 0: all */
 };
 
 /* 0 where a job checker would refuse: what does not divide. */
@@ -98,6 +99,7 @@ static int draw(struct draw *d)
     d->layers = !strcmp(d->schedule, "interleaved") || !strcmp(d->schedule, "zb-v") ? 2 * d->pp : HD__MAX(2, d->pp);
     if (!strcmp(d->family, "gpt2"))
         d->kv_heads = 4;
+    d->window = strcmp(d->family, "llama") && strcmp(d->family, "mixtral") ? 0 : ONE_OF(0, 0, 1, 2, 3, 5);
     int64_t ranks = d->replicate * d->shard * d->cp * d->tp * d->pp * d->ep;
     if (ranks == 1 && pick(10))
         return 0;
@@ -163,6 +165,8 @@ static void job_text(const struct draw *d, struct hd__text *text)
                  "ffn: 32, vocab: 32, "
                  "max_seq_len: 8, tied: %s",
                  d->family, (long long)d->layers, (long long)d->kv_heads, d->tied ? "true" : "false");
+    if (d->window)
+        hd__text_add(text, ", sliding_window: %lld", (long long)d->window);
     if (d->experts)
         hd__text_add(text, ", experts: %lld, experts_per_token: %lld, capacity: %s, router_aux_loss_coef: 0.3, router_z_loss_coef: 0.1",
                      (long long)d->experts, (long long)d->top_k, d->capacity);
