@@ -8,7 +8,7 @@
 #define CU_DTYPE(dtype) (UINT32_C(1) << (dtype))
 enum {
     CU_FLOATS = CU_DTYPE(HD_F32) | CU_DTYPE(HD_BF16) | CU_DTYPE(HD_F16),
-    CU_PRODUCTS = CU_FLOATS | CU_DTYPE(HD_F64),
+    CU_ALL = CU_FLOATS | CU_DTYPE(HD_F64),
 };
 
 struct cu_slot {

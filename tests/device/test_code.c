@@ -33,16 +33,13 @@ static struct hd_operand vector(void *data, uint32_t dtype, int64_t n)
 static void run(struct h_device *d, struct round *r, uint32_t op, uint32_t flags, struct hd_operand in, struct hd_operand out,
                 struct hd_operand error, const struct hd_range *ranges, uint64_t n_ranges)
 {
-    struct hd_operand outs[2] = {out, error};
-    struct hd_instr_desc desc = {.struct_size = sizeof desc, .op = op, .n_in = 1, .n_out = op == HD_OP_ENCODE ? 2 : 1, .in = &in,
-                                 .out = outs, .label = "code"};
-    struct hd_error err = HD_ERROR_INIT;
-    struct hd_kernel *k;
-    desc.attrs = (struct hd_attrs){.struct_size = sizeof desc.attrs, .index = r->c.bits, .window = r->c.block,
-                                   .parts = (uint32_t)r->c.parts, .flags = flags, .ranges = ranges, .n_ranges = n_ranges};
-    ck_assert_msg(d->ops->prepare(d->device, &desc, &k, &err) == HD_OK, "%s", err.message);
-    ck_assert_int_eq(d->ops->launch(d->device, k, 0, &err), HD_OK);
-    d->ops->release(d->device, k);
+    struct h_instr i = {.d = {.struct_size = sizeof i.d, .op = op, .n_in = 1, .n_out = op == HD_OP_ENCODE ? 2 : 1, .label = "code"},
+                        .in = {in}, .out = {out, error}};
+    i.d.in = i.in;
+    i.d.out = i.out;
+    i.d.attrs = (struct hd_attrs){.struct_size = sizeof i.d.attrs, .index = r->c.bits, .window = r->c.block,
+                                  .parts = (uint32_t)r->c.parts, .flags = flags, .ranges = ranges, .n_ranges = n_ranges};
+    h_run(d, &i);
 }
 
 static struct round *round_new(const struct code_case *c, uint64_t seed)

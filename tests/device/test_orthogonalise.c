@@ -35,12 +35,12 @@ static int32_t prepare(struct h_device *d, struct hd_operand *in, struct hd_oper
 
 static void run(struct h_device *d, uint32_t dtype, struct shape s, void *from, void *to)
 {
-    struct hd_operand in = matrix(from, dtype, s), out = matrix(to, dtype, s);
-    struct hd_error err = HD_ERROR_INIT;
-    struct hd_kernel *k;
-    ck_assert_int_eq(prepare(d, &in, &out, &k), HD_OK);
-    ck_assert_int_eq(d->ops->launch(d->device, k, 0, &err), HD_OK);
-    d->ops->release(d->device, k);
+    struct h_instr i = {.d = {.struct_size = sizeof i.d, .op = HD_OP_ORTHOGONALISE, .n_in = 1, .n_out = 1, .label = "orthogonalise"},
+                        .in = {matrix(from, dtype, s)}, .out = {matrix(to, dtype, s)}};
+    i.d.attrs.struct_size = sizeof i.d.attrs;
+    i.d.in = i.in;
+    i.d.out = i.out;
+    h_run(d, &i);
 }
 
 static void fill(struct shape s)

@@ -1,0 +1,144 @@
+/* Elements from one place to another: copy, slice, pad. The larger operand of a slice or pad is [outer, parts, inner],
+ * the smaller [outer, inner].
+ *
+ * Equal dtypes move as bytes, 16 at a time where everything lies on 16: each byte of the smaller operand is read once,
+ * each of the output written once. Other dtypes, and sums, go element by element. */
+#include "family.cuh"
+
+enum { THREADS = 256 };
+
+struct move_args {
+    cu_ref in, out;
+    int64_t n;     /* units of the output */
+    int64_t inner; /* units of a piece */
+    int64_t parts, index;
+    int32_t adds, unit; /* bytes */
+};
+
+/* Where unit i of the output comes from; -1: it is zero. */
+template <int PAD> CU_DEVICE int64_t source(const move_args &a, int64_t i)
+{
+    int64_t piece, within;
+    if (a.n <= INT32_MAX) {
+        piece = (uint32_t)i / (uint32_t)a.inner;
+        within = (uint32_t)i - (uint32_t)piece * (uint32_t)a.inner;
+    } else {
+        piece = i / a.inner;
+        within = i - piece * a.inner;
+    }
+    if (!PAD)
+        return (piece * a.parts + a.index) * a.inner + within;
+    int64_t outer = piece / a.parts;
+    return piece - outer * a.parts == a.index ? outer * a.inner + within : -1;
+}
+
+template <int PAD, class U> CU_DEVICE void move_units(const move_args &a)
+{
+    for (int64_t i = cu_thread(); i < a.n; i += cu_threads()) {
+        int64_t from = source<PAD>(a, i);
+        U zero = {};
+        ((U *)a.out.data)[i] = from < 0 ? zero : ((const U *)a.in.data)[from];
+    }
+}
+
+template <int PAD> static __global__ void __launch_bounds__(THREADS) move_kernel(move_args a)
+{
+    if (a.unit == 16)
+        move_units<PAD, uint4>(a);
+    else if (a.unit == 8)
+        move_units<PAD, uint2>(a);
+    else if (a.unit == 4)
+        move_units<PAD, uint32_t>(a);
+    else if (a.unit == 2)
+        move_units<PAD, uint16_t>(a);
+    else
+        move_units<PAD, uint8_t>(a);
+}
+
+template <int PAD> static __global__ void __launch_bounds__(THREADS) convert_kernel(move_args a)
+{
+    for (int64_t i = cu_thread(); i < a.n; i += cu_threads()) {
+        int64_t from = source<PAD>(a, i);
+        double v = from < 0 ? 0 : cu_load<double>(a.in, from);
+        cu_store(a.out, i, a.adds ? v + cu_load<double>(a.out, i) : v);
+    }
+}
+
+template <int PAD> static int32_t run(struct hd_kernel *k, cudaStream_t stream, struct hd_error *err)
+{
+    const move_args &a = cu_args<move_args>(k);
+    unsigned blocks = cu_blocks(k->device, a.n, THREADS);
+    cudaError_t rc = a.unit ? CU_LAUNCH((move_kernel<PAD>), blocks, THREADS, 0, stream, a)
+                            : CU_LAUNCH((convert_kernel<PAD>), blocks, THREADS, 0, stream, a);
+    return cu_launched(k, rc, err);
+}
+
+/* The largest unit that pieces are whole numbers of and that both memories lie on. */
+static int32_t unit_of(const move_args *a, int64_t bytes)
+{
+    int32_t unit = 16;
+    while (bytes % unit || !cu_aligned(a->in.data, (size_t)unit) || !cu_aligned(a->out.data, (size_t)unit))
+        unit /= 2;
+    return unit;
+}
+
+static int32_t prepare(const struct hd_instr_desc *i, struct hd_kernel *k, move_args *a, int pad)
+{
+    int64_t size = (int64_t)hd_dtype_size(i->in[0].dtype);
+    a->in = cu_ref_of(&i->in[0]);
+    a->out = cu_ref_of(&i->out[0]);
+    a->n = hd_operand_count(&i->out[0]);
+    a->adds = cu_accumulates(i);
+    if (a->in.dtype == a->out.dtype && !a->adds && a->n) {
+        a->unit = unit_of(a, a->inner * size);
+        a->inner = a->inner * size / a->unit;
+        a->n = a->n * size / a->unit;
+    }
+    cu_pack(k, pad ? run<1> : run<0>, a, sizeof *a);
+    return HD_OK;
+}
+
+extern "C" int32_t cu_prepare_add(struct hd_device *, const struct hd_instr_desc *, struct hd_kernel *,
+                                  struct hd_error *);
+
+extern "C" int32_t cu_prepare_copy(struct hd_device *d, const struct hd_instr_desc *i, struct hd_kernel *k,
+                                   struct hd_error *err)
+{
+    int32_t rc = cu_same(i, err);
+    move_args a = {};
+    a.inner = hd_operand_count(&i->in[0]);
+    a.parts = 1;
+    if (rc || (i->in[0].dtype == i->out[0].dtype && !cu_accumulates(i)))
+        return rc ? rc : prepare(i, k, &a, 0);
+    return cu_prepare_add(d, i, k, err);
+}
+
+static int32_t part(const struct hd_instr_desc *i, struct hd_kernel *k, const struct hd_operand *small,
+                    const struct hd_operand *large, uint32_t dim, struct hd_error *err)
+{
+    int32_t at = cu_dim(small, (uint8_t)dim);
+    move_args a = {};
+    if (at < 0 || small->ndim != large->ndim)
+        return cu_refuse(err, HD_E_INVALID, i, "dim id %u is not in the operands", dim);
+    if (i->attrs.index >= i->attrs.parts)
+        return cu_refuse(err, HD_E_INVALID, i, "part %u of %u", i->attrs.index, i->attrs.parts);
+    a.inner = cu_span(small, (uint32_t)at, small->ndim);
+    a.parts = i->attrs.parts;
+    a.index = i->attrs.index;
+    int32_t rc = cu_want(i, large, hd_operand_count(small) * a.parts, "the whole", err);
+    return rc ? rc : prepare(i, k, &a, large == &i->out[0]);
+}
+
+extern "C" int32_t cu_prepare_slice(struct hd_device *d, const struct hd_instr_desc *i, struct hd_kernel *k,
+                                    struct hd_error *err)
+{
+    (void)d;
+    return part(i, k, &i->out[0], &i->in[0], i->attrs.to, err);
+}
+
+extern "C" int32_t cu_prepare_pad(struct hd_device *d, const struct hd_instr_desc *i, struct hd_kernel *k,
+                                  struct hd_error *err)
+{
+    (void)d;
+    return part(i, k, &i->in[0], &i->out[0], i->attrs.from, err);
+}
