@@ -93,6 +93,7 @@ struct hd__job {
 
     /* device: the core's keys of that section */
     int64_t device_staging; /* bytes of a chunk */
+    int32_t device_capture;
 
     /* sections of plugins. checkpoint is NULL when nothing is to be saved; the others are never NULL */
     struct hd__section *device, *comm, *optimizer, *model, *checkpoint;

@@ -44,7 +44,6 @@ static struct hd__shuffle shuffle_of(const struct hd_program *p, hd_tensor t, ui
     int64_t inner;
     split_at(p, x, dim, &s.outer, &inner);
     s.inner = inner / n * (int64_t)hd_dtype_size(x->dtype);
-    s.blocks = hd__alloc((size_t)hd__tensor_bytes(p, x));
     return s;
 }
 
@@ -62,10 +61,42 @@ static void blocks_of(struct hd__exchange *x, const struct hd_program *p, const 
     int64_t n = x->group.of->n;
     x->pack = shuffle_of(p, i->in[0], i->to, n, (void *)x->call.send);
     x->unpack = shuffle_of(p, i->out[0], i->from, n, x->call.recv);
-    x->call.send = x->pack.blocks;
-    x->call.recv = x->unpack.blocks;
     x->call.count = (uint64_t)(hd__numel(p, hd__tc(p, i->in[0])) / n);
     x->n_calls = 1;
+}
+
+/* Memory for blocks, where the transport reaches it. */
+static int32_t take_blocks(struct hd__exchange *x, struct hd__shuffle *s, struct hd_error *err)
+{
+    const struct hd__device *d = x->transports->device;
+    size_t bytes = (size_t)(s->outer * s->n * s->inner);
+    void *blocks = NULL;
+    int32_t rc = HD_OK;
+    if (x->way == HD__WAY_ORDERED)
+        rc = d->ops->alloc(d->at, HD_MEM_DEVICE, bytes, &blocks, err);
+    else
+        blocks = hd__alloc(bytes);
+    s->blocks = blocks;
+    return rc;
+}
+
+static int32_t give_blocks(struct hd__exchange *x, struct hd_error *err)
+{
+    int32_t rc = take_blocks(x, &x->pack, err);
+    if (!rc)
+        rc = take_blocks(x, &x->unpack, err);
+    x->call.send = x->pack.blocks;
+    x->call.recv = x->unpack.blocks;
+    return rc;
+}
+
+static void free_blocks(const struct hd__exchange *x, const struct hd__shuffle *s)
+{
+    const struct hd__device *d = x->transports->device;
+    if (x->way != HD__WAY_ORDERED)
+        free(s->blocks);
+    else if (s->blocks)
+        d->ops->free(d->at, HD_MEM_DEVICE, s->blocks);
 }
 
 /* What all members call an operation: its number; across stages, which number theirs alone, its tensor's name. */
@@ -147,6 +178,31 @@ static void describe(struct hd__exchange *x, const struct hd_program *p, const s
 
 /* ---- life */
 
+static uint32_t way_of(const struct hd__transports *t, const struct hd__group_ref *group)
+{
+    if (!t->stage || group->of->n == 1)
+        return HD__WAY_HOST;
+    return group->transport->ordered ? HD__WAY_ORDERED : HD__WAY_STAGED;
+}
+
+/* One stream for all messages: a stage that sends would keep the one that it waits for from sending. */
+static int32_t check_messages(const struct hd__exchange *x, struct hd_error *err)
+{
+    const char *use = x->group.transport->section->use;
+    if (x->way != HD__WAY_ORDERED)
+        return HD_OK;
+    return hd_fail(err, HD_E_UNSUPPORTED, "comm-%s puts all its messages into one stream of the device, where those of a pipeline would "
+                   "wait for each other: name another transport for them, comm: {use: %s, axes: {pp: shm}}", use, use);
+}
+
+static int32_t make_known(struct hd__exchange *x, const struct hd__instr *i, struct hd_error *err)
+{
+    int32_t rc = x->pack.n ? give_blocks(x, err) : HD_OK;
+    if (!rc && x->way == HD__WAY_STAGED)
+        return hd__stage_add(x->transports->stage, x, i->stream, err);
+    return rc || x->way == HD__WAY_HOST ? rc : hd__ordered_add(x->transports->in_order, x, err);
+}
+
 int32_t hd__exchange_new(struct hd__transports *transports, struct hd_program *p, const struct hd__instr *i,
                          const struct hd__exchange_place *place, const int32_t coord[HD_AXIS_COUNT], void *arena,
                          struct hd__exchange **exchange, struct hd_error *err)
@@ -158,9 +214,12 @@ int32_t hd__exchange_new(struct hd__transports *transports, struct hd_program *p
         return rc;
     *exchange = x;
     x->transports = transports;
+    x->way = way_of(transports, &x->group);
     x->call.struct_size = sizeof x->call;
     x->call.send = i->n_in ? hd__address(p, i->in[0], coord, arena) : NULL;
     x->call.recv = i->n_out ? hd__address(p, i->out[0], coord, arena) : NULL;
+    if (p2p && (rc = check_messages(x, err)))
+        return rc;
     if (p2p)
         between_stages(x, p, i);
     else if (i->op == HD_OP_SHIFT)
@@ -170,13 +229,9 @@ int32_t hd__exchange_new(struct hd__transports *transports, struct hd_program *p
     else
         return hd_fail(err, HD_E_UNSUPPORTED, "%s over %s cannot be executed between processes", hd__op(i->op)->name,
                        hd__axis_name(__builtin_ctz(i->axes)));
-    describe(x, p, i, place);
-    if (transports->stage && x->group.of->n > 1) {
-        x->way = HD__WAY_STAGED;
-        return hd__stage_add(transports->stage, x, i->stream, err);
-    }
     x->requests = hd__arena_alloc(&p->arena, x->n_requests * sizeof *x->requests);
-    return HD_OK;
+    describe(x, p, i, place);
+    return make_known(x, i, err);
 }
 
 void hd__exchange_free(struct hd__exchange *x)
@@ -185,8 +240,10 @@ void hd__exchange_free(struct hd__exchange *x)
         return;
     if (x->way == HD__WAY_STAGED)
         hd__stage_remove(x->transports->stage, x);
-    free(x->pack.blocks);
-    free(x->unpack.blocks);
+    if (x->way == HD__WAY_ORDERED)
+        hd__ordered_remove(x->transports->in_order, x);
+    free_blocks(x, &x->pack);
+    free_blocks(x, &x->unpack);
 }
 
 /* ---- running */
@@ -207,7 +264,7 @@ static int32_t start_messages(struct hd__exchange *x, struct hd_error *err)
 static int32_t start_collective(struct hd__exchange *x, struct hd_error *err)
 {
     int32_t rc = HD_OK;
-    if (x->pack.n)
+    if (x->pack.n && x->way == HD__WAY_HOST)
         hd__shuffle(&x->pack, x->pack.tensor, 1);
     for (int64_t n = 0; n < x->n_calls && !rc; n++) {
         struct hd_comm_call call = x->call;
@@ -231,7 +288,7 @@ static int32_t keep(const struct hd__exchange *x, struct hd_error *err)
     return HD_OK;
 }
 
-static int32_t start_at_once(struct hd__exchange *x, struct hd_error *err)
+int32_t hd__exchange_post(struct hd__exchange *x, struct hd_error *err)
 {
     int32_t rc;
     hd__pump_enter(x->transports->pump);
@@ -245,12 +302,27 @@ int32_t hd__exchange_start(struct hd__exchange *x, struct hd_error *err)
     int32_t rc;
     if (x->group.of->n == 1)
         return keep(x, err);
+    if (x->way == HD__WAY_ORDERED) {
+        rc = hd__ordered_start(x->transports->in_order, x, err);
+        x->pending = !rc;
+        return rc;
+    }
     x->flown = hd__flight_start(x->transports->flight, &x->flight, hd__clock_now(&x->transports->clock));
-    rc = x->way == HD__WAY_STAGED ? hd__stage_start(x->transports->stage, x, err) : start_at_once(x, err);
+    rc = x->way == HD__WAY_STAGED ? hd__stage_start(x->transports->stage, x, err) : hd__exchange_post(x, err);
     x->pending = !rc;
     if (rc)
         hd__flight_end(x->transports->flight, x->flown, hd__clock_now(&x->transports->clock), rc);
     return rc;
+}
+
+int32_t hd__exchange_quiet(const struct hd__exchange *x)
+{
+    return x->way == HD__WAY_ORDERED || (x->group.of->n == 1 && x->transports->device->streams);
+}
+
+int32_t hd__exchange_watched(const struct hd__exchange *x)
+{
+    return x->way == HD__WAY_ORDERED;
 }
 
 int32_t hd__exchange_pending(const struct hd__exchange *x)
@@ -274,6 +346,10 @@ int32_t hd__exchange_wait(struct hd__exchange *x, double timeout, double *second
     int32_t rc;
     if (!x->pending)
         return HD_OK;
+    if (x->way == HD__WAY_ORDERED) {
+        x->pending = 0;
+        return hd__ordered_wait(x->transports->in_order, x, err);
+    }
     hd__flight_wait(x->transports->flight, x->flown, since);
     rc = x->way == HD__WAY_STAGED ? hd__stage_wait(x->transports->stage, x, since + timeout, err)
                                   : wait_requests(x, since + timeout, err);

@@ -20,6 +20,10 @@ int32_t hd__exchange_new(struct hd__transports *transports, struct hd_program *p
                          struct hd__exchange **exchange, struct hd_error *err);
 void hd__exchange_free(struct hd__exchange *exchange); /* NULL is fine */
 
+/* No part of it is the host's to do: it may be part of a captured piece. */
+int32_t hd__exchange_quiet(const struct hd__exchange *exchange);
+/* It is watched while the device is at it (core/run/ordered.h). */
+int32_t hd__exchange_watched(const struct hd__exchange *exchange);
 /* Posts all of it; nothing may touch its tensors until the wait. The transport's error, then nothing is pending. */
 int32_t hd__exchange_start(struct hd__exchange *exchange, struct hd_error *err);
 /* 1 from start to wait; 0 also where a rank is alone in its group, and all is done at once. */

@@ -3,6 +3,7 @@
 #define HD_CORE_RUN_EXCHANGE_PARTS_H
 
 #include "core/run/exchange.h"
+#include "core/run/ordered.h"
 #include "core/run/stage.h"
 
 /* [outer, n, inner] bytes in a tensor <-> n contiguous blocks [outer, inner]. */
@@ -20,8 +21,8 @@ struct hd__message {
 };
 
 /* How a transport reaches the tensors: where they are the host's it is called at once; where the device has streams, an
- * exchange goes through a lane of the stage. */
-enum { HD__WAY_HOST = 0, HD__WAY_STAGED };
+ * exchange goes through a lane of the stage, or into a stream of the device. */
+enum { HD__WAY_HOST = 0, HD__WAY_STAGED, HD__WAY_ORDERED };
 
 struct hd__exchange {
     struct hd__transports *transports;
@@ -34,12 +35,16 @@ struct hd__exchange {
     hd_request *requests;
     int32_t pending;
     uint32_t way;                /* HD__WAY_... */
-    struct hd__chunked staged;    /* HD__WAY_STAGED */
+    struct hd__chunked staged;   /* HD__WAY_STAGED */
+    struct hd__in_order order;   /* HD__WAY_ORDERED */
     struct hd__flight_op flight; /* as the recorder describes it */
     uint64_t flown;              /* its number there while it is pending */
 };
 
 /* to_blocks: from the tensor into the blocks; else back. `tensor` may be a copy of it. */
 void hd__shuffle(const struct hd__shuffle *s, char *tensor, int to_blocks);
+
+/* Gives all of it to the transport: n_requests requests. */
+int32_t hd__exchange_post(struct hd__exchange *x, struct hd_error *err);
 
 #endif

@@ -41,6 +41,24 @@ static int32_t open_stage_groups(struct hd__exec *e, struct hd_error *err)
     return rc;
 }
 
+static int32_t open_agreement(struct hd__exec *e, struct hd_error *err)
+{
+    void *pinned = NULL;
+    int32_t rc = hd__device_event(&e->device, &e->agreement.done, err);
+    if (!rc)
+        rc = hd__device_pinned(&e->device, 4096, &pinned, err);
+    e->agreement.pinned = pinned;
+    return rc ? rc : e->device.ops->alloc(e->device.at, HD_MEM_DEVICE, 4096, &e->agreement.device, err);
+}
+
+static void close_agreement(struct hd__exec *e)
+{
+    if (e->agreement.device)
+        e->device.ops->free(e->device.at, HD_MEM_DEVICE, e->agreement.device);
+    hd__device_pinned_free(&e->device, e->agreement.pinned);
+    hd__device_event_free(&e->device, e->agreement.done);
+}
+
 /* The group of all, and how the recorder calls what it does there. */
 static int32_t open_world(struct hd__exec *e, struct hd_error *err)
 {
@@ -52,7 +70,7 @@ static int32_t open_world(struct hd__exec *e, struct hd_error *err)
                                       .channel = hd__flight_channel(e->transports.flight, e->world.of->name, e->world.of->ranks,
                                                                     e->world.of->n, -1, -1, 0)};
     hd__flight_sign(&e->agree);
-    return HD_OK;
+    return e->world.transport->ordered ? open_agreement(e, err) : HD_OK;
 }
 
 /* ---- life */
@@ -78,9 +96,11 @@ static int32_t open_device(struct hd__exec *e, struct hd_error *err)
     rc = e->device.ops->open(hd__host(), c->device_choice.settings, &place, &e->device.at, err);
     if (!rc)
         rc = hd__device_check(&e->device, err);
-    if (!rc && e->device.streams)
-        e->transports.stage = hd__stage_create(&e->device, &e->transports, c->job->device_staging);
-    return rc;
+    if (rc || !e->device.streams)
+        return rc;
+    e->transports.stage = hd__stage_create(&e->device, &e->transports, c->job->device_staging);
+    e->transports.in_order = hd__ordered_create(&e->device, &e->transports, c->job->comm_timeout);
+    return HD_OK;
 }
 
 int32_t hd__exec_open(const struct hd__exec_config *config, struct hd__exec **exec, struct hd_error *err)
@@ -130,6 +150,7 @@ void hd__exec_close(struct hd__exec *e)
         stop_device(e);
     hd__exec_release(e);
     hd__profile_free(e->profile);
+    close_agreement(e);
     hd__exec_unmap(e);
     hd__transports_close(&e->transports);
     if (e->device.ops)

@@ -62,6 +62,8 @@ double hd__exec_peak_flops(struct hd__exec *exec);
 /* From now on the time of every instruction is taken, or no longer; what was taken: core/run/profile.h, NULL for nothing. */
 void hd__exec_profile(struct hd__exec *exec, int on);
 const struct hd__profile *hd__exec_profiled(const struct hd__exec *exec);
+/* Pieces of the program that the device captured so far, and how often one was replayed. */
+uint32_t hd__exec_pieces(const struct hd__exec *exec, uint64_t *replays);
 /* Runs a step and looks at what every kernel read and wrote: the block and the instruction of the first that made a NaN or
  * Inf of finite numbers, or the parameter that had one, go to `out`. Returns 1 if there is one, 0 if not (it came from another
  * rank), or an error. For a step that went wrong; all ranks call it, and each runs the whole step. */

@@ -121,7 +121,7 @@ void hd__exec_unmap(struct hd__exec *e)
 
 /* ---- waiting */
 
-int32_t hd__exec_await(struct hd__exec *e, struct hd_event *event, struct hd_error *err)
+int32_t hd__exec_await(struct hd__exec *e, struct hd_event *event, double deadline, struct hd_error *err)
 {
     for (uint32_t idle = 0;; idle++) {
         int32_t done = 0, rc = e->device.ops->reached(e->device.at, event, &done, err);
@@ -130,6 +130,8 @@ int32_t hd__exec_await(struct hd__exec *e, struct hd_event *event, struct hd_err
         rc = hd__exec_progress(e, err);
         if (rc)
             return rc;
+        if (deadline > 0 && hd__now() > deadline)
+            return hd_fail(err, HD_E_TIMEOUT, "device-%s has not come to an end before the deadline", e->device.name);
         hd__relax(idle);
     }
 }
@@ -140,7 +142,7 @@ int32_t hd__exec_settle(struct hd__exec *e, struct hd_error *err)
     if (!e->device.streams)
         return HD_OK;
     rc = e->device.ops->record(e->device.at, e->settled, HD_STREAM_COMPUTE, err);
-    return rc ? rc : hd__exec_await(e, e->settled, err);
+    return rc ? rc : hd__exec_await(e, e->settled, 0, err);
 }
 
 /* ---- the view */

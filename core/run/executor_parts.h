@@ -7,6 +7,7 @@
 #include "core/run/device.h"
 #include "core/run/exchange.h"
 #include "core/run/executor.h"
+#include "core/run/ordered.h"
 #include "core/run/profile.h"
 #include "core/run/stage.h"
 #include "core/run/transports.h"
@@ -35,10 +36,18 @@ struct hd__step {
     };
 };
 
+/* Steps [first, end) of a section, launched as one. */
+struct hd__piece {
+    uint32_t first, end, launches, runs;
+    struct hd_captured *captured; /* NULL: not yet, or never */
+    HD__ARRAY(struct hd__exchange *) exchanges;
+};
+
 struct hd__exec_section {
     const struct hd__code_section *of;
     struct hd__step *steps;
-    uint32_t n;
+    HD__ARRAY(struct hd__piece) pieces; /* in order; none where the device cannot capture */
+    uint32_t n, reserved;
 };
 
 struct hd__exec {
@@ -56,10 +65,16 @@ struct hd__exec {
     int32_t in_flight;
     struct hd__exec_section *sections;
     struct hd__group_ref world; /* of = NULL: there is one rank */
+    struct hd__exec_agreement {  /* where the world's transport is ordered: its numbers in the device's memory */
+        void *device;
+        int32_t *pinned;
+        struct hd_event *done;
+    } agreement;
     struct hd__flight_op agree; /* hd__exec_agree, for the recorder */
     double comm_seconds;
     struct hd__profile *profile; /* NULL: nobody asked */
-    int32_t profiling, reserved;
+    uint64_t replays;
+    int32_t profiling, capturing;
     char *bad; /* not NULL: where the first bad number is named; "" until there is one */
     const struct hd__exec_section *at_section;
     uint32_t at_step;
@@ -70,7 +85,8 @@ int32_t hd__exec_map(struct hd__exec *e, struct hd_error *err);
 void hd__exec_unmap(struct hd__exec *e);
 /* Waits until compute has done all that it was given; nothing where launches are synchronous. */
 int32_t hd__exec_settle(struct hd__exec *e, struct hd_error *err);
-int32_t hd__exec_await(struct hd__exec *e, struct hd_event *event, struct hd_error *err);
+/* Until an event is reached. deadline 0: none, for what compute does. */
+int32_t hd__exec_await(struct hd__exec *e, struct hd_event *event, double deadline, struct hd_error *err);
 
 /* executor_prepare.c: every instruction becomes a step, with final addresses. */
 int32_t hd__exec_prepare(struct hd__exec *e, struct hd_error *err);
@@ -79,6 +95,11 @@ void hd__exec_release(struct hd__exec *e);
 /* executor_run.c */
 int32_t hd__exec_progress(struct hd__exec *e, struct hd_error *err); /* of what is in flight: HD_OK or an error */
 int32_t hd__exec_run(struct hd__exec *e, struct hd__step *s, struct hd_error *err);
+
+/* executor_capture.c */
+void hd__exec_find_pieces(struct hd__exec *e, struct hd__exec_section *section);
+void hd__exec_free_pieces(struct hd__exec *e, struct hd__exec_section *section);
+int32_t hd__exec_run_piece(struct hd__exec *e, struct hd__exec_section *section, struct hd__piece *piece, struct hd_error *err);
 
 /* executor_look.c: a step while bad numbers are looked for. */
 int32_t hd__exec_look(struct hd__exec *e, const struct hd__exec_section *section, uint32_t k, struct hd_error *err);

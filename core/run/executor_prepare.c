@@ -106,6 +106,8 @@ static int32_t prepare_section(struct hd__exec *e, struct hd__exec_section *sect
         if (rc && !err->where[0])
             snprintf(err->where, sizeof err->where, "section %s, instruction %u", of->name, k);
     }
+    if (!rc)
+        hd__exec_find_pieces(e, section);
     return rc;
 }
 
@@ -147,6 +149,7 @@ void hd__exec_release(struct hd__exec *e)
 {
     for (uint32_t s = 0; e->sections && s < e->p->sections.count; s++) {
         struct hd__exec_section *section = &e->sections[s];
+        hd__exec_free_pieces(e, section);
         for (uint32_t k = 0; section->steps && k < section->n; k++)
             release_step(e, &section->steps[k]);
         free(section->steps);
@@ -154,5 +157,7 @@ void hd__exec_release(struct hd__exec *e)
     free(e->sections);
     e->sections = NULL;
     hd__stage_free(e->transports.stage);
+    hd__ordered_free(e->transports.in_order);
     e->transports.stage = NULL;
+    e->transports.in_order = NULL;
 }

@@ -10,10 +10,13 @@ static double deadline(const struct hd__exec *e)
 
 int32_t hd__exec_progress(struct hd__exec *e, struct hd_error *err)
 {
+    struct hd__ordered *ordered = e->transports.in_order;
     int32_t rc;
-    if (!e->in_flight)
+    if (!e->in_flight && !(ordered && hd__ordered_busy(ordered)))
         return HD_OK;
     rc = hd__transports_progress(&e->transports, err);
+    if (rc >= 0 && ordered)
+        rc = hd__ordered_look(ordered, err);
     if (rc >= 0 && e->transports.stage)
         rc = hd__stage_progress(e->transports.stage, err);
     return HD__MIN(rc, HD_OK);
@@ -61,7 +64,7 @@ static int32_t feed(struct hd__exec *e, const struct hd__step *s, struct hd_erro
     int32_t rc;
     if (!by)
         return e->config.feed(e->config.user, s->feed.labels, s->feed.out, s->feed.count, err);
-    rc = hd__exec_await(e, by->copied, err);
+    rc = hd__exec_await(e, by->copied, 0, err);
     if (!rc)
         rc = e->config.feed(e->config.user, s->feed.labels, by->pinned, s->feed.count, err);
     if (!rc)
@@ -75,7 +78,7 @@ int32_t hd__exec_run(struct hd__exec *e, struct hd__step *s, struct hd_error *er
     switch (s->kind) {
     case STEP_KERNEL:
         rc = e->device.ops->launch(e->device.at, s->kernel, HD_STREAM_COMPUTE, err);
-        return rc || !e->in_flight ? rc : hd__exec_progress(e, err);
+        return rc || !e->in_flight || e->capturing ? rc : hd__exec_progress(e, err);
     case STEP_EXCHANGE:
         return start_exchange(e, s->exchange, err);
     case STEP_EXCHANGE_WAIT:
@@ -104,25 +107,33 @@ static int32_t time_step(struct hd__exec *e, const struct hd__exec_section *sect
     return rc;
 }
 
-static int32_t run_once(struct hd__exec *e, const struct hd__exec_section *section, struct hd_error *err)
+static int32_t run_one(struct hd__exec *e, const struct hd__exec_section *section, uint32_t k, struct hd_error *err)
 {
-    __atomic_store_n(&e->at_section, section, __ATOMIC_RELAXED);
-    for (uint32_t k = 0; k < section->n; k++) {
-        int32_t rc;
-        __atomic_store_n(&e->at_step, k, __ATOMIC_RELAXED);
-        rc = e->bad         ? hd__exec_look(e, section, k, err)
-             : e->profiling ? time_step(e, section, k, err)
-                            : hd__exec_run(e, &section->steps[k], err);
-        if (rc) {
-            if (!err->where[0])
-                hd__exec_where(e, err->where);
-            return rc;
-        }
-    }
-    return HD_OK;
+    __atomic_store_n(&e->at_step, k, __ATOMIC_RELAXED);
+    if (e->bad)
+        return hd__exec_look(e, section, k, err);
+    return e->profiling ? time_step(e, section, k, err) : hd__exec_run(e, &section->steps[k], err);
 }
 
-static int32_t run_section(struct hd__exec *e, const struct hd__exec_section *section, struct hd_error *err)
+static int32_t run_once(struct hd__exec *e, struct hd__exec_section *section, struct hd_error *err)
+{
+    struct hd__piece *piece = section->pieces.at, *last = e->bad || e->profiling ? piece : piece + section->pieces.count;
+    int32_t rc = HD_OK;
+    __atomic_store_n(&e->at_section, section, __ATOMIC_RELAXED);
+    for (uint32_t k = 0; k < section->n && !rc;) {
+        if (piece < last && piece->first == k) {
+            rc = hd__exec_run_piece(e, section, piece, err);
+            k = piece++->end;
+        } else {
+            rc = run_one(e, section, k++, err);
+        }
+    }
+    if (rc && !err->where[0])
+        hd__exec_where(e, err->where);
+    return rc;
+}
+
+static int32_t run_section(struct hd__exec *e, struct hd__exec_section *section, struct hd_error *err)
 {
     int32_t rc = HD_OK;
     for (int32_t n = 0; n < HD__MAX(1, section->of->repeat) && !rc; n++)
@@ -156,6 +167,34 @@ static int32_t check_chain(const struct hd__exec *e, const int32_t highest[3], s
     return hd_fail(err, HD_E_MISMATCH, "the ranks have not done the same operations, or not in the same order");
 }
 
+/* The numbers go through the device's memory. */
+static int32_t reduce_on_device(struct hd__exec *e, struct hd_comm_call *call, hd_request *request, struct hd_error *err)
+{
+    const struct hd__device *d = &e->device;
+    struct hd__exec_agreement *a = &e->agreement;
+    int32_t rc;
+    memcpy(a->pinned, call->send, call->count * sizeof *a->pinned);
+    call->send = call->recv = a->device;
+    rc = d->ops->copy(d->at, HD_STREAM_COMM, a->device, a->pinned, call->count * sizeof *a->pinned, err);
+    if (!rc)
+        rc = e->world.transport->ops->collective(e->world.of->group, call, request, err);
+    return rc;
+}
+
+static int32_t fetch(struct hd__exec *e, int32_t *most, uint64_t count, struct hd_error *err)
+{
+    const struct hd__device *d = &e->device;
+    struct hd__exec_agreement *a = &e->agreement;
+    int32_t rc = d->ops->copy(d->at, HD_STREAM_COMM, a->pinned, a->device, count * sizeof *most, err);
+    if (!rc)
+        rc = d->ops->record(d->at, a->done, HD_STREAM_COMM, err);
+    if (!rc)
+        rc = hd__exec_await(e, a->done, deadline(e), err);
+    if (!rc)
+        memcpy(most, a->pinned, count * sizeof *most);
+    return rc;
+}
+
 int32_t hd__exec_agree(struct hd__exec *e, int32_t mine, int32_t *highest, struct hd_error *err)
 {
     int32_t chain = (int32_t)(e->transports.flight->chain >> 33), value[3] = {mine, chain, -chain}, most[3];
@@ -170,11 +209,14 @@ int32_t hd__exec_agree(struct hd__exec *e, int32_t mine, int32_t *highest, struc
     __atomic_store_n(&e->at_section, NULL, __ATOMIC_RELAXED);
     flown = hd__flight_start(e->transports.flight, &e->agree, hd__now());
     hd__pump_enter(e->transports.pump);
-    rc = e->world.transport->ops->collective(e->world.of->group, &call, &request, err);
+    rc = e->agreement.device ? reduce_on_device(e, &call, &request, err)
+                             : e->world.transport->ops->collective(e->world.of->group, &call, &request, err);
     hd__pump_leave(e->transports.pump, !rc);
     hd__flight_wait(e->transports.flight, flown, hd__now());
     if (!rc)
         rc = hd__transports_wait(&e->transports, e->world.transport, request, deadline(e), err);
+    if (!rc && e->agreement.device)
+        rc = fetch(e, most, call.count, err);
     hd__flight_end(e->transports.flight, flown, hd__now(), rc);
     if (!rc)
         *highest = most[0];

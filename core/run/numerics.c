@@ -79,6 +79,9 @@ static int32_t open_device(struct side *s, struct hd_error *err)
     if (rc)
         return rc;
     s->ops = &chosen.component->ops.device;
+    if (!(s->ops->caps & HD_DEVICE_HOST_MEMORY))
+        return hd__job_fail(s->compiled->job, "device.use", err, "all ranks are computed in this process, in host memory, which "
+                            "device-%s does not reach: device.use=cpu", s->compiled->job->device->use);
     return s->ops->open(hd__host(), chosen.settings, &place, &s->device, err);
 }
 

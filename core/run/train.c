@@ -363,6 +363,8 @@ int32_t hd__train_fits(const struct hd__compiled *compiled, int32_t local_ranks,
 {
     int64_t left = memory_left(), need = 0;
     char a[32], b[32], c[32];
+    if (!(compiled->device_choice.component->ops.device.caps & HD_DEVICE_HOST_MEMORY))
+        return HD_OK; /* the device says what it has */
     for (int32_t s = 0; s < compiled->n_stages; s++)
         need = HD__MAX(need, compiled->stage[s]->arena_bytes);
     if (left <= 0 || need * local_ranks <= left)

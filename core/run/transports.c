@@ -7,6 +7,7 @@
 
 #include "core/comm/levels.h"
 #include "core/comm/store.h"
+#include "core/run/device.h"
 
 static uint32_t all_axes(const struct hd__mesh *mesh)
 {
@@ -80,6 +81,16 @@ static int32_t wrap(struct hd__transports *t, struct hd__transport *of, const st
     return rc;
 }
 
+/* What operations are put into, where device and transport know each other. Below comm.inside all is host memory. */
+static void lend_stream(const struct hd__transports *t, const struct hd_comm_ops *ops, struct hd_world *world)
+{
+    const struct hd__device *d = t->device;
+    if (!d->streams || !(ops->caps & HD_COMM_STREAM_ORDERED) || t->compiled->job->comm_inside)
+        return;
+    world->stream = d->ops->native(d->at, HD_STREAM_COMM);
+    world->device = d->name;
+}
+
 static int32_t open_one(struct hd__transports *t, const struct hd__section *section, struct hd__transport **out,
                         struct hd_error *err)
 {
@@ -90,6 +101,7 @@ static int32_t open_one(struct hd__transports *t, const struct hd__section *sect
                              .local_rank = t->local_rank, .local_size = t->local_ranks, .store = t->store,
                              .timeout = job->comm_timeout, .dead_after = job->comm_dead_after};
     int32_t rc;
+    lend_stream(t, &chosen->component->ops.comm, &world);
     new->section = section;
     new->open.tuning = &t->compiled->tuning;
     world.instance = hd__arena_format(&t->compiled->job->arena, "comm/%u", t->at.count);
@@ -105,6 +117,7 @@ static int32_t open_one(struct hd__transports *t, const struct hd__section *sect
         return rc;
     }
     new->ops = &new->open.ops;
+    new->ordered = world.stream && (new->ops->caps & HD_COMM_STREAM_ORDERED);
     new->comm = new->open.comm;
     new->groups = hd__groups_create(new->ops, new->comm, t->rank);
     hd__push(&t->at, new);

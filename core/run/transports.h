@@ -15,6 +15,8 @@ struct hd__transport {
     const struct hd_comm_ops *ops; /* open.ops: every slot of the data path is there */
     struct hd_comm *comm;          /* open.comm */
     struct hd__groups *groups;
+    int32_t ordered;           /* its operations go into a stream of the device */
+    int32_t reserved;
 };
 
 struct hd__group_ref {
@@ -24,6 +26,7 @@ struct hd__group_ref {
 
 struct hd__device;
 struct hd__stage;
+struct hd__ordered;
 
 struct hd__transports {
     HD__ARRAY(struct hd__transport *) at;
@@ -31,6 +34,7 @@ struct hd__transports {
     struct hd_store *store;
     const struct hd__device *device;
     struct hd__stage *stage;   /* exchanges that do not begin at once: of a device with streams; else NULL */
+    struct hd__ordered *in_order; /* those of transports that are `ordered` */
     struct hd__flight *flight; /* where every operation is recorded */
     struct hd__clock clock;    /* of the thread that runs the step program */
     struct hd__pump *pump;     /* NULL: progress between instructions only */

@@ -349,6 +349,7 @@ START_TEST(printed)
                                "device:\n"
                                "  use: cpu                                       # default\n"
                                "  staging: 4MiB                                  # default\n"
+                               "  capture: true                                  # default\n"
                                "liveness:\n"
                                "  dead_after: 5s                                 # default\n"
                                "  late_after: 10s                                # default\n"

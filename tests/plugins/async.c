@@ -32,7 +32,8 @@ struct hd_device {
 };
 
 struct hd_kernel {
-    struct hd_kernel *cpu;
+    struct hd_kernel *cpu;     /* NULL: a copy whose dims stand in another order */
+    struct hd_operand from, to;
 };
 
 static const struct hd_component *cpu_component(void)
@@ -180,6 +181,20 @@ static int32_t supports(struct hd_device *d, uint32_t op, uint32_t dtype)
     return d->cpu_ops->supports(d->cpu, op, dtype);
 }
 
+static int permutes(const struct hd_instr_desc *i)
+{
+    return i->op == HD_OP_COPY && i->in[0].ndim == 3 && i->in[0].dim[0] != i->out[0].dim[0];
+}
+
+/* [a b c] -> [b a c] */
+static void permute(const struct hd_operand *from, const struct hd_operand *to)
+{
+    int64_t a = from->extent[0], b = from->extent[1], bytes = from->extent[2] * (int64_t)hd_dtype_size(from->dtype);
+    for (int64_t i = 0; i < a; i++)
+        for (int64_t k = 0; k < b; k++)
+            memcpy((char *)to->data + (k * a + i) * bytes, (const char *)from->data + (i * b + k) * bytes, (size_t)bytes);
+}
+
 static int32_t prepare(struct hd_device *d, const struct hd_instr_desc *instr, struct hd_kernel **kernel, struct hd_error *err)
 {
     struct hd_operand in[HD_MAX_IN], out[HD_MAX_OUT];
@@ -196,6 +211,12 @@ static int32_t prepare(struct hd_device *d, const struct hd_instr_desc *instr, s
     }
     here.in = in;
     here.out = out;
+    if (permutes(instr)) {
+        k->from = in[0];
+        k->to = out[0];
+        *kernel = k;
+        return HD_OK;
+    }
     rc = d->cpu_ops->prepare(d->cpu, &here, &k->cpu, err);
     if (rc) {
         free(k);
@@ -207,12 +228,17 @@ static int32_t prepare(struct hd_device *d, const struct hd_instr_desc *instr, s
 
 static void release(struct hd_device *d, struct hd_kernel *kernel)
 {
-    d->cpu_ops->release(d->cpu, kernel->cpu);
+    if (kernel->cpu)
+        d->cpu_ops->release(d->cpu, kernel->cpu);
     free(kernel);
 }
 
 int32_t async_do(struct hd_device *d, const struct async_op *op, struct hd_error *err)
 {
+    if (op->kind == ASYNC_LAUNCH && !op->kernel->cpu) {
+        permute(&op->kernel->from, &op->kernel->to);
+        return HD_OK;
+    }
     if (op->kind == ASYNC_LAUNCH)
         return d->cpu_ops->launch(d->cpu, op->kernel->cpu, 0, err);
     memmove(op->to, op->from, op->bytes);
@@ -299,9 +325,9 @@ static void captured_free(struct hd_device *d, struct hd_captured *captured)
     async_captured_free(d->streams, captured);
 }
 
-static const struct hd_device_ops ops = {
+static struct hd_device_ops ops = {
     .struct_size = sizeof ops,
-    .caps = HD_DEVICE_STREAMS | HD_DEVICE_XENT_HEAD,
+    .caps = HD_DEVICE_STREAMS | HD_DEVICE_PERMUTES, /* and what device-cpu's kernels can */
     .open = open_device,
     .close = close_device,
     .alloc = async_alloc,
@@ -359,6 +385,7 @@ const struct hd_plugin *HD_PLUGIN_ENTRY(void)
     const struct hd_component *cpu = cpu_component();
     if (!cpu || cpu->settings_size > sizeof((struct settings){0}).cpu)
         return NULL;
+    ops.caps |= ((const struct hd_device_ops *)cpu->ops)->caps & ~HD_DEVICE_HOST_MEMORY;
     for (size_t i = 0; i < cpu->n_options && component.n_options == 1 + i; i++) {
         options[1 + i] = cpu->options[i];
         options[1 + i].offset += offsetof(struct settings, cpu);
