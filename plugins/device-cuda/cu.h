@@ -35,8 +35,8 @@ struct hd_device {
     int32_t processors;   /* multiprocessors */
     int32_t shared_limit; /* bytes of shared memory that a block may ask for */
     int32_t capturing;
-    int32_t clock; /* kHz */
-    int32_t reserved;
+    int32_t clock;         /* kHz */
+    int32_t plain_einsums; /* how many could not be a matrix product */
     cudaStream_t stream[HD_STREAM_COUNT];
     struct cu_block *allocations; /* what alloc gave */
     struct cu_block *blocks;      /* pools of small pieces, scratch */

@@ -89,6 +89,7 @@ int32_t cu_prepare_einsum(struct hd_device *d, const struct hd_instr_desc *i, st
             hd_error_copy(err, &why);
         return rc;
     }
-    d->host->log(HD_LOG_DEBUG, "device-cuda", "%s runs on the plain kernel: %s", k->label, why.message);
+    if (!d->plain_einsums++) /* said once */
+        d->host->log(HD_LOG_WARN, "device-cuda", "%s runs on the slow plain kernel: %s", k->label, why.message);
     return cu_prepare_einsum_plain(d, i, k, err);
 }

@@ -46,11 +46,12 @@ static __global__ void __launch_bounds__(THREADS) rows_kernel(cu_head_rows a)
             a.nll[row] = logf(sum) + most - (label >= 0 && label < a.v ? cu_get(in, base + label) : 0.0f);
         if (!a.trains)
             continue;
+        float share = __fdividef(scale, sum);
         __syncthreads(); /* the label's logit has been read */
         for (int64_t j = 8 * (int64_t)threadIdx.x; j < a.v; j += 8 * blockDim.x) {
             cu_get8(in, base + j, base + a.v, z);
             for (int i = 0; i < 8; i++)
-                z[i] = scale * (__expf(z[i] - most) / sum - (j + i == label ? 1.0f : 0.0f));
+                z[i] = share * __expf(z[i] - most) - (j + i == label ? scale : 0.0f);
             cu_put8(out, base + j, base + a.v, z);
         }
     }

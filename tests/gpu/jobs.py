@@ -1,0 +1,153 @@
+#!/usr/bin/env python3
+"""Trains small jobs on a device and holds their losses against device cpu's, and ranks' against one rank's.
+
+    tests/gpu/jobs.py                                   # on device cuda
+    tests/gpu/jobs.py --device cuda-emulated --plugins build/tests/cuda --size tiny --only gpt2
+
+Every line is one comparison: the largest relative difference of the losses of all steps, and what is allowed. fp32: 1e-5 over 20
+steps of AdamW; bf16 and fp16: 1e-2 of the same precision on device cpu. Needs nothing but Python.
+"""
+import argparse
+import json
+import os
+import pathlib
+import random
+import subprocess
+import sys
+import tempfile
+import time
+
+TOP = pathlib.Path(__file__).resolve().parent.parent.parent
+STEPS = {"tiny": 3, "small": 20}
+WIDTH = {"tiny": (32, 2, 16), "small": (128, 2, 64)}  # hidden, heads, context
+FP32, HALF = 1e-5, 1e-2
+
+
+def models(size):
+    hidden, heads, context = WIDTH[size]
+    common = {"model.layers": 2, "model.hidden": hidden, "model.heads": heads, "model.vocab": 256, "data.seq_len": context}
+    return {
+        "gpt2": {**common, "model.family": "gpt2", "model.max_seq_len": context},
+        "llama": {**common, "model.family": "llama", "model.kv_heads": 1, "model.ffn": 3 * hidden // 2},
+        "moe": {**common, "model.family": "mixtral", "model.kv_heads": 1, "model.ffn": hidden, "model.experts": 4,
+                "model.experts_per_token": 2},
+    }
+
+
+ZERO = "strategies=[{use: zero, stage: %d, bucket: 20KB}]"
+SPLIT = "strategies=[{use: 3d, sequence_parallel: %s}, {use: zero, stage: 1}]"
+PIPE = "strategies=[{use: 3d, schedule: 1f1b}, {use: zero, stage: 0}]"
+
+# name, model, precision, ranks, further words; compared with device cpu as one rank in the same precision
+JOBS = [
+    ("gpt2", "gpt2", "fp32", 1, []),
+    ("llama", "llama", "fp32", 1, []),
+    ("moe", "moe", "fp32", 1, []),
+    ("gpt2 bf16", "gpt2", "bf16", 1, []),
+    ("llama bf16", "llama", "bf16", 1, []),
+    ("llama fp16", "llama", "fp16", 1, ["precision.loss_scale=dynamic"]),
+    ("gpt2 recompute", "gpt2", "fp32", 1, ["recompute=full"]),
+    ("gpt2 dp 2, stage 0", "gpt2", "fp32", 2, [ZERO % 0]),
+    ("llama dp 2, stage 3", "llama", "fp32", 2, [ZERO % 3]),
+    ("llama tp 2", "llama", "fp32", 2, ["mesh.tp=2", "model.kv_heads=2", SPLIT % "true"]),
+    ("gpt2 pp 2", "gpt2", "fp32", 2, ["mesh.pp=2", PIPE]),
+    ("llama cp 2", "llama", "fp32", 2, ["mesh.cp=2", "strategies=[{use: 3d, context: ring}, {use: zero, stage: 1}]"]),
+    ("moe ep 2", "moe", "fp32", 2, ["mesh.ep=2", "strategies=[{use: 3d}, {use: zero, stage: 1}]"]),
+    ("llama dp 2 tp 2", "llama", "fp32", 4, ["mesh.tp=2", "model.kv_heads=2", SPLIT % "false"]),
+    ("gpt2 dp 4, stage 2", "gpt2", "fp32", 4, [ZERO % 2]),
+    ("llama dp 2, offload", "llama", "fp32", 2, ["strategies=[{use: zero, stage: 3, offload: {optimizer: host, params: host}}]"]),
+]
+
+
+def corpus(folder):
+    """Text with something to learn."""
+    generator = random.Random(7)
+    words = ["".join(generator.choice("abcdefghij") for _ in range(generator.randrange(2, 7))) for _ in range(60)]
+    path = folder / "corpus.txt"
+    path.write_text(" ".join(generator.choice(words) for _ in range(12000)))
+    return path
+
+
+class Runner:
+    def __init__(self, args, folder):
+        self.args, self.folder, self.corpus, self.done = args, folder, corpus(folder), {}
+
+    def words(self, device, model, precision, ranks, further):
+        keys = {"job.steps": STEPS[self.args.size], "job.seed": 1337, "device.use": device, "launch.ranks": ranks, "data.batch": 8,
+                "data.micro_batch": 1, "precision.compute": precision, "metrics.every": 1, **models(self.args.size)[model]}
+        if device == "cpu":
+            keys["device.threads"] = 2
+        for word in further:  # a later word wins, and what it replaces must not be given twice
+            keys.pop(word.split("=", 1)[0], None)
+        return [f"{k}={v}" for k, v in keys.items()] + further
+
+    def train(self, device, model, precision, ranks, further):
+        key = (device, model, precision, ranks, tuple(further))
+        if key in self.done:
+            return self.done[key]
+        folder = pathlib.Path(tempfile.mkdtemp(dir=self.folder))
+        (folder / "job.yaml").write_text(
+            "job: {name: gpu}\ncomm: {use: %s}\noptimizer: {use: adamw, lr: 1e-3}\nmodel: {use: transformer}\n"
+            "data: {train: %s}\nmetrics: {jsonl: metrics.jsonl}\n" % (self.args.comm, self.corpus))
+        environment = dict(os.environ)
+        if self.args.plugins:
+            environment["HEDDLE_PLUGIN_PATH"] = str(pathlib.Path(self.args.plugins).resolve())
+        begin = time.monotonic()
+        done = subprocess.run([self.args.heddle, "train", "job.yaml", *self.words(device, model, precision, ranks, further)],
+                              cwd=folder, env=environment, capture_output=True, text=True, timeout=self.args.limit)
+        if done.returncode:
+            raise RuntimeError((done.stderr or done.stdout).strip()[-1500:])
+        rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+        losses = [row["loss"] for row in rows if "step" in row]
+        if len(losses) != STEPS[self.args.size]:
+            raise RuntimeError(f"{len(losses)} steps were logged")
+        self.done[key] = losses, time.monotonic() - begin
+        return self.done[key]
+
+    def reference_words(self, further):
+        """The same model without what spreads it."""
+        return [word for word in further if word.startswith("model.")]
+
+    def compare(self, job):
+        name, model, precision, ranks, further = job
+        allowed = FP32 if precision == "fp32" else HALF
+        want, _ = self.train("cpu", model, precision, 1, self.reference_words(further))
+        got, seconds = self.train(self.args.device, model, precision, ranks, further)
+        apart = max(abs(a - b) / abs(b) for a, b in zip(got, want))
+        good = apart <= allowed and got[-1] < got[0]
+        print(f"{'ok  ' if good else 'FAIL'} {name:24} losses {got[0]:.6f} .. {got[-1]:.6f}, apart {apart:.1e} of {allowed:.0e} "
+              f"({seconds:.1f} s)", flush=True)
+        return good
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--heddle", default=str(TOP / "build" / "heddle"))
+    parser.add_argument("--device", default="cuda")
+    parser.add_argument("--plugins", help="a folder of plugins")
+    parser.add_argument("--comm", default="shm")
+    parser.add_argument("--size", choices=STEPS, default="small")
+    parser.add_argument("--only", default="", help="names that begin so, separated by commas")
+    parser.add_argument("--most-ranks", type=int, default=4)
+    parser.add_argument("--limit", type=int, default=120, help="seconds of one run")
+    args = parser.parse_args()
+    args.heddle = str(pathlib.Path(args.heddle).resolve())
+    wanted = tuple(args.only.split(","))
+    passed = failed = 0
+    with tempfile.TemporaryDirectory() as folder:
+        runner = Runner(args, pathlib.Path(folder))
+        for job in JOBS:
+            if not job[0].startswith(wanted) or job[3] > args.most_ranks:
+                continue
+            try:
+                good = runner.compare(job)
+            except (RuntimeError, subprocess.TimeoutExpired) as error:
+                print(f"FAIL {job[0]}: {error}", flush=True)
+                good = False
+            passed, failed = passed + good, failed + (not good)
+    print(f"{100 * passed // max(1, passed + failed)}%: Checks: {passed + failed}, Failures: {failed}, Errors: 0")
+    sys.exit(failed != 0 or passed == 0)
+
+
+if __name__ == "__main__":
+    main()
