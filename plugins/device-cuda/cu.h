@@ -34,9 +34,9 @@ struct hd_device {
     int32_t major, minor; /* compute capability */
     int32_t processors;   /* multiprocessors */
     int32_t shared_limit; /* bytes of shared memory that a block may ask for */
-    int32_t capturing;
     int32_t clock;         /* kHz */
     int32_t plain_einsums; /* how many could not be a matrix product */
+    int32_t reserved;
     cudaStream_t stream[HD_STREAM_COUNT];
     struct cu_block *allocations; /* what alloc gave */
     struct cu_block *blocks;      /* pools of small pieces, scratch */

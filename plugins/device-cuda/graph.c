@@ -8,10 +8,8 @@ struct hd_captured {
 
 int32_t cu_capture_begin(struct hd_device *d, struct hd_error *err)
 {
-    int32_t rc = cu_fail(err, cudaStreamBeginCapture(d->stream[HD_STREAM_COMPUTE], cudaStreamCaptureModeThreadLocal), NULL,
-                         "device cuda: beginning a capture");
-    d->capturing = rc == HD_OK;
-    return rc;
+    return cu_fail(err, cudaStreamBeginCapture(d->stream[HD_STREAM_COMPUTE], cudaStreamCaptureModeThreadLocal), NULL,
+                   "device cuda: beginning a capture");
 }
 
 int32_t cu_capture_end(struct hd_device *d, struct hd_captured **captured, struct hd_error *err)
@@ -19,7 +17,6 @@ int32_t cu_capture_end(struct hd_device *d, struct hd_captured **captured, struc
     cudaGraph_t graph = NULL;
     struct hd_captured *c = d->host->alloc(sizeof *c);
     cudaError_t rc = cudaStreamEndCapture(d->stream[HD_STREAM_COMPUTE], &graph);
-    d->capturing = 0;
     if (rc == cudaSuccess && !c)
         rc = cudaErrorMemoryAllocation;
     if (rc == cudaSuccess)
