@@ -45,10 +45,12 @@ static inline int32_t cu_launched(const struct hd_kernel *k, cudaError_t rc, str
 }
 
 /* The packed arguments, as they were given to cu_pack. */
-template <class T> static inline const T &cu_args(const struct hd_kernel *k)
+template <class T> static inline T cu_args(const struct hd_kernel *k)
 {
     static_assert(sizeof(T) <= CU_ARGS_BYTES, "arguments are too long: CU_ARGS_BYTES");
-    return *reinterpret_cast<const T *>(k->args);
+    T args;
+    memcpy(&args, k->args, sizeof args);
+    return args;
 }
 
 /* ---- element types */

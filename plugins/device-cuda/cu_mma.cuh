@@ -10,10 +10,31 @@
 
 #include "cu_kernel.cuh"
 
+#ifndef CU_EMULATE
+CU_DEVICE uint32_t cu_pair_of(cu_bf16, float low, float high)
+{
+    uint32_t two;
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(two) : "f"(high), "f"(low));
+    return two;
+}
+
+CU_DEVICE uint32_t cu_pair_of(cu_f16, float low, float high)
+{
+    uint32_t two;
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(two) : "f"(high), "f"(low));
+    return two;
+}
+#else
+template <class T> CU_DEVICE uint32_t cu_pair_of(T, float low, float high)
+{
+    return cu_to<T>(low).bits | (uint32_t)cu_to<T>(high).bits << 16;
+}
+#endif
+
 /* Two numbers in one register. */
 template <class T> CU_DEVICE uint32_t cu_pair(float low, float high)
 {
-    return cu_to<T>(low).bits | (uint32_t)cu_to<T>(high).bits << 16;
+    return cu_pair_of(T{}, low, high);
 }
 
 #ifndef CU_EMULATE

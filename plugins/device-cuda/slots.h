@@ -21,6 +21,8 @@ struct cu_slot {
     int32_t cu_prepare_##name(struct hd_device *, const struct hd_instr_desc *, struct hd_kernel *, struct hd_error *)
 
 /* Those that are made in C. */
+CU_PREPARE(attention);
+CU_PREPARE(attention_grad);
 CU_PREPARE(einsum);
 CU_PREPARE(xent_head);
 /* What cu_prepare_einsum leaves to it: einsum_plain.cu. */

@@ -1,0 +1,146 @@
+/* Attention and its gradient: what an instruction says, and which kernels run it. */
+#include "attention.h"
+#include "slots.h"
+
+static struct cu_order order_of(const struct hd_operand *o, uint32_t dim, const struct hd_attrs *attrs)
+{
+    int64_t start = o->start[dim], n = o->extent[dim], first = n;
+    int64_t run = attrs->zigzag_parts > 1 ? attrs->zigzag_length / (2 * attrs->zigzag_parts) : 0;
+    if (run && run - start % run < n)
+        first = run - start % run;
+    int64_t at = hd_position(attrs, start), next = first < n ? hd_position(attrs, start + first) : at + n;
+    return (struct cu_order){.at = {(int32_t)at, (int32_t)next}, .first = (int32_t)first, .n = (int32_t)n};
+}
+
+static struct cu_heads heads_of(const struct hd_instr_desc *i)
+{
+    const struct hd_operand *q = &i->in[0], *k = &i->in[1];
+    uint32_t s = q->ndim - 4, t = k->ndim - 3;
+    int64_t window = i->attrs.window;
+    return (struct cu_heads){.b = (int32_t)cu_span(q, 0, s),
+                             .s = (int32_t)q->extent[s],
+                             .t = (int32_t)k->extent[t],
+                             .k = (int32_t)q->extent[s + 1],
+                             .g = (int32_t)q->extent[s + 2],
+                             .d = (int32_t)q->extent[s + 3],
+                             .window = (int32_t)(window < 0               ? 0
+                                                 : window < INT32_MAX / 4 ? window
+                                                                          : INT32_MAX / 4),
+                             .queries = order_of(q, s, &i->attrs),
+                             .keys = order_of(k, t, &i->attrs)};
+}
+
+static int32_t same_count(const struct hd_instr_desc *i, const struct hd_operand *o, int64_t n, const char *name,
+                          struct hd_error *err)
+{
+    if (hd_operand_count(o) != n)
+        return cu_refuse(err, HD_E_INVALID, i, "%s has %lld elements, not %lld", name, (long long)hd_operand_count(o),
+                         (long long)n);
+    return HD_OK;
+}
+
+/* Indices, positions and heads are 32-bit in the kernels. */
+static int32_t check_sizes(const struct hd_instr_desc *i, struct hd_error *err)
+{
+    const struct hd_operand *q = &i->in[0], *k = &i->in[1];
+    uint32_t s = q->ndim - 4, t = k->ndim - 3;
+    int64_t most = INT32_MAX / 4, end_q = q->start[s] + q->extent[s], end_k = k->start[t] + k->extent[t];
+    if (end_q > most || end_k > most || i->attrs.zigzag_length > most ||
+        cu_span(q, 0, s) * cu_span(q, s + 1, s + 4) > most)
+        return cu_refuse(err, HD_E_UNSUPPORTED, i, "attention of more than %lld positions or heads times batch",
+                         (long long)most);
+    return HD_OK;
+}
+
+static int32_t check(const struct hd_instr_desc *i, struct hd_error *err)
+{
+    const struct hd_operand *q = &i->in[0], *k = &i->in[1];
+    if (q->ndim < 4 || k->ndim < 3)
+        return cu_refuse(err, HD_E_INVALID, i, "attention wants q [.., s, k, g, d] and k, v [.., s, k, d]");
+    int32_t rc = check_sizes(i, err);
+    if (rc)
+        return rc;
+    struct cu_heads h = heads_of(i);
+    int64_t keys = (int64_t)h.b * h.t * h.k * h.d, rows = (int64_t)h.b * h.s * h.k * h.g, queries = rows * h.d;
+    int back = i->op == HD_OP_ATTENTION_GRAD;
+    if (k->extent[k->ndim - 1] != h.d || k->extent[k->ndim - 2] != h.k)
+        return cu_refuse(err, HD_E_INVALID, i, "q and k differ in heads or head size");
+    const struct {
+        const struct hd_operand *o;
+        int64_t n;
+        const char *name;
+    } want[] = {{k, keys, "k"},
+                {&i->in[2], keys, "v"},
+                {back ? &i->in[3] : &i->out[0], queries, "o"},
+                {back ? &i->in[4] : &i->out[1], rows, "lse"},
+                {back ? &i->in[5] : q, queries, "do"},
+                {back ? &i->out[0] : q, queries, "dq"},
+                {back ? &i->out[1] : k, keys, "dk"},
+                {back ? &i->out[2] : k, keys, "dv"}};
+    for (uint32_t n = 0; !rc && n < sizeof want / sizeof want[0]; n++)
+        rc = same_count(i, want[n].o, want[n].n, want[n].name, err);
+    return rc;
+}
+
+/* Whether the kernels for tensor cores can do it. */
+static int fits(const struct hd_device *d, const struct hd_instr_desc *i, const struct cu_heads *h)
+{
+    uint32_t dtype = i->in[0].dtype;
+    int back = i->op == HD_OP_ATTENTION_GRAD,
+        ok = (dtype == HD_BF16 || dtype == HD_F16) && h->d % 8 == 0 && h->d <= 128 && h->k * h->g <= 1 << 15;
+    const struct hd_operand *lse = back ? &i->in[4] : &i->out[1];
+    ok &= d->major >= 8 && i->attrs.scale > 0 && lse->dtype == HD_F32;
+    for (uint32_t n = 0; n < i->n_in; n++)
+        ok &= &i->in[n] == lse || (i->in[n].dtype == dtype && cu_aligned(i->in[n].data, 16));
+    for (uint32_t n = 0; n < i->n_out; n++)
+        ok &= &i->out[n] == lse ||
+              ((i->out[n].dtype == dtype || i->out[n].dtype == HD_F32) && cu_aligned(i->out[n].data, 8));
+    return ok && h->b && h->s && h->t && h->k && h->g && h->d;
+}
+
+static struct cu_attention pack(const struct hd_instr_desc *i, const struct cu_heads *h)
+{
+    struct cu_attention a = {.q = i->in[0].data,
+                             .k = i->in[1].data,
+                             .v = i->in[2].data,
+                             .dtype = i->in[0].dtype,
+                             .add = (int32_t)cu_accumulates(i),
+                             .scale = (float)i->attrs.scale,
+                             .h = *h};
+    for (uint32_t n = 0; n < i->n_out; n++) {
+        a.out[n] = i->out[n].data;
+        a.out_dtype[n] = i->out[n].dtype;
+    }
+    return a;
+}
+
+int32_t cu_prepare_attention(struct hd_device *d, const struct hd_instr_desc *i, struct hd_kernel *k,
+                             struct hd_error *err)
+{
+    int32_t rc = check(i, err);
+    if (rc)
+        return rc;
+    struct cu_heads h = heads_of(i);
+    if (!fits(d, i, &h))
+        return cu_attention_plain(i, &h, k, err);
+    struct cu_attention a = pack(i, &h);
+    a.out[1] = NULL;
+    a.out_lse = i->out[1].data;
+    return cu_attention_forward(&a, k, err);
+}
+
+int32_t cu_prepare_attention_grad(struct hd_device *d, const struct hd_instr_desc *i, struct hd_kernel *k,
+                                  struct hd_error *err)
+{
+    int32_t rc = check(i, err);
+    if (rc)
+        return rc;
+    struct cu_heads h = heads_of(i);
+    if (!fits(d, i, &h))
+        return cu_attention_plain(i, &h, k, err);
+    struct cu_attention a = pack(i, &h);
+    a.o = i->in[3].data;
+    a.lse = i->in[4].data;
+    a.grad = i->in[5].data;
+    return cu_attention_backward(&a, k, err);
+}

@@ -1,0 +1,315 @@
+/* Attention, backward (Dao, arXiv 2307.08691, algorithm 2), in two kernels, each with sums in registers, so that no sum
+ * depends on which block is first:
+ *
+ *     s = q k'    p = 2^(s - lse)    dp = do v'    ds = p (dp - rowsum(do o))
+ *     dv = sum p' do    dk = scale sum ds' q    (by_keys: over queries and over the query heads of a kv head)
+ *     dq = scale sum ds k                       (by_queries: over keys) */
+#include "attention_store.cuh"
+
+enum { ROWS = 128, TILE = 64, LANES = 8 };
+
+/* ---- rows: lse in powers of two and rowsum(do o), each head's in one piece, zeros behind the last */
+
+template <class T> CU_DEVICE float dot_eight(const T *x, const T *y)
+{
+    float a[8], b[8], sum = 0;
+    cu_read(x, a);
+    cu_read(y, b);
+#pragma unroll
+    for (int e = 0; e < 8; e++)
+        sum += a[e] * b[e];
+    return sum;
+}
+
+/* Eight lanes a row; rows in the order of memory. */
+template <class T> static __global__ void __launch_bounds__(256) row_sums(const __grid_constant__ cu_attention a)
+{
+    int heads = a.h.k * a.h.g, lane = (int)threadIdx.x % LANES;
+    int64_t row = ((int64_t)blockIdx.x * 256 + threadIdx.x) / LANES, all = (int64_t)a.h.b * a.s_room * heads;
+    int head = (int)(row % heads), i = (int)(row / heads % a.s_room), b = (int)(row / heads / a.s_room);
+    bool there = row < all && i < a.h.s;
+    int64_t at = ((int64_t)b * a.h.s + i) * heads + head;
+    float sum = 0;
+    for (int c = lane; there && c < a.h.d / 8; c += LANES)
+        sum += dot_eight((const T *)a.o + at * a.h.d + 8 * c, (const T *)a.grad + at * a.h.d + 8 * c);
+    for (int step = LANES / 2; step; step /= 2)
+        sum += __shfl_xor_sync(0xffffffffu, sum, step);
+    if (lane || row >= all)
+        return;
+    float *to = a.out_rows + ((int64_t)b * heads + head) * a.s_room + i;
+    to[0] = there && a.lse[at] != -INFINITY ? a.lse[at] * CU_LOG2E
+                                            : 0; /* a query that sees nothing: all its weights are 0 */
+    to[all] = sum;
+}
+
+/* ---- dk, dv. A block has 128 keys of one kv head, a warp 16 M of them, as rows of s' and dp'. */
+
+/* Weights and slopes of a tile, rows are keys, columns queries. `row` and `column` are the lane's first. */
+template <class T, int M, int N>
+CU_DEVICE void key_slopes(uint32_t (&p)[M][N][2], uint32_t (&ds)[M][N][2], const float (&s)[M][N][4],
+                          const float (&dp)[M][N][4], const float *lse, const float *delta, float scale)
+{
+#pragma unroll
+    for (int n = 0; n < N; n++) {
+        float2 l = *(const float2 *)(lse + 8 * n), sum = *(const float2 *)(delta + 8 * n);
+#pragma unroll
+        for (int m = 0; m < M; m++)
+#pragma unroll
+            for (int half = 0; half < 2; half++) {
+                float x = cu_exp2(s[m][n][2 * half] * scale - l.x), y = cu_exp2(s[m][n][2 * half + 1] * scale - l.y);
+                p[m][n][half] = cu_pair<T>(x, y);
+                ds[m][n][half] = cu_pair<T>(x * (dp[m][n][2 * half] - sum.x), y * (dp[m][n][2 * half + 1] - sum.y));
+            }
+    }
+}
+
+/* Scores of queries that do not see a key. */
+template <int M, int N> CU_DEVICE void hide_queries(float (&s)[M][N][4], const cu_heads &h, int row, int column)
+{
+#pragma unroll
+    for (int r = 0; r < 2 * M; r++) {
+        int j = row + 8 * r;
+        cu_run by = cu_seen_by(&h, j < h.t ? j : h.t - 1);
+#pragma unroll
+        for (int n = 0; n < N; n++)
+#pragma unroll
+            for (int c = 0; c < 2; c++) {
+                int i = column + 8 * n + c;
+                if (i < by.first || i >= by.end)
+                    s[r / 2][n][r % 2 * 2 + c] = -INFINITY;
+            }
+    }
+}
+
+/* The rows of so many queries of one head on their way: lse, then the sums. */
+template <int ROWS> CU_DEVICE void fetch_rows(const cu_attention &a, float *rows, int b, int head, int q0)
+{
+    int heads = a.h.k * a.h.g, which = (int)threadIdx.x / (ROWS / 4), n = (int)threadIdx.x % (ROWS / 4) * 4;
+    if (which < 2)
+        cu_copy16(rows + which * ROWS + n, a.rows + (((int64_t)which * a.h.b + b) * heads + head) * a.s_room + q0 + n,
+                  1);
+}
+
+/* A tile of queries of one head on its way: q, do, and their rows. */
+template <int D, int THREADS>
+CU_DEVICE void fetch_queries(const cu_attention &a, cu_chunk *q, cu_chunk *grad, float *rows, int b, int head, int q0)
+{
+    const cu_heads &h = a.h;
+    int step = h.k * h.g * h.d;
+    int64_t at = ((int64_t)b * h.s + q0) * step + head * h.d;
+    cu_tile<D>::template fetch<TILE, THREADS>(q, (const char *)a.q + 2 * at, 2 * step, h.s - q0, h.d / 8);
+    cu_tile<D>::template fetch<TILE, THREADS>(grad, (const char *)a.grad + 2 * at, 2 * step, h.s - q0, h.d / 8);
+    fetch_rows<TILE>(a, rows, b, head, q0);
+}
+
+template <class T, int D, int M>
+CU_DEVICE void finish_keys(const cu_attention &a, const float (&dk)[M][D / 8][4], const float (&dv)[M][D / 8][4])
+{
+    int thread = cu_again((int)threadIdx.x);
+    cu_work w = cu_attention_work(a, a.h.k, cu_again((int)blockIdx.x));
+    int first = w.tile * ROWS + thread / 32 * 16 * M + thread % 32 / 4;
+#pragma unroll
+    for (int r = 0; r < 2 * M; r++) {
+        int j = first + 8 * r;
+        int64_t at = (((int64_t)w.b * a.h.t + j) * a.h.k + w.head) * a.h.d;
+        if (j >= a.h.t)
+            continue;
+        cu_put_row<T, D>(a, 1, at, dk[r / 2], r % 2, a.scale);
+        cu_put_row<T, D>(a, 2, at, dv[r / 2], r % 2, 1);
+    }
+}
+
+template <class T, int D, int M, int COLUMNS>
+static __global__ void __launch_bounds__(ROWS / M * 2, M) by_keys(const __grid_constant__ cu_attention a)
+{
+    constexpr int keys = ROWS, tile = TILE, threads = keys / M * 2, N = COLUMNS / 8, stage = tile * D / 8;
+    CU_SHARED_DYNAMIC(cu_chunk, room);
+    cu_chunk *k = room, *v = k + keys * D / 8, *q = v + keys * D / 8, *grad = q + 2 * stage;
+    float *rows = (float *)(grad + 2 * stage);
+    const cu_heads &h = a.h;
+    cu_work w = cu_attention_work(a, h.k, (int)blockIdx.x);
+    int lane = (int)threadIdx.x & 31, warp = (int)threadIdx.x >> 5;
+    int k0 = w.tile * keys, last = (k0 + keys < h.t ? k0 + keys : h.t) - 1;
+    int step = h.k * h.d;
+    int64_t at = ((int64_t)w.b * h.t + k0) * step + w.head * h.d;
+    cu_run top = cu_seen_by(&h, k0), bottom = cu_seen_by(&h, last);
+    int start = top.first / tile * tile, end = bottom.end, q0 = start, head = w.head * h.g, last_head = head + h.g - 1,
+        on = 0;
+    float dk[M][D / 8][4], dv[M][D / 8][4], scale = a.scale * CU_LOG2E;
+
+    cu_zero(dk);
+    cu_zero(dv);
+    if (start < end) {
+        cu_tile<D>::template fetch<keys, threads>(k, (const char *)a.k + 2 * at, 2 * step, h.t - k0, h.d / 8);
+        cu_tile<D>::template fetch<keys, threads>(v, (const char *)a.v + 2 * at, 2 * step, h.t - k0, h.d / 8);
+        fetch_queries<D, threads>(a, q, grad, rows, w.b, head, start);
+    }
+    cu_copy_commit();
+    while (q0 < end) {
+        int done = q0 + tile >= end, next = done ? start : q0 + tile;
+        if (!done || head < last_head)
+            fetch_queries<D, threads>(a, q + (1 - on) * stage, grad + (1 - on) * stage, rows + (1 - on) * 2 * tile, w.b,
+                                      head + done, next);
+        cu_copy_commit();
+        cu_copy_wait<1>();
+        __syncthreads();
+#pragma unroll 1
+        for (int c = 0; c < tile; c += COLUMNS) {
+            float s[M][N][4], dp[M][N][4];
+            uint32_t p[M][N][2], ds[M][N][2];
+            const float *row = rows + on * 2 * tile + c + 2 * (lane & 3);
+            cu_zero(s);
+            cu_zero(dp);
+            cu_rows_by_rows<T, D>(s, k + warp * M * 2 * D, q + on * stage + c * D / 8);
+            cu_rows_by_rows<T, D>(dp, v + warp * M * 2 * D, grad + on * stage + c * D / 8);
+            if (q0 < bottom.first || q0 + tile > top.end)
+                hide_queries<M, N>(s, h, k0 + warp * 16 * M + (lane >> 2), q0 + c + 2 * (lane & 3));
+            key_slopes<T, M, N>(p, ds, s, dp, row, row + tile, scale);
+            cu_by_columns<T, D, M, COLUMNS>(dv, p, grad + on * stage + c * D / 8);
+            cu_by_columns<T, D, M, COLUMNS>(dk, ds, q + on * stage + c * D / 8);
+        }
+        __syncthreads();
+        q0 = done && head == last_head ? end : next;
+        head += done;
+        on ^= 1;
+    }
+    finish_keys<T, D, M>(a, dk, dv);
+}
+
+/* ---- dq. A block has 128 queries of one head, a warp 32 of them. */
+
+template <int D, int KEYS, int THREADS>
+CU_DEVICE void fetch_keys(const cu_attention &a, cu_chunk *k, cu_chunk *v, int b, int kv, int k0)
+{
+    const cu_heads &h = a.h;
+    int step = h.k * h.d;
+    int64_t at = ((int64_t)b * h.t + k0) * step + kv * h.d;
+    cu_tile<D>::template fetch<KEYS, THREADS>(k, (const char *)a.k + 2 * at, 2 * step, h.t - k0, h.d / 8);
+    cu_tile<D>::template fetch<KEYS, THREADS>(v, (const char *)a.v + 2 * at, 2 * step, h.t - k0, h.d / 8);
+}
+
+/* Slopes of a tile, rows are queries. lse, delta: of the lane's first row. */
+template <class T, int M, int N>
+CU_DEVICE void query_slopes(uint32_t (&ds)[M][N][2], const float (&s)[M][N][4], const float (&dp)[M][N][4],
+                            const float *lse, const float *delta, float scale)
+{
+#pragma unroll
+    for (int r = 0; r < 2 * M; r++) {
+        float l = lse[8 * r], sum = delta[8 * r];
+#pragma unroll
+        for (int n = 0; n < N; n++) {
+            const float *x = s[r / 2][n] + r % 2 * 2, *y = dp[r / 2][n] + r % 2 * 2;
+            ds[r / 2][n][r % 2] =
+                cu_pair<T>(cu_exp2(x[0] * scale - l) * (y[0] - sum), cu_exp2(x[1] * scale - l) * (y[1] - sum));
+        }
+    }
+}
+
+template <class T, int D, int M> CU_DEVICE void finish_queries(const cu_attention &a, const float (&dq)[M][D / 8][4])
+{
+    int heads = a.h.k * a.h.g, thread = cu_again((int)threadIdx.x);
+    cu_work w = cu_attention_work(a, heads, cu_again((int)blockIdx.x));
+    int first = (a.tiles - 1 - w.tile) * ROWS + thread / 32 * 16 * M + thread % 32 / 4;
+#pragma unroll
+    for (int r = 0; r < 2 * M; r++) {
+        int i = first + 8 * r;
+        if (i < a.h.s)
+            cu_put_row<T, D>(a, 0, (((int64_t)w.b * a.h.s + i) * heads + w.head) * a.h.d, dq[r / 2], r % 2, a.scale);
+    }
+}
+
+template <class T, int D, int KEYS>
+static __global__ void __launch_bounds__(ROWS, 2) by_queries(const __grid_constant__ cu_attention a)
+{
+    constexpr int rows = ROWS, threads = ROWS, M = 2, N = KEYS / 8, stage = KEYS * D / 8;
+    CU_SHARED_DYNAMIC(cu_chunk, room);
+    cu_chunk *q = room, *grad = q + rows * D / 8, *k = grad + rows * D / 8, *v = k + 2 * stage;
+    float *row = (float *)(v + 2 * stage);
+    const cu_heads &h = a.h;
+    int heads = h.k * h.g, lane = (int)threadIdx.x & 31, warp = (int)threadIdx.x >> 5;
+    cu_work w = cu_attention_work(a, heads, (int)blockIdx.x);
+    int q0 = (a.tiles - 1 - w.tile) * rows, last = (q0 + rows < h.s ? q0 + rows : h.s) - 1; /* long ones first */
+    int step = heads * h.d;
+    int64_t at = ((int64_t)w.b * h.s + q0) * step + w.head * h.d;
+    cu_run top = cu_visible(&h, q0), bottom = cu_visible(&h, last);
+    int start = top.first / KEYS * KEYS, end = bottom.end, on = 0;
+    float dq[M][D / 8][4], scale = a.scale * CU_LOG2E;
+
+    cu_zero(dq);
+    cu_tile<D>::template fetch<rows, threads>(q, (const char *)a.q + 2 * at, 2 * step, h.s - q0, h.d / 8);
+    cu_tile<D>::template fetch<rows, threads>(grad, (const char *)a.grad + 2 * at, 2 * step, h.s - q0, h.d / 8);
+    fetch_rows<rows>(a, row, w.b, w.head, q0);
+    if (start < end)
+        fetch_keys<D, KEYS, threads>(a, k, v, w.b, w.head / h.g, start);
+    cu_copy_commit();
+    for (int k0 = start; k0 < end; k0 += KEYS, on ^= 1) {
+        float s[M][N][4], dp[M][N][4];
+        uint32_t ds[M][N][2];
+        if (k0 + KEYS < end)
+            fetch_keys<D, KEYS, threads>(a, k + (1 - on) * stage, v + (1 - on) * stage, w.b, w.head / h.g, k0 + KEYS);
+        cu_copy_commit();
+        cu_copy_wait<1>();
+        __syncthreads();
+        cu_zero(s);
+        cu_zero(dp);
+        cu_rows_by_rows<T, D>(s, q + warp * M * 2 * D, k + on * stage);
+        cu_rows_by_rows<T, D>(dp, grad + warp * M * 2 * D, v + on * stage);
+        if (k0 < bottom.first || k0 + KEYS > top.end)
+            cu_hide_keys<M, N>(s, h, q0 + warp * 16 * M + (lane >> 2), k0 + 2 * (lane & 3));
+        query_slopes<T, M, N>(ds, s, dp, row + warp * 16 * M + (lane >> 2), row + rows + warp * 16 * M + (lane >> 2),
+                              scale);
+        cu_by_columns<T, D, M, KEYS>(dq, ds, k + on * stage);
+        __syncthreads();
+    }
+    finish_queries<T, D, M>(a, dq);
+}
+
+/* ---- which kernels */
+
+template <class T, int D, int MK, int COLUMNS, int KEYS> static void choose_sizes(cu_attention_call &call)
+{
+    call.kernel[0] = {by_keys<T, D, MK, COLUMNS>, ROWS, ROWS / MK * 2, (2 * ROWS + 4 * TILE) * D * 2 + 4 * TILE * 4, 1};
+    call.kernel[1] = {by_queries<T, D, KEYS>, ROWS, ROWS, (2 * ROWS + 4 * KEYS) * D * 2 + 2 * ROWS * 4, 0};
+}
+
+template <class T> static void choose(cu_attention_call &call)
+{
+    if (call.a.h.d <= 64)
+        choose_sizes<T, 64, 2, 32, 48>(call);
+    else if (call.a.h.d <= 96)
+        choose_sizes<T, 96, 1, 64, 32>(call);
+    else
+        choose_sizes<T, 128, 1, 64, 32>(call);
+}
+
+static int32_t run(struct hd_kernel *k, cudaStream_t stream, struct hd_error *err)
+{
+    const cu_attention_call &call = cu_args<cu_attention_call>(k);
+    cu_attention a = call.a;
+    int64_t rows = (int64_t)a.h.b * a.s_room * a.h.k * a.h.g;
+    unsigned blocks = (unsigned)((rows * LANES + 255) / 256);
+    auto sums = a.dtype == HD_BF16 ? row_sums<cu_bf16> : row_sums<cu_f16>;
+    a.rows = a.out_rows = (float *)cu_scratch(k->device);
+    int32_t rc = cu_launched(k, CU_LAUNCH(sums, blocks, 256, 0, stream, a), err);
+    for (int32_t n = 0; n < call.n && rc == HD_OK; n++)
+        rc = cu_attention_run(k, call.kernel[n], a, stream, err);
+    return rc;
+}
+
+extern "C" int32_t cu_attention_backward(const struct cu_attention *a, struct hd_kernel *k, struct hd_error *err)
+{
+    cu_attention_call call = {};
+    call.a = *a;
+    call.a.s_room = (a->h.s + ROWS - 1) / ROWS * ROWS;
+    call.n = 2;
+    if (a->dtype == HD_BF16)
+        choose<cu_bf16>(call);
+    else
+        choose<cu_f16>(call);
+    cu_pack(k, run, &call, sizeof call);
+    int32_t rc = cu_attention_allow(k, call, err);
+    return rc ? rc
+              : cu_scratch_reserve(
+                    k->device, 2 * sizeof(float) * (size_t)a->h.b * (size_t)call.a.s_room * (size_t)(a->h.k * a->h.g),
+                    err);
+}

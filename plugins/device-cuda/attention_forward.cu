@@ -1,0 +1,152 @@
+/* Attention, forward (Dao, arXiv 2307.08691, algorithm 1). A block has 128 queries of one head, a warp 32 of them. Key
+ * tile after key tile: scores, row maxima, weights p = 2^(s - m), o = o + p v; where a later tile raises a row's
+ * maximum, its sums so far shrink. Values are on their way while scores are computed, the next keys while values are
+ * weighed. */
+#include "attention_store.cuh"
+
+enum { ROWS = 128, THREADS = 128, M = 2 }; /* M: 16 rows each, of a warp */
+
+/* Scores of one row become weights, its maximum and sum move on. Returns what its o so far is multiplied by. */
+template <int N> CU_DEVICE float weigh_row(float (&s)[N][4], int half, float scale, float &most, float &total)
+{
+    float now = most;
+#pragma unroll
+    for (int n = 0; n < N; n++)
+        now = fmaxf(now, fmaxf(s[n][2 * half], s[n][2 * half + 1]));
+    now = cu_quad_most(now);
+    float shift = now == -INFINITY ? 0 : now * scale, shrink = cu_exp2(most * scale - shift);
+    float sum = 0;
+#pragma unroll
+    for (int n = 0; n < N; n++)
+#pragma unroll
+        for (int c = 2 * half; c < 2 * half + 2; c++) {
+            s[n][c] = cu_exp2(s[n][c] * scale - shift);
+            sum += s[n][c];
+        }
+    total = total * shrink + sum;
+    most = now;
+    return shrink;
+}
+
+template <class T, int M, int N> CU_DEVICE void narrow(uint32_t (&p)[M][N][2], const float (&s)[M][N][4])
+{
+#pragma unroll
+    for (int m = 0; m < M; m++)
+#pragma unroll
+        for (int n = 0; n < N; n++) {
+            p[m][n][0] = cu_pair<T>(s[m][n][0], s[m][n][1]);
+            p[m][n][1] = cu_pair<T>(s[m][n][2], s[m][n][3]);
+        }
+}
+
+/* o over its sum, and lse. */
+template <class T, int D>
+CU_DEVICE void finish(const cu_attention &a, const float (&o)[M][D / 8][4], const float (&most)[2 * M],
+                      const float *total)
+{
+    int heads = a.h.k * a.h.g, thread = cu_again((int)threadIdx.x);
+    cu_work w = cu_attention_work(a, heads, cu_again((int)blockIdx.x));
+    int first = (a.tiles - 1 - w.tile) * ROWS + thread / 32 * 16 * M + thread % 32 / 4;
+#pragma unroll
+    for (int r = 0; r < 2 * M; r++) {
+        int i = first + 8 * r;
+        int64_t row = ((int64_t)w.b * a.h.s + i) * heads + w.head;
+        float sum = cu_quad_sum(total[r * THREADS]);
+        if (i >= a.h.s)
+            continue;
+        cu_put_row<T, D>(a, 0, row * a.h.d, o[r / 2], r % 2, sum == 0 ? 0 : 1 / sum);
+        if (thread % 4 == 0)
+            a.out_lse[row] = sum == 0 ? -INFINITY : most[r] * a.scale + logf(sum);
+    }
+}
+
+/* Sums of rows lie in shared memory, a place for each thread: that is what the registers have no room for. */
+template <class T, int D, int KEYS>
+static __global__ void __launch_bounds__(THREADS, 2) forward(const __grid_constant__ cu_attention a)
+{
+    constexpr int N = KEYS / 8;
+    CU_SHARED_DYNAMIC(cu_chunk, room);
+    cu_chunk *q = room, *k = q + ROWS * D / 8, *v = k + KEYS * D / 8;
+    float *total = (float *)(v + KEYS * D / 8) + threadIdx.x;
+    const cu_heads &h = a.h;
+    cu_work w = cu_attention_work(a, h.k * h.g, (int)blockIdx.x);
+    int lane = (int)threadIdx.x & 31, warp = (int)threadIdx.x >> 5;
+    int q0 = (a.tiles - 1 - w.tile) * ROWS, last = (q0 + ROWS < h.s ? q0 + ROWS : h.s) - 1; /* long ones first */
+    int step_q = 2 * h.k * h.g * h.d, step = 2 * h.k * h.d;                                 /* bytes from row to row */
+    cu_run top = cu_visible(&h, q0), bottom = cu_visible(&h, last);
+    int start = top.first / KEYS * KEYS, end = bottom.end;
+    const char *from_q = (const char *)a.q + ((int64_t)w.b * h.s + q0) * step_q + 2 * w.head * h.d;
+    int64_t from = (int64_t)w.b * h.t * step + 2 * (w.head / h.g) * h.d;
+    float o[M][D / 8][4], most[2 * M], scale = a.scale * CU_LOG2E;
+
+    cu_zero(o);
+#pragma unroll
+    for (int r = 0; r < 2 * M; r++) {
+        most[r] = -INFINITY;
+        total[r * THREADS] = 0;
+    }
+    cu_tile<D>::template fetch<ROWS, THREADS>(q, from_q, step_q, h.s - q0, h.d / 8);
+    cu_tile<D>::template fetch<KEYS, THREADS>(k, (const char *)a.k + (from + (int64_t)start * step), step, end - start,
+                                              h.d / 8);
+    cu_copy_commit();
+    for (int k0 = start; k0 < end; k0 += KEYS) {
+        float s[M][N][4];
+        uint32_t p[M][N][2];
+        cu_copy_wait<0>();
+        __syncthreads();
+        cu_tile<D>::template fetch<KEYS, THREADS>(v, (const char *)a.v + (from + (int64_t)cu_again(k0) * step), step,
+                                                  end - k0, h.d / 8);
+        cu_copy_commit();
+        cu_zero(s);
+        cu_rows_by_rows<T, D>(s, q + warp * M * 2 * D, k);
+        cu_copy_wait<0>();
+        __syncthreads();
+        int next = cu_again(k0) + KEYS;
+        cu_tile<D>::template fetch<KEYS, THREADS>(k, (const char *)a.k + (from + (int64_t)next * step), step,
+                                                  end - next, h.d / 8);
+        cu_copy_commit();
+        if (k0 < bottom.first || k0 + KEYS > top.end)
+            cu_hide_keys<M, N>(s, h, q0 + warp * 16 * M + (lane >> 2), k0 + 2 * (lane & 3));
+#pragma unroll
+        for (int r = 0; r < 2 * M; r++) {
+            float shrink = weigh_row<N>(s[r / 2], r % 2, scale, most[r], total[r * THREADS]);
+#pragma unroll
+            for (int n = 0; n < D / 8; n++) {
+                o[r / 2][n][r % 2 * 2] *= shrink;
+                o[r / 2][n][r % 2 * 2 + 1] *= shrink;
+            }
+        }
+        narrow<T>(p, s);
+        cu_by_columns<T, D, M, KEYS>(o, p, v);
+    }
+    cu_copy_wait<0>();
+    finish<T, D>(a, o, most, total);
+}
+
+/* ---- which kernel */
+
+template <class T, int D, int KEYS> static cu_attention_kernel kernel(void)
+{
+    return {forward<T, D, KEYS>, ROWS, THREADS, (ROWS + 2 * KEYS) * D * 2 + 2 * M * THREADS * 4, 0};
+}
+
+template <class T> static cu_attention_kernel choose(int32_t d)
+{
+    return d <= 64 ? kernel<T, 64, 96>() : d <= 96 ? kernel<T, 96, 64>() : kernel<T, 128, 64>();
+}
+
+static int32_t run(struct hd_kernel *k, cudaStream_t stream, struct hd_error *err)
+{
+    const cu_attention_call &call = cu_args<cu_attention_call>(k);
+    return cu_attention_run(k, call.kernel[0], call.a, stream, err);
+}
+
+extern "C" int32_t cu_attention_forward(const struct cu_attention *a, struct hd_kernel *k, struct hd_error *err)
+{
+    cu_attention_call call = {};
+    call.a = *a;
+    call.n = 1;
+    call.kernel[0] = a->dtype == HD_BF16 ? choose<cu_bf16>(a->h.d) : choose<cu_f16>(a->h.d);
+    cu_pack(k, run, &call, sizeof call);
+    return cu_attention_allow(k, call, err);
+}
