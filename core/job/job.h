@@ -157,6 +157,7 @@ struct hd__job {
     const char *metrics_jsonl;
     const char *metrics_tensorboard; /* NULL: none */
     int32_t metrics_profile;
+    const char *metrics_blocks; /* NULL: none */
 
     /* for printing and for comparing between ranks */
     HD__ARRAY(struct hd__value) values;

@@ -147,6 +147,7 @@ static const struct hd_option metrics_keys[] = {
     KEY("jsonl", STRING, NULL, ANY, 0, metrics_jsonl, "JSON lines; runs/NAME/metrics.jsonl if left out"),
     KEY("tensorboard", STRING, NULL, ANY, 0, metrics_tensorboard, "folder of event files; none if left out"),
     KEY("profile", BOOL, "false", ANY, 0, metrics_profile, "time every instruction of rank 0; a table at the end"),
+    KEY("blocks", STRING, NULL, ANY, 0, metrics_blocks, "FILE.csv: seconds of each block, measured; for strategies.3d.split"),
 };
 
 #define KEYS(name) name##_keys, HD__COUNT(name##_keys)

@@ -1,10 +1,12 @@
 /* Seconds of each instruction, added up by kind when they are printed. */
 #include "core/run/profile.h"
 
+#include <errno.h>
 #include <stdlib.h>
 
 #include "core/program/ops.h"
 #include "core/program/print.h"
+#include "core/run/metrics.h"
 
 struct hd__profile {
     const struct hd_program *p;
@@ -147,4 +149,43 @@ void hd__profile_text(const struct hd__profile *profile, int64_t steps, double s
     for (uint32_t k = 0; k < t.rows.count; k++)
         print_row(&t.rows.at[k], (double)steps, seconds, peak, out);
     free(t.rows.at);
+}
+
+/* ---- by block */
+
+static int is_work(const struct hd__instr *i)
+{
+    uint8_t class = hd__op(i->op)->class;
+    return i->phase != HD__PHASE_O && !hd__is_async(i) && class != HD__CLASS_COLLECTIVE && class != HD__CLASS_P2P && i->op != HD_OP_WAIT;
+}
+
+/* Sections that training runs: what an evaluation takes is no part of a micro-batch. */
+static int trains(const struct hd__code_section *s)
+{
+    return s->repeat > 0;
+}
+
+int32_t hd__profile_blocks(const struct hd__profile *profile, int64_t micros, const char *path, struct hd_error *err)
+{
+    const struct hd_program *p = profile->p;
+    double *seconds = hd__alloc(p->blocks.count * sizeof *seconds);
+    FILE *file;
+    int bad;
+    for (uint32_t s = 0; s < p->sections.count; s++)
+        for (uint32_t k = 0; k < p->sections.at[s].code.count && trains(&p->sections.at[s]); k++)
+            if (is_work(&p->sections.at[s].code.at[k]))
+                seconds[p->sections.at[s].code.at[k].block] += profile->seconds[s][k];
+    hd__make_folders(path);
+    file = fopen(path, "w");
+    if (file) {
+        fprintf(file, "# stage %d of %d\n", p->stage, p->mesh.size[HD_AXIS_PP]);
+        for (uint32_t b = 1; b < p->blocks.count; b++)
+            if (seconds[b] > 0)
+                fprintf(file, "%s,%.9f\n", p->blocks.at[b], seconds[b] / (double)micros);
+    }
+    bad = !file || ferror(file);
+    if ((file && fclose(file)) || bad)
+        bad = 1;
+    free(seconds);
+    return bad ? hd_fail(err, HD_E_IO, "metrics.blocks: cannot write %s: %s", path, strerror(errno)) : HD_OK;
 }

@@ -19,4 +19,8 @@ void hd__profile_add(struct hd__profile *profile, uint32_t section, uint32_t ins
 /* The table: rows by time, over `steps` steps that took `seconds` together; `peak`: FLOP/s of the device, 0 if unknown. */
 void hd__profile_text(const struct hd__profile *profile, int64_t steps, double seconds, double peak, struct hd__text *out);
 
+/* Writes what each block of the model takes of a micro-batch, update and communication left out: "# stage S of N", then
+ * BLOCK,SECONDS lines. `micros`: micro-batches that were profiled. HD_E_IO. */
+int32_t hd__profile_blocks(const struct hd__profile *profile, int64_t micros, const char *path, struct hd_error *err);
+
 #endif

@@ -177,9 +177,20 @@ static void say(const struct loop *l)
 
 enum { PROFILE_AFTER = 2 };
 
+/* The first rank of each pipeline stage. */
+static int leads_stage(const struct loop *l)
+{
+    int32_t coord[HD_AXIS_COUNT], others = 0;
+    hd__mesh_coord(&l->p->mesh, l->s.place->rank, coord);
+    for (int32_t a = 0; a < HD_AXIS_COUNT; a++)
+        others |= a != HD_AXIS_PP && coord[a];
+    return !others;
+}
+
 static void profile_begin(struct loop *l)
 {
-    if (l->leader && l->job->metrics_profile && (l->run >= PROFILE_AFTER || l->job->steps - l->at.step + l->run <= PROFILE_AFTER))
+    int wanted = (l->leader && l->job->metrics_profile) || (l->job->metrics_blocks && leads_stage(l));
+    if (wanted && (l->run >= PROFILE_AFTER || l->job->steps - l->at.step + l->run <= PROFILE_AFTER))
         hd__exec_profile(l->s.exec, 1);
     l->run++;
 }
@@ -193,10 +204,26 @@ static void profile_end(struct loop *l)
     l->profiled_s += l->step_s;
 }
 
+static void write_blocks(const struct loop *l)
+{
+    struct hd_error err = HD_ERROR_INIT;
+    struct hd__text path = {0};
+    hd__text_add(&path, "%s", l->job->metrics_blocks);
+    if (l->p->stage)
+        hd__text_add(&path, ".%d", l->p->stage);
+    if (hd__profile_blocks(hd__exec_profiled(l->s.exec), l->profiled * l->job->accumulation, path.at, &err))
+        hd__log(HD_LOG_ERROR, NULL, "%s", err.message);
+    hd__text_free(&path);
+}
+
 static void profile_say(const struct loop *l)
 {
     struct hd__text text = {0};
     if (!l->profiled)
+        return;
+    if (l->job->metrics_blocks)
+        write_blocks(l);
+    if (!l->job->metrics_profile || !l->leader)
         return;
     hd__profile_text(hd__exec_profiled(l->s.exec), l->profiled, l->profiled_s, hd__exec_peak_flops(l->s.exec), &text);
     fputs(text.at, stdout);

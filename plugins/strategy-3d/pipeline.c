@@ -15,6 +15,7 @@ struct pipe {
     uint32_t *chunk_of_block, *stage_of_chunk;
     int32_t *chunk_of_layer;
     double *weight; /* by block */
+    const char **name;
     struct hd_action *list;
     struct hd_error *err;
     int32_t blocks, layers; /* the first block (embedding) and the last (head) are no layers */
@@ -27,12 +28,19 @@ static int is_word(const struct hd_list *split, const char *word)
     return split->count == 1 && !strcmp(split->text[0], word);
 }
 
+static int is_file(const struct hd_list *split)
+{
+    size_t length = split->count == 1 ? strlen(split->text[0]) : 0;
+    return length > 4 && !strcmp(split->text[0] + length - 4, ".csv");
+}
+
 /* What a block weighs: its parameters, or the time that it takes, in bytes' worth. */
 static void weigh(struct pipe *k, int by_time)
 {
     for (int32_t b = 0; b < k->blocks; b++) {
         struct hd_pass_block block = {.struct_size = sizeof block};
         k->api->block(k->p, (uint32_t)b, &block);
+        k->name[b] = block.name;
         k->weight[b] = by_time ? 0 : (double)block.params;
         for (int part = 0; part < 3 && by_time; part++)
             k->weight[b] += block.flops[part] / k->settings->intensity + block.bytes[part];
@@ -47,15 +55,17 @@ static int32_t split_layers(struct pipe *k)
         pp_split_evenly(k->layers, chunks, k->chunk_of_layer);
         return HD_OK;
     }
-    if (is_word(split, "params") || is_word(split, "time")) {
+    if (is_word(split, "params") || is_word(split, "time") || is_file(split)) {
         weigh(k, is_word(split, "time"));
+        if (is_file(split) && pp_split_read(split->text[0], k->name, k->blocks, k->weight, k->err))
+            return k->err->code;
         return pp_split_balanced(k->weight + 1, k->layers, k->weight[0], k->weight[k->blocks - 1], chunks,
                                  k->chunk_of_layer, k->err);
     }
     for (uint64_t n = 0; n < split->count; n++)
         if (isnan(split->number[n]))
             return hd_fail(k->err, HD_E_INVALID,
-                           "split: '%s' is none of layers, params, time, and no list of numbers, one a chunk",
+                           "split: '%s' is none of layers, params, time, FILE.csv, and no list of numbers, one a chunk",
                            split->text[n]);
     return pp_split_by_hand(split->number, (int32_t)split->count, k->layers, chunks, k->chunk_of_layer, k->err);
 }
@@ -127,9 +137,10 @@ static int32_t take_memory(struct pipe *k)
     k->chunk_of_block = k->host->alloc(blocks * sizeof *k->chunk_of_block);
     k->chunk_of_layer = k->host->alloc(blocks * sizeof *k->chunk_of_layer);
     k->weight = k->host->alloc(blocks * sizeof *k->weight);
+    k->name = k->host->alloc(blocks * sizeof *k->name);
     k->stage_of_chunk = k->host->alloc((size_t)k->schedule.chunks * sizeof *k->stage_of_chunk);
     k->list = k->host->alloc(longest(&k->schedule) * sizeof *k->list);
-    if (k->chunk_of_block && k->chunk_of_layer && k->weight && k->stage_of_chunk && k->list)
+    if (k->chunk_of_block && k->chunk_of_layer && k->weight && k->name && k->stage_of_chunk && k->list)
         return HD_OK;
     return hd_fail(k->err, HD_E_NOMEM, "strategy-3d: out of memory");
 }
@@ -155,6 +166,7 @@ int32_t pipe_partition(const struct hd_host *host, const struct pipe_settings *s
     host->free(k.chunk_of_block);
     host->free(k.chunk_of_layer);
     host->free(k.weight);
+    host->free(k.name);
     host->free(k.stage_of_chunk);
     host->free(k.list);
     pp_free(&k.schedule);

@@ -8,7 +8,7 @@
 struct pipe_settings {
     const char *schedule; /* a name or a file: schedule.h */
     int64_t virtual;      /* chunks a stage; 0: what suits the schedule */
-    struct hd_list split; /* layers, params, time, or layers of each chunk */
+    struct hd_list split; /* layers, params, time, a file of measured times, or layers of each chunk */
     double intensity;     /* split by time: FLOPs that take as long as a byte */
 };
 

@@ -15,6 +15,9 @@ void pp_split_evenly(int32_t layers, int32_t chunks, int32_t *chunk_of);
 int32_t pp_split_balanced(const double *weight, int32_t layers, double before, double after, int32_t chunks,
                           int32_t *chunk_of, struct hd_error *err);
 
+/* weight: what a file of measured times says of each block (split_file.c). Errors name the file and its line. */
+int32_t pp_split_read(const char *path, const char *const *name, int32_t blocks, double *weight, struct hd_error *err);
+
 /* By hand: how many layers each chunk has. */
 int32_t pp_split_by_hand(const double *counts, int32_t n_counts, int32_t layers, int32_t chunks, int32_t *chunk_of,
                          struct hd_error *err);

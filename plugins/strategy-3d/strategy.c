@@ -35,7 +35,8 @@ static const struct hd_option options[] = {
      .help = "parts of the model that a stage has; 0: what suits the schedule (interleaved and zb-v: 2, others: 1)",
      .offset = offsetof(struct settings, pipe.virtual)},
     {.name = "split", .type = HD_OPT_LIST, .value = "layers", .flags = HD_OPTION_GLOBAL,
-     .help = "layers to chunks: evenly by layers, balanced by params or by time, or a list: layers of each chunk",
+     .help = "layers to chunks: evenly by layers, balanced by params, by an estimate of time, or by FILE.csv that metrics.blocks"
+             " wrote; or a list: layers of each chunk",
      .offset = offsetof(struct settings, pipe.split)},
     {.name = "split_intensity", .type = HD_OPT_FLOAT, .value = "20", .unit = "FLOPs a byte", .min = 1e-3, .max = 1e6,
      .flags = HD_OPTION_GLOBAL, .level = HD_LEVEL_TUNER,

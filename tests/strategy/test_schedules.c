@@ -358,6 +358,55 @@ START_TEST(layers_are_split)
 }
 END_TEST
 
+static const char *const block_names[] = {"embed", "L0", "L1", "head"};
+
+static int32_t read_times(const char *first, const char *second, double weight[4])
+{
+    char name[] = "/tmp/heddle-times-XXXXXX", other[64];
+    int fd = mkstemp(name);
+    int32_t rc;
+    err = (struct hd_error)HD_ERROR_INIT;
+    ck_assert_int_ge(fd, 0);
+    ck_assert_int_eq(write(fd, first, strlen(first)), (ssize_t)strlen(first));
+    close(fd);
+    snprintf(other, sizeof other, "%s.1", name);
+    if (second) {
+        FILE *f = fopen(other, "w");
+        ck_assert_ptr_nonnull(f);
+        fputs(second, f);
+        fclose(f);
+    }
+    rc = pp_split_read(name, block_names, 4, weight, &err);
+    unlink(name);
+    if (second)
+        unlink(other);
+    return rc;
+}
+
+START_TEST(measured_times_are_read)
+{
+    static const struct {
+        const char *first, *second, *says;
+    } rows[] = {{"# stage 0 of 1\nembed,1\nL0,2\nL1,3\n", NULL, "has no time of block head"},
+                {"embed,1\n", NULL, ":1: expected \"# stage 0 of N\""},
+                {"# stage 1 of 2\n", NULL, ":1: expected"},
+                {"# stage 0 of 1\nembed,1\nL9,2\n", NULL, ":3: the model has no such block"},
+                {"# stage 0 of 1\nembed,1\nembed,2\n", NULL, ":3: this block was there before"},
+                {"# stage 0 of 1\nembed,0\n", NULL, ":2: expected a number of seconds above 0"},
+                {"# stage 0 of 1\nembed,1x\n", NULL, ":2: expected a number"},
+                {"# stage 0 of 1\nembed\n", NULL, ":2: expected BLOCK,SECONDS"},
+                {"# stage 0 of 2\nembed,1\n", NULL, "split: cannot open"},
+                {"# stage 0 of 2\nembed,1\n", "# stage 1 of 3\n", ".1:1: expected \"# stage 1 of 2\""}};
+    double weight[4];
+    ck_assert_msg(!read_times("# stage 0 of 2\nembed,0.5\nL0,2e-3\n", "# stage 1 of 2\nL1,3\n\nhead,0.25\r\n", weight), "%s", err.message);
+    ck_assert(weight[0] == 0.5 && weight[1] == 2e-3 && weight[2] == 3 && weight[3] == 0.25);
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        ck_assert_int_eq(read_times(rows[i].first, rows[i].second, weight), HD_E_INVALID);
+        ck_assert_msg(strstr(err.message, rows[i].says) != NULL, "%s", err.message);
+    }
+}
+END_TEST
+
 /* Against all ways to cut. */
 START_TEST(no_split_is_better)
 {
@@ -418,6 +467,7 @@ int main(void)
     tcase_add_test(c, files_that_are_wrong);
     tcase_add_test(c, files_may_be_written_freely);
     tcase_add_test(c, layers_are_split);
+    tcase_add_test(c, measured_times_are_read);
     tcase_add_test(c, no_split_is_better);
     tcase_add_test(c, splits_by_hand_that_are_wrong);
     suite_add_tcase(suite, c);

@@ -109,6 +109,21 @@ START_TEST(metrics_fields)
 }
 END_TEST
 
+/* Measured times of a run without a pipeline, and of one with it, split another. */
+START_TEST(block_times)
+{
+    static const char *const of[] = {"", "mesh.pp=2 strategies=[{\"use\":\"3d\"},{\"use\":\"zero\"}]"};
+    for (int i = 0; i < 2; i++) {
+        expect_code(command_run("train llama.yaml job.name=blocks job.steps=4 metrics.blocks=blocks%d.csv %s", i, of[i]), 0);
+        expect_code(command_run("check llama.yaml mesh.pp=2 strategies=[{\"use\":\"3d\",\"split\":\"blocks%d.csv\"},{\"use\":\"zero\"}]", i), 0);
+        struct command *c = command_run("check llama.yaml mesh.pp=2 model.layers=3 "
+                                        "strategies=[{\"use\":\"3d\",\"split\":\"blocks%d.csv\"},{\"use\":\"zero\"}]", i);
+        expect_code(c, 2);
+        ck_assert_msg(strstr(c->err, "it is of another model") != NULL, "%s", c->err);
+    }
+}
+END_TEST
+
 /* Rows of the table: those that a llama must have are there, calls are whole, and the parts make the whole. */
 START_TEST(profile_table)
 {
@@ -427,7 +442,7 @@ END_TEST
 int main(void)
 {
     const struct system_test tests[] = {
-        {"metrics, fields", metrics_fields, 1}, {"metrics, every", metrics_every, 1}, {"profile", profile_table, 1},
+        {"metrics, fields", metrics_fields, 1}, {"metrics, every", metrics_every, 1}, {"profile", profile_table, 1}, {"block times", block_times, 1},
         {"refused leaves metrics", refused_leaves_metrics, 1}, {"resolved job", resolved_job_is_a_job, 1},
         {"explain, JSON", explain_json, 1}, {"explain", explain_text, 1}, {"check", check_json, 1}, {"help", help, 1},
         {"bench, peak", bench_peak, 1},
