@@ -57,6 +57,34 @@ const struct hd__kv_item *hd__kv_get(const struct hd__kv *kv, const char *key, s
     return item->key ? item : NULL;
 }
 
+/* Items that were pushed on by the one that goes, move up. */
+static void close_gap(struct hd__kv *kv, uint64_t hole)
+{
+    uint64_t mask = kv->room - 1;
+    for (uint64_t i = (hole + 1) & mask; kv->at[i].key; i = (i + 1) & mask) {
+        uint64_t home = hd__hash(kv->at[i].key, kv->at[i].key_bytes, 0) & mask;
+        if (((i - home) & mask) < ((i - hole) & mask))
+            continue; /* it is at home behind the hole */
+        kv->at[hole] = kv->at[i];
+        kv->at[i] = (struct hd__kv_item){0};
+        hole = i;
+    }
+}
+
+int hd__kv_remove(struct hd__kv *kv, const char *key, size_t key_bytes)
+{
+    struct hd__kv_item *item = kv->room ? find(kv, key, key_bytes) : NULL;
+    if (!item || !item->key)
+        return 0;
+    kv->bytes -= item->key_bytes + item->value_bytes;
+    kv->count--;
+    free(item->key);
+    free(item->value);
+    *item = (struct hd__kv_item){0};
+    close_gap(kv, (uint64_t)(item - kv->at));
+    return 1;
+}
+
 void hd__kv_free(struct hd__kv *kv)
 {
     for (uint32_t i = 0; i < kv->room; i++) {

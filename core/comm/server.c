@@ -39,6 +39,7 @@ void hd__server_job_ends(struct hd__server *s, int32_t fault, int32_t rank, cons
     s->end.code = fault == HD_E_PEER ? HD_E_PEER : HD_E_CANCELLED;
     s->end.fault = fault;
     s->end.rank = rank;
+    atomic_store(&s->ended_by, rank);
     snprintf(s->end.cause, sizeof s->end.cause, "%s", cause);
     for (uint32_t i = 0; i < s->conns.count; i++)
         if (s->conns.at[i]->rank >= 0)
@@ -214,6 +215,7 @@ int32_t hd__server_open(const struct hd__server_options *options, struct hd__ser
     struct hd__server *s = hd__alloc(sizeof *s);
     s->options = *options;
     s->listener = -1;
+    s->ended_by = -1;
     s->ranks = hd__alloc((size_t)options->size);
     hd__gather_init(&s->gather, options->size);
     s->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
@@ -231,6 +233,11 @@ int32_t hd__server_open(const struct hd__server_options *options, struct hd__ser
 uint16_t hd__server_port(const struct hd__server *server)
 {
     return server->port;
+}
+
+int32_t hd__server_ended_by(const struct hd__server *server)
+{
+    return atomic_load(&server->ended_by);
 }
 
 void hd__server_drain(struct hd__server *server, double deadline)

@@ -46,6 +46,7 @@ struct hd__server {
     uint8_t *ranks; /* HD__PART_... */
     HD__ARRAY(struct conn *) conns;
     HD__ARRAY(struct wait) waits;
+    _Atomic int32_t ended_by; /* as hd__server_ended_by says */
     struct {
         int32_t code, rank, fault; /* HD_E_PEER or HD_E_CANCELLED; who; why who gave up did */
         char cause[512];

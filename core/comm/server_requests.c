@@ -148,6 +148,12 @@ static void on_put(struct hd__server *s, struct conn *c, const struct hd__frame 
     reply(c, f->id, HD_OK, NULL, 0);
 }
 
+static void on_remove(struct hd__server *s, struct conn *c, const struct hd__frame *f)
+{
+    hd__kv_remove(&s->kv, f->key, f->key_bytes);
+    reply(c, f->id, HD_OK, NULL, 0);
+}
+
 static void on_get(struct hd__server *s, struct conn *c, const struct hd__frame *f, double now)
 {
     const struct hd__kv_item *item = hd__kv_get(&s->kv, f->key, f->key_bytes);
@@ -177,6 +183,9 @@ void hd__server_on_frame(struct hd__server *s, struct conn *c, const struct hd__
     switch (f->type) {
     case WIRE_PUT:
         on_put(s, c, f);
+        break;
+    case WIRE_REMOVE:
+        on_remove(s, c, f);
         break;
     case WIRE_GET:
         on_get(s, c, f, now);

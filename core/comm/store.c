@@ -186,6 +186,19 @@ int32_t hd__store_put(struct hd_store *store, const char *key, const void *value
     return code;
 }
 
+int32_t hd__store_remove(struct hd_store *store, const char *key, struct hd_error *err)
+{
+    uint8_t none[256];
+    struct pending p = {.value = none, .room = sizeof none};
+    struct hd__frame f = {.type = WIRE_REMOVE, .key = key, .key_bytes = (uint32_t)strlen(key)};
+    int32_t code = check_key(key, 0, err);
+    if (code == HD_OK && store->space)
+        hd__local_remove(store, key);
+    else if (code == HD_OK)
+        code = request(store, &f, &p, hd__now() + HD__MAX(5.0, store->dead_after), err);
+    return code;
+}
+
 int32_t hd__store_get(struct hd_store *store, const char *key, void *value, size_t *bytes, double deadline,
                       struct hd_error *err)
 {

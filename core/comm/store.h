@@ -38,6 +38,8 @@ struct hd__server_options {
 /* Listens and serves in a thread of its own until closed. */
 int32_t hd__server_open(const struct hd__server_options *options, struct hd__server **server, struct hd_error *err);
 uint16_t hd__server_port(const struct hd__server *server);
+/* The rank that died or gave up first, and so ended the job; -1: none did. */
+int32_t hd__server_ended_by(const struct hd__server *server);
 /* Waits until every rank has said goodbye or died, or the deadline. For the rank that serves, before it closes. */
 void hd__server_drain(struct hd__server *server, double deadline);
 void hd__server_close(struct hd__server *server); /* NULL is fine */
@@ -67,6 +69,8 @@ struct hd_store *hd__store_local(struct hd__space *space, int32_t rank);
 int32_t hd__store_put(struct hd_store *store, const char *key, const void *value, size_t bytes, struct hd_error *err);
 int32_t hd__store_get(struct hd_store *store, const char *key, void *value, size_t *bytes, double deadline,
                       struct hd_error *err);
+/* Forgets the key, where it is there: for what all have read. */
+int32_t hd__store_remove(struct hd_store *store, const char *key, struct hd_error *err);
 /* Returns when all ranks of the job have called it with this name; a name may be used again afterwards.
  * HD_E_TIMEOUT names the ranks that did not come. */
 int32_t hd__store_barrier(struct hd_store *store, const char *name, double deadline, struct hd_error *err);

@@ -73,6 +73,7 @@ int32_t hd__store_meet(struct hd_store *s, const struct hd__store_options *o, do
 
 /* store_local.c */
 int32_t hd__local_put(struct hd_store *s, const char *key, const void *value, size_t bytes, struct hd_error *err);
+void hd__local_remove(struct hd_store *s, const char *key);
 int32_t hd__local_get(struct hd_store *s, const char *key, void *value, size_t *bytes, double deadline, struct hd_error *err);
 int32_t hd__local_barrier(struct hd_store *s, const char *name, double deadline, struct hd_error *err);
 void hd__local_abort(struct hd_store *s, const char *cause);

@@ -14,6 +14,13 @@ int32_t hd__local_put(struct hd_store *s, const char *key, const void *value, si
     return bad ? hd_fail(err, HD_E_NOMEM, "the store is full") : HD_OK;
 }
 
+void hd__local_remove(struct hd_store *s, const char *key)
+{
+    pthread_mutex_lock(&s->space->lock);
+    hd__kv_remove(&s->space->kv, key, strlen(key));
+    pthread_mutex_unlock(&s->space->lock);
+}
+
 int32_t hd__local_get(struct hd_store *s, const char *key, void *value, size_t *bytes, double deadline,
                          struct hd_error *err)
 {

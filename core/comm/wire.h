@@ -37,7 +37,8 @@ enum {
     X(WIRE_DEAD, 11, 1024, 0)                      \
     X(WIRE_PART, 12, WIRE_VALUE_MAX, 0)            \
     X(WIRE_LATE, 13, 0, 0)                         \
-    X(WIRE_SHOW, 14, 0, 0)
+    X(WIRE_SHOW, 14, 0, 0)                         \
+    X(WIRE_REMOVE, 15, 0, 1)
 
 enum {
 #define WIRE_ENUM(constant, value, longest, key) constant = value,

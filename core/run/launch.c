@@ -140,6 +140,7 @@ static int serve_and_watch(struct child *children, int32_t n, int port_pipe, con
 {
     struct hd_error err = HD_ERROR_INIT;
     struct hd__server *server = NULL;
+    int32_t culprit;
     int code;
     if (hd__server_open(options, &server, &err)) {
         hd__log(HD_LOG_ERROR, NULL, "%s", err.message);
@@ -152,8 +153,9 @@ static int serve_and_watch(struct child *children, int32_t n, int port_pipe, con
     }
     close(port_pipe);
     code = watch(children, n, signals);
+    culprit = server ? hd__server_ended_by(server) : -1;
     hd__server_close(server);
-    return code;
+    return culprit >= 0 && children[culprit].exit_code ? children[culprit].exit_code : code;
 }
 
 static struct hd__server_options options_for(int32_t n, double dead_after, const struct hd__reporter *reporter)

@@ -16,29 +16,40 @@ struct hd__keeper {
     struct hd__ckpt_saver *saver; /* checkpoint.async */
     struct hd__state saving;      /* what the saver reads */
     uint64_t exchanges;
+    uint64_t last, last_bytes; /* the one before: its number, and what is still in the store of it */
 };
 
 #define PIECE 60000 /* bytes of one value in the rendezvous store */
 
-/* All-gather through the store: under a key of its own each time. */
+static const char *key_of(uint64_t number, uint64_t at, int32_t rank, char out[96])
+{
+    snprintf(out, 96, "ckpt/%llu/%llu/%d", (unsigned long long)number, (unsigned long long)at, rank);
+    return out;
+}
+
+/* All-gather through the store, under keys of its own each time. Whoever has put its keys of this time has read all of the
+ * last: having read everybody's, a rank takes back its keys of the last time. */
 static int32_t exchange(void *user, const void *mine, uint64_t bytes, void *all, struct hd_error *err)
 {
     struct hd__keeper *k = user;
-    const struct hd__place_in_job *place = k->s->place;
+    struct hd_store *store = k->s->store;
+    int32_t ranks = k->s->place->size, me = k->s->place->rank, rc = HD_OK;
     double deadline = hd__now() + k->s->compiled->job->comm_timeout;
     uint64_t number = k->exchanges++;
-    int32_t rc = HD_OK;
     char key[96];
-    for (uint64_t at = 0; at < bytes && !rc; at += PIECE) {
-        snprintf(key, sizeof key, "ckpt/%llu/%llu/%d", (unsigned long long)number, (unsigned long long)at, place->rank);
-        rc = hd__store_put(k->s->store, key, (const char *)mine + at, HD__MIN(PIECE, bytes - at), err);
-    }
-    for (int32_t r = 0; r < place->size; r++)
+    for (uint64_t at = 0; at < bytes && !rc; at += PIECE)
+        rc = hd__store_put(store, key_of(number, at, me, key), (const char *)mine + at, HD__MIN(PIECE, bytes - at), err);
+    for (int32_t r = 0; r < ranks; r++)
         for (uint64_t at = 0; at < bytes && !rc; at += PIECE) {
             size_t room = HD__MIN(PIECE, bytes - at);
-            snprintf(key, sizeof key, "ckpt/%llu/%llu/%d", (unsigned long long)number, (unsigned long long)at, r);
-            rc = hd__store_get(k->s->store, key, (char *)all + (uint64_t)r * bytes + at, &room, deadline, err);
+            rc = hd__store_get(store, key_of(number, at, r, key), (char *)all + (uint64_t)r * bytes + at, &room, deadline, err);
         }
+    if (!bytes) /* nobody has said anything */
+        return HD_OK;
+    for (uint64_t at = 0; at < k->last_bytes && !rc; at += PIECE)
+        rc = hd__store_remove(store, key_of(k->last, at, me, key), err);
+    k->last = number;
+    k->last_bytes = bytes;
     return rc;
 }
 

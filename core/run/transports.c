@@ -68,11 +68,20 @@ static int32_t open_inside(struct hd__transports *t, const struct hd_world *acro
     return rc;
 }
 
+/* What its hooks' files are named for: the second libfabric of a job is libfabric-2. */
+static const char *label(struct hd__transports *t, const struct hd__transport *of)
+{
+    int before = 0;
+    for (uint32_t i = 0; i < t->at.count; i++)
+        before += !strcmp(t->at.at[i]->section->use, of->section->use);
+    return before ? hd__arena_format(&t->compiled->job->arena, "%s-%d", of->section->use, before + 1) : of->section->use;
+}
+
 /* The job's hooks, the last innermost. */
 static int32_t wrap(struct hd__transports *t, struct hd__transport *of, const struct hd_world *world, struct hd_error *err)
 {
     const struct hd__compiled *c = t->compiled;
-    struct hd__hook_place place = {.world = world, .flight = t->flight, .transport = of->section->use, .folder = hd__job_folder(c->job)};
+    struct hd__hook_place place = {.world = world, .flight = t->flight, .transport = label(t, of), .folder = hd__job_folder(c->job)};
     int32_t rc = HD_OK;
     for (uint32_t i = c->hooks.count; i-- > 0 && !rc;)
         rc = hd__hook_wrap(&of->open, c->hooks.at[i].kind, c->hooks.at[i].settings, &place, err);

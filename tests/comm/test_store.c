@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "core/base/base.h"
+#include "core/comm/kv.h"
 #include "core/comm/liveness.h"
 #include "core/comm/store.h"
 #include "core/comm/wire.h"
@@ -99,6 +100,55 @@ START_TEST(put_and_get)
     bytes = sizeof got;
     ck_assert_int_eq(hd__store_get(store[0], "never", got, &bytes, hd__now() + 0.05, &err), HD_E_TIMEOUT);
     ck_assert_ptr_nonnull(strstr(err.message, "never"));
+    close_two(_i, store);
+}
+END_TEST
+
+/* Keys come and go; what is there is what should be. */
+START_TEST(remove_keys)
+{
+    enum { KEYS = 300, STEPS = 6000 };
+    struct hd__kv kv = {0};
+    int there[KEYS] = {0};
+    uint32_t state = 1;
+    for (int i = 0; i < STEPS; i++) {
+        int k = (int)((state = state * 1664525 + 1013904223) >> 8) % KEYS, n = 0;
+        char key[16];
+        snprintf(key, sizeof key, "key/%d", k);
+        if (state & 1 << 30) {
+            ck_assert_int_eq(hd__kv_put(&kv, key, strlen(key), &k, sizeof k), 0);
+            there[k] = 1;
+        } else {
+            ck_assert_int_eq(hd__kv_remove(&kv, key, strlen(key)), there[k]);
+            there[k] = 0;
+        }
+        for (int j = i % 7; j < KEYS; j += 7) {
+            const struct hd__kv_item *item;
+            snprintf(key, sizeof key, "key/%d", j);
+            item = hd__kv_get(&kv, key, strlen(key));
+            ck_assert(!item == !there[j] && (!item || !memcmp(item->value, &j, sizeof j)));
+        }
+        for (int j = 0; j < KEYS; j++)
+            n += there[j];
+        ck_assert_int_eq(n, (int)kv.count);
+    }
+    hd__kv_free(&kv);
+    ck_assert_uint_eq(kv.bytes, 0);
+}
+END_TEST
+
+START_TEST(removed)
+{
+    struct hd_store *store[2];
+    struct hd_error err = HD_ERROR_INIT;
+    char got[8];
+    size_t bytes = sizeof got;
+    open_two(_i, store);
+    ck_assert_int_eq(hd__store_put(store[0], "k", "value", 5, &err), HD_OK);
+    ck_assert_int_eq(hd__store_get(store[1], "k", got, &bytes, hd__now() + 5, &err), HD_OK);
+    ck_assert_int_eq(hd__store_remove(store[1], "k", &err), HD_OK);
+    ck_assert_int_eq(hd__store_remove(store[1], "never", &err), HD_OK);
+    ck_assert_int_eq(hd__store_get(store[0], "k", got, &bytes, hd__now() + 0.05, &err), HD_E_TIMEOUT);
     close_two(_i, store);
 }
 END_TEST
@@ -494,6 +544,8 @@ int main(void)
     TCase *tc = tcase_create("store");
     tcase_set_timeout(tc, 60);
     tcase_add_loop_test(tc, put_and_get, 0, 2);
+    tcase_add_loop_test(tc, removed, 0, 2);
+    tcase_add_test(tc, remove_keys);
     tcase_add_loop_test(tc, get_waits, 0, 2);
     tcase_add_loop_test(tc, barriers, 0, 2);
     tcase_add_loop_test(tc, aborts, 0, 2);

@@ -3,8 +3,8 @@
  * server goes on, and the judge says something.
  *
  *   clang -g -O1 -fsanitize=fuzzer,address,undefined -D_GNU_SOURCE -Wno-gnu-zero-variadic-macro-arguments -I. -Iinclude \
- *       tests/fuzz/fuzz_wire.c core/base/[a-z]*.c core/comm/{wire,kv,liveness,gather,server,store,flight}.c \
- *       core/run/{judge,seen,report_table}.c -ljansson -lxxhash -lpthread -lm -o fuzz
+ *       tests/fuzz/fuzz_wire.c core/base/[a-z]*.c core/comm/{wire,kv,liveness,gather,secret,server*,store*,flight}.c \
+ *       core/run/{judge,judge_waits,seen,report_table}.c -ljansson -lxxhash -lpthread -lm -o fuzz
  *   mkdir -p corpus && ./fuzz -max_total_time=300 -max_len=70000 corpus */
 #include <arpa/inet.h>
 #include <errno.h>

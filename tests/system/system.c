@@ -224,7 +224,7 @@ void command_wait(struct command *c, double seconds)
     c->seconds = hd__now() - c->started;
     c->out = read_file(c->out_file);
     c->err = read_file(c->err_file);
-    ck_assert_msg(got != 0, "the command did not end within %g s; it said:\n%s%s", seconds, c->out, c->err);
+    ck_assert_msg(got != 0, "the command did not end within %g s; it said:\n%.1500s%.2000s", seconds, c->out, c->err);
     c->code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
 }
 

@@ -11,6 +11,7 @@
 #define FOUR "llama.yaml job.steps=8 mesh.tp=2 mesh.dp=2 strategies=[" CUTS "] "
 #define ENDLESS "llama.yaml job.steps=1000000000 mesh.dp=3 data.batch=12 comm.use=mpi comm.dead_after=2 "
 
+/* DP_TRANSPORT: libfabric where it was built */
 static struct curve a, b;
 
 /* ---- curves */
@@ -50,6 +51,59 @@ START_TEST(exact_is_exact)
     train(&b, "four", "%s", "llama.yaml job.steps=6 job.deterministic=exact mesh.dp=4 data.micro_batch=2 comm.use=mpi "
           "strategies=[{\"use\":\"zero\",\"stage\":2}]");
     expect_same_bits(&a, &b);
+}
+END_TEST
+
+/* ---- bytes: what each transport was given, by the perf hook, is what `heddle explain` says of its axis */
+
+#define MIXED "llama.yaml mesh.dp=2 mesh.pp=2 strategies=[{\"use\":\"3d\"},{\"use\":\"zero\",\"stage\":1}] "
+
+/* Bytes that rank `rank` has sent over this transport in group `group`, where it has two members. */
+static double sent_over(const char *transport, const char *group, int rank)
+{
+    char path[128];
+    snprintf(path, sizeof path, "runs/mixed/perf-%s-rank%d.json", transport, rank);
+    json_t *file = json_load_file(path, 0, NULL), *row;
+    double sent = 0;
+    size_t i;
+    ck_assert_msg(file != NULL, "%s is not there", path);
+    json_array_foreach(json_object_get(file, "rows"), i, row) {
+        const char *op = json_string_value(json_object_get(row, "op"));
+        double bytes = json_number_value(json_object_get(row, "bytes")); /* of the larger buffer */
+        if (strcmp(json_string_value(json_object_get(row, "group")), group) || !strcmp(op, "recv"))
+            continue;
+        sent += strcmp(op, "send") && strcmp(op, "all_reduce") ? bytes / 2 : bytes;
+    }
+    json_decref(file);
+    return sent;
+}
+
+static double planned(const char *axes, int rank)
+{
+    struct command *c = command_run("explain " MIXED "--json --rank %d", rank);
+    json_t *all = json_loads(c->out, 0, NULL);
+    double bytes = json_number_value(json_object_get(json_object_get(json_object_get(all, "totals"), "sent_bytes"), axes));
+    expect_code(c, 0);
+    json_decref(all);
+    return bytes;
+}
+
+START_TEST(bytes_by_transport)
+{
+    static const char *const axes[] = {"dp_shard", "pp"}, *const others[] = {"shm", "mpi", DP_TRANSPORT};
+    train(&a, "alone", MIXED "job.steps=4");
+    train(&b, "mixed", MIXED "job.steps=%d comm={\"use\":\"shm\",\"hooks\":[\"perf\"],\"axes\":{\"dp\":\"" DP_TRANSPORT
+          "\",\"pp\":\"mpi\"}}", 4);
+    expect_same_bits(&a, &b); /* of two numbers there is one sum */
+    for (int rank = 0; rank < 4; rank += 3)
+        for (int k = 0; k < 2; k++) {
+            const char *own = k ? "mpi" : DP_TRANSPORT;
+            ck_assert_double_eq(sent_over(own, axes[k], rank), 4 * planned(axes[k], rank));
+            ck_assert_double_gt(sent_over(own, axes[k], rank), 0);
+            for (size_t t = 0; t < HD__COUNT(others); t++)
+                if (strcmp(others[t], own))
+                    ck_assert_double_eq(sent_over(others[t], axes[k], rank), 0);
+        }
 }
 END_TEST
 
@@ -164,7 +218,7 @@ int main(void)
         {"order", core_order_gives_the_bits_of_shm, 1}, {"exact", exact_is_exact, 1},
         {"lost", a_lost_rank_is_named, 2},       {"asked", stops_when_asked, 1},
         {"orphans", nothing_outlives_the_command, 1}, {"starts", refuses_what_it_cannot_be, 1},
-        {"bench", bench_beside_shm, 2},
+        {"bench", bench_beside_shm, 2},          {"bytes", bytes_by_transport, 1},
         {NULL, NULL, 0},
     };
     return system_run("mpi", tests);
