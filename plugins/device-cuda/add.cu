@@ -45,7 +45,7 @@ template <int N, int V, class C> CU_DEVICE void add_at(const add_args &a, int64_
     cu_store_n(a.out, i, y);
 }
 
-template <int N, class C> static __global__ void __launch_bounds__(THREADS) add_kernel(add_args a)
+template <int N, class C> static __global__ void __launch_bounds__(THREADS, 2) add_kernel(add_args a)
 {
     int64_t first = cu_thread(), step = cu_threads();
     for (int64_t i = first; i < a.vectors; i += step)
@@ -84,6 +84,8 @@ template <class C> static int32_t run(struct hd_kernel *k, cudaStream_t stream, 
         rc = CU_LAUNCH((add_kernel<1, C>), blocks, THREADS, 0, stream, a);
     else if (a.count == 2)
         rc = CU_LAUNCH((add_kernel<2, C>), blocks, THREADS, 0, stream, a);
+    else if (a.count <= 4)
+        rc = CU_LAUNCH((add_kernel<4, C>), blocks, THREADS, 0, stream, a);
     else
         rc = CU_LAUNCH((add_kernel<MOST, C>), blocks, THREADS, 0, stream, a);
     return cu_launched(k, rc, err);

@@ -25,7 +25,7 @@ CU_DEVICE int64_t token_in(const dispatch_args &a, int64_t slot)
 
 /* ---- into slots */
 
-template <int V, class C> static __global__ void __launch_bounds__(THREADS) into_kernel(dispatch_args a)
+template <int V, class C> static __global__ void __launch_bounds__(THREADS, 4) into_kernel(dispatch_args a)
 {
     for (int64_t slot = cu_thread() / 32; slot < a.count; slot += cu_threads() / 32) {
         int64_t token = token_in(a, slot);
@@ -46,7 +46,7 @@ template <int V, class C> static __global__ void __launch_bounds__(THREADS) into
 
 /* ---- out of slots */
 
-static __global__ void __launch_bounds__(THREADS) find_kernel(dispatch_args a, int32_t *slot_of)
+static __global__ void __launch_bounds__(THREADS, 4) find_kernel(dispatch_args a, int32_t *slot_of)
 {
     for (int64_t slot = cu_thread(); slot < a.count; slot += cu_threads()) {
         int64_t token = token_in(a, slot);
@@ -78,7 +78,7 @@ template <class F> CU_DEVICE void each_slot(int64_t mine, int64_t first, F f)
 }
 
 template <int V, class C>
-static __global__ void __launch_bounds__(THREADS) out_kernel(dispatch_args a, const int32_t *slot_of)
+static __global__ void __launch_bounds__(THREADS, 4) out_kernel(dispatch_args a, const int32_t *slot_of)
 {
     int lane = threadIdx.x % 32;
     for (int64_t token = cu_thread() / 32; token < a.b * a.s; token += cu_threads() / 32)
@@ -101,7 +101,7 @@ static __global__ void __launch_bounds__(THREADS) out_kernel(dispatch_args a, co
 }
 
 template <int V, class C>
-static __global__ void __launch_bounds__(THREADS) gates_kernel(dispatch_args a, const int32_t *slot_of)
+static __global__ void __launch_bounds__(THREADS, 4) gates_kernel(dispatch_args a, const int32_t *slot_of)
 {
     int lane = threadIdx.x % 32;
     for (int64_t token = cu_thread() / 32; token < a.b * a.s; token += cu_threads() / 32)

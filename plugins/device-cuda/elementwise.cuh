@@ -50,7 +50,7 @@ template <class F, int V, class C> CU_DEVICE void cu_map_at(const cu_map &a, int
     }
 }
 
-template <class F, class C> static __global__ void __launch_bounds__(CU_MAP_THREADS) cu_map_kernel(cu_map a)
+template <class F, class C> static __global__ void __launch_bounds__(CU_MAP_THREADS, 4) cu_map_kernel(cu_map a)
 {
     int64_t first = cu_thread(), step = cu_threads();
     for (int64_t i = first; i < a.vectors; i += step)

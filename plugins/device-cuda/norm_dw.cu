@@ -63,7 +63,7 @@ CU_DEVICE void whole_row(C (&kept)[KEPT][V], const dw_args &a, const cu_row &row
 }
 
 template <int CENTRED, int V, class C>
-static __global__ void __launch_bounds__(CU_ROWS_MOST) dw_kernel(dw_args a, C *partial)
+static __global__ void __launch_bounds__(CU_ROWS_MOST, 1) dw_kernel(dw_args a, C *partial)
 {
     CU_SHARED(C, shared, [32]);
     CU_SHARED(C, sums, [SHARED / 8 * V]);

@@ -5,7 +5,7 @@
  * eight columns at a time; such a matrix stays in the cache. */
 #include "family.cuh"
 
-enum { THREADS = 1024, COLUMNS = 1024, GROUP = 8 };
+enum { THREADS = 512, COLUMNS = 1024, GROUP = 8 };
 
 struct columns_args {
     cu_ref in, out;
@@ -67,7 +67,7 @@ CU_DEVICE double project(const columns_args &a, int64_t j, double *dots, double 
     return length > a.rounding * whole ? length : 0;
 }
 
-static __global__ void __launch_bounds__(THREADS) orthogonalise_kernel(columns_args a)
+static __global__ void __launch_bounds__(THREADS, 1) orthogonalise_kernel(columns_args a)
 {
     CU_SHARED(double, dots, [COLUMNS]);
     CU_SHARED(double, shared, [32]);

@@ -4,7 +4,7 @@
  * slots), or one sequence and 32 experts (counts). */
 #include "family.cuh"
 
-enum { THREADS = 256, WARPS = THREADS / 32, COUNTERS = 1024, DEEP = COUNTERS / 32 };
+enum { THREADS = 256, WARPS = THREADS / 32, COUNTERS = 512, DEEP = COUNTERS / 32 };
 
 struct route_args {
     cu_ref g, out;
@@ -53,7 +53,7 @@ static __global__ void __launch_bounds__(THREADS) capacity_kernel(route_args a)
         out[slot] = 0;
 }
 
-static __global__ void __launch_bounds__(COUNTERS) count_kernel(route_args a)
+static __global__ void __launch_bounds__(COUNTERS, 1) count_kernel(route_args a)
 {
     CU_SHARED(int, counts, [DEEP][32]);
     int x = threadIdx.x % 32, y = threadIdx.x / 32, n = 0;

@@ -26,7 +26,7 @@ template <class C> CU_DEVICE bool before(C a, int i, C b, int j)
     return a > b || (a == b && i < j);
 }
 
-template <class C> static __global__ void __launch_bounds__(THREADS) gate_kernel(router_args a)
+template <class C> static __global__ void __launch_bounds__(THREADS, 4) gate_kernel(router_args a)
 {
     int lane = threadIdx.x % 32;
     for (int64_t row = cu_thread() / 32; row < a.rows; row += cu_threads() / 32) {
@@ -63,7 +63,7 @@ template <class C> static __global__ void __launch_bounds__(THREADS) gate_kernel
     }
 }
 
-template <class C> static __global__ void __launch_bounds__(THREADS) gate_grad_kernel(router_args a)
+template <class C> static __global__ void __launch_bounds__(THREADS, 4) gate_grad_kernel(router_args a)
 {
     int lane = threadIdx.x % 32;
     for (int64_t row = cu_thread() / 32; row < a.rows; row += cu_threads() / 32) {
@@ -78,7 +78,7 @@ template <class C> static __global__ void __launch_bounds__(THREADS) gate_grad_k
 }
 
 /* With p = softmax(z): d/dz_j of sum n p is p_j (n_j - sum n p); of (log sum exp z)^2 it is 2 lse p_j. */
-template <int GRAD, class C> static __global__ void __launch_bounds__(THREADS) router_loss_kernel(router_args a)
+template <int GRAD, class C> static __global__ void __launch_bounds__(THREADS, 4) router_loss_kernel(router_args a)
 {
     int lane = threadIdx.x % 32;
     for (int64_t row = cu_thread() / 32; row < a.rows; row += cu_threads() / 32) {

@@ -36,7 +36,13 @@ CU_DEVICE uint32_t cu_round2(float v, uint32_t dtype)
 
 CU_DEVICE uint32_t cu_round_pair(float low, float high, uint32_t dtype)
 {
+#ifndef CU_EMULATE
+    __nv_bfloat162 brain = __floats2bfloat162_rn(low, high);
+    __half2 half = __floats2half2_rn(low, high);
+    return dtype == HD_BF16 ? *(const uint32_t *)&brain : *(const uint32_t *)&half;
+#else
     return cu_round2(low, dtype) | cu_round2(high, dtype) << 16;
+#endif
 }
 
 /* ---- one element */
@@ -104,16 +110,22 @@ template <> struct cu_raw<float, 8> {
         if (wide)
             b = from[1];
     }
-    /* No branches: what is not asked for costs little. */
     __device__ __forceinline__ void widen(float (&v)[8], uint32_t dtype) const
     {
         const uint32_t w[8] = {a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w};
-        bool wide = dtype == HD_F32;
+        dtype = cu_opaque(dtype);
+        if (dtype == HD_BF16) {
 #pragma unroll
-        for (int i = 0; i < 8; i++) {
-            uint32_t bits = i % 2 ? w[i / 2] >> 16 : w[i / 2] & 0xffff;
-            float narrow = cu_widen2(bits, dtype);
-            v[i] = wide ? __uint_as_float(w[i]) : narrow;
+            for (int i = 0; i < 4; i++) {
+                v[2 * i] = __uint_as_float(w[i] << 16);
+                v[2 * i + 1] = __uint_as_float(w[i] & 0xffff0000u);
+            }
+        } else {
+#pragma unroll
+            for (int i = 0; i < 8; i++) {
+                float half = cu_float(cu_f16{(uint16_t)(i % 2 ? w[i / 2] >> 16 : w[i / 2])});
+                v[i] = dtype == HD_F32 ? __uint_as_float(w[i]) : half;
+            }
         }
     }
 };
