@@ -36,7 +36,10 @@ struct hd__copy {
     int64_t bytes;   /* for a file: padded to whole pages by whoever planned both ends */
     int32_t out;     /* 1: out of the main memory */
     uint32_t ticket; /* written by start */
-    struct hd_event *done; /* of a device with streams, which copies itself; else NULL */
+    /* of a device with streams */
+    struct hd_event *done;  /* compute's place at the start, then the end of the copy */
+    struct hd__copy *next;  /* core/run/spill */
+    int32_t under_way, reserved;
 };
 
 /* file: -1 where there is none. */

@@ -84,16 +84,18 @@ static int32_t map_view(struct hd__exec *e, struct hd_error *err)
 /* What the program keeps elsewhere, and who copies it. */
 static int32_t open_memories(struct hd__exec *e, struct hd_error *err)
 {
+    int64_t chunk = e->config.compiled->job->device_staging & ~INT64_C(4095);
     int32_t rc, any = 0;
     for (int memory = 1; memory < HD__MEM_COUNT; memory++)
         any |= e->p->bytes[memory] > 0;
     if (!any)
         return HD_OK;
-    if (e->device.streams && e->p->bytes[HD__MEM_FILE])
-        return hd_fail(err, HD_E_UNSUPPORTED, "device-%s cannot copy from and to a file yet: strategies.zero.offload.optimizer: host",
-                       e->device.name);
     rc = hd__memories_open(e->p, e->view, &e->device, &e->memories, err);
-    return rc || e->device.streams ? rc : hd__copies_open(e->memories.file, HD__COPIES_AUTO, &e->copies, err);
+    if (!rc && (!e->device.streams || e->p->bytes[HD__MEM_FILE]))
+        rc = hd__copies_open(e->memories.file, HD__COPIES_AUTO, &e->copies, err);
+    if (!rc && e->device.streams && e->p->bytes[HD__MEM_FILE])
+        rc = hd__spill_open(&e->device, e->copies, chunk, &e->spill, err);
+    return rc;
 }
 
 int32_t hd__exec_map(struct hd__exec *e, struct hd_error *err)
@@ -109,6 +111,7 @@ int32_t hd__exec_map(struct hd__exec *e, struct hd_error *err)
 void hd__exec_unmap(struct hd__exec *e)
 {
     hd__copies_close(e->copies);
+    hd__spill_close(e->spill);
     hd__memories_close(&e->memories, &e->device);
     if (e->device.apart && e->view)
         munmap(e->view, (size_t)e->p->arena_bytes);

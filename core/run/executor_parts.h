@@ -9,6 +9,7 @@
 #include "core/run/executor.h"
 #include "core/run/ordered.h"
 #include "core/run/profile.h"
+#include "core/run/spill.h"
 #include "core/run/stage.h"
 #include "core/run/transports.h"
 
@@ -61,6 +62,7 @@ struct hd__exec {
     struct hd_event *settled;   /* of a device with streams */
     struct hd__memories memories; /* the others */
     struct hd__copies *copies;
+    struct hd__spill *spill; /* of a device with streams that keeps state in a file */
     int32_t arena_from; /* 0: transport (freed with it), 1: device, 2: mmap */
     int32_t in_flight;
     struct hd__exec_section *sections;

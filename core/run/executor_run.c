@@ -12,6 +12,8 @@ int32_t hd__exec_progress(struct hd__exec *e, struct hd_error *err)
 {
     struct hd__ordered *ordered = e->transports.in_order;
     int32_t rc;
+    if (e->spill && (rc = hd__spill_progress(e->spill, err)) < 0)
+        return rc;
     if (!e->in_flight && !(ordered && hd__ordered_busy(ordered)))
         return HD_OK;
     rc = hd__transports_progress(&e->transports, err);
@@ -44,6 +46,8 @@ static int32_t start_copy(struct hd__exec *e, struct hd__copy *c, struct hd_erro
     int32_t rc;
     if (!d->streams)
         return hd__copies_start(e->copies, c, err);
+    if (!c->other)
+        return hd__spill_start(e->spill, c, err);
     rc = hd__device_order(d, HD_STREAM_COMPUTE, stream, c->done, err);
     if (!rc)
         rc = d->ops->copy(d->at, stream, c->out ? c->other : c->main, c->out ? c->main : c->other, (size_t)c->bytes, err);
@@ -52,6 +56,8 @@ static int32_t start_copy(struct hd__exec *e, struct hd__copy *c, struct hd_erro
 
 static int32_t wait_copy(struct hd__exec *e, struct hd__copy *c, struct hd_error *err)
 {
+    if (e->device.streams && !c->other)
+        return hd__spill_wait(e->spill, c, deadline(e), err);
     if (e->device.streams)
         return e->device.ops->follow(e->device.at, HD_STREAM_COMPUTE, c->done, err);
     return hd__copies_wait(e->copies, c, deadline(e), err);
@@ -78,7 +84,7 @@ int32_t hd__exec_run(struct hd__exec *e, struct hd__step *s, struct hd_error *er
     switch (s->kind) {
     case STEP_KERNEL:
         rc = e->device.ops->launch(e->device.at, s->kernel, HD_STREAM_COMPUTE, err);
-        return rc || !e->in_flight || e->capturing ? rc : hd__exec_progress(e, err);
+        return rc || e->capturing || (!e->in_flight && !e->spill) ? rc : hd__exec_progress(e, err);
     case STEP_EXCHANGE:
         return start_exchange(e, s->exchange, err);
     case STEP_EXCHANGE_WAIT:
