@@ -128,6 +128,20 @@ static void reduce_rest(struct zero *z, struct zero_flat *f, hd_tensor grad, uin
     put(z, f, HD_OP_ALL_REDUCE, rest, 0, rest, section, index);
 }
 
+/* P = M Q of directions Q, or back, Q = M^T P; then the sum over all members. */
+static void project(struct zero *z, struct zero_flat *f, int back, uint32_t section, uint32_t index)
+{
+    hd_tensor all = back ? f->right : f->left;
+    for (uint32_t k = 0; k < f->n_matrices; k++) {
+        const struct zero_matrix *m = &f->matrices[k];
+        hd_tensor directions = back ? m->p : m->q;
+        put(z, f, HD_OP_ORTHOGONALISE, directions, 0, directions, section, index);
+        put(z, f, HD_OP_EINSUM, m->moved, directions, back ? m->q : m->p, section, index);
+    }
+    if (f->n_matrices)
+        put(z, f, HD_OP_ALL_REDUCE, all, 0, all, section, index);
+}
+
 void zero_project(struct zero *z, struct zero_flat *f, hd_tensor grad, struct zero_tail *tail, uint32_t section,
                   uint32_t index)
 {
@@ -135,13 +149,7 @@ void zero_project(struct zero *z, struct zero_flat *f, hd_tensor grad, struct ze
         return;
     if (f->n_matrices)
         add(z, f, 1, section, index);
-    for (uint32_t k = 0; k < f->n_matrices; k++) {
-        const struct zero_matrix *m = &f->matrices[k];
-        put(z, f, HD_OP_ORTHOGONALISE, m->q, 0, m->q, section, index);
-        put(z, f, HD_OP_EINSUM, m->moved, m->q, m->p, section, index);
-    }
-    if (f->n_matrices)
-        put(z, f, HD_OP_ALL_REDUCE, f->left, 0, f->left, section, index);
+    project(z, f, 0, section, index);
     reduce_rest(z, f, grad, section, index);
     zero_flush(z, tail, section, index);
     *tail = (struct zero_tail){.flat = f, .op = HD_OP_DECODE};
@@ -150,13 +158,7 @@ void zero_project(struct zero *z, struct zero_flat *f, hd_tensor grad, struct ze
 /* All have the same P. */
 void zero_project_back(struct zero *z, struct zero_flat *f, uint32_t section, uint32_t index)
 {
-    for (uint32_t k = 0; k < f->n_matrices; k++) {
-        const struct zero_matrix *m = &f->matrices[k];
-        put(z, f, HD_OP_ORTHOGONALISE, m->p, 0, m->p, section, index);
-        put(z, f, HD_OP_EINSUM, m->moved, m->p, m->q, section, index);
-    }
-    if (f->n_matrices)
-        put(z, f, HD_OP_ALL_REDUCE, f->right, 0, f->right, section, index);
+    project(z, f, 1, section, index);
 }
 
 void zero_multiply(struct zero *z, struct zero_flat *f, uint32_t section, uint32_t index)
