@@ -1,5 +1,6 @@
 #include "core/comm/host.h"
 
+#include <errno.h>
 #include <stdlib.h>
 
 #include "core/base/base.h"
@@ -18,6 +19,16 @@ static const void *no_extension(const char *name)
     return NULL;
 }
 
+static int32_t set_variable(const char *name, const char *value, struct hd_error *err)
+{
+    const char *was = getenv(name);
+    if (was && strcmp(was, value))
+        hd__log(HD_LOG_WARN, "host", "%s is %s, as the job says, and not %s, as the environment says", name, value, was);
+    if (setenv(name, value, 1))
+        return hd_fail(err, HD_E_INVALID, "%s cannot be set: %s", name, strerror(errno));
+    return HD_OK;
+}
+
 const struct hd_host *hd__comm_host(void)
 {
     static const struct hd_host host = {
@@ -29,6 +40,7 @@ const struct hd_host *hd__comm_host(void)
         .store_put = hd__store_put,
         .store_get = hd__store_get,
         .get_extension = no_extension,
+        .set_variable = set_variable,
     };
     return &host;
 }

@@ -96,7 +96,9 @@ struct hd_world {
     /* For a transport that can be HD_COMM_STREAM_ORDERED: what the device's HD_STREAM_COMM is natively (a cudaStream_t) and
      * the device plugin's name ("cuda"). NULL: operations are on host memory. `test` then says done when an operation is
      * enqueued; its buffers are the stream's until the stream has passed it. Sends and receives that were posted since the last
-     * test, wait or progress go into the stream together, as one: none of them waits for another of them to be done. */
+     * test, wait or progress go into the stream together, as one: none of them waits for another of them to be done. What
+     * fails after that ends the operation on the stream, and `progress` returns the error from then on: ask it once after the
+     * stream has passed. */
     void *stream;
     const char *device;
 };

@@ -62,7 +62,7 @@ int huge(struct rank *rank)
     struct hd_error err = HD_ERROR_INIT;
     struct hd_comm_group *group;
     hd_request in, out;
-    uint8_t *send = malloc(huge_bytes), *recv = malloc(huge_bytes);
+    uint8_t *send = rank_memory(rank, huge_bytes), *recv = rank_memory(rank, huge_bytes);
     EXPECT(send && recv, "memory");
     if (world_group(rank, "world", &group))
         return 1;
@@ -77,7 +77,5 @@ int huge(struct rank *rank)
     EXPECT(finish(rank, in, &err) == HD_OK && finish(rank, out, &err) == HD_OK, "%s", err.message);
     for (uint64_t i = 0; i < huge_bytes; i++)
         EXPECT(recv[i] == (uint8_t)huge_value(last, 1, i), "byte %llu of a message", (unsigned long long)i);
-    free(send);
-    free(recv);
     return 0;
 }

@@ -9,8 +9,9 @@ int buffers_open(struct rank *rank, struct buffers *b)
 {
     struct hd_error err = HD_ERROR_INIT;
     uint8_t *arena = NULL;
-    b->send[0] = aligned_alloc(4096, LARGEST);
-    b->recv[0] = aligned_alloc(4096, LARGEST);
+    b->send[0] = rank_memory(rank, LARGEST);
+    b->recv[0] = rank_memory(rank, LARGEST);
+    EXPECT(b->send[0] && b->recv[0], "memory");
     if (rank->ops->memory) {
         EXPECT(rank->ops->memory(rank->comm, 2 * LARGEST, (void **)&arena, &err) == HD_OK, "%s", err.message);
         EXPECT(((uintptr_t)arena & 4095) == 0, "arena at %p", (void *)arena);
@@ -36,14 +37,28 @@ int32_t finish(struct rank *rank, hd_request request, struct hd_error *err)
 {
     double deadline = hd__now() + rank->timeout + 5;
     int32_t done = 0, code;
-    if (rank->ops->wait)
-        return rank->ops->wait(rank->comm, request, deadline, err);
+    if (rank->ops->wait) {
+        code = rank->ops->wait(rank->comm, request, deadline, err);
+        return code == HD_OK ? settle(rank, deadline, err) : code;
+    }
     while (!done) {
         if ((code = rank->ops->test(rank->comm, request, &done, err)) != HD_OK)
             return code;
         rank->ops->progress(rank->comm, err);
     }
-    return HD_OK;
+    return settle(rank, deadline, err);
+}
+
+int32_t attempt(struct rank *rank, hd_request request, int32_t *done, struct hd_error *err)
+{
+    int32_t code = rank->ops->test(rank->comm, request, done, err);
+    return code == HD_OK && *done ? settle(rank, hd__now() + rank->timeout + 5, err) : code;
+}
+
+int is_refused(const struct job *j)
+{
+    int whole = j->dtype == HD_I32 || j->dtype == HD_U8;
+    return transport_narrow && coll_reduces(j->coll) && j->redop == HD_AVG && (whole || (j->n & (j->n - 1)));
 }
 
 int coll_reduces(uint32_t coll)
@@ -127,6 +142,10 @@ int job_start(struct rank *rank, struct hd_comm_group *group, struct job *j, uin
                                 .recv = nr || j->coll != HD_COLL_REDUCE ? recv : NULL,
                                 .count = j->count,
                                 .tag = j->seed & INT32_MAX};
+    if (is_refused(j)) {
+        EXPECT(rank->ops->collective(group, &call, &j->request, &err) == HD_E_UNSUPPORTED, "%s", err.message);
+        j->redop = call.redop = HD_SUM;
+    }
     EXPECT(rank->ops->collective(group, &call, &j->request, &err) == HD_OK, "%s", err.message);
     return 0;
 }

@@ -43,5 +43,9 @@ int job_run(struct rank *rank, struct hd_comm_group *group, struct buffers *b, s
 uint64_t job_send_count(const struct job *j);
 uint64_t job_recv_count(const struct job *j);
 int32_t finish(struct rank *rank, hd_request request, struct hd_error *err);
+/* ops->test; what it says is done is done on the stream too. */
+int32_t attempt(struct rank *rank, hd_request request, int32_t *done, struct hd_error *err);
+/* A mean that the transport has not: asked for, it refuses, and the sum is taken instead. */
+int is_refused(const struct job *j);
 
 #endif

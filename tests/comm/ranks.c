@@ -14,13 +14,18 @@
 #include "core/comm/launcher.h"
 #include "core/comm/liveness.h"
 #include "core/comm/open.h"
+#include "core/comm/requests.h"
 #include "core/plugin/plugin.h"
 #include "tests/comm/launched.h"
+#include "tests/comm/stream.h"
 
 const char *transport_name = "shm", *transport_folder = ".";
 int transport_bare, transport_told;
 const struct hd__tuning *transport_tuning;
-char transport_settings[256];
+char transport_settings[512];
+int transport_narrow;
+int32_t transport_most;
+static char driver[256]; /* of streams; none: the transport is the host's */
 static char inside_name[32], inside_folder[256];
 static int32_t inside_ranks; /* of a machine; 0: one transport for all */
 
@@ -31,6 +36,10 @@ int transport_word(const char *word)
         return transport_bare = 1;
     if (!strcmp(word, "told"))
         return transport_told = 1;
+    if (!strcmp(word, "narrow"))
+        return transport_narrow = 1;
+    if (sscanf(word, "most:%d", &transport_most) == 1 || sscanf(word, "stream:%255s", driver) == 1)
+        return 1;
     if (sscanf(word, "inside:%31[^:]:%255[^:]:%d", inside_name, inside_folder, &inside_ranks) == 3)
         return inside_ranks > 0;
     if (strncmp(word, "set:", 4))
@@ -44,9 +53,9 @@ static int parse_settings(const struct hd__component *component, const char *tex
 {
     struct hd__options table = {component->options, component->n_options, sizeof(struct hd_option)};
     while (text && *text) {
-        char name[64], value[64];
+        char name[64], value[256];
         int used = 0;
-        if (sscanf(text, " %63[^=]=%63s %n", name, value, &used) != 2)
+        if (sscanf(text, " %63[^=]=%255s %n", name, value, &used) != 2)
             return -1;
         int64_t i = hd__option_find(&table, name);
         if (i >= 0) { /* another transport has other options */
@@ -117,6 +126,12 @@ static int open_transport(struct rank *rank, const struct ranks_options *o, doub
                              .instance = "comm/test",
                              .timeout = rank->timeout,
                              .dead_after = dead_after};
+    if (*driver) {
+        if (stream_open(driver, rank->rank, &rank->stream, err))
+            return -1;
+        world.device = "cuda";
+        world.stream = rank->stream;
+    }
     struct hd_comm_ops ops = component->ops.comm;
     if (transport_bare)
         ops.collective = NULL;
@@ -130,6 +145,29 @@ static int open_transport(struct rank *rank, const struct ranks_options *o, doub
     rank->ops = &transport->ops;
     rank->comm = transport->comm;
     return code;
+}
+
+int32_t settle(struct rank *rank, double deadline, struct hd_error *err)
+{
+    int32_t rc;
+    if (!rank->stream)
+        return HD_OK;
+    for (uint32_t idle = 0;; idle++) {
+        int32_t over = stream_idle(rank->stream, err);
+        if (over < 0 || (rc = rank->ops->progress(rank->comm, err)) < 0) /* a stream ends by a failure too */
+            return over < 0 ? over : rc;
+        if (over)
+            return HD_OK;
+        if (hd__now() > deadline)
+            return hd_fail(err, HD_E_TIMEOUT, "the stream did not come to its end");
+        hd__relax(idle);
+    }
+}
+
+void *rank_memory(const struct rank *rank, size_t bytes)
+{
+    void *at = rank->stream ? stream_memory(bytes) : aligned_alloc(4096, (bytes + 4095) / 4096 * 4096);
+    return at && !rank->stream ? memset(at, 0, bytes) : at;
 }
 
 static void on_end(void *user, const char *cause)

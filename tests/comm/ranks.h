@@ -13,6 +13,7 @@ struct rank {
     const struct hd_comm_ops *ops;
     struct hd_comm *comm; /* NULL where the run asked for no transport */
     double timeout;
+    void *stream; /* by which the transport is ordered; NULL: none */
 };
 
 struct ranks_options {
@@ -28,9 +29,12 @@ extern const char *transport_name, *transport_folder;
 extern const struct hd__tuning *transport_tuning; /* of the core's algorithms; NULL: the built-in one */
 extern int transport_bare; /* without its collectives: the core's algorithms over send and recv */
 extern int transport_told; /* it learns of a death from liveness, which aborts it, as the executor has it done */
-extern char transport_settings[256]; /* before those of the run */
+extern char transport_settings[512]; /* before those of the run */
+extern int transport_narrow; /* it refuses means that NCCL forms in its own way, and its maxima lose a NaN */
+extern int32_t transport_most; /* ranks that it can have here; 0: any number */
 
-/* A word of the command line: bare, told, set:KEY=VALUE, or inside:NAME:FOLDER:N, another transport inside machines that are
+/* A word of the command line: bare, told, narrow, most:N, stream:DRIVER (it is ordered by a stream of that CUDA driver),
+ * set:KEY=VALUE, or inside:NAME:FOLDER:N, another transport inside machines that are
  * thought to have N ranks each. 1 if it was one of these. */
 int transport_word(const char *word);
 
@@ -40,6 +44,11 @@ int transport_word(const char *word);
 int run_ranks(const struct ranks_options *options, int (*body)(struct rank *rank), const int *expect_signal);
 /* For main(), after it has read its arguments: is this process a rank? Then it was one, to its end, and leaves with *result. */
 int launched_rank(int *result);
+
+/* After wait or test said done: until what was done is done on the stream too, if there is one. */
+int32_t settle(struct rank *rank, double deadline, struct hd_error *err);
+/* Memory that the transport can use, until the process ends. */
+void *rank_memory(const struct rank *rank, size_t bytes);
 
 /* In a body: fails the rank with a line on stderr. */
 #define EXPECT(condition, ...)                                                                            \

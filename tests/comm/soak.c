@@ -216,7 +216,7 @@ static int finish_block(struct soak *s, struct planned *block)
         if (!o->began || !mine(s, o))
             continue;
         if (tests)
-            code = rank->ops->test(rank->comm, o->job.request, &done, &err);
+            code = attempt(rank, o->job.request, &done, &err);
         if (code == HD_OK && !done)
             code = finish(rank, o->job.request, &err);
         EXPECT(code == HD_OK, "operation %llu of seed %llu: %s", (unsigned long long)o->number,
@@ -247,7 +247,8 @@ static int open_memory(struct soak *s)
     struct hd_error err = HD_ERROR_INIT;
     size_t bytes = (size_t)2 * BLOCK * 2 * ROOM;
     void *base = NULL;
-    s->memory[0] = s->memory[1] = hd__alloc(bytes);
+    s->memory[0] = s->memory[1] = rank_memory(rank, bytes);
+    EXPECT(s->memory[0], "memory");
     if (!rank->ops->memory)
         return 0;
     EXPECT(rank->ops->memory(rank->comm, bytes, &base, &err) == HD_OK, "%s", err.message);
@@ -277,7 +278,6 @@ int soak(struct rank *rank)
     for (int k = 0; k < 2; k++)
         if (finish_block(s, s->blocks[k]))
             return 1;
-    free(s->memory[0]);
     free(s);
     return 0;
 }

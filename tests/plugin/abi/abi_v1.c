@@ -213,7 +213,7 @@ FIELD(hd_error, peer, 24, int64_t);
 FIELD(hd_error, where, 32, char [128]);
 FIELD(hd_error, message, 160, char [1024]);
 
-STRUCT(hd_host, 80);
+STRUCT(hd_host, 88);
 FIELD(hd_host, struct_size, 0, size_t);
 FIELD(hd_host, abi_minor, 8, uint32_t);
 FIELD(hd_host, reserved, 12, uint32_t);
@@ -225,6 +225,7 @@ FIELD(hd_host, store_get, 48, int32_t (*)(struct hd_store *store, const char *ke
 FIELD(hd_host, build, 56, const struct hd_builder_api *);
 FIELD(hd_host, pass, 64, const struct hd_pass_api *);
 FIELD(hd_host, get_extension, 72, const void *(*)(const char *name));
+FIELD(hd_host, set_variable, 80, int32_t (*)(const char *name, const char *value, struct hd_error *err));
 
 STRUCT(hd_list, 24);
 FIELD(hd_list, count, 0, uint64_t);

@@ -1,0 +1,338 @@
+/* Operations: their pool and numbers, their way to the stream; progress, test, wait.
+ *
+ * A number is an operation's place in the pool and how often that was used before. */
+#include <sched.h>
+#include <time.h>
+
+#include "nc.h"
+
+#define LOOK_SECONDS 0.01
+
+double nc_now(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+}
+
+void nc_lock(struct hd_comm *c)
+{
+    pthread_mutex_lock(&c->lock);
+    nc_enter(c);
+}
+
+void nc_unlock(struct hd_comm *c)
+{
+    pthread_mutex_unlock(&c->lock);
+}
+
+/* ---- the pool */
+
+static int more_ops(struct hd_comm *c)
+{
+    struct nc_op **block = c->host->alloc((c->n_blocks + 1) * sizeof *block), *ops = c->host->alloc(NC_BLOCK * sizeof *ops);
+    if (!block || !ops) {
+        c->host->free(block);
+        c->host->free(ops);
+        return -1;
+    }
+    memcpy(block, c->n_blocks ? c->block : block, c->n_blocks * sizeof *block);
+    c->host->free(c->block);
+    c->block = block;
+    block[c->n_blocks] = ops;
+    for (uint32_t i = NC_BLOCK; i-- > 0;) {
+        ops[i].index = c->n_blocks * NC_BLOCK + i;
+        ops[i].generation = 1;
+        ops[i].next = c->free_ops;
+        c->free_ops = &ops[i];
+    }
+    c->n_blocks++;
+    return 0;
+}
+
+void nc_ops_free(struct hd_comm *c)
+{
+    for (uint32_t b = 0; b < c->n_blocks; b++) {
+        for (int i = 0; i < NC_BLOCK; i++) {
+            if (c->block[b][i].begin)
+                c->api.cuEventDestroy_v2(c->block[b][i].begin);
+            if (c->block[b][i].end)
+                c->api.cuEventDestroy_v2(c->block[b][i].end);
+        }
+        c->host->free(c->block[b]);
+    }
+    c->host->free(c->block);
+}
+
+struct nc_op *nc_op_new(struct nc_group *g, struct nc_lane *lane, uint32_t kind, struct hd_error *err)
+{
+    struct hd_comm *c = g->comm;
+    struct nc_op *op;
+    int result = 0;
+    if (!c->free_ops && more_ops(c)) {
+        hd_fail(err, HD_E_NOMEM, "nccl: no memory");
+        return NULL;
+    }
+    op = c->free_ops;
+    if (!op->begin)
+        result = c->api.cuEventCreate(&op->begin, NC_CU_NO_TIMING);
+    if (!result && !op->end)
+        result = c->api.cuEventCreate(&op->end, NC_CU_NO_TIMING);
+    if (nc_cu_check(&c->api, result, "an event", err))
+        return NULL;
+    c->free_ops = op->next;
+    *op = (struct nc_op){.group = g, .lane = lane, .begin = op->begin, .end = op->end, .index = op->index,
+                         .generation = op->generation, .used = 1, .kind = (uint8_t)kind};
+    return op;
+}
+
+void nc_op_release(struct hd_comm *c, struct nc_op *op)
+{
+    op->used = 0;
+    op->group = NULL;
+    op->generation++;
+    op->next = c->free_ops;
+    c->free_ops = op;
+}
+
+static struct nc_op *lookup(struct hd_comm *c, hd_request request, struct hd_error *err)
+{
+    uint32_t index = (uint32_t)request, block = index / NC_BLOCK;
+    struct nc_op *op = block < c->n_blocks ? &c->block[block][index % NC_BLOCK] : NULL;
+    if (op && op->used && op->generation == (uint32_t)(request >> 32))
+        return op;
+    hd_fail(err, HD_E_INVALID, "nccl: request %llx is unknown, or was completed before", (unsigned long long)request);
+    return NULL;
+}
+
+void nc_op_finish(struct nc_op *op, int32_t code)
+{
+    op->done = 1;
+    op->code = code;
+}
+
+const char *nc_op_text(const struct nc_op *op, char out[160])
+{
+    if (op->kind == NC_COLLECTIVE)
+        return nc_call_text(&op->call, out);
+    snprintf(out, 160, "%s of %llu bytes %s rank %d (stream %u)", op->kind == NC_SEND ? "send" : "recv",
+             (unsigned long long)op->bytes, op->kind == NC_SEND ? "to" : "from", op->group->ranks[op->peer], op->stream);
+    return out;
+}
+
+/* ---- to the stream */
+
+int32_t nc_post(struct nc_op *op, hd_request *request, struct hd_error *err)
+{
+    struct nc_group *g = op->group;
+    struct nc_lane *l = op->lane;
+    struct hd_comm *c = g->comm;
+    struct hd_error why = HD_ERROR_INIT;
+    int apart = l->state == NC_SELF && op->kind == NC_SEND, moved = 0;
+    int32_t rc = nc_cu_check(&c->api, c->api.cuEventRecord(op->begin, c->world.stream), "marking the device's stream", err);
+    if (rc) {
+        nc_op_release(c, op);
+        return rc;
+    }
+    op->since = nc_now();
+    *(apart ? l->sent_tail : l->tail) = op;
+    *(apart ? &l->sent_tail : &l->tail) = &op->next;
+    if (nc_lane_advance(l, &moved, &why)) {
+        nc_group_fail(g, &why);
+        nc_op_release(c, op);
+        return nc_usable(g, err);
+    }
+    *request = (uint64_t)op->generation << 32 | op->index;
+    return HD_OK;
+}
+
+/* The watch: one operation of a lane at a time, then the last of those that came since. What is being captured runs later,
+ * and more than once. */
+static int32_t watch(struct nc_lane *l, struct hd_error *err)
+{
+    const struct hd_comm *c = l->group->comm;
+    int status = 0;
+    if (l->armed || !l->unmarked || c->api.cuStreamIsCapturing(l->stream, &status) || status)
+        return HD_OK;
+    l->armed = 1;
+    l->unmarked = 0;
+    l->since = nc_now();
+    l->marked = l->last;
+    return nc_cu_check(&c->api, c->api.cuEventRecord(l->mark, l->stream), "marking a stream", err);
+}
+
+int32_t nc_enqueued(struct nc_op *op, struct hd_error *err)
+{
+    struct nc_lane *l = op->lane;
+    const struct nc_api *api = &op->group->comm->api;
+    int32_t rc = nc_cu_check(api, api->cuEventRecord(op->end, l->stream), "marking a stream", err);
+    l->last = *op;
+    l->unmarked = 1;
+    if (!rc)
+        rc = watch(l, err);
+    if (rc)
+        return rc;
+    l->launched = NULL;
+    nc_op_finish(op, HD_OK);
+    return HD_OK;
+}
+
+/* ---- what goes wrong by itself */
+
+static int32_t late(const struct nc_lane *l, const char *what, double waited, struct hd_error *err)
+{
+    const struct nc_group *g = l->group;
+    int32_t peer = l->from >= 0 ? g->ranks[l->from == g->me ? l->to : l->from] : g->n == 2 ? g->ranks[!g->me] : -1;
+    err->peer = peer;
+    if (peer >= 0)
+        return hd_fail(err, HD_E_TIMEOUT, "nccl: %s in group %s: no sign of rank %d after %.1f s", what, g->name, peer, waited);
+    return hd_fail(err, HD_E_TIMEOUT, "nccl: %s in group %s did not finish in %.1f s: one of its %d members has not come", what,
+                   g->name, waited, g->n);
+}
+
+/* A query of an event must not disturb a capture, in whatever thread that is. */
+static int reached(const struct hd_comm *c, void *event)
+{
+    int mode = NC_CU_RELAXED, result;
+    c->api.cuThreadExchangeStreamCaptureMode(&mode);
+    result = c->api.cuEventQuery(event);
+    c->api.cuThreadExchangeStreamCaptureMode(&mode);
+    return result;
+}
+
+static int32_t check_running(struct nc_lane *l, double now, struct hd_error *err)
+{
+    const struct hd_comm *c = l->group->comm;
+    int state = NC_SUCCESS, result;
+    char text[160];
+    if (!l->armed)
+        return watch(l, err);
+    result = reached(c, l->mark);
+    if (result == 0) {
+        l->armed = 0;
+        return watch(l, err);
+    }
+    nc_op_text(&l->marked, text);
+    if (result != NC_CU_NOT_READY)
+        return nc_cu_check(&c->api, result, text, err);
+    if (l->comm && !l->launched) {
+        result = c->api.CommGetAsyncError(l->comm, &state);
+        if (result || (state && state != NC_IN_PROGRESS))
+            return nc_check(&c->api, l->comm, result ? result : state, text, err);
+    }
+    return now - l->since > c->world.timeout ? late(l, text, now - l->since, err) : HD_OK;
+}
+
+static int32_t check_lane(struct nc_lane *l, double now, struct hd_error *err)
+{
+    const struct nc_op *op = l->launched ? l->launched : l->head ? l->head : l->sent;
+    char text[160];
+    if (op && now - op->since > l->group->comm->world.timeout)
+        return late(l, nc_op_text(op, text), now - op->since, err);
+    return check_running(l, now, err);
+}
+
+static void check_all(struct hd_comm *c, double now)
+{
+    for (struct nc_group *g = c->groups; g; g = g->next)
+        for (struct nc_lane *l = g->lanes; l && g->error.code == HD_OK; l = l->next) {
+            struct hd_error err = HD_ERROR_INIT;
+            if (check_lane(l, now, &err))
+                nc_group_fail(g, &err);
+        }
+}
+
+/* ---- progress */
+
+int nc_turn(struct hd_comm *c)
+{
+    int moved = 0;
+    double now = nc_now();
+    if (nc_look(c, NULL))
+        return 0;
+    for (struct nc_group *g = c->groups; g; g = g->next)
+        for (struct nc_lane *l = g->lanes; l && g->error.code == HD_OK; l = l->next) {
+            struct hd_error err = HD_ERROR_INIT;
+            if ((l->head || l->launched || l->state == NC_JOINING || l->state == NC_MEETING) && nc_lane_advance(l, &moved, &err))
+                nc_group_fail(g, &err);
+        }
+    if (now - c->looked > LOOK_SECONDS) {
+        c->looked = now;
+        check_all(c, now);
+    }
+    return moved;
+}
+
+int32_t nc_progress(struct hd_comm *c, struct hd_error *err)
+{
+    int32_t moved;
+    nc_lock(c);
+    moved = nc_turn(c);
+    if (c->failure.code != HD_OK) {
+        hd_error_copy(err, &c->failure);
+        moved = c->failure.code;
+    }
+    nc_unlock(c);
+    return moved;
+}
+
+/* Done: from now on the device's stream waits for it. */
+static int32_t finish(struct hd_comm *c, struct nc_op *op, struct hd_error *err)
+{
+    int32_t code = op->code;
+    if (code != HD_OK && op->group)
+        hd_error_copy(err, &op->group->error);
+    else if (code != HD_OK)
+        hd_fail(err, code, "nccl: the group was freed while the operation was under way");
+    else if (!op->empty)
+        code = nc_cu_check(&c->api, c->api.cuStreamWaitEvent(c->world.stream, op->end, 0), "ordering the device's stream", err);
+    nc_op_release(c, op);
+    return code;
+}
+
+int32_t nc_test(struct hd_comm *c, hd_request request, int32_t *done, struct hd_error *err)
+{
+    struct nc_op *op;
+    int32_t rc = HD_E_INVALID;
+    nc_lock(c);
+    nc_look(c, NULL);
+    op = lookup(c, request, err);
+    if (op) {
+        *done = op->done;
+        rc = op->done ? finish(c, op, err) : HD_OK;
+    }
+    nc_unlock(c);
+    return rc;
+}
+
+static int32_t give_up(struct hd_comm *c, struct nc_op *op)
+{
+    struct hd_error err = HD_ERROR_INIT;
+    char text[160];
+    late(op->lane, nc_op_text(op, text), nc_now() - op->since, &err);
+    nc_group_fail(op->group, &err);
+    (void)c;
+    return err.code;
+}
+
+int32_t nc_wait(struct hd_comm *c, hd_request request, double deadline, struct hd_error *err)
+{
+    struct nc_op *op;
+    int32_t rc;
+    nc_lock(c);
+    op = lookup(c, request, err);
+    while (op && !op->done) {
+        if (nc_turn(c) || op->done)
+            continue;
+        if (op->group && nc_now() > deadline) {
+            give_up(c, op);
+            continue;
+        }
+        nc_unlock(c);
+        sched_yield();
+        nc_lock(c);
+    }
+    rc = op ? finish(c, op, err) : HD_E_INVALID;
+    nc_unlock(c);
+    return rc;
+}
