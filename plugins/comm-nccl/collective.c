@@ -15,7 +15,8 @@ static int reduces(uint32_t coll)
 
 static int type_of(uint32_t dtype)
 {
-    static const int types[] = {[HD_F32] = NC_F32, [HD_BF16] = NC_BF16, [HD_F16] = NC_F16, [HD_F64] = NC_F64, [HD_I32] = NC_I32, [HD_U8] = NC_U8};
+    static const int types[] = {[HD_F32] = NC_F32, [HD_BF16] = NC_BF16, [HD_F16] = NC_F16,
+                                [HD_F64] = NC_F64, [HD_I32] = NC_I32,   [HD_U8] = NC_U8};
     return types[dtype];
 }
 
@@ -24,8 +25,8 @@ static int op_of(uint32_t redop)
     return redop == HD_AVG ? NC_AVG : redop == HD_MAX ? NC_MAX : NC_SUM;
 }
 
-/* NCCL adds what it has multiplied by 1/n in the dtype, which is the mean only where n is a power of two, and integers wrap
- * before they are divided. */
+/* NCCL adds what it has multiplied by 1/n in the dtype, which is the mean only where n is a power of two, and integers
+ * wrap before they are divided. */
 static int is_mean(uint32_t dtype, int32_t n)
 {
     return dtype != HD_I32 && dtype != HD_U8 && (n & (n - 1)) == 0;
@@ -42,7 +43,7 @@ static int32_t check(const struct nc_group *g, const struct hd_comm_call *call, 
     if (reduces(call->coll) && (call->redop < HD_SUM || call->redop > HD_AVG))
         return hd_fail(err, HD_E_UNSUPPORTED, "nccl: there is no reduction %u", call->redop);
     if (reduces(call->coll) && call->redop == HD_AVG && !is_mean(call->dtype, g->n))
-        return hd_fail(err, HD_E_UNSUPPORTED, "nccl: NCCL's mean of %s over %d ranks is not exact: sum and divide", 
+        return hd_fail(err, HD_E_UNSUPPORTED, "nccl: NCCL's mean of %s over %d ranks is not exact: sum and divide",
                        hd_dtype_name(call->dtype), g->n);
     if ((call->coll == HD_COLL_BROADCAST || call->coll == HD_COLL_REDUCE) && (call->root < 0 || call->root >= g->n))
         return hd_fail(err, HD_E_INVALID, "nccl: root %d in group %s of %d", call->root, g->name, g->n);
@@ -58,7 +59,8 @@ static int all_to_all(const struct nc_api *api, const struct nc_lane *lane, cons
         return api->AlltoAll(call->send, call->recv, call->count, type, lane->comm, lane->stream);
     result = api->GroupStart();
     for (int32_t i = 0; i < lane->n && !result; i++) {
-        result = api->Send((const char *)call->send + (size_t)i * bytes, call->count, type, i, lane->comm, lane->stream);
+        result =
+            api->Send((const char *)call->send + (size_t)i * bytes, call->count, type, i, lane->comm, lane->stream);
         if (!result || result == NC_IN_PROGRESS)
             result = api->Recv((char *)call->recv + (size_t)i * bytes, call->count, type, i, lane->comm, lane->stream);
         result = result == NC_IN_PROGRESS ? NC_SUCCESS : result;
@@ -95,7 +97,8 @@ int nc_call(struct nc_op *op)
     case HD_COLL_ALL_TO_ALL:
         return all_to_all(api, lane, c);
     case HD_COLL_BROADCAST: /* the root may be without a place to receive */
-        return api->Broadcast(c->send, c->recv ? c->recv : (void *)(uintptr_t)c->send, c->count, type, c->root, lane->comm, lane->stream);
+        return api->Broadcast(c->send, c->recv ? c->recv : (void *)(uintptr_t)c->send, c->count, type, c->root,
+                              lane->comm, lane->stream);
     case HD_COLL_REDUCE:
         return api->Reduce(c->send, c->recv, c->count, type, redop, c->root, lane->comm, lane->stream);
     default:
@@ -110,7 +113,8 @@ static uint64_t extent(const struct hd_comm_call *call, int32_t n)
     return call->count * hd_dtype_size(call->dtype) * (uint64_t)(parts ? n : 1);
 }
 
-int32_t nc_collective(struct hd_comm_group *group, const struct hd_comm_call *call, hd_request *request, struct hd_error *err)
+int32_t nc_collective(struct hd_comm_group *group, const struct hd_comm_call *call, hd_request *request,
+                      struct hd_error *err)
 {
     struct nc_group *g = (struct nc_group *)group;
     struct nc_op *op;

@@ -30,7 +30,8 @@ void nc_unlock(struct hd_comm *c)
 
 static int more_ops(struct hd_comm *c)
 {
-    struct nc_op **block = c->host->alloc((c->n_blocks + 1) * sizeof *block), *ops = c->host->alloc(NC_BLOCK * sizeof *ops);
+    struct nc_op **block = c->host->alloc((c->n_blocks + 1) * sizeof *block),
+                 *ops = c->host->alloc(NC_BLOCK * sizeof *ops);
     if (!block || !ops) {
         c->host->free(block);
         c->host->free(ops);
@@ -81,8 +82,14 @@ struct nc_op *nc_op_new(struct nc_group *g, struct nc_lane *lane, uint32_t kind,
     if (nc_cu_check(&c->api, result, "an event", err))
         return NULL;
     c->free_ops = op->next;
-    *op = (struct nc_op){.group = g, .lane = lane, .begin = op->begin, .end = op->end, .index = op->index,
-                         .generation = op->generation, .used = 1, .kind = (uint8_t)kind};
+    *op = (struct nc_op){.group = g,
+                         .lane = lane,
+                         .begin = op->begin,
+                         .end = op->end,
+                         .index = op->index,
+                         .generation = op->generation,
+                         .used = 1,
+                         .kind = (uint8_t)kind};
     return op;
 }
 
@@ -116,7 +123,8 @@ const char *nc_op_text(const struct nc_op *op, char out[160])
     if (op->kind == NC_COLLECTIVE)
         return nc_call_text(&op->call, out);
     snprintf(out, 160, "%s of %llu bytes %s rank %d (stream %u)", op->kind == NC_SEND ? "send" : "recv",
-             (unsigned long long)op->bytes, op->kind == NC_SEND ? "to" : "from", op->group->ranks[op->peer], op->stream);
+             (unsigned long long)op->bytes, op->kind == NC_SEND ? "to" : "from", op->group->ranks[op->peer],
+             op->stream);
     return out;
 }
 
@@ -129,7 +137,8 @@ int32_t nc_post(struct nc_op *op, hd_request *request, struct hd_error *err)
     struct hd_comm *c = g->comm;
     struct hd_error why = HD_ERROR_INIT;
     int apart = l->state == NC_SELF && op->kind == NC_SEND, moved = 0;
-    int32_t rc = nc_cu_check(&c->api, c->api.cuEventRecord(op->begin, c->world.stream), "marking the device's stream", err);
+    int32_t rc =
+        nc_cu_check(&c->api, c->api.cuEventRecord(op->begin, c->world.stream), "marking the device's stream", err);
     if (rc) {
         nc_op_release(c, op);
         return rc;
@@ -146,8 +155,8 @@ int32_t nc_post(struct nc_op *op, hd_request *request, struct hd_error *err)
     return HD_OK;
 }
 
-/* The watch: one operation of a lane at a time, then the last of those that came since. What is being captured runs later,
- * and more than once. */
+/* The watch: one operation of a lane at a time, then the last of those that came since. What is being captured runs
+ * later, and more than once. */
 static int32_t watch(struct nc_lane *l, struct hd_error *err)
 {
     const struct hd_comm *c = l->group->comm;
@@ -185,9 +194,11 @@ static int32_t late(const struct nc_lane *l, const char *what, double waited, st
     int32_t peer = l->from >= 0 ? g->ranks[l->from == g->me ? l->to : l->from] : g->n == 2 ? g->ranks[!g->me] : -1;
     err->peer = peer;
     if (peer >= 0)
-        return hd_fail(err, HD_E_TIMEOUT, "nccl: %s in group %s: no sign of rank %d after %.1f s", what, g->name, peer, waited);
-    return hd_fail(err, HD_E_TIMEOUT, "nccl: %s in group %s did not finish in %.1f s: one of its %d members has not come", what,
-                   g->name, waited, g->n);
+        return hd_fail(err, HD_E_TIMEOUT, "nccl: %s in group %s: no sign of rank %d after %.1f s", what, g->name, peer,
+                       waited);
+    return hd_fail(err, HD_E_TIMEOUT,
+                   "nccl: %s in group %s did not finish in %.1f s: one of its %d members has not come", what, g->name,
+                   waited, g->n);
 }
 
 /* A query of an event must not disturb a capture, in whatever thread that is. */
@@ -253,7 +264,8 @@ int nc_turn(struct hd_comm *c)
     for (struct nc_group *g = c->groups; g; g = g->next)
         for (struct nc_lane *l = g->lanes; l && g->error.code == HD_OK; l = l->next) {
             struct hd_error err = HD_ERROR_INIT;
-            if ((l->head || l->launched || l->state == NC_JOINING || l->state == NC_MEETING) && nc_lane_advance(l, &moved, &err))
+            if ((l->head || l->launched || l->state == NC_JOINING || l->state == NC_MEETING) &&
+                nc_lane_advance(l, &moved, &err))
                 nc_group_fail(g, &err);
         }
     if (now - c->looked > LOOK_SECONDS) {
@@ -285,7 +297,8 @@ static int32_t finish(struct hd_comm *c, struct nc_op *op, struct hd_error *err)
     else if (code != HD_OK)
         hd_fail(err, code, "nccl: the group was freed while the operation was under way");
     else if (!op->empty)
-        code = nc_cu_check(&c->api, c->api.cuStreamWaitEvent(c->world.stream, op->end, 0), "ordering the device's stream", err);
+        code = nc_cu_check(&c->api, c->api.cuStreamWaitEvent(c->world.stream, op->end, 0),
+                           "ordering the device's stream", err);
     nc_op_release(c, op);
     return code;
 }

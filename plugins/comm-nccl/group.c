@@ -39,7 +39,8 @@ static int32_t check_members(const struct hd_comm *c, const char *name, const in
     *me = -1;
     for (int32_t i = 0; i < n; i++) {
         if (ranks[i] < 0 || ranks[i] >= c->world.size)
-            return hd_fail(err, HD_E_INVALID, "nccl: group %s names rank %d, the job has %d", name, ranks[i], c->world.size);
+            return hd_fail(err, HD_E_INVALID, "nccl: group %s names rank %d, the job has %d", name, ranks[i],
+                           c->world.size);
         for (int32_t j = 0; j < i; j++)
             if (ranks[j] == ranks[i])
                 return hd_fail(err, HD_E_INVALID, "nccl: group %s names rank %d twice", name, ranks[i]);
@@ -47,12 +48,13 @@ static int32_t check_members(const struct hd_comm *c, const char *name, const in
             *me = i;
     }
     if (n < 1 || *me < 0)
-        return hd_fail(err, HD_E_INVALID, "nccl: group %s of %d ranks is asked for by rank %d, which is no member", name, n,
-                       c->world.rank);
+        return hd_fail(err, HD_E_INVALID, "nccl: group %s of %d ranks is asked for by rank %d, which is no member",
+                       name, n, c->world.rank);
     return HD_OK;
 }
 
-static struct nc_group *new_group(struct hd_comm *c, const char *name, const int32_t *ranks, int32_t n, int32_t me, uint64_t id)
+static struct nc_group *new_group(struct hd_comm *c, const char *name, const int32_t *ranks, int32_t n, int32_t me,
+                                  uint64_t id)
 {
     struct nc_group *g = c->host->alloc(sizeof *g + (size_t)n * sizeof *ranks);
     if (!g)

@@ -1,6 +1,6 @@
-/* Communicators: made without blocking, watched, ended. The first member makes the id and puts it into the store; the others
- * look for it there. Groups over all ranks are split off the first of them, where NCCL can (ncclCommSplit is for all members
- * of what is split, and a group is made by its own members alone). */
+/* Communicators: made without blocking, watched, ended. The first member makes the id and puts it into the store; the
+ * others look for it there. Groups over all ranks are split off the first of them, where NCCL can (ncclCommSplit is for
+ * all members of what is split, and a group is made by its own members alone). */
 #include <sched.h>
 
 #include "nc.h"
@@ -193,7 +193,8 @@ int32_t nc_lane_settle(struct nc_lane *l, struct hd_error *err)
         if (nc_turn(c))
             continue;
         if (nc_now() > deadline)
-            return hd_fail(err, HD_E_TIMEOUT, "nccl: group %s of %d ranks: some did not come within %.0f s", g->name, g->n, c->world.timeout);
+            return hd_fail(err, HD_E_TIMEOUT, "nccl: group %s of %d ranks: some did not come within %.0f s", g->name,
+                           g->n, c->world.timeout);
         nc_unlock(c);
         sched_yield();
         nc_lock(c);
@@ -223,7 +224,8 @@ struct nc_lane *nc_lane_new(struct nc_group *g, int32_t from, int32_t to, uint32
     if (from < 0)
         snprintf(l->key, sizeof l->key, "%s/nccl/%016llx", c->world.instance, (unsigned long long)g->id);
     else
-        snprintf(l->key, sizeof l->key, "%s/nccl/%016llx/%d-%d-%u", c->world.instance, (unsigned long long)g->id, from, to, tag);
+        snprintf(l->key, sizeof l->key, "%s/nccl/%016llx/%d-%d-%u", c->world.instance, (unsigned long long)g->id, from,
+                 to, tag);
     result = c->api.cuStreamCreate(&l->stream, NC_CU_NON_BLOCKING);
     if (!result)
         result = c->api.cuEventCreate(&l->mark, NC_CU_NO_TIMING);
@@ -250,7 +252,8 @@ void nc_lane_know(struct nc_lane *l, const void *at, uint64_t bytes)
     for (uint32_t i = 0; i < l->n_buffers; i++)
         if (address >= l->buffer[i].base && address + bytes <= l->buffer[i].base + l->buffer[i].bytes)
             return;
-    if (c->api.cuStreamIsCapturing(c->world.stream, &status) || status || c->api.cuMemGetAddressRange_v2(&base, &size, address))
+    if (c->api.cuStreamIsCapturing(c->world.stream, &status) || status ||
+        c->api.cuMemGetAddressRange_v2(&base, &size, address))
         return;
     if (l->n_buffers == l->buffer_room) {
         uint32_t room = l->buffer_room ? 2 * l->buffer_room : 4;

@@ -21,12 +21,14 @@ static void put(struct nc_api *api, size_t at, void *function)
     memcpy((char *)api + at, &function, sizeof function);
 }
 
-static int32_t find_all(struct nc_api *api, void *library, const char *path, const struct symbol *symbols, size_t n, struct hd_error *err)
+static int32_t find_all(struct nc_api *api, void *library, const char *path, const struct symbol *symbols, size_t n,
+                        struct hd_error *err)
 {
     for (size_t i = 0; i < n; i++) {
         void *found = dlsym(library, symbols[i].name);
         if (!found && symbols[i].needed)
-            return hd_fail(err, HD_E_UNSUPPORTED, "nccl: %s has no %s: NCCL 2.18 or later is needed", path, symbols[i].name);
+            return hd_fail(err, HD_E_UNSUPPORTED, "nccl: %s has no %s: NCCL 2.18 or later is needed", path,
+                           symbols[i].name);
         put(api, symbols[i].at, found);
     }
     return HD_OK;
@@ -42,14 +44,15 @@ int32_t nc_library_open(struct nc_api *api, const char *path, struct hd_error *e
     void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
     int32_t rc;
     if (!library)
-        return hd_fail(err, HD_E_NOTFOUND, "nccl: %s: install NCCL, or say where it is by comm: {use: nccl, library: PATH}", dlerror());
+        return hd_fail(err, HD_E_NOTFOUND,
+                       "nccl: %s: install NCCL, or say where it is by comm: {use: nccl, library: PATH}", dlerror());
     if ((rc = find_all(api, library, path, symbols, sizeof symbols / sizeof *symbols, err)))
         return rc;
     if ((rc = nc_check(api, NULL, api->GetVersion(&api->version), "ncclGetVersion", err)))
         return rc;
     if (api->version < NC_VERSION(2, 18, 0))
-        return hd_fail(err, HD_E_UNSUPPORTED, "nccl: %s is NCCL %d.%d, 2.18 or later is needed", path, api->version / 10000,
-                       api->version / 100 % 100);
+        return hd_fail(err, HD_E_UNSUPPORTED, "nccl: %s is NCCL %d.%d, 2.18 or later is needed", path,
+                       api->version / 10000, api->version / 100 % 100);
     return HD_OK;
 }
 
@@ -132,7 +135,8 @@ int32_t nc_check(const struct nc_api *api, nc_comm comm, int result, const char 
         err->native = result;
         err->scope = result == NC_CUDA ? HD_SCOPE_DEVICE : HD_SCOPE_GROUP;
     }
-    return hd_fail(err, nc_code(result), "nccl: %s: %s%s%s", what, api->GetErrorString(result), last && *last ? ": " : "", last ? last : "");
+    return hd_fail(err, nc_code(result), "nccl: %s: %s%s%s", what, api->GetErrorString(result),
+                   last && *last ? ": " : "", last ? last : "");
 }
 
 int32_t nc_cu_check(const struct nc_api *api, int result, const char *what, struct hd_error *err)

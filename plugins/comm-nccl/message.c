@@ -1,6 +1,6 @@
-/* Send and recv. A sender, a receiver and a stream have a communicator of two: NCCL runs what is enqueued on one communicator
- * in order, and a message that waits for its receiver must not hold up another. Both sides make it when they first use it;
- * the sender is its rank 0 and puts the id into the store. What a rank sends itself is copied. */
+/* Send and recv. A sender, a receiver and a stream have a communicator of two: NCCL runs what is enqueued on one
+ * communicator in order, and a message that waits for its receiver must not hold up another. Both sides make it when
+ * they first use it; the sender is its rank 0 and puts the id into the store. What a rank sends itself is copied. */
 #include "nc.h"
 
 int nc_message(struct nc_op *op)
@@ -20,8 +20,8 @@ static struct nc_lane *find_lane(struct nc_group *g, int32_t from, int32_t to, u
     return nc_lane_new(g, from, to, tag, err);
 }
 
-static int32_t start(struct nc_group *g, uint32_t kind, int32_t peer, uint32_t stream, const void *from, void *to, uint64_t bytes,
-                     hd_request *request, struct hd_error *err)
+static int32_t start(struct nc_group *g, uint32_t kind, int32_t peer, uint32_t stream, const void *from, void *to,
+                     uint64_t bytes, hd_request *request, struct hd_error *err)
 {
     int sends = kind == NC_SEND;
     struct nc_lane *lane;
@@ -44,8 +44,8 @@ static int32_t start(struct nc_group *g, uint32_t kind, int32_t peer, uint32_t s
     return nc_post(op, request, err);
 }
 
-int32_t nc_send(struct hd_comm_group *group, int32_t peer, uint32_t stream, const void *data, uint64_t bytes, hd_request *request,
-                struct hd_error *err)
+int32_t nc_send(struct hd_comm_group *group, int32_t peer, uint32_t stream, const void *data, uint64_t bytes,
+                hd_request *request, struct hd_error *err)
 {
     struct nc_group *g = (struct nc_group *)group;
     int32_t rc;
@@ -55,8 +55,8 @@ int32_t nc_send(struct hd_comm_group *group, int32_t peer, uint32_t stream, cons
     return rc;
 }
 
-int32_t nc_recv(struct hd_comm_group *group, int32_t peer, uint32_t stream, void *data, uint64_t bytes, hd_request *request,
-                struct hd_error *err)
+int32_t nc_recv(struct hd_comm_group *group, int32_t peer, uint32_t stream, void *data, uint64_t bytes,
+                hd_request *request, struct hd_error *err)
 {
     struct nc_group *g = (struct nc_group *)group;
     int32_t rc;

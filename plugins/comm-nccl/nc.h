@@ -11,13 +11,13 @@
  *   message.c     send, recv
  *   engine.c      operations: their pool, their way to the stream; progress, test, wait
  *
- * A lane is a communicator with a stream of its own, on which operations run in the order in which they were enqueued. A
- * group has one for its collectives, and one for each sender, receiver and stream of its messages: what the contract calls
- * independent never waits for each other, as it would on one stream. An operation begins where the device's stream was when
- * it was enqueued, and the device's stream waits for its end once `test` has said done.
+ * A lane is a communicator with a stream of its own, on which operations run in the order in which they were enqueued.
+ * A group has one for its collectives, and one for each sender, receiver and stream of its messages: what the contract
+ * calls independent never waits for each other, as it would on one stream. An operation begins where the device's
+ * stream was when it was enqueued, and the device's stream waits for its end once `test` has said done.
  *
- * An operation is posted, launched when its lane's communicator is ready and what was launched before is enqueued, and done
- * when NCCL has enqueued it. What goes wrong later on the stream is what `progress` returns from then on.
+ * An operation is posted, launched when its lane's communicator is ready and what was launched before is enqueued, and
+ * done when NCCL has enqueued it. What goes wrong later on the stream is what `progress` returns from then on.
  *
  * One thread at a time is inside; `abort` alone comes when it likes. */
 #ifndef HD_COMM_NCCL_H
@@ -42,7 +42,7 @@ struct nc_lane;
 struct nc_group;
 
 struct nc_op {
-    struct nc_op *next; /* in its lane, or among the free */
+    struct nc_op *next;     /* in its lane, or among the free */
     struct nc_group *group; /* NULL: it was freed */
     struct nc_lane *lane;
     void *begin, *end; /* events on the device's stream, on the lane's; kept while the record is */
@@ -72,19 +72,19 @@ struct nc_lane {
     _Atomic(nc_comm) comm; /* taken out by who ends it */
     nc_comm born;          /* where a split puts it */
     void *stream;
-    int32_t state, n, me; /* in the communicator */
-    int32_t shared;       /* the communicator is the world's, and stays */
-    int32_t from, to;     /* of messages: member indices; -1: collectives */
-    uint32_t tag;         /* of messages: the stream */
-    uint32_t armed;       /* `mark` is being waited for */
-    uint32_t unmarked;    /* operations that came after it */
-    uint32_t number;      /* of the group: its words in `scratch` */
-    struct nc_op *head, **tail; /* posted */
-    struct nc_op *launched;     /* not yet enqueued */
+    int32_t state, n, me;            /* in the communicator */
+    int32_t shared;                  /* the communicator is the world's, and stays */
+    int32_t from, to;                /* of messages: member indices; -1: collectives */
+    uint32_t tag;                    /* of messages: the stream */
+    uint32_t armed;                  /* `mark` is being waited for */
+    uint32_t unmarked;               /* operations that came after it */
+    uint32_t number;                 /* of the group: its words in `scratch` */
+    struct nc_op *head, **tail;      /* posted */
+    struct nc_op *launched;          /* not yet enqueued */
     struct nc_op *sent, **sent_tail; /* to oneself: sends without a receive; `head` has receives without a send */
-    double looked, since; /* for the id; when `mark` was recorded */
-    void *mark;           /* the end of an operation that may still run */
-    struct nc_op marked, last; /* that operation; the last enqueued: copies, for their names */
+    double looked, since;            /* for the id; when `mark` was recorded */
+    void *mark;                      /* the end of an operation that may still run */
+    struct nc_op marked, last;       /* that operation; the last enqueued: copies, for their names */
     struct nc_buffer *buffer;
     uint32_t n_buffers, buffer_room;
     char key[NC_KEY]; /* of the id, in the store */
@@ -111,9 +111,9 @@ struct hd_comm {
     struct nc_config config;
     struct nc_api api;
     struct hd_world world;
-    void *context; /* CUDA's, which other threads enter */
-    uint64_t scratch; /* device memory of barriers, two words a group */
-    _Atomic(nc_comm) base; /* of all ranks, once there was such a group: later ones are split off */
+    void *context;             /* CUDA's, which other threads enter */
+    uint64_t scratch;          /* device memory of barriers, two words a group */
+    _Atomic(nc_comm) base;     /* of all ranks, once there was such a group: later ones are split off */
     struct nc_lane *base_lane; /* which uses it; NULL: none any more */
     struct nc_group *groups;
     struct nc_made *made; /* groups that there were */
@@ -181,15 +181,16 @@ void nc_group_fail(struct nc_group *group, const struct hd_error *err);
 int32_t nc_usable(struct nc_group *group, struct hd_error *err);
 
 /* collective.c */
-int32_t nc_collective(struct hd_comm_group *group, const struct hd_comm_call *call, hd_request *request, struct hd_error *err);
+int32_t nc_collective(struct hd_comm_group *group, const struct hd_comm_call *call, hd_request *request,
+                      struct hd_error *err);
 const char *nc_call_text(const struct hd_comm_call *call, char out[160]);
 int nc_call(struct nc_op *op); /* NCCL's result */
 
 /* message.c */
-int32_t nc_send(struct hd_comm_group *group, int32_t peer, uint32_t stream, const void *data, uint64_t bytes, hd_request *request,
-                struct hd_error *err);
-int32_t nc_recv(struct hd_comm_group *group, int32_t peer, uint32_t stream, void *data, uint64_t bytes, hd_request *request,
-                struct hd_error *err);
+int32_t nc_send(struct hd_comm_group *group, int32_t peer, uint32_t stream, const void *data, uint64_t bytes,
+                hd_request *request, struct hd_error *err);
+int32_t nc_recv(struct hd_comm_group *group, int32_t peer, uint32_t stream, void *data, uint64_t bytes,
+                hd_request *request, struct hd_error *err);
 int nc_message(struct nc_op *op); /* NCCL's result */
 /* Copies what a rank sends itself, where both sides are posted. */
 int32_t nc_self_advance(struct nc_lane *lane, int *moved, struct hd_error *err);

@@ -4,13 +4,23 @@
 #define AT(name) offsetof(struct nc_settings, name)
 
 const struct hd_option nc_options[NC_N_OPTIONS] = {
-    {.name = "library", .value = "libnccl.so.2", .type = HD_OPT_STRING, .help = "NCCL: a name that the loader finds, or a path", .offset = AT(library)},
-    {.name = "driver", .value = "libcuda.so.1", .type = HD_OPT_STRING, .level = HD_LEVEL_DEV, .help = "CUDA's driver", .offset = AT(driver)},
+    {.name = "library",
+     .value = "libnccl.so.2",
+     .type = HD_OPT_STRING,
+     .help = "NCCL: a name that the loader finds, or a path",
+     .offset = AT(library)},
+    {.name = "driver",
+     .value = "libcuda.so.1",
+     .type = HD_OPT_STRING,
+     .level = HD_LEVEL_DEV,
+     .help = "CUDA's driver",
+     .offset = AT(driver)},
     {.name = "blocking",
      .value = "no",
      .type = HD_OPT_BOOL,
      .level = HD_LEVEL_TUNER,
-     .help = "calls wait while NCCL connects, and are cheaper (from NCCL 2.28 on, others start a thread each); ended by an abort only",
+     .help = "calls wait while NCCL connects, and are cheaper (from NCCL 2.28 on, others start a thread each); ended "
+             "by an abort only",
      .offset = AT(blocking)},
     {.name = "registered",
      .value = "yes",
@@ -28,44 +38,52 @@ const struct hd_option nc_options[NC_N_OPTIONS] = {
      .max = 64,
      .help = "most blocks of a message (send, recv); -1: max_ctas",
      .offset = AT(message_ctas)},
-    {.name = "net_name", .type = HD_OPT_STRING, .level = HD_LEVEL_TUNER, .help = "the network module of communicators", .offset = AT(net_name)},
-#define ROW(id, variable, text_level, text) \
-    {.name = #id, .type = HD_OPT_STRING, .level = HD_LEVEL_##text_level, .help = text " (" variable ")", .offset = AT(id)},
+    {.name = "net_name",
+     .type = HD_OPT_STRING,
+     .level = HD_LEVEL_TUNER,
+     .help = "the network module of communicators",
+     .offset = AT(net_name)},
+#define ROW(id, variable, text_level, text)                                                                            \
+    {.name = #id,                                                                                                      \
+     .type = HD_OPT_STRING,                                                                                            \
+     .level = HD_LEVEL_##text_level,                                                                                   \
+     .help = text " (" variable ")",                                                                                   \
+     .offset = AT(id)},
     NC_TEXTS(ROW)
 #undef ROW
-#define ROW(id, variable, lowest, highest, unset, in, number_level, text) \
-    {.name = #id,                                                         \
-     .value = #unset,                                                     \
-     .type = highest > 1e9 ? HD_OPT_SIZE : HD_OPT_INT,                    \
-     .level = HD_LEVEL_##number_level,                                    \
-     .unit = in,                                                          \
-     .min = lowest,                                                       \
-     .max = highest,                                                      \
-     .help = text " (" variable ")",                                      \
+#define ROW(id, variable, lowest, highest, unset, in, number_level, text)                                              \
+    {.name = #id,                                                                                                      \
+     .value = #unset,                                                                                                  \
+     .type = highest > 1e9 ? HD_OPT_SIZE : HD_OPT_INT,                                                                 \
+     .level = HD_LEVEL_##number_level,                                                                                 \
+     .unit = in,                                                                                                       \
+     .min = lowest,                                                                                                    \
+     .max = highest,                                                                                                   \
+     .help = text " (" variable ")",                                                                                   \
      .offset = AT(id)},
-    NC_NUMBERS(ROW)
+        NC_NUMBERS(ROW)
 #undef ROW
-#define ROW(id, variable, words, choice_level, text) \
-    {.name = #id,                                    \
-     .value = "default",                             \
-     .type = HD_OPT_ENUM,                            \
-     .choices = words,                               \
-     .level = HD_LEVEL_##choice_level,               \
-     .help = text " (" variable ")",                 \
+#define ROW(id, variable, words, choice_level, text)                                                                   \
+    {.name = #id,                                                                                                      \
+     .value = "default",                                                                                               \
+     .type = HD_OPT_ENUM,                                                                                              \
+     .choices = words,                                                                                                 \
+     .level = HD_LEVEL_##choice_level,                                                                                 \
+     .help = text " (" variable ")",                                                                                   \
      .offset = AT(id)},
-    NC_CHOICES(ROW)
+            NC_CHOICES(ROW)
 #undef ROW
-#define ROW(id, highest, first, in, field_level, text) \
-    {.name = #id,                                      \
-     .value = "-1",                                    \
-     .type = HD_OPT_INT,                               \
-     .level = HD_LEVEL_##field_level,                  \
-     .unit = in,                                       \
-     .min = -1,                                        \
-     .max = highest,                                   \
-     .help = text "; -1: NCCL's",                      \
+#define ROW(id, highest, first, in, field_level, text)                                                                 \
+    {.name = #id,                                                                                                      \
+     .value = "-1",                                                                                                    \
+     .type = HD_OPT_INT,                                                                                               \
+     .level = HD_LEVEL_##field_level,                                                                                  \
+     .unit = in,                                                                                                       \
+     .min = -1,                                                                                                        \
+     .max = highest,                                                                                                   \
+     .help = text "; -1: NCCL's",                                                                                      \
      .offset = AT(id)},
-    NC_FIELDS(ROW)
+                NC_FIELDS(ROW)
 #undef ROW
 };
 
@@ -80,7 +98,8 @@ static int32_t add(struct list *list, const char *name, const char *text, size_t
 {
     struct nc_variable *v = &list->at[list->n];
     if (length >= sizeof v->value)
-        return hd_fail(err, HD_E_INVALID, "nccl: the value for %s has %zu bytes, at most %zu are taken", name, length, sizeof v->value - 1);
+        return hd_fail(err, HD_E_INVALID, "nccl: the value for %s has %zu bytes, at most %zu are taken", name, length,
+                       sizeof v->value - 1);
     v->name = name;
     snprintf(v->value, sizeof v->value, "%.*s", (int)length, text);
     list->n++;
@@ -113,18 +132,18 @@ int32_t nc_variables(const struct nc_settings *s, struct nc_variable variables[N
 {
     struct list list = {.at = variables};
     int32_t rc = HD_OK;
-#define ROW(name, variable, ...) \
-    if (!rc && s->name)          \
+#define ROW(name, variable, ...)                                                                                       \
+    if (!rc && s->name)                                                                                                \
         rc = add(&list, variable, s->name, strlen(s->name), err);
     NC_TEXTS(ROW)
 #undef ROW
-#define ROW(name, variable, lowest, highest, unset, ...) \
-    if (!rc && s->name != (unset))                       \
+#define ROW(name, variable, lowest, highest, unset, ...)                                                               \
+    if (!rc && s->name != (unset))                                                                                     \
         rc = add_number(&list, variable, s->name, err);
     NC_NUMBERS(ROW)
 #undef ROW
-#define ROW(name, variable, words, ...) \
-    if (!rc && s->name)                 \
+#define ROW(name, variable, words, ...)                                                                                \
+    if (!rc && s->name)                                                                                                \
         rc = add_choice(&list, variable, words, s->name, err);
     NC_CHOICES(ROW)
 #undef ROW
@@ -135,22 +154,27 @@ int32_t nc_variables(const struct nc_settings *s, struct nc_variable variables[N
 
 static int32_t too_old(const char *name, int first, int version, struct hd_error *err)
 {
-    return hd_fail(err, HD_E_UNSUPPORTED, "nccl: %s needs NCCL %d.%d, and this is %d.%d.%d", name, first / 10000, first / 100 % 100,
-                   version / 10000, version / 100 % 100, version % 100);
+    return hd_fail(err, HD_E_UNSUPPORTED, "nccl: %s needs NCCL %d.%d, and this is %d.%d.%d", name, first / 10000,
+                   first / 100 % 100, version / 10000, version / 100 % 100, version % 100);
 }
 
 int32_t nc_config(const struct nc_settings *s, int version, struct nc_config *out, struct hd_error *err)
 {
-    struct nc_config config = {.size = sizeof config, .magic = NC_MAGIC, .version = NC_VERSION(2, 28, 9), .blocking = s->blocking != 0,
-                               .net_name = s->net_name, .shrink_share = NC_UNSET};
-#define ROW(id, highest, first, ...)                   \
-    if (s->id >= 0 && version < (first))               \
-        return too_old(#id, first, version, err);      \
+    struct nc_config config = {.size = sizeof config,
+                               .magic = NC_MAGIC,
+                               .version = NC_VERSION(2, 28, 9),
+                               .blocking = s->blocking != 0,
+                               .net_name = s->net_name,
+                               .shrink_share = NC_UNSET};
+#define ROW(id, highest, first, ...)                                                                                   \
+    if (s->id >= 0 && version < (first))                                                                               \
+        return too_old(#id, first, version, err);                                                                      \
     config.id = s->id >= 0 ? (int)s->id : NC_UNSET;
     NC_FIELDS(ROW)
 #undef ROW
     if (config.min_ctas > 0 && config.max_ctas > 0 && config.min_ctas > config.max_ctas)
-        return hd_fail(err, HD_E_INVALID, "nccl: min_ctas %d is more than max_ctas %d", config.min_ctas, config.max_ctas);
+        return hd_fail(err, HD_E_INVALID, "nccl: min_ctas %d is more than max_ctas %d", config.min_ctas,
+                       config.max_ctas);
     *out = config;
     return HD_OK;
 }

@@ -1,6 +1,6 @@
-/* Aborts. Whoever calls `abort` may be in a hurry (the thread that hears of deaths), and ncclCommAbort waits for the device:
- * so the error is noted, and a thread ends the communicators and tells the others by the store. Each rank has a thread that
- * waits for such a note. */
+/* Aborts. Whoever calls `abort` may be in a hurry (the thread that hears of deaths), and ncclCommAbort waits for the
+ * device: so the error is noted, and a thread ends the communicators and tells the others by the store. Each rank has a
+ * thread that waits for such a note. */
 #include <time.h>
 
 #include "nc.h"

@@ -20,8 +20,10 @@ static int32_t check_world(const struct hd_world *w, struct hd_error *err)
 {
     int known = w->struct_size >= offsetof(struct hd_world, device) + sizeof w->device;
     if (!known || !w->device || strcmp(w->device, "cuda"))
-        return hd_fail(err, HD_E_INVALID, "nccl moves memory of NVIDIA GPUs, and the device here is %s: set device: {use: cuda}, or "
-                       "another transport (comm: {use: shm})", known && w->device ? w->device : "the host");
+        return hd_fail(err, HD_E_INVALID,
+                       "nccl moves memory of NVIDIA GPUs, and the device here is %s: set device: {use: cuda}, or "
+                       "another transport (comm: {use: shm})",
+                       known && w->device ? w->device : "the host");
     if (!w->stream)
         return hd_fail(err, HD_E_INVALID, "nccl: device %s has no stream for transports", w->device);
     return HD_OK;
@@ -30,7 +32,8 @@ static int32_t check_world(const struct hd_world *w, struct hd_error *err)
 static int same(const struct nc_variable *variables, int32_t n)
 {
     for (int32_t i = 0; i < n; i++)
-        if (n != process.n || strcmp(variables[i].name, process.variables[i].name) || strcmp(variables[i].value, process.variables[i].value))
+        if (n != process.n || strcmp(variables[i].name, process.variables[i].name) ||
+            strcmp(variables[i].value, process.variables[i].value))
             return 0;
     return n == process.n;
 }
@@ -42,10 +45,13 @@ static int32_t set_variables(const struct hd_host *host, const struct nc_setting
     if (n < 0)
         return n;
     if (process.opened)
-        return same(variables, n) ? HD_OK : hd_fail(err, HD_E_INVALID, "nccl: two transports of a job have different settings, and "
-                                                    "NCCL reads them once a process: make them the same");
+        return same(variables, n) ? HD_OK
+                                  : hd_fail(err, HD_E_INVALID,
+                                            "nccl: two transports of a job have different settings, and "
+                                            "NCCL reads them once a process: make them the same");
     if (n && host->struct_size < offsetof(struct hd_host, set_variable) + sizeof host->set_variable)
-        return hd_fail(err, HD_E_UNSUPPORTED, "nccl: %s cannot be set: this heddle is too old for that", variables[0].name);
+        return hd_fail(err, HD_E_UNSUPPORTED, "nccl: %s cannot be set: this heddle is too old for that",
+                       variables[0].name);
     for (int32_t i = 0; i < n && !rc; i++)
         rc = host->set_variable(variables[i].name, variables[i].value, err);
     memcpy(process.variables, variables, sizeof variables);
@@ -101,7 +107,8 @@ int32_t nc_open(const struct hd_host *host, const void *settings, const struct h
         return rc;
     }
     if (c->world.rank == 0)
-        host->log(HD_LOG_INFO, "nccl", "NCCL %d.%d.%d", c->api.version / 10000, c->api.version / 100 % 100, c->api.version % 100);
+        host->log(HD_LOG_INFO, "nccl", "NCCL %d.%d.%d", c->api.version / 10000, c->api.version / 100 % 100,
+                  c->api.version % 100);
     *comm = c;
     return HD_OK;
 }

@@ -26,12 +26,14 @@ int32_t stream_open(const char *driver, int32_t index, void **stream, struct hd_
     void *library = dlopen(driver, RTLD_NOW | RTLD_LOCAL), *context;
     int count = 0, result;
     if (!library || !find(library, "cuInit", &cu.cuInit) || !find(library, "cuDeviceGetCount", &cu.cuDeviceGetCount) ||
-        !find(library, "cuDevicePrimaryCtxRetain", &cu.cuDevicePrimaryCtxRetain) || !find(library, "cuCtxSetCurrent", &cu.cuCtxSetCurrent) ||
+        !find(library, "cuDevicePrimaryCtxRetain", &cu.cuDevicePrimaryCtxRetain) ||
+        !find(library, "cuCtxSetCurrent", &cu.cuCtxSetCurrent) ||
         !find(library, "cuStreamCreate", &cu.cuStreamCreate) || !find(library, "cuStreamQuery", &cu.cuStreamQuery) ||
         !find(library, "cuMemHostAlloc", &cu.cuMemHostAlloc))
         return hd_fail(err, HD_E_NOTFOUND, "%s", dlerror());
     if (!(result = cu.cuInit(0)) && !(result = cu.cuDeviceGetCount(&count)) &&
-        !(result = cu.cuDevicePrimaryCtxRetain(&context, count ? index % count : 0)) && !(result = cu.cuCtxSetCurrent(context)))
+        !(result = cu.cuDevicePrimaryCtxRetain(&context, count ? index % count : 0)) &&
+        !(result = cu.cuCtxSetCurrent(context)))
         result = cu.cuStreamCreate(stream, NON_BLOCKING);
     return result ? hd_fail(err, HD_E_IO, "CUDA %d", result) : HD_OK;
 }

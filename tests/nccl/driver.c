@@ -1,6 +1,6 @@
-/* A libcuda.so.1 without a GPU, as far as comm-nccl, its tests and the NCCL beside it need one: device memory is host memory,
- * a stream is a queue with a thread of its own, an event counts how often it was recorded and how often that was reached.
- * FAKE_CUDA_DEVICES=0: there is no GPU. */
+/* A libcuda.so.1 without a GPU, as far as comm-nccl, its tests and the NCCL beside it need one: device memory is host
+ * memory, a stream is a queue with a thread of its own, an event counts how often it was recorded and how often that
+ * was reached. FAKE_CUDA_DEVICES=0: there is no GPU. */
 #include <pthread.h>
 #include <stdint.h>
 #include <stdlib.h>
@@ -176,7 +176,9 @@ PUBLIC int cuLaunchHostFunc(void *stream, void (*call)(void *), void *data)
 
 PUBLIC int cuMemcpyAsync(uint64_t to, uint64_t from, size_t bytes, void *stream)
 {
-    return enqueue(stream, (struct item){.kind = COPY, .to = (void *)(uintptr_t)to, .data = (void *)(uintptr_t)from, .bytes = bytes});
+    return enqueue(
+        stream,
+        (struct item){.kind = COPY, .to = (void *)(uintptr_t)to, .data = (void *)(uintptr_t)from, .bytes = bytes});
 }
 
 PUBLIC int cuStreamIsCapturing(void *stream, int *status)
@@ -257,7 +259,9 @@ PUBLIC int cuDeviceGetCount(int *count)
 
 PUBLIC int cuGetErrorString(int result, const char **text)
 {
-    *text = result == NO_DEVICE ? "no CUDA-capable device is detected" : result == NO_MEMORY ? "out of memory" : "invalid argument";
+    *text = result == NO_DEVICE   ? "no CUDA-capable device is detected"
+            : result == NO_MEMORY ? "out of memory"
+                                  : "invalid argument";
     return OK;
 }
 

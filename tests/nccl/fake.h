@@ -1,13 +1,15 @@
-/* A libnccl.so.2 without a GPU: ranks are processes that meet in shared memory, an operation is a function that a stream of
- * the driver calls. It refuses what NCCL refuses: a communicator that is used before the last call on it has finished. What
- * NCCL does not notice (another size, another collective, a member that never comes) it does not notice either.
+/* A libnccl.so.2 without a GPU: ranks are processes that meet in shared memory, an operation is a function that a
+ * stream of the driver calls. It refuses what NCCL refuses: a communicator that is used before the last call on it has
+ * finished. What NCCL does not notice (another size, another collective, a member that never comes) it does not notice
+ * either.
  *
  *   library.c     ids, communicators, groups of calls
  *   operations.c  what they do
  *   sums.c        reductions, in the order of ranks, rounded at each step as NCCL's may be
  *
- * FAKE_NCCL_FAULT="CALL WHAT RESULT", of this process's CALL-th operation, counted from 1: `fail` it returns RESULT; `async`
- * the communicator reports RESULT and the operation never ends; `hang` it never ends; `late` it is never enqueued. */
+ * FAKE_NCCL_FAULT="CALL WHAT RESULT", of this process's CALL-th operation, counted from 1: `fail` it returns RESULT;
+ * `async` the communicator reports RESULT and the operation never ends; `hang` it never ends; `late` it is never
+ * enqueued. */
 #ifndef TESTS_NCCL_FAKE_H
 #define TESTS_NCCL_FAKE_H
 
@@ -53,7 +55,7 @@ struct operation {
     void *stream;
     const uint8_t *send;
     uint8_t *recv;
-    size_t count, done; /* done: bytes of a message */
+    size_t count, done;                      /* done: bytes of a message */
     int kind, type, op, root, fault, result; /* root: also the peer */
 };
 

@@ -1,5 +1,6 @@
-/* Ids, communicators, groups of calls. FAKE_VERSION says which NCCL this is: before 2.28 a call is enqueued at once, from then
- * on by a thread, while the communicator is in progress; all_to_all came with 2.28, registration with 2.19. */
+/* Ids, communicators, groups of calls. FAKE_VERSION says which NCCL this is: before 2.28 a call is enqueued at once,
+ * from then on by a thread, while the communicator is in progress; all_to_all came with 2.28, registration with 2.19.
+ */
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <pthread.h>
@@ -38,8 +39,14 @@ PUBLIC int ncclGetVersion(int *version)
 
 PUBLIC const char *ncclGetErrorString(int result)
 {
-    static const char *const text[] = {"no error", "unhandled cuda error", "unhandled system error", "internal error", "invalid argument",
-                                       "invalid usage", "remote process exited or there was a network error", "in progress"};
+    static const char *const text[] = {"no error",
+                                       "unhandled cuda error",
+                                       "unhandled system error",
+                                       "internal error",
+                                       "invalid argument",
+                                       "invalid usage",
+                                       "remote process exited or there was a network error",
+                                       "in progress"};
     return result >= 0 && result < 8 ? text[result] : "unknown result code";
 }
 
@@ -279,7 +286,8 @@ static __thread int depth;
 
 static int find_driver(void)
 {
-    void *driver = launch_host ? NULL : dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD), *found = driver ? dlsym(driver, "cuLaunchHostFunc") : NULL;
+    void *driver = launch_host ? NULL : dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD),
+         *found = driver ? dlsym(driver, "cuLaunchHostFunc") : NULL;
     if (found)
         memcpy(&launch_host, &found, sizeof found);
     return launch_host ? NC_SUCCESS : fail(NC_CUDA, "no driver");
@@ -377,37 +385,70 @@ static int add(struct operation o)
 
 PUBLIC int ncclAllReduce(const void *send, void *recv, size_t count, int type, int op, nc_comm comm, void *stream)
 {
-    return add((struct operation){.kind = ALL_REDUCE, .send = send, .recv = recv, .count = count, .type = type, .op = op, .comm = comm, .stream = stream});
+    return add((struct operation){.kind = ALL_REDUCE,
+                                  .send = send,
+                                  .recv = recv,
+                                  .count = count,
+                                  .type = type,
+                                  .op = op,
+                                  .comm = comm,
+                                  .stream = stream});
 }
 
 PUBLIC int ncclAllGather(const void *send, void *recv, size_t count, int type, nc_comm comm, void *stream)
 {
-    return add((struct operation){.kind = ALL_GATHER, .send = send, .recv = recv, .count = count, .type = type, .comm = comm, .stream = stream});
+    return add((struct operation){
+        .kind = ALL_GATHER, .send = send, .recv = recv, .count = count, .type = type, .comm = comm, .stream = stream});
 }
 
 PUBLIC int ncclReduceScatter(const void *send, void *recv, size_t count, int type, int op, nc_comm comm, void *stream)
 {
-    return add((struct operation){.kind = REDUCE_SCATTER, .send = send, .recv = recv, .count = count, .type = type, .op = op, .comm = comm, .stream = stream});
+    return add((struct operation){.kind = REDUCE_SCATTER,
+                                  .send = send,
+                                  .recv = recv,
+                                  .count = count,
+                                  .type = type,
+                                  .op = op,
+                                  .comm = comm,
+                                  .stream = stream});
 }
 
 PUBLIC int ncclBroadcast(const void *send, void *recv, size_t count, int type, int root, nc_comm comm, void *stream)
 {
-    return add((struct operation){.kind = BROADCAST, .send = send, .recv = recv, .count = count, .type = type, .root = root, .comm = comm, .stream = stream});
+    return add((struct operation){.kind = BROADCAST,
+                                  .send = send,
+                                  .recv = recv,
+                                  .count = count,
+                                  .type = type,
+                                  .root = root,
+                                  .comm = comm,
+                                  .stream = stream});
 }
 
-PUBLIC int ncclReduce(const void *send, void *recv, size_t count, int type, int op, int root, nc_comm comm, void *stream)
+PUBLIC int ncclReduce(const void *send, void *recv, size_t count, int type, int op, int root, nc_comm comm,
+                      void *stream)
 {
-    return add((struct operation){.kind = REDUCE, .send = send, .recv = recv, .count = count, .type = type, .op = op, .root = root, .comm = comm, .stream = stream});
+    return add((struct operation){.kind = REDUCE,
+                                  .send = send,
+                                  .recv = recv,
+                                  .count = count,
+                                  .type = type,
+                                  .op = op,
+                                  .root = root,
+                                  .comm = comm,
+                                  .stream = stream});
 }
 
 PUBLIC int ncclSend(const void *send, size_t count, int type, int peer, nc_comm comm, void *stream)
 {
-    return add((struct operation){.kind = SEND, .send = send, .count = count, .type = type, .root = peer, .comm = comm, .stream = stream});
+    return add((struct operation){
+        .kind = SEND, .send = send, .count = count, .type = type, .root = peer, .comm = comm, .stream = stream});
 }
 
 PUBLIC int ncclRecv(void *recv, size_t count, int type, int peer, nc_comm comm, void *stream)
 {
-    return add((struct operation){.kind = RECV, .recv = recv, .count = count, .type = type, .root = peer, .comm = comm, .stream = stream});
+    return add((struct operation){
+        .kind = RECV, .recv = recv, .count = count, .type = type, .root = peer, .comm = comm, .stream = stream});
 }
 
 #if FAKE_VERSION >= 22800

@@ -1,5 +1,5 @@
-/* Collectives go in steps: all put a piece into their slots, meet, take what is theirs, meet. Messages of one call go on side
- * by side, through a mailbox for each pair. */
+/* Collectives go in steps: all put a piece into their slots, meet, take what is theirs, meet. Messages of one call go
+ * on side by side, through a mailbox for each pair. */
 #include <sched.h>
 #include <stdlib.h>
 #include <string.h>
@@ -92,7 +92,10 @@ static void collective(const struct operation *o)
     int parts = o->kind == REDUCE_SCATTER ? o->comm->n : 1;
     for (int p = 0; p < parts; p++)
         for (size_t at = 0; at < o->count; at += most)
-            if (!step(o, (size_t)p * o->count + at, at, least(most, o->count - at), o->kind == REDUCE_SCATTER ? p : o->kind == REDUCE ? o->root : -1))
+            if (!step(o, (size_t)p * o->count + at, at, least(most, o->count - at),
+                      o->kind == REDUCE_SCATTER ? p
+                      : o->kind == REDUCE       ? o->root
+                                                : -1))
                 return;
 }
 

@@ -12,8 +12,14 @@ static int32_t run(struct rank *rank, struct hd_comm_group *group, uint64_t coun
     static float *data;
     hd_request request;
     data = data ? data : rank_memory(rank, 2 << 16);
-    struct hd_comm_call call = {.struct_size = sizeof call, .coll = HD_COLL_ALL_REDUCE, .dtype = HD_F32, .redop = HD_SUM, .send = data,
-                                .recv = data + (1 << 14), .count = count, .tag = 7};
+    struct hd_comm_call call = {.struct_size = sizeof call,
+                                .coll = HD_COLL_ALL_REDUCE,
+                                .dtype = HD_F32,
+                                .redop = HD_SUM,
+                                .send = data,
+                                .recv = data + (1 << 14),
+                                .count = count,
+                                .tag = 7};
     int32_t rc = rank->ops->collective(group, &call, &request, err);
     return rc ? rc : finish(rank, request, err);
 }
@@ -41,7 +47,8 @@ static int fails(struct rank *rank, int32_t code, const char *text)
         EXPECT(strstr(err.message, "no sign of rank 0"), "%s", err.message);
         return 0;
     }
-    EXPECT(rc == HD_E_CANCELLED && strstr(err.message, "rank 0") && strstr(err.message, text), "code %d: %s", rc, err.message);
+    EXPECT(rc == HD_E_CANCELLED && strstr(err.message, "rank 0") && strstr(err.message, text), "code %d: %s", rc,
+           err.message);
     EXPECT(run(rank, other, 100, &again) == HD_E_CANCELLED, "%s", again.message);
     return 0;
 }
@@ -86,11 +93,11 @@ static int run_fault(const char *text, double timeout, int (*body)(struct rank *
     return run_ranks(&o, body, NULL);
 }
 
-#define FAULT_TEST(name, text, timeout, body)                \
-    START_TEST(name)                                         \
-    {                                                        \
-        ck_assert_int_eq(run_fault(text, timeout, body), 0); \
-    }                                                        \
+#define FAULT_TEST(name, text, timeout, body)                                                                          \
+    START_TEST(name)                                                                                                   \
+    {                                                                                                                  \
+        ck_assert_int_eq(run_fault(text, timeout, body), 0);                                                           \
+    }                                                                                                                  \
     END_TEST
 
 FAULT_TEST(a_call_that_is_refused, "2 fail 5", 30, refused)

@@ -103,8 +103,10 @@ START_TEST(all_at_once_have_room)
     size_t n = 0;
     for (size_t i = 0; i < NC_N_OPTIONS; i++)
         n += (size_t)snprintf(text + n, sizeof text - n, "%s=%s ", nc_options[i].name,
-                              nc_options[i].type == HD_OPT_STRING ? "word" : nc_options[i].type == HD_OPT_ENUM
-                                  ? strrchr(nc_options[i].choices, '|') + 1 : nc_options[i].type == HD_OPT_BOOL ? "yes" : "1");
+                              nc_options[i].type == HD_OPT_STRING ? "word"
+                              : nc_options[i].type == HD_OPT_ENUM ? strrchr(nc_options[i].choices, '|') + 1
+                              : nc_options[i].type == HD_OPT_BOOL ? "yes"
+                                                                  : "1");
     ck_assert_int_eq(variables_of(text), NC_N_VARIABLES);
 }
 END_TEST
@@ -142,7 +144,8 @@ END_TEST
 
 START_TEST(members_of_the_config)
 {
-    struct nc_settings s = settings_of("min_ctas=2 max_ctas=16 cga_cluster_size=0 net_name=IB blocking=yes cta_policy=1");
+    struct nc_settings s =
+        settings_of("min_ctas=2 max_ctas=16 cga_cluster_size=0 net_name=IB blocking=yes cta_policy=1");
     struct nc_config config;
     struct hd_error err = HD_ERROR_INIT;
     ck_assert_int_eq(nc_config(&s, NC_VERSION(2, 28, 9), &config, &err), HD_OK);
@@ -176,8 +179,9 @@ static int cu_string(int result, const char **text)
 
 START_TEST(results_become_codes)
 {
-    static const int rows[][2] = {{NC_SUCCESS, HD_OK},          {NC_CUDA, HD_E_IO},        {NC_SYSTEM, HD_E_IO},    {NC_INTERNAL, HD_E_IO},
-                                  {NC_ARGUMENT, HD_E_INVALID},  {NC_USAGE, HD_E_INVALID},  {NC_REMOTE, HD_E_PEER}, {99, HD_E_IO}};
+    static const int rows[][2] = {
+        {NC_SUCCESS, HD_OK},         {NC_CUDA, HD_E_IO},       {NC_SYSTEM, HD_E_IO},   {NC_INTERNAL, HD_E_IO},
+        {NC_ARGUMENT, HD_E_INVALID}, {NC_USAGE, HD_E_INVALID}, {NC_REMOTE, HD_E_PEER}, {99, HD_E_IO}};
     struct nc_api api = {.GetErrorString = error_string, .GetLastError = last_error, .cuGetErrorString = cu_string};
     struct hd_error err = HD_ERROR_INIT;
     for (size_t i = 0; i < HD__COUNT(rows); i++)
