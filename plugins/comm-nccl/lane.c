@@ -75,7 +75,9 @@ static int32_t split(struct nc_lane *l, int *moved, struct hd_error *err)
     c->splitting = 1;
     if (c->base_lane && c->base_lane->launched)
         return HD_OK;
-    result = c->api.CommSplit(c->base, 0, l->me, &l->born, &config);
+    if (!(l->born = c->host->alloc(sizeof *l->born)))
+        return hd_fail(err, HD_E_NOMEM, "nccl: no memory");
+    result = c->api.CommSplit(c->base, 0, l->me, l->born, &config);
     l->state = NC_JOINING;
     *moved = 1;
     return result == NC_IN_PROGRESS ? HD_OK : nc_check(&c->api, c->base, result, "ncclCommSplit", err);
@@ -100,8 +102,9 @@ static int32_t joining(struct nc_lane *l, int *moved, struct hd_error *err)
     *moved = 1;
     if (!l->comm) { /* the base is done; is what it bore? */
         c->splitting = 0;
-        l->comm = l->born;
-        return l->born ? HD_OK : hd_fail(err, HD_E_IO, "nccl: ncclCommSplit gave no communicator");
+        l->comm = *l->born;
+        c->host->free(l->born);
+        return l->comm ? HD_OK : hd_fail(err, HD_E_IO, "nccl: ncclCommSplit gave no communicator");
     }
     l->state = NC_READY;
     if (l->from < 0 && l->n == c->world.size && l->n > 1 && !c->base) {

@@ -70,7 +70,7 @@ struct nc_lane {
     struct nc_lane *next; /* of the group */
     struct nc_group *group;
     _Atomic(nc_comm) comm; /* taken out by who ends it */
-    nc_comm born;          /* where a split puts it */
+    nc_comm *born;         /* where a split puts it, at a time of its own: freed once it has */
     void *stream;
     int32_t state, n, me;            /* in the communicator */
     int32_t shared;                  /* the communicator is the world's, and stays */
@@ -128,7 +128,7 @@ struct hd_comm {
     pthread_t listener;
     pthread_t ender;
     int32_t listening, taken; /* the error is in all groups */
-    _Atomic int32_t ending;   /* `ender` was started */
+    int32_t ending;           /* `ender` was started */
     int32_t splitting;        /* `base` is being split: nothing else may use it */
     uint32_t n_lanes;         /* that there were, of collectives */
     _Atomic uint32_t stopped; /* 0, 1: the error is being written, 2: it is there */

@@ -1,19 +1,21 @@
 /* Aborts. Whoever calls `abort` may be in a hurry (the thread that hears of deaths), and ncclCommAbort waits for the
  * device: so the error is noted, and a thread ends the communicators and tells the others by the store. Each rank has a
  * thread that waits for such a note. */
+#include <sched.h>
 #include <time.h>
 
 #include "nc.h"
 
 #define FOREVER 3600.0
+#define BLOCKED_SECONDS 2
 
 struct note {
     int32_t code, rank; /* 0: end of the listening */
     char text[NC_REASON];
 };
 
-/* 1 for the first. */
-static int note_error(struct hd_comm *c, int32_t code, int64_t peer, const char *text)
+/* 1 for the first, who then says `publish`. */
+static int claim(struct hd_comm *c, int32_t code, int64_t peer, const char *text)
 {
     uint32_t none = 0;
     if (!atomic_compare_exchange_strong(&c->stopped, &none, 1))
@@ -22,19 +24,30 @@ static int note_error(struct hd_comm *c, int32_t code, int64_t peer, const char 
     c->error.peer = peer;
     c->error.scope = HD_SCOPE_GROUP;
     hd_fail(&c->error, code, "nccl: %s", text);
-    atomic_store(&c->stopped, 2);
     return 1;
 }
 
-/* The other thread may be inside NCCL, and then it is this that brings it back. */
-static void end_all(struct hd_comm *c)
+static void publish(struct hd_comm *c)
+{
+    atomic_store(&c->stopped, 2);
+}
+
+/* Nobody is inside NCCL for long, unless its calls block: then it is this that brings them back. */
+static int take_lock(struct hd_comm *c)
 {
     struct timespec until;
+    if (!c->settings.blocking)
+        return !pthread_mutex_lock(&c->lock);
+    clock_gettime(CLOCK_REALTIME, &until);
+    until.tv_sec += BLOCKED_SECONDS;
+    return !pthread_mutex_timedlock(&c->lock, &until);
+}
+
+static void end_all(struct hd_comm *c)
+{
     int locked;
     nc_enter(c);
-    clock_gettime(CLOCK_REALTIME, &until);
-    until.tv_sec += 1;
-    locked = !pthread_mutex_timedlock(&c->lock, &until);
+    locked = take_lock(c);
     nc_lanes_end(c, NULL, 0);
     if (locked)
         pthread_mutex_unlock(&c->lock);
@@ -64,8 +77,10 @@ void nc_abort(struct hd_comm *c, const char *reason)
 {
     char text[NC_REASON];
     snprintf(text, sizeof text, "rank %d aborted: %s", c->world.rank, reason);
-    if (note_error(c, HD_E_CANCELLED, c->world.rank, text) && !pthread_create(&c->ender, NULL, end_and_tell, c))
-        c->ending = 1;
+    if (!claim(c, HD_E_CANCELLED, c->world.rank, text))
+        return;
+    c->ending = !pthread_create(&c->ender, NULL, end_and_tell, c);
+    publish(c);
 }
 
 static void *listen_for(void *arg)
@@ -81,10 +96,11 @@ static void *listen_for(void *arg)
         rc = c->host->store_get(c->world.store, key, &note, &bytes, nc_now() + FOREVER, &err);
     } while (rc == HD_E_TIMEOUT);
     note.text[sizeof note.text - 1] = '\0';
-    if (rc == HD_OK && note.code && note_error(c, note.code, note.rank, note.text))
+    if ((rc == HD_OK && note.code && claim(c, note.code, note.rank, note.text)) ||
+        (rc == HD_E_PEER && claim(c, err.code, err.peer, err.message))) { /* the job ends, and why */
+        publish(c);
         end_all(c);
-    if (rc == HD_E_PEER && note_error(c, err.code, err.peer, err.message)) /* the job ends, and why */
-        end_all(c);
+    }
     return NULL;
 }
 
@@ -104,6 +120,8 @@ void nc_stop_listening(struct hd_comm *c)
         pthread_join(c->listener, NULL);
     }
     c->listening = 0;
+    while (c->stopped == 1) /* whoever aborts is about to say so */
+        sched_yield();
     if (c->ending)
         pthread_join(c->ender, NULL);
 }
