@@ -43,7 +43,7 @@ struct shared {
 struct ncclComm {
     struct shared *shared;
     int n, rank, blocking;
-    _Atomic int aborted, result, users, pending; /* result: the asynchronous one */
+    _Atomic int aborted, result, users, pending, launching; /* result: the asynchronous one */
 };
 
 enum { ALL_REDUCE, ALL_GATHER, REDUCE_SCATTER, BROADCAST, REDUCE, SEND, RECV };

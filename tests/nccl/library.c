@@ -259,6 +259,8 @@ PUBLIC int ncclCommAbort(nc_comm c)
     if (!c)
         return NC_SUCCESS;
     c->aborted = 1;
+    for (unsigned idle = 0; c->launching; idle++) /* nothing is enqueued any more afterwards */
+        relax(idle);
     comm_drop(c);
     return NC_SUCCESS;
 }
@@ -299,12 +301,14 @@ static void *launch(void *arg)
     nc_comm c = list->comm;
     if (list->fault == LATE) { /* until it is aborted */
         operations_run(list);
+        c->launching--;
         comm_drop(c);
         return NULL;
     }
     launch_host(list->stream, operations_run, list);
     int none = NC_IN_PROGRESS;
     atomic_compare_exchange_strong(&c->result, &none, NC_SUCCESS);
+    c->launching--;
     comm_drop(c);
     return NULL;
 }
@@ -316,6 +320,7 @@ static int launch_list(struct operation *list)
     int threaded = !c->blocking && (FAKE_VERSION >= 22800 || list->fault == LATE);
     pthread_t thread;
     c->pending++;
+    c->launching++;
     c->users += 2; /* of the operation, and of who launches it */
     if (!threaded) {
         launch(list);
