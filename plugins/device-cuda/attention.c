@@ -126,7 +126,8 @@ int32_t cu_prepare_attention(struct hd_device *d, const struct hd_instr_desc *i,
     struct cu_attention a = pack(i, &h);
     a.out[1] = NULL;
     a.out_lse = i->out[1].data;
-    return cu_attention_forward(&a, k, err);
+    rc = cu_attention_forward(&a, k, err);
+    return rc == HD_E_UNSUPPORTED ? cu_attention_plain(i, &h, k, err) : rc;
 }
 
 int32_t cu_prepare_attention_grad(struct hd_device *d, const struct hd_instr_desc *i, struct hd_kernel *k,
@@ -142,5 +143,6 @@ int32_t cu_prepare_attention_grad(struct hd_device *d, const struct hd_instr_des
     a.o = i->in[3].data;
     a.lse = i->in[4].data;
     a.grad = i->in[5].data;
-    return cu_attention_backward(&a, k, err);
+    rc = cu_attention_backward(&a, k, err);
+    return rc == HD_E_UNSUPPORTED ? cu_attention_plain(i, &h, k, err) : rc;
 }

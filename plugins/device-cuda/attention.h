@@ -81,8 +81,8 @@ struct cu_attention {
 extern "C" {
 #endif
 
-/* Make a kernel ready: attention_forward.cu, attention_backward.cu, attention_plain.cu. The plain ones take any head
- * size and dtype and compute in fp64 where q is fp64. */
+/* Make a kernel ready: attention_forward.cu, attention_backward.cu (HD_E_UNSUPPORTED: not on this GPU),
+ * attention_plain.cu. The plain ones take any head size and dtype and compute in fp64 where q is fp64. */
 int32_t cu_attention_forward(const struct cu_attention *a, struct hd_kernel *k, struct hd_error *err);
 int32_t cu_attention_backward(const struct cu_attention *a, struct hd_kernel *k, struct hd_error *err);
 int32_t cu_attention_plain(const struct hd_instr_desc *i, const struct cu_heads *h, struct hd_kernel *k,

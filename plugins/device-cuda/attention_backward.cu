@@ -6,7 +6,7 @@
  *     dq = scale sum ds k                       (by_queries: over keys) */
 #include "attention_store.cuh"
 
-enum { ROWS = 128, TILE = 64, LANES = 8 };
+enum { ROWS = 128, LANES = 8 };
 
 /* ---- rows: lse in powers of two and rowsum(do o), each head's in one piece, zeros behind the last */
 
@@ -91,7 +91,7 @@ template <int ROWS> CU_DEVICE void fetch_rows(const cu_attention &a, float *rows
 }
 
 /* A tile of queries of one head on its way: q, do, and their rows. */
-template <int D, int THREADS>
+template <int D, int TILE, int THREADS>
 CU_DEVICE void fetch_queries(const cu_attention &a, cu_chunk *q, cu_chunk *grad, float *rows, int b, int head, int q0)
 {
     const cu_heads &h = a.h;
@@ -103,15 +103,14 @@ CU_DEVICE void fetch_queries(const cu_attention &a, cu_chunk *q, cu_chunk *grad,
 }
 
 template <class T, int D, int M>
-CU_DEVICE void finish_keys(const cu_attention &a, const float (&dk)[M][D / 8][4], const float (&dv)[M][D / 8][4])
+CU_DEVICE void finish_keys(const cu_attention &a, const cu_extent *w, const float (&dk)[M][D / 8][4],
+                           const float (&dv)[M][D / 8][4])
 {
-    int thread = cu_again((int)threadIdx.x);
-    cu_work w = cu_attention_work(a, a.h.k, cu_again((int)blockIdx.x));
-    int first = w.tile * ROWS + thread / 32 * 16 * M + thread % 32 / 4;
+    int thread = cu_again((int)threadIdx.x), first = w->at + thread / 32 * 16 * M + thread % 32 / 4;
 #pragma unroll
     for (int r = 0; r < 2 * M; r++) {
         int j = first + 8 * r;
-        int64_t at = (((int64_t)w.b * a.h.t + j) * a.h.k + w.head) * a.h.d;
+        int64_t at = (((int64_t)w->b * a.h.t + j) * a.h.k + w->head) * a.h.d;
         if (j >= a.h.t)
             continue;
         cu_put_row<T, D>(a, 1, at, dk[r / 2], r % 2, a.scale);
@@ -119,74 +118,66 @@ CU_DEVICE void finish_keys(const cu_attention &a, const float (&dk)[M][D / 8][4]
     }
 }
 
-template <class T, int D, int M, int COLUMNS>
+/* A tile of keys and values on its way. */
+template <int D, int KEYS, int THREADS>
+CU_DEVICE void fetch_keys(const cu_attention &a, cu_chunk *k, cu_chunk *v, int b, int kv, int k0)
+{
+    int step = a.h.k * a.h.d;
+    int64_t at = ((int64_t)b * a.h.t + k0) * step + kv * a.h.d;
+    cu_tile<D>::template fetch<KEYS, THREADS>(k, (const char *)a.k + 2 * at, 2 * step, a.h.t - k0, a.h.d / 8);
+    cu_tile<D>::template fetch<KEYS, THREADS>(v, (const char *)a.v + 2 * at, 2 * step, a.h.t - k0, a.h.d / 8);
+}
+
+template <class T, int D, int M, int TILE>
 static __global__ void __launch_bounds__(ROWS / M * 2, M) by_keys(const __grid_constant__ cu_attention a)
 {
-    constexpr int keys = ROWS, tile = TILE, threads = keys / M * 2, N = COLUMNS / 8, stage = tile * D / 8;
+    constexpr int threads = ROWS / M * 2, N = TILE / 8, stage = TILE * D / 8;
+    CU_SHARED(cu_extent, kept, [1]);
     CU_SHARED_DYNAMIC(cu_chunk, room);
-    cu_chunk *k = room, *v = k + keys * D / 8, *q = v + keys * D / 8, *grad = q + 2 * stage;
+    cu_chunk *k = room, *v = k + ROWS * D / 8, *q = v + ROWS * D / 8, *grad = q + 2 * stage;
     float *rows = (float *)(grad + 2 * stage);
-    const cu_heads &h = a.h;
-    cu_work w = cu_attention_work(a, h.k, (int)blockIdx.x);
+    const cu_extent *w = cu_keep(kept, cu_keys_span(a, ROWS));
     int lane = (int)threadIdx.x & 31, warp = (int)threadIdx.x >> 5;
-    int k0 = w.tile * keys, last = (k0 + keys < h.t ? k0 + keys : h.t) - 1;
-    int step = h.k * h.d;
-    int64_t at = ((int64_t)w.b * h.t + k0) * step + w.head * h.d;
-    cu_run top = cu_seen_by(&h, k0), bottom = cu_seen_by(&h, last);
-    int start = top.first / tile * tile, end = bottom.end, q0 = start, head = w.head * h.g, last_head = head + h.g - 1,
-        on = 0;
+    int q0 = w->start / TILE * TILE, head = 0, on = 0; /* head: of the group */
     float dk[M][D / 8][4], dv[M][D / 8][4], scale = a.scale * CU_LOG2E;
 
     cu_zero(dk);
     cu_zero(dv);
-    if (start < end) {
-        cu_tile<D>::template fetch<keys, threads>(k, (const char *)a.k + 2 * at, 2 * step, h.t - k0, h.d / 8);
-        cu_tile<D>::template fetch<keys, threads>(v, (const char *)a.v + 2 * at, 2 * step, h.t - k0, h.d / 8);
-        fetch_queries<D, threads>(a, q, grad, rows, w.b, head, start);
+    if (q0 < w->end) {
+        fetch_keys<D, ROWS, threads>(a, k, v, w->b, w->head, w->at);
+        fetch_queries<D, TILE, threads>(a, q, grad, rows, w->b, w->head * a.h.g, q0);
     }
     cu_copy_commit();
-    while (q0 < end) {
-        int done = q0 + tile >= end, next = done ? start : q0 + tile;
-        if (!done || head < last_head)
-            fetch_queries<D, threads>(a, q + (1 - on) * stage, grad + (1 - on) * stage, rows + (1 - on) * 2 * tile, w.b,
-                                      head + done, next);
+    while (q0 < w->end) {
+        int done = q0 + TILE >= w->end, next = done ? w->start / TILE * TILE : q0 + TILE,
+            last = done && head + 1 == a.h.g;
+        if (!last)
+            fetch_queries<D, TILE, threads>(a, q + (1 - on) * stage, grad + (1 - on) * stage,
+                                            rows + (1 - on) * 2 * TILE, w->b, w->head * a.h.g + head + done, next);
         cu_copy_commit();
         cu_copy_wait<1>();
         __syncthreads();
-#pragma unroll 1
-        for (int c = 0; c < tile; c += COLUMNS) {
-            float s[M][N][4], dp[M][N][4];
-            uint32_t p[M][N][2], ds[M][N][2];
-            const float *row = rows + on * 2 * tile + c + 2 * (lane & 3);
-            cu_zero(s);
-            cu_zero(dp);
-            cu_rows_by_rows<T, D>(s, k + warp * M * 2 * D, q + on * stage + c * D / 8);
-            cu_rows_by_rows<T, D>(dp, v + warp * M * 2 * D, grad + on * stage + c * D / 8);
-            if (q0 < bottom.first || q0 + tile > top.end)
-                hide_queries<M, N>(s, h, k0 + warp * 16 * M + (lane >> 2), q0 + c + 2 * (lane & 3));
-            key_slopes<T, M, N>(p, ds, s, dp, row, row + tile, scale);
-            cu_by_columns<T, D, M, COLUMNS>(dv, p, grad + on * stage + c * D / 8);
-            cu_by_columns<T, D, M, COLUMNS>(dk, ds, q + on * stage + c * D / 8);
-        }
+        float s[M][N][4], dp[M][N][4];
+        uint32_t p[M][N][2], ds[M][N][2];
+        const float *row = rows + on * 2 * TILE + 2 * (lane & 3);
+        cu_zero(s);
+        cu_zero(dp);
+        cu_rows_by_rows<T, D>(s, k + warp * M * 2 * D, q + on * stage);
+        cu_rows_by_rows<T, D>(dp, v + warp * M * 2 * D, grad + on * stage);
+        if (q0 < w->full || q0 + TILE > w->until)
+            hide_queries<M, N>(s, a.h, w->at + warp * 16 * M + (lane >> 2), q0 + 2 * (lane & 3));
+        key_slopes<T, M, N>(p, ds, s, dp, row, row + TILE, scale);
+        cu_by_columns<T, D, M, TILE>(dv, p, grad + on * stage);
+        cu_by_columns<T, D, M, TILE>(dk, ds, q + on * stage);
         __syncthreads();
-        q0 = done && head == last_head ? end : next;
+        q0 = last ? w->end : next;
         head += done;
         on ^= 1;
     }
-    finish_keys<T, D, M>(a, dk, dv);
+    finish_keys<T, D, M>(a, w, dk, dv);
 }
 
 /* ---- dq. A block has 128 queries of one head, a warp 32 of them. */
-
-template <int D, int KEYS, int THREADS>
-CU_DEVICE void fetch_keys(const cu_attention &a, cu_chunk *k, cu_chunk *v, int b, int kv, int k0)
-{
-    const cu_heads &h = a.h;
-    int step = h.k * h.d;
-    int64_t at = ((int64_t)b * h.t + k0) * step + kv * h.d;
-    cu_tile<D>::template fetch<KEYS, THREADS>(k, (const char *)a.k + 2 * at, 2 * step, h.t - k0, h.d / 8);
-    cu_tile<D>::template fetch<KEYS, THREADS>(v, (const char *)a.v + 2 * at, 2 * step, h.t - k0, h.d / 8);
-}
 
 /* Slopes of a tile, rows are queries. lse, delta: of the lane's first row. */
 template <class T, int M, int N>
@@ -205,48 +196,46 @@ CU_DEVICE void query_slopes(uint32_t (&ds)[M][N][2], const float (&s)[M][N][4], 
     }
 }
 
-template <class T, int D, int M> CU_DEVICE void finish_queries(const cu_attention &a, const float (&dq)[M][D / 8][4])
+template <class T, int D, int M>
+CU_DEVICE void finish_queries(const cu_attention &a, const cu_extent *w, const float (&dq)[M][D / 8][4])
 {
-    int heads = a.h.k * a.h.g, thread = cu_again((int)threadIdx.x);
-    cu_work w = cu_attention_work(a, heads, cu_again((int)blockIdx.x));
-    int first = (a.tiles - 1 - w.tile) * ROWS + thread / 32 * 16 * M + thread % 32 / 4;
+    int heads = a.h.k * a.h.g, thread = cu_again((int)threadIdx.x),
+        first = w->at + thread / 32 * 16 * M + thread % 32 / 4;
 #pragma unroll
     for (int r = 0; r < 2 * M; r++) {
         int i = first + 8 * r;
         if (i < a.h.s)
-            cu_put_row<T, D>(a, 0, (((int64_t)w.b * a.h.s + i) * heads + w.head) * a.h.d, dq[r / 2], r % 2, a.scale);
+            cu_put_row<T, D>(a, 0, (((int64_t)w->b * a.h.s + i) * heads + w->head) * a.h.d, dq[r / 2], r % 2, a.scale);
     }
 }
 
 template <class T, int D, int KEYS>
 static __global__ void __launch_bounds__(ROWS, 2) by_queries(const __grid_constant__ cu_attention a)
 {
-    constexpr int rows = ROWS, threads = ROWS, M = 2, N = KEYS / 8, stage = KEYS * D / 8;
+    constexpr int threads = ROWS, M = 2, N = KEYS / 8, stage = KEYS * D / 8;
+    CU_SHARED(cu_extent, kept, [1]);
     CU_SHARED_DYNAMIC(cu_chunk, room);
-    cu_chunk *q = room, *grad = q + rows * D / 8, *k = grad + rows * D / 8, *v = k + 2 * stage;
-    float *row = (float *)(v + 2 * stage);
-    const cu_heads &h = a.h;
-    int heads = h.k * h.g, lane = (int)threadIdx.x & 31, warp = (int)threadIdx.x >> 5;
-    cu_work w = cu_attention_work(a, heads, (int)blockIdx.x);
-    int q0 = (a.tiles - 1 - w.tile) * rows, last = (q0 + rows < h.s ? q0 + rows : h.s) - 1; /* long ones first */
-    int step = heads * h.d;
-    int64_t at = ((int64_t)w.b * h.s + q0) * step + w.head * h.d;
-    cu_run top = cu_visible(&h, q0), bottom = cu_visible(&h, last);
-    int start = top.first / KEYS * KEYS, end = bottom.end, on = 0;
+    cu_chunk *q = room, *grad = q + ROWS * D / 8, *k = grad + ROWS * D / 8, *v = k + 2 * stage;
+    float *rows = (float *)(v + 2 * stage);
+    const cu_extent *w = cu_keep(kept, cu_queries_span(a, ROWS));
+    int lane = (int)threadIdx.x & 31, warp = (int)threadIdx.x >> 5, step = a.h.k * a.h.g * a.h.d, on = 0;
+    int64_t from = 2 * (((int64_t)w->b * a.h.s + w->at) * step + w->head * a.h.d);
     float dq[M][D / 8][4], scale = a.scale * CU_LOG2E;
 
     cu_zero(dq);
-    cu_tile<D>::template fetch<rows, threads>(q, (const char *)a.q + 2 * at, 2 * step, h.s - q0, h.d / 8);
-    cu_tile<D>::template fetch<rows, threads>(grad, (const char *)a.grad + 2 * at, 2 * step, h.s - q0, h.d / 8);
-    fetch_rows<rows>(a, row, w.b, w.head, q0);
-    if (start < end)
-        fetch_keys<D, KEYS, threads>(a, k, v, w.b, w.head / h.g, start);
+    cu_tile<D>::template fetch<ROWS, threads>(q, (const char *)a.q + from, 2 * step, a.h.s - w->at, a.h.d / 8);
+    cu_tile<D>::template fetch<ROWS, threads>(grad, (const char *)a.grad + from, 2 * step, a.h.s - w->at, a.h.d / 8);
+    fetch_rows<ROWS>(a, rows, w->b, w->head, w->at);
+    if (w->start < w->end)
+        fetch_keys<D, KEYS, threads>(a, k, v, w->b, w->head / a.h.g, w->start / KEYS * KEYS);
     cu_copy_commit();
-    for (int k0 = start; k0 < end; k0 += KEYS, on ^= 1) {
+    for (int k0 = w->start / KEYS * KEYS; k0 < w->end; k0 += KEYS, on ^= 1) {
         float s[M][N][4], dp[M][N][4];
         uint32_t ds[M][N][2];
-        if (k0 + KEYS < end)
-            fetch_keys<D, KEYS, threads>(a, k + (1 - on) * stage, v + (1 - on) * stage, w.b, w.head / h.g, k0 + KEYS);
+        const float *row = rows + warp * 16 * M + (lane >> 2);
+        if (k0 + KEYS < w->end)
+            fetch_keys<D, KEYS, threads>(a, k + (1 - on) * stage, v + (1 - on) * stage, w->b, w->head / a.h.g,
+                                         k0 + KEYS);
         cu_copy_commit();
         cu_copy_wait<1>();
         __syncthreads();
@@ -254,21 +243,20 @@ static __global__ void __launch_bounds__(ROWS, 2) by_queries(const __grid_consta
         cu_zero(dp);
         cu_rows_by_rows<T, D>(s, q + warp * M * 2 * D, k + on * stage);
         cu_rows_by_rows<T, D>(dp, grad + warp * M * 2 * D, v + on * stage);
-        if (k0 < bottom.first || k0 + KEYS > top.end)
-            cu_hide_keys<M, N>(s, h, q0 + warp * 16 * M + (lane >> 2), k0 + 2 * (lane & 3));
-        query_slopes<T, M, N>(ds, s, dp, row + warp * 16 * M + (lane >> 2), row + rows + warp * 16 * M + (lane >> 2),
-                              scale);
+        if (k0 < w->full || k0 + KEYS > w->until)
+            cu_hide_keys<M, N>(s, a.h, w->at + warp * 16 * M + (lane >> 2), k0 + 2 * (lane & 3));
+        query_slopes<T, M, N>(ds, s, dp, row, row + ROWS, scale);
         cu_by_columns<T, D, M, KEYS>(dq, ds, k + on * stage);
         __syncthreads();
     }
-    finish_queries<T, D, M>(a, dq);
+    finish_queries<T, D, M>(a, w, dq);
 }
 
 /* ---- which kernels */
 
-template <class T, int D, int MK, int COLUMNS, int KEYS> static void choose_sizes(cu_attention_call &call)
+template <class T, int D, int M, int TILE, int KEYS> static void choose_sizes(cu_attention_call &call)
 {
-    call.kernel[0] = {by_keys<T, D, MK, COLUMNS>, ROWS, ROWS / MK * 2, (2 * ROWS + 4 * TILE) * D * 2 + 4 * TILE * 4, 1};
+    call.kernel[0] = {by_keys<T, D, M, TILE>, ROWS, ROWS / M * 2, (2 * ROWS + 4 * TILE) * D * 2 + 4 * TILE * 4, 1};
     call.kernel[1] = {by_queries<T, D, KEYS>, ROWS, ROWS, (2 * ROWS + 4 * KEYS) * D * 2 + 2 * ROWS * 4, 0};
 }
 

@@ -41,16 +41,15 @@ template <class T, int M, int N> CU_DEVICE void narrow(uint32_t (&p)[M][N][2], c
 
 /* o over its sum, and lse. */
 template <class T, int D>
-CU_DEVICE void finish(const cu_attention &a, const float (&o)[M][D / 8][4], const float (&most)[2 * M],
-                      const float *total)
+CU_DEVICE void finish(const cu_attention &a, const cu_extent *w, const float (&o)[M][D / 8][4],
+                      const float (&most)[2 * M], const float *total)
 {
-    int heads = a.h.k * a.h.g, thread = cu_again((int)threadIdx.x);
-    cu_work w = cu_attention_work(a, heads, cu_again((int)blockIdx.x));
-    int first = (a.tiles - 1 - w.tile) * ROWS + thread / 32 * 16 * M + thread % 32 / 4;
+    int heads = a.h.k * a.h.g, thread = cu_again((int)threadIdx.x),
+        first = w->at + thread / 32 * 16 * M + thread % 32 / 4;
 #pragma unroll
     for (int r = 0; r < 2 * M; r++) {
         int i = first + 8 * r;
-        int64_t row = ((int64_t)w.b * a.h.s + i) * heads + w.head;
+        int64_t row = ((int64_t)w->b * a.h.s + i) * heads + w->head;
         float sum = cu_quad_sum(total[r * THREADS]);
         if (i >= a.h.s)
             continue;
@@ -60,23 +59,27 @@ CU_DEVICE void finish(const cu_attention &a, const float (&o)[M][D / 8][4], cons
     }
 }
 
+/* A tile of keys or values of the head on its way. */
+template <int D, int KEYS>
+CU_DEVICE void fetch_keys(const cu_attention &a, const cu_extent *w, cu_chunk *to, const void *from, int k0)
+{
+    int step = a.h.k * a.h.d;
+    int64_t at = ((int64_t)w->b * a.h.t + k0) * step + w->head / a.h.g * a.h.d;
+    cu_tile<D>::template fetch<KEYS, THREADS>(to, (const char *)from + 2 * at, 2 * step, w->end - k0, a.h.d / 8);
+}
+
 /* Sums of rows lie in shared memory, a place for each thread: that is what the registers have no room for. */
 template <class T, int D, int KEYS>
 static __global__ void __launch_bounds__(THREADS, 2) forward(const __grid_constant__ cu_attention a)
 {
     constexpr int N = KEYS / 8;
+    CU_SHARED(cu_extent, kept, [1]);
     CU_SHARED_DYNAMIC(cu_chunk, room);
     cu_chunk *q = room, *k = q + ROWS * D / 8, *v = k + KEYS * D / 8;
     float *total = (float *)(v + KEYS * D / 8) + threadIdx.x;
-    const cu_heads &h = a.h;
-    cu_work w = cu_attention_work(a, h.k * h.g, (int)blockIdx.x);
-    int lane = (int)threadIdx.x & 31, warp = (int)threadIdx.x >> 5;
-    int q0 = (a.tiles - 1 - w.tile) * ROWS, last = (q0 + ROWS < h.s ? q0 + ROWS : h.s) - 1; /* long ones first */
-    int step_q = 2 * h.k * h.g * h.d, step = 2 * h.k * h.d;                                 /* bytes from row to row */
-    cu_run top = cu_visible(&h, q0), bottom = cu_visible(&h, last);
-    int start = top.first / KEYS * KEYS, end = bottom.end;
-    const char *from_q = (const char *)a.q + ((int64_t)w.b * h.s + q0) * step_q + 2 * w.head * h.d;
-    int64_t from = (int64_t)w.b * h.t * step + 2 * (w.head / h.g) * h.d;
+    const cu_extent *w = cu_keep(kept, cu_queries_span(a, ROWS));
+    int lane = (int)threadIdx.x & 31, warp = (int)threadIdx.x >> 5, step = a.h.k * a.h.g * a.h.d;
+    const char *from = (const char *)a.q + 2 * (((int64_t)w->b * a.h.s + w->at) * step + w->head * a.h.d);
     float o[M][D / 8][4], most[2 * M], scale = a.scale * CU_LOG2E;
 
     cu_zero(o);
@@ -85,28 +88,24 @@ static __global__ void __launch_bounds__(THREADS, 2) forward(const __grid_consta
         most[r] = -INFINITY;
         total[r * THREADS] = 0;
     }
-    cu_tile<D>::template fetch<ROWS, THREADS>(q, from_q, step_q, h.s - q0, h.d / 8);
-    cu_tile<D>::template fetch<KEYS, THREADS>(k, (const char *)a.k + (from + (int64_t)start * step), step, end - start,
-                                              h.d / 8);
+    cu_tile<D>::template fetch<ROWS, THREADS>(q, from, 2 * step, a.h.s - w->at, a.h.d / 8);
+    fetch_keys<D, KEYS>(a, w, k, a.k, w->start / KEYS * KEYS);
     cu_copy_commit();
-    for (int k0 = start; k0 < end; k0 += KEYS) {
+    for (int k0 = w->start / KEYS * KEYS; k0 < w->end; k0 += KEYS) {
         float s[M][N][4];
         uint32_t p[M][N][2];
         cu_copy_wait<0>();
         __syncthreads();
-        cu_tile<D>::template fetch<KEYS, THREADS>(v, (const char *)a.v + (from + (int64_t)cu_again(k0) * step), step,
-                                                  end - k0, h.d / 8);
+        fetch_keys<D, KEYS>(a, w, v, a.v, k0);
         cu_copy_commit();
         cu_zero(s);
         cu_rows_by_rows<T, D>(s, q + warp * M * 2 * D, k);
         cu_copy_wait<0>();
         __syncthreads();
-        int next = cu_again(k0) + KEYS;
-        cu_tile<D>::template fetch<KEYS, THREADS>(k, (const char *)a.k + (from + (int64_t)next * step), step,
-                                                  end - next, h.d / 8);
+        fetch_keys<D, KEYS>(a, w, k, a.k, cu_again(k0) + KEYS);
         cu_copy_commit();
-        if (k0 < bottom.first || k0 + KEYS > top.end)
-            cu_hide_keys<M, N>(s, h, q0 + warp * 16 * M + (lane >> 2), k0 + 2 * (lane & 3));
+        if (k0 < w->full || k0 + KEYS > w->until)
+            cu_hide_keys<M, N>(s, a.h, w->at + warp * 16 * M + (lane >> 2), k0 + 2 * (lane & 3));
 #pragma unroll
         for (int r = 0; r < 2 * M; r++) {
             float shrink = weigh_row<N>(s[r / 2], r % 2, scale, most[r], total[r * THREADS]);
@@ -120,7 +119,7 @@ static __global__ void __launch_bounds__(THREADS, 2) forward(const __grid_consta
         cu_by_columns<T, D, M, KEYS>(o, p, v);
     }
     cu_copy_wait<0>();
-    finish<T, D>(a, o, most, total);
+    finish<T, D>(a, w, o, most, total);
 }
 
 /* ---- which kernel */

@@ -30,19 +30,60 @@ CU_DEVICE int cu_again(int x)
     return x;
 }
 
-/* What a block works on. */
-struct cu_work {
-    int b, head, tile; /* head: of b; among query heads or kv heads */
+/* What a block works on. It is kept in shared memory, for registers are short. */
+struct cu_extent {
+    int b, head;     /* head: of b; among query heads or kv heads */
+    int at;          /* its first query (or key) */
+    int start, end;  /* the keys (or queries) that any of them sees */
+    int full, until; /* those that all of them see */
 };
 
 /* Blocks of a section (so many heads that their keys and values stay in the cache) run one tile of every head, then the
- * next. */
-CU_DEVICE cu_work cu_attention_work(const cu_attention &a, int heads, int id)
+ * next. *tile: of the head. */
+CU_DEVICE cu_extent cu_attention_work(const cu_attention &a, int heads, int *tile)
 {
-    int whole = a.section * a.tiles, section = id / whole, in = id % whole;
+    int id = (int)blockIdx.x, whole = a.section * a.tiles, section = id / whole, in = id % whole;
     int rest = a.h.b * heads - section * a.section, wide = rest < a.section ? rest : a.section;
     int head = section * a.section + in % wide;
-    return {head / heads, head % heads, in / wide};
+    *tile = in / wide;
+    return {head / heads, head % heads, 0, 0, 0, 0, 0};
+}
+
+/* A block of `rows` queries of a head; those with the most keys come first. */
+CU_DEVICE cu_extent cu_queries_span(const cu_attention &a, int rows)
+{
+    int tile;
+    cu_extent w = cu_attention_work(a, a.h.k * a.h.g, &tile);
+    w.at = (a.tiles - 1 - tile) * rows;
+    cu_run top = cu_visible(&a.h, w.at), bottom = cu_visible(&a.h, (w.at + rows < a.h.s ? w.at + rows : a.h.s) - 1);
+    w.start = top.first;
+    w.end = bottom.end;
+    w.full = bottom.first;
+    w.until = top.end;
+    return w;
+}
+
+/* A block of `rows` keys of a kv head. */
+CU_DEVICE cu_extent cu_keys_span(const cu_attention &a, int rows)
+{
+    int tile;
+    cu_extent w = cu_attention_work(a, a.h.k, &tile);
+    w.at = tile * rows;
+    cu_run top = cu_seen_by(&a.h, w.at), bottom = cu_seen_by(&a.h, (w.at + rows < a.h.t ? w.at + rows : a.h.t) - 1);
+    w.start = top.first;
+    w.end = bottom.end;
+    w.full = bottom.first;
+    w.until = top.end;
+    return w;
+}
+
+/* For every thread of the block to see. */
+CU_DEVICE const cu_extent *cu_keep(cu_extent *kept, const cu_extent &w)
+{
+    if (threadIdx.x == 0)
+        *kept = w;
+    __syncthreads();
+    return kept;
 }
 
 /* 16 bytes, what moves at once. */
@@ -206,11 +247,16 @@ struct cu_attention_call {
     int32_t n;
 };
 
+/* HD_E_UNSUPPORTED, err as it was: this GPU's blocks have too little shared memory (8.6 and 8.9, for some head sizes).
+ */
 static inline int32_t cu_attention_allow(struct hd_kernel *k, const cu_attention_call &call, struct hd_error *err)
 {
     cudaError_t rc = cudaSuccess;
-    for (int32_t n = 0; n < call.n && rc == cudaSuccess; n++)
+    for (int32_t n = 0; n < call.n && rc == cudaSuccess; n++) {
+        if (call.kernel[n].shared + (int32_t)sizeof(cu_extent) > k->device->shared_limit)
+            return HD_E_UNSUPPORTED;
         rc = cu_allow_shared(call.kernel[n].run, (size_t)call.kernel[n].shared);
+    }
     return cu_fail(err, rc, k->label, "shared memory for attention");
 }
 
