@@ -110,6 +110,8 @@ void hd__store_witness(struct hd_store *store, const struct hd__witness *witness
     store->witness = witness ? *witness : (struct hd__witness){0};
     store->next_ask = store->witness.ask_after;
     pthread_mutex_unlock(&store->witness_lock);
+    if (witness && hd__live_dead(&store->live, NULL, NULL)) /* the end came before it could be told of */
+        hd__store_tell(store, HD__GATHER_END);
 }
 
 /* ---- the thread */

@@ -251,6 +251,21 @@ START_TEST(a_silent_rank_is_not_waited_for_long)
 }
 END_TEST
 
+/* A job that ends while a rank still opens its transports: what it does is told as soon as it can be. */
+START_TEST(a_late_witness)
+{
+    struct hd__witness w = {.user = &who[1], .tell = tell, .waited = waited, .ask_after = 0.5};
+    open_all(1);
+    hd__store_fail(store[0], HD_E_MISMATCH, "ranks differ");
+    while (!hd__live_dead(hd__store_live(store[1]), NULL, NULL))
+        usleep(1000);
+    hd__store_witness(store[1], &w);
+    close_all();
+    ck_assert_int_eq(seen.ends, 1);
+    ck_assert_str_eq(seen.part[1], "part of 1");
+}
+END_TEST
+
 /* A rank that waits asks; the verdict of whoever looked ends the job on all. */
 START_TEST(a_look_may_end_the_job)
 {
@@ -360,6 +375,7 @@ int main(int argc, char **argv)
     tcase_add_test(tc, read_while_written);
     tcase_add_test(tc, parts_at_the_end);
     tcase_add_test(tc, a_silent_rank_is_not_waited_for_long);
+    tcase_add_test(tc, a_late_witness);
     tcase_add_test(tc, a_look_may_end_the_job);
     tcase_add_loop_test(tc, nobody_leaves_before_the_report, 0, 5);
     suite_add_tcase(suite, tc);
