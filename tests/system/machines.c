@@ -100,6 +100,22 @@ void machines_up(int n, const char *rate)
         wait_until_up(holder[i]);
 }
 
+void machines_alone(int n)
+{
+    for (int i = 0; i < n; i++)
+        ck_assert_int_gt(holder[i] = hold(), 0);
+}
+
+void machine_run(int i, const char *format, ...)
+{
+    char words[200];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(words, sizeof words, format, args);
+    va_end(args);
+    ck_assert_msg(run_in(holder[i], "%s", words) == 0, "%s", words);
+}
+
 void machine_loses(int i, int percent)
 {
     ck_assert_int_eq(run_in(holder[i], "nft add table inet lossy"), 0);

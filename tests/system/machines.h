@@ -9,6 +9,11 @@ enum { MACHINES_MAX = 8 };
 int machines_possible(const char **why);
 /* Makes n machines. `rate`: of each one's sending, as tc has it ("1gbit"); NULL: as fast as it goes. */
 void machines_up(int n, const char *rate);
+/* far.c: machines whose packets take `delay` seconds, one way, however many there are. */
+void machines_far(int n, double delay);
+/* Machines without a network, and a command on one of them; it has to succeed. */
+void machines_alone(int n);
+void machine_run(int i, const char *format, ...) __attribute__((format(printf, 2, 3)));
 /* Of every hundred packets that machine i receives, so many are lost. */
 void machine_loses(int i, int percent);
 /* The calling thread, and what it starts from now on, is on machine i; -1: at home. */

@@ -1,7 +1,8 @@
 /* Training on several machines (network namespaces): the same bits as on one, and no hang when one goes away.
  *     test_system_machines        what CI runs
- *     test_system_machines long   four machines, a slow network, one that loses packets */
+ *     test_system_machines long   four machines, a slow network, one that loses packets, one with a long way */
 #include <signal.h>
+#include <stdlib.h>
 #include <sys/wait.h>
 
 #include "tests/system/machines.h"
@@ -138,6 +139,43 @@ START_TEST(a_network_that_loses)
 }
 END_TEST
 
+static double least_step(const char *job)
+{
+    char path[128], *rest;
+    double least = 1e9;
+    snprintf(path, sizeof path, "runs/%s/metrics.jsonl", job);
+    rest = read_file(path);
+    for (char *line; (line = strsep(&rest, "\n"));) {
+        const char *at = strstr(line, "\"step_s\": ");
+        double step = at ? strtod(at + 10, NULL) : least;
+        least = step < least ? step : least;
+    }
+    return least;
+}
+
+/* 10 ms one way between two machines of two ranks: the same bits in one level and in two. How long a step takes is printed. */
+START_TEST(a_long_way)
+{
+    static const char *const ways[][2] = {
+        {"far", ""}, {"far-ring", ",\"sums\":\"any\",\"tune\":\"ring.json\""}, {"far-in-two", ",\"inside\":\"shm\""}};
+    char words[256];
+    write_file("ring.json", "{\"heddle_tuning\": 1, \"rules\": [{\"op\": \"all_reduce\", \"ranks\": 8, \"use\": \"ring\"}]}");
+    machines_far(2, 0.01);
+    train(&a, "near", "llama.yaml job.steps=6 mesh.dp=4 data.micro_batch=1");
+    for (size_t k = 0; k < HD__COUNT(ways); k++) {
+        snprintf(words, sizeof words, "llama.yaml mesh.dp=4 data.micro_batch=1 comm={\"use\":\"libfabric\",\"interface\":\"eth0\"%s}",
+                 ways[k][1]);
+        train_apart(&b, ways[k][0], 4, 2, words);
+        if (k == 1)
+            expect_close(&b, &a, 1e-5); /* the ring has an order of its own */
+        else
+            expect_same_bits(&a, &b);
+        ck_assert_double_gt(least_step(ways[k][0]), 0.02); /* there and back: it did go the long way */
+        fprintf(stderr, "%-10s %.1f ms a step\n", ways[k][0], 1e3 * least_step(ways[k][0]));
+    }
+}
+END_TEST
+
 int main(int argc, char **argv)
 {
     const struct system_test quick[] = {{"two machines", two_machines, 1},
@@ -146,7 +184,8 @@ int main(int argc, char **argv)
                                         {"one goes", one_goes, 2},
                                         {NULL, NULL, 0}};
     const struct system_test more[] = {
-        {"four machines", four_machines, 1}, {"a network that loses", a_network_that_loses, 1}, {NULL, NULL, 0}};
+        {"four machines", four_machines, 1}, {"a network that loses", a_network_that_loses, 1}, {"a long way", a_long_way, 1},
+        {NULL, NULL, 0}};
     const char *why;
     if (!machines_possible(&why)) {
         fprintf(stderr, "skipped: %s\n", why);
