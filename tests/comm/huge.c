@@ -57,6 +57,44 @@ static int huge_one(struct rank *rank, struct hd_comm_group *group, uint32_t col
     return 0;
 }
 
+static void fill(uint8_t *data, int32_t rank)
+{
+    for (uint64_t i = 0; i < huge_bytes; i++)
+        data[i] = (uint8_t)huge_value(rank, 1, i);
+}
+
+/* A broadcast and a message, in one buffer: a rank needs little more than the bytes. */
+int huge_in_place(struct rank *rank)
+{
+    struct hd_error err = HD_ERROR_INIT;
+    struct hd_comm_group *group;
+    hd_request request;
+    int32_t last = rank->size - 1;
+    uint8_t *data = malloc(huge_bytes);
+    struct hd_comm_call call = {.struct_size = sizeof call, .coll = HD_COLL_BROADCAST, .dtype = HD_U8, .root = last, .send = data,
+                                .recv = data, .count = huge_bytes, .tag = 1};
+    EXPECT(data != NULL, "memory");
+    if (world_group(rank, "world", &group))
+        return 1;
+    fill(data, rank->rank);
+    EXPECT(rank->ops->collective(group, &call, &request, &err) == HD_OK, "%s", err.message);
+    EXPECT(finish(rank, request, &err) == HD_OK, "%s", err.message);
+    for (uint64_t i = 0; i < huge_bytes; i++)
+        EXPECT(data[i] == (uint8_t)huge_value(last, 1, i), "broadcast: element %llu", (unsigned long long)i);
+    if (rank->rank == 0) {
+        fill(data, 5);
+        EXPECT(rank->ops->send(group, last, 0, data, huge_bytes, &request, &err) == HD_OK, "%s", err.message);
+        EXPECT(finish(rank, request, &err) == HD_OK, "%s", err.message);
+    } else if (rank->rank == last) {
+        EXPECT(rank->ops->recv(group, 0, 0, data, huge_bytes, &request, &err) == HD_OK, "%s", err.message);
+        EXPECT(finish(rank, request, &err) == HD_OK, "%s", err.message);
+        for (uint64_t i = 0; i < huge_bytes; i++)
+            EXPECT(data[i] == (uint8_t)huge_value(5, 1, i), "message: byte %llu", (unsigned long long)i);
+    }
+    free(data);
+    return 0;
+}
+
 int huge(struct rank *rank)
 {
     struct hd_error err = HD_ERROR_INIT;

@@ -6,6 +6,7 @@
 
 extern uint64_t huge_bytes; /* of the larger buffer */
 
-int huge(struct rank *rank); /* a body for run_ranks */
+int huge(struct rank *rank);
+int huge_in_place(struct rank *rank); /* a broadcast and a message of bytes, in one buffer */ /* a body for run_ranks */
 
 #endif

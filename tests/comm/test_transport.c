@@ -4,7 +4,8 @@
  *     few: each test with one or two numbers of ranks, for transports whose ranks take long to start
  *     any: so, and by algorithms whose sums follow an order of their own, in chunks of 4 KiB
  *     soak=N seed=S ranks=R: N random operations on R ranks, and nothing else
- *     huge=BYTES: operations of that size on two ranks, and nothing else; 4.5 x BYTES of memory a rank */
+ *     huge=BYTES: operations of that size on two ranks, and nothing else; 4.5 x BYTES of memory a rank
+ *     whole=BYTES: a broadcast and a message of so many, in one buffer: BYTES of memory a rank */
 #include <check.h>
 #include <stdlib.h>
 #include <unistd.h>
@@ -300,7 +301,7 @@ static int leaves_nothing(struct rank *rank)
 
 static double patience;
 static int32_t soak_ranks = 4;
-static int few;
+static int few, in_one_buffer;
 
 #define TRANSPORT_TEST(name, body, ...)                                                           \
     START_TEST(name)                                                                              \
@@ -316,6 +317,7 @@ TRANSPORT_TEST(collectives_are_exact, collectives, .settings = "small=1KiB small
 TRANSPORT_TEST(special_values, specials, .settings = "stage=64KiB")
 TRANSPORT_TEST(large_ones_too, large, .settings = "stage=64KiB stream=256KiB quantum=64KiB halves=wide")
 TRANSPORT_TEST(huge_ones_too, huge, .timeout = patience)
+TRANSPORT_TEST(huge_in_one_buffer, huge_in_place, .timeout = patience)
 TRANSPORT_TEST(many_in_flight, in_flight, .settings = "stage=64KiB largest=3000")
 TRANSPORT_TEST(messages_arrive, messages, .settings = "stage=64KiB stream=512KiB largest=3000")
 TRANSPORT_TEST(groups_again, regroup, .settings = NULL)
@@ -406,8 +408,9 @@ static int parse_word(const char *word, TCase *tc)
     if (sscanf(word, "soak=%llu", &n) == 1) {
         soak_operations = n;
         patience = 60 * (1 + (double)n / 1000);
-    } else if (sscanf(word, "huge=%llu", &n) == 1) {
+    } else if (sscanf(word, "huge=%llu", &n) == 1 || sscanf(word, "whole=%llu", &n) == 1) {
         huge_bytes = n;
+        in_one_buffer = *word == 'w';
         patience = 60 * (1 + (double)n / (64 << 20));
     } else {
         return 0;
@@ -433,6 +436,8 @@ int main(int argc, char **argv)
         return failed;
     if (patience == 0)
         (few ? add_few : add_all)(tc);
+    else if (in_one_buffer)
+        tcase_add_loop_test(tc, huge_in_one_buffer, 2, 3);
     else if (huge_bytes != 12 << 20)
         tcase_add_loop_test(tc, huge_ones_too, 2, 3);
     else
