@@ -9,11 +9,18 @@
 
 /* ---- making */
 
+/* Two ranks that make two lanes of messages, each the other one first, would wait for each other. */
+static int is_blocking(const struct nc_lane *l)
+{
+    return l->group->comm->settings.blocking && l->from < 0;
+}
+
 static int32_t join(struct nc_lane *l, const struct nc_id *id, struct hd_error *err)
 {
     struct hd_comm *c = l->group->comm;
     struct nc_config config = c->config;
     nc_comm comm = NULL;
+    config.blocking = is_blocking(l);
     if (l->from >= 0 && c->settings.message_ctas > 0) {
         config.max_ctas = (int)c->settings.message_ctas;
         config.min_ctas = NC_UNSET;
@@ -320,21 +327,34 @@ static void end_lane(struct hd_comm *c, struct nc_lane *l, int in_order)
         c->api.CommAbort(comm);
 }
 
-/* At once: all in one call of NCCL, since what runs of one may hold up the end of another. */
-void nc_lanes_end(struct hd_comm *c, struct nc_group *group, int in_order)
+static void end_lanes(struct hd_comm *c, struct nc_group *group, int blocking, int in_order)
 {
-    if (!in_order)
-        c->api.GroupStart();
     for (struct nc_group *g = group ? group : c->groups; g; g = group ? NULL : g->next)
         for (struct nc_lane *l = g->lanes; l; l = l->next)
-            end_lane(c, l, in_order);
-    if (!group) {
-        nc_comm base = atomic_exchange(&c->base, NULL);
-        if (base && (!in_order || !finalize(c, base)))
-            c->api.CommAbort(base);
+            if (is_blocking(l) == blocking)
+                end_lane(c, l, in_order);
+}
+
+static void end_base(struct hd_comm *c, int in_order)
+{
+    nc_comm base = atomic_exchange(&c->base, NULL);
+    if (base && (!in_order || !finalize(c, base)))
+        c->api.CommAbort(base);
+}
+
+/* At once: all in one call of NCCL, since what runs of one may hold up the end of another; but those that block and
+ * those that do not apart, since NCCL takes only one kind in a call. */
+void nc_lanes_end(struct hd_comm *c, struct nc_group *group, int in_order)
+{
+    for (int blocking = 0; blocking < 2; blocking++) {
+        if (!in_order)
+            c->api.GroupStart();
+        end_lanes(c, group, blocking, in_order);
+        if (!group && blocking == (c->settings.blocking != 0))
+            end_base(c, in_order);
+        if (!in_order)
+            c->api.GroupEnd();
     }
-    if (!in_order)
-        c->api.GroupEnd();
 }
 
 void nc_lane_free(struct nc_lane *l)

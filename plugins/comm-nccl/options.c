@@ -19,8 +19,8 @@ const struct hd_option nc_options[NC_N_OPTIONS] = {
      .value = "no",
      .type = HD_OPT_BOOL,
      .level = HD_LEVEL_TUNER,
-     .help = "calls wait while NCCL connects, and are cheaper (from NCCL 2.28 on, others start a thread each); ended "
-             "by an abort only",
+     .help = "collectives wait while NCCL connects, and are cheaper to call (from NCCL 2.28 on, others start a thread "
+             "each); an abort alone ends them",
      .offset = AT(blocking)},
     {.name = "registered",
      .value = "yes",
