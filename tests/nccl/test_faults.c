@@ -86,6 +86,29 @@ static int apart(struct rank *rank)
     return 0;
 }
 
+/* The job's word counts before the environment's, and what it leaves out stays. */
+static int environment(struct rank *rank)
+{
+    struct hd_comm_group *group;
+    struct hd_error err = HD_ERROR_INIT;
+    EXPECT(getenv("NCCL_ALGO") && !strcmp(getenv("NCCL_ALGO"), "ring,tree"), "NCCL_ALGO is %s", getenv("NCCL_ALGO"));
+    EXPECT(getenv("NCCL_BUFFSIZE") && !strcmp(getenv("NCCL_BUFFSIZE"), "8388608"), "NCCL_BUFFSIZE");
+    EXPECT(getenv("NCCL_IB_DISABLE") && !strcmp(getenv("NCCL_IB_DISABLE"), "1"), "NCCL_IB_DISABLE");
+    EXPECT(getenv("NCCL_DEBUG") && !strcmp(getenv("NCCL_DEBUG"), "WARN"), "NCCL_DEBUG is the environment's");
+    EXPECT(!getenv("NCCL_PROTO"), "NCCL_PROTO was set");
+    return world_group(rank, "world", &group) || run(rank, group, 100, &err);
+}
+
+START_TEST(settings_reach_nccl)
+{
+    struct ranks_options o = {.size = 2, .settings = "algo=ring,tree buffsize=8MiB ib_disable=yes max_ctas=4"};
+    setenv("NCCL_ALGO", "tree", 1);
+    setenv("NCCL_DEBUG", "WARN", 1);
+    unsetenv("NCCL_PROTO");
+    ck_assert_int_eq(run_ranks(&o, environment, NULL), 0);
+}
+END_TEST
+
 static int run_fault(const char *text, double timeout, int (*body)(struct rank *))
 {
     struct ranks_options o = {.size = 2, .timeout = timeout};
@@ -127,6 +150,7 @@ int main(int argc, char **argv)
     tcase_add_test(tc, a_peer_that_nccl_lost);
     tcase_add_test(tc, an_operation_without_end);
     tcase_add_test(tc, an_operation_never_enqueued);
+    tcase_add_test(tc, settings_reach_nccl);
     suite_add_tcase(suite, tc);
     SRunner *runner = srunner_create(suite);
     srunner_run_all(runner, CK_ENV);
