@@ -285,6 +285,7 @@ static int aborts(struct rank *rank)
     if (world_group(rank, "world", &group))
         return 1;
     EXPECT(run(rank, group, &call, &err) == HD_OK, "%s", err.message);
+    EXPECT(hd__store_barrier(rank->store, "begun", hd__now() + 20, &err) == HD_OK, "%s", err.message);
     if (rank->rank == 0)
         pthread_create(&thread, NULL, abort_soon, rank);
     double began = hd__now();
