@@ -276,7 +276,11 @@ START_TEST(bf16_is_rounded_to_nearest_even)
     }
     h_run(fast, i);
     h_run(plain, same);
-    h_equal("rounding to bf16", i, same);
+    for (int64_t j = 0; j < 390000; j++) { /* which NaN is a machine's own */
+        uint16_t a = ((const uint16_t *)i->out[0].data)[j], b = ((const uint16_t *)same->out[0].data)[j];
+        ck_assert_msg(a == b || (isnan(h_get(&i->out[0], j)) && isnan(h_get(&same->out[0], j))), "%#x becomes %#x, not %#x",
+                      ((const uint32_t *)i->in[0].data)[j], a, b);
+    }
     uint32_t right = 0, finite = 0x7f80 * 6; /* and positive */
     for (uint32_t j = 0; j < finite; j++) {
         uint32_t up = low[j % 6] > 0x8000 || (low[j % 6] == 0x8000 && (j / 6 & 1));
