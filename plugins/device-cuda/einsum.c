@@ -1,19 +1,12 @@
-/* HD_OP_EINSUM, and products of experts: cuBLASLt where the shapes are a product's, else a plain kernel. */
-#include "blas.h"
+/* HD_OP_EINSUM: cuBLASLt where the shapes are a product's, else a plain kernel. */
+#include "einsum.h"
 #include "slots.h"
 
-struct einsum {
-    const struct cu_gemm *first, *more; /* `more` adds: later terms of a loop that is summed */
-    struct labels outer;
-    const char *in[2];
-    char *out;
-    int64_t size[LABELS_OPERANDS];
-    uint64_t swapped;
-};
+/* ---- products */
 
-/* All products of loops `depth` and on; `add`: out has terms of a summed loop. */
-static int32_t run_loops(const struct einsum *e, int64_t depth, const char *a, const char *b, char *c, int add, cudaStream_t stream,
-                         struct hd_error *err)
+/* All products of loops `depth` and on; `add`: c has terms of a summed loop. */
+static int32_t run_loops(const struct cu_einsum *e, int64_t depth, const char *a, const char *b, char *c, int add,
+                         cudaStream_t stream, struct hd_error *err)
 {
     int32_t rc = HD_OK;
     if (depth == e->outer.count)
@@ -26,69 +19,68 @@ static int32_t run_loops(const struct einsum *e, int64_t depth, const char *a, c
     return rc;
 }
 
-static int32_t run(struct hd_kernel *k, cudaStream_t stream, struct hd_error *err)
+int32_t cu_einsum_run(const struct cu_einsum *e, const void *a, const void *b, void *c, cudaStream_t stream, struct hd_error *err)
 {
-    const struct einsum *e = k->state;
-    return run_loops(e, 0, e->in[0], e->in[1], e->out, 0, stream, err);
+    return run_loops(e, 0, a, b, c, 0, stream, err);
 }
 
 /* Loops move the operands: an address that all of them are as aligned as. */
-static const void *least_aligned(const void *p, const struct labels *outer, int which, int64_t size)
+static const void *least_aligned(const struct cu_einsum *e, const struct hd_operand *o, int which)
 {
-    uintptr_t all = (uintptr_t)p;
-    for (int64_t i = 0; i < outer->count; i++)
-        all |= (uintptr_t)(outer->at[i].stride[which] * size);
+    uintptr_t all = (uintptr_t)o->data;
+    for (int64_t i = 0; i < e->outer.count; i++)
+        all |= (uintptr_t)(e->outer.at[i].stride[which] * e->size[which]);
     return (const void *)all;
 }
 
-static int32_t prepare_products(struct hd_device *d, const struct cu_plan *plan, struct einsum *e, struct hd_error *err)
+int32_t cu_einsum_prepare(struct hd_device *d, const struct hd_operand *in, const struct hd_operand *out, uint32_t accumulate,
+                          struct cu_einsum *e, struct hd_error *err)
 {
-    struct cu_product product = plan->product;
-    const void *a = least_aligned(e->in[0], &plan->outer, LABELS_A, e->size[LABELS_A]);
-    const void *b = least_aligned(e->in[1], &plan->outer, LABELS_B, e->size[LABELS_B]);
-    const void *c = least_aligned(e->out, &plan->outer, LABELS_C, e->size[LABELS_C]);
-    int32_t rc = cu_gemm_prepare(d, &product, plan->swapped ? a : b, plan->swapped ? b : a, c, &e->first, err);
-    product.accumulate = 1;
-    if (rc == HD_OK && plan->sums)
-        rc = cu_gemm_prepare(d, &product, plan->swapped ? a : b, plan->swapped ? b : a, c, &e->more, err);
-    return rc;
+    struct cu_plan plan;
+    const char *why = cu_plan(&plan, in, out, accumulate);
+    if (why)
+        return hd_fail(err, HD_E_UNSUPPORTED, "%s", why);
+    *e = (struct cu_einsum){.outer = plan.outer, .swapped = plan.swapped};
+    e->size[LABELS_A] = (int64_t)hd_dtype_size(in[0].dtype);
+    e->size[LABELS_B] = (int64_t)hd_dtype_size(in[1].dtype);
+    e->size[LABELS_C] = (int64_t)hd_dtype_size(out->dtype);
+    const void *a = least_aligned(e, &in[0], LABELS_A), *b = least_aligned(e, &in[1], LABELS_B);
+    const void *c = least_aligned(e, out, LABELS_C), *first = plan.swapped ? a : b, *second = plan.swapped ? b : a;
+    int32_t rc = cu_gemm_prepare(d, &plan.product, first, second, c, &e->first, err);
+    plan.product.accumulate = 1;
+    return rc || !plan.sums ? rc : cu_gemm_prepare(d, &plan.product, first, second, c, &e->more, err);
 }
 
-static int32_t prepare_blas(struct hd_device *d, const struct cu_plan *plan, const struct hd_instr_desc *i, struct hd_kernel *k,
-                            struct hd_error *err)
+/* ---- the op */
+
+struct einsum {
+    struct cu_einsum of;
+    const void *in[2];
+    void *out;
+};
+
+static int32_t run(struct hd_kernel *k, cudaStream_t stream, struct hd_error *err)
 {
-    struct einsum *e = d->host->alloc(sizeof *e);
-    if (!e)
-        return cu_refuse(err, HD_E_NOMEM, i, "no memory for an einsum");
-    e->outer = plan->outer;
-    e->swapped = plan->swapped;
-    for (int n = 0; n < 2; n++) {
-        e->in[n] = i->in[n].data;
-        e->size[n] = (int64_t)hd_dtype_size(i->in[n].dtype);
-    }
-    e->out = i->out[0].data;
-    e->size[LABELS_C] = (int64_t)hd_dtype_size(i->out[0].dtype);
-    int32_t rc = prepare_products(d, plan, e, err);
-    if (rc) {
-        d->host->free(e);
-        return rc;
-    }
-    k->state = e;
-    k->run = run;
-    return HD_OK;
+    const struct einsum *e = k->state;
+    return cu_einsum_run(&e->of, e->in[0], e->in[1], e->out, stream, err);
 }
 
 int32_t cu_prepare_einsum(struct hd_device *d, const struct hd_instr_desc *i, struct hd_kernel *k, struct hd_error *err)
 {
     struct hd_error why = HD_ERROR_INIT;
-    struct cu_plan plan;
-    const char *not_a_product = cu_plan(&plan, i->in, &i->out[0], cu_accumulates(i));
-    int32_t rc = not_a_product ? hd_fail(&why, HD_E_UNSUPPORTED, "%s", not_a_product) : prepare_blas(d, &plan, i, k, &why);
-    if (rc == HD_OK || rc != HD_E_UNSUPPORTED) {
-        if (rc)
-            hd_error_copy(err, &why);
+    struct einsum *e = d->host->alloc(sizeof *e);
+    if (!e)
+        return cu_refuse(err, HD_E_NOMEM, i, "no memory for an einsum");
+    e->in[0] = i->in[0].data;
+    e->in[1] = i->in[1].data;
+    e->out = i->out[0].data;
+    k->state = e;
+    k->run = run;
+    int32_t rc = cu_einsum_prepare(d, i->in, &i->out[0], cu_accumulates(i), &e->of, &why);
+    if (rc && rc != HD_E_UNSUPPORTED)
+        hd_error_copy(err, &why);
+    if (rc != HD_E_UNSUPPORTED)
         return rc;
-    }
     if (!d->plain_einsums++) /* said once */
         d->host->log(HD_LOG_WARN, "device-cuda", "%s runs on the slow plain kernel: %s", k->label, why.message);
     return cu_prepare_einsum_plain(d, i, k, err);

@@ -4,7 +4,7 @@
 
 #include "../einsum/labels.h"
 
-enum { CU_LOOPS_MOST = 64 }; /* products that an einsum may be launched as */
+enum { CU_LOOPS_MOST = 256 }; /* products that an einsum may be launched as */
 
 /* As cuBLAS sees it: column-major, `rows` x `cols` as stored, transposed when used where `trans` says so. */
 struct cu_matrix {

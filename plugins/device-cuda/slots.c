@@ -1,12 +1,11 @@
 /* One row an op: operands (least and most inputs, least and most outputs), dtypes, prepare. To add an op: its .cu file
- * with cu_prepare_NAME, a row here, the file in meson.build. Products of experts multiply every slot: those without a token hold
- * zeros, and give zeros. */
+ * with cu_prepare_NAME, a row here, the file in meson.build. */
 #include "slots.h"
 
 #define CU_ROWS(X)                                              \
     X(HD_OP_EINSUM, 2, 2, 1, 1, CU_ALL, einsum)                 \
-    X(HD_OP_GROUPED, 3, 3, 1, 1, CU_FLOATS, einsum)             \
-    X(HD_OP_GROUPED_DW, 3, 3, 1, 1, CU_FLOATS, einsum)          \
+    X(HD_OP_GROUPED, 3, 3, 1, 1, CU_FLOATS, grouped)            \
+    X(HD_OP_GROUPED_DW, 3, 3, 1, 1, CU_FLOATS, grouped_dw)      \
     X(HD_OP_XENT_HEAD, 3, 4, 1, 3, CU_FLOATS, xent_head)        \
     X(HD_OP_ADD, 1, 8, 1, 1, CU_ALL, add)                       \
     X(HD_OP_BIAS, 2, 2, 1, 1, CU_ALL, bias)                     \

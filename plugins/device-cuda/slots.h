@@ -24,6 +24,8 @@ struct cu_slot {
 CU_PREPARE(attention);
 CU_PREPARE(attention_grad);
 CU_PREPARE(einsum);
+CU_PREPARE(grouped);
+CU_PREPARE(grouped_dw);
 CU_PREPARE(xent_head);
 /* What cu_prepare_einsum leaves to it: einsum_plain.cu. */
 CU_PREPARE(einsum_plain);

@@ -170,7 +170,7 @@ START_TEST(too_many_products_are_one_plain_kernel)
 {
     struct cu_plan p;
     struct hd_operand in[2] = {operand("zbth", HD_BF16), operand("zhbf", HD_BF16)}, out = operand("ztbf", HD_F32);
-    in[0].extent[1] = in[1].extent[2] = out.extent[2] = 65;
+    in[0].extent[0] = in[1].extent[0] = out.extent[0] = in[0].extent[1] = in[1].extent[2] = out.extent[2] = 257;
     ck_assert_str_eq(cu_plan(&p, in, &out, 0), "too many products");
 }
 END_TEST
