@@ -185,11 +185,11 @@ static uint32_t way_of(const struct hd__transports *t, const struct hd__group_re
     return group->transport->ordered ? HD__WAY_ORDERED : HD__WAY_STAGED;
 }
 
-/* One stream for all messages: a stage that sends would keep the one that it waits for from sending. */
+/* In one stream a stage that sends would keep itself from what it has to send before. */
 static int32_t check_messages(const struct hd__exchange *x, struct hd_error *err)
 {
     const char *use = x->group.transport->section->use;
-    if (x->way != HD__WAY_ORDERED)
+    if (x->way != HD__WAY_ORDERED || (x->group.transport->ops->caps & HD_COMM_STREAM_APART))
         return HD_OK;
     return hd_fail(err, HD_E_UNSUPPORTED, "comm-%s puts all its messages into one stream of the device, where those of a pipeline would "
                    "wait for each other: name another transport for them, comm: {use: %s, axes: {pp: shm}}", use, use);

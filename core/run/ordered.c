@@ -11,6 +11,7 @@ struct hd__watched {
     const char *name; /* of the first operation */
     uint64_t *flown;  /* their numbers in the recorder */
     uint32_t n, room;
+    int32_t ended, reserved; /* compute has come to the wait: `done` says when it is complete */
 };
 
 struct hd__ordered {
@@ -61,6 +62,7 @@ static int32_t take(struct hd__ordered *o, struct hd__watched **watched, struct 
     if (w) {
         o->unused = w->next;
         w->n = 0;
+        w->ended = 0;
         *watched = w;
         return HD_OK;
     }
@@ -117,12 +119,12 @@ int32_t hd__ordered_look(struct hd__ordered *o, struct hd_error *err)
 {
     double now = hd__clock_now(&o->transports->clock);
     int32_t done = 1, rc = HD_OK;
-    while (o->head && done && !rc) {
+    while (o->head && o->head->ended && done && !rc) {
         rc = reached(o, o->head->done, &done, err);
         if (!rc && done)
             land(o, now, HD_OK);
     }
-    if (rc || !o->head)
+    if (rc || !o->head || !o->head->ended)
         return rc;
     done = 0;
     if (o->since == 0)
@@ -200,20 +202,10 @@ void hd__ordered_remove(struct hd__ordered *o, struct hd__exchange *x)
         o->device->ops->release(o->device->at, x->order.unpack);
 }
 
-/* The transport says done when an operation is in its stream. */
-static int32_t post(struct hd__ordered *o, struct hd__exchange *x, struct hd_error *err)
-{
-    double deadline = hd__clock_now(&o->transports->clock) + o->timeout;
-    int32_t rc = hd__exchange_post(x, err);
-    for (uint32_t n = 0; n < x->n_requests && !rc; n++)
-        rc = hd__transports_wait(o->transports, x->group.transport, x->requests[n], deadline, err);
-    return rc;
-}
-
 int32_t hd__ordered_start(struct hd__ordered *o, struct hd__exchange *x, struct hd_error *err)
 {
     const struct hd__device *d = o->device;
-    struct hd_event *ready = x->order.ready, *done = x->order.done;
+    struct hd_event *ready = x->order.ready;
     struct hd__watched *w = NULL;
     int32_t rc = o->capturing ? HD_OK : take(o, &w, err);
     if (rc)
@@ -222,23 +214,35 @@ int32_t hd__ordered_start(struct hd__ordered *o, struct hd__exchange *x, struct 
         fly(o, w, x);
         watch(o, w);
         ready = w->ready;
-        done = w->done;
     }
     x->order.watched = w;
     if (x->pack.n)
         rc = shuffle(o, &x->pack, x->order.pack, 1, err);
     if (!rc)
         rc = hd__device_order(d, HD_STREAM_COMPUTE, HD_STREAM_COMM, ready, err);
-    if (!rc)
-        rc = post(o, x, err);
-    return rc ? rc : d->ops->record(d->at, done, HD_STREAM_COMM, err);
+    return rc ? rc : hd__exchange_post(x, err);
+}
+
+/* The transport says done when its operations are in the stream; from then on the stream waits for them, and what it is given
+ * earlier does not. So they are asked for here. */
+static int32_t join(struct hd__ordered *o, struct hd__exchange *x, struct hd_error *err)
+{
+    double deadline = hd__clock_now(&o->transports->clock) + o->timeout;
+    int32_t rc = HD_OK;
+    for (uint32_t n = 0; n < x->n_requests && !rc; n++)
+        rc = hd__transports_wait(o->transports, x->group.transport, x->requests[n], deadline, err);
+    return rc;
 }
 
 int32_t hd__ordered_wait(struct hd__ordered *o, struct hd__exchange *x, struct hd_error *err)
 {
     const struct hd__device *d = o->device;
     struct hd__watched *w = x->order.watched;
-    int32_t rc = d->ops->follow(d->at, HD_STREAM_COMPUTE, w ? w->done : x->order.done, err);
+    int32_t rc = join(o, x, err);
+    if (!rc)
+        rc = hd__device_order(d, HD_STREAM_COMM, HD_STREAM_COMPUTE, w ? w->done : x->order.done, err);
+    if (w)
+        w->ended = 1;
     return rc || !x->unpack.n ? rc : shuffle(o, &x->unpack, x->order.unpack, 0, err);
 }
 
@@ -263,5 +267,6 @@ int32_t hd__ordered_begin(struct hd__ordered *o, struct hd__exchange *const *x, 
 
 int32_t hd__ordered_end(struct hd__ordered *o, struct hd__watched *watched, struct hd_error *err)
 {
+    watched->ended = 1;
     return o->device->ops->record(o->device->at, watched->done, HD_STREAM_COMPUTE, err);
 }

@@ -1,6 +1,7 @@
 /* core/run/ordered: exchanges over transports that put their operations into a stream of the device (HD_COMM_STREAM_ORDERED).
  *
- * An exchange is enqueued behind an event of compute, and compute follows its end at the wait: the host waits for nothing. What
+ * An exchange begins behind an event of compute; at the wait the stream, and compute with it, follow its end: the host waits for
+ * nothing. What
  * was enqueued is watched, so that the flight recorder knows what is done, and an operation that stands still on the device
  * for longer than comm.timeout ends the job. An all_to_all is packed and unpacked by kernels, on the compute stream. One thread. */
 #ifndef HD_CORE_RUN_ORDERED_H

@@ -1,6 +1,7 @@
 /* comm-ordered: a transport that puts its operations into a stream of device-async (async.h), as NCCL does into CUDA's. For
- * tests. comm-shm moves the data, when the operation's turn in the stream has come. */
+ * tests. comm-shm moves the data: an operation begins when its turn in the stream has come, and the stream waits for it where `test` said done. */
 #include <dlfcn.h>
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -8,36 +9,32 @@
 #include "heddle/host.h"
 #include "tests/plugins/async.h"
 
-enum { MESSAGES = 16 };
-
 struct settings {
+    int64_t apart;
     char shm[256]; /* comm-shm's own */
 };
 
-struct message {
-    struct hd_comm_group *group;
-    int32_t peer, receives;
-    uint32_t stream, reserved;
-    void *data;
-    uint64_t bytes;
-};
-
-/* One turn of the stream: a collective, or messages that go together. */
-struct turn {
-    struct hd_comm *comm;
+/* A collective, or a message. Kept until the transport is closed: a captured piece has it again and again. */
+struct op {
+    struct op *next;
     struct hd_comm_group *group;
     struct hd_comm_call call;
-    struct message message[MESSAGES];
-    uint32_t n_messages, begun, n_requests, reserved;
-    hd_request requests[MESSAGES];
+    void *data;
+    uint64_t bytes;
+    hd_request number, request;
+    int32_t message, receives, peer; /* message: 0 is a collective */
+    uint32_t stream;
+    int32_t begun, posted, done, ended; /* begun: its turn in the stream has come; ended: the stream waits for it */
 };
 
 struct hd_comm {
     const struct hd_comm_ops *shm_ops;
     struct hd_comm *shm;
     struct async_stream *stream;
-    struct turn waiting; /* messages that were posted */
-    uint64_t posted;
+    pthread_mutex_t lock; /* the device has a thread of its own */
+    struct op *ops, **tail;
+    uint64_t numbers;
+    int32_t apart, reserved;
 };
 
 struct hd_comm_group {
@@ -53,52 +50,79 @@ static const struct hd_component *shm_component(void)
     return entry ? entry()->components[0] : NULL;
 }
 
-/* ---- in the stream */
+/* ---- operations that have begun */
 
-static int32_t begin(struct turn *t, struct hd_error *err)
+static int32_t post_op(struct hd_comm *c, struct op *op, struct hd_error *err)
 {
-    const struct hd_comm_ops *ops = t->comm->shm_ops;
-    int32_t rc = HD_OK;
-    t->begun = 1;
-    if (!t->n_messages)
-        return ops->collective(t->group->shm, &t->call, &t->requests[t->n_requests++], err);
-    for (uint32_t n = 0; n < t->n_messages && !rc; n++) {
-        const struct message *m = &t->message[n];
-        hd_request *request = &t->requests[t->n_requests++];
-        rc = m->receives ? ops->recv(m->group->shm, m->peer, m->stream, m->data, m->bytes, request, err)
-                         : ops->send(m->group->shm, m->peer, m->stream, m->data, m->bytes, request, err);
+    const struct hd_comm_ops *ops = c->shm_ops;
+    op->posted = 1;
+    if (!op->message)
+        return ops->collective(op->group->shm, &op->call, &op->request, err);
+    return op->receives ? ops->recv(op->group->shm, op->peer, op->stream, op->data, op->bytes, &op->request, err)
+                        : ops->send(op->group->shm, op->peer, op->stream, op->data, op->bytes, &op->request, err);
+}
+
+static int32_t drive(struct hd_comm *c, struct hd_error *err)
+{
+    int32_t rc = c->shm_ops->progress(c->shm, err);
+    for (struct op *op = c->ops; op && rc >= 0; op = op->next) {
+        if (!op->begun || op->done)
+            continue;
+        rc = op->posted ? HD_OK : post_op(c, op, err);
+        if (!rc)
+            rc = c->shm_ops->test(c->shm, op->request, &op->done, err);
     }
     return rc;
 }
 
-static int32_t go_on(void *user, struct hd_error *err)
+/* ---- in the stream: where an operation may begin, and where the stream waits for it */
+
+struct place {
+    struct hd_comm *comm;
+    struct op *op;
+};
+
+static int32_t begin(void *user, struct hd_error *err)
 {
-    struct turn *t = user;
-    const struct hd_comm_ops *ops = t->comm->shm_ops;
-    int32_t rc = t->begun ? HD_OK : begin(t, err);
-    if (!rc)
-        rc = ops->progress(t->comm->shm, err);
-    for (uint32_t n = 0; n < t->n_requests && rc >= 0;) {
-        int32_t done = 0;
-        rc = ops->test(t->comm->shm, t->requests[n], &done, err);
-        if (!rc && done)
-            t->requests[n] = t->requests[--t->n_requests];
-        else
-            n++;
-    }
-    return rc < 0 ? rc : !t->n_requests;
+    const struct place *at = user;
+    int32_t rc;
+    pthread_mutex_lock(&at->comm->lock);
+    at->op->posted = at->op->done = 0;
+    at->op->begun = 1;
+    rc = drive(at->comm, err);
+    pthread_mutex_unlock(&at->comm->lock);
+    return rc < 0 ? rc : 1;
 }
 
-static int32_t enqueue(struct hd_comm *c, const struct turn *t, struct hd_error *err)
+static int32_t end(void *user, struct hd_error *err)
 {
-    return c->stream->call(c->stream, go_on, t, sizeof *t, err);
+    const struct place *at = user;
+    int32_t rc, done;
+    pthread_mutex_lock(&at->comm->lock);
+    rc = drive(at->comm, err);
+    done = at->op->done;
+    pthread_mutex_unlock(&at->comm->lock);
+    return rc < 0 ? rc : done;
 }
 
-static int32_t flush(struct hd_comm *c, struct hd_error *err)
+static int32_t enqueue(struct hd_comm *c, async_call what, struct op *op, struct hd_error *err)
 {
-    int32_t rc = c->waiting.n_messages ? enqueue(c, &c->waiting, err) : HD_OK;
-    c->waiting.n_messages = 0;
-    return rc;
+    struct place at = {c, op};
+    return c->stream->call(c->stream, what, &at, sizeof at, err);
+}
+
+static int32_t take(struct hd_comm_group *g, const struct op *what, hd_request *request, struct hd_error *err)
+{
+    struct hd_comm *c = g->comm;
+    struct op *op = malloc(sizeof *op);
+    *op = *what;
+    op->group = g;
+    pthread_mutex_lock(&c->lock);
+    op->number = *request = ++c->numbers;
+    *c->tail = op;
+    c->tail = &op->next;
+    pthread_mutex_unlock(&c->lock);
+    return enqueue(c, begin, op, err);
 }
 
 /* ---- slots */
@@ -113,7 +137,9 @@ static int32_t ordered_open(const struct hd_host *host, const void *settings, co
     c = calloc(1, sizeof *c);
     c->shm_ops = shm_component()->ops;
     c->stream = world->stream;
-    c->waiting.comm = c;
+    c->apart = ((const struct settings *)settings)->apart != 0;
+    c->tail = &c->ops;
+    pthread_mutex_init(&c->lock, NULL);
     rc = c->shm_ops->open(host, ((const struct settings *)settings)->shm, world, &c->shm, err);
     if (rc)
         free(c);
@@ -124,8 +150,12 @@ static int32_t ordered_open(const struct hd_host *host, const void *settings, co
 
 static void ordered_close(struct hd_comm *c)
 {
-    if (c)
-        c->shm_ops->close(c->shm);
+    if (!c)
+        return;
+    c->shm_ops->close(c->shm);
+    for (struct op *op; (op = c->ops); free(op))
+        c->ops = op->next;
+    pthread_mutex_destroy(&c->lock);
     free(c);
 }
 
@@ -151,57 +181,47 @@ static void ordered_group_free(struct hd_comm_group *g)
 
 static int32_t ordered_collective(struct hd_comm_group *g, const struct hd_comm_call *call, hd_request *request, struct hd_error *err)
 {
-    struct hd_comm *c = g->comm;
-    struct turn t = {.comm = c, .group = g, .call = *call};
-    int32_t rc = flush(c, err);
-    t.call.send = c->stream->reach(c->stream, call->send);
-    t.call.recv = c->stream->reach(c->stream, call->recv);
-    if (!rc)
-        rc = enqueue(c, &t, err);
-    *request = ++c->posted;
-    return rc;
-}
-
-static int32_t post(struct hd_comm_group *g, const struct message *m, hd_request *request, struct hd_error *err)
-{
-    struct hd_comm *c = g->comm;
-    int32_t rc = c->waiting.n_messages == MESSAGES ? flush(c, err) : HD_OK;
-    c->waiting.message[c->waiting.n_messages] = *m;
-    c->waiting.message[c->waiting.n_messages++].data = c->stream->reach(c->stream, m->data);
-    *request = ++c->posted;
-    return rc;
+    struct async_stream *stream = g->comm->stream;
+    struct op op = {.call = *call};
+    op.call.send = stream->reach(stream, call->send);
+    op.call.recv = stream->reach(stream, call->recv);
+    return take(g, &op, request, err);
 }
 
 static int32_t ordered_send(struct hd_comm_group *g, int32_t peer, uint32_t stream, const void *data, uint64_t bytes,
                             hd_request *request, struct hd_error *err)
 {
-    return post(g, &(struct message){.group = g, .peer = peer, .stream = stream, .data = (void *)(uintptr_t)data, .bytes = bytes},
-                request, err);
+    struct op op = {.message = 1, .peer = peer, .stream = stream, .bytes = bytes};
+    op.data = g->comm->stream->reach(g->comm->stream, data);
+    return take(g, &op, request, err);
 }
 
 static int32_t ordered_recv(struct hd_comm_group *g, int32_t peer, uint32_t stream, void *data, uint64_t bytes, hd_request *request,
                             struct hd_error *err)
 {
-    return post(g, &(struct message){.group = g, .peer = peer, .receives = 1, .stream = stream, .data = data, .bytes = bytes},
-                request, err);
+    struct op op = {.message = 1, .receives = 1, .peer = peer, .stream = stream, .bytes = bytes};
+    op.data = g->comm->stream->reach(g->comm->stream, data);
+    return take(g, &op, request, err);
 }
 
 static int32_t ordered_progress(struct hd_comm *c, struct hd_error *err)
 {
-    return flush(c, err);
+    int32_t rc;
+    pthread_mutex_lock(&c->lock);
+    rc = drive(c, err);
+    pthread_mutex_unlock(&c->lock);
+    return rc < 0 ? rc : 0;
 }
 
 static int32_t ordered_test(struct hd_comm *c, hd_request request, int32_t *done, struct hd_error *err)
 {
-    (void)request;
-    *done = 1;
-    return flush(c, err);
-}
-
-static int32_t ordered_wait(struct hd_comm *c, hd_request request, double deadline, struct hd_error *err)
-{
-    (void)request, (void)deadline;
-    return flush(c, err);
+    struct op *op = c->ops;
+    while (op && op->number != request)
+        op = op->next;
+    if (!op || op->ended)
+        return hd_fail(err, HD_E_INVALID, "no operation has the number %llu", (unsigned long long)request);
+    op->ended = *done = 1;
+    return enqueue(c, end, op, err);
 }
 
 static void ordered_abort(struct hd_comm *c, const char *reason)
@@ -209,9 +229,11 @@ static void ordered_abort(struct hd_comm *c, const char *reason)
     c->shm_ops->abort(c->shm, reason);
 }
 
+static uint64_t caps_of(const struct hd_comm *c);
+
 static const struct hd_comm_ops ops = {
     .struct_size = sizeof ops,
-    .caps = HD_COMM_STREAM_ORDERED | HD_COMM_DEVICE_MEMORY | HD_COMM_LOCAL_ONLY,
+    .caps = HD_COMM_STREAM_ORDERED | HD_COMM_STREAM_APART | HD_COMM_DEVICE_MEMORY | HD_COMM_LOCAL_ONLY,
     .open = ordered_open,
     .close = ordered_close,
     .group = ordered_group,
@@ -221,8 +243,18 @@ static const struct hd_comm_ops ops = {
     .recv = ordered_recv,
     .progress = ordered_progress,
     .test = ordered_test,
-    .wait = ordered_wait,
     .abort = ordered_abort,
+    .caps_of = caps_of,
+};
+
+static uint64_t caps_of(const struct hd_comm *c)
+{
+    return c->apart ? ops.caps : ops.caps & ~HD_COMM_STREAM_APART;
+}
+
+static struct hd_option options[32] = {
+    {.name = "apart", .value = "1", .type = HD_OPT_INT, .min = 0, .max = 1, .help = "0: does not say that messages are independent",
+     .offset = offsetof(struct settings, apart)},
 };
 
 static struct hd_component component = {
@@ -230,7 +262,9 @@ static struct hd_component component = {
     .kind = HD_KIND_COMM,
     .name = "ordered",
     .summary = "comm-shm inside a stream of device-async: for tests",
-    .option_size = sizeof(struct hd_option),
+    .options = options,
+    .n_options = 1,
+    .option_size = sizeof options[0],
     .settings_size = sizeof(struct settings),
     .ops = &ops,
 };
@@ -246,14 +280,17 @@ static const struct hd_plugin plugin = {
     .components = components,
 };
 
-/* Its options are comm-shm's. */
+/* Its options are comm-shm's, and one more. */
 __attribute__((visibility("default"))) const struct hd_plugin *HD_PLUGIN_ENTRY(void);
 const struct hd_plugin *HD_PLUGIN_ENTRY(void)
 {
     const struct hd_component *shm = shm_component();
-    if (!shm || shm->settings_size > sizeof(struct settings))
+    if (!shm || shm->settings_size > sizeof((struct settings){0}).shm)
         return NULL;
-    component.options = shm->options;
-    component.n_options = shm->n_options;
+    for (size_t i = 0; i < shm->n_options && component.n_options == 1 + i; i++) {
+        options[1 + i] = shm->options[i];
+        options[1 + i].offset += offsetof(struct settings, shm);
+        component.n_options++;
+    }
     return &plugin;
 }

@@ -48,6 +48,8 @@ static const char *const ordered[] = {
     "llama.yaml job.steps=6 mesh.cp=2 strategies=[{\"use\":\"3d\",\"context\":\"ring\"},{\"use\":\"zero\",\"stage\":1}]",
     "mixtral.yaml job.steps=6 mesh.ep=2 mesh.tp=2 strategies=[{\"use\":\"3d\",\"sequence_parallel\":true},{\"use\":\"zero\"}]",
     "llama.yaml job.steps=6 mesh.pp=2 mesh.dp=2 strategies=[{\"use\":\"3d\"},{\"use\":\"zero\",\"stage\":1}] comm.axes={\"pp\":\"shm\"}",
+    "llama.yaml job.steps=6 mesh.pp=2 mesh.dp=2 strategies=[{\"use\":\"3d\",\"schedule\":\"1f1b\"},{\"use\":\"zero\",\"stage\":1}] data.micro_batch=1",
+    "llama.yaml job.steps=6 mesh.pp=2 model.layers=4 strategies=[{\"use\":\"3d\",\"schedule\":\"zb-v\"},{\"use\":\"zero\"}] data.micro_batch=1",
 };
 
 START_TEST(orders_a_transport_by_its_streams)
@@ -61,7 +63,7 @@ END_TEST
 
 START_TEST(refuses_messages_in_one_stream)
 {
-    struct command *c = command_run("train llama.yaml mesh.pp=2 strategies=[{\"use\":\"3d\"},{\"use\":\"zero\"}] comm.use=ordered "
+    struct command *c = command_run("train llama.yaml mesh.pp=2 strategies=[{\"use\":\"3d\"},{\"use\":\"zero\"}] comm={\"use\":\"ordered\",\"apart\":0} "
                                     ON_ASYNC, 1, "4KiB");
     expect_code(c, 2);
     expect_says(c, "axes: {pp: shm}");
