@@ -70,8 +70,10 @@ static int parse_settings(const struct hd__component *component, const char *tex
 
 static const struct hd__component *find_transport(const char *name, const char *folder, struct hd_error *err)
 {
-    struct hd__plugins *plugins = hd__plugins_create(hd__comm_host()); /* lives as long as the process */
+    static HD__ARRAY(struct hd__plugins *) kept; /* as long as the process lives */
+    struct hd__plugins *plugins = hd__plugins_create(hd__comm_host());
     const struct hd__component *component;
+    hd__push(&kept, plugins);
     if (hd__plugins_add_folder(plugins, folder, err) != HD_OK ||
         hd__plugin_find(plugins, HD_KIND_COMM, name, &component, err) != HD_OK)
         return NULL;

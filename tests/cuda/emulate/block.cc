@@ -1,5 +1,6 @@
 /* One block after another; threads of a block are fibers that run one at a time. */
 #include "cuda_runtime.h"
+#include <deque>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/mman.h>
@@ -39,8 +40,9 @@ lane *current;
 void *scheduler_sp;
 int n_lanes, n_waiting, n_done;
 int votes, votes_seen; /* predicates of the barrier that is filling, and of the last full one */
+std::deque<snapshot> snapshots; /* all; elements stay where they are */
 std::vector<snapshot *> idle;
-std::vector<shared *> statics;
+std::deque<shared> statics;
 unsigned char *dynamic;
 size_t dynamic_bytes;
 const char *kernel_name;
@@ -172,8 +174,8 @@ void run_block(void)
     unsigned i = 0;
     n_lanes = (int)(blockDim.x * blockDim.y * blockDim.z);
     n_waiting = n_done = votes = 0;
-    for (shared *s : statics)
-        poison(s->memory.data(), s->memory.size());
+    for (shared &s : statics)
+        poison(s.memory.data(), s.memory.size());
     poison(dynamic, dynamic_bytes);
     emulate_copies_forget();
     for (unsigned z = 0; z < blockDim.z; z++)
@@ -235,7 +237,7 @@ lane *warp_of(lane *l)
 void complete(lane *warp, unsigned mask)
 {
     if (idle.empty())
-        idle.push_back(new snapshot);
+        idle.push_back(&snapshots.emplace_back());
     snapshot *s = idle.back();
     idle.pop_back();
     s->readers = 0;
@@ -253,12 +255,11 @@ void complete(lane *warp, unsigned mask)
 
 void *emulate_shared(const void *at, size_t bytes)
 {
-    for (shared *s : statics)
-        if (s->place == at)
-            return s->memory.data() + (128 - (uintptr_t)s->memory.data() % 128) % 128;
-    shared *s = new shared{at, std::vector<unsigned char>(bytes + 128)};
-    poison(s->memory.data(), s->memory.size());
-    statics.push_back(s);
+    for (shared &s : statics)
+        if (s.place == at)
+            return s.memory.data() + (128 - (uintptr_t)s.memory.data() % 128) % 128;
+    statics.push_back({at, std::vector<unsigned char>(bytes + 128)});
+    poison(statics.back().memory.data(), statics.back().memory.size());
     return emulate_shared(at, bytes);
 }
 

@@ -55,6 +55,7 @@ namespace {
 
 std::recursive_mutex lock;
 std::vector<CUstream_st *> streams;
+std::deque<CUgraph_st> graphs; /* all that were ever begun: events name them */
 thread_local cudaError_t last_error = cudaSuccess;
 uint64_t random_state;
 
@@ -330,7 +331,7 @@ cudaError_t cudaStreamBeginCapture(cudaStream_t s, enum cudaStreamCaptureMode)
     std::lock_guard<std::recursive_mutex> held(lock);
     if (s->capture)
         return said(cudaErrorStreamCaptureUnsupported);
-    join_capture(s, new CUgraph_st);
+    join_capture(s, &graphs.emplace_back());
     return cudaSuccess;
 }
 
