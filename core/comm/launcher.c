@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "core/base/base.h"
@@ -40,17 +41,22 @@ static void export(const char *setting)
     free(name);
 }
 
-/* In the child. What the caller's terminal sends is for the caller, who passes it on. */
-static void become(const struct hd_comm_launcher *l, const char **line, pid_t parent, int report)
+/* ---- in the child */
+
+/* Ends with the caller: PR_SET_PDEATHSIG of whoever the parent was. */
+static void end_with(pid_t parent, int signal)
+{
+    prctl(PR_SET_PDEATHSIG, signal);
+    if (getppid() != parent)
+        _exit(1);
+}
+
+static void run_command(const struct hd_comm_launcher *l, const char **line, int report)
 {
     sigset_t none;
     int in = open("/dev/null", O_RDONLY);
     sigemptyset(&none);
     sigprocmask(SIG_SETMASK, &none, NULL);
-    setpgid(0, 0);
-    prctl(PR_SET_PDEATHSIG, SIGTERM);
-    if (getppid() != parent)
-        _exit(1);
     if (in >= 0)
         dup2(in, STDIN_FILENO);
     for (size_t i = 0; l->environment && l->environment[i]; i++)
@@ -61,6 +67,50 @@ static void become(const struct hd_comm_launcher *l, const char **line, pid_t pa
         _exit(126);
     _exit(127);
 }
+
+/* Passes signals on until the command has ended, and ends with its code. */
+static void keep(pid_t command, const sigset_t *signals)
+{
+    int status, told = 0;
+    for (;;) {
+        int sig = sigwaitinfo(signals, NULL);
+        if (waitpid(command, &status, WNOHANG) == command)
+            _exit(WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status));
+        if (sig == SIGHUP && !told++)
+            kill(command, SIGTERM);
+        else if (sig == SIGTERM || sig == SIGINT || sig == SIGUSR1)
+            kill(command, sig);
+    }
+}
+
+/* The kernel tells of a parent's death once for each of the parent's threads, and mpirun takes a second SIGTERM for
+ * impatience: it leaves without clearing up. So a process of one thread stands between the caller and the command, and tells
+ * it once. What the caller's terminal sends is for the caller, who passes it on. */
+static void become(const struct hd_comm_launcher *l, const char **line, pid_t parent, int report)
+{
+    static const int passed[] = {SIGCHLD, SIGHUP, SIGTERM, SIGINT, SIGUSR1};
+    sigset_t signals;
+    pid_t keeper = getpid(), command;
+    sigemptyset(&signals);
+    for (size_t i = 0; i < HD__COUNT(passed); i++)
+        sigaddset(&signals, passed[i]);
+    sigprocmask(SIG_SETMASK, &signals, NULL);
+    setpgid(0, 0);
+    end_with(parent, SIGHUP);
+    command = fork();
+    if (command == 0) {
+        end_with(keeper, SIGTERM);
+        run_command(l, line, report);
+    }
+    if (command < 0 && write(report, &errno, sizeof errno) < 0)
+        _exit(126);
+    if (command < 0)
+        _exit(127);
+    close_range(3, ~0U, 0); /* the caller's sockets end with the caller */
+    keep(command, &signals);
+}
+
+/* ---- in the caller */
 
 int32_t hd__launcher_start(const struct hd_comm_launcher *l, int32_t n, const char *const *words, pid_t *pid, struct hd_error *err)
 {

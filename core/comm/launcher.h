@@ -8,7 +8,9 @@
 #include "heddle/comm.h"
 
 /* Starts the command with n ranks, each of them `words` (the program first, NULL at the end). The environment is the
- * caller's, with what the launcher asks for. The command has a process group of its own, and ends when its parent does. */
+ * caller's, with what the launcher asks for. *pid is a process that starts the command and ends with its exit code; both have
+ * a process group of their own. SIGTERM, SIGINT and SIGUSR1 to *pid reach the command, and when the caller dies it gets one
+ * SIGTERM. */
 int32_t hd__launcher_start(const struct hd_comm_launcher *launcher, int32_t n, const char *const *words, pid_t *pid,
                            struct hd_error *err);
 /* The program that runs here, for `words`. */
