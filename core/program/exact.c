@@ -3,6 +3,9 @@
  * of adds takes the place of accumulating, then between ranks, as heddle/comm.h has it of every transport. So the tree is
  * the same however many data ranks there are, as long as there are powers of two of everything.
  *
+ * A parameter that two blocks use (tied embeddings) has a tree for each of them, since they may be on two pipeline stages: a
+ * strategy sums both over all data ranks, and then adds them. A sum of two has no order.
+ *
  *   hd__exact_partition   a step without a pipeline becomes one stage's actions: every micro-batch has its own instructions
  *   hd__exact_sums        accum, accum, ... -> adds, and one accum
  *   hd__exact_reduce      gradients travel as they are, and the norm is rounded
@@ -42,17 +45,20 @@ enum { IN_ACCUMULATOR = UINT32_MAX };
 struct sums {
     struct hd_program *p;
     uint32_t leaves;  /* micro-batches of this rank: a power of two */
-    uint32_t *left;   /* [params + 1][leaves]: contributions still to come; the first row is the loss */
-    hd_tensor *value; /* [params + 1][2 leaves]: nodes of the tree, its root at 1, its leaves from `leaves` on */
+    size_t rows;      /* trees: the loss, and two of each parameter */
+    uint16_t *first;  /* by parameter: the block of its first part, + 1 */
+    uint32_t *left;   /* [rows][leaves]: contributions still to come */
+    hd_tensor *value; /* [rows][2 leaves]: nodes of the tree, its root at 1, its leaves from `leaves` on */
     hd__code out;
 };
 
 /* Row + 1 of what the instruction contributes to; 0: nothing of ours. */
 static uint32_t row_of(const struct sums *s, const struct hd__instr *i)
 {
-    if (i->op != HD_OP_ACCUM)
-        return 0;
-    return i->out[0] == s->p->loss_sum ? 1 : hd__tc(s->p, i->out[0])->param ? hd__tc(s->p, i->out[0])->param + 1 : 0;
+    uint32_t param = i->op == HD_OP_ACCUM ? hd__tc(s->p, i->out[0])->param : 0;
+    if (!param)
+        return i->op == HD_OP_ACCUM && i->out[0] == s->p->loss_sum;
+    return 2 * param + (s->p->params.at[param - 1].parts && s->first[param - 1] != i->block + 1);
 }
 
 static hd_tensor add(struct sums *s, const struct hd__instr *accum, hd_tensor a, hd_tensor b, uint8_t flag)
@@ -98,7 +104,7 @@ static void climb(struct sums *s, const struct hd__instr *accum, hd_tensor *node
 
 static void sum_up(struct sums *s, const hd__code *code)
 {
-    hd_tensor *part = hd__alloc((s->p->params.count + 1) * s->leaves * sizeof *part); /* of a leaf with several */
+    hd_tensor *part = hd__alloc(s->rows * s->leaves * sizeof *part); /* of a leaf with several */
     for (uint32_t k = 0; k < code->count; k++)
         if (row_of(s, &code->at[k]))
             s->left[(row_of(s, &code->at[k]) - 1) * s->leaves + (uint32_t)code->at[k].micro]++;
@@ -116,23 +122,51 @@ static void sum_up(struct sums *s, const hd__code *code)
     free(part);
 }
 
+/* In how many blocks is each parameter used? All stages must say the same, so the template is asked. */
+static int32_t find_parts(struct sums *s, struct hd_error *err)
+{
+    struct hd_program *p = s->p;
+    uint16_t *last = hd__alloc(p->params.count * sizeof *last + 1);
+    for (uint32_t k = 0; k < p->template.count; k++) {
+        const struct hd__instr *i = &p->template.at[k];
+        uint32_t param = i->op == HD_OP_ACCUM ? hd__tc(p, i->out[0])->param : 0;
+        uint16_t block = i->block + 1;
+        if (!param || last[param - 1] == block)
+            continue;
+        if (!s->first[param - 1])
+            s->first[param - 1] = block;
+        last[param - 1] = block;
+        p->params.at[param - 1].parts++;
+    }
+    free(last);
+    for (uint32_t n = 0; n < p->params.count; n++) {
+        struct hd__param *param = &p->params.at[n];
+        if (param->parts > 2 && __builtin_popcount(param->stages) > 1)
+            return hd_fail(err, HD_E_UNSUPPORTED, "%s is used in %u blocks and in several pipeline stages, each of which sums its part of "
+                           "the gradient, so sums would depend on mesh.pp: use mesh.pp: 1", param->desc.name, param->parts);
+        param->parts = param->parts == 2 ? 2 : 0;
+    }
+    return HD_OK;
+}
+
 int32_t hd__exact_sums(struct hd_program *p, struct hd_error *err)
 {
     struct hd__code_section *step = hd__section(p, "step");
-    struct sums s = {.p = p, .leaves = (uint32_t)p->accumulation};
-    size_t rows = p->params.count + 1;
-    for (uint32_t n = 0; n < p->params.count; n++)
-        if (__builtin_popcount(p->params.at[n].stages) > 1)
-            return hd_fail(err, HD_E_UNSUPPORTED, "%s is used in several pipeline stages, each of which sums its part of the gradient, "
-                           "so sums would depend on mesh.pp: use model.tied: false or mesh.pp: 1", p->params.at[n].desc.name);
-    s.left = hd__alloc(rows * s.leaves * sizeof *s.left);
-    s.value = hd__alloc(rows * 2 * s.leaves * sizeof *s.value);
-    sum_up(&s, &step->code);
-    free(step->code.at);
-    step->code = s.out;
+    struct sums s = {.p = p, .leaves = (uint32_t)p->accumulation, .rows = 2 * (size_t)p->params.count + 1};
+    int32_t rc;
+    s.first = hd__alloc(p->params.count * sizeof *s.first + 1);
+    rc = find_parts(&s, err);
+    if (!rc) {
+        s.left = hd__alloc(s.rows * s.leaves * sizeof *s.left);
+        s.value = hd__alloc(s.rows * 2 * s.leaves * sizeof *s.value);
+        sum_up(&s, &step->code);
+        free(step->code.at);
+        step->code = s.out;
+    }
+    free(s.first);
     free(s.left);
     free(s.value);
-    return HD_OK;
+    return rc;
 }
 
 /* ---- after the strategies */

@@ -52,7 +52,8 @@ static int stays_exact(const struct hd_program *p, const hd__code *code, const s
     uint32_t first = 0;
     if (!p->exact || (p->adds_once && maker->op == HD_OP_EINSUM))
         return 1;
-    while (code->at[first].op != HD_OP_ACCUM || hd__tc(p, code->at[first].out[0])->param != hd__tc(p, code->at[k].out[0])->param)
+    while (code->at[first].op != HD_OP_ACCUM || hd__tc(p, code->at[first].out[0])->param != hd__tc(p, code->at[k].out[0])->param ||
+           hd__tc(p, code->at[first].out[0])->buffer != hd__tc(p, code->at[k].out[0])->buffer)
         first++;
     return first == k;
 }

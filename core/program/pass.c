@@ -88,7 +88,7 @@ static void param(const struct hd_program *p, uint32_t index, struct hd_pass_par
     const struct hd__tensor *t = hd__tc(p, a->tensor);
     *out = (struct hd_pass_param){.struct_size = sizeof *out, .name = t->name, .tensor = a->tensor, .block = t->block,
                                   .ndim = t->ndim, .obligation = a->obligation & ~p->apart, .stages = a->stages,
-                                  .count = hd__numel(p, t), .rows = matrix_rows(p, a, t)};
+                                  .count = hd__numel(p, t), .rows = matrix_rows(p, a, t), .parts = a->parts};
     for (int32_t axis = 0; axis < HD_AXIS_COUNT; axis++)
         if ((live_axes(p) & HD_AXIS_BIT(axis)) && hd__at(t, axis) == HD__AT_R)
             out->replicated |= HD_AXIS_BIT(axis);

@@ -179,6 +179,8 @@ struct hd__param {
     hd_tensor tensor;
     uint32_t obligation; /* axes on which its gradient accumulator is P: each must be summed over exactly once */
     uint32_t stages;     /* mask of pp coordinates that use it */
+    uint32_t parts;      /* exact.c: 2: contributions of its two blocks are summed apart; 0: together */
+    uint32_t reserved;
     struct hd_param_desc desc; /* strings in the program's arena */
 };
 

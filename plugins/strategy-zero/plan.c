@@ -7,7 +7,7 @@ struct key {
     uint32_t param, bucket, axes, outer, minor, order;
     uint32_t matrix; /* travels as a product */
     uint32_t small; /* stays whole at stage 3 */
-    uint32_t tied;  /* used by several pipeline stages: param + 1; a flat of its own, laid out alike on all of them */
+    uint32_t tied;  /* used by several pipeline stages, or in parts: param + 1; a flat of its own, laid out alike on all stages */
     int32_t chunk;  /* of its first gradient: a bucket does not span chunks */
 };
 
@@ -93,7 +93,7 @@ static void assign_buckets(struct zero *z, struct key *keys, uint32_t n)
         keys[k].minor = param->obligation & ~(keys[k].axes | keys[k].outer);
         keys[k].matrix = z->rank && param->rows;
         keys[k].small = z->stage == 3 && param->count < z->settings.persist_below;
-        keys[k].tied = zero_tied(param) ? keys[k].param + 1 : 0;
+        keys[k].tied = zero_shared(param) ? keys[k].param + 1 : 0;
     }
     fill_buckets(z, keys, n, 1, fill_buckets(z, keys, n, 0, 0));
     /* A tied parameter's gradients arrive from two blocks, so blocks may alternate: a block stays where it began. */
@@ -170,7 +170,8 @@ static void make_flat(struct zero *z, const struct key *keys, uint32_t n)
         snprintf(name, sizeof name, "tied%u", keys[0].param);
     else
         snprintf(name, sizeof name, "%u", z->n_flats - 1);
-    f->members = keys[0].tied ? z->params[keys[0].param].stages : 0;
+    f->members = zero_tied(&z->params[keys[0].param]) ? z->params[keys[0].param].stages : 0;
+    f->parts = z->params[keys[0].param].parts;
     f->id = z->api->flat(z->p, name, f->block, f->stage ? f->axes : 0, f->params, n, f->members);
     f->ways = zero_ways(z, f->axes);
     make_tensors(z, f);

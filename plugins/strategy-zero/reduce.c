@@ -100,6 +100,25 @@ void zero_reduce(struct zero *z, struct zero_flat *f, hd_tensor grad, struct zer
     *tail = (struct zero_tail){f, f->stage == 1 ? HD_OP_COPY : HD_OP_ACCUM, wire, part, f->shard};
 }
 
+/* Two parts of one gradient, each summed over all ranks before they are added: whatever the mesh, a sum of two sums. */
+void zero_reduce_part(struct zero *z, struct zero_flat *f, hd_tensor grad, int more, struct zero_tail *tail, uint32_t section,
+                      uint32_t index)
+{
+    hd_tensor part = !f->stage ? grad : more ? z->api->flat_shard(z->p, f->id, "gs", z->api->dtype(z->p, "grad"), HD_LIFE_TEMP, 0) : f->shard;
+    uint32_t rest = f->stage ? f->outer : f->axes | f->outer;
+    settle(z, f, grad, section, index);
+    if (f->stage)
+        put(z, f, f->axes ? HD_OP_REDUCE_SCATTER : HD_OP_COPY, grad, part, f->axes, section, index);
+    if (rest)
+        put(z, f, HD_OP_ALL_REDUCE, part, part, rest, section, index);
+    if (more) {
+        f->first = part;
+        return;
+    }
+    zero_flush(z, tail, section, index);
+    *tail = (struct zero_tail){f, HD_OP_ACCUM, f->first, f->first, f->shard};
+}
+
 /* ---- across the axes that shards do not lie along: on the shard, once a step */
 
 static void add(struct zero *z, struct zero_flat *f, uint32_t op, hd_tensor in, hd_tensor out, uint32_t axes)
@@ -114,7 +133,7 @@ void zero_reduce_outer(struct zero *z)
     for (uint32_t n = 0; n < z->n_flats; n++) {
         struct zero_flat *f = &z->flats[n];
         f->travelling = f->shard;
-        if (!f->stage || !f->outer || zero_codes(z, f))
+        if (!f->stage || !f->outer || f->first || zero_codes(z, f))
             continue;
         if (cast) {
             f->travelling = z->api->flat_shard(z->p, f->id, "ws", z->wire, HD_LIFE_TEMP, 0);

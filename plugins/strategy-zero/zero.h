@@ -52,6 +52,8 @@ struct zero_flat {
     uint32_t *params;
     uint32_t n_params, n_matrices; /* matrices come first where they travel as products of two */
     uint32_t members; /* pipeline stages that share it; 0: only this one */
+    uint32_t parts;   /* 2: of one parameter whose blocks' contributions are summed apart (exact sums); else 0 */
+    hd_tensor first;  /* the sum of the part that was there first, until it is added to the other one */
     hd_tensor whole, grad, shard, master, home, low; /* home: what stage 3 gathers from */
     hd_tensor travelling; /* the shard, or a copy of it, on the outer axes */
     struct zero_code code;
@@ -83,7 +85,13 @@ extern const struct hd_option zero_options[ZERO_OPTIONS];
 /* Reads the settings; refuses what makes no sense on this mesh. */
 int32_t zero_configure(struct zero *z, struct hd_error *err);
 
-/* Do several pipeline stages use it (tied embeddings)? */
+/* Do several pipeline stages use it, or several blocks that could be on several stages (tied embeddings)? */
+static inline int zero_shared(const struct hd_pass_param *param)
+{
+    return __builtin_popcount(param->stages) > 1 || param->parts;
+}
+
+/* Do several pipeline stages use it? */
 static inline int zero_tied(const struct hd_pass_param *param)
 {
     return __builtin_popcount(param->stages) > 1;
@@ -99,6 +107,9 @@ struct zero_tail { /* what is done with the result of the previous reduction: to
 };
 /* All that follows the last contribution to a flat, put behind instruction `index`. */
 void zero_reduce(struct zero *z, struct zero_flat *f, hd_tensor grad, struct zero_tail *tail, uint32_t section, uint32_t index);
+/* The same of one part of two; `more`: the other part is still to come. */
+void zero_reduce_part(struct zero *z, struct zero_flat *f, hd_tensor grad, int more, struct zero_tail *tail, uint32_t section,
+                      uint32_t index);
 void zero_flush(struct zero *z, struct zero_tail *tail, uint32_t section, uint32_t index);
 void zero_reduce_outer(struct zero *z);
 /* ---- compress.c */

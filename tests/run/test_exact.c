@@ -6,17 +6,23 @@
 
 static struct hd__plugins *plugins;
 
-static void emulate(const char *family, const char *deterministic, const char *const *overrides, size_t n, struct hd__numerics *result)
+static void emulate_steps(int32_t steps, const char *family, const char *deterministic, const char *const *overrides, size_t n,
+                          struct hd__numerics *result)
 {
     struct hd_error err = HD_ERROR_INIT;
     char text[1024];
     snprintf(text, sizeof text,
-             "job: {name: exact, steps: 3, deterministic: %s}\n"
+             "job: {name: exact, steps: 100, deterministic: %s}\n"
              "strategies: [{use: 3d}, {use: zero, stage: 0, bucket: 4000}]\n"
              "optimizer: {use: adamw, lr: 1e-2, weight_decay: 0.1, clip: 0.1}\n"
              "model: {use: transformer, family: %s, layers: 2, hidden: 16, heads: 4, ffn: 32, vocab: 32, max_seq_len: 8}\n"
              "data: {train: none, seq_len: 8, batch: 16, micro_batch: 2}\n", deterministic, family);
-    ck_assert_msg(!hd__numerics_text(text, overrides, n, plugins, 3, 1, result, &err), "%s", err.message);
+    ck_assert_msg(!hd__numerics_text(text, overrides, n, plugins, steps, 1, result, &err), "%s", err.message);
+}
+
+static void emulate(const char *family, const char *deterministic, const char *const *overrides, size_t n, struct hd__numerics *result)
+{
+    emulate_steps(3, family, deterministic, overrides, n, result);
 }
 
 static void open_plugins(void)
@@ -72,6 +78,35 @@ START_TEST(pipelines)
 }
 END_TEST
 
+/* The head's gradient and the embedding's are one parameter's, and are made on two stages, or on one (zb-v). */
+START_TEST(tied_embeddings)
+{
+    static const char *const stages[] = {"strategies.zero.stage=0", "strategies.zero.stage=1", "strategies.zero.stage=2",
+                                         "strategies.zero.stage=3"};
+    static const char *const schedules[] = {"strategies.3d.schedule=1f1b", "strategies.3d.schedule=interleaved",
+                                            "strategies.3d.schedule=zb-v"};
+    static const char *const ranks[] = {"mesh.dp=1", "mesh.dp=2", "mesh.dp={\"replicate\":2,\"shard\":2}"};
+    for (size_t s = 0; s < HD__COUNT(schedules); s++)
+        for (size_t d = 0; d < HD__COUNT(ranks); d++) {
+            const char *overrides[] = {schedules[s], ranks[d], stages[_i], "mesh.pp=2", "model.tied=true", "model.layers=4"};
+            struct hd__numerics result;
+            emulate(s == 1 ? "gpt2" : "llama", "exact", overrides, HD__COUNT(overrides), &result);
+            ck_assert_msg(same_bits(&result), "%s %s %s: %s differs by %g", schedules[s], ranks[d], stages[_i], result.where, result.worst);
+        }
+}
+END_TEST
+
+START_TEST(a_hundred_steps)
+{
+    static const char *const rows[][4] = {{"mesh.pp=2", "mesh.dp=1", "strategies.zero.stage=0", "strategies.3d.schedule=zb-h1"},
+                                          {"mesh.pp=2", "mesh.dp=2", "strategies.zero.stage=1", "strategies.3d.schedule=1f1b"},
+                                          {"mesh.pp=1", "mesh.dp=4", "strategies.zero.stage=3", "strategies.3d.schedule=1f1b"}};
+    struct hd__numerics result;
+    emulate_steps(100, "gpt2", "exact", rows[_i], 4, &result);
+    ck_assert_msg(same_bits(&result), "%s %s: %s differs by %g", rows[_i][0], rows[_i][1], result.where, result.worst);
+}
+END_TEST
+
 /* These axes cut sums within a micro-batch: the last bits differ, and no more. */
 START_TEST(other_axes)
 {
@@ -100,7 +135,7 @@ START_TEST(what_cannot_be_exact_is_refused)
     static const struct {
         const char *override[2], *says;
     } rows[] = {{{"data.batch=12", "mesh.tp=1"}, "must be a power of two"},
-                {{"mesh.pp=2", "model.tied=true"}, "used in several pipeline stages"}};
+                {{"precision.reduce=bf16", "mesh.dp=2"}, "precision.reduce must be precision.grad"}};
     for (size_t i = 0; i < HD__COUNT(rows); i++) {
         struct hd_error err = HD_ERROR_INIT;
         struct hd__numerics result;
@@ -125,6 +160,8 @@ int main(void)
     tcase_add_checked_fixture(c, open_plugins, close_plugins);
     tcase_add_loop_test(c, data_ranks_and_stages, 0, 4);
     tcase_add_test(c, pipelines);
+    tcase_add_loop_test(c, tied_embeddings, 0, 4);
+    tcase_add_loop_test(c, a_hundred_steps, 0, 3);
     tcase_add_test(c, other_axes);
     tcase_add_test(c, other_sums_are_not_exact);
     tcase_add_test(c, what_cannot_be_exact_is_refused);

@@ -62,8 +62,8 @@ static const struct kind_of_job {
     {"cp: 2, dp: 2", "context: ring", "stage: 2", "family: llama", 2},
     {"cp: 4", "context: ring", "stage: 1", "family: gpt2, tied: true", 4},
     {"cp: 4", "context: ring", "stage: 1", "family: llama, sliding_window: 2", 4},
-    {"dp: {replicate: 2, shard: 2}", "vocab_parallel: true", "stage: 1, bucket: 0", "family: llama", 1, "none", "exact"},
-    {"pp: 2, dp: 2", "schedule: 1f1b", "stage: 0", "family: llama", 1, "none", "exact"},
+    {"dp: {replicate: 2, shard: 2}", "vocab_parallel: true", "stage: 1, bucket: 0", "family: llama, tied: true", 1, "none", "exact"},
+    {"pp: 2, dp: 2", "schedule: 1f1b", "stage: 0", "family: gpt2, tied: true", 1, "none", "exact"},
 };
 
 static struct hd__plugins *plugins;

@@ -264,7 +264,7 @@ START_TEST(exact_sums)
         "mesh.dp={\"replicate\":2,\"shard\":2} strategies=[{\"use\":\"zero\",\"stage\":2}] recompute=selective",
         "mesh.dp=2 strategies=[{\"use\":\"zero\",\"stage\":3}] recompute=full",
         "mesh.pp=2 strategies=[{\"use\":\"3d\"},{\"use\":\"zero\"}]"};
-    const char *const base = "llama.yaml job.steps=100 job.deterministic=exact data.micro_batch=1 model.tied=false device.threads=1";
+    const char *const base = "llama.yaml job.steps=100 job.deterministic=exact data.micro_batch=1 model.tied=true device.threads=1";
     train(&a, "exact", "%s", base);
     expect_learns(&a);
     for (size_t i = 0; i < HD__COUNT(how); i++) {

@@ -14,7 +14,7 @@
 #include "heddle/plugin.h"
 #include "heddle/program.h"
 
-#define HD_STRATEGY_API 2
+#define HD_STRATEGY_API 3
 
 enum { HD_PHASE_F = 0, HD_PHASE_R = 1, HD_PHASE_B = 2, HD_PHASE_W = 3, HD_PHASE_O = 4 };
 
@@ -47,6 +47,9 @@ struct hd_pass_param {
     uint32_t stages;     /* mask of pipeline stages that use it */
     int64_t count;       /* elements on this rank */
     int64_t rows;        /* on this rank, of a matrix as its file has it (heads and head_dim are one dim); 0: no matrix */
+    uint32_t parts;      /* 2: with exact sums the contributions of its two blocks are summed apart, all of each over every
+                            data rank, and then added: pipeline stages may have one each. Else 0 */
+    uint32_t reserved;
 };
 
 /* What a flat buffer is made of; tensors are 0 where there is none. */
