@@ -4,13 +4,16 @@
  *     test_mutations [MUTANTS [SEED]] plants more, by hand */
 #include <check.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 #include "core/compile/compile.h"
 #include "core/program/machine.h"
 #include "core/program/ops.h"
 #include "core/program/touch.h"
 #include "core/run/numerics.h"
+#include "blocks.h"
 #include "edits.h"
+#include "scratch.h"
 
 #define TOLERANCE 1e-9
 
@@ -47,6 +50,7 @@ static const struct kind_of_job {
     {"pp: 3", "schedule: gpipe", "stage: 0", "family: gpt2, tied: true", 2},
     {"pp: 2, dp: 2", "schedule: interleaved", "stage: 2, bucket: 0", "family: llama, tied: true", 1},
     {"pp: 4", "schedule: zb-v", "stage: 0", "family: llama", 1},
+    {"pp: 2, dp: 2", "schedule: zb-h1, split: blocks.csv", "stage: 1", "family: llama", 1}, /* see measured_split */
     {"pp: 2, tp: 2", "schedule: zb-h1, sequence_parallel: true", "stage: 3", "family: llama", 2},
     {"pp: 2, dp: 2", "schedule: 1f1b", "stage: 3", "family: gpt2", 1},
     {"dp: 2", "vocab_parallel: true", "stage: 1, bucket: 0, offload: {optimizer: host}", "family: llama", 2},
@@ -113,6 +117,27 @@ static void close_job(void)
     hd__compiled_free(broken);
     hd__job_free(job);
     hd__job_free(job_of_one);
+}
+
+/* The first stage gets two of eight layers, the other six: where the job asks for times that were measured. */
+static void measured_split(void)
+{
+    static const double seconds[] = {1, 4, 4, 1, 1, 1, 1, 1, 1, 3};
+    write_blocks("blocks.csv", seconds, 8, 2);
+}
+
+static int64_t parameters(const struct hd_program *p)
+{
+    int64_t n = 0;
+    for (uint32_t f = 0; f < p->flats.count; f++)
+        n += p->flats.at[f].count;
+    return n;
+}
+
+static void check_split(const struct kind_of_job *k)
+{
+    if (strstr(k->three, "blocks.csv"))
+        ck_assert_int_gt(parameters(fine->stage[1]), 2 * parameters(fine->stage[0]));
 }
 
 /* ---- edits */
@@ -390,6 +415,10 @@ static void plant_many(uint32_t wanted, uint32_t *n)
 START_TEST(all_faults_are_found)
 {
     uint32_t n = 0, all = 0, each = mutants / HD__COUNT(jobs) + 1;
+    struct scratch scratch;
+    scratch_init(&scratch);
+    ck_assert_int_eq(chdir(scratch.dir), 0);
+    measured_split();
     err = (struct hd_error)HD_ERROR_INIT;
     plugins = hd__plugins_create(hd__host());
     ck_assert_msg(!hd__plugins_add_folder(plugins, PLUGINS, &err), "%s", err.message);
@@ -397,6 +426,7 @@ START_TEST(all_faults_are_found)
     for (size_t k = 0; k < HD__COUNT(jobs); k++) {
         mesh = jobs[k].mesh;
         open_job(&jobs[k]);
+        check_split(&jobs[k]);
         plant_many(each, &n);
         close_job();
     }
@@ -408,6 +438,7 @@ START_TEST(all_faults_are_found)
     fprintf(stderr, "%u faults that change the meaning are found, %u are not\n", all, missed);
     ck_assert_uint_eq(missed, 0);
     ck_assert_uint_ge(all, 500);
+    scratch_finish(&scratch);
     hd__plugins_destroy(plugins);
 }
 END_TEST

@@ -9,6 +9,8 @@
 
 #include "core/program/machine.h"
 #include "core/run/numerics.h"
+#include "blocks.h"
+#include "scratch.h"
 
 #define TOLERANCE 1e-9
 
@@ -42,7 +44,10 @@ struct draw {
     int64_t ep, experts, top_k; /* mixtral; ep 1 and experts 0 for others */
     const char *capacity;
     int64_t window; /* of attention; 0: all */
+    int64_t split;  /* layers by measured times, in so many files; 0: evenly */
 };
+
+static struct scratch scratch;
 
 /* 0 where a job checker would refuse: what does not divide. */
 static int draw(struct draw *d)
@@ -100,6 +105,9 @@ static int draw(struct draw *d)
     if (!strcmp(d->family, "gpt2"))
         d->kv_heads = 4;
     d->window = strcmp(d->family, "llama") && strcmp(d->family, "mixtral") ? 0 : ONE_OF(0, 0, 1, 2, 3, 5);
+    d->split = d->pp > 1 ? ONE_OF(0, 0, 1, 2) : 0;
+    if (d->split)
+        d->layers += ONE_OF(0, 1, 2, 3);
     int64_t ranks = d->replicate * d->shard * d->cp * d->tp * d->pp * d->ep;
     if (ranks == 1 && pick(10))
         return 0;
@@ -120,6 +128,18 @@ static void precision_text(const struct draw *d, struct hd__text *text)
     if (d->loss_scale > 1)
         hd__text_add(text, ", loss_scale: %lld", (long long)d->loss_scale);
     hd__text_add(text, "}\n");
+}
+
+/* A layer may take ten times as long as another one, and embedding and head too. */
+static const char *measured(const struct draw *d)
+{
+    const char *path = scratch_path(&scratch, "blocks.csv");
+    double seconds[32];
+    ck_assert_int_le(d->layers + 2, (int64_t)HD__COUNT(seconds));
+    for (int64_t b = 0; b < d->layers + 2; b++)
+        seconds[b] = 1e-3 * (1 + pick(10));
+    write_blocks(path, seconds, (int)d->layers, (int)d->split);
+    return path;
 }
 
 /* Products of as many columns as a matrix has are the matrix. */
@@ -146,8 +166,9 @@ static void job_text(const struct draw *d, struct hd__text *text)
     hd__text_add(text, "mesh: {pp: %lld, dp: {replicate: %lld, shard: %lld}, cp: %lld, ep: %lld, tp: %lld}\n",
                  (long long)d->pp, (long long)d->replicate, (long long)d->shard, (long long)d->cp, (long long)d->ep,
                  (long long)d->tp);
-    hd__text_add(text, "strategies:\n  - {use: 3d, schedule: %s, sequence_parallel: %s, vocab_parallel: %s, context: %s}\n", d->schedule,
-                 d->sequence_parallel ? "true" : "false", d->vocab_parallel ? "true" : "false", d->ring ? "ring" : "auto");
+    hd__text_add(text, "strategies:\n  - {use: 3d, schedule: %s, sequence_parallel: %s, vocab_parallel: %s, context: %s, split: %s}\n", d->schedule,
+                 d->sequence_parallel ? "true" : "false", d->vocab_parallel ? "true" : "false", d->ring ? "ring" : "auto",
+                 d->split ? measured(d) : "layers");
     hd__text_add(text, "  - {use: zero, stage: %lld, bucket: %lld, gather_bucket: %lld, prefetch: %lld, prefetch_backward: %lld,\n",
                  (long long)d->zero, (long long)d->bucket, (long long)d->gather_bucket, (long long)d->prefetch,
                  (long long)d->prefetch_backward);
@@ -181,6 +202,8 @@ START_TEST(jobs_on_any_mesh_train_like_one_rank)
     struct hd__plugins *plugins = hd__plugins_create(hd__host());
     struct hd__numerics worst = {0};
     double began = hd__now(), ratio = 1;
+    uint32_t splits = 0;
+    scratch_init(&scratch);
     ck_assert_msg(hd__plugins_add_folder(plugins, PLUGINS, &err) == HD_OK, "%s", err.message);
     state = seed;
     for (uint32_t done = 0; done < draws;) {
@@ -197,11 +220,14 @@ START_TEST(jobs_on_any_mesh_train_like_one_rank)
         if (!rounds(&d))
             worst = result.worst > worst.worst ? result : worst;
         ratio = HD__MAX(ratio, result.memory_ratio);
+        splits += d.split > 0;
         hd__text_free(&text);
         done++;
     }
-    fprintf(stderr, "parity: %u draws in %.1f s, worst difference %.1e (%s), worst memory ratio %.3f\n",
-            draws, hd__now() - began, worst.worst, worst.where, ratio);
+    fprintf(stderr, "parity: %u draws in %.1f s, %u with measured splits, worst difference %.1e (%s), worst memory ratio %.3f\n",
+            draws, hd__now() - began, splits, worst.worst, worst.where, ratio);
+    ck_assert_uint_gt(splits, 0);
+    scratch_finish(&scratch);
     hd__plugins_destroy(plugins);
 }
 END_TEST
