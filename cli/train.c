@@ -114,6 +114,8 @@ static int start(struct hd__loaded *loaded, int dry, int argc, char **argv)
                 loaded->compiled->mesh.ranks);
         return hd__print_error(&err, HD__EXIT_REFUSED);
     }
+    if (found && place.rank == 0)
+        hd__warn_of_machines(loaded->compiled, place.local_size);
     code = check_inputs(loaded, found ? place.local_rank : 0, found ? place.local_size : loaded->compiled->mesh.ranks);
     if (code || dry)
         return code;

@@ -77,6 +77,10 @@ static inline struct hd_program *hd__program_of(const struct hd__compiled *c, in
 /* The transport that a section of the job names. */
 const struct hd__chosen *hd__chosen_comm(const struct hd__compiled *c, const struct hd__section *section);
 
+/* Warns where ranks along tp are on several machines, of `per_machine` ranks each, one machine after the other: with the bytes
+ * that they send, and what would fit. */
+void hd__warn_of_machines(const struct hd__compiled *c, int32_t per_machine);
+
 /* Parameters of the whole model, all stages, each once. */
 int64_t hd__parameter_count(const struct hd__compiled *c);
 /* FLOPs per token as README defines them: 6 N without the input embedding's look-up, + 12 layers hidden seq_len halved,

@@ -410,6 +410,29 @@ START_TEST(wrong_environment)
 }
 END_TEST
 
+static struct command *dry_run(int rank, int each, const char *mesh)
+{
+    char environment[160];
+    struct command *c;
+    snprintf(environment, sizeof environment, "RANK=%d WORLD_SIZE=4 LOCAL_RANK=%d LOCAL_WORLD_SIZE=%d" AT, rank, rank % each, each);
+    c = command_run_env(environment, "train llama.yaml --dry-run strategies=[{\"use\":\"3d\"},{\"use\":\"zero\"}] %s", mesh);
+    expect_code(c, 0);
+    return c;
+}
+
+START_TEST(tensor_parallel_across_machines)
+{
+    struct command *c = dry_run(0, 2, "mesh.tp=4");
+    expect_says(c, "mesh.tp = 4 spans 2 machines of 2 ranks (ranks 0 to 3)");
+    expect_says(c, "mesh.tp=2 stays inside a machine, with mesh.dp or mesh.pp 2 times as large");
+    expect_says(dry_run(0, 1, "mesh.tp=2 mesh.dp=2"), "mesh.tp = 2 spans 2 machines of 1 rank (ranks 0 to 1)");
+    expect_says(dry_run(0, 3, "mesh.tp=2 mesh.dp=2"), "(ranks 2 to 3)");
+    ck_assert_ptr_null(strstr(dry_run(2, 2, "mesh.tp=4")->err, "spans")); /* one says it */
+    ck_assert_ptr_null(strstr(dry_run(0, 2, "mesh.tp=2 mesh.dp=2")->err, "spans"));
+    ck_assert_ptr_null(strstr(dry_run(0, 1, "mesh.dp=4")->err, "spans"));
+}
+END_TEST
+
 /* A batch script of Slurm has SLURM_PROCID as well, but its step is none that srun started: we start our own ranks. */
 START_TEST(in_a_batch_script)
 {
@@ -430,6 +453,7 @@ int main(void)
         {"launched by environment", launched_by_environment, 1},
         {"launched without an address", launched_without_an_address, 3}, {"under mpirun", under_mpirun, 1},
         {"in a batch script", in_a_batch_script, 1}, {"launched rank killed", launched_rank_killed, 1},
-        {"refused", refused, 1}, {"alone", alone, 1}, {"suspended", suspended, 1}, {"wrong environment", wrong_environment, 1}, {NULL, NULL, 0}};
+        {"refused", refused, 1}, {"alone", alone, 1}, {"suspended", suspended, 1}, {"wrong environment", wrong_environment, 1},
+        {"tensor parallel across machines", tensor_parallel_across_machines, 1}, {NULL, NULL, 0}};
     return system_run("system-ends", tests);
 }
