@@ -5,6 +5,7 @@
 #include "cli/job.h"
 #include "core/program/machine.h"
 #include "core/run/numerics.h"
+#include "core/run/routes.h"
 
 struct tally {
     uint64_t instructions, collectives, messages, events;
@@ -66,7 +67,29 @@ static int numerics_refused(const struct hd__compiled *c)
     return c->stage[0]->apart != 0;
 }
 
-static void print_text(const struct hd__compiled *c, const struct tally *t)
+/* The groups of each stage's first rank; what another stage has said is not said again. */
+static void print_groups(const struct hd__compiled *c, const struct hd__routes_options *how)
+{
+    struct hd__text before = {0}, text = {0};
+    for (int32_t s = 0; s < c->n_stages && c->mesh.ranks > 1; s++) {
+        struct hd__routes routes = {0};
+        hd__routes_find(c, s * (c->mesh.ranks / c->n_stages), how, &routes);
+        hd__routes_line(&routes, &text);
+        if (text.at && (!before.at || strcmp(before.at, text.at))) {
+            if (c->n_stages > 1)
+                printf("groups from stage %d on: %s\n", s, text.at);
+            else
+                printf("groups: %s\n", text.at);
+        }
+        hd__text_free(&before);
+        before = text;
+        text = (struct hd__text){0};
+        hd__routes_free(&routes);
+    }
+    hd__text_free(&before);
+}
+
+static void print_text(const struct hd__compiled *c, const struct tally *t, const struct hd__routes_options *how)
 {
     char arena[32];
     printf("%d ranks, %d program%s of %llu instructions; compiled in %.3f s, proved in %.3f s\n", c->mesh.ranks,
@@ -82,6 +105,7 @@ static void print_text(const struct hd__compiled *c, const struct tally *t)
            "dtype on every member\n",
            (unsigned long long)t->collectives, (unsigned long long)t->messages);
     puts("  no cyclic wait, with sends that wait for their receiver: the job cannot deadlock by mismatch");
+    print_groups(c, how);
     printf("arena: %s a rank (%lld bytes)\n", hd__bytes_text((uint64_t)t->arena, arena), (long long)t->arena);
 }
 
@@ -121,7 +145,10 @@ static int judge(const struct hd__numerics *n)
 static int run(int argc, char **argv)
 {
     int json = 0, numerics = 0, code;
-    const struct hd__flag flags[] = {{"--json", NULL, &json}, {"--numerics", NULL, &numerics}};
+    const char *machine_text = NULL;
+    const struct hd__flag flags[] = {
+        {"--json", NULL, &json}, {"--numerics", NULL, &numerics}, {"--per-machine", &machine_text, NULL}};
+    struct hd__routes_options how = {0};
     struct hd__job_arguments arguments;
     struct hd__loaded loaded = {0};
     struct hd_error err = HD_ERROR_INIT;
@@ -130,12 +157,14 @@ static int run(int argc, char **argv)
     code = hd__job_arguments(&hd__command_check, argc, argv, flags, HD__COUNT(flags), &arguments);
     if (!code)
         code = hd__load_job(&arguments, 0, &loaded);
+    if (!code && hd__per_machine(&hd__command_check, machine_text, loaded.compiled->mesh.ranks, &how.per_machine))
+        code = HD__EXIT_REFUSED;
     if (!code && numerics && numerics_refused(loaded.compiled))
         code = HD__EXIT_REFUSED;
     if (!code && prove(loaded.compiled, &tally, &err))
         code = HD__EXIT_FAILED;
     if (!code && !json)
-        print_text(loaded.compiled, &tally);
+        print_text(loaded.compiled, &tally, &how);
     /* three steps of all ranks in this process, compared with one rank */
     if (!code && numerics &&
         hd__numerics_file(arguments.file, arguments.overrides, arguments.n_overrides, loaded.plugins, 3, 1, &found,
@@ -153,13 +182,14 @@ static int run(int argc, char **argv)
 
 const struct hd__command hd__command_check = {
     .name = "check",
-    .usage = "JOB [key=value ...] [--numerics] [--json]",
+    .usage = "JOB [key=value ...] [--numerics] [--per-machine N] [--json]",
     .summary = "prove that a job cannot deadlock",
     .help =
         "Builds every rank's program in this process and proves that they fit together: no devices, no data file and\n"
         "no other process are needed. Ranks that are alike are built once.\n\n"
         "  --numerics    also run three steps of all ranks here, emulated with reference kernels in fp64, and compare\n"
         "                losses, gradients, parameters and an evaluation with one rank: for small models, it is slow\n"
+        "  --per-machine N   how groups go, as if each machine had N ranks (default: all on one); see explain\n"
         "  --json        for machines: ok, ranks, programs, instructions, collectives, messages, arena_bytes,\n"
         "                compile_s, proof_s\n",
     .example = "  heddle check examples/kjv.yaml launch.ranks=8 mesh.tp=2\n",

@@ -8,28 +8,50 @@
 #include "cli/job.h"
 #include "core/program/print.h"
 #include "core/program/simulate.h"
+#include "core/run/routes.h"
 
-static int print_program(struct hd_program *p, int32_t rank, const char *section, int json)
+static int has_section(struct hd_program *p, const char *section)
 {
-    struct hd__print_options options = {.rank = rank, .section = section};
-    if (section && !hd__section(p, section)) {
-        fprintf(stderr, "there is no section '%s'; there are", section);
-        for (uint32_t s = 0; s < p->sections.count; s++)
-            fprintf(stderr, "%s %s", s ? "," : "", p->sections.at[s].name);
-        fputc('\n', stderr);
+    if (!section || hd__section(p, section))
+        return 1;
+    fprintf(stderr, "there is no section '%s'; there are", section);
+    for (uint32_t s = 0; s < p->sections.count; s++)
+        fprintf(stderr, "%s %s", s ? "," : "", p->sections.at[s].name);
+    fputc('\n', stderr);
+    return 0;
+}
+
+static void print_groups(const struct hd__routes *routes, const char *section, struct hd__text *text)
+{
+    if (!routes->groups.count)
+        return;
+    hd__text_add(text, "-- groups of this rank, and how operations of %s%s go\n", section ? "section " : "one step",
+                 section ? section : "");
+    hd__routes_text(routes, text);
+}
+
+static int print_program(const struct hd__compiled *c, int32_t rank, const struct hd__routes_options *how, int json)
+{
+    struct hd_program *p = hd__program_of(c, rank);
+    struct hd__print_options options = {.rank = rank, .section = how->section};
+    struct hd__routes routes = {0};
+    if (!has_section(p, how->section))
         return HD__EXIT_REFUSED;
-    }
+    hd__routes_find(c, rank, how, &routes);
     if (json) {
         json_t *object = hd__print_json(p, &options);
+        json_object_set_new(object, "groups", hd__routes_json(&routes));
         json_dumpf(object, stdout, JSON_INDENT(1));
         putchar('\n');
         json_decref(object);
     } else {
         struct hd__text text = {0};
         hd__print(p, &options, &text);
+        print_groups(&routes, how->section, &text);
         fputs(text.at, stdout);
         hd__text_free(&text);
     }
+    hd__routes_free(&routes);
     return HD__EXIT_DONE;
 }
 
@@ -122,10 +144,12 @@ static int print_timeline(const struct hd__compiled *c, int32_t only, const stru
 
 static int run(int argc, char **argv)
 {
-    const char *rank_text = NULL, *section = NULL, *rates_text = NULL, *file = take_file(&argc, argv);
+    const char *rank_text = NULL, *rates_text = NULL, *machine_text = NULL, *file = take_file(&argc, argv);
+    struct hd__routes_options how = {0};
     int json = 0, timeline = 0, code;
     const struct hd__flag flags[] = {{"--rank", &rank_text, NULL},
-                                     {"--section", &section, NULL},
+                                     {"--section", &how.section, NULL},
+                                     {"--per-machine", &machine_text, NULL},
                                      {"--json", NULL, &json},
                                      {"--timeline", NULL, &timeline},
                                      {"--rates", &rates_text, NULL}};
@@ -136,7 +160,7 @@ static int run(int argc, char **argv)
     char *end = "";
     long rank;
     code = hd__job_arguments(&hd__command_explain, argc, argv, flags, HD__COUNT(flags), &arguments);
-    if (!code && ((timeline && (json || section)) || (rates_text && !timeline)))
+    if (!code && ((timeline && (json || how.section)) || (rates_text && !timeline)))
         code = hd__refuse_usage(&hd__command_explain, "%s",
                                 timeline ? "--timeline is of a whole step, as text, FILE.svg or FILE.json: no --section, no --json"
                                          : "--rates is for --timeline");
@@ -149,23 +173,28 @@ static int run(int argc, char **argv)
     if (!code && (*end || end == rank_text || rank < 0 || rank >= loaded.compiled->mesh.ranks))
         code = hd__refuse_usage(&hd__command_explain, "--rank %s: the job has ranks 0 to %d", rank_text,
                                 loaded.compiled->mesh.ranks - 1);
+    if (!code && hd__per_machine(&hd__command_explain, machine_text, loaded.compiled->mesh.ranks, &how.per_machine))
+        code = HD__EXIT_REFUSED;
     if (!code && timeline)
         code = print_timeline(loaded.compiled, rank_text ? (int32_t)rank : -1, &rates, file);
     else if (!code)
-        code = print_program(hd__program_of(loaded.compiled, (int32_t)rank), (int32_t)rank, section, json);
+        code = print_program(loaded.compiled, (int32_t)rank, &how, json);
     hd__unload_job(&loaded);
     return code;
 }
 
 const struct hd__command hd__command_explain = {
     .name = "explain",
-    .usage = "JOB [key=value ...] [--rank R] [--section NAME] [--json] [--timeline [FILE.svg | FILE.json]] [--rates ...]",
+    .usage = "JOB [key=value ...] [--rank R] [--section NAME] [--per-machine N] [--json] [--timeline [FILE.svg | FILE.json]] [--rates ...]",
     .summary = "print the step program, or draw its timeline",
     .help = "Compiles the job and prints one rank's program, one instruction a line: number, stream, block, micro-batch,\n"
             "phase, operation and its mesh axes, outputs <- inputs with dtype, local shape and placement, arena bytes.\n"
+            "At the end totals, and for each group of ranks the transport, the levels and the algorithm of its operations.\n"
             "Nothing is run; no data file is needed.\n\n"
             "  --rank R          whose program (default 0)\n"
             "  --section NAME    only begin, micro, micro_last, update, eval, ...\n"
+            "  --per-machine N   for the groups at the end, where comm.inside is set: as if each machine had N ranks, one\n"
+            "                    machine after the other (default: all ranks on one)\n"
             "  --json            for machines; the fields are described in docs/explain-json.md\n"
             "  --timeline        instead of the program, when each stage (or rank R) computes and communicates in one\n"
             "                    step, estimated: as text, or with a file's name after it as a picture (FILE.svg) or as\n"

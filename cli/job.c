@@ -52,6 +52,17 @@ int hd__job_arguments(const struct hd__command *command, int argc, char **argv, 
     return out->file ? HD__EXIT_DONE : hd__refuse_usage(command, "which job file?");
 }
 
+int hd__per_machine(const struct hd__command *command, const char *text, int32_t ranks, int32_t *n)
+{
+    char *end = "";
+    long value = text ? strtol(text, &end, 10) : 0;
+    *n = 0;
+    if (text && (*end || end == text || value < 1 || value > ranks))
+        return hd__refuse_usage(command, "--per-machine %s: a number from 1 to the job's %d ranks is wanted", text, ranks);
+    *n = (int32_t)value;
+    return HD__EXIT_DONE;
+}
+
 int hd__print_error(const struct hd_error *err, int code)
 {
     struct hd__text text = {0};

@@ -39,6 +39,9 @@ int hd__load_alone(const struct hd__job_arguments *arguments, int sample, struct
 int hd__check_checkpoint(struct hd__loaded *loaded, const char *name);
 void hd__unload_job(struct hd__loaded *loaded);
 
+/* --per-machine N of 1 to `ranks`; 0 and 0 where it was not given, a refusal's exit code otherwise. */
+int hd__per_machine(const struct hd__command *command, const char *text, int32_t ranks, int32_t *n);
+
 /* Prints an error; returns `code`. */
 int hd__print_error(const struct hd_error *err, int code);
 

@@ -59,6 +59,7 @@ struct hd__hook_place {
     struct hd__flight *flight; /* may be NULL */
     const char *folder;        /* for files; may be NULL: the working directory */
     const char *transport;     /* "shm" */
+    const struct hd__ran *ran; /* which algorithms the transport's collectives take; may be NULL */
 };
 
 struct hd__hook {

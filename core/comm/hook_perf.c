@@ -4,6 +4,7 @@
 #include <stdlib.h>
 
 #include "core/comm/hook.h"
+#include "core/comm/ran.h"
 
 /* Operations of one kind, in one group, whose larger side is of up to 2^bits bytes. */
 struct row {
@@ -79,6 +80,27 @@ static void print(const struct perf *p, const char *transport)
     }
 }
 
+static void print_algorithms(const struct hd__ran *ran, const char *transport)
+{
+    if (!ran || !ran->rows.count)
+        return;
+    printf("algorithms of rank 0 over comm-%s\n  %-16s %-14s %-14s %9s\n", transport, "group", "operation", "algorithm", "calls");
+    for (uint32_t i = 0; i < ran->rows.count; i++) {
+        const struct hd__ran_row *r = &ran->rows.at[i];
+        printf("  %-16s %-14s %-14s %9" PRIu64 "\n", r->group, hd_coll_name(r->coll), r->how, r->calls);
+    }
+}
+
+static void write_algorithms(FILE *f, const struct hd__ran *ran)
+{
+    fputs("], \"algorithms\": [", f);
+    for (uint32_t i = 0; ran && i < ran->rows.count; i++) {
+        const struct hd__ran_row *r = &ran->rows.at[i];
+        fprintf(f, "%s\n {\"group\": \"%s\", \"op\": \"%s\", \"algorithm\": \"%s\", \"calls\": %" PRIu64 "}", i ? "," : "", r->group,
+                hd_coll_name(r->coll), r->how, r->calls);
+    }
+}
+
 static void write_json(FILE *f, const struct perf *p, const struct hd__hook *h)
 {
     fprintf(f, "{\"rank\": %d, \"transport\": \"%s\", \"rows\": [", h->world.rank, h->place.transport);
@@ -88,6 +110,7 @@ static void write_json(FILE *f, const struct perf *p, const struct hd__hook *h)
                 ", \"bytes\": %.0f, \"seconds\": %.9f, \"least_s\": %.9f, \"most_s\": %.9f}", i ? "," : "", r->group, hd__hook_name(r->what),
                 r->bits ? UINT64_C(1) << r->bits : 0, r->n, r->failed, r->bytes, r->seconds, r->least, r->most);
     }
+    write_algorithms(f, h->place.ran);
     fputs("\n]}\n", f);
 }
 
@@ -98,8 +121,10 @@ static void perf_close(struct hd__hook *h)
     FILE *f = fopen(hd__hook_path(h, "perf", path), "we");
     if (p->rows.count)
         qsort(p->rows.at, p->rows.count, sizeof *p->rows.at, by_place);
-    if (h->world.rank == 0)
+    if (h->world.rank == 0) {
         print(p, h->place.transport);
+        print_algorithms(h->place.ran, h->place.transport);
+    }
     if (f)
         write_json(f, p, h);
     if (!f || fclose(f))

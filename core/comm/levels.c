@@ -3,26 +3,16 @@
 #include <stdlib.h>
 
 #include "core/comm/algorithms/schedule.h"
+#include "core/comm/levels_plan.h"
+#include "core/comm/ran.h"
 #include "core/comm/requests.h"
-
-enum { PHASES = 4, SMALL = 4096 /* bytes; below, rounds cost more than bytes */ };
-
-/* One collective of a phase, or a division, over a part of the group. */
-struct part {
-    struct hd_comm_call call;
-    uint32_t where, phase; /* ACROSS, INSIDE, WORLD; DIVIDE: recv = recv / members, here */
-    hd_request request;
-    int32_t open, reserved; /* open: the request is under way */
-};
-enum { ACROSS, INSIDE, WORLD, DIVIDE };
 
 struct op {
     struct hd__request request;
     struct op *next;
     struct hd_comm_group *group;
-    HD__ARRAY(struct part) parts; /* by phase */
+    struct hd__levels_plan plan;
     uint32_t phase, started;
-    uint8_t *scratch;
     int done, passed;
     int32_t code, which; /* which: of a passed request, the transport that has it */
     hd_request inner;
@@ -31,23 +21,24 @@ struct op {
 struct hd_comm_group {
     struct hd_comm *comm;
     struct hd_comm_group *next;
-    struct hd_comm_group *sub[3]; /* ACROSS, INSIDE, WORLD; NULL where there is none */
-    int32_t n, me, locals, machines;
+    struct hd_comm_group *sub[3]; /* HD__ACROSS, HD__INSIDE, HD__WORLD; NULL where there is none */
+    struct hd__spread lies;
+    char name[64];
     struct op *head, **tail;
     struct hd_error error;
 };
 
 struct hd_comm {
     struct hd__comm across, inside;
-    int32_t rank, first, size, any_order, told;
-    int32_t *firsts;
+    int32_t rank, size, any_order, told;
+    int32_t *firsts, *places; /* of each rank: the first rank of its machine, and its number there */
     struct hd_comm_group *groups;
     struct hd__requests ops; /* of struct op */
 };
 
 static struct hd__comm *transport(struct hd_comm *c, uint32_t where)
 {
-    return where == INSIDE ? &c->inside : &c->across;
+    return where == HD__INSIDE ? &c->inside : &c->across;
 }
 
 /* ---- requests */
@@ -59,18 +50,18 @@ static struct op *op_new(struct hd_comm_group *g)
     op->group = g;
     op->done = op->passed = 0;
     op->code = HD_OK;
-    op->phase = op->started = op->parts.count = 0;
+    op->phase = op->started = op->plan.parts.count = 0;
     return op;
 }
 
 static void release(struct hd_comm *c, struct op *op)
 {
-    if (op->code != HD_OK && op->scratch) { /* parts of it may be under way: its memory stays until the transports close */
+    if (op->code != HD_OK && op->plan.scratch) { /* parts of it may be under way: its memory stays until the transports close */
         hd__requests_drop(&op->request);
         return;
     }
-    free(op->scratch);
-    op->scratch = NULL;
+    free(op->plan.scratch);
+    op->plan.scratch = NULL;
     hd__requests_give(&c->ops, &op->request);
 }
 
@@ -100,131 +91,18 @@ static void fail(struct hd_comm_group *g, const struct hd_error *err)
     g->tail = &g->head;
 }
 
-/* ---- plans: a call as parts */
-
-static void add(struct op *op, uint32_t phase, uint32_t where, const struct hd_comm_call *like, uint32_t coll, const void *send,
-                void *recv, uint64_t count)
-{
-    struct part p = {.call = *like, .phase = phase, .where = where};
-    p.call.coll = coll;
-    p.call.redop = like->redop == HD_AVG ? (uint32_t)HD_SUM : like->redop;
-    p.call.send = send;
-    p.call.recv = recv;
-    p.call.count = count;
-    p.call.root = 0;
-    if (count)
-        hd__push(&op->parts, p);
-}
-
-/* What does not divide by the members of a machine goes along in one level. */
-static void add_tail(struct op *op, const struct hd_comm_call *call, uint64_t from, size_t esize)
-{
-    struct part p = {.call = *call, .phase = 0, .where = WORLD};
-    p.call.send = (const uint8_t *)call->send + from * esize;
-    p.call.recv = (uint8_t *)call->recv + from * esize;
-    p.call.count = call->count - from;
-    if (p.call.count)
-        hd__push(&op->parts, p);
-}
-
-static void divide(struct op *op, uint32_t phase, const struct hd_comm_call *call, void *at, uint64_t count)
-{
-    if (call->redop != HD_AVG)
-        return;
-    add(op, phase, DIVIDE, call, call->coll, at, at, count);
-}
-
-static void plan_all_reduce(struct op *op, const struct hd_comm_call *call, size_t esize)
-{
-    const struct hd_comm_group *g = op->group;
-    uint64_t piece = call->count / (uint64_t)g->locals, whole = piece * (uint64_t)g->locals;
-    uint8_t *mine = (uint8_t *)call->recv + (uint64_t)(g->me % g->locals) * piece * esize;
-    add_tail(op, call, whole, esize);
-    add(op, 0, INSIDE, call, HD_COLL_REDUCE_SCATTER, call->send, mine, piece);
-    add(op, 1, ACROSS, call, HD_COLL_ALL_REDUCE, mine, mine, piece);
-    divide(op, 2, call, mine, piece);
-    add(op, 3, INSIDE, call, HD_COLL_ALL_GATHER, mine, call->recv, piece);
-}
-
-static void plan_reduce_scatter(struct op *op, const struct hd_comm_call *call, size_t esize)
-{
-    const struct hd_comm_group *g = op->group;
-    uint64_t bytes = call->count * esize;
-    op->scratch = hd__alloc((uint64_t)g->machines * bytes);
-    for (int32_t m = 0; m < g->machines; m++)
-        add(op, 0, INSIDE, call, HD_COLL_REDUCE_SCATTER, (const uint8_t *)call->send + (uint64_t)(m * g->locals) * bytes,
-            op->scratch + (uint64_t)m * bytes, call->count);
-    add(op, 1, ACROSS, call, HD_COLL_REDUCE_SCATTER, op->scratch, call->recv, call->count);
-    divide(op, 2, call, call->recv, call->count);
-}
-
-static void plan_all_gather(struct op *op, const struct hd_comm_call *call, size_t esize)
-{
-    const struct hd_comm_group *g = op->group;
-    uint64_t bytes = call->count * esize;
-    op->scratch = hd__alloc((uint64_t)g->machines * bytes);
-    add(op, 0, ACROSS, call, HD_COLL_ALL_GATHER, call->send, op->scratch, call->count);
-    for (int32_t m = 0; m < g->machines; m++)
-        add(op, 1, INSIDE, call, HD_COLL_ALL_GATHER, op->scratch + (uint64_t)m * bytes,
-            (uint8_t *)call->recv + (uint64_t)(m * g->locals) * bytes, call->count);
-}
-
-static void plan_broadcast(struct op *op, const struct hd_comm_call *call, size_t esize)
-{
-    const struct hd_comm_group *g = op->group;
-    uint64_t piece = call->count / (uint64_t)g->locals;
-    uint8_t *mine = (uint8_t *)call->recv + (uint64_t)(g->me % g->locals) * piece * esize;
-    int home = g->me / g->locals == call->root / g->locals;
-    add_tail(op, call, piece * (uint64_t)g->locals, esize);
-    if (home) {
-        add(op, 0, INSIDE, call, HD_COLL_BROADCAST, call->send, call->recv, piece * (uint64_t)g->locals);
-        op->parts.at[op->parts.count - 1].call.root = call->root % g->locals;
-    }
-    add(op, 1, ACROSS, call, HD_COLL_BROADCAST, mine, mine, piece);
-    op->parts.at[op->parts.count - 1].call.root = call->root / g->locals;
-    if (!home)
-        add(op, 2, INSIDE, call, HD_COLL_ALL_GATHER, mine, call->recv, piece);
-}
-
-typedef void plan_fn(struct op *op, const struct hd_comm_call *call, size_t esize);
-
-/* Who plans this call; NULL: it goes in one level. */
-static plan_fn *planner(const struct hd_comm_group *g, const struct hd_comm_call *call)
-{
-    int whole = call->dtype == HD_I32 || call->dtype == HD_U8, half = call->dtype == HD_BF16 || call->dtype == HD_F16;
-    int sums = call->coll == HD_COLL_ALL_REDUCE || call->coll == HD_COLL_REDUCE_SCATTER, free_order = g->comm->any_order;
-    if (g->locals < 2 || g->machines < 2 || hd__call_bytes(call, g->n) < SMALL)
-        return NULL;
-    if (sums && whole && call->redop == HD_AVG)
-        return NULL;
-    if (sums && !whole && call->redop != HD_MAX && !free_order && (half || (g->locals & (g->locals - 1))))
-        return NULL;
-    switch (call->coll) {
-    case HD_COLL_ALL_REDUCE:
-        return plan_all_reduce;
-    case HD_COLL_REDUCE_SCATTER:
-        return plan_reduce_scatter;
-    case HD_COLL_ALL_GATHER:
-        return plan_all_gather;
-    case HD_COLL_BROADCAST:
-        return plan_broadcast;
-    default:
-        return NULL;
-    }
-}
-
 /* ---- running: the phases of an operation, one operation of a group at a time */
 
-static int32_t start_part(struct hd_comm_group *g, struct part *p, struct hd_error *err)
+static int32_t start_part(struct hd_comm_group *g, struct hd__part *p, struct hd_error *err)
 {
     struct hd__comm *t = transport(g->comm, p->where);
     const void *source = p->call.recv;
-    if (p->where != DIVIDE) {
+    if (p->where != HD__DIVIDE) {
         int32_t code = t->ops.collective(g->sub[p->where], &p->call, &p->request, err);
         p->open = code == HD_OK;
         return code;
     }
-    hd__reduce(p->call.recv, &source, 1, g->n, p->call.count, p->call.dtype, HD_AVG);
+    hd__reduce(p->call.recv, &source, 1, g->lies.n, p->call.count, p->call.dtype, HD_AVG);
     return HD_OK;
 }
 
@@ -233,8 +111,8 @@ static int32_t test_phase(struct op *op, struct hd_error *err)
 {
     struct hd_comm_group *g = op->group;
     int32_t all = 1;
-    for (uint32_t i = 0; i < op->parts.count; i++) {
-        struct part *p = &op->parts.at[i];
+    for (uint32_t i = 0; i < op->plan.parts.count; i++) {
+        struct hd__part *p = &op->plan.parts.at[i];
         struct hd__comm *t = transport(g->comm, p->where);
         int32_t done = 0, code;
         if (p->phase != op->phase || !p->open)
@@ -253,10 +131,10 @@ static int advance(struct hd_comm_group *g)
     struct op *op = g->head;
     struct hd_error err = HD_ERROR_INIT;
     int32_t code = HD_OK, moved = 0;
-    for (; op->phase < PHASES && code >= 0; op->phase++, op->started = 0, moved = 1) {
-        for (uint32_t i = 0; i < op->parts.count && !op->started && code == HD_OK; i++)
-            if (op->parts.at[i].phase == op->phase)
-                code = start_part(g, &op->parts.at[i], &err);
+    for (; op->phase < HD__PHASES && code >= 0; op->phase++, op->started = 0, moved = 1) {
+        for (uint32_t i = 0; i < op->plan.parts.count && !op->started && code == HD_OK; i++)
+            if (op->plan.parts.at[i].phase == op->phase)
+                code = start_part(g, &op->plan.parts.at[i], &err);
         op->started = 1;
         code = code < 0 ? code : test_phase(op, &err);
         if (code <= 0)
@@ -267,7 +145,7 @@ static int advance(struct hd_comm_group *g)
         fail(g, &err);
         return 1;
     }
-    if (op->phase < PHASES)
+    if (op->phase < HD__PHASES)
         return moved;
     g->head = op->next;
     if (!g->head)
@@ -310,34 +188,18 @@ static void levels_close(struct hd_comm *c)
     hd__comm_close(&c->across);
     for (uint32_t i = 0; i < c->ops.at.count; i++) {
         struct op *op = c->ops.at.at[i];
-        hd__free_array(&op->parts);
-        free(op->scratch);
+        hd__free_array(&op->plan.parts);
+        free(op->plan.scratch);
     }
     hd__requests_free(&c->ops);
     free(c->firsts);
+    free(c->places);
     free(c);
 }
 
 static int32_t levels_memory(struct hd_comm *c, size_t bytes, void **base, struct hd_error *err)
 {
     return c->inside.ops.memory(c->inside.comm, bytes, base, err);
-}
-
-/* How many members each machine has, if all have as many and stand together; else 0. */
-static int32_t locals_of(const struct hd_comm *c, const int32_t *ranks, int32_t n)
-{
-    int32_t locals = 1;
-    while (locals < n && c->firsts[ranks[locals]] == c->firsts[ranks[0]])
-        locals++;
-    for (int32_t i = 0; i < n; i++) {
-        int32_t first = c->firsts[ranks[i]], start = i / locals * locals;
-        if (n % locals || first != c->firsts[ranks[start]])
-            return 0;
-        for (int32_t k = 0; k < start; k += locals)
-            if (c->firsts[ranks[k]] == first)
-                return 0;
-    }
-    return locals;
 }
 
 static int32_t make_sub(struct hd_comm_group *g, uint32_t where, const char *name, const int32_t *ranks, int32_t n,
@@ -350,17 +212,18 @@ static int32_t make_sub(struct hd_comm_group *g, uint32_t where, const char *nam
 static int32_t make_subs(struct hd_comm_group *g, const char *name, const int32_t *ranks, struct hd_error *err)
 {
     struct hd_comm *c = g->comm;
-    int32_t *some = hd__alloc((size_t)g->n * sizeof *some), rc = HD_OK, machine = g->me / g->locals, place = g->me % g->locals;
+    int32_t *some = hd__alloc((size_t)g->lies.n * sizeof *some), rc = HD_OK;
+    int32_t machine = g->lies.me / g->lies.locals, place = g->lies.me % g->lies.locals;
     char full[128];
-    for (int32_t i = 0; i < g->locals; i++)
-        some[i] = ranks[machine * g->locals + i] - c->first;
+    for (int32_t i = 0; i < g->lies.locals; i++)
+        some[i] = c->places[ranks[machine * g->lies.locals + i]];
     snprintf(full, sizeof full, "%s/inside", name);
-    rc = make_sub(g, INSIDE, full, some, g->locals, err);
-    for (int32_t m = 0; m < g->machines; m++)
-        some[m] = ranks[m * g->locals + place];
+    rc = make_sub(g, HD__INSIDE, full, some, g->lies.locals, err);
+    for (int32_t m = 0; m < g->lies.machines; m++)
+        some[m] = ranks[m * g->lies.locals + place];
     snprintf(full, sizeof full, "%s/across", name);
-    if (!rc && g->machines > 1)
-        rc = make_sub(g, ACROSS, full, some, g->machines, err);
+    if (!rc && g->lies.machines > 1)
+        rc = make_sub(g, HD__ACROSS, full, some, g->lies.machines, err);
     free(some);
     return rc;
 }
@@ -369,23 +232,22 @@ static int32_t levels_group(struct hd_comm *c, const char *name, const int32_t *
                             struct hd_error *err)
 {
     struct hd_comm_group *g = hd__alloc(sizeof *g);
-    int32_t rc = HD_OK;
+    int32_t rc = HD_OK, me = 0;
     g->comm = c;
-    g->n = n;
     for (int32_t i = 0; i < n; i++)
-        g->me = ranks[i] == c->rank ? i : g->me;
-    g->locals = locals_of(c, ranks, n);
-    g->machines = g->locals ? n / g->locals : 0;
+        me = ranks[i] == c->rank ? i : me;
+    g->lies = hd__levels_spread(c->firsts, ranks, n, me);
+    snprintf(g->name, sizeof g->name, "%s", name);
     g->tail = &g->head;
     g->error = (struct hd_error)HD_ERROR_INIT;
     g->next = c->groups;
     c->groups = g;
-    if (!g->locals && g->me == 0 && !c->told++) /* once: other groups will be like it */
+    if (!g->lies.locals && g->lies.me == 0 && !c->told++) /* once: other groups will be like it */
         hd__log(HD_LOG_INFO, "comm", "group %s goes in one level between machines: they do not have as many of its %d members each, "
                 "one machine after the other", name, n);
-    if (g->machines != 1)
-        rc = make_sub(g, WORLD, name, ranks, n, err);
-    if (!rc && (g->machines == 1 || g->locals > 1))
+    if (g->lies.machines != 1)
+        rc = make_sub(g, HD__WORLD, name, ranks, n, err);
+    if (!rc && (g->lies.machines == 1 || g->lies.locals > 1))
         rc = make_subs(g, name, ranks, err);
     if (rc)
         levels_group_free(g);
@@ -394,30 +256,27 @@ static int32_t levels_group(struct hd_comm *c, const char *name, const int32_t *
     return rc;
 }
 
-/* Where messages go, and what has no plan. */
-static uint32_t home(const struct hd_comm_group *g)
-{
-    return g->machines == 1 ? INSIDE : WORLD;
-}
-
 static int32_t levels_collective(struct hd_comm_group *g, const struct hd_comm_call *call, hd_request *request,
                                  struct hd_error *err)
 {
-    struct hd__comm *t = transport(g->comm, home(g));
+    struct hd__comm *t = transport(g->comm, hd__levels_home(&g->lies));
     struct op *op;
-    plan_fn *plan = planner(g, call);
     hd_request inner = 0;
-    if (g->machines == 1 || g->locals < 2) { /* no call of this group has a plan: no order to keep */
-        int32_t code = t->ops.collective(g->sub[home(g)], call, &inner, err);
-        return pass(g, (int32_t)home(g), code, inner, request);
+    uint64_t scratch;
+    int two;
+    if (!hd__levels_two(&g->lies)) { /* no order to keep */
+        int32_t code = t->ops.collective(g->sub[hd__levels_home(&g->lies)], call, &inner, err);
+        return pass(g, (int32_t)hd__levels_home(&g->lies), code, inner, request);
     }
     if (g->error.code != HD_OK)
         return hd_fail(err, g->error.code, "%s", g->error.message);
     op = op_new(g);
-    if (plan)
-        plan(op, call, hd_dtype_size(call->dtype));
-    else
-        hd__push(&op->parts, (struct part){.call = *call, .where = WORLD});
+    two = hd__levels_can(&g->lies, call, g->comm->any_order);
+    scratch = two ? hd__levels_scratch(&g->lies, call) : 0;
+    op->plan.scratch = scratch ? hd__alloc(scratch) : NULL;
+    hd__levels_plan(&op->plan, &g->lies, call, two);
+    if (two)
+        hd__ran_count(g->comm->across.ran, g->name, call->coll, "two levels");
     *g->tail = op;
     g->tail = &op->next;
     if (g->head == op)
@@ -429,17 +288,19 @@ static int32_t levels_collective(struct hd_comm_group *g, const struct hd_comm_c
 static int32_t levels_send(struct hd_comm_group *g, int32_t peer, uint32_t stream, const void *data, uint64_t bytes,
                            hd_request *request, struct hd_error *err)
 {
+    uint32_t home = hd__levels_home(&g->lies);
     hd_request inner = 0;
-    int32_t code = transport(g->comm, home(g))->ops.send(g->sub[home(g)], peer, stream, data, bytes, &inner, err);
-    return pass(g, (int32_t)home(g), code, inner, request);
+    int32_t code = transport(g->comm, home)->ops.send(g->sub[home], peer, stream, data, bytes, &inner, err);
+    return pass(g, (int32_t)home, code, inner, request);
 }
 
 static int32_t levels_recv(struct hd_comm_group *g, int32_t peer, uint32_t stream, void *data, uint64_t bytes,
                            hd_request *request, struct hd_error *err)
 {
+    uint32_t home = hd__levels_home(&g->lies);
     hd_request inner = 0;
-    int32_t code = transport(g->comm, home(g))->ops.recv(g->sub[home(g)], peer, stream, data, bytes, &inner, err);
-    return pass(g, (int32_t)home(g), code, inner, request);
+    int32_t code = transport(g->comm, home)->ops.recv(g->sub[home], peer, stream, data, bytes, &inner, err);
+    return pass(g, (int32_t)home, code, inner, request);
 }
 
 static int32_t levels_progress(struct hd_comm *c, struct hd_error *err)
@@ -487,8 +348,8 @@ static int32_t ask_late(struct hd_comm *c, const struct op *op, struct hd_error 
     struct hd_error why = HD_ERROR_INIT;
     if (op->passed)
         return transport(c, (uint32_t)op->which)->ops.wait(transport(c, (uint32_t)op->which)->comm, op->inner, hd__now(), err);
-    for (uint32_t i = 0; head && i < head->parts.count; i++) {
-        struct part *p = &head->parts.at[i];
+    for (uint32_t i = 0; head && i < head->plan.parts.count; i++) {
+        struct hd__part *p = &head->plan.parts.at[i];
         if (p->phase != head->phase || !p->open)
             continue;
         p->open = 0;
@@ -537,9 +398,9 @@ void hd__levels_create(struct hd__comm *across, struct hd__comm *inside, int32_t
     c->any_order = (across->tuning && across->tuning->any_order) || (across->ops.caps & HD_COMM_ANY_ORDER);
     c->rank = rank;
     c->size = size;
-    c->first = firsts[rank];
     c->firsts = hd__alloc((size_t)size * sizeof *firsts);
     memcpy(c->firsts, firsts, (size_t)size * sizeof *firsts);
+    c->places = hd__levels_places(firsts, size);
     out->comm = c;
     out->ops = (struct hd_comm_ops){.struct_size = sizeof out->ops,
                                     .caps = HD_COMM_HOST_PROGRESS | (c->any_order ? HD_COMM_ANY_ORDER : 0),

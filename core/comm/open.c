@@ -1,5 +1,13 @@
 #include "core/comm/open.h"
 
+uint64_t hd__comm_caps(const struct hd_comm_ops *component, uint64_t caps, const struct hd__tuning *tuning)
+{
+    if (component->collective && !(caps & HD_COMM_MESSAGES_ONLY))
+        return caps;
+    caps = (caps | HD_COMM_MESSAGES_ONLY) & ~HD_COMM_ANY_ORDER;
+    return tuning && tuning->any_order ? caps | HD_COMM_ANY_ORDER : caps;
+}
+
 int32_t hd__comm_open(const struct hd_comm_ops *component, const struct hd_host *host, const void *settings,
                            const struct hd_world *world, struct hd__comm *transport, struct hd_error *err)
 {
@@ -9,20 +17,15 @@ int32_t hd__comm_open(const struct hd_comm_ops *component, const struct hd_host 
         return code;
     transport->ops = *component;
     transport->comm = comm;
-    if (component->caps_of)
-        transport->ops.caps = component->caps_of(comm);
+    transport->ops.caps = hd__comm_caps(component, component->caps_of ? component->caps_of(comm) : component->caps, transport->tuning);
     if (transport->ops.caps & HD_COMM_MESSAGES_ONLY)
         transport->ops.collective = NULL;
     if (!transport->ops.collective || !component->wait) {
         struct hd_comm_ops inner = transport->ops;
         transport->ops = hd__overlay_ops;
         transport->ops.caps = inner.caps;
-        if (!inner.collective) { /* whose order it is: the core's */
-            transport->ops.caps &= ~HD_COMM_ANY_ORDER;
-            transport->ops.caps |= transport->tuning && transport->tuning->any_order ? HD_COMM_ANY_ORDER : 0;
-        }
         transport->ops.memory = inner.memory ? hd__overlay_ops.memory : NULL;
-        transport->comm = hd__overlay_create(&inner, comm, world->rank, transport->tuning);
+        transport->comm = hd__overlay_create(&inner, comm, world->rank, transport->tuning, transport->ran);
     }
     return HD_OK;
 }

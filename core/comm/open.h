@@ -8,8 +8,11 @@
 #include "core/comm/algorithms/choose.h"
 #include "heddle/comm.h"
 
+struct hd__ran;
+
 struct hd__comm {
     const struct hd__tuning *tuning; /* set before opening, lives as long; NULL: the built-in rules, sums in the tree */
+    struct hd__ran *ran;             /* the same; NULL: algorithms are not counted */
     struct hd_comm_ops ops; /* `memory` may still be NULL: the caller allocates */
     struct hd_comm *comm;
 };
@@ -19,10 +22,13 @@ struct hd__comm {
 int32_t hd__comm_open(const struct hd_comm_ops *component, const struct hd_host *host, const void *settings,
                            const struct hd_world *world, struct hd__comm *transport, struct hd_error *err);
 void hd__comm_close(struct hd__comm *transport);
+/* What a component's caps become when it is opened: HD_COMM_MESSAGES_ONLY where its collectives are the core's algorithms,
+ * HD_COMM_ANY_ORDER where sums then follow an order of their own. */
+uint64_t hd__comm_caps(const struct hd_comm_ops *component, uint64_t caps, const struct hd__tuning *tuning);
 
 /* ---- inside */
 extern const struct hd_comm_ops hd__overlay_ops; /* without open */
 struct hd_comm *hd__overlay_create(const struct hd_comm_ops *inner, struct hd_comm *comm, int32_t rank,
-                                   const struct hd__tuning *tuning);
+                                   const struct hd__tuning *tuning, struct hd__ran *ran);
 
 #endif

@@ -6,6 +6,7 @@
 
 #include "core/comm/algorithms/schedule.h"
 #include "core/comm/open.h"
+#include "core/comm/ran.h"
 #include "core/comm/requests.h"
 
 #define OVERLAY_STREAM UINT32_MAX
@@ -46,12 +47,13 @@ struct hd_comm {
     struct hd_comm *comm;
     int32_t rank;
     const struct hd__tuning *tuning;
+    struct hd__ran *ran;
     struct hd_comm_group *groups;
     struct hd__requests ops; /* of struct op */
 };
 
 struct hd_comm *hd__overlay_create(const struct hd_comm_ops *inner, struct hd_comm *comm, int32_t rank,
-                                   const struct hd__tuning *tuning)
+                                   const struct hd__tuning *tuning, struct hd__ran *ran)
 {
     struct hd_comm *o = hd__alloc(sizeof *o);
     o->below = *inner;
@@ -59,6 +61,7 @@ struct hd_comm *hd__overlay_create(const struct hd_comm_ops *inner, struct hd_co
     o->comm = comm;
     o->rank = rank;
     o->tuning = tuning;
+    o->ran = ran;
     return o;
 }
 
@@ -281,6 +284,8 @@ static int32_t overlay_collective(struct hd_comm_group *g, const struct hd_comm_
         release(g->comm, op);
         return code;
     }
+    if (op->schedule.use)
+        hd__ran_count(g->comm->ran, g->name, call->coll, op->schedule.use->name);
     *g->tail = op;
     g->tail = &op->next;
     if (g->head == op)

@@ -61,8 +61,6 @@ static void blocks_of(struct hd__exchange *x, const struct hd_program *p, const 
     int64_t n = x->group.of->n;
     x->pack = shuffle_of(p, i->in[0], i->to, n, (void *)x->call.send);
     x->unpack = shuffle_of(p, i->out[0], i->from, n, x->call.recv);
-    x->call.count = (uint64_t)(hd__numel(p, hd__tc(p, i->in[0])) / n);
-    x->n_calls = 1;
 }
 
 /* Memory for blocks, where the transport reaches it. */
@@ -106,23 +104,34 @@ static uint64_t tag_of(const struct hd_program *p, const struct hd__instr *i)
     return i->axes & HD_AXIS_BIT(HD_AXIS_PP) ? hd__hash(name, strlen(name), 0) & INT32_MAX : i->id;
 }
 
-static void collective(struct hd__exchange *x, const struct hd_program *p, const struct hd__instr *i)
+struct hd__calls hd__calls_of(const struct hd_program *p, const struct hd__instr *i, int32_t n)
 {
     const struct hd__tensor *in = hd__tc(p, i->in[0]), *out = hd__tc(p, i->out[0]);
     int64_t outer = 1, inner_in = hd__numel(p, in), inner_out = hd__numel(p, out), unused;
-    int64_t item = (int64_t)hd_dtype_size(in->dtype);
-    if ((i->from || i->to) && i->op != HD_OP_ALL_TO_ALL) {
+    int64_t item = (int64_t)hd_dtype_size(in->dtype), blocks = i->op == HD_OP_ALL_TO_ALL;
+    struct hd__calls calls = {.call = {.struct_size = sizeof calls.call, .coll = coll_of(i->op), .dtype = in->dtype}};
+    if ((i->from || i->to) && !blocks) {
         split_at(p, in, i->from ? i->from : i->to, &outer, &inner_in);
         split_at(p, out, i->from ? i->from : i->to, &unused, &inner_out);
     }
-    x->n_calls = outer;
-    x->send_step = inner_in * item;
-    x->recv_step = inner_out * item;
-    x->call.coll = coll_of(i->op);
-    x->call.dtype = in->dtype;
-    x->call.redop = i->redop ? i->redop : HD_SUM;
-    x->call.count = (uint64_t)HD__MIN(inner_in, inner_out);
-    x->call.tag = tag_of(p, i);
+    calls.n = outer;
+    calls.send_step = inner_in * item;
+    calls.recv_step = inner_out * item;
+    calls.call.redop = i->redop ? i->redop : HD_SUM;
+    calls.call.count = (uint64_t)(blocks ? inner_in / n : HD__MIN(inner_in, inner_out));
+    calls.call.tag = tag_of(p, i);
+    return calls;
+}
+
+static void collective(struct hd__exchange *x, const struct hd_program *p, const struct hd__instr *i)
+{
+    struct hd__calls calls = hd__calls_of(p, i, x->group.of->n);
+    calls.call.send = x->call.send;
+    calls.call.recv = x->call.recv;
+    x->call = calls.call;
+    x->n_calls = calls.n;
+    x->send_step = calls.send_step;
+    x->recv_step = calls.recv_step;
     if (i->op == HD_OP_ALL_TO_ALL)
         blocks_of(x, p, i);
     x->n_requests = (uint32_t)x->n_calls;

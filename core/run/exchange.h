@@ -14,6 +14,13 @@ struct hd__exchange_place {
     uint32_t index, reserved;
 };
 
+/* The calls of a transport that an instruction is, in a group of n, without addresses. call.coll 0: it is none. */
+struct hd__calls {
+    struct hd_comm_call call;
+    int64_t n, send_step, recv_step; /* bytes from one call to the next */
+};
+struct hd__calls hd__calls_of(const struct hd_program *p, const struct hd__instr *i, int32_t n);
+
 /* May make groups: collective over their members, in the same order on all. `transports` outlives it. */
 int32_t hd__exchange_new(struct hd__transports *transports, struct hd_program *p, const struct hd__instr *i,
                          const struct hd__exchange_place *place, const int32_t coord[HD_AXIS_COUNT], void *arena,

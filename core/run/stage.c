@@ -94,13 +94,23 @@ static int receives(const struct hd__exchange *x)
 
 enum { LINE = 64 }; /* elements: chunks begin at whole lines */
 
+static int64_t most_of(int64_t widest, int64_t chunk)
+{
+    return HD__MAX(LINE, chunk / widest / LINE * LINE);
+}
+
+int64_t hd__stage_part(int64_t all, int64_t widest, int64_t chunk)
+{
+    return HD__MIN(all, most_of(widest, chunk));
+}
+
 static void cut(const struct hd__stage *stage, struct hd__exchange *x)
 {
     struct hd__chunked *s = &x->staged;
     int64_t all = length(x), calls = HD__MAX(1, x->n_calls), widest = HD__MAX(pieces_out(x), pieces_in(x)) * item_bytes(x);
-    int64_t most = HD__MAX(LINE, stage->chunk / widest / LINE * LINE);
+    int64_t most = most_of(widest, stage->chunk);
     int whole = s->direct || x->pack.n;
-    s->part = whole ? all : HD__MIN(all, most);
+    s->part = whole ? all : hd__stage_part(all, widest, stage->chunk);
     s->per_call = s->part ? (uint32_t)((all + s->part - 1) / s->part) : 1;
     s->calls = whole ? calls : s->per_call > 1 ? 1 : HD__MIN(calls, HD__MAX(1, most / HD__MAX(1, all)));
     s->chunks = s->per_call > 1 ? (uint32_t)calls * s->per_call : (uint32_t)((calls + s->calls - 1) / s->calls);

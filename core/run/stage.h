@@ -41,6 +41,9 @@ struct hd__chunked {
 struct hd__stage *hd__stage_create(const struct hd__device *d, struct hd__transports *transports, int64_t chunk);
 void hd__stage_free(struct hd__stage *stage); /* after all its exchanges; NULL is fine */
 
+/* How many of the `all` elements of a call's piece go in one chunk of about `chunk` bytes; `widest`: bytes of an element in
+ * all pieces together. */
+int64_t hd__stage_part(int64_t all, int64_t widest, int64_t chunk);
 /* Makes an exchange known; `lane` is the stream of its instruction. */
 int32_t hd__stage_add(struct hd__stage *stage, struct hd__exchange *x, uint32_t lane, struct hd_error *err);
 void hd__stage_remove(struct hd__stage *stage, struct hd__exchange *x);

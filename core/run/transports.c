@@ -14,14 +14,14 @@ static uint32_t all_axes(const struct hd__mesh *mesh)
     return hd__mesh_live(mesh) | (mesh->size[HD_AXIS_PP] > 1 ? HD_AXIS_BIT(HD_AXIS_PP) : 0);
 }
 
-static const struct hd__section *section_for(const struct hd__transports *t, uint32_t axes)
+const struct hd__section *hd__transports_section(const struct hd__compiled *c, uint32_t axes)
 {
-    const struct hd__job *job = t->compiled->job;
-    uint32_t world = all_axes(&t->compiled->mesh);
+    const struct hd__job *job = c->job;
+    uint32_t world = all_axes(&c->mesh);
     if ((axes & world) == world && __builtin_popcount(world) > 1)
         return job->comm;
     for (int32_t a = 0; a < HD_AXIS_COUNT; a++)
-        if ((axes & HD_AXIS_BIT(a)) && t->compiled->mesh.size[a] > 1)
+        if ((axes & HD_AXIS_BIT(a)) && c->mesh.size[a] > 1)
             return job->comm_axis[a] ? job->comm_axis[a] : job->comm;
     return job->comm;
 }
@@ -49,7 +49,7 @@ static int32_t open_inside(struct hd__transports *t, const struct hd_world *acro
 {
     struct hd__job *job = t->compiled->job;
     const struct hd__chosen *chosen = hd__chosen_comm(t->compiled, job->comm_inside);
-    struct hd__comm inside = {.tuning = both->tuning}, outside = *both;
+    struct hd__comm inside = {.tuning = both->tuning, .ran = both->ran}, outside = *both;
     struct hd_world world = *across;
     int32_t *firsts = hd__alloc((size_t)across->size * sizeof *firsts), rc;
     world.rank = t->local_rank;
@@ -81,7 +81,7 @@ static const char *label(struct hd__transports *t, const struct hd__transport *o
 static int32_t wrap(struct hd__transports *t, struct hd__transport *of, const struct hd_world *world, struct hd_error *err)
 {
     const struct hd__compiled *c = t->compiled;
-    struct hd__hook_place place = {.world = world, .flight = t->flight, .transport = label(t, of), .folder = hd__job_folder(c->job)};
+    struct hd__hook_place place = {.world = world, .flight = t->flight, .transport = label(t, of), .folder = hd__job_folder(c->job), .ran = of->open.ran};
     int32_t rc = HD_OK;
     for (uint32_t i = c->hooks.count; i-- > 0 && !rc;)
         rc = hd__hook_wrap(&of->open, c->hooks.at[i].kind, c->hooks.at[i].settings, &place, err);
@@ -113,6 +113,7 @@ static int32_t open_one(struct hd__transports *t, const struct hd__section *sect
     lend_stream(t, &chosen->component->ops.comm, &world);
     new->section = section;
     new->open.tuning = &t->compiled->tuning;
+    new->open.ran = t->compiled->hooks.count ? &new->ran : NULL;
     world.instance = hd__arena_format(&t->compiled->job->arena, "comm/%u", t->at.count);
     rc = hd__plugin_probe(t->compiled->plugins, chosen->component, err);
     if (!rc)
@@ -159,7 +160,7 @@ static int32_t check_local(struct hd__transports *t, const struct hd__section *s
 
 static int32_t transport_for(struct hd__transports *t, uint32_t axes, struct hd__transport **out, struct hd_error *err)
 {
-    const struct hd__section *section = section_for(t, axes);
+    const struct hd__section *section = hd__transports_section(t->compiled, axes);
     int32_t rc = check_local(t, section, axes, err);
     if (rc)
         return rc;
@@ -203,16 +204,22 @@ int32_t hd__transports_open(struct hd__transports *t, struct hd_error *err)
     return rc;
 }
 
+void hd__transports_group_name(const struct hd__mesh *mesh, uint32_t axes, uint32_t members, char out[96])
+{
+    char name[64];
+    hd__axes_text(axes & all_axes(mesh), name);
+    snprintf(out, 96, "%s%s%.0x", name, members ? "/" : "", members);
+}
+
 int32_t hd__transports_group(struct hd__transports *t, uint32_t axes, uint32_t members, struct hd__group_ref *group,
                              struct hd_error *err)
 {
     const struct hd__mesh *mesh = &t->compiled->mesh;
     int32_t *ranks = hd__alloc((size_t)mesh->ranks * sizeof *ranks), n, rc;
-    char name[64], full[96];
+    char full[96];
     axes &= all_axes(mesh);
     n = hd__mesh_group(mesh, t->rank, axes, members, ranks);
-    hd__axes_text(axes, name);
-    snprintf(full, sizeof full, "%s%s%.0x", name, members ? "/" : "", members);
+    hd__transports_group_name(mesh, axes, members, full);
     rc = transport_for(t, axes, &group->transport, err);
     if (!rc)
         rc = hd__groups_get(group->transport->groups, full, ranks, n, &group->of, err);
@@ -227,6 +234,7 @@ void hd__transports_close(struct hd__transports *t)
     for (uint32_t i = 0; i < t->at.count; i++) {
         hd__groups_destroy(t->at.at[i]->groups);
         hd__comm_close(&t->at.at[i]->open);
+        hd__ran_free(&t->at.at[i]->ran);
         free(t->at.at[i]);
     }
     hd__free_array(&t->at);

@@ -6,6 +6,7 @@
 #include "core/comm/flight.h"
 #include "core/comm/group.h"
 #include "core/comm/open.h"
+#include "core/comm/ran.h"
 #include "core/compile/compile.h"
 #include "core/run/pump.h"
 
@@ -15,6 +16,7 @@ struct hd__transport {
     const struct hd_comm_ops *ops; /* open.ops: every slot of the data path is there */
     struct hd_comm *comm;          /* open.comm */
     struct hd__groups *groups;
+    struct hd__ran ran;        /* counted where the job has hooks */
     int32_t ordered;           /* its operations go into a stream of the device */
     int32_t reserved;
 };
@@ -44,6 +46,9 @@ struct hd__transports {
 /* Opens what the job's axes larger than 1 name. Collective. */
 int32_t hd__transports_open(struct hd__transports *t, struct hd_error *err);
 void hd__transports_close(struct hd__transports *t);
+/* Which section of the job names the transport of a group over these axes. */
+const struct hd__section *hd__transports_section(const struct hd__compiled *compiled, uint32_t axes);
+void hd__transports_group_name(const struct hd__mesh *mesh, uint32_t axes, uint32_t members, char out[96]);
 /* The group of this rank along axes. Collective, in the same order on all ranks; the same axes give the same group. */
 int32_t hd__transports_group(struct hd__transports *t, uint32_t axes, uint32_t members, struct hd__group_ref *group,
                              struct hd_error *err);

@@ -153,6 +153,8 @@ struct hd_comm_ops {
     uint64_t (*caps_of)(const struct hd_comm *comm);
     /* NULL: any way to start the ranks will do. */
     const struct hd_comm_launcher *launcher;
+    /* [load] What caps_of will say of a transport that is opened with these settings: `heddle explain` asks. NULL slot: `caps`. */
+    uint64_t (*caps_with)(const void *settings);
 };
 
 #endif

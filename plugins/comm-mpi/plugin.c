@@ -36,9 +36,15 @@ static const struct hd_option options[] = {
      .offset = offsetof(struct cm_settings, largest)},
 };
 
+static uint64_t caps_with(const void *settings)
+{
+    const struct cm_settings *s = settings;
+    return HD_COMM_HOST_PROGRESS | (s->order == CM_ORDER_CORE ? HD_COMM_MESSAGES_ONLY : HD_COMM_ANY_ORDER);
+}
+
 static uint64_t caps_of(const struct hd_comm *comm)
 {
-    return HD_COMM_HOST_PROGRESS | (comm->settings.order == CM_ORDER_CORE ? HD_COMM_MESSAGES_ONLY : HD_COMM_ANY_ORDER);
+    return caps_with(&comm->settings);
 }
 
 /* What lets ranks share cores: MPI waits by polling, and has to give the core away between two looks. */
@@ -77,6 +83,7 @@ static const struct hd_comm_ops ops = {
     .abort = cm_abort,
     .caps_of = caps_of,
     .launcher = &launcher,
+    .caps_with = caps_with,
 };
 
 static const struct hd_component component = {

@@ -101,8 +101,9 @@ int32_t hd__schedule_build(struct hd__schedule *s, const struct hd__tuning *tuni
         return hd_fail(err, HD_E_INVALID, "all_to_all cannot be in place");
     s->n = n;
     s->me = me;
-    if (coll == HD_COLL_BARRIER || call->count)
-        hd__algorithm_choose(tuning, call, n, &s->chunk)->build(s, call, esize);
+    s->use = coll == HD_COLL_BARRIER || call->count ? hd__algorithm_choose(tuning, call, n, &s->chunk) : NULL;
+    if (s->use)
+        s->use->build(s, call, esize);
     hd__step_fence(s);
     return HD_OK;
 }

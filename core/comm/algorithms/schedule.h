@@ -44,6 +44,7 @@ struct hd__schedule {
     int32_t n, me;
     uint64_t messages; /* steps that send or receive, so far */
     uint64_t chunk;    /* bytes of a message where a builder cuts; never 0 */
+    const struct hd__algorithm *use; /* NULL: there was nothing to do */
 };
 
 /* Builds the schedule of member `me` of n. The schedule's memory is reused from call to call. */

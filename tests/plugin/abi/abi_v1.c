@@ -415,7 +415,7 @@ FIELD(hd_comm_launcher, struct_size, 0, size_t);
 FIELD(hd_comm_launcher, command, 8, const char *const *);
 FIELD(hd_comm_launcher, environment, 16, const char *const *);
 
-STRUCT(hd_comm_ops, 128);
+STRUCT(hd_comm_ops, 136);
 FIELD(hd_comm_ops, struct_size, 0, size_t);
 FIELD(hd_comm_ops, caps, 8, uint64_t);
 FIELD(hd_comm_ops, open, 16, int32_t (*)(const struct hd_host *host, const void *settings, const struct hd_world *world, struct hd_comm **comm, struct hd_error *err));
@@ -432,6 +432,7 @@ FIELD(hd_comm_ops, wait, 96, int32_t (*)(struct hd_comm *comm, hd_request reques
 FIELD(hd_comm_ops, abort, 104, void (*)(struct hd_comm *comm, const char *reason));
 FIELD(hd_comm_ops, caps_of, 112, uint64_t (*)(const struct hd_comm *comm));
 FIELD(hd_comm_ops, launcher, 120, const struct hd_comm_launcher *);
+FIELD(hd_comm_ops, caps_with, 128, uint64_t (*)(const void *settings));
 
 STRUCT(hd_optim_args, 104);
 FIELD(hd_optim_args, struct_size, 0, size_t);

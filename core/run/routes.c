@@ -1,0 +1,228 @@
+#include "core/run/routes.h"
+
+#include <stdlib.h>
+
+#include "core/program/ops.h"
+#include "core/program/touch.h"
+#include "core/run/exchange.h"
+#include "core/run/stage.h"
+
+struct finder {
+    const struct hd__compiled *c;
+    const struct hd_program *p;
+    int32_t rank, unused;
+    int32_t *firsts;
+    struct hd__routes *out;
+};
+
+/* ---- what a transport does */
+
+static uint64_t caps_of(const struct finder *f, const struct hd__section *section)
+{
+    const struct hd__chosen *chosen = hd__chosen_comm(f->c, section);
+    const struct hd_comm_ops *ops = &chosen->component->ops.comm;
+    return hd__comm_caps(ops, ops->caps_with ? ops->caps_with(chosen->settings) : ops->caps, &f->c->tuning);
+}
+
+static struct hd__hop hop_of(const struct finder *f, const struct hd__section *section, const struct hd_comm_call *call,
+                             uint32_t where, int32_t members)
+{
+    struct hd__hop hop = {.coll = call->coll,
+                          .where = where,
+                          .members = members,
+                          .bytes = hd__call_bytes(call, members),
+                          .transport = section->use};
+    const struct hd__algorithm *use;
+    if (!(caps_of(f, section) & HD_COMM_MESSAGES_ONLY))
+        return hop;
+    use = hd__algorithm_choose(&f->c->tuning, call, members, &hop.chunk);
+    hop.algorithm = use ? use->name : NULL;
+    return hop;
+}
+
+static int32_t members_of(const struct hd__spread *g, uint32_t where)
+{
+    return where == HD__INSIDE ? g->locals : where == HD__ACROSS ? g->machines : g->n;
+}
+
+/* A group over two transports: the parts that levels.c will make of the call. */
+static void add_parts(const struct finder *f, struct hd__route *r, const struct hd__route_group *g,
+                      const struct hd_comm_call *call)
+{
+    const struct hd__job *job = f->c->job;
+    int any = f->c->tuning.any_order || (caps_of(f, job->comm) & HD_COMM_ANY_ORDER);
+    static uint8_t nowhere[64]; /* addresses that nobody follows */
+    struct hd_comm_call of = *call;
+    struct hd__levels_plan plan = {.scratch = nowhere};
+    of.send = of.recv = nowhere;
+    r->two = hd__levels_can(&g->lies, call, any) != 0;
+    hd__levels_plan(&plan, &g->lies, &of, (int)r->two);
+    for (uint32_t i = 0; i < plan.parts.count; i++) {
+        const struct hd__part *part = &plan.parts.at[i];
+        const struct hd__section *section = part->where == HD__INSIDE ? job->comm_inside : job->comm;
+        if (part->where != HD__DIVIDE)
+            hd__push(&r->hops, hop_of(f, section, &part->call, part->where, members_of(&g->lies, part->where)));
+    }
+    hd__free_array(&plan.parts);
+}
+
+/* ---- groups and routes */
+
+static struct hd__route_group *group_of(struct finder *f, uint32_t axes, uint32_t members,
+                                        const struct hd__section *section)
+{
+    const struct hd__mesh *mesh = &f->c->mesh;
+    const struct hd__job *job = f->c->job;
+    struct hd__route_group new = {.transport = section->use}, *g;
+    int32_t *ranks, n, me = 0;
+    char name[96];
+    hd__transports_group_name(mesh, axes, members, name);
+    for (uint32_t i = 0; i < f->out->groups.count; i++)
+        if (!strcmp(f->out->groups.at[i].name, name))
+            return &f->out->groups.at[i];
+    ranks = hd__arena_alloc(&f->out->arena, (size_t)mesh->ranks * sizeof *ranks);
+    n = hd__mesh_group(mesh, f->rank, axes, members, ranks);
+    for (int32_t i = 0; i < n; i++)
+        me = ranks[i] == f->rank ? i : me;
+    new.name = hd__arena_strdup(&f->out->arena, name);
+    new.ranks = ranks;
+    new.lies = (struct hd__spread){.n = n, .me = me};
+    if (section == job->comm && job->comm_inside && n > 1) {
+        new.inside = job->comm_inside->use;
+        new.lies = hd__levels_spread(f->firsts, ranks, n, me);
+    }
+    hd__push(&f->out->groups, new);
+    g = &f->out->groups.at[f->out->groups.count - 1];
+    return g;
+}
+
+static int same_hops(const struct hd__route *a, const struct hd__route *b)
+{
+    for (uint32_t i = 0; i < a->hops.count && a->hops.count == b->hops.count; i++)
+        if (memcmp(&a->hops.at[i], &b->hops.at[i], sizeof *a->hops.at))
+            return 0;
+    return a->hops.count == b->hops.count;
+}
+
+static void add_route(struct hd__route_group *g, struct hd__route *new)
+{
+    for (uint32_t i = 0; i < g->routes.count; i++) {
+        struct hd__route *r = &g->routes.at[i];
+        if (!strcmp(r->op, new->op) && r->dtype == new->dtype && r->bytes == new->bytes &&
+            r->two == new->two &&same_hops(r, new)) {
+            r->calls += new->calls;
+            hd__free_array(&new->hops);
+            return;
+        }
+    }
+    hd__push(&g->routes, *new);
+}
+
+static void add_call(struct finder *f, struct hd__route_group *g, const struct hd__section *section, const char *op,
+                     const struct hd_comm_call *call, double times)
+{
+    struct hd__route r = {.op = op, .dtype = call->dtype, .bytes = hd__call_bytes(call, g->lies.n), .calls = times};
+    if (g->inside)
+        add_parts(f, &r, g, call);
+    else
+        hd__push(&r.hops, hop_of(f, section, call, HD__WORLD, g->lies.n));
+    add_route(g, &r);
+}
+
+/* Elements of a call that the transport gets at once: all, unless the stage cuts (core/run/stage.h). */
+static uint64_t whole_or_part(const struct finder *f, const struct hd__section *section,
+                              const struct hd_comm_call *call, int32_t n)
+{
+    uint64_t device = f->c->device_choice.component->ops.device.caps, caps = caps_of(f, section);
+    int parts = call->coll == HD_COLL_ALL_GATHER || call->coll == HD_COLL_REDUCE_SCATTER;
+    int ordered = (caps & HD_COMM_STREAM_ORDERED) && !f->c->job->comm_inside;
+    if (!(device & HD_DEVICE_STREAMS) || (device & HD_DEVICE_HOST_MEMORY) || ordered ||
+        (caps & HD_COMM_DEVICE_MEMORY) || call->coll == HD_COLL_ALL_TO_ALL)
+        return call->count;
+    return (uint64_t)hd__stage_part((int64_t)call->count, (int64_t)hd_dtype_size(call->dtype) * (parts ? n : 1),
+                                    f->c->job->device_staging);
+}
+
+static void add_collective(struct finder *f, struct hd__route_group *g, const struct hd__section *section,
+                           const struct hd__instr *i, double times)
+{
+    struct hd__calls calls = hd__calls_of(f->p, i, g->lies.n);
+    struct hd_comm_call call = calls.call;
+    uint64_t part = whole_or_part(f, section, &call, g->lies.n), rest = part ? call.count % part : 0;
+    double each = times * (double)calls.n;
+    call.count = part;
+    if (part || !calls.call.count)
+        add_call(f, g, section, hd__op(i->op)->name, &call, each * (part ? (double)(calls.call.count / part) : 1));
+    call.count = rest;
+    if (rest)
+        add_call(f, g, section, hd__op(i->op)->name, &call, each);
+}
+
+static void add_message(const struct finder *f, struct hd__route_group *g, const struct hd__section *section,
+                        const struct hd__instr *i, double times)
+{
+    uint32_t where = g->inside ? hd__levels_home(&g->lies) : HD__WORLD;
+    const struct hd__tensor *t = hd__tc(f->p, hd__instr_tensor(i) ? hd__instr_tensor(i) : i->in[0]);
+    struct hd__route r = {.op = hd__op(i->op)->name, .dtype = t->dtype, .calls = times};
+    struct hd__hop hop = {.where = where, .members = 2, .transport = where == HD__INSIDE ? g->inside : section->use};
+    r.bytes = hop.bytes = (uint64_t)hd__tensor_bytes(f->p, t);
+    hd__push(&r.hops, hop);
+    add_route(g, &r);
+}
+
+static void add_instruction(struct finder *f, const struct hd__instr *i, double times)
+{
+    int p2p = hd__op(i->op)->class == HD__CLASS_P2P;
+    const struct hd__section *section;
+    struct hd__route_group *g;
+    uint32_t axes = p2p ? HD_AXIS_BIT(HD_AXIS_PP) : i->axes;
+    if (!p2p && hd__op(i->op)->class != HD__CLASS_COLLECTIVE)
+        return;
+    section = hd__transports_section(f->c, axes);
+    g = group_of(f, axes, i->members, section);
+    if (g->lies.n < 2)
+        return;
+    if (!p2p && hd__calls_of(f->p, i, g->lies.n).call.coll)
+        add_collective(f, g, section, i, times);
+    else
+        add_message(f, g, section, i, times);
+}
+
+static void drop_alone(struct hd__routes *routes)
+{
+    uint32_t kept = 0;
+    for (uint32_t i = 0; i < routes->groups.count; i++)
+        if (routes->groups.at[i].lies.n > 1)
+            routes->groups.at[kept++] = routes->groups.at[i];
+    routes->groups.count = kept;
+}
+
+void hd__routes_find(const struct hd__compiled *c, int32_t rank, const struct hd__routes_options *options,
+                     struct hd__routes *routes)
+{
+    struct finder f = {.c = c, .p = hd__program_of(c, rank), .rank = rank, .out = routes};
+    f.firsts = hd__alloc((size_t)c->mesh.ranks * sizeof *f.firsts);
+    for (int32_t r = 0; r < c->mesh.ranks && options->per_machine; r++)
+        f.firsts[r] = r / options->per_machine * options->per_machine;
+    for (uint32_t s = 0; s < f.p->sections.count && c->mesh.ranks > 1; s++) {
+        const struct hd__code_section *x = &f.p->sections.at[s];
+        double times = options->section ? HD__MAX(x->repeat, 1) : (double)x->repeat / HD__MAX(x->predicate, 1);
+        if (options->section ? strcmp(x->name, options->section) != 0 : x->last != 0 || times <= 0)
+            continue;
+        for (uint32_t n = 0; n < x->code.count; n++)
+            add_instruction(&f, &x->code.at[n], times);
+    }
+    drop_alone(routes);
+    free(f.firsts);
+}
+
+void hd__routes_free(struct hd__routes *routes)
+{
+    for (uint32_t g = 0; g < routes->groups.count; g++) {
+        for (uint32_t r = 0; r < routes->groups.at[g].routes.count; r++)
+            hd__free_array(&routes->groups.at[g].routes.at[r].hops);
+        hd__free_array(&routes->groups.at[g].routes);
+    }
+    hd__free_array(&routes->groups);
+    hd__arena_free(&routes->arena);
+}
