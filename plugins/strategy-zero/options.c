@@ -20,7 +20,7 @@ const struct hd_option zero_options[ZERO_OPTIONS] = {
     {.name = "bucket", .type = HD_OPT_SIZE, .value = "25MB", .unit = "bytes", .min = 0, .max = 1e12, TUNER, .offset = AT(bucket),
      .aliases = "reduce_bucket_size|bucket_cap_mb",
      .help = "stages 0-2: blocks are put together until their gradients reach this size: one reduction, and after the update "
-             "one gather, for them all; 0: a block each. In bytes: write 25MB (DeepSpeed counts elements, DDP megabytes)"},
+             "one gather, for them all; the first and the last ones are smaller; 0: a block each. In bytes: write 25MB (DeepSpeed counts elements, DDP megabytes)"},
     {.name = "gather_bucket", .type = HD_OPT_SIZE, .value = "0", .unit = "bytes", .min = 0, .max = 1e12, TUNER,
      .offset = AT(gather_bucket), .aliases = "allgather_bucket_size",
      .help = "stage 3: blocks are put together until their parameters reach this size: one gather and one reduction for them "

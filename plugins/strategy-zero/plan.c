@@ -3,12 +3,15 @@
 
 #include "zero.h"
 
+#define SMALLEST 8 /* a bucket of the ends: this part of the option `bucket` */
+
 struct key {
     uint32_t param, bucket, axes, outer, minor, order;
+    uint32_t begins; /* where its first gradient is made, from the program's end */
     uint32_t matrix; /* travels as a product */
     uint32_t small; /* stays whole at stage 3 */
     uint32_t tied;  /* used by several pipeline stages, or in parts: param + 1; a flat of its own, laid out alike on all stages */
-    int32_t chunk;  /* of its first gradient: a bucket does not span chunks */
+    int32_t chunk;  /* of its last gradient: a bucket does not span chunks */
 };
 
 static int before(const struct key *a, const struct key *b)
@@ -38,23 +41,38 @@ static void sort(struct key *k, uint32_t n) /* insertion: stable, and nearly sor
         }
 }
 
-/* Parameters that the program uses, in the order in which their gradients are made. */
+static void reverse(struct key *k, uint32_t n)
+{
+    for (uint32_t i = 0; i < n / 2; i++) {
+        struct key t = k[i];
+        k[i] = k[n - 1 - i];
+        k[n - 1 - i] = t;
+    }
+    for (uint32_t i = 0; i < n; i++)
+        k[i].order = i;
+}
+
+/* Parameters that the program uses, in the order in which their gradients are complete: that of tied embeddings, which the
+ * head begins, comes last. */
 static uint32_t used_params(struct zero *z, struct key *keys)
 {
     const struct hd_pass_api *api = z->api;
-    uint32_t n = 0;
-    for (uint32_t s = 0; s < api->n_sections(z->p); s++)
-        for (uint32_t k = 0; k < api->n_instr(z->p, s); k++) {
+    uint32_t n = 0, at = 0;
+    for (uint32_t s = api->n_sections(z->p); s-- > 0;)
+        for (uint32_t k = api->n_instr(z->p, s); k-- > 0;) {
             struct hd_pass_instr i;
             uint32_t param;
             api->instr(z->p, s, k, &i);
             param = i.op == HD_OP_ACCUM ? api->param_of(z->p, i.out[0]) : 0;
-            if (!param || z->owner[param - 1])
+            if (!param)
                 continue;
-            z->owner[param - 1] = 1;
-            keys[n] = (struct key){.param = param - 1, .order = n, .chunk = i.chunk};
-            n++;
+            if (!z->owner[param - 1]) {
+                keys[n] = (struct key){.param = param - 1, .chunk = i.chunk};
+                z->owner[param - 1] = ++n;
+            }
+            keys[z->owner[param - 1] - 1].begins = at++;
         }
+    reverse(keys, n);
     return n;
 }
 
@@ -63,23 +81,43 @@ static uint32_t block_of(const struct zero *z, const struct key *k)
     return z->params[k->param].block;
 }
 
+/* From k on: those of one kind, or only those of k's block. */
+static int64_t elements(const struct zero *z, const struct key *keys, uint32_t k, uint32_t n, uint32_t small, int one_block)
+{
+    int64_t count = 0;
+    for (uint32_t j = k; j < n; j++)
+        if (keys[j].small == small && (!one_block || block_of(z, &keys[j]) == block_of(z, &keys[k])))
+            count += z->params[keys[j].param].count;
+    return count;
+}
+
+/* Shall a bucket end before a block of `next` bytes? The first one is small, since nothing travels before it, and so is the last
+ * one, which nothing hides; between them none grows to more bytes than all before it, or all behind it. */
+static int is_full(int64_t bytes, int64_t next, int64_t before, int64_t behind, int64_t limit)
+{
+    return bytes >= limit || (bytes >= limit / SMALLEST && (bytes + next > before || bytes + next > behind - next));
+}
+
 /* Buckets: whole blocks, in the order of the backward pass, until the size is reached. Numbers go on from `bucket`. */
 static uint32_t fill_buckets(struct zero *z, struct key *keys, uint32_t n, uint32_t small, uint32_t bucket)
 {
     int gathered = z->stage == 3 && !small;
-    int64_t limit = gathered ? z->settings.gather_bucket : z->settings.bucket, bytes = 0;
+    int64_t limit = gathered ? z->settings.gather_bucket : z->settings.bucket, bytes = 0, before = 0;
     int64_t item = (int64_t)hd_dtype_size(z->api->dtype(z->p, gathered ? "compute" : "grad"));
-    const struct key *before = NULL;
+    const struct key *last = NULL;
     for (uint32_t k = 0; k < n; k++) {
+        int64_t next = elements(z, keys, k, n, small, 1) * item, behind = elements(z, keys, k, n, small, 0) * item;
         if (keys[k].small != small)
             continue;
-        if (before && block_of(z, before) != block_of(z, &keys[k]) && (bytes >= limit || before->chunk != keys[k].chunk)) {
+        if (last && block_of(z, last) != block_of(z, &keys[k]) &&
+            (last->chunk != keys[k].chunk || (gathered ? bytes >= limit : is_full(bytes, next, before, behind, limit)))) {
             bucket++;
+            before += bytes;
             bytes = 0;
         }
         bytes += z->params[keys[k].param].count * item;
         keys[k].bucket = bucket;
-        before = &keys[k];
+        last = &keys[k];
     }
     return bucket + 1;
 }
@@ -164,6 +202,7 @@ static void make_flat(struct zero *z, const struct key *keys, uint32_t n)
         f->params[i] = keys[i].param;
         f->count += z->params[keys[i].param].count;
         f->n_matrices += keys[i].matrix;
+        f->begins = keys[i].begins > f->begins ? keys[i].begins : f->begins;
         z->owner[keys[i].param] = z->n_flats;
     }
     if (keys[0].tied) /* stages number their flats alone; what they share has one name on all of them */
@@ -183,13 +222,23 @@ static void make_flat(struct zero *z, const struct key *keys, uint32_t n)
     z->api->states_in(z->p, f->id, (uint32_t)z->settings.offload_optimizer);
 }
 
+/* Of the flats that the backward pass needs after those at and beyond `begins`, the first. */
+static struct zero_flat *needed_next(struct zero *z, uint32_t begins)
+{
+    struct zero_flat *next = NULL;
+    for (uint32_t f = 0; f < z->n_flats; f++)
+        if (z->flats[f].begins < begins && (!next || z->flats[f].begins > next->begins))
+            next = &z->flats[f];
+    return next;
+}
+
 /* Without resharding a flat stays whole between the passes; where that is more than may live, the last ones of the forward
- * pass, which the backward pass needs first. Flats are in the order of the backward pass. */
+ * pass, which the backward pass needs first. */
 static void keep_whole(struct zero *z)
 {
     int64_t live = 0;
-    for (uint32_t f = 0; f < z->n_flats && !z->settings.reshard_after_forward; f++) {
-        struct zero_flat *flat = &z->flats[f];
+    struct zero_flat *flat = z->settings.reshard_after_forward ? NULL : needed_next(z, UINT32_MAX);
+    for (; flat; flat = needed_next(z, flat->begins)) {
         if (flat->stage != 3)
             continue;
         live += flat->count;

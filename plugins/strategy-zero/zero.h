@@ -50,6 +50,7 @@ struct zero_flat {
     int64_t ways;
     int64_t count; /* elements of the whole */
     uint32_t *params;
+    uint32_t begins, reserved; /* begins: where its first gradient is made, counted from the program's end */
     uint32_t n_params, n_matrices; /* matrices come first where they travel as products of two */
     uint32_t members; /* pipeline stages that share it; 0: only this one */
     uint32_t parts;   /* 2: of one parameter whose blocks' contributions are summed apart (exact sums); else 0 */

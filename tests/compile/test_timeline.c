@@ -117,12 +117,54 @@ START_TEST(published_bubbles)
 }
 END_TEST
 
+/* Two ranks on a link on which the gradients need about as long as the backward pass: bench/overlap.py's job. */
+static struct hd__timeline on_a_slow_link(const char *zero, const char *tied)
+{
+    struct hd__rates rates = hd__rates_default();
+    struct hd_error err = HD_ERROR_INIT;
+    struct hd__timeline t, numbers;
+    struct compiled c;
+    char text[1024];
+    snprintf(text, sizeof text,
+             "job: {name: overlap, steps: 1}\nmesh: {dp: 2}\nstrategies: [{use: zero, %s}]\n"
+             "optimizer: {use: adamw, lr: 3e-4}\n"
+             "model: {use: transformer, family: gpt2, layers: 12, hidden: 128, heads: 4, vocab: 256, max_seq_len: 128, tied: %s}\n"
+             "data: {train: none, seq_len: 128, batch: 8, micro_batch: 4}\n", zero, tied);
+    compile_text(&c, text, NULL, 0, 0);
+    ck_assert(!hd__rates_parse(&rates, "flops=8e10,memory=1e10,kernel=5e-6,latency=1e-4,link=1.25e8", &err));
+    ck_assert_msg(!hd__simulate(&c.c->mesh, (const struct hd_program *[]){hd__program_of(c.c, 0), hd__program_of(c.c, 1)}, &rates, -1, &t,
+                                &err), "%s", err.message);
+    numbers = t;
+    hd__timeline_free(&t);
+    compiled_free(&c);
+    return numbers;
+}
+
+/* At least this share of the communication is hidden. Tied embeddings are complete last, and must not hold back others. */
+START_TEST(hidden_on_a_slow_link)
+{
+    static const struct {
+        const char *zero;
+        double share;
+    } rows[] = {{"stage: 0, bucket: 0", 0.88},
+                {"stage: 0, bucket: 1MB", 0.81},
+                {"stage: 0", 0.64}, /* 25MB, more than the whole gradient has */
+                {"stage: 3", 0.9}};
+    for (size_t i = 0; i < HD__COUNT(rows); i++)
+        for (int tied = 0; tied < 2; tied++) {
+            struct hd__timeline t = on_a_slow_link(rows[i].zero, tied ? "true" : "false");
+            ck_assert_msg(t.hidden > rows[i].share * t.wire, "%s, tied %d: %g of %g s are hidden", rows[i].zero, tied, t.hidden, t.wire);
+        }
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("timeline");
     TCase *c = tcase_create("timeline");
     tcase_add_test(c, equal_stage_times);
     tcase_add_test(c, published_bubbles);
+    tcase_add_test(c, hidden_on_a_slow_link);
     tcase_set_timeout(c, 60);
     suite_add_tcase(suite, c);
     SRunner *runner = srunner_create(suite);

@@ -286,8 +286,46 @@ START_TEST(options_do_what_they_say)
     p = COMPILE("strategies.zero.stage=3", "strategies.zero.reshard_after_forward=false", "strategies.zero.max_live=150000");
     ck_assert_int_eq(count(p, "micro", HD_OP_ALL_GATHER, shard), 6 + 2); /* the head and two layers stay */
     compiled_free(&built);
-    p = COMPILE("strategies.zero.stage=0", "strategies.zero.reduce_bucket_size=500kB");
-    ck_assert_int_eq(count(p, "micro_last", HD_OP_ALL_REDUCE, shard), 2);
+}
+END_TEST
+
+/* Layers of 213 kB, embedding and head of 66 kB: buckets of whole blocks grow from an eighth of the option to all of it, and
+ * shrink to it again. Of these sums none is larger than all before it, or all behind it, but for single blocks. */
+START_TEST(buckets_grow_and_shrink)
+{
+    static const int layers[] = {0, 1, 1, 2, 3, 2, 1, 1, 1, 0}; /* the first is the head, the last the embedding */
+    struct hd_program *p = COMPILE("strategies.zero.stage=0", "strategies.zero.reduce_bucket_size=500kB", "model.layers=12");
+    const hd__code *code = &hd__section(p, "micro_last")->code;
+    uint32_t n = 0;
+    for (uint32_t k = 0; k < code->count; k++) {
+        int64_t bytes = hd__tensor_bytes(p, hd__tc(p, code->at[k].out[0]));
+        if (code->at[k].op != HD_OP_ALL_REDUCE || bytes < 1000)
+            continue;
+        ck_assert_uint_lt(n, HD__COUNT(layers));
+        ck_assert_int_eq(bytes / 200000, layers[n++]);
+    }
+    ck_assert_uint_eq(n, HD__COUNT(layers));
+    compiled_free(&built);
+}
+END_TEST
+
+/* What one parameter has from two blocks is complete with the later one, and holds nothing else back. */
+START_TEST(tied_embeddings_come_last)
+{
+    struct hd_program *p = COMPILE("strategies.zero.stage=0", "model.tied=true");
+    const hd__code *code = &hd__section(p, "micro_last")->code;
+    uint32_t embedding = 0, last = 0, n = 0;
+    for (uint32_t k = 0; k < p->params.count; k++)
+        embedding = strstr(p->params.at[k].desc.name, "embed") ? k : embedding;
+    for (uint32_t k = 0; k < code->count; k++)
+        if (code->at[k].op == HD_OP_ALL_REDUCE) {
+            last = code->at[k].out[0];
+            n++;
+        }
+    ck_assert_uint_eq(n, BLOCKS); /* the head's norm has one of its own */
+    for (uint32_t f = 0; f < p->flats.count; f++)
+        for (uint32_t k = 0; k < p->flats.at[f].n_params; k++)
+            ck_assert_int_eq(p->flats.at[f].params[k] == embedding, p->flats.at[f].grad == last);
     compiled_free(&built);
 }
 END_TEST
@@ -360,6 +398,8 @@ int main(void)
     tcase_add_test(c, stage_3_needs_a_third);
     tcase_add_test(c, hybrid_sharding_at_every_stage);
     tcase_add_test(c, options_do_what_they_say);
+    tcase_add_test(c, buckets_grow_and_shrink);
+    tcase_add_test(c, tied_embeddings_come_last);
     tcase_add_test(c, without_overlap_nothing_is_in_flight);
     tcase_add_test(c, what_makes_no_sense_is_refused);
     suite_add_tcase(suite, c);
