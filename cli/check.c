@@ -159,6 +159,8 @@ static int run(int argc, char **argv)
         code = hd__load_job(&arguments, 0, &loaded);
     if (!code && hd__per_machine(&hd__command_check, machine_text, loaded.compiled->mesh.ranks, &how.per_machine))
         code = HD__EXIT_REFUSED;
+    if (!code)
+        hd__warn_of_machines(loaded.compiled, how.per_machine);
     if (!code && numerics && numerics_refused(loaded.compiled))
         code = HD__EXIT_REFUSED;
     if (!code && prove(loaded.compiled, &tally, &err))

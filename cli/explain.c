@@ -175,6 +175,8 @@ static int run(int argc, char **argv)
                                 loaded.compiled->mesh.ranks - 1);
     if (!code && hd__per_machine(&hd__command_explain, machine_text, loaded.compiled->mesh.ranks, &how.per_machine))
         code = HD__EXIT_REFUSED;
+    if (!code)
+        hd__warn_of_machines(loaded.compiled, how.per_machine);
     if (!code && timeline)
         code = print_timeline(loaded.compiled, rank_text ? (int32_t)rank : -1, &rates, file);
     else if (!code)

@@ -427,6 +427,11 @@ START_TEST(tensor_parallel_across_machines)
     expect_says(c, "mesh.tp=2 stays inside a machine, with mesh.dp or mesh.pp 2 times as large");
     expect_says(dry_run(0, 1, "mesh.tp=2 mesh.dp=2"), "mesh.tp = 2 spans 2 machines of 1 rank (ranks 0 to 1)");
     expect_says(dry_run(0, 3, "mesh.tp=2 mesh.dp=2"), "(ranks 2 to 3)");
+    for (int i = 0; i < 2; i++) {
+        c = command_run("%s llama.yaml mesh.tp=4 strategies=[{\"use\":\"3d\"},{\"use\":\"zero\"}] --per-machine 2", i ? "check" : "explain");
+        expect_code(c, 0);
+        expect_says(c, "mesh.tp = 4 spans 2 machines of 2 ranks (ranks 0 to 3)");
+    }
     ck_assert_ptr_null(strstr(dry_run(2, 2, "mesh.tp=4")->err, "spans")); /* one says it */
     ck_assert_ptr_null(strstr(dry_run(0, 2, "mesh.tp=2 mesh.dp=2")->err, "spans"));
     ck_assert_ptr_null(strstr(dry_run(0, 1, "mesh.dp=4")->err, "spans"));
