@@ -1,4 +1,5 @@
-/* core/comm/levels: two transports as one: inside a machine one, between machines another.
+/* core/comm/levels: two transports as one: inside a machine one, between machines another. Where the job says so
+ * (comm.levels, places.h), packages or NUMA nodes stand for machines.
  *
  * A group of several machines, as many members of each, its members one machine after the other, goes in two levels:
  *

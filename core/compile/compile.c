@@ -3,6 +3,7 @@
 
 #include <stdlib.h>
 
+#include "core/comm/places.h"
 #include "core/compile/tuning.h"
 #include "core/program/ops.h"
 
@@ -338,6 +339,10 @@ static int32_t refuse_the_missing(struct hd__job *job, struct hd_error *err)
     } rows[] = {
         {job->comm_sums == HD__SUMS_ANY && job->deterministic == HD__DETERMINISTIC_EXACT, "comm.sums",
          "any does not go with job.deterministic: exact, which fixes the order of every sum"},
+        {job->comm_levels && !job->comm_inside, "comm.levels",
+         "it says which ranks are inside, but comm.inside names no transport for them: add comm.inside: shm"},
+        {job->comm_levels && !hd__places_known(), "comm.levels",
+         "this heddle was built without hwloc, which knows packages and NUMA nodes: use machine"},
     };
     for (size_t i = 0; i < HD__COUNT(rows); i++)
         if (rows[i].asked) {

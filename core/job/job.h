@@ -104,6 +104,7 @@ struct hd__job {
     struct hd__section
         *comm_axis[HD_AXIS_COUNT]; /* the transport of each axis; `comm` where comm.axes is silent */
     struct hd__section *comm_inside; /* comm.inside; NULL: one transport for all */
+    int32_t comm_levels;          /* HD__LEVELS_... */
     int32_t comm_sums;            /* HD__SUMS_... */
     const char *comm_tune;         /* a file; NULL: the built-in rules */
     int32_t comm_progress;         /* 0: between instructions; 1: by a thread */

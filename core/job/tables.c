@@ -59,6 +59,8 @@ static const struct hd_option comm_keys[] = {
         "wrappers around the transport, the outermost first: [check, trace]"),
     KEY("inside", STRING, NULL, ANY, G, special,
         "another transport inside machines; collectives of several machines then go in two levels"),
+    KEY("levels", ENUM, "machine", ANY, G, comm_levels,
+        "whose ranks comm.inside serves: those of a machine, of a package of it, or of a NUMA node", NAMED("machine|package|numa")),
     KEY("sums", ENUM, "tree", ANY, G, comm_sums,
         "over send and recv: in one tree whatever the algorithm, or in any order that is the same on all ranks and in all runs",
         NAMED("tree|any")),

@@ -10,6 +10,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "core/base/cpus.h"
 #include "core/comm/launcher.h"
 
 #define GRACE 4.0 /* seconds that the other ranks have to end by themselves after one failed */
@@ -19,23 +20,13 @@ struct child {
     int running, exit_code, stopped;
 };
 
-/* Cores this process may use, dealt to the local ranks in equal runs; more ranks than cores: in turn. */
+/* Cores this process may use, dealt to the local ranks. */
 static void pin(int32_t local_rank, int32_t local_size)
 {
     cpu_set_t all, mine;
-    int32_t n, first, count, seen = 0;
     if (sched_getaffinity(0, sizeof all, &all))
         return;
-    n = CPU_COUNT(&all);
-    count = HD__MAX(1, n / local_size);
-    first = n >= local_size ? local_rank * count : local_rank % n;
-    CPU_ZERO(&mine);
-    for (int32_t c = 0; c < CPU_SETSIZE; c++)
-        if (CPU_ISSET(c, &all)) {
-            if (seen >= first && seen < first + count)
-                CPU_SET(c, &mine);
-            seen++;
-        }
+    hd__cpus_deal(&all, local_rank, local_size, &mine);
     sched_setaffinity(0, sizeof mine, &mine);
 }
 

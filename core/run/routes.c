@@ -2,6 +2,7 @@
 
 #include <stdlib.h>
 
+#include "core/comm/places.h"
 #include "core/program/ops.h"
 #include "core/program/touch.h"
 #include "core/run/exchange.h"
@@ -197,13 +198,38 @@ static void drop_alone(struct hd__routes *routes)
     routes->groups.count = kept;
 }
 
+/* Where ranks are: all machines are like this one, and heddle binds their ranks. */
+static void find_firsts(struct finder *f, int32_t per_machine)
+{
+    int32_t n = f->c->mesh.ranks, *machine = hd__alloc(2 * (size_t)n * sizeof *machine), *at = machine + n, nowhere;
+    uint32_t levels = f->out->levels = (uint32_t)f->c->job->comm_levels;
+    struct hd_error err = HD_ERROR_INIT;
+    struct hd__places *places = NULL;
+    if (levels != HD__LEVELS_MACHINE && hd__places_open(levels, &places, &err))
+        f->out->fallback = hd__arena_strdup(&f->out->arena, err.message);
+    for (int32_t r = 0; r < n; r++) {
+        machine[r] = per_machine ? r / per_machine * per_machine : 0;
+        at[r] = places
+                    ? hd__places_by_rule(places, r - machine[r], per_machine ? HD__MIN(per_machine, n - machine[r]) : n)
+                    : 0;
+    }
+    nowhere = hd__places_firsts(machine, at, n, f->firsts);
+    if (nowhere >= 0)
+        f->out->fallback = hd__arena_format(&f->out->arena, "rank %d will run on the cores of more than one %s",
+                                            nowhere, hd__places_word(levels));
+    if (f->out->fallback)
+        f->out->levels = HD__LEVELS_MACHINE;
+    hd__places_close(places);
+    free(machine);
+}
+
 void hd__routes_find(const struct hd__compiled *c, int32_t rank, const struct hd__routes_options *options,
                      struct hd__routes *routes)
 {
     struct finder f = {.c = c, .p = hd__program_of(c, rank), .rank = rank, .out = routes};
     f.firsts = hd__alloc((size_t)c->mesh.ranks * sizeof *f.firsts);
-    for (int32_t r = 0; r < c->mesh.ranks && options->per_machine; r++)
-        f.firsts[r] = r / options->per_machine * options->per_machine;
+    if (c->job->comm_inside)
+        find_firsts(&f, options->per_machine);
     for (uint32_t s = 0; s < f.p->sections.count && c->mesh.ranks > 1; s++) {
         const struct hd__code_section *x = &f.p->sections.at[s];
         double times = options->section ? HD__MAX(x->repeat, 1) : (double)x->repeat / HD__MAX(x->predicate, 1);

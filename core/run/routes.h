@@ -41,11 +41,13 @@ struct hd__route_group {
 struct hd__routes {
     struct hd__arena arena;
     HD__ARRAY(struct hd__route_group) groups; /* with two members and more, in the program's order */
+    uint32_t levels, reserved;                /* HD__LEVELS_..., as they will be */
+    const char *fallback;                     /* NULL, or why they will not be as the job says */
 };
 
 struct hd__routes_options {
     const char *section; /* NULL: those of a step */
-    int32_t per_machine; /* ranks of each machine, one machine after the other; 0: all are on one */
+    int32_t per_machine; /* ranks of each machine, one machine after the other, bound by heddle; 0: all are on one */
     int32_t reserved;
 };
 

@@ -1,6 +1,7 @@
 /* Routes for people and for other programs. */
 #include <stdlib.h>
 
+#include "core/comm/places.h"
 #include "core/run/routes.h"
 
 static const char *const places[] = {[HD__ACROSS] = "between", [HD__INSIDE] = "inside", [HD__WORLD] = "world"};
@@ -34,19 +35,20 @@ static void add_hops(struct hd__text *out, const struct hd__route *r)
     }
 }
 
-/* Of how many machines, and how many members on each. */
-static void add_levels(struct hd__text *out, const struct hd__route_group *g)
+/* On how many machines, packages or nodes, and how many members on each. */
+static void add_levels(struct hd__text *out, const struct hd__routes *routes, const struct hd__route_group *g)
 {
+    const char *word = hd__places_word(routes->levels);
     if (!g->inside)
         return;
     if (g->lies.machines == 1)
-        hd__text_add(out, ", all on one machine");
+        hd__text_add(out, ", all on one %s", word);
     else if (hd__levels_two(&g->lies))
-        hd__text_add(out, ", %s inside: %d machines of %d", g->inside, g->lies.machines, g->lies.locals);
+        hd__text_add(out, ", %s inside: %d %ss of %d", g->inside, g->lies.machines, word, g->lies.locals);
+    else if (g->lies.locals)
+        hd__text_add(out, ", in one level: one member on each %s", word);
     else
-        hd__text_add(out, ", in one level: %s",
-                     g->lies.locals ? "one member on each machine"
-                                    : "its machines do not have as many members each, one after the other");
+        hd__text_add(out, ", in one level: its %ss do not have as many members each, one after the other", word);
 }
 
 static const char *over(const struct hd__route_group *g)
@@ -87,10 +89,12 @@ static void add_lines(struct hd__text *out, const struct hd__route_group *g)
 
 void hd__routes_text(const struct hd__routes *routes, struct hd__text *out)
 {
+    if (routes->fallback)
+        hd__text_add(out, "   comm.levels is not kept: %s; machines are the levels\n", routes->fallback);
     for (uint32_t i = 0; i < routes->groups.count; i++) {
         const struct hd__route_group *g = &routes->groups.at[i];
         hd__text_add(out, "   %-13s %d ranks over %s", g->name, g->lies.n, over(g));
-        add_levels(out, g);
+        add_levels(out, routes, g);
         hd__text_add(out, "\n");
         add_lines(out, g);
     }
@@ -104,6 +108,8 @@ void hd__routes_line(const struct hd__routes *routes, struct hd__text *out)
         if (g->inside && hd__levels_two(&g->lies))
             hd__text_add(out, " and %s, %d x %d", g->inside, g->lies.machines, g->lies.locals);
     }
+    if (routes->fallback)
+        hd__text_add(out, "; comm.levels is not kept: %s", routes->fallback);
 }
 
 /* ---- JSON */
@@ -128,7 +134,7 @@ static json_t *route_json(const struct hd__route *r)
                      (json_int_t)r->bytes, "calls", r->calls, "levels", r->two ? 2 : 1, "parts", hops);
 }
 
-static json_t *group_json(const struct hd__route_group *g)
+static json_t *group_json(const struct hd__routes *all, const struct hd__route_group *g)
 {
     json_t *ranks = json_array(), *routes = json_array(), *o;
     for (int32_t i = 0; i < g->lies.n; i++)
@@ -138,8 +144,11 @@ static json_t *group_json(const struct hd__route_group *g)
     o = json_pack("{s:s,s:o,s:s,s:o}", "name", g->name, "ranks", ranks, "transport", g->transport, "operations",
                   routes);
     if (g->inside)
-        json_object_update_new(o, json_pack("{s:s,s:i,s:i}", "inside", g->inside, "machines", g->lies.machines,
-                                            "of_each", g->lies.locals));
+        json_object_update_new(o, json_pack("{s:s,s:s,s:i,s:i}", "inside", g->inside, "level",
+                                            hd__places_word(all->levels), "machines", g->lies.machines, "of_each",
+                                            g->lies.locals));
+    if (g->inside && all->fallback)
+        json_object_set_new(o, "fallback", json_string(all->fallback));
     return o;
 }
 
@@ -147,6 +156,6 @@ json_t *hd__routes_json(const struct hd__routes *routes)
 {
     json_t *list = json_array();
     for (uint32_t i = 0; i < routes->groups.count; i++)
-        json_array_append_new(list, group_json(&routes->groups.at[i]));
+        json_array_append_new(list, group_json(routes, &routes->groups.at[i]));
     return list;
 }

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 
 #include "core/comm/levels.h"
+#include "core/comm/places.h"
 #include "core/comm/store.h"
 #include "core/run/device.h"
 
@@ -26,25 +27,68 @@ const struct hd__section *hd__transports_section(const struct hd__compiled *c, u
     return job->comm;
 }
 
-/* The first rank on each rank's machine. Launchers number a machine's ranks in a row. */
-static int32_t machines_of(const struct hd__transports *t, int32_t *firsts, struct hd_error *err)
+/* Where a rank is: the first rank on its machine (launchers number a machine's ranks in a row), and its package or node there. */
+struct whereabouts {
+    int32_t machine, at;
+};
+
+/* Every rank finds out where it is bound. */
+static int32_t find_mine(const struct hd__transports *t, struct whereabouts *mine, struct hd_error *err)
 {
+    int32_t levels = t->compiled->job->comm_levels, rc;
+    struct hd__places *places;
+    *mine = (struct whereabouts){.machine = t->rank - t->local_rank};
+    if (levels == HD__LEVELS_MACHINE)
+        return HD_OK;
+    rc = hd__places_open((uint32_t)levels, &places, err);
+    if (rc)
+        return rc;
+    mine->at = hd__places_here(places, t->local_rank, t->local_ranks);
+    hd__places_close(places);
+    return HD_OK;
+}
+
+static void say_places(const struct hd__transports *t, const int32_t *firsts, int32_t nowhere)
+{
+    const char *word = hd__places_word((uint32_t)t->compiled->job->comm_levels);
+    int32_t n = 0;
+    if (t->rank || t->compiled->job->comm_levels == HD__LEVELS_MACHINE)
+        return;
+    for (int32_t r = 0; r < t->compiled->mesh.ranks; r++)
+        n += firsts[r] == r;
+    if (nowhere >= 0)
+        hd__log(HD_LOG_WARN, "comm", "comm.levels: rank %d may run on the cores of more than one %s: bind ranks to fewer cores; machines are "
+                "the levels", nowhere, word);
+    else
+        hd__log(HD_LOG_INFO, "comm", "comm.levels: the ranks are on %d %ss", n, word);
+}
+
+/* The first rank inside each rank's machine, package or NUMA node. */
+static int32_t firsts_of(const struct hd__transports *t, int32_t *firsts, struct hd_error *err)
+{
+    int32_t n = t->compiled->mesh.ranks, *machine = hd__alloc(2 * (size_t)n * sizeof *machine), *at = machine + n, rc;
     double deadline = hd__now() + t->compiled->job->comm_timeout;
-    int32_t mine = t->rank - t->local_rank, rc;
+    struct whereabouts where;
     char key[64];
     snprintf(key, sizeof key, "comm/first/%d", t->rank);
-    rc = hd__store_put(t->store, key, &mine, sizeof mine, err);
-    for (int32_t r = 0; r < t->compiled->mesh.ranks && !rc; r++) {
-        size_t bytes = sizeof *firsts;
+    rc = find_mine(t, &where, err);
+    rc = rc ? rc : hd__store_put(t->store, key, &where, sizeof where, err);
+    for (int32_t r = 0; r < n && !rc; r++) {
+        size_t bytes = sizeof where;
         snprintf(key, sizeof key, "comm/first/%d", r);
-        rc = hd__store_get(t->store, key, &firsts[r], &bytes, deadline, err);
-        if (!rc && (firsts[r] < 0 || firsts[r] > r))
-            rc = hd_fail(err, HD_E_INVALID, "the launcher says that rank %d is the %d-th on its machine", r, r - firsts[r]);
+        rc = hd__store_get(t->store, key, &where, &bytes, deadline, err);
+        machine[r] = where.machine;
+        at[r] = where.at;
+        if (!rc && (where.machine < 0 || where.machine > r))
+            rc = hd_fail(err, HD_E_INVALID, "the launcher says that rank %d is the %d-th on its machine", r, r - where.machine);
     }
+    if (!rc)
+        say_places(t, firsts, hd__places_firsts(machine, at, n, firsts));
+    free(machine);
     return rc;
 }
 
-/* comm.inside: a transport of its own for this machine's ranks; both become one. */
+/* comm.inside: a transport of its own for the ranks of this machine, package or NUMA node; both become one. */
 static int32_t open_inside(struct hd__transports *t, const struct hd_world *across, struct hd__comm *both, struct hd_error *err)
 {
     struct hd__job *job = t->compiled->job;
@@ -52,12 +96,17 @@ static int32_t open_inside(struct hd__transports *t, const struct hd_world *acro
     struct hd__comm inside = {.tuning = both->tuning, .ran = both->ran}, outside = *both;
     struct hd_world world = *across;
     int32_t *firsts = hd__alloc((size_t)across->size * sizeof *firsts), rc;
-    world.rank = t->local_rank;
-    world.size = t->local_ranks;
-    world.instance = hd__arena_format(&job->arena, "comm/inside/%d", t->rank - t->local_rank);
     rc = hd__plugin_probe(t->compiled->plugins, chosen->component, err);
     if (!rc)
-        rc = machines_of(t, firsts, err);
+        rc = firsts_of(t, firsts, err);
+    world.rank = world.size = 0;
+    for (int32_t r = 0; r < across->size && !rc; r++) {
+        world.rank += r < t->rank && firsts[r] == firsts[t->rank];
+        world.size += firsts[r] == firsts[t->rank];
+    }
+    world.local_rank = world.rank;
+    world.local_size = world.size;
+    world.instance = hd__arena_format(&job->arena, "comm/inside/%d", firsts[t->rank]);
     if (!rc)
         rc = hd__comm_open(&chosen->component->ops.comm, hd__host(), chosen->settings, &world, &inside, err);
     if (!rc)

@@ -27,7 +27,7 @@ int transport_narrow;
 int32_t transport_most;
 static char driver[256]; /* of streams; none: the transport is the host's */
 static char inside_name[32], inside_folder[256];
-static int32_t inside_ranks; /* of a machine; 0: one transport for all */
+static int32_t inside_ranks; /* of a machine; below 0: so many machines in turn; 0: one transport for all */
 
 int transport_word(const char *word)
 {
@@ -41,7 +41,7 @@ int transport_word(const char *word)
     if (sscanf(word, "most:%d", &transport_most) == 1 || sscanf(word, "stream:%255s", driver) == 1)
         return 1;
     if (sscanf(word, "inside:%31[^:]:%255[^:]:%d", inside_name, inside_folder, &inside_ranks) == 3)
-        return inside_ranks > 0;
+        return inside_ranks != 0;
     if (strncmp(word, "set:", 4))
         return 0;
     snprintf(transport_settings + n, sizeof transport_settings - n, "%s ", word + 4);
@@ -80,7 +80,13 @@ static const struct hd__component *find_transport(const char *name, const char *
     return component;
 }
 
-/* Ranks 0 to N - 1 are the first machine, and so on; the last one may have fewer. */
+/* Ranks 0 to N - 1 are the first machine, and so on; the last one may have fewer. Or the first N ranks begin a machine
+ * each, and the others follow in turn. */
+static int32_t first_inside(int32_t rank)
+{
+    return inside_ranks > 0 ? rank / inside_ranks * inside_ranks : rank % -inside_ranks;
+}
+
 static int32_t open_inside(const struct rank *rank, const struct hd_world *across, struct hd__comm *transport, struct hd_error *err)
 {
     const struct hd__component *component = find_transport(inside_name, inside_folder, err);
@@ -88,15 +94,19 @@ static int32_t open_inside(const struct rank *rank, const struct hd_world *acros
     struct hd_world world = *across;
     struct hd__arena arena = {0};
     struct hd__comm inside = {.tuning = transport_tuning}, both = {0};
-    int32_t firsts[64], first = rank->rank / inside_ranks * inside_ranks, code;
+    int32_t firsts[64], first = first_inside(rank->rank), code;
     if (!component)
         return HD_E_INVALID;
     table = (struct hd__options){component->options, component->n_options, sizeof(struct hd_option)};
     void *settings = hd__arena_alloc(&arena, component->settings_size);
-    for (int32_t r = 0; r < rank->size; r++)
-        firsts[r] = r / inside_ranks * inside_ranks;
-    world.local_rank = world.rank = rank->rank - first;
-    world.local_size = world.size = HD__MIN(inside_ranks, rank->size - first);
+    world.rank = world.size = 0;
+    for (int32_t r = 0; r < rank->size; r++) {
+        firsts[r] = first_inside(r);
+        world.rank += r < rank->rank && firsts[r] == first;
+        world.size += firsts[r] == first;
+    }
+    world.local_rank = world.rank;
+    world.local_size = world.size;
     world.instance = hd__arena_format(&arena, "comm/inside/%d", first);
     code = hd__options_defaults(&table, settings, &arena, err);
     code = code ? code : hd__comm_open(&component->ops.comm, hd__comm_host(), settings, &world, &inside, err);

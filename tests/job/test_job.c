@@ -362,6 +362,7 @@ START_TEST(printed)
                                "      use: fast                                  # job.yaml:4:34\n"
                                "  hooks:\n"
                                "    - check                                      # job.yaml:4:50\n"
+                               "  levels: machine                                # default\n"
                                "  sums: tree                                     # default\n"
                                "  timeout: 300s                                  # default\n"
                                "  progress: between                              # default\n"

@@ -93,6 +93,7 @@ START_TEST(meshes)
         {"train llama.yaml mesh.dp=1000000 data.batch=2000000", "does not fit: ", "1000000 ranks here"},
         {"check llama.yaml mesh.dp=3", "data.batch: 8 is no multiple", NULL},
         {"explain llama.yaml mesh.tp=2", "mesh.tp is 2", NULL},
+        {"explain llama.yaml mesh.dp=2 comm.levels=numa", "comm.inside names no transport", NULL},
         {NULL, NULL, NULL}};
     expect_rows(rows);
 }

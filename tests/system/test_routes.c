@@ -56,7 +56,7 @@ static const char *word(json_t *o, const char *key)
     return text ? text : "";
 }
 
-/* ---- what is said */
+/* ---- what is said; per_machine 0: all on one */
 
 static void add_operation(struct rows *rows, const char *group, json_t *operation, const char *transport)
 {
@@ -82,7 +82,11 @@ static void add_operation(struct rows *rows, const char *group, json_t *operatio
 /* Of a step: collectives by the core's algorithms over `transport`, and those in two levels. */
 static void said(struct rows *rows, const char *transport, const char *job, int per_machine)
 {
-    struct command *c = command_run("explain %s --json --per-machine %d", job, per_machine);
+    char machine[32] = "";
+    struct command *c;
+    if (per_machine)
+        snprintf(machine, sizeof machine, " --per-machine %d", per_machine);
+    c = command_run("explain %s --json%s", job, machine);
     json_t *all = json_loads(c->out, 0, NULL), *group, *operation;
     size_t g, o;
     expect_code(c, 0);
@@ -231,6 +235,50 @@ START_TEST(levels_are_as_explained)
 END_TEST
 #endif
 
+/* ---- packages and NUMA nodes, of a topology in words */
+
+#ifdef HWLOC
+static const struct {
+    const char *topology, *job, *says;
+    int two;
+} topologies[] = {
+    {"numa:2 core:2 pu:1", "comm.levels=numa mesh.dp=4", "pipes, shm inside: 2 NUMA nodes of 2", 1},
+    {"pack:2 numa:2 core:1 pu:1", "comm.levels=package mesh.dp=4", "pipes, shm inside: 2 packages of 2", 1},
+    {"pack:2 numa:2 core:1 pu:1", "comm.levels=numa mesh.dp=4", "pipes, in one level: one member on each NUMA node", 0},
+    {"numa:2 core:2 pu:1", "comm.levels=numa mesh.dp=3 data.batch=12",
+     "its NUMA nodes do not have as many members each", 0},
+    {"numa:4 core:2 pu:1", "comm.levels=numa mesh.dp=2",
+     "comm.levels is not kept: rank 0 will run on the cores of more than one NUMA node", 0},
+    {"numa:2 core:2 pu:1", "mesh.dp=4", "shm, all on one machine", 0},
+};
+
+START_TEST(levels_follow_the_topology)
+{
+    static struct curve flat, levels;
+    static struct rows says, is;
+    struct command *c;
+    char job[512], name[32];
+    int two = 0;
+    snprintf(job, sizeof job, "gpt2.yaml " BY_PIPES "comm.inside=shm data.batch=8 strategies.zero.stage=3 %s",
+             topologies[_i].job);
+    snprintf(name, sizeof name, "topology%d", _i);
+    setenv("HWLOC_SYNTHETIC", topologies[_i].topology, 1);
+    c = command_run("explain %s", job);
+    ck_assert_msg(strstr(c->out, topologies[_i].says) != NULL, "not '%s' but %s", topologies[_i].says,
+                  strstr(c->out, "-- groups"));
+    train(&levels, name, "%s job.steps=%d comm.hooks=[\"perf\"]", job, STEPS);
+    said(&says, NULL, job, 0);
+    counted(&is, "pipes", name);
+    expect_same(&is, &says, "dp_shard");
+    for (int i = 0; i < says.n; i++)
+        two += !strcmp(says.at[i].how, "two levels");
+    ck_assert_int_eq(two > 0, topologies[_i].two);
+    train(&flat, "flat", "%s job.steps=%d comm.use=shm comm.inside=shm comm.levels=machine", job, STEPS);
+    expect_same_bits(&flat, &levels);
+}
+END_TEST
+#endif
+
 /* ---- the words */
 
 START_TEST(words_of_groups)
@@ -273,6 +321,9 @@ int main(void)
         {"algorithms", calls_take_the_algorithm_explained, (int)HD__COUNT(jobs)},
 #ifdef FABRIC
         {"levels", levels_are_as_explained, 4},
+#endif
+#ifdef HWLOC
+        {"topology", levels_follow_the_topology, (int)HD__COUNT(topologies)},
 #endif
         {"words", words_of_groups, 1},
         {NULL, NULL, 0},

@@ -1,0 +1,33 @@
+/* core/comm/places: what "inside" means to the levels of collectives: a machine, a package of it, or a NUMA node
+ * (hwloc). */
+#ifndef HD_CORE_COMM_PLACES_H
+#define HD_CORE_COMM_PLACES_H
+
+#include <sched.h>
+
+#include "core/base/base.h"
+
+enum { HD__LEVELS_MACHINE = 0, HD__LEVELS_PACKAGE, HD__LEVELS_NUMA };
+
+struct hd__places; /* the packages or NUMA nodes of this machine */
+
+/* Was heddle built with hwloc? */
+int hd__places_known(void);
+/* HD_E_UNSUPPORTED where heddle was built without hwloc. `levels` is not MACHINE. hwloc's environment counts: with
+ * HWLOC_SYNTHETIC or HWLOC_XMLFILE the topology is another machine's, and ranks are bound in thought. */
+int32_t hd__places_open(uint32_t levels, struct hd__places **places, struct hd_error *err);
+void hd__places_close(struct hd__places *places); /* NULL is fine */
+/* The number of the only place that these cores are in; -1: they are in several, or in none. */
+int32_t hd__places_of(const struct hd__places *places, const cpu_set_t *cpus);
+/* That of this process as it is bound; where the topology is another machine's, by the rule. */
+int32_t hd__places_here(const struct hd__places *places, int32_t local_rank, int32_t local_ranks);
+/* That of any rank, by the rule by which heddle binds ranks to the cores of a machine: hd__cpus_deal. */
+int32_t hd__places_by_rule(const struct hd__places *places, int32_t local_rank, int32_t local_ranks);
+/* "machine", "package", "NUMA node" */
+const char *hd__places_word(uint32_t levels);
+
+/* Of `ranks` ranks: machine[r] is the first rank of r's machine, at[r] its place there. firsts[r] becomes the first
+ * rank of r's place. Where a rank is in no single place all levels are machines: then it is returned, else -1. */
+int32_t hd__places_firsts(const int32_t *machine, const int32_t *at, int32_t ranks, int32_t *firsts);
+
+#endif

@@ -1,0 +1,111 @@
+/* Packages and NUMA nodes of topologies that hwloc makes of a few words, and which ranks are inside the same one. */
+#include <check.h>
+#include <stdlib.h>
+
+#include "core/base/cpus.h"
+#include "core/comm/places.h"
+
+static struct hd__places *open_places(uint32_t levels, const char *topology)
+{
+    struct hd_error err = HD_ERROR_INIT;
+    struct hd__places *places = NULL;
+    setenv("HWLOC_SYNTHETIC", topology, 1);
+    ck_assert_msg(hd__places_open(levels, &places, &err) == HD_OK, "%s", err.message);
+    return places;
+}
+
+static const struct {
+    const char *topology;
+    uint32_t levels;
+    int32_t ranks, at[9]; /* -1: in several */
+} rows[] = {
+    {"numa:2 core:2 pu:1", HD__LEVELS_NUMA, 4, {0, 0, 1, 1}},
+    {"numa:2 core:2 pu:1", HD__LEVELS_NUMA, 2, {0, 1}},
+    {"numa:2 core:2 pu:1", HD__LEVELS_NUMA, 1, {-1}},
+    {"numa:2 core:2 pu:1", HD__LEVELS_NUMA, 3, {0, 0, 1}},
+    {"numa:2 core:2 pu:1", HD__LEVELS_NUMA, 8, {0, 0, 1, 1, 0, 0, 1, 1}}, /* more ranks than cores: in turn */
+    {"pack:2 numa:2 core:2 pu:2", HD__LEVELS_PACKAGE, 4, {0, 0, 1, 1}},
+    {"pack:2 numa:2 core:2 pu:2", HD__LEVELS_NUMA, 4, {0, 1, 2, 3}},
+    {"pack:2 numa:2 core:2 pu:2", HD__LEVELS_NUMA, 2, {-1, -1}},
+    {"pack:2 core:3 pu:1", HD__LEVELS_NUMA, 6, {0, 0, 0, 0, 0, 0}}, /* one memory for all */
+    {"pack:3 core:2 pu:1", HD__LEVELS_PACKAGE, 4, {0, 0, 1, 1}},
+    {"pack:2 [numa] [numa] core:2 pu:1", HD__LEVELS_NUMA, 4, {0, 0, 2, 2}}, /* two memories beside the same cores */
+};
+
+START_TEST(ranks_are_in_places)
+{
+    struct hd__places *places = open_places(rows[_i].levels, rows[_i].topology);
+    for (int32_t r = 0; r < rows[_i].ranks; r++) {
+        int32_t at = hd__places_by_rule(places, r, rows[_i].ranks);
+        ck_assert_msg(at == rows[_i].at[r], "%s: rank %d of %d is at %d, not %d", rows[_i].topology, r, rows[_i].ranks,
+                      at, rows[_i].at[r]);
+        ck_assert_int_eq(hd__places_here(places, r, rows[_i].ranks), at); /* another machine's: bound in thought */
+    }
+    hd__places_close(places);
+}
+END_TEST
+
+/* The topology is taken for this machine's, and has a node for each core: where this process is bound counts. */
+START_TEST(a_binding_counts)
+{
+    struct hd__places *places;
+    cpu_set_t all, one;
+    char topology[64];
+    int32_t cpu = 0, most = 0;
+    ck_assert_int_eq(sched_getaffinity(0, sizeof all, &all), 0);
+    for (int32_t c = 0; c < CPU_SETSIZE; c++)
+        most = CPU_ISSET(c, &all) ? c : most;
+    for (hd__cpus_deal(&all, 1, 2, &one); !CPU_ISSET(cpu, &one);)
+        cpu++;
+    snprintf(topology, sizeof topology, "numa:%d core:1 pu:1", most + 1);
+    setenv("HWLOC_THISSYSTEM", "1", 1);
+    if (CPU_COUNT(&all) > 1) {
+        places = open_places(HD__LEVELS_NUMA, topology);
+        ck_assert_int_eq(hd__places_here(places, 0, 8), -1);
+        hd__places_close(places);
+    }
+    CPU_ZERO(&one);
+    CPU_SET(cpu, &one);
+    ck_assert_int_eq(sched_setaffinity(0, sizeof one, &one), 0);
+    places = open_places(HD__LEVELS_NUMA, topology);
+    ck_assert_int_eq(hd__places_here(places, 0, 8), cpu);
+    ck_assert_int_eq(hd__places_here(places, 5, 8), cpu);
+    hd__places_close(places);
+}
+END_TEST
+
+START_TEST(firsts_of_places)
+{
+    static const struct {
+        int32_t machine[6], at[6], firsts[6], nowhere;
+    } cases[] = {
+        {{0, 0, 0, 3, 3, 3}, {0, 0, 0, 0, 0, 0}, {0, 0, 0, 3, 3, 3}, -1},
+        {{0, 0, 0, 0, 4, 4}, {0, 0, 1, 1, 0, 0}, {0, 0, 2, 2, 4, 4}, -1},
+        {{0, 0, 0, 0, 4, 4}, {1, 0, 1, 0, 0, 1}, {0, 1, 0, 1, 4, 5}, -1},
+        {{0, 0, 0, 3, 3, 3}, {0, 0, 1, 0, -1, 1}, {0, 0, 0, 3, 3, 3}, 4}, /* one is nowhere: machines, for all */
+    };
+    for (size_t i = 0; i < HD__COUNT(cases); i++) {
+        int32_t firsts[6];
+        ck_assert_int_eq(hd__places_firsts(cases[i].machine, cases[i].at, 6, firsts), cases[i].nowhere);
+        for (int32_t r = 0; r < 6; r++)
+            ck_assert_msg(firsts[r] == cases[i].firsts[r], "case %zu: rank %d: %d", i, r, firsts[r]);
+    }
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("places");
+    TCase *tcase = tcase_create("places");
+    SRunner *runner;
+    int failed;
+    tcase_add_loop_test(tcase, ranks_are_in_places, 0, (int)HD__COUNT(rows));
+    tcase_add_test(tcase, a_binding_counts);
+    tcase_add_test(tcase, firsts_of_places);
+    suite_add_tcase(suite, tcase);
+    runner = srunner_create(suite);
+    srunner_run_all(runner, CK_NORMAL);
+    failed = srunner_ntests_failed(runner);
+    srunner_free(runner);
+    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+}
