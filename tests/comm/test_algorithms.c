@@ -7,6 +7,7 @@
 
 #include "core/comm/algorithms/schedule.h"
 #include "tests/comm/values.h"
+#include "tests/suite.h"
 
 enum { MEMBERS = 17 };
 
@@ -300,7 +301,6 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("algorithms");
     TCase *tc = tcase_create("algorithms");
     int n = 0;
     while (hd__algorithm_at((uint32_t)n))
@@ -308,10 +308,5 @@ int main(void)
     tcase_set_timeout(tc, 60);
     tcase_add_loop_test(tc, every_algorithm, 0, 2 * n);
     tcase_add_test(tc, somebody_can);
-    suite_add_tcase(suite, tc);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_ENV);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed != 0;
+    return suite_run_case("algorithms", tc);
 }

@@ -5,6 +5,7 @@
 #include "core/base/option.h"
 #include "core/comm/bench.h"
 #include "core/comm/host.h"
+#include "tests/suite.h"
 
 static const char *folder;
 static struct hd__plugins *plugins;
@@ -215,7 +216,6 @@ END_TEST
 
 int main(int argc, char **argv)
 {
-    Suite *suite = suite_create("bench");
     TCase *tc = tcase_create("bench");
     struct hd_error err = HD_ERROR_INIT;
     folder = argc > 1 ? argv[1] : ".";
@@ -231,10 +231,5 @@ int main(int argc, char **argv)
     tcase_add_test(tc, behind_products);
     tcase_add_test(tc, several_groups);
     tcase_add_test(tc, names);
-    suite_add_tcase(suite, tc);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_ENV);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed != 0;
+    return suite_run_case("bench", tc);
 }

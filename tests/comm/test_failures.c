@@ -8,6 +8,7 @@
 
 #include "core/comm/liveness.h"
 #include "tests/comm/ranks.h"
+#include "tests/suite.h"
 
 static int world_group(struct rank *rank, const char *name, struct hd_comm_group **group)
 {
@@ -408,7 +409,6 @@ static void add_stream(TCase *tc)
 
 int main(int argc, char **argv)
 {
-    Suite *suite = suite_create("failures");
     TCase *tc = tcase_create("failures");
     int failed, few = 0, stream = 0;
     transport_name = argc > 1 ? argv[1] : transport_name;
@@ -426,10 +426,5 @@ int main(int argc, char **argv)
         return failed;
     tcase_set_timeout(tc, 60);
     (stream ? add_stream : few ? add_few : add_all)(tc);
-    suite_add_tcase(suite, tc);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_ENV);
-    failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed != 0;
+    return suite_run_case("failures", tc);
 }

@@ -11,6 +11,7 @@
 #include "core/comm/flight.h"
 #include "core/comm/liveness.h"
 #include "core/comm/store.h"
+#include "tests/suite.h"
 
 static const int32_t members[] = {0, 2, 5};
 
@@ -364,7 +365,6 @@ static int cost(void)
 
 int main(int argc, char **argv)
 {
-    Suite *suite = suite_create("flight");
     TCase *tc = tcase_create("flight");
     if (argc > 1 && !strcmp(argv[1], "--cost"))
         return cost();
@@ -378,10 +378,5 @@ int main(int argc, char **argv)
     tcase_add_test(tc, a_late_witness);
     tcase_add_test(tc, a_look_may_end_the_job);
     tcase_add_loop_test(tc, nobody_leaves_before_the_report, 0, 5);
-    suite_add_tcase(suite, tc);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed != 0;
+    return suite_run_case("flight", tc);
 }

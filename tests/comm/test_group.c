@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "core/comm/group.h"
+#include "tests/suite.h"
 
 static int made, freed, refuse;
 
@@ -54,13 +55,7 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("group");
     TCase *tc = tcase_create("group");
     tcase_add_test(tc, cached);
-    suite_add_tcase(suite, tc);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_ENV);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed != 0;
+    return suite_run_case("group", tc);
 }

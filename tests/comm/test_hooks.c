@@ -9,6 +9,7 @@
 #include "core/comm/hook.h"
 #include "core/comm/liveness.h"
 #include "tests/comm/ranks.h"
+#include "tests/suite.h"
 
 static char folder[] = "/tmp/heddle-hooks-XXXXXX";
 static float data[4][4096];
@@ -340,7 +341,6 @@ END_TEST
 
 int main(int argc, char **argv)
 {
-    Suite *suite = suite_create("hooks");
     TCase *tc = tcase_create("hooks");
     transport_name = argc > 1 ? argv[1] : transport_name;
     transport_folder = argc > 2 ? argv[2] : transport_folder;
@@ -353,10 +353,5 @@ int main(int argc, char **argv)
     tcase_add_test(tc, faults_drop);
     tcase_add_test(tc, faults_delay);
     tcase_add_test(tc, trace_and_perf);
-    suite_add_tcase(suite, tc);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed != 0;
+    return suite_run_case("hooks", tc);
 }

@@ -6,6 +6,7 @@
 
 #include "heddle/types.h"
 #include "plugins/comm-shm/kernels.h"
+#include "tests/suite.h"
 
 enum { MOST = 1500 };
 
@@ -162,17 +163,11 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("kernels");
     TCase *tc = tcase_create("kernels");
     tcase_set_timeout(tc, 60);
     tcase_add_loop_test(tc, same_bits, 0, 3);
     tcase_add_loop_test(tc, copies, 0, 3);
     tcase_add_loop_test(tc, round_trip, 0, 3);
     tcase_add_test(tc, meaning);
-    suite_add_tcase(suite, tc);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_ENV);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed != 0;
+    return suite_run_case("kernels", tc);
 }

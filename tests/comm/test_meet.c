@@ -6,6 +6,7 @@
 
 #include "core/base/base.h"
 #include "core/comm/meet.h"
+#include "tests/suite.h"
 
 static char id[64];
 
@@ -87,16 +88,10 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("meet");
     TCase *tc = tcase_create("meet");
     tcase_add_checked_fixture(tc, set_up, NULL);
     tcase_add_test(tc, all_come);
     tcase_add_test(tc, who_does_not_belong);
     tcase_add_test(tc, nobody);
-    suite_add_tcase(suite, tc);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_ENV);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed != 0;
+    return suite_run_case("meet", tc);
 }

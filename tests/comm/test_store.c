@@ -16,6 +16,7 @@
 #include "core/comm/liveness.h"
 #include "core/comm/store.h"
 #include "core/comm/wire.h"
+#include "tests/suite.h"
 
 static struct hd__server *server;
 static struct hd__server_options server_options;
@@ -540,7 +541,6 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("store");
     TCase *tc = tcase_create("store");
     tcase_set_timeout(tc, 60);
     tcase_add_loop_test(tc, put_and_get, 0, 2);
@@ -558,10 +558,5 @@ int main(void)
     tcase_add_test(tc, a_crowd_at_the_door);
     tcase_add_test(tc, parser_noise);
     tcase_add_test(tc, server_noise);
-    suite_add_tcase(suite, tc);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_ENV);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed != 0;
+    return suite_run_case("store", tc);
 }

@@ -13,6 +13,7 @@
 #include "tests/comm/huge.h"
 #include "tests/comm/jobs.h"
 #include "tests/comm/soak.h"
+#include "tests/suite.h"
 
 /* Without memory of the transport all kinds are one. */
 static int first_memory(const struct rank *rank)
@@ -421,7 +422,6 @@ static int parse_word(const char *word, TCase *tc)
 
 int main(int argc, char **argv)
 {
-    Suite *suite = suite_create("transport");
     TCase *tc = tcase_create("conformance");
     int failed;
     transport_name = argc > 1 ? argv[1] : transport_name;
@@ -442,10 +442,5 @@ int main(int argc, char **argv)
         tcase_add_loop_test(tc, huge_ones_too, 2, 3);
     else
         tcase_add_loop_test(tc, random_operations, soak_ranks, soak_ranks + 1);
-    suite_add_tcase(suite, tc);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_ENV);
-    failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed != 0;
+    return suite_run_case("transport", tc);
 }

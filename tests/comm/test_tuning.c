@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include "core/compile/tuning.h"
+#include "tests/suite.h"
 
 static const char good[] = "{\"heddle_tuning\": 1, \"rules\": [\n"
                            "  {\"op\": \"all_reduce\", \"ranks\": 4, \"bytes\": 64KiB, \"use\": \"tree\", \"chunk\": 4096},\n"
@@ -112,16 +113,10 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("tuning");
     TCase *tc = tcase_create("tuning");
     tcase_add_test(tc, rules_decide);
     tcase_add_test(tc, written_and_read);
     tcase_add_loop_test(tc, refused_with_the_place, 0, (int)HD__COUNT(bad));
     tcase_add_test(tc, any_bytes);
-    suite_add_tcase(suite, tc);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_ENV);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed != 0;
+    return suite_run_case("tuning", tc);
 }

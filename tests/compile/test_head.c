@@ -7,6 +7,7 @@
 #include "core/program/touch.h"
 #include "core/run/numerics.h"
 #include "support.h"
+#include "tests/suite.h"
 
 enum { VOCAB = 96, HIDDEN = 32 };
 
@@ -199,10 +200,7 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("head");
     TCase *c = tcase_create("head");
-    SRunner *runner;
-    int failed;
     tcase_set_timeout(c, 60);
     tcase_add_loop_test(c, training_sections_have_it, 0, 4);
     tcase_add_loop_test(c, a_sharded_vocabulary_keeps_the_chain, 0, 4);
@@ -210,10 +208,5 @@ int main(void)
     tcase_add_test(c, flops_are_those_of_the_chain);
     tcase_add_test(c, whole_logits_are_saved);
     tcase_add_loop_test(c, numbers_are_those_of_the_chain, 0, 4);
-    suite_add_tcase(suite, c);
-    runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed != 0;
+    return suite_run_case("head", c);
 }

@@ -5,6 +5,7 @@
 #include "core/program/print.h"
 #include "core/run/session.h"
 #include "support.h"
+#include "tests/suite.h"
 
 enum { BATCH = 4, SEQ = 32, HIDDEN = 64, HEADS = 4, FFN = 128, VOCAB = 96, STEPS = 3 };
 
@@ -183,19 +184,11 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("recompute");
     TCase *c = tcase_create("recompute");
-    SRunner *runner;
-    int failed;
     tcase_set_timeout(c, 60);
     tcase_add_loop_test(c, on_and_off_give_the_same_bits, 0, 4);
     tcase_add_loop_test(c, memory_falls_by_what_is_made_again, 0, 2);
     tcase_add_loop_test(c, work_grows_by_what_is_made_again, 0, 2);
     tcase_add_test(c, nothing_to_make_again_is_refused);
-    suite_add_tcase(suite, c);
-    runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed != 0;
+    return suite_run_case("recompute", c);
 }

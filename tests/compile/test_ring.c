@@ -3,6 +3,7 @@
 #include <stdlib.h>
 
 #include "support.h"
+#include "tests/suite.h"
 
 static uint32_t count(const struct hd_program *p, uint16_t op)
 {
@@ -39,15 +40,7 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("compile-ring");
     TCase *c = tcase_create("ring");
-    SRunner *runner;
-    int failed;
     tcase_add_test(c, steps_that_nobody_sees_are_left_out);
-    suite_add_tcase(suite, c);
-    runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed != 0;
+    return suite_run_case("compile-ring", c);
 }

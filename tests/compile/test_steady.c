@@ -5,6 +5,7 @@
 
 #include "core/run/session.h"
 #include "support.h"
+#include "tests/suite.h"
 
 /* The allocator is counted, in this thread only. */
 static __thread uint64_t allocations;
@@ -123,16 +124,8 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("steady");
     TCase *c = tcase_create("steady");
-    SRunner *runner;
-    int failed;
     tcase_set_timeout(c, 60);
     tcase_add_loop_test(c, nothing_is_allocated_or_faulted_in, 0, 4);
-    suite_add_tcase(suite, c);
-    runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed != 0;
+    return suite_run_case("steady", c);
 }

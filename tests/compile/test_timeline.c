@@ -5,6 +5,7 @@
 #include "core/program/ops.h"
 #include "core/program/simulate.h"
 #include "support.h"
+#include "tests/suite.h"
 
 /* Seconds of a chunk's layer: all of the forward in its attention, all of the backward in the gradient of that, the
  * gradients of weights in its seven matrix products. What is not in a layer takes no time. */
@@ -160,16 +161,10 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("timeline");
     TCase *c = tcase_create("timeline");
     tcase_add_test(c, equal_stage_times);
     tcase_add_test(c, published_bubbles);
     tcase_add_test(c, hidden_on_a_slow_link);
     tcase_set_timeout(c, 60);
-    suite_add_tcase(suite, c);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed > 0;
+    return suite_run_case("timeline", c);
 }

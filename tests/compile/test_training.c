@@ -7,6 +7,7 @@
 #include "core/run/pieces.h"
 #include "core/run/session.h"
 #include "support.h"
+#include "tests/suite.h"
 
 struct run {
     struct golden golden;
@@ -186,19 +187,11 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("training");
     TCase *c = tcase_create("golden");
-    SRunner *runner;
-    int failed;
     tcase_set_timeout(c, 60);
     tcase_add_loop_test(c, fast_kernels_train_as_torch_does, 0, GOLDEN_NAMES);
     tcase_add_loop_test(c, reference_kernels_train_as_torch_does, 0, GOLDEN_NAMES);
     tcase_add_test(c, predicates);
     tcase_add_test(c, bad_numbers);
-    suite_add_tcase(suite, c);
-    runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed != 0;
+    return suite_run_case("training", c);
 }

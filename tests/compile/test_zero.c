@@ -3,6 +3,7 @@
 
 #include "core/program/ops.h"
 #include "support.h"
+#include "tests/suite.h"
 
 static const char job[] = "job: {name: zero, steps: 3}\n"
                           "mesh: {dp: 4}\n"
@@ -386,7 +387,6 @@ static void set_up(void)
 
 int main(void)
 {
-    Suite *suite = suite_create("zero");
     TCase *c = tcase_create("zero");
     tcase_add_checked_fixture(c, set_up, NULL);
     tcase_set_timeout(c, 60);
@@ -402,10 +402,5 @@ int main(void)
     tcase_add_test(c, tied_embeddings_come_last);
     tcase_add_test(c, without_overlap_nothing_is_in_flight);
     tcase_add_test(c, what_makes_no_sense_is_refused);
-    suite_add_tcase(suite, c);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed != 0;
+    return suite_run_case("zero", c);
 }

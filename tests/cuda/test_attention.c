@@ -4,6 +4,7 @@
  * time (tests/cuda/emulate), and the bits stay. The whole suites of tests/device take minutes:
  * tests/long/cuda-attention.sh. */
 #include "../device/harness.h"
+#include "../suite.h"
 #include <check.h>
 #include <math.h>
 #include <stdlib.h>
@@ -213,7 +214,6 @@ END_TEST
 
 int main(void)
 {
-    Suite *s = suite_create("cuda attention");
     TCase *t = tcase_create("cuda attention");
     tcase_set_timeout(t, 60);
     tcase_add_loop_test(t, forward_is_near_its_reference, 0, SHAPES);
@@ -222,10 +222,5 @@ int main(void)
     tcase_add_test(t, plain_is_its_reference_in_fp64);
     tcase_add_test(t, plain_gradient_is_the_finite_difference);
     tcase_add_test(t, what_makes_no_sense_is_refused);
-    suite_add_tcase(s, t);
-    SRunner *r = srunner_create(s);
-    srunner_run_all(r, CK_NORMAL);
-    int failed = srunner_ntests_failed(r);
-    srunner_free(r);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    return suite_run_case("cuda attention", t);
 }

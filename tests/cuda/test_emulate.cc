@@ -1,4 +1,5 @@
 /* The emulator finds what it is made to find, and its tensor cores multiply. */
+#include "../suite.h"
 #include "cu_mma.cuh"
 #include <check.h>
 #include <vector>
@@ -260,7 +261,6 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("emulate");
     TCase *tests = tcase_create("emulate");
     tcase_add_checked_fixture(tests, NULL, give_back);
     tcase_add_test(tests, missing_barrier_shows);
@@ -270,10 +270,5 @@ int main(void)
     tcase_add_test(tests, warp_multiplies_matrices);
     tcase_add_test(tests, streams_run_apart_and_events_order_them);
     tcase_add_test(tests, graph_runs_as_often_as_it_is_launched);
-    suite_add_tcase(suite, tests);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed != 0;
+    return suite_run_case("emulate", tests);
 }

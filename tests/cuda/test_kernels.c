@@ -2,6 +2,7 @@
  * longer than what is kept in registers, biases of inner dims, zig-zag order, ids that fill many chunks, operands that
  * lie anywhere. */
 #include "../device/harness.h"
+#include "../suite.h"
 #include <check.h>
 #include <stdlib.h>
 
@@ -178,17 +179,11 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("kernels");
     TCase *t = tcase_create("kernels");
     tcase_set_timeout(t, 60);
     tcase_add_loop_test(t, kernel_is_near_its_reference, 0, CASES);
     tcase_add_loop_test(t, operands_lie_anywhere, 0, sizeof flat / sizeof flat[0]);
     tcase_add_test(t, slots_follow_positions);
     tcase_add_test(t, copies_keep_signs);
-    suite_add_tcase(suite, t);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed != 0;
+    return suite_run_case("kernels", t);
 }

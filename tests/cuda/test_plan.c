@@ -1,4 +1,5 @@
 /* Which matrix product an einsum becomes, as cuBLAS will be told: sizes, transposes, strides, batch, loops; and what it refuses. */
+#include "../suite.h"
 #include "plan.h"
 #include <check.h>
 #include <stdlib.h>
@@ -177,7 +178,6 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("plan");
     TCase *t = tcase_create("plan");
     tcase_add_test(t, projection);
     tcase_add_test(t, gradient_of_weights);
@@ -188,10 +188,5 @@ int main(void)
     tcase_add_test(t, extents_of_one_do_not_count);
     tcase_add_test(t, what_is_no_product_is_refused);
     tcase_add_test(t, too_many_products_are_one_plain_kernel);
-    suite_add_tcase(suite, t);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed != 0;
+    return suite_run_case("plan", t);
 }

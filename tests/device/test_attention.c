@@ -1,5 +1,6 @@
 /* Fast attention and its gradient against the reference: heads, groups, windows, lengths around the sizes of
  * tiles. fp32 to 1e-5 of the norm, bf16 to 1e-2; the same bits for any number of threads. */
+#include "../suite.h"
 #include "harness.h"
 #include <check.h>
 #include <math.h>
@@ -173,7 +174,6 @@ END_TEST
 
 int main(void)
 {
-    Suite *s = suite_create("attention");
     TCase *t = tcase_create("attention");
     int n = (int)(sizeof shapes / sizeof shapes[0]);
     tcase_set_timeout(t, 60);
@@ -182,10 +182,5 @@ int main(void)
     tcase_add_test(t, forward_is_right_for_large_scores);
     tcase_add_test(t, not_a_number_is_kept);
     tcase_add_test(t, shifted_queries_are_left_to_the_reference);
-    suite_add_tcase(s, t);
-    SRunner *r = srunner_create(s);
-    srunner_run_all(r, CK_NORMAL);
-    int failed = srunner_ntests_failed(r);
-    srunner_free(r);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    return suite_run_case("attention", t);
 }

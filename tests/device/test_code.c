@@ -1,5 +1,6 @@
 /* Gradients in few bits: what is decoded and what is left over make the gradient again; fast and reference agree; what is
  * not finite shows, and does not stay. */
+#include "../suite.h"
 #include "harness.h"
 
 #include <check.h>
@@ -211,17 +212,11 @@ END_TEST
 int main(void)
 {
     const int n = sizeof cases / sizeof cases[0];
-    Suite *s = suite_create("code");
     TCase *t = tcase_create("code");
     tcase_add_loop_test(t, what_is_left_out_is_carried_over, 0, n);
     tcase_add_loop_test(t, fast_codes_are_the_reference_codes, 0, n);
     tcase_add_loop_test(t, parts_are_summed, 0, n);
     tcase_add_test(t, not_a_number_shows_and_does_not_stay);
     tcase_add_test(t, codes_that_do_not_fit_are_refused);
-    suite_add_tcase(s, t);
-    SRunner *r = srunner_create(s);
-    srunner_run_all(r, CK_NORMAL);
-    int failed = srunner_ntests_failed(r);
-    srunner_free(r);
-    return failed != 0;
+    return suite_run_case("code", t);
 }

@@ -1,4 +1,5 @@
 /* The plugin as the core sees it: descriptor, memory, refusals, what a kernel keeps. */
+#include "../suite.h"
 #include "harness.h"
 #include <check.h>
 #include <math.h>
@@ -373,7 +374,6 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("device");
     TCase *t = tcase_create("device");
     tcase_set_timeout(t, 30);
     tcase_add_test(t, descriptor_is_complete);
@@ -386,10 +386,5 @@ int main(void)
     tcase_add_test(t, slow_kernels_are_announced_once);
     tcase_add_test(t, an_optimizers_step_is_called);
     tcase_add_test(t, peak_is_known_only_where_measured);
-    suite_add_tcase(suite, t);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed != 0;
+    return suite_run_case("device", t);
 }

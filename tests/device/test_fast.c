@@ -1,5 +1,6 @@
 /* Every fast kernel against its reference: fp32 to 1e-5 of the norm, bf16 to 1e-2; odd and even sizes, sums into what
  * is there, shards that start elsewhere, and the same bits for any number of threads. */
+#include "../suite.h"
 #include "harness.h"
 #include <check.h>
 #include <math.h>
@@ -362,7 +363,6 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("fast");
     TCase *t = tcase_create("fast");
     tcase_set_timeout(t, 30);
     tcase_add_loop_test(t, kernel_is_near_its_reference, 0, n_cases);
@@ -374,10 +374,5 @@ int main(void)
     tcase_add_test(t, bf16_is_rounded_to_nearest_even);
     tcase_add_loop_test(t, gates_are_right_far_from_zero, 0, 4);
     tcase_add_test(t, first_output_may_be_the_first_input);
-    suite_add_tcase(suite, t);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed != 0;
+    return suite_run_case("fast", t);
 }

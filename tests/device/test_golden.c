@@ -1,5 +1,6 @@
 /* Kernels against numbers of torch and transformers: tests/golden/ops.py made them and says how the file reads.
  * References in fp64 to the last digits, fast kernels in fp32 to 1e-5 of the norm. */
+#include "../suite.h"
 #include "harness.h"
 #include <check.h>
 #include <math.h>
@@ -184,14 +185,8 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("golden");
     TCase *t = tcase_create("golden");
     tcase_set_timeout(t, 30);
     tcase_add_test(t, kernels_agree_with_torch);
-    suite_add_tcase(suite, t);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed != 0;
+    return suite_run_case("golden", t);
 }

@@ -1,5 +1,6 @@
 /* The fused head: its reference against the chain of reference kernels that it stands for and against central
  * differences; its fast kernel against the reference, in one chunk and in several. */
+#include "../suite.h"
 #include "harness.h"
 #include <check.h>
 #include <math.h>
@@ -273,7 +274,6 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("device head");
     TCase *t = tcase_create("head");
     tcase_set_timeout(t, 30);
     tcase_add_loop_test(t, reference_is_the_chain, 0, 4);
@@ -287,10 +287,5 @@ int main(void)
     tcase_add_test(t, not_a_number_is_kept);
     if (!h_has_memory()) /* what device cpu says */
         tcase_add_test(t, operands_that_do_not_fit_are_refused);
-    suite_add_tcase(suite, t);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed != 0;
+    return suite_run_case("device head", t);
 }

@@ -1,6 +1,7 @@
 /* Ops of mixtures of experts: fast kernels against the reference, gradients against central differences, and facts small
  * enough to write down. Which token lies in which slot comes from gates as a job makes them: random logits, the gate, the
  * route. */
+#include "../suite.h"
 #include "harness.h"
 #include <check.h>
 #include <math.h>
@@ -290,7 +291,6 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("moe");
     TCase *t = tcase_create("moe");
     tcase_set_timeout(t, 60);
     tcase_add_loop_test(t, gradients_agree_with_differences, 0, N_OPS);
@@ -298,10 +298,5 @@ int main(void)
     tcase_add_test(t, gates_are_the_softmax_of_the_largest);
     tcase_add_test(t, slots_are_filled_in_order);
     tcase_add_test(t, empty_slots_are_not_read);
-    suite_add_tcase(suite, t);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed != 0;
+    return suite_run_case("moe", t);
 }

@@ -1,5 +1,6 @@
 /* Columns at right angles: of length 1, orthogonal, spanning what the matrix spans; fast and reference agree; what adds
  * nothing gets the fixed directions; what is not finite shows. */
+#include "../suite.h"
 #include "harness.h"
 
 #include <check.h>
@@ -168,17 +169,11 @@ END_TEST
 int main(void)
 {
     const int n = sizeof shapes / sizeof shapes[0];
-    Suite *s = suite_create("orthogonalise");
     TCase *t = tcase_create("orthogonalise");
     tcase_add_loop_test(t, columns_span_what_they_did, 0, n);
     tcase_add_loop_test(t, fast_is_the_reference, 0, n);
     tcase_add_test(t, what_adds_nothing_gets_a_direction);
     tcase_add_test(t, what_is_not_finite_shows);
     tcase_add_test(t, more_columns_than_rows_are_refused);
-    suite_add_tcase(s, t);
-    SRunner *r = srunner_create(s);
-    srunner_run_all(r, CK_NORMAL);
-    int failed = srunner_ntests_failed(r);
-    srunner_free(r);
-    return failed != 0;
+    return suite_run_case("orthogonalise", t);
 }

@@ -2,6 +2,7 @@
  *
  * L = sum of r y over the forward's outputs, with random weights r. For each input x that a gradient kernel has an
  * answer for, dL/dx is measured element by element and compared with what the kernel says when dy is r. */
+#include "../suite.h"
 #include "harness.h"
 #include <check.h>
 #include <math.h>
@@ -327,7 +328,6 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("reference");
     TCase *t = tcase_create("reference");
     int n = sizeof gradients / sizeof gradients[0];
     tcase_set_timeout(t, 30);
@@ -338,10 +338,5 @@ int main(void)
     tcase_add_test(t, sums_are_those_of_their_ranges);
     tcase_add_test(t, half_precision_goes_round);
     tcase_add_test(t, rounding_to_half_is_to_nearest_even);
-    suite_add_tcase(suite, t);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed != 0;
+    return suite_run_case("reference", t);
 }

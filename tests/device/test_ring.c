@@ -1,6 +1,7 @@
 /* Attention in pieces: every rank's queries against the keys of every rank, in zig-zag order, merged, is attention over
  * the whole sequence; the gradients of the pieces add up to the whole gradients. The reference kernels in fp64 say what the
  * whole is; pieces are checked with reference kernels in fp64 and with fast ones in fp32 and bf16. */
+#include "../suite.h"
 #include "harness.h"
 #include <check.h>
 #include <stdlib.h>
@@ -196,7 +197,6 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("ring");
     TCase *c = tcase_create("ring");
     int n = 3 * (int)(sizeof shapes / sizeof *shapes);
     tcase_set_timeout(c, 60);
@@ -204,10 +204,5 @@ int main(void)
     tcase_add_loop_test(c, gradients_of_pieces_add_up, 0, n);
     tcase_add_test(c, merge_is_near_its_reference);
     tcase_add_test(c, the_order_is_fair);
-    suite_add_tcase(suite, c);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed != 0;
+    return suite_run_case("ring", c);
 }

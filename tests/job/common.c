@@ -86,12 +86,3 @@ int32_t parse_section(struct hd__job *job, struct hd__section *section, struct p
     return hd__job_section_parse(job, section, plugin_options, plugin_option_count, sizeof(struct hd_option),
                                  out, &err);
 }
-
-int run_suite(Suite *suite)
-{
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed != 0;
-}

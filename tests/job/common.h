@@ -33,6 +33,4 @@ const char *refusal(const char *text, const char *override, int64_t ranks);
 /* Parses a section through the made-up plugin's table. */
 int32_t parse_section(struct hd__job *job, struct hd__section *section, struct plugin_settings *out);
 
-int run_suite(Suite *suite);
-
 #endif

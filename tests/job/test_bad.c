@@ -1,5 +1,6 @@
 /* Jobs that must be refused, each in its own words: place, what is wrong, what would be right. */
 #include "tests/job/common.h"
+#include "tests/suite.h"
 
 /* `override` is applied to full_job where `text` is NULL. */
 struct bad {
@@ -393,7 +394,6 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("bad jobs");
     TCase *tc = tcase_create("bad");
     tcase_add_loop_test(tc, bad_file, 0, HD__COUNT(files));
     tcase_add_loop_test(tc, bad_key, 0, HD__COUNT(keys));
@@ -406,6 +406,5 @@ int main(void)
     tcase_add_test(tc, shared_section);
     tcase_add_test(tc, required_option);
     tcase_add_test(tc, huge);
-    suite_add_tcase(suite, tc);
-    return run_suite(suite);
+    return suite_run_case("bad jobs", tc);
 }

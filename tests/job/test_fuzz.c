@@ -6,6 +6,7 @@
 
 #include "tests/fuzz/job.h"
 #include "tests/job/common.h"
+#include "tests/suite.h"
 
 enum { MUTATIONS = 1500, ROOM = 16384 };
 
@@ -154,10 +155,8 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("fuzz job");
     TCase *tc = tcase_create("fuzz");
     tcase_set_timeout(tc, 50);
     tcase_add_test(tc, replay);
-    suite_add_tcase(suite, tc);
-    return run_suite(suite);
+    return suite_run_case("fuzz job", tc);
 }

@@ -2,6 +2,7 @@
 #include <math.h>
 
 #include "tests/job/common.h"
+#include "tests/suite.h"
 
 START_TEST(every_key)
 {
@@ -448,7 +449,6 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("job");
     TCase *tc = tcase_create("job");
     tcase_add_test(tc, every_key);
     tcase_add_test(tc, components);
@@ -463,6 +463,5 @@ int main(void)
     tcase_add_test(tc, printed);
     tcase_add_test(tc, tables);
     tcase_add_test(tc, documented);
-    suite_add_tcase(suite, tc);
-    return run_suite(suite);
+    return suite_run_case("job", tc);
 }

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 
 #include "core/base/option.h"
+#include "tests/suite.h"
 
 struct settings {
     int32_t flag, choice;
@@ -296,7 +297,6 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("option");
     TCase *tc = tcase_create("option");
     tcase_add_loop_test(tc, value, 0, HD__COUNT(values));
     tcase_add_loop_test(tc, wrong_table, 0, HD__COUNT(wrong));
@@ -304,11 +304,7 @@ int main(void)
     tcase_add_test(tc, defaults);
     tcase_add_test(tc, shorter_rows);
     tcase_add_test(tc, printed);
-    suite_add_tcase(suite, tc);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
+    int failed = suite_run_case("option", tc);
     hd__arena_free(&arena);
-    return failed != 0;
+    return failed;
 }

@@ -6,6 +6,7 @@
 #include "core/base/base.h"
 #include "core/job/schedule.h"
 #include "tests/golden/job/lr.h"
+#include "tests/suite.h"
 
 START_TEST(same_as_pytorch)
 {
@@ -41,14 +42,8 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("schedule");
     TCase *tc = tcase_create("lr");
     tcase_add_loop_test(tc, same_as_pytorch, 0, HD__COUNT(golden));
     tcase_add_test(tc, by_hand);
-    suite_add_tcase(suite, tc);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed != 0;
+    return suite_run_case("schedule", tc);
 }

@@ -8,6 +8,7 @@
 #include "core/base/base.h"
 #include "load.h"
 #include "mock.h"
+#include "tests/suite.h"
 
 static char folder[64];
 
@@ -577,7 +578,6 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("model_config");
     TCase *tests = tcase_create("config");
     tcase_add_checked_fixture(tests, begin, end);
     tcase_add_loop_test(tests, refusals, 0, (int)(sizeof refused / sizeof refused[0]));
@@ -596,10 +596,5 @@ int main(void)
     tcase_add_test(tests, round_trips);
     tcase_add_loop_test(tests, hostile_files, 0, 3);
     tcase_add_test(tests, close_accepts_null);
-    suite_add_tcase(suite, tests);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed != 0;
+    return suite_run_case("model_config", tests);
 }

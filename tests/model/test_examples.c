@@ -7,6 +7,7 @@
 #include "core/job/job.h"
 #include "load.h"
 #include "mock.h"
+#include "tests/suite.h"
 
 static void check_example(const char *path)
 {
@@ -42,14 +43,8 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("model_examples");
     TCase *tests = tcase_create("examples");
     tcase_add_checked_fixture(tests, model_load, NULL);
     tcase_add_test(tests, examples);
-    suite_add_tcase(suite, tests);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed != 0;
+    return suite_run_case("model_examples", tests);
 }

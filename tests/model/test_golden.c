@@ -7,6 +7,7 @@
 #include "golden.h"
 #include "load.h"
 #include "mock.h"
+#include "tests/suite.h"
 
 /* Mean cross-entropy of logits[tokens, vocab]. */
 static double loss_of(const float *logits, const int32_t *labels, int64_t tokens, int64_t vocab)
@@ -80,15 +81,9 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("model_golden");
     TCase *tests = tcase_create("golden");
     tcase_add_checked_fixture(tests, model_load, NULL);
     tcase_add_loop_test(tests, logits_give_the_loss, 0, GOLDEN_NAMES);
     tcase_add_loop_test(tests, parts_hold_all_weights_and_gradients, 0, GOLDEN_NAMES);
-    suite_add_tcase(suite, tests);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed != 0;
+    return suite_run_case("model_golden", tests);
 }

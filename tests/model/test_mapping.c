@@ -6,6 +6,7 @@
 #include "golden.h"
 #include "load.h"
 #include "mock.h"
+#include "tests/suite.h"
 
 /* Marks the parameter's elements of this tensor in `seen`: of every `own * parts` elements `own`, from axis part_axis on. */
 static void mark(const struct hd_program *p, const struct mock_param *param, const struct hd__st_tensor *tensor,
@@ -90,14 +91,8 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("model_mapping");
     TCase *tests = tcase_create("mapping");
     tcase_add_checked_fixture(tests, model_load, NULL);
     tcase_add_loop_test(tests, every_element_once, 0, GOLDEN_NAMES);
-    suite_add_tcase(suite, tests);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed != 0;
+    return suite_run_case("model_mapping", tests);
 }

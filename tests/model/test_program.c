@@ -5,6 +5,7 @@
 
 #include "load.h"
 #include "mock.h"
+#include "tests/suite.h"
 
 static struct hd_program *build(const void *settings, int64_t seq)
 {
@@ -188,7 +189,6 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("model_program");
     TCase *tests = tcase_create("program");
     tcase_add_checked_fixture(tests, model_load, NULL);
     tcase_add_test(tests, sizes_of_known_models);
@@ -198,10 +198,5 @@ int main(void)
     tcase_add_test(tests, attributes);
     tcase_add_test(tests, initial_values);
     tcase_add_test(tests, tied_head_has_no_tensor_of_its_own);
-    suite_add_tcase(suite, tests);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed != 0;
+    return suite_run_case("model_program", tests);
 }

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 
 #include "tests/comm/jobs.h"
+#include "tests/suite.h"
 
 static const char *fault; /* of rank 0 */
 
@@ -133,7 +134,6 @@ FAULT_TEST(an_operation_never_enqueued, "2 late", 1, never_ends)
 
 int main(int argc, char **argv)
 {
-    Suite *suite = suite_create("faults");
     TCase *tc = tcase_create("faults");
     transport_name = argc > 1 ? argv[1] : transport_name;
     transport_folder = argc > 2 ? argv[2] : transport_folder;
@@ -151,10 +151,5 @@ int main(int argc, char **argv)
     tcase_add_test(tc, an_operation_without_end);
     tcase_add_test(tc, an_operation_never_enqueued);
     tcase_add_test(tc, settings_reach_nccl);
-    suite_add_tcase(suite, tc);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_ENV);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed != 0;
+    return suite_run_case("faults", tc);
 }

@@ -5,6 +5,7 @@
 #include "core/base/base.h"
 #include "core/base/option.h"
 #include "plugins/comm-nccl/nc.h"
+#include "tests/suite.h"
 
 static struct nc_variable variables[NC_N_VARIABLES];
 
@@ -249,7 +250,6 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("nccl options");
     TCase *tc = tcase_create("options");
     tcase_add_test(tc, the_table_is_sound);
     tcase_add_test(tc, what_is_left_out_stays_with_nccl);
@@ -262,10 +262,5 @@ int main(void)
     tcase_add_test(tc, libraries_that_will_not_do);
     tcase_add_test(tc, the_nccl_that_is_here);
     tcase_set_timeout(tc, 60);
-    suite_add_tcase(suite, tc);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_ENV);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed != 0;
+    return suite_run_case("nccl options", tc);
 }

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include "core/plugin/plugin.h"
+#include "tests/suite.h"
 
 #define GOOD "fine"
 
@@ -307,7 +308,6 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("load");
     TCase *c = tcase_create("load");
     tcase_add_checked_fixture(c, set_up, tear_down);
     tcase_add_loop_test(c, every_fault_has_its_own_message, 0, (int)HD__COUNT(refusals));
@@ -325,10 +325,5 @@ int main(void)
     tcase_add_test(c, linked_in);
     tcase_add_test(c, scan_lists_all_with_reasons);
     tcase_add_test(c, kind_of_label);
-    suite_add_tcase(suite, c);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed != 0;
+    return suite_run_case("load", c);
 }

@@ -7,6 +7,7 @@
 #include "core/base/option.h"
 #include "core/plugin/plugin.h"
 #include "tests/golden/optim.h"
+#include "tests/suite.h"
 
 static struct hd__plugins *registry;
 static struct hd__arena arena;
@@ -259,7 +260,6 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("optim");
     TCase *c = tcase_create("optim");
     int n = (int)HD__COUNT(golden);
     tcase_add_checked_fixture(c, set_up, tear_down);
@@ -269,10 +269,5 @@ int main(void)
     tcase_add_test(c, adamw_instruction);
     tcase_add_loop_test(c, adamw_refuses_betas, 0, 3);
     tcase_add_test(c, sgd_instruction);
-    suite_add_tcase(suite, c);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed != 0;
+    return suite_run_case("optim", c);
 }

@@ -7,6 +7,7 @@
 #include "core/program/machine.h"
 #include "core/program/ops.h"
 #include "tests/program/tiny.h"
+#include "tests/suite.h"
 
 enum { BEGIN, MICRO, MICRO_LAST, UPDATE };
 
@@ -455,7 +456,6 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("machine");
     TCase *c = tcase_create("machine");
     tcase_add_checked_fixture(c, set_up, NULL);
     tcase_set_timeout(c, 50);
@@ -475,10 +475,5 @@ int main(void)
     tcase_add_test(c, collectives_move_the_right_pieces);
     tcase_add_test(c, communication_hides_behind_what_does_not_need_it);
     tcase_add_test(c, a_thousand_ranks);
-    suite_add_tcase(suite, c);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed != 0;
+    return suite_run_case("machine", c);
 }

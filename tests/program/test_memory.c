@@ -6,6 +6,7 @@
 #include "core/program/ops.h"
 #include "core/program/touch.h"
 #include "tests/program/tiny.h"
+#include "tests/suite.h"
 
 static struct hd_error err;
 
@@ -245,7 +246,6 @@ static void set_up(void)
 
 int main(void)
 {
-    Suite *suite = suite_create("memory");
     TCase *c = tcase_create("memory");
     tcase_add_checked_fixture(c, set_up, NULL);
     tcase_set_timeout(c, 50);
@@ -255,10 +255,5 @@ int main(void)
     tcase_add_test(c, what_is_in_flight_is_not_taken);
     tcase_add_test(c, binds_shapes_addresses_and_parts);
     tcase_add_test(c, peers_are_world_ranks);
-    suite_add_tcase(suite, c);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed != 0;
+    return suite_run_case("memory", c);
 }

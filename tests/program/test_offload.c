@@ -7,6 +7,7 @@
 #include "core/program/touch.h"
 #include "core/program/verify.h"
 #include "tests/program/tiny.h"
+#include "tests/suite.h"
 
 #define FLATS 4
 
@@ -166,7 +167,6 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("offload");
     TCase *c = tcase_create("offload");
     tcase_add_checked_fixture(c, set_up, NULL);
     tcase_add_test(c, each_memory_has_an_arena);
@@ -174,10 +174,5 @@ int main(void)
     tcase_add_test(c, staging_takes_three_slots);
     tcase_add_test(c, planted_faults_are_found);
     tcase_add_test(c, what_is_not_fetched_is_refused);
-    suite_add_tcase(suite, c);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed != 0;
+    return suite_run_case("offload", c);
 }

@@ -4,6 +4,7 @@
 
 #include "core/program/print.h"
 #include "tests/program/tiny.h"
+#include "tests/suite.h"
 
 static struct hd__text text;
 
@@ -114,16 +115,10 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("print");
     TCase *c = tcase_create("print");
     tcase_add_checked_fixture(c, set_up, tear_down);
     tcase_add_test(c, a_section_as_text);
     tcase_add_test(c, all_sections_and_their_totals);
     tcase_add_test(c, json_says_the_same);
-    suite_add_tcase(suite, c);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed != 0;
+    return suite_run_case("print", c);
 }

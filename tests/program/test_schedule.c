@@ -4,6 +4,7 @@
 
 #include "core/program/ops.h"
 #include "tests/program/tiny.h"
+#include "tests/suite.h"
 
 static struct hd_program *p;
 static struct hd_error err;
@@ -183,7 +184,6 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("schedule");
     TCase *c = tcase_create("schedule");
     tcase_add_checked_fixture(c, set_up, tear_down);
     tcase_add_test(c, waits_before_the_first_reader);
@@ -198,10 +198,5 @@ int main(void)
     tcase_add_test(c, held_weight_gradients_come_before_who_needs_them);
     tcase_add_test(c, buffers_are_rounded_and_live_by_role);
     tcase_add_test(c, a_temporary_of_two_sections_is_refused);
-    suite_add_tcase(suite, c);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed != 0;
+    return suite_run_case("schedule", c);
 }

@@ -5,6 +5,7 @@
 
 #include "core/program/simulate.h"
 #include "tests/program/tiny.h"
+#include "tests/suite.h"
 
 static struct hd_error err;
 static struct hd__text text;
@@ -235,7 +236,6 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("simulate");
     TCase *c = tcase_create("simulate");
     tcase_add_checked_fixture(c, set_up, tear_down);
     tcase_add_test(c, a_pipeline_has_its_bubble);
@@ -244,10 +244,5 @@ int main(void)
     tcase_add_test(c, communication_is_hidden_or_not);
     tcase_add_test(c, rates_as_text);
     tcase_add_test(c, rates_that_are_wrong);
-    suite_add_tcase(suite, c);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed > 0;
+    return suite_run_case("simulate", c);
 }

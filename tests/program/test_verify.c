@@ -5,6 +5,7 @@
 
 #include "core/program/ops.h"
 #include "tests/program/tiny.h"
+#include "tests/suite.h"
 
 enum { BEGIN, MICRO, MICRO_LAST, UPDATE };
 
@@ -339,7 +340,6 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("verify");
     TCase *c = tcase_create("verify");
     tcase_add_checked_fixture(c, set_up, NULL);
     tcase_add_test(c, correct_steps_pass);
@@ -363,10 +363,5 @@ int main(void)
     tcase_add_test(c, a_reduction_in_a_repeated_section);
     tcase_add_test(c, a_contribution_with_another_placement);
     tcase_add_test(c, a_missing_contribution);
-    suite_add_tcase(suite, c);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed != 0;
+    return suite_run_case("verify", c);
 }

@@ -6,6 +6,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "tests/suite.h"
+
 void scratch_init(struct scratch *s)
 {
     snprintf(s->dir, sizeof s->dir, "/tmp/heddle-test-XXXXXX");
@@ -99,9 +101,5 @@ int scratch_run(const char *name, const struct scratch_test *tests)
         tcase_add_test(tcase, tests->test);
         suite_add_tcase(suite, tcase);
     }
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    return suite_run(suite);
 }

@@ -5,6 +5,7 @@
 
 #include "core/run/copies.h"
 #include "tests/run/scratch.h"
+#include "tests/suite.h"
 
 #define PAGES 600 /* in all; more requests than a ring has entries */
 
@@ -184,7 +185,6 @@ static void tear_down(void)
 
 int main(void)
 {
-    Suite *suite = suite_create("copies");
     TCase *c = tcase_create("copies");
     tcase_add_checked_fixture(c, set_up, tear_down);
     tcase_set_timeout(c, 60);
@@ -193,10 +193,5 @@ int main(void)
     tcase_add_test(c, a_short_file);
     tcase_add_test(c, a_large_request);
     tcase_add_test(c, memories);
-    suite_add_tcase(suite, c);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed != 0;
+    return suite_run_case("copies", c);
 }

@@ -3,6 +3,7 @@
 #include <check.h>
 
 #include "core/run/numerics.h"
+#include "tests/suite.h"
 
 static struct hd__plugins *plugins;
 
@@ -152,10 +153,7 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("exact");
     TCase *c = tcase_create("exact");
-    SRunner *runner;
-    int failed;
     tcase_set_timeout(c, 60);
     tcase_add_checked_fixture(c, open_plugins, close_plugins);
     tcase_add_loop_test(c, data_ranks_and_stages, 0, 4);
@@ -165,10 +163,5 @@ int main(void)
     tcase_add_test(c, other_axes);
     tcase_add_test(c, other_sums_are_not_exact);
     tcase_add_test(c, what_cannot_be_exact_is_refused);
-    suite_add_tcase(suite, c);
-    runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed != 0;
+    return suite_run_case("exact", c);
 }

@@ -9,6 +9,7 @@
 #include "core/program/touch.h"
 #include "core/run/numerics.h"
 #include "edits.h"
+#include "tests/suite.h"
 
 static struct hd__plugins *plugins;
 static struct hd__job *job;
@@ -426,7 +427,6 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("faults");
     TCase *c = tcase_create("faults");
     tcase_add_checked_fixture(c, set_up, tear_down);
     tcase_set_timeout(c, 50);
@@ -444,10 +444,5 @@ int main(void)
     tcase_add_test(c, one_rank_joins_another_group);
     tcase_add_test(c, a_missing_reduction_changes_the_numbers);
     tcase_add_test(c, a_late_wait_changes_the_numbers);
-    suite_add_tcase(suite, c);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed != 0;
+    return suite_run_case("faults", c);
 }

@@ -14,6 +14,7 @@
 #include "core/program/simulate.h"
 #include "core/run/numerics.h"
 #include "edits.h"
+#include "tests/suite.h"
 
 #define TOLERANCE 1e-9
 
@@ -434,10 +435,7 @@ int main(int argc, char **argv)
                                   faults_are_found,
                                   nothing_else_crosses,
                                   refused_by_name};
-    Suite *suite = suite_create("localsgd");
     TCase *c = tcase_create("localsgd");
-    SRunner *runner;
-    int failed;
     if (argc > 1)
         draws = (uint32_t)atoi(argv[1]);
     if (argc > 2)
@@ -446,10 +444,5 @@ int main(int argc, char **argv)
     tcase_add_checked_fixture(c, setup, teardown);
     for (uint32_t n = 0; n < HD__COUNT(tests); n++)
         tcase_add_test(c, tests[n]);
-    suite_add_tcase(suite, c);
-    runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed != 0;
+    return suite_run_case("localsgd", c);
 }

@@ -14,6 +14,7 @@
 #include "blocks.h"
 #include "edits.h"
 #include "scratch.h"
+#include "tests/suite.h"
 
 #define TOLERANCE 1e-9
 
@@ -445,7 +446,6 @@ END_TEST
 
 int main(int argc, char **argv)
 {
-    Suite *suite = suite_create("mutations");
     TCase *c = tcase_create("mutations");
     if (argc > 1)
         mutants = (uint32_t)strtoul(argv[1], NULL, 10);
@@ -453,10 +453,5 @@ int main(int argc, char **argv)
         seed = strtoull(argv[2], NULL, 10);
     tcase_set_timeout(c, argc > 1 ? 36000 : 120);
     tcase_add_test(c, all_faults_are_found);
-    suite_add_tcase(suite, c);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed != 0;
+    return suite_run_case("mutations", c);
 }

@@ -11,6 +11,7 @@
 #include "core/run/numerics.h"
 #include "blocks.h"
 #include "scratch.h"
+#include "tests/suite.h"
 
 #define TOLERANCE 1e-9
 
@@ -234,7 +235,6 @@ END_TEST
 
 int main(int argc, char **argv)
 {
-    Suite *suite = suite_create("parity");
     TCase *c = tcase_create("parity");
     if (argc > 1)
         draws = (uint32_t)strtoul(argv[1], NULL, 10);
@@ -242,10 +242,5 @@ int main(int argc, char **argv)
         seed = strtoull(argv[2], NULL, 10);
     tcase_set_timeout(c, argc > 1 ? 36000 : 290);
     tcase_add_test(c, jobs_on_any_mesh_train_like_one_rank);
-    suite_add_tcase(suite, c);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed != 0;
+    return suite_run_case("parity", c);
 }

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include "core/run/numerics.h"
+#include "tests/suite.h"
 
 static struct hd__plugins *plugins;
 static char path[] = "/tmp/heddle-pipeline-XXXXXX.csv";
@@ -130,7 +131,6 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("pipeline");
     TCase *c = tcase_create("pipeline");
     int fd = mkstemps(path, 4);
     if (fd < 0)
@@ -142,11 +142,7 @@ int main(void)
     tcase_add_test(c, splits);
     tcase_add_test(c, a_schedule_of_the_users);
     tcase_add_test(c, refusals);
-    suite_add_tcase(suite, c);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
+    int failed = suite_run_case("pipeline", c);
     unlink(path);
-    return failed > 0;
+    return failed;
 }

@@ -9,6 +9,7 @@
 #include "core/program/ops.h"
 #include "core/run/init.h"
 #include "tests/golden/run/powersgd.h"
+#include "tests/suite.h"
 
 enum { RANKS = 2 };
 
@@ -290,16 +291,10 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("powersgd");
     TCase *c = tcase_create("powersgd");
     tcase_add_checked_fixture(c, set_up, tear_down);
     tcase_add_loop_test(c, numbers_are_those_of_pytorch, 0, 6);
     tcase_add_loop_test(c, bytes_are_those_of_the_formula, 0, 5);
     tcase_add_test(c, verify_misses_each_part);
-    suite_add_tcase(suite, c);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed != 0;
+    return suite_run_case("powersgd", c);
 }

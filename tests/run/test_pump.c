@@ -6,6 +6,7 @@
 #include <time.h>
 
 #include "core/base/base.h"
+#include "tests/suite.h"
 
 struct transport {
     int32_t inside; /* plain: whoever is in there alone needs no atomic */
@@ -92,16 +93,10 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("pump");
     TCase *tc = tcase_create("pump");
     tcase_add_test(tc, works_while_something_is_in_flight);
     tcase_add_test(tc, one_at_a_time);
     tcase_add_test(tc, an_error_ends_it);
     tcase_set_timeout(tc, 60);
-    suite_add_tcase(suite, tc);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_ENV);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed != 0;
+    return suite_run_case("pump", tc);
 }

@@ -5,6 +5,7 @@
 
 #include "core/run/judge.h"
 #include "core/run/report.h"
+#include "tests/suite.h"
 
 static json_t *report;
 static struct hd__verdict verdict;
@@ -418,7 +419,6 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("report");
     TCase *tc = tcase_create("report");
     tcase_set_timeout(tc, 60);
     tcase_add_test(tc, nobody_waits);
@@ -436,10 +436,5 @@ int main(void)
     tcase_add_test(tc, part_of_a_recorder);
     tcase_add_test(tc, files);
     tcase_add_test(tc, noise);
-    suite_add_tcase(suite, tc);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed != 0;
+    return suite_run_case("report", tc);
 }

@@ -4,6 +4,7 @@
 
 #include "core/run/scaler.h"
 #include "tests/golden/run/scaler.h"
+#include "tests/suite.h"
 
 static struct hd__scaler started(uint32_t scaling, double scale)
 {
@@ -113,17 +114,11 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("scaler");
     TCase *c = tcase_create("scaler");
     tcase_add_test(c, scale_follows_grad_scaler);
     tcase_add_test(c, bias_correction_does_not_count_skipped_steps);
     tcase_add_test(c, scale_never_falls_below_one);
     tcase_add_test(c, fixed_scale_stays_and_does_not_skip);
     tcase_add_test(c, nonsense_is_not_loaded);
-    suite_add_tcase(suite, c);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed != 0;
+    return suite_run_case("scaler", c);
 }

@@ -3,8 +3,9 @@
 
 #include "core/compile/compile.h"
 #include "core/program/machine.h"
-#include "heddle/host.h"
 #include "edits.h"
+#include "heddle/host.h"
+#include "tests/suite.h"
 
 static struct hd__plugins *plugins;
 static struct hd__job *job;
@@ -257,16 +258,10 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("stages");
     TCase *c = tcase_create("stages");
     tcase_add_checked_fixture(c, set_up, tear_down);
     tcase_set_timeout(c, 50);
     tcase_add_test(c, faults_are_found);
     tcase_add_test(c, one_stream_is_not_enough);
-    suite_add_tcase(suite, c);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed != 0;
+    return suite_run_case("stages", c);
 }

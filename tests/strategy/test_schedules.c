@@ -8,6 +8,7 @@
 
 #include "plugins/strategy-3d/schedule.h"
 #include "plugins/strategy-3d/split.h"
+#include "tests/suite.h"
 
 static struct hd_error err;
 static char path[] = "/tmp/heddle-schedule-XXXXXX.csv";
@@ -451,7 +452,6 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("schedules");
     TCase *c = tcase_create("schedules");
     int fd = mkstemps(path, 4);
     if (fd < 0)
@@ -470,11 +470,7 @@ int main(void)
     tcase_add_test(c, measured_times_are_read);
     tcase_add_test(c, no_split_is_better);
     tcase_add_test(c, splits_by_hand_that_are_wrong);
-    suite_add_tcase(suite, c);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
+    int failed = suite_run_case("schedules", c);
     unlink(path);
-    return failed > 0;
+    return failed;
 }
