@@ -56,7 +56,7 @@ static void say_end(int32_t rank, pid_t pid, int status)
     if (WIFSIGNALED(status))
         hd__log(HD_LOG_ERROR, NULL, "rank %d (process %d) was killed by signal %d (%s)", rank, (int)pid, WTERMSIG(status),
                 strsignal(WTERMSIG(status)));
-    else if (WEXITSTATUS(status) != 3)
+    else if (WEXITSTATUS(status) != 3 && WEXITSTATUS(status) != 2) /* 2: refused, and said why */
         hd__log(HD_LOG_ERROR, NULL, "rank %d (process %d) ended with exit code %d", rank, (int)pid, WEXITSTATUS(status));
 }
 

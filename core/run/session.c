@@ -106,6 +106,32 @@ void hd__session_close(struct hd__session *s, int32_t failed, const char *reason
     *s = (struct hd__session){0};
 }
 
+/* The job has ended already: by rank 0, or by another in the same words. */
+static int ended_before(struct hd__session *s, const struct hd_error *err)
+{
+    struct hd_error end = HD_ERROR_INIT;
+    int32_t rank = -1;
+    if (hd__live_dead(hd__store_live(s->store), &rank, &end) != HD_E_CANCELLED || rank < 0 || rank == s->place->rank)
+        return 0;
+    return err->code == HD_E_CANCELLED ? rank == 0 : strstr(end.message, err->message) != NULL;
+}
+
+int hd__session_said(struct hd__session *s, const struct hd_error *err)
+{
+    int alike = err->code == HD_E_INVALID || err->code == HD_E_UNSUPPORTED || err->code == HD_E_NOTFOUND;
+    char first[sizeof err->message] = "";
+    size_t bytes = sizeof first - 1;
+    if (!s->store)
+        return 0;
+    if (s->place->rank == 0 && alike)
+        hd__store_put(s->store, "refused", err->message, strlen(err->message), NULL);
+    if (s->place->rank == 0)
+        return 0;
+    if (alike && !hd__store_get(s->store, "refused", first, &bytes, hd__now() + 1, NULL) && !strcmp(first, err->message))
+        return 1;
+    return ended_before(s, err);
+}
+
 int32_t hd__session_initialise(struct hd__session *s, struct hd_error *err)
 {
     struct hd_program *p = hd__exec_program(s->exec);

@@ -25,6 +25,10 @@ int32_t hd__session_open(struct hd__session *s, struct hd__compiled *compiled, c
 /* `failed`: HD_OK, or why the job ends badly: others are told. */
 void hd__session_close(struct hd__session *s, int32_t failed, const char *reason);
 
+/* A refusal before the first step: does another rank say it? Where all are refused alike rank 0 does, which always
+ * speaks. May wait a second for it. */
+int hd__session_said(struct hd__session *s, const struct hd_error *err);
+
 /* Values of parameters for a fresh start: from the model's files, or from the seed. */
 int32_t hd__session_initialise(struct hd__session *s, struct hd_error *err);
 

@@ -340,7 +340,7 @@ int hd__train(struct hd__compiled *compiled, const struct hd__place_in_job *plac
                l.job->steps);
     if (!rc)
         rc = steps(&l, &stopped, &err);
-    if (rc)
+    if (rc && (prepared || !hd__session_said(&l.s, &err)))
         say_failure(&l, &err);
     if (stopped && l.leader)
         fprintf(stderr, "stopped by signal %d after step %" PRId64 "; %s\n", stopped, l.at.step,

@@ -85,12 +85,17 @@ START_TEST(a_rank_dies)
 }
 END_TEST
 
+/* All ranks are refused alike; one says so, in one line. */
 static void refused(const char *words, const char *says)
 {
+    int lines = 0;
     struct command *c =
         command_run("train llama.yaml mesh.dp=2 launch.ranks=2 job.steps=2 comm.use=libfabric %s", words);
-    ck_assert_int_ne(c->code, 0);
+    expect_code(c, 2);
     expect_says(c, says);
+    for (const char *at = c->err; (at = strchr(at, '\n')) != NULL; at++)
+        lines++;
+    ck_assert_msg(lines == 1, "%d lines:\n%s", lines, c->err);
 }
 
 START_TEST(refusals)
