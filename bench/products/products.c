@@ -1,8 +1,10 @@
 /* Matrix products of a training step, side by side: device plugins, or one plugin with different options, in one
  * process.
  *
- *     build/bench/products/products [-m S,M,LL] [-d f32|bf16] [-t THREADS] [-s SECONDS] PLUGIN.so[,OPTION=VALUE...] [PLUGIN.so...]
+ *     build/bench/products/products [-m S,M,LL] [-p PART] [-d f32|bf16] [-t THREADS] [-s SECONDS]
+ * PLUGIN.so[,OPTION=VALUE...] [PLUGIN.so...]
  *
+ * -p: only products that have PART in their name.
  * For each product contestants take turns, sample by sample, for SECONDS in all (and at least LEAST samples each); the
  * best sample counts, so that other work on the machine hardly shows. A sample goes through COPIES instructions with
  * operands of their own, as a step goes through layers. GFLOP/s of each, and the ratio to the first contestant; then
@@ -352,14 +354,14 @@ static int listed(const char *list, const char *name)
     return 0;
 }
 
-static void run_model(struct bench *b, const char *model)
+static void run_model(struct bench *b, const char *model, const char *part)
 {
     for (int c = 0; c < b->count; c++)
         b->at[c].step = 0;
     for (size_t i = 0; i < sizeof products / sizeof products[0]; i++)
-        if (!strcmp(products[i].model, model))
+        if (!strcmp(products[i].model, model) && strstr(products[i].what, part))
             run(b, &products[i]);
-    printf("%-3s all products of a step, ms %19s", model, "");
+    printf("%-3s all these of a step, ms   %19s", model, "");
     for (int c = 0; c < b->count; c++) {
         printf(" %7.1f", 1e3 * b->at[c].step);
         if (c)
@@ -371,12 +373,15 @@ static void run_model(struct bench *b, const char *model)
 int main(int argc, char **argv)
 {
     struct bench b = {.threads = 1, .dtype = HD_F32, .seconds = 1};
-    const char *models = "S,M,LL", *const all[] = {"S", "M", "LL"};
+    const char *models = "S,M,LL", *part = "", *const all[] = {"S", "M", "LL"};
     int option;
-    while ((option = getopt(argc, argv, "m:d:t:s:")) != -1)
+    while ((option = getopt(argc, argv, "m:p:d:t:s:")) != -1)
         switch (option) {
         case 'm':
             models = optarg;
+            break;
+        case 'p':
+            part = optarg;
             break;
         case 'd':
             b.dtype = strcmp(optarg, "bf16") ? HD_F32 : HD_BF16;
@@ -388,7 +393,8 @@ int main(int argc, char **argv)
             b.seconds = atof(optarg);
             break;
         default:
-            stop("usage: products [-m MODELS] [-d f32|bf16] [-t THREADS] [-s SECONDS] PLUGIN.so[,OPTION=VALUE...]...");
+            stop("usage: products [-m MODELS] [-p PART] [-d f32|bf16] [-t THREADS] [-s SECONDS] "
+                 "PLUGIN.so[,OPTION=VALUE...]...");
         }
     if (optind == argc || argc - optind > MOST)
         stop("from one to %d contestants: PLUGIN.so[,OPTION=VALUE...]", MOST);
@@ -396,7 +402,7 @@ int main(int argc, char **argv)
         contestant_open(&b, argv[optind++]);
     for (int i = 0; i < 3; i++)
         if (listed(models, all[i]))
-            run_model(&b, all[i]);
+            run_model(&b, all[i], part);
     for (int c = 0; c < b.count; c++)
         b.at[c].ops->close(b.at[c].device);
     return 0;

@@ -53,6 +53,7 @@ static inline four_halves round_four(four_floats x)
 
 #define LANES 4
 #define ROWS 4
+#define DEPTH 256
 #define TARGET
 #define TITLE "128-bit"
 #define NAME(x) plain_##x
@@ -64,6 +65,7 @@ static inline four_halves round_four(four_floats x)
 
 #define LANES 8
 #define ROWS 6
+#define DEPTH 256
 #define TARGET __attribute__((target("avx2,fma,f16c")))
 #define TITLE "avx2"
 #define FMA "vfmadd231ps %2, %1, %0"
@@ -74,6 +76,7 @@ static inline four_halves round_four(four_floats x)
 
 #define LANES 16
 #define ROWS 12
+#define DEPTH 512
 #define TARGET __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,fma")))
 #define TITLE "avx512"
 #define FMA "vfmadd231ps %2, %1, %0"
@@ -82,8 +85,8 @@ static inline four_halves round_four(four_floats x)
 #define HALF_ROUND(x) _mm512_cvtps_ph((__m512)(x), _MM_FROUND_TO_NEAREST_INT)
 #include "fast_tiles_simd.h"
 
-void cpu_tiles_store_avx512(void *dst, uint32_t dtype, int64_t ld, const float *src, int64_t src_ld,
-                            int64_t rows, int64_t cols, int add)
+void cpu_tiles_store_avx512(void *dst, uint32_t dtype, int64_t ld, const float *src, int64_t src_ld, int64_t rows,
+                            int64_t cols, int add)
 {
     avx512_store(dst, dtype, ld, src, src_ld, rows, cols, add);
 }

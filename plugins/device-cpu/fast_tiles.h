@@ -20,6 +20,8 @@ struct cpu_tiles {
     int64_t mr, nr, kr;
     int64_t bytes; /* of a packed element */
     int64_t depth; /* terms that suit the caches */
+    int64_t any_order; /* see kernel_rows */
+    int64_t alias;     /* rows a multiple of so many bytes apart would push each other out of the first cache, 0: never */
     int64_t adds_last; /* kernel() adds what c holds to whole sums; else it begins with it */
     /* Around a thread's use of kernel(). */
     void (*begin)(void);
@@ -32,9 +34,9 @@ struct cpu_tiles {
                    int64_t k);
     /* c[mr, nr] (+)= a b; rows of c are ldc apart. */
     void (*kernel)(int64_t k, const void *a, const void *b, float *c, int64_t ldc, int add);
-    /* The same with rows of a that are not packed: of the kernel's element type, `ld` bytes apart, whole multiples of kr
-     * terms. NULL: cannot. */
-    void (*kernel_rows)(int64_t k, const void *a, int64_t ld, const void *b, float *c, int64_t ldc, int add);
+    /* The same with rows of a that are not packed: of the kernel's element type, rs bytes apart, terms cs bytes apart: one
+     * element without `any_order`. Whole multiples of kr terms. NULL: cannot. */
+    void (*kernel_rows)(int64_t k, const void *a, int64_t rs, int64_t cs, const void *b, float *c, int64_t ldc, int add);
     /* dst[rows, cols] (+)= src, as fp32 or rounded to bf16 or fp16; rows lie ld and src_ld elements apart. */
     cpu_tiles_store_fn store;
 };

@@ -160,9 +160,10 @@ AMX static void amx_kernel(int64_t k, const void *a, const void *b, float *c, in
     multiply(k, a, 64, TILE * 4, 2 * TILE * 4, b, c, ldc, add);
 }
 
-AMX static void amx_kernel_rows(int64_t k, const void *a, int64_t ld, const void *b, float *c, int64_t ldc, int add)
+AMX static void amx_kernel_rows(int64_t k, const void *a, int64_t rs, int64_t cs, const void *b, float *c, int64_t ldc, int add)
 {
-    multiply(k, a, ld, SIDE * ld, 64, b, c, ldc, add);
+    (void)cs;
+    multiply(k, a, rs, SIDE * rs, 64, b, c, ldc, add);
 }
 
 /* ---- is it there: CPUID leaf 7 says AMX-TILE and AMX-BF16, leaf 7.1 AVX512-BF16; the kernel grants the

@@ -130,11 +130,33 @@ AVX512 static void dots_pack_b(void *dst, const void *src, uint32_t dtype, int64
 
 /* ---- the product */
 
-AVX512 static void dots_kernel(int64_t k, const void *pa, const void *pb, float *c, int64_t ldc, int add)
+/* Three rows of a have a pointer: of an address at most twice a stride is added. */
+enum { POINTERS = (ROWS + 2) / 3 };
+
+INLINE void sum_pairs(__m512 sum[ROWS][2], int64_t k, const char *a, int64_t rs, int64_t step, const int32_t *b)
 {
-    const int32_t *a = pa, *b = pb;
-    float *row = c;
+    const char *row[POINTERS];
+    for (int i = 0; i < POINTERS; i++)
+        row[i] = a + 3 * i * rs;
+    for (int64_t p = 0; p < k; p += 2, b += COLS) {
+        __m512bh b0 = (__m512bh)_mm512_loadu_si512(b), b1 = (__m512bh)_mm512_loadu_si512(b + PAIR_LANES);
+        _Pragma("GCC unroll 16") for (int i = 0; i < ROWS; i++)
+        {
+            int32_t pair;
+            memcpy(&pair, row[i / 3] + i % 3 * rs, sizeof pair);
+            __m512bh x = (__m512bh)_mm512_set1_epi32(pair);
+            sum[i][0] = _mm512_dpbf16_ps(sum[i][0], x, b0);
+            sum[i][1] = _mm512_dpbf16_ps(sum[i][1], x, b1);
+        }
+        _Pragma("GCC unroll 16") for (int i = 0; i < POINTERS; i++) row[i] += step;
+    }
+}
+
+/* `step`: bytes from pair to pair. */
+INLINE void multiply(int64_t k, const void *a, int64_t rs, int64_t step, const void *b, float *c, int64_t ldc, int add)
+{
     __m512 sum[ROWS][2];
+    float *row = c;
     _Pragma("GCC unroll 16") for (int i = 0; i < ROWS; i++, row += ldc)
     {
         __builtin_prefetch(row);
@@ -142,15 +164,7 @@ AVX512 static void dots_kernel(int64_t k, const void *pa, const void *pb, float 
         sum[i][0] = sum[i][1] = _mm512_setzero_ps();
     }
     __asm__("" : "+r"(ldc)); /* addresses are made again: they would take registers from the loop */
-    for (int64_t p = 0; p < k; p += 2, a += ROWS, b += COLS) {
-        __m512bh b0 = (__m512bh)_mm512_loadu_si512(b), b1 = (__m512bh)_mm512_loadu_si512(b + PAIR_LANES);
-        _Pragma("GCC unroll 16") for (int i = 0; i < ROWS; i++)
-        {
-            __m512bh x = (__m512bh)_mm512_set1_epi32(a[i]);
-            sum[i][0] = _mm512_dpbf16_ps(sum[i][0], x, b0);
-            sum[i][1] = _mm512_dpbf16_ps(sum[i][1], x, b1);
-        }
-    }
+    sum_pairs(sum, k, a, rs, step, b);
     _Pragma("GCC unroll 16") for (int i = 0; i < ROWS; i++, c += ldc)
     {
         if (add) {
@@ -160,6 +174,17 @@ AVX512 static void dots_kernel(int64_t k, const void *pa, const void *pb, float 
         _mm512_storeu_ps(c, sum[i][0]);
         _mm512_storeu_ps(c + PAIR_LANES, sum[i][1]);
     }
+}
+
+AVX512 static void dots_kernel(int64_t k, const void *a, const void *b, float *c, int64_t ldc, int add)
+{
+    multiply(k, a, 4, 4 * ROWS, b, c, ldc, add);
+}
+
+AVX512 static void dots_kernel_rows(int64_t k, const void *a, int64_t rs, int64_t cs, const void *b, float *c,
+                                    int64_t ldc, int add)
+{
+    multiply(k, a, rs, 2 * cs, b, c, ldc, add);
 }
 
 static void nothing(void)
@@ -174,11 +199,13 @@ static const struct cpu_tiles tiles = {
     .bytes = 2,
     .depth = 512,
     .adds_last = 1,
+    .alias = 4096,
     .begin = nothing,
     .end = nothing,
     .pack_a = dots_pack_a,
     .pack_b = dots_pack_b,
     .kernel = dots_kernel,
+    .kernel_rows = dots_kernel_rows,
     .store = pair_store,
 };
 

@@ -1,4 +1,4 @@
-/* Fp32 micro-kernels for one instruction set. Included by fast_tiles.c with LANES, ROWS (mr), TARGET, TITLE
+/* Fp32 micro-kernels for one instruction set. Included by fast_tiles.c with LANES, ROWS (mr), DEPTH, TARGET, TITLE
  * NAME(x), HALF_WIDEN(x) and HALF_ROUND(x) defined, and FMA where the set has an instruction for it; nr is two
  * vectors. bf16 and fp16 are widened when packed. */
 #include "fast_transpose.h"
@@ -11,7 +11,7 @@ typedef uint16_t NAME(halves) __attribute__((vector_size(LANES * 2), aligned(2),
 enum { NAME(cols) = 2 * LANES };
 
 /* acc += x y. The sums stay in their registers: left alone, the compiler moves some of them about in the loop. */
-INLINE void NAME(fma)(NAME(floats) *acc, NAME(floats) x, NAME(floats) y)
+INLINE void NAME(fma)(NAME(floats) * acc, NAME(floats) x, NAME(floats) y)
 {
 #ifdef FMA
     __asm__(FMA : "+v"(*acc) : "v"(x), "v"(y));
@@ -30,23 +30,35 @@ INLINE void NAME(fetch)(const float *c, int64_t ldc)
     }
 }
 
-TARGET static void NAME(kernel)(int64_t k, const void *pa, const void *pb, float *c, int64_t ldc, int add)
+/* Three rows of a have a pointer: of an address at most twice a stride is added. */
+enum { NAME(pointers) = (ROWS + 2) / 3 };
+
+INLINE void NAME(sum)(NAME(floats) acc[ROWS][2], int64_t k, const char *a, int64_t rs, int64_t cs, const float *b)
 {
-    const float *a = pa, *b = pb;
-    NAME(floats) acc[ROWS][2];
-    NAME(fetch)(c, ldc);
-    __asm__("" : "+r"(ldc)); /* addresses are made again: they would take registers from the loop */
-    _Pragma("GCC unroll 16") for (int i = 0; i < ROWS; i++) acc[i][0] = acc[i][1] = (NAME(floats)){0};
-    _Pragma("GCC unroll 2") for (int64_t p = 0; p < k; p++, a += ROWS, b += 2 * LANES)
+    const char *row[NAME(pointers)];
+    for (int i = 0; i < NAME(pointers); i++)
+        row[i] = a + 3 * i * rs;
+    _Pragma("GCC unroll 2") for (int64_t p = 0; p < k; p++, b += 2 * LANES)
     {
         NAME(floats) b0 = *(const NAME(floats) *)b, b1 = *(const NAME(floats) *)(b + LANES);
         _Pragma("GCC unroll 16") for (int i = 0; i < ROWS; i++)
         {
-            NAME(floats) x = a[i] - (NAME(floats)){0};
+            NAME(floats) x = *(const float *)(row[i / 3] + i % 3 * rs) - (NAME(floats)){0};
             NAME(fma)(&acc[i][0], x, b0);
             NAME(fma)(&acc[i][1], x, b1);
         }
+        _Pragma("GCC unroll 16") for (int i = 0; i < NAME(pointers); i++) row[i] += cs;
     }
+}
+
+TARGET static void NAME(kernel_rows)(int64_t k, const void *a, int64_t rs, int64_t cs, const void *b, float *c,
+                                     int64_t ldc, int add)
+{
+    NAME(floats) acc[ROWS][2];
+    NAME(fetch)(c, ldc);
+    __asm__("" : "+r"(ldc)); /* addresses are made again: they would take registers from the loop */
+    _Pragma("GCC unroll 16") for (int i = 0; i < ROWS; i++) acc[i][0] = acc[i][1] = (NAME(floats)){0};
+    NAME(sum)(acc, k, a, rs, cs, b);
     _Pragma("GCC unroll 16") for (int i = 0; i < ROWS; i++, c += ldc)
     {
         NAME(floats) *row = (NAME(floats) *)c;
@@ -57,6 +69,11 @@ TARGET static void NAME(kernel)(int64_t k, const void *pa, const void *pb, float
         row[0] = acc[i][0];
         row[1] = acc[i][1];
     }
+}
+
+TARGET static void NAME(kernel)(int64_t k, const void *a, const void *b, float *c, int64_t ldc, int add)
+{
+    NAME(kernel_rows)(k, a, sizeof(float), ROWS * sizeof(float), b, c, ldc, add);
 }
 
 /* ---- packing: panels of `width` steps, each [k][width] */
@@ -87,8 +104,8 @@ static inline uint32_t NAME(load_one)(const void *src, uint32_t dtype, int64_t i
 }
 
 /* Any strides, `have` of `width` steps; the rest is zero. */
-TARGET static void NAME(pack_edge)(uint32_t *dst, const void *src, uint32_t dtype, int64_t step,
-                                   int64_t k_step, int64_t have, int64_t width, int64_t k)
+TARGET static void NAME(pack_edge)(uint32_t *dst, const void *src, uint32_t dtype, int64_t step, int64_t k_step,
+                                   int64_t have, int64_t width, int64_t k)
 {
     for (int64_t p = 0; p < k; p++, dst += width)
         for (int64_t i = 0; i < width; i++)
@@ -163,8 +180,8 @@ INLINE void NAME(pack_panels)(uint32_t *dst, const void *src, uint32_t dtype, in
     }
 }
 
-INLINE void NAME(pack)(void *dst, const void *src, uint32_t dtype, int64_t step, int64_t k_step,
-                       int64_t count, int64_t k, int64_t width)
+INLINE void NAME(pack)(void *dst, const void *src, uint32_t dtype, int64_t step, int64_t k_step, int64_t count,
+                       int64_t k, int64_t width)
 {
     int64_t whole = step == 1 || k_step == 1 ? count / width : 0, size = dtype == HD_F32 ? 4 : 2;
     if (dtype == HD_F32)
@@ -181,14 +198,14 @@ INLINE void NAME(pack)(void *dst, const void *src, uint32_t dtype, int64_t step,
     }
 }
 
-TARGET static void NAME(pack_a)(void *dst, const void *src, uint32_t dtype, int64_t step, int64_t k_step,
-                                int64_t rows, int64_t k)
+TARGET static void NAME(pack_a)(void *dst, const void *src, uint32_t dtype, int64_t step, int64_t k_step, int64_t rows,
+                                int64_t k)
 {
     NAME(pack)(dst, src, dtype, step, k_step, rows, k, ROWS);
 }
 
-TARGET static void NAME(pack_b)(void *dst, const void *src, uint32_t dtype, int64_t step, int64_t k_step,
-                                int64_t cols, int64_t k)
+TARGET static void NAME(pack_b)(void *dst, const void *src, uint32_t dtype, int64_t step, int64_t k_step, int64_t cols,
+                                int64_t k)
 {
     NAME(pack)(dst, src, dtype, step, k_step, cols, k, NAME(cols));
 }
@@ -243,8 +260,8 @@ TARGET static inline void NAME(store_half)(uint16_t *dst, const float *src, int6
         dst[i] = cpu_half_round(src[i] + (add ? cpu_half_float(dst[i]) : 0));
 }
 
-TARGET static void NAME(store)(void *dst, uint32_t dtype, int64_t ld, const float *src, int64_t src_ld,
-                               int64_t rows, int64_t cols, int add)
+TARGET static void NAME(store)(void *dst, uint32_t dtype, int64_t ld, const float *src, int64_t src_ld, int64_t rows,
+                               int64_t cols, int add)
 {
     for (int64_t i = 0; i < rows; i++)
         if (dtype == HD_F32)
@@ -261,16 +278,20 @@ static const struct cpu_tiles NAME(tiles) = {
     .nr = NAME(cols),
     .kr = 1,
     .bytes = 4,
-    .depth = 256,
+    .depth = DEPTH,
     .adds_last = 1,
+    .any_order = 1,
+    .alias = 4096,
     .begin = nothing,
     .end = nothing,
     .pack_a = NAME(pack_a),
     .pack_b = NAME(pack_b),
     .kernel = NAME(kernel),
+    .kernel_rows = NAME(kernel_rows),
     .store = NAME(store),
 };
 
+#undef DEPTH
 #undef FMA
 #undef HALF_ROUND
 #undef HALF_WIDEN
