@@ -1,4 +1,4 @@
-/* Inside exchange*.c and stage.c: what an instruction sends and receives, and how it gets there. */
+/* Inside exchange*.c and stage*.c: what an instruction sends and receives, and how it gets there. */
 #ifndef HD_CORE_RUN_EXCHANGE_PARTS_H
 #define HD_CORE_RUN_EXCHANGE_PARTS_H
 
