@@ -1,6 +1,6 @@
-/* The same sweep as `heddle bench`, on MPI: fp32, out of place, nccl-tests' sizes. One line a size:
+/* The same sweep as `heddle bench`, on MPI: fp32, out of place (but MPI_Bcast), nccl-tests' sizes. One line a size:
  *     op bytes microseconds      (median over batches of the mean of calls back to back, the slowest rank)
- * Usage: mpirun -np N ./mpi FIRST LAST FACTOR */
+ * sendrecv: to the next rank, from the one before. Usage: mpirun -np N ./mpi FIRST LAST FACTOR OP,... */
 #include <mpi.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -17,28 +17,67 @@ static int by_value(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-static void call(int op, int count)
+static void all_reduce(int count)
 {
-    if (op == 0)
-        MPI_Allreduce(in, out, count, MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD);
-    else if (op == 1)
-        MPI_Reduce_scatter_block(in, out, count / ranks, MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD);
-    else
-        MPI_Allgather(in, count / ranks, MPI_FLOAT, out, count / ranks, MPI_FLOAT, MPI_COMM_WORLD);
+    MPI_Allreduce(in, out, count, MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD);
 }
 
-static double measure(int op, size_t bytes)
+static void reduce_scatter(int count)
+{
+    MPI_Reduce_scatter_block(in, out, count / ranks, MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD);
+}
+
+static void all_gather(int count)
+{
+    MPI_Allgather(in, count / ranks, MPI_FLOAT, out, count / ranks, MPI_FLOAT, MPI_COMM_WORLD);
+}
+
+static void broadcast(int count)
+{
+    MPI_Bcast(out, count, MPI_FLOAT, 0, MPI_COMM_WORLD);
+}
+
+static void reduce(int count)
+{
+    MPI_Reduce(in, out, count, MPI_FLOAT, MPI_SUM, 0, MPI_COMM_WORLD);
+}
+
+static void all_to_all(int count)
+{
+    MPI_Alltoall(in, count / ranks, MPI_FLOAT, out, count / ranks, MPI_FLOAT, MPI_COMM_WORLD);
+}
+
+static void sendrecv(int count)
+{
+    MPI_Sendrecv(in, count, MPI_FLOAT, (rank + 1) % ranks, 0, out, count, MPI_FLOAT, (rank + ranks - 1) % ranks, 0, MPI_COMM_WORLD,
+                 MPI_STATUS_IGNORE);
+}
+
+static void barrier(int count)
+{
+    (void)count;
+    MPI_Barrier(MPI_COMM_WORLD);
+}
+
+static const struct op {
+    const char *name;
+    void (*call)(int count);
+    int cut; /* into one piece a rank */
+} ops[] = {{"all_reduce", all_reduce, 0}, {"reduce_scatter", reduce_scatter, 1}, {"all_gather", all_gather, 1}, {"broadcast", broadcast, 0},
+           {"reduce", reduce, 0},         {"all_to_all", all_to_all, 1},         {"sendrecv", sendrecv, 0},     {"barrier", barrier, 0}};
+
+static double measure(const struct op *op, size_t bytes)
 {
     double times[BATCHES];
     int batches = bytes >= (32u << 20) ? 9 : BATCHES, count = (int)(bytes / sizeof(float));
     int calls = bytes <= 8192 ? 200 : bytes <= (1u << 20) ? 20 : bytes <= (8u << 20) ? 3 : 1;
     for (int i = 0; i < 5; i++)
-        call(op, count);
+        op->call(count);
     for (int k = 0; k < batches; k++) {
         MPI_Barrier(MPI_COMM_WORLD);
         double began = MPI_Wtime();
         for (int i = 0; i < calls; i++)
-            call(op, count);
+            op->call(count);
         double mine = (MPI_Wtime() - began) / calls;
         MPI_Allreduce(&mine, &times[k], 1, MPI_DOUBLE, MPI_MAX, MPI_COMM_WORLD);
     }
@@ -46,9 +85,31 @@ static double measure(int op, size_t bytes)
     return times[batches / 2] * 1e6;
 }
 
+static int asked(const char *list, const char *name)
+{
+    size_t n = strlen(name);
+    for (const char *at = list; (at = strstr(at, name)) != NULL; at += n)
+        if ((at == list || at[-1] == ',') && (!at[n] || at[n] == ','))
+            return 1;
+    return 0;
+}
+
+static void sweep(const struct op *op, size_t first, size_t last, size_t factor)
+{
+    int once = op->call == barrier;
+    for (size_t bytes = once ? 0 : first; bytes <= last; bytes *= factor) {
+        if (op->cut && bytes / sizeof(float) < (size_t)ranks)
+            continue;
+        double us = measure(op, bytes);
+        if (rank == 0)
+            printf("%s %zu %.3f\n", op->name, bytes, us);
+        if (once)
+            break;
+    }
+}
+
 int main(int argc, char **argv)
 {
-    static const char *const names[] = {"all_reduce", "reduce_scatter", "all_gather"};
     size_t first = argc > 1 ? strtoull(argv[1], NULL, 10) : 8, last = argc > 2 ? strtoull(argv[2], NULL, 10) : 128u << 20;
     size_t factor = argc > 3 ? strtoull(argv[3], NULL, 10) : 4;
     MPI_Init(&argc, &argv);
@@ -58,14 +119,9 @@ int main(int argc, char **argv)
     out = malloc(last);
     memset(in, 0, last);
     memset(out, 0, last);
-    for (int op = 0; op < 3; op++)
-        for (size_t bytes = first; bytes <= last; bytes *= factor) {
-            if (op > 0 && bytes / sizeof(float) < (size_t)ranks)
-                continue;
-            double us = measure(op, bytes);
-            if (rank == 0)
-                printf("%s %zu %.3f\n", names[op], bytes, us);
-        }
+    for (size_t k = 0; k < sizeof ops / sizeof *ops; k++)
+        if (asked(argc > 4 ? argv[4] : "all_reduce,reduce_scatter,all_gather", ops[k].name))
+            sweep(&ops[k], first, last, factor);
     fflush(stdout);
     MPI_Finalize();
     return 0;

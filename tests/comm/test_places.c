@@ -4,6 +4,7 @@
 
 #include "core/base/cpus.h"
 #include "core/comm/places.h"
+#include "tests/suite.h"
 
 static struct hd__places *open_places(uint32_t levels, const char *topology)
 {
@@ -95,17 +96,9 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("places");
     TCase *tcase = tcase_create("places");
-    SRunner *runner;
-    int failed;
     tcase_add_loop_test(tcase, ranks_are_in_places, 0, (int)HD__COUNT(rows));
     tcase_add_test(tcase, a_binding_counts);
     tcase_add_test(tcase, firsts_of_places);
-    suite_add_tcase(suite, tcase);
-    runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    return suite_run_case("places", tcase);
 }
