@@ -10,12 +10,28 @@
 
 /* ---- shared with the backward kernel */
 
-void cpu_tiles_product(const struct cpu_tiles *t, int64_t rows, int64_t cols, int64_t k, struct cpu_panels a,
-                       struct cpu_panels b, float *c, int64_t ldc, int add)
+struct cpu_panels cpu_tiles_left(const struct cpu_tiles *t, const float *scores, int64_t step, int64_t k_step, int64_t rows,
+                                 int64_t k, void *room)
 {
-    for (int64_t j = 0; j < cols; j += t->nr)
-        for (int64_t i = 0; i < rows; i += t->mr)
-            t->kernel(k, a.at + i / t->mr * a.step, b.at + j / t->nr * b.step, c + i * ldc + j, ldc, add);
+    int64_t size = sizeof *scores;
+    if (t->any_order && t->bytes == size)
+        return (struct cpu_panels){(const char *)scores, t->mr * step * size, step * size, k_step * size};
+    t->pack_a(room, scores, HD_F32, step, k_step, rows, k);
+    return (struct cpu_panels){room, cpu_tiles_panel_a(t, k), 0, 0};
+}
+
+void cpu_tiles_product(const struct cpu_tiles *t, int64_t i, struct cpu_span cols, struct cpu_span terms,
+                       const struct cpu_panels *a, const struct cpu_panels *b, float *c, int64_t ldc, int add)
+{
+    int64_t first = terms.first / t->nr * t->nr, k = cpu_most(0, terms.last - first);
+    const char *row = a->at + i / t->mr * a->step + first * (a->rs ? a->cs : t->mr * t->bytes);
+    for (int64_t j = cols.first / t->nr * t->nr; j < cols.last; j += t->nr) {
+        const char *panel = b->at + j / t->nr * b->step + first * t->nr * t->bytes;
+        if (a->rs)
+            t->kernel_rows(k, row, a->rs, a->cs, panel, c + i * ldc + j, ldc, add);
+        else
+            t->kernel(k, row, panel, c + i * ldc + j, ldc, add);
+    }
 }
 
 void cpu_attention_store(const struct cpu_attention *x, uint32_t output, int64_t to, float *src, float factor)
@@ -136,12 +152,23 @@ static void pack_head(const struct cpu_attention *x, char *scratch, int64_t b, i
                          cpu_least(x->tile_k, x->h.t - k0));
 }
 
+/* Of the tile's keys, those that rows i.. of it, a panel, see. */
+static struct cpu_span keys_seen(const struct cpu_attention *x, const struct tile *t, int64_t i)
+{
+    int64_t last = cpu_least(i + x->tiles->mr, t->rows) - 1, unused;
+    struct cpu_span s;
+    cpu_visible(&x->h, x->window, t->q0 + i, &s.first, &unused);
+    cpu_visible(&x->h, x->window, t->q0 + last, &unused, &s.last);
+    return (struct cpu_span){cpu_most(0, s.first - t->k0), cpu_least(s.last - t->k0, t->keys)};
+}
+
 static void scores(const struct cpu_attention *x, const struct tile *t)
 {
     int64_t d = x->h.d, one = cpu_tiles_panel_b(x->tiles, d);
-    struct cpu_panels q = {buffer(x, t, QUERIES), cpu_tiles_panel_a(x->tiles, d)};
-    struct cpu_panels k = {(char *)buffer(x, t, KEYS) + t->k0 / x->tiles->nr * one, one};
-    cpu_tiles_product(x->tiles, t->rows, t->keys, d, q, k, buffer(x, t, SCORES), x->tile_k, 0);
+    struct cpu_panels q = {buffer(x, t, QUERIES), cpu_tiles_panel_a(x->tiles, d), 0, 0};
+    struct cpu_panels k = {(char *)buffer(x, t, KEYS) + t->k0 / x->tiles->nr * one, one, 0, 0};
+    for (int64_t i = 0; i < t->rows; i += x->tiles->mr)
+        cpu_tiles_product(x->tiles, i, keys_seen(x, t, i), (struct cpu_span){0, d}, &q, &k, buffer(x, t, SCORES), x->tile_k, 0);
 }
 
 /* Scores of row r become weights; the row's maximum and sum move on, and its o so far shrinks. */
@@ -169,10 +196,11 @@ static void weigh(const struct cpu_attention *x, const struct tile *t, int add)
 {
     int64_t full = cpu_least(x->tile_k, x->h.t - t->k0), one = cpu_tiles_panel_b(x->tiles, full);
     int64_t tile = x->panels_d * cpu_tiles_panel_b(x->tiles, x->tile_k);
-    struct cpu_panels p = {buffer(x, t, WEIGHTS), cpu_tiles_panel_a(x->tiles, t->keys)};
-    struct cpu_panels v = {(char *)buffer(x, t, VALUES) + t->k0 / x->tile_k * tile, one};
-    x->tiles->pack_a(buffer(x, t, WEIGHTS), buffer(x, t, SCORES), HD_F32, x->tile_k, 1, t->rows, t->keys);
-    cpu_tiles_product(x->tiles, t->rows, x->h.d, t->keys, p, v, buffer(x, t, SUMS), x->d_room, add);
+    struct cpu_panels v = {(char *)buffer(x, t, VALUES) + t->k0 / x->tile_k * tile, one, 0, 0};
+    struct cpu_panels p = cpu_tiles_left(x->tiles, buffer(x, t, SCORES), x->tile_k, 1, t->rows, t->keys, buffer(x, t, WEIGHTS));
+    for (int64_t i = 0; i < t->rows; i += x->tiles->mr)
+        cpu_tiles_product(x->tiles, i, (struct cpu_span){0, x->h.d}, keys_seen(x, t, i), &p, &v, buffer(x, t, SUMS), x->d_room,
+                          add);
 }
 
 static void finish(const struct cpu_attention *x, const struct tile *t, int64_t b, int64_t kv, int64_t g)

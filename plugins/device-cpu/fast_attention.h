@@ -72,15 +72,23 @@ static inline int64_t cpu_key_step(const struct cpu_attention *x)
     return x->h.k * x->h.d;
 }
 
-/* Packed panels: where they begin and how far apart they are, in bytes. */
+/* Panels, `step` bytes apart: packed, or (rs not 0) rows of a as they lie, strides of rows and terms in bytes. */
 struct cpu_panels {
     const char *at;
-    int64_t step;
+    int64_t step, rs, cs;
 };
 
-/* c[rows, cols] (+)= a b over k terms. c has room for whole panels. */
-void cpu_tiles_product(const struct cpu_tiles *t, int64_t rows, int64_t cols, int64_t k, struct cpu_panels a,
-                       struct cpu_panels b, float *c, int64_t ldc, int add);
+struct cpu_span {
+    int64_t first, last;
+};
+
+/* Rows of a tile of scores as the left operand: as they lie where the kernel reads them so, else packed into `room`. */
+struct cpu_panels cpu_tiles_left(const struct cpu_tiles *t, const float *scores, int64_t step, int64_t k_step, int64_t rows,
+                                 int64_t k, void *room);
+/* A panel of rows, from row i of a and c on: c[mr, cols] (+)= a b over `terms`. Spans are widened to whole panels of b and,
+ * at their beginning, to multiples of nr; c has room for whole panels. */
+void cpu_tiles_product(const struct cpu_tiles *t, int64_t i, struct cpu_span cols, struct cpu_span terms,
+                       const struct cpu_panels *a, const struct cpu_panels *b, float *c, int64_t ldc, int add);
 
 /* Writes (or adds, with HD_ATTR_ACCUMULATE) d values times factor to an output, from element `to`. Scales
  * src. */

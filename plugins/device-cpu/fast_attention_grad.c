@@ -92,21 +92,44 @@ static void pack_queries(const struct cpu_attention *x, char *scratch, int64_t b
 
 /* ---- products */
 
+/* Of the tile's queries, those that see keys i.. of it, a panel. */
+static struct cpu_span queries_seeing(const struct cpu_attention *x, const struct tile *t, int64_t i)
+{
+    int64_t last = cpu_least(i + x->tiles->mr, t->keys) - 1, unused;
+    struct cpu_span s;
+    cpu_seen_by(&x->h, x->window, t->k0 + i, &s.first, &unused);
+    cpu_seen_by(&x->h, x->window, t->k0 + last, &unused, &s.last);
+    return (struct cpu_span){cpu_most(0, s.first - t->q0), cpu_least(s.last - t->q0, t->queries)};
+}
+
+/* Of the tile's keys, those that queries i.. of it, a panel, see. */
+static struct cpu_span keys_seen(const struct cpu_attention *x, const struct tile *t, int64_t i)
+{
+    int64_t last = cpu_least(i + x->tiles->mr, t->queries) - 1, unused;
+    struct cpu_span s;
+    cpu_visible(&x->h, x->window, t->q0 + i, &s.first, &unused);
+    cpu_visible(&x->h, x->window, t->q0 + last, &unused, &s.last);
+    return (struct cpu_span){cpu_most(0, s.first - t->k0), cpu_least(s.last - t->k0, t->keys)};
+}
+
 /* s' or dp' of a tile: `left` by key tile, `right` across the queries. */
 static void scores(const struct cpu_attention *x, const struct tile *t, int left, int right, int to)
 {
     int64_t d = x->h.d, one_a = cpu_tiles_panel_a(x->tiles, d), one_b = cpu_tiles_panel_b(x->tiles, d);
-    struct cpu_panels a = {t->scratch + x->at[left] + t->k0 / x->tiles->mr * one_a, one_a};
-    struct cpu_panels b = {t->scratch + x->at[right] + t->q0 / x->tiles->nr * one_b, one_b};
-    cpu_tiles_product(x->tiles, t->keys, t->queries, d, a, b, (float *)(t->scratch + x->at[to]), x->tile_q,
-                      0);
+    struct cpu_panels a = {t->scratch + x->at[left] + t->k0 / x->tiles->mr * one_a, one_a, 0, 0};
+    struct cpu_panels b = {t->scratch + x->at[right] + t->q0 / x->tiles->nr * one_b, one_b, 0, 0};
+    for (int64_t i = 0; i < t->keys; i += x->tiles->mr)
+        cpu_tiles_product(x->tiles, i, queries_seeing(x, t, i), (struct cpu_span){0, d}, &a, &b,
+                          (float *)(t->scratch + x->at[to]), x->tile_q, 0);
 }
 
 static void weights(const struct cpu_attention *x, const struct tile *t)
 {
     const float *lse = rows(x, t->scratch, 0) + t->q0, *delta = rows(x, t->scratch, 1) + t->q0;
+    /* Queries are columns here and rows of dq's product: zeros to the end of the last panel of either. */
+    int64_t total = cpu_round_up(cpu_round_up(t->queries, x->tiles->mr), x->tiles->nr);
     for (int64_t r = 0; r < t->keys; r++) {
-        struct cpu_kept kept = {.total = cpu_round_up(t->queries, x->tiles->nr)};
+        struct cpu_kept kept = {.total = total};
         float *p = (float *)(t->scratch + x->at[SCORES]) + r * x->tile_q;
         float *dp = (float *)(t->scratch + x->at[SLOPES]) + r * x->tile_q;
         cpu_seen_by(&x->h, x->window, t->k0 + r, &kept.first, &kept.last);
@@ -126,26 +149,27 @@ static void add_to_keys(const struct cpu_attention *x, const struct tile *t, int
 {
     int64_t full = cpu_least(x->tile_q, x->h.s - t->from),
             tile = x->panels_d * cpu_tiles_panel_b(x->tiles, x->tile_q);
-    struct cpu_panels a = {t->scratch + x->at[LEFT], cpu_tiles_panel_a(x->tiles, t->queries)};
+    struct cpu_panels a = cpu_tiles_left(x->tiles, (const float *)(t->scratch + x->at[left]), x->tile_q, 1, t->keys, t->queries,
+                                         t->scratch + x->at[LEFT]);
     struct cpu_panels b = {t->scratch + x->at[right] + t->from / x->tile_q * tile +
                                (t->q0 - t->from) * x->tiles->nr * x->tiles->bytes,
-                           cpu_tiles_panel_b(x->tiles, full)};
-    x->tiles->pack_a(t->scratch + x->at[LEFT], t->scratch + x->at[left], HD_F32, x->tile_q, 1, t->keys,
-                     t->queries);
-    cpu_tiles_product(x->tiles, t->keys, x->h.d, t->queries, a, b, to + t->k0 * x->d_room, x->d_room, 1);
+                           cpu_tiles_panel_b(x->tiles, full), 0, 0};
+    for (int64_t i = 0; i < t->keys; i += x->tiles->mr)
+        cpu_tiles_product(x->tiles, i, (struct cpu_span){0, x->h.d}, queries_seeing(x, t, i), &a, &b, to + t->k0 * x->d_room,
+                          x->d_room, 1);
 }
 
 /* dq += ds k. */
 static void add_to_queries(const struct cpu_attention *x, const struct tile *t)
 {
-    struct cpu_panels a = {t->scratch + x->at[LEFT], cpu_tiles_panel_a(x->tiles, t->keys)};
+    struct cpu_panels a = cpu_tiles_left(x->tiles, (const float *)(t->scratch + x->at[SLOPES]), 1, x->tile_q, t->queries,
+                                         t->keys, t->scratch + x->at[LEFT]);
     struct cpu_panels b = {t->scratch + x->at[KEYS_B] +
                                t->k0 / x->tile_k * x->panels_d * cpu_tiles_panel_b(x->tiles, x->tile_k),
-                           cpu_tiles_panel_b(x->tiles, t->keys)};
-    x->tiles->pack_a(t->scratch + x->at[LEFT], t->scratch + x->at[SLOPES], HD_F32, 1, x->tile_q, t->queries,
-                     t->keys);
-    cpu_tiles_product(x->tiles, t->queries, x->h.d, t->keys, a, b, sums(x, t->scratch, 2) + t->q0 * x->d_room,
-                      x->d_room, 1);
+                           cpu_tiles_panel_b(x->tiles, t->keys), 0, 0};
+    for (int64_t i = 0; i < t->queries; i += x->tiles->mr)
+        cpu_tiles_product(x->tiles, i, (struct cpu_span){0, x->h.d}, keys_seen(x, t, i), &a, &b,
+                          sums(x, t->scratch, 2) + t->q0 * x->d_room, x->d_room, 1);
 }
 
 static void backward_tile(const struct cpu_attention *x, const struct tile *t)
@@ -200,13 +224,13 @@ static void backward_unit(const struct cpu_attention *x, char *scratch, int64_t 
 
 /* ---- preparing */
 
-/* A multiple of nr is what columns want, a multiple of mr what rows want: of both, where 128 holds one. */
+/* A multiple of nr is what columns want, a multiple of mr what rows want. */
 static int64_t query_tile(const struct cpu_tiles *t)
 {
     int64_t both = t->nr;
     while (both % t->mr)
         both += t->nr;
-    return both <= TILE ? TILE / both * both : TILE / t->nr * t->nr;
+    return cpu_most(TILE / both, 1) * both;
 }
 
 static void backward_layout(struct cpu_attention *x)
