@@ -72,6 +72,15 @@ static int goes_around(const struct hd_program *p, const struct op *o, int32_t a
            (o->row == hd__op(HD_OP_ATTENTION) || o->row == hd__op(HD_OP_ATTENTION_GRAD));
 }
 
+/* Is output n made of an input that has this dim? */
+static int concerns(const struct hd__placer *w, const struct op *o, uint32_t n, uint16_t dim)
+{
+    for (uint32_t k = 0; k < o->n_in && o->row->from[n]; k++)
+        if (o->row->from[n] >> k & 1 && hd__dim_index(hd__tc(w->p, o->in[k]), dim) >= 0)
+            return 1;
+    return !o->row->from[n];
+}
+
 static int rule_shard(const struct hd__placer *w, const struct op *o, int32_t axis, uint16_t dim, struct plan *plan)
 {
     if (has_letter(w->p, o->row->whole, dim) && !goes_around(w->p, o, axis, dim))
@@ -80,6 +89,8 @@ static int rule_shard(const struct hd__placer *w, const struct op *o, int32_t ax
         const char *sums = o->row->sums[n];
         if (hd__dim_index(o->out[n], dim) >= 0)
             plan->out[n] = dim;
+        else if (!concerns(w, o, n, dim))
+            plan->out[n] = HD__AT_R;
         else if (sums && (sums[0] == '*' || has_letter(w->p, sums, dim)))
             plan->out[n] = HD__AT_P;
         else

@@ -290,6 +290,7 @@ struct hd_program {
 
     uint32_t exact;     /* exact.c runs: micro-batch m of a rank is the m-th of its own piece of the batch */
     uint32_t adds_once; /* the device has HD_DEVICE_ADDS_ONCE, and gradients are not rounded to less than sums */
+    uint32_t epilogues; /* the device has HD_DEVICE_EPILOGUES */
     uint32_t keep_head; /* fuse_head.c leaves the loss as it is */
 
     /* schedule.c */
@@ -402,6 +403,7 @@ int32_t hd__exact_reduce(struct hd_program *p, struct hd_error *err);
 int32_t hd__lower(struct hd_program *p, struct hd_error *err);    /* lower.c */
 void hd__scale_loss(struct hd_program *p);                        /* scale.c, after hd__lower where the job scales its loss */
 int32_t hd__fuse(struct hd_program *p, struct hd_error *err);     /* fuse.c */
+void hd__fuse_epilogues(struct hd_program *p, hd__code *code);    /* fuse_epilogues.c, called by hd__fuse */
 void hd__fuse_head(struct hd_program *p, hd__code *code);         /* fuse_head.c, called by hd__fuse */
 int32_t hd__schedule(struct hd_program *p, struct hd_error *err); /* schedule.c: buffers for all, then waits */
 int32_t hd__memory(struct hd_program *p, struct hd_error *err);   /* memory.c: hd__alias, then offsets for all buffers */

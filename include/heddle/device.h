@@ -32,6 +32,9 @@ enum { HD_MEM_HOST = 0, HD_MEM_PINNED = 1, HD_MEM_DEVICE = 2 };
 /* HD_OP_COPY takes operands whose dims stand in another order, [a b c] -> [b a c]: how an all_to_all is packed on the device.
  * Without it such a copy is made of many small ones. */
 #define HD_DEVICE_PERMUTES (UINT64_C(1) << 4)
+/* It has HD_OP_EINSUM_BIAS, HD_OP_EINSUM_GELU, HD_OP_EINSUM_GELU_GRAD and HD_OP_EINSUM_BIAS_DW: biases and GELUs of products, and
+ * their gradients, are then made where the products are. */
+#define HD_DEVICE_EPILOGUES (UINT64_C(1) << 5)
 
 /* Streams of a device that has them. Kernels run on the first; transports with HD_COMM_STREAM_ORDERED on the second. */
 enum { HD_STREAM_COMPUTE = 0, HD_STREAM_COMM = 1, HD_STREAM_OUT = 2, HD_STREAM_IN = 3, HD_STREAM_COUNT = 4 };

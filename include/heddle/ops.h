@@ -53,6 +53,13 @@
                                                 attrs.scale * sum n. z is never whole. HD_ATTR_ACCUMULATE holds  \
                                                 for dw alone: n and dx are written. With one output, n, there is \
                                                 no gradient to make: an evaluation's */                         \
+    /* ---- products with what stands behind them (HD_DEVICE_EPILOGUES): made by heddle, never by a model ---- */ \
+    X(HD_OP_EINSUM_BIAS, 30, "einsum_bias")  /* y[*] <- a[*], b[*], w[last dims of y]: einsum, then bias */     \
+    X(HD_OP_EINSUM_GELU, 31, "einsum_gelu")  /* y[*], z[*] <- a[*], b[*], w[last dims of z]: z as einsum_bias,  \
+                                                y = gelu(z). With one output z is not kept */                   \
+    X(HD_OP_EINSUM_GELU_GRAD, 32, "einsum_gelu_grad") /* dz[*] <- a[*], b[*], z[*]: gelu_grad of z and the einsum of a, b */ \
+    X(HD_OP_EINSUM_BIAS_DW, 33, "einsum_bias_dw") /* dw[*], db[those of a's dims that dw has] <- a[*], b[*]: einsum, and \
+                                                bias_dw of a */                                                \
     X(HD_OP_ATTENTION_MERGE, 39, "attention_merge") /* o[bskgd], lse[bskg] <- o1, lse1, o2, lse2: attention over the  \
                                                 keys of both, from attention over the keys of each */           \
     /* ---- local conversions (this rank's piece; no communication) ---- */                                     \

@@ -90,6 +90,39 @@ int32_t cpu_check_bias_dw(struct hd_kernel *k, struct hd_error *err)
     return rc ? rc : cpu_kernel_state(k, (size_t)hd_operand_count(&k->out[0]) * sizeof(double), err);
 }
 
+/* einsum_bias and einsum_gelu: the bias has the last dims of what it is added to. */
+int32_t cpu_check_einsum_bias(struct hd_kernel *k, struct hd_error *err)
+{
+    const struct hd_operand *y = &k->out[0], *w = &k->in[2];
+    int32_t rc = cpu_check_einsum(k, err);
+    if (!rc && k->d.n_out > 1)
+        rc = same_count(k, &k->out[1], hd_operand_count(y), "output 1", err);
+    if (!rc)
+        rc = subset(k, y, w, err);
+    for (uint32_t i = 0; !rc && i < w->ndim; i++)
+        if (w->dim[i] != y->dim[y->ndim - w->ndim + i])
+            rc = cpu_invalid(k, err, "the bias must have the last dims of the output");
+    return rc;
+}
+
+int32_t cpu_check_einsum_gelu_grad(struct hd_kernel *k, struct hd_error *err)
+{
+    int32_t rc = cpu_check_einsum(k, err);
+    return rc ? rc : same_count(k, &k->in[2], hd_operand_count(&k->out[0]), "input 2", err);
+}
+
+int32_t cpu_check_einsum_bias_dw(struct hd_kernel *k, struct hd_error *err)
+{
+    const struct hd_operand *dy = &k->in[0], *dw = &k->out[0], *db = &k->out[1];
+    int32_t rc = cpu_check_einsum(k, err);
+    if (!rc)
+        rc = subset(k, dy, db, err);
+    for (uint32_t i = 0; !rc && i < dy->ndim; i++)
+        if ((cpu_dim(dw, dy->dim[i]) >= 0) != (cpu_dim(db, dy->dim[i]) >= 0))
+            rc = cpu_invalid(k, err, "dim id %u is in one of the two gradients alone", dy->dim[i]);
+    return rc ? rc : cpu_kernel_state(k, (size_t)hd_operand_count(db) * sizeof(double), err);
+}
+
 /* x and its equals end in h, the weights are [h]. */
 static int32_t last_is(const struct hd_kernel *k, const struct hd_operand *x, const struct hd_operand *w,
                        struct hd_error *err)

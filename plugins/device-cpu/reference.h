@@ -12,7 +12,7 @@
     X(xent_head) X(total) X(spread) X(slice) X(mask) X(pad) X(fill0) X(accum) X(copy) X(sumsq) X(adamw) X(sgd) X(optim_step) \
     X(gate) X(gate_grad) X(route) X(dispatch) X(dispatch_dx) X(grouped) X(grouped_dw) X(combine) X(combine_dz)    \
     X(combine_dg) X(expert_count) X(router_loss) X(router_loss_dz) X(encode) X(decode) X(blend)                 \
-    X(orthogonalise)
+    X(orthogonalise) X(einsum_bias) X(einsum_gelu) X(einsum_gelu_grad) X(einsum_bias_dw)
 
 #define CPU_REFERENCE(name) void cpu_ref_##name(struct hd_kernel *k);
 CPU_REFERENCES(CPU_REFERENCE)
@@ -24,7 +24,7 @@ CPU_REFERENCES(CPU_REFERENCE)
     X(attention_merge) X(embed)                                                                                 \
     X(embed_dw) X(position) X(position_dw) X(rowmax) X(xent_local) X(xent_grad) X(xent_head) X(scalar_out) X(spread) \
     X(parts)                                                                                                    \
-    X(update) X(optim_step) X(moe) X(code) X(blend) X(orthogonalise)
+    X(update) X(optim_step) X(moe) X(code) X(blend) X(orthogonalise) X(einsum_bias) X(einsum_gelu_grad) X(einsum_bias_dw)
 
 #define CPU_CHECK(name) int32_t cpu_check_##name(struct hd_kernel *k, struct hd_error *err);
 CPU_CHECKS(CPU_CHECK)
@@ -70,6 +70,14 @@ static inline void cpu_seen_by(const struct cpu_heads *h, int64_t window, int64_
     *first = cpu_before(&h->queries, at);
     *end = window > 0 ? cpu_before(&h->queries, at + window) : h->s;
 }
+
+/* reference_einsum.c: calls put for each element of output 0, with the product of inputs 0 and 1 there. */
+void cpu_each_product(struct hd_kernel *k, void (*put)(const struct hd_kernel *k, int64_t i, double v));
+
+/* reference_elementwise.c: index into w of element i of x, where w has a subset of x's dims; GELU and its slope. */
+int64_t cpu_subset_index(const struct hd_operand *x, const struct hd_operand *w, int64_t i);
+double cpu_gelu(double x);
+double cpu_gelu_slope(double x);
 
 /* Value of the range that holds element `at` of the whole flat buffer; `fallback` outside all. */
 double cpu_range_value(const struct hd_attrs *a, int64_t at, double fallback);

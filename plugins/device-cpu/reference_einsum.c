@@ -57,7 +57,7 @@ static double dot(const struct hd_kernel *k, const struct label *sum, uint32_t n
     return total;
 }
 
-void cpu_ref_einsum(struct hd_kernel *k)
+void cpu_each_product(struct hd_kernel *k, void (*put)(const struct hd_kernel *k, int64_t i, double v))
 {
     struct label keep[HD_MAX_DIMS], sum[2 * HD_MAX_DIMS];
     int64_t at[HD_MAX_DIMS] = {0}, a = 0, b = 0;
@@ -66,7 +66,69 @@ void cpu_ref_einsum(struct hd_kernel *k)
     for (uint32_t i = 0; i < k->out[0].ndim; i++)
         keep[i] = label_of(k, &k->out[0], i);
     for (int64_t i = 0; i < count; i++) {
-        cpu_put(k, 0, i, dot(k, sum, n_sum, a, b));
+        put(k, i, dot(k, sum, n_sum, a, b));
         next(keep, k->out[0].ndim, at, &a, &b);
     }
+}
+
+static void put_product(const struct hd_kernel *k, int64_t i, double v)
+{
+    cpu_put(k, 0, i, v);
+}
+
+void cpu_ref_einsum(struct hd_kernel *k)
+{
+    cpu_each_product(k, put_product);
+}
+
+/* ---- what stands behind a product */
+
+static double biased(const struct hd_kernel *k, int64_t i, double v)
+{
+    return v + cpu_load(&k->in[2], cpu_subset_index(&k->out[0], &k->in[2], i));
+}
+
+static void put_biased(const struct hd_kernel *k, int64_t i, double v)
+{
+    cpu_put(k, 0, i, biased(k, i, v));
+}
+
+void cpu_ref_einsum_bias(struct hd_kernel *k)
+{
+    cpu_each_product(k, put_biased);
+}
+
+static void put_gelu(const struct hd_kernel *k, int64_t i, double v)
+{
+    double z = biased(k, i, v);
+    cpu_put(k, 0, i, cpu_gelu(z));
+    if (k->d.n_out > 1)
+        cpu_put(k, 1, i, z);
+}
+
+void cpu_ref_einsum_gelu(struct hd_kernel *k)
+{
+    cpu_each_product(k, put_gelu);
+}
+
+static void put_gelu_grad(const struct hd_kernel *k, int64_t i, double v)
+{
+    cpu_put(k, 0, i, v * cpu_gelu_slope(cpu_load(&k->in[2], i)));
+}
+
+void cpu_ref_einsum_gelu_grad(struct hd_kernel *k)
+{
+    cpu_each_product(k, put_gelu_grad);
+}
+
+void cpu_ref_einsum_bias_dw(struct hd_kernel *k)
+{
+    double *sum = k->state;
+    int64_t n = hd_operand_count(&k->in[0]), m = hd_operand_count(&k->out[1]);
+    memset(sum, 0, (size_t)m * sizeof *sum);
+    for (int64_t i = 0; i < n; i++)
+        sum[cpu_subset_index(&k->in[0], &k->out[1], i)] += cpu_load(&k->in[0], i);
+    for (int64_t i = 0; i < m; i++)
+        cpu_put(k, 1, i, sum[i]);
+    cpu_each_product(k, put_product);
 }

@@ -12,8 +12,7 @@ void cpu_ref_add(struct hd_kernel *k)
     }
 }
 
-/* Index into w of element i of x, where w has a subset of x's dims. */
-static int64_t subset_index(const struct hd_operand *x, const struct hd_operand *w, int64_t i)
+int64_t cpu_subset_index(const struct hd_operand *x, const struct hd_operand *w, int64_t i)
 {
     int64_t at = 0;
     for (uint32_t d = x->ndim; d--; i /= x->extent[d]) {
@@ -28,7 +27,7 @@ void cpu_ref_bias(struct hd_kernel *k)
 {
     int64_t n = hd_operand_count(&k->out[0]);
     for (int64_t i = 0; i < n; i++)
-        cpu_put(k, 0, i, cpu_load(&k->in[0], i) + cpu_load(&k->in[1], subset_index(&k->in[0], &k->in[1], i)));
+        cpu_put(k, 0, i, cpu_load(&k->in[0], i) + cpu_load(&k->in[1], cpu_subset_index(&k->in[0], &k->in[1], i)));
 }
 
 void cpu_ref_bias_dw(struct hd_kernel *k)
@@ -37,7 +36,7 @@ void cpu_ref_bias_dw(struct hd_kernel *k)
     int64_t n = hd_operand_count(&k->in[0]), m = hd_operand_count(&k->out[0]);
     memset(sum, 0, (size_t)m * sizeof *sum);
     for (int64_t i = 0; i < n; i++)
-        sum[subset_index(&k->in[0], &k->out[0], i)] += cpu_load(&k->in[0], i);
+        sum[cpu_subset_index(&k->in[0], &k->out[0], i)] += cpu_load(&k->in[0], i);
     for (int64_t i = 0; i < m; i++)
         cpu_put(k, 0, i, sum[i]);
 }
@@ -70,24 +69,30 @@ void cpu_ref_swiglu_grad(struct hd_kernel *k)
 /* sqrt(2/pi) and the cubic coefficient of GELU's tanh form: Hendrycks and Gimpel, arXiv 1606.08415, section 2. */
 static const double gelu_a = 0.79788456080286535588, gelu_b = 0.044715;
 
+double cpu_gelu(double x)
+{
+    return 0.5 * x * (1 + tanh(gelu_a * (x + gelu_b * x * x * x)));
+}
+
+double cpu_gelu_slope(double x)
+{
+    double t = tanh(gelu_a * (x + gelu_b * x * x * x));
+    double slope = gelu_a * (1 + 3 * gelu_b * x * x);
+    return 0.5 * (1 + t) + 0.5 * x * (1 - t * t) * slope;
+}
+
 void cpu_ref_gelu(struct hd_kernel *k)
 {
     int64_t n = hd_operand_count(&k->out[0]);
-    for (int64_t i = 0; i < n; i++) {
-        double x = cpu_load(&k->in[0], i);
-        cpu_put(k, 0, i, 0.5 * x * (1 + tanh(gelu_a * (x + gelu_b * x * x * x))));
-    }
+    for (int64_t i = 0; i < n; i++)
+        cpu_put(k, 0, i, cpu_gelu(cpu_load(&k->in[0], i)));
 }
 
 void cpu_ref_gelu_grad(struct hd_kernel *k)
 {
     int64_t n = hd_operand_count(&k->out[0]);
-    for (int64_t i = 0; i < n; i++) {
-        double x = cpu_load(&k->in[0], i), dy = cpu_load(&k->in[1], i);
-        double t = tanh(gelu_a * (x + gelu_b * x * x * x));
-        double slope = gelu_a * (1 + 3 * gelu_b * x * x);
-        cpu_put(k, 0, i, dy * (0.5 * (1 + t) + 0.5 * x * (1 - t * t) * slope));
-    }
+    for (int64_t i = 0; i < n; i++)
+        cpu_put(k, 0, i, cpu_load(&k->in[1], i) * cpu_gelu_slope(cpu_load(&k->in[0], i)));
 }
 
 void cpu_ref_total(struct hd_kernel *k)

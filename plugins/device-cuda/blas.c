@@ -6,7 +6,7 @@ enum { CANDIDATES = 6, ROUNDS = 3 };
 
 struct key {
     struct cu_product product;
-    uint32_t align[3]; /* of a, b, d, bytes: 16 at most */
+    uint32_t align[5]; /* of a, b, d, and besides bias, aux, bytes: 16 at most */
     uint32_t reserved;
 };
 
@@ -72,7 +72,46 @@ static cublasStatus_t make_layout(cublasLtMatrixLayout_t *layout, const struct c
     return rc;
 }
 
-static cublasStatus_t describe(struct hd_device *device, struct cu_gemm *g)
+static uint32_t epilogue_of(uint32_t epilogue)
+{
+    static const uint32_t all[] = {
+        [CU_EPILOGUE_NONE] = CUBLASLT_EPILOGUE_DEFAULT,
+        [CU_EPILOGUE_BIAS] = CUBLASLT_EPILOGUE_BIAS,
+        [CU_EPILOGUE_GELU_BIAS] = CUBLASLT_EPILOGUE_GELU_BIAS,
+        [CU_EPILOGUE_GELU_AUX_BIAS] = CUBLASLT_EPILOGUE_GELU_AUX_BIAS,
+        [CU_EPILOGUE_DGELU] = CUBLASLT_EPILOGUE_DGELU,
+        [CU_EPILOGUE_BGRADA] = CUBLASLT_EPILOGUE_BGRADA,
+        [CU_EPILOGUE_BGRADB] = CUBLASLT_EPILOGUE_BGRADB,
+    };
+    return all[epilogue];
+}
+
+/* Bias and aux belong to the description of a product: those of the kernel that is to run. */
+static cublasStatus_t set_beside(cublasLtMatmulDesc_t desc, const struct cu_beside *x)
+{
+    cublasStatus_t rc =
+        cublasLtMatmulDescSetAttribute(desc, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &x->bias, sizeof x->bias);
+    if (rc == CUBLAS_STATUS_SUCCESS)
+        rc = cublasLtMatmulDescSetAttribute(desc, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, &x->aux, sizeof x->aux);
+    return rc;
+}
+
+/* aux lies like d. */
+static cublasStatus_t describe_epilogue(struct cu_gemm *g, const struct cu_beside *beside)
+{
+    const struct cu_product *p = &g->key.product;
+    uint32_t epilogue = epilogue_of(p->epilogue);
+    int64_t ld = p->d.ld;
+    cublasStatus_t rc;
+    if (!p->epilogue)
+        return CUBLAS_STATUS_SUCCESS;
+    rc = cublasLtMatmulDescSetAttribute(g->desc, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue, sizeof epilogue);
+    if (rc == CUBLAS_STATUS_SUCCESS && beside->aux)
+        rc = cublasLtMatmulDescSetAttribute(g->desc, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, &ld, sizeof ld);
+    return rc == CUBLAS_STATUS_SUCCESS ? set_beside(g->desc, beside) : rc;
+}
+
+static cublasStatus_t describe(struct hd_device *device, struct cu_gemm *g, const struct cu_beside *beside)
 {
     const struct cu_product *p = &g->key.product;
     cublasOperation_t a = p->a.trans ? CUBLAS_OP_T : CUBLAS_OP_N, b = p->b.trans ? CUBLAS_OP_T : CUBLAS_OP_N;
@@ -82,6 +121,8 @@ static cublasStatus_t describe(struct hd_device *device, struct cu_gemm *g)
         rc = cublasLtMatmulDescSetAttribute(g->desc, CUBLASLT_MATMUL_DESC_TRANSA, &a, sizeof a);
     if (rc == CUBLAS_STATUS_SUCCESS)
         rc = cublasLtMatmulDescSetAttribute(g->desc, CUBLASLT_MATMUL_DESC_TRANSB, &b, sizeof b);
+    if (rc == CUBLAS_STATUS_SUCCESS)
+        rc = describe_epilogue(g, beside);
     if (rc == CUBLAS_STATUS_SUCCESS)
         rc = make_layout(&g->a, &p->a, p->batch);
     if (rc == CUBLAS_STATUS_SUCCESS)
@@ -124,8 +165,10 @@ static cublasStatus_t ask(struct cu_gemm *g, cublasLtMatmulHeuristicResult_t *fo
 
 /* ---- timing: on memory of its own, since what the operands hold must stay */
 
+enum { OPERANDS = 5 }; /* a, b, d, bias, aux */
+
 struct trial {
-    void *memory[3];
+    void *memory[OPERANDS];
     cudaEvent_t from, to;
 };
 
@@ -136,7 +179,7 @@ static size_t bytes_of(const struct cu_matrix *x, int64_t batch)
 
 static void trial_close(struct trial *t)
 {
-    for (int i = 0; i < 3; i++)
+    for (int i = 0; i < OPERANDS; i++)
         cudaFree(t->memory[i]);
     if (t->from)
         cudaEventDestroy(t->from);
@@ -146,13 +189,14 @@ static void trial_close(struct trial *t)
 
 static cudaError_t trial_open(struct trial *t, const struct cu_product *p, cudaStream_t stream)
 {
-    const struct cu_matrix *all[] = {&p->a, &p->b, &p->d};
+    size_t bytes[OPERANDS] = {bytes_of(&p->a, p->batch), bytes_of(&p->b, p->batch), bytes_of(&p->d, p->batch),
+                              (size_t)(p->m + p->n) * hd_dtype_size(p->d.dtype), bytes_of(&p->d, p->batch)};
     cudaError_t rc = cudaSuccess;
     memset(t, 0, sizeof *t);
-    for (int i = 0; i < 3 && rc == cudaSuccess; i++) {
-        rc = cudaMalloc(&t->memory[i], bytes_of(all[i], p->batch));
+    for (int i = 0; i < (p->epilogue ? OPERANDS : 3) && rc == cudaSuccess; i++) {
+        rc = cudaMalloc(&t->memory[i], bytes[i]);
         if (rc == cudaSuccess) /* small numbers in every floating type: products of zeros are faster than others */
-            rc = cudaMemsetAsync(t->memory[i], 0x3c, bytes_of(all[i], p->batch), stream);
+            rc = cudaMemsetAsync(t->memory[i], 0x3c, bytes[i], stream);
     }
     if (rc == cudaSuccess)
         rc = cudaEventCreateWithFlags(&t->from, cudaEventDefault);
@@ -161,11 +205,13 @@ static cudaError_t trial_open(struct trial *t, const struct cu_product *p, cudaS
 
 static float time_one(struct cu_gemm *g, struct trial *t, const cublasLtMatmulAlgo_t *algo, cudaStream_t stream)
 {
+    const struct cu_beside beside = {t->memory[3], t->memory[4]};
     float best = INFINITY, ms;
     g->algo = *algo;
     for (int i = 0; i < ROUNDS; i++) {
         struct hd_error err = HD_ERROR_INIT;
-        if (cudaEventRecord(t->from, stream) || cu_gemm_run(g, t->memory[0], t->memory[1], t->memory[2], stream, &err) ||
+        if (cudaEventRecord(t->from, stream) ||
+            cu_gemm_run(g, t->memory[0], t->memory[1], t->memory[2], &beside, stream, &err) ||
             cudaEventRecord(t->to, stream) || cudaEventSynchronize(t->to) || cudaEventElapsedTime(&ms, t->from, t->to))
             return INFINITY;
         best = ms < best ? ms : best;
@@ -227,11 +273,11 @@ static void free_gemm(struct hd_device *device, struct cu_gemm *g)
     device->host->free(g);
 }
 
-static int32_t choose(struct hd_device *device, struct cu_gemm *g, struct hd_error *err)
+static int32_t choose(struct hd_device *device, struct cu_gemm *g, const struct cu_beside *beside, struct hd_error *err)
 {
     cublasLtMatmulHeuristicResult_t found[CANDIDATES];
     int n = 0;
-    int32_t rc = fail(err, describe(device, g), "describing a matrix product");
+    int32_t rc = fail(err, describe(device, g, beside), "describing a matrix product");
     if (rc == HD_OK)
         rc = fail(err, ask(g, found, &n), "choosing an algorithm for a matrix product");
     if (rc == HD_OK)
@@ -239,10 +285,15 @@ static int32_t choose(struct hd_device *device, struct cu_gemm *g, struct hd_err
     return rc;
 }
 
-int32_t cu_gemm_prepare(struct hd_device *device, const struct cu_product *product, const void *a, const void *b, const void *d,
-                        const struct cu_gemm **gemm, struct hd_error *err)
+int32_t cu_gemm_prepare(struct hd_device *device, const struct cu_product *product, const void *a, const void *b,
+                        const void *d, const struct cu_beside *beside, const struct cu_gemm **gemm,
+                        struct hd_error *err)
 {
     struct key key = {.product = *product, .align = {alignment(a), alignment(b), alignment(d)}};
+    if (product->epilogue) {
+        key.align[3] = alignment(beside->bias);
+        key.align[4] = alignment(beside->aux);
+    }
     int32_t rc = open_blas(device, err);
     if (rc)
         return rc;
@@ -256,7 +307,7 @@ int32_t cu_gemm_prepare(struct hd_device *device, const struct cu_product *produ
         return hd_fail(err, HD_E_NOMEM, "no memory for a matrix product");
     g->blas = device->blas;
     g->key = key;
-    rc = choose(device, g, err);
+    rc = choose(device, g, beside, err);
     if (rc) {
         free_gemm(device, g);
         return rc;
@@ -267,13 +318,17 @@ int32_t cu_gemm_prepare(struct hd_device *device, const struct cu_product *produ
     return HD_OK;
 }
 
-int32_t cu_gemm_run(const struct cu_gemm *g, const void *a, const void *b, void *d, cudaStream_t stream, struct hd_error *err)
+int32_t cu_gemm_run(const struct cu_gemm *g, const void *a, const void *b, void *d, const struct cu_beside *beside,
+                    cudaStream_t stream, struct hd_error *err)
 {
     static const float one = 1, zero = 0;
     static const double one_double = 1, zero_double = 0;
     int is_double = g->key.product.a.dtype == HD_F64;
     const void *alpha = is_double ? (const void *)&one_double : &one;
     const void *none = is_double ? (const void *)&zero_double : &zero;
+    int32_t rc = g->key.product.epilogue ? fail(err, set_beside(g->desc, beside), "an epilogue") : HD_OK;
+    if (rc)
+        return rc;
     return fail(err,
                 cublasLtMatmul(g->blas->handle, g->desc, alpha, a, g->a, b, g->b, g->key.product.accumulate ? alpha : none, d, g->d,
                                d, g->d, &g->algo, g->blas->workspace, g->blas->workspace_bytes, stream),

@@ -7,13 +7,20 @@
 
 struct cu_gemm; /* a product with its algorithm, shared by all kernels that want the same; lives as long as the device */
 
-/* Finds the algorithm, once for each shape: cuBLASLt's candidates within the workspace, timed on the device where the option
- * says so. HD_E_UNSUPPORTED where cuBLASLt has none. `a`, `b`, `d`: where the operands will lie, for their alignment; with
- * loops, every address has to be aligned as these. */
-int32_t cu_gemm_prepare(struct hd_device *device, const struct cu_product *product, const void *a, const void *b, const void *d,
-                        const struct cu_gemm **gemm, struct hd_error *err);
+/* What an epilogue reads or writes besides: see plan.h. */
+struct cu_beside {
+    void *bias, *aux;
+};
+
+/* Finds the algorithm, once for each shape: cuBLASLt's candidates within the workspace, timed on the device where the
+ * option says so. HD_E_UNSUPPORTED where cuBLASLt has none. `a`, `b`, `d`: where the operands will lie, for their
+ * alignment; with loops, every address has to be aligned as these. `beside` is NULL where there is no epilogue. */
+int32_t cu_gemm_prepare(struct hd_device *device, const struct cu_product *product, const void *a, const void *b,
+                        const void *d, const struct cu_beside *beside, const struct cu_gemm **gemm,
+                        struct hd_error *err);
 /* Enqueues. */
-int32_t cu_gemm_run(const struct cu_gemm *gemm, const void *a, const void *b, void *d, cudaStream_t stream, struct hd_error *err);
+int32_t cu_gemm_run(const struct cu_gemm *gemm, const void *a, const void *b, void *d, const struct cu_beside *beside,
+                    cudaStream_t stream, struct hd_error *err);
 void cu_blas_close(struct hd_device *device);
 
 #endif

@@ -36,7 +36,7 @@ struct hd_device {
     int32_t shared_limit; /* bytes of shared memory that a block may ask for */
     int32_t clock;         /* kHz */
     int32_t plain_einsums; /* how many could not be a matrix product */
-    int32_t reserved;
+    int32_t plain_epilogues; /* how many products could not do what stands behind them */
     cudaStream_t stream[HD_STREAM_COUNT];
     struct cu_block *allocations; /* what alloc gave */
     struct cu_block *blocks;      /* pools of small pieces, scratch */

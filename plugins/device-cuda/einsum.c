@@ -10,7 +10,7 @@ static int32_t run_loops(const struct cu_einsum *e, int64_t depth, const char *a
 {
     int32_t rc = HD_OK;
     if (depth == e->outer.count)
-        return cu_gemm_run(add ? e->more : e->first, e->swapped ? a : b, e->swapped ? b : a, c, stream, err);
+        return cu_gemm_run(add ? e->more : e->first, e->swapped ? a : b, e->swapped ? b : a, c, NULL, stream, err);
     const struct label *x = &e->outer.at[depth];
     for (int64_t i = 0; i < x->extent && rc == HD_OK; i++)
         rc = run_loops(e, depth + 1, a + i * x->stride[LABELS_A] * e->size[LABELS_A],
@@ -46,9 +46,9 @@ int32_t cu_einsum_prepare(struct hd_device *d, const struct hd_operand *in, cons
     e->size[LABELS_C] = (int64_t)hd_dtype_size(out->dtype);
     const void *a = least_aligned(e, &in[0], LABELS_A), *b = least_aligned(e, &in[1], LABELS_B);
     const void *c = least_aligned(e, out, LABELS_C), *first = plan.swapped ? a : b, *second = plan.swapped ? b : a;
-    int32_t rc = cu_gemm_prepare(d, &plan.product, first, second, c, &e->first, err);
+    int32_t rc = cu_gemm_prepare(d, &plan.product, first, second, c, NULL, &e->first, err);
     plan.product.accumulate = 1;
-    return rc || !plan.sums ? rc : cu_gemm_prepare(d, &plan.product, first, second, c, &e->more, err);
+    return rc || !plan.sums ? rc : cu_gemm_prepare(d, &plan.product, first, second, c, NULL, &e->more, err);
 }
 
 /* ---- the op */

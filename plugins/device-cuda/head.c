@@ -40,13 +40,13 @@ static int32_t run_chunk(struct hd_kernel *k, const struct head *a, int64_t done
     rows.rows = least(a->chunk, a->rows - done);
     rows.labels += done;
     rows.nll += done;
-    int32_t rc = cu_gemm_run(g[LOGITS], a->w, x, z, stream, err);
+    int32_t rc = cu_gemm_run(g[LOGITS], a->w, x, z, NULL, stream, err);
     if (rc == HD_OK)
         rc = cu_head_launch(k, &rows, stream, err);
     if (rc == HD_OK && a->of.trains)
-        rc = cu_gemm_run(g[DX], a->w, z, a->dx + done * a->dx_row, stream, err);
+        rc = cu_gemm_run(g[DX], a->w, z, a->dx + done * a->dx_row, NULL, stream, err);
     if (rc == HD_OK && a->of.trains)
-        rc = cu_gemm_run(g[DW], x, z, a->dw, stream, err);
+        rc = cu_gemm_run(g[DW], x, z, a->dw, NULL, stream, err);
     return rc;
 }
 
@@ -85,17 +85,17 @@ static int32_t prepare_chunk(struct hd_device *d, const struct hd_instr_desc *i,
     struct cu_matrix of_z = matrix(dtype, a->v, rows, a->ld, 0), zt = of_z;
     wt.trans = zt.trans = 1;
     struct cu_product p = {.m = a->v, .n = rows, .k = a->h, .batch = 1, .a = wt, .b = x, .d = of_z};
-    int32_t rc = cu_gemm_prepare(d, &p, a->w, a->x, z, &a->product[which][LOGITS], err);
+    int32_t rc = cu_gemm_prepare(d, &p, a->w, a->x, z, NULL, &a->product[which][LOGITS], err);
     if (rc || !a->of.trains)
         return rc;
     p = (struct cu_product){.m = a->h, .n = rows, .k = a->v, .batch = 1, .a = w, .b = of_z};
     p.d = matrix(i->out[1].dtype, a->h, rows, a->h, 0);
-    rc = cu_gemm_prepare(d, &p, a->w, z, a->dx, &a->product[which][DX], err);
+    rc = cu_gemm_prepare(d, &p, a->w, z, a->dx, NULL, &a->product[which][DX], err);
     if (rc)
         return rc;
     p = (struct cu_product){.m = a->h, .n = a->v, .k = rows, .batch = 1, .a = x, .b = zt, .accumulate = adds};
     p.d = matrix(i->out[2].dtype, a->h, a->v, a->h, 0);
-    return cu_gemm_prepare(d, &p, a->x, z, a->dw, &a->product[which][DW], err);
+    return cu_gemm_prepare(d, &p, a->x, z, a->dw, NULL, &a->product[which][DW], err);
 }
 
 static int32_t prepare_chunks(struct hd_device *d, const struct hd_instr_desc *i, struct head *a, struct hd_error *err)

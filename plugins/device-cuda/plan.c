@@ -161,3 +161,64 @@ const char *cu_plan(struct cu_plan *p, const struct hd_operand *in, const struct
         return "a sum over separated dims would be rounded between its parts";
     return NULL;
 }
+
+/* ---- epilogues: the product is one, d is row-major [n m] and whole, so a bias of its last dims is [m] */
+
+static const char *plan_bias(struct cu_product *p, const struct hd_operand *bias, const struct hd_operand *out,
+                             uint32_t epilogue)
+{
+    if (hd_operand_count(bias) != p->m)
+        return "the bias is no row of the product";
+    if (bias->dtype != out->dtype)
+        return "the bias has another dtype";
+    p->epilogue = epilogue;
+    return NULL;
+}
+
+static const char *check_aux(const struct cu_product *p, const struct hd_operand *aux, const struct hd_operand *out)
+{
+    if (aux->dtype != out->dtype)
+        return "what GELU is of has another dtype";
+    return p->m % 8 ? "rows of what GELU is of are no multiple of 8" : NULL;
+}
+
+/* The sum of in[0] over the terms of the product. */
+static const char *plan_bias_dw(struct cu_product *p, uint32_t swapped, const struct hd_operand *in,
+                                const struct hd_operand *out)
+{
+    int64_t rows = swapped ? p->m : p->n;
+    if (hd_operand_count(&out[1]) != rows || hd_operand_count(&in[0]) != rows * p->k)
+        return "the sum is not over the terms of the product";
+    if (out[1].dtype != out[0].dtype)
+        return "the gradient of the bias has another dtype";
+    if (p->accumulate && out[1].dtype != HD_F32)
+        return "the gradient of the bias would be rounded before it is added";
+    p->epilogue = swapped ? CU_EPILOGUE_BGRADA : CU_EPILOGUE_BGRADB;
+    return NULL;
+}
+
+const char *cu_plan_epilogue(struct cu_plan *plan, uint32_t op, const struct hd_operand *in,
+                             const struct hd_operand *out, uint32_t n_out)
+{
+    struct cu_product *p = &plan->product;
+    const char *why;
+    if (plan->loops != 1 || p->batch != 1)
+        return "several products";
+    if (out[0].dtype == HD_F64)
+        return "fp64 has none";
+    switch (op) {
+    case HD_OP_EINSUM_BIAS:
+        return plan_bias(p, &in[2], out, CU_EPILOGUE_BIAS);
+    case HD_OP_EINSUM_GELU:
+        why = n_out > 1 ? check_aux(p, &out[1], out) : NULL;
+        return why ? why : plan_bias(p, &in[2], out, n_out > 1 ? CU_EPILOGUE_GELU_AUX_BIAS : CU_EPILOGUE_GELU_BIAS);
+    case HD_OP_EINSUM_GELU_GRAD:
+        why = check_aux(p, &in[2], out);
+        p->epilogue = why ? CU_EPILOGUE_NONE : CU_EPILOGUE_DGELU;
+        return why;
+    case HD_OP_EINSUM_BIAS_DW:
+        return plan_bias_dw(p, plan->swapped, in, out);
+    default:
+        return "no such epilogue";
+    }
+}

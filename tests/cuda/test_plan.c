@@ -176,6 +176,79 @@ START_TEST(too_many_products_are_one_plain_kernel)
 }
 END_TEST
 
+/* ---- epilogues */
+
+static const char *epilogue_of(struct cu_plan *p, uint32_t op, const char *ins, const char *outs, uint32_t out_dtype, uint32_t accumulate)
+{
+    char text[64];
+    struct hd_operand in[4], out[4];
+    uint32_t n_in = 0, n_out = 0;
+    snprintf(text, sizeof text, "%s", ins);
+    for (char *at = strtok(text, " "); at; at = strtok(NULL, " "))
+        in[n_in++] = operand(at, HD_BF16);
+    snprintf(text, sizeof text, "%s", outs);
+    for (char *at = strtok(text, " "); at; at = strtok(NULL, " "))
+        out[n_out++] = operand(at, out_dtype);
+    const char *why = cu_plan(p, in, out, accumulate);
+    return why ? why : cu_plan_epilogue(p, op, in, out, n_out);
+}
+
+/* Output rows are columns of cuBLAS's d, so a bias of the last dims is one of d's rows. A gradient's sum is over the terms of the
+ * product, of the operand that has the bias's dims: b where d's columns are them, a where its rows are. */
+START_TEST(epilogues)
+{
+    static const struct {
+        uint32_t op;
+        const char *in, *out;
+        uint32_t dtype, accumulate, epilogue;
+    } all[] = {
+        {HD_OP_EINSUM_BIAS, "bsh kgdh kgd", "bskgd", HD_BF16, 0, CU_EPILOGUE_BIAS},
+        {HD_OP_EINSUM_BIAS, "bsh hkgd kgd", "bskgd", HD_BF16, 0, CU_EPILOGUE_BIAS},
+        {HD_OP_EINSUM_BIAS, "kgdh bsh kgd", "bskgd", HD_BF16, 0, CU_EPILOGUE_BIAS},
+        {HD_OP_EINSUM_GELU, "bsd hd h", "bsh bsh", HD_BF16, 0, CU_EPILOGUE_GELU_AUX_BIAS},
+        {HD_OP_EINSUM_GELU, "bsd hd h", "bsh", HD_BF16, 0, CU_EPILOGUE_GELU_BIAS},
+        {HD_OP_EINSUM_GELU, "bsh fh f", "bsf", HD_BF16, 0, CU_EPILOGUE_GELU_BIAS},
+        {HD_OP_EINSUM_GELU_GRAD, "bsd dh bsh", "bsh", HD_BF16, 0, CU_EPILOGUE_DGELU},
+        {HD_OP_EINSUM_BIAS_DW, "bsf bsh", "fh f", HD_F32, 1, CU_EPILOGUE_BGRADB},
+        {HD_OP_EINSUM_BIAS_DW, "bsf bsh", "hf f", HD_F32, 1, CU_EPILOGUE_BGRADA},
+        {HD_OP_EINSUM_BIAS_DW, "bskgd bsh", "kgdh kgd", HD_BF16, 0, CU_EPILOGUE_BGRADB},
+    };
+    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
+        struct cu_plan p;
+        const char *why = epilogue_of(&p, all[i].op, all[i].in, all[i].out, all[i].dtype, all[i].accumulate);
+        ck_assert_msg(!why && p.product.epilogue == all[i].epilogue, "%s -> %s: %s, epilogue %u", all[i].in, all[i].out, why ? why : "fine",
+                      p.product.epilogue);
+    }
+}
+END_TEST
+
+START_TEST(products_that_have_none)
+{
+    static const struct {
+        uint32_t op;
+        const char *in, *out;
+        uint32_t dtype, accumulate;
+        const char *why;
+    } all[] = {
+        {HD_OP_EINSUM_BIAS, "ebh efh f", "ebf", HD_BF16, 0, "several products"},
+        {HD_OP_EINSUM_BIAS, "bsh hkd d", "bskd", HD_BF16, 0, "the bias is no row of the product"},
+        {HD_OP_EINSUM_BIAS, "bsh hf f", "bsf", HD_F32, 0, "the bias has another dtype"},
+        {HD_OP_EINSUM_GELU, "bsh fh f", "bsf bsf", HD_BF16, 0, "rows of what GELU is of are no multiple of 8"},
+        {HD_OP_EINSUM_GELU_GRAD, "bsh fh bsf", "bsf", HD_BF16, 0, "rows of what GELU is of are no multiple of 8"},
+        {HD_OP_EINSUM_GELU_GRAD, "bsd dh bsh", "bsh", HD_F32, 0, "what GELU is of has another dtype"},
+        {HD_OP_EINSUM_BIAS_DW, "ebf ebh", "efh ef", HD_F32, 0, "several products"},
+        {HD_OP_EINSUM_BIAS_DW, "bsf bsh", "fh b", HD_F32, 0, "the sum is not over the terms of the product"},
+        {HD_OP_EINSUM_BIAS_DW, "bsf bsh", "fh f", HD_BF16, 1, "the gradient of the bias would be rounded before it is added"},
+        {HD_OP_EINSUM, "bsh fh", "bsf", HD_BF16, 0, "no such epilogue"},
+    };
+    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
+        struct cu_plan p;
+        const char *why = epilogue_of(&p, all[i].op, all[i].in, all[i].out, all[i].dtype, all[i].accumulate);
+        ck_assert_msg(why && !strcmp(why, all[i].why) && !p.product.epilogue, "%s -> %s: %s", all[i].in, all[i].out, why ? why : "fine");
+    }
+}
+END_TEST
+
 int main(void)
 {
     TCase *t = tcase_create("plan");
@@ -188,5 +261,7 @@ int main(void)
     tcase_add_test(t, extents_of_one_do_not_count);
     tcase_add_test(t, what_is_no_product_is_refused);
     tcase_add_test(t, too_many_products_are_one_plain_kernel);
+    tcase_add_test(t, epilogues);
+    tcase_add_test(t, products_that_have_none);
     return suite_run_case("plan", t);
 }

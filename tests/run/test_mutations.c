@@ -36,6 +36,7 @@ static const struct kind_of_job {
     const char *mesh, *three, *zero, *model;
     int micro_batch; /* sequences */
     const char *recompute, *deterministic;
+    uint32_t flags; /* of hd__compile_with */
 } jobs[] = {
     {"dp: 4", "vocab_parallel: true", "stage: 0, bucket: 0", "family: llama, kv_heads: 2", 1},
     {"dp: 2", "vocab_parallel: true", "stage: 1, bucket: 4000", "family: gpt2, tied: true", 2},
@@ -69,6 +70,8 @@ static const struct kind_of_job {
     {"cp: 4", "context: ring", "stage: 1", "family: llama, sliding_window: 2", 4},
     {"dp: {replicate: 2, shard: 2}", "vocab_parallel: true", "stage: 1, bucket: 0", "family: llama, tied: true", 1, "none", "exact"},
     {"pp: 2, dp: 2", "schedule: 1f1b", "stage: 0", "family: gpt2, tied: true", 1, "none", "exact"},
+    {"dp: 2, tp: 2", "sequence_parallel: true", "stage: 2, bucket: 0", "family: gpt2", 1, "none", "normal", HD__COMPILE_EPILOGUES},
+    {"pp: 2, dp: 2", "schedule: zb-h1", "stage: 3", "family: gpt2", 1, "selective", "normal", HD__COMPILE_EPILOGUES},
 };
 
 static struct hd__plugins *plugins;
@@ -107,8 +110,8 @@ static void open_job(const struct kind_of_job *k)
     write_job(k, "dp: 1", 8);
     compile(job_text, HD__COMPILE_KEEP_HEAD, &job_of_one, &one);
     write_job(k, k->mesh, k->micro_batch);
-    compile(job_text, 0, &job, &fine);
-    ck_assert_msg(!hd__compile_with(job, plugins, 0, &broken, &err), "%s", err.message);
+    compile(job_text, k->flags, &job, &fine);
+    ck_assert_msg(!hd__compile_with(job, plugins, k->flags, &broken, &err), "%s", err.message);
 }
 
 static void close_job(void)

@@ -2,8 +2,11 @@
  * process. Sums are in double. */
 #include "cublasLt.h"
 #include "cuda_runtime.h"
+#include <initializer_list>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
+
 #include <vector>
 
 struct emulate_blas {
@@ -13,6 +16,9 @@ struct emulate_desc {
     cublasComputeType_t compute;
     cudaDataType_t scale;
     cublasOperation_t a, b;
+    uint32_t epilogue;
+    void *bias, *aux;
+    int64_t aux_ld;
 };
 struct emulate_layout {
     cudaDataType_t type;
@@ -81,17 +87,86 @@ struct job {
     double alpha, beta;
 };
 
+/* ---- epilogues */
+
+bool is(const emulate_desc &desc, std::initializer_list<uint32_t> some)
+{
+    for (uint32_t epilogue : some)
+        if (desc.epilogue == epilogue)
+            return true;
+    return false;
+}
+
+bool has_bias(const emulate_desc &desc)
+{
+    return is(desc, {CUBLASLT_EPILOGUE_BIAS, CUBLASLT_EPILOGUE_GELU_BIAS, CUBLASLT_EPILOGUE_GELU_AUX_BIAS});
+}
+
+bool has_gradient(const emulate_desc &desc)
+{
+    return is(desc, {CUBLASLT_EPILOGUE_BGRADA, CUBLASLT_EPILOGUE_BGRADB});
+}
+
+bool has_aux(const emulate_desc &desc)
+{
+    return is(desc, {CUBLASLT_EPILOGUE_GELU_AUX_BIAS, CUBLASLT_EPILOGUE_DGELU});
+}
+
+/* The tanh form: arXiv 1606.08415, section 2. */
+double gelu_tanh(double x)
+{
+    return tanh(sqrt(2 / M_PI) * (x + 0.044715 * x * x * x));
+}
+
+double gelu(double x)
+{
+    return 0.5 * x * (1 + gelu_tanh(x));
+}
+
+double gelu_slope(double x)
+{
+    double t = gelu_tanh(x);
+    return 0.5 * (1 + t) + 0.5 * x * (1 - t * t) * sqrt(2 / M_PI) * (1 + 3 * 0.044715 * x * x);
+}
+
+double behind(const job &x, int64_t i, int64_t j, double v)
+{
+    int64_t at = i + j * x.desc.aux_ld;
+    if (has_bias(x.desc))
+        v += load(x.desc.bias, x.d.type, i);
+    if (x.desc.epilogue == CUBLASLT_EPILOGUE_GELU_AUX_BIAS)
+        store(x.desc.aux, x.d.type, at, v);
+    if (x.desc.epilogue == CUBLASLT_EPILOGUE_DGELU)
+        v *= gelu_slope(load(x.desc.aux, x.d.type, at));
+    return is(x.desc, {CUBLASLT_EPILOGUE_GELU_BIAS, CUBLASLT_EPILOGUE_GELU_AUX_BIAS}) ? gelu(v) : v;
+}
+
+/* rows of `from` [outer][k], summed. */
+void sum_terms(const job &x, const std::vector<double> &from, int64_t k)
+{
+    for (int64_t i = 0; i < (int64_t)from.size() / k; i++) {
+        double sum = 0;
+        for (int64_t j = 0; j < k; j++)
+            sum += from[(size_t)(i * k + j)];
+        store(x.desc.bias, x.d.type, i, sum);
+    }
+}
+
 void multiply(const job &x)
 {
     for (int64_t batch = 0; batch < x.d.batch; batch++) {
         std::vector<double> a = gather(x.pa, x.a, batch, x.desc.a == CUBLAS_OP_T);
         std::vector<double> b = gather(x.pb, x.b, batch, x.desc.b == CUBLAS_OP_N);
         int64_t k = x.desc.a == CUBLAS_OP_T ? x.a.rows : x.a.cols;
+        if (has_gradient(x.desc))
+            sum_terms(x, x.desc.epilogue == CUBLASLT_EPILOGUE_BGRADA ? a : b, k);
         for (int64_t j = 0; j < x.d.cols; j++)
             for (int64_t i = 0; i < x.d.rows; i++) {
                 int64_t at = batch * x.d.stride + i + j * x.d.ld;
                 double v = x.alpha * dot(&a[(size_t)(i * k)], &b[(size_t)(j * k)], k);
-                store(x.pd, x.d.type, at, x.beta == 0 ? v : v + x.beta * load(x.pd, x.d.type, at));
+                if (x.beta != 0)
+                    v += x.beta * load(x.pd, x.d.type, at);
+                store(x.pd, x.d.type, at, behind(x, i, j, v));
             }
     }
 }
@@ -111,6 +186,26 @@ bool shapes_fit(const emulate_desc &desc, const emulate_layout &a, const emulate
     int64_t kb = desc.b == CUBLAS_OP_N ? b.rows : b.cols, n = desc.b == CUBLAS_OP_N ? b.cols : b.rows;
     return m == d.rows && n == d.cols && k == kb && a.batch == b.batch && a.batch == d.batch &&
            (d.batch == 1 || d.stride >= 1) && a.ld >= a.rows && b.ld >= b.rows && d.ld >= d.rows;
+}
+
+/* What no table of cuBLASLt's promises is refused. */
+bool epilogue_fits(const emulate_desc &desc, const emulate_layout &d)
+{
+    if (desc.epilogue == CUBLASLT_EPILOGUE_DEFAULT)
+        return true;
+    if (!has_bias(desc) && !has_gradient(desc) && !has_aux(desc))
+        return false;
+    return d.type != CUDA_R_64F && d.batch == 1 &&
+           (!has_aux(desc) || (desc.aux && desc.aux_ld >= d.rows && desc.aux_ld % 8 == 0)) &&
+           (!(has_bias(desc) || has_gradient(desc)) || desc.bias);
+}
+
+uint64_t alignment_of(const void *p)
+{
+    uint64_t a = 16;
+    while ((uintptr_t)p % a)
+        a /= 2;
+    return a;
 }
 
 void check_aligned(const void *p, uint64_t align)
@@ -157,14 +252,28 @@ cublasStatus_t cublasLtDestroy(cublasLtHandle_t handle)
 
 cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t *desc, cublasComputeType_t compute, cudaDataType_t scale)
 {
-    *desc = new emulate_desc{compute, scale, CUBLAS_OP_N, CUBLAS_OP_N};
+    *desc = new emulate_desc{compute, scale, CUBLAS_OP_N, CUBLAS_OP_N, CUBLASLT_EPILOGUE_DEFAULT, nullptr, nullptr, 0};
     return CUBLAS_STATUS_SUCCESS;
 }
 
 cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t desc, cublasLtMatmulDescAttributes_t what, const void *value,
                                               size_t bytes)
 {
-    return set(what == CUBLASLT_MATMUL_DESC_TRANSA ? desc->a : desc->b, value, bytes);
+    switch (what) {
+    case CUBLASLT_MATMUL_DESC_TRANSA:
+        return set(desc->a, value, bytes);
+    case CUBLASLT_MATMUL_DESC_TRANSB:
+        return set(desc->b, value, bytes);
+    case CUBLASLT_MATMUL_DESC_EPILOGUE:
+        return set(desc->epilogue, value, bytes);
+    case CUBLASLT_MATMUL_DESC_BIAS_POINTER:
+        return set(desc->bias, value, bytes);
+    case CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER:
+        return set(desc->aux, value, bytes);
+    case CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD:
+        return set(desc->aux_ld, value, bytes);
+    }
+    return CUBLAS_STATUS_INVALID_VALUE;
 }
 
 cublasStatus_t cublasLtMatmulDescDestroy(cublasLtMatmulDesc_t desc)
@@ -215,7 +324,7 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDe
                                               cublasLtMatmulHeuristicResult_t found[], int *n)
 {
     *n = 0;
-    if (!types_fit(*desc, *a, *b, *d) || c->type != d->type)
+    if (!types_fit(*desc, *a, *b, *d) || c->type != d->type || !epilogue_fits(*desc, *d))
         return CUBLAS_STATUS_NOT_SUPPORTED;
     if (!shapes_fit(*desc, *a, *b, *d))
         return CUBLAS_STATUS_INVALID_VALUE;
@@ -229,6 +338,8 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDe
         x->algo.data[1] = x->workspaceSize;
         for (int i = 0; i < 4; i++)
             x->algo.data[2 + i] = preference->align[i];
+        x->algo.data[6] = alignment_of(desc->bias);
+        x->algo.data[7] = alignment_of(desc->aux);
         x->state = CUBLAS_STATUS_SUCCESS;
     }
     return CUBLAS_STATUS_SUCCESS;
@@ -249,6 +360,10 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t desc, const
     check_aligned(a, algo->data[2]);
     check_aligned(b, algo->data[3]);
     check_aligned(d, algo->data[5]);
+    check_aligned(desc->bias, algo->data[6]);
+    check_aligned(desc->aux, algo->data[7]);
+    if (!epilogue_fits(*desc, *d_layout))
+        broken("the epilogue lacks an operand");
     if (algo->data[1]) /* it is used, by all products */
         cudaMemsetAsync(workspace, 0xff, algo->data[1], stream);
     emulate_enqueue(stream, [=] { multiply(x); });
