@@ -95,6 +95,30 @@ int huge_in_place(struct rank *rank)
     return 0;
 }
 
+/* Whose sum it is lies in the one buffer of each rank; of a reduce at the last one. */
+int huge_sums(struct rank *rank)
+{
+    static const uint32_t colls[] = {HD_COLL_ALL_REDUCE, HD_COLL_REDUCE};
+    struct hd_error err = HD_ERROR_INIT;
+    struct hd_comm_group *group;
+    int32_t n = rank->size, last = n - 1;
+    uint8_t *data = rank_memory(rank, huge_bytes);
+    EXPECT(data != NULL, "memory");
+    if (world_group(rank, "world", &group))
+        return 1;
+    for (size_t k = 0; k < HD__COUNT(colls); k++) {
+        struct hd_comm_call call = {.struct_size = sizeof call, .coll = colls[k], .dtype = HD_U8, .redop = HD_SUM, .root = last,
+                                    .send = data, .recv = data, .count = huge_bytes, .tag = k + 1};
+        hd_request request;
+        fill(data, rank->rank);
+        EXPECT(rank->ops->collective(group, &call, &request, &err) == HD_OK, "%s", err.message);
+        EXPECT(finish(rank, request, &err) == HD_OK, "%s", err.message);
+        for (uint64_t i = 0; i < huge_bytes && (colls[k] == HD_COLL_ALL_REDUCE || rank->rank == last); i++)
+            EXPECT(data[i] == (uint8_t)huge_value(n * (n - 1) / 2, n, i), "%s: element %llu", hd_coll_name(colls[k]), (unsigned long long)i);
+    }
+    return 0;
+}
+
 int huge(struct rank *rank)
 {
     struct hd_error err = HD_ERROR_INIT;

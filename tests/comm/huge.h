@@ -6,7 +6,9 @@
 
 extern uint64_t huge_bytes; /* of the larger buffer */
 
+/* Bodies for run_ranks. */
 int huge(struct rank *rank);
-int huge_in_place(struct rank *rank); /* a broadcast and a message of bytes, in one buffer */ /* a body for run_ranks */
+int huge_in_place(struct rank *rank); /* a broadcast and a message of bytes, in one buffer */
+int huge_sums(struct rank *rank);     /* an all_reduce and a reduce of bytes, in one buffer */
 
 #endif

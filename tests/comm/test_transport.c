@@ -5,7 +5,8 @@
  *     any: so, and by algorithms whose sums follow an order of their own, in chunks of 4 KiB
  *     soak=N seed=S ranks=R: N random operations on R ranks, and nothing else
  *     huge=BYTES: operations of that size on two ranks, and nothing else; 4.5 x BYTES of memory a rank
- *     whole=BYTES: a broadcast and a message of so many, in one buffer: BYTES of memory a rank */
+ *     whole=BYTES: a broadcast and a message of so many, in one buffer: BYTES of memory a rank
+ *     sums=BYTES: an all_reduce and a reduce of so many, in one buffer: 2 x BYTES of memory a rank, over MPI */
 #include <check.h>
 #include <stdlib.h>
 #include <unistd.h>
@@ -302,7 +303,8 @@ static int leaves_nothing(struct rank *rank)
 
 static double patience;
 static int32_t soak_ranks = 4;
-static int few, in_one_buffer;
+static int few;
+static char one_buffer; /* 0; w: whole, s: sums */
 
 #define TRANSPORT_TEST(name, body, ...)                                                           \
     START_TEST(name)                                                                              \
@@ -319,6 +321,8 @@ TRANSPORT_TEST(special_values, specials, .settings = "stage=64KiB")
 TRANSPORT_TEST(large_ones_too, large, .settings = "stage=64KiB stream=256KiB quantum=64KiB halves=wide")
 TRANSPORT_TEST(huge_ones_too, huge, .timeout = patience)
 TRANSPORT_TEST(huge_in_one_buffer, huge_in_place, .timeout = patience)
+TRANSPORT_TEST(huge_sums_in_one_buffer, huge_sums, .timeout = patience)
+TRANSPORT_TEST(sums_in_pieces, huge_sums, .settings = "largest=1000003")
 TRANSPORT_TEST(many_in_flight, in_flight, .settings = "stage=64KiB largest=3000")
 TRANSPORT_TEST(messages_arrive, messages, .settings = "stage=64KiB stream=512KiB largest=3000")
 TRANSPORT_TEST(groups_again, regroup, .settings = NULL)
@@ -353,6 +357,7 @@ static void add_all(TCase *tc)
         tcase_add_loop_test(tc, special_values, 2, 4);
     tcase_add_loop_test(tc, large_ones_too, 2, 5);
     tcase_add_loop_test(tc, huge_ones_too, 2, 4);
+    tcase_add_loop_test(tc, sums_in_pieces, 2, 3);
     tcase_add_loop_test(tc, many_in_flight, 3, 5);
     tcase_add_loop_test(tc, messages_arrive, 1, 5);
     tcase_add_loop_test(tc, groups_again, 2, 4);
@@ -369,6 +374,7 @@ static void add_few(TCase *tc)
         tcase_add_loop_test(tc, special_values, 3, 4);
     tcase_add_loop_test(tc, large_ones_too, 3, 4);
     tcase_add_loop_test(tc, huge_ones_too, 2, 3);
+    tcase_add_loop_test(tc, sums_in_pieces, 3, 4);
     tcase_add_loop_test(tc, many_in_flight, 4, 5);
     tcase_add_loop_test(tc, messages_arrive, 3, 4);
     tcase_add_loop_test(tc, groups_again, 3, 4);
@@ -409,9 +415,9 @@ static int parse_word(const char *word, TCase *tc)
     if (sscanf(word, "soak=%llu", &n) == 1) {
         soak_operations = n;
         patience = 60 * (1 + (double)n / 1000);
-    } else if (sscanf(word, "huge=%llu", &n) == 1 || sscanf(word, "whole=%llu", &n) == 1) {
+    } else if (sscanf(word, "huge=%llu", &n) == 1 || sscanf(word, "whole=%llu", &n) == 1 || sscanf(word, "sums=%llu", &n) == 1) {
         huge_bytes = n;
-        in_one_buffer = *word == 'w';
+        one_buffer = *word == 'h' ? 0 : *word;
         patience = 60 * (1 + (double)n / (64 << 20));
     } else {
         return 0;
@@ -436,8 +442,10 @@ int main(int argc, char **argv)
         return failed;
     if (patience == 0)
         (few ? add_few : add_all)(tc);
-    else if (in_one_buffer)
+    else if (one_buffer == 'w')
         tcase_add_loop_test(tc, huge_in_one_buffer, 2, 3);
+    else if (one_buffer == 's')
+        tcase_add_loop_test(tc, huge_sums_in_one_buffer, 2, 3);
     else if (huge_bytes != 12 << 20)
         tcase_add_loop_test(tc, huge_ones_too, 2, 3);
     else
