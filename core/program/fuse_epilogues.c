@@ -1,9 +1,9 @@
 /* What stands behind a product, made where the product is:
  *
- *     t = einsum(a, b); y = bias(t, w)                  y = einsum_bias(a, b, w)
- *     z = einsum_bias(a, b, w); y = gelu(z)             y, z = einsum_gelu(a, b, w); without z where nobody else reads
- * it t = einsum(a, b); dz = gelu_grad(z, t)            dz = einsum_gelu_grad(a, b, z) db = bias_dw(dy); dw = einsum(dy,
- * x)              dw, db = einsum_bias_dw(dy, x)
+ *     t = einsum(a, b); y = bias(t, w)             y = einsum_bias(a, b, w)
+ *     z = einsum_bias(a, b, w); y = gelu(z)        y, z = einsum_gelu(a, b, w); no z where nobody else reads it
+ *     t = einsum(a, b); dz = gelu_grad(z, t)       dz = einsum_gelu_grad(a, b, z)
+ *     db = bias_dw(dy); dw = einsum(dy, x)         dw, db = einsum_bias_dw(dy, x)
  *
  * The earlier of two instructions moves to the later one, so nothing between them may touch what it reads or writes. */
 #include <stdlib.h>
@@ -83,8 +83,7 @@ static int together(const struct hd__instr *a, const struct hd__instr *b)
     return a->phase == b->phase && a->micro == b->micro && a->block == b->block && a->chunk == b->chunk;
 }
 
-/* The instruction of this op that makes t for instruction k, and for it alone where `alone`; -1 where it has to stay.
- */
+/* The instruction of this op that makes t for instruction k, and for it alone where `alone`; -1 where it has to stay. */
 static int64_t maker_of(const struct fusion *f, hd_tensor t, uint16_t op, uint32_t k, int alone)
 {
     uint32_t m = f->flow[t].maker;
