@@ -37,7 +37,7 @@ static int post_chunk(struct lf_op *op)
     if (!piece)
         return 0;
     piece->op = op;
-    piece->generation = op->generation;
+    piece->generation = op->id.generation;
     piece->bytes = bytes;
     piece->number = (uint32_t)(op->posted % LF_WINDOW);
     rc = op->sending ? fi_tsend(c->ep, op->data + at, bytes, NULL, peer, tag, &piece->wire.context)
@@ -105,7 +105,7 @@ int lf_chunks_post(struct hd_comm *c)
 void lf_chunk_done(struct hd_comm *c, struct lf_piece *piece, uint64_t bytes)
 {
     struct lf_op *op = piece->op;
-    int current = op->generation == piece->generation && !op->done;
+    int current = op->id.generation == piece->generation && !op->done;
     if (current) {
         op->piece[piece->number] = NULL;
         op->finished++;

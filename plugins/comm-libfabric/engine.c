@@ -1,4 +1,4 @@
-/* Operations: their pool and numbers, progress, completion. */
+/* Operations: their numbers, progress, completion. */
 #include <sched.h>
 #include <time.h>
 
@@ -13,64 +13,30 @@ double lf_now(void)
     return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
 }
 
-/* ---- the pool: blocks of 64, found by index */
-
-static int more_ops(struct hd_comm *c)
-{
-    uint32_t blocks = c->n_ops / LF_OPS;
-    struct lf_op **block = c->host->alloc((blocks + 1) * sizeof *block);
-    struct lf_op *ops = c->n_ops + LF_OPS <= 1u << LF_INDEX_BITS ? c->host->alloc(LF_OPS * sizeof *ops) : NULL;
-    if (!block || !ops) {
-        c->host->free(block);
-        c->host->free(ops);
-        return -1;
-    }
-    if (blocks)
-        memcpy(block, c->block, blocks * sizeof *block);
-    c->host->free(c->block);
-    c->block = block;
-    block[blocks] = ops;
-    for (uint32_t i = LF_OPS; i-- > 0;) {
-        ops[i].index = c->n_ops + i;
-        ops[i].next = c->free_ops;
-        c->free_ops = &ops[i];
-    }
-    c->n_ops += LF_OPS;
-    return 0;
-}
+/* ---- operations */
 
 struct lf_op *lf_op_new(struct hd_comm_group *g)
 {
     struct hd_comm *c = g->comm;
-    struct lf_op *op, old;
-    if (!c->free_ops && more_ops(c) != 0)
+    struct lf_op *op = rq_take(&c->ops);
+    if (!op)
         return NULL;
-    op = c->free_ops;
-    c->free_ops = op->next;
-    old = *op;
-    *op = (struct lf_op){
-        .index = old.index, .generation = old.generation + 1, .group = g, .used = 1, .after = c->pending};
+    *op = (struct lf_op){.id = op->id, .group = g, .after = c->pending};
     if (c->pending)
         c->pending->before = op;
     c->pending = op;
     return op;
 }
 
-hd_request lf_op_request(const struct lf_op *op)
-{
-    return (uint64_t)op->generation << 32 | op->index;
-}
-
 uint32_t lf_op_token(const struct lf_op *op)
 {
-    return op->index | (op->generation & ((1u << LF_TURN_BITS) - 1)) << LF_INDEX_BITS;
+    return op->id.index | (op->id.generation & ((1u << LF_TURN_BITS) - 1)) << LF_INDEX_BITS;
 }
 
 static struct lf_op *lookup(struct hd_comm *c, hd_request request, struct hd_error *err)
 {
-    uint32_t index = (uint32_t)request;
-    struct lf_op *op = index < c->n_ops ? &c->block[index / LF_OPS][index % LF_OPS] : NULL;
-    if (op && op->used && op->generation == (uint32_t)(request >> 32))
+    struct lf_op *op = rq_find(&c->ops, request);
+    if (op)
         return op;
     hd_fail(err, HD_E_INVALID, "libfabric: request %llx is unknown, or was completed before",
             (unsigned long long)request);
@@ -105,9 +71,7 @@ static int32_t release(struct hd_comm *c, struct lf_op *op, struct hd_error *err
             *at = op->busy_next;
             break;
         }
-    op->used = 0;
-    op->next = c->free_ops;
-    c->free_ops = op;
+    rq_give(&c->ops, &op->id);
     return code;
 }
 
@@ -119,9 +83,11 @@ void lf_ops_orphan(struct hd_comm_group *g)
         if (op->group == g)
             lf_op_finish(op, HD_E_CANCELLED);
     }
-    for (uint32_t i = 0; i < c->n_ops; i++)
-        if (c->block[i / LF_OPS][i % LF_OPS].group == g)
-            c->block[i / LF_OPS][i % LF_OPS].group = NULL;
+    for (uint32_t i = 0; i < c->ops.n; i++) {
+        struct lf_op *op = rq_at(&c->ops, i);
+        if (op->group == g)
+            op->group = NULL;
+    }
 }
 
 /* ---- progress */
@@ -158,7 +124,7 @@ static void complete_error(struct hd_comm *c)
         rank = ((struct lf_note *)wire)->to;
     } else if (wire->kind == LF_PIECE) {
         struct lf_piece *piece = (struct lf_piece *)wire;
-        if (piece->op->generation == piece->generation && !piece->op->done)
+        if (piece->op->id.generation == piece->generation && !piece->op->done)
             rank = piece->op->group->member[piece->op->peer].rank;
         piece->op->piece[piece->number] = rank >= 0 ? NULL : piece->op->piece[piece->number];
     }

@@ -25,6 +25,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "../requests/requests.h"
 #include "heddle/comm.h"
 #include "heddle/host.h"
 
@@ -39,7 +40,6 @@ enum {
     LF_TEXT = 512,        /* bytes of a reason in a notice */
     LF_GREETED = 64,      /* groups up to this size connect when they are made, larger ones when they first talk */
     LF_ORPHANS = 1 << 16, /* notices that may wait for their group to be made */
-    LF_OPS = 64,          /* operations are allocated so many at a time */
     LF_INDEX_BITS = 18,   /* of a token: the operation's index; above it its generation */
     LF_TURN_BITS = 10,
     LF_CHUNK_BITS = 16 /* of a tag: the chunk's number */
@@ -107,7 +107,8 @@ struct lf_letter { /* came before its operation: EAGER or READY, or anything for
 };
 
 struct lf_op {
-    struct lf_op *next;           /* in its flow, or free */
+    struct rq_record id;
+    struct lf_op *next;           /* in its flow */
     struct lf_op *before, *after; /* among all that is pending */
     struct lf_op *busy_next;      /* has chunks to post */
     struct hd_comm_group *group;
@@ -116,9 +117,9 @@ struct lf_op {
     uint64_t bytes, chunk;
     uint64_t chunks, posted, finished;
     double since;
-    uint32_t index, generation, number, token;
+    uint32_t number, token;
     int32_t code, peer;
-    uint8_t used, done, sending, busy;
+    uint8_t done, sending, busy;
     uint8_t gone;  /* sending: the bytes left in EAGER */
     uint8_t ready; /* sending: READY came; receiving: it was sent */
     struct lf_piece *piece[LF_WINDOW];
@@ -184,9 +185,9 @@ struct hd_comm {
     struct lf_made *made;
     struct lf_letter *orphans;
     uint32_t n_orphans;
-    struct lf_op **block;
-    uint32_t n_ops, idle;
-    struct lf_op *free_ops, *pending, *busy;
+    struct rq_pool ops; /* struct lf_op */
+    struct lf_op *pending, *busy;
+    uint32_t idle;
     struct lf_slot *slots, *slot[LF_SLOTS];
     struct lf_note *free_notes;
     struct lf_piece *free_pieces;
@@ -249,7 +250,6 @@ struct lf_flow *lf_flow(struct hd_comm_group *g, int32_t member, uint32_t stream
 /* engine.c */
 double lf_now(void);
 struct lf_op *lf_op_new(struct hd_comm_group *g); /* NULL: no memory, or too many */
-hd_request lf_op_request(const struct lf_op *op);
 uint32_t lf_op_token(const struct lf_op *op);
 void lf_op_finish(struct lf_op *op, int32_t code);
 void lf_ops_orphan(struct hd_comm_group *g);

@@ -172,7 +172,7 @@ int32_t lf_send(struct hd_comm_group *g, int32_t peer, uint32_t stream, const vo
     int32_t code = begin(g, peer, stream, (void *)data, bytes, 1, &op, err);
     if (code != HD_OK)
         return code;
-    *request = lf_op_request(op);
+    *request = rq_number(&op->id);
     letter = take_letter(op->flow, op->number, 1);
     if (letter)
         ready_came(op, &letter->head);
@@ -190,7 +190,7 @@ int32_t lf_recv(struct hd_comm_group *g, int32_t peer, uint32_t stream, void *da
     int32_t code = begin(g, peer, stream, data, bytes, 0, &op, err);
     if (code != HD_OK)
         return code;
-    *request = lf_op_request(op);
+    *request = rq_number(&op->id);
     op->token = lf_op_token(op);
     letter = take_letter(op->flow, op->number, 0);
     if (is_small(op) || letter)

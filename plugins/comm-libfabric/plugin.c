@@ -104,9 +104,7 @@ static void close_comm(struct hd_comm *c)
         next = piece->next;
         c->host->free(piece);
     }
-    for (uint32_t i = 0; i < c->n_ops; i += LF_OPS)
-        c->host->free(c->block[i / LF_OPS]);
-    c->host->free(c->block);
+    rq_finish(&c->ops);
     c->host->free(c->peer);
     c->host->free(c);
 }
@@ -119,6 +117,7 @@ static int32_t open_comm(const struct hd_host *host, const void *settings, const
     if (!c)
         return hd_fail(err, HD_E_NOMEM, "libfabric: no memory");
     c->host = host;
+    rq_init(&c->ops, host, sizeof(struct lf_op), 1u << LF_INDEX_BITS);
     c->settings = *(const struct lf_settings *)settings;
     c->world = *world;
     snprintf(c->instance, sizeof c->instance, "%s", world->instance);

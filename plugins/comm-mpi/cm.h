@@ -22,6 +22,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "../requests/requests.h"
 #include "heddle/comm.h"
 #include "heddle/host.h"
 
@@ -63,13 +64,13 @@ struct cm_sign {
 };
 
 struct cm_op {
-    struct cm_op *next; /* in the group's queue, or among the free */
+    struct rq_record id;
+    struct cm_op *next; /* in the group's queue */
     struct cm_group *group;
     MPI_Request *requests;
     uint32_t n, room; /* requests */
-    uint32_t index, generation;
     int32_t code;
-    uint8_t used, done, kind, failed;
+    uint8_t done, kind, failed, reserved;
     int32_t peer; /* of a message */
     uint32_t stream;
     uint64_t bytes; /* of a message */
@@ -100,7 +101,6 @@ struct cm_group {
     char name[64];
 };
 
-#define CM_BLOCK 64 /* operations are allocated so many at a time */
 #define CM_REASON 400
 
 /* What one rank tells another beside the data. */
@@ -118,9 +118,8 @@ struct hd_comm {
     struct cm_group *groups;
     uint64_t *made; /* ids of all groups that there were */
     uint32_t n_made, made_room;
-    struct cm_op **block;
-    uint32_t n_blocks, idle;
-    struct cm_op *free_ops;
+    struct rq_pool ops; /* struct cm_op */
+    uint32_t idle, reserved;
     struct cm_note note; /* being received */
     MPI_Request listening;
     double looked;     /* when late operations were looked for */
@@ -214,7 +213,6 @@ struct cm_op *cm_op_new(struct cm_group *group, uint32_t kind, struct hd_error *
 void cm_op_release(struct hd_comm *comm, struct cm_op *op);
 /* The place for one more request. */
 MPI_Request *cm_op_request(struct cm_op *op);
-hd_request cm_op_number(const struct cm_op *op);
 void cm_op_finish(struct cm_op *op, int32_t code);
 const char *cm_op_text(const struct cm_op *op, char out[160]);
 /* Poisons the group: all that is pending completes with its first error. */

@@ -192,7 +192,7 @@ int32_t cm_collective(struct hd_comm_group *group, const struct hd_comm_call *ca
     code = compared ? cm_agree_begin(op) : cm_collective_start(op);
     *g->tail = op; /* a failure completes it with all others */
     g->tail = &op->next;
-    *request = cm_op_number(op);
+    *request = rq_number(&op->id);
     if (code != MPI_SUCCESS)
         cm_collective_broke(op, code);
     else if (compared && !g->unstarted)

@@ -1,7 +1,7 @@
-/* Operations: their pool and numbers, completion, failure; progress, test, wait.
+/* Operations: completion, failure; progress, test, wait.
  *
- * A number is an operation's place in the pool and how often that was used before. A failure belongs to a group: its first
- * error is kept, all that is pending completes with it, and later calls return it. */
+ * A failure belongs to a group: its first error is kept, all that is pending completes with it, and later calls return
+ * it. */
 #include <sched.h>
 #include <time.h>
 
@@ -16,52 +16,23 @@ double cm_now(void)
     return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
 }
 
-/* ---- the pool */
-
-static int more_ops(struct hd_comm *c)
-{
-    struct cm_op **block = c->host->alloc((c->n_blocks + 1) * sizeof *block), *ops = c->host->alloc(CM_BLOCK * sizeof *ops);
-    if (!block || !ops) {
-        c->host->free(block);
-        c->host->free(ops);
-        return -1;
-    }
-    memcpy(block, c->n_blocks ? c->block : block, c->n_blocks * sizeof *block);
-    c->host->free(c->block);
-    c->block = block;
-    block[c->n_blocks] = ops;
-    for (uint32_t i = CM_BLOCK; i-- > 0;) {
-        ops[i].index = c->n_blocks * CM_BLOCK + i;
-        ops[i].generation = 1;
-        ops[i].next = c->free_ops;
-        c->free_ops = &ops[i];
-    }
-    c->n_blocks++;
-    return 0;
-}
+/* ---- operations */
 
 void cm_ops_free(struct hd_comm *c)
 {
-    for (uint32_t b = 0; b < c->n_blocks; b++) {
-        for (int i = 0; i < CM_BLOCK; i++)
-            c->host->free(c->block[b][i].requests);
-        c->host->free(c->block[b]);
-    }
-    c->host->free(c->block);
+    for (uint32_t i = 0; i < c->ops.n; i++)
+        c->host->free(((struct cm_op *)rq_at(&c->ops, i))->requests);
+    rq_finish(&c->ops);
 }
 
 struct cm_op *cm_op_new(struct cm_group *g, uint32_t kind, struct hd_error *err)
 {
-    struct hd_comm *c = g->comm;
-    struct cm_op *op;
-    if (!c->free_ops && more_ops(c)) {
+    struct cm_op *op = rq_take(&g->comm->ops);
+    if (!op) {
         hd_fail(err, HD_E_NOMEM, "mpi: no memory");
         return NULL;
     }
-    op = c->free_ops;
-    c->free_ops = op->next;
-    *op = (struct cm_op){.group = g, .requests = op->requests, .room = op->room, .index = op->index, .generation = op->generation,
-                         .used = 1, .kind = (uint8_t)kind};
+    *op = (struct cm_op){.id = op->id, .group = g, .requests = op->requests, .room = op->room, .kind = (uint8_t)kind};
     return op;
 }
 
@@ -69,11 +40,8 @@ void cm_op_release(struct hd_comm *c, struct cm_op *op)
 {
     if (!op->failed) /* else MPI may still write there */
         c->host->free(op->after.scratch);
-    op->used = 0;
     op->group = NULL;
-    op->generation++;
-    op->next = c->free_ops;
-    c->free_ops = op;
+    rq_give(&c->ops, &op->id);
 }
 
 MPI_Request *cm_op_request(struct cm_op *op)
@@ -91,18 +59,6 @@ MPI_Request *cm_op_request(struct cm_op *op)
     }
     op->requests[op->n] = MPI_REQUEST_NULL;
     return &op->requests[op->n++];
-}
-
-hd_request cm_op_number(const struct cm_op *op)
-{
-    return (uint64_t)op->generation << 32 | op->index;
-}
-
-static struct cm_op *lookup(struct hd_comm *c, hd_request request)
-{
-    uint32_t index = (uint32_t)request, block = index / CM_BLOCK;
-    struct cm_op *op = block < c->n_blocks ? &c->block[block][index % CM_BLOCK] : NULL;
-    return op && op->used && op->generation == (uint32_t)(request >> 32) ? op : NULL;
 }
 
 void cm_op_finish(struct cm_op *op, int32_t code)
@@ -285,7 +241,7 @@ static int32_t unknown(hd_request request, struct hd_error *err)
 
 int32_t cm_test(struct hd_comm *c, hd_request request, int32_t *done, struct hd_error *err)
 {
-    struct cm_op *op = lookup(c, request);
+    struct cm_op *op = rq_find(&c->ops, request);
     if (!op)
         return unknown(request, err);
     *done = op->done;
@@ -294,7 +250,7 @@ int32_t cm_test(struct hd_comm *c, hd_request request, int32_t *done, struct hd_
 
 int32_t cm_wait(struct hd_comm *c, hd_request request, double deadline, struct hd_error *err)
 {
-    struct cm_op *op = lookup(c, request);
+    struct cm_op *op = rq_find(&c->ops, request);
     if (!op)
         return unknown(request, err);
     c->idle = 0;

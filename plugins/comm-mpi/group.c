@@ -140,10 +140,11 @@ void cm_group_free(struct hd_comm_group *group)
             *at = g->next;
             break;
         }
-    for (uint32_t b = 0; b < g->comm->n_blocks; b++)
-        for (int i = 0; i < CM_BLOCK; i++)
-            if (g->comm->block[b][i].group == g)
-                g->comm->block[b][i].group = NULL;
+    for (uint32_t i = 0; i < g->comm->ops.n; i++) {
+        struct cm_op *op = rq_at(&g->comm->ops, i);
+        if (op->group == g)
+            op->group = NULL;
+    }
     if (idle && g->mpi != MPI_COMM_NULL)
         MPI_Comm_free(&g->mpi); /* after a failure it stays: what was begun in it is MPI's still */
     g->comm->host->free(g->message);

@@ -91,7 +91,7 @@ static int32_t post(struct cm_group *g, uint32_t kind, int32_t peer, uint32_t st
         return cm_usable(g, err);
     }
     g->message[g->n_messages++] = op;
-    *request = cm_op_number(op);
+    *request = rq_number(&op->id);
     return HD_OK;
 }
 

@@ -63,6 +63,7 @@ int32_t cm_open(const struct hd_host *host, const void *settings, const struct h
         return rc;
     }
     c->host = host;
+    rq_init(&c->ops, host, sizeof(struct cm_op), 0);
     c->settings = *(const struct cm_settings *)settings;
     c->world = *world;
     c->mpi = MPI_COMM_NULL;

@@ -1,6 +1,4 @@
-/* Operations: their pool and numbers, their way to the stream; progress, test, wait.
- *
- * A number is an operation's place in the pool and how often that was used before. */
+/* Operations: their way to the stream; progress, test, wait. */
 #include <sched.h>
 #include <time.h>
 
@@ -26,87 +24,52 @@ void nc_unlock(struct hd_comm *c)
     pthread_mutex_unlock(&c->lock);
 }
 
-/* ---- the pool */
-
-static int more_ops(struct hd_comm *c)
-{
-    struct nc_op **block = c->host->alloc((c->n_blocks + 1) * sizeof *block),
-                 *ops = c->host->alloc(NC_BLOCK * sizeof *ops);
-    if (!block || !ops) {
-        c->host->free(block);
-        c->host->free(ops);
-        return -1;
-    }
-    memcpy(block, c->n_blocks ? c->block : block, c->n_blocks * sizeof *block);
-    c->host->free(c->block);
-    c->block = block;
-    block[c->n_blocks] = ops;
-    for (uint32_t i = NC_BLOCK; i-- > 0;) {
-        ops[i].index = c->n_blocks * NC_BLOCK + i;
-        ops[i].generation = 1;
-        ops[i].next = c->free_ops;
-        c->free_ops = &ops[i];
-    }
-    c->n_blocks++;
-    return 0;
-}
+/* ---- operations */
 
 void nc_ops_free(struct hd_comm *c)
 {
-    for (uint32_t b = 0; b < c->n_blocks; b++) {
-        for (int i = 0; i < NC_BLOCK; i++) {
-            if (c->block[b][i].begin)
-                c->api.cuEventDestroy_v2(c->block[b][i].begin);
-            if (c->block[b][i].end)
-                c->api.cuEventDestroy_v2(c->block[b][i].end);
-        }
-        c->host->free(c->block[b]);
+    for (uint32_t i = 0; i < c->ops.n; i++) {
+        struct nc_op *op = rq_at(&c->ops, i);
+        if (op->begin)
+            c->api.cuEventDestroy_v2(op->begin);
+        if (op->end)
+            c->api.cuEventDestroy_v2(op->end);
     }
-    c->host->free(c->block);
+    rq_finish(&c->ops);
 }
 
 struct nc_op *nc_op_new(struct nc_group *g, struct nc_lane *lane, uint32_t kind, struct hd_error *err)
 {
     struct hd_comm *c = g->comm;
-    struct nc_op *op;
+    struct nc_op *op = rq_take(&c->ops);
     int result = 0;
-    if (!c->free_ops && more_ops(c)) {
+    if (!op) {
         hd_fail(err, HD_E_NOMEM, "nccl: no memory");
         return NULL;
     }
-    op = c->free_ops;
     if (!op->begin)
         result = c->api.cuEventCreate(&op->begin, NC_CU_NO_TIMING);
     if (!result && !op->end)
         result = c->api.cuEventCreate(&op->end, NC_CU_NO_TIMING);
-    if (nc_cu_check(&c->api, result, "an event", err))
+    if (nc_cu_check(&c->api, result, "an event", err)) {
+        rq_give(&c->ops, &op->id);
         return NULL;
-    c->free_ops = op->next;
-    *op = (struct nc_op){.group = g,
-                         .lane = lane,
-                         .begin = op->begin,
-                         .end = op->end,
-                         .index = op->index,
-                         .generation = op->generation,
-                         .used = 1,
-                         .kind = (uint8_t)kind};
+    }
+    *op = (struct nc_op){
+        .id = op->id, .group = g, .lane = lane, .begin = op->begin, .end = op->end, .kind = (uint8_t)kind};
     return op;
 }
 
 void nc_op_release(struct hd_comm *c, struct nc_op *op)
 {
-    op->used = 0;
     op->group = NULL;
-    op->generation++;
-    op->next = c->free_ops;
-    c->free_ops = op;
+    rq_give(&c->ops, &op->id);
 }
 
 static struct nc_op *lookup(struct hd_comm *c, hd_request request, struct hd_error *err)
 {
-    uint32_t index = (uint32_t)request, block = index / NC_BLOCK;
-    struct nc_op *op = block < c->n_blocks ? &c->block[block][index % NC_BLOCK] : NULL;
-    if (op && op->used && op->generation == (uint32_t)(request >> 32))
+    struct nc_op *op = rq_find(&c->ops, request);
+    if (op)
         return op;
     hd_fail(err, HD_E_INVALID, "nccl: request %llx is unknown, or was completed before", (unsigned long long)request);
     return NULL;
@@ -151,7 +114,7 @@ int32_t nc_post(struct nc_op *op, hd_request *request, struct hd_error *err)
         nc_op_release(c, op);
         return nc_usable(g, err);
     }
-    *request = (uint64_t)op->generation << 32 | op->index;
+    *request = rq_number(&op->id);
     return HD_OK;
 }
 

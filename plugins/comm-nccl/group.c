@@ -144,10 +144,11 @@ static void forget(struct hd_comm *c, struct nc_group *g)
             *at = g->next;
             break;
         }
-    for (uint32_t b = 0; b < c->n_blocks; b++)
-        for (int i = 0; i < NC_BLOCK; i++)
-            if (c->block[b][i].group == g)
-                c->block[b][i].group = NULL;
+    for (uint32_t i = 0; i < c->ops.n; i++) {
+        struct nc_op *op = rq_at(&c->ops, i);
+        if (op->group == g)
+            op->group = NULL;
+    }
 }
 
 static int is_idle(const struct nc_group *g)

@@ -26,12 +26,12 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
+#include "../requests/requests.h"
 #include "api.h"
 #include "heddle/comm.h"
 #include "heddle/host.h"
 #include "options.h"
 
-#define NC_BLOCK 64 /* operations are allocated so many at a time */
 #define NC_REASON 400
 #define NC_KEY 160
 #define NC_SCRATCH 4096 /* bytes */
@@ -42,13 +42,13 @@ struct nc_lane;
 struct nc_group;
 
 struct nc_op {
-    struct nc_op *next;     /* in its lane, or among the free */
+    struct rq_record id;
+    struct nc_op *next;     /* in its lane */
     struct nc_group *group; /* NULL: it was freed */
     struct nc_lane *lane;
     void *begin, *end; /* events on the device's stream, on the lane's; kept while the record is */
-    uint32_t index, generation;
     int32_t code;
-    uint8_t used, done, empty, kind;
+    uint8_t done, empty, kind, reserved;
     int32_t peer; /* of a message: member index */
     uint32_t stream;
     const void *from;
@@ -118,9 +118,7 @@ struct hd_comm {
     struct nc_group *groups;
     struct nc_made *made; /* groups that there were */
     uint32_t n_made, made_room;
-    struct nc_op **block;
-    uint32_t n_blocks, idle;
-    struct nc_op *free_ops;
+    struct rq_pool ops; /* struct nc_op */
     double looked;
     struct hd_error failure; /* of an operation that was done, and failed on the stream */
 

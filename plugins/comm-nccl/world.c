@@ -97,6 +97,7 @@ int32_t nc_open(const struct hd_host *host, const void *settings, const struct h
     if (!c)
         return hd_fail(err, HD_E_NOMEM, "nccl: no memory");
     c->host = host;
+    rq_init(&c->ops, host, sizeof(struct nc_op), 0);
     c->settings = *(const struct nc_settings *)settings;
     memcpy(&c->world, world, known);
     c->error = c->failure = (struct hd_error)HD_ERROR_INIT;

@@ -585,6 +585,6 @@ int32_t shm_collective(struct hd_comm_group *group, const struct hd_comm_call *c
     g->tail = &op->next;
     if (g->head == op)
         post(op);
-    *request = shm_op_request(op);
+    *request = rq_number(&op->id);
     return HD_OK;
 }

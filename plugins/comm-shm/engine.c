@@ -1,49 +1,20 @@
-/* Operations: their pool and numbers, progress, completion, failure.
+/* Operations: progress, completion, failure.
  *
- * A request is the operation's index and generation. A failure belongs to a group: its first error is kept, everything
- * pending there completes with it, and later calls return it. */
+ * A failure belongs to a group: its first error is kept, everything pending there completes with it, and later calls return
+ * it. */
 #include "shm.h"
 
 #define HEALTH_SECONDS 0.005
 
-/* ---- the pool */
-
-static int more_ops(struct hd_comm *comm)
-{
-    struct shm_op **block = comm->host->alloc((comm->n_blocks + 1) * sizeof *block);
-    struct shm_op *ops = comm->host->alloc(SHM_OPS_BLOCK * sizeof *ops);
-    if (!block || !ops) {
-        comm->host->free(block);
-        comm->host->free(ops);
-        return -1;
-    }
-    if (comm->n_blocks)
-        memcpy(block, comm->block, comm->n_blocks * sizeof *block);
-    comm->host->free(comm->block);
-    comm->block = block;
-    block[comm->n_blocks] = ops;
-    for (uint32_t i = SHM_OPS_BLOCK; i-- > 0;) {
-        ops[i].index = comm->n_blocks * SHM_OPS_BLOCK + i;
-        ops[i].generation = 1;
-        ops[i].next = comm->free_ops;
-        comm->free_ops = &ops[i];
-    }
-    comm->n_blocks++;
-    return 0;
-}
-
 struct shm_op *shm_op_new(struct shm_group *group, uint32_t kind, struct hd_error *err)
 {
-    struct hd_comm *comm = group->comm;
-    if (!comm->free_ops && more_ops(comm) != 0) {
+    struct shm_op *op = rq_take(&group->comm->ops);
+    if (!op) {
         hd_fail(err, HD_E_NOMEM, "shm: no memory");
         return NULL;
     }
-    struct shm_op *op = comm->free_ops;
-    comm->free_ops = op->next;
     op->next = NULL;
     op->group = group;
-    op->used = 1;
     op->done = 0;
     op->code = HD_OK;
     op->kind = (uint8_t)kind;
@@ -55,32 +26,10 @@ struct shm_op *shm_op_new(struct shm_group *group, uint32_t kind, struct hd_erro
     return op;
 }
 
-hd_request shm_op_request(const struct shm_op *op)
-{
-    return (uint64_t)op->generation << 32 | op->index;
-}
-
 void shm_op_finish(struct shm_op *op, int32_t code)
 {
     op->done = 1;
     op->code = code;
-}
-
-static void release(struct hd_comm *comm, struct shm_op *op)
-{
-    op->used = 0;
-    op->generation++;
-    op->next = comm->free_ops;
-    comm->free_ops = op;
-}
-
-static struct shm_op *lookup(struct hd_comm *comm, hd_request request)
-{
-    uint32_t index = (uint32_t)request, block = index / SHM_OPS_BLOCK;
-    if (block >= comm->n_blocks)
-        return NULL;
-    struct shm_op *op = &comm->block[block][index % SHM_OPS_BLOCK];
-    return op->used && op->generation == (uint32_t)(request >> 32) ? op : NULL;
 }
 
 /* ---- failure */
@@ -114,10 +63,11 @@ int32_t shm_fail(struct shm_group *g, const struct hd_error *err)
 void shm_ops_orphan(struct shm_group *g)
 {
     finish_all(g, HD_E_CANCELLED);
-    for (uint32_t b = 0; b < g->comm->n_blocks; b++)
-        for (int i = 0; i < SHM_OPS_BLOCK; i++)
-            if (g->comm->block[b][i].group == g)
-                g->comm->block[b][i].group = NULL;
+    for (uint32_t i = 0; i < g->comm->ops.n; i++) {
+        struct shm_op *op = rq_at(&g->comm->ops, i);
+        if (op->group == g)
+            op->group = NULL;
+    }
 }
 
 /* Ends every group of an aborted transport. */
@@ -299,13 +249,13 @@ static int32_t finish(struct hd_comm *comm, struct shm_op *op, struct hd_error *
         else
             hd_fail(err, code, "shm: the group was freed while the operation was under way");
     }
-    release(comm, op);
+    rq_give(&comm->ops, &op->id);
     return code;
 }
 
 int32_t shm_test(struct hd_comm *comm, hd_request request, int32_t *done, struct hd_error *err)
 {
-    struct shm_op *op = lookup(comm, request);
+    struct shm_op *op = rq_find(&comm->ops, request);
     if (!op)
         return hd_fail(err, HD_E_INVALID, "shm: request %llx is unknown, or was completed before",
                        (unsigned long long)request);
@@ -319,7 +269,7 @@ int32_t shm_test(struct hd_comm *comm, hd_request request, int32_t *done, struct
 
 int32_t shm_wait(struct hd_comm *comm, hd_request request, double deadline, struct hd_error *err)
 {
-    struct shm_op *op = lookup(comm, request);
+    struct shm_op *op = rq_find(&comm->ops, request);
     if (!op)
         return hd_fail(err, HD_E_INVALID, "shm: request %llx is unknown, or was completed before",
                        (unsigned long long)request);

@@ -324,7 +324,7 @@ static int32_t enqueue(struct shm_group *g, uint32_t kind, int32_t peer, uint32_
     while (*at)
         at = &(*at)->next;
     *at = op;
-    *request = shm_op_request(op);
+    *request = rq_number(&op->id);
     advance(op);
     return HD_OK;
 }

@@ -117,9 +117,7 @@ static void close_comm(struct hd_comm *comm)
     for (int k = 0; k < SHM_ARENAS; k++)
         shm_segment_free(&comm->arena[k]);
     shm_segment_free(&comm->control);
-    for (uint32_t i = 0; i < comm->n_blocks; i++)
-        comm->host->free(comm->block[i]);
-    comm->host->free(comm->block);
+    rq_finish(&comm->ops);
     comm->host->free(comm->made);
     comm->host->free(comm->peer);
     comm->host->free(comm);
@@ -133,6 +131,7 @@ static int32_t open_comm(const struct hd_host *host, const void *settings, const
     if (!c)
         return hd_fail(err, HD_E_NOMEM, "shm: no memory");
     c->host = host;
+    rq_init(&c->ops, host, sizeof(struct shm_op), 0);
     c->settings = *(const struct shm_settings *)settings;
     c->world = *world;
     c->layout = layout_hash(&c->settings);

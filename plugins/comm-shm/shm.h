@@ -18,6 +18,7 @@
 
 #include "heddle/comm.h"
 #include "heddle/host.h"
+#include "../requests/requests.h"
 #include "kernels.h"
 
 #pragma GCC diagnostic ignored "-Wpadded" /* what follows never crosses the ABI */
@@ -139,11 +140,11 @@ enum { SHM_COLLECTIVE = 0, SHM_SEND, SHM_RECV };
 enum { OP_QUEUED = 0, OP_POSTED, OP_WORK, OP_DRAIN, OP_ACCEPTED, OP_PULL, OP_PUSH, OP_STAGED, OP_AWAIT };
 
 struct shm_op {
+    struct rq_record id;
     struct shm_op *next;
     struct shm_group *group;
-    uint32_t index, generation;
     int32_t code; /* once done */
-    uint8_t used, done, kind, state;
+    uint8_t done, kind, state;
     uint32_t coll, dtype, redop;
     int32_t root;
     const void *send;
@@ -208,8 +209,6 @@ struct shm_group {
     struct shm_member *member;
 };
 
-#define SHM_OPS_BLOCK 64
-
 struct hd_comm {
     const struct hd_host *host;
     struct shm_settings settings;
@@ -223,9 +222,7 @@ struct hd_comm {
     struct shm_group *groups;
     uint64_t *made; /* hashes of groups created so far */
     uint32_t n_made, made_room;
-    struct shm_op **block;
-    uint32_t n_blocks;
-    struct shm_op *free_ops;
+    struct rq_pool ops; /* struct shm_op */
     uint32_t idle; /* progress calls in a row that moved nothing */
     double idle_since, checked;
     uint64_t layout;
@@ -254,7 +251,6 @@ void shm_group_free(struct hd_comm_group *group);
 
 /* engine.c */
 struct shm_op *shm_op_new(struct shm_group *group, uint32_t kind, struct hd_error *err);
-hd_request shm_op_request(const struct shm_op *op);
 void shm_op_finish(struct shm_op *op, int32_t code); /* the caller has taken it off its list */
 void shm_ops_orphan(struct shm_group *group);        /* the group goes away: what is pending is cancelled */
 /* Poisons the group with the error that was filled in, unless it is already. Returns the code. */
