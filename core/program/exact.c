@@ -8,10 +8,7 @@
  *
  *   hd__exact_partition   a step without a pipeline becomes one stage's actions: every micro-batch has its own instructions
  *   hd__exact_sums        accum, accum, ... -> adds, and one accum
- *   hd__exact_reduce      gradients travel as they are, and the norm is rounded
- *
- * The squared norm of the gradient is a sum over shards, in fp64. It is rounded to fp32, so that what an order of its terms
- * changes, about 1e-16 of it, is gone but for a step in 10^8 that lies on the edge. */
+ *   hd__exact_reduce      gradients travel as they are, and their norm is summed so that no order changes it: HD_OP_SUMSQ */
 #include <stdlib.h>
 
 #include "core/program/ops.h"
@@ -171,35 +168,52 @@ int32_t hd__exact_sums(struct hd_program *p, struct hd_error *err)
 
 /* ---- after the strategies */
 
-static void copy(struct hd_program *p, hd__code *code, uint32_t at, hd_tensor from, hd_tensor to)
+static void insert(hd__code *code, uint32_t at, struct hd__instr i)
 {
-    struct hd__instr i = hd__instr_new(p, HD_OP_COPY);
     i.phase = HD__PHASE_O;
     i.block = 0;
-    i.in[i.n_in++] = from;
-    i.out[i.n_out++] = to;
     hd__push(code, i);
     memmove(&code->at[at + 1], &code->at[at], (code->count - 1 - at) * sizeof i);
     code->at[at] = i;
 }
 
-static void round_norm(struct hd_program *p)
+static hd_tensor new_digits(struct hd_program *p)
+{
+    struct hd__tensor t = *hd__tc(p, p->norm2);
+    struct hd__instr clear = hd__instr_new(p, HD_OP_FILL0);
+    t.name = "norm2.digits";
+    t.ndim = 1;
+    t.dim[0] = hd__dim_new(p, "#digits", HD_SUM_DIGITS);
+    t.buffer = hd__buffer_new(p, t.name, HD_SUM_DIGITS * sizeof(double), HD__LIFE_PERSISTENT);
+    clear.out[clear.n_out++] = hd__tensor_new(p, &t);
+    insert(&hd__section(p, "begin")->code, 0, clear);
+    return clear.out[0];
+}
+
+/* The norm is summed in digits, over shards and ranks, and they are added at the end. */
+static void sum_in_digits(struct hd_program *p)
 {
     hd__code *code = &hd__section(p, "update")->code;
-    struct hd__tensor rounded = *hd__tc(p, p->norm2);
+    struct hd__instr total = hd__instr_new(p, HD_OP_TOTAL);
+    struct hd_attrs *attrs;
     uint32_t at = 0;
-    for (uint32_t k = 0; k < code->count; k++)
-        if (code->at[k].n_out && code->at[k].out[0] == p->norm2)
-            at = k + 1;
+    for (uint32_t k = 0; k < code->count; k++) {
+        struct hd__instr *i = &code->at[k];
+        if (!i->n_out || i->out[0] != p->norm2)
+            continue;
+        p->norm_digits = p->norm_digits ? p->norm_digits : new_digits(p);
+        i->out[0] = p->norm_digits;
+        i->in[0] = i->op == HD_OP_ALL_REDUCE ? p->norm_digits : i->in[0];
+        at = k + 1;
+    }
     if (!at)
         return;
-    rounded.name = "norm2.fp32";
-    rounded.dtype = HD_F32;
-    rounded.role = HD__ROLE_ACT;
-    rounded.buffer = 0;
-    hd_tensor t = hd__tensor_new(p, &rounded);
-    copy(p, code, at, p->norm2, t);
-    copy(p, code, at + 1, t, p->norm2);
+    attrs = hd__attrs_new(p, NULL);
+    attrs->scale = 1;
+    total.attrs = attrs;
+    total.in[total.n_in++] = p->norm_digits;
+    total.out[total.n_out++] = p->norm2;
+    insert(code, at, total);
 }
 
 /* A strategy may let gradients travel shorter than they are: that too is rounding between ranks. */
@@ -217,6 +231,6 @@ int32_t hd__exact_reduce(struct hd_program *p, struct hd_error *err)
         for (uint32_t k = 0; k < p->sections.at[s].code.count; k++)
             if (travels_short(p, &p->sections.at[s].code.at[k]))
                 return hd_fail(err, HD_E_UNSUPPORTED, "gradients must not travel compressed: leave out `compress`");
-    round_norm(p);
+    sum_in_digits(p);
     return HD_OK;
 }

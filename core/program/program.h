@@ -274,6 +274,7 @@ struct hd_program {
     HD__ARRAY(hd_tensor) auxiliary;      /* logical: further scalars that are minimised */
     hd_tensor kept_logits; /* with keep_logits: the placed logits that the eval section leaves behind; else 0 */
     uint32_t keep_logits;
+    hd_tensor norm_digits;               /* exact.c: what norm2 is made of, HD_SUM_DIGITS numbers; 0: nothing */
     hd_tensor loss_sum, norm2, hyper;    /* persistent: accumulated loss, squared gradient norm, see optimizer.h */
     HD__ARRAY(hd_tensor) zeros; /* strategies' own persistent tensors, which begin as zeros */
     hd_tensor scale; /* persistent fp64 scalar that multiplies the gradient of the loss (loss scaling); 0: there is none */

@@ -216,7 +216,7 @@ void hd__settled_step(struct hd__settled *s, struct hd__faults *f, const struct 
 {
     if (i->n_out && i->out[0] == s->p->loss_sum)
         step_loss(s, f, i);
-    if (i->n_out && i->out[0] == s->p->norm2)
+    if (i->n_out && (i->out[0] == s->p->norm2 || (i->out[0] == s->p->norm_digits && i->out[0])))
         step_norm(s, f, i);
     if (hd__op(i->op)->class == HD__CLASS_UPDATE)
         update(s, f, i);

@@ -98,7 +98,12 @@
     X(HD_OP_RELEASE, 64, "release")          /* <- x: its memory may be used again */                           \
     X(HD_OP_WAIT, 65, "wait")                /* for an asynchronous instruction */                              \
     /* ---- update ---- */                                                                                      \
-    X(HD_OP_SUMSQ, 70, "sumsq")              /* y() fp64 += sum over ranges of value * x[#]^2 */                \
+    X(HD_OP_SUMSQ, 70, "sumsq")              /* y() fp64 += sum over ranges of value * x[#]^2; or y[HD_SUM_DIGITS] fp64 += \
+                                                the same in parts that no order changes, where values are powers of  \
+                                                two or 0: each x^2 is rounded to fp64 and cut to whole times of   \
+                                                2^-192, and y[k] has value times its bits from 2^(16 k - 192) to   \
+                                                2^(16 k - 177): these add up without rounding, of up to 2^37 x. An \
+                                                x^2 of 2^192 and more makes the last infinite, a NaN makes it NaN */ \
     X(HD_OP_ADAMW, 71, "adamw")              /* p[#], m[#], v[#] fp32, (q[#] low precision copy)                \
                                                 <- g[#], norm2() fp64, hyper[8] fp64. In place. See optimizer.h */ \
     X(HD_OP_SGD, 72, "sgd")                  /* p[#], (m[#] momentum), (q[#]) <- g[#], norm2(), hyper[8] */     \
@@ -126,6 +131,9 @@
     X(HD_OP_ROUTER_LOSS, 91, "router_loss")  /* l[bs] fp32 <- z[bse], n[be]: scale sum_e n softmax(z) +           \
                                                 attrs.z_scale (log sum_e exp z)^2 */                            \
     X(HD_OP_ROUTER_LOSS_DZ, 92, "router_loss_dz") /* dz[bse] <- z[bse], n[be], dl[bs]; n counts as a constant */
+
+/* Elements of a sum of squares that no order changes. */
+#define HD_SUM_DIGITS 24
 
 enum {
 #define HD_OP_ENUM(constant, value, name) constant = value,

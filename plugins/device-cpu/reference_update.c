@@ -1,4 +1,6 @@
 /* The global norm and the optimizers' updates, over flat buffers cut by ranges. */
+#include <math.h>
+
 #include "reference.h"
 
 double cpu_range_value(const struct hd_attrs *a, int64_t at, double fallback)
@@ -9,11 +11,11 @@ double cpu_range_value(const struct hd_attrs *a, int64_t at, double fallback)
     return fallback;
 }
 
-void cpu_ref_sumsq(struct hd_kernel *k)
+static double sum_of_squares(const struct hd_kernel *k)
 {
     const struct hd_operand *x = &k->in[0];
     int64_t n = hd_operand_count(x);
-    double total = cpu_load(&k->out[0], 0);
+    double total = 0;
     for (uint64_t i = 0; i < k->d.attrs.n_ranges; i++) {
         const struct hd_range *r = &k->d.attrs.ranges[i];
         int64_t first = r->first - x->start[0], last = first + r->count;
@@ -24,7 +26,39 @@ void cpu_ref_sumsq(struct hd_kernel *k)
         }
         total += r->value * sum;
     }
-    cpu_store(&k->out[0], 0, total);
+    return total;
+}
+
+/* Digit by digit, from the highest: what is left of a square is below 2^16 units of the next one. */
+static void add_digits(const struct hd_operand *y, double square, double value)
+{
+    int last = HD_SUM_DIGITS - 1;
+    if (!(square < 0x1p192))
+        cpu_store(y, last, cpu_load(y, last) + square * INFINITY);
+    for (int k = last; k >= 0 && square < 0x1p192; k--) {
+        double unit = ldexp(1, 16 * k - 192), part = floor(square / unit) * unit;
+        cpu_store(y, k, cpu_load(y, k) + value * part);
+        square -= part;
+    }
+}
+
+static void sum_digits(const struct hd_kernel *k)
+{
+    const struct hd_operand *x = &k->in[0];
+    for (uint64_t i = 0; i < k->d.attrs.n_ranges; i++) {
+        const struct hd_range *r = &k->d.attrs.ranges[i];
+        int64_t first = r->first - x->start[0], last = first + r->count;
+        for (int64_t j = first > 0 ? first : 0; r->value > 0 && j < last && j < hd_operand_count(x); j++)
+            add_digits(&k->out[0], cpu_load(x, j) * cpu_load(x, j), r->value);
+    }
+}
+
+void cpu_ref_sumsq(struct hd_kernel *k)
+{
+    if (hd_operand_count(&k->out[0]) == HD_SUM_DIGITS)
+        sum_digits(k);
+    else
+        cpu_store(&k->out[0], 0, cpu_load(&k->out[0], 0) + sum_of_squares(k));
 }
 
 /* What multiplies a gradient: undoes the loss scale and clips. 0 in *run where the update is to be skipped. */

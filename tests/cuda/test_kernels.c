@@ -79,6 +79,7 @@ static const struct h_case flat[] = {
     {"copy, rounding", HD_OP_COPY, "f:n", "n", "n=5003", {0}},
     {"swiglu_grad", HD_OP_SWIGLU_GRAD, "n n n", "n n", "n=5003", {0}},
     {"sumsq", HD_OP_SUMSQ, "n", "d:", "n=5003@50", {.ranges = ranges, .n_ranges = 3}},
+    {"sumsq in digits", HD_OP_SUMSQ, "n", "d:y", "n=5003@50 y=24", {.ranges = ranges, .n_ranges = 3}},
     {"adamw",
      HD_OP_ADAMW,
      "n d: d:y",

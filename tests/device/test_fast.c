@@ -169,6 +169,8 @@ static const struct hd_range ranges[] = {{0, 100, 0.1}, {100, 613, 0}, {900, 500
 static const struct h_case updates[] = {
     {"sumsq", HD_OP_SUMSQ, "n", "d:", "n=40001", {.ranges = ranges, .n_ranges = 4}},
     {"sumsq of a later shard", HD_OP_SUMSQ, "n", "d:", "n=1777@50", {.ranges = ranges, .n_ranges = 4}},
+    {"sumsq in digits", HD_OP_SUMSQ, "n", "d:y", "n=40001 y=24", {.ranges = ranges, .n_ranges = 4}},
+    {"sumsq in digits, later shard", HD_OP_SUMSQ, "n", "d:y", "n=1777@50 y=24", {.ranges = ranges, .n_ranges = 4}},
     {"adamw", HD_OP_ADAMW, "f:n d: d:y", "f:n +:n +:n", "n=61001 y=8",
      {.ranges = ranges, .n_ranges = 4, .eps = 1e-8, .beta1 = 0.9, .beta2 = 0.95, .clip = 1}},
     {"adamw with a copy, later shard", HD_OP_ADAMW, "n d: d:y", "f:n +:n +:n n", "n=1777@50 y=8",
@@ -369,7 +371,7 @@ int main(void)
     tcase_add_loop_test(t, kernel_without_sums_is_near_its_reference, 0, n_plain);
     tcase_add_test(t, parts_are_cut_and_padded);
     tcase_add_loop_test(t, update_is_near_its_reference, 0, (int)(sizeof updates / sizeof updates[0]));
-    tcase_add_loop_test(t, skipped_update_changes_nothing, 2, (int)(sizeof updates / sizeof updates[0]));
+    tcase_add_loop_test(t, skipped_update_changes_nothing, 4, (int)(sizeof updates / sizeof updates[0]));
     tcase_add_test(t, not_a_number_is_kept);
     tcase_add_test(t, bf16_is_rounded_to_nearest_even);
     tcase_add_loop_test(t, gates_are_right_far_from_zero, 0, 4);
