@@ -29,6 +29,14 @@ static char driver[256]; /* of streams; none: the transport is the host's */
 static char inside_name[32], inside_folder[256];
 static int32_t inside_ranks; /* of a machine; below 0: so many machines in turn; 0: one transport for all */
 
+/* A rank is a process: it frees all by ending. What is remembered here is no leak to those who look for leaks. */
+static void *keep(void *memory)
+{
+    static HD__ARRAY(void *) kept;
+    hd__push(&kept, memory);
+    return memory;
+}
+
 int transport_word(const char *word)
 {
     size_t n = strlen(transport_settings);
@@ -70,10 +78,8 @@ static int parse_settings(const struct hd__component *component, const char *tex
 
 static const struct hd__component *find_transport(const char *name, const char *folder, struct hd_error *err)
 {
-    static HD__ARRAY(struct hd__plugins *) kept; /* as long as the process lives */
-    struct hd__plugins *plugins = hd__plugins_create(hd__comm_host());
+    struct hd__plugins *plugins = keep(hd__plugins_create(hd__comm_host()));
     const struct hd__component *component;
-    hd__push(&kept, plugins);
     if (hd__plugins_add_folder(plugins, folder, err) != HD_OK ||
         hd__plugin_find(plugins, HD_KIND_COMM, name, &component, err) != HD_OK)
         return NULL;
@@ -92,7 +98,7 @@ static int32_t open_inside(const struct rank *rank, const struct hd_world *acros
     const struct hd__component *component = find_transport(inside_name, inside_folder, err);
     struct hd__options table;
     struct hd_world world = *across;
-    struct hd__arena arena = {0};
+    static struct hd__arena arena;
     struct hd__comm inside = {.tuning = transport_tuning}, both = {0};
     int32_t firsts[64], first = first_inside(rank->rank), code;
     if (!component)
@@ -119,7 +125,7 @@ static int32_t open_inside(const struct rank *rank, const struct hd_world *acros
 
 static int open_transport(struct rank *rank, const struct ranks_options *o, double dead_after, struct hd_error *err)
 {
-    struct hd__arena arena = {0};
+    static struct hd__arena arena; /* as long as the process lives */
     const struct hd__component *component = find_transport(transport_name, transport_folder, err);
     if (!component)
         return -1;
@@ -147,11 +153,11 @@ static int open_transport(struct rank *rank, const struct ranks_options *o, doub
     struct hd_comm_ops ops = component->ops.comm;
     if (transport_bare)
         ops.collective = NULL;
-    struct hd_comm_ops *kept = hd__alloc(sizeof *kept);
-    struct hd__comm *transport = hd__alloc(sizeof *transport);
-    *kept = ops;
+    struct hd_comm_ops *own = keep(hd__alloc(sizeof *own));
+    struct hd__comm *transport = keep(hd__alloc(sizeof *transport));
+    *own = ops;
     transport->tuning = transport_tuning;
-    int32_t code = hd__comm_open(kept, hd__comm_host(), settings, &world, transport, err);
+    int32_t code = hd__comm_open(own, hd__comm_host(), settings, &world, transport, err);
     if (code == HD_OK && inside_ranks)
         code = open_inside(rank, &world, transport, err);
     rank->ops = &transport->ops;
@@ -179,7 +185,7 @@ int32_t settle(struct rank *rank, double deadline, struct hd_error *err)
 void *rank_memory(const struct rank *rank, size_t bytes)
 {
     void *at = rank->stream ? stream_memory(bytes) : aligned_alloc(4096, (bytes + 4095) / 4096 * 4096);
-    return at && !rank->stream ? memset(at, 0, bytes) : at;
+    return at && !rank->stream ? memset(keep(at), 0, bytes) : at;
 }
 
 static void on_end(void *user, const char *cause)

@@ -409,7 +409,6 @@ static void add_stream(TCase *tc)
 
 int main(int argc, char **argv)
 {
-    TCase *tc = tcase_create("failures");
     int failed, few = 0, stream = 0;
     transport_name = argc > 1 ? argv[1] : transport_name;
     transport_folder = argc > 2 ? argv[2] : transport_folder;
@@ -424,6 +423,7 @@ int main(int argc, char **argv)
     }
     if (launched_rank(&failed))
         return failed;
+    TCase *tc = tcase_create("failures");
     tcase_set_timeout(tc, 60);
     (stream ? add_stream : few ? add_few : add_all)(tc);
     return suite_run_case("failures", tc);

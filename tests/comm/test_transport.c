@@ -397,7 +397,7 @@ static int in_any_order(void)
 }
 
 /* What is run by hand may take hours: a minute for each thousand operations, or 64 MiB. */
-static int parse_word(const char *word, TCase *tc)
+static int parse_word(const char *word)
 {
     unsigned long long n = 0;
     if (transport_word(word))
@@ -422,24 +422,23 @@ static int parse_word(const char *word, TCase *tc)
     } else {
         return 0;
     }
-    tcase_set_timeout(tc, patience);
     return 1;
 }
 
 int main(int argc, char **argv)
 {
-    TCase *tc = tcase_create("conformance");
     int failed;
     transport_name = argc > 1 ? argv[1] : transport_name;
     transport_folder = argc > 2 ? argv[2] : transport_folder;
-    tcase_set_timeout(tc, 60);
     for (int i = 3; i < argc; i++)
-        if (!parse_word(argv[i], tc)) {
+        if (!parse_word(argv[i])) {
             fprintf(stderr, "%s is not understood\n", argv[i]);
             return 2;
         }
     if (launched_rank(&failed))
         return failed;
+    TCase *tc = tcase_create("conformance");
+    tcase_set_timeout(tc, patience > 0 ? patience : 60);
     if (patience == 0)
         (few ? add_few : add_all)(tc);
     else if (one_buffer == 'w')
