@@ -1,5 +1,5 @@
 #!/bin/bash
-# All of tests/device's attention and ring suites on the emulated GPU. Not part of CI: two minutes of a core.
+# All of tests/device's attention and ring suites on the emulated GPU: two minutes of a core. Part of ./run-tests --long.
 #     tests/long/cuda-attention.sh [BUILD]
 set -u
 root=$(cd "$(dirname "$0")/../.." && pwd)
