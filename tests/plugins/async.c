@@ -1,13 +1,13 @@
 /* The vtable of device async: see async.h. */
 #include "tests/plugins/async.h"
 
-#include <dlfcn.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
 #include "heddle/host.h"
+#include "tests/plugins/inner.h"
 
 struct settings {
     int64_t seed;
@@ -35,14 +35,6 @@ struct hd_kernel {
     struct hd_kernel *cpu;     /* NULL: a copy whose dims stand in another order */
     struct hd_operand from, to;
 };
-
-static const struct hd_component *cpu_component(void)
-{
-    void *library = dlopen(DEVICE_CPU, RTLD_NOW | RTLD_LOCAL);
-    hd_plugin_entry entry;
-    *(void **)&entry = library ? dlsym(library, HD_PLUGIN_SYMBOL) : NULL;
-    return entry ? entry()->components[0] : NULL;
-}
 
 enum { POISON = 0xff }; /* all bytes: NaN in every floating dtype */
 
@@ -151,7 +143,7 @@ static void close_device(struct hd_device *d)
 
 static int32_t open_cpu(struct hd_device *d, const struct hd_device_place *place, struct hd_error *err)
 {
-    d->cpu_ops = cpu_component()->ops;
+    d->cpu_ops = inner_component(DEVICE_CPU)->ops;
     return d->cpu_ops->open(d->host, d->settings->cpu, place, &d->cpu, err);
 }
 
@@ -382,14 +374,9 @@ static const struct hd_plugin plugin = {
 __attribute__((visibility("default"))) const struct hd_plugin *HD_PLUGIN_ENTRY(void);
 const struct hd_plugin *HD_PLUGIN_ENTRY(void)
 {
-    const struct hd_component *cpu = cpu_component();
-    if (!cpu || cpu->settings_size > sizeof((struct settings){0}).cpu)
+    const struct hd_component *cpu = inner_component(DEVICE_CPU);
+    if (!cpu || !inner_options(&component, options, sizeof options / sizeof *options, cpu, offsetof(struct settings, cpu)))
         return NULL;
     ops.caps |= ((const struct hd_device_ops *)cpu->ops)->caps & ~HD_DEVICE_HOST_MEMORY;
-    for (size_t i = 0; i < cpu->n_options && component.n_options == 1 + i; i++) {
-        options[1 + i] = cpu->options[i];
-        options[1 + i].offset += offsetof(struct settings, cpu);
-        component.n_options++;
-    }
     return &plugin;
 }

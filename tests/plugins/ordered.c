@@ -1,6 +1,5 @@
 /* comm-ordered: a transport that puts its operations into a stream of device-async (async.h), as NCCL does into CUDA's. For
  * tests. comm-shm moves the data: an operation begins when its turn in the stream has come, and the stream waits for it where `test` said done. */
-#include <dlfcn.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
@@ -8,6 +7,7 @@
 #include "heddle/comm.h"
 #include "heddle/host.h"
 #include "tests/plugins/async.h"
+#include "tests/plugins/inner.h"
 
 struct settings {
     int64_t apart;
@@ -41,14 +41,6 @@ struct hd_comm_group {
     struct hd_comm *comm;
     struct hd_comm_group *shm;
 };
-
-static const struct hd_component *shm_component(void)
-{
-    void *library = dlopen(COMM_SHM, RTLD_NOW | RTLD_LOCAL);
-    hd_plugin_entry entry;
-    *(void **)&entry = library ? dlsym(library, HD_PLUGIN_SYMBOL) : NULL;
-    return entry ? entry()->components[0] : NULL;
-}
 
 /* ---- operations that have begun */
 
@@ -135,7 +127,7 @@ static int32_t ordered_open(const struct hd_host *host, const void *settings, co
     if (!world->stream || strcmp(world->device, "async") != 0)
         return hd_fail(err, HD_E_UNSUPPORTED, "comm-ordered works with device-async only");
     c = calloc(1, sizeof *c);
-    c->shm_ops = shm_component()->ops;
+    c->shm_ops = inner_component(COMM_SHM)->ops;
     c->stream = world->stream;
     c->apart = ((const struct settings *)settings)->apart != 0;
     c->tail = &c->ops;
@@ -284,13 +276,8 @@ static const struct hd_plugin plugin = {
 __attribute__((visibility("default"))) const struct hd_plugin *HD_PLUGIN_ENTRY(void);
 const struct hd_plugin *HD_PLUGIN_ENTRY(void)
 {
-    const struct hd_component *shm = shm_component();
-    if (!shm || shm->settings_size > sizeof((struct settings){0}).shm)
+    const struct hd_component *shm = inner_component(COMM_SHM);
+    if (!shm || !inner_options(&component, options, sizeof options / sizeof *options, shm, offsetof(struct settings, shm)))
         return NULL;
-    for (size_t i = 0; i < shm->n_options && component.n_options == 1 + i; i++) {
-        options[1 + i] = shm->options[i];
-        options[1 + i].offset += offsetof(struct settings, shm);
-        component.n_options++;
-    }
     return &plugin;
 }
