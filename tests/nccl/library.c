@@ -388,60 +388,44 @@ static int add(struct operation o)
     return ncclGroupEnd();
 }
 
-PUBLIC int ncclAllReduce(const void *send, void *recv, size_t count, int type, int op, nc_comm comm, void *stream)
+static int collective(int kind, const void *send, void *recv, size_t count, int type, int op, int root, nc_comm comm,
+                      void *stream)
 {
-    return add((struct operation){.kind = ALL_REDUCE,
+    return add((struct operation){.kind = kind,
                                   .send = send,
                                   .recv = recv,
                                   .count = count,
                                   .type = type,
                                   .op = op,
+                                  .root = root,
                                   .comm = comm,
                                   .stream = stream});
+}
+
+PUBLIC int ncclAllReduce(const void *send, void *recv, size_t count, int type, int op, nc_comm comm, void *stream)
+{
+    return collective(ALL_REDUCE, send, recv, count, type, op, 0, comm, stream);
 }
 
 PUBLIC int ncclAllGather(const void *send, void *recv, size_t count, int type, nc_comm comm, void *stream)
 {
-    return add((struct operation){
-        .kind = ALL_GATHER, .send = send, .recv = recv, .count = count, .type = type, .comm = comm, .stream = stream});
+    return collective(ALL_GATHER, send, recv, count, type, 0, 0, comm, stream);
 }
 
 PUBLIC int ncclReduceScatter(const void *send, void *recv, size_t count, int type, int op, nc_comm comm, void *stream)
 {
-    return add((struct operation){.kind = REDUCE_SCATTER,
-                                  .send = send,
-                                  .recv = recv,
-                                  .count = count,
-                                  .type = type,
-                                  .op = op,
-                                  .comm = comm,
-                                  .stream = stream});
+    return collective(REDUCE_SCATTER, send, recv, count, type, op, 0, comm, stream);
 }
 
 PUBLIC int ncclBroadcast(const void *send, void *recv, size_t count, int type, int root, nc_comm comm, void *stream)
 {
-    return add((struct operation){.kind = BROADCAST,
-                                  .send = send,
-                                  .recv = recv,
-                                  .count = count,
-                                  .type = type,
-                                  .root = root,
-                                  .comm = comm,
-                                  .stream = stream});
+    return collective(BROADCAST, send, recv, count, type, 0, root, comm, stream);
 }
 
 PUBLIC int ncclReduce(const void *send, void *recv, size_t count, int type, int op, int root, nc_comm comm,
                       void *stream)
 {
-    return add((struct operation){.kind = REDUCE,
-                                  .send = send,
-                                  .recv = recv,
-                                  .count = count,
-                                  .type = type,
-                                  .op = op,
-                                  .root = root,
-                                  .comm = comm,
-                                  .stream = stream});
+    return collective(REDUCE, send, recv, count, type, op, root, comm, stream);
 }
 
 PUBLIC int ncclSend(const void *send, size_t count, int type, int peer, nc_comm comm, void *stream)
