@@ -378,6 +378,17 @@ int32_t h_prepare(struct h_device *d, struct h_instr *i, struct hd_kernel **k, s
     return d->ops->prepare(d->device, &i->d, k, err);
 }
 
+void h_refused(struct h_device *d, const struct h_case *c, uint32_t dtype, int32_t code, const char *says)
+{
+    struct h_instr *i = h_make(c, dtype, 1);
+    struct hd_error err = HD_ERROR_INIT;
+    struct hd_kernel *k = (struct hd_kernel *)&err;
+    ck_assert_int_eq(h_prepare(d, i, &k, &err), code);
+    ck_assert_msg(strstr(err.message, says) != NULL, "%s: said: %s", c->name, err.message);
+    ck_assert_ptr_eq(k, &err); /* outputs are written only on success */
+    h_free(i);
+}
+
 int h_has_memory(void)
 {
     const char *path = getenv("HEDDLE_TEST_DEVICE");

@@ -64,6 +64,8 @@ void h_free(struct h_instr *i);
  * and what it wrote comes back. */
 void h_run(struct h_device *d, struct h_instr *i);
 int32_t h_prepare(struct h_device *d, struct h_instr *i, struct hd_kernel **k, struct hd_error *err);
+/* Fails the test where a case is not refused with this code and a message that has these words. */
+void h_refused(struct h_device *d, const struct h_case *c, uint32_t dtype, int32_t code, const char *says);
 
 double h_get(const struct hd_operand *o, int64_t i);
 void h_set(const struct hd_operand *o, int64_t i, double v);
