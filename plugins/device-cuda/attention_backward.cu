@@ -63,24 +63,6 @@ CU_DEVICE void key_slopes(uint32_t (&p)[M][N][2], uint32_t (&ds)[M][N][2], const
     }
 }
 
-/* Scores of queries that do not see a key. */
-template <int M, int N> CU_DEVICE void hide_queries(float (&s)[M][N][4], const cu_heads &h, int row, int column)
-{
-#pragma unroll
-    for (int r = 0; r < 2 * M; r++) {
-        int j = row + 8 * r;
-        cu_run by = cu_seen_by(&h, j < h.t ? j : h.t - 1);
-#pragma unroll
-        for (int n = 0; n < N; n++)
-#pragma unroll
-            for (int c = 0; c < 2; c++) {
-                int i = column + 8 * n + c;
-                if (i < by.first || i >= by.end)
-                    s[r / 2][n][r % 2 * 2 + c] = -INFINITY;
-            }
-    }
-}
-
 /* The rows of so many queries of one head on their way: lse, then the sums. */
 template <int ROWS> CU_DEVICE void fetch_rows(const cu_attention &a, float *rows, int b, int head, int q0)
 {
@@ -165,7 +147,7 @@ static __global__ void __launch_bounds__(ROWS / M * 2, M) by_keys(const __grid_c
         cu_rows_by_rows<T, D>(s, k + warp * M * 2 * D, q + on * stage);
         cu_rows_by_rows<T, D>(dp, v + warp * M * 2 * D, grad + on * stage);
         if (q0 < w->full || q0 + TILE > w->until)
-            hide_queries<M, N>(s, a.h, w->at + warp * 16 * M + (lane >> 2), q0 + 2 * (lane & 3));
+            cu_hide<CU_QUERIES>(s, a.h, w->at + warp * 16 * M + (lane >> 2), q0 + 2 * (lane & 3));
         key_slopes<T, M, N>(p, ds, s, dp, row, row + TILE, scale);
         cu_by_columns<T, D, M, TILE>(dv, p, grad + on * stage);
         cu_by_columns<T, D, M, TILE>(dk, ds, q + on * stage);
@@ -244,7 +226,7 @@ static __global__ void __launch_bounds__(ROWS, 2) by_queries(const __grid_consta
         cu_rows_by_rows<T, D>(s, q + warp * M * 2 * D, k + on * stage);
         cu_rows_by_rows<T, D>(dp, grad + warp * M * 2 * D, v + on * stage);
         if (k0 < w->full || k0 + KEYS > w->until)
-            cu_hide_keys<M, N>(s, a.h, w->at + warp * 16 * M + (lane >> 2), k0 + 2 * (lane & 3));
+            cu_hide<CU_KEYS>(s, a.h, w->at + warp * 16 * M + (lane >> 2), k0 + 2 * (lane & 3));
         query_slopes<T, M, N>(ds, s, dp, row, row + ROWS, scale);
         cu_by_columns<T, D, M, KEYS>(dq, ds, k + on * stage);
         __syncthreads();

@@ -214,13 +214,17 @@ CU_DEVICE float cu_quad_sum(float x)
     return x + __shfl_xor_sync(0xffffffffu, x, 2);
 }
 
-/* Scores of keys that a row does not see. `row` is the lane's first, `column` its first key. */
-template <int M, int N> CU_DEVICE void cu_hide_keys(float (&s)[M][N][4], const cu_heads &h, int row, int column)
+enum cu_columns { CU_KEYS, CU_QUERIES };
+
+/* Scores of queries and keys that do not see each other: columns are the ones, rows the others. `row` and `column` are the
+ * lane's first. */
+template <cu_columns OF, int M, int N> CU_DEVICE void cu_hide(float (&s)[M][N][4], const cu_heads &h, int row, int column)
 {
+    const int rows = OF == CU_KEYS ? h.s : h.t;
 #pragma unroll
     for (int r = 0; r < 2 * M; r++) {
-        int i = row + 8 * r;
-        cu_run seen = cu_visible(&h, i < h.s ? i : h.s - 1);
+        int i = row + 8 * r, real = i < rows ? i : rows - 1;
+        cu_run seen = OF == CU_KEYS ? cu_visible(&h, real) : cu_seen_by(&h, real);
 #pragma unroll
         for (int n = 0; n < N; n++)
 #pragma unroll
