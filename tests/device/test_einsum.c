@@ -1,6 +1,7 @@
 /* The fast einsum against the reference: every shape of product that models make, odd sizes, and what it
  * leaves to the reference kernel. fp32 to 1e-5 of the norm, bf16 to 1e-2; the same bits for any number of
  * threads. */
+#include "../suite.h"
 #include "harness.h"
 #include <check.h>
 #include <math.h>
@@ -167,7 +168,6 @@ END_TEST
 
 int main(void)
 {
-    Suite *s = suite_create("einsum");
     TCase *t = tcase_create("einsum");
     tcase_set_timeout(t, 60);
     tcase_add_loop_test(t, product_is_near_its_reference, 0, (int)(sizeof cases / sizeof cases[0]));
@@ -179,10 +179,5 @@ int main(void)
         tcase_add_loop_test(t, once_adds_the_product, 0, (int)(sizeof cases / sizeof cases[0]));
     tcase_add_loop_test(t, the_rest_is_left_to_the_reference, 0, (int)(sizeof declined / sizeof declined[0]));
     tcase_add_test(t, kernels_share_scratch);
-    suite_add_tcase(s, t);
-    SRunner *r = srunner_create(s);
-    srunner_run_all(r, CK_NORMAL);
-    int failed = srunner_ntests_failed(r);
-    srunner_free(r);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    return suite_run_case("einsum", t);
 }

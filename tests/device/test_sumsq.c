@@ -1,5 +1,6 @@
 /* Sums of squares in digits: the same bits in any order, cut anywhere, from fast and reference kernels; with the value of the
  * plain sum; and what is no number shows. */
+#include "../suite.h"
 #include "harness.h"
 
 #include <check.h>
@@ -132,19 +133,11 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("sumsq");
     TCase *c = tcase_create("sumsq");
-    SRunner *runner;
-    int failed;
     tcase_set_timeout(c, 30);
     tcase_add_test(c, no_order_changes_a_bit);
     tcase_add_test(c, halves_make_a_whole);
     tcase_add_test(c, digits_add_up_to_the_sum);
     tcase_add_test(c, what_is_no_number_shows);
-    suite_add_tcase(suite, c);
-    runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed != 0;
+    return suite_run_case("sumsq", c);
 }

@@ -1,5 +1,6 @@
 /* The micro-kernels of every instruction set that this machine has, not only the best: packing from any
  * strides and dtype, products of panels, storing, and the rows of softmax, against plain loops in double. */
+#include "../suite.h"
 #include "fast_softmax.h"
 #include "fast_tiles.h"
 #include "half.h"
@@ -350,7 +351,6 @@ END_TEST
 
 int main(void)
 {
-    Suite *s = suite_create("tiles");
     TCase *t = tcase_create("tiles");
     tcase_add_test(t, products_of_panels);
     tcase_add_test(t, rows_as_they_lie);
@@ -361,10 +361,5 @@ int main(void)
     tcase_add_test(t, dots);
     tcase_add_test(t, every_half_is_widened);
     tcase_add_test(t, floats_are_rounded_to_half);
-    suite_add_tcase(s, t);
-    SRunner *r = srunner_create(s);
-    srunner_run_all(r, CK_NORMAL);
-    int failed = srunner_ntests_failed(r);
-    srunner_free(r);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    return suite_run_case("tiles", t);
 }
