@@ -6,6 +6,7 @@
  *     soak=N seed=S ranks=R: N random operations on R ranks, and nothing else
  *     huge=BYTES: operations of that size on two ranks, and nothing else; 4.5 x BYTES of memory a rank
  *     whole=BYTES: a broadcast and a message of so many, in one buffer: BYTES of memory a rank
+ *     room=BYTES: skipped (77) where the machine has less memory left
  *     sums=BYTES: an all_reduce and a reduce of so many, in one buffer: 2 x BYTES of memory a rank, over MPI */
 #include <check.h>
 #include <stdlib.h>
@@ -396,6 +397,22 @@ static int in_any_order(void)
     return transport_bare = 1;
 }
 
+static unsigned long long room_needed;
+
+static int has_room(void)
+{
+    char line[128];
+    unsigned long long kib = 0;
+    FILE *f = fopen("/proc/meminfo", "re");
+    while (f && !kib && fgets(line, sizeof line, f))
+        sscanf(line, "MemAvailable: %llu kB", &kib);
+    if (f)
+        fclose(f);
+    if (kib * 1024 < room_needed)
+        printf("skipped: %llu bytes are left, %llu are wanted\n", kib * 1024, room_needed);
+    return kib * 1024 >= room_needed;
+}
+
 /* What is run by hand may take hours: a minute for each thousand operations, or 64 MiB. */
 static int parse_word(const char *word)
 {
@@ -408,6 +425,8 @@ static int parse_word(const char *word)
         return few = 1;
     if (strcmp(word, "any") == 0)
         return in_any_order();
+    if (sscanf(word, "room=%llu", &room_needed) == 1)
+        return 1;
     if (sscanf(word, "seed=%llu", &n) == 1)
         return soak_seed = n, 1;
     if (sscanf(word, "ranks=%llu", &n) == 1 && n >= 1 && n <= 16)
@@ -437,6 +456,8 @@ int main(int argc, char **argv)
         }
     if (launched_rank(&failed))
         return failed;
+    if (!has_room())
+        return 77;
     TCase *tc = tcase_create("conformance");
     tcase_set_timeout(tc, patience > 0 ? patience : 60);
     if (patience == 0)
