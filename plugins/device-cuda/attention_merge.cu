@@ -10,7 +10,7 @@ struct merge_args {
     int64_t rows, d;
 };
 
-static __global__ void __launch_bounds__(THREADS) attention_merge(merge_args a)
+static __global__ void __launch_bounds__(THREADS, 4) attention_merge(merge_args a)
 {
     for (int64_t row = cu_thread() / 32; row < a.rows; row += cu_threads() / 32) {
         float x = cu_get(a.lse[0], row), y = cu_get(a.lse[1], row), most = fmaxf(x, y);

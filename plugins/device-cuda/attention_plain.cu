@@ -135,7 +135,7 @@ template <class A> CU_DEVICE void attend(const plain &a, int b, int i, int head,
         put(a.out_lse, row, total == 0 ? (A)-INFINITY : most + log_of(total));
 }
 
-template <class A> static __global__ void __launch_bounds__(THREADS) plain_forward(plain a)
+template <class A> static __global__ void __launch_bounds__(THREADS, 4) plain_forward(plain a)
 {
     int heads = a.h.k * a.h.g;
     int64_t rows = (int64_t)a.h.b * a.h.s * heads;
@@ -172,7 +172,7 @@ template <class A> CU_DEVICE void query_gradient(const plain &a, int b, int i, i
     put_row(a.out[0], row * h.d, dq, (A)a.scale, e0, h.d);
 }
 
-template <class A> static __global__ void __launch_bounds__(THREADS) plain_queries(plain a)
+template <class A> static __global__ void __launch_bounds__(THREADS, 4) plain_queries(plain a)
 {
     int heads = a.h.k * a.h.g;
     int64_t rows = (int64_t)a.h.b * a.h.s * heads;
@@ -201,7 +201,7 @@ template <class A> CU_DEVICE void key_gradient(const plain &a, int b, int j, int
     put_row(a.out[2], at, dv, (A)1, e0, h.d);
 }
 
-template <class A> static __global__ void __launch_bounds__(THREADS) plain_keys(plain a)
+template <class A> static __global__ void __launch_bounds__(THREADS, 4) plain_keys(plain a)
 {
     int64_t rows = (int64_t)a.h.b * a.h.t * a.h.k;
     for (int64_t row = cu_thread() / 32; row < rows; row += cu_threads() / 32)

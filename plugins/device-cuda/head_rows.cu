@@ -28,7 +28,7 @@ CU_DEVICE int left_of(int64_t at, int64_t v)
     return v - at < 8 ? (int)(v - at) : 8;
 }
 
-static __global__ void __launch_bounds__(THREADS) rows_kernel(cu_head_rows a)
+static __global__ void __launch_bounds__(THREADS, 2) rows_kernel(cu_head_rows a)
 {
     cu_in in = {a.z, a.dtype, 1};
     cu_out out = {a.z, a.dtype, 1, 0, 0};
