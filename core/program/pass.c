@@ -493,6 +493,19 @@ static void fetch(struct hd_program *p, const char *section, uint32_t id, uint32
     hd__fetch(p, section, id, what, load, slot);
 }
 
+/* Rounding by lot is for weights in bf16 (fp64 is a reference's), and each buffer draws lots of its own. */
+static void draw_lots(struct hd_program *p, const struct hd__flat *f, struct hd_attrs *attrs)
+{
+    const char *name = hd__tc(p, p->params.at[f->params[0]].tensor)->name;
+    uint32_t master = hd__tc(p, f->master)->dtype;
+    if (!(attrs->flags & HD_ATTR_STOCHASTIC))
+        return;
+    if (master != HD_BF16 && master != HD_F64)
+        hd__program_fail(p, HD_E_INVALID, "optimizer.rounding: weights in %s are not rounded by lot; stochastic rounding is for "
+                         "precision.master=bf16", hd_dtype_name(master));
+    attrs->index = (uint32_t)hd__hash(name, strlen(name), attrs->index);
+}
+
 static void update(struct hd_program *p, uint32_t id, hd_tensor low)
 {
     const struct hd__optimizer *o = p->pass->optimizer;
@@ -514,6 +527,7 @@ static void update(struct hd_program *p, uint32_t id, hd_tensor low)
         attrs.step = (int32_t(*)(const void *, const void *))o->ops->step;
         attrs.settings = o->settings;
     }
+    draw_lots(p, f, &attrs);
     attrs.n_ranges = decay_ranges(p, f, &ranges);
     attrs.ranges = ranges;
     new.attrs = &attrs;

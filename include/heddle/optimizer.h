@@ -55,8 +55,36 @@ static inline int32_t hd_update_runs(const double *hyper, double norm2)
  *
  * States are fp32 and start at zero. `decay` is the value of the range in hd_attrs.ranges (hd_optim_args.decay) that
  * holds the element's index in the whole flat buffer, 0 outside all ranges; ranges ascend and do not overlap.
- * The low-precision copy, where there is one, is the new p rounded to nearest even. Factors that are the same for all
+ * p and the low-precision copy, where there is one, are the new p rounded to nearest even (see HD_ATTR_STOCHASTIC). Factors that are the same for all
  * elements are formed in double; whether an element is computed in float or double is the kernel's choice. */
+
+/* Rounding by lot, HD_ATTR_STOCHASTIC: a weight in bf16 becomes the neighbour away from zero as often as the weight is near it, so
+ * that updates too small for bf16 are not lost but made now and then (Gupta et al., arXiv 1502.02551, section 3). Lots are a
+ * function of the seed (attrs.index), the step and the element's index in the whole flat buffer: the same however it is cut, the same
+ * on every device, and after a resume. Infinities and NaN stay. The low-precision copy is then a copy of the rounded weight. */
+static inline uint64_t hd_rounding_mix(uint64_t x) /* splitmix64 (Steele et al. 2014) */
+{
+    x = (x ^ x >> 30) * UINT64_C(0xbf58476d1ce4e5b9);
+    x = (x ^ x >> 27) * UINT64_C(0x94d049bb133111eb);
+    return x ^ x >> 31;
+}
+
+/* What the elements of one step have in common. */
+static inline uint64_t hd_rounding_key(uint32_t seed, double step)
+{
+    return hd_rounding_mix(((uint64_t)seed << 32) + (uint64_t)step * UINT64_C(0x9e3779b97f4a7c15));
+}
+
+/* x, rounded to bf16 and widened again. */
+static inline float hd_rounding_lot(float x, uint64_t key, int64_t index)
+{
+    uint32_t lot = (uint32_t)(hd_rounding_mix(key + (uint64_t)index * UINT64_C(0x9e3779b97f4a7c15)) >> 48), bits;
+    memcpy(&bits, &x, sizeof bits);
+    if ((bits & 0x7f800000) != 0x7f800000)
+        bits = (bits + lot) & 0xffff0000;
+    memcpy(&x, &bits, sizeof x);
+    return x;
+}
 
 /* Any flat shard will do (AdamW); without it whole matrices are needed (Muon). */
 #define HD_OPTIM_FLAT (UINT64_C(1) << 0)

@@ -27,6 +27,7 @@ struct hd_range {
 
 #define HD_ATTR_ACCUMULATE (UINT32_C(1) << 0) /* outputs += instead of = */
 #define HD_ATTR_ONCE (UINT32_C(1) << 1)       /* with it: what is added is the whole result, rounded to the output's dtype before */
+#define HD_ATTR_STOCHASTIC (UINT32_C(1) << 2) /* adamw: weights in bf16 are rounded by lot: see heddle/optimizer.h */
 #define HD_ATTR_CONCAT (UINT32_C(1) << 8)     /* decode: parts follow one another instead of being summed */
 
 /* What an instruction knows besides its operands; which fields count for which op is said in heddle/ops.h.
@@ -39,7 +40,7 @@ struct hd_attrs {
     uint32_t flags;
     uint32_t redop;    /* HD_SUM ... */
     uint32_t from, to; /* conversions: dim ids */
-    uint32_t index;    /* slice, mask, pad: which part is this rank's */
+    uint32_t index;    /* slice, mask, pad: which part is this rank's; adamw: the seed of rounding by lot */
     uint32_t parts;
     int32_t peer; /* send, recv: world rank */
     int64_t window;

@@ -216,6 +216,7 @@ int32_t cpu_fast_sumsq(struct hd_kernel *k, struct hd_error *err)
 /* What one launch knows: a copy of hyper, and what follows from it. */
 struct update {
     struct hd_kernel *k;
+    uint64_t key; /* of rounding by lot */
     float factor, lr, beta1, beta2, rest1, rest2, fix1, fix2, eps;
     float shrink; /* of the piece at hand: 1 - lr decay; sgd: decay */
 };
@@ -237,6 +238,7 @@ static int begin_update(struct hd_kernel *k, struct update *u)
         .fix1 = (float)(1 / (1 - pow(a->beta1, t))),
         .fix2 = (float)(1 / (1 - pow(a->beta2, t))),
         .eps = (float)a->eps,
+        .key = hd_rounding_key(a->index, t),
     };
     return hd_update_runs(hyper, norm2);
 }
@@ -253,6 +255,14 @@ CPU_CLONES static void adamw(const struct update *all, float *p, float *m, float
         v[i] = v1;
         p[i] = p[i] * u.shrink - u.lr * (m1 * u.fix1) / (sqrtf(v1 * u.fix2) + u.eps);
     }
+}
+
+/* Elements whose first is the `index`-th of the whole flat buffer. */
+CPU_CLONES static void round_by_lot(float *p, int64_t n, uint64_t key, int64_t index)
+{
+#pragma omp simd
+    for (int64_t i = 0; i < n; i++)
+        p[i] = hd_rounding_lot(p[i], key, index + i);
 }
 
 CPU_CLONES static void sgd(const struct update *all, float *p, float *m, const float *g, int64_t n)
@@ -290,6 +300,8 @@ static void update_piece(const struct update *u, int64_t at, int64_t n)
         sgd(u, x[0], x[1], g, n);
     else
         sgd_plain(u, x[0], g, n);
+    if (adam && k->d.attrs.flags & HD_ATTR_STOCHASTIC && k->out[0].dtype == HD_BF16)
+        round_by_lot(x[0], n, u->key, k->out[0].start[0] + at);
     for (uint32_t i = 0; i < states; i++)
         cpu_write(&k->out[i], at, n, x[i]);
     if (k->d.n_out > states)

@@ -8,6 +8,7 @@
 enum { THREADS = 256, PIECE = 8 * 8 * THREADS };
 
 struct factors {
+    uint64_t key; /* of rounding by lot */
     double run, gradient, rate; /* rate: lr over the bias correction of m */
     double lr, fix2;            /* fix2: sqrt of the bias correction of v */
 };
@@ -17,9 +18,26 @@ struct update_args {
     const cu_piece *pieces;
     const double *norm2, *hyper;
     double beta1, beta2, eps, clip;
-    int64_t n_pieces;
-    int32_t adam, vector;
+    int64_t n_pieces, start;
+    int32_t adam, vector; /* adam: a rule below */
+    uint32_t seed;
 };
+
+enum { SGD, ADAM, ADAM_BY_LOT };
+
+/* hd_rounding_mix, hd_rounding_key, hd_rounding_lot */
+CU_DEVICE uint64_t mix(uint64_t x)
+{
+    x = (x ^ x >> 30) * UINT64_C(0xbf58476d1ce4e5b9);
+    x = (x ^ x >> 27) * UINT64_C(0x94d049bb133111eb);
+    return x ^ x >> 31;
+}
+
+CU_DEVICE float by_lot(float x, uint64_t key, int64_t index)
+{
+    uint32_t lot = (uint32_t)(mix(key + (uint64_t)index * UINT64_C(0x9e3779b97f4a7c15)) >> 48), bits = __float_as_uint(x);
+    return (bits & 0x7f800000u) == 0x7f800000u ? x : __uint_as_float((bits + lot) & 0xffff0000u);
+}
 
 static __global__ void factors_kernel(update_args a, factors *f)
 {
@@ -30,6 +48,7 @@ static __global__ void factors_kernel(update_args a, factors *f)
     f->gradient = inverse * (clip < 1 ? clip : 1.0);
     f->lr = lr;
     f->rate = a.adam ? lr / (1 - pow(a.beta1, t)) : lr;
+    f->key = mix(((uint64_t)a.seed << 32) + (uint64_t)t * UINT64_C(0x9e3779b97f4a7c15));
     f->fix2 = a.adam ? sqrt(1 - pow(a.beta2, t)) : 1;
 }
 
@@ -37,27 +56,28 @@ template <class C> struct same { /* for all elements of a piece */
     C gradient, rate, keep, decay, beta1, rest1, beta2, rest2, fix2, eps;
 };
 
-template <int ADAM, int V, class C> CU_DEVICE void update_at(const update_args &a, const same<C> &s, int64_t i)
+template <int RULE, int V, class C>
+CU_DEVICE void update_at(const update_args &a, const same<C> &s, uint64_t key, int64_t i)
 {
     cu_raw<C, V> g_raw, p_raw, m_raw, v_raw;
     C g[V], p[V], m[V], v[V];
-    bool has_m = ADAM || a.m.data;
+    bool has_m = RULE || a.m.data;
     g_raw.fetch(a.g, i);
     p_raw.fetch(a.p, i);
     if (has_m)
         m_raw.fetch(a.m, i);
-    if (ADAM)
+    if (RULE)
         v_raw.fetch(a.v, i);
     g_raw.widen(g, a.g.dtype);
     p_raw.widen(p, a.p.dtype);
     if (has_m)
         m_raw.widen(m, a.m.dtype);
-    if (ADAM)
+    if (RULE)
         v_raw.widen(v, a.v.dtype);
 #pragma unroll
     for (int j = 0; j < V; j++) {
         C step = g[j] * s.gradient;
-        if (ADAM) {
+        if (RULE) {
             m[j] = s.beta1 * m[j] + s.rest1 * step;
             v[j] = s.beta2 * v[j] + s.rest2 * step * step;
             p[j] = p[j] * s.keep - s.rate * m[j] / (sqrt(v[j]) * s.fix2 + s.eps);
@@ -67,16 +87,20 @@ template <int ADAM, int V, class C> CU_DEVICE void update_at(const update_args &
             p[j] -= s.rate * m[j];
         }
     }
+    if (RULE == ADAM_BY_LOT)
+#pragma unroll
+        for (int j = 0; j < V; j++)
+            p[j] = by_lot((float)p[j], key, a.start + i + j);
     cu_store_n(a.p, i, p);
     if (has_m)
         cu_store_n(a.m, i, m);
-    if (ADAM)
+    if (RULE)
         cu_store_n(a.v, i, v);
     if (a.low.data)
         cu_store_n(a.low, i, p);
 }
 
-template <int ADAM, class C>
+template <int RULE, class C>
 static __global__ void __launch_bounds__(THREADS, 4) update_kernel(update_args a, const factors *given)
 {
     const int V = cu_width<C>::most;
@@ -94,21 +118,21 @@ static __global__ void __launch_bounds__(THREADS, 4) update_kernel(update_args a
             end = begin + (last - begin) / V * V;
         }
         for (int64_t i = begin + threadIdx.x * V; i < end; i += THREADS * V)
-            update_at<ADAM, V, C>(a, s, i);
+            update_at<RULE, V, C>(a, s, f.key, i);
         for (int64_t i = p.first + threadIdx.x; i < begin; i += THREADS)
-            update_at<ADAM, 1, C>(a, s, i);
+            update_at<RULE, 1, C>(a, s, f.key, i);
         for (int64_t i = end + threadIdx.x; i < last; i += THREADS)
-            update_at<ADAM, 1, C>(a, s, i);
+            update_at<RULE, 1, C>(a, s, f.key, i);
     }
 }
 
-template <int ADAM, class C> static int32_t run(struct hd_kernel *k, cudaStream_t stream, struct hd_error *err)
+template <int RULE, class C> static int32_t run(struct hd_kernel *k, cudaStream_t stream, struct hd_error *err)
 {
     const update_args &a = cu_args<update_args>(k);
     factors *f = (factors *)cu_scratch(k->device);
     cudaError_t rc = CU_LAUNCH(factors_kernel, 1, 1, 0, stream, a, f);
     if (rc == cudaSuccess && a.n_pieces)
-        rc = CU_LAUNCH((update_kernel<ADAM, C>), (unsigned)(a.n_pieces < INT32_MAX ? a.n_pieces : INT32_MAX), THREADS,
+        rc = CU_LAUNCH((update_kernel<RULE, C>), (unsigned)(a.n_pieces < INT32_MAX ? a.n_pieces : INT32_MAX), THREADS,
                        0, stream, a, f);
     return cu_launched(k, rc, err);
 }
@@ -148,10 +172,13 @@ static int32_t prepare(struct hd_device *d, const struct hd_instr_desc *i, struc
         a->vector &= cu_aligned(i->out[y].data, 16);
     int32_t rc = cu_pieces(d, i->attrs.ranges, i->attrs.n_ranges, i->out[0].start[0], hd_operand_count(&i->out[0]),
                            PIECE, 1, &a->pieces, &a->n_pieces, err);
-    if (a->adam)
-        cu_pack(k, wide ? run<1, double> : run<1, float>, a, sizeof *a);
+    a->start = i->out[0].start[0];
+    if (a->adam == ADAM_BY_LOT)
+        cu_pack(k, wide ? run<ADAM_BY_LOT, double> : run<ADAM_BY_LOT, float>, a, sizeof *a);
+    else if (a->adam)
+        cu_pack(k, wide ? run<ADAM, double> : run<ADAM, float>, a, sizeof *a);
     else
-        cu_pack(k, wide ? run<0, double> : run<0, float>, a, sizeof *a);
+        cu_pack(k, wide ? run<SGD, double> : run<SGD, float>, a, sizeof *a);
     return rc ? rc : cu_scratch_reserve(d, sizeof(factors), err);
 }
 
@@ -162,7 +189,8 @@ extern "C" int32_t cu_prepare_adamw(struct hd_device *d, const struct hd_instr_d
     int32_t rc = check(i, err);
     if (rc)
         return rc;
-    a.adam = 1;
+    a.adam = i->attrs.flags & HD_ATTR_STOCHASTIC && i->out[0].dtype == HD_BF16 ? ADAM_BY_LOT : ADAM;
+    a.seed = i->attrs.index;
     a.m = cu_ref_of(&i->out[1]);
     a.v = cu_ref_of(&i->out[2]);
     if (i->n_out > 3)

@@ -5,13 +5,15 @@
 #include "heddle/optimizer.h"
 
 enum { DECAY_MATRICES = 0, DECAY_ALL = 1 };
+enum { ROUND_NEAREST = 0, ROUND_STOCHASTIC = 1 };
 
 struct adamw_settings {
     double lr;
     struct hd_list betas;
     double eps, weight_decay, clip;
-    int32_t decay; /* DECAY_... */
-    int32_t reserved;
+    int32_t decay;    /* DECAY_... */
+    int32_t rounding; /* ROUND_... */
+    int64_t rounding_seed;
 };
 
 #define OFFSET(field) .offset = offsetof(struct adamw_settings, field)
@@ -36,6 +38,12 @@ static const struct hd_option options[] = {
     {.name = "decay", .value = "matrices", .type = HD_OPT_ENUM, .choices = "matrices|all",
      .flags = HD_OPTION_GLOBAL, OFFSET(decay),
      .help = "what decays: tensors of two dimensions or more, or all"},
+    {.name = "rounding", .value = "nearest", .type = HD_OPT_ENUM, .choices = "nearest|stochastic",
+     .flags = HD_OPTION_GLOBAL, OFFSET(rounding),
+     .help = "of weights that are kept in bf16 (precision.master); stochastic: small updates are not lost"},
+    {.name = "rounding_seed", .value = "0", .type = HD_OPT_INT, .min = 0, .max = 4294967295.0,
+     .flags = HD_OPTION_GLOBAL, OFFSET(rounding_seed),
+     .help = "of stochastic rounding"},
 };
 
 static const char *const state_names[] = {"exp_avg", "exp_avg_sq"};
@@ -69,6 +77,10 @@ static int32_t adamw_emit(const void *settings, uint32_t *op, struct hd_attrs *a
     attrs->beta2 = s->betas.number[1];
     attrs->eps = s->eps;
     attrs->clip = s->clip;
+    if (s->rounding == ROUND_STOCHASTIC) {
+        attrs->flags |= HD_ATTR_STOCHASTIC;
+        attrs->index = (uint32_t)s->rounding_seed;
+    }
     return HD_OK;
 }
 
