@@ -3,7 +3,6 @@
  * Where the bias has the last dims, x is [rows, width]. Bytes an element: bias x and y once; bias_dw dy once, by blocks
  * that have 32 threads side by side and 8 on top of one another. Where it has other dims, element by element (bias), or
  * a warp an output (bias_dw): models do not ask for that. */
-#include "bias.h"
 #include "columns.cuh"
 
 enum { THREADS = 256, WIDE = 32, DEEP = THREADS / WIDE, BLOCKS = 528, UNROLL = 4 };
@@ -227,11 +226,4 @@ extern "C" int32_t cu_prepare_bias_dw(struct hd_device *d, const struct hd_instr
     a.chunks = a.chunks < 1 ? 1 : a.chunks;
     cu_pack(k, wide ? run_dw<1, double> : v == 8 ? run_dw<8, float> : run_dw<1, float>, &a, sizeof a);
     return cu_scratch_reserve(d, (size_t)a.chunks * (size_t)a.width * (wide ? 8 : 4), err);
-}
-
-extern "C" int32_t cu_bias_dw_add(struct hd_kernel *k, const void *sum, const struct hd_operand *db, cudaStream_t stream,
-                                  struct hd_error *err)
-{
-    int64_t width = hd_operand_count(db);
-    return cu_launched(k, cu_columns_add((const float *)sum, 1, width, cu_ref_of(db), width, 1, stream), err);
 }

@@ -1,5 +1,7 @@
-/* HD_OP_EINSUM: cuBLASLt where the shapes are a product's, else a plain kernel. */
+/* HD_OP_EINSUM: cuBLASLt where the shapes are a product's, else a plain kernel. What is added once (HD_ATTR_ONCE) is made in scratch:
+ * cuBLASLt promises nothing of when it adds to what is there. The plain kernel adds a whole sum anyhow. */
 #include "einsum.h"
+#include "scratch_add.h"
 #include "slots.h"
 
 /* ---- products */
@@ -56,27 +58,43 @@ int32_t cu_einsum_prepare(struct hd_device *d, const struct hd_operand *in, cons
 struct einsum {
     struct cu_einsum of;
     const void *in[2];
-    void *out;
+    struct hd_operand out;
+    int64_t once; /* out is added to, from scratch */
 };
 
 static int32_t run(struct hd_kernel *k, cudaStream_t stream, struct hd_error *err)
 {
     const struct einsum *e = k->state;
-    return cu_einsum_run(&e->of, e->in[0], e->in[1], e->out, stream, err);
+    int32_t rc = cu_einsum_run(&e->of, e->in[0], e->in[1], e->once ? cu_scratch(k->device) : e->out.data, stream, err);
+    return rc || !e->once ? rc : cu_scratch_add(k, &e->out, stream, err);
+}
+
+static int32_t prepare_product(struct hd_device *d, const struct hd_instr_desc *i, struct einsum *e, struct hd_error *err)
+{
+    struct hd_operand made = e->out;
+    e->once = cu_accumulates(i) && i->attrs.flags & HD_ATTR_ONCE;
+    if (!e->once)
+        return cu_einsum_prepare(d, i->in, &e->out, cu_accumulates(i), &e->of, err);
+    made.data = (void *)(uintptr_t)256; /* as aligned as scratch, which may still move */
+    int32_t rc = cu_einsum_prepare(d, i->in, &made, 0, &e->of, err);
+    return rc ? rc : cu_scratch_reserve(d, (size_t)hd_operand_count(&made) * hd_dtype_size(made.dtype), err);
 }
 
 int32_t cu_prepare_einsum(struct hd_device *d, const struct hd_instr_desc *i, struct hd_kernel *k, struct hd_error *err)
 {
     struct hd_error why = HD_ERROR_INIT;
-    struct einsum *e = d->host->alloc(sizeof *e);
+    struct einsum *e;
+    if (i->attrs.flags & HD_ATTR_ONCE && i->out[0].dtype != HD_F32 && i->out[0].dtype != HD_F64)
+        return cu_refuse(err, HD_E_UNSUPPORTED, i, "sums that are added once are fp32 or fp64");
+    e = d->host->alloc(sizeof *e);
     if (!e)
         return cu_refuse(err, HD_E_NOMEM, i, "no memory for an einsum");
     e->in[0] = i->in[0].data;
     e->in[1] = i->in[1].data;
-    e->out = i->out[0].data;
+    e->out = i->out[0];
     k->state = e;
     k->run = run;
-    int32_t rc = cu_einsum_prepare(d, i->in, &i->out[0], cu_accumulates(i), &e->of, &why);
+    int32_t rc = prepare_product(d, i, e, &why);
     if (rc && rc != HD_E_UNSUPPORTED)
         hd_error_copy(err, &why);
     if (rc != HD_E_UNSUPPORTED)

@@ -2,8 +2,8 @@
  * are one product's and cuBLASLt has it, else the instructions that they stand for, one after another. cuBLASLt's GELU
  * is the tanh form, as heddle's is. Its gradients of biases are written, never added to: what is to be added goes
  * through scratch. */
-#include "bias.h"
 #include "blas.h"
+#include "scratch_add.h"
 #include "slots.h"
 
 enum { MOST_PARTS = 3 };
@@ -30,7 +30,7 @@ static int32_t run_product(struct hd_kernel *k, cudaStream_t stream, struct hd_e
     if (x->db.data)
         beside.bias = cu_scratch(k->device);
     int32_t rc = cu_gemm_run(x->gemm, x->a, x->b, x->d, &beside, stream, err);
-    return rc || !x->db.data ? rc : cu_bias_dw_add(k, beside.bias, &x->db, stream, err);
+    return rc || !x->db.data ? rc : cu_scratch_add(k, &x->db, stream, err);
 }
 
 /* What the epilogue has besides; reserves scratch where it is added later. */

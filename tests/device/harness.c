@@ -389,13 +389,18 @@ void h_refused(struct h_device *d, const struct h_case *c, uint32_t dtype, int32
     h_free(i);
 }
 
-int h_has_memory(void)
+int h_can(uint64_t caps)
 {
     const char *path = getenv("HEDDLE_TEST_DEVICE");
     void *library = path ? dlopen(path, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE) : NULL;
     hd_plugin_entry entry = library ? (hd_plugin_entry)(uintptr_t)dlsym(library, HD_PLUGIN_SYMBOL) : NULL;
     const struct hd_device_ops *ops = entry ? entry()->components[0]->ops : NULL;
-    return ops && (ops->caps & HD_DEVICE_STREAMS) != 0;
+    return ops && (ops->caps & caps) == caps;
+}
+
+int h_has_memory(void)
+{
+    return h_can(HD_DEVICE_STREAMS);
 }
 
 int h_is_staged(const struct h_device *d)

@@ -27,6 +27,8 @@ struct h_device *h_open(int threads, int kernels);
 /* The same with one more option. */
 struct h_device *h_open_with(int threads, int kernels, const char *option, int64_t value);
 void h_close(struct h_device *d);
+/* Does the device under test say all of these, HD_DEVICE_...? Opens nothing; outside tests, too. */
+int h_can(uint64_t caps);
 /* Has the device under test memory of its own, and streams? Opens nothing; outside tests, too. */
 int h_has_memory(void);
 int h_is_staged(const struct h_device *d);
