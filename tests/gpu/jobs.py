@@ -79,7 +79,7 @@ class Runner:
             keys["device.threads"] = 2
         for word in further:  # a later word wins, and what it replaces must not be given twice
             keys.pop(word.split("=", 1)[0], None)
-        return [f"{k}={v}" for k, v in keys.items()] + further
+        return [f"{k}={v}" for k, v in keys.items()] + further + (self.args.words.split() if device == self.args.device else [])
 
     def train(self, device, model, precision, ranks, further):
         key = (device, model, precision, ranks, tuple(further))
@@ -126,6 +126,7 @@ def main():
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--plugins", help="a folder of plugins")
     parser.add_argument("--comm", default="shm")
+    parser.add_argument("--words", default="", help="further words of a job's command line, for the device's runs alone")
     parser.add_argument("--size", choices=STEPS, default="small")
     parser.add_argument("--only", default="", help="their names, separated by commas")
     parser.add_argument("--most-ranks", type=int, default=4)

@@ -89,6 +89,18 @@ void emulate_memory_open(int open)
             protect(p, open);
 }
 
+cudaError_t emulate_memory_range(const void *at, uint64_t *base, size_t *bytes)
+{
+    std::lock_guard<std::recursive_mutex> held(lock);
+    for (const piece &p : device)
+        if (at >= p.at && at < p.at + p.bytes) {
+            *base = (uintptr_t)p.at;
+            *bytes = p.bytes;
+            return cudaSuccess;
+        }
+    return cudaErrorInvalidValue;
+}
+
 extern "C" {
 
 cudaError_t cudaMalloc(void **memory, size_t bytes)

@@ -8,6 +8,9 @@
 /* Runs `work` on the stream when its turn comes; keeps it where the stream is captured. */
 cudaError_t emulate_enqueue(cudaStream_t stream, std::function<void()> work);
 
+/* 1 while the stream is captured. */
+int emulate_is_captured(cudaStream_t stream);
+
 /* The next of a sequence that HEDDLE_EMULATE_SEED begins, below n. */
 uint32_t emulate_random(uint32_t n);
 

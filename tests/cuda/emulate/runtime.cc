@@ -197,6 +197,12 @@ cudaError_t emulate_enqueue(cudaStream_t stream, std::function<void()> work)
     return stream ? push(stream, std::move(o)) : said(cudaErrorInvalidResourceHandle);
 }
 
+int emulate_is_captured(cudaStream_t stream)
+{
+    std::lock_guard<std::recursive_mutex> held(lock);
+    return stream->capture != nullptr;
+}
+
 extern "C" {
 
 cudaError_t cudaGetLastError(void)
