@@ -18,7 +18,7 @@ template <class T> CU_DEVICE void copy_row(const cu_expert_rows &a, int64_t row,
         to[i] = there ? from[i] : T{};
 }
 
-static __global__ void __launch_bounds__(THREADS) rows_kernel(cu_expert_rows a)
+static __global__ void __launch_bounds__(THREADS, 4) rows_kernel(cu_expert_rows a)
 {
     int64_t rows = a.b * a.e * a.slots;
     for (int64_t row = (int64_t)blockIdx.x * WARPS + threadIdx.x / 32; row < rows; row += (int64_t)gridDim.x * WARPS) {
