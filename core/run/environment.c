@@ -153,6 +153,7 @@ static int32_t find_rendezvous(const struct launcher *l, struct hd__place_in_job
         return HD_OK;
     if (served(place)) {
         place->serves = 0;
+        place->ours = 1;
         return HD_OK;
     }
     if (!address && !getenv("MASTER_PORT"))

@@ -213,7 +213,7 @@ int hd__launch_command(const struct hd_comm_launcher *launcher, int32_t n, doubl
 int hd__launch_local(int32_t n, double dead_after, const struct hd__reporter *reporter,
                      int (*body)(void *user, const struct hd__place_in_job *place), void *user)
 {
-    struct hd__place_in_job place = {.size = n, .local_size = n, .reporter = reporter,
+    struct hd__place_in_job place = {.size = n, .local_size = n, .ours = 1, .reporter = reporter,
                                      .store = {.host = "127.0.0.1", .dead_after = dead_after}};
     struct hd__server_options options = options_for(n, dead_after, reporter);
     struct child *children = hd__alloc((size_t)n * sizeof *children);

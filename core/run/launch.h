@@ -11,7 +11,7 @@ struct hd__place_in_job {
     int32_t rank, size, local_rank, local_size;
     struct hd__store_options store; /* where the rendezvous is; used where size > 1 */
     int32_t serves;                 /* this process serves the rendezvous itself (rank 0 under another launcher) */
-    int32_t reserved;
+    int32_t ours;                   /* heddle train started all ranks: who reads one reads all */
     const struct hd__reporter *reporter; /* NULL: nobody writes reports */
     char meet[128]; /* not empty: the ranks of this machine find the rendezvous by this id of their launcher's */
 };

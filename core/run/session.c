@@ -121,7 +121,7 @@ int hd__session_said(struct hd__session *s, const struct hd_error *err)
     int alike = err->code == HD_E_INVALID || err->code == HD_E_UNSUPPORTED || err->code == HD_E_NOTFOUND;
     char first[sizeof err->message] = "";
     size_t bytes = sizeof first - 1;
-    if (!s->store)
+    if (!s->store || !s->place->ours)
         return 0;
     if (s->place->rank == 0 && alike)
         hd__store_put(s->store, "refused", err->message, strlen(err->message), NULL);

@@ -26,7 +26,7 @@ int32_t hd__session_open(struct hd__session *s, struct hd__compiled *compiled, c
 void hd__session_close(struct hd__session *s, int32_t failed, const char *reason);
 
 /* A refusal before the first step: does another rank say it? Where all are refused alike rank 0 does, which always
- * speaks. May wait a second for it. */
+ * speaks. May wait a second for it. Under another launcher every rank speaks: each may have a log of its own. */
 int hd__session_said(struct hd__session *s, const struct hd_error *err);
 
 /* Values of parameters for a fresh start: from the model's files, or from the seed. */
