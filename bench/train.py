@@ -106,7 +106,7 @@ def run_heddle(args, model, precision, processes):
         words = [args.heddle, "train", str(TOP / "bench" / "jobs" / f"{model.lower()}.yaml"),
                  f"job.steps={args.steps or MODELS[model][3]}", f"data.batch={batch}", f"launch.ranks={processes}",
                  f"device.threads={args.threads // processes}", f"precision.compute={precision}", "metrics.every=1",
-                 f"metrics.jsonl={metrics}", *getattr(args, "options", [])]
+                 f"metrics.jsonl={metrics}", *args.options]
         _, peak, others = run([(words, {})], args.limit)
         rows = [json.loads(line) for line in metrics.read_text().splitlines()]
     rows = [row for row in rows if "step" in row]
@@ -161,6 +161,7 @@ def parse_arguments():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     common_arguments(parser)
     parser.add_argument("--processes", type=lambda text: [int(x) for x in text.split(",")], default=[1, 2])
+    parser.add_argument("--set", nargs="*", default=[], dest="options", metavar="KEY=VALUE", help="for heddle's runs")
     parser.add_argument("--contestants", type=lambda text: text.split(","), default=list(CONTESTANTS))
     args = parser.parse_args()
     if not args.tcmalloc and "tcmalloc" in args.contestants:
