@@ -34,6 +34,15 @@ void cpu_tiles_product(const struct cpu_tiles *t, int64_t i, struct cpu_span col
     }
 }
 
+struct cpu_span cpu_keys_seen(const struct cpu_attention *x, int64_t query, int64_t end, int64_t k0, int64_t keys)
+{
+    int64_t last = cpu_least(query + x->tiles->mr, end) - 1, unused;
+    struct cpu_span s;
+    cpu_visible(&x->h, x->window, query, &s.first, &unused);
+    cpu_visible(&x->h, x->window, last, &unused, &s.last);
+    return (struct cpu_span){cpu_most(0, s.first - k0), cpu_least(s.last - k0, keys)};
+}
+
 void cpu_attention_store(const struct cpu_attention *x, uint32_t output, int64_t to, float *src, float factor)
 {
     const struct hd_operand *o = &x->kernel->out[output];
@@ -155,11 +164,7 @@ static void pack_head(const struct cpu_attention *x, char *scratch, int64_t b, i
 /* Of the tile's keys, those that rows i.. of it, a panel, see. */
 static struct cpu_span keys_seen(const struct cpu_attention *x, const struct tile *t, int64_t i)
 {
-    int64_t last = cpu_least(i + x->tiles->mr, t->rows) - 1, unused;
-    struct cpu_span s;
-    cpu_visible(&x->h, x->window, t->q0 + i, &s.first, &unused);
-    cpu_visible(&x->h, x->window, t->q0 + last, &unused, &s.last);
-    return (struct cpu_span){cpu_most(0, s.first - t->k0), cpu_least(s.last - t->k0, t->keys)};
+    return cpu_keys_seen(x, t->q0 + i, t->q0 + t->rows, t->k0, t->keys);
 }
 
 static void scores(const struct cpu_attention *x, const struct tile *t)

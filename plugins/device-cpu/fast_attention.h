@@ -82,6 +82,8 @@ struct cpu_span {
     int64_t first, last;
 };
 
+/* Of the keys k0 .. k0 + keys - 1, those that a panel of queries sees: from `query` on, before `end`. Counted from k0. */
+struct cpu_span cpu_keys_seen(const struct cpu_attention *x, int64_t query, int64_t end, int64_t k0, int64_t keys);
 /* Rows of a tile of scores as the left operand: as they lie where the kernel reads them so, else packed into `room`. */
 struct cpu_panels cpu_tiles_left(const struct cpu_tiles *t, const float *scores, int64_t step, int64_t k_step, int64_t rows,
                                  int64_t k, void *room);

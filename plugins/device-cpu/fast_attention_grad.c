@@ -102,16 +102,6 @@ static struct cpu_span queries_seeing(const struct cpu_attention *x, const struc
     return (struct cpu_span){cpu_most(0, s.first - t->q0), cpu_least(s.last - t->q0, t->queries)};
 }
 
-/* Of the tile's keys, those that queries i.. of it, a panel, see. */
-static struct cpu_span keys_seen(const struct cpu_attention *x, const struct tile *t, int64_t i)
-{
-    int64_t last = cpu_least(i + x->tiles->mr, t->queries) - 1, unused;
-    struct cpu_span s;
-    cpu_visible(&x->h, x->window, t->q0 + i, &s.first, &unused);
-    cpu_visible(&x->h, x->window, t->q0 + last, &unused, &s.last);
-    return (struct cpu_span){cpu_most(0, s.first - t->k0), cpu_least(s.last - t->k0, t->keys)};
-}
-
 /* s' or dp' of a tile: `left` by key tile, `right` across the queries. */
 static void scores(const struct cpu_attention *x, const struct tile *t, int left, int right, int to)
 {
@@ -168,8 +158,8 @@ static void add_to_queries(const struct cpu_attention *x, const struct tile *t)
                                t->k0 / x->tile_k * x->panels_d * cpu_tiles_panel_b(x->tiles, x->tile_k),
                            cpu_tiles_panel_b(x->tiles, t->keys), 0, 0};
     for (int64_t i = 0; i < t->queries; i += x->tiles->mr)
-        cpu_tiles_product(x->tiles, i, (struct cpu_span){0, x->h.d}, keys_seen(x, t, i), &a, &b,
-                          sums(x, t->scratch, 2) + t->q0 * x->d_room, x->d_room, 1);
+        cpu_tiles_product(x->tiles, i, (struct cpu_span){0, x->h.d},
+                          cpu_keys_seen(x, t->q0 + i, t->q0 + t->queries, t->k0, t->keys), &a, &b, sums(x, t->scratch, 2) + t->q0 * x->d_room, x->d_room, 1);
 }
 
 static void backward_tile(const struct cpu_attention *x, const struct tile *t)

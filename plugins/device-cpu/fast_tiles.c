@@ -10,10 +10,6 @@
 #include <immintrin.h>
 #endif
 
-static void nothing(void)
-{
-}
-
 static inline uint16_t bf16_round(float value)
 {
     uint32_t x;

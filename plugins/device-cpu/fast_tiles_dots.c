@@ -8,9 +8,17 @@
 
 #include "fast_tiles_pairs.h"
 
+#define LANES 16
+#define ROWS 12
+#define WORD_TERMS 2
+#define TARGET AVX512
+#define FMA "vdpbf16ps %2, %1, %0"
+#define NAME(x) dots_##x
+#include "fast_tiles_kernel.h"
+
 #define INLINE AVX512 static inline __attribute__((always_inline))
 
-enum { ROWS = 12, COLS = 32, TERMS = 2 * PAIR_LANES };
+enum { TERMS = 2 * PAIR_LANES };
 
 /* ---- packing: `width` steps a panel, up to PAIR_LANES of them at a time; `have` of `lanes` are there, the rest is
  * zero */
@@ -123,85 +131,22 @@ AVX512 static void dots_pack_b(void *dst, const void *src, uint32_t dtype, int64
 {
     struct source s = {.at = src, .dtype = dtype, .step = step, .k_step = k_step, .k = k};
     if (dtype == HD_BF16)
-        pack(dst, s, HD_BF16, cols, COLS);
+        pack(dst, s, HD_BF16, cols, dots_cols);
     else
-        pack(dst, s, HD_F32, cols, COLS);
-}
-
-/* ---- the product */
-
-/* Three rows of a have a pointer: of an address at most twice a stride is added. */
-enum { POINTERS = (ROWS + 2) / 3 };
-
-INLINE void sum_pairs(__m512 sum[ROWS][2], int64_t k, const char *a, int64_t rs, int64_t step, const int32_t *b)
-{
-    const char *row[POINTERS];
-    for (int i = 0; i < POINTERS; i++)
-        row[i] = a + 3 * i * rs;
-    for (int64_t p = 0; p < k; p += 2, b += COLS) {
-        __m512bh b0 = (__m512bh)_mm512_loadu_si512(b), b1 = (__m512bh)_mm512_loadu_si512(b + PAIR_LANES);
-        _Pragma("GCC unroll 16") for (int i = 0; i < ROWS; i++)
-        {
-            int32_t pair;
-            memcpy(&pair, row[i / 3] + i % 3 * rs, sizeof pair);
-            __m512bh x = (__m512bh)_mm512_set1_epi32(pair);
-            sum[i][0] = _mm512_dpbf16_ps(sum[i][0], x, b0);
-            sum[i][1] = _mm512_dpbf16_ps(sum[i][1], x, b1);
-        }
-        _Pragma("GCC unroll 16") for (int i = 0; i < POINTERS; i++) row[i] += step;
-    }
-}
-
-/* `step`: bytes from pair to pair. */
-INLINE void multiply(int64_t k, const void *a, int64_t rs, int64_t step, const void *b, float *c, int64_t ldc, int add)
-{
-    __m512 sum[ROWS][2];
-    float *row = c;
-    _Pragma("GCC unroll 16") for (int i = 0; i < ROWS; i++, row += ldc)
-    {
-        __builtin_prefetch(row);
-        __builtin_prefetch(row + COLS - 1);
-        sum[i][0] = sum[i][1] = _mm512_setzero_ps();
-    }
-    __asm__("" : "+r"(ldc)); /* addresses are made again: they would take registers from the loop */
-    sum_pairs(sum, k, a, rs, step, b);
-    _Pragma("GCC unroll 16") for (int i = 0; i < ROWS; i++, c += ldc)
-    {
-        if (add) {
-            sum[i][0] = _mm512_add_ps(sum[i][0], _mm512_loadu_ps(c));
-            sum[i][1] = _mm512_add_ps(sum[i][1], _mm512_loadu_ps(c + PAIR_LANES));
-        }
-        _mm512_storeu_ps(c, sum[i][0]);
-        _mm512_storeu_ps(c + PAIR_LANES, sum[i][1]);
-    }
-}
-
-AVX512 static void dots_kernel(int64_t k, const void *a, const void *b, float *c, int64_t ldc, int add)
-{
-    multiply(k, a, 4, 4 * ROWS, b, c, ldc, add);
-}
-
-AVX512 static void dots_kernel_rows(int64_t k, const void *a, int64_t rs, int64_t cs, const void *b, float *c,
-                                    int64_t ldc, int add)
-{
-    multiply(k, a, rs, 2 * cs, b, c, ldc, add);
-}
-
-static void nothing(void)
-{
+        pack(dst, s, HD_F32, cols, dots_cols);
 }
 
 static const struct cpu_tiles tiles = {
     .name = "avx512-bf16",
     .mr = ROWS,
-    .nr = COLS,
+    .nr = dots_cols,
     .kr = 2,
     .bytes = 2,
     .depth = 512,
     .adds_last = 1,
     .alias = 4096,
-    .begin = nothing,
-    .end = nothing,
+    .begin = dots_nothing,
+    .end = dots_nothing,
     .pack_a = dots_pack_a,
     .pack_b = dots_pack_b,
     .kernel = dots_kernel,

@@ -3,78 +3,12 @@
  * vectors. bf16 and fp16 are widened when packed. */
 #include "fast_transpose.h"
 
+#define WORD_TERMS 1
+#include "fast_tiles_kernel.h"
+
 #define INLINE TARGET static inline __attribute__((always_inline))
 
-typedef float NAME(floats) __attribute__((vector_size(LANES * 4), aligned(4), may_alias));
 typedef uint16_t NAME(halves) __attribute__((vector_size(LANES * 2), aligned(2), may_alias));
-
-enum { NAME(cols) = 2 * LANES };
-
-/* acc += x y. The sums stay in their registers: left alone, the compiler moves some of them about in the loop. */
-INLINE void NAME(fma)(NAME(floats) * acc, NAME(floats) x, NAME(floats) y)
-{
-#ifdef FMA
-    __asm__(FMA : "+v"(*acc) : "v"(x), "v"(y));
-#else
-    *acc += x * y;
-#endif
-}
-
-/* The block of c is on its way to the first cache while terms are summed. */
-INLINE void NAME(fetch)(const float *c, int64_t ldc)
-{
-    _Pragma("GCC unroll 16") for (int i = 0; i < ROWS; i++, c += ldc)
-    {
-        __builtin_prefetch(c);
-        __builtin_prefetch(c + 2 * LANES - 1);
-    }
-}
-
-/* Three rows of a have a pointer: of an address at most twice a stride is added. */
-enum { NAME(pointers) = (ROWS + 2) / 3 };
-
-INLINE void NAME(sum)(NAME(floats) acc[ROWS][2], int64_t k, const char *a, int64_t rs, int64_t cs, const float *b)
-{
-    const char *row[NAME(pointers)];
-    for (int i = 0; i < NAME(pointers); i++)
-        row[i] = a + 3 * i * rs;
-    _Pragma("GCC unroll 2") for (int64_t p = 0; p < k; p++, b += 2 * LANES)
-    {
-        NAME(floats) b0 = *(const NAME(floats) *)b, b1 = *(const NAME(floats) *)(b + LANES);
-        _Pragma("GCC unroll 16") for (int i = 0; i < ROWS; i++)
-        {
-            NAME(floats) x = *(const float *)(row[i / 3] + i % 3 * rs) - (NAME(floats)){0};
-            NAME(fma)(&acc[i][0], x, b0);
-            NAME(fma)(&acc[i][1], x, b1);
-        }
-        _Pragma("GCC unroll 16") for (int i = 0; i < NAME(pointers); i++) row[i] += cs;
-    }
-}
-
-TARGET static void NAME(kernel_rows)(int64_t k, const void *a, int64_t rs, int64_t cs, const void *b, float *c,
-                                     int64_t ldc, int add)
-{
-    NAME(floats) acc[ROWS][2];
-    NAME(fetch)(c, ldc);
-    __asm__("" : "+r"(ldc)); /* addresses are made again: they would take registers from the loop */
-    _Pragma("GCC unroll 16") for (int i = 0; i < ROWS; i++) acc[i][0] = acc[i][1] = (NAME(floats)){0};
-    NAME(sum)(acc, k, a, rs, cs, b);
-    _Pragma("GCC unroll 16") for (int i = 0; i < ROWS; i++, c += ldc)
-    {
-        NAME(floats) *row = (NAME(floats) *)c;
-        if (add) {
-            acc[i][0] += row[0];
-            acc[i][1] += row[1];
-        }
-        row[0] = acc[i][0];
-        row[1] = acc[i][1];
-    }
-}
-
-TARGET static void NAME(kernel)(int64_t k, const void *a, const void *b, float *c, int64_t ldc, int add)
-{
-    NAME(kernel_rows)(k, a, sizeof(float), ROWS * sizeof(float), b, c, ldc, add);
-}
 
 /* ---- packing: panels of `width` steps, each [k][width] */
 
@@ -282,8 +216,8 @@ static const struct cpu_tiles NAME(tiles) = {
     .adds_last = 1,
     .any_order = 1,
     .alias = 4096,
-    .begin = nothing,
-    .end = nothing,
+    .begin = NAME(nothing),
+    .end = NAME(nothing),
     .pack_a = NAME(pack_a),
     .pack_b = NAME(pack_b),
     .kernel = NAME(kernel),
@@ -299,5 +233,6 @@ static const struct cpu_tiles NAME(tiles) = {
 #undef LANES
 #undef ROWS
 #undef TARGET
+#undef WORD_TERMS
 #undef TITLE
 #undef NAME

@@ -74,8 +74,11 @@ static inline void cpu_seen_by(const struct cpu_heads *h, int64_t window, int64_
 /* reference_einsum.c: calls put for each element of output 0, with the product of inputs 0 and 1 there. */
 void cpu_each_product(struct hd_kernel *k, void (*put)(const struct hd_kernel *k, int64_t i, double v));
 
-/* reference_elementwise.c: index into w of element i of x, where w has a subset of x's dims; GELU and its slope. */
+/* reference_elementwise.c: index into w of element i of x, where w has a subset of x's dims. */
 int64_t cpu_subset_index(const struct hd_operand *x, const struct hd_operand *w, int64_t i);
+/* Puts the sums of input 0 over the dims that the output lacks; the kernel's state has room for them. */
+void cpu_sum_subset(struct hd_kernel *k, uint32_t output);
+/* GELU and its slope. */
 double cpu_gelu(double x);
 double cpu_gelu_slope(double x);
 

@@ -123,12 +123,6 @@ void cpu_ref_einsum_gelu_grad(struct hd_kernel *k)
 
 void cpu_ref_einsum_bias_dw(struct hd_kernel *k)
 {
-    double *sum = k->state;
-    int64_t n = hd_operand_count(&k->in[0]), m = hd_operand_count(&k->out[1]);
-    memset(sum, 0, (size_t)m * sizeof *sum);
-    for (int64_t i = 0; i < n; i++)
-        sum[cpu_subset_index(&k->in[0], &k->out[1], i)] += cpu_load(&k->in[0], i);
-    for (int64_t i = 0; i < m; i++)
-        cpu_put(k, 1, i, sum[i]);
+    cpu_sum_subset(k, 1);
     cpu_each_product(k, put_product);
 }

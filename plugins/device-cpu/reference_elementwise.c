@@ -30,15 +30,20 @@ void cpu_ref_bias(struct hd_kernel *k)
         cpu_put(k, 0, i, cpu_load(&k->in[0], i) + cpu_load(&k->in[1], cpu_subset_index(&k->in[0], &k->in[1], i)));
 }
 
-void cpu_ref_bias_dw(struct hd_kernel *k)
+void cpu_sum_subset(struct hd_kernel *k, uint32_t output)
 {
     double *sum = k->state;
-    int64_t n = hd_operand_count(&k->in[0]), m = hd_operand_count(&k->out[0]);
+    int64_t n = hd_operand_count(&k->in[0]), m = hd_operand_count(&k->out[output]);
     memset(sum, 0, (size_t)m * sizeof *sum);
     for (int64_t i = 0; i < n; i++)
-        sum[cpu_subset_index(&k->in[0], &k->out[0], i)] += cpu_load(&k->in[0], i);
+        sum[cpu_subset_index(&k->in[0], &k->out[output], i)] += cpu_load(&k->in[0], i);
     for (int64_t i = 0; i < m; i++)
-        cpu_put(k, 0, i, sum[i]);
+        cpu_put(k, output, i, sum[i]);
+}
+
+void cpu_ref_bias_dw(struct hd_kernel *k)
+{
+    cpu_sum_subset(k, 0);
 }
 
 static double sigmoid(double x)
