@@ -102,10 +102,8 @@ static void become(const struct hd_comm_launcher *l, const char **line, pid_t pa
         end_with(keeper, SIGTERM);
         run_command(l, line, report);
     }
-    if (command < 0 && write(report, &errno, sizeof errno) < 0)
-        _exit(126);
     if (command < 0)
-        _exit(127);
+        _exit(write(report, &errno, sizeof errno) < 0 ? 126 : 127);
     close_range(3, ~0U, 0); /* the caller's sockets end with the caller */
     keep(command, &signals);
 }

@@ -1,5 +1,10 @@
 #include "core/comm/open.h"
 
+uint64_t hd__comm_caps_with(const struct hd_comm_ops *component, const void *settings)
+{
+    return component->caps_with ? component->caps_with(settings) : component->caps;
+}
+
 uint64_t hd__comm_caps(const struct hd_comm_ops *component, uint64_t caps, const struct hd__tuning *tuning)
 {
     if (component->collective && !(caps & HD_COMM_MESSAGES_ONLY))
@@ -12,12 +17,14 @@ int32_t hd__comm_open(const struct hd_comm_ops *component, const struct hd_host 
                            const struct hd_world *world, struct hd__comm *transport, struct hd_error *err)
 {
     struct hd_comm *comm = NULL;
+    uint64_t caps;
     int32_t code = component->open(host, settings, world, &comm, err);
     if (code != HD_OK)
         return code;
     transport->ops = *component;
     transport->comm = comm;
-    transport->ops.caps = hd__comm_caps(component, component->caps_of ? component->caps_of(comm) : component->caps, transport->tuning);
+    caps = component->caps_of ? component->caps_of(comm) : hd__comm_caps_with(component, settings);
+    transport->ops.caps = hd__comm_caps(component, caps, transport->tuning);
     if (transport->ops.caps & HD_COMM_MESSAGES_ONLY)
         transport->ops.collective = NULL;
     if (!transport->ops.collective || !component->wait) {

@@ -22,6 +22,8 @@ struct hd__comm {
 int32_t hd__comm_open(const struct hd_comm_ops *component, const struct hd_host *host, const void *settings,
                            const struct hd_world *world, struct hd__comm *transport, struct hd_error *err);
 void hd__comm_close(struct hd__comm *transport);
+/* Its caps with these settings. */
+uint64_t hd__comm_caps_with(const struct hd_comm_ops *component, const void *settings);
 /* What a component's caps become when it is opened: HD_COMM_MESSAGES_ONLY where its collectives are the core's algorithms,
  * HD_COMM_ANY_ORDER where sums then follow an order of their own. */
 uint64_t hd__comm_caps(const struct hd_comm_ops *component, uint64_t caps, const struct hd__tuning *tuning);

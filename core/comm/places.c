@@ -1,5 +1,6 @@
 #include "core/comm/places.h"
 
+#include <sched.h>
 #include <stdlib.h>
 
 #include "core/base/cpus.h"
@@ -26,6 +27,7 @@ int32_t hd__places_firsts(const int32_t *machine, const int32_t *at, int32_t ran
 
 #ifdef HEDDLE_HWLOC
 #include <hwloc.h>
+#include <hwloc/glibc-sched.h>
 
 int hd__places_known(void)
 {
@@ -52,19 +54,19 @@ static int32_t load(struct hd__places *p, struct hd_error *err)
 /* Cores that this process may use; of another machine all. */
 static void find_cores(struct hd__places *p)
 {
-    unsigned cpu;
-    if (p->real && !sched_getaffinity(0, sizeof p->all, &p->all))
-        return;
-    CPU_ZERO(&p->all);
-    hwloc_bitmap_foreach_begin(cpu, hwloc_topology_get_topology_cpuset(p->topology)) if (cpu < CPU_SETSIZE)
-        CPU_SET(cpu, &p->all);
-    hwloc_bitmap_foreach_end();
+    if (!p->real || sched_getaffinity(0, sizeof p->all, &p->all))
+        hwloc_cpuset_to_glibc_sched_affinity(p->topology, hwloc_topology_get_topology_cpuset(p->topology), &p->all, sizeof p->all);
 }
 
 int32_t hd__places_open(uint32_t levels, struct hd__places **places, struct hd_error *err)
 {
-    struct hd__places *p = hd__alloc(sizeof *p);
-    int32_t rc = load(p, err);
+    struct hd__places *p;
+    int32_t rc;
+    *places = NULL;
+    if (levels == HD__LEVELS_MACHINE)
+        return HD_OK;
+    p = hd__alloc(sizeof *p);
+    rc = load(p, err);
     if (rc) {
         hd__places_close(p);
         return rc;
@@ -84,40 +86,39 @@ void hd__places_close(struct hd__places *p)
     free(p);
 }
 
-static int meets(const hwloc_obj_t place, const cpu_set_t *cpus)
-{
-    unsigned cpu;
-    hwloc_bitmap_foreach_begin(cpu, place->cpuset) if (cpu < CPU_SETSIZE && CPU_ISSET(cpu, cpus)) return 1;
-    hwloc_bitmap_foreach_end();
-    return 0;
-}
-
 /* Memories beside the same cores, as fast and large ones, are one place; one without cores is none. */
-int32_t hd__places_of(const struct hd__places *p, const cpu_set_t *cpus)
+static int32_t place_of(const struct hd__places *p, const cpu_set_t *cpus)
 {
     int n = hwloc_get_nbobjs_by_type(p->topology, p->type);
+    hwloc_bitmap_t mine = hwloc_bitmap_alloc();
     hwloc_obj_t found = NULL;
+    int several = 0;
+    hwloc_cpuset_from_glibc_sched_affinity(p->topology, mine, cpus, sizeof *cpus);
     for (int i = 0; i < n; i++) {
         hwloc_obj_t place = hwloc_get_obj_by_type(p->topology, p->type, (unsigned)i);
-        if (!meets(place, cpus) || (found && hwloc_bitmap_isequal(found->cpuset, place->cpuset)))
+        if (!hwloc_bitmap_intersects(place->cpuset, mine) || (found && hwloc_bitmap_isequal(found->cpuset, place->cpuset)))
             continue;
-        if (found)
-            return -1;
+        several = found != NULL;
         found = place;
+        if (several)
+            break;
     }
-    return found ? (int32_t)found->logical_index : -1;
+    hwloc_bitmap_free(mine);
+    return found && !several ? (int32_t)found->logical_index : -1;
 }
 
 int32_t hd__places_by_rule(const struct hd__places *p, int32_t local_rank, int32_t local_ranks)
 {
     cpu_set_t mine;
+    if (!p)
+        return 0;
     hd__cpus_deal(&p->all, local_rank, local_ranks, &mine);
-    return hd__places_of(p, &mine);
+    return place_of(p, &mine);
 }
 
 int32_t hd__places_here(const struct hd__places *p, int32_t local_rank, int32_t local_ranks)
 {
-    return p->real ? hd__places_of(p, &p->all) : hd__places_by_rule(p, local_rank, local_ranks);
+    return p && p->real ? place_of(p, &p->all) : hd__places_by_rule(p, local_rank, local_ranks);
 }
 
 #else
@@ -129,7 +130,9 @@ int hd__places_known(void)
 
 int32_t hd__places_open(uint32_t levels, struct hd__places **places, struct hd_error *err)
 {
-    (void)places;
+    *places = NULL;
+    if (levels == HD__LEVELS_MACHINE)
+        return HD_OK;
     return hd_fail(err, HD_E_UNSUPPORTED, "which %s a rank is on is not known: this heddle was built without hwloc",
                    hd__places_word(levels));
 }
@@ -139,22 +142,16 @@ void hd__places_close(struct hd__places *places)
     (void)places;
 }
 
-int32_t hd__places_of(const struct hd__places *places, const cpu_set_t *cpus)
-{
-    (void)places, (void)cpus;
-    return -1;
-}
-
 int32_t hd__places_here(const struct hd__places *places, int32_t local_rank, int32_t local_ranks)
 {
     (void)places, (void)local_rank, (void)local_ranks;
-    return -1;
+    return 0;
 }
 
 int32_t hd__places_by_rule(const struct hd__places *places, int32_t local_rank, int32_t local_ranks)
 {
     (void)places, (void)local_rank, (void)local_ranks;
-    return -1;
+    return 0;
 }
 
 #endif

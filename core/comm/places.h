@@ -3,8 +3,6 @@
 #ifndef HD_CORE_COMM_PLACES_H
 #define HD_CORE_COMM_PLACES_H
 
-#include <sched.h>
-
 #include "core/base/base.h"
 
 enum { HD__LEVELS_MACHINE = 0, HD__LEVELS_PACKAGE, HD__LEVELS_NUMA };
@@ -13,13 +11,12 @@ struct hd__places; /* the packages or NUMA nodes of this machine */
 
 /* Was heddle built with hwloc? */
 int hd__places_known(void);
-/* HD_E_UNSUPPORTED where heddle was built without hwloc. `levels` is not MACHINE. hwloc's environment counts: with
- * HWLOC_SYNTHETIC or HWLOC_XMLFILE the topology is another machine's, and ranks are bound in thought. */
+/* *places is NULL for MACHINE, which is one place: the others answer 0 then. Else HD_E_UNSUPPORTED where heddle was built
+ * without hwloc. hwloc's environment counts: with HWLOC_SYNTHETIC or HWLOC_XMLFILE the topology is another machine's, and ranks are bound in thought. */
 int32_t hd__places_open(uint32_t levels, struct hd__places **places, struct hd_error *err);
 void hd__places_close(struct hd__places *places); /* NULL is fine */
-/* The number of the only place that these cores are in; -1: they are in several, or in none. */
-int32_t hd__places_of(const struct hd__places *places, const cpu_set_t *cpus);
-/* That of this process as it is bound; where the topology is another machine's, by the rule. */
+/* The number of the only place that the cores of this process are in, as it is bound; -1: they are in several, or in none.
+ * Where the topology is another machine's, by the rule. */
 int32_t hd__places_here(const struct hd__places *places, int32_t local_rank, int32_t local_ranks);
 /* That of any rank, by the rule by which heddle binds ranks to the cores of a machine: hd__cpus_deal. */
 int32_t hd__places_by_rule(const struct hd__places *places, int32_t local_rank, int32_t local_ranks);

@@ -59,8 +59,8 @@ int32_t hd__compile(struct hd__job *job, struct hd__plugins *plugins, struct hd_
 /* Flags: HD__COMPILE_LOGITS: the eval section leaves the logits behind (hd_program.kept_logits). */
 #define HD__COMPILE_LOGITS 1
 #define HD__COMPILE_KEEP_HEAD 2 /* the loss stays a chain of instructions: fuse_head.c is left out */
-#define HD__COMPILE_EPILOGUES 8 /* as if the device had HD_DEVICE_EPILOGUES: device cpu's reference kernels do */
 #define HD__COMPILE_KEEP_WEIGHT_ORDER 4 /* gradients of weights stay where the schedule has them, and do not sink into waits */
+#define HD__COMPILE_EPILOGUES 8 /* as if the device had HD_DEVICE_EPILOGUES: device cpu's reference kernels do */
 int32_t hd__compile_with(struct hd__job *job, struct hd__plugins *plugins, uint32_t flags, struct hd__compiled **compiled,
                          struct hd_error *err);
 void hd__compiled_free(struct hd__compiled *compiled); /* NULL is fine */

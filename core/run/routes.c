@@ -22,7 +22,7 @@ static uint64_t caps_of(const struct finder *f, const struct hd__section *sectio
 {
     const struct hd__chosen *chosen = hd__chosen_comm(f->c, section);
     const struct hd_comm_ops *ops = &chosen->component->ops.comm;
-    return hd__comm_caps(ops, ops->caps_with ? ops->caps_with(chosen->settings) : ops->caps, &f->c->tuning);
+    return hd__comm_caps(ops, hd__comm_caps_with(ops, chosen->settings), &f->c->tuning);
 }
 
 static struct hd__hop hop_of(const struct finder *f, const struct hd__section *section, const struct hd_comm_call *call,
@@ -56,8 +56,8 @@ static void add_parts(const struct finder *f, struct hd__route *r, const struct 
     struct hd_comm_call of = *call;
     struct hd__levels_plan plan = {.scratch = nowhere};
     of.send = of.recv = nowhere;
-    r->two = hd__levels_can(&g->lies, call, any) != 0;
-    hd__levels_plan(&plan, &g->lies, &of, (int)r->two);
+    r->two = (uint32_t)hd__levels_can(&g->lies, call, any);
+    hd__levels_plan(&plan, &g->lies, &of, (int32_t)r->two);
     for (uint32_t i = 0; i < plan.parts.count; i++) {
         const struct hd__part *part = &plan.parts.at[i];
         const struct hd__section *section = part->where == HD__INSIDE ? job->comm_inside : job->comm;
@@ -110,7 +110,7 @@ static void add_route(struct hd__route_group *g, struct hd__route *new)
     for (uint32_t i = 0; i < g->routes.count; i++) {
         struct hd__route *r = &g->routes.at[i];
         if (!strcmp(r->op, new->op) && r->dtype == new->dtype && r->bytes == new->bytes &&
-            r->two == new->two &&same_hops(r, new)) {
+            r->two == new->two && same_hops(r, new)) {
             r->calls += new->calls;
             hd__free_array(&new->hops);
             return;
@@ -130,40 +130,39 @@ static void add_call(struct finder *f, struct hd__route_group *g, const struct h
     add_route(g, &r);
 }
 
-/* Elements of a call that the transport gets at once: all, unless the stage cuts (core/run/stage.h). */
-static uint64_t whole_or_part(const struct finder *f, const struct hd__section *section,
-                              const struct hd_comm_call *call, int32_t n)
+/* Elements of a call that the transport gets at once: all, unless the stage cuts (core/run/stage.h). Two levels are over host
+ * memory, whatever the transports below can do. */
+static uint64_t whole_or_part(const struct finder *f, const struct hd__route_group *g, const struct hd__section *section,
+                              const struct hd_comm_call *call)
 {
-    uint64_t device = f->c->device_choice.component->ops.device.caps, caps = caps_of(f, section);
-    int parts = call->coll == HD_COLL_ALL_GATHER || call->coll == HD_COLL_REDUCE_SCATTER;
-    int ordered = (caps & HD_COMM_STREAM_ORDERED) && !f->c->job->comm_inside;
-    if (!(device & HD_DEVICE_STREAMS) || (device & HD_DEVICE_HOST_MEMORY) || ordered ||
-        (caps & HD_COMM_DEVICE_MEMORY) || call->coll == HD_COLL_ALL_TO_ALL)
+    uint64_t device = f->c->device_choice.component->ops.device.caps, caps = g->inside ? 0 : caps_of(f, section);
+    struct hd_comm_call one = *call;
+    one.count = 1;
+    if (!(device & HD_DEVICE_STREAMS) || (device & HD_DEVICE_HOST_MEMORY) ||
+        (caps & (HD_COMM_STREAM_ORDERED | HD_COMM_DEVICE_MEMORY)) || call->coll == HD_COLL_ALL_TO_ALL)
         return call->count;
-    return (uint64_t)hd__stage_part((int64_t)call->count, (int64_t)hd_dtype_size(call->dtype) * (parts ? n : 1),
-                                    f->c->job->device_staging);
+    return (uint64_t)hd__stage_part((int64_t)call->count, (int64_t)hd__call_bytes(&one, g->lies.n), f->c->job->device_staging);
 }
 
 static void add_collective(struct finder *f, struct hd__route_group *g, const struct hd__section *section,
-                           const struct hd__instr *i, double times)
+                           const char *op, const struct hd__calls *calls, double times)
 {
-    struct hd__calls calls = hd__calls_of(f->p, i, g->lies.n);
-    struct hd_comm_call call = calls.call;
-    uint64_t part = whole_or_part(f, section, &call, g->lies.n), rest = part ? call.count % part : 0;
-    double each = times * (double)calls.n;
+    struct hd_comm_call call = calls->call;
+    uint64_t part = whole_or_part(f, g, section, &call), rest = part ? call.count % part : 0;
+    double each = times * (double)calls->n;
     call.count = part;
-    if (part || !calls.call.count)
-        add_call(f, g, section, hd__op(i->op)->name, &call, each * (part ? (double)(calls.call.count / part) : 1));
+    if (part || !calls->call.count)
+        add_call(f, g, section, op, &call, each * (part ? (double)(calls->call.count / part) : 1));
     call.count = rest;
     if (rest)
-        add_call(f, g, section, hd__op(i->op)->name, &call, each);
+        add_call(f, g, section, op, &call, each);
 }
 
 static void add_message(const struct finder *f, struct hd__route_group *g, const struct hd__section *section,
                         const struct hd__instr *i, double times)
 {
     uint32_t where = g->inside ? hd__levels_home(&g->lies) : HD__WORLD;
-    const struct hd__tensor *t = hd__tc(f->p, hd__instr_tensor(i) ? hd__instr_tensor(i) : i->in[0]);
+    const struct hd__tensor *t = hd__tc(f->p, hd__instr_tensor(i));
     struct hd__route r = {.op = hd__op(i->op)->name, .dtype = t->dtype, .calls = times};
     struct hd__hop hop = {.where = where, .members = 2, .transport = where == HD__INSIDE ? g->inside : section->use};
     r.bytes = hop.bytes = (uint64_t)hd__tensor_bytes(f->p, t);
@@ -176,6 +175,7 @@ static void add_instruction(struct finder *f, const struct hd__instr *i, double 
     int p2p = hd__op(i->op)->class == HD__CLASS_P2P;
     const struct hd__section *section;
     struct hd__route_group *g;
+    struct hd__calls calls = {.n = 0};
     uint32_t axes = p2p ? HD_AXIS_BIT(HD_AXIS_PP) : i->axes;
     if (!p2p && hd__op(i->op)->class != HD__CLASS_COLLECTIVE)
         return;
@@ -183,8 +183,10 @@ static void add_instruction(struct finder *f, const struct hd__instr *i, double 
     g = group_of(f, axes, i->members, section);
     if (g->lies.n < 2)
         return;
-    if (!p2p && hd__calls_of(f->p, i, g->lies.n).call.coll)
-        add_collective(f, g, section, i, times);
+    if (!p2p)
+        calls = hd__calls_of(f->p, i, g->lies.n);
+    if (calls.call.coll)
+        add_collective(f, g, section, hd__op(i->op)->name, &calls, times);
     else
         add_message(f, g, section, i, times);
 }
@@ -205,13 +207,11 @@ static void find_firsts(struct finder *f, int32_t per_machine)
     uint32_t levels = f->out->levels = (uint32_t)f->c->job->comm_levels;
     struct hd_error err = HD_ERROR_INIT;
     struct hd__places *places = NULL;
-    if (levels != HD__LEVELS_MACHINE && hd__places_open(levels, &places, &err))
-        f->out->fallback = hd__arena_strdup(&f->out->arena, err.message);
+    if (hd__places_open(levels, &places, &err))
+        f->out->fallback = hd__arena_format(&f->out->arena, "the job will not start: %s", err.message);
     for (int32_t r = 0; r < n; r++) {
         machine[r] = per_machine ? r / per_machine * per_machine : 0;
-        at[r] = places
-                    ? hd__places_by_rule(places, r - machine[r], per_machine ? HD__MIN(per_machine, n - machine[r]) : n)
-                    : 0;
+        at[r] = hd__places_by_rule(places, r - machine[r], per_machine ? HD__MIN(per_machine, n - machine[r]) : n);
     }
     nowhere = hd__places_firsts(machine, at, n, f->firsts);
     if (nowhere >= 0)
@@ -232,10 +232,8 @@ void hd__routes_find(const struct hd__compiled *c, int32_t rank, const struct hd
         find_firsts(&f, options->per_machine);
     for (uint32_t s = 0; s < f.p->sections.count && c->mesh.ranks > 1; s++) {
         const struct hd__code_section *x = &f.p->sections.at[s];
-        double times = options->section ? HD__MAX(x->repeat, 1) : (double)x->repeat / HD__MAX(x->predicate, 1);
-        if (options->section ? strcmp(x->name, options->section) != 0 : x->last != 0 || times <= 0)
-            continue;
-        for (uint32_t n = 0; n < x->code.count; n++)
+        double times = hd__section_runs(x, options->section);
+        for (uint32_t n = 0; n < x->code.count && times > 0; n++)
             add_instruction(&f, &x->code.at[n], times);
     }
     drop_alone(routes);

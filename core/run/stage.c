@@ -95,6 +95,7 @@ int32_t hd__stage_ready(struct hd__stage *stage, struct hd_error *err)
             rc = ready_slot(stage, l, &l->slot[n], err);
     return rc;
 }
+
 /* ---- lanes */
 
 static struct hd__exchange *next_to_send(const struct hd__lane *l)

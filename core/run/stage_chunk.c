@@ -108,6 +108,7 @@ static struct chunk chunk_of(const struct hd__exchange *x, uint32_t n)
     }
     return c;
 }
+
 /* ---- copies between a slot and the tensors */
 
 struct side {

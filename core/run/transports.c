@@ -35,15 +35,11 @@ struct whereabouts {
 /* Every rank finds out where it is bound. */
 static int32_t find_mine(const struct hd__transports *t, struct whereabouts *mine, struct hd_error *err)
 {
-    int32_t levels = t->compiled->job->comm_levels, rc;
     struct hd__places *places;
-    *mine = (struct whereabouts){.machine = t->rank - t->local_rank};
-    if (levels == HD__LEVELS_MACHINE)
-        return HD_OK;
-    rc = hd__places_open((uint32_t)levels, &places, err);
+    int32_t rc = hd__places_open((uint32_t)t->compiled->job->comm_levels, &places, err);
     if (rc)
         return rc;
-    mine->at = hd__places_here(places, t->local_rank, t->local_ranks);
+    *mine = (struct whereabouts){.machine = t->rank - t->local_rank, .at = hd__places_here(places, t->local_rank, t->local_ranks)};
     hd__places_close(places);
     return HD_OK;
 }
@@ -149,6 +145,14 @@ static void lend_stream(const struct hd__transports *t, const struct hd_comm_ops
     world->device = d->name;
 }
 
+static int counts_algorithms(const struct hd__compiled *c)
+{
+    int asked = 0;
+    for (uint32_t i = 0; i < c->hooks.count; i++)
+        asked |= c->hooks.at[i].kind == &hd__hook_perf;
+    return asked;
+}
+
 static int32_t open_one(struct hd__transports *t, const struct hd__section *section, struct hd__transport **out,
                         struct hd_error *err)
 {
@@ -162,7 +166,7 @@ static int32_t open_one(struct hd__transports *t, const struct hd__section *sect
     lend_stream(t, &chosen->component->ops.comm, &world);
     new->section = section;
     new->open.tuning = &t->compiled->tuning;
-    new->open.ran = t->compiled->hooks.count ? &new->ran : NULL;
+    new->open.ran = counts_algorithms(t->compiled) ? &new->ran : NULL;
     world.instance = hd__arena_format(&t->compiled->job->arena, "comm/%u", t->at.count);
     rc = hd__plugin_probe(t->compiled->plugins, chosen->component, err);
     if (!rc)

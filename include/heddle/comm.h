@@ -23,11 +23,11 @@ struct hd_store;      /* heddle/host.h */
 #define HD_COMM_DEVICE_MEMORY (UINT64_C(1) << 3)  /* buffers may be device memory */
 #define HD_COMM_ANY_ORDER (UINT64_C(1) << 4)      /* sums of floats follow the transport's own order, the same on all
                                                      members and from run to run; without it: the tree below */
+#define HD_COMM_MESSAGES_ONLY (UINT64_C(1) << 5)  /* from caps_of: opened so that `collective` is not to be called */
 /* With HD_COMM_STREAM_ORDERED: an operation begins where the stream was when it was posted, and the stream waits for it only
  * once `test` or `wait` said done. Until then operations of other groups and all messages are independent of it, as they are
  * on the host. Without it a pipeline's messages would wait for each other, and the core does not send them. */
 #define HD_COMM_STREAM_APART (UINT64_C(1) << 6)
-#define HD_COMM_MESSAGES_ONLY (UINT64_C(1) << 5)  /* from caps_of: opened so that `collective` is not to be called */
 
 /* Operations of struct hd_comm_call. Counts are in elements of what ONE rank contributes or receives:
  *   all_reduce      send[count] -> recv[count]

@@ -45,7 +45,7 @@
     X(HD_OP_NLL_GRAD, 25, "nll_grad")        /* dl[bs], dc[bs] <- l[bs], dn[bs]: dn / l, -dn */                 \
     X(HD_OP_XENT_GRAD, 26, "xent_grad")      /* dz[bsv] <- z, m, labels, dl, dc: exp(z-m) dl + onehot dc.       \
                                                 dz may be the same memory as z */                               \
-    X(HD_OP_TOTAL, 27, "total")              /* y() fp32 <- x[*]: scale * sum */                                \
+    X(HD_OP_TOTAL, 27, "total")              /* y() fp32, or fp64 of fp64, <- x[*]: scale * sum */              \
     X(HD_OP_SPREAD, 28, "spread")            /* y[*] <- nothing, or k() fp64: all elements = scale (times k) */  \
     X(HD_OP_XENT_HEAD, 29, "xent_head")      /* n[bs] fp32, dx[bsh], dw[vh] <- x[bsh], w[vh], labels[bs], and    \
                                                 perhaps k() fp64, which multiplies scale: with                   \

@@ -33,16 +33,6 @@ uint32_t lf_op_token(const struct lf_op *op)
     return op->id.index | (op->id.generation & ((1u << LF_TURN_BITS) - 1)) << LF_INDEX_BITS;
 }
 
-static struct lf_op *lookup(struct hd_comm *c, hd_request request, struct hd_error *err)
-{
-    struct lf_op *op = rq_find(&c->ops, request);
-    if (op)
-        return op;
-    hd_fail(err, HD_E_INVALID, "libfabric: request %llx is unknown, or was completed before",
-            (unsigned long long)request);
-    return NULL;
-}
-
 void lf_op_finish(struct lf_op *op, int32_t code)
 {
     struct hd_comm *c = op->group->comm;
@@ -190,7 +180,7 @@ int32_t lf_progress(struct hd_comm *c, struct hd_error *err)
 
 int32_t lf_test(struct hd_comm *c, hd_request request, int32_t *done, struct hd_error *err)
 {
-    struct lf_op *op = lookup(c, request, err);
+    struct lf_op *op = rq_find(&c->ops, request, "libfabric", err);
     if (!op)
         return HD_E_INVALID;
     *done = op->done;
@@ -209,7 +199,7 @@ static void relax(struct hd_comm *c, uint32_t turn)
 
 int32_t lf_wait(struct hd_comm *c, hd_request request, double deadline, struct hd_error *err)
 {
-    struct lf_op *op = lookup(c, request, err);
+    struct lf_op *op = rq_find(&c->ops, request, "libfabric", err);
     if (!op)
         return HD_E_INVALID;
     for (uint32_t turn = 0; !op->done; turn++) {

@@ -234,25 +234,20 @@ static int32_t finish(struct hd_comm *c, struct cm_op *op, struct hd_error *err)
     return code;
 }
 
-static int32_t unknown(hd_request request, struct hd_error *err)
-{
-    return hd_fail(err, HD_E_INVALID, "mpi: request %llx is unknown, or was completed before", (unsigned long long)request);
-}
-
 int32_t cm_test(struct hd_comm *c, hd_request request, int32_t *done, struct hd_error *err)
 {
-    struct cm_op *op = rq_find(&c->ops, request);
+    struct cm_op *op = rq_find(&c->ops, request, "mpi", err);
     if (!op)
-        return unknown(request, err);
+        return HD_E_INVALID;
     *done = op->done;
     return op->done ? finish(c, op, err) : HD_OK;
 }
 
 int32_t cm_wait(struct hd_comm *c, hd_request request, double deadline, struct hd_error *err)
 {
-    struct cm_op *op = rq_find(&c->ops, request);
+    struct cm_op *op = rq_find(&c->ops, request, "mpi", err);
     if (!op)
-        return unknown(request, err);
+        return HD_E_INVALID;
     c->idle = 0;
     while (!op->done) {
         if (progress(c) || op->done)

@@ -42,11 +42,6 @@ static uint64_t caps_with(const void *settings)
     return HD_COMM_HOST_PROGRESS | (s->order == CM_ORDER_CORE ? HD_COMM_MESSAGES_ONLY : HD_COMM_ANY_ORDER);
 }
 
-static uint64_t caps_of(const struct hd_comm *comm)
-{
-    return caps_with(&comm->settings);
-}
-
 /* What lets ranks share cores: MPI waits by polling, and has to give the core away between two looks. */
 static const char *const environment[] = {
     "OMPI_MCA_mpi_yield_when_idle=1",
@@ -81,7 +76,6 @@ static const struct hd_comm_ops ops = {
     .test = cm_test,
     .wait = cm_wait,
     .abort = cm_abort,
-    .caps_of = caps_of,
     .launcher = &launcher,
     .caps_with = caps_with,
 };

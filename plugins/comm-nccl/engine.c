@@ -66,15 +66,6 @@ void nc_op_release(struct hd_comm *c, struct nc_op *op)
     rq_give(&c->ops, &op->id);
 }
 
-static struct nc_op *lookup(struct hd_comm *c, hd_request request, struct hd_error *err)
-{
-    struct nc_op *op = rq_find(&c->ops, request);
-    if (op)
-        return op;
-    hd_fail(err, HD_E_INVALID, "nccl: request %llx is unknown, or was completed before", (unsigned long long)request);
-    return NULL;
-}
-
 void nc_op_finish(struct nc_op *op, int32_t code)
 {
     op->done = 1;
@@ -272,7 +263,7 @@ int32_t nc_test(struct hd_comm *c, hd_request request, int32_t *done, struct hd_
     int32_t rc = HD_E_INVALID;
     nc_lock(c);
     nc_look(c, NULL);
-    op = lookup(c, request, err);
+    op = rq_find(&c->ops, request, "nccl", err);
     if (op) {
         *done = op->done;
         rc = op->done ? finish(c, op, err) : HD_OK;
@@ -296,7 +287,7 @@ int32_t nc_wait(struct hd_comm *c, hd_request request, double deadline, struct h
     struct nc_op *op;
     int32_t rc;
     nc_lock(c);
-    op = lookup(c, request, err);
+    op = rq_find(&c->ops, request, "nccl", err);
     while (op && !op->done) {
         if (nc_turn(c) || op->done)
             continue;

@@ -255,10 +255,9 @@ static int32_t finish(struct hd_comm *comm, struct shm_op *op, struct hd_error *
 
 int32_t shm_test(struct hd_comm *comm, hd_request request, int32_t *done, struct hd_error *err)
 {
-    struct shm_op *op = rq_find(&comm->ops, request);
+    struct shm_op *op = rq_find(&comm->ops, request, "shm", err);
     if (!op)
-        return hd_fail(err, HD_E_INVALID, "shm: request %llx is unknown, or was completed before",
-                       (unsigned long long)request);
+        return HD_E_INVALID;
     if (!op->done) {
         *done = 0;
         return HD_OK;
@@ -269,10 +268,9 @@ int32_t shm_test(struct hd_comm *comm, hd_request request, int32_t *done, struct
 
 int32_t shm_wait(struct hd_comm *comm, hd_request request, double deadline, struct hd_error *err)
 {
-    struct shm_op *op = rq_find(&comm->ops, request);
+    struct shm_op *op = rq_find(&comm->ops, request, "shm", err);
     if (!op)
-        return hd_fail(err, HD_E_INVALID, "shm: request %llx is unknown, or was completed before",
-                       (unsigned long long)request);
+        return HD_E_INVALID;
     comm->idle = 0;
     comm->idle_since = 0;
     while (!op->done) {

@@ -93,12 +93,15 @@ static inline hd_request rq_number(const struct rq_record *one)
     return (uint64_t)one->generation << 32 | one->index;
 }
 
-/* NULL: the number is unknown. */
-static inline void *rq_find(const struct rq_pool *pool, hd_request number)
+/* NULL and HD_E_INVALID: the number is unknown. `transport` is what the message begins with. */
+static inline void *rq_find(const struct rq_pool *pool, hd_request number, const char *transport, struct hd_error *err)
 {
     uint32_t index = (uint32_t)number;
     struct rq_record *one = index < pool->n ? rq_at(pool, index) : NULL;
-    return one && one->used && one->generation == (uint32_t)(number >> 32) ? one : NULL;
+    if (one && one->used && one->generation == (uint32_t)(number >> 32))
+        return one;
+    hd_fail(err, HD_E_INVALID, "%s: request %llx is unknown, or was completed before", transport, (unsigned long long)number);
+    return NULL;
 }
 
 /* The records themselves, not what they own. */

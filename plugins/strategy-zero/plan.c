@@ -106,9 +106,11 @@ static uint32_t fill_buckets(struct zero *z, struct key *keys, uint32_t n, uint3
     int64_t item = (int64_t)hd_dtype_size(z->api->dtype(z->p, gathered ? "compute" : "grad"));
     const struct key *last = NULL;
     for (uint32_t k = 0; k < n; k++) {
-        int64_t next = elements(z, keys, k, n, small, 1) * item, behind = elements(z, keys, k, n, small, 0) * item;
+        int64_t next, behind;
         if (keys[k].small != small)
             continue;
+        next = gathered ? 0 : elements(z, keys, k, n, small, 1) * item;
+        behind = gathered ? 0 : elements(z, keys, k, n, small, 0) * item;
         if (last && block_of(z, last) != block_of(z, &keys[k]) &&
             (last->chunk != keys[k].chunk || (gathered ? bytes >= limit : is_full(bytes, next, before, behind, limit)))) {
             bucket++;

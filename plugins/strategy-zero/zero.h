@@ -86,16 +86,16 @@ extern const struct hd_option zero_options[ZERO_OPTIONS];
 /* Reads the settings; refuses what makes no sense on this mesh. */
 int32_t zero_configure(struct zero *z, struct hd_error *err);
 
-/* Do several pipeline stages use it, or several blocks that could be on several stages (tied embeddings)? */
-static inline int zero_shared(const struct hd_pass_param *param)
-{
-    return __builtin_popcount(param->stages) > 1 || param->parts;
-}
-
 /* Do several pipeline stages use it? */
 static inline int zero_tied(const struct hd_pass_param *param)
 {
     return __builtin_popcount(param->stages) > 1;
+}
+
+/* Or several blocks, which could be on several stages (tied embeddings)? */
+static inline int zero_shared(const struct hd_pass_param *param)
+{
+    return zero_tied(param) || param->parts;
 }
 
 int zero_plan(struct zero *z);            /* 0 when out of memory; other faults are sticky in the program */
