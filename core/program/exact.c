@@ -9,6 +9,7 @@
  *   hd__exact_partition   a step without a pipeline becomes one stage's actions: every micro-batch has its own instructions
  *   hd__exact_sums        accum, accum, ... -> adds, and one accum
  *   hd__exact_reduce      gradients travel as they are, and their norm is summed so that no order changes it: HD_OP_SUMSQ */
+#include <math.h>
 #include <stdlib.h>
 
 #include "core/program/ops.h"
@@ -168,6 +169,35 @@ int32_t hd__exact_sums(struct hd_program *p, struct hd_error *err)
 
 /* ---- after the strategies */
 
+/* They take the place of norm2 among what a step clears. */
+static hd_tensor new_digits(struct hd_program *p)
+{
+    struct hd__tensor t = *hd__tc(p, p->norm2);
+    hd__code *begin = &hd__section(p, "begin")->code;
+    hd_tensor digits;
+    t.name = "norm2.digits";
+    t.ndim = 1;
+    t.dim[0] = hd__dim_new(p, "#digits", HD_SUM_DIGITS);
+    t.buffer = hd__buffer_new(p, t.name, HD_SUM_DIGITS * sizeof(double), HD__LIFE_PERSISTENT);
+    digits = hd__tensor_new(p, &t);
+    for (uint32_t k = 0; k < begin->count; k++)
+        if (begin->at[k].op == HD_OP_FILL0 && begin->at[k].out[0] == p->norm2)
+            begin->at[k].out[0] = digits;
+    return digits;
+}
+
+/* Digits add up without rounding where each square has a power of two, or nothing, as its weight. */
+static int32_t check_weights(const struct hd__instr *i, struct hd_error *err)
+{
+    int unused;
+    for (uint64_t k = 0; i->op == HD_OP_SUMSQ && k < i->attrs->n_ranges; k++)
+        if (i->attrs->ranges[k].value != 0 && frexp(i->attrs->ranges[k].value, &unused) != 0.5)
+            return hd_fail(err, HD_E_UNSUPPORTED, "%g ranks have copies of a parameter, so its part of the gradient's norm would be "
+                           "rounded: use sizes of mesh.tp, cp and ep that are powers of two", 1 / i->attrs->ranges[k].value);
+    return HD_OK;
+}
+
+/* Puts an instruction at this place. */
 static void insert(hd__code *code, uint32_t at, struct hd__instr i)
 {
     i.phase = HD__PHASE_O;
@@ -177,21 +207,8 @@ static void insert(hd__code *code, uint32_t at, struct hd__instr i)
     code->at[at] = i;
 }
 
-static hd_tensor new_digits(struct hd_program *p)
-{
-    struct hd__tensor t = *hd__tc(p, p->norm2);
-    struct hd__instr clear = hd__instr_new(p, HD_OP_FILL0);
-    t.name = "norm2.digits";
-    t.ndim = 1;
-    t.dim[0] = hd__dim_new(p, "#digits", HD_SUM_DIGITS);
-    t.buffer = hd__buffer_new(p, t.name, HD_SUM_DIGITS * sizeof(double), HD__LIFE_PERSISTENT);
-    clear.out[clear.n_out++] = hd__tensor_new(p, &t);
-    insert(&hd__section(p, "begin")->code, 0, clear);
-    return clear.out[0];
-}
-
 /* The norm is summed in digits, over shards and ranks, and they are added at the end. */
-static void sum_in_digits(struct hd_program *p)
+static int32_t sum_in_digits(struct hd_program *p, struct hd_error *err)
 {
     hd__code *code = &hd__section(p, "update")->code;
     struct hd__instr total = hd__instr_new(p, HD_OP_TOTAL);
@@ -201,19 +218,22 @@ static void sum_in_digits(struct hd_program *p)
         struct hd__instr *i = &code->at[k];
         if (!i->n_out || i->out[0] != p->norm2)
             continue;
+        if (check_weights(i, err))
+            return err->code;
         p->norm_digits = p->norm_digits ? p->norm_digits : new_digits(p);
         i->out[0] = p->norm_digits;
         i->in[0] = i->op == HD_OP_ALL_REDUCE ? p->norm_digits : i->in[0];
         at = k + 1;
     }
     if (!at)
-        return;
+        return HD_OK;
     attrs = hd__attrs_new(p, NULL);
     attrs->scale = 1;
     total.attrs = attrs;
     total.in[total.n_in++] = p->norm_digits;
     total.out[total.n_out++] = p->norm2;
     insert(code, at, total);
+    return HD_OK;
 }
 
 /* A strategy may let gradients travel shorter than they are: that too is rounding between ranks. */
@@ -231,6 +251,5 @@ int32_t hd__exact_reduce(struct hd_program *p, struct hd_error *err)
         for (uint32_t k = 0; k < p->sections.at[s].code.count; k++)
             if (travels_short(p, &p->sections.at[s].code.at[k]))
                 return hd_fail(err, HD_E_UNSUPPORTED, "gradients must not travel compressed: leave out `compress`");
-    sum_in_digits(p);
-    return HD_OK;
+    return sum_in_digits(p, err);
 }

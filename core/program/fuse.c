@@ -5,14 +5,9 @@
 
 #include "core/program/ops.h"
 
-struct use {
-    uint32_t maker; /* index + 1 of the instruction that writes the tensor */
-    uint32_t count; /* how many instructions read it */
-};
-
-static struct use *count_uses(const struct hd_program *p, const hd__code *code)
+struct hd__use *hd__count_uses(const struct hd_program *p, const hd__code *code)
 {
-    struct use *use = hd__alloc(p->tensors.count * sizeof *use);
+    struct hd__use *use = hd__alloc(p->tensors.count * sizeof *use);
     for (uint32_t k = 0; k < code->count; k++) {
         const struct hd__instr *i = &code->at[k];
         for (uint32_t n = 0; n < i->n_out; n++)
@@ -59,7 +54,7 @@ static int stays_exact(const struct hd_program *p, const hd__code *code, const s
 }
 
 /* The maker of accum k's input, if it may write the accumulator itself; NULL otherwise. */
-static struct hd__instr *accumulator(struct hd_program *p, hd__code *code, const struct use *use, uint32_t k)
+static struct hd__instr *accumulator(struct hd_program *p, hd__code *code, const struct hd__use *use, uint32_t k)
 {
     const struct hd__instr *accum = &code->at[k];
     uint32_t m = use[accum->in[0]].maker;
@@ -72,7 +67,7 @@ static struct hd__instr *accumulator(struct hd_program *p, hd__code *code, const
 }
 
 /* Outputs that can accumulate do so together or not at all. */
-static int all_fusable(struct hd_program *p, hd__code *code, const struct use *use, const uint32_t *accum_of, struct hd__instr *maker)
+static int all_fusable(struct hd_program *p, hd__code *code, const struct hd__use *use, const uint32_t *accum_of, struct hd__instr *maker)
 {
     uint32_t adding = 0;
     for (uint32_t n = 0; n < maker->n_out; n++) {
@@ -88,7 +83,7 @@ static int all_fusable(struct hd_program *p, hd__code *code, const struct use *u
 
 static void fuse_section(struct hd_program *p, hd__code *code)
 {
-    struct use *use = count_uses(p, code);
+    struct hd__use *use = hd__count_uses(p, code);
     uint32_t *accum_of = hd__alloc(p->tensors.count * sizeof *accum_of), kept = 0;
     uint8_t *gone = hd__alloc(code->count + 1);
     for (uint32_t k = 0; k < code->count; k++)
@@ -124,7 +119,7 @@ static void fuse_section(struct hd_program *p, hd__code *code)
 
 enum { SUMS = HD__FLAG_GRADSUM | HD__FLAG_LEAF | HD__FLAG_LEAVES };
 
-static int is_term(const struct hd_program *p, const hd__code *code, const struct use *use, uint32_t k, hd_tensor term)
+static int is_term(const struct hd_program *p, const hd__code *code, const struct hd__use *use, uint32_t k, hd_tensor term)
 {
     hd_tensor sum = code->at[k].out[0];
     uint32_t m = use[term].maker;
@@ -140,7 +135,7 @@ static int can_add(const struct hd_program *p, const struct hd__instr *maker, ui
 }
 
 /* Index of the first term's maker; UINT32_MAX where the terms cannot be added where they are made. */
-static uint32_t first_maker(const struct hd_program *p, const hd__code *code, const struct use *use, uint32_t k)
+static uint32_t first_maker(const struct hd_program *p, const hd__code *code, const struct hd__use *use, uint32_t k)
 {
     const struct hd__instr *add = &code->at[k];
     uint32_t first = UINT32_MAX;
@@ -168,8 +163,7 @@ static void write_into(struct hd__instr *maker, hd_tensor was, hd_tensor is)
 
 static void fuse_sums(struct hd_program *p, hd__code *code)
 {
-    struct use *use = count_uses(p, code);
-    uint32_t kept = 0;
+    struct hd__use *use = hd__count_uses(p, code);
     for (uint32_t k = 0; k < code->count; k++) {
         struct hd__instr *add = &code->at[k];
         uint32_t first = first_maker(p, code, use, k);
@@ -186,10 +180,7 @@ static void fuse_sums(struct hd_program *p, hd__code *code)
         }
         add->op = 0;
     }
-    for (uint32_t k = 0; k < code->count; k++)
-        if (code->at[k].op)
-            code->at[kept++] = code->at[k];
-    code->count = kept;
+    hd__code_compact(code);
     free(use);
 }
 
@@ -269,17 +260,13 @@ static int write_first(struct hd_program *p, hd__code *code, uint32_t from, hd_t
 
 static void drop_clears(struct hd_program *p, hd__code *clears, hd__code *code)
 {
-    uint32_t kept = 0;
     for (uint32_t k = 0; k < clears->count; k++) {
         struct hd__instr i = clears->at[k];
         if (i.op == HD_OP_FILL0 && write_first(p, code, clears == code ? k + 1 : 0, i.out[0]))
             i.op = 0;
         clears->at[k] = i;
     }
-    for (uint32_t k = 0; k < clears->count; k++)
-        if (clears->at[k].op)
-            clears->at[kept++] = clears->at[k];
-    clears->count = kept;
+    hd__code_compact(clears);
 }
 
 int32_t hd__fuse(struct hd_program *p, struct hd_error *err)

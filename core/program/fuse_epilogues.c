@@ -11,61 +11,30 @@
 #include "core/program/ops.h"
 #include "core/program/touch.h"
 
-struct flow {
-    uint32_t maker, readers; /* index + 1 of the instruction that writes the tensor; how many operands read it */
-};
-
 struct fusion {
     struct hd_program *p;
     hd__code *code;
-    struct flow *flow;
+    struct hd__use *use;
 };
-
-static void find_flow(struct fusion *f)
-{
-    for (uint32_t k = 0; k < f->code->count; k++) {
-        const struct hd__instr *i = &f->code->at[k];
-        for (uint32_t n = 0; n < i->n_out; n++)
-            f->flow[i->out[n]].maker = k + 1;
-        for (uint32_t n = 0; n < i->n_in; n++)
-            f->flow[i->in[n]].readers++;
-    }
-}
 
 /* ---- may it move? */
 
-static int overlap(const struct hd_program *p, hd_tensor a, hd_tensor b, int whole)
+static int meet(const struct hd__touch *a, const struct hd__touch *b)
 {
-    const struct hd__tensor *x = hd__tc(p, a), *y = hd__tc(p, b);
-    if (a == b)
-        return 1;
-    if (!x->buffer || x->buffer != y->buffer)
-        return 0;
-    struct hd__touch s = hd__touch_of(p, a), t = hd__touch_of(p, b);
-    return whole || (s.lo < t.hi && t.lo < s.hi);
-}
-
-/* Does `other` write what operand `t` is, or touch it where `writes`? */
-static int meets(const struct hd_program *p, const struct hd__instr *other, hd_tensor t, int writes)
-{
-    int release = other->op == HD_OP_RELEASE;
-    for (uint32_t n = 0; n < other->n_in; n++)
-        if ((writes || release) && overlap(p, other->in[n], t, release))
-            return 1;
-    for (uint32_t n = 0; n < other->n_out; n++)
-        if (overlap(p, other->out[n], t, 0))
-            return 1;
-    return 0;
+    if (a->tensor == b->tensor)
+        return a->writes || b->writes;
+    return a->buffer && a->buffer == b->buffer && hd__touch_conflict(a, b);
 }
 
 /* May the instruction at `at` stand at `to` as well? */
 static int moves(const struct fusion *f, uint32_t at, uint32_t to)
 {
-    const struct hd__instr *i = &f->code->at[at];
+    struct hd__touch own[HD__MAX_TOUCH], others[HD__MAX_TOUCH];
+    uint32_t n = hd__touches(f->p, &f->code->at[at], own);
     for (uint32_t k = at < to ? at + 1 : to + 1; k < (at < to ? to : at); k++) {
-        const struct hd__instr *other = &f->code->at[k];
-        for (uint32_t n = 0; n < (uint32_t)i->n_in + i->n_out && other->op; n++)
-            if (meets(f->p, other, n < i->n_in ? i->in[n] : i->out[n - i->n_in], n >= i->n_in))
+        uint32_t m = f->code->at[k].op ? hd__touches(f->p, &f->code->at[k], others) : 0;
+        for (uint32_t x = 0; x < n * m; x++)
+            if (meet(&own[x / m], &others[x % m]))
                 return 0;
     }
     return 1;
@@ -86,12 +55,12 @@ static int together(const struct hd__instr *a, const struct hd__instr *b)
 /* The instruction of this op that makes t for instruction k, and for it alone where `alone`; -1 where it has to stay. */
 static int64_t maker_of(const struct fusion *f, hd_tensor t, uint16_t op, uint32_t k, int alone)
 {
-    uint32_t m = f->flow[t].maker;
+    uint32_t m = f->use[t].maker;
     const struct hd__instr *i = m ? &f->code->at[m - 1] : NULL;
     if (!i || m > k || i->op != op || i->out[0] != t || flags_of(i) || !together(i, &f->code->at[k]) ||
         hd__tc(f->p, t)->buffer)
         return -1;
-    if (alone && f->flow[t].readers != 1)
+    if (alone && f->use[t].count != 1)
         return -1;
     return moves(f, m - 1, k) ? (int64_t)m - 1 : -1;
 }
@@ -104,53 +73,48 @@ static int ends_in(const struct hd__tensor *y, const struct hd__tensor *w)
 
 /* ---- the four */
 
-static int fuse_bias(struct fusion *f, uint32_t k)
+static void fuse_bias(struct fusion *f, uint32_t k)
 {
     struct hd__instr *bias = &f->code->at[k];
     int64_t m = maker_of(f, bias->in[0], HD_OP_EINSUM, k, 1);
     if (m < 0 || flags_of(bias) || !ends_in(hd__tc(f->p, bias->out[0]), hd__tc(f->p, bias->in[1])))
-        return 0;
+        return;
     struct hd__instr *product = &f->code->at[m];
     bias->in[2] = bias->in[1];
     memcpy(bias->in, product->in, 2 * sizeof *bias->in);
     bias->n_in = 3;
     bias->op = HD_OP_EINSUM_BIAS;
     product->op = 0;
-    return 1;
 }
 
-static int fuse_gelu(struct fusion *f, uint32_t k)
+static void fuse_gelu(struct fusion *f, uint32_t k)
 {
     struct hd__instr *gelu = &f->code->at[k];
     hd_tensor z = gelu->in[0];
     int64_t m = maker_of(f, z, HD_OP_EINSUM_BIAS, k, 0);
     if (m < 0 || flags_of(gelu))
-        return 0;
+        return;
     struct hd__instr *product = &f->code->at[m];
     memcpy(gelu->in, product->in, 3 * sizeof *gelu->in);
     gelu->n_in = 3;
     gelu->out[1] = z;
-    gelu->n_out = f->flow[z].readers > 1 ? 2 : 1;
+    gelu->n_out = f->use[z].count > 1 ? 2 : 1;
     gelu->op = HD_OP_EINSUM_GELU;
     product->op = 0;
-    f->flow[z].maker = k + 1;
-    f->flow[z].readers--;
-    return 1;
 }
 
-static int fuse_gelu_grad(struct fusion *f, uint32_t k)
+static void fuse_gelu_grad(struct fusion *f, uint32_t k)
 {
     struct hd__instr *grad = &f->code->at[k];
     int64_t m = maker_of(f, grad->in[1], HD_OP_EINSUM, k, 1);
     if (m < 0 || flags_of(grad) || grad->in[0] == grad->in[1])
-        return 0;
+        return;
     struct hd__instr *product = &f->code->at[m];
     grad->in[2] = grad->in[0];
     memcpy(grad->in, product->in, 2 * sizeof *grad->in);
     grad->n_in = 3;
     grad->op = HD_OP_EINSUM_GELU_GRAD;
     product->op = 0;
-    return 1;
 }
 
 /* dw keeps those dims of dy that db has, and no other. */
@@ -170,7 +134,7 @@ static int is_product(const struct fusion *f, uint32_t n, uint32_t sum)
            together(product, of) && same_rows(f->p, product, of) && moves(f, sum, n);
 }
 
-static int fuse_bias_dw(struct fusion *f, uint32_t k)
+static void fuse_bias_dw(struct fusion *f, uint32_t k)
 {
     struct hd__instr *sum = &f->code->at[k], *product = NULL;
     uint32_t count = f->code->count;
@@ -180,30 +144,23 @@ static int fuse_bias_dw(struct fusion *f, uint32_t k)
         else if (n <= k && is_product(f, k - n, k))
             product = sum - n;
     if (!product)
-        return 0;
+        return;
     product->op = HD_OP_EINSUM_BIAS_DW;
     product->out[1] = sum->out[0];
     product->n_out = 2;
     sum->op = 0;
-    f->flow[sum->in[0]].readers--;
-    return 1;
 }
 
 void hd__fuse_epilogues(struct hd_program *p, hd__code *code)
 {
-    static int (*const fuse[])(struct fusion *, uint32_t) = {[HD_OP_BIAS] = fuse_bias,
-                                                             [HD_OP_GELU] = fuse_gelu,
-                                                             [HD_OP_GELU_GRAD] = fuse_gelu_grad,
-                                                             [HD_OP_BIAS_DW] = fuse_bias_dw};
-    struct fusion f = {p, code, hd__alloc(p->tensors.count * sizeof *f.flow)};
-    uint32_t kept = 0;
-    find_flow(&f);
+    static void (*const fuse[])(struct fusion *, uint32_t) = {[HD_OP_BIAS] = fuse_bias,
+                                                              [HD_OP_GELU] = fuse_gelu,
+                                                              [HD_OP_GELU_GRAD] = fuse_gelu_grad,
+                                                              [HD_OP_BIAS_DW] = fuse_bias_dw};
+    struct fusion f = {p, code, hd__count_uses(p, code)};
     for (uint32_t k = 0; k < code->count; k++)
         if (code->at[k].op < HD__COUNT(fuse) && fuse[code->at[k].op])
             fuse[code->at[k].op](&f, k);
-    for (uint32_t k = 0; k < code->count; k++)
-        if (code->at[k].op)
-            code->at[kept++] = code->at[k];
-    code->count = kept;
-    free(f.flow);
+    hd__code_compact(code);
+    free(f.use);
 }

@@ -258,7 +258,6 @@ static int fuse_at(struct head *h, uint32_t k)
 void hd__fuse_head(struct hd_program *p, hd__code *code)
 {
     struct head h = {.p = p, .code = code};
-    uint32_t kept = 0;
     for (uint32_t k = 0; k < code->count; k++) {
         if (code->at[k].op != HD_OP_XENT_GRAD && code->at[k].op != HD_OP_XENT_LOCAL)
             continue;
@@ -269,9 +268,6 @@ void hd__fuse_head(struct hd_program *p, hd__code *code)
         free(h.flow); /* positions have changed */
         h.flow = NULL;
     }
-    for (uint32_t k = 0; k < code->count; k++)
-        if (code->at[k].op)
-            code->at[kept++] = code->at[k];
-    code->count = kept;
+    hd__code_compact(code);
     free(h.flow);
 }

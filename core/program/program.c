@@ -85,6 +85,15 @@ uint32_t hd__buffer_new(struct hd_program *p, const char *name, int64_t bytes, u
     return p->buffers.count - 1;
 }
 
+void hd__code_compact(hd__code *code)
+{
+    uint32_t kept = 0;
+    for (uint32_t k = 0; k < code->count; k++)
+        if (code->at[k].op)
+            code->at[kept++] = code->at[k];
+    code->count = kept;
+}
+
 struct hd__instr hd__instr_new(struct hd_program *p, uint16_t op)
 {
     return (struct hd__instr){.id = ++p->next_id, .op = op, .block = p->block, .phase = p->phase, .micro = -1, .peer = -1};

@@ -324,6 +324,7 @@ uint16_t hd__dim_new(struct hd_program *p, const char *name, int64_t extent);
 uint16_t hd__block_id(struct hd_program *p, const char *name); /* makes it where it is new */
 hd_tensor hd__tensor_new(struct hd_program *p, const struct hd__tensor *tensor);
 uint32_t hd__buffer_new(struct hd_program *p, const char *name, int64_t bytes, uint8_t life);
+void hd__code_compact(hd__code *code); /* instructions whose op is 0 leave */
 struct hd__instr hd__instr_new(struct hd_program *p, uint16_t op); /* a fresh id, block and phase of the builder */
 struct hd_attrs *hd__attrs_new(struct hd_program *p, const struct hd_attrs *from); /* a copy in the arena */
 
@@ -376,6 +377,15 @@ static inline int hd__section_due(const struct hd__code_section *s, int64_t step
            (!s->last || step <= s->last);
 }
 
+/* How often it is run in a step that all later ones are like, an Nth for what runs every N steps, 0 for what is then over; of a
+ * section that is asked for by name: in a step that has it, 0 for others. */
+static inline double hd__section_runs(const struct hd__code_section *s, const char *section)
+{
+    if (section)
+        return strcmp(s->name, section) ? 0 : HD__MAX(s->repeat, 1);
+    return s->last ? 0 : (double)s->repeat / HD__MAX(s->predicate, 1);
+}
+
 /* Can both be part of one step? */
 static inline int hd__sections_meet(const struct hd__code_section *a, const struct hd__code_section *b)
 {
@@ -404,6 +414,11 @@ int32_t hd__exact_reduce(struct hd_program *p, struct hd_error *err);
 int32_t hd__lower(struct hd_program *p, struct hd_error *err);    /* lower.c */
 void hd__scale_loss(struct hd_program *p);                        /* scale.c, after hd__lower where the job scales its loss */
 int32_t hd__fuse(struct hd_program *p, struct hd_error *err);     /* fuse.c */
+struct hd__use {
+    uint32_t maker; /* index + 1 of the instruction that writes the tensor */
+    uint32_t count; /* how many operands read it */
+};
+struct hd__use *hd__count_uses(const struct hd_program *p, const hd__code *code); /* fuse.c: by tensor; caller frees */
 void hd__fuse_epilogues(struct hd_program *p, hd__code *code);    /* fuse_epilogues.c, called by hd__fuse */
 void hd__fuse_head(struct hd_program *p, hd__code *code);         /* fuse_head.c, called by hd__fuse */
 int32_t hd__schedule(struct hd_program *p, struct hd_error *err); /* schedule.c: buffers for all, then waits */

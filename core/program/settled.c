@@ -17,6 +17,8 @@ struct hd__settled {
     uint8_t *stale;    /* by flat: the optimizer wrote, and the whole is as before */
     HD__ARRAY(struct part) parts;
     uint32_t loss_owes, norm_summed; /* axes */
+    int32_t norm_cleared, norm_added, norm_checked; /* norm2 is made of all digits; what it is now was looked at */
+    double *counted; /* by parameter: how often, in check_norm */
     uint32_t *staged;                /* by tensor: index + 1 into p->staged of the twin that it is */
     hd_tensor *holder;               /* by buffer: the twin that was written last */
     uint8_t *changed;                /* by index into p->staged: computed in, and not written back */
@@ -41,6 +43,7 @@ struct hd__settled *hd__settled_new(const struct hd_program *p)
     for (uint32_t f = 0; f < p->flats.count; f++)
         s->flat_of[p->flats.at[f].shard] = f + 1;
     s->flat_of[0] = 0;
+    s->counted = hd__alloc(p->params.count * sizeof *s->counted);
     s->staged = hd__alloc(p->tensors.count * sizeof *s->staged);
     s->holder = hd__alloc(p->buffers.count * sizeof *s->holder);
     s->changed = hd__alloc(p->staged.count + 1);
@@ -54,6 +57,7 @@ void hd__settled_free(struct hd__settled *s)
     hd__free_array(&s->parts);
     free(s->flat_of);
     free(s->stale);
+    free(s->counted);
     free(s->staged);
     free(s->holder);
     free(s->changed);
@@ -112,15 +116,30 @@ static void add_parts(struct hd__settled *s, const struct hd__instr *i)
 /* Summed over these axes (without pp, where each stage has its own): does every parameter count once? */
 static void check_norm(const struct hd__settled *s, struct hd__faults *f, uint32_t axes)
 {
+    const struct hd_program *p = s->p;
+    memset(s->counted, 0, p->params.count * sizeof *s->counted);
     for (uint32_t k = 0; k < s->parts.count; k++) {
         const struct part *x = &s->parts.at[k];
-        double times = x->weight * ways(s->p, axes) / ways(s->p, x->cut);
-        if (!(x->cut & ~axes) && fabs(times - 1) < 1e-9)
-            continue;
-        hd__fault(f, "%s counts %g times in the gradient norm", hd__tc(s->p, s->p->params.at[x->param].tensor)->name,
-                  times);
-        return;
+        if (x->cut & ~axes) {
+            hd__fault(f, "of %s only a rank's own piece counts in the gradient norm", hd__tc(p, p->params.at[x->param].tensor)->name);
+            return;
+        }
+        s->counted[x->param] += x->weight * ways(p, axes) / ways(p, x->cut);
     }
+    for (uint32_t n = 0; n < p->flats.count; n++)
+        for (uint32_t k = 0; k < p->flats.at[n].n_params; k++) {
+            uint32_t param = p->flats.at[n].params[k];
+            if (fabs(s->counted[param] - 1) < 1e-9)
+                continue;
+            hd__fault(f, "%s counts %g times in the gradient norm", hd__tc(p, p->params.at[param].tensor)->name, s->counted[param]);
+            return;
+        }
+}
+
+/* What the norm is summed in. */
+static hd_tensor norm_sum(const struct hd_program *p)
+{
+    return p->norm_digits ? p->norm_digits : p->norm2;
 }
 
 static void sum_norm(struct hd__settled *s, struct hd__faults *f, const struct hd__instr *i)
@@ -135,6 +154,13 @@ static void sum_norm(struct hd__settled *s, struct hd__faults *f, const struct h
 
 static void read_norm(struct hd__settled *s, struct hd__faults *f)
 {
+    if (s->norm_checked)
+        return;
+    s->norm_checked = 1;
+    if (!s->norm_cleared)
+        hd__fault(f, "the gradient norm is added to that of the step before: it is not cleared");
+    if (s->p->norm_digits && !s->norm_added)
+        hd__fault(f, "the gradient norm is read before the digits that it is summed in are added");
     if (stages_bit(s->p) & ~s->norm_summed)
         hd__fault(f, "the gradient norm still owes a sum over pp");
     check_norm(s, f, s->norm_summed & ~HD_AXIS_BIT(HD_AXIS_PP));
@@ -142,7 +168,9 @@ static void read_norm(struct hd__settled *s, struct hd__faults *f)
 
 static void step_norm(struct hd__settled *s, struct hd__faults *f, const struct hd__instr *i)
 {
+    s->norm_added = s->norm_checked = 0;
     if (i->op == HD_OP_FILL0) {
+        s->norm_cleared = 1;
         s->parts.count = 0;
         s->norm_summed = 0;
     } else if (i->op == HD_OP_ALL_REDUCE) {
@@ -216,8 +244,10 @@ void hd__settled_step(struct hd__settled *s, struct hd__faults *f, const struct 
 {
     if (i->n_out && i->out[0] == s->p->loss_sum)
         step_loss(s, f, i);
-    if (i->n_out && (i->out[0] == s->p->norm2 || (i->out[0] == s->p->norm_digits && i->out[0])))
+    if (i->n_out && i->out[0] == norm_sum(s->p))
         step_norm(s, f, i);
+    if (i->op == HD_OP_TOTAL && i->out[0] == s->p->norm2 && i->in[0] == s->p->norm_digits)
+        s->norm_added = 1, s->norm_checked = 0;
     if (hd__op(i->op)->class == HD__CLASS_UPDATE)
         update(s, f, i);
     write_whole(s, i);

@@ -7,10 +7,8 @@ void hd__totals(const struct hd_program *p, const char *section, struct hd__tota
     memset(totals, 0, sizeof *totals);
     for (uint32_t s = 0; s < p->sections.count; s++) {
         const struct hd__code_section *x = &p->sections.at[s];
-        double repeat = section ? HD__MAX(x->repeat, 1) : (double)x->repeat / HD__MAX(x->predicate, 1);
-        if (section ? strcmp(x->name, section) != 0 : x->last != 0) /* a step after the first ones */
-            continue;
-        for (uint32_t n = 0; n < x->code.count; n++) {
+        double repeat = hd__section_runs(x, section);
+        for (uint32_t n = 0; n < x->code.count && repeat > 0; n++) {
             const struct hd__instr *i = &x->code.at[n];
             uint32_t axes = hd__is_collective(i->op) ? i->axes : HD_AXIS_BIT(HD_AXIS_PP);
             totals->flops += repeat * hd__instr_flops(p, i);

@@ -69,11 +69,16 @@ static int64_t extent(const struct hd_program *p, const struct hd__tensor *t, co
     return n;
 }
 
+static int is_product(uint16_t op)
+{
+    return op == HD_OP_EINSUM || (op >= HD_OP_EINSUM_BIAS && op <= HD_OP_EINSUM_BIAS_DW);
+}
+
 /* "F einsum 2048x1536x384": rows, columns and terms of a product, dims of all three operands left out. */
 static void row_name(const struct hd_program *p, const struct hd__instr *i, char out[96])
 {
     int n = snprintf(out, 96, "%s %s", hd__phase_name(i->phase), hd__op(i->op)->name);
-    if (i->op != HD_OP_EINSUM)
+    if (!is_product(i->op))
         return;
     const struct hd__tensor *a = hd__tc(p, i->in[0]), *b = hd__tc(p, i->in[1]), *c = hd__tc(p, i->out[0]);
     snprintf(out + n, (size_t)(96 - n), " %lldx%lldx%lld", (long long)extent(p, c, b, 0), (long long)extent(p, c, a, 0),

@@ -134,9 +134,12 @@ END_TEST
 START_TEST(what_cannot_be_exact_is_refused)
 {
     static const struct {
-        const char *override[2], *says;
-    } rows[] = {{{"data.batch=12", "mesh.tp=1"}, "must be a power of two"},
-                {{"precision.reduce=bf16", "mesh.dp=2"}, "precision.reduce must be precision.grad"}};
+        const char *override[4];
+        uint32_t n;
+        const char *says;
+    } rows[] = {{{"data.batch=12", "mesh.tp=1"}, 2, "must be a power of two"},
+                {{"precision.reduce=bf16", "mesh.dp=2"}, 2, "precision.reduce must be precision.grad"},
+                {{"mesh.tp=3", "model.heads=6", "model.hidden=24", "model.vocab=33"}, 4, "3 ranks have copies of a parameter"}};
     for (size_t i = 0; i < HD__COUNT(rows); i++) {
         struct hd_error err = HD_ERROR_INIT;
         struct hd__numerics result;
@@ -145,7 +148,7 @@ START_TEST(what_cannot_be_exact_is_refused)
                            "strategies: [{use: 3d}, {use: zero}]\n"
                            "optimizer: {use: adamw, lr: 1e-2}\n"
                            "data: {train: none, seq_len: 8, batch: 16, micro_batch: 2}\n";
-        ck_assert_int_eq(hd__numerics_text(text, rows[i].override, 2, plugins, 1, 1, &result, &err), HD_E_UNSUPPORTED);
+        ck_assert_int_eq(hd__numerics_text(text, rows[i].override, rows[i].n, plugins, 1, 1, &result, &err), HD_E_UNSUPPORTED);
         ck_assert_msg(strstr(err.message, "job.deterministic: exact: ") && strstr(err.message, rows[i].says), "%s", err.message);
     }
 }

@@ -295,6 +295,18 @@ static int other_sum(struct hd_program *p, hd__code *code, uint32_t at)
     return 1;
 }
 
+/* What clears, adds to, or makes the gradient's norm of the digits that it is summed in. */
+static int norm_dropped(struct hd_program *p, hd__code *code, uint32_t at)
+{
+    const struct hd__instr *i = &code->at[at];
+    if (i->op != HD_OP_FILL0 && i->op != HD_OP_SUMSQ && i->op != HD_OP_TOTAL)
+        return 0;
+    if (i->out[0] != p->norm2 && (!p->norm_digits || i->out[0] != p->norm_digits))
+        return 0;
+    erase(code, at);
+    return 1;
+}
+
 static const struct fault {
     const char *name;
     int (*plant)(struct hd_program *p, hd__code *code, uint32_t at);
@@ -309,6 +321,7 @@ static const struct fault {
     {"other tag", other_tag},
     {"done twice", doubled},
     {"maximum for sum", other_sum},
+    {"part of the norm dropped", norm_dropped},
 };
 static uint32_t found[HD__COUNT(kinds)], kept[HD__COUNT(kinds)];
 
