@@ -132,8 +132,9 @@
                                                 attrs.z_scale (log sum_e exp z)^2 */                            \
     X(HD_OP_ROUTER_LOSS_DZ, 92, "router_loss_dz") /* dz[bse] <- z[bse], n[be], dl[bs]; n counts as a constant */
 
-/* Elements of a sum of squares that no order changes. */
+/* Elements of a sum of squares that no order changes; element k has the bits from 2^(16 k - HD_SUM_SHIFT) on. */
 #define HD_SUM_DIGITS 24
+#define HD_SUM_SHIFT 192
 
 enum {
 #define HD_OP_ENUM(constant, value, name) constant = value,

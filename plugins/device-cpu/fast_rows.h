@@ -70,6 +70,16 @@ float cpu_xent_row(const struct hd_operand *z, int64_t row, int64_t label, doubl
 /* The same number, and the row stays. */
 float cpu_xent_loss(const struct hd_operand *z, int64_t row, int64_t label);
 
+/* Elements of a flat operand that have one value (attrs.ranges), as this shard counts them. */
+struct cpu_segment {
+    int64_t first, last;
+    double value;
+};
+/* Those of o, in the order of the ranges; out has room for as many. Returns how many. fast_update.c. */
+int64_t cpu_segments(const struct hd_kernel *k, const struct hd_operand *o, struct cpu_segment *out);
+/* Prepares sumsq with HD_SUM_DIGITS numbers. fast_digits.c. */
+int32_t cpu_fast_digits(struct hd_kernel *k, struct hd_error *err);
+
 /* ---- for inner loops: element i of an operand that is bf16 (`half`, a constant) or fp32 */
 
 #define CPU_INLINE static inline __attribute__((always_inline))

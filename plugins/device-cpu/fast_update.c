@@ -5,63 +5,42 @@
 
 enum { GRAIN = 32 };
 
-struct segment {
-    int64_t first, last; /* local elements */
-    double value;
-    int64_t group; /* of segments with this value */
-};
-
-struct digits {
-    uint64_t at[HD_SUM_DIGITS];
-    uint64_t odd; /* LARGE, NO_NUMBER: of its squares */
-    double value;
-};
-
 /* The state: segments, then one sum a chunk (sumsq). Sorted; where ranges overlap, each stays as it is. */
 struct segments {
     int64_t count;
     double *sums;
-    int64_t groups;
-    struct digits *digits; /* by group; whole numbers, so threads add to them as they come */
-    struct segment s[];
+    struct cpu_segment s[];
 };
 
 static int by_first(const void *a, const void *b)
 {
-    int64_t x = ((const struct segment *)a)->first, y = ((const struct segment *)b)->first;
+    int64_t x = ((const struct cpu_segment *)a)->first, y = ((const struct cpu_segment *)b)->first;
     return (x > y) - (x < y);
 }
 
-static void group(struct segments *list)
+int64_t cpu_segments(const struct hd_kernel *k, const struct hd_operand *o, struct cpu_segment *out)
 {
-    for (int64_t i = 0; i < list->count; i++) {
-        struct segment *s = &list->s[i];
-        while (s->group < list->groups && list->digits[s->group].value != s->value)
-            s->group++;
-        list->digits[s->group].value = s->value;
-        list->groups += s->group == list->groups;
+    int64_t n = hd_operand_count(o), start = o->start[0], count = 0;
+    for (uint64_t i = 0; i < k->d.attrs.n_ranges; i++) {
+        const struct hd_range *r = &k->d.attrs.ranges[i];
+        int64_t first = r->first - start, last = cpu_min(first + r->count, n);
+        first = first > 0 ? first : 0;
+        if (first < last)
+            out[count++] = (struct cpu_segment){first, last, r->value};
     }
+    return count;
 }
 
-static int32_t cut(struct hd_kernel *k, const struct hd_operand *o, struct hd_error *err)
+static int32_t cut(struct hd_kernel *k, const struct hd_operand *o, int64_t sums, struct hd_error *err)
 {
-    int64_t n = hd_operand_count(o), start = o->start[0];
-    const struct hd_attrs *a = &k->d.attrs;
-    size_t bytes = sizeof(struct segments) + a->n_ranges * sizeof(struct segment), sums = (size_t)cpu_chunks(n) * sizeof(double);
-    int32_t rc = cpu_kernel_state(k, bytes + sums + a->n_ranges * sizeof(struct digits), err);
+    size_t bytes = sizeof(struct segments) + k->d.attrs.n_ranges * sizeof(struct cpu_segment);
+    int32_t rc = cpu_kernel_state(k, bytes + (size_t)sums * sizeof(double), err);
     if (rc)
         return rc;
     struct segments *list = k->state;
     list->sums = (double *)((char *)k->state + bytes);
-    list->digits = (struct digits *)((char *)list->sums + sums);
-    for (uint64_t i = 0; i < a->n_ranges; i++) {
-        int64_t first = a->ranges[i].first - start, last = cpu_min(first + a->ranges[i].count, n);
-        first = first > 0 ? first : 0;
-        if (first < last)
-            list->s[list->count++] = (struct segment){first, last, a->ranges[i].value, 0};
-    }
+    list->count = cpu_segments(k, o, list->s);
     qsort(list->s, (size_t)list->count, sizeof list->s[0], by_first);
-    group(list);
     return HD_OK;
 }
 
@@ -107,108 +86,15 @@ static void run_sumsq(struct hd_kernel *k)
     *(double *)k->out[0].data += sum;
 }
 
-/* ---- the same in digits */
-
-enum { LARGE = 1, NO_NUMBER = 2, UNITS = 192, LARGEST = UNITS + UNITS - 52 };
-
-struct squares { /* m 2^(e - 192) */
-    uint64_t m[CPU_CHUNK];
-    int64_t e[CPU_CHUNK];
-    int64_t lowest, highest; /* digits that have something */
-};
-
-CPU_CLONES static void split_squares(struct squares *t, const float *x, int64_t n)
-{
-    int64_t least = LARGEST, most = -53;
-    for (int64_t i = 0; i < n; i++) {
-        union {
-            double square;
-            uint64_t bits;
-        } v = {(double)x[i] * (double)x[i]};
-        int64_t e = (int64_t)(v.bits >> 52) - 1023 - 52 + UNITS, low = e > -53 ? e : LARGEST;
-        t->m[i] = (v.bits & (UINT64_MAX >> 12)) | UINT64_C(1) << 52;
-        t->e[i] = e;
-        least = low < least ? low : least;
-        most = e > most ? e : most;
-    }
-    t->lowest = least > 0 ? least / 16 : 0;
-    t->highest = most > -53 ? (most + 52) / 16 : -1;
-}
-
-/* Squares of 2^192 and more, and what is no number, leave the list. */
-static uint64_t take_odd(struct squares *t, int64_t n)
-{
-    uint64_t odd = 0;
-    for (int64_t i = 0; i < n; i++)
-        if (t->e[i] >= LARGEST) {
-            odd |= t->e[i] == 2047 - 1023 - 52 + UNITS && t->m[i] << 12 ? NO_NUMBER : LARGE;
-            t->e[i] = -53;
-        }
-    t->highest = HD_SUM_DIGITS - 1;
-    return odd;
-}
-
-CPU_CLONES static uint64_t digit_of(const struct squares *t, int64_t n, int64_t k)
-{
-    uint64_t sum = 0;
-    for (int64_t i = 0; i < n; i++) { /* shifts beyond 16 and 53 leave nothing of m in the digit */
-        int64_t up = t->e[i] - 16 * k, down = -up;
-        up = up < 0 ? 0 : up < 16 ? up : 16;
-        down = down < 0 ? 0 : down < 63 ? down : 63;
-        sum += t->m[i] << up >> down & 0xffff;
-    }
-    return sum;
-}
-
-static void add_digits(struct digits *sum, struct squares *t, const float *x, int64_t n)
-{
-    split_squares(t, x, n);
-    if (t->highest >= HD_SUM_DIGITS)
-        __atomic_fetch_or(&sum->odd, take_odd(t, n), __ATOMIC_RELAXED);
-    for (int64_t d = t->lowest; d <= t->highest; d++)
-        __atomic_fetch_add(&sum->at[d], digit_of(t, n, d), __ATOMIC_RELAXED);
-}
-
-static void digits_chunks(void *context, int64_t first, int64_t last)
-{
-    struct hd_kernel *k = context;
-    struct segments *list = k->state;
-    struct squares t;
-    float buf[CPU_CHUNK];
-    for (int64_t s = 0; s < list->count; s++) {
-        int64_t to = cpu_min(list->s[s].last, last * CPU_CHUNK), next;
-        int64_t from = list->s[s].first > first * CPU_CHUNK ? list->s[s].first : first * CPU_CHUNK;
-        for (int64_t at = from; at < to && list->s[s].value > 0; at = next) {
-            next = cpu_min((at / CPU_CHUNK + 1) * CPU_CHUNK, to);
-            add_digits(&list->digits[list->s[s].group], &t, cpu_read(&k->in[0], at, next - at, buf), next - at);
-        }
-    }
-}
-
-static void run_digits(struct hd_kernel *k)
-{
-    struct segments *list = k->state;
-    double *y = k->out[0].data;
-    for (int64_t g = 0; g < list->groups; g++) {
-        memset(list->digits[g].at, 0, sizeof list->digits[g].at);
-        list->digits[g].odd = 0;
-    }
-    cpu_parallel(k->device, cpu_chunks(hd_operand_count(&k->in[0])), GRAIN, digits_chunks, k);
-    for (int64_t g = 0; g < list->groups; g++) {
-        for (int d = 0; d < HD_SUM_DIGITS; d++)
-            y[d] += list->digits[g].value * ldexp((double)list->digits[g].at[d], 16 * d - UNITS);
-        if (list->digits[g].odd)
-            y[HD_SUM_DIGITS - 1] += list->digits[g].odd & NO_NUMBER ? (double)NAN : (double)INFINITY;
-    }
-}
-
 int32_t cpu_fast_sumsq(struct hd_kernel *k, struct hd_error *err)
 {
     int32_t rc = cpu_fast_dtypes(k, 1 << 16, err);
     if (!rc && k->out[0].dtype != HD_F64)
         return hd_fail(err, HD_E_UNSUPPORTED, "the sum is %s", hd_dtype_name(k->out[0].dtype));
-    k->run = hd_operand_count(&k->out[0]) == HD_SUM_DIGITS ? run_digits : run_sumsq;
-    return rc ? rc : cut(k, &k->in[0], err);
+    if (!rc && hd_operand_count(&k->out[0]) == HD_SUM_DIGITS)
+        return cpu_fast_digits(k, err);
+    k->run = run_sumsq;
+    return rc ? rc : cut(k, &k->in[0], cpu_chunks(hd_operand_count(&k->in[0])), err);
 }
 
 /* ---- updates */
@@ -320,7 +206,7 @@ static void update_chunks(void *context, int64_t first, int64_t last)
         while (at < to) {
             while (i < list->count && list->s[i].last <= at)
                 i++;
-            const struct segment *s = i < list->count ? &list->s[i] : NULL;
+            const struct cpu_segment *s = i < list->count ? &list->s[i] : NULL;
             int inside = s && s->first <= at;
             int64_t end = cpu_min(to, inside ? s->last : s ? s->first : to);
             double decay = inside ? s->value : 0;
@@ -345,7 +231,7 @@ static int32_t prepare_update(struct hd_kernel *k, struct hd_error *err)
         return hd_fail(err, HD_E_UNSUPPORTED, "norm and hyper are not fp64");
     k->run = run_update;
     if (!rc)
-        rc = cut(k, &k->out[0], err);
+        rc = cut(k, &k->out[0], 0, err);
     const struct segments *list = k->state;
     for (int64_t i = 1; !rc && i < list->count; i++)
         if (list->s[i].first < list->s[i - 1].last)

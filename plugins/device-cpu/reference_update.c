@@ -33,10 +33,11 @@ static double sum_of_squares(const struct hd_kernel *k)
 static void add_digits(const struct hd_operand *y, double square, double value)
 {
     int last = HD_SUM_DIGITS - 1;
-    if (!(square < 0x1p192))
+    const double beyond = ldexp(1, HD_SUM_SHIFT);
+    if (!(square < beyond))
         cpu_store(y, last, cpu_load(y, last) + square * INFINITY);
-    for (int k = last; k >= 0 && square < 0x1p192; k--) {
-        double unit = ldexp(1, 16 * k - 192), part = floor(square / unit) * unit;
+    for (int k = last; k >= 0 && square < beyond; k--) {
+        double unit = ldexp(1, 16 * k - HD_SUM_SHIFT), part = floor(square / unit) * unit;
         cpu_store(y, k, cpu_load(y, k) + value * part);
         square -= part;
     }

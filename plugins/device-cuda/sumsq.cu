@@ -98,7 +98,7 @@ template <class C> static int32_t run(struct hd_kernel *k, cudaStream_t stream, 
 /* ---- the same in digits: whole numbers. A thread has a column of its own; of a piece it sums PIECE / THREADS squares, which 32
  * bits hold. Squares that are no numbers, or as good as none, are counted behind the digits. */
 
-enum { UNITS = 192, LARGEST = UNITS + UNITS - 52, LARGE = HD_SUM_DIGITS, NO_NUMBER, COUNTS };
+enum { LARGEST = HD_SUM_SHIFT + HD_SUM_SHIFT - 52, LARGE = HD_SUM_DIGITS, NO_NUMBER, COUNTS };
 
 CU_DEVICE void add_square(uint32_t (&column)[COUNTS][THREADS], double square)
 {
@@ -106,7 +106,7 @@ CU_DEVICE void add_square(uint32_t (&column)[COUNTS][THREADS], double square)
     int e, x = threadIdx.x;
     memcpy(&bits, &square, sizeof bits);
     m = (bits & (~0ull >> 12)) | 1ull << 52;
-    e = (int)(bits >> 52) - 1023 - 52 + UNITS;
+    e = (int)(bits >> 52) - 1023 - 52 + HD_SUM_SHIFT;
     if (e <= -53)
         return;
     if (e >= LARGEST) {
@@ -139,7 +139,7 @@ template <class C> static __global__ void __launch_bounds__(THREADS) digits_kern
         }
         __syncthreads();
         for (int j = 0; j < THREADS && threadIdx.x < COUNTS; j++)
-            count += column[threadIdx.x][j];
+            count += column[threadIdx.x][(j + threadIdx.x) % THREADS]; /* no two of them in one bank */
         sum += piece.value * (double)count;
         __syncthreads();
     }
@@ -161,7 +161,7 @@ static __global__ void digits_finish_kernel(sum_args a, const double *partial, i
     double sum[1];
     if (k >= HD_SUM_DIGITS)
         return;
-    sum[0] = ldexp(of_blocks(partial, blocks, k), 16 * k - UNITS);
+    sum[0] = ldexp(of_blocks(partial, blocks, k), 16 * k - HD_SUM_SHIFT);
     if (k == HD_SUM_DIGITS - 1 && of_blocks(partial, blocks, LARGE) > 0)
         sum[0] = (double)INFINITY;
     if (k == HD_SUM_DIGITS - 1 && of_blocks(partial, blocks, NO_NUMBER) > 0)
