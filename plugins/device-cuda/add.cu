@@ -73,9 +73,8 @@ template <class C> static __global__ void __launch_bounds__(THREADS) same_kernel
         same_at<1, C>(a, i, value);
 }
 
-template <class C> static int32_t run(struct hd_kernel *k, cudaStream_t stream, struct hd_error *err)
+template <class C> static int32_t launch(struct hd_kernel *k, const add_args &a, cudaStream_t stream, struct hd_error *err)
 {
-    const add_args &a = cu_args<add_args>(k);
     unsigned blocks = cu_blocks(k->device, a.vectors + a.n - a.vectors * 8, THREADS);
     cudaError_t rc;
     if (a.count == 0)
@@ -89,6 +88,25 @@ template <class C> static int32_t run(struct hd_kernel *k, cudaStream_t stream, 
     else
         rc = CU_LAUNCH((add_kernel<MOST, C>), blocks, THREADS, 0, stream, a);
     return cu_launched(k, rc, err);
+}
+
+template <class C> static int32_t run(struct hd_kernel *k, cudaStream_t stream, struct hd_error *err)
+{
+    return launch<C>(k, cu_args<add_args>(k), stream, err);
+}
+
+extern "C" int32_t cu_scratch_add(struct hd_kernel *k, const struct hd_operand *to, cudaStream_t stream, struct hd_error *err)
+{
+    int wide = cu_wide_dtype(to->dtype);
+    add_args a = {};
+    a.in[0].data = cu_scratch(k->device);
+    a.in[0].dtype = to->dtype;
+    a.factor[0] = 1;
+    a.out = cu_ref_of(to);
+    a.n = hd_operand_count(to);
+    a.vectors = wide || !cu_aligned(to->data, 16) ? 0 : a.n / 8;
+    a.count = a.adds = 1;
+    return wide ? launch<double>(k, a, stream, err) : launch<float>(k, a, stream, err);
 }
 
 static int32_t prepare(const struct hd_instr_desc *i, struct hd_kernel *k, add_args *a, struct hd_error *err)

@@ -89,6 +89,9 @@ static inline void *cu_scratch(const struct hd_device *d)
     return d->scratch;
 }
 
+/* Stands for scratch in prepare: as aligned, and never followed. */
+#define CU_SCRATCH_LATER ((void *)(uintptr_t)256)
+
 /* The slots of the vtable. */
 int32_t cu_alloc(struct hd_device *d, uint32_t kind, size_t bytes, void **memory, struct hd_error *err);
 void cu_free(struct hd_device *d, uint32_t kind, void *memory);
@@ -134,6 +137,9 @@ static inline unsigned cu_blocks(const struct hd_device *d, int64_t items, int64
     int64_t want = (items + each - 1) / each, most = (int64_t)d->processors * 16;
     return (unsigned)(want < 1 ? 1 : want < most ? want : most);
 }
+
+/* add.cu: enqueues to += scratch, which has as many elements of the same dtype, fp32 or fp64. */
+int32_t cu_scratch_add(struct hd_kernel *k, const struct hd_operand *to, cudaStream_t stream, struct hd_error *err);
 
 /* ---- operands: small questions, shared by all kernels */
 

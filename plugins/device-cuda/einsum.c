@@ -1,7 +1,6 @@
 /* HD_OP_EINSUM: cuBLASLt where the shapes are a product's, else a plain kernel. What is added once (HD_ATTR_ONCE) is made in scratch:
  * cuBLASLt promises nothing of when it adds to what is there. The plain kernel adds a whole sum anyhow. */
 #include "einsum.h"
-#include "scratch_add.h"
 #include "slots.h"
 
 /* ---- products */
@@ -75,7 +74,7 @@ static int32_t prepare_product(struct hd_device *d, const struct hd_instr_desc *
     e->once = cu_accumulates(i) && i->attrs.flags & HD_ATTR_ONCE;
     if (!e->once)
         return cu_einsum_prepare(d, i->in, &e->out, cu_accumulates(i), &e->of, err);
-    made.data = (void *)(uintptr_t)256; /* as aligned as scratch, which may still move */
+    made.data = CU_SCRATCH_LATER;
     int32_t rc = cu_einsum_prepare(d, i->in, &made, 0, &e->of, err);
     return rc ? rc : cu_scratch_reserve(d, (size_t)hd_operand_count(&made) * hd_dtype_size(made.dtype), err);
 }

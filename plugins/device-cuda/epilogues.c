@@ -3,7 +3,6 @@
  * is the tanh form, as heddle's is. Its gradients of biases are written, never added to: what is to be added goes
  * through scratch. */
 #include "blas.h"
-#include "scratch_add.h"
 #include "slots.h"
 
 enum { MOST_PARTS = 3 };
@@ -44,7 +43,7 @@ static int32_t place_beside(struct hd_device *d, const struct hd_instr_desc *i, 
         x->beside.bias = i->out[1].data;
     else {
         x->db = i->out[1];
-        x->beside.bias = (void *)(uintptr_t)256; /* as aligned as scratch, which may still move */
+        x->beside.bias = CU_SCRATCH_LATER;
         return cu_scratch_reserve(d, (size_t)hd_operand_count(&x->db) * hd_dtype_size(x->db.dtype), err);
     }
     return HD_OK;
@@ -137,7 +136,8 @@ static int32_t prepare_parts(struct hd_device *d, const struct hd_instr_desc *i,
 
 /* ---- the ops */
 
-static int32_t prepare(struct hd_device *d, const struct hd_instr_desc *i, struct hd_kernel *k, struct hd_error *err)
+int32_t cu_prepare_epilogue(struct hd_device *d, const struct hd_instr_desc *i, struct hd_kernel *k,
+                            struct hd_error *err)
 {
     struct hd_error why = HD_ERROR_INIT;
     int32_t rc = prepare_product(d, i, k, &why);
@@ -150,28 +150,4 @@ static int32_t prepare(struct hd_device *d, const struct hd_instr_desc *i, struc
     if (!d->plain_epilogues++) /* said once */
         d->host->log(HD_LOG_INFO, "device-cuda", "%s is a product and kernels behind it: %s", k->label, why.message);
     return prepare_parts(d, i, k, err);
-}
-
-int32_t cu_prepare_einsum_bias(struct hd_device *d, const struct hd_instr_desc *i, struct hd_kernel *k,
-                               struct hd_error *err)
-{
-    return prepare(d, i, k, err);
-}
-
-int32_t cu_prepare_einsum_gelu(struct hd_device *d, const struct hd_instr_desc *i, struct hd_kernel *k,
-                               struct hd_error *err)
-{
-    return prepare(d, i, k, err);
-}
-
-int32_t cu_prepare_einsum_gelu_grad(struct hd_device *d, const struct hd_instr_desc *i, struct hd_kernel *k,
-                                    struct hd_error *err)
-{
-    return prepare(d, i, k, err);
-}
-
-int32_t cu_prepare_einsum_bias_dw(struct hd_device *d, const struct hd_instr_desc *i, struct hd_kernel *k,
-                                  struct hd_error *err)
-{
-    return prepare(d, i, k, err);
 }

@@ -44,7 +44,7 @@ static struct hd_operand copied(struct cu_expert_rows *copy, const struct hd_ope
                                     .b = o->extent[0], .e = o->extent[1], .slots = o->extent[2], .row_bytes = row,
                                     .by_expert = by_expert, .wide = row % 16 == 0 && cu_aligned(o->data, 16)};
     *offset += (copy->b * copy->e * copy->slots * row + 255) / 256 * 256;
-    c.data = (void *)(uintptr_t)256; /* as aligned as scratch, which may still move */
+    c.data = CU_SCRATCH_LATER;
     for (uint32_t d = 0; d < 2 && by_expert; d++) {
         c.dim[d] = o->dim[1 - d];
         c.extent[d] = o->extent[1 - d];

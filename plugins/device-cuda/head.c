@@ -80,7 +80,7 @@ static int32_t prepare_chunk(struct hd_device *d, const struct hd_instr_desc *i,
                              struct hd_error *err)
 {
     uint32_t dtype = i->in[0].dtype, adds = which != FIRST || cu_accumulates(i);
-    const void *z = (const void *)(uintptr_t)256; /* as aligned as scratch, which may still move */
+    const void *z = CU_SCRATCH_LATER;
     struct cu_matrix x = matrix(dtype, a->h, rows, a->h, 0), w = matrix(dtype, a->h, a->v, a->h, 0), wt = w;
     struct cu_matrix of_z = matrix(dtype, a->v, rows, a->ld, 0), zt = of_z;
     wt.trans = zt.trans = 1;

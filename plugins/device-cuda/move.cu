@@ -18,6 +18,18 @@ struct move_args {
     int64_t ndim;
 };
 
+/* Where a piece of the output lies in the input. I: a type that holds both. */
+template <class I> CU_DEVICE int64_t permuted_piece(const move_args &a, int64_t piece)
+{
+    I from = 0, left = (I)piece;
+    for (int64_t d = a.ndim - 1; d >= 0; d--) {
+        I above = left / (I)a.extent[d];
+        from += (left - above * (I)a.extent[d]) * (I)a.stride[d];
+        left = above;
+    }
+    return from;
+}
+
 /* Where unit i of the output comes from; -1: it is zero. */
 template <int HOW> CU_DEVICE int64_t source(const move_args &a, int64_t i)
 {
@@ -29,15 +41,8 @@ template <int HOW> CU_DEVICE int64_t source(const move_args &a, int64_t i)
         piece = i / a.inner;
         within = i - piece * a.inner;
     }
-    if (HOW == PERMUTE) {
-        int64_t from = 0;
-        for (int64_t d = a.ndim - 1; d >= 0; d--) {
-            int64_t above = piece / a.extent[d];
-            from += (piece - above * a.extent[d]) * a.stride[d];
-            piece = above;
-        }
-        return from * a.inner + within;
-    }
+    if (HOW == PERMUTE)
+        return (a.n <= INT32_MAX ? permuted_piece<uint32_t>(a, piece) : permuted_piece<int64_t>(a, piece)) * a.inner + within;
     if (HOW == SLICE)
         return (piece * a.parts + a.index) * a.inner + within;
     int64_t outer = piece / a.parts;

@@ -41,8 +41,7 @@ struct cu_plan {
     uint32_t sums;       /* a loop is summed: later products add to d */
 };
 
-/* NULL, or why the einsum in[0], in[1] -> out is no (small number of) matrix products. `accumulate`: out is added to.
- */
+/* NULL, or why the einsum in[0], in[1] -> out is no (small number of) products. `accumulate`: out is added to. */
 const char *cu_plan(struct cu_plan *plan, const struct hd_operand *in, const struct hd_operand *out,
                     uint32_t accumulate);
 /* NULL, with plan->product.epilogue set, or why the product that was planned for inputs 0 and 1 cannot do the rest of

@@ -4,10 +4,10 @@
 
 #define CU_ROWS(X)                                              \
     X(HD_OP_EINSUM, 2, 2, 1, 1, CU_ALL, einsum)                 \
-    X(HD_OP_EINSUM_BIAS, 3, 3, 1, 1, CU_ALL, einsum_bias)       \
-    X(HD_OP_EINSUM_GELU, 3, 3, 1, 2, CU_ALL, einsum_gelu)       \
-    X(HD_OP_EINSUM_GELU_GRAD, 3, 3, 1, 1, CU_ALL, einsum_gelu_grad) \
-    X(HD_OP_EINSUM_BIAS_DW, 2, 2, 2, 2, CU_ALL, einsum_bias_dw) \
+    X(HD_OP_EINSUM_BIAS, 3, 3, 1, 1, CU_ALL, epilogue)          \
+    X(HD_OP_EINSUM_GELU, 3, 3, 1, 2, CU_ALL, epilogue)          \
+    X(HD_OP_EINSUM_GELU_GRAD, 3, 3, 1, 1, CU_ALL, epilogue)     \
+    X(HD_OP_EINSUM_BIAS_DW, 2, 2, 2, 2, CU_ALL, epilogue)       \
     X(HD_OP_GROUPED, 3, 3, 1, 1, CU_FLOATS, grouped)            \
     X(HD_OP_GROUPED_DW, 3, 3, 1, 1, CU_FLOATS, grouped_dw)      \
     X(HD_OP_XENT_HEAD, 3, 4, 1, 3, CU_FLOATS, xent_head)        \

@@ -24,10 +24,7 @@ struct cu_slot {
 CU_PREPARE(attention);
 CU_PREPARE(attention_grad);
 CU_PREPARE(einsum);
-CU_PREPARE(einsum_bias);
-CU_PREPARE(einsum_gelu);
-CU_PREPARE(einsum_gelu_grad);
-CU_PREPARE(einsum_bias_dw);
+CU_PREPARE(epilogue);
 CU_PREPARE(grouped);
 CU_PREPARE(grouped_dw);
 CU_PREPARE(xent_head);

@@ -19,7 +19,7 @@ struct update_args {
     const double *norm2, *hyper;
     double beta1, beta2, eps, clip;
     int64_t n_pieces, start;
-    int32_t adam, vector; /* adam: a rule below */
+    int32_t rule, vector; /* rule: below */
     uint32_t seed;
 };
 
@@ -47,9 +47,9 @@ static __global__ void factors_kernel(update_args a, factors *f)
     f->run = a.hyper[HD_HYPER_SKIP] == 0 && norm2 - norm2 == 0;
     f->gradient = inverse * (clip < 1 ? clip : 1.0);
     f->lr = lr;
-    f->rate = a.adam ? lr / (1 - pow(a.beta1, t)) : lr;
+    f->rate = a.rule != SGD ? lr / (1 - pow(a.beta1, t)) : lr;
     f->key = mix(((uint64_t)a.seed << 32) + (uint64_t)t * UINT64_C(0x9e3779b97f4a7c15));
-    f->fix2 = a.adam ? sqrt(1 - pow(a.beta2, t)) : 1;
+    f->fix2 = a.rule != SGD ? sqrt(1 - pow(a.beta2, t)) : 1;
 }
 
 template <class C> struct same { /* for all elements of a piece */
@@ -173,9 +173,9 @@ static int32_t prepare(struct hd_device *d, const struct hd_instr_desc *i, struc
     int32_t rc = cu_pieces(d, i->attrs.ranges, i->attrs.n_ranges, i->out[0].start[0], hd_operand_count(&i->out[0]),
                            PIECE, 1, &a->pieces, &a->n_pieces, err);
     a->start = i->out[0].start[0];
-    if (a->adam == ADAM_BY_LOT)
+    if (a->rule == ADAM_BY_LOT)
         cu_pack(k, wide ? run<ADAM_BY_LOT, double> : run<ADAM_BY_LOT, float>, a, sizeof *a);
-    else if (a->adam)
+    else if (a->rule == ADAM)
         cu_pack(k, wide ? run<ADAM, double> : run<ADAM, float>, a, sizeof *a);
     else
         cu_pack(k, wide ? run<SGD, double> : run<SGD, float>, a, sizeof *a);
@@ -189,7 +189,7 @@ extern "C" int32_t cu_prepare_adamw(struct hd_device *d, const struct hd_instr_d
     int32_t rc = check(i, err);
     if (rc)
         return rc;
-    a.adam = i->attrs.flags & HD_ATTR_STOCHASTIC && i->out[0].dtype == HD_BF16 ? ADAM_BY_LOT : ADAM;
+    a.rule = i->attrs.flags & HD_ATTR_STOCHASTIC && i->out[0].dtype == HD_BF16 ? ADAM_BY_LOT : ADAM;
     a.seed = i->attrs.index;
     a.m = cu_ref_of(&i->out[1]);
     a.v = cu_ref_of(&i->out[2]);
