@@ -1,5 +1,7 @@
 #include "support.h"
 
+#include "core/program/ops.h"
+
 static int32_t compile(struct compiled *out, const char *text, const char *const *overrides, size_t n, int64_t ranks,
                        uint32_t flags, struct hd_error *err)
 {
@@ -31,6 +33,15 @@ void compile_text(struct compiled *out, const char *text, const char *const *ove
 {
     struct hd_error err = HD_ERROR_INIT;
     ck_assert_msg(!try_compile_text(out, text, overrides, n, ranks, &err), "%s", err.message);
+}
+
+double flops_of(const struct compiled *c, const char *section)
+{
+    const hd__code *code = &hd__section(c->c->stage[0], section)->code;
+    double flops = 0;
+    for (uint32_t k = 0; k < code->count; k++)
+        flops += hd__instr_flops(c->c->stage[0], &code->at[k]);
+    return flops;
 }
 
 void compiled_free(struct compiled *c)

@@ -120,15 +120,13 @@ END_TEST
 
 START_TEST(flops_are_those_of_the_parts)
 {
-    double flops[2] = {0};
+    double flops[2];
     char text[2048];
     job_text("normal", DATA("8"), text);
     for (uint32_t fused = 0; fused < 2; fused++) {
         struct compiled c;
         compile_flags(&c, text, fused ? HD__COMPILE_EPILOGUES : 0);
-        const hd__code *code = &hd__section(c.c->stage[0], "micro_last")->code;
-        for (uint32_t k = 0; k < code->count; k++)
-            flops[fused] += hd__instr_flops(c.c->stage[0], &code->at[k]);
+        flops[fused] = flops_of(&c, "micro_last");
         compiled_free(&c);
     }
     ck_assert_double_eq(flops[0], flops[1]);

@@ -133,14 +133,12 @@ END_TEST
 START_TEST(flops_are_those_of_the_chain)
 {
     char text[2048];
-    double flops[2] = {0};
+    double flops[2];
     for (uint32_t keep = 0; keep < 2; keep++) {
         struct compiled c;
         job_text(&(struct kind){1, 1, 0, 0, 8, 1}, "", text);
         compile_flags(&c, text, keep ? HD__COMPILE_KEEP_HEAD : 0);
-        const hd__code *code = &hd__section(c.c->stage[0], "micro_last")->code;
-        for (uint32_t k = 0; k < code->count; k++)
-            flops[keep] += hd__instr_flops(c.c->stage[0], &code->at[k]);
+        flops[keep] = flops_of(&c, "micro_last");
         compiled_free(&c);
     }
     ck_assert_double_eq(flops[0], flops[1]);

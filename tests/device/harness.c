@@ -168,6 +168,11 @@ static uint16_t to_bf16(float f)
     return (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
 }
 
+double h_bf16(double v)
+{
+    return from_bf16(to_bf16((float)v));
+}
+
 double h_get(const struct hd_operand *o, int64_t i)
 {
     switch (o->dtype) {
@@ -437,6 +442,17 @@ void h_equal(const char *name, const struct h_instr *a, const struct h_instr *b)
     for (uint32_t i = 0; i < a->d.n_out; i++)
         ck_assert_msg(!memcmp(a->out[i].data, b->out[i].data, operand_bytes(&a->out[i])),
                       "%s, output %u: the bits differ", name, i);
+}
+
+void h_check(struct h_device *d, struct h_instr *got, struct h_instr *want, double tolerance)
+{
+    struct h_device *plain = h_open(1, H_REFERENCE);
+    h_run(d, got);
+    h_run(plain, want);
+    h_near(got->d.label, got, want, tolerance);
+    h_free(got);
+    h_free(want);
+    h_close(plain);
 }
 
 /* A kernel that has run once allocates nothing when it runs again (OpenMP and libraries warm up at first). What CUDA does

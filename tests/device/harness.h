@@ -79,10 +79,14 @@ void h_near(const char *name, const struct h_instr *got, const struct h_instr *w
 /* Fails the test where outputs differ in a bit. */
 void h_equal(const char *name, const struct h_instr *a, const struct h_instr *b);
 
+/* Runs one on d and the other on the reference, compares as h_near does, frees both. */
+void h_check(struct h_device *d, struct h_instr *got, struct h_instr *want, double tolerance);
+
 /* Runs a case with fast kernels in dtype, with 1 and 3 threads, plain and (where `adds`) accumulating, against the
  * reference in fp64 on the same values: near, the same bits for both thread counts, and no kernel declined. */
 void h_fast_case(const struct h_case *c, uint32_t dtype, double tolerance, int adds);
 
+double h_bf16(double v);          /* rounded to it, to nearest even */
 double h_random(uint64_t *state); /* in [-1, 1) */
 
 #endif

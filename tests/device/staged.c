@@ -69,15 +69,44 @@ static void bring_back(struct staged *s, struct h_device *d)
         d->ops->free(d->device, HD_MEM_DEVICE, s->blocks[b].device);
 }
 
+static struct hd_kernel *prepare(struct staged *s, struct h_device *d, struct h_instr *i)
+{
+    struct hd_error err = HD_ERROR_INIT;
+    struct hd_kernel *k;
+    stage(s, d, i);
+    ck_assert_msg(d->ops->prepare(d->device, &s->d, &k, &err) == HD_OK, "%s", err.message);
+    return k;
+}
+
+static void launch(struct h_device *d, struct hd_kernel *k)
+{
+    struct hd_error err = HD_ERROR_INIT;
+    ck_assert_msg(d->ops->launch(d->device, k, HD_STREAM_COMPUTE, &err) == HD_OK, "%s", err.message);
+}
+
 void h_run_staged(struct h_device *d, struct h_instr *i, int times)
 {
     struct staged s;
-    struct hd_error err = HD_ERROR_INIT;
-    struct hd_kernel *k;
-    stage(&s, d, i);
-    ck_assert_msg(d->ops->prepare(d->device, &s.d, &k, &err) == HD_OK, "%s", err.message);
+    struct hd_kernel *k = prepare(&s, d, i);
     for (int n = 0; n < times; n++)
-        ck_assert_msg(d->ops->launch(d->device, k, HD_STREAM_COMPUTE, &err) == HD_OK, "%s", err.message);
+        launch(d, k);
     bring_back(&s, d);
     d->ops->release(d->device, k);
+}
+
+void h_run_staged_all(struct h_device *d, struct h_instr *const *all, int n)
+{
+    struct staged *s = calloc((size_t)n, sizeof *s);
+    struct hd_kernel **k = calloc((size_t)n, sizeof *k);
+    ck_assert(s && k);
+    for (int i = 0; i < n; i++)
+        k[i] = prepare(&s[i], d, all[i]);
+    for (int i = 0; i < n; i++)
+        launch(d, k[i]);
+    for (int i = 0; i < n; i++) {
+        bring_back(&s[i], d);
+        d->ops->release(d->device, k[i]);
+    }
+    free(k);
+    free(s);
 }

@@ -160,15 +160,10 @@ START_TEST(shifted_queries_are_left_to_the_reference)
     struct h_case c = {
         "shifted",     HD_OP_ATTENTION, "bskgd btkd btkd", "bskgd f:bskg", "b=1 s=5@5 t=10 k=1 g=2 d=8",
         {.scale = 0.5}};
-    struct h_device *fast = h_open(2, H_FAST), *plain = h_open(1, H_REFERENCE);
-    struct h_instr *a = h_make(&c, HD_F32, 4), *want = h_as(a, HD_F64);
-    h_run(fast, a);
-    h_run(plain, want);
-    h_near(c.name, a, want, 1e-5);
-    h_free(a);
-    h_free(want);
+    struct h_device *fast = h_open(2, H_FAST);
+    struct h_instr *a = h_make(&c, HD_F32, 4);
+    h_check(fast, a, h_as(a, HD_F64), 1e-5);
     h_close(fast);
-    h_close(plain);
 }
 END_TEST
 

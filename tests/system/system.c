@@ -4,10 +4,12 @@
 #include <fcntl.h>
 #include <ftw.h>
 #include <math.h>
+#include <netinet/in.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <stdlib.h>
 #include <sys/prctl.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -198,6 +200,32 @@ static struct command *start(const char *environment, const char *format, va_lis
 struct command *command_start(const char *environment, const char *format, ...)
 {
     va_list args;
+    va_start(args, format);
+    struct command *c = start(environment, format, args);
+    va_end(args);
+    return c;
+}
+
+int free_port(void)
+{
+    struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    socklen_t length = sizeof address;
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    ck_assert_int_eq(bind(fd, (struct sockaddr *)&address, length), 0);
+    ck_assert_int_eq(getsockname(fd, (struct sockaddr *)&address, &length), 0);
+    close(fd);
+    return ntohs(address.sin_port);
+}
+
+struct command *command_start_rank(int rank, int size, int each, int port, const char *format, ...)
+{
+    char environment[256], local[32] = "";
+    va_list args;
+    if (each)
+        snprintf(local, sizeof local, " LOCAL_WORLD_SIZE=%d", each);
+    snprintf(environment, sizeof environment,
+             "RANK=%d WORLD_SIZE=%d LOCAL_RANK=%d%s MASTER_ADDR=127.0.0.1 MASTER_PORT=%d", rank, size,
+             each ? rank % each : rank, local, port);
     va_start(args, format);
     struct command *c = start(environment, format, args);
     va_end(args);

@@ -39,6 +39,11 @@ struct command {
 /* Starts `heddle WORDS`; the words are separated by single spaces. `environment`: "NAME=value" words, or NULL; variables of
  * launchers are removed before. A command still running when its test ends is killed, and so are its ranks. */
 struct command *command_start(const char *environment, const char *format, ...) __attribute__((format(printf, 2, 3)));
+int free_port(void); /* of 127.0.0.1 */
+/* The same as one of `size` ranks that meet at `port`, with variables as torchrun sets them; `each` on a machine, 0:
+ * nothing says how many. */
+struct command *command_start_rank(int rank, int size, int each, int port, const char *format, ...)
+    __attribute__((format(printf, 5, 6)));
 /* Waits at most so long; a command that takes longer fails the test. Fills in all fields. */
 void command_wait(struct command *c, double seconds);
 /* Start and wait (60 s). */

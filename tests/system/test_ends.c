@@ -1,11 +1,9 @@
-/* How runs end before their time: signals, killed and stopped processes, a diverging loss; and runs that other launchers
- * started. Whatever happens, nothing of a job stays behind. */
-#include <arpa/inet.h>
+/* How runs end before their time: signals, killed and stopped processes, a diverging loss; and runs that other
+ * launchers started. Whatever happens, nothing of a job stays behind. */
 #include <errno.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <sys/prctl.h>
-#include <sys/socket.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -207,23 +205,9 @@ END_TEST
 
 /* ---- other launchers */
 
-static int free_port(void)
-{
-    struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-    socklen_t length = sizeof address;
-    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    ck_assert_int_eq(bind(fd, (struct sockaddr *)&address, length), 0);
-    ck_assert_int_eq(getsockname(fd, (struct sockaddr *)&address, &length), 0);
-    close(fd);
-    return ntohs(address.sin_port);
-}
-
 static struct command *start_launched(int rank, int size, int port, const char *words)
 {
-    char environment[256];
-    snprintf(environment, sizeof environment, "RANK=%d WORLD_SIZE=%d LOCAL_RANK=%d MASTER_ADDR=127.0.0.1 MASTER_PORT=%d", rank,
-             size, rank, port);
-    return command_start(environment, "train llama.yaml %s", words);
+    return command_start_rank(rank, size, 0, port, "train llama.yaml %s", words);
 }
 
 START_TEST(launched_by_environment)
