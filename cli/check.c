@@ -71,10 +71,13 @@ static int numerics_refused(const struct hd__compiled *c)
 static void print_groups(const struct hd__compiled *c, const struct hd__routes_options *how)
 {
     struct hd__text before = {0}, text = {0};
+    struct hd__routes first = {0};
+    struct hd__routes_options as_first = *how;
+    as_first.beside = &first;
     for (int32_t s = 0; s < c->n_stages && c->mesh.ranks > 1; s++) {
-        struct hd__routes routes = {0};
-        hd__routes_find(c, s * (c->mesh.ranks / c->n_stages), how, &routes);
-        hd__routes_line(&routes, &text);
+        struct hd__routes more = {0}, *routes = s ? &more : &first;
+        hd__routes_find(c, s * (c->mesh.ranks / c->n_stages), s ? &as_first : how, routes);
+        hd__routes_line(routes, &text);
         if (text.at && (!before.at || strcmp(before.at, text.at))) {
             if (c->n_stages > 1)
                 printf("groups from stage %d on: %s\n", s, text.at);
@@ -84,8 +87,9 @@ static void print_groups(const struct hd__compiled *c, const struct hd__routes_o
         hd__text_free(&before);
         before = text;
         text = (struct hd__text){0};
-        hd__routes_free(&routes);
+        hd__routes_free(&more);
     }
+    hd__routes_free(&first);
     hd__text_free(&before);
 }
 

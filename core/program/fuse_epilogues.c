@@ -73,18 +73,26 @@ static int ends_in(const struct hd__tensor *y, const struct hd__tensor *w)
 
 /* ---- the four */
 
-static void fuse_bias(struct fusion *f, uint32_t k)
+/* Input `made` of instruction k is a product: its inputs, the other input behind them. */
+static void join_product(struct fusion *f, uint32_t k, int made, uint16_t op)
 {
-    struct hd__instr *bias = &f->code->at[k];
-    int64_t m = maker_of(f, bias->in[0], HD_OP_EINSUM, k, 1);
-    if (m < 0 || flags_of(bias) || !ends_in(hd__tc(f->p, bias->out[0]), hd__tc(f->p, bias->in[1])))
+    struct hd__instr *i = &f->code->at[k];
+    int64_t m = maker_of(f, i->in[made], HD_OP_EINSUM, k, 1);
+    if (m < 0 || flags_of(i))
         return;
     struct hd__instr *product = &f->code->at[m];
-    bias->in[2] = bias->in[1];
-    memcpy(bias->in, product->in, 2 * sizeof *bias->in);
-    bias->n_in = 3;
-    bias->op = HD_OP_EINSUM_BIAS;
+    i->in[2] = i->in[!made];
+    memcpy(i->in, product->in, 2 * sizeof *i->in);
+    i->n_in = 3;
+    i->op = op;
     product->op = 0;
+}
+
+static void fuse_bias(struct fusion *f, uint32_t k)
+{
+    const struct hd__instr *bias = &f->code->at[k];
+    if (ends_in(hd__tc(f->p, bias->out[0]), hd__tc(f->p, bias->in[1])))
+        join_product(f, k, 0, HD_OP_EINSUM_BIAS);
 }
 
 static void fuse_gelu(struct fusion *f, uint32_t k)
@@ -105,16 +113,9 @@ static void fuse_gelu(struct fusion *f, uint32_t k)
 
 static void fuse_gelu_grad(struct fusion *f, uint32_t k)
 {
-    struct hd__instr *grad = &f->code->at[k];
-    int64_t m = maker_of(f, grad->in[1], HD_OP_EINSUM, k, 1);
-    if (m < 0 || flags_of(grad) || grad->in[0] == grad->in[1])
-        return;
-    struct hd__instr *product = &f->code->at[m];
-    grad->in[2] = grad->in[0];
-    memcpy(grad->in, product->in, 2 * sizeof *grad->in);
-    grad->n_in = 3;
-    grad->op = HD_OP_EINSUM_GELU_GRAD;
-    product->op = 0;
+    const struct hd__instr *grad = &f->code->at[k];
+    if (grad->in[0] != grad->in[1])
+        join_product(f, k, 1, HD_OP_EINSUM_GELU_GRAD);
 }
 
 /* dw keeps those dims of dy that db has, and no other. */

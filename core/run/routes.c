@@ -12,7 +12,6 @@ struct finder {
     const struct hd__compiled *c;
     const struct hd_program *p;
     int32_t rank, unused;
-    int32_t *firsts;
     struct hd__routes *out;
 };
 
@@ -90,7 +89,7 @@ static struct hd__route_group *group_of(struct finder *f, uint32_t axes, uint32_
     new.lies = (struct hd__spread){.n = n, .me = me};
     if (section == job->comm && job->comm_inside && n > 1) {
         new.inside = job->comm_inside->use;
-        new.lies = hd__levels_spread(f->firsts, ranks, n, me);
+        new.lies = hd__levels_spread(f->out->firsts, ranks, n, me);
     }
     hd__push(&f->out->groups, new);
     g = &f->out->groups.at[f->out->groups.count - 1];
@@ -204,6 +203,7 @@ static void drop_alone(struct hd__routes *routes)
 static void find_firsts(struct finder *f, int32_t per_machine)
 {
     int32_t n = f->c->mesh.ranks, *machine = hd__alloc(2 * (size_t)n * sizeof *machine), *at = machine + n, nowhere;
+    int32_t *firsts = hd__arena_alloc(&f->out->arena, (size_t)n * sizeof *firsts);
     uint32_t levels = f->out->levels = (uint32_t)f->c->job->comm_levels;
     struct hd_error err = HD_ERROR_INIT;
     struct hd__places *places = NULL;
@@ -213,12 +213,13 @@ static void find_firsts(struct finder *f, int32_t per_machine)
         machine[r] = per_machine ? r / per_machine * per_machine : 0;
         at[r] = hd__places_by_rule(places, r - machine[r], per_machine ? HD__MIN(per_machine, n - machine[r]) : n);
     }
-    nowhere = hd__places_firsts(machine, at, n, f->firsts);
+    nowhere = hd__places_firsts(machine, at, n, firsts);
     if (nowhere >= 0)
         f->out->fallback = hd__arena_format(&f->out->arena, "rank %d will run on the cores of more than one %s",
                                             nowhere, hd__places_word(levels));
     if (f->out->fallback)
         f->out->levels = HD__LEVELS_MACHINE;
+    f->out->firsts = firsts;
     hd__places_close(places);
     free(machine);
 }
@@ -227,9 +228,14 @@ void hd__routes_find(const struct hd__compiled *c, int32_t rank, const struct hd
                      struct hd__routes *routes)
 {
     struct finder f = {.c = c, .p = hd__program_of(c, rank), .rank = rank, .out = routes};
-    f.firsts = hd__alloc((size_t)c->mesh.ranks * sizeof *f.firsts);
-    if (c->job->comm_inside)
+    const struct hd__routes *beside = options->beside;
+    if (beside) {
+        routes->firsts = beside->firsts;
+        routes->levels = beside->levels;
+        routes->fallback = beside->fallback;
+    } else if (c->job->comm_inside) {
         find_firsts(&f, options->per_machine);
+    }
     for (uint32_t s = 0; s < f.p->sections.count && c->mesh.ranks > 1; s++) {
         const struct hd__code_section *x = &f.p->sections.at[s];
         double times = hd__section_runs(x, options->section);
@@ -237,7 +243,6 @@ void hd__routes_find(const struct hd__compiled *c, int32_t rank, const struct hd
             add_instruction(&f, &x->code.at[n], times);
     }
     drop_alone(routes);
-    free(f.firsts);
 }
 
 void hd__routes_free(struct hd__routes *routes)

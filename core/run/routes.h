@@ -41,6 +41,7 @@ struct hd__route_group {
 struct hd__routes {
     struct hd__arena arena;
     HD__ARRAY(struct hd__route_group) groups; /* with two members and more, in the program's order */
+    const int32_t *firsts;                    /* by rank, of comm/places.h; NULL without comm.inside */
     uint32_t levels, reserved;                /* HD__LEVELS_..., as they will be */
     const char *fallback;                     /* NULL, or why they will not be as the job says */
 };
@@ -49,6 +50,7 @@ struct hd__routes_options {
     const char *section; /* NULL: those of a step */
     int32_t per_machine; /* ranks of each machine, one machine after the other, bound by heddle; 0: all are on one */
     int32_t reserved;
+    const struct hd__routes *beside; /* NULL, or another rank's by these options: it knows where ranks lie, and lives longer */
 };
 
 void hd__routes_find(const struct hd__compiled *c, int32_t rank, const struct hd__routes_options *options,

@@ -155,25 +155,29 @@ static struct side side_of(const struct hd__exchange *x, const struct hd__lane_s
     return side;
 }
 
+/* Behind what compute did before the exchange began; `done` follows. */
+static int32_t copy_slot(const struct hd__stage *stage, const struct hd__lane_slot *slot, int out,
+                         struct hd_event *done, struct hd_error *err)
+{
+    const struct hd__device *d = stage->device;
+    struct chunk c = chunk_of(slot->x, slot->chunk);
+    struct side side = side_of(slot->x, slot, out);
+    int32_t rc = slot->chunk ? HD_OK : d->ops->follow(d->at, side.stream, slot->x->staged.ready, err);
+    if (!rc)
+        rc = copy_side(stage, slot->x, &c, &side, err);
+    return rc ? rc : d->ops->record(d->at, done, side.stream, err);
+}
+
 /* ---- a chunk's way */
 
 int32_t hd__chunk_send(struct hd__stage *stage, struct hd__lane *l, struct hd__exchange *x, struct hd_error *err)
 {
-    const struct hd__device *d = stage->device;
     struct hd__lane_slot *slot = &l->slot[l->sent % HD__STAGE_SLOTS];
     int32_t rc = HD_OK;
     slot->x = x;
     slot->chunk = x->staged.sent;
-    if (!x->staged.direct && hd__stage_sends(x)) {
-        struct chunk c = chunk_of(x, slot->chunk);
-        struct side side = side_of(x, slot, 1);
-        if (!slot->chunk)
-            rc = d->ops->follow(d->at, HD_STREAM_OUT, x->staged.ready, err);
-        if (!rc)
-            rc = copy_side(stage, x, &c, &side, err);
-        if (!rc)
-            rc = d->ops->record(d->at, slot->copied, HD_STREAM_OUT, err);
-    }
+    if (!x->staged.direct && hd__stage_sends(x))
+        rc = copy_slot(stage, slot, 1, slot->copied, err);
     x->staged.sent++;
     l->sent++;
     return rc;
@@ -249,7 +253,7 @@ int32_t hd__chunk_test(struct hd__stage *stage, struct hd__lane_slot *slot, stru
     return rc ? rc : !slot->n_requests;
 }
 
-/* Into the device's memory, behind what compute did before the exchange began. */
+/* Into the device's memory. */
 int32_t hd__chunk_arrive(struct hd__stage *stage, struct hd__lane *l, struct hd__lane_slot *slot, struct hd_error *err)
 {
     const struct hd__device *d = stage->device;
@@ -258,16 +262,8 @@ int32_t hd__chunk_arrive(struct hd__stage *stage, struct hd__lane *l, struct hd_
     int32_t rc = HD_OK;
     if (x->unpack.n)
         hd__shuffle(&x->unpack, x->staged.direct ? x->unpack.tensor : slot->in, 0);
-    if (copies) {
-        struct chunk c = chunk_of(x, slot->chunk);
-        struct side side = side_of(x, slot, 0);
-        if (!slot->chunk)
-            rc = d->ops->follow(d->at, HD_STREAM_IN, x->staged.ready, err);
-        if (!rc)
-            rc = copy_side(stage, x, &c, &side, err);
-        if (!rc)
-            rc = d->ops->record(d->at, slot->arrived, HD_STREAM_IN, err);
-    }
+    if (copies)
+        rc = copy_slot(stage, slot, 0, slot->arrived, err);
     l->done++;
     if (++x->staged.done == x->staged.chunks) {
         if (!rc && copies)
