@@ -1,10 +1,11 @@
 """The same sweep as `heddle bench`, on PyTorch's Gloo; one rank of it (RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT).
-Prints `op bytes microseconds`. sendrecv: to the next rank, from the one before. Usage: gloo.py FIRST LAST FACTOR OP,..."""
+Prints `op bytes microseconds`. sendrecv: to the next rank, from the one before. Usage: gloo.py FIRST LAST FACTOR [OP,...]"""
 import sys, time
 import torch, torch.distributed as dist
 
 first, last, factor = (int(x) for x in sys.argv[1:4])
-ops = sys.argv[4].split(",") if len(sys.argv) > 4 else ["all_reduce", "reduce_scatter", "all_gather"]
+ops = sys.argv[4].split(",") if len(sys.argv) > 4 else [
+    "all_reduce", "reduce_scatter", "all_gather", "broadcast", "reduce", "all_to_all", "sendrecv", "barrier"]
 torch.set_num_threads(1)
 dist.init_process_group("gloo")
 rank, n = dist.get_rank(), dist.get_world_size()

@@ -1,6 +1,7 @@
 /* The same sweep as `heddle bench`, on MPI: fp32, out of place (but MPI_Bcast), nccl-tests' sizes. One line a size:
  *     op bytes microseconds      (median over batches of the mean of calls back to back, the slowest rank)
- * sendrecv: to the next rank, from the one before. Usage: mpirun -np N ./mpi FIRST LAST FACTOR OP,... */
+ * sendrecv: to the next rank, from the one before. Usage: mpirun -np N ./mpi [FIRST LAST FACTOR [OP,...]];
+ * by default what ./run asks for: 8 bytes to 128 MiB by 4, all operations. */
 #include <mpi.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -120,7 +121,7 @@ int main(int argc, char **argv)
     memset(in, 0, last);
     memset(out, 0, last);
     for (size_t k = 0; k < sizeof ops / sizeof *ops; k++)
-        if (asked(argc > 4 ? argv[4] : "all_reduce,reduce_scatter,all_gather", ops[k].name))
+        if (argc < 5 || asked(argv[4], ops[k].name))
             sweep(&ops[k], first, last, factor);
     fflush(stdout);
     MPI_Finalize();

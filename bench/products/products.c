@@ -2,7 +2,7 @@
  * process.
  *
  *     build/bench/products/products [-m S,M,LL] [-p PART] [-d f32|bf16] [-t THREADS] [-s SECONDS]
- * PLUGIN.so[,OPTION=VALUE...] [PLUGIN.so...]
+ *                                   PLUGIN.so[,OPTION=VALUE...]...
  *
  * -p: only products that have PART in their name.
  * For each product contestants take turns, sample by sample, for SECONDS in all (and at least LEAST samples each); the

@@ -1,7 +1,7 @@
 /* Matrix products by our own micro-kernels.
  *
  * After Goto and van de Geijn, "Anatomy of high-performance matrix multiplication". c is cut into parts, one a thread.
- * A thread packs what its part needs of b, a chunk of a few hundred KB at a time, and of a, a block of rows at a time
+ * A thread packs what its part needs of b, a chunk of a few MB at a time, and of a, a block of rows at a time
  * that stays in its second cache, or reads a as it lies where the micro-kernel can. No thread reads what another one
  * packed: packing some of a or b twice is cheaper than lines that go from core to core, and nobody waits before the
  * end. Range of terms after range of terms (depth), a panel of b stays in the first cache while all panels of a pass

@@ -1,8 +1,8 @@
-/* The requests of a transport: records behind numbers, used again and again.
+/* The requests of a transport that is a plug-in: records behind numbers, used again and again.
  *
  * A number is a record's index and a generation, so that one that was completed is not taken for the next in its place.
- * Records are made in blocks and never move. A record's type begins with a struct rq_record; what else it has stays as it was
- * left. Not thread-safe. */
+ * Records are made in blocks and never move. A record's type begins with a struct rq_record; what else it has stays as
+ * it was left. Not thread-safe. */
 #ifndef HD_REQUESTS_REQUESTS_H
 #define HD_REQUESTS_REQUESTS_H
 
