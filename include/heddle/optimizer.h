@@ -102,6 +102,24 @@ struct hd_optim_args {
     uint64_t n_decay;
 };
 
+/* From element `at` on, counted from args->first: how many have one decay, at least 1 before args->count, and which. Of ranges
+ * that overlap the one that is listed first counts. */
+static inline int64_t hd_decay_run(const struct hd_optim_args *args, int64_t at, double *decay)
+{
+    *decay = 0;
+    for (uint64_t i = 0; i < args->n_decay; i++) {
+        int64_t from = args->decay[i].first - args->first, to = from + args->decay[i].count;
+        to = to < args->count ? to : args->count;
+        if (to <= at || to <= from)
+            continue;
+        if (from > at)
+            return from - at;
+        *decay = args->decay[i].value;
+        return to - at;
+    }
+    return args->count - at;
+}
+
 /* What `emit` gets: tensors of one shard. */
 struct hd_optim_shard {
     size_t struct_size;

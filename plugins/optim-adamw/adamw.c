@@ -105,20 +105,13 @@ static void update(const struct adamw_settings *s, const struct hd_optim_args *a
 
 static int32_t adamw_step(const void *settings, const struct hd_optim_args *a)
 {
-    int64_t at = 0; /* elements of this call that are done */
+    double decay;
     if (!hd_update_runs(a->hyper, a->norm2))
         return HD_OK;
-    for (uint64_t i = 0; i < a->n_decay; i++) {
-        int64_t from = a->decay[i].first - a->first, to = from + a->decay[i].count;
-        from = from < at ? at : from;
-        to = to > a->count ? a->count : to;
-        if (from >= to)
-            continue;
-        update(settings, a, at, from - at, 0.0);
-        update(settings, a, from, to - from, a->decay[i].value);
-        at = to;
+    for (int64_t at = 0, n; at < a->count; at += n) {
+        n = hd_decay_run(a, at, &decay);
+        update(settings, a, at, n, decay);
     }
-    update(settings, a, at, a->count - at, 0.0);
     return HD_OK;
 }
 

@@ -258,6 +258,27 @@ START_TEST(sgd_instruction)
 }
 END_TEST
 
+/* Of a shard that begins in a range and ends behind them: gaps have no decay, and of two ranges the first counts. */
+START_TEST(runs_of_decay_cover_a_shard)
+{
+    static const struct hd_range ranges[] = {{0, 10, 0.1}, {12, 8, 0.2}, {15, 10, 0.3}, {40, 5, 0.4}};
+    static const struct {
+        int64_t n;
+        double decay;
+    } want[] = {{5, 0.1}, {2, 0}, {8, 0.2}, {5, 0.3}, {5, 0}};
+    const struct hd_optim_args args = {
+        .struct_size = sizeof args, .first = 5, .count = 25, .decay = ranges, .n_decay = HD__COUNT(ranges)};
+    int64_t at = 0;
+    for (size_t i = 0; i < HD__COUNT(want); i++) {
+        double decay = -1;
+        ck_assert_int_eq(hd_decay_run(&args, at, &decay), want[i].n);
+        ck_assert_double_eq(decay, want[i].decay);
+        at += want[i].n;
+    }
+    ck_assert_int_eq(at, args.count);
+}
+END_TEST
+
 int main(void)
 {
     TCase *c = tcase_create("optim");
@@ -269,5 +290,6 @@ int main(void)
     tcase_add_test(c, adamw_instruction);
     tcase_add_loop_test(c, adamw_refuses_betas, 0, 3);
     tcase_add_test(c, sgd_instruction);
+    tcase_add_test(c, runs_of_decay_cover_a_shard);
     return suite_run_case("optim", c);
 }
