@@ -178,6 +178,7 @@ static void fuse_sums(struct hd_program *p, hd__code *code)
                 maker->attrs = attrs;
             }
         }
+        hd__t(p, add->out[0])->sums = add->n_in;
         add->op = 0;
     }
     hd__code_compact(code);

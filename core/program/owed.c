@@ -1,7 +1,8 @@
 /* Obligations by abstract interpretation. A weight gradient comes out as a partial sum over some axes; each
- * must be summed over exactly once before the optimizer reads it. So every buffer that holds gradients is a
- * list of pieces, in elements of the whole flat buffer: which parameter, and the axes still owed. A shard
- * stands for the whole flat: all ranks' shards are alike. */
+ * must be summed over exactly once before the optimizer reads it, and every micro-batch must have added what it was
+ * lowered to add (terms.c). So every buffer that holds gradients is a list of pieces, in elements of the whole flat
+ * buffer: which parameter, the axes still owed, and of how many terms. A shard stands for the whole flat: all ranks'
+ * shards are alike. */
 #include <stdlib.h>
 
 #include "core/program/verify.h"
@@ -11,10 +12,11 @@ struct piece {
     uint32_t param; /* index into hd_program.params */
     uint32_t owed;
     uint32_t brought; /* codes: axes whose members' parts are here, to be summed when they are decoded */
-    uint32_t form;    /* of a matrix: */
+    uint32_t form;    /* CLEARED: zeros; of a matrix also: */
+    uint32_t terms;   /* of a step, all micro-batches */
 };
 
-enum { WHOLE = 0, PROJECTED, DIRECTIONS }; /* its product with another; the same at right angles, equal on all */
+enum { WHOLE = 0, PROJECTED, DIRECTIONS, CLEARED }; /* its product with another; the same at right angles, equal on all */
 
 typedef HD__ARRAY(struct piece) pieces; /* sorted, disjoint */
 
@@ -130,19 +132,48 @@ static void set(pieces *l, struct piece x)
     insert_piece(l, first_in(l, x.lo), x);
 }
 
-/* Adding to what is there: both must owe the same. */
-static void add(struct hd__owed *o, struct hd__faults *f, pieces *l, struct piece x)
+/* Does a strategy keep it from step to step? Then what it had before may stay. */
+static int is_kept(const struct hd_program *p, uint32_t buffer)
 {
-    char has[64], gets[64];
-    for (uint32_t n = first_in(l, x.lo); n < l->count && l->at[n].lo < x.hi; n++) {
-        if (l->at[n].owed == x.owed)
-            continue;
-        hd__axes_text(l->at[n].owed, has);
-        hd__axes_text(x.owed, gets);
+    for (uint32_t n = 0; n < p->zeros.count; n++)
+        if (hd__tc(p, p->zeros.at[n])->buffer == buffer)
+            return 1;
+    return 0;
+}
+
+/* One piece of what is there gets more: both must owe the same. */
+static void add_to(const struct hd__owed *o, struct hd__faults *f, struct piece *has, const struct piece *x)
+{
+    char first[64], then[64];
+    if (has->form != CLEARED && has->owed != x->owed) {
+        hd__axes_text(has->owed, first);
+        hd__axes_text(x->owed, then);
         hd__fault(f, "%s is added to after a part of its reduction: the sum so far owes [%s], this owes [%s]",
-                  name_of(o, x.param), has, gets);
-        break;
+                  name_of(o, x->param), first, then);
     }
+    struct piece sum = *x;
+    sum.lo = has->lo;
+    sum.hi = has->hi;
+    sum.terms += has->terms;
+    *has = sum;
+}
+
+/* Adding to what is in this tensor's memory. */
+static void add(struct hd__owed *o, struct hd__faults *f, hd_tensor to, struct piece x)
+{
+    pieces *l = list_of(o, to, 1);
+    uint32_t n;
+    int64_t at = x.lo;
+    cut(l, x.lo);
+    cut(l, x.hi);
+    for (n = first_in(l, x.lo); n < l->count && l->at[n].lo < x.hi && l->at[n].lo == at; n++) {
+        at = l->at[n].hi;
+        add_to(o, f, &l->at[n], &x);
+    }
+    if (at >= x.hi)
+        return;
+    if (!is_kept(o->p, hd__tc(o->p, to)->buffer))
+        hd__fault(f, "%s is added to what was there before: nothing has cleared it", name_of(o, x.param));
     set(l, x);
 }
 
@@ -161,7 +192,7 @@ static void contribute(struct hd__owed *o, struct hd__faults *f, const struct hd
     hd_tensor out = i->out[k];
     uint32_t param = hd__tc(o->p, out)->param - 1;
     struct range r = range_of(o->p, out);
-    struct piece x = {.lo = r.lo, .hi = r.hi, .param = param, .owed = obligation(o->p, &o->p->params.at[param])};
+    struct piece x = {.lo = r.lo, .hi = r.hi, .param = param, .owed = obligation(o->p, &o->p->params.at[param]), .terms = f->terms[k]};
     if (i->op == HD_OP_ACCUM && hd__tc(o->p, i->in[0])->place.partial != o->p->params.at[param].obligation) {
         char has[64], owes[64];
         hd__axes_text(hd__tc(o->p, i->in[0])->place.partial, has);
@@ -170,7 +201,7 @@ static void contribute(struct hd__owed *o, struct hd__faults *f, const struct hd
                   hd__tc(o->p, o->p->params.at[param].tensor)->name, has, owes);
     }
     if (hd__reads_output(i, k))
-        add(o, f, list_of(o, out, 1), x);
+        add(o, f, out, x);
     else
         set(list_of(o, out, 1), x);
 }
@@ -187,7 +218,7 @@ static uint32_t summed(const struct hd__instr *i, const struct piece *x)
 static uint32_t reduced(struct hd__owed *o, struct hd__faults *f, const struct hd__instr *i,
                         const struct piece *x)
 {
-    uint32_t axes = summed(i, x);
+    uint32_t axes = x->form == CLEARED ? 0 : summed(i, x);
     char twice[64];
     if (axes & ~x->owed) {
         hd__axes_text(axes & ~x->owed, twice);
@@ -228,7 +259,7 @@ static void move(struct hd__owed *o, struct hd__faults *f, const struct hd__inst
         erase(list_of(o, i->out[0], 0), to);
     for (uint32_t n = 0; n < taken.count; n++)
         if (i->op == HD_OP_ACCUM)
-            add(o, f, list_of(o, i->out[0], 0), taken.at[n]);
+            add(o, f, i->out[0], taken.at[n]);
         else
             set(list_of(o, i->out[0], 0), taken.at[n]);
     hd__free_array(&taken);
@@ -301,7 +332,7 @@ static void join(struct hd__owed *o, struct hd__faults *f, hd_tensor from, hd_te
         struct piece x = source->at[n];
         x.lo += at.lo - r.lo;
         x.hi += at.lo - r.lo;
-        add(o, f, list_of(o, to, 0), x);
+        add(o, f, to, x);
     }
 }
 
@@ -340,33 +371,46 @@ static void check_kept(struct hd__owed *o, struct hd__faults *f)
     }
 }
 
+/* What is wrong with the piece that the optimizer finds where a parameter's gradient should be; NULL is no piece. */
+static void blame(const struct hd__owed *o, struct hd__faults *f, const struct hd__param *param, const struct piece *x)
+{
+    const char *name = hd__tc(o->p, param->tensor)->name;
+    char axes[64];
+    if (!x || x->form == CLEARED) {
+        hd__fault(f, "%s has no gradient", name);
+    } else if (x->owed) {
+        hd__axes_text(x->owed, axes);
+        hd__fault(f, "%s still owes a sum over %s", name, axes);
+    } else {
+        hd__fault(f, "the gradient of %s has %u terms, and its micro-batches make %u", name, x->terms, param->terms);
+    }
+}
+
 /* The optimizer reads: all of every parameter must be there, with nothing owed. */
 static void update(struct hd__owed *o, struct hd__faults *f, const struct hd__instr *i)
 {
     const struct hd__flat *flat = &o->p->flats.at[o->flat_of[i->in[0]] - 1];
     const pieces *l = list_of(o, i->in[0], 0);
     int64_t base = range_of(o->p, i->in[0]).lo;
-    char axes[64];
     for (uint32_t k = 0; k < flat->n_params; k++) {
-        const struct hd__tensor *t = hd__tc(o->p, o->p->params.at[flat->params[k]].tensor);
-        int64_t at = base + flat->offset[k], end = at + hd__numel(o->p, t);
-        uint32_t n = l ? first_in(l, at) : 0;
-        while (l && at < end && n < l->count && l->at[n].lo <= at && !l->at[n].owed)
-            at = l->at[n++].hi;
-        if (at >= end)
-            continue;
-        if (l && n < l->count && l->at[n].lo <= at) {
-            hd__axes_text(l->at[n].owed, axes);
-            hd__fault(f, "%s still owes a sum over %s", t->name, axes);
-        } else {
-            hd__fault(f, "%s has no gradient", t->name);
-        }
+        const struct hd__param *param = &o->p->params.at[flat->params[k]];
+        int64_t at = base + flat->offset[k], end = at + hd__numel(o->p, hd__tc(o->p, param->tensor));
+        const struct piece *x = l && l->count ? l->at + first_in(l, at) : NULL, *past = x ? l->at + l->count : NULL;
+        while (at < end && x < past && x->lo <= at && x->form != CLEARED && !x->owed && x->terms == param->terms)
+            at = x++->hi;
+        if (at < end)
+            blame(o, f, param, x < past && x->lo <= at ? x : NULL);
     }
 }
 
 void hd__owed_step(struct hd__owed *o, struct hd__faults *f, const struct hd__instr *i)
 {
-    if (i->op == HD_OP_FILL0 || i->op == HD_OP_RELEASE) {
+    if (i->op == HD_OP_FILL0) {
+        struct range r = range_of(o->p, i->out[0]);
+        set(list_of(o, i->out[0], 1), (struct piece){.lo = r.lo, .hi = r.hi, .param = NO_PARAM, .form = CLEARED});
+        return;
+    }
+    if (i->op == HD_OP_RELEASE) {
         hd_tensor t = hd__instr_tensor(i);
         if (list_of(o, t, 0))
             erase(list_of(o, t, 0), range_of(o->p, t));

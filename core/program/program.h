@@ -124,6 +124,8 @@ struct hd__tensor {
     hd_tensor grad_of; /* the logical tensor whose gradient this is; 0 */
     uint32_t buffer;   /* 0: none yet */
     uint32_t param;    /* PARAM: index + 1 into hd_program.params */
+    uint32_t sums;     /* as many instructions add up to it: fuse.c; 0: one makes all of it */
+    uint32_t reserved;
     int64_t offset;    /* elements into the buffer */
 };
 
@@ -169,7 +171,7 @@ struct hd__code_section {
     int32_t repeat; /* 0: not part of a step, run only when asked for */
     uint32_t predicate; /* 0: every step; N: every N steps */
     uint32_t together;  /* axes: ranks that were apart along them have the same parameters after it */
-    uint32_t reserved;
+    uint32_t loss_terms; /* that it adds to the loss: terms.c */
     int64_t after, last; /* steps after `after`, and up to `last`; 0: from the first, to the end */
 };
 
@@ -180,7 +182,7 @@ struct hd__param {
     uint32_t obligation; /* axes on which its gradient accumulator is P: each must be summed over exactly once */
     uint32_t stages;     /* mask of pp coordinates that use it */
     uint32_t parts;      /* exact.c: 2: contributions of its two blocks are summed apart; 0: together */
-    uint32_t reserved;
+    uint32_t terms;      /* of its gradient, made in a step as verify.c walks it: terms.c */
     struct hd_param_desc desc; /* strings in the program's arena */
 };
 
@@ -412,6 +414,7 @@ void hd__exact_partition(struct hd_program *p);
 int32_t hd__exact_sums(struct hd_program *p, struct hd_error *err);
 int32_t hd__exact_reduce(struct hd_program *p, struct hd_error *err);
 int32_t hd__lower(struct hd_program *p, struct hd_error *err);    /* lower.c */
+void hd__terms_promise(struct hd_program *p);                     /* terms.c: hd__param.terms, of what was lowered */
 void hd__scale_loss(struct hd_program *p);                        /* scale.c, after hd__lower where the job scales its loss */
 int32_t hd__fuse(struct hd_program *p, struct hd_error *err);     /* fuse.c */
 struct hd__use {

@@ -15,9 +15,11 @@ struct hd__settled {
     const struct hd_program *p;
     uint32_t *flat_of; /* by tensor: the flat, index + 1, whose shard it is */
     uint8_t *stale;    /* by flat: the optimizer wrote, and the whole is as before */
+    uint32_t *updates; /* by flat: in this step */
     HD__ARRAY(struct part) parts;
     uint32_t loss_owes, norm_summed; /* axes */
-    int32_t norm_cleared, norm_added, norm_checked; /* norm2 is made of all digits; what it is now was looked at */
+    uint32_t loss_terms; /* in this section */
+    int32_t loss_cleared, norm_cleared, norm_added, norm_checked; /* norm2 is made of all digits; what it is now was looked at */
     double *counted; /* by parameter: how often, in check_norm */
     uint32_t *staged;                /* by tensor: index + 1 into p->staged of the twin that it is */
     hd_tensor *holder;               /* by buffer: the twin that was written last */
@@ -40,6 +42,7 @@ struct hd__settled *hd__settled_new(const struct hd_program *p)
     s->p = p;
     s->flat_of = hd__alloc(p->tensors.count * sizeof *s->flat_of);
     s->stale = hd__alloc(p->flats.count + 1);
+    s->updates = hd__alloc(p->flats.count * sizeof *s->updates);
     for (uint32_t f = 0; f < p->flats.count; f++)
         s->flat_of[p->flats.at[f].shard] = f + 1;
     s->flat_of[0] = 0;
@@ -57,6 +60,7 @@ void hd__settled_free(struct hd__settled *s)
     hd__free_array(&s->parts);
     free(s->flat_of);
     free(s->stale);
+    free(s->updates);
     free(s->counted);
     free(s->staged);
     free(s->holder);
@@ -70,6 +74,10 @@ static void step_loss(struct hd__settled *s, struct hd__faults *f, const struct 
 {
     char axes[64];
     if (i->op != HD_OP_ALL_REDUCE) {
+        if (hd__reads_output(i, 0) && !s->loss_cleared)
+            hd__fault(f, "the loss is added to that of the step before: it is not cleared");
+        s->loss_cleared = 1;
+        s->loss_terms += i->op == HD_OP_FILL0 ? 0 : f->terms[0];
         s->loss_owes = loss_axes(s->p);
         return;
     }
@@ -175,6 +183,8 @@ static void step_norm(struct hd__settled *s, struct hd__faults *f, const struct 
         s->norm_summed = 0;
     } else if (i->op == HD_OP_ALL_REDUCE) {
         sum_norm(s, f, i);
+    } else if (s->norm_summed) {
+        hd__fault(f, "the gradient norm is added to after its sum over the ranks");
     }
 }
 
@@ -208,8 +218,18 @@ static void update(struct hd__settled *s, struct hd__faults *f, const struct hd_
     for (uint32_t k = 0; k < i->n_in; k++)
         if (i->in[k] == s->p->norm2)
             read_norm(s, f);
+    if (flat)
+        s->updates[flat - 1]++;
     if (whole && s->p->buffers.at[hd__tc(s->p, whole)->buffer].life == HD__LIFE_PERSISTENT)
         s->stale[flat - 1] = 1;
+}
+
+static void end_updates(struct hd__settled *s, struct hd__faults *f)
+{
+    for (uint32_t k = 0; k < s->p->flats.count; k++)
+        if (s->p->flats.at[k].n_params && s->updates[k] != 1)
+            hd__fault(f, "parameters %s are updated %u times in a step", s->p->flats.at[k].name, s->updates[k]);
+    memset(s->updates, 0, s->p->flats.count * sizeof *s->updates);
 }
 
 /* ---- what lives in another memory: it must be in its place before it is used, and go back when it was changed */
@@ -257,13 +277,18 @@ void hd__settled_step(struct hd__settled *s, struct hd__faults *f, const struct 
 void hd__settled_begin(struct hd__settled *s, const struct hd__code_section *section)
 {
     memset(s->holder, 0, s->p->buffers.count * sizeof *s->holder);
-    if (!strcmp(section->name, "eval")) /* whoever runs it has cleared the loss */
+    s->loss_terms = 0;
+    if (!strcmp(section->name, "eval")) { /* whoever runs it has cleared the loss */
         s->loss_owes = loss_axes(s->p);
+        s->loss_cleared = 1;
+    }
 }
 
 void hd__settled_end(struct hd__settled *s, struct hd__faults *f, const struct hd__code_section *section)
 {
     char axes[64];
+    if (s->loss_terms != section->loss_terms)
+        hd__fault(f, "the loss gains %u terms, its micro-batches make %u", s->loss_terms, section->loss_terms);
     if ((!strcmp(section->name, "update") || !strcmp(section->name, "eval_end")) && s->loss_owes) {
         hd__axes_text(s->loss_owes, axes);
         hd__fault(f, "the loss still owes a sum over %s", axes);
@@ -274,5 +299,7 @@ void hd__settled_end(struct hd__settled *s, struct hd__faults *f, const struct h
                       s->p->flats.at[k].name);
             s->stale[k] = 0;
         }
+    if (!strcmp(section->name, "update"))
+        end_updates(s, f);
     end_staged(s, f);
 }

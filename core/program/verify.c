@@ -35,8 +35,9 @@ struct walk {
     const hd__code *code;
     const uint32_t *position;
     uint8_t *buffer;  /* by buffer: ABSENT, DEFINED, RELEASED */
+    uint32_t *terms;  /* by tensor */
     uint8_t *taken;   /* by tensor: another has taken its memory */
-    uint8_t *made;    /* by tensor: something of this section wrote it */
+    uint32_t *made;   /* by tensor: how many of this section wrote it, the last that does not add and those behind it */
     uint8_t *state;   /* by position: IDLE, FLYING, ... */
     uint32_t *head;   /* by buffer: first flight; 0: none */
     HD__ARRAY(struct flight) flights;
@@ -150,6 +151,9 @@ static void check_read(struct walk *w, const struct hd__touch *t)
         hd__fault(&w->faults, "use of %s before its definition", name_of(w, t->tensor));
     else if (hd__tc(w->p, t->tensor)->role == HD__ROLE_ACT && !w->made[t->tensor])
         hd__fault(&w->faults, "use of %s before its definition: its memory has something else", name_of(w, t->tensor));
+    else if (!t->writes && hd__tc(w->p, t->tensor)->sums > 1 && hd__tc(w->p, t->tensor)->sums != w->made[t->tensor])
+        hd__fault(&w->faults, "use of %s, of which %u of %u terms are there", name_of(w, t->tensor), w->made[t->tensor],
+                  hd__tc(w->p, t->tensor)->sums);
     else if (w->taken[t->tensor])
         hd__fault(&w->faults, "use of %s after its memory was taken by an output", name_of(w, t->tensor));
 }
@@ -191,7 +195,7 @@ static void define(struct walk *w, const struct hd__instr *i, const struct hd__t
         if (t[k].writes) {
             w->buffer[t[k].buffer] = i->op == HD_OP_RELEASE ? RELEASED : DEFINED;
             w->taken[t[k].tensor] = 0;
-            w->made[t[k].tensor] = 1;
+            w->made[t[k].tensor] = t[k].reads ? w->made[t[k].tensor] + 1 : 1;
         }
     for (uint32_t k = 0; k < n && hd__is_async(i); k++) {
         hd__push(&w->flights, ((struct flight){t[k], w->faults.n, w->head[t[k].buffer]}));
@@ -226,6 +230,8 @@ static void check_instr(struct walk *w, const struct hd__instr *i)
     }
     define(w, i, t, n);
     w->state[w->faults.n] = hd__is_async(i) ? FLYING : IDLE;
+    for (uint32_t k = 0; k < i->n_out; k++)
+        w->faults.terms[k] = hd__terms_step(w->terms, i, k);
     hd__owed_step(w->owed, &w->faults, i);
     hd__settled_step(w->settled, &w->faults, i);
     hd__together_step(w->together, &w->faults, i);
@@ -240,7 +246,7 @@ static void check_section(struct walk *w, const struct hd__code_section *s)
     w->state = hd__alloc(s->code.count + 1);
     memset(w->buffer, ABSENT, w->p->buffers.count);
     memset(w->taken, 0, w->p->tensors.count);
-    memset(w->made, 0, w->p->tensors.count);
+    memset(w->made, 0, w->p->tensors.count * sizeof *w->made);
     memset(w->head, 0, w->p->buffers.count * sizeof *w->head);
     w->flights.count = 1; /* index 0 is none */
     hd__settled_begin(w->settled, s);
@@ -291,8 +297,9 @@ int32_t hd__verify(struct hd_program *p, struct hd_error *err)
                      .position = position,
                      .buffer = hd__alloc(p->buffers.count),
                      .taken = hd__alloc(p->tensors.count),
+                     .terms = hd__alloc(p->tensors.count * sizeof(uint32_t)),
                      .head = hd__alloc(p->buffers.count * sizeof(uint32_t)),
-                     .made = hd__alloc(p->tensors.count),
+                     .made = hd__alloc(p->tensors.count * sizeof(uint32_t)),
                      .owed = hd__owed_new(p),
                      .settled = hd__settled_new(p),
                      .together = hd__together_new(p),
@@ -312,6 +319,7 @@ int32_t hd__verify(struct hd_program *p, struct hd_error *err)
     free(w.buffer);
     free(w.taken);
     free(w.made);
+    free(w.terms);
     free(w.head);
     free(position);
     return code;

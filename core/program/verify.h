@@ -10,6 +10,7 @@ struct hd__faults {
     const struct hd_program *p;
     const struct hd__code_section *section; /* where the walk is */
     uint32_t n;
+    uint32_t terms[HD_MAX_OUT]; /* that the outputs of this instruction are of, or gain */
     uint32_t count;
     struct hd__text text;
 };
@@ -31,6 +32,9 @@ void hd__owed_free(struct hd__owed *o);
 /* What instruction f->n does to them; reports what is summed twice, mixed, or missing when the optimizer
  * reads. */
 void hd__owed_step(struct hd__owed *o, struct hd__faults *f, const struct hd__instr *i);
+
+/* terms.c: how many terms output k adds; by tensor, how many it has. */
+uint32_t hd__terms_step(uint32_t *terms, const struct hd__instr *i, uint32_t k);
 
 /* settled.c: loss and norm are summed once, and parameters are made anew after the update. */
 struct hd__settled;

@@ -335,6 +335,25 @@ START_TEST(a_missing_contribution)
     tiny_drop(p, MICRO, tiny_find(p, MICRO, HD_OP_ACCUM, "GS", 0));
     tiny_drop(p, MICRO_LAST, tiny_find(p, MICRO_LAST, HD_OP_ACCUM, "GS", 0));
     assert_fault(p, "update #0 sgd M: w has no gradient");
+    p = tiny_step(2, 1, 2);
+    tiny_drop(p, MICRO_LAST, tiny_find(p, MICRO_LAST, HD_OP_ACCUM, "GS", 0));
+    assert_fault(p, "update #0 sgd M: the gradient of w has 2 terms, and its micro-batches make 3");
+}
+END_TEST
+
+START_TEST(a_dropped_clear)
+{
+    struct hd_program *p = tiny_step(2, 1, 0);
+    tiny_drop(p, BEGIN, tiny_find(p, BEGIN, HD_OP_FILL0, NULL, 0));
+    assert_fault(p, "micro #2 accum G:w: w is added to what was there before: nothing has cleared it");
+}
+END_TEST
+
+START_TEST(a_dropped_update)
+{
+    struct hd_program *p = tiny_step(2, 1, 0);
+    tiny_drop(p, UPDATE, tiny_find(p, UPDATE, HD_OP_SGD, NULL, 0));
+    assert_fault(p, "update, at its end: parameters f are updated 0 times in a step");
 }
 END_TEST
 
@@ -363,5 +382,7 @@ int main(void)
     tcase_add_test(c, a_reduction_in_a_repeated_section);
     tcase_add_test(c, a_contribution_with_another_placement);
     tcase_add_test(c, a_missing_contribution);
+    tcase_add_test(c, a_dropped_clear);
+    tcase_add_test(c, a_dropped_update);
     return suite_run_case("verify", c);
 }

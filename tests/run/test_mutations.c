@@ -307,6 +307,35 @@ static int norm_dropped(struct hd_program *p, hd__code *code, uint32_t at)
     return 1;
 }
 
+static int work_dropped(struct hd_program *p, hd__code *code, uint32_t at)
+{
+    (void)p;
+    if (hd__is_async(&code->at[at]) || code->at[at].op == HD_OP_WAIT || code->at[at].op == HD_OP_RELEASE)
+        return 0;
+    erase(code, at);
+    return 1;
+}
+
+static int work_moved(struct hd_program *p, hd__code *code, uint32_t at)
+{
+    uint32_t to = pick(code->count);
+    (void)p;
+    if (hd__is_async(&code->at[at]) || code->at[at].op == HD_OP_WAIT || code->at[at].op == HD_OP_RELEASE || to == at)
+        return 0;
+    move(code, at, to);
+    return 1;
+}
+
+/* What adds to something, or changes it where it is. */
+static int work_doubled(struct hd_program *p, hd__code *code, uint32_t at)
+{
+    (void)p;
+    if (hd__is_async(&code->at[at]) || !hd__reads_outputs(&code->at[at]))
+        return 0;
+    insert(code, at + 1, code->at[at]);
+    return 1;
+}
+
 static const struct fault {
     const char *name;
     int (*plant)(struct hd_program *p, hd__code *code, uint32_t at);
@@ -322,6 +351,9 @@ static const struct fault {
     {"done twice", doubled},
     {"maximum for sum", other_sum},
     {"part of the norm dropped", norm_dropped},
+    {"work dropped", work_dropped},
+    {"work moved", work_moved},
+    {"work done twice", work_doubled},
 };
 static uint32_t found[HD__COUNT(kinds)], kept[HD__COUNT(kinds)];
 
