@@ -193,16 +193,6 @@ static double b_loss_scale(struct hd_program *p)
     return p->loss_scale;
 }
 
-static void b_fail(struct hd_program *p, const char *format, ...)
-{
-    char text[512];
-    va_list args;
-    va_start(args, format);
-    vsnprintf(text, sizeof text, format, args);
-    va_end(args);
-    hd__program_fail(p, HD_E_INVALID, "%s", text);
-}
-
 const struct hd_builder_api hd__builder_api = {
     .struct_size = sizeof(struct hd_builder_api),
     .dim = b_dim,
@@ -216,6 +206,6 @@ const struct hd_builder_api hd__builder_api = {
     .loss = b_loss,
     .logits = b_logits,
     .loss_scale = b_loss_scale,
-    .fail = b_fail,
+    .fail = hd__program_refuse,
     .auxiliary = b_auxiliary,
 };

@@ -544,16 +544,6 @@ static void update(struct hd_program *p, uint32_t id, hd_tensor low)
     hd__store(p, "update", id, HD_PART_MASTER | HD_PART_LOW | HD_PART_STATES);
 }
 
-static void fail(struct hd_program *p, const char *format, ...)
-{
-    char text[512];
-    va_list args;
-    va_start(args, format);
-    vsnprintf(text, sizeof text, format, args);
-    va_end(args);
-    hd__program_fail(p, HD_E_INVALID, "%s", text);
-}
-
 /* ---- applying */
 
 void hd__pass_begin(struct hd_program *p, const struct hd__optimizer *optimizer)
@@ -631,7 +621,7 @@ const struct hd_pass_api hd__pass_api = {
     .replace_out = replace_out,
     .update = update,
     .norm2 = norm2,
-    .fail = fail,
+    .fail = hd__program_refuse,
     .stage = hd__pass_stage,
     .micro_batches = hd__pass_micro_batches,
     .n_blocks = hd__pass_n_blocks,

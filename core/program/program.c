@@ -41,16 +41,29 @@ void hd__program_free(struct hd_program *p)
     free(p);
 }
 
+static void record(struct hd_program *p, int32_t code, const char *format, va_list args)
+{
+    if (p->failed)
+        return;
+    p->failed = p->error.code = code;
+    vsnprintf(p->error.message, sizeof p->error.message, format, args);
+}
+
 uint32_t hd__program_fail(struct hd_program *p, int32_t code, const char *format, ...)
 {
     va_list args;
-    if (p->failed)
-        return 0;
-    p->failed = p->error.code = code;
     va_start(args, format);
-    vsnprintf(p->error.message, sizeof p->error.message, format, args);
+    record(p, code, format, args);
     va_end(args);
     return 0;
+}
+
+void hd__program_refuse(struct hd_program *p, const char *format, ...)
+{
+    va_list args;
+    va_start(args, format);
+    record(p, HD_E_INVALID, format, args);
+    va_end(args);
 }
 
 uint16_t hd__dim_new(struct hd_program *p, const char *name, int64_t extent)

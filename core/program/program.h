@@ -320,6 +320,8 @@ struct hd_program *hd__program_new(const struct hd__mesh *mesh, int32_t stage);
 void hd__program_free(struct hd_program *p);
 /* Records the first fault; always returns 0, so that builders can `return hd__program_fail(...)`. */
 uint32_t hd__program_fail(struct hd_program *p, int32_t code, const char *format, ...) __attribute__((format(printf, 3, 4)));
+/* The same with HD_E_INVALID: what plug-ins call. */
+void hd__program_refuse(struct hd_program *p, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
 /* Makers return the index of what they copied into the program. */
 uint16_t hd__dim_new(struct hd_program *p, const char *name, int64_t extent);
