@@ -291,7 +291,7 @@ START_TEST(words_of_groups)
          "in one level: its machines do not have as many members"},
         {"explain gpt2.yaml mesh.dp=4 comm.use=pipes comm.inside=shm --per-machine 2",
          "in two levels: reduce_scatter inside (shm's own), all_reduce between ("},
-        {"explain gpt2.yaml mesh.pp=2 strategies=[{\"use\":\"3d\"}]", "a message\n"},
+        {"explain gpt2.yaml mesh.pp=2 strategies=[{\"use\":\"3d\"},{\"use\":\"zero\"}]", "a message\n"},
         {"explain gpt2.yaml mesh.dp=2", "shm's own\n"},
         {"check gpt2.yaml mesh.dp=4 comm.use=pipes comm.inside=shm --per-machine 2",
          "groups: dp_shard (4 ranks) over pipes and shm, 2 x 2\n"},
