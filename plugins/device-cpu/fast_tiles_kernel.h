@@ -7,6 +7,13 @@ typedef uint32_t NAME(bits) __attribute__((vector_size(LANES * 4), aligned(4), m
 /* Three rows of a have a pointer: of an address at most twice a stride is added. */
 enum { NAME(cols) = 2 * LANES, NAME(pointers) = (ROWS + 2) / 3 };
 
+/* Pairs are slower so, by a third: the compiler runs out of registers. */
+#if WORD_TERMS == 1
+#define TURNS _Pragma("GCC unroll 2")
+#else
+#define TURNS
+#endif
+
 #define INLINE TARGET static inline __attribute__((always_inline))
 
 /* acc += x y. The sums stay in their registers: left alone, the compiler moves some of them about in the loop. */
@@ -42,7 +49,7 @@ INLINE void NAME(sum)(NAME(floats) acc[ROWS][2], int64_t k, const char *a, int64
     const char *row[NAME(pointers)];
     for (int i = 0; i < NAME(pointers); i++)
         row[i] = a + 3 * i * rs;
-    _Pragma("GCC unroll 2") for (int64_t p = 0; p < k; p += WORD_TERMS, b += 2 * LANES)
+    TURNS for (int64_t p = 0; p < k; p += WORD_TERMS, b += 2 * LANES)
     {
         NAME(floats) b0 = *(const NAME(floats) *)b, b1 = *(const NAME(floats) *)(b + LANES);
         _Pragma("GCC unroll 16") for (int i = 0; i < ROWS; i++)
@@ -85,4 +92,5 @@ static void NAME(nothing)(void)
 {
 }
 
+#undef TURNS
 #undef INLINE
