@@ -283,6 +283,8 @@ static int32_t lower(struct hd__compiled *c, struct hd_program *p, struct hd_err
 static int32_t transform(struct hd__compiled *c, struct hd_program *p, struct hd_error *err)
 {
     int32_t rc = run_strategies(c, p, TRANSFORM, err);
+    if (!rc && p->params.count && !p->flats.count)
+        rc = hd__job_fail(c->job, "strategies", err, "strategies: none of these updates the parameters: add {use: zero} as the last");
     return !rc && p->exact && hd__exact_reduce(p, err) ? blame_exact(c, err) : rc;
 }
 

@@ -81,6 +81,7 @@ START_TEST(meshes)
 #define WITH_3D "strategies=[{\"use\":\"3d\"},{\"use\":\"zero\"}]"
     static const struct row rows[] = {
         {"train llama.yaml mesh.tp=2", "command line: mesh.tp is 2, but no strategy of the job cuts anything on tp", NULL},
+        {"train llama.yaml strategies=[{\"use\":\"3d\"}]", "none of these updates the parameters", "{use: zero}"},
         {"train llama.yaml mesh.tp=3 " WITH_3D, "mesh.tp = 3 must divide the kv heads (2)", NULL},
         {"train llama.yaml mesh.tp=2 model.vocab=257 " WITH_3D, "model.vocab = 257 must be a multiple of mesh.tp = 2", NULL},
         {"train llama.yaml mesh.tp=2 model.ffn=127 " WITH_3D, "model.ffn = 127 must be a multiple of mesh.tp = 2", NULL},
