@@ -103,6 +103,7 @@ static void print_text(const struct hd__compiled *c, const struct tally *t, cons
     puts("  every asynchronous operation is waited for, and nothing touches what is in flight");
     puts("  every parameter's gradient is summed exactly once over every mesh axis that it owes");
     puts("  so are the loss and the norm, and what the optimizer writes reaches all that the model reads");
+    puts("  all that the micro-batches add is there, once, in sums that were cleared; every parameter is updated once");
     print_apart(c->stage[0]);
     puts("proved across ranks:");
     printf("  %llu collectives and %llu messages of a step and an evaluation meet: same order, operation, size and "
