@@ -126,6 +126,25 @@ static void label(const struct hd_program *p, const struct hd__instr *i, char ou
              phase_letter[i->phase], hd__op(i->op)->name, number);
 }
 
+/* The logits, or their gradient. */
+static int of_logits(const struct hd_program *p, hd_tensor id)
+{
+    const struct hd__tensor *t = hd__tc(p, id);
+    return p->logits && (t->origin == p->logits || t->grad_of == p->logits);
+}
+
+static void roles(const struct hd_program *p, const struct hd__instr *i, struct hd_instr_desc *desc)
+{
+    int logits = 0;
+    for (uint32_t k = 0; k < i->n_in; k++) {
+        desc->grads |= (uint32_t)(hd__tc(p, i->in[k])->grad_of != 0) << k;
+        logits |= of_logits(p, i->in[k]);
+    }
+    for (uint32_t k = 0; k < i->n_out; k++)
+        logits |= of_logits(p, i->out[k]);
+    desc->flags = (logits ? HD_INSTR_LOGITS : 0) | (p->exact ? HD_INSTR_EXACT : 0);
+}
+
 void hd__bind(const struct hd_program *p, const struct hd__instr *i, const int32_t coord[HD_AXIS_COUNT],
               void *arena, struct hd_instr_desc *desc, struct hd_operand *in, struct hd_operand *out)
 {
@@ -139,5 +158,6 @@ void hd__bind(const struct hd_program *p, const struct hd__instr *i, const int32
     if ((i->op == HD_OP_ATTENTION || i->op == HD_OP_ATTENTION_GRAD) && i->axes)
         ring_operands(p, i, coord, in, out);
     attributes(p, i, coord, &names, &desc->attrs);
+    roles(p, i, desc);
     label(p, i, desc->label);
 }

@@ -114,6 +114,9 @@ static inline double hd_direction(int64_t row, int64_t column, uint32_t attempt)
     return (double)(x >> 11) * 0x1p-52 - 1;
 }
 
+#define HD_INSTR_LOGITS (UINT32_C(1) << 0) /* logits or their gradient are among the operands */
+#define HD_INSTR_EXACT (UINT32_C(1) << 1)  /* the same bits are promised on every mesh */
+
 /* One instruction of one rank, ready to be prepared by a device. */
 struct hd_instr_desc {
     size_t struct_size;
@@ -124,6 +127,9 @@ struct hd_instr_desc {
     const struct hd_operand *out;
     struct hd_attrs attrs;
     char label[64]; /* "L3 F attention #118": for messages and traces */
+    /* What devices that round operands need to know of them; 0 where the host is older. */
+    uint32_t grads; /* bit n: input n is a gradient */
+    uint32_t flags; /* HD_INSTR_... */
 };
 
 /* ---- building the logical program (models) ---- */

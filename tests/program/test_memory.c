@@ -224,6 +224,38 @@ START_TEST(binds_shapes_addresses_and_parts)
 }
 END_TEST
 
+/* Placed and copied tensors remember what they are of. */
+START_TEST(says_which_inputs_are_gradients_and_what_is_of_logits)
+{
+    struct hd_program *p = tiny_program(1, 1, 1, 0);
+    int32_t coord[HD_AXIS_COUNT] = {0};
+    struct hd_instr_desc desc;
+    struct hd_operand in[HD_MAX_IN], out[HD_MAX_OUT];
+    tiny_section(p, "micro", 1);
+    hd_tensor x = tiny_vector(p, "x", 8), z = tiny_vector(p, "z", 8), dz = tiny_vector(p, "dz", 8), dx = tiny_vector(p, "dx", 8);
+    hd_tensor placed = hd__tensor_new(p, hd__tc(p, z));
+    hd__t(p, dz)->grad_of = z;
+    hd__t(p, dx)->grad_of = x;
+    hd__bind(p, tiny_op(p, 0, HD_OP_EINSUM, T(dz, x), T(dx)), coord, NULL, &desc, in, out);
+    ck_assert_uint_eq(desc.grads, 1 << 0);
+    ck_assert_uint_eq(desc.flags, 0);
+    p->logits = z;
+    hd__bind(p, tiny_op(p, 0, HD_OP_EINSUM, T(x, dz), T(dx)), coord, NULL, &desc, in, out);
+    ck_assert_uint_eq(desc.grads, 1 << 1);
+    ck_assert_uint_eq(desc.flags, HD_INSTR_LOGITS);
+    hd__bind(p, tiny_op(p, 0, HD_OP_EINSUM, T(x, x), T(placed)), coord, NULL, &desc, in, out);
+    ck_assert_uint_eq(desc.grads, 0);
+    ck_assert_uint_eq(desc.flags, HD_INSTR_LOGITS);
+    hd__bind(p, tiny_op(p, 0, HD_OP_EINSUM, T(dx, dx), T(x)), coord, NULL, &desc, in, out);
+    ck_assert_uint_eq(desc.grads, 3);
+    ck_assert_uint_eq(desc.flags, 0);
+    p->exact = 1;
+    hd__bind(p, tiny_op(p, 0, HD_OP_EINSUM, T(x, x), T(x)), coord, NULL, &desc, in, out);
+    ck_assert_uint_eq(desc.flags, HD_INSTR_EXACT);
+    hd__program_free(p);
+}
+END_TEST
+
 START_TEST(peers_are_world_ranks)
 {
     struct hd_program *p = tiny_program(2, 2, 2, 0);
@@ -254,6 +286,7 @@ int main(void)
     tcase_add_test(c, an_output_takes_the_memory_of_an_input_that_dies);
     tcase_add_test(c, what_is_in_flight_is_not_taken);
     tcase_add_test(c, binds_shapes_addresses_and_parts);
+    tcase_add_test(c, says_which_inputs_are_gradients_and_what_is_of_logits);
     tcase_add_test(c, peers_are_world_ranks);
     return suite_run_case("memory", c);
 }
