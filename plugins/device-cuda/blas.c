@@ -1,4 +1,5 @@
 #include "blas.h"
+#include "fp8.h"
 #include <cublasLt.h>
 #include <math.h>
 
@@ -38,8 +39,15 @@ static int32_t fail(struct hd_error *err, cublasStatus_t rc, const char *what)
                    "device cuda: %s: cuBLASLt says %s (%d)", what, cublasLtGetStatusString(rc), (int)rc);
 }
 
+static int is_fp8(uint32_t dtype)
+{
+    return dtype == CU_E4M3 || dtype == CU_E5M2;
+}
+
 static cudaDataType_t type_of(uint32_t dtype)
 {
+    if (is_fp8(dtype))
+        return dtype == CU_E4M3 ? CUDA_R_8F_E4M3 : CUDA_R_8F_E5M2;
     return dtype == HD_BF16 ? CUDA_R_16BF : dtype == HD_F16 ? CUDA_R_16F : dtype == HD_F64 ? CUDA_R_64F : CUDA_R_32F;
 }
 
@@ -86,9 +94,21 @@ static uint32_t epilogue_of(uint32_t epilogue)
     return all[epilogue];
 }
 
-/* Bias and aux belong to the description of a product: those of the kernel that is to run. */
-static cublasStatus_t set_beside(cublasLtMatmulDesc_t desc, const struct cu_beside *x)
+static cublasStatus_t set_scales(cublasLtMatmulDesc_t desc, const struct cu_beside *x)
 {
+    cublasStatus_t rc = cublasLtMatmulDescSetAttribute(desc, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, &x->scale[0], sizeof x->scale[0]);
+    if (rc == CUBLAS_STATUS_SUCCESS)
+        rc = cublasLtMatmulDescSetAttribute(desc, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, &x->scale[1], sizeof x->scale[1]);
+    return rc;
+}
+
+/* They belong to the description of a product: those of the kernel that is to run. */
+static cublasStatus_t set_beside(cublasLtMatmulDesc_t desc, const struct cu_product *p, const struct cu_beside *x)
+{
+    if (is_fp8(p->a.dtype))
+        return set_scales(desc, x);
+    if (!p->epilogue)
+        return CUBLAS_STATUS_SUCCESS;
     cublasStatus_t rc =
         cublasLtMatmulDescSetAttribute(desc, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &x->bias, sizeof x->bias);
     if (rc == CUBLAS_STATUS_SUCCESS)
@@ -104,11 +124,11 @@ static cublasStatus_t describe_epilogue(struct cu_gemm *g, const struct cu_besid
     int64_t ld = p->d.ld;
     cublasStatus_t rc;
     if (!p->epilogue)
-        return CUBLAS_STATUS_SUCCESS;
+        return set_beside(g->desc, p, beside);
     rc = cublasLtMatmulDescSetAttribute(g->desc, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue, sizeof epilogue);
     if (rc == CUBLAS_STATUS_SUCCESS && beside->aux)
         rc = cublasLtMatmulDescSetAttribute(g->desc, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, &ld, sizeof ld);
-    return rc == CUBLAS_STATUS_SUCCESS ? set_beside(g->desc, beside) : rc;
+    return rc == CUBLAS_STATUS_SUCCESS ? set_beside(g->desc, p, beside) : rc;
 }
 
 static cublasStatus_t describe(struct hd_device *device, struct cu_gemm *g, const struct cu_beside *beside)
@@ -165,7 +185,7 @@ static cublasStatus_t ask(struct cu_gemm *g, cublasLtMatmulHeuristicResult_t *fo
 
 /* ---- timing: on memory of its own, since what the operands hold must stay */
 
-enum { OPERANDS = 5 }; /* a, b, d, bias, aux */
+enum { OPERANDS = 5 }; /* a, b, d, bias or scales, aux */
 
 struct trial {
     void *memory[OPERANDS];
@@ -174,7 +194,7 @@ struct trial {
 
 static size_t bytes_of(const struct cu_matrix *x, int64_t batch)
 {
-    return (size_t)((batch - 1) * x->batch_stride + x->ld * x->cols) * hd_dtype_size(x->dtype);
+    return (size_t)((batch - 1) * x->batch_stride + x->ld * x->cols) * (is_fp8(x->dtype) ? 1 : hd_dtype_size(x->dtype));
 }
 
 static void trial_close(struct trial *t)
@@ -193,7 +213,7 @@ static cudaError_t trial_open(struct trial *t, const struct cu_product *p, cudaS
                               (size_t)(p->m + p->n) * hd_dtype_size(p->d.dtype), bytes_of(&p->d, p->batch)};
     cudaError_t rc = cudaSuccess;
     memset(t, 0, sizeof *t);
-    for (int i = 0; i < (p->epilogue ? OPERANDS : 3) && rc == cudaSuccess; i++) {
+    for (int i = 0; i < (p->epilogue || is_fp8(p->a.dtype) ? OPERANDS : 3) && rc == cudaSuccess; i++) {
         rc = cudaMalloc(&t->memory[i], bytes[i]);
         if (rc == cudaSuccess) /* small numbers in every floating type: products of zeros are faster than others */
             rc = cudaMemsetAsync(t->memory[i], 0x3c, bytes[i], stream);
@@ -205,7 +225,7 @@ static cudaError_t trial_open(struct trial *t, const struct cu_product *p, cudaS
 
 static float time_one(struct cu_gemm *g, struct trial *t, const cublasLtMatmulAlgo_t *algo, cudaStream_t stream)
 {
-    const struct cu_beside beside = {t->memory[3], t->memory[4]};
+    const struct cu_beside beside = {t->memory[3], t->memory[4], {t->memory[3], t->memory[3]}};
     float best = INFINITY, ms;
     g->algo = *algo;
     for (int i = 0; i < ROUNDS; i++) {
@@ -326,7 +346,7 @@ int32_t cu_gemm_run(const struct cu_gemm *g, const void *a, const void *b, void 
     int is_double = g->key.product.a.dtype == HD_F64;
     const void *alpha = is_double ? (const void *)&one_double : &one;
     const void *none = is_double ? (const void *)&zero_double : &zero;
-    int32_t rc = g->key.product.epilogue ? fail(err, set_beside(g->desc, beside), "an epilogue") : HD_OK;
+    int32_t rc = fail(err, set_beside(g->desc, &g->key.product, beside), "what a product reads besides");
     if (rc)
         return rc;
     return fail(err,

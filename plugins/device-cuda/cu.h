@@ -21,6 +21,9 @@ struct cu_settings {
     int64_t logits;    /* bytes of logits at a time in the fused head */
     int32_t tf32;      /* fp32 products in TF32 */
     int32_t tune;      /* time the candidates for a matrix product */
+    int64_t fp8_above; /* the least m n / (m + n) of a product in fp8 */
+    int32_t fp8;       /* CU_FP8_... of fp8.h */
+    int32_t reserved;
 };
 
 struct cu_block; /* memory.c */
@@ -37,6 +40,8 @@ struct hd_device {
     int32_t clock;         /* kHz */
     int32_t plain_einsums; /* how many could not be a matrix product */
     int32_t plain_epilogues; /* how many products could not do what stands behind them */
+    int32_t plain_fp8;       /* how many products keep their dtype where fp8 is asked for */
+    int32_t reserved;
     cudaStream_t stream[HD_STREAM_COUNT];
     struct cu_block *allocations; /* what alloc gave */
     struct cu_block *blocks;      /* pools of small pieces, scratch */

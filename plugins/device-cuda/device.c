@@ -1,5 +1,6 @@
 /* The vtable of device cuda. */
 #include "blas.h"
+#include "fp8.h"
 #include "slots.h"
 
 static int32_t choose_index(const struct cu_settings *settings, const struct hd_device_place *place, int32_t *index,
@@ -61,6 +62,8 @@ static int32_t open_device(const struct hd_host *host, const void *settings, con
         rc = read_attributes(d, err);
     if (rc == HD_OK)
         rc = cu_streams_open(d, err);
+    if (rc == HD_OK)
+        rc = cu_fp8_check(d, err);
     if (rc) {
         close_device(d);
         return rc;
@@ -178,6 +181,12 @@ static const struct hd_option options[] = {
     {.name = "tf32", .value = "false", .type = HD_OPT_BOOL, .flags = HD_OPTION_GLOBAL,
      .help = "matrix products of fp32 in TF32: several times faster, 10 bits of mantissa",
      .offset = offsetof(struct cu_settings, tf32)},
+    {.name = "fp8", .value = "off", .type = HD_OPT_ENUM, .choices = "off|e4m3|hybrid", .flags = HD_OPTION_GLOBAL,
+     .help = "operands of large 16-bit products in fp8, each with one scale; hybrid: gradients in e5m2",
+     .offset = offsetof(struct cu_settings, fp8)},
+    {.name = "fp8_above", .value = "1024", .type = HD_OPT_INT, .min = 0, .max = 1e9, .level = HD_LEVEL_TUNER, .flags = HD_OPTION_GLOBAL,
+     .help = "products [m k] [k n] with m n / (m + n) below it stay out of fp8: casts would cost more than they save",
+     .offset = offsetof(struct cu_settings, fp8_above)},
     {.name = "tune", .value = "false", .type = HD_OPT_BOOL, .level = HD_LEVEL_TUNER,
      .help = "true: time cuBLASLt's candidates for each matrix product at start; runs may then differ in the last bits",
      .offset = offsetof(struct cu_settings, tune)},

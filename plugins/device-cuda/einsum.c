@@ -1,6 +1,7 @@
 /* HD_OP_EINSUM: cuBLASLt where the shapes are a product's, else a plain kernel. What is added once (HD_ATTR_ONCE) is made in scratch:
  * cuBLASLt promises nothing of when it adds to what is there. The plain kernel adds a whole sum anyhow. */
 #include "einsum.h"
+#include "fp8.h"
 #include "slots.h"
 
 /* ---- products */
@@ -56,6 +57,7 @@ int32_t cu_einsum_prepare(struct hd_device *d, const struct hd_operand *in, cons
 
 struct einsum {
     struct cu_einsum of;
+    struct cu_fp8 fp8; /* instead, where it has a product */
     const void *in[2];
     struct hd_operand out;
     int64_t once; /* out is added to, from scratch */
@@ -64,6 +66,8 @@ struct einsum {
 static int32_t run(struct hd_kernel *k, cudaStream_t stream, struct hd_error *err)
 {
     const struct einsum *e = k->state;
+    if (e->fp8.gemm)
+        return cu_fp8_run(k, &e->fp8, e->out.data, stream, err);
     int32_t rc = cu_einsum_run(&e->of, e->in[0], e->in[1], e->once ? cu_scratch(k->device) : e->out.data, stream, err);
     return rc || !e->once ? rc : cu_scratch_add(k, &e->out, stream, err);
 }
@@ -77,6 +81,18 @@ static int32_t prepare_product(struct hd_device *d, const struct hd_instr_desc *
     made.data = CU_SCRATCH_LATER;
     int32_t rc = cu_einsum_prepare(d, i->in, &made, 0, &e->of, err);
     return rc ? rc : cu_scratch_reserve(d, (size_t)hd_operand_count(&made) * hd_dtype_size(made.dtype), err);
+}
+
+/* HD_E_UNSUPPORTED where the product keeps its dtype. */
+static int32_t prepare_fp8(struct hd_device *d, const struct hd_instr_desc *i, struct hd_kernel *k, struct einsum *e, struct hd_error *err)
+{
+    struct hd_error why = HD_ERROR_INIT;
+    int32_t rc = d->settings->fp8 ? cu_fp8_prepare(d, i, &e->fp8, &why) : HD_E_UNSUPPORTED;
+    if (rc && rc != HD_E_UNSUPPORTED)
+        hd_error_copy(err, &why);
+    if (rc == HD_E_UNSUPPORTED && d->settings->fp8 && !d->plain_fp8++) /* said once */
+        d->host->log(HD_LOG_INFO, "device-cuda", "%s stays out of fp8: %s", k->label, why.message);
+    return rc;
 }
 
 int32_t cu_prepare_einsum(struct hd_device *d, const struct hd_instr_desc *i, struct hd_kernel *k, struct hd_error *err)
@@ -93,7 +109,10 @@ int32_t cu_prepare_einsum(struct hd_device *d, const struct hd_instr_desc *i, st
     e->out = i->out[0];
     k->state = e;
     k->run = run;
-    int32_t rc = prepare_product(d, i, e, &why);
+    int32_t rc = prepare_fp8(d, i, k, e, err);
+    if (rc != HD_E_UNSUPPORTED)
+        return rc;
+    rc = prepare_product(d, i, e, &why);
     if (rc && rc != HD_E_UNSUPPORTED)
         hd_error_copy(err, &why);
     if (rc != HD_E_UNSUPPORTED)

@@ -1,8 +1,9 @@
 /* Products with a bias, a GELU or their gradients behind them: one cuBLASLt product with an epilogue where the shapes
  * are one product's and cuBLASLt has it, else the instructions that they stand for, one after another. cuBLASLt's GELU
  * is the tanh form, as heddle's is. Its gradients of biases are written, never added to: what is to be added goes
- * through scratch. */
+ * through scratch. Products in fp8 have no epilogue: they run as those instructions, too. */
 #include "blas.h"
+#include "fp8.h"
 #include "slots.h"
 
 enum { MOST_PARTS = 3 };
@@ -140,6 +141,8 @@ int32_t cu_prepare_epilogue(struct hd_device *d, const struct hd_instr_desc *i, 
                             struct hd_error *err)
 {
     struct hd_error why = HD_ERROR_INIT;
+    if (cu_fp8_takes(d, i))
+        return prepare_parts(d, i, k, err);
     int32_t rc = prepare_product(d, i, k, &why);
     if (rc && rc != HD_E_UNSUPPORTED)
         hd_error_copy(err, &why);

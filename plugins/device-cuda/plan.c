@@ -222,3 +222,22 @@ const char *cu_plan_epilogue(struct cu_plan *plan, uint32_t op, const struct hd_
         return "no such epilogue";
     }
 }
+
+/* ---- fp8: cuBLASLt wants all sizes in 16s. What it saves goes with m n k, what casts cost with (m + n) k. */
+
+const char *cu_plan_fp8(const struct cu_plan *plan, int64_t above)
+{
+    const struct cu_product *p = &plan->product;
+    const int64_t most = INT64_C(1) << 34; /* elements of an operand: packs of 8 are counted in 32 bits */
+    if (plan->loops != 1)
+        return "several products";
+    if (!one_of(p->a.dtype, HD_BF16, HD_F16))
+        return "its operands are not in 16 bits";
+    if (p->m % 16 || p->n % 16 || p->k % 16 || p->d.ld % 16 || p->d.batch_stride % 16)
+        return "its sizes are no multiples of 16";
+    if ((double)p->m * (double)p->n < (double)above * (double)(p->m + p->n))
+        return "it is too small to pay for casts: option fp8_above";
+    if (p->batch >= most || p->m >= most || p->n >= most || p->k >= most || p->batch * p->m >= most / p->k || p->batch * p->n >= most / p->k)
+        return "it is too large";
+    return NULL;
+}

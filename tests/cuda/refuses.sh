@@ -45,5 +45,9 @@ HEDDLE_EMULATE_DEVICES=2 "$heddle" train job.yaml device.index=2 2>err
 [ $? = 2 ] && grep "device option index: 2, but there are 2 GPUs, from 0" err >/dev/null
 verdict $? "a GPU that is not there: $(cat err)"
 
+HEDDLE_EMULATE_DEVICES=1 HEDDLE_EMULATE_CAPABILITY=86 "$heddle" train job.yaml launch.ranks=1 device.fp8=e4m3 2>err
+[ $? = 2 ] && grep "device option fp8: GPU 0 has compute capability 8.6, and products in fp8 need 8.9 or newer; device.fp8=off" err >/dev/null
+verdict $? "fp8 on a GPU that has none: $(cat err)"
+
 echo "100%: Checks: $((passed + failed)), Failures: $failed, Errors: 0"
 [ "$failed" = 0 ]

@@ -10,7 +10,7 @@ static int64_t extent_of(char letter)
     static const struct {
         char letter;
         int64_t extent;
-    } all[] = {{'b', 2}, {'s', 3}, {'k', 4}, {'g', 5}, {'d', 8}, {'h', 16}, {'f', 7}, {'e', 6}, {'t', 9}, {'m', 11}, {'n', 13}, {'u', 1}, {'z', 100}};
+    } all[] = {{'b', 2}, {'s', 3}, {'k', 4}, {'g', 5}, {'d', 8}, {'h', 16}, {'f', 7}, {'e', 6}, {'t', 9}, {'m', 11}, {'n', 13}, {'u', 1}, {'z', 100}, {'q', 48}, {'r', 48}};
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
         if (all[i].letter == letter)
             return all[i].extent;
@@ -249,6 +249,40 @@ START_TEST(products_that_have_none)
 }
 END_TEST
 
+/* ---- fp8 */
+
+START_TEST(products_that_may_be_in_fp8)
+{
+    static const struct {
+        const char *a, *b, *c;
+        uint32_t dtype;
+        int64_t h, above;
+        const char *why;
+    } all[] = {
+        {"qh", "rh", "qr", HD_BF16, 16, 0, NULL},
+        {"hq", "hr", "qr", HD_F16, 32, 24, NULL}, /* 48 48 / 96 */
+        {"eqh", "erh", "eqr", HD_BF16, 16, 0, NULL},
+        {"qh", "rh", "qr", HD_BF16, 16, 25, "it is too small to pay for casts: option fp8_above"},
+        {"qh", "rh", "qr", HD_F32, 16, 0, "its operands are not in 16 bits"},
+        {"qh", "rh", "qr", HD_BF16, 24, 0, "its sizes are no multiples of 16"},
+        {"fh", "rh", "fr", HD_BF16, 16, 0, "its sizes are no multiples of 16"},
+        {"qh", "fh", "qf", HD_BF16, 16, 0, "its sizes are no multiples of 16"},
+        {"qh", "rh", "qr", HD_BF16, INT64_C(1) << 30, 0, "it is too large"},
+        {"etqh", "terh", "etqr", HD_BF16, 16, 0, "several products"},
+    };
+    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
+        struct hd_operand in[2] = {operand(all[i].a, all[i].dtype), operand(all[i].b, all[i].dtype)}, out = operand(all[i].c, all[i].dtype);
+        struct cu_plan p;
+        for (int n = 0; n < 2; n++)
+            for (uint32_t k = 0; k < in[n].ndim; k++)
+                in[n].extent[k] = in[n].dim[k] == 'h' ? all[i].h : in[n].extent[k];
+        ck_assert_ptr_null(cu_plan(&p, in, &out, 0));
+        const char *why = cu_plan_fp8(&p, all[i].above);
+        ck_assert_msg(all[i].why ? why && !strcmp(why, all[i].why) : !why, "%s, %s: %s", all[i].a, all[i].b, why ? why : "fine");
+    }
+}
+END_TEST
+
 int main(void)
 {
     TCase *t = tcase_create("plan");
@@ -263,5 +297,6 @@ int main(void)
     tcase_add_test(t, too_many_products_are_one_plain_kernel);
     tcase_add_test(t, epilogues);
     tcase_add_test(t, products_that_have_none);
+    tcase_add_test(t, products_that_may_be_in_fp8);
     return suite_run_case("plan", t);
 }

@@ -5,7 +5,8 @@
     tests/gpu/jobs.py --device cuda-emulated --plugins build/tests/cuda --size tiny --only gpt2
 
 Every line is one comparison: the largest relative difference of the losses of all steps, and what is allowed. fp32: 1e-5 over 20
-steps of AdamW; bf16 and fp16: 1e-2 of the same precision on device cpu. Needs nothing but Python.
+steps of AdamW; bf16 and fp16: 1e-2 of the same precision on device cpu; fp8: 2e-2 of bf16 there (tiny
+ones, 3 steps: 2e-3). Needs nothing but Python.
 """
 import argparse
 import json
@@ -21,6 +22,7 @@ TOP = pathlib.Path(__file__).resolve().parent.parent.parent
 STEPS = {"tiny": 3, "small": 20}
 WIDTH = {"tiny": (32, 2, 16), "small": (128, 2, 64)}  # hidden, heads, context
 FP32, HALF = 1e-5, 1e-2
+FP8 = {"tiny": 2e-3, "small": 2e-2}
 
 
 def models(size):
@@ -46,6 +48,9 @@ JOBS = [
     ("gpt2 bf16", "gpt2", "bf16", 1, []),
     ("llama bf16", "llama", "bf16", 1, []),
     ("llama fp16", "llama", "fp16", 1, ["precision.loss_scale=dynamic"]),
+    ("gpt2 fp8", "gpt2", "bf16", 1, ["device.fp8=e4m3", "device.fp8_above=0", "device.tune=true"]),
+    ("llama fp8", "llama", "bf16", 1, ["device.fp8=hybrid", "device.fp8_above=0"]),
+    ("llama fp8 zero 3", "llama", "bf16", 2, ["device.fp8=hybrid", "device.fp8_above=0", ZERO % 3]),
     ("gpt2 recompute", "gpt2", "fp32", 1, ["recompute=full"]),
     ("gpt2 dp 2", "gpt2", "fp32", 2, [ZERO % 0]),
     ("llama zero 3", "llama", "fp32", 2, [ZERO % 3]),
@@ -111,6 +116,8 @@ class Runner:
     def compare(self, job):
         name, model, precision, ranks, further = job
         allowed = FP32 if precision == "fp32" else HALF
+        if any(word.startswith("device.fp8=") for word in further):
+            allowed = FP8[self.args.size]
         want, _ = self.train("cpu", model, precision, 1, self.reference_words(further))
         got, seconds = self.train(self.args.device, model, precision, ranks, further)
         apart = max(abs(a - b) / abs(b) for a, b in zip(got, want))

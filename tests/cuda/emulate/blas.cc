@@ -19,6 +19,7 @@ struct emulate_desc {
     uint32_t epilogue;
     void *bias, *aux;
     int64_t aux_ld;
+    const float *scales[2]; /* NULL: 1 */
 };
 struct emulate_layout {
     cudaDataType_t type;
@@ -40,12 +41,32 @@ enum { MAGIC = 0x6865646c }; /* algorithms that were given out say so, and what 
     abort();
 }
 
+bool is_fp8(cudaDataType_t type)
+{
+    return type == CUDA_R_8F_E4M3 || type == CUDA_R_8F_E5M2;
+}
+
+/* Open Compute Project, OFP8: e4m3 has no Inf, and NaN alone where all bits are set; e5m2 is as IEEE 754's formats are. */
+double from_fp8(uint8_t code, cudaDataType_t type)
+{
+    int mantissa_bits = type == CUDA_R_8F_E4M3 ? 3 : 2, bias = type == CUDA_R_8F_E4M3 ? 7 : 15;
+    int mantissa = code & ((1 << mantissa_bits) - 1), exponent = (code & 0x7f) >> mantissa_bits;
+    double v = exponent ? ldexp((1 << mantissa_bits) + mantissa, exponent - bias - mantissa_bits) : ldexp(mantissa, 1 - bias - mantissa_bits);
+    if (type == CUDA_R_8F_E4M3 && (code & 0x7f) == 0x7f)
+        v = NAN;
+    if (type == CUDA_R_8F_E5M2 && exponent == 31)
+        v = mantissa ? NAN : INFINITY;
+    return code & 0x80 ? -v : v;
+}
+
 double load(const void *p, cudaDataType_t type, int64_t i)
 {
     if (type == CUDA_R_64F)
         return static_cast<const double *>(p)[i];
     if (type == CUDA_R_32F)
         return static_cast<const float *>(p)[i];
+    if (is_fp8(type))
+        return from_fp8(static_cast<const uint8_t *>(p)[i], type);
     uint16_t bits = static_cast<const uint16_t *>(p)[i];
     return type == CUDA_R_16F ? emulate_from_half(bits) : __uint_as_float((unsigned)bits << 16);
 }
@@ -152,8 +173,14 @@ void sum_terms(const job &x, const std::vector<double> &from, int64_t k)
     }
 }
 
+double scale_of(const float *scale)
+{
+    return scale ? *scale : 1;
+}
+
 void multiply(const job &x)
 {
+    double alpha = x.alpha * scale_of(x.desc.scales[0]) * scale_of(x.desc.scales[1]);
     for (int64_t batch = 0; batch < x.d.batch; batch++) {
         std::vector<double> a = gather(x.pa, x.a, batch, x.desc.a == CUBLAS_OP_T);
         std::vector<double> b = gather(x.pb, x.b, batch, x.desc.b == CUBLAS_OP_N);
@@ -163,7 +190,7 @@ void multiply(const job &x)
         for (int64_t j = 0; j < x.d.cols; j++)
             for (int64_t i = 0; i < x.d.rows; i++) {
                 int64_t at = batch * x.d.stride + i + j * x.d.ld;
-                double v = x.alpha * dot(&a[(size_t)(i * k)], &b[(size_t)(j * k)], k);
+                double v = alpha * dot(&a[(size_t)(i * k)], &b[(size_t)(j * k)], k);
                 if (x.beta != 0)
                     v += x.beta * load(x.pd, x.d.type, at);
                 store(x.pd, x.d.type, at, behind(x, i, j, v));
@@ -171,9 +198,22 @@ void multiply(const job &x)
     }
 }
 
+/* cuBLAS 13.0, cublasLtMatmul: what holds for every GPU with fp8. No epilogue: which ones there are depends on the GPU. */
+bool fp8_fits(const emulate_desc &desc, const emulate_layout &a, const emulate_layout &b, const emulate_layout &d)
+{
+    for (const emulate_layout *x : {&a, &b, &d})
+        if (x->rows % 16 || x->cols % 16 || x->ld % 16 || x->stride % 16)
+            return false;
+    return is_fp8(a.type) && is_fp8(b.type) && (a.type == CUDA_R_8F_E4M3 || b.type == CUDA_R_8F_E4M3) && desc.a == CUBLAS_OP_T &&
+           desc.b == CUBLAS_OP_N && desc.compute == CUBLAS_COMPUTE_32F && desc.scale == CUDA_R_32F &&
+           desc.epilogue == CUBLASLT_EPILOGUE_DEFAULT && (d.type == CUDA_R_32F || d.type == CUDA_R_16F || d.type == CUDA_R_16BF);
+}
+
 bool types_fit(const emulate_desc &desc, const emulate_layout &a, const emulate_layout &b, const emulate_layout &d)
 {
-    if (a.type != b.type)
+    if (is_fp8(a.type) || is_fp8(b.type))
+        return fp8_fits(desc, a, b, d);
+    if (a.type != b.type || desc.scales[0] || desc.scales[1])
         return false;
     if (a.type == CUDA_R_64F)
         return d.type == CUDA_R_64F && desc.compute == CUBLAS_COMPUTE_64F && desc.scale == CUDA_R_64F;
@@ -252,7 +292,7 @@ cublasStatus_t cublasLtDestroy(cublasLtHandle_t handle)
 
 cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t *desc, cublasComputeType_t compute, cudaDataType_t scale)
 {
-    *desc = new emulate_desc{compute, scale, CUBLAS_OP_N, CUBLAS_OP_N, CUBLASLT_EPILOGUE_DEFAULT, nullptr, nullptr, 0};
+    *desc = new emulate_desc{compute, scale, CUBLAS_OP_N, CUBLAS_OP_N, CUBLASLT_EPILOGUE_DEFAULT, nullptr, nullptr, 0, {nullptr, nullptr}};
     return CUBLAS_STATUS_SUCCESS;
 }
 
@@ -272,6 +312,10 @@ cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t desc, cublasL
         return set(desc->aux, value, bytes);
     case CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD:
         return set(desc->aux_ld, value, bytes);
+    case CUBLASLT_MATMUL_DESC_A_SCALE_POINTER:
+        return set(desc->scales[0], value, bytes);
+    case CUBLASLT_MATMUL_DESC_B_SCALE_POINTER:
+        return set(desc->scales[1], value, bytes);
     }
     return CUBLAS_STATUS_INVALID_VALUE;
 }
@@ -360,6 +404,9 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t desc, const
     check_aligned(a, algo->data[2]);
     check_aligned(b, algo->data[3]);
     check_aligned(d, algo->data[5]);
+    if (is_fp8(a_layout->type))
+        for (const void *p : {a, b, const_cast<const void *>(d)})
+            check_aligned(p, 16);
     check_aligned(desc->bias, algo->data[6]);
     check_aligned(desc->aux, algo->data[7]);
     if (!epilogue_fits(*desc, *d_layout))

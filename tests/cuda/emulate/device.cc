@@ -1,5 +1,5 @@
 /* The GPU that is emulated, and names of codes. HEDDLE_EMULATE_DEVICES: how many there are, or "driver" for a machine without
- * a driver. */
+ * a driver. HEDDLE_EMULATE_CAPABILITY: its compute capability, 90 for 9.0. */
 #include "cuda_runtime_api.h"
 #include <stdlib.h>
 #include <string.h>
@@ -61,6 +61,12 @@ cudaError_t cudaSetDevice(int device)
     return rc ? rc : device < 0 || device >= count ? cudaErrorInvalidDevice : cudaSuccess;
 }
 
+static int capability()
+{
+    const char *word = getenv("HEDDLE_EMULATE_CAPABILITY");
+    return word ? atoi(word) : 90;
+}
+
 /* Few processors, so that blocks work in strides of the grid. */
 cudaError_t cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr what, int)
 {
@@ -72,10 +78,10 @@ cudaError_t cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr what, int)
         *value = 2;
         return cudaSuccess;
     case cudaDevAttrComputeCapabilityMajor:
-        *value = 9;
+        *value = capability() / 10;
         return cudaSuccess;
     case cudaDevAttrComputeCapabilityMinor:
-        *value = 0;
+        *value = capability() % 10;
         return cudaSuccess;
     case cudaDevAttrMaxSharedMemoryPerBlockOptin:
         *value = 227 << 10;
