@@ -64,6 +64,7 @@ CU_DEVICE uint32_t packs_of(const cu_fp8_operand &x)
     return x.batch * x.outer * (x.k / PACK);
 }
 
+/* Of finite ones: what is not finite says so in the product. */
 static __global__ void __launch_bounds__(THREADS) largest_kernel(cu_fp8_cast c)
 {
     const cu_fp8_operand &x = c.of[blockIdx.y];
@@ -73,8 +74,7 @@ static __global__ void __launch_bounds__(THREADS) largest_kernel(cu_fp8_cast c)
         read_pack(x, p, v);
 #pragma unroll
         for (int j = 0; j < PACK; j++)
-            most = fmaxf(most, fabsf(v[j]) < INFINITY ? fabsf(v[j])
-                                                      : 0.0f); /* finite ones: what is not says so in the product */
+            most = fmaxf(most, fabsf(v[j]) < INFINITY ? fabsf(v[j]) : 0.0f);
     }
     most = cu_block_max(most);
     if (threadIdx.x == 0)

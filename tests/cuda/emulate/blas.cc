@@ -46,19 +46,6 @@ bool is_fp8(cudaDataType_t type)
     return type == CUDA_R_8F_E4M3 || type == CUDA_R_8F_E5M2;
 }
 
-/* Open Compute Project, OFP8: e4m3 has no Inf, and NaN alone where all bits are set; e5m2 is as IEEE 754's formats are. */
-double from_fp8(uint8_t code, cudaDataType_t type)
-{
-    int mantissa_bits = type == CUDA_R_8F_E4M3 ? 3 : 2, bias = type == CUDA_R_8F_E4M3 ? 7 : 15;
-    int mantissa = code & ((1 << mantissa_bits) - 1), exponent = (code & 0x7f) >> mantissa_bits;
-    double v = exponent ? ldexp((1 << mantissa_bits) + mantissa, exponent - bias - mantissa_bits) : ldexp(mantissa, 1 - bias - mantissa_bits);
-    if (type == CUDA_R_8F_E4M3 && (code & 0x7f) == 0x7f)
-        v = NAN;
-    if (type == CUDA_R_8F_E5M2 && exponent == 31)
-        v = mantissa ? NAN : INFINITY;
-    return code & 0x80 ? -v : v;
-}
-
 double load(const void *p, cudaDataType_t type, int64_t i)
 {
     if (type == CUDA_R_64F)
@@ -66,7 +53,7 @@ double load(const void *p, cudaDataType_t type, int64_t i)
     if (type == CUDA_R_32F)
         return static_cast<const float *>(p)[i];
     if (is_fp8(type))
-        return from_fp8(static_cast<const uint8_t *>(p)[i], type);
+        return emulate_from_fp8(static_cast<const uint8_t *>(p)[i], type == CUDA_R_8F_E4M3 ? 3 : 2);
     uint16_t bits = static_cast<const uint16_t *>(p)[i];
     return type == CUDA_R_16F ? emulate_from_half(bits) : __uint_as_float((unsigned)bits << 16);
 }

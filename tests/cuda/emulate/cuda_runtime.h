@@ -296,5 +296,6 @@ template <class A, class B> static inline std::common_type_t<A, B> max(A a, B b)
 uint16_t emulate_to_bfloat(float x);
 uint16_t emulate_to_half(float x);
 float emulate_from_half(uint16_t x);
+double emulate_from_fp8(uint8_t code, int mantissa_bits); /* 3: e4m3, 2: e5m2 */
 
 #endif

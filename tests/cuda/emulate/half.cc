@@ -1,4 +1,4 @@
-/* 16-bit floats in plain integers and doubles: rounded to nearest, ties to even. */
+/* 16-bit floats in plain integers and doubles: rounded to nearest, ties to even. What codes of fp8 stand for. */
 #include "cuda_runtime.h"
 
 uint16_t emulate_to_bfloat(float x)
@@ -34,4 +34,17 @@ uint16_t emulate_to_half(float x)
     float mantissa = frexpf(v, &exponent);
     unsigned steps = (unsigned)nearbyintf(mantissa * 2048.0f) - 1024;
     return (uint16_t)(sign | (((unsigned)(exponent + 14) << 10) + steps));
+}
+
+/* Open Compute Project, OFP8: e4m3 has no Inf, and NaN alone where all bits are set; e5m2 is as IEEE 754's formats are. */
+double emulate_from_fp8(uint8_t code, int mantissa_bits)
+{
+    int bias = (1 << (6 - mantissa_bits)) - 1;
+    int mantissa = code & ((1 << mantissa_bits) - 1), exponent = (code & 0x7f) >> mantissa_bits;
+    double v = ldexp(exponent ? (1 << mantissa_bits) + mantissa : mantissa, (exponent ? exponent : 1) - bias - mantissa_bits);
+    if (mantissa_bits == 3 && (code & 0x7f) == 0x7f)
+        v = NAN;
+    if (mantissa_bits == 2 && exponent == 31)
+        v = mantissa ? NAN : INFINITY;
+    return code & 0x80 ? -v : v;
 }
