@@ -307,6 +307,8 @@ static void multiply(struct hd__owed *o, struct hd__faults *f, const struct hd__
     struct piece x;
     if (!a)
         return;
+    if (hd__reads_output(i, 0))
+        hd__fault(f, "%s is added to what was there before", name_of(o, a->param));
     x = *a;
     x.form = a->form == DIRECTIONS ? WHOLE : PROJECTED;
     if (a->form == DIRECTIONS && (!b || b->form != PROJECTED || b->param != a->param))

@@ -74,7 +74,9 @@ static void step_loss(struct hd__settled *s, struct hd__faults *f, const struct 
 {
     char axes[64];
     if (i->op != HD_OP_ALL_REDUCE) {
-        if (hd__reads_output(i, 0) && !s->loss_cleared)
+        if (i->op != HD_OP_FILL0 && !hd__reads_output(i, 0))
+            hd__fault(f, "the loss so far is overwritten");
+        else if (i->op != HD_OP_FILL0 && !s->loss_cleared)
             hd__fault(f, "the loss is added to that of the step before: it is not cleared");
         s->loss_cleared = 1;
         s->loss_terms += i->op == HD_OP_FILL0 ? 0 : f->terms[0];

@@ -336,6 +336,23 @@ static int work_doubled(struct hd_program *p, hd__code *code, uint32_t at)
     return 1;
 }
 
+/* What adds writes, what writes adds. */
+static int other_write(struct hd_program *p, hd__code *code, uint32_t at)
+{
+    struct hd__instr *i = &code->at[at];
+    struct hd_attrs *attrs;
+    if (i->op == HD_OP_ACCUM) {
+        i->op = HD_OP_COPY;
+        return 1;
+    }
+    if (!(hd__op(i->op)->flags & HD__OP_ACCUMULATES))
+        return 0;
+    attrs = hd__attrs_new(p, i->attrs);
+    attrs->flags ^= HD_ATTR_ACCUMULATE;
+    i->attrs = attrs;
+    return 1;
+}
+
 static const struct fault {
     const char *name;
     int (*plant)(struct hd_program *p, hd__code *code, uint32_t at);
@@ -354,6 +371,7 @@ static const struct fault {
     {"work dropped", work_dropped},
     {"work moved", work_moved},
     {"work done twice", work_doubled},
+    {"sum for write", other_write},
 };
 static uint32_t found[HD__COUNT(kinds)], kept[HD__COUNT(kinds)];
 
@@ -422,12 +440,13 @@ static int keeps_its_meaning(const struct mutant *m, uint32_t n)
 {
     for (uint64_t order = 1; order <= 2; order++) {
         struct hd__numerics result;
+        char text[160];
         int32_t rc = hd__numerics(one, mutated(m), 2, order, &result, &err);
         if (!rc && result.worst < TOLERANCE)
             continue;
-        fprintf(stderr, "not found, mutant %u of mesh %s: %s, %s #%u, stage %d, rank %d: %s\n", n, mesh,
-                kinds[m->kind].name, fine->stage[m->stage]->sections.at[m->section].name, m->at, m->stage, m->rank,
-                rc ? err.message : result.where);
+        fprintf(stderr, "not found, mutant %u of mesh %s: %s, %s, stage %d, rank %d: %s\n", n, mesh, kinds[m->kind].name,
+                hd__instr_text(fine->stage[m->stage], &fine->stage[m->stage]->sections.at[m->section], m->at, text), m->stage,
+                m->rank, rc ? err.message : result.where);
         return 0;
     }
     return 1;
