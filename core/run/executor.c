@@ -151,8 +151,9 @@ void hd__exec_close(struct hd__exec *e)
     hd__exec_release(e);
     hd__profile_free(e->profile);
     close_agreement(e);
+    hd__exec_stop_copies(e);
+    hd__transports_close(&e->transports); /* after a failure they may still write where they were to receive */
     hd__exec_unmap(e);
-    hd__transports_close(&e->transports);
     if (e->device.ops)
         e->device.ops->close(e->device.at);
     hd__flight_destroy(e->transports.flight);

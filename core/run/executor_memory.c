@@ -108,10 +108,14 @@ int32_t hd__exec_map(struct hd__exec *e, struct hd_error *err)
     return rc ? rc : open_memories(e, err);
 }
 
-void hd__exec_unmap(struct hd__exec *e)
+void hd__exec_stop_copies(struct hd__exec *e)
 {
     hd__copies_close(e->copies);
     hd__spill_close(e->spill);
+}
+
+void hd__exec_unmap(struct hd__exec *e)
+{
     hd__memories_close(&e->memories, &e->device);
     if (e->device.apart && e->view)
         munmap(e->view, (size_t)e->p->arena_bytes);

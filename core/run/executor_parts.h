@@ -84,6 +84,7 @@ struct hd__exec {
 
 /* executor_memory.c: the arena, its view, the other memories. */
 int32_t hd__exec_map(struct hd__exec *e, struct hd_error *err);
+void hd__exec_stop_copies(struct hd__exec *e); /* before the transports are closed, which may own the arena */
 void hd__exec_unmap(struct hd__exec *e);
 /* Waits until compute has done all that it was given; nothing where launches are synchronous. */
 int32_t hd__exec_settle(struct hd__exec *e, struct hd_error *err);
