@@ -7,7 +7,8 @@
  * complete in the order in which they were enqueued, messages in the order of their sender, receiver and stream;
  * operations of different groups are independent, and several may be in flight. Buffers stay untouched by the caller
  * until the request is done.
- * A failed operation poisons its group: every later call on it fails with the first cause. */
+ * A failed operation poisons its group: every later call on it fails with the first cause. What was under way may still be
+ * written into its buffers until the transport is closed: their memory stays until then. */
 #ifndef HEDDLE_COMM_H
 #define HEDDLE_COMM_H
 
