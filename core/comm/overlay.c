@@ -50,7 +50,6 @@ struct hd_comm {
     struct hd__ran *ran;
     struct hd_comm_group *groups;
     struct hd__requests ops; /* of struct op */
-    HD__ARRAY(void *) left;  /* scratch of operations that failed: messages that are under way still write there until the end */
 };
 
 struct hd_comm *hd__overlay_create(const struct hd_comm_ops *inner, struct hd_comm *comm, int32_t rank,
@@ -80,17 +79,12 @@ static struct op *op_new(struct hd_comm_group *g)
     return op;
 }
 
-static void leave_scratch(struct hd_comm *o, struct op *op)
-{
-    for (uint32_t i = 0; i < op->schedule.scratch.count; i++)
-        hd__push(&o->left, op->schedule.scratch.at[i]);
-    op->schedule.scratch.count = 0;
-}
-
 static void release(struct hd_comm *o, struct op *op)
 {
-    if (op->code != HD_OK)
-        leave_scratch(o, op);
+    if (op->code != HD_OK && op->schedule.scratch.count) { /* messages may be under way: it stays until the transport closes */
+        hd__requests_drop(&op->request);
+        return;
+    }
     hd__schedule_clear(&op->schedule);
     hd__requests_give(&o->ops, &op->request);
 }
@@ -202,17 +196,13 @@ static void overlay_close(struct hd_comm *o)
         return;
     while (o->groups)
         hd__overlay_ops.group_free(o->groups);
+    o->inner->close(o->comm);
     for (uint32_t i = 0; i < o->ops.at.count; i++) {
         struct op *op = o->ops.at.at[i];
-        leave_scratch(o, op);
         hd__schedule_free(&op->schedule);
         free(op->pending);
     }
     hd__requests_free(&o->ops);
-    o->inner->close(o->comm);
-    for (uint32_t i = 0; i < o->left.count; i++)
-        free(o->left.at[i]);
-    hd__free_array(&o->left);
     free(o);
 }
 

@@ -18,9 +18,9 @@ struct hd__settled {
     uint32_t *updates; /* by flat: in this step */
     HD__ARRAY(struct part) parts;
     uint32_t loss_owes, norm_summed; /* axes */
-    uint32_t loss_terms; /* in this section */
-    int32_t loss_cleared, norm_cleared, norm_added, norm_checked; /* norm2 is made of all digits; what it is now was looked at */
-    double *counted; /* by parameter: how often, in check_norm */
+    uint32_t loss_terms;             /* in this section */
+    int32_t loss_cleared, norm_cleared;
+    int32_t norm_added, norm_checked; /* norm2 is made of all digits; what it is now was looked at */
     uint32_t *staged;                /* by tensor: index + 1 into p->staged of the twin that it is */
     hd_tensor *holder;               /* by buffer: the twin that was written last */
     uint8_t *changed;                /* by index into p->staged: computed in, and not written back */
@@ -46,7 +46,6 @@ struct hd__settled *hd__settled_new(const struct hd_program *p)
     for (uint32_t f = 0; f < p->flats.count; f++)
         s->flat_of[p->flats.at[f].shard] = f + 1;
     s->flat_of[0] = 0;
-    s->counted = hd__alloc(p->params.count * sizeof *s->counted);
     s->staged = hd__alloc(p->tensors.count * sizeof *s->staged);
     s->holder = hd__alloc(p->buffers.count * sizeof *s->holder);
     s->changed = hd__alloc(p->staged.count + 1);
@@ -61,7 +60,6 @@ void hd__settled_free(struct hd__settled *s)
     free(s->flat_of);
     free(s->stale);
     free(s->updates);
-    free(s->counted);
     free(s->staged);
     free(s->holder);
     free(s->changed);
@@ -127,23 +125,21 @@ static void add_parts(struct hd__settled *s, const struct hd__instr *i)
 static void check_norm(const struct hd__settled *s, struct hd__faults *f, uint32_t axes)
 {
     const struct hd_program *p = s->p;
-    memset(s->counted, 0, p->params.count * sizeof *s->counted);
-    for (uint32_t k = 0; k < s->parts.count; k++) {
+    double *times = hd__alloc(p->params.count * sizeof *times);
+    uint32_t before = f->count;
+    for (uint32_t k = 0; k < s->parts.count && f->count == before; k++) {
         const struct part *x = &s->parts.at[k];
-        if (x->cut & ~axes) {
+        times[x->param] += x->weight * ways(p, axes) / ways(p, x->cut);
+        if (x->cut & ~axes)
             hd__fault(f, "of %s only a rank's own piece counts in the gradient norm", hd__tc(p, p->params.at[x->param].tensor)->name);
-            return;
-        }
-        s->counted[x->param] += x->weight * ways(p, axes) / ways(p, x->cut);
     }
     for (uint32_t n = 0; n < p->flats.count; n++)
-        for (uint32_t k = 0; k < p->flats.at[n].n_params; k++) {
+        for (uint32_t k = 0; k < p->flats.at[n].n_params && f->count == before; k++) {
             uint32_t param = p->flats.at[n].params[k];
-            if (fabs(s->counted[param] - 1) < 1e-9)
-                continue;
-            hd__fault(f, "%s counts %g times in the gradient norm", hd__tc(p, p->params.at[param].tensor)->name, s->counted[param]);
-            return;
+            if (!(fabs(times[param] - 1) < 1e-9))
+                hd__fault(f, "%s counts %g times in the gradient norm", hd__tc(p, p->params.at[param].tensor)->name, times[param]);
         }
+    free(times);
 }
 
 /* What the norm is summed in. */
@@ -280,6 +276,8 @@ void hd__settled_begin(struct hd__settled *s, const struct hd__code_section *sec
 {
     memset(s->holder, 0, s->p->buffers.count * sizeof *s->holder);
     s->loss_terms = 0;
+    if (!strcmp(section->name, "begin")) /* of every step that is walked */
+        s->loss_cleared = s->norm_cleared = 0;
     if (!strcmp(section->name, "eval")) { /* whoever runs it has cleared the loss */
         s->loss_owes = loss_axes(s->p);
         s->loss_cleared = 1;

@@ -26,13 +26,15 @@ uint32_t hd__terms_step(uint32_t *terms, const struct hd__instr *i, uint32_t k)
 
 static void promise(struct hd_program *p, uint32_t *terms, struct hd__code_section *s)
 {
-    uint32_t walks = HD__MIN((uint32_t)s->repeat, 2); /* as verify walks */
+    uint32_t walks = (uint32_t)hd__section_walks(s);
     for (uint32_t n = 0; n < s->code.count; n++)
         for (uint32_t k = 0; k < s->code.at[n].n_out; k++) {
             uint32_t got = hd__terms_step(terms, &s->code.at[n], k), param = hd__tc(p, s->code.at[n].out[k])->param;
-            if (param && s->code.at[n].op == HD_OP_ACCUM)
+            if (s->code.at[n].op != HD_OP_ACCUM)
+                continue;
+            if (param)
                 p->params.at[param - 1].terms += walks * got;
-            if (s->code.at[n].out[k] == p->loss_sum && s->code.at[n].op == HD_OP_ACCUM)
+            if (s->code.at[n].out[k] == p->loss_sum)
                 s->loss_terms += got;
         }
 }

@@ -269,9 +269,7 @@ static void check_step(struct walk *w, int64_t step)
         uint32_t before = w->faults.count;
         if (p->sections.at[s].after >= step || (p->sections.at[s].last && p->sections.at[s].last < step))
             continue;
-        check_section(w, &p->sections.at[s]);
-        if (p->sections.at[s].repeat > 1 &&
-            w->faults.count == before) /* what one round leaves behind meets the next */
+        for (int32_t round = hd__section_walks(&p->sections.at[s]); round > 0 && w->faults.count == before; round--)
             check_section(w, &p->sections.at[s]);
         if (p->arena_bytes && w->faults.count == before)
             hd__check_overlap(&w->faults, &p->sections.at[s], w->position);

@@ -33,6 +33,12 @@ void hd__owed_free(struct hd__owed *o);
  * reads. */
 void hd__owed_step(struct hd__owed *o, struct hd__faults *f, const struct hd__instr *i);
 
+/* How often verify walks a section in a step: what one round leaves behind meets the next. */
+static inline int32_t hd__section_walks(const struct hd__code_section *s)
+{
+    return s->repeat > 1 ? 2 : 1;
+}
+
 /* terms.c: how many terms output k adds; by tensor, how many it has. */
 uint32_t hd__terms_step(uint32_t *terms, const struct hd__instr *i, uint32_t k);
 

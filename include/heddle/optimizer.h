@@ -106,18 +106,19 @@ struct hd_optim_args {
  * that overlap the one that is listed first counts. */
 static inline int64_t hd_decay_run(const struct hd_optim_args *args, int64_t at, double *decay)
 {
+    int64_t end = args->count;
     *decay = 0;
     for (uint64_t i = 0; i < args->n_decay; i++) {
         int64_t from = args->decay[i].first - args->first, to = from + args->decay[i].count;
-        to = to < args->count ? to : args->count;
         if (to <= at || to <= from)
             continue;
-        if (from > at)
-            return from - at;
-        *decay = args->decay[i].value;
-        return to - at;
+        if (from <= at) {
+            *decay = args->decay[i].value;
+            return (to < end ? to : end) - at;
+        }
+        end = from < end ? from : end;
     }
-    return args->count - at;
+    return end - at;
 }
 
 /* What `emit` gets: tensors of one shard. */

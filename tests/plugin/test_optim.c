@@ -258,16 +258,18 @@ START_TEST(sgd_instruction)
 }
 END_TEST
 
-/* Of a shard that begins in a range and ends behind them: gaps have no decay, and of two ranges the first counts. */
+/* Of a shard that begins in a range and ends behind them: gaps have no decay, and of two ranges the first counts. Others
+ * may be listed in any order. */
 START_TEST(runs_of_decay_cover_a_shard)
 {
-    static const struct hd_range ranges[] = {{0, 10, 0.1}, {12, 8, 0.2}, {15, 10, 0.3}, {40, 5, 0.4}};
+    static const struct hd_range ranges[2][4] = {{{0, 10, 0.1}, {12, 8, 0.2}, {15, 10, 0.3}, {40, 5, 0.4}},
+                                                 {{40, 5, 0.4}, {12, 8, 0.2}, {15, 10, 0.3}, {0, 10, 0.1}}};
     static const struct {
         int64_t n;
         double decay;
     } want[] = {{5, 0.1}, {2, 0}, {8, 0.2}, {5, 0.3}, {5, 0}};
     const struct hd_optim_args args = {
-        .struct_size = sizeof args, .first = 5, .count = 25, .decay = ranges, .n_decay = HD__COUNT(ranges)};
+        .struct_size = sizeof args, .first = 5, .count = 25, .decay = ranges[_i], .n_decay = HD__COUNT(ranges[_i])};
     int64_t at = 0;
     for (size_t i = 0; i < HD__COUNT(want); i++) {
         double decay = -1;
@@ -290,6 +292,6 @@ int main(void)
     tcase_add_test(c, adamw_instruction);
     tcase_add_loop_test(c, adamw_refuses_betas, 0, 3);
     tcase_add_test(c, sgd_instruction);
-    tcase_add_test(c, runs_of_decay_cover_a_shard);
+    tcase_add_loop_test(c, runs_of_decay_cover_a_shard, 0, 2);
     return suite_run_case("optim", c);
 }
