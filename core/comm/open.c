@@ -28,11 +28,8 @@ int32_t hd__comm_open(const struct hd_comm_ops *component, const struct hd_host 
     if (transport->ops.caps & HD_COMM_MESSAGES_ONLY)
         transport->ops.collective = NULL;
     if (!transport->ops.collective || !component->wait) {
-        struct hd_comm_ops inner = transport->ops;
-        transport->ops = hd__overlay_ops;
-        transport->ops.caps = inner.caps;
-        transport->ops.memory = inner.memory ? hd__overlay_ops.memory : NULL;
-        transport->comm = hd__overlay_create(&inner, comm, world->rank, transport->tuning, transport->ran);
+        struct hd__comm inner = *transport;
+        hd__overlay_create(&inner, world->rank, transport);
     }
     return HD_OK;
 }

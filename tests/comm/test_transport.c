@@ -238,6 +238,30 @@ static int messages(struct rank *rank)
     return streams(rank, group);
 }
 
+/* A rank that waits for a message takes part in the collective under way: here messages are sent only when that is over. */
+static int moves_while_it_waits(struct rank *rank)
+{
+    struct hd_comm_group *group;
+    struct hd_error err = HD_ERROR_INIT;
+    struct job job = {.coll = HD_COLL_ALL_REDUCE, .dtype = HD_F32, .redop = HD_SUM, .n = rank->size, .me = rank->rank, .count = 5003};
+    size_t room = job.count * sizeof(float) + (size_t)2 * GUARD;
+    uint8_t *s = rank_memory(rank, room), *r = rank_memory(rank, room), sent = 7, got = 0;
+    hd_request message;
+    EXPECT(s && r, "memory");
+    if (world_group(rank, "world", &group) || job_start(rank, group, &job, s, r))
+        return 1;
+    for (int32_t from = 1; from < rank->size && rank->rank == 0; from++) {
+        EXPECT(rank->ops->recv(group, from, 0, &got, 1, &message, &err) == HD_OK, "%s", err.message);
+        EXPECT(finish(rank, message, &err) == HD_OK && got == sent, "%s", err.message);
+    }
+    EXPECT(finish(rank, job.request, &err) == HD_OK, "%s", err.message);
+    if (rank->rank != 0) {
+        EXPECT(rank->ops->send(group, 0, 0, &sent, 1, &message, &err) == HD_OK, "%s", err.message);
+        EXPECT(finish(rank, message, &err) == HD_OK, "%s", err.message);
+    }
+    return job_check(rank, &job);
+}
+
 /* ---- groups that come and go */
 
 static int regroup(struct rank *rank)
@@ -326,6 +350,7 @@ TRANSPORT_TEST(huge_sums_in_one_buffer, huge_sums, .timeout = patience)
 TRANSPORT_TEST(sums_in_pieces, huge_sums, .settings = "largest=1000003")
 TRANSPORT_TEST(many_in_flight, in_flight, .settings = "stage=64KiB largest=3000")
 TRANSPORT_TEST(messages_arrive, messages, .settings = "stage=64KiB stream=512KiB largest=3000")
+TRANSPORT_TEST(a_wait_moves_all, moves_while_it_waits, .settings = NULL)
 TRANSPORT_TEST(groups_again, regroup, .settings = NULL)
 TRANSPORT_TEST(random_operations, soak, .settings = "stage=64KiB largest=3000")
 
@@ -361,6 +386,7 @@ static void add_all(TCase *tc)
     tcase_add_loop_test(tc, sums_in_pieces, 2, 3);
     tcase_add_loop_test(tc, many_in_flight, 3, 5);
     tcase_add_loop_test(tc, messages_arrive, 1, 5);
+    tcase_add_loop_test(tc, a_wait_moves_all, 3, 5);
     tcase_add_loop_test(tc, groups_again, 2, 4);
     tcase_add_loop_test(tc, random_operations, 4, brief ? 5 : 6);
     tcase_add_test(tc, nothing_is_left);

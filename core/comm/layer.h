@@ -1,0 +1,77 @@
+/* core/comm/layer: what the transports that the core makes of others (overlay, levels) have in common. Collectives of their own
+ * go one after the other in a group, in a queue; whatever else is asked for passes through to the group's home, a transport
+ * below. Both are numbers of the layer's. How an operation goes on, and what it owns, its owner knows: struct hd__layer_kind.
+ *
+ * The owner's struct hd_comm, struct hd_comm_group and operation begin with the structures here. A failed operation poisons its
+ * group. What it owns stays until the transports below are closed: they may still write into it. One thread at a time. */
+#ifndef HD_CORE_COMM_LAYER_H
+#define HD_CORE_COMM_LAYER_H
+
+#include "core/comm/open.h"
+#include "core/comm/requests.h"
+
+struct hd__layer_op {
+    struct hd__request request;
+    struct hd__layer_op *next;     /* in its queue */
+    struct hd__layer_group *group; /* NULL: it was freed */
+    const struct hd__comm *below;  /* whose request it is, if it passed through; else NULL */
+    hd_request inner;
+    int32_t done, code;
+};
+
+struct hd__layer_group {
+    struct hd__layer *layer;
+    struct hd__layer_group *next;
+    struct hd__layer_op *head, **tail;
+    const struct hd__comm *home; /* where what passes through goes */
+    struct hd_comm_group *there; /* the group on it */
+    struct hd_error error;       /* the first */
+    char name[64];
+};
+
+struct hd__layer_kind {
+    size_t op_bytes;
+    /* The head of a queue, as far as it goes. 1: something moved; 0: nothing; or an error. done = 1 once it is over. */
+    int32_t (*advance)(struct hd__layer_op *head, struct hd_error *err);
+    /* It is late. The transport below is asked to wait, no longer: it knows best who is missing, and tells the others. */
+    int32_t (*late)(struct hd__layer_op *head, struct hd_error *err);
+    void (*op_clear)(struct hd__layer_op *op); /* it is over, and its record will be used again */
+    void (*op_free)(struct hd__layer_op *op);
+    void (*group_free)(struct hd_comm_group *group);
+};
+
+struct hd__layer {
+    const struct hd__layer_kind *kind;
+    struct hd__comm below[2]; /* the last gives memory, and is closed first */
+    uint32_t n_below;
+    int32_t rank;
+    struct hd__layer_group *groups;
+    struct hd__requests ops;
+};
+
+/* The slots that need nothing of the owner: all but close, group, group_free and collective. */
+struct hd_comm_ops hd__layer_ops(const struct hd__layer *layer, uint64_t caps);
+int32_t hd__layer_send(struct hd_comm_group *group, int32_t peer, uint32_t stream, const void *data, uint64_t bytes,
+                       hd_request *request, struct hd_error *err);
+int32_t hd__layer_recv(struct hd_comm_group *group, int32_t peer, uint32_t stream, void *data, uint64_t bytes,
+                       hd_request *request, struct hd_error *err);
+/* A collective that passes through. */
+int32_t hd__layer_pass(struct hd__layer_group *group, const struct hd_comm_call *call, hd_request *request,
+                       struct hd_error *err);
+
+/* Frees the groups, closes what is below, then frees all that operations own. The layer itself is its owner's. */
+void hd__layer_finish(struct hd__layer *layer);
+
+/* `group` is zeroed; home and there are its owner's to set. */
+void hd__layer_group_init(struct hd__layer *layer, struct hd__layer_group *group, const char *name);
+void hd__layer_group_finish(struct hd__layer_group *group); /* what is in its queue is cancelled */
+
+/* HD_OK, or the error that poisoned the group. */
+int32_t hd__layer_usable(const struct hd__layer_group *group, struct hd_error *err);
+/* A new operation, to be filled in and then enqueued, or given back. What its owner added is as the last one left it. */
+void *hd__layer_op_new(struct hd__layer_group *group);
+void hd__layer_op_drop(struct hd__layer_op *op);
+/* Starts it, if it is the first; where it fails at once, it is gone. */
+int32_t hd__layer_enqueue(struct hd__layer_op *op, hd_request *request, struct hd_error *err);
+
+#endif
