@@ -67,30 +67,70 @@ static int numerics_refused(const struct hd__compiled *c)
     return c->stage[0]->apart != 0;
 }
 
-/* The groups of each stage's first rank; what another stage has said is not said again. */
-static void print_groups(const struct hd__compiled *c, const struct hd__routes_options *how)
+/* ---- groups: those of each stage's first rank */
+
+struct stage {
+    const struct hd__compiled *c;
+    int32_t number, rank;
+};
+
+typedef void stage_fn(void *user, const struct stage *stage, const struct hd__routes *routes);
+
+static void each_stage(const struct hd__compiled *c, const struct hd__routes_options *how, stage_fn *fn, void *user)
 {
-    struct hd__text before = {0}, text = {0};
     struct hd__routes first = {0};
     struct hd__routes_options as_first = *how;
     as_first.beside = &first;
     for (int32_t s = 0; s < c->n_stages && c->mesh.ranks > 1; s++) {
+        struct stage stage = {c, s, s * (c->mesh.ranks / c->n_stages)};
         struct hd__routes more = {0}, *routes = s ? &more : &first;
-        hd__routes_find(c, s * (c->mesh.ranks / c->n_stages), s ? &as_first : how, routes);
-        hd__routes_line(routes, &text);
-        if (text.at && (!before.at || strcmp(before.at, text.at))) {
-            if (c->n_stages > 1)
-                printf("groups from stage %d on: %s\n", s, text.at);
-            else
-                printf("groups: %s\n", text.at);
-        }
-        hd__text_free(&before);
-        before = text;
-        text = (struct hd__text){0};
+        hd__routes_find(c, stage.rank, s ? &as_first : how, routes);
+        fn(user, &stage, routes);
         hd__routes_free(&more);
     }
     hd__routes_free(&first);
+}
+
+/* What another stage has said is not said again. */
+static void print_stage(void *user, const struct stage *stage, const struct hd__routes *routes)
+{
+    struct hd__text *before = user, text = {0};
+    hd__routes_line(routes, &text);
+    if (text.at && (!before->at || strcmp(before->at, text.at))) {
+        if (stage->c->n_stages > 1)
+            printf("groups from stage %d on: %s\n", stage->number, text.at);
+        else
+            printf("groups: %s\n", text.at);
+    }
+    hd__text_free(before);
+    *before = text;
+}
+
+static void print_groups(const struct hd__compiled *c, const struct hd__routes_options *how)
+{
+    struct hd__text before = {0};
+    each_stage(c, how, print_stage, &before);
     hd__text_free(&before);
+}
+
+static void add_stage(void *user, const struct stage *stage, const struct hd__routes *routes)
+{
+    json_t *groups = hd__routes_json(routes), *group;
+    size_t i;
+    json_array_foreach(groups, i, group)
+    {
+        json_object_set_new(group, "stage", json_integer(stage->number));
+        json_object_set_new(group, "rank", json_integer(stage->rank));
+    }
+    json_array_extend(user, groups);
+    json_decref(groups);
+}
+
+static json_t *groups_json(const struct hd__compiled *c, const struct hd__routes_options *how)
+{
+    json_t *groups = json_array();
+    each_stage(c, how, add_stage, groups);
+    return groups;
 }
 
 static void print_text(const struct hd__compiled *c, const struct tally *t, const struct hd__routes_options *how)
@@ -114,12 +154,14 @@ static void print_text(const struct hd__compiled *c, const struct tally *t, cons
     printf("arena: %s a rank (%lld bytes)\n", hd__bytes_text((uint64_t)t->arena, arena), (long long)t->arena);
 }
 
-static void print_json(const struct hd__compiled *c, const struct tally *t, const struct hd__numerics *n)
+static void print_json(const struct hd__compiled *c, const struct tally *t, const struct hd__routes_options *how,
+                       const struct hd__numerics *n)
 {
     json_t *o = json_pack("{s:b,s:i,s:i,s:I,s:I,s:I,s:I,s:f,s:f}", "ok", 1, "ranks", c->mesh.ranks, "programs",
                           c->n_stages, "instructions", (json_int_t)t->instructions, "collectives",
                           (json_int_t)t->collectives, "messages", (json_int_t)t->messages, "arena_bytes",
                           (json_int_t)t->arena, "compile_s", c->seconds, "proof_s", t->seconds);
+    json_object_set_new(o, "groups", groups_json(c, how));
     if (n)
         json_object_set_new(o, "numerics",
                             json_pack("{s:i,s:i,s:f,s:f,s:f,s:f,s:f}", "ranks", n->ranks, "steps", n->steps, "loss",
@@ -178,7 +220,7 @@ static int run(int argc, char **argv)
                           &err))
         code = hd__print_error(&err, HD__EXIT_FAILED);
     if (!code && json)
-        print_json(loaded.compiled, &tally, numerics ? &found : NULL);
+        print_json(loaded.compiled, &tally, &how, numerics ? &found : NULL);
     else if (!code && numerics)
         print_numerics(&found);
     if (!code && numerics)
@@ -198,7 +240,7 @@ const struct hd__command hd__command_check = {
         "                losses, gradients, parameters and an evaluation with one rank: for small models, it is slow\n"
         "  --per-machine N   how groups go, as if each machine had N ranks (default: all on one); see explain\n"
         "  --json        for machines: ok, ranks, programs, instructions, collectives, messages, arena_bytes,\n"
-        "                compile_s, proof_s\n",
+        "                compile_s, proof_s, groups\n",
     .example = "  heddle check examples/kjv.yaml launch.ranks=8 mesh.tp=2\n",
     .run = run,
 };

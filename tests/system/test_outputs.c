@@ -309,6 +309,30 @@ START_TEST(explain_text)
 }
 END_TEST
 
+/* The groups of `check` are those that `explain` says of each stage's first rank. */
+static void expect_groups(const char *job, int stages)
+{
+    struct command *c = command_run("check %s --json", job);
+    json_t *groups = json_object_get(parse(c->out), "groups"), *group, *explained;
+    size_t i, k = 0;
+    expect_code(c, 0);
+    for (int stage = 0, n = 0; stage < stages; stage++, n = 0) {
+        int64_t rank = whole(json_array_get(groups, k), "rank");
+        c = command_run("explain %s --json --rank %d", job, (int)rank);
+        explained = parse(c->out);
+        ck_assert_int_eq(rank, stage * whole(explained, "ranks") / stages);
+        json_array_foreach(json_object_get(explained, "groups"), i, group)
+        {
+            json_object_set_new(group, "stage", json_integer(stage));
+            json_object_set_new(group, "rank", json_integer(rank));
+            ck_assert_msg(json_equal(group, json_array_get(groups, k++)), "stage %d: group %zu is another", stage, i);
+            n++;
+        }
+        ck_assert_int_gt(n, 1);
+    }
+    ck_assert_int_eq(k, json_array_size(groups));
+}
+
 /* No data file is needed, no process is started, and a thousand ranks are no matter. */
 START_TEST(check_json)
 {
@@ -330,6 +354,9 @@ START_TEST(check_json)
     o = parse(c->out); /* one object still */
     ck_assert_int_eq(whole(o, "numerics.ranks"), 4);
     ck_assert(real(o, "numerics.loss") < 1e-9 && real(o, "numerics.parameter") < 1e-9);
+    expect_groups(MESH_2_2 " comm.inside=shm --per-machine 2", 1);
+    expect_groups(MESH_2_2 " mesh.pp=2 strategies=[{\"use\":\"3d\"},{\"use\":\"zero\"}] --per-machine 4 comm.inside=shm", 2);
+    ck_assert_int_eq(json_array_size(json_object_get(parse(command_run("check llama.yaml --json")->out), "groups")), 0);
     c = command_run("check llama.yaml");
     expect_code(c, 0);
     ck_assert_msg(strstr(c->out, "cannot deadlock by mismatch"), "it said: %s", c->out);
