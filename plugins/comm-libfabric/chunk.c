@@ -122,7 +122,10 @@ void lf_chunk_done(struct hd_comm *c, struct lf_piece *piece, uint64_t bytes)
     lf_piece_free(c, piece);
 }
 
-/* What was posted for a message that failed is called back; what was sent cannot be. */
+/* What was posted for a message that failed is called back. Of the providers shm and tcp;ofi_rxm fi_cancel takes receives that
+ * no chunk has met, at once, before it returns; sends, and what has met, it does not find. Those go on until they are through,
+ * the connection breaks, or the endpoint is closed. Nobody waits for that here: a peer that stands still would set the time, and
+ * buffers stay until the transport is closed anyway (heddle/comm.h). */
 void lf_chunks_cancel(struct lf_op *op)
 {
     for (int i = 0; i < LF_WINDOW; i++) {
