@@ -9,7 +9,7 @@ each on a processor of its own. In every round each configuration runs once, ove
 the shortest step and the shortest wait of all rounds, the first two steps of a run left out. Columns, milliseconds a step:
     step, step+      not overlapped, overlapped
     comm, comm+      of these, what the rank waits for communication (comm_s of the metrics)
-    pass             the forward and backward pass (stages 0 to 2: the backward pass alone), from the profile
+    pass             the forward and backward pass (stage 0: the backward pass alone), from the profile
     hidden           step - step+: what overlapping saves, its own cost taken off
     part             hidden / min(comm, pass): of what the passes are long enough to hide, how much is hidden
 """
@@ -116,7 +116,7 @@ def measure(pair, folder, stage, args):
     for _ in range(args.rounds):
         for overlap, best in runs.items():
             words = [f"strategies.zero.stage={stage}", f"strategies.zero.overlap={overlap}", *args.set]
-            best.add(*train(pair, folder, words, args.limit), "FBW" if stage == "3" else "BW")
+            best.add(*train(pair, folder, words, args.limit), "BW" if stage == "0" else "FBW")
     plain, over = runs["false"], runs["true"]
     room = (plain.step() - plain.comm()) * statistics.median(plain.shares)
     hidden, could = plain.step() - over.step(), min(plain.comm(), room)

@@ -317,12 +317,11 @@ static void split_tp(struct hd_program *p, int32_t ways)
     size[HD_AXIS_TQ] = ways;
 }
 
-static void split_section(struct hd_program *p, uint32_t section, int64_t last)
+int hd__pass_unedited(struct hd_program *p)
 {
     if (p->pass->edits.count)
         hd__program_fail(p, HD_E_INVALID, "a section is split before it is edited");
-    else
-        hd__split_section(p, section, last);
+    return !p->pass->edits.count;
 }
 
 static void flat_role(struct hd_program *p, uint32_t id, uint32_t role, hd_tensor t)
@@ -634,7 +633,7 @@ const struct hd_pass_api hd__pass_api = {
     .zeros = zeros,
     .dim = new_dim,
     .view = view,
-    .split_section = split_section,
+    .split_section = hd__pass_split_section,
     .split_tp = split_tp,
     .states_in = states_in,
     .file_folder = file_folder,
@@ -646,4 +645,5 @@ const struct hd_pass_api hd__pass_api = {
     .n_flats = n_flats,
     .section = hd__pass_section,
     .keep = hd__pass_keep,
+    .first_round = hd__pass_first_round,
 };

@@ -30,7 +30,9 @@ void hd__pass_apart(struct hd_program *p, uint32_t axes);
 void hd__pass_section(struct hd_program *p, const char *name, uint32_t every, uint32_t together);
 void hd__pass_keep(struct hd_program *p, uint32_t flat, hd_tensor t, const char *name);
 /* split.c */
-void hd__split_section(struct hd_program *p, uint32_t section, int64_t last);
+void hd__pass_split_section(struct hd_program *p, uint32_t section, int64_t last);
+void hd__pass_first_round(struct hd_program *p, uint32_t section);
+int hd__pass_unedited(struct hd_program *p); /* or a fault: only then a section is written twice */
 
 /* offload.c: the twin in the main memory with which `section` computes; the tensor itself where it lies there. */
 hd_tensor hd__staged(struct hd_program *p, const char *section, hd_tensor home);

@@ -417,6 +417,7 @@ int32_t hd__exact_sums(struct hd_program *p, struct hd_error *err);
 int32_t hd__exact_reduce(struct hd_program *p, struct hd_error *err);
 int32_t hd__lower(struct hd_program *p, struct hd_error *err);    /* lower.c */
 void hd__terms_promise(struct hd_program *p);                     /* terms.c: hd__param.terms, of what was lowered */
+void hd__terms_again(struct hd_program *p, const struct hd__code_section *s); /* this section is walked once more */
 void hd__scale_loss(struct hd_program *p);                        /* scale.c, after hd__lower where the job scales its loss */
 int32_t hd__fuse(struct hd_program *p, struct hd_error *err);     /* fuse.c */
 struct hd__use {
@@ -446,6 +447,8 @@ int64_t hd__all_arenas(const struct hd_program *p);
 void hd__alias(struct hd_program *p); /* outputs take the memory of inputs that die, where the op allows it */
 /* verify.c: rules within one rank. The first faults, one a line, go to err->message. */
 int32_t hd__verify(struct hd_program *p, struct hd_error *err);
+/* gathered.c: between steps what the model reads may be older than the master weights: then `restore` runs before an evaluation. */
+int hd__gathers_late(const struct hd_program *p);
 
 /* bind.c: lowers one instruction for the rank at `coord`. Operands are written to in[HD_MAX_IN], out[HD_MAX_OUT],
  * which desc points to. `arena` may be NULL: then all data pointers are NULL. */

@@ -1,6 +1,6 @@
 /* What a step must leave settled besides gradients: the loss and the norm are summed once over the ranks that have
- * parts of them, every parameter counts once in the norm, what compute reads is made anew after the optimizer has
- * written, and what lives in another memory is fetched and written back. */
+ * parts of them, every parameter counts once in the norm and is updated once, and what lives in another memory is fetched and
+ * written back. */
 #include <math.h>
 #include <stdlib.h>
 
@@ -14,7 +14,6 @@ struct part {            /* of the norm: one parameter's */
 struct hd__settled {
     const struct hd_program *p;
     uint32_t *flat_of; /* by tensor: the flat, index + 1, whose shard it is */
-    uint8_t *stale;    /* by flat: the optimizer wrote, and the whole is as before */
     uint32_t *updates; /* by flat: in this step */
     HD__ARRAY(struct part) parts;
     uint32_t loss_owes, norm_summed; /* axes */
@@ -41,7 +40,6 @@ struct hd__settled *hd__settled_new(const struct hd_program *p)
     struct hd__settled *s = hd__alloc(sizeof *s);
     s->p = p;
     s->flat_of = hd__alloc(p->tensors.count * sizeof *s->flat_of);
-    s->stale = hd__alloc(p->flats.count + 1);
     s->updates = hd__alloc(p->flats.count * sizeof *s->updates);
     for (uint32_t f = 0; f < p->flats.count; f++)
         s->flat_of[p->flats.at[f].shard] = f + 1;
@@ -58,7 +56,6 @@ void hd__settled_free(struct hd__settled *s)
 {
     hd__free_array(&s->parts);
     free(s->flat_of);
-    free(s->stale);
     free(s->updates);
     free(s->staged);
     free(s->holder);
@@ -186,28 +183,11 @@ static void step_norm(struct hd__settled *s, struct hd__faults *f, const struct 
     }
 }
 
-/* ---- parameters after the update */
-
-int hd__covers(const struct hd_program *p, hd_tensor a, hd_tensor b)
-{
-    const struct hd__tensor *x = hd__tc(p, a), *y = hd__tc(p, b);
-    int64_t size = (int64_t)hd_dtype_size(x->dtype);
-    return x->buffer == y->buffer && !x->window && x->offset * size <= y->offset * (int64_t)hd_dtype_size(y->dtype) &&
-           x->offset * size + hd__tensor_bytes(p, x) >=
-               y->offset * (int64_t)hd_dtype_size(y->dtype) + hd__tensor_bytes(p, y);
-}
-
-static void write_whole(struct hd__settled *s, const struct hd__instr *i)
-{
-    for (uint32_t f = 0; f < s->p->flats.count; f++)
-        for (uint32_t k = 0; s->stale[f] && k < i->n_out; k++)
-            s->stale[f] = !hd__covers(s->p, i->out[k], s->p->flats.at[f].whole);
-}
+/* ---- updates */
 
 static void update(struct hd__settled *s, struct hd__faults *f, const struct hd__instr *i)
 {
     uint32_t flat = i->n_in ? s->flat_of[i->in[0]] : 0;
-    hd_tensor whole = flat ? s->p->flats.at[flat - 1].whole : 0;
     if (i->op == HD_OP_SUMSQ) {
         if (flat)
             add_parts(s, i);
@@ -218,8 +198,6 @@ static void update(struct hd__settled *s, struct hd__faults *f, const struct hd_
             read_norm(s, f);
     if (flat)
         s->updates[flat - 1]++;
-    if (whole && s->p->buffers.at[hd__tc(s->p, whole)->buffer].life == HD__LIFE_PERSISTENT)
-        s->stale[flat - 1] = 1;
 }
 
 static void end_updates(struct hd__settled *s, struct hd__faults *f)
@@ -268,7 +246,6 @@ void hd__settled_step(struct hd__settled *s, struct hd__faults *f, const struct 
         s->norm_added = 1, s->norm_checked = 0;
     if (hd__op(i->op)->class == HD__CLASS_UPDATE)
         update(s, f, i);
-    write_whole(s, i);
     step_staged(s, f, i);
 }
 
@@ -293,12 +270,6 @@ void hd__settled_end(struct hd__settled *s, struct hd__faults *f, const struct h
         hd__axes_text(s->loss_owes, axes);
         hd__fault(f, "the loss still owes a sum over %s", axes);
     }
-    for (uint32_t k = 0; k < s->p->flats.count; k++)
-        if (s->stale[k]) {
-            hd__fault(f, "parameters %s are updated, but what the model reads of them is not made anew",
-                      s->p->flats.at[k].name);
-            s->stale[k] = 0;
-        }
     if (!strcmp(section->name, "update"))
         end_updates(s, f);
     end_staged(s, f);

@@ -1,5 +1,5 @@
-/* A section becomes two, one for the first steps of a run and one for the others: what they have in common is written
- * twice, since a temporary belongs to one section. */
+/* A section becomes two, one for the first steps of a run or the first round of a step, and one for the others: what they
+ * have in common is written twice, since a temporary belongs to one section. */
 #include <stdlib.h>
 
 #include "core/program/pass.h"
@@ -50,25 +50,53 @@ static struct hd__instr instr_of(struct twins *w, const struct hd__instr *of)
     return i;
 }
 
-void hd__split_section(struct hd_program *p, uint32_t section, int64_t last)
+/* The same once more, with temporaries of its own. */
+static struct hd__code_section twin_of(struct hd_program *p, uint32_t section, const char *ending)
 {
-    struct hd__code_section first = p->sections.at[section];
+    struct hd__code_section twin = p->sections.at[section];
     struct twins w = {.p = p,
                       .tensor = hd__alloc(p->tensors.count * sizeof *w.tensor),
                       .buffer = hd__alloc(p->buffers.count * sizeof *w.buffer),
                       .instr = hd__alloc(((size_t)p->next_id + 1) * sizeof *w.instr)};
-    first.name = hd__arena_format(&p->arena, "%s_warmup", first.name);
-    first.last = last;
-    first.code = (hd__code){0};
+    twin.name = hd__arena_format(&p->arena, "%s_%s", twin.name, ending);
+    twin.code = (hd__code){0};
     for (uint32_t k = 0; k < p->sections.at[section].code.count; k++) {
         struct hd__instr i = instr_of(&w, &p->sections.at[section].code.at[k]);
-        hd__push(&first.code, i);
+        hd__push(&twin.code, i);
     }
-    p->sections.at[section].after = last;
-    hd__push(&p->sections, first);
-    memmove(&p->sections.at[section + 1], &p->sections.at[section], (p->sections.count - 1 - section) * sizeof first);
-    p->sections.at[section] = first;
     free(w.tensor);
     free(w.buffer);
     free(w.instr);
+    return twin;
+}
+
+static void put_before(struct hd_program *p, uint32_t section, struct hd__code_section first)
+{
+    hd__push(&p->sections, first);
+    memmove(&p->sections.at[section + 1], &p->sections.at[section], (p->sections.count - 1 - section) * sizeof first);
+    p->sections.at[section] = first;
+}
+
+void hd__pass_split_section(struct hd_program *p, uint32_t section, int64_t last)
+{
+    struct hd__code_section first;
+    if (!hd__pass_unedited(p))
+        return;
+    first = twin_of(p, section, "warmup");
+    first.last = last;
+    p->sections.at[section].after = last;
+    put_before(p, section, first);
+}
+
+/* verify walks a section that is repeated twice: with the first round apart it is walked once more. */
+void hd__pass_first_round(struct hd_program *p, uint32_t section)
+{
+    struct hd__code_section first;
+    if (!hd__pass_unedited(p) || p->sections.at[section].repeat < 2)
+        return;
+    first = twin_of(p, section, "first");
+    first.repeat = 1;
+    if (--p->sections.at[section].repeat > 1)
+        hd__terms_again(p, &p->sections.at[section]);
+    put_before(p, section, first);
 }

@@ -24,9 +24,10 @@ uint32_t hd__terms_step(uint32_t *terms, const struct hd__instr *i, uint32_t k)
     return n;
 }
 
-static void promise(struct hd_program *p, uint32_t *terms, struct hd__code_section *s)
+/* What the gradients gain when a section is walked so often; returns what the loss gains in one walk. */
+static uint32_t promise(struct hd_program *p, uint32_t *terms, const struct hd__code_section *s, uint32_t walks)
 {
-    uint32_t walks = (uint32_t)hd__section_walks(s);
+    uint32_t loss = 0;
     for (uint32_t n = 0; n < s->code.count; n++)
         for (uint32_t k = 0; k < s->code.at[n].n_out; k++) {
             uint32_t got = hd__terms_step(terms, &s->code.at[n], k), param = hd__tc(p, s->code.at[n].out[k])->param;
@@ -35,14 +36,22 @@ static void promise(struct hd_program *p, uint32_t *terms, struct hd__code_secti
             if (param)
                 p->params.at[param - 1].terms += walks * got;
             if (s->code.at[n].out[k] == p->loss_sum)
-                s->loss_terms += got;
+                loss += got;
         }
+    return loss;
 }
 
 void hd__terms_promise(struct hd_program *p)
 {
     uint32_t *terms = hd__alloc(p->tensors.count * sizeof *terms);
     for (uint32_t s = 0; s < p->sections.count; s++)
-        promise(p, terms, &p->sections.at[s]);
+        p->sections.at[s].loss_terms = promise(p, terms, &p->sections.at[s], (uint32_t)hd__section_walks(&p->sections.at[s]));
+    free(terms);
+}
+
+void hd__terms_again(struct hd_program *p, const struct hd__code_section *s)
+{
+    uint32_t *terms = hd__alloc(p->tensors.count * sizeof *terms);
+    promise(p, terms, s, 1);
     free(terms);
 }

@@ -1,5 +1,5 @@
 /* What a step program must satisfy within one rank: operands that fit their op, definitions, releases, waits,
- * placements (placed.c), rings (turned.c), obligations (owed.c), what else must be settled (settled.c), ranks that were apart
+ * placements (placed.c), rings (turned.c), obligations (owed.c), what else must be settled (settled.c, gathered.c), ranks that were apart
  * (together.c), and the memory plan (overlap.c). Across ranks: machine.c. */
 #include "core/program/verify.h"
 
@@ -43,6 +43,7 @@ struct walk {
     HD__ARRAY(struct flight) flights;
     struct hd__owed *owed;
     struct hd__settled *settled;
+    struct hd__gathered *gathered;
     struct hd__together *together;
     struct hd__turned *turned;
 };
@@ -234,6 +235,7 @@ static void check_instr(struct walk *w, const struct hd__instr *i)
         w->faults.terms[k] = hd__terms_step(w->terms, i, k);
     hd__owed_step(w->owed, &w->faults, i);
     hd__settled_step(w->settled, &w->faults, i);
+    hd__gathered_step(w->gathered, &w->faults, i);
     hd__together_step(w->together, &w->faults, i);
     hd__turned_step(w->turned, &w->faults, i);
     hd__check_placed(&w->faults, i);
@@ -250,6 +252,7 @@ static void check_section(struct walk *w, const struct hd__code_section *s)
     memset(w->head, 0, w->p->buffers.count * sizeof *w->head);
     w->flights.count = 1; /* index 0 is none */
     hd__settled_begin(w->settled, s);
+    hd__gathered_begin(w->gathered, s);
     hd__together_begin(w->together, s);
     for (w->faults.n = 0; w->faults.n < s->code.count; w->faults.n++)
         check_instr(w, &s->code.at[w->faults.n]);
@@ -257,6 +260,7 @@ static void check_section(struct walk *w, const struct hd__code_section *s)
         if (w->state[w->faults.n] == FLYING)
             hd__fault(&w->faults, "is never waited for");
     hd__settled_end(w->settled, &w->faults, s); /* also where nothing is left of it */
+    hd__gathered_end(w->gathered, &w->faults, s);
     hd__together_end(w->together, &w->faults);
     free(w->state);
 }
@@ -300,6 +304,7 @@ int32_t hd__verify(struct hd_program *p, struct hd_error *err)
                      .made = hd__alloc(p->tensors.count * sizeof(uint32_t)),
                      .owed = hd__owed_new(p),
                      .settled = hd__settled_new(p),
+                     .gathered = hd__gathered_new(p),
                      .together = hd__together_new(p),
                      .turned = hd__turned_new(p)};
     check_sections(&w);
@@ -312,6 +317,7 @@ int32_t hd__verify(struct hd_program *p, struct hd_error *err)
     hd__free_array(&w.flights);
     hd__owed_free(w.owed);
     hd__settled_free(w.settled);
+    hd__gathered_free(w.gathered);
     hd__together_free(w.together);
     hd__turned_free(w.turned);
     free(w.buffer);

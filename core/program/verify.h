@@ -1,4 +1,4 @@
-/* What verify.c, placed.c, overlap.c, owed.c, settled.c, together.c and turned.c share: where a fault is, and the list of
+/* What verify.c, placed.c, overlap.c, owed.c, settled.c, gathered.c, together.c and turned.c share: where a fault is, and the list of
  * faults. */
 #ifndef HD_CORE_PROGRAM_VERIFY_H
 #define HD_CORE_PROGRAM_VERIFY_H
@@ -42,13 +42,21 @@ static inline int32_t hd__section_walks(const struct hd__code_section *s)
 /* terms.c: how many terms output k adds; by tensor, how many it has. */
 uint32_t hd__terms_step(uint32_t *terms, const struct hd__instr *i, uint32_t k);
 
-/* settled.c: loss and norm are summed once, and parameters are made anew after the update. */
+/* settled.c: loss and norm are summed once, and parameters are updated once. */
 struct hd__settled;
 struct hd__settled *hd__settled_new(const struct hd_program *p);
 void hd__settled_free(struct hd__settled *s);
 void hd__settled_begin(struct hd__settled *s, const struct hd__code_section *section);
 void hd__settled_step(struct hd__settled *s, struct hd__faults *f, const struct hd__instr *i);
 void hd__settled_end(struct hd__settled *s, struct hd__faults *f, const struct hd__code_section *section);
+
+/* gathered.c: what the model reads of parameters is as new as their master weights. */
+struct hd__gathered;
+struct hd__gathered *hd__gathered_new(const struct hd_program *p);
+void hd__gathered_free(struct hd__gathered *g);
+void hd__gathered_begin(struct hd__gathered *g, const struct hd__code_section *section);
+void hd__gathered_step(struct hd__gathered *g, struct hd__faults *f, const struct hd__instr *i);
+void hd__gathered_end(struct hd__gathered *g, struct hd__faults *f, const struct hd__code_section *section);
 /* Does a, which is no window, lie over all of b? */
 int hd__covers(const struct hd_program *p, hd_tensor a, hd_tensor b);
 

@@ -149,8 +149,10 @@ static int32_t run_step(struct side *s, int32_t step, const int32_t *tokens, str
 /* One batch, as hd__session_evaluate does it. */
 static int32_t run_evaluation(struct side *s, const int32_t *tokens, struct hd_error *err)
 {
-    int32_t rc = hd__machine_run(s->machine, "begin", 1, err);
+    int32_t rc = hd__machine_run(s->machine, "restore", 1, err);
     s->tokens = tokens;
+    if (!rc)
+        rc = hd__machine_run(s->machine, "begin", 1, err);
     for (s->evaluates = 1; s->evaluates <= s->compiled->job->accumulation && !rc; s->evaluates++)
         rc = hd__machine_run(s->machine, "eval", 1, err);
     s->evaluates = 0;

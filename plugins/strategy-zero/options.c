@@ -46,6 +46,10 @@ const struct hd_option zero_options[ZERO_OPTIONS] = {
      .help = "stage 3: release a block's parameters after its forward pass and gather them again for the backward pass"},
     {.name = "overlap", .type = HD_OPT_BOOL, .value = "true", TUNER, .offset = AT(overlap), .aliases = "overlap_comm",
      .help = "false: every collective of this strategy is waited for where it starts, and nothing is gathered or fetched ahead"},
+    {.name = "gather_in_forward", .type = HD_OPT_BOOL, .value = "true", TUNER, .offset = AT(gather_in_forward),
+     .aliases = "overlap_param_gather",
+     .help = "stages 1 and 2: updated parameters are gathered when the next step begins, behind the forward pass of the blocks before "
+             "them; only those that it needs first are gathered behind the update of the others. false: all behind the update"},
     {.name = "offload.optimizer", .type = HD_OPT_ENUM, .value = "none", .choices = "none|host|file", GLOBAL,
      .offset = AT(offload_optimizer), .aliases = "offload_optimizer",
      .help = "where the optimizer's states, and the master weights where they are a copy of their own, lie between updates: in "

@@ -1,4 +1,5 @@
-/* Parameters: every use becomes a view of a flat buffer. Stages 0-2: of the persistent whole. Stage 3: of a whole that is
+/* Parameters: every use becomes a view of a flat buffer. Stages 0-2: of the persistent whole, at stages 1 and 2 gathered
+ * where a step begins (gather_in_forward). Stage 3: of a whole that is
  * gathered for one *residence* (block, micro-batch, forward or backward) and released after it. A flat of several blocks
  * has one residence for them all. */
 #include "zero.h"
@@ -126,13 +127,45 @@ static hd_tensor whole_for(struct zero *z, struct run *runs, uint32_t *n, const 
     return r->whole;
 }
 
+/* All at once, in the order in which the section uses them. What it uses first would be waited for: that is gathered behind the
+ * update of the others. */
+static void gather_late(struct zero *z, const uint32_t *order, uint32_t n, uint32_t section)
+{
+    z->early = 0;
+    for (uint32_t k = 0; k < n; k++) {
+        struct zero_flat *f = &z->flats[order[k]];
+        struct hd_pass_instr in = zero_instr(z, f, HD_OP_ALL_GATHER, f->home, f->whole, f->axes);
+        if (!zero_gathers(f))
+            continue;
+        f->late = z->early > 0;
+        if (f->late)
+            z->api->insert(z->p, section, 0, 0, &in);
+        else
+            z->early = order[k] + 1;
+    }
+}
+
+/* Adds a flat to those that the section uses. */
+static uint32_t note(uint32_t *order, uint32_t n, uint32_t flat)
+{
+    for (uint32_t k = 0; k < n; k++)
+        if (order[k] == flat)
+            return n;
+    order[n] = flat;
+    return n + 1;
+}
+
 int zero_params(struct zero *z, uint32_t section)
 {
     const struct hd_pass_api *api = z->api;
-    uint32_t n = api->n_instr(z->p, section), n_runs = 0;
+    uint32_t n = api->n_instr(z->p, section), n_runs = 0, n_used = 0;
     struct run *runs = z->host->alloc((n + 1) * sizeof *runs);
-    if (!runs)
+    uint32_t *used = z->host->alloc((z->n_flats + 1) * sizeof *used);
+    if (!runs || !used) {
+        z->host->free(runs);
+        z->host->free(used);
         return 0;
+    }
     for (uint32_t k = 0; k < n; k++) {
         struct hd_pass_instr i;
         api->instr(z->p, section, k, &i);
@@ -141,10 +174,14 @@ int zero_params(struct zero *z, uint32_t section)
             if (!param || !z->owner[param - 1])
                 continue;
             flat = z->owner[param - 1] - 1;
+            n_used = note(used, n_used, flat);
             views(z, section, k, &i, flat, whole_for(z, runs, &n_runs, &i, flat, k));
         }
     }
     gather(z, runs, n_runs, section);
+    if (z->begins)
+        gather_late(z, used, n_used, section);
     z->host->free(runs);
+    z->host->free(used);
     return 1;
 }

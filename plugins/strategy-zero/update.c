@@ -60,33 +60,37 @@ static void restore(struct zero *z)
             z->api->append(z->p, "restore", &copy);
             z->api->store(z->p, "restore", flat->id, HD_PART_LOW);
         }
-        if (flat->stage == 1 || flat->stage == 2)
+        if (zero_gathers(flat))
             z->api->append(z->p, "restore", &gather);
     }
+}
+
+/* The flat that is updated as the n-th: the one that the next step needs first, so that its gather has most to hide behind. */
+static struct zero_flat *nth(struct zero *z, uint32_t n)
+{
+    if (n == 0 && z->early)
+        return &z->flats[z->early - 1];
+    return &z->flats[n < z->early ? n - 1 : n];
 }
 
 /* What of a flat lies elsewhere comes in while the former one is updated, and goes back while the next one is: so there are
  * three slots. The first comes in while the norm is reduced. The low-precision copy comes as well: an update that is skipped
  * writes nothing. */
-static void fetch(struct zero *z, uint32_t f)
+static void fetch(struct zero *z, uint32_t n)
 {
     const uint32_t all = HD_PART_MASTER | HD_PART_LOW | HD_PART_STATES;
-    if (f < z->n_flats)
-        z->api->fetch(z->p, "update", z->flats[f].id, all, all, f % SLOTS);
+    if (n < z->n_flats)
+        z->api->fetch(z->p, "update", nth(z, n)->id, all, all, n % SLOTS);
 }
 
-static void update_flat(struct zero *z, uint32_t f)
+static void update_flat(struct zero *z, uint32_t n)
 {
-    struct zero_flat *flat = &z->flats[f];
-    if (z->settings.overlap)
-        fetch(z, f + 1);
-    else
-        fetch(z, f);
+    struct zero_flat *flat = nth(z, n);
+    struct hd_pass_instr gather = zero_instr(z, flat, HD_OP_ALL_GATHER, flat->home, flat->whole, flat->axes);
+    fetch(z, z->settings.overlap ? n + 1 : n);
     z->api->update(z->p, flat->id, flat->low);
-    if (flat->stage == 1 || flat->stage == 2) {
-        struct hd_pass_instr i = zero_instr(z, flat, HD_OP_ALL_GATHER, flat->home, flat->whole, flat->axes);
-        z->api->append(z->p, "update", &i);
-    }
+    if (zero_gathers(flat) && !flat->late)
+        z->api->append(z->p, "update", &gather);
 }
 
 void zero_update(struct zero *z)

@@ -1,6 +1,8 @@
 /* The plugin: the order of the rewriting. */
 #include "zero.h"
 
+#define NONE UINT32_MAX /* no section */
+
 static int accumulates(const struct zero *z, uint32_t section)
 {
     for (uint32_t k = 0; k < z->api->n_instr(z->p, section); k++) {
@@ -28,6 +30,20 @@ static void warn_of_gathers(const struct zero *z)
                      once / 1e6);
 }
 
+/* Parameters are gathered where a step begins, in a section that runs once in it. Returns its index, or NONE. */
+static uint32_t find_first(const struct zero *z)
+{
+    uint32_t first = 0, gathers = 0;
+    for (uint32_t f = 0; f < z->n_flats; f++)
+        gathers += (uint32_t)zero_gathers(&z->flats[f]);
+    if (!gathers || !z->settings.gather_in_forward || !z->settings.overlap)
+        return NONE;
+    while (!accumulates(z, first))
+        first++;
+    z->api->first_round(z->p, first);
+    return first;
+}
+
 /* The section in which gradients are reduced. Where some steps begin uncompressed there are two: `warm`, then `last`. */
 static void find_last(struct zero *z, uint32_t *warm, uint32_t *last)
 {
@@ -36,7 +52,7 @@ static void find_last(struct zero *z, uint32_t *warm, uint32_t *last)
     for (uint32_t s = 0; s < z->api->n_sections(z->p); s++)
         if (accumulates(z, s))
             *last = s;
-    *warm = UINT32_MAX;
+    *warm = NONE;
     if (!smaller || !z->settings.compress_warmup)
         return;
     z->api->split_section(z->p, *last, z->settings.compress_warmup);
@@ -46,14 +62,17 @@ static void find_last(struct zero *z, uint32_t *warm, uint32_t *last)
 static int32_t transform(const struct hd_host *host, const void *settings, struct hd_program *program, struct hd_error *err)
 {
     struct zero z = {.host = host, .api = host->pass, .p = program};
-    uint32_t last, warm, ok;
+    uint32_t first = NONE, last, warm, ok;
     z.settings = *(const struct zero_settings *)settings;
     if (zero_configure(&z, err))
         return err->code;
     ok = (uint32_t)zero_plan(&z);
+    if (ok)
+        first = find_first(&z);
     find_last(&z, &warm, &last);
     for (uint32_t s = 0; ok && s < z.api->n_sections(program); s++) {
         z.warm = s == warm;
+        z.begins = s == first || (s == last && first == warm && first != NONE);
         ok = (uint32_t)(zero_gradients(&z, s, s == last || s == warm) && zero_params(&z, s));
         if (ok && s == last)
             warn_of_gathers(&z);

@@ -22,9 +22,9 @@ struct zero_settings {
     int64_t persist_below, max_live;
     struct hd_list axes;
     int32_t stage; /* index into the choices: ZERO_... */
-    int32_t reshard_after_forward, overlap;
+    int32_t reshard_after_forward, overlap, gather_in_forward;
     int32_t offload_optimizer, offload_params; /* HD_MEMORY_... */
-    int32_t compress_kind; /* none, fp16, bf16, int8, int4, powersgd */
+    int32_t reserved, compress_kind; /* none, fp16, bf16, int8, int4, powersgd */
     int64_t compress_block, compress_rank, compress_warmup;
     const char *path; /* offload.path */
 };
@@ -50,9 +50,10 @@ struct zero_flat {
     int64_t ways;
     int64_t count; /* elements of the whole */
     uint32_t *params;
-    uint32_t begins, reserved; /* begins: where its first gradient is made, counted from the program's end */
+    uint32_t begins; /* where its first gradient is made, counted from the program's end */
     uint32_t n_params, n_matrices; /* matrices come first where they travel as products of two */
     uint32_t members; /* pipeline stages that share it; 0: only this one */
+    uint32_t late;    /* gathered in the next step's forward pass, not behind the update */
     uint32_t parts;   /* 2: of one parameter whose blocks' contributions are summed apart (exact sums); else 0 */
     hd_tensor first;  /* the sum of the part that was there first, until it is added to the other one */
     hd_tensor whole, grad, shard, master, home, low; /* home: what stage 3 gathers from */
@@ -70,6 +71,8 @@ struct zero {
     uint32_t bits;       /* of codes; 0: none */
     uint32_t rank;       /* of products; 0: none */
     uint32_t warm;       /* the section that is rewritten runs in the first steps, in which nothing is compressed */
+    uint32_t begins;     /* the section that is rewritten begins a step, and parameters are gathered there */
+    uint32_t early;      /* the flat, index + 1, that it needs first: gathered behind the update of the others */
     uint32_t wire;       /* dtype in which gradients travel */
     uint32_t stage;      /* 0..3 */
     uint32_t shard_axes; /* axes whose replication may be removed: the option `axes` */
@@ -81,7 +84,7 @@ struct zero {
     int64_t gathered;             /* elements that the sections so far gather on a rank: zero_params */
 };
 
-#define ZERO_OPTIONS 19
+#define ZERO_OPTIONS 20
 extern const struct hd_option zero_options[ZERO_OPTIONS];
 /* Reads the settings; refuses what makes no sense on this mesh. */
 int32_t zero_configure(struct zero *z, struct hd_error *err);
@@ -96,6 +99,12 @@ static inline int zero_tied(const struct hd_pass_param *param)
 static inline int zero_shared(const struct hd_pass_param *param)
 {
     return zero_tied(param) || param->parts;
+}
+
+/* Is its persistent whole gathered after an update? */
+static inline int zero_gathers(const struct zero_flat *f)
+{
+    return f->stage == 1 || f->stage == 2;
 }
 
 int zero_plan(struct zero *z);            /* 0 when out of memory; other faults are sticky in the program */

@@ -45,6 +45,13 @@ static void expect_counts(struct hd_program *p, const char *section, int all_red
     ck_assert_int_eq(count(p, section, HD_OP_ALL_GATHER, shard), all_gathers);
 }
 
+static void expect_fault(struct hd_program *p, const char *words)
+{
+    ck_assert_int_eq(hd__verify(p, &err), HD_E_INVALID);
+    ck_assert_msg(strstr(err.message, words), "%s", err.message);
+    compiled_free(&built);
+}
+
 /* ---- gradient accumulation */
 
 START_TEST(stages_0_and_1_reduce_once_a_step)
@@ -55,7 +62,7 @@ START_TEST(stages_0_and_1_reduce_once_a_step)
     expect_counts(p, "micro_last", BLOCKS, 0, 0);
     expect_counts(p, "update", 0, 0, 0);
     compiled_free(&built);
-    p = COMPILE("strategies.zero.stage=1");
+    p = COMPILE("strategies.zero.stage=1", "strategies.zero.gather_in_forward=false");
     expect_counts(p, "micro", 0, 0, 0);
     expect_counts(p, "micro_last", 0, BLOCKS, 0);
     expect_counts(p, "update", 0, 0, BLOCKS);
@@ -76,9 +83,105 @@ START_TEST(stages_2_and_3_reduce_every_micro_batch)
                 if (code->at[k].op == HD_OP_REDUCE_SCATTER)
                     ck_assert_int_eq(p->buffers.at[hd__tc(p, code->at[k].in[0])->buffer].life, HD__LIFE_TEMP);
         }
-        expect_counts(p, "update", 0, 0, stage == 2 ? BLOCKS : 0);
+        expect_counts(p, "update", 0, 0, stage == 2 ? 1 : 0); /* the others: see below */
         compiled_free(&built);
     }
+}
+END_TEST
+
+/* ---- when parameters are gathered after the update */
+
+/* The position of the wait for instruction `at`. */
+static uint32_t wait_for(const hd__code *code, uint32_t at)
+{
+    uint32_t k = at;
+    while (code->at[k].op != HD_OP_WAIT || code->at[k].wait != code->at[at].id)
+        ck_assert_uint_lt(++k, code->count);
+    return k;
+}
+
+/* All begin before anything is computed, and each is waited for where its block begins. */
+static void expect_gathered_ahead(struct hd_program *p, const char *section)
+{
+    const hd__code *code = &hd__section(p, section)->code;
+    uint32_t before = 0;
+    for (uint32_t k = 0; k + 1 < BLOCKS; k++) {
+        uint32_t wait = wait_for(code, k), products = 0;
+        ck_assert_uint_eq(code->at[k].op, HD_OP_ALL_GATHER);
+        for (uint32_t n = before; n < wait; n++)
+            products += code->at[n].op == HD_OP_EINSUM;
+        ck_assert_uint_eq(products > 0, k > 0); /* the embedding has none */
+        before = wait;
+    }
+}
+
+START_TEST(parameters_are_gathered_behind_the_next_forward_pass)
+{
+    for (int stage = 1; stage <= 2; stage++) {
+        struct hd_program *p = COMPILE(stage == 1 ? "strategies.zero.stage=1" : "strategies.zero.stage=2");
+        const hd__code *update = &hd__section(p, "update")->code;
+        uint32_t gather = 0, updates = 0;
+        ck_assert_int_eq(hd__section(p, "micro_first")->repeat, 1);
+        ck_assert_int_eq(hd__section(p, "micro")->repeat, 2);
+        expect_counts(p, "micro_first", 0, stage == 2 ? BLOCKS : 0, BLOCKS - 1);
+        expect_counts(p, "micro", 0, stage == 2 ? BLOCKS : 0, 0);
+        expect_counts(p, "micro_last", 0, BLOCKS, 0);
+        expect_counts(p, "update", 0, 0, 1);
+        expect_counts(p, "restore", 0, 0, BLOCKS);
+        expect_gathered_ahead(p, "micro_first");
+        while (update->at[gather].op != HD_OP_ALL_GATHER) /* what the next step needs first, behind the others' update */
+            gather++;
+        ck_assert_str_eq(p->blocks.at[update->at[gather].block], "embed");
+        for (uint32_t k = gather; k < wait_for(update, gather); k++)
+            updates += update->at[k].op == update->at[gather - 1].op;
+        ck_assert_uint_eq(updates, BLOCKS - 1);
+        compiled_free(&built);
+    }
+}
+END_TEST
+
+/* Where no section of a step is repeated none is written twice. */
+START_TEST(one_section_begins_a_step)
+{
+    static const struct {
+        const char *option;
+        int micros;
+    } rows[] = {{"data.micro_batch=4", 1}, {"data.micro_batch=2", 2}};
+    for (size_t n = 0; n < HD__COUNT(rows); n++) {
+        struct hd_program *p = COMPILE("strategies.zero.stage=1", rows[n].option);
+        ck_assert(!hd__section(p, "micro_first"));
+        expect_gathered_ahead(p, rows[n].micros == 1 ? "micro_last" : "micro");
+        compiled_free(&built);
+    }
+    struct hd_program *p = COMPILE("strategies.zero.stage=1", "strategies.zero.compress.kind=int8", "strategies.zero.compress.warmup=2",
+                                   "data.micro_batch=4");
+    expect_gathered_ahead(p, "micro_last_warmup"); /* both begin a step */
+    expect_gathered_ahead(p, "micro_last");
+    compiled_free(&built);
+}
+END_TEST
+
+static void drop(struct hd_program *p, const char *section, uint32_t at)
+{
+    hd__code *code = &hd__section(p, section)->code;
+    code->at[wait_for(code, at)].op = code->at[at].op = 0;
+    hd__code_compact(code);
+}
+
+/* What is not gathered is old where it is read, in the section itself or in the next step, and after a load. */
+START_TEST(the_proof_finds_what_is_not_gathered)
+{
+    struct hd_program *p = COMPILE("strategies.zero.stage=2");
+    drop(p, "micro_first", 1);
+    expect_fault(p, "which is older than the master weights");
+    p = COMPILE("strategies.zero.stage=2");
+    for (uint32_t k = 0; k < hd__section(p, "update")->code.count; k++)
+        if (hd__section(p, "update")->code.at[k].op == HD_OP_ALL_GATHER)
+            drop(p, "update", k);
+    expect_fault(p, "which is older than the master weights");
+    p = COMPILE("strategies.zero.stage=2");
+    drop(p, "restore", 2);
+    expect_fault(p, "is not made anew");
 }
 END_TEST
 
@@ -98,13 +201,6 @@ static void plant(struct hd_program *p, const char *section, uint16_t op)
         return;
     }
     ck_abort_msg("there is no such reduction");
-}
-
-static void expect_fault(struct hd_program *p, const char *words)
-{
-    ck_assert_int_eq(hd__verify(p, &err), HD_E_INVALID);
-    ck_assert_msg(strstr(err.message, words), "%s", err.message);
-    compiled_free(&built);
 }
 
 /* The proof of obligations finds a gradient that is reduced early, or twice, or never. */
@@ -392,6 +488,9 @@ int main(void)
     tcase_set_timeout(c, 60);
     tcase_add_test(c, stages_0_and_1_reduce_once_a_step);
     tcase_add_test(c, stages_2_and_3_reduce_every_micro_batch);
+    tcase_add_test(c, parameters_are_gathered_behind_the_next_forward_pass);
+    tcase_add_test(c, one_section_begins_a_step);
+    tcase_add_test(c, the_proof_finds_what_is_not_gathered);
     tcase_add_test(c, the_proof_finds_what_is_reduced_early_or_twice);
     tcase_add_test(c, the_formulas_of_the_paper);
     tcase_add_test(c, what_options_add);

@@ -39,8 +39,8 @@ static const struct kind_of_job {
     uint32_t flags; /* of hd__compile_with */
 } jobs[] = {
     {"dp: 4", "vocab_parallel: true", "stage: 0, bucket: 0", "family: llama, kv_heads: 2", 1},
-    {"dp: 2", "vocab_parallel: true", "stage: 1, bucket: 4000", "family: gpt2, tied: true", 2},
-    {"dp: {replicate: 2, shard: 2}", "vocab_parallel: true", "stage: 2, bucket: 0", "family: llama", 2},
+    {"dp: 2", "vocab_parallel: true", "stage: 1, bucket: 4000", "family: gpt2, tied: true", 1},
+    {"dp: {replicate: 2, shard: 2}", "vocab_parallel: true", "stage: 2, bucket: 0, gather_in_forward: false", "family: llama", 2},
     {"dp: 2", "vocab_parallel: true", "stage: 3, prefetch: 2", "family: llama, tied: true", 2},
     {"dp: {replicate: 2, shard: 2}", "vocab_parallel: true", "stage: 3, reshard_after_forward: false", "family: gpt2",
      2},

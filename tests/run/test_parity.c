@@ -36,7 +36,7 @@ static int64_t one_of(const int64_t *values, size_t n)
 struct draw {
     int64_t replicate, shard, cp, tp, accumulation, zero, sequence_parallel, vocab_parallel, kv_heads,
         tied, bucket, pp, layers, gather_bucket, prefetch, prefetch_backward, prefetch_size, max_inflight, persist_below, max_live,
-        reshard, overlap, offload_optimizer, offload_params, ring;
+        reshard, overlap, gather_in_forward, offload_optimizer, offload_params, ring;
     const char *family, *schedule, *recompute;
 
     int64_t loss_scale; /* precision */
@@ -109,6 +109,7 @@ static int draw(struct draw *d)
     d->split = d->pp > 1 ? ONE_OF(0, 0, 1, 2) : 0;
     if (d->split)
         d->layers += ONE_OF(0, 1, 2, 3);
+    d->gather_in_forward = ONE_OF(0, 1, 1);
     int64_t ranks = d->replicate * d->shard * d->cp * d->tp * d->pp * d->ep;
     if (ranks == 1 && pick(10))
         return 0;
@@ -174,8 +175,9 @@ static void job_text(const struct draw *d, struct hd__text *text)
                  (long long)d->zero, (long long)d->bucket, (long long)d->gather_bucket, (long long)d->prefetch,
                  (long long)d->prefetch_backward);
     hd__text_add(text, "     prefetch_size: %lld, max_inflight: %lld, persist_below: %lld, max_live: %lld, reshard_after_forward: %s, "
-                 "compress: {kind: %s, block: 64, rank: 64, warmup: %lld}, overlap: %s", (long long)d->prefetch_size, (long long)d->max_inflight, (long long)d->persist_below,
-                 (long long)d->max_live, d->reshard ? "true" : "false", d->compress, (long long)d->warmup, d->overlap ? "true" : "false");
+                 "compress: {kind: %s, block: 64, rank: 64, warmup: %lld}, gather_in_forward: %s, overlap: %s", (long long)d->prefetch_size, (long long)d->max_inflight, (long long)d->persist_below,
+                 (long long)d->max_live, d->reshard ? "true" : "false", d->compress, (long long)d->warmup,
+                 d->gather_in_forward ? "true" : "false", d->overlap ? "true" : "false");
     hd__text_add(text, ", offload: {optimizer: %s%s, params: %s}}\n",
                  d->offload_optimizer == 2 ? "file" : d->offload_optimizer ? "host" : "none",
                  d->offload_optimizer == 2 ? ", path: /tmp" : "", d->zero == 3 && d->offload_params ? "host" : "none");

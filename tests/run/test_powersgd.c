@@ -244,7 +244,7 @@ START_TEST(bytes_are_those_of_the_formula)
     int rank = thick[_i];
     double ring = 2.0 * (RANKS - 1) / RANKS * 8, whole = 0, thin = 0, others = 0;
     char zero[128];
-    snprintf(zero, sizeof zero, "stage: %d, bucket: 0, compress: {kind: powersgd, rank: %d, warmup: 3}", _i % 2, rank);
+    snprintf(zero, sizeof zero, "stage: %d, bucket: 0, gather_in_forward: false, compress: {kind: powersgd, rank: %d, warmup: 3}", _i % 2, rank);
     compile(zero);
     for (size_t k = 0; k < HD__COUNT(shapes); k++) {
         int least = HD__MIN(shapes[k].rows, shapes[k].columns);

@@ -50,6 +50,24 @@ static void zero_stages(const char *model)
     expect_same_bits(&stage[2], &stage[3]);
 }
 
+/* Where parameters are gathered in the next step changes no bit, of evaluations between steps neither. */
+START_TEST(gathered_in_the_forward_pass)
+{
+#define EVALUATED "job.steps=8 data.val_fraction=0.1 eval.every=3 eval.batches=2 "
+    static const char *const jobs[] = {"llama.yaml mesh.dp=2 strategies.zero.stage=1 strategies.zero.bucket=0 " EVALUATED,
+                                       "gpt2.yaml mesh.dp=2 data.micro_batch=1 strategies.zero.stage=2 strategies.zero.bucket=0 " EVALUATED,
+                                       "llama.yaml precision.compute=bf16 mesh.dp=2 strategies.zero.stage=1 " EVALUATED};
+    for (size_t i = 0; i < HD__COUNT(jobs); i++) {
+        train(&a, "behind-update", "%s strategies.zero.gather_in_forward=false", jobs[i]);
+        train(&b, "behind-forward", "%s strategies.zero.gather_in_forward=true", jobs[i]);
+        expect_learns(&a);
+        expect_same_bits(&a, &b);
+        for (int k = 2; k < 8; k += 3) /* after steps 3 and 6 */
+            ck_assert_msg(a.val_loss[k] == b.val_loss[k], "%s: %.9g and %.9g", jobs[i], a.val_loss[k], b.val_loss[k]);
+    }
+}
+END_TEST
+
 START_TEST(zero_llama)
 {
     zero_stages("llama");
@@ -278,6 +296,7 @@ int main(void)
 {
     const struct system_test tests[] = {
         {"twice on one rank", twice_on_one_rank, 1}, {"twice on two ranks", twice_on_two_ranks, 1}, {"another seed", another_seed, 1},
+        {"gathered in the forward pass", gathered_in_the_forward_pass, 1},
         {"zero, llama", zero_llama, 1}, {"zero, gpt2", zero_gpt2, 1}, {"zero, offload", zero_offload, 1},
         {"stage 3 needs a third", stage_3_needs_a_third, 1}, {"tensor parallel, llama", tensor_parallel_llama, 1},
         {"tensor parallel, gpt2", tensor_parallel_gpt2, 1}, {"four ranks", four_ranks, 1}, {"context parallel", context_parallel, 1}, {"messages alone", messages_alone, 1},

@@ -211,6 +211,10 @@ struct hd_pass_api {
     /* In layout, before shard_params: the ranks of tp become tp / ways times ways, the latter along the axis tq, innermost.
      * All stages must say the same. */
     void (*split_tp)(struct hd_program *p, int32_t ways);
+    /* Splits a section that is repeated in a step (gradient accumulation) in two by the round: `section` is the first one
+     * from now on, under a name that ends in "_first" and with temporaries of its own, and what follows it all others. A
+     * section that runs once stays as it is. Before any other edit. */
+    void (*first_round)(struct hd_program *p, uint32_t section);
 };
 
 struct hd_strategy_ops {
