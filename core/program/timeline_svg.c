@@ -199,19 +199,31 @@ void hd__timeline_svg(const struct hd__timeline *t, int32_t only, const char *ti
 
 /* ---- trace */
 
+/* Threads are numbers in this format; what a stream is called stands in an event of its own. */
+static void name_thread(json_t *events, int32_t rank, uint32_t lane, const char *name)
+{
+    json_array_append_new(events, json_pack("{s:s,s:s,s:i,s:i,s:{s:s}}", "name", "thread_name", "ph", "M", "pid", rank, "tid", (int)lane,
+                                            "args", "name", name));
+    json_array_append_new(events, json_pack("{s:s,s:s,s:i,s:i,s:{s:i}}", "name", "thread_sort_index", "ph", "M", "pid", rank, "tid",
+                                            (int)lane, "args", "sort_index", (int)lane));
+}
+
 static void add_events(json_t *events, const struct hd__rank_times *r, const struct hd_program *p)
 {
     char stream[32];
-    for (uint32_t n = 0; n < r->n_lanes; n++)
+    for (uint32_t n = 0; n < r->n_lanes; n++) {
+        if (r->lane[n].spans.count)
+            name_thread(events, r->rank, n, hd__stream_text(r->lane[n].spans.at[0].instr, stream));
         for (uint32_t k = 0; k < r->lane[n].spans.count; k++) {
             const struct hd__machine_span *s = &r->lane[n].spans.at[k];
-            json_array_append_new(events, json_pack("{s:s,s:s,s:s,s:f,s:f,s:i,s:s,s:{s:s,s:i,s:i,s:s}}", "name",
+            json_array_append_new(events, json_pack("{s:s,s:s,s:s,s:f,s:f,s:i,s:i,s:{s:s,s:i,s:i,s:s}}", "name",
                                                     hd__op(s->instr->op)->name, "cat", hd__phase_name(s->instr->phase),
                                                     "ph", "X", "ts", s->start * 1e6, "dur", (s->end - s->start) * 1e6,
-                                                    "pid", r->rank, "tid", hd__stream_text(s->instr, stream), "args",
+                                                    "pid", r->rank, "tid", (int)n, "args",
                                                     "block", p->blocks.at[s->instr->block], "micro", s->micro, "chunk",
                                                     s->instr->chunk, "section", p->sections.at[s->section].name));
         }
+    }
 }
 
 json_t *hd__timeline_trace(const struct hd__timeline *t, int32_t only)

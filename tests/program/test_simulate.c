@@ -139,6 +139,30 @@ START_TEST(a_pipeline_as_text)
 }
 END_TEST
 
+/* As viewers want it: every event's thread is a number that has a name, and on one thread no event begins inside another. */
+static void expect_threads(const json_t *events)
+{
+    const json_t *e, *other;
+    size_t n, k;
+    json_array_foreach(events, n, e) {
+        const json_t *pid = json_object_get(e, "pid"), *tid = json_object_get(e, "tid");
+        int named = 0;
+        if (strcmp(json_string_value(json_object_get(e, "ph")), "X"))
+            continue;
+        double start = json_number_value(json_object_get(e, "ts")), end = start + json_number_value(json_object_get(e, "dur"));
+        ck_assert(json_is_integer(pid) && json_is_integer(tid));
+        json_array_foreach(events, k, other) {
+            double at = json_number_value(json_object_get(other, "ts"));
+            if (!json_equal(json_object_get(other, "pid"), pid) || !json_equal(json_object_get(other, "tid"), tid))
+                continue;
+            named += !strcmp(json_string_value(json_object_get(other, "name")), "thread_name") &&
+                     *json_string_value(json_object_get(json_object_get(other, "args"), "name"));
+            ck_assert(k == n || !json_object_get(other, "dur") || at < start || at >= end - 1e-6);
+        }
+        ck_assert_int_eq(named, 1);
+    }
+}
+
 START_TEST(a_pipeline_as_picture_and_trace)
 {
     struct hd__timeline t = simulate_pipeline(0.25);
@@ -148,6 +172,7 @@ START_TEST(a_pipeline_as_picture_and_trace)
     json_array_foreach(events, n, e) if (json_object_get(e, "dur")) took +=
         json_number_value(json_object_get(e, "dur"));
     ck_assert_double_eq_tol(took, 1e6 * (8 + 2 * 4 * 0.25), 1e-3); /* eight kernels, and four messages at both ends */
+    expect_threads(events);
     json_decref(trace);
     hd__timeline_svg(&t, -1, "a <b> & c", &text);
     ck_assert_ptr_nonnull(strstr(text.at, ">a &lt;b&gt; &amp; c</text>"));
