@@ -1,5 +1,4 @@
 /* heddle bench: transports side by side, in the columns of nccl-tests; or a device's peak (bench_peak.c). */
-#include <errno.h>
 #include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,6 +12,7 @@
 #include "core/comm/host.h"
 #include "core/comm/launcher.h"
 #include "core/run/launch.h"
+#include "core/run/train.h"
 
 enum { COMMS_MAX = 8, SETS_MAX = 32 };
 
@@ -47,7 +47,7 @@ static int parse_size(const char *text, uint64_t *out)
             v *= 1024;
         end++;
     }
-    if (end == text || *end || v < 1 || v > 1e13)
+    if (end == text || *end || !(v >= 1 && v <= 1e13))
         return 0;
     *out = (uint64_t)v;
     return 1;
@@ -136,7 +136,7 @@ static int parse_value(struct arguments *a, const char *option, char *value)
     if (strcmp(option, "--device") == 0)
         return (a->device = value) != NULL;
     if (strcmp(option, "-f") == 0)
-        return (b->factor = strtod(value, &end)) > 1 && !*end;
+        return (b->factor = strtod(value, &end)) > 1 && b->factor <= 1e13 && !*end;
     if (strcmp(option, "-n") == 0)
         return parse_count(value, 1, &b->iterations);
     if (strcmp(option, "-w") == 0)
@@ -144,8 +144,34 @@ static int parse_value(struct arguments *a, const char *option, char *value)
     if (strcmp(option, "-d") == 0)
         return parse_dtype(value, &b->dtype);
     if (strcmp(option, "--timeout") == 0)
-        return (b->timeout = strtod(value, &end)) > 0 && !*end;
+        return (b->timeout = strtod(value, &end)) >= 0.01 && b->timeout <= 1e6 && !*end;
     return strchr(value, '=') && a->sets < SETS_MAX && (a->set[a->sets++] = value) != NULL; /* --set */
+}
+
+/* What an option wants, for who wrote something else. */
+static const char *wanted(const char *option)
+{
+    static const struct {
+        const char *option, *what;
+    } rows[] = {
+        {"--comm", "names of transports with commas between them, at most 8: shm,mpi,libfabric:provider=tcp (`heddle plugins` lists them)"},
+        {"--op", "names with commas between them: all_reduce, reduce_scatter, all_gather, broadcast, reduce, all_to_all, sendrecv, barrier"},
+        {"--ranks", "a whole number from 1 to 1024"},
+        {"--groups", "a whole number from 1 to 1024"},
+        {"-b", "a size of a byte or more: 8, 64K, 128M"},
+        {"-e", "a size of a byte or more: 8, 64K, 128M"},
+        {"-f", "a number above 1"},
+        {"-n", "a whole number from 1 up"},
+        {"-w", "a whole number from 0 up"},
+        {"-d", "one of fp32, bf16, fp16, fp64, int32, uint8"},
+        {"--product", "a whole number from 1 to 32768"},
+        {"--timeout", "seconds from 0.01 to 1000000"},
+        {"--set", "OPTION=VALUE, at most 32 of them"},
+    };
+    for (size_t i = 0; i < HD__COUNT(rows); i++)
+        if (strcmp(option, rows[i].option) == 0)
+            return rows[i].what;
+    return "another value";
 }
 
 static int for_devices(const char *option)
@@ -186,7 +212,7 @@ static int parse(int argc, char **argv, struct arguments *a)
                     return hd__refuse_usage(&hd__command_bench, "%s wants a value", argv[i]);
                 char *value = hd__arena_strdup(&a->arena, argv[i + 1]);
                 if (!parse_value(a, argv[i], value))
-                    return hd__refuse_usage(&hd__command_bench, "%s %s is not understood", argv[i], argv[i + 1]);
+                    return hd__refuse_usage(&hd__command_bench, "%s '%s': wanted %s", argv[i], argv[i + 1], wanted(argv[i]));
                 i++;
             }
         if (!known)
@@ -200,6 +226,8 @@ static int parse(int argc, char **argv, struct arguments *a)
         return hd__refuse_usage(&hd__command_bench, "--device wants --peak or --overlap");
     if (!a->overlap && a->bench.product)
         return hd__refuse_usage(&hd__command_bench, "--product wants --overlap");
+    if (a->tune && (a->html || a->svg || a->json || a->comms > 1))
+        return hd__refuse_usage(&hd__command_bench, "--tune is of one transport, and writes its file alone: no --html, --svg or --json");
     if (a->overlap && (a->html || a->svg || a->tune))
         return hd__refuse_usage(&hd__command_bench, "--overlap goes with neither --html, --svg nor --tune");
     if (a->bench.in_place && a->out_of_place)
@@ -398,15 +426,24 @@ static int measure_all(struct arguments *a, const struct transport *transports)
     return code != HD_OK || o.errors ? HD__EXIT_FAILED : HD__EXIT_DONE;
 }
 
-/* A file that cannot be written is refused before anything is measured. */
+/* A file that cannot be written is refused before anything is measured. What is there stays until something else is. */
 static int32_t check_page(const char *path, struct hd_error *err)
 {
-    FILE *page = path ? fopen(path, "w") : NULL;
-    if (path && !page)
-        return hd_fail(err, HD_E_IO, "%s: %s", path, strerror(errno));
-    if (page)
-        fclose(page);
-    return HD_OK;
+    int why = path ? hd__try_file(path) : 0;
+    return why ? hd_fail(err, HD_E_IO, "%s: %s", path, strerror(why)) : HD_OK;
+}
+
+/* Two buffers a rank, all of them on this machine. */
+static int32_t check_memory(const struct arguments *a, struct hd_error *err)
+{
+    double need = 2.0 * (double)a->bench.last * a->bench.ranks;
+    int64_t left = hd__memory_left();
+    char one[32], all[32], here[32];
+    if (left <= 0 || need <= (double)left)
+        return HD_OK;
+    return hd_fail(err, HD_E_NOMEM, "-e %s: two buffers of %d ranks take %s, and %s are free: a smaller -e, or fewer --ranks",
+                   hd__bytes_text(a->bench.last, one), a->bench.ranks, hd__bytes_text((uint64_t)need, all),
+                   hd__bytes_text((uint64_t)left, here));
 }
 
 /* In a rank of a transport whose launcher ran this command again. */
@@ -433,6 +470,10 @@ static int measure(struct arguments *a)
     int32_t rc = joined >= 0 ? HD_OK : check_page(a->html, &err);
     if (!rc && joined < 0)
         rc = check_page(a->svg, &err);
+    if (!rc && joined < 0)
+        rc = check_page(a->tune, &err);
+    if (!rc && joined < 0 && !a->peak)
+        rc = check_memory(a, &err);
     int code;
     if (!rc)
         rc = hd__plugins_add_default_folders(plugins, &err);

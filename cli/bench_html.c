@@ -166,7 +166,7 @@ static struct page page_of(const char *path, const json_t *rows)
 static int32_t close_page(const struct page *p, const char *path, struct hd_error *err)
 {
     int bad = ferror(p->file);
-    return fclose(p->file) || bad ? hd_fail(err, HD_E_IO, "%s: cannot be written", path) : HD_OK;
+    return fclose(p->file) || bad ? hd_fail(err, HD_E_IO, "%s: cannot be written: %s", path, strerror(errno)) : HD_OK;
 }
 
 int32_t hd__bench_svg(const char *path, const char *title, const json_t *rows, struct hd_error *err)

@@ -136,8 +136,8 @@ static json_t *groups_json(const struct hd__compiled *c, const struct hd__routes
 static void print_text(const struct hd__compiled *c, const struct tally *t, const struct hd__routes_options *how)
 {
     char arena[32];
-    printf("%d ranks, %d program%s of %llu instructions; compiled in %.3f s, proved in %.3f s\n", c->mesh.ranks,
-           c->n_stages, c->n_stages > 1 ? "s" : "", (unsigned long long)t->instructions, c->seconds, t->seconds);
+    printf("%d rank%s, %d program%s of %llu instructions; compiled in %.3f s, proved in %.3f s\n", c->mesh.ranks,
+           c->mesh.ranks > 1 ? "s" : "", c->n_stages, c->n_stages > 1 ? "s" : "", (unsigned long long)t->instructions, c->seconds, t->seconds);
     puts("proved for every rank:");
     puts("  every tensor is defined before it is used, and not used after it is released");
     puts("  every asynchronous operation is waited for, and nothing touches what is in flight");

@@ -44,12 +44,18 @@ static int32_t list(struct request *r, struct hd_error *err)
     uint64_t *steps = NULL;
     uint32_t n = 0;
     json_t *rows = json_array();
-    int32_t rc = hd__ckpt_steps(&r->store, &steps, &n, err);
+    int32_t rc = hd__ckpt_steps(&r->store, &steps, &n, err), damaged = HD_OK;
     for (uint32_t i = 0; i < n && !rc; i++) {
         struct hd__ckpt *ckpt;
         char name[32], bytes[32];
         hd__ckpt_name(steps[i], name);
         rc = hd__ckpt_open(&r->store, name, &ckpt, err);
+        if (rc == HD_E_CORRUPT) { /* the others may be what is looked for */
+            fprintf(stderr, "%s\n", err->message);
+            damaged = rc;
+            rc = HD_OK;
+            continue;
+        }
         if (rc)
             break;
         hd__bytes_text(hd__ckpt_bytes(ckpt), bytes);
@@ -66,7 +72,7 @@ static int32_t list(struct request *r, struct hd_error *err)
         printf("no checkpoints in %s\n", r->loaded.job->checkpoint_dir);
     json_decref(rows);
     free(steps);
-    return rc;
+    return !rc && damaged ? hd_fail(err, damaged, "what is damaged is not listed") : rc;
 }
 
 static int32_t show(struct request *r, struct hd_error *err)
@@ -144,7 +150,7 @@ static int act(struct request *r)
             rc = verbs[i].run(r, &err);
     if (r->store.ckpt)
         r->store.ops->close(r->store.ckpt);
-    return rc ? hd__print_error(&err, rc == HD_E_CORRUPT ? HD__EXIT_FAILED : HD__EXIT_REFUSED) : HD__EXIT_DONE;
+    return rc ? hd__print_error(&err, rc == HD_E_CORRUPT || rc == HD_E_IO ? HD__EXIT_FAILED : HD__EXIT_REFUSED) : HD__EXIT_DONE;
 }
 
 static int run(int argc, char **argv)
@@ -168,6 +174,12 @@ static int run(int argc, char **argv)
     code = hd__job_arguments(&hd__command_ckpt, argc - 1, argv + 1, flags, HD__COUNT(flags), &arguments);
     if (!code && !strcmp(r.verb, "export") && !r.to)
         code = hd__refuse_usage(&hd__command_ckpt, "export needs --to FOLDER");
+    else if (!code && strcmp(r.verb, "export") && r.to)
+        code = hd__refuse_usage(&hd__command_ckpt, "--to is for export");
+    else if (!code && r.json && strcmp(r.verb, "ls") && strcmp(r.verb, "show"))
+        code = hd__refuse_usage(&hd__command_ckpt, "--json is for ls and show");
+    else if (!code && r.name && !strcmp(r.verb, "ls"))
+        code = hd__refuse_usage(&hd__command_ckpt, "ls lists all: no --checkpoint");
     if (!code)
         code = hd__load_alone(&arguments, 0, &r.loaded);
     if (!code)

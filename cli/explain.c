@@ -69,11 +69,18 @@ static int ends_with(const char *text, const char *end)
     return n >= m && !strcmp(text + n - m, end);
 }
 
+/* A file's name that is neither a job's nor an override nor an option: what is wanted of it is seen later. */
+static int is_picture(const char *word)
+{
+    const char *dot = strrchr(word, '.');
+    return dot && dot[1] && !strchr(dot, '/') && !strchr(word, '=') && word[0] != '-' && !ends_with(word, ".yaml") && !ends_with(word, ".yml");
+}
+
 /* "--timeline FILE.svg": takes the file, which is no job, out of the words. */
 static const char *take_file(int *argc, char **argv)
 {
     for (int n = 1; n + 1 < *argc; n++)
-        if (!strcmp(argv[n], "--timeline") && (ends_with(argv[n + 1], ".svg") || ends_with(argv[n + 1], ".json"))) {
+        if (!strcmp(argv[n], "--timeline") && is_picture(argv[n + 1])) {
             const char *file = argv[n + 1];
             memmove(argv + n + 1, argv + n + 2, (size_t)(*argc - n - 2) * sizeof *argv);
             --*argc;
@@ -85,12 +92,11 @@ static const char *take_file(int *argc, char **argv)
 static int write_file(const char *path, const char *text)
 {
     FILE *f = fopen(path, "wb");
-    int bad = !f || fputs(text, f) < 0;
-    if ((f && fclose(f)) || bad) {
-        fprintf(stderr, "cannot write %s: %s\n", path, strerror(errno));
-        return HD__EXIT_FAILED;
-    }
-    return HD__EXIT_DONE;
+    int bad = f && fputs(text, f) < 0;
+    if (f && !fclose(f) && !bad)
+        return HD__EXIT_DONE;
+    fprintf(stderr, "--timeline: cannot write %s: %s\n", path, strerror(errno));
+    return f ? HD__EXIT_FAILED : HD__EXIT_REFUSED;
 }
 
 static int draw(const struct hd__timeline *t, int32_t only, const char *file, const char *title)
@@ -105,10 +111,9 @@ static int draw(const struct hd__timeline *t, int32_t only, const char *file, co
         code = write_file(file, picture.at);
     } else {
         json_t *trace = hd__timeline_trace(t, only);
-        if (json_dump_file(trace, file, JSON_COMPACT)) {
-            fprintf(stderr, "cannot write %s: %s\n", file, strerror(errno));
-            code = HD__EXIT_FAILED;
-        }
+        char *words = json_dumps(trace, JSON_COMPACT);
+        code = write_file(file, words);
+        free(words);
         json_decref(trace);
     }
     hd__text_free(&picture);
@@ -164,6 +169,8 @@ static int run(int argc, char **argv)
         code = hd__refuse_usage(&hd__command_explain, "%s",
                                 timeline ? "--timeline is of a whole step, as text, FILE.svg or FILE.json: no --section, no --json"
                                          : "--rates is for --timeline");
+    if (!code && file && !ends_with(file, ".svg") && !ends_with(file, ".json"))
+        code = hd__refuse_usage(&hd__command_explain, "--timeline %s: it writes FILE.svg or FILE.json", file);
     if (!code && rates_text && hd__rates_parse(&rates, rates_text, &err))
         code = hd__refuse_usage(&hd__command_explain, "--rates: %s", err.message);
     if (code)

@@ -1,4 +1,5 @@
 /* The heddle command: finds the subcommand, prints help. */
+#include <errno.h>
 #include <stdarg.h>
 #include <stdlib.h>
 
@@ -106,6 +107,15 @@ static void calm_waiting(void)
         setenv("GOMP_SPINCOUNT", "20000", 0);
 }
 
+/* What was printed is a command's result: where it is lost (a full disk), the command has failed. */
+static int written(int code)
+{
+    if (!fflush(stdout) && !ferror(stdout))
+        return code;
+    fprintf(stderr, "heddle: what it prints could not be written: %s\n", strerror(errno));
+    return code ? code : HD__EXIT_FAILED;
+}
+
 int main(int argc, char **argv)
 {
     calm_waiting();
@@ -116,12 +126,12 @@ int main(int argc, char **argv)
         return HD__EXIT_REFUSED;
     }
     if (asked && argc == 2)
-        return overview(stdout);
+        return written(overview(stdout));
     const char *name = asked ? argv[2] : strcmp(argv[1], "--version") == 0 ? "version" : argv[1];
     command = find(name);
     if (!command)
         return unknown(name);
     if (asked || wants_help(argc - 1, argv + 1))
-        return help(command);
-    return command->run(argc - 1, argv + 1);
+        return written(help(command));
+    return written(command->run(argc - 1, argv + 1));
 }

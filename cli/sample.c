@@ -1,4 +1,6 @@
 /* heddle sample: text from a trained model. */
+#include <errno.h>
+#include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
 
@@ -21,17 +23,25 @@ static int parse_number(const char *flag, const char *text, double low, double h
     return hd__refuse_usage(&hd__command_sample, "%s %s: wanted a number from %g to %g", flag, text, low, high);
 }
 
+static int parse_whole(const char *flag, const char *text, int64_t low, int64_t high, int64_t *out)
+{
+    char *end;
+    errno = 0;
+    *out = strtoll(text, &end, 10);
+    if (end != text && !*end && !errno && *out >= low && *out <= high)
+        return HD__EXIT_DONE;
+    return hd__refuse_usage(&hd__command_sample, "%s %s: wanted a whole number from %" PRId64 " to %" PRId64, flag, text, low, high);
+}
+
 static int parse(struct request *r)
 {
-    double count, temperature, top_k, seed;
+    int64_t seed = 0;
     int code;
-    if ((code = parse_number("--tokens", r->tokens, 1, 1e9, &count)) ||
-        (code = parse_number("--temperature", r->temperature, 0, 100, &temperature)) ||
-        (code = parse_number("--top-k", r->top_k, 0, 1e9, &top_k)) || (code = parse_number("--seed", r->seed, 0, 1e18, &seed)))
+    if ((code = parse_whole("--tokens", r->tokens, 1, 1000000000, &r->config.count)) ||
+        (code = parse_number("--temperature", r->temperature, 0, 100, &r->config.temperature)) ||
+        (code = parse_whole("--top-k", r->top_k, 0, 1000000000, &r->config.top_k)) ||
+        (code = parse_whole("--seed", r->seed, 0, INT64_MAX, &seed)))
         return code;
-    r->config.count = (int64_t)count;
-    r->config.temperature = temperature;
-    r->config.top_k = (int64_t)top_k;
     r->config.seed = (uint64_t)seed;
     return HD__EXIT_DONE;
 }

@@ -2,8 +2,10 @@
 #include "core/base/base.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <stdlib.h>
 #include <time.h>
+#include <unistd.h>
 
 #define XXH_INLINE_ALL
 #include <xxhash.h>
@@ -178,12 +180,25 @@ const char *hd__nearest(const char *word, const char *const *candidates, size_t 
     size_t least = strlen(word) / 3 + 2; /* the first distance that is too far */
     for (size_t i = 0; i < n; i++) {
         size_t d = distance(word, candidates[i]);
-        if (d < least) {
+        if (d < least && d < strlen(word)) { /* a word of which no letter stays is another one */
             least = d;
             best = candidates[i];
         }
     }
     return best;
+}
+
+int hd__try_file(const char *path)
+{
+    int file = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666), is_new = file >= 0;
+    if (!is_new && errno == EEXIST)
+        file = open(path, O_WRONLY | O_CLOEXEC);
+    if (file < 0)
+        return errno;
+    close(file);
+    if (is_new)
+        unlink(path);
+    return 0;
 }
 
 const char *hd__bytes_text(uint64_t bytes, char out[32])

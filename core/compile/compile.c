@@ -41,6 +41,16 @@ static int32_t choose_comm(struct hd__compiled *c, struct hd__section *section, 
     return rc;
 }
 
+/* One rank needs no transport. A key that the job's transport would refuse is refused all the same, where the plugin is here. */
+static int32_t check_comm(struct hd__compiled *c, struct hd_error *err)
+{
+    const struct hd__component *here;
+    struct hd__chosen unused;
+    if (hd__plugin_find(c->plugins, HD_KIND_COMM, c->job->comm->use, &here, NULL))
+        return HD_OK;
+    return hd__choose(c->job, c->plugins, HD_KIND_COMM, c->job->comm, &unused, err);
+}
+
 static int32_t choose_hook(struct hd__compiled *c, struct hd__section *section, struct hd_error *err)
 {
     struct hd__hooked hooked = {.kind = hd__hook_find(section->use)};
@@ -70,17 +80,18 @@ static int32_t choose_runtime(struct hd__compiled *c, struct hd_error *err)
     for (uint64_t i = 0; i < job->n_hooks && !rc; i++)
         rc = choose_hook(c, job->hooks[i], err);
     if (rc || c->mesh.ranks == 1)
-        return rc;
+        return rc ? rc : check_comm(c, err);
     rc = choose_comm(c, job->comm, err);
     for (int32_t a = 0; a < HD_AXIS_COUNT && !rc; a++)
         rc = choose_comm(c, job->comm_axis[a], err);
     return rc ? rc : choose_comm(c, job->comm_inside, err);
 }
 
-/* A plugin's message that begins with a key, as "model.heads (3) is ...", gets that key's place in the job. */
+/* A plugin's message that begins with a key, as "model.heads (3) is ...", gets that key's place in the job. Strategies
+ * are addressed by name: "strategies.zero.bucket is ...". */
 static int32_t at_its_key(struct hd__job *job, const char *section, struct hd_error *err)
 {
-    size_t n = strspn(err->message, "abcdefghijklmnopqrstuvwxyz0123456789_."), length = strlen(section);
+    size_t n = strspn(err->message, "abcdefghijklmnopqrstuvwxyz0123456789_."), length = strcspn(section, ".");
     int key = !strncmp(err->message, section, length) && err->message[length] == '.';
     return hd__job_blame(job, key ? hd__arena_format(&job->arena, "%.*s", (int)n, err->message) : section, err);
 }
@@ -211,7 +222,7 @@ static int32_t run_strategies(struct hd__compiled *c, struct hd_program *p, int 
     for (uint64_t s = 0; s < c->n_strategies && !rc; s++) {
         rc = run_strategy(c, p, &c->strategies[s], slot, err);
         if (rc)
-            hd__job_blame(c->job, c->job->strategies[s]->path, err);
+            at_its_key(c->job, c->job->strategies[s]->path, err);
     }
     return rc;
 }

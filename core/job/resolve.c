@@ -83,7 +83,7 @@ static int32_t mesh_fail(struct hd__job *job, int64_t ranks, int64_t fixed, int 
     int32_t rc = hd__job_fail(
         job, "mesh", err,
         "mesh: %lld rank%s %s %s; the product must be the number of ranks; nearest that work: %s",
-        (long long)ranks, ranks == 1 ? "" : "s", has_auto ? "cannot be cut into" : "are not",
+        (long long)ranks, ranks == 1 ? "" : "s", has_auto ? "cannot be cut into" : ranks == 1 ? "is not" : "are not",
         mesh_text(job, job->mesh_asked), out.at);
     hd__text_free(&out);
     return rc;

@@ -137,15 +137,19 @@ struct suggestion {
     const char *label;
     const char *skipped;
     struct hd__arena *arena;
-    HD__ARRAY(const char *) labels;
+    HD__ARRAY(const char *) names;
 };
 
+/* Of the same kind: what is near is the name, not "optim-" before it. */
 static void note_label(void *user, const char *label, const char *path)
 {
     struct suggestion *s = user;
-    const char *copy = hd__arena_strdup(s->arena, label);
+    const char *name, *wanted;
     (void)path;
-    hd__push(&s->labels, copy);
+    if (hd__kind_of_label(label, &name) != hd__kind_of_label(s->label, &wanted))
+        return;
+    name = hd__arena_strdup(s->arena, name);
+    hd__push(&s->names, name);
 }
 
 static void note_skipped(void *user, const char *label, const char *why)
@@ -167,22 +171,25 @@ static int32_t not_found(struct hd__plugins *registry, const char *label, struct
 {
     struct suggestion s = {.label = label, .arena = &registry->arena};
     struct hd__text text = {0};
-    const char *nearest;
+    const char *nearest, *name = label;
+    size_t kind;
     int32_t r;
+    hd__kind_of_label(label, &name);
+    kind = (size_t)(name - label);
     hd__search_all(&registry->folders, note_label, &s);
     hd__search_skipped(&registry->folders, note_skipped, &s);
-    nearest = hd__nearest(label, s.labels.at, s.labels.count);
+    nearest = hd__nearest(name, s.names.at, s.names.count);
     if (s.skipped)
         hd__text_add(&text, "plugin %s was not built: %s", label, s.skipped);
     else if (nearest)
-        hd__text_add(&text, "there is no plugin %s: did you mean %s?", label, nearest);
+        hd__text_add(&text, "there is no plugin %s: did you mean %.*s%s?", label, (int)kind, label, nearest);
     else
         hd__text_add(&text, "there is no plugin %s", label);
     hd__text_add(&text, " (looked for heddle-%s.so in ", label);
     add_folders_text(registry, &text);
     r = hd_fail(err, HD_E_NOTFOUND, "%s)", text.at);
     hd__text_free(&text);
-    hd__free_array(&s.labels);
+    hd__free_array(&s.names);
     return r;
 }
 

@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include "core/run/init.h"
 #include "core/run/safetensors.h"
@@ -139,14 +140,20 @@ static int32_t write_weights(struct hd__session *s, FILE *file, const char *path
     return rc;
 }
 
+/* Whole or not at all: what a folder had of that name stays until the new file is there. */
 static int32_t write_file(const char *folder, const char *name, int32_t (*write)(struct hd__session *, FILE *, const char *, struct hd_error *),
                           struct hd__session *s, struct hd_error *err)
 {
-    char *path = hd__format("%s/%s", folder, name);
-    FILE *file = fopen(path, "w");
-    int32_t rc = file ? write(s, file, path, err) : hd_fail(err, HD_E_IO, "%s: %s", path, strerror(errno));
+    char *path = hd__format("%s/%s", folder, name), *part = hd__format("%s.part", path);
+    FILE *file = fopen(part, "w");
+    int32_t rc = file ? write(s, file, path, err) : hd_fail(err, HD_E_IO, "%s: %s", part, strerror(errno));
     if (file && fclose(file) && !rc)
         rc = hd_fail(err, HD_E_IO, "%s: %s", path, strerror(errno));
+    if (!rc && rename(part, path))
+        rc = hd_fail(err, HD_E_IO, "%s: %s", path, strerror(errno));
+    if (rc && file)
+        unlink(part);
+    free(part);
     free(path);
     return rc;
 }

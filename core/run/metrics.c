@@ -14,7 +14,8 @@
 #include "core/run/tensorboard.h"
 
 struct hd__metrics {
-    int fd, live;
+    int fd, live, lost; /* lost: the last line was not written */
+    char *path;
     double started;
     int64_t first; /* step before the first of this run */
     struct hd__tensorboard *board; /* NULL: none */
@@ -67,18 +68,24 @@ int32_t hd__metrics_cut(const char *path, int64_t step, struct hd_error *err)
 
 /* ---- writing */
 
+/* A whole line or none, so that what follows once there is room again begins a line. Said once, not in every step. */
 static void write_line(struct hd__metrics *m, struct hd__text *text)
 {
-    for (size_t done = 0; done < text->length;) {
+    off_t start = lseek(m->fd, 0, SEEK_END);
+    size_t done = 0;
+    while (done < text->length) {
         ssize_t n = write(m->fd, text->at + done, text->length - done);
         if (n < 0 && errno == EINTR)
             continue;
-        if (n <= 0) {
-            hd__log(HD_LOG_WARN, "metrics", "cannot write: %s", strerror(errno));
+        if (n <= 0)
             break;
-        }
         done += (size_t)n;
     }
+    if (done < text->length && !m->lost)
+        hd__log(HD_LOG_WARN, "metrics", "%s cannot be written: %s; lines are left out until it can be", m->path, strerror(errno));
+    if (done < text->length && done && start >= 0 && ftruncate(m->fd, start))
+        hd__log(HD_LOG_WARN, "metrics", "%s has half a line: %s", m->path, strerror(errno));
+    m->lost = done < text->length;
     hd__text_free(text);
 }
 
@@ -97,6 +104,7 @@ int32_t hd__metrics_open(const char *path, int64_t resumed, json_t *start, struc
         free(m);
         return hd_fail(err, HD_E_IO, "metrics.jsonl: %s: %s", path, strerror(errno));
     }
+    m->path = hd__strdup(path);
     m->live = hd__launcher_terminal();
     m->started = hd__now();
     m->first = resumed;
@@ -190,6 +198,7 @@ void hd__metrics_close(struct hd__metrics *m)
         return;
     hd__tensorboard_close(m->board);
     close(m->fd);
+    free(m->path);
     free(m);
 }
 

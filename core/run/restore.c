@@ -205,6 +205,17 @@ static int32_t load_ranks(struct hd__keeper *k, const char *name, const struct h
     return rc;
 }
 
+/* What is damaged, or lacks a file, stays as it is: another one may be whole. */
+static int32_t name_others(int32_t rc, int weights_only, struct hd_error *err)
+{
+    struct hd_error why = HD_ERROR_INIT;
+    if (rc != HD_E_CORRUPT && rc != HD_E_NOTFOUND)
+        return rc;
+    hd_error_copy(&why, err);
+    return hd_fail(err, HD_E_CORRUPT, "%.800s; `heddle ckpt ls` lists the others: %s", why.message,
+                   weights_only ? "--checkpoint NAME takes one" : "checkpoint.resume=NAME goes on from one");
+}
+
 static int32_t load(struct hd__keeper *k, const char *name, int weights_only, struct hd__progress *progress, struct hd_error *err)
 {
     struct hd__state state;
@@ -213,12 +224,13 @@ static int32_t load(struct hd__keeper *k, const char *name, int weights_only, st
     if (rc == HD_E_NOTFOUND)
         return hd_fail(err, rc, "%s has no checkpoint %s: `heddle ckpt ls` lists them", k->dir, name);
     if (rc)
-        return rc;
+        return name_others(rc, weights_only, err);
     rc = weights_only ? HD_OK : check_replicas(k, name, ckpt, err);
     collect(k, &state, 0, weights_only);
     if (!rc)
         rc = hd__ckpt_load(ckpt, state.tensors.at, state.tensors.count, state.runs.at, state.runs.count, err);
     hd__state_free(&state);
+    rc = name_others(rc, weights_only, err);
     if (!rc && !weights_only)
         rc = load_ranks(k, name, ckpt, err);
     if (!rc)

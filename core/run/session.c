@@ -118,7 +118,8 @@ static int ended_before(struct hd__session *s, const struct hd_error *err)
 
 int hd__session_said(struct hd__session *s, const struct hd_error *err)
 {
-    int alike = err->code == HD_E_INVALID || err->code == HD_E_UNSUPPORTED || err->code == HD_E_NOTFOUND;
+    int alike = err->code == HD_E_INVALID || err->code == HD_E_UNSUPPORTED || err->code == HD_E_NOTFOUND ||
+                err->code == HD_E_MISMATCH || err->code == HD_E_CORRUPT;
     char first[sizeof err->message] = "";
     size_t bytes = sizeof first - 1;
     if (!s->store || !s->place->ours)

@@ -143,8 +143,10 @@ static int32_t open_metrics(struct loop *l, const struct hd__compiled *c, struct
     if (l->at.step)
         json_object_set_new(start, "from_step", json_integer(l->at.step));
     rc = hd__metrics_open(l->job->metrics_jsonl, l->at.step, start, &l->metrics, err);
-    if (!rc && l->job->metrics_tensorboard)
-        rc = hd__metrics_tensorboard(l->metrics, l->job->metrics_tensorboard, l->at.step, err);
+    if (rc)
+        hd__job_blame(l->job, "metrics.jsonl", err);
+    if (!rc && l->job->metrics_tensorboard && (rc = hd__metrics_tensorboard(l->metrics, l->job->metrics_tensorboard, l->at.step, err)))
+        hd__job_blame(l->job, "metrics.tensorboard", err);
     json_decref(start);
     l->peak = hd__exec_peak_flops(l->s.exec) * c->mesh.ranks;
     return rc;
@@ -204,13 +206,34 @@ static void profile_end(struct loop *l)
     l->profiled_s += l->step_s;
 }
 
+static void add_blocks_path(const struct loop *l, struct hd__text *path)
+{
+    hd__text_add(path, "%s", l->job->metrics_blocks);
+    if (l->p->stage)
+        hd__text_add(path, ".%d", l->p->stage);
+}
+
+/* Before the first step, not after the last. */
+static int32_t check_blocks(const struct loop *l, struct hd_error *err)
+{
+    struct hd__text path = {0};
+    int why = 0;
+    if (!l->job->metrics_blocks || !leads_stage(l) || l->at.step >= l->job->steps)
+        return HD_OK;
+    add_blocks_path(l, &path);
+    hd__make_folders(path.at);
+    why = hd__try_file(path.at);
+    if (why)
+        hd__job_fail(l->job, "metrics.blocks", err, "metrics.blocks: %s: %s", path.at, strerror(why));
+    hd__text_free(&path);
+    return why ? (err->code = HD_E_IO) : HD_OK;
+}
+
 static void write_blocks(const struct loop *l)
 {
     struct hd_error err = HD_ERROR_INIT;
     struct hd__text path = {0};
-    hd__text_add(&path, "%s", l->job->metrics_blocks);
-    if (l->p->stage)
-        hd__text_add(&path, ".%d", l->p->stage);
+    add_blocks_path(l, &path);
     if (hd__profile_blocks(hd__exec_profiled(l->s.exec), l->profiled * l->job->accumulation, path.at, &err))
         hd__log(HD_LOG_ERROR, NULL, "%s", err.message);
     hd__text_free(&path);
@@ -274,6 +297,21 @@ static int32_t steps(struct loop *l, int *stopped, struct hd_error *err)
 
 /* ---- a run */
 
+/* Rank 0 alone opens the metrics and looks whether a checkpoint can be saved: where it is refused the others have not begun what
+ * comes after, and end in silence. `done` is what it has done, a key of the store. */
+static int32_t follow_leader(struct loop *l, const char *done, struct hd_error *err)
+{
+    char word[8];
+    size_t bytes = sizeof word;
+    int32_t rc;
+    if (!l->s.store)
+        return HD_OK;
+    if (l->leader)
+        return hd__store_put(l->s.store, done, "yes", 3, err);
+    rc = hd__store_get(l->s.store, done, word, &bytes, hd__now() + l->job->comm_timeout, err);
+    return rc == HD_E_PEER ? (err->code = HD_E_CANCELLED) : rc;
+}
+
 static int32_t prepare(struct loop *l, const struct hd__place_in_job *place, struct hd__compiled *compiled, struct hd_error *err)
 {
     int32_t rc = hd__session_open(&l->s, compiled, place, err);
@@ -285,7 +323,13 @@ static int32_t prepare(struct loop *l, const struct hd__place_in_job *place, str
     if (!rc && l->keeper && l->leader)
         rc = hd__keeper_try(l->keeper, err);
     if (!rc && l->keeper)
+        rc = follow_leader(l, "may-save", err);
+    if (!rc && l->keeper)
         rc = hd__keeper_load(l->keeper, l->job->resume, 0, &l->at, err);
+    if (rc == HD_E_NOTFOUND && l->keeper) {
+        hd__job_fail(l->job, "checkpoint.resume", err, "checkpoint.resume: %s", err->message);
+        err->code = rc;
+    }
     if (!rc && !l->at.step)
         rc = hd__session_initialise(&l->s, err);
     l->saved = l->at.step ? l->at.step : -1;
@@ -295,7 +339,10 @@ static int32_t prepare(struct loop *l, const struct hd__place_in_job *place, str
         return rc;
     l->s.feeding = l->s.train;
     l->p = hd__exec_program(l->s.exec);
-    return l->leader && l->at.step < l->job->steps ? open_metrics(l, compiled, err) : HD_OK;
+    rc = check_blocks(l, err);
+    if (!rc && l->leader && l->at.step < l->job->steps)
+        rc = open_metrics(l, compiled, err);
+    return rc ? rc : follow_leader(l, "prepared", err);
 }
 
 /* Did a rank die? A transport that another rank aborted may know a moment before the rendezvous says so. */
@@ -372,8 +419,7 @@ static int64_t number_in(const char *path, const char *key)
     return value;
 }
 
-/* The least of what the machine has free and what the cgroup (v2, v1) still allows. */
-static int64_t memory_left(void)
+int64_t hd__memory_left(void)
 {
     int64_t left = number_in("/proc/meminfo", "MemAvailable:") * 1024;
     int64_t limit = number_in("/sys/fs/cgroup/memory.max", NULL), used = number_in("/sys/fs/cgroup/memory.current", NULL);
@@ -388,7 +434,7 @@ static int64_t memory_left(void)
 
 int32_t hd__train_fits(const struct hd__compiled *compiled, int32_t local_ranks, struct hd_error *err)
 {
-    int64_t left = memory_left(), need = 0;
+    int64_t left = hd__memory_left(), need = 0;
     char a[32], b[32], c[32];
     if (!(compiled->device_choice.component->ops.device.caps & HD_DEVICE_HOST_MEMORY))
         return HD_OK; /* the device says what it has */

@@ -48,6 +48,15 @@ try 2 "there is no plugin 'optim-adam': did you mean 'optim-adamw'?" plugins opt
 try 2 "it does not know 'two'" plugins one two
 try 2 "it does not know '--all'" plugins --all
 
+# What is printed is the result: a full disk that swallows it is a failure.
+if [ -c /dev/full ]; then
+    for words in "help" "help train" "plugins" "plugins optim-adamw --json"; do
+        out=$("$heddle" $words 2>&1 >/dev/full)
+        [ $? -eq 1 ] || { echo "heddle $words >/dev/full: not exit 1" >&2; exit 1; }
+        case $out in *"could not be written: "*) ;; *) echo "heddle $words >/dev/full: $out" >&2; exit 1 ;; esac
+    done
+fi
+
 export HEDDLE_PLUGIN_PATH="$faulty"
 try 0 "wrong magic" plugins
 try 0 "wrong magic" plugins optim-magic

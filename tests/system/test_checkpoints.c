@@ -172,13 +172,16 @@ START_TEST(of_another_model)
     expect_refused("model={\"use\":\"transformer\",\"family\":\"gpt2\",\"layers\":2,\"hidden\":64,\"heads\":4,\"vocab\":256}",
                    "transformer.wte.weight");
     expect_refused("mesh.dp=2 model.layers=3", "is of another model");
+    struct command *c = command_run("train llama.yaml job.name=other checkpoint.dir=others job.steps=25 mesh.dp=2 model.layers=3");
+    const char *once = strstr(c->err, "is of another model");
+    ck_assert_msg(once && !strstr(once + 1, "is of another model"), "two ranks said the same:\n%s", c->err);
     expect_refused("optimizer={\"use\":\"sgd\",\"lr\":0.1,\"momentum\":0.9}", "is of another optimizer");
     expect_refused("checkpoint.resume=step-00000007", "others has no checkpoint step-00000007");
     expect_refused("checkpoint.resume=nowhere/step-00000007", "nowhere has no checkpoint step-00000007");
 }
 END_TEST
 
-/* One byte in the middle of the weights. */
+/* One byte in the middle of the weights; then a file that is gone; then an index, beside which others are listed as ever. */
 START_TEST(damaged)
 {
     const char *path = "damaged/step-00000020/model-00001-of-00001.safetensors";
@@ -200,6 +203,17 @@ START_TEST(damaged)
     c = command_run("train llama.yaml job.name=damaged checkpoint.dir=damaged job.steps=25");
     expect_code(c, 2);
     expect_says(c, "checksum");
+    expect_says(c, "`heddle ckpt ls` lists the others: checkpoint.resume=NAME goes on from one");
+    ck_assert_int_eq(unlink(path), 0);
+    c = command_run("train llama.yaml job.name=damaged checkpoint.dir=damaged job.steps=25");
+    expect_code(c, 2);
+    expect_says(c, "model-00001-of-00001.safetensors: No such file or directory; `heddle ckpt ls`");
+    expect_code(command_run("train llama.yaml job.name=damaged checkpoint.dir=damaged checkpoint.resume=never job.steps=24 checkpoint.every=12"), 0);
+    write_file("damaged/step-00000012/index.json", "{\"format\": [1,");
+    c = command_run("ckpt ls llama.yaml checkpoint.dir=damaged");
+    expect_code(c, 1);
+    expect_says(c, "checkpoint step-00000012: index.json:1:");
+    ck_assert_msg(strstr(c->out, "step-00000024  step 24") != NULL, "it listed: %s", c->out);
 }
 END_TEST
 
@@ -213,6 +227,7 @@ START_TEST(nowhere_to_save)
         c = command_run("train llama.yaml job.name=nowhere checkpoint.dir=%s mesh.dp=%d", folders[i % 2], 1 + i / 2);
         expect_code(c, 2);
         expect_says(c, folders[i % 2]);
+        ck_assert_msg(!strstr(c->err, "rank 1"), "rank 0 alone is refused, and says it:\n%s", c->err);
         ck_assert_int_eq(access("runs/nowhere/metrics.jsonl", F_OK), -1);
     }
 }
@@ -243,6 +258,13 @@ START_TEST(evaluate_and_export)
     ck_assert_int_eq((int)number_in(c->out, "step"), 20);
     c = command_run("ckpt export llama.yaml checkpoint.dir=held --to exported");
     expect_code(c, 0);
+    /* An export that fails leaves what was there, and no half of anything. */
+    ck_assert_int_eq(system("mkdir -p older/model.safetensors.part/x && echo old > older/model.safetensors"), 0);
+    c = command_run("ckpt export llama.yaml checkpoint.dir=held --to older");
+    expect_code(c, 1);
+    expect_says(c, "older/model.safetensors.part: Is a directory");
+    ck_assert_str_eq(read_file("older/model.safetensors"), "old\n");
+    ck_assert_int_eq(access("older/config.json.part", F_OK), -1);
     c = command_run("eval llama.yaml --json model={\"use\":\"transformer\",\"from\":\"exported\"} " HELD_OUT);
     expect_code(c, 0);
     ck_assert_msg(number_in(c->out, "val_loss") == loss, "exported: %s, of the checkpoint %.9g", c->out, loss);

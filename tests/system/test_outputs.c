@@ -169,6 +169,25 @@ START_TEST(metrics_every)
 END_TEST
 
 /* Nothing that is refused touches what an earlier run wrote. */
+/* A full disk costs the metrics, not the run; it is said once, not in every step. Only rank 0 opens them: the others do not begin
+ * before it has. */
+START_TEST(metrics_nowhere)
+{
+    for (int dp = 1; dp <= 2; dp++) {
+        struct command *c = command_run("train llama.yaml metrics.jsonl=/dev/full mesh.dp=%d", dp);
+        const char *once;
+        expect_code(c, 0);
+        expect_says(c, "/dev/full cannot be written: No space left on device");
+        once = strstr(c->err, "cannot be written");
+        ck_assert_msg(!strstr(once + 1, "cannot be written"), "said more than once:\n%s", c->err);
+        c = command_run("train llama.yaml metrics.jsonl=. mesh.dp=%d", dp);
+        expect_code(c, 2);
+        expect_says(c, "metrics.jsonl: .: Is a directory");
+        ck_assert_msg(!strstr(c->err, "rank 1") && !strstr(c->err, "report"), "it said:\n%s", c->err);
+    }
+}
+END_TEST
+
 START_TEST(refused_leaves_metrics)
 {
     static struct curve before, after;
@@ -434,6 +453,11 @@ START_TEST(bench_html)
     for (; (page = strstr(page, "<polyline")); page++)
         lines++;
     ck_assert_int_eq(lines, 2); /* time and bandwidth; a barrier has no sizes */
+    /* A bench that comes to nothing leaves an older page as it was, and no empty new one. */
+    write_file("old.html", "of yesterday");
+    expect_code(command_run("bench --comm pigeon --html old.html --svg new.svg"), 2);
+    ck_assert_str_eq(read_file("old.html"), "of yesterday");
+    ck_assert_int_eq(access("new.svg", F_OK), -1);
     c = command_run("bench --ranks 2 --op all_reduce -e 8 -n 5 --html no/such/folder.html");
     expect_code(c, 2);
     expect_says(c, "no/such/folder.html: No such file or directory");
@@ -470,7 +494,7 @@ int main(void)
 {
     const struct system_test tests[] = {
         {"metrics, fields", metrics_fields, 1}, {"metrics, every", metrics_every, 1}, {"profile", profile_table, 1}, {"block times", block_times, 1},
-        {"refused leaves metrics", refused_leaves_metrics, 1}, {"resolved job", resolved_job_is_a_job, 1},
+        {"metrics, nowhere", metrics_nowhere, 1}, {"refused leaves metrics", refused_leaves_metrics, 1}, {"resolved job", resolved_job_is_a_job, 1},
         {"explain, JSON", explain_json, 1}, {"explain", explain_text, 1}, {"check", check_json, 1}, {"help", help, 1},
         {"bench, peak", bench_peak, 1},
         {"bench, beside", bench_side_by_side, 1}, {"bench, overlap", bench_overlap, 1},
