@@ -8,6 +8,8 @@
  *     all_gather       across, then inside
  *     broadcast        inside the root's machine, across in slices, gathered inside the others
  *
+ * Either transport may itself be two levels: so a machine's NUMA nodes lie inside machines.
+ *
  * "Across" is a group of the members that have the same place in their machines: each moves its share between machines
  * once. Everything else (messages, small operations, other groups) goes over the transport between machines, and groups of one
  * machine wholly over the one inside. Sums keep the order of heddle/comm.h: two levels are taken only where the members of

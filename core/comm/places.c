@@ -10,19 +10,44 @@ const char *hd__places_word(uint32_t levels)
     return levels == HD__LEVELS_NUMA ? "NUMA node" : levels == HD__LEVELS_PACKAGE ? "package" : "machine";
 }
 
-int32_t hd__places_firsts(const int32_t *machine, const int32_t *at, int32_t ranks, int32_t *firsts)
+int32_t hd__places_firsts(const int32_t *outer, const int32_t *at, int32_t ranks, int32_t *firsts)
 {
     for (int32_t r = 0; r < ranks; r++)
         if (at[r] < 0) {
-            memcpy(firsts, machine, (size_t)ranks * sizeof *firsts);
+            memcpy(firsts, outer, (size_t)ranks * sizeof *firsts);
             return r;
         }
     for (int32_t r = 0; r < ranks; r++) {
-        firsts[r] = machine[r];
-        while (at[firsts[r]] != at[r] || machine[firsts[r]] != machine[r])
+        firsts[r] = outer[r];
+        while (at[firsts[r]] != at[r] || outer[firsts[r]] != outer[r])
             firsts[r]++;
     }
     return -1;
+}
+
+void hd__places_nest(struct hd__nest *nest, const int32_t *levels, uint32_t n, const int32_t *machine, int32_t *const *at,
+                     int32_t ranks, struct hd__arena *arena)
+{
+    const int32_t *outer = machine;
+    *nest = (struct hd__nest){.nowhere = -1};
+    for (uint32_t i = 0; i < n; i++) {
+        int32_t *firsts = hd__arena_alloc(arena, (size_t)ranks * sizeof *firsts);
+        int32_t nowhere = hd__places_firsts(outer, at[i], ranks, firsts);
+        if (nowhere >= 0 && nest->nowhere < 0) {
+            nest->nowhere = nowhere;
+            nest->lost = (uint32_t)levels[i];
+        }
+        if (nowhere >= 0 && (nest->n || i + 1 < n))
+            continue;
+        nest->level[nest->n] = nowhere >= 0 ? (uint32_t)HD__LEVELS_MACHINE : (uint32_t)levels[i];
+        nest->firsts[nest->n++] = firsts;
+        outer = firsts;
+    }
+}
+
+const char *hd__places_instead(const struct hd__nest *nest)
+{
+    return nest->n == 1 && nest->level[0] == HD__LEVELS_MACHINE ? "machines are the levels" : "that level is left out";
 }
 
 #ifdef HEDDLE_HWLOC

@@ -5,7 +5,7 @@
 
 #include "core/base/base.h"
 
-enum { HD__LEVELS_MACHINE = 0, HD__LEVELS_PACKAGE, HD__LEVELS_NUMA };
+enum { HD__LEVELS_MACHINE = 0, HD__LEVELS_PACKAGE, HD__LEVELS_NUMA, HD__LEVELS_COUNT };
 
 struct hd__places; /* the packages or NUMA nodes of this machine */
 
@@ -23,8 +23,22 @@ int32_t hd__places_by_rule(const struct hd__places *places, int32_t local_rank, 
 /* "machine", "package", "NUMA node" */
 const char *hd__places_word(uint32_t levels);
 
-/* Of `ranks` ranks: machine[r] is the first rank of r's machine, at[r] its place there. firsts[r] becomes the first
- * rank of r's place. Where a rank is in no single place all levels are machines: then it is returned, else -1. */
-int32_t hd__places_firsts(const int32_t *machine, const int32_t *at, int32_t ranks, int32_t *firsts);
+/* Of `ranks` ranks: outer[r] is the first rank of r's machine (or of another place around it), at[r] its place there. firsts[r]
+ * becomes the first rank of r's place. Where a rank is in no single place, firsts is as outer, and it is returned; else -1. */
+int32_t hd__places_firsts(const int32_t *outer, const int32_t *at, int32_t ranks, int32_t *firsts);
+
+/* The levels of a job's ranks as they will be, the outermost first. */
+struct hd__nest {
+    uint32_t n, level[HD__LEVELS_COUNT]; /* HD__LEVELS_... */
+    int32_t *firsts[HD__LEVELS_COUNT];   /* by rank: the first rank of its place */
+    int32_t nowhere;                     /* a rank that is in no single place of the level `lost`; -1: there is none */
+    uint32_t lost;
+};
+/* Of the levels that a job names; at[i]: as above, for level i. A level where a rank is nowhere is left out; where all are,
+ * the level is the machine. Memory is of the arena. */
+void hd__places_nest(struct hd__nest *nest, const int32_t *levels, uint32_t n, const int32_t *machine, int32_t *const *at,
+                     int32_t ranks, struct hd__arena *arena);
+/* What comes of a level that is left out, for people. */
+const char *hd__places_instead(const struct hd__nest *nest);
 
 #endif

@@ -347,15 +347,16 @@ int32_t hd__compile(struct hd__job *job, struct hd__plugins *plugins, struct hd_
 /* What the job file can say and this heddle cannot do yet is refused by name: nothing is ignored. */
 static int32_t refuse_the_missing(struct hd__job *job, struct hd_error *err)
 {
+    int levels = job->n_comm_levels > 1 || job->comm_levels[0];
     const struct {
         int asked;
         const char *path, *what;
     } rows[] = {
         {job->comm_sums == HD__SUMS_ANY && job->deterministic == HD__DETERMINISTIC_EXACT, "comm.sums",
          "any does not go with job.deterministic: exact, which fixes the order of every sum"},
-        {job->comm_levels && !job->comm_inside, "comm.levels",
+        {levels && !job->comm_inside, "comm.levels",
          "it says which ranks are inside, but comm.inside names no transport for them: add comm.inside: shm"},
-        {job->comm_levels && !hd__places_known(), "comm.levels",
+        {levels && !hd__places_known(), "comm.levels",
          "this heddle was built without hwloc, which knows packages and NUMA nodes: use machine"},
     };
     for (size_t i = 0; i < HD__COUNT(rows); i++)

@@ -104,7 +104,8 @@ struct hd__job {
     struct hd__section
         *comm_axis[HD_AXIS_COUNT]; /* the transport of each axis; `comm` where comm.axes is silent */
     struct hd__section *comm_inside; /* comm.inside; NULL: one transport for all */
-    int32_t comm_levels;          /* HD__LEVELS_... */
+    int32_t comm_levels[3];       /* HD__LEVELS_..., the outermost first, each inside the one before */
+    uint32_t n_comm_levels;       /* 1 to 3 */
     int32_t comm_sums;            /* HD__SUMS_... */
     const char *comm_tune;         /* a file; NULL: the built-in rules */
     int32_t comm_progress;         /* 0: between instructions; 1: by a thread */

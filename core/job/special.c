@@ -218,6 +218,28 @@ static int32_t read_inside(struct hd__job *job, const char *path, struct hd__nod
     return rc;
 }
 
+/* Each level lies inside the one before. */
+static int32_t read_levels(struct hd__job *job, const char *path, struct hd__node *node, struct hd_error *err)
+{
+    static const struct hd_option words = {.type = HD_OPT_ENUM, .choices = "machine|package|numa"};
+    uint32_t n = node->kind == HD__LIST ? node->count : 1;
+    job->n_comm_levels = 0;
+    for (uint32_t i = 0; i < n; i++) {
+        const struct hd__node *item = node->kind == HD__LIST ? node->value[i] : node;
+        int32_t level, rc = hd__node_parse(item, path, &words, &level, &job->arena, err);
+        if (rc)
+            return rc;
+        if (i && level <= job->comm_levels[i - 1])
+            return hd__node_fail(item, err, "%s: machine, package, numa are wanted in this order, once each", path);
+        job->comm_levels[i] = level;
+        job->n_comm_levels++;
+    }
+    if (!n)
+        return hd__node_fail(node, err, "%s is empty; leave the key out for the default", path);
+    hd__value_set_tree(job, path, node, HD_OPTION_GLOBAL);
+    return HD_OK;
+}
+
 /* ---- precision.loss_scale, recompute */
 
 static int32_t read_loss_scale(struct hd__job *job, const char *path, struct hd__node *node,
@@ -283,7 +305,7 @@ hd__special_fn hd__special(const char *path)
         {"mesh.dp", read_dp},          {"data.train", read_sources},
         {"data.val", read_sources},    {"comm.axes", read_axes},
         {"comm.hooks", read_hooks},    {"comm.inside", read_inside},
-          {"precision.loss_scale", read_loss_scale},
+        {"comm.levels", read_levels},  {"precision.loss_scale", read_loss_scale},
         {"recompute", read_recompute},
     };
     for (size_t i = 0; i < HD__COUNT(table); i++)

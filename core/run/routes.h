@@ -7,13 +7,16 @@
 #include <jansson.h>
 
 #include "core/comm/levels_plan.h"
+#include "core/comm/places.h"
 #include "core/compile/compile.h"
 
 /* One collective that a transport is given, or one message. */
 struct hd__hop {
     uint32_t coll;  /* HD_COLL_...; 0: a message */
     uint32_t where; /* HD__ACROSS, HD__INSIDE, HD__WORLD */
+    uint32_t level; /* of hd__routes.nest: whose */
     int32_t members;
+    int32_t rest; /* WORLD: what does not divide, beside the parts of the level */
     int32_t reserved;
     uint64_t bytes; /* of the larger buffer */
     uint64_t chunk; /* bytes of a message of it, where the core's algorithm cuts; else 0 */
@@ -24,7 +27,7 @@ struct hd__hop {
 /* Operations of a group that are alike. */
 struct hd__route {
     const char *op;      /* "all_gather", "send" */
-    uint32_t dtype, two; /* two: it goes in two levels */
+    uint32_t dtype, levels; /* in how many it goes: 1, or more */
     uint64_t bytes;      /* of the larger buffer, of one call */
     double calls;        /* in one step, or in one run of the section */
     HD__ARRAY(struct hd__hop) hops;
@@ -34,16 +37,16 @@ struct hd__route_group {
     const char *name;
     const int32_t *ranks;
     const char *transport, *inside; /* inside: NULL where there is one transport for all */
-    struct hd__spread lies;         /* where there is `inside` */
+    struct hd__spread lies[HD__LEVELS_COUNT]; /* where there is `inside`: by level, of the members in this rank's place */
+    uint32_t n_lies, reserved;                /* so many levels say something of it; the first is there always */
     HD__ARRAY(struct hd__route) routes;
 };
 
 struct hd__routes {
     struct hd__arena arena;
     HD__ARRAY(struct hd__route_group) groups; /* with two members and more, in the program's order */
-    const int32_t *firsts;                    /* by rank, of comm/places.h; NULL without comm.inside */
-    uint32_t levels, reserved;                /* HD__LEVELS_..., as they will be */
-    const char *fallback;                     /* NULL, or why they will not be as the job says */
+    struct hd__nest nest;                     /* as it will be; n is 0 without comm.inside */
+    const char *fallback;                     /* NULL, or why it will not be as the job says */
 };
 
 struct hd__routes_options {

@@ -27,89 +27,121 @@ const struct hd__section *hd__transports_section(const struct hd__compiled *c, u
     return job->comm;
 }
 
-/* Where a rank is: the first rank on its machine (launchers number a machine's ranks in a row), and its package or node there. */
+/* Where a rank is: the first rank on its machine (launchers number a machine's ranks in a row), and its place there at each
+ * of the job's levels. */
 struct whereabouts {
-    int32_t machine, at;
+    int32_t machine, at[HD__LEVELS_COUNT];
 };
+_Static_assert(HD__COUNT(((struct hd__job *)0)->comm_levels) == HD__LEVELS_COUNT, "a job names each level once at most");
 
 /* Every rank finds out where it is bound. */
 static int32_t find_mine(const struct hd__transports *t, struct whereabouts *mine, struct hd_error *err)
 {
-    struct hd__places *places;
-    int32_t rc = hd__places_open((uint32_t)t->compiled->job->comm_levels, &places, err);
-    if (rc)
-        return rc;
-    *mine = (struct whereabouts){.machine = t->rank - t->local_rank, .at = hd__places_here(places, t->local_rank, t->local_ranks)};
-    hd__places_close(places);
+    const struct hd__job *job = t->compiled->job;
+    *mine = (struct whereabouts){.machine = t->rank - t->local_rank};
+    for (uint32_t i = 0; i < job->n_comm_levels; i++) {
+        struct hd__places *places;
+        int32_t rc = hd__places_open((uint32_t)job->comm_levels[i], &places, err);
+        if (rc)
+            return rc;
+        mine->at[i] = hd__places_here(places, t->local_rank, t->local_ranks);
+        hd__places_close(places);
+    }
     return HD_OK;
 }
 
-static void say_places(const struct hd__transports *t, const int32_t *firsts, int32_t nowhere)
+static void say_places(const struct hd__transports *t, const struct hd__nest *nest)
 {
-    const char *word = hd__places_word((uint32_t)t->compiled->job->comm_levels);
-    int32_t n = 0;
-    if (t->rank || t->compiled->job->comm_levels == HD__LEVELS_MACHINE)
+    if (t->rank)
         return;
-    for (int32_t r = 0; r < t->compiled->mesh.ranks; r++)
-        n += firsts[r] == r;
-    if (nowhere >= 0)
-        hd__log(HD_LOG_WARN, "comm", "comm.levels: rank %d may run on the cores of more than one %s: bind ranks to fewer cores; machines are "
-                "the levels", nowhere, word);
-    else
-        hd__log(HD_LOG_INFO, "comm", "comm.levels: the ranks are on %d %ss", n, word);
+    if (nest->nowhere >= 0)
+        hd__log(HD_LOG_WARN, "comm", "comm.levels: rank %d may run on the cores of more than one %s: bind ranks to fewer cores; %s",
+                nest->nowhere, hd__places_word(nest->lost), hd__places_instead(nest));
+    for (uint32_t i = 0; i < nest->n; i++) {
+        int32_t n = 0;
+        for (int32_t r = 0; r < t->compiled->mesh.ranks; r++)
+            n += nest->firsts[i][r] == r;
+        if (nest->level[i] != HD__LEVELS_MACHINE)
+            hd__log(HD_LOG_INFO, "comm", "comm.levels: the ranks are on %d %ss", n, hd__places_word(nest->level[i]));
+    }
 }
 
-/* The first rank inside each rank's machine, package or NUMA node. */
-static int32_t firsts_of(const struct hd__transports *t, int32_t *firsts, struct hd_error *err)
+/* Where all ranks are. */
+static int32_t find_nest(const struct hd__transports *t, struct hd__nest *nest, struct hd_error *err)
 {
-    int32_t n = t->compiled->mesh.ranks, *machine = hd__alloc(2 * (size_t)n * sizeof *machine), *at = machine + n, rc;
-    double deadline = hd__now() + t->compiled->job->comm_timeout;
+    struct hd__job *job = t->compiled->job;
+    int32_t n = t->compiled->mesh.ranks, *all = hd__alloc((1 + HD__LEVELS_COUNT) * (size_t)n * sizeof *all), rc;
+    int32_t *at[HD__LEVELS_COUNT];
+    double deadline = hd__now() + job->comm_timeout;
     struct whereabouts where;
     char key[64];
     snprintf(key, sizeof key, "comm/first/%d", t->rank);
     rc = find_mine(t, &where, err);
     rc = rc ? rc : hd__store_put(t->store, key, &where, sizeof where, err);
+    for (uint32_t i = 0; i < HD__LEVELS_COUNT; i++)
+        at[i] = all + (1 + i) * (size_t)n;
     for (int32_t r = 0; r < n && !rc; r++) {
         size_t bytes = sizeof where;
         snprintf(key, sizeof key, "comm/first/%d", r);
         rc = hd__store_get(t->store, key, &where, &bytes, deadline, err);
-        machine[r] = where.machine;
-        at[r] = where.at;
+        all[r] = where.machine;
+        for (uint32_t i = 0; i < HD__LEVELS_COUNT; i++)
+            at[i][r] = where.at[i];
         if (!rc && (where.machine < 0 || where.machine > r))
             rc = hd_fail(err, HD_E_INVALID, "the launcher says that rank %d is the %d-th on its machine", r, r - where.machine);
     }
-    if (!rc)
-        say_places(t, firsts, hd__places_firsts(machine, at, n, firsts));
-    free(machine);
+    if (!rc) {
+        hd__places_nest(nest, job->comm_levels, job->n_comm_levels, all, at, n, &job->arena);
+        say_places(t, nest);
+    }
+    free(all);
     return rc;
 }
 
-/* comm.inside: a transport of its own for the ranks of this machine, package or NUMA node; both become one. */
-static int32_t open_inside(struct hd__transports *t, const struct hd_world *across, struct hd__comm *both, struct hd_error *err)
+/* One level: `both`, which serves the ranks of `world`, goes between their places from here on, and what is opened, inside
+ * this rank's. Where a level follows, that is cut in the same way. */
+static int32_t open_level(struct hd__transports *t, const struct hd__nest *nest, uint32_t level, const struct hd_world *world,
+                          struct hd__comm *both, struct hd_error *err)
 {
-    struct hd__job *job = t->compiled->job;
-    const struct hd__chosen *chosen = hd__chosen_comm(t->compiled, job->comm_inside);
-    struct hd__comm inside = {.tuning = both->tuning, .ran = both->ran}, outside = *both;
-    struct hd_world world = *across;
-    int32_t *firsts = hd__alloc((size_t)across->size * sizeof *firsts), rc;
-    rc = hd__plugin_probe(t->compiled->plugins, chosen->component, err);
-    if (!rc)
-        rc = firsts_of(t, firsts, err);
-    world.rank = world.size = 0;
-    for (int32_t r = 0; r < across->size && !rc; r++) {
-        world.rank += r < t->rank && firsts[r] == firsts[t->rank];
-        world.size += firsts[r] == firsts[t->rank];
+    const struct hd__chosen *chosen = hd__chosen_comm(t->compiled, t->compiled->job->comm_inside);
+    const int32_t *firsts = nest->firsts[level], *around = level ? nest->firsts[level - 1] : NULL;
+    struct hd__comm inside = {.tuning = both->tuning, .ran = both->ran}, across = *both;
+    struct hd_world ours = *world;
+    int32_t *number = hd__alloc((size_t)t->compiled->mesh.ranks * sizeof *number); /* of a rank in `world` */
+    int32_t *local = hd__alloc((size_t)world->size * sizeof *local), n = 0, rc;    /* firsts, by that number */
+    ours.rank = ours.size = 0;
+    for (int32_t r = 0; r < t->compiled->mesh.ranks; r++) {
+        if (around && around[r] != around[t->rank])
+            continue;
+        number[r] = n;
+        local[n++] = number[firsts[r]];
+        ours.rank += r < t->rank && firsts[r] == firsts[t->rank];
+        ours.size += firsts[r] == firsts[t->rank];
     }
-    world.local_rank = world.rank;
-    world.local_size = world.size;
-    world.instance = hd__arena_format(&job->arena, "comm/inside/%d", firsts[t->rank]);
+    ours.local_rank = ours.rank;
+    ours.local_size = ours.size;
+    ours.instance = hd__arena_format(&t->compiled->job->arena, "comm/inside/%u/%d", level, firsts[t->rank]);
+    rc = hd__comm_open(&chosen->component->ops.comm, hd__host(), chosen->settings, &ours, &inside, err);
+    if (!rc && level + 1 < nest->n)
+        rc = open_level(t, nest, level + 1, &ours, &inside, err);
     if (!rc)
-        rc = hd__comm_open(&chosen->component->ops.comm, hd__host(), chosen->settings, &world, &inside, err);
-    if (!rc)
-        hd__levels_create(&outside, &inside, t->rank, firsts, across->size, both);
+        hd__levels_create(&across, &inside, world->rank, local, world->size, both);
     else
         hd__comm_close(both);
-    free(firsts);
+    free(number);
+    free(local);
+    return rc;
+}
+
+/* comm.inside: a transport of its own for the ranks of this machine, package or NUMA node; all become one. */
+static int32_t open_inside(struct hd__transports *t, const struct hd_world *world, struct hd__comm *both, struct hd_error *err)
+{
+    struct hd__nest nest;
+    int32_t rc = hd__plugin_probe(t->compiled->plugins, hd__chosen_comm(t->compiled, t->compiled->job->comm_inside)->component, err);
+    rc = rc ? rc : find_nest(t, &nest, err);
+    if (!rc)
+        return open_level(t, &nest, 0, world, both, err);
+    hd__comm_close(both);
     return rc;
 }
 

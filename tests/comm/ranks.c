@@ -28,6 +28,7 @@ int32_t transport_most;
 static char driver[256]; /* of streams; none: the transport is the host's */
 static char inside_name[32], inside_folder[256];
 static int32_t inside_ranks; /* of a machine; below 0: so many machines in turn; 0: one transport for all */
+static int32_t inside_nodes; /* 0, or of so many ranks each its nodes: a level more */
 
 /* A rank is a process: it frees all by ending. What is remembered here is no leak to those who look for leaks. */
 static void *keep(void *memory)
@@ -48,7 +49,7 @@ int transport_word(const char *word)
         return transport_narrow = 1;
     if (sscanf(word, "most:%d", &transport_most) == 1 || sscanf(word, "stream:%255s", driver) == 1)
         return 1;
-    if (sscanf(word, "inside:%31[^:]:%255[^:]:%d", inside_name, inside_folder, &inside_ranks) == 3)
+    if (sscanf(word, "inside:%31[^:]:%255[^:]:%d:%d", inside_name, inside_folder, &inside_ranks, &inside_nodes) >= 3)
         return inside_ranks != 0;
     if (strncmp(word, "set:", 4))
         return 0;
@@ -88,36 +89,39 @@ static const struct hd__component *find_transport(const char *name, const char *
 
 /* Ranks 0 to N - 1 are the first machine, and so on; the last one may have fewer. Or the first N ranks begin a machine
  * each, and the others follow in turn. */
-static int32_t first_inside(int32_t rank)
+static int32_t first_inside(int32_t rank, int32_t each)
 {
-    return inside_ranks > 0 ? rank / inside_ranks * inside_ranks : rank % -inside_ranks;
+    return each > 0 ? rank / each * each : rank % -each;
 }
 
-static int32_t open_inside(const struct rank *rank, const struct hd_world *across, struct hd__comm *transport, struct hd_error *err)
+/* Below `transport`, which has `across`, one for the ranks of each machine; and below that one for those of each node. */
+static int32_t open_inside(const struct hd_world *across, int32_t each, struct hd__comm *transport, struct hd_error *err)
 {
     const struct hd__component *component = find_transport(inside_name, inside_folder, err);
     struct hd__options table;
     struct hd_world world = *across;
     static struct hd__arena arena;
     struct hd__comm inside = {.tuning = transport_tuning}, both = {0};
-    int32_t firsts[64], first = first_inside(rank->rank), code;
+    int32_t firsts[64], first = first_inside(across->rank, each), code;
     if (!component)
         return HD_E_INVALID;
     table = (struct hd__options){component->options, component->n_options, sizeof(struct hd_option)};
     void *settings = hd__arena_alloc(&arena, component->settings_size);
     world.rank = world.size = 0;
-    for (int32_t r = 0; r < rank->size; r++) {
-        firsts[r] = first_inside(r);
-        world.rank += r < rank->rank && firsts[r] == first;
+    for (int32_t r = 0; r < across->size; r++) {
+        firsts[r] = first_inside(r, each);
+        world.rank += r < across->rank && firsts[r] == first;
         world.size += firsts[r] == first;
     }
     world.local_rank = world.rank;
     world.local_size = world.size;
-    world.instance = hd__arena_format(&arena, "comm/inside/%d", first);
+    world.instance = hd__arena_format(&arena, "%s/inside/%d", across->instance, first);
     code = hd__options_defaults(&table, settings, &arena, err);
     code = code ? code : hd__comm_open(&component->ops.comm, hd__comm_host(), settings, &world, &inside, err);
+    if (code == HD_OK && inside_nodes && each == inside_ranks)
+        code = open_inside(&world, inside_nodes, &inside, err);
     if (code == HD_OK) {
-        hd__levels_create(transport, &inside, rank->rank, firsts, rank->size, &both);
+        hd__levels_create(transport, &inside, across->rank, firsts, across->size, &both);
         *transport = both;
     }
     return code;
@@ -159,7 +163,7 @@ static int open_transport(struct rank *rank, const struct ranks_options *o, doub
     transport->tuning = transport_tuning;
     int32_t code = hd__comm_open(own, hd__comm_host(), settings, &world, transport, err);
     if (code == HD_OK && inside_ranks)
-        code = open_inside(rank, &world, transport, err);
+        code = open_inside(&world, inside_ranks, transport, err);
     rank->ops = &transport->ops;
     rank->comm = transport->comm;
     return code;

@@ -34,8 +34,9 @@ extern int transport_narrow; /* it refuses means that NCCL forms in its own way,
 extern int32_t transport_most; /* ranks that it can have here; 0: any number */
 
 /* A word of the command line: bare, told, narrow, most:N, stream:DRIVER (it is ordered by a stream of that CUDA driver),
- * set:KEY=VALUE, or inside:NAME:FOLDER:N, another transport inside machines that are
- * thought to have N ranks each (-N: N machines that have the ranks in turn). 1 if it was one of these. */
+ * set:KEY=VALUE, or inside:NAME:FOLDER:N[:M], another transport inside machines that are
+ * thought to have N ranks each (-N: N machines that have the ranks in turn), and with M once more inside nodes of M ranks. 1
+ * if it was one of these. */
 int transport_word(const char *word);
 
 /* Starts `size` ranks, each runs body(rank) and leaves with its result. Returns 0 if all returned 0; expect_signal[r],

@@ -94,11 +94,50 @@ START_TEST(firsts_of_places)
 }
 END_TEST
 
+START_TEST(levels_in_levels)
+{
+    static int32_t node[] = {0, 0, 1, 1, 0, 0, 1, 1}, same[8], odd[] = {0, 0, 1, 1, 0, 0, 0, 1}, lost[] = {0, 0, 1, 1, 0, -1, 1, 1};
+    static const int32_t machine[] = {0, 0, 0, 0, 4, 4, 4, 4};
+    static const struct {
+        int32_t levels[3], *at[3];
+        uint32_t n, kept, level[3];
+        int32_t firsts[3][8], nowhere;
+        const char *instead;
+    } cases[] = {
+        {{HD__LEVELS_MACHINE, HD__LEVELS_NUMA}, {same, node}, 2, 2, {HD__LEVELS_MACHINE, HD__LEVELS_NUMA},
+         {{0, 0, 0, 0, 4, 4, 4, 4}, {0, 0, 2, 2, 4, 4, 6, 6}}, -1, NULL},
+        {{HD__LEVELS_PACKAGE, HD__LEVELS_NUMA}, {node, odd}, 2, 2, {HD__LEVELS_PACKAGE, HD__LEVELS_NUMA}, /* odd: a node of two packages is cut */
+         {{0, 0, 2, 2, 4, 4, 6, 6}, {0, 0, 2, 2, 4, 4, 6, 7}}, -1, NULL},
+        {{HD__LEVELS_MACHINE, HD__LEVELS_PACKAGE, HD__LEVELS_NUMA}, {same, lost, node}, 3, 2, {HD__LEVELS_MACHINE, HD__LEVELS_NUMA},
+         {{0, 0, 0, 0, 4, 4, 4, 4}, {0, 0, 2, 2, 4, 4, 6, 6}}, 5, "that level is left out"},
+        {{HD__LEVELS_MACHINE, HD__LEVELS_NUMA}, {same, lost}, 2, 1, {HD__LEVELS_MACHINE}, {{0, 0, 0, 0, 4, 4, 4, 4}}, 5,
+         "machines are the levels"},
+        {{HD__LEVELS_PACKAGE, HD__LEVELS_NUMA}, {lost, lost}, 2, 1, {HD__LEVELS_MACHINE}, {{0, 0, 0, 0, 4, 4, 4, 4}}, 5,
+         "machines are the levels"},
+    };
+    for (size_t i = 0; i < HD__COUNT(cases); i++) {
+        struct hd__arena arena = {0};
+        struct hd__nest nest;
+        hd__places_nest(&nest, cases[i].levels, cases[i].n, machine, cases[i].at, 8, &arena);
+        ck_assert_uint_eq(nest.n, cases[i].kept);
+        ck_assert_int_eq(nest.nowhere, cases[i].nowhere);
+        ck_assert(nest.nowhere < 0 || !strcmp(hd__places_instead(&nest), cases[i].instead));
+        for (uint32_t l = 0; l < nest.n; l++) {
+            ck_assert_uint_eq(nest.level[l], cases[i].level[l]);
+            for (int32_t r = 0; r < 8; r++)
+                ck_assert_msg(nest.firsts[l][r] == cases[i].firsts[l][r], "case %zu, level %u: rank %d: %d", i, l, r, nest.firsts[l][r]);
+        }
+        hd__arena_free(&arena);
+    }
+}
+END_TEST
+
 int main(void)
 {
     TCase *tcase = tcase_create("places");
     tcase_add_loop_test(tcase, ranks_are_in_places, 0, (int)HD__COUNT(rows));
     tcase_add_test(tcase, a_binding_counts);
     tcase_add_test(tcase, firsts_of_places);
+    tcase_add_test(tcase, levels_in_levels);
     return suite_run_case("places", tcase);
 }

@@ -184,6 +184,13 @@ START_TEST(overrides)
     ck_assert_int_eq(j->recompute, HD__RECOMPUTE_FULL);
     ck_assert_uint_eq(j->n_hooks, 1);
     ck_assert_str_eq(j->hooks[0]->use, "trace");
+    ck_assert(j->n_comm_levels == 1 && j->comm_levels[0] == 0);
+    hd__job_free(j);
+    j = load(full_job, "comm.levels=numa", NULL, NULL);
+    ck_assert(j->n_comm_levels == 1 && j->comm_levels[0] == 2);
+    hd__job_free(j);
+    j = load(full_job, "comm.levels=[machine, numa]", NULL, NULL);
+    ck_assert(j->n_comm_levels == 2 && j->comm_levels[0] == 0 && j->comm_levels[1] == 2);
     hd__job_free(j);
     j = load(full_job, "mesh.dp.replicate=2", "recompute.every=3", "data.train.0.path=z");
     ck_assert_int_eq(j->mesh_asked[HD_AXIS_DP_REPLICATE], 2);

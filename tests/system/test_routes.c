@@ -56,24 +56,37 @@ static const char *word(json_t *o, const char *key)
 
 /* ---- what is said; per_machine 0: all on one */
 
-static void add_operation(struct rows *rows, const char *group, json_t *operation, const char *transport)
+/* A group's own name, with as many levels around it "/inside", and the part of a level that an operation is. */
+static void name_part(char name[96], const char *group, int level, const char *where)
+{
+    snprintf(name, 96, "%s", group);
+    for (int l = 0; l < level; l++)
+        strcat(name, "/inside");
+    if (strcmp(where, "world"))
+        strcat(strcat(name, "/"), strcmp(where, "between") ? where : "across");
+}
+
+/* What goes between the places of a level is the one such part of an operation that goes in two levels there. */
+static void add_operation(struct rows *rows, json_t *group, json_t *operation, const char *transport)
 {
     double calls = json_number_value(json_object_get(operation, "calls"));
-    int two = json_integer_value(json_object_get(operation, "levels")) == 2;
-    json_t *part;
-    size_t i;
-    if (two)
-        add(rows, group, word(operation, "op"), "two levels", calls);
+    json_t *part, *within;
+    size_t i, l;
     json_array_foreach(json_object_get(operation, "parts"), i, part)
     {
-        const char *where = word(part, "where"), *between = strcmp(where, "between") ? where : "across";
+        const char *where = word(part, "where");
+        int level = 0;
         char name[96];
-        snprintf(name, sizeof name, "%s%s%s", group, strcmp(where, "world") ? "/" : "",
-                 strcmp(where, "world") ? between : "");
-        ck_assert_msg(strcmp(where, "inside") || !strcmp(word(part, "transport"), "shm"), "inside over %s",
+        json_array_foreach(json_object_get(group, "within"), l, within)
+            level = strcmp(word(within, "level"), word(part, "level")) ? level : (int)l + 1;
+        name_part(name, word(group, "name"), level, where);
+        ck_assert_msg((strcmp(where, "inside") && !level) || !strcmp(word(part, "transport"), "shm"), "inside over %s",
                       word(part, "transport"));
         if (*word(part, "algorithm") && (!transport || !strcmp(word(part, "transport"), transport)))
             add(rows, name, word(part, "op"), word(part, "algorithm"), calls);
+        name_part(name, word(group, "name"), level, "world");
+        if (!strcmp(where, "between"))
+            add(rows, name, word(part, "op"), "two levels", calls);
     }
 }
 
@@ -91,7 +104,7 @@ static void said(struct rows *rows, const char *transport, const char *job, int 
     rows->n = 0;
     json_array_foreach(json_object_get(all, "groups"), g, group)
         json_array_foreach(json_object_get(group, "operations"), o, operation)
-            add_operation(rows, word(group, "name"), operation, transport);
+            add_operation(rows, group, operation, transport);
     json_decref(all);
 }
 
@@ -215,6 +228,29 @@ START_TEST(levels_are_as_explained)
     ck_assert_int_eq(two > 0, each[_i / 2] == 2); /* 3 + 1 are not as many on each */
 }
 END_TEST
+
+#ifdef HWLOC
+/* Two machines of two nodes of two ranks. */
+START_TEST(levels_in_levels_of_machines)
+{
+    static struct rows says, is;
+    static const char job[] =
+        "gpt2.yaml comm={\"use\":\"libfabric\",\"provider\":\"tcp\",\"interface\":\"lo\"} comm.inside=shm "
+        "comm.levels=[\"machine\",\"numa\"] mesh.dp=8 data.batch=16 strategies.zero.stage=3";
+    struct command *c;
+    setenv("HWLOC_SYNTHETIC", "numa:2 core:2 pu:1", 1);
+    c = command_run("explain %s --per-machine 4", job);
+    ck_assert_msg(strstr(c->out, "libfabric, shm inside: 2 machines of 4, 2 NUMA nodes of 2 there\n") != NULL, "%s",
+                  strstr(c->out, "-- groups"));
+    ck_assert_msg(strstr(c->out, "in three levels: all_gather between machines (") != NULL, "%s", strstr(c->out, "-- groups"));
+    train_on_machines("nested", job, 8, 4);
+    said(&says, NULL, job, 4);
+    counted(&is, "libfabric", "nested");
+    expect_same(&is, &says, "dp_shard");
+    ck_assert(row_of(&says, "dp_shard", "all_gather", "two levels") && row_of(&says, "dp_shard/inside", "all_gather", "two levels"));
+}
+END_TEST
+#endif
 #endif
 
 /* ---- packages and NUMA nodes, of a topology in words */
@@ -224,7 +260,7 @@ static const struct {
     const char *topology, *levels;
     int ranks, batch;
     const char *says;
-    int two;
+    int deep; /* bits: 1, cut in two levels; 2, so is what is inside */
 } topologies[] = {
     {"numa:2 core:2 pu:1", "comm.levels=numa", 4, 8, "pipes, shm inside: 2 NUMA nodes of 2", 1},
     {"pack:2 numa:2 core:1 pu:1", "comm.levels=package", 4, 8, "pipes, shm inside: 2 packages of 2", 1},
@@ -233,6 +269,11 @@ static const struct {
     {"numa:4 core:2 pu:1", "comm.levels=numa", 2, 8,
      "comm.levels is not kept: rank 0 will run on the cores of more than one NUMA node", 0},
     {"numa:2 core:2 pu:1", "", 4, 8, "shm, all on one machine", 0},
+    {"pack:2 numa:2 core:2 pu:1", "comm.levels=[package,numa]", 8, 16,
+     "pipes, shm inside: 2 packages of 4, 2 NUMA nodes of 2 there", 3},
+    {"numa:2 core:2 pu:1", "comm.levels=[machine,numa]", 4, 8, "shm, all on one machine, 2 NUMA nodes of 2 there", 2},
+    {"pack:2 numa:2 core:1 pu:1", "comm.levels=[package,numa]", 4, 8,
+     "pipes, shm inside: 2 packages of 2, in one level there: one member on each NUMA node", 1},
 };
 
 /* The first test that asks trains it for all of them. */
@@ -253,7 +294,7 @@ START_TEST(levels_follow_the_topology)
     static struct rows says, is;
     struct command *c;
     char job[512], name[32];
-    int two = 0;
+    int deep = 0;
     snprintf(job, sizeof job,
              "gpt2.yaml " BY_PIPES "comm.inside=shm strategies.zero.stage=3 mesh.dp=%d data.batch=%d %s",
              topologies[_i].ranks, topologies[_i].batch, topologies[_i].levels);
@@ -267,8 +308,9 @@ START_TEST(levels_follow_the_topology)
     counted(&is, "pipes", name);
     expect_same(&is, &says, "dp_shard");
     for (int i = 0; i < says.n; i++)
-        two += !strcmp(says.at[i].how, "two levels");
-    ck_assert_int_eq(two > 0, topologies[_i].two);
+        if (!strcmp(says.at[i].how, "two levels"))
+            deep |= strstr(says.at[i].group, "/inside") ? 2 : 1;
+    ck_assert_int_eq(deep, topologies[_i].deep);
     train_flat(&flat, job, topologies[_i].ranks);
     expect_same_bits(&flat, &levels);
 }
@@ -317,6 +359,9 @@ int main(void)
         {"algorithms", calls_take_the_algorithm_explained, (int)HD__COUNT(jobs)},
 #ifdef FABRIC
         {"levels", levels_are_as_explained, 4},
+#ifdef HWLOC
+        {"nested", levels_in_levels_of_machines, 1},
+#endif
 #endif
 #ifdef HWLOC
         {"topology", levels_follow_the_topology, (int)HD__COUNT(topologies)},
