@@ -380,7 +380,7 @@ static int32_t report(const struct arguments *a, json_t *rows, struct hd_error *
     else if (a->comms > 1)
         hd__bench_side_by_side(&a->bench, a->comm, a->comms, rows);
     title(a, text);
-    int32_t rc = a->html ? hd__bench_html(a->html, text, rows, err) : HD_OK;
+    int32_t rc = a->html ? hd__bench_html(a->html, text, a->bench.words + 1, rows, err) : HD_OK;
     return !rc && a->svg ? hd__bench_svg(a->svg, text, rows, err) : rc;
 }
 

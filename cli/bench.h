@@ -30,7 +30,7 @@ const json_t *hd__bench_row_at(const json_t *rows, const char *comm, const char 
 int hd__bench_best(const json_t *rows, const char *const *comm, int n, const char *op, int in_place, uint64_t bytes);
 
 /* heddle bench --html FILE: a page with charts of each operation and the numbers. */
-int32_t hd__bench_html(const char *path, const char *title, const json_t *rows, struct hd_error *err);
+int32_t hd__bench_html(const char *path, const char *title, const char *const *words, const json_t *rows, struct hd_error *err);
 /* heddle bench --tune FILE: the best algorithm by size for each operation asked for. Returns an exit code. */
 int hd__bench_tune(struct hd__bench *bench, const char *path, int any_order);
 /* heddle bench --svg FILE: the charts alone, a picture. */

@@ -4,6 +4,7 @@
 #include <jansson.h>
 #include <stdio.h>
 #include <string.h>
+#include <time.h>
 
 #include "cli/bench.h"
 #include "cli/bench_chart.h"
@@ -24,7 +25,7 @@ static const char style[] =
     "padding:0 1rem}\n"
     "h1{font-size:1.35rem;margin-bottom:.2rem}h2{font-size:1.1rem;margin:2.2rem 0 0}p{color:var(--dim);margin:.2rem "
     "0}\n"
-    "svg{width:100%;height:auto}.wide{overflow-x:auto}\n"
+    "svg{width:100%;min-width:720px;height:auto}.wide{overflow-x:auto}code{overflow-wrap:anywhere}\n"
     "table{border-collapse:collapse;font-variant-numeric:tabular-nums;font-size:13px;margin:.6rem 0}\n"
     "caption{text-align:left;color:var(--dim)}td,th{padding:1px 7px;text-align:right;white-space:nowrap}\n"
     "th{color:var(--dim);font-weight:500}thead tr:last-child th{border-bottom:1px solid var(--edge)}\n"
@@ -136,11 +137,11 @@ static int has(const struct page *p, const char *op, int in_place)
 static void chart(const struct page *p, const char *op, int in_place)
 {
     fprintf(p->file,
-            "<svg class=\"chart\" viewBox=\"0 0 %d %d\" role=\"img\" aria-label=\"%s: time and bus bandwidth over "
+            "<div class=\"wide\"><svg class=\"chart\" viewBox=\"0 0 %d %d\" role=\"img\" aria-label=\"%s: time and bus bandwidth over "
             "size\">\n",
             HD__CHART_WIDTH, HD__CHART_HEIGHT, op);
     hd__chart(p->file, p->rows, p->comm, p->n, op, in_place, 0);
-    fputs("</svg>\n", p->file);
+    fputs("</svg></div>\n", p->file);
 }
 
 static void operation(const struct page *p, const json_t *row)
@@ -196,7 +197,21 @@ int32_t hd__bench_svg(const char *path, const char *title, const json_t *rows, s
     return close_page(&p, path, err);
 }
 
-int32_t hd__bench_html(const char *path, const char *title, const json_t *rows, struct hd_error *err)
+static void put_command(FILE *file, const char *const *words)
+{
+    char day[16];
+    time_t now = time(NULL);
+    struct tm local;
+    strftime(day, sizeof day, "%Y-%m-%d", localtime_r(&now, &local));
+    fprintf(file, "<p>%s: <code>heddle", day);
+    for (; *words; words++) {
+        putc(' ', file);
+        hd__put_xml(file, *words);
+    }
+    fputs("</code></p>\n", file);
+}
+
+int32_t hd__bench_html(const char *path, const char *title, const char *const *words, const json_t *rows, struct hd_error *err)
 {
     struct page p = page_of(path, rows);
     if (!p.file)
@@ -209,6 +224,7 @@ int32_t hd__bench_html(const char *path, const char *title, const json_t *rows, 
             "<h1>Transports side by side</h1>\n<p>%s</p>\n<p>time: the median over batches of the mean of calls back to"
             " back, of the slowest rank; p50, p99: of single calls; busbw: as nccl-tests defines it</p>\n",
             title);
+    put_command(p.file, words);
     for (size_t i = 0; i < json_array_size(rows); i++)
         if (first_of(rows, i, "op"))
             operation(&p, json_array_get(rows, i));

@@ -44,14 +44,6 @@ static double lion_decay(const void *settings, const char *param, uint32_t ndim)
     return ndim >= 2 ? ((const struct lion_settings *)settings)->weight_decay : 0.0;
 }
 
-static double decay_at(const struct hd_optim_args *a, int64_t element)
-{
-    for (uint64_t i = 0; i < a->n_decay; i++)
-        if (element >= a->decay[i].first && element - a->decay[i].first < a->decay[i].count)
-            return a->decay[i].value;
-    return 0.0;
-}
-
 static double sign(double x)
 {
     return (double)((x > 0) - (x < 0));
@@ -65,11 +57,14 @@ static int32_t lion_step(const void *settings, const struct hd_optim_args *a)
     double scale = inv_scale * hd_clip_factor(a->norm2 * inv_scale * inv_scale, s->clip, sqrt);
     if (!hd_update_runs(a->hyper, a->norm2)) /* the gradients overflowed: leave everything as it is */
         return HD_OK;
-    for (int64_t i = 0; i < a->count; i++) {
-        double g = a->grad[i] * scale, m = a->state[0][i], p = a->param[i];
-        double u = sign(s->beta1 * m + (1 - s->beta1) * g);
-        a->param[i] = (float)(p - lr * (u + decay_at(a, a->first + i) * p));
-        a->state[0][i] = (float)(s->beta2 * m + (1 - s->beta2) * g);
+    for (int64_t i = 0, end; i < a->count;) {
+        double decay;
+        for (end = i + hd_decay_run(a, i, &decay); i < end; i++) {
+            double g = a->grad[i] * scale, m = a->state[0][i], p = a->param[i];
+            double u = sign(s->beta1 * m + (1 - s->beta1) * g);
+            a->param[i] = (float)(p - lr * (u + decay * p));
+            a->state[0][i] = (float)(s->beta2 * m + (1 - s->beta2) * g);
+        }
     }
     return HD_OK;
 }

@@ -8,6 +8,7 @@
 
 #include "heddle/plugin.h"
 
+/* Names of checkpoints and files have letters, digits, '-', '_' and '.': no folders. Offsets and sizes are bytes. */
 struct hd_ckpt;    /* the plugin's own */
 struct hd_ckpt_tx; /* a checkpoint that is being written */
 

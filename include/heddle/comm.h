@@ -75,6 +75,7 @@ static inline const char *hd_coll_name(uint32_t coll)
     }
 }
 
+/* Read before `collective` returns; of what it leads to, `send` and `recv` live until the request is done. */
 struct hd_comm_call {
     size_t struct_size;
     uint32_t coll;  /* HD_COLL_... */
@@ -90,10 +91,11 @@ struct hd_comm_call {
 /* A request is a number that the transport gives; it is valid until test or wait said done (or failed) once. */
 typedef uint64_t hd_request;
 
+/* Read before `open` returns; store, instance, device and stream live until `close`. */
 struct hd_world {
     size_t struct_size;
-    int32_t rank, size;
-    int32_t local_rank, local_size;
+    int32_t rank, size;             /* of the job, from 0 */
+    int32_t local_rank, local_size; /* of those on this machine, as the launcher numbers them */
     struct hd_store *store; /* for exchanging addresses, through hd_host.store_put and store_get */
     const char *instance;   /* prefix for this transport's keys in the store: "comm/dp" */
     double timeout;         /* seconds: the longest wait of any operation */
@@ -128,15 +130,17 @@ struct hd_comm_ops {
      * lives until close. Sizes may differ by rank. NULL slot: the core allocates. */
     int32_t (*memory)(struct hd_comm *comm, size_t bytes, void **base, struct hd_error *err);
     /* [control] mandatory. Collective over `ranks` (world ranks, n of them, this one among them; order = member index).
-     * `name` is the same on all members and unique among groups with the same members. */
+     * `name` is the same on all members and unique among groups with the same members. Not all groups are made on all ranks; those
+     * that two ranks share they make in the same order. */
     int32_t (*group)(struct hd_comm *comm, const char *name, const int32_t *ranks, int32_t n, struct hd_comm_group **group,
                      struct hd_error *err);
-    void (*group_free)(struct hd_comm_group *group); /* [control] */
+    /* [control] Before close; requests of the group are not asked for again. NULL slot: there is nothing to free. */
+    void (*group_free)(struct hd_comm_group *group);
     /* [progress] Enqueues a collective. NULL slot: the core's algorithms over send and recv are used. */
     int32_t (*collective)(struct hd_comm_group *group, const struct hd_comm_call *call, hd_request *request,
                           struct hd_error *err);
     /* [progress] mandatory. Point to point inside a group; `peer` is a member index, one's own too. Matched in order per
-     * (sender, receiver, stream); a different size is HD_E_MISMATCH on both sides. */
+     * (sender, receiver, stream); a different size is HD_E_MISMATCH on both sides. Messages of 0 bytes are matched like others. */
     int32_t (*send)(struct hd_comm_group *group, int32_t peer, uint32_t stream, const void *data, uint64_t bytes,
                     hd_request *request, struct hd_error *err);
     int32_t (*recv)(struct hd_comm_group *group, int32_t peer, uint32_t stream, void *data, uint64_t bytes,

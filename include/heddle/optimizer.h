@@ -89,15 +89,16 @@ static inline float hd_rounding_lot(float x, uint64_t key, int64_t index)
 /* Any flat shard will do (AdamW); without it whole matrices are needed (Muon). */
 #define HD_OPTIM_FLAT (UINT64_C(1) << 0)
 
-/* What `step` gets: elements [first, first + count) of a flat buffer. Updated in place. */
+/* What `step` gets: elements [first, first + count) of a flat buffer. Updated in place. Element 0 of grad, param and state is
+ * element `first` of the buffer; none of them overlap. */
 struct hd_optim_args {
     size_t struct_size;
     int64_t first, count;
-    const float *grad; /* not yet scaled, not yet clipped */
-    float *param;      /* master weights */
-    float *state[4];   /* n_states of them */
+    const float *grad; /* [count], not yet scaled, not yet clipped */
+    float *param;      /* [count], master weights */
+    float *state[4];   /* [count] each, n_states of them */
     double norm2;      /* squared global norm of the gradients, as they are in `grad` */
-    const double *hyper;
+    const double *hyper; /* [HD_HYPER_COUNT] */
     const struct hd_range *decay; /* weight decay by range of the whole flat buffer */
     uint64_t n_decay;
 };

@@ -187,6 +187,19 @@ def check(page, text, there):
                 tables = None
 
 
+def rooms(page):
+    """`base < job, plugin < run`: a room includes headers of rooms to its left alone, and its own."""
+    number, order = next((n, m[1]) for n, row in enumerate(read(page).split("\n"), 1) if (m := re.search(r"`(base < [a-z, <]+)`", row)))
+    below = set()
+    for tier in order.split(" < "):
+        for room in tier.split(", "):
+            folder = os.path.join(top, room if room == "cli" else os.path.join("core", room))
+            for path in glob.glob(os.path.join(folder, "**", "*.[ch]"), recursive=True):
+                for used in set(re.findall(r'#include "(?:core/)?([a-z]+)/', read(path))) - below - {room, "heddle"}:
+                    fault(page, number, f"{os.path.relpath(path, top)} includes a header of {used}")
+        below |= set(tier.split(", "))
+
+
 # A page with one fault of each kind: what does not find them finds nothing.
 PLANTED = """
 `core/run/nowhere.c` [gone](nowhere.md) [gone](README.md#nowhere)
@@ -207,6 +220,7 @@ def main():
     pages = sys.argv[2:] or sorted(all_pages())
     for page in pages:
         check(page, read(page), there)
+    rooms("docs/architecture.md")
     found = list(faults)
     faults.clear()
     check("README.md", PLANTED, there)

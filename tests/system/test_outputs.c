@@ -449,6 +449,7 @@ START_TEST(bench_html)
     ck_assert_ptr_nonnull(strstr(page, "<h2>barrier</h2>"));
     ck_assert_ptr_nonnull(strstr(page, "<th class=\"first group\" colspan=\"4\">shm</th>"));
     ck_assert_ptr_nonnull(strstr(page, "<tr><td>512</td><td class=\"first\">"));
+    ck_assert_ptr_nonnull(strstr(page, ": <code>heddle bench --ranks 2 --op all_reduce,barrier -b 8 -e 512 -f 8 -n 5 --html page.html</code>"));
     ck_assert_ptr_null(strstr(page, "nan"));
     for (; (page = strstr(page, "<polyline")); page++)
         lines++;

@@ -5,6 +5,9 @@
  * one micro-batch: which stage runs what, and when) -> transform (the placed program, cut into sections). Strategies run in
  * the job's order; each sees what the former left.
  *
+ * What a call fills in (`out`) it fills whole, struct_size too; names and arrays in it are the program's, until the pass returns.
+ * Names that are given are copied.
+ *
  * The program is a list of sections (begin, micro, micro_last, update); a section is a list of instructions. A pass
  * looks at instructions by (section, index) and records edits; indexes stay valid until the pass returns, then all
  * edits are applied at once. */
@@ -121,8 +124,9 @@ struct hd_pass_api {
     uint32_t (*partial)(const struct hd_program *p, hd_tensor t);  /* axes on which t is a partial sum */
     /* The dtypes of the job: what = "compute", "grad", "reduce", "master", "optimizer". */
     uint32_t (*dtype)(const struct hd_program *p, const char *what);
-    uint32_t (*optimizer_states)(const struct hd_program *p);
-    /* ---- flat buffers: parameters one after another. Returns an id from 1. */
+    uint32_t (*optimizer_states)(const struct hd_program *p); /* how many: AdamW 2 */
+    /* ---- flat buffers: parameters one after another. Returns an id from 1. `params`: indexes, as of param(); `axes`: those along
+     * which its shards lie; `members`: coordinates on a single axis, 0: all. */
     uint32_t (*flat)(struct hd_program *p, const char *name, uint32_t block, uint32_t axes, const uint32_t *params,
                      uint32_t n_params, uint32_t members);
     void (*flat_get)(const struct hd_program *p, uint32_t flat, struct hd_pass_flat *out);
@@ -222,7 +226,10 @@ struct hd_strategy_ops {
     uint64_t caps;
     uint32_t api; /* HD_STRATEGY_API */
     uint32_t reserved;
-    /* [control] Before placement: shard_params, shard_residual. May be NULL. */
+    /* Of all three: what is wrong in the settings is returned (hd_fail, with a
+     * message that begins with the key, "strategies.NAME.KEY ...", to be printed with its place); what is wrong in calls of
+     * hd_pass_api, and `fail`, is kept by the program and found there when the pass returns HD_OK. */
+    /* [control] Before placement: shard_params, shard_residual, apart, split_tp, ring_attention. May be NULL. */
     int32_t (*layout)(const struct hd_host *host, const void *settings, struct hd_program *program, struct hd_error *err);
     /* [control] After placement and lowering. May be NULL. */
     int32_t (*transform)(const struct hd_host *host, const void *settings, struct hd_program *program, struct hd_error *err);
