@@ -141,6 +141,7 @@ static void print_text(const struct hd__compiled *c, const struct tally *t, cons
     puts("proved for every rank:");
     puts("  every tensor is defined before it is used, and not used after it is released");
     puts("  every asynchronous operation is waited for, and nothing touches what is in flight");
+    puts("  every instruction makes what the model says, of the operands that it says, and reads parameters where they lie");
     puts("  every parameter's gradient is summed exactly once over every mesh axis that it owes");
     puts("  so are the loss and the norm, and what the optimizer writes reaches all that the model reads");
     puts("  all that the micro-batches add is there, once, in sums that were cleared; every parameter is updated once");

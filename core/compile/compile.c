@@ -287,7 +287,7 @@ static int32_t lower(struct hd__compiled *c, struct hd_program *p, struct hd_err
         hd__exact_partition(p);
     if (hd__lower(p, err))
         return err->code;
-    hd__terms_promise(p);
+    hd__meaning_promise(p);
     return p->exact && hd__exact_sums(p, err) ? blame_exact(c, err) : HD_OK;
 }
 

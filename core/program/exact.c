@@ -64,6 +64,7 @@ static hd_tensor add(struct sums *s, const struct hd__instr *accum, hd_tensor a,
     struct hd__instr i = *accum;
     struct hd__tensor sum = *hd__tc(s->p, a);
     sum.name = hd__arena_format(&s->p->arena, "sum.%u", s->p->tensors.count);
+    sum.meaning += hd__tc(s->p, b)->meaning;
     i.id = ++s->p->next_id;
     i.op = HD_OP_ADD;
     i.flags |= flag;

@@ -1,7 +1,7 @@
 /* Obligations by abstract interpretation. A weight gradient comes out as a partial sum over some axes; each
  * must be summed over exactly once before the optimizer reads it, and every micro-batch must have added what it was
- * lowered to add (terms.c). So every buffer that holds gradients is a list of pieces (owed_pieces.c): which parameter, the
- * axes still owed, and of how many terms. Matrices that travel as products: owed_products.c. */
+ * lowered to add (meaning.c). So every buffer that holds gradients is a list of pieces (owed_pieces.c): which parameter, the
+ * axes still owed, and the value of the sum. Matrices that travel as products: owed_products.c. */
 #include <stdlib.h>
 
 #include "core/program/owed.h"
@@ -19,7 +19,7 @@ static void contribute(struct hd__owed *o, struct hd__faults *f, const struct hd
     hd_tensor out = i->out[k];
     uint32_t param = hd__tc(o->p, out)->param - 1;
     struct hd__owed_range r = hd__owed_range_of(o->p, out);
-    struct hd__owed_piece x = {.lo = r.lo, .hi = r.hi, .param = param, .owed = obligation(o->p, &o->p->params.at[param]), .terms = f->terms[k]};
+    struct hd__owed_piece x = {.lo = r.lo, .hi = r.hi, .param = param, .owed = obligation(o->p, &o->p->params.at[param]), .value = f->gains[k]};
     if (i->op == HD_OP_ACCUM && hd__tc(o->p, i->in[0])->place.partial != o->p->params.at[param].obligation) {
         char has[64], owes[64];
         hd__axes_text(hd__tc(o->p, i->in[0])->place.partial, has);
@@ -103,7 +103,7 @@ static void blame(const struct hd__owed *o, struct hd__faults *f, const struct h
         hd__axes_text(x->owed, axes);
         hd__fault(f, "%s still owes a sum over %s", name, axes);
     } else {
-        hd__fault(f, "the gradient of %s has %u terms, and its micro-batches make %u", name, x->terms, param->terms);
+        hd__fault(f, "the gradient of %s is not the sum that its micro-batches make: a term is missing, doubled or another", name);
     }
 }
 
@@ -117,7 +117,7 @@ static void update(struct hd__owed *o, struct hd__faults *f, const struct hd__in
         const struct hd__param *param = &o->p->params.at[flat->params[k]];
         int64_t at = base + flat->offset[k], end = at + hd__numel(o->p, hd__tc(o->p, param->tensor));
         const struct hd__owed_piece *x = l && l->count ? l->at + hd__owed_first(l, at) : NULL, *past = x ? l->at + l->count : NULL;
-        while (at < end && x < past && x->lo <= at && x->form != HD__OWED_CLEARED && !x->owed && x->terms == param->terms)
+        while (at < end && x < past && x->lo <= at && x->form != HD__OWED_CLEARED && !x->owed && x->value == param->gradient)
             at = x++->hi;
         if (at < end)
             blame(o, f, param, x < past && x->lo <= at ? x : NULL);

@@ -11,7 +11,7 @@ struct hd__owed_piece {
     uint32_t owed;
     uint32_t brought; /* codes: axes whose members' parts are here, to be summed when they are decoded */
     uint32_t form;    /* HD__OWED_WHOLE, ... */
-    uint32_t terms;   /* of a step, all micro-batches */
+    uint64_t value;   /* of a step, all micro-batches: meaning.c */
 };
 
 #define HD__OWED_NO_PARAM UINT32_MAX /* directions that nothing was projected onto yet */

@@ -120,7 +120,7 @@ static void add_to(const struct hd__owed *o, struct hd__faults *f, struct hd__ow
     struct hd__owed_piece sum = *x;
     sum.lo = has->lo;
     sum.hi = has->hi;
-    sum.terms += has->terms;
+    sum.value += has->value;
     *has = sum;
 }
 

@@ -18,7 +18,8 @@
  *   fuse.c      peepholes: gradients accumulate where they are made; fuse_head.c: the loss without whole logits
  *   schedule.c  buffers for all tensors, waits for asynchronous instructions
  *   memory.c    lifetimes -> offsets in one arena; alias.c: outputs in the memory of inputs that die
- *   verify.c    rules within a rank (placed.c: placements, owed.c: sums, together.c: ranks that were apart, overlap.c: memory); machine.c: all ranks at once, as proof, emulator and simulator
+ *   verify.c    rules within a rank (meaning.c: operands, placed.c: placements, owed.c: sums, together.c: ranks that were
+ *               apart, overlap.c: memory); machine.c: all ranks at once, as proof, emulator and simulator
  *   bind.c      one instruction of one rank -> struct hd_instr_desc with addresses
  *
  * All ranks of a pipeline stage share one program: they differ only in coordinates, peers and groups. */
@@ -127,6 +128,7 @@ struct hd__tensor {
     uint32_t sums;     /* as many instructions add up to it: fuse.c; 0: one makes all of it */
     uint32_t reserved;
     int64_t offset;    /* elements into the buffer */
+    uint64_t meaning;  /* what the model makes it: meaning.c; 0: nothing was said */
 };
 
 /* ---- instructions */
@@ -171,7 +173,7 @@ struct hd__code_section {
     int32_t repeat; /* 0: not part of a step, run only when asked for */
     uint32_t predicate; /* 0: every step; N: every N steps */
     uint32_t together;  /* axes: ranks that were apart along them have the same parameters after it */
-    uint32_t loss_terms; /* that it adds to the loss: terms.c */
+    uint64_t loss, sends; /* what it adds to the loss, and sends to other stages: meaning.c */
     int64_t after, last; /* steps after `after`, and up to `last`; 0: from the first, to the end */
 };
 
@@ -182,7 +184,7 @@ struct hd__param {
     uint32_t obligation; /* axes on which its gradient accumulator is P: each must be summed over exactly once */
     uint32_t stages;     /* mask of pp coordinates that use it */
     uint32_t parts;      /* exact.c: 2: contributions of its two blocks are summed apart; 0: together */
-    uint32_t terms;      /* of its gradient, made in a step as verify.c walks it: terms.c */
+    uint64_t gradient;   /* what it is in a step as verify.c walks it: meaning.c */
     struct hd_param_desc desc; /* strings in the program's arena */
 };
 
@@ -416,8 +418,8 @@ void hd__exact_partition(struct hd_program *p);
 int32_t hd__exact_sums(struct hd_program *p, struct hd_error *err);
 int32_t hd__exact_reduce(struct hd_program *p, struct hd_error *err);
 int32_t hd__lower(struct hd_program *p, struct hd_error *err);    /* lower.c */
-void hd__terms_promise(struct hd_program *p);                     /* terms.c: hd__param.terms, of what was lowered */
-void hd__terms_again(struct hd_program *p, const struct hd__code_section *s); /* this section is walked once more */
+void hd__meaning_promise(struct hd_program *p);                   /* meaning.c: what is meant, of what was lowered */
+void hd__meaning_again(struct hd_program *p, struct hd__code_section *s); /* this section is walked once more */
 void hd__scale_loss(struct hd_program *p);                        /* scale.c, after hd__lower where the job scales its loss */
 int32_t hd__fuse(struct hd_program *p, struct hd_error *err);     /* fuse.c */
 struct hd__use {

@@ -17,7 +17,7 @@ struct hd__settled {
     uint32_t *updates; /* by flat: in this step */
     HD__ARRAY(struct part) parts;
     uint32_t loss_owes, norm_summed; /* axes */
-    uint32_t loss_terms;             /* in this section */
+    uint64_t loss;                   /* what this section adds to it */
     int32_t loss_cleared, norm_cleared;
     int32_t norm_added, norm_checked; /* norm2 is made of all digits; what it is now was looked at */
     uint32_t *staged;                /* by tensor: index + 1 into p->staged of the twin that it is */
@@ -74,7 +74,7 @@ static void step_loss(struct hd__settled *s, struct hd__faults *f, const struct 
         else if (i->op != HD_OP_FILL0 && !s->loss_cleared)
             hd__fault(f, "the loss is added to that of the step before: it is not cleared");
         s->loss_cleared = 1;
-        s->loss_terms += i->op == HD_OP_FILL0 ? 0 : f->terms[0];
+        s->loss += i->op == HD_OP_FILL0 ? 0 : f->gains[0];
         s->loss_owes = loss_axes(s->p);
         return;
     }
@@ -242,7 +242,7 @@ void hd__settled_step(struct hd__settled *s, struct hd__faults *f, const struct 
         step_loss(s, f, i);
     if (i->n_out && i->out[0] == norm_sum(s->p))
         step_norm(s, f, i);
-    if (i->op == HD_OP_TOTAL && i->out[0] == s->p->norm2 && i->in[0] == s->p->norm_digits)
+    if (i->op == HD_OP_TOTAL && i->out[0] == s->p->norm2 && i->in[0] == s->p->norm_digits && i->attrs && i->attrs->scale == 1)
         s->norm_added = 1, s->norm_checked = 0;
     if (hd__op(i->op)->class == HD__CLASS_UPDATE)
         update(s, f, i);
@@ -252,7 +252,7 @@ void hd__settled_step(struct hd__settled *s, struct hd__faults *f, const struct 
 void hd__settled_begin(struct hd__settled *s, const struct hd__code_section *section)
 {
     memset(s->holder, 0, s->p->buffers.count * sizeof *s->holder);
-    s->loss_terms = 0;
+    s->loss = 0;
     if (!strcmp(section->name, "begin")) /* of every step that is walked */
         s->loss_cleared = s->norm_cleared = 0;
     if (!strcmp(section->name, "eval")) { /* whoever runs it has cleared the loss */
@@ -264,8 +264,8 @@ void hd__settled_begin(struct hd__settled *s, const struct hd__code_section *sec
 void hd__settled_end(struct hd__settled *s, struct hd__faults *f, const struct hd__code_section *section)
 {
     char axes[64];
-    if (s->loss_terms != section->loss_terms)
-        hd__fault(f, "the loss gains %u terms, its micro-batches make %u", s->loss_terms, section->loss_terms);
+    if (s->loss != section->loss)
+        hd__fault(f, "the loss is not the sum that its micro-batches make: a term is missing, doubled or another");
     if ((!strcmp(section->name, "update") || !strcmp(section->name, "eval_end")) && s->loss_owes) {
         hd__axes_text(s->loss_owes, axes);
         hd__fault(f, "the loss still owes a sum over %s", axes);

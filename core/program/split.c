@@ -97,6 +97,6 @@ void hd__pass_first_round(struct hd_program *p, uint32_t section)
     first = twin_of(p, section, "first");
     first.repeat = 1;
     if (--p->sections.at[section].repeat > 1)
-        hd__terms_again(p, &p->sections.at[section]);
+        hd__meaning_again(p, &p->sections.at[section]);
     put_before(p, section, first);
 }

@@ -2,8 +2,11 @@
  * every value: the axes along which ranks hold different ones; the axes over which it is a share of a mean, still to be
  * summed; and whether it follows from the parameters that the ranks have trained. Behind the section, every flat's
  * parameters, wherever they lie, and every state that the strategy keeps, are equal along the axes, no share, and
- * follow from them: so what a rank did is neither lost nor counted twice. In other sections nothing writes what ranks
- * have in common. */
+ * follow from them: so what a rank did is neither lost nor counted twice. Blends are linear, so it is known too how much
+ * of parameters each value is: in the end parameters are once themselves, and states nothing of them, so that ranks
+ * which have trained nothing change nothing; and they have moved to where the ranks went, not away. In other sections
+ * nothing writes what ranks have in common. */
+#include <math.h>
 #include <stdlib.h>
 
 #include "core/program/verify.h"
@@ -11,13 +14,15 @@
 struct value {
     uint32_t apart, owed; /* axes */
     uint32_t trained;
+    double whole, moved; /* how often parameters are in it; those of them that the ranks have trained */
 };
 
 struct hd__together {
     const struct hd_program *p;
     struct value *of;             /* by tensor */
     uint8_t *common;              /* by buffer: something lies there that ranks have in common */
-    HD__ARRAY(hd_tensor) settled; /* what must be equal behind the section */
+    HD__ARRAY(hd_tensor) settled; /* what must be equal behind the section: parameters, then what is kept */
+    uint32_t parameters;          /* of them */
     uint32_t axes;                /* of the section */
 };
 
@@ -46,6 +51,7 @@ struct hd__together *hd__together_new(const struct hd_program *p)
         must_settle(g, f->low);
         must_settle(g, f->common);
     }
+    g->parameters = g->settled.count;
     for (uint32_t n = 0; n < p->kept.count; n++)
         must_settle(g, p->kept.at[n].tensor);
     return g;
@@ -67,8 +73,12 @@ void hd__together_begin(struct hd__together *g, const struct hd__code_section *s
         int own = hd__tc(p, t)->role == HD__ROLE_FLAT || t == p->norm2;
         g->of[t] = (struct value){.apart = own ? hd__apart_of(p, t) : 0};
     }
-    for (uint32_t n = 0; n < g->settled.count && g->axes; n++)
-        g->of[g->settled.at[n]].trained = !hd__tc(p, g->settled.at[n])->common;
+    for (uint32_t n = 0; n < g->settled.count && g->axes; n++) {
+        struct value *v = &g->of[g->settled.at[n]];
+        v->trained = !hd__tc(p, g->settled.at[n])->common;
+        v->whole = n < g->parameters;
+        v->moved = v->whole * v->trained;
+    }
 }
 
 /* ---- one instruction */
@@ -108,11 +118,14 @@ static struct value value_after(struct hd__together *g, struct hd__faults *f, co
     struct value v = {0};
     for (uint32_t k = 0; k < i->n_in; k++) {
         const struct value *x = &g->of[i->in[k]];
+        double factor = i->op != HD_OP_BLEND ? 1 : i->attrs && k < i->attrs->n_table ? i->attrs->table[k] : 0;
         if (x->owed && i->op != HD_OP_ALL_REDUCE && i->op != HD_OP_COPY)
             fault_axes(g, f, i->in[k], "is read, a share of a mean that is still to be summed over", x->owed);
         v.apart |= x->apart;
         v.owed |= x->owed;
         v.trained |= x->trained;
+        v.whole += factor * x->whole;
+        v.moved += factor * x->moved;
     }
     if (i->op == HD_OP_BLEND)
         return mean_share(g, f, i, v);
@@ -140,6 +153,8 @@ static void set(struct hd__together *g, hd_tensor t, struct value v)
             x->apart |= v.apart;
             x->owed |= v.owed;
             x->trained &= v.trained;
+            x->whole = v.whole;
+            x->moved = v.moved;
         }
     }
 }
@@ -172,6 +187,10 @@ void hd__together_end(struct hd__together *g, struct hd__faults *f)
         else if (!x->trained)
             hd__fault(f, "%s does not follow from the parameters that the ranks have trained: their steps are lost",
                       name_of(g, t));
+        else if (!(fabs(x->whole - (n < g->parameters)) < 1e-9))
+            hd__fault(f, "%s is made of %g times the parameters: it should be %d", name_of(g, t), x->whole, n < g->parameters);
+        else if (n < g->parameters && x->moved < 0)
+            hd__fault(f, "%s moves away from what the ranks have trained", name_of(g, t));
     }
 }
 

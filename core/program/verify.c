@@ -1,6 +1,6 @@
-/* What a step program must satisfy within one rank: operands that fit their op, definitions, releases, waits,
- * placements (placed.c), rings (turned.c), obligations (owed.c), what else must be settled (settled.c, gathered.c), ranks that were apart
- * (together.c), and the memory plan (overlap.c). Across ranks: machine.c. */
+/* What a step program must satisfy within one rank: operands that fit their op, and are what the model says (meaning.c),
+ * definitions, releases, waits, placements (placed.c), rings (turned.c), obligations (owed.c), what else must be settled
+ * (settled.c, gathered.c), ranks that were apart (together.c), and the memory plan (overlap.c). Across ranks: machine.c. */
 #include "core/program/verify.h"
 
 #include <stdlib.h>
@@ -35,12 +35,13 @@ struct walk {
     const hd__code *code;
     const uint32_t *position;
     uint8_t *buffer;  /* by buffer: ABSENT, DEFINED, RELEASED */
-    uint32_t *terms;  /* by tensor */
     uint8_t *taken;   /* by tensor: another has taken its memory */
     uint32_t *made;   /* by tensor: how many of this section wrote it, the last that does not add and those behind it */
     uint8_t *state;   /* by position: IDLE, FLYING, ... */
     uint32_t *head;   /* by buffer: first flight; 0: none */
     HD__ARRAY(struct flight) flights;
+    uint64_t sends;   /* of this section: meaning.c */
+    struct hd__meaning *meaning;
     struct hd__owed *owed;
     struct hd__settled *settled;
     struct hd__gathered *gathered;
@@ -207,6 +208,15 @@ static void define(struct walk *w, const struct hd__instr *i, const struct hd__t
         w->taken[i->in[0]] = 1;
 }
 
+static void check_meaning(struct walk *w, const struct hd__instr *i)
+{
+    hd__meaning_reads(w->meaning, &w->faults, i);
+    hd__meaning_step(w->meaning, i, w->faults.gains);
+    for (uint32_t k = 0; k < i->n_out; k++)
+        hd__meaning_makes(w->meaning, &w->faults, i, k, w->made[i->out[k]] >= hd__tc(w->p, i->out[k])->sums);
+    w->sends += hd__meaning_sends(w->meaning, i);
+}
+
 static void check_instr(struct walk *w, const struct hd__instr *i)
 {
     struct hd__touch t[HD__MAX_TOUCH];
@@ -231,8 +241,7 @@ static void check_instr(struct walk *w, const struct hd__instr *i)
     }
     define(w, i, t, n);
     w->state[w->faults.n] = hd__is_async(i) ? FLYING : IDLE;
-    for (uint32_t k = 0; k < i->n_out; k++)
-        w->faults.terms[k] = hd__terms_step(w->terms, i, k);
+    check_meaning(w, i);
     hd__owed_step(w->owed, &w->faults, i);
     hd__settled_step(w->settled, &w->faults, i);
     hd__gathered_step(w->gathered, &w->faults, i);
@@ -251,6 +260,7 @@ static void check_section(struct walk *w, const struct hd__code_section *s)
     memset(w->made, 0, w->p->tensors.count * sizeof *w->made);
     memset(w->head, 0, w->p->buffers.count * sizeof *w->head);
     w->flights.count = 1; /* index 0 is none */
+    w->sends = 0;
     hd__settled_begin(w->settled, s);
     hd__gathered_begin(w->gathered, s);
     hd__together_begin(w->together, s);
@@ -259,6 +269,8 @@ static void check_section(struct walk *w, const struct hd__code_section *s)
     for (w->faults.n = 0; w->faults.n < s->code.count; w->faults.n++)
         if (w->state[w->faults.n] == FLYING)
             hd__fault(&w->faults, "is never waited for");
+    if (w->sends != s->sends)
+        hd__fault(&w->faults, "what is sent to other stages is not what they are to have");
     hd__settled_end(w->settled, &w->faults, s); /* also where nothing is left of it */
     hd__gathered_end(w->gathered, &w->faults, s);
     hd__together_end(w->together, &w->faults);
@@ -299,9 +311,9 @@ int32_t hd__verify(struct hd_program *p, struct hd_error *err)
                      .position = position,
                      .buffer = hd__alloc(p->buffers.count),
                      .taken = hd__alloc(p->tensors.count),
-                     .terms = hd__alloc(p->tensors.count * sizeof(uint32_t)),
                      .head = hd__alloc(p->buffers.count * sizeof(uint32_t)),
                      .made = hd__alloc(p->tensors.count * sizeof(uint32_t)),
+                     .meaning = hd__meaning_new(p),
                      .owed = hd__owed_new(p),
                      .settled = hd__settled_new(p),
                      .gathered = hd__gathered_new(p),
@@ -315,6 +327,7 @@ int32_t hd__verify(struct hd_program *p, struct hd_error *err)
         code = hd_fail(err, HD_E_INVALID, "%s", w.faults.text.at);
     hd__text_free(&w.faults.text);
     hd__free_array(&w.flights);
+    hd__meaning_free(w.meaning);
     hd__owed_free(w.owed);
     hd__settled_free(w.settled);
     hd__gathered_free(w.gathered);
@@ -323,7 +336,6 @@ int32_t hd__verify(struct hd_program *p, struct hd_error *err)
     free(w.buffer);
     free(w.taken);
     free(w.made);
-    free(w.terms);
     free(w.head);
     free(position);
     return code;

@@ -1,5 +1,5 @@
-/* What verify.c, placed.c, overlap.c, owed.c, settled.c, gathered.c, together.c and turned.c share: where a fault is, and the list of
- * faults. */
+/* What verify.c, meaning.c, placed.c, overlap.c, owed.c, settled.c, gathered.c, together.c and turned.c share: where a fault is,
+ * and the list of faults. */
 #ifndef HD_CORE_PROGRAM_VERIFY_H
 #define HD_CORE_PROGRAM_VERIFY_H
 
@@ -10,7 +10,7 @@ struct hd__faults {
     const struct hd_program *p;
     const struct hd__code_section *section; /* where the walk is */
     uint32_t n;
-    uint32_t terms[HD_MAX_OUT]; /* that the outputs of this instruction are of, or gain */
+    uint64_t gains[HD_MAX_OUT]; /* the values that this instruction makes or adds: meaning.c */
     uint32_t count;
     struct hd__text text;
 };
@@ -39,8 +39,17 @@ static inline int32_t hd__section_walks(const struct hd__code_section *s)
     return s->repeat > 1 ? 2 : 1;
 }
 
-/* terms.c: how many terms output k adds; by tensor, how many it has. */
-uint32_t hd__terms_step(uint32_t *terms, const struct hd__instr *i, uint32_t k);
+/* meaning.c: every instruction reads and makes what the model says. In this order: */
+struct hd__meaning;
+struct hd__meaning *hd__meaning_new(const struct hd_program *p);
+void hd__meaning_free(struct hd__meaning *m);
+void hd__meaning_reads(const struct hd__meaning *m, struct hd__faults *f, const struct hd__instr *i);
+/* Values the outputs; gains: what each of them becomes, or gets added. */
+void hd__meaning_step(struct hd__meaning *m, const struct hd__instr *i, uint64_t gains[HD_MAX_OUT]);
+/* complete: output k has all its terms. */
+void hd__meaning_makes(struct hd__meaning *m, struct hd__faults *f, const struct hd__instr *i, uint32_t k, int complete);
+/* The value of a message; those of a section add up. 0 for what is none. */
+uint64_t hd__meaning_sends(const struct hd__meaning *m, const struct hd__instr *i);
 
 /* settled.c: loss and norm are summed once, and parameters are updated once. */
 struct hd__settled;

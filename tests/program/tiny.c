@@ -260,7 +260,7 @@ struct hd_program *tiny_step_raw(int32_t dp_shard, int32_t tp, int32_t stage)
             T(s.flat->master));
     if (stage && dp_shard > 1)
         tiny_collective(p, UPDATE, HD_OP_ALL_GATHER, HD_AXIS_DP_SHARD, s.flat->master, s.flat->whole);
-    hd__terms_promise(p);
+    hd__meaning_promise(p);
     return p;
 }
 

@@ -353,6 +353,65 @@ static int other_write(struct hd_program *p, hd__code *code, uint32_t at)
     return 1;
 }
 
+/* Do two tensors look the same? */
+static int alike(const struct hd_program *p, hd_tensor a, hd_tensor b)
+{
+    const struct hd__tensor *x = hd__tc(p, a), *y = hd__tc(p, b);
+    return x->ndim == y->ndim && x->dtype == y->dtype && hd__numel(p, x) == hd__numel(p, y) &&
+           hd__memory_of(p, a) == hd__memory_of(p, b);
+}
+
+static hd_tensor *operand(struct hd__instr *i, uint32_t k)
+{
+    return k < i->n_in ? &i->in[k] : &i->out[k - i->n_in];
+}
+
+/* What another instruction of the same op has in this place. */
+static int other_operand(struct hd_program *p, hd__code *code, uint32_t at)
+{
+    struct hd__instr *i = &code->at[at];
+    uint32_t operands = (uint32_t)i->n_in + i->n_out, k = operands ? pick(operands) : 0, start = pick(code->count);
+    if (!operands || i->op == HD_OP_RELEASE)
+        return 0;
+    for (uint32_t n = 0; n < code->count; n++) {
+        struct hd__instr *from = &code->at[(start + n) % code->count];
+        if (from->op != i->op || from->n_in != i->n_in || from->n_out != i->n_out || *operand(from, k) == *operand(i, k) ||
+            !alike(p, *operand(from, k), *operand(i, k)))
+            continue;
+        *operand(i, k) = *operand(from, k);
+        return 1;
+    }
+    return 0;
+}
+
+/* The first two inputs in the other order. */
+static int inputs_exchanged(struct hd_program *p, hd__code *code, uint32_t at)
+{
+    struct hd__instr *i = &code->at[at];
+    hd_tensor first = i->in[0];
+    if (i->n_in < 2 || first == i->in[1] || hd__is_async(i) || !alike(p, first, i->in[1]))
+        return 0;
+    i->in[0] = i->in[1];
+    i->in[1] = first;
+    return 1;
+}
+
+/* Of what the model says how: a factor, a sign, an epsilon, a window. */
+static int other_number(struct hd_program *p, hd__code *code, uint32_t at)
+{
+    struct hd__instr *i = &code->at[at];
+    struct hd_attrs *attrs;
+    if (hd__op(i->op)->class != HD__CLASS_MODEL || !i->attrs)
+        return 0;
+    attrs = hd__attrs_new(p, i->attrs);
+    attrs->scale *= 2;
+    attrs->eps *= 1000;
+    attrs->sign = -attrs->sign;
+    attrs->window = attrs->window ? attrs->window + 1 : 0;
+    i->attrs = attrs;
+    return attrs->scale != 0 || attrs->eps != 0 || attrs->sign || attrs->window;
+}
+
 static const struct fault {
     const char *name;
     int (*plant)(struct hd_program *p, hd__code *code, uint32_t at);
@@ -372,6 +431,9 @@ static const struct fault {
     {"work moved", work_moved},
     {"work done twice", work_doubled},
     {"sum for write", other_write},
+    {"other operand", other_operand},
+    {"inputs exchanged", inputs_exchanged},
+    {"other number", other_number},
 };
 static uint32_t found[HD__COUNT(kinds)], kept[HD__COUNT(kinds)];
 

@@ -1,0 +1,291 @@
+/* What every number of a program means. A value stands for an expression: of an op, a hash of it, of its attributes and of the
+ * values of what it reads; of a parameter, an input or what another stage sends, a number of its own. What only moves, cuts
+ * or joins numbers keeps the value, and a sum has the sum of the values, so that neither the order nor the place of adding
+ * matters, but every term does, once. Fused ops have the value of the chain that they stand for.
+ *
+ * The program says as it was lowered what its tensors mean, before anything is fused, ordered, moved or sent; verify values
+ * again what came of it. So a pass that reads the wrong tensor, gathers other parameters, or loses a term is found where it
+ * does. Sharding is not seen here: placed.c has what a rank's piece is. */
+#include <stdlib.h>
+
+#include "core/program/verify.h"
+
+struct hd__meaning {
+    const struct hd_program *p;
+    uint64_t *value;     /* by tensor */
+    uint64_t *kept;      /* by tensor: of weights and states of flats, whose value no update changes; 0: none of them */
+    uint64_t *holds;     /* by buffer: the value of what was written there last */
+    int64_t *begins;     /* by buffer: at which element of it that begins */
+    uint32_t *flat_of;   /* by parameter: index + 1 */
+    uint32_t *shard_of;  /* by tensor: the flat, index + 1, whose gradient the optimizer reads there */
+};
+
+/* ---- values */
+
+enum { OF_PARAM = HD_OP_LIMIT, OF_FLAT, OF_ATTRS }; /* behind all ops */
+
+static uint64_t mix(uint64_t a, uint64_t b)
+{
+    uint64_t both[2] = {a, b};
+    return hd__hash(both, sizeof both, 0);
+}
+
+/* Part 0: weights, in whatever precision; 1 and up: states. */
+static uint64_t flat_value(uint32_t flat, uint32_t part)
+{
+    return mix(OF_FLAT, (uint64_t)flat << 32 | part);
+}
+
+static uint64_t attrs_value(const struct hd_attrs *a)
+{
+    const struct hd_attrs neutral = {.struct_size = sizeof neutral};
+    a = a ? a : &neutral;
+    const double real[] = {a->scale, a->eps, a->share, a->z_scale};
+    const int64_t whole[] = {a->sign, a->window, a->zigzag_parts, a->zigzag_length, a->top_k};
+    uint64_t value = hd__hash(real, sizeof real, OF_ATTRS);
+    value = hd__hash(whole, sizeof whole, value);
+    return a->n_table ? hd__hash(a->table, a->n_table * sizeof *a->table, value) : value;
+}
+
+/* Output k of an op on so many inputs. */
+static uint64_t op_value(uint16_t op, uint32_t k, const struct hd_attrs *attrs, uint32_t n, const uint64_t *in)
+{
+    return hd__hash(in, n * sizeof *in, mix((uint64_t)op << 32 | k, attrs_value(attrs)));
+}
+
+#define VALUE(op, k, attrs, ...) \
+    op_value(op, k, attrs, sizeof((uint64_t[]){__VA_ARGS__}) / sizeof(uint64_t), (uint64_t[]){__VA_ARGS__})
+
+/* See fuse_head.c. What multiplies the gradient of the loss is no part of its meaning: scale.c puts it there later. */
+static uint64_t head_value(const struct hd__instr *i, uint32_t k, const uint64_t *in)
+{
+    uint64_t x = in[0], w = in[1], labels = in[2];
+    uint64_t z = VALUE(HD_OP_EINSUM, 0, NULL, x, w), m = VALUE(HD_OP_ROWMAX, 0, NULL, z);
+    uint64_t l = VALUE(HD_OP_XENT_LOCAL, 0, NULL, z, m, labels), c = VALUE(HD_OP_XENT_LOCAL, 1, NULL, z, m, labels);
+    uint64_t dn = op_value(HD_OP_SPREAD, 0, i->attrs, 0, NULL);
+    uint64_t dl = VALUE(HD_OP_NLL_GRAD, 0, NULL, l, dn), dc = VALUE(HD_OP_NLL_GRAD, 1, NULL, l, dn);
+    uint64_t dz = VALUE(HD_OP_XENT_GRAD, 0, NULL, z, m, labels, dl, dc);
+    return k == 0 ? VALUE(HD_OP_NLL, 0, NULL, l, m, c) : VALUE(HD_OP_EINSUM, 0, NULL, dz, k == 1 ? w : x);
+}
+
+/* What instruction i makes of these inputs, or adds, in output k. */
+static uint64_t made(const struct hd_program *p, const struct hd__instr *i, uint32_t k, const uint64_t *in)
+{
+    uint64_t sum = 0;
+    switch (i->op) {
+    case HD_OP_ADD:
+        for (uint32_t n = 0; n < i->n_in; n++)
+            sum += in[n];
+        return sum;
+    case HD_OP_FILL0:
+        return 0;
+    case HD_OP_ACCUM:
+    case HD_OP_COPY:
+    case HD_OP_SLICE:
+    case HD_OP_MASK:
+    case HD_OP_PAD:
+        return in[0];
+    case HD_OP_FEED:
+        return hd__hash(hd__tc(p, i->out[k])->name, strlen(hd__tc(p, i->out[k])->name), mix(i->op, (uint64_t)i->micro));
+    case HD_OP_RECV:
+        return mix(i->op, (uint64_t)i->tag << 32 | hd__stream_way(i) << 16 | (uint16_t)i->peer);
+    case HD_OP_SPREAD:
+        return op_value(i->op, k, i->attrs, 0, NULL);
+    case HD_OP_EINSUM_BIAS:
+        return VALUE(HD_OP_BIAS, 0, NULL, VALUE(HD_OP_EINSUM, 0, NULL, in[0], in[1]), in[2]);
+    case HD_OP_EINSUM_GELU:
+        sum = VALUE(HD_OP_BIAS, 0, NULL, VALUE(HD_OP_EINSUM, 0, NULL, in[0], in[1]), in[2]);
+        return k ? sum : VALUE(HD_OP_GELU, 0, NULL, sum);
+    case HD_OP_EINSUM_GELU_GRAD:
+        return VALUE(HD_OP_GELU_GRAD, 0, NULL, in[2], VALUE(HD_OP_EINSUM, 0, NULL, in[0], in[1]));
+    case HD_OP_EINSUM_BIAS_DW:
+        return k ? VALUE(HD_OP_BIAS_DW, 0, NULL, in[0]) : VALUE(HD_OP_EINSUM, 0, NULL, in[0], in[1]);
+    case HD_OP_XENT_HEAD:
+        return head_value(i, k, in);
+    default:
+        if (hd__is_collective(i->op))
+            return in[0];
+        sum = op_value(i->op, k, i->attrs, i->n_in, in);
+        return i->tag ? mix(sum, i->tag) : sum;
+    }
+}
+
+static int is_weight(const struct hd__tensor *t)
+{
+    return t->param && (t->role == HD__ROLE_PARAM || t->role == HD__ROLE_FLAT);
+}
+
+static uint64_t read_value(const struct hd__meaning *m, const struct hd__instr *i, uint32_t n)
+{
+    const struct hd__tensor *t = hd__tc(m->p, i->in[n]);
+    return is_weight(t) && i->op != HD_OP_ADD ? mix(OF_PARAM, t->param) : m->value[i->in[n]];
+}
+
+void hd__meaning_step(struct hd__meaning *m, const struct hd__instr *i, uint64_t gains[HD_MAX_OUT])
+{
+    int update = hd__op(i->op)->class == HD__CLASS_UPDATE;
+    uint64_t in[HD_MAX_IN];
+    for (uint32_t n = 0; n < i->n_in; n++)
+        in[n] = read_value(m, i, n);
+    for (uint32_t k = 0; k < i->n_out; k++)
+        gains[k] = update ? 0 : made(m->p, i, k, in);
+    for (uint32_t k = 0; k < i->n_out; k++) {
+        const struct hd__tensor *t = hd__tc(m->p, i->out[k]);
+        uint64_t value = gains[k] + (hd__reads_output(i, k) ? m->value[i->out[k]] : 0);
+        m->value[i->out[k]] = m->kept[i->out[k]] ? m->kept[i->out[k]] : value;
+        if (t->param)
+            continue;
+        m->holds[t->buffer] = m->value[i->out[k]];
+        m->begins[t->buffer] = t->offset;
+    }
+}
+
+uint64_t hd__meaning_sends(const struct hd__meaning *m, const struct hd__instr *i)
+{
+    return i->op == HD_OP_SEND ? mix(i->tag, m->value[i->in[0]]) : 0;
+}
+
+/* ---- what was lowered */
+
+/* What the gradients gain when a section is walked so often; what the loss gains, and is sent, in one walk. */
+static void promise(struct hd__meaning *m, struct hd_program *p, struct hd__code_section *s, uint64_t walks)
+{
+    uint64_t gains[HD_MAX_OUT];
+    s->loss = s->sends = 0;
+    for (uint32_t n = 0; n < s->code.count; n++) {
+        const struct hd__instr *i = &s->code.at[n];
+        hd__meaning_step(m, i, gains);
+        s->sends += hd__meaning_sends(m, i);
+        for (uint32_t k = 0; k < i->n_out; k++) {
+            uint32_t param = hd__tc(p, i->out[k])->param;
+            if (param && i->op == HD_OP_ACCUM)
+                p->params.at[param - 1].gradient += walks * gains[k];
+            else if (hd__tc(p, i->out[k])->role == HD__ROLE_ACT || hd__tc(p, i->out[k])->role == HD__ROLE_INPUT)
+                hd__t(p, i->out[k])->meaning = m->value[i->out[k]];
+            if (i->op == HD_OP_ACCUM && i->out[k] == p->loss_sum)
+                s->loss += gains[k];
+        }
+    }
+}
+
+void hd__meaning_promise(struct hd_program *p)
+{
+    struct hd__meaning *m = hd__meaning_new(p);
+    for (uint32_t s = 0; s < p->sections.count; s++)
+        promise(m, p, &p->sections.at[s], (uint64_t)hd__section_walks(&p->sections.at[s]));
+    hd__meaning_free(m);
+}
+
+void hd__meaning_again(struct hd_program *p, struct hd__code_section *s)
+{
+    struct hd__meaning *m = hd__meaning_new(p);
+    promise(m, p, s, 1);
+    hd__meaning_free(m);
+}
+
+/* ---- what came of it */
+
+static void keep(struct hd__meaning *m, hd_tensor t, uint32_t flat, uint32_t part)
+{
+    if (t)
+        m->kept[t] = m->value[t] = flat_value(flat, part);
+}
+
+static void keep_flat(struct hd__meaning *m, uint32_t n)
+{
+    const struct hd__flat *f = &m->p->flats.at[n];
+    const hd_tensor weights[] = {f->whole, f->master, f->low, f->common};
+    for (uint32_t k = 0; k < HD__COUNT(weights); k++)
+        keep(m, weights[k], n, 0);
+    for (uint32_t s = 0; s < f->n_states; s++)
+        keep(m, f->state[s], n, 1 + s);
+    for (uint32_t k = 0; k < f->n_params; k++)
+        m->flat_of[f->params[k]] = n + 1;
+    m->shard_of[f->shard] = n + 1;
+    m->holds[hd__tc(m->p, f->whole)->buffer] = flat_value(n, 0);
+    m->begins[hd__tc(m->p, f->whole)->buffer] = hd__tc(m->p, f->whole)->offset;
+}
+
+struct hd__meaning *hd__meaning_new(const struct hd_program *p)
+{
+    struct hd__meaning *m = hd__alloc(sizeof *m);
+    m->p = p;
+    m->value = hd__alloc(p->tensors.count * sizeof *m->value);
+    m->kept = hd__alloc(p->tensors.count * sizeof *m->kept);
+    m->holds = hd__alloc(p->buffers.count * sizeof *m->holds);
+    m->begins = hd__alloc(p->buffers.count * sizeof *m->begins);
+    m->flat_of = hd__alloc((p->params.count + 1) * sizeof *m->flat_of);
+    m->shard_of = hd__alloc(p->tensors.count * sizeof *m->shard_of);
+    for (uint32_t n = 0; n < p->flats.count; n++)
+        keep_flat(m, n);
+    for (uint32_t n = 0; n < p->staged.count; n++)
+        m->kept[p->staged.at[n].twin] = m->value[p->staged.at[n].twin] = m->kept[p->staged.at[n].home];
+    m->shard_of[0] = 0;
+    return m;
+}
+
+void hd__meaning_free(struct hd__meaning *m)
+{
+    free(m->value);
+    free(m->kept);
+    free(m->holds);
+    free(m->begins);
+    free(m->flat_of);
+    free(m->shard_of);
+    free(m);
+}
+
+/* A view of a parameter: is that what its memory has? */
+static void check_weight(const struct hd__meaning *m, struct hd__faults *f, hd_tensor t)
+{
+    const struct hd__tensor *view = hd__tc(m->p, t);
+    uint32_t param = view->param - 1, flat = m->flat_of[param];
+    const struct hd__flat *of = flat ? &m->p->flats.at[flat - 1] : NULL;
+    int64_t at = -1;
+    for (uint32_t k = 0; of && k < of->n_params; k++)
+        if (of->params[k] == param)
+            at = of->offset[k];
+    if (of && (m->holds[view->buffer] != flat_value(flat - 1, 0) || view->offset - m->begins[view->buffer] != at))
+        hd__fault(f, "reads %s where something else is", view->name);
+}
+
+/* Weights and states go to where they belong. */
+static void check_copy(const struct hd__meaning *m, struct hd__faults *f, const struct hd__instr *i)
+{
+    if (m->kept[i->out[0]] && m->value[i->in[0]] != m->kept[i->out[0]])
+        hd__fault(f, "%s is made of %s, which is something else", hd__tc(m->p, i->out[0])->name, hd__tc(m->p, i->in[0])->name);
+}
+
+static void check_update(const struct hd__meaning *m, struct hd__faults *f, const struct hd__instr *i)
+{
+    uint32_t flat = i->n_in ? m->shard_of[i->in[0]] : 0, states = flat ? m->p->flats.at[flat - 1].n_states : 0;
+    if (!flat || i->op == HD_OP_SUMSQ)
+        return;
+    if (i->n_in > 1 && m->p->norm2 && i->in[1] != m->p->norm2)
+        hd__fault(f, "%s is not the gradient's norm", hd__tc(m->p, i->in[1])->name);
+    for (uint32_t k = 0; k < i->n_out; k++)
+        if (m->value[i->out[k]] != flat_value(flat - 1, k > 0 && k <= states ? k : 0))
+            hd__fault(f, "%s does not belong to the gradient %s", hd__tc(m->p, i->out[k])->name, hd__tc(m->p, i->in[0])->name);
+}
+
+/* Before the step. */
+void hd__meaning_reads(const struct hd__meaning *m, struct hd__faults *f, const struct hd__instr *i)
+{
+    for (uint32_t n = 0; n < i->n_in; n++)
+        if (is_weight(hd__tc(m->p, i->in[n])) && hd__tc(m->p, i->in[n])->role == HD__ROLE_FLAT && i->op != HD_OP_ADD)
+            check_weight(m, f, i->in[n]);
+    if (hd__op(i->op)->class == HD__CLASS_UPDATE)
+        check_update(m, f, i);
+    else if (i->n_in && i->n_out && (i->op == HD_OP_COPY || hd__is_collective(i->op)))
+        check_copy(m, f, i);
+}
+
+/* Behind it. `complete`: output k has all its terms. */
+void hd__meaning_makes(struct hd__meaning *m, struct hd__faults *f, const struct hd__instr *i, uint32_t k, int complete)
+{
+    const struct hd__tensor *t = hd__tc(m->p, i->out[k]);
+    if (!t->meaning || !complete || m->value[i->out[k]] == t->meaning)
+        return;
+    hd__fault(f, "%s is not what the model makes it: an operand is another, or its op", t->name);
+    m->value[i->out[k]] = t->meaning; /* once is enough */
+}
