@@ -412,6 +412,37 @@ static int other_number(struct hd_program *p, hd__code *code, uint32_t at)
     return attrs->scale != 0 || attrs->eps != 0 || attrs->sign || attrs->window;
 }
 
+/* Cut or joined along another of its dims. */
+static int other_dim(struct hd_program *p, hd__code *code, uint32_t at)
+{
+    struct hd__instr *i = &code->at[at];
+    const struct hd__tensor *t = i->n_in ? hd__tc(p, i->in[0]) : NULL;
+    uint16_t *dim = i->from && (!i->to || pick(2)) ? &i->from : &i->to, other;
+    if (!t || !t->ndim || !*dim || i->op == HD_OP_ALL_REDUCE)
+        return 0;
+    other = t->dim[pick(t->ndim)];
+    if (other == *dim)
+        return 0;
+    *dim = other;
+    return 1;
+}
+
+/* Another part of a whole. */
+static int other_place(struct hd_program *p, hd__code *code, uint32_t at)
+{
+    struct hd__instr *i = &code->at[at];
+    uint32_t operands = (uint32_t)i->n_in + i->n_out, k = operands ? pick(operands) : 0;
+    struct hd__tensor t;
+    if (!operands || i->op == HD_OP_WAIT || i->op == HD_OP_RELEASE)
+        return 0;
+    t = *hd__tc(p, *operand(i, k));
+    if (t.offset < 16)
+        return 0;
+    t.offset -= 16;
+    *operand(i, k) = hd__tensor_new(p, &t);
+    return 1;
+}
+
 static const struct fault {
     const char *name;
     int (*plant)(struct hd_program *p, hd__code *code, uint32_t at);
@@ -434,6 +465,8 @@ static const struct fault {
     {"other operand", other_operand},
     {"inputs exchanged", inputs_exchanged},
     {"other number", other_number},
+    {"other dim", other_dim},
+    {"other place", other_place},
 };
 static uint32_t found[HD__COUNT(kinds)], kept[HD__COUNT(kinds)];
 
