@@ -100,6 +100,16 @@ static int start_ranks(struct hd__loaded *loaded, int argc, char **argv, const s
     return code;
 }
 
+static void say_ready(const struct hd__compiled *c)
+{
+    int64_t most = 0;
+    char arena[32];
+    for (int32_t s = 0; s < c->n_stages; s++)
+        most = HD__MAX(most, c->stage[s]->arena_bytes);
+    printf("ready: %d rank%s, arena %s a rank; nothing was started\n", c->mesh.ranks, c->mesh.ranks > 1 ? "s" : "",
+           hd__bytes_text((uint64_t)most, arena));
+}
+
 static int start(struct hd__loaded *loaded, int dry, int argc, char **argv)
 {
     struct hd__reporter reporter;
@@ -117,6 +127,8 @@ static int start(struct hd__loaded *loaded, int dry, int argc, char **argv)
     if (found && place.rank == 0)
         hd__warn_of_machines(loaded->compiled, place.local_size);
     code = check_inputs(loaded, found ? place.local_rank : 0, found ? place.local_size : loaded->compiled->mesh.ranks);
+    if (!code && dry && (!found || place.rank == 0))
+        say_ready(loaded->compiled);
     if (code || dry)
         return code;
     /* Once, before there are ranks that would all say it. */
@@ -183,7 +195,7 @@ const struct hd__command hd__command_train = {
             "(unless another launcher set RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT) and trains.\n\n"
             "  key=value         sets any key of the job file: optimizer.lr=1e-3 mesh.tp=2 strategies.zero.stage=1\n"
             "  --print-config    print the resolved job with the origin of each value, and stop\n"
-            "  --dry-run         do everything but the steps\n",
+            "  --dry-run         compile, look at the data and the memory, and stop\n",
     .example = "  heddle train examples/kjv.yaml job.steps=50 optimizer.lr=1e-3\n",
     .run = run,
 };

@@ -100,7 +100,14 @@ static int32_t check_optimizer(struct hd__compiled *c, struct hd_error *err)
 {
     const struct hd_optimizer_ops *ops = &c->optimizer_choice.component->ops.optimizer;
     int32_t rc = ops->check ? ops->check(c->optimizer_choice.settings, err) : HD_OK;
-    return rc ? at_its_key(c->job, "optimizer", err) : HD_OK;
+    double peak;
+    if (rc)
+        return at_its_key(c->job, "optimizer", err);
+    peak = ops->learning_rate(c->optimizer_choice.settings);
+    if (c->job->schedule.min_lr > peak)
+        return hd__job_fail(c->job, "schedule.min_lr", err, "schedule.min_lr: %g is above optimizer.lr, %g: a schedule comes down to it",
+                            c->job->schedule.min_lr, peak);
+    return HD_OK;
 }
 
 static int32_t open_plugins(struct hd__compiled *c, struct hd_error *err)

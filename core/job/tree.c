@@ -292,8 +292,9 @@ static int32_t read_document(struct reader *r, struct hd__node **out)
 int32_t hd__tree_parse(const char *name, const char *text, size_t bytes, const char *place,
                        struct hd__arena *arena, struct hd__node **root, struct hd_error *err)
 {
+    size_t mark = bytes >= 3 && !memcmp(text, "\xef\xbb\xbf", 3) ? 3 : 0; /* a byte order mark: some editors begin UTF-8 with it */
     struct reader r = {
-        .name = name, .place = place, .text = text, .bytes = bytes, .arena = arena, .err = err};
+        .name = name, .place = place, .text = text + mark, .bytes = bytes - mark, .arena = arena, .err = err};
     struct hd__node *out = NULL;
     if (bytes > HD__TREE_BYTES)
         return hd_fail(err, HD_E_INVALID, "%s: %zu bytes: a job file has at most 1 MiB", place ? place : name,
@@ -301,7 +302,7 @@ int32_t hd__tree_parse(const char *name, const char *text, size_t bytes, const c
     if (!yaml_parser_initialize(&r.yaml))
         return hd_fail(err, HD_E_NOMEM, "%s: no memory to read it", name);
     yaml_parser_set_encoding(&r.yaml, YAML_UTF8_ENCODING);
-    yaml_parser_set_input_string(&r.yaml, (const unsigned char *)text, bytes);
+    yaml_parser_set_input_string(&r.yaml, (const unsigned char *)r.text, r.bytes);
     int32_t rc = read_document(&r, &out);
     yaml_event_delete(&r.event);
     yaml_parser_delete(&r.yaml);

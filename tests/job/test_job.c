@@ -154,6 +154,10 @@ START_TEST(file_name)
         hd__job_parse("some/dir/my job.v2.yaml", small_job, strlen(small_job), NULL, 0, &j, &err), HD_OK);
     ck_assert_str_eq(j->name, "my_job.v2");
     hd__job_free(j);
+    char marked[2000]; /* as some editors begin UTF-8 */
+    snprintf(marked, sizeof marked, "\xef\xbb\xbf%s", small_job);
+    ck_assert_int_eq(hd__job_parse("marked.yaml", marked, strlen(marked), NULL, 0, &j, &err), HD_OK);
+    hd__job_free(j);
     ck_assert_int_eq(hd__job_load("/nonexistent/x.yaml", NULL, 0, &j, &err), HD_E_INVALID);
     ck_assert_str_eq(err.message, "/nonexistent/x.yaml: cannot open the job file: No such file or directory");
     ck_assert_int_eq(hd__job_load("/", NULL, 0, &j, &err), HD_E_INVALID);

@@ -193,7 +193,9 @@ START_TEST(refused_leaves_metrics)
     static struct curve before, after;
     train(&before, "kept", "llama.yaml");
     expect_code(command_run("train llama.yaml job.name=kept data.train=missing.txt"), 2);
-    expect_code(command_run("train llama.yaml job.name=kept --dry-run"), 0);
+    struct command *dry = command_run("train llama.yaml job.name=kept --dry-run");
+    expect_code(dry, 0);
+    ck_assert_msg(!strncmp(dry->out, "ready: 1 rank, arena ", 21), "it said: %s", dry->out);
     expect_code(command_run("train llama.yaml job.name=kept --print-config"), 0);
     curve_read(&after, "kept");
     expect_same_bits(&before, &after);

@@ -67,6 +67,7 @@ START_TEST(keys)
         {"train llama.yaml model.kv_heads=3", "llama.yaml:4:100: model.heads (4) is not a multiple of model.kv_heads (3)", NULL},
         {"train llama.yaml eval.every=2", "command line: eval.every: ", "data.val_fraction"},
         {"train llama.yaml precision.loss_scale=0.5", "command line: precision.loss_scale: auto, none, dynamic or a number", NULL},
+        {"train llama.yaml schedule={\"kind\":\"cosine\",\"min_lr\":0.5}", "command line: schedule.min_lr: 0.5 is above optimizer.lr, ", NULL},
         {"train llama.yaml recompute=ful", "command line: recompute: ", "did you mean full?"},
         {"train llama.yaml strategies.zero.bucket=25", "command line: strategies.zero.bucket is 25 bytes", "write 25MB"},
         {"train llama.yaml comm.spinn=1ms", "command line: comm: unknown key spinn", "did you mean spin?"}, /* of one rank, too */
