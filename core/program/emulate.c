@@ -52,11 +52,27 @@ void *hd__machine_data(struct hd__machine *m, int32_t rank, hd_tensor t)
     return hd__address(r->image->p, t, r->coord, hd__machine_arena(m, rank));
 }
 
-/* Temporaries are dead between sections. */
+/* Of what an earlier section of this step has made for later ones, the first at or behind `at`; NULL: none. */
+static const struct hd__buffer *next_carried(const struct hd__rank *r, int64_t at)
+{
+    const struct hd_program *p = r->image->p;
+    const struct hd__buffer *next = NULL;
+    for (uint32_t b = 1; b < p->buffers.count && p->sections.at[r->section].repeat; b++) {
+        const struct hd__buffer *x = &p->buffers.at[b];
+        if (x->life == HD__LIFE_STEP && x->section < r->section && x->offset >= at && (!next || x->offset < next->offset))
+            next = x;
+    }
+    return next;
+}
+
+/* All else that is temporary is dead between sections. */
 void hd__emulate_section(struct hd__rank *r)
 {
     const struct hd_program *p = r->image->p;
-    memset(r->arena + p->persistent_bytes, POISON, (size_t)(p->arena_bytes - p->persistent_bytes));
+    int64_t at = p->persistent_bytes;
+    for (const struct hd__buffer *x; (x = next_carried(r, at)); at = x->offset + x->bytes)
+        memset(r->arena + at, POISON, (size_t)(x->offset - at));
+    memset(r->arena + at, POISON, (size_t)(p->arena_bytes - at));
 }
 
 /* ---- what a rank computes */

@@ -1,7 +1,7 @@
 /* Lifetimes -> offsets in one arena.
  *
  * Persistent buffers come first. The temporaries of every section are planned anew over the memory behind
- * them: each buffer lives from its first touch to its last, in list positions, and gets the lowest offset
+ * them, those of a step's sections together where something lives in several of them (HD__LIFE_STEP): each buffer lives from its first touch to its last, in list positions, and gets the lowest offset
  * that is free during that time, the largest first. What is taken during [first, last] is answered by a tree
  * over the positions whose nodes hold sorted, merged intervals of the arena: n log n, where a scan of all
  * placed buffers would be quadratic. */
@@ -175,10 +175,11 @@ struct life {
 
 typedef HD__ARRAY(struct life) lives;
 
-static void touch_life(const struct hd_program *p, lives *out, uint32_t *slot, uint32_t buffer, uint32_t n)
+/* `end`: the last position of a step; 0: the section is in none. */
+static void touch_life(const struct hd_program *p, lives *out, uint32_t *slot, uint32_t buffer, uint32_t n, uint32_t end)
 {
     const struct hd__buffer *b = &p->buffers.at[buffer];
-    if (b->life != HD__LIFE_TEMP)
+    if (b->life == HD__LIFE_PERSISTENT || (b->life == HD__LIFE_STEP && !end))
         return;
     if (!slot[buffer]) {
         struct life new = {.bytes = b->paged ? page(b->bytes) : align(b->bytes),
@@ -190,17 +191,33 @@ static void touch_life(const struct hd_program *p, lives *out, uint32_t *slot, u
         hd__push(out, new);
         slot[buffer] = out->count;
     }
-    out->at[slot[buffer] - 1].last = n;
+    out->at[slot[buffer] - 1].last = b->life == HD__LIFE_STEP ? end : n;
 }
 
-static lives find_lives(const struct hd_program *p, const hd__code *code, const uint32_t *position)
+/* Sections that are planned together, one behind another in positions. */
+struct group {
+    uint32_t first, end; /* of those sections in between that belong to a step if `step`, all if not */
+    uint32_t step;
+    uint32_t positions;
+};
+
+static int belongs(const struct hd_program *p, const struct group *g, uint32_t section)
+{
+    return !g->step || p->sections.at[section].repeat > 0;
+}
+
+static lives find_lives(const struct hd_program *p, const struct group *g, const uint32_t *position)
 {
     lives out = {0};
     struct hd__touch t[HD__MAX_TOUCH];
-    uint32_t *slot = hd__alloc(p->buffers.count * sizeof *slot);
-    for (uint32_t n = 0; n < code->count; n++)
-        for (uint32_t k = hd__lives_on(p, code, position, n, t); k-- > 0;)
-            touch_life(p, &out, slot, t[k].buffer, n);
+    uint32_t *slot = hd__alloc(p->buffers.count * sizeof *slot), base = 0;
+    for (uint32_t s = g->first; s < g->end; s++) {
+        const hd__code *code = &p->sections.at[s].code;
+        for (uint32_t n = 0; belongs(p, g, s) && n < code->count; n++)
+            for (uint32_t k = hd__lives_on(p, code, position, n, t); k-- > 0;)
+                touch_life(p, &out, slot, t[k].buffer, base + n, g->step ? g->positions - 1 : 0);
+        base += belongs(p, g, s) ? code->count : 0;
+    }
     free(slot);
     return out;
 }
@@ -291,15 +308,14 @@ static void order_heavy(lives *all, uint32_t positions, int64_t low)
 
 /* Largest first is nearly always best; where it is not within half a percent of the bound, a better order is
  * searched. */
-static int64_t plan_section(struct hd_program *p, const hd__code *code, const uint32_t *position,
-                            int64_t base, int64_t *bound)
+static int64_t plan_group(struct hd_program *p, const struct group *g, const uint32_t *position, int64_t base, int64_t *bound)
 {
-    lives l = find_lives(p, code, position);
-    int64_t low = lower_bound(&l, code->count), best = place_in_order(&l, code->count);
+    lives l = find_lives(p, g, position);
+    int64_t low = lower_bound(&l, g->positions), best = place_in_order(&l, g->positions);
     keep(p, &l, base);
     if (best > low + low / 200) {
-        order_heavy(&l, code->count, low);
-        int64_t top = place_in_order(&l, code->count);
+        order_heavy(&l, g->positions, low);
+        int64_t top = place_in_order(&l, g->positions);
         if (top < best)
             keep(p, &l, base);
         best = HD__MIN(best, top);
@@ -307,6 +323,31 @@ static int64_t plan_section(struct hd_program *p, const hd__code *code, const ui
     *bound = HD__MAX(*bound, low);
     hd__free_array(&l);
     return best;
+}
+
+/* What a step clears in `begin`, or first writes where a section is repeated, lives for nearly all of it: that is as good as
+ * persistent, and each section can be planned alone. Returns whether any other lives from section to section. */
+static int find_steps(struct hd_program *p)
+{
+    struct hd__touch t[HD__MAX_TOUCH];
+    uint8_t *seen = hd__alloc(p->buffers.count);
+    int any = 0;
+    for (uint32_t s = 0; s < p->sections.count; s++) {
+        const struct hd__code_section *x = &p->sections.at[s];
+        for (uint32_t n = 0; n < x->code.count; n++)
+            for (uint32_t k = hd__touches(p, &x->code.at[n], t); k-- > 0;) {
+                struct hd__buffer *b = &p->buffers.at[t[k].buffer];
+                if (b->life != HD__LIFE_STEP || seen[t[k].buffer])
+                    continue;
+                seen[t[k].buffer] = 1;
+                b->section = s;
+                if (x->repeat != 1 || !strcmp(x->name, "begin"))
+                    b->life = HD__LIFE_PERSISTENT;
+                any |= b->life == HD__LIFE_STEP;
+            }
+    }
+    free(seen);
+    return any;
 }
 
 /* What is persistent lies one behind another, in the arena of its memory. */
@@ -319,11 +360,11 @@ static int32_t place_persistent(struct hd_program *p, struct hd_error *err)
         int64_t *end = &p->bytes[x->memory];
         if (x->bytes <= 0)
             return hd_fail(err, HD_E_INTERNAL, "buffer %s has %lld bytes", x->name, (long long)x->bytes);
-        paged |= x->life == HD__LIFE_TEMP && x->paged;
+        paged |= x->life != HD__LIFE_PERSISTENT && x->paged;
         x->offset = -1;
-        if (x->life == HD__LIFE_TEMP && x->memory != HD__MEM_MAIN)
+        if (x->life != HD__LIFE_PERSISTENT && x->memory != HD__MEM_MAIN)
             return hd_fail(err, HD_E_INTERNAL, "temporary %s does not lie in the main memory", x->name);
-        if (x->life == HD__LIFE_TEMP)
+        if (x->life != HD__LIFE_PERSISTENT)
             continue;
         x->offset = x->paged ? page(*end) : *end;
         *end = x->offset + (x->paged ? page(x->bytes) : align(x->bytes));
@@ -344,23 +385,34 @@ int64_t hd__all_arenas(const struct hd_program *p)
     return p->shift[HD__MEM_COUNT - 1] + p->bytes[HD__MEM_COUNT - 1];
 }
 
+static int64_t plan_temporaries(struct hd_program *p, int steps, int64_t *bound)
+{
+    struct group step = {.end = p->sections.count, .step = 1};
+    uint32_t *position = hd__positions(p);
+    int64_t base = p->bytes[HD__MEM_MAIN], temp = 0;
+    for (uint32_t s = 0; s < p->sections.count; s++) {
+        struct group alone = {.first = s, .end = s + 1, .positions = p->sections.at[s].code.count};
+        if (steps && p->sections.at[s].repeat)
+            step.positions += alone.positions;
+        else
+            temp = HD__MAX(temp, plan_group(p, &alone, position, base, bound));
+    }
+    if (step.positions)
+        temp = HD__MAX(temp, plan_group(p, &step, position, base, bound));
+    free(position);
+    return temp;
+}
+
 int32_t hd__memory(struct hd_program *p, struct hd_error *err)
 {
-    int64_t base, temp = 0, bound = 0;
+    int steps = find_steps(p);
     if (place_persistent(p, err))
         return err->code;
-    base = p->bytes[HD__MEM_MAIN];
     hd__alias(p);
-    uint32_t *position = hd__positions(p);
-    for (uint32_t s = 0; s < p->sections.count; s++) {
-        int64_t top = plan_section(p, &p->sections.at[s].code, position, base, &bound);
-        temp = HD__MAX(temp, top);
-    }
-    free(position);
-    p->persistent_bytes = base;
-    p->temp_bytes = temp;
-    p->temp_bound = bound;
-    p->arena_bytes = p->bytes[HD__MEM_MAIN] = base + temp;
+    p->temp_bound = 0;
+    p->persistent_bytes = p->bytes[HD__MEM_MAIN];
+    p->temp_bytes = plan_temporaries(p, steps, &p->temp_bound);
+    p->arena_bytes = p->bytes[HD__MEM_MAIN] = p->persistent_bytes + p->temp_bytes;
     place_arenas(p);
     return HD_OK;
 }

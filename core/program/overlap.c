@@ -61,25 +61,42 @@ static void begin(alive_set *s, struct hd__faults *f, uint32_t buffer, uint32_t 
         enter(s, f, (struct alive){b->offset, b->offset + b->bytes, buffer, last});
 }
 
-void hd__check_overlap(struct hd__faults *f, const struct hd__code_section *section, const uint32_t *position)
+/* What lives for a step is alive from its first touch to the step's end; where its section is repeated, all the time. */
+static void carry(alive_set *set, struct hd__faults *f, const struct hd__code_section *section, const uint32_t *last, uint8_t *carried)
+{
+    const struct hd_program *p = f->p;
+    f->n = 0;
+    for (uint32_t b = 1; b < p->buffers.count && section->repeat; b++) {
+        if (p->buffers.at[b].life == HD__LIFE_STEP && section->repeat > 1)
+            carried[b] |= last[b] > 0;
+        if (carried[b])
+            begin(set, f, b, UINT32_MAX);
+    }
+}
+
+void hd__check_overlap(struct hd__faults *f, const struct hd__code_section *section, const uint32_t *position, uint8_t *carried)
 {
     const struct hd_program *p = f->p;
     const hd__code *code = &section->code;
-    uint32_t *last = hd__alloc(p->buffers.count * sizeof *last);
+    uint32_t *last = hd__alloc(p->buffers.count * sizeof *last); /* position + 1 */
     uint8_t *seen = hd__alloc(p->buffers.count);
     struct hd__touch t[HD__MAX_TOUCH];
     alive_set set = {0};
     f->section = section;
     for (uint32_t n = 0; n < code->count; n++)
         for (uint32_t k = hd__lives_on(p, code, position, n, t); k-- > 0;)
-            last[t[k].buffer] = n;
+            last[t[k].buffer] = n + 1;
+    carry(&set, f, section, last, carried);
     for (f->n = 0; f->n < code->count; f->n++)
         for (uint32_t k = hd__lives_on(p, code, position, f->n, t); k-- > 0;) {
-            if (seen[t[k].buffer] || p->buffers.at[t[k].buffer].life != HD__LIFE_TEMP)
+            uint32_t b = t[k].buffer;
+            int step = p->buffers.at[b].life == HD__LIFE_STEP;
+            if (seen[b] || p->buffers.at[b].life == HD__LIFE_PERSISTENT || (step && carried[b]))
                 continue;
-            seen[t[k].buffer] = 1;
+            seen[b] = 1;
+            carried[b] = (uint8_t)step;
             expire(&set, f->n);
-            begin(&set, f, t[k].buffer, last[t[k].buffer]);
+            begin(&set, f, b, step ? UINT32_MAX : last[b] - 1);
         }
     hd__free_array(&set);
     free(last);

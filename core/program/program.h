@@ -95,7 +95,7 @@ static inline uint32_t hd__shard_pop(uint32_t shard)
 
 enum { HD__ROLE_ACT = 0, HD__ROLE_PARAM, HD__ROLE_GRAD, HD__ROLE_INPUT, HD__ROLE_FLAT, HD__ROLE_STATE };
 enum { HD__MARK_NONE = 0, HD__MARK_RESIDUAL, HD__MARK_TOKENS };
-enum { HD__LIFE_TEMP = 0, HD__LIFE_PERSISTENT };
+enum { HD__LIFE_TEMP = 0, HD__LIFE_PERSISTENT, HD__LIFE_STEP }; /* STEP: from its first touch in a step until that ends */
 
 /* Memories. Compute and collectives use the first; the others hold what is persistent and are reached by copies only, on
  * streams of their own. Each has an arena. */
@@ -108,7 +108,7 @@ struct hd__buffer {
     uint8_t life;    /* HD__LIFE_... */
     uint8_t memory;  /* HD__MEM_... */
     uint16_t block;
-    uint32_t section; /* TEMP: the section that uses it */
+    uint32_t section; /* TEMP: the section that uses it; STEP: the first of a step that does */
     uint32_t paged;   /* begins and ends at a page: what is copied from and to a file */
     uint32_t reserved;
 };

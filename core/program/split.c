@@ -22,7 +22,7 @@ static uint32_t buffer_of(struct twins *w, uint32_t b)
 static int stays(const struct hd_program *p, const struct hd__tensor *t)
 {
     if (t->buffer)
-        return p->buffers.at[t->buffer].life == HD__LIFE_PERSISTENT;
+        return p->buffers.at[t->buffer].life != HD__LIFE_TEMP;
     return t->role == HD__ROLE_PARAM || t->role == HD__ROLE_STATE || t->role == HD__ROLE_FLAT;
 }
 

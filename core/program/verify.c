@@ -35,6 +35,7 @@ struct walk {
     const hd__code *code;
     const uint32_t *position;
     uint8_t *buffer;  /* by buffer: ABSENT, DEFINED, RELEASED */
+    uint8_t *carried; /* by buffer: an earlier section of this step has touched what lives for a step */
     uint8_t *taken;   /* by tensor: another has taken its memory */
     uint32_t *made;   /* by tensor: how many of this section wrote it, the last that does not add and those behind it */
     uint8_t *state;   /* by position: IDLE, FLYING, ... */
@@ -250,12 +251,24 @@ static void check_instr(struct walk *w, const struct hd__instr *i)
     hd__check_placed(&w->faults, i);
 }
 
+/* What lives for a step goes on from one of its sections to the next. */
+static void forget(struct walk *w, const struct hd__code_section *s)
+{
+    int in_step = s->repeat > 0 && strcmp(s->name, "begin") != 0;
+    for (uint32_t b = 0; b < w->p->buffers.count; b++) {
+        if (in_step && w->p->buffers.at[b].life == HD__LIFE_STEP)
+            continue;
+        w->buffer[b] = ABSENT;
+        w->carried[b] = s->repeat > 0 ? 0 : w->carried[b];
+    }
+}
+
 static void check_section(struct walk *w, const struct hd__code_section *s)
 {
     w->faults.section = s;
     w->code = &s->code;
     w->state = hd__alloc(s->code.count + 1);
-    memset(w->buffer, ABSENT, w->p->buffers.count);
+    forget(w, s);
     memset(w->taken, 0, w->p->tensors.count);
     memset(w->made, 0, w->p->tensors.count * sizeof *w->made);
     memset(w->head, 0, w->p->buffers.count * sizeof *w->head);
@@ -288,7 +301,7 @@ static void check_step(struct walk *w, int64_t step)
         for (int32_t round = hd__section_walks(&p->sections.at[s]); round > 0 && w->faults.count == before; round--)
             check_section(w, &p->sections.at[s]);
         if (p->arena_bytes && w->faults.count == before)
-            hd__check_overlap(&w->faults, &p->sections.at[s], w->position);
+            hd__check_overlap(&w->faults, &p->sections.at[s], w->position, w->carried);
     }
 }
 
@@ -310,6 +323,7 @@ int32_t hd__verify(struct hd_program *p, struct hd_error *err)
                      .faults.p = p,
                      .position = position,
                      .buffer = hd__alloc(p->buffers.count),
+                     .carried = hd__alloc(p->buffers.count),
                      .taken = hd__alloc(p->tensors.count),
                      .head = hd__alloc(p->buffers.count * sizeof(uint32_t)),
                      .made = hd__alloc(p->tensors.count * sizeof(uint32_t)),
@@ -334,6 +348,7 @@ int32_t hd__verify(struct hd_program *p, struct hd_error *err)
     hd__together_free(w.together);
     hd__turned_free(w.turned);
     free(w.buffer);
+    free(w.carried);
     free(w.taken);
     free(w.made);
     free(w.head);

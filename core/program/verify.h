@@ -18,9 +18,9 @@ struct hd__faults {
 /* Adds "section #n op tensor: ..." unless enough were found. */
 void hd__fault(struct hd__faults *f, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
-/* overlap.c: no two temporaries of a section that are alive at once share memory. */
-void hd__check_overlap(struct hd__faults *f, const struct hd__code_section *section,
-                       const uint32_t *position);
+/* overlap.c: no two temporaries of a section that are alive at once share memory. By buffer: `carried`, which lives for a step
+ * and was made by an earlier section of it; those of this one join. */
+void hd__check_overlap(struct hd__faults *f, const struct hd__code_section *section, const uint32_t *position, uint8_t *carried);
 
 /* placed.c: the placements of an instruction's outputs follow from those of its inputs. */
 void hd__check_placed(struct hd__faults *f, const struct hd__instr *i);

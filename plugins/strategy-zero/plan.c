@@ -161,19 +161,19 @@ static void make_tensors(struct zero *z, struct zero_flat *f)
 {
     const struct hd_pass_api *api = z->api;
     uint32_t compute = api->dtype(z->p, "compute"), master = api->dtype(z->p, "master"), grad = api->dtype(z->p, "grad");
-    uint32_t keep = HD_LIFE_PERSISTENT;
+    uint32_t keep = HD_LIFE_PERSISTENT, step = z->bits || z->rank ? HD_LIFE_PERSISTENT : HD_LIFE_STEP; /* codes read what lies between gradients */
     int low = compute != master;
     if (f->stage < 3)
         f->whole = api->flat_whole(z->p, f->id, "P", compute, keep);
     if (f->stage < 2)
-        f->grad = api->flat_whole(z->p, f->id, "G", grad, keep);
+        f->grad = api->flat_whole(z->p, f->id, "G", grad, step);
     if (f->stage == 0) {
         f->master = low ? master_shard(z, f) : f->whole; /* no axis cuts a flat of stage 0: its shard is the whole */
         f->low = low ? f->whole : 0;
         f->shard = f->grad;
         return;
     }
-    f->shard = api->flat_shard(z->p, f->id, "GS", grad, keep, f->grad); /* stage 1: a window of the whole gradient */
+    f->shard = api->flat_shard(z->p, f->id, "GS", grad, step, f->grad); /* stage 1: a window of the whole gradient */
     if (f->stage < 3) {
         hd_tensor window = api->flat_shard(z->p, f->id, "PW", compute, keep, f->whole);
         f->master = low ? master_shard(z, f) : window;

@@ -54,7 +54,8 @@ void zero_flush(struct zero *z, struct zero_tail *t, uint32_t section, uint32_t 
         t->flat = NULL;
         return;
     }
-    put(z, t->flat, t->op, t->from, t->to, 0, section, index);
+    if (t->op)
+        put(z, t->flat, t->op, t->from, t->to, 0, section, index);
     put(z, t->flat, HD_OP_RELEASE, t->dead, 0, 0, section, index);
     t->flat = NULL;
 }
@@ -90,14 +91,14 @@ void zero_reduce(struct zero *z, struct zero_flat *f, hd_tensor grad, struct zer
         *tail = (struct zero_tail){f, HD_OP_COPY, wire, wire, grad};
         return;
     }
-    part = f->stage == 1 && wire == grad ? f->shard : z->api->flat_shard(z->p, f->id, "gs", dtype, HD_LIFE_TEMP, 0);
+    part = zero_sums_once(z, f) && wire == grad ? f->shard : z->api->flat_shard(z->p, f->id, "gs", dtype, HD_LIFE_TEMP, 0);
     put(z, f, f->axes ? HD_OP_REDUCE_SCATTER : HD_OP_COPY, wire, part, f->axes, section, index);
     if (zero_codes(z, f) && zero_code_axes(z, f) & ~f->axes) /* in the steps after, products are reduced over all axes here */
         put(z, f, HD_OP_ALL_REDUCE, part, part, f->outer, section, index);
-    if (part == f->shard)
+    if (part == f->shard && f->stage == 1)
         return;
     zero_flush(z, tail, section, index);
-    *tail = (struct zero_tail){f, f->stage == 1 ? HD_OP_COPY : HD_OP_ACCUM, wire, part, f->shard};
+    *tail = (struct zero_tail){f, part == f->shard ? 0 : zero_sums_once(z, f) ? HD_OP_COPY : HD_OP_ACCUM, wire, part, f->shard};
 }
 
 /* Two parts of one gradient, each summed over all ranks before they are added: whatever the mesh, a sum of two sums. */

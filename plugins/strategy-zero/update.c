@@ -41,7 +41,8 @@ static void clear_gradients(struct zero *z)
 {
     for (uint32_t f = 0; f < z->n_flats; f++) {
         struct hd_pass_instr i = zero_instr(z, &z->flats[f], HD_OP_FILL0, 0, z->flats[f].stage < 2 ? z->flats[f].grad : z->flats[f].shard, 0);
-        z->api->append(z->p, "begin", &i);
+        if (z->flats[f].stage < 2 || !zero_sums_once(z, &z->flats[f]))
+            z->api->append(z->p, "begin", &i);
     }
 }
 

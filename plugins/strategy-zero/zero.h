@@ -107,12 +107,18 @@ static inline int zero_gathers(const struct zero_flat *f)
     return f->stage == 1 || f->stage == 2;
 }
 
+/* Is there one reduction of it in a step? Then its result is the shard, and nothing is cleared or added to. */
+static inline int zero_sums_once(const struct zero *z, const struct zero_flat *f)
+{
+    return f->stage == 1 || (f->stage >= 2 && !f->parts && z->api->micro_batches(z->p) == 1);
+}
+
 int zero_plan(struct zero *z);            /* 0 when out of memory; other faults are sticky in the program */
 void zero_free(struct zero *z);
 int zero_gradients(struct zero *z, uint32_t section, int last); /* 0 when out of memory */
 struct zero_tail { /* what is done with the result of the previous reduction: to op= from; then `dead` is released */
     struct zero_flat *flat; /* NULL: nothing */
-    uint32_t op;
+    uint32_t op; /* 0: it lies where it belongs */
     hd_tensor dead, from, to;
 };
 /* All that follows the last contribution to a flat, put behind instruction `index`. */

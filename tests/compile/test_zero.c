@@ -226,12 +226,12 @@ END_TEST
 
 /* ---- memory */
 
-/* Bytes of parameters, gradients and states: what is persistent but for scalars. */
+/* Bytes of parameters, gradients and states: what lives for a step or longer, but for scalars. */
 static int64_t states(const struct hd_program *p, int memory)
 {
     int64_t n = 0;
     for (uint32_t b = 1; b < p->buffers.count; b++)
-        if (p->buffers.at[b].life == HD__LIFE_PERSISTENT && p->buffers.at[b].bytes > 64 && p->buffers.at[b].memory == memory)
+        if (p->buffers.at[b].life != HD__LIFE_TEMP && p->buffers.at[b].bytes > 64 && p->buffers.at[b].memory == memory)
             n += p->buffers.at[b].bytes;
     return n;
 }

@@ -126,6 +126,46 @@ START_TEST(sections_plan_the_same_memory)
 }
 END_TEST
 
+/* Made in one section of a step and used in the next: 1000 elements where 1000 others were, beside 500 of the second. */
+static struct hd_program *step_program(const char *first, int32_t repeat, hd_tensor *s)
+{
+    struct hd_program *p = tiny_program(1, 1, 1, 0);
+    uint32_t one = tiny_section(p, first, repeat), two = tiny_section(p, "update", 1), eval = tiny_section(p, "eval", 0);
+    hd_tensor keep = tiny_state(p, "keep", 100), a = tiny_vector(p, "a", 1000), b = tiny_vector(p, "b", 500), e = tiny_vector(p, "e", 1400);
+    *s = tiny_vector(p, "s", 1000);
+    hd__t(p, *s)->role = HD__ROLE_FLAT;
+    hd__t(p, *s)->buffer = hd__buffer_new(p, "s", 4032, HD__LIFE_STEP);
+    tiny_op(p, one, HD_OP_FILL0, NONE, T(a));
+    tiny_op(p, one, HD_OP_ACCUM, T(a), T(keep));
+    tiny_op(p, one, HD_OP_FILL0, NONE, T(*s));
+    tiny_op(p, two, HD_OP_FILL0, NONE, T(b));
+    tiny_op(p, two, HD_OP_ACCUM, T(*s), T(keep));
+    tiny_op(p, two, HD_OP_ACCUM, T(b), T(keep));
+    tiny_op(p, eval, HD_OP_FILL0, NONE, T(e));
+    ck_assert_int_eq(hd__schedule(p, &err), HD_OK);
+    ck_assert_int_eq(hd__memory(p, &err), HD_OK);
+    return p;
+}
+
+START_TEST(what_lives_for_a_step)
+{
+    static const struct {
+        const char *first;
+        int32_t repeat, shared;
+    } rows[] = {{"micro_last", 1, 1}, {"micro", 2, 0}, {"begin", 1, 0}};
+    for (size_t n = 0; n < HD__COUNT(rows); n++) {
+        hd_tensor s;
+        struct hd_program *p = step_program(rows[n].first, rows[n].repeat, &s);
+        const struct hd__buffer *b = &p->buffers.at[hd__tc(p, s)->buffer];
+        ck_assert_int_eq(b->life, rows[n].shared ? HD__LIFE_STEP : HD__LIFE_PERSISTENT);
+        ck_assert_int_eq(p->persistent_bytes, rows[n].shared ? 448 : 448 + 4032);
+        ck_assert_int_eq(p->temp_bytes, rows[n].shared ? 4032 + 2048 : 5632); /* s and b; e */
+        ck_assert_int_eq(b->offset, 448);
+        hd__program_free(p);
+    }
+}
+END_TEST
+
 /* ---- aliases */
 
 static struct hd_program *gelu_program(hd_tensor *x, hd_tensor *y, hd_tensor *z)
@@ -282,6 +322,7 @@ int main(void)
     tcase_add_checked_fixture(c, set_up, NULL);
     tcase_set_timeout(c, 50);
     tcase_add_test(c, random_lives_never_overlap);
+    tcase_add_test(c, what_lives_for_a_step);
     tcase_add_test(c, sections_plan_the_same_memory);
     tcase_add_test(c, an_output_takes_the_memory_of_an_input_that_dies);
     tcase_add_test(c, what_is_in_flight_is_not_taken);

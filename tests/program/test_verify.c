@@ -165,6 +165,46 @@ START_TEST(a_newcomer_on_planned_memory)
 }
 END_TEST
 
+/* What lives for a step: made in micro_last, used in update, by which a temporary of update is planned beside it. */
+static struct hd_program *carried_program(hd_tensor *s, hd_tensor *b)
+{
+    struct hd_program *p = tiny_program(1, 1, 1, 0);
+    hd_tensor keep = tiny_state(p, "keep", 16);
+    tiny_section(p, "begin", 1);
+    tiny_section(p, "micro_last", 1);
+    tiny_section(p, "update", 1);
+    tiny_section(p, "eval", 0);
+    *s = tiny_vector(p, "s", 16);
+    *b = tiny_vector(p, "b", 16);
+    hd__t(p, *s)->role = HD__ROLE_FLAT;
+    hd__t(p, *s)->buffer = hd__buffer_new(p, "s", 64, HD__LIFE_STEP);
+    tiny_op(p, 1, HD_OP_FILL0, NONE, T(*s));
+    tiny_op(p, 2, HD_OP_FILL0, NONE, T(*b));
+    tiny_op(p, 2, HD_OP_COPY, T(*s), T(keep));
+    tiny_finish(p);
+    return p;
+}
+
+START_TEST(what_lives_for_a_step)
+{
+    char expected[160];
+    hd_tensor s, b;
+    struct hd_program *p = carried_program(&s, &b);
+    int64_t at = p->buffers.at[hd__tc(p, s)->buffer].offset;
+    ck_assert_msg(hd__verify(p, &err) == HD_OK, "%s", err.message);
+    p->buffers.at[hd__tc(p, b)->buffer].offset = at;
+    snprintf(expected, sizeof expected, "update #0 fill0 b: the memory of b, [%lld, %lld), is also that of s, [%lld, %lld), which is alive",
+             (long long)at, (long long)at + 64, (long long)at, (long long)at + 64);
+    assert_fault(p, expected);
+    p = carried_program(&s, &b);
+    tiny_drop(p, 1, 0);
+    assert_fault(p, "update #1 copy keep: use of s before its definition");
+    p = carried_program(&s, &b); /* nothing is in it between steps */
+    tiny_op(p, 3, HD_OP_ACCUM, T(s), T(p->sections.at[2].code.at[1].out[0]));
+    assert_fault(p, "eval #0 accum keep: use of s before its definition");
+}
+END_TEST
+
 /* ---- operands */
 
 START_TEST(operands_that_do_not_fit)
@@ -371,6 +411,7 @@ int main(void)
     tcase_add_test(c, waited_for_twice);
     tcase_add_test(c, a_wait_for_another_section);
     tcase_add_test(c, memory_of_two_at_once);
+    tcase_add_test(c, what_lives_for_a_step);
     tcase_add_test(c, a_newcomer_on_planned_memory);
     tcase_add_test(c, operands_that_do_not_fit);
     tcase_add_test(c, a_lost_partial_sum);

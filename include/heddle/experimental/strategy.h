@@ -97,7 +97,9 @@ struct hd_action {
 };
 
 enum { HD_FLAT_WHOLE = 0, HD_FLAT_MASTER = 1, HD_FLAT_GRAD = 2, HD_FLAT_SHARD = 3, HD_FLAT_LOW = 4, HD_FLAT_COMMON = 5 };
-enum { HD_LIFE_TEMP = 0, HD_LIFE_PERSISTENT = 1 };
+/* A temporary belongs to one section. HD_LIFE_STEP: from where a step first writes it until the step ends, and nothing is in it
+ * when the next one begins; before that its memory may serve temporaries. */
+enum { HD_LIFE_TEMP = 0, HD_LIFE_PERSISTENT = 1, HD_LIFE_STEP = 2 };
 enum { HD_MEMORY_MAIN = 0, HD_MEMORY_HOST = 1, HD_MEMORY_FILE = 2 };
 enum { HD_PART_MASTER = 1, HD_PART_LOW = 2, HD_PART_STATES = 4 };
 
