@@ -73,7 +73,8 @@ static int32_t trace_end(struct hd__hook *h, struct hd__hook_op *op, int32_t cod
     return code;
 }
 
-/* Operations of one group overlap, so each is a pair of events with a number of its own. Times are microseconds of the
+/* Operations of one group overlap, so each is a pair of events with a number of its own, of no other rank either: viewers match numbers
+ * across processes, and files of several ranks may be looked at together. Times are microseconds of the
  * monotonic clock: ranks of one machine share it. */
 static void write_event(FILE *f, const struct trace *t, const struct event *e, uint64_t number, int32_t rank)
 {
@@ -100,7 +101,7 @@ static void trace_close(struct hd__hook *h)
                 "{\"ph\":\"M\",\"name\":\"process_name\",\"pid\":%d,\"args\":{\"name\":\"rank %d\"}}", h->world.rank, h->place.transport,
                 t->lost, h->world.rank, h->world.rank);
         for (uint64_t i = 0; i < t->n; i++)
-            write_event(f, t, &t->at[i], i, h->world.rank);
+            write_event(f, t, &t->at[i], ((uint64_t)h->world.rank << 32) + i, h->world.rank);
         fputs("\n]}\n", f);
     }
     if (!f || fclose(f))

@@ -286,6 +286,7 @@ static void expect_seen(int rank)
         ck_assert_str_eq(json_string_value(json_object_get(b, "name")), "all_reduce");
         ck_assert_str_eq(json_string_value(json_object_get(b, "cat")), "world");
         ck_assert_int_eq(number(b, "id"), number(e, "id"));
+        ck_assert_int_eq(number(b, "id") >> 32, rank);
         ck_assert_double_le(json_number_value(json_object_get(b, "ts")), json_number_value(json_object_get(e, "ts")));
         ck_assert_int_eq(number(json_object_get(b, "args"), "seq"), (json_int_t)(i + 1) / 2);
     }
