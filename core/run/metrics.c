@@ -21,15 +21,20 @@ struct hd__metrics {
     struct hd__tensorboard *board; /* NULL: none */
 };
 
-void hd__make_folders(const char *path)
+int hd__make_folders(const char *path)
 {
     char *copy = hd__strdup(path);
+    int why = 0;
     for (char *slash = strchr(copy + 1, '/'); slash; slash = strchr(slash + 1, '/')) {
         *slash = 0;
-        mkdir(copy, 0777);
+        if (!mkdir(copy, 0777) || errno == EEXIST)
+            why = 0;
+        else if (!why) /* those below it cannot be made either, for another reason */
+            why = errno;
         *slash = '/';
     }
     free(copy);
+    return why;
 }
 
 /* ---- resuming */
@@ -94,15 +99,17 @@ int32_t hd__metrics_open(const char *path, int64_t resumed, json_t *start, struc
     struct hd__metrics *m;
     struct hd__text text = {0};
     char *first;
+    int why;
     int32_t rc = resumed ? hd__metrics_cut(path, resumed, err) : HD_OK;
     if (rc)
         return rc;
-    hd__make_folders(path);
+    why = hd__make_folders(path);
     m = hd__alloc(sizeof *m);
     m->fd = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | (resumed ? 0 : O_TRUNC), 0666);
     if (m->fd < 0) {
+        why = why ? why : errno;
         free(m);
-        return hd_fail(err, HD_E_IO, "metrics.jsonl: %s: %s", path, strerror(errno));
+        return hd_fail(err, HD_E_IO, "metrics.jsonl: %s: %s", path, strerror(why));
     }
     m->path = hd__strdup(path);
     m->live = hd__launcher_terminal();

@@ -12,8 +12,8 @@
 
 struct hd__metrics;
 
-/* The folders that a file's path goes through, where they are missing. */
-void hd__make_folders(const char *path);
+/* Makes the folders that a file's path goes through, where they are missing. 0, or errno of the first that could not be made. */
+int hd__make_folders(const char *path);
 
 struct hd__metrics_row {
     int64_t step;    /* 1 = after the first update */

@@ -221,8 +221,8 @@ static int32_t check_blocks(const struct loop *l, struct hd_error *err)
     if (!l->job->metrics_blocks || !leads_stage(l) || l->at.step >= l->job->steps)
         return HD_OK;
     add_blocks_path(l, &path);
-    hd__make_folders(path.at);
-    why = hd__try_file(path.at);
+    why = hd__make_folders(path.at);
+    why = why ? why : hd__try_file(path.at);
     if (why)
         hd__job_fail(l->job, "metrics.blocks", err, "metrics.blocks: %s: %s", path.at, strerror(why));
     hd__text_free(&path);

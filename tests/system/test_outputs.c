@@ -184,6 +184,9 @@ START_TEST(metrics_nowhere)
         expect_code(c, 2);
         expect_says(c, "metrics.jsonl: .: Is a directory");
         ck_assert_msg(!strstr(c->err, "rank 1") && !strstr(c->err, "report"), "it said:\n%s", c->err);
+        c = command_run("train llama.yaml metrics.jsonl=/sys/nowhere/deeper/m.jsonl mesh.dp=%d", dp); /* no folder can be made there: why? */
+        expect_code(c, 2);
+        ck_assert_msg(strstr(c->err, "/sys/nowhere/deeper/m.jsonl: ") && !strstr(c->err, "No such file"), "it said:\n%s", c->err);
     }
 }
 END_TEST
