@@ -1,10 +1,10 @@
 /* Lifetimes -> offsets in one arena.
  *
- * Persistent buffers come first. The temporaries of every section are planned anew over the memory behind
- * them, those of a step's sections together where something lives in several of them (HD__LIFE_STEP): each buffer lives from its first touch to its last, in list positions, and gets the lowest offset
- * that is free during that time, the largest first. What is taken during [first, last] is answered by a tree
- * over the positions whose nodes hold sorted, merged intervals of the arena: n log n, where a scan of all
- * placed buffers would be quadratic. */
+ * Persistent buffers come first. The temporaries of every section are planned anew over the memory behind them, those of a
+ * step's sections together where something lives in several of them (HD__LIFE_STEP): each buffer lives from its first touch
+ * to its last, in list positions, and gets the lowest offset that is free during that time, the largest first. What is taken
+ * during [first, last] is answered by a tree over the positions whose nodes hold sorted, merged intervals of the arena:
+ * n log n, where a scan of all placed buffers would be quadratic. */
 #include <stdlib.h>
 
 #include "core/program/touch.h"
