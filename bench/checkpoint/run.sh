@@ -1,14 +1,14 @@
 #!/bin/sh
 # Writing a checkpoint of 124M parameters with optimizer state, in turn with dd of as many bytes on the same disk.
-# bench/checkpoint/run.sh [FOLDER on the disk to measure] [rounds]
+# bench/checkpoint/run.sh [FOLDER on the disk to measure] [rounds]     after ./quickstart or ./run-tests: from their build tree
 set -e
 root=$(cd "$(dirname "$0")/../.." && pwd)
 mkdir -p "${1:-.}"
-dir=$(mktemp -d "${1:-.}/heddle-bench-XXXXXX")
+dir=$(cd "${1:-.}" && mktemp -d "$PWD/heddle-bench-XXXXXX")
 trap 'rm -rf "$dir"' EXIT
 cd "$root"
-cc -O2 -g -std=gnu11 -D_GNU_SOURCE -DHEDDLE_STATIC_PLUGIN=posix -I. -Iinclude bench/checkpoint/write.c core/run/checkpoint*.c \
-    core/run/safetensors*.c plugins/ckpt-posix/*.c core/base/base.c core/base/log.c -o "$dir/write" -ljansson -lxxhash -lpthread -lm
+ninja -C build bench/checkpoint/write > /dev/null
+write=build/bench/checkpoint/write
 head -c 1487000000 /dev/urandom > "$dir/source"
 speed() { tail -1 | sed 's/.*copied, //'; }
 for round in $(seq "${2:-5}"); do
@@ -20,7 +20,7 @@ for round in $(seq "${2:-5}"); do
     echo "dd direct, fsync: $(dd if="$dir/source" of="$dir/out" bs=4M oflag=direct conv=fsync 2>&1 | speed)"
     rm -f "$dir/out"
     sync
-    "$dir/write" "$dir/ckpt" 1
+    "$write" "$dir/ckpt" 1
     sync
-    "$dir/write" "$dir/ckpt" 0
+    "$write" "$dir/ckpt" 0
 done
