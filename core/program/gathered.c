@@ -22,14 +22,9 @@ int hd__covers(const struct hd_program *p, hd_tensor a, hd_tensor b)
                y->offset * (int64_t)hd_dtype_size(y->dtype) + hd__tensor_bytes(p, y);
 }
 
-static int is_update(const struct hd__instr *i)
-{
-    return hd__op(i->op)->class == HD__CLASS_UPDATE && i->op != HD_OP_SUMSQ;
-}
-
 static void follow(struct hd__gathered *g, const struct hd__instr *i)
 {
-    uint32_t flat = is_update(i) && i->n_in ? g->shard_of[i->in[0]] : 0;
+    uint32_t flat = hd__is_update(i) && i->n_in ? g->shard_of[i->in[0]] : 0;
     if (flat)
         g->old[flat - 1] = g->p->flats.at[flat - 1].whole && g->whole_in[hd__tc(g->p, g->p->flats.at[flat - 1].whole)->buffer];
     for (uint32_t k = 0; k < i->n_out; k++) {
@@ -55,18 +50,16 @@ struct hd__gathered *hd__gathered_new(const struct hd_program *p)
 {
     struct hd__gathered *g = hd__alloc(sizeof *g);
     g->p = p;
-    g->shard_of = hd__alloc(p->tensors.count * sizeof *g->shard_of);
+    g->shard_of = hd__flats_by_shard(p);
     g->whole_in = hd__alloc(p->buffers.count * sizeof *g->whole_in);
     g->old = hd__alloc(p->flats.count + 1);
     g->late = hd__alloc(p->flats.count + 1);
     for (uint32_t f = 0; f < p->flats.count; f++) {
         const struct hd__flat *flat = &p->flats.at[f];
         uint32_t buffer = flat->whole ? hd__tc(p, flat->whole)->buffer : 0;
-        g->shard_of[flat->shard] = f + 1;
         if (buffer && p->buffers.at[buffer].life == HD__LIFE_PERSISTENT)
             g->whole_in[buffer] = f + 1;
     }
-    g->shard_of[0] = 0;
     find_late(g);
     return g;
 }

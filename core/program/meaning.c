@@ -17,7 +17,8 @@ struct hd__meaning {
     uint64_t *holds;     /* by buffer: the value of what was written there last */
     int64_t *begins;     /* by buffer: at which element of it that begins */
     uint32_t *flat_of;   /* by parameter: index + 1 */
-    uint32_t *shard_of;  /* by tensor: the flat, index + 1, whose gradient the optimizer reads there */
+    uint32_t *shard_of;  /* by tensor: hd__flats_by_shard */
+    uint64_t sends;      /* of this section: values of messages add up */
 };
 
 /* ---- values */
@@ -110,18 +111,20 @@ static uint64_t made(const struct hd_program *p, const struct hd__instr *i, uint
     }
 }
 
-static int is_weight(const struct hd__tensor *t)
+/* Is input n a parameter? What is added up is gradients. */
+static int reads_weight(const struct hd__meaning *m, const struct hd__instr *i, uint32_t n)
 {
-    return t->param && (t->role == HD__ROLE_PARAM || t->role == HD__ROLE_FLAT);
+    const struct hd__tensor *t = hd__tc(m->p, i->in[n]);
+    return t->param && (t->role == HD__ROLE_PARAM || t->role == HD__ROLE_FLAT) && i->op != HD_OP_ADD;
 }
 
 static uint64_t read_value(const struct hd__meaning *m, const struct hd__instr *i, uint32_t n)
 {
-    const struct hd__tensor *t = hd__tc(m->p, i->in[n]);
-    return is_weight(t) && i->op != HD_OP_ADD ? mix(OF_PARAM, t->param) : m->value[i->in[n]];
+    return reads_weight(m, i, n) ? mix(OF_PARAM, hd__tc(m->p, i->in[n])->param) : m->value[i->in[n]];
 }
 
-void hd__meaning_step(struct hd__meaning *m, const struct hd__instr *i, uint64_t gains[HD_MAX_OUT])
+/* Values the outputs; gains: what each of them becomes, or gets added. */
+static void value_outputs(struct hd__meaning *m, const struct hd__instr *i, uint64_t gains[HD_MAX_OUT])
 {
     int update = hd__op(i->op)->class == HD__CLASS_UPDATE;
     uint64_t in[HD_MAX_IN];
@@ -138,11 +141,8 @@ void hd__meaning_step(struct hd__meaning *m, const struct hd__instr *i, uint64_t
         m->holds[t->buffer] = m->value[i->out[k]];
         m->begins[t->buffer] = t->offset;
     }
-}
-
-uint64_t hd__meaning_sends(const struct hd__meaning *m, const struct hd__instr *i)
-{
-    return i->op == HD_OP_SEND ? mix(i->tag, m->value[i->in[0]]) : 0;
+    if (i->op == HD_OP_SEND)
+        m->sends += mix(i->tag, in[0]);
 }
 
 /* ---- what was lowered */
@@ -151,11 +151,10 @@ uint64_t hd__meaning_sends(const struct hd__meaning *m, const struct hd__instr *
 static void promise(struct hd__meaning *m, struct hd_program *p, struct hd__code_section *s, uint64_t walks)
 {
     uint64_t gains[HD_MAX_OUT];
-    s->loss = s->sends = 0;
+    s->loss = m->sends = 0;
     for (uint32_t n = 0; n < s->code.count; n++) {
         const struct hd__instr *i = &s->code.at[n];
-        hd__meaning_step(m, i, gains);
-        s->sends += hd__meaning_sends(m, i);
+        value_outputs(m, i, gains);
         for (uint32_t k = 0; k < i->n_out; k++) {
             uint32_t param = hd__tc(p, i->out[k])->param;
             if (param && i->op == HD_OP_ACCUM)
@@ -166,6 +165,7 @@ static void promise(struct hd__meaning *m, struct hd_program *p, struct hd__code
                 s->loss += gains[k];
         }
     }
+    s->sends = m->sends;
 }
 
 void hd__meaning_promise(struct hd_program *p)
@@ -201,7 +201,8 @@ static void keep_flat(struct hd__meaning *m, uint32_t n)
         keep(m, f->state[s], n, 1 + s);
     for (uint32_t k = 0; k < f->n_params; k++)
         m->flat_of[f->params[k]] = n + 1;
-    m->shard_of[f->shard] = n + 1;
+    if (!f->whole)
+        return;
     m->holds[hd__tc(m->p, f->whole)->buffer] = flat_value(n, 0);
     m->begins[hd__tc(m->p, f->whole)->buffer] = hd__tc(m->p, f->whole)->offset;
 }
@@ -215,12 +216,11 @@ struct hd__meaning *hd__meaning_new(const struct hd_program *p)
     m->holds = hd__alloc(p->buffers.count * sizeof *m->holds);
     m->begins = hd__alloc(p->buffers.count * sizeof *m->begins);
     m->flat_of = hd__alloc((p->params.count + 1) * sizeof *m->flat_of);
-    m->shard_of = hd__alloc(p->tensors.count * sizeof *m->shard_of);
+    m->shard_of = hd__flats_by_shard(p);
     for (uint32_t n = 0; n < p->flats.count; n++)
         keep_flat(m, n);
     for (uint32_t n = 0; n < p->staged.count; n++)
         m->kept[p->staged.at[n].twin] = m->value[p->staged.at[n].twin] = m->kept[p->staged.at[n].home];
-    m->shard_of[0] = 0;
     return m;
 }
 
@@ -259,7 +259,7 @@ static void check_copy(const struct hd__meaning *m, struct hd__faults *f, const 
 static void check_update(const struct hd__meaning *m, struct hd__faults *f, const struct hd__instr *i)
 {
     uint32_t flat = i->n_in ? m->shard_of[i->in[0]] : 0, states = flat ? m->p->flats.at[flat - 1].n_states : 0;
-    if (!flat || i->op == HD_OP_SUMSQ)
+    if (!flat)
         return;
     if (i->n_in > 1 && m->p->norm2 && i->in[1] != m->p->norm2)
         hd__fault(f, "%s is not the gradient's norm", hd__tc(m->p, i->in[1])->name);
@@ -268,24 +268,41 @@ static void check_update(const struct hd__meaning *m, struct hd__faults *f, cons
             hd__fault(f, "%s does not belong to the gradient %s", hd__tc(m->p, i->out[k])->name, hd__tc(m->p, i->in[0])->name);
 }
 
-/* Before the step. */
-void hd__meaning_reads(const struct hd__meaning *m, struct hd__faults *f, const struct hd__instr *i)
+static void check_reads(const struct hd__meaning *m, struct hd__faults *f, const struct hd__instr *i)
 {
     for (uint32_t n = 0; n < i->n_in; n++)
-        if (is_weight(hd__tc(m->p, i->in[n])) && hd__tc(m->p, i->in[n])->role == HD__ROLE_FLAT && i->op != HD_OP_ADD)
+        if (reads_weight(m, i, n) && hd__tc(m->p, i->in[n])->role == HD__ROLE_FLAT)
             check_weight(m, f, i->in[n]);
-    if (hd__op(i->op)->class == HD__CLASS_UPDATE)
+    if (hd__is_update(i))
         check_update(m, f, i);
     else if (i->n_in && i->n_out && (i->op == HD_OP_COPY || hd__is_collective(i->op)))
         check_copy(m, f, i);
 }
 
-/* Behind it. `complete`: output k has all its terms. */
-void hd__meaning_makes(struct hd__meaning *m, struct hd__faults *f, const struct hd__instr *i, uint32_t k, int complete)
+static void check_makes(struct hd__meaning *m, struct hd__faults *f, hd_tensor out, uint32_t terms)
 {
-    const struct hd__tensor *t = hd__tc(m->p, i->out[k]);
-    if (!t->meaning || !complete || m->value[i->out[k]] == t->meaning)
+    const struct hd__tensor *t = hd__tc(m->p, out);
+    if (!t->meaning || terms < t->sums || m->value[out] == t->meaning)
         return;
     hd__fault(f, "%s is not what the model makes it: an operand is another, or its op", t->name);
-    m->value[i->out[k]] = t->meaning; /* once is enough */
+    m->value[out] = t->meaning; /* once is enough */
+}
+
+void hd__meaning_begin(struct hd__meaning *m)
+{
+    m->sends = 0;
+}
+
+void hd__meaning_step(struct hd__meaning *m, struct hd__faults *f, const struct hd__instr *i, const uint32_t *terms)
+{
+    check_reads(m, f, i);
+    value_outputs(m, i, f->gains);
+    for (uint32_t k = 0; k < i->n_out; k++)
+        check_makes(m, f, i->out[k], terms[i->out[k]]);
+}
+
+void hd__meaning_end(struct hd__meaning *m, struct hd__faults *f, const struct hd__code_section *section)
+{
+    if (m->sends != section->sends)
+        hd__fault(f, "what is sent to other stages is not what they are to have");
 }

@@ -8,10 +8,7 @@ struct hd__owed *hd__owed_new(const struct hd_program *p)
     struct hd__owed *o = hd__alloc(sizeof *o);
     o->p = p;
     o->slot = hd__alloc(p->buffers.count * sizeof *o->slot);
-    o->flat_of = hd__alloc(p->tensors.count * sizeof *o->flat_of);
-    for (uint32_t f = 0; f < p->flats.count; f++)
-        o->flat_of[p->flats.at[f].shard] = f + 1;
-    o->flat_of[0] = 0;
+    o->flat_of = hd__flats_by_shard(p);
     return o;
 }
 

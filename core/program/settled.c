@@ -39,11 +39,8 @@ struct hd__settled *hd__settled_new(const struct hd_program *p)
 {
     struct hd__settled *s = hd__alloc(sizeof *s);
     s->p = p;
-    s->flat_of = hd__alloc(p->tensors.count * sizeof *s->flat_of);
+    s->flat_of = hd__flats_by_shard(p);
     s->updates = hd__alloc(p->flats.count * sizeof *s->updates);
-    for (uint32_t f = 0; f < p->flats.count; f++)
-        s->flat_of[p->flats.at[f].shard] = f + 1;
-    s->flat_of[0] = 0;
     s->staged = hd__alloc(p->tensors.count * sizeof *s->staged);
     s->holder = hd__alloc(p->buffers.count * sizeof *s->holder);
     s->changed = hd__alloc(p->staged.count + 1);

@@ -41,7 +41,6 @@ struct walk {
     uint8_t *state;   /* by position: IDLE, FLYING, ... */
     uint32_t *head;   /* by buffer: first flight; 0: none */
     HD__ARRAY(struct flight) flights;
-    uint64_t sends;   /* of this section: meaning.c */
     struct hd__meaning *meaning;
     struct hd__owed *owed;
     struct hd__settled *settled;
@@ -209,15 +208,6 @@ static void define(struct walk *w, const struct hd__instr *i, const struct hd__t
         w->taken[i->in[0]] = 1;
 }
 
-static void check_meaning(struct walk *w, const struct hd__instr *i)
-{
-    hd__meaning_reads(w->meaning, &w->faults, i);
-    hd__meaning_step(w->meaning, i, w->faults.gains);
-    for (uint32_t k = 0; k < i->n_out; k++)
-        hd__meaning_makes(w->meaning, &w->faults, i, k, w->made[i->out[k]] >= hd__tc(w->p, i->out[k])->sums);
-    w->sends += hd__meaning_sends(w->meaning, i);
-}
-
 static void check_instr(struct walk *w, const struct hd__instr *i)
 {
     struct hd__touch t[HD__MAX_TOUCH];
@@ -242,7 +232,7 @@ static void check_instr(struct walk *w, const struct hd__instr *i)
     }
     define(w, i, t, n);
     w->state[w->faults.n] = hd__is_async(i) ? FLYING : IDLE;
-    check_meaning(w, i);
+    hd__meaning_step(w->meaning, &w->faults, i, w->made);
     hd__owed_step(w->owed, &w->faults, i);
     hd__settled_step(w->settled, &w->faults, i);
     hd__gathered_step(w->gathered, &w->faults, i);
@@ -273,7 +263,7 @@ static void check_section(struct walk *w, const struct hd__code_section *s)
     memset(w->made, 0, w->p->tensors.count * sizeof *w->made);
     memset(w->head, 0, w->p->buffers.count * sizeof *w->head);
     w->flights.count = 1; /* index 0 is none */
-    w->sends = 0;
+    hd__meaning_begin(w->meaning);
     hd__settled_begin(w->settled, s);
     hd__gathered_begin(w->gathered, s);
     hd__together_begin(w->together, s);
@@ -282,8 +272,7 @@ static void check_section(struct walk *w, const struct hd__code_section *s)
     for (w->faults.n = 0; w->faults.n < s->code.count; w->faults.n++)
         if (w->state[w->faults.n] == FLYING)
             hd__fault(&w->faults, "is never waited for");
-    if (w->sends != s->sends)
-        hd__fault(&w->faults, "what is sent to other stages is not what they are to have");
+    hd__meaning_end(w->meaning, &w->faults, s);
     hd__settled_end(w->settled, &w->faults, s); /* also where nothing is left of it */
     hd__gathered_end(w->gathered, &w->faults, s);
     hd__together_end(w->together, &w->faults);

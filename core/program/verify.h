@@ -33,23 +33,36 @@ void hd__owed_free(struct hd__owed *o);
  * reads. */
 void hd__owed_step(struct hd__owed *o, struct hd__faults *f, const struct hd__instr *i);
 
+/* By tensor: the flat, index + 1, whose gradient the optimizer reads there; 0 for others. Caller frees. */
+static inline uint32_t *hd__flats_by_shard(const struct hd_program *p)
+{
+    uint32_t *flat = hd__alloc(p->tensors.count * sizeof *flat);
+    for (uint32_t f = 0; f < p->flats.count; f++)
+        flat[p->flats.at[f].shard] = f + 1;
+    flat[0] = 0;
+    return flat;
+}
+
+/* Does it change parameters? */
+static inline int hd__is_update(const struct hd__instr *i)
+{
+    return hd__op(i->op)->class == HD__CLASS_UPDATE && i->op != HD_OP_SUMSQ;
+}
+
 /* How often verify walks a section in a step: what one round leaves behind meets the next. */
 static inline int32_t hd__section_walks(const struct hd__code_section *s)
 {
     return s->repeat > 1 ? 2 : 1;
 }
 
-/* meaning.c: every instruction reads and makes what the model says. In this order: */
+/* meaning.c: every instruction reads and makes what the model says, and other stages are sent it. */
 struct hd__meaning;
 struct hd__meaning *hd__meaning_new(const struct hd_program *p);
 void hd__meaning_free(struct hd__meaning *m);
-void hd__meaning_reads(const struct hd__meaning *m, struct hd__faults *f, const struct hd__instr *i);
-/* Values the outputs; gains: what each of them becomes, or gets added. */
-void hd__meaning_step(struct hd__meaning *m, const struct hd__instr *i, uint64_t gains[HD_MAX_OUT]);
-/* complete: output k has all its terms. */
-void hd__meaning_makes(struct hd__meaning *m, struct hd__faults *f, const struct hd__instr *i, uint32_t k, int complete);
-/* The value of a message; those of a section add up. 0 for what is none. */
-uint64_t hd__meaning_sends(const struct hd__meaning *m, const struct hd__instr *i);
+void hd__meaning_begin(struct hd__meaning *m);
+/* Fills f->gains. `terms`: by tensor, how many it has been made of in this section, this instruction's included. */
+void hd__meaning_step(struct hd__meaning *m, struct hd__faults *f, const struct hd__instr *i, const uint32_t *terms);
+void hd__meaning_end(struct hd__meaning *m, struct hd__faults *f, const struct hd__code_section *section);
 
 /* settled.c: loss and norm are summed once, and parameters are updated once. */
 struct hd__settled;

@@ -201,9 +201,9 @@ struct hd_pass_api {
      * all_reduce over these axes the mean, and everything that is read of each flat afterwards follows from it. */
     void (*section)(struct hd_program *p, const char *name, uint32_t every, uint32_t together);
     /* Checkpoints keep t, a persistent tensor of a strategy's own over a flat's shard, as NAME, and load it. It is the same
-     * on ranks that are apart, and only a section that brings them together may write it. flat_role HD_FLAT_COMMON says
-     * the same of the parameters that such ranks have in common: they begin as all parameters do, and are what a
-     * checkpoint calls the model. */
+     * on ranks that are apart, and only a section that brings them together may write it, with differences of parameters:
+     * where no rank has trained it gains nothing. flat_role HD_FLAT_COMMON says the same of the parameters that such ranks
+     * have in common: they begin as all parameters do, and are what a checkpoint calls the model. */
     void (*keep)(struct hd_program *p, uint32_t flat, hd_tensor t, const char *name);
     /* ---- matrices: a dim of a strategy's own, which no axis cuts, and elements [first, first + product of the extents)
      * of a tensor as a row-major block with these dims. Its name: that of the tensor where it is NULL. */
