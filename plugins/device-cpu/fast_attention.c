@@ -13,9 +13,14 @@
 struct cpu_panels cpu_tiles_left(const struct cpu_tiles *t, const float *scores, int64_t step, int64_t k_step, int64_t rows,
                                  int64_t k, void *room)
 {
-    int64_t size = sizeof *scores;
+    int64_t size = sizeof *scores, row = cpu_tiles_pad(t, k), all = cpu_round_up(rows, t->mr);
     if (t->any_order && t->bytes == size)
         return (struct cpu_panels){(const char *)scores, t->mr * step * size, step * size, k_step * size};
+    if (k_step == 1 && t->bytes == 2 && t->kernel_rows) {
+        t->store(room, HD_BF16, row, scores, step, rows, row, 0);
+        memset((uint16_t *)room + rows * row, 0, (size_t)((all - rows) * row) * 2);
+        return (struct cpu_panels){room, t->mr * row * 2, row * 2, 2};
+    }
     t->pack_a(room, scores, HD_F32, step, k_step, rows, k);
     return (struct cpu_panels){room, cpu_tiles_panel_a(t, k), 0, 0};
 }
@@ -28,7 +33,7 @@ void cpu_tiles_product(const struct cpu_tiles *t, int64_t i, struct cpu_span col
     for (int64_t j = cols.first / t->nr * t->nr; j < cols.last; j += t->nr) {
         const char *panel = b->at + j / t->nr * b->step + first * t->nr * t->bytes;
         if (a->rs)
-            t->kernel_rows(k, row, a->rs, a->cs, panel, c + i * ldc + j, ldc, add);
+            t->kernel_rows(cpu_tiles_pad(t, k), row, a->rs, a->cs, panel, c + i * ldc + j, ldc, add);
         else
             t->kernel(k, row, panel, c + i * ldc + j, ldc, add);
     }
@@ -43,13 +48,12 @@ struct cpu_span cpu_keys_seen(const struct cpu_attention *x, int64_t query, int6
     return (struct cpu_span){cpu_most(0, s.first - k0), cpu_least(s.last - k0, keys)};
 }
 
-void cpu_attention_store(const struct cpu_attention *x, uint32_t output, int64_t to, float *src, float factor)
+void cpu_attention_store(const struct cpu_attention *x, uint32_t output, int64_t to, int64_t step, const float *from,
+                         int64_t rows)
 {
     const struct hd_operand *o = &x->kernel->out[output];
-    if (factor != 1)
-        x->rows->scale(src, x->h.d, factor);
-    x->tiles->store((char *)o->data + to * (int64_t)hd_dtype_size(o->dtype), o->dtype, x->h.d, src, x->h.d, 1,
-                    x->h.d, cpu_accumulates(x->kernel));
+    x->tiles->store((char *)o->data + to * (int64_t)hd_dtype_size(o->dtype), o->dtype, step, from, x->d_room, rows, x->h.d,
+                    cpu_accumulates(x->kernel));
 }
 
 static int all_float(const struct hd_kernel *k)
@@ -189,9 +193,9 @@ static void softmax_row(const struct cpu_attention *x, const struct tile *t, int
         memset(row, 0, (size_t)kept.total * sizeof *row);
         return;
     }
-    float here = scale * x->rows->most(row, kept), now = here > *most ? here : *most;
+    float here = scale * x->rows->most(row, &kept), now = here > *most ? here : *most;
     float shrink = *most == -INFINITY ? 0 : expf(*most - now);
-    *total = *total * shrink + x->rows->exp(row, kept, scale, now);
+    *total = *total * shrink + x->rows->exp(row, &kept, scale, now);
     *most = now;
     if (shrink != 1 && shrink != 0)
         x->rows->scale((float *)buffer(x, t, SUMS) + r * x->d_room, x->d_room, shrink);
@@ -211,12 +215,13 @@ static void weigh(const struct cpu_attention *x, const struct tile *t, int add)
 static void finish(const struct cpu_attention *x, const struct tile *t, int64_t b, int64_t kv, int64_t g)
 {
     const float *most = buffer(x, t, MOST), *total = buffer(x, t, TOTAL);
-    float *lse = x->kernel->out[1].data;
+    float *lse = x->kernel->out[1].data, *sums = buffer(x, t, SUMS);
+    int64_t to = cpu_query_at(x, b, kv, g, t->q0), step = cpu_query_step(x);
     for (int64_t r = 0; r < t->rows; r++) {
-        int64_t to = cpu_query_at(x, b, kv, g, t->q0 + r);
-        cpu_attention_store(x, 0, to, (float *)buffer(x, t, SUMS) + r * x->d_room, total[r] > 0 ? 1 / total[r] : 0);
-        lse[to / x->h.d] = most[r] + logf(total[r]);
+        x->rows->scale(sums + r * x->d_room, x->h.d, total[r] > 0 ? 1 / total[r] : 0);
+        lse[(to + r * step) / x->h.d] = most[r] + logf(total[r]);
     }
+    cpu_attention_store(x, 0, to, step, sums, t->rows);
 }
 
 /* The keys that a tile of queries sees, from the start of a key tile. */

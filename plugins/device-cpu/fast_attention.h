@@ -84,7 +84,8 @@ struct cpu_span {
 
 /* Of the keys k0 .. k0 + keys - 1, those that a panel of queries sees: from `query` on, before `end`. Counted from k0. */
 struct cpu_span cpu_keys_seen(const struct cpu_attention *x, int64_t query, int64_t end, int64_t k0, int64_t keys);
-/* Rows of a tile of scores as the left operand: as they lie where the kernel reads them so, else packed into `room`. */
+/* Rows of a tile of scores as the left operand: as they lie where the kernel reads them so, else rounded or packed into
+ * `room`. Rows go on with zeros to a multiple of kr terms. */
 struct cpu_panels cpu_tiles_left(const struct cpu_tiles *t, const float *scores, int64_t step, int64_t k_step, int64_t rows,
                                  int64_t k, void *room);
 /* A panel of rows, from row i of a and c on: c[mr, cols] (+)= a b over `terms`. Spans are widened to whole panels of b and,
@@ -92,9 +93,9 @@ struct cpu_panels cpu_tiles_left(const struct cpu_tiles *t, const float *scores,
 void cpu_tiles_product(const struct cpu_tiles *t, int64_t i, struct cpu_span cols, struct cpu_span terms,
                        const struct cpu_panels *a, const struct cpu_panels *b, float *c, int64_t ldc, int add);
 
-/* Writes (or adds, with HD_ATTR_ACCUMULATE) d values times factor to an output, from element `to`. Scales
- * src. */
-void cpu_attention_store(const struct cpu_attention *x, uint32_t output, int64_t to, float *src,
-                         float factor);
+/* Writes (or adds, with HD_ATTR_ACCUMULATE) rows of d values, d_room apart, to an output from element `to` on, `step`
+ * elements apart. */
+void cpu_attention_store(const struct cpu_attention *x, uint32_t output, int64_t to, int64_t step, const float *from,
+                         int64_t rows);
 
 #endif

@@ -126,7 +126,7 @@ static void weights(const struct cpu_attention *x, const struct tile *t)
         kept.first = cpu_most(0, kept.first - t->q0);
         kept.last = cpu_least(kept.last - t->q0, t->queries);
         if (kept.first < kept.last) {
-            x->rows->grad(p, dp, lse, delta, kept, (float)x->scale);
+            x->rows->grad(p, dp, lse, delta, &kept, (float)x->scale);
         } else {
             memset(p, 0, (size_t)kept.total * sizeof *p);
             memset(dp, 0, (size_t)kept.total * sizeof *dp);
@@ -186,12 +186,6 @@ static void backward_keys(const struct cpu_attention *x, struct tile *t)
     }
 }
 
-static void store_head(const struct cpu_attention *x, uint32_t output, float *from, int64_t at, int64_t step)
-{
-    for (int64_t i = 0; i < x->h.s; i++)
-        cpu_attention_store(x, output, at + i * step, from + i * x->d_room, 1);
-}
-
 static void backward_unit(const struct cpu_attention *x, char *scratch, int64_t b, int64_t kv)
 {
     struct tile t = {.scratch = scratch};
@@ -206,10 +200,10 @@ static void backward_unit(const struct cpu_attention *x, char *scratch, int64_t 
             t.keys = cpu_least(x->tile_k, x->h.t - t.k0);
             backward_keys(x, &t);
         }
-        store_head(x, 0, sums(x, scratch, 2), cpu_query_at(x, b, kv, g, 0), cpu_query_step(x));
+        cpu_attention_store(x, 0, cpu_query_at(x, b, kv, g, 0), cpu_query_step(x), sums(x, scratch, 2), x->h.s);
     }
-    store_head(x, 1, sums(x, scratch, 0), key, cpu_key_step(x));
-    store_head(x, 2, sums(x, scratch, 1), key, cpu_key_step(x));
+    cpu_attention_store(x, 1, key, cpu_key_step(x), sums(x, scratch, 0), x->h.t);
+    cpu_attention_store(x, 2, key, cpu_key_step(x), sums(x, scratch, 1), x->h.t);
 }
 
 /* ---- preparing */

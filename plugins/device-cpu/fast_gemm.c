@@ -321,11 +321,15 @@ static int is_wide(const struct cpu_gemm *g, const struct driver *s)
            g->m * min64(s->chunk_k, g->k) * s->tiles->bytes <= WIDE_BYTES;
 }
 
-/* Terms do not depend on threads: sums would. A chunk has no more of them than a block's rows of a may have. */
+/* Terms do not depend on threads: sums would. Where sums are kept in c itself and a is packed, a chunk has the terms of one
+ * kernel call: what is packed is used while the second cache has it. Else it has no more than a block's rows of a may have. */
 static void choose_terms(struct driver *s, const struct cpu_gemm *g)
 {
     const struct cpu_tiles *t = s->tiles;
     s->depth = even(g->k, t->depth, t->kr);
+    s->chunk_k = s->depth;
+    if (g->c.dtype == HD_F32 && !g->once && !s->in_place)
+        return;
     s->chunk_k = even(g->k, s->in_place && t->bytes == 2 ? MOST_TERMS : ROWS_BYTES / t->bytes / BLOCK_ROWS, s->depth);
 }
 

@@ -97,12 +97,12 @@ CPU_INLINE float cpu_get(const void *x, int64_t i, int half)
     return half ? wide.f : ((const float *)x)[i];
 }
 
-/* exp, within 2 ulp on [-87, 88]; 0 below, the largest power above, NaN of NaN. Coefficients: Cephes' expf. */
+/* exp, within 2 ulp on [-87, 88]; the least or the largest of these beyond, NaN of NaN. Coefficients: Cephes' expf. */
 CPU_INLINE float cpu_exp(float x)
 {
     const float magic = 12582912.0f; /* 1.5 * 2^23: adding it rounds to an integer, in the low bits */
-    float v = x > 88.3f ? 88.3f : x;
-    v = v < -87.3f ? -87.3f : v;
+    float v = 88.3f < x ? 88.3f : x;
+    v = -87.3f > v ? -87.3f : v;
     float t = v * 1.44269504f + magic, n = t - magic;
     float r = v - n * 0.693359375f + n * 2.12194440e-4f;
     float p = 1.9875691500e-4f;
@@ -114,7 +114,7 @@ CPU_INLINE float cpu_exp(float x)
     p = p * r * r + r + 1.0f;
     union cpu_bits bits = {.f = t}, power;
     power.u = (bits.u + (127 - 0x4b400000u)) << 23;
-    return x < -87.3f ? 0.0f : p * power.f;
+    return p * power.f;
 }
 
 #endif

@@ -30,7 +30,16 @@ static inline four_floats widen_four(four_halves x)
     return (four_floats){cpu_half_float(x[0]), cpu_half_float(x[1]), cpu_half_float(x[2]), cpu_half_float(x[3])};
 }
 
+static inline four_floats larger_four(four_floats x, four_floats y)
+{
+    four_floats z;
+    for (int i = 0; i < 4; i++)
+        z[i] = x[i] > y[i] ? x[i] : y[i];
+    return z;
+}
+
 #define LANES 4
+#define LARGER(x, y) larger_four(x, y)
 #define HALF_WIDEN(x) widen_four(x)
 #define TARGET
 #define NAME(x) plain_##x
@@ -39,12 +48,14 @@ static inline four_floats widen_four(four_halves x)
 #ifdef __x86_64__
 
 #define LANES 8
+#define LARGER(x, y) _mm256_max_ps(x, y)
 #define HALF_WIDEN(x) _mm256_cvtph_ps((__m128i)(x))
 #define TARGET __attribute__((target("avx2,fma,f16c")))
 #define NAME(x) avx2_##x
 #include "fast_softmax_simd.h"
 
 #define LANES 16
+#define LARGER(x, y) _mm512_max_ps(x, y)
 #define HALF_WIDEN(x) _mm512_cvtph_ps((__m256i)(x))
 #define TARGET __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,fma")))
 #define NAME(x) avx512_##x

@@ -1,5 +1,5 @@
 /* Rows of scores with one set of vectors. Included by fast_softmax.c with LANES, TARGET, NAME(x)
- * and HALF_WIDEN(x) defined. */
+ * HALF_WIDEN(x) and LARGER(x, y), which is x > y ? x : y, defined. */
 
 typedef float NAME(floats) __attribute__((vector_size(LANES * 4), aligned(4), may_alias));
 typedef int32_t NAME(ints) __attribute__((vector_size(LANES * 4), aligned(4), may_alias));
@@ -19,26 +19,29 @@ INLINE FLOATS NAME(select)(INTS mask, FLOATS a, FLOATS b)
     return (FLOATS)((mask & (INTS)a) | (~mask & (INTS)b));
 }
 
-INLINE INTS NAME(kept)(struct cpu_kept kept, int64_t i)
+INLINE INTS NAME(kept)(int64_t first, int64_t last, int64_t i)
 {
     INTS at = *(const INTS *)count_up;
-    return (at >= (int32_t)(kept.first - i)) & (at < (int32_t)(kept.last - i));
+    return (at >= (int32_t)(first - i)) & (at < (int32_t)(last - i));
+}
+
+/* Lane i beside lane i ^ by. */
+INLINE FLOATS NAME(across)(FLOATS x, int by)
+{
+    return __builtin_shuffle(x, *(const INTS *)count_up ^ by);
 }
 
 INLINE float NAME(sum)(FLOATS x)
 {
-    float sum = 0;
-    for (int i = 0; i < LANES; i++)
-        sum += x[i];
-    return sum;
+    _Pragma("GCC unroll 4") for (int by = 1; by < LANES; by *= 2) x += NAME(across)(x, by);
+    return x[0];
 }
 
 /* exp(x) = 2^r exp(f), r = round(x / ln 2), f in [-ln 2 / 2, ln 2 / 2]: the polynomial of Cephes' expf, 2
  * ulp. From -87 down it stays at e^-87; a NaN stays one. Not for x above 88. */
 INLINE FLOATS NAME(expv)(FLOATS x)
 {
-    const FLOATS least = (FLOATS){0} - 87.0f;
-    x = NAME(select)(x < least, least, x);
+    x = LARGER((FLOATS){0} - 87.0f, x);
     FLOATS r = (x * 1.44269504f + 12582912.0f) - 12582912.0f;
     FLOATS f = x - r * 0.693359375f + r * 2.12194440e-4f;
     FLOATS p = f * 1.9875691500e-4f + 1.3981999507e-3f;
@@ -50,17 +53,14 @@ INLINE FLOATS NAME(expv)(FLOATS x)
     return p * (FLOATS)((__builtin_convertvector(r, INTS) + 127) << 23);
 }
 
-TARGET static float NAME(most)(const float *x, struct cpu_kept kept)
+TARGET static float NAME(most)(const float *x, const struct cpu_kept *kept)
 {
-    FLOATS most = (FLOATS){0} - INFINITY;
-    float best = -INFINITY;
-    for (int64_t i = kept.first / LANES * LANES; i < kept.last; i += LANES) {
-        FLOATS v = NAME(at)(x + i);
-        most = NAME(select)(NAME(kept)(kept, i) & (v > most), v, most);
-    }
-    for (int i = 0; i < LANES; i++)
-        best = most[i] > best ? most[i] : best;
-    return best;
+    FLOATS least = (FLOATS){0} - INFINITY, most = least;
+    int64_t first = kept->first, last = kept->last;
+    for (int64_t i = first / LANES * LANES; i < last; i += LANES)
+        most = LARGER(NAME(select)(NAME(kept)(first, last, i), NAME(at)(x + i), least), most);
+    _Pragma("GCC unroll 4") for (int by = 1; by < LANES; by *= 2) most = LARGER(NAME(across)(most, by), most);
+    return most[0];
 }
 
 INLINE void NAME(zero)(float *x, int64_t from, int64_t to)
@@ -69,36 +69,36 @@ INLINE void NAME(zero)(float *x, int64_t from, int64_t to)
         *(FLOATS *)(x + i) = (FLOATS){0};
 }
 
-TARGET static float NAME(exp)(float *x, struct cpu_kept kept, float scale, float shift)
+TARGET static float NAME(exp)(float *x, const struct cpu_kept *kept, float scale, float shift)
 {
     FLOATS sum = {0};
-    int64_t i = kept.first / LANES * LANES;
+    int64_t first = kept->first, last = kept->last, i = first / LANES * LANES;
     NAME(zero)(x, 0, i);
-    for (; i < kept.last; i += LANES) {
+    for (; i < last; i += LANES) {
         FLOATS e = NAME(expv)(NAME(at)(x + i) * scale - shift);
-        e = (FLOATS)((INTS)e & NAME(kept)(kept, i));
+        e = (FLOATS)((INTS)e & NAME(kept)(first, last, i));
         sum += e;
         *(FLOATS *)(x + i) = e;
     }
-    NAME(zero)(x, i, kept.total);
+    NAME(zero)(x, i, kept->total);
     return NAME(sum)(sum);
 }
 
-TARGET static void NAME(grad)(float *x, float *dp, const float *lse, const float *delta, struct cpu_kept kept,
+TARGET static void NAME(grad)(float *x, float *dp, const float *lse, const float *delta, const struct cpu_kept *kept,
                               float scale)
 {
-    int64_t i = kept.first / LANES * LANES;
+    int64_t first = kept->first, last = kept->last, i = first / LANES * LANES;
     NAME(zero)(x, 0, i);
     NAME(zero)(dp, 0, i);
-    for (; i < kept.last; i += LANES) {
-        INTS mask = NAME(kept)(kept, i);
+    for (; i < last; i += LANES) {
+        INTS mask = NAME(kept)(first, last, i);
         FLOATS p = NAME(expv)(NAME(at)(x + i) * scale - NAME(at)(lse + i));
         FLOATS ds = p * (NAME(at)(dp + i) - NAME(at)(delta + i)) * scale;
         *(FLOATS *)(x + i) = (FLOATS)((INTS)p & mask);
         *(FLOATS *)(dp + i) = (FLOATS)((INTS)ds & mask);
     }
-    NAME(zero)(x, i, kept.total);
-    NAME(zero)(dp, i, kept.total);
+    NAME(zero)(x, i, kept->total);
+    NAME(zero)(dp, i, kept->total);
 }
 
 INLINE FLOATS NAME(load)(const void *x, uint32_t dtype, int64_t i)
@@ -110,7 +110,7 @@ INLINE FLOATS NAME(load)(const void *x, uint32_t dtype, int64_t i)
     return (FLOATS)(__builtin_convertvector(*(const NAME(halves) *)((const uint16_t *)x + i), INTS) << 16);
 }
 
-TARGET static float NAME(dot)(const void *a, uint32_t a_dtype, const void *b, uint32_t b_dtype, int64_t n)
+INLINE float NAME(dot_of)(const void *a, uint32_t a_dtype, const void *b, uint32_t b_dtype, int64_t n)
 {
     FLOATS sum = {0};
     int64_t i = 0;
@@ -120,6 +120,13 @@ TARGET static float NAME(dot)(const void *a, uint32_t a_dtype, const void *b, ui
     for (; i < n; i++)
         total += load_one(a, a_dtype, i) * load_one(b, b_dtype, i);
     return total;
+}
+
+TARGET static float NAME(dot)(const void *a, uint32_t a_dtype, const void *b, uint32_t b_dtype, int64_t n)
+{
+    if (a_dtype == HD_BF16 && b_dtype == HD_BF16)
+        return NAME(dot_of)(a, HD_BF16, b, HD_BF16, n);
+    return NAME(dot_of)(a, a_dtype, b, b_dtype, n);
 }
 
 TARGET static void NAME(scale)(float *x, int64_t n, float factor)
@@ -134,6 +141,7 @@ static const struct cpu_softmax NAME(softmax) = {NAME(most), NAME(exp), NAME(gra
 #undef INTS
 #undef INLINE
 #undef HALF_WIDEN
+#undef LARGER
 #undef LANES
 #undef TARGET
 #undef NAME

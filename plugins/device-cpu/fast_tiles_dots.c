@@ -18,7 +18,7 @@
 
 #define INLINE AVX512 static inline __attribute__((always_inline))
 
-enum { TERMS = 2 * PAIR_LANES };
+enum { TERMS = 2 * PAIR_LANES, LINES = 8 };
 
 /* ---- packing: `width` steps a panel, up to PAIR_LANES of them at a time; `have` of `lanes` are there, the rest is
  * zero */
@@ -78,26 +78,47 @@ INLINE void pack_lanes(uint32_t *to, const struct source *s, uint32_t dtype, int
 INLINE __m512i some_halves(const void *src, uint32_t dtype, int64_t index, __mmask16 mask)
 {
     if (dtype == HD_BF16)
-        return _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(mask, (const uint16_t *)src + index));
-    return _mm512_cvtepu16_epi32((__m256i)_mm512_cvtneps_pbh(_mm512_maskz_loadu_ps(mask, (const float *)src + index)));
+        return _mm512_castsi256_si512(_mm256_maskz_loadu_epi16(mask, (const uint16_t *)src + index));
+    return _mm512_castsi256_si512((__m256i)_mm512_cvtneps_pbh(_mm512_maskz_loadu_ps(mask, (const float *)src + index)));
 }
 
-/* Steps lie side by side: two rows make a row of words of every panel. */
+/* Word i pairs value i of row `at` and, where `paired`, of the next. */
+INLINE void pack_pair(uint32_t *to, const struct source *s, uint32_t dtype, int64_t at, int paired, __mmask16 have,
+                      __mmask16 lanes)
+{
+    const __m512i zip = _mm512_set_epi16(47, 15, 46, 14, 45, 13, 44, 12, 43, 11, 42, 10, 41, 9, 40, 8, 39, 7, 38, 6, 37, 5,
+                                         36, 4, 35, 3, 34, 2, 33, 1, 32, 0);
+    __m512i low = some_halves(s->at, dtype, at, have);
+    __m512i high = some_halves(s->at, dtype, at + s->k_step, paired ? have : 0);
+    _mm512_mask_storeu_epi32(to, lanes, _mm512_permutex2var_epi16(low, zip, high));
+}
+
+/* Two rows' words of a panel of which `have` columns are there. */
+INLINE void pack_panel(uint32_t *to, const struct source *s, uint32_t dtype, int64_t at, int paired, int64_t have, int64_t width)
+{
+    _Pragma("GCC unroll 2") for (int64_t j = 0; j < width; j += PAIR_LANES)
+    {
+        int64_t lanes = width - j < PAIR_LANES ? width - j : PAIR_LANES;
+        int64_t here = have - j < 0 ? 0 : have - j < lanes ? have - j : lanes;
+        pack_pair(to + j, s, dtype, at + j, paired, first(here), first(lanes));
+    }
+}
+
+/* Steps lie side by side: two rows make a row of words of every panel. A few such rows of a panel before the next panel:
+ * whole lines are written, though a row of words is no whole line. */
 INLINE void pack_rows(uint32_t *to, const struct source *s, uint32_t dtype, int64_t count, int64_t width)
 {
-    int64_t words = (s->k + 1) / 2;
-    for (int64_t p = 0; p < words; p++)
-        for (int64_t i = 0; i < count; i += width)
-            for (int64_t j = 0; j < width; j += PAIR_LANES) {
-                int64_t lanes = width - j < PAIR_LANES ? width - j : PAIR_LANES, left = count - i - j;
-                __mmask16 mask = left <= 0 ? 0 : first(left < lanes ? left : lanes),
-                          second = 2 * p + 1 < s->k ? mask : 0;
-                int64_t at = 2 * p * s->k_step + i + j;
-                __m512i low = some_halves(s->at, dtype, at, mask);
-                __m512i high = some_halves(s->at, dtype, at + s->k_step, second);
-                _mm512_mask_storeu_epi32(to + i * words + p * width + j, first(lanes),
-                                         _mm512_or_si512(low, _mm512_slli_epi32(high, 16)));
-            }
+    int64_t words = (s->k + 1) / 2, pairs = s->k / 2, two = 2 * s->k_step;
+    for (int64_t first = 0; first < words; first += LINES)
+        for (int64_t i = 0; i < count; i += width) {
+            int64_t have = count - i < width ? count - i : width, p = first, end = first + LINES;
+            uint32_t *panel = to + i * words;
+            if (have == width)
+                for (; p < end && p < pairs; p++)
+                    pack_panel(panel + p * width, s, dtype, p * two + i, 1, width, width);
+            for (; p < end && p < words; p++)
+                pack_panel(panel + p * width, s, dtype, p * two + i, p < pairs, have, width);
+        }
 }
 
 INLINE void pack(uint32_t *to, struct source s, uint32_t dtype, int64_t count, int64_t width)

@@ -57,6 +57,7 @@ AVX512 static inline uint32_t one_half(const void *src, uint32_t dtype, int64_t 
     return (uint16_t)_mm_extract_epi16((__m128i)_mm_cvtneps_pbh(_mm_set_ss(((const float *)src)[index])), 0);
 }
 
+/* 16 sums (and what a row of bf16 holds, where `add`) as bf16. */
 AVX512 static inline __m256i half_row(__m256i old, __m512 x, int add)
 {
     if (add)
@@ -64,21 +65,32 @@ AVX512 static inline __m256i half_row(__m256i old, __m512 x, int add)
     return (__m256i)_mm512_cvtneps_pbh(x);
 }
 
+AVX512 static inline __attribute__((always_inline)) void half_rows(uint16_t *to, int64_t ld, const float *src, int64_t src_ld,
+                                                                   int64_t rows, int64_t cols, int add)
+{
+    for (int64_t i = 0; i < rows; i++, to += ld, src += src_ld) {
+        int64_t j = 0;
+        for (; j + PAIR_LANES <= cols; j += PAIR_LANES) {
+            __m256i old = add ? _mm256_loadu_si256((const __m256i *)(to + j)) : _mm256_setzero_si256();
+            _mm256_storeu_si256((__m256i *)(to + j), half_row(old, _mm512_loadu_ps(src + j), add));
+        }
+        if (j < cols) {
+            __mmask16 mask = (__mmask16)((1u << (cols - j)) - 1);
+            __m256i old = add ? _mm256_maskz_loadu_epi16(mask, to + j) : _mm256_setzero_si256();
+            _mm256_mask_storeu_epi16(to + j, mask, half_row(old, _mm512_maskz_loadu_ps(mask, src + j), add));
+        }
+    }
+}
+
 AVX512 static inline void pair_store(void *dst, uint32_t dtype, int64_t ld, const float *src, int64_t src_ld,
                                      int64_t rows, int64_t cols, int add)
 {
-    if (dtype != HD_BF16) {
+    if (dtype != HD_BF16)
         cpu_tiles_store_avx512(dst, dtype, ld, src, src_ld, rows, cols, add);
-        return;
-    }
-    for (int64_t i = 0; i < rows; i++)
-        for (int64_t j = 0; j < cols; j += PAIR_LANES) {
-            uint16_t *to = (uint16_t *)dst + i * ld + j;
-            __mmask16 mask = cols - j < PAIR_LANES ? (__mmask16)((1u << (cols - j)) - 1) : 0xffff;
-            __m256i old = add ? _mm256_maskz_loadu_epi16(mask, to) : _mm256_setzero_si256();
-            __m512 x = _mm512_maskz_loadu_ps(mask, src + i * src_ld + j);
-            _mm256_mask_storeu_epi16(to, mask, half_row(old, x, add));
-        }
+    else if (add)
+        half_rows(dst, ld, src, src_ld, rows, cols, 1);
+    else
+        half_rows(dst, ld, src, src_ld, rows, cols, 0);
 }
 
 #endif

@@ -232,8 +232,8 @@ static void row_check(const struct cpu_softmax *s, struct cpu_kept kept)
         if (i >= kept.first && i < kept.last)
             most = fmaxf(most, x[i]);
     }
-    ck_assert_float_eq(s->most(x, kept), most);
-    float got = s->exp(p, kept, 0.7f, 0.7f * most);
+    ck_assert_float_eq(s->most(x, &kept), most);
+    float got = s->exp(p, &kept, 0.7f, 0.7f * most);
     for (int i = 0; i < kept.total; i++) {
         double want = i >= kept.first && i < kept.last ? exp(0.7 * x[i] - 0.7 * most) : 0;
         ck_assert_msg(fabs(p[i] - want) <= 4e-6 * want, "exp at %d: %g, not %g", i, p[i], want);
@@ -241,7 +241,7 @@ static void row_check(const struct cpu_softmax *s, struct cpu_kept kept)
     }
     ck_assert_msg(fabs(got - sum) <= 4e-6 * sum, "sum %g, not %g", got, sum);
     memcpy(p, x, sizeof p);
-    s->grad(p, slope, lse, delta, kept, 0.7f);
+    s->grad(p, slope, lse, delta, &kept, 0.7f);
     for (int i = 0; i < kept.total; i++) {
         double want = i >= kept.first && i < kept.last ? exp(0.7 * x[i] - 20) : 0;
         double ds = 0.7 * want * ((double)dp[i] - delta[i]);
@@ -264,7 +264,7 @@ START_TEST(exp_far_below_zero_is_small_and_nan_stays)
     for (int v = 0; v <= cpu_vectors(); v++) {
         float x[16] = {-1e30f, -INFINITY, -100, NAN, 0};
         struct cpu_kept kept = {0, 5, 16};
-        ck_assert(isnan(cpu_softmax_at(v)->exp(x, kept, 1, 0)));
+        ck_assert(isnan(cpu_softmax_at(v)->exp(x, &kept, 1, 0)));
         for (int i = 0; i < 3; i++)
             ck_assert(x[i] >= 0 && x[i] < 1e-37f);
         ck_assert(isnan(x[3]));
