@@ -2,6 +2,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <math.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <sys/mman.h>
@@ -12,6 +13,7 @@
 #include "core/base/base.h"
 
 #define MARK "HEDDLE_LAUNCHED"
+#define GRACE 4.0 /* seconds that a command has to end by itself when its caller is gone */
 
 static int output_is_file; /* or a pipe: of who started the launcher, which may give its ranks terminals all the same */
 
@@ -29,6 +31,12 @@ static const char **make_line(const struct hd_comm_launcher *l, const char *numb
     for (size_t i = 0; words[i]; i++)
         line[at++] = words[i];
     return line;
+}
+
+/* The last words of a complaint that the command is not there. */
+static const char *source_of(const struct hd_comm_launcher *l)
+{
+    return l->struct_size > offsetof(struct hd_comm_launcher, source) ? l->source : NULL;
 }
 
 static void export(const char *setting)
@@ -68,18 +76,26 @@ static void run_command(const struct hd_comm_launcher *l, const char **line, int
     _exit(127);
 }
 
-/* Passes signals on until the command has ended, and ends with its code. */
+/* Passes signals on until the command has ended, and ends with its code. Where the caller is gone, its ranks notice by themselves,
+ * and the command ends as it does after any failure. Only if it does not, it is told: Open MPI 4.1's mpirun, told while ranks end,
+ * may crash, and then leaves the files of its ranks. */
 static void keep(pid_t command, const sigset_t *signals)
 {
-    int status, told = 0;
+    int status;
+    double until = 0; /* the caller is gone */
     for (;;) {
-        int sig = sigwaitinfo(signals, NULL);
+        struct timespec second = {.tv_sec = 1};
+        int sig = until > 0 ? sigtimedwait(signals, NULL, &second) : sigwaitinfo(signals, NULL);
         if (waitpid(command, &status, WNOHANG) == command)
             _exit(WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status));
-        if (sig == SIGHUP && !told++)
-            kill(command, SIGTERM);
+        if (sig == SIGHUP && !until)
+            until = hd__now() + GRACE;
         else if (sig == SIGTERM || sig == SIGINT || sig == SIGUSR1)
             kill(command, sig);
+        if (until > 0 && hd__now() > until) {
+            kill(command, SIGTERM);
+            until = INFINITY;
+        }
     }
 }
 
@@ -114,7 +130,7 @@ int32_t hd__launcher_start(const struct hd_comm_launcher *l, int32_t n, const ch
 {
     char number[16];
     int report[2], problem = 0;
-    const char **line;
+    const char **line, *source = source_of(l);
     pid_t parent = getpid();
     if (pipe2(report, O_CLOEXEC))
         return hd_fail(err, HD_E_IO, "pipe: %s", strerror(errno));
@@ -126,7 +142,8 @@ int32_t hd__launcher_start(const struct hd_comm_launcher *l, int32_t n, const ch
         become(l, line, parent, report[1]);
     close(report[1]);
     if (*pid < 0 || read(report[0], &problem, sizeof problem) == sizeof problem)
-        hd_fail(err, HD_E_NOTFOUND, "%s, which starts the ranks of this transport: %s", line[0], strerror(*pid < 0 ? errno : problem));
+        hd_fail(err, HD_E_NOTFOUND, "%s, which starts the ranks of this transport: %s%s%s", line[0], strerror(*pid < 0 ? errno : problem),
+                problem == ENOENT && source ? "; it comes with " : "", problem == ENOENT && source ? source : "");
     close(report[0]);
     free(line);
     return *pid < 0 || problem ? HD_E_NOTFOUND : HD_OK;

@@ -106,21 +106,30 @@ int32_t hd__layer_pass(struct hd__layer_group *g, const struct hd_comm_call *cal
     return pass(g, code, inner, request);
 }
 
-int32_t hd__layer_send(struct hd_comm_group *group, int32_t peer, uint32_t stream, const void *data, uint64_t bytes,
-                       hd_request *request, struct hd_error *err)
+static int32_t check_stream(const struct hd__layer_group *g, uint32_t stream, struct hd_error *err)
+{
+    if (g->layer->kind->own_stream && stream == g->layer->kind->own_stream)
+        return hd_fail(err, HD_E_INVALID, "stream %u is for collectives", stream);
+    return HD_OK;
+}
+
+static int32_t layer_send(struct hd_comm_group *group, int32_t peer, uint32_t stream, const void *data, uint64_t bytes,
+                          hd_request *request, struct hd_error *err)
 {
     struct hd__layer_group *g = (struct hd__layer_group *)group;
     hd_request inner = 0;
-    int32_t code = g->home->ops.send(g->there, peer, stream, data, bytes, &inner, err);
+    int32_t code = check_stream(g, stream, err);
+    code = code ? code : g->home->ops.send(g->there, peer, stream, data, bytes, &inner, err);
     return pass(g, code, inner, request);
 }
 
-int32_t hd__layer_recv(struct hd_comm_group *group, int32_t peer, uint32_t stream, void *data, uint64_t bytes,
-                       hd_request *request, struct hd_error *err)
+static int32_t layer_recv(struct hd_comm_group *group, int32_t peer, uint32_t stream, void *data, uint64_t bytes,
+                          hd_request *request, struct hd_error *err)
 {
     struct hd__layer_group *g = (struct hd__layer_group *)group;
     hd_request inner = 0;
-    int32_t code = g->home->ops.recv(g->there, peer, stream, data, bytes, &inner, err);
+    int32_t code = check_stream(g, stream, err);
+    code = code ? code : g->home->ops.recv(g->there, peer, stream, data, bytes, &inner, err);
     return pass(g, code, inner, request);
 }
 
@@ -152,8 +161,13 @@ void hd__layer_group_finish(struct hd__layer_group *g)
     }
 }
 
-void hd__layer_finish(struct hd__layer *l)
+/* ---- slots */
+
+static void layer_close(struct hd_comm *comm)
 {
+    struct hd__layer *l = layer_of(comm);
+    if (!l)
+        return;
     while (l->groups)
         l->kind->group_free((struct hd_comm_group *)l->groups);
     for (uint32_t i = l->n_below; i-- > 0;)
@@ -161,9 +175,16 @@ void hd__layer_finish(struct hd__layer *l)
     for (uint32_t i = 0; i < l->ops.at.count; i++)
         l->kind->op_free(l->ops.at.at[i]);
     hd__requests_free(&l->ops);
+    if (l->kind->finish)
+        l->kind->finish(l);
+    free(l);
 }
 
-/* ---- slots */
+static void layer_group_free(struct hd_comm_group *group)
+{
+    if (group)
+        ((struct hd__layer_group *)group)->layer->kind->group_free(group);
+}
 
 static int32_t layer_memory(struct hd_comm *comm, size_t bytes, void **base, struct hd_error *err)
 {
@@ -268,15 +289,20 @@ static void layer_abort(struct hd_comm *comm, const char *reason)
         l->below[i].ops.abort(l->below[i].comm, reason);
 }
 
-struct hd_comm_ops hd__layer_ops(const struct hd__layer *l, uint64_t caps)
+void hd__layer_become(struct hd__layer *l, uint64_t caps, struct hd__comm *out)
 {
-    return (struct hd_comm_ops){.struct_size = sizeof(struct hd_comm_ops),
-                                .caps = caps,
-                                .memory = l->below[l->n_below - 1].ops.memory ? layer_memory : NULL,
-                                .send = hd__layer_send,
-                                .recv = hd__layer_recv,
-                                .progress = layer_progress,
-                                .test = layer_test,
-                                .wait = layer_wait,
-                                .abort = layer_abort};
+    out->comm = (struct hd_comm *)l;
+    out->ops = (struct hd_comm_ops){.struct_size = sizeof(struct hd_comm_ops),
+                                    .caps = caps,
+                                    .close = layer_close,
+                                    .group = l->kind->group,
+                                    .group_free = layer_group_free,
+                                    .memory = l->below[l->n_below - 1].ops.memory ? layer_memory : NULL,
+                                    .collective = l->kind->collective,
+                                    .send = layer_send,
+                                    .recv = layer_recv,
+                                    .progress = layer_progress,
+                                    .test = layer_test,
+                                    .wait = layer_wait,
+                                    .abort = layer_abort};
 }

@@ -31,13 +31,19 @@ struct hd__layer_group {
 
 struct hd__layer_kind {
     size_t op_bytes;
+    uint32_t own_stream; /* messages on it are the owner's: refused to others; 0: there is none */
+    int32_t reserved;
     /* The head of a queue, as far as it goes. 1: something moved; 0: nothing; or an error. done = 1 once it is over. */
     int32_t (*advance)(struct hd__layer_op *head, struct hd_error *err);
     /* It is late. The transport below is asked to wait, no longer: it knows best who is missing, and tells the others. */
     int32_t (*late)(struct hd__layer_op *head, struct hd_error *err);
     void (*op_clear)(struct hd__layer_op *op); /* it is over, and its record will be used again */
     void (*op_free)(struct hd__layer_op *op);
-    void (*group_free)(struct hd_comm_group *group);
+    void (*finish)(struct hd__layer *layer); /* what the owner added to it is freed; NULL: nothing was */
+    int32_t (*group)(struct hd_comm *comm, const char *name, const int32_t *ranks, int32_t n, struct hd_comm_group **group,
+                     struct hd_error *err);
+    void (*group_free)(struct hd_comm_group *group); /* never NULL */
+    int32_t (*collective)(struct hd_comm_group *group, const struct hd_comm_call *call, hd_request *request, struct hd_error *err);
 };
 
 struct hd__layer {
@@ -49,18 +55,11 @@ struct hd__layer {
     struct hd__requests ops;
 };
 
-/* The slots that need nothing of the owner: all but close, group, group_free and collective. */
-struct hd_comm_ops hd__layer_ops(const struct hd__layer *layer, uint64_t caps);
-int32_t hd__layer_send(struct hd_comm_group *group, int32_t peer, uint32_t stream, const void *data, uint64_t bytes,
-                       hd_request *request, struct hd_error *err);
-int32_t hd__layer_recv(struct hd_comm_group *group, int32_t peer, uint32_t stream, void *data, uint64_t bytes,
-                       hd_request *request, struct hd_error *err);
+/* The transport that it is, whose `close` frees the groups, closes what is below, then frees what operations own, and the layer. */
+void hd__layer_become(struct hd__layer *layer, uint64_t caps, struct hd__comm *out);
 /* A collective that passes through. */
 int32_t hd__layer_pass(struct hd__layer_group *group, const struct hd_comm_call *call, hd_request *request,
                        struct hd_error *err);
-
-/* Frees the groups, closes what is below, then frees all that operations own. The layer itself is its owner's. */
-void hd__layer_finish(struct hd__layer *layer);
 
 /* `group` is zeroed; home and there are its owner's to set. */
 void hd__layer_group_init(struct hd__layer *layer, struct hd__layer_group *group, const char *name);

@@ -21,7 +21,7 @@ struct hd_comm_group {
 
 struct hd_comm {
     struct hd__layer base; /* below: HD__ACROSS, HD__INSIDE */
-    int32_t any_order, told;
+    int32_t any_order, told, size;
     int32_t *firsts, *places; /* of each rank: the first rank of its machine, and its number there */
 };
 
@@ -112,8 +112,6 @@ static void op_free(struct hd__layer_op *op)
 
 static void levels_group_free(struct hd_comm_group *g)
 {
-    if (!g)
-        return;
     hd__layer_group_finish(&g->base);
     for (uint32_t where = 0; where < 3; where++) {
         struct hd__comm *t = transport(g->base.layer, where);
@@ -123,14 +121,11 @@ static void levels_group_free(struct hd_comm_group *g)
     free(g);
 }
 
-static void levels_close(struct hd_comm *c)
+static void levels_finish(struct hd__layer *layer)
 {
-    if (!c)
-        return;
-    hd__layer_finish(&c->base);
+    struct hd_comm *c = (struct hd_comm *)layer;
     free(c->firsts);
     free(c->places);
-    free(c);
 }
 
 static int32_t make_sub(struct hd_comm_group *g, uint32_t where, const char *name, const int32_t *ranks, int32_t n,
@@ -165,6 +160,11 @@ static int32_t levels_group(struct hd_comm *c, const char *name, const int32_t *
     struct hd_comm_group *g = hd__alloc(sizeof *g);
     int32_t rc = HD_OK, me = 0;
     uint32_t home;
+    for (int32_t i = 0; i < n; i++) /* where it lies is looked up by rank; all else the transports below see to */
+        if (ranks[i] < 0 || ranks[i] >= c->size) {
+            free(g);
+            return hd_fail(err, HD_E_INVALID, "group %s names rank %d of a world of %d", name, ranks[i], c->size);
+        }
     hd__layer_group_init(&c->base, &g->base, name);
     for (int32_t i = 0; i < n; i++)
         me = ranks[i] == c->base.rank ? i : me;
@@ -216,7 +216,10 @@ static const struct hd__layer_kind levels = {.op_bytes = sizeof(struct op),
                                              .late = levels_late,
                                              .op_clear = op_clear,
                                              .op_free = op_free,
-                                             .group_free = levels_group_free};
+                                             .finish = levels_finish,
+                                             .group = levels_group,
+                                             .group_free = levels_group_free,
+                                             .collective = levels_collective};
 
 void hd__levels_create(struct hd__comm *across, struct hd__comm *inside, int32_t rank, const int32_t *firsts, int32_t size,
                        struct hd__comm *out)
@@ -224,13 +227,9 @@ void hd__levels_create(struct hd__comm *across, struct hd__comm *inside, int32_t
     struct hd_comm *c = hd__alloc(sizeof *c);
     c->base = (struct hd__layer){.kind = &levels, .below = {[HD__ACROSS] = *across, [HD__INSIDE] = *inside}, .n_below = 2, .rank = rank};
     c->any_order = (across->tuning && across->tuning->any_order) || (across->ops.caps & HD_COMM_ANY_ORDER);
+    c->size = size;
     c->firsts = hd__alloc((size_t)size * sizeof *firsts);
     memcpy(c->firsts, firsts, (size_t)size * sizeof *firsts);
     c->places = hd__levels_places(firsts, size);
-    out->comm = c;
-    out->ops = hd__layer_ops(&c->base, HD_COMM_HOST_PROGRESS | (c->any_order ? HD_COMM_ANY_ORDER : 0));
-    out->ops.close = levels_close;
-    out->ops.group = levels_group;
-    out->ops.group_free = levels_group_free;
-    out->ops.collective = levels_collective;
+    hd__layer_become(&c->base, HD_COMM_HOST_PROGRESS | (c->any_order ? HD_COMM_ANY_ORDER : 0), out);
 }

@@ -20,7 +20,8 @@
 #include "core/comm/open.h"
 
 /* Takes over both transports, which are open: `across` for the world, `inside` for the ranks of this machine, numbered in the
- * order of the world. `firsts[r]`: the first rank on the machine of rank r. Then `out` is used like any transport. */
+ * order of the world. `firsts[r]`: the first rank on the machine of rank r. Then `out` is used like any transport. Where `across`
+ * keeps the tree of heddle/comm.h, `inside` does. */
 void hd__levels_create(struct hd__comm *across, struct hd__comm *inside, int32_t rank, const int32_t *firsts, int32_t size,
                        struct hd__comm *out);
 #endif

@@ -29,7 +29,7 @@ uint64_t hd__comm_caps_with(const struct hd_comm_ops *component, const void *set
 uint64_t hd__comm_caps(const struct hd_comm_ops *component, uint64_t caps, const struct hd__tuning *tuning);
 
 /* ---- inside */
-/* Takes over the transport inner, which is open; `rank`: ours in the world. Then `out` is used like any transport. */
-void hd__overlay_create(struct hd__comm *inner, int32_t rank, struct hd__comm *out);
+/* Takes over the transport inner, which is open for `world`. Then `out` is used like any transport. */
+void hd__overlay_create(struct hd__comm *inner, const struct hd_world *world, struct hd__comm *out);
 
 #endif

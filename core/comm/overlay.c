@@ -27,11 +27,12 @@ struct op {
 struct hd_comm_group {
     struct hd__layer_group base;
     int32_t n, me;
-    int32_t *ranks;
+    int32_t *ranks; /* of the job */
 };
 
 struct hd_comm {
     struct hd__layer base;
+    struct hd_world world;
 };
 
 static struct hd_comm_group *group_of(const struct op *op)
@@ -144,14 +145,6 @@ static void op_free(struct hd__layer_op *op)
 
 /* ---- slots */
 
-static void overlay_close(struct hd_comm *o)
-{
-    if (!o)
-        return;
-    hd__layer_finish(&o->base);
-    free(o);
-}
-
 static int32_t overlay_group(struct hd_comm *o, const char *name, const int32_t *ranks, int32_t n,
                              struct hd_comm_group **group, struct hd_error *err)
 {
@@ -167,17 +160,16 @@ static int32_t overlay_group(struct hd_comm *o, const char *name, const int32_t 
     g->base.there = there;
     g->n = n;
     g->ranks = hd__alloc((size_t)n * sizeof *ranks);
-    memcpy(g->ranks, ranks, (size_t)n * sizeof *ranks);
-    for (int32_t i = 0; i < n; i++)
+    for (int32_t i = 0; i < n; i++) {
+        g->ranks[i] = hd_job_rank(&o->world, ranks[i]);
         g->me = ranks[i] == o->base.rank ? i : g->me;
+    }
     *group = g;
     return HD_OK;
 }
 
 static void overlay_group_free(struct hd_comm_group *g)
 {
-    if (!g)
-        return;
     hd__layer_group_finish(&g->base);
     if (g->base.home->ops.group_free)
         g->base.home->ops.group_free(g->base.there);
@@ -210,39 +202,20 @@ static int32_t overlay_collective(struct hd_comm_group *g, const struct hd_comm_
     return hd__layer_enqueue(&op->base, request, err);
 }
 
-static int32_t overlay_send(struct hd_comm_group *g, int32_t peer, uint32_t stream, const void *data, uint64_t bytes,
-                            hd_request *request, struct hd_error *err)
-{
-    if (stream == OVERLAY_STREAM)
-        return hd_fail(err, HD_E_INVALID, "stream %u is the overlay's own", stream);
-    return hd__layer_send(g, peer, stream, data, bytes, request, err);
-}
-
-static int32_t overlay_recv(struct hd_comm_group *g, int32_t peer, uint32_t stream, void *data, uint64_t bytes,
-                            hd_request *request, struct hd_error *err)
-{
-    if (stream == OVERLAY_STREAM)
-        return hd_fail(err, HD_E_INVALID, "stream %u is the overlay's own", stream);
-    return hd__layer_recv(g, peer, stream, data, bytes, request, err);
-}
-
 static const struct hd__layer_kind overlay = {.op_bytes = sizeof(struct op),
+                                              .own_stream = OVERLAY_STREAM,
                                               .advance = overlay_advance,
                                               .late = overlay_late,
                                               .op_clear = op_clear,
                                               .op_free = op_free,
-                                              .group_free = overlay_group_free};
+                                              .group = overlay_group,
+                                              .group_free = overlay_group_free,
+                                              .collective = overlay_collective};
 
-void hd__overlay_create(struct hd__comm *inner, int32_t rank, struct hd__comm *out)
+void hd__overlay_create(struct hd__comm *inner, const struct hd_world *world, struct hd__comm *out)
 {
     struct hd_comm *o = hd__alloc(sizeof *o);
-    o->base = (struct hd__layer){.kind = &overlay, .below = {*inner}, .n_below = 1, .rank = rank};
-    out->comm = o;
-    out->ops = hd__layer_ops(&o->base, inner->ops.caps);
-    out->ops.close = overlay_close;
-    out->ops.group = overlay_group;
-    out->ops.group_free = overlay_group_free;
-    out->ops.collective = overlay_collective;
-    out->ops.send = overlay_send;
-    out->ops.recv = overlay_recv;
+    o->base = (struct hd__layer){.kind = &overlay, .below = {*inner}, .n_below = 1, .rank = world->rank};
+    o->world = *world;
+    hd__layer_become(&o->base, inner->ops.caps, out);
 }

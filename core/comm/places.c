@@ -5,9 +5,18 @@
 
 #include "core/base/cpus.h"
 
-const char *hd__places_word(uint32_t levels)
+const char *hd__places_word(uint32_t level)
 {
-    return levels == HD__LEVELS_NUMA ? "NUMA node" : levels == HD__LEVELS_PACKAGE ? "package" : "machine";
+    return level == HD__LEVELS_NUMA ? "NUMA node" : level == HD__LEVELS_PACKAGE ? "package" : "machine";
+}
+
+/* The first level that is not the machine; HD__LEVELS_MACHINE: there is none. */
+static uint32_t first_within(const int32_t *levels, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i++)
+        if (levels[i] != HD__LEVELS_MACHINE)
+            return (uint32_t)levels[i];
+    return HD__LEVELS_MACHINE;
 }
 
 int32_t hd__places_firsts(const int32_t *outer, const int32_t *at, int32_t ranks, int32_t *firsts)
@@ -61,7 +70,6 @@ int hd__places_known(void)
 
 struct hd__places {
     hwloc_topology_t topology;
-    hwloc_obj_type_t type;
     cpu_set_t all; /* cores that ranks are dealt */
     int32_t real;  /* this machine's: bindings count */
 };
@@ -83,12 +91,12 @@ static void find_cores(struct hd__places *p)
         hwloc_cpuset_to_glibc_sched_affinity(p->topology, hwloc_topology_get_topology_cpuset(p->topology), &p->all, sizeof p->all);
 }
 
-int32_t hd__places_open(uint32_t levels, struct hd__places **places, struct hd_error *err)
+int32_t hd__places_open(const int32_t *levels, uint32_t n, struct hd__places **places, struct hd_error *err)
 {
     struct hd__places *p;
     int32_t rc;
     *places = NULL;
-    if (levels == HD__LEVELS_MACHINE)
+    if (first_within(levels, n) == HD__LEVELS_MACHINE)
         return HD_OK;
     p = hd__alloc(sizeof *p);
     rc = load(p, err);
@@ -96,7 +104,6 @@ int32_t hd__places_open(uint32_t levels, struct hd__places **places, struct hd_e
         hd__places_close(p);
         return rc;
     }
-    p->type = levels == HD__LEVELS_NUMA ? HWLOC_OBJ_NUMANODE : HWLOC_OBJ_PACKAGE;
     find_cores(p);
     *places = p;
     return HD_OK;
@@ -112,15 +119,16 @@ void hd__places_close(struct hd__places *p)
 }
 
 /* Memories beside the same cores, as fast and large ones, are one place; one without cores is none. */
-static int32_t place_of(const struct hd__places *p, const cpu_set_t *cpus)
+static int32_t place_of(const struct hd__places *p, uint32_t level, const cpu_set_t *cpus)
 {
-    int n = hwloc_get_nbobjs_by_type(p->topology, p->type);
+    hwloc_obj_type_t type = level == HD__LEVELS_NUMA ? HWLOC_OBJ_NUMANODE : HWLOC_OBJ_PACKAGE;
+    int n = hwloc_get_nbobjs_by_type(p->topology, type);
     hwloc_bitmap_t mine = hwloc_bitmap_alloc();
     hwloc_obj_t found = NULL;
     int several = 0;
     hwloc_cpuset_from_glibc_sched_affinity(p->topology, mine, cpus, sizeof *cpus);
     for (int i = 0; i < n; i++) {
-        hwloc_obj_t place = hwloc_get_obj_by_type(p->topology, p->type, (unsigned)i);
+        hwloc_obj_t place = hwloc_get_obj_by_type(p->topology, type, (unsigned)i);
         if (!hwloc_bitmap_intersects(place->cpuset, mine) || (found && hwloc_bitmap_isequal(found->cpuset, place->cpuset)))
             continue;
         several = found != NULL;
@@ -132,18 +140,19 @@ static int32_t place_of(const struct hd__places *p, const cpu_set_t *cpus)
     return found && !several ? (int32_t)found->logical_index : -1;
 }
 
-int32_t hd__places_by_rule(const struct hd__places *p, int32_t local_rank, int32_t local_ranks)
+int32_t hd__places_by_rule(const struct hd__places *p, uint32_t level, int32_t local_rank, int32_t local_ranks)
 {
     cpu_set_t mine;
-    if (!p)
+    if (!p || level == HD__LEVELS_MACHINE)
         return 0;
     hd__cpus_deal(&p->all, local_rank, local_ranks, &mine);
-    return place_of(p, &mine);
+    return place_of(p, level, &mine);
 }
 
-int32_t hd__places_here(const struct hd__places *p, int32_t local_rank, int32_t local_ranks)
+int32_t hd__places_here(const struct hd__places *p, uint32_t level, int32_t local_rank, int32_t local_ranks)
 {
-    return p && p->real ? place_of(p, &p->all) : hd__places_by_rule(p, local_rank, local_ranks);
+    return p && p->real && level != HD__LEVELS_MACHINE ? place_of(p, level, &p->all)
+                                                       : hd__places_by_rule(p, level, local_rank, local_ranks);
 }
 
 #else
@@ -153,13 +162,14 @@ int hd__places_known(void)
     return 0;
 }
 
-int32_t hd__places_open(uint32_t levels, struct hd__places **places, struct hd_error *err)
+int32_t hd__places_open(const int32_t *levels, uint32_t n, struct hd__places **places, struct hd_error *err)
 {
+    uint32_t level = first_within(levels, n);
     *places = NULL;
-    if (levels == HD__LEVELS_MACHINE)
+    if (level == HD__LEVELS_MACHINE)
         return HD_OK;
     return hd_fail(err, HD_E_UNSUPPORTED, "which %s a rank is on is not known: this heddle was built without hwloc",
-                   hd__places_word(levels));
+                   hd__places_word(level));
 }
 
 void hd__places_close(struct hd__places *places)
@@ -167,15 +177,15 @@ void hd__places_close(struct hd__places *places)
     (void)places;
 }
 
-int32_t hd__places_here(const struct hd__places *places, int32_t local_rank, int32_t local_ranks)
+int32_t hd__places_here(const struct hd__places *places, uint32_t level, int32_t local_rank, int32_t local_ranks)
 {
-    (void)places, (void)local_rank, (void)local_ranks;
+    (void)places, (void)level, (void)local_rank, (void)local_ranks;
     return 0;
 }
 
-int32_t hd__places_by_rule(const struct hd__places *places, int32_t local_rank, int32_t local_ranks)
+int32_t hd__places_by_rule(const struct hd__places *places, uint32_t level, int32_t local_rank, int32_t local_ranks)
 {
-    (void)places, (void)local_rank, (void)local_ranks;
+    (void)places, (void)level, (void)local_rank, (void)local_ranks;
     return 0;
 }
 

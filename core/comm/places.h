@@ -7,21 +7,22 @@
 
 enum { HD__LEVELS_MACHINE = 0, HD__LEVELS_PACKAGE, HD__LEVELS_NUMA, HD__LEVELS_COUNT };
 
-struct hd__places; /* the packages or NUMA nodes of this machine */
+struct hd__places; /* the packages and NUMA nodes of this machine */
 
 /* Was heddle built with hwloc? */
 int hd__places_known(void);
-/* *places is NULL for MACHINE, which is one place: the others answer 0 then. Else HD_E_UNSUPPORTED where heddle was built
- * without hwloc. hwloc's environment counts: with HWLOC_SYNTHETIC or HWLOC_XMLFILE the topology is another machine's, and ranks are bound in thought. */
-int32_t hd__places_open(uint32_t levels, struct hd__places **places, struct hd_error *err);
+/* For these levels. *places is NULL where all are MACHINE, which is one place: 0. Else the topology is read, once for all of them;
+ * HD_E_UNSUPPORTED where heddle was built without hwloc. hwloc's environment counts: with HWLOC_SYNTHETIC or HWLOC_XMLFILE the
+ * topology is another machine's, and ranks are bound in thought. */
+int32_t hd__places_open(const int32_t *levels, uint32_t n, struct hd__places **places, struct hd_error *err);
 void hd__places_close(struct hd__places *places); /* NULL is fine */
-/* The number of the only place that the cores of this process are in, as it is bound; -1: they are in several, or in none.
- * Where the topology is another machine's, by the rule. */
-int32_t hd__places_here(const struct hd__places *places, int32_t local_rank, int32_t local_ranks);
+/* The number of the only place of this level that the cores of this process are in, as it is bound; -1: they are in several, or in
+ * none. Where the topology is another machine's, by the rule. */
+int32_t hd__places_here(const struct hd__places *places, uint32_t level, int32_t local_rank, int32_t local_ranks);
 /* That of any rank, by the rule by which heddle binds ranks to the cores of a machine: hd__cpus_deal. */
-int32_t hd__places_by_rule(const struct hd__places *places, int32_t local_rank, int32_t local_ranks);
+int32_t hd__places_by_rule(const struct hd__places *places, uint32_t level, int32_t local_rank, int32_t local_ranks);
 /* "machine", "package", "NUMA node" */
-const char *hd__places_word(uint32_t levels);
+const char *hd__places_word(uint32_t level);
 
 /* Of `ranks` ranks: outer[r] is the first rank of r's machine (or of another place around it), at[r] its place there. firsts[r]
  * becomes the first rank of r's place. Where a rank is in no single place, firsts is as outer, and it is returned; else -1. */

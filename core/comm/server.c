@@ -235,9 +235,11 @@ uint16_t hd__server_port(const struct hd__server *server)
     return server->port;
 }
 
-int32_t hd__server_ended_by(const struct hd__server *server)
+int32_t hd__server_ended_by(const struct hd__server *server, int32_t *code)
 {
-    return atomic_load(&server->ended_by);
+    int32_t rank = atomic_load(&server->ended_by);
+    *code = atomic_load(&server->end.code);
+    return rank;
 }
 
 void hd__server_drain(struct hd__server *server, double deadline)

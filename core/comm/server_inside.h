@@ -48,7 +48,8 @@ struct hd__server {
     HD__ARRAY(struct wait) waits;
     _Atomic int32_t ended_by; /* as hd__server_ended_by says */
     struct {
-        int32_t code, rank, fault; /* HD_E_PEER or HD_E_CANCELLED; who; why who gave up did */
+        _Atomic int32_t code; /* HD_E_PEER or HD_E_CANCELLED; set before ended_by */
+        int32_t rank, fault;  /* who; why who gave up did */
         char cause[512];
     } end; /* the first death or abort, told to ranks that connect later too */
     struct hd__gather gather;

@@ -279,12 +279,11 @@ void hd__store_fail(struct hd_store *store, int32_t code, const char *reason)
         hd__local_abort(store, cause);
         return;
     }
+    struct hd__frame f = {.type = WIRE_ABORT, .arg = code, .value = (const uint8_t *)reason, .value_bytes = (uint32_t)HD__MIN(strlen(reason), 1024u)};
+    double until = hd__now() + 1;
     hd__store_tell(store, HD__GATHER_END);
-    hd__store_send(store,
-               &(struct hd__frame){.type = WIRE_ABORT,
-                                   .arg = code,
-                                   .value = (const uint8_t *)reason,
-                                   .value_bytes = (uint32_t)HD__MIN(strlen(reason), 1024u)},
-               hd__now() + 1);
+    if (hd__store_send(store, &f, until) == HD_OK)
+        while (hd__live_dead(&store->live, NULL, NULL) == HD_OK && hd__now() < until) /* the server's answer */
+            usleep(200);
     hd__store_ends(store, HD_E_CANCELLED, store->rank, cause);
 }

@@ -38,8 +38,8 @@ struct hd__server_options {
 /* Listens and serves in a thread of its own until closed. */
 int32_t hd__server_open(const struct hd__server_options *options, struct hd__server **server, struct hd_error *err);
 uint16_t hd__server_port(const struct hd__server *server);
-/* The rank that died or gave up first, and so ended the job; -1: none did. */
-int32_t hd__server_ended_by(const struct hd__server *server);
+/* The rank that died or gave up first, and so ended the job; -1: none did. *code: HD_E_PEER if it died, HD_E_CANCELLED if it said why. */
+int32_t hd__server_ended_by(const struct hd__server *server, int32_t *code);
 /* Waits until every rank has said goodbye or died, or the deadline. For the rank that serves, before it closes. */
 void hd__server_drain(struct hd__server *server, double deadline);
 void hd__server_close(struct hd__server *server); /* NULL is fine */
@@ -77,7 +77,8 @@ int32_t hd__store_barrier(struct hd_store *store, const char *name, double deadl
 
 /* What this rank knows of the others' lives; never NULL, lives as long as the store. */
 struct hd__live *hd__store_live(struct hd_store *store);
-/* Ends the job: every rank, this one too, learns `reason` within a second. `code` is why, HD_E_.... */
+/* Ends the job: every rank, this one too, learns `reason` within a second. `code` is why, HD_E_.... Where several ranks do so at
+ * once, the first that the server heard counts for all of them: it is known when this returns. */
 void hd__store_fail(struct hd_store *store, int32_t code, const char *reason);
 void hd__store_abort(struct hd_store *store, const char *reason); /* the same by request: HD_E_CANCELLED */
 /* For tests of faults: breaks the connection to the server, as a network would. */

@@ -255,16 +255,17 @@ static void find_nest(struct finder *f, int32_t per_machine)
     int32_t n = f->c->mesh.ranks, *all = hd__alloc((1 + HD__LEVELS_COUNT) * (size_t)n * sizeof *all), *at[HD__LEVELS_COUNT];
     struct hd__nest *nest = &f->out->nest;
     struct hd_error err = HD_ERROR_INIT;
+    struct hd__places *places;
+    int32_t rc = hd__places_open(job->comm_levels, job->n_comm_levels, &places, &err);
     for (int32_t r = 0; r < n; r++)
         all[r] = per_machine ? r / per_machine * per_machine : 0;
     for (uint32_t i = 0; i < job->n_comm_levels; i++) {
-        struct hd__places *places = NULL;
-        int32_t rc = hd__places_open((uint32_t)job->comm_levels[i], &places, &err);
+        uint32_t level = (uint32_t)job->comm_levels[i];
         at[i] = all + (1 + i) * (size_t)n;
         for (int32_t r = 0; r < n; r++)
-            at[i][r] = rc ? -1 : hd__places_by_rule(places, r - all[r], per_machine ? HD__MIN(per_machine, n - all[r]) : n);
-        hd__places_close(places);
+            at[i][r] = rc ? -1 : hd__places_by_rule(places, level, r - all[r], per_machine ? HD__MIN(per_machine, n - all[r]) : n);
     }
+    hd__places_close(places);
     hd__places_nest(nest, job->comm_levels, job->n_comm_levels, all, at, n, &f->out->arena);
     if (err.code != HD_OK)
         f->out->fallback = hd__arena_format(&f->out->arena, "the job will not start: %s", err.message);

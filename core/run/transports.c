@@ -38,16 +38,13 @@ _Static_assert(HD__COUNT(((struct hd__job *)0)->comm_levels) == HD__LEVELS_COUNT
 static int32_t find_mine(const struct hd__transports *t, struct whereabouts *mine, struct hd_error *err)
 {
     const struct hd__job *job = t->compiled->job;
+    struct hd__places *places;
+    int32_t rc = hd__places_open(job->comm_levels, job->n_comm_levels, &places, err);
     *mine = (struct whereabouts){.machine = t->rank - t->local_rank};
-    for (uint32_t i = 0; i < job->n_comm_levels; i++) {
-        struct hd__places *places;
-        int32_t rc = hd__places_open((uint32_t)job->comm_levels[i], &places, err);
-        if (rc)
-            return rc;
-        mine->at[i] = hd__places_here(places, t->local_rank, t->local_ranks);
-        hd__places_close(places);
-    }
-    return HD_OK;
+    for (uint32_t i = 0; i < job->n_comm_levels && !rc; i++)
+        mine->at[i] = hd__places_here(places, (uint32_t)job->comm_levels[i], t->local_rank, t->local_ranks);
+    hd__places_close(places);
+    return rc;
 }
 
 static void say_places(const struct hd__transports *t, const struct hd__nest *nest)
@@ -109,14 +106,18 @@ static int32_t open_level(struct hd__transports *t, const struct hd__nest *nest,
     struct hd_world ours = *world;
     int32_t *number = hd__alloc((size_t)t->compiled->mesh.ranks * sizeof *number); /* of a rank in `world` */
     int32_t *local = hd__alloc((size_t)world->size * sizeof *local), n = 0, rc;    /* firsts, by that number */
+    int32_t *job_ranks = hd__arena_alloc(&t->compiled->job->arena, (size_t)world->size * sizeof *job_ranks);
     ours.rank = ours.size = 0;
+    ours.job_ranks = job_ranks;
     for (int32_t r = 0; r < t->compiled->mesh.ranks; r++) {
         if (around && around[r] != around[t->rank])
             continue;
         number[r] = n;
         local[n++] = number[firsts[r]];
-        ours.rank += r < t->rank && firsts[r] == firsts[t->rank];
-        ours.size += firsts[r] == firsts[t->rank];
+        if (firsts[r] != firsts[t->rank])
+            continue;
+        ours.rank += r < t->rank;
+        job_ranks[ours.size++] = r;
     }
     ours.local_rank = ours.rank;
     ours.local_size = ours.size;

@@ -48,7 +48,7 @@ struct hd_comm_group {
 static int32_t broken(struct hd_comm *c, int32_t code, int32_t rank, const char *what)
 {
     if (!c->error.code)
-        c->error.peer = rank, hd_fail(&c->error, code, "rank %d: %s", rank, what);
+        c->error.peer = hd_job_rank(&c->world, rank), hd_fail(&c->error, code, "rank %d: %s", (int)c->error.peer, what);
     return c->error.code;
 }
 
@@ -104,7 +104,7 @@ static int32_t connect_all(const struct hd_host *host, struct hd_comm *c, struct
         rc = host->store_get(c->world.store, text, theirs, &bytes, (double)t.tv_sec + c->world.timeout, err);
         snprintf(text, sizeof text, "/proc/%d/fd/%d", theirs[0], theirs[1 + c->world.rank]);
         if (!rc && (c->link[r].fd[0] = open(text, O_RDONLY | O_NONBLOCK | O_CLOEXEC)) < 0)
-            rc = hd_fail(err, HD_E_IO, "cannot open %s of rank %d: %s", text, r, strerror(errno));
+            rc = hd_fail(err, HD_E_IO, "cannot open %s of rank %d: %s", text, hd_job_rank(&c->world, r), strerror(errno));
     }
     return rc;
 }

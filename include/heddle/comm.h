@@ -108,7 +108,16 @@ struct hd_world {
      * stream has passed. */
     void *stream;
     const char *device;
+    /* What messages and hd_error.peer call its ranks, where it serves but some of the job's (comm.inside): job_ranks[r] is what
+     * rank r is in the job. Lives until `close`. NULL: all ranks, the same numbers. hd_job_rank reads it. */
+    const int32_t *job_ranks;
 };
+
+static inline int32_t hd_job_rank(const struct hd_world *world, int32_t rank)
+{
+    int known = world->struct_size >= offsetof(struct hd_world, job_ranks) + sizeof world->job_ranks && world->job_ranks;
+    return known && rank >= 0 && rank < world->size ? world->job_ranks[rank] : rank;
+}
 
 /* What starts the ranks of a job where nothing else did: the words of a command, found in PATH, before heddle's own;
  * "%n" is the number of ranks. Each rank must find its number in the command's environment variables. */
@@ -116,6 +125,7 @@ struct hd_comm_launcher {
     size_t struct_size;
     const char *const *command;     /* {"mpirun", "-n", "%n", NULL} */
     const char *const *environment; /* {"NAME=value", ..., NULL}: set for it where not set already; NULL: nothing */
+    const char *source;             /* where the command comes from, for those who lack it: "Debian's package openmpi-bin"; NULL: unknown */
 };
 
 struct hd_comm_ops {

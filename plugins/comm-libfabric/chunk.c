@@ -112,7 +112,7 @@ void lf_chunk_done(struct hd_comm *c, struct lf_piece *piece, uint64_t bytes)
     }
     if (current && !op->sending && bytes != piece->bytes) {
         struct hd_error e = HD_ERROR_INIT;
-        e.peer = op->group->member[op->peer].rank;
+        e.peer = lf_job_rank(op->group, op->peer);
         hd_fail(&e, HD_E_INTERNAL, "libfabric: a chunk of %llu bytes from rank %lld where %llu were expected",
                 (unsigned long long)bytes, (long long)e.peer, (unsigned long long)piece->bytes);
         lf_fail(op->group, &e);

@@ -87,11 +87,11 @@ int32_t lf_peer_meet(struct hd_comm *c, int32_t rank, struct hd_error *err)
     if (bytes != sizeof card || card.bytes > sizeof card.address ||
         strcmp(card.provider, c->info->fabric_attr->prov_name))
         return hd_fail(
-            err, HD_E_INVALID, "libfabric: rank %d uses provider %s, rank %d %s: name one with comm.provider", rank,
-            bytes == sizeof card ? card.provider : "(unknown)", c->world.rank, c->info->fabric_attr->prov_name);
+            err, HD_E_INVALID, "libfabric: rank %d uses provider %s, rank %d %s: name one with comm.provider", hd_job_rank(&c->world, rank),
+            bytes == sizeof card ? card.provider : "(unknown)", hd_job_rank(&c->world, c->world.rank), c->info->fabric_attr->prov_name);
     if (fi_av_insert(c->av, card.address, 1, &peer->address, 0, NULL) != 1)
         return hd_fail(err, HD_E_IO, "libfabric: provider %s does not take the address of rank %d", card.provider,
-                       rank);
+                       hd_job_rank(&c->world, rank));
     peer->known = 1;
     return HD_OK;
 }
@@ -165,7 +165,7 @@ int32_t lf_endpoint_open(struct hd_comm *c, struct hd_error *err)
                         : hd_fail(err, HD_E_UNSUPPORTED,
                                   "libfabric: provider shm works inside one machine only, but rank %d is on another "
                                   "than rank %d: set comm.provider to another",
-                                  away, c->world.rank);
+                                  hd_job_rank(&c->world, away), hd_job_rank(&c->world, c->world.rank));
     if (code == HD_OK)
         code = lf_choose(c->host, &c->settings, local && away < 0, &c->info, err);
     if (code == HD_OK)

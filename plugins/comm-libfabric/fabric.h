@@ -199,6 +199,12 @@ struct hd_comm {
     char reason[LF_TEXT];
 };
 
+/* What messages call a member: its rank in the job. */
+static inline int32_t lf_job_rank(const struct hd_comm_group *g, int32_t member)
+{
+    return hd_job_rank(&g->comm->world, g->member[member].rank);
+}
+
 /* choose.c: which provider and interface. `local`: all ranks are on this machine. */
 int32_t lf_choose(const struct hd_host *host, const struct lf_settings *settings, int local, struct fi_info **info,
                   struct hd_error *err);

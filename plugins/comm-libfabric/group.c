@@ -119,13 +119,13 @@ static int32_t greet(struct hd_comm *c, const char *name, const int32_t *ranks, 
     while (n <= LF_GREETED && (rank = unheard(c, ranks, n)) >= 0) {
         const struct lf_peer *peer = &c->peer[rank];
         if (lf_abort_look(c))
-            return hd_fail(err, HD_E_CANCELLED, "libfabric: rank %d aborted: %s", c->abort_by, c->reason);
+            return hd_fail(err, HD_E_CANCELLED, "libfabric: rank %d aborted: %s", hd_job_rank(&c->world, c->abort_by), c->reason);
         if (lf_now() > deadline || (peer->broken && lf_now() > peer->gone_at + 1))
             return hd_fail(err, peer->broken ? HD_E_PEER : HD_E_TIMEOUT,
                            "libfabric: rank %d cannot reach rank %d to make group %s "
                            "(provider %s, %s%s%s): can these machines reach each other over this network? "
                            "comm.interface names one",
-                           c->world.rank, rank, name, c->info->fabric_attr->prov_name, c->info->domain_attr->name,
+                           hd_job_rank(&c->world, c->world.rank), hd_job_rank(&c->world, rank), name, c->info->fabric_attr->prov_name, c->info->domain_attr->name,
                            peer->broken ? ", " : "", peer->broken ? fi_strerror(peer->broken) : "");
         if (!lf_pump(c))
             sched_yield();

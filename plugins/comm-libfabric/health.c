@@ -67,8 +67,8 @@ int lf_abort_look(struct hd_comm *c)
     struct hd_error e = HD_ERROR_INIT;
     if (atomic_load_explicit(&c->aborted, memory_order_acquire) != 2)
         return 0;
-    e.peer = c->abort_by;
-    hd_fail(&e, HD_E_CANCELLED, "libfabric: rank %d aborted: %s", c->abort_by, c->reason);
+    e.peer = hd_job_rank(&c->world, c->abort_by);
+    hd_fail(&e, HD_E_CANCELLED, "libfabric: rank %lld aborted: %s", (long long)e.peer, c->reason);
     for (struct hd_comm_group *g = c->groups; g; g = g->next)
         if (g->error.code == HD_OK)
             give_up(g, &e);
@@ -96,7 +96,7 @@ int32_t lf_usable(struct hd_comm_group *g, struct hd_error *err)
 static const char *op_text(const struct lf_op *op, char out[160])
 {
     snprintf(out, 160, "%s of %llu bytes %s rank %d (stream %u)", op->sending ? "send" : "recv",
-             (unsigned long long)op->bytes, op->sending ? "to" : "from", op->group->member[op->peer].rank,
+             (unsigned long long)op->bytes, op->sending ? "to" : "from", lf_job_rank(op->group, op->peer),
              op->flow->stream);
     return out;
 }
@@ -106,7 +106,7 @@ void lf_fail_late(struct lf_op *op)
     struct hd_error e = HD_ERROR_INIT;
     char text[160];
     double waited = op->since > 0 ? lf_now() - op->since : 0;
-    e.peer = op->group->member[op->peer].rank;
+    e.peer = lf_job_rank(op->group, op->peer);
     hd_fail(&e, HD_E_TIMEOUT, "libfabric: %s in group %s: no sign of rank %lld after %.1f s", op_text(op, text),
             op->group->name, (long long)e.peer, waited);
     lf_fail(op->group, &e);
@@ -129,17 +129,18 @@ static int is_lost(struct lf_op *op, double now)
     const struct lf_peer *peer = &op->group->comm->peer[m->rank];
     struct hd_error e = HD_ERROR_INIT;
     char text[160];
-    e.peer = m->rank;
+    int32_t rank = lf_job_rank(op->group, op->peer);
+    e.peer = rank;
     op_text(op, text);
     if (m->failed && now - m->failed_at > CLOSED_SECONDS)
-        hd_fail(&e, m->failed, "libfabric: rank %d gave group %s up: %s", m->rank, op->group->name,
+        hd_fail(&e, m->failed, "libfabric: rank %d gave group %s up: %s", rank, op->group->name,
                 m->why ? m->why : "");
     else if (peer->closed && now - peer->gone_at > CLOSED_SECONDS)
-        hd_fail(&e, HD_E_PEER, "libfabric: rank %d has closed the transport; %s in group %s cannot complete", m->rank,
+        hd_fail(&e, HD_E_PEER, "libfabric: rank %d has closed the transport; %s in group %s cannot complete", rank,
                 text, op->group->name);
     else if (peer->broken && now - peer->gone_at > BROKEN_SECONDS)
         hd_fail(&e, HD_E_PEER, "libfabric: the connection to rank %d broke (%s); %s in group %s cannot complete",
-                m->rank, fi_strerror(peer->broken), text, op->group->name);
+                rank, fi_strerror(peer->broken), text, op->group->name);
     else
         return 0;
     e.native = peer->broken;

@@ -27,7 +27,7 @@ static int is_small(const struct lf_op *op)
 static void fail_size(struct lf_op *op, uint64_t theirs)
 {
     const struct hd_comm_group *g = op->group;
-    int32_t other = g->member[op->peer].rank, me = g->member[g->me].rank;
+    int32_t other = lf_job_rank(g, op->peer), me = lf_job_rank(g, g->me);
     uint64_t sent = op->sending ? op->bytes : theirs, received = op->sending ? theirs : op->bytes;
     struct hd_error e = HD_ERROR_INIT;
     e.peer = other;

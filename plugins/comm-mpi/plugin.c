@@ -60,6 +60,7 @@ static const struct hd_comm_launcher launcher = {
     .struct_size = sizeof launcher,
     .command = command,
     .environment = environment,
+    .source = "Debian's package openmpi-bin",
 };
 
 static const struct hd_comm_ops ops = {

@@ -71,9 +71,9 @@ static int fail_mismatch(struct shm_op *op, int32_t i, const struct shm_slot *th
     char mine[160], other[160];
     shm_coll_text(shm_coll_what(op), op->count, op->tag, mine);
     shm_coll_text(theirs->what, theirs->count, theirs->tag, other);
-    e.peer = g->ranks[i];
+    e.peer = shm_job_rank(g, i);
     hd_fail(&e, HD_E_MISMATCH, "shm: operation %llu of group %s differs: rank %d has %s; rank %d has %s",
-            (unsigned long long)op->seq, g->name, g->ranks[g->me], mine, g->ranks[i], other);
+            (unsigned long long)op->seq, g->name, shm_job_rank(g, g->me), mine, shm_job_rank(g, i), other);
     return shm_fail(g, &e);
 }
 

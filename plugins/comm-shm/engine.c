@@ -75,11 +75,11 @@ static int32_t aborted(struct hd_comm *comm, uint32_t by)
 {
     const struct shm_control *who = comm->control.base;
     struct hd_error e = HD_ERROR_INIT;
-    int32_t rank = (int32_t)by - 1;
+    int32_t rank = (int32_t)by - 1, job_rank = hd_job_rank(&comm->world, rank);
     if (rank != comm->world.rank && rank >= 0 && rank < comm->world.size && comm->peer[rank])
         who = SHM_CONTROL(comm->peer[rank]);
-    e.peer = rank;
-    hd_fail(&e, HD_E_CANCELLED, "shm: rank %d aborted: %.255s", rank, who->reason);
+    e.peer = job_rank;
+    hd_fail(&e, HD_E_CANCELLED, "shm: rank %d aborted: %.255s", job_rank, who->reason);
     for (struct shm_group *g = comm->groups; g; g = g->next)
         shm_fail(g, &e);
     return HD_E_CANCELLED;
@@ -112,7 +112,7 @@ static const char *op_text(const struct shm_op *op, char out[160])
         shm_coll_text(shm_coll_what(op), op->count, op->tag, out);
     else
         snprintf(out, 160, "%s of %llu bytes %s rank %d (stream %u)", op->kind == SHM_SEND ? "send" : "recv",
-                 (unsigned long long)op->bytes, op->kind == SHM_SEND ? "to" : "from", op->group->ranks[op->peer],
+                 (unsigned long long)op->bytes, op->kind == SHM_SEND ? "to" : "from", shm_job_rank(op->group, op->peer),
                  op->stream);
     return out;
 }
@@ -128,8 +128,8 @@ static void late_members(const struct shm_op *op, char *out, size_t room, int64_
     *first = -1;
     for (int32_t i = 0; i < op->group->n && n < room; i++)
         if (i != op->group->me && waits_for(op, i)) {
-            n += (size_t)snprintf(out + n, room - n, "%s%d", n ? ", " : "", op->group->ranks[i]);
-            *first = *first < 0 ? op->group->ranks[i] : *first;
+            n += (size_t)snprintf(out + n, room - n, "%s%d", n ? ", " : "", shm_job_rank(op->group, i));
+            *first = *first < 0 ? shm_job_rank(op->group, i) : *first;
         }
 }
 
@@ -153,15 +153,15 @@ static int32_t fail_gone(struct shm_op *op, int32_t i)
     struct hd_error e = HD_ERROR_INIT;
     struct shm_member *m = &op->group->member[i];
     char text[160];
-    int32_t failed = atomic_load(&m->part->failed);
-    e.peer = m->peer->rank;
+    int32_t failed = atomic_load(&m->part->failed), rank = shm_job_rank(op->group, i);
+    e.peer = rank;
     if (failed != HD_OK)
-        hd_fail(&e, failed, "shm: rank %d gave group %s up: %.511s", m->peer->rank, op->group->name, m->part->why);
+        hd_fail(&e, failed, "shm: rank %d gave group %s up: %.511s", rank, op->group->name, m->part->why);
     else if (shm_peer_gone(m->peer))
-        hd_fail(&e, HD_E_PEER, "shm: rank %d (process %d) died; %s in group %s cannot complete", m->peer->rank,
+        hd_fail(&e, HD_E_PEER, "shm: rank %d (process %d) died; %s in group %s cannot complete", rank,
                 m->peer->pid, op_text(op, text), op->group->name);
     else
-        hd_fail(&e, HD_E_PEER, "shm: rank %d has closed the transport; %s in group %s cannot complete", m->peer->rank,
+        hd_fail(&e, HD_E_PEER, "shm: rank %d has closed the transport; %s in group %s cannot complete", rank,
                 op_text(op, text), op->group->name);
     return shm_fail(op->group, &e);
 }

@@ -149,15 +149,16 @@ static int32_t await_members(struct shm_group *g, struct hd_error *err)
         if (shm_now() < look)
             continue;
         look = shm_now() + 0.005;
+        int32_t rank = shm_job_rank(g, i);
         if (err)
-            err->peer = peer->rank;
+            err->peer = rank;
         int gone = shm_peer_gone(peer) || atomic_load(&SHM_CONTROL(peer)->closed);
         if (gone && !atomic_load(&g->member[i].part->mapped))
-            return hd_fail(err, HD_E_PEER, "shm: rank %d died while group %s was made", peer->rank, g->name);
+            return hd_fail(err, HD_E_PEER, "shm: rank %d died while group %s was made", rank, g->name);
         if (atomic_load(&((struct shm_control *)g->comm->control.base)->aborted))
             return hd_fail(err, HD_E_CANCELLED, "shm: aborted while group %s was made", g->name);
         if (look > deadline)
-            return hd_fail(err, HD_E_TIMEOUT, "shm: rank %d did not join group %s within %.0f s", peer->rank, g->name,
+            return hd_fail(err, HD_E_TIMEOUT, "shm: rank %d did not join group %s within %.0f s", rank, g->name,
                            g->comm->world.timeout);
     }
     if (err)

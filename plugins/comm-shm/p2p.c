@@ -56,9 +56,9 @@ static int fail_size(struct shm_op *op, uint64_t sent, uint64_t received)
     struct shm_group *g = op->group;
     struct hd_error e = HD_ERROR_INIT;
     int32_t from = op->kind == SHM_SEND ? g->me : op->peer, to = op->kind == SHM_SEND ? op->peer : g->me;
-    e.peer = g->ranks[op->peer];
+    e.peer = shm_job_rank(g, op->peer);
     hd_fail(&e, HD_E_MISMATCH, "shm: message in group %s, stream %u: rank %d sends %llu bytes, rank %d receives %llu",
-            g->name, op->stream, g->ranks[from], (unsigned long long)sent, g->ranks[to], (unsigned long long)received);
+            g->name, op->stream, shm_job_rank(g, from), (unsigned long long)sent, shm_job_rank(g, to), (unsigned long long)received);
     shm_fail(g, &e);
     return 1;
 }

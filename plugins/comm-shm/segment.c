@@ -156,6 +156,7 @@ static int32_t check_card(const struct hd_comm *comm, const struct shm_card *car
                           struct hd_error *err)
 {
     struct shm_card mine = {0};
+    rank = hd_job_rank(&comm->world, rank);
     card_origin(&mine);
     if (err)
         err->peer = rank;
@@ -169,12 +170,13 @@ static int32_t check_card(const struct hd_comm *comm, const struct shm_card *car
                        "another transport", rank);
     if (card->layout != comm->layout)
         return hd_fail(err, HD_E_MISMATCH, "shm: rank %d has other settings (small, stage) than rank %d", rank,
-                       comm->world.rank);
+                       hd_job_rank(&comm->world, comm->world.rank));
     if (err)
         err->peer = -1;
     return HD_OK;
 }
 
+/* `rank`: of the job. */
 static int32_t map_card(const struct shm_card *card, int32_t rank, struct shm_segment *segment, struct hd_error *err)
 {
     struct shm_segment s = {.fd = -1};
@@ -210,6 +212,7 @@ int32_t shm_attach(struct hd_comm *comm, const char *key, int32_t rank, struct s
     size_t bytes = sizeof card;
     int32_t code = comm->host->store_get(comm->world.store, key, &card, &bytes, shm_now() + comm->world.timeout, err);
     if (code == HD_E_TIMEOUT) {
+        rank = hd_job_rank(&comm->world, rank);
         if (err)
             err->peer = rank;
         return hd_fail(err, code, "shm: rank %d did not come within %.0f s (%s)", rank, comm->world.timeout, key);
@@ -218,7 +221,7 @@ int32_t shm_attach(struct hd_comm *comm, const char *key, int32_t rank, struct s
         return code;
     if (pid)
         *pid = card.pid;
-    return map_card(&card, rank, segment, err);
+    return map_card(&card, hd_job_rank(&comm->world, rank), segment, err);
 }
 
 /* ---- peers and arenas */

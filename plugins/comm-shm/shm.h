@@ -229,6 +229,12 @@ struct hd_comm {
     const struct shm_kernels *kernels;
 };
 
+/* What messages call a member: its rank in the job. */
+static inline int32_t shm_job_rank(const struct shm_group *g, int32_t member)
+{
+    return hd_job_rank(&g->comm->world, g->ranks[member]);
+}
+
 #define SHM_CONTROL(peer) ((struct shm_control *)(peer)->control.base)
 
 /* segment.c */

@@ -102,16 +102,20 @@ static int32_t open_inside(const struct hd_world *across, int32_t each, struct h
     struct hd_world world = *across;
     static struct hd__arena arena;
     struct hd__comm inside = {.tuning = transport_tuning}, both = {0};
-    int32_t firsts[64], first = first_inside(across->rank, each), code;
+    int32_t firsts[64], first = first_inside(across->rank, each), *job_ranks, code;
     if (!component)
         return HD_E_INVALID;
     table = (struct hd__options){component->options, component->n_options, sizeof(struct hd_option)};
     void *settings = hd__arena_alloc(&arena, component->settings_size);
+    job_ranks = hd__arena_alloc(&arena, (size_t)across->size * sizeof *job_ranks);
     world.rank = world.size = 0;
+    world.job_ranks = job_ranks;
     for (int32_t r = 0; r < across->size; r++) {
         firsts[r] = first_inside(r, each);
-        world.rank += r < across->rank && firsts[r] == first;
-        world.size += firsts[r] == first;
+        if (firsts[r] != first)
+            continue;
+        world.rank += r < across->rank;
+        job_ranks[world.size++] = hd_job_rank(across, r);
     }
     world.local_rank = world.rank;
     world.local_size = world.size;
@@ -221,11 +225,17 @@ static int rank_main(struct rank *rank, const struct ranks_options *o, uint16_t 
     return result;
 }
 
-/* What hangs is killed. A busy machine or a sanitizer may need longer: whoever runs the suite says so, as to Check. */
-static double patience(const struct ranks_options *o)
+/* A busy machine or a sanitizer may need longer: whoever runs the suite says so, as to Check. ./run-tests says 5. */
+static double slowness(void)
 {
     const char *multiplier = getenv("CK_TIMEOUT_MULTIPLIER");
-    return HD__MAX(o->patience > 0 ? o->patience : 60, multiplier ? 20 * atof(multiplier) : 0);
+    return HD__MAX(1.0, multiplier ? atof(multiplier) / 5 : 1);
+}
+
+/* What hangs is killed. */
+static double patience(const struct ranks_options *o)
+{
+    return HD__MAX(o->patience > 0 ? o->patience : 60, 100 * slowness());
 }
 
 static int wait_ranks(const pid_t *pids, int32_t n, const int *expect_signal, double seconds)
@@ -261,7 +271,7 @@ static int wait_ranks(const pid_t *pids, int32_t n, const int *expect_signal, do
 
 static struct rank a_rank(const struct ranks_options *o, int32_t r)
 {
-    return (struct rank){.rank = r, .size = o->size, .timeout = o->timeout > 0 ? o->timeout : 30};
+    return (struct rank){.rank = r, .size = o->size, .timeout = o->timeout > 0 ? o->timeout : 30 * slowness()};
 }
 
 static void become_rank(const struct ranks_options *o, int32_t r, struct notice *notice, int (*body)(struct rank *rank))

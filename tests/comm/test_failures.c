@@ -114,14 +114,41 @@ static int message_mismatch(struct rank *rank)
     return 0;
 }
 
+/* A group of the last two ranks, which may be the first of their machine: messages call them what the job does. */
+static int last_two_disagree(struct rank *rank)
+{
+    struct hd_comm_group *group;
+    struct hd_error err = HD_ERROR_INIT;
+    const int32_t pair[] = {rank->size - 2, rank->size - 1};
+    hd_request request;
+    char a[32], b[32];
+    if (rank->rank < pair[0])
+        return 0;
+    EXPECT(rank->ops->group(rank->comm, "last", pair, 2, &group, &err) == HD_OK, "%s", err.message);
+    if (rank->rank == pair[0])
+        EXPECT(rank->ops->send(group, 1, 0, data[0], 100, &request, &err) == HD_OK, "%s", err.message);
+    else
+        EXPECT(rank->ops->recv(group, 0, 0, data[1], 101, &request, &err) == HD_OK, "%s", err.message);
+    EXPECT(finish(rank, request, hd__now() + rank->timeout, &err) == HD_E_MISMATCH, "%s", err.message);
+    snprintf(a, sizeof a, "rank %d sends 100", pair[0]);
+    snprintf(b, sizeof b, "rank %d receives 101", pair[1]);
+    EXPECT(strstr(err.message, a) && strstr(err.message, b), "%s", err.message);
+    EXPECT(err.peer == pair[rank->rank == pair[0]] || err.peer == -1, "peer %lld: %s", (long long)err.peer, err.message);
+    return 0;
+}
+
 static int nonsense(struct rank *rank)
 {
     struct hd_comm_group *group;
     struct hd_error err = HD_ERROR_INIT;
     hd_request request;
+    static const int32_t nobody[] = {2, 9, 1 << 28, -1, INT32_MIN};
     int32_t alien[] = {0, 9}, twice[] = {0, 1, 1}, done;
     struct hd_comm_call call = a_call(4);
-    EXPECT(rank->ops->group(rank->comm, "alien", alien, 2, &group, &err) == HD_E_INVALID, "%s", err.message);
+    for (size_t i = 0; i < HD__COUNT(nobody); i++) {
+        alien[1] = nobody[i];
+        EXPECT(rank->ops->group(rank->comm, "alien", alien, 2, &group, &err) == HD_E_INVALID, "%s", err.message);
+    }
     EXPECT(rank->ops->group(rank->comm, "twice", twice, 3, &group, &err) == HD_E_INVALID, "%s", err.message);
     if (world_group(rank, "world", &group))
         return 1;
@@ -396,6 +423,7 @@ static int run_with(int32_t size, double timeout, double dead_after, int (*body)
 
 FAILURE_TEST(disagreement_is_named, mismatch, 2 + _i, 30, -1)
 FAILURE_TEST(sizes_of_messages, message_mismatch, 2, 30, -1)
+FAILURE_TEST(ranks_are_those_of_the_job, last_two_disagree, 4 + 2 * _i, 30, -1)
 FAILURE_TEST(nonsense_is_refused, nonsense, 2, 30, -1)
 FAILURE_TEST(death_in_a_collective, dies_in_collective, 2 + _i, 30, 1 + _i)
 FAILURE_TEST(death_in_a_message, dies_in_message, 2 + _i, 30, 1 + _i)
@@ -413,6 +441,7 @@ static void add_all(TCase *tc)
     if (!transport_bare) /* the core's algorithms do not compare calls */
         tcase_add_loop_test(tc, disagreement_is_named, 0, 3);
     tcase_add_test(tc, sizes_of_messages);
+    tcase_add_loop_test(tc, ranks_are_those_of_the_job, 0, 2);
     tcase_add_test(tc, nonsense_is_refused);
     tcase_add_loop_test(tc, death_in_a_collective, 0, 3);
     tcase_add_loop_test(tc, death_in_a_message, 0, 2);

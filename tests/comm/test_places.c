@@ -6,18 +6,19 @@
 #include "core/comm/places.h"
 #include "tests/suite.h"
 
-static struct hd__places *open_places(uint32_t levels, const char *topology)
+static struct hd__places *open_places(const char *topology)
 {
+    static const int32_t levels[] = {HD__LEVELS_MACHINE, HD__LEVELS_PACKAGE, HD__LEVELS_NUMA};
     struct hd_error err = HD_ERROR_INIT;
     struct hd__places *places = NULL;
     setenv("HWLOC_SYNTHETIC", topology, 1);
-    ck_assert_msg(hd__places_open(levels, &places, &err) == HD_OK, "%s", err.message);
+    ck_assert_msg(hd__places_open(levels, HD__COUNT(levels), &places, &err) == HD_OK, "%s", err.message);
     return places;
 }
 
 static const struct {
     const char *topology;
-    uint32_t levels;
+    uint32_t level;
     int32_t ranks, at[9]; /* -1: in several */
 } rows[] = {
     {"numa:2 core:2 pu:1", HD__LEVELS_NUMA, 4, {0, 0, 1, 1}},
@@ -30,17 +31,18 @@ static const struct {
     {"pack:2 numa:2 core:2 pu:2", HD__LEVELS_NUMA, 2, {-1, -1}},
     {"pack:2 core:3 pu:1", HD__LEVELS_NUMA, 6, {0, 0, 0, 0, 0, 0}}, /* one memory for all */
     {"pack:3 core:2 pu:1", HD__LEVELS_PACKAGE, 4, {0, 0, 1, 1}},
+    {"pack:2 numa:2 core:2 pu:2", HD__LEVELS_MACHINE, 4, {0, 0, 0, 0}},
     {"pack:2 [numa] [numa] core:2 pu:1", HD__LEVELS_NUMA, 4, {0, 0, 2, 2}}, /* two memories beside the same cores */
 };
 
 START_TEST(ranks_are_in_places)
 {
-    struct hd__places *places = open_places(rows[_i].levels, rows[_i].topology);
+    struct hd__places *places = open_places(rows[_i].topology);
     for (int32_t r = 0; r < rows[_i].ranks; r++) {
-        int32_t at = hd__places_by_rule(places, r, rows[_i].ranks);
+        int32_t at = hd__places_by_rule(places, rows[_i].level, r, rows[_i].ranks);
         ck_assert_msg(at == rows[_i].at[r], "%s: rank %d of %d is at %d, not %d", rows[_i].topology, r, rows[_i].ranks,
                       at, rows[_i].at[r]);
-        ck_assert_int_eq(hd__places_here(places, r, rows[_i].ranks), at); /* another machine's: bound in thought */
+        ck_assert_int_eq(hd__places_here(places, rows[_i].level, r, rows[_i].ranks), at); /* another machine's: bound in thought */
     }
     hd__places_close(places);
 }
@@ -61,16 +63,31 @@ START_TEST(a_binding_counts)
     snprintf(topology, sizeof topology, "numa:%d core:1 pu:1", most + 1);
     setenv("HWLOC_THISSYSTEM", "1", 1);
     if (CPU_COUNT(&all) > 1) {
-        places = open_places(HD__LEVELS_NUMA, topology);
-        ck_assert_int_eq(hd__places_here(places, 0, 8), -1);
+        places = open_places(topology);
+        ck_assert_int_eq(hd__places_here(places, HD__LEVELS_NUMA, 0, 8), -1);
         hd__places_close(places);
     }
     CPU_ZERO(&one);
     CPU_SET(cpu, &one);
     ck_assert_int_eq(sched_setaffinity(0, sizeof one, &one), 0);
-    places = open_places(HD__LEVELS_NUMA, topology);
-    ck_assert_int_eq(hd__places_here(places, 0, 8), cpu);
-    ck_assert_int_eq(hd__places_here(places, 5, 8), cpu);
+    places = open_places(topology);
+    ck_assert_int_eq(hd__places_here(places, HD__LEVELS_NUMA, 0, 8), cpu);
+    ck_assert_int_eq(hd__places_here(places, HD__LEVELS_NUMA, 5, 8), cpu);
+    hd__places_close(places);
+}
+END_TEST
+
+/* One topology for all levels; none where no level asks. */
+START_TEST(machines_need_no_topology)
+{
+    static const int32_t levels[] = {HD__LEVELS_MACHINE};
+    struct hd_error err = HD_ERROR_INIT;
+    struct hd__places *places = (void *)levels;
+    setenv("HWLOC_SYNTHETIC", "no such topology", 1);
+    ck_assert_int_eq(hd__places_open(levels, 1, &places, &err), HD_OK);
+    ck_assert_ptr_null(places);
+    ck_assert_int_eq(hd__places_here(places, HD__LEVELS_MACHINE, 1, 2), 0);
+    ck_assert_int_eq(hd__places_by_rule(places, HD__LEVELS_MACHINE, 1, 2), 0);
     hd__places_close(places);
 }
 END_TEST
@@ -137,6 +154,7 @@ int main(void)
     TCase *tcase = tcase_create("places");
     tcase_add_loop_test(tcase, ranks_are_in_places, 0, (int)HD__COUNT(rows));
     tcase_add_test(tcase, a_binding_counts);
+    tcase_add_test(tcase, machines_need_no_topology);
     tcase_add_test(tcase, firsts_of_places);
     tcase_add_test(tcase, levels_in_levels);
     return suite_run_case("places", tcase);

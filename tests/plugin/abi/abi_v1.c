@@ -409,7 +409,7 @@ FIELD(hd_comm_call, recv, 32, void *);
 FIELD(hd_comm_call, count, 40, uint64_t);
 FIELD(hd_comm_call, tag, 48, uint64_t);
 
-STRUCT(hd_world, 72);
+STRUCT(hd_world, 80);
 FIELD(hd_world, struct_size, 0, size_t);
 FIELD(hd_world, rank, 8, int32_t);
 FIELD(hd_world, size, 12, int32_t);
@@ -421,11 +421,13 @@ FIELD(hd_world, timeout, 40, double);
 FIELD(hd_world, dead_after, 48, double);
 FIELD(hd_world, stream, 56, void *);
 FIELD(hd_world, device, 64, const char *);
+FIELD(hd_world, job_ranks, 72, const int32_t *);
 
-STRUCT(hd_comm_launcher, 24);
+STRUCT(hd_comm_launcher, 32);
 FIELD(hd_comm_launcher, struct_size, 0, size_t);
 FIELD(hd_comm_launcher, command, 8, const char *const *);
 FIELD(hd_comm_launcher, environment, 16, const char *const *);
+FIELD(hd_comm_launcher, source, 24, const char *);
 
 STRUCT(hd_comm_ops, 136);
 FIELD(hd_comm_ops, struct_size, 0, size_t);
