@@ -46,6 +46,14 @@ void hd__pass_section(struct hd_program *p, const char *name, uint32_t every, ui
                                                       .together = together & p->apart}));
 }
 
+int hd__is_average(const struct hd_program *p, const struct hd__kept *kept)
+{
+    for (uint32_t n = 0; n < p->zeros.count; n++)
+        if (p->zeros.at[n] == kept->tensor)
+            return 0;
+    return 1;
+}
+
 void hd__pass_keep(struct hd_program *p, uint32_t flat, hd_tensor t, const char *name)
 {
     hd__t(p, t)->common = 1;

@@ -27,6 +27,7 @@ struct head {
     struct flow *flow;
     uint32_t part[PARTS]; /* positions */
     hd_tensor x, w;       /* as the logits' einsum reads them */
+    int moved;            /* instructions have other positions than in `flow` */
 };
 
 static struct hd__instr *part(const struct head *h, uint32_t which)
@@ -204,6 +205,7 @@ static void clear_earlier(struct head *h)
     h->code->at[at] = first;
     for (uint32_t k = 0; k < PARTS; k++)
         h->part[k] += h->part[k] >= at && h->part[k] < clear;
+    h->moved = 1;
 }
 
 static void rewrite(struct head *h)
@@ -240,33 +242,29 @@ static void rewrite_forward(struct head *h)
     part(h, SUMS)->op = part(h, MAX)->op = part(h, NLL)->op = 0;
 }
 
-/* The loss that instruction k belongs to; 0 where there is none or it has to stay. */
-static int fuse_at(struct head *h, uint32_t k)
+/* The loss that instruction k belongs to, unless it has to stay. */
+static void fuse_at(struct head *h, uint32_t k)
 {
     h->part[GRAD] = h->part[SUMS] = k;
-    if (h->code->at[k].op == HD_OP_XENT_GRAD && find_loss(h) && find_products(h)) {
+    if (h->code->at[k].op == HD_OP_XENT_GRAD && find_loss(h) && find_products(h))
         rewrite(h);
-        return 1;
-    }
-    if (h->code->at[k].op == HD_OP_XENT_LOCAL && find_forward(h) && logits_fit(h)) {
+    else if (h->code->at[k].op == HD_OP_XENT_LOCAL && find_forward(h) && logits_fit(h))
         rewrite_forward(h);
-        return 1;
-    }
-    return 0;
 }
 
+/* No two losses share what lies between their logits and their products, so `flow` serves for all. */
 void hd__fuse_head(struct hd_program *p, hd__code *code)
 {
-    struct head h = {.p = p, .code = code};
+    struct head h = {.p = p, .code = code, .moved = 1};
     for (uint32_t k = 0; k < code->count; k++) {
         if (code->at[k].op != HD_OP_XENT_GRAD && code->at[k].op != HD_OP_XENT_LOCAL)
             continue;
-        if (!h.flow)
+        if (h.moved) {
+            free(h.flow);
             h.flow = find_flow(p, code);
-        if (!fuse_at(&h, k))
-            continue;
-        free(h.flow); /* positions have changed */
-        h.flow = NULL;
+            h.moved = 0;
+        }
+        fuse_at(&h, k);
     }
     hd__code_compact(code);
     free(h.flow);

@@ -5,7 +5,7 @@
 
 #include "core/program/verify.h"
 
-struct hd__gathered {
+struct gathered {
     const struct hd_program *p;
     uint32_t *shard_of, *whole_in; /* by tensor, by buffer: the flat, index + 1 */
     uint8_t *old;                  /* by flat */
@@ -22,7 +22,7 @@ int hd__covers(const struct hd_program *p, hd_tensor a, hd_tensor b)
                y->offset * (int64_t)hd_dtype_size(y->dtype) + hd__tensor_bytes(p, y);
 }
 
-static void follow(struct hd__gathered *g, const struct hd__instr *i)
+static void follow(struct gathered *g, const struct hd__instr *i)
 {
     uint32_t flat = hd__is_update(i) && i->n_in ? g->shard_of[i->in[0]] : 0;
     if (flat)
@@ -35,7 +35,7 @@ static void follow(struct hd__gathered *g, const struct hd__instr *i)
 }
 
 /* One step, with the sections that every one has. */
-static void find_late(struct hd__gathered *g)
+static void find_late(struct gathered *g)
 {
     for (uint32_t s = 0; s < g->p->sections.count; s++) {
         const struct hd__code_section *x = &g->p->sections.at[s];
@@ -46,9 +46,9 @@ static void find_late(struct hd__gathered *g)
     memcpy(g->late, g->old, g->p->flats.count);
 }
 
-struct hd__gathered *hd__gathered_new(const struct hd_program *p)
+static void *create(const struct hd_program *p)
 {
-    struct hd__gathered *g = hd__alloc(sizeof *g);
+    struct gathered *g = hd__alloc(sizeof *g);
     g->p = p;
     g->shard_of = hd__flats_by_shard(p);
     g->whole_in = hd__alloc(p->buffers.count * sizeof *g->whole_in);
@@ -64,8 +64,9 @@ struct hd__gathered *hd__gathered_new(const struct hd_program *p)
     return g;
 }
 
-void hd__gathered_free(struct hd__gathered *g)
+static void destroy(void *state)
 {
+    struct gathered *g = state;
     free(g->shard_of);
     free(g->whole_in);
     free(g->old);
@@ -75,28 +76,30 @@ void hd__gathered_free(struct hd__gathered *g)
 
 int hd__gathers_late(const struct hd_program *p)
 {
-    struct hd__gathered *g = hd__gathered_new(p);
+    struct gathered *g = create(p);
     int late = memchr(g->late, 1, p->flats.count) != NULL;
-    hd__gathered_free(g);
+    destroy(g);
     return late;
 }
 
 /* Who runs a section outside a step has run restore, which begins with master weights that were loaded. */
-void hd__gathered_begin(struct hd__gathered *g, const struct hd__code_section *section)
+static void enter(void *state, struct hd__faults *f)
 {
+    struct gathered *g = state;
     const struct hd_program *p = g->p;
+    const struct hd__code_section *section = f->section;
     if (!strcmp(section->name, "begin") || section->predicate > 1)
         memcpy(g->old, g->late, p->flats.count);
     if (!section->repeat)
         memset(g->old, 0, p->flats.count);
-    for (uint32_t f = 0; f < p->flats.count && !strcmp(section->name, "restore"); f++) {
-        const struct hd__flat *flat = &p->flats.at[f];
-        g->old[f] = flat->whole && g->whole_in[hd__tc(p, flat->whole)->buffer] && !hd__covers(p, flat->master, flat->whole);
+    for (uint32_t n = 0; n < p->flats.count && !strcmp(section->name, "restore"); n++) {
+        const struct hd__flat *flat = &p->flats.at[n];
+        g->old[n] = flat->whole && g->whole_in[hd__tc(p, flat->whole)->buffer] && !hd__covers(p, flat->master, flat->whole);
     }
 }
 
 /* A window is this rank's own piece, which the optimizer writes: only the others' are old. */
-static void check_reads(struct hd__gathered *g, struct hd__faults *f, const struct hd__instr *i)
+static void check_reads(struct gathered *g, struct hd__faults *f, const struct hd__instr *i)
 {
     struct hd__touch t[HD__MAX_TOUCH];
     uint32_t n = hd__touches(g->p, i, t);
@@ -110,17 +113,19 @@ static void check_reads(struct hd__gathered *g, struct hd__faults *f, const stru
     }
 }
 
-void hd__gathered_step(struct hd__gathered *g, struct hd__faults *f, const struct hd__instr *i)
+static void step(void *state, struct hd__faults *f, const struct hd__instr *i)
 {
+    struct gathered *g = state;
     if (i->op == HD_OP_RELEASE)
         return;
     check_reads(g, f, i);
     follow(g, i);
 }
 
-void hd__gathered_end(struct hd__gathered *g, struct hd__faults *f, const struct hd__code_section *section)
+static void leave(void *state, struct hd__faults *f)
 {
-    int restore = !strcmp(section->name, "restore"), update = !strcmp(section->name, "update");
+    struct gathered *g = state;
+    int restore = !strcmp(f->section->name, "restore"), update = !strcmp(f->section->name, "update");
     for (uint32_t k = 0; k < g->p->flats.count; k++)
         if (g->old[k] && (restore || (update && !g->restores))) {
             hd__fault(f, "parameters %s are %s, but what the model reads of them is not made anew", g->p->flats.at[k].name,
@@ -128,3 +133,5 @@ void hd__gathered_end(struct hd__gathered *g, struct hd__faults *f, const struct
             g->old[k] = 0;
         }
 }
+
+const struct hd__proof hd__proof_gathered = {.create = create, .destroy = destroy, .enter = enter, .step = step, .leave = leave};

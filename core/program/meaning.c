@@ -10,7 +10,7 @@
 
 #include "core/program/verify.h"
 
-struct hd__meaning {
+struct meaning {
     const struct hd_program *p;
     uint64_t *value;     /* by tensor */
     uint64_t *kept;      /* by tensor: of weights and states of flats, whose value no update changes; 0: none of them */
@@ -112,19 +112,19 @@ static uint64_t made(const struct hd_program *p, const struct hd__instr *i, uint
 }
 
 /* Is input n a parameter? What is added up is gradients. */
-static int reads_weight(const struct hd__meaning *m, const struct hd__instr *i, uint32_t n)
+static int reads_weight(const struct meaning *m, const struct hd__instr *i, uint32_t n)
 {
     const struct hd__tensor *t = hd__tc(m->p, i->in[n]);
     return t->param && (t->role == HD__ROLE_PARAM || t->role == HD__ROLE_FLAT) && i->op != HD_OP_ADD;
 }
 
-static uint64_t read_value(const struct hd__meaning *m, const struct hd__instr *i, uint32_t n)
+static uint64_t read_value(const struct meaning *m, const struct hd__instr *i, uint32_t n)
 {
     return reads_weight(m, i, n) ? mix(OF_PARAM, hd__tc(m->p, i->in[n])->param) : m->value[i->in[n]];
 }
 
 /* Values the outputs; gains: what each of them becomes, or gets added. */
-static void value_outputs(struct hd__meaning *m, const struct hd__instr *i, uint64_t gains[HD_MAX_OUT])
+static void value_outputs(struct meaning *m, const struct hd__instr *i, uint64_t gains[HD_MAX_OUT])
 {
     int update = hd__op(i->op)->class == HD__CLASS_UPDATE;
     uint64_t in[HD_MAX_IN];
@@ -145,10 +145,64 @@ static void value_outputs(struct hd__meaning *m, const struct hd__instr *i, uint
         m->sends += mix(i->tag, in[0]);
 }
 
+/* ---- what there is before anything is walked */
+
+static void keep(struct meaning *m, hd_tensor t, uint64_t value)
+{
+    if (!t)
+        return;
+    m->kept[t] = m->value[t] = m->holds[hd__tc(m->p, t)->buffer] = value;
+    m->begins[hd__tc(m->p, t)->buffer] = hd__tc(m->p, t)->offset;
+}
+
+static void keep_flat(struct meaning *m, uint32_t n)
+{
+    const struct hd__flat *f = &m->p->flats.at[n];
+    const hd_tensor weights[] = {f->master, f->low, f->common, f->whole}; /* whole last: a master may lie inside */
+    for (uint32_t k = 0; k < HD__COUNT(weights); k++)
+        keep(m, weights[k], flat_value(n, 0));
+    for (uint32_t s = 0; s < f->n_states; s++)
+        keep(m, f->state[s], flat_value(n, 1 + s));
+    for (uint32_t k = 0; k < f->n_params; k++)
+        m->flat_of[f->params[k]] = n + 1;
+}
+
+static void *create(const struct hd_program *p)
+{
+    struct meaning *m = hd__alloc(sizeof *m);
+    m->p = p;
+    m->value = hd__alloc(p->tensors.count * sizeof *m->value);
+    m->kept = hd__alloc(p->tensors.count * sizeof *m->kept);
+    m->holds = hd__alloc(p->buffers.count * sizeof *m->holds);
+    m->begins = hd__alloc(p->buffers.count * sizeof *m->begins);
+    m->flat_of = hd__alloc((p->params.count + 1) * sizeof *m->flat_of);
+    m->shard_of = hd__flats_by_shard(p);
+    for (uint32_t n = 0; n < p->kept.count; n++)
+        if (hd__is_average(p, &p->kept.at[n]))
+            keep(m, p->kept.at[n].tensor, flat_value(p->kept.at[n].flat, 0));
+    for (uint32_t n = 0; n < p->flats.count; n++)
+        keep_flat(m, n);
+    for (uint32_t n = 0; n < p->staged.count; n++)
+        keep(m, p->staged.at[n].twin, m->kept[p->staged.at[n].home]);
+    return m;
+}
+
+static void destroy(void *state)
+{
+    struct meaning *m = state;
+    free(m->value);
+    free(m->kept);
+    free(m->holds);
+    free(m->begins);
+    free(m->flat_of);
+    free(m->shard_of);
+    free(m);
+}
+
 /* ---- what was lowered */
 
 /* What the gradients gain when a section is walked so often; what the loss gains, and is sent, in one walk. */
-static void promise(struct hd__meaning *m, struct hd_program *p, struct hd__code_section *s, uint64_t walks)
+static void promise(struct meaning *m, struct hd_program *p, struct hd__code_section *s, uint64_t walks)
 {
     uint64_t gains[HD_MAX_OUT];
     s->loss = m->sends = 0;
@@ -170,73 +224,23 @@ static void promise(struct hd__meaning *m, struct hd_program *p, struct hd__code
 
 void hd__meaning_promise(struct hd_program *p)
 {
-    struct hd__meaning *m = hd__meaning_new(p);
+    struct meaning *m = create(p);
     for (uint32_t s = 0; s < p->sections.count; s++)
         promise(m, p, &p->sections.at[s], (uint64_t)hd__section_walks(&p->sections.at[s]));
-    hd__meaning_free(m);
+    destroy(m);
 }
 
 void hd__meaning_again(struct hd_program *p, struct hd__code_section *s)
 {
-    struct hd__meaning *m = hd__meaning_new(p);
+    struct meaning *m = create(p);
     promise(m, p, s, 1);
-    hd__meaning_free(m);
+    destroy(m);
 }
 
 /* ---- what came of it */
 
-static void keep(struct hd__meaning *m, hd_tensor t, uint32_t flat, uint32_t part)
-{
-    if (t)
-        m->kept[t] = m->value[t] = flat_value(flat, part);
-}
-
-static void keep_flat(struct hd__meaning *m, uint32_t n)
-{
-    const struct hd__flat *f = &m->p->flats.at[n];
-    const hd_tensor weights[] = {f->whole, f->master, f->low, f->common};
-    for (uint32_t k = 0; k < HD__COUNT(weights); k++)
-        keep(m, weights[k], n, 0);
-    for (uint32_t s = 0; s < f->n_states; s++)
-        keep(m, f->state[s], n, 1 + s);
-    for (uint32_t k = 0; k < f->n_params; k++)
-        m->flat_of[f->params[k]] = n + 1;
-    if (!f->whole)
-        return;
-    m->holds[hd__tc(m->p, f->whole)->buffer] = flat_value(n, 0);
-    m->begins[hd__tc(m->p, f->whole)->buffer] = hd__tc(m->p, f->whole)->offset;
-}
-
-struct hd__meaning *hd__meaning_new(const struct hd_program *p)
-{
-    struct hd__meaning *m = hd__alloc(sizeof *m);
-    m->p = p;
-    m->value = hd__alloc(p->tensors.count * sizeof *m->value);
-    m->kept = hd__alloc(p->tensors.count * sizeof *m->kept);
-    m->holds = hd__alloc(p->buffers.count * sizeof *m->holds);
-    m->begins = hd__alloc(p->buffers.count * sizeof *m->begins);
-    m->flat_of = hd__alloc((p->params.count + 1) * sizeof *m->flat_of);
-    m->shard_of = hd__flats_by_shard(p);
-    for (uint32_t n = 0; n < p->flats.count; n++)
-        keep_flat(m, n);
-    for (uint32_t n = 0; n < p->staged.count; n++)
-        m->kept[p->staged.at[n].twin] = m->value[p->staged.at[n].twin] = m->kept[p->staged.at[n].home];
-    return m;
-}
-
-void hd__meaning_free(struct hd__meaning *m)
-{
-    free(m->value);
-    free(m->kept);
-    free(m->holds);
-    free(m->begins);
-    free(m->flat_of);
-    free(m->shard_of);
-    free(m);
-}
-
 /* A view of a parameter: is that what its memory has? */
-static void check_weight(const struct hd__meaning *m, struct hd__faults *f, hd_tensor t)
+static void check_weight(const struct meaning *m, struct hd__faults *f, hd_tensor t)
 {
     const struct hd__tensor *view = hd__tc(m->p, t);
     uint32_t param = view->param - 1, flat = m->flat_of[param];
@@ -249,14 +253,21 @@ static void check_weight(const struct hd__meaning *m, struct hd__faults *f, hd_t
         hd__fault(f, "reads %s where something else is", view->name);
 }
 
+/* Of weights and states: others may have taken a place that they share. */
+static void check_place(const struct meaning *m, struct hd__faults *f, hd_tensor t)
+{
+    if (m->kept[t] && m->holds[hd__tc(m->p, t)->buffer] != m->kept[t])
+        hd__fault(f, "use of %s, which was not brought into its place", hd__tc(m->p, t)->name);
+}
+
 /* Weights and states go to where they belong. */
-static void check_copy(const struct hd__meaning *m, struct hd__faults *f, const struct hd__instr *i)
+static void check_copy(const struct meaning *m, struct hd__faults *f, const struct hd__instr *i)
 {
     if (m->kept[i->out[0]] && m->value[i->in[0]] != m->kept[i->out[0]])
         hd__fault(f, "%s is made of %s, which is something else", hd__tc(m->p, i->out[0])->name, hd__tc(m->p, i->in[0])->name);
 }
 
-static void check_update(const struct hd__meaning *m, struct hd__faults *f, const struct hd__instr *i)
+static void check_update(const struct meaning *m, struct hd__faults *f, const struct hd__instr *i)
 {
     uint32_t flat = i->n_in ? m->shard_of[i->in[0]] : 0, states = flat ? m->p->flats.at[flat - 1].n_states : 0;
     if (!flat)
@@ -268,18 +279,23 @@ static void check_update(const struct hd__meaning *m, struct hd__faults *f, cons
             hd__fault(f, "%s does not belong to the gradient %s", hd__tc(m->p, i->out[k])->name, hd__tc(m->p, i->in[0])->name);
 }
 
-static void check_reads(const struct hd__meaning *m, struct hd__faults *f, const struct hd__instr *i)
+static void check_reads(const struct meaning *m, struct hd__faults *f, const struct hd__instr *i)
 {
     for (uint32_t n = 0; n < i->n_in; n++)
         if (reads_weight(m, i, n) && hd__tc(m->p, i->in[n])->role == HD__ROLE_FLAT)
             check_weight(m, f, i->in[n]);
+        else
+            check_place(m, f, i->in[n]);
+    for (uint32_t k = 0; k < i->n_out; k++)
+        if (hd__reads_output(i, k))
+            check_place(m, f, i->out[k]);
     if (hd__is_update(i))
         check_update(m, f, i);
     else if (i->n_in && i->n_out && (i->op == HD_OP_COPY || hd__is_collective(i->op)))
         check_copy(m, f, i);
 }
 
-static void check_makes(struct hd__meaning *m, struct hd__faults *f, hd_tensor out, uint32_t terms)
+static void check_makes(struct meaning *m, struct hd__faults *f, hd_tensor out, uint32_t terms)
 {
     const struct hd__tensor *t = hd__tc(m->p, out);
     if (!t->meaning || terms < t->sums || m->value[out] == t->meaning)
@@ -288,21 +304,27 @@ static void check_makes(struct hd__meaning *m, struct hd__faults *f, hd_tensor o
     m->value[out] = t->meaning; /* once is enough */
 }
 
-void hd__meaning_begin(struct hd__meaning *m)
+static void enter(void *state, struct hd__faults *f)
 {
+    struct meaning *m = state;
+    (void)f;
     m->sends = 0;
 }
 
-void hd__meaning_step(struct hd__meaning *m, struct hd__faults *f, const struct hd__instr *i, const uint32_t *terms)
+static void step(void *state, struct hd__faults *f, const struct hd__instr *i)
 {
+    struct meaning *m = state;
     check_reads(m, f, i);
     value_outputs(m, i, f->gains);
     for (uint32_t k = 0; k < i->n_out; k++)
-        check_makes(m, f, i->out[k], terms[i->out[k]]);
+        check_makes(m, f, i->out[k], f->terms[i->out[k]]);
 }
 
-void hd__meaning_end(struct hd__meaning *m, struct hd__faults *f, const struct hd__code_section *section)
+static void leave(void *state, struct hd__faults *f)
 {
-    if (m->sends != section->sends)
+    const struct meaning *m = state;
+    if (m->sends != f->section->sends)
         hd__fault(f, "what is sent to other stages is not what they are to have");
 }
+
+const struct hd__proof hd__proof_meaning = {.create = create, .destroy = destroy, .enter = enter, .step = step, .leave = leave};

@@ -1,12 +1,12 @@
 /* Lifetimes -> offsets in one arena.
  *
  * Persistent buffers come first. The temporaries of every section are planned anew over the memory behind them, those of a
- * step's sections together where something lives in several of them (HD__LIFE_STEP): each buffer lives from its first touch
- * to its last, in list positions, and gets the lowest offset that is free during that time, the largest first. What is taken
- * during [first, last] is answered by a tree over the positions whose nodes hold sorted, merged intervals of the arena:
- * n log n, where a scan of all placed buffers would be quadratic. */
+ * step's sections together where something lives in several of them (HD__LIFE_STEP) and that is smaller: each buffer lives
+ * from its first touch to its last, in list positions, and gets the lowest offset that is free during that time (space.h), the
+ * largest first. */
 #include <stdlib.h>
 
+#include "core/program/space.h"
 #include "core/program/touch.h"
 
 #define ALIGN 64
@@ -24,153 +24,13 @@ static int64_t page(int64_t bytes)
     return (bytes + PAGE - 1) & ~(int64_t)(PAGE - 1);
 }
 
-/* ---- sets of bytes: sorted, disjoint, merged intervals */
-
-struct interval {
-    int64_t lo, hi;
-};
-
-typedef HD__ARRAY(struct interval) taken;
-
-/* Index of the first interval that ends at or behind `at`. */
-static uint32_t first_ending(const taken *s, int64_t at)
-{
-    uint32_t lo = 0, hi = s->count;
-    while (lo < hi) {
-        uint32_t mid = (lo + hi) / 2;
-        if (s->at[mid].hi < at)
-            lo = mid + 1;
-        else
-            hi = mid;
-    }
-    return lo;
-}
-
-static void take(taken *s, struct interval x)
-{
-    uint32_t from = first_ending(s, x.lo), to = from;
-    while (to < s->count && s->at[to].lo <= x.hi) {
-        x.lo = HD__MIN(x.lo, s->at[to].lo);
-        x.hi = HD__MAX(x.hi, s->at[to].hi);
-        to++;
-    }
-    if (to == from)
-        hd__push(s, x); /* makes room for one more; moved into place below */
-    else
-        s->count -= to - from - 1;
-    uint32_t old_tail = to == from ? from : to;
-    uint32_t new_tail = from + 1;
-    if (old_tail != new_tail)
-        memmove(s->at + new_tail, s->at + old_tail, (s->count - new_tail) * sizeof *s->at);
-    s->at[from] = x;
-}
-
-/* ---- the tree: leaf n is list position n
- * `all`: taken at some time of the node's span. `through`: taken during all of it, by a buffer put at this
- * node. */
-
-struct node {
-    taken all, through;
-};
-
-struct tree {
-    struct node *nodes;
-    uint32_t leaves;
-};
-
-#define MAX_SETS 160 /* four a level */
-
-static void tree_put(struct tree *t, uint32_t first, uint32_t last, struct interval x)
-{
-    uint32_t l = first + t->leaves, r = last + t->leaves;
-    for (uint32_t a = l, z = r; a; a /= 2, z /= 2) {
-        take(&t->nodes[a].all, x);
-        if (z != a)
-            take(&t->nodes[z].all, x);
-    }
-    for (r++; l < r; l /= 2, r /= 2) {
-        if (l & 1) {
-            take(&t->nodes[l].all, x);
-            take(&t->nodes[l++].through, x);
-        }
-        if (r & 1) {
-            take(&t->nodes[--r].all, x);
-            take(&t->nodes[r].through, x);
-        }
-    }
-}
-
-static uint32_t add_set(const taken **sets, uint32_t n, const taken *s)
-{
-    if (s->count)
-        sets[n++] = s;
-    return n;
-}
-
-/* The sets whose union is what is taken during [first, last]. */
-static uint32_t tree_sets(const struct tree *t, uint32_t first, uint32_t last, const taken *sets[MAX_SETS])
-{
-    uint32_t l = first + t->leaves, r = last + t->leaves, n = 0;
-    for (uint32_t a = l, z = r; a; a /= 2, z /= 2) {
-        n = add_set(sets, n, &t->nodes[a].through);
-        if (z != a)
-            n = add_set(sets, n, &t->nodes[z].through);
-    }
-    for (r++; l < r; l /= 2, r /= 2) {
-        if (l & 1)
-            n = add_set(sets, n, &t->nodes[l++].all);
-        if (r & 1)
-            n = add_set(sets, n, &t->nodes[--r].all);
-    }
-    return n;
-}
-
-/* The lowest offset at which `bytes` are free during [first, last]; at a page if asked. */
-static int64_t tree_find(const struct tree *t, uint32_t first, uint32_t last, int64_t bytes, int paged)
-{
-    const taken *sets[MAX_SETS];
-    uint32_t n = tree_sets(t, first, last, sets), cursor[MAX_SETS] = {0};
-    int64_t at = 0;
-    for (int moved = 1; moved;) {
-        moved = 0;
-        for (uint32_t k = 0; k < n; k++) {
-            const taken *s = sets[k];
-            while (cursor[k] < s->count && s->at[cursor[k]].lo < at + bytes) {
-                if (s->at[cursor[k]].hi > at) {
-                    at = paged ? page(s->at[cursor[k]].hi) : s->at[cursor[k]].hi;
-                    moved = 1;
-                }
-                cursor[k]++;
-            }
-        }
-    }
-    return at;
-}
-
-static struct tree tree_new(uint32_t positions)
-{
-    struct tree t = {.leaves = 1};
-    while (t.leaves < positions)
-        t.leaves *= 2;
-    t.nodes = hd__alloc(2 * (size_t)t.leaves * sizeof *t.nodes);
-    return t;
-}
-
-static void tree_free(struct tree *t)
-{
-    for (uint32_t n = 0; n < 2 * t->leaves; n++) {
-        free(t->nodes[n].all.at);
-        free(t->nodes[n].through.at);
-    }
-    free(t->nodes);
-}
-
-/* ---- one section */
+/* ---- lives */
 
 struct life {
     int64_t bytes, offset;
     double weight; /* the heaviest is placed first: bytes, unless a better order was found */
-    uint32_t first, last, buffer, index, paged;
+    uint32_t first, last, buffer, index;
+    uint8_t paged, step;
 };
 
 typedef HD__ARRAY(struct life) lives;
@@ -183,7 +43,8 @@ static void touch_life(const struct hd_program *p, lives *out, uint32_t *slot, u
         return;
     if (!slot[buffer]) {
         struct life new = {.bytes = b->paged ? page(b->bytes) : align(b->bytes),
-                           .paged = b->paged,
+                           .paged = b->paged != 0,
+                           .step = b->life == HD__LIFE_STEP,
                            .weight = (double)b->bytes,
                            .first = n,
                            .buffer = buffer,
@@ -222,11 +83,13 @@ static lives find_lives(const struct hd_program *p, const struct group *g, const
     return out;
 }
 
-/* No plan can be smaller than what is alive at once. */
-static int64_t lower_bound(const lives *l, uint32_t positions)
+/* No plan can be smaller than what is alive at once. `temp`: of those that live in one section only. */
+static int64_t lower_bound(const lives *l, uint32_t positions, int temp)
 {
     int64_t *delta = hd__alloc((positions + 1) * sizeof *delta), live = 0, bound = 0;
     for (uint32_t n = 0; n < l->count; n++) {
+        if (temp && l->at[n].step)
+            continue;
         delta[l->at[n].first] += l->at[n].bytes;
         delta[l->at[n].last + 1] -= l->at[n].bytes;
     }
@@ -255,17 +118,16 @@ static int by_weight(const void *a, const void *b)
 
 static int64_t place_in_order(lives *l, uint32_t positions)
 {
-    struct tree tree = tree_new(positions);
+    struct hd__space *space = hd__space_new(positions);
     int64_t top = 0;
     if (l->count)
         qsort(l->at, l->count, sizeof *l->at, by_weight);
     for (uint32_t n = 0; n < l->count; n++) {
         struct life *x = &l->at[n];
-        x->offset = tree_find(&tree, x->first, x->last, x->bytes, (int)x->paged);
-        tree_put(&tree, x->first, x->last, (struct interval){x->offset, x->offset + x->bytes});
+        x->offset = hd__space_take(space, x->first, x->last, x->bytes, x->paged ? PAGE : ALIGN);
         top = HD__MAX(top, x->offset + x->bytes);
     }
-    tree_free(&tree);
+    hd__space_free(space);
     return top;
 }
 
@@ -290,7 +152,7 @@ static void order_heavy(lives *all, uint32_t positions, int64_t low)
     for (uint32_t n = 0; n < all->count; n++)
         if (all->at[n].bytes >= low / HEAVY)
             hd__push(&heavy, all->at[n]);
-    int64_t best = INT64_MAX, bound = lower_bound(&heavy, positions);
+    int64_t best = INT64_MAX, bound = lower_bound(&heavy, positions, 0);
     double *weight = hd__alloc(all->count * sizeof *weight);
     for (uint32_t round = 0; round < EFFORT / (heavy.count + 1) && best > bound; round++) {
         int64_t top = place_in_order(&heavy, positions);
@@ -306,12 +168,19 @@ static void order_heavy(lives *all, uint32_t positions, int64_t low)
     hd__free_array(&heavy);
 }
 
+/* Of all groups the largest. */
+struct sizes {
+    int64_t bytes, bound; /* of the plan; no plan is smaller */
+    int64_t alone;        /* nor is one of each section alone, beside what lives for a step */
+};
+
 /* Largest first is nearly always best; where it is not within half a percent of the bound, a better order is
  * searched. */
-static int64_t plan_group(struct hd_program *p, const struct group *g, const uint32_t *position, int64_t base, int64_t *bound)
+static void plan_group(struct hd_program *p, const struct group *g, const uint32_t *position, struct sizes *sizes)
 {
     lives l = find_lives(p, g, position);
-    int64_t low = lower_bound(&l, g->positions), best = place_in_order(&l, g->positions);
+    int64_t base = p->persistent_bytes;
+    int64_t low = lower_bound(&l, g->positions, 0), best = place_in_order(&l, g->positions);
     keep(p, &l, base);
     if (best > low + low / 200) {
         order_heavy(&l, g->positions, low);
@@ -320,13 +189,14 @@ static int64_t plan_group(struct hd_program *p, const struct group *g, const uin
             keep(p, &l, base);
         best = HD__MIN(best, top);
     }
-    *bound = HD__MAX(*bound, low);
+    sizes->bytes = HD__MAX(sizes->bytes, best);
+    sizes->bound = HD__MAX(sizes->bound, low);
+    sizes->alone = HD__MAX(sizes->alone, lower_bound(&l, g->positions, 1));
     hd__free_array(&l);
-    return best;
 }
 
 /* What a step clears in `begin`, or first writes where a section is repeated, lives for nearly all of it: that is as good as
- * persistent, and each section can be planned alone. Returns whether any other lives from section to section. */
+ * persistent. Returns whether any other lives from section to section. */
 static int find_steps(struct hd_program *p)
 {
     struct hd__touch t[HD__MAX_TOUCH];
@@ -385,34 +255,82 @@ int64_t hd__all_arenas(const struct hd_program *p)
     return p->shift[HD__MEM_COUNT - 1] + p->bytes[HD__MEM_COUNT - 1];
 }
 
-static int64_t plan_temporaries(struct hd_program *p, int steps, int64_t *bound)
+static struct sizes plan_temporaries(struct hd_program *p, int steps)
 {
     struct group step = {.end = p->sections.count, .step = 1};
     uint32_t *position = hd__positions(p);
-    int64_t base = p->bytes[HD__MEM_MAIN], temp = 0;
+    struct sizes sizes = {0};
     for (uint32_t s = 0; s < p->sections.count; s++) {
         struct group alone = {.first = s, .end = s + 1, .positions = p->sections.at[s].code.count};
         if (steps && p->sections.at[s].repeat)
             step.positions += alone.positions;
         else
-            temp = HD__MAX(temp, plan_group(p, &alone, position, base, bound));
+            plan_group(p, &alone, position, &sizes);
     }
     if (step.positions)
-        temp = HD__MAX(temp, plan_group(p, &step, position, base, bound));
+        plan_group(p, &step, position, &sizes);
     free(position);
-    return temp;
+    return sizes;
+}
+
+static int32_t plan(struct hd_program *p, int steps, struct sizes *sizes, struct hd_error *err)
+{
+    if (place_persistent(p, err))
+        return err->code;
+    p->persistent_bytes = p->bytes[HD__MEM_MAIN];
+    *sizes = plan_temporaries(p, steps);
+    p->temp_bytes = sizes->bytes;
+    p->temp_bound = sizes->bound;
+    p->arena_bytes = p->bytes[HD__MEM_MAIN] = p->persistent_bytes + p->temp_bytes;
+    return HD_OK;
+}
+
+static int64_t bytes_of_steps(const struct hd_program *p)
+{
+    int64_t bytes = 0;
+    for (uint32_t b = 1; b < p->buffers.count; b++)
+        bytes += p->buffers.at[b].life == HD__LIFE_STEP ? align(p->buffers.at[b].bytes) : 0;
+    return bytes;
+}
+
+/* What lives for a step is persistent then. */
+static int32_t plan_alone(struct hd_program *p, struct hd_error *err)
+{
+    struct sizes sizes;
+    for (uint32_t b = 1; b < p->buffers.count; b++)
+        if (p->buffers.at[b].life == HD__LIFE_STEP)
+            p->buffers.at[b].life = HD__LIFE_PERSISTENT;
+    return plan(p, 0, &sizes, err);
+}
+
+/* The sections of a step together or each alone. A section is easier to plan than a step: it may win more by that than it loses
+ * because what lives for a step takes its place all the time. */
+static int32_t plan_step(struct hd_program *p, struct hd_error *err)
+{
+    struct sizes sizes;
+    int32_t rc = plan(p, 1, &sizes, err);
+    int64_t together = p->arena_bytes;
+    struct hd__buffer *buffers;
+    if (rc || p->persistent_bytes + bytes_of_steps(p) + sizes.alone >= together)
+        return rc;
+    buffers = hd__alloc(p->buffers.count * sizeof *buffers);
+    memcpy(buffers, p->buffers.at, p->buffers.count * sizeof *buffers);
+    rc = plan_alone(p, err);
+    if (!rc && p->arena_bytes >= together) {
+        memcpy(p->buffers.at, buffers, p->buffers.count * sizeof *buffers);
+        rc = plan(p, 1, &sizes, err);
+    }
+    free(buffers);
+    return rc;
 }
 
 int32_t hd__memory(struct hd_program *p, struct hd_error *err)
 {
-    int steps = find_steps(p);
-    if (place_persistent(p, err))
-        return err->code;
+    struct sizes sizes;
+    int32_t rc;
     hd__alias(p);
-    p->temp_bound = 0;
-    p->persistent_bytes = p->bytes[HD__MEM_MAIN];
-    p->temp_bytes = plan_temporaries(p, steps, &p->temp_bound);
-    p->arena_bytes = p->bytes[HD__MEM_MAIN] = p->persistent_bytes + p->temp_bytes;
-    place_arenas(p);
-    return HD_OK;
+    rc = find_steps(p) ? plan_step(p, err) : plan(p, 0, &sizes, err);
+    if (!rc)
+        place_arenas(p);
+    return rc;
 }

@@ -7,7 +7,7 @@
 
 struct alive {
     int64_t lo, hi;
-    uint32_t buffer, last;
+    uint32_t buffer;
 };
 
 typedef HD__ARRAY(struct alive) alive_set; /* sorted by lo */
@@ -23,16 +23,6 @@ static uint32_t first_behind(const alive_set *s, int64_t lo)
             z = mid;
     }
     return a;
-}
-
-/* Those that end before position n make room. */
-static void expire(alive_set *s, uint32_t n)
-{
-    uint32_t kept = 0;
-    for (uint32_t k = 0; k < s->count; k++)
-        if (s->at[k].last >= n)
-            s->at[kept++] = s->at[k];
-    s->count = kept;
 }
 
 static void enter(alive_set *s, struct hd__faults *f, struct alive x)
@@ -51,14 +41,25 @@ static void enter(alive_set *s, struct hd__faults *f, struct alive x)
     s->at[at] = x;
 }
 
-static void begin(alive_set *s, struct hd__faults *f, uint32_t buffer, uint32_t last)
+static void leave(alive_set *s, const struct hd__buffer *b, uint32_t buffer)
+{
+    uint32_t at = first_behind(s, b->offset);
+    while (at < s->count && s->at[at].lo == b->offset && s->at[at].buffer != buffer)
+        at++;
+    if (at == s->count || s->at[at].buffer != buffer)
+        return; /* it lies outside the arena: begin() */
+    memmove(s->at + at, s->at + at + 1, (s->count - at - 1) * sizeof *s->at);
+    s->count--;
+}
+
+static void begin(alive_set *s, struct hd__faults *f, uint32_t buffer)
 {
     const struct hd__buffer *b = &f->p->buffers.at[buffer];
     if (b->offset < f->p->persistent_bytes || b->offset + b->bytes > f->p->arena_bytes)
         hd__fault(f, "%s lies at [%lld, %lld), outside the temporary part of the arena", b->name,
                   (long long)b->offset, (long long)(b->offset + b->bytes));
     else
-        enter(s, f, (struct alive){b->offset, b->offset + b->bytes, buffer, last});
+        enter(s, f, (struct alive){b->offset, b->offset + b->bytes, buffer});
 }
 
 /* What lives for a step is alive from its first touch to the step's end; where its section is repeated, all the time. */
@@ -70,7 +71,7 @@ static void carry(alive_set *set, struct hd__faults *f, const struct hd__code_se
         if (p->buffers.at[b].life == HD__LIFE_STEP && section->repeat > 1)
             carried[b] |= last[b] > 0;
         if (carried[b])
-            begin(set, f, b, UINT32_MAX);
+            begin(set, f, b);
     }
 }
 
@@ -87,17 +88,21 @@ void hd__check_overlap(struct hd__faults *f, const struct hd__code_section *sect
         for (uint32_t k = hd__lives_on(p, code, position, n, t); k-- > 0;)
             last[t[k].buffer] = n + 1;
     carry(&set, f, section, last, carried);
-    for (f->n = 0; f->n < code->count; f->n++)
-        for (uint32_t k = hd__lives_on(p, code, position, f->n, t); k-- > 0;) {
+    for (f->n = 0; f->n < code->count; f->n++) {
+        uint32_t touches = hd__lives_on(p, code, position, f->n, t);
+        for (uint32_t k = 0; k < touches; k++) {
             uint32_t b = t[k].buffer;
             int step = p->buffers.at[b].life == HD__LIFE_STEP;
             if (seen[b] || p->buffers.at[b].life == HD__LIFE_PERSISTENT || (step && carried[b]))
                 continue;
             seen[b] = 1;
             carried[b] = (uint8_t)step;
-            expire(&set, f->n);
-            begin(&set, f, b, step ? UINT32_MAX : last[b] - 1);
+            begin(&set, f, b);
         }
+        for (uint32_t k = 0; k < touches; k++)
+            if (last[t[k].buffer] == f->n + 1 && p->buffers.at[t[k].buffer].life == HD__LIFE_TEMP)
+                leave(&set, &p->buffers.at[t[k].buffer], t[k].buffer);
+    }
     hd__free_array(&set);
     free(last);
     free(seen);

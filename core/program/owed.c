@@ -124,8 +124,9 @@ static void update(struct hd__owed *o, struct hd__faults *f, const struct hd__in
     }
 }
 
-void hd__owed_step(struct hd__owed *o, struct hd__faults *f, const struct hd__instr *i)
+static void step(void *state, struct hd__faults *f, const struct hd__instr *i)
 {
+    struct hd__owed *o = state;
     if (i->op == HD_OP_FILL0) {
         struct hd__owed_range r = hd__owed_range_of(o->p, i->out[0]);
         hd__owed_set(hd__owed_list(o, i->out[0], 1),
@@ -158,3 +159,5 @@ void hd__owed_step(struct hd__owed *o, struct hd__faults *f, const struct hd__in
         else if (k == 0 && i->n_in)
             move(o, f, i);
 }
+
+const struct hd__proof hd__proof_owed = {.create = hd__owed_create, .destroy = hd__owed_destroy, .step = step};

@@ -33,6 +33,8 @@ struct hd__owed_range {
 };
 
 /* ---- owed_pieces.c */
+void *hd__owed_create(const struct hd_program *p);
+void hd__owed_destroy(void *owed);
 const char *hd__owed_name(const struct hd__owed *o, uint32_t param);
 /* The pieces of a tensor's buffer; NULL where it has had none, unless they are to be made. Making one moves the others. */
 hd__owed_pieces *hd__owed_list(struct hd__owed *o, hd_tensor t, int make);

@@ -3,7 +3,7 @@
 
 #include "core/program/owed.h"
 
-struct hd__owed *hd__owed_new(const struct hd_program *p)
+void *hd__owed_create(const struct hd_program *p)
 {
     struct hd__owed *o = hd__alloc(sizeof *o);
     o->p = p;
@@ -12,8 +12,9 @@ struct hd__owed *hd__owed_new(const struct hd_program *p)
     return o;
 }
 
-void hd__owed_free(struct hd__owed *o)
+void hd__owed_destroy(void *state)
 {
+    struct hd__owed *o = state;
     for (uint32_t n = 0; n < o->lists.count; n++)
         hd__free_array(&o->lists.at[n]);
     hd__free_array(&o->lists);

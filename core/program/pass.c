@@ -183,7 +183,8 @@ static void flat_get(const struct hd_program *p, uint32_t id, struct hd_pass_fla
     const struct hd__flat *f = &p->flats.at[id - 1];
     *out = (struct hd_pass_flat){.struct_size = sizeof *out, .block = f->block, .axes = f->axes, .members = f->members,
                                  .n_params = f->n_params, .params = f->params, .offset = f->offset, .count = f->count,
-                                 .ways = hd__mesh_ways(&p->mesh, f->axes), .whole = f->whole, .master = f->master, .low = f->low};
+                                 .ways = hd__mesh_ways(&p->mesh, f->axes), .whole = f->whole, .master = f->master, .low = f->low,
+                                 .common = f->common};
 }
 
 static uint32_t n_flats(const struct hd_program *p)

@@ -168,9 +168,10 @@ static void check_pieces(struct hd__faults *f, const struct hd__instr *i)
     hd__fault(f, "%s is cut along [%s], not along [%s]", pieces->name, is, axes);
 }
 
-void hd__check_placed(struct hd__faults *f, const struct hd__instr *i)
+static void step(void *state, struct hd__faults *f, const struct hd__instr *i)
 {
     uint8_t class = hd__op(i->op)->class;
+    (void)state;
     check_even(f, i);
     if (class == HD__CLASS_MODEL)
         check_rules(f, i);
@@ -183,3 +184,5 @@ void hd__check_placed(struct hd__faults *f, const struct hd__instr *i)
     else if (i->n_in && (i->op == HD_OP_ACCUM || i->op == HD_OP_COPY || class == HD__CLASS_UPDATE))
         check_alike(f, i);
 }
+
+const struct hd__proof hd__proof_placed = {.step = step};

@@ -146,16 +146,22 @@ uint16_t hd__at(const struct hd__tensor *t, int32_t axis)
     return HD__AT_R;
 }
 
+static inline int64_t local(const struct hd_program *p, const struct hd__tensor *t, int32_t i)
+{
+    int64_t extent = p->dims.at[t->dim[i]].extent;
+    return t->place.shard[i] ? extent / hd__mesh_ways(&p->mesh, hd__shard_mask(t->place.shard[i])) : extent;
+}
+
 int64_t hd__local(const struct hd_program *p, const struct hd__tensor *t, int32_t i)
 {
-    return p->dims.at[t->dim[i]].extent / hd__mesh_ways(&p->mesh, hd__shard_mask(t->place.shard[i]));
+    return local(p, t, i);
 }
 
 int64_t hd__numel(const struct hd_program *p, const struct hd__tensor *t)
 {
     int64_t n = 1;
     for (int32_t i = 0; i < t->ndim; i++)
-        n *= hd__local(p, t, i);
+        n *= local(p, t, i);
     return n;
 }
 

@@ -17,7 +17,7 @@
  *   pass.c      strategies rewrite sections (zero: flat buffers, reductions, gathers, the update)
  *   fuse.c      peepholes: gradients accumulate where they are made; fuse_head.c: the loss without whole logits
  *   schedule.c  buffers for all tensors, waits for asynchronous instructions
- *   memory.c    lifetimes -> offsets in one arena; alias.c: outputs in the memory of inputs that die
+ *   memory.c    lifetimes -> offsets in one arena (space.c); alias.c: outputs in the memory of inputs that die
  *   verify.c    rules within a rank (meaning.c: operands, placed.c: placements, owed.c: sums, together.c: ranks that were
  *               apart, overlap.c: memory); machine.c: all ranks at once, as proof, emulator and simulator
  *   bind.c      one instruction of one rank -> struct hd_instr_desc with addresses
@@ -211,7 +211,7 @@ struct hd__flat {
     uint32_t state_memory; /* HD__MEM_... of the states */
 };
 
-/* A strategy's own state over a flat, which checkpoints keep. */
+/* A strategy's own state over a flat, which checkpoints keep: made of differences of parameters, or an average of them. */
 struct hd__kept {
     const char *name;
     uint32_t flat; /* index */
@@ -446,6 +446,8 @@ static inline uint32_t hd__apart_of(const struct hd_program *p, hd_tensor t)
 }
 /* Bytes of all arenas one behind another, as memory.c lays them. */
 int64_t hd__all_arenas(const struct hd_program *p);
+/* Does what a strategy keeps begin as the parameters, and stay made of them? Else it begins as zeros. */
+int hd__is_average(const struct hd_program *p, const struct hd__kept *kept);
 void hd__alias(struct hd_program *p); /* outputs take the memory of inputs that die, where the op allows it */
 /* verify.c: rules within one rank. The first faults, one a line, go to err->message. */
 int32_t hd__verify(struct hd_program *p, struct hd_error *err);

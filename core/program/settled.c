@@ -1,5 +1,5 @@
 /* What a step must leave settled besides gradients: the loss and the norm are summed once over the ranks that have
- * parts of them, every parameter counts once in the norm and is updated once, and what lives in another memory is fetched and
+ * parts of them, every parameter counts once in the norm and is updated once, and what was changed of another memory is
  * written back. */
 #include <math.h>
 #include <stdlib.h>
@@ -11,7 +11,7 @@ struct part {            /* of the norm: one parameter's */
     double weight;
 };
 
-struct hd__settled {
+struct settled {
     const struct hd_program *p;
     uint32_t *flat_of; /* by tensor: the flat, index + 1, whose shard it is */
     uint32_t *updates; /* by flat: in this step */
@@ -21,7 +21,6 @@ struct hd__settled {
     int32_t loss_cleared, norm_cleared;
     int32_t norm_added, norm_checked; /* norm2 is made of all digits; what it is now was looked at */
     uint32_t *staged;                /* by tensor: index + 1 into p->staged of the twin that it is */
-    hd_tensor *holder;               /* by buffer: the twin that was written last */
     uint8_t *changed;                /* by index into p->staged: computed in, and not written back */
 };
 
@@ -35,34 +34,33 @@ static uint32_t loss_axes(const struct hd_program *p)
     return hd__tc(p, p->loss_sum)->place.partial | stages_bit(p);
 }
 
-struct hd__settled *hd__settled_new(const struct hd_program *p)
+static void *create(const struct hd_program *p)
 {
-    struct hd__settled *s = hd__alloc(sizeof *s);
+    struct settled *s = hd__alloc(sizeof *s);
     s->p = p;
     s->flat_of = hd__flats_by_shard(p);
     s->updates = hd__alloc(p->flats.count * sizeof *s->updates);
     s->staged = hd__alloc(p->tensors.count * sizeof *s->staged);
-    s->holder = hd__alloc(p->buffers.count * sizeof *s->holder);
     s->changed = hd__alloc(p->staged.count + 1);
     for (uint32_t n = 0; n < p->staged.count; n++)
         s->staged[p->staged.at[n].twin] = n + 1;
     return s;
 }
 
-void hd__settled_free(struct hd__settled *s)
+static void destroy(void *state)
 {
+    struct settled *s = state;
     hd__free_array(&s->parts);
     free(s->flat_of);
     free(s->updates);
     free(s->staged);
-    free(s->holder);
     free(s->changed);
     free(s);
 }
 
 /* ---- the loss */
 
-static void step_loss(struct hd__settled *s, struct hd__faults *f, const struct hd__instr *i)
+static void step_loss(struct settled *s, struct hd__faults *f, const struct hd__instr *i)
 {
     char axes[64];
     if (i->op != HD_OP_ALL_REDUCE) {
@@ -97,7 +95,7 @@ static double weight_at(const struct hd__instr *i, int64_t offset)
     return 1;
 }
 
-static void add_parts(struct hd__settled *s, const struct hd__instr *i)
+static void add_parts(struct settled *s, const struct hd__instr *i)
 {
     const struct hd_program *p = s->p;
     const struct hd__flat *flat = &p->flats.at[s->flat_of[i->in[0]] - 1];
@@ -116,7 +114,7 @@ static void add_parts(struct hd__settled *s, const struct hd__instr *i)
 }
 
 /* Summed over these axes (without pp, where each stage has its own): does every parameter count once? */
-static void check_norm(const struct hd__settled *s, struct hd__faults *f, uint32_t axes)
+static void check_norm(const struct settled *s, struct hd__faults *f, uint32_t axes)
 {
     const struct hd_program *p = s->p;
     double *times = hd__alloc(p->params.count * sizeof *times);
@@ -142,7 +140,7 @@ static hd_tensor norm_sum(const struct hd_program *p)
     return p->norm_digits ? p->norm_digits : p->norm2;
 }
 
-static void sum_norm(struct hd__settled *s, struct hd__faults *f, const struct hd__instr *i)
+static void sum_norm(struct settled *s, struct hd__faults *f, const struct hd__instr *i)
 {
     char axes[64];
     if (i->axes & s->norm_summed) {
@@ -152,7 +150,7 @@ static void sum_norm(struct hd__settled *s, struct hd__faults *f, const struct h
     s->norm_summed |= i->axes;
 }
 
-static void read_norm(struct hd__settled *s, struct hd__faults *f)
+static void read_norm(struct settled *s, struct hd__faults *f)
 {
     if (s->norm_checked)
         return;
@@ -166,7 +164,7 @@ static void read_norm(struct hd__settled *s, struct hd__faults *f)
     check_norm(s, f, s->norm_summed & ~HD_AXIS_BIT(HD_AXIS_PP));
 }
 
-static void step_norm(struct hd__settled *s, struct hd__faults *f, const struct hd__instr *i)
+static void step_norm(struct settled *s, struct hd__faults *f, const struct hd__instr *i)
 {
     s->norm_added = s->norm_checked = 0;
     if (i->op == HD_OP_FILL0) {
@@ -182,7 +180,7 @@ static void step_norm(struct hd__settled *s, struct hd__faults *f, const struct 
 
 /* ---- updates */
 
-static void update(struct hd__settled *s, struct hd__faults *f, const struct hd__instr *i)
+static void update(struct settled *s, struct hd__faults *f, const struct hd__instr *i)
 {
     uint32_t flat = i->n_in ? s->flat_of[i->in[0]] : 0;
     if (i->op == HD_OP_SUMSQ) {
@@ -197,7 +195,7 @@ static void update(struct hd__settled *s, struct hd__faults *f, const struct hd_
         s->updates[flat - 1]++;
 }
 
-static void end_updates(struct hd__settled *s, struct hd__faults *f)
+static void end_updates(struct settled *s, struct hd__faults *f)
 {
     for (uint32_t k = 0; k < s->p->flats.count; k++)
         if (s->p->flats.at[k].n_params && s->updates[k] != 1)
@@ -205,26 +203,19 @@ static void end_updates(struct hd__settled *s, struct hd__faults *f)
     memset(s->updates, 0, s->p->flats.count * sizeof *s->updates);
 }
 
-/* ---- what lives in another memory: it must be in its place before it is used, and go back when it was changed */
+/* ---- what lives in another memory goes back when it was changed; that it was in its place: meaning.c */
 
-static void step_staged(struct hd__settled *s, struct hd__faults *f, const struct hd__instr *i)
+static void step_staged(struct settled *s, const struct hd__instr *i)
 {
-    struct hd__touch t[HD__MAX_TOUCH];
-    uint32_t n = s->p->staged.count ? hd__touches(s->p, i, t) : 0;
-    for (uint32_t k = 0; k < n; k++) {
-        uint32_t at = s->staged[t[k].tensor];
-        if (at && t[k].reads && s->holder[t[k].buffer] != t[k].tensor)
-            hd__fault(f, "use of %s, which was not brought into its place", hd__tc(s->p, t[k].tensor)->name);
-        if (at && t[k].writes) {
-            s->holder[t[k].buffer] = t[k].tensor;
-            s->changed[at - 1] = !hd__is_copy(i);
-        }
-    }
-    if (n && hd__is_copy(i) && s->staged[i->in[0]] && s->p->staged.at[s->staged[i->in[0]] - 1].home == i->out[0])
-        s->changed[s->staged[i->in[0]] - 1] = 0;
+    uint32_t from = i->n_in ? s->staged[i->in[0]] : 0;
+    for (uint32_t k = 0; k < i->n_out; k++)
+        if (s->staged[i->out[k]])
+            s->changed[s->staged[i->out[k]] - 1] = !hd__is_copy(i);
+    if (from && hd__is_copy(i) && s->p->staged.at[from - 1].home == i->out[0])
+        s->changed[from - 1] = 0;
 }
 
-static void end_staged(struct hd__settled *s, struct hd__faults *f)
+static void end_staged(struct settled *s, struct hd__faults *f)
 {
     for (uint32_t n = 0; n < s->p->staged.count; n++)
         if (s->changed[n]) {
@@ -233,8 +224,9 @@ static void end_staged(struct hd__settled *s, struct hd__faults *f)
         }
 }
 
-void hd__settled_step(struct hd__settled *s, struct hd__faults *f, const struct hd__instr *i)
+static void step(void *state, struct hd__faults *f, const struct hd__instr *i)
 {
+    struct settled *s = state;
     if (i->n_out && i->out[0] == s->p->loss_sum)
         step_loss(s, f, i);
     if (i->n_out && i->out[0] == norm_sum(s->p))
@@ -243,31 +235,34 @@ void hd__settled_step(struct hd__settled *s, struct hd__faults *f, const struct 
         s->norm_added = 1, s->norm_checked = 0;
     if (hd__op(i->op)->class == HD__CLASS_UPDATE)
         update(s, f, i);
-    step_staged(s, f, i);
+    step_staged(s, i);
 }
 
-void hd__settled_begin(struct hd__settled *s, const struct hd__code_section *section)
+static void enter(void *state, struct hd__faults *f)
 {
-    memset(s->holder, 0, s->p->buffers.count * sizeof *s->holder);
+    struct settled *s = state;
     s->loss = 0;
-    if (!strcmp(section->name, "begin")) /* of every step that is walked */
+    if (!strcmp(f->section->name, "begin")) /* of every step that is walked */
         s->loss_cleared = s->norm_cleared = 0;
-    if (!strcmp(section->name, "eval")) { /* whoever runs it has cleared the loss */
+    if (!strcmp(f->section->name, "eval")) { /* whoever runs it has cleared the loss */
         s->loss_owes = loss_axes(s->p);
         s->loss_cleared = 1;
     }
 }
 
-void hd__settled_end(struct hd__settled *s, struct hd__faults *f, const struct hd__code_section *section)
+static void leave(void *state, struct hd__faults *f)
 {
+    struct settled *s = state;
     char axes[64];
-    if (s->loss != section->loss)
+    if (s->loss != f->section->loss)
         hd__fault(f, "the loss is not the sum that its micro-batches make: a term is missing, doubled or another");
-    if ((!strcmp(section->name, "update") || !strcmp(section->name, "eval_end")) && s->loss_owes) {
+    if ((!strcmp(f->section->name, "update") || !strcmp(f->section->name, "eval_end")) && s->loss_owes) {
         hd__axes_text(s->loss_owes, axes);
         hd__fault(f, "the loss still owes a sum over %s", axes);
     }
-    if (!strcmp(section->name, "update"))
+    if (!strcmp(f->section->name, "update"))
         end_updates(s, f);
     end_staged(s, f);
 }
+
+const struct hd__proof hd__proof_settled = {.create = create, .destroy = destroy, .enter = enter, .step = step, .leave = leave};

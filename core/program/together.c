@@ -3,9 +3,11 @@
  * summed; and whether it follows from the parameters that the ranks have trained. Behind the section, every flat's
  * parameters, wherever they lie, and every state that the strategy keeps, are equal along the axes, no share, and
  * follow from them: so what a rank did is neither lost nor counted twice. Blends are linear, so it is known too how much
- * of parameters each value is: in the end parameters are once themselves, and states nothing of them, so that ranks
- * which have trained nothing change nothing; and they have moved to where the ranks went, not away. In other sections
- * nothing writes what ranks have in common. */
+ * of parameters each value is: in the end parameters and averages of them are once themselves, and other states nothing of them,
+ * so that ranks which have trained nothing change nothing; and they have moved to where the ranks went, not away. In other
+ * sections nothing writes what ranks have in common.
+ *
+ * Where ranks are not apart, a section of a strategy's own is walked in the same way, for what the strategy keeps. */
 #include <math.h>
 #include <stdlib.h>
 
@@ -17,16 +19,17 @@ struct value {
     double whole, moved; /* how often parameters are in it; those of them that the ranks have trained */
 };
 
-struct hd__together {
+struct together {
     const struct hd_program *p;
     struct value *of;             /* by tensor */
     uint8_t *common;              /* by buffer: something lies there that ranks have in common */
-    HD__ARRAY(hd_tensor) settled; /* what must be equal behind the section: parameters, then what is kept */
+    HD__ARRAY(hd_tensor) settled; /* what must be equal behind the section: parameters and averages of them, then what else is kept */
     uint32_t parameters;          /* of them */
     uint32_t axes;                /* of the section */
+    int walks;                    /* this section: it brings ranks together, or is a strategy's own where they are not apart */
 };
 
-static void must_settle(struct hd__together *g, hd_tensor t)
+static void must_settle(struct together *g, hd_tensor t)
 {
     if (!t || g->p->buffers.at[hd__tc(g->p, t)->buffer].life != HD__LIFE_PERSISTENT)
         return;
@@ -38,42 +41,48 @@ static void must_settle(struct hd__together *g, hd_tensor t)
         g->common[hd__tc(g->p, t)->buffer] = 1;
 }
 
-struct hd__together *hd__together_new(const struct hd_program *p)
+static void *create(const struct hd_program *p)
 {
-    struct hd__together *g = hd__alloc(sizeof *g);
+    struct together *g = hd__alloc(sizeof *g);
     g->p = p;
     g->of = hd__alloc(p->tensors.count * sizeof *g->of);
     g->common = hd__alloc(p->buffers.count);
-    for (uint32_t n = 0; n < p->flats.count && p->apart; n++) {
+    for (uint32_t n = 0; n < p->flats.count && (p->apart || p->kept.count); n++) {
         const struct hd__flat *f = &p->flats.at[n];
         must_settle(g, f->whole);
         must_settle(g, f->master);
         must_settle(g, f->low);
         must_settle(g, f->common);
     }
+    for (uint32_t n = 0; n < p->kept.count; n++)
+        if (hd__is_average(p, &p->kept.at[n]))
+            must_settle(g, p->kept.at[n].tensor);
     g->parameters = g->settled.count;
     for (uint32_t n = 0; n < p->kept.count; n++)
         must_settle(g, p->kept.at[n].tensor);
     return g;
 }
 
-void hd__together_free(struct hd__together *g)
+static void destroy(void *state)
 {
+    struct together *g = state;
     hd__free_array(&g->settled);
     free(g->common);
     free(g->of);
     free(g);
 }
 
-void hd__together_begin(struct hd__together *g, const struct hd__code_section *section)
+static void enter(void *state, struct hd__faults *f)
 {
+    struct together *g = state;
     const struct hd_program *p = g->p;
-    g->axes = section->together;
-    for (hd_tensor t = 1; t < p->tensors.count && g->axes; t++) {
+    g->axes = f->section->together;
+    g->walks = g->axes || (f->section->predicate && !p->apart && p->kept.count);
+    for (hd_tensor t = 1; t < p->tensors.count && g->walks; t++) {
         int own = hd__tc(p, t)->role == HD__ROLE_FLAT || t == p->norm2;
         g->of[t] = (struct value){.apart = own ? hd__apart_of(p, t) : 0};
     }
-    for (uint32_t n = 0; n < g->settled.count && g->axes; n++) {
+    for (uint32_t n = 0; n < g->settled.count && g->walks; n++) {
         struct value *v = &g->of[g->settled.at[n]];
         v->trained = !hd__tc(p, g->settled.at[n])->common;
         v->whole = n < g->parameters;
@@ -83,19 +92,19 @@ void hd__together_begin(struct hd__together *g, const struct hd__code_section *s
 
 /* ---- one instruction */
 
-static const char *name_of(const struct hd__together *g, hd_tensor t)
+static const char *name_of(const struct together *g, hd_tensor t)
 {
     return hd__tc(g->p, t)->name;
 }
 
-static void fault_axes(struct hd__together *g, struct hd__faults *f, hd_tensor t, const char *what, uint32_t axes)
+static void fault_axes(struct together *g, struct hd__faults *f, hd_tensor t, const char *what, uint32_t axes)
 {
     char text[64];
     hd__axes_text(axes, text);
     hd__fault(f, "%s %s %s", name_of(g, t), what, text);
 }
 
-static struct value mean_share(struct hd__together *g, struct hd__faults *f, const struct hd__instr *i, struct value v)
+static struct value mean_share(struct together *g, struct hd__faults *f, const struct hd__instr *i, struct value v)
 {
     if (i->axes & ~g->p->apart)
         fault_axes(g, f, i->out[0],
@@ -104,7 +113,7 @@ static struct value mean_share(struct hd__together *g, struct hd__faults *f, con
     return v;
 }
 
-static struct value sum(struct hd__together *g, struct hd__faults *f, const struct hd__instr *i, struct value v)
+static struct value sum(struct together *g, struct hd__faults *f, const struct hd__instr *i, struct value v)
 {
     if (i->axes & ~v.owed)
         fault_axes(g, f, i->in[0], "is summed, but it is no share of a mean over", i->axes & ~v.owed);
@@ -113,7 +122,7 @@ static struct value sum(struct hd__together *g, struct hd__faults *f, const stru
     return v;
 }
 
-static struct value value_after(struct hd__together *g, struct hd__faults *f, const struct hd__instr *i)
+static struct value value_after(struct together *g, struct hd__faults *f, const struct hd__instr *i)
 {
     struct value v = {0};
     for (uint32_t k = 0; k < i->n_in; k++) {
@@ -137,7 +146,7 @@ static struct value value_after(struct hd__together *g, struct hd__faults *f, co
 }
 
 /* What lies in the same memory changes too: all of it, or a part. */
-static void set(struct hd__together *g, hd_tensor t, struct value v)
+static void set(struct together *g, hd_tensor t, struct value v)
 {
     struct hd__touch a, b;
     g->of[t] = v;
@@ -159,11 +168,12 @@ static void set(struct hd__together *g, hd_tensor t, struct value v)
     }
 }
 
-void hd__together_step(struct hd__together *g, struct hd__faults *f, const struct hd__instr *i)
+static void step(void *state, struct hd__faults *f, const struct hd__instr *i)
 {
-    if (!g->p->apart || i->op == HD_OP_RELEASE)
+    struct together *g = state;
+    if ((!g->p->apart && !g->p->kept.count) || i->op == HD_OP_RELEASE)
         return;
-    if (g->axes) {
+    if (g->walks) {
         struct value v = value_after(g, f, i);
         for (uint32_t k = 0; k < i->n_out; k++)
             set(g, i->out[k], v);
@@ -171,13 +181,14 @@ void hd__together_step(struct hd__together *g, struct hd__faults *f, const struc
     }
     for (uint32_t k = 0; k < i->n_out; k++)
         if (g->common[hd__tc(g->p, i->out[k])->buffer])
-            hd__fault(f, "%s is common to ranks that are apart: only the section that brings them together writes it",
-                      name_of(g, i->out[k]));
+            hd__fault(f, g->p->apart ? "%s is common to ranks that are apart: only the section that brings them together writes it"
+                                     : "%s is what a strategy keeps: only a section of its own writes it", name_of(g, i->out[k]));
 }
 
-void hd__together_end(struct hd__together *g, struct hd__faults *f)
+static void leave(void *state, struct hd__faults *f)
 {
-    for (uint32_t n = 0; n < g->settled.count && g->axes; n++) {
+    struct together *g = state;
+    for (uint32_t n = 0; n < g->settled.count && g->walks; n++) {
         hd_tensor t = g->settled.at[n];
         const struct value *x = &g->of[t];
         if (x->owed)
@@ -195,10 +206,12 @@ void hd__together_end(struct hd__together *g, struct hd__faults *f)
 }
 
 /* Somewhere in a step the ranks meet again. */
-void hd__together_check(const struct hd_program *p, struct hd__faults *f)
+static void finish(void *state, struct hd__faults *f)
 {
+    const struct hd_program *p = f->p;
     uint32_t left = p->apart;
     char axes[64];
+    (void)state;
     for (uint32_t s = 0; s < p->sections.count; s++)
         if (p->sections.at[s].together == p->apart && p->sections.at[s].repeat && p->sections.at[s].code.count)
             left = 0;
@@ -211,3 +224,6 @@ void hd__together_check(const struct hd_program *p, struct hd__faults *f)
                  axes);
     f->count++;
 }
+
+const struct hd__proof hd__proof_together = {
+    .create = create, .destroy = destroy, .enter = enter, .step = step, .leave = leave, .finish = finish};

@@ -5,23 +5,24 @@
 
 #include "core/program/verify.h"
 
-struct hd__turned {
+struct turned {
     const struct hd_program *p;
     uint32_t *by_tensor; /* TURN(axes, members); 0: at home */
 };
 
 #define TURN(axes, members) ((members) ? (axes) << 16 | (members) : 0)
 
-struct hd__turned *hd__turned_new(const struct hd_program *p)
+static void *create(const struct hd_program *p)
 {
-    struct hd__turned *t = hd__alloc(sizeof *t);
+    struct turned *t = hd__alloc(sizeof *t);
     t->p = p;
     t->by_tensor = hd__alloc(p->tensors.count * sizeof *t->by_tensor);
     return t;
 }
 
-void hd__turned_free(struct hd__turned *t)
+static void destroy(void *state)
 {
+    struct turned *t = state;
     free(t->by_tensor);
     free(t);
 }
@@ -32,7 +33,7 @@ static int cuts_the_sequence(const struct hd_program *p, hd_tensor t, uint32_t a
     return minor >= 0 && axes == HD_AXIS_BIT(minor);
 }
 
-static void shift(struct hd__turned *t, struct hd__faults *f, const struct hd__instr *i)
+static void shift(struct turned *t, struct hd__faults *f, const struct hd__instr *i)
 {
     uint32_t ways = (uint32_t)hd__mesh_ways(&t->p->mesh, i->axes), was = t->by_tensor[i->in[0]] & 0xffff;
     if (!cuts_the_sequence(t->p, i->in[0], i->axes))
@@ -46,8 +47,9 @@ static uint32_t says(const struct hd__instr *i)
     return i->op == HD_OP_ATTENTION || i->op == HD_OP_ATTENTION_GRAD ? TURN(i->axes, (uint32_t)i->tag) : 0;
 }
 
-void hd__turned_step(struct hd__turned *t, struct hd__faults *f, const struct hd__instr *i)
+static void step(void *state, struct hd__faults *f, const struct hd__instr *i)
 {
+    struct turned *t = state;
     uint32_t keys = says(i), all = keys || !i->n_in ? 0 : t->by_tensor[i->in[0]];
     if (i->op == HD_OP_SHIFT) {
         shift(t, f, i);
@@ -65,3 +67,5 @@ void hd__turned_step(struct hd__turned *t, struct hd__faults *f, const struct hd
             hd__fault(f, "%s is not brought home around its ring", hd__tc(t->p, i->in[0])->name);
     }
 }
+
+const struct hd__proof hd__proof_turned = {.create = create, .destroy = destroy, .step = step};

@@ -187,10 +187,10 @@ static void instructions(struct unroll *u, const struct hd_action *a, hd__code *
 {
     const hd__code *template = &u->p->template;
     for (uint32_t k = 0; k < template->count; k++) {
-        struct hd__instr i = template->at[k];
+        struct hd__instr i;
         if (chunk_of(u, k) != a->chunk || !belongs(u, k, a))
             continue;
-        i = label(u, a, i);
+        i = label(u, a, template->at[k]);
         i.id = ++u->p->next_id;
         for (uint32_t n = 0; n < i.n_in; n++)
             i.in[n] = twin_of(u, a, i.in[n]);
@@ -219,12 +219,11 @@ static hd__code action(struct unroll *u, const struct hd_action *a)
 
 /* ---- all of them */
 
-static uint32_t receives(const hd__code *code)
+static void add(const hd__code *part, int receives, hd__code *code)
 {
-    uint32_t n = 0;
-    for (uint32_t k = 0; k < code->count; k++)
-        n += code->at[k].op == HD_OP_RECV;
-    return n;
+    for (uint32_t k = 0; k < part->count; k++)
+        if ((part->at[k].op == HD_OP_RECV) == receives)
+            hd__push(code, part->at[k]);
 }
 
 /* Each action's receives are posted one action early, and never before those that are posted already: a stream keeps its
@@ -232,15 +231,11 @@ static uint32_t receives(const hd__code *code)
 static void join(const hd__code *parts, uint32_t n, hd__code *code)
 {
     for (uint32_t a = 0; a < n; a++) {
-        for (uint32_t k = 0; a == 0 && k < parts[0].count; k++)
-            if (parts[0].at[k].op == HD_OP_RECV)
-                hd__push(code, parts[0].at[k]);
-        for (uint32_t k = 0; a + 1 < n && receives(&parts[a + 1]) && k < parts[a + 1].count; k++)
-            if (parts[a + 1].at[k].op == HD_OP_RECV)
-                hd__push(code, parts[a + 1].at[k]);
-        for (uint32_t k = 0; k < parts[a].count; k++)
-            if (parts[a].at[k].op != HD_OP_RECV)
-                hd__push(code, parts[a].at[k]);
+        if (a == 0)
+            add(&parts[0], 1, code);
+        if (a + 1 < n)
+            add(&parts[a + 1], 1, code);
+        add(&parts[a], 0, code);
     }
 }
 

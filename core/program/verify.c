@@ -29,6 +29,10 @@ struct flight {
 enum { ABSENT = 0, DEFINED, RELEASED };
 enum { IDLE = 0, FLYING, BLAMED, WAITED }; /* BLAMED: touched too early, which was reported; once is enough */
 
+static const struct hd__proof *const proofs[] = {&hd__proof_meaning,  &hd__proof_owed,   &hd__proof_settled, &hd__proof_gathered,
+                                                 &hd__proof_together, &hd__proof_turned, &hd__proof_placed};
+#define PROOFS HD__COUNT(proofs)
+
 struct walk {
     const struct hd_program *p;
     struct hd__faults faults;
@@ -38,15 +42,10 @@ struct walk {
     uint8_t *carried; /* by buffer: an earlier section of this step has touched what lives for a step */
     uint8_t *taken;   /* by tensor: another has taken its memory */
     uint32_t *made;   /* by tensor: how many of this section wrote it, the last that does not add and those behind it */
-    uint8_t *state;   /* by position: IDLE, FLYING, ... */
+    uint8_t *going;   /* by position: IDLE, FLYING, ... */
     uint32_t *head;   /* by buffer: first flight; 0: none */
     HD__ARRAY(struct flight) flights;
-    struct hd__meaning *meaning;
-    struct hd__owed *owed;
-    struct hd__settled *settled;
-    struct hd__gathered *gathered;
-    struct hd__together *together;
-    struct hd__turned *turned;
+    void *state[PROOFS]; /* of proofs[] */
 };
 
 static const char *name_of(const struct walk *w, hd_tensor t)
@@ -166,14 +165,14 @@ static void check_flight(struct walk *w, const struct hd__touch *t)
     uint32_t *link = &w->head[t->buffer];
     while (*link) {
         const struct flight *x = &w->flights.at[*link];
-        if (w->state[x->instr] != FLYING) {
+        if (w->going[x->instr] != FLYING) {
             *link = x->next;
             continue;
         }
         if (hd__touch_conflict(&x->touch, t)) {
             hd__fault(&w->faults, "touches %s, which %s has in flight: a wait is missing",
                       name_of(w, t->tensor), hd__instr_text(w->p, w->faults.section, x->instr, on));
-            w->state[x->instr] = BLAMED;
+            w->going[x->instr] = BLAMED;
             return;
         }
         link = &w->flights.at[*link].next;
@@ -185,10 +184,10 @@ static void check_wait(struct walk *w, const struct hd__instr *i)
     uint32_t on = hd__waited(w->p, w->code, w->position, i);
     if (on >= w->faults.n)
         hd__fault(&w->faults, "waits for instruction %u, which is not before it in this section", i->wait);
-    else if (w->state[on] != FLYING && w->state[on] != BLAMED)
-        hd__fault(&w->faults, "waits for what is not in flight%s", w->state[on] == WAITED ? " any more" : "");
+    else if (w->going[on] != FLYING && w->going[on] != BLAMED)
+        hd__fault(&w->faults, "waits for what is not in flight%s", w->going[on] == WAITED ? " any more" : "");
     else
-        w->state[on] = WAITED;
+        w->going[on] = WAITED;
 }
 
 static void define(struct walk *w, const struct hd__instr *i, const struct hd__touch *t, uint32_t n)
@@ -231,14 +230,9 @@ static void check_instr(struct walk *w, const struct hd__instr *i)
         check_flight(w, &t[k]);
     }
     define(w, i, t, n);
-    w->state[w->faults.n] = hd__is_async(i) ? FLYING : IDLE;
-    hd__meaning_step(w->meaning, &w->faults, i, w->made);
-    hd__owed_step(w->owed, &w->faults, i);
-    hd__settled_step(w->settled, &w->faults, i);
-    hd__gathered_step(w->gathered, &w->faults, i);
-    hd__together_step(w->together, &w->faults, i);
-    hd__turned_step(w->turned, &w->faults, i);
-    hd__check_placed(&w->faults, i);
+    w->going[w->faults.n] = hd__is_async(i) ? FLYING : IDLE;
+    for (size_t k = 0; k < PROOFS; k++)
+        proofs[k]->step(w->state[k], &w->faults, i);
 }
 
 /* What lives for a step goes on from one of its sections to the next. */
@@ -257,26 +251,24 @@ static void check_section(struct walk *w, const struct hd__code_section *s)
 {
     w->faults.section = s;
     w->code = &s->code;
-    w->state = hd__alloc(s->code.count + 1);
+    w->going = hd__alloc(s->code.count + 1);
     forget(w, s);
     memset(w->taken, 0, w->p->tensors.count);
     memset(w->made, 0, w->p->tensors.count * sizeof *w->made);
     memset(w->head, 0, w->p->buffers.count * sizeof *w->head);
     w->flights.count = 1; /* index 0 is none */
-    hd__meaning_begin(w->meaning);
-    hd__settled_begin(w->settled, s);
-    hd__gathered_begin(w->gathered, s);
-    hd__together_begin(w->together, s);
+    for (size_t n = 0; n < PROOFS; n++)
+        if (proofs[n]->enter)
+            proofs[n]->enter(w->state[n], &w->faults);
     for (w->faults.n = 0; w->faults.n < s->code.count; w->faults.n++)
         check_instr(w, &s->code.at[w->faults.n]);
     for (w->faults.n = 0; w->faults.n < s->code.count; w->faults.n++)
-        if (w->state[w->faults.n] == FLYING)
+        if (w->going[w->faults.n] == FLYING)
             hd__fault(&w->faults, "is never waited for");
-    hd__meaning_end(w->meaning, &w->faults, s);
-    hd__settled_end(w->settled, &w->faults, s); /* also where nothing is left of it */
-    hd__gathered_end(w->gathered, &w->faults, s);
-    hd__together_end(w->together, &w->faults);
-    free(w->state);
+    for (size_t n = 0; n < PROOFS; n++) /* also where nothing is left of it */
+        if (proofs[n]->leave)
+            proofs[n]->leave(w->state[n], &w->faults);
+    free(w->going);
 }
 
 /* Of a step, and what is no part of any. */
@@ -304,10 +296,8 @@ static void check_sections(struct walk *w)
         check_step(w, steady);
 }
 
-int32_t hd__verify(struct hd_program *p, struct hd_error *err)
+static struct walk open_walk(const struct hd_program *p, const uint32_t *position)
 {
-    int32_t code = HD_OK;
-    uint32_t *position = hd__positions(p);
     struct walk w = {.p = p,
                      .faults.p = p,
                      .position = position,
@@ -315,32 +305,41 @@ int32_t hd__verify(struct hd_program *p, struct hd_error *err)
                      .carried = hd__alloc(p->buffers.count),
                      .taken = hd__alloc(p->tensors.count),
                      .head = hd__alloc(p->buffers.count * sizeof(uint32_t)),
-                     .made = hd__alloc(p->tensors.count * sizeof(uint32_t)),
-                     .meaning = hd__meaning_new(p),
-                     .owed = hd__owed_new(p),
-                     .settled = hd__settled_new(p),
-                     .gathered = hd__gathered_new(p),
-                     .together = hd__together_new(p),
-                     .turned = hd__turned_new(p)};
+                     .made = hd__alloc(p->tensors.count * sizeof(uint32_t))};
+    w.faults.terms = w.made;
+    for (size_t n = 0; n < PROOFS; n++)
+        w.state[n] = proofs[n]->create ? proofs[n]->create(p) : NULL;
+    return w;
+}
+
+static void close_walk(struct walk *w)
+{
+    for (size_t n = 0; n < PROOFS; n++)
+        if (proofs[n]->destroy)
+            proofs[n]->destroy(w->state[n]);
+    hd__text_free(&w->faults.text);
+    hd__free_array(&w->flights);
+    free(w->buffer);
+    free(w->carried);
+    free(w->taken);
+    free(w->made);
+    free(w->head);
+}
+
+int32_t hd__verify(struct hd_program *p, struct hd_error *err)
+{
+    int32_t code = HD_OK;
+    uint32_t *position = hd__positions(p);
+    struct walk w = open_walk(p, position);
     check_sections(&w);
-    hd__together_check(p, &w.faults);
+    for (size_t n = 0; n < PROOFS; n++)
+        if (proofs[n]->finish)
+            proofs[n]->finish(w.state[n], &w.faults);
     if (w.faults.count > MAX_FAULTS)
         hd__text_add(&w.faults.text, "\nand %u more", w.faults.count - MAX_FAULTS);
     if (w.faults.count)
         code = hd_fail(err, HD_E_INVALID, "%s", w.faults.text.at);
-    hd__text_free(&w.faults.text);
-    hd__free_array(&w.flights);
-    hd__meaning_free(w.meaning);
-    hd__owed_free(w.owed);
-    hd__settled_free(w.settled);
-    hd__gathered_free(w.gathered);
-    hd__together_free(w.together);
-    hd__turned_free(w.turned);
-    free(w.buffer);
-    free(w.carried);
-    free(w.taken);
-    free(w.made);
-    free(w.head);
+    close_walk(&w);
     free(position);
     return code;
 }

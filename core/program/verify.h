@@ -11,6 +11,7 @@ struct hd__faults {
     const struct hd__code_section *section; /* where the walk is */
     uint32_t n;
     uint64_t gains[HD_MAX_OUT]; /* the values that this instruction makes or adds: meaning.c */
+    const uint32_t *terms; /* by tensor: how many it has been made of in this section, this instruction's included */
     uint32_t count;
     struct hd__text text;
 };
@@ -22,16 +23,26 @@ void hd__fault(struct hd__faults *f, const char *format, ...) __attribute__((for
  * and was made by an earlier section of it; those of this one join. */
 void hd__check_overlap(struct hd__faults *f, const struct hd__code_section *section, const uint32_t *position, uint8_t *carried);
 
-/* placed.c: the placements of an instruction's outputs follow from those of its inputs. */
-void hd__check_placed(struct hd__faults *f, const struct hd__instr *i);
+/* A proof is walked through a program's sections, in the order of a step; what it knows lies in a state of its own. Any slot but
+ * step may be NULL. */
+struct hd__proof {
+    void *(*create)(const struct hd_program *p);
+    void (*destroy)(void *state);
+    void (*enter)(void *state, struct hd__faults *f); /* f->section */
+    void (*step)(void *state, struct hd__faults *f, const struct hd__instr *i);
+    void (*leave)(void *state, struct hd__faults *f);
+    void (*finish)(void *state, struct hd__faults *f); /* behind all sections */
+};
 
-/* owed.c: every gradient buffer holds, for each range, sums that are still owed over some axes. */
-struct hd__owed;
-struct hd__owed *hd__owed_new(const struct hd_program *p);
-void hd__owed_free(struct hd__owed *o);
-/* What instruction f->n does to them; reports what is summed twice, mixed, or missing when the optimizer
- * reads. */
-void hd__owed_step(struct hd__owed *o, struct hd__faults *f, const struct hd__instr *i);
+extern const struct hd__proof hd__proof_meaning;  /* every instruction reads and makes what the model says, and other stages are sent it.
+                                                     The first to be asked: fills f->gains */
+extern const struct hd__proof hd__proof_owed;     /* every gradient is summed over all axes that it owes once: reports what is summed
+                                                     twice, mixed, or missing when the optimizer reads */
+extern const struct hd__proof hd__proof_settled;  /* loss and norm are summed once, and parameters are updated once */
+extern const struct hd__proof hd__proof_gathered; /* what the model reads of parameters is as new as their master weights */
+extern const struct hd__proof hd__proof_together; /* ranks that are apart are brought together, by the mean of what they have trained */
+extern const struct hd__proof hd__proof_turned;   /* what goes around a ring is used where it has come to */
+extern const struct hd__proof hd__proof_placed;   /* the placements of an instruction's outputs follow from those of its inputs */
 
 /* By tensor: the flat, index + 1, whose gradient the optimizer reads there; 0 for others. Caller frees. */
 static inline uint32_t *hd__flats_by_shard(const struct hd_program *p)
@@ -55,46 +66,7 @@ static inline int32_t hd__section_walks(const struct hd__code_section *s)
     return s->repeat > 1 ? 2 : 1;
 }
 
-/* meaning.c: every instruction reads and makes what the model says, and other stages are sent it. */
-struct hd__meaning;
-struct hd__meaning *hd__meaning_new(const struct hd_program *p);
-void hd__meaning_free(struct hd__meaning *m);
-void hd__meaning_begin(struct hd__meaning *m);
-/* Fills f->gains. `terms`: by tensor, how many it has been made of in this section, this instruction's included. */
-void hd__meaning_step(struct hd__meaning *m, struct hd__faults *f, const struct hd__instr *i, const uint32_t *terms);
-void hd__meaning_end(struct hd__meaning *m, struct hd__faults *f, const struct hd__code_section *section);
-
-/* settled.c: loss and norm are summed once, and parameters are updated once. */
-struct hd__settled;
-struct hd__settled *hd__settled_new(const struct hd_program *p);
-void hd__settled_free(struct hd__settled *s);
-void hd__settled_begin(struct hd__settled *s, const struct hd__code_section *section);
-void hd__settled_step(struct hd__settled *s, struct hd__faults *f, const struct hd__instr *i);
-void hd__settled_end(struct hd__settled *s, struct hd__faults *f, const struct hd__code_section *section);
-
-/* gathered.c: what the model reads of parameters is as new as their master weights. */
-struct hd__gathered;
-struct hd__gathered *hd__gathered_new(const struct hd_program *p);
-void hd__gathered_free(struct hd__gathered *g);
-void hd__gathered_begin(struct hd__gathered *g, const struct hd__code_section *section);
-void hd__gathered_step(struct hd__gathered *g, struct hd__faults *f, const struct hd__instr *i);
-void hd__gathered_end(struct hd__gathered *g, struct hd__faults *f, const struct hd__code_section *section);
-/* Does a, which is no window, lie over all of b? */
+/* gathered.c: does a, which is no window, lie over all of b? */
 int hd__covers(const struct hd_program *p, hd_tensor a, hd_tensor b);
-
-/* together.c: ranks that are apart are brought together, by the mean of what they have trained. */
-struct hd__together;
-struct hd__together *hd__together_new(const struct hd_program *p);
-void hd__together_free(struct hd__together *g);
-void hd__together_begin(struct hd__together *g, const struct hd__code_section *section);
-void hd__together_step(struct hd__together *g, struct hd__faults *f, const struct hd__instr *i);
-void hd__together_end(struct hd__together *g, struct hd__faults *f);
-void hd__together_check(const struct hd_program *p, struct hd__faults *f);
-
-/* turned.c: what goes around a ring is used where it has come to. */
-struct hd__turned;
-struct hd__turned *hd__turned_new(const struct hd_program *p);
-void hd__turned_free(struct hd__turned *t);
-void hd__turned_step(struct hd__turned *t, struct hd__faults *f, const struct hd__instr *i);
 
 #endif

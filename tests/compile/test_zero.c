@@ -285,7 +285,7 @@ START_TEST(what_options_add)
 }
 END_TEST
 
-/* The arena of a model that is parameters for the most part. (What processes have: HEDDLE_TEST_MEMORY in tests/system.) */
+/* The arena of a model that is parameters for the most part. (What processes have: tests/system/test_parity.c.) */
 START_TEST(stage_3_needs_a_third)
 {
     int64_t bytes[2];

@@ -19,30 +19,39 @@ static uint32_t next_random(uint32_t *state)
 /* ---- random programs */
 
 /* n tensors, each made, then read at random later moments, some by an asynchronous instruction. */
-static struct hd_program *random_program(uint32_t seed, uint32_t n)
+static void add_random(struct hd_program *p, uint32_t s, uint32_t *r, uint32_t n)
 {
-    struct hd_program *p = tiny_program(1, 1, 2, 0);
-    uint32_t s = tiny_section(p, "micro", 1), r = seed;
     hd_tensor *made = hd__alloc(n * sizeof *made);
     for (uint32_t k = 0; k < n; k++) {
-        int64_t count = 16 << next_random(&r) % 8;
-        if (next_random(&r) % 3 == 0)
-            count += next_random(&r) % 1000;
+        int64_t count = 16 << next_random(r) % 8;
+        if (next_random(r) % 3 == 0)
+            count += next_random(r) % 1000;
         hd_tensor t = made[k] = tiny_vector(p, "t", count);
-        uint32_t back = 1 + next_random(&r) % 6, near = k - HD__MIN(k, back),
-                 far = k ? next_random(&r) % k : 0;
+        uint32_t back = 1 + next_random(r) % 6, near = k - HD__MIN(k, back),
+                 far = k ? next_random(r) % k : 0;
         if (k == 0)
             tiny_op(p, s, HD_OP_FILL0, NONE, T(t));
-        else if (next_random(&r) % 4)
+        else if (next_random(r) % 4)
             tiny_op(p, s, HD_OP_SWIGLU, T(made[near], made[far]), T(t));
-        else if (next_random(&r) % 2)
+        else if (next_random(r) % 2)
             tiny_collective(p, s, HD_OP_ALL_REDUCE, HD_AXIS_TP, made[near], t);
         else
             tiny_op(p, s, HD_OP_GELU, T(made[near]), T(t));
     }
     free(made);
+}
+
+static void plan(struct hd_program *p)
+{
     ck_assert_int_eq(hd__schedule(p, &err), HD_OK);
     ck_assert_int_eq(hd__memory(p, &err), HD_OK);
+}
+
+static struct hd_program *random_program(uint32_t seed, uint32_t n)
+{
+    struct hd_program *p = tiny_program(1, 1, 2, 0);
+    add_random(p, tiny_section(p, "micro", 1), &seed, n);
+    plan(p);
     return p;
 }
 
@@ -126,26 +135,68 @@ START_TEST(sections_plan_the_same_memory)
 }
 END_TEST
 
+static hd_tensor add_step_tensor(struct hd_program *p, uint32_t section, int64_t count, uint8_t life)
+{
+    hd_tensor s = tiny_vector(p, "s", count);
+    hd__t(p, s)->role = HD__ROLE_FLAT;
+    hd__t(p, s)->buffer = hd__buffer_new(p, "s", (count * 4 + 63) / 64 * 64, life);
+    tiny_op(p, section, HD_OP_FILL0, NONE, T(s));
+    return s;
+}
+
 /* Made in one section of a step and used in the next: 1000 elements where 1000 others were, beside 500 of the second. */
 static struct hd_program *step_program(const char *first, int32_t repeat, hd_tensor *s)
 {
     struct hd_program *p = tiny_program(1, 1, 1, 0);
     uint32_t one = tiny_section(p, first, repeat), two = tiny_section(p, "update", 1), eval = tiny_section(p, "eval", 0);
     hd_tensor keep = tiny_state(p, "keep", 100), a = tiny_vector(p, "a", 1000), b = tiny_vector(p, "b", 500), e = tiny_vector(p, "e", 1400);
-    *s = tiny_vector(p, "s", 1000);
-    hd__t(p, *s)->role = HD__ROLE_FLAT;
-    hd__t(p, *s)->buffer = hd__buffer_new(p, "s", 4032, HD__LIFE_STEP);
     tiny_op(p, one, HD_OP_FILL0, NONE, T(a));
     tiny_op(p, one, HD_OP_ACCUM, T(a), T(keep));
-    tiny_op(p, one, HD_OP_FILL0, NONE, T(*s));
+    *s = add_step_tensor(p, one, 1000, HD__LIFE_STEP);
     tiny_op(p, two, HD_OP_FILL0, NONE, T(b));
     tiny_op(p, two, HD_OP_ACCUM, T(*s), T(keep));
     tiny_op(p, two, HD_OP_ACCUM, T(b), T(keep));
     tiny_op(p, eval, HD_OP_FILL0, NONE, T(e));
-    ck_assert_int_eq(hd__schedule(p, &err), HD_OK);
-    ck_assert_int_eq(hd__memory(p, &err), HD_OK);
+    plan(p);
     return p;
 }
+
+/* Two sections of random instructions, and what the first makes for the second. */
+static struct hd_program *random_steps(uint32_t seed, uint8_t life)
+{
+    struct hd_program *p = tiny_program(1, 1, 2, 0);
+    uint32_t one = tiny_section(p, "micro_last", 1), two = tiny_section(p, "update", 1), r = seed;
+    hd_tensor s[4], keep[4];
+    for (uint32_t k = 0; k < HD__COUNT(s); k++) {
+        int64_t count = 16 + next_random(&r) % 50;
+        add_random(p, one, &r, 40);
+        s[k] = add_step_tensor(p, one, count, life);
+        keep[k] = tiny_state(p, "keep", count);
+    }
+    for (uint32_t k = 0; k < HD__COUNT(s); k++) {
+        tiny_op(p, two, HD_OP_ACCUM, T(s[k]), T(keep[k]));
+        add_random(p, two, &r, 40);
+    }
+    plan(p);
+    return p;
+}
+
+START_TEST(a_step_is_planned_together_only_where_that_is_smaller)
+{
+    uint32_t alone = 0, together = 0;
+    for (uint32_t seed = 1; seed <= 100; seed++) {
+        struct hd_program *step = random_steps(seed, HD__LIFE_STEP), *kept = random_steps(seed, HD__LIFE_PERSISTENT);
+        ck_assert_msg(step->arena_bytes <= kept->arena_bytes, "seed %u: %lld bytes, and %lld where all of it is kept", seed,
+                      (long long)step->arena_bytes, (long long)kept->arena_bytes);
+        alone += step->persistent_bytes == kept->persistent_bytes;
+        together += step->arena_bytes < kept->arena_bytes;
+        hd__program_free(step);
+        hd__program_free(kept);
+    }
+    ck_assert_uint_gt(alone, 0); /* both are tried */
+    ck_assert_uint_gt(together, 0);
+}
+END_TEST
 
 START_TEST(what_lives_for_a_step)
 {
@@ -323,6 +374,7 @@ int main(void)
     tcase_set_timeout(c, 50);
     tcase_add_test(c, random_lives_never_overlap);
     tcase_add_test(c, what_lives_for_a_step);
+    tcase_add_test(c, a_step_is_planned_together_only_where_that_is_smaller);
     tcase_add_test(c, sections_plan_the_same_memory);
     tcase_add_test(c, an_output_takes_the_memory_of_an_input_that_dies);
     tcase_add_test(c, what_is_in_flight_is_not_taken);

@@ -148,6 +148,16 @@ START_TEST(planted_faults_are_found)
     p->sections.at[0].code.at[position(p, "m2", 0, 0)].in[0] = tiny_state(p, "here", 1200);
     tiny_finish(p);
     assert_fault(p, "one end in the main one and one elsewhere");
+
+    p = staged_update(HD__MEM_HOST, 0);
+    tiny_drop(p, 0, position(p, "m3", 0, 0));
+    tiny_finish(p);
+    assert_fault(p, "use of m3@0, which was not brought into its place"); /* m0 is there */
+
+    p = staged_update(HD__MEM_HOST, 0);
+    tiny_drop(p, 0, position(p, "m2", 1, 0));
+    tiny_finish(p);
+    assert_fault(p, "m2 is changed and not written back");
 }
 END_TEST
 

@@ -66,7 +66,7 @@ struct hd_pass_flat {
     hd_tensor whole;  /* what compute reads */
     hd_tensor master; /* what the optimizer updates: this rank's shard, a tensor of its own or part of the whole */
     hd_tensor low;    /* the copy of the master, in the compute dtype, that the whole is made of; 0: that is the master itself */
-    uint32_t reserved;
+    hd_tensor common; /* what ranks that are apart have in common (HD_FLAT_COMMON); 0: they are not apart */
 };
 
 /* A block of the model, in the order of the forward pass, as the placed template has it: what one rank computes for one
@@ -200,9 +200,11 @@ struct hd_pass_api {
      * it makes the parameters equal along them, which is proved: a BLEND with `axes` makes a rank's share of a mean, an
      * all_reduce over these axes the mean, and everything that is read of each flat afterwards follows from it. */
     void (*section)(struct hd_program *p, const char *name, uint32_t every, uint32_t together);
-    /* Checkpoints keep t, a persistent tensor of a strategy's own over a flat's shard, as NAME, and load it. It is the same
-     * on ranks that are apart, and only a section that brings them together may write it, with differences of parameters:
-     * where no rank has trained it gains nothing. flat_role HD_FLAT_COMMON says the same of the parameters that such ranks
+    /* Checkpoints keep t, a persistent tensor of a strategy's own over a flat's shard, as NAME, and load it. What begins as
+     * `zeros` is made of differences of parameters: where nothing was trained it gains nothing. What does not begins as the
+     * parameters and is an average of them: it stays made of them once. Only a section of a strategy's own may write
+     * either, which is where that is proved; on ranks that are apart they are the same, and that section brings them
+     * together. flat_role HD_FLAT_COMMON says the same of the parameters that such ranks
      * have in common: they begin as all parameters do, and are what a checkpoint calls the model. */
     void (*keep)(struct hd_program *p, uint32_t flat, hd_tensor t, const char *name);
     /* ---- matrices: a dim of a strategy's own, which no axis cuts, and elements [first, first + product of the extents)
