@@ -8,7 +8,7 @@
 #include "core/run/restore.h"
 
 struct request {
-    const char *verb, *name, *to;
+    const char *verb, *name, *to, *weights;
     int json;
     char newest[32];
     struct hd__loaded loaded;
@@ -124,7 +124,7 @@ static int32_t export(struct request *r, struct hd_error *err)
     if (!rc)
         rc = hd__keeper_open(&session, NULL, &keeper, err);
     if (!rc)
-        rc = hd__keeper_load(keeper, r->name ? r->name : "auto", 1, &at, err);
+        rc = hd__keeper_load(keeper, r->name ? r->name : "auto", r->weights, &at, err);
     if (!rc && !at.step)
         rc = hd_fail(err, HD_E_NOTFOUND, "no checkpoint in %s", r->loaded.job->checkpoint_dir);
     if (!rc)
@@ -155,8 +155,9 @@ static int act(struct request *r)
 
 static int run(int argc, char **argv)
 {
-    struct request r = {0};
-    const struct hd__flag flags[] = {{"--checkpoint", &r.name, NULL}, {"--to", &r.to, NULL}, {"--json", NULL, &r.json}};
+    struct request r = {.weights = "model"};
+    const struct hd__flag flags[] = {{"--checkpoint", &r.name, NULL}, {"--to", &r.to, NULL}, {"--weights", &r.weights, NULL},
+                                     {"--json", NULL, &r.json}};
     const char *names[HD__COUNT(verbs)], *nearest;
     struct hd__job_arguments arguments;
     int code, known = 0;
@@ -190,7 +191,7 @@ static int run(int argc, char **argv)
 
 const struct hd__command hd__command_ckpt = {
     .name = "ckpt",
-    .usage = "ls|show|verify|export JOB [key=value ...] [--checkpoint NAME] [--to FOLDER] [--json]",
+    .usage = "ls|show|verify|export JOB [key=value ...] [--checkpoint NAME] [--to FOLDER] [--weights NAME] [--json]",
     .summary = "look at checkpoints, export weights",
     .help = "Works on the checkpoints of a job (its checkpoint.dir).\n\n"
             "  ls        lists them\n"
@@ -199,6 +200,7 @@ const struct hd__command hd__command_ckpt = {
             "  export    writes the weights as a folder that Hugging Face transformers loads\n\n"
             "  --checkpoint NAME    which one, instead of the newest\n"
             "  --to FOLDER          where export writes\n"
+            "  --weights NAME       export an average that a strategy keeps instead of the weights: ema\n"
             "  --json               for machines (ls, show)\n",
     .example = "  heddle ckpt export examples/kjv.yaml --to kjv-model\n",
     .run = run,

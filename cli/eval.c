@@ -6,7 +6,7 @@
 #include "cli/job.h"
 #include "core/run/restore.h"
 
-static int32_t evaluate(struct hd__session *session, const char *checkpoint, int64_t *step, double *loss, struct hd_error *err)
+static int32_t evaluate(struct hd__session *session, const char *checkpoint, const char *weights, int64_t *step, double *loss, struct hd_error *err)
 {
     static const struct hd__place_in_job alone = {.size = 1, .local_size = 1};
     struct hd__compiled *compiled = session->compiled;
@@ -19,7 +19,7 @@ static int32_t evaluate(struct hd__session *session, const char *checkpoint, int
     if (!rc)
         rc = hd__keeper_open(session, NULL, &keeper, err);
     if (!rc && keeper)
-        rc = hd__keeper_load(keeper, checkpoint, 1, &at, err);
+        rc = hd__keeper_load(keeper, checkpoint, weights, &at, err);
     if (!rc)
         rc = hd__session_evaluate(session, batches, loss, err);
     hd__keeper_close(keeper);
@@ -29,9 +29,9 @@ static int32_t evaluate(struct hd__session *session, const char *checkpoint, int
 
 static int run(int argc, char **argv)
 {
-    const char *checkpoint = "auto";
+    const char *checkpoint = "auto", *weights = "model";
     int json = 0, code;
-    const struct hd__flag flags[] = {{"--checkpoint", &checkpoint, NULL}, {"--json", NULL, &json}};
+    const struct hd__flag flags[] = {{"--checkpoint", &checkpoint, NULL}, {"--weights", &weights, NULL}, {"--json", NULL, &json}};
     struct hd__job_arguments arguments;
     struct hd__loaded loaded = {0};
     struct hd__session session = {0};
@@ -50,23 +50,24 @@ static int run(int argc, char **argv)
         return code;
     }
     session.compiled = loaded.compiled;
-    rc = evaluate(&session, checkpoint, &step, &loss, &err);
+    rc = evaluate(&session, checkpoint, weights, &step, &loss, &err);
     if (!rc && json)
         printf("{\"step\": %lld, \"val_loss\": %.9g}\n", (long long)step, loss);
     else if (!rc)
         printf("step %lld  val_loss %.4f  perplexity %.2f\n", (long long)step, loss, exp(loss));
     hd__session_close(&session, 0, NULL);
     hd__unload_job(&loaded);
-    return rc ? hd__print_error(&err, rc == HD_E_NOTFOUND || rc == HD_E_INVALID ? HD__EXIT_REFUSED : HD__EXIT_FAILED) : HD__EXIT_DONE;
+    return rc ? hd__print_load_error(&err) : HD__EXIT_DONE;
 }
 
 const struct hd__command hd__command_eval = {
     .name = "eval",
-    .usage = "JOB [key=value ...] [--checkpoint PATH] [--json]",
+    .usage = "JOB [key=value ...] [--checkpoint PATH] [--weights NAME] [--json]",
     .summary = "loss on the held-out data",
     .help = "Loads the job's newest checkpoint (or --checkpoint) on one rank and prints the mean loss over eval.batches\n"
             "batches of the held-out part (data.val or data.val_fraction), in natural logarithms.\n\n"
             "  --checkpoint PATH    a checkpoint's folder or name, instead of the newest\n"
+            "  --weights NAME       an average that a strategy keeps instead of the weights: ema\n"
             "  --json               {\"step\", \"val_loss\"}\n",
     .example = "  heddle eval examples/kjv.yaml eval.batches=20\n",
     .run = run,

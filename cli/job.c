@@ -72,6 +72,12 @@ int hd__print_error(const struct hd_error *err, int code)
     return code;
 }
 
+int hd__print_load_error(const struct hd_error *err)
+{
+    int refused = err->code == HD_E_NOTFOUND || err->code == HD_E_INVALID || err->code == HD_E_MISMATCH;
+    return hd__print_error(err, refused ? HD__EXIT_REFUSED : HD__EXIT_FAILED);
+}
+
 int hd__load_job_only(const struct hd__job_arguments *arguments, int64_t ranks, struct hd__loaded *out)
 {
     struct hd_error err = HD_ERROR_INIT;

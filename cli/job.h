@@ -44,5 +44,7 @@ int hd__per_machine(const struct hd__command *command, const char *text, int32_t
 
 /* Prints an error; returns `code`. */
 int hd__print_error(const struct hd_error *err, int code);
+/* Of who works on loaded weights: refused where they, or what was asked for, are not there or of another model. */
+int hd__print_load_error(const struct hd_error *err);
 
 #endif

@@ -9,7 +9,7 @@
 #include "core/run/sample.h"
 
 struct request {
-    const char *checkpoint, *prompt, *tokens, *temperature, *top_k, *seed;
+    const char *checkpoint, *weights, *prompt, *tokens, *temperature, *top_k, *seed;
     struct hd__sample_config config;
     int text; /* tokens are bytes */
 };
@@ -92,7 +92,7 @@ static int generate(struct hd__loaded *loaded, struct request *r)
     if (!rc)
         rc = hd__keeper_open(&session, NULL, &keeper, &err);
     if (!rc && keeper)
-        rc = hd__keeper_load(keeper, r->checkpoint, 1, &at, &err);
+        rc = hd__keeper_load(keeper, r->checkpoint, r->weights, &at, &err);
     if (!rc && !at.step && !loaded->compiled->info.weights)
         fprintf(stderr, "no checkpoint was found: these are the weights of the start\n");
     if (!rc && r->text)
@@ -102,15 +102,16 @@ static int generate(struct hd__loaded *loaded, struct request *r)
     putchar('\n');
     hd__keeper_close(keeper);
     hd__session_close(&session, 0, NULL);
-    return rc ? hd__print_error(&err, rc == HD_E_NOTFOUND || rc == HD_E_INVALID ? HD__EXIT_REFUSED : HD__EXIT_FAILED) : HD__EXIT_DONE;
+    return rc ? hd__print_load_error(&err) : HD__EXIT_DONE;
 }
 
 static int run(int argc, char **argv)
 {
-    struct request r = {.checkpoint = "auto", .prompt = "", .tokens = "200", .temperature = "0.8", .top_k = "0", .seed = "1"};
+    struct request r = {.checkpoint = "auto", .weights = "model", .prompt = "", .tokens = "200", .temperature = "0.8", .top_k = "0", .seed = "1"};
     const struct hd__flag flags[] = {{"--checkpoint", &r.checkpoint, NULL}, {"--prompt", &r.prompt, NULL},
                                      {"--tokens", &r.tokens, NULL},         {"--temperature", &r.temperature, NULL},
-                                     {"--top-k", &r.top_k, NULL},           {"--seed", &r.seed, NULL}};
+                                     {"--top-k", &r.top_k, NULL},           {"--seed", &r.seed, NULL},
+                                     {"--weights", &r.weights, NULL}};
     static int32_t prompt[65536];
     struct hd__job_arguments arguments;
     struct hd__loaded loaded = {0};
@@ -131,12 +132,13 @@ static int run(int argc, char **argv)
 
 const struct hd__command hd__command_sample = {
     .name = "sample",
-    .usage = "JOB [key=value ...] [--checkpoint PATH] [--prompt TEXT] [--tokens N] [--temperature T] [--top-k K] [--seed S]",
+    .usage = "JOB [key=value ...] [--checkpoint PATH] [--weights NAME] [--prompt TEXT] [--tokens N] [--temperature T] [--top-k K] [--seed S]",
     .summary = "generate text",
     .help = "Loads the job's newest checkpoint (or --checkpoint, or the weights of model.from) on one rank and prints the\n"
             "prompt and what the model makes of it. A model with a vocabulary of 256 reads and writes bytes; others take\n"
             "and print token ids.\n\n"
             "  --checkpoint PATH    a checkpoint's folder or name, instead of the newest\n"
+            "  --weights NAME       an average that a strategy keeps instead of the weights: ema\n"
             "  --prompt TEXT        where to begin\n"
             "  --tokens N           how many to generate (200)\n"
             "  --temperature T      0 takes the likeliest token (0.8)\n"

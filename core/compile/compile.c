@@ -3,6 +3,7 @@
 
 #include <stdlib.h>
 
+#include "core/comm/open.h"
 #include "core/comm/places.h"
 #include "core/compile/tuning.h"
 #include "core/program/ops.h"
@@ -374,6 +375,24 @@ static int32_t refuse_the_missing(struct hd__job *job, struct hd_error *err)
     return HD_OK;
 }
 
+static int in_any_order(const struct hd__compiled *c, const struct hd__section *section)
+{
+    const struct hd__chosen *chosen = hd__chosen_comm(c, section);
+    const struct hd_comm_ops *ops = &chosen->component->ops.comm;
+    return (hd__comm_caps(ops, hd__comm_caps_with(ops, chosen->settings), &c->tuning) & HD_COMM_ANY_ORDER) != 0;
+}
+
+/* A transport inside that adds in an order of its own would break the tree which the one between machines keeps. */
+static int32_t check_inside(struct hd__compiled *c, struct hd_error *err)
+{
+    const struct hd__section *inside = c->job->comm_inside;
+    if (!inside || c->mesh.ranks == 1 || c->tuning.any_order || in_any_order(c, c->job->comm) || !in_any_order(c, inside))
+        return HD_OK;
+    hd__job_fail(c->job, inside->path, err, "comm.inside: %s adds in an order of its own, but sums over %s keep to comm.sums: tree: "
+                 "name a transport that does too, as shm, or set comm.sums: any", inside->use, c->job->comm->use);
+    return err->code = HD_E_UNSUPPORTED;
+}
+
 int32_t hd__compile_with(struct hd__job *job, struct hd__plugins *plugins, uint32_t flags,
                          struct hd__compiled **compiled, struct hd_error *err)
 {
@@ -394,6 +413,8 @@ int32_t hd__compile_with(struct hd__job *job, struct hd__plugins *plugins, uint3
         rc = hd__tuning_read(job->comm_tune, &c->tuning, err);
     if (!rc)
         rc = choose_runtime(c, err);
+    if (!rc)
+        rc = check_inside(c, err);
     if (!rc)
         rc = open_plugins(c, err);
     for (int32_t s = 0; s < c->n_stages && !rc; s++) {

@@ -37,7 +37,6 @@ int32_t hd__fields_parse(struct hd__job *job, const struct hd__fields *fields, s
 /* Notes a resolved value, in place of an earlier one of the same path. Takes the reference of json. */
 void hd__value_set(struct hd__job *job, const struct hd__section *owner, const char *path, const char *text,
                    json_t *json, const char *origin, uint32_t flags);
-const struct hd__value *hd__value_get(const struct hd__job *job, const char *path);
 /* The node as text and JSON, for values that are no single option. */
 void hd__value_set_tree(struct hd__job *job, const char *path, const struct hd__node *node, uint32_t flags);
 

@@ -186,6 +186,8 @@ int32_t hd__job_section_parse(struct hd__job *job, struct hd__section *section,
  * product, or 1. May be called again with another number. */
 int32_t hd__job_resolve(struct hd__job *job, int64_t ranks, struct hd_error *err);
 
+const struct hd__value *hd__value_get(const struct hd__job *job, const char *path); /* NULL: not set, and it has no default */
+
 /* "job.yaml:12:7" or "command line": where a path like "mesh.tp", "optimizer.use" or "strategies.zero.stage"
  * was written, or, where it was not, the nearest thing around it that was. The job owns the text. */
 const char *hd__job_where(struct hd__job *job, const char *path);

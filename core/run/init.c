@@ -166,19 +166,27 @@ static int32_t fill_file(void *user, const struct hd__piece *piece)
 
 /* ---- all tensors that hold parameters */
 
+static int32_t fill_flat(struct hd_program *p, const struct hd__flat *flat, hd_tensor holder, const int32_t *coord, void *arena,
+                         struct fill *f, int32_t (*visit)(void *, const struct hd__piece *))
+{
+    f->dtype = hd__tc(p, holder)->dtype;
+    f->data = hd__address(p, holder, coord, arena);
+    return hd__pieces(p, flat, holder, coord, visit, f);
+}
+
 static int32_t fill_all(struct hd_program *p, const int32_t *coord, void *arena, struct fill *f,
                         int32_t (*visit)(void *, const struct hd__piece *))
 {
     int32_t rc = HD_OK;
+    for (uint32_t n = 0; n < p->kept.count && !rc; n++)
+        if (hd__is_average(p, &p->kept.at[n]))
+            rc = fill_flat(p, &p->flats.at[p->kept.at[n].flat], p->kept.at[n].tensor, coord, arena, f, visit);
     for (uint32_t k = 0; k < p->flats.count && !rc; k++) {
         const struct hd__flat *flat = &p->flats.at[k];
         const hd_tensor holders[] = {flat->master, flat->whole, flat->low, flat->common};
         for (uint32_t h = 0; h < HD__COUNT(holders) && !rc; h++) {
-            if (!holders[h] || (h != 1 && hd__tc(p, holders[h])->window)) /* windows lie inside the whole */
-                continue;
-            f->dtype = hd__tc(p, holders[h])->dtype;
-            f->data = hd__address(p, holders[h], coord, arena);
-            rc = hd__pieces(p, flat, holders[h], coord, visit, f);
+            if (holders[h] && (h == 1 || !hd__tc(p, holders[h])->window)) /* windows lie inside the whole */
+                rc = fill_flat(p, flat, holders[h], coord, arena, f, visit);
         }
     }
     return rc;

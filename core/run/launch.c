@@ -17,7 +17,7 @@
 
 struct child {
     pid_t pid;
-    int running, exit_code, stopped;
+    int running, exit_code, signal, stopped;
 };
 
 /* Cores this process may use, dealt to the local ranks. */
@@ -51,17 +51,25 @@ static int run_child(int32_t rank, int32_t n, int port_pipe, struct hd__place_in
     return body(user, place);
 }
 
-static void say_end(int32_t rank, pid_t pid, int status)
+/* The first rank that ended badly. */
+struct failure {
+    int code; /* 0: none did */
+    int32_t rank;
+    double since;
+};
+
+/* A rank that refused, stopped or gave up has said why. One that ended without a word, as the rendezvous saw it, has not. */
+static void say_exit(const struct child *children, const struct failure *first, int32_t culprit, int32_t why)
 {
-    if (WIFSIGNALED(status))
-        hd__log(HD_LOG_ERROR, NULL, "rank %d (process %d) was killed by signal %d (%s)", rank, (int)pid, WTERMSIG(status),
-                strsignal(WTERMSIG(status)));
-    else if (WEXITSTATUS(status) != 3 && WEXITSTATUS(status) != 2) /* 2: refused, and said why */
-        hd__log(HD_LOG_ERROR, NULL, "rank %d (process %d) ended with exit code %d", rank, (int)pid, WEXITSTATUS(status));
+    int32_t rank = culprit >= 0 ? culprit : first->rank;
+    const struct child *child = &children[rank];
+    int said = child->exit_code == 2 || child->exit_code == 3 || (child->exit_code <= 1 && why == HD_E_CANCELLED);
+    if (first->code && !child->signal && !said)
+        hd__log(HD_LOG_ERROR, NULL, "rank %d (process %d) ended with exit code %d", rank, (int)child->pid, child->exit_code);
 }
 
 /* A child ended, or was stopped or continued: a stopped one cannot end by itself when it has to. */
-static void note(struct child *child, int32_t rank, int status, int *first, double *since)
+static void note(struct child *child, int32_t rank, int status, struct failure *first)
 {
     if (WIFSTOPPED(status) || WIFCONTINUED(status)) {
         child->stopped = WIFSTOPPED(status);
@@ -69,11 +77,13 @@ static void note(struct child *child, int32_t rank, int status, int *first, doub
     }
     child->running = 0;
     child->exit_code = WIFEXITED(status) ? WEXITSTATUS(status) : 1;
-    if (child->exit_code && !*first) {
-        *first = child->exit_code;
-        *since = hd__now();
-        say_end(rank, child->pid, status);
-    }
+    child->signal = WIFSIGNALED(status) ? WTERMSIG(status) : 0;
+    if (!child->exit_code || first->code)
+        return;
+    *first = (struct failure){.code = child->exit_code, .rank = rank, .since = hd__now()};
+    if (child->signal)
+        hd__log(HD_LOG_ERROR, NULL, "rank %d (process %d) was killed by signal %d (%s)", rank, (int)child->pid, child->signal,
+                strsignal(child->signal));
 }
 
 static void kill_stopped(struct child *children, int32_t n)
@@ -93,31 +103,31 @@ static void signal_all(const struct child *children, int32_t n, int sig)
             kill(children[i].pid, sig);
 }
 
-/* Collects children that ended; returns how many still run. *first is the exit code of the first that failed. */
-static int32_t collect(struct child *children, int32_t n, int *first, double *since)
+/* Collects children that ended; returns how many still run. */
+static int32_t collect(struct child *children, int32_t n, struct failure *first)
 {
     int32_t running = 0;
     for (int32_t i = 0; i < n; i++) {
         int status;
         while (children[i].running && waitpid(children[i].pid, &status, WNOHANG | WUNTRACED | WCONTINUED) == children[i].pid)
-            note(&children[i], i, status, first, since);
+            note(&children[i], i, status, first);
         running += children[i].running;
     }
     return running;
 }
 
-static int watch(struct child *children, int32_t n, const sigset_t *signals)
+static struct failure watch(struct child *children, int32_t n, const sigset_t *signals)
 {
-    int first = 0, killed = 0;
-    double since = 0;
-    while (collect(children, n, &first, &since)) {
+    struct failure first = {0};
+    int killed = 0;
+    while (collect(children, n, &first)) {
         struct timespec wait = {.tv_nsec = 100000000};
         int sig = sigtimedwait(signals, NULL, &wait);
         if (sig == SIGTERM || sig == SIGINT)
             signal_all(children, n, sig);
-        if (first && first != 3)
+        if (first.code && first.code != 3)
             kill_stopped(children, n);
-        if (first && first != 3 && !killed && hd__now() > since + GRACE) {
+        if (first.code && first.code != 3 && !killed && hd__now() > first.since + GRACE) {
             hd__log(HD_LOG_WARN, NULL, "ranks that did not end by themselves are killed");
             signal_all(children, n, SIGKILL);
             killed = 1;
@@ -131,8 +141,8 @@ static int serve_and_watch(struct child *children, int32_t n, int port_pipe, con
 {
     struct hd_error err = HD_ERROR_INIT;
     struct hd__server *server = NULL;
-    int32_t culprit;
-    int code;
+    struct failure first;
+    int32_t culprit = -1, why = HD_OK;
     if (hd__server_open(options, &server, &err)) {
         hd__log(HD_LOG_ERROR, NULL, "%s", err.message);
         signal_all(children, n, SIGKILL);
@@ -143,10 +153,11 @@ static int serve_and_watch(struct child *children, int32_t n, int port_pipe, con
                 hd__log(HD_LOG_ERROR, NULL, "cannot tell rank %d where the rendezvous is", i);
     }
     close(port_pipe);
-    code = watch(children, n, signals);
-    culprit = server ? hd__server_ended_by(server) : -1;
+    first = watch(children, n, signals);
+    culprit = server ? hd__server_ended_by(server, &why) : -1;
     hd__server_close(server);
-    return culprit >= 0 && children[culprit].exit_code ? children[culprit].exit_code : code;
+    say_exit(children, &first, culprit, why);
+    return culprit >= 0 && children[culprit].exit_code ? children[culprit].exit_code : first.code;
 }
 
 static struct hd__server_options options_for(int32_t n, double dead_after, const struct hd__reporter *reporter)

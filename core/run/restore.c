@@ -4,6 +4,7 @@
 
 #include <stdlib.h>
 
+#include "core/run/changed.h"
 #include "core/run/checkpoint.h"
 #include "core/run/state.h"
 
@@ -86,10 +87,11 @@ void hd__keeper_close(struct hd__keeper *k)
     free(k);
 }
 
-static void collect(struct hd__keeper *k, struct hd__state *state, int owned, int weights_only)
+static void collect(struct hd__keeper *k, struct hd__state *state, int owned, const char *weights)
 {
     hd__state_collect(state, hd__exec_program(k->s->exec), hd__exec_coord(k->s->exec), hd__exec_arena(k->s->exec),
-                      k->s->compiled->optimizer.ops->state_names, owned, weights_only);
+                      k->s->compiled->optimizer.ops->state_names, owned,
+                      weights && strcmp(weights, "model") ? hd__arena_format(&k->s->compiled->job->arena, "strategy-%s", weights) : weights);
 }
 
 /* What ranks have of their own; behind what is there already. */
@@ -123,8 +125,9 @@ static json_t *describe(const struct hd__keeper *k, const struct hd__progress *p
     json_t *model = json_pack("{s:s,s:I,s:I,s:I,s:I}", "family", c->info.family ? c->info.family : "", "layers",
                               (json_int_t)c->info.layers, "hidden", (json_int_t)c->info.hidden, "vocab", (json_int_t)c->info.vocab,
                               "parameters", (json_int_t)hd__parameter_count(c));
-    return json_pack("{s:I,s:I,s:I,s:I,s:s,s:f,s:o,s:o,s:o}", "step", (json_int_t)progress->step, "sequence", (json_int_t)progress->sequence,
-                     "replicas", (json_int_t)replicas(k), "seed", (json_int_t)c->job->seed, "optimizer", c->optimizer_choice.component->name, "lr",
+    return json_pack("{s:I,s:I,s:I,s:I,s:I,s:s,s:f,s:o,s:o,s:o}", "step", (json_int_t)progress->step, "sequence",
+                     (json_int_t)progress->sequence, "tokens", (json_int_t)progress->tokens, "replicas", (json_int_t)replicas(k), "seed",
+                     (json_int_t)c->job->seed, "optimizer", c->optimizer_choice.component->name, "lr",
                      hd__lr(&c->job->schedule, progress->step, c->job->steps), "model", model, "loss_scale",
                      hd__scaler_json(&progress->scaler), "job", hd__job_json(c->job));
 }
@@ -141,7 +144,7 @@ int32_t hd__keeper_save(struct hd__keeper *k, const struct hd__progress *progres
     if (rc)
         return rc;
     hd__state_free(&k->saving);
-    collect(k, &k->saving, 1, 0);
+    collect(k, &k->saving, 1, NULL);
     collect_ranks(k, &k->saving);
     save.tensors = k->saving.tensors.at;
     save.n_tensors = k->saving.tensors.count;
@@ -167,21 +170,26 @@ int32_t hd__keeper_finish(struct hd__keeper *k, struct hd_error *err)
 
 /* ---- loading */
 
-static int32_t read_progress(const struct hd__ckpt *ckpt, struct hd__progress *progress)
+static int64_t integer_or(const json_t *value, int64_t otherwise)
+{
+    return json_is_integer(value) ? json_integer_value(value) : otherwise;
+}
+
+/* Where sequences have another length now, the position in the data stays: it is the first sequence of which nothing was read. */
+static void read_progress(const struct hd__job *job, const struct hd__ckpt *ckpt, struct hd__progress *progress)
 {
     const json_t *state = hd__ckpt_state(ckpt);
-    const json_t *sequence = json_object_get(state, "sequence");
+    int64_t length = hd__changed_was(state, "data", "seq_len", job->seq_len), batch = hd__changed_was(state, "data", "batch", job->batch);
     progress->step = (int64_t)hd__ckpt_step(ckpt);
     hd__scaler_load(&progress->scaler, json_object_get(state, "loss_scale"));
-    progress->sequence = json_is_integer(sequence) ? json_integer_value(sequence) : 0;
-    return HD_OK;
+    progress->sequence = (integer_or(json_object_get(state, "sequence"), 0) * length + job->seq_len - 1) / job->seq_len;
+    progress->tokens = integer_or(json_object_get(state, "tokens"), progress->step * batch * length);
 }
 
 /* Ranks that are apart have a model each. */
 static int32_t check_replicas(const struct hd__keeper *k, const char *name, const struct hd__ckpt *ckpt, struct hd_error *err)
 {
-    const json_t *there = json_object_get(hd__ckpt_state(ckpt), "replicas");
-    long long has = json_is_integer(there) ? (long long)json_integer_value(there) : 1, here = replicas(k);
+    long long has = integer_or(json_object_get(hd__ckpt_state(ckpt), "replicas"), 1), here = replicas(k);
     if (has == here)
         return HD_OK;
     return hd_fail(err, HD_E_MISMATCH, "checkpoint %s has the state of %lld replica%s that train apart, this job has %lld: go on with as "
@@ -206,17 +214,17 @@ static int32_t load_ranks(struct hd__keeper *k, const char *name, const struct h
 }
 
 /* What is damaged, or lacks a file, stays as it is: another one may be whole. */
-static int32_t name_others(int32_t rc, int weights_only, struct hd_error *err)
+static int32_t name_others(int32_t rc, const char *weights, struct hd_error *err)
 {
     struct hd_error why = HD_ERROR_INIT;
     if (rc != HD_E_CORRUPT && rc != HD_E_NOTFOUND)
         return rc;
     hd_error_copy(&why, err);
     return hd_fail(err, HD_E_CORRUPT, "%.800s; `heddle ckpt ls` lists the others: %s", why.message,
-                   weights_only ? "--checkpoint NAME takes one" : "checkpoint.resume=NAME goes on from one");
+                   weights ? "--checkpoint NAME takes one" : "checkpoint.resume=NAME goes on from one");
 }
 
-static int32_t load(struct hd__keeper *k, const char *name, int weights_only, struct hd__progress *progress, struct hd_error *err)
+static int32_t load(struct hd__keeper *k, const char *name, const char *weights, struct hd__progress *progress, struct hd_error *err)
 {
     struct hd__state state;
     struct hd__ckpt *ckpt;
@@ -224,17 +232,21 @@ static int32_t load(struct hd__keeper *k, const char *name, int weights_only, st
     if (rc == HD_E_NOTFOUND)
         return hd_fail(err, rc, "%s has no checkpoint %s: `heddle ckpt ls` lists them", k->dir, name);
     if (rc)
-        return name_others(rc, weights_only, err);
-    rc = weights_only ? HD_OK : check_replicas(k, name, ckpt, err);
-    collect(k, &state, 0, weights_only);
+        return name_others(rc, weights, err);
+    rc = weights ? HD_OK : check_replicas(k, name, ckpt, err);
+    collect(k, &state, 0, weights);
     if (!rc)
         rc = hd__ckpt_load(ckpt, state.tensors.at, state.tensors.count, state.runs.at, state.runs.count, err);
     hd__state_free(&state);
-    rc = name_others(rc, weights_only, err);
-    if (!rc && !weights_only)
+    rc = name_others(rc, weights, err);
+    if (rc == HD_E_MISMATCH)
+        rc = hd__changed_blame(k->s->compiled->job, hd__ckpt_state(ckpt), weights != NULL, err);
+    if (!rc && !weights)
         rc = load_ranks(k, name, ckpt, err);
+    if (!rc && k->s->place->rank == 0)
+        hd__changed_say(k->s->compiled->job, name, hd__ckpt_state(ckpt), weights != NULL);
     if (!rc)
-        rc = read_progress(ckpt, progress);
+        read_progress(k->s->compiled->job, ckpt, progress);
     hd__ckpt_close(ckpt);
     if (!rc)
         rc = hd__exec_push_state(k->s->exec, err);
@@ -243,7 +255,7 @@ static int32_t load(struct hd__keeper *k, const char *name, int weights_only, st
 }
 
 /* A path: its folder is the storage, its last part the name. */
-static int32_t load_path(struct hd__keeper *k, const char *path, int weights_only, struct hd__progress *progress, struct hd_error *err)
+static int32_t load_path(struct hd__keeper *k, const char *path, const char *weights, struct hd__progress *progress, struct hd_error *err)
 {
     char *folder = hd__strdup(path), *slash;
     struct hd__keeper *other = NULL;
@@ -252,28 +264,28 @@ static int32_t load_path(struct hd__keeper *k, const char *path, int weights_onl
         folder[strlen(folder) - 1] = 0;
     slash = strrchr(folder, '/');
     if (!slash) {
-        rc = load(k, folder, weights_only, progress, err);
+        rc = load(k, folder, weights, progress, err);
     } else {
         *slash = 0;
         rc = hd__keeper_open(k->s, *folder ? folder : "/", &other, err);
         if (!rc)
-            rc = load(other, slash + 1, weights_only, progress, err);
+            rc = load(other, slash + 1, weights, progress, err);
         hd__keeper_close(other);
     }
     free(folder);
     return rc;
 }
 
-int32_t hd__keeper_load(struct hd__keeper *k, const char *which, int weights_only, struct hd__progress *progress, struct hd_error *err)
+int32_t hd__keeper_load(struct hd__keeper *k, const char *which, const char *weights, struct hd__progress *progress, struct hd_error *err)
 {
     char name[32];
     int32_t rc;
     if (!strcmp(which, "never"))
         return HD_OK;
     if (strcmp(which, "auto"))
-        return load_path(k, which, weights_only, progress, err);
+        return load_path(k, which, weights, progress, err);
     rc = hd__ckpt_latest(&k->store, name, err);
     if (rc == HD_E_NOTFOUND)
         return HD_OK;
-    return rc ? rc : load(k, name, weights_only, progress, err);
+    return rc ? rc : load(k, name, weights, progress, err);
 }

@@ -9,6 +9,7 @@
 struct hd__progress {
     int64_t step;     /* finished */
     int64_t sequence; /* the next one of the data's stream */
+    int64_t tokens;   /* trained */
     struct hd__scaler scaler;
 };
 
@@ -23,8 +24,9 @@ void hd__keeper_close(struct hd__keeper *keeper); /* waits for a save under way;
 int32_t hd__keeper_try(struct hd__keeper *keeper, struct hd_error *err);
 
 /* Loads weights, optimizer state and position. `which`: "auto" (the newest; progress stays as it is where there is none), "never",
- * or the name or path of a checkpoint. weights_only: for evaluation and sampling. */
-int32_t hd__keeper_load(struct hd__keeper *keeper, const char *which, int weights_only, struct hd__progress *progress,
+ * or the name or path of a checkpoint. `weights`: for evaluation and sampling, only these, "model" or the name of an average that
+ * a strategy keeps; NULL: all, to train. */
+int32_t hd__keeper_load(struct hd__keeper *keeper, const char *which, const char *weights, struct hd__progress *progress,
                         struct hd_error *err);
 
 /* Saves the state. With checkpoint.async it returns once the state is copied. Collective. */

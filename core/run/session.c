@@ -86,12 +86,21 @@ int32_t hd__session_open(struct hd__session *s, struct hd__compiled *compiled, c
     return rc;
 }
 
+void hd__session_fail(struct hd__session *s, int32_t code, const char *reason)
+{
+    if (!s->store || s->failed)
+        return;
+    s->failed = 1;
+    hd__live_notify(hd__store_live(s->store), NULL, NULL);
+    hd__store_fail(s->store, code, reason);
+}
+
 void hd__session_close(struct hd__session *s, int32_t failed, const char *reason)
 {
+    if (failed)
+        hd__session_fail(s, failed, reason);
     if (s->store) {
         hd__live_notify(hd__store_live(s->store), NULL, NULL);
-        if (failed)
-            hd__store_fail(s->store, failed, reason);
         hd__store_witness(s->store, NULL);
         if (failed && s->exec)
             report_alone(s);

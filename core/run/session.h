@@ -15,6 +15,7 @@ struct hd__session {
     struct hd__exec *exec;
     struct hd__feed *train, *held_out; /* NULL where not opened */
     struct hd__feed *feeding;          /* the one that the executor reads now */
+    int failed;                        /* others were told */
     int32_t (*other_feed)(void *user, int32_t labels, int32_t *out, int64_t count, struct hd_error *err);
     void *other_user;
 };
@@ -22,7 +23,9 @@ struct hd__session {
 /* Connects and opens the executor. Parameters are not initialised yet. */
 int32_t hd__session_open(struct hd__session *s, struct hd__compiled *compiled, const struct hd__place_in_job *place,
                          struct hd_error *err);
-/* `failed`: HD_OK, or why the job ends badly: others are told. */
+/* Ends the job on all ranks, unless it has ended: hd__live_dead then says whose failure it is, the same on all of them. */
+void hd__session_fail(struct hd__session *s, int32_t code, const char *reason);
+/* `failed`: HD_OK, or why the job ends badly: others are told, if they were not. */
 void hd__session_close(struct hd__session *s, int32_t failed, const char *reason);
 
 /* A refusal before the first step: does another rank say it? Where all are refused alike rank 0 does, which always

@@ -91,7 +91,7 @@ static void collect_kept(struct collect *c, void *arena)
 }
 
 void hd__state_collect(struct hd__state *state, struct hd_program *p, const int32_t coord[HD_AXIS_COUNT], void *arena,
-                       const char *const *state_names, int owned, int weights_only)
+                       const char *const *state_names, int owned, const char *weights)
 {
     struct collect c = {.state = state, .p = p, .coord = coord, .owned = owned};
     int64_t replica = 0;
@@ -100,12 +100,12 @@ void hd__state_collect(struct hd__state *state, struct hd_program *p, const int3
     for (int32_t a = 0; a < HD_AXIS_COUNT; a++)
         if (p->apart & HD_AXIS_BIT(a))
             replica = replica * p->mesh.size[a] + coord[a];
-    base = add_group(state, p, "model", p->precision.master);
+    base = add_group(state, p, weights ? weights : "model", p->precision.master);
     for (uint32_t f = 0; f < p->flats.count; f++) {
         const struct hd__flat *flat = &p->flats.at[f];
-        collect_flat(&c, flat, flat->common && !weights_only ? flat->common : flat->master, base, arena);
+        collect_flat(&c, flat, flat->common && !weights ? flat->common : flat->master, base, arena);
     }
-    if (weights_only)
+    if (weights)
         return;
     collect_training(&c, state_names, replica, hd__mesh_ways(&p->mesh, p->apart), arena);
     collect_kept(&c, arena);

@@ -45,6 +45,24 @@ static void on_early_signal(int sig)
     _exit(3);
 }
 
+/* A file that is mapped ended: the word of the kernel is "Bus error". Returns into the fault, which ends the process. */
+static char bus_error[160];
+
+static void on_bus_error(int sig)
+{
+    ssize_t said = write(STDERR_FILENO, bus_error, strlen(bus_error));
+    signal(sig, SIG_DFL);
+    (void)said;
+}
+
+static void catch_bus_errors(const char *prefix)
+{
+    struct sigaction action = {.sa_handler = on_bus_error};
+    snprintf(bus_error, sizeof bus_error, "%serror: a mapped file became shorter while it was read, or its disk failed: most likely data.train\n",
+             prefix);
+    sigaction(SIGBUS, &action, NULL);
+}
+
 static void catch_signals(void (*handler)(int))
 {
     struct sigaction action = {.sa_handler = handler};
@@ -97,7 +115,8 @@ static int32_t diverged(struct loop *l, struct hd_error *err)
     int32_t found = find_bad(l, where, err);
     if (found < 0)
         return found;
-    return hd_fail(err, HD_E_INVALID, "step %" PRId64 ": the loss is %g and the gradient norm %g; the first bad number: %s. "
+    /* Where another rank found it, that one says so. */
+    return hd_fail(err, where[0] || l->s.place->size == 1 ? HD_E_INVALID : HD_E_CANCELLED, "step %" PRId64 ": the loss is %g and the gradient norm %g; the first bad number: %s. "
                    "Nothing of this step is saved. %s", l->at.step + 1, l->loss, l->norm, where[0] ? where : "on another rank", remedy(l));
 }
 
@@ -119,6 +138,7 @@ static int32_t one_step(struct loop *l, struct hd_error *err)
         return diverged(l, err);
     l->at.step++;
     l->at.sequence += l->job->batch;
+    l->at.tokens += l->job->batch * l->job->seq_len;
     return HD_OK;
 }
 
@@ -164,7 +184,7 @@ static void say(const struct loop *l)
         .loss_scale = l->p->scale ? l->scale : 0,
         .skipped = l->at.scaler.skipped,
         .lr = l->lr,
-        .tokens = l->at.step * l->job->batch * l->job->seq_len,
+        .tokens = l->at.tokens,
         .tokens_per_s = tokens / l->step_s,
         .step_s = l->step_s,
         .comm_s = l->comm_s,
@@ -325,7 +345,7 @@ static int32_t prepare(struct loop *l, const struct hd__place_in_job *place, str
     if (!rc && l->keeper)
         rc = follow_leader(l, "may-save", err);
     if (!rc && l->keeper)
-        rc = hd__keeper_load(l->keeper, l->job->resume, 0, &l->at, err);
+        rc = hd__keeper_load(l->keeper, l->job->resume, NULL, &l->at, err);
     if (rc == HD_E_NOTFOUND && l->keeper) {
         hd__job_fail(l->job, "checkpoint.resume", err, "checkpoint.resume: %s", err->message);
         err->code = rc;
@@ -345,27 +365,60 @@ static int32_t prepare(struct loop *l, const struct hd__place_in_job *place, str
     return rc ? rc : follow_leader(l, "prepared", err);
 }
 
-/* Did a rank die? A transport that another rank aborted may know a moment before the rendezvous says so. */
-static int died(const struct loop *l, const struct hd_error *err, struct hd_error *death)
+/* "rank 2: "; a rank's words begin with it where another has them. */
+static size_t name_of(int32_t rank, char name[24])
 {
-    double until = hd__now() + 0.5;
-    int32_t rank, code = HD_OK;
-    if (!l->s.store || (err->code != HD_E_PEER && err->code != HD_E_CANCELLED))
-        return 0;
-    while (!(code = hd__live_dead(hd__store_live(l->s.store), &rank, death)) && hd__now() < until)
-        usleep(1000);
-    return code == HD_E_PEER;
+    return (size_t)snprintf(name, 24, "rank %d: ", rank);
 }
 
-/* Where a rank died, that is the cause; what this rank's transport makes of it is not. */
-static void say_failure(const struct loop *l, const struct hd_error *err)
+static int of_another(const struct loop *l, const struct hd_error *err)
 {
-    struct hd_error death = HD_ERROR_INIT;
-    char here[128];
-    if (died(l, err, &death))
-        hd__log(HD_LOG_ERROR, NULL, "%s; this rank was at %s", death.message, err->where[0] ? err->where : l->s.exec ? hd__exec_where(l->s.exec, here) : "the start");
+    char name[24];
+    return err->code == HD_E_PEER || err->code == HD_E_CANCELLED ||
+           (err->peer >= 0 && err->peer != l->s.place->rank && !strncmp(err->message, name, name_of(err->peer, name)));
+}
+
+/* A transport that another rank aborted may know a moment before the rendezvous says who it was. */
+static void wait_for_word(const struct loop *l, const struct hd_error *err)
+{
+    double until = hd__now() + 0.5;
+    while (of_another(l, err) && !hd__live_dead(hd__store_live(l->s.store), NULL, NULL) && hd__now() < until)
+        usleep(1000);
+}
+
+/* Who ended the job, where it was not this rank, in a few words: the report has all of them. "rank 2 died (silent for 2.0 s)",
+ * "rank 2 gave up". 0: this rank has something of its own to say. */
+static int says_another(const struct loop *l, const struct hd_error *err, struct hd_error *end)
+{
+    int32_t rank = -1, code = hd__live_dead(hd__store_live(l->s.store), &rank, end);
+    char name[24];
+    if (code == HD_OK || rank == l->s.place->rank || (!of_another(l, err) && !strstr(end->message, err->message)))
+        return 0;
+    if (!strncmp(end->message, name, name_of(rank, name)))
+        snprintf(end->message, sizeof end->message, "rank %d gave up", rank);
+    else
+        end->message[strcspn(end->message, ":")] = '\0';
+    return 1;
+}
+
+/* One rank says what happened, the others whose failure it is. */
+static void fail(struct loop *l, const struct hd_error *err)
+{
+    struct hd_error end = HD_ERROR_INIT;
+    if (l->s.store) {
+        wait_for_word(l, err);
+        hd__session_fail(&l->s, err->code, err->message);
+    }
+    if (l->s.store && says_another(l, err, &end))
+        hd__log(HD_LOG_ERROR, NULL, "%s, so this rank ends", end.message);
     else
         hd__log(HD_LOG_ERROR, NULL, "%s%s%s", err->message, err->where[0] ? "; at " : "", err->where);
+}
+
+static void refuse(struct loop *l, const struct hd_error *err)
+{
+    if (!hd__session_said(&l->s, err))
+        hd__log(HD_LOG_ERROR, NULL, "%s", err->message);
 }
 
 int hd__train(struct hd__compiled *compiled, const struct hd__place_in_job *place)
@@ -374,10 +427,12 @@ int hd__train(struct hd__compiled *compiled, const struct hd__place_in_job *plac
     struct loop l = {.job = compiled->job, .leader = place->rank == 0};
     int stopped = 0, prepared;
     int32_t rc;
-    char prefix[32];
-    snprintf(prefix, sizeof prefix, "[rank %d] ", place->rank);
-    if (place->size > 1)
+    char prefix[32] = "";
+    if (place->size > 1) {
+        snprintf(prefix, sizeof prefix, "[rank %d] ", place->rank);
         hd__log_setup(HD_LOG_INFO, prefix);
+    }
+    catch_bus_errors(prefix);
     catch_signals(on_early_signal);
     rc = prepare(&l, place, compiled, &err);
     catch_signals(on_signal);
@@ -387,8 +442,8 @@ int hd__train(struct hd__compiled *compiled, const struct hd__place_in_job *plac
                l.job->steps);
     if (!rc)
         rc = steps(&l, &stopped, &err);
-    if (rc && (prepared || !hd__session_said(&l.s, &err)))
-        say_failure(&l, &err);
+    if (rc)
+        (prepared ? fail : refuse)(&l, &err);
     if (stopped && l.leader)
         fprintf(stderr, "stopped by signal %d after step %" PRId64 "; %s\n", stopped, l.at.step,
                 l.keeper ? "the state is saved: the same command goes on" : "no checkpoint section, so nothing is saved");

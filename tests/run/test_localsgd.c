@@ -3,11 +3,10 @@
  * tests/system/test_localsgd.c.
  *
  *     test_localsgd [DRAWS [SEED]] draws more meshes, by hand */
-#include <check.h>
 #include <math.h>
 #include <stdlib.h>
 
-#include "core/compile/compile.h"
+#include "compiled.h"
 #include "core/program/machine.h"
 #include "core/program/ops.h"
 #include "core/program/print.h"
@@ -20,7 +19,6 @@
 
 static uint32_t draws = 60;
 static uint64_t state = 1;
-static struct hd__plugins *plugins;
 
 static uint32_t pick(uint32_t n)
 {
@@ -30,18 +28,6 @@ static uint32_t pick(uint32_t n)
 
 #define ONE_OF(...)                                                                                                    \
     ((const char *const[]){__VA_ARGS__})[pick(sizeof((const char *const[]){__VA_ARGS__}) / sizeof(char *))]
-
-static void setup(void)
-{
-    struct hd_error err = HD_ERROR_INIT;
-    plugins = hd__plugins_create(hd__host());
-    ck_assert_msg(!hd__plugins_add_folder(plugins, PLUGINS, &err), "%s", err.message);
-}
-
-static void teardown(void)
-{
-    hd__plugins_destroy(plugins);
-}
 
 /* ---- meeting in every step, averaging: data parallel SGD
  * A replica's step is linear in its gradient, momentum included, and all begin a step alike: the mean of their
@@ -93,40 +79,6 @@ START_TEST(meeting_in_every_step_is_data_parallel_sgd)
 END_TEST
 
 /* ---- compiled jobs */
-
-struct job {
-    struct hd__job *job;
-    struct hd__compiled *c;
-};
-
-static int32_t open_job(struct job *j, const char *mesh, const char *strategies, const char *more, struct hd_error *err)
-{
-    char text[1024];
-    int32_t rc;
-    *j = (struct job){0};
-    snprintf(
-        text, sizeof text,
-        "job: {name: apart, steps: 8}\nmesh: {%s}\nstrategies: [%s]\noptimizer: {use: adamw, lr: 1e-2, clip: 1.0}\n"
-        "model: {use: transformer, family: llama, layers: 2, hidden: 8, heads: 4, ffn: 8, vocab: 16, max_seq_len: 4}\n"
-        "data: {train: none, seq_len: 4, batch: 8, micro_batch: 1}\n",
-        mesh, strategies);
-    rc = hd__job_parse("job", text, strlen(text), &more, *more != 0, &j->job, err);
-    if (!rc)
-        rc = hd__job_resolve(j->job, 0, err);
-    return rc ? rc : hd__compile(j->job, plugins, &j->c, err);
-}
-
-static void close_job(struct job *j)
-{
-    hd__compiled_free(j->c);
-    hd__job_free(j->job);
-}
-
-static void expect_job(struct job *j, const char *mesh, const char *strategies)
-{
-    struct hd_error err = HD_ERROR_INIT;
-    ck_assert_msg(!open_job(j, mesh, strategies, "", &err), "%s: %s", strategies, err.message);
-}
 
 #define APART(more) "{use: zero, bucket: 0}, {use: localsgd, every: 4" more "}"
 

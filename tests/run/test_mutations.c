@@ -61,6 +61,7 @@ static const struct kind_of_job {
     {"pp: 2, dp: 2", "schedule: zb-v", "stage: 1", "family: gpt2", 1, "selective"},
     {"dp: 2", "vocab_parallel: true", "stage: 0, bucket: 0" AVERAGED, "family: llama", 2},
     {"dp: {replicate: 2, shard: 2}", "vocab_parallel: true", "stage: 3" AVERAGED ", axes: [dp_replicate]", "family: llama", 2},
+    {"dp: 2", "vocab_parallel: true", "stage: 2, bucket: 0}, {use: ema, decay: 0.5", "family: llama", 2},
     {"dp: 2", "vocab_parallel: true", "stage: 0, bucket: 4000, compress: {kind: powersgd, rank: 64}", "family: llama", 2},
     {"dp: {replicate: 2, shard: 2}", "vocab_parallel: true", "stage: 1, compress: {kind: powersgd, rank: 64, warmup: 1}", "family: gpt2", 1},
     {"ep: 2, dp: 2", "vocab_parallel: true", "stage: 1", "family: mixtral, experts: 4, experts_per_token: 2, router_aux_loss_coef: 0.3", 1},

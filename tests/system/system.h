@@ -52,7 +52,8 @@ struct command *command_run_env(const char *environment, const char *format, ...
 
 /* The processes that a running command started, in the order of their ranks; waits until there are `n`. */
 void command_ranks(const struct command *c, int n, pid_t *ranks);
-/* Within so many seconds none of them is there. Those that lost their parent come to the test where it asked for that
+/* Within so many seconds, more on a busy machine (CK_TIMEOUT_MULTIPLIER), none of them is there. Those that lost their parent come
+ * to the test where it asked for that
  * (PR_SET_CHILD_SUBREAPER), and are collected here. */
 void expect_gone(const pid_t *pids, int n, double seconds);
 void expect_code(const struct command *c, int code);

@@ -175,7 +175,10 @@ START_TEST(of_another_model)
     struct command *c = command_run("train llama.yaml job.name=other checkpoint.dir=others job.steps=25 mesh.dp=2 model.layers=3");
     const char *once = strstr(c->err, "is of another model");
     ck_assert_msg(once && !strstr(once + 1, "is of another model"), "two ranks said the same:\n%s", c->err);
+    expect_refused("model.layers=3", "command line: model.layers is 3 and was 2 when this was saved: checkpoint");
+    expect_refused("model.layers=3", "go on with what was, or begin anew with checkpoint.resume=never");
     expect_refused("optimizer={\"use\":\"sgd\",\"lr\":0.1,\"momentum\":0.9}", "is of another optimizer");
+    expect_refused("optimizer={\"use\":\"sgd\",\"lr\":0.1,\"momentum\":0.9}", "command line: optimizer.use is sgd and was adamw, optimizer.lr");
     expect_refused("checkpoint.resume=step-00000007", "others has no checkpoint step-00000007");
     expect_refused("checkpoint.resume=nowhere/step-00000007", "nowhere has no checkpoint step-00000007");
 }
@@ -342,6 +345,112 @@ START_TEST(errors_of_another_job)
 }
 END_TEST
 
+/* The line of the last step that a job has logged. */
+static json_t *last_row(const char *job)
+{
+    char path[64], *text;
+    snprintf(path, sizeof path, "runs/%s/metrics.jsonl", job);
+    text = read_file(path);
+    return json_loads(strrchr(text, '{'), 0, NULL);
+}
+
+static void expect_whole(json_t *object, const char *key, int64_t value)
+{
+    ck_assert_msg(json_is_integer(json_object_get(object, key)), "no %s", key);
+    ck_assert_int_eq(json_integer_value(json_object_get(object, key)), value);
+}
+
+/* Every key of the table that says what decides what is trained: a line with its place, and what it was. */
+START_TEST(what_is_trained_has_changed)
+{
+    static const struct {
+        const char *key, *line; /* NULL: none */
+    } rows[] = {
+        {"data.seq_len=48", "command line: data.seq_len is 48 and was 32 when checkpoint step-00000006 was saved"},
+        {"data.batch=16", "command line: data.batch is 16 and was 8 when"},
+        {"data.shuffle=false", "command line: data.shuffle is false and was true when"},
+        {"data.val_fraction=0.2", "command line: data.val_fraction is 0.2 and was 0"},
+        {"job.seed=7", "command line: job.seed is 7 and was 1337"},
+        {"optimizer.lr=0.5", "command line: optimizer.lr is 0.5 and was"},
+        {"optimizer.betas=[0.8,0.9]", "command line: optimizer.betas is [0.8, 0.9] and was [0.9, 0.95]"},
+        {"schedule.warmup=2", "command line: schedule.warmup is 2 and was 0"},
+        {"precision.compute=bf16", "command line: precision.compute is bf16 and was fp32"},
+        {"model.rope_theta=500000", "command line: model.rope_theta is 500000.0 and was not set when"},
+        {"model.sliding_window=16 model.rope_theta=1e4", "command line: model.sliding_window is 16 and was not set"},
+        {"data.micro_batch=1", NULL},
+        {"mesh.dp=2 strategies.zero.stage=3", NULL},
+        {"recompute=full", NULL},
+        {"job.deterministic=exact", NULL},
+    };
+    train(&whole, "before", "llama.yaml checkpoint.dir=before job.steps=6");
+    for (size_t n = 0; n < HD__COUNT(rows); n++) {
+        struct command *c = command_run("train llama.yaml job.name=after checkpoint.dir=after checkpoint.resume=before/step-00000006 job.steps=7 %s",
+                                        rows[n].key);
+        const char *first = strstr(c->err, " when checkpoint ");
+        expect_code(c, 0);
+        ck_assert_msg(!!first == !!rows[n].line, "%s: it said: %s", rows[n].key, c->err);
+        if (!strchr(rows[n].key, ' ')) /* one key, one line */
+            ck_assert_msg(!first || !strstr(first + 1, " when checkpoint "), "%s: it said: %s", rows[n].key, c->err);
+        if (rows[n].line)
+            expect_says(c, rows[n].line);
+    }
+}
+END_TEST
+
+/* A key that is not said any more has its default again. */
+START_TEST(what_was_set_is_not)
+{
+    struct command *c;
+    train(&whole, "said", "llama.yaml checkpoint.dir=said job.steps=6 model.rope_theta=500000");
+    c = command_run("train llama.yaml job.name=said checkpoint.dir=said job.steps=7");
+    expect_code(c, 0);
+    expect_says(c, "model.rope_theta is not set and was 500000.0 when checkpoint step-00000006 was saved");
+}
+END_TEST
+
+/* An end that is further away makes rates of a schedule others. */
+START_TEST(schedules_end_elsewhere)
+{
+    struct command *c;
+    train(&whole, "ends", "llama.yaml checkpoint.dir=ends job.steps=6 " COSINE);
+    c = command_run("train llama.yaml job.name=ends checkpoint.dir=ends job.steps=7 " COSINE);
+    expect_code(c, 0);
+    expect_says(c, "command line: job.steps is 7 and was 6 when checkpoint step-00000006 was saved");
+}
+END_TEST
+
+/* 6 steps of 8 sequences of 32 tokens; then the first sequence of 48 of which nothing was read, and the tokens that there were. */
+START_TEST(sequences_of_another_length)
+{
+    json_t *row, *state;
+    train(&whole, "short", "llama.yaml checkpoint.dir=short job.steps=6");
+    train(&parts, "long", "llama.yaml checkpoint.dir=long checkpoint.resume=short/step-00000006 job.steps=8 data.seq_len=48");
+    row = last_row("long");
+    expect_whole(row, "step", 8);
+    expect_whole(row, "tokens", 6 * 8 * 32 + 2 * 8 * 48);
+    json_decref(row);
+    state = json_loads(read_file("long/step-00000008/index.json"), 0, NULL);
+    expect_whole(json_object_get(state, "state"), "sequence", 6 * 8 * 32 / 48 + 2 * 8);
+    expect_whole(json_object_get(state, "state"), "tokens", 6 * 8 * 32 + 2 * 8 * 48);
+    json_decref(state);
+}
+END_TEST
+
+/* The weights compute something else: that matters to whoever uses them. The learning rate does not. */
+START_TEST(weights_of_another_model)
+{
+    struct command *c;
+    train(&whole, "weights", "llama.yaml checkpoint.dir=weights job.steps=4");
+    c = command_run("sample llama.yaml checkpoint.dir=weights --prompt the --tokens 2 model.rope_theta=500000 optimizer.lr=1");
+    expect_code(c, 0);
+    expect_says(c, "command line: model.rope_theta is 500000.0 and was not set");
+    ck_assert_msg(!strstr(c->err, "optimizer.lr"), "it said: %s", c->err);
+    c = command_run("sample llama.yaml checkpoint.dir=weights --prompt the --tokens 2 model.ffn=64");
+    expect_code(c, 2);
+    expect_says(c, "command line: model.ffn is 64 and was 128 when this was saved: checkpoint step-00000004 is of another model");
+}
+END_TEST
+
 int main(void)
 {
     const struct system_test tests[] = {
@@ -349,6 +458,9 @@ int main(void)
         {"other meshes", other_meshes, 1}, {"one checkpoint, every mesh", one_checkpoint_every_mesh, 1}, {"finished", finished, 1},
         {"of another model", of_another_model, 1}, {"damaged", damaged, 1}, {"nowhere to save", nowhere_to_save, 1},
         {"evaluate and export", evaluate_and_export, 1}, {"look at them", look_at_them, 1}, {"sample", sample, 1},
-        {"errors of another job", errors_of_another_job, 1}, {NULL, NULL, 0}};
+        {"errors of another job", errors_of_another_job, 1},
+        {"what is trained has changed", what_is_trained_has_changed, 1}, {"what was set is not", what_was_set_is_not, 1},
+        {"schedules end elsewhere", schedules_end_elsewhere, 1},
+        {"sequences of another length", sequences_of_another_length, 1}, {"weights of another model", weights_of_another_model, 1}, {NULL, NULL, 0}};
     return system_run("system-checkpoints", tests);
 }

@@ -1,6 +1,7 @@
 /* How runs end before their time: signals, killed and stopped processes, a diverging loss; and runs that other
  * launchers started. Whatever happens, nothing of a job stays behind. */
 #include <errno.h>
+#include <fcntl.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <sys/prctl.h>
@@ -73,6 +74,14 @@ END_TEST
 
 /* ---- ranks that die */
 
+static int times_said(const struct command *c, const char *words)
+{
+    int n = 0;
+    for (const char *at = c->err; (at = strstr(at, words)); at++)
+        n++;
+    return n;
+}
+
 /* The first line that says what went wrong names this rank as the cause. */
 static void expect_first_named(const struct command *c, int rank)
 {
@@ -121,6 +130,7 @@ START_TEST(killed_rank)
         ck_assert_msg(hd__now() - since < 5, "it took %g s", hd__now() - since);
         expect_code(c, 1);
         expect_first_named(c, victim);
+        ck_assert_msg(times_said(c, " died (its connection closed), so this rank ends\n") == RANKS - 1, "it said:\n%s", c->err);
         expect_says(c, "section ");
         expect_report(c, job, "dead", victim);
         expect_gone(ranks, RANKS, 0.5);
@@ -179,6 +189,60 @@ START_TEST(killed_parent)
 }
 END_TEST
 
+/* ---- ranks that give up: one says why, and the report; the others name it */
+
+static void expect_short(const struct command *c, const char *words, int rank, int others)
+{
+    char short_words[64];
+    snprintf(short_words, sizeof short_words, "error: rank %d gave up, so this rank ends\n", rank);
+    expect_code(c, 1);
+    ck_assert_msg(times_said(c, words) == 2 && times_said(c, short_words) == others, "it said:\n%s", c->err);
+    ck_assert_msg(!strstr(c->err, "ended with exit code") && times_said(c, "report: ") == 1, "it said:\n%s", c->err);
+}
+
+START_TEST(one_rank_gives_up)
+{
+    static const char *const transports[] = {"shm", "pipes", DP_TRANSPORT};
+    struct command *c = command_run("train " ENDLESS "mesh.dp=4 data.micro_batch=1 plugins.path=" PIPES " comm.use=%s "
+                                    "comm.hooks=[{\"use\":\"faults\",\"rank\":2,\"at\":30,\"kind\":\"fail\"}]", transports[_i]);
+    expect_short(c, "made to fail by comm.hooks: faults", 2, 3);
+}
+END_TEST
+
+/* Rank 0 begins a checkpoint, and its folder has become a file. */
+START_TEST(checkpoint_fails)
+{
+    struct command *c = command_start(NULL, "train " ENDLESS_ON_3 "job.name=full checkpoint={\"dir\":\"saved\",\"every\":50,\"keep\":1}");
+    int fd = -1;
+    curve_wait("full", 60);
+    for (int i = 0; i < 1000 && fd < 0; i++) {
+        char aside[32];
+        snprintf(aside, sizeof aside, "aside%d", i);
+        rename("saved", aside);
+        fd = open("saved", O_CREAT | O_EXCL | O_WRONLY, 0600);
+    }
+    ck_assert_int_ge(fd, 0);
+    close(fd);
+    command_wait(c, 30);
+    expect_short(c, "Not a directory", 0, 2);
+}
+END_TEST
+
+/* A data file that becomes shorter while it is mapped. */
+START_TEST(data_ends)
+{
+    struct command *c;
+    ck_assert_int_eq(system("cp corpus.txt shrinks.txt"), 0);
+    c = command_start(NULL, "train " ENDLESS_ON_3 "job.name=shrinks data.train=shrinks.txt");
+    curve_wait("shrinks", 3);
+    ck_assert_int_eq(truncate("shrinks.txt", 100), 0);
+    command_wait(c, 30);
+    expect_code(c, 1);
+    expect_says(c, "] error: a mapped file became shorter while it was read, or its disk failed: most likely data.train\n");
+    expect_says(c, "was killed by signal 7 (Bus error)");
+}
+END_TEST
+
 /* ---- a loss that explodes */
 
 START_TEST(diverging)
@@ -199,6 +263,8 @@ START_TEST(diverging)
         expect_says(c, block);
         expect_says(c, "Nothing of this step is saved");
         expect_says(c, "optimizer.lr");
+        if (n == 1)
+            expect_short(c, "Nothing of this step is saved", strstr(c->err, "rank 0 gave up") ? 0 : 1, 1);
     }
 }
 END_TEST
@@ -439,6 +505,7 @@ int main(void)
     const struct system_test tests[] = {
         {"SIGTERM", terminate, 1}, {"SIGINT", interrupt, 1}, {"killed rank", killed_rank, 1}, {"stopped rank", stopped_rank, 1},
         {"continued rank", continued_rank, 1}, {"killed parent", killed_parent, 1}, {"diverging", diverging, 1},
+        {"gives up", one_rank_gives_up, 3}, {"checkpoint fails", checkpoint_fails, 1}, {"data ends", data_ends, 1},
         {"launched by environment", launched_by_environment, 1},
         {"launched without an address", launched_without_an_address, 3}, {"under mpirun", under_mpirun, 1},
         {"in a batch script", in_a_batch_script, 1}, {"launched rank killed", launched_rank_killed, 1},

@@ -1,6 +1,7 @@
 /* Jobs over comm-mpi, whose ranks mpirun starts: the same curves, and ends that name their cause and leave nothing. */
 #include <dirent.h>
 #include <signal.h>
+#include <stdlib.h>
 #include <sys/prctl.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -33,6 +34,25 @@ START_TEST(one_axis_over_mpi)
     train(&b, "mixed", "%s comm.use=shm comm.axes={\"dp\":\"mpi\"}", FOUR);
     expect_learns(&b);
     expect_close(&b, &a, 1e-6);
+}
+END_TEST
+
+/* Inside one machine mpi serves all ranks; in the order of its sums only where no order is asked for. */
+START_TEST(inside)
+{
+    struct command *c;
+    train(&a, "shm", "llama.yaml mesh.dp=2 strategies=[%s]", "{\"use\":\"zero\",\"stage\":1}");
+    train(&b, "inside", "llama.yaml mesh.dp=2 strategies=[%s] comm.inside=mpi comm.sums=any", "{\"use\":\"zero\",\"stage\":1}");
+    expect_same_bits(&a, &b);
+    c = command_run("train llama.yaml mesh.dp=2 comm.inside=mpi");
+    expect_code(c, 2);
+    expect_says(c, "comm.inside: mpi adds in an order of its own");
+#ifdef HWLOC
+    setenv("HWLOC_SYNTHETIC", "numa:2 core:1 pu:1", 1);
+    c = command_run("train llama.yaml mesh.dp=4 comm.inside=mpi comm.sums=any comm.levels=numa");
+    expect_code(c, 2);
+    expect_says(c, "MPI has 4 ranks here, and 2 of them are to have a transport of their own");
+#endif
 }
 END_TEST
 
@@ -148,7 +168,7 @@ static void run_three(struct running *r, const char *job)
 
 static void expect_nothing_left(const struct running *r)
 {
-    expect_gone(r->pids, 5, 5);
+    expect_gone(r->pids, 5, 10);
     ck_assert_int_eq(left_in(r->folder), 0);
 }
 
@@ -193,13 +213,37 @@ START_TEST(nothing_outlives_the_command)
 }
 END_TEST
 
+/* A launcher that does not notice by itself that its caller is gone is told. */
+START_TEST(a_launcher_is_told_in_the_end)
+{
+    struct command keeper = {0}, *c;
+    char here[64], environment[200];
+    pid_t pids[2];
+    ck_assert_ptr_nonnull(getcwd(here, sizeof here));
+    write_file("mpirun", "#!/bin/sh\ntrap 'echo told >told; exit 1' TERM\necho started >started\nwhile :; do sleep 0.05; done\n");
+    ck_assert_int_eq(chmod("mpirun", 0755), 0);
+    snprintf(environment, sizeof environment, "PATH=%s:/usr/bin:/bin", here);
+    prctl(PR_SET_CHILD_SUBREAPER, 1);
+    c = command_start(environment, "train llama.yaml mesh.dp=2 comm.use=mpi");
+    while (access("started", F_OK)) /* Check ends what hangs */
+        usleep(2000);
+    command_ranks(c, 1, pids);
+    keeper.pid = pids[0];
+    command_ranks(&keeper, 1, pids + 1);
+    kill(c->pid, SIGKILL);
+    command_wait(c, 10);
+    expect_gone(pids, 2, 20);
+    ck_assert_int_eq(access("told", F_OK), 0);
+}
+END_TEST
+
 /* ---- starts */
 
 START_TEST(refuses_what_it_cannot_be)
 {
     struct command *c = command_run_env("PATH=/nowhere", "train llama.yaml mesh.dp=2 comm.use=mpi");
     expect_code(c, 2);
-    expect_says(c, "mpirun, which starts the ranks");
+    expect_says(c, "mpirun, which starts the ranks of this transport: No such file or directory; it comes with Debian's package openmpi-bin");
     c = command_run_env("RANK=0 WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=1", "train llama.yaml mesh.dp=2 comm.use=mpi --dry-run");
     expect_code(c, 0);
 }
@@ -217,9 +261,10 @@ int main(void)
 {
     const struct system_test tests[] = {
         {"learns", learns_as_over_shm, 1},       {"mixed", one_axis_over_mpi, 1},
+        {"inside", inside, 1},
         {"order", core_order_gives_the_bits_of_shm, 1}, {"exact", exact_is_exact, 1},
         {"lost", a_lost_rank_is_named, 2},       {"asked", stops_when_asked, 1},
-        {"orphans", nothing_outlives_the_command, 1}, {"starts", refuses_what_it_cannot_be, 1},
+        {"orphans", nothing_outlives_the_command, 1}, {"told", a_launcher_is_told_in_the_end, 1}, {"starts", refuses_what_it_cannot_be, 1},
         {"bench", bench_beside_shm, 2},          {"bytes", bytes_by_transport, 1},
         {NULL, NULL, 0},
     };

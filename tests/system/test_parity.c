@@ -99,8 +99,8 @@ START_TEST(zero_offload)
 }
 END_TEST
 
-/* Four ranks, and a model that is parameters for the most part: what a process has, as it says itself. Minutes on a busy
- * machine, so only where HEDDLE_TEST_MEMORY is set; the plan is checked everywhere (tests/compile/test_zero.c). */
+/* Four ranks, and a model that is parameters for the most part: what a process has, as it says itself. The plan is checked
+ * by tests/compile/test_zero.c. */
 static double process_bytes(const char *name, int stage)
 {
     char path[64], *at;
@@ -119,8 +119,6 @@ static double process_bytes(const char *name, int stage)
 
 START_TEST(stage_3_needs_a_third)
 {
-    if (!getenv("HEDDLE_TEST_MEMORY"))
-        return;
     double whole = process_bytes("whole", 0), shards = process_bytes("shards", 3);
     fprintf(stderr, "process memory, 4 ranks: stage 0 %.0f MiB, stage 3 %.0f MiB, ratio %.3f\n", whole / (1 << 20),
             shards / (1 << 20), shards / whole);

@@ -103,6 +103,11 @@ START_TEST(meshes)
         {"check llama.yaml mesh.dp=3", "data.batch: 8 is no multiple", NULL},
         {"explain llama.yaml mesh.tp=2", "mesh.tp is 2", NULL},
         {"explain llama.yaml mesh.dp=2 comm.levels=numa", "comm.inside names no transport", NULL},
+#ifdef MPI
+        {"check llama.yaml mesh.dp=4 data.batch=8 comm.inside=mpi", "command line: comm.inside: mpi adds in an order of its own",
+         "comm.sums: any"},
+        {"train llama.yaml mesh.dp=2 plugins.path=" PIPES " comm.use=pipes comm.inside=mpi", "comm.inside: mpi adds in an order of its own", NULL},
+#endif
         {NULL, NULL, NULL}};
     expect_rows(rows);
 }
