@@ -5,16 +5,10 @@
  * GB/s: the bytes that an op has to read and write, each once, over the seconds of the best of ROUNDS rounds of TIMES
  * launches. A round of the copy goes before each op's. With -n 0.01 operands are small: to see that all runs, not how
  * fast. */
-#include <dlfcn.h>
 #include <math.h>
-#include <stdarg.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <time.h>
 #include <unistd.h>
 
-#include "heddle/device.h"
-#include "heddle/host.h"
+#include "../device.h"
 #include "heddle/optimizer.h"
 
 enum { ROUNDS = 5, TIMES = 20, LETTERS = 26 };
@@ -79,83 +73,16 @@ static const struct kernel {
 };
 
 struct bench {
-    const struct hd_device_ops *ops;
-    struct hd_device *device;
+    struct bench_device plugin;
     uint32_t dtype;
     int64_t extent[LETTERS];
-    char settings[256];
 };
-
-static void say(uint32_t level, const char *component, const char *format, ...)
-{
-    va_list args;
-    if (level > HD_LOG_WARN)
-        return;
-    va_start(args, format);
-    fprintf(stderr, "%s: ", component);
-    vfprintf(stderr, format, args);
-    fputc('\n', stderr);
-    va_end(args);
-}
-
-static void *zeroed(size_t bytes)
-{
-    return calloc(1, bytes ? bytes : 1);
-}
-
-static const struct hd_host host = {
-    .struct_size = sizeof host, .abi_minor = HD_ABI_MINOR, .log = say, .alloc = zeroed, .free = free};
-
-__attribute__((noreturn)) static void stop(const char *what, const char *why)
-{
-    fprintf(stderr, "kernels: %s: %s\n", what, why);
-    exit(1);
-}
-
-static double now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
-/* ---- the plugin, with the defaults of its options */
-
-static void set_default(const struct hd_option *o, char *settings)
-{
-    char *end;
-    double value = strtod(o->value ? o->value : "", &end);
-    int64_t whole = (int64_t)(!strncmp(end, "MiB", 3) ? value * 1048576 : value);
-    int32_t choice = o->type == HD_OPT_BOOL && o->value && !strcmp(o->value, "true");
-    if (o->type == HD_OPT_INT || o->type == HD_OPT_SIZE)
-        memcpy(settings + o->offset, &whole, sizeof whole);
-    else if (o->type == HD_OPT_BOOL)
-        memcpy(settings + o->offset, &choice, sizeof choice);
-}
-
-static void open_plugin(struct bench *b, const char *path)
-{
-    struct hd_error err = HD_ERROR_INIT;
-    struct hd_device_place place = {.struct_size = sizeof place, .local_ranks = 1};
-    void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
-    hd_plugin_entry entry = library ? (hd_plugin_entry)(uintptr_t)dlsym(library, HD_PLUGIN_SYMBOL) : NULL;
-    if (!entry)
-        stop(path, dlerror());
-    const struct hd_component *c = entry()->components[0];
-    if (c->kind != HD_KIND_DEVICE || c->settings_size > sizeof b->settings)
-        stop(path, "is no device plugin");
-    for (size_t i = 0; i < c->n_options; i++)
-        set_default(&c->options[i], b->settings);
-    b->ops = c->ops;
-    if (b->ops->open(&host, b->settings, &place, &b->device, &err))
-        stop(path, err.message);
-}
 
 static void finish(struct bench *b)
 {
     struct hd_error err = HD_ERROR_INIT;
-    if (b->ops->sync && b->ops->sync(b->device, HD_STREAM_COMPUTE, &err))
-        stop("waiting", err.message);
+    if (b->plugin.ops->sync)
+        bench_check(b->plugin.ops->sync(b->plugin.device, HD_STREAM_COMPUTE, &err), &err, "waiting");
 }
 
 /* ---- operands */
@@ -205,14 +132,14 @@ static void place(struct bench *b, struct hd_operand *o)
     size_t bytes = bytes_of(o);
     void *start = aligned_alloc(4096, (bytes + 4095) / 4096 * 4096);
     if (!start)
-        stop("operands", "no memory");
+        bench_stop("no memory");
     fill(b, o, start);
     o->data = start;
-    if (!(b->ops->caps & HD_DEVICE_STREAMS))
+    if (!(b->plugin.ops->caps & HD_DEVICE_STREAMS))
         return;
-    if (b->ops->alloc(b->device, HD_MEM_DEVICE, bytes, &o->data, &err) ||
-        b->ops->copy(b->device, HD_STREAM_COMPUTE, o->data, start, bytes, &err))
-        stop("operands", err.message);
+    if (b->plugin.ops->alloc(b->plugin.device, HD_MEM_DEVICE, bytes, &o->data, &err) ||
+        b->plugin.ops->copy(b->plugin.device, HD_STREAM_COMPUTE, o->data, start, bytes, &err))
+        bench_stop("operands: %s", err.message);
     finish(b);
     free(start);
 }
@@ -230,8 +157,8 @@ static uint32_t operands(struct bench *b, const char *text, struct hd_operand *t
 static void release(struct bench *b, const struct hd_operand *o, uint32_t n)
 {
     for (uint32_t i = 0; i < n; i++)
-        if (b->ops->caps & HD_DEVICE_STREAMS)
-            b->ops->free(b->device, HD_MEM_DEVICE, o[i].data);
+        if (b->plugin.ops->caps & HD_DEVICE_STREAMS)
+            b->plugin.ops->free(b->plugin.device, HD_MEM_DEVICE, o[i].data);
         else
             free(o[i].data);
 }
@@ -257,12 +184,12 @@ struct contest {
 static void round_of(struct bench *b, struct contest *c)
 {
     struct hd_error err = HD_ERROR_INIT;
-    double start = now();
+    double start = bench_now();
     for (int i = 0; i < TIMES; i++)
-        if (b->ops->launch(b->device, c->kernel, HD_STREAM_COMPUTE, &err))
-            stop("a launch", err.message);
+        if (b->plugin.ops->launch(b->plugin.device, c->kernel, HD_STREAM_COMPUTE, &err))
+            bench_stop("a launch: %s", err.message);
     finish(b);
-    double seconds = (now() - start) / TIMES;
+    double seconds = (bench_now() - start) / TIMES;
     c->best = c->best == 0 || seconds < c->best ? seconds : c->best;
 }
 
@@ -276,8 +203,8 @@ static void prepare(struct bench *b, const struct kernel *k, struct hd_operand *
     d.n_in = operands(b, k->in, in);
     d.n_out = operands(b, k->out, out);
     c->bytes = k->moved ? bytes_in(b, k->moved) : bytes_in(b, k->in) + bytes_in(b, k->out);
-    if (b->ops->prepare(b->device, &d, &c->kernel, &err))
-        stop(k->name, err.message);
+    if (b->plugin.ops->prepare(b->plugin.device, &d, &c->kernel, &err))
+        bench_stop("%s: %s", k->name, err.message);
     finish(b);
 }
 
@@ -299,7 +226,7 @@ static void measure(struct bench *b, const struct kernel *k, struct contest *cop
     printf("%-22s %9.1f us %9.1f MB %8.1f GB/s  %5.2f of a copy\n", k->name, c.best * 1e6, c.bytes * 1e-6, rate * 1e-9,
            rate / bare);
     fflush(stdout);
-    b->ops->release(b->device, c.kernel);
+    b->plugin.ops->release(b->plugin.device, c.kernel);
     release(b, in, n_in);
     release(b, out, n_out);
 }
@@ -336,20 +263,20 @@ int main(int argc, char **argv)
         else
             return 2;
     if (optind + 1 != argc || !(scale > 0))
-        stop("usage", "kernels [-d bf16|fp16|fp32] [-n SCALE] [-o NAME] PLUGIN.so");
+        bench_stop("usage: kernels [-d bf16|fp16|fp32] [-n SCALE] [-o NAME] PLUGIN.so");
     set_extents(&b, scale);
-    open_plugin(&b, argv[optind]);
+    bench_open(&b.plugin, argv[optind], NULL);
     struct hd_operand in[HD_MAX_IN], out[HD_MAX_OUT];
     struct contest copy = {0};
     prepare(&b, &plain, in, out, &copy);
     for (size_t i = 0; i < sizeof kernels / sizeof kernels[0]; i++)
-        if (strstr(kernels[i].name, only) && b.ops->supports(b.device, kernels[i].op, b.dtype))
+        if (strstr(kernels[i].name, only) && b.plugin.ops->supports(b.plugin.device, kernels[i].op, b.dtype))
             measure(&b, &kernels[i], &copy);
     printf("%-22s %9.1f us %9.1f MB %8.1f GB/s\n", "copy", copy.best * 1e6, copy.bytes * 1e-6,
            copy.bytes / copy.best * 1e-9);
-    b.ops->release(b.device, copy.kernel);
+    b.plugin.ops->release(b.plugin.device, copy.kernel);
     release(&b, in, 1);
     release(&b, out, 1);
-    b.ops->close(b.device);
+    b.plugin.ops->close(b.plugin.device);
     return 0;
 }

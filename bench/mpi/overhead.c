@@ -1,7 +1,6 @@
 /* What comm-mpi adds to MPI: the same non-blocking call, through the plugin and bare, in turn in one process.
  *
- *     mpicc -O2 -Iinclude -o overhead bench/mpi/overhead.c -ldl
- *     mpirun -n 2 ./overhead build/plugins/comm-mpi/heddle-comm-mpi.so [SAMPLES]
+ *     mpirun -n 2 build/bench/mpi/overhead build/plugins/comm-mpi/heddle-comm-mpi.so [SAMPLES]
  *
  * A sample is one call and the wait for it, timed on rank 0 after a barrier; plugin and bare call take turns. The least and
  * the median of each are printed, and the plugin's as a ratio. Every result is checked. */
