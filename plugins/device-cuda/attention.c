@@ -1,5 +1,5 @@
 /* Attention and its gradient: what an instruction says, and which kernels run it. */
-#include "attention.h"
+#include "cudnn_attention.h"
 #include "slots.h"
 
 static struct cu_order order_of(const struct hd_operand *o, uint32_t dim, const struct hd_attrs *attrs)
@@ -114,35 +114,52 @@ static struct cu_attention pack(const struct hd_instr_desc *i, const struct cu_h
     return a;
 }
 
-int32_t cu_prepare_attention(struct hd_device *d, const struct hd_instr_desc *i, struct hd_kernel *k,
-                             struct hd_error *err)
+int32_t cu_attention_own(struct hd_device *d, const struct hd_instr_desc *i, const struct cu_heads *h, struct hd_kernel *k,
+                         struct hd_error *err)
 {
+    if (!fits(d, i, h))
+        return cu_attention_plain(i, h, k, err);
+    struct cu_attention a = pack(i, h);
+    int32_t rc;
+    if (i->op == HD_OP_ATTENTION) {
+        a.out[1] = NULL;
+        a.out_lse = i->out[1].data;
+        rc = cu_attention_forward(&a, k, err);
+    } else {
+        a.o = i->in[3].data;
+        a.lse = i->in[4].data;
+        a.grad = i->in[5].data;
+        rc = cu_attention_backward(&a, k, err);
+    }
+    return rc == HD_E_UNSUPPORTED ? cu_attention_plain(i, h, k, err) : rc;
+}
+
+/* cuDNN's, where the option asks for it and its trial went well; else ours. */
+static int32_t prepare(struct hd_device *d, const struct hd_instr_desc *i, struct hd_kernel *k, struct hd_error *err)
+{
+    struct hd_error why = HD_ERROR_INIT;
     int32_t rc = check(i, err);
     if (rc)
         return rc;
     struct cu_heads h = heads_of(i);
-    if (!fits(d, i, &h))
-        return cu_attention_plain(i, &h, k, err);
-    struct cu_attention a = pack(i, &h);
-    a.out[1] = NULL;
-    a.out_lse = i->out[1].data;
-    rc = cu_attention_forward(&a, k, err);
-    return rc == HD_E_UNSUPPORTED ? cu_attention_plain(i, &h, k, err) : rc;
+    if (d->settings->attention == CU_ATTENTION_OWN)
+        return cu_attention_own(d, i, &h, k, err);
+    rc = cu_dnn_attention(d, i, &h, k, &why);
+    if (rc == HD_E_UNSUPPORTED)
+        return cu_attention_own(d, i, &h, k, err);
+    if (rc)
+        hd_error_copy(err, &why);
+    return rc;
+}
+
+int32_t cu_prepare_attention(struct hd_device *d, const struct hd_instr_desc *i, struct hd_kernel *k,
+                             struct hd_error *err)
+{
+    return prepare(d, i, k, err);
 }
 
 int32_t cu_prepare_attention_grad(struct hd_device *d, const struct hd_instr_desc *i, struct hd_kernel *k,
                                   struct hd_error *err)
 {
-    int32_t rc = check(i, err);
-    if (rc)
-        return rc;
-    struct cu_heads h = heads_of(i);
-    if (!fits(d, i, &h))
-        return cu_attention_plain(i, &h, k, err);
-    struct cu_attention a = pack(i, &h);
-    a.o = i->in[3].data;
-    a.lse = i->in[4].data;
-    a.grad = i->in[5].data;
-    rc = cu_attention_backward(&a, k, err);
-    return rc == HD_E_UNSUPPORTED ? cu_attention_plain(i, &h, k, err) : rc;
+    return prepare(d, i, k, err);
 }

@@ -87,6 +87,9 @@ int32_t cu_attention_forward(const struct cu_attention *a, struct hd_kernel *k, 
 int32_t cu_attention_backward(const struct cu_attention *a, struct hd_kernel *k, struct hd_error *err);
 int32_t cu_attention_plain(const struct hd_instr_desc *i, const struct cu_heads *h, struct hd_kernel *k,
                            struct hd_error *err);
+/* attention.c: the fastest of these that can do it. */
+int32_t cu_attention_own(struct hd_device *d, const struct hd_instr_desc *i, const struct cu_heads *h, struct hd_kernel *k,
+                         struct hd_error *err);
 
 #ifdef __cplusplus
 }

@@ -1,9 +1,14 @@
 /* Products of experts: y[b e # n] = x[b e # m] w[e ..] and dw[e ..] = dy[b e # n] x[b e # m], over slots that hold tokens. Which do
- * is known on the device alone, and cuBLASLt wants sizes: rows are copied to scratch, zeros where a slot is empty, and all of them are
- * multiplied. For dw they are copied by expert, so that one product an expert sums over sequences and slots. */
+ * is known on the device alone, and cuBLASLt wants sizes. Where few slots are filled (no capacity: a slot a token and expert) and
+ * operands have 16 bits, a kernel of our own takes those alone: grouped.cu. Else rows are copied to scratch, zeros where a slot is empty,
+ * and all of them are multiplied. For dw they are copied by expert, so that one product an expert sums over sequences and slots. */
 #include "einsum.h"
 #include "experts.h"
+#include "grouped.h"
 #include "slots.h"
+
+/* Our kernel reaches about half of cuBLASLt's rate: an estimate, tests/gpu/run has the word. */
+#define FEW 0.4
 
 enum { MOST_COPIES = 2 };
 
@@ -75,12 +80,68 @@ static int32_t prepare(struct hd_device *d, const struct hd_instr_desc *i, struc
     return cu_scratch_reserve(d, (size_t)bytes, err);
 }
 
+/* ---- those that hold tokens alone */
+
+static int is_fine(const struct hd_operand *o, uint32_t dtype)
+{
+    return o->dtype == dtype && cu_aligned(o->data, 16);
+}
+
+/* Is it what grouped.cu is for? */
+static int few(const struct hd_device *d, const struct hd_instr_desc *i, struct cu_grouped *a)
+{
+    const struct hd_operand *in = i->in, *out = &i->out[0], *weights = a->kind == CU_GROUPED_SUMS ? out : &in[1];
+    uint32_t dtype = in[0].dtype;
+    return d->major >= 8 && (dtype == HD_BF16 || dtype == HD_F16) && i->attrs.share > 0 && i->attrs.share < FEW && in[0].ndim == 4 &&
+           weights->ndim == 3 && is_fine(&in[0], dtype) && is_fine(&in[1], dtype) && is_fine(out, out->dtype == HD_F32 ? HD_F32 : dtype) &&
+           weights->extent[1] % 8 == 0 && weights->extent[2] % 8 == 0 && hd_operand_count(out) > 0 && hd_operand_count(&in[0]) > 0 &&
+           weights->extent[1] <= INT32_MAX && weights->extent[2] <= INT32_MAX;
+}
+
+static struct cu_grouped grouped_of(const struct hd_instr_desc *i, int32_t kind)
+{
+    const struct hd_operand *x = &i->in[0];
+    return (struct cu_grouped){.from = x->data, .with = i->in[1].data, .to = i->out[0].data, .token = i->in[2].data, .b = x->extent[0],
+                               .e = x->extent[1], .slots = x->extent[2], .dtype = x->dtype, .to_dtype = i->out[0].dtype, .kind = kind,
+                               .adds = (int32_t)cu_accumulates(i)};
+}
+
+static int32_t prepare_rows(struct hd_device *d, const struct hd_instr_desc *i, struct hd_kernel *k, struct hd_error *err)
+{
+    int turned = i->in[1].ndim == 3 && i->in[1].dim[1] != i->in[0].dim[3];
+    struct cu_grouped a = grouped_of(i, turned ? CU_GROUPED_TURNED : CU_GROUPED_ROWS);
+    if (i->in[2].dtype != HD_I32 || !few(d, i, &a))
+        return HD_E_UNSUPPORTED;
+    a.k = (int32_t)i->in[0].extent[3];
+    a.n = (int32_t)i->out[0].extent[3];
+    return cu_grouped_prepare(d, k, &a, err);
+}
+
+/* dy or x comes first: whichever has the rows of dw. */
+static int32_t prepare_sums(struct hd_device *d, const struct hd_instr_desc *i, struct hd_kernel *k, struct hd_error *err)
+{
+    struct cu_grouped a = grouped_of(i, CU_GROUPED_SUMS);
+    if (i->in[2].dtype != HD_I32 || i->in[1].ndim != 4 || !few(d, i, &a))
+        return HD_E_UNSUPPORTED;
+    if (i->out[0].dim[1] != i->in[0].dim[3]) {
+        a.from = i->in[1].data;
+        a.with = i->in[0].data;
+    }
+    a.m = (int32_t)i->out[0].extent[1];
+    a.n = (int32_t)i->out[0].extent[2];
+    return cu_grouped_prepare(d, k, &a, err);
+}
+
+/* ---- the ops */
+
 int32_t cu_prepare_grouped(struct hd_device *d, const struct hd_instr_desc *i, struct hd_kernel *k, struct hd_error *err)
 {
-    return prepare(d, i, k, 1, err);
+    int32_t rc = prepare_rows(d, i, k, err);
+    return rc == HD_E_UNSUPPORTED ? prepare(d, i, k, 1, err) : rc;
 }
 
 int32_t cu_prepare_grouped_dw(struct hd_device *d, const struct hd_instr_desc *i, struct hd_kernel *k, struct hd_error *err)
 {
-    return prepare(d, i, k, MOST_COPIES, err);
+    int32_t rc = prepare_sums(d, i, k, err);
+    return rc == HD_E_UNSUPPORTED ? prepare(d, i, k, MOST_COPIES, err) : rc;
 }

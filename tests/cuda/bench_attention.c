@@ -1,72 +1,17 @@
 /* Times attention of a device plugin through its vtable:  bench_attention PLUGIN.so B S K G D [bf16|fp16]
  * One JSON line: milliseconds forward and backward, what they had to compute and move, and what a copy of the device reaches.
  * Flops count each pair of a query and a key that it sees once: 4 d a pair forward, 10 d backward. Bytes count every operand once. */
-#include "heddle/device.h"
-#include "heddle/host.h"
-#include <dlfcn.h>
+#include "bench/device.h"
 #include <math.h>
-#include <stdlib.h>
-#include <time.h>
 
 enum { Q, K, V, O, LSE, GRAD, DQ, DK, DV, OPERANDS, TIMES = 20 };
 
 struct bench {
-    const struct hd_device_ops *ops;
-    struct hd_device *device;
-    char settings[256];
+    struct bench_device plugin;
     struct hd_operand at[OPERANDS];
     int64_t b, s, k, g, d;
     uint32_t dtype;
 };
-
-static void die(const char *what, const char *why)
-{
-    fprintf(stderr, "bench_attention: %s: %s\n", what, why);
-    exit(1);
-}
-
-static void check(int32_t rc, const struct hd_error *err, const char *what)
-{
-    if (rc)
-        die(what, err->message);
-}
-
-static void say(uint32_t level, const char *component, const char *format, ...)
-{
-    va_list args;
-    if (level > HD_LOG_WARN)
-        return;
-    va_start(args, format);
-    fprintf(stderr, "%s: ", component);
-    vfprintf(stderr, format, args);
-    fputc('\n', stderr);
-    va_end(args);
-}
-
-static void *zeroed(size_t bytes)
-{
-    return calloc(1, bytes);
-}
-
-static const struct hd_host host = {.struct_size = sizeof host, .abi_minor = HD_ABI_MINOR, .log = say, .alloc = zeroed, .free = free};
-
-/* With all settings 0: the first GPU. */
-static void open_plugin(struct bench *x, const char *path)
-{
-    struct hd_error err = HD_ERROR_INIT;
-    struct hd_device_place place = {.struct_size = sizeof place, .local_ranks = 1};
-    void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
-    if (!library)
-        die(path, dlerror());
-    hd_plugin_entry entry = (hd_plugin_entry)(uintptr_t)dlsym(library, HD_PLUGIN_SYMBOL);
-    if (!entry)
-        die(path, "is no plugin of heddle");
-    const struct hd_component *c = entry()->components[0];
-    if (c->kind != HD_KIND_DEVICE || c->settings_size > sizeof x->settings)
-        die(path, "is no device plugin");
-    x->ops = c->ops;
-    check(x->ops->open(&host, x->settings, &place, &x->device, &err), &err, "open");
-}
 
 static struct hd_operand operand(struct bench *x, const char *dims, uint32_t dtype)
 {
@@ -76,15 +21,15 @@ static struct hd_operand operand(struct bench *x, const char *dims, uint32_t dty
         o.dim[i] = (uint8_t)dims[i];
         o.extent[i] = dims[i] == 'b' ? x->b : dims[i] == 's' ? x->s : dims[i] == 'k' ? x->k : dims[i] == 'g' ? x->g : x->d;
     }
-    check(x->ops->alloc(x->device, HD_MEM_DEVICE, (size_t)hd_operand_count(&o) * hd_dtype_size(dtype), &o.data, &err), &err, "alloc");
+    bench_check(x->plugin.ops->alloc(x->plugin.device, HD_MEM_DEVICE, (size_t)hd_operand_count(&o) * hd_dtype_size(dtype), &o.data, &err), &err, "alloc");
     return o;
 }
 
 static void move(struct bench *x, void *to, const void *from, size_t bytes)
 {
     struct hd_error err = HD_ERROR_INIT;
-    check(x->ops->copy(x->device, 0, to, from, bytes, &err), &err, "copy");
-    check(x->ops->sync(x->device, 0, &err), &err, "sync");
+    bench_check(x->plugin.ops->copy(x->plugin.device, 0, to, from, bytes, &err), &err, "copy");
+    bench_check(x->plugin.ops->sync(x->plugin.device, 0, &err), &err, "sync");
 }
 
 /* Numbers from -1 to 1 in steps of 1/64: exact in both dtypes. */
@@ -108,18 +53,11 @@ static void fill(struct bench *x, int which)
     int64_t n = hd_operand_count(&x->at[which]);
     uint32_t state = 7 + (uint32_t)which;
     void *p;
-    check(x->ops->alloc(x->device, HD_MEM_PINNED, (size_t)n * 2, &p, &err), &err, "alloc");
+    bench_check(x->plugin.ops->alloc(x->plugin.device, HD_MEM_PINNED, (size_t)n * 2, &p, &err), &err, "alloc");
     for (int64_t i = 0; i < n; i++)
         ((uint16_t *)p)[i] = number(&state, x->dtype);
     move(x, x->at[which].data, p, (size_t)n * 2);
-    x->ops->free(x->device, HD_MEM_PINNED, p);
-}
-
-static double now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+    x->plugin.ops->free(x->plugin.device, HD_MEM_PINNED, p);
 }
 
 /* Milliseconds a launch, back to back, after a first one. */
@@ -129,18 +67,18 @@ static double run(struct bench *x, uint32_t op, int n_in, int n_out, const struc
     struct hd_kernel *kernel;
     struct hd_instr_desc i = {.struct_size = sizeof i, .op = op, .n_in = (uint32_t)n_in, .n_out = (uint32_t)n_out, .in = x->at, .out = out,
                               .attrs = {.struct_size = sizeof i.attrs, .scale = 1 / sqrt((double)x->d)}, .label = "bench"};
-    check(x->ops->prepare(x->device, &i, &kernel, &err), &err, "prepare");
+    bench_check(x->plugin.ops->prepare(x->plugin.device, &i, &kernel, &err), &err, "prepare");
     double begin = 0;
     for (int n = -1; n < times; n++) {
-        check(x->ops->launch(x->device, kernel, 0, &err), &err, "launch");
+        bench_check(x->plugin.ops->launch(x->plugin.device, kernel, 0, &err), &err, "launch");
         if (n < 0) {
-            check(x->ops->sync(x->device, 0, &err), &err, "sync");
-            begin = now();
+            bench_check(x->plugin.ops->sync(x->plugin.device, 0, &err), &err, "sync");
+            begin = bench_now();
         }
     }
-    check(x->ops->sync(x->device, 0, &err), &err, "sync");
-    double seconds = now() - begin;
-    x->ops->release(x->device, kernel);
+    bench_check(x->plugin.ops->sync(x->plugin.device, 0, &err), &err, "sync");
+    double seconds = bench_now() - begin;
+    x->plugin.ops->release(x->plugin.device, kernel);
     return 1e3 * seconds / times;
 }
 
@@ -149,16 +87,16 @@ static double copy_rate(struct bench *x, size_t bytes, int times)
 {
     struct hd_error err = HD_ERROR_INIT;
     void *a, *b;
-    check(x->ops->alloc(x->device, HD_MEM_DEVICE, bytes, &a, &err), &err, "alloc");
-    check(x->ops->alloc(x->device, HD_MEM_DEVICE, bytes, &b, &err), &err, "alloc");
+    bench_check(x->plugin.ops->alloc(x->plugin.device, HD_MEM_DEVICE, bytes, &a, &err), &err, "alloc");
+    bench_check(x->plugin.ops->alloc(x->plugin.device, HD_MEM_DEVICE, bytes, &b, &err), &err, "alloc");
     move(x, a, b, bytes);
-    double begin = now();
+    double begin = bench_now();
     for (int n = 0; n < times; n++)
-        check(x->ops->copy(x->device, 0, n % 2 ? a : b, n % 2 ? b : a, bytes, &err), &err, "copy");
-    check(x->ops->sync(x->device, 0, &err), &err, "sync");
-    double seconds = now() - begin;
-    x->ops->free(x->device, HD_MEM_DEVICE, a);
-    x->ops->free(x->device, HD_MEM_DEVICE, b);
+        bench_check(x->plugin.ops->copy(x->plugin.device, 0, n % 2 ? a : b, n % 2 ? b : a, bytes, &err), &err, "copy");
+    bench_check(x->plugin.ops->sync(x->plugin.device, 0, &err), &err, "sync");
+    double seconds = bench_now() - begin;
+    x->plugin.ops->free(x->plugin.device, HD_MEM_DEVICE, a);
+    x->plugin.ops->free(x->plugin.device, HD_MEM_DEVICE, b);
     return 2e-9 * (double)bytes * times / seconds;
 }
 
@@ -168,13 +106,13 @@ static int first_is_right(struct bench *x)
     struct hd_error err = HD_ERROR_INIT;
     size_t row = (size_t)(x->k * x->g * x->d) * 2;
     uint16_t *p;
-    check(x->ops->alloc(x->device, HD_MEM_PINNED, 2 * row, (void **)&p, &err), &err, "alloc");
+    bench_check(x->plugin.ops->alloc(x->plugin.device, HD_MEM_PINNED, 2 * row, (void **)&p, &err), &err, "alloc");
     move(x, p, x->at[O].data, row);
     move(x, (char *)p + row, x->at[V].data, row / (size_t)x->g);
     int same = 1;
     for (int64_t h = 0; h < x->k * x->g; h++)
         same &= !memcmp(p + h * x->d, (char *)p + row + h / x->g * x->d * 2, (size_t)x->d * 2);
-    x->ops->free(x->device, HD_MEM_PINNED, p);
+    x->plugin.ops->free(x->plugin.device, HD_MEM_PINNED, p);
     return same;
 }
 
@@ -188,8 +126,8 @@ int main(int n, char **words)
     int64_t *sizes[] = {&x.b, &x.s, &x.k, &x.g, &x.d};
     for (int i = 0; i < 5; i++)
         if ((*sizes[i] = atoll(words[2 + i])) < 1)
-            die(words[2 + i], "is no size");
-    open_plugin(&x, words[1]);
+            bench_stop("%s is no size", words[2 + i]);
+    bench_open(&x.plugin, words[1], NULL);
     for (int i = 0; i < OPERANDS; i++) {
         int query = i == Q || i == O || i == GRAD || i == DQ;
         x.at[i] = operand(&x, i == LSE ? "bskg" : query ? "bskgd" : "bskd", i == LSE ? HD_F32 : x.dtype);
@@ -206,7 +144,7 @@ int main(int n, char **words)
     printf("{\"forward_ms\": %.4f, \"forward_flops\": %.6g, \"forward_bytes\": %.6g, \"backward_ms\": %.4f, \"backward_flops\": %.6g, "
            "\"backward_bytes\": %.6g, \"copy_gbs\": %.1f, \"peak_flops\": %.6g, \"right\": %s}\n",
            forward, 4 * d * pairs, 2 * q + 2 * kv + lse, backward, 10 * d * pairs, 4 * q + 4 * kv + lse, copy,
-           x.ops->peak_flops ? x.ops->peak_flops(x.device, x.dtype) : 0, right ? "true" : "false");
-    x.ops->close(x.device);
+           x.plugin.ops->peak_flops ? x.plugin.ops->peak_flops(x.plugin.device, x.dtype) : 0, right ? "true" : "false");
+    x.plugin.ops->close(x.plugin.device);
     return !right;
 }
