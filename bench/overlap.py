@@ -31,7 +31,7 @@ TOP = pathlib.Path(__file__).resolve().parent.parent
 JOB = """job: {name: overlap, steps: %d}
 device: {use: cpu, threads: 1}
 comm: {use: libfabric, provider: tcp}
-strategies: [{use: zero, stage: 0, bucket: 1MB}]
+strategies: [{use: zero, stage: 0, bucket: 1MB, prefetch_backward: 2}]
 optimizer: {use: adamw, lr: 3e-4, clip: 0}
 model: {use: transformer, family: gpt2, layers: 12, hidden: 128, heads: 4, vocab: 256, max_seq_len: 128}
 data: {train: tokens.bin, format: nanogpt, seq_len: 128, batch: 8, micro_batch: 4, shuffle: false}

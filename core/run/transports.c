@@ -348,7 +348,7 @@ void hd__transports_pump(struct hd__transports *t)
 
 int32_t hd__transports_progress(struct hd__transports *t, struct hd_error *err)
 {
-    return t->pump ? 0 : push_all(t, err);
+    return t->pump ? hd__pump_progress(t->pump, err) : push_all(t, err);
 }
 
 static int32_t wait_among(struct hd__transports *t, struct hd__transport *of, hd_request request, double deadline,

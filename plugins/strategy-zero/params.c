@@ -10,6 +10,7 @@ struct run {
     int32_t micro;
     hd_tensor whole;
     uint32_t early; /* the run at whose start it is gathered */
+    int32_t stays, stayed; /* for a later run; from a former one */
 };
 
 static int is_home(const struct zero *z, const struct zero_flat *f, uint32_t block)
@@ -29,34 +30,6 @@ static int same_residence(const struct zero *z, const struct run *r, const struc
     return f->keep || r->block == i->block || (is_home(z, f, r->block) && is_home(z, f, i->block));
 }
 
-static struct run *run_of(struct zero *z, struct run *runs, uint32_t *n, const struct hd_pass_instr *i, uint32_t flat, uint32_t at)
-{
-    uint32_t backward = i->phase != HD_PHASE_F && !z->flats[flat].keep;
-    for (uint32_t r = *n; r-- > 0;)
-        if (same_residence(z, &runs[r], i, flat)) {
-            runs[r].last = at;
-            return &runs[r];
-        }
-    /* forward then backward of the last block: nobody else lies between, so it stays */
-    if (*n && runs[*n - 1].flat == flat) {
-        runs[*n - 1].last = at;
-        runs[*n - 1].backward = backward;
-        runs[*n - 1].micro = i->micro;
-        return &runs[*n - 1];
-    }
-    runs[*n] = (struct run){.first = at, .last = at, .flat = flat, .block = i->block, .micro = i->micro, .backward = backward};
-    return &runs[(*n)++];
-}
-
-static void views(struct zero *z, uint32_t section, uint32_t index, const struct hd_pass_instr *i, uint32_t flat, hd_tensor whole)
-{
-    for (uint32_t k = 0; k < i->n_in; k++) {
-        uint32_t param = z->api->param_of(z->p, i->in[k]);
-        if (param && z->owner[param - 1] == flat + 1)
-            z->api->replace_in(z->p, section, index, k, z->api->flat_view(z->p, z->flats[flat].id, whole, param - 1));
-    }
-}
-
 /* ---- when to gather */
 
 /* Parameters that are whole when run r is gathered at the start of run e. */
@@ -64,7 +37,7 @@ static int64_t live_at(const struct zero *z, const struct run *runs, uint32_t r,
 {
     int64_t live = z->flats[runs[r].flat].count;
     for (uint32_t q = 0; q < r; q++)
-        if (runs[q].last >= runs[e].first)
+        if (runs[q].last >= runs[e].first && !runs[q].stays)
             live += z->flats[runs[q].flat].count;
     return live;
 }
@@ -88,6 +61,49 @@ static uint32_t early_run(const struct zero *z, const struct run *runs, uint32_t
     return e;
 }
 
+/* ---- residences */
+
+/* The whole that was used last of the same flat stays, where its gather would begin before others are used: forward then backward
+ * of the last block, with the head between. */
+static void keep_former(const struct zero *z, struct run *runs, uint32_t n)
+{
+    const struct zero_settings *s = &z->settings;
+    uint32_t q = n;
+    int64_t blocks = 0;
+    while (q > 0 && runs[q - 1].flat != runs[n].flat)
+        q--;
+    for (uint32_t k = q; q && k < n; k++)
+        blocks += k == q || runs[k].block != runs[k - 1].block;
+    if (!q || (q < n && (blocks > s->prefetch_backward || (s->max_live && live_at(z, runs, n, q) > s->max_live))))
+        return;
+    runs[q - 1].stays = runs[n].stayed = 1;
+    runs[n].whole = runs[q - 1].whole;
+}
+
+static struct run *run_of(struct zero *z, struct run *runs, uint32_t *n, const struct hd_pass_instr *i, uint32_t flat, uint32_t at)
+{
+    uint32_t backward = i->phase != HD_PHASE_F && !z->flats[flat].keep;
+    for (uint32_t r = *n; r-- > 0;)
+        if (same_residence(z, &runs[r], i, flat)) {
+            runs[r].last = at;
+            return &runs[r];
+        }
+    runs[*n] = (struct run){.first = at, .last = at, .flat = flat, .block = i->block, .micro = i->micro, .backward = backward};
+    keep_former(z, runs, *n);
+    return &runs[(*n)++];
+}
+
+static void views(struct zero *z, uint32_t section, uint32_t index, const struct hd_pass_instr *i, uint32_t flat, hd_tensor whole)
+{
+    for (uint32_t k = 0; k < i->n_in; k++) {
+        uint32_t param = z->api->param_of(z->p, i->in[k]);
+        if (param && z->owner[param - 1] == flat + 1)
+            z->api->replace_in(z->p, section, index, k, z->api->flat_view(z->p, z->flats[flat].id, whole, param - 1));
+    }
+}
+
+/* ---- gathering */
+
 /* A shard that lies in host memory is fetched one residence before it is gathered. Returns what to gather from. */
 static hd_tensor fetch(struct zero *z, const struct run *runs, uint32_t r, uint32_t section)
 {
@@ -107,10 +123,13 @@ static void gather(struct zero *z, struct run *runs, uint32_t n, uint32_t sectio
         struct zero_flat *f = &z->flats[runs[r].flat];
         struct hd_pass_instr in, out = zero_instr(z, f, HD_OP_RELEASE, runs[r].whole, 0, 0);
         runs[r].early = r ? early_run(z, runs, r) : 0;
+        if (!runs[r].stays)
+            z->api->insert(z->p, section, runs[r].last, 1, &out);
+        if (runs[r].stayed)
+            continue;
         in = zero_instr(z, f, f->axes ? HD_OP_ALL_GATHER : HD_OP_COPY, fetch(z, runs, r, section), runs[r].whole, f->axes);
         z->gathered += f->count * (f->ways - 1) / f->ways;
         z->api->insert(z->p, section, runs[runs[r].early].first, 0, &in);
-        z->api->insert(z->p, section, runs[r].last, 1, &out);
     }
 }
 
