@@ -12,6 +12,7 @@ the shortest step and the shortest wait of all rounds, the first two steps of a 
     pass             the forward and backward pass (stage 0: the backward pass alone), from the profile
     hidden           step - step+: what overlapping saves, its own cost taken off
     part             hidden / min(comm, pass): of what the passes are long enough to hide, how much is hidden
+    waits            (comm - comm+) / min(comm, pass): the same of the waits alone, without what moving data costs the passes
 """
 import argparse
 import ctypes
@@ -31,7 +32,7 @@ TOP = pathlib.Path(__file__).resolve().parent.parent
 JOB = """job: {name: overlap, steps: %d}
 device: {use: cpu, threads: 1}
 comm: {use: libfabric, provider: tcp}
-strategies: [{use: zero, stage: 0, bucket: 1MB, prefetch_backward: 2}]
+strategies: [{use: zero, stage: 0, bucket: 500KB, prefetch_backward: 2}]
 optimizer: {use: adamw, lr: 3e-4, clip: 0}
 model: {use: transformer, family: gpt2, layers: 12, hidden: 128, heads: 4, vocab: 256, max_seq_len: 128}
 data: {train: tokens.bin, format: nanogpt, seq_len: 128, batch: 8, micro_batch: 4, shuffle: false}
@@ -120,7 +121,7 @@ def measure(pair, folder, stage, args):
     plain, over = runs["false"], runs["true"]
     room = (plain.step() - plain.comm()) * statistics.median(plain.shares)
     hidden, could = plain.step() - over.step(), min(plain.comm(), room)
-    return [plain.step(), over.step(), plain.comm(), over.comm(), room, hidden, 100 * hidden / could]
+    return [plain.step(), over.step(), plain.comm(), over.comm(), room, hidden, 100 * hidden / could, 100 * (plain.comm() - over.comm()) / could]
 
 
 def main():
@@ -135,13 +136,13 @@ def main():
     folder = pathlib.Path(tempfile.mkdtemp(prefix="heddle-overlap-"))
     (folder / "job.yaml").write_text(JOB % args.steps)
     (folder / "tokens.bin").write_bytes(bytes(b for i in range(400000) for b in ((i * i + i // 7) % 256, 0)))
-    print(f"{'rate':>8} {'stage':>5}" + "".join(f"{c:>8}" for c in ("step", "step+", "comm", "comm+", "pass", "hidden", "part")))
+    print(f"{'rate':>8} {'stage':>5}" + "".join(f"{c:>8}" for c in ("step", "step+", "comm", "comm+", "pass", "hidden", "part %", "waits %")))
     try:
         for rate in args.rates:
             pair = machine(), machine()
             link(*pair, rate)
             for stage in args.stages:
-                print(f"{rate:>8} {stage:>5}" + "".join(f"{x:8.1f}" for x in measure(pair, folder, stage, args)) + "%", flush=True)
+                print(f"{rate:>8} {stage:>5}" + "".join(f"{x:8.1f}" for x in measure(pair, folder, stage, args)), flush=True)
     finally:
         shutil.rmtree(folder)
 

@@ -8,7 +8,7 @@
 
 #include "core/comm/hook.h"
 
-#define STREAM (UINT32_MAX - 1) /* UINT32_MAX is the overlay's */
+#define STREAM (UINT32_MAX - 16) /* the last ones are the overlay's */
 
 /* What travels. */
 struct signature {

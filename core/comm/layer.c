@@ -15,7 +15,7 @@ void *hd__layer_op_new(struct hd__layer_group *g)
     op->next = NULL;
     op->group = g;
     op->below = NULL;
-    op->done = 0;
+    op->over = op->done = 0;
     op->code = HD_OK;
     return op;
 }
@@ -49,18 +49,32 @@ static void fail(struct hd__layer_group *g, const struct hd_error *err)
     g->tail = &g->head;
 }
 
+static int32_t advance_some(struct hd__layer_group *g)
+{
+    const struct hd__layer_kind *kind = g->layer->kind;
+    struct hd__layer_op *op = g->head;
+    int32_t moved = 0;
+    for (uint32_t i = 0; op && i < kind->at_once; i++, op = op->next) {
+        struct hd_error err = HD_ERROR_INIT;
+        int32_t code = op->over ? 0 : kind->advance(op, &err);
+        if (code < 0) {
+            fail(g, &err);
+            return 1;
+        }
+        moved |= code;
+    }
+    return moved;
+}
+
+/* Those that are through leave, and others come up. */
 static int32_t advance(struct hd__layer_group *g)
 {
-    struct hd__layer_op *op = g->head;
-    struct hd_error err = HD_ERROR_INIT;
-    int32_t moved = g->layer->kind->advance(op, &err);
-    if (moved < 0) {
-        fail(g, &err);
-        return 1;
-    }
-    if (op->done) {
-        g->head = op->next;
+    int32_t moved = advance_some(g);
+    while (g->head && g->head->over) {
+        for (; g->head && g->head->over; g->head = g->head->next)
+            g->head->done = 1;
         g->tail = g->head ? g->tail : &g->head;
+        moved |= advance_some(g);
     }
     return moved;
 }
@@ -75,8 +89,7 @@ int32_t hd__layer_enqueue(struct hd__layer_op *op, hd_request *request, struct h
     struct hd__layer_group *g = op->group;
     *g->tail = op;
     g->tail = &op->next;
-    if (g->head == op)
-        advance(g);
+    advance(g);
     if (op->code != HD_OK) {
         release(g->layer, op);
         return hd__layer_usable(g, err);
@@ -108,7 +121,7 @@ int32_t hd__layer_pass(struct hd__layer_group *g, const struct hd_comm_call *cal
 
 static int32_t check_stream(const struct hd__layer_group *g, uint32_t stream, struct hd_error *err)
 {
-    if (g->layer->kind->own_stream && stream == g->layer->kind->own_stream)
+    if (g->layer->kind->own_stream && stream >= g->layer->kind->own_stream)
         return hd_fail(err, HD_E_INVALID, "stream %u is for collectives", stream);
     return HD_OK;
 }

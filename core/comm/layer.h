@@ -1,5 +1,5 @@
 /* core/comm/layer: what the transports that the core makes of others (overlay, levels) have in common. Collectives of their own
- * go one after the other in a group, in a queue; whatever else is asked for passes through to the group's home, a transport
+ * go through a queue, a group's own, and are done in its order; whatever else is asked for passes through to the group's home, a transport
  * below. Both are numbers of the layer's. How an operation goes on, and what it owns, its owner knows: struct hd__layer_kind.
  *
  * The owner's struct hd_comm, struct hd_comm_group and operation begin with the structures here. A failed operation poisons its
@@ -16,6 +16,7 @@ struct hd__layer_op {
     struct hd__layer_group *group; /* NULL: it was freed */
     const struct hd__comm *below;  /* whose request it is, if it passed through; else NULL */
     hd_request inner;
+    int32_t over; /* nothing is left to do; done once those before it are */
     int32_t done, code;
 };
 
@@ -31,11 +32,11 @@ struct hd__layer_group {
 
 struct hd__layer_kind {
     size_t op_bytes;
-    uint32_t own_stream; /* messages on it are the owner's: refused to others; 0: there is none */
-    int32_t reserved;
-    /* The head of a queue, as far as it goes. 1: something moved; 0: nothing; or an error. done = 1 once it is over. */
-    int32_t (*advance)(struct hd__layer_op *head, struct hd_error *err);
-    /* It is late. The transport below is asked to wait, no longer: it knows best who is missing, and tells the others. */
+    uint32_t own_stream; /* messages on it and all beyond are the owner's: refused to others; 0: there is none */
+    uint32_t at_once;    /* so many of a queue advance beside each other */
+    /* An operation, as far as it goes. 1: something moved; 0: nothing; or an error. over = 1 once it is. */
+    int32_t (*advance)(struct hd__layer_op *op, struct hd_error *err);
+    /* The head of a queue is late. The transport below is asked to wait, no longer: it knows best who is missing, and tells the others. */
     int32_t (*late)(struct hd__layer_op *head, struct hd_error *err);
     void (*op_clear)(struct hd__layer_op *op); /* it is over, and its record will be used again */
     void (*op_free)(struct hd__layer_op *op);

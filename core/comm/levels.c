@@ -78,7 +78,7 @@ static int32_t levels_advance(struct hd__layer_op *head, struct hd_error *err)
             return code < 0 ? code : moved;
         code = HD_OK;
     }
-    head->done = 1;
+    head->over = 1;
     return 1;
 }
 
@@ -212,6 +212,7 @@ static int32_t levels_collective(struct hd_comm_group *g, const struct hd_comm_c
 }
 
 static const struct hd__layer_kind levels = {.op_bytes = sizeof(struct op),
+                                             .at_once = 1, /* parts of two would meet in another order elsewhere */
                                              .advance = levels_advance,
                                              .late = levels_late,
                                              .op_clear = op_clear,

@@ -1,6 +1,7 @@
 /* The overlay: a transport's table made of another's send and recv, with collectives as schedules.
  *
- * Collectives of a group run one after the other, on a stream of their own; messages pass through. Where the inner
+ * Collectives of a group are done one after the other; some are under way at once, each on a stream of its own, so that the
+ * network is busy while one of them turns around. Messages pass through. Where the inner
  * transport has collectives but no wait, only wait is added. */
 #include <stdlib.h>
 
@@ -8,13 +9,15 @@
 #include "core/comm/layer.h"
 #include "core/comm/ran.h"
 
-#define OVERLAY_STREAM UINT32_MAX
+enum { AT_ONCE = 2 };
+#define FIRST_STREAM (UINT32_MAX - AT_ONCE + 1)
 
 struct op {
     struct hd__layer_op base;
     struct hd_comm_call call;
     struct hd__schedule schedule;
     uint32_t at;     /* next step */
+    uint32_t stream;
     uint64_t posted; /* messages so far */
     struct {
         hd_request request;
@@ -28,6 +31,7 @@ struct hd_comm_group {
     struct hd__layer_group base;
     int32_t n, me;
     int32_t *ranks; /* of the job */
+    uint32_t calls; /* of collectives */
 };
 
 struct hd_comm {
@@ -59,10 +63,10 @@ static int32_t run_step(struct op *op, const struct hd__step *step, struct hd_er
     int32_t code = HD_OK;
     switch (step->kind) {
     case HD__STEP_SEND:
-        code = inner->send(g->base.there, step->peer, OVERLAY_STREAM, step->from, step->bytes, &request, err);
+        code = inner->send(g->base.there, step->peer, op->stream, step->from, step->bytes, &request, err);
         break;
     case HD__STEP_RECV:
-        code = inner->recv(g->base.there, step->peer, OVERLAY_STREAM, step->to, step->bytes, &request, err);
+        code = inner->recv(g->base.there, step->peer, op->stream, step->to, step->bytes, &request, err);
         break;
     case HD__STEP_COPY:
         memmove(step->to, step->from, step->bytes);
@@ -113,7 +117,7 @@ static int32_t overlay_advance(struct hd__layer_op *head, struct hd_error *err)
         op->at++;
         moved = 1;
     }
-    head->done = 1;
+    head->over = 1;
     return 1;
 }
 
@@ -197,13 +201,15 @@ static int32_t overlay_collective(struct hd_comm_group *g, const struct hd_comm_
         hd__layer_op_drop(&op->base);
         return code;
     }
+    op->stream = FIRST_STREAM + g->calls++ % AT_ONCE;
     if (op->schedule.use)
         hd__ran_count(inner->ran, g->base.name, call->coll, op->schedule.use->name);
     return hd__layer_enqueue(&op->base, request, err);
 }
 
 static const struct hd__layer_kind overlay = {.op_bytes = sizeof(struct op),
-                                              .own_stream = OVERLAY_STREAM,
+                                              .own_stream = FIRST_STREAM,
+                                              .at_once = AT_ONCE,
                                               .advance = overlay_advance,
                                               .late = overlay_late,
                                               .op_clear = op_clear,

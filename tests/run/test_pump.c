@@ -75,6 +75,30 @@ START_TEST(one_at_a_time)
 }
 END_TEST
 
+/* Between instructions the thread that computes does what there is to do; the pump then has nothing of it. */
+START_TEST(others_may_look)
+{
+    struct transport t = {0};
+    struct hd_error err = HD_ERROR_INIT;
+    struct hd__pump *pump = hd__pump_start(work, &t);
+    int64_t moved = 0, before;
+    ck_assert_int_eq(hd__pump_progress(pump, &err), 1);
+    call(pump, &t, 1);
+    for (int i = 0; i < 20000 || moved < 100; i++)
+        moved += hd__pump_progress(pump, &err);
+    call(pump, &t, -1);
+    hd__pump_enter(pump);
+    before = t.calls;
+    ck_assert_int_eq(hd__pump_progress(pump, &err), 0); /* somebody is inside */
+    ck_assert_int_eq(t.calls, before);
+    hd__pump_leave(pump, 0);
+    t.fails_at = (int32_t)before + 1;
+    ck_assert_int_eq(hd__pump_progress(pump, &err), HD_E_IO);
+    ck_assert_int_eq(hd__pump_progress(pump, &err), 0);
+    hd__pump_stop(pump);
+}
+END_TEST
+
 START_TEST(an_error_ends_it)
 {
     struct transport t = {.fails_at = 10};
@@ -96,6 +120,7 @@ int main(void)
     TCase *tc = tcase_create("pump");
     tcase_add_test(tc, works_while_something_is_in_flight);
     tcase_add_test(tc, one_at_a_time);
+    tcase_add_test(tc, others_may_look);
     tcase_add_test(tc, an_error_ends_it);
     tcase_set_timeout(tc, 60);
     return suite_run_case("pump", tc);
