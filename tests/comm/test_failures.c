@@ -409,6 +409,8 @@ static int run_with(int32_t size, double timeout, double dead_after, int (*body)
 {
     int signals[64] = {0};
     struct ranks_options o = {.size = size, .timeout = timeout, .dead_after = dead_after, .settings = "stage=64KiB"};
+    if (transport_most && size > transport_most)
+        return 0;
     if (ranks_signal >= 0)
         signals[ranks_signal] = SIGKILL;
     return run_ranks(&o, body, signals);

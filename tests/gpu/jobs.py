@@ -5,7 +5,7 @@
     tests/gpu/jobs.py --device cuda-emulated --plugins build/tests/cuda --size tiny --only gpt2
 
 Every line is one comparison: the largest relative difference of the losses of all steps, and what is allowed. fp32: 1e-5 over 20
-steps of AdamW; bf16 and fp16: 1e-2 of the same precision on device cpu; fp8: 2e-2 of bf16 there (tiny
+steps of AdamW; TF32: 2e-3; bf16 and fp16: 1e-2 of the same precision on device cpu; fp8: 2e-2 of bf16 there (tiny
 ones, 3 steps: 2e-3). Needs nothing but Python.
 """
 import argparse
@@ -23,7 +23,7 @@ import time
 TOP = pathlib.Path(__file__).resolve().parent.parent.parent
 STEPS = {"tiny": 3, "small": 20}
 WIDTH = {"tiny": (32, 2, 16), "small": (128, 2, 64)}  # hidden, heads, context
-FP32, HALF = 1e-5, 1e-2
+FP32, TF32, HALF = 1e-5, 2e-3, 1e-2
 FP8 = {"tiny": 2e-3, "small": 2e-2}
 
 
@@ -48,6 +48,7 @@ JOBS = [
     ("llama", "llama", "fp32", 1, []),
     ("moe", "moe", "fp32", 1, []),
     ("moe bf16", "moe", "bf16", 1, ["model.experts=8"]),  # few slots hold tokens
+    ("llama tf32", "llama", "fp32", 1, ["device.tf32=true"]),
     ("gpt2 bf16", "gpt2", "bf16", 1, []),
     ("llama bf16", "llama", "bf16", 1, []),
     ("llama fp16", "llama", "fp16", 1, ["precision.loss_scale=dynamic"]),
@@ -127,6 +128,8 @@ class Runner:
     def compare(self, job):
         name, model, precision, ranks, further = job
         allowed = FP32 if precision == "fp32" else HALF
+        if "device.tf32=true" in further:
+            allowed = TF32
         if any(word.startswith("device.fp8=") for word in further):
             allowed = FP8[self.args.size]
         want, _ = self.train("cpu", model, precision, 1, self.reference_words(further))

@@ -1,0 +1,68 @@
+#!/usr/bin/env bash
+# tests/gpu/run on the emulator: what it says and how it ends where all is good, where a part fails, where time is up, and where there is no
+# GPU; and tests/gpu/bench beside an llm.c.   run.sh TOP BUILD
+set -u
+top=$(realpath "$1") build=$(realpath "$2")
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+passed=0 failed=0
+export GPU_DEVICE=cuda-emulated
+
+verdict() { # verdict OK WHAT: OK is 0 where it holds
+    if [ "$1" = 0 ]; then passed=$((passed + 1)); else failed=$((failed + 1)) && echo "failed: $2"; fi
+}
+
+# A build like this one, of links.
+mkdir -p "$work/build/tests/cuda"
+ln -s "$build/heddle" "$build/plugins" "$work/build/"
+ln -s "$build"/tests/cuda/*.so "$build"/tests/cuda/bench_* "$work/build/tests/cuda/"
+
+# ends NAME CODE WORD...: runs the stage products; all words are in the summary that it leaves.
+ends() {
+    local name=$1 code=$2 said
+    shift 2
+    rm -rf "$work/out"
+    OUT=$work/out GPU_ONLY=products "$top/tests/gpu/run" "$work/build" >"$work/said" 2>&1
+    [ $? = "$code" ]
+    verdict $? "$name: exit code $code: $(tail -5 "$work/said")"
+    for said in "$@"; do
+        grep -q -e "$said" "$work/out/summary.txt"
+        verdict $? "$name: the summary says '$said': $(cat "$work/out/summary.txt")"
+    done
+}
+ends "all good" 0 "^ok  *products" "TFLOP/s" "^1 stages good, 0 bad"
+grep -q '==== products' "$work/out/log.txt"
+verdict $? "the log has what stages printed"
+
+GPU_SECONDS=1 ends "no time" 1 "^no time  products" "^0 stages good, 1 bad"
+HEDDLE_EMULATE_DEVICES=0 ends "no GPU" 1 "no  *plugin device-cuda-emulated cannot be used" "cannot be used here: nothing was run"
+
+rm "$work/build/tests/cuda/bench_products"
+printf '#!/bin/sh\necho no product today >&2\nexit 3\n' >"$work/build/tests/cuda/bench_products"
+chmod +x "$work/build/tests/cuda/bench_products"
+ends "a part fails" 1 "^FAILED  *products (exit 1" "no product today" "^0 stages good, 1 bad"
+
+# An llm.c that asks for what the real one needs and prints its lines: 32 tokens in 2 ms.
+mkdir "$work/llm.c"
+cat >"$work/llm.c/train_gpt2cu" <<'PEER'
+#!/usr/bin/env python3
+import array, sys
+words = dict(zip(sys.argv[1::2], sys.argv[2::2]))
+data = open(words["-i"], "rb").read()
+magic, version, tokens = array.array("i", data[:12])
+assert (magic, version, 1024 + 2 * tokens) == (20240520, 1, len(data)) and int(words["-v"]) and int(words["-d"]) == int(words["-b"]) * int(words["-t"])
+print("device memory usage: 3 MiB / 100 MiB")
+for step in range(int(words["-x"])):
+    print(f"step {step + 1:4}/{words['-x']} | loss 5.54 (+nanz)| norm 1.5 (+nanz)| lr 3.00e-04 | 2.00 ms | 1.0% bf16 MFU | 1 tok/s")
+PEER
+chmod +x "$work/llm.c/train_gpt2cu"
+HEDDLE_PLUGIN_PATH=$build/tests/cuda python3 "$top/tests/gpu/bench" --heddle "$build/heddle" --device cuda-emulated --models tiny --no-peer \
+    --llmc "$work/llm.c" >"$work/said" 2>&1
+verdict $? "tests/gpu/bench: $(cat "$work/said")"
+for said in '^ceiling  *MFU is of' '^tiny  *heddle .* tokens/s, .* MFU' '^tiny  *llm.c  *16000 tokens/s' 'one step and out' 'the driver counts'; do
+    grep -q -e "$said" "$work/said"
+    verdict $? "tests/gpu/bench says '$said': $(cat "$work/said")"
+done
+
+echo "100%: Checks: $((passed + failed)), Failures: $failed, Errors: 0"
+[ "$failed" = 0 ]
