@@ -3,7 +3,8 @@
 # message.   refuses.sh HEDDLE FOLDER-OF-THE-EMULATED-PLUGIN
 set -u
 heddle=$(realpath "$1")
-export HEDDLE_PLUGIN_PATH=$2
+folder=$(realpath "$2")
+export HEDDLE_PLUGIN_PATH=$folder
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 cd "$work" || exit 1
@@ -23,23 +24,36 @@ model: {use: transformer, family: gpt2, layers: 1, hidden: 16, heads: 2, vocab: 
 data: {train: corpus.txt, seq_len: 8, batch: 2, micro_batch: 1}
 JOB
 
-refused() { # refused DEVICES REASON
-    export HEDDLE_EMULATE_DEVICES=$1
-    "$heddle" plugins | grep '^device *cuda-emulated .* no .*'"$2" >/dev/null
-    verdict $? "plugins says '$2'"
-    "$heddle" train job.yaml >out 2>err
+refused() { # refused PLUGIN REASON [WORD...]
+    local plugin=$1 reason=$2
+    shift 2
+    "$heddle" plugins | grep "^${plugin%%-*} *${plugin#*-} .* no .*$reason" >/dev/null
+    verdict $? "plugins says '$reason' of $plugin"
+    "$heddle" train job.yaml "$@" >out 2>err
     [ $? = 2 ]
-    verdict $? "exit code 2 with $1"
-    grep "plugin device-cuda-emulated cannot be used on this machine: $2" err >/dev/null
-    verdict $? "the message says '$2': $(cat err)"
+    verdict $? "exit code 2 without $plugin"
+    grep "plugin $plugin cannot be used on this machine: $reason" err >/dev/null
+    verdict $? "the message says '$reason': $(cat err)"
     [ "$(wc -l <err)" = 1 ]
     verdict $? "one line, not: $(cat err)"
     [ ! -e runs ] && [ ! -s out ]
     verdict $? "nothing began"
 }
 
-refused driver "no usable NVIDIA driver"
-refused 0 "no NVIDIA GPU"
+HEDDLE_EMULATE_DEVICES=driver refused device-cuda-emulated "no usable NVIDIA driver"
+HEDDLE_EMULATE_DEVICES=0 refused device-cuda-emulated "no NVIDIA GPU"
+
+# The real ones, where this machine has no driver.
+no_driver() { ! ldconfig -p 2>/dev/null | grep -q 'libcuda\.so\.1' && [ ! -e /proc/driver/nvidia ]; }
+if no_driver; then
+    unset HEDDLE_PLUGIN_PATH LD_LIBRARY_PATH # the emulator's driver lies there
+    for ranks in 1 2; do
+        ! "$heddle" plugins | grep -q '^device *cuda *[0-9]' ||
+            refused device-cuda "no usable NVIDIA driver" device.use=cuda launch.ranks=$ranks
+    done
+    refused comm-nccl "no NVIDIA driver here" device.use=cpu comm.use=nccl
+    export HEDDLE_PLUGIN_PATH=$folder
+fi
 
 HEDDLE_EMULATE_DEVICES=2 "$heddle" train job.yaml device.index=2 2>err
 [ $? = 2 ] && grep "device option index: 2, but there are 2 GPUs, from 0" err >/dev/null

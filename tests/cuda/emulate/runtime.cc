@@ -59,6 +59,21 @@ std::deque<CUgraph_st> graphs; /* all that were ever begun: events name them */
 thread_local cudaError_t last_error = cudaSuccess;
 uint64_t random_state;
 
+/* How often the host waited, enqueued something, and graphs among that; added to the file of HEDDLE_EMULATE_COUNTS at the end. */
+struct tally {
+    uint64_t waits, enqueued, graphs;
+    ~tally()
+    {
+        const char *name = getenv("HEDDLE_EMULATE_COUNTS");
+        FILE *file = name ? fopen(name, "a") : nullptr;
+        if (!file)
+            return;
+        fprintf(file, "waits %llu enqueued %llu graphs %llu\n", (unsigned long long)waits, (unsigned long long)enqueued,
+                (unsigned long long)graphs);
+        fclose(file);
+    }
+} counted;
+
 cudaError_t said(cudaError_t rc)
 {
     if (rc != cudaSuccess)
@@ -149,6 +164,7 @@ void run_graph(const lanes &all)
 cudaError_t push(CUstream_st *s, op o)
 {
     if (!s->capture) {
+        counted.enqueued += o.work != nullptr;
         s->waiting.push_back(std::move(o));
         return cudaSuccess;
     }
@@ -228,6 +244,7 @@ cudaError_t cudaStreamCreateWithPriority(cudaStream_t *stream, unsigned, int)
 cudaError_t cudaStreamSynchronize(cudaStream_t s)
 {
     std::lock_guard<std::recursive_mutex> held(lock);
+    counted.waits++;
     if (s->capture)
         return break_capture(s);
     if (run_until([=] { return s->waiting.empty(); }))
@@ -319,6 +336,7 @@ cudaError_t cudaEventQuery(cudaEvent_t event)
 cudaError_t cudaEventSynchronize(cudaEvent_t event)
 {
     std::lock_guard<std::recursive_mutex> held(lock);
+    counted.waits++;
     if (event->at->capture)
         return said(cudaErrorCapturedEvent);
     run_until([=] { return event->at->reached >= event->at->recorded; });
@@ -377,6 +395,7 @@ cudaError_t cudaGraphUpload(cudaGraphExec_t, cudaStream_t)
 cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t stream)
 {
     lanes all = exec->all;
+    counted.graphs++;
     return emulate_enqueue(stream, [=] { run_graph(all); });
 }
 
