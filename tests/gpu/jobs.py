@@ -159,9 +159,10 @@ def main():
     parser.add_argument("--only", default="", help="their names, separated by commas")
     parser.add_argument("--most-ranks", type=int, default=4)
     parser.add_argument("--at-once", type=int, default=1, help="how many jobs run side by side")
-    parser.add_argument("--limit", type=int, default=120, help="seconds of one run")
+    parser.add_argument("--limit", type=int, default=120, help="seconds of one run, times CK_TIMEOUT_MULTIPLIER")
     args = parser.parse_args()
     args.heddle = str(pathlib.Path(args.heddle).resolve())
+    args.limit *= float(os.environ.get("CK_TIMEOUT_MULTIPLIER", 1))
     wanted = set(args.only.split(","))
     jobs = [job for job in JOBS if (not args.only or job[0] in wanted) and job[3] <= args.most_ranks]
     with tempfile.TemporaryDirectory() as folder, concurrent.futures.ThreadPoolExecutor(args.at_once) as pool:
