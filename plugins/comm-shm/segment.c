@@ -12,6 +12,9 @@
 #ifndef MADV_POPULATE_WRITE
 #define MADV_POPULATE_WRITE 23
 #endif
+#ifndef MADV_COLLAPSE
+#define MADV_COLLAPSE 25
+#endif
 #ifndef MFD_HUGETLB
 #define MFD_HUGETLB 4u
 #endif
@@ -58,9 +61,22 @@ static size_t huge_free(void)
     return n;
 }
 
-/* Every page exists afterwards: no page fault later, and memory that is not there is missed now. */
-static int populate_pages(uint8_t *base, size_t bytes)
+/* Huge pages also where the system gives shared memory none by itself (transparent_hugepage/shmem_enabled: never, as most do): a
+ * page that is there becomes a huge one where it is asked for, from Linux 6.1 on. The first that does not is the last. */
+static void collapse_pages(uint8_t *base, size_t bytes)
 {
+    for (size_t at = 0; at + SHM_HUGE <= bytes; at += SHM_HUGE) {
+        ((volatile uint8_t *)base)[at] = 0;
+        if (madvise(base + at, SHM_HUGE, MADV_COLLAPSE) != 0)
+            return;
+    }
+}
+
+/* Every page exists afterwards: no page fault later, and memory that is not there is missed now. */
+static int populate_pages(uint8_t *base, size_t bytes, int huge)
+{
+    if (huge)
+        collapse_pages(base, bytes);
     if (madvise(base, bytes, MADV_POPULATE_WRITE) == 0)
         return 0;
     if (errno != EINVAL) /* EINVAL: a kernel before 5.14 */
@@ -70,9 +86,9 @@ static int populate_pages(uint8_t *base, size_t bytes)
     return 0;
 }
 
-static int open_memory(struct hd_comm *comm, size_t bytes, int huge, struct shm_segment *s)
+static int open_memory(size_t bytes, int huge, struct shm_segment *s)
 {
-    if (huge && comm->settings.huge == SHM_AUTO && huge_free() >= bytes / SHM_HUGE) {
+    if (huge && huge_free() >= bytes / SHM_HUGE) {
         size_t whole = round_up(bytes, SHM_HUGE);
         s->fd = memfd_create("heddle", MFD_CLOEXEC | MFD_HUGETLB);
         if (s->fd >= 0 && ftruncate(s->fd, (off_t)whole) == 0 && map_aligned(s, s->fd, whole) == 0)
@@ -83,7 +99,7 @@ static int open_memory(struct hd_comm *comm, size_t bytes, int huge, struct shm_
     s->fd = memfd_create("heddle", MFD_CLOEXEC);
     if (s->fd < 0 || ftruncate(s->fd, (off_t)bytes) != 0 || map_aligned(s, s->fd, bytes) != 0)
         return -1;
-    if (huge && comm->settings.huge == SHM_AUTO)
+    if (huge)
         madvise(s->base, bytes, MADV_HUGEPAGE); /* a wish */
     return 0;
 }
@@ -93,8 +109,8 @@ int32_t shm_segment_create(struct hd_comm *comm, size_t bytes, int populate, str
 {
     struct shm_segment s = {.fd = -1};
     size_t whole = round_up(bytes, SHM_PAGE) + SHM_PAGE;
-    if (open_memory(comm, whole, populate && bytes >= SHM_HUGE, &s) != 0 ||
-        (populate && populate_pages(s.base, whole) != 0) ||
+    int huge = populate && bytes >= SHM_HUGE && comm->settings.huge == SHM_AUTO;
+    if (open_memory(whole, huge, &s) != 0 || (populate && populate_pages(s.base, whole, huge) != 0) ||
         getrandom(s.nonce, sizeof s.nonce, 0) != sizeof s.nonce) {
         int error = errno;
         shm_segment_free(&s);
