@@ -17,6 +17,7 @@ struct hd__bench_rank {
     int32_t in_place; /* of what is measured now */
     int out;
     uint64_t tag;
+    double deadline; /* of what waits now */
     struct hd__bench_work *work; /* NULL: nothing is overlapped */
 };
 
