@@ -35,6 +35,9 @@ enum { HD_MEM_HOST = 0, HD_MEM_PINNED = 1, HD_MEM_DEVICE = 2 };
 /* It has HD_OP_EINSUM_BIAS, HD_OP_EINSUM_GELU, HD_OP_EINSUM_GELU_GRAD and HD_OP_EINSUM_BIAS_DW: biases and GELUs of products, and
  * their gradients, are then made where the products are. */
 #define HD_DEVICE_EPILOGUES (UINT64_C(1) << 5)
+/* It has HD_OP_ADD_RMSNORM, HD_OP_ADD_LAYERNORM, HD_OP_RMSNORM_DX_ADD and HD_OP_LAYERNORM_DX_ADD: the sum before a norm, and the
+ * one behind its gradient, are then made where the norm is. */
+#define HD_DEVICE_NORM_SUMS (UINT64_C(1) << 6)
 
 /* Streams of a device that has them. Kernels run on the first; transports with HD_COMM_STREAM_ORDERED on the second. */
 enum { HD_STREAM_COMPUTE = 0, HD_STREAM_COMM = 1, HD_STREAM_OUT = 2, HD_STREAM_IN = 3, HD_STREAM_COUNT = 4 };

@@ -60,6 +60,14 @@
     X(HD_OP_EINSUM_GELU_GRAD, 32, "einsum_gelu_grad") /* dz[*] <- a[*], b[*], z[*]: gelu_grad of z and the einsum of a, b */ \
     X(HD_OP_EINSUM_BIAS_DW, 33, "einsum_bias_dw") /* dw[*], db[those of a's dims that dw has] <- a[*], b[*]: einsum, and \
                                                 bias_dw of a */                                                \
+    /* ---- norms with the sum beside them (HD_DEVICE_NORM_SUMS): made by heddle, never by a model. The sum and what is  \
+       added to it are rounded as by two ops ---- */                                                            \
+    X(HD_OP_ADD_RMSNORM, 34, "add_rmsnorm")  /* t[*h], y[*h] <- x0[*h], x1[*h], w[h]: t = x0 + x1, y = rmsnorm of t. t may \
+                                                be the memory of x0 */                                          \
+    X(HD_OP_ADD_LAYERNORM, 35, "add_layernorm") /* t[*h], y[*h] <- x0[*h], x1[*h], w[h], c[h]: the same with layernorm */ \
+    X(HD_OP_RMSNORM_DX_ADD, 36, "rmsnorm_dx_add") /* dx[*h] <- r[*h], x[*h], w[h], dy[*h]: r + rmsnorm_dx of the others. dx \
+                                                may be the memory of r */                                       \
+    X(HD_OP_LAYERNORM_DX_ADD, 37, "layernorm_dx_add") /* dx[*h] <- r[*h], x[*h], w[h], dy[*h]: r + layernorm_dx */ \
     X(HD_OP_ATTENTION_MERGE, 39, "attention_merge") /* o[bskgd], lse[bskg] <- o1, lse1, o2, lse2: attention over the  \
                                                 keys of both, from attention over the keys of each */           \
     /* ---- local conversions (this rank's piece; no communication) ---- */                                     \

@@ -144,6 +144,18 @@ int32_t cpu_check_norm(struct hd_kernel *k, struct hd_error *err)
     return rc;
 }
 
+int32_t cpu_check_norm_sum(struct hd_kernel *k, struct hd_error *err)
+{
+    struct cpu_norm o = cpu_norm(k);
+    int64_t n = hd_operand_count(&k->out[0]);
+    int32_t rc = last_is(k, o.x, o.w, err);
+    for (uint32_t i = 0; !rc && i < 2; i++)
+        rc = same_count(k, &k->in[i], n, i ? "input 1" : "input 0", err);
+    if (!rc && k->d.n_in > 3)
+        rc = same_count(k, o.c, o.sum_before ? o.w->extent[0] : n, "input 3", err);
+    return rc || !o.sum_before ? rc : same_count(k, &k->out[1], n, "output 1", err);
+}
+
 int32_t cpu_check_norm_dw(struct hd_kernel *k, struct hd_error *err)
 {
     int32_t rc = last_is(k, &k->in[0], &k->out[0], err);

@@ -7,10 +7,9 @@ struct row {
     double mean, r;
 };
 
-static struct row row_of(const struct hd_kernel *k, int64_t at, int64_t h, int centred)
+static struct row row_of(const struct hd_kernel *k, const struct hd_operand *x, int64_t at, int64_t h, int centred)
 {
     double sum = 0, square = 0;
-    const struct hd_operand *x = &k->in[0];
     for (int64_t j = 0; centred && j < h; j++)
         sum += cpu_load(x, at + j);
     double mean = sum / (double)h;
@@ -21,33 +20,50 @@ static struct row row_of(const struct hd_kernel *k, int64_t at, int64_t h, int c
     return (struct row){mean, 1 / sqrt(square / (double)h + k->d.attrs.eps)};
 }
 
-static void forward(struct hd_kernel *k, int centred)
+/* The sum before a norm is what the norm is of: rounded as it is written. */
+static void forward(struct hd_kernel *k)
 {
-    int64_t h = k->in[1].extent[0], n = hd_operand_count(&k->out[0]);
+    struct cpu_norm o = cpu_norm(k);
+    int64_t h = o.w->extent[0], n = hd_operand_count(&k->out[0]);
     for (int64_t at = 0; at < n; at += h) {
-        struct row row = row_of(k, at, h, centred);
+        for (int64_t j = 0; o.sum_before && j < h; j++)
+            cpu_store(&k->out[0], at + j, cpu_load(&k->in[0], at + j) + cpu_load(&k->in[1], at + j));
+        struct row row = row_of(k, o.x, at, h, o.centred);
         for (int64_t j = 0; j < h; j++) {
-            double y = (cpu_load(&k->in[0], at + j) - row.mean) * row.r * cpu_load(&k->in[1], j);
-            cpu_put(k, 0, at + j, centred ? y + cpu_load(&k->in[2], j) : y);
+            double y = (cpu_load(o.x, at + j) - row.mean) * row.r * cpu_load(o.w, j);
+            cpu_put(k, o.y, at + j, o.centred ? y + cpu_load(o.c, j) : y);
         }
     }
 }
 
-static void gradient_x(struct hd_kernel *k, int centred)
+/* Adds r, which may lie where dx does, to dx as it would be written without it. */
+static void put_sum(struct hd_kernel *k, int64_t i, double dx)
 {
-    int64_t h = k->in[1].extent[0], n = hd_operand_count(&k->out[0]);
+    double room;
+    struct hd_operand held = {.data = &room, .dtype = k->out[0].dtype};
+    cpu_store(&held, 0, dx);
+    cpu_put(k, 0, i, cpu_load(&k->in[0], i) + cpu_load(&held, 0));
+}
+
+static void gradient_x(struct hd_kernel *k)
+{
+    struct cpu_norm o = cpu_norm(k);
+    int64_t h = o.w->extent[0], n = hd_operand_count(&k->out[0]);
     for (int64_t at = 0; at < n; at += h) {
-        struct row row = row_of(k, at, h, centred);
+        struct row row = row_of(k, o.x, at, h, o.centred);
         double mean_a = 0, mean_ax = 0;
         for (int64_t j = 0; j < h; j++) {
-            double a = cpu_load(&k->in[1], j) * cpu_load(&k->in[2], at + j);
-            mean_a += centred ? a / (double)h : 0;
-            mean_ax += a * (cpu_load(&k->in[0], at + j) - row.mean) * row.r / (double)h;
+            double a = cpu_load(o.w, j) * cpu_load(o.c, at + j);
+            mean_a += o.centred ? a / (double)h : 0;
+            mean_ax += a * (cpu_load(o.x, at + j) - row.mean) * row.r / (double)h;
         }
         for (int64_t j = 0; j < h; j++) {
-            double a = cpu_load(&k->in[1], j) * cpu_load(&k->in[2], at + j);
-            double xhat = (cpu_load(&k->in[0], at + j) - row.mean) * row.r;
-            cpu_put(k, 0, at + j, row.r * (a - mean_a - xhat * mean_ax));
+            double a = cpu_load(o.w, j) * cpu_load(o.c, at + j);
+            double xhat = (cpu_load(o.x, at + j) - row.mean) * row.r, dx = row.r * (a - mean_a - xhat * mean_ax);
+            if (o.sum_behind)
+                put_sum(k, at + j, dx);
+            else
+                cpu_put(k, 0, at + j, dx);
         }
     }
 }
@@ -58,7 +74,7 @@ static void gradient_w(struct hd_kernel *k, int centred)
     double *dw = k->state, *dc = dw + h;
     memset(dw, 0, 2 * (size_t)h * sizeof *dw);
     for (int64_t at = 0; at < n; at += h) {
-        struct row row = row_of(k, at, h, centred);
+        struct row row = row_of(k, &k->in[0], at, h, centred);
         for (int64_t j = 0; j < h; j++) {
             double dy = cpu_load(&k->in[1], at + j);
             dw[j] += dy * (cpu_load(&k->in[0], at + j) - row.mean) * row.r;
@@ -74,12 +90,12 @@ static void gradient_w(struct hd_kernel *k, int centred)
 
 void cpu_ref_rmsnorm(struct hd_kernel *k)
 {
-    forward(k, 0);
+    forward(k);
 }
 
 void cpu_ref_rmsnorm_dx(struct hd_kernel *k)
 {
-    gradient_x(k, 0);
+    gradient_x(k);
 }
 
 void cpu_ref_rmsnorm_dw(struct hd_kernel *k)
@@ -89,15 +105,35 @@ void cpu_ref_rmsnorm_dw(struct hd_kernel *k)
 
 void cpu_ref_layernorm(struct hd_kernel *k)
 {
-    forward(k, 1);
+    forward(k);
 }
 
 void cpu_ref_layernorm_dx(struct hd_kernel *k)
 {
-    gradient_x(k, 1);
+    gradient_x(k);
 }
 
 void cpu_ref_layernorm_dw(struct hd_kernel *k)
 {
     gradient_w(k, 1);
+}
+
+void cpu_ref_add_rmsnorm(struct hd_kernel *k)
+{
+    forward(k);
+}
+
+void cpu_ref_add_layernorm(struct hd_kernel *k)
+{
+    forward(k);
+}
+
+void cpu_ref_rmsnorm_dx_add(struct hd_kernel *k)
+{
+    gradient_x(k);
+}
+
+void cpu_ref_layernorm_dx_add(struct hd_kernel *k)
+{
+    gradient_x(k);
 }

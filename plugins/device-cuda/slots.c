@@ -20,6 +20,10 @@
     X(HD_OP_LAYERNORM, 3, 3, 1, 1, CU_ALL, layernorm)           \
     X(HD_OP_LAYERNORM_DX, 3, 3, 1, 1, CU_ALL, layernorm_dx)     \
     X(HD_OP_LAYERNORM_DW, 2, 2, 2, 2, CU_ALL, layernorm_dw)     \
+    X(HD_OP_ADD_RMSNORM, 3, 3, 2, 2, CU_ALL, add_rmsnorm)       \
+    X(HD_OP_ADD_LAYERNORM, 4, 4, 2, 2, CU_ALL, add_layernorm)   \
+    X(HD_OP_RMSNORM_DX_ADD, 4, 4, 1, 1, CU_ALL, rmsnorm_dx_add) \
+    X(HD_OP_LAYERNORM_DX_ADD, 4, 4, 1, 1, CU_ALL, layernorm_dx_add) \
     X(HD_OP_ROPE, 1, 1, 1, 1, CU_ALL, rope)                     \
     X(HD_OP_SWIGLU, 2, 2, 1, 1, CU_ALL, swiglu)                 \
     X(HD_OP_SWIGLU_GRAD, 3, 3, 2, 2, CU_ALL, swiglu_grad)       \
