@@ -425,6 +425,8 @@ int32_t hd__compile_with(struct hd__job *job, struct hd__plugins *plugins, uint3
             flags & HD__COMPILE_KEEP_HEAD || !(c->device_choice.component->ops.device.caps & HD_DEVICE_XENT_HEAD);
         c->stage[s]->epilogues =
             flags & HD__COMPILE_EPILOGUES || c->device_choice.component->ops.device.caps & HD_DEVICE_EPILOGUES;
+        c->stage[s]->norm_sums =
+            !(flags & HD__COMPILE_KEEP_NORMS) && c->device_choice.component->ops.device.caps & HD_DEVICE_NORM_SUMS;
         c->stage[s]->adds_once = (c->device_choice.component->ops.device.caps & HD_DEVICE_ADDS_ONCE) &&
                                  (job->precision.grad == HD_F32 || job->precision.compute == HD_F64);
         rc = compile_stage(c, c->stage[s], err);

@@ -61,6 +61,7 @@ int32_t hd__compile(struct hd__job *job, struct hd__plugins *plugins, struct hd_
 #define HD__COMPILE_KEEP_HEAD 2 /* the loss stays a chain of instructions: fuse_head.c is left out */
 #define HD__COMPILE_KEEP_WEIGHT_ORDER 4 /* gradients of weights stay where the schedule has them, and do not sink into waits */
 #define HD__COMPILE_EPILOGUES 8 /* as if the device had HD_DEVICE_EPILOGUES: device cpu's reference kernels do */
+#define HD__COMPILE_KEEP_NORMS 16 /* sums stay apart from norms: fuse_norms.c is left out */
 int32_t hd__compile_with(struct hd__job *job, struct hd__plugins *plugins, uint32_t flags, struct hd__compiled **compiled,
                          struct hd_error *err);
 void hd__compiled_free(struct hd__compiled *compiled); /* NULL is fine */

@@ -66,7 +66,8 @@ static void join(struct alias *a, const struct hd__instr *i, uint32_t n, uint32_
 static void swap_terms(const struct alias *a, struct hd__instr *i, uint32_t n)
 {
     hd_tensor x = i->in[0], y = i->in[1];
-    if (i->op != HD_OP_ADD || i->n_in != 2 || a->last[root_of(a, hd__tc(a->p, x)->buffer)] == n ||
+    int two = (i->op == HD_OP_ADD && i->n_in == 2) || i->op == HD_OP_ADD_RMSNORM || i->op == HD_OP_ADD_LAYERNORM;
+    if (!two || a->last[root_of(a, hd__tc(a->p, x)->buffer)] == n ||
         a->last[root_of(a, hd__tc(a->p, y)->buffer)] != n || hd__reads_outputs(i))
         return;
     i->in[0] = y;

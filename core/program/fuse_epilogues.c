@@ -17,29 +17,6 @@ struct fusion {
     struct hd__use *use;
 };
 
-/* ---- may it move? */
-
-static int meet(const struct hd__touch *a, const struct hd__touch *b)
-{
-    if (a->tensor == b->tensor)
-        return a->writes || b->writes;
-    return a->buffer && a->buffer == b->buffer && hd__touch_conflict(a, b);
-}
-
-/* May the instruction at `at` stand at `to` as well? */
-static int moves(const struct fusion *f, uint32_t at, uint32_t to)
-{
-    struct hd__touch own[HD__MAX_TOUCH], others[HD__MAX_TOUCH];
-    uint32_t n = hd__touches(f->p, &f->code->at[at], own);
-    for (uint32_t k = at < to ? at + 1 : to + 1; k < (at < to ? to : at); k++) {
-        uint32_t m = f->code->at[k].op ? hd__touches(f->p, &f->code->at[k], others) : 0;
-        for (uint32_t x = 0; x < n * m; x++)
-            if (meet(&own[x / m], &others[x % m]))
-                return 0;
-    }
-    return 1;
-}
-
 /* ---- do they belong together? */
 
 static uint32_t flags_of(const struct hd__instr *i)
@@ -62,7 +39,7 @@ static int64_t maker_of(const struct fusion *f, hd_tensor t, uint16_t op, uint32
         return -1;
     if (alone && f->use[t].count != 1)
         return -1;
-    return moves(f, m - 1, k) ? (int64_t)m - 1 : -1;
+    return hd__may_move(f->p, f->code, m - 1, k) ? (int64_t)m - 1 : -1;
 }
 
 /* w has the last dims of y. */
@@ -132,7 +109,7 @@ static int is_product(const struct fusion *f, uint32_t n, uint32_t sum)
 {
     const struct hd__instr *product = &f->code->at[n], *of = &f->code->at[sum];
     return product->op == HD_OP_EINSUM && product->in[0] == of->in[0] && flags_of(product) == flags_of(of) &&
-           together(product, of) && same_rows(f->p, product, of) && moves(f, sum, n);
+           together(product, of) && same_rows(f->p, product, of) && hd__may_move(f->p, f->code, sum, n);
 }
 
 static void fuse_bias_dw(struct fusion *f, uint32_t k)

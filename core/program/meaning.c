@@ -69,6 +69,14 @@ static uint64_t head_value(const struct hd__instr *i, uint32_t k, const uint64_t
     return k == 0 ? VALUE(HD_OP_NLL, 0, NULL, l, m, c) : VALUE(HD_OP_EINSUM, 0, NULL, dz, k == 1 ? w : x);
 }
 
+/* See fuse_norms.c. Of the sum: */
+static uint64_t norm_value(const struct hd__instr *i, const uint64_t *in)
+{
+    const uint64_t of[] = {in[0] + in[1], in[2], in[3]};
+    int rms = i->op == HD_OP_ADD_RMSNORM;
+    return op_value(rms ? HD_OP_RMSNORM : HD_OP_LAYERNORM, 0, i->attrs, rms ? 2 : 3, of);
+}
+
 /* What instruction i makes of these inputs, or adds, in output k. */
 static uint64_t made(const struct hd_program *p, const struct hd__instr *i, uint32_t k, const uint64_t *in)
 {
@@ -101,6 +109,13 @@ static uint64_t made(const struct hd_program *p, const struct hd__instr *i, uint
         return VALUE(HD_OP_GELU_GRAD, 0, NULL, in[2], VALUE(HD_OP_EINSUM, 0, NULL, in[0], in[1]));
     case HD_OP_EINSUM_BIAS_DW:
         return k ? VALUE(HD_OP_BIAS_DW, 0, NULL, in[0]) : VALUE(HD_OP_EINSUM, 0, NULL, in[0], in[1]);
+    case HD_OP_ADD_RMSNORM:
+    case HD_OP_ADD_LAYERNORM:
+        return k ? norm_value(i, in) : in[0] + in[1];
+    case HD_OP_RMSNORM_DX_ADD:
+        return in[0] + op_value(HD_OP_RMSNORM_DX, 0, i->attrs, 3, in + 1);
+    case HD_OP_LAYERNORM_DX_ADD:
+        return in[0] + op_value(HD_OP_LAYERNORM_DX, 0, i->attrs, 3, in + 1);
     case HD_OP_XENT_HEAD:
         return head_value(i, k, in);
     default:

@@ -297,6 +297,7 @@ struct hd_program {
     uint32_t adds_once; /* the device has HD_DEVICE_ADDS_ONCE, and gradients are not rounded to less than sums */
     uint32_t epilogues; /* the device has HD_DEVICE_EPILOGUES */
     uint32_t keep_head; /* fuse_head.c leaves the loss as it is */
+    uint32_t norm_sums; /* the device has HD_DEVICE_NORM_SUMS */
 
     /* schedule.c */
     uint32_t send_depth;        /* sends of one stream in flight at once; 0 means 1 */
@@ -428,6 +429,7 @@ struct hd__use {
 };
 struct hd__use *hd__count_uses(const struct hd_program *p, const hd__code *code); /* fuse.c: by tensor; caller frees */
 void hd__fuse_epilogues(struct hd_program *p, hd__code *code);    /* fuse_epilogues.c, called by hd__fuse */
+void hd__fuse_norms(struct hd_program *p, hd__code *code);        /* fuse_norms.c, called by hd__fuse */
 void hd__fuse_head(struct hd_program *p, hd__code *code);         /* fuse_head.c, called by hd__fuse */
 int32_t hd__schedule(struct hd_program *p, struct hd_error *err); /* schedule.c: buffers for all, then waits */
 int32_t hd__memory(struct hd_program *p, struct hd_error *err);   /* memory.c: hd__alias, then offsets for all buffers */

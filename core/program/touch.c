@@ -54,6 +54,26 @@ int hd__reads_output(const struct hd__instr *i, uint32_t out)
     return hd__reads_outputs(i) && hd__op_adds(i->op, out);
 }
 
+static int meet(const struct hd__touch *a, const struct hd__touch *b)
+{
+    if (a->tensor == b->tensor)
+        return a->writes || b->writes;
+    return a->buffer && a->buffer == b->buffer && hd__touch_conflict(a, b);
+}
+
+int hd__may_move(const struct hd_program *p, const hd__code *code, uint32_t at, uint32_t to)
+{
+    struct hd__touch own[HD__MAX_TOUCH], others[HD__MAX_TOUCH];
+    uint32_t n = hd__touches(p, &code->at[at], own);
+    for (uint32_t k = at < to ? at + 1 : to + 1; k < (at < to ? to : at); k++) {
+        uint32_t m = code->at[k].op ? hd__touches(p, &code->at[k], others) : 0;
+        for (uint32_t x = 0; x < n * m; x++)
+            if (meet(&own[x / m], &others[x % m]))
+                return 0;
+    }
+    return 1;
+}
+
 uint32_t *hd__positions(const struct hd_program *p)
 {
     uint32_t *at = hd__alloc(((size_t)p->next_id + 1) * sizeof *at);

@@ -399,8 +399,8 @@ static int32_t numerics_from(loader *load, const char *from, const char *const *
     if (!rc) {
         int exact = many->stage[0]->exact; /* then to the last bit: the same micro-batches and the same kernels */
         snprintf(micro_batch, sizeof micro_batch, "data.micro_batch=%lld", (long long)(exact ? jobs[0]->micro_batch : jobs[0]->batch));
-        rc = compile_with(load, from, overrides, n, more, HD__COUNT(more), plugins, exact ? 0 : HD__COMPILE_KEEP_HEAD, &jobs[1],
-                          &one, err);
+        rc = compile_with(load, from, overrides, n, more, HD__COUNT(more), plugins,
+                          (exact ? 0 : HD__COMPILE_KEEP_HEAD) | HD__COMPILE_KEEP_NORMS, &jobs[1], &one, err);
     }
     if (!rc)
         rc = hd__numerics(one, many, steps, seed, result, err);

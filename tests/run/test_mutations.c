@@ -109,7 +109,7 @@ static void open_job(const struct kind_of_job *k)
     job = job_of_one = NULL;
     fine = broken = one = NULL;
     write_job(k, "dp: 1", 8);
-    compile(job_text, HD__COMPILE_KEEP_HEAD, &job_of_one, &one);
+    compile(job_text, HD__COMPILE_KEEP_HEAD | HD__COMPILE_KEEP_NORMS, &job_of_one, &one);
     write_job(k, k->mesh, k->micro_batch);
     compile(job_text, k->flags, &job, &fine);
     ck_assert_msg(!hd__compile_with(job, plugins, k->flags, &broken, &err), "%s", err.message);
