@@ -8,7 +8,7 @@
 
 #include "core/comm/hook.h"
 
-#define STREAM (UINT32_MAX - 16) /* the last ones are the overlay's */
+#define STREAM HD_STREAMS_OF_CALLERS
 
 /* What travels. */
 struct signature {

@@ -10,7 +10,7 @@
 #include "core/comm/ran.h"
 
 enum { AT_ONCE = 2 };
-#define FIRST_STREAM (UINT32_MAX - AT_ONCE + 1)
+#define FIRST_STREAM (HD_STREAMS_OF_CALLERS + 8u)
 
 struct op {
     struct hd__layer_op base;

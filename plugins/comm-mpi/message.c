@@ -51,7 +51,7 @@ static int start(struct cm_op *op, const void *from, void *to, MPI_Request *requ
 {
     struct cm_group *g = op->group;
     MPI_Datatype type;
-    int n, made, tag = (int)CM_MIN(op->stream, (uint32_t)INT32_MAX);
+    int n, made, tag = (int)op->stream;
     int code = cm_type(op->bytes, MPI_BYTE, g->comm->settings.largest, &n, &type, &made);
     if (code == MPI_SUCCESS)
         code = op->kind == CM_SEND ? MPI_Isend(from, n, type, op->peer, tag, g->mpi, request)
@@ -61,12 +61,12 @@ static int start(struct cm_op *op, const void *from, void *to, MPI_Request *requ
     return code;
 }
 
-/* The core's algorithms use the last stream; the last tag but one is agree.c's. */
+/* The last tags are agree.c's. */
 static int32_t check(const struct cm_group *g, int32_t peer, uint32_t stream, struct hd_error *err)
 {
     if (peer < 0 || peer >= g->n)
         return hd_fail(err, HD_E_INVALID, "mpi: a message for member %d of group %s of %d", peer, g->name, g->n);
-    if (stream >= CM_TAG_SIGN && stream != UINT32_MAX)
+    if (stream >= CM_TAG_SIGN)
         return hd_fail(err, HD_E_INVALID, "mpi: stream %u: the last is %d", stream, CM_TAG_SIGN - 1);
     return HD_OK;
 }

@@ -168,6 +168,7 @@ static int open_transport(struct rank *rank, const struct ranks_options *o, doub
     int32_t code = hd__comm_open(own, hd__comm_host(), settings, &world, transport, err);
     if (code == HD_OK && inside_ranks)
         code = open_inside(&world, inside_ranks, transport, err);
+    rank->own_messages = ops.collective && !inside_ranks;
     rank->ops = &transport->ops;
     rank->comm = transport->comm;
     return code;

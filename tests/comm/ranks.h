@@ -14,6 +14,7 @@ struct rank {
     struct hd_comm *comm; /* NULL where the run asked for no transport */
     double timeout;
     void *stream; /* by which the transport is ordered; NULL: none */
+    int own_messages; /* send and recv are the transport's own: no stream is kept for collectives */
 };
 
 struct ranks_options {
