@@ -28,7 +28,10 @@ static void add(const char *group, const char *name, int64_t rows, int64_t colum
     int64_t n = rows * (columns ? columns : 1);
     uint64_t *data = malloc((size_t)n * 4 + 8), state = count + 1;
     for (int64_t i = 0; i < (n + 1) / 2; i++) /* nothing that a disk could compress */
-        data[i] = (state = state * UINT64_C(6364136223846793005) + 1442695040888963407) ^ state >> 29;
+    {
+        state = state * UINT64_C(6364136223846793005) + 1442695040888963407;
+        data[i] = state ^ state >> 29;
+    }
     runs[count] = (struct hd__ckpt_run){count, 0, 0, n, data};
     bytes += (uint64_t)n * 4;
     count++;

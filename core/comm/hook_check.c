@@ -8,8 +8,6 @@
 
 #include "core/comm/hook.h"
 
-#define STREAM HD_STREAMS_OF_CALLERS
-
 /* What travels. */
 struct signature {
     uint64_t seq, count, tag;
@@ -88,7 +86,7 @@ static const char *fault(const struct hd__hook_op *op)
     uint64_t sent, received;
     if (is_message(op))
         return op->peer < 0 || op->peer >= op->group->n   ? "the peer is no member"
-               : op->stream == STREAM                     ? "the stream is comm.hooks: check's own"
+               : op->stream == HD__STREAM_CHECK           ? "the stream is comm.hooks: check's own"
                : call->count && !call->send && !call->recv ? "the buffer is NULL"
                                                           : NULL;
     if (op->what < HD_COLL_ALL_REDUCE || op->what > HD_COLL_BARRIER)
@@ -157,9 +155,9 @@ static int32_t announce(struct hd__hook *h, const struct hd__hook_op *op, struct
     else
         x = hd__alloc(sizeof *x);
     *x = (struct exchange){.group = g, .mine = signature_of(op)};
-    code = h->inner.ops.recv(g->inner, (g->me + g->n - 1) % g->n, STREAM, &x->theirs, sizeof x->theirs, &x->recv, err);
+    code = h->inner.ops.recv(g->inner, (g->me + g->n - 1) % g->n, HD__STREAM_CHECK, &x->theirs, sizeof x->theirs, &x->recv, err);
     if (code == HD_OK)
-        code = h->inner.ops.send(g->inner, (g->me + 1) % g->n, STREAM, &x->mine, sizeof x->mine, &x->send, err);
+        code = h->inner.ops.send(g->inner, (g->me + 1) % g->n, HD__STREAM_CHECK, &x->mine, sizeof x->mine, &x->send, err);
     *c->tail = x;
     c->tail = &x->next;
     return code;

@@ -66,16 +66,22 @@ static int32_t advance_some(struct hd__layer_group *g)
     return moved;
 }
 
-/* Those that are through leave, and others come up. */
+/* Those that are through leave. 1: others come up for them. */
+static int leave(struct hd__layer_group *g)
+{
+    const struct hd__layer_op *first = g->head;
+    for (; g->head && g->head->over; g->head = g->head->next)
+        g->head->done = 1;
+    g->tail = g->head ? g->tail : &g->head;
+    return g->head && g->head != first;
+}
+
 static int32_t advance(struct hd__layer_group *g)
 {
-    int32_t moved = advance_some(g);
-    while (g->head && g->head->over) {
-        for (; g->head && g->head->over; g->head = g->head->next)
-            g->head->done = 1;
-        g->tail = g->head ? g->tail : &g->head;
+    int32_t moved = 0;
+    do
         moved |= advance_some(g);
-    }
+    while (leave(g));
     return moved;
 }
 

@@ -51,7 +51,7 @@ struct hd__layer {
     const struct hd__layer_kind *kind;
     struct hd__comm below[2]; /* the last gives memory, and is closed first */
     uint32_t n_below;
-    int32_t rank;
+    struct hd_world world; /* that it serves */
     struct hd__layer_group *groups;
     struct hd__requests ops;
 };

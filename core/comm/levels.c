@@ -21,7 +21,7 @@ struct hd_comm_group {
 
 struct hd_comm {
     struct hd__layer base; /* below: HD__ACROSS, HD__INSIDE */
-    int32_t any_order, told, size;
+    int32_t any_order, told;
     int32_t *firsts, *places; /* of each rank: the first rank of its machine, and its number there */
 };
 
@@ -161,13 +161,13 @@ static int32_t levels_group(struct hd_comm *c, const char *name, const int32_t *
     int32_t rc = HD_OK, me = 0;
     uint32_t home;
     for (int32_t i = 0; i < n; i++) /* where it lies is looked up by rank; all else the transports below see to */
-        if (ranks[i] < 0 || ranks[i] >= c->size) {
+        if (ranks[i] < 0 || ranks[i] >= c->base.world.size) {
             free(g);
-            return hd_fail(err, HD_E_INVALID, "group %s names rank %d of a world of %d", name, ranks[i], c->size);
+            return hd_fail(err, HD_E_INVALID, "group %s names rank %d of a world of %d", name, ranks[i], c->base.world.size);
         }
     hd__layer_group_init(&c->base, &g->base, name);
     for (int32_t i = 0; i < n; i++)
-        me = ranks[i] == c->base.rank ? i : me;
+        me = ranks[i] == c->base.world.rank ? i : me;
     g->lies = hd__levels_spread(c->firsts, ranks, n, me);
     if (!g->lies.locals && g->lies.me == 0 && !c->told++) /* once: other groups will be like it */
         hd__log(HD_LOG_INFO, "comm", "group %s goes in one level between machines: they do not have as many of its %d members each, "
@@ -222,15 +222,32 @@ static const struct hd__layer_kind levels = {.op_bytes = sizeof(struct op),
                                              .group_free = levels_group_free,
                                              .collective = levels_collective};
 
-void hd__levels_create(struct hd__comm *across, struct hd__comm *inside, int32_t rank, const int32_t *firsts, int32_t size,
+struct hd_world hd__levels_inside(const struct hd_world *world, const int32_t *firsts, int32_t *job_ranks)
+{
+    struct hd_world inside = *world;
+    inside.rank = inside.size = 0;
+    for (int32_t r = 0; r < world->size; r++) {
+        if (firsts[r] != firsts[world->rank])
+            continue;
+        inside.rank += r < world->rank;
+        job_ranks[inside.size++] = hd_job_rank(world, r);
+    }
+    inside.local_rank = inside.rank;
+    inside.local_size = inside.size;
+    inside.job_ranks = job_ranks;
+    return inside;
+}
+
+void hd__levels_create(struct hd__comm *across, struct hd__comm *inside, const struct hd_world *world, const int32_t *firsts,
                        struct hd__comm *out)
 {
+    size_t size = (size_t)world->size;
     struct hd_comm *c = hd__alloc(sizeof *c);
-    c->base = (struct hd__layer){.kind = &levels, .below = {[HD__ACROSS] = *across, [HD__INSIDE] = *inside}, .n_below = 2, .rank = rank};
+    c->base = (struct hd__layer){
+        .kind = &levels, .below = {[HD__ACROSS] = *across, [HD__INSIDE] = *inside}, .n_below = 2, .world = *world};
     c->any_order = (across->tuning && across->tuning->any_order) || (across->ops.caps & HD_COMM_ANY_ORDER);
-    c->size = size;
-    c->firsts = hd__alloc((size_t)size * sizeof *firsts);
-    memcpy(c->firsts, firsts, (size_t)size * sizeof *firsts);
-    c->places = hd__levels_places(firsts, size);
+    c->firsts = hd__alloc(size * sizeof *firsts);
+    memcpy(c->firsts, firsts, size * sizeof *firsts);
+    c->places = hd__levels_places(firsts, world->size);
     hd__layer_become(&c->base, HD_COMM_HOST_PROGRESS | (c->any_order ? HD_COMM_ANY_ORDER : 0), out);
 }

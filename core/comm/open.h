@@ -10,6 +10,9 @@
 
 struct hd__ran;
 
+/* The core's own streams of messages. */
+enum { HD__STREAM_CHECK = HD_STREAMS_OF_CALLERS, HD__STREAM_COLLECTIVES /* and those behind it */ };
+
 struct hd__comm {
     const struct hd__tuning *tuning; /* set before opening, lives as long; NULL: the built-in rules, sums in the tree */
     struct hd__ran *ran;             /* the same; NULL: algorithms are not counted */

@@ -10,7 +10,6 @@
 #include "core/comm/ran.h"
 
 enum { AT_ONCE = 2 };
-#define FIRST_STREAM (HD_STREAMS_OF_CALLERS + 8u)
 
 struct op {
     struct hd__layer_op base;
@@ -36,7 +35,6 @@ struct hd_comm_group {
 
 struct hd_comm {
     struct hd__layer base;
-    struct hd_world world;
 };
 
 static struct hd_comm_group *group_of(const struct op *op)
@@ -165,8 +163,8 @@ static int32_t overlay_group(struct hd_comm *o, const char *name, const int32_t 
     g->n = n;
     g->ranks = hd__alloc((size_t)n * sizeof *ranks);
     for (int32_t i = 0; i < n; i++) {
-        g->ranks[i] = hd_job_rank(&o->world, ranks[i]);
-        g->me = ranks[i] == o->base.rank ? i : g->me;
+        g->ranks[i] = hd_job_rank(&o->base.world, ranks[i]);
+        g->me = ranks[i] == o->base.world.rank ? i : g->me;
     }
     *group = g;
     return HD_OK;
@@ -201,14 +199,14 @@ static int32_t overlay_collective(struct hd_comm_group *g, const struct hd_comm_
         hd__layer_op_drop(&op->base);
         return code;
     }
-    op->stream = FIRST_STREAM + g->calls++ % AT_ONCE;
+    op->stream = HD__STREAM_COLLECTIVES + g->calls++ % AT_ONCE;
     if (op->schedule.use)
         hd__ran_count(inner->ran, g->base.name, call->coll, op->schedule.use->name);
     return hd__layer_enqueue(&op->base, request, err);
 }
 
 static const struct hd__layer_kind overlay = {.op_bytes = sizeof(struct op),
-                                              .own_stream = FIRST_STREAM,
+                                              .own_stream = HD__STREAM_COLLECTIVES,
                                               .at_once = AT_ONCE,
                                               .advance = overlay_advance,
                                               .late = overlay_late,
@@ -221,7 +219,6 @@ static const struct hd__layer_kind overlay = {.op_bytes = sizeof(struct op),
 void hd__overlay_create(struct hd__comm *inner, const struct hd_world *world, struct hd__comm *out)
 {
     struct hd_comm *o = hd__alloc(sizeof *o);
-    o->base = (struct hd__layer){.kind = &overlay, .below = {*inner}, .n_below = 1, .rank = world->rank};
-    o->world = *world;
+    o->base = (struct hd__layer){.kind = &overlay, .below = {*inner}, .n_below = 1, .world = *world};
     hd__layer_become(&o->base, inner->ops.caps, out);
 }

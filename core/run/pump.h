@@ -2,9 +2,9 @@
  *
  * Transports move data in calls of `progress` only. Between instructions is often enough where instructions are short;
  * a long one leaves the network idle meanwhile. The thread calls `progress` as long as something is in flight, and naps
- * where nothing moves, or where it was called between instructions meanwhile. All other calls into transports go between enter and leave: one thread at a time is in there,
- * and the one that computes comes first. While it waits inside, it makes progress itself and the thread sleeps. NULL is
- * a pump that does nothing. */
+ * where nothing moves, or where it was called between instructions meanwhile. All other calls into transports go between
+ * enter and leave: one thread at a time is in there, and the one that computes comes first. While it waits inside, it
+ * makes progress itself and the thread sleeps. NULL is a pump that does nothing. */
 #ifndef HD_CORE_RUN_PUMP_H
 #define HD_CORE_RUN_PUMP_H
 

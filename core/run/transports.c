@@ -101,32 +101,23 @@ static int32_t open_level(struct hd__transports *t, const struct hd__nest *nest,
                           struct hd__comm *both, struct hd_error *err)
 {
     const struct hd__chosen *chosen = hd__chosen_comm(t->compiled, t->compiled->job->comm_inside);
-    const int32_t *firsts = nest->firsts[level], *around = level ? nest->firsts[level - 1] : NULL;
+    const int32_t *firsts = nest->firsts[level];
     struct hd__comm inside = {.tuning = both->tuning, .ran = both->ran}, across = *both;
-    struct hd_world ours = *world;
+    struct hd_world ours;
     int32_t *number = hd__alloc((size_t)t->compiled->mesh.ranks * sizeof *number); /* of a rank in `world` */
-    int32_t *local = hd__alloc((size_t)world->size * sizeof *local), n = 0, rc;    /* firsts, by that number */
-    int32_t *job_ranks = hd__arena_alloc(&t->compiled->job->arena, (size_t)world->size * sizeof *job_ranks);
-    ours.rank = ours.size = 0;
-    ours.job_ranks = job_ranks;
-    for (int32_t r = 0; r < t->compiled->mesh.ranks; r++) {
-        if (around && around[r] != around[t->rank])
-            continue;
+    int32_t *local = hd__alloc((size_t)world->size * sizeof *local), rc;           /* firsts, by that number */
+    for (int32_t n = 0; n < world->size; n++) {
+        int32_t r = hd_job_rank(world, n);
         number[r] = n;
-        local[n++] = number[firsts[r]];
-        if (firsts[r] != firsts[t->rank])
-            continue;
-        ours.rank += r < t->rank;
-        job_ranks[ours.size++] = r;
+        local[n] = number[firsts[r]];
     }
-    ours.local_rank = ours.rank;
-    ours.local_size = ours.size;
+    ours = hd__levels_inside(world, local, hd__arena_alloc(&t->compiled->job->arena, (size_t)world->size * sizeof *local));
     ours.instance = hd__arena_format(&t->compiled->job->arena, "comm/inside/%u/%d", level, firsts[t->rank]);
     rc = hd__comm_open(&chosen->component->ops.comm, hd__host(), chosen->settings, &ours, &inside, err);
     if (!rc && level + 1 < nest->n)
         rc = open_level(t, nest, level + 1, &ours, &inside, err);
     if (!rc)
-        hd__levels_create(&across, &inside, world->rank, local, world->size, both);
+        hd__levels_create(&across, &inside, world, local, both);
     else
         hd__comm_close(both);
     free(number);

@@ -69,12 +69,13 @@ static void keep_former(const struct zero *z, struct run *runs, uint32_t n)
 {
     const struct zero_settings *s = &z->settings;
     uint32_t q = n;
-    int64_t blocks = 0;
+    int64_t between; /* blocks */
     while (q > 0 && runs[q - 1].flat != runs[n].flat)
         q--;
-    for (uint32_t k = q; q && k < n; k++)
-        blocks += k == q || runs[k].block != runs[k - 1].block;
-    if (!q || (q < n && (blocks > s->prefetch_backward || (s->max_live && live_at(z, runs, n, q) > s->max_live))))
+    between = q < n;
+    for (uint32_t k = q + 1; k < n; k++)
+        between += runs[k].block != runs[k - 1].block;
+    if (!q || (between && (between > s->prefetch_backward || (s->max_live && live_at(z, runs, n, q) > s->max_live))))
         return;
     runs[q - 1].stays = runs[n].stayed = 1;
     runs[n].whole = runs[q - 1].whole;

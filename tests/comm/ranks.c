@@ -99,33 +99,24 @@ static int32_t open_inside(const struct hd_world *across, int32_t each, struct h
 {
     const struct hd__component *component = find_transport(inside_name, inside_folder, err);
     struct hd__options table;
-    struct hd_world world = *across;
+    struct hd_world world;
     static struct hd__arena arena;
     struct hd__comm inside = {.tuning = transport_tuning}, both = {0};
-    int32_t firsts[64], first = first_inside(across->rank, each), *job_ranks, code;
+    int32_t firsts[64], code;
     if (!component)
         return HD_E_INVALID;
     table = (struct hd__options){component->options, component->n_options, sizeof(struct hd_option)};
     void *settings = hd__arena_alloc(&arena, component->settings_size);
-    job_ranks = hd__arena_alloc(&arena, (size_t)across->size * sizeof *job_ranks);
-    world.rank = world.size = 0;
-    world.job_ranks = job_ranks;
-    for (int32_t r = 0; r < across->size; r++) {
+    for (int32_t r = 0; r < across->size; r++)
         firsts[r] = first_inside(r, each);
-        if (firsts[r] != first)
-            continue;
-        world.rank += r < across->rank;
-        job_ranks[world.size++] = hd_job_rank(across, r);
-    }
-    world.local_rank = world.rank;
-    world.local_size = world.size;
-    world.instance = hd__arena_format(&arena, "%s/inside/%d", across->instance, first);
+    world = hd__levels_inside(across, firsts, hd__arena_alloc(&arena, (size_t)across->size * sizeof *firsts));
+    world.instance = hd__arena_format(&arena, "%s/inside/%d", across->instance, firsts[across->rank]);
     code = hd__options_defaults(&table, settings, &arena, err);
     code = code ? code : hd__comm_open(&component->ops.comm, hd__comm_host(), settings, &world, &inside, err);
     if (code == HD_OK && inside_nodes && each == inside_ranks)
         code = open_inside(&world, inside_nodes, &inside, err);
     if (code == HD_OK) {
-        hd__levels_create(transport, &inside, across->rank, firsts, across->size, &both);
+        hd__levels_create(transport, &inside, across, firsts, &both);
         *transport = both;
     }
     return code;

@@ -12,6 +12,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+#include "core/comm/open.h"
 #include "tests/comm/huge.h"
 #include "tests/comm/jobs.h"
 #include "tests/comm/soak.h"
@@ -238,7 +239,7 @@ static int messages(struct rank *rank)
     if (streams(rank, group, 0))
         return 1;
     /* The core sends by those beyond callers', for collectives and hooks. */
-    return rank->own_messages && (streams(rank, group, HD_STREAMS_OF_CALLERS) || streams(rank, group, HD_STREAMS_OF_CALLERS + 8));
+    return rank->own_messages && streams(rank, group, HD__STREAM_CHECK);
 }
 
 /* A rank that waits for a message takes part in the collective under way: here messages are sent only when that is over. */
