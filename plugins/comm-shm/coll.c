@@ -2,7 +2,8 @@
  *
  *   post    every member writes what it is about to do, and where its buffers lie, into its slot
  *   gather  it waits for everyone's slot and compares: a difference is a mismatch, found by all at once
- *   small   operations carry their data in the slot: everyone has all inputs and computes its own result; finished
+ *   small   operations carry their data in the slot: everyone has all inputs and computes its own result; finished. Who needs only
+ *           the root's, or nothing, does not wait for the rest: those are compared up to SHM_AHEAD operations later
  *   work    else each member does its share, reading and writing the others' buffers where they lie
  *   drain   and waits until all have done theirs: then its buffers are its own again
  *
@@ -64,29 +65,22 @@ void shm_coll_text(uint64_t what, uint64_t count, uint64_t tag, char out[160])
     snprintf(out, 160, "%s%s%s tag %llu", r ? r->name : "?", body, root, (unsigned long long)tag);
 }
 
-static int fail_mismatch(struct shm_op *op, int32_t i, const struct shm_slot *theirs)
-{
-    struct shm_group *g = op->group;
-    struct hd_error e = HD_ERROR_INIT;
-    char mine[160], other[160];
-    shm_coll_text(shm_coll_what(op), op->count, op->tag, mine);
-    shm_coll_text(theirs->what, theirs->count, theirs->tag, other);
-    e.peer = shm_job_rank(g, i);
-    hd_fail(&e, HD_E_MISMATCH, "shm: operation %llu of group %s differs: rank %d has %s; rank %d has %s",
-            (unsigned long long)op->seq, g->name, shm_job_rank(g, g->me), mine, shm_job_rank(g, i), other);
-    return shm_fail(g, &e);
-}
-
 /* ---- where a member's data lies */
 
-static inline uint8_t *payload(struct shm_slot *slot, uint64_t bytes)
+static inline struct shm_slot *slot_at(const struct shm_group *g, int32_t i, uint64_t seq)
 {
-    return bytes <= sizeof slot->tiny ? slot->tiny : slot->payload;
+    return &g->member[i].slot[seq % SHM_SLOTS];
 }
 
-static inline struct shm_slot *slot_of(struct shm_op *op, int32_t i)
+static inline struct shm_slot *slot_of(const struct shm_op *op, int32_t i)
 {
-    return op->group->member[i].slot[op->seq & 1];
+    return slot_at(op->group, i, op->seq);
+}
+
+static inline uint8_t *payload(const struct shm_op *op, int32_t i, uint64_t bytes)
+{
+    struct shm_slot *slot = slot_of(op, i);
+    return bytes <= sizeof slot->tiny ? slot->tiny : op->group->member[i].small + op->seq % SHM_SLOTS * op->group->place;
 }
 
 static uint64_t step_start(const struct shm_op *op)
@@ -175,7 +169,7 @@ static void post(struct shm_op *op)
     slot->tag = op->tag;
     if (op->steps == 0) {
         if (bytes && (op->coll != HD_COLL_BROADCAST || op->root == g->me))
-            memcpy(payload(slot, bytes), op->send, bytes);
+            memcpy(payload(op, g->me, bytes), op->send, bytes);
     } else {
         slot->refs[0] = op->send_ref = shm_ref_of(g->comm, op->send, bytes);
         slot->refs[1] = op->recv_ref = shm_ref_of(g->comm, op->recv, recv_bytes(op));
@@ -201,27 +195,79 @@ static inline int all_at(struct shm_op *op, int done, uint64_t goal)
     return 1;
 }
 
-static inline int all_posted(struct shm_op *op)
+static void fail_mismatch(struct shm_group *g, int32_t i, uint64_t seq)
 {
-    struct shm_group *g = op->group;
-    for (; op->arrived < g->n; op->arrived++)
-        if (atomic_load_explicit(&slot_of(op, op->arrived)->seq, memory_order_acquire) != op->seq)
-            return 0;
-    op->arrived = 0;
-    return 1;
+    const struct shm_slot *mine = slot_at(g, g->me, seq), *theirs = slot_at(g, i, seq);
+    struct hd_error e = HD_ERROR_INIT;
+    char here[160], there[160];
+    shm_coll_text(mine->what, mine->count, mine->tag, here);
+    shm_coll_text(theirs->what, theirs->count, theirs->tag, there);
+    e.peer = shm_job_rank(g, i);
+    hd_fail(&e, HD_E_MISMATCH, "shm: operation %llu of group %s differs: rank %d has %s; rank %d has %s", (unsigned long long)seq,
+            g->name, shm_job_rank(g, g->me), here, shm_job_rank(g, i), there);
+    shm_fail(g, &e);
 }
 
-/* HD_OK, or the code with which the group failed. */
-static int32_t compare(struct shm_op *op)
+static inline int has_posted(const struct shm_group *g, int32_t i, uint64_t seq)
+{
+    return atomic_load_explicit(&slot_at(g, i, seq)->seq, memory_order_acquire) == seq;
+}
+
+/* Has it posted what this member did? 0 when it has not, and the group failed. */
+static inline int agrees(struct shm_group *g, int32_t i, uint64_t seq)
+{
+    const struct shm_slot *mine = slot_at(g, g->me, seq), *theirs = slot_at(g, i, seq);
+    if (__builtin_expect(theirs->what == mine->what && theirs->count == mine->count && theirs->tag == mine->tag, 1))
+        return 1;
+    fail_mismatch(g, i, seq);
+    return 0;
+}
+
+enum { NOT_YET = 0, MET = 1, FAILED = -1 };
+
+/* All members, up to the operation `seq` that this one has posted. Continues where it stopped the last time. */
+static inline int meet(struct shm_op *op, uint64_t seq)
 {
     struct shm_group *g = op->group;
-    uint64_t what = shm_coll_what(op);
-    for (int32_t i = 0; i < g->n; i++) {
-        struct shm_slot *slot = slot_of(op, i);
-        if (__builtin_expect(slot->what != what || slot->count != op->count || slot->tag != op->tag, 0))
-            return fail_mismatch(op, i, slot);
+    for (; g->met < seq; g->met++) {
+        for (; op->arrived < g->n; op->arrived++)
+            if (!has_posted(g, op->arrived, g->met + 1))
+                return NOT_YET;
+        op->arrived = 0;
+        for (int32_t i = 0; i < g->n; i++)
+            if (!agrees(g, i, g->met + 1))
+                return FAILED;
     }
-    return HD_OK;
+    return MET;
+}
+
+/* Whom the operation waits for when it is posted. */
+static int awaits(const struct shm_op *op)
+{
+    int root = op->root == op->group->me;
+    if (op->steps == 0 && RULE(op)->reads == FROM_ROOT)
+        return root ? FROM_NONE : FROM_ROOT;
+    if (op->steps == 0 && RULE(op)->writes == FROM_ROOT && !root)
+        return FROM_NONE;
+    return FROM_ALL;
+}
+
+static inline int meet_awaited(struct shm_op *op)
+{
+    switch (awaits(op)) {
+    case FROM_NONE:
+        return MET;
+    case FROM_ROOT:
+        return !has_posted(op->group, op->root, op->seq) ? NOT_YET : agrees(op->group, op->root, op->seq) ? MET : FAILED;
+    default:
+        return meet(op, op->seq);
+    }
+}
+
+/* What all have to have posted before this one may be. */
+static uint64_t before(const struct shm_op *op)
+{
+    return op->seq > SHM_AHEAD ? op->seq - SHM_AHEAD : 0;
 }
 
 /* Is any exposed buffer of any member outside its arena? */
@@ -253,7 +299,7 @@ static void small_reduce(struct shm_op *op, uint64_t piece)
     uint64_t bytes = send_bytes(op), skip = piece * op->count * op->esize;
     uint8_t *dst = op->recv;
     for (int32_t i = 0; i < g->n; i++)
-        g->src[i] = payload(slot_of(op, i), bytes) + skip;
+        g->src[i] = payload(op, i, bytes) + skip;
     shm_kernel(g->comm->kernels, op->dtype, op->redop)(&dst, 1, g->src, g->n, op->count, 0);
 }
 
@@ -276,15 +322,15 @@ static void small(struct shm_op *op)
         break;
     case HD_COLL_ALL_GATHER:
         for (int32_t i = 0; i < g->n; i++)
-            small_copy((uint8_t *)op->recv + (uint64_t)i * piece, payload(slot_of(op, i), bytes), piece);
+            small_copy((uint8_t *)op->recv + (uint64_t)i * piece, payload(op, i, bytes), piece);
         break;
     case HD_COLL_ALL_TO_ALL:
         for (int32_t i = 0; i < g->n; i++)
             small_copy((uint8_t *)op->recv + (uint64_t)i * piece,
-                       payload(slot_of(op, i), bytes) + (uint64_t)g->me * piece, piece);
+                       payload(op, i, bytes) + (uint64_t)g->me * piece, piece);
         break;
     case HD_COLL_BROADCAST:
-        small_copy(op->recv, payload(slot_of(op, op->root), bytes), piece);
+        small_copy(op->recv, payload(op, op->root, bytes), piece);
         break;
     default:
         break; /* barrier */
@@ -429,8 +475,14 @@ static void pop(struct shm_group *g, struct shm_op *op)
     shm_op_finish(op, HD_OK);
 }
 
-static void start_work(struct shm_op *op)
+/* Those whom it awaits have come. */
+static void begin(struct shm_op *op)
 {
+    if (op->steps == 0) {
+        small(op);
+        pop(op->group, op);
+        return;
+    }
     if (!any_staged(op)) { /* post() had cut it into steps in case */
         op->steps = 1;
         op->per_step = op->count;
@@ -456,22 +508,20 @@ static void share_done(struct shm_op *op)
 /* One state forward: 1; 0: someone else has to come first. */
 static int advance(struct shm_group *g, struct shm_op *op)
 {
+    int met;
     switch (op->state) {
     case OP_QUEUED:
-        post(op);
-        return 1;
+        met = meet(op, before(op));
+        if (met == MET)
+            post(op);
+        if (met == MET && awaits(op) == FROM_NONE)
+            begin(op);
+        return met != NOT_YET;
     case OP_POSTED:
-        if (!all_posted(op))
-            return 0;
-        if (compare(op) != HD_OK)
-            return 1;
-        if (op->steps == 0) {
-            small(op);
-            pop(g, op);
-        } else {
-            start_work(op);
-        }
-        return 1;
+        met = meet_awaited(op);
+        if (met == MET)
+            begin(op);
+        return met != NOT_YET;
     case OP_WORK:
         if (op->step && op->cursor == 0 && op->pass == 0 && !all_at(op, 0, mark(op, op->step)))
             return 0;
@@ -511,9 +561,9 @@ int shm_coll_late(const struct shm_op *op, int32_t i)
     const struct shm_member *m = &op->group->member[i];
     switch (op->state) {
     case OP_QUEUED:
-        return 0;
+        return before(op) > op->group->met && !has_posted(op->group, i, op->group->met + 1);
     case OP_POSTED:
-        return atomic_load(&m->slot[op->seq & 1]->seq) != op->seq;
+        return (awaits(op) == FROM_ALL || i == op->root) && !has_posted(op->group, i, op->seq);
     case OP_WORK:
         return op->step && atomic_load(&m->part->ready) < mark(op, op->step);
     default:
@@ -584,7 +634,7 @@ int32_t shm_collective(struct hd_comm_group *group, const struct hd_comm_call *c
     *g->tail = op;
     g->tail = &op->next;
     if (g->head == op)
-        post(op);
+        advance(g, op);
     *request = rq_number(&op->id);
     return HD_OK;
 }

@@ -4,7 +4,7 @@
 #include "shm.h"
 
 struct layout {
-    size_t slot[2], slot_bytes, in[2], out[2], box, stage_box, bytes;
+    size_t slot, small, place, in[2], out[2], box, small_box, stage_box, bytes;
 };
 
 static size_t line_up(size_t n)
@@ -12,15 +12,21 @@ static size_t line_up(size_t n)
     return (n + SHM_LINE - 1) / SHM_LINE * SHM_LINE;
 }
 
+static size_t page_up(size_t n)
+{
+    return (n + SHM_PAGE - 1) / SHM_PAGE * SHM_PAGE;
+}
+
 static struct layout layout_of(const struct hd_comm *comm, int32_t n)
 {
     size_t most = (size_t)SHM_MAX(comm->settings.small, comm->settings.small_crowded);
-    struct layout l = {.slot_bytes = line_up(sizeof(struct shm_slot) + most)};
-    size_t stage = line_up((size_t)comm->settings.stage), at = line_up(sizeof(struct shm_part));
-    for (int k = 0; k < 2; k++, at += l.slot_bytes)
-        l.slot[k] = at;
-    l.box = at;
-    at = (at + (size_t)n * sizeof(struct shm_box) + SHM_PAGE - 1) / SHM_PAGE * SHM_PAGE;
+    struct layout l = {.place = line_up(most) + SHM_LINE}; /* no power of two: places share no set of a cache */
+    size_t stage = line_up((size_t)comm->settings.stage);
+    l.slot = page_up(sizeof(struct shm_part));
+    l.small = l.slot + SHM_SLOTS * sizeof(struct shm_slot);
+    l.box = page_up(l.small + SHM_SLOTS * l.place);
+    l.small_box = l.box + (size_t)n * sizeof(struct shm_box);
+    size_t at = page_up(l.small_box + (size_t)n * SHM_MAIL * l.place);
     for (int k = 0; k < 2; k++, at += stage)
         l.in[k] = at;
     for (int k = 0; k < 2; k++, at += stage)
@@ -110,8 +116,9 @@ static void place_member(struct shm_member *m, const struct layout *l)
 {
     uint8_t *base = m->segment.base;
     m->part = (void *)base;
+    m->slot = (void *)(base + l->slot);
+    m->small = base + l->small;
     for (int k = 0; k < 2; k++) {
-        m->slot[k] = (void *)(base + l->slot[k]);
         m->in[k] = base + l->in[k];
         m->out[k] = base + l->out[k];
     }
@@ -126,6 +133,8 @@ static void place_pairs(struct shm_group *g, const struct layout *l)
         uint8_t *theirs = g->member[i].segment.base;
         p->mine = (struct shm_box *)(mine + l->box) + i;
         p->theirs = (struct shm_box *)(theirs + l->box) + g->me;
+        p->small_out = mine + l->small_box + (size_t)i * SHM_MAIL * l->place;
+        p->small_in = theirs + l->small_box + (size_t)g->me * SHM_MAIL * l->place;
         p->stage_out = mine + l->stage_box + (size_t)i * 2 * stage;
         p->stage_in = theirs + l->stage_box + (size_t)g->me * 2 * stage;
         p->out_turn = p->in_turn = 1;
@@ -191,6 +200,7 @@ static int32_t map_members(struct shm_group *g, const char *prefix, struct hd_er
     if (code != HD_OK)
         return code;
     place_pairs(g, &l);
+    g->place = l.place;
     shm_look_at_cores(comm);
     g->small = (uint64_t)(shm_crowded(g) ? comm->settings.small_crowded : comm->settings.small);
     return await_members(g, err);

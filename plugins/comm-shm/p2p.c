@@ -1,14 +1,14 @@
 /* Send and recv. A pair of members has a mailbox each way: 64 messages under way at most, in order of sending.
  *
- *   sender     posts a mail: size, stream, and either the bytes (tiny ones) or where they lie in its arena, or neither
+ *   sender     posts a mail: size, stream, and either the bytes (small ones) or where they lie in its arena, or neither
  *   receiver   reads mails in order, keeps them as letters until a recv of their stream comes; then
- *     tiny       copies and acknowledges
+ *     small      copies and acknowledges
  *     in arena   copies from the sender's arena and acknowledges
  *     neither    acknowledges with where its own buffer lies:
  *       in arena   the sender copies there and says finished
  *       neither    through the pair's staging, two chunks in turn; transfers queue for it by ticket
  *
- * A send is complete when its receiver has the bytes. */
+ * A small send is complete when it is posted, another when its receiver has the bytes. */
 #include "shm.h"
 
 static inline uint64_t word(uint64_t seq, uint32_t what)
@@ -51,14 +51,22 @@ static void copy_some(struct shm_op *op, uint8_t *to, const uint8_t *from)
         op->group->comm->kernels->fence();
 }
 
-static int fail_size(struct shm_op *op, uint64_t sent, uint64_t received)
+static int is_small(const struct shm_op *op)
 {
-    struct shm_group *g = op->group;
+    return op->bytes <= op->group->small;
+}
+
+static uint8_t *payload(const struct shm_op *op, struct shm_mail *mail, uint8_t *places)
+{
+    return op->bytes <= sizeof mail->tiny ? mail->tiny : places + op->seq % SHM_MAIL * op->group->place;
+}
+
+static int fail_size(struct shm_group *g, int32_t from, int32_t to, uint32_t stream, uint64_t sent, uint64_t received)
+{
     struct hd_error e = HD_ERROR_INIT;
-    int32_t from = op->kind == SHM_SEND ? g->me : op->peer, to = op->kind == SHM_SEND ? op->peer : g->me;
-    e.peer = shm_job_rank(g, op->peer);
+    e.peer = shm_job_rank(g, from == g->me ? to : from);
     hd_fail(&e, HD_E_MISMATCH, "shm: message in group %s, stream %u: rank %d sends %llu bytes, rank %d receives %llu",
-            g->name, op->stream, shm_job_rank(g, from), (unsigned long long)sent, shm_job_rank(g, to), (unsigned long long)received);
+            g->name, stream, shm_job_rank(g, from), (unsigned long long)sent, shm_job_rank(g, to), (unsigned long long)received);
     shm_fail(g, &e);
     return 1;
 }
@@ -93,32 +101,51 @@ static void ring_peer(struct shm_op *op)
 
 /* ---- the sender */
 
-static int post_mail(struct shm_op *op, struct shm_pair *p)
-{
-    uint64_t seq = p->posted + 1, slot = seq % SHM_MAIL;
-    if (p->busy >> slot & 1)
-        return 0;
-    for (struct shm_op *o = op->group->mail; o != op; o = o->next)
-        if (o->kind == SHM_SEND && o->peer == op->peer && o->state == OP_QUEUED)
-            return 0; /* order */
-    struct shm_mail *mail = &p->mine->mail[slot];
-    mail->bytes = op->bytes;
-    mail->stream = op->stream;
-    mail->ref = op->bytes > SHM_MAIL_INLINE ? shm_ref_of(op->group->comm, op->send, op->bytes) : 0;
-    if (op->bytes && op->bytes <= SHM_MAIL_INLINE)
-        memcpy(mail->payload, op->send, op->bytes);
-    p->busy |= UINT64_C(1) << slot;
-    p->posted = op->seq = seq;
-    op->state = OP_POSTED;
-    atomic_store_explicit(&mail->state, word(seq, MAIL_POSTED), memory_order_release);
-    ring_peer(op);
-    return 1;
-}
-
 static int sent(struct shm_op *op, struct shm_pair *p)
 {
     p->busy &= ~(UINT64_C(1) << op->seq % SHM_MAIL);
     return complete(op);
+}
+
+/* The mail that the next message takes: 1: it is free. A small message leaves its mail to the receiver, who may have it by now. */
+static int is_free(struct shm_op *op, struct shm_pair *p)
+{
+    uint64_t slot = (p->posted + 1) % SHM_MAIL;
+    const struct shm_mail *mail = &p->mine->mail[slot];
+    const struct shm_ack *ack = &p->theirs->ack[slot];
+    if (!(p->busy >> slot & 1))
+        return 1;
+    uint64_t state = atomic_load_explicit(&ack->state, memory_order_acquire);
+    if (state >> 3 != p->posted + 1 - SHM_MAIL || mail->bytes > op->group->small)
+        return 0;
+    if ((state & 7) == ACK_MISMATCH)
+        fail_size(op->group, op->group->me, op->peer, mail->stream, mail->bytes, ack->bytes);
+    else
+        p->busy &= ~(UINT64_C(1) << slot);
+    return (state & 7) != ACK_MISMATCH;
+}
+
+static int post_mail(struct shm_op *op, struct shm_pair *p)
+{
+    uint64_t seq = p->posted + 1, slot = seq % SHM_MAIL;
+    for (struct shm_op *o = op->group->mail; o != op; o = o->next)
+        if (o->kind == SHM_SEND && o->peer == op->peer && o->state == OP_QUEUED)
+            return 0; /* order */
+    if (!is_free(op, p))
+        return op->group->error.code != HD_OK;
+    struct shm_mail *mail = &p->mine->mail[slot];
+    p->busy |= UINT64_C(1) << slot;
+    p->posted = op->seq = seq;
+    op->state = OP_POSTED;
+    mail->bytes = op->bytes;
+    mail->stream = op->stream;
+    if (!is_small(op))
+        mail->ref = shm_ref_of(op->group->comm, op->send, op->bytes);
+    else if (op->bytes)
+        memcpy(payload(op, mail, p->small_out), op->send, op->bytes);
+    atomic_store_explicit(&mail->state, word(seq, MAIL_POSTED), memory_order_release);
+    ring_peer(op);
+    return is_small(op) ? complete(op) : 1;
 }
 
 static int read_ack(struct shm_op *op, struct shm_pair *p)
@@ -128,7 +155,7 @@ static int read_ack(struct shm_op *op, struct shm_pair *p)
     if (state >> 3 != op->seq)
         return 0;
     if ((state & 7) == ACK_MISMATCH)
-        return fail_size(op, op->bytes, ack->bytes);
+        return fail_size(op->group, op->group->me, op->peer, op->stream, op->bytes, ack->bytes);
     if ((state & 7) == ACK_DONE)
         return sent(op, p);
     op->ticket = ack->ticket;
@@ -210,11 +237,11 @@ static int match(struct shm_op *op, struct shm_pair *p)
     op->seq = letter.seq;
     if (letter.bytes != op->bytes) {
         answer(op, p, ACK_MISMATCH);
-        return fail_size(op, letter.bytes, op->bytes);
+        return fail_size(op->group, op->peer, op->group->me, op->stream, letter.bytes, op->bytes);
     }
-    if (op->bytes <= SHM_MAIL_INLINE) {
+    if (is_small(op)) {
         if (op->bytes)
-            memcpy(op->recv, mail->payload, op->bytes);
+            memcpy(op->recv, payload(op, mail, p->small_in), op->bytes);
         answer(op, p, ACK_DONE);
         return complete(op);
     }

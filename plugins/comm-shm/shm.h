@@ -31,7 +31,8 @@
 #define SHM_MAGIC UINT64_C(0x31306d6873646568) /* "hedshm01" */
 
 enum { SHM_ARENAS = 8, SHM_MEMBERS = 1024, SHM_STEP_BITS = 24 };
-enum { SHM_MAIL = 64, SHM_MAIL_INLINE = 192 }; /* messages under way between two ranks; bytes that travel inside one */
+enum { SHM_AHEAD = 32, SHM_SLOTS = 2 * SHM_AHEAD }; /* operations that a member may be ahead of the others */
+enum { SHM_MAIL = 64 };                             /* messages under way between two ranks */
 
 #define SHM_ABORTING UINT32_MAX /* of shm_control.aborted: its owner is writing the reason */
 
@@ -63,28 +64,32 @@ struct shm_control {
 /* Where a collective's buffer lies: arena number + 1 in the top byte and the offset; 0: outside, staged. */
 typedef uint64_t shm_ref;
 
-/* Posted once an operation, the sequence number last. Two slots: whoever posts operation s has seen every member post
- * s - 1, so nobody reads slot s - 2 any more. The payload of a small operation starts at +32 (up to 32 bytes, so that
- * everything is one line) or +64; of another, the two refs. */
+/* Posted once an operation, the sequence number last. A member that needs nothing of the others (a small broadcast's root)
+ * does not wait for them. Whoever posts operation s has compared what all posted up to s - SHM_AHEAD; so when somebody writes
+ * s + SHM_SLOTS over s, everyone has posted s + SHM_AHEAD, and looks at slot s no more. A small operation has its payload in here
+ * (everything is one line) or in the slot's place behind all slots; another, the two refs. Two lines apart: processors fetch
+ * lines in pairs. */
 struct shm_slot {
-    _Alignas(SHM_LINE) _Atomic uint64_t seq;
+    _Alignas(2 * SHM_LINE) _Atomic uint64_t seq;
     uint64_t what, count, tag;
     union {
         uint8_t tiny[32];
         shm_ref refs[2]; /* send, recv */
     };
-    uint8_t payload[];
 };
 
 enum { MAIL_EMPTY = 0, MAIL_POSTED = 1, MAIL_FINISHED = 2 };          /* the sender's word */
 enum { ACK_ACCEPTED = 1, ACK_DONE = 2, ACK_MISMATCH = 3 };            /* the receiver's */
 
+/* A small message is in here, or in the mail's place behind all boxes. */
 struct shm_mail {
     _Alignas(SHM_LINE) _Atomic uint64_t state; /* seq << 3 | MAIL_... */
     uint64_t bytes;
-    shm_ref ref;
     uint32_t stream, reserved;
-    _Alignas(SHM_LINE) uint8_t payload[SHM_MAIL_INLINE];
+    union {
+        uint8_t tiny[40];
+        shm_ref ref;
+    };
 };
 
 struct shm_ack {
@@ -174,11 +179,12 @@ struct shm_letter {
 
 struct shm_pair {
     struct shm_box *mine, *theirs;
-    uint8_t *stage_out, *stage_in; /* what I fill; what the peer fills */
+    uint8_t *small_out, *small_in; /* what I fill, a place a mail; what the peer fills */
+    uint8_t *stage_out, *stage_in;
     uint64_t posted, seen;         /* messages sent; messages of the peer that were looked at */
     uint64_t tickets;              /* staged transfers that I, as the receiver, have granted */
     uint64_t out_turn, in_turn;    /* the staged transfer under way, from 1 */
-    uint64_t busy;                 /* bit m: mail slot m is in use */
+    uint64_t busy;                 /* bit m: mail m is in use */
     uint32_t letters;
     uint32_t reserved;
     struct shm_letter letter[SHM_MAIL];
@@ -187,7 +193,8 @@ struct shm_pair {
 struct shm_member {
     struct shm_peer *peer; /* NULL: me */
     struct shm_part *part;
-    struct shm_slot *slot[2];
+    struct shm_slot *slot;   /* SHM_SLOTS of them */
+    uint8_t *small;          /* a place a slot */
     uint8_t *in[2], *out[2]; /* staging */
     struct shm_segment segment;
     struct shm_pair pair;
@@ -199,8 +206,8 @@ struct shm_group {
     char name[64];
     const int32_t *ranks;
     int32_t n, me;
-    uint64_t small; /* bytes; the same on all members */
-    uint64_t seq; /* of the last collective enqueued */
+    uint64_t small, place; /* bytes; of those that travel in a place, and from one place to the next; the same on all members */
+    uint64_t seq, met;     /* of the last collective enqueued; of the last that all members posted, and the same */
     struct shm_op *head, **tail;
     struct shm_op *mail; /* sends and recvs under way, oldest first */
     struct hd_error error; /* code != HD_OK: poisoned */

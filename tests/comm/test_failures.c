@@ -79,7 +79,10 @@ static int mismatch(struct rank *rank)
             call.tag = odd && v == 4 ? 8 : call.tag;
             call.coll = v == 5 ? HD_COLL_BROADCAST : call.coll;
             call.root = odd && v == 5;
-            EXPECT(run(rank, group, &call, &err) == HD_E_MISMATCH, "variant %d: %s", v, err.message);
+            int32_t code = run(rank, group, &call, &err);
+            if (v == 5 && !big && code == HD_OK) /* who waits for the root alone, or is it, is told by the next */
+                code = run(rank, group, &next, &err);
+            EXPECT(code == HD_E_MISMATCH, "variant %d: %s", v, err.message);
             snprintf(wrong, sizeof wrong, "rank %d has", rank->size - 1);
             snprintf(name, sizeof name, "rank %d has", odd ? 0 : rank->rank); /* or whoever saw it first */
             EXPECT(strstr(err.message, wrong) && (rank->size > 2 || strstr(err.message, name)), "%s", err.message);
@@ -88,6 +91,16 @@ static int mismatch(struct rank *rank)
             EXPECT(strcmp(again.message, err.message) == 0, "another cause: %s", again.message);
         }
     return 0;
+}
+
+/* A small message's sender may be through before anybody looks at it. Then what it waits for next in the group tells. */
+static int32_t finish_small(struct rank *rank, struct hd_comm_group *group, int32_t peer, hd_request request, struct hd_error *err)
+{
+    int32_t code = finish(rank, request, hd__now() + rank->timeout, err);
+    if (code != HD_OK)
+        return code;
+    code = rank->ops->recv(group, peer, 0, data[1], 8, &request, err);
+    return code == HD_OK ? finish(rank, request, hd__now() + rank->timeout, err) : code;
 }
 
 static int message_mismatch(struct rank *rank)
@@ -105,7 +118,10 @@ static int message_mismatch(struct rank *rank)
             EXPECT(rank->ops->send(group, 1, 0, data[0], bytes, &request, &err) == HD_OK, "%s", err.message);
         else
             EXPECT(rank->ops->recv(group, 0, 0, data[1], bytes + 1, &request, &err) == HD_OK, "%s", err.message);
-        EXPECT(finish(rank, request, hd__now() + rank->timeout, &err) == HD_E_MISMATCH, "%s", err.message);
+        if (rank->rank == 0 && !big)
+            EXPECT(finish_small(rank, group, 1, request, &err) == HD_E_MISMATCH, "%s", err.message);
+        else
+            EXPECT(finish(rank, request, hd__now() + rank->timeout, &err) == HD_E_MISMATCH, "%s", err.message);
         char a[32], b[32];
         snprintf(a, sizeof a, "%llu bytes", (unsigned long long)bytes);
         snprintf(b, sizeof b, "receives %llu", (unsigned long long)bytes + 1);
@@ -125,11 +141,13 @@ static int last_two_disagree(struct rank *rank)
     if (rank->rank < pair[0])
         return 0;
     EXPECT(rank->ops->group(rank->comm, "last", pair, 2, &group, &err) == HD_OK, "%s", err.message);
-    if (rank->rank == pair[0])
+    if (rank->rank == pair[0]) {
         EXPECT(rank->ops->send(group, 1, 0, data[0], 100, &request, &err) == HD_OK, "%s", err.message);
-    else
+        EXPECT(finish_small(rank, group, 1, request, &err) == HD_E_MISMATCH, "%s", err.message);
+    } else {
         EXPECT(rank->ops->recv(group, 0, 0, data[1], 101, &request, &err) == HD_OK, "%s", err.message);
-    EXPECT(finish(rank, request, hd__now() + rank->timeout, &err) == HD_E_MISMATCH, "%s", err.message);
+        EXPECT(finish(rank, request, hd__now() + rank->timeout, &err) == HD_E_MISMATCH, "%s", err.message);
+    }
     snprintf(a, sizeof a, "rank %d sends 100", pair[0]);
     snprintf(b, sizeof b, "rank %d receives 101", pair[1]);
     EXPECT(strstr(err.message, a) && strstr(err.message, b), "%s", err.message);
