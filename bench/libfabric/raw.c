@@ -6,13 +6,12 @@
  * One message there and back shows latency: a receiver of the plugin says that it is there, a message more. 16 of one
  * direction under way show bandwidth, as collectives use it. Both take turns, sample by sample; the least of each counts, so
  * that other work on the machine does not show. */
+#include "../plugin.h"
 #include "plugins/comm-libfabric/fabric.h"
 
 #include <pthread.h>
 #include <sched.h>
 #include <signal.h>
-#include <stdarg.h>
-#include <stdlib.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
@@ -65,24 +64,8 @@ static int32_t get(struct hd_store *store, const char *key, void *value, size_t 
     return hd_fail(err, HD_E_TIMEOUT, "no %s", key);
 }
 
-static void *allocate(size_t bytes)
-{
-    return calloc(1, bytes + !bytes);
-}
-
-static void say(uint32_t level, const char *component, const char *format, ...)
-{
-    va_list args;
-    if (level > HD_LOG_WARN)
-        return;
-    va_start(args, format);
-    fprintf(stderr, "%s: ", component);
-    vfprintf(stderr, format, args);
-    va_end(args);
-}
-
-static const struct hd_host host = {
-    .struct_size = sizeof host, .log = say, .alloc = allocate, .free = free, .store_put = put, .store_get = get};
+static const struct hd_host host = {.struct_size = sizeof host, .abi_minor = HD_ABI_MINOR, .log = bench_say, .alloc = bench_alloc,
+                                    .free = free, .store_put = put, .store_get = get};
 
 /* ---- the two ways */
 
@@ -94,10 +77,8 @@ static uint8_t *out, *in;
 
 static void check(int ok, const char *what)
 {
-    if (ok)
-        return;
-    fprintf(stderr, "raw: %s: %s\n", what, err.message);
-    exit(1);
+    if (!ok)
+        bench_stop("%s: %s", what, err.message);
 }
 
 const struct hd_plugin *heddle_plugin_v1_libfabric(void);

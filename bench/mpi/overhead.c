@@ -4,70 +4,31 @@
  *
  * A sample is one call and the wait for it, timed on rank 0 after a barrier; plugin and bare call take turns. The least and
  * the median of each are printed, and the plugin's as a ratio. Every result is checked. */
-#include <dlfcn.h>
 #include <mpi.h>
-#include <stdarg.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
+#define BENCH_END MPI_Abort(MPI_COMM_WORLD, 2)
+#include "../plugin.h"
 #include "heddle/comm.h"
-#include "heddle/host.h"
 
 enum { MOST = 32 << 20 };
 
-static void *zeroed(size_t bytes)
-{
-    return calloc(1, bytes);
-}
-
-static void say(uint32_t level, const char *component, const char *format, ...)
-{
-    va_list args;
-    (void)level, (void)component;
-    va_start(args, format);
-    vfprintf(stderr, format, args);
-    va_end(args);
-}
-
-static const struct hd_host host = {.struct_size = sizeof host, .log = say, .alloc = zeroed, .free = free};
 static const struct hd_comm_ops *ops;
 static struct hd_comm *comm;
 static struct hd_comm_group *group;
 static int rank, size;
 
-/* All options at the value that their default text means; those of comm-mpi are whole numbers and first choices. */
-static void *defaults(const struct hd_component *c)
-{
-    char *settings = calloc(1, c->settings_size);
-    for (size_t i = 0; i < c->n_options; i++)
-        if (c->options[i].type == HD_OPT_INT)
-            *(int64_t *)(settings + c->options[i].offset) = atoll(c->options[i].value);
-        else if (c->options[i].type == HD_OPT_BOOL)
-            *(int32_t *)(settings + c->options[i].offset) = !strcmp(c->options[i].value, "true");
-    return settings;
-}
-
 static void open_plugin(const char *path)
 {
-    void *file = dlopen(path, RTLD_NOW | RTLD_LOCAL);
-    hd_plugin_entry entry = file ? (hd_plugin_entry)dlsym(file, HD_PLUGIN_SYMBOL) : NULL;
+    static _Alignas(16) char settings[256];
     struct hd_error err = HD_ERROR_INIT;
     struct hd_world world = {.struct_size = sizeof world, .rank = rank, .size = size, .local_rank = rank, .local_size = size,
                              .instance = "bench", .timeout = 60, .dead_after = 60};
     int32_t ranks[256];
-    if (!entry) {
-        fprintf(stderr, "%s\n", dlerror());
-        MPI_Abort(MPI_COMM_WORLD, 1);
-    }
-    const struct hd_component *c = entry()->components[0];
-    ops = c->ops;
     for (int i = 0; i < size; i++)
         ranks[i] = i;
-    if (ops->open(&host, defaults(c), &world, &comm, &err) || ops->group(comm, "bench", ranks, size, &group, &err)) {
-        fprintf(stderr, "%s\n", err.message);
-        MPI_Abort(MPI_COMM_WORLD, 1);
-    }
+    ops = bench_component(path, HD_KIND_COMM, NULL, settings, sizeof settings)->ops;
+    bench_check(ops->open(&bench_host, settings, &world, &comm, &err), &err, path);
+    bench_check(ops->group(comm, "bench", ranks, size, &group, &err), &err, path);
 }
 
 /* ---- a sample */
@@ -79,10 +40,7 @@ static double through(uint32_t coll, uint32_t dtype, const void *in, void *out, 
     hd_request request;
     MPI_Barrier(MPI_COMM_WORLD);
     double began = MPI_Wtime();
-    if (ops->collective(group, &call, &request, &err) || ops->wait(comm, request, 1e18, &err)) {
-        fprintf(stderr, "%s\n", err.message);
-        MPI_Abort(MPI_COMM_WORLD, 1);
-    }
+    bench_check(ops->collective(group, &call, &request, &err) || ops->wait(comm, request, 1e18, &err), &err, "a call");
     return MPI_Wtime() - began;
 }
 
@@ -112,10 +70,8 @@ static void check(uint32_t coll, const float *out, uint64_t count)
 {
     float all = (float)(size * (size + 1) / 2);
     for (uint64_t i = 0; i < count * (coll == HD_COLL_ALL_GATHER ? (uint64_t)size : 1); i++)
-        if (out[i] != (coll == HD_COLL_ALL_GATHER ? (float)(i / count + 1) : all)) {
-            fprintf(stderr, "element %llu is %g\n", (unsigned long long)i, out[i]);
-            MPI_Abort(MPI_COMM_WORLD, 1);
-        }
+        if (out[i] != (coll == HD_COLL_ALL_GATHER ? (float)(i / count + 1) : all))
+            bench_stop("element %llu is %g", (unsigned long long)i, out[i]);
 }
 
 static void one(const char *name, uint32_t coll, uint64_t bytes, int samples, float *in, float *out)

@@ -183,6 +183,15 @@ static void fill(const struct hd_operand *o, uint32_t *seed)
     }
 }
 
+/* Whole pages of zeros, for free(). */
+static void *zeroed(size_t bytes)
+{
+    enum { PAGE = 4096 };
+    size_t rounded = (bytes + PAGE) / PAGE * PAGE;
+    void *p = aligned_alloc(PAGE, rounded);
+    return p ? memset(p, 0, rounded) : NULL;
+}
+
 static void operands_make(struct bench *b, const struct work *w)
 {
     uint32_t seed = 1;
@@ -190,7 +199,7 @@ static void operands_make(struct bench *b, const struct work *w)
         struct hd_operand o[OPERANDS];
         int inputs, n = operands_of(b, w, copy, o, &inputs);
         for (int i = 0; i < n; i++) {
-            if (!(b->memory[copy][i] = bench_zeroed((size_t)hd_operand_count(&o[i]) * hd_dtype_size(o[i].dtype))))
+            if (!(b->memory[copy][i] = zeroed((size_t)hd_operand_count(&o[i]) * hd_dtype_size(o[i].dtype))))
                 bench_stop("no memory");
             o[i].data = b->memory[copy][i];
             fill(&o[i], &seed);
