@@ -6,14 +6,9 @@ set -u
 heddle=$(realpath "$1")
 HEDDLE_PLUGIN_PATH=$(realpath "$2")
 export HEDDLE_PLUGIN_PATH
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
+# shellcheck source-path=SCRIPTDIR source=checks.sh
+. "$(dirname "$0")/checks.sh"
 cd "$work" || exit 1
-passed=0 failed=0
-
-verdict() { # verdict OK WHAT: OK is 0 where it holds
-    if [ "$1" = 0 ]; then passed=$((passed + 1)); else failed=$((failed + 1)) && echo "failed: $2"; fi
-}
 
 head -c 20000 /dev/zero | tr '\0' 'a' >corpus.txt
 cat >job.yaml <<'JOB'
@@ -52,5 +47,4 @@ a_step "two micro-batches" 4 7
 a_step "five micro-batches" 7 13 data.batch=10
 a_step "offload" 4 7 "strategies=[{use: zero, stage: 1, offload: {optimizer: host}}]"
 
-echo "100%: Checks: $((passed + failed)), Failures: $failed, Errors: 0"
-[ "$failed" = 0 ]
+finish

@@ -5,14 +5,9 @@ set -u
 heddle=$(realpath "$1")
 folder=$(realpath "$2")
 export HEDDLE_PLUGIN_PATH=$folder
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
+# shellcheck source-path=SCRIPTDIR source=checks.sh
+. "$(dirname "$0")/checks.sh"
 cd "$work" || exit 1
-passed=0 failed=0
-
-verdict() { # verdict OK WHAT: OK is 0 where it holds
-    if [ "$1" = 0 ]; then passed=$((passed + 1)); else failed=$((failed + 1)) && echo "failed: $2"; fi
-}
 
 head -c 4096 /dev/zero >corpus.txt
 cat >job.yaml <<'JOB'
@@ -63,5 +58,4 @@ HEDDLE_EMULATE_DEVICES=1 HEDDLE_EMULATE_CAPABILITY=86 "$heddle" train job.yaml l
 [ $? = 2 ] && grep "device option fp8: GPU 0 has compute capability 8.6, and products in fp8 need 8.9 or newer; device.fp8=off" err >/dev/null
 verdict $? "fp8 on a GPU that has none: $(cat err)"
 
-echo "100%: Checks: $((passed + failed)), Failures: $failed, Errors: 0"
-[ "$failed" = 0 ]
+finish

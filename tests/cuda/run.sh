@@ -3,14 +3,9 @@
 # GPU; and tests/gpu/bench beside an llm.c.   run.sh TOP BUILD
 set -u
 top=$(realpath "$1") build=$(realpath "$2")
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
-passed=0 failed=0
+# shellcheck source-path=SCRIPTDIR source=checks.sh
+. "$(dirname "$0")/checks.sh"
 export GPU_DEVICE=cuda-emulated
-
-verdict() { # verdict OK WHAT: OK is 0 where it holds
-    if [ "$1" = 0 ]; then passed=$((passed + 1)); else failed=$((failed + 1)) && echo "failed: $2"; fi
-}
 
 # A build like this one, of links.
 mkdir -p "$work/build/tests/cuda"
@@ -64,5 +59,4 @@ for said in '^ceiling  *MFU is of' '^tiny  *heddle .* tokens/s, .* MFU' '^tiny  
     verdict $? "tests/gpu/bench says '$said': $(cat "$work/said")"
 done
 
-echo "100%: Checks: $((passed + failed)), Failures: $failed, Errors: 0"
-[ "$failed" = 0 ]
+finish
