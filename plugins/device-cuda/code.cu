@@ -68,15 +68,7 @@ CU_DEVICE void line_of(const code_args &a, int64_t i, uint64_t *r, float (&x)[LI
 {
     if (!whole_line(a, i, r))
         return values(a, i, r, x);
-    cu_raw<float, LINE> g_raw, e_raw;
-    float e[LINE];
-    g_raw.fetch(a.x, i);
-    e_raw.fetch(a.y, i);
-    g_raw.widen(x, a.x.dtype);
-    e_raw.widen(e, a.y.dtype);
-#pragma unroll
-    for (int j = 0; j < LINE; j++)
-        x[j] += e[j];
+    cu_load_sum<LINE>(x, a.x, a.y, i);
 }
 
 CU_DEVICE void line_of(const code_args &a, int64_t i, uint64_t *r, double (&x)[LINE])

@@ -56,15 +56,7 @@ CU_DEVICE double cu_plus(double a, double b)
 /* V elements of the sum, written, and left as they were written. x may lie where x0 does. */
 template <int V, class C> CU_DEVICE void sum_of(C (&v)[V], const norm_args &a, int64_t at)
 {
-    cu_raw<C, V> raw0, raw1;
-    C other[V];
-    raw0.fetch(a.x0, at);
-    raw1.fetch(a.x1, at);
-    raw0.widen(v, a.x0.dtype);
-    raw1.widen(other, a.x1.dtype);
-#pragma unroll
-    for (int i = 0; i < V; i++)
-        v[i] += other[i];
+    cu_load_sum<V>(v, a.x0, a.x1, at);
     cu_store_n(a.x, at, v);
 #pragma unroll
     for (int i = 0; i < V; i++)

@@ -137,6 +137,20 @@ template <int V, class C> CU_DEVICE void cu_load_n(C (&v)[V], const cu_ref &x, i
     raw.widen(v, x.dtype);
 }
 
+/* x + y, both on their way before either is looked at. */
+template <int V, class C> CU_DEVICE void cu_load_sum(C (&v)[V], const cu_ref &x, const cu_ref &y, int64_t i)
+{
+    cu_raw<C, V> x_raw, y_raw;
+    C other[V];
+    x_raw.fetch(x, i);
+    y_raw.fetch(y, i);
+    x_raw.widen(v, x.dtype);
+    y_raw.widen(other, y.dtype);
+#pragma unroll
+    for (int j = 0; j < V; j++)
+        v[j] += other[j];
+}
+
 CU_DEVICE void cu_store_n(const cu_ref &y, int64_t i, const float (&v)[8])
 {
     uint32_t dtype = cu_opaque(y.dtype);
