@@ -24,7 +24,7 @@ static const struct {
     {"a whole one", "b=2 s=512 t=512 k=2 g=4 d=64", HD_BF16},
     {"no whole tile", "b=2 s=300 t=300 k=3 g=1 d=96", HD_F16},
 };
-enum { SHAPES = sizeof shapes / sizeof shapes[0], LARGE = 2 };
+enum { SHAPES = sizeof shapes / sizeof shapes[0], LARGE = 2, FAULTS = 4 };
 
 static const char *library(void)
 {
@@ -127,14 +127,15 @@ static void check_run(struct h_device *d, struct h_instr *i)
     h_close(plain);
 }
 
-static void check_with(const char *fault, int32_t attention, const char *says, int warned)
+/* Forward and backward, of a cuDNN with a fault or NULL. */
+static void check_with(const char *fault, int32_t attention, int shape, const char *says, int warned)
 {
     struct h_device d;
     if (fault)
         setenv("FAKE_CUDNN", fault, 1);
     for (int back = 0; back < 2; back++) {
         open_with(&d, attention);
-        check_run(&d, made(shapes[2].dims, HD_BF16, back));
+        check_run(&d, made(shapes[shape].dims, shapes[shape].dtype, back));
         ck_assert_msg(said(says), "%s", words);
         ck_assert_msg(warnings == warned, "%d warnings: %s", warnings, words);
         d.ops->close(d.device);
@@ -143,14 +144,7 @@ static void check_with(const char *fault, int32_t attention, const char *says, i
 
 START_TEST(its_graphs_are_attention)
 {
-    struct h_device d;
-    for (int back = 0; back < 2; back++) {
-        open_with(&d, CU_ATTENTION_CUDNN);
-        check_run(&d, made(shapes[_i].dims, shapes[_i].dtype, back));
-        ck_assert_msg(said("cuDNN's is used"), "%s", words);
-        ck_assert_int_eq(warnings, 0);
-        d.ops->close(d.device);
-    }
+    check_with(NULL, CU_ATTENTION_CUDNN, _i, "cuDNN's is used", 0);
 }
 END_TEST
 
@@ -184,33 +178,25 @@ START_TEST(scratch_may_move_after_prepare)
 }
 END_TEST
 
-START_TEST(without_a_kernel_it_is_ours)
+/* No kernel at all, one at the second proposal, a wrong row, a result that is not written. */
+START_TEST(faults_are_noticed)
 {
-    check_with("none", CU_ATTENTION_CUDNN, "attention is heddle's own: cuDNN has no kernel for it", 0);
-}
-END_TEST
-
-START_TEST(the_next_proposal_is_tried)
-{
-    check_with("second", CU_ATTENTION_CUDNN, "cuDNN's is used", 0);
-}
-END_TEST
-
-START_TEST(a_wrong_row_is_noticed)
-{
-    check_with("wrong", CU_ATTENTION_CUDNN, "cuDNN's is wrong, and not used", 1);
-}
-END_TEST
-
-START_TEST(a_result_that_is_not_written_is_noticed)
-{
-    check_with("unwritten", CU_ATTENTION_CUDNN, "cuDNN's is wrong, and not used", 1);
+    static const struct {
+        const char *fault, *says;
+        int warned;
+    } faults[FAULTS] = {
+        {"none", "attention is heddle's own: cuDNN has no kernel for it", 0},
+        {"second", "cuDNN's is used", 0},
+        {"wrong", "cuDNN's is wrong, and not used", 1},
+        {"unwritten", "cuDNN's is wrong, and not used", 1},
+    };
+    check_with(faults[_i].fault, CU_ATTENTION_CUDNN, 2, faults[_i].says, faults[_i].warned);
 }
 END_TEST
 
 START_TEST(the_clock_decides)
 {
-    check_with(NULL, CU_ATTENTION_AUTO, " ms, ours ", 0);
+    check_with(NULL, CU_ATTENTION_AUTO, 2, " ms, ours ", 0);
 }
 END_TEST
 
@@ -299,10 +285,7 @@ int main(void)
     tcase_add_test(t, others_are_ours_without_a_trial);
     tcase_add_test(t, a_missing_library_is_said);
     if (!real) {
-        tcase_add_test(t, without_a_kernel_it_is_ours);
-        tcase_add_test(t, the_next_proposal_is_tried);
-        tcase_add_test(t, a_wrong_row_is_noticed);
-        tcase_add_test(t, a_result_that_is_not_written_is_noticed);
+        tcase_add_loop_test(t, faults_are_noticed, 0, FAULTS);
         tcase_add_test(t, another_version_is_refused);
     }
     return suite_run_case("cudnn", t);

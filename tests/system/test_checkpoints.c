@@ -14,6 +14,15 @@ static struct curve whole, parts;
 
 #define COSINE "schedule.kind=cosine schedule.warmup=3 schedule.min_lr=1e-4 "
 
+/* A command that ends with this code and says this. */
+static struct command *run_says(const char *line, int code, const char *says)
+{
+    struct command *c = command_run("%s", line);
+    expect_code(c, code);
+    expect_says(c, says);
+    return c;
+}
+
 /* All steps once, in order: nothing is lost, nothing is there twice. */
 static void expect_every_step(const struct curve *c, int n)
 {
@@ -199,23 +208,16 @@ START_TEST(damaged)
     fseek(f, 200000, SEEK_SET);
     fputc(byte ^ 1, f);
     fclose(f);
-    c = command_run("ckpt verify llama.yaml checkpoint.dir=damaged");
-    expect_code(c, 1);
-    expect_says(c, "model-00001-of-00001.safetensors");
+    c = run_says("ckpt verify llama.yaml checkpoint.dir=damaged", 1, "model-00001-of-00001.safetensors");
     expect_says(c, "checksum");
-    c = command_run("train llama.yaml job.name=damaged checkpoint.dir=damaged job.steps=25");
-    expect_code(c, 2);
-    expect_says(c, "checksum");
+    c = run_says("train llama.yaml job.name=damaged checkpoint.dir=damaged job.steps=25", 2, "checksum");
     expect_says(c, "`heddle ckpt ls` lists the others: checkpoint.resume=NAME goes on from one");
     ck_assert_int_eq(unlink(path), 0);
-    c = command_run("train llama.yaml job.name=damaged checkpoint.dir=damaged job.steps=25");
-    expect_code(c, 2);
-    expect_says(c, "model-00001-of-00001.safetensors: No such file or directory; `heddle ckpt ls`");
+    run_says("train llama.yaml job.name=damaged checkpoint.dir=damaged job.steps=25", 2,
+             "model-00001-of-00001.safetensors: No such file or directory; `heddle ckpt ls`");
     expect_code(command_run("train llama.yaml job.name=damaged checkpoint.dir=damaged checkpoint.resume=never job.steps=24 checkpoint.every=12"), 0);
     write_file("damaged/step-00000012/index.json", "{\"format\": [1,");
-    c = command_run("ckpt ls llama.yaml checkpoint.dir=damaged");
-    expect_code(c, 1);
-    expect_says(c, "checkpoint step-00000012: index.json:1:");
+    c = run_says("ckpt ls llama.yaml checkpoint.dir=damaged", 1, "checkpoint step-00000012: index.json:1:");
     ck_assert_msg(strstr(c->out, "step-00000024  step 24") != NULL, "it listed: %s", c->out);
 }
 END_TEST
@@ -263,9 +265,7 @@ START_TEST(evaluate_and_export)
     expect_code(c, 0);
     /* An export that fails leaves what was there, and no half of anything. */
     ck_assert_int_eq(system("mkdir -p older/model.safetensors.part/x && echo old > older/model.safetensors"), 0);
-    c = command_run("ckpt export llama.yaml checkpoint.dir=held --to older");
-    expect_code(c, 1);
-    expect_says(c, "older/model.safetensors.part: Is a directory");
+    run_says("ckpt export llama.yaml checkpoint.dir=held --to older", 1, "older/model.safetensors.part: Is a directory");
     ck_assert_str_eq(read_file("older/model.safetensors"), "old\n");
     ck_assert_int_eq(access("older/config.json.part", F_OK), -1);
     c = command_run("eval llama.yaml --json model={\"use\":\"transformer\",\"from\":\"exported\"} " HELD_OUT);
@@ -293,15 +293,10 @@ START_TEST(look_at_them)
     c = command_run("ckpt show llama.yaml checkpoint.dir=list --json");
     expect_code(c, 0);
     ck_assert_int_eq((int)number_in(c->out, "step"), 20);
-    c = command_run("ckpt verify llama.yaml checkpoint.dir=list --checkpoint step-00000099");
-    expect_code(c, 2);
-    expect_says(c, "list has no checkpoint step-00000099");
-    c = command_run("ckpt ls llama.yaml");
-    expect_code(c, 2);
-    expect_says(c, "llama.yaml:1:1: the job has no checkpoint section");
-    c = command_run("ckpt verify llama.yaml checkpoint.dir=empty");
-    expect_code(c, 2);
-    expect_says(c, "empty");
+    run_says("ckpt verify llama.yaml checkpoint.dir=list --checkpoint step-00000099", 2,
+             "list has no checkpoint step-00000099");
+    run_says("ckpt ls llama.yaml", 2, "llama.yaml:1:1: the job has no checkpoint section");
+    run_says("ckpt verify llama.yaml checkpoint.dir=empty", 2, "empty");
 }
 END_TEST
 
@@ -334,9 +329,8 @@ START_TEST(errors_of_another_job)
 {
 #define PRODUCTS "llama.yaml mesh.dp=2 checkpoint.dir=own strategies.zero.compress.kind=powersgd "
     train(&whole, "own", PRODUCTS "job.steps=4");
-    struct command *c = command_run("train " PRODUCTS "job.name=own job.steps=8 strategies.zero.compress.rank=2");
-    expect_code(c, 0);
-    expect_says(c, "checkpoint step-00000004 does not have what each rank of this job keeps of its own");
+    struct command *c = run_says("train " PRODUCTS "job.name=own job.steps=8 strategies.zero.compress.rank=2", 0,
+                                 "checkpoint step-00000004 does not have what each rank of this job keeps of its own");
     c = command_run("train " PRODUCTS "job.name=own job.steps=9 strategies.zero.compress.rank=2");
     expect_code(c, 0);
     ck_assert_msg(!strstr(c->err, "of its own"), "it said: %s", c->err);
@@ -400,22 +394,18 @@ END_TEST
 /* A key that is not said any more has its default again. */
 START_TEST(what_was_set_is_not)
 {
-    struct command *c;
     train(&whole, "said", "llama.yaml checkpoint.dir=said job.steps=6 model.rope_theta=500000");
-    c = command_run("train llama.yaml job.name=said checkpoint.dir=said job.steps=7");
-    expect_code(c, 0);
-    expect_says(c, "model.rope_theta is not set and was 500000.0 when checkpoint step-00000006 was saved");
+    run_says("train llama.yaml job.name=said checkpoint.dir=said job.steps=7", 0,
+             "model.rope_theta is not set and was 500000.0 when checkpoint step-00000006 was saved");
 }
 END_TEST
 
 /* An end that is further away makes rates of a schedule others. */
 START_TEST(schedules_end_elsewhere)
 {
-    struct command *c;
     train(&whole, "ends", "llama.yaml checkpoint.dir=ends job.steps=6 " COSINE);
-    c = command_run("train llama.yaml job.name=ends checkpoint.dir=ends job.steps=7 " COSINE);
-    expect_code(c, 0);
-    expect_says(c, "command line: job.steps is 7 and was 6 when checkpoint step-00000006 was saved");
+    run_says("train llama.yaml job.name=ends checkpoint.dir=ends job.steps=7 " COSINE, 0,
+             "command line: job.steps is 7 and was 6 when checkpoint step-00000006 was saved");
 }
 END_TEST
 
@@ -441,13 +431,11 @@ START_TEST(weights_of_another_model)
 {
     struct command *c;
     train(&whole, "weights", "llama.yaml checkpoint.dir=weights job.steps=4");
-    c = command_run("sample llama.yaml checkpoint.dir=weights --prompt the --tokens 2 model.rope_theta=500000 optimizer.lr=1");
-    expect_code(c, 0);
-    expect_says(c, "command line: model.rope_theta is 500000.0 and was not set");
+    c = run_says("sample llama.yaml checkpoint.dir=weights --prompt the --tokens 2 model.rope_theta=500000 optimizer.lr=1", 0,
+                 "command line: model.rope_theta is 500000.0 and was not set");
     ck_assert_msg(!strstr(c->err, "optimizer.lr"), "it said: %s", c->err);
-    c = command_run("sample llama.yaml checkpoint.dir=weights --prompt the --tokens 2 model.ffn=64");
-    expect_code(c, 2);
-    expect_says(c, "command line: model.ffn is 64 and was 128 when this was saved: checkpoint step-00000004 is of another model");
+    run_says("sample llama.yaml checkpoint.dir=weights --prompt the --tokens 2 model.ffn=64", 2,
+             "command line: model.ffn is 64 and was 128 when this was saved: checkpoint step-00000004 is of another model");
 }
 END_TEST
 
