@@ -200,7 +200,7 @@ static void compare(const struct lf_settings *settings, int rounds)
 int main(int argc, char **argv)
 {
     struct lf_settings settings = {.provider = argc > 1 ? argv[1] : "shm",
-                                   .eager = argc > 5 ? atoll(argv[5]) : 4048,
+                                   .eager = argc > 5 ? atoll(argv[5]) : 0,
                                    .chunk = argc > 3 ? atoll(argv[3]) : 8 << 20,
                                    .window = argc > 4 ? atoll(argv[4]) : 2,
                                    .spin = 16};

@@ -152,6 +152,12 @@ static int32_t look_around(struct hd_comm *c, int32_t *away, struct hd_error *er
     return code;
 }
 
+/* With its head what shm sends at once; others gain from more, as a larger message waits for an answer. */
+static int64_t eager_of(const struct hd_comm *c)
+{
+    return c->settings.eager ? c->settings.eager : lf_by_shm(c) ? 4048 : 8144;
+}
+
 int32_t lf_endpoint_open(struct hd_comm *c, struct hd_error *err)
 {
     int local = c->world.local_size == c->world.size;
@@ -168,8 +174,10 @@ int32_t lf_endpoint_open(struct hd_comm *c, struct hd_error *err)
                                   hd_job_rank(&c->world, away), hd_job_rank(&c->world, c->world.rank));
     if (code == HD_OK)
         code = lf_choose(c->host, &c->settings, local && away < 0, &c->info, err);
-    if (code == HD_OK)
+    if (code == HD_OK) {
+        c->settings.eager = eager_of(c);
         code = open_objects(c, err);
+    }
     if (code == HD_OK)
         code = allocate_slots(c, err);
     if (code == HD_OK)

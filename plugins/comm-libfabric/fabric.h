@@ -215,6 +215,7 @@ void lf_endpoint_close(struct hd_comm *comm);
 int32_t lf_peer_meet(struct hd_comm *comm, int32_t rank, struct hd_error *err); /* waits until it is open */
 
 /* names.c: the shm provider's names in /dev/shm go once all ranks know each other. */
+int lf_by_shm(const struct hd_comm *c);
 int32_t lf_names_settle(struct hd_comm *comm, struct hd_error *err);
 void lf_names_sweep(const struct hd_comm *comm); /* of the dead */
 

@@ -12,7 +12,7 @@
 
 #include "fabric.h"
 
-static int uses_names(const struct hd_comm *c)
+int lf_by_shm(const struct hd_comm *c)
 {
     return !strcmp(c->info->fabric_attr->prov_name, "shm");
 }
@@ -20,7 +20,7 @@ static int uses_names(const struct hd_comm *c)
 /* Names like 1234:0:1 of ours, of processes that are no more. */
 void lf_names_sweep(const struct hd_comm *c)
 {
-    DIR *dir = uses_names(c) ? opendir("/dev/shm") : NULL;
+    DIR *dir = lf_by_shm(c) ? opendir("/dev/shm") : NULL;
     for (struct dirent *e = dir ? readdir(dir) : NULL; e; e = readdir(dir)) {
         struct stat about;
         int pid, uid, number, used = 0;
@@ -55,7 +55,7 @@ int32_t lf_names_settle(struct hd_comm *c, struct hd_error *err)
     char name[256] = "";
     size_t bytes = sizeof name - 1;
     int32_t code = HD_OK;
-    if (!uses_names(c))
+    if (!lf_by_shm(c))
         return HD_OK;
     lf_names_sweep(c);
     for (int32_t r = 0; r < c->world.size && code == HD_OK; r++)

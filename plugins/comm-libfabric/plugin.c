@@ -18,12 +18,13 @@ static const struct hd_option options[] = {
      .type = HD_OPT_STRING,
      .offset = offsetof(struct lf_settings, domain)},
     {.name = "eager",
-     .value = "4048",
+     .value = "0",
      .unit = "bytes",
-     .help = "messages up to this size are sent at once and copied; larger ones wait until their receiver is ready; tcp: 16 KiB at most serves well",
+     .help = "messages up to this size are sent at once and copied; larger ones wait until their receiver is ready; 0: what serves the provider "
+             "well, 4048 with shm, 8144 with others",
      .aliases = "inject",
      .min = 0,
-     .max = 1 << 20,
+     .max = (16 << 10) - 48, /* with its head what ofi_rxm lets go at once; the rest of more waits until its sender makes progress */
      .type = HD_OPT_SIZE,
      .level = HD_LEVEL_TUNER,
      .flags = HD_OPTION_GLOBAL,
