@@ -42,13 +42,16 @@ static int32_t choose_comm(struct hd__compiled *c, struct hd__section *section, 
     return rc;
 }
 
-/* One rank needs no transport. A key that the job's transport would refuse is refused all the same, where the plugin is here. */
+/* One rank needs no transport: one that is not here is only told of. A key that it would refuse is refused all the same. */
 static int32_t check_comm(struct hd__compiled *c, struct hd_error *err)
 {
     const struct hd__component *here;
     struct hd__chosen unused;
-    if (hd__plugin_find(c->plugins, HD_KIND_COMM, c->job->comm->use, &here, NULL))
+    struct hd_error absent = HD_ERROR_INIT;
+    if (hd__plugin_find(c->plugins, HD_KIND_COMM, c->job->comm->use, &here, &absent)) {
+        hd__log(HD_LOG_WARN, NULL, "comm.use: %s; one rank needs none", absent.message);
         return HD_OK;
+    }
     return hd__choose(c->job, c->plugins, HD_KIND_COMM, c->job->comm, &unused, err);
 }
 

@@ -192,6 +192,17 @@ START_TEST(plugins)
 END_TEST
 
 /* Refused from the plan, without having asked for the memory. */
+/* One rank goes on without the transport that the job names: it is told that there is none. */
+START_TEST(a_transport_that_is_not_here)
+{
+    struct command *one = command_run("check llama.yaml comm.use=foo"), *two = command_run("check llama.yaml mesh.dp=2 comm.use=foo");
+    ck_assert_msg(one->code == 0, "exit code %d: %s", one->code, one->err);
+    expect_says(one, "comm.use: there is no plugin comm-foo");
+    ck_assert_msg(two->code == 2, "exit code %d: %s", two->code, two->err);
+    expect_says(two, "command line: there is no plugin comm-foo");
+}
+END_TEST
+
 START_TEST(does_not_fit)
 {
     static const struct row rows[] = {
@@ -254,7 +265,7 @@ int main(void)
 {
     const struct system_test tests[] = {
         {"job files", job_files, 1}, {"keys", keys, 1}, {"meshes", meshes, 1}, {"data files", data_files, 1},
-        {"plugins", plugins, 1}, {"does not fit", does_not_fit, 1},
+        {"plugins", plugins, 1}, {"does not fit", does_not_fit, 1}, {"a transport that is not here", a_transport_that_is_not_here, 1},
         {"command lines", command_lines, 1}, {"beyond the vocabulary", beyond_the_vocabulary, 1}, {NULL, NULL, 0}};
     return system_run("system-refusals", tests);
 }
