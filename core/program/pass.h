@@ -17,6 +17,33 @@ struct hd__optimizer {
 void hd__pass_begin(struct hd_program *p, const struct hd__optimizer *optimizer);
 int32_t hd__pass_end(struct hd_program *p, struct hd_error *err);
 
+/* For slots elsewhere. Called between begin and end. */
+const struct hd__optimizer *hd__pass_optimizer(const struct hd_program *p);
+void hd__pass_append(struct hd_program *p, const char *section, const struct hd_pass_instr *new);
+uint32_t hd__pass_file_ndim(const struct hd__param *param, const struct hd__tensor *t); /* as other people count a parameter's dimensions */
+
+/* flats.c: the slots about flat buffers, and vectors that fit them. */
+uint32_t hd__pass_flat(struct hd_program *p, const char *name, uint32_t block, uint32_t axes, const uint32_t *params, uint32_t n,
+                       uint32_t members);
+void hd__pass_flat_get(const struct hd_program *p, uint32_t id, struct hd_pass_flat *out);
+uint32_t hd__pass_n_flats(const struct hd_program *p);
+hd_tensor hd__pass_flat_whole(struct hd_program *p, uint32_t id, const char *name, uint32_t type, uint32_t life);
+hd_tensor hd__pass_flat_shard(struct hd_program *p, uint32_t id, const char *name, uint32_t type, uint32_t life, hd_tensor inside);
+hd_tensor hd__pass_flat_shard_in(struct hd_program *p, uint32_t id, const char *name, uint32_t type, uint32_t memory);
+hd_tensor hd__pass_flat_view(struct hd_program *p, uint32_t id, hd_tensor whole, uint32_t index);
+hd_tensor hd__pass_flat_range(struct hd_program *p, uint32_t id, hd_tensor whole, int64_t first, int64_t n);
+void hd__pass_flat_role(struct hd_program *p, uint32_t id, uint32_t role, hd_tensor t);
+void hd__pass_states_in(struct hd_program *p, uint32_t id, uint32_t memory);
+hd_tensor hd__pass_vector(struct hd_program *p, uint32_t id, const char *name, int64_t n, uint32_t type, uint32_t axes, uint32_t life);
+hd_tensor hd__pass_vector_like(struct hd_program *p, const char *name, hd_tensor like, uint32_t axes, uint32_t life);
+hd_tensor hd__own_buffer(struct hd_program *p, struct hd__tensor *t, uint32_t life); /* a new one of its size, with `t` in it */
+void hd__put_in(struct hd_program *p, hd_tensor t, uint32_t memory);                 /* HD__MEM_... */
+
+/* updates.c: the slots about the optimizer. */
+uint32_t hd__pass_optimizer_states(const struct hd_program *p);
+void hd__pass_fetch(struct hd_program *p, const char *section, uint32_t id, uint32_t what, uint32_t load, uint32_t slot);
+void hd__pass_update(struct hd_program *p, uint32_t id, hd_tensor low);
+
 /* pipeline.c: the slots about blocks, chunks and actions. */
 int32_t hd__pass_stage(const struct hd_program *p);
 uint32_t hd__pass_micro_batches(const struct hd_program *p);
