@@ -227,7 +227,8 @@ static int streams(struct rank *rank, struct hd_comm_group *group, uint32_t firs
 
 static int messages(struct rank *rank)
 {
-    static const uint64_t sizes[] = {0, 1, 191, 192, 193, 4095, 65536, 200001, 1 << 20, 3 << 20};
+    /* Where ways part: comm-shm at 40, 256 and 4096, comm-libfabric at 4048 and 8144. */
+    static const uint64_t sizes[] = {0, 1, 40, 41, 256, 257, 4048, 4049, 4096, 4097, 8144, 8145, 65536, 200001, 1 << 20, 3 << 20};
     struct buffers b;
     struct hd_comm_group *group;
     if (buffers_open(rank, &b) || world_group(rank, "world", &group))
