@@ -17,10 +17,17 @@ static size_t page_up(size_t n)
     return (n + SHM_PAGE - 1) / SHM_PAGE * SHM_PAGE;
 }
 
+/* No power of two: places share no set of a cache. */
+static size_t place_of(uint64_t small)
+{
+    return line_up(small) + SHM_LINE;
+}
+
+/* With room for places of either size: which one it is, is known when all members are. */
 static struct layout layout_of(const struct hd_comm *comm, int32_t n)
 {
     size_t most = (size_t)SHM_MAX(comm->settings.small, comm->settings.small_crowded);
-    struct layout l = {.place = line_up(most) + SHM_LINE}; /* no power of two: places share no set of a cache */
+    struct layout l = {.place = place_of(most)};
     size_t stage = line_up((size_t)comm->settings.stage);
     l.slot = page_up(sizeof(struct shm_part));
     l.small = l.slot + SHM_SLOTS * sizeof(struct shm_slot);
@@ -200,9 +207,9 @@ static int32_t map_members(struct shm_group *g, const char *prefix, struct hd_er
     if (code != HD_OK)
         return code;
     place_pairs(g, &l);
-    g->place = l.place;
     shm_look_at_cores(comm);
     g->small = (uint64_t)(shm_crowded(g) ? comm->settings.small_crowded : comm->settings.small);
+    g->place = place_of(g->small); /* close together: fewer pages */
     return await_members(g, err);
 }
 
