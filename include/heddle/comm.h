@@ -8,7 +8,8 @@
  * operations of different groups are independent, and several may be in flight. Buffers stay untouched by the caller
  * until the request is done.
  * A member may be done with an operation before others begin theirs, where it needs nothing of them (the root of a broadcast,
- * the others of a reduce, a sender); what is then found to differ fails what it does next in the group.
+ * the others of a reduce, a sender); what is then found to differ fails a later operation of its in the group, at the latest
+ * the next that waits for all members.
  * A failed operation poisons its group: every later call on it fails with the first cause. What was under way may still be
  * written into its buffers until the transport is closed: their memory stays until then. */
 #ifndef HEDDLE_COMM_H
@@ -155,8 +156,8 @@ struct hd_comm_ops {
     int32_t (*collective)(struct hd_comm_group *group, const struct hd_comm_call *call, hd_request *request,
                           struct hd_error *err);
     /* [progress] mandatory. Point to point inside a group; `peer` is a member index, one's own too. Matched in order per
-     * (sender, receiver, stream); a different size is HD_E_MISMATCH on both sides, at the sender of what it waits for next in the group
-     * if the message was done there by then. Messages of 0 bytes are matched like others. */
+     * (sender, receiver, stream); a different size is HD_E_MISMATCH on both sides, at a sender that was done by then of what next
+     * waits for this receiver. Messages of 0 bytes are matched like others. */
     int32_t (*send)(struct hd_comm_group *group, int32_t peer, uint32_t stream, const void *data, uint64_t bytes,
                     hd_request *request, struct hd_error *err);
     int32_t (*recv)(struct hd_comm_group *group, int32_t peer, uint32_t stream, void *data, uint64_t bytes,
