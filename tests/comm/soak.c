@@ -34,19 +34,6 @@ struct soak {
     struct planned blocks[2][BLOCK];
 };
 
-static uint64_t draw(uint64_t *state)
-{
-    uint64_t z = (*state += UINT64_C(0x9e3779b97f4a7c15)); /* splitmix64 */
-    z = (z ^ z >> 30) * UINT64_C(0xbf58476d1ce4e5b9);
-    z = (z ^ z >> 27) * UINT64_C(0x94d049bb133111eb);
-    return z ^ z >> 31;
-}
-
-static uint64_t below(uint64_t *state, uint64_t n)
-{
-    return draw(state) % n;
-}
-
 /* ---- groups */
 
 static void add_set(struct soak *s, int32_t first, int32_t step, int32_t n)

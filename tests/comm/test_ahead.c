@@ -1,6 +1,7 @@
 /* comm-shm's members that need nothing of the others run ahead, so far and no farther, and lose nothing. What every transport
  * does: test_transport.c, test_failures.c. Nothing here waits for a time to pass. */
 #include <check.h>
+#include <signal.h>
 #include <string.h>
 
 #include "tests/comm/ranks.h"
@@ -203,10 +204,211 @@ static int wrong_turn(struct rank *rank)
     return 0;
 }
 
+/* ---- who is ahead, or behind, and goes */
+
+static int32_t broadcast(struct rank *rank, struct hd_comm_group *group, int32_t root, int32_t *data, struct hd_error *err)
+{
+    hd_request request;
+    struct hd_comm_call call = a_call(HD_COLL_BROADCAST, data, data, 50);
+    call.root = root;
+    int32_t code = rank->ops->collective(group, &call, &request, err);
+    return code == HD_OK ? wait_for(rank, request, err) : code;
+}
+
+enum { FREES, CLOSES, DIES, WAYS, DONE = 20 };
+
+static void go(struct rank *rank, struct hd_comm_group *group, int way)
+{
+    if (way == FREES)
+        rank->ops->group_free(group);
+    rank->ops->close(way == DIES ? NULL : rank->comm);
+    if (way == DIES)
+        raise(SIGKILL);
+    rank->comm = NULL;
+}
+
+/* The root publishes, and goes before anybody looks. */
+static int root_goes(struct rank *rank, int way)
+{
+    struct hd_error err = HD_ERROR_INIT;
+    struct hd_comm_group *group;
+    int32_t data[64], want[64];
+    if (world_group(rank, &group))
+        return 1;
+    for (int k = 0; k < DONE && rank->rank == 0; k++) {
+        fill(data, 50, k);
+        EXPECT(broadcast(rank, group, 0, data, &err) == HD_OK, "%s", err.message);
+    }
+    if (meet(rank, "published", 0))
+        return 1;
+    if (rank->rank == 0) {
+        go(rank, group, way);
+        return 0;
+    }
+    for (int k = 0; k < DONE; k++) {
+        EXPECT(broadcast(rank, group, 0, data, &err) == HD_OK, "%s", err.message);
+        fill(want, 50, k);
+        EXPECT(!memcmp(data, want, 50 * sizeof *want), "operation %d", k);
+    }
+    int32_t code = broadcast(rank, group, 0, data, &err);
+    EXPECT(code == HD_E_PEER && err.peer == 0, "%d of %lld: %s", code, (long long)err.peer, err.message);
+    return 0;
+}
+
+/* The last goes before it begins: the root is told by the first operation that it may not be ahead with. */
+static int last_goes(struct rank *rank, int way)
+{
+    struct hd_error err = HD_ERROR_INIT;
+    struct hd_comm_group *group;
+    int32_t data[64] = {0}, last = rank->size - 1;
+    if (world_group(rank, &group))
+        return 1;
+    if (rank->rank == last) {
+        go(rank, group, way);
+        return 0;
+    }
+    for (int k = 0; k < AHEAD; k++)
+        EXPECT(broadcast(rank, group, 0, data, &err) == HD_OK, "operation %d: %s", k, err.message);
+    int32_t code = broadcast(rank, group, 0, data, &err);
+    EXPECT(code == HD_E_PEER && err.peer == last, "%d of %lld: %s", code, (long long)err.peer, err.message);
+    return 0;
+}
+
+static int32_t message(struct rank *rank, struct hd_comm_group *group, int32_t peer, int sending, int32_t *data, uint64_t bytes,
+                       struct hd_error *err)
+{
+    hd_request request;
+    int32_t code = sending ? rank->ops->send(group, peer, 3, data, bytes, &request, err)
+                           : rank->ops->recv(group, peer, 3, data, bytes, &request, err);
+    return code == HD_OK ? wait_for(rank, request, err) : code;
+}
+
+/* Nobody reads the sender's messages before it is gone; or nobody ever does. */
+static int sender_goes(struct rank *rank, int way)
+{
+    struct hd_error err = HD_ERROR_INIT;
+    struct hd_comm_group *group;
+    int32_t data[64], want[64];
+    if (world_group(rank, &group))
+        return 1;
+    for (int k = 0; k < MAILS && rank->rank == 0; k++) {
+        fill(data, 50, k);
+        EXPECT(message(rank, group, 1, 1, data, 200, &err) == HD_OK, "%s", err.message);
+    }
+    if (meet(rank, "sent", 0))
+        return 1;
+    if (rank->rank == 0) {
+        go(rank, group, way);
+        return 0;
+    }
+    for (int k = 0; k < MAILS; k++) {
+        EXPECT(message(rank, group, 0, 0, data, 200, &err) == HD_OK, "message %d: %s", k, err.message);
+        fill(want, 50, k);
+        EXPECT(!memcmp(data, want, 200), "message %d", k);
+    }
+    int32_t code = message(rank, group, 0, 0, data, 200, &err);
+    EXPECT(code == HD_E_PEER && err.peer == 0, "%d of %lld: %s", code, (long long)err.peer, err.message);
+    return 0;
+}
+
+static int receiver_goes(struct rank *rank, int way)
+{
+    struct hd_error err = HD_ERROR_INIT;
+    struct hd_comm_group *group;
+    int32_t data[64] = {0};
+    if (world_group(rank, &group))
+        return 1;
+    if (rank->rank == 1) {
+        go(rank, group, way);
+        return 0;
+    }
+    for (int k = 0; k < MAILS; k++)
+        EXPECT(message(rank, group, 1, 1, data, 200, &err) == HD_OK, "message %d: %s", k, err.message);
+    int32_t code = message(rank, group, 1, 1, data, 200, &err);
+    EXPECT(code == HD_E_PEER && err.peer == 1, "%d of %lld: %s", code, (long long)err.peer, err.message);
+    return 0;
+}
+
+static const struct {
+    int32_t ranks, who;
+    int (*body)(struct rank *rank, int way);
+} leavers[] = {{3, 0, root_goes}, {3, 2, last_goes}, {2, 0, sender_goes}, {2, 1, receiver_goes}};
+static int the_case, the_way;
+
+static int leave(struct rank *rank)
+{
+    return leavers[the_case].body(rank, the_way);
+}
+
+START_TEST(someone_goes)
+{
+    the_case = _i / WAYS;
+    the_way = _i % WAYS;
+    int signals[3] = {0};
+    struct ranks_options options = {.size = leavers[the_case].ranks};
+    signals[leavers[the_case].who] = the_way == DIES ? SIGKILL : 0;
+    ck_assert_int_eq(run_ranks(&options, leave, signals), 0);
+}
+END_TEST
+
+/* ---- messages of which one is of another size */
+
+/* The sender is told by the message that needs the same mail, at the latest; by that one of it if nothing else waits. */
+static int wrong_size(struct rank *rank)
+{
+    enum { BEFORE = 10, SENT = BEFORE + MAILS + 1 };
+    struct hd_error err = HD_ERROR_INIT;
+    struct hd_comm_group *group;
+    int32_t data[64] = {0}, code = HD_OK;
+    int k;
+    if (world_group(rank, &group))
+        return 1;
+    for (k = 0; k < SENT && code == HD_OK; k++)
+        code = message(rank, group, 1 - rank->rank, rank->rank == 0, data, rank->rank && k == BEFORE ? 41 : 40, &err);
+    EXPECT(code == HD_E_MISMATCH && k - 1 >= BEFORE && (rank->rank == 0 || k - 1 == BEFORE), "message %d: %d %s", k - 1, code, err.message);
+    EXPECT(strstr(err.message, "stream 3: rank 0 sends 40 bytes, rank 1 receives 41"), "%s", err.message);
+    return 0;
+}
+
+/* Sizes about those at which a message takes another way; 60 under way, of streams that are received in the other order; to
+ * oneself in the end. */
+static int many_streams(struct rank *rank)
+{
+    enum { STREAMS = 6, EACH = 10, LARGE = 300000 };
+    static const uint64_t sizes[EACH] = {0, 40, 41, 4095, 4096, 1, 4097, 256, 257, LARGE};
+    static uint8_t out[STREAMS][EACH][LARGE], in[STREAMS][EACH][LARGE];
+    hd_request sent[STREAMS][EACH], received[STREAMS][EACH];
+    struct hd_error err = HD_ERROR_INIT;
+    struct hd_comm_group *group;
+    int32_t to = (rank->rank + 1) % rank->size, from = (rank->rank + rank->size - 1) % rank->size;
+    if (world_group(rank, &group))
+        return 1;
+    for (int round = 0; round < ROUNDS; round++) {
+        to = round == 2 ? rank->rank : to;
+        from = round == 2 ? rank->rank : from;
+        for (uint32_t i = 0; i < STREAMS * EACH; i++) {
+            uint32_t s = i % STREAMS, k = i / STREAMS;
+            memset(out[s][k], (int)(i + (uint32_t)round + 64 * (uint32_t)rank->rank), sizes[k]);
+            EXPECT(rank->ops->send(group, to, s, out[s][k], sizes[k], &sent[s][k], &err) == HD_OK, "%s", err.message);
+        }
+        for (uint32_t s = STREAMS; s-- > 0;)
+            for (uint32_t k = 0; k < EACH; k++)
+                EXPECT(rank->ops->recv(group, from, s, in[s][k], sizes[k], &received[s][k], &err) == HD_OK, "%s", err.message);
+        for (uint32_t i = 0; i < STREAMS * EACH; i++) {
+            uint32_t s = i % STREAMS, k = i / STREAMS;
+            EXPECT(wait_for(rank, received[s][k], &err) == HD_OK && wait_for(rank, sent[s][k], &err) == HD_OK, "%s", err.message);
+            for (uint64_t b = 0; b < sizes[k]; b++)
+                EXPECT(in[s][k][b] == (uint8_t)(i + (uint32_t)round + 64 * (uint32_t)from), "stream %u message %u byte %zu", s, k, (size_t)b);
+        }
+    }
+    return 0;
+}
+
 static const struct {
     int32_t ranks;
     int (*body)(struct rank *rank);
-} cases[] = {{2, root_of_broadcast}, {4, root_of_broadcast}, {2, others_of_reduce}, {4, others_of_reduce}, {2, senders}, {2, wrong_turn}};
+} cases[] = {{2, root_of_broadcast}, {4, root_of_broadcast}, {2, others_of_reduce}, {4, others_of_reduce}, {2, senders}, {2, wrong_turn},
+           {2, wrong_size}, {2, many_streams}, {3, many_streams}};
 
 START_TEST(ahead)
 {
@@ -222,5 +424,6 @@ int main(int argc, char **argv)
     transport_folder = argc > 1 ? argv[1] : transport_folder;
     tcase_set_timeout(tc, 60);
     tcase_add_loop_test(tc, ahead, 0, HD__COUNT(cases));
+    tcase_add_loop_test(tc, someone_goes, 0, HD__COUNT(leavers) * WAYS);
     return suite_run_case("ahead", tc);
 }
