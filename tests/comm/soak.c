@@ -86,7 +86,7 @@ static int open_sets(struct soak *s)
 /* Elements of one part; mostly few. */
 static uint64_t draw_count(uint64_t *state, uint64_t most)
 {
-    uint64_t bits = below(state, 10), count = draw(state);
+    uint64_t bits = value_below(state, 10), count = value_draw(state);
     if (bits == 0)
         return count % 3;
     return bits < 6 ? count % HD__MIN(most, UINT64_C(200)) : bits < 9 ? count % HD__MIN(most, UINT64_C(5000)) : count % most;
@@ -95,23 +95,23 @@ static uint64_t draw_count(uint64_t *state, uint64_t most)
 static struct planned draw_operation(struct soak *s, uint64_t number)
 {
     uint64_t *p = &s->plan;
-    struct planned o = {.number = number, .set = (uint32_t)below(p, s->n_sets), .from = -1};
+    struct planned o = {.number = number, .set = (uint32_t)value_below(p, s->n_sets), .from = -1};
     const struct set *set = &s->sets[o.set];
     int32_t n = set->n;
-    o.job = (struct job){.n = n, .me = set->me, .coll = 1 + (uint32_t)below(p, 9), .seed = number + 1};
+    o.job = (struct job){.n = n, .me = set->me, .coll = 1 + (uint32_t)value_below(p, 9), .seed = number + 1};
     if (o.job.coll > HD_COLL_BARRIER && n > 1) {
-        o.from = (int32_t)below(p, (uint64_t)n);
-        o.to = (int32_t)((uint64_t)o.from + 1 + below(p, (uint64_t)n - 1)) % n;
-        o.stream = (uint32_t)below(p, STREAMS);
+        o.from = (int32_t)value_below(p, (uint64_t)n);
+        o.to = (int32_t)((uint64_t)o.from + 1 + value_below(p, (uint64_t)n - 1)) % n;
+        o.stream = (uint32_t)value_below(p, STREAMS);
         o.job.count = draw_count(p, ROOM - 2 * GUARD);
         return o;
     }
     o.job.coll = HD__MIN(o.job.coll, (uint32_t)HD_COLL_BARRIER);
-    o.job.dtype = all_dtypes[below(p, HD__COUNT(all_dtypes))];
-    o.job.redop = HD_SUM + (uint32_t)below(p, 3);
-    o.job.root = (int32_t)below(p, (uint64_t)n);
+    o.job.dtype = all_dtypes[value_below(p, HD__COUNT(all_dtypes))];
+    o.job.redop = HD_SUM + (uint32_t)value_below(p, 3);
+    o.job.root = (int32_t)value_below(p, (uint64_t)n);
     o.job.count = draw_count(p, (ROOM - 4 * GUARD) / hd_dtype_size(o.job.dtype) / (uint64_t)n);
-    o.job.in_place = below(p, 2) && o.job.coll != HD_COLL_ALL_TO_ALL;
+    o.job.in_place = value_below(p, 2) && o.job.coll != HD_COLL_ALL_TO_ALL;
     return o;
 }
 
@@ -136,8 +136,8 @@ static int start(struct soak *s, struct planned *o, int slot)
     struct rank *rank = s->rank;
     struct set *set = &s->sets[o->set];
     struct hd_error err = HD_ERROR_INIT;
-    uint8_t *at = s->memory[below(&s->own, 2)] + (size_t)slot * 2 * ROOM;
-    size_t skew = below(&s->own, 2) ? 0 : 8 * below(&s->own, 8);
+    uint8_t *at = s->memory[value_below(&s->own, 2)] + (size_t)slot * 2 * ROOM;
+    size_t skew = value_below(&s->own, 2) ? 0 : 8 * value_below(&s->own, 8);
     o->began = 1;
     if (o->from >= 0) {
         int sends = set->me == o->from;
@@ -179,7 +179,7 @@ static int check(struct soak *s, const struct planned *o)
 static int start_block(struct soak *s, struct planned *block, int first_slot)
 {
     for (int left = BLOCK; left > 0; left--) {
-        int pick = (int)below(&s->own, (uint64_t)left), at = 0;
+        int pick = (int)value_below(&s->own, (uint64_t)left), at = 0;
         while (block[at].began || pick-- > 0)
             at++;
         for (int k = 0; k < at; k++) /* the first of those that must keep their order */
@@ -195,7 +195,7 @@ static int start_block(struct soak *s, struct planned *block, int first_slot)
 static int finish_block(struct soak *s, struct planned *block)
 {
     struct rank *rank = s->rank;
-    int first = (int)below(&s->own, BLOCK), tests = below(&s->own, 2) == 0;
+    int first = (int)value_below(&s->own, BLOCK), tests = value_below(&s->own, 2) == 0;
     for (int k = 0; k < BLOCK; k++) {
         struct planned *o = &block[(first + k) % BLOCK];
         struct hd_error err = HD_ERROR_INIT;
@@ -221,7 +221,7 @@ static int finish_block(struct soak *s, struct planned *block)
 /* Everything is done: a group goes and comes again, with the same name. */
 static int renew(struct soak *s)
 {
-    uint32_t k = (uint32_t)below(&s->plan, s->n_sets);
+    uint32_t k = (uint32_t)value_below(&s->plan, s->n_sets);
     if (s->sets[k].group)
         s->rank->ops->group_free(s->sets[k].group);
     s->sets[k].group = NULL;

@@ -24,17 +24,17 @@ struct plan {
 static uint64_t draw_bytes(uint64_t *p, uint64_t most)
 {
     static const uint64_t sizes[] = {0, 4, 32, 33, 40, 200, 256, 257, 1000, 4096, 4097, 20000, 190000};
-    uint64_t k = below(p, 40), bytes = k < HD__COUNT(sizes) ? sizes[k] : below(p, 300);
+    uint64_t k = value_below(p, 40), bytes = k < HD__COUNT(sizes) ? sizes[k] : value_below(p, 300);
     return HD__MIN(bytes, most);
 }
 
 static void draw_run(struct plan *p, int32_t n)
 {
-    uint64_t kind = below(&p->state, 4);
+    uint64_t kind = value_below(&p->state, 4);
     p->coll = kind == 0 ? HD_COLL_BROADCAST : kind == 1 ? HD_COLL_REDUCE : 0;
-    p->root = (int32_t)below(&p->state, (uint64_t)n);
-    p->left = p->coll ? 1 + (int)below(&p->state, 90) : 1 + (int)below(&p->state, 20);
-    p->slow = (int)below(&p->state, 2 * (uint64_t)n);
+    p->root = (int32_t)value_below(&p->state, (uint64_t)n);
+    p->left = p->coll ? 1 + (int)value_below(&p->state, 90) : 1 + (int)value_below(&p->state, 20);
+    p->slow = (int)value_below(&p->state, 2 * (uint64_t)n);
 }
 
 static struct job draw_job(struct plan *p, int32_t n, int32_t me, uint64_t seed)
@@ -43,22 +43,22 @@ static struct job draw_job(struct plan *p, int32_t n, int32_t me, uint64_t seed)
         draw_run(p, n);
     struct job j = {.n = n, .me = me, .seed = seed, .coll = p->coll, .root = p->root};
     if (!j.coll) {
-        j.coll = 1 + (uint32_t)below(&p->state, 7);
-        j.root = (int32_t)below(&p->state, (uint64_t)n);
+        j.coll = 1 + (uint32_t)value_below(&p->state, 7);
+        j.root = (int32_t)value_below(&p->state, (uint64_t)n);
     }
-    j.dtype = all_dtypes[below(&p->state, HD__COUNT(all_dtypes))];
-    j.redop = HD_SUM + (uint32_t)below(&p->state, 3);
+    j.dtype = all_dtypes[value_below(&p->state, HD__COUNT(all_dtypes))];
+    j.redop = HD_SUM + (uint32_t)value_below(&p->state, 3);
     j.count = draw_bytes(&p->state, (ROOM - 4 * GUARD) / (uint64_t)n) / hd_dtype_size(j.dtype);
-    j.in_place = below(&p->state, 2) && j.coll != HD_COLL_ALL_TO_ALL;
-    j.memory = (int)below(&p->state, 3);
+    j.in_place = value_below(&p->state, 2) && j.coll != HD_COLL_ALL_TO_ALL;
+    j.memory = (int)value_below(&p->state, 3);
     return j;
 }
 
 static void dawdle(const struct rank *rank, const struct plan *p, uint64_t *own)
 {
-    if (p->slow == rank->rank && below(own, 8) == 0)
-        usleep((useconds_t)below(own, 400));
-    else if (below(own, 50) == 0)
+    if (p->slow == rank->rank && value_below(own, 8) == 0)
+        usleep((useconds_t)value_below(own, 400));
+    else if (value_below(own, 50) == 0)
         sched_yield();
 }
 
@@ -86,7 +86,7 @@ static int uneven(struct rank *rank)
     if (buffers_open(rank, &buffers) || world_group(rank, "uneven", &group))
         return 1;
     while (ended < operations) {
-        uint64_t window = 1 + below(&own, WINDOW);
+        uint64_t window = 1 + value_below(&own, WINDOW);
         while (begun < operations && begun - ended < window) {
             struct job *j = &jobs[begun % WINDOW];
             *j = draw_job(&plan, rank->size, rank->rank, begun + 1);
@@ -140,8 +140,8 @@ static int astray_once(struct rank *rank, struct buffers *b, struct plan *plan, 
     char name[32], text[100];
     struct hd_comm_group *group;
     struct hd_error err = HD_ERROR_INIT;
-    int32_t odd = (int32_t)below(&plan->state, (uint64_t)rank->size), code = HD_OK, k;
-    int where = (int)below(&plan->state, 70), how = (int)below(&plan->state, 5);
+    int32_t odd = (int32_t)value_below(&plan->state, (uint64_t)rank->size), code = HD_OK, k;
+    int where = (int)value_below(&plan->state, 70), how = (int)value_below(&plan->state, 5);
     snprintf(name, sizeof name, "astray-%d", trial);
     if (world_group(rank, name, &group))
         return 1;
@@ -158,7 +158,7 @@ static int astray_once(struct rank *rank, struct buffers *b, struct plan *plan, 
     EXPECT(strstr(err.message, text), "trial %d: %s", trial, err.message);
     snprintf(text, sizeof text, "rank %d has", odd);
     EXPECT(strstr(err.message, text), "trial %d: %s", trial, err.message);
-    if (below(own, 2))
+    if (value_below(own, 2))
         rank->ops->group_free(group);
     return 0;
 }

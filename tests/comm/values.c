@@ -165,7 +165,7 @@ void value_reduce(void *out, uint32_t dtype, uint32_t redop, uint64_t seed, int 
         put_float(out, dtype, sum.f);
 }
 
-uint64_t draw(uint64_t *state)
+uint64_t value_draw(uint64_t *state)
 {
     uint64_t z = (*state += UINT64_C(0x9e3779b97f4a7c15)); /* splitmix64 */
     z = (z ^ z >> 30) * UINT64_C(0xbf58476d1ce4e5b9);
@@ -173,7 +173,7 @@ uint64_t draw(uint64_t *state)
     return z ^ z >> 31;
 }
 
-uint64_t below(uint64_t *state, uint64_t n)
+uint64_t value_below(uint64_t *state, uint64_t n)
 {
-    return draw(state) % n;
+    return value_draw(state) % n;
 }

@@ -16,8 +16,8 @@ void values_fill(void *out, uint32_t dtype, uint64_t seed, int m, uint64_t first
 /* Element i of the reduction over members 0..n-1. */
 void value_reduce(void *out, uint32_t dtype, uint32_t redop, uint64_t seed, int n, uint64_t i);
 /* Draws by chance: the same for the same state, which goes on; 0 to n - 1. */
-uint64_t draw(uint64_t *state);
-uint64_t below(uint64_t *state, uint64_t n);
+uint64_t value_draw(uint64_t *state);
+uint64_t value_below(uint64_t *state, uint64_t n);
 /* The same bits; any NaN is as good as another, and of two zeros either is the larger. */
 int value_same(const void *a, const void *b, uint32_t dtype, uint32_t redop);
 
