@@ -18,31 +18,7 @@
  *   broadcast        send (root's)    -                 my copy of the root's
  *   reduce           send             recv (root's)     a slice: n sources, to the root
  */
-#include "shm.h"
-
-enum { BY_SLICE = 1, BY_PEER = 2 };                    /* the share: a slice; one pass a peer; else everything */
-enum { FROM_ME = 0, FROM_ALL, FROM_ROOT, FROM_NONE };  /* also the destinations */
-
-/* pieces: how many times `count` the buffer holds, 0 for n. */
-static const struct rule {
-    const char *name;
-    uint8_t reads, writes, share, reduces, send_pieces, recv_pieces;
-} rules[] = {
-    [HD_COLL_ALL_REDUCE] = {"all_reduce", FROM_ALL, FROM_ALL, BY_SLICE, 1, 1, 1},
-    [HD_COLL_ALL_GATHER] = {"all_gather", FROM_ME, FROM_ALL, 0, 0, 1, 0},
-    [HD_COLL_REDUCE_SCATTER] = {"reduce_scatter", FROM_ALL, FROM_ME, 0, 1, 0, 1},
-    [HD_COLL_ALL_TO_ALL] = {"all_to_all", FROM_ME, FROM_ALL, BY_PEER, 0, 0, 0},
-    [HD_COLL_BROADCAST] = {"broadcast", FROM_ROOT, FROM_ME, 0, 0, 1, 1},
-    [HD_COLL_REDUCE] = {"reduce", FROM_ALL, FROM_ROOT, BY_SLICE, 1, 1, 1},
-    [HD_COLL_BARRIER] = {"barrier", FROM_NONE, FROM_NONE, 0, 0, 0, 0},
-};
-#define RULE(op) (&rules[(op)->coll])
-#define N_RULES (sizeof rules / sizeof *rules)
-
-static uint64_t pieces(uint8_t rule, int32_t n)
-{
-    return rule ? rule : (uint64_t)n;
-}
+#include "coll.h"
 
 /* ---- what is compared */
 
@@ -55,7 +31,7 @@ void shm_coll_text(uint64_t what, uint64_t count, uint64_t tag, char out[160])
 {
     static const char *const redops[] = {"", " sum", " max", " avg"};
     uint32_t coll = what & 255;
-    const struct rule *r = coll > 0 && coll < N_RULES ? &rules[coll] : NULL;
+    const struct shm_rule *r = coll > 0 && coll <= HD_COLL_BARRIER ? &shm_rules[coll] : NULL;
     char root[24] = "", body[64] = "";
     if (coll == HD_COLL_BROADCAST || coll == HD_COLL_REDUCE)
         snprintf(root, sizeof root, " root %d", (int)(what >> 32));
@@ -65,99 +41,7 @@ void shm_coll_text(uint64_t what, uint64_t count, uint64_t tag, char out[160])
     snprintf(out, 160, "%s%s%s tag %llu", r ? r->name : "?", body, root, (unsigned long long)tag);
 }
 
-/* ---- where a member's data lies */
-
-static inline struct shm_slot *slot_at(const struct shm_group *g, int32_t i, uint64_t seq)
-{
-    return &g->member[i].slot[seq % SHM_SLOTS];
-}
-
-static inline struct shm_slot *slot_of(const struct shm_op *op, int32_t i)
-{
-    return slot_at(op->group, i, op->seq);
-}
-
-static inline uint8_t *payload(const struct shm_op *op, int32_t i, uint64_t bytes)
-{
-    struct shm_slot *slot = slot_of(op, i);
-    return bytes <= sizeof slot->tiny ? slot->tiny : op->group->member[i].small + op->seq % SHM_SLOTS * op->group->place;
-}
-
-static uint64_t step_start(const struct shm_op *op)
-{
-    return op->step * op->per_step;
-}
-
-static uint64_t step_count(const struct shm_op *op)
-{
-    return SHM_MIN(op->per_step, op->count - step_start(op));
-}
-
-/* Address of element `at` of the step in `piece` of member i's send (or recv) buffer, for this member to read (write). */
-static uint8_t *place(struct shm_op *op, int32_t i, int recv, uint64_t piece, uint64_t at)
-{
-    struct shm_group *g = op->group;
-    struct shm_member *m = &g->member[i];
-    uint64_t whole = piece * op->count + step_start(op) + at;
-    if (i == g->me)
-        return (recv ? (uint8_t *)op->recv : (uint8_t *)(uintptr_t)op->send) + whole * op->esize;
-    shm_ref ref = slot_of(op, i)->refs[recv];
-    if (ref)
-        return shm_at(g->comm, m->peer, ref) + whole * op->esize;
-    return (recv ? m->out : m->in)[op->step & 1] + (piece * op->per_step + at) * op->esize;
-}
-
 /* ---- posting */
-
-/* Do others read my send buffer, write my recv buffer? */
-static int exposed(const struct shm_op *op, int recv)
-{
-    uint8_t who = recv ? RULE(op)->writes : RULE(op)->reads;
-    return op->group->n > 1 && (who == FROM_ALL || (who == FROM_ROOT && op->root == op->group->me));
-}
-
-static uint64_t send_bytes(const struct shm_op *op)
-{
-    return op->coll == HD_COLL_BARRIER ? 0 : pieces(RULE(op)->send_pieces, op->group->n) * op->count * op->esize;
-}
-
-static uint64_t recv_bytes(const struct shm_op *op)
-{
-    return op->coll == HD_COLL_BARRIER ? 0 : pieces(RULE(op)->recv_pieces, op->group->n) * op->count * op->esize;
-}
-
-/* Fills staging for the present step. */
-static void copy_in(struct shm_op *op)
-{
-    struct shm_group *g = op->group;
-    uint64_t n = step_count(op);
-    if (op->send_ref || !exposed(op, 0))
-        return;
-    for (uint64_t p = 0; p < pieces(RULE(op)->send_pieces, g->n); p++)
-        memcpy(g->member[g->me].in[op->step & 1] + p * op->per_step * op->esize,
-               (const uint8_t *)op->send + (p * op->count + step_start(op)) * op->esize, n * op->esize);
-}
-
-/* What the others wrote to my staging in the present step. My own share went to my buffer directly. */
-static void copy_out(struct shm_op *op)
-{
-    struct shm_group *g = op->group;
-    uint64_t n = step_count(op), first = 0, last = 0;
-    if (op->recv_ref || !exposed(op, 1))
-        return;
-    if (RULE(op)->share == BY_SLICE) {
-        first = op->first;
-        last = op->last;
-    }
-    for (uint64_t p = 0; p < pieces(RULE(op)->recv_pieces, g->n); p++) {
-        const uint8_t *from = g->member[g->me].out[op->step & 1] + p * op->per_step * op->esize;
-        uint8_t *to = (uint8_t *)op->recv + (p * op->count + step_start(op)) * op->esize;
-        if (RULE(op)->share != BY_SLICE && p == (uint64_t)g->me)
-            continue;
-        memcpy(to, from, first * op->esize);
-        memcpy(to + last * op->esize, from + last * op->esize, (n - last) * op->esize);
-    }
-}
 
 static void post(struct shm_op *op)
 {
@@ -173,7 +57,7 @@ static void post(struct shm_op *op)
     } else {
         slot->refs[0] = op->send_ref = shm_ref_of(g->comm, op->send, bytes);
         slot->refs[1] = op->recv_ref = shm_ref_of(g->comm, op->recv, recv_bytes(op));
-        copy_in(op);
+        shm_copy_in(op);
     }
     atomic_store_explicit(&slot->seq, op->seq, memory_order_release);
     shm_ring_group(g);
@@ -274,7 +158,7 @@ static uint64_t before(const struct shm_op *op)
 static int any_staged(struct shm_op *op)
 {
     struct shm_group *g = op->group;
-    const struct rule *r = RULE(op);
+    const struct shm_rule *r = RULE(op);
     for (int32_t i = 0; i < g->n; i++) {
         struct shm_slot *slot = slot_of(op, i);
         int read = r->reads == FROM_ALL || (r->reads == FROM_ROOT && op->root == i);
@@ -283,181 +167,6 @@ static int any_staged(struct shm_op *op)
             return 1;
     }
     return 0;
-}
-
-/* ---- small operations */
-
-static void small_copy(void *to, const void *from, uint64_t bytes)
-{
-    if (to != from && bytes)
-        memmove(to, from, bytes);
-}
-
-static void small_reduce(struct shm_op *op, uint64_t piece)
-{
-    struct shm_group *g = op->group;
-    uint64_t bytes = send_bytes(op), skip = piece * op->count * op->esize;
-    uint8_t *dst = op->recv;
-    for (int32_t i = 0; i < g->n; i++)
-        g->src[i] = payload(op, i, bytes) + skip;
-    shm_kernel(g->comm->kernels, op->dtype, op->redop)(&dst, 1, g->src, g->n, op->count, 0);
-}
-
-static void small(struct shm_op *op)
-{
-    struct shm_group *g = op->group;
-    uint64_t bytes = send_bytes(op), piece = op->count * op->esize;
-    if (op->count == 0)
-        return;
-    switch (op->coll) {
-    case HD_COLL_ALL_REDUCE:
-        small_reduce(op, 0);
-        break;
-    case HD_COLL_REDUCE_SCATTER:
-        small_reduce(op, (uint64_t)g->me);
-        break;
-    case HD_COLL_REDUCE:
-        if (g->me == op->root)
-            small_reduce(op, 0);
-        break;
-    case HD_COLL_ALL_GATHER:
-        for (int32_t i = 0; i < g->n; i++)
-            small_copy((uint8_t *)op->recv + (uint64_t)i * piece, payload(op, i, bytes), piece);
-        break;
-    case HD_COLL_ALL_TO_ALL:
-        for (int32_t i = 0; i < g->n; i++)
-            small_copy((uint8_t *)op->recv + (uint64_t)i * piece,
-                       payload(op, i, bytes) + (uint64_t)g->me * piece, piece);
-        break;
-    case HD_COLL_BROADCAST:
-        small_copy(op->recv, payload(op, op->root, bytes), piece);
-        break;
-    default:
-        break; /* barrier */
-    }
-}
-
-/* ---- shares of a step */
-
-/* Sets first, last, passes and the addresses of the present pass. */
-static void plan_pass(struct shm_op *op)
-{
-    struct shm_group *g = op->group;
-    const struct rule *r = RULE(op);
-    int32_t peer = r->share == BY_PEER ? (g->me + op->pass) % g->n : g->me;
-    uint64_t from_piece = r->share == BY_PEER ? (uint64_t)peer : r->send_pieces ? 0 : (uint64_t)g->me;
-    uint64_t to_piece = r->recv_pieces ? 0 : (uint64_t)g->me;
-    op->n_src = op->n_dst = 0;
-    for (int32_t i = 0; i < g->n; i++) {
-        if (r->reads == FROM_ALL || (r->reads == FROM_ROOT ? i == op->root : i == g->me))
-            g->src[op->n_src++] = place(op, i, 0, from_piece, op->first);
-        int mine = r->share == BY_PEER ? i == peer : r->writes == FROM_ALL || (r->writes == FROM_ROOT ? i == op->root : i == g->me);
-        if (mine)
-            g->dst[op->n_dst++] = place(op, i, 1, to_piece, op->first);
-    }
-}
-
-static void plan_step(struct shm_op *op)
-{
-    struct shm_group *g = op->group;
-    uint64_t n = step_count(op), lines = SHM_LINE / op->esize;
-    op->first = 0;
-    op->last = n;
-    op->cursor = 0;
-    op->pass = 0;
-    op->passes = RULE(op)->share == BY_PEER ? g->n : 1;
-    if (RULE(op)->share == BY_SLICE) { /* whole cache lines, so that no two members write one */
-        uint64_t slice = (n + (uint64_t)g->n - 1) / (uint64_t)g->n;
-        slice = (slice + lines - 1) / lines * lines;
-        op->first = SHM_MIN(n, (uint64_t)g->me * slice);
-        op->last = SHM_MIN(n, op->first + slice);
-    }
-    plan_pass(op);
-}
-
-static void copy_piece(struct shm_group *g, struct shm_op *op, uint64_t at, uint64_t count, int stream)
-{
-    enum { BLOCK = 16384 }; /* several destinations: the source comes from the cache after the first */
-    uint64_t bytes = count * op->esize;
-    at *= op->esize;
-    for (uint64_t b = 0; b < bytes; b += BLOCK)
-        for (int32_t j = 0; j < op->n_dst; j++) {
-            uint64_t k = op->n_dst == 1 ? bytes : SHM_MIN((uint64_t)BLOCK, bytes - b);
-            uint8_t *dst = g->dst[j] + at + b;
-            const uint8_t *src = g->src[0] + at + b;
-            if (dst == src) /* in place */
-                ;
-            else if (stream)
-                g->comm->kernels->copy_stream(dst, src, k);
-            else
-                memcpy(dst, src, k);
-            if (op->n_dst == 1)
-                return;
-        }
-}
-
-/* Streaming to several destinations: each gets a block at a time, from a sum in the first cache. Memory likes long runs. */
-static void reduce_blocks(struct shm_group *g, struct shm_op *op, shm_reduce_fn *reduce, uint8_t **dst, const uint8_t **src,
-                          uint64_t count)
-{
-    enum { BLOCK = 8192 };
-    _Alignas(SHM_LINE) uint8_t sum[BLOCK], *to = sum;
-    uint64_t most = BLOCK / op->esize;
-    for (uint64_t at = 0; at < count; at += most) {
-        uint64_t k = SHM_MIN(most, count - at);
-        reduce(&to, 1, src, op->n_src, k, 0);
-        for (int32_t j = 0; j < op->n_dst; j++) {
-            g->comm->kernels->copy_stream(dst[j], sum, k * op->esize);
-            dst[j] += k * op->esize;
-        }
-        for (int32_t i = 0; i < op->n_src; i++)
-            src[i] += k * op->esize;
-    }
-}
-
-static void reduce_piece(struct shm_group *g, struct shm_op *op, uint64_t at, uint64_t count, int stream)
-{
-    const uint8_t *src[SHM_MEMBERS];
-    uint8_t *dst[SHM_MEMBERS];
-    for (int32_t i = 0; i < op->n_src; i++)
-        src[i] = g->src[i] + at * op->esize;
-    for (int32_t i = 0; i < op->n_dst; i++) {
-        dst[i] = g->dst[i] + at * op->esize;
-        for (int32_t j = 0; stream && j < op->n_src; j++)
-            stream = dst[i] != src[j]; /* in place: the lines are in the cache already */
-    }
-    shm_reduce_fn *reduce = shm_kernel(g->comm->kernels, op->dtype, op->redop);
-    if (!stream || op->n_dst == 1)
-        reduce(dst, op->n_dst, src, op->n_src, count, stream);
-    else
-        reduce_blocks(g, op, reduce, dst, src, count);
-}
-
-/* A quantum of the share. 1 when the share is finished. */
-static int work(struct shm_op *op)
-{
-    struct shm_group *g = op->group;
-    uint64_t share = op->last - op->first, left = share - op->cursor;
-    uint64_t quantum = (uint64_t)g->comm->settings.quantum / op->esize / (uint64_t)SHM_MAX(op->n_src, op->n_dst);
-    uint64_t count = SHM_MIN(left, SHM_MAX(quantum / 64 * 64, (uint64_t)64));
-    int stream = SHM_MAX(send_bytes(op), recv_bytes(op)) >= (uint64_t)g->comm->settings.stream;
-    if (count) {
-        if (RULE(op)->reduces)
-            reduce_piece(g, op, op->cursor, count, stream);
-        else
-            copy_piece(g, op, op->cursor, count, stream);
-    }
-    op->cursor += count;
-    if (op->cursor < share)
-        return 0;
-    op->cursor = 0;
-    if (++op->pass < op->passes) {
-        plan_pass(op);
-        return 0;
-    }
-    if (stream)
-        g->comm->kernels->fence();
-    return 1;
 }
 
 /* ---- the machine */
@@ -479,7 +188,7 @@ static void pop(struct shm_group *g, struct shm_op *op)
 static void begin(struct shm_op *op)
 {
     if (op->steps == 0) {
-        small(op);
+        shm_small(op);
         pop(op->group, op);
         return;
     }
@@ -487,7 +196,7 @@ static void begin(struct shm_op *op)
         op->steps = 1;
         op->per_step = op->count;
     }
-    plan_step(op);
+    shm_plan_step(op);
     op->state = OP_WORK;
 }
 
@@ -497,7 +206,7 @@ static void share_done(struct shm_op *op)
     atomic_store_explicit(&mine->done, mark(op, op->step + 1), memory_order_release);
     if (op->step + 1 < op->steps) {
         op->step++;
-        copy_in(op);
+        shm_copy_in(op);
         op->step--;
         atomic_store_explicit(&mine->ready, mark(op, op->step + 1), memory_order_release);
     }
@@ -525,17 +234,17 @@ static int advance(struct shm_group *g, struct shm_op *op)
     case OP_WORK:
         if (op->step && op->cursor == 0 && op->pass == 0 && !all_at(op, 0, mark(op, op->step)))
             return 0;
-        if (work(op))
+        if (shm_work(op))
             share_done(op);
         return 1;
     default:
         if (!all_at(op, 1, mark(op, op->step + 1)))
             return 0;
-        copy_out(op);
+        shm_copy_out(op);
         if (++op->step == op->steps) {
             pop(g, op);
         } else {
-            plan_step(op);
+            shm_plan_step(op);
             op->state = OP_WORK;
         }
         return 1;
@@ -579,7 +288,7 @@ static int32_t check_call(const struct shm_group *g, const struct hd_comm_call *
         return hd_fail(err, HD_E_UNSUPPORTED, "shm: collective %u is unknown", call->coll);
     if (call->coll == HD_COLL_BARRIER)
         return HD_OK;
-    const struct rule *r = &rules[call->coll];
+    const struct shm_rule *r = &shm_rules[call->coll];
     size_t esize = hd_dtype_size(call->dtype);
     if (!esize)
         return hd_fail(err, HD_E_UNSUPPORTED, "shm: %s of dtype %u", r->name, call->dtype);

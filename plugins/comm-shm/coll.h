@@ -1,0 +1,73 @@
+/* Collectives: what each reads, writes and shares, and where its data lies. coll.c moves operations on, share.c their data. */
+#ifndef COMM_SHM_COLL_H
+#define COMM_SHM_COLL_H
+
+#include "shm.h"
+
+enum { BY_SLICE = 1, BY_PEER = 2 };                   /* the share: a slice; one pass a peer; else everything */
+enum { FROM_ME = 0, FROM_ALL, FROM_ROOT, FROM_NONE }; /* also the destinations */
+
+/* pieces: how many times `count` the buffer holds, 0 for n. */
+struct shm_rule {
+    const char *name;
+    uint8_t reads, writes, share, reduces, send_pieces, recv_pieces;
+};
+extern const struct shm_rule shm_rules[HD_COLL_BARRIER + 1];
+#define RULE(op) (&shm_rules[(op)->coll])
+
+static inline uint64_t pieces(uint8_t rule, int32_t n)
+{
+    return rule ? rule : (uint64_t)n;
+}
+
+static inline struct shm_slot *slot_at(const struct shm_group *g, int32_t i, uint64_t seq)
+{
+    return &g->member[i].slot[seq % SHM_SLOTS];
+}
+
+static inline struct shm_slot *slot_of(const struct shm_op *op, int32_t i)
+{
+    return slot_at(op->group, i, op->seq);
+}
+
+static inline uint8_t *payload(const struct shm_op *op, int32_t i, uint64_t bytes)
+{
+    struct shm_slot *slot = slot_of(op, i);
+    return bytes <= sizeof slot->tiny ? slot->tiny : op->group->member[i].small + op->seq % SHM_SLOTS * op->group->place;
+}
+
+static inline uint64_t step_start(const struct shm_op *op)
+{
+    return op->step * op->per_step;
+}
+
+static inline uint64_t step_count(const struct shm_op *op)
+{
+    return SHM_MIN(op->per_step, op->count - step_start(op));
+}
+
+/* Do others read my send buffer, write my recv buffer? */
+static inline int exposed(const struct shm_op *op, int recv)
+{
+    uint8_t who = recv ? RULE(op)->writes : RULE(op)->reads;
+    return op->group->n > 1 && (who == FROM_ALL || (who == FROM_ROOT && op->root == op->group->me));
+}
+
+static inline uint64_t send_bytes(const struct shm_op *op)
+{
+    return op->coll == HD_COLL_BARRIER ? 0 : pieces(RULE(op)->send_pieces, op->group->n) * op->count * op->esize;
+}
+
+static inline uint64_t recv_bytes(const struct shm_op *op)
+{
+    return op->coll == HD_COLL_BARRIER ? 0 : pieces(RULE(op)->recv_pieces, op->group->n) * op->count * op->esize;
+}
+
+/* share.c */
+void shm_copy_in(struct shm_op *op);   /* fills staging for the present step */
+void shm_copy_out(struct shm_op *op);  /* what the others wrote to my staging in the present step */
+void shm_small(struct shm_op *op);     /* the whole of a small operation */
+void shm_plan_step(struct shm_op *op); /* the share of the present step, from its beginning */
+int shm_work(struct shm_op *op);       /* a quantum of it; 1 when it is finished */
+
+#endif
