@@ -110,6 +110,13 @@ struct cm_note {
     char text[CM_REASON];
 };
 
+/* A note that MPI may still be sending. */
+struct cm_sent {
+    struct cm_sent *next;
+    MPI_Request request;
+    struct cm_note note;
+};
+
 struct hd_comm {
     const struct hd_host *host;
     struct cm_settings settings;
@@ -122,6 +129,7 @@ struct hd_comm {
     uint32_t idle, reserved;
     struct cm_note note; /* being received */
     MPI_Request listening;
+    struct cm_sent *sent;
     double looked;     /* when late operations were looked for */
     uint32_t spins; /* looks in vain before a wait gives the core away */
     int32_t failed; /* some operation did: MPI cannot be finalised in order */
@@ -148,6 +156,8 @@ int32_t cm_listen(struct hd_comm *comm, struct hd_error *err);
 void cm_stop_listening(struct hd_comm *comm);
 /* Tells the members; the note is on its way when it returns. */
 void cm_tell(struct hd_comm *comm, const struct cm_group *group, int32_t code, const char *text);
+/* The last of those told, as the transport closes. */
+void cm_leave_sent(struct hd_comm *comm);
 /* Takes in what has come, and passes on an abort of our own. */
 void cm_look_around(struct hd_comm *comm);
 

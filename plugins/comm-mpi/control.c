@@ -18,21 +18,42 @@ void cm_stop_listening(struct hd_comm *c)
     MPI_Wait(&c->listening, MPI_STATUS_IGNORE);
 }
 
-/* The note is left to MPI: below its eager size a send is over when the call returns, for all that we can see; where it is
- * not, the bytes must stay, and do until the process ends. */
+/* Frees the notes that MPI has done with. */
+static void free_sent(struct hd_comm *c)
+{
+    for (struct cm_sent **at = &c->sent, *sent; (sent = *at);) {
+        int done = 0;
+        if (MPI_Test(&sent->request, &done, MPI_STATUS_IGNORE) == MPI_SUCCESS && done) {
+            *at = sent->next;
+            c->host->free(sent);
+        } else {
+            at = &sent->next;
+        }
+    }
+}
+
+/* Waits for nobody: MPI may read what a rank that is gone never took, so those bytes stay until the process ends. */
+void cm_leave_sent(struct hd_comm *c)
+{
+    free_sent(c);
+    for (struct cm_sent *sent = c->sent; sent; sent = sent->next)
+        MPI_Request_free(&sent->request);
+    c->sent = NULL;
+}
+
+/* Below MPI's eager size a note is on its way when the call returns; its bytes must stay until MPI has done with them. */
 static void send_note(struct hd_comm *c, const struct cm_note *note, int32_t rank)
 {
-    MPI_Request request;
-    struct cm_note *copy = c->host->alloc(sizeof *copy);
-    int done = 0;
-    if (!copy)
+    struct cm_sent *sent = c->host->alloc(sizeof *sent);
+    if (!sent)
         return;
-    *copy = *note;
-    if (MPI_Isend(copy, sizeof *copy, MPI_BYTE, rank, TAG_NOTE, c->mpi, &request) == MPI_SUCCESS &&
-        MPI_Test(&request, &done, MPI_STATUS_IGNORE) == MPI_SUCCESS && !done)
-        MPI_Request_free(&request);
-    if (done)
-        c->host->free(copy);
+    sent->note = *note;
+    if (MPI_Isend(&sent->note, sizeof sent->note, MPI_BYTE, rank, TAG_NOTE, c->mpi, &sent->request) != MPI_SUCCESS) {
+        c->host->free(sent);
+        return;
+    }
+    sent->next = c->sent;
+    c->sent = sent;
 }
 
 static int shares_group(const struct hd_comm *c, int32_t rank)
@@ -53,6 +74,7 @@ void cm_tell(struct hd_comm *c, const struct cm_group *g, int32_t code, const ch
         if (rank != c->world.rank && (g || shares_group(c, rank)))
             send_note(c, &note, rank);
     }
+    free_sent(c);
 }
 
 /* Everything ends with it, now and later. */
@@ -99,4 +121,5 @@ void cm_look_around(struct hd_comm *c)
         cm_listen(c, NULL);
         take(c, &note);
     }
+    free_sent(c);
 }

@@ -103,6 +103,7 @@ void cm_close(struct hd_comm *c)
         cm_tell(c, NULL, HD_E_PEER, "left after a failure");
     in_order = all_leave(c);
     cm_stop_listening(c); /* into *c, which goes */
+    cm_leave_sent(c);
     if (in_order)
         MPI_Comm_free(&c->mpi);
     cm_process_close(in_order);

@@ -7,6 +7,9 @@
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
+#if defined(__SANITIZE_ADDRESS__)
+#include <sanitizer/lsan_interface.h>
+#endif
 
 #include "core/base/option.h"
 #include "core/comm/host.h"
@@ -266,13 +269,23 @@ static struct rank a_rank(const struct ranks_options *o, int32_t r)
     return (struct rank){.rank = r, .size = o->size, .timeout = o->timeout > 0 ? o->timeout : 30 * slowness()};
 }
 
+/* A rank's leaks are its failure. The sanitizer itself looks only in exit, after the last word to those who wait. */
+static int with_leaks(int result)
+{
+#if defined(__SANITIZE_ADDRESS__)
+    return __lsan_do_recoverable_leak_check() ? 23 : result;
+#else
+    return result;
+#endif
+}
+
 static void become_rank(const struct ranks_options *o, int32_t r, struct notice *notice, int (*body)(struct rank *rank))
 {
     struct rank rank = a_rank(o, r);
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     while (!atomic_load(&notice->port))
         usleep(200);
-    _exit(rank_main(&rank, o, (uint16_t)atomic_load(&notice->port), notice->secret, body));
+    _exit(with_leaks(rank_main(&rank, o, (uint16_t)atomic_load(&notice->port), notice->secret, body)));
 }
 
 /* Fills in the notice; the server starts threads. */
@@ -342,7 +355,7 @@ int launched_rank(int *result)
     rank = a_rank(&options, atoi(number));
     body = (int (*)(struct rank *))((intptr_t)&run_ranks + shared->body);
     atomic_store(&shared->came[rank.rank], 1);
-    *result = rank_main(&rank, &options, (uint16_t)atomic_load(&shared->notice.port), shared->notice.secret, body);
+    *result = with_leaks(rank_main(&rank, &options, (uint16_t)atomic_load(&shared->notice.port), shared->notice.secret, body));
     atomic_store(&shared->ended[rank.rank], 1 + *result);
     return 1;
 }
