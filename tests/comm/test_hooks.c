@@ -31,7 +31,7 @@ static int wrap(struct rank *rank, const char *name, const char *words)
     struct hd__hook_place place = {.world = &world, .folder = folder, .transport = transport_name};
     struct hd_error err = HD_ERROR_INIT;
     void *settings = hd__arena_alloc(&arena, kind->settings_size + 1);
-    struct hd__comm *open = hd__alloc(sizeof *open);
+    struct hd__comm *open = hd__arena_alloc(&arena, sizeof *open); /* read until the rank ends */
     world = (struct hd_world){.struct_size = sizeof world, .rank = rank->rank, .size = rank->size, .store = rank->store};
     EXPECT(!hd__options_defaults(&table, settings, &arena, &err), "%s", err.message);
     char key[32], value[32];
