@@ -149,7 +149,7 @@ static int serve_and_watch(struct child *children, int32_t n, int port_pipe, con
     } else {
         uint16_t port = hd__server_port(server);
         for (int32_t i = 0; i < n; i++)
-            if (write(port_pipe, &port, sizeof port) != sizeof port)
+            if (write(port_pipe, &port, sizeof port) != sizeof port && errno != EPIPE) /* a rank that died at once: watch tells */
                 hd__log(HD_LOG_ERROR, NULL, "cannot tell rank %d where the rendezvous is", i);
     }
     close(port_pipe);
@@ -235,6 +235,7 @@ int hd__launch_local(int32_t n, double dead_after, const struct hd__reporter *re
         hd__die("pipe: %s", strerror(errno));
     memcpy(place.store.secret, options.secret, sizeof options.secret);
     block_signals(&signals, &before);
+    signal(SIGPIPE, SIG_IGN); /* the others may have read their port, and the one that is left be dead */
     fflush(NULL);
     for (int32_t i = 0; i < n; i++) {
         pid_t pid = fork();

@@ -138,6 +138,21 @@ START_TEST(killed_rank)
 }
 END_TEST
 
+/* Killed as soon as it is there, before it has heard where the others are: whenever it is, the command lives to tell. */
+START_TEST(killed_at_once)
+{
+    struct command *c = command_start(NULL, "train llama.yaml mesh.dp=2 launch.ranks=2 job.steps=100000 job.name=at-once%d comm.use=shm", _i);
+    pid_t ranks[2];
+    command_ranks(c, 2, ranks);
+    kill(ranks[1], SIGKILL);
+    command_wait(c, 20);
+    expect_code(c, 1);
+    expect_says(c, "rank 1 (process ");
+    expect_says(c, "was killed by signal 9");
+    expect_gone(ranks, 2, 5);
+}
+END_TEST
+
 START_TEST(stopped_rank)
 {
     pid_t ranks[RANKS];
@@ -503,7 +518,8 @@ END_TEST
 int main(void)
 {
     const struct system_test tests[] = {
-        {"SIGTERM", terminate, 1}, {"SIGINT", interrupt, 1}, {"killed rank", killed_rank, 1}, {"stopped rank", stopped_rank, 1},
+        {"SIGTERM", terminate, 1}, {"SIGINT", interrupt, 1}, {"killed rank", killed_rank, 1}, {"killed at once", killed_at_once, 5},
+        {"stopped rank", stopped_rank, 1},
         {"continued rank", continued_rank, 1}, {"killed parent", killed_parent, 1}, {"diverging", diverging, 1},
         {"gives up", one_rank_gives_up, 3}, {"checkpoint fails", checkpoint_fails, 1}, {"data ends", data_ends, 1},
         {"launched by environment", launched_by_environment, 1},

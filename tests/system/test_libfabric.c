@@ -71,13 +71,12 @@ END_TEST
 
 START_TEST(a_rank_dies)
 {
+    const char *provider = _i ? "tcp" : "shm";
     struct command *c = command_start(
-        NULL,
-        "train llama.yaml mesh.dp=2 launch.ranks=2 job.steps=100000 job.name=dies comm.use=libfabric comm.provider=%s",
-        _i ? "tcp" : "shm");
+        NULL, "train llama.yaml mesh.dp=2 launch.ranks=2 job.steps=100000 job.name=%s comm.use=libfabric comm.provider=%s", provider, provider);
     pid_t ranks[2];
     command_ranks(c, 2, ranks);
-    curve_wait("dies", 2);
+    curve_wait(provider, 2);
     kill(ranks[1], SIGKILL);
     command_wait(c, 20);
     expect_code(c, 1);
