@@ -18,6 +18,7 @@
 struct child {
     pid_t pid;
     int running, exit_code, signal, stopped;
+    int sent; /* the last signal of this process to it */
 };
 
 /* Cores this process may use, dealt to the local ranks. */
@@ -51,11 +52,11 @@ static int run_child(int32_t rank, int32_t n, int port_pipe, struct hd__place_in
     return body(user, place);
 }
 
-/* The first rank that ended badly. */
+/* The first rank that ended badly; before all others the first that somebody killed: they may have seen it sooner. */
 struct failure {
     int code; /* 0: none did */
-    int32_t rank;
-    double since;
+    int32_t rank, killed;
+    double since; /* of the first in any case */
 };
 
 /* A rank that refused, stopped or gave up has said why. One that ended without a word, as the rendezvous saw it, has not. */
@@ -71,6 +72,7 @@ static void say_exit(const struct child *children, const struct failure *first, 
 /* A child ended, or was stopped or continued: a stopped one cannot end by itself when it has to. */
 static void note(struct child *child, int32_t rank, int status, struct failure *first)
 {
+    int killed, is_first;
     if (WIFSTOPPED(status) || WIFCONTINUED(status)) {
         child->stopped = WIFSTOPPED(status);
         return;
@@ -78,12 +80,19 @@ static void note(struct child *child, int32_t rank, int status, struct failure *
     child->running = 0;
     child->exit_code = WIFEXITED(status) ? WEXITSTATUS(status) : 1;
     child->signal = WIFSIGNALED(status) ? WTERMSIG(status) : 0;
-    if (!child->exit_code || first->code)
-        return;
-    *first = (struct failure){.code = child->exit_code, .rank = rank, .since = hd__now()};
-    if (child->signal)
+    killed = child->signal && child->signal != child->sent;
+    is_first = child->exit_code && !first->code;
+    if (is_first || killed > first->killed)
+        *first = (struct failure){.code = child->exit_code, .rank = rank, .killed = killed, .since = is_first ? hd__now() : first->since};
+    if (killed || (is_first && child->signal))
         hd__log(HD_LOG_ERROR, NULL, "rank %d (process %d) was killed by signal %d (%s)", rank, (int)child->pid, child->signal,
                 strsignal(child->signal));
+}
+
+static void send_signal(struct child *child, int sig)
+{
+    child->sent = sig;
+    kill(child->pid, sig);
 }
 
 static void kill_stopped(struct child *children, int32_t n)
@@ -91,16 +100,16 @@ static void kill_stopped(struct child *children, int32_t n)
     for (int32_t i = 0; i < n; i++)
         if (children[i].running && children[i].stopped) {
             hd__log(HD_LOG_ERROR, NULL, "rank %d (process %d) had been stopped by a signal; it is killed", i, (int)children[i].pid);
-            kill(children[i].pid, SIGKILL);
+            send_signal(&children[i], SIGKILL);
             children[i].stopped = 0;
         }
 }
 
-static void signal_all(const struct child *children, int32_t n, int sig)
+static void signal_all(struct child *children, int32_t n, int sig)
 {
     for (int32_t i = 0; i < n; i++)
         if (children[i].running)
-            kill(children[i].pid, sig);
+            send_signal(&children[i], sig);
 }
 
 /* Collects children that ended; returns how many still run. */
@@ -157,7 +166,7 @@ static int serve_and_watch(struct child *children, int32_t n, int port_pipe, con
     culprit = server ? hd__server_ended_by(server, &why) : -1;
     hd__server_close(server);
     say_exit(children, &first, culprit, why);
-    return culprit >= 0 && children[culprit].exit_code ? children[culprit].exit_code : first.code;
+    return !first.killed && culprit >= 0 && children[culprit].exit_code ? children[culprit].exit_code : first.code;
 }
 
 static struct hd__server_options options_for(int32_t n, double dead_after, const struct hd__reporter *reporter)

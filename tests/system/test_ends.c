@@ -138,7 +138,7 @@ START_TEST(killed_rank)
 }
 END_TEST
 
-/* Killed as soon as it is there, before it has heard where the others are: whenever it is, the command ends as after any failure. */
+/* Killed as soon as it is there, before it has heard where the others are: whenever it is, the command lives to tell. */
 START_TEST(killed_at_once)
 {
     struct command *c = command_start(NULL, "train llama.yaml mesh.dp=2 launch.ranks=2 job.steps=100000 job.name=at-once%d comm.use=shm", _i);
@@ -147,6 +147,8 @@ START_TEST(killed_at_once)
     kill(ranks[1], SIGKILL);
     command_wait(c, 20);
     expect_code(c, 1);
+    expect_says(c, "rank 1 (process ");
+    expect_says(c, "was killed by signal 9");
     expect_gone(ranks, 2, 5);
 }
 END_TEST
