@@ -158,14 +158,10 @@ static uint64_t before(const struct shm_op *op)
 static int any_staged(struct shm_op *op)
 {
     struct shm_group *g = op->group;
-    const struct shm_rule *r = RULE(op);
-    for (int32_t i = 0; i < g->n; i++) {
-        struct shm_slot *slot = slot_of(op, i);
-        int read = r->reads == FROM_ALL || (r->reads == FROM_ROOT && op->root == i);
-        int written = r->writes == FROM_ALL || (r->writes == FROM_ROOT && op->root == i);
-        if (g->n > 1 && ((read && !slot->refs[0]) || (written && !slot->refs[1])))
-            return 1;
-    }
+    for (int32_t i = 0; i < g->n; i++)
+        for (int recv = 0; recv < 2; recv++)
+            if (exposed(op, i, recv) && !slot_of(op, i)->refs[recv])
+                return 1;
     return 0;
 }
 

@@ -46,11 +46,11 @@ static inline uint64_t step_count(const struct shm_op *op)
     return SHM_MIN(op->per_step, op->count - step_start(op));
 }
 
-/* Do others read my send buffer, write my recv buffer? */
-static inline int exposed(const struct shm_op *op, int recv)
+/* Do others read member i's send buffer, write its recv buffer? */
+static inline int exposed(const struct shm_op *op, int32_t i, int recv)
 {
     uint8_t who = recv ? RULE(op)->writes : RULE(op)->reads;
-    return op->group->n > 1 && (who == FROM_ALL || (who == FROM_ROOT && op->root == op->group->me));
+    return op->group->n > 1 && (who == FROM_ALL || (who == FROM_ROOT && op->root == i));
 }
 
 static inline uint64_t send_bytes(const struct shm_op *op)

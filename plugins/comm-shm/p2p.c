@@ -71,6 +71,12 @@ static int fail_size(struct shm_group *g, int32_t from, int32_t to, uint32_t str
     return 1;
 }
 
+static void ring_peer(struct shm_op *op)
+{
+    if (op->group->member[op->peer].peer)
+        shm_ring(op->group->member[op->peer].peer);
+}
+
 /* Copies the next chunk into (sender) or out of (receiver) the pair's staging, if there is room (a chunk). */
 static int stage_chunk(struct shm_op *op, struct shm_pair *p)
 {
@@ -88,15 +94,8 @@ static int stage_chunk(struct shm_op *op, struct shm_pair *p)
         memcpy((uint8_t *)op->recv + op->cursor, p->stage_in + slot, k);
     op->cursor += k;
     atomic_store_explicit(mine, at + 1, memory_order_release);
-    if (op->group->member[op->peer].peer)
-        shm_ring(op->group->member[op->peer].peer);
+    ring_peer(op);
     return 1;
-}
-
-static void ring_peer(struct shm_op *op)
-{
-    if (op->group->member[op->peer].peer)
-        shm_ring(op->group->member[op->peer].peer);
 }
 
 /* ---- the sender */

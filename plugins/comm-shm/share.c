@@ -32,7 +32,7 @@ void shm_copy_in(struct shm_op *op)
 {
     struct shm_group *g = op->group;
     uint64_t n = step_count(op);
-    if (op->send_ref || !exposed(op, 0))
+    if (op->send_ref || !exposed(op, g->me, 0))
         return;
     for (uint64_t p = 0; p < pieces(RULE(op)->send_pieces, g->n); p++)
         memcpy(g->member[g->me].in[op->step & 1] + p * op->per_step * op->esize,
@@ -44,7 +44,7 @@ void shm_copy_out(struct shm_op *op)
 {
     struct shm_group *g = op->group;
     uint64_t n = step_count(op), first = 0, last = 0;
-    if (op->recv_ref || !exposed(op, 1))
+    if (op->recv_ref || !exposed(op, g->me, 1))
         return;
     if (RULE(op)->share == BY_SLICE) {
         first = op->first;
