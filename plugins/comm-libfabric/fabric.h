@@ -205,6 +205,11 @@ static inline int32_t lf_job_rank(const struct hd_comm_group *g, int32_t member)
     return hd_job_rank(&g->comm->world, g->member[member].rank);
 }
 
+static inline int lf_by_shm(const struct hd_comm *c)
+{
+    return !strcmp(c->info->fabric_attr->prov_name, "shm");
+}
+
 /* choose.c: which provider and interface. `local`: all ranks are on this machine. */
 int32_t lf_choose(const struct hd_host *host, const struct lf_settings *settings, int local, struct fi_info **info,
                   struct hd_error *err);
@@ -215,7 +220,6 @@ void lf_endpoint_close(struct hd_comm *comm);
 int32_t lf_peer_meet(struct hd_comm *comm, int32_t rank, struct hd_error *err); /* waits until it is open */
 
 /* names.c: the shm provider's names in /dev/shm go once all ranks know each other. */
-int lf_by_shm(const struct hd_comm *c);
 int32_t lf_names_settle(struct hd_comm *comm, struct hd_error *err);
 void lf_names_sweep(const struct hd_comm *comm); /* of the dead */
 

@@ -12,11 +12,6 @@
 
 #include "fabric.h"
 
-int lf_by_shm(const struct hd_comm *c)
-{
-    return !strcmp(c->info->fabric_attr->prov_name, "shm");
-}
-
 /* Names like 1234:0:1 of ours, of processes that are no more. */
 void lf_names_sweep(const struct hd_comm *c)
 {
