@@ -23,16 +23,6 @@ int buffers_open(struct rank *rank, struct buffers *b)
     return 0;
 }
 
-int world_group(struct rank *rank, const char *name, struct hd_comm_group **group)
-{
-    struct hd_error err = HD_ERROR_INIT;
-    int32_t ranks[64];
-    for (int32_t i = 0; i < rank->size; i++)
-        ranks[i] = i;
-    EXPECT(rank->ops->group(rank->comm, name, ranks, rank->size, group, &err) == HD_OK, "%s", err.message);
-    return 0;
-}
-
 int32_t finish(struct rank *rank, hd_request request, struct hd_error *err)
 {
     double deadline = hd__now() + rank->timeout + 5;

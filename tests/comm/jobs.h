@@ -33,7 +33,6 @@ int sums_in_order(const struct rank *rank, const struct job *j);
 
 /* These fail the rank (1) with a line on stderr, as EXPECT does. */
 int buffers_open(struct rank *rank, struct buffers *b);
-int world_group(struct rank *rank, const char *name, struct hd_comm_group **group);
 /* Places buffers at `send` and `recv` (room for guards before), fills them, starts the operation. */
 int job_start(struct rank *rank, struct hd_comm_group *group, struct job *j, uint8_t *send, uint8_t *recv);
 int job_check(struct rank *rank, const struct job *j);

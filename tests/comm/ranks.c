@@ -269,6 +269,16 @@ static struct rank a_rank(const struct ranks_options *o, int32_t r)
     return (struct rank){.rank = r, .size = o->size, .timeout = o->timeout > 0 ? o->timeout : 30 * slowness()};
 }
 
+int world_group(struct rank *rank, const char *name, struct hd_comm_group **group)
+{
+    struct hd_error err = HD_ERROR_INIT;
+    int32_t ranks[64];
+    for (int32_t i = 0; i < rank->size; i++)
+        ranks[i] = i;
+    EXPECT(rank->ops->group(rank->comm, name, ranks, rank->size, group, &err) == HD_OK, "%s", err.message);
+    return 0;
+}
+
 /* A rank's leaks are its failure. The sanitizer itself looks only in exit, after the last word to those who wait. */
 static int with_leaks(int result)
 {

@@ -4,20 +4,10 @@
 #include <signal.h>
 #include <string.h>
 
-#include "tests/comm/ranks.h"
+#include "tests/comm/jobs.h"
 #include "tests/suite.h"
 
 enum { AHEAD = 32, MAILS = 64, ROUNDS = 3 }; /* as in plugins/comm-shm/shm.h */
-
-static int world_group(struct rank *rank, struct hd_comm_group **group)
-{
-    struct hd_error err = HD_ERROR_INIT;
-    int32_t ranks[8];
-    for (int32_t i = 0; i < rank->size; i++)
-        ranks[i] = i;
-    EXPECT(rank->ops->group(rank->comm, "world", ranks, rank->size, group, &err) == HD_OK, "%s", err.message);
-    return 0;
-}
 
 /* All ranks have come here; not by the transport. */
 static int meet(struct rank *rank, const char *name, int k)
@@ -27,11 +17,6 @@ static int meet(struct rank *rank, const char *name, int k)
     snprintf(key, sizeof key, "%s/%d", name, k);
     EXPECT(hd__store_barrier(rank->store, key, hd__now() + rank->timeout, &err) == HD_OK, "%s", err.message);
     return 0;
-}
-
-static int32_t wait_for(struct rank *rank, hd_request request, struct hd_error *err)
-{
-    return rank->ops->wait(rank->comm, request, hd__now() + rank->timeout, err);
 }
 
 /* Is it done, when all that can be done alone is? */
@@ -50,6 +35,22 @@ static struct hd_comm_call a_call(uint32_t coll, int32_t *send, int32_t *recv, u
     return (struct hd_comm_call){sizeof(struct hd_comm_call), coll, HD_I32, HD_SUM, 0, send, recv, count, 1};
 }
 
+static int32_t run(struct rank *rank, struct hd_comm_group *group, const struct hd_comm_call *call, struct hd_error *err)
+{
+    hd_request request;
+    int32_t code = rank->ops->collective(group, call, &request, err);
+    return code == HD_OK ? finish(rank, request, err) : code;
+}
+
+static int32_t message(struct rank *rank, struct hd_comm_group *group, int32_t peer, int sending, int32_t *data, uint64_t bytes,
+                       struct hd_error *err)
+{
+    hd_request request;
+    int32_t code = sending ? rank->ops->send(group, peer, 3, data, bytes, &request, err)
+                           : rank->ops->recv(group, peer, 3, data, bytes, &request, err);
+    return code == HD_OK ? finish(rank, request, err) : code;
+}
+
 static void fill(int32_t *data, uint64_t count, int32_t k)
 {
     for (uint64_t i = 0; i < count; i++)
@@ -63,26 +64,25 @@ static int run_ahead(struct rank *rank, struct hd_comm_group *group, struct hd_c
     hd_request request;
     for (int k = 0; k < AHEAD; k++) {
         fill(data, call->count, round * 100 + k);
-        EXPECT(rank->ops->collective(group, call, &request, &err) == HD_OK && wait_for(rank, request, &err) == HD_OK, "%s", err.message);
+        EXPECT(run(rank, group, call, &err) == HD_OK, "%s", err.message);
     }
     fill(data, call->count, round * 100 + AHEAD);
     EXPECT(rank->ops->collective(group, call, &request, &err) == HD_OK, "%s", err.message);
     EXPECT(!is_done(rank, request), "%d operations ahead", AHEAD + 1);
     if (meet(rank, "ahead", round))
         return 1;
-    EXPECT(wait_for(rank, request, &err) == HD_OK, "%s", err.message);
+    EXPECT(finish(rank, request, &err) == HD_OK, "%s", err.message);
     return 0;
 }
 
 static int follow(struct rank *rank, struct hd_comm_group *group, struct hd_comm_call *call, const int32_t *got, int32_t times, int round)
 {
     struct hd_error err = HD_ERROR_INIT;
-    hd_request request;
     int32_t want[1024];
     if (meet(rank, "ahead", round))
         return 1;
     for (int k = 0; k <= AHEAD; k++) {
-        EXPECT(rank->ops->collective(group, call, &request, &err) == HD_OK && wait_for(rank, request, &err) == HD_OK, "%s", err.message);
+        EXPECT(run(rank, group, call, &err) == HD_OK, "%s", err.message);
         fill(want, call->count, round * 100 + k);
         for (uint64_t i = 0; i < call->count; i++)
             EXPECT(got[i] == times * want[i], "round %d operation %d element %zu: %d", round, k, (size_t)i, got[i]);
@@ -94,9 +94,8 @@ static int follow(struct rank *rank, struct hd_comm_group *group, struct hd_comm
 static int level(struct rank *rank, struct hd_comm_group *group)
 {
     struct hd_error err = HD_ERROR_INIT;
-    hd_request request;
     struct hd_comm_call call = a_call(HD_COLL_BARRIER, NULL, NULL, 0);
-    EXPECT(rank->ops->collective(group, &call, &request, &err) == HD_OK && wait_for(rank, request, &err) == HD_OK, "%s", err.message);
+    EXPECT(run(rank, group, &call, &err) == HD_OK, "%s", err.message);
     return 0;
 }
 
@@ -106,7 +105,7 @@ static int root_of_broadcast(struct rank *rank)
 {
     struct hd_comm_group *group;
     int32_t data[64];
-    if (world_group(rank, &group))
+    if (world_group(rank, "world", &group))
         return 1;
     for (int round = 0; round < ROUNDS; round++) {
         struct hd_comm_call call = a_call(HD_COLL_BROADCAST, data, data, counts[round]);
@@ -123,7 +122,7 @@ static int others_of_reduce(struct rank *rank)
 {
     struct hd_comm_group *group;
     int32_t data[64], sum[64];
-    if (world_group(rank, &group))
+    if (world_group(rank, "world", &group))
         return 1;
     for (int round = 0; round < ROUNDS; round++) {
         struct hd_comm_call call = a_call(HD_COLL_REDUCE, data, sum, counts[round]);
@@ -143,29 +142,27 @@ static int senders(struct rank *rank)
     struct hd_comm_group *group;
     hd_request request;
     int32_t data[64], want[64];
-    if (world_group(rank, &group))
+    if (world_group(rank, "world", &group))
         return 1;
     for (int round = 0; round < ROUNDS; round++) {
         uint64_t bytes = counts[round] * sizeof *data;
         if (rank->rank)
             for (int k = meet(rank, "sent", round); k <= MAILS; k++) {
-                EXPECT(rank->ops->recv(group, 0, 3, data, bytes, &request, &err) == HD_OK && wait_for(rank, request, &err) == HD_OK, "%s",
-                       err.message);
+                EXPECT(message(rank, group, 0, 0, data, bytes, &err) == HD_OK, "%s", err.message);
                 fill(want, counts[round], round * 100 + k);
                 EXPECT(!memcmp(data, want, bytes), "round %d message %d", round, k);
             }
         else {
             for (int k = 0; k < MAILS; k++) {
                 fill(data, counts[round], round * 100 + k);
-                EXPECT(rank->ops->send(group, 1, 3, data, bytes, &request, &err) == HD_OK && wait_for(rank, request, &err) == HD_OK, "%s",
-                       err.message);
+                EXPECT(message(rank, group, 1, 1, data, bytes, &err) == HD_OK, "%s", err.message);
             }
             fill(data, counts[round], round * 100 + MAILS);
             EXPECT(rank->ops->send(group, 1, 3, data, bytes, &request, &err) == HD_OK, "%s", err.message);
             EXPECT(!is_done(rank, request), "%d messages ahead", MAILS + 1);
             if (meet(rank, "sent", round))
                 return 1;
-            EXPECT(wait_for(rank, request, &err) == HD_OK, "%s", err.message);
+            EXPECT(finish(rank, request, &err) == HD_OK, "%s", err.message);
         }
         if (level(rank, group))
             return 1;
@@ -179,24 +176,21 @@ static int wrong_turn(struct rank *rank)
     enum { WRONG = 2, ALL = 5 };
     struct hd_error err = HD_ERROR_INIT;
     struct hd_comm_group *group;
-    hd_request request;
     int32_t data[64] = {0}, code = HD_OK;
-    if (world_group(rank, &group))
+    if (world_group(rank, "world", &group))
         return 1;
     for (int k = 0; k < ALL && code == HD_OK; k++) {
         struct hd_comm_call call = a_call(HD_COLL_BROADCAST, data, data, rank->rank && k == WRONG ? 9 : 8);
         if (k == 0 && rank->rank && meet(rank, "ahead", 0))
             return 1;
-        code = rank->ops->collective(group, &call, &request, &err);
-        code = code == HD_OK ? wait_for(rank, request, &err) : code;
+        code = run(rank, group, &call, &err);
         EXPECT(code == (rank->rank && k == WRONG ? HD_E_MISMATCH : HD_OK), "operation %d: %d %s", k, code, err.message);
     }
     if (rank->rank == 0) {
         struct hd_comm_call call = a_call(HD_COLL_BARRIER, NULL, NULL, 0);
         if (meet(rank, "ahead", 0))
             return 1;
-        code = rank->ops->collective(group, &call, &request, &err);
-        code = code == HD_OK ? wait_for(rank, request, &err) : code;
+        code = run(rank, group, &call, &err);
     }
     EXPECT(code == HD_E_MISMATCH && err.peer == 1 - rank->rank, "%d of %lld: %s", code, (long long)err.peer, err.message);
     EXPECT(strstr(err.message, "operation 3 of group world differs") && strstr(err.message, "count 9") && strstr(err.message, "count 8"),
@@ -208,11 +202,9 @@ static int wrong_turn(struct rank *rank)
 
 static int32_t broadcast(struct rank *rank, struct hd_comm_group *group, int32_t root, int32_t *data, struct hd_error *err)
 {
-    hd_request request;
     struct hd_comm_call call = a_call(HD_COLL_BROADCAST, data, data, 50);
     call.root = root;
-    int32_t code = rank->ops->collective(group, &call, &request, err);
-    return code == HD_OK ? wait_for(rank, request, err) : code;
+    return run(rank, group, &call, err);
 }
 
 enum { FREES, CLOSES, DIES, WAYS, DONE = 20 };
@@ -233,7 +225,7 @@ static int root_goes(struct rank *rank, int way)
     struct hd_error err = HD_ERROR_INIT;
     struct hd_comm_group *group;
     int32_t data[64], want[64];
-    if (world_group(rank, &group))
+    if (world_group(rank, "world", &group))
         return 1;
     for (int k = 0; k < DONE && rank->rank == 0; k++) {
         fill(data, 50, k);
@@ -261,7 +253,7 @@ static int last_goes(struct rank *rank, int way)
     struct hd_error err = HD_ERROR_INIT;
     struct hd_comm_group *group;
     int32_t data[64] = {0}, last = rank->size - 1;
-    if (world_group(rank, &group))
+    if (world_group(rank, "world", &group))
         return 1;
     if (rank->rank == last) {
         go(rank, group, way);
@@ -274,22 +266,13 @@ static int last_goes(struct rank *rank, int way)
     return 0;
 }
 
-static int32_t message(struct rank *rank, struct hd_comm_group *group, int32_t peer, int sending, int32_t *data, uint64_t bytes,
-                       struct hd_error *err)
-{
-    hd_request request;
-    int32_t code = sending ? rank->ops->send(group, peer, 3, data, bytes, &request, err)
-                           : rank->ops->recv(group, peer, 3, data, bytes, &request, err);
-    return code == HD_OK ? wait_for(rank, request, err) : code;
-}
-
 /* Nobody reads the sender's messages before it is gone; or nobody ever does. */
 static int sender_goes(struct rank *rank, int way)
 {
     struct hd_error err = HD_ERROR_INIT;
     struct hd_comm_group *group;
     int32_t data[64], want[64];
-    if (world_group(rank, &group))
+    if (world_group(rank, "world", &group))
         return 1;
     for (int k = 0; k < MAILS && rank->rank == 0; k++) {
         fill(data, 50, k);
@@ -316,7 +299,7 @@ static int receiver_goes(struct rank *rank, int way)
     struct hd_error err = HD_ERROR_INIT;
     struct hd_comm_group *group;
     int32_t data[64] = {0};
-    if (world_group(rank, &group))
+    if (world_group(rank, "world", &group))
         return 1;
     if (rank->rank == 1) {
         go(rank, group, way);
@@ -361,7 +344,7 @@ static int wrong_size(struct rank *rank)
     struct hd_comm_group *group;
     int32_t data[64] = {0}, code = HD_OK;
     int k;
-    if (world_group(rank, &group))
+    if (world_group(rank, "world", &group))
         return 1;
     for (k = 0; k < SENT && code == HD_OK; k++)
         code = message(rank, group, 1 - rank->rank, rank->rank == 0, data, rank->rank && k == BEFORE ? 41 : 40, &err);
@@ -381,7 +364,7 @@ static int many_streams(struct rank *rank)
     struct hd_error err = HD_ERROR_INIT;
     struct hd_comm_group *group;
     int32_t to = (rank->rank + 1) % rank->size, from = (rank->rank + rank->size - 1) % rank->size;
-    if (world_group(rank, &group))
+    if (world_group(rank, "world", &group))
         return 1;
     for (int round = 0; round < ROUNDS; round++) {
         to = round == 2 ? rank->rank : to;
@@ -396,7 +379,7 @@ static int many_streams(struct rank *rank)
                 EXPECT(rank->ops->recv(group, from, s, in[s][k], sizes[k], &received[s][k], &err) == HD_OK, "%s", err.message);
         for (uint32_t i = 0; i < STREAMS * EACH; i++) {
             uint32_t s = i % STREAMS, k = i / STREAMS;
-            EXPECT(wait_for(rank, received[s][k], &err) == HD_OK && wait_for(rank, sent[s][k], &err) == HD_OK, "%s", err.message);
+            EXPECT(finish(rank, received[s][k], &err) == HD_OK && finish(rank, sent[s][k], &err) == HD_OK, "%s", err.message);
             for (uint64_t b = 0; b < sizes[k]; b++)
                 EXPECT(in[s][k][b] == (uint8_t)(i + (uint32_t)round + 64 * (uint32_t)from), "stream %u message %u byte %zu", s, k, (size_t)b);
         }

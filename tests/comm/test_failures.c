@@ -10,16 +10,6 @@
 #include "tests/comm/ranks.h"
 #include "tests/suite.h"
 
-static int world_group(struct rank *rank, const char *name, struct hd_comm_group **group)
-{
-    struct hd_error err = HD_ERROR_INIT;
-    int32_t ranks[64];
-    for (int32_t i = 0; i < rank->size; i++)
-        ranks[i] = i;
-    EXPECT(rank->ops->group(rank->comm, name, ranks, rank->size, group, &err) == HD_OK, "%s", err.message);
-    return 0;
-}
-
 static int32_t finish(struct rank *rank, hd_request request, double deadline, struct hd_error *err)
 {
     int32_t done = 0, code;
