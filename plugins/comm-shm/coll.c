@@ -3,7 +3,7 @@
  *   post    every member writes what it is about to do, and where its buffers lie, into its slot
  *   gather  it waits for everyone's slot and compares: a difference is a mismatch, found by all at once
  *   small   operations carry their data in the slot: everyone has all inputs and computes its own result; finished. Who needs only
- *           the root's, or nothing, does not wait for the rest: those are compared up to SHM_AHEAD operations later
+ *           the root's, or nothing, does not wait for the rest: those are compared up to SHM_AHEAD operations later, many at once
  *   work    else each member does its share, reading and writing the others' buffers where they lie
  *   drain   and waits until all have done theirs: then its buffers are its own again
  *
@@ -41,16 +41,29 @@ void shm_coll_text(uint64_t what, uint64_t count, uint64_t tag, char out[160])
     snprintf(out, 160, "%s%s%s tag %llu", r ? r->name : "?", body, root, (unsigned long long)tag);
 }
 
+static inline struct shm_said *said_at(const struct shm_group *g, int32_t i, uint64_t seq)
+{
+    return &g->member[i].said[seq % SHM_SLOTS];
+}
+
+/* Odd factors, mixed downwards: no small change of one word undoes that of another. */
+static inline uint64_t digest(uint64_t past, const struct shm_said *said)
+{
+    uint64_t x = said->what * UINT64_C(0x9e3779b97f4a7c15) ^ said->count * UINT64_C(0xc2b2ae3d27d4eb4f) ^ said->tag * UINT64_C(0x165667b19e3779f9);
+    x = (past ^ x ^ x >> 32) * UINT64_C(0xd6e8feb86659fd93);
+    return x ^ x >> 32;
+}
+
 /* ---- posting */
 
 static void post(struct shm_op *op)
 {
     struct shm_group *g = op->group;
     struct shm_slot *slot = slot_of(op, g->me);
+    struct shm_said *said = said_at(g, g->me, op->seq);
     uint64_t bytes = send_bytes(op);
-    slot->what = shm_coll_what(op);
-    slot->count = op->count;
-    slot->tag = op->tag;
+    *said = (struct shm_said){shm_coll_what(op), op->count, op->tag};
+    slot->past = g->past = digest(g->past, said);
     if (op->steps == 0) {
         if (bytes && (op->coll != HD_COLL_BROADCAST || op->root == g->me))
             memcpy(payload(op, g->me, bytes), op->send, bytes);
@@ -81,7 +94,7 @@ static inline int all_at(struct shm_op *op, int done, uint64_t goal)
 
 static void fail_mismatch(struct shm_group *g, int32_t i, uint64_t seq)
 {
-    const struct shm_slot *mine = slot_at(g, g->me, seq), *theirs = slot_at(g, i, seq);
+    const struct shm_said *mine = said_at(g, g->me, seq), *theirs = said_at(g, i, seq);
     struct hd_error e = HD_ERROR_INIT;
     char here[160], there[160];
     shm_coll_text(mine->what, mine->count, mine->tag, here);
@@ -97,32 +110,50 @@ static inline int has_posted(const struct shm_group *g, int32_t i, uint64_t seq)
     return atomic_load_explicit(&slot_at(g, i, seq)->seq, memory_order_acquire) == seq;
 }
 
-/* Has it posted what this member did? 0 when it has not, and the group failed. */
+static inline int is_same(const struct shm_group *g, int32_t i, uint64_t seq)
+{
+    return slot_at(g, i, seq)->past == slot_at(g, g->me, seq)->past;
+}
+
+/* Has it posted what this member did, up to `seq`, which both have? 0 when it has not, and the group failed. */
 static inline int agrees(struct shm_group *g, int32_t i, uint64_t seq)
 {
-    const struct shm_slot *mine = slot_at(g, g->me, seq), *theirs = slot_at(g, i, seq);
-    if (__builtin_expect(theirs->what == mine->what && theirs->count == mine->count && theirs->tag == mine->tag, 1))
+    uint64_t first = g->met + 1;
+    if (__builtin_expect(is_same(g, i, seq), 1))
         return 1;
-    fail_mismatch(g, i, seq);
+    while (first < seq && is_same(g, i, first))
+        first++;
+    fail_mismatch(g, i, first);
     return 0;
 }
 
 enum { NOT_YET = 0, MET = 1, FAILED = -1 };
 
-/* All members, up to the operation `seq` that this one has posted. Continues where it stopped the last time. */
+/* All members, at the operation `seq` that this one has posted. Continues where it stopped the last time. */
 static inline int meet(struct shm_op *op, uint64_t seq)
 {
     struct shm_group *g = op->group;
-    for (; g->met < seq; g->met++) {
-        for (; op->arrived < g->n; op->arrived++)
-            if (!has_posted(g, op->arrived, g->met + 1))
-                return NOT_YET;
-        op->arrived = 0;
-        for (int32_t i = 0; i < g->n; i++)
-            if (!agrees(g, i, g->met + 1))
-                return FAILED;
-    }
+    if (g->met >= seq)
+        return MET;
+    for (; op->arrived < g->n; op->arrived++)
+        if (!has_posted(g, op->arrived, seq))
+            return NOT_YET;
+    op->arrived = 0;
+    for (int32_t i = 0; i < g->n; i++)
+        if (!agrees(g, i, seq))
+            return FAILED;
+    g->met = seq;
     return MET;
+}
+
+/* The others may wait for different members, each before it meets this one: `meet` alone would find a difference later. */
+void shm_coll_compare(struct shm_group *g)
+{
+    uint64_t posted = !g->head ? g->seq : g->head->state == OP_QUEUED ? g->head->seq - 1 : g->head->seq;
+    for (int32_t i = 0; i < g->n; i++)
+        for (uint64_t s = g->met + 1; s <= posted && has_posted(g, i, s); s++)
+            if (!agrees(g, i, s))
+                return;
 }
 
 /* Whom the operation waits for when it is posted. */
@@ -148,10 +179,11 @@ static inline int meet_awaited(struct shm_op *op)
     }
 }
 
-/* What all have to have posted before this one may be. */
-static uint64_t before(const struct shm_op *op)
+/* Where this member has to have met all before it posts this one. Who has come too far ahead waits until it is so by half: nobody's
+ * slot is fetched at every operation. */
+static inline uint64_t before(const struct shm_op *op)
 {
-    return op->seq > SHM_AHEAD ? op->seq - SHM_AHEAD : 0;
+    return op->group->met + SHM_AHEAD >= op->seq ? 0 : op->seq - SHM_AHEAD / 2;
 }
 
 /* Is any exposed buffer of any member outside its arena? */
@@ -180,10 +212,22 @@ static void pop(struct shm_group *g, struct shm_op *op)
     shm_op_finish(op, HD_OK);
 }
 
+/* Who did not have to wait finds more in all likelihood: lines that come while others are worked on. Too early they would be taken
+ * from those that write them. */
+static void fetch_ahead(const struct shm_op *op)
+{
+    struct shm_group *g = op->group;
+    for (int32_t i = 0; i < g->n; i++)
+        if (i != g->me && (RULE(op)->reads == FROM_ROOT ? i == op->root : RULE(op)->writes == FROM_ROOT))
+            shm_fetch(slot_at(g, i, op->seq + SHM_FETCH));
+}
+
 /* Those whom it awaits have come. */
 static void begin(struct shm_op *op)
 {
     if (op->steps == 0) {
+        if (awaits(op) != FROM_NONE && !op->group->comm->idle)
+            fetch_ahead(op);
         shm_small(op);
         pop(op->group, op);
         return;
@@ -266,7 +310,7 @@ int shm_coll_late(const struct shm_op *op, int32_t i)
     const struct shm_member *m = &op->group->member[i];
     switch (op->state) {
     case OP_QUEUED:
-        return before(op) > op->group->met && !has_posted(op->group, i, op->group->met + 1);
+        return before(op) && !has_posted(op->group, i, before(op));
     case OP_POSTED:
         return (awaits(op) == FROM_ALL || i == op->root) && !has_posted(op->group, i, op->seq);
     case OP_WORK:

@@ -186,6 +186,8 @@ static void check_group(struct shm_group *g, double now)
         any |= gone[i] = (uint8_t)is_gone(&g->member[i]);
     while (any && advance(g)) /* what they published before they went still counts */
         continue;
+    if (g->error.code == HD_OK)
+        shm_coll_compare(g);
     struct shm_op *lists[] = {g->head, g->mail};
     for (int k = 0; k < 2; k++)
         for (struct shm_op *op = lists[k]; op && g->error.code == HD_OK; op = op->next) {

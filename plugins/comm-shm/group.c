@@ -4,7 +4,7 @@
 #include "shm.h"
 
 struct layout {
-    size_t slot, small, place, in[2], out[2], box, small_box, stage_box, bytes;
+    size_t slot, said, small, place, in[2], out[2], box, small_box, stage_box, bytes;
 };
 
 static size_t line_up(size_t n)
@@ -30,7 +30,8 @@ static struct layout layout_of(const struct hd_comm *comm, int32_t n)
     struct layout l = {.place = place_of(most)};
     size_t stage = line_up((size_t)comm->settings.stage);
     l.slot = page_up(sizeof(struct shm_part));
-    l.small = l.slot + SHM_SLOTS * sizeof(struct shm_slot);
+    l.said = l.slot + SHM_SLOTS * sizeof(struct shm_slot);
+    l.small = line_up(l.said + SHM_SLOTS * sizeof(struct shm_said));
     l.box = page_up(l.small + SHM_SLOTS * l.place);
     l.small_box = l.box + (size_t)n * sizeof(struct shm_box);
     size_t at = page_up(l.small_box + (size_t)n * SHM_MAIL * l.place);
@@ -124,6 +125,7 @@ static void place_member(struct shm_member *m, const struct layout *l)
     uint8_t *base = m->segment.base;
     m->part = (void *)base;
     m->slot = (void *)(base + l->slot);
+    m->said = (void *)(base + l->said);
     m->small = base + l->small;
     for (int k = 0; k < 2; k++) {
         m->in[k] = base + l->in[k];

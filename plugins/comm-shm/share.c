@@ -62,6 +62,12 @@ void shm_copy_out(struct shm_op *op)
 
 /* ---- small operations */
 
+/* Member i's send buffer. This member's own lies where it was: what it has just written to its slot, it would wait for. */
+static const uint8_t *input(const struct shm_op *op, int32_t i, uint64_t bytes)
+{
+    return i == op->group->me ? op->send : payload(op, i, bytes);
+}
+
 static void small_copy(void *to, const void *from, uint64_t bytes)
 {
     if (to != from && bytes)
@@ -74,7 +80,7 @@ static void small_reduce(struct shm_op *op, uint64_t piece)
     uint64_t bytes = send_bytes(op), skip = piece * op->count * op->esize;
     uint8_t *dst = op->recv;
     for (int32_t i = 0; i < g->n; i++)
-        g->src[i] = payload(op, i, bytes) + skip;
+        g->src[i] = input(op, i, bytes) + skip;
     shm_kernel(g->comm->kernels, op->dtype, op->redop)(&dst, 1, g->src, g->n, op->count, 0);
 }
 
@@ -97,15 +103,15 @@ void shm_small(struct shm_op *op)
         break;
     case HD_COLL_ALL_GATHER:
         for (int32_t i = 0; i < g->n; i++)
-            small_copy((uint8_t *)op->recv + (uint64_t)i * piece, payload(op, i, bytes), piece);
+            small_copy((uint8_t *)op->recv + (uint64_t)i * piece, input(op, i, bytes), piece);
         break;
     case HD_COLL_ALL_TO_ALL:
         for (int32_t i = 0; i < g->n; i++)
             small_copy((uint8_t *)op->recv + (uint64_t)i * piece,
-                       payload(op, i, bytes) + (uint64_t)g->me * piece, piece);
+                       input(op, i, bytes) + (uint64_t)g->me * piece, piece);
         break;
     case HD_COLL_BROADCAST:
-        small_copy(op->recv, payload(op, op->root, bytes), piece);
+        small_copy(op->recv, input(op, op->root, bytes), piece);
         break;
     default:
         break; /* barrier */

@@ -33,6 +33,7 @@
 enum { SHM_ARENAS = 8, SHM_MEMBERS = 1024, SHM_STEP_BITS = 24 };
 enum { SHM_AHEAD = 32, SHM_SLOTS = 2 * SHM_AHEAD }; /* operations that a member may be ahead of the others */
 enum { SHM_MAIL = 64 };                             /* messages under way between two ranks */
+enum { SHM_FETCH = 4 };                             /* how far ahead of its use a slot or mail is fetched */
 
 #define SHM_ABORTING UINT32_MAX /* of shm_control.aborted: its owner is writing the reason */
 
@@ -66,16 +67,21 @@ typedef uint64_t shm_ref;
 
 /* Posted once an operation, the sequence number last. A member that needs nothing of the others (a small broadcast's root)
  * does not wait for them. Whoever posts operation s has compared what all posted up to s - SHM_AHEAD; so when somebody writes
- * s + SHM_SLOTS over s, everyone has posted s + SHM_AHEAD, and looks at slot s no more. A small operation has its payload in here
- * (everything is one line) or in the slot's place behind all slots; another, the two refs. Two lines apart: processors fetch
- * lines in pairs. */
+ * s + SHM_SLOTS over s, everyone has posted s + SHM_AHEAD, and looks at slot s no more. `past` digests all calls up to this
+ * one: to compare one slot is to compare all before it. A small operation has its payload in here (everything is one line) or
+ * in the slot's place behind all slots; another, the two refs. Two lines apart: processors fetch lines in pairs. */
 struct shm_slot {
     _Alignas(2 * SHM_LINE) _Atomic uint64_t seq;
-    uint64_t what, count, tag;
+    uint64_t past;
     union {
-        uint8_t tiny[32];
+        uint8_t tiny[48];
         shm_ref refs[2]; /* send, recv */
     };
+};
+
+/* What the slot's digest was made of last: read only to say where two members went apart. */
+struct shm_said {
+    uint64_t what, count, tag;
 };
 
 enum { MAIL_EMPTY = 0, MAIL_POSTED = 1, MAIL_FINISHED = 2 };          /* the sender's word */
@@ -194,6 +200,7 @@ struct shm_member {
     struct shm_peer *peer; /* NULL: me */
     struct shm_part *part;
     struct shm_slot *slot;   /* SHM_SLOTS of them */
+    struct shm_said *said;   /* as many */
     uint8_t *small;          /* a place a slot */
     uint8_t *in[2], *out[2]; /* staging */
     struct shm_segment segment;
@@ -207,7 +214,8 @@ struct shm_group {
     const int32_t *ranks;
     int32_t n, me;
     uint64_t small, place; /* bytes; of those that travel in a place, and from one place to the next; the same on all members */
-    uint64_t seq, met;     /* of the last collective enqueued; of the last that all members posted, and the same */
+    uint64_t seq, met;     /* of the last collective enqueued; of one that all members posted, all the same up to it */
+    uint64_t past;         /* the digest of what was posted */
     struct shm_op *head, **tail;
     struct shm_op *mail; /* sends and recvs under way, oldest first */
     struct hd_error error; /* code != HD_OK: poisoned */
@@ -235,6 +243,16 @@ struct hd_comm {
     uint64_t layout;
     const struct shm_kernels *kernels;
 };
+
+/* For a line that this member reads soon. (A function that does nothing but gcc's own prefetch is thrown away by it as pure.) */
+static inline void shm_fetch(const void *p)
+{
+#if defined(__x86_64__)
+    __asm__ volatile("prefetcht0 %0" : : "m"(*(const char *)p));
+#else
+    __builtin_prefetch(p);
+#endif
+}
 
 /* What messages call a member: its rank in the job. */
 static inline int32_t shm_job_rank(const struct shm_group *g, int32_t member)
@@ -279,6 +297,7 @@ int32_t shm_collective(struct hd_comm_group *group, const struct hd_comm_call *c
                        struct hd_error *err);
 int shm_coll_advance(struct shm_group *group); /* 1 if anything moved */
 int shm_coll_late(const struct shm_op *op, int32_t i); /* does it wait for member i? */
+void shm_coll_compare(struct shm_group *g); /* all that was posted; fails the group if two members went apart */
 void shm_coll_text(uint64_t what, uint64_t count, uint64_t tag, char out[160]);
 uint64_t shm_coll_what(const struct shm_op *op);
 

@@ -198,6 +198,47 @@ static int wrong_turn(struct rank *rank)
     return 0;
 }
 
+/* Two are ahead of the root that comes late, and one of them took a wrong turn in the middle: they find it between them, the root
+ * when it gets there. */
+static int wrong_in_the_middle(struct rank *rank)
+{
+    enum { WRONG = 20 };
+    struct hd_error err = HD_ERROR_INIT;
+    struct hd_comm_group *group;
+    int32_t data[64] = {0}, sum[64], code = HD_OK, k, root = rank->size - 1;
+    if (world_group(rank, "world", &group) || (rank->rank == root && meet(rank, "ahead", 0)))
+        return 1;
+    for (k = 1; k <= AHEAD + 1 && code == HD_OK; k++) {
+        struct hd_comm_call call = a_call(HD_COLL_REDUCE, data, sum, 8);
+        call.root = root;
+        call.tag = rank->rank == 1 && k == WRONG ? 2 : 1;
+        code = run(rank, group, &call, &err);
+    }
+    EXPECT(code == HD_E_MISMATCH && k - 1 == (rank->rank == root ? WRONG : AHEAD + 1), "operation %d: %d %s", k - 1, code, err.message);
+    EXPECT(strstr(err.message, "operation 20 of group world differs") && strstr(err.message, "tag 2"), "%s", err.message);
+    return rank->rank == root ? 0 : meet(rank, "ahead", 0);
+}
+
+/* Each of two waits for someone else, one for a third that has not come: that they differ is found all the same. */
+static int apart_before_the_last(struct rank *rank)
+{
+    struct hd_error err = HD_ERROR_INIT;
+    struct hd_comm_group *group;
+    int32_t data[64] = {0}, code = HD_OK;
+    if (world_group(rank, "world", &group))
+        return 1;
+    if (rank->rank < 2) {
+        struct hd_comm_call first = a_call(HD_COLL_BROADCAST, data, data, 8), barrier = a_call(HD_COLL_BARRIER, NULL, NULL, 0);
+        first.root = rank->rank ? 2 : 0;
+        code = run(rank, group, &first, &err);
+        EXPECT(code == (rank->rank ? HD_E_MISMATCH : HD_OK), "%d %s", code, err.message);
+        code = code == HD_OK ? run(rank, group, &barrier, &err) : code;
+        EXPECT(code == HD_E_MISMATCH && err.peer == 1 - rank->rank, "%d of %lld: %s", code, (long long)err.peer, err.message);
+        EXPECT(strstr(err.message, "operation 1 of group world differs") && strstr(err.message, "root 2"), "%s", err.message);
+    }
+    return meet(rank, "found", 0);
+}
+
 /* ---- who is ahead, or behind, and goes */
 
 static int32_t broadcast(struct rank *rank, struct hd_comm_group *group, int32_t root, int32_t *data, struct hd_error *err)
@@ -390,8 +431,8 @@ static int many_streams(struct rank *rank)
 static const struct {
     int32_t ranks;
     int (*body)(struct rank *rank);
-} cases[] = {{2, root_of_broadcast}, {4, root_of_broadcast}, {2, others_of_reduce}, {4, others_of_reduce}, {2, senders}, {2, wrong_turn},
-           {2, wrong_size}, {2, many_streams}, {3, many_streams}};
+} cases[] = {{2, root_of_broadcast}, {4, root_of_broadcast}, {2, others_of_reduce}, {4, others_of_reduce}, {2, senders}, {2, wrong_turn}, {3, wrong_in_the_middle},
+           {3, apart_before_the_last}, {2, wrong_size}, {2, many_streams}, {3, many_streams}};
 
 START_TEST(ahead)
 {
