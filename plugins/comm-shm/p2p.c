@@ -106,22 +106,30 @@ static int sent(struct shm_op *op, struct shm_pair *p)
     return complete(op);
 }
 
-/* The mail that the next message takes: 1: it is free. A small message leaves its mail to the receiver, who may have it by now. */
+/* Small messages leave their mails to the receiver, who may have them by now: looks at those answered in one line with `slot`. */
+static void collect_got(struct shm_op *op, struct shm_pair *p, uint64_t slot)
+{
+    enum { LINE = SHM_LINE / sizeof p->theirs->got[0] };
+    for (uint64_t i = slot / LINE * LINE, end = i + LINE; i < end; i++) {
+        const struct shm_mail *mail = &p->mine->mail[i];
+        uint64_t sent = atomic_load_explicit(&mail->state, memory_order_relaxed) >> 3;
+        uint64_t got = atomic_load_explicit(&p->theirs->got[i], memory_order_acquire);
+        if (!(p->busy >> i & 1) || mail->bytes > op->group->small || got >> 3 != sent)
+            continue;
+        if ((got & 7) == ACK_DONE)
+            p->busy &= ~(UINT64_C(1) << i);
+        else if (i == slot)
+            fail_size(op->group, op->group->me, op->peer, mail->stream, mail->bytes, p->theirs->ack[i].bytes);
+    }
+}
+
+/* The mail that the next message takes: 1: it is free. */
 static int is_free(struct shm_op *op, struct shm_pair *p)
 {
     uint64_t slot = (p->posted + 1) % SHM_MAIL;
-    const struct shm_mail *mail = &p->mine->mail[slot];
-    const struct shm_ack *ack = &p->theirs->ack[slot];
-    if (!(p->busy >> slot & 1))
-        return 1;
-    uint64_t state = atomic_load_explicit(&ack->state, memory_order_acquire);
-    if (state >> 3 != p->posted + 1 - SHM_MAIL || mail->bytes > op->group->small)
-        return 0;
-    if ((state & 7) == ACK_MISMATCH)
-        fail_size(op->group, op->group->me, op->peer, mail->stream, mail->bytes, ack->bytes);
-    else
-        p->busy &= ~(UINT64_C(1) << slot);
-    return (state & 7) != ACK_MISMATCH;
+    if (p->busy >> slot & 1)
+        collect_got(op, p, slot);
+    return !(p->busy >> slot & 1);
 }
 
 static int post_mail(struct shm_op *op, struct shm_pair *p)
@@ -188,7 +196,7 @@ static int stage_send(struct shm_op *op, struct shm_pair *p)
 
 /* ---- the receiver */
 
-static int answer(struct shm_op *op, struct shm_pair *p, uint32_t what)
+static void answer(struct shm_op *op, struct shm_pair *p, uint32_t what)
 {
     struct shm_ack *ack = &p->mine->ack[op->seq % SHM_MAIL];
     ack->bytes = op->bytes;
@@ -196,7 +204,14 @@ static int answer(struct shm_op *op, struct shm_pair *p, uint32_t what)
     ack->ticket = op->ticket;
     atomic_store_explicit(&ack->state, word(op->seq, what), memory_order_release);
     ring_peer(op);
-    return 1;
+}
+
+static void answer_small(struct shm_op *op, struct shm_pair *p, uint32_t what)
+{
+    if (what == ACK_MISMATCH)
+        p->mine->ack[op->seq % SHM_MAIL].bytes = op->bytes;
+    atomic_store_explicit(&p->mine->got[op->seq % SHM_MAIL], word(op->seq, what), memory_order_release);
+    ring_peer(op);
 }
 
 static void collect_letters(struct shm_pair *p)
@@ -235,13 +250,13 @@ static int match(struct shm_op *op, struct shm_pair *p)
     struct shm_mail *mail = &p->theirs->mail[letter.mail];
     op->seq = letter.seq;
     if (letter.bytes != op->bytes) {
-        answer(op, p, ACK_MISMATCH);
+        (letter.bytes <= op->group->small ? answer_small : answer)(op, p, ACK_MISMATCH);
         return fail_size(op->group, op->peer, op->group->me, op->stream, letter.bytes, op->bytes);
     }
     if (is_small(op)) {
         if (op->bytes)
             memcpy(op->recv, payload(op, mail, p->small_in), op->bytes);
-        answer(op, p, ACK_DONE);
+        answer_small(op, p, ACK_DONE);
         return complete(op);
     }
     op->send_ref = mail->ref;
@@ -253,7 +268,8 @@ static int match(struct shm_op *op, struct shm_pair *p)
     if (!op->recv_ref)
         op->ticket = ++p->tickets;
     op->state = op->recv_ref ? OP_AWAIT : OP_STAGED;
-    return answer(op, p, ACK_ACCEPTED);
+    answer(op, p, ACK_ACCEPTED);
+    return 1;
 }
 
 static int pull(struct shm_op *op, struct shm_pair *p)

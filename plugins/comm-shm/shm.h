@@ -33,7 +33,7 @@
 enum { SHM_ARENAS = 8, SHM_MEMBERS = 1024, SHM_STEP_BITS = 24 };
 enum { SHM_AHEAD = 32, SHM_SLOTS = 2 * SHM_AHEAD }; /* operations that a member may be ahead of the others */
 enum { SHM_MAIL = 64 };                             /* messages under way between two ranks */
-enum { SHM_FETCH = 4 };                             /* how far ahead of its use a slot or mail is fetched */
+enum { SHM_FETCH = 4 };                             /* how far ahead of its use a slot is fetched */
 
 #define SHM_ABORTING UINT32_MAX /* of shm_control.aborted: its owner is writing the reason */
 
@@ -105,10 +105,12 @@ struct shm_ack {
     uint64_t ticket; /* turn in the pair's staging, from 1; 0: not staged */
 };
 
-/* One per peer in every part: what the owner sends to it, and what it answers to what that peer sends. */
+/* One per peer in every part: what the owner sends to it, and what it answers to what that peer sends. A small message is
+ * answered in `got`, like ack.state: nobody waits for it, and its sender looks at a line of them at once. */
 struct shm_box {
     struct shm_mail mail[SHM_MAIL];
     struct shm_ack ack[SHM_MAIL];
+    _Alignas(SHM_LINE) _Atomic uint64_t got[SHM_MAIL];
     _Alignas(SHM_LINE) _Atomic uint64_t sent;  /* staged chunks, as the sender */
     _Alignas(SHM_LINE) _Atomic uint64_t taken; /* as the receiver */
 };
