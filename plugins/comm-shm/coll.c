@@ -217,9 +217,14 @@ static void pop(struct shm_group *g, struct shm_op *op)
 static void fetch_ahead(const struct shm_op *op)
 {
     struct shm_group *g = op->group;
-    for (int32_t i = 0; i < g->n; i++)
-        if (i != g->me && (RULE(op)->reads == FROM_ROOT ? i == op->root : RULE(op)->writes == FROM_ROOT))
-            shm_fetch(slot_at(g, i, op->seq + SHM_FETCH));
+    uint64_t seq = op->seq + SHM_FETCH, bytes = send_bytes(op), most = SHM_MIN(bytes, (uint64_t)4 * SHM_LINE);
+    for (int32_t i = 0; i < g->n; i++) {
+        if (i == g->me || !(RULE(op)->reads == FROM_ROOT ? i == op->root : is_rooted(op)))
+            continue;
+        shm_fetch(slot_at(g, i, seq));
+        for (uint64_t at = 0; bytes > SHM_TINY && at < most; at += SHM_LINE)
+            shm_fetch(place_at(g, i, seq) + at);
+    }
 }
 
 /* Those whom it awaits have come. */
@@ -350,7 +355,8 @@ static void cut(struct shm_op *op)
     uint64_t most = SHM_MAX(pieces(RULE(op)->send_pieces, op->group->n), pieces(RULE(op)->recv_pieces, op->group->n));
     op->steps = 0;
     op->per_step = op->count;
-    if (op->coll == HD_COLL_BARRIER || op->count == 0 || send_bytes(op) <= op->group->small)
+    uint64_t small = is_rooted(op) ? op->group->small_rooted : op->group->small;
+    if (op->coll == HD_COLL_BARRIER || op->count == 0 || send_bytes(op) <= small)
         return;
     op->per_step = SHM_MAX((uint64_t)s->stage / op->esize / most / 16 * 16, (uint64_t)1);
     op->steps = (op->count + op->per_step - 1) / op->per_step;

@@ -20,6 +20,12 @@ static inline uint64_t pieces(uint8_t rule, int32_t n)
     return rule ? rule : (uint64_t)n;
 }
 
+/* Broadcast, reduce: the root's buffer is the only one that is read, or written. */
+static inline int is_rooted(const struct shm_op *op)
+{
+    return RULE(op)->reads == FROM_ROOT || RULE(op)->writes == FROM_ROOT;
+}
+
 static inline struct shm_slot *slot_at(const struct shm_group *g, int32_t i, uint64_t seq)
 {
     return &g->member[i].slot[seq % SHM_SLOTS];
@@ -30,10 +36,15 @@ static inline struct shm_slot *slot_of(const struct shm_op *op, int32_t i)
     return slot_at(op->group, i, op->seq);
 }
 
+/* Of what a slot itself has no room for. */
+static inline uint8_t *place_at(const struct shm_group *g, int32_t i, uint64_t seq)
+{
+    return g->member[i].small + seq % SHM_SLOTS * g->place;
+}
+
 static inline uint8_t *payload(const struct shm_op *op, int32_t i, uint64_t bytes)
 {
-    struct shm_slot *slot = slot_of(op, i);
-    return bytes <= sizeof slot->tiny ? slot->tiny : op->group->member[i].small + op->seq % SHM_SLOTS * op->group->place;
+    return bytes <= SHM_TINY ? slot_of(op, i)->tiny : place_at(op->group, i, op->seq);
 }
 
 static inline uint64_t step_start(const struct shm_op *op)

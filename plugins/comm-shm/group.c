@@ -4,7 +4,8 @@
 #include "shm.h"
 
 struct layout {
-    size_t slot, said, small, place, in[2], out[2], box, small_box, stage_box, bytes;
+    size_t slot, said, small, in[2], out[2], box, small_box, stage_box, bytes;
+    size_t place, mail_place;
 };
 
 static size_t line_up(size_t n)
@@ -26,15 +27,15 @@ static size_t place_of(uint64_t small)
 /* With room for places of either size: which one it is, is known when all members are. */
 static struct layout layout_of(const struct hd_comm *comm, int32_t n)
 {
-    size_t most = (size_t)SHM_MAX(comm->settings.small, comm->settings.small_crowded);
-    struct layout l = {.place = place_of(most)};
+    int64_t most = SHM_MAX(comm->settings.small, comm->settings.small_crowded);
+    struct layout l = {.place = place_of((uint64_t)SHM_MAX(most, comm->settings.small_rooted)), .mail_place = place_of((uint64_t)most)};
     size_t stage = line_up((size_t)comm->settings.stage);
     l.slot = page_up(sizeof(struct shm_part));
     l.said = l.slot + SHM_SLOTS * sizeof(struct shm_slot);
     l.small = line_up(l.said + SHM_SLOTS * sizeof(struct shm_said));
     l.box = page_up(l.small + SHM_SLOTS * l.place);
     l.small_box = l.box + (size_t)n * sizeof(struct shm_box);
-    size_t at = page_up(l.small_box + (size_t)n * SHM_MAIL * l.place);
+    size_t at = page_up(l.small_box + (size_t)n * SHM_MAIL * l.mail_place);
     for (int k = 0; k < 2; k++, at += stage)
         l.in[k] = at;
     for (int k = 0; k < 2; k++, at += stage)
@@ -142,8 +143,8 @@ static void place_pairs(struct shm_group *g, const struct layout *l)
         uint8_t *theirs = g->member[i].segment.base;
         p->mine = (struct shm_box *)(mine + l->box) + i;
         p->theirs = (struct shm_box *)(theirs + l->box) + g->me;
-        p->small_out = mine + l->small_box + (size_t)i * SHM_MAIL * l->place;
-        p->small_in = theirs + l->small_box + (size_t)g->me * SHM_MAIL * l->place;
+        p->small_out = mine + l->small_box + (size_t)i * SHM_MAIL * l->mail_place;
+        p->small_in = theirs + l->small_box + (size_t)g->me * SHM_MAIL * l->mail_place;
         p->stage_out = mine + l->stage_box + (size_t)i * 2 * stage;
         p->stage_in = theirs + l->stage_box + (size_t)g->me * 2 * stage;
         p->out_turn = p->in_turn = 1;
@@ -211,7 +212,9 @@ static int32_t map_members(struct shm_group *g, const char *prefix, struct hd_er
     place_pairs(g, &l);
     shm_look_at_cores(comm);
     g->small = (uint64_t)(shm_crowded(g) ? comm->settings.small_crowded : comm->settings.small);
-    g->place = place_of(g->small); /* close together: fewer pages */
+    g->small_rooted = (uint64_t)comm->settings.small_rooted;
+    g->place = place_of(SHM_MAX(g->small, g->small_rooted));
+    g->mail_place = place_of(g->small); /* close together: fewer pages */
     return await_members(g, err);
 }
 

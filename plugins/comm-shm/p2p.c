@@ -58,7 +58,7 @@ static int is_small(const struct shm_op *op)
 
 static uint8_t *payload(const struct shm_op *op, struct shm_mail *mail, uint8_t *places)
 {
-    return op->bytes <= sizeof mail->tiny ? mail->tiny : places + op->seq % SHM_MAIL * op->group->place;
+    return op->bytes <= sizeof mail->tiny ? mail->tiny : places + op->seq % SHM_MAIL * op->group->mail_place;
 }
 
 static int fail_size(struct shm_group *g, int32_t from, int32_t to, uint32_t stream, uint64_t sent, uint64_t received)

@@ -27,6 +27,16 @@ static const struct hd_option options[] = {
      .level = HD_LEVEL_TUNER,
      .flags = HD_OPTION_GLOBAL,
      .offset = offsetof(struct shm_settings, small_crowded)},
+    {.name = "small_rooted",
+     .value = "4KiB",
+     .unit = "bytes",
+     .help = "the same for broadcasts and reduces, where members then need not wait for each other",
+     .min = 64,
+     .max = 1 << 20,
+     .type = HD_OPT_SIZE,
+     .level = HD_LEVEL_TUNER,
+     .flags = HD_OPTION_GLOBAL,
+     .offset = offsetof(struct shm_settings, small_rooted)},
     {.name = "stage",
      .value = "256KiB",
      .unit = "bytes",
@@ -93,8 +103,8 @@ static int32_t probe(const struct hd_host *host, struct hd_error *err)
 /* Hash of what all members must agree on. */
 static uint64_t layout_hash(const struct shm_settings *s)
 {
-    const uint64_t parts[] = {(uint64_t)s->small, (uint64_t)s->small_crowded, (uint64_t)s->stage, sizeof(struct shm_box),
-                              sizeof(struct shm_part), SHM_SLOTS, SHM_MAIL};
+    const uint64_t parts[] = {(uint64_t)s->small, (uint64_t)s->small_crowded, (uint64_t)s->small_rooted, (uint64_t)s->stage,
+                              sizeof(struct shm_box), sizeof(struct shm_part), SHM_SLOTS, SHM_MAIL};
     uint64_t h = UINT64_C(0xcbf29ce484222325);
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
         h = (h ^ parts[i]) * UINT64_C(0x9e3779b97f4a7c15) ^ h >> 29;

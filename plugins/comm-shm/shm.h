@@ -31,7 +31,8 @@
 #define SHM_MAGIC UINT64_C(0x31306d6873646568) /* "hedshm01" */
 
 enum { SHM_ARENAS = 8, SHM_MEMBERS = 1024, SHM_STEP_BITS = 24 };
-enum { SHM_AHEAD = 32, SHM_SLOTS = 2 * SHM_AHEAD }; /* operations that a member may be ahead of the others */
+enum { SHM_AHEAD = 64, SHM_SLOTS = 2 * SHM_AHEAD }; /* operations that a member may be ahead of the others */
+enum { SHM_TINY = 48 };                             /* bytes that travel in a slot itself */
 enum { SHM_MAIL = 64 };                             /* messages under way between two ranks */
 enum { SHM_FETCH = 4 };                             /* how far ahead of its use a slot is fetched */
 
@@ -40,7 +41,7 @@ enum { SHM_FETCH = 4 };                             /* how far ahead of its use 
 enum { SHM_AUTO = 0, SHM_OFF = 1 };
 
 struct shm_settings {
-    int64_t small, small_crowded, stage, stream, quantum;
+    int64_t small, small_crowded, small_rooted, stage, stream, quantum;
     double spin;
     int32_t huge;
     int32_t reserved;
@@ -74,7 +75,7 @@ struct shm_slot {
     _Alignas(2 * SHM_LINE) _Atomic uint64_t seq;
     uint64_t past;
     union {
-        uint8_t tiny[48];
+        uint8_t tiny[SHM_TINY];
         shm_ref refs[2]; /* send, recv */
     };
 };
@@ -215,7 +216,9 @@ struct shm_group {
     char name[64];
     const int32_t *ranks;
     int32_t n, me;
-    uint64_t small, place; /* bytes; of those that travel in a place, and from one place to the next; the same on all members */
+    /* Bytes, the same on all members: of what travels in a place, if it is a broadcast or reduce, or not; from one place to the next,
+     * of slots and of mails. */
+    uint64_t small, small_rooted, place, mail_place;
     uint64_t seq, met;     /* of the last collective enqueued; of one that all members posted, all the same up to it */
     uint64_t past;         /* the digest of what was posted */
     struct shm_op *head, **tail;

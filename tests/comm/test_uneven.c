@@ -9,7 +9,7 @@
 #include "tests/comm/jobs.h"
 #include "tests/suite.h"
 
-enum { AHEAD = 32, WINDOW = 3, ROOM = 200 << 10, OPERATIONS = 1500, TRIALS = 40 };
+enum { AHEAD = 64, WINDOW = 3, ROOM = 200 << 10, OPERATIONS = 1500, TRIALS = 40 };
 
 static uint64_t the_seed = 1, times = 1;
 
@@ -23,7 +23,7 @@ struct plan {
 /* Bytes of one part: in the slot, in its place, about the largest small one, staged or not. */
 static uint64_t draw_bytes(uint64_t *p, uint64_t most)
 {
-    static const uint64_t sizes[] = {0, 4, 32, 33, 40, 200, 256, 257, 1000, 4096, 4097, 20000, 190000};
+    static const uint64_t sizes[] = {0, 4, 40, 48, 49, 200, 256, 257, 1000, 4096, 4097, 20000, 190000};
     uint64_t k = value_below(p, 40), bytes = k < HD__COUNT(sizes) ? sizes[k] : value_below(p, 300);
     return HD__MIN(bytes, most);
 }
@@ -33,7 +33,7 @@ static void draw_run(struct plan *p, int32_t n)
     uint64_t kind = value_below(&p->state, 4);
     p->coll = kind == 0 ? HD_COLL_BROADCAST : kind == 1 ? HD_COLL_REDUCE : 0;
     p->root = (int32_t)value_below(&p->state, (uint64_t)n);
-    p->left = p->coll ? 1 + (int)value_below(&p->state, 90) : 1 + (int)value_below(&p->state, 20);
+    p->left = p->coll ? 1 + (int)value_below(&p->state, 180) : 1 + (int)value_below(&p->state, 20);
     p->slow = (int)value_below(&p->state, 2 * (uint64_t)n);
 }
 
