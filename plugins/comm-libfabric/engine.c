@@ -154,7 +154,9 @@ static int read_completions(struct hd_comm *c)
 
 int lf_pump(struct hd_comm *c)
 {
-    int moved = read_completions(c);
+    int moved;
+    lf_row_end(c);
+    moved = read_completions(c);
     if (c->slots)
         lf_slots_post(c);
     if (c->talking)
@@ -183,6 +185,7 @@ int32_t lf_test(struct hd_comm *c, hd_request request, int32_t *done, struct hd_
     struct lf_op *op = rq_find(&c->ops, request, "libfabric", err);
     if (!op)
         return HD_E_INVALID;
+    lf_row_end(c);
     *done = op->done;
     return op->done ? release(c, op, err) : HD_OK;
 }
@@ -202,6 +205,7 @@ int32_t lf_wait(struct hd_comm *c, hd_request request, double deadline, struct h
     struct lf_op *op = rq_find(&c->ops, request, "libfabric", err);
     if (!op)
         return HD_E_INVALID;
+    lf_row_end(c);
     for (uint32_t turn = 0; !op->done; turn++) {
         if (lf_progress(c, err)) {
             turn = 0;

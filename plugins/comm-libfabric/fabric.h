@@ -2,7 +2,7 @@
  *
  * Each rank has one endpoint (reliable, unconnected), whose address it leaves in the job's store. A message takes place
  * in two halves that meet, whichever comes first:
- *   the receiver   READY {group, stream, number, bytes, token}, as soon as it receives
+ *   the receiver   READY {group, stream, number, bytes, token}, as soon as it receives; for a row of recvs several in one
  *   the sender     small: EAGER {group, stream, number, bytes} and the bytes, as soon as it sends
  *                  large: waits for READY; then the bytes, in chunks, under tags that only this token has
  * So both learn both sizes, nothing large arrives unasked for, and of a small message the sender is done when READY is
@@ -63,7 +63,7 @@ struct lf_head {
     int32_t from; /* world rank */
     int32_t code; /* FAILED */
     uint16_t kind;
-    uint16_t text; /* FAILED, ABORTED: bytes of the reason */
+    uint16_t text; /* FAILED, ABORTED: bytes of the reason; READY: of the heads of further ones */
 };
 
 /* ---- what the provider holds: fi_context first */
@@ -192,6 +192,8 @@ struct hd_comm {
     struct lf_note *free_notes;
     struct lf_piece *free_pieces;
     uint32_t notes_out; /* posted, not complete */
+    uint32_t recvs;     /* calls of recv in a row */
+    struct lf_note *readies; /* of that row, not told yet */
     double checked;
     _Atomic int32_t aborted; /* 1: reason is being written, 2: written */
     int32_t abort_told;
@@ -230,6 +232,8 @@ int lf_notes_post(struct hd_comm *comm); /* 1: something moved */
 void lf_note_free(struct hd_comm *comm, struct lf_note *note);
 /* Copies head and payload (EAGER: head->bytes, else head->text of it) and sends them, now or later. */
 int32_t lf_tell(struct hd_comm *comm, int32_t to, struct lf_head *head, const void *payload);
+int32_t lf_tell_ready(struct hd_comm *comm, int32_t to, struct lf_head *head); /* at once, or with those of the same row */
+void lf_row_end(struct hd_comm *comm); /* every call but recv: tells what the row has left */
 void lf_arrived(struct hd_comm *comm, const uint8_t *data, size_t bytes); /* from the wire: checks it */
 void lf_heard(struct hd_comm *comm, const struct lf_head *head, const uint8_t *payload);
 void lf_letter_keep(struct hd_comm *comm, struct lf_letter **list, const struct lf_head *head, const void *payload);

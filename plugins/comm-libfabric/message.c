@@ -13,10 +13,15 @@ static struct lf_head head_of(const struct lf_op *op, uint16_t kind)
                             .token = op->token};
 }
 
+static int32_t rank_of(const struct lf_op *op)
+{
+    return op->group->member[op->peer].rank;
+}
+
 static int32_t tell(struct lf_op *op, uint16_t kind, const void *payload)
 {
     struct lf_head head = head_of(op, kind);
-    return lf_tell(op->group->comm, op->group->member[op->peer].rank, &head, payload);
+    return lf_tell(op->group->comm, rank_of(op), &head, payload);
 }
 
 static int is_small(const struct lf_op *op)
@@ -49,7 +54,7 @@ static void fail_memory(struct hd_comm_group *g)
 
 static void send_eager(struct lf_op *op)
 {
-    struct lf_peer *peer = &op->group->comm->peer[op->group->member[op->peer].rank];
+    struct lf_peer *peer = &op->group->comm->peer[rank_of(op)];
     if (tell(op, LF_EAGER, op->data) != HD_OK) /* no memory: once READY is there, and something was given back */
         return;
     op->gone = 1;
@@ -58,7 +63,7 @@ static void send_eager(struct lf_op *op)
 
 static void ready_came(struct lf_op *op, const struct lf_head *head)
 {
-    struct lf_peer *peer = &op->group->comm->peer[op->group->member[op->peer].rank];
+    struct lf_peer *peer = &op->group->comm->peer[rank_of(op)];
     if (op->gone)
         peer->eager--;
     if (head->bytes != op->bytes) {
@@ -95,8 +100,9 @@ static void eager_came(struct lf_op *op, const struct lf_head *head, const uint8
 
 void lf_ready_send(struct lf_op *op)
 {
+    struct lf_head head = head_of(op, LF_READY);
     op->ready = 1;
-    if (tell(op, LF_READY, NULL) != HD_OK)
+    if (lf_tell_ready(op->group->comm, rank_of(op), &head) != HD_OK)
         fail_memory(op->group);
 }
 
@@ -169,7 +175,9 @@ int32_t lf_send(struct hd_comm_group *g, int32_t peer, uint32_t stream, const vo
     struct hd_comm *c = g->comm;
     struct lf_letter *letter;
     struct lf_op *op;
-    int32_t code = begin(g, peer, stream, (void *)data, bytes, 1, &op, err);
+    int32_t code;
+    lf_row_end(c);
+    code = begin(g, peer, stream, (void *)data, bytes, 1, &op, err);
     if (code != HD_OK)
         return code;
     *request = rq_number(&op->id);
@@ -191,6 +199,7 @@ int32_t lf_recv(struct hd_comm_group *g, int32_t peer, uint32_t stream, void *da
     if (code != HD_OK)
         return code;
     *request = rq_number(&op->id);
+    g->comm->recvs++;
     op->token = lf_op_token(op);
     letter = take_letter(op->flow, op->number, 0);
     if (is_small(op) || letter)

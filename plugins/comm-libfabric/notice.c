@@ -79,6 +79,19 @@ void lf_heard(struct hd_comm *c, const struct lf_head *head, const uint8_t *payl
         lf_message_heard(g, member, head, payload);
 }
 
+/* READY, and others of the same sender behind it. */
+static void ready_heard(struct hd_comm *c, struct lf_head head, const uint8_t *more)
+{
+    uint64_t nonce = head.nonce, left = head.text / sizeof head;
+    int32_t from = head.from;
+    for (head.text = 0; head.kind == LF_READY && head.nonce == nonce && head.from == from && head.text == 0; left--, more += sizeof head) {
+        lf_heard(c, &head, more);
+        if (!left)
+            return;
+        memcpy(&head, more, sizeof head);
+    }
+}
+
 /* Everything that a peer can say. Lengths are checked here, once; strangers have not the job's number. */
 void lf_arrived(struct hd_comm *c, const uint8_t *data, size_t bytes)
 {
@@ -94,6 +107,8 @@ void lf_arrived(struct hd_comm *c, const uint8_t *data, size_t bytes)
         c->peer[head.from].heard = 1;
     else if (head.kind == LF_CLOSED || head.kind == LF_ABORTED)
         peer_ended(c, &head, payload);
+    else if (head.kind == LF_READY)
+        ready_heard(c, head, payload);
     else
         lf_heard(c, &head, payload);
 }
@@ -172,13 +187,12 @@ int lf_notes_post(struct hd_comm *c)
     return moved;
 }
 
-int32_t lf_tell(struct hd_comm *c, int32_t to, struct lf_head *head, const void *payload)
+static struct lf_note *note_fill(struct hd_comm *c, int32_t to, struct lf_head *head, const void *payload)
 {
-    struct lf_peer *peer = &c->peer[to];
     uint64_t bytes = head->kind == LF_EAGER ? head->bytes : head->text;
     struct lf_note *note = note_new(c);
     if (!note)
-        return HD_E_NOMEM;
+        return NULL;
     head->nonce = c->nonce;
     head->from = c->world.rank;
     note->to = to;
@@ -187,8 +201,14 @@ int32_t lf_tell(struct hd_comm *c, int32_t to, struct lf_head *head, const void 
     memcpy(note->data, head, sizeof *head);
     if (bytes)
         memcpy(note->data + sizeof *head, payload, bytes);
+    return note;
+}
+
+static void note_send(struct hd_comm *c, struct lf_note *note)
+{
+    struct lf_peer *peer = &c->peer[note->to];
     if (!peer->first && !peer->broken && post_note(c, peer, note))
-        return HD_OK;
+        return;
     *(peer->first ? peer->last : &peer->first) = note;
     peer->last = &note->next;
     if (!peer->listed) {
@@ -196,5 +216,48 @@ int32_t lf_tell(struct hd_comm *c, int32_t to, struct lf_head *head, const void 
         peer->next = c->talking;
         c->talking = peer;
     }
-    return HD_OK;
+}
+
+int32_t lf_tell(struct hd_comm *c, int32_t to, struct lf_head *head, const void *payload)
+{
+    struct lf_note *note = note_fill(c, to, head, payload);
+    if (note)
+        note_send(c, note);
+    return note ? HD_OK : HD_E_NOMEM;
+}
+
+static void readies_send(struct hd_comm *c)
+{
+    struct lf_note *note = c->readies;
+    c->readies = NULL;
+    note_send(c, note);
+}
+
+void lf_row_end(struct hd_comm *c)
+{
+    c->recvs = 0;
+    if (c->readies)
+        readies_send(c);
+}
+
+/* The first recv of a row may be followed by a computation: the sender begins meanwhile. After the second comes some call that
+ * is none, if only to see whether it is done. */
+int32_t lf_tell_ready(struct hd_comm *c, int32_t to, struct lf_head *head)
+{
+    struct lf_note *note = c->readies;
+    struct lf_head *first = note ? (struct lf_head *)note->data : NULL;
+    if (c->recvs < 2)
+        return lf_tell(c, to, head, NULL);
+    if (note && note->to == to && first->text + sizeof *head <= LF_TEXT) {
+        head->nonce = c->nonce;
+        head->from = c->world.rank;
+        memcpy(note->data + note->bytes, head, sizeof *head);
+        note->bytes += (uint32_t)sizeof *head;
+        first->text = (uint16_t)(first->text + sizeof *head);
+        return HD_OK;
+    }
+    if (note)
+        readies_send(c);
+    c->readies = note_fill(c, to, head, NULL);
+    return c->readies ? HD_OK : HD_E_NOMEM;
 }

@@ -74,6 +74,7 @@ static void say_goodbye(struct hd_comm *c)
     struct lf_head head = {.kind = LF_CLOSED};
     double until = lf_now() + 0.2;
     lf_abort_look(c);
+    lf_row_end(c);
     for (int32_t r = 0; r < c->world.size; r++)
         if (r != c->world.rank && c->peer[r].known && !c->peer[r].closed && !c->peer[r].broken)
             lf_tell(c, r, &head, NULL);

@@ -225,6 +225,37 @@ static int streams(struct rank *rank, struct hd_comm_group *group, uint32_t firs
     return 0;
 }
 
+/* A row of receives from all others in turn, of sizes small and large, before anything is sent. */
+static int crossed(struct rank *rank, struct hd_comm_group *group)
+{
+    enum { EACH = 15, LARGE = 30000 };
+    static const uint64_t sizes[] = {8, 1000, LARGE, 0};
+    struct hd_error err = HD_ERROR_INIT;
+    int32_t n = rank->size, me = rank->rank;
+    uint8_t(*out)[EACH][LARGE] = rank_memory(rank, (size_t)n * EACH * LARGE);
+    uint8_t(*in)[EACH][LARGE] = rank_memory(rank, (size_t)n * EACH * LARGE);
+    hd_request sends[8][EACH], recvs[8][EACH];
+    EXPECT(out && in && n <= 8, "memory");
+    for (int k = 0; k < EACH; k++)
+        for (int32_t peer = 0; peer < n; peer++)
+            if (peer != me)
+                EXPECT(rank->ops->recv(group, peer, 0, in[peer][k], sizes[k % 4], &recvs[peer][k], &err) == HD_OK, "%s", err.message);
+    for (int32_t peer = 0; peer < n; peer++)
+        for (int k = 0; k < EACH; k++) {
+            memset(out[peer][k], 100 * me + 10 * peer + k, LARGE);
+            if (peer != me)
+                EXPECT(rank->ops->send(group, peer, 0, out[peer][k], sizes[k % 4], &sends[peer][k], &err) == HD_OK, "%s", err.message);
+        }
+    for (int32_t peer = 0; peer < n; peer++)
+        for (int k = 0; k < EACH && peer != me; k++) {
+            EXPECT(finish(rank, recvs[peer][k], &err) == HD_OK, "%s", err.message);
+            EXPECT(finish(rank, sends[peer][k], &err) == HD_OK, "%s", err.message);
+            for (uint64_t i = 0; i < sizes[k % 4]; i++)
+                EXPECT(in[peer][k][i] == (uint8_t)(100 * peer + 10 * me + k), "message %d of rank %d, byte %zu", k, peer, (size_t)i);
+        }
+    return 0;
+}
+
 static int messages(struct rank *rank)
 {
     /* Where ways part: comm-shm at 40, 256 and 4096, comm-libfabric at 4048 and 8144. */
@@ -237,7 +268,7 @@ static int messages(struct rank *rank)
         for (int memory = 0; memory < 4; memory++)
             if (exchange(rank, group, &b, sizes[s], memory))
                 return 1;
-    if (streams(rank, group, 0))
+    if (crossed(rank, group) || streams(rank, group, 0))
         return 1;
     /* The core sends by those beyond callers', for collectives and hooks. */
     return rank->own_messages && streams(rank, group, HD__STREAM_CHECK);
