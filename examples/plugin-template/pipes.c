@@ -16,7 +16,7 @@ struct header {
     uint64_t bytes;
 };
 
-enum { SENT, WANTED, CAME };
+enum { SENT, WANTED, CAME, DONE };
 struct message {
     struct message *next;
     struct header header;
@@ -36,7 +36,7 @@ struct hd_comm {
     struct hd_world world;
     struct hd_error error; /* the first; everything after it fails with it */
     _Atomic int64_t aborted;
-    struct link link[]; /* by rank */
+    struct link link[]; /* by rank, and one without pipes, of what is done and was not asked for since */
 };
 
 struct hd_comm_group {
@@ -85,11 +85,10 @@ static void append(struct link *l, struct message *m, uint32_t kind)
 
 static int32_t connect_all(const struct hd_host *host, struct hd_comm *c, struct hd_error *err)
 {
-    int32_t rc, n = c->world.size, mine[1025] = {getpid()}, theirs[1025];
+    int32_t rc, n = c->world.size, mine[1025] = {getpid()}, theirs[1025], ends[2];
     size_t bytes = (size_t)(1 + n) * sizeof *mine;
     struct timespec t;
     char text[160];
-    int ends[2];
     for (int32_t r = 0; r < n; r++) {
         if (pipe2(ends, O_NONBLOCK | O_CLOEXEC))
             return hd_fail(err, HD_E_IO, "cannot make a pipe: %s", strerror(errno));
@@ -111,7 +110,7 @@ static int32_t connect_all(const struct hd_host *host, struct hd_comm *c, struct
 
 static void pipes_close(struct hd_comm *c)
 {
-    for (int32_t r = 0; c && r < c->world.size; r++) {
+    for (int32_t r = 0; c && r <= c->world.size; r++) {
         struct link *l = &c->link[r];
         for (int i = 0; i < 3; i++)
             close(l->fd[i]);
@@ -126,12 +125,12 @@ static void pipes_close(struct hd_comm *c)
 static int32_t pipes_open(const struct hd_host *host, const void *settings, const struct hd_world *world,
                           struct hd_comm **comm, struct hd_error *err)
 {
-    struct hd_comm *c = calloc(1, sizeof *c + (size_t)world->size * sizeof *c->link);
+    struct hd_comm *c = calloc(1, sizeof *c + (size_t)(world->size + 1) * sizeof *c->link);
     (void)settings; /* it has no options */
     if (!c || world->size > 1024)
         return free(c), hd_fail(err, HD_E_NOMEM, "no room for %d ranks (1024 at most)", world->size);
     *c = (struct hd_comm){.world = *world, .error = HD_ERROR_INIT};
-    for (int32_t r = 0; r < world->size; r++)
+    for (int32_t r = 0; r <= world->size; r++)
         c->link[r].fd[0] = c->link[r].fd[1] = c->link[r].fd[2] = -1;
     int32_t rc = connect_all(host, c, err);
     *comm = rc ? *comm : c;
@@ -210,7 +209,7 @@ static int32_t push(struct hd_comm *c, int32_t rank)
     l->going = l->going ? l->going : take(l, SENT, NULL);
     int32_t rc = l->going ? move(c, rank, l->going, 1) : 0;
     if (rc > 0 && l->going->done)
-        l->going = NULL;
+        append(&c->link[c->world.size], l->going, DONE), l->going = NULL;
     return rc;
 }
 
@@ -247,7 +246,7 @@ static int32_t match(struct hd_comm *c, int32_t rank)
         m->done = !m->header.bytes || memcpy(m->data, came->data, m->header.bytes);
     else if (!l->going)
         (void)!write(l->fd[1], &(struct header){.mismatch = 1}, sizeof(struct header));
-    free(came);
+    free(came), append(&c->link[c->world.size], m, DONE);
     return m->done ? match(c, rank) | 1 : broken(c, HD_E_MISMATCH, rank, "a message has another size than was expected");
 }
 
@@ -261,10 +260,11 @@ static int32_t pipes_progress(struct hd_comm *c, struct hd_error *err)
 
 static int32_t pipes_test(struct hd_comm *c, hd_request request, int32_t *done, struct hd_error *err)
 {
-    struct message *m = (struct message *)(uintptr_t)request;
-    *done = (int32_t)m->done;
-    if (m->done)
-        free(m);
+    struct message *m = (struct message *)(uintptr_t)request, **at = &c->link[c->world.size].list;
+    for (*done = (int32_t)m->done; *done && *at != m; at = &(*at)->next)
+        continue;
+    if (*done)
+        *at = m->next, free(m);
     return *done ? HD_OK : state(c, err);
 }
 

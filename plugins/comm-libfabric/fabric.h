@@ -2,7 +2,7 @@
  *
  * Each rank has one endpoint (reliable, unconnected), whose address it leaves in the job's store. A message takes place
  * in two halves that meet, whichever comes first:
- *   the receiver   READY {group, stream, number, bytes, token}, as soon as it receives; for a row of recvs several in one
+ *   the receiver   READY {group, stream, number, bytes, token}, as soon as it receives; of a row of small recvs several in one
  *   the sender     small: EAGER {group, stream, number, bytes} and the bytes, as soon as it sends
  *                  large: waits for READY; then the bytes, in chunks, under tags that only this token has
  * So both learn both sizes, nothing large arrives unasked for, and of a small message the sender is done when READY is
@@ -10,7 +10,7 @@
  * the order in which a provider delivers.
  *
  * Providers do not say reliably that a peer died: the core's liveness calls `abort`. A rank that gives a group up,
- * closes or aborts tells the others in a notice. Nothing happens but in send, recv, progress, wait and close. */
+ * closes or aborts tells the others in a notice. Nothing happens but in send, recv, progress, test, wait and close. */
 #ifndef COMM_LIBFABRIC_H
 #define COMM_LIBFABRIC_H
 
@@ -192,7 +192,7 @@ struct hd_comm {
     struct lf_note *free_notes;
     struct lf_piece *free_pieces;
     uint32_t notes_out; /* posted, not complete */
-    uint32_t recvs;     /* calls of recv in a row */
+    int32_t row;        /* 1 + the rank that the last call was a recv from; 0: it was none */
     struct lf_note *readies; /* of that row, not told yet */
     double checked;
     _Atomic int32_t aborted; /* 1: reason is being written, 2: written */
@@ -232,8 +232,8 @@ int lf_notes_post(struct hd_comm *comm); /* 1: something moved */
 void lf_note_free(struct hd_comm *comm, struct lf_note *note);
 /* Copies head and payload (EAGER: head->bytes, else head->text of it) and sends them, now or later. */
 int32_t lf_tell(struct hd_comm *comm, int32_t to, struct lf_head *head, const void *payload);
-int32_t lf_tell_ready(struct hd_comm *comm, int32_t to, struct lf_head *head); /* at once, or with those of the same row */
-void lf_row_end(struct hd_comm *comm); /* every call but recv: tells what the row has left */
+void lf_row_end(struct hd_comm *comm); /* any call but another recv from the same rank: tells what the row has left */
+int32_t lf_tell_ready(struct hd_comm *comm, int32_t to, struct lf_head *head); /* at once, or with others of its row */
 void lf_arrived(struct hd_comm *comm, const uint8_t *data, size_t bytes); /* from the wire: checks it */
 void lf_heard(struct hd_comm *comm, const struct lf_head *head, const uint8_t *payload);
 void lf_letter_keep(struct hd_comm *comm, struct lf_letter **list, const struct lf_head *head, const void *payload);

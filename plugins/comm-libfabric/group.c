@@ -139,6 +139,7 @@ int32_t lf_group(struct hd_comm *c, const char *name, const int32_t *ranks, int3
     struct hd_comm_group *g;
     uint64_t h;
     int32_t me, code = check_ranks(c, name, ranks, n, &me, err);
+    lf_row_end(c);
     for (int32_t i = 0; i < n && code == HD_OK; i++)
         code = lf_peer_meet(c, ranks[i], err);
     if (code == HD_OK)
@@ -177,6 +178,7 @@ void lf_group_free(struct hd_comm_group *g)
     struct hd_comm *c = g ? g->comm : NULL;
     if (!g)
         return;
+    lf_row_end(c);
     lf_ops_orphan(g);
     for (struct hd_comm_group **at = &c->groups; *at; at = &(*at)->next)
         if (*at == g) {

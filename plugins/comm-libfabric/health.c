@@ -29,6 +29,7 @@ int32_t lf_fail(struct hd_comm_group *g, const struct hd_error *err)
     if (g->error.code != HD_OK)
         return g->error.code;
     give_up(g, err);
+    lf_row_end(g->comm);
     head.group = g->id;
     head.code = err->code;
     for (int32_t i = 0; i < g->n; i++)

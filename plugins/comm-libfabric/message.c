@@ -193,13 +193,15 @@ int32_t lf_send(struct hd_comm_group *g, int32_t peer, uint32_t stream, const vo
 int32_t lf_recv(struct hd_comm_group *g, int32_t peer, uint32_t stream, void *data, uint64_t bytes, hd_request *request,
                 struct hd_error *err)
 {
+    struct hd_comm *c = g->comm;
     struct lf_letter *letter;
     struct lf_op *op;
     int32_t code = begin(g, peer, stream, data, bytes, 0, &op, err);
     if (code != HD_OK)
         return code;
+    if (c->row != rank_of(op) + 1)
+        lf_row_end(c);
     *request = rq_number(&op->id);
-    g->comm->recvs++;
     op->token = lf_op_token(op);
     letter = take_letter(op->flow, op->number, 0);
     if (is_small(op) || letter)
@@ -208,6 +210,7 @@ int32_t lf_recv(struct hd_comm_group *g, int32_t peer, uint32_t stream, void *da
         lf_chunks_begin(op);
     if (letter && !op->done) /* telling may have failed, and the group with it */
         eager_came(op, &letter->head, letter->payload);
-    g->comm->host->free(letter);
+    c->host->free(letter);
+    c->row = rank_of(op) + 1;
     return HD_OK;
 }

@@ -82,13 +82,14 @@ void lf_heard(struct hd_comm *c, const struct lf_head *head, const uint8_t *payl
 /* READY, and others of the same sender behind it. */
 static void ready_heard(struct hd_comm *c, struct lf_head head, const uint8_t *more)
 {
-    uint64_t nonce = head.nonce, left = head.text / sizeof head;
-    int32_t from = head.from;
-    for (head.text = 0; head.kind == LF_READY && head.nonce == nonce && head.from == from && head.text == 0; left--, more += sizeof head) {
-        lf_heard(c, &head, more);
-        if (!left)
+    struct lf_head next;
+    uint64_t left = head.text / sizeof head;
+    head.text = 0;
+    for (lf_heard(c, &head, more); left--; more += sizeof next) {
+        memcpy(&next, more, sizeof next);
+        if (next.kind != LF_READY || next.nonce != head.nonce || next.from != head.from || next.text != 0)
             return;
-        memcpy(&head, more, sizeof head);
+        lf_heard(c, &next, more);
     }
 }
 
@@ -235,29 +236,32 @@ static void readies_send(struct hd_comm *c)
 
 void lf_row_end(struct hd_comm *c)
 {
-    c->recvs = 0;
+    c->row = 0;
     if (c->readies)
         readies_send(c);
 }
 
-/* The first recv of a row may be followed by a computation: the sender begins meanwhile. After the second comes some call that
- * is none, if only to see whether it is done. */
+/* The first recv of a row may be all there is, and a computation next: its READY leaves at once. So do those of large messages,
+ * which start them. After further small ones some other call comes soon, if only to see whether they are done. */
 int32_t lf_tell_ready(struct hd_comm *c, int32_t to, struct lf_head *head)
 {
+    enum { LARGE = 64 << 10 };
     struct lf_note *note = c->readies;
     struct lf_head *first = note ? (struct lf_head *)note->data : NULL;
-    if (c->recvs < 2)
+    if (c->row != to + 1 || head->bytes > LARGE)
         return lf_tell(c, to, head, NULL);
-    if (note && note->to == to && first->text + sizeof *head <= LF_TEXT) {
-        head->nonce = c->nonce;
-        head->from = c->world.rank;
-        memcpy(note->data + note->bytes, head, sizeof *head);
-        note->bytes += (uint32_t)sizeof *head;
-        first->text = (uint16_t)(first->text + sizeof *head);
-        return HD_OK;
-    }
-    if (note)
+    if (note && first->text + sizeof *head > LF_TEXT) {
         readies_send(c);
-    c->readies = note_fill(c, to, head, NULL);
-    return c->readies ? HD_OK : HD_E_NOMEM;
+        note = NULL;
+    }
+    if (!note) {
+        c->readies = note_fill(c, to, head, NULL);
+        return c->readies ? HD_OK : HD_E_NOMEM;
+    }
+    head->nonce = c->nonce;
+    head->from = c->world.rank;
+    memcpy(note->data + note->bytes, head, sizeof *head);
+    note->bytes += (uint32_t)sizeof *head;
+    first->text = (uint16_t)(first->text + sizeof *head);
+    return HD_OK;
 }

@@ -49,7 +49,8 @@ static inline struct shm_said *said_at(const struct shm_group *g, int32_t i, uin
 /* Odd factors, mixed downwards: no small change of one word undoes that of another. */
 static inline uint64_t digest(uint64_t past, const struct shm_said *said)
 {
-    uint64_t x = said->what * UINT64_C(0x9e3779b97f4a7c15) ^ said->count * UINT64_C(0xc2b2ae3d27d4eb4f) ^ said->tag * UINT64_C(0x165667b19e3779f9);
+    uint64_t x = said->what * UINT64_C(0x9e3779b97f4a7c15);
+    x ^= said->count * UINT64_C(0xc2b2ae3d27d4eb4f) ^ said->tag * UINT64_C(0x165667b19e3779f9);
     x = (past ^ x ^ x >> 32) * UINT64_C(0xd6e8feb86659fd93);
     return x ^ x >> 32;
 }
@@ -150,10 +151,13 @@ static inline int meet(struct shm_op *op, uint64_t seq)
 void shm_coll_compare(struct shm_group *g)
 {
     uint64_t posted = !g->head ? g->seq : g->head->state == OP_QUEUED ? g->head->seq - 1 : g->head->seq;
-    for (int32_t i = 0; i < g->n; i++)
-        for (uint64_t s = g->met + 1; s <= posted && has_posted(g, i, s); s++)
-            if (!agrees(g, i, s))
-                return;
+    for (int32_t i = 0; i < g->n; i++) {
+        uint64_t last = posted;
+        while (last > g->met && !has_posted(g, i, last))
+            last--;
+        if (last > g->met && !agrees(g, i, last))
+            return;
+    }
 }
 
 /* Whom the operation waits for when it is posted. */
@@ -219,7 +223,7 @@ static void fetch_ahead(const struct shm_op *op)
     struct shm_group *g = op->group;
     uint64_t seq = op->seq + SHM_FETCH, bytes = send_bytes(op), most = SHM_MIN(bytes, (uint64_t)4 * SHM_LINE);
     for (int32_t i = 0; i < g->n; i++) {
-        if (i == g->me || !(RULE(op)->reads == FROM_ROOT ? i == op->root : is_rooted(op)))
+        if (i == g->me || (RULE(op)->reads == FROM_ROOT && i != op->root))
             continue;
         shm_fetch(slot_at(g, i, seq));
         for (uint64_t at = 0; bytes > SHM_TINY && at < most; at += SHM_LINE)
@@ -231,7 +235,7 @@ static void fetch_ahead(const struct shm_op *op)
 static void begin(struct shm_op *op)
 {
     if (op->steps == 0) {
-        if (awaits(op) != FROM_NONE && !op->group->comm->idle)
+        if (is_rooted(op) && awaits(op) != FROM_NONE && !op->group->comm->idle)
             fetch_ahead(op);
         shm_small(op);
         pop(op->group, op);

@@ -112,9 +112,10 @@ static void collect_got(struct shm_op *op, struct shm_pair *p, uint64_t slot)
     enum { LINE = SHM_LINE / sizeof p->theirs->got[0] };
     for (uint64_t i = slot / LINE * LINE, end = i + LINE; i < end; i++) {
         const struct shm_mail *mail = &p->mine->mail[i];
-        uint64_t sent = atomic_load_explicit(&mail->state, memory_order_relaxed) >> 3;
+        if (!(p->busy >> i & 1) || mail->bytes > op->group->small)
+            continue;
         uint64_t got = atomic_load_explicit(&p->theirs->got[i], memory_order_acquire);
-        if (!(p->busy >> i & 1) || mail->bytes > op->group->small || got >> 3 != sent)
+        if (got >> 3 != atomic_load_explicit(&mail->state, memory_order_relaxed) >> 3)
             continue;
         if ((got & 7) == ACK_DONE)
             p->busy &= ~(UINT64_C(1) << i);
@@ -250,7 +251,10 @@ static int match(struct shm_op *op, struct shm_pair *p)
     struct shm_mail *mail = &p->theirs->mail[letter.mail];
     op->seq = letter.seq;
     if (letter.bytes != op->bytes) {
-        (letter.bytes <= op->group->small ? answer_small : answer)(op, p, ACK_MISMATCH);
+        if (letter.bytes <= op->group->small)
+            answer_small(op, p, ACK_MISMATCH);
+        else
+            answer(op, p, ACK_MISMATCH);
         return fail_size(op->group, op->peer, op->group->me, op->stream, letter.bytes, op->bytes);
     }
     if (is_small(op)) {

@@ -107,7 +107,7 @@ struct shm_ack {
 };
 
 /* One per peer in every part: what the owner sends to it, and what it answers to what that peer sends. A small message is
- * answered in `got`, like ack.state: nobody waits for it, and its sender looks at a line of them at once. */
+ * answered in `got`, like ack.state: only a sender without a free mail waits for it, and looks at a line of them at once. */
 struct shm_box {
     struct shm_mail mail[SHM_MAIL];
     struct shm_ack ack[SHM_MAIL];
@@ -249,14 +249,11 @@ struct hd_comm {
     const struct shm_kernels *kernels;
 };
 
-/* For a line that this member reads soon. (A function that does nothing but gcc's own prefetch is thrown away by it as pure.) */
+/* For a line that this member reads soon. A function that does nothing else gcc takes for pure, and throws away: hence the empty asm. */
 static inline void shm_fetch(const void *p)
 {
-#if defined(__x86_64__)
-    __asm__ volatile("prefetcht0 %0" : : "m"(*(const char *)p));
-#else
     __builtin_prefetch(p);
-#endif
+    __asm__ volatile("" : : "r"(p));
 }
 
 /* What messages call a member: its rank in the job. */

@@ -3,12 +3,13 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
 #include "heddle/types.h"
 #include "plugins/comm-shm/kernels.h"
 #include "tests/suite.h"
 
-enum { MOST = 1500 };
+enum { MOST = 1500, SOURCES = 66 };
 
 static uint64_t state = 88172645463325252u;
 static uint64_t draw(void)
@@ -45,10 +46,10 @@ static void fill(uint8_t *p, size_t bytes, uint32_t dtype, int specials)
 static void compare(const struct shm_kernels *set, uint32_t dtype, uint32_t redop, int n, int m, size_t count,
                     size_t skew, int stream, int in_place)
 {
-    static uint8_t in[6][MOST * 4 + 128], out[6][MOST * 4 + 128], want[MOST * 4 + 128];
+    static uint8_t in[SOURCES][MOST * 4 + 128], out[SOURCES][MOST * 4 + 128], want[MOST * 4 + 128];
     size_t esize = hd_dtype_size(dtype), bytes = count * esize;
-    const uint8_t *src[6];
-    uint8_t *dst[6], *ref = want;
+    const uint8_t *src[SOURCES];
+    uint8_t *dst[SOURCES], *ref = want;
     for (int j = 0; j < n; j++) {
         src[j] = in[j] + skew * (size_t)(j + 1) % 5 * esize;
         fill(in[j], sizeof in[j], dtype, draw() & 1);
@@ -85,6 +86,43 @@ START_TEST(same_bits)
                     size_t room = MOST / hd_dtype_size(dtype) - 8;
                     compare(set, dtype, redop, n, m, k < 4 ? (size_t)k : draw() % room, draw() % 4, k >> 1 & 1, k % 5 == 0);
                 }
+}
+END_TEST
+
+/* As many sources as vectors are kept for, and more. */
+START_TEST(many_sources)
+{
+    const struct shm_kernels *set = shm_kernels_named(names[_i]);
+    static const int numbers[] = {6, 7, 8, 13, 31, 32, 33, 63, 64, 65, 66};
+    for (uint32_t dtype = HD_F32; set && dtype <= HD_F16; dtype++)
+        for (uint32_t redop = HD_SUM; redop <= HD_AVG; redop++)
+            for (size_t k = 0; k < sizeof numbers / sizeof *numbers; k++)
+                compare(set, dtype, redop, numbers[k], k & 1 ? numbers[k] : 1, 1 + draw() % 100, draw() % 4, k & 2, 0);
+}
+END_TEST
+
+/* Short ones that end where memory does: what a vector has beyond them is neither read nor written. */
+START_TEST(at_the_end_of_memory)
+{
+    enum { PAGE = 4096, PAGES = 4 };
+    const struct shm_kernels *set = shm_kernels_named(names[_i]);
+    uint8_t *base = mmap(NULL, PAGES * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0), want[512], *ref = want;
+    ck_assert(base != MAP_FAILED && !mprotect(base + PAGE, PAGE, PROT_NONE) && !mprotect(base + 3 * PAGE, PAGE, PROT_NONE));
+    for (uint32_t dtype = HD_F32; set && dtype <= HD_U8; dtype++)
+        for (uint32_t redop = HD_SUM; redop <= HD_AVG; redop++)
+            for (size_t count = 1; count < 40; count++)
+                for (int n = 1; n <= 3; n++) {
+                    size_t bytes = count * hd_dtype_size(dtype);
+                    uint8_t *dst = base + PAGE - bytes;
+                    const uint8_t *src[] = {base + 3 * PAGE - bytes, base + 2 * PAGE, base + 2 * PAGE + 1024};
+                    fill(base + 2 * PAGE, PAGE, dtype, 0);
+                    memset(base, 0xa5, PAGE);
+                    shm_kernels_reference.reduce[dtype][redop](&ref, 1, src, n, count, 0);
+                    shm_kernel(set, dtype, redop)(&dst, 1, src, n, count, 0);
+                    ck_assert_msg(!memcmp(dst, want, bytes) && dst[-1] == 0xa5, "%s %s redop %u n %d count %zu", set->name,
+                                  hd_dtype_name(dtype), redop, n, count);
+                }
+    munmap(base, PAGES * PAGE);
 }
 END_TEST
 
@@ -166,6 +204,8 @@ int main(void)
     TCase *tc = tcase_create("kernels");
     tcase_set_timeout(tc, 60);
     tcase_add_loop_test(tc, same_bits, 0, 3);
+    tcase_add_loop_test(tc, many_sources, 0, 3);
+    tcase_add_loop_test(tc, at_the_end_of_memory, 0, 3);
     tcase_add_loop_test(tc, copies, 0, 3);
     tcase_add_loop_test(tc, round_trip, 0, 3);
     tcase_add_test(tc, meaning);

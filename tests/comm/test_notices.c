@@ -1,0 +1,193 @@
+/* What comm-libfabric takes from the wire: notices that are whole, cut, strange, or nothing but bytes. No network is there: the peers
+ * count as broken, so what this rank answers goes nowhere. Buffers end where the bytes do; the sanitizers see who reads on. */
+#include <stdlib.h>
+
+#include "plugins/comm-libfabric/fabric.h"
+#include "tests/suite.h"
+
+enum { RANKS = 3, STREAM = 4, SENDS = 11, BYTES = 24 };
+
+static const uint64_t NONCE = 0x1234567890abcdef, GROUP = 77;
+
+static void *host_alloc(size_t bytes)
+{
+    return calloc(1, bytes);
+}
+
+static void host_log(uint32_t level, const char *component, const char *format, ...)
+{
+    (void)level, (void)component, (void)format;
+}
+
+static const struct hd_host host = {.struct_size = sizeof host, .alloc = host_alloc, .free = free, .log = host_log};
+
+/* Rank 0 of three, in a group of all, with small messages under way to rank 1. */
+struct stage {
+    struct hd_comm *comm;
+    struct hd_comm_group *group;
+    hd_request send[SENDS];
+    struct lf_head ready[SENDS]; /* what rank 1 has to say for them */
+};
+
+static struct stage stage_open(void)
+{
+    static const uint8_t data[BYTES];
+    struct stage s = {.comm = calloc(1, sizeof *s.comm), .group = calloc(1, sizeof *s.group + RANKS * sizeof *s.group->member)};
+    struct hd_error err = HD_ERROR_INIT;
+    s.comm->host = &host;
+    s.comm->nonce = NONCE;
+    s.comm->settings.eager = 4048;
+    s.comm->world.size = RANKS;
+    s.comm->peer = calloc(RANKS, sizeof *s.comm->peer);
+    rq_init(&s.comm->ops, &host, sizeof(struct lf_op), 1u << LF_INDEX_BITS);
+    s.comm->groups = s.group;
+    s.group->comm = s.comm;
+    s.group->id = GROUP;
+    s.group->n = RANKS;
+    s.group->error = (struct hd_error)HD_ERROR_INIT;
+    for (int32_t r = 0; r < RANKS; r++) {
+        s.comm->peer[r].broken = FI_EIO;
+        s.group->member[r].rank = r;
+    }
+    for (uint32_t k = 0; k < SENDS; k++) {
+        ck_assert_int_eq(lf_send(s.group, 1, STREAM, data, BYTES, &s.send[k], &err), HD_OK);
+        s.ready[k] = (struct lf_head){
+            .nonce = NONCE, .group = GROUP, .bytes = BYTES, .stream = STREAM, .number = k, .token = k, .from = 1, .kind = LF_READY};
+    }
+    s.ready[0].text = (uint16_t)((SENDS - 1) * sizeof *s.ready);
+    return s;
+}
+
+static void stage_close(struct stage *s)
+{
+    lf_groups_forget(s->comm);
+    lf_notes_post(s->comm); /* of broken peers: they are put away */
+    for (struct lf_note *note = s->comm->free_notes, *next; note; note = next) {
+        next = note->next;
+        free(note);
+    }
+    rq_finish(&s->comm->ops);
+    free(s->comm->peer);
+    free(s->comm);
+}
+
+static void arrive(struct stage *s, const void *bytes, size_t n)
+{
+    uint8_t *exact = malloc(n ? n : 1);
+    memcpy(exact, bytes, n);
+    lf_arrived(s->comm, exact, n);
+    free(exact);
+}
+
+/* How many of the sends, from the first, are done; no other is. */
+static int done(struct stage *s)
+{
+    struct hd_error err = HD_ERROR_INIT;
+    int n = 0, last = 1;
+    for (int k = 0; k < SENDS; k++) {
+        int32_t is = 0;
+        ck_assert_int_eq(lf_test(s->comm, s->send[k], &is, &err), HD_OK);
+        ck_assert_int_ge(last, is);
+        n += last = is;
+    }
+    return n;
+}
+
+START_TEST(a_whole_row)
+{
+    struct stage s = stage_open();
+    arrive(&s, s.ready, sizeof s.ready);
+    ck_assert_int_eq(done(&s), SENDS);
+    stage_close(&s);
+}
+END_TEST
+
+START_TEST(cut_anywhere)
+{
+    for (size_t n = 0; n < SENDS * sizeof(struct lf_head); n++) {
+        struct stage s = stage_open();
+        arrive(&s, s.ready, n);
+        ck_assert_int_eq(done(&s), 0);
+        s.ready[0].text = (uint16_t)(n - sizeof *s.ready); /* so long, it says: what is whole of it counts */
+        arrive(&s, s.ready, n);
+        ck_assert_int_eq(done(&s), (int)(n / sizeof *s.ready));
+        stage_close(&s);
+    }
+}
+END_TEST
+
+/* One head of the row is not what it should be: those before it count. */
+START_TEST(one_is_strange)
+{
+    for (int at = 1; at < SENDS; at++) {
+        struct stage s = stage_open();
+        struct lf_head *head = &s.ready[at];
+        switch (_i) {
+        case 0:
+            head->nonce++;
+            break;
+        case 1:
+            head->from = 2;
+            break;
+        case 2:
+            head->kind = LF_EAGER;
+            break;
+        case 3:
+            head->text = sizeof *head;
+            break;
+        default:
+            head->group++; /* of a group that is not there yet: kept for it, and the row goes on */
+        }
+        arrive(&s, s.ready, sizeof s.ready);
+        if (_i < 4)
+            ck_assert_int_eq(done(&s), at);
+        else
+            ck_assert_int_eq(s.comm->n_orphans, 1);
+        stage_close(&s);
+    }
+}
+END_TEST
+
+/* Heads with a bit turned here and there, and bytes behind them. */
+START_TEST(anything)
+{
+    uint64_t state = 88172645463325252u + (uint64_t)_i;
+    for (int k = 0; k < 3000; k++) {
+        struct stage s = stage_open();
+        uint8_t bytes[sizeof s.ready];
+        for (int few = 0; few < 5; few++) {
+            size_t n = sizeof bytes;
+            memcpy(bytes, s.ready, sizeof bytes);
+            state = state * 6364136223846793005u + 1442695040888963407u;
+            if (state >> 63)
+                n = (state >> 20) % (sizeof bytes + 1);
+            for (uint64_t turns = state >> 60 & 7; turns; turns--) {
+                state = state * 6364136223846793005u + 1442695040888963407u;
+                bytes[(state >> 33) % (state >> 62 ? sizeof *s.ready : sizeof bytes)] ^= (uint8_t)(1u << (state >> 30 & 7));
+            }
+            if (n >= sizeof *s.ready && state >> 61 & 1) { /* one that hangs together, whatever it is */
+                struct lf_head head = s.ready[0];
+                head.kind = (uint16_t)(LF_EAGER + (state >> 40) % 7);
+                head.stream = state >> 50 & 1 ? STREAM : STREAM + 1;
+                head.number = state >> 44 & 15;
+                head.text = (uint16_t)(n - sizeof head);
+                head.bytes = n - sizeof head;
+                memcpy(bytes, &head, sizeof head);
+            }
+            arrive(&s, bytes, n);
+        }
+        stage_close(&s);
+    }
+}
+END_TEST
+
+int main(void)
+{
+    TCase *tc = tcase_create("notices");
+    tcase_set_timeout(tc, 60);
+    tcase_add_test(tc, a_whole_row);
+    tcase_add_test(tc, cut_anywhere);
+    tcase_add_loop_test(tc, one_is_strange, 0, 5);
+    tcase_add_loop_test(tc, anything, 0, 4);
+    return suite_run_case("notices", tc);
+}
