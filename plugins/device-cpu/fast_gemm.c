@@ -17,6 +17,7 @@
 #include "fast_tiles.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 /* Packed b; a block's rows of a, which stay in the second cache; terms, where more chunks would want memory for bf16's
  * sums. */
@@ -151,6 +152,8 @@ struct target {
     int32_t store;     /* to c, after the chunk's last terms */
     int32_t store_add; /* to what c holds */
     int32_t direct;    /* whole kernel blocks are summed in c itself */
+    int64_t carry;     /* so the others, in scratch, go on from what c holds: kernels that begin with it sum in another order than
+                          those that add it last */
 };
 
 static float *sums_at(const struct sums *c, const struct cpu_tiles *t, int64_t i, int64_t j)
@@ -172,7 +175,14 @@ static struct target target_of(const struct part *x)
                            .add = whole && !first,
                            .store = last || !whole,
                            .store_add = g->accumulate || (!whole && !first),
-                           .direct = (int32_t)s->direct};
+                           .direct = (int32_t)s->direct,
+                           .carry = s->direct && !first && !s->tiles->adds_last};
+}
+
+static void carry_sums(float *sums, int64_t ld, const float *c, int64_t c_ld, int64_t rows, int64_t cols)
+{
+    for (int64_t i = 0; i < rows; i++)
+        memcpy(sums + i * ld, c + i * c_ld, (size_t)cols * sizeof *c);
 }
 
 /* One kernel call, terms k0.. of the chunk; after the last terms the sums go to c while they are in the first cache. */
@@ -187,14 +197,16 @@ static void kernel_at(const struct part *x, const struct target *to, int64_t i, 
     int whole = to->direct && rows == t->mr && cols == t->nr;
     float *sums = whole ? (float *)x->f->c + at : sums_at(&to->sums, t, i, s->whole ? j : j % s->strip);
     int64_t ld = whole ? c->rs : t->nr;
-    int add = (whole ? to->store_add : to->add) || k0 > 0;
+    int carry = !whole && to->carry, add = (whole ? to->store_add : to->add || carry) || k0 > 0;
+    if (carry && k0 == 0)
+        carry_sums(sums, ld, (const float *)x->f->c + at, c->rs, rows, cols);
     if (i < a->in_place)
         t->kernel_rows(k, a->lying + i * a->rs, a->rs, a->cs, pb, sums, ld, add);
     else
         t->kernel(k, a->packed + (i - a->in_place) / t->mr * a->panel, pb, sums, ld, add);
     if (!whole && to->store && k0 + k == x->terms)
         t->store(x->f->c + at * (int64_t)hd_dtype_size(c->dtype), c->dtype, c->rs, sums, t->nr, rows, cols,
-                 to->store_add);
+                 to->store_add && !carry);
 }
 
 /* The panel of b at column j, terms k0.. of the chunk. */
@@ -310,7 +322,7 @@ static int64_t even(int64_t n, int64_t most, int64_t unit)
 static int lies_well(const struct cpu_gemm *g, const struct cpu_tiles *t)
 {
     int aliases = g->a.cs == 1 && t->alias && g->a.rs * t->bytes % t->alias == 0;
-    return t->kernel_rows && (g->a.cs == 1 || t->any_order) && !aliases &&
+    return t->kernel_rows && (g->a.cs == 1 || (t->any_order && cpu_tiles_reach())) && !aliases &&
            g->a.dtype == (t->bytes == 4 ? HD_F32 : HD_BF16) && g->k % t->kr == 0;
 }
 
