@@ -152,8 +152,7 @@ struct target {
     int32_t store;     /* to c, after the chunk's last terms */
     int32_t store_add; /* to what c holds */
     int32_t direct;    /* whole kernel blocks are summed in c itself */
-    int64_t carry;     /* so the others, in scratch, go on from what c holds: kernels that begin with it sum in another order than
-                          those that add it last */
+    int64_t carry;     /* the others, in scratch, go on from the sums that c holds, as those do */
 };
 
 static float *sums_at(const struct sums *c, const struct cpu_tiles *t, int64_t i, int64_t j)
@@ -176,7 +175,7 @@ static struct target target_of(const struct part *x)
                            .store = last || !whole,
                            .store_add = g->accumulate || (!whole && !first),
                            .direct = (int32_t)s->direct,
-                           .carry = s->direct && !first && !s->tiles->adds_last};
+                           .carry = !whole && !first};
 }
 
 static void carry_sums(float *sums, int64_t ld, const float *c, int64_t c_ld, int64_t rows, int64_t cols)

@@ -103,11 +103,6 @@ int cpu_vectors(void)
     return has_avx512() ? CPU_AVX512 : has_avx2() ? CPU_AVX2 : CPU_PLAIN;
 }
 
-int cpu_tiles_reach(void)
-{
-    return __builtin_cpu_is("amd") != 0;
-}
-
 static const struct cpu_tiles *const of_vectors[CPU_VECTORS] = {&plain_tiles, &avx2_tiles, &avx512_tiles};
 
 #else
@@ -115,11 +110,6 @@ static const struct cpu_tiles *const of_vectors[CPU_VECTORS] = {&plain_tiles, &a
 int cpu_vectors(void)
 {
     return CPU_PLAIN;
-}
-
-int cpu_tiles_reach(void)
-{
-    return 0;
 }
 
 static const struct cpu_tiles *const of_vectors[CPU_VECTORS] = {&plain_tiles};

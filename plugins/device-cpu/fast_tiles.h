@@ -55,13 +55,30 @@ int cpu_vectors(void);
 /* NULL where the machine has no AMX; no AVX512-BF16. */
 const struct cpu_tiles *cpu_tiles_amx(void);
 const struct cpu_tiles *cpu_tiles_dots(void);
-/* Is the latter faster here than fp32? */
-int cpu_tiles_dots_fast(void);
-/* Do products keep their pace while terms of a lie rows apart, each on a line of its own? As measured: on AMD's processors, where
- * packing them first costs more; not on Intel's, where a gradient of weights takes a tenth to a half longer than with packing. */
-int cpu_tiles_reach(void);
 void cpu_tiles_store_avx512(void *dst, uint32_t dtype, int64_t ld, const float *src, int64_t src_ld,
                             int64_t rows, int64_t cols, int add);
+
+static inline int cpu_is_amd(void)
+{
+#ifdef __x86_64__
+    return __builtin_cpu_is("amd") != 0;
+#else
+    return 0;
+#endif
+}
+
+/* Are AVX512-BF16's pairs faster here than fp32? As measured. */
+static inline int cpu_tiles_dots_fast(void)
+{
+    return cpu_is_amd();
+}
+
+/* Do products keep their pace while terms of a lie rows apart, each on a line of its own? As measured: on AMD's processors, where
+ * packing them first costs more; not on Intel's, where a gradient of weights takes a tenth to a half longer than with packing. */
+static inline int cpu_tiles_reach(void)
+{
+    return cpu_is_amd();
+}
 
 static inline int64_t cpu_tiles_pad(const struct cpu_tiles *t, int64_t k)
 {

@@ -180,21 +180,11 @@ const struct cpu_tiles *cpu_tiles_dots(void)
     return cpu_vectors() == CPU_AVX512 && __builtin_cpu_supports("avx512bf16") ? &tiles : NULL;
 }
 
-int cpu_tiles_dots_fast(void)
-{
-    return __builtin_cpu_is("amd") != 0;
-}
-
 #else
 
 const struct cpu_tiles *cpu_tiles_dots(void)
 {
     return NULL;
-}
-
-int cpu_tiles_dots_fast(void)
-{
-    return 0;
 }
 
 #endif

@@ -431,8 +431,8 @@ static int many_streams(struct rank *rank)
 static const struct {
     int32_t ranks;
     int (*body)(struct rank *rank);
-} cases[] = {{2, root_of_broadcast}, {4, root_of_broadcast}, {2, others_of_reduce}, {4, others_of_reduce}, {2, senders}, {2, wrong_turn}, {3, wrong_in_the_middle},
-           {3, apart_before_the_last}, {2, wrong_size}, {2, many_streams}, {3, many_streams}};
+} cases[] = {{2, root_of_broadcast}, {4, root_of_broadcast}, {2, others_of_reduce}, {4, others_of_reduce}, {2, senders}, {2, wrong_turn},
+           {3, wrong_in_the_middle}, {3, apart_before_the_last}, {2, wrong_size}, {2, many_streams}, {3, many_streams}};
 
 START_TEST(ahead)
 {
