@@ -19,7 +19,7 @@ def sendrecv(a, b):
 
 
 def call_of(op, count):
-    a, b, part = torch.zeros(count), torch.zeros(count), torch.zeros(count // n)
+    a, b, part = torch.ones(count), torch.ones(count), torch.ones(count // n)
     return {"all_reduce": lambda: dist.all_reduce(a),
             "reduce_scatter": lambda: dist.reduce_scatter_tensor(part, a[:count // n * n]),
             "all_gather": lambda: dist.all_gather_into_tensor(a[:count // n * n], part),
