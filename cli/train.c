@@ -55,7 +55,7 @@ static int print_config(struct hd__loaded *loaded)
 /* Reports lie beside the metrics. */
 static struct hd__reporter reporter_of(struct hd__job *job)
 {
-    return (struct hd__reporter){.job = job->name, .late_after = job->late_after, .folder = hd__job_folder(job)};
+    return (struct hd__reporter){.job = job->name, .late_after = job->late_after, .timeout = job->comm_timeout, .folder = hd__job_folder(job)};
 }
 
 /* What has to start the ranks, because a transport of the job works in no others; NULL: we do. */

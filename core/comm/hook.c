@@ -170,6 +170,8 @@ static void hook_close(struct hd_comm *c)
         if (g->inner && c->hook.inner.ops.group_free)
             c->hook.inner.ops.group_free(g->inner);
     hd__requests_free(&c->ops);
+    if (c->hook.kind->leave)
+        c->hook.kind->leave(&c->hook);
     hd__comm_close(&c->hook.inner);
     if (c->hook.kind->close)
         c->hook.kind->close(&c->hook);

@@ -4,7 +4,7 @@
  * (hook.c) keeps the requests and the order of each group; a hook is a row of calls, all from the thread that runs the
  * program:
  *
- *     open -> (group) -> begin ... progress ... end -> close
+ *     open -> (group) -> begin ... progress ... end -> leave -> close
  *
  * begin sees an operation before the transport does: it may change it, refuse it (an HD_E_ code), or hold it back
  * (HD__HOOK_HOLD): then it, and what is enqueued behind it in its group, waits until the hook clears `held` in progress.
@@ -82,7 +82,8 @@ struct hd__hook_kind {
     int32_t (*begin)(struct hd__hook *hook, struct hd__hook_op *op, struct hd_error *err);
     int32_t (*end)(struct hd__hook *hook, struct hd__hook_op *op, int32_t code, struct hd_error *err); /* the code to go on with */
     int32_t (*progress)(struct hd__hook *hook, struct hd_error *err);
-    void (*close)(struct hd__hook *hook); /* after the transport's */
+    void (*leave)(struct hd__hook *hook); /* before the transport is closed */
+    void (*close)(struct hd__hook *hook); /* after it was */
 };
 
 extern const struct hd__hook_kind hd__hook_check, hd__hook_trace, hd__hook_faults, hd__hook_perf;

@@ -1,4 +1,5 @@
-/* faults: what can go wrong, on purpose: the Nth operation of a rank is delayed, dropped, refused, changed, or its last. */
+/* faults: what can go wrong, on purpose: the Nth operation of a rank is delayed, dropped, refused, changed, or its last; or the
+ * rank is late, dead or stopped where it opens or closes its transport. */
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -11,10 +12,12 @@ enum { DELAY = 0, STALL, DROP, FAIL, KILL, STOP, RESET, SIZE, DTYPE, REDOP, ROOT
 static const char *const kind_names[] = {"delay", "stall", "drop", "fail", "kill", "stop", "reset", "size", "dtype", "redop", "root", "op", "group"};
 #define KINDS "delay|stall|drop|fail|kill|stop|reset|size|dtype|redop|root|op|group"
 
+enum { OPERATION = 0, OPENING, CLOSING };
+
 struct settings {
     int64_t rank, at, every;
     double seconds;
-    int32_t kind, reserved;
+    int32_t kind, when;
 };
 
 struct faults {
@@ -32,29 +35,13 @@ static const struct hd_option options[] = {
     {.name = "kind", .value = "stall", .choices = KINDS, .type = HD_OPT_ENUM, .offset = offsetof(struct settings, kind),
      .help = "delay, stall (until the job ends), drop, fail; kill, stop, reset: the process, its link to the rendezvous; "
              "the others change the call"},
+    {.name = "when", .value = "operation", .choices = "operation|opening|closing", .type = HD_OPT_ENUM,
+     .offset = offsetof(struct settings, when),
+     .help = "opening: before it has memory and groups; closing: when nothing is left to do; for delay, stall, fail (opening), kill, "
+             "stop and reset"},
     {.name = "seconds", .value = "1s", .help = "how long delay takes", .min = 0, .max = 1e6, .type = HD_OPT_DURATION,
      .offset = offsetof(struct settings, seconds)},
 };
-
-static int32_t faults_open(struct hd__hook *h, struct hd_error *err)
-{
-    const struct settings *s = h->settings;
-    struct faults *f = hd__alloc(sizeof *f);
-    f->next = (uint64_t)s->at;
-    h->state = f;
-    if (s->rank >= h->world.size) {
-        free(f);
-        return hd_fail(err, HD_E_INVALID, "comm.hooks: faults: rank %lld is not one of 0 to %d", (long long)s->rank, h->world.size - 1);
-    }
-    return HD_OK;
-}
-
-static void faults_close(struct hd__hook *h)
-{
-    struct faults *f = h->state;
-    free(f->altered);
-    free(f);
-}
 
 /* ---- late */
 
@@ -159,35 +146,90 @@ static void record(struct hd__hook *h, struct faults *f, const struct hd__hook_o
 
 /* ---- the hook */
 
-static int32_t faults_begin(struct hd__hook *h, struct hd__hook_op *op, struct hd_error *err)
+/* What does not change a call. */
+static int32_t strike(struct hd__hook *h, int32_t kind, const char *what, struct hd_error *err)
 {
     const struct settings *s = h->settings;
-    struct faults *f = h->state;
-    if (s->rank != h->world.rank || op->number < f->next || !fits(h, op, s->kind))
-        return HD_OK;
-    f->next = s->every ? op->number + (uint64_t)s->every : UINT64_MAX;
-    hd__log(HD_LOG_WARN, "faults", "rank %d, operation %llu, %s in group %s: %s, at %.3f s", h->world.rank, (unsigned long long)op->number,
-            hd__hook_name(op->what), op->group->name, kind_names[s->kind], hd__now());
-    switch (s->kind) {
+    switch (kind) {
     case DELAY:
     case STALL:
-        return sleep_before(h, s->kind == STALL ? 1e9 : s->seconds, err);
-    case DROP:
-        return HD__HOOK_HOLD;
+        return sleep_before(h, kind == STALL ? 1e9 : s->seconds, err);
     case FAIL:
-        return hd_fail(err, HD_E_IO, "%s of group %s: made to fail by comm.hooks: faults", hd__hook_name(op->what), op->group->name);
-    case KILL:
-    case STOP:
-        raise(s->kind == KILL ? SIGKILL : SIGSTOP);
-        return HD_OK;
+        return hd_fail(err, HD_E_IO, "%s: made to fail by comm.hooks: faults", what);
     case RESET:
         hd__store_reset(h->world.store);
         return HD_OK;
     default:
-        change(h, op, s->kind);
-        record(h, f, op);
+        raise(kind == KILL ? SIGKILL : SIGSTOP);
         return HD_OK;
     }
+}
+
+static int strikes(int32_t kind)
+{
+    return kind == DELAY || kind == STALL || kind == FAIL || kind == KILL || kind == STOP || kind == RESET;
+}
+
+static int32_t strike_when(struct hd__hook *h, int32_t when, const char *what, struct hd_error *err)
+{
+    const struct settings *s = h->settings;
+    if (s->when != when || s->rank != h->world.rank)
+        return HD_OK;
+    hd__log(HD_LOG_WARN, "faults", "rank %d, %s: %s, at %.3f s", h->world.rank, what, kind_names[s->kind], hd__now());
+    return strike(h, s->kind, what, err);
+}
+
+static int32_t faults_open(struct hd__hook *h, struct hd_error *err)
+{
+    const struct settings *s = h->settings;
+    struct faults *f = hd__alloc(sizeof *f);
+    int32_t rc = HD_OK;
+    f->next = (uint64_t)s->at;
+    h->state = f;
+    if (s->rank >= h->world.size)
+        rc = hd_fail(err, HD_E_INVALID, "comm.hooks: faults: rank %lld is not one of 0 to %d", (long long)s->rank, h->world.size - 1);
+    else if (s->when != OPERATION && (!strikes(s->kind) || (s->kind == FAIL && s->when == CLOSING)))
+        rc = hd_fail(err, HD_E_INVALID, "comm.hooks: faults: %s is of an operation, not of opening or closing: take delay, stall, kill, "
+                     "stop or reset", kind_names[s->kind]);
+    if (!rc)
+        rc = strike_when(h, OPENING, "opening", err);
+    if (rc)
+        free(f);
+    return rc;
+}
+
+static void faults_leave(struct hd__hook *h)
+{
+    struct hd_error err = HD_ERROR_INIT;
+    strike_when(h, CLOSING, "closing", &err);
+}
+
+static void faults_close(struct hd__hook *h)
+{
+    struct faults *f = h->state;
+    free(f->altered);
+    free(f);
+}
+
+static int32_t faults_begin(struct hd__hook *h, struct hd__hook_op *op, struct hd_error *err)
+{
+    const struct settings *s = h->settings;
+    struct faults *f = h->state;
+    char what[192];
+    if (s->when != OPERATION || s->rank != h->world.rank || op->number < f->next || !fits(h, op, s->kind))
+        return HD_OK;
+    f->next = s->every ? op->number + (uint64_t)s->every : UINT64_MAX;
+    hd__log(HD_LOG_WARN, "faults", "rank %d, operation %llu, %s in group %s: %s, at %.3f s", h->world.rank, (unsigned long long)op->number,
+            hd__hook_name(op->what), op->group->name, kind_names[s->kind], hd__now());
+    if (s->kind == DROP)
+        return HD__HOOK_HOLD;
+    if (strikes(s->kind)) {
+        snprintf(what, sizeof what, "%s of group %s", hd__hook_name(op->what), op->group->name);
+        return strike(h, s->kind, what, err);
+    }
+    change(h, op, s->kind);
+    record(h, f, op);
+    return HD_OK;
 }
 
 const struct hd__hook_kind hd__hook_faults = {
@@ -198,5 +240,6 @@ const struct hd__hook_kind hd__hook_faults = {
     .settings_size = sizeof(struct settings),
     .open = faults_open,
     .begin = faults_begin,
+    .leave = faults_leave,
     .close = faults_close,
 };

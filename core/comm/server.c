@@ -73,11 +73,58 @@ static void hand_over(struct hd__server *s)
         hd__server_job_ends(s, code, rank, cause);
 }
 
+/* ---- who has not come */
+
+/* "rank 2", "ranks 2, 5 and 3 more"; returns the first of them, -1 where all have come. */
+static int32_t absent_ranks(const struct hd__server *s, char *out, size_t room)
+{
+    int32_t first = -1, absent = 0, listed = 0;
+    size_t n = 0;
+    for (int32_t r = s->options.size; r-- > 0;)
+        if (s->ranks[r] == HD__PART_NONE) {
+            first = r;
+            absent++;
+        }
+    for (int32_t r = HD__MAX(first, 0); r < s->options.size && listed < 8; r++)
+        if (s->ranks[r] == HD__PART_NONE)
+            n += (size_t)snprintf(out + n, room - n, "%s%d", listed++ ? ", " : absent > 1 ? "ranks " : "rank ", r);
+    if (absent > listed)
+        snprintf(out + n, room - n, " and %d more", absent - listed);
+    return first;
+}
+
+/* When it has to be looked for them; far away where all have come. */
+static double absent_due(const struct hd__server *s)
+{
+    double due = s->said_absent ? 2 * s->said_absent : s->options.late_after;
+    if (s->all_came || s->end.code != HD_OK || s->options.late_after <= 0)
+        return 1e300;
+    return s->opened + (s->options.timeout > 0 ? HD__MIN(due, s->options.timeout) : due);
+}
+
+static void look_for_absent(struct hd__server *s, double now)
+{
+    char who[128] = "", cause[256];
+    int32_t first;
+    if (now < absent_due(s))
+        return;
+    first = absent_ranks(s, who, sizeof who);
+    s->all_came = first < 0;
+    if (s->all_came)
+        return;
+    s->said_absent = now - s->opened;
+    snprintf(cause, sizeof cause, "%s did not come within %.0f s", who, s->said_absent);
+    if (s->options.timeout > 0 && s->said_absent >= s->options.timeout)
+        hd__server_job_ends(s, HD_E_PEER, first, cause);
+    else
+        hd__log(HD_LOG_WARN, NULL, "%s", cause);
+}
+
 /* ---- the loop */
 
 static int wait_ms(struct hd__server *s, double now)
 {
-    double until = now + hd__live_beat(s->options.dead_after);
+    double until = HD__MIN(now + hd__live_beat(s->options.dead_after), absent_due(s));
     if (s->gather.active)
         until = HD__MIN(until, s->gather.deadline);
     for (uint32_t i = 0; i < s->conns.count; i++)
@@ -143,6 +190,7 @@ static void *serve(void *arg)
                 s->conns.at[i]->heard = now;
         serve_conns(s, fds.at, n, now);
         hd__server_expire_waits(s, now);
+        look_for_absent(s, now);
         if (fds.at[n].revents & POLLIN)
             hd__conn_accept(s, now);
         if (s->gather.active && hd__gather_complete(&s->gather, s->ranks, now))
@@ -216,6 +264,7 @@ int32_t hd__server_open(const struct hd__server_options *options, struct hd__ser
     s->options = *options;
     s->listener = -1;
     s->ended_by = -1;
+    s->opened = hd__now();
     s->ranks = hd__alloc((size_t)options->size);
     hd__gather_init(&s->gather, options->size);
     s->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);

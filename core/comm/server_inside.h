@@ -44,6 +44,7 @@ struct hd__server {
     pthread_t thread;
     struct hd__kv kv;
     uint8_t *ranks; /* HD__PART_... */
+    int all_came;   /* known to have */
     HD__ARRAY(struct conn *) conns;
     HD__ARRAY(struct wait) waits;
     _Atomic int32_t ended_by; /* as hd__server_ended_by says */
@@ -53,6 +54,7 @@ struct hd__server {
         char cause[512];
     } end; /* the first death or abort, told to ranks that connect later too */
     struct hd__gather gather;
+    double opened, said_absent; /* when it was; how many seconds later the log last said who has not come */
     double slept, woke; /* how long this process was stopped the last time, and until when */
 };
 

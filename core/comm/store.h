@@ -30,6 +30,8 @@ struct hd__server_options {
     int32_t size;                            /* ranks of the job */
     int32_t rank;                            /* rank of the serving process; -1: the launcher */
     double dead_after;                       /* seconds until all others have ended after a rank fell silent */
+    double late_after, timeout;              /* seconds until the log names ranks that have not come, and until that ends the
+                                                job; 0: never */
     uint8_t secret[HD__SECRET_BYTES];
     hd__gathered_fn *gathered; /* told what the ranks were doing; NULL: nobody asks */
     void *user;

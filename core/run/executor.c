@@ -69,7 +69,11 @@ static int32_t open_world(struct hd__exec *e, struct hd_error *err)
                                       .bytes = 12, .dtype = HD_I32, .redop = HD_MAX, .calls = 1, .root = -1,
                                       .channel = hd__flight_channel(e->transports.flight, e->world.of->name, e->world.of->ranks,
                                                                     e->world.of->n, -1, -1, 0)};
+    e->meet = e->agree;
+    e->meet.name = "meet";
+    e->meet.section = "start";
     hd__flight_sign(&e->agree);
+    hd__flight_sign(&e->meet);
     return e->world.transport->ordered ? open_agreement(e, err) : HD_OK;
 }
 
@@ -103,34 +107,42 @@ static int32_t open_device(struct hd__exec *e, struct hd_error *err)
     return HD_OK;
 }
 
-int32_t hd__exec_open(const struct hd__exec_config *config, struct hd__exec **exec, struct hd_error *err)
+struct hd__exec *hd__exec_create(const struct hd__exec_config *config)
 {
     struct hd__exec *e = hd__alloc(sizeof *e);
-    int32_t rc;
     e->config = *config;
     e->p = hd__program_of(config->compiled, config->rank);
     hd__mesh_coord(&config->compiled->mesh, config->rank, e->coord);
     e->transports = (struct hd__transports){.compiled = config->compiled, .store = config->store, .rank = config->rank,
                                             .local_rank = config->local_rank, .local_ranks = config->local_ranks,
-                                            .device = &e->device};
+                                            .device = &e->device, .lock = PTHREAD_MUTEX_INITIALIZER};
     e->transports.flight = hd__flight_create((uint64_t)(config->operations ? config->operations : 64));
-    rc = open_device(e, err);
-    if (!rc)
-        rc = hd__transports_open(&e->transports, err);
-    if (!rc)
-        rc = hd__exec_map(e, err);
-    if (!rc)
-        rc = open_world(e, err);
-    if (!rc)
-        rc = open_stage_groups(e, err);
-    if (!rc)
-        rc = hd__exec_prepare(e, err);
-    if (rc) {
-        hd__exec_close(e);
-        return rc;
+    hd__exec_does(e, "opening the device");
+    return e;
+}
+
+static int32_t open_transports(struct hd__exec *e, struct hd_error *err)
+{
+    return hd__transports_open(&e->transports, err);
+}
+
+int32_t hd__exec_open(struct hd__exec *e, struct hd_error *err)
+{
+    static const struct {
+        const char *what;
+        int32_t (*stage)(struct hd__exec *e, struct hd_error *err);
+    } stages[] = {{"opening the device", open_device},       {"opening transports", open_transports},
+                  {"making room for its arena", hd__exec_map}, {"making groups", open_world},
+                  {"making groups", open_stage_groups},      {"preparing kernels", hd__exec_prepare}};
+    int32_t rc = HD_OK;
+    for (size_t i = 0; i < HD__COUNT(stages) && !rc; i++) {
+        hd__exec_does(e, stages[i].what);
+        rc = stages[i].stage(e, err);
     }
+    if (rc)
+        return rc;
+    hd__exec_does(e, "between sections");
     hd__transports_pump(&e->transports);
-    *exec = e;
     return HD_OK;
 }
 
@@ -167,8 +179,7 @@ struct hd__flight *hd__exec_flight(struct hd__exec *e)
 
 void hd__exec_abort(struct hd__exec *e, const char *reason)
 {
-    for (uint32_t i = 0; i < e->transports.at.count; i++)
-        e->transports.at.at[i]->ops->abort(e->transports.at.at[i]->comm, reason);
+    hd__transports_abort(&e->transports, reason);
 }
 
 /* ---- what it has */

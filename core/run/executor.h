@@ -22,9 +22,11 @@ struct hd__exec_config {
     void *user;
 };
 
-/* Opens device, transports and memory, and prepares every instruction: collective over all ranks. Caller closes; on failure
- * there is nothing to close. */
-int32_t hd__exec_open(const struct hd__exec_config *config, struct hd__exec **exec, struct hd_error *err);
+/* One that has nothing open yet. From here to its close any thread may abort it, and ask what it does. Caller closes. */
+struct hd__exec *hd__exec_create(const struct hd__exec_config *config);
+/* Opens device, transports and memory, and prepares every instruction: collective over all ranks. After a failure it can only
+ * be closed. */
+int32_t hd__exec_open(struct hd__exec *exec, struct hd_error *err);
 void hd__exec_close(struct hd__exec *exec); /* NULL is fine */
 
 /* Runs all sections of step `step`, counted from 1, in the program's order. */
@@ -51,6 +53,8 @@ int32_t hd__exec_push_state(struct hd__exec *exec, struct hd_error *err);
 /* Gives back what a view that is not the arena takes; it is all zeros then. */
 void hd__exec_forget(struct hd__exec *exec);
 
+/* Waits for all ranks, before the first step: what one of them does there keeps the others. */
+int32_t hd__exec_meet(struct hd__exec *exec, struct hd_error *err);
 /* The maximum of a small number over all ranks: agreement on signals and faults between steps. */
 int32_t hd__exec_agree(struct hd__exec *exec, int32_t mine, int32_t *highest, struct hd_error *err);
 /* Ends everything pending on all ranks. [any-thread] */
@@ -72,5 +76,7 @@ int32_t hd__exec_find_bad(struct hd__exec *exec, int64_t step, char out[160], st
 struct hd__flight *hd__exec_flight(struct hd__exec *exec);
 /* What runs now: "micro_last #118 wait all_reduce(dp_shard)"; for messages, from any thread. */
 const char *hd__exec_where(struct hd__exec *exec, char out[128]);
+/* What that says between sections: "loading the checkpoint". Of static storage. */
+void hd__exec_does(struct hd__exec *exec, const char *what);
 
 #endif

@@ -73,6 +73,11 @@ int32_t hd__exec_find_bad(struct hd__exec *e, int64_t step, char out[160], struc
 
 /* ---- where a rank is */
 
+void hd__exec_does(struct hd__exec *e, const char *what)
+{
+    __atomic_store_n(&e->does, what, __ATOMIC_RELAXED);
+}
+
 const char *hd__exec_where(struct hd__exec *e, char out[128])
 {
     const struct hd__exec_section *section = __atomic_load_n(&e->at_section, __ATOMIC_RELAXED);
@@ -81,7 +86,7 @@ const char *hd__exec_where(struct hd__exec *e, char out[128])
     char axes[64], with[80] = "";
     const char *block;
     if (!section || k >= section->n)
-        return strcpy(out, "between sections");
+        return strcpy(out, __atomic_load_n(&e->does, __ATOMIC_RELAXED));
     i = &section->of->code.at[k];
     for (uint32_t j = 0; j < k && i->op == HD_OP_WAIT; j++)
         if (section->of->code.at[j].id == i->wait)

@@ -72,7 +72,8 @@ struct hd__exec {
         int32_t *pinned;
         struct hd_event *done;
     } agreement;
-    struct hd__flight_op agree; /* hd__exec_agree, for the recorder */
+    struct hd__flight_op agree, meet; /* hd__exec_agree and hd__exec_meet, for the recorder */
+    const char *does;                 /* between sections */
     double comm_seconds;
     struct hd__profile *profile; /* NULL: nobody asked */
     uint64_t replays;

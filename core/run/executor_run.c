@@ -201,7 +201,7 @@ static int32_t fetch(struct hd__exec *e, int32_t *most, uint64_t count, struct h
     return rc;
 }
 
-int32_t hd__exec_agree(struct hd__exec *e, int32_t mine, int32_t *highest, struct hd_error *err)
+static int32_t agree(struct hd__exec *e, const struct hd__flight_op *op, int32_t mine, int32_t *highest, struct hd_error *err)
 {
     int32_t chain = (int32_t)(e->transports.flight->chain >> 33), value[3] = {mine, chain, -chain}, most[3];
     struct hd_comm_call call = {.struct_size = sizeof call, .coll = HD_COLL_ALL_REDUCE, .dtype = HD_I32, .redop = HD_MAX,
@@ -213,7 +213,7 @@ int32_t hd__exec_agree(struct hd__exec *e, int32_t mine, int32_t *highest, struc
     if (!e->world.of)
         return HD_OK;
     __atomic_store_n(&e->at_section, NULL, __ATOMIC_RELAXED);
-    flown = hd__flight_start(e->transports.flight, &e->agree, hd__now());
+    flown = hd__flight_start(e->transports.flight, op, hd__now());
     hd__pump_enter(e->transports.pump);
     rc = e->agreement.device ? reduce_on_device(e, &call, &request, err)
                              : e->world.transport->ops->collective(e->world.of->group, &call, &request, err);
@@ -227,4 +227,15 @@ int32_t hd__exec_agree(struct hd__exec *e, int32_t mine, int32_t *highest, struc
     if (!rc)
         *highest = most[0];
     return rc ? rc : check_chain(e, most, err);
+}
+
+int32_t hd__exec_agree(struct hd__exec *e, int32_t mine, int32_t *highest, struct hd_error *err)
+{
+    return agree(e, &e->agree, mine, highest, err);
+}
+
+int32_t hd__exec_meet(struct hd__exec *e, struct hd_error *err)
+{
+    int32_t nobody = 0;
+    return agree(e, &e->meet, 0, &nobody, err);
 }

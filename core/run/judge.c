@@ -67,7 +67,7 @@ static void say_difference(struct hd__court *c, uint32_t from, uint32_t to)
     for (uint32_t k = 0; k < n; k++)
         tie |= k != fewest && kinds[k].n == kinds[fewest].n;
     const struct hd__seen *odd = kinds[fewest].first, *other = kinds[fewest == 0].first;
-    hd__court_blame(c, HD__VERDICT_MISMATCH, odd->rank, odd);
+    hd__court_blame(c, HD__VERDICT_MISMATCH, tie ? -1 : odd->rank, odd); /* of two, nobody knows which */
     hd__seen_text(odd, a);
     hd__seen_text(other, b);
     if (tie)

@@ -18,7 +18,8 @@
 struct child {
     pid_t pid;
     int running, exit_code, signal, stopped;
-    int sent; /* the last signal of this process to it */
+    int sent;     /* the last signal of this process to it */
+    double since; /* when it was stopped */
 };
 
 /* Cores this process may use, dealt to the local ranks. */
@@ -75,6 +76,7 @@ static void note(struct child *child, int32_t rank, int status, struct failure *
     int killed, is_first;
     if (WIFSTOPPED(status) || WIFCONTINUED(status)) {
         child->stopped = WIFSTOPPED(status);
+        child->since = hd__now();
         return;
     }
     child->running = 0;
@@ -84,7 +86,7 @@ static void note(struct child *child, int32_t rank, int status, struct failure *
     is_first = child->exit_code && !first->code;
     if (is_first || killed > first->killed)
         *first = (struct failure){.code = child->exit_code, .rank = rank, .killed = killed, .since = is_first ? hd__now() : first->since};
-    if (killed || (is_first && child->signal))
+    if (killed || (is_first && child->signal && child->signal != SIGKILL)) /* ours: it was said why */
         hd__log(HD_LOG_ERROR, NULL, "rank %d (process %d) was killed by signal %d (%s)", rank, (int)child->pid, child->signal,
                 strsignal(child->signal));
 }
@@ -95,10 +97,11 @@ static void send_signal(struct child *child, int sig)
     kill(child->pid, sig);
 }
 
-static void kill_stopped(struct child *children, int32_t n)
+/* Those that were for `seconds`. */
+static void kill_stopped(struct child *children, int32_t n, double seconds)
 {
     for (int32_t i = 0; i < n; i++)
-        if (children[i].running && children[i].stopped) {
+        if (children[i].running && children[i].stopped && hd__now() >= children[i].since + seconds) {
             hd__log(HD_LOG_ERROR, NULL, "rank %d (process %d) had been stopped by a signal; it is killed", i, (int)children[i].pid);
             send_signal(&children[i], SIGKILL);
             children[i].stopped = 0;
@@ -125,17 +128,27 @@ static int32_t collect(struct child *children, int32_t n, struct failure *first)
     return running;
 }
 
-static struct failure watch(struct child *children, int32_t n, const sigset_t *signals)
+/* This process was stopped too, as by Ctrl-Z: nobody is to blame for the time. */
+static void forgive_stopped(struct child *children, int32_t n)
+{
+    for (int32_t i = 0; i < n; i++)
+        children[i].since = hd__now();
+}
+
+/* A rank that is stopped for dead_after is dead, also where it never came to the rendezvous, or was the last to leave it. */
+static struct failure watch(struct child *children, int32_t n, double dead_after, const sigset_t *signals)
 {
     struct failure first = {0};
     int killed = 0;
     while (collect(children, n, &first)) {
         struct timespec wait = {.tv_nsec = 100000000};
+        double before = hd__now();
         int sig = sigtimedwait(signals, NULL, &wait);
         if (sig == SIGTERM || sig == SIGINT)
             signal_all(children, n, sig);
-        if (first.code && first.code != 3)
-            kill_stopped(children, n);
+        if (hd__now() - before > dead_after / 2)
+            forgive_stopped(children, n);
+        kill_stopped(children, n, first.code && first.code != 3 ? 0 : dead_after);
         if (first.code && first.code != 3 && !killed && hd__now() > first.since + GRACE) {
             hd__log(HD_LOG_WARN, NULL, "ranks that did not end by themselves are killed");
             signal_all(children, n, SIGKILL);
@@ -162,17 +175,24 @@ static int serve_and_watch(struct child *children, int32_t n, int port_pipe, con
                 hd__log(HD_LOG_ERROR, NULL, "cannot tell rank %d where the rendezvous is", i);
     }
     close(port_pipe);
-    first = watch(children, n, signals);
+    first = watch(children, n, options->dead_after, signals);
     culprit = server ? hd__server_ended_by(server, &why) : -1;
     hd__server_close(server);
     say_exit(children, &first, culprit, why);
     return !first.killed && culprit >= 0 && children[culprit].exit_code ? children[culprit].exit_code : first.code;
 }
 
+void hd__launch_patience(struct hd__server_options *options, const struct hd__reporter *reporter)
+{
+    options->late_after = reporter ? reporter->late_after : 0;
+    options->timeout = reporter ? reporter->timeout : 0;
+}
+
 static struct hd__server_options options_for(int32_t n, double dead_after, const struct hd__reporter *reporter)
 {
     struct hd__server_options options = {.address = "127.0.0.1", .size = n, .rank = -1, .dead_after = dead_after,
                                          .gathered = reporter ? hd__report_gathered : NULL, .user = (void *)reporter};
+    hd__launch_patience(&options, reporter);
     hd__secret_make(options.secret);
     return options;
 }
@@ -204,12 +224,28 @@ static int32_t serve_ranks(int32_t n, double dead_after, const struct hd__report
     return HD_OK;
 }
 
+/* The job ended by a fault, and the command that started its ranks does not end: it may not even have started them. */
+static void end_late(pid_t pid, const struct hd__server *server, double *ended)
+{
+    int32_t why;
+    if (!server || hd__server_ended_by(server, &why) < 0)
+        return;
+    if (!*ended)
+        *ended = hd__now();
+    if (hd__now() < *ended + 2 * GRACE)
+        return;
+    hd__log(HD_LOG_WARN, NULL, "the command that started the ranks did not end by itself and is ended");
+    kill(pid, hd__now() < *ended + 3 * GRACE ? SIGTERM : SIGKILL);
+    *ended += GRACE / 2; /* again then */
+}
+
 int hd__launch_command(const struct hd_comm_launcher *launcher, int32_t n, double dead_after, const struct hd__reporter *reporter,
                        const char *const *words)
 {
     struct hd_error err = HD_ERROR_INIT;
     struct hd__server *server = NULL;
     sigset_t signals, before;
+    double ended = 0;
     pid_t pid;
     int status, sig;
     block_signals(&signals, &before);
@@ -224,6 +260,7 @@ int hd__launch_command(const struct hd_comm_launcher *launcher, int32_t n, doubl
         sig = sigtimedwait(&signals, NULL, &wait);
         if (sig == SIGTERM || sig == SIGINT)
             kill(pid, SIGUSR1);
+        end_late(pid, server, &ended);
     }
     hd__server_close(server);
     sigprocmask(SIG_SETMASK, &before, NULL);

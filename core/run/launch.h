@@ -39,6 +39,9 @@ int hd__launch_command(const struct hd_comm_launcher *launcher, int32_t n, doubl
 /* For a rank of another launcher: settles down as one of ours would, if we started the launcher. */
 void hd__launch_settle(const struct hd__place_in_job *place);
 
+/* How long a server waits for ranks that do not come, which the job says. */
+void hd__launch_patience(struct hd__server_options *options, const struct hd__reporter *reporter);
+
 /* environment.c. Connects this rank to the rendezvous. *server is for the rank that serves, NULL elsewhere. */
 int32_t hd__launch_connect(const struct hd__place_in_job *place, struct hd_store **store, struct hd__server **server,
                            struct hd_error *err);

@@ -20,6 +20,7 @@ struct hd__reporter {
     const char *job;    /* its name */
     const char *folder; /* of the files; it is made when needed */
     double late_after;  /* seconds that somebody has to wait before the log says so */
+    double timeout;     /* comm.timeout: until that ends the job */
 };
 
 /* What this rank was doing, as JSON of less than `room` bytes: the oldest operations are left out where it would be more.

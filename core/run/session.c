@@ -22,7 +22,7 @@ void hd__session_feed(struct hd__session *s,
     s->other_user = user;
 }
 
-/* From the thread that listens to the rendezvous: another rank died or gave up. */
+/* From the thread that listens to the rendezvous, also while this rank still opens: another died or gave up. */
 static void on_death(void *user, const char *cause)
 {
     struct hd__session *s = user;
@@ -77,12 +77,16 @@ int32_t hd__session_open(struct hd__session *s, struct hd__compiled *compiled, c
     rc = hd__launch_connect(place, &s->store, &s->server, err);
     config.store = s->store;
     config.operations = (int32_t)compiled->job->flight_operations;
-    if (!rc)
-        rc = hd__exec_open(&config, &s->exec, err);
+    if (rc)
+        return rc;
+    s->exec = hd__exec_create(&config);
+    if (s->store)
+        witness(s);
+    hd__way_out_enter(&s->way_out, s->store, s->server, "opening");
+    rc = hd__exec_open(s->exec, err);
+    hd__way_out_leave(&s->way_out);
     if (!rc)
         hd__init_zeros(hd__exec_program(s->exec), hd__exec_coord(s->exec), hd__exec_arena(s->exec));
-    if (!rc && s->store)
-        witness(s);
     return rc;
 }
 
@@ -107,7 +111,11 @@ void hd__session_close(struct hd__session *s, int32_t failed, const char *reason
     }
     hd__feed_close(s->train);
     hd__feed_close(s->held_out);
+    if (!failed)
+        hd__way_out_enter(&s->way_out, s->store, s->server, "closing");
     hd__exec_close(s->exec);
+    if (!failed)
+        hd__way_out_leave(&s->way_out);
     hd__store_close(s->store);
     if (s->server) /* others read why; after a failure some may be gone, or have never come */
         hd__server_drain(s->server, hd__now() + (failed ? 2 : 10));

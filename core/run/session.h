@@ -6,6 +6,7 @@
 #include "core/run/executor.h"
 #include "core/run/feed.h"
 #include "core/run/launch.h"
+#include "core/run/way_out.h"
 
 struct hd__session {
     struct hd__compiled *compiled;
@@ -16,6 +17,7 @@ struct hd__session {
     struct hd__feed *train, *held_out; /* NULL where not opened */
     struct hd__feed *feeding;          /* the one that the executor reads now */
     int failed;                        /* others were told */
+    struct hd__way_out way_out;        /* while it opens and closes */
     int32_t (*other_feed)(void *user, int32_t labels, int32_t *out, int64_t count, struct hd_error *err);
     void *other_user;
 };

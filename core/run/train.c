@@ -317,19 +317,49 @@ static int32_t steps(struct loop *l, int *stopped, struct hd_error *err)
 
 /* ---- a run */
 
-/* Rank 0 alone opens the metrics and looks whether a checkpoint can be saved: where it is refused the others have not begun what
- * comes after, and end in silence. `done` is what it has done, a key of the store. */
-static int32_t follow_leader(struct loop *l, const char *done, struct hd_error *err)
+/* Rank 0 alone looks whether a checkpoint can be saved: where it is refused the others have not begun to load one, and end in
+ * silence. */
+static int32_t load(struct loop *l, struct hd_error *err)
 {
-    char word[8];
-    size_t bytes = sizeof word;
-    int32_t rc;
-    if (!l->s.store)
+    int32_t rc = HD_OK;
+    if (!l->keeper)
         return HD_OK;
+    hd__exec_does(l->s.exec, "looking whether a checkpoint can be saved");
     if (l->leader)
-        return hd__store_put(l->s.store, done, "yes", 3, err);
-    rc = hd__store_get(l->s.store, done, word, &bytes, hd__now() + l->job->comm_timeout, err);
-    return rc == HD_E_PEER ? (err->code = HD_E_CANCELLED) : rc;
+        rc = hd__keeper_try(l->keeper, err);
+    if (!rc)
+        rc = hd__exec_meet(l->s.exec, err);
+    hd__exec_does(l->s.exec, "loading a checkpoint");
+    if (!rc)
+        rc = hd__keeper_load(l->keeper, l->job->resume, NULL, &l->at, err);
+    if (rc != HD_E_NOTFOUND)
+        return rc;
+    hd__job_fail(l->job, "checkpoint.resume", err, "checkpoint.resume: %s", err->message);
+    return err->code = rc;
+}
+
+static int32_t begin(struct loop *l, struct hd_error *err)
+{
+    int32_t rc = HD_OK;
+    hd__exec_does(l->s.exec, "making parameters");
+    if (!l->at.step)
+        rc = hd__session_initialise(&l->s, err);
+    l->saved = l->at.step ? l->at.step : -1;
+    hd__exec_does(l->s.exec, "finding its place in the data");
+    return rc ? rc : hd__feed_seek(l->s.train, l->at.sequence, err);
+}
+
+/* Rank 0 alone opens the metrics: as with a checkpoint. */
+static int32_t open_files(struct loop *l, struct hd__compiled *compiled, struct hd_error *err)
+{
+    int32_t rc = check_blocks(l, err);
+    hd__exec_does(l->s.exec, "opening the metrics");
+    if (!rc && l->leader && l->at.step < l->job->steps)
+        rc = open_metrics(l, compiled, err);
+    if (!rc)
+        rc = hd__exec_meet(l->s.exec, err);
+    hd__exec_does(l->s.exec, "between sections");
+    return rc;
 }
 
 static int32_t prepare(struct loop *l, const struct hd__place_in_job *place, struct hd__compiled *compiled, struct hd_error *err)
@@ -340,29 +370,15 @@ static int32_t prepare(struct loop *l, const struct hd__place_in_job *place, str
         rc = hd__feed_open(compiled, place->rank, 0, &l->s.train, err);
     if (!rc)
         rc = hd__keeper_open(&l->s, NULL, &l->keeper, err);
-    if (!rc && l->keeper && l->leader)
-        rc = hd__keeper_try(l->keeper, err);
-    if (!rc && l->keeper)
-        rc = follow_leader(l, "may-save", err);
-    if (!rc && l->keeper)
-        rc = hd__keeper_load(l->keeper, l->job->resume, NULL, &l->at, err);
-    if (rc == HD_E_NOTFOUND && l->keeper) {
-        hd__job_fail(l->job, "checkpoint.resume", err, "checkpoint.resume: %s", err->message);
-        err->code = rc;
-    }
-    if (!rc && !l->at.step)
-        rc = hd__session_initialise(&l->s, err);
-    l->saved = l->at.step ? l->at.step : -1;
     if (!rc)
-        rc = hd__feed_seek(l->s.train, l->at.sequence, err);
+        rc = load(l, err);
+    if (!rc)
+        rc = begin(l, err);
     if (rc)
         return rc;
     l->s.feeding = l->s.train;
     l->p = hd__exec_program(l->s.exec);
-    rc = check_blocks(l, err);
-    if (!rc && l->leader && l->at.step < l->job->steps)
-        rc = open_metrics(l, compiled, err);
-    return rc ? rc : follow_leader(l, "prepared", err);
+    return open_files(l, compiled, err);
 }
 
 /* "rank 2: "; a rank's words begin with it where another has them. */
@@ -415,9 +431,20 @@ static void fail(struct loop *l, const struct hd_error *err)
         hd__log(HD_LOG_ERROR, NULL, "%s%s%s", err->message, err->where[0] ? "; at " : "", err->where);
 }
 
+/* Did a rank die before the first step? Then nobody refused the job. */
+static int lost_one(const struct loop *l)
+{
+    return l->s.store && hd__live_dead(hd__store_live(l->s.store), NULL, NULL) == HD_E_PEER;
+}
+
+/* Before the first step. Where another refused the job it has said why, and this rank is silent. */
 static void refuse(struct loop *l, const struct hd_error *err)
 {
-    if (!hd__session_said(&l->s, err))
+    if (l->s.store)
+        wait_for_word(l, err);
+    if (lost_one(l))
+        fail(l, err);
+    else if (!hd__session_said(&l->s, err))
         hd__log(HD_LOG_ERROR, NULL, "%s", err->message);
 }
 
@@ -425,7 +452,7 @@ int hd__train(struct hd__compiled *compiled, const struct hd__place_in_job *plac
 {
     struct hd_error err = HD_ERROR_INIT;
     struct loop l = {.job = compiled->job, .leader = place->rank == 0};
-    int stopped = 0, prepared;
+    int stopped = 0, prepared, code;
     int32_t rc;
     char prefix[32] = "";
     if (place->size > 1) {
@@ -444,13 +471,14 @@ int hd__train(struct hd__compiled *compiled, const struct hd__place_in_job *plac
         rc = steps(&l, &stopped, &err);
     if (rc)
         (prepared ? fail : refuse)(&l, &err);
+    code = !prepared && !lost_one(&l) ? 2 : rc ? 1 : 0;
     if (stopped && l.leader)
         fprintf(stderr, "stopped by signal %d after step %" PRId64 "; %s\n", stopped, l.at.step,
                 l.keeper ? "the state is saved: the same command goes on" : "no checkpoint section, so nothing is saved");
     hd__metrics_close(l.metrics);
     hd__keeper_close(l.keeper);
     hd__session_close(&l.s, rc, err.message);
-    return !prepared ? 2 : rc ? 1 : stopped ? 3 : 0;
+    return code ? code : stopped ? 3 : 0;
 }
 
 /* ---- does it fit? */

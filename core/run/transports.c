@@ -177,6 +177,27 @@ static int counts_algorithms(const struct hd__compiled *c)
     return asked;
 }
 
+/* From here on an abort reaches it. */
+static void add(struct hd__transports *t, struct hd__transport *new)
+{
+    pthread_mutex_lock(&t->lock);
+    hd__push(&t->at, new);
+    if (t->ended)
+        new->ops->abort(new->comm, t->reason);
+    pthread_mutex_unlock(&t->lock);
+}
+
+void hd__transports_abort(struct hd__transports *t, const char *reason)
+{
+    pthread_mutex_lock(&t->lock);
+    if (!t->ended)
+        snprintf(t->reason, sizeof t->reason, "%s", reason);
+    t->ended = 1;
+    for (uint32_t i = 0; i < t->at.count; i++)
+        t->at.at[i]->ops->abort(t->at.at[i]->comm, t->reason);
+    pthread_mutex_unlock(&t->lock);
+}
+
 static int32_t open_one(struct hd__transports *t, const struct hd__section *section, struct hd__transport **out,
                         struct hd_error *err)
 {
@@ -207,7 +228,7 @@ static int32_t open_one(struct hd__transports *t, const struct hd__section *sect
     new->ordered = world.stream && (new->ops->caps & HD_COMM_STREAM_ORDERED);
     new->comm = new->open.comm;
     new->groups = hd__groups_create(new->ops, new->comm, t->rank);
-    hd__push(&t->at, new);
+    add(t, new);
     *out = new;
     return HD_OK;
 }
@@ -351,8 +372,8 @@ static int32_t wait_among(struct hd__transports *t, struct hd__transport *of, hd
         int32_t done = 0, rc = push_all(t, err);
         if (rc < 0 || (rc = of->ops->test(of->comm, request, &done, err)) || done)
             return rc;
-        if (hd__now() > deadline)
-            return hd_fail(err, HD_E_TIMEOUT, "comm-%s: no progress before the deadline", of->section->use);
+        if (hd__now() > deadline) /* it knows who is late */
+            return of->ops->wait(of->comm, request, deadline, err);
         sched_yield();
     }
 }

@@ -2,6 +2,8 @@
 #ifndef HD_CORE_RUN_TRANSPORTS_H
 #define HD_CORE_RUN_TRANSPORTS_H
 
+#include <pthread.h>
+
 #include "core/base/clock.h"
 #include "core/comm/flight.h"
 #include "core/comm/group.h"
@@ -40,12 +42,17 @@ struct hd__transports {
     struct hd__flight *flight; /* where every operation is recorded */
     struct hd__clock clock;    /* of the thread that runs the step program */
     struct hd__pump *pump;     /* NULL: progress between instructions only */
-    int32_t rank, local_rank, local_ranks, reserved;
+    int32_t rank, local_rank, local_ranks;
+    int32_t ended;             /* the job ends: what is opened from here on is aborted at once */
+    pthread_mutex_t lock;      /* of `at` and `ended`: another thread may end the job while transports are opened */
+    char reason[512];
 };
 
 /* Opens what the job's axes larger than 1 name. Collective. */
 int32_t hd__transports_open(struct hd__transports *t, struct hd_error *err);
 void hd__transports_close(struct hd__transports *t);
+/* [any-thread] Ends everything pending, of transports that are opened later too. */
+void hd__transports_abort(struct hd__transports *t, const char *reason);
 /* Which section of the job names the transport of a group over these axes. */
 const struct hd__section *hd__transports_section(const struct hd__compiled *compiled, uint32_t axes);
 void hd__transports_group_name(const struct hd__mesh *mesh, uint32_t axes, uint32_t members, char out[96]);

@@ -44,7 +44,8 @@ static void run_open(struct run *r, const char *name, const char *kernels)
     compile_text(&r->compiled, text, NULL, 0, 1);
     config.compiled = r->compiled.c;
     ck_assert_int_eq(hd__parameter_count(r->compiled.c), r->golden.parameters);
-    ck_assert_msg(!hd__exec_open(&config, &r->exec, &err), "%s", err.message);
+    r->exec = hd__exec_create(&config);
+    ck_assert_msg(!hd__exec_open(r->exec, &err), "%s", err.message);
     ck_assert_msg(!hd__init_from_files(hd__exec_program(r->exec), hd__exec_coord(r->exec), hd__exec_arena(r->exec),
                                        r->compiled.c->info.weights, &err), "%s", err.message);
 }

@@ -172,6 +172,66 @@ START_TEST(stopped_rank)
 }
 END_TEST
 
+/* Where a rank is when it is stopped does not matter: before its groups are made, when all is done, or at any moment of its start. */
+static const char *const stop_over[] = {"shm", "pipes", "libfabric", "mpi"};
+
+static int runs_over(const char *use)
+{
+    struct command *c = command_run("train llama.yaml job.steps=1 mesh.dp=2 job.name=here plugins.path=" PIPES " comm.use=%s", use);
+    return c->code == 0;
+}
+
+static void stop_when(const char *when, const char *use)
+{
+    char job[40];
+    double since = hd__now();
+    struct command *c;
+    if (!runs_over(use)) {
+        printf("skipped: comm-%s does not run here\n", use);
+        return;
+    }
+    snprintf(job, sizeof job, "stops-%s-%s", when, use);
+    c = command_start(NULL, "train llama.yaml mesh.dp=3 data.batch=12 job.steps=5 job.name=%s liveness.dead_after=3s plugins.path=" PIPES
+                      " comm.use=%s comm.hooks=[{\"use\":\"faults\",\"rank\":1,\"when\":\"%s\",\"kind\":\"stop\"}]", job, use, when);
+    command_wait(c, 60);
+    ck_assert_msg(hd__now() - since < 20, "it took %g s", hd__now() - since); /* comm.timeout is 300 s */
+    expect_code(c, 1);
+    expect_first_named(c, 1);
+    if (!strcmp(when, "opening"))
+        expect_says(c, "rank 1 died (silent for");
+    if (!strcmp(when, "opening"))
+        expect_says(c, "report: ");
+}
+
+START_TEST(stopped_while_opening)
+{
+    stop_when("opening", stop_over[_i]);
+}
+END_TEST
+
+START_TEST(stopped_while_closing)
+{
+    stop_when("closing", stop_over[_i]);
+}
+END_TEST
+
+START_TEST(stopped_at_once)
+{
+    pid_t ranks[2];
+    struct timespec later = {.tv_nsec = 3000000L * _i};
+    struct command *c = command_start(NULL, "train llama.yaml mesh.dp=2 job.steps=100000 job.name=stopped-at-once%d comm.use=shm "
+                                      "liveness.dead_after=1s", _i);
+    command_ranks(c, 2, ranks);
+    nanosleep(&later, NULL);
+    kill(ranks[1], SIGSTOP);
+    command_wait(c, 20);
+    expect_code(c, 1);
+    expect_says(c, "rank 1 (process ");
+    expect_says(c, "had been stopped by a signal; it is killed");
+    expect_gone(ranks, 2, 5);
+}
+END_TEST
+
 /* A rank that is continued in time has only been slow. */
 START_TEST(continued_rank)
 {
@@ -416,8 +476,13 @@ START_TEST(alone)
     }
     struct command *c = start_launched(0, 2, free_port(), "job.name=lonely comm.timeout=1s");
     command_wait(c, 6);
-    expect_code(c, 2);
+    expect_code(c, 1);
     expect_says(c, "rank 1 did not come within 1 s");
+    c = start_launched(0, 3, free_port(), "job.name=lonely data.batch=12 liveness.late_after=1s comm.timeout=3s");
+    command_wait(c, 9);
+    expect_code(c, 1);
+    expect_says(c, "warning: ranks 1, 2 did not come within 1 s");
+    expect_says(c, "ranks 1, 2 did not come within 3 s");
     ck_assert_int_ne(access("runs/lonely/metrics.jsonl", F_OK), 0);
 }
 END_TEST
@@ -519,7 +584,8 @@ int main(void)
 {
     const struct system_test tests[] = {
         {"SIGTERM", terminate, 1}, {"SIGINT", interrupt, 1}, {"killed rank", killed_rank, 1}, {"killed at once", killed_at_once, 5},
-        {"stopped rank", stopped_rank, 1},
+        {"stopped rank", stopped_rank, 1}, {"stopped while opening", stopped_while_opening, HD__COUNT(stop_over)},
+        {"stopped while closing", stopped_while_closing, HD__COUNT(stop_over)}, {"stopped at once", stopped_at_once, 5},
         {"continued rank", continued_rank, 1}, {"killed parent", killed_parent, 1}, {"diverging", diverging, 1},
         {"gives up", one_rank_gives_up, 3}, {"checkpoint fails", checkpoint_fails, 1}, {"data ends", data_ends, 1},
         {"launched by environment", launched_by_environment, 1},
