@@ -25,19 +25,28 @@ static uint64_t seed = 1;
 static double bound, slow = 1;
 static const char *log_file, *only;
 
+/* words: what else the job says of it. */
 static const struct {
-    const char *use, *folder; /* folder: NULL where it is among the built ones */
-} transports[] = {{"shm", NULL}, {"pipes", PIPES}, {"libfabric", NULL}, {"mpi", NULL}};
+    const char *name, *use, *words;
+} transports[] = {
+    {"shm", "shm", ""},
+    {"pipes", "pipes", ""},
+    {"libfabric-shm", "libfabric", "provider: shm, "},
+    {"libfabric-tcp", "libfabric", "provider: tcp, "},
+    {"mpi", "mpi", ""},
+    {"levels", "pipes", "inside: shm, "},
+};
 
 /* What the report's verdict may be. least: ranks that a job needs for it. takes: until the job can end. */
 static const struct {
     const char *kind, *verdict;
     int least;
     double takes;
+    int opening; /* before the groups are made */
 } faults[] = {
     {"kill", "dead", 2, 0},      {"stop", "dead", 2, DEAD_AFTER}, {"reset", "dead", 2, 0},  {"stall", "late", 2, TIMEOUT},
     {"size", "mismatch", 2, 0},  {"dtype", "mismatch", 2, 0},     {"op", "mismatch", 2, 0}, {"redop", "mismatch", 2, 0},
-    {"group", "mismatch", 4, TIMEOUT},
+    {"group", "mismatch", 4, TIMEOUT}, {"kill", "dead", 2, 0, 1}, {"stop", "dead", 2, DEAD_AFTER, 1},
 };
 
 static uint64_t draw(uint64_t *state, uint64_t n)
@@ -46,16 +55,15 @@ static uint64_t draw(uint64_t *state, uint64_t n)
     return (*state >> 33) % n;
 }
 
-/* "rank 2 ...", "ranks 0 and 2 ..." */
-static int names(const char *words, int rank)
+/* The verdict's rank; -1: of two that differ nobody knows which went wrong, and its words have both. */
+static int blames(const json_t *verdict, int rank)
 {
-    char one[16], first[16], second[16];
-    const char *at;
-    snprintf(one, sizeof one, "rank %d", rank);
-    snprintf(first, sizeof first, "ranks %d and ", rank);
-    snprintf(second, sizeof second, " and %d do ", rank);
-    at = strstr(words, one);
-    return (at && (at[strlen(one)] < '0' || at[strlen(one)] > '9')) || strstr(words, first) || strstr(words, second);
+    const char *words = json_string_value(json_object_get(verdict, "words"));
+    json_int_t blamed = json_integer_value(json_object_get(verdict, "rank"));
+    int one, other;
+    if (blamed >= 0)
+        return blamed == rank;
+    return words && sscanf(words, "ranks %d and %d do not do the same", &one, &other) == 2 && (one == rank || other == rank);
 }
 
 /* ---- what may stay behind */
@@ -129,9 +137,10 @@ static void expect_named(const struct command *c, const char *job, const char *v
     snprintf(path, sizeof path, "%.*s", (int)strcspn(named, " \n"), named);
     report = json_load_file(path, 0, NULL);
     judged = json_object_get(report, "verdict");
-    const char *kind = json_string_value(json_object_get(judged, "kind")), *words = json_string_value(json_object_get(judged, "words"));
-    ck_assert_msg(kind && words && !strcmp(kind, verdict), "the verdict is not %s:\n%.3000s", verdict, c->err);
-    ck_assert_msg(names(words, rank), "rank %d is not named:\n%.3000s", rank, c->err);
+    const char *kind = json_string_value(json_object_get(judged, "kind"));
+    ck_assert_msg(kind && !strcmp(kind, verdict), "the verdict is not %s:\n%.3000s", verdict, c->err);
+    ck_assert_msg(blames(judged, rank), "rank %d is not blamed, but %lld:\n%.3000s", rank,
+                  (long long)json_integer_value(json_object_get(judged, "rank")), c->err);
     json_decref(report);
 }
 
@@ -154,12 +163,17 @@ static int is_here(const char *use)
     return c->code == 0;
 }
 
-static void note(const char *use, const char *kind, double seconds)
+static int is_wanted(uint64_t t)
+{
+    return only ? !strcmp(transports[t].name, only) : is_here(transports[t].use);
+}
+
+static void note(const char *use, const char *kind, int opening, double seconds)
 {
     FILE *f = log_file ? fopen(log_file, "ae") : NULL;
     if (!f)
         return;
-    fprintf(f, "%s %s %.3f\n", use, kind, seconds);
+    fprintf(f, "%s %s%s %.3f\n", use, kind, opening ? "-opening" : "", seconds);
     fclose(f);
 }
 
@@ -176,18 +190,19 @@ START_TEST(one_fault)
     which = ((uint64_t)_i + seed) % HD__COUNT(faults); /* each kind in turn, whatever the draw */
     do
         t = draw(&state, HD__COUNT(transports));
-    while (only ? strcmp(transports[t].use, only) : !is_here(transports[t].use));
-    use = transports[t].use;
+    while (!is_wanted(t));
+    use = transports[t].name;
     ranks = faults[which].least > 3 ? 4 : 2 + (int)draw(&state, 3);
     victim = (int)draw(&state, (uint64_t)ranks);
     at = 1 + (int)draw(&state, 60);
-    snprintf(job, sizeof job, "fault-%d-%s-%s", _i, use, faults[which].kind);
+    snprintf(job, sizeof job, "fault-%d-%s-%s%s", _i, use, faults[which].kind, faults[which].opening ? "-opening" : "");
     snprintf(word, sizeof word, "job.name=%s", job);
     snprintf(file, sizeof file, "%s.yaml", job);
-    write_file(file, keep(hd__format("%s%sliveness: {dead_after: %gs, late_after: 1s}\nplugins: {path: [%s]}\ncomm: {use: %s, timeout: %gs, "
-                                     "hooks: [{use: faults, rank: %d, at: %d, kind: %s}]}\n", read_file("llama.yaml"),
+    write_file(file, keep(hd__format("%s%sliveness: {dead_after: %gs, late_after: 1s}\nplugins: {path: [" PIPES "]}\ncomm: {use: %s, %stimeout: %gs, "
+                                     "hooks: [{use: faults, rank: %d, at: %d, kind: %s, when: %s}]}\n", read_file("llama.yaml"),
                                      ranks == 4 ? "strategies: [{use: 3d}, {use: zero}]\n" : "", slow * DEAD_AFTER,
-                                     transports[t].folder ? transports[t].folder : "", use, slow * TIMEOUT, victim, at, faults[which].kind)));
+                                     transports[t].use, transports[t].words, slow * TIMEOUT, victim, at, faults[which].kind,
+                                     faults[which].opening ? "opening" : "operation")));
     make_folder(folder);
     snprintf(environment, sizeof environment, "TMPDIR=%s OMPI_MCA_btl_vader_backing_directory=%s", folder, folder);
     before = names_of_the_dead();
@@ -206,7 +221,7 @@ START_TEST(one_fault)
     ck_assert_int_eq(processes_of(word), 0);
     ck_assert_int_le(names_of_the_dead(), before);
     ck_assert_int_eq(left_in(folder), 0);
-    note(use, faults[which].kind, seconds);
+    note(use, faults[which].kind, faults[which].opening, seconds);
     if (bound > 0)
         ck_assert_msg(seconds < slow * faults[which].takes + bound, "%s over %s took %.1f s:\n%.3000s", faults[which].kind, use, seconds, c->err);
 }
@@ -216,6 +231,25 @@ static double usual_slowness(void)
 {
     const char *multiplier = getenv("CK_TIMEOUT_MULTIPLIER");
     return HD__MAX(1.0, multiplier ? atof(multiplier) / 5 : 1);
+}
+
+/* Tests run in a folder of their own. */
+static const char *from_here(const char *path)
+{
+    char here[512];
+    return *path == '/' || !getcwd(here, sizeof here) ? path : keep(hd__format("%s/%s", here, path));
+}
+
+static const char *known(const char *name)
+{
+    for (size_t t = 0; t < HD__COUNT(transports); t++)
+        if (!strcmp(transports[t].name, name))
+            return name;
+    fprintf(stderr, "--only %s: none of", name);
+    for (size_t t = 0; t < HD__COUNT(transports); t++)
+        fprintf(stderr, " %s", transports[t].name);
+    fprintf(stderr, "\n");
+    exit(2);
 }
 
 int main(int argc, char **argv)
@@ -228,9 +262,9 @@ int main(int argc, char **argv)
         else if (!strcmp(argv[i], "--seed"))
             seed = (uint64_t)atoll(argv[i + 1]);
         else if (!strcmp(argv[i], "--log"))
-            log_file = argv[i + 1];
+            log_file = from_here(argv[i + 1]);
         else if (!strcmp(argv[i], "--only"))
-            only = argv[i + 1];
+            only = known(argv[i + 1]);
         else if (!strcmp(argv[i], "--bound"))
             bound = atof(argv[i + 1]);
         else if (!strcmp(argv[i], "--slow"))
