@@ -8,15 +8,15 @@
 #define REFUSED_SECONDS 5 /* rank 0 was started with us, and comes as far as we did in about the same time */
 
 /* The variables of each launcher; the first whose rank and size are there counts. `local_size` may be NULL. `id`: what all
- * ranks of one start have in common and no other start has; both where there are two. */
+ * ranks of one start have in common and no other start has; both where there are two. `key`: the same, of random bits. */
 static const struct launcher {
-    const char *name, *rank, *size, *local_rank, *local_size, *id[2];
+    const char *name, *rank, *size, *local_rank, *local_size, *id[2], *key;
 } launchers[] = {
-    {"the launcher", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", {NULL, NULL}},
+    {"the launcher", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", {"TORCHELASTIC_RUN_ID", NULL}, NULL},
     {"mpirun", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE",
-     {"PMIX_NAMESPACE", NULL}},
-    {"mpiexec", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS", {"I_MPI_HYDRA_UUID", NULL}},
-    {"srun", "SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", NULL, {"SLURM_JOB_ID", "SLURM_STEP_ID"}},
+     {"PMIX_NAMESPACE", NULL}, "OMPI_MCA_orte_precondition_transports"},
+    {"mpiexec", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS", {"I_MPI_HYDRA_UUID", NULL}, NULL},
+    {"srun", "SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", NULL, {"SLURM_JOB_ID", "SLURM_STEP_ID"}, NULL},
 };
 
 static int number(const char *name, int32_t *out)
@@ -99,22 +99,32 @@ static void find_local(const struct launcher *l, struct hd__place_in_job *place)
 
 /* ---- where the rendezvous is */
 
-/* The secret of a job whose launcher says where the rendezvous is: HEDDLE_SECRET, or what its ranks have in common. */
-static int32_t environment_secret(const char *host, uint8_t secret[HD__SECRET_BYTES], struct hd_error *err)
+static int is_loopback(const char *host)
 {
-    int32_t rank;
-    const char *given = getenv("HEDDLE_SECRET"), *id = getenv("TORCHELASTIC_RUN_ID"), *port = getenv("MASTER_PORT");
+    return !strncmp(host, "127.", 4) || !strcmp(host, "localhost");
+}
+
+/* The secret of a job whose launcher says where the rendezvous is: HEDDLE_SECRET, or what its ranks have in common. */
+static int32_t environment_secret(const struct launcher *l, struct hd__place_in_job *place, struct hd_error *err)
+{
+    const char *given = getenv("HEDDLE_SECRET"), *key = l->key ? getenv(l->key) : NULL;
+    const char *common[] = {getenv("MASTER_PORT"), l->id[0] ? getenv(l->id[0]) : NULL, l->id[1] ? getenv(l->id[1]) : NULL, key};
+    struct hd__text text = {0};
     uint64_t half[2];
-    char text[256];
-    if (err && !given && number("RANK", &rank) && rank == 0 && strcmp(host, "127.0.0.1") && strcmp(host, "localhost"))
-        hd__log(HD_LOG_WARN, NULL, "HEDDLE_SECRET is not set: the job's secret follows from MASTER_PORT and TORCHELASTIC_RUN_ID, which others "
-                "may know; give all ranks the same 32 hexadecimal digits where others reach %s", host);
+    if (given && hd__secret_parse(given, place->store.secret))
+        return HD_OK;
     if (given)
-        return hd__secret_parse(given, secret) ? HD_OK : hd_fail(err, HD_E_INVALID, "HEDDLE_SECRET is not 32 hexadecimal digits");
-    snprintf(text, sizeof text, "%s/%s/%u", id ? id : "", port ? port : "", (unsigned)getuid());
-    half[0] = hd__hash(text, strlen(text), 1);
-    half[1] = hd__hash(text, strlen(text), 2);
-    memcpy(secret, half, sizeof half);
+        return hd_fail(err, HD_E_INVALID, "HEDDLE_SECRET is not 32 hexadecimal digits");
+    if (!key && place->rank == 0 && !is_loopback(place->store.host))
+        hd__log(HD_LOG_WARN, NULL, "HEDDLE_SECRET is not set: the job's secret follows from MASTER_PORT and the number that %s gave the job, which "
+                "others may know; give all ranks the same 32 hexadecimal digits where others reach %s", l->name, place->store.host);
+    hd__text_add(&text, "%u", (unsigned)getuid());
+    for (size_t i = 0; i < HD__COUNT(common); i++)
+        hd__text_add(&text, "/%s", common[i] ? common[i] : "");
+    half[0] = hd__hash(text.at, text.length, 1);
+    half[1] = hd__hash(text.at, text.length, 2);
+    memcpy(place->store.secret, half, sizeof half);
+    hd__text_free(&text);
     return HD_OK;
 }
 
@@ -164,7 +174,7 @@ static int32_t find_rendezvous(const struct launcher *l, struct hd__place_in_job
         port++; /* torchrun's own store listens at MASTER_PORT */
     place->store.host = address;
     place->store.port = (uint16_t)port;
-    return environment_secret(address, place->store.secret, err);
+    return environment_secret(l, place, err);
 }
 
 int32_t hd__launch_environment(struct hd__place_in_job *place, int *found, struct hd_error *err)
@@ -196,6 +206,7 @@ static int32_t open_server(const struct hd__place_in_job *place, struct hd__stor
                                    .dead_after = options->dead_after, .gathered = place->reporter ? hd__report_gathered : NULL,
                                    .user = (void *)place->reporter};
     int32_t rc;
+    hd__launch_patience(&o, place->reporter);
     if (*place->meet)
         hd__secret_make(options->secret);
     memcpy(o.secret, options->secret, sizeof o.secret);
