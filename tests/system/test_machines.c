@@ -153,28 +153,102 @@ static double least_step(const char *job)
     return least;
 }
 
-/* 10 ms one way between two machines of two ranks, and between four: the same bits in one level and in two. How long a step
- * takes is printed. */
-START_TEST(a_long_way)
+/* ---- two levels and one: what crosses between the machines, and how long a step takes */
+
+enum { AS_IT_IS, SLOW, LOSSY, FAR }; /* networks */
+static const char *const network_names[] = {"as it is", "200 Mbit/s", "200 Mbit/s, 1 % lost", "10 ms away"};
+
+static void network_up(int kind, int machines)
 {
-    static const char *const ways[][2] = {
-        {"far", ""}, {"far-ring", ",\"sums\":\"any\",\"tune\":\"ring.json\""}, {"far-in-two", ",\"inside\":\"shm\""}};
-    int machines = _i ? 4 : 2, ranks = 2 * machines;
-    char words[256], name[32];
-    write_file("ring.json", "{\"heddle_tuning\": 1, \"rules\": [{\"op\": \"all_reduce\", \"ranks\": 8, \"use\": \"ring\"}]}");
-    machines_far(machines, 0.01);
-    train(&a, "near", "llama.yaml job.steps=6 mesh.dp=%d data.micro_batch=1", ranks);
+    if (kind == FAR) {
+        machines_far(machines, 0.01);
+        return;
+    }
+    machines_up(machines, kind == AS_IT_IS ? NULL : "200mbit");
+    for (int i = 0; i < machines && kind == LOSSY; i++)
+        machine_loses(i, 1);
+}
+
+#define RING ",\"sums\":\"any\",\"tune\":\"ring.json\""
+
+/* In the order in which they are compared. */
+static const struct {
+    const char *name, *use, *words;
+    int mpirun;
+} ways[] = {
+    {"libfabric", "libfabric", ",\"interface\":\"eth0\"", 0},
+    {"libfabric-ring", "libfabric", ",\"interface\":\"eth0\"" RING, 0},
+    {"libfabric-levels", "libfabric", ",\"interface\":\"eth0\",\"inside\":\"shm\"", 0},
+    {"mpi", "mpi", "", 1},
+    {"mpi-ring", "mpi", ",\"collectives\":\"core\"" RING, 1},
+    {"mpi-levels", "mpi", ",\"sums\":\"any\",\"inside\":\"shm\"", 1},
+};
+
+/* The same job, started by mpirun, two ranks a machine. */
+static void train_by_mpirun(struct curve *c, const char *name, int machines, const char *words, const char *comm)
+{
+    struct hd__text hosts = {0};
+    machines_rsh("rsh");
+    for (int i = 0; i < machines; i++)
+        hd__text_add(&hosts, "%sn%d:2", i ? "," : "", i + 1);
+    machine_enter(0);
+    ck_assert_msg(!system(keep(hd__format("exec timeout 120 mpirun --allow-run-as-root --mca plm_rsh_agent $PWD/rsh --mca oob_tcp_if_include eth0 "
+                                          "--mca btl self,vader,tcp --mca btl_tcp_if_include eth0 --mca mpi_yield_when_idle 1 --bind-to none "
+                                          "-H %s -x MASTER_ADDR=10.77.0.1 -x MASTER_PORT=29501 " HEDDLE " train %s '%s' job.steps=6 job.name=%s "
+                                          "</dev/null >%s.log 2>&1", hosts.at, words, comm, name, name))),
+                  "%.3000s", read_file(keep(hd__format("%s.log", name))));
+    machine_enter(-1);
+    hd__text_free(&hosts);
+    curve_read(c, name);
+}
+
+static unsigned long long sent(int machines)
+{
+    unsigned long long bytes = 0;
+    for (int i = 0; i < machines; i++)
+        bytes += machine_sent(i);
+    return bytes;
+}
+
+static int has_mpirun(void)
+{
+    return !system("mpirun --version >/dev/null 2>&1");
+}
+
+/* Machines of two ranks, two and four of them: the same training in one level, by a flat ring and in two levels, over
+ * libfabric and MPI. How long a step takes is printed; what crosses is counted: all_reduce of S bytes by a ring of R ranks on M
+ * machines sends 2 S (R - 1) / R over each of M links, in two levels 2 S (M - 1) / M. */
+START_TEST(two_levels)
+{
+    int machines = _i < 4 ? 2 : 4, kind = _i % 4, ranks = 2 * machines;
+    double crosses = (machines - 1.0) / machines * ranks / (ranks - 1.0);
+    unsigned long long bytes[HD__COUNT(ways)];
+    char words[128], comm[128];
+    write_file("ring.json", "{\"heddle_tuning\": 1, \"rules\": [{\"op\": \"all_reduce\", \"ranks\": 4, \"use\": \"ring\"}, "
+                            "{\"op\": \"all_reduce\", \"ranks\": 8, \"use\": \"ring\"}]}");
+    network_up(kind, machines);
+    snprintf(words, sizeof words, "llama.yaml mesh.dp=%d data.micro_batch=1", ranks);
+    train(&a, "near", "%s job.steps=6", words);
     for (size_t k = 0; k < HD__COUNT(ways); k++) {
-        snprintf(words, sizeof words, "llama.yaml mesh.dp=%d data.micro_batch=1 comm={\"use\":\"libfabric\",\"interface\":\"eth0\"%s}",
-                 ranks, ways[k][1]);
-        snprintf(name, sizeof name, "%s-%d", ways[k][0], machines);
-        train_apart(&b, name, ranks, 2, words);
-        if (k == 1)
-            expect_close(&b, &a, 1e-5); /* the ring has an order of its own */
+        if (ways[k].mpirun && !has_mpirun())
+            continue;
+        bytes[k] = sent(machines);
+        snprintf(comm, sizeof comm, "comm={\"use\":\"%s\"%s}", ways[k].use, ways[k].words);
+        if (ways[k].mpirun)
+            train_by_mpirun(&b, ways[k].name, machines, words, comm);
+        else
+            train_apart(&b, ways[k].name, ranks, 2, keep(hd__format("%s %s", words, comm)));
+        bytes[k] = sent(machines) - bytes[k];
+        if (ways[k].mpirun || strstr(ways[k].words, "any"))
+            expect_close(&b, &a, 1e-5); /* MPI and the ring have orders of their own */
         else
             expect_same_bits(&a, &b);
-        ck_assert_double_gt(least_step(name), 0.02); /* there and back: it did go the long way */
-        fprintf(stderr, "%-12s %.1f ms a step\n", name, 1e3 * least_step(name));
+        if (kind == FAR)
+            ck_assert_double_gt(least_step(ways[k].name), 0.02); /* there and back: it did go the long way */
+        fprintf(stderr, "%d machines, %-20s %-17s %8.1f ms a step %8.2f MB\n", machines, network_names[kind], ways[k].name, 1e3 * least_step(ways[k].name),
+                (double)bytes[k] / 1e6);
+        if (k % 3 == 2)
+            ck_assert_double_lt((double)bytes[k], 1.05 * crosses * (double)bytes[k - 1]);
     }
 }
 END_TEST
@@ -187,7 +261,7 @@ int main(int argc, char **argv)
                                         {"one goes", one_goes, 2},
                                         {NULL, NULL, 0}};
     const struct system_test more[] = {
-        {"four machines", four_machines, 1}, {"a network that loses", a_network_that_loses, 1}, {"a long way", a_long_way, 2},
+        {"four machines", four_machines, 1}, {"a network that loses", a_network_that_loses, 1}, {"two levels", two_levels, 8},
         {NULL, NULL, 0}};
     const char *why;
     if (!machines_possible(&why)) {
