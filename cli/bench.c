@@ -24,6 +24,7 @@ struct arguments {
     int any_order;
     const char *only_transports; /* the first option that a device's peak has no use for */
     int comms, sets, json, peak, sized, out_of_place, overlap;
+    struct hd__bench_meeting meeting;
 };
 
 struct output {
@@ -249,10 +250,12 @@ static void title(const struct arguments *a, char out[512])
 {
     char machine[256];
     hd__bench_machine(machine);
-    char groups[48] = "";
+    char groups[48] = "", each[32] = "";
     if (a->bench.groups > 1)
         snprintf(groups, sizeof groups, " in %d groups at once", a->bench.groups);
-    snprintf(out, 512, "%d ranks%s; %s; buffers of the %s", a->bench.ranks, groups, machine,
+    if (a->bench.among && a->bench.among->local_ranks < a->bench.ranks)
+        snprintf(each, sizeof each, ", %d a machine", a->bench.among->local_ranks);
+    snprintf(out, 512, "%d ranks%s%s; %s; buffers of the %s", a->bench.ranks, each, groups, machine,
              a->bench.plain ? "caller" : "transport");
 }
 
@@ -326,9 +329,22 @@ int32_t hd__bench_settings(const struct hd__component *c, const char *const *set
 }
 
 struct transport {
-    const struct hd__component *component;
-    void *settings;
+    const struct hd__component *component, *inside;
+    void *settings, *inside_settings;
 };
+
+/* ":inside=NAME": a transport of its own inside machines, with its defaults; as comm.inside of a job. */
+static int32_t find_inside(const struct arguments *a, const char *name, struct hd__plugins *plugins, struct hd__arena *arena,
+                           struct transport *out, struct hd_error *err)
+{
+    int32_t rc;
+    if (!a->bench.among)
+        return hd_fail(err, HD_E_INVALID, "inside=%s wants ranks on machines that mpirun, srun or torchrun started them on: here is one machine", name);
+    if ((rc = hd__plugin_find(plugins, HD_KIND_COMM, name, &out->inside, err)) || (rc = hd__plugin_probe(plugins, out->inside, err)))
+        return rc;
+    out->inside_settings = hd__arena_alloc(arena, HD__MAX(out->inside->settings_size, (size_t)1));
+    return hd__bench_settings(out->inside, NULL, 0, out->inside_settings, arena, err);
+}
 
 /* "NAME:OPTION=VALUE:...": the options of --set are for all, these are for one and come after. */
 static int32_t find_transport(const struct arguments *a, const char *text, struct hd__plugins *plugins,
@@ -340,8 +356,14 @@ static int32_t find_transport(const struct arguments *a, const char *text, struc
     int32_t rc;
     memcpy(set, a->set, sizeof a->set);
     name = strsep(&rest, ":");
+    out->inside = NULL;
     while (rest && sets < 2 * SETS_MAX) {
         set[sets] = strsep(&rest, ":");
+        if (!strncmp(set[sets], "inside=", 7)) {
+            if ((rc = find_inside(a, set[sets] + 7, plugins, arena, out, err)))
+                return rc;
+            continue;
+        }
         if (!strchr(set[sets++], '='))
             return hd_fail(err, HD_E_INVALID, "--comm %s: '%s' is not OPTION=VALUE", text, set[sets - 1]);
     }
@@ -400,23 +422,31 @@ static int32_t find_device(struct arguments *a, struct hd__plugins *plugins, str
     return hd__bench_settings(c, NULL, 0, settings, &a->arena, err);
 }
 
+/* One of several ranks speaks. */
+static int speaks(const struct arguments *a)
+{
+    return !a->bench.among || a->bench.among->rank == 0;
+}
+
 static int measure_all(struct arguments *a, const struct transport *transports)
 {
     struct output o = {.a = a, .table = {.bench = &a->bench}, .rows = json_array()};
     struct hd_error err = HD_ERROR_INIT;
     int32_t code = HD_OK;
-    if (!a->json)
+    if (!a->json && speaks(a))
         print_title(a);
     for (int i = 0; i < a->comms && code == HD_OK; i++) {
-        if (a->comms > 1 && isatty(2))
+        if (a->comms > 1 && isatty(2) && speaks(a))
             fprintf(stderr, "heddle bench: %s (%d of %d)\n", a->comm[i], i + 1, a->comms);
         o.comm = a->comm[i];
         a->bench.which = i;
         a->bench.component = transports[i].component;
         a->bench.settings = transports[i].settings;
+        a->bench.inside = transports[i].inside;
+        a->bench.inside_settings = transports[i].inside_settings;
         code = hd__bench_run(&a->bench, on_row, &o, &err);
     }
-    if (code == HD_OK)
+    if (code == HD_OK && speaks(a))
         code = report(a, o.rows, &err);
     json_decref(o.rows);
     if (code != HD_OK)
@@ -436,13 +466,14 @@ static int32_t check_page(const char *path, struct hd_error *err)
 /* Two buffers a rank, all of them on this machine. */
 static int32_t check_memory(const struct arguments *a, struct hd_error *err)
 {
-    double need = 2.0 * (double)a->bench.last * a->bench.ranks;
+    int32_t ranks = a->bench.among ? a->bench.among->local_ranks : a->bench.ranks;
+    double need = 2.0 * (double)a->bench.last * ranks;
     int64_t left = hd__memory_left();
     char one[32], all[32], here[32];
     if (left <= 0 || need <= (double)left)
         return HD_OK;
     return hd_fail(err, HD_E_NOMEM, "-e %s: two buffers of %d ranks take %s, and %s are free: a smaller -e, or fewer --ranks",
-                   hd__bytes_text(a->bench.last, one), a->bench.ranks, hd__bytes_text((uint64_t)need, all),
+                   hd__bytes_text(a->bench.last, one), ranks, hd__bytes_text((uint64_t)need, all),
                    hd__bytes_text((uint64_t)left, here));
 }
 
@@ -461,27 +492,42 @@ static int join(struct arguments *a, const struct transport *transport)
     return hd__bench_join(&a->bench, found ? place.rank : 0);
 }
 
-static int measure(struct arguments *a)
+static int32_t check_files(const struct arguments *a, struct hd_error *err)
 {
-    int32_t joined = a->peak ? -1 : hd__bench_joined();
+    int32_t rc = check_page(a->html, err);
+    if (!rc)
+        rc = check_page(a->svg, err);
+    return rc ? rc : check_page(a->tune, err);
+}
+
+static int32_t prepare(struct arguments *a, struct hd__plugins *plugins, int joined, struct transport *transports, struct hd_error *err)
+{
+    int32_t rc = joined || !speaks(a) ? HD_OK : check_files(a, err);
+    if (!rc && !joined && !a->peak)
+        rc = check_memory(a, err);
+    if (!rc)
+        rc = hd__plugins_add_default_folders(plugins, err);
+    if (!rc && !a->peak)
+        rc = find_transports(a, plugins, &a->arena, transports, err);
+    if (!rc && a->overlap)
+        rc = find_device(a, plugins, err);
+    return rc ? rc : hd__bench_meet(&a->meeting, &a->bench, err);
+}
+
+static int tune(struct arguments *a, const struct transport *transport)
+{
+    a->bench.component = transport->component;
+    a->bench.settings = transport->settings;
+    return hd__bench_tune(&a->bench, a->tune, a->any_order);
+}
+
+static int measure(struct arguments *a, int32_t joined)
+{
     struct transport transports[COMMS_MAX];
     struct hd_error err = HD_ERROR_INIT;
     struct hd__plugins *plugins = hd__plugins_create(hd__comm_host());
-    int32_t rc = joined >= 0 ? HD_OK : check_page(a->html, &err);
-    if (!rc && joined < 0)
-        rc = check_page(a->svg, &err);
-    if (!rc && joined < 0)
-        rc = check_page(a->tune, &err);
-    if (!rc && joined < 0 && !a->peak)
-        rc = check_memory(a, &err);
     int code;
-    if (!rc)
-        rc = hd__plugins_add_default_folders(plugins, &err);
-    if (!rc && !a->peak)
-        rc = find_transports(a, plugins, &a->arena, transports, &err);
-    if (!rc && a->overlap)
-        rc = find_device(a, plugins, &err);
-    if (rc) {
+    if (prepare(a, plugins, joined >= 0, transports, &err)) {
         fprintf(stderr, "heddle bench: %s\n", err.message);
         code = HD__EXIT_REFUSED;
     } else if (joined >= 0 && joined < a->comms) {
@@ -489,13 +535,10 @@ static int measure(struct arguments *a)
     } else if (a->peak) {
         code = hd__bench_peak(plugins, a->device ? a->device : "cpu", a->set, a->sets,
                               a->sized ? a->bench.last : 256u << 20, a->json);
-    } else if (a->tune) {
-        a->bench.component = transports[0].component;
-        a->bench.settings = transports[0].settings;
-        code = hd__bench_tune(&a->bench, a->tune, a->any_order);
     } else {
-        code = measure_all(a, transports);
+        code = a->tune ? tune(a, &transports[0]) : measure_all(a, transports);
     }
+    hd__bench_leave(&a->meeting, a->bench.timeout);
     hd__plugins_destroy(plugins);
     return code;
 }
@@ -506,14 +549,23 @@ static int run(int argc, char **argv)
     a.bench = (struct hd__bench){.ranks = 2, .dtype = HD_F32, .first = 8, .last = 128u << 20, .factor = 2, .warmup = 5,
                                  .timeout = 60, .n_ops = 3,
                                  .ops = {HD__BENCH_ALL_REDUCE, HD__BENCH_REDUCE_SCATTER, HD__BENCH_ALL_GATHER}};
-    int code = parse(argc, argv, &a);
+    struct hd_error err = HD_ERROR_INIT;
+    int32_t joined = hd__bench_joined();
+    int code;
+    if (joined < 0 && hd__bench_find_others(&a.meeting, &a.bench, &err)) {
+        fprintf(stderr, "heddle bench: %s\n", err.message);
+        return HD__EXIT_REFUSED;
+    }
+    code = parse(argc, argv, &a);
     const char **words = hd__arena_alloc(&a.arena, ((size_t)argc + 2) * sizeof *words);
     words[0] = hd__launcher_self(hd__arena_alloc(&a.arena, 4096));
     memcpy(words + 1, argv, (size_t)argc * sizeof *words);
     a.bench.words = words;
     a.bench.both = !a.bench.in_place && !a.out_of_place && !a.overlap && !a.tune; /* those want one */
+    if (a.peak)
+        a.bench.among = NULL;
     if (code == HD__EXIT_DONE)
-        code = measure(&a);
+        code = measure(&a, a.peak ? -1 : joined);
     hd__arena_free(&a.arena);
     return code;
 }
@@ -529,10 +581,12 @@ const struct hd__command hd__command_bench = {
              "       heddle bench --peak [--device NAME] [-e SIZE] [--set OPTION=VALUE] [--json]",
     .summary = "measure transports, in the columns of nccl-tests, or a device's peak",
     .help = "  --comm NAME,...      transports (shm); several are printed side by side once all are measured\n"
-            "                       NAME:OPTION=VALUE:... with options of its own: libfabric:provider=tcp\n"
+            "                       NAME:OPTION=VALUE:... with options of its own: libfabric:provider=tcp;\n"
+            "                       inside=NAME: in two levels, with another inside each machine\n"
             "  --op NAME,...        all_reduce, reduce_scatter, all_gather (these by default), broadcast, reduce,\n"
             "                       all_to_all, sendrecv, barrier\n"
-            "  --ranks N            processes, started here (mpi's by mpirun), on cores of their own if there are (2)\n"
+            "  --ranks N            processes, started here (mpi's by mpirun), on cores of their own if there are (2);\n"
+            "                       under mpirun, srun or torchrun, on one machine or several: those that they started\n"
             "  --groups N           groups of neighbours that run an operation at the same time; the slowest counts\n"
             "  -b, -e SIZE          first and last size: 8, 64K, 128M (K = 1024); of an operation's larger buffer\n"
             "  -f FACTOR            from one size to the next (2)\n"

@@ -6,12 +6,25 @@
 
 #include "core/comm/bench.h"
 #include "core/plugin/plugin.h"
+#include "core/run/launch.h"
 
 /* OPTION=VALUE words into a component's settings; the rest gets its defaults. */
 int32_t hd__bench_settings(const struct hd__component *component, const char *const *set, int sets, void *settings,
                            struct hd__arena *arena, struct hd_error *err);
 /* "PROCESSOR, 8 cores, 64 GiB, Linux 6.1" */
 void hd__bench_machine(char out[256]);
+
+/* ---- this process among the ranks of another launcher (bench_meet.c) */
+struct hd__bench_meeting {
+    struct hd__place_in_job place;
+    struct hd__bench_among among; /* store: NULL before they have met */
+    struct hd__server *server;    /* of the rank that serves the rendezvous */
+};
+/* Where there are others, bench->among and bench->ranks say so from here on. */
+int32_t hd__bench_find_others(struct hd__bench_meeting *m, struct hd__bench *bench, struct hd_error *err);
+int32_t hd__bench_meet(struct hd__bench_meeting *m, const struct hd__bench *bench, struct hd_error *err);
+/* Waits for the others so long, where they meet here. */
+void hd__bench_leave(struct hd__bench_meeting *m, double timeout);
 
 /* ---- rows are those of --json; `comm` is a transport as the command line names it (bench_table.c) */
 

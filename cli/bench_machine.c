@@ -36,5 +36,5 @@ void hd__bench_machine(char out[256])
     int major = 0, minor = 0;
     if (uname(&kernel) || sscanf(kernel.release, "%d.%d", &major, &minor) != 2)
         major = minor = 0;
-    snprintf(out, 256, "%s, %d cores, %.0f GiB, Linux %d.%d", cpu, cores, memory, major, minor);
+    snprintf(out, 256, "%s, %d core%s, %.0f GiB, Linux %d.%d", cpu, cores, cores == 1 ? "" : "s", memory, major, minor);
 }

@@ -1,5 +1,5 @@
 /* Starting the ranks of a bench and collecting what they measure. */
-#include "core/comm/bench.h"
+#include "core/comm/bench_rank.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -40,8 +40,7 @@ int32_t hd__bench_has_in_place(uint32_t op)
     return op != HD__BENCH_ALL_TO_ALL && op != HD__BENCH_SENDRECV && op != HD__BENCH_BARRIER;
 }
 
-/* Rank r runs on the r-th core that we may use, round and round: migrations are noise. */
-static void pin(int32_t rank)
+void hd__bench_pin(int32_t rank)
 {
     cpu_set_t all, one;
     if (sched_getaffinity(0, sizeof all, &all) != 0)
@@ -76,10 +75,10 @@ static int rank_main(const struct hd__bench *bench, int32_t rank, struct shared 
         return 1;
     o.port = (uint16_t)port;
     memcpy(o.secret, shared->secret, sizeof o.secret);
-    pin(rank);
+    hd__bench_pin(rank);
     int32_t code = hd__store_connect(&o, hd__now() + bench->timeout, &store, &err);
     if (code == HD_OK)
-        code = hd__bench_rank(bench, rank, store, shared->boards, out, &err);
+        code = hd__bench_rank(bench, rank, store, shared->boards, &(struct hd__bench_sink){.out = out}, &err);
     if (code != HD_OK)
         fprintf(stderr, "heddle bench: rank %d: %s\n", rank, err.message);
     hd__store_close(store);
@@ -241,8 +240,12 @@ int hd__bench_join(const struct hd__bench *bench, int32_t rank)
     return 2;
 }
 
+/* ---- either way */
+
 int32_t hd__bench_run(const struct hd__bench *bench, void (*row)(void *user, const struct hd__bench_row *row),
                       void *user, struct hd_error *err)
 {
+    if (bench->among)
+        return hd__bench_run_among(bench, row, user, err);
     return (bench->component->ops.comm.launcher ? run_launched : run_forked)(bench, row, user, err);
 }

@@ -1,6 +1,7 @@
 /* core/comm/bench: measures a transport's operations the way nccl-tests does, every result checked.
  *
- * Ranks are forked; each opens the transport, takes its buffers from the transport's memory where there is any, and
+ * Ranks are forked, or started by the transport's launcher, or were started by somebody else's on several machines (struct
+ * hd__bench_among); each opens the transport, takes its buffers from the transport's memory where there is any, and
  * runs every operation at every size. Times are of calls made back to back: the mean of a batch, of its slowest rank;
  * the median over batches. Sizes are nccl-tests': the larger of send and receive buffer. Bandwidths are in 10^9 bytes
  * a second: algbw = bytes / time, busbw = algbw x the share of the data that must cross between ranks. Several groups
@@ -29,9 +30,21 @@ enum {
     HD__BENCH_OP_COUNT
 };
 
+struct hd_store;
+
+/* This process is one of the ranks: another launcher started them all, each with this command. */
+struct hd__bench_among {
+    struct hd_store *store; /* through which they meet */
+    int32_t rank, local_rank, local_ranks;
+    int32_t runs; /* counted: transports that were measured */
+};
+
 struct hd__bench {
+    struct hd__bench_among *among; /* NULL: the ranks are started here */
     const struct hd__component *component;
     const void *settings; /* the component's, parsed */
+    const struct hd__component *inside; /* among ranks of several machines: the transport inside each; NULL: there is one level */
+    const void *inside_settings;
     const char *const *words; /* this command: a launcher may start ranks by it, which end in hd__bench_join */
     int32_t which; /* the caller's number of this transport */
     int32_t ranks;
@@ -71,7 +84,8 @@ const char *hd__bench_op_name(uint32_t op);
 int32_t hd__bench_op_find(const char *name); /* -1 if unknown */
 int32_t hd__bench_has_in_place(uint32_t op);
 
-/* Calls `row` for each row, in order. A rank that fails says why on stderr. */
+/* Calls `row` for each row, in order; among ranks of another launcher in rank 0 only, and all of them call this. A rank that was
+ * started here and fails says why on stderr. */
 int32_t hd__bench_run(const struct hd__bench *bench, void (*row)(void *user, const struct hd__bench_row *row),
                       void *user, struct hd_error *err);
 
@@ -96,9 +110,14 @@ struct hd__bench_board {
     uint64_t errors;
 };
 
-struct hd_store;
-/* Runs everything; rank 0 writes rows to `out`. */
-int32_t hd__bench_rank(const struct hd__bench *bench, int32_t rank, struct hd_store *store,
-                       struct hd__bench_board *boards, int out, struct hd_error *err);
+/* Where rank 0's rows go: a pipe to who started the ranks, or, where there is none (-1), a function. */
+struct hd__bench_sink {
+    int out;
+    void (*row)(void *user, const struct hd__bench_row *row);
+    void *user;
+};
+/* Runs everything. `boards` are shared by all ranks, or each has a copy of its own and they go through the store. */
+int32_t hd__bench_rank(const struct hd__bench *bench, int32_t rank, struct hd_store *store, struct hd__bench_board *boards,
+                       const struct hd__bench_sink *sink, struct hd_error *err);
 
 #endif

@@ -5,6 +5,7 @@
 
 #include "core/comm/bench_rank.h"
 #include "core/comm/host.h"
+#include "core/comm/liveness.h"
 #include "core/comm/store.h"
 #include "core/comm/open.h"
 
@@ -196,7 +197,9 @@ static void write_row(struct hd__bench_rank *b, uint32_t op, uint64_t bytes, uin
     add_singles(b, p->singles, &row);
     if (b->work)
         add_overlap(b, p->batches, &row);
-    if (write(b->out, &row, sizeof row) != sizeof row)
+    if (b->sink->out < 0)
+        b->sink->row(b->sink->user, &row);
+    else if (write(b->sink->out, &row, sizeof row) != sizeof row)
         hd__log(HD_LOG_ERROR, "bench", "a row is lost: %s", strerror(errno));
 }
 
@@ -221,6 +224,8 @@ static int32_t one_place(struct hd__bench_rank *b, uint32_t op, uint64_t bytes, 
             call.recv = b->send + (uint64_t)b->me * count * esize;
     }
     int32_t code = check_and_measure(b, op, &call, &p);
+    if (code == HD_OK)
+        code = hd__bench_gather(b);
     if (code == HD_OK && b->rank == 0)
         write_row(b, op, op == HD__BENCH_BARRIER ? 0 : bytes, count, &p);
     return code == HD_OK ? hd__bench_barrier(b) : code;
@@ -282,27 +287,43 @@ static int32_t make_groups(struct hd__bench_rank *b)
     return code;
 }
 
-int32_t hd__bench_rank(const struct hd__bench *bench, int32_t rank, struct hd_store *store,
-                       struct hd__bench_board *boards, int out, struct hd_error *err)
+/* From the thread that listens to the rendezvous: another rank failed. */
+static void on_end(void *user, const char *cause)
 {
-    struct hd__bench_rank b = {
-        .bench = bench, .boards = boards, .err = err, .rank = rank, .out = out};
+    struct hd__comm *transport = user;
+    transport->ops.abort(transport->comm, cause);
+}
+
+int32_t hd__bench_rank(const struct hd__bench *bench, int32_t rank, struct hd_store *store, struct hd__bench_board *boards,
+                       const struct hd__bench_sink *sink, struct hd_error *err)
+{
+    const struct hd__bench_among *among = bench->among;
+    struct hd__bench_rank b = {.bench = bench, .boards = boards, .store = store, .err = err, .rank = rank, .sink = sink};
     struct hd__comm transport = {.tuning = bench->tuning};
+    char instance[32];
     struct hd_world world = {.struct_size = sizeof world,
                              .rank = rank,
                              .size = bench->ranks,
-                             .local_rank = rank,
-                             .local_size = bench->ranks,
+                             .local_rank = among ? among->local_rank : rank,
+                             .local_size = among ? among->local_ranks : bench->ranks,
                              .store = store,
-                             .instance = "comm/bench",
+                             .instance = instance,
                              .timeout = bench->timeout,
                              .dead_after = bench->timeout};
+    snprintf(instance, sizeof instance, "comm/bench/%d", among ? among->runs : 0);
     int32_t code =
         hd__comm_open(&bench->component->ops.comm, hd__comm_host(), bench->settings, &world, &transport, err);
+    struct hd__bench_inside in = {0};
+    if (code == HD_OK && bench->inside)
+        code = hd__bench_open_inside(bench, &world, &in, &transport, err);
+    if (code != HD_OK) {
+        free(in.ranks);
+        return code;
+    }
     b.ops = &transport.ops;
     b.comm = transport.comm;
-    if (code == HD_OK)
-        code = open_buffers(&b);
+    hd__live_notify(hd__store_live(store), on_end, &transport);
+    code = open_buffers(&b);
     if (code == HD_OK)
         code = make_groups(&b);
     if (code == HD_OK && bench->device)
@@ -310,7 +331,11 @@ int32_t hd__bench_rank(const struct hd__bench *bench, int32_t rank, struct hd_st
     for (uint32_t k = 0; k < bench->n_ops && code == HD_OK; k++)
         code = one_op(&b, bench->ops[k]);
     hd__bench_work_close(&b);
+    if (code != HD_OK)
+        hd__store_fail(store, code, err->message);
+    hd__live_notify(hd__store_live(store), NULL, NULL);
     hd__comm_close(&transport);
     free(b.plain);
+    free(in.ranks);
     return code;
 }

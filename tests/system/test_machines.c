@@ -16,16 +16,9 @@ static struct curve a, b;
 static int silent; /* the launcher does not say how many ranks a machine has */
 
 /* Starts `n` ranks, `each` of them on a machine, with the variables that torchrun sets. */
-static void start_ranks(struct command **ranks, int n, int each, const char *format, ...)
-    __attribute__((format(printf, 4, 5)));
-
-static void start_ranks(struct command **ranks, int n, int each, const char *format, ...)
+static void start_words(struct command **ranks, int n, int each, const char *words)
 {
-    char words[1024], environment[256];
-    va_list args;
-    va_start(args, format);
-    vsnprintf(words, sizeof words, format, args);
-    va_end(args);
+    char environment[256];
     for (int r = 0; r < n; r++) {
         int used =
             snprintf(environment, sizeof environment,
@@ -33,9 +26,22 @@ static void start_ranks(struct command **ranks, int n, int each, const char *for
         if (!silent)
             snprintf(environment + used, sizeof environment - (size_t)used, " LOCAL_WORLD_SIZE=%d", each);
         machine_enter(r / each);
-        ranks[r] = command_start(environment, "train %s", words);
+        ranks[r] = command_start(environment, "%s", words);
     }
     machine_enter(-1);
+}
+
+static void start_ranks(struct command **ranks, int n, int each, const char *format, ...)
+    __attribute__((format(printf, 4, 5)));
+
+static void start_ranks(struct command **ranks, int n, int each, const char *format, ...)
+{
+    char words[1024];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(words, sizeof words, format, args);
+    va_end(args);
+    start_words(ranks, n, each, keep(hd__format("train %s", words)));
 }
 
 static void train_apart(struct curve *c, const char *name, int n, int each, const char *words)
@@ -70,6 +76,38 @@ START_TEST(two_transports)
     train_apart(&b, "mixed-apart", 4, 2,
                 "llama.yaml " TWO_EACH "comm={\"use\":\"libfabric\",\"interface\":\"eth0\",\"axes\":{\"tp\":\"shm\"}}");
     expect_same_bits(&a, &b);
+}
+END_TEST
+
+/* heddle bench between machines, in one level and in two: rank 0 has everybody's times, and every result is right. */
+START_TEST(bench_apart)
+{
+    struct command *ranks[4];
+    json_t *all, *rows, *row;
+    size_t k;
+    machines_up(2, NULL);
+    start_words(ranks, 4, 2, "bench --json --op all_reduce,all_gather,barrier -b 16 -e 1M -f 256 --out-of-place "
+                             "--comm libfabric:interface=eth0,libfabric:interface=eth0:inside=shm");
+    for (int r = 0; r < 4; r++) {
+        command_wait(ranks[r], 60);
+        expect_code(ranks[r], 0);
+        ck_assert_msg((r == 0) == (*ranks[r]->out != 0), "rank %d said: %.200s", r, ranks[r]->out);
+    }
+    all = json_loads(ranks[0]->out, 0, NULL);
+    rows = json_object_get(all, "rows");
+    ck_assert_int_eq(json_array_size(rows), 2 * (3 + 3 + 1));
+    json_array_foreach(rows, k, row) {
+        ck_assert_int_eq(json_integer_value(json_object_get(row, "ranks")), 4);
+        ck_assert_int_eq(json_integer_value(json_object_get(row, "errors")), 0);
+        ck_assert_double_gt(json_real_value(json_object_get(row, "time_us")), 0);
+    }
+    json_decref(all);
+    start_words(ranks, 4, 2, "bench --ranks 2 --comm libfabric");
+    for (int r = 0; r < 4; r++) {
+        command_wait(ranks[r], 60);
+        expect_code(ranks[r], 2);
+        expect_says(ranks[r], "--ranks 2: the launcher started 4 ranks; leave --ranks out");
+    }
 }
 END_TEST
 
@@ -257,6 +295,7 @@ int main(int argc, char **argv)
 {
     const struct system_test quick[] = {{"two machines", two_machines, 1},
                                         {"two transports", two_transports, 1},
+                                        {"bench apart", bench_apart, 1},
                                         {"refusals", refusals, 1},
                                         {"one goes", one_goes, 2},
                                         {NULL, NULL, 0}};

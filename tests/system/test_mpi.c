@@ -257,6 +257,18 @@ START_TEST(bench_beside_shm)
 }
 END_TEST
 
+/* mpirun starts the bench, as it does nccl-tests: one table, of rank 0. */
+START_TEST(bench_under_mpirun)
+{
+    json_t *all;
+    ck_assert_int_eq(system("timeout 60 mpirun --allow-run-as-root --oversubscribe -np 3 " HEDDLE " bench --json --comm mpi,shm --op all_reduce,barrier "
+                            "-b 12 -e 12 --out-of-place </dev/null >bench.json 2>bench.log"), 0);
+    all = json_load_file("bench.json", 0, NULL);
+    ck_assert_int_eq(json_array_size(json_object_get(all, "rows")), 4);
+    json_decref(all);
+}
+END_TEST
+
 int main(void)
 {
     const struct system_test tests[] = {
@@ -265,7 +277,7 @@ int main(void)
         {"order", core_order_gives_the_bits_of_shm, 1}, {"exact", exact_is_exact, 1},
         {"lost", a_lost_rank_is_named, 2},       {"asked", stops_when_asked, 1},
         {"orphans", nothing_outlives_the_command, 1}, {"told", a_launcher_is_told_in_the_end, 1}, {"starts", refuses_what_it_cannot_be, 1},
-        {"bench", bench_beside_shm, 2},          {"bytes", bytes_by_transport, 1},
+        {"bench", bench_beside_shm, 2}, {"bench under mpirun", bench_under_mpirun, 1},          {"bytes", bytes_by_transport, 1},
         {NULL, NULL, 0},
     };
     return system_run("mpi", tests);
