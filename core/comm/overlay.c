@@ -1,15 +1,16 @@
 /* The overlay: a transport's table made of another's send and recv, with collectives as schedules.
  *
  * Collectives of a group are done one after the other; some are under way at once, each on a stream of its own, so that the
- * network is busy while one of them turns around. Messages pass through. Where the inner
- * transport has collectives but no wait, only wait is added. */
+ * network is busy while one of them turns around. While one waits at a fence, the receives behind it are posted, where their memory
+ * is free already: a transport that tells senders when there is a place (libfabric) has then told them before they ask. Messages
+ * pass through. Where the inner transport has collectives but no wait, only wait is added. */
 #include <stdlib.h>
 
 #include "core/comm/algorithms/schedule.h"
 #include "core/comm/layer.h"
 #include "core/comm/ran.h"
 
-enum { AT_ONCE = 2 };
+enum { AT_ONCE = 2, WINDOW = 24, EARLY = 8 }; /* collectives under way; steps that are looked at, and receives posted, at a fence */
 
 struct op {
     struct hd__layer_op base;
@@ -17,11 +18,13 @@ struct op {
     struct hd__schedule schedule;
     uint32_t at;     /* next step */
     uint32_t stream;
-    uint64_t posted; /* messages so far */
+    uint32_t looked;  /* the fence behind which receives were posted last */
+    uint32_t reserved;
+    uint64_t messages; /* before the next step */
     struct {
         hd_request request;
         uint64_t number; /* of the message, from 0 */
-        int32_t peer;
+        uint32_t step, reserved;
     } *pending;
     uint32_t n_pending, pending_room;
 };
@@ -44,17 +47,19 @@ static struct hd_comm_group *group_of(const struct op *op)
 
 /* ---- running a schedule */
 
-static void add_pending(struct op *op, hd_request request, int32_t peer)
+static void add_pending(struct op *op, hd_request request, uint32_t step, uint64_t number)
 {
     if (op->n_pending == op->pending_room)
         op->pending = hd__array_grow(op->pending, &op->pending_room, op->n_pending + 1, sizeof *op->pending);
     op->pending[op->n_pending].request = request;
-    op->pending[op->n_pending].number = op->posted++;
-    op->pending[op->n_pending++].peer = peer;
+    op->pending[op->n_pending].number = number;
+    op->pending[op->n_pending++].step = step;
 }
 
-static int32_t run_step(struct op *op, const struct hd__step *step, struct hd_error *err)
+/* Step `at`; messages are the op's. */
+static int32_t run_step(struct op *op, uint32_t at, uint64_t number, struct hd_error *err)
 {
+    const struct hd__step *step = &op->schedule.steps.at[at];
     struct hd_comm_group *g = group_of(op);
     const struct hd_comm_ops *inner = &g->base.home->ops;
     hd_request request;
@@ -80,8 +85,77 @@ static int32_t run_step(struct op *op, const struct hd__step *step, struct hd_er
         return HD_OK;
     }
     if (code == HD_OK)
-        add_pending(op, request, step->peer);
+        add_pending(op, request, at, number);
     return code;
+}
+
+/* ---- receives before their turn */
+
+static int overlap(const uint8_t *a, uint64_t a_bytes, const void *b, uint64_t b_bytes)
+{
+    const uint8_t *at = b;
+    return a < at + b_bytes && at < a + a_bytes;
+}
+
+/* Does the step read or write memory of `bytes` at `at`? */
+static int uses(const struct hd__schedule *s, const struct hd__step *step, const uint8_t *at, uint64_t bytes)
+{
+    size_t esize = step->kind == HD__STEP_REDUCE ? hd_dtype_size(step->dtype) : step->kind == HD__STEP_WIDEN ? 2 : 4;
+    int used;
+    switch (step->kind) {
+    case HD__STEP_SEND:
+        return overlap(at, bytes, step->from, step->bytes);
+    case HD__STEP_RECV:
+    case HD__STEP_POSTED:
+        return overlap(at, bytes, step->to, step->bytes);
+    case HD__STEP_COPY:
+        return overlap(at, bytes, step->from, step->bytes) || overlap(at, bytes, step->to, step->bytes);
+    case HD__STEP_WIDEN:
+    case HD__STEP_NARROW:
+        return overlap(at, bytes, step->from, step->bytes * esize) || overlap(at, bytes, step->to, step->bytes * (6 - esize));
+    case HD__STEP_REDUCE:
+        used = overlap(at, bytes, step->to, step->bytes * esize);
+        for (uint32_t k = 0; k < step->n && !used; k++)
+            used = overlap(at, bytes, s->sources.at[step->first + k], step->bytes * esize);
+        return used;
+    default:
+        return 0;
+    }
+}
+
+/* May step `at`, a receive, be posted while those from op->at on are still to come? */
+static int is_free(const struct op *op, uint32_t at)
+{
+    const struct hd__step *step = &op->schedule.steps.at[at];
+    for (uint32_t i = 0; i < op->n_pending; i++)
+        if (uses(&op->schedule, &op->schedule.steps.at[op->pending[i].step], step->to, step->bytes))
+            return 0;
+    for (uint32_t i = op->at; i < at; i++)
+        if (uses(&op->schedule, &op->schedule.steps.at[i], step->to, step->bytes))
+            return 0;
+    return 1;
+}
+
+/* In their order, which is that of the messages, until one has to wait. */
+static int32_t post_early(struct op *op, struct hd_error *err)
+{
+    uint32_t last = HD__MIN(op->at + WINDOW, op->schedule.steps.count), early = 0;
+    uint64_t number = op->messages;
+    op->looked = op->at;
+    for (uint32_t i = 0; i < op->n_pending; i++)
+        early += op->schedule.steps.at[op->pending[i].step].kind == HD__STEP_POSTED;
+    for (uint32_t i = op->at; i < last && early < EARLY; i++) {
+        struct hd__step *step = &op->schedule.steps.at[i];
+        if (step->kind == HD__STEP_RECV) {
+            int32_t code = is_free(op, i) ? run_step(op, i, number, err) : 1;
+            if (code)
+                return code < 0 ? code : HD_OK;
+            step->kind = HD__STEP_POSTED;
+            early++;
+        }
+        number += step->kind == HD__STEP_SEND || step->kind == HD__STEP_POSTED;
+    }
+    return HD_OK;
 }
 
 /* 1: of the first `messages` none is pending any more; 0: some are; or an error. */
@@ -107,11 +181,17 @@ static int32_t overlay_advance(struct hd__layer_op *head, struct hd_error *err)
     int32_t moved = 0;
     while (op->at < op->schedule.steps.count) {
         const struct hd__step *step = &op->schedule.steps.at[op->at];
-        int32_t code = step->kind == HD__STEP_FENCE ? drain(op, step->bytes, err) : run_step(op, step, err);
+        int is_message = step->kind == HD__STEP_SEND || step->kind == HD__STEP_RECV || step->kind == HD__STEP_POSTED;
+        int32_t code = step->kind == HD__STEP_FENCE ? drain(op, step->bytes, err) : HD_OK;
+        if (step->kind != HD__STEP_FENCE && step->kind != HD__STEP_POSTED)
+            code = run_step(op, op->at, op->messages, err);
+        if (step->kind == HD__STEP_FENCE && code == 0 && op->looked != op->at)
+            code = post_early(op, err);
         if (code < 0)
             return code;
         if (step->kind == HD__STEP_FENCE && code == 0)
             return moved;
+        op->messages += (uint64_t)is_message;
         op->at++;
         moved = 1;
     }
@@ -124,13 +204,16 @@ static int32_t overlay_late(struct hd__layer_op *head, struct hd_error *err)
     struct op *op = (struct op *)head;
     const struct hd_comm_group *g = group_of(op);
     const struct hd__comm *inner = g->base.home;
+    uint32_t oldest = 0; /* those after it may only wait for somebody who waits for the same */
+    for (uint32_t i = 1; i < op->n_pending; i++)
+        oldest = op->pending[i].number < op->pending[oldest].number ? i : oldest;
     if (inner->ops.wait && op->n_pending) {
-        int32_t code = inner->ops.wait(inner->comm, op->pending[0].request, hd__now(), err);
-        op->pending[0] = op->pending[--op->n_pending];
+        int32_t code = inner->ops.wait(inner->comm, op->pending[oldest].request, hd__now(), err);
+        op->pending[oldest] = op->pending[--op->n_pending];
         return code;
     }
-    err->peer = op->n_pending ? g->ranks[op->pending[0].peer] : -1;
-    return hd_fail(err, HD_E_TIMEOUT, "collective %u (tag %llu) in group %s: no sign of rank %lld in time", op->call.coll,
+    err->peer = op->n_pending ? g->ranks[op->schedule.steps.at[op->pending[oldest].step].peer] : -1;
+    return hd_fail(err, HD_E_TIMEOUT, "%s (tag %llu) in group %s: no sign of rank %lld in time", hd_coll_name(op->call.coll),
                    (unsigned long long)op->call.tag, g->base.name, (long long)err->peer);
 }
 
@@ -193,7 +276,7 @@ static int32_t overlay_collective(struct hd_comm_group *g, const struct hd_comm_
     op = hd__layer_op_new(&g->base);
     op->call = *call;
     op->at = op->n_pending = 0;
-    op->posted = 0;
+    op->messages = op->looked = 0;
     code = hd__schedule_build(&op->schedule, inner->tuning, g->n, g->me, call, err);
     if (code != HD_OK) {
         hd__layer_op_drop(&op->base);

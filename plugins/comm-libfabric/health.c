@@ -153,7 +153,7 @@ static int is_lost(struct lf_op *op, double now)
 void lf_health(struct hd_comm *c)
 {
     double now = lf_now();
-    struct lf_op *op = c->pending;
+    struct lf_op *op = c->pending, *late = NULL; /* the newest first */
     if (now - c->checked < HEALTH_SECONDS)
         return;
     c->checked = now;
@@ -162,9 +162,13 @@ void lf_health(struct hd_comm *c)
         if (op->since == 0)
             op->since = now;
         else if (now - op->since > c->world.timeout)
-            lf_fail_late(op);
-        if (op->done || is_lost(op, now))
+            late = op;
+        if (is_lost(op, now)) {
             next = c->pending; /* a whole group ended: from the beginning */
+            late = NULL;
+        }
         op = next;
     }
+    if (late) /* the oldest: what was posted after it may wait for its sender, who waits for the same */
+        lf_fail_late(late);
 }

@@ -2,7 +2,7 @@
  * half is the smaller one, its members serve several of the left. Every member adds the same numbers in the same places. */
 #include "core/comm/algorithms/schedule.h"
 
-static void join(struct hd__schedule *s, const struct hd__partial *p, int32_t first, int32_t n, int last)
+static void join(struct hd__schedule *s, struct hd__partial *p, int32_t first, int32_t n, int last)
 {
     uint64_t bytes = p->count * p->esize;
     int32_t left, right, middle, i;
@@ -23,6 +23,7 @@ static void join(struct hd__schedule *s, const struct hd__partial *p, int32_t fi
     }
     hd__step_fence(s);
     hd__partial_join(s, p, 0, p->count, s->me >= middle, last);
+    hd__partial_turn(p);
 }
 
 void hd__build_doubling(struct hd__schedule *s, const struct hd_comm_call *call, size_t esize)

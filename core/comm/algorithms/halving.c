@@ -26,7 +26,7 @@ static void swap_and_add(struct hd__schedule *s, const struct hd__partial *p, co
             if (out.last > out.first)
                 hd__step_send(s, w->peer, p->at + out.first * p->esize, (out.last - out.first) * p->esize);
             if (in.last > in.first)
-                hd__step_recv(s, w->peer, p->other + in.first * p->esize, (in.last - in.first) * p->esize);
+                hd__step_recv(s, w->peer, hd__partial_room(p, in.first), (in.last - in.first) * p->esize);
             mark[posted % AHEAD] = s->messages;
         }
         struct hd__slice in = chunk_of(w->in, step, k);
@@ -43,14 +43,16 @@ void hd__build_halving(struct hd__schedule *s, const struct hd_comm_call *call, 
     struct swap swaps[LEVELS];
     struct hd__slice mine = {0, call->count};
     int levels = 0;
-    p.other = hd__schedule_scratch(s, call->count * esize);
+    p.other = hd__schedule_scratch(s, call->count * esize); /* halves of halves: each level's has a place of its own */
     hd__step_copy(s, p.at, call->send, call->count * esize);
     for (int32_t bit = 1; bit < s->n; bit <<= 1) {
         struct swap *w = &swaps[levels++];
         uint64_t middle = mine.first + (mine.last - mine.first) / 2;
         struct hd__slice low = {mine.first, middle}, high = {middle, mine.last};
         *w = (struct swap){s->me ^ bit, s->me & bit ? low : high, s->me & bit ? high : low};
+        p.first = w->in.first;
         swap_and_add(s, &p, w, 2 * bit == s->n);
+        p.other += (w->in.last - w->in.first) * esize;
         mine = w->in;
     }
     while (levels--) {

@@ -15,6 +15,7 @@ struct hd__partial hd__partial_begin(struct hd__schedule *s, const struct hd_com
     struct hd__partial p = {.count = call->count, .dtype = half ? HD_F32 : call->dtype, .redop = call->redop};
     p.esize = hd_dtype_size(p.dtype);
     p.other = hd__schedule_scratch(s, p.count * p.esize);
+    p.spare = s->n > 2 ? hd__schedule_scratch(s, p.count * p.esize) : p.other; /* of two, one comes */
     p.at = out && !half ? out : hd__schedule_scratch(s, p.count * p.esize);
     if (half)
         hd__step_widen(s, (float *)(void *)p.at, call->send, p.count, call->dtype);
@@ -23,10 +24,22 @@ struct hd__partial hd__partial_begin(struct hd__schedule *s, const struct hd_com
     return p;
 }
 
+uint8_t *hd__partial_room(const struct hd__partial *p, uint64_t first)
+{
+    return p->other + (first - p->first) * p->esize;
+}
+
+void hd__partial_turn(struct hd__partial *p)
+{
+    uint8_t *next = p->spare;
+    p->spare = p->other;
+    p->other = next;
+}
+
 void hd__partial_join(struct hd__schedule *s, const struct hd__partial *p, uint64_t first, uint64_t count, int other_is_lower,
                       int last)
 {
-    const void *a = p->at + first * p->esize, *b = p->other + first * p->esize;
+    const void *a = p->at + first * p->esize, *b = hd__partial_room(p, first);
     const void *sources[] = {other_is_lower ? b : a, other_is_lower ? a : b};
     hd__step_reduce(s, p->at + first * p->esize, sources, 2, count, p->dtype,
                     p->redop == HD_AVG && !last ? (uint32_t)HD_SUM : p->redop);

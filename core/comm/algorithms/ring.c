@@ -2,17 +2,19 @@
  * as soon as it is summed. Every link carries the same. The order of a sum begins at another member for each piece. */
 #include "core/comm/algorithms/schedule.h"
 
+/* ROUNDS: what is added, what was sent before, and what may come early. */
+enum { CHUNKS = 8, ROUNDS = 3 };
+
 struct ring {
     const uint8_t *in;
     const struct hd__slice *part; /* elements of `in`, one a member */
-    uint8_t *buffer[2], *to;
+    uint8_t *buffer[ROUNDS], *to;
     uint64_t step, chunks;
     const struct hd_comm_call *call;
     size_t esize;
-    uint64_t mark[8]; /* by chunk: messages until its latest receive */
+    uint64_t mark[CHUNKS]; /* by chunk: messages until its latest receive */
 };
 
-enum { CHUNKS = 8 };
 
 /* Chunk k of piece i: elements of the piece. */
 static struct hd__slice cut(const struct ring *r, int32_t i, uint64_t k)
@@ -27,11 +29,11 @@ static void post(struct hd__schedule *s, struct ring *r, int32_t turn, uint64_t 
 {
     int32_t n = s->n, goes = (s->me - 1 - turn + 2 * n) % n, comes = (s->me - 2 - turn + 2 * n) % n;
     struct hd__slice out = cut(r, goes, k), in = cut(r, comes, k);
-    const uint8_t *from = turn ? r->buffer[~turn & 1] : r->in + r->part[goes].first * r->esize;
+    const uint8_t *from = turn ? r->buffer[(turn - 1) % ROUNDS] : r->in + r->part[goes].first * r->esize;
     if (out.last > out.first)
         hd__step_send(s, (s->me + 1) % n, from + out.first * r->esize, (out.last - out.first) * r->esize);
     if (in.last > in.first)
-        hd__step_recv(s, (s->me - 1 + n) % n, r->buffer[turn & 1] + in.first * r->esize, (in.last - in.first) * r->esize);
+        hd__step_recv(s, (s->me - 1 + n) % n, r->buffer[turn % ROUNDS] + in.first * r->esize, (in.last - in.first) * r->esize);
     r->mark[k] = s->messages;
 }
 
@@ -39,7 +41,7 @@ static void add(struct hd__schedule *s, const struct ring *r, int32_t turn, uint
 {
     int32_t piece = (s->me - 2 - turn + 2 * s->n) % s->n, last = turn == s->n - 2;
     struct hd__slice c = cut(r, piece, k);
-    uint8_t *came = r->buffer[turn & 1] + c.first * r->esize;
+    uint8_t *came = r->buffer[turn % ROUNDS] + c.first * r->esize;
     const void *sources[] = {came, r->in + (r->part[piece].first + c.first) * r->esize};
     if (c.last > c.first)
         hd__step_reduce(s, last ? r->to + c.first * r->esize : came, sources, 2, c.last - c.first, r->call->dtype,
@@ -55,8 +57,8 @@ static void scatter(struct hd__schedule *s, const struct hd_comm_call *call, con
         most = HD__MAX(most, part[i].last - part[i].first);
     r.chunks = HD__MIN(most * esize / s->chunk + 1, (uint64_t)CHUNKS);
     r.step = (most + r.chunks - 1) / r.chunks;
-    r.buffer[0] = hd__schedule_scratch(s, most * esize);
-    r.buffer[1] = hd__schedule_scratch(s, most * esize);
+    for (int i = 0; i < ROUNDS; i++)
+        r.buffer[i] = hd__schedule_scratch(s, most * esize);
     if (s->n == 1)
         hd__step_copy(s, to, r.in, most * esize);
     for (uint64_t k = 0; k < r.chunks && s->n > 1; k++)

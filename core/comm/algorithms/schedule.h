@@ -26,7 +26,8 @@
 #include "core/comm/algorithms/choose.h"
 #include "heddle/comm.h"
 
-enum { HD__STEP_SEND = 0, HD__STEP_RECV, HD__STEP_COPY, HD__STEP_REDUCE, HD__STEP_WIDEN, HD__STEP_NARROW, HD__STEP_FENCE };
+enum { HD__STEP_SEND = 0, HD__STEP_RECV, HD__STEP_COPY, HD__STEP_REDUCE, HD__STEP_WIDEN, HD__STEP_NARROW, HD__STEP_FENCE,
+       HD__STEP_POSTED /* what a RECV becomes that was posted before its turn */ };
 
 struct hd__step {
     uint32_t kind;
@@ -83,14 +84,19 @@ int32_t hd__tree_left(int32_t n);
 
 /* A partial sum on its way: fp32 where the call's dtype is narrower, which is rounded only once. */
 struct hd__partial {
-    uint8_t *at;    /* the sum so far */
-    uint8_t *other; /* room for what comes, as long */
-    uint64_t count;
+    uint8_t *at;       /* the sum so far */
+    uint8_t *other;    /* room for what comes, from element `first` on */
+    uint8_t *spare;    /* as much again, for what comes after it: that may come before this is added */
+    uint64_t count, first;
     uint32_t dtype, redop;
     size_t esize;
 };
 /* The call's input as the first partial sum; out, unless NULL, may hold it. */
 struct hd__partial hd__partial_begin(struct hd__schedule *s, const struct hd_comm_call *call, uint8_t *out);
+/* Where elements from `first` on come. */
+uint8_t *hd__partial_room(const struct hd__partial *p, uint64_t first);
+/* After a join: the next comes into the spare room. */
+void hd__partial_turn(struct hd__partial *p);
 /* Of `count` elements: at + other, or other + at where the other is lower; the last join also divides for an average. */
 void hd__partial_join(struct hd__schedule *s, const struct hd__partial *p, uint64_t first, uint64_t count, int other_is_lower,
                       int last);

@@ -7,7 +7,7 @@ static int32_t holder(int32_t first, int32_t n, int32_t root)
     return root >= first && root < first + n ? root : first;
 }
 
-static void up(struct hd__schedule *s, const struct hd__partial *p, struct hd__slice part, int32_t first, int32_t n,
+static void up(struct hd__schedule *s, struct hd__partial *p, struct hd__slice part, int32_t first, int32_t n,
                int32_t root, int last)
 {
     uint64_t at = part.first * p->esize, bytes = (part.last - part.first) * p->esize;
@@ -22,12 +22,13 @@ static void up(struct hd__schedule *s, const struct hd__partial *p, struct hd__s
         hd__step_send(s, to, p->at + at, bytes);
     if (s->me != to)
         return;
-    hd__step_recv(s, from, p->other + at, bytes);
+    hd__step_recv(s, from, hd__partial_room(p, part.first), bytes);
     hd__step_fence(s);
     hd__partial_join(s, p, part.first, part.last - part.first, to >= middle, last);
+    hd__partial_turn(p);
 }
 
-static void up_all(struct hd__schedule *s, const struct hd__partial *p, int32_t root)
+static void up_all(struct hd__schedule *s, struct hd__partial *p, int32_t root)
 {
     uint64_t step = HD__MAX(s->chunk / p->esize, UINT64_C(1));
     for (uint64_t at = 0; at < p->count; at += step)
