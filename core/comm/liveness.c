@@ -33,11 +33,17 @@ int32_t hd__live_dead(struct hd__live *live, int32_t *rank, struct hd_error *err
     return hd_fail(err, code, "%s", live->cause);
 }
 
-void hd__live_record(struct hd__live *live, int32_t code, int32_t rank, const char *cause)
+int32_t hd__live_fault(const struct hd__live *live)
+{
+    return atomic_load_explicit(&live->code, memory_order_acquire) ? live->fault : HD_OK;
+}
+
+void hd__live_record(struct hd__live *live, int32_t code, int32_t fault, int32_t rank, const char *cause)
 {
     pthread_mutex_lock(&live->lock);
     if (atomic_load(&live->code) == HD_OK) {
         live->rank = rank;
+        live->fault = fault;
         snprintf(live->cause, sizeof live->cause, "%s", cause);
         atomic_store_explicit(&live->code, code, memory_order_release);
         if (live->notify)

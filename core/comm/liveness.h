@@ -14,6 +14,7 @@
 struct hd__live {
     _Atomic int32_t code; /* HD_OK while all is well; then HD_E_PEER or HD_E_CANCELLED */
     int32_t rank;         /* who died or aborted; -1: the launcher, or unknown */
+    int32_t fault;        /* why who aborted did, HD_E_...; HD_E_PEER of a death */
     pthread_mutex_t lock;
     void (*notify)(void *user, const char *cause);
     void *user;
@@ -26,8 +27,10 @@ void hd__live_finish(struct hd__live *live);
 /* [any-thread] HD_OK; or HD_E_PEER with the rank that died, or HD_E_CANCELLED with the rank that aborted. `err` gets
  * the cause. Both may be NULL. */
 int32_t hd__live_dead(struct hd__live *live, int32_t *rank, struct hd_error *err);
+/* [any-thread] Why: of an event that was recorded, else HD_OK. */
+int32_t hd__live_fault(const struct hd__live *live);
 /* [any-thread] Records an event; only the first counts. */
-void hd__live_record(struct hd__live *live, int32_t code, int32_t rank, const char *cause);
+void hd__live_record(struct hd__live *live, int32_t code, int32_t fault, int32_t rank, const char *cause);
 /* [control] Called once, from the listening thread, when something happens: the place to call a transport's abort().
  * Called at once if it already has. NULL removes it; after that returns, no call is under way. */
 void hd__live_notify(struct hd__live *live, void (*notify)(void *user, const char *cause), void *user);

@@ -19,6 +19,7 @@
 void hd__server_tell_end(struct hd__server *s, struct conn *c)
 {
     hd__conn_send(c, &(struct hd__frame){.type = s->end.code == HD_E_PEER ? WIRE_DEAD : WIRE_ABORT,
+                                     .id = (uint32_t)s->end.fault,
                                      .arg = s->end.rank,
                                      .value = (const uint8_t *)s->end.cause,
                                      .value_bytes = (uint32_t)strlen(s->end.cause)});

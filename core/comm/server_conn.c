@@ -62,8 +62,11 @@ void hd__conn_accept(struct hd__server *s, double now)
 {
     uint32_t strangers = 0, oldest = 0;
     int one = 1, fd = accept4(s->listener, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
-    if (fd < 0)
+    if (fd < 0) {
+        if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM)
+            usleep(10000); /* who knocks goes on knocking, and poll says so at once */
         return;
+    }
     for (uint32_t i = 0; i < s->conns.count; i++) {
         if (s->conns.at[i]->rank < 0 && (!strangers++ || s->conns.at[i]->opened < s->conns.at[oldest]->opened))
             oldest = i;

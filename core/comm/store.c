@@ -285,5 +285,5 @@ void hd__store_fail(struct hd_store *store, int32_t code, const char *reason)
     if (hd__store_send(store, &f, until) == HD_OK)
         while (hd__live_dead(&store->live, NULL, NULL) == HD_OK && hd__now() < until) /* the server's answer */
             usleep(200);
-    hd__store_ends(store, HD_E_CANCELLED, store->rank, cause);
+    hd__store_ends(store, HD_E_CANCELLED, code, store->rank, cause);
 }

@@ -66,7 +66,7 @@ int32_t hd__store_send(struct hd_store *s, const struct hd__frame *frame, double
 void *hd__store_listen(void *store); /* the thread */
 /* Sends this rank's part, HD__GATHER_...; at the end only once. */
 void hd__store_tell(struct hd_store *s, int32_t what);
-void hd__store_ends(struct hd_store *s, int32_t code, int32_t rank, const char *cause);
+void hd__store_ends(struct hd_store *s, int32_t code, int32_t fault, int32_t rank, const char *cause);
 
 /* store_connect.c: once. HD_E_IO: nobody listens yet, or somebody let us go without a word. */
 int32_t hd__store_meet(struct hd_store *s, const struct hd__store_options *o, double deadline, struct hd_error *err);

@@ -65,9 +65,9 @@ static void on_reply(struct hd_store *s, const struct hd__frame *f)
     pthread_mutex_unlock(&s->lock);
 }
 
-void hd__store_ends(struct hd_store *s, int32_t code, int32_t rank, const char *cause)
+void hd__store_ends(struct hd_store *s, int32_t code, int32_t fault, int32_t rank, const char *cause)
 {
-    hd__live_record(&s->live, code, rank, cause);
+    hd__live_record(&s->live, code, fault, rank, cause);
     wake_pending(s);
 }
 
@@ -127,9 +127,9 @@ static void on_frame(struct hd_store *s, const struct hd__frame *f)
     else if (f->type == WIRE_DEAD || f->type == WIRE_ABORT) /* before anything is cancelled */
         hd__store_tell(s, HD__GATHER_END);
     if (f->type == WIRE_DEAD)
-        hd__store_ends(s, HD_E_PEER, f->arg, cause);
+        hd__store_ends(s, HD_E_PEER, HD_E_PEER, f->arg, cause);
     else if (f->type == WIRE_ABORT)
-        hd__store_ends(s, HD_E_CANCELLED, f->arg, cause);
+        hd__store_ends(s, HD_E_CANCELLED, (int32_t)f->id, f->arg, cause);
 }
 
 /* Reads what is there. NULL, or why the connection is over. */
@@ -161,7 +161,7 @@ static void lost_server(struct hd_store *s, const char *why)
         snprintf(cause, sizeof cause, "rank %d, which serves the rendezvous, is gone (%s)", s->server_rank, why);
     else
         snprintf(cause, sizeof cause, "the launcher is gone (%s)", why);
-    hd__store_ends(s, HD_E_PEER, s->server_rank, cause);
+    hd__store_ends(s, HD_E_PEER, HD_E_PEER, s->server_rank, cause);
 }
 
 static int stopped(struct hd_store *s)

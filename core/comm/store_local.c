@@ -84,7 +84,7 @@ void hd__local_abort(struct hd_store *s, const char *cause)
     pthread_mutex_lock(&space->lock);
     for (int32_t r = 0; r < space->size; r++)
         if (space->ranks[r])
-            hd__live_record(&space->ranks[r]->live, HD_E_CANCELLED, s->rank, cause);
+            hd__live_record(&space->ranks[r]->live, HD_E_CANCELLED, HD_E_CANCELLED, s->rank, cause);
     pthread_cond_broadcast(&space->changed);
     pthread_mutex_unlock(&space->lock);
 }

@@ -1,5 +1,8 @@
 /* What another launcher told this process: its rank, and where the rendezvous is. */
+#include <netdb.h>
+#include <netinet/in.h>
 #include <stdlib.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include "core/comm/meet.h"
@@ -177,6 +180,20 @@ static int32_t find_rendezvous(const struct launcher *l, struct hd__place_in_job
     return environment_secret(l, place, err);
 }
 
+/* Debian gives a machine's own name 127.0.1.1: rank 0 would listen where nobody else can come. */
+static void warn_of_loopback(const struct hd__place_in_job *place)
+{
+    struct addrinfo hints = {.ai_family = AF_INET, .ai_socktype = SOCK_STREAM}, *list;
+    uint32_t at;
+    if (place->rank || *place->meet || place->ours || place->local_size >= place->size || getaddrinfo(place->store.host, NULL, &hints, &list))
+        return;
+    at = ntohl(((const struct sockaddr_in *)(const void *)list->ai_addr)->sin_addr.s_addr);
+    freeaddrinfo(list);
+    if (at >> 24 == 127)
+        hd__log(HD_LOG_WARN, NULL, "MASTER_ADDR=%s is %u.%u.%u.%u on its own machine, where ranks of other machines cannot reach it: give it "
+                "an address of the network, or mend /etc/hosts", place->store.host, at >> 24, at >> 16 & 255, at >> 8 & 255, at & 255);
+}
+
 int32_t hd__launch_environment(struct hd__place_in_job *place, int *found, struct hd_error *err)
 {
     const struct launcher *l;
@@ -207,6 +224,7 @@ static int32_t open_server(const struct hd__place_in_job *place, struct hd__stor
                                    .user = (void *)place->reporter};
     int32_t rc;
     hd__launch_patience(&o, place->reporter);
+    warn_of_loopback(place);
     if (*place->meet)
         hd__secret_make(options->secret);
     memcpy(o.secret, options->secret, sizeof o.secret);

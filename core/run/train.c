@@ -26,7 +26,7 @@ struct loop {
     int64_t run, profiled;       /* steps of this run; those that are in the profile */
     double profiled_s;
     struct hd__metrics *metrics; /* of rank 0 */
-    int leader;
+    int leader, failed_meeting; /* failed_meeting: with the others, before the first step */
 };
 
 static volatile sig_atomic_t stop_signal;
@@ -317,6 +317,13 @@ static int32_t steps(struct loop *l, int *stopped, struct hd_error *err)
 
 /* ---- a run */
 
+static int32_t meet(struct loop *l, struct hd_error *err)
+{
+    int32_t rc = hd__exec_meet(l->s.exec, err);
+    l->failed_meeting = rc != HD_OK;
+    return rc;
+}
+
 /* Rank 0 alone looks whether a checkpoint can be saved: where it is refused the others have not begun to load one, and end in
  * silence. */
 static int32_t load(struct loop *l, struct hd_error *err)
@@ -328,7 +335,7 @@ static int32_t load(struct loop *l, struct hd_error *err)
     if (l->leader)
         rc = hd__keeper_try(l->keeper, err);
     if (!rc)
-        rc = hd__exec_meet(l->s.exec, err);
+        rc = meet(l, err);
     hd__exec_does(l->s.exec, "loading a checkpoint");
     if (!rc)
         rc = hd__keeper_load(l->keeper, l->job->resume, NULL, &l->at, err);
@@ -357,7 +364,7 @@ static int32_t open_files(struct loop *l, struct hd__compiled *compiled, struct 
     if (!rc && l->leader && l->at.step < l->job->steps)
         rc = open_metrics(l, compiled, err);
     if (!rc)
-        rc = hd__exec_meet(l->s.exec, err);
+        rc = meet(l, err);
     hd__exec_does(l->s.exec, "between sections");
     return rc;
 }
@@ -431,21 +438,25 @@ static void fail(struct loop *l, const struct hd_error *err)
         hd__log(HD_LOG_ERROR, NULL, "%s%s%s", err->message, err->where[0] ? "; at " : "", err->where);
 }
 
-/* Did a rank die before the first step? Then nobody refused the job. */
-static int lost_one(const struct loop *l)
+/* Before the first step: was the job refused, by this rank or another? Else it failed, as a step may: who died, or did not do
+ * what the others did when they met. */
+static int is_refused(const struct loop *l, const struct hd_error *err)
 {
-    return l->s.store && hd__live_dead(hd__store_live(l->s.store), NULL, NULL) == HD_E_PEER;
+    struct hd__live *live = l->s.store ? hd__store_live(l->s.store) : NULL;
+    int32_t rank = -1;
+    if (live)
+        wait_for_word(l, err);
+    if (live && hd__live_dead(live, &rank, NULL) && rank != l->s.place->rank)
+        return hd__live_fault(live) == HD_E_INVALID;
+    return !l->failed_meeting;
 }
 
-/* Before the first step. Where another refused the job it has said why, and this rank is silent. */
+/* Where another refused the job it has said why, and this rank is silent. */
 static void refuse(struct loop *l, const struct hd_error *err)
 {
-    if (l->s.store)
-        wait_for_word(l, err);
-    if (lost_one(l))
-        fail(l, err);
-    else if (!hd__session_said(&l->s, err))
+    if (!hd__session_said(&l->s, err))
         hd__log(HD_LOG_ERROR, NULL, "%s", err->message);
+    hd__session_fail(&l->s, HD_E_INVALID, err->message);
 }
 
 int hd__train(struct hd__compiled *compiled, const struct hd__place_in_job *place)
@@ -469,9 +480,9 @@ int hd__train(struct hd__compiled *compiled, const struct hd__place_in_job *plac
                l.job->steps);
     if (!rc)
         rc = steps(&l, &stopped, &err);
+    code = !rc ? 0 : prepared || !is_refused(&l, &err) ? 1 : 2;
     if (rc)
-        (prepared ? fail : refuse)(&l, &err);
-    code = !prepared && !lost_one(&l) ? 2 : rc ? 1 : 0;
+        (code == 1 ? fail : refuse)(&l, &err);
     if (stopped && l.leader)
         fprintf(stderr, "stopped by signal %d after step %" PRId64 "; %s\n", stopped, l.at.step,
                 l.keeper ? "the state is saved: the same command goes on" : "no checkpoint section, so nothing is saved");

@@ -6,7 +6,7 @@
  *
  * --slow 3: a machine with other work: times of the jobs are three times as long. Without it CK_TIMEOUT_MULTIPLIER says it,
  * which ./run-tests sets to 5, and to more under a sanitizer.
- * --only shm takes one transport. --log takes a line a fault: transport, kind, seconds from the fault to the end of the job. --bound is the longest that may
+ * --first N begins with the N-th of them, to see one again. --only shm takes one transport. --log takes a line a fault: transport, kind, seconds from the fault to the end of the job. --bound is the longest that may
  * be, beyond what the fault itself takes; without it a job only has to end. */
 #include <dirent.h>
 #include <errno.h>
@@ -20,7 +20,7 @@
 #define DEAD_AFTER 3.0 /* liveness.dead_after of the jobs, times `slow` */
 #define TIMEOUT 6.0    /* their comm.timeout, which ends what is stalled, times `slow` */
 
-static int count = 6;
+static int count = 6, first;
 static uint64_t seed = 1;
 static double bound, slow = 1;
 static const char *log_file, *only;
@@ -179,15 +179,16 @@ static void note(const char *use, const char *kind, int opening, double seconds)
 
 START_TEST(one_fault)
 {
+    int n = first + _i;
     static const char *const meshes[] = {"mesh.dp=2", "mesh.dp=3 data.batch=12", "mesh.dp=2 mesh.tp=2"};
-    uint64_t state = seed * 1000003 + (uint64_t)_i, which, t;
+    uint64_t state = seed * 1000003 + (uint64_t)n, which, t;
     int ranks, victim, at, before;
     char job[64], word[80], file[80], folder[128], environment[400];
     const char *use;
     double seconds;
     for (int k = 0; k < 4; k++)
         draw(&state, 2);
-    which = ((uint64_t)_i + seed) % HD__COUNT(faults); /* each kind in turn, whatever the draw */
+    which = ((uint64_t)n + seed) % HD__COUNT(faults); /* each kind in turn, whatever the draw */
     do
         t = draw(&state, HD__COUNT(transports));
     while (!is_wanted(t));
@@ -195,7 +196,7 @@ START_TEST(one_fault)
     ranks = faults[which].least > 3 ? 4 : 2 + (int)draw(&state, 3);
     victim = (int)draw(&state, (uint64_t)ranks);
     at = 1 + (int)draw(&state, 60);
-    snprintf(job, sizeof job, "fault-%d-%s-%s%s", _i, use, faults[which].kind, faults[which].opening ? "-opening" : "");
+    snprintf(job, sizeof job, "fault-%d-%s-%s%s", n, use, faults[which].kind, faults[which].opening ? "-opening" : "");
     snprintf(word, sizeof word, "job.name=%s", job);
     snprintf(file, sizeof file, "%s.yaml", job);
     write_file(file, keep(hd__format("%s%sliveness: {dead_after: %gs, late_after: 1s}\nplugins: {path: [" PIPES "]}\ncomm: {use: %s, %stimeout: %gs, "
@@ -261,6 +262,8 @@ int main(int argc, char **argv)
             count = atoi(argv[i + 1]);
         else if (!strcmp(argv[i], "--seed"))
             seed = (uint64_t)atoll(argv[i + 1]);
+        else if (!strcmp(argv[i], "--first"))
+            first = atoi(argv[i + 1]);
         else if (!strcmp(argv[i], "--log"))
             log_file = from_here(argv[i + 1]);
         else if (!strcmp(argv[i], "--only"))
