@@ -85,11 +85,21 @@ int32_t nc_driver_works(const struct nc_api *api, struct hd_error *err)
     return devices ? HD_OK : hd_fail(err, HD_E_NOTFOUND, "nccl: the NVIDIA driver has no GPU");
 }
 
-/* A process that has started the driver cannot fork ranks any more: another one tries. */
+/* Nothing but cuInit answers before the driver runs, in this process itself. */
+static int is_running(const struct nc_api *api)
+{
+    int devices;
+    return api->cuDeviceGetCount(&devices) == 0;
+}
+
+/* A process that has started the driver cannot fork ranks any more: another one tries. Where the device has started it
+ * already, as in a rank, this one does: a child of it could not. */
 int32_t nc_driver_tried(const struct nc_api *api, struct hd_error *err)
 {
     struct hd_error theirs = HD_ERROR_INIT;
     int pipes[2], status;
+    if (is_running(api))
+        return nc_driver_works(api, err);
     if (pipe(pipes))
         return hd_fail(err, HD_E_IO, "nccl: pipe: %s", strerror(errno));
     pid_t child = fork();

@@ -147,7 +147,8 @@ static int open_transport(struct rank *rank, const struct ranks_options *o, doub
                              .timeout = rank->timeout,
                              .dead_after = dead_after};
     if (*driver) {
-        if (stream_open(driver, rank->rank, &rank->stream, err))
+        /* In the core's order: the probe comes when the process has opened its device. */
+        if (stream_open(driver, rank->rank, &rank->stream, err) || component->probe(hd__comm_host(), err))
             return -1;
         world.device = "cuda";
         world.stream = rank->stream;

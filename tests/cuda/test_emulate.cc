@@ -2,6 +2,8 @@
 #include "../suite.h"
 #include "cu_mma.cuh"
 #include <check.h>
+#include <sys/wait.h>
+#include <unistd.h>
 #include <vector>
 
 /* ---- kernels with and without a mistake */
@@ -259,6 +261,26 @@ START_TEST(graph_runs_as_often_as_it_is_launched)
 }
 END_TEST
 
+/* What a process says that is forked here and asks for GPUs. */
+static int asked_by_a_child(void)
+{
+    int status = 0, count;
+    pid_t child = fork();
+    if (child == 0)
+        _exit(cudaGetDeviceCount(&count));
+    waitpid(child, &status, 0);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+}
+
+START_TEST(driver_runs_in_one_process)
+{
+    int count;
+    ck_assert_int_eq(asked_by_a_child(), cudaSuccess);
+    ck_assert_int_eq(cudaGetDeviceCount(&count), cudaSuccess);
+    ck_assert_int_eq(asked_by_a_child(), cudaErrorInitializationError);
+}
+END_TEST
+
 int main(void)
 {
     TCase *tests = tcase_create("emulate");
@@ -270,5 +292,6 @@ int main(void)
     tcase_add_test(tests, warp_multiplies_matrices);
     tcase_add_test(tests, streams_run_apart_and_events_order_them);
     tcase_add_test(tests, graph_runs_as_often_as_it_is_launched);
+    tcase_add_test(tests, driver_runs_in_one_process);
     return suite_run_case("emulate", tests);
 }

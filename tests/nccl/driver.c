@@ -1,10 +1,12 @@
 /* A libcuda.so.1 without a GPU, as far as comm-nccl, its tests and the NCCL beside it need one: device memory is host
  * memory, a stream is a queue with a thread of its own, an event counts how often it was recorded and how often that
- * was reached. FAKE_CUDA_DEVICES=0: there is no GPU. */
+ * was reached. It runs in the process that calls cuInit; a child of that one cannot start it again. FAKE_CUDA_DEVICES=0:
+ * there is no GPU. */
 #include <pthread.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "plugins/comm-nccl/api.h"
 
@@ -18,7 +20,7 @@ DECLARE(cuDevicePrimaryCtxRetain, (void **context, int device))
 DECLARE(cuMemHostAlloc, (void **memory, size_t bytes, unsigned flags))
 DECLARE(cuMemFreeHost, (void *memory))
 
-enum { OK = 0, INVALID = 1, NO_MEMORY = 2, NO_DEVICE = 100, NOT_READY = 600 };
+enum { OK = 0, INVALID = 1, NO_MEMORY = 2, NOT_STARTED = 3, NO_DEVICE = 100, NOT_READY = 600 };
 enum { WAIT, RECORD, CALL, COPY };
 
 struct event {
@@ -50,6 +52,7 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
 static struct range *ranges;
 static _Thread_local void *current;
+static pid_t owner; /* the process that called cuInit; 0: none has */
 
 /* ---- streams */
 
@@ -242,7 +245,12 @@ static int devices(void)
 PUBLIC int cuInit(unsigned flags)
 {
     (void)flags;
-    return devices() ? OK : NO_DEVICE;
+    if (owner && owner != getpid())
+        return NOT_STARTED;
+    if (!devices())
+        return NO_DEVICE;
+    owner = getpid();
+    return OK;
 }
 
 PUBLIC int cuDriverGetVersion(int *version)
@@ -254,20 +262,23 @@ PUBLIC int cuDriverGetVersion(int *version)
 PUBLIC int cuDeviceGetCount(int *count)
 {
     *count = devices();
-    return OK;
+    return owner == getpid() ? OK : NOT_STARTED;
 }
 
 PUBLIC int cuGetErrorString(int result, const char **text)
 {
-    *text = result == NO_DEVICE   ? "no CUDA-capable device is detected"
-            : result == NO_MEMORY ? "out of memory"
-                                  : "invalid argument";
+    *text = result == NO_DEVICE     ? "no CUDA-capable device is detected"
+            : result == NO_MEMORY   ? "out of memory"
+            : result == NOT_STARTED ? "initialization error"
+                                    : "invalid argument";
     return OK;
 }
 
 PUBLIC int cuDevicePrimaryCtxRetain(void **context, int device)
 {
     static char contexts[64];
+    if (owner != getpid())
+        return NOT_STARTED;
     if (device < 0 || device >= devices())
         return INVALID;
     *context = &contexts[device];
@@ -277,7 +288,7 @@ PUBLIC int cuDevicePrimaryCtxRetain(void **context, int device)
 PUBLIC int cuCtxGetCurrent(void **context)
 {
     *context = current;
-    return OK;
+    return owner == getpid() ? OK : NOT_STARTED;
 }
 
 PUBLIC int cuCtxSetCurrent(void *context)

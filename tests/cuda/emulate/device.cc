@@ -1,8 +1,31 @@
 /* The GPU that is emulated, and names of codes. HEDDLE_EMULATE_DEVICES: how many there are, or "driver" for a machine without
  * a driver. HEDDLE_EMULATE_CAPABILITY: its compute capability, 90 for 9.0. */
-#include "cuda_runtime_api.h"
+#include "device.h"
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
+
+static pid_t owner; /* the process that started the driver; 0: none has */
+
+bool emulate_started(void)
+{
+    return owner == getpid();
+}
+
+cudaError_t emulate_start(int *count)
+{
+    const char *word = getenv("HEDDLE_EMULATE_DEVICES");
+    *count = 0;
+    if (owner && !emulate_started())
+        return cudaErrorInitializationError;
+    if (word && !strcmp(word, "driver"))
+        return cudaErrorInsufficientDriver;
+    *count = word ? atoi(word) : 1;
+    if (!*count)
+        return cudaErrorNoDevice;
+    owner = getpid();
+    return cudaSuccess;
+}
 
 extern "C" {
 
@@ -15,6 +38,7 @@ const char *cudaGetErrorName(cudaError_t rc)
         NAME(cudaSuccess)
         NAME(cudaErrorInvalidValue)
         NAME(cudaErrorMemoryAllocation)
+        NAME(cudaErrorInitializationError)
         NAME(cudaErrorInvalidConfiguration)
         NAME(cudaErrorStubLibrary)
         NAME(cudaErrorInsufficientDriver)
@@ -46,12 +70,7 @@ const char *cudaGetErrorString(cudaError_t rc)
 
 cudaError_t cudaGetDeviceCount(int *count)
 {
-    const char *word = getenv("HEDDLE_EMULATE_DEVICES");
-    *count = 0;
-    if (word && !strcmp(word, "driver"))
-        return cudaErrorInsufficientDriver;
-    *count = word ? atoi(word) : 1;
-    return *count ? cudaSuccess : cudaErrorNoDevice;
+    return emulate_start(count);
 }
 
 cudaError_t cudaSetDevice(int device)

@@ -1,6 +1,6 @@
 /* The driver's calls that comm-nccl and the NCCL of tests/nccl make, over the same streams, events and memory: both open this plugin as
  * their libcuda. A job on it has a real transport in its streams. */
-#include "cuda_runtime_api.h"
+#include "device.h"
 #include "memory.h"
 #include "queue.h"
 #include <stdint.h>
@@ -16,7 +16,7 @@ thread_local void *context;
 PUBLIC int cuInit(unsigned)
 {
     int count = 0;
-    return cudaGetDeviceCount(&count);
+    return emulate_start(&count);
 }
 
 PUBLIC int cuDriverGetVersion(int *version)
@@ -27,7 +27,7 @@ PUBLIC int cuDriverGetVersion(int *version)
 
 PUBLIC int cuDeviceGetCount(int *count)
 {
-    return cudaGetDeviceCount(count);
+    return emulate_started() ? emulate_start(count) : cudaErrorInitializationError;
 }
 
 PUBLIC int cuGetErrorString(int result, const char **text)
@@ -39,6 +39,8 @@ PUBLIC int cuGetErrorString(int result, const char **text)
 PUBLIC int cuCtxGetCurrent(void **current)
 {
     static char primary;
+    if (!emulate_started())
+        return cudaErrorInitializationError;
     *current = context ? context : &primary;
     return 0;
 }

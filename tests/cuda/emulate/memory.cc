@@ -1,5 +1,6 @@
 /* Memories and copies. Device memory can be touched by what streams run, and by nobody else; a page behind each allocation by
  * none at all. HEDDLE_EMULATE_GUARD=0 leaves it open, for a debugger. */
+#include "device.h"
 #include "memory.h"
 #include "queue.h"
 #include <mutex>
@@ -105,6 +106,10 @@ extern "C" {
 
 cudaError_t cudaMalloc(void **memory, size_t bytes)
 {
+    int count;
+    cudaError_t started = emulate_start(&count);
+    if (started != cudaSuccess)
+        return started;
     std::lock_guard<std::recursive_mutex> held(lock);
     cudaError_t rc = get(device, memory, bytes, 0xff);
     if (rc == cudaSuccess && !opened)
@@ -121,6 +126,10 @@ cudaError_t cudaFree(void *memory)
 
 cudaError_t cudaHostAlloc(void **memory, size_t bytes, unsigned)
 {
+    int count;
+    cudaError_t started = emulate_start(&count);
+    if (started != cudaSuccess)
+        return started;
     std::lock_guard<std::recursive_mutex> held(lock);
     return get(pinned, memory, bytes, 0);
 }

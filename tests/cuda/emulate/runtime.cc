@@ -1,5 +1,6 @@
 /* Streams, events and graphs. Nothing runs when it is enqueued: what may run next is drawn by lot when somebody waits or asks,
  * so that work which no event orders runs in any order. */
+#include "device.h"
 #include "queue.h"
 #include <deque>
 #include <memory>
@@ -235,6 +236,10 @@ cudaError_t cudaPeekAtLastError(void)
 
 cudaError_t cudaStreamCreateWithPriority(cudaStream_t *stream, unsigned, int)
 {
+    int count;
+    cudaError_t started = emulate_start(&count);
+    if (started != cudaSuccess)
+        return started;
     std::lock_guard<std::recursive_mutex> held(lock);
     *stream = new CUstream_st;
     streams.push_back(*stream);
