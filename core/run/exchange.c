@@ -339,6 +339,15 @@ int32_t hd__exchange_pending(const struct hd__exchange *x)
     return x->pending;
 }
 
+void hd__exchange_forget(struct hd__exchange *x, double deadline)
+{
+    for (uint32_t n = 0; n < x->n_requests && x->pending; n++) {
+        struct hd_error none = HD_ERROR_INIT;
+        (void)hd__transports_wait(x->transports, x->group.transport, x->requests[n], deadline, &none);
+    }
+    x->pending = 0;
+}
+
 static int32_t wait_requests(struct hd__exchange *x, double deadline, struct hd_error *err)
 {
     int32_t rc = HD_OK;

@@ -33,6 +33,9 @@ int32_t hd__exchange_quiet(const struct hd__exchange *exchange);
 int32_t hd__exchange_watched(const struct hd__exchange *exchange);
 /* Posts all of it; nothing may touch its tensors until the wait. The transport's error, then nothing is pending. */
 int32_t hd__exchange_start(struct hd__exchange *exchange, struct hd_error *err);
+/* Instead of the wait, where it was started in a captured piece that came to nothing: the transport is asked for what it was
+ * given until `deadline`, whatever it says. Nothing where none is pending. */
+void hd__exchange_forget(struct hd__exchange *exchange, double deadline);
 /* 1 from start to wait; 0 also where a rank is alone in its group, and all is done at once. */
 int32_t hd__exchange_pending(const struct hd__exchange *exchange);
 /* Until it is complete, `timeout` seconds at most; adds to *seconds how long it took. */

@@ -2,7 +2,8 @@
  *
  * A piece is a run of steps between two that are the host's: a feed, or an exchange over a transport that the host drives. What
  * begins in a piece ends there. Its first run is as any other, so that the device has seen all of it once; the second is
- * captured, and from then on it is replayed. Where the device says that it cannot capture a piece, it stays as it is. */
+ * captured, and from then on it is replayed. Where the device says that it cannot capture a piece, it stays as it is: nothing of
+ * it has run, so it can be launched again. */
 #include <stdlib.h>
 
 #include "core/run/executor_parts.h"
@@ -98,13 +99,18 @@ void hd__exec_find_pieces(struct hd__exec *e, struct hd__exec_section *section)
     free(quiet);
 }
 
+static void drop(struct hd__exec *e, struct hd__piece *piece)
+{
+    if (piece->captured)
+        e->device.ops->captured_free(e->device.at, piece->captured);
+    piece->captured = NULL;
+}
+
 void hd__exec_free_pieces(struct hd__exec *e, struct hd__exec_section *section)
 {
     for (uint32_t n = 0; n < section->pieces.count; n++) {
-        struct hd__piece *piece = &section->pieces.at[n];
-        if (piece->captured)
-            e->device.ops->captured_free(e->device.at, piece->captured);
-        hd__free_array(&piece->exchanges);
+        drop(e, &section->pieces.at[n]);
+        hd__free_array(&section->pieces.at[n].exchanges);
     }
     hd__free_array(&section->pieces);
 }
@@ -121,17 +127,34 @@ static int32_t run_all(struct hd__exec *e, struct hd__exec_section *section, con
     return rc;
 }
 
+/* What was started and will not be waited for. Before the end of the capture, so that what the transport gave to streams of its
+ * own is joined. */
+static void forget(struct hd__exec *e, const struct hd__piece *piece)
+{
+    double deadline = hd__now() + e->config.compiled->job->comm_timeout;
+    for (uint32_t n = 0; n < piece->exchanges.count; n++)
+        hd__exchange_forget(piece->exchanges.at[n], deadline);
+}
+
+/* HD_E_UNSUPPORTED: there is something in the piece that cannot be captured. A library that the device calls may have another
+ * word for it; then the end says so. */
 static int32_t capture(struct hd__exec *e, struct hd__exec_section *section, struct hd__piece *piece, struct hd_error *err)
 {
     const struct hd__device *d = &e->device;
-    int32_t ended, rc = d->ops->capture_begin(d->at, err);
+    int32_t ended, in_flight = e->in_flight, rc = d->ops->capture_begin(d->at, err);
     if (rc)
         return rc;
     hd__ordered_capture(e->transports.in_order, e->capturing = 1);
     rc = run_all(e, section, piece, err);
+    if (rc)
+        forget(e, piece);
     hd__ordered_capture(e->transports.in_order, e->capturing = 0);
     ended = d->ops->capture_end(d->at, &piece->captured, rc ? &(struct hd_error)HD_ERROR_INIT : err);
-    return rc ? rc : ended;
+    e->in_flight = in_flight;
+    if (!rc)
+        return ended;
+    drop(e, piece); /* it lacks what came after the failure */
+    return ended == HD_E_UNSUPPORTED ? ended : rc;
 }
 
 static int32_t replay(struct hd__exec *e, struct hd__piece *piece, struct hd_error *err)
@@ -151,11 +174,10 @@ static int32_t replay(struct hd__exec *e, struct hd__piece *piece, struct hd_err
 
 int32_t hd__exec_run_piece(struct hd__exec *e, struct hd__exec_section *section, struct hd__piece *piece, struct hd_error *err)
 {
-    int32_t rc = HD_OK, in_flight = e->in_flight;
+    int32_t rc = HD_OK;
     if (!piece->captured && piece->runs++ == 1) {
         rc = capture(e, section, piece, err);
         if (rc == HD_E_UNSUPPORTED) {
-            e->in_flight = in_flight;
             hd__log(HD_LOG_WARN, "run", "section %s, instructions %u to %u are launched one by one: %s", section->of->name,
                     piece->first, piece->end - 1, err->message);
             *err = (struct hd_error)HD_ERROR_INIT;

@@ -91,7 +91,9 @@ struct hd_device_ops {
     /* [control] What a stream-ordered transport of this kind of device enqueues on: a cudaStream_t. It belongs to the device. */
     void *(*native)(struct hd_device *device, uint32_t stream);
     /* [control] Optional, all four or none. What is enqueued between begin and end (on the compute stream, and on those that
-     * follow it and that it follows again before the end) is not run but kept, to be launched as often as one likes. */
+     * follow it and that it follows again before the end) is not run but kept, to be launched as often as one likes.
+     * HD_E_UNSUPPORTED, from begin, from a call in between or from the end: the piece is launched without. A begin that
+     * was HD_OK is followed by an end, even where a call in between failed. */
     int32_t (*capture_begin)(struct hd_device *device, struct hd_error *err);
     int32_t (*capture_end)(struct hd_device *device, struct hd_captured **captured, struct hd_error *err);
     int32_t (*replay)(struct hd_device *device, struct hd_captured *captured, struct hd_error *err); /* [progress] on compute */

@@ -7,6 +7,15 @@ static int32_t code_of(cudaError_t rc)
     case cudaErrorMemoryAllocation:
         return HD_E_NOMEM;
     case cudaErrorNotSupported:
+    case cudaErrorStreamCaptureUnsupported: /* what is being captured cannot be: it is launched without */
+    case cudaErrorStreamCaptureInvalidated:
+    case cudaErrorStreamCaptureMerge:
+    case cudaErrorStreamCaptureUnmatched:
+    case cudaErrorStreamCaptureUnjoined:
+    case cudaErrorStreamCaptureIsolation:
+    case cudaErrorStreamCaptureImplicit:
+    case cudaErrorCapturedEvent:
+    case cudaErrorStreamCaptureWrongThread:
         return HD_E_UNSUPPORTED;
     case cudaErrorInvalidValue:
     case cudaErrorInvalidConfiguration:
@@ -27,6 +36,7 @@ int32_t cu_fail(struct hd_error *err, cudaError_t rc, const char *label, const c
 {
     if (rc == cudaSuccess)
         return HD_OK;
+    (void)cudaGetLastError(); /* it is told here: a launch that comes later must not find it */
     if (err) {
         err->native = rc;
         err->scope = is_sticky(rc) ? HD_SCOPE_PROCESS : HD_SCOPE_OP;

@@ -17,6 +17,7 @@ int32_t cu_capture_end(struct hd_device *d, struct hd_captured **captured, struc
     cudaGraph_t graph = NULL;
     struct hd_captured *c = d->host->alloc(sizeof *c);
     cudaError_t rc = cudaStreamEndCapture(d->stream[HD_STREAM_COMPUTE], &graph);
+    (void)cudaGetLastError(); /* what a library was refused in between is told by its call, and its next launch must not find it */
     if (rc == cudaSuccess && !c)
         rc = cudaErrorMemoryAllocation;
     if (rc == cudaSuccess)

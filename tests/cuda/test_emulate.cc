@@ -281,6 +281,45 @@ START_TEST(driver_runs_in_one_process)
 }
 END_TEST
 
+/* ---- the plugin's words for CUDA's codes */
+
+START_TEST(codes_become_heddles)
+{
+    static const struct {
+        cudaError_t rc;
+        int32_t code;
+    } rows[] = {
+        {cudaSuccess, HD_OK},
+        {cudaErrorMemoryAllocation, HD_E_NOMEM},
+        {cudaErrorInvalidValue, HD_E_INVALID},
+        {cudaErrorInvalidConfiguration, HD_E_INVALID},
+        {cudaErrorNotSupported, HD_E_UNSUPPORTED},
+        {cudaErrorIllegalAddress, HD_E_IO},
+        {cudaErrorLaunchFailure, HD_E_IO},
+    };
+    struct hd_error err = {};
+    err.struct_size = sizeof err;
+    for (const auto &row : rows)
+        ck_assert_int_eq(cu_fail(&err, row.rc, NULL, "calling"), row.code);
+    for (int rc = cudaErrorStreamCaptureUnsupported; rc <= cudaErrorStreamCaptureWrongThread; rc++)
+        ck_assert_int_eq(cu_fail(&err, (cudaError_t)rc, NULL, "capturing"), HD_E_UNSUPPORTED);
+    ck_assert_str_eq(err.message, "capturing: cudaErrorStreamCaptureWrongThread (cudaErrorStreamCaptureWrongThread)");
+}
+END_TEST
+
+/* A launch finds an error of before, unless it was told. */
+START_TEST(errors_are_told_once)
+{
+    cudaStream_t s = a_stream();
+    float *on = on_device(counted(64), s);
+    void *p;
+    ck_assert_int_eq(cudaMalloc(&p, (size_t)1 << 60), cudaErrorMemoryAllocation);
+    ck_assert_int_eq(CU_LAUNCH(reverse, 1, 64, 0, s, on, on, 1), cudaErrorMemoryAllocation);
+    ck_assert_int_eq(cu_fail(NULL, cudaErrorMemoryAllocation, NULL, "memory"), HD_E_NOMEM);
+    ck_assert_int_eq(CU_LAUNCH(reverse, 1, 64, 0, s, on, on, 1), cudaSuccess);
+}
+END_TEST
+
 int main(void)
 {
     TCase *tests = tcase_create("emulate");
@@ -293,5 +332,7 @@ int main(void)
     tcase_add_test(tests, streams_run_apart_and_events_order_them);
     tcase_add_test(tests, graph_runs_as_often_as_it_is_launched);
     tcase_add_test(tests, driver_runs_in_one_process);
+    tcase_add_test(tests, codes_become_heddles);
+    tcase_add_test(tests, errors_are_told_once);
     return suite_run_case("emulate", tests);
 }

@@ -115,6 +115,9 @@ class Runner:
                               cwd=folder, env=environment, capture_output=True, text=True, timeout=self.args.limit)
         if done.returncode:
             raise RuntimeError((done.stderr or done.stdout).strip()[-1500:])
+        uncaptured = [line for line in done.stderr.splitlines() if "are launched one by one" in line]
+        if uncaptured:  # right, but slow
+            raise RuntimeError(uncaptured[0])
         rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
         losses = [row["loss"] for row in rows if "step" in row]
         if len(losses) != STEPS[self.args.size]:

@@ -10,7 +10,7 @@
 #include "tests/plugins/inner.h"
 
 struct settings {
-    int64_t seed;
+    int64_t seed, refuse, voided;
     char cpu[256]; /* device-cpu's own */
 };
 
@@ -156,7 +156,8 @@ static int32_t open_device(const struct hd_host *host, const void *settings, con
     d->settings = settings;
     for (uint32_t s = 0; s < HD_STREAM_COUNT; s++)
         d->native[s] = (struct async_stream){.device = d, .stream = s, .call = call, .reach = reach_from};
-    d->streams = async_streams_open(d, (uint64_t)d->settings->seed * 1000 + (uint64_t)place->local_rank);
+    d->streams = async_streams_open(d, (uint64_t)d->settings->seed * 1000 + (uint64_t)place->local_rank,
+                                    (struct async_refusal){d->settings->refuse, d->settings->voided});
     rc = d->streams ? open_cpu(d, place, err) : hd_fail(err, HD_E_NOMEM, "device async has no thread");
     if (rc) {
         close_device(d);
@@ -345,6 +346,10 @@ static struct hd_device_ops ops = {
 static struct hd_option options[32] = {
     {.name = "seed", .value = "1", .type = HD_OPT_INT, .min = 0, .max = 1e9, .help = "of the order in which streams go on",
      .offset = offsetof(struct settings, seed)},
+    {.name = "refuse", .value = "0", .type = HD_OPT_INT, .min = -2, .max = 1e9, .offset = offsetof(struct settings, refuse),
+     .help = "what of a captured piece is not possible: -1 its beginning, -2 its end, or the so manyth thing in it; 0: all is"},
+    {.name = "voided", .value = "0", .type = HD_OPT_INT, .min = 0, .max = 1, .offset = offsetof(struct settings, voided),
+     .help = "1: nor is what comes after that, and its end"},
 };
 
 static struct hd_component component = {
@@ -353,7 +358,7 @@ static struct hd_component component = {
     .name = "async",
     .summary = "device-cpu behind streams, with memory that the host cannot touch: for tests",
     .options = options,
-    .n_options = 1,
+    .n_options = 3,
     .option_size = sizeof options[0],
     .settings_size = sizeof(struct settings),
     .ops = &ops,
@@ -370,12 +375,12 @@ static const struct hd_plugin plugin = {
     .components = components,
 };
 
-/* Its options are device-cpu's, and one more. */
+/* Its options are device-cpu's, and three more. */
 __attribute__((visibility("default"))) const struct hd_plugin *HD_PLUGIN_ENTRY(void);
 const struct hd_plugin *HD_PLUGIN_ENTRY(void)
 {
     const struct hd_component *cpu = inner_component(DEVICE_CPU);
-    if (!cpu || !inner_options(&component, options, sizeof options / sizeof *options, cpu, offsetof(struct settings, cpu)))
+    if (!cpu || !inner_options(&component, options, 3, sizeof options / sizeof *options, cpu, offsetof(struct settings, cpu)))
         return NULL;
     ops.caps |= ((const struct hd_device_ops *)cpu->ops)->caps & ~HD_DEVICE_HOST_MEMORY;
     return &plugin;

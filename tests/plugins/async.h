@@ -6,6 +6,8 @@
  * numbers, in a run that can be had again. Work is done while the core asks (reached, sync) and now and then while it
  * enqueues; where it does neither, because it waits for another rank, a thread goes on.
  *
+ * Options `refuse` and `voided`: there is something in every piece that it cannot capture, as there is in CUDA.
+ *
  * Transports may put work of their own into HD_STREAM_COMM: what `native` gives is a struct async_stream. */
 #ifndef HD_TESTS_PLUGINS_ASYNC_H
 #define HD_TESTS_PLUGINS_ASYNC_H
@@ -57,8 +59,13 @@ struct hd_captured {
     struct async_op *ops;
 };
 
+/* Options `refuse` and `voided`. */
+struct async_refusal {
+    int64_t at, voids;
+};
+
 struct async_streams;
-struct async_streams *async_streams_open(struct hd_device *device, uint64_t seed);
+struct async_streams *async_streams_open(struct hd_device *device, uint64_t seed, struct async_refusal refusal);
 void async_streams_close(struct async_streams *s);
 /* Takes the op, which was malloc'ed. */
 int32_t async_enqueue(struct async_streams *s, struct async_op *op, struct hd_error *err);

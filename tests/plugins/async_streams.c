@@ -18,6 +18,8 @@ struct async_streams {
     struct async_queue captured;
     uint64_t state, asked; /* asked: times that the core let it work */
     uint32_t rank[ASYNC_STREAMS], left; /* who goes first, for so many ops more */
+    struct async_refusal refusal;
+    int64_t given; /* to the piece that is captured: launches, copies, calls */
     struct hd_error error;
 };
 
@@ -115,13 +117,14 @@ static void *go_on(void *user)
 
 /* ---- life */
 
-struct async_streams *async_streams_open(struct hd_device *device, uint64_t seed)
+struct async_streams *async_streams_open(struct hd_device *device, uint64_t seed, struct async_refusal refusal)
 {
     struct async_streams *s = calloc(1, sizeof *s);
     if (!s)
         return NULL;
     s->device = device;
     s->state = seed * 2 + 1;
+    s->refusal = refusal;
     s->error = (struct hd_error)HD_ERROR_INIT;
     for (uint32_t i = 0; i < ASYNC_STREAMS; i++) {
         s->queue[i].tail = &s->queue[i].head;
@@ -157,6 +160,20 @@ static int32_t failed(const struct async_streams *s, struct hd_error *err)
     return s->error.code ? hd_fail(err, s->error.code, "%s", s->error.message) : HD_OK;
 }
 
+/* Has what cannot be captured come already? */
+static int is_void(const struct async_streams *s)
+{
+    return s->refusal.voids && s->refusal.at > 0 && s->given >= s->refusal.at;
+}
+
+static int32_t refused(struct async_streams *s, struct hd_error *err)
+{
+    int was_void = is_void(s);
+    if (s->capturing && (++s->given == s->refusal.at || was_void))
+        return hd_fail(err, HD_E_UNSUPPORTED, "device async refuses the %lldth thing in a piece", (long long)s->given);
+    return HD_OK;
+}
+
 static int32_t append(struct async_streams *s, struct async_op *op)
 {
     struct async_queue *q = s->capturing ? &s->captured : &s->queue[op->stream];
@@ -185,6 +202,8 @@ int32_t async_enqueue(struct async_streams *s, struct async_op *op, struct hd_er
     int32_t rc;
     pthread_mutex_lock(&s->lock);
     rc = failed(s, err);
+    if (!rc)
+        rc = refused(s, err);
     if (rc)
         free_op(op);
     else
@@ -275,8 +294,11 @@ int32_t async_capture_begin(struct async_streams *s, struct hd_error *err)
     int32_t rc;
     pthread_mutex_lock(&s->lock);
     rc = s->capturing ? hd_fail(err, HD_E_INVALID, "a piece is being captured") : failed(s, err);
+    if (!rc && s->refusal.at == -1)
+        rc = hd_fail(err, HD_E_UNSUPPORTED, "device async refuses to begin a piece");
     if (!rc) {
         s->capturing = 1;
+        s->given = 0;
         s->captured = (struct async_queue){.tail = &s->captured.head};
     }
     pthread_mutex_unlock(&s->lock);
@@ -323,7 +345,9 @@ int32_t async_capture_end(struct async_streams *s, struct hd_captured **captured
     pthread_mutex_lock(&s->lock);
     s->capturing = 0;
     fault = fault_of(s->captured.head);
-    if (fault)
+    if (s->refusal.at == -2 || is_void(s))
+        rc = hd_fail(err, HD_E_UNSUPPORTED, "device async refuses to end a piece");
+    else if (fault)
         rc = hd_fail(err, HD_E_INVALID, "%s", fault);
     if (rc) {
         free_ops(s->captured.head);

@@ -15,20 +15,20 @@ static inline const struct hd_component *inner_component(const char *file)
     return entry ? entry()->components[0] : NULL;
 }
 
-/* `outer` has one option of its own in a table with room for so many; behind it, once, come those of `inner`, whose settings
- * lie `offset` bytes into outer's. 0 where something has no room. */
-static inline int inner_options(struct hd_component *outer, struct hd_option *table, size_t room, const struct hd_component *inner,
-                                size_t offset)
+/* `outer` has `own` options of its own in a table with room for so many; behind them, once, come those of `inner`, whose
+ * settings lie `offset` bytes into outer's. 0 where something has no room. */
+static inline int inner_options(struct hd_component *outer, struct hd_option *table, size_t own, size_t room,
+                                const struct hd_component *inner, size_t offset)
 {
-    if (inner->settings_size > outer->settings_size - offset || inner->n_options >= room)
+    if (inner->settings_size > outer->settings_size - offset || own + inner->n_options > room)
         return 0;
-    if (outer->n_options > 1)
+    if (outer->n_options > own)
         return 1;
     for (size_t i = 0; i < inner->n_options; i++) {
-        table[1 + i] = inner->options[i];
-        table[1 + i].offset += offset;
+        table[own + i] = inner->options[i];
+        table[own + i].offset += offset;
     }
-    outer->n_options = 1 + inner->n_options;
+    outer->n_options = own + inner->n_options;
     return 1;
 }
 

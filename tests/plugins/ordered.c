@@ -1,6 +1,8 @@
 /* comm-ordered: a transport that puts its operations into a stream of device-async (async.h), as NCCL does into CUDA's. For
- * tests. comm-shm moves the data: an operation begins when its turn in the stream has come, and the stream waits for it where `test` said done. */
+ * tests. comm-shm moves the data: an operation begins when its turn in the stream has come, and the stream waits for it where `test` said done.
+ * An operation that nobody asked for until the transport is closed, in a job that was not aborted, ends the process. */
 #include <pthread.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -34,7 +36,7 @@ struct hd_comm {
     pthread_mutex_t lock; /* the device has a thread of its own */
     struct op *ops, **tail;
     uint64_t numbers;
-    int32_t apart, reserved;
+    int32_t apart, aborted;
 };
 
 struct hd_comm_group {
@@ -144,6 +146,11 @@ static void ordered_close(struct hd_comm *c)
 {
     if (!c)
         return;
+    for (struct op *op = c->ops; op && !c->aborted; op = op->next)
+        if (!op->ended) {
+            fprintf(stderr, "comm-ordered: operation %llu was never asked for\n", (unsigned long long)op->number);
+            abort();
+        }
     c->shm_ops->close(c->shm);
     for (struct op *op; (op = c->ops); free(op))
         c->ops = op->next;
@@ -218,6 +225,7 @@ static int32_t ordered_test(struct hd_comm *c, hd_request request, int32_t *done
 
 static void ordered_abort(struct hd_comm *c, const char *reason)
 {
+    c->aborted = 1;
     c->shm_ops->abort(c->shm, reason);
 }
 
@@ -277,7 +285,7 @@ __attribute__((visibility("default"))) const struct hd_plugin *HD_PLUGIN_ENTRY(v
 const struct hd_plugin *HD_PLUGIN_ENTRY(void)
 {
     const struct hd_component *shm = inner_component(COMM_SHM);
-    if (!shm || !inner_options(&component, options, sizeof options / sizeof *options, shm, offsetof(struct settings, shm)))
+    if (!shm || !inner_options(&component, options, 1, sizeof options / sizeof *options, shm, offsetof(struct settings, shm)))
         return NULL;
     return &plugin;
 }

@@ -99,6 +99,27 @@ START_TEST(pieces_are_captured_once_and_replayed)
 }
 END_TEST
 
+/* The device cannot begin, or end, or has in the middle what it cannot capture, once with and once without the rest being void,
+ * too: what it ends as if nothing had been is a piece without its rest. */
+START_TEST(pieces_that_cannot_be_captured_stay_as_they_are)
+{
+    static const char *const refusals[] = {"refuse: -1", "refuse: -2", "refuse: 1", "refuse: 3", "refuse: 10",
+                                           "refuse: 1, voided: 1", "refuse: 10, voided: 1"};
+    struct run cpu;
+    scratch_init(&scratch);
+    train("{use: cpu}", &cpu);
+    for (size_t i = 0; i < HD__COUNT(refusals); i++) {
+        struct run refused;
+        char device[80];
+        snprintf(device, sizeof device, "{use: async, %s}", refusals[i]);
+        train(device, &refused);
+        ck_assert_uint_lt(refused.pieces, 3);
+        expect_same(&cpu, &refused);
+    }
+    scratch_finish(&scratch);
+}
+END_TEST
+
 /* ---- the test device */
 
 struct bench {
@@ -206,6 +227,7 @@ int main(void)
 {
     const struct scratch_test tests[] = {
         {"captured pieces", pieces_are_captured_once_and_replayed},
+        {"refused pieces", pieces_that_cannot_be_captured_stay_as_they_are},
         {"orders of streams", streams_keep_only_the_order_that_was_asked_for},
         {"open pieces", pieces_that_are_open_at_an_end_are_refused},
         {NULL, NULL},

@@ -61,6 +61,29 @@ START_TEST(orders_a_transport_by_its_streams)
 }
 END_TEST
 
+/* Where a piece cannot be captured, for the so manyth thing in it, it goes on as it is; what the transport was given goes with it. */
+static const char *const refused[] = {
+    "llama.yaml job.steps=6 mesh.dp=2 strategies.zero.stage=0 device.refuse=-2",
+    "gpt2.yaml job.steps=6 mesh.dp=2 strategies.zero.stage=3 device.refuse=20",
+    "gpt2.yaml job.steps=6 mesh.dp=2 strategies.zero.stage=3 device.refuse=21 device.voided=1",
+    "llama.yaml job.steps=6 mesh.dp=2 strategies.zero.stage=3 device.refuse=22",
+    "llama.yaml job.steps=6 mesh.cp=2 strategies=[{\"use\":\"3d\",\"context\":\"ring\"},{\"use\":\"zero\",\"stage\":1}] device.refuse=30",
+};
+
+START_TEST(goes_on_where_it_cannot_capture)
+{
+    char plain[400];
+    struct command *c;
+    snprintf(plain, sizeof plain, "%.*s", (int)(strstr(refused[_i], " device.") - refused[_i]), refused[_i]);
+    train(&a, "cpu", "%s " PLUGINS, plain);
+    c = command_run("train %s " ON_ASYNC " comm.use=ordered job.name=refused", refused[_i], _i + 1, "4KiB");
+    expect_code(c, 0);
+    expect_says(c, "are launched one by one: device async refuses");
+    curve_read(&b, "refused");
+    expect_same_bits(&a, &b);
+}
+END_TEST
+
 START_TEST(refuses_messages_in_one_stream)
 {
     struct command *c = command_run("train llama.yaml mesh.pp=2 strategies=[{\"use\":\"3d\"},{\"use\":\"zero\"}] comm={\"use\":\"ordered\",\"apart\":0} "
@@ -119,6 +142,7 @@ int main(void)
 {
     const struct system_test tests[] = {{"trains to the same bits", trains_to_the_same_bits, HD__COUNT(jobs)},
                                         {"orders a transport by its streams", orders_a_transport_by_its_streams, HD__COUNT(ordered)},
+                                        {"goes on where it cannot capture", goes_on_where_it_cannot_capture, HD__COUNT(refused)},
                                         {"refuses messages in one stream", refuses_messages_in_one_stream, 1},
                                         {"checkpoints", checkpoints, 1},
                                         {"reads what it made", reads_what_it_made, 1},

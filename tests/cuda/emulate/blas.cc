@@ -263,6 +263,7 @@ const char *cublasLtGetStatusString(cublasStatus_t rc)
 {
     return rc == CUBLAS_STATUS_SUCCESS         ? "CUBLAS_STATUS_SUCCESS"
            : rc == CUBLAS_STATUS_NOT_SUPPORTED ? "CUBLAS_STATUS_NOT_SUPPORTED"
+           : rc == CUBLAS_STATUS_EXECUTION_FAILED ? "CUBLAS_STATUS_EXECUTION_FAILED"
                                                : "CUBLAS_STATUS_INVALID_VALUE";
 }
 
@@ -400,7 +401,6 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t desc, const
         broken("the epilogue lacks an operand");
     if (algo->data[1]) /* it is used, by all products */
         cudaMemsetAsync(workspace, 0xff, algo->data[1], stream);
-    emulate_enqueue(stream, [=] { multiply(x); });
-    return CUBLAS_STATUS_SUCCESS;
+    return emulate_enqueue(stream, [=] { multiply(x); }) ? CUBLAS_STATUS_EXECUTION_FAILED : CUBLAS_STATUS_SUCCESS;
 }
 }

@@ -271,7 +271,7 @@ void *emulate_dynamic(void)
 cudaError_t emulate_allow(const void *kernel, size_t bytes)
 {
     if (bytes > SHARED_LIMIT)
-        return cudaErrorInvalidValue;
+        return emulate_said(cudaErrorInvalidValue);
     for (allowed &a : limits)
         if (a.kernel == kernel) {
             a.bytes = bytes;
@@ -286,9 +286,9 @@ cudaError_t emulate_launch(const char *name, const void *kernel, dim3 grid, dim3
 {
     size_t threads = (size_t)block.x * block.y * block.z;
     if (!grid.x || !grid.y || !grid.z || grid.y > 65535 || grid.z > 65535 || !threads || threads > MOST_THREADS || block.z > 64)
-        return cudaErrorInvalidConfiguration;
+        return emulate_said(cudaErrorInvalidConfiguration);
     if (bytes > limit_of(kernel))
-        return cudaErrorInvalidValue;
+        return emulate_said(cudaErrorInvalidValue);
     return emulate_enqueue(stream, [=] {
         if (!stacks) {
             stacks = static_cast<char *>(map((size_t)MOST_THREADS * STACK));

@@ -102,8 +102,9 @@ static inline cudaError_t emulate_call(const char *name, void (*kernel)(P...), d
     std::tuple<std::decay_t<P>...> kept(std::forward<A>(args)...);
     return emulate_launch(name, (const void *)kernel, grid, block, shared, stream, [=] { std::apply(kernel, kept); });
 }
+/* What <<<>>> and cudaPeekAtLastError are: an error of before is this launch's. */
 #define CU_LAUNCH(kernel, grid, block, shared, stream, ...)                                                            \
-    emulate_call(#kernel, kernel, (grid), (block), (shared), (stream), __VA_ARGS__)
+    (emulate_call(#kernel, kernel, (grid), (block), (shared), (stream), __VA_ARGS__), cudaPeekAtLastError())
 
 template <class F> static inline cudaError_t cu_allow_shared(F *kernel, size_t bytes)
 {

@@ -55,9 +55,13 @@ const char *cudaGetErrorName(cudaError_t rc)
         NAME(cudaErrorNotSupported)
         NAME(cudaErrorStreamCaptureUnsupported)
         NAME(cudaErrorStreamCaptureInvalidated)
+        NAME(cudaErrorStreamCaptureMerge)
+        NAME(cudaErrorStreamCaptureUnmatched)
         NAME(cudaErrorStreamCaptureUnjoined)
         NAME(cudaErrorStreamCaptureIsolation)
+        NAME(cudaErrorStreamCaptureImplicit)
         NAME(cudaErrorCapturedEvent)
+        NAME(cudaErrorStreamCaptureWrongThread)
 #undef NAME
     }
     return "cudaErrorUnknown";

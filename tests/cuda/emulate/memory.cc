@@ -50,7 +50,7 @@ cudaError_t get(std::vector<piece> &all, void **memory, size_t bytes, int fill)
     size_t whole = (bytes + PAGE - 1) / PAGE * PAGE;
     void *p = whole ? mmap(nullptr, whole + PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0) : MAP_FAILED;
     if (p == MAP_FAILED)
-        return cudaErrorMemoryAllocation;
+        return emulate_said(cudaErrorMemoryAllocation);
     if (whole <= (size_t)64 << 20)
         memset(p, fill, whole);
     mprotect(static_cast<char *>(p) + whole, PAGE, PROT_NONE);

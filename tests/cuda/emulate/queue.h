@@ -8,6 +8,9 @@
 /* Runs `work` on the stream when its turn comes; keeps it where the stream is captured. */
 cudaError_t emulate_enqueue(cudaStream_t stream, std::function<void()> work);
 
+/* Notes an error for cudaGetLastError and cudaPeekAtLastError; returns what it was given. */
+cudaError_t emulate_said(cudaError_t rc);
+
 /* 1 while the stream is captured. */
 int emulate_is_captured(cudaStream_t stream);
 

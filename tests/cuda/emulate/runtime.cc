@@ -7,6 +7,8 @@
 #include <mutex>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
+#include <string>
 #include <vector>
 
 #include "memory.h"
@@ -35,6 +37,7 @@ struct CUgraph_st {
     lanes all;
     std::vector<bool> joined; /* another lane waits for its end */
     std::vector<CUstream_st *> streams;
+    long given = 0; /* launches, copies and calls */
     bool broken = false;
 };
 
@@ -74,13 +77,6 @@ struct tally {
         fclose(file);
     }
 } counted;
-
-cudaError_t said(cudaError_t rc)
-{
-    if (rc != cudaSuccess)
-        last_error = rc;
-    return rc;
-}
 
 bool can_run(const std::deque<op> &queue)
 {
@@ -162,6 +158,20 @@ void run_graph(const lanes &all)
         }
 }
 
+/* What must not be called while a stream is captured: the capture is void. */
+cudaError_t break_capture(CUstream_st *s)
+{
+    s->capture->broken = true;
+    return emulate_said(cudaErrorStreamCaptureUnsupported);
+}
+
+/* Is this what HEDDLE_EMULATE_CAPTURE says? Of a number: the so manyth thing in a capture. */
+bool refuses(const char *what)
+{
+    const char *word = getenv("HEDDLE_EMULATE_CAPTURE");
+    return word && !strcmp(word, what);
+}
+
 cudaError_t push(CUstream_st *s, op o)
 {
     if (!s->capture) {
@@ -170,17 +180,12 @@ cudaError_t push(CUstream_st *s, op o)
         return cudaSuccess;
     }
     if (s->capture->broken)
-        return said(cudaErrorStreamCaptureInvalidated);
+        return emulate_said(cudaErrorStreamCaptureInvalidated);
+    if (o.work && refuses(std::to_string(++s->capture->given).c_str()))
+        return break_capture(s);
     s->capture->all[s->lane].push_back(std::move(o));
     s->capture->joined[s->lane] = false;
     return cudaSuccess;
-}
-
-/* What must not be called while a stream is captured: the capture is void. */
-cudaError_t break_capture(CUstream_st *s)
-{
-    s->capture->broken = true;
-    return said(cudaErrorStreamCaptureUnsupported);
 }
 
 void join_capture(CUstream_st *s, CUgraph_st *g)
@@ -193,6 +198,13 @@ void join_capture(CUstream_st *s, CUgraph_st *g)
 }
 
 } // namespace
+
+cudaError_t emulate_said(cudaError_t rc)
+{
+    if (rc != cudaSuccess)
+        last_error = rc;
+    return rc;
+}
 
 uint32_t emulate_random(uint32_t n)
 {
@@ -211,7 +223,7 @@ cudaError_t emulate_enqueue(cudaStream_t stream, std::function<void()> work)
     std::lock_guard<std::recursive_mutex> held(lock);
     op o;
     o.work = std::move(work);
-    return stream ? push(stream, std::move(o)) : said(cudaErrorInvalidResourceHandle);
+    return stream ? push(stream, std::move(o)) : emulate_said(cudaErrorInvalidResourceHandle);
 }
 
 int emulate_is_captured(cudaStream_t stream)
@@ -316,7 +328,7 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t s, cudaEvent_t event, unsigned)
         return cudaSuccess;
     if (s->capture && s->capture != g) {
         s->capture->broken = true;
-        return said(cudaErrorStreamCaptureIsolation);
+        return emulate_said(cudaErrorStreamCaptureIsolation);
     }
     if (g && !s->capture)
         join_capture(s, g);
@@ -332,7 +344,7 @@ cudaError_t cudaEventQuery(cudaEvent_t event)
 {
     std::lock_guard<std::recursive_mutex> held(lock);
     if (event->at->capture)
-        return said(cudaErrorCapturedEvent);
+        return emulate_said(cudaErrorCapturedEvent);
     uint32_t most = 2 + emulate_random(3), n = 0;
     run_until([&] { return event->at->reached >= event->at->recorded || n++ >= most; });
     return event->at->reached >= event->at->recorded ? cudaSuccess : cudaErrorNotReady;
@@ -343,7 +355,7 @@ cudaError_t cudaEventSynchronize(cudaEvent_t event)
     std::lock_guard<std::recursive_mutex> held(lock);
     counted.waits++;
     if (event->at->capture)
-        return said(cudaErrorCapturedEvent);
+        return emulate_said(cudaErrorCapturedEvent);
     run_until([=] { return event->at->reached >= event->at->recorded; });
     return event->at->reached >= event->at->recorded ? cudaSuccess : cudaErrorLaunchFailure;
 }
@@ -358,8 +370,8 @@ cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t, cudaEvent_t)
 cudaError_t cudaStreamBeginCapture(cudaStream_t s, enum cudaStreamCaptureMode)
 {
     std::lock_guard<std::recursive_mutex> held(lock);
-    if (s->capture)
-        return said(cudaErrorStreamCaptureUnsupported);
+    if (s->capture || refuses("begin"))
+        return emulate_said(cudaErrorStreamCaptureUnsupported);
     join_capture(s, &graphs.emplace_back());
     return cudaSuccess;
 }
@@ -371,18 +383,18 @@ cudaError_t cudaStreamEndCapture(cudaStream_t s, cudaGraph_t *graph)
     cudaError_t rc = cudaSuccess;
     *graph = nullptr;
     if (!g || s->lane != 0)
-        return said(cudaErrorStreamCaptureUnsupported);
+        return emulate_said(cudaErrorStreamCaptureUnsupported);
     for (CUstream_st *each : g->streams)
         each->capture = nullptr;
     for (size_t i = 1; i < g->all.size(); i++)
         if (!g->joined[i])
             rc = cudaErrorStreamCaptureUnjoined;
-    if (g->broken)
+    if (g->broken || refuses("end"))
         rc = cudaErrorStreamCaptureInvalidated;
     if (rc == cudaSuccess)
         *graph = g;
     /* A broken one is kept, too: events still name it. */
-    return said(rc);
+    return emulate_said(rc);
 }
 
 cudaError_t cudaGraphInstantiate(cudaGraphExec_t *exec, cudaGraph_t graph, unsigned long long)
