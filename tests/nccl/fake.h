@@ -7,6 +7,9 @@
  *   operations.c  what they do
  *   sums.c        reductions, in the order of ranks, rounded at each step as NCCL's may be
  *
+ * What is captured is kept until its graph is destroyed, and runs as often as that is launched. A communicator waits for its graphs
+ * when it is finalized, as NCCL's does: whoever destroys it first waits for ever.
+ *
  * FAKE_NCCL_FAULT="CALL WHAT RESULT", of this process's CALL-th operation, counted from 1: `fail` it returns RESULT;
  * `async` the communicator reports RESULT and the operation never ends; `hang` it never ends; `late` it is never
  * enqueued. */
@@ -43,7 +46,7 @@ struct shared {
 struct ncclComm {
     struct shared *shared;
     int n, rank, blocking;
-    _Atomic int aborted, result, users, pending, launching; /* result: the asynchronous one */
+    _Atomic int aborted, result, users, pending, launching, captured; /* result: the asynchronous one; captured: calls in graphs */
 };
 
 enum { ALL_REDUCE, ALL_GATHER, REDUCE_SCATTER, BROADCAST, REDUCE, SEND, RECV };
@@ -61,6 +64,9 @@ struct operation {
 
 /* operations.c: runs a list, which it frees, and drops the communicator; called by a stream. */
 void operations_run(void *list);
+/* The same with a copy of the list, as often as its graph is launched. */
+void operations_run_again(void *list);
+void operations_free(struct operation *list);
 /* Waits until all members have counted as far; 0 if the communicator was aborted meanwhile. */
 int steps_meet(nc_comm comm, _Atomic uint64_t *steps);
 size_t type_size(int type);

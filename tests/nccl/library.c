@@ -23,7 +23,14 @@ struct identity {
 };
 
 static __thread char last_error[200];
-static int (*launch_host)(void *, void (*)(void *), void *);
+static struct {
+    int (*launch_host)(void *stream, void (*call)(void *), void *data);
+    int (*capture)(void *stream, int *status, uint64_t *id, void **graph, const void **after, size_t *n);
+    int (*object)(void **object, void *data, void (*destroy)(void *), unsigned references, unsigned flags);
+    int (*retain)(void *graph, void *object, unsigned count, unsigned flags);
+} driver; /* capture, object, retain: NULL where it captures nothing */
+
+enum { NO_SYNC = 1, MOVE = 1 }; /* flags of an object, and of how a graph gets it */
 
 static int fail(int result, const char *text)
 {
@@ -227,7 +234,7 @@ PUBLIC int ncclCommGetAsyncError(nc_comm c, int *result)
 static void *finalize(void *arg)
 {
     nc_comm c = arg;
-    for (unsigned idle = 0; c->pending && !c->aborted; idle++)
+    for (unsigned idle = 0; (c->pending || c->captured) && !c->aborted; idle++)
         relax(idle);
     c->result = NC_SUCCESS;
     comm_drop(c);
@@ -286,13 +293,51 @@ PUBLIC int ncclCommDeregister(nc_comm c, void *handle)
 static __thread struct operation *group, **group_tail;
 static __thread int depth;
 
+static void find(void *library, const char *name, void *slot)
+{
+    void *found = dlsym(library, name);
+    memcpy(slot, &found, sizeof found);
+}
+
 static int find_driver(void)
 {
-    void *driver = launch_host ? NULL : dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD),
-         *found = driver ? dlsym(driver, "cuLaunchHostFunc") : NULL;
-    if (found)
-        memcpy(&launch_host, &found, sizeof found);
-    return launch_host ? NC_SUCCESS : fail(NC_CUDA, "no driver");
+    void *library = driver.launch_host ? NULL : dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD);
+    if (library) {
+        find(library, "cuStreamGetCaptureInfo_v2", &driver.capture);
+        find(library, "cuUserObjectCreate", &driver.object);
+        find(library, "cuGraphRetainUserObject", &driver.retain);
+        find(library, "cuLaunchHostFunc", &driver.launch_host);
+    }
+    return driver.launch_host ? NC_SUCCESS : fail(NC_CUDA, "no driver");
+}
+
+/* Its graph is gone. */
+static void uncapture(void *arg)
+{
+    struct operation *list = arg;
+    nc_comm c = list->comm;
+    operations_free(list);
+    c->captured--;
+    comm_drop(c);
+}
+
+/* Into the stream: to run once, or, where it is captured, as long as its graph lives. */
+static void enqueue(struct operation *list)
+{
+    nc_comm c = list->comm;
+    void *graph = NULL, *object = NULL;
+    int status = 0;
+    if (driver.capture)
+        driver.capture(list->stream, &status, NULL, &graph, NULL, NULL);
+    if (!status) {
+        driver.launch_host(list->stream, operations_run, list);
+        return;
+    }
+    c->captured++;
+    c->pending--;
+    driver.object(&object, list, uncapture, 1, NO_SYNC);
+    driver.retain(graph, object, 1, MOVE);
+    driver.launch_host(list->stream, operations_run_again, list);
 }
 
 static void *launch(void *arg)
@@ -305,7 +350,7 @@ static void *launch(void *arg)
         comm_drop(c);
         return NULL;
     }
-    launch_host(list->stream, operations_run, list);
+    enqueue(list);
     int none = NC_IN_PROGRESS;
     atomic_compare_exchange_strong(&c->result, &none, NC_SUCCESS);
     c->launching--;

@@ -149,6 +149,28 @@ static void hang(struct operation *o)
         relax(idle);
 }
 
+void operations_free(struct operation *list)
+{
+    while (list) {
+        struct operation *o = list;
+        list = o->next;
+        free(o);
+    }
+}
+
+void operations_run_again(void *arg)
+{
+    const struct operation *list = arg;
+    struct operation *copy = NULL, **tail = &copy;
+    list->comm->pending++;
+    list->comm->users++;
+    for (; list; list = list->next, tail = &(*tail)->next) {
+        *tail = malloc(sizeof **tail);
+        **tail = *list;
+    }
+    operations_run(copy);
+}
+
 void operations_run(void *arg)
 {
     struct operation *list = arg;
@@ -161,11 +183,7 @@ void operations_run(void *arg)
         messages(list);
     else
         collective(list);
-    while (list) {
-        struct operation *o = list;
-        list = o->next;
-        free(o);
-    }
+    operations_free(list);
     comm->pending--;
     comm_drop(comm);
 }

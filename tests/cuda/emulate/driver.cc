@@ -68,7 +68,29 @@ PUBLIC int cuStreamWaitEvent(void *stream, void *event, unsigned flags)
 
 PUBLIC int cuStreamIsCapturing(void *stream, int *status)
 {
-    *status = emulate_is_captured((cudaStream_t)stream);
+    *status = emulate_capture((cudaStream_t)stream) != nullptr;
+    return 0;
+}
+
+PUBLIC int cuStreamGetCaptureInfo_v2(void *stream, int *status, uint64_t *, void **graph, const void **, size_t *)
+{
+    *graph = emulate_capture((cudaStream_t)stream);
+    *status = *graph != nullptr;
+    return 0;
+}
+
+/* Of one reference, which a graph takes over. */
+PUBLIC int cuUserObjectCreate(void **object, void *data, void (*destroy)(void *), unsigned, unsigned)
+{
+    *object = new std::shared_ptr<void>(data, destroy);
+    return 0;
+}
+
+PUBLIC int cuGraphRetainUserObject(void *graph, void *object, unsigned, unsigned)
+{
+    auto own = static_cast<std::shared_ptr<void> *>(object);
+    emulate_keep((cudaGraph_t)graph, *own);
+    delete own;
     return 0;
 }
 

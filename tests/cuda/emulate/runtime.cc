@@ -30,6 +30,7 @@ struct op {
 };
 
 typedef std::vector<std::deque<op>> lanes;
+typedef std::vector<std::shared_ptr<void>> objects;
 
 } // namespace
 
@@ -37,12 +38,14 @@ struct CUgraph_st {
     lanes all;
     std::vector<bool> joined; /* another lane waits for its end */
     std::vector<CUstream_st *> streams;
+    objects kept;
     long given = 0; /* launches, copies and calls */
     bool broken = false;
 };
 
 struct CUgraphExec_st {
     lanes all;
+    objects kept;
 };
 
 struct CUevent_st {
@@ -226,10 +229,16 @@ cudaError_t emulate_enqueue(cudaStream_t stream, std::function<void()> work)
     return stream ? push(stream, std::move(o)) : emulate_said(cudaErrorInvalidResourceHandle);
 }
 
-int emulate_is_captured(cudaStream_t stream)
+cudaGraph_t emulate_capture(cudaStream_t stream)
 {
     std::lock_guard<std::recursive_mutex> held(lock);
-    return stream->capture != nullptr;
+    return stream->capture;
+}
+
+void emulate_keep(cudaGraph_t graph, std::shared_ptr<void> object)
+{
+    std::lock_guard<std::recursive_mutex> held(lock);
+    graph->kept.push_back(std::move(object));
 }
 
 extern "C" {
@@ -393,6 +402,8 @@ cudaError_t cudaStreamEndCapture(cudaStream_t s, cudaGraph_t *graph)
         rc = cudaErrorStreamCaptureInvalidated;
     if (rc == cudaSuccess)
         *graph = g;
+    else
+        g->kept.clear();
     /* A broken one is kept, too: events still name it. */
     return emulate_said(rc);
 }
@@ -400,7 +411,7 @@ cudaError_t cudaStreamEndCapture(cudaStream_t s, cudaGraph_t *graph)
 cudaError_t cudaGraphInstantiate(cudaGraphExec_t *exec, cudaGraph_t graph, unsigned long long)
 {
     std::lock_guard<std::recursive_mutex> held(lock);
-    *exec = new CUgraphExec_st{graph->all};
+    *exec = new CUgraphExec_st{graph->all, graph->kept};
     return cudaSuccess;
 }
 
@@ -411,15 +422,16 @@ cudaError_t cudaGraphUpload(cudaGraphExec_t, cudaStream_t)
 
 cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t stream)
 {
-    lanes all = exec->all;
+    CUgraphExec_st now = *exec;
     counted.graphs++;
-    return emulate_enqueue(stream, [=] { run_graph(all); });
+    return emulate_enqueue(stream, [=] { run_graph(now.all); });
 }
 
 cudaError_t cudaGraphDestroy(cudaGraph_t graph)
 {
     std::lock_guard<std::recursive_mutex> held(lock);
     graph->all.clear(); /* events still name it */
+    graph->kept.clear();
     return cudaSuccess;
 }
 
