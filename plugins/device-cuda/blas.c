@@ -150,14 +150,24 @@ static cublasStatus_t describe(struct hd_device *device, struct cu_gemm *g, cons
     return rc == CUBLAS_STATUS_SUCCESS ? make_layout(&g->d, &p->d, p->batch) : rc;
 }
 
+/* Sums are in fp32: where the output has less, parts of a sum must not be kept in its type, nor in the output itself. In one
+ * sequence (CUBLASLT_REDUCTION_SCHEME_NONE, no bit) is always allowed. */
+static uint32_t reductions_of(const struct cu_product *p)
+{
+    int is_half = p->d.dtype == HD_BF16 || p->d.dtype == HD_F16;
+    return is_half ? CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE : CUBLASLT_REDUCTION_SCHEME_MASK;
+}
+
 static cublasStatus_t prefer(cublasLtMatmulPreference_t preference, const struct key *key, uint64_t workspace)
 {
+    uint32_t reductions = reductions_of(&key->product);
     const struct {
         int64_t what;
         const void *value;
         size_t bytes;
     } all[] = {
         {CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &workspace, sizeof workspace},
+        {CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &reductions, sizeof reductions},
         {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, &key->align[0], sizeof key->align[0]},
         {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, &key->align[1], sizeof key->align[1]},
         {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, &key->align[2], sizeof key->align[2]},

@@ -226,6 +226,29 @@ START_TEST(copies_keep_signs)
 }
 END_TEST
 
+/* Few results of many terms: parts of a sum are made side by side, and none of them is rounded to 16 bits before they are added.
+ * 2048 + 1 is 2048 in bf16 and in fp16. */
+START_TEST(parts_of_a_sum_are_in_fp32)
+{
+    static const struct h_case c = {"parts", HD_OP_EINSUM, "mk nk", "mn", "m=16 n=16 k=4096", {0}};
+    static const uint32_t dtypes[] = {HD_BF16, HD_F16};
+    for (int d = 0; d < 2; d++) {
+        struct h_device *fast = h_open(1, H_FAST);
+        struct h_instr *i = h_make(&c, dtypes[d], 3);
+        for (int64_t j = 0; j < 16 * 4096; j++) {
+            int64_t k = j % 4096;
+            h_set(&i->in[0], j, 1);
+            h_set(&i->in[1], j, k == 0 ? 2048 : k == 1 ? 1 : k == 4095 ? -2048 : 0);
+        }
+        h_run(fast, i);
+        for (int64_t j = 0; j < 16 * 16; j++)
+            ck_assert_double_eq(h_get(&i->out[0], j), 1);
+        h_free(i);
+        h_close(fast);
+    }
+}
+END_TEST
+
 int main(void)
 {
     TCase *t = tcase_create("kernels");
@@ -236,5 +259,6 @@ int main(void)
     tcase_add_test(t, copies_permute);
     tcase_add_test(t, a_permuted_copy_may_round_and_add);
     tcase_add_test(t, copies_keep_signs);
+    tcase_add_test(t, parts_of_a_sum_are_in_fp32);
     return suite_run_case("kernels", t);
 }

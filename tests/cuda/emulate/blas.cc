@@ -28,12 +28,15 @@ struct emulate_layout {
 };
 struct emulate_preference {
     uint64_t workspace;
-    uint32_t align[4];
+    uint32_t align[4], reductions;
 };
 
 namespace {
 
-enum { MAGIC = 0x6865646c }; /* algorithms that were given out say so, and what they count on */
+/* Algorithms that were given out say so, and what they count on. PARTS: terms in two parts, whose sums are rounded to the output's
+ * type before they are added, which is what they may be unless the preference forbids it. */
+enum : uint64_t { MAGIC = 0x6865646c, PARTS = (uint64_t)1 << 32 };
+enum { IN_OUTPUT_TYPE = CUBLASLT_REDUCTION_SCHEME_INPLACE | CUBLASLT_REDUCTION_SCHEME_OUTPUT_TYPE };
 
 [[noreturn]] void broken(const char *what)
 {
@@ -93,7 +96,22 @@ struct job {
     const void *pa, *pb;
     void *pd;
     double alpha, beta;
+    bool parts;
 };
+
+double round_to(cudaDataType_t type, double v)
+{
+    double room;
+    store(&room, type, 0, v);
+    return load(&room, type, 0);
+}
+
+double sum_of_terms(const job &x, const double *a, const double *b, int64_t k)
+{
+    int64_t half = x.parts ? k / 2 : k;
+    double first = dot(a, b, half);
+    return x.parts ? round_to(x.d.type, first) + round_to(x.d.type, dot(a + half, b + half, k - half)) : first;
+}
 
 /* ---- epilogues */
 
@@ -177,7 +195,7 @@ void multiply(const job &x)
         for (int64_t j = 0; j < x.d.cols; j++)
             for (int64_t i = 0; i < x.d.rows; i++) {
                 int64_t at = batch * x.d.stride + i + j * x.d.ld;
-                double v = alpha * dot(&a[(size_t)(i * k)], &b[(size_t)(j * k)], k);
+                double v = alpha * sum_of_terms(x, &a[(size_t)(i * k)], &b[(size_t)(j * k)], k);
                 if (x.beta != 0)
                     v += x.beta * load(x.pd, x.d.type, at);
                 store(x.pd, x.d.type, at, behind(x, i, j, v));
@@ -333,7 +351,7 @@ cublasStatus_t cublasLtMatrixLayoutDestroy(cublasLtMatrixLayout_t layout)
 
 cublasStatus_t cublasLtMatmulPreferenceCreate(cublasLtMatmulPreference_t *preference)
 {
-    *preference = new emulate_preference{0, {256, 256, 256, 256}};
+    *preference = new emulate_preference{0, {256, 256, 256, 256}, CUBLASLT_REDUCTION_SCHEME_MASK};
     return CUBLAS_STATUS_SUCCESS;
 }
 
@@ -342,6 +360,8 @@ cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t p
 {
     if (what == CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES)
         return set(preference->workspace, value, bytes);
+    if (what == CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK)
+        return set(preference->reductions, value, bytes);
     return set(preference->align[what - CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES], value, bytes);
 }
 
@@ -367,6 +387,8 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDe
         if (x->workspaceSize > preference->workspace)
             break;
         x->algo.data[0] = MAGIC;
+        if (preference->reductions & IN_OUTPUT_TYPE)
+            x->algo.data[0] |= PARTS;
         x->algo.data[1] = x->workspaceSize;
         for (int i = 0; i < 4; i++)
             x->algo.data[2 + i] = preference->align[i];
@@ -382,8 +404,9 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t desc, const
                               const void *c, cublasLtMatrixLayout_t, void *d, cublasLtMatrixLayout_t d_layout,
                               const cublasLtMatmulAlgo_t *algo, void *workspace, size_t workspace_bytes, cudaStream_t stream)
 {
-    job x = {*desc, *a_layout, *b_layout, *d_layout, a, b, d, load(alpha, desc->scale, 0), load(beta, desc->scale, 0)};
-    if (algo->data[0] != MAGIC)
+    job x = {*desc, *a_layout, *b_layout, *d_layout, a, b, d, load(alpha, desc->scale, 0), load(beta, desc->scale, 0),
+             (algo->data[0] & PARTS) != 0};
+    if ((algo->data[0] & ~PARTS) != MAGIC)
         broken("the algorithm is none that was given out");
     if (algo->data[1] > workspace_bytes || (algo->data[1] && !workspace))
         broken("the workspace is smaller than the algorithm's");
