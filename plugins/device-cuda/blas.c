@@ -3,11 +3,13 @@
 #include <cublasLt.h>
 #include <math.h>
 
-enum { CANDIDATES = 6, ROUNDS = 3 };
+/* ALIGNED: what cuBLASLt takes for granted unless told otherwise; telling it less leaves kernels out. Scratch and memory of trials are
+ * that, tensors of an arena 64 or more. */
+enum { CANDIDATES = 6, ROUNDS = 3, ALIGNED = 256 };
 
 struct key {
     struct cu_product product;
-    uint32_t align[5]; /* of a, b, d, and besides bias, aux, bytes: 16 at most */
+    uint32_t align[5]; /* of a, b, d, and besides bias, aux, bytes: ALIGNED at most */
     uint32_t reserved;
 };
 
@@ -60,7 +62,7 @@ static cublasComputeType_t compute_of(const struct hd_device *d, uint32_t dtype)
 
 static uint32_t alignment(const void *p)
 {
-    uint32_t a = 16;
+    uint32_t a = ALIGNED;
     while ((uintptr_t)p % a)
         a /= 2;
     return a;

@@ -247,7 +247,7 @@ bool epilogue_fits(const emulate_desc &desc, const emulate_layout &d)
 
 uint64_t alignment_of(const void *p)
 {
-    uint64_t a = 16;
+    uint64_t a = 256;
     while ((uintptr_t)p % a)
         a /= 2;
     return a;
