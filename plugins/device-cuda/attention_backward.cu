@@ -231,6 +231,7 @@ static __global__ void __launch_bounds__(ROWS, 2) by_queries(const __grid_consta
         cu_by_columns<T, D, M, KEYS>(dq, ds, k + on * stage);
         __syncthreads();
     }
+    cu_copy_wait<0>(); /* of queries that see no key */
     finish_queries<T, D, M>(a, w, dq);
 }
 

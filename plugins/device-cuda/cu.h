@@ -42,7 +42,7 @@ struct hd_device {
     int32_t plain_einsums; /* how many could not be a matrix product */
     int32_t plain_epilogues; /* how many products could not do what stands behind them */
     int32_t plain_fp8;       /* how many products keep their dtype where fp8 is asked for */
-    int32_t reserved;
+    int32_t captured;        /* pieces that were captured and not freed */
     cudaStream_t stream[HD_STREAM_COUNT];
     struct cu_block *allocations; /* what alloc gave */
     struct cu_block *blocks;      /* pools of small pieces, scratch */
@@ -88,7 +88,7 @@ int32_t cu_table(struct hd_device *d, const void *host, size_t bytes, const void
 /* Zeros that live as long as the device: counters that a kernel sets back to zero. For prepare. */
 int32_t cu_zeros(struct hd_device *d, size_t bytes, void **memory, struct hd_error *err);
 /* Scratch of all kernels: what one leaves there, the next may overwrite. prepare reserves, `run` asks cu_scratch
- * for the address, which a later prepare may change. 256-byte aligned. */
+ * for the address, which a later prepare may change. 256-byte aligned. As large as the largest wish, beside the core's arena. */
 int32_t cu_scratch_reserve(struct hd_device *d, size_t bytes, struct hd_error *err);
 
 static inline void *cu_scratch(const struct hd_device *d)

@@ -28,8 +28,21 @@ static int32_t code_of(cudaError_t rc)
 /* After these nothing that the process enqueues will run. */
 static int32_t is_sticky(cudaError_t rc)
 {
-    return rc == cudaErrorIllegalAddress || rc == cudaErrorLaunchFailure || rc == cudaErrorLaunchTimeout ||
-           rc == cudaErrorMisalignedAddress || rc == cudaErrorAssert || rc == cudaErrorECCUncorrectable;
+    switch (rc) {
+    case cudaErrorECCUncorrectable:
+    case cudaErrorIllegalAddress:
+    case cudaErrorLaunchTimeout:
+    case cudaErrorAssert:
+    case cudaErrorHardwareStackError:
+    case cudaErrorIllegalInstruction:
+    case cudaErrorMisalignedAddress:
+    case cudaErrorInvalidAddressSpace:
+    case cudaErrorInvalidPc:
+    case cudaErrorLaunchFailure:
+        return 1;
+    default:
+        return 0;
+    }
 }
 
 int32_t cu_fail(struct hd_error *err, cudaError_t rc, const char *label, const char *what)

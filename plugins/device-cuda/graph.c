@@ -12,6 +12,13 @@ int32_t cu_capture_begin(struct hd_device *d, struct hd_error *err)
                    "device cuda: beginning a capture");
 }
 
+static void drop(struct hd_device *d, struct hd_captured *captured)
+{
+    if (captured && captured->exec)
+        cudaGraphExecDestroy(captured->exec);
+    d->host->free(captured);
+}
+
 int32_t cu_capture_end(struct hd_device *d, struct hd_captured **captured, struct hd_error *err)
 {
     cudaGraph_t graph = NULL;
@@ -27,9 +34,10 @@ int32_t cu_capture_end(struct hd_device *d, struct hd_captured **captured, struc
     if (graph)
         cudaGraphDestroy(graph);
     if (rc != cudaSuccess) {
-        cu_captured_free(d, c);
+        drop(d, c);
         return cu_fail(err, rc, NULL, "device cuda: ending a capture");
     }
+    d->captured++;
     *captured = c;
     return HD_OK;
 }
@@ -41,7 +49,6 @@ int32_t cu_replay(struct hd_device *d, struct hd_captured *captured, struct hd_e
 
 void cu_captured_free(struct hd_device *d, struct hd_captured *captured)
 {
-    if (captured && captured->exec)
-        cudaGraphExecDestroy(captured->exec);
-    d->host->free(captured);
+    d->captured -= captured != NULL;
+    drop(d, captured);
 }

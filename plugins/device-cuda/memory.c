@@ -68,6 +68,20 @@ static int32_t new_block(struct hd_device *d, uint32_t kind, size_t bytes, struc
     return HD_OK;
 }
 
+/* Gives back the block that begins at `memory`, where the list has it. */
+static void free_block(struct hd_device *d, struct cu_block **list, const void *memory)
+{
+    for (struct cu_block **at = list; *at; at = &(*at)->next) {
+        struct cu_block *b = *at;
+        if (b->memory != memory)
+            continue;
+        *at = b->next;
+        put_back(b->kind, b->memory);
+        d->host->free(b);
+        return;
+    }
+}
+
 static void free_list(struct hd_device *d, struct cu_block **list)
 {
     while (*list) {
@@ -93,15 +107,7 @@ int32_t cu_alloc(struct hd_device *d, uint32_t kind, size_t bytes, void **memory
 void cu_free(struct hd_device *d, uint32_t kind, void *memory)
 {
     (void)kind;
-    for (struct cu_block **at = &d->allocations; *at; at = &(*at)->next) {
-        struct cu_block *b = *at;
-        if (b->memory != memory)
-            continue;
-        *at = b->next;
-        put_back(b->kind, b->memory);
-        d->host->free(b);
-        return;
-    }
+    free_block(d, &d->allocations, memory);
 }
 
 /* ---- tables and scratch */
@@ -150,17 +156,21 @@ int32_t cu_table(struct hd_device *d, const void *host, size_t bytes, const void
     return HD_OK;
 }
 
-/* The old scratch stays: captured launches may hold its address. */
+/* The old scratch goes where nothing was captured, as while the core prepares: captured launches hold its address, others ask for it.
+ * cudaFree waits for what is under way. */
 int32_t cu_scratch_reserve(struct hd_device *d, size_t bytes, struct hd_error *err)
 {
+    void *old = d->scratch;
     if (bytes <= d->scratch_bytes)
         return HD_OK;
     int32_t rc = new_block(d, HD_MEM_DEVICE, bytes, &d->blocks, err);
-    if (rc == HD_OK) {
-        d->scratch = d->blocks->memory;
-        d->scratch_bytes = bytes;
-    }
-    return rc;
+    if (rc)
+        return rc;
+    d->scratch = d->blocks->memory;
+    d->scratch_bytes = bytes;
+    if (old && !d->captured)
+        free_block(d, &d->blocks, old);
+    return HD_OK;
 }
 
 void cu_memory_close(struct hd_device *d)

@@ -34,6 +34,7 @@ static const struct {
     {"a window across tiles", "b=1 s=200 t=200 k=1 g=1 d=40", HD_BF16, 110, 0, 0, 0},
     {"queries after their keys", "b=1 s=40@100 t=140 k=1 g=1 d=64", HD_BF16, 0, 0, 0, 0},
     {"queries before their keys", "b=1 s=20 t=20@10 k=1 g=1 d=64", HD_BF16, 0, 1, 0, 0},
+    {"queries before all keys", "b=1 s=70 t=70@70 k=1 g=1 d=32", HD_BF16, 0, 1, 0, 0},
     {"the second part of a ring on the first", "b=1 s=70@70 t=70 k=1 g=1 d=32", HD_BF16, 0, 1, 2, 140},
     {"the first part of a ring on the second", "b=1 s=70 t=70@70 k=1 g=1 d=32", HD_BF16, 0, 1, 2, 140},
 };

@@ -303,7 +303,25 @@ START_TEST(codes_become_heddles)
         ck_assert_int_eq(cu_fail(&err, row.rc, NULL, "calling"), row.code);
     for (int rc = cudaErrorStreamCaptureUnsupported; rc <= cudaErrorStreamCaptureWrongThread; rc++)
         ck_assert_int_eq(cu_fail(&err, (cudaError_t)rc, NULL, "capturing"), HD_E_UNSUPPORTED);
+    ck_assert_int_eq(err.scope, HD_SCOPE_OP);
     ck_assert_str_eq(err.message, "capturing: cudaErrorStreamCaptureWrongThread (cudaErrorStreamCaptureWrongThread)");
+}
+END_TEST
+
+/* After these nothing runs any more in the process. */
+START_TEST(some_codes_end_the_process)
+{
+    static const cudaError_t all[] = {cudaErrorECCUncorrectable,   cudaErrorIllegalAddress,     cudaErrorLaunchTimeout,
+                                      cudaErrorAssert,             cudaErrorHardwareStackError, cudaErrorIllegalInstruction,
+                                      cudaErrorMisalignedAddress,  cudaErrorInvalidAddressSpace, cudaErrorInvalidPc,
+                                      cudaErrorLaunchFailure};
+    struct hd_error err = {};
+    err.struct_size = sizeof err;
+    for (cudaError_t rc : all) {
+        ck_assert_int_eq(cu_fail(&err, rc, NULL, "launching"), HD_E_IO);
+        ck_assert_int_eq(err.scope, HD_SCOPE_PROCESS);
+        ck_assert_int_eq(err.native, rc);
+    }
 }
 END_TEST
 
@@ -333,6 +351,7 @@ int main(void)
     tcase_add_test(tests, graph_runs_as_often_as_it_is_launched);
     tcase_add_test(tests, driver_runs_in_one_process);
     tcase_add_test(tests, codes_become_heddles);
+    tcase_add_test(tests, some_codes_end_the_process);
     tcase_add_test(tests, errors_are_told_once);
     return suite_run_case("emulate", tests);
 }

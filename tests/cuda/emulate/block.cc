@@ -177,7 +177,6 @@ void run_block(void)
     for (shared &s : statics)
         poison(s.memory.data(), s.memory.size());
     poison(dynamic, dynamic_bytes);
-    emulate_copies_forget();
     for (unsigned z = 0; z < blockDim.z; z++)
         for (unsigned y = 0; y < blockDim.y; y++)
             for (unsigned x = 0; x < blockDim.x; x++, i++) {
@@ -185,6 +184,8 @@ void run_block(void)
                 begin_fiber((int)i);
             }
     run_threads();
+    if (emulate_copies_left())
+        broken("it ends while copies into its shared memory are under way");
 }
 
 /* Blocks in an order drawn by lot: none may count on another to be done. */

@@ -126,10 +126,12 @@ void emulate_copy_wait(int groups)
     q.copies.resize(left);
 }
 
-void emulate_copies_forget(void)
+int emulate_copies_left(void)
 {
+    int left = 0;
     for (queue &q : queues) {
-        q.copies.clear();
+        left |= !q.copies.empty();
         q.group = 0;
     }
+    return left;
 }

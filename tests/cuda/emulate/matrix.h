@@ -12,7 +12,7 @@ void emulate_ldmatrix(uint32_t (&r)[4], const void *row, int transposed);
 void emulate_copy16(void *to, const void *from, int there);
 void emulate_copy_commit(void);
 void emulate_copy_wait(int groups);
-/* A block begins: copies of the last one are gone. */
-void emulate_copies_forget(void);
+/* At the end of a block: has any of its threads copies under way? */
+int emulate_copies_left(void);
 
 #endif
