@@ -72,7 +72,8 @@ enum { NC_CU_NOT_READY = 600, NC_CU_NON_BLOCKING = 1, NC_CU_NO_TIMING = 2, NC_CU
     X(cuGetErrorString, (int result, const char **text))                           \
     X(cuCtxGetCurrent, (void **context))                                           \
     X(cuCtxSetCurrent, (void *context))                                            \
-    X(cuStreamCreate, (void **stream, unsigned flags))                             \
+    X(cuCtxGetStreamPriorityRange, (int *least, int *greatest))                    \
+    X(cuStreamCreateWithPriority, (void **stream, unsigned flags, int priority))   \
     X(cuStreamDestroy_v2, (void *stream))                                          \
     X(cuStreamWaitEvent, (void *stream, void *event, unsigned flags))              \
     X(cuStreamIsCapturing, (void *stream, int *status))                            \

@@ -212,6 +212,13 @@ int32_t nc_lane_settle(struct nc_lane *l, struct hd_error *err)
     return HD_OK;
 }
 
+/* Before kernels of the device's: NCCL's are short, and others wait for them. */
+static int make_stream(const struct nc_api *api, void **stream)
+{
+    int least = 0, greatest = 0, result = api->cuCtxGetStreamPriorityRange(&least, &greatest);
+    return result ? result : api->cuStreamCreateWithPriority(stream, NC_CU_NON_BLOCKING, greatest);
+}
+
 struct nc_lane *nc_lane_new(struct nc_group *g, int32_t from, int32_t to, uint32_t tag, struct hd_error *err)
 {
     struct hd_comm *c = g->comm;
@@ -236,7 +243,7 @@ struct nc_lane *nc_lane_new(struct nc_group *g, int32_t from, int32_t to, uint32
     else
         snprintf(l->key, sizeof l->key, "%s/nccl/%016llx/%d-%d-%u", c->world.instance, (unsigned long long)g->id, from,
                  to, tag);
-    result = c->api.cuStreamCreate(&l->stream, NC_CU_NON_BLOCKING);
+    result = make_stream(&c->api, &l->stream);
     if (!result)
         result = c->api.cuEventCreate(&l->mark, NC_CU_NO_TIMING);
     if (nc_cu_check(&c->api, result, "a stream of a group", err)) {

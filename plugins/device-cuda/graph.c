@@ -28,7 +28,7 @@ int32_t cu_capture_end(struct hd_device *d, struct hd_captured **captured, struc
     if (rc == cudaSuccess && !c)
         rc = cudaErrorMemoryAllocation;
     if (rc == cudaSuccess)
-        rc = cudaGraphInstantiate(&c->exec, graph, 0);
+        rc = cudaGraphInstantiate(&c->exec, graph, cudaGraphInstantiateFlagUseNodePriority); /* its streams keep theirs */
     if (rc == cudaSuccess)
         rc = cudaGraphUpload(c->exec, d->stream[HD_STREAM_COMPUTE]);
     if (graph)

@@ -14,6 +14,7 @@
 
 #define DECLARE(name, arguments) int name arguments;
 NC_DRIVER(DECLARE)
+DECLARE(cuStreamCreate, (void **stream, unsigned flags))
 DECLARE(cuStreamQuery, (void *stream))
 DECLARE(cuLaunchHostFunc, (void *stream, void (*call)(void *), void *data))
 DECLARE(cuDevicePrimaryCtxRetain, (void **context, int device))
@@ -22,6 +23,7 @@ DECLARE(cuMemFreeHost, (void *memory))
 
 enum { OK = 0, INVALID = 1, NO_MEMORY = 2, NOT_STARTED = 3, NO_DEVICE = 100, NOT_READY = 600 };
 enum { WAIT, RECORD, CALL, COPY };
+enum { GREATEST = -5 }; /* priority of a stream; 0 is the least */
 
 struct event {
     uint64_t recorded, reached;
@@ -146,6 +148,19 @@ PUBLIC int cuStreamCreate(void **stream, unsigned flags)
     pthread_detach(thread);
     *stream = s;
     return OK;
+}
+
+PUBLIC int cuCtxGetStreamPriorityRange(int *least, int *greatest)
+{
+    *least = 0;
+    *greatest = GREATEST;
+    return OK;
+}
+
+/* The transport's: they go before others. */
+PUBLIC int cuStreamCreateWithPriority(void **stream, unsigned flags, int priority)
+{
+    return priority == GREATEST ? cuStreamCreate(stream, flags) : INVALID;
 }
 
 PUBLIC int cuStreamDestroy_v2(void *stream)

@@ -51,9 +51,14 @@ PUBLIC int cuCtxSetCurrent(void *current)
     return 0;
 }
 
-PUBLIC int cuStreamCreate(void **stream, unsigned flags)
+PUBLIC int cuCtxGetStreamPriorityRange(int *least, int *greatest)
 {
-    return cudaStreamCreateWithPriority((cudaStream_t *)stream, flags, 0);
+    return cudaDeviceGetStreamPriorityRange(least, greatest);
+}
+
+PUBLIC int cuStreamCreateWithPriority(void **stream, unsigned flags, int priority)
+{
+    return cudaStreamCreateWithPriority((cudaStream_t *)stream, flags, priority);
 }
 
 PUBLIC int cuStreamDestroy_v2(void *stream)
