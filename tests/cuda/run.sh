@@ -12,12 +12,12 @@ mkdir -p "$work/build/tests/cuda"
 ln -s "$build/heddle" "$build/plugins" "$work/build/"
 ln -s "$build"/tests/cuda/*.so "$build"/tests/cuda/bench_* "$work/build/tests/cuda/"
 
-# ends NAME CODE WORD...: runs the stage products; all words are in the summary that it leaves.
+# ends NAME CODE WORD...: runs the stage products, or $stage; all words are in the summary that it leaves.
 ends() {
     local name=$1 code=$2 said
     shift 2
     rm -rf "$work/out"
-    OUT=$work/out GPU_ONLY=products "$top/tests/gpu/run" "$work/build" >"$work/said" 2>&1
+    OUT=$work/out GPU_ONLY=${stage:-products} "$top/tests/gpu/run" "$work/build" >"$work/said" 2>&1
     [ $? = "$code" ]
     verdict $? "$name: exit code $code: $(tail -5 "$work/said")"
     for said in "$@"; do
@@ -25,11 +25,13 @@ ends() {
         verdict $? "$name: the summary says '$said': $(cat "$work/out/summary.txt")"
     done
 }
-ends "all good" 0 "^ok  *products" "TFLOP/s" "^1 stages good, 0 bad"
+ends "all good" 0 "^ok  *products" "TFLOP/s" "^1 stages good, 0 bad, [1-9][0-9]* left out; wanted: 0 held, 0 missed, [1-9][0-9]* not measured" \
+    "^wanted .*: not measured"
 grep -q '==== products' "$work/out/log.txt"
 verdict $? "the log has what stages printed"
 
 GPU_SECONDS=1 ends "no time" 1 "^no time  products" "^0 stages good, 1 bad"
+stage=bench GPU_SECONDS=95 ends "no time for a model" 0 "^1 stages good, 0 bad, [1-9]" "^left out tiny: GPU_ONLY=bench GPU_MODELS=\"tiny\" tests/gpu/run"
 HEDDLE_EMULATE_DEVICES=0 ends "no GPU" 1 "no  *plugin device-cuda-emulated cannot be used" "cannot be used here: nothing was run"
 
 rm "$work/build/tests/cuda/bench_products"
@@ -51,12 +53,32 @@ for step in range(int(words["-x"])):
     print(f"step {step + 1:4}/{words['-x']} | loss 5.54 (+nanz)| norm 1.5 (+nanz)| lr 3.00e-04 | 2.00 ms | 1.0% bf16 MFU | 1 tok/s")
 PEER
 chmod +x "$work/llm.c/train_gpt2cu"
-HEDDLE_PLUGIN_PATH=$build/tests/cuda python3 "$top/tests/gpu/bench" --heddle "$build/heddle" --device cuda-emulated --models tiny --no-peer \
+# A driver that counts 1000 MiB, and 1512 at most while something runs.
+mkdir "$work/bin"
+cat >"$work/bin/nvidia-smi" <<'DRIVER'
+#!/bin/sh
+case $* in
+*--loop-ms*) for used in 1000 1300 1512 1400; do echo $used; done; exec sleep 60 ;;
+*) echo 1000 ;;
+esac
+DRIVER
+chmod +x "$work/bin/nvidia-smi"
+PATH=$work/bin:$PATH HEDDLE_PLUGIN_PATH=$build/tests/cuda python3 "$top/tests/gpu/bench" --heddle "$build/heddle" --device cuda-emulated --models tiny --no-peer \
     --llmc "$work/llm.c" >"$work/said" 2>&1
 verdict $? "tests/gpu/bench: $(cat "$work/said")"
-for said in '^ceiling  *MFU is of' '^tiny  *heddle .* tokens/s, .* MFU' '^tiny  *llm.c  *16000 tokens/s' 'one step and out' 'the driver counts'; do
+for said in '^ceiling  *MFU is of' '^tiny  *heddle .* tokens/s,  *0.50 GiB (itself: .*), MFU' '^tiny  *llm.c  *16000 tokens/s,  *0.50 GiB (itself: 0.00).* 1.00 x memory' \
+    'one step and out' 'arena: \([0-9]*\) bytes planned, \1 used$' "^wanted  *tiny: tokens/s over llm.c's: 0.*, at least 1.1: MISSED" \
+    "^wanted  *tiny: tokens/s over torch.compile's: at least 1.05: not measured" '^wanted  *tiny: seconds of one step and out: .*, at most 5: held'; do
     grep -q -e "$said" "$work/said"
     verdict $? "tests/gpu/bench says '$said': $(cat "$work/said")"
 done
+
+# What bench/kernels prints, judged.
+{
+    printf '%-22s %9.1f us %9.1f MB %8.1f GB/s\n' copy 1 2 3
+    printf '%-22s %9.1f us %9.1f MB %8.1f GB/s  %5.2f of a copy\n' 'rmsnorm, 2048' 1 2 3 0.84 add 1 2 3 0.85
+} >"$work/kernels"
+[ "$(python3 "$top/tests/gpu/wanted.py" "$work/kernels" | sed 's/.*: //' | xargs)" = "MISSED held" ]
+verdict $? "kernels: $(python3 "$top/tests/gpu/wanted.py" "$work/kernels")"
 
 finish
