@@ -25,6 +25,7 @@ struct cu_settings {
     int32_t fp8;       /* CU_FP8_... of fp8.h */
     int32_t attention; /* CU_ATTENTION_... of cudnn_attention.h */
     const char *cudnn_library;
+    int64_t connections; /* queues to the GPU; 0: as the environment says */
 };
 
 struct cu_block; /* memory.c */

@@ -17,6 +17,16 @@ static int32_t choose_index(const struct cu_settings *settings, const struct hd_
     return HD_OK;
 }
 
+/* CUDA takes it from the environment, once, when the driver starts. */
+static int32_t set_connections(const struct hd_host *host, int64_t connections, struct hd_error *err)
+{
+    char text[24];
+    if (!connections || host->struct_size < offsetof(struct hd_host, set_variable) + sizeof host->set_variable || !host->set_variable)
+        return HD_OK;
+    snprintf(text, sizeof text, "%lld", (long long)connections);
+    return host->set_variable("CUDA_DEVICE_MAX_CONNECTIONS", text, err);
+}
+
 static int32_t read_attributes(struct hd_device *d, struct hd_error *err)
 {
     const struct {
@@ -57,7 +67,9 @@ static int32_t open_device(const struct hd_host *host, const void *settings, con
         return hd_fail(err, HD_E_NOMEM, "no memory for device cuda");
     d->host = host;
     d->settings = settings;
-    int32_t rc = choose_index(d->settings, place, &d->index, err);
+    int32_t rc = set_connections(host, d->settings->connections, err);
+    if (rc == HD_OK)
+        rc = choose_index(d->settings, place, &d->index, err);
     if (rc == HD_OK)
         rc = cu_fail(err, cudaSetDevice(d->index), NULL, "device cuda: choosing the GPU");
     if (rc == HD_OK)
@@ -207,6 +219,10 @@ static const struct hd_option options[] = {
     {.name = "logits", .value = "256MiB", .type = HD_OPT_SIZE, .unit = "bytes", .min = 0, .max = 1e12, .level = HD_LEVEL_TUNER,
      .help = "about how much memory the loss may take for a chunk of logits; at least 64 tokens are done at once",
      .offset = offsetof(struct cu_settings, logits)},
+    {.name = "connections", .value = "32", .type = HD_OPT_INT, .min = 0, .max = 32, .level = HD_LEVEL_TUNER,
+     .help = "queues to the GPU (CUDA_DEVICE_MAX_CONNECTIONS): streams that share one wait for each other, and each group of ranks has some "
+             "over NCCL; 0: what the environment says, else CUDA's 8",
+     .offset = offsetof(struct cu_settings, connections)},
 };
 
 #ifdef CU_EMULATE

@@ -47,4 +47,16 @@ a_step "two micro-batches" 4 7
 a_step "five micro-batches" 7 13 data.batch=10
 a_step "offload" 4 7 "strategies=[{use: zero, stage: 1, offload: {optimizer: host}}]"
 
+# queues WORD...: how many a run's driver was started with.
+queues() {
+    counts 1 "$@" >/dev/null
+    awk '$6 + $2 > 0 { print $8 }' counts.txt
+}
+[ "$(queues)" = 32 ]
+verdict $? "32 queues: $(cat counts.txt)"
+[ "$(queues device.connections=3)" = 3 ]
+verdict $? "3 queues, as the job says: $(cat counts.txt)"
+[ "$(CUDA_DEVICE_MAX_CONNECTIONS=5 queues device.connections=0)" = 5 ]
+verdict $? "5 queues, as the environment says: $(cat counts.txt)"
+
 finish

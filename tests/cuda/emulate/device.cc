@@ -6,10 +6,16 @@
 #include <unistd.h>
 
 static pid_t owner; /* the process that started the driver; 0: none has */
+static int connections;
 
 bool emulate_started(void)
 {
     return owner == getpid();
+}
+
+int emulate_connections(void)
+{
+    return emulate_started() ? connections : 0;
 }
 
 cudaError_t emulate_start(int *count)
@@ -23,6 +29,10 @@ cudaError_t emulate_start(int *count)
     *count = word ? atoi(word) : 1;
     if (!*count)
         return cudaErrorNoDevice;
+    if (!owner) {
+        const char *queues = getenv("CUDA_DEVICE_MAX_CONNECTIONS");
+        connections = queues ? atoi(queues) : 8;
+    }
     owner = getpid();
     return cudaSuccess;
 }

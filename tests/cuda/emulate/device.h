@@ -11,4 +11,7 @@ cudaError_t emulate_start(int *count);
 /* It was started, in this process. */
 bool emulate_started(void);
 
+/* Queues to the GPU, as the environment said when it was started; 0: it was not. */
+int emulate_connections(void);
+
 #endif

@@ -75,8 +75,8 @@ struct tally {
         FILE *file = name ? fopen(name, "a") : nullptr;
         if (!file)
             return;
-        fprintf(file, "waits %llu enqueued %llu graphs %llu\n", (unsigned long long)waits, (unsigned long long)enqueued,
-                (unsigned long long)graphs);
+        fprintf(file, "waits %llu enqueued %llu graphs %llu connections %d\n", (unsigned long long)waits, (unsigned long long)enqueued,
+                (unsigned long long)graphs, emulate_connections());
         fclose(file);
     }
 } counted;
