@@ -55,7 +55,7 @@ static int post_chunk(struct lf_op *op)
 
 static int post_some(struct lf_op *op)
 {
-    uint64_t window = (uint64_t)op->group->comm->settings.window, before = op->posted;
+    uint64_t window = op->window, before = op->posted;
     while (op->posted < op->chunks && op->posted - op->finished < window && !op->piece[op->posted % LF_WINDOW])
         if (!post_chunk(op))
             break;
@@ -69,11 +69,23 @@ static int has_more(const struct lf_op *op)
     return !op->done && (op->posted < op->chunks || (!op->sending && !op->ready));
 }
 
+/* The receiver has said READY: its places are posted. Yet ofi_rxm asks again for each message of more than LF_RXM_EAGER, three ways
+ * instead of one. Up to a window of them a message goes in pieces that it does not ask for; inside a machine the way is short, and
+ * copies of small pieces cost more. All ranks find the same. */
+static void cut(struct lf_op *op)
+{
+    const struct hd_comm *c = op->group->comm;
+    int asks = c->apart && op->bytes <= (uint64_t)LF_WINDOW * LF_RXM_EAGER;
+    op->chunk = c->settings.chunk ? (uint64_t)c->settings.chunk : asks ? LF_RXM_EAGER : LF_CHUNK;
+    op->window = asks && !c->settings.chunk ? LF_WINDOW : (uint32_t)c->settings.window;
+}
+
 void lf_chunks_begin(struct lf_op *op)
 {
     struct hd_comm *c = op->group->comm;
     uint64_t most = c->info->ep_attr->max_msg_size, numbers = UINT64_C(1) << LF_CHUNK_BITS;
-    op->chunk = LF_MAX((uint64_t)c->settings.chunk, (op->bytes + numbers - 1) / numbers);
+    cut(op);
+    op->chunk = LF_MAX(op->chunk, (op->bytes + numbers - 1) / numbers);
     op->chunk = LF_MIN(op->chunk, most);
     op->chunks = (op->bytes + op->chunk - 1) / op->chunk;
     op->posted = op->finished = 0;

@@ -176,6 +176,7 @@ int32_t lf_endpoint_open(struct hd_comm *c, struct hd_error *err)
         code = lf_choose(c->host, &c->settings, local && away < 0, &c->info, err);
     if (code == HD_OK) {
         c->settings.eager = eager_of(c);
+        c->apart = (!local || away >= 0) && !strcmp(c->info->fabric_attr->prov_name, "tcp;ofi_rxm");
         code = open_objects(c, err);
     }
     if (code == HD_OK)

@@ -36,6 +36,8 @@
 
 enum {
     LF_WINDOW = 16,       /* chunks of one message under way, at most */
+    LF_CHUNK = 8 << 20,
+    LF_RXM_EAGER = 16 << 10, /* what ofi_rxm sends without asking (FI_OFI_RXM_BUFFER_SIZE) */
     LF_SLOTS = 64,        /* notices that can arrive between two calls of progress without being buffered */
     LF_TEXT = 512,        /* bytes of a reason in a notice */
     LF_GREETED = 64,      /* groups up to this size connect when they are made, larger ones when they first talk */
@@ -119,6 +121,7 @@ struct lf_op {
     double since;
     uint32_t number, token;
     int32_t code, peer;
+    uint32_t window; /* chunks under way */
     uint8_t done, sending, busy;
     uint8_t gone;  /* sending: the bytes left in EAGER */
     uint8_t ready; /* sending: READY came; receiving: it was sent */
@@ -188,6 +191,7 @@ struct hd_comm {
     struct rq_pool ops; /* struct lf_op */
     struct lf_op *pending, *busy;
     uint32_t idle;
+    int32_t apart; /* there are ranks on other machines, and the provider asks before it sends what is large */
     struct lf_slot *slots, *slot[LF_SLOTS];
     struct lf_note *free_notes;
     struct lf_piece *free_pieces;
