@@ -15,7 +15,7 @@ struct op {
 
 struct hd_comm_group {
     struct hd__layer_group base;
-    struct hd_comm_group *sub[3]; /* HD__ACROSS, HD__INSIDE, HD__WORLD; NULL where there is none */
+    struct hd_comm_group *sub[HD__SUBS]; /* HD__ACROSS, HD__INSIDE, HD__WORLD, HD__BACK; NULL where there is none */
     struct hd__spread lies;
 };
 
@@ -27,7 +27,7 @@ struct hd_comm {
 
 static struct hd__comm *transport(struct hd__layer *l, uint32_t where)
 {
-    return &l->below[where == HD__INSIDE ? HD__INSIDE : HD__ACROSS];
+    return &l->below[where == HD__INSIDE || where == HD__BACK ? HD__INSIDE : HD__ACROSS];
 }
 
 /* ---- running: the phases of an operation */
@@ -64,11 +64,35 @@ static int32_t test_phase(struct op *op, struct hd_error *err)
     return all;
 }
 
+/* Has it begun all that it has to do in this group? */
+static int has_passed(const struct op *op, uint32_t where)
+{
+    for (uint32_t i = 0; i < op->plan.parts.count; i++) {
+        const struct hd__part *p = &op->plan.parts.at[i];
+        if (p->where == where && (p->phase > op->phase || (p->phase == op->phase && !op->started)))
+            return 0;
+    }
+    return 1;
+}
+
+/* Every group has its parts in the order of the operations, on all ranks. Two are under way: the first never waits. */
+static int may_start(const struct op *op)
+{
+    const struct hd__layer_op *head = op->base.group->head;
+    int may = 1;
+    for (uint32_t i = 0; i < op->plan.parts.count && head != &op->base && may; i++)
+        if (op->plan.parts.at[i].phase == op->phase && op->plan.parts.at[i].where != HD__DIVIDE)
+            may = head->over || has_passed((const struct op *)head, op->plan.parts.at[i].where);
+    return may;
+}
+
 static int32_t levels_advance(struct hd__layer_op *head, struct hd_error *err)
 {
     struct op *op = (struct op *)head;
     int32_t code = HD_OK, moved = 0;
     for (; op->phase < HD__PHASES; op->phase++, op->started = 0, moved = 1) {
+        if (!op->started && !may_start(op))
+            return moved;
         for (uint32_t i = 0; i < op->plan.parts.count && !op->started && code == HD_OK; i++)
             if (op->plan.parts.at[i].phase == op->phase)
                 code = start_part((struct hd_comm_group *)head->group, &op->plan.parts.at[i], err);
@@ -113,7 +137,7 @@ static void op_free(struct hd__layer_op *op)
 static void levels_group_free(struct hd_comm_group *g)
 {
     hd__layer_group_finish(&g->base);
-    for (uint32_t where = 0; where < 3; where++) {
+    for (uint32_t where = 0; where < HD__SUBS; where++) {
         struct hd__comm *t = transport(g->base.layer, where);
         if (g->sub[where] && t->ops.group_free)
             t->ops.group_free(g->sub[where]);
@@ -145,6 +169,9 @@ static int32_t make_subs(struct hd_comm_group *g, const char *name, const int32_
         some[i] = places[ranks[machine * g->lies.locals + i]];
     snprintf(full, sizeof full, "%s/inside", name);
     rc = make_sub(g, HD__INSIDE, full, some, g->lies.locals, err);
+    snprintf(full, sizeof full, "%s/back", name);
+    if (!rc && g->lies.machines > 1)
+        rc = make_sub(g, HD__BACK, full, some, g->lies.locals, err);
     for (int32_t m = 0; m < g->lies.machines; m++)
         some[m] = ranks[m * g->lies.locals + place];
     snprintf(full, sizeof full, "%s/across", name);
@@ -212,7 +239,7 @@ static int32_t levels_collective(struct hd_comm_group *g, const struct hd_comm_c
 }
 
 static const struct hd__layer_kind levels = {.op_bytes = sizeof(struct op),
-                                             .at_once = 1, /* parts of two would meet in another order elsewhere */
+                                             .at_once = 2, /* may_start knows of two */
                                              .advance = levels_advance,
                                              .late = levels_late,
                                              .op_clear = op_clear,

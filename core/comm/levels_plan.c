@@ -93,7 +93,7 @@ static void plan_all_reduce(struct hd__levels_plan *plan, const struct hd__sprea
     add(plan, 0, HD__INSIDE, call, HD_COLL_REDUCE_SCATTER, call->send, mine, piece);
     add(plan, 1, HD__ACROSS, call, HD_COLL_ALL_REDUCE, mine, mine, piece);
     divide(plan, 2, call, mine, piece);
-    add(plan, 3, HD__INSIDE, call, HD_COLL_ALL_GATHER, mine, call->recv, piece);
+    add(plan, 3, HD__BACK, call, HD_COLL_ALL_GATHER, mine, call->recv, piece);
 }
 
 static void plan_reduce_scatter(struct hd__levels_plan *plan, const struct hd__spread *g,
@@ -114,7 +114,7 @@ static void plan_all_gather(struct hd__levels_plan *plan, const struct hd__sprea
     uint64_t bytes = call->count * esize;
     add(plan, 0, HD__ACROSS, call, HD_COLL_ALL_GATHER, call->send, plan->scratch, call->count);
     for (int32_t m = 0; m < g->machines; m++)
-        add(plan, 1, HD__INSIDE, call, HD_COLL_ALL_GATHER, plan->scratch + (uint64_t)m * bytes,
+        add(plan, 1, HD__BACK, call, HD_COLL_ALL_GATHER, plan->scratch + (uint64_t)m * bytes,
             (uint8_t *)call->recv + (uint64_t)(m * g->locals) * bytes, call->count);
 }
 
@@ -132,7 +132,7 @@ static void plan_broadcast(struct hd__levels_plan *plan, const struct hd__spread
     add(plan, 1, HD__ACROSS, call, HD_COLL_BROADCAST, mine, mine, piece);
     plan->parts.at[plan->parts.count - 1].call.root = call->root / g->locals;
     if (!home)
-        add(plan, 2, HD__INSIDE, call, HD_COLL_ALL_GATHER, mine, call->recv, piece);
+        add(plan, 2, HD__BACK, call, HD_COLL_ALL_GATHER, mine, call->recv, piece);
 }
 
 typedef void plan_fn(struct hd__levels_plan *plan, const struct hd__spread *g, const struct hd_comm_call *call,

@@ -6,7 +6,9 @@
 #include "core/base/base.h"
 #include "heddle/comm.h"
 
-enum { HD__ACROSS, HD__INSIDE, HD__WORLD, HD__DIVIDE }; /* DIVIDE: recv = recv / members, here */
+/* BACK: inside too, what follows on what went across, in a group of its own: so the next collective goes inside meanwhile.
+ * DIVIDE: recv = recv / members, here. */
+enum { HD__ACROSS, HD__INSIDE, HD__WORLD, HD__BACK, HD__DIVIDE, HD__SUBS = HD__DIVIDE };
 enum { HD__PHASES = 4 };
 
 /* How the members of a group lie on machines. */

@@ -84,13 +84,14 @@ static void add_parts(const struct finder *f, struct hd__route *r, const struct 
     hd__levels_plan(&plan, &g, &of, two);
     for (uint32_t i = 0; i < plan.parts.count; i++) {
         const struct hd__part *part = &plan.parts.at[i];
-        if (part->where == HD__INSIDE && m->level + 1 < f->out->nest.n) {
+        uint32_t where = part->where == HD__BACK ? HD__INSIDE : part->where;
+        if (where == HD__INSIDE && m->level + 1 < f->out->nest.n) {
             struct members inside = inside_of(m, &g, depth);
             add_parts(f, r, &inside, &part->call);
-        } else if (part->where != HD__DIVIDE) {
-            struct hd__hop hop = hop_of(f, section_at(f, m->level, part->where), &part->call, part->where, members_of(&g, part->where));
+        } else if (where != HD__DIVIDE) {
+            struct hd__hop hop = hop_of(f, section_at(f, m->level, where), &part->call, where, members_of(&g, where));
             hop.level = m->level;
-            hop.rest = two && part->where == HD__WORLD;
+            hop.rest = two && where == HD__WORLD;
             hd__push(&r->hops, hop);
         }
     }

@@ -219,7 +219,7 @@ static const struct {
     {"libfabric-levels", "libfabric", ",\"interface\":\"eth0\",\"inside\":\"shm\"", 0},
     {"mpi", "mpi", "", 1},
     {"mpi-ring", "mpi", ",\"collectives\":\"core\"" RING, 1},
-    {"mpi-levels", "mpi", ",\"sums\":\"any\",\"inside\":\"shm\"", 1},
+    {"mpi-levels", "mpi", ",\"collectives\":\"core\",\"inside\":\"shm\"", 1},
 };
 
 /* The same job, started by mpirun, two ranks a machine. */
