@@ -43,7 +43,7 @@ void hd__build_halving(struct hd__schedule *s, const struct hd_comm_call *call, 
     struct swap swaps[LEVELS];
     struct hd__slice mine = {0, call->count};
     int levels = 0;
-    p.other = hd__schedule_scratch(s, call->count * esize); /* halves of halves: each level's has a place of its own */
+    p.other = hd__schedule_scratch(s, (call->count + LEVELS) * esize); /* halves of halves, rounded up: a place for each level's */
     hd__step_copy(s, p.at, call->send, call->count * esize);
     for (int32_t bit = 1; bit < s->n; bit <<= 1) {
         struct swap *w = &swaps[levels++];
