@@ -84,6 +84,7 @@ void lf_chunks_begin(struct lf_op *op)
 {
     struct hd_comm *c = op->group->comm;
     uint64_t most = c->info->ep_attr->max_msg_size, numbers = UINT64_C(1) << LF_CHUNK_BITS;
+    struct lf_op **last;
     cut(op);
     op->chunk = LF_MAX(op->chunk, (op->bytes + numbers - 1) / numbers);
     op->chunk = LF_MIN(op->chunk, most);
@@ -93,8 +94,10 @@ void lf_chunks_begin(struct lf_op *op)
     if (!has_more(op))
         return;
     op->busy = 1;
-    op->busy_next = c->busy;
-    c->busy = op;
+    op->busy_next = NULL;
+    for (last = &c->busy; *last; last = &(*last)->busy_next) /* behind those that wait longer */
+        ;
+    *last = op;
 }
 
 int lf_chunks_post(struct hd_comm *c)
