@@ -24,6 +24,7 @@ struct arguments {
     int any_order;
     const char *only_transports; /* the first option that a device's peak has no use for */
     int comms, sets, json, peak, sized, out_of_place, overlap;
+    int32_t asked; /* --ranks; 0: it was not said */
     struct hd__bench_meeting meeting;
 };
 
@@ -119,7 +120,7 @@ static int parse_value(struct arguments *a, const char *option, char *value)
     if (strcmp(option, "--op") == 0)
         return parse_ops(value, b);
     if (strcmp(option, "--ranks") == 0)
-        return parse_count(value, 1, &n) && n <= 1024 && (b->ranks = (int32_t)n) > 0;
+        return parse_count(value, 1, &n) && n <= 1024 && (a->asked = b->ranks = (int32_t)n) > 0;
     if (strcmp(option, "--groups") == 0)
         return parse_count(value, 1, &n) && n <= 1024 && (b->groups = (int32_t)n) > 0;
     if (strcmp(option, "-b") == 0)
@@ -236,11 +237,16 @@ static int parse(int argc, char **argv, struct arguments *a)
     for (uint32_t i = 0; i < a->bench.n_ops && a->bench.in_place; i++)
         if (!hd__bench_has_in_place(a->bench.ops[i]) && a->bench.ops[i] != HD__BENCH_BARRIER)
             return hd__refuse_usage(&hd__command_bench, "%s has no in-place form", hd__bench_op_name(a->bench.ops[i]));
+    if (a->bench.last < a->bench.first)
+        return hd__refuse_usage(&hd__command_bench, "-e is below -b");
+    return HD__EXIT_DONE;
+}
+
+static int check_groups(const struct arguments *a)
+{
     if (a->bench.groups > 1 && (a->bench.ranks % a->bench.groups || a->bench.ranks == a->bench.groups))
         return hd__refuse_usage(&hd__command_bench, "--groups %d: --ranks %d is no multiple of it, twice or more",
                                 a->bench.groups, a->bench.ranks);
-    if (a->bench.last < a->bench.first)
-        return hd__refuse_usage(&hd__command_bench, "-e is below -b");
     return HD__EXIT_DONE;
 }
 
@@ -518,6 +524,8 @@ static int tune(struct arguments *a, const struct transport *transport)
 {
     a->bench.component = transport->component;
     a->bench.settings = transport->settings;
+    a->bench.inside = transport->inside;
+    a->bench.inside_settings = transport->inside_settings;
     return hd__bench_tune(&a->bench, a->tune, a->any_order);
 }
 
@@ -551,19 +559,18 @@ static int run(int argc, char **argv)
                                  .ops = {HD__BENCH_ALL_REDUCE, HD__BENCH_REDUCE_SCATTER, HD__BENCH_ALL_GATHER}};
     struct hd_error err = HD_ERROR_INIT;
     int32_t joined = hd__bench_joined();
-    int code;
-    if (joined < 0 && hd__bench_find_others(&a.meeting, &a.bench, &err)) {
+    int code = parse(argc, argv, &a);
+    if (code == HD__EXIT_DONE && joined < 0 && !a.peak && hd__bench_find_others(&a.meeting, &a.bench, a.asked, a.overlap, &err)) {
         fprintf(stderr, "heddle bench: %s\n", err.message);
-        return HD__EXIT_REFUSED;
+        code = HD__EXIT_REFUSED;
     }
-    code = parse(argc, argv, &a);
+    if (code == HD__EXIT_DONE)
+        code = check_groups(&a);
     const char **words = hd__arena_alloc(&a.arena, ((size_t)argc + 2) * sizeof *words);
     words[0] = hd__launcher_self(hd__arena_alloc(&a.arena, 4096));
     memcpy(words + 1, argv, (size_t)argc * sizeof *words);
     a.bench.words = words;
     a.bench.both = !a.bench.in_place && !a.out_of_place && !a.overlap && !a.tune; /* those want one */
-    if (a.peak)
-        a.bench.among = NULL;
     if (code == HD__EXIT_DONE)
         code = measure(&a, a.peak ? -1 : joined);
     hd__arena_free(&a.arena);

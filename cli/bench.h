@@ -21,7 +21,8 @@ struct hd__bench_meeting {
     struct hd__server *server;    /* of the rank that serves the rendezvous */
 };
 /* Where there are others, bench->among and bench->ranks say so from here on. */
-int32_t hd__bench_find_others(struct hd__bench_meeting *m, struct hd__bench *bench, struct hd_error *err);
+/* `asked`: --ranks, 0 without it. */
+int32_t hd__bench_find_others(struct hd__bench_meeting *m, struct hd__bench *bench, int32_t asked, int overlap, struct hd_error *err);
 int32_t hd__bench_meet(struct hd__bench_meeting *m, const struct hd__bench *bench, struct hd_error *err);
 /* Waits for the others so long, where they meet here. */
 void hd__bench_leave(struct hd__bench_meeting *m, double timeout);

@@ -38,6 +38,8 @@ static int32_t find_machines(const struct hd__bench *bench, struct hd_store *sto
         size_t bytes = sizeof *firsts;
         snprintf(key, sizeof key, "bench/first/%d/%d", bench->among->runs, r);
         code = hd__store_get(store, key, &firsts[r], &bytes, deadline, err);
+        if (code == HD_OK && (firsts[r] < 0 || firsts[r] > r))
+            code = hd_fail(err, HD_E_INVALID, "the launcher says that rank %d is the %d-th on its machine", r, r - firsts[r]);
     }
     return code;
 }

@@ -317,6 +317,7 @@ int32_t hd__bench_rank(const struct hd__bench *bench, int32_t rank, struct hd_st
     if (code == HD_OK && bench->inside)
         code = hd__bench_open_inside(bench, &world, &in, &transport, err);
     if (code != HD_OK) {
+        hd__store_fail(store, code, err->message);
         free(in.ranks);
         return code;
     }

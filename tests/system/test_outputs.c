@@ -496,6 +496,17 @@ START_TEST(bench_peak)
 }
 END_TEST
 
+/* A launcher of one rank: there is nobody to meet. */
+START_TEST(bench_of_one_rank)
+{
+    struct command *c = command_run_env("RANK=0 WORLD_SIZE=1 MASTER_ADDR=127.0.0.1 MASTER_PORT=29400", "bench --op barrier");
+    expect_code(c, 0);
+    c = command_run_env("RANK=0 WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=29400", "bench --overlap");
+    expect_code(c, 2);
+    expect_says(c, "--overlap wants ranks that it starts itself");
+}
+END_TEST
+
 int main(void)
 {
     const struct system_test tests[] = {
@@ -504,7 +515,7 @@ int main(void)
         {"explain, JSON", explain_json, 1}, {"explain", explain_text, 1}, {"check", check_json, 1}, {"help", help, 1},
         {"bench, peak", bench_peak, 1},
         {"bench, beside", bench_side_by_side, 1}, {"bench, overlap", bench_overlap, 1},
-        {"bench, page", bench_html, 1},
+        {"bench, page", bench_html, 1}, {"bench of one rank", bench_of_one_rank, 1},
         {NULL, NULL, 0}};
     return system_run("system-outputs", tests);
 }
