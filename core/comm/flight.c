@@ -39,7 +39,7 @@ struct hd__flight_channel *hd__flight_channel(struct hd__flight *f, const char *
                                      .to = to,
                                      .stream = stream,
                                      .index = f->n_channels++};
-    *f->tail = c;
+    __atomic_store_n(f->tail, c, __ATOMIC_RELEASE); /* who asks what this rank does walks along */
     f->tail = &c->next;
     return c;
 }

@@ -46,9 +46,9 @@ static const struct hd_option options[] = {
 /* ---- late */
 
 /* The operation does not begin while this lasts: nor does the flight recorder say so. */
-static int32_t sleep_before(struct hd__hook *h, double seconds, struct hd_error *err)
+static int32_t sleep_before(struct hd__hook *h, double seconds, int recorded, struct hd_error *err)
 {
-    const struct hd__flight_op *op = h->place.flight ? hd__flight_retract(h->place.flight) : NULL;
+    const struct hd__flight_op *op = recorded && h->place.flight ? hd__flight_retract(h->place.flight) : NULL;
     double until = hd__now() + seconds;
     while (hd__now() < until && !atomic_load(&h->aborted))
         usleep(1000);
@@ -147,13 +147,13 @@ static void record(struct hd__hook *h, struct faults *f, const struct hd__hook_o
 /* ---- the hook */
 
 /* What does not change a call. */
-static int32_t strike(struct hd__hook *h, int32_t kind, const char *what, struct hd_error *err)
+static int32_t strike(struct hd__hook *h, int32_t kind, const char *what, int recorded, struct hd_error *err)
 {
     const struct settings *s = h->settings;
     switch (kind) {
     case DELAY:
     case STALL:
-        return sleep_before(h, kind == STALL ? 1e9 : s->seconds, err);
+        return sleep_before(h, kind == STALL ? 1e9 : s->seconds, recorded, err);
     case FAIL:
         return hd_fail(err, HD_E_IO, "%s: made to fail by comm.hooks: faults", what);
     case RESET:
@@ -176,7 +176,7 @@ static int32_t strike_when(struct hd__hook *h, int32_t when, const char *what, s
     if (s->when != when || s->rank != h->world.rank)
         return HD_OK;
     hd__log(HD_LOG_WARN, "faults", "rank %d, %s: %s, at %.3f s", h->world.rank, what, kind_names[s->kind], hd__now());
-    return strike(h, s->kind, what, err);
+    return strike(h, s->kind, what, 0, err);
 }
 
 static int32_t faults_open(struct hd__hook *h, struct hd_error *err)
@@ -225,7 +225,7 @@ static int32_t faults_begin(struct hd__hook *h, struct hd__hook_op *op, struct h
         return HD__HOOK_HOLD;
     if (strikes(s->kind)) {
         snprintf(what, sizeof what, "%s of group %s", hd__hook_name(op->what), op->group->name);
-        return strike(h, s->kind, what, err);
+        return strike(h, s->kind, what, 1, err);
     }
     change(h, op, s->kind);
     record(h, f, op);

@@ -94,13 +94,16 @@ static int32_t absent_ranks(const struct hd__server *s, char *out, size_t room)
     return first;
 }
 
-/* When it has to be looked for them; far away where all have come. */
+/* When it has to be looked for them; far away where all have come. Counted from the first that came: how long a launcher takes
+ * is not the job's. */
 static double absent_due(const struct hd__server *s)
 {
     double due = s->said_absent ? 2 * s->said_absent : s->options.late_after;
     if (s->all_came || s->end.code != HD_OK || s->options.late_after <= 0)
         return 1e300;
-    return s->opened + (s->options.timeout > 0 ? HD__MIN(due, s->options.timeout) : due);
+    if (!s->first)
+        return s->opened + due;
+    return s->first + (s->options.timeout > 0 ? HD__MIN(due, s->options.timeout) : due);
 }
 
 static void look_for_absent(struct hd__server *s, double now)
@@ -113,9 +116,9 @@ static void look_for_absent(struct hd__server *s, double now)
     s->all_came = first < 0;
     if (s->all_came)
         return;
-    s->said_absent = now - s->opened;
+    s->said_absent = now - (s->first ? s->first : s->opened);
     snprintf(cause, sizeof cause, "%s did not come within %.0f s", who, s->said_absent);
-    if (s->options.timeout > 0 && s->said_absent >= s->options.timeout)
+    if (s->first && s->options.timeout > 0 && s->said_absent >= s->options.timeout)
         hd__server_job_ends(s, HD_E_PEER, first, cause);
     else
         hd__log(HD_LOG_WARN, NULL, "%s", cause);
@@ -185,6 +188,8 @@ static void *serve(void *arg)
         if (now - before > s->options.dead_after / 2) { /* we were stopped ourselves: nobody else is to blame */
             s->slept = now - before;
             s->woke = now;
+            s->opened += s->slept;
+            s->first += s->first ? s->slept : 0;
         }
         if (s->woke == now)
             for (uint32_t i = 0; i < n; i++)

@@ -54,7 +54,8 @@ struct hd__server {
         char cause[512];
     } end; /* the first death or abort, told to ranks that connect later too */
     struct hd__gather gather;
-    double opened, said_absent; /* when it was; how many seconds later the log last said who has not come */
+    double opened, first;       /* when it was; when the first rank came, 0: none did */
+    double said_absent;         /* how many seconds after that the log last said who has not come */
     double slept, woke; /* how long this process was stopped the last time, and until when */
 };
 

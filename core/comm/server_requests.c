@@ -131,6 +131,10 @@ static void on_hello(struct hd__server *s, struct conn *c, const struct hd__fram
     c->rank = rank;
     c->in_room = WIRE_FRAME_MAX;
     s->ranks[rank] = HD__PART_HERE;
+    if (!s->first) {
+        s->first = c->heard;
+        s->said_absent = 0;
+    }
     hd__wire_put_u32(body, (uint32_t)size);
     hd__wire_put_u32(body + 4, (uint32_t)s->options.rank);
     hd__conn_send(c, &(struct hd__frame){.type = WIRE_WELCOME, .arg = s->options.rank, .value = body, .value_bytes = 8});

@@ -98,15 +98,11 @@ static int report_comes(struct hd_store *s)
     return code && !(code == HD_E_PEER && rank == s->server_rank);
 }
 
-void hd__store_close(struct hd_store *store)
+void hd__store_leave(struct hd_store *store)
 {
     uint64_t one = 1;
-    if (!store)
+    if (store->space)
         return;
-    if (store->space) {
-        hd__local_close(store);
-        return;
-    }
     pthread_mutex_lock(&store->lock);
     store->stop = 1;
     pthread_mutex_unlock(&store->lock);
@@ -116,7 +112,17 @@ void hd__store_close(struct hd_store *store)
     hd__store_send(store, &(struct hd__frame){.type = WIRE_BYE}, hd__now() + 1);
     if (report_comes(store) && store->server_rank != store->rank)
         await_close(store, hd__now() + HD__REPORT_SECONDS);
-    hd__store_free(store);
+}
+
+void hd__store_close(struct hd_store *store)
+{
+    if (!store)
+        return;
+    hd__store_leave(store);
+    if (store->space)
+        hd__local_close(store);
+    else
+        hd__store_free(store);
 }
 
 /* ---- requests */

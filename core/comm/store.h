@@ -61,6 +61,8 @@ int32_t hd__store_connect(const struct hd__store_options *options, double deadli
 /* Says goodbye, so that the others do not take it for a death. Where the job ended by a fault it returns when the server has
  * put the report together, after HD__REPORT_SECONDS at most. NULL is fine. */
 void hd__store_close(struct hd_store *store);
+/* The same, but the store stays: for a process that ends while another thread may still ask it. */
+void hd__store_leave(struct hd_store *store);
 
 /* A store inside one process: a space, and a handle on it per rank. */
 struct hd__space *hd__space_create(int32_t size);

@@ -118,7 +118,7 @@ static int32_t environment_secret(const struct launcher *l, struct hd__place_in_
         return HD_OK;
     if (given)
         return hd_fail(err, HD_E_INVALID, "HEDDLE_SECRET is not 32 hexadecimal digits");
-    if (!key && place->rank == 0 && !is_loopback(place->store.host))
+    if (err && !key && place->rank == 0 && !is_loopback(place->store.host))
         hd__log(HD_LOG_WARN, NULL, "HEDDLE_SECRET is not set: the job's secret follows from MASTER_PORT and the number that %s gave the job, which "
                 "others may know; give all ranks the same 32 hexadecimal digits where others reach %s", l->name, place->store.host);
     hd__text_add(&text, "%u", (unsigned)getuid());

@@ -225,18 +225,24 @@ static int32_t serve_ranks(int32_t n, double dead_after, const struct hd__report
 }
 
 /* The job ended by a fault, and the command that started its ranks does not end: it may not even have started them. */
-static void end_late(pid_t pid, const struct hd__server *server, double *ended)
+struct late_end {
+    double since; /* of the fault; 0: there was none */
+    int sent;
+};
+
+static void end_late(pid_t pid, const struct hd__server *server, struct late_end *end)
 {
-    int32_t why;
-    if (!server || hd__server_ended_by(server, &why) < 0)
+    int32_t why = HD_OK;
+    if (server)
+        hd__server_ended_by(server, &why);
+    if (!end->since && why)
+        end->since = hd__now();
+    if (!end->since || hd__now() < end->since + (2 + end->sent) * GRACE)
         return;
-    if (!*ended)
-        *ended = hd__now();
-    if (hd__now() < *ended + 2 * GRACE)
-        return;
-    hd__log(HD_LOG_WARN, NULL, "the command that started the ranks did not end by itself and is ended");
-    kill(pid, hd__now() < *ended + 3 * GRACE ? SIGTERM : SIGKILL);
-    *ended += GRACE / 2; /* again then */
+    if (!end->sent)
+        hd__log(HD_LOG_WARN, NULL, "the command that started the ranks did not end by itself and is ended");
+    kill(pid, end->sent ? SIGKILL : SIGTERM);
+    end->sent++;
 }
 
 int hd__launch_command(const struct hd_comm_launcher *launcher, int32_t n, double dead_after, const struct hd__reporter *reporter,
@@ -245,7 +251,7 @@ int hd__launch_command(const struct hd_comm_launcher *launcher, int32_t n, doubl
     struct hd_error err = HD_ERROR_INIT;
     struct hd__server *server = NULL;
     sigset_t signals, before;
-    double ended = 0;
+    struct late_end end = {0};
     pid_t pid;
     int status, sig;
     block_signals(&signals, &before);
@@ -260,7 +266,7 @@ int hd__launch_command(const struct hd_comm_launcher *launcher, int32_t n, doubl
         sig = sigtimedwait(&signals, NULL, &wait);
         if (sig == SIGTERM || sig == SIGINT)
             kill(pid, SIGUSR1);
-        end_late(pid, server, &ended);
+        end_late(pid, server, &end);
     }
     hd__server_close(server);
     sigprocmask(SIG_SETMASK, &before, NULL);

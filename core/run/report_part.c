@@ -66,7 +66,7 @@ size_t hd__report_part(const struct hd__flight *f, int32_t rank, const char *at,
         double now = hd__now();
         json_t *channels = json_array(), *part;
         size_t bytes;
-        for (const struct hd__flight_channel *c = f->channels; c; c = c->next)
+        for (const struct hd__flight_channel *c = __atomic_load_n(&f->channels, __ATOMIC_ACQUIRE); c; c = __atomic_load_n(&c->next, __ATOMIC_ACQUIRE))
             json_array_append_new(channels, channel_json(c));
         part = json_pack("{s:i, s:I, s:s, s:f, s:I, s:I, s:o, s:o}", "rank", rank, "step",
                          (json_int_t)__atomic_load_n(&f->step, __ATOMIC_RELAXED), "at", at, "waited", hd__flight_waited(f), "waiting",

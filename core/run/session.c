@@ -82,7 +82,7 @@ int32_t hd__session_open(struct hd__session *s, struct hd__compiled *compiled, c
     s->exec = hd__exec_create(&config);
     if (s->store)
         witness(s);
-    hd__way_out_enter(&s->way_out, s->store, s->server, "opening");
+    hd__way_out_enter(&s->way_out, s->store, s->server, 0);
     rc = hd__exec_open(s->exec, err);
     hd__way_out_leave(&s->way_out);
     if (!rc)
@@ -112,7 +112,7 @@ void hd__session_close(struct hd__session *s, int32_t failed, const char *reason
     hd__feed_close(s->train);
     hd__feed_close(s->held_out);
     if (!failed)
-        hd__way_out_enter(&s->way_out, s->store, s->server, "closing");
+        hd__way_out_enter(&s->way_out, s->store, s->server, 1);
     hd__exec_close(s->exec);
     if (!failed)
         hd__way_out_leave(&s->way_out);

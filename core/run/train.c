@@ -430,7 +430,7 @@ static void fail(struct loop *l, const struct hd_error *err)
     struct hd_error end = HD_ERROR_INIT;
     if (l->s.store) {
         wait_for_word(l, err);
-        hd__session_fail(&l->s, err->code, err->message);
+        hd__session_fail(&l->s, err->code == HD_E_INVALID ? HD_E_INTERNAL : err->code, err->message); /* no refusal: see below */
     }
     if (l->s.store && says_another(l, err, &end))
         hd__log(HD_LOG_ERROR, NULL, "%s, so this rank ends", end.message);
@@ -448,7 +448,7 @@ static int is_refused(const struct loop *l, const struct hd_error *err)
         wait_for_word(l, err);
     if (live && hd__live_dead(live, &rank, NULL) && rank != l->s.place->rank)
         return hd__live_fault(live) == HD_E_INVALID;
-    return !l->failed_meeting;
+    return !l->failed_meeting && err->code != HD_E_TIMEOUT && err->code != HD_E_PEER && err->code != HD_E_CANCELLED;
 }
 
 /* Where another refused the job it has said why, and this rank is silent. */

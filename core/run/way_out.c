@@ -10,15 +10,25 @@
 
 #define LOOK_SECONDS 0.1
 
-/* The call is inside another library for good: what it holds stays as it is. */
+/* The call is inside another library for good, or comes back any moment: what it uses stays as it is. Where another rank refused
+ * the job, that one has said why. */
 static void go(struct hd__way_out *w, const char *why)
 {
-    hd__log(HD_LOG_ERROR, NULL, "%s, so this rank ends, while %s", why, w->inside);
-    hd__store_close(w->store);
+    int refused = hd__live_fault(hd__store_live(w->store)) == HD_E_INVALID;
+    if (!refused)
+        hd__log(HD_LOG_ERROR, NULL, "%s, so this rank ends, while %s", why, w->inside);
+    hd__store_leave(w->store);
     if (w->server)
         hd__server_drain(w->server, hd__now() + 2);
     fflush(NULL);
-    _exit(1);
+    _exit(refused ? 2 : 1);
+}
+
+/* In the end the rank that serves leaves when it is done, and does not wait for ever for who is late. */
+static int has_ended(const struct hd__way_out *w, struct hd_error *why)
+{
+    int32_t rank = -1, code = hd__live_dead(hd__store_live(w->store), &rank, why);
+    return code && !(w->closing && code == HD_E_PEER && rank >= 0 && rank == hd__store_server_rank(w->store));
 }
 
 static void *watch(void *user)
@@ -30,7 +40,7 @@ static void *watch(void *user)
     while (!w->back && !w->taken) {
         struct timespec until = hd__store_time(hd__now() + LOOK_SECONDS);
         pthread_cond_timedwait(&w->left, &w->lock, &until);
-        if (!since && hd__live_dead(hd__store_live(w->store), NULL, &end))
+        if (!since && has_ended(w, &end))
             since = hd__now();
         w->taken = !w->back && since && hd__now() > since + HD__WAY_OUT_SECONDS;
     }
@@ -40,15 +50,16 @@ static void *watch(void *user)
     return NULL;
 }
 
-void hd__way_out_enter(struct hd__way_out *w, struct hd_store *store, struct hd__server *server, const char *inside)
+void hd__way_out_enter(struct hd__way_out *w, struct hd_store *store, struct hd__server *server, int closing)
 {
-    *w = (struct hd__way_out){.store = store, .server = server, .inside = inside, .lock = PTHREAD_MUTEX_INITIALIZER};
+    *w = (struct hd__way_out){.store = store, .server = server, .closing = closing, .inside = closing ? "closing" : "opening",
+                              .lock = PTHREAD_MUTEX_INITIALIZER};
     if (!store)
         return;
     hd__store_cond(&w->left);
     w->on = !pthread_create(&w->thread, NULL, watch, w);
     if (!w->on)
-        hd__log(HD_LOG_WARN, NULL, "the thread that watches over %s cannot start", inside);
+        hd__log(HD_LOG_WARN, NULL, "the thread that watches over %s cannot start", w->inside);
 }
 
 void hd__way_out_leave(struct hd__way_out *w)

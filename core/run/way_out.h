@@ -4,7 +4,8 @@
  * died or was stopped for as long as it stays away. A thread watches meanwhile:
  *
  *     enter -> the call -> leave      the job went on, or the call came back soon after its end: nothing happens
- *     enter -> the job ends, and HD__WAY_OUT_SECONDS later the call is not back: the rank says why, goodbye, and exits with 1
+ *     enter -> the job ends, and HD__WAY_OUT_SECONDS later the call is not back: the rank says why, goodbye, and exits with 1, or with 2
+ *                                     where another rank refused the job
  */
 #ifndef HD_CORE_RUN_WAY_OUT_H
 #define HD_CORE_RUN_WAY_OUT_H
@@ -22,11 +23,11 @@ struct hd__way_out {
     pthread_mutex_t lock;
     pthread_cond_t left;
     pthread_t thread;
-    int on, back, taken; /* a thread watches; the call is back; the thread ends the process */
+    int closing, on, back, taken; /* it closes; a thread watches; the call is back; the thread ends the process */
 };
 
 /* NULL store: nobody else is there, nothing happens. `server`: of the rank that serves, which lets the others read why first. */
-void hd__way_out_enter(struct hd__way_out *w, struct hd_store *store, struct hd__server *server, const char *inside);
+void hd__way_out_enter(struct hd__way_out *w, struct hd_store *store, struct hd__server *server, int closing);
 /* Does not return where the process is being ended. */
 void hd__way_out_leave(struct hd__way_out *w);
 

@@ -215,6 +215,23 @@ START_TEST(stopped_while_closing)
 }
 END_TEST
 
+/* Late is not dead; and a rank that is late in the end has nobody left to wait for, whoever served the rendezvous. */
+START_TEST(late_in_opening_and_closing)
+{
+    int port = free_port();
+    struct command *c[2] = {command_run("train llama.yaml mesh.dp=2 job.steps=3 job.name=late comm.use=shm "
+                                        "comm.hooks=[{\"use\":\"faults\",\"rank\":1,\"when\":\"opening\",\"kind\":\"delay\",\"seconds\":\"1s\"}]")};
+    expect_code(c[0], 0);
+    for (int rank = 1; rank >= 0; rank--)
+        c[rank] = command_start_rank(rank, 2, 0, port, "train llama.yaml job.steps=3 job.name=late comm.use=shm "
+                                     "comm.hooks=[{\"use\":\"faults\",\"rank\":1,\"when\":\"closing\",\"kind\":\"delay\",\"seconds\":\"12s\"}]");
+    for (int rank = 0; rank < 2; rank++) {
+        command_wait(c[rank], 60);
+        expect_code(c[rank], 0);
+    }
+}
+END_TEST
+
 START_TEST(stopped_at_once)
 {
     pid_t ranks[2];
@@ -586,6 +603,7 @@ int main(void)
         {"SIGTERM", terminate, 1}, {"SIGINT", interrupt, 1}, {"killed rank", killed_rank, 1}, {"killed at once", killed_at_once, 5},
         {"stopped rank", stopped_rank, 1}, {"stopped while opening", stopped_while_opening, HD__COUNT(stop_over)},
         {"stopped while closing", stopped_while_closing, HD__COUNT(stop_over)}, {"stopped at once", stopped_at_once, 5},
+        {"late in opening and closing", late_in_opening_and_closing, 1},
         {"continued rank", continued_rank, 1}, {"killed parent", killed_parent, 1}, {"diverging", diverging, 1},
         {"gives up", one_rank_gives_up, 3}, {"checkpoint fails", checkpoint_fails, 1}, {"data ends", data_ends, 1},
         {"launched by environment", launched_by_environment, 1},
