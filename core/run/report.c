@@ -158,7 +158,7 @@ int32_t hd__report_gathered(void *user, const struct hd__gathered *g, int32_t *r
     char path[512] = "";
     json_t *report;
     int32_t code = HD_OK;
-    if (!any_part(g))
+    if (!any_part(g) && g->code != HD_E_PEER) /* a death is reported even where nobody is left to say more, or nobody has come yet */
         return HD_OK;
     report = report_json(reporter, g);
     hd__judge(report, &verdict);
