@@ -428,21 +428,15 @@ static int32_t find_device(struct arguments *a, struct hd__plugins *plugins, str
     return hd__bench_settings(c, NULL, 0, settings, &a->arena, err);
 }
 
-/* One of several ranks speaks. */
-static int speaks(const struct arguments *a)
-{
-    return !a->bench.among || a->bench.among->rank == 0;
-}
-
 static int measure_all(struct arguments *a, const struct transport *transports)
 {
     struct output o = {.a = a, .table = {.bench = &a->bench}, .rows = json_array()};
     struct hd_error err = HD_ERROR_INIT;
     int32_t code = HD_OK;
-    if (!a->json && speaks(a))
+    if (!a->json && hd__bench_speaks(&a->bench))
         print_title(a);
     for (int i = 0; i < a->comms && code == HD_OK; i++) {
-        if (a->comms > 1 && isatty(2) && speaks(a))
+        if (a->comms > 1 && isatty(2) && hd__bench_speaks(&a->bench))
             fprintf(stderr, "heddle bench: %s (%d of %d)\n", a->comm[i], i + 1, a->comms);
         o.comm = a->comm[i];
         a->bench.which = i;
@@ -452,7 +446,7 @@ static int measure_all(struct arguments *a, const struct transport *transports)
         a->bench.inside_settings = transports[i].inside_settings;
         code = hd__bench_run(&a->bench, on_row, &o, &err);
     }
-    if (code == HD_OK && speaks(a))
+    if (code == HD_OK && hd__bench_speaks(&a->bench))
         code = report(a, o.rows, &err);
     json_decref(o.rows);
     if (code != HD_OK)
@@ -508,7 +502,7 @@ static int32_t check_files(const struct arguments *a, struct hd_error *err)
 
 static int32_t prepare(struct arguments *a, struct hd__plugins *plugins, int joined, struct transport *transports, struct hd_error *err)
 {
-    int32_t rc = joined || !speaks(a) ? HD_OK : check_files(a, err);
+    int32_t rc = joined || !hd__bench_speaks(&a->bench) ? HD_OK : check_files(a, err);
     if (!rc && !joined && !a->peak)
         rc = check_memory(a, err);
     if (!rc)

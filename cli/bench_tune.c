@@ -60,12 +60,6 @@ static int32_t try_one(struct hd__bench *bench, struct trial *t, const struct hd
     return rc;
 }
 
-/* Of ranks that another launcher started, rank 0 has what was measured. */
-static int speaks(const struct hd__bench *bench)
-{
-    return !bench->among || bench->among->rank == 0;
-}
-
 /* Neighbours with the same winner are one rule; above the largest size measured its winner goes on. */
 static void add_rules(struct hd__tuning *out, const struct trial *t, uint32_t coll, int32_t ranks)
 {
@@ -105,7 +99,7 @@ static int32_t tune_one(const struct hd__bench *asked, uint32_t op, uint32_t col
                 rc = try_one(&bench, &t, a, chunks[k], any_order, err);
         }
     }
-    if (!rc && speaks(asked))
+    if (!rc && hd__bench_speaks(asked))
         add_rules(out, &t, coll, asked->ranks);
     return rc;
 }
@@ -134,14 +128,14 @@ int hd__bench_tune(struct hd__bench *bench, const char *path, int any_order)
     int32_t rc = HD_OK;
     if (refused(bench))
         return HD__EXIT_REFUSED;
-    if (speaks(bench)) {
+    if (hd__bench_speaks(bench)) {
         printf("# comm-%s, %d ranks, %s: the best by size\n", bench->component->name, bench->ranks, hd_dtype_name(bench->dtype));
         printf("# %-14s %12s   %-14s %8s %12s\n", "op", "size", "algorithm", "chunk", "time (us)");
     }
     for (uint32_t i = 0; i < bench->n_ops && !rc; i++)
         if (colls[bench->ops[i]] && colls[bench->ops[i]] != HD_COLL_BARRIER)
             rc = tune_one(bench, bench->ops[i], colls[bench->ops[i]], any_order, &out, &err);
-    if (!rc && speaks(bench))
+    if (!rc && hd__bench_speaks(bench))
         rc = hd__tuning_write(path, &out, &err);
     hd__tuning_free(&out);
     if (rc)

@@ -79,6 +79,12 @@ struct hd__bench_row {
     double products_us, alone_us, both_us, exposed_us, hidden;
 };
 
+/* Does this process have the rows, and say them? */
+static inline int hd__bench_speaks(const struct hd__bench *bench)
+{
+    return !bench->among || bench->among->rank == 0;
+}
+
 /* Of HD__BENCH_...: static text. */
 const char *hd__bench_op_name(uint32_t op);
 int32_t hd__bench_op_find(const char *name); /* -1 if unknown */

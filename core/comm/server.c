@@ -76,21 +76,31 @@ static void hand_over(struct hd__server *s)
 
 /* ---- who has not come */
 
-/* "rank 2", "ranks 2, 5 and 3 more"; returns the first of them, -1 where all have come. */
-static int32_t absent_ranks(const struct hd__server *s, char *out, size_t room)
+int32_t hd__server_list(const struct hd__server *s, const uint8_t *is, char *out, size_t room)
 {
-    int32_t first = -1, absent = 0, listed = 0;
-    size_t n = 0;
+    enum { MOST = 16 };
+    int32_t n = 0;
+    size_t at = 0;
+    for (int32_t r = 0; r < s->options.size; r++)
+        if (is[r] && n++ < MOST)
+            at += (size_t)snprintf(out + at, room - at, "%s%d", n > 1 ? ", " : "", r);
+    if (n > MOST)
+        snprintf(out + at, room - at, " and %d more", n - MOST);
+    return n;
+}
+
+/* "rank 2", "ranks 2, 5 and 3 more"; returns the first of them, -1 where all have come. */
+static int32_t absent_ranks(const struct hd__server *s, char out[256])
+{
+    uint8_t *absent = hd__alloc((size_t)s->options.size);
+    int32_t first = -1, n;
+    char list[240] = "";
     for (int32_t r = s->options.size; r-- > 0;)
-        if (s->ranks[r] == HD__PART_NONE) {
+        if ((absent[r] = s->ranks[r] == HD__PART_NONE))
             first = r;
-            absent++;
-        }
-    for (int32_t r = HD__MAX(first, 0); r < s->options.size && listed < 8; r++)
-        if (s->ranks[r] == HD__PART_NONE)
-            n += (size_t)snprintf(out + n, room - n, "%s%d", listed++ ? ", " : absent > 1 ? "ranks " : "rank ", r);
-    if (absent > listed)
-        snprintf(out + n, room - n, " and %d more", absent - listed);
+    n = hd__server_list(s, absent, list, sizeof list);
+    snprintf(out, 256, "rank%s %s", n > 1 ? "s" : "", list);
+    free(absent);
     return first;
 }
 
@@ -108,11 +118,11 @@ static double absent_due(const struct hd__server *s)
 
 static void look_for_absent(struct hd__server *s, double now)
 {
-    char who[128] = "", cause[256];
+    char who[256], cause[300];
     int32_t first;
     if (now < absent_due(s))
         return;
-    first = absent_ranks(s, who, sizeof who);
+    first = absent_ranks(s, who);
     s->all_came = first < 0;
     if (s->all_came)
         return;

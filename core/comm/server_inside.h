@@ -65,6 +65,9 @@ void hd__server_tell_end(struct hd__server *s, struct conn *c);
 /* A rank has waited so long: asks all what they do. */
 void hd__server_look(struct hd__server *s, double waited, double now);
 
+/* "2, 5 and 3 more": the ranks r of which `is[r]`; returns how many. */
+int32_t hd__server_list(const struct hd__server *s, const uint8_t *is, char *out, size_t room);
+
 /* server_conn.c. read, write and late say why the connection is over, or NULL. */
 void hd__conn_send(struct conn *c, const struct hd__frame *frame);
 struct conn *hd__conn_of(struct hd__server *s, int32_t rank); /* NULL: it has none */

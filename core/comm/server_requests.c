@@ -53,24 +53,16 @@ static void answer_waits(struct hd__server *s, uint32_t type, const char *key, s
     s->waits.count = kept;
 }
 
-/* "2, 5 and 3 more": the ranks without a waiting request for this barrier. */
+/* The ranks without a waiting request for this barrier. */
 static void missing_ranks(struct hd__server *s, const struct wait *barrier, char *out, size_t room)
 {
-    int listed = 0, more = 0;
-    size_t n = 0;
-    for (int32_t r = 0; r < s->options.size; r++) {
-        int here = 0;
-        for (uint32_t i = 0; i < s->waits.count && !here; i++)
-            here = s->waits.at[i].rank == r && same_wait(&s->waits.at[i], barrier->type, barrier->key, barrier->key_bytes);
-        if (here)
-            continue;
-        if (listed++ < 16)
-            n += (size_t)snprintf(out + n, room - n, "%s%d", listed > 1 ? ", " : "", r);
-        else
-            more++;
-    }
-    if (more)
-        snprintf(out + n, room - n, " and %d more", more);
+    uint8_t *missing = hd__alloc((size_t)s->options.size);
+    memset(missing, 1, (size_t)s->options.size);
+    for (uint32_t i = 0; i < s->waits.count; i++)
+        if (same_wait(&s->waits.at[i], barrier->type, barrier->key, barrier->key_bytes))
+            missing[s->waits.at[i].rank] = 0;
+    hd__server_list(s, missing, out, room);
+    free(missing);
 }
 
 void hd__server_expire_waits(struct hd__server *s, double now)

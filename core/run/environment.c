@@ -15,7 +15,7 @@
 static const struct launcher {
     const char *name, *rank, *size, *local_rank, *local_size, *id[2], *key;
 } launchers[] = {
-    {"the launcher", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", {"TORCHELASTIC_RUN_ID", NULL}, NULL},
+    {"the launcher", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", {NULL, NULL}, NULL},
     {"mpirun", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE",
      {"PMIX_NAMESPACE", NULL}, "OMPI_MCA_orte_precondition_transports"},
     {"mpiexec", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS", {"I_MPI_HYDRA_UUID", NULL}, NULL},
@@ -111,7 +111,7 @@ static int is_loopback(const char *host)
 static int32_t environment_secret(const struct launcher *l, struct hd__place_in_job *place, struct hd_error *err)
 {
     const char *given = getenv("HEDDLE_SECRET"), *key = l->key ? getenv(l->key) : NULL;
-    const char *common[] = {getenv("MASTER_PORT"), l->id[0] ? getenv(l->id[0]) : NULL, l->id[1] ? getenv(l->id[1]) : NULL, key};
+    const char *common[] = {getenv("MASTER_PORT"), getenv("TORCHELASTIC_RUN_ID"), l->id[0] ? getenv(l->id[0]) : NULL, l->id[1] ? getenv(l->id[1]) : NULL, key};
     struct hd__text text = {0};
     uint64_t half[2];
     if (given && hd__secret_parse(given, place->store.secret))

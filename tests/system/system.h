@@ -50,6 +50,9 @@ void command_wait(struct command *c, double seconds);
 struct command *command_run(const char *format, ...) __attribute__((format(printf, 1, 2)));
 struct command *command_run_env(const char *environment, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
+/* Does a job of two ranks run over this transport here? shm and pipes always do. */
+int runs_over(const char *use);
+
 /* The processes that a running command started, in the order of their ranks; waits until there are `n`. */
 void command_ranks(const struct command *c, int n, pid_t *ranks);
 /* Within so many seconds, more on a busy machine (CK_TIMEOUT_MULTIPLIER), none of them is there. Those that lost their parent come

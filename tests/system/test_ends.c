@@ -175,12 +175,6 @@ END_TEST
 /* Where a rank is when it is stopped does not matter: before its groups are made, when all is done, or at any moment of its start. */
 static const char *const stop_over[] = {"shm", "pipes", "libfabric", "mpi"};
 
-static int runs_over(const char *use)
-{
-    struct command *c = command_run("train llama.yaml job.steps=1 mesh.dp=2 job.name=here plugins.path=" PIPES " comm.use=%s", use);
-    return c->code == 0;
-}
-
 static void stop_when(const char *when, const char *use)
 {
     char job[40];

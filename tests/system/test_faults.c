@@ -154,18 +154,9 @@ static double seconds_since_fault(const struct command *c)
     return c->started + c->seconds - when;
 }
 
-static int is_here(const char *use)
-{
-    struct command *c;
-    if (!strcmp(use, "shm") || !strcmp(use, "pipes"))
-        return 1;
-    c = command_run("train llama.yaml job.steps=1 mesh.dp=2 job.name=here comm.use=%s", use);
-    return c->code == 0;
-}
-
 static int is_wanted(uint64_t t)
 {
-    return only ? !strcmp(transports[t].name, only) : is_here(transports[t].use);
+    return only ? !strcmp(transports[t].name, only) : runs_over(transports[t].use);
 }
 
 static void note(const char *use, const char *kind, int opening, double seconds)
