@@ -1,6 +1,7 @@
 /* Do the members call the same? MPI does not ask: a call of another size writes where it must not, and the process dies in
  * MPI's code. So each tells the next member what it calls, 32 bytes, and starts when it knows that the one before calls the
- * same. Who differs, and the one behind it, do not start: nothing of another size ever gets into MPI. */
+ * same. Who differs, and the one behind it, do not start: nothing of another size ever gets into MPI. They tell it on boards
+ * in memory (board.c) where the group is inside one machine, else by messages. */
 #include "cm.h"
 
 static struct cm_sign sign_of(const struct hd_comm_call *c)
@@ -15,12 +16,24 @@ static struct cm_sign sign_of(const struct hd_comm_call *c)
     return s;
 }
 
+/* Puts up what the room on the board allows, in order. */
+static void put_up(struct cm_group *g)
+{
+    while (g->unsaid && cm_board_put(&g->board, &g->unsaid->mine))
+        g->unsaid = g->unsaid->next;
+}
+
 int cm_agree_begin(struct cm_op *op)
 {
     struct cm_group *g = op->group;
     int code;
     op->mine = sign_of(&op->call);
     op->signing[0] = op->signing[1] = MPI_REQUEST_NULL;
+    if (g->board.own) {
+        g->unsaid = g->unsaid ? g->unsaid : op;
+        put_up(g);
+        return MPI_SUCCESS;
+    }
     code = MPI_Irecv(&op->theirs, sizeof op->theirs, MPI_BYTE, (g->me + g->n - 1) % g->n, CM_TAG_SIGN, g->mpi, &op->signing[0]);
     if (code == MPI_SUCCESS)
         code = MPI_Isend(&op->mine, sizeof op->mine, MPI_BYTE, (g->me + 1) % g->n, CM_TAG_SIGN, g->mpi, &op->signing[1]);
@@ -51,12 +64,23 @@ static void differ(struct cm_op *op)
     cm_group_give_up(g, &err);
 }
 
+/* *done: theirs is known, and mine is on its way. */
+static int exchanged(struct cm_op *op, int *done)
+{
+    struct cm_group *g = op->group;
+    if (!g->board.own)
+        return MPI_Testall(2, op->signing, done, MPI_STATUSES_IGNORE);
+    put_up(g);
+    *done = op != g->unsaid && cm_board_take(&g->board, &op->theirs);
+    return MPI_SUCCESS;
+}
+
 int cm_agree_advance(struct cm_group *g)
 {
     int moved = 0, done = 1;
     while (g->unstarted) {
         struct cm_op *op = g->unstarted;
-        int code = MPI_Testall(2, op->signing, &done, MPI_STATUSES_IGNORE);
+        int code = exchanged(op, &done);
         if (code == MPI_SUCCESS && !done)
             break;
         if (code == MPI_SUCCESS && memcmp(&op->mine, &op->theirs, sizeof op->mine)) {
@@ -80,5 +104,5 @@ void cm_agree_cancel(struct cm_group *g)
     for (struct cm_op *op = g->unstarted; op; op = op->next)
         if (op->signing[0] != MPI_REQUEST_NULL)
             MPI_Cancel(&op->signing[0]);
-    g->unstarted = NULL;
+    g->unstarted = g->unsaid = NULL;
 }

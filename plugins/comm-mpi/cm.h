@@ -7,6 +7,7 @@
  *   group.c       communicators
  *   collective.c  a call -> MPI requests
  *   agree.c       members call the same, or the call does not get into MPI
+ *   board.c       where members of one machine say what they call
  *   message.c     send, recv
  *   sums.c        reductions that MPI has not: bf16, fp16, maxima that keep a NaN
  *   wide.c        sums in a wider type, rounded once
@@ -34,7 +35,7 @@ struct cm_settings {
     int32_t order;   /* CM_ORDER_... */
     int32_t halves;  /* CM_HALVES_... */
     int32_t compare; /* 0: members' calls are not compared */
-    int32_t reserved;
+    int32_t boards;  /* 0: not in shared memory */
 };
 
 enum { CM_ORDER_MPI = 0, CM_ORDER_CORE = 1 };
@@ -83,6 +84,15 @@ struct cm_op {
 
 enum { CM_COLLECTIVE = 0, CM_SEND = 1, CM_RECV = 2 };
 
+/* Memory that a member and the next one share. */
+struct cm_notices;
+
+struct cm_board {
+    struct cm_notices *own, *before; /* NULL: by messages */
+    uint64_t put, taken; /* signs so far */
+    uint64_t read;       /* of `put`, as last looked up */
+};
+
 struct cm_group {
     struct hd_comm *comm;
     struct cm_group *next;
@@ -92,6 +102,8 @@ struct cm_group {
     uint64_t id; /* the same on all members, another for each group */
     struct cm_op *head, **tail; /* collectives: they complete in this order */
     struct cm_op *unstarted;    /* the first that MPI does not have yet; those behind it neither */
+    struct cm_op *unsaid;       /* the first that is not on the board yet */
+    struct cm_board board;
     struct cm_op **message;     /* messages under way, beside their requests */
     MPI_Request *request;
     int *index;
@@ -180,6 +192,13 @@ int cm_agree_begin(struct cm_op *op); /* MPI's code */
 /* Hands MPI what is known to be the same on the member before, in order. 1 if anything moved. */
 int cm_agree_advance(struct cm_group *group);
 void cm_agree_cancel(struct cm_group *group);
+
+/* board.c */
+/* Collective. Without memory that all can share the board stays empty, which is no error. */
+int32_t cm_board_open(struct cm_group *group, struct hd_error *err);
+void cm_board_close(struct cm_board *board);
+int cm_board_put(struct cm_board *board, const struct cm_sign *sign); /* 0: no room yet */
+int cm_board_take(struct cm_board *board, struct cm_sign *sign);      /* 0: the member before has said nothing yet */
 
 /* message.c */
 int32_t cm_send(struct hd_comm_group *group, int32_t peer, uint32_t stream, const void *data, uint64_t bytes, hd_request *request,

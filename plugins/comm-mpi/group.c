@@ -117,7 +117,7 @@ int32_t cm_group(struct hd_comm *c, const char *name, const int32_t *ranks, int3
     snprintf(g->name, sizeof g->name, "%s", name);
     g->next = c->groups;
     c->groups = g;
-    if ((rc = meet(g, err)) || (rc = make_communicator(g, err))) {
+    if ((rc = meet(g, err)) || (rc = make_communicator(g, err)) || (rc = cm_board_open(g, err))) {
         c->failed = 1;
         cm_group_free((struct hd_comm_group *)g);
         return rc;
@@ -147,6 +147,7 @@ void cm_group_free(struct hd_comm_group *group)
     }
     if (idle && g->mpi != MPI_COMM_NULL)
         MPI_Comm_free(&g->mpi); /* after a failure it stays: what was begun in it is MPI's still */
+    cm_board_close(&g->board);
     g->comm->host->free(g->message);
     g->comm->host->free(g->request);
     g->comm->host->free(g->index);

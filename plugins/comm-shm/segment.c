@@ -137,50 +137,28 @@ void shm_segment_free(struct shm_segment *segment)
 
 /* ---- telling and finding */
 
-static uint64_t file_hash(const char *path)
-{
-    uint8_t text[128];
-    uint64_t h = UINT64_C(0xcbf29ce484222325);
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-    ssize_t n = fd >= 0 ? read(fd, text, sizeof text) : 0;
-    if (fd >= 0)
-        close(fd);
-    for (ssize_t i = 0; i < n; i++)
-        h = (h ^ text[i]) * UINT64_C(0x100000001b3);
-    return h;
-}
-
-static void card_origin(struct shm_card *card)
-{
-    struct stat st = {0};
-    card->magic = SHM_MAGIC;
-    card->machine = file_hash("/proc/sys/kernel/random/boot_id");
-    card->pid_space = stat("/proc/self/ns/pid", &st) == 0 ? st.st_ino : 0;
-    card->pid = getpid();
-}
-
 int32_t shm_announce(struct hd_comm *comm, const char *key, const struct shm_segment *segment, struct hd_error *err)
 {
-    struct shm_card card = {.nonce = {segment->nonce[0], segment->nonce[1]}, .bytes = segment->bytes};
-    card_origin(&card);
-    card.fd = segment->fd;
-    card.layout = comm->layout;
+    struct shm_card card = {.magic = SHM_MAGIC, .layout = comm->layout, .at = card_here()};
+    card.at.nonce[0] = segment->nonce[0];
+    card.at.nonce[1] = segment->nonce[1];
+    card.at.bytes = segment->bytes;
+    card.at.fd = segment->fd;
     return comm->host->store_put(comm->world.store, key, &card, sizeof card, err);
 }
 
 static int32_t check_card(const struct hd_comm *comm, const struct shm_card *card, size_t bytes, int32_t rank,
                           struct hd_error *err)
 {
-    struct shm_card mine = {0};
+    struct card mine = card_here();
     rank = hd_job_rank(&comm->world, rank);
-    card_origin(&mine);
     if (err)
         err->peer = rank;
     if (bytes != sizeof *card || card->magic != SHM_MAGIC)
         return hd_fail(err, HD_E_MISMATCH, "shm: rank %d runs another version of comm-shm", rank);
-    if (card->machine != mine.machine)
+    if (card->at.machine != mine.machine)
         return hd_fail(err, HD_E_INVALID, "shm: rank %d runs on another machine; use another transport for this axis", rank);
-    if (card->pid_space != mine.pid_space)
+    if (card->at.pid_space != mine.pid_space)
         return hd_fail(err, HD_E_INVALID,
                        "shm: rank %d runs in another container (process namespace): start all ranks in one, or use "
                        "another transport", rank);
@@ -193,15 +171,12 @@ static int32_t check_card(const struct hd_comm *comm, const struct shm_card *car
 }
 
 /* `rank`: of the job. */
-static int32_t map_card(const struct shm_card *card, int32_t rank, struct shm_segment *segment, struct hd_error *err)
+static int32_t map_card(const struct card *card, int32_t rank, struct shm_segment *segment, struct hd_error *err)
 {
     struct shm_segment s = {.fd = -1};
-    struct stat st;
-    char path[64];
-    snprintf(path, sizeof path, "/proc/%lld/fd/%lld", (long long)card->pid, (long long)card->fd);
-    int fd = open(path, O_RDWR | O_CLOEXEC);
-    int bad = fd < 0 || fstat(fd, &st) != 0 || card->bytes + SHM_PAGE < card->bytes ||
-              (uint64_t)st.st_size < card->bytes + SHM_PAGE || map_aligned(&s, fd, (size_t)st.st_size) != 0;
+    uint64_t size;
+    int fd = card_open(card, &size);
+    int bad = fd < 0 || size < card->bytes + SHM_PAGE || card->bytes + SHM_PAGE < card->bytes || map_aligned(&s, fd, size) != 0;
     int error = errno;
     if (fd >= 0)
         close(fd);
@@ -236,8 +211,8 @@ int32_t shm_attach(struct hd_comm *comm, const char *key, int32_t rank, struct s
     if (code != HD_OK || (code = check_card(comm, &card, bytes, rank, err)) != HD_OK)
         return code;
     if (pid)
-        *pid = card.pid;
-    return map_card(&card, hd_job_rank(&comm->world, rank), segment, err);
+        *pid = card.at.pid;
+    return map_card(&card.at, hd_job_rank(&comm->world, rank), segment, err);
 }
 
 /* ---- peers and arenas */

@@ -18,6 +18,7 @@
 
 #include "heddle/comm.h"
 #include "heddle/host.h"
+#include "../cards/cards.h"
 #include "../requests/requests.h"
 #include "kernels.h"
 
@@ -28,7 +29,7 @@
 #define SHM_LINE 64u
 #define SHM_PAGE 4096u
 #define SHM_HUGE (2u << 20)
-#define SHM_MAGIC UINT64_C(0x31306d6873646568) /* "hedshm01" */
+#define SHM_MAGIC UINT64_C(0x32306d6873646568) /* "hedshm02" */
 
 enum { SHM_ARENAS = 8, SHM_MEMBERS = 1024, SHM_STEP_BITS = 24 };
 enum { SHM_AHEAD = 64, SHM_SLOTS = 2 * SHM_AHEAD }; /* operations that a member may be ahead of the others */
@@ -138,8 +139,8 @@ struct shm_segment {
 
 /* What the store carries about a segment. */
 struct shm_card {
-    uint64_t magic, machine, pid_space, nonce[2], bytes, layout;
-    int64_t pid, fd;
+    uint64_t magic, layout;
+    struct card at; /* bytes: without the trailer */
 };
 
 struct shm_peer {

@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "core/comm/open.h"
+#include "core/comm/store.h"
 #include "tests/comm/huge.h"
 #include "tests/comm/jobs.h"
 #include "tests/comm/soak.h"
@@ -163,6 +164,35 @@ static int in_flight(struct rank *rank)
     }
     int32_t done;
     EXPECT(rank->ops->test(rank->comm, jobs[0][0].request, &done, &err) == HD_E_INVALID, "a request counts once");
+    return 0;
+}
+
+/* One member posts all before another posts the first: more than the notes that members leave each other have room for. */
+static int far_ahead(struct rank *rank)
+{
+    enum { AHEAD = 150, ROOM = 4 * GUARD + 8 * 40 };
+    struct hd_comm_group *group;
+    struct hd_error err = HD_ERROR_INIT;
+    struct job jobs[AHEAD];
+    uint8_t *send = rank_memory(rank, AHEAD * ROOM), *recv = rank_memory(rank, AHEAD * ROOM);
+    EXPECT(send && recv, "memory");
+    if (world_group(rank, "world", &group))
+        return 1;
+    if (rank->rank)
+        EXPECT(hd__store_barrier(rank->store, "ahead", hd__now() + rank->timeout, &err) == HD_OK, "%s", err.message);
+    for (int k = 0; k < AHEAD; k++) {
+        jobs[k] = (struct job){.coll = 1 + (uint32_t)k % 6, .dtype = HD_I32, .redop = HD_SUM, .n = rank->size, .me = rank->rank,
+                               .count = 1 + (uint64_t)k % 10, .seed = 7000 + (uint64_t)k};
+        if (job_start(rank, group, &jobs[k], send + k * ROOM, recv + k * ROOM))
+            return 1;
+    }
+    if (!rank->rank)
+        EXPECT(hd__store_barrier(rank->store, "ahead", hd__now() + rank->timeout, &err) == HD_OK, "%s", err.message);
+    for (int k = 0; k < AHEAD; k++) {
+        EXPECT(finish(rank, jobs[k].request, &err) == HD_OK, "operation %d: %s", k, err.message);
+        if (job_check(rank, &jobs[k]))
+            return 1;
+    }
     return 0;
 }
 
@@ -385,6 +415,7 @@ TRANSPORT_TEST(huge_in_one_buffer, huge_in_place, .timeout = patience)
 TRANSPORT_TEST(huge_sums_in_one_buffer, huge_sums, .timeout = patience)
 TRANSPORT_TEST(sums_in_pieces, huge_sums, .settings = "largest=1000003")
 TRANSPORT_TEST(many_in_flight, in_flight, .settings = "stage=64KiB largest=3000")
+TRANSPORT_TEST(one_is_far_ahead, far_ahead, .settings = NULL)
 TRANSPORT_TEST(messages_arrive, messages, .settings = "stage=64KiB stream=512KiB largest=3000")
 TRANSPORT_TEST(a_wait_moves_all, moves_while_it_waits, .settings = NULL)
 TRANSPORT_TEST(groups_again, regroup, .settings = NULL)
@@ -421,6 +452,7 @@ static void add_all(TCase *tc)
     tcase_add_loop_test(tc, huge_ones_too, 2, 4);
     tcase_add_loop_test(tc, sums_in_pieces, 2, 3);
     tcase_add_loop_test(tc, many_in_flight, 3, 5);
+    tcase_add_loop_test(tc, one_is_far_ahead, 2, 5);
     tcase_add_loop_test(tc, messages_arrive, 1, 5);
     tcase_add_loop_test(tc, a_wait_moves_all, 3, 5);
     tcase_add_loop_test(tc, groups_again, 2, 4);
@@ -439,6 +471,7 @@ static void add_few(TCase *tc)
     tcase_add_loop_test(tc, huge_ones_too, 2, 3);
     tcase_add_loop_test(tc, sums_in_pieces, 3, 4);
     tcase_add_loop_test(tc, many_in_flight, 4, 5);
+    tcase_add_loop_test(tc, one_is_far_ahead, 2, 4);
     tcase_add_loop_test(tc, messages_arrive, 3, 4);
     tcase_add_loop_test(tc, groups_again, 3, 4);
     tcase_add_loop_test(tc, random_operations, 4, 5);
