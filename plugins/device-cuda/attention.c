@@ -30,6 +30,15 @@ static struct cu_heads heads_of(const struct hd_instr_desc *i)
                              .keys = order_of(k, t, &i->attrs)};
 }
 
+/* Which dim of its n-th operand, inputs first, is the sequence's. */
+static uint32_t sequence_dim(const struct hd_instr_desc *i, uint32_t n)
+{
+    static const uint8_t from_end[2][8] = {{4, 3, 3, 4, 3}, {4, 3, 3, 4, 3, 4, 4, 3}}; /* q k v o lse, q k v o lse do dq dk */
+    int back = i->op == HD_OP_ATTENTION_GRAD;
+    const struct hd_operand *o = n < i->n_in ? &i->in[n] : &i->out[n - i->n_in];
+    return o->ndim - (n < 8 ? from_end[back][n] : 3);
+}
+
 static int32_t same_count(const struct hd_instr_desc *i, const struct hd_operand *o, int64_t n, const char *name,
                           struct hd_error *err)
 {
@@ -114,42 +123,108 @@ static struct cu_attention pack(const struct hd_instr_desc *i, const struct cu_h
     return a;
 }
 
-int32_t cu_attention_own(struct hd_device *d, const struct hd_instr_desc *i, const struct cu_heads *h, struct hd_kernel *k,
-                         struct hd_error *err)
+static int32_t prepare_kernels(const struct hd_instr_desc *i, const struct cu_heads *h, int32_t wgmma, struct hd_kernel *k,
+                               struct hd_error *err)
 {
-    if (!fits(d, i, h))
-        return cu_attention_plain(i, h, k, err);
     struct cu_attention a = pack(i, h);
-    int32_t rc;
+    a.wgmma = wgmma;
     if (i->op == HD_OP_ATTENTION) {
         a.out[1] = NULL;
         a.out_lse = i->out[1].data;
-        rc = cu_attention_forward(&a, k, err);
-    } else {
-        a.o = i->in[3].data;
-        a.lse = i->in[4].data;
-        a.grad = i->in[5].data;
-        rc = cu_attention_backward(&a, k, err);
+        return cu_attention_forward(&a, k, err);
     }
+    a.o = i->in[3].data;
+    a.lse = i->in[4].data;
+    a.grad = i->in[5].data;
+    return cu_attention_backward(&a, k, err);
+}
+
+int32_t cu_attention_own(struct hd_device *d, const struct hd_instr_desc *i, const struct cu_heads *h, struct hd_kernel *k,
+                         struct hd_error *err)
+{
+    int32_t rc = fits(d, i, h) ? prepare_kernels(i, h, 0, k, err) : HD_E_UNSUPPORTED;
     return rc == HD_E_UNSUPPORTED ? cu_attention_plain(i, h, k, err) : rc;
 }
 
-/* cuDNN's, where the option asks for it and its trial went well; else ours. */
+/* ---- products of warpgroups: a trial for each shape, of a causal sequence, whatever part of one an instruction has */
+
+struct cu_wgmma_choice {
+    struct cu_wgmma_choice *next;
+    struct cu_heads h; /* of the trial */
+    uint32_t dtype, op;
+    struct cu_verdict verdict;
+};
+
+static int may_wgmma(const struct hd_device *d, const struct hd_instr_desc *i, const struct cu_heads *h)
+{
+    return d->major == 9 && d->minor == 0 && fits(d, i, h) && (h->d <= 64 || h->d > 96);
+}
+
+static int32_t prepare_trial(struct hd_device *d, const struct hd_instr_desc *i, const struct cu_heads *h, void *state, char *scratch,
+                             struct hd_kernel *k, struct hd_error *err)
+{
+    (void)d, (void)state, (void)scratch; /* what they need of scratch is the device's */
+    return prepare_kernels(i, h, 1, k, err);
+}
+
+static const struct cu_verdict *wgmma_verdict(struct hd_device *d, const struct hd_instr_desc *like, const struct cu_heads *part)
+{
+    struct hd_instr_desc i = *like;
+    struct hd_operand in[6], out[3];
+    struct hd_error why = HD_ERROR_INIT;
+    int32_t n = part->s < part->t ? part->s : part->t;
+    i.in = memcpy(in, like->in, like->n_in * sizeof *in);
+    i.out = memcpy(out, like->out, like->n_out * sizeof *out);
+    i.attrs.flags &= ~(uint32_t)HD_ATTR_ACCUMULATE;
+    i.attrs.window = 0;
+    i.attrs.zigzag_parts = 0;
+    for (uint32_t o = 0; o < i.n_in + i.n_out; o++) {
+        struct hd_operand *x = o < i.n_in ? &in[o] : &out[o - i.n_in];
+        uint32_t s = sequence_dim(&i, o);
+        x->extent[s] = n;
+        x->start[s] = 0;
+    }
+    struct cu_heads h = heads_of(&i);
+    for (struct cu_wgmma_choice *c = d->wgmma; c; c = c->next)
+        if (!memcmp(&c->h, &h, sizeof h) && c->dtype == in[0].dtype && c->op == i.op)
+            return &c->verdict;
+    struct cu_wgmma_choice *c = d->host->alloc(sizeof *c);
+    if (!c)
+        return NULL;
+    *c = (struct cu_wgmma_choice){.next = d->wgmma, .h = h, .dtype = in[0].dtype, .op = i.op};
+    d->wgmma = c;
+    if (cu_attention_try(d, &i, &h, &(struct cu_candidate){.who = "by wgmma", .prepare = prepare_trial}, &c->verdict, &why))
+        d->host->log(HD_LOG_INFO, "device-cuda", "%s: attention is not by wgmma: %s", i.label, why.message);
+    return &c->verdict;
+}
+
+void cu_attention_close(struct hd_device *d)
+{
+    for (struct cu_wgmma_choice *c; (c = d->wgmma);) {
+        d->wgmma = c->next;
+        d->host->free(c);
+    }
+    cu_dnn_close(d);
+}
+
+/* ---- the choice: ours where nothing else is asked for, or taken after its trial; of two that are, the faster */
+
 static int32_t prepare(struct hd_device *d, const struct hd_instr_desc *i, struct hd_kernel *k, struct hd_error *err)
 {
-    struct hd_error why = HD_ERROR_INIT;
-    int32_t rc = check(i, err);
+    int32_t rc = check(i, err), asked = d->settings->attention;
     if (rc)
         return rc;
     struct cu_heads h = heads_of(i);
-    if (d->settings->attention == CU_ATTENTION_OWN)
-        return cu_attention_own(d, i, &h, k, err);
-    rc = cu_dnn_attention(d, i, &h, k, &why);
-    if (rc == HD_E_UNSUPPORTED)
-        return cu_attention_own(d, i, &h, k, err);
-    if (rc)
-        hd_error_copy(err, &why);
-    return rc;
+    const struct cu_verdict *wgmma = NULL, *dnn = NULL;
+    if ((asked == CU_ATTENTION_WGMMA || asked == CU_ATTENTION_AUTO) && may_wgmma(d, i, &h))
+        wgmma = wgmma_verdict(d, i, &h);
+    if (asked == CU_ATTENTION_CUDNN || asked == CU_ATTENTION_AUTO)
+        dnn = cu_dnn_verdict(d, i, &h);
+    if (dnn && dnn->taken && !(wgmma && wgmma->taken && wgmma->theirs <= dnn->theirs))
+        return cu_dnn_attention(d, i, &h, k, err);
+    if (wgmma && wgmma->taken)
+        return prepare_kernels(i, &h, 1, k, err);
+    return cu_attention_own(d, i, &h, k, err);
 }
 
 int32_t cu_prepare_attention(struct hd_device *d, const struct hd_instr_desc *i, struct hd_kernel *k,

@@ -4,7 +4,7 @@
  *     s = q k'    p = 2^(s - lse)    dp = do v'    ds = p (dp - rowsum(do o))
  *     dv = sum p' do    dk = scale sum ds' q    (by_keys: over queries and over the query heads of a kv head)
  *     dq = scale sum ds k                       (by_queries: over keys) */
-#include "attention_store.cuh"
+#include "attention_rows.cuh"
 
 enum { ROWS = 128, LANES = 8 };
 
@@ -63,15 +63,6 @@ CU_DEVICE void key_slopes(uint32_t (&p)[M][N][2], uint32_t (&ds)[M][N][2], const
     }
 }
 
-/* The rows of so many queries of one head on their way: lse, then the sums. */
-template <int ROWS> CU_DEVICE void fetch_rows(const cu_attention &a, float *rows, int b, int head, int q0)
-{
-    int heads = a.h.k * a.h.g, which = (int)threadIdx.x / (ROWS / 4), n = (int)threadIdx.x % (ROWS / 4) * 4;
-    if (which < 2)
-        cu_copy16(rows + which * ROWS + n, a.rows + (((int64_t)which * a.h.b + b) * heads + head) * a.s_room + q0 + n,
-                  1);
-}
-
 /* A tile of queries of one head on its way: q, do, and their rows. */
 template <int D, int TILE, int THREADS>
 CU_DEVICE void fetch_queries(const cu_attention &a, cu_chunk *q, cu_chunk *grad, float *rows, int b, int head, int q0)
@@ -81,23 +72,7 @@ CU_DEVICE void fetch_queries(const cu_attention &a, cu_chunk *q, cu_chunk *grad,
     int64_t at = ((int64_t)b * h.s + q0) * step + head * h.d;
     cu_tile<D>::template fetch<TILE, THREADS>(q, (const char *)a.q + 2 * at, 2 * step, h.s - q0, h.d / 8);
     cu_tile<D>::template fetch<TILE, THREADS>(grad, (const char *)a.grad + 2 * at, 2 * step, h.s - q0, h.d / 8);
-    fetch_rows<TILE>(a, rows, b, head, q0);
-}
-
-template <class T, int D, int M>
-CU_DEVICE void finish_keys(const cu_attention &a, const cu_extent *w, const float (&dk)[M][D / 8][4],
-                           const float (&dv)[M][D / 8][4])
-{
-    int thread = cu_again((int)threadIdx.x), first = w->at + thread / 32 * 16 * M + thread % 32 / 4;
-#pragma unroll
-    for (int r = 0; r < 2 * M; r++) {
-        int j = first + 8 * r;
-        int64_t at = (((int64_t)w->b * a.h.t + j) * a.h.k + w->head) * a.h.d;
-        if (j >= a.h.t)
-            continue;
-        cu_put_row<T, D>(a, 1, at, dk[r / 2], r % 2, a.scale);
-        cu_put_row<T, D>(a, 2, at, dv[r / 2], r % 2, 1);
-    }
+    cu_fetch_rows<TILE>(a, rows, b, head, q0);
 }
 
 /* A tile of keys and values on its way. */
@@ -156,40 +131,10 @@ static __global__ void __launch_bounds__(ROWS / M * 2, M) by_keys(const __grid_c
         head += done;
         on ^= 1;
     }
-    finish_keys<T, D, M>(a, w, dk, dv);
+    cu_finish_keys<T, D, M>(a, w, dk, dv);
 }
 
 /* ---- dq. A block has 128 queries of one head, a warp 32 of them. */
-
-/* Slopes of a tile, rows are queries. lse, delta: of the lane's first row. */
-template <class T, int M, int N>
-CU_DEVICE void query_slopes(uint32_t (&ds)[M][N][2], const float (&s)[M][N][4], const float (&dp)[M][N][4],
-                            const float *lse, const float *delta, float scale)
-{
-#pragma unroll
-    for (int r = 0; r < 2 * M; r++) {
-        float l = lse[8 * r], sum = delta[8 * r];
-#pragma unroll
-        for (int n = 0; n < N; n++) {
-            const float *x = s[r / 2][n] + r % 2 * 2, *y = dp[r / 2][n] + r % 2 * 2;
-            ds[r / 2][n][r % 2] =
-                cu_pair<T>(cu_exp2(x[0] * scale - l) * (y[0] - sum), cu_exp2(x[1] * scale - l) * (y[1] - sum));
-        }
-    }
-}
-
-template <class T, int D, int M>
-CU_DEVICE void finish_queries(const cu_attention &a, const cu_extent *w, const float (&dq)[M][D / 8][4])
-{
-    int heads = a.h.k * a.h.g, thread = cu_again((int)threadIdx.x),
-        first = w->at + thread / 32 * 16 * M + thread % 32 / 4;
-#pragma unroll
-    for (int r = 0; r < 2 * M; r++) {
-        int i = first + 8 * r;
-        if (i < a.h.s)
-            cu_put_row<T, D>(a, 0, (((int64_t)w->b * a.h.s + i) * heads + w->head) * a.h.d, dq[r / 2], r % 2, a.scale);
-    }
-}
 
 template <class T, int D, int KEYS>
 static __global__ void __launch_bounds__(ROWS, 2) by_queries(const __grid_constant__ cu_attention a)
@@ -207,7 +152,7 @@ static __global__ void __launch_bounds__(ROWS, 2) by_queries(const __grid_consta
     cu_zero(dq);
     cu_tile<D>::template fetch<ROWS, threads>(q, (const char *)a.q + from, 2 * step, a.h.s - w->at, a.h.d / 8);
     cu_tile<D>::template fetch<ROWS, threads>(grad, (const char *)a.grad + from, 2 * step, a.h.s - w->at, a.h.d / 8);
-    fetch_rows<ROWS>(a, rows, w->b, w->head, w->at);
+    cu_fetch_rows<ROWS>(a, rows, w->b, w->head, w->at);
     if (w->start < w->end)
         fetch_keys<D, KEYS, threads>(a, k, v, w->b, w->head / a.h.g, w->start / KEYS * KEYS);
     cu_copy_commit();
@@ -227,12 +172,12 @@ static __global__ void __launch_bounds__(ROWS, 2) by_queries(const __grid_consta
         cu_rows_by_rows<T, D>(dp, grad + warp * M * 2 * D, v + on * stage);
         if (k0 < w->full || k0 + KEYS > w->until)
             cu_hide<CU_KEYS>(s, a.h, w->at + warp * 16 * M + (lane >> 2), k0 + 2 * (lane & 3));
-        query_slopes<T, M, N>(ds, s, dp, row, row + ROWS, scale);
+        cu_query_slopes<T, M, N>(ds, s, dp, row, row + ROWS, scale);
         cu_by_columns<T, D, M, KEYS>(dq, ds, k + on * stage);
         __syncthreads();
     }
     cu_copy_wait<0>(); /* of queries that see no key */
-    finish_queries<T, D, M>(a, w, dq);
+    cu_finish_queries<T, D, M>(a, w, dq);
 }
 
 /* ---- which kernels */
@@ -273,7 +218,9 @@ extern "C" int32_t cu_attention_backward(const struct cu_attention *a, struct hd
     call.a = *a;
     call.a.s_room = (a->h.s + ROWS - 1) / ROWS * ROWS;
     call.n = 2;
-    if (a->dtype == HD_BF16)
+    if (a->wgmma)
+        cu_wgmma_gradient(*a, call.kernel);
+    else if (a->dtype == HD_BF16)
         choose<cu_bf16>(call);
     else
         choose<cu_f16>(call);

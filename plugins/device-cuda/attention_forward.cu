@@ -2,62 +2,9 @@
  * tile after key tile: scores, row maxima, weights p = 2^(s - m), o = o + p v; where a later tile raises a row's
  * maximum, its sums so far shrink. Values are on their way while scores are computed, the next keys while values are
  * weighed. */
-#include "attention_store.cuh"
+#include "attention_rows.cuh"
 
 enum { ROWS = 128, THREADS = 128, M = 2 }; /* M: 16 rows each, of a warp */
-
-/* Scores of one row become weights, its maximum and sum move on. Returns what its o so far is multiplied by. */
-template <int N> CU_DEVICE float weigh_row(float (&s)[N][4], int half, float scale, float &most, float &total)
-{
-    float now = most;
-#pragma unroll
-    for (int n = 0; n < N; n++)
-        now = fmaxf(now, fmaxf(s[n][2 * half], s[n][2 * half + 1]));
-    now = cu_quad_most(now);
-    float shift = now == -INFINITY ? 0 : now * scale, shrink = cu_exp2(most * scale - shift);
-    float sum = 0;
-#pragma unroll
-    for (int n = 0; n < N; n++)
-#pragma unroll
-        for (int c = 2 * half; c < 2 * half + 2; c++) {
-            s[n][c] = cu_exp2(s[n][c] * scale - shift);
-            sum += s[n][c];
-        }
-    total = total * shrink + sum;
-    most = now;
-    return shrink;
-}
-
-template <class T, int M, int N> CU_DEVICE void narrow(uint32_t (&p)[M][N][2], const float (&s)[M][N][4])
-{
-#pragma unroll
-    for (int m = 0; m < M; m++)
-#pragma unroll
-        for (int n = 0; n < N; n++) {
-            p[m][n][0] = cu_pair<T>(s[m][n][0], s[m][n][1]);
-            p[m][n][1] = cu_pair<T>(s[m][n][2], s[m][n][3]);
-        }
-}
-
-/* o over its sum, and lse. */
-template <class T, int D>
-CU_DEVICE void finish(const cu_attention &a, const cu_extent *w, const float (&o)[M][D / 8][4],
-                      const float (&most)[2 * M], const float *total)
-{
-    int heads = a.h.k * a.h.g, thread = cu_again((int)threadIdx.x),
-        first = w->at + thread / 32 * 16 * M + thread % 32 / 4;
-#pragma unroll
-    for (int r = 0; r < 2 * M; r++) {
-        int i = first + 8 * r;
-        int64_t row = ((int64_t)w->b * a.h.s + i) * heads + w->head;
-        float sum = cu_quad_sum(total[r * THREADS]);
-        if (i >= a.h.s)
-            continue;
-        cu_put_row<T, D>(a, 0, row * a.h.d, o[r / 2], r % 2, sum == 0 ? 0 : 1 / sum);
-        if (thread % 4 == 0)
-            a.out_lse[row] = sum == 0 ? -INFINITY : most[r] * a.scale + logf(sum);
-    }
-}
 
 /* A tile of keys or values of the head on its way. */
 template <int D, int KEYS>
@@ -108,18 +55,18 @@ static __global__ void __launch_bounds__(THREADS, 2) forward(const __grid_consta
             cu_hide<CU_KEYS>(s, a.h, w->at + warp * 16 * M + (lane >> 2), k0 + 2 * (lane & 3));
 #pragma unroll
         for (int r = 0; r < 2 * M; r++) {
-            float shrink = weigh_row<N>(s[r / 2], r % 2, scale, most[r], total[r * THREADS]);
+            float shrink = cu_weigh_row<N>(s[r / 2], r % 2, scale, most[r], total[r * THREADS]);
 #pragma unroll
             for (int n = 0; n < D / 8; n++) {
                 o[r / 2][n][r % 2 * 2] *= shrink;
                 o[r / 2][n][r % 2 * 2 + 1] *= shrink;
             }
         }
-        narrow<T>(p, s);
+        cu_narrow<T>(p, s);
         cu_by_columns<T, D, M, KEYS>(o, p, v);
     }
     cu_copy_wait<0>();
-    finish<T, D>(a, w, o, most, total);
+    cu_finish_rows<T, D, M>(a, w, o, most, total, THREADS);
 }
 
 /* ---- which kernel */
@@ -145,7 +92,10 @@ extern "C" int32_t cu_attention_forward(const struct cu_attention *a, struct hd_
     cu_attention_call call = {};
     call.a = *a;
     call.n = 1;
-    call.kernel[0] = a->dtype == HD_BF16 ? choose<cu_bf16>(a->h.d) : choose<cu_f16>(a->h.d);
+    if (a->wgmma)
+        call.kernel[0] = cu_wgmma_forward(*a);
+    else
+        call.kernel[0] = a->dtype == HD_BF16 ? choose<cu_bf16>(a->h.d) : choose<cu_f16>(a->h.d);
     cu_pack(k, run, &call, sizeof call);
     return cu_attention_allow(k, call, err);
 }

@@ -22,14 +22,6 @@ CU_DEVICE float cu_exp2(float x)
 #endif
 }
 
-/* x, which the compiler takes for changed: what follows from it is computed again instead of being kept in registers.
- */
-CU_DEVICE int cu_again(int x)
-{
-    asm volatile("" : "+r"(x));
-    return x;
-}
-
 /* What a block works on. It is kept in shared memory, for registers are short. */
 struct cu_extent {
     int b, head;     /* head: of b; among query heads or kv heads */
@@ -85,11 +77,6 @@ CU_DEVICE const cu_extent *cu_keep(cu_extent *kept, const cu_extent &w)
     __syncthreads();
     return kept;
 }
-
-/* 16 bytes, what moves at once. */
-struct alignas(16) cu_chunk {
-    uint32_t at[4];
-};
 
 template <int D> struct cu_tile {
     static constexpr int chunks = D / 8, turns = chunks % 8 ? 4 : 8;
@@ -250,6 +237,10 @@ struct cu_attention_call {
     cu_attention_kernel kernel[2];
     int32_t n;
 };
+
+/* attention_wgmma.cu: the kernels for a GPU of compute capability 9.0, and head sizes that cu_wgmma_fits. */
+cu_attention_kernel cu_wgmma_forward(const cu_attention &a);
+void cu_wgmma_gradient(const cu_attention &a, cu_attention_kernel (&kernel)[2]);
 
 /* HD_E_UNSUPPORTED, err as it was: this GPU's blocks have too little shared memory (8.6 and 8.9, for some head sizes).
  */

@@ -23,7 +23,7 @@ struct cu_settings {
     int32_t tune;      /* time the candidates for a matrix product */
     int64_t fp8_above; /* the least m n / (m + n) of a product in fp8 */
     int32_t fp8;       /* CU_FP8_... of fp8.h */
-    int32_t attention; /* CU_ATTENTION_... of cudnn_attention.h */
+    int32_t attention; /* CU_ATTENTION_... of attention_trial.h */
     const char *cudnn_library;
     int64_t connections; /* queues to the GPU; 0: as the environment says */
 };
@@ -54,6 +54,7 @@ struct hd_device {
     size_t scratch_bytes;
     struct cu_blas *blas;
     struct cu_dnn *dnn; /* NULL: cuDNN is not used; cudnn_attention.c */
+    struct cu_wgmma_choice *wgmma; /* what trials said; attention.c */
 };
 
 enum { CU_ARGS_BYTES = 768 };

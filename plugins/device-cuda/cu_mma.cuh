@@ -10,6 +10,11 @@
 
 #include "cu_kernel.cuh"
 
+/* 16 bytes, what moves at once. */
+struct alignas(16) cu_chunk {
+    uint32_t at[4];
+};
+
 #ifndef CU_EMULATE
 CU_DEVICE uint32_t cu_pair_of(cu_bf16, float low, float high)
 {
@@ -30,6 +35,14 @@ template <class T> CU_DEVICE uint32_t cu_pair_of(T, float low, float high)
     return cu_to<T>(low).bits | (uint32_t)cu_to<T>(high).bits << 16;
 }
 #endif
+
+/* x, which the compiler takes for changed: what follows from it is computed again instead of being kept in registers.
+ */
+CU_DEVICE int cu_again(int x)
+{
+    asm volatile("" : "+r"(x));
+    return x;
+}
 
 /* Two numbers in one register. */
 template <class T> CU_DEVICE uint32_t cu_pair(float low, float high)

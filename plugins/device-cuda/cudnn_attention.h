@@ -2,11 +2,11 @@
  * build. Names and values are those of cudnn_graph.h; tests/cuda holds them against it where it is found.
  *
  * A graph of small operations says what attention is (cudnn_graph.c); cuDNN finds a fused kernel for it, or says that it
- * has none. Before a shape is trusted to it, both attentions run on the same numbers (cudnn_attention.c). */
+ * has none. Before a shape is trusted to it, there is a trial (attention_trial.c). */
 #ifndef HD_DEVICE_CUDA_CUDNN_ATTENTION_H
 #define HD_DEVICE_CUDA_CUDNN_ATTENTION_H
 
-#include "attention.h"
+#include "attention_trial.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -127,35 +127,19 @@ int32_t dnn_plan(struct dnn_graph *g, void *handle, dnn_descriptor *plan, int64_
 
 struct cu_dnn; /* the library, its handle, what was chosen for which shape */
 
-enum { CU_ATTENTION_OWN, CU_ATTENTION_CUDNN, CU_ATTENTION_AUTO }; /* device option `attention` */
-
 /* Can the option be followed? For open: opens the library. */
 int32_t cu_dnn_check(struct hd_device *d, struct hd_error *err);
-/* Prepares k with cuDNN's kernel where the option and the trial say so; HD_E_UNSUPPORTED: with ours. */
+/* What a trial said of cuDNN's kernel for such an instruction; NULL: it is not for it. */
+const struct cu_verdict *cu_dnn_verdict(struct hd_device *d, const struct hd_instr_desc *i, const struct cu_heads *h);
+/* Prepares k with it. */
 int32_t cu_dnn_attention(struct hd_device *d, const struct hd_instr_desc *i, const struct cu_heads *h, struct hd_kernel *k,
                          struct hd_error *err);
 void cu_dnn_close(struct hd_device *d);
 
-/* ---- cudnn_judge.c */
-
-/* What a trial measured of an output: of each row sum((ours - theirs)^2) and sum(ours^2). How far is the worst row, as a
- * part of its norm or of the mean norm, whichever is larger? INFINITY where a number is none. */
-double dnn_distance(const float (*rows)[2], int64_t n);
-/* How far it may be, of a dtype of operands. */
-double dnn_near(uint32_t dtype);
-/* Is cuDNN's taken? By the option, how far it is from ours, how far it may be, and the milliseconds of both. */
-int32_t dnn_takes(int32_t option, double distance, double near, float ours, float theirs);
-
 /* ---- cudnn_rows.cu: enqueue */
 
-/* Numbers that look random, in [-1, 1) times scale. */
-cudaError_t dnn_fill(void *to, uint32_t dtype, int64_t n, uint32_t seed, float scale, cudaStream_t stream);
 /* fp32 [outer, m, n] as [outer, n, m]. */
 cudaError_t dnn_turn(float *to, const float *from, int64_t outer, int64_t m, int64_t n, cudaStream_t stream);
-/* rows[r] = {sum((a - b)^2), sum(a^2)} of n rows of d. */
-cudaError_t dnn_compare(float (*rows)[2], const void *a, const void *b, uint32_t dtype, int64_t n, int64_t d,
-                        cudaStream_t stream);
-
 #ifdef __cplusplus
 }
 #endif

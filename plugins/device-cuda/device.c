@@ -52,7 +52,7 @@ static void close_device(struct hd_device *d)
     for (int32_t i = 0; i < HD_STREAM_COUNT; i++)
         if (d->stream[i])
             cudaStreamSynchronize(d->stream[i]);
-    cu_dnn_close(d);
+    cu_attention_close(d);
     cu_blas_close(d);
     cu_memory_close(d);
     cu_streams_close(d);
@@ -204,9 +204,9 @@ static const struct hd_option options[] = {
     {.name = "fp8_above", .value = "1024", .type = HD_OPT_INT, .min = 0, .max = 1e9, .level = HD_LEVEL_TUNER, .flags = HD_OPTION_GLOBAL,
      .help = "products [m k] [k n] with m n / (m + n) below it stay out of fp8: casts would cost more than they save",
      .offset = offsetof(struct cu_settings, fp8_above)},
-    {.name = "attention", .value = "own", .type = HD_OPT_ENUM, .choices = "own|cudnn|auto",
-     .help = "whose attention: heddle's kernels, cuDNN's where it agrees with them, or whichever is faster at start; with the latter two, "
-             "gradients may differ in the last bits from run to run",
+    {.name = "attention", .value = "own", .type = HD_OPT_ENUM, .choices = "own|wgmma|cudnn|auto",
+     .help = "whose attention: heddle's kernels for every GPU; those for Hopper (9.0), or cuDNN's, where they agree with them; or whichever "
+             "is faster at start; with the latter two, gradients may differ in the last bits from run to run",
      .offset = offsetof(struct cu_settings, attention)},
     {.name = "cudnn_library", .value = "libcudnn.so.9", .type = HD_OPT_STRING, .level = HD_LEVEL_TUNER,
      .help = "cuDNN, 9.10 or newer: a file, or a name that the dynamic loader finds",

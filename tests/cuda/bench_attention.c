@@ -1,4 +1,4 @@
-/* Times attention of a device plugin through its vtable:  bench_attention PLUGIN.so B S K G D [bf16|fp16]
+/* Times attention of a device plugin through its vtable:  bench_attention PLUGIN.so B S K G D [bf16|fp16 [OPTION=VALUE...]]
  * One JSON line: milliseconds forward and backward, what they had to compute and move, and what a copy of the device reaches.
  * Flops count each pair of a query and a key that it sees once: 4 d a pair forward, 10 d backward. Bytes count every operand once. */
 #include "bench/device.h"
@@ -120,14 +120,14 @@ int main(int n, char **words)
 {
     struct bench x = {.dtype = n > 7 && !strcmp(words[7], "fp16") ? HD_F16 : HD_BF16};
     if (n < 7) {
-        fprintf(stderr, "usage: bench_attention PLUGIN.so B S K G D [bf16|fp16]\n");
+        fprintf(stderr, "usage: bench_attention PLUGIN.so B S K G D [bf16|fp16 [OPTION=VALUE...]]\n");
         return 2;
     }
     int64_t *sizes[] = {&x.b, &x.s, &x.k, &x.g, &x.d};
     for (int i = 0; i < 5; i++)
         if ((*sizes[i] = atoll(words[2 + i])) < 1)
             bench_stop("%s is no size", words[2 + i]);
-    bench_open(&x.plugin, words[1], NULL);
+    bench_open(&x.plugin, words[1], n > 7 ? (const char *const *)words + 8 : NULL);
     for (int i = 0; i < OPERANDS; i++) {
         int query = i == Q || i == O || i == GRAD || i == DQ;
         x.at[i] = operand(&x, i == LSE ? "bskg" : query ? "bskgd" : "bskd", i == LSE ? HD_F32 : x.dtype);

@@ -3,6 +3,7 @@
  * another dtype; the plain ones in fp64, their gradient also by finite differences. Threads run in another order each
  * time (tests/cuda/emulate), and the bits stay. The whole suites of tests/device take minutes:
  * tests/long/cuda-attention.sh. */
+#include "../../plugins/device-cuda/attention_trial.h"
 #include "../device/harness.h"
 #include "../suite.h"
 #include <check.h>
@@ -39,6 +40,15 @@ static const struct {
     {"the first part of a ring on the second", "b=1 s=70 t=70@70 k=1 g=1 d=32", HD_BF16, 0, 1, 2, 140},
 };
 enum { SHAPES = sizeof shapes / sizeof shapes[0] };
+
+/* The device option: whose kernels. */
+static int64_t attention = CU_ATTENTION_OWN;
+
+static struct h_device *open_asked(void)
+{
+    h_log[0] = 0;
+    return h_open_with(1, H_FAST, "attention", attention);
+}
 
 static double allowed(int i)
 {
@@ -83,13 +93,16 @@ static void check_near(const char *name, const struct h_instr *got, const struct
 /* Twice on the emulated device, each time in another order of threads and blocks: the same bits, near `want`. */
 static void check_instr(const char *name, struct h_instr *a, struct h_instr *b, double tolerance)
 {
-    struct h_device *d = h_open(1, H_FAST), *plain = h_open(1, H_REFERENCE);
+    struct h_device *d = open_asked(), *plain = h_open(1, H_REFERENCE);
     struct h_instr *want = h_as(a, HD_F64);
+    int64_t size = a->in[0].extent[a->in[0].ndim - 1];
+    int wide = a->in[0].dtype == HD_F64 || (size > 64 && size <= 96);
     h_warnings = 0;
     h_run(d, a);
     h_run(d, b);
     h_run(plain, want);
     ck_assert_msg(h_warnings == 0, "%s: %s", name, h_last_log);
+    ck_assert_msg((attention == CU_ATTENTION_WGMMA && !wide) == (strstr(h_log, "by wgmma is used") != NULL), "%s: %s", name, h_log);
     check_near(name, a, want, tolerance);
     h_equal(name, a, b);
     h_free(a);
@@ -207,8 +220,11 @@ START_TEST(what_makes_no_sense_is_refused)
 }
 END_TEST
 
-int main(void)
+/* wgmma: the kernels for Hopper, which the emulated device is. */
+int main(int argc, char **argv)
 {
+    if (argc > 1 && !strcmp(argv[1], "wgmma"))
+        attention = CU_ATTENTION_WGMMA;
     TCase *t = tcase_create("cuda attention");
     tcase_set_timeout(t, 60);
     tcase_add_loop_test(t, forward_is_near_its_reference, 0, SHAPES);

@@ -1,6 +1,6 @@
 /* The emulator finds what it is made to find, and its tensor cores multiply. */
 #include "../suite.h"
-#include "cu_mma.cuh"
+#include "cu_wgmma.cuh"
 #include <check.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -55,6 +55,48 @@ template <class T> static __global__ void product(float *c, const T *a, const T 
     cu_mma<T>(sum, ra, b_registers);
     for (int i = 0; i < 4; i++)
         c[(g + i / 2 * 8) * 8 + 2 * t + i % 2] = sum[i];
+}
+
+/* What a kernel of warpgroups may do wrong. */
+enum wgmma_mistake { NONE, NOT_BEGUN, NOT_FENCED, SUMS_TOUCHED, NOT_WAITED };
+
+/* c = a b', 64 x 128 by rows of 128 elements, then d = (what of c is rounded) b, 64 x 128: both ways of naming an operand, panels beside
+ * panels. */
+template <class T> static __global__ void group_products(float *c, float *d, const T *a, const T *b, int mistake)
+{
+    CU_SHARED_DYNAMIC(cu_chunk, base);
+    cu_chunk *room = cu_panels(base + 1), *left = room, *right = room + 64 * 16;
+    int thread = (int)threadIdx.x, row = thread / 32 * 16 + thread % 32 / 4;
+    float sums[16][4], next[16][4] = {};
+    uint32_t narrow[16][2];
+    cu_fetch_panels<128, 64, 128>(left, (const char *)a, 256, 64, 16);
+    cu_fetch_panels<128, 128, 128>(right, (const char *)b, 256, 120, 15); /* the last rows and columns are zeros */
+    cu_copy_commit();
+    cu_copy_wait<0>();
+    if (mistake != NOT_FENCED)
+        cu_fence_async();
+    __syncthreads();
+    if (mistake != NOT_BEGUN)
+        cu_wgmma_begin();
+    cu_wgmma_rows<T, 128, 64, 128>(sums, left, right);
+    cu_wgmma_commit();
+    cu_wgmma_wait<0>();
+    for (int n = 0; n < 16; n++)
+        for (int half = 0; half < 2; half++)
+            narrow[n][half] = cu_pair<T>(sums[n][2 * half], sums[n][2 * half + 1]);
+    cu_wgmma_begin();
+    cu_wgmma_columns<T, 128, 128, 128>(next, narrow, right);
+    cu_wgmma_commit();
+    if (mistake == SUMS_TOUCHED)
+        for (int n = 0; n < 16; n++)
+            next[n][0] += 1;
+    if (mistake != NOT_WAITED)
+        cu_wgmma_wait<0>();
+    for (int n = 0; n < 16; n++)
+        for (int i = 0; i < 4; i++) {
+            c[(row + i / 2 * 8) * 128 + 8 * n + thread % 4 * 2 + i % 2] = sums[n][i];
+            d[(row + i / 2 * 8) * 128 + 8 * n + thread % 4 * 2 + i % 2] = next[n][i];
+        }
 }
 
 /* ---- helpers */
@@ -191,6 +233,51 @@ START_TEST(warp_multiplies_matrices)
 {
     check_product<cu_bf16>();
     check_product<cu_f16>();
+}
+END_TEST
+
+enum { GROUP_SHARED = 64 * 256 + 128 * 256 + 2048 };
+
+template <class T> static void check_group(int mistake)
+{
+    cudaStream_t s = a_stream();
+    std::vector<float> x = counted(64 * 128), y = counted(128 * 128);
+    std::vector<T> a(x.size()), b(y.size());
+    for (size_t i = 0; i < x.size(); i++)
+        a[i] = cu_to<T>(x[i]);
+    for (size_t i = 0; i < y.size(); i++) {
+        y[i] = i / 128 < 120 && i % 128 < 120 ? y[i] / 8 : 0;
+        b[i] = cu_to<T>(y[i]);
+    }
+    T *da = on_device(a, s), *db = on_device(b, s);
+    float *dc = on_device(std::vector<float>(x.size()), s), *dd = on_device(std::vector<float>(x.size()), s);
+    ck_assert_int_eq(cu_allow_shared(group_products<T>, GROUP_SHARED), cudaSuccess);
+    ck_assert_int_eq(CU_LAUNCH(group_products<T>, 1, 128, GROUP_SHARED, s, dc, dd, da, db, mistake), cudaSuccess);
+    std::vector<float> c = to_host(dc, x.size(), s), d = to_host(dd, x.size(), s);
+    for (size_t i = 0; i < x.size(); i++) {
+        float want = 0, next = 0;
+        for (size_t k = 0; k < 128; k++) {
+            want += x[i / 128 * 128 + k] * y[i % 128 * 128 + k];
+            next += cu_float(cu_to<T>(c[i / 128 * 128 + k])) * y[k * 128 + i % 128];
+        }
+        ck_assert_float_eq_tol(c[i], want, 1e-3);
+        ck_assert_float_eq_tol(d[i], next, 1e-2);
+    }
+}
+
+START_TEST(warpgroup_multiplies_panels)
+{
+    for (int i = 0; i < 4; i++) {
+        check_group<cu_bf16>(NONE);
+        check_group<cu_f16>(NONE);
+    }
+}
+END_TEST
+
+/* On a GPU they would be wrong sometimes. */
+START_TEST(mistakes_of_warpgroups_end_the_process)
+{
+    check_group<cu_bf16>(NOT_BEGUN + _i);
 }
 END_TEST
 
@@ -347,6 +434,8 @@ int main(void)
     tcase_add_test_raise_signal(tests, host_cannot_touch_device_memory, 11);
     tcase_add_test(tests, block_is_reduced);
     tcase_add_test(tests, warp_multiplies_matrices);
+    tcase_add_test(tests, warpgroup_multiplies_panels);
+    tcase_add_loop_test_raise_signal(tests, mistakes_of_warpgroups_end_the_process, 6, 0, NOT_WAITED);
     tcase_add_test(tests, streams_run_apart_and_events_order_them);
     tcase_add_test(tests, graph_runs_as_often_as_it_is_launched);
     tcase_add_test(tests, driver_runs_in_one_process);

@@ -9,18 +9,22 @@
 enum { GUARD = 64, GUARD_BYTE = 0xa5 };
 
 int h_warnings;
-char h_last_log[512];
+char h_last_log[512], h_log[8192];
 
 __attribute__((format(printf, 3, 4))) static void note(uint32_t level, const char *component, const char *format, ...)
 {
+    size_t n = strlen(h_log);
     va_list args;
     (void)component;
-    if (level > HD_LOG_WARN)
+    if (level > HD_LOG_INFO)
         return;
-    h_warnings++;
     va_start(args, format);
-    vsnprintf(h_last_log, sizeof h_last_log, format, args);
+    vsnprintf(h_log + n, sizeof h_log - n, format, args);
     va_end(args);
+    if (level <= HD_LOG_WARN) {
+        h_warnings++;
+        snprintf(h_last_log, sizeof h_last_log, "%s", h_log + n);
+    }
 }
 
 /* ---- allocations are counted: these stand before libc's, for the plugin too. Sanitizers have their own. */

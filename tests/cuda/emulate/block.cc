@@ -186,6 +186,8 @@ void run_block(void)
     run_threads();
     if (emulate_copies_left())
         broken("it ends while copies into its shared memory are under way");
+    if (emulate_products_left())
+        broken("it ends while products of a warpgroup are under way");
 }
 
 /* Blocks in an order drawn by lot: none may count on another to be done. */

@@ -1,8 +1,8 @@
-/* The verdict of a trial of cuDNN's attention. */
-#include "cudnn_attention.h"
+/* The verdict of a trial of attention. */
+#include "attention_trial.h"
 #include <math.h>
 
-double dnn_distance(const float (*rows)[2], int64_t n)
+double cu_trial_distance(const float (*rows)[2], int64_t n)
 {
     double whole = 0, most = 0;
     for (int64_t r = 0; r < n; r++) {
@@ -17,13 +17,13 @@ double dnn_distance(const float (*rows)[2], int64_t n)
     return most;
 }
 
-int32_t dnn_takes(int32_t option, double distance, double near, float ours, float theirs)
+int32_t cu_trial_takes(int32_t option, double distance, double near, float ours, float theirs)
 {
-    return distance <= near && (option == CU_ATTENTION_CUDNN || theirs < ours);
+    return distance <= near && (option != CU_ATTENTION_AUTO || theirs < ours);
 }
 
 /* Rounding to 16 bits moves a row by 2^-9 (fp16: 2^-12) at each of two or three places. */
-double dnn_near(uint32_t dtype)
+double cu_trial_near(uint32_t dtype)
 {
     return dtype == HD_BF16 ? 0.05 : 0.01;
 }
