@@ -89,10 +89,17 @@ static void map_before(struct cm_board *b, const struct card *card)
         unmap(&b->before);
 }
 
-static int all_here(const struct card *cards, int32_t n)
+/* Where a member is, and its board. */
+struct place {
+    struct card card;
+    int64_t node;
+};
+
+static int all_here(const struct place *at, int32_t n)
 {
     for (int32_t i = 0; i < n; i++)
-        if (cards[i].machine != cards[0].machine || cards[i].pid_space != cards[0].pid_space || cards[i].fd < 0)
+        if (at[i].node != at[0].node || at[i].card.machine != at[0].card.machine || at[i].card.pid_space != at[0].card.pid_space ||
+            at[i].card.fd < 0)
             return 0;
     return 1;
 }
@@ -100,7 +107,7 @@ static int all_here(const struct card *cards, int32_t n)
 /* What MPI is given while a board is opened: not on the stack, as it is MPI's for good after a failure. */
 struct meeting {
     int32_t good, all_good;
-    struct card card[];
+    struct place at[];
 };
 
 /* Have all members what they need? */
@@ -110,13 +117,13 @@ static int32_t find_before(struct cm_group *g, struct meeting *m, struct hd_erro
     struct cm_board *b = &g->board;
     MPI_Request request;
     int32_t rc;
-    int code = MPI_Iallgather(MPI_IN_PLACE, 0, MPI_DATATYPE_NULL, m->card, sizeof *m->card, MPI_BYTE, g->mpi, &request);
+    int code = MPI_Iallgather(MPI_IN_PLACE, 0, MPI_DATATYPE_NULL, m->at, sizeof *m->at, MPI_BYTE, g->mpi, &request);
     if (code != MPI_SUCCESS)
         return cm_fail(err, code, what);
     if ((rc = cm_settle(g->comm, 1, &request, what, err)))
         return rc;
-    if (all_here(m->card, g->n))
-        map_before(b, &m->card[(g->me + g->n - 1) % g->n]);
+    if (all_here(m->at, g->n))
+        map_before(b, &m->at[(g->me + g->n - 1) % g->n].card);
     m->good = b->before != NULL;
     code = MPI_Iallreduce(&m->good, &m->all_good, 1, MPI_INT32_T, MPI_MIN, g->mpi, &request);
     return code == MPI_SUCCESS ? cm_settle(g->comm, 1, &request, what, err) : cm_fail(err, code, what);
@@ -127,10 +134,11 @@ int32_t cm_board_open(struct cm_group *g, struct hd_error *err)
 {
     if (g->n < 2 || !g->comm->settings.compare || !g->comm->settings.boards)
         return HD_OK;
-    struct meeting *m = g->comm->host->alloc(sizeof *m + (size_t)g->n * sizeof *m->card);
+    struct meeting *m = g->comm->host->alloc(sizeof *m + (size_t)g->n * sizeof *m->at);
     if (!m)
         return hd_fail(err, HD_E_NOMEM, "mpi: no memory");
-    struct card mine = m->card[g->me] = make_own(&g->board);
+    struct card mine = make_own(&g->board);
+    m->at[g->me] = (struct place){.card = mine, .node = g->comm->node};
     int32_t rc = find_before(g, m, err);
     if (mine.fd >= 0)
         close((int)mine.fd); /* everybody has it open, or nobody will */

@@ -147,6 +147,8 @@ struct hd_comm {
     int32_t failed; /* some operation did: MPI cannot be finalised in order */
     _Atomic uint32_t aborting; /* 0, 1: the reason is being written, 2: it is there */
     uint32_t told;             /* the others were */
+    int32_t node;              /* the first rank of those that MPI says share memory with this one */
+    int32_t reserved_node;
     struct hd_error error;     /* after an abort, here or elsewhere */
     char reason[CM_REASON];
 };

@@ -189,9 +189,9 @@ int32_t cm_collective(struct hd_comm_group *group, const struct hd_comm_call *ca
     if (!op)
         return rc ? rc : HD_E_NOMEM;
     op->call = *call;
-    code = compared ? cm_agree_begin(op) : cm_collective_start(op);
-    *g->tail = op; /* a failure completes it with all others */
+    *g->tail = op; /* before all else: what is still to be said is found here, and a failure completes it with all others */
     g->tail = &op->next;
+    code = compared ? cm_agree_begin(op) : cm_collective_start(op);
     *request = rq_number(&op->id);
     if (code != MPI_SUCCESS)
         cm_collective_broke(op, code);

@@ -22,8 +22,8 @@ static int32_t check_size(const struct hd_world *world, struct hd_error *err)
                    world->size, world->size, world->size);
 }
 
-/* Do ranks of this machine share cores? Then a wait gives the core away at once. */
-static int look_at_cores(struct hd_comm *c)
+/* Which ranks are here, as MPI sees it, and do they share cores? Then a wait gives the core away at once. */
+static int look_at_machine(struct hd_comm *c)
 {
     MPI_Comm here;
     cpu_set_t mine, all;
@@ -34,7 +34,10 @@ static int look_at_cores(struct hd_comm *c)
     if (sched_getaffinity(0, sizeof mine, &mine))
         CPU_SET(0, &mine);
     MPI_Comm_size(here, &ranks);
-    code = MPI_Allreduce(&mine, &all, sizeof mine, MPI_BYTE, MPI_BOR, here);
+    c->node = c->world.rank;
+    code = MPI_Bcast(&c->node, 1, MPI_INT32_T, 0, here);
+    if (code == MPI_SUCCESS)
+        code = MPI_Allreduce(&mine, &all, sizeof mine, MPI_BYTE, MPI_BOR, here);
     c->spins = ranks > CPU_COUNT(&all) ? SPINS_CROWDED : SPINS_ALONE;
     MPI_Comm_free(&here);
     return code;
@@ -52,7 +55,7 @@ static int32_t make_world(struct hd_comm *c, struct hd_error *err)
         return rc;
     code = MPI_Comm_split(MPI_COMM_WORLD, 0, c->world.rank, &c->mpi);
     if (code == MPI_SUCCESS)
-        code = look_at_cores(c);
+        code = look_at_machine(c);
     return code == MPI_SUCCESS ? cm_listen(c, err) : cm_fail(err, code, "MPI_Comm_split");
 }
 

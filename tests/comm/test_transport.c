@@ -167,27 +167,41 @@ static int in_flight(struct rank *rank)
     return 0;
 }
 
-/* One member posts all before another posts the first: more than the notes that members leave each other have room for. */
+enum { AHEAD_ROOM = 4 * GUARD + 8 * 40 }; /* bytes of one buffer */
+
+static int post_some(struct rank *rank, struct hd_comm_group *group, struct job *jobs, int from, int to, uint8_t *send, uint8_t *recv)
+{
+    for (int k = from; k < to; k++) {
+        jobs[k] = (struct job){.coll = 1 + (uint32_t)k % 6, .dtype = HD_I32, .redop = HD_SUM, .n = rank->size, .me = rank->rank,
+                               .count = 1 + (uint64_t)k % 10, .seed = 7000 + (uint64_t)k};
+        if (job_start(rank, group, &jobs[k], send + k * AHEAD_ROOM, recv + k * AHEAD_ROOM))
+            return 1;
+    }
+    return 0;
+}
+
+/* Member 0 posts before another posts the first, one more than the notes that members leave each other may have room for; when others
+ * have taken what they found, it posts the rest. */
 static int far_ahead(struct rank *rank)
 {
-    enum { AHEAD = 150, ROOM = 4 * GUARD + 8 * 40 };
+    enum { AHEAD = 150, FIRST = 65 };
     struct hd_comm_group *group;
     struct hd_error err = HD_ERROR_INIT;
     struct job jobs[AHEAD];
-    uint8_t *send = rank_memory(rank, AHEAD * ROOM), *recv = rank_memory(rank, AHEAD * ROOM);
+    uint8_t *send = rank_memory(rank, AHEAD * AHEAD_ROOM), *recv = rank_memory(rank, AHEAD * AHEAD_ROOM);
     EXPECT(send && recv, "memory");
     if (world_group(rank, "world", &group))
         return 1;
-    if (rank->rank)
-        EXPECT(hd__store_barrier(rank->store, "ahead", hd__now() + rank->timeout, &err) == HD_OK, "%s", err.message);
-    for (int k = 0; k < AHEAD; k++) {
-        jobs[k] = (struct job){.coll = 1 + (uint32_t)k % 6, .dtype = HD_I32, .redop = HD_SUM, .n = rank->size, .me = rank->rank,
-                               .count = 1 + (uint64_t)k % 10, .seed = 7000 + (uint64_t)k};
-        if (job_start(rank, group, &jobs[k], send + k * ROOM, recv + k * ROOM))
-            return 1;
-    }
-    if (!rank->rank)
-        EXPECT(hd__store_barrier(rank->store, "ahead", hd__now() + rank->timeout, &err) == HD_OK, "%s", err.message);
+    if (!rank->rank && post_some(rank, group, jobs, 0, FIRST, send, recv))
+        return 1;
+    EXPECT(hd__store_barrier(rank->store, "ahead", hd__now() + rank->timeout, &err) == HD_OK, "%s", err.message);
+    if (rank->rank && post_some(rank, group, jobs, 0, AHEAD, send, recv))
+        return 1;
+    for (int i = 0; i < 100 && rank->rank && rank->ops->progress; i++)
+        EXPECT(rank->ops->progress(rank->comm, &err) >= 0, "%s", err.message);
+    EXPECT(hd__store_barrier(rank->store, "taken", hd__now() + rank->timeout, &err) == HD_OK, "%s", err.message);
+    if (!rank->rank && post_some(rank, group, jobs, FIRST, AHEAD, send, recv))
+        return 1;
     for (int k = 0; k < AHEAD; k++) {
         EXPECT(finish(rank, jobs[k].request, &err) == HD_OK, "operation %d: %s", k, err.message);
         if (job_check(rank, &jobs[k]))
