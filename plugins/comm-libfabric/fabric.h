@@ -262,6 +262,8 @@ int32_t lf_group(struct hd_comm *comm, const char *name, const int32_t *ranks, i
                  struct hd_error *err);
 void lf_group_free(struct hd_comm_group *g);
 void lf_groups_forget(struct hd_comm *comm);
+/* Tells them that this rank is there, and waits until all have told it: then there are ways in both directions. */
+int32_t lf_greet(struct hd_comm *comm, const char *name, const int32_t *ranks, int32_t n, struct hd_error *err);
 struct hd_comm_group *lf_group_find(const struct hd_comm *comm, uint64_t id);
 int32_t lf_group_member(const struct hd_comm_group *g, int32_t rank); /* -1: none */
 struct lf_flow *lf_flow(struct hd_comm_group *g, int32_t member, uint32_t stream);

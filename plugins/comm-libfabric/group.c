@@ -108,15 +108,15 @@ static int32_t unheard(const struct hd_comm *c, const int32_t *ranks, int32_t n)
     return -1;
 }
 
-static int32_t greet(struct hd_comm *c, const char *name, const int32_t *ranks, int32_t n, struct hd_error *err)
+int32_t lf_greet(struct hd_comm *c, const char *name, const int32_t *ranks, int32_t n, struct hd_error *err)
 {
     double deadline = lf_now() + c->world.timeout;
     struct lf_head head = {.kind = LF_HELLO};
     int32_t rank;
-    for (int32_t i = 0; i < n && n <= LF_GREETED; i++)
+    for (int32_t i = 0; i < n; i++)
         if (ranks[i] != c->world.rank && !c->peer[ranks[i]].greeted++)
             lf_tell(c, ranks[i], &head, NULL);
-    while (n <= LF_GREETED && (rank = unheard(c, ranks, n)) >= 0) {
+    while ((rank = unheard(c, ranks, n)) >= 0) {
         const struct lf_peer *peer = &c->peer[rank];
         if (lf_abort_look(c))
             return hd_fail(err, HD_E_CANCELLED, "libfabric: rank %d aborted: %s", hd_job_rank(&c->world, c->abort_by), c->reason);
@@ -142,8 +142,8 @@ int32_t lf_group(struct hd_comm *c, const char *name, const int32_t *ranks, int3
     lf_row_end(c);
     for (int32_t i = 0; i < n && code == HD_OK; i++)
         code = lf_peer_meet(c, ranks[i], err);
-    if (code == HD_OK)
-        code = greet(c, name, ranks, n, err);
+    if (code == HD_OK && n <= LF_GREETED)
+        code = lf_greet(c, name, ranks, n, err);
     if (code != HD_OK)
         return code;
     g = c->host->alloc(sizeof *g + (size_t)n * sizeof *g->member);

@@ -1,5 +1,5 @@
 /* The shm provider names its memory in /dev/shm, PID:UID:N as its address says, and a killed process would leave it
- * there. Once every rank has mapped every other's, names are needed no more and go. What a job leaves that is killed
+ * there. Once every other rank has mapped it, a name is needed no more and goes. What a job leaves that is killed
  * before that, the next one takes away. */
 #include <dirent.h>
 #include <errno.h>
@@ -30,18 +30,19 @@ void lf_names_sweep(const struct hd_comm *c)
         closedir(dir);
 }
 
-static int32_t wait_for_all(struct hd_comm *c, const char *what, struct hd_error *err)
+/* Whoever has sent a message has mapped its receiver's memory: some versions do so no sooner. */
+static int32_t greet_all(struct hd_comm *c, struct hd_error *err)
 {
-    char key[160];
-    uint8_t here = 1;
-    int32_t code;
-    snprintf(key, sizeof key, "%s/%s/%d", c->instance, what, c->world.rank);
-    code = c->host->store_put(c->world.store, key, &here, 1, err);
-    for (int32_t r = 0; r < c->world.size && code == HD_OK; r++) {
-        size_t bytes = 1;
-        snprintf(key, sizeof key, "%s/%s/%d", c->instance, what, r);
-        code = c->host->store_get(c->world.store, key, &here, &bytes, lf_now() + c->world.timeout, err);
-    }
+    int32_t *ranks = c->host->alloc((size_t)c->world.size * sizeof *ranks), code = HD_OK;
+    if (!ranks)
+        return hd_fail(err, HD_E_NOMEM, "libfabric: no memory");
+    for (int32_t r = 0; r < c->world.size; r++)
+        ranks[r] = r;
+    for (int32_t r = 0; r < c->world.size && code == HD_OK; r++)
+        code = lf_peer_meet(c, r, err);
+    if (code == HD_OK)
+        code = lf_greet(c, "of all", ranks, c->world.size, err);
+    c->host->free(ranks);
     return code;
 }
 
@@ -49,14 +50,11 @@ int32_t lf_names_settle(struct hd_comm *c, struct hd_error *err)
 {
     char name[256] = "";
     size_t bytes = sizeof name - 1;
-    int32_t code = HD_OK;
+    int32_t code;
     if (!lf_by_shm(c))
         return HD_OK;
     lf_names_sweep(c);
-    for (int32_t r = 0; r < c->world.size && code == HD_OK; r++)
-        code = lf_peer_meet(c, r, err);
-    if (code == HD_OK)
-        code = wait_for_all(c, "mapped", err);
+    code = greet_all(c, err);
     if (code == HD_OK && fi_getname(&c->ep->fid, name, &bytes) == 0)
         shm_unlink(strstr(name, "://") ? strstr(name, "://") + 3 : name);
     return code;
