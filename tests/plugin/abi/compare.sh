@@ -20,5 +20,5 @@ if [ "${1:-}" = --write ]; then
 elif [ "$(head -1 abi_v1.abi)" = "$(head -1 "$here/abi_v1.abi")" ]; then
     diff "$here/abi_v1.abi" abi_v1.abi >&2 # the same abidw wrote both
 else
-    abidiff "$here/abi_v1.abi" abi_v1.so >&2
+    abidiff --no-architecture "$here/abi_v1.abi" abi_v1.so >&2
 fi
