@@ -105,13 +105,17 @@ static __global__ void __launch_bounds__(CU_ROWS_THREADS, 3) norm_kernel(norm_ar
         });
         C r = cu_rsqrt(cu_sum(square, a.lanes, shared) / (C)a.h + (C)a.eps);
         cu_each<V, KEPT>(kept, a.x, row, [&](const C *x, int j) {
-            C w[V], c[V], y[V];
+            C w[V], y[V];
             cu_load_n<V>(w, a.w, j);
-            if (CENTRED)
-                cu_load_n<V>(c, a.c, j);
 #pragma unroll
             for (int i = 0; i < V; i++)
-                y[i] = (x[i] - mean) * r * w[i] + (CENTRED ? c[i] : 0);
+                y[i] = (x[i] - mean) * r * w[i];
+            if (CENTRED) {
+                cu_load_n<V>(w, a.c, j);
+#pragma unroll
+                for (int i = 0; i < V; i++)
+                    y[i] += w[i];
+            }
             cu_put_n<V>(a.y, row.base + j, y, a.adds);
         });
     }
