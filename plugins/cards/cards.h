@@ -18,6 +18,7 @@ struct card {
     int64_t pid, fd;
 };
 
+/* The kernel that runs here: the same for all that share its memory. */
 static inline uint64_t card_machine(void)
 {
     uint8_t text[128];

@@ -2,10 +2,11 @@
 #include <sys/random.h>
 #include <sys/stat.h>
 
+#include "../cards/cards.h"
 #include "fabric.h"
 
 /* What a rank leaves in the store. */
-struct card {
+struct address {
     char provider[64];
     uint64_t bytes;
     uint8_t address[256];
@@ -45,7 +46,7 @@ static int32_t open_objects(struct hd_comm *c, struct hd_error *err)
 
 static int32_t announce(struct hd_comm *c, struct hd_error *err)
 {
-    struct card card = {.bytes = sizeof card.address};
+    struct address card = {.bytes = sizeof card.address};
     char key[160];
     size_t bytes = sizeof card.address;
     int rc = fi_getname(&c->ep->fid, card.address, &bytes);
@@ -73,7 +74,7 @@ static int32_t agree_on_nonce(struct hd_comm *c, struct hd_error *err)
 int32_t lf_peer_meet(struct hd_comm *c, int32_t rank, struct hd_error *err)
 {
     struct lf_peer *peer = &c->peer[rank];
-    struct card card;
+    struct address card;
     size_t bytes = sizeof card;
     char key[160];
     int32_t code;
@@ -115,15 +116,7 @@ static int32_t allocate_slots(struct hd_comm *c, struct hd_error *err)
 static uint64_t machine_id(void)
 {
     static const char *const files[] = {"/proc/self/ns/pid", "/proc/self/ns/net", "/dev/shm"};
-    uint64_t h = UINT64_C(0xcbf29ce484222325);
-    char boot[64] = "";
-    FILE *f = fopen("/proc/sys/kernel/random/boot_id", "r");
-    if (f && !fgets(boot, sizeof boot, f))
-        boot[0] = 0;
-    if (f)
-        fclose(f);
-    for (const char *p = boot; *p; p++)
-        h = (h ^ (uint8_t)*p) * UINT64_C(0x100000001b3);
+    uint64_t h = card_machine();
     for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
         struct stat about;
         if (!stat(files[i], &about))
@@ -200,6 +193,8 @@ void lf_endpoint_close(struct hd_comm *c)
     for (size_t i = 0; i < sizeof fids / sizeof *fids; i++)
         if (fids[i])
             fi_close(fids[i]);
+    if (c->info)
+        lf_names_sweep(c); /* of a rank that was killed while others were opening */
     fi_freeinfo(c->info);
     for (int i = 0; i < LF_SLOTS; i++)
         c->host->free(c->slot[i]);

@@ -5,6 +5,8 @@
 
 #include "fabric.h"
 
+#define ASK_SECONDS 0.05
+
 static uint64_t hash(const void *data, size_t bytes, uint64_t h)
 {
     for (size_t i = 0; i < bytes; i++)
@@ -108,25 +110,51 @@ static int32_t unheard(const struct hd_comm *c, const int32_t *ranks, int32_t n)
     return -1;
 }
 
+/* Whom a greeting has not left for, -1: all have been told. */
+static int32_t untold(const struct hd_comm *c, const int32_t *ranks, int32_t n)
+{
+    for (int32_t i = 0; i < n; i++)
+        if (c->peer[ranks[i]].first && !c->peer[ranks[i]].broken && !c->peer[ranks[i]].closed)
+            return ranks[i];
+    return -1;
+}
+
+/* What liveness knows and a provider does not: a job that has ended answers no question. While the transport is being opened nobody
+ * else tells it. */
+static int32_t ask_store(struct hd_comm *c, double *asked, struct hd_error *err)
+{
+    uint8_t card[512];
+    size_t bytes = sizeof card;
+    char key[160];
+    double now = lf_now();
+    if (now - *asked < ASK_SECONDS)
+        return HD_OK;
+    *asked = now;
+    snprintf(key, sizeof key, "%s/address/%d", c->instance, c->world.rank);
+    return c->host->store_get(c->world.store, key, card, &bytes, now + c->world.timeout, err);
+}
+
 int32_t lf_greet(struct hd_comm *c, const char *name, const int32_t *ranks, int32_t n, struct hd_error *err)
 {
-    double deadline = lf_now() + c->world.timeout;
+    double asked = lf_now(), deadline = asked + c->world.timeout;
     struct lf_head head = {.kind = LF_HELLO};
-    int32_t rank;
+    int32_t rank, code;
     for (int32_t i = 0; i < n; i++)
         if (ranks[i] != c->world.rank && !c->peer[ranks[i]].greeted++)
             lf_tell(c, ranks[i], &head, NULL);
-    while ((rank = unheard(c, ranks, n)) >= 0) {
+    while ((rank = unheard(c, ranks, n)) >= 0 || (rank = untold(c, ranks, n)) >= 0) {
         const struct lf_peer *peer = &c->peer[rank];
         if (lf_abort_look(c))
             return hd_fail(err, HD_E_CANCELLED, "libfabric: rank %d aborted: %s", hd_job_rank(&c->world, c->abort_by), c->reason);
         if (lf_now() > deadline || (peer->broken && lf_now() > peer->gone_at + 1))
             return hd_fail(err, peer->broken ? HD_E_PEER : HD_E_TIMEOUT,
                            "libfabric: rank %d cannot reach rank %d to make group %s "
-                           "(provider %s, %s%s%s): can these machines reach each other over this network? "
-                           "comm.interface names one",
+                           "(provider %s, %s%s%s)%s",
                            hd_job_rank(&c->world, c->world.rank), hd_job_rank(&c->world, rank), name, c->info->fabric_attr->prov_name, c->info->domain_attr->name,
-                           peer->broken ? ", " : "", peer->broken ? fi_strerror(peer->broken) : "");
+                           peer->broken ? ", " : "", peer->broken ? fi_strerror(peer->broken) : "",
+                           lf_by_shm(c) ? "" : ": can these machines reach each other over this network? comm.interface names one");
+        if ((code = ask_store(c, &asked, err)) != HD_OK)
+            return code;
         if (!lf_pump(c))
             sched_yield();
     }
