@@ -146,6 +146,8 @@ int32_t cm_board_open(struct cm_group *g, struct hd_error *err)
         cm_board_close(&g->board);
     if (!rc)
         g->comm->host->free(m);
+    else
+        g->mpi = MPI_COMM_NULL; /* MPI's for good, as is *m */
     return rc;
 }
 
