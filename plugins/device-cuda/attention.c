@@ -1,6 +1,7 @@
 /* Attention and its gradient: what an instruction says, and which kernels run it. */
 #include "cudnn_attention.h"
 #include "slots.h"
+#include <stddef.h>
 
 static struct cu_order order_of(const struct hd_operand *o, uint32_t dim, const struct hd_attrs *attrs)
 {
@@ -39,9 +40,11 @@ static uint32_t sequence_dim(const struct hd_instr_desc *i, uint32_t n)
     return o->ndim - (n < 8 ? from_end[back][n] : 3);
 }
 
-static int32_t same_count(const struct hd_instr_desc *i, const struct hd_operand *o, int64_t n, const char *name,
+static int32_t same_count(const struct hd_instr_desc *i, const struct hd_operand *o, int64_t n, uint64_t ndim, const char *name,
                           struct hd_error *err)
 {
+    if (o->ndim != ndim)
+        return cu_refuse(err, HD_E_INVALID, i, "%s has %u dims, not %u", name, o->ndim, (uint32_t)ndim);
     if (hd_operand_count(o) != n)
         return cu_refuse(err, HD_E_INVALID, i, "%s has %lld elements, not %lld", name, (long long)hd_operand_count(o),
                          (long long)n);
@@ -78,16 +81,17 @@ static int32_t check(const struct hd_instr_desc *i, struct hd_error *err)
         const struct hd_operand *o;
         int64_t n;
         const char *name;
-    } want[] = {{k, keys, "k"},
-                {&i->in[2], keys, "v"},
-                {back ? &i->in[3] : &i->out[0], queries, "o"},
-                {back ? &i->in[4] : &i->out[1], rows, "lse"},
-                {back ? &i->in[5] : q, queries, "do"},
-                {back ? &i->out[0] : q, queries, "dq"},
-                {back ? &i->out[1] : k, keys, "dk"},
-                {back ? &i->out[2] : k, keys, "dv"}};
+        uint64_t ndim;
+    } want[] = {{k, keys, "k", k->ndim},
+                {&i->in[2], keys, "v", k->ndim},
+                {back ? &i->in[3] : &i->out[0], queries, "o", q->ndim},
+                {back ? &i->in[4] : &i->out[1], rows, "lse", q->ndim - 1},
+                {back ? &i->in[5] : q, queries, "do", q->ndim},
+                {back ? &i->out[0] : q, queries, "dq", q->ndim},
+                {back ? &i->out[1] : k, keys, "dk", k->ndim},
+                {back ? &i->out[2] : k, keys, "dv", k->ndim}};
     for (uint32_t n = 0; !rc && n < sizeof want / sizeof want[0]; n++)
-        rc = same_count(i, want[n].o, want[n].n, want[n].name, err);
+        rc = same_count(i, want[n].o, want[n].n, want[n].ndim, want[n].name, err);
     return rc;
 }
 
@@ -146,18 +150,24 @@ int32_t cu_attention_own(struct hd_device *d, const struct hd_instr_desc *i, con
     return rc == HD_E_UNSUPPORTED ? cu_attention_plain(i, h, k, err) : rc;
 }
 
-/* ---- products of warpgroups: a trial for each shape, of a causal sequence, whatever part of one an instruction has */
+/* ---- products of warpgroups: a trial for each shape, of a sequence from its beginning, whatever part of one an instruction has */
 
 struct cu_wgmma_choice {
     struct cu_wgmma_choice *next;
     struct cu_heads h; /* of the trial */
-    uint32_t dtype, op;
+    uint32_t dtype, out_dtype, op;
+    int32_t reserved;
     struct cu_verdict verdict;
 };
 
+static int is_hopper(const struct hd_device *d)
+{
+    return d->major == 9 && d->minor == 0;
+}
+
 static int may_wgmma(const struct hd_device *d, const struct hd_instr_desc *i, const struct cu_heads *h)
 {
-    return d->major == 9 && d->minor == 0 && fits(d, i, h) && (h->d <= 64 || h->d > 96);
+    return is_hopper(d) && fits(d, i, h) && (h->d <= 64 || h->d > 96) && h->s > 1 && h->t > 1;
 }
 
 static int32_t prepare_trial(struct hd_device *d, const struct hd_instr_desc *i, const struct cu_heads *h, void *state, char *scratch,
@@ -176,7 +186,6 @@ static const struct cu_verdict *wgmma_verdict(struct hd_device *d, const struct 
     i.in = memcpy(in, like->in, like->n_in * sizeof *in);
     i.out = memcpy(out, like->out, like->n_out * sizeof *out);
     i.attrs.flags &= ~(uint32_t)HD_ATTR_ACCUMULATE;
-    i.attrs.window = 0;
     i.attrs.zigzag_parts = 0;
     for (uint32_t o = 0; o < i.n_in + i.n_out; o++) {
         struct hd_operand *x = o < i.n_in ? &in[o] : &out[o - i.n_in];
@@ -186,16 +195,25 @@ static const struct cu_verdict *wgmma_verdict(struct hd_device *d, const struct 
     }
     struct cu_heads h = heads_of(&i);
     for (struct cu_wgmma_choice *c = d->wgmma; c; c = c->next)
-        if (!memcmp(&c->h, &h, sizeof h) && c->dtype == in[0].dtype && c->op == i.op)
+        if (!memcmp(&c->h, &h, sizeof h) && c->dtype == in[0].dtype && c->out_dtype == out[0].dtype && c->op == i.op)
             return &c->verdict;
     struct cu_wgmma_choice *c = d->host->alloc(sizeof *c);
     if (!c)
         return NULL;
-    *c = (struct cu_wgmma_choice){.next = d->wgmma, .h = h, .dtype = in[0].dtype, .op = i.op};
+    *c = (struct cu_wgmma_choice){.next = d->wgmma, .h = h, .dtype = in[0].dtype, .out_dtype = out[0].dtype, .op = i.op};
     d->wgmma = c;
     if (cu_attention_try(d, &i, &h, &(struct cu_candidate){.who = "by wgmma", .prepare = prepare_trial}, &c->verdict, &why))
-        d->host->log(HD_LOG_INFO, "device-cuda", "%s: attention is not by wgmma: %s", i.label, why.message);
+        d->host->log(d->settings->attention == CU_ATTENTION_WGMMA ? HD_LOG_WARN : HD_LOG_INFO, "device-cuda", "%s: attention is not by wgmma: %s",
+                     i.label, why.message);
     return &c->verdict;
+}
+
+int32_t cu_attention_check(struct hd_device *d, struct hd_error *err)
+{
+    if (d->settings->attention == CU_ATTENTION_WGMMA && !is_hopper(d))
+        d->host->log(HD_LOG_WARN, "device-cuda", "option attention: wgmma is for GPUs of compute capability 9.0, and GPU %d has %d.%d: as own",
+                     d->index, d->major, d->minor);
+    return cu_dnn_check(d, err);
 }
 
 void cu_attention_close(struct hd_device *d)
@@ -207,13 +225,21 @@ void cu_attention_close(struct hd_device *d)
     cu_dnn_close(d);
 }
 
-/* ---- the choice: ours where nothing else is asked for, or taken after its trial; of two that are, the faster */
+/* ---- the choice: ours where nothing else is asked for, or taken after its trial; of two that are, the faster. What is to have the same
+ * bits wherever it runs is not left to a clock. */
+
+static int is_exact(const struct hd_instr_desc *i)
+{
+    return i->struct_size < offsetof(struct hd_instr_desc, flags) + sizeof i->flags || i->flags & HD_INSTR_EXACT;
+}
 
 static int32_t prepare(struct hd_device *d, const struct hd_instr_desc *i, struct hd_kernel *k, struct hd_error *err)
 {
     int32_t rc = check(i, err), asked = d->settings->attention;
     if (rc)
         return rc;
+    if (asked == CU_ATTENTION_AUTO && is_exact(i))
+        asked = CU_ATTENTION_OWN;
     struct cu_heads h = heads_of(i);
     const struct cu_verdict *wgmma = NULL, *dnn = NULL;
     if ((asked == CU_ATTENTION_WGMMA || asked == CU_ATTENTION_AUTO) && may_wgmma(d, i, &h))

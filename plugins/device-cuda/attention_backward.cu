@@ -153,10 +153,11 @@ static __global__ void __launch_bounds__(ROWS, 2) by_queries(const __grid_consta
     cu_tile<D>::template fetch<ROWS, threads>(q, (const char *)a.q + from, 2 * step, a.h.s - w->at, a.h.d / 8);
     cu_tile<D>::template fetch<ROWS, threads>(grad, (const char *)a.grad + from, 2 * step, a.h.s - w->at, a.h.d / 8);
     cu_fetch_rows<ROWS>(a, rows, w->b, w->head, w->at);
-    if (w->start < w->end)
-        fetch_keys<D, KEYS, threads>(a, k, v, w->b, w->head / a.h.g, w->start / KEYS * KEYS);
+    int k0 = w->start < w->end ? w->start / KEYS * KEYS : w->end; /* a window may leave nothing to be seen */
+    if (k0 < w->end)
+        fetch_keys<D, KEYS, threads>(a, k, v, w->b, w->head / a.h.g, k0);
     cu_copy_commit();
-    for (int k0 = w->start / KEYS * KEYS; k0 < w->end; k0 += KEYS, on ^= 1) {
+    for (; k0 < w->end; k0 += KEYS, on ^= 1) {
         float s[M][N][4], dp[M][N][4];
         uint32_t ds[M][N][2];
         const float *row = rows + warp * 16 * M + (lane >> 2);

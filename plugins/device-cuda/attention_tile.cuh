@@ -238,7 +238,7 @@ struct cu_attention_call {
     int32_t n;
 };
 
-/* attention_wgmma.cu: the kernels for a GPU of compute capability 9.0, and head sizes that cu_wgmma_fits. */
+/* attention_wgmma.cu: the kernels for a GPU of compute capability 9.0, and head sizes of up to 64 or above 96. */
 cu_attention_kernel cu_wgmma_forward(const cu_attention &a);
 void cu_wgmma_gradient(const cu_attention &a, cu_attention_kernel (&kernel)[2]);
 

@@ -31,7 +31,9 @@ struct cu_verdict {
 int32_t cu_attention_try(struct hd_device *d, const struct hd_instr_desc *i, const struct cu_heads *h, const struct cu_candidate *c,
                          struct cu_verdict *v, struct hd_error *err);
 
-void cu_attention_close(struct hd_device *d); /* attention.c */
+/* attention.c: can the option be followed? */
+int32_t cu_attention_check(struct hd_device *d, struct hd_error *err);
+void cu_attention_close(struct hd_device *d);
 
 /* ---- attention_judge.c */
 

@@ -92,6 +92,7 @@ template <class T, int D, int ROWS, int KEYS> CU_DEVICE void go_forward(const cu
         cu_copy_commit();
         cu_hold(s[0]);
         cu_hold(o[0]);
+        cu_hold(p[0]);
         cu_wgmma_begin();
         cu_wgmma_rows<T, D, ROWS, KEYS>(s[0], own, k + on * stage);
         cu_wgmma_commit();
@@ -101,6 +102,7 @@ template <class T, int D, int ROWS, int KEYS> CU_DEVICE void go_forward(const cu
         weigh<KEYS>(a, w, s, most, total, shrink, k0);
         cu_wgmma_wait<0>();
         cu_hold(o[0]);
+        cu_hold(p[0]);
 #pragma unroll
         for (int n = 0; n < D / 8; n++)
 #pragma unroll
@@ -111,6 +113,7 @@ template <class T, int D, int ROWS, int KEYS> CU_DEVICE void go_forward(const cu
     arrive<0>();
     if (w->start < w->end) {
         cu_hold(o[0]);
+        cu_hold(p[0]);
         cu_wgmma_begin();
         cu_wgmma_columns<T, D, KEYS, KEYS>(o[0], p[0], v + on * stage);
         cu_wgmma_commit();
@@ -201,6 +204,7 @@ template <class T, int D, int ROWS> CU_DEVICE void go_by_keys(const cu_attention
             cu_hide<CU_QUERIES>(s, a.h, w->at + own_row(), now + own_column());
         weigh_keys<T>(p, s, row, scale);
         cu_hold(dv[0]);
+        cu_hold(p[0]);
         cu_wgmma_begin();
         cu_wgmma_columns<T, D, TILE, TILE>(dv[0], p[0], grad + on * stage);
         cu_wgmma_commit();
@@ -208,12 +212,15 @@ template <class T, int D, int ROWS> CU_DEVICE void go_by_keys(const cu_attention
         cu_hold(dp[0]);
         slope_keys<T>(ds, s, dp, row + TILE);
         cu_hold(dk[0]);
+        cu_hold(ds[0]);
         cu_wgmma_begin();
         cu_wgmma_columns<T, D, TILE, TILE>(dk[0], ds[0], q + on * stage);
         cu_wgmma_commit();
         cu_wgmma_wait<0>();
         cu_hold(dk[0]);
         cu_hold(dv[0]);
+        cu_hold(p[0]);
+        cu_hold(ds[0]);
         __syncthreads();
         on ^= 1;
     }
@@ -226,7 +233,8 @@ template <class T, int D, int ROWS> CU_DEVICE void go_by_queries(const cu_attent
     constexpr int THREADS = 2 * ROWS, N = TILE / 8, stage = TILE * D / 8;
     cu_chunk *q = room, *grad = q + ROWS * D / 8, *k = grad + ROWS * D / 8, *v = k + 2 * stage;
     float *rows = (float *)(v + 2 * stage);
-    int own = warpgroup() * CU_PANEL * 8, heads = a.h.k * a.h.g, kv = w->head / a.h.g, k0 = w->start / TILE * TILE, on = 0;
+    int own = warpgroup() * CU_PANEL * 8, heads = a.h.k * a.h.g, kv = w->head / a.h.g, on = 0;
+    int k0 = w->start < w->end ? w->start / TILE * TILE : w->end; /* a window may leave nothing to be seen */
     int64_t queries = (int64_t)w->b * a.h.s + w->at, keys = (int64_t)w->b * a.h.t;
     float dq[1][D / 8][4], scale = a.scale * CU_LOG2E;
 
@@ -238,7 +246,7 @@ template <class T, int D, int ROWS> CU_DEVICE void go_by_queries(const cu_attent
     fetch<D, ROWS, THREADS>(a, q, a.q, heads, queries, w->head, a.h.s - w->at);
     fetch<D, ROWS, THREADS>(a, grad, a.grad, heads, queries, w->head, a.h.s - w->at);
     cu_fetch_rows<ROWS>(a, rows, w->b, w->head, w->at);
-    if (w->start < w->end)
+    if (k0 < w->end)
         fetch_keys(k0, 0);
     cu_copy_commit();
     for (; k0 < w->end; k0 += TILE, on ^= 1) {
@@ -251,7 +259,6 @@ template <class T, int D, int ROWS> CU_DEVICE void go_by_queries(const cu_attent
         arrive<1>();
         cu_hold(s[0]);
         cu_hold(dp[0]);
-        cu_hold(dq[0]);
         cu_wgmma_begin();
         cu_wgmma_rows<T, D, ROWS, TILE>(s[0], q + own, k + on * stage);
         cu_wgmma_rows<T, D, ROWS, TILE>(dp[0], grad + own, v + on * stage);
@@ -262,11 +269,14 @@ template <class T, int D, int ROWS> CU_DEVICE void go_by_queries(const cu_attent
         if (k0 < w->full || k0 + TILE > w->until)
             cu_hide<CU_KEYS>(s, a.h, w->at + own_row(), k0 + own_column());
         cu_query_slopes<T>(ds, s, dp, row, row + ROWS, scale);
+        cu_hold(dq[0]);
+        cu_hold(ds[0]);
         cu_wgmma_begin();
         cu_wgmma_columns<T, D, TILE, TILE>(dq[0], ds[0], k + on * stage);
         cu_wgmma_commit();
         cu_wgmma_wait<0>();
         cu_hold(dq[0]);
+        cu_hold(ds[0]);
         __syncthreads();
     }
     cu_copy_wait<0>(); /* of queries that see no key */

@@ -61,15 +61,27 @@ CU_DEVICE void cu_fence_async(void)
 #endif
 }
 
-/* The compiler keeps these registers where they are: before products are begun and after they were waited for. */
-template <int N> CU_DEVICE void cu_hold(float (&c)[N][4])
+#ifndef CU_EMULATE
+CU_DEVICE void cu_hold_one(float &x)
+{
+    asm volatile("" : "+f"(x)::"memory");
+}
+
+CU_DEVICE void cu_hold_one(uint32_t &x)
+{
+    asm volatile("" : "+r"(x)::"memory");
+}
+#endif
+
+/* The compiler keeps these registers where they are, sums and operands: before products are begun and after they were waited for. */
+template <class X, int N, int M> CU_DEVICE void cu_hold(X (&c)[N][M])
 {
 #ifndef CU_EMULATE
 #pragma unroll
     for (int n = 0; n < N; n++)
 #pragma unroll
-        for (int i = 0; i < 4; i++)
-            asm volatile("" : "+f"(c[n][i])::"memory");
+        for (int i = 0; i < M; i++)
+            cu_hold_one(c[n][i]);
 #else
     (void)c;
 #endif

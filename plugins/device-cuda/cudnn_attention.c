@@ -104,7 +104,7 @@ static int may_take(const struct hd_device *d, const struct hd_instr_desc *i, co
         return 0;
     if ((dtype != HD_BF16 && dtype != HD_F16) || h->d % 8 || h->d > 128 || !(i->attrs.scale > 0))
         return 0;
-    if (!is_causal(h) || cu_accumulates(i))
+    if (!is_causal(h) || h->s < 2 || cu_accumulates(i))
         return 0;
     for (uint32_t n = 0; n < i->n_in; n++)
         if (!is_plain(&i->in[n], n == 4 ? HD_F32 : dtype))

@@ -79,7 +79,7 @@ static int32_t open_device(const struct hd_host *host, const void *settings, con
     if (rc == HD_OK)
         rc = cu_fp8_check(d, err);
     if (rc == HD_OK)
-        rc = cu_dnn_check(d, err);
+        rc = cu_attention_check(d, err);
     if (rc) {
         close_device(d);
         return rc;
@@ -206,7 +206,7 @@ static const struct hd_option options[] = {
      .offset = offsetof(struct cu_settings, fp8_above)},
     {.name = "attention", .value = "own", .type = HD_OPT_ENUM, .choices = "own|wgmma|cudnn|auto",
      .help = "whose attention: heddle's kernels for every GPU; those for Hopper (9.0), or cuDNN's, where they agree with them; or whichever "
-             "is faster at start; with the latter two, gradients may differ in the last bits from run to run",
+             "is faster at start; with cudnn gradients, with auto all may differ in the last bits from run to run",
      .offset = offsetof(struct cu_settings, attention)},
     {.name = "cudnn_library", .value = "libcudnn.so.9", .type = HD_OPT_STRING, .level = HD_LEVEL_TUNER,
      .help = "cuDNN, 9.10 or newer: a file, or a name that the dynamic loader finds",

@@ -142,9 +142,10 @@ int main(int n, char **words)
     int right = first_is_right(&x);
     double backward = run(&x, HD_OP_ATTENTION_GRAD, 6, 3, &x.at[DQ], times), copy = copy_rate(&x, times > 1 ? (size_t)1 << 30 : 1 << 16, times);
     printf("{\"forward_ms\": %.4f, \"forward_flops\": %.6g, \"forward_bytes\": %.6g, \"backward_ms\": %.4f, \"backward_flops\": %.6g, "
-           "\"backward_bytes\": %.6g, \"copy_gbs\": %.1f, \"peak_flops\": %.6g, \"right\": %s}\n",
+           "\"backward_bytes\": %.6g, \"copy_gbs\": %.1f, \"peak_flops\": %.6g, \"wgmma\": %s, \"right\": %s}\n",
            forward, 4 * d * pairs, 2 * q + 2 * kv + lse, backward, 10 * d * pairs, 4 * q + 4 * kv + lse, copy,
-           x.plugin.ops->peak_flops ? x.plugin.ops->peak_flops(x.plugin.device, x.dtype) : 0, right ? "true" : "false");
+           x.plugin.ops->peak_flops ? x.plugin.ops->peak_flops(x.plugin.device, x.dtype) : 0,
+           bench_heard("by wgmma is used") ? "true" : "false", right ? "true" : "false");
     x.plugin.ops->close(x.plugin.device);
     return !right;
 }

@@ -36,6 +36,9 @@ static const struct {
     {"queries after their keys", "b=1 s=40@100 t=140 k=1 g=1 d=64", HD_BF16, 0, 0, 0, 0},
     {"queries before their keys", "b=1 s=20 t=20@10 k=1 g=1 d=64", HD_BF16, 0, 1, 0, 0},
     {"queries before all keys", "b=1 s=70 t=70@70 k=1 g=1 d=32", HD_BF16, 0, 1, 0, 0},
+    {"a window that ends before all queries", "b=1 s=70@140 t=70 k=1 g=1 d=64", HD_BF16, 10, 1, 0, 0},
+    {"the same of head size 128", "b=1 s=70@140 t=70 k=1 g=1 d=128", HD_F16, 10, 1, 0, 0},
+    {"a window that some queries see through", "b=1 s=200@70 t=70 k=1 g=2 d=64", HD_BF16, 30, 1, 0, 0},
     {"the second part of a ring on the first", "b=1 s=70@70 t=70 k=1 g=1 d=32", HD_BF16, 0, 1, 2, 140},
     {"the first part of a ring on the second", "b=1 s=70 t=70@70 k=1 g=1 d=32", HD_BF16, 0, 1, 2, 140},
 };
@@ -152,6 +155,24 @@ START_TEST(large_scores_do_not_overflow)
 }
 END_TEST
 
+/* By the clock one of two is taken, whose bits differ: with deterministic: exact none is tried. Alone nothing needs to be. */
+START_TEST(a_clock_decides_nothing_exact)
+{
+    struct h_case c = {"exact", FORWARD, "b=1 s=40 t=40 k=1 g=1 d=64", {.scale = 0.3}},
+                  one = {"one query", FORWARD, "b=1 s=1 t=1 k=1 g=1 d=64", {.scale = 0.3}};
+    for (int exact = 0; exact < 3; exact++) {
+        struct h_device *d = h_open_with(1, H_FAST, "attention", CU_ATTENTION_AUTO);
+        struct h_instr *i = h_make(exact == 2 ? &one : &c, HD_BF16, 9);
+        h_log[0] = 0;
+        i->d.flags |= exact == 1 ? HD_INSTR_EXACT : 0;
+        h_run(d, i);
+        ck_assert_msg(!exact == (strstr(h_log, " ms, ours ") != NULL), "%d: %s", exact, h_log);
+        h_free(i);
+        h_close(d);
+    }
+}
+END_TEST
+
 /* ---- the plain kernels */
 
 static const struct h_case plain_case = {"plain", BACKWARD, "b=1 s=9 t=9 k=2 g=2 d=5", {.scale = 0.7, .window = 6}};
@@ -211,6 +232,8 @@ START_TEST(what_makes_no_sense_is_refused)
          "differ in heads"},
         {{"dims", HD_OP_ATTENTION, "skd sd sd", "skd f:sk", "s=2 k=2 d=2", {.scale = 1}}, "attention wants q"},
         {{"lse", HD_OP_ATTENTION, "bskgd bskd bskd", "bskgd f:bsk", "b=1 s=2 k=2 g=2 d=2", {.scale = 1}},
+         "lse has 3 dims, not 4"},
+        {{"heads of lse", HD_OP_ATTENTION, "bskgd bskd bskd", "bskgd f:bskG", "b=1 s=2 k=2 g=2 G=1 d=2", {.scale = 1}},
          "lse has 4 elements, not 8"},
     };
     struct h_device *d = h_open(1, H_FAST);
@@ -230,6 +253,8 @@ int main(int argc, char **argv)
     tcase_add_loop_test(t, forward_is_near_its_reference, 0, SHAPES);
     tcase_add_loop_test(t, backward_is_near_its_reference, 0, SHAPES);
     tcase_add_test(t, large_scores_do_not_overflow);
+    if (attention == CU_ATTENTION_WGMMA)
+        tcase_add_test(t, a_clock_decides_nothing_exact);
     tcase_add_test(t, plain_is_its_reference_in_fp64);
     tcase_add_test(t, plain_gradient_is_the_finite_difference);
     tcase_add_test(t, what_makes_no_sense_is_refused);
