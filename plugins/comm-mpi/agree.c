@@ -1,7 +1,8 @@
 /* Do the members call the same? MPI does not ask: a call of another size writes where it must not, and the process dies in
  * MPI's code. So each tells the next member what it calls, 32 bytes, and starts when it knows that the one before calls the
- * same. Who differs, and the one behind it, do not start: nothing of another size ever gets into MPI. They tell it on boards
- * in memory (board.c) where the group is inside one machine, else by messages. */
+ * same. Who differs, and the one behind it, do not start: where one member differs, its call does not get into MPI. (Where two
+ * neighbours differ alike, the second of them does start; the group is given up as soon as the others are heard.) They tell it on
+ * boards in memory (board.c) where the group is inside one machine, else by messages. */
 #include "cm.h"
 
 static struct cm_sign sign_of(const struct hd_comm_call *c)
