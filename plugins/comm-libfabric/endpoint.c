@@ -44,6 +44,11 @@ static int32_t open_objects(struct hd_comm *c, struct hd_error *err)
     return rc ? failed(c, what, rc, err) : HD_OK;
 }
 
+static void key_of(const struct hd_comm *c, int32_t rank, char key[160])
+{
+    snprintf(key, 160, "%s/address/%d", c->instance, rank);
+}
+
 static int32_t announce(struct hd_comm *c, struct hd_error *err)
 {
     struct address card = {.bytes = sizeof card.address};
@@ -54,7 +59,7 @@ static int32_t announce(struct hd_comm *c, struct hd_error *err)
         return failed(c, "fi_getname", rc, err);
     card.bytes = bytes;
     snprintf(card.provider, sizeof card.provider, "%s", c->info->fabric_attr->prov_name);
-    snprintf(key, sizeof key, "%s/address/%d", c->instance, c->world.rank);
+    key_of(c, c->world.rank, key);
     return c->host->store_put(c->world.store, key, &card, sizeof card, err);
 }
 
@@ -80,7 +85,7 @@ int32_t lf_peer_meet(struct hd_comm *c, int32_t rank, struct hd_error *err)
     int32_t code;
     if (peer->known)
         return HD_OK;
-    snprintf(key, sizeof key, "%s/address/%d", c->instance, rank);
+    key_of(c, rank, key);
     code = c->host->store_get(c->world.store, key, &card, &bytes, lf_now() + c->world.timeout, err);
     if (code != HD_OK)
         return code;
@@ -95,6 +100,15 @@ int32_t lf_peer_meet(struct hd_comm *c, int32_t rank, struct hd_error *err)
                        hd_job_rank(&c->world, rank));
     peer->known = 1;
     return HD_OK;
+}
+
+int32_t lf_job_lives(struct hd_comm *c, struct hd_error *err)
+{
+    struct address own;
+    size_t bytes = sizeof own;
+    char key[160];
+    key_of(c, c->world.rank, key);
+    return c->host->store_get(c->world.store, key, &own, &bytes, lf_now() + c->world.timeout, err);
 }
 
 static int32_t allocate_slots(struct hd_comm *c, struct hd_error *err)

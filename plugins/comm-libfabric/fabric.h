@@ -224,6 +224,9 @@ int32_t lf_choose(const struct hd_host *host, const struct lf_settings *settings
 int32_t lf_endpoint_open(struct hd_comm *comm, struct hd_error *err);
 void lf_endpoint_close(struct hd_comm *comm);
 int32_t lf_peer_meet(struct hd_comm *comm, int32_t rank, struct hd_error *err); /* waits until it is open */
+/* Asks the store for what is there: it answers unless the job has ended, and then says who died. For waits while the transport is being
+ * opened, when nobody else would tell it. */
+int32_t lf_job_lives(struct hd_comm *comm, struct hd_error *err);
 
 /* names.c: the shm provider's names in /dev/shm go once all ranks know each other. */
 int32_t lf_names_settle(struct hd_comm *comm, struct hd_error *err);

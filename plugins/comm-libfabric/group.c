@@ -119,21 +119,6 @@ static int32_t untold(const struct hd_comm *c, const int32_t *ranks, int32_t n)
     return -1;
 }
 
-/* What liveness knows and a provider does not: a job that has ended answers no question. While the transport is being opened nobody
- * else tells it. */
-static int32_t ask_store(struct hd_comm *c, double *asked, struct hd_error *err)
-{
-    uint8_t card[512];
-    size_t bytes = sizeof card;
-    char key[160];
-    double now = lf_now();
-    if (now - *asked < ASK_SECONDS)
-        return HD_OK;
-    *asked = now;
-    snprintf(key, sizeof key, "%s/address/%d", c->instance, c->world.rank);
-    return c->host->store_get(c->world.store, key, card, &bytes, now + c->world.timeout, err);
-}
-
 int32_t lf_greet(struct hd_comm *c, const char *name, const int32_t *ranks, int32_t n, struct hd_error *err)
 {
     double asked = lf_now(), deadline = asked + c->world.timeout;
@@ -153,8 +138,11 @@ int32_t lf_greet(struct hd_comm *c, const char *name, const int32_t *ranks, int3
                            hd_job_rank(&c->world, c->world.rank), hd_job_rank(&c->world, rank), name, c->info->fabric_attr->prov_name, c->info->domain_attr->name,
                            peer->broken ? ", " : "", peer->broken ? fi_strerror(peer->broken) : "",
                            lf_by_shm(c) ? "" : ": can these machines reach each other over this network? comm.interface names one");
-        if ((code = ask_store(c, &asked, err)) != HD_OK)
-            return code;
+        if (lf_now() - asked > ASK_SECONDS) {
+            if ((code = lf_job_lives(c, err)) != HD_OK)
+                return code;
+            asked = lf_now();
+        }
         if (!lf_pump(c))
             sched_yield();
     }

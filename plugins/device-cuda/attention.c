@@ -1,7 +1,6 @@
 /* Attention and its gradient: what an instruction says, and which kernels run it. */
 #include "cudnn_attention.h"
 #include "slots.h"
-#include <stddef.h>
 
 static struct cu_order order_of(const struct hd_operand *o, uint32_t dim, const struct hd_attrs *attrs)
 {
@@ -228,17 +227,12 @@ void cu_attention_close(struct hd_device *d)
 /* ---- the choice: ours where nothing else is asked for, or taken after its trial; of two that are, the faster. What is to have the same
  * bits wherever it runs is not left to a clock. */
 
-static int is_exact(const struct hd_instr_desc *i)
-{
-    return i->struct_size < offsetof(struct hd_instr_desc, flags) + sizeof i->flags || i->flags & HD_INSTR_EXACT;
-}
-
 static int32_t prepare(struct hd_device *d, const struct hd_instr_desc *i, struct hd_kernel *k, struct hd_error *err)
 {
     int32_t rc = check(i, err), asked = d->settings->attention;
     if (rc)
         return rc;
-    if (asked == CU_ATTENTION_AUTO && is_exact(i))
+    if (asked == CU_ATTENTION_AUTO && cu_is_exact(i))
         asked = CU_ATTENTION_OWN;
     struct cu_heads h = heads_of(i);
     const struct cu_verdict *wgmma = NULL, *dnn = NULL;

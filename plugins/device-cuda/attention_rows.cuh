@@ -73,7 +73,7 @@ template <int ROWS> CU_DEVICE void cu_fetch_rows(const cu_attention &a, float *r
 /* Slopes of a tile, rows are queries. lse, delta: of the lane's first row. */
 template <class T, int M, int N>
 CU_DEVICE void cu_query_slopes(uint32_t (&ds)[M][N][2], const float (&s)[M][N][4], const float (&dp)[M][N][4],
-                            const float *lse, const float *delta, float scale)
+                               const float *lse, const float *delta, float scale)
 {
 #pragma unroll
     for (int r = 0; r < 2 * M; r++) {
@@ -89,7 +89,7 @@ CU_DEVICE void cu_query_slopes(uint32_t (&ds)[M][N][2], const float (&s)[M][N][4
 
 template <class T, int D, int M>
 CU_DEVICE void cu_finish_keys(const cu_attention &a, const cu_extent *w, const float (&dk)[M][D / 8][4],
-                           const float (&dv)[M][D / 8][4])
+                              const float (&dv)[M][D / 8][4])
 {
     int thread = cu_again((int)threadIdx.x), first = w->at + thread / 32 * 16 * M + thread % 32 / 4;
 #pragma unroll

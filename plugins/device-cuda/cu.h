@@ -9,6 +9,7 @@
 #include "heddle/device.h"
 #include "heddle/host.h"
 #include "heddle/optimizer.h"
+#include <stddef.h>
 #include <cuda_runtime_api.h>
 
 #ifdef __cplusplus
@@ -184,6 +185,12 @@ static inline int32_t cu_aligned(const void *p, size_t unit)
 static inline uint32_t cu_accumulates(const struct hd_instr_desc *i)
 {
     return (i->attrs.flags & HD_ATTR_ACCUMULATE) != 0;
+}
+
+/* Are its bits to be the same on every mesh (deterministic: exact)? A heddle that does not say may mean it. */
+static inline int cu_is_exact(const struct hd_instr_desc *i)
+{
+    return i->struct_size < offsetof(struct hd_instr_desc, flags) + sizeof i->flags || i->flags & HD_INSTR_EXACT;
 }
 
 #ifdef __cplusplus

@@ -1,7 +1,6 @@
 /* Attention by cuDNN: which instructions it may take, what a trial says of it, once a shape, and its launch. */
 #include "cudnn_attention.h"
 #include <math.h>
-#include <stddef.h>
 
 enum { UNIT = 256 };
 
@@ -100,7 +99,7 @@ static int is_plain(const struct hd_operand *o, uint32_t dtype)
 static int may_take(const struct hd_device *d, const struct hd_instr_desc *i, const struct cu_heads *h)
 {
     uint32_t dtype = i->in[0].dtype;
-    if (!d->dnn || i->struct_size < offsetof(struct hd_instr_desc, flags) + sizeof i->flags || i->flags & HD_INSTR_EXACT)
+    if (!d->dnn || cu_is_exact(i))
         return 0;
     if ((dtype != HD_BF16 && dtype != HD_F16) || h->d % 8 || h->d > 128 || !(i->attrs.scale > 0))
         return 0;
