@@ -5,14 +5,14 @@
 #include <unistd.h>
 
 #include "cli/bench.h"
+#include "cli/bench/ranks.h"
 #include "cli/command.h"
 #include "core/base/base.h"
 #include "core/base/option.h"
-#include "core/comm/bench.h"
-#include "core/comm/host.h"
-#include "core/comm/launcher.h"
-#include "core/run/launch.h"
-#include "core/run/train.h"
+#include "runtime/rendezvous/host_store.h"
+#include "service/launch/external.h"
+#include "service/launch/launch.h"
+#include "service/train/train.h"
 
 enum { COMMS_MAX = 8, SETS_MAX = 32 };
 

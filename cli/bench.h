@@ -4,9 +4,9 @@
 
 #include <jansson.h>
 
-#include "core/comm/bench.h"
+#include "cli/bench/ranks.h"
 #include "core/plugin/plugin.h"
-#include "core/run/launch.h"
+#include "service/launch/launch.h"
 
 /* OPTION=VALUE words into a component's settings; the rest gets its defaults. */
 int32_t hd__bench_settings(const struct hd__component *component, const char *const *set, int sets, void *settings,

@@ -5,7 +5,7 @@
 
 #include "cli/bench.h"
 #include "cli/command.h"
-#include "core/comm/host.h"
+#include "runtime/rendezvous/host_store.h"
 
 enum { TRIES = 10 };
 

@@ -4,7 +4,7 @@
 
 #include "cli/bench.h"
 #include "cli/command.h"
-#include "core/compile/tuning.h"
+#include "runtime/comm/tuning_file.h"
 
 enum { SIZES = 128, CUT = 128 << 10 /* from here on the chunk matters */ };
 

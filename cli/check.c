@@ -2,10 +2,10 @@
 #include <jansson.h>
 #include <stdlib.h>
 
+#include "analysis/comm_plan.h"
+#include "analysis/numerics.h"
+#include "analysis/sim/machine.h"
 #include "cli/job.h"
-#include "core/program/machine.h"
-#include "core/run/numerics.h"
-#include "core/run/routes.h"
 
 struct tally {
     uint64_t instructions, collectives, messages, events;

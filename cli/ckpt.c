@@ -3,9 +3,9 @@
 #include <stdlib.h>
 
 #include "cli/job.h"
-#include "core/run/checkpoint.h"
-#include "core/run/export.h"
-#include "core/run/restore.h"
+#include "service/checkpoint/checkpoint.h"
+#include "service/train/checkpointer.h"
+#include "service/train/export.h"
 
 struct request {
     const char *verb, *name, *to, *weights;

@@ -2,8 +2,8 @@
 #include <stdlib.h>
 
 #include "cli/job.h"
-#include "core/run/judge.h"
-#include "core/run/report.h"
+#include "service/report/diagnose.h"
+#include "service/report/report.h"
 
 /* The verdict and where everybody was, without the operations. */
 static json_t *short_json(const json_t *report)

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 
 #include "cli/job.h"
-#include "core/run/restore.h"
+#include "service/train/checkpointer.h"
 
 static int32_t evaluate(struct hd__session *session, const char *checkpoint, const char *weights, int64_t *step, double *loss, struct hd_error *err)
 {

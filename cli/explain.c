@@ -5,10 +5,10 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
+#include "analysis/comm_plan.h"
+#include "analysis/print.h"
+#include "analysis/sim/simulate.h"
 #include "cli/job.h"
-#include "core/program/print.h"
-#include "core/program/simulate.h"
-#include "core/run/routes.h"
 
 static int has_section(struct hd_program *p, const char *section)
 {

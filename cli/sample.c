@@ -5,8 +5,8 @@
 #include <stdlib.h>
 
 #include "cli/job.h"
-#include "core/run/restore.h"
-#include "core/run/sample.h"
+#include "service/train/checkpointer.h"
+#include "service/train/sample.h"
 
 struct request {
     const char *checkpoint, *weights, *prompt, *tokens, *temperature, *top_k, *seed;

@@ -2,10 +2,10 @@
 #include <stdlib.h>
 
 #include "cli/job.h"
-#include "core/comm/launcher.h"
-#include "core/run/feed.h"
-#include "core/run/launch.h"
-#include "core/run/train.h"
+#include "service/launch/external.h"
+#include "service/launch/launch.h"
+#include "service/train/batch_feed.h"
+#include "service/train/train.h"
 
 static int body(void *user, const struct hd__place_in_job *place)
 {

@@ -9,8 +9,8 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
-#include "core/run/checkpoint.h"
 #include "heddle/plugin.h"
+#include "service/checkpoint/checkpoint.h"
 
 const struct hd_plugin *heddle_plugin_v1_posix(void);
 

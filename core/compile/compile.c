@@ -3,10 +3,10 @@
 
 #include <stdlib.h>
 
-#include "core/comm/open.h"
-#include "core/comm/places.h"
-#include "core/compile/tuning.h"
 #include "core/program/ops.h"
+#include "runtime/comm/open.h"
+#include "runtime/comm/topology.h"
+#include "runtime/comm/tuning_file.h"
 
 int32_t hd__choose(struct hd__job *job, struct hd__plugins *plugins, uint32_t kind, struct hd__section *section,
                    struct hd__chosen *chosen, struct hd_error *err)

@@ -5,13 +5,13 @@
 #ifndef HD_CORE_COMPILE_H
 #define HD_CORE_COMPILE_H
 
-#include "core/comm/algorithms/choose.h"
-#include "core/comm/hook.h"
 #include "core/job/job.h"
+#include "core/passes/strategy_api.h"
 #include "core/plugin/plugin.h"
-#include "core/program/pass.h"
 #include "core/program/program.h"
 #include "heddle/model.h"
+#include "runtime/comm/algorithms/select.h"
+#include "runtime/comm/hook.h"
 
 /* The table that is lent to plugins. */
 struct hd_host *hd__host(void);
@@ -58,7 +58,7 @@ int32_t hd__choose(struct hd__job *job, struct hd__plugins *plugins, uint32_t ki
 int32_t hd__compile(struct hd__job *job, struct hd__plugins *plugins, struct hd__compiled **compiled, struct hd_error *err);
 /* Flags: HD__COMPILE_LOGITS: the eval section leaves the logits behind (hd_program.kept_logits). */
 #define HD__COMPILE_LOGITS 1
-#define HD__COMPILE_KEEP_HEAD 2 /* the loss stays a chain of instructions: fuse_head.c is left out */
+#define HD__COMPILE_KEEP_HEAD 2 /* the loss stays a chain of instructions: fuse_loss_head.c is left out */
 #define HD__COMPILE_KEEP_WEIGHT_ORDER 4 /* gradients of weights stay where the schedule has them, and do not sink into waits */
 #define HD__COMPILE_EPILOGUES 8 /* as if the device had HD_DEVICE_EPILOGUES: device cpu's reference kernels do */
 #define HD__COMPILE_KEEP_NORMS 16 /* sums stay apart from norms: fuse_norms.c is left out */

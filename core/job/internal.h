@@ -2,10 +2,10 @@
 #ifndef HD_CORE_JOB_INTERNAL_H
 #define HD_CORE_JOB_INTERNAL_H
 
+#include "core/base/yaml_tree.h"
 #include "core/job/job.h"
-#include "core/job/tree.h"
 
-/* ---- tables.c */
+/* ---- keys.c */
 struct hd__core_section {
     const char *name;
     const struct hd_option *options;
@@ -17,7 +17,7 @@ extern const struct hd__core_section hd__core_sections[];
 extern const size_t hd__core_section_count;
 struct hd__options hd__core_table(const char *section);
 
-/* ---- fields.c: a mapping through a table */
+/* ---- section_parse.c: a mapping through a table */
 typedef int32_t (*hd__special_fn)(struct hd__job *job, const char *path, struct hd__node *node,
                                   struct hd_error *err);
 
@@ -47,7 +47,7 @@ int32_t hd__node_fail(const struct hd__node *node, struct hd_error *err, const c
 int32_t hd__node_parse(const struct hd__node *node, const char *path, const struct hd_option *option,
                        void *settings, struct hd__arena *arena, struct hd_error *err);
 
-/* ---- special.c */
+/* ---- composite_keys.c */
 hd__special_fn hd__special(const char *path);
 
 /* ---- sections.c */

@@ -6,7 +6,7 @@
  *     hd__job_print     the resolved job with the origin of every value; hd__job_json the same for machines
  *     hd__job_free
  *
- * The core's own sections are described by struct hd_option tables like those of plugins (core/job/tables.c).
+ * The core's own sections are described by struct hd_option tables like those of plugins (core/job/keys.c).
  * What belongs to a plugin stays raw: struct hd__section keeps its `use:` name and its nodes. A failure is
  * HD_E_INVALID; its message begins with the place, "job.yaml:12:7: " or "command line: ", and hd_error.where
  * stays empty, so that printing the message prints everything. */
@@ -17,10 +17,10 @@
 
 #include "core/base/base.h"
 #include "core/base/option.h"
-#include "core/job/schedule.h"
+#include "core/job/lr_schedule.h"
 #include "heddle/plugin.h"
 
-struct hd__node; /* core/job/tree.h */
+struct hd__node; /* core/base/yaml_tree.h */
 struct hd__job;
 
 /* A part of the job that names a component: device, comm, each strategy, optimizer, model, checkpoint, each

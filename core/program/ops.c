@@ -1,7 +1,7 @@
 /* The rows. See ops.h for the columns and heddle/ops.h for the operands. */
 #include "core/program/ops.h"
 
-#include "core/program/grad.h"
+#include "core/program/op_gradients.h"
 
 /* ---- FLOPs, on local extents */
 

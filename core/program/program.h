@@ -2,25 +2,25 @@
  *
  * One object, struct hd_program, grows through the passes of a compilation:
  *
- *   build.c     a model emits the *logical* forward program: global shapes, no mesh
+ *   builder.c   a model emits the *logical* forward program: global shapes, no mesh
  *   autodiff.c  appends the logical backward program and one accum per parameter gradient
  *   place.c     places every instruction on the mesh, in order, and inserts conversions (convert.c)
  *               -> the template: one micro-batch, placed
  *   pipeline.c  strategies cut the template into chunks and list each stage's actions
  *   recompute.c what the backward pass reads is made again instead of kept, on the template
- *   ring.c      attention whose sequence is sharded becomes a ring of tiles
- *   apart.c     ranks whose parameters differ for some steps, and the sections that make them equal again
- *   exact.c     sums in an order that no mesh changes, where the job asks for it: around lower.c and pass.c
+ *   ring_attention.c attention whose sequence is sharded becomes a ring of tiles
+ *   local_replicas.c ranks whose parameters differ for some steps, and the sections that make them equal again
+ *   deterministic.c sums in an order that no mesh changes, where the job asks for it: around lower.c and strategy_api.c
  *   lower.c     template -> sections: begin, micro (repeated), micro_last, update; with a pipeline begin, step, update
- *   scale.c     with loss scaling: the gradient of the loss is multiplied by a scalar that the training loop sets
- *   split.c     a section that differs in the first steps becomes two
- *   pass.c      strategies rewrite sections (zero: flat buffers, reductions, gathers, the update)
- *   fuse.c      peepholes: gradients accumulate where they are made; fuse_head.c: the loss without whole logits
+ *   loss_scale.c with loss scaling: the gradient of the loss is multiplied by a scalar that the training loop sets
+ *   section_split.c a section that differs in the first steps becomes two
+ *   strategy_api.c strategies rewrite sections (zero: flat buffers, reductions, gathers, the update)
+ *   fuse.c      peepholes: gradients accumulate where they are made; fuse_loss_head.c: the loss without whole logits
  *   schedule.c  buffers for all tensors, waits for asynchronous instructions
- *   memory.c    lifetimes -> offsets in one arena (space.c); alias.c: outputs in the memory of inputs that die
- *   verify.c    rules within a rank (meaning.c: operands, placed.c: placements, owed.c: sums, together.c: ranks that were
- *               apart, overlap.c: memory); machine.c: all ranks at once, as proof, emulator and simulator
- *   bind.c      one instruction of one rank -> struct hd_instr_desc with addresses
+ *   memory_plan.c lifetimes -> offsets in one arena (interval_alloc.c); inplace.c: outputs in the memory of inputs that die
+ *   verify.c    rules within a rank (value_numbers.c: operands, placement.c: placements, grad_reduce.c: sums, replica_sync.c: ranks that were
+ *               apart, memory_overlap.c: memory); machine.c: all ranks at once, as proof, emulator and simulator
+ *   lower_instr.c one instruction of one rank -> struct hd_instr_desc with addresses
  *
  * All ranks of a pipeline stage share one program: they differ only in coordinates, peers and groups. */
 #ifndef HD_CORE_PROGRAM_H
@@ -104,7 +104,7 @@ enum { HD__MEM_MAIN = 0, HD__MEM_HOST, HD__MEM_FILE, HD__MEM_COUNT };
 struct hd__buffer {
     const char *name;
     int64_t bytes;   /* on one rank */
-    int64_t offset;  /* in the arena of its memory; -1 before memory.c */
+    int64_t offset;  /* in the arena of its memory; -1 before memory_plan.c */
     uint8_t life;    /* HD__LIFE_... */
     uint8_t memory;  /* HD__MEM_... */
     uint16_t block;
@@ -128,7 +128,7 @@ struct hd__tensor {
     uint32_t sums;     /* as many instructions add up to it: fuse.c; 0: one makes all of it */
     uint32_t reserved;
     int64_t offset;    /* elements into the buffer */
-    uint64_t meaning;  /* what the model makes it: meaning.c; 0: nothing was said */
+    uint64_t meaning;  /* what the model makes it: value_numbers.c; 0: nothing was said */
 };
 
 /* ---- instructions */
@@ -144,8 +144,8 @@ enum { HD__STREAM_COMPUTE = 0, HD__STREAM_AXIS = 1, HD__STREAM_WORLD = 8, HD__ST
 
 #define HD__FLAG_CONV 1    /* inserted by placement */
 #define HD__FLAG_GRADSUM 2 /* an add of gradient contributions: equal placements first */
-#define HD__FLAG_LEAF 4    /* exact.c: an add of one micro-batch's contributions to a gradient */
-#define HD__FLAG_LEAVES 8  /* exact.c: an add of two micro-batches' gradients */
+#define HD__FLAG_LEAF 4    /* deterministic.c: an add of one micro-batch's contributions to a gradient */
+#define HD__FLAG_LEAVES 8  /* deterministic.c: an add of two micro-batches' gradients */
 
 struct hd__instr {
     uint32_t id; /* unique in the program; never 0 */
@@ -173,7 +173,7 @@ struct hd__code_section {
     int32_t repeat; /* 0: not part of a step, run only when asked for */
     uint32_t predicate; /* 0: every step; N: every N steps */
     uint32_t together;  /* axes: ranks that were apart along them have the same parameters after it */
-    uint64_t loss, sends; /* what it adds to the loss, and sends to other stages: meaning.c */
+    uint64_t loss, sends; /* what it adds to the loss, and sends to other stages: value_numbers.c */
     int64_t after, last; /* steps after `after`, and up to `last`; 0: from the first, to the end */
 };
 
@@ -183,8 +183,8 @@ struct hd__param {
     hd_tensor tensor;
     uint32_t obligation; /* axes on which its gradient accumulator is P: each must be summed over exactly once */
     uint32_t stages;     /* mask of pp coordinates that use it */
-    uint32_t parts;      /* exact.c: 2: contributions of its two blocks are summed apart; 0: together */
-    uint64_t gradient;   /* what it is in a step as verify.c walks it: meaning.c */
+    uint32_t parts;      /* deterministic.c: 2: contributions of its two blocks are summed apart; 0: together */
+    uint64_t gradient;   /* what it is in a step as verify.c walks it: value_numbers.c */
     struct hd_param_desc desc; /* strings in the program's arena */
 };
 
@@ -207,7 +207,7 @@ struct hd__flat {
     hd_tensor common;  /* where ranks are apart: what they have in common, which checkpoints call the model; 0 if none */
     hd_tensor state[4];
     uint32_t n_states;
-    uint32_t states_made;  /* pass.c */
+    uint32_t states_made;  /* strategy_api.c */
     uint32_t state_memory; /* HD__MEM_... of the states */
 };
 
@@ -278,7 +278,7 @@ struct hd_program {
     HD__ARRAY(hd_tensor) auxiliary;      /* logical: further scalars that are minimised */
     hd_tensor kept_logits; /* with keep_logits: the placed logits that the eval section leaves behind; else 0 */
     uint32_t keep_logits;
-    hd_tensor norm_digits;               /* exact.c: what norm2 is made of, HD_SUM_DIGITS numbers; 0: nothing */
+    hd_tensor norm_digits;               /* deterministic.c: what norm2 is made of, HD_SUM_DIGITS numbers; 0: nothing */
     hd_tensor loss_sum, norm2, hyper;    /* persistent: accumulated loss, squared gradient norm, see optimizer.h */
     HD__ARRAY(hd_tensor) zeros; /* strategies' own persistent tensors, which begin as zeros */
     hd_tensor scale; /* persistent fp64 scalar that multiplies the gradient of the loss (loss scaling); 0: there is none */
@@ -293,27 +293,27 @@ struct hd_program {
     const char *file_folder;             /* where the arena HD__MEM_FILE is made; NULL: none asked for */
     uint32_t ring; /* axes along which attention goes around a ring instead of moving heads */
 
-    uint32_t exact;     /* exact.c runs: micro-batch m of a rank is the m-th of its own piece of the batch */
+    uint32_t exact;     /* deterministic.c runs: micro-batch m of a rank is the m-th of its own piece of the batch */
     uint32_t adds_once; /* the device has HD_DEVICE_ADDS_ONCE, and gradients are not rounded to less than sums */
     uint32_t epilogues; /* the device has HD_DEVICE_EPILOGUES */
-    uint32_t keep_head; /* fuse_head.c leaves the loss as it is */
+    uint32_t keep_head; /* fuse_loss_head.c leaves the loss as it is */
     uint32_t norm_sums; /* the device has HD_DEVICE_NORM_SUMS */
 
     /* schedule.c */
     uint32_t send_depth;        /* sends of one stream in flight at once; 0 means 1 */
     uint32_t keep_weight_order; /* do not sink weight gradients into waits */
 
-    /* memory.c */
+    /* memory_plan.c */
     int64_t arena_bytes, persistent_bytes, temp_bytes, temp_bound; /* of the main memory */
     int64_t bytes[HD__MEM_COUNT]; /* of each memory's arena; [HD__MEM_MAIN] is arena_bytes */
-    /* Where each arena begins, counted from the first. memory.c lays them one behind another in the address space; who maps
+    /* Where each arena begins, counted from the first. memory_plan.c lays them one behind another in the address space; who maps
      * them elsewhere says so here. */
     int64_t shift[HD__MEM_COUNT];
 
     /* building */
     uint16_t block;
     uint8_t phase;
-    struct hd__pass *pass; /* pass.c: edits of the strategy that runs */
+    struct hd__pass *pass; /* strategy_api.c: edits of the strategy that runs */
     int32_t failed; /* sticky code */
     struct hd_error error;
 };
@@ -403,25 +403,25 @@ int64_t hd__steady_step(const struct hd_program *p);
 
 /* ---- the rooms' passes, in the order in which they run. Each returns HD_OK or a code with the error filled. */
 
-extern const struct hd_builder_api hd__builder_api; /* build.c */
+extern const struct hd_builder_api hd__builder_api; /* builder.c */
 hd_tensor hd__emit(struct hd_program *p, uint16_t op, const struct hd_attrs *attrs, const hd_tensor *ins, uint32_t n_in,
                    const char *out_dims, hd_tensor *outs);
 int32_t hd__autodiff(struct hd_program *p, struct hd_error *err); /* autodiff.c */
-void hd__apart_seeds(struct hd_program *p);                       /* apart.c, after autodiff */
+void hd__apart_seeds(struct hd_program *p);                       /* local_replicas.c, after autodiff */
 int32_t hd__place(struct hd_program *p, struct hd_error *err);    /* place.c */
 /* pipeline.c: after the strategies' partition: is there one where mesh.pp asks for it, and is it complete? */
 int32_t hd__pipeline_check(struct hd_program *p, struct hd_error *err);
 /* recompute.c: segments of `every` blocks; cheap_only: only what needs no product, no attention and no collective. */
 int32_t hd__recompute(struct hd_program *p, uint32_t every, int cheap_only, struct hd_error *err);
-int32_t hd__ring(struct hd_program *p, struct hd_error *err);     /* ring.c: attention over a sharded sequence */
-/* exact.c: before hd__lower, after it, and after the strategies' transform. */
+int32_t hd__ring(struct hd_program *p, struct hd_error *err);     /* ring_attention.c: attention over a sharded sequence */
+/* deterministic.c: before hd__lower, after it, and after the strategies' transform. */
 void hd__exact_partition(struct hd_program *p);
 int32_t hd__exact_sums(struct hd_program *p, struct hd_error *err);
 int32_t hd__exact_reduce(struct hd_program *p, struct hd_error *err);
 int32_t hd__lower(struct hd_program *p, struct hd_error *err);    /* lower.c */
-void hd__meaning_promise(struct hd_program *p);                   /* meaning.c: what is meant, of what was lowered */
+void hd__meaning_promise(struct hd_program *p);                   /* value_numbers.c: what is meant, of what was lowered */
 void hd__meaning_again(struct hd_program *p, struct hd__code_section *s); /* this section is walked once more */
-void hd__scale_loss(struct hd_program *p);                        /* scale.c, after hd__lower where the job scales its loss */
+void hd__scale_loss(struct hd_program *p);                        /* loss_scale.c, after hd__lower where the job scales its loss */
 int32_t hd__fuse(struct hd_program *p, struct hd_error *err);     /* fuse.c */
 struct hd__use {
     uint32_t maker; /* index + 1 of the instruction that writes the tensor */
@@ -430,9 +430,9 @@ struct hd__use {
 struct hd__use *hd__count_uses(const struct hd_program *p, const hd__code *code); /* fuse.c: by tensor; caller frees */
 void hd__fuse_epilogues(struct hd_program *p, hd__code *code);    /* fuse_epilogues.c, called by hd__fuse */
 void hd__fuse_norms(struct hd_program *p, hd__code *code);        /* fuse_norms.c, called by hd__fuse */
-void hd__fuse_head(struct hd_program *p, hd__code *code);         /* fuse_head.c, called by hd__fuse */
+void hd__fuse_head(struct hd_program *p, hd__code *code);         /* fuse_loss_head.c, called by hd__fuse */
 int32_t hd__schedule(struct hd_program *p, struct hd_error *err); /* schedule.c: buffers for all, then waits */
-int32_t hd__memory(struct hd_program *p, struct hd_error *err);   /* memory.c: hd__alias, then offsets for all buffers */
+int32_t hd__memory(struct hd_program *p, struct hd_error *err);   /* memory_plan.c: hd__alias, then offsets for all buffers */
 static inline int hd__is_copy(const struct hd__instr *i)
 {
     return i->stream == HD__STREAM_IN || i->stream == HD__STREAM_OUT;
@@ -446,17 +446,17 @@ static inline uint32_t hd__apart_of(const struct hd_program *p, hd_tensor t)
 {
     return hd__tc(p, t)->common ? 0 : p->apart;
 }
-/* Bytes of all arenas one behind another, as memory.c lays them. */
+/* Bytes of all arenas one behind another, as memory_plan.c lays them. */
 int64_t hd__all_arenas(const struct hd_program *p);
 /* Does what a strategy keeps begin as the parameters, and stay made of them? Else it begins as zeros. */
 int hd__is_average(const struct hd_program *p, const struct hd__kept *kept);
 void hd__alias(struct hd_program *p); /* outputs take the memory of inputs that die, where the op allows it */
 /* verify.c: rules within one rank. The first faults, one a line, go to err->message. */
 int32_t hd__verify(struct hd_program *p, struct hd_error *err);
-/* gathered.c: between steps what the model reads may be older than the master weights: then `restore` runs before an evaluation. */
+/* staleness.c: between steps what the model reads may be older than the master weights: then `restore` runs before an evaluation. */
 int hd__gathers_late(const struct hd_program *p);
 
-/* bind.c: lowers one instruction for the rank at `coord`. Operands are written to in[HD_MAX_IN], out[HD_MAX_OUT],
+/* lower_instr.c: lowers one instruction for the rank at `coord`. Operands are written to in[HD_MAX_IN], out[HD_MAX_OUT],
  * which desc points to. `arena` may be NULL: then all data pointers are NULL. */
 void hd__bind(const struct hd_program *p, const struct hd__instr *i, const int32_t coord[HD_AXIS_COUNT], void *arena,
               struct hd_instr_desc *desc, struct hd_operand *in, struct hd_operand *out);

@@ -5,7 +5,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "core/comm/launcher.h"
+#include "service/launch/external.h"
 
 /* This program's own words. */
 static void read_words(const char *words[64])

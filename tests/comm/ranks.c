@@ -12,12 +12,12 @@
 #endif
 
 #include "core/base/option.h"
-#include "core/comm/host.h"
-#include "core/comm/levels.h"
-#include "core/comm/launcher.h"
-#include "core/comm/liveness.h"
-#include "core/comm/open.h"
-#include "core/comm/requests.h"
+#include "runtime/rendezvous/host_store.h"
+#include "runtime/comm/hierarchical.h"
+#include "service/launch/external.h"
+#include "runtime/rendezvous/liveness.h"
+#include "runtime/comm/open.h"
+#include "runtime/comm/request_pool.h"
 #include "core/plugin/plugin.h"
 #include "tests/comm/launched.h"
 #include "tests/comm/stream.h"

@@ -3,9 +3,9 @@
 #define TESTS_COMM_RANKS_H
 
 #include "core/base/base.h"
-#include "core/comm/algorithms/choose.h"
-#include "core/comm/store.h"
 #include "heddle/comm.h"
+#include "runtime/comm/algorithms/select.h"
+#include "runtime/rendezvous/store.h"
 
 struct rank {
     int32_t rank, size;

@@ -5,7 +5,7 @@
 #include <check.h>
 #include <stdlib.h>
 
-#include "core/comm/algorithms/schedule.h"
+#include "runtime/comm/algorithms/plan.h"
 #include "tests/comm/values.h"
 #include "tests/suite.h"
 

@@ -2,9 +2,9 @@
 #include <check.h>
 #include <stdlib.h>
 
+#include "cli/bench/ranks.h"
 #include "core/base/option.h"
-#include "core/comm/bench.h"
-#include "core/comm/host.h"
+#include "runtime/rendezvous/host_store.h"
 #include "tests/suite.h"
 
 static const char *folder;

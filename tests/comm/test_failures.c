@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-#include "core/comm/liveness.h"
+#include "runtime/rendezvous/liveness.h"
 #include "tests/comm/ranks.h"
 #include "tests/suite.h"
 

@@ -8,9 +8,9 @@
 #include <unistd.h>
 
 #include "core/base/clock.h"
-#include "core/comm/flight.h"
-#include "core/comm/liveness.h"
-#include "core/comm/store.h"
+#include "runtime/comm/flight_recorder.h"
+#include "runtime/rendezvous/liveness.h"
+#include "runtime/rendezvous/store.h"
 #include "tests/suite.h"
 
 static const int32_t members[] = {0, 2, 5};

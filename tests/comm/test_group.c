@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/comm/group.h"
+#include "runtime/comm/group.h"
 #include "tests/suite.h"
 
 static int made, freed, refuse;

@@ -6,8 +6,8 @@
 #include <unistd.h>
 
 #include "core/base/option.h"
-#include "core/comm/hook.h"
-#include "core/comm/liveness.h"
+#include "runtime/comm/hook.h"
+#include "runtime/rendezvous/liveness.h"
 #include "tests/comm/ranks.h"
 #include "tests/suite.h"
 

@@ -5,7 +5,7 @@
 #include <unistd.h>
 
 #include "core/base/base.h"
-#include "core/comm/meet.h"
+#include "runtime/rendezvous/local_discovery.h"
 #include "tests/suite.h"
 
 static char id[64];

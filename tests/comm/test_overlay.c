@@ -2,7 +2,7 @@
  * done. What the algorithms compute: test_algorithms.c, and the conformance suite over every transport. */
 #include <check.h>
 
-#include "core/comm/open.h"
+#include "runtime/comm/open.h"
 #include "tests/suite.h"
 
 static struct message {

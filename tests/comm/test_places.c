@@ -2,8 +2,8 @@
 #include <check.h>
 #include <stdlib.h>
 
-#include "core/base/cpus.h"
-#include "core/comm/places.h"
+#include "core/base/cpu_affinity.h"
+#include "runtime/comm/topology.h"
 #include "tests/suite.h"
 
 static struct hd__places *open_places(const char *topology)

@@ -12,10 +12,10 @@
 #include <unistd.h>
 
 #include "core/base/base.h"
-#include "core/comm/kv.h"
-#include "core/comm/liveness.h"
-#include "core/comm/store.h"
-#include "core/comm/wire.h"
+#include "runtime/rendezvous/kv.h"
+#include "runtime/rendezvous/liveness.h"
+#include "runtime/rendezvous/store.h"
+#include "runtime/rendezvous/wire.h"
 #include "tests/suite.h"
 
 static struct hd__server *server;

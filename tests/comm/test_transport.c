@@ -12,8 +12,8 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-#include "core/comm/open.h"
-#include "core/comm/store.h"
+#include "runtime/comm/open.h"
+#include "runtime/rendezvous/store.h"
 #include "tests/comm/huge.h"
 #include "tests/comm/jobs.h"
 #include "tests/comm/soak.h"

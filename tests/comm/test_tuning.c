@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-#include "core/compile/tuning.h"
+#include "runtime/comm/tuning_file.h"
 #include "tests/suite.h"
 
 static const char good[] = "{\"heddle_tuning\": 1, \"rules\": [\n"

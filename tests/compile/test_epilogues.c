@@ -1,9 +1,9 @@
 /* What stands behind products, in whole jobs: where it is made with them, what stays, and the numbers with and without. */
 #include <stdlib.h>
 
-#include "core/program/machine.h"
+#include "analysis/numerics.h"
+#include "analysis/sim/machine.h"
 #include "core/program/ops.h"
-#include "core/run/numerics.h"
 #include "support.h"
 #include "tests/suite.h"
 

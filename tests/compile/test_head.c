@@ -2,10 +2,10 @@
  * without it. */
 #include <stdlib.h>
 
-#include "core/program/machine.h"
+#include "analysis/numerics.h"
+#include "analysis/sim/machine.h"
+#include "core/program/access.h"
 #include "core/program/ops.h"
-#include "core/program/touch.h"
-#include "core/run/numerics.h"
 #include "support.h"
 #include "tests/suite.h"
 

@@ -1,5 +1,5 @@
 /* Sums beside norms, in whole jobs: where they are made with them, what stays, and the numbers with and without. */
-#include "core/run/numerics.h"
+#include "analysis/numerics.h"
 #include "support.h"
 #include "tests/suite.h"
 

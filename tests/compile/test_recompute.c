@@ -1,9 +1,9 @@
 /* Recomputation: the same bits with less memory. */
 #include <stdlib.h>
 
+#include "analysis/print.h"
 #include "core/program/ops.h"
-#include "core/program/print.h"
-#include "core/run/session.h"
+#include "service/train/session.h"
 #include "support.h"
 #include "tests/suite.h"
 

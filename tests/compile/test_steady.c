@@ -3,7 +3,7 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
-#include "core/run/session.h"
+#include "service/train/session.h"
 #include "support.h"
 #include "tests/suite.h"
 

@@ -2,8 +2,8 @@
 #include <math.h>
 #include <stdlib.h>
 
+#include "analysis/sim/simulate.h"
 #include "core/program/ops.h"
-#include "core/program/simulate.h"
 #include "support.h"
 #include "tests/suite.h"
 

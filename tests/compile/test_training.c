@@ -3,9 +3,9 @@
 #include <stdlib.h>
 
 #include "../model/golden.h"
-#include "core/run/init.h"
-#include "core/run/pieces.h"
-#include "core/run/session.h"
+#include "service/checkpoint/param_init.h"
+#include "service/checkpoint/shard_map.h"
+#include "service/train/session.h"
 #include "support.h"
 #include "tests/suite.h"
 

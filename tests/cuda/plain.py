@@ -9,7 +9,7 @@ import subprocess
 import sys
 
 TOP, BUILD = (pathlib.Path(word).resolve() for word in sys.argv[1:3])
-LIBRARIES = {"core": "core/libheddle_core.a", "harness": "tests/device/libdevice_harness.a", "ranks": "tests/comm/libtest_ranks.a"}
+LIBRARIES = {"core": "libheddle_core.a", "harness": "tests/device/libdevice_harness.a", "ranks": "tests/comm/libtest_ranks.a"}
 failed, checks = [], 0
 
 

@@ -2,7 +2,7 @@
  * index).
  *
  *   clang -g -O1 -fsanitize=fuzzer,address,undefined -D_GNU_SOURCE -I. -Iinclude tests/fuzz/fuzz_tokens.c \
- *       core/run/data_file.c core/base/base.c core/base/log.c -lxxhash -lm -o fuzz
+ *       service/data/token_files.c core/base/base.c core/base/log.c -lxxhash -lm -o fuzz
  *   mkdir -p corpus; for f in tests/golden/run/tokens-*.npy; do (printf '\5'; cat $f) > corpus/$(basename
  * $f); done
  *   ./fuzz -max_total_time=600 -max_len=2048 corpus */
@@ -11,7 +11,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "core/run/data.h"
+#include "service/data/data.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes);
 

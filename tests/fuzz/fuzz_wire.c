@@ -3,8 +3,8 @@
  * server goes on, and the judge says something.
  *
  *   clang -g -O1 -fsanitize=fuzzer,address,undefined -D_GNU_SOURCE -Wno-gnu-zero-variadic-macro-arguments -I. -Iinclude \
- *       tests/fuzz/fuzz_wire.c core/base/[a-z]*.c core/comm/{wire,kv,liveness,gather,secret,server*,store*,flight}.c \
- *       core/run/{judge,judge_waits,seen,report_table}.c -ljansson -lxxhash -lpthread -lm -o fuzz
+ *       tests/fuzz/fuzz_wire.c core/base/[a-z]*.c runtime/rendezvous/{wire,kv,liveness,dump_collect,secret,server*,client*}.c runtime/comm/flight_recorder.c \
+ *       service/report/{diagnose,wait_graph,op_records,table}.c -ljansson -lxxhash -lpthread -lm -o fuzz
  *   mkdir -p corpus && ./fuzz -max_total_time=300 -max_len=70000 corpus */
 #include <arpa/inet.h>
 #include <errno.h>
@@ -15,10 +15,10 @@
 #include <unistd.h>
 
 #include "core/base/base.h"
-#include "core/comm/store.h"
-#include "core/comm/wire.h"
-#include "core/run/judge.h"
-#include "core/run/report.h"
+#include "runtime/rendezvous/store.h"
+#include "runtime/rendezvous/wire.h"
+#include "service/report/diagnose.h"
+#include "service/report/report.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes);
 

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 
 #include "core/base/base.h"
-#include "core/job/schedule.h"
+#include "core/job/lr_schedule.h"
 #include "tests/golden/job/lr.h"
 #include "tests/suite.h"
 

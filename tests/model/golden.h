@@ -2,7 +2,7 @@
 #ifndef TESTS_MODEL_GOLDEN_H
 #define TESTS_MODEL_GOLDEN_H
 
-#include "core/run/safetensors.h"
+#include "service/checkpoint/safetensors.h"
 
 enum { GOLDEN_STEPS = 64 };
 

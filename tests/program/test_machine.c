@@ -4,7 +4,7 @@
 #include <math.h>
 #include <stdlib.h>
 
-#include "core/program/machine.h"
+#include "analysis/sim/machine.h"
 #include "core/program/ops.h"
 #include "tests/program/tiny.h"
 #include "tests/suite.h"

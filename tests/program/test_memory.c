@@ -3,8 +3,8 @@
 #include <check.h>
 #include <stdlib.h>
 
+#include "core/program/access.h"
 #include "core/program/ops.h"
-#include "core/program/touch.h"
 #include "tests/program/tiny.h"
 #include "tests/suite.h"
 

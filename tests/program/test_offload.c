@@ -2,10 +2,10 @@
 #include <check.h>
 #include <stdlib.h>
 
+#include "core/passes/strategy_api.h"
+#include "core/program/access.h"
 #include "core/program/ops.h"
-#include "core/program/pass.h"
-#include "core/program/touch.h"
-#include "core/program/verify.h"
+#include "core/verify/verify.h"
 #include "tests/program/tiny.h"
 #include "tests/suite.h"
 

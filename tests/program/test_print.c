@@ -2,7 +2,7 @@
 #include <check.h>
 #include <stdlib.h>
 
-#include "core/program/print.h"
+#include "analysis/print.h"
 #include "tests/program/tiny.h"
 #include "tests/suite.h"
 

@@ -3,7 +3,7 @@
 #include <check.h>
 #include <stdlib.h>
 
-#include "core/program/simulate.h"
+#include "analysis/sim/simulate.h"
 #include "tests/program/tiny.h"
 #include "tests/suite.h"
 

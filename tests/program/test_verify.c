@@ -1,4 +1,4 @@
-/* verify.c and owed.c: correct steps pass, and each planted fault is reported by section, instruction and
+/* verify.c and grad_reduce.c: correct steps pass, and each planted fault is reported by section, instruction and
  * tensor. */
 #include <check.h>
 #include <stdlib.h>

@@ -3,8 +3,8 @@
 
 #include <stdlib.h>
 
+#include "core/program/access.h"
 #include "core/program/ops.h"
-#include "core/program/touch.h"
 
 struct hd_program *tiny_program(int32_t pp, int32_t dp_shard, int32_t tp, int32_t stage)
 {

@@ -1,5 +1,5 @@
 /* Checkpoints: saved on one mesh, loaded on another; damage; kill -9; the store. */
-#include "core/run/checkpoint.h"
+#include "service/checkpoint/checkpoint.h"
 
 #include <fcntl.h>
 #include <pthread.h>
@@ -9,8 +9,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "core/run/safetensors.h"
 #include "heddle/plugin.h"
+#include "service/checkpoint/safetensors.h"
 #include "tests/run/scratch.h"
 
 const struct hd_plugin *heddle_plugin_v1_posix(void);

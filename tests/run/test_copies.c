@@ -3,7 +3,7 @@
 #include <fcntl.h>
 #include <unistd.h>
 
-#include "core/run/copies.h"
+#include "runtime/exec/copy_engine.h"
 #include "tests/run/scratch.h"
 #include "tests/suite.h"
 

@@ -1,5 +1,5 @@
 /* Token files and the endless stream of sequences. */
-#include "core/run/data.h"
+#include "service/data/data.h"
 #include "tests/run/scratch.h"
 
 static struct hd_error err = HD_ERROR_INIT;

@@ -2,7 +2,7 @@
  * fp64; the job on one rank has the same micro-batches. */
 #include <check.h>
 
-#include "core/run/numerics.h"
+#include "analysis/numerics.h"
 #include "tests/suite.h"
 
 static struct hd__plugins *plugins;

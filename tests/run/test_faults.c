@@ -3,11 +3,11 @@
 #include <check.h>
 #include <stdlib.h>
 
+#include "analysis/numerics.h"
+#include "analysis/sim/machine.h"
 #include "core/compile/compile.h"
-#include "core/program/machine.h"
+#include "core/program/access.h"
 #include "core/program/ops.h"
-#include "core/program/touch.h"
-#include "core/run/numerics.h"
 #include "edits.h"
 #include "tests/suite.h"
 

@@ -6,12 +6,12 @@
 #include <math.h>
 #include <stdlib.h>
 
+#include "analysis/numerics.h"
+#include "analysis/print.h"
+#include "analysis/sim/machine.h"
+#include "analysis/sim/simulate.h"
 #include "compiled.h"
-#include "core/program/machine.h"
 #include "core/program/ops.h"
-#include "core/program/print.h"
-#include "core/program/simulate.h"
-#include "core/run/numerics.h"
 #include "edits.h"
 #include "tests/suite.h"
 

@@ -4,8 +4,8 @@
 #include <math.h>
 #include <unistd.h>
 
-#include "core/run/metrics.h"
-#include "core/run/tensorboard.h"
+#include "service/metrics/metrics.h"
+#include "service/metrics/tensorboard.h"
 #include "tests/run/scratch.h"
 
 static struct hd_error err = HD_ERROR_INIT;

@@ -7,10 +7,10 @@
 #include <unistd.h>
 
 #include "core/compile/compile.h"
-#include "core/program/machine.h"
+#include "analysis/sim/machine.h"
 #include "core/program/ops.h"
-#include "core/program/touch.h"
-#include "core/run/numerics.h"
+#include "core/program/access.h"
+#include "analysis/numerics.h"
 #include "blocks.h"
 #include "edits.h"
 #include "scratch.h"

@@ -7,8 +7,8 @@
 #include <math.h>
 #include <stdlib.h>
 
-#include "core/program/machine.h"
-#include "core/run/numerics.h"
+#include "analysis/sim/machine.h"
+#include "analysis/numerics.h"
 #include "blocks.h"
 #include "scratch.h"
 #include "tests/suite.h"

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-#include "core/run/numerics.h"
+#include "analysis/numerics.h"
 #include "tests/suite.h"
 
 static struct hd__plugins *plugins;

@@ -4,10 +4,10 @@
 #include <math.h>
 #include <stdlib.h>
 
+#include "analysis/sim/machine.h"
 #include "core/compile/compile.h"
-#include "core/program/machine.h"
 #include "core/program/ops.h"
-#include "core/run/init.h"
+#include "service/checkpoint/param_init.h"
 #include "tests/golden/run/powersgd.h"
 #include "tests/suite.h"
 

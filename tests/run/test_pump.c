@@ -1,5 +1,5 @@
 /* The thread that makes progress: it works while others compute, never beside another call, and stops. */
-#include "core/run/pump.h"
+#include "runtime/exec/progress_thread.h"
 
 #include <check.h>
 #include <stdatomic.h>

@@ -3,8 +3,8 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-#include "core/run/judge.h"
-#include "core/run/report.h"
+#include "service/report/diagnose.h"
+#include "service/report/report.h"
 #include "tests/suite.h"
 
 static json_t *report;

@@ -1,5 +1,5 @@
 /* Safetensors: files of the reference implementation, our own, hostile ones. */
-#include "core/run/safetensors.h"
+#include "service/checkpoint/safetensors.h"
 #include "tests/run/scratch.h"
 
 #include <math.h>

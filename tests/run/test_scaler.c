@@ -2,7 +2,7 @@
 #include <check.h>
 #include <math.h>
 
-#include "core/run/scaler.h"
+#include "service/train/loss_scaler.h"
 #include "tests/golden/run/scaler.h"
 #include "tests/suite.h"
 

@@ -1,8 +1,8 @@
 /* Faults planted at random in real programs of two pipeline stages: verify or the token machine finds every one. */
 #include <check.h>
 
+#include "analysis/sim/machine.h"
 #include "core/compile/compile.h"
-#include "core/program/machine.h"
 #include "edits.h"
 #include "heddle/host.h"
 #include "tests/suite.h"

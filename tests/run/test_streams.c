@@ -5,7 +5,7 @@
 #include <unistd.h>
 
 #include "core/compile/compile.h"
-#include "core/run/session.h"
+#include "service/train/session.h"
 #include "tests/run/scratch.h"
 
 static struct scratch scratch;

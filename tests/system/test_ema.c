@@ -3,7 +3,7 @@
 #include <math.h>
 #include <stdlib.h>
 
-#include "core/run/safetensors.h"
+#include "service/checkpoint/safetensors.h"
 #include "tests/system/system.h"
 
 static struct curve whole, parts;

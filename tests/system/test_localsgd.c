@@ -6,7 +6,7 @@
 #include <sys/prctl.h>
 #include <sys/wait.h>
 
-#include "core/run/safetensors.h"
+#include "service/checkpoint/safetensors.h"
 #include "tests/system/system.h"
 
 static struct curve whole, parts;

@@ -1,0 +1,308 @@
+#include "analysis/comm_plan.h"
+
+#include <stdlib.h>
+
+#include "core/program/access.h"
+#include "core/program/ops.h"
+#include "runtime/exec/bounce.h"
+#include "runtime/exec/comm_op.h"
+
+struct finder {
+    const struct hd__compiled *c;
+    const struct hd_program *p;
+    int32_t rank, unused;
+    struct hd__routes *out;
+};
+
+/* ---- what a transport does */
+
+static uint64_t caps_of(const struct finder *f, const struct hd__section *section)
+{
+    const struct hd__chosen *chosen = hd__chosen_comm(f->c, section);
+    const struct hd_comm_ops *ops = &chosen->component->ops.comm;
+    return hd__comm_caps(ops, hd__comm_caps_with(ops, chosen->settings), &f->c->tuning);
+}
+
+static struct hd__hop hop_of(const struct finder *f, const struct hd__section *section, const struct hd_comm_call *call,
+                             uint32_t where, int32_t members)
+{
+    struct hd__hop hop = {.coll = call->coll,
+                          .where = where,
+                          .members = members,
+                          .bytes = hd__call_bytes(call, members),
+                          .transport = section->use};
+    const struct hd__algorithm *use;
+    if (!(caps_of(f, section) & HD_COMM_MESSAGES_ONLY))
+        return hop;
+    use = hd__algorithm_choose(&f->c->tuning, call, members, &hop.chunk);
+    hop.algorithm = use ? use->name : NULL;
+    return hop;
+}
+
+static int32_t members_of(const struct hd__spread *g, uint32_t where)
+{
+    return where == HD__INSIDE ? g->locals : where == HD__ACROSS ? g->machines : g->n;
+}
+
+/* Members of a group that have not parted yet, at a level. */
+struct members {
+    const int32_t *ranks;
+    int32_t n, me;
+    uint32_t level, depth; /* depth: so many levels divided the call before */
+};
+
+static struct hd__spread spread_of(const struct finder *f, const struct members *m)
+{
+    return hd__levels_spread(f->out->nest.firsts[m->level], m->ranks, m->n, m->me);
+}
+
+/* Those in this rank's place, one level further in. */
+static struct members inside_of(const struct members *m, const struct hd__spread *g, uint32_t depth)
+{
+    return (struct members){.ranks = m->ranks + g->me / g->locals * g->locals, .n = g->locals, .me = g->me % g->locals,
+                            .level = m->level + 1, .depth = depth};
+}
+
+/* Between places of the outermost level goes comm.use, else comm.inside. */
+static const struct hd__section *section_at(const struct finder *f, uint32_t level, uint32_t where)
+{
+    return level || where == HD__INSIDE ? f->c->job->comm_inside : f->c->job->comm;
+}
+
+/* The parts that hierarchical.c will make of a call, level by level. */
+static void add_parts(const struct finder *f, struct hd__route *r, const struct members *m, const struct hd_comm_call *call)
+{
+    struct hd__spread g = spread_of(f, m);
+    int any = f->c->tuning.any_order || (caps_of(f, section_at(f, m->level, HD__ACROSS)) & HD_COMM_ANY_ORDER);
+    static uint8_t nowhere[64]; /* addresses that nobody follows */
+    struct hd_comm_call of = *call;
+    struct hd__levels_plan plan = {.scratch = nowhere};
+    int32_t two = hd__levels_can(&g, call, any);
+    uint32_t depth = m->depth + (uint32_t)two;
+    of.send = of.recv = nowhere;
+    r->levels = HD__MAX(r->levels, depth + 1);
+    hd__levels_plan(&plan, &g, &of, two);
+    for (uint32_t i = 0; i < plan.parts.count; i++) {
+        const struct hd__part *part = &plan.parts.at[i];
+        uint32_t where = part->where == HD__BACK ? HD__INSIDE : part->where;
+        if (where == HD__INSIDE && m->level + 1 < f->out->nest.n) {
+            struct members inside = inside_of(m, &g, depth);
+            add_parts(f, r, &inside, &part->call);
+        } else if (where != HD__DIVIDE) {
+            struct hd__hop hop = hop_of(f, section_at(f, m->level, where), &part->call, where, members_of(&g, where));
+            hop.level = m->level;
+            hop.rest = two && where == HD__WORLD;
+            hd__push(&r->hops, hop);
+        }
+    }
+    hd__free_array(&plan.parts);
+}
+
+/* How a group lies on the places of each level; further in than one member there is nothing to say. */
+static void find_spreads(const struct finder *f, struct hd__route_group *g, struct members m)
+{
+    const struct hd__spread *lies = NULL;
+    for (; m.level < f->out->nest.n && (!lies || lies->locals > 1); m = inside_of(&m, lies, 0)) {
+        g->lies[m.level] = spread_of(f, &m);
+        lies = &g->lies[m.level];
+        g->n_lies++;
+        if (!lies->locals)
+            return;
+    }
+}
+
+/* ---- groups and routes */
+
+static struct hd__route_group *group_of(struct finder *f, uint32_t axes, uint32_t members,
+                                        const struct hd__section *section)
+{
+    const struct hd__mesh *mesh = &f->c->mesh;
+    const struct hd__job *job = f->c->job;
+    struct hd__route_group new = {.transport = section->use}, *g;
+    int32_t *ranks, n, me = 0;
+    char name[96];
+    hd__transports_group_name(mesh, axes, members, name);
+    for (uint32_t i = 0; i < f->out->groups.count; i++)
+        if (!strcmp(f->out->groups.at[i].name, name))
+            return &f->out->groups.at[i];
+    ranks = hd__arena_alloc(&f->out->arena, (size_t)mesh->ranks * sizeof *ranks);
+    n = hd__mesh_group(mesh, f->rank, axes, members, ranks);
+    for (int32_t i = 0; i < n; i++)
+        me = ranks[i] == f->rank ? i : me;
+    new.name = hd__arena_strdup(&f->out->arena, name);
+    new.ranks = ranks;
+    new.lies[0] = (struct hd__spread){.n = n, .me = me};
+    if (section == job->comm && job->comm_inside && n > 1) {
+        new.inside = job->comm_inside->use;
+        find_spreads(f, &new, (struct members){.ranks = ranks, .n = n, .me = me});
+    }
+    hd__push(&f->out->groups, new);
+    g = &f->out->groups.at[f->out->groups.count - 1];
+    return g;
+}
+
+static int same_hops(const struct hd__route *a, const struct hd__route *b)
+{
+    for (uint32_t i = 0; i < a->hops.count && a->hops.count == b->hops.count; i++)
+        if (memcmp(&a->hops.at[i], &b->hops.at[i], sizeof *a->hops.at))
+            return 0;
+    return a->hops.count == b->hops.count;
+}
+
+static void add_route(struct hd__route_group *g, struct hd__route *new)
+{
+    for (uint32_t i = 0; i < g->routes.count; i++) {
+        struct hd__route *r = &g->routes.at[i];
+        if (!strcmp(r->op, new->op) && r->dtype == new->dtype && r->bytes == new->bytes &&
+            r->levels == new->levels && same_hops(r, new)) {
+            r->calls += new->calls;
+            hd__free_array(&new->hops);
+            return;
+        }
+    }
+    hd__push(&g->routes, *new);
+}
+
+static void add_call(struct finder *f, struct hd__route_group *g, const struct hd__section *section, const char *op,
+                     const struct hd_comm_call *call, double times)
+{
+    struct members all = {.ranks = g->ranks, .n = g->lies[0].n, .me = g->lies[0].me};
+    struct hd__route r = {.op = op, .dtype = call->dtype, .levels = 1, .bytes = hd__call_bytes(call, all.n), .calls = times};
+    if (g->inside)
+        add_parts(f, &r, &all, call);
+    else
+        hd__push(&r.hops, hop_of(f, section, call, HD__WORLD, all.n));
+    add_route(g, &r);
+}
+
+/* Elements of a call that the transport gets at once: all, unless the stage cuts (runtime/exec/bounce.h). Two levels are over host
+ * memory, whatever the transports below can do. */
+static uint64_t whole_or_part(const struct finder *f, const struct hd__route_group *g, const struct hd__section *section,
+                              const struct hd_comm_call *call)
+{
+    uint64_t device = f->c->device_choice.component->ops.device.caps, caps = g->inside ? 0 : caps_of(f, section);
+    struct hd_comm_call one = *call;
+    one.count = 1;
+    if (!(device & HD_DEVICE_STREAMS) || (device & HD_DEVICE_HOST_MEMORY) ||
+        (caps & (HD_COMM_STREAM_ORDERED | HD_COMM_DEVICE_MEMORY)) || call->coll == HD_COLL_ALL_TO_ALL)
+        return call->count;
+    return (uint64_t)hd__stage_part((int64_t)call->count, (int64_t)hd__call_bytes(&one, g->lies[0].n), f->c->job->device_staging);
+}
+
+static void add_collective(struct finder *f, struct hd__route_group *g, const struct hd__section *section,
+                           const char *op, const struct hd__calls *calls, double times)
+{
+    struct hd_comm_call call = calls->call;
+    uint64_t part = whole_or_part(f, g, section, &call), rest = part ? call.count % part : 0;
+    double each = times * (double)calls->n;
+    call.count = part;
+    if (part || !calls->call.count)
+        add_call(f, g, section, op, &call, each * (part ? (double)(calls->call.count / part) : 1));
+    call.count = rest;
+    if (rest)
+        add_call(f, g, section, op, &call, each);
+}
+
+static void add_message(const struct finder *f, struct hd__route_group *g, const struct hd__section *section,
+                        const struct hd__instr *i, double times)
+{
+    const struct hd__tensor *t = hd__tc(f->p, hd__instr_tensor(i));
+    struct hd__route r = {.op = hd__op(i->op)->name, .dtype = t->dtype, .levels = 1, .calls = times};
+    struct hd__hop hop = {.where = HD__WORLD, .members = 2, .transport = section->use};
+    for (uint32_t l = 0; l < g->n_lies && (hop.where == HD__INSIDE || !l); l++) { /* as far in as all members are */
+        hop.where = hd__levels_home(&g->lies[l]);
+        hop.level = l;
+        hop.transport = section_at(f, l, hop.where)->use;
+    }
+    r.bytes = hop.bytes = (uint64_t)hd__tensor_bytes(f->p, t);
+    hd__push(&r.hops, hop);
+    add_route(g, &r);
+}
+
+static void add_instruction(struct finder *f, const struct hd__instr *i, double times)
+{
+    int p2p = hd__op(i->op)->class == HD__CLASS_P2P;
+    const struct hd__section *section;
+    struct hd__route_group *g;
+    struct hd__calls calls = {.n = 0};
+    uint32_t axes = p2p ? HD_AXIS_BIT(HD_AXIS_PP) : i->axes;
+    if (!p2p && hd__op(i->op)->class != HD__CLASS_COLLECTIVE)
+        return;
+    section = hd__transports_section(f->c, axes);
+    g = group_of(f, axes, i->members, section);
+    if (g->lies[0].n < 2)
+        return;
+    if (!p2p)
+        calls = hd__calls_of(f->p, i, g->lies[0].n);
+    if (calls.call.coll)
+        add_collective(f, g, section, hd__op(i->op)->name, &calls, times);
+    else
+        add_message(f, g, section, i, times);
+}
+
+static void drop_alone(struct hd__routes *routes)
+{
+    uint32_t kept = 0;
+    for (uint32_t i = 0; i < routes->groups.count; i++)
+        if (routes->groups.at[i].lies[0].n > 1)
+            routes->groups.at[kept++] = routes->groups.at[i];
+    routes->groups.count = kept;
+}
+
+/* Where ranks are: all machines are like this one, and heddle binds their ranks. */
+static void find_nest(struct finder *f, int32_t per_machine)
+{
+    const struct hd__job *job = f->c->job;
+    int32_t n = f->c->mesh.ranks, *all = hd__alloc((1 + HD__LEVELS_COUNT) * (size_t)n * sizeof *all), *at[HD__LEVELS_COUNT];
+    struct hd__nest *nest = &f->out->nest;
+    struct hd_error err = HD_ERROR_INIT;
+    struct hd__places *places;
+    int32_t rc = hd__places_open(job->comm_levels, job->n_comm_levels, &places, &err);
+    for (int32_t r = 0; r < n; r++)
+        all[r] = per_machine ? r / per_machine * per_machine : 0;
+    for (uint32_t i = 0; i < job->n_comm_levels; i++) {
+        uint32_t level = (uint32_t)job->comm_levels[i];
+        at[i] = all + (1 + i) * (size_t)n;
+        for (int32_t r = 0; r < n; r++)
+            at[i][r] = rc ? -1 : hd__places_by_rule(places, level, r - all[r], per_machine ? HD__MIN(per_machine, n - all[r]) : n);
+    }
+    hd__places_close(places);
+    hd__places_nest(nest, job->comm_levels, job->n_comm_levels, all, at, n, &f->out->arena);
+    if (err.code != HD_OK)
+        f->out->fallback = hd__arena_format(&f->out->arena, "the job will not start: %s", err.message);
+    else if (nest->nowhere >= 0)
+        f->out->fallback = hd__arena_format(&f->out->arena, "rank %d will run on the cores of more than one %s; %s", nest->nowhere,
+                                            hd__places_word(nest->lost), hd__places_instead(nest));
+    free(all);
+}
+
+void hd__routes_find(const struct hd__compiled *c, int32_t rank, const struct hd__routes_options *options,
+                     struct hd__routes *routes)
+{
+    struct finder f = {.c = c, .p = hd__program_of(c, rank), .rank = rank, .out = routes};
+    const struct hd__routes *beside = options->beside;
+    if (beside) {
+        routes->nest = beside->nest;
+        routes->fallback = beside->fallback;
+    } else if (c->job->comm_inside) {
+        find_nest(&f, options->per_machine);
+    }
+    for (uint32_t s = 0; s < f.p->sections.count && c->mesh.ranks > 1; s++) {
+        const struct hd__code_section *x = &f.p->sections.at[s];
+        double times = hd__section_runs(x, options->section);
+        for (uint32_t n = 0; n < x->code.count && times > 0; n++)
+            add_instruction(&f, &x->code.at[n], times);
+    }
+    drop_alone(routes);
+}
+
+void hd__routes_free(struct hd__routes *routes)
+{
+    for (uint32_t g = 0; g < routes->groups.count; g++) {
+        for (uint32_t r = 0; r < routes->groups.at[g].routes.count; r++)
+            hd__free_array(&routes->groups.at[g].routes.at[r].hops);
+        hd__free_array(&routes->groups.at[g].routes);
+    }
+    hd__free_array(&routes->groups);
+    hd__arena_free(&routes->arena);
+}

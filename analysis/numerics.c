@@ -1,0 +1,426 @@
+/* The same job on its mesh and on one rank, compared number by number. See numerics.h. */
+#include "analysis/numerics.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+#include "analysis/sim/machine.h"
+#include "service/checkpoint/param_init.h"
+#include "service/checkpoint/shard_map.h"
+
+struct side { /* one of the two runs */
+    struct hd__compiled *compiled;
+    struct hd__machine *machine;
+    const struct hd_device_ops *ops;
+    struct hd_device *device;
+    const int32_t *tokens; /* [batch][seq_len + 1] of this step */
+    int32_t evaluates;     /* micro-batch of an evaluation, from 1; 0: a step, whose micro-batches the machine counts */
+    int32_t reserved;
+};
+
+/* ---- what the machine calls */
+
+static int32_t prepare(void *user, int32_t rank, const struct hd_instr_desc *desc, void **kernel,
+                       struct hd_error *err)
+{
+    struct side *s = user;
+    struct hd_kernel *made;
+    int32_t rc = s->ops->prepare(s->device, desc, &made, err);
+    (void)rank;
+    if (!rc)
+        *kernel = made;
+    return rc;
+}
+
+static int32_t run(void *user, int32_t rank, void *kernel, struct hd_error *err)
+{
+    struct side *s = user;
+    (void)rank;
+    return s->ops->launch(s->device, kernel, 0, err);
+}
+
+static void release(void *user, int32_t rank, void *kernel)
+{
+    struct side *s = user;
+    (void)rank;
+    s->ops->release(s->device, kernel);
+}
+
+/* Rows of micro-batch m are rows [m b, (m + 1) b) of the batch; b is the extent of dim b: over all data
+ * ranks. With exact sums those of a rank follow one another: deterministic.c. */
+static int32_t feed(void *user, int32_t rank, const struct hd__instr *i, int32_t micro,
+                    const struct hd_operand *out, struct hd_error *err)
+{
+    struct side *s = user;
+    const struct hd_program *p = hd__program_of(s->compiled, rank);
+    int64_t rows = p->dims.at[p->letter['b']].extent, length = s->compiled->job->seq_len + 1;
+    int shift = hd__tc(p, i->out[0])->origin == hd__tc(p, p->labels)->origin;
+    int32_t *to = out->data;
+    micro = s->evaluates ? s->evaluates - 1 : micro;
+    if (out->ndim != 2 || out->dtype != HD_I32)
+        return hd_fail(err, HD_E_INTERNAL, "%s is not a table of token ids", hd__tc(p, i->out[0])->name);
+    int64_t first = p->exact ? out->start[0] * p->accumulation + micro * out->extent[0] : micro * rows + out->start[0];
+    for (int64_t b = 0; b < out->extent[0]; b++) {
+        const int32_t *row = s->tokens + (first + b) * length + shift;
+        for (int64_t at = 0; at < out->extent[1]; at++)
+            *to++ = row[hd__position(p, out->start[1] + at)];
+    }
+    return HD_OK;
+}
+
+/* ---- opening */
+
+static int32_t open_device(struct side *s, struct hd_error *err)
+{
+    struct hd__chosen chosen;
+    struct hd_device_place place = {.struct_size = sizeof place, .local_ranks = 1, .threads = 1};
+    int32_t rc = hd__choose(s->compiled->job, s->compiled->plugins, HD_KIND_DEVICE, s->compiled->job->device,
+                            &chosen, err);
+    if (rc)
+        return rc;
+    s->ops = &chosen.component->ops.device;
+    if (!(s->ops->caps & HD_DEVICE_HOST_MEMORY))
+        return hd__job_fail(s->compiled->job, "device.use", err, "all ranks are computed in this process, in host memory, which "
+                            "device-%s does not reach: device.use=cpu", s->compiled->job->device->use);
+    return s->ops->open(hd__host(), chosen.settings, &place, &s->device, err);
+}
+
+static int32_t initialise(struct side *s, int32_t rank, uint64_t seed, struct hd_error *err)
+{
+    struct hd_program *p = hd__program_of(s->compiled, rank);
+    int32_t coord[HD_AXIS_COUNT];
+    char *arena = hd__machine_arena(s->machine, rank);
+    if (!arena)
+        return hd_fail(err, HD_E_NOMEM, "no memory for the emulated arena of rank %d", rank);
+    hd__mesh_coord(&s->compiled->mesh, rank, coord);
+    for (uint32_t k = 0; k < p->flats.count; k++)
+        for (uint32_t n = 0; n < p->flats.at[k].n_states; n++) {
+            hd_tensor t = p->flats.at[k].state[n];
+            memset(hd__address(p, t, coord, arena), 0, (size_t)hd__tensor_bytes(p, hd__tc(p, t)));
+        }
+    hd__init_zeros(p, coord, arena);
+    return hd__init_parameters(p, coord, arena, seed, err);
+}
+
+static int32_t open_side(struct side *s, struct hd__compiled *compiled, uint64_t seed, struct hd_error *err)
+{
+    const struct hd_program **programs = hd__alloc((size_t)compiled->mesh.ranks * sizeof *programs);
+    struct hd__machine_kernels kernels = {s, prepare, run, release, feed};
+    int32_t rc;
+    s->compiled = compiled;
+    for (int32_t r = 0; r < compiled->mesh.ranks; r++)
+        programs[r] = hd__program_of(compiled, r);
+    s->machine = hd__machine_create(&compiled->mesh, programs,
+                                    &(struct hd__machine_options){.kernels = &kernels, .seed = seed});
+    free(programs);
+    rc = open_device(s, err);
+    for (int32_t r = 0; r < compiled->mesh.ranks && !rc; r++)
+        rc = initialise(s, r, seed, err);
+    return rc;
+}
+
+static void close_side(struct side *s)
+{
+    hd__machine_destroy(s->machine); /* releases kernels */
+    if (s->device)
+        s->ops->close(s->device);
+}
+
+static double loss_scale(const struct side *s)
+{
+    return s->compiled->job->precision.loss_scaling == HD__LOSS_SCALE_NONE ? 1 : s->compiled->job->precision.loss_scale;
+}
+
+static int32_t run_step(struct side *s, int32_t step, const int32_t *tokens, struct hd_error *err)
+{
+    s->tokens = tokens;
+    for (int32_t r = 0; r < s->compiled->mesh.ranks; r++) {
+        double *hyper = hd__machine_data(s->machine, r, hd__program_of(s->compiled, r)->hyper);
+        memset(hyper, 0, HD_HYPER_COUNT * sizeof *hyper);
+        hyper[HD_HYPER_LR] = s->compiled->job->schedule.lr;
+        hyper[HD_HYPER_STEP] = step;
+        hyper[HD_HYPER_INV_SCALE] = 1 / loss_scale(s);
+        if (hd__program_of(s->compiled, r)->scale)
+            *(double *)hd__machine_data(s->machine, r, hd__program_of(s->compiled, r)->scale) = loss_scale(s);
+    }
+    return hd__machine_run(s->machine, NULL, step, err);
+}
+
+/* One batch, as hd__session_evaluate does it. */
+static int32_t run_evaluation(struct side *s, const int32_t *tokens, struct hd_error *err)
+{
+    int32_t rc = hd__machine_run(s->machine, "restore", 1, err);
+    s->tokens = tokens;
+    if (!rc)
+        rc = hd__machine_run(s->machine, "begin", 1, err);
+    for (s->evaluates = 1; s->evaluates <= s->compiled->job->accumulation && !rc; s->evaluates++)
+        rc = hd__machine_run(s->machine, "eval", 1, err);
+    s->evaluates = 0;
+    return rc ? rc : hd__machine_run(s->machine, "eval_end", 1, err);
+}
+
+/* ---- comparing */
+
+struct comparison {
+    struct hd__numerics *result;
+    const struct hd_program *p; /* the rank's */
+    double **expected;          /* by parameter: the global array */
+    const double *data;         /* the rank's flat tensor */
+    double scale;               /* that the rank's gradients are multiplied by */
+    double *largest;            /* field of result */
+    const char *what;
+    int32_t step, rank;
+};
+
+static void compare(struct comparison *c, double is, double expected, const char *name)
+{
+    double d = fabs(is - expected);
+    if (!(d <= *c->largest))
+        *c->largest = isnan(d) ? INFINITY : d;
+    if (*c->largest <= c->result->worst)
+        return;
+    c->result->worst = *c->largest;
+    snprintf(c->result->where, sizeof c->result->where, "step %d, rank %d, %s%s", c->step, c->rank, c->what,
+             name);
+}
+
+static int32_t compare_piece(void *user, const struct hd__piece *piece)
+{
+    struct comparison *c = user;
+    for (int64_t n = 0; n < piece->count; n++)
+        compare(c, c->data[piece->offset + n] / c->scale, c->expected[piece->param][piece->first + n],
+                c->p->params.at[piece->param].desc.name);
+    return HD_OK;
+}
+
+struct collection {
+    double **global;
+    const double *data;
+};
+
+static int32_t collect_piece(void *user, const struct hd__piece *piece)
+{
+    struct collection *c = user;
+    memcpy(c->global[piece->param] + piece->first, c->data + piece->offset,
+           (size_t)piece->count * sizeof(double));
+    return HD_OK;
+}
+
+/* Visits the gradient or the master weights of every flat of a rank. */
+static int32_t visit_flats(struct side *s, int32_t rank, int gradient, const double **data,
+                           int32_t (*visit)(void *, const struct hd__piece *), void *user)
+{
+    const struct hd_program *p = hd__program_of(s->compiled, rank);
+    int32_t coord[HD_AXIS_COUNT], rc = HD_OK;
+    hd__mesh_coord(&s->compiled->mesh, rank, coord);
+    for (uint32_t k = 0; k < p->flats.count && !rc; k++) {
+        hd_tensor t = gradient ? p->flats.at[k].shard : p->flats.at[k].master;
+        *data = hd__machine_data(s->machine, rank, t);
+        rc = hd__pieces(p, &p->flats.at[k], t, coord, visit, user);
+    }
+    return rc;
+}
+
+static double scalar(struct side *s, int32_t rank, hd_tensor t)
+{
+    return *(const double *)hd__machine_data(s->machine, rank, t);
+}
+
+static int32_t compare_rank(struct side *one, struct side *many, int32_t rank, int32_t step,
+                            double **global[2], struct hd__numerics *result)
+{
+    const struct hd_program *p = hd__program_of(many->compiled, rank), *q = hd__program_of(one->compiled, 0);
+    struct comparison c = {.result = result, .p = p, .scale = 1, .step = step, .rank = rank};
+    int32_t rc = HD_OK;
+    c.largest = &result->loss;
+    c.what = "loss";
+    compare(&c, scalar(many, rank, p->loss_sum), scalar(one, 0, q->loss_sum), "");
+    c.largest = &result->norm;
+    c.what = "gradient norm";
+    if (!p->apart) /* else gradients are each rank's own */
+        compare(&c, sqrt(scalar(many, rank, p->norm2)) / loss_scale(many), sqrt(scalar(one, 0, q->norm2)), "");
+    for (int gradient = 0; gradient < (p->apart ? 1 : 2) && !rc; gradient++) {
+        c.largest = gradient ? &result->gradient : &result->parameter;
+        c.what = gradient ? "gradient of " : "parameter ";
+        c.expected = global[gradient];
+        c.scale = gradient ? loss_scale(many) : 1;
+        rc = visit_flats(many, rank, gradient, &c.data, compare_piece, &c);
+    }
+    return rc;
+}
+
+static void compare_evaluation(struct side *one, struct side *many, struct hd__numerics *result)
+{
+    struct comparison c = {.result = result, .scale = 1, .largest = &result->evaluation, .what = "loss of an evaluation"};
+    for (c.rank = 0; c.rank < many->compiled->mesh.ranks; c.rank++)
+        compare(&c, scalar(many, c.rank, hd__program_of(many->compiled, c.rank)->loss_sum),
+                scalar(one, 0, one->compiled->stage[0]->loss_sum), "");
+}
+
+static int32_t compare_step(struct side *one, struct side *many, int32_t step, double **global[2],
+                            struct hd__numerics *result)
+{
+    int32_t rc = HD_OK;
+    for (int gradient = 0; gradient < 2 && !rc; gradient++) {
+        struct collection c = {.global = global[gradient]};
+        rc = visit_flats(one, 0, gradient, &c.data, collect_piece, &c);
+    }
+    for (int32_t r = 0; r < many->compiled->mesh.ranks && !rc; r++)
+        rc = compare_rank(one, many, r, step, global, result);
+    return rc;
+}
+
+/* ---- the whole */
+
+static uint64_t next_random(uint64_t *state)
+{
+    *state = *state * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
+    return *state >> 33;
+}
+
+static double **global_arrays(const struct hd_program *p)
+{
+    double **arrays = hd__alloc(p->params.count * sizeof *arrays);
+    for (uint32_t k = 0; k < p->params.count; k++)
+        arrays[k] =
+            hd__alloc((size_t)hd__global_numel(p, hd__tc(p, p->params.at[k].tensor)) * sizeof **arrays);
+    return arrays;
+}
+
+static void free_arrays(const struct hd_program *p, double **arrays)
+{
+    for (uint32_t k = 0; k < p->params.count; k++)
+        free(arrays[k]);
+    free(arrays);
+}
+
+static int32_t run_steps(struct side *one, struct side *many, int32_t steps, uint64_t seed,
+                         struct hd__numerics *result, struct hd_error *err)
+{
+    const struct hd_program *p = one->compiled->stage[0];
+    double **global[2] = {global_arrays(p), global_arrays(p)};
+    int64_t count = one->compiled->job->batch * (one->compiled->job->seq_len + 1);
+    int32_t *tokens = hd__alloc((size_t)count * sizeof *tokens), rc = HD_OK;
+    for (int32_t step = 1; step <= steps && !rc; step++) {
+        for (int64_t n = 0; n < count; n++)
+            tokens[n] = (int32_t)(next_random(&seed) % (uint64_t)one->compiled->info.vocab);
+        if (step == 1 && !(rc = run_evaluation(one, tokens, err)) && !(rc = run_evaluation(many, tokens, err)))
+            compare_evaluation(one, many, result); /* before what rounds in a step changes parameters */
+        if (!rc && !(rc = run_step(one, step, tokens, err)) && !(rc = run_step(many, step, tokens, err)))
+            rc = compare_step(one, many, step, global, result);
+    }
+    free(tokens);
+    free_arrays(p, global[0]);
+    free_arrays(p, global[1]);
+    return rc;
+}
+
+static int32_t same_parameters(const struct hd__compiled *one, const struct hd__compiled *many,
+                               struct hd_error *err)
+{
+    const struct hd_program *p = one->stage[0], *q = many->stage[0];
+    if (one->mesh.ranks != 1 || p->params.count != q->params.count || p->precision.compute != HD_F64 ||
+        q->precision.compute != HD_F64)
+        return hd_fail(err, HD_E_INVALID,
+                       "the numbers of a job are compared in fp64 with those of the same model on one rank");
+    return HD_OK;
+}
+
+int32_t hd__numerics(struct hd__compiled *one, struct hd__compiled *many, int32_t steps, uint64_t seed,
+                     struct hd__numerics *result, struct hd_error *err)
+{
+    struct side a = {0}, b = {0};
+    int32_t rc = same_parameters(one, many, err);
+    *result = (struct hd__numerics){.ranks = many->mesh.ranks, .steps = steps, .memory_ratio = 1};
+    for (int32_t s = 0; s < many->n_stages; s++)
+        if (many->stage[s]->temp_bound)
+            result->memory_ratio = HD__MAX(result->memory_ratio, (double)many->stage[s]->temp_bytes /
+                                                                     (double)many->stage[s]->temp_bound);
+    if (!rc)
+        rc = open_side(&a, one, seed, err);
+    if (!rc)
+        rc = open_side(&b, many, seed, err);
+    if (!rc)
+        rc = run_steps(&a, &b, steps, seed, result, err);
+    close_side(&a);
+    close_side(&b);
+    return rc;
+}
+
+/* ---- from a job file */
+
+typedef int32_t loader(const char *from, const char *const *overrides, size_t n, struct hd__job **job,
+                       struct hd_error *err);
+
+static int32_t load_text(const char *text, const char *const *overrides, size_t n, struct hd__job **job,
+                         struct hd_error *err)
+{
+    return hd__job_parse("job", text, strlen(text), overrides, n, job, err);
+}
+
+/* Loads and compiles with more overrides behind those of the user. */
+static int32_t compile_with(loader *load, const char *from, const char *const *overrides, size_t n,
+                            const char *const *more, size_t n_more, struct hd__plugins *plugins,
+                            uint32_t flags, struct hd__job **job, struct hd__compiled **compiled,
+                            struct hd_error *err)
+{
+    const char **all = hd__alloc((n + n_more) * sizeof *all);
+    int32_t rc;
+    if (n)
+        memcpy(all, overrides, n * sizeof *all);
+    memcpy(all + n, more, n_more * sizeof *all);
+    rc = load(from, all, n + n_more, job, err);
+    free(all);
+    if (!rc)
+        rc = hd__job_resolve(*job, 0, err);
+    return rc ? rc : hd__compile_with(*job, plugins, flags, compiled, err);
+}
+
+static int32_t numerics_from(loader *load, const char *from, const char *const *overrides, size_t n,
+                             struct hd__plugins *plugins, int32_t steps, uint64_t seed,
+                             struct hd__numerics *result, struct hd_error *err)
+{
+    char micro_batch[48];
+    const char *const more[] = {"precision.compute=fp64",
+                                "device.kernels=reference",
+                                "device.threads=1",
+                                "mesh.pp=1",
+                                "mesh.dp=1",
+                                "mesh.cp=1",
+                                "mesh.ep=1",
+                                "mesh.tp=1",
+                                "launch.ranks=1",
+                                "precision.loss_scale=none",
+                                "recompute=none",
+                                micro_batch};
+    struct hd__job *jobs[2] = {NULL, NULL};
+    struct hd__compiled *one = NULL, *many = NULL;
+    int32_t rc = compile_with(load, from, overrides, n, more, 3, plugins, 0, &jobs[0], &many, err);
+    if (!rc) {
+        int exact = many->stage[0]->exact; /* then to the last bit: the same micro-batches and the same kernels */
+        snprintf(micro_batch, sizeof micro_batch, "data.micro_batch=%lld", (long long)(exact ? jobs[0]->micro_batch : jobs[0]->batch));
+        rc = compile_with(load, from, overrides, n, more, HD__COUNT(more), plugins,
+                          (exact ? 0 : HD__COMPILE_KEEP_HEAD) | HD__COMPILE_KEEP_NORMS, &jobs[1], &one, err);
+    }
+    if (!rc)
+        rc = hd__numerics(one, many, steps, seed, result, err);
+    hd__compiled_free(one);
+    hd__compiled_free(many);
+    hd__job_free(jobs[0]);
+    hd__job_free(jobs[1]);
+    return rc;
+}
+
+int32_t hd__numerics_file(const char *file, const char *const *overrides, size_t n,
+                          struct hd__plugins *plugins, int32_t steps, uint64_t seed,
+                          struct hd__numerics *result, struct hd_error *err)
+{
+    return numerics_from(hd__job_load, file, overrides, n, plugins, steps, seed, result, err);
+}
+
+int32_t hd__numerics_text(const char *text, const char *const *overrides, size_t n,
+                          struct hd__plugins *plugins, int32_t steps, uint64_t seed,
+                          struct hd__numerics *result, struct hd_error *err)
+{
+    return numerics_from(load_text, text, overrides, n, plugins, steps, seed, result, err);
+}

@@ -1,0 +1,170 @@
+/* Why the token machine stopped: two members that disagree, or who waits for whom. */
+#include <stdlib.h>
+
+#include "analysis/sim/machine_internal.h"
+
+#define MAX_RANKS 8 /* stuck ranks described one by one */
+
+const char *hd__do_text(const struct hd__rank *r, uint32_t pc, char out[160])
+{
+    const struct hd__image *image = r->image;
+    uint32_t s = 0;
+    while (s < image->p->sections.count && pc >= image->first[s + 1])
+        s++;
+    if (s == image->p->sections.count)
+        snprintf(out, 160, "the end");
+    else
+        hd__instr_text(image->p, &image->p->sections.at[s], pc - image->first[s], out);
+    return out;
+}
+
+/* ---- mismatches */
+
+static void add_signature(struct hd__text *text, const struct hd__rank *r, uint32_t pc)
+{
+    const struct hd_program *p = r->image->p;
+    const struct hd__instr *i = r->image->code[pc].instr;
+    const struct hd__tensor *t = hd__tc(p, i->n_in ? i->in[0] : i->out[0]);
+    char where[160];
+    hd__text_add(text, "%s (%lld x %s%s%s%s%s", hd__do_text(r, pc, where), (long long)hd__numel(p, t),
+                 hd_dtype_name(t->dtype),
+                 i->redop == HD_MAX   ? ", max"
+                 : i->redop == HD_SUM ? ", sum"
+                                      : "",
+                 i->from ? ", from " : "", i->from ? p->dims.at[i->from].name : "", i->to ? ", to " : "");
+    hd__text_add(text, "%s)", i->to ? p->dims.at[i->to].name : "");
+}
+
+static uint32_t head_pc(const struct hd__rank *r, uint32_t queue)
+{
+    const struct hd__queue *q = &r->queues[queue];
+    return q->ring[q->head];
+}
+
+void hd__report_mismatch(struct hd__machine *m, const struct hd__meeting *meeting, int32_t rank, uint32_t pc)
+{
+    const struct hd__channel *c = &m->channels.at[meeting->channel];
+    const struct hd__rank *first = &m->ranks[meeting->first_rank];
+    hd__text_add(&m->report, "mismatch: rank %d issues ", rank);
+    add_signature(&m->report, &m->ranks[rank], pc);
+    hd__text_add(&m->report, ", rank %d of its group ", meeting->first_rank);
+    add_signature(&m->report, first, head_pc(first, c->queue));
+}
+
+void hd__report_message(struct hd__machine *m, const struct hd__event *e)
+{
+    hd__text_add(&m->report, "mismatch: rank %d sends ", e->rank);
+    add_signature(&m->report, &m->ranks[e->rank], head_pc(&m->ranks[e->rank], e->queue));
+    hd__text_add(&m->report, ", rank %d receives ", e->peer);
+    add_signature(&m->report, &m->ranks[e->peer], head_pc(&m->ranks[e->peer], e->peer_queue));
+}
+
+/* ---- who waits for whom */
+
+/* The queue that a stuck rank waits for; UINT32_MAX: for nothing that was started. */
+static uint32_t waits_on(const struct hd__machine *m, const struct hd__rank *r)
+{
+    const struct hd__do *d = &r->image->code[r->pc];
+    if (!r->done)
+        return d->kind == HD__DO_WAIT && d->async != UINT32_MAX && r->issue[d->async] ? d->queue : UINT32_MAX;
+    for (uint32_t q = 0; q < m->streams.count; q++)
+        if (r->queues[q].count)
+            return q;
+    return UINT32_MAX;
+}
+
+/* A member of the group of this queue's head that is not there; -1: none is missing. */
+static int32_t missing_member(const struct hd__machine *m, int32_t rank, uint32_t queue)
+{
+    const struct hd__do *d = hd__head(&m->ranks[rank], queue);
+    const struct hd__meeting *meeting;
+    uint32_t at = m->channels.at[d->channel].meeting[rank];
+    if (!at)
+        return -1;
+    meeting = &m->meetings.at[at - 1];
+    for (uint32_t k = 0; k < meeting->size; k++) {
+        int32_t member = m->members.at[meeting->first_member + k];
+        const struct hd__do *its = hd__head(&m->ranks[member], queue);
+        if (!its || its->kind != HD__DO_COLLECTIVE || its->channel != d->channel)
+            return member;
+    }
+    return -1;
+}
+
+static int32_t waits_for(const struct hd__machine *m, int32_t rank, uint32_t queue)
+{
+    const struct hd__do *d = queue == UINT32_MAX ? NULL : hd__head(&m->ranks[rank], queue);
+    if (!d)
+        return -1;
+    return d->kind == HD__DO_COLLECTIVE ? missing_member(m, rank, queue)
+                                        : hd__peer_rank(m, rank, d->instr->peer);
+}
+
+static int is_stuck(const struct hd__machine *m, int32_t rank)
+{
+    const struct hd__rank *r = &m->ranks[rank];
+    return !r->done || waits_on(m, r) != UINT32_MAX;
+}
+
+static void describe(struct hd__machine *m, int32_t rank)
+{
+    const struct hd__rank *r = &m->ranks[rank];
+    uint32_t on = waits_on(m, r);
+    int32_t peer = waits_for(m, rank, on);
+    char text[160];
+    hd__text_add(&m->report, "\nrank %d at %s", rank, hd__do_text(r, r->pc, text));
+    if (on == UINT32_MAX)
+        hd__text_add(&m->report, ", which was never started");
+    else
+        hd__text_add(&m->report, "; first in that stream: %s", hd__do_text(r, head_pc(r, on), text));
+    if (peer >= 0 && hd__head(r, on)->kind == HD__DO_COLLECTIVE)
+        hd__text_add(&m->report, ", which rank %d has not reached", peer);
+    else if (peer >= 0)
+        hd__text_add(&m->report, ", which rank %d has not answered", peer);
+    else if (on != UINT32_MAX)
+        hd__text_add(&m->report, ", whose group this rank is not in");
+    for (uint32_t q = 0; q < m->streams.count; q++)
+        if (q != on && r->queues[q].count)
+            hd__text_add(&m->report, "; also in flight: %s", hd__do_text(r, head_pc(r, q), text));
+}
+
+/* Follows who waits for whom from a stuck rank until a rank comes again, or one waits for nobody. */
+static void describe_cycle(struct hd__machine *m, int32_t from)
+{
+    uint32_t *seen = hd__alloc((size_t)m->mesh.ranks * sizeof *seen), n = 0;
+    int32_t rank = from;
+    char text[160];
+    while (rank >= 0 && !seen[rank]) {
+        seen[rank] = ++n;
+        rank = waits_for(m, rank, waits_on(m, &m->ranks[rank]));
+    }
+    if (rank >= 0) { /* walk the cycle once more, and name it */
+        int32_t at = rank;
+        hd__text_add(&m->report, "\ncycle:");
+        do {
+            uint32_t on = waits_on(m, &m->ranks[at]);
+            int32_t next = waits_for(m, at, on);
+            hd__text_add(&m->report, "%s rank %d waits for rank %d (%s)", at == rank ? "" : ",", at, next,
+                         hd__do_text(&m->ranks[at], head_pc(&m->ranks[at], on), text));
+            at = next;
+        } while (at != rank);
+    }
+    free(seen);
+}
+
+void hd__report_stuck(struct hd__machine *m)
+{
+    int32_t stuck = 0, first = -1;
+    for (int32_t n = 0; n < m->mesh.ranks; n++)
+        stuck += is_stuck(m, n);
+    hd__text_add(&m->report, "stuck: %d of %d ranks cannot go on", stuck, m->mesh.ranks);
+    for (int32_t n = 0, shown = 0; n < m->mesh.ranks && shown < MAX_RANKS; n++) {
+        if (!is_stuck(m, n))
+            continue;
+        first = first < 0 ? n : first;
+        describe(m, n);
+        shown++;
+    }
+    if (first >= 0)
+        describe_cycle(m, first);
+}

@@ -1,0 +1,395 @@
+/* The token machine with numbers: an arena a rank at the planned offsets, kernels for what a rank computes,
+ * collectives in double precision, sums in the tree over members. Everything that must not be read yet, or any more,
+ * is NaN: all bytes 0xff is one in every floating dtype, and no valid token id. */
+#include <stdlib.h>
+
+#include "analysis/sim/machine_internal.h"
+
+#define POISON 0xff
+
+/* ---- arenas */
+
+int32_t hd__emulate_open(struct hd__machine *m, struct hd_error *err)
+{
+    for (int32_t n = 0; n < m->mesh.ranks; n++) {
+        struct hd__rank *r = &m->ranks[n];
+        const struct hd__image *image = r->image;
+        size_t bytes = (size_t)HD__MAX(hd__all_arenas(image->p), 64);
+        if (r->arena)
+            continue;
+        r->arena = aligned_alloc(4096, (bytes + 4095) & ~(size_t)4095);
+        if (!r->arena)
+            return hd_fail(err, HD_E_NOMEM, "no memory for the emulated arena of rank %d (%zu bytes)", n,
+                           bytes);
+        memset(r->arena, POISON, bytes);
+        r->kernels = hd__alloc((image->first[image->p->sections.count] + 1) * sizeof *r->kernels);
+    }
+    return HD_OK;
+}
+
+void hd__emulate_close(struct hd__machine *m)
+{
+    for (int32_t n = 0; n < m->mesh.ranks; n++) {
+        struct hd__rank *r = &m->ranks[n];
+        uint32_t count = r->image->first[r->image->p->sections.count];
+        for (uint32_t k = 0; k < count && r->kernels && m->kernels.release; k++)
+            if (r->kernels[k])
+                m->kernels.release(m->kernels.user, n, r->kernels[k]);
+        free(r->kernels);
+        free(r->arena);
+    }
+}
+
+void *hd__machine_arena(struct hd__machine *m, int32_t rank)
+{
+    struct hd_error err = HD_ERROR_INIT;
+    return !m->options.kernels || hd__emulate_open(m, &err) ? NULL : m->ranks[rank].arena;
+}
+
+void *hd__machine_data(struct hd__machine *m, int32_t rank, hd_tensor t)
+{
+    const struct hd__rank *r = &m->ranks[rank];
+    return hd__address(r->image->p, t, r->coord, hd__machine_arena(m, rank));
+}
+
+/* Of what an earlier section of this step has made for later ones, the first at or behind `at`; NULL: none. */
+static const struct hd__buffer *next_carried(const struct hd__rank *r, int64_t at)
+{
+    const struct hd_program *p = r->image->p;
+    const struct hd__buffer *next = NULL;
+    for (uint32_t b = 1; b < p->buffers.count && p->sections.at[r->section].repeat; b++) {
+        const struct hd__buffer *x = &p->buffers.at[b];
+        if (x->life == HD__LIFE_STEP && x->section < r->section && x->offset >= at && (!next || x->offset < next->offset))
+            next = x;
+    }
+    return next;
+}
+
+/* All else that is temporary is dead between sections. */
+void hd__emulate_section(struct hd__rank *r)
+{
+    const struct hd_program *p = r->image->p;
+    int64_t at = p->persistent_bytes;
+    for (const struct hd__buffer *x; (x = next_carried(r, at)); at = x->offset + x->bytes)
+        memset(r->arena + at, POISON, (size_t)(x->offset - at));
+    memset(r->arena + at, POISON, (size_t)(p->arena_bytes - at));
+}
+
+/* ---- what a rank computes */
+
+static int32_t feed(struct hd__machine *m, int32_t rank, const struct hd__instr *i, struct hd_error *err)
+{
+    struct hd__rank *r = &m->ranks[rank];
+    struct hd_instr_desc desc;
+    struct hd_operand in[HD_MAX_IN], out[HD_MAX_OUT];
+    int32_t micro = i->micro >= 0 ? i->micro : r->image->micro0[r->section] + r->round;
+    hd__bind(r->image->p, i, r->coord, r->arena, &desc, in, out);
+    return m->kernels.feed(m->kernels.user, rank, i, micro, out, err);
+}
+
+static int32_t prepare(struct hd__machine *m, int32_t rank, const struct hd__instr *i, void **kernel,
+                       struct hd_error *err)
+{
+    struct hd__rank *r = &m->ranks[rank];
+    struct hd_instr_desc desc;
+    struct hd_operand in[HD_MAX_IN], out[HD_MAX_OUT];
+    hd__bind(r->image->p, i, r->coord, r->arena, &desc, in, out);
+    return m->kernels.prepare(m->kernels.user, rank, &desc, kernel, err);
+}
+
+int32_t hd__emulate_compute(struct hd__machine *m, int32_t rank, uint32_t pc, struct hd_error *err)
+{
+    struct hd__rank *r = &m->ranks[rank];
+    const struct hd__instr *i = r->image->code[pc].instr;
+    if (i->op == HD_OP_RELEASE) {
+        const struct hd__buffer *b = &r->image->p->buffers.at[hd__tc(r->image->p, i->in[0])->buffer];
+        memset(r->arena + b->offset, POISON, (size_t)b->bytes);
+        return HD_OK;
+    }
+    if (i->op == HD_OP_FEED)
+        return feed(m, rank, i, err);
+    if (!r->kernels[pc] && prepare(m, rank, i, &r->kernels[pc], err))
+        return err->code;
+    return m->kernels.run(m->kernels.user, rank, r->kernels[pc], err);
+}
+
+/* What an asynchronous instruction writes cannot be read until its wait; what it also reads stays. */
+void hd__emulate_issue(struct hd__rank *r, const struct hd__instr *i)
+{
+    const struct hd_program *p = r->image->p;
+    char *keep = i->n_in ? hd__address(p, i->in[0], r->coord, r->arena) : NULL, *out, *end;
+    char *keep_end = keep ? keep + hd__tensor_bytes(p, hd__tc(p, i->in[0])) : NULL;
+    if (!i->n_out)
+        return;
+    out = hd__address(p, i->out[0], r->coord, r->arena);
+    end = out + hd__tensor_bytes(p, hd__tc(p, i->out[0]));
+    if (!keep || keep_end <= out || keep >= end) {
+        memset(out, POISON, (size_t)(end - out));
+        return;
+    }
+    if (keep > out)
+        memset(out, POISON, (size_t)(keep - out));
+    if (keep_end < end)
+        memset(keep_end, POISON, (size_t)(end - keep_end));
+}
+
+/* ---- numbers of any dtype as double */
+
+static float from_bits(uint32_t bits)
+{
+    float f;
+    memcpy(&f, &bits, sizeof f);
+    return f;
+}
+
+static double load(uint32_t dtype, const char *at)
+{
+    union {
+        float f32;
+        double f64;
+        uint16_t u16;
+        int32_t i32;
+        _Float16 f16;
+    } v;
+    memcpy(&v, at, hd_dtype_size(dtype));
+    switch (dtype) {
+    case HD_F32:
+        return v.f32;
+    case HD_F64:
+        return v.f64;
+    case HD_BF16:
+        return from_bits((uint32_t)v.u16 << 16);
+    case HD_F16:
+        return v.f16;
+    case HD_I32:
+        return v.i32;
+    default:
+        return *(const uint8_t *)at;
+    }
+}
+
+/* Round to nearest even. */
+static uint16_t to_bf16(double x)
+{
+    float f = (float)x;
+    uint32_t bits;
+    memcpy(&bits, &f, sizeof bits);
+    if (f != f)
+        return 0x7fc0;
+    return (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
+}
+
+static void store(uint32_t dtype, char *at, double x)
+{
+    union {
+        float f32;
+        double f64;
+        uint16_t u16;
+        int32_t i32;
+        _Float16 f16;
+        uint8_t u8;
+    } v = {.f64 = x};
+    if (dtype == HD_F32)
+        v.f32 = (float)x;
+    else if (dtype == HD_BF16)
+        v.u16 = to_bf16(x);
+    else if (dtype == HD_F16)
+        v.f16 = (_Float16)x;
+    else if (dtype == HD_I32)
+        v.i32 = (int32_t)x;
+    else if (dtype == HD_U8)
+        v.u8 = (uint8_t)x;
+    memcpy(at, &v, hd_dtype_size(dtype));
+}
+
+/* ---- collectives */
+
+struct party { /* a collective, seen from all its members */
+    const struct hd__machine *m;
+    const struct hd__meeting *meeting;
+    const struct hd__instr *instr; /* the first member's; all have the same shapes */
+    const struct hd_program *p;
+    int64_t in_bytes;
+    char *in;   /* all members' inputs, one after another */
+    char **out; /* each member's output */
+};
+
+/* A tensor as [outer][extent][inner bytes] around one dim. */
+struct cut {
+    int64_t outer, extent, inner;
+};
+
+static struct cut cut_at(const struct hd_program *p, hd_tensor id, uint16_t dim)
+{
+    const struct hd__tensor *t = hd__tc(p, id);
+    struct cut c = {1, 1, (int64_t)hd_dtype_size(t->dtype)};
+    int32_t at = hd__dim_index(t, dim);
+    for (int32_t i = 0; i < t->ndim; i++)
+        *(i < at ? &c.outer : i == at ? &c.extent : &c.inner) *= hd__local(p, t, i);
+    return c;
+}
+
+static const struct hd__instr *instr_of(const struct party *a, uint32_t k, struct hd__rank **r)
+{
+    const struct hd__channel *c = &a->m->channels.at[a->meeting->channel];
+    *r = &a->m->ranks[a->m->members.at[a->meeting->first_member + k]];
+    return hd__head(*r, c->queue)->instr;
+}
+
+static const char *input_of(const struct party *a, uint32_t k)
+{
+    return a->in + k * a->in_bytes;
+}
+
+static double join(const struct party *a, double x, double y)
+{
+    if (a->instr->redop != HD_MAX)
+        return x + y;
+    return y > x || y != y ? y : x;
+}
+
+/* One element of the reduction over members first .. first + n - 1, in the binary tree of heddle/comm.h. */
+static double tree_at(const struct party *a, uint32_t dtype, int64_t offset, uint32_t first, uint32_t n)
+{
+    uint32_t left = 1;
+    if (n == 1)
+        return load(dtype, input_of(a, first) + offset);
+    while (2 * left < n)
+        left *= 2;
+    return join(a, tree_at(a, dtype, offset, first, left), tree_at(a, dtype, offset, first + left, n - left));
+}
+
+static double reduce_at(const struct party *a, uint32_t dtype, int64_t at)
+{
+    double x = tree_at(a, dtype, at * (int64_t)hd_dtype_size(dtype), 0, a->meeting->size);
+    return a->instr->redop == HD_AVG ? x / a->meeting->size : x;
+}
+
+static void all_reduce(const struct party *a)
+{
+    uint32_t dtype = hd__tc(a->p, a->instr->in[0])->dtype, to = hd__tc(a->p, a->instr->out[0])->dtype;
+    int64_t n = a->in_bytes / (int64_t)hd_dtype_size(dtype);
+    for (int64_t e = 0; e < n; e++) {
+        double x = reduce_at(a, dtype, e);
+        for (uint32_t k = 0; k < a->meeting->size; k++)
+            store(to, a->out[k] + e * (int64_t)hd_dtype_size(to), x);
+    }
+}
+
+static void reduce_scatter(const struct party *a)
+{
+    uint32_t dtype = hd__tc(a->p, a->instr->in[0])->dtype, to = hd__tc(a->p, a->instr->out[0])->dtype;
+    struct cut c = cut_at(a->p, a->instr->in[0], a->instr->to);
+    int64_t size = (int64_t)hd_dtype_size(dtype), part = c.extent / a->meeting->size * (c.inner / size);
+    for (uint32_t k = 0; k < a->meeting->size; k++) {
+        char *out = a->out[k];
+        for (int64_t o = 0; o < c.outer; o++)
+            for (int64_t e = 0; e < part; e++, out += hd_dtype_size(to))
+                store(to, out, reduce_at(a, dtype, (o * a->meeting->size + k) * part + e));
+    }
+}
+
+/* Member k's input becomes part k of dim `from` of everybody's output. */
+static void all_gather(const struct party *a)
+{
+    struct cut c = cut_at(a->p, a->instr->in[0], a->instr->from);
+    int64_t row = c.extent * c.inner;
+    for (uint32_t to = 0; to < a->meeting->size; to++)
+        for (uint32_t k = 0; k < a->meeting->size; k++)
+            for (int64_t o = 0; o < c.outer; o++)
+                memcpy(a->out[to] + (o * a->meeting->size + k) * row, input_of(a, k) + o * row, (size_t)row);
+}
+
+/* Part `to` along dim `to` of member k's input becomes part k along dim `from` of member `to`'s output. */
+static void exchange(const struct party *a, uint32_t to, uint32_t k)
+{
+    const struct hd__tensor *in = hd__tc(a->p, a->instr->in[0]);
+    int64_t extent[HD_MAX_DIMS] = {0}, index[HD_MAX_DIMS] = {0}, count = 1,
+            size = (int64_t)hd_dtype_size(in->dtype);
+    int32_t split = hd__dim_index(in, a->instr->to), join = hd__dim_index(in, a->instr->from);
+    char *out = a->out[to];
+    for (int32_t i = 0; i < in->ndim; i++) {
+        extent[i] = hd__local(a->p, in, i) / (i == split ? a->meeting->size : 1);
+        count *= extent[i];
+    }
+    for (int64_t e = 0; e < count; e++) {
+        int64_t from_at = 0, to_at = 0;
+        for (int32_t i = 0; i < in->ndim; i++) {
+            from_at = from_at * extent[i] * (i == split ? a->meeting->size : 1) + index[i] +
+                      (i == split ? to * extent[i] : 0);
+            to_at = to_at * extent[i] * (i == join ? a->meeting->size : 1) + index[i] +
+                    (i == join ? k * extent[i] : 0);
+        }
+        memcpy(out + to_at * size, input_of(a, k) + from_at * size, (size_t)size);
+        for (int32_t i = in->ndim - 1; i >= 0 && ++index[i] == extent[i]; i--)
+            index[i] = 0;
+    }
+}
+
+static void all_to_all(const struct party *a)
+{
+    for (uint32_t to = 0; to < a->meeting->size; to++)
+        for (uint32_t k = 0; k < a->meeting->size; k++)
+            exchange(a, to, k);
+}
+
+static void broadcast(const struct party *a)
+{
+    for (uint32_t k = 0; k < a->meeting->size; k++)
+        memcpy(a->out[k], input_of(a, 0), (size_t)a->in_bytes);
+}
+
+static void shift(const struct party *a)
+{
+    for (uint32_t k = 0; k < a->meeting->size; k++)
+        memcpy(a->out[(k + 1) % a->meeting->size], input_of(a, k), (size_t)a->in_bytes);
+}
+
+/* Inputs are copied first: outputs may be the same memory. */
+static void open_party(struct party *a)
+{
+    struct hd__rank *r;
+    a->instr = instr_of(a, 0, &r);
+    a->p = r->image->p;
+    a->in_bytes = hd__tensor_bytes(a->p, hd__tc(a->p, a->instr->in[0]));
+    a->in = hd__alloc((size_t)a->in_bytes * a->meeting->size);
+    a->out = hd__alloc(a->meeting->size * sizeof *a->out);
+    for (uint32_t k = 0; k < a->meeting->size; k++) {
+        const struct hd__instr *i = instr_of(a, k, &r);
+        memcpy(a->in + k * a->in_bytes, hd__address(r->image->p, i->in[0], r->coord, r->arena),
+               (size_t)a->in_bytes);
+        a->out[k] = hd__address(r->image->p, i->out[0], r->coord, r->arena);
+    }
+}
+
+int32_t hd__emulate_meeting(struct hd__machine *m, const struct hd__meeting *meeting, struct hd_error *err)
+{
+    static void (*const act[HD_OP_LIMIT])(const struct party *) = {
+        [HD_OP_ALL_REDUCE] = all_reduce, [HD_OP_ALL_GATHER] = all_gather, [HD_OP_REDUCE_SCATTER] = reduce_scatter,
+        [HD_OP_ALL_TO_ALL] = all_to_all, [HD_OP_BROADCAST] = broadcast,   [HD_OP_SHIFT] = shift};
+    struct party a = {.m = m, .meeting = meeting};
+    open_party(&a);
+    if (act[a.instr->op])
+        act[a.instr->op](&a);
+    free(a.in);
+    free(a.out);
+    if (!act[a.instr->op])
+        return hd_fail(err, HD_E_UNSUPPORTED, "the emulator has no collective %s", hd__op(a.instr->op)->name);
+    return HD_OK;
+}
+
+void hd__emulate_message(struct hd__machine *m, const struct hd__event *e)
+{
+    struct hd__rank *from = &m->ranks[e->rank], *to = &m->ranks[e->peer];
+    hd_tensor in = hd__head(from, e->queue)->instr->in[0], out = hd__head(to, e->peer_queue)->instr->out[0];
+    memcpy(hd__address(to->image->p, out, to->coord, to->arena),
+           hd__address(from->image->p, in, from->coord, from->arena),
+           (size_t)hd__tensor_bytes(to->image->p, hd__tc(to->image->p, out)));
+}
+
+void hd__emulate_copy(struct hd__rank *r, const struct hd__instr *i)
+{
+    const struct hd_program *p = r->image->p;
+    memmove(hd__address(p, i->out[0], r->coord, r->arena), hd__address(p, i->in[0], r->coord, r->arena),
+            (size_t)hd__tensor_bytes(p, hd__tc(p, i->in[0])));
+}

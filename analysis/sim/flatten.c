@@ -1,0 +1,202 @@
+/* The token machine's view of a program: flat code with queues, channels and signatures as numbers, so that a
+ * thousand ranks can walk it without looking anything up. */
+#include <stdlib.h>
+
+#include "analysis/sim/machine_internal.h"
+
+static uint16_t queue_of(struct hd__machine *m, uint16_t stream)
+{
+    for (uint32_t n = 0; n < m->streams.count; n++)
+        if (m->streams.at[n] == stream)
+            return (uint16_t)n;
+    hd__push(&m->streams, stream);
+    return (uint16_t)(m->streams.count - 1);
+}
+
+static uint32_t channel_of(struct hd__machine *m, const struct hd__instr *i, uint16_t queue)
+{
+    for (uint32_t n = 0; n < m->channels.count; n++) {
+        const struct hd__channel *c = &m->channels.at[n];
+        if (c->axes == i->axes && c->members == i->members && c->queue == queue)
+            return n;
+    }
+    hd__push(&m->channels, ((struct hd__channel){.axes = i->axes, .members = i->members, .queue = queue}));
+    return m->channels.count - 1;
+}
+
+static const char *dim_name(const struct hd_program *p, uint16_t dim)
+{
+    return dim ? p->dims.at[dim].name : "";
+}
+
+/* What all members of a collective must agree on. Names, not numbers: stages number their dims and tensors
+ * alone. */
+static uint64_t signature(const struct hd_program *p, const struct hd__instr *i)
+{
+    const struct hd__tensor *in = hd__tc(p, i->n_in ? i->in[0] : i->out[0]),
+                            *out = hd__tc(p, i->n_out ? i->out[0] : i->in[0]);
+    uint64_t fixed[] = {
+        i->op,    i->axes, i->members, i->redop, (uint64_t)hd__numel(p, in), (uint64_t)hd__numel(p, out),
+        in->dtype};
+    uint64_t h = hd__hash(fixed, sizeof fixed, 0);
+    h = hd__hash(dim_name(p, i->from), strlen(dim_name(p, i->from)), h);
+    h = hd__hash(dim_name(p, i->to), strlen(dim_name(p, i->to)), h);
+    return hd__hash(out->name, strlen(out->name), h);
+}
+
+/* Both ends of a message: tag, elements, dtype. */
+static uint64_t message(const struct hd_program *p, const struct hd__instr *i)
+{
+    const struct hd__tensor *t = hd__tc(p, hd__instr_tensor(i));
+    uint64_t fixed[] = {i->tag, (uint64_t)hd__numel(p, t), t->dtype};
+    return hd__hash(fixed, sizeof fixed, 0);
+}
+
+static double cost(const struct hd__machine *m, const struct hd_program *p, const struct hd__instr *i)
+{
+    const struct hd__machine_costs *c = &m->costs;
+    uint32_t axes = i->axes ? i->axes : HD_AXIS_BIT(HD_AXIS_PP);
+    int32_t axis = HD_AXIS_PP;
+    if (!m->options.costs || i->op == HD_OP_WAIT || i->op == HD_OP_RELEASE)
+        return 0;
+    if (!hd__is_async(i))
+        return c->seconds ? c->seconds(c->user, p, i) : 0;
+    if (hd__is_copy(i)) {
+        double rate = c->copy_bandwidth[HD__MAX(hd__memory_of(p, i->in[0]), hd__memory_of(p, i->out[0]))];
+        return rate > 0 ? (double)hd__tensor_bytes(p, hd__tc(p, i->in[0])) / rate : 0;
+    }
+    while (!(axes & HD_AXIS_BIT(axis)) || (i->axes && p->mesh.size[axis] == 1 && axes >> (axis + 1)))
+        axis++;
+    return c->latency[axis] + (c->bandwidth[axis] > 0 ? hd__instr_traffic(p, i) / c->bandwidth[axis] : 0);
+}
+
+static struct hd__do flatten(struct hd__machine *m, struct hd__image *image, const struct hd__instr *i)
+{
+    struct hd__do d = {.instr = i, .async = UINT32_MAX, .cost = cost(m, image->p, i)};
+    if (i->op == HD_OP_WAIT) {
+        d.kind = HD__DO_WAIT;
+        return d;
+    }
+    if (!hd__is_async(i))
+        return d;
+    d.queue = queue_of(m, i->stream);
+    d.async = image->n_async++;
+    if (hd__is_copy(i)) {
+        d.kind = HD__DO_COPY;
+    } else if (i->op == HD_OP_SEND || i->op == HD_OP_RECV) {
+        d.kind = i->op == HD_OP_SEND ? HD__DO_SEND : HD__DO_RECV;
+        d.signature = message(image->p, i);
+    } else {
+        d.kind = HD__DO_COLLECTIVE;
+        d.signature = signature(image->p, i);
+        d.channel = channel_of(m, i, d.queue);
+    }
+    return d;
+}
+
+static void resolve_waits(struct hd__image *image)
+{
+    const struct hd_program *p = image->p;
+    uint32_t *position = hd__positions(p);
+    for (uint32_t s = 0; s < p->sections.count; s++) {
+        const hd__code *code = &p->sections.at[s].code;
+        for (uint32_t n = 0; n < code->count; n++) {
+            uint32_t on =
+                code->at[n].op == HD_OP_WAIT ? hd__waited(p, code, position, &code->at[n]) : UINT32_MAX;
+            if (on == UINT32_MAX)
+                continue;
+            image->code[image->first[s] + n].async = image->code[image->first[s] + on].async;
+            image->code[image->first[s] + n].queue = image->code[image->first[s] + on].queue;
+        }
+    }
+    free(position);
+}
+
+static int feeds(const hd__code *code)
+{
+    for (uint32_t n = 0; n < code->count; n++)
+        if (code->at[n].op == HD_OP_FEED)
+            return 1;
+    return 0;
+}
+
+/* Micro-batches that a step has fed before section s: what runs in other steps does not count. */
+static int32_t micros_before(const struct hd_program *p, uint32_t s)
+{
+    int32_t n = 0;
+    for (uint32_t k = 0; k < s; k++)
+        if (feeds(&p->sections.at[k].code) && hd__sections_meet(&p->sections.at[k], &p->sections.at[s]))
+            n += p->sections.at[k].repeat;
+    return n;
+}
+
+struct hd__image *hd__image_new(struct hd__machine *m, const struct hd_program *p)
+{
+    struct hd__image *image = hd__alloc(sizeof *image);
+    uint32_t n = 0;
+    image->p = p;
+    image->first = hd__alloc((p->sections.count + 1) * sizeof *image->first);
+    image->micro0 = hd__alloc((p->sections.count + 1) * sizeof *image->micro0);
+    for (uint32_t s = 0; s < p->sections.count; s++)
+        n += p->sections.at[s].code.count;
+    image->code = hd__alloc((n + 1) * sizeof *image->code);
+    n = 0;
+    for (uint32_t s = 0; s < p->sections.count; s++) {
+        const hd__code *code = &p->sections.at[s].code;
+        image->first[s] = n;
+        image->micro0[s] = micros_before(p, s);
+        for (uint32_t k = 0; k < code->count; k++)
+            image->code[n++] = flatten(m, image, &code->at[k]);
+    }
+    image->first[p->sections.count] = n;
+    resolve_waits(image);
+    return image;
+}
+
+void hd__image_free(struct hd__image *image)
+{
+    free(image->code);
+    free(image->first);
+    free(image->micro0);
+    free(image);
+}
+
+/* ---- groups */
+
+static void join_channel(struct hd__machine *m, struct hd__channel *c)
+{
+    int32_t *group = hd__alloc((size_t)m->mesh.ranks * sizeof *group);
+    c->meeting = hd__alloc((size_t)m->mesh.ranks * sizeof *c->meeting);
+    for (int32_t r = 0; r < m->mesh.ranks; r++) {
+        int32_t n, mine = 0;
+        if (c->meeting[r])
+            continue;
+        n = hd__mesh_group(&m->mesh, r, c->axes, c->members, group);
+        for (int32_t k = 0; k < n; k++)
+            mine |= group[k] == r;
+        if (!mine)
+            continue;
+        hd__push(&m->meetings, ((struct hd__meeting){.first_member = m->members.count, .size = (uint32_t)n,
+                                                     .channel = (uint32_t)(c - m->channels.at)}));
+        hd__append(&m->members, group, n);
+        for (int32_t k = 0; k < n; k++)
+            c->meeting[group[k]] = m->meetings.count;
+    }
+    free(group);
+}
+
+void hd__channels_join(struct hd__machine *m)
+{
+    for (uint32_t n = 0; n < m->channels.count; n++)
+        join_channel(m, &m->channels.at[n]);
+}
+
+int32_t hd__peer_rank(const struct hd__machine *m, int32_t rank, int32_t stage)
+{
+    int32_t coord[HD_AXIS_COUNT];
+    if (stage < 0 || stage >= m->mesh.size[HD_AXIS_PP])
+        return -1;
+    memcpy(coord, m->ranks[rank].coord, sizeof coord);
+    coord[HD_AXIS_PP] = stage;
+    return hd__mesh_rank(&m->mesh, coord);
+}

@@ -1,0 +1,319 @@
+/* Rates -> costs -> the machine -> who did what when. */
+#include "analysis/sim/simulate.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+#include "core/program/ops.h"
+
+/* ---- rates */
+
+/* A core of today's servers with fp32 vectors, its share of memory, and copies through shared memory. They are round
+ * numbers, not measurements: what depends on them says so. */
+struct hd__rates hd__rates_default(void)
+{
+    struct hd__rates r = {.flops = 100e9, .memory = 10e9, .kernel = 2e-6};
+    for (int32_t a = 0; a < HD_AXIS_COUNT; a++) {
+        r.latency[a] = 5e-6;
+        r.link[a] = 5e9;
+    }
+    return r;
+}
+
+struct pair {
+    const char *key;
+    size_t key_length;
+    const char *name; /* after the axis' dot */
+    uint32_t axes;
+};
+
+/* "tp.link": which axes; all where none is named; 0 for an unknown one. */
+static struct pair split_key(const char *text, size_t length)
+{
+    const char *dot = memchr(text, '.', length);
+    struct pair p = {.key = text, .key_length = length, .name = dot ? dot + 1 : text, .axes = (1 << HD_AXIS_COUNT) - 1};
+    if (!dot)
+        return p;
+    p.axes = 0;
+    for (int32_t a = 0; a < HD_AXIS_COUNT; a++) {
+        const char *axis = hd__axis_name(a);
+        size_t n = (size_t)(dot - text);
+        if ((strlen(axis) == n && !strncmp(axis, text, n)) ||
+            (n == 2 && !strncmp(text, "dp", 2) && !strncmp(axis, "dp_", 3)))
+            p.axes |= HD_AXIS_BIT(a);
+    }
+    return p;
+}
+
+static const struct {
+    const char *name;
+    size_t offset;
+    uint8_t by_axis, seconds; /* seconds: 0 will do */
+} rate_rows[] = {
+    {"flops", offsetof(struct hd__rates, flops), 0, 0},   {"memory", offsetof(struct hd__rates, memory), 0, 0},
+    {"kernel", offsetof(struct hd__rates, kernel), 0, 1}, {"latency", offsetof(struct hd__rates, latency), 1, 1},
+    {"link", offsetof(struct hd__rates, link), 1, 0},
+};
+
+/* The row that a key names; HD__COUNT(rate_rows) if there is none. */
+static size_t find_rate(const struct pair *p)
+{
+    size_t n = p->key_length - (size_t)(p->name - p->key), k = 0;
+    while (k < HD__COUNT(rate_rows) && (strlen(rate_rows[k].name) != n || strncmp(p->name, rate_rows[k].name, n) != 0))
+        k++;
+    return k < HD__COUNT(rate_rows) && p->axes && (rate_rows[k].by_axis || p->name == p->key) ? k
+                                                                                              : HD__COUNT(rate_rows);
+}
+
+static void set_rate(struct hd__rates *r, const struct pair *p, size_t row, double value)
+{
+    double *field = (double *)((char *)r + rate_rows[row].offset);
+    for (int32_t a = 0; a < (rate_rows[row].by_axis ? HD_AXIS_COUNT : 1); a++)
+        if (!rate_rows[row].by_axis || p->axes & HD_AXIS_BIT(a))
+            field[a] = value;
+}
+
+int32_t hd__rates_parse(struct hd__rates *rates, const char *text, struct hd_error *err)
+{
+    struct hd__rates r = *rates;
+    while (*text) {
+        size_t item = strcspn(text, ","), key = strcspn(text, "=,"), row;
+        struct pair p = split_key(text, key);
+        char *end = NULL;
+        double value = key < item ? strtod(text + key + 1, &end) : 0;
+        if ((row = find_rate(&p)) == HD__COUNT(rate_rows))
+            return hd_fail(
+                err, HD_E_INVALID,
+                "there is no rate '%.*s': flops, memory, kernel, latency, link, or an axis before one of the "
+                "last two, as in tp.link",
+                (int)key, text);
+        if (end != text + item || !isfinite(value) || value < 0 || (value == 0 && !rate_rows[row].seconds))
+            return hd_fail(err, HD_E_INVALID,
+                           "'%.*s' is no rate: write KEY=NUMBER, in FLOPs or bytes a second, or seconds, as in "
+                           "flops=2e12,latency=3e-6",
+                           (int)item, text);
+        set_rate(&r, &p, row, value);
+        text += item + (text[item] == ',');
+    }
+    *rates = r;
+    return HD_OK;
+}
+
+void hd__rates_text(const struct hd__rates *r, struct hd__text *out)
+{
+    hd__text_add(out, "flops=%g,memory=%g,kernel=%g,latency=%g,link=%g", r->flops, r->memory, r->kernel, r->latency[0],
+                 r->link[0]);
+    for (int32_t a = 1; a < HD_AXIS_COUNT; a++) {
+        if (r->latency[a] != r->latency[0])
+            hd__text_add(out, ",%s.latency=%g", hd__axis_name(a), r->latency[a]);
+        if (r->link[a] != r->link[0])
+            hd__text_add(out, ",%s.link=%g", hd__axis_name(a), r->link[a]);
+    }
+}
+
+/* ---- the run */
+
+struct recorder {
+    const struct hd__rates *rates;
+    struct hd__timeline *t;
+    int32_t *slot; /* by rank: index into t->ranks, -1: not looked at */
+    int32_t off, reserved; /* off: nothing is recorded */
+};
+
+static double seconds_of(void *user, const struct hd_program *p, const struct hd__instr *i)
+{
+    const struct hd__rates *r = ((const struct recorder *)user)->rates;
+    if (r->seconds)
+        return r->seconds(p, i);
+    return r->kernel + fmax(hd__instr_flops(p, i) / r->flops, hd__instr_bytes(p, i) / r->memory);
+}
+
+static struct hd__lane *lane_of(struct hd__rank_times *r, uint16_t stream)
+{
+    for (uint32_t n = 0; n < r->n_lanes; n++)
+        if (r->lane[n].stream == stream)
+            return &r->lane[n];
+    r->lane = hd__realloc(r->lane, (r->n_lanes + 1) * sizeof *r->lane);
+    r->lane[r->n_lanes] = (struct hd__lane){.stream = stream};
+    return &r->lane[r->n_lanes++];
+}
+
+static void record(void *user, int32_t rank, const struct hd__machine_span *span)
+{
+    struct recorder *w = user;
+    struct hd__rank_times *r = w->slot[rank] < 0 ? NULL : &w->t->ranks[w->slot[rank]];
+    if (!r || w->off)
+        return;
+    hd__push(&lane_of(r, span->instr->stream)->spans, *span);
+    if (hd__is_async(span->instr) || span->instr->phase == HD__PHASE_O)
+        return;
+    r->first = r->work > 0 ? fmin(r->first, span->start) : span->start;
+    r->last = fmax(r->last, span->end);
+    r->work += span->end - span->start;
+}
+
+/* ---- what follows */
+
+static int by_start(const void *a, const void *b)
+{
+    const struct hd__machine_span *x = a, *y = b;
+    return (x->start > y->start) - (x->start < y->start);
+}
+
+static int by_stream(const void *a, const void *b)
+{
+    return (int)((const struct hd__lane *)a)->stream - (int)((const struct hd__lane *)b)->stream;
+}
+
+/* Seconds of [from, to) in which the rank computed. `at` walks the compute lane and only goes on. */
+static double computed(const struct hd__lane *compute, double from, double to, uint32_t *at)
+{
+    double sum = 0;
+    while (*at < compute->spans.count && compute->spans.at[*at].end <= from)
+        ++*at;
+    for (uint32_t n = *at; n < compute->spans.count && compute->spans.at[n].start < to; n++)
+        sum += fmin(to, compute->spans.at[n].end) - fmax(from, compute->spans.at[n].start);
+    return sum;
+}
+
+/* All transfers of a rank as one sorted list; where several overlap, time counts once. */
+static void measure_wire(struct hd__rank_times *r)
+{
+    HD__ARRAY(struct hd__machine_span) all = {0};
+    uint32_t at = 0;
+    double until = 0;
+    for (uint32_t n = 1; n < r->n_lanes; n++)
+        hd__append(&all, r->lane[n].spans.at, r->lane[n].spans.count);
+    if (all.count)
+        qsort(all.at, all.count, sizeof *all.at, by_start);
+    for (uint32_t n = 0; n < all.count; n++) {
+        double from = fmax(all.at[n].start, until), to = all.at[n].end;
+        if (to <= from)
+            continue;
+        r->wire += to - from;
+        r->hidden += computed(&r->lane[0], from, to, &at);
+        until = to;
+    }
+    hd__free_array(&all);
+}
+
+static void finish_rank(struct hd__rank_times *r)
+{
+    lane_of(r, HD__STREAM_COMPUTE);
+    qsort(r->lane, r->n_lanes, sizeof *r->lane, by_stream);
+    for (uint32_t n = 0; n < r->n_lanes; n++)
+        if (r->lane[n].spans.count)
+            qsort(r->lane[n].spans.at, r->lane[n].spans.count, sizeof *r->lane[n].spans.at, by_start);
+    measure_wire(r);
+}
+
+static void sum_up(struct hd__timeline *t, const struct hd__machine *m)
+{
+    double work = 0, busy = 0;
+    for (uint32_t n = 0; n < t->n_ranks; n++) {
+        struct hd__rank_times *r = &t->ranks[n];
+        finish_rank(r);
+        r->finish = hd__machine_finish(m, r->rank);
+        if (n < (uint32_t)t->stages) { /* one a stage: not the one asked for besides */
+            for (uint32_t k = 0; k < r->lane[0].spans.count; k++)
+                busy += r->lane[0].spans.at[k].end - r->lane[0].spans.at[k].start;
+            t->wire += r->wire;
+            t->hidden += r->hidden;
+            t->span = fmax(t->span, r->last - r->first);
+            work += r->work;
+        }
+    }
+    t->seconds = hd__machine_stats(m).seconds;
+    t->busy = t->seconds > 0 ? busy / (t->seconds * t->stages) : 0;
+    t->over_ideal = work > 0 ? (t->span * t->stages - work) / work : 0;
+    t->over_whole = t->span > 0 ? 1 - work / (t->span * t->stages) : 0;
+}
+
+/* The first rank of each stage; the others of a stage are alike. */
+static int32_t *choose_ranks(const struct hd__mesh *mesh, int32_t rank, struct hd__timeline *t)
+{
+    int32_t *slot = hd__alloc((size_t)mesh->ranks * sizeof *slot), per_stage = mesh->ranks / mesh->size[HD_AXIS_PP];
+    t->stages = mesh->size[HD_AXIS_PP];
+    t->ranks = hd__alloc(((size_t)t->stages + 1) * sizeof *t->ranks);
+    for (int32_t r = 0; r < mesh->ranks; r++) {
+        slot[r] = r % per_stage ? -1 : (int32_t)t->n_ranks;
+        if (slot[r] >= 0)
+            t->ranks[t->n_ranks++].rank = r;
+    }
+    if (rank >= 0 && slot[rank] < 0) {
+        slot[rank] = (int32_t)t->n_ranks;
+        t->ranks[t->n_ranks++].rank = rank;
+    }
+    return slot;
+}
+
+static int is_rare(const struct hd__code_section *s)
+{
+    return s->repeat > 0 && s->predicate > 1 && !s->last;
+}
+
+/* A step as most are: behind the first ones, and without what runs every N steps. There is one: behind a multiple of all N. */
+static int64_t plain_step(const struct hd_program *p)
+{
+    int64_t step = hd__steady_step(p);
+    for (uint32_t s = 0; s < p->sections.count;) {
+        int due = is_rare(&p->sections.at[s]) && hd__section_due(&p->sections.at[s], step);
+        step += due;
+        s = due ? 0 : s + 1;
+    }
+    return step;
+}
+
+/* Each by itself; nothing of it is drawn. */
+static int32_t simulate_rare(struct hd__machine *m, struct recorder *w, const struct hd_program *p, struct hd_error *err)
+{
+    struct hd__timeline *t = w->t;
+    w->off = 1;
+    for (uint32_t s = 0; s < p->sections.count && t->n_rare < HD__MOST_RARE; s++) {
+        const struct hd__code_section *x = &p->sections.at[s];
+        int32_t rc;
+        if (!is_rare(x))
+            continue;
+        if ((rc = hd__machine_run(m, x->name, 1, err)))
+            return rc;
+        t->rare[t->n_rare].name = x->name;
+        t->rare[t->n_rare].every = x->predicate;
+        t->rare[t->n_rare++].seconds = hd__machine_stats(m).seconds;
+    }
+    return HD_OK;
+}
+
+int32_t hd__simulate(const struct hd__mesh *mesh, const struct hd_program *const *programs,
+                     const struct hd__rates *rates, int32_t rank, struct hd__timeline *out, struct hd_error *err)
+{
+    struct recorder w = {.rates = rates, .t = out};
+    struct hd__machine_costs costs = {.user = &w, .span = record, .seconds = seconds_of};
+    struct hd__machine *m;
+    int32_t rc;
+    *out = (struct hd__timeline){.programs = programs};
+    memcpy(costs.latency, rates->latency, sizeof costs.latency);
+    memcpy(costs.bandwidth, rates->link, sizeof costs.bandwidth);
+    w.slot = choose_ranks(mesh, rank, out);
+    m = hd__machine_create(mesh, programs, &(struct hd__machine_options){.costs = &costs});
+    rc = hd__machine_run(m, NULL, plain_step(programs[0]), err);
+    if (!rc) {
+        sum_up(out, m);
+        rc = simulate_rare(m, &w, programs[0], err);
+    }
+    if (rc)
+        hd__timeline_free(out);
+    hd__machine_destroy(m);
+    free(w.slot);
+    return rc;
+}
+
+void hd__timeline_free(struct hd__timeline *t)
+{
+    for (uint32_t n = 0; n < t->n_ranks; n++) {
+        for (uint32_t k = 0; k < t->ranks[n].n_lanes; k++)
+            hd__free_array(&t->ranks[n].lane[k].spans);
+        free(t->ranks[n].lane);
+    }
+    free(t->ranks);
+    *t = (struct hd__timeline){0};
+}

@@ -1,0 +1,279 @@
+/* A step as text: a row a rank and stream, a letter a column. */
+#include "analysis/timeline.h"
+
+#include <ctype.h>
+#include <math.h>
+#include <stdlib.h>
+
+#include "analysis/print.h"
+#include "core/program/ops.h"
+
+/* ---- columns */
+
+static const struct {
+    uint16_t op;
+    char letter;
+    const char *text;
+} wires[] = {
+    {HD_OP_ALL_GATHER, 'g', "all_gather"},
+    {HD_OP_REDUCE_SCATTER, 's', "reduce_scatter"},
+    {HD_OP_ALL_REDUCE, 'a', "all_reduce"},
+    {HD_OP_ALL_TO_ALL, 't', "all_to_all"},
+    {HD_OP_BROADCAST, 'b', "broadcast"},
+    {HD_OP_SHIFT, 'o', "shift to the next around a ring"},
+    {HD_OP_SEND, '>', "send to another stage"},
+    {HD_OP_RECV, '<', "receive from another stage"},
+};
+
+static const struct {
+    char letter;
+    const char *text;
+} phases[] = {{'F', "forward"},
+              {'R', "recompute"},
+              {'B', "gradients of activations"},
+              {'W', "gradients of weights"},
+              {'O', "the rest: optimizer, strategy"}};
+
+static char letter_of(const struct hd__instr *i)
+{
+    if (!hd__is_async(i))
+        return i->phase < HD__COUNT(phases) ? phases[i->phase].letter : '?';
+    for (size_t n = 0; n < HD__COUNT(wires); n++)
+        if (wires[n].op == i->op)
+            return wires[n].letter;
+    return '?';
+}
+
+const char *hd__letter_text(char letter)
+{
+    for (size_t n = 0; n < HD__COUNT(phases); n++)
+        if (phases[n].letter == letter)
+            return phases[n].text;
+    for (size_t n = 0; n < HD__COUNT(wires); n++)
+        if (wires[n].letter == letter)
+            return wires[n].text;
+    return "other";
+}
+
+struct column { /* seconds by letter, and the longest span of each */
+    double took[128], longest[128];
+    const struct hd__machine_span *span[128];
+};
+
+static void add_span(struct column *c, const struct hd__machine_span *span, double from, double to)
+{
+    double part = fmin(to, span->end) - fmax(from, span->start);
+    int letter = letter_of(span->instr);
+    c->took[letter] += part;
+    if (part > c->longest[letter]) {
+        c->longest[letter] = part;
+        c->span[letter] = span;
+    }
+}
+
+static struct hd__cell winner(const struct column *c, double width, int any)
+{
+    double most = 0, all = 0;
+    const struct hd__machine_span *span = NULL;
+    for (int k = 0; k < 128; k++) {
+        all += c->took[k];
+        if (c->took[k] > most) {
+            most = c->took[k];
+            span = c->span[k];
+        }
+    }
+    if (!span || (!any && width - all > all))
+        return (struct hd__cell){.micro = -1};
+    return (struct hd__cell){letter_of(span->instr), span->instr->phase, span->instr->op, span->micro,
+                             span->instr->chunk};
+}
+
+void hd__cells(const struct hd__lane *lane, double seconds, uint32_t n, struct hd__cell *cells)
+{
+    double width = seconds / n;
+    uint32_t at = 0;
+    for (uint32_t k = 0; k < n; k++) {
+        struct column c = {0};
+        double from = k * width, to = (k + 1) * width;
+        while (at < lane->spans.count && lane->spans.at[at].end <= from)
+            at++;
+        for (uint32_t i = at; i < lane->spans.count && lane->spans.at[i].start < to; i++)
+            add_span(&c, &lane->spans.at[i], from, to);
+        cells[k] = winner(&c, width, lane->stream != HD__STREAM_COMPUTE);
+    }
+}
+
+/* ---- words */
+
+const char *hd__seconds_text(double seconds, char out[32])
+{
+    double s = fabs(seconds);
+    if (s < 1e-3)
+        snprintf(out, 32, "%.3g us", seconds * 1e6);
+    else if (s < 1)
+        snprintf(out, 32, "%.3g ms", seconds * 1e3);
+    else
+        snprintf(out, 32, "%.3g s", seconds);
+    return out;
+}
+
+double hd__tick(double seconds, int32_t marks)
+{
+    double raw = seconds / HD__MAX(marks, 1), ten = pow(10, floor(log10(fmax(raw, 1e-12))));
+    return raw <= ten ? ten : raw <= 2 * ten ? 2 * ten : raw <= 5 * ten ? 5 * ten : 10 * ten;
+}
+
+void hd__rank_label(const struct hd__timeline *t, const struct hd__rank_times *r, char out[32])
+{
+    uint32_t n = (uint32_t)(r - t->ranks);
+    if (t->stages > 1 && n < (uint32_t)t->stages)
+        snprintf(out, 32, "stage %u", n);
+    else
+        snprintf(out, 32, "rank %d", r->rank);
+}
+
+int hd__is_pp_lane(const struct hd__lane *lane)
+{
+    return lane->stream >= HD__STREAM_PP;
+}
+
+const char *hd__lane_label(const struct hd__lane *lane)
+{
+    static const char *const names[HD_AXIS_COUNT] = {"pp all", "dpr", "dp", "cp", "ep", "tp", "tq"};
+    if (lane->stream == HD__STREAM_COMPUTE)
+        return "compute";
+    if (hd__is_pp_lane(lane))
+        return "pp";
+    return lane->stream < HD__STREAM_AXIS + HD_AXIS_COUNT ? names[lane->stream - HD__STREAM_AXIS] : "world";
+}
+
+int hd__is_shown(const struct hd__timeline *t, uint32_t n, int32_t only)
+{
+    return only < 0 ? n < (uint32_t)t->stages
+                    : t->ranks[n].rank == only && (n < (uint32_t)t->stages || n + 1 == t->n_ranks);
+}
+
+/* ---- rows */
+
+#define LABEL 17 /* "stage 12 compute " */
+
+struct sheet {
+    const struct hd__timeline *t;
+    struct hd__text *out;
+    struct hd__cell *cells;
+    uint32_t columns;
+    uint8_t seen[128];
+};
+
+static void add_row(struct sheet *w, const char *rank, const char *lane, char idle)
+{
+    hd__text_add(w->out, "%-8s %-7s ", rank, lane);
+    for (uint32_t k = 0; k < w->columns; k++) {
+        char letter = w->cells[k].letter;
+        w->seen[(int)letter & 127] = 1;
+        if (letter && isupper((unsigned char)letter) && w->cells[k].micro >= 0 && w->cells[k].micro % 2)
+            letter = (char)tolower((unsigned char)letter);
+        hd__text_add(w->out, "%c", letter ? letter : idle);
+    }
+    while (w->out->length && w->out->at[w->out->length - 1] == ' ')
+        w->out->at[--w->out->length] = 0;
+    hd__text_add(w->out, "\n");
+}
+
+/* All streams to and from other stages in one row: the first that has something in a column. */
+static void add_messages(struct sheet *w, const struct hd__rank_times *r)
+{
+    struct hd__cell *one = hd__alloc(w->columns * sizeof *one);
+    int any = 0;
+    memset(w->cells, 0, w->columns * sizeof *w->cells);
+    for (uint32_t n = 0; n < r->n_lanes; n++) {
+        if (!hd__is_pp_lane(&r->lane[n]))
+            continue;
+        any = 1;
+        hd__cells(&r->lane[n], w->t->seconds, w->columns, one);
+        for (uint32_t k = 0; k < w->columns; k++)
+            if (!w->cells[k].letter)
+                w->cells[k] = one[k];
+    }
+    if (any)
+        add_row(w, "", "pp", ' ');
+    free(one);
+}
+
+static void add_rank(struct sheet *w, const struct hd__rank_times *r)
+{
+    char label[32];
+    hd__rank_label(w->t, r, label);
+    for (uint32_t n = 0; n < r->n_lanes; n++) {
+        if (hd__is_pp_lane(&r->lane[n]))
+            continue;
+        hd__cells(&r->lane[n], w->t->seconds, w->columns, w->cells);
+        add_row(w, n ? "" : label, hd__lane_label(&r->lane[n]), n ? ' ' : '.');
+    }
+    add_messages(w, r);
+}
+
+/* "0        2 ms      4 ms" under the columns where the time is. */
+static void add_marks(struct sheet *w)
+{
+    double tick = hd__tick(w->t->seconds, (int32_t)w->columns / 16);
+    uint32_t at = 0;
+    char text[32];
+    hd__text_add(w->out, "%*s", LABEL, "");
+    for (uint32_t n = 0; n * tick <= w->t->seconds; n++) {
+        uint32_t column = (uint32_t)(n * tick / w->t->seconds * w->columns);
+        hd__seconds_text(n * tick, text);
+        if (column < at || column + strlen(text) > w->columns + 8)
+            continue;
+        hd__text_add(w->out, "%*s|%s", (int)(column - at), "", n ? text : "0");
+        at = column + 1 + (uint32_t)strlen(n ? text : "0");
+    }
+    hd__text_add(w->out, "\n");
+}
+
+static void add_legend(struct sheet *w)
+{
+    const char *between = "";
+    for (size_t n = 0; n < HD__COUNT(phases); n++)
+        if (w->seen[(int)phases[n].letter]) {
+            hd__text_add(w->out, "%s%c %s", between, phases[n].letter, phases[n].text);
+            between = "; ";
+        }
+    hd__text_add(w->out, "; . idle\nsmall letters: odd micro-batches");
+    for (size_t n = 0; n < HD__COUNT(wires); n++)
+        if (w->seen[(int)wires[n].letter])
+            hd__text_add(w->out, "; %c %s", wires[n].letter, wires[n].text);
+    hd__text_add(w->out, "\n");
+}
+
+void hd__timeline_summary(const struct hd__timeline *t, struct hd__text *out)
+{
+    char text[3][32];
+    hd__text_add(out, "step %s, computing %.1f %% of it\n", hd__seconds_text(t->seconds, text[0]), 100 * t->busy);
+    if (t->stages > 1)
+        hd__text_add(
+            out,
+            "bubble: of %s, first forward to last backward, idle %.2f %% of the work (idle over ideal), %.2f %% of the "
+            "whole\n",
+            hd__seconds_text(t->span, text[1]), 100 * t->over_ideal, 100 * t->over_whole);
+    if (t->wire > 0)
+        hd__text_add(out, "communication %s%s, %.1f %% of it hidden behind computing\n",
+                     hd__seconds_text(t->wire, text[2]), t->stages > 1 ? " (sum over stages)" : "",
+                     100 * t->hidden / t->wire);
+    for (uint32_t n = 0; n < t->n_rare; n++)
+        hd__text_add(out, "section %s, every %u steps: %s more, %s a step on average\n", t->rare[n].name, t->rare[n].every,
+                     hd__seconds_text(t->rare[n].seconds, text[0]),
+                     hd__seconds_text(t->rare[n].seconds / t->rare[n].every, text[1]));
+}
+
+void hd__timeline_text(const struct hd__timeline *t, int32_t only, int32_t columns, struct hd__text *out)
+{
+    struct sheet w = {.t = t, .out = out, .columns = (uint32_t)HD__MAX(columns - LABEL, 20)};
+    w.cells = hd__alloc(w.columns * sizeof *w.cells);
+    for (uint32_t n = 0; n < t->n_ranks; n++)
+        if (hd__is_shown(t, n, only))
+            add_rank(&w, &t->ranks[n]);
+    add_marks(&w);
+    add_legend(&w);
+    free(w.cells);
+}

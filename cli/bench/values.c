@@ -1,0 +1,109 @@
+/* What the operations of a bench carry: small whole numbers, exact in every dtype; and whether they came out. */
+#include "cli/bench/rank.h"
+
+/* Whole numbers up to this have no rounding, whatever the order of a sum. */
+static uint32_t exact(uint32_t dtype)
+{
+    return dtype == HD_BF16 ? 256 : dtype == HD_F16 ? 2048 : 1 << 24;
+}
+
+/* Groups have values of their own: what strays from one to another is seen. */
+static uint32_t value(const struct hd__bench_rank *b, uint32_t dtype, int32_t member, uint64_t i)
+{
+    uint32_t most = HD__MAX(1u, exact(dtype) / (4 * (uint32_t)b->n));
+    return ((uint32_t)(b->rank - b->me + member) % 4 + 1) * HD__MIN((uint32_t)(i % 7), most);
+}
+
+static void put(uint8_t *at, uint32_t dtype, uint32_t v)
+{
+    float f = (float)v;
+    double d = v;
+    uint32_t u;
+    uint16_t half = 0;
+    memcpy(&u, &f, 4);
+    if (v) /* normal in fp16 */
+        half = (uint16_t)(((u >> 23) - 112) << 10 | (u >> 13 & 0x3ff));
+    if (dtype == HD_BF16)
+        half = (uint16_t)(u >> 16);
+    switch (dtype) {
+    case HD_F32:
+        memcpy(at, &f, 4);
+        break;
+    case HD_F64:
+        memcpy(at, &d, 8);
+        break;
+    case HD_I32:
+        memcpy(at, &v, 4);
+        break;
+    case HD_U8:
+        *at = (uint8_t)v;
+        break;
+    default:
+        memcpy(at, &half, 2);
+    }
+}
+
+uint64_t hd__bench_send_elements(const struct hd__bench_rank *b, uint32_t op, uint64_t count)
+{
+    return op == HD__BENCH_REDUCE_SCATTER || op == HD__BENCH_ALL_TO_ALL ? count * (uint64_t)b->n : count;
+}
+
+static uint64_t recv_elements(const struct hd__bench_rank *b, uint32_t op, uint64_t count)
+{
+    if ((op == HD__BENCH_REDUCE && b->me != 0) || op == HD__BENCH_BARRIER)
+        return 0;
+    return op == HD__BENCH_ALL_GATHER || op == HD__BENCH_ALL_TO_ALL ? count * (uint64_t)b->n : count;
+}
+
+static uint32_t sum(const struct hd__bench_rank *b, uint32_t dtype, uint64_t i)
+{
+    uint32_t total = 0;
+    for (int32_t r = 0; r < b->n; r++)
+        total += value(b, dtype, r, i);
+    return total;
+}
+
+static uint32_t expected(const struct hd__bench_rank *b, uint32_t op, uint32_t dtype, uint64_t count, uint64_t i)
+{
+    int32_t n = b->n, piece = (int32_t)(i / count);
+    switch (op) {
+    case HD__BENCH_ALL_GATHER:
+        return value(b, dtype, piece, i % count);
+    case HD__BENCH_ALL_TO_ALL:
+        return value(b, dtype, piece, (uint64_t)b->me * count + i % count);
+    case HD__BENCH_BROADCAST:
+        return value(b, dtype, 0, i);
+    case HD__BENCH_SENDRECV:
+        return value(b, dtype, (b->me + n - 1) % n, i);
+    case HD__BENCH_REDUCE_SCATTER:
+        return sum(b, dtype, (uint64_t)b->me * count + i);
+    default:
+        return sum(b, dtype, i);
+    }
+}
+
+void hd__bench_fill(struct hd__bench_rank *b, uint32_t op, const struct hd_comm_call *call)
+{
+    size_t esize = hd_dtype_size(call->dtype);
+    uint64_t n = op == HD__BENCH_BARRIER ? 0 : hd__bench_send_elements(b, op, call->count);
+    if (!b->in_place)
+        memset(b->recv, 0xa5, recv_elements(b, op, call->count) * esize);
+    for (uint64_t i = 0; i < n; i++)
+        put((uint8_t *)(uintptr_t)call->send + i * esize, call->dtype, value(b, call->dtype, b->me, i));
+}
+
+/* The inputs repeat every 7 elements, and so do sums: 7 expected values a piece are enough. */
+uint64_t hd__bench_wrong(const struct hd__bench_rank *b, uint32_t op, const struct hd_comm_call *call)
+{
+    size_t esize = hd_dtype_size(call->dtype);
+    uint64_t n = recv_elements(b, op, call->count), errors = 0;
+    const uint8_t *at = call->recv;
+    for (uint64_t first = 0; first < n; first += call->count) {
+        uint8_t want[7][8];
+        for (uint64_t k = 0; k < 7 && k < call->count; k++)
+            put(want[k], call->dtype, expected(b, op, call->dtype, call->count, first + k));
+        for (uint64_t i = 0; i < call->count; i++, at += esize)
+            errors += memcmp(at, want[i % 7], esize) != 0;
+    }
+    return errors;
+}

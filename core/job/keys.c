@@ -1,0 +1,194 @@
+/* The keys of the core's own sections. Offsets are into struct hd__job; keys that need a reader of their own
+ * (core/job/composite_keys.c) point at `special`. */
+#include "core/job/internal.h"
+
+#include <math.h>
+
+#define AT(field) offsetof(struct hd__job, field)
+#define G HD_OPTION_GLOBAL
+#define R HD_OPTION_REQUIRED
+#define ANY .min = 0, .max = 0
+#define FROM(low) .min = low, .max = INFINITY
+#define WITHIN(low, high) .min = low, .max = high
+/* name, type, default, range (one of the three above), flags, field, help and what else there is */
+/* clang-format off */
+#define KEY(n, t, v, range, f, field, ...) \
+    {.name = n, .type = HD_OPT_##t, .value = v, range, .flags = f, .offset = AT(field), .help = __VA_ARGS__}
+/* clang-format on */
+#define NAMED(words) .choices = words
+
+static const struct hd_option job_keys[] = {
+    KEY("name", STRING, NULL, ANY, G, name,
+        "names the run's folder; the file's name without .yaml if left out"),
+    KEY("steps", INT, NULL, FROM(1), G | R, steps, "optimizer steps to train", .unit = "steps"),
+    KEY("seed", INT, "1337", FROM(0), G, seed, "seed of initial weights and of the order of data"),
+    KEY("deterministic", ENUM, "normal", ANY, G, deterministic,
+        "exact: the order of every sum is fixed whatever the mesh", NAMED("normal|exact")),
+};
+
+static const struct hd_option launch_keys[] = {
+    KEY("ranks", INT, NULL, WITHIN(1, 65536), 0, launch_ranks,
+        "local processes when no outer launcher started us; the mesh's own number if left out"),
+};
+
+static const struct hd_option plugins_keys[] = {
+    KEY("path", LIST, "[]", ANY, 0, plugin_path, "folders that are searched for plugins first"),
+};
+
+static const struct hd_option device_keys[] = {
+    KEY("staging", SIZE, "4MiB", WITHIN(4096, 1e12), G, device_staging,
+        "of a device with memory of its own: transports that take host memory get chunks of about so many", .unit = "bytes",
+        .level = HD_LEVEL_TUNER),
+    KEY("capture", BOOL, "true", ANY, 0, device_capture,
+        "what a step launches without the host is launched as one, where the device can (a CUDA graph)", .level = HD_LEVEL_TUNER),
+};
+
+static const struct hd_option liveness_keys[] = {
+    KEY("dead_after", DURATION, "5s", WITHIN(0.01, 1e6), G, comm_dead_after,
+        "all others have ended so long after a rank died or fell silent"),
+    KEY("late_after", DURATION, "10s", WITHIN(0.01, 1e6), G, late_after,
+        "a rank that others wait for longer is named in the log, and again whenever the wait has doubled"),
+    KEY("operations", INT, "64", WITHIN(8, 4096), 0, flight_operations,
+        "how many of its last operations each rank remembers for a report"),
+};
+
+static const struct hd_option comm_keys[] = {
+    KEY("axes", LIST, NULL, ANY, G, special,
+        "transports that differ by mesh axis: {dp: mpi}, or {dp: {use: mpi, ...}}"),
+    KEY("hooks", LIST, NULL, ANY, G, special,
+        "wrappers around the transport, the outermost first: [check, trace]"),
+    KEY("inside", STRING, NULL, ANY, G, special,
+        "another transport inside machines; collectives of several machines then go in two levels"),
+    KEY("levels", LIST, "machine", ANY, G, special,
+        "whose ranks comm.inside serves: those of a machine, a package of it, or a NUMA node (numa); several, the outermost first: [machine, numa]"),
+    KEY("sums", ENUM, "tree", ANY, G, comm_sums,
+        "over send and recv: in one tree whatever the algorithm, or in any order that is the same on all ranks and in all runs",
+        NAMED("tree|any")),
+    KEY("tune", STRING, NULL, ANY, G, comm_tune, "a file of `heddle bench --tune`: which algorithm for which size"),
+    KEY("timeout", DURATION, "300s", WITHIN(0.01, 1e6), G, comm_timeout, "longest wait of any operation"),
+    KEY("progress", ENUM, "between", ANY, 0, comm_progress,
+        "who moves data while a rank computes: it itself between instructions, or a thread", NAMED("between|thread")),
+    KEY("dead_after", DURATION, NULL, WITHIN(0.01, 1e6), G, comm_dead_after,
+        "the same as liveness.dead_after; where both are said, this one counts"),
+};
+
+static const struct hd_option mesh_keys[] = {
+    KEY("pp", INT, "1", WITHIN(1, 1048576), G, mesh_asked[HD_AXIS_PP], "pipeline stages"),
+    KEY("dp", STRING, "auto", ANY, G, special,
+        "data parallel: N, auto, or {replicate: R, shard: S}, one of them auto"),
+    KEY("cp", INT, "1", WITHIN(1, 1048576), G, mesh_asked[HD_AXIS_CP], "context parallel"),
+    KEY("ep", INT, "1", WITHIN(1, 1048576), G, mesh_asked[HD_AXIS_EP], "expert parallel"),
+    KEY("tp", INT, "1", WITHIN(1, 1048576), G, mesh_asked[HD_AXIS_TP], "tensor parallel"),
+};
+
+static const struct hd_option schedule_keys[] = {
+    KEY("kind", ENUM, "constant", ANY, G, schedule.kind, "learning rate after warm-up",
+        NAMED("constant|linear|cosine|wsd")),
+    KEY("warmup", INT, "0", FROM(0), G, schedule.warmup, "the rate rises as lr step/warmup", .unit = "steps",
+        .aliases = "warmup_steps"),
+    KEY("min_lr", FLOAT, "0", FROM(0), G, schedule.min_lr, "where linear, cosine and wsd end"),
+    KEY("decay", INT, "0", FROM(0), G, schedule.decay, "wsd: length of the last phase; 0: a tenth of all",
+        .unit = "steps"),
+    KEY("decay_shape", ENUM, "linear", ANY, G, schedule.decay_shape, "wsd: how the last phase falls",
+        NAMED("linear|cosine|sqrt")),
+};
+
+static const struct hd_option data_keys[] = {
+    KEY("train", LIST, NULL, ANY, G | R, special, "a file, a list, or [{path: a.txt, weight: 0.7}, ...]"),
+    KEY("val", LIST, NULL, ANY, G, special, "the same, for evaluation"),
+    KEY("val_fraction", FLOAT, "0", WITHIN(0, 0.99), G, val_fraction,
+        "the last part of train, held out for evaluation"),
+    KEY("format", ENUM, "auto", ANY, G, format, "format of the files",
+        NAMED("auto|bytes|llmc|nanogpt|megatron|npy")),
+    KEY("token_dtype", ENUM, "uint16", ANY, G, token_dtype, "width of a token in nanogpt files",
+        NAMED("uint16|uint32")),
+    KEY("seq_len", INT, NULL, WITHIN(1, 1 << 30), G | R, seq_len, "length of a sequence", .unit = "tokens",
+        .aliases = "sequence_length|block_size"),
+    KEY("batch", INT, NULL, WITHIN(1, 1 << 30), G | R, batch, "size of one step, over all ranks",
+        .unit = "sequences", .aliases = "global_batch|global_batch_size|train_batch_size"),
+    KEY("micro_batch", INT, NULL, WITHIN(1, 1 << 30), G, micro_batch_asked,
+        "size of one micro-batch on one data coordinate; batch / (dp x ep) if left out", .unit = "sequences",
+        .aliases = "micro_batch_size|train_micro_batch_size_per_gpu"),
+    KEY("shuffle", BOOL, "true", ANY, G, shuffle, "false reads in order"),
+    KEY("check_tokens", INT, "134217728", FROM(0), 0, check_tokens,
+        "so many are held against the vocabulary before the start; the others as they are read", .unit = "tokens"),
+};
+
+static const struct hd_option eval_keys[] = {
+    KEY("every", INT, "0", FROM(0), G, eval_every, "evaluate after every so many; 0: never", .unit = "steps"),
+    KEY("batches", INT, "10", FROM(1), G, eval_batches, "global batches of one evaluation"),
+};
+
+#define DTYPES NAMED("fp32|bf16|fp16|fp64")
+static const struct hd_option precision_keys[] = {
+    KEY("compute", ENUM, "fp32", ANY, G, precision.compute,
+        "activations and products; fp64: reference kernels", DTYPES),
+    KEY("grad", ENUM, "fp32", ANY, G, precision.grad, "gradients as they are accumulated", DTYPES),
+    KEY("reduce", ENUM, "fp32", ANY, G, precision.reduce, "gradients as they travel", DTYPES),
+    KEY("master", ENUM, "fp32", ANY, G, precision.master, "parameters as the optimizer sees them", DTYPES),
+    KEY("optimizer", ENUM, "fp32", ANY, G, precision.optimizer, "optimizer state", DTYPES),
+    KEY("loss_scale", STRING, "auto", ANY, G, special, "auto (dynamic for fp16), none, dynamic, or a number"),
+};
+
+static const struct hd_option recompute_keys[] = {
+    KEY("recompute", STRING, "none", ANY, G, special, "none, selective, full, or {every: N} blocks"),
+};
+
+static const struct hd_option checkpoint_keys[] = {
+    KEY("dir", STRING, NULL, ANY, G, checkpoint_dir,
+        "folder of the checkpoints; runs/NAME/checkpoints if left out"),
+    KEY("every", INT, "0", FROM(0), G, checkpoint_every, "save after every so many; 0: only at the end",
+        .unit = "steps"),
+    KEY("keep", INT, "3", FROM(0), G, checkpoint_keep, "how many of the newest stay; 0: all"),
+    KEY("async", BOOL, "true", ANY, G, checkpoint_async, "write while training goes on"),
+    KEY("resume", STRING, "auto", ANY, G, resume, "auto (the newest, if there is one), never, or a path"),
+};
+
+static const struct hd_option metrics_keys[] = {
+    KEY("every", INT, "1", FROM(1), G, metrics_every, "write a line after every so many", .unit = "steps"),
+    KEY("jsonl", STRING, NULL, ANY, 0, metrics_jsonl, "JSON lines; runs/NAME/metrics.jsonl if left out"),
+    KEY("tensorboard", STRING, NULL, ANY, 0, metrics_tensorboard, "folder of event files; none if left out"),
+    KEY("profile", BOOL, "false", ANY, 0, metrics_profile, "time every instruction of rank 0; a table at the end"),
+    KEY("blocks", STRING, NULL, ANY, 0, metrics_blocks, "FILE.csv: seconds of each block, measured; for strategies.3d.split"),
+};
+
+#define KEYS(name) name##_keys, HD__COUNT(name##_keys)
+const struct hd__core_section hd__core_sections[] = {
+    {"job", KEYS(job), 0, NULL},
+    {"launch", KEYS(launch), 0, NULL},
+    {"plugins", KEYS(plugins), 0, NULL},
+    {"device", KEYS(device), HD_KIND_DEVICE, "cpu"},
+    {"liveness", KEYS(liveness), 0, NULL}, /* before comm: comm.dead_after takes its place */
+    {"comm", KEYS(comm), HD_KIND_COMM, "shm"},
+    {"mesh", KEYS(mesh), 0, NULL},
+    {"strategies", NULL, 0, HD_KIND_STRATEGY, NULL},
+    {"optimizer", NULL, 0, HD_KIND_OPTIMIZER, NULL},
+    {"schedule", KEYS(schedule), 0, NULL},
+    {"model", NULL, 0, HD_KIND_MODEL, NULL},
+    {"data", KEYS(data), 0, NULL},
+    {"eval", KEYS(eval), 0, NULL},
+    {"precision", KEYS(precision), 0, NULL},
+    {"recompute", KEYS(recompute), 0, NULL},
+    {"checkpoint", KEYS(checkpoint), HD_KIND_CKPT, "posix"},
+    {"metrics", KEYS(metrics), 0, NULL},
+};
+const size_t hd__core_section_count = HD__COUNT(hd__core_sections);
+
+const char *hd__job_table(size_t i, struct hd__options *table)
+{
+    if (i >= HD__COUNT(hd__core_sections))
+        return NULL;
+    const struct hd__core_section *s = &hd__core_sections[i];
+    *table = (struct hd__options){s->options, s->count, sizeof(struct hd_option)};
+    return s->name;
+}
+
+struct hd__options hd__core_table(const char *section)
+{
+    struct hd__options table = {0};
+    const char *name;
+    for (size_t i = 0; (name = hd__job_table(i, &table)); i++)
+        if (!strcmp(name, section))
+            return table;
+    return (struct hd__options){0};
+}

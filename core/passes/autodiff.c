@@ -1,0 +1,203 @@
+/* Reverse mode on the logical program. Appends the backward instructions and one accum for each parameter gradient.
+ *
+ * Contributions to one gradient are summed in the consumer's block first, so that one tensor crosses a pipeline
+ * boundary; placement later splits each sum by equal placement, so that P + P + P needs one reduction. */
+#include <stdlib.h>
+
+#include "core/program/op_gradients.h"
+
+struct part {
+    hd_tensor grad;
+    uint16_t block;
+};
+
+typedef HD__ARRAY(struct part) parts;
+
+struct reverse {
+    struct hd_program *p;
+    parts *got;     /* by logical tensor: contributions to its gradient */
+    uint8_t *needs; /* by logical tensor: a parameter reaches it */
+    uint32_t n;     /* tensors before the backward program */
+};
+
+/* A gradient tensor looks like the tensor that it is the gradient of. */
+static hd_tensor gradient_like(struct hd_program *p, hd_tensor of, const char *op)
+{
+    const struct hd__tensor *f = hd__tc(p, of);
+    struct hd__tensor t = {.ndim = f->ndim, .dtype = f->dtype, .block = p->block, .grad_of = of, .place.redop = HD_SUM};
+    memcpy(t.dim, f->dim, sizeof t.dim);
+    if (f->role == HD__ROLE_PARAM) {
+        t.role = HD__ROLE_GRAD;
+        t.dtype = p->precision.grad;
+    }
+    t.name = hd__arena_format(&p->arena, "%s.%u", op, p->tensors.count);
+    return hd__tensor_new(p, &t);
+}
+
+static struct hd__instr start(struct hd_program *p, uint16_t op, const struct hd_attrs *attrs, const hd_tensor *ins,
+                              uint32_t n_in)
+{
+    struct hd__instr i = hd__instr_new(p, op);
+    i.attrs = attrs ? hd__attrs_new(p, attrs) : NULL;
+    i.n_in = (uint8_t)n_in;
+    if (n_in)
+        memcpy(i.in, ins, n_in * sizeof *ins);
+    return i;
+}
+
+hd_tensor hd__grad_emit(struct hd__grad *g, uint32_t n, uint16_t op, const struct hd_attrs *attrs, const hd_tensor *ins,
+                        uint32_t n_in)
+{
+    if (!g->needed[n])
+        return 0;
+    hd__grad_emit_all(g, op, attrs, ins, n_in, (uint8_t[]){(uint8_t)n}, 1);
+    return g->dx[n];
+}
+
+void hd__grad_emit_all(struct hd__grad *g, uint16_t op, const struct hd_attrs *attrs, const hd_tensor *ins, uint32_t n_in,
+                       const uint8_t *n, uint32_t count)
+{
+    struct hd_program *p = g->p;
+    struct hd__instr i;
+    p->phase = hd__tc(p, g->i->in[n[0]])->role == HD__ROLE_PARAM ? HD__PHASE_W : HD__PHASE_B;
+    i = start(p, op, attrs, ins, n_in);
+    for (uint32_t k = 0; k < count; k++)
+        i.out[i.n_out++] = g->dx[n[k]] = gradient_like(p, g->i->in[n[k]], hd__op(op)->name);
+    p->phase = HD__PHASE_B;
+    hd__push(&p->logical, i);
+}
+
+static hd_tensor sum(struct reverse *r, hd_tensor of, const hd_tensor *terms, uint32_t n)
+{
+    hd_tensor total = terms[0];
+    for (uint32_t at = 1; at < n;) { /* more than HD_MAX_IN terms: in a chain */
+        struct hd__instr i = start(r->p, HD_OP_ADD, NULL, &total, 1);
+        while (at < n && i.n_in < HD_MAX_IN)
+            i.in[i.n_in++] = terms[at++];
+        i.flags |= HD__FLAG_GRADSUM;
+        i.n_out = 1;
+        total = i.out[0] = gradient_like(r->p, of, "add");
+        hd__push(&r->p->logical, i);
+    }
+    return total;
+}
+
+/* The gradient of a logical tensor: all contributions, block by block; 0 if there is none. */
+static hd_tensor collect(struct reverse *r, hd_tensor of, uint16_t home)
+{
+    struct hd_program *p = r->p;
+    parts *got = &r->got[of];
+    HD__ARRAY(hd_tensor) totals = {0}, terms = {0};
+    hd_tensor result = 0;
+    for (uint32_t i = 0; i < got->count; i++) {
+        uint16_t block = got->at[i].block;
+        if (block == 0xffff)
+            continue; /* taken already */
+        terms.count = 0;
+        for (uint32_t j = i; j < got->count; j++)
+            if (got->at[j].block == block) {
+                hd__push(&terms, got->at[j].grad);
+                got->at[j].block = 0xffff;
+            }
+        p->block = block;
+        hd__push(&totals, sum(r, of, terms.at, terms.count));
+        if (hd__tc(p, of)->mark) /* the gradient of a marked tensor takes its mark */
+            hd__t(p, totals.at[totals.count - 1])->mark = hd__tc(p, of)->mark;
+    }
+    p->block = home;
+    if (totals.count)
+        result = sum(r, of, totals.at, totals.count);
+    hd__free_array(&totals);
+    hd__free_array(&terms);
+    return result;
+}
+
+static void contribute(struct reverse *r, hd_tensor to, hd_tensor grad, uint16_t block)
+{
+    struct hd_program *p = r->p;
+    if (hd__tc(p, to)->role == HD__ROLE_PARAM) {
+        struct hd__instr i;
+        p->phase = HD__PHASE_W;
+        i = start(p, HD_OP_ACCUM, NULL, &grad, 1);
+        p->phase = HD__PHASE_B;
+        i.n_out = 1;
+        i.out[0] = to;
+        hd__push(&p->logical, i);
+    } else {
+        hd__push(&r->got[to], (struct part){grad, block});
+    }
+}
+
+/* The loss, and what else is minimised: their gradient is 1, folded in by the op that makes them. */
+static int is_root(const struct hd_program *p, hd_tensor t)
+{
+    int root = t == p->loss;
+    for (uint32_t i = 0; i < p->auxiliary.count; i++)
+        root |= t == p->auxiliary.at[i];
+    return root;
+}
+
+static int32_t reverse_one(struct reverse *r, const struct hd__instr *i, struct hd_error *err)
+{
+    struct hd_program *p = r->p;
+    const struct hd__op *row = hd__op(i->op);
+    struct hd__grad g = {.p = p, .i = i};
+    uint32_t flows = 0;
+    for (uint32_t n = 0; n < i->n_out; n++)
+        flows |= r->got[i->out[n]].count;
+    if ((!flows && !is_root(p, i->out[0])) || !row->gradient)
+        return HD_OK;
+    for (uint32_t n = 0; n < i->n_out; n++)
+        g.dy[n] = collect(r, i->out[n], i->block);
+    p->block = i->block;
+    for (uint32_t n = 0; n < i->n_in; n++)
+        g.needed[n] = r->needs[i->in[n]];
+    int32_t rc = row->gradient(&g);
+    if (rc)
+        return hd_fail(err, rc, "the gradient of %s failed", row->name);
+    for (uint32_t n = 0; n < i->n_in; n++)
+        if (g.dx[n] && g.needed[n])
+            contribute(r, i->in[n], g.dx[n], i->block);
+    return HD_OK;
+}
+
+/* Which logical tensors depend on a parameter through differentiable ops? */
+static void find_needs(struct reverse *r)
+{
+    struct hd_program *p = r->p;
+    for (uint32_t i = 0; i < p->params.count; i++)
+        r->needs[p->params.at[i].tensor] = 1;
+    for (uint32_t k = 0; k < p->forward; k++) {
+        const struct hd__instr *i = &p->logical.at[k];
+        uint8_t reached = 0;
+        if (!hd__op(i->op)->gradient)
+            continue;
+        for (uint32_t n = 0; n < i->n_in; n++)
+            reached |= r->needs[i->in[n]];
+        for (uint32_t n = 0; n < i->n_out; n++)
+            r->needs[i->out[n]] |= reached;
+    }
+}
+
+int32_t hd__autodiff(struct hd_program *p, struct hd_error *err)
+{
+    struct reverse r = {.p = p, .n = p->tensors.count};
+    int32_t rc = HD_OK;
+    if (!p->loss)
+        return hd_fail(err, HD_E_INVALID, "the model built no loss");
+    r.got = hd__alloc(r.n * sizeof *r.got);
+    r.needs = hd__alloc(r.n);
+    p->forward = p->logical.count;
+    find_needs(&r);
+    p->phase = HD__PHASE_B;
+    for (uint32_t k = p->forward; k-- > 0 && !rc;) {
+        struct hd__instr forward = p->logical.at[k]; /* a copy: the array grows */
+        rc = reverse_one(&r, &forward, err);
+    }
+    p->phase = HD__PHASE_F;
+    for (uint32_t i = 0; i < r.n; i++)
+        hd__free_array(&r.got[i]);
+    free(r.got);
+    free(r.needs);
+    return rc;
+}

@@ -1,0 +1,154 @@
+/* Flat buffers, for strategies: parameters one behind the other, whole or in shards, and what is made to fit them. */
+#include "core/passes/strategy_api.h"
+
+uint32_t hd__pass_flat(struct hd_program *p, const char *name, uint32_t block, uint32_t axes, const uint32_t *params,
+                       uint32_t n, uint32_t members)
+{
+    struct hd__flat f = {.name = hd__arena_strdup(&p->arena, name), .block = (uint16_t)block, .axes = axes,
+                         .members = members, .n_params = n};
+    int64_t ways = hd__mesh_ways(&p->mesh, axes);
+    f.params = hd__arena_copy(&p->arena, params, n * sizeof *params);
+    f.offset = hd__arena_alloc(&p->arena, n * sizeof *f.offset);
+    for (uint32_t i = 0; i < n; i++) {
+        f.offset[i] = f.count;
+        f.count += hd__numel(p, hd__tc(p, p->params.at[params[i]].tensor));
+        f.count = (f.count + 15) & ~(int64_t)15; /* every parameter begins at a cache line of fp32 */
+    }
+    f.count = (f.count + 16 * ways - 1) / (16 * ways) * (16 * ways);
+    f.dim = hd__dim_new(p, hd__arena_format(&p->arena, "#%s", name), f.count);
+    hd__push(&p->flats, f);
+    return p->flats.count;
+}
+
+void hd__pass_flat_get(const struct hd_program *p, uint32_t id, struct hd_pass_flat *out)
+{
+    const struct hd__flat *f = &p->flats.at[id - 1];
+    *out = (struct hd_pass_flat){.struct_size = sizeof *out, .block = f->block, .axes = f->axes, .members = f->members,
+                                 .n_params = f->n_params, .params = f->params, .offset = f->offset, .count = f->count,
+                                 .ways = hd__mesh_ways(&p->mesh, f->axes), .whole = f->whole, .master = f->master, .low = f->low,
+                                 .common = f->common};
+}
+
+uint32_t hd__pass_n_flats(const struct hd_program *p)
+{
+    return p->flats.count;
+}
+
+static struct hd__tensor flat_tensor(struct hd_program *p, const struct hd__flat *f, const char *name, uint32_t type)
+{
+    return (struct hd__tensor){.name = hd__arena_format(&p->arena, "%s.%s", name, f->name), .ndim = 1, .dtype = (uint8_t)type,
+                               .role = HD__ROLE_FLAT, .block = f->block, .dim = {f->dim}, .place.redop = HD_SUM};
+}
+
+hd_tensor hd__own_buffer(struct hd_program *p, struct hd__tensor *t, uint32_t life)
+{
+    t->buffer = hd__buffer_new(p, t->name, (hd__tensor_bytes(p, t) + 63) & ~(int64_t)63, (uint8_t)life);
+    p->buffers.at[t->buffer].block = t->block;
+    return hd__tensor_new(p, t);
+}
+
+hd_tensor hd__pass_flat_whole(struct hd_program *p, uint32_t id, const char *name, uint32_t type, uint32_t life)
+{
+    struct hd__tensor t = flat_tensor(p, &p->flats.at[id - 1], name, type);
+    return hd__own_buffer(p, &t, life);
+}
+
+hd_tensor hd__pass_flat_shard(struct hd_program *p, uint32_t id, const char *name, uint32_t type, uint32_t life, hd_tensor inside)
+{
+    const struct hd__flat *f = &p->flats.at[id - 1];
+    struct hd__tensor t = flat_tensor(p, f, name, type);
+    for (int32_t axis = 0; axis < HD_AXIS_COUNT; axis++)
+        if (f->axes & HD_AXIS_BIT(axis))
+            t.place.shard[0] = hd__shard_push(t.place.shard[0], axis);
+    if (!inside)
+        return hd__own_buffer(p, &t, life);
+    t.dtype = hd__tc(p, inside)->dtype;
+    t.buffer = hd__tc(p, inside)->buffer;
+    t.offset = hd__tc(p, inside)->offset;
+    t.window = 1;
+    return hd__tensor_new(p, &t);
+}
+
+hd_tensor hd__pass_flat_view(struct hd_program *p, uint32_t id, hd_tensor whole, uint32_t index)
+{
+    const struct hd__flat *f = &p->flats.at[id - 1];
+    struct hd__tensor t = *hd__tc(p, p->params.at[index].tensor);
+    const struct hd__tensor *w = hd__tc(p, whole);
+    for (uint32_t i = 0; i < f->n_params; i++)
+        if (f->params[i] == index)
+            t.offset = w->offset + f->offset[i];
+    t.name = hd__arena_format(&p->arena, "%.*s:%s", (int)strcspn(w->name, "."), w->name, t.name);
+    t.origin = p->params.at[index].tensor;
+    t.role = HD__ROLE_FLAT;
+    t.dtype = w->dtype;
+    t.buffer = w->buffer;
+    return hd__tensor_new(p, &t);
+}
+
+hd_tensor hd__pass_flat_range(struct hd_program *p, uint32_t id, hd_tensor whole, int64_t first, int64_t n)
+{
+    const struct hd__flat *f = &p->flats.at[id - 1];
+    struct hd__tensor t = *hd__tc(p, whole);
+    char name[96];
+    snprintf(name, sizeof name, "#%s[%lld:%lld]", f->name, (long long)first, (long long)(first + n));
+    t.dim[0] = hd__dim_new(p, name, n);
+    t.name = hd__arena_format(&p->arena, "%s[%lld:%lld]", t.name, (long long)first, (long long)(first + n));
+    t.offset += first;
+    t.origin = 0;
+    return hd__tensor_new(p, &t);
+}
+
+static void along(struct hd_program *p, struct hd__tensor *t, uint32_t axes)
+{
+    for (int32_t axis = 0; axis < HD_AXIS_COUNT; axis++)
+        if ((axes & HD_AXIS_BIT(axis)) && p->mesh.size[axis] > 1)
+            t->place.shard[0] = hd__shard_push(t->place.shard[0], axis);
+}
+
+hd_tensor hd__pass_vector(struct hd_program *p, uint32_t id, const char *name, int64_t n, uint32_t type, uint32_t axes, uint32_t life)
+{
+    struct hd__tensor t = flat_tensor(p, &p->flats.at[id - 1], name, type);
+    t.dim[0] = hd__dim_new(p, hd__arena_format(&p->arena, "#%s", t.name), n);
+    along(p, &t, axes);
+    return hd__own_buffer(p, &t, life);
+}
+
+hd_tensor hd__pass_vector_like(struct hd_program *p, const char *name, hd_tensor like, uint32_t axes, uint32_t life)
+{
+    struct hd__tensor t = *hd__tc(p, like);
+    t.name = hd__arena_format(&p->arena, "%s%s", name, strchr(t.name, '.') ? strchr(t.name, '.') : "");
+    t.offset = 0;
+    t.window = 0;
+    memset(t.place.shard, 0, sizeof t.place.shard);
+    along(p, &t, axes);
+    return hd__own_buffer(p, &t, life);
+}
+
+void hd__pass_flat_role(struct hd_program *p, uint32_t id, uint32_t role, hd_tensor t)
+{
+    struct hd__flat *f = &p->flats.at[id - 1];
+    hd_tensor *slot[] = {&f->whole, &f->master, &f->grad, &f->shard, &f->low, &f->common};
+    if (role < HD__COUNT(slot))
+        *slot[role] = t;
+    if (role == HD_FLAT_COMMON)
+        hd__t(p, t)->common = 1;
+}
+
+void hd__put_in(struct hd_program *p, hd_tensor t, uint32_t memory)
+{
+    struct hd__buffer *b = &p->buffers.at[hd__tc(p, t)->buffer];
+    b->memory = (uint8_t)memory;
+    b->paged = memory == HD__MEM_FILE;
+}
+
+hd_tensor hd__pass_flat_shard_in(struct hd_program *p, uint32_t id, const char *name, uint32_t type, uint32_t memory)
+{
+    hd_tensor t = hd__pass_flat_shard(p, id, name, type, HD__LIFE_PERSISTENT, 0);
+    hd__put_in(p, t, memory);
+    return t;
+}
+
+void hd__pass_states_in(struct hd_program *p, uint32_t id, uint32_t memory)
+{
+    p->flats.at[id - 1].state_memory = memory;
+}

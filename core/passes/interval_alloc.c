@@ -1,0 +1,173 @@
+/* An arena over time. See interval_alloc.h. */
+#include "core/passes/interval_alloc.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/base/base.h"
+
+struct interval {
+    int64_t lo, hi;
+};
+
+/* A set of bytes: disjoint intervals that do not touch, sorted. */
+struct set {
+    struct interval *at; /* in the space's arena */
+    uint32_t count, room;
+};
+
+/* Leaf n is list position n. `all`: taken at some time of the node's span. `through`: taken during all of it, by a life that was
+ * put at this node. */
+struct node {
+    struct set all, through;
+};
+
+struct hd__space {
+    struct hd__arena arena;
+    struct node *nodes;
+    uint32_t leaves;
+};
+
+#define MAX_SETS 160 /* four a level */
+
+struct hd__space *hd__space_new(uint32_t positions)
+{
+    struct hd__space *s = hd__alloc(sizeof *s);
+    s->leaves = 1;
+    while (s->leaves < positions)
+        s->leaves *= 2;
+    s->nodes = hd__alloc(2 * (size_t)s->leaves * sizeof *s->nodes);
+    return s;
+}
+
+void hd__space_free(struct hd__space *s)
+{
+    hd__arena_free(&s->arena);
+    free(s->nodes);
+    free(s);
+}
+
+/* ---- sets */
+
+/* Index of the first interval that ends at or behind `at`. */
+static uint32_t first_ending(const struct set *s, int64_t at)
+{
+    uint32_t lo = 0, hi = s->count;
+    while (lo < hi) {
+        uint32_t mid = (lo + hi) / 2;
+        if (s->at[mid].hi < at)
+            lo = mid + 1;
+        else
+            hi = mid;
+    }
+    return lo;
+}
+
+static void make_room(struct hd__space *space, struct set *s)
+{
+    struct interval *at = s->at;
+    if (s->count < s->room)
+        return;
+    s->room = HD__MAX(4, 2 * s->room);
+    s->at = hd__arena_alloc(&space->arena, s->room * sizeof *at);
+    if (s->count)
+        memcpy(s->at, at, s->count * sizeof *at);
+}
+
+static void move_tail(struct set *s, uint32_t from, uint32_t to)
+{
+    memmove(s->at + to, s->at + from, (s->count - from) * sizeof *s->at);
+    s->count = s->count + to - from;
+}
+
+/* x becomes one interval with those that it meets. */
+static void add(struct hd__space *space, struct set *s, struct interval x)
+{
+    uint32_t from = first_ending(s, x.lo), to = from;
+    while (to < s->count && s->at[to].lo <= x.hi) {
+        x.lo = HD__MIN(x.lo, s->at[to].lo);
+        x.hi = HD__MAX(x.hi, s->at[to].hi);
+        to++;
+    }
+    if (to == from)
+        make_room(space, s);
+    if (to != from + 1)
+        move_tail(s, to, from + 1);
+    s->at[from] = x;
+}
+
+/* ---- the tree */
+
+static void put(struct hd__space *s, uint32_t first, uint32_t last, struct interval x)
+{
+    uint32_t l = first + s->leaves, r = last + s->leaves;
+    for (uint32_t a = l, z = r; a; a /= 2, z /= 2) {
+        add(s, &s->nodes[a].all, x);
+        if (z != a)
+            add(s, &s->nodes[z].all, x);
+    }
+    for (r++; l < r; l /= 2, r /= 2) {
+        if (l & 1) {
+            add(s, &s->nodes[l].all, x);
+            add(s, &s->nodes[l++].through, x);
+        }
+        if (r & 1) {
+            add(s, &s->nodes[--r].all, x);
+            add(s, &s->nodes[r].through, x);
+        }
+    }
+}
+
+static uint32_t list(const struct set **sets, uint32_t n, const struct set *s)
+{
+    if (s->count)
+        sets[n++] = s;
+    return n;
+}
+
+/* The sets whose union is what is taken from `first` to `last`. */
+static uint32_t list_sets(const struct hd__space *s, uint32_t first, uint32_t last, const struct set *sets[MAX_SETS])
+{
+    uint32_t l = first + s->leaves, r = last + s->leaves, n = 0;
+    for (uint32_t a = l, z = r; a; a /= 2, z /= 2) {
+        n = list(sets, n, &s->nodes[a].through);
+        if (z != a)
+            n = list(sets, n, &s->nodes[z].through);
+    }
+    for (r++; l < r; l /= 2, r /= 2) {
+        if (l & 1)
+            n = list(sets, n, &s->nodes[l++].all);
+        if (r & 1)
+            n = list(sets, n, &s->nodes[--r].all);
+    }
+    return n;
+}
+
+/* All sets are walked at once, each as far as the place that is tried. */
+static int64_t find(const struct hd__space *space, uint32_t first, uint32_t last, int64_t bytes, int64_t step)
+{
+    const struct set *sets[MAX_SETS];
+    uint32_t n = list_sets(space, first, last, sets), cursor[MAX_SETS] = {0};
+    int64_t at = 0;
+    for (int moved = 1; moved;) {
+        moved = 0;
+        for (uint32_t k = 0; k < n; k++) {
+            const struct set *s = sets[k];
+            while (cursor[k] < s->count && s->at[cursor[k]].lo < at + bytes) {
+                if (s->at[cursor[k]].hi > at) {
+                    at = (s->at[cursor[k]].hi + step - 1) & -step;
+                    moved = 1;
+                }
+                cursor[k]++;
+            }
+        }
+    }
+    return at;
+}
+
+int64_t hd__space_take(struct hd__space *s, uint32_t first, uint32_t last, int64_t bytes, int64_t step)
+{
+    int64_t at = find(s, first, last, bytes, step);
+    put(s, first, last, (struct interval){at, at + bytes});
+    return at;
+}

@@ -1,0 +1,61 @@
+/* Ranks that are apart: along some axes every rank trains its own parameters for some steps, and a section that runs
+ * every so often brings them together (local SGD, arXiv 1805.09767; DiLoCo, arXiv 2311.08105).
+ *
+ * The logical program stays what it is: the batch is cut along these axes, weight gradients come out P there. But that
+ * is no obligation (grad_reduce.c, strategy_api.c), and a rank's gradient is that of the mean over its own tokens: the seeds, which
+ * have the mean over all of them, are multiplied by the number of ranks. The loss that is logged is still the mean over
+ * all. What a section that brings ranks together must do is in replica_sync.c. */
+#include "core/passes/strategy_api.h"
+
+void hd__pass_apart(struct hd_program *p, uint32_t axes)
+{
+    const uint32_t data = HD_AXIS_BIT(HD_AXIS_DP_REPLICATE) | HD_AXIS_BIT(HD_AXIS_DP_SHARD);
+    char text[64];
+    hd__axes_text(axes & ~data, text);
+    if (axes & ~data)
+        hd__program_fail(
+            p, HD_E_INVALID,
+            "ranks cannot be apart along %s: they share one sequence, or one model; of the mesh's axes only "
+            "those of dp have replicas",
+            text);
+    p->apart |= axes & hd__mesh_live(&p->mesh);
+}
+
+void hd__apart_seeds(struct hd_program *p)
+{
+    for (uint32_t k = p->forward; k < p->logical.count && p->apart; k++) {
+        struct hd__instr *i = &p->logical.at[k];
+        struct hd_attrs attrs;
+        if (i->op != HD_OP_SPREAD)
+            continue;
+        attrs = *i->attrs;
+        attrs.scale *= (double)hd__mesh_ways(&p->mesh, p->apart);
+        i->attrs = hd__attrs_new(p, &attrs);
+    }
+}
+
+void hd__pass_section(struct hd_program *p, const char *name, uint32_t every, uint32_t together)
+{
+    if (hd__section(p, name) || !every)
+        hd__program_fail(p, HD_E_INVALID,
+                         "section '%s' every %u steps: there is one of that name, or 0 is no number of steps", name,
+                         every);
+    hd__push(&p->sections, ((struct hd__code_section){.name = hd__arena_strdup(&p->arena, name),
+                                                      .repeat = 1,
+                                                      .predicate = every,
+                                                      .together = together & p->apart}));
+}
+
+int hd__is_average(const struct hd_program *p, const struct hd__kept *kept)
+{
+    for (uint32_t n = 0; n < p->zeros.count; n++)
+        if (p->zeros.at[n] == kept->tensor)
+            return 0;
+    return 1;
+}
+
+void hd__pass_keep(struct hd_program *p, uint32_t flat, hd_tensor t, const char *name)
+{
+    hd__t(p, t)->common = 1;
+    hd__push(&p->kept, ((struct hd__kept){hd__arena_strdup(&p->arena, name), flat - 1, t}));
+}

@@ -1,0 +1,163 @@
+/* Template -> sections. Without a pipeline: begin, micro (accumulation - 1 times), micro_last, update; with one: begin, step
+ * (all micro-batches of this stage, pipeline_unroll.c), update. And, run only when asked for (repeat 0): eval and eval_end (forward
+ * only), restore (after loading: what follows from the master weights).
+ * Each section gets its own copies of the template's tensors, since a temporary belongs to one section. */
+#include <stdlib.h>
+
+#include "core/passes/pipeline_unroll.h"
+#include "core/program/ops.h"
+
+struct copier {
+    struct hd_program *p;
+    hd_tensor *twin; /* by template tensor */
+    uint32_t n;
+};
+
+static hd_tensor copy_of(struct copier *c, hd_tensor t)
+{
+    struct hd__tensor copy = *hd__tc(c->p, t);
+    if (copy.role == HD__ROLE_PARAM || copy.role == HD__ROLE_STATE)
+        return t;
+    if (!c->twin[t])
+        c->twin[t] = hd__tensor_new(c->p, &copy);
+    return c->twin[t];
+}
+
+static struct hd__code_section *new_section(struct hd_program *p, const char *name, int32_t repeat)
+{
+    hd__push(&p->sections, (struct hd__code_section){.name = name, .repeat = repeat});
+    return &p->sections.at[p->sections.count - 1];
+}
+
+static hd_tensor scalar_state(struct hd_program *p, const char *name, uint8_t dtype, uint16_t dim)
+{
+    struct hd__tensor t = {.name = name, .role = HD__ROLE_STATE, .dtype = dtype, .place.redop = HD_SUM};
+    if (dim) {
+        t.ndim = 1;
+        t.dim[0] = dim;
+    }
+    t.buffer = hd__buffer_new(p, name, 64, HD__LIFE_PERSISTENT);
+    return hd__tensor_new(p, &t);
+}
+
+static void feed(struct hd_program *p, hd__code *code, hd_tensor t)
+{
+    struct hd__instr i = hd__instr_new(p, HD_OP_FEED);
+    i.out[i.n_out++] = t;
+    hd__push(code, i);
+}
+
+static void instance(struct hd_program *p, hd__code *code, int forward_only)
+{
+    struct copier c = {.p = p, .n = p->tensors.count};
+    c.twin = hd__alloc(c.n * sizeof *c.twin);
+    p->block = 0;
+    p->phase = HD__PHASE_F;
+    if (p->ids)
+        feed(p, code, copy_of(&c, p->ids));
+    if (p->labels)
+        feed(p, code, copy_of(&c, p->labels));
+    for (uint32_t k = 0; k < p->template.count; k++) {
+        struct hd__instr i = p->template.at[k];
+        if (forward_only && i.phase != HD__PHASE_F)
+            continue;
+        i.id = ++p->next_id;
+        for (uint32_t n = 0; n < i.n_in; n++)
+            i.in[n] = copy_of(&c, i.in[n]);
+        for (uint32_t n = 0; n < i.n_out; n++)
+            i.out[n] = copy_of(&c, i.out[n]);
+        hd__push(code, i);
+        if (p->template.at[k].out[0] == p->loss && i.op != HD_OP_ACCUM) {
+            struct hd__instr sum = hd__instr_new(p, HD_OP_ACCUM);
+            sum.block = i.block;
+            sum.in[sum.n_in++] = i.out[0];
+            sum.out[sum.n_out++] = p->loss_sum;
+            hd__push(code, sum);
+        }
+    }
+    if (forward_only && p->keep_logits && p->logits)
+        p->kept_logits = copy_of(&c, p->logits);
+    free(c.twin);
+}
+
+static struct hd__instr update_instr(struct hd_program *p, uint16_t op)
+{
+    struct hd__instr i = hd__instr_new(p, op);
+    i.phase = HD__PHASE_O;
+    i.block = 0;
+    return i;
+}
+
+/* Clears the sums that a step collects. */
+static void lower_begin(struct hd_program *p, hd__code *code)
+{
+    hd_tensor sums[] = {p->loss_sum, p->norm2};
+    for (uint32_t n = 0; n < HD__COUNT(sums); n++) {
+        struct hd__instr i = update_instr(p, HD_OP_FILL0);
+        i.out[i.n_out++] = sums[n];
+        hd__push(code, i);
+    }
+}
+
+/* With a pipeline the last stage has it; the others add nothing. */
+static void reduce_loss(struct hd_program *p, hd__code *code)
+{
+    uint32_t axes = hd__tc(p, p->loss_sum)->place.partial;
+    struct hd__instr i = update_instr(p, HD_OP_ALL_REDUCE);
+    int stages = p->mesh.size[HD_AXIS_PP] > 1;
+    if (stages)
+        axes |= HD_AXIS_BIT(HD_AXIS_PP);
+    if (!axes)
+        return;
+    i.in[i.n_in++] = i.out[i.n_out++] = p->loss_sum;
+    i.axes = axes;
+    i.redop = HD_SUM;
+    i.stream = (uint16_t)(stages ? HD__STREAM_WORLD : HD__STREAM_AXIS + __builtin_ctz(axes));
+    hd__push(code, i);
+}
+
+/* Who samples reads the logits after the section. */
+static void keep_logits(struct hd_program *p)
+{
+    struct hd__tensor *t = hd__t(p, p->kept_logits);
+    if (p->kept_logits)
+        t->buffer = hd__buffer_new(p, "logits", hd__tensor_bytes(p, t), HD__LIFE_PERSISTENT);
+}
+
+static void lower_step(struct hd_program *p)
+{
+    if (p->pipeline) {
+        hd__unroll_stages(p);
+        hd__unroll_step(p, &new_section(p, "step", 1)->code);
+        return;
+    }
+    if (p->accumulation > 1)
+        instance(p, &new_section(p, "micro", p->accumulation - 1)->code, 0);
+    instance(p, &new_section(p, "micro_last", 1)->code, 0);
+}
+
+static void lower_eval(struct hd_program *p)
+{
+    hd__code *code = &new_section(p, "eval", 0)->code;
+    if (p->pipeline)
+        hd__unroll_eval(p, code);
+    else
+        instance(p, code, 1);
+    keep_logits(p);
+}
+
+int32_t hd__lower(struct hd_program *p, struct hd_error *err)
+{
+    (void)err;
+    p->loss_sum = scalar_state(p, "loss", p->precision.fixed, 0);
+    hd__t(p, p->loss_sum)->place.partial = hd__tc(p, p->loss)->place.partial;
+    p->norm2 = scalar_state(p, "norm2", HD_F64, 0);
+    p->hyper = scalar_state(p, "hyper", HD_F64, hd__dim_new(p, "#hyper", HD_HYPER_COUNT));
+    lower_begin(p, &new_section(p, "begin", 1)->code);
+    lower_step(p);
+    reduce_loss(p, &new_section(p, "update", 1)->code);
+    lower_eval(p);
+    reduce_loss(p, &new_section(p, "eval_end", 0)->code);
+    new_section(p, "restore", 0);
+    return HD_OK;
+}

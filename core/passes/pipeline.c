@@ -1,0 +1,191 @@
+/* The pipeline as strategies say it: blocks -> chunks -> stages, and what each stage does in a step. */
+#include <stdlib.h>
+
+#include "core/passes/strategy_api.h"
+#include "core/program/ops.h"
+
+/* ---- looking */
+
+int32_t hd__pass_stage(const struct hd_program *p)
+{
+    return p->stage;
+}
+
+uint32_t hd__pass_micro_batches(const struct hd_program *p)
+{
+    return (uint32_t)p->accumulation;
+}
+
+/* Ids of the blocks that compute something, in the order of the forward pass. */
+static uint32_t model_blocks(const struct hd_program *p, uint16_t *ids)
+{
+    uint32_t n = 0;
+    for (uint32_t k = 0; k < p->template.count && p->template.at[k].phase == HD__PHASE_F; k++) {
+        uint32_t known = 0;
+        while (known < n && ids[known] != p->template.at[k].block)
+            known++;
+        if (known == n)
+            ids[n++] = p->template.at[k].block;
+    }
+    return n;
+}
+
+static uint16_t *list_blocks(const struct hd_program *p, uint32_t *n)
+{
+    uint16_t *ids = hd__alloc(p->blocks.count * sizeof *ids);
+    *n = model_blocks(p, ids);
+    return ids;
+}
+
+uint32_t hd__pass_n_blocks(const struct hd_program *p)
+{
+    uint32_t n;
+    free(list_blocks(p, &n));
+    return n;
+}
+
+static void add_costs(const struct hd_program *p, uint16_t block, struct hd_pass_block *out)
+{
+    for (uint32_t k = 0; k < p->template.count; k++) {
+        const struct hd__instr *i = &p->template.at[k];
+        uint32_t part = i->phase == HD__PHASE_F ? 0 : i->phase == HD__PHASE_W ? 2 : 1;
+        if (i->block != block || hd__is_async(i))
+            continue;
+        out->flops[part] += hd__instr_flops(p, i);
+        out->bytes[part] += hd__instr_bytes(p, i);
+    }
+}
+
+void hd__pass_block(const struct hd_program *p, uint32_t index, struct hd_pass_block *out)
+{
+    uint32_t n;
+    uint16_t *ids = list_blocks(p, &n);
+    *out = (struct hd_pass_block){.struct_size = sizeof *out, .name = ""};
+    if (index < n) {
+        out->id = ids[index];
+        out->name = p->blocks.at[ids[index]];
+        for (uint32_t k = 0; k < p->params.count; k++)
+            if (hd__tc(p, p->params.at[k].tensor)->block == ids[index]) {
+                out->n_params++;
+                out->params += hd__numel(p, hd__tc(p, p->params.at[k].tensor));
+            }
+        add_costs(p, ids[index], out);
+    }
+    free(ids);
+}
+
+/* ---- saying */
+
+static int chunks_fit(struct hd_program *p, uint32_t n_chunks, const uint32_t *stage, const uint32_t *chunk, uint32_t n_blocks)
+{
+    uint32_t stages = (uint32_t)p->mesh.size[HD_AXIS_PP];
+    if (p->pipeline)
+        return (int)hd__program_fail(p, HD_E_INVALID, "the model is cut into chunks already by a strategy before this one");
+    if (n_chunks < stages || n_chunks > n_blocks)
+        return (int)hd__program_fail(p, HD_E_INVALID, "%u chunks for %u pipeline stages and a model of %u blocks: there must be one a "
+                                     "stage or more, and a block for each", n_chunks, stages, n_blocks);
+    for (uint32_t c = 0; c < n_chunks; c++)
+        if (stage[c] >= stages)
+            return (int)hd__program_fail(p, HD_E_INVALID, "chunk %u is given to stage %u, but mesh.pp is %u", c, stage[c], stages);
+    for (uint32_t b = 0; b < n_blocks; b++) {
+        uint32_t before = b ? chunk[b - 1] : 0;
+        if (chunk[b] < before || chunk[b] > before + (b > 0) || (b == n_blocks - 1 && chunk[b] != n_chunks - 1))
+            return (int)hd__program_fail(p, HD_E_INVALID, "block %u is put into chunk %u after chunk %u: chunks follow one another, and "
+                                         "each has a block", b, chunk[b], before);
+    }
+    return 1;
+}
+
+void hd__pass_chunks(struct hd_program *p, uint32_t n_chunks, const uint32_t *stage_of_chunk, const uint32_t *chunk_of_block)
+{
+    struct hd__pipeline *made;
+    uint32_t n;
+    uint16_t *ids = list_blocks(p, &n);
+    if (!p->failed && chunks_fit(p, n_chunks, stage_of_chunk, chunk_of_block, n)) {
+        made = hd__arena_alloc(&p->arena, sizeof *made);
+        made->n_chunks = n_chunks;
+        made->n_blocks = n;
+        made->stage = hd__arena_copy(&p->arena, stage_of_chunk, n_chunks * sizeof *stage_of_chunk);
+        made->chunk = hd__arena_alloc(&p->arena, p->blocks.count * sizeof *made->chunk);
+        made->actions = hd__arena_alloc(&p->arena, (size_t)p->mesh.size[HD_AXIS_PP] * sizeof *made->actions);
+        for (uint32_t b = 0; b < n; b++)
+            made->chunk[ids[b]] = chunk_of_block[b];
+        p->pipeline = made;
+    }
+    free(ids);
+}
+
+void hd__pass_actions(struct hd_program *p, uint32_t stage, const struct hd_action *list, uint32_t n)
+{
+    if (p->failed)
+        return;
+    if (!p->pipeline || stage >= (uint32_t)p->mesh.size[HD_AXIS_PP])
+        hd__program_fail(p, HD_E_INVALID, "actions for stage %u before the model was cut into chunks for it", stage);
+    else
+        p->pipeline->actions[stage] = (struct hd__actions){hd__arena_copy(&p->arena, list, n * sizeof *list), n};
+}
+
+/* ---- is it complete? */
+
+struct seen { /* of one chunk */
+    uint32_t count[3];
+    uint32_t last_forward; /* micro-batch + 1 */
+};
+
+static const char kind_letter[] = "FBW";
+
+static int32_t check_action(const struct hd_program *p, uint32_t stage, const struct hd_action *a, uint8_t *done, struct seen *seen,
+                            struct hd_error *err)
+{
+    const struct hd__pipeline *pipe = p->pipeline;
+    uint32_t micros = (uint32_t)p->accumulation;
+    if (a->kind > HD_ACTION_W || a->chunk >= pipe->n_chunks || pipe->stage[a->chunk] != stage || a->micro >= micros)
+        return hd_fail(err, HD_E_INVALID, "schedule of stage %u: action kind %u of chunk %u for micro-batch %u is not this stage's: there "
+                       "are %u chunks and %u micro-batches", stage, a->kind, a->chunk, a->micro, pipe->n_chunks, micros);
+    done += ((size_t)a->chunk * micros + a->micro) * 3;
+    if (done[a->kind] || (a->kind && !done[a->kind - 1]))
+        return hd_fail(err, HD_E_INVALID, "schedule of stage %u: %c of chunk %u for micro-batch %u comes %s", stage, kind_letter[a->kind],
+                       a->chunk, a->micro, done[a->kind] ? "twice" : a->kind == HD_ACTION_B ? "before its F" : "before its B");
+    if (a->kind == HD_ACTION_F && a->micro + 1 <= seen[a->chunk].last_forward)
+        return hd_fail(err, HD_E_INVALID, "schedule of stage %u: F of chunk %u for micro-batch %u comes after that for %u: micro-batches "
+                       "enter a chunk in their order", stage, a->chunk, a->micro, seen[a->chunk].last_forward - 1);
+    done[a->kind] = 1;
+    seen[a->chunk].count[a->kind]++;
+    if (a->kind == HD_ACTION_F)
+        seen[a->chunk].last_forward = a->micro + 1;
+    return HD_OK;
+}
+
+static int32_t check_stage(const struct hd_program *p, uint32_t stage, struct hd_error *err)
+{
+    const struct hd__pipeline *pipe = p->pipeline;
+    const struct hd__actions *list = &pipe->actions[stage];
+    uint32_t micros = (uint32_t)p->accumulation;
+    uint8_t *done = hd__alloc((size_t)pipe->n_chunks * micros * 3);
+    struct seen *seen = hd__alloc(pipe->n_chunks * sizeof *seen);
+    int32_t rc = HD_OK;
+    for (uint32_t k = 0; k < list->n && !rc; k++)
+        rc = check_action(p, stage, &list->at[k], done, seen, err);
+    for (uint32_t c = 0; c < pipe->n_chunks && !rc; c++)
+        if (pipe->stage[c] == stage &&
+            (seen[c].count[0] != micros || seen[c].count[1] != micros))
+            rc = hd_fail(err, HD_E_INVALID, "schedule of stage %u: chunk %u has %u F and %u B for %u micro-batches", stage, c,
+                         seen[c].count[0], seen[c].count[1], micros);
+    free(done);
+    free(seen);
+    return rc;
+}
+
+int32_t hd__pipeline_check(struct hd_program *p, struct hd_error *err)
+{
+    int32_t rc = HD_OK;
+    if (!p->pipeline && p->mesh.size[HD_AXIS_PP] > 1)
+        return hd_fail(err, HD_E_INVALID, "mesh.pp is %d, but no strategy of the job cuts the model into stages: add {use: 3d} to "
+                       "`strategies`", p->mesh.size[HD_AXIS_PP]);
+    if (p->pipeline && (p->mesh.size[HD_AXIS_PP] > 32 || p->accumulation > INT16_MAX))
+        return hd_fail(err, HD_E_UNSUPPORTED, "a pipeline has at most 32 stages and %d micro-batches, not %d and %d", INT16_MAX,
+                       p->mesh.size[HD_AXIS_PP], p->accumulation);
+    for (uint32_t s = 0; p->pipeline && s < (uint32_t)p->mesh.size[HD_AXIS_PP] && !rc; s++)
+        rc = check_stage(p, s, err);
+    return rc;
+}

@@ -1,0 +1,313 @@
+/* Template and actions -> the code of one stage. An action is one chunk's part of the template (F, B or W) for one
+ * micro-batch, on tensors of its own. Whatever one chunk makes and another uses crosses: by send and receive, or, where both
+ * chunks are this stage's, as it is. Nothing here knows a residual stream or a neighbour. */
+#include "core/passes/pipeline_unroll.h"
+
+#include <stdlib.h>
+
+#include "core/passes/strategy_api.h"
+#include "core/program/ops.h"
+
+enum { FORWARD = 0, BACKWARD = 1 }; /* the two ways of messages */
+
+struct crossing {
+    hd_tensor tensor; /* of the template */
+    uint32_t from, to; /* chunks */
+    uint32_t way;
+};
+
+struct unroll {
+    struct hd_program *p;
+    struct hd__pipeline *pipe;
+    uint8_t *kind;   /* by template instruction: HD_ACTION_... */
+    uint8_t *split;  /* [micro][chunk]: its weight gradients are an action of their own */
+    uint32_t *maker; /* by template tensor: index + 1 of what makes it */
+    HD__ARRAY(struct crossing) crossings;
+    hd_tensor **twin; /* [micro][chunk]: by template tensor; NULL until needed */
+    uint32_t n_tensors;
+    int forward_only;
+};
+
+static uint32_t chunk_of(const struct unroll *u, uint32_t k)
+{
+    return u->pipe->chunk[u->p->template.at[k].block];
+}
+
+/* ---- what the template says */
+
+/* W, unless something of F or B needs it: a conversion that both use belongs to the earlier. */
+static void find_kinds(struct unroll *u)
+{
+    const hd__code *code = &u->p->template;
+    uint8_t *needed = hd__alloc(u->n_tensors); /* by B */
+    for (uint32_t k = code->count; k-- > 0;) {
+        const struct hd__instr *i = &code->at[k];
+        u->kind[k] = i->phase == HD__PHASE_F ? HD_ACTION_F : i->phase == HD__PHASE_W ? HD_ACTION_W : HD_ACTION_B;
+        for (uint32_t n = 0; n < i->n_out && u->kind[k] == HD_ACTION_W; n++)
+            if (i->op != HD_OP_ACCUM && needed[i->out[n]])
+                u->kind[k] = HD_ACTION_B;
+        for (uint32_t n = 0; n < i->n_in && u->kind[k] == HD_ACTION_B; n++)
+            needed[i->in[n]] = 1;
+    }
+    free(needed);
+}
+
+static int crosses_already(const struct unroll *u, hd_tensor t, uint32_t to)
+{
+    for (uint32_t n = 0; n < u->crossings.count; n++)
+        if (u->crossings.at[n].tensor == t && u->crossings.at[n].to == to)
+            return 1;
+    return 0;
+}
+
+static void find_crossings(struct unroll *u)
+{
+    const hd__code *code = &u->p->template;
+    for (uint32_t k = 0; k < code->count; k++)
+        for (uint32_t n = 0; n < code->at[k].n_out && code->at[k].op != HD_OP_ACCUM; n++)
+            u->maker[code->at[k].out[n]] = k + 1;
+    for (uint32_t k = 0; k < code->count; k++)
+        for (uint32_t n = 0; n < code->at[k].n_in; n++) {
+            hd_tensor t = code->at[k].in[n];
+            uint32_t made = u->maker[t], to = chunk_of(u, k);
+            if (!made || chunk_of(u, made - 1) == to || crosses_already(u, t, to) || (u->forward_only && u->kind[k] != HD_ACTION_F))
+                continue;
+            hd__push(&u->crossings, ((struct crossing){t, chunk_of(u, made - 1), to,
+                                                       u->kind[made - 1] == HD_ACTION_F ? FORWARD : BACKWARD}));
+        }
+}
+
+/* ---- tensors of one micro-batch in one chunk */
+
+static hd_tensor *twins(struct unroll *u, uint32_t micro, uint32_t chunk)
+{
+    hd_tensor **at = &u->twin[(size_t)micro * u->pipe->n_chunks + chunk];
+    if (!*at)
+        *at = hd__alloc(u->n_tensors * sizeof **at);
+    return *at;
+}
+
+static hd_tensor twin_of(struct unroll *u, const struct hd_action *a, hd_tensor t)
+{
+    struct hd__tensor copy = *hd__tc(u->p, t);
+    hd_tensor *twin = twins(u, a->micro, a->chunk);
+    if (copy.role == HD__ROLE_PARAM || copy.role == HD__ROLE_STATE)
+        return t;
+    if (!twin[t])
+        twin[t] = hd__tensor_new(u->p, &copy);
+    return twin[t];
+}
+
+static struct hd__instr label(const struct unroll *u, const struct hd_action *a, struct hd__instr i)
+{
+    i.micro = u->forward_only ? -1 : (int16_t)a->micro;
+    i.chunk = (int16_t)a->chunk;
+    return i;
+}
+
+/* ---- one action */
+
+static void feed(struct unroll *u, const struct hd_action *a, hd_tensor input, hd__code *code)
+{
+    const hd__code *template = &u->p->template;
+    for (uint32_t k = 0; input && k < template->count; k++)
+        for (uint32_t n = 0; n < template->at[k].n_in; n++)
+            if (template->at[k].in[n] == input && chunk_of(u, k) == a->chunk) {
+                struct hd__instr i = label(u, a, hd__instr_new(u->p, HD_OP_FEED));
+                i.out[i.n_out++] = twin_of(u, a, input);
+                hd__push(code, i);
+                return;
+            }
+}
+
+static struct hd__instr message(struct unroll *u, const struct hd_action *a, uint32_t n, uint16_t op, uint32_t peer)
+{
+    const struct crossing *x = &u->crossings.at[n];
+    struct hd__instr i = label(u, a, hd__instr_new(u->p, op));
+    i.peer = (int16_t)peer;
+    i.block = u->p->template.at[u->maker[x->tensor] - 1].block;
+    i.phase = x->way == FORWARD ? HD__PHASE_F : HD__PHASE_B;
+    i.tag = (uint16_t)(a->micro * u->crossings.count + n);
+    i.stream = (uint16_t)(HD__STREAM_PP + 4 * peer + 2 * (op == HD_OP_RECV) + x->way);
+    i.axes = HD_AXIS_BIT(HD_AXIS_PP);
+    return i;
+}
+
+/* An action sends or receives what crosses its way: F forward, B backward. */
+static void receive(struct unroll *u, const struct hd_action *a, hd__code *code)
+{
+    for (uint32_t n = 0; n < u->crossings.count; n++) {
+        const struct crossing *x = &u->crossings.at[n];
+        uint32_t peer = u->pipe->stage[x->from];
+        struct hd__instr i;
+        if (x->to != a->chunk || x->way != a->kind)
+            continue;
+        if ((int32_t)peer == u->p->stage) {
+            twins(u, a->micro, a->chunk)[x->tensor] = twin_of(u, &(struct hd_action){a->kind, x->from, a->micro}, x->tensor);
+            continue;
+        }
+        i = message(u, a, n, HD_OP_RECV, peer);
+        i.out[i.n_out++] = twin_of(u, a, x->tensor);
+        hd__push(code, i);
+    }
+}
+
+static void send(struct unroll *u, const struct hd_action *a, hd__code *code)
+{
+    for (uint32_t n = 0; n < u->crossings.count; n++) {
+        const struct crossing *x = &u->crossings.at[n];
+        uint32_t peer = u->pipe->stage[x->to];
+        struct hd__instr i;
+        if (x->from != a->chunk || x->way != a->kind || (int32_t)peer == u->p->stage)
+            continue;
+        i = message(u, a, n, HD_OP_SEND, peer);
+        i.in[i.n_in++] = twin_of(u, a, x->tensor);
+        hd__push(code, i);
+    }
+}
+
+static void sum_loss(struct unroll *u, const struct hd__instr *total, hd__code *code)
+{
+    struct hd__instr sum = *total;
+    sum.id = ++u->p->next_id;
+    sum.op = HD_OP_ACCUM;
+    sum.attrs = NULL;
+    sum.n_in = sum.n_out = 1;
+    sum.in[0] = total->out[0];
+    sum.out[0] = u->p->loss_sum;
+    hd__push(code, sum);
+}
+
+static int belongs(const struct unroll *u, uint32_t k, const struct hd_action *a)
+{
+    return u->kind[k] == a->kind || (a->kind == HD_ACTION_B && u->kind[k] == HD_ACTION_W && !u->split[(size_t)a->micro * u->pipe->n_chunks + a->chunk]);
+}
+
+static void instructions(struct unroll *u, const struct hd_action *a, hd__code *code)
+{
+    const hd__code *template = &u->p->template;
+    for (uint32_t k = 0; k < template->count; k++) {
+        struct hd__instr i;
+        if (chunk_of(u, k) != a->chunk || !belongs(u, k, a))
+            continue;
+        i = label(u, a, template->at[k]);
+        i.id = ++u->p->next_id;
+        for (uint32_t n = 0; n < i.n_in; n++)
+            i.in[n] = twin_of(u, a, i.in[n]);
+        for (uint32_t n = 0; n < i.n_out; n++)
+            i.out[n] = twin_of(u, a, i.out[n]);
+        hd__push(code, i);
+        if (template->at[k].out[0] == u->p->loss && i.op != HD_OP_ACCUM)
+            sum_loss(u, &i, code);
+    }
+}
+
+static hd__code action(struct unroll *u, const struct hd_action *a)
+{
+    hd__code code = {0};
+    u->p->block = 0;
+    u->p->phase = HD__PHASE_F;
+    if (a->kind == HD_ACTION_F) {
+        feed(u, a, u->p->ids, &code);
+        feed(u, a, u->p->labels, &code);
+    }
+    receive(u, a, &code);
+    instructions(u, a, &code);
+    send(u, a, &code);
+    return code;
+}
+
+/* ---- all of them */
+
+static void add(const hd__code *part, int receives, hd__code *code)
+{
+    for (uint32_t k = 0; k < part->count; k++)
+        if ((part->at[k].op == HD_OP_RECV) == receives)
+            hd__push(code, part->at[k]);
+}
+
+/* Each action's receives are posted one action early, and never before those that are posted already: a stream keeps its
+ * order. */
+static void join(const hd__code *parts, uint32_t n, hd__code *code)
+{
+    for (uint32_t a = 0; a < n; a++) {
+        if (a == 0)
+            add(&parts[0], 1, code);
+        if (a + 1 < n)
+            add(&parts[a + 1], 1, code);
+        add(&parts[a], 0, code);
+    }
+}
+
+static struct unroll open_unroll(struct hd_program *p, const struct hd__actions *list, int forward_only, uint32_t micros)
+{
+    struct unroll u = {.p = p, .pipe = p->pipeline, .n_tensors = p->tensors.count, .forward_only = forward_only};
+    u.kind = hd__alloc(p->template.count + 1);
+    u.split = hd__alloc((size_t)micros * u.pipe->n_chunks);
+    u.maker = hd__alloc(u.n_tensors * sizeof *u.maker);
+    u.twin = hd__alloc((size_t)micros * u.pipe->n_chunks * sizeof *u.twin);
+    for (uint32_t k = 0; k < list->n; k++)
+        u.split[(size_t)list->at[k].micro * u.pipe->n_chunks + list->at[k].chunk] |= list->at[k].kind == HD_ACTION_W;
+    find_kinds(&u);
+    find_crossings(&u);
+    return u;
+}
+
+static void close_unroll(struct unroll *u, uint32_t micros)
+{
+    for (size_t n = 0; n < (size_t)micros * u->pipe->n_chunks; n++)
+        free(u->twin[n]);
+    hd__free_array(&u->crossings);
+    free(u->twin);
+    free(u->maker);
+    free(u->split);
+    free(u->kind);
+}
+
+void hd__unroll_step(struct hd_program *p, hd__code *code)
+{
+    const struct hd__actions *list = &p->pipeline->actions[p->stage];
+    uint32_t micros = (uint32_t)p->accumulation;
+    struct unroll u = open_unroll(p, list, 0, micros);
+    hd__code *parts = hd__alloc((list->n + 1) * sizeof *parts);
+    for (uint32_t k = 0; k < list->n; k++)
+        parts[k] = action(&u, &list->at[k]);
+    join(parts, list->n, code);
+    for (uint32_t k = 0; k < list->n; k++)
+        hd__free_array(&parts[k]);
+    free(parts);
+    close_unroll(&u, micros);
+}
+
+void hd__unroll_eval(struct hd_program *p, hd__code *code)
+{
+    struct hd__actions none = {0};
+    struct unroll u = open_unroll(p, &none, 1, 1);
+    for (uint32_t c = 0; c < p->pipeline->n_chunks; c++) {
+        hd__code part;
+        if ((int32_t)p->pipeline->stage[c] != p->stage)
+            continue;
+        part = action(&u, &(struct hd_action){HD_ACTION_F, c, 0});
+        hd__append(code, part.at, part.count);
+        hd__free_array(&part);
+    }
+    p->kept_logits = 0;
+    for (uint32_t c = 0; c < p->pipeline->n_chunks && p->keep_logits && p->logits; c++)
+        if (u.twin[c] && u.twin[c][p->logits])
+            p->kept_logits = u.twin[c][p->logits];
+    close_unroll(&u, 1);
+}
+
+/* Which stages read or make what belongs to each parameter? */
+void hd__unroll_stages(struct hd_program *p)
+{
+    for (uint32_t k = 0; k < p->template.count; k++) {
+        const struct hd__instr *i = &p->template.at[k];
+        uint32_t stage = p->pipeline->stage[p->pipeline->chunk[i->block]];
+        for (uint32_t n = 0; n < (uint32_t)i->n_in + i->n_out; n++) {
+            uint32_t param = hd__tc(p, n < i->n_in ? i->in[n] : i->out[n - i->n_in])->param;
+            if (param)
+                p->params.at[param - 1].stages |= UINT32_C(1) << stage;
+        }
+    }
+}

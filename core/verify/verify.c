@@ -1,0 +1,345 @@
+/* What a step program must satisfy within one rank: operands that fit their op, and are what the model says (value_numbers.c),
+ * definitions, releases, waits, placements (placement.c), rings (ring_offset.c), obligations (grad_reduce.c), what else must be settled
+ * (once.c, staleness.c), ranks that were apart (replica_sync.c), and the memory plan (memory_overlap.c). Across ranks: machine.c. */
+#include "core/verify/verify.h"
+
+#include <stdlib.h>
+
+#define MAX_FAULTS 8
+
+void hd__fault(struct hd__faults *f, const char *format, ...)
+{
+    va_list args;
+    char where[160], what[512];
+    if (f->count++ >= MAX_FAULTS)
+        return;
+    va_start(args, format);
+    vsnprintf(what, sizeof what, format, args);
+    va_end(args);
+    hd__text_add(&f->text, "%s%s: %s", f->text.length ? "\n" : "",
+                 hd__instr_text(f->p, f->section, f->n, where), what);
+}
+
+struct flight {
+    struct hd__touch touch;
+    uint32_t instr; /* position */
+    uint32_t next;  /* of the same buffer; 0: none */
+};
+
+enum { ABSENT = 0, DEFINED, RELEASED };
+enum { IDLE = 0, FLYING, BLAMED, WAITED }; /* BLAMED: touched too early, which was reported; once is enough */
+
+static const struct hd__proof *const proofs[] = {&hd__proof_meaning,  &hd__proof_owed,   &hd__proof_settled, &hd__proof_gathered,
+                                                 &hd__proof_together, &hd__proof_turned, &hd__proof_placed};
+#define PROOFS HD__COUNT(proofs)
+
+struct walk {
+    const struct hd_program *p;
+    struct hd__faults faults;
+    const hd__code *code;
+    const uint32_t *position;
+    uint8_t *buffer;  /* by buffer: ABSENT, DEFINED, RELEASED */
+    uint8_t *carried; /* by buffer: an earlier section of this step has touched what lives for a step */
+    uint8_t *taken;   /* by tensor: another has taken its memory */
+    uint32_t *made;   /* by tensor: how many of this section wrote it, the last that does not add and those behind it */
+    uint8_t *going;   /* by position: IDLE, FLYING, ... */
+    uint32_t *head;   /* by buffer: first flight; 0: none */
+    HD__ARRAY(struct flight) flights;
+    void *state[PROOFS]; /* of proofs[] */
+};
+
+static const char *name_of(const struct walk *w, hd_tensor t)
+{
+    return hd__tc(w->p, t)->name;
+}
+
+/* ---- operands */
+
+static int arity_fits(const struct walk *w, const struct hd__instr *i)
+{
+    const struct hd__op *row = hd__op(i->op);
+    if (!row->name)
+        return 0;
+    if ((row->n_in >= 0 && i->n_in != row->n_in) || (row->n_out >= 0 && i->n_out != row->n_out) ||
+        i->n_in > HD_MAX_IN || i->n_out > HD_MAX_OUT)
+        return 0;
+    for (uint32_t k = 0; k < (uint32_t)i->n_in + i->n_out; k++) {
+        hd_tensor t = k < i->n_in ? i->in[k] : i->out[k - i->n_in];
+        if (!t || t >= w->p->tensors.count)
+            return 0;
+    }
+    return 1;
+}
+
+/* Compute and communication use the main memory; a copy of the copy streams has one end in another. */
+static void check_memories(struct walk *w, const struct hd__instr *i)
+{
+    uint32_t elsewhere = 0;
+    for (uint32_t k = 0; k < (uint32_t)i->n_in + i->n_out; k++) {
+        hd_tensor t = k < i->n_in ? i->in[k] : i->out[k - i->n_in];
+        elsewhere += hd__memory_of(w->p, t) != HD__MEM_MAIN;
+        if (hd__memory_of(w->p, t) != HD__MEM_MAIN && !hd__is_copy(i))
+            hd__fault(&w->faults, "%s lies in another memory: only copies reach it", name_of(w, t));
+    }
+    if (hd__is_copy(i) && elsewhere != 1)
+        hd__fault(&w->faults, "a copy between memories has one end in the main one and one elsewhere");
+    if (hd__is_copy(i) && hd__tc(w->p, i->in[0])->dtype != hd__tc(w->p, i->out[0])->dtype)
+        hd__fault(&w->faults, "a copy between memories cannot change %s's dtype", name_of(w, i->in[0]));
+}
+
+static int operands_exist(struct walk *w, const struct hd__instr *i)
+{
+    struct hd__touch t[HD__MAX_TOUCH];
+    uint8_t class = hd__op(i->op)->class;
+    if (!arity_fits(w, i)) {
+        hd__fault(&w->faults, "op %u with %u inputs and %u outputs does not fit its row of the table of ops",
+                  i->op, i->n_in, i->n_out);
+        return 0;
+    }
+    if ((class == HD__CLASS_COLLECTIVE || class == HD__CLASS_P2P || (i->op == HD_OP_COPY && hd__is_copy(i))) != hd__is_async(i)) {
+        hd__fault(&w->faults, hd__is_async(i) ? "only communication and copies run beside the compute stream"
+                                              : "communication cannot run on the compute stream");
+        return 0;
+    }
+    for (uint32_t n = hd__touches(w->p, i, t), k = 0; k < n; k++) {
+        int64_t bytes = w->p->buffers.at[t[k].buffer].bytes;
+        if (!t[k].buffer) {
+            hd__fault(&w->faults, "%s has no buffer", name_of(w, t[k].tensor));
+            return 0;
+        }
+        if (t[k].lo < 0 || t[k].hi > bytes)
+            hd__fault(&w->faults, "%s is bytes [%lld, %lld) of buffer %s, which has %lld",
+                      name_of(w, t[k].tensor), (long long)t[k].lo, (long long)t[k].hi,
+                      w->p->buffers.at[t[k].buffer].name, (long long)bytes);
+    }
+    check_memories(w, i);
+    return 1;
+}
+
+/* Elements that a collective's input must have, for one of its output; by ways. */
+static int sizes_fit(const struct walk *w, const struct hd__instr *i)
+{
+    int64_t in, out, ways = i->members ? __builtin_popcount(i->members) : hd__mesh_ways(&w->p->mesh, i->axes);
+    if (!i->n_in || !i->n_out)
+        return 1;
+    in = hd__numel(w->p, hd__tc(w->p, i->in[0]));
+    out = hd__numel(w->p, hd__tc(w->p, i->out[0]));
+    switch (i->op) {
+    case HD_OP_ALL_GATHER:
+        return out == in * ways;
+    case HD_OP_REDUCE_SCATTER:
+        return in == out * ways;
+    case HD_OP_ALL_REDUCE:
+    case HD_OP_ALL_TO_ALL:
+    case HD_OP_BROADCAST:
+    case HD_OP_ACCUM:
+    case HD_OP_COPY:
+        return in == out;
+    default:
+        return 1;
+    }
+}
+
+/* ---- definitions, waits */
+
+static void check_read(struct walk *w, const struct hd__touch *t)
+{
+    if (w->p->buffers.at[t->buffer].life == HD__LIFE_PERSISTENT)
+        return;
+    if (w->buffer[t->buffer] == RELEASED)
+        hd__fault(&w->faults, "use of %s after its release", name_of(w, t->tensor));
+    else if (w->buffer[t->buffer] == ABSENT)
+        hd__fault(&w->faults, "use of %s before its definition", name_of(w, t->tensor));
+    else if (hd__tc(w->p, t->tensor)->role == HD__ROLE_ACT && !w->made[t->tensor])
+        hd__fault(&w->faults, "use of %s before its definition: its memory has something else", name_of(w, t->tensor));
+    else if (!t->writes && hd__tc(w->p, t->tensor)->sums > 1 && hd__tc(w->p, t->tensor)->sums != w->made[t->tensor])
+        hd__fault(&w->faults, "use of %s, of which %u of %u terms are there", name_of(w, t->tensor), w->made[t->tensor],
+                  hd__tc(w->p, t->tensor)->sums);
+    else if (w->taken[t->tensor])
+        hd__fault(&w->faults, "use of %s after its memory was taken by an output", name_of(w, t->tensor));
+}
+
+static void check_flight(struct walk *w, const struct hd__touch *t)
+{
+    char on[160];
+    uint32_t *link = &w->head[t->buffer];
+    while (*link) {
+        const struct flight *x = &w->flights.at[*link];
+        if (w->going[x->instr] != FLYING) {
+            *link = x->next;
+            continue;
+        }
+        if (hd__touch_conflict(&x->touch, t)) {
+            hd__fault(&w->faults, "touches %s, which %s has in flight: a wait is missing",
+                      name_of(w, t->tensor), hd__instr_text(w->p, w->faults.section, x->instr, on));
+            w->going[x->instr] = BLAMED;
+            return;
+        }
+        link = &w->flights.at[*link].next;
+    }
+}
+
+static void check_wait(struct walk *w, const struct hd__instr *i)
+{
+    uint32_t on = hd__waited(w->p, w->code, w->position, i);
+    if (on >= w->faults.n)
+        hd__fault(&w->faults, "waits for instruction %u, which is not before it in this section", i->wait);
+    else if (w->going[on] != FLYING && w->going[on] != BLAMED)
+        hd__fault(&w->faults, "waits for what is not in flight%s", w->going[on] == WAITED ? " any more" : "");
+    else
+        w->going[on] = WAITED;
+}
+
+static void define(struct walk *w, const struct hd__instr *i, const struct hd__touch *t, uint32_t n)
+{
+    for (uint32_t k = 0; k < n; k++)
+        if (t[k].writes) {
+            w->buffer[t[k].buffer] = i->op == HD_OP_RELEASE ? RELEASED : DEFINED;
+            w->taken[t[k].tensor] = 0;
+            w->made[t[k].tensor] = t[k].reads ? w->made[t[k].tensor] + 1 : 1;
+        }
+    for (uint32_t k = 0; k < n && hd__is_async(i); k++) {
+        hd__push(&w->flights, ((struct flight){t[k], w->faults.n, w->head[t[k].buffer]}));
+        w->head[t[k].buffer] = w->flights.count - 1;
+    }
+    if (i->n_in && i->n_out && i->in[0] != i->out[0] && hd__op(i->op)->flags & HD__OP_IN_PLACE &&
+        hd__tc(w->p, i->in[0])->buffer == hd__tc(w->p, i->out[0])->buffer)
+        w->taken[i->in[0]] = 1;
+}
+
+static void check_instr(struct walk *w, const struct hd__instr *i)
+{
+    struct hd__touch t[HD__MAX_TOUCH];
+    uint32_t n;
+    if (i->op == HD_OP_WAIT) {
+        check_wait(w, i);
+        return;
+    }
+    if (!operands_exist(w, i))
+        return;
+    if ((i->op == HD_OP_ALL_REDUCE || i->op == HD_OP_REDUCE_SCATTER) && i->redop != hd__tc(w->p, i->in[0])->place.redop)
+        hd__fault(&w->faults, "%s is not what is owed: %s is a partial %s", hd__op(i->op)->name, name_of(w, i->in[0]),
+                  hd__tc(w->p, i->in[0])->place.redop == HD_MAX ? "maximum" : "sum");
+    if (!sizes_fit(w, i))
+        hd__fault(&w->faults, "%s does not have the size that %s from %s has", name_of(w, i->out[0]),
+                  hd__op(i->op)->name, name_of(w, i->in[0]));
+    n = hd__touches(w->p, i, t);
+    for (uint32_t k = 0; k < n; k++) {
+        if (t[k].reads || i->op == HD_OP_RELEASE)
+            check_read(w, &t[k]);
+        check_flight(w, &t[k]);
+    }
+    define(w, i, t, n);
+    w->going[w->faults.n] = hd__is_async(i) ? FLYING : IDLE;
+    for (size_t k = 0; k < PROOFS; k++)
+        proofs[k]->step(w->state[k], &w->faults, i);
+}
+
+/* What lives for a step goes on from one of its sections to the next. */
+static void forget(struct walk *w, const struct hd__code_section *s)
+{
+    int in_step = s->repeat > 0 && strcmp(s->name, "begin") != 0;
+    for (uint32_t b = 0; b < w->p->buffers.count; b++) {
+        if (in_step && w->p->buffers.at[b].life == HD__LIFE_STEP)
+            continue;
+        w->buffer[b] = ABSENT;
+        w->carried[b] = s->repeat > 0 ? 0 : w->carried[b];
+    }
+}
+
+static void check_section(struct walk *w, const struct hd__code_section *s)
+{
+    w->faults.section = s;
+    w->code = &s->code;
+    w->going = hd__alloc(s->code.count + 1);
+    forget(w, s);
+    memset(w->taken, 0, w->p->tensors.count);
+    memset(w->made, 0, w->p->tensors.count * sizeof *w->made);
+    memset(w->head, 0, w->p->buffers.count * sizeof *w->head);
+    w->flights.count = 1; /* index 0 is none */
+    for (size_t n = 0; n < PROOFS; n++)
+        if (proofs[n]->enter)
+            proofs[n]->enter(w->state[n], &w->faults);
+    for (w->faults.n = 0; w->faults.n < s->code.count; w->faults.n++)
+        check_instr(w, &s->code.at[w->faults.n]);
+    for (w->faults.n = 0; w->faults.n < s->code.count; w->faults.n++)
+        if (w->going[w->faults.n] == FLYING)
+            hd__fault(&w->faults, "is never waited for");
+    for (size_t n = 0; n < PROOFS; n++) /* also where nothing is left of it */
+        if (proofs[n]->leave)
+            proofs[n]->leave(w->state[n], &w->faults);
+    free(w->going);
+}
+
+/* Of a step, and what is no part of any. */
+static void check_step(struct walk *w, int64_t step)
+{
+    const struct hd_program *p = w->p;
+    for (uint32_t s = 0; s < p->sections.count; s++) {
+        uint32_t before = w->faults.count;
+        if (p->sections.at[s].after >= step || (p->sections.at[s].last && p->sections.at[s].last < step))
+            continue;
+        for (int32_t round = hd__section_walks(&p->sections.at[s]); round > 0 && w->faults.count == before; round--)
+            check_section(w, &p->sections.at[s]);
+        if (p->arena_bytes && w->faults.count == before)
+            hd__check_overlap(&w->faults, &p->sections.at[s], w->position, w->carried);
+    }
+}
+
+/* The first step, and where later ones differ one of them. */
+static void check_sections(struct walk *w)
+{
+    int64_t steady = hd__steady_step(w->p);
+    hd__push(&w->flights, (struct flight){.instr = 0});
+    check_step(w, 1);
+    if (steady > 1 && !w->faults.count)
+        check_step(w, steady);
+}
+
+static struct walk open_walk(const struct hd_program *p, const uint32_t *position)
+{
+    struct walk w = {.p = p,
+                     .faults.p = p,
+                     .position = position,
+                     .buffer = hd__alloc(p->buffers.count),
+                     .carried = hd__alloc(p->buffers.count),
+                     .taken = hd__alloc(p->tensors.count),
+                     .head = hd__alloc(p->buffers.count * sizeof(uint32_t)),
+                     .made = hd__alloc(p->tensors.count * sizeof(uint32_t))};
+    w.faults.terms = w.made;
+    for (size_t n = 0; n < PROOFS; n++)
+        w.state[n] = proofs[n]->create ? proofs[n]->create(p) : NULL;
+    return w;
+}
+
+static void close_walk(struct walk *w)
+{
+    for (size_t n = 0; n < PROOFS; n++)
+        if (proofs[n]->destroy)
+            proofs[n]->destroy(w->state[n]);
+    hd__text_free(&w->faults.text);
+    hd__free_array(&w->flights);
+    free(w->buffer);
+    free(w->carried);
+    free(w->taken);
+    free(w->made);
+    free(w->head);
+}
+
+int32_t hd__verify(struct hd_program *p, struct hd_error *err)
+{
+    int32_t code = HD_OK;
+    uint32_t *position = hd__positions(p);
+    struct walk w = open_walk(p, position);
+    check_sections(&w);
+    for (size_t n = 0; n < PROOFS; n++)
+        if (proofs[n]->finish)
+            proofs[n]->finish(w.state[n], &w.faults);
+    if (w.faults.count > MAX_FAULTS)
+        hd__text_add(&w.faults.text, "\nand %u more", w.faults.count - MAX_FAULTS);
+    if (w.faults.count)
+        code = hd_fail(err, HD_E_INVALID, "%s", w.faults.text.at);
+    close_walk(&w);
+    free(position);
+    return code;
+}

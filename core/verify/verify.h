@@ -1,0 +1,72 @@
+/* What verify.c, value_numbers.c, placement.c, memory_overlap.c, grad_reduce.c, once.c, staleness.c, replica_sync.c and ring_offset.c share: where a fault is,
+ * and the list of faults. */
+#ifndef HD_CORE_PROGRAM_VERIFY_H
+#define HD_CORE_PROGRAM_VERIFY_H
+
+#include "core/program/access.h"
+#include "core/program/ops.h"
+
+struct hd__faults {
+    const struct hd_program *p;
+    const struct hd__code_section *section; /* where the walk is */
+    uint32_t n;
+    uint64_t gains[HD_MAX_OUT]; /* the values that this instruction makes or adds: value_numbers.c */
+    const uint32_t *terms; /* by tensor: how many it has been made of in this section, this instruction's included */
+    uint32_t count;
+    struct hd__text text;
+};
+
+/* Adds "section #n op tensor: ..." unless enough were found. */
+void hd__fault(struct hd__faults *f, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
+/* memory_overlap.c: no two temporaries of a section that are alive at once share memory. By buffer: `carried`, which lives for a step
+ * and was made by an earlier section of it; those of this one join. */
+void hd__check_overlap(struct hd__faults *f, const struct hd__code_section *section, const uint32_t *position, uint8_t *carried);
+
+/* A proof is walked through a program's sections, in the order of a step; what it knows lies in a state of its own. Any slot but
+ * step may be NULL. */
+struct hd__proof {
+    void *(*create)(const struct hd_program *p);
+    void (*destroy)(void *state);
+    void (*enter)(void *state, struct hd__faults *f); /* f->section */
+    void (*step)(void *state, struct hd__faults *f, const struct hd__instr *i);
+    void (*leave)(void *state, struct hd__faults *f);
+    void (*finish)(void *state, struct hd__faults *f); /* behind all sections */
+};
+
+extern const struct hd__proof hd__proof_meaning;  /* every instruction reads and makes what the model says, and other stages are sent it.
+                                                     The first to be asked: fills f->gains */
+extern const struct hd__proof hd__proof_owed;     /* every gradient is summed over all axes that it owes once: reports what is summed
+                                                     twice, mixed, or missing when the optimizer reads */
+extern const struct hd__proof hd__proof_settled;  /* loss and norm are summed once, and parameters are updated once */
+extern const struct hd__proof hd__proof_gathered; /* what the model reads of parameters is as new as their master weights */
+extern const struct hd__proof hd__proof_together; /* ranks that are apart are brought together, by the mean of what they have trained */
+extern const struct hd__proof hd__proof_turned;   /* what goes around a ring is used where it has come to */
+extern const struct hd__proof hd__proof_placed;   /* the placements of an instruction's outputs follow from those of its inputs */
+
+/* By tensor: the flat, index + 1, whose gradient the optimizer reads there; 0 for others. Caller frees. */
+static inline uint32_t *hd__flats_by_shard(const struct hd_program *p)
+{
+    uint32_t *flat = hd__alloc(p->tensors.count * sizeof *flat);
+    for (uint32_t f = 0; f < p->flats.count; f++)
+        flat[p->flats.at[f].shard] = f + 1;
+    flat[0] = 0;
+    return flat;
+}
+
+/* Does it change parameters? */
+static inline int hd__is_update(const struct hd__instr *i)
+{
+    return hd__op(i->op)->class == HD__CLASS_UPDATE && i->op != HD_OP_SUMSQ;
+}
+
+/* How often verify walks a section in a step: what one round leaves behind meets the next. */
+static inline int32_t hd__section_walks(const struct hd__code_section *s)
+{
+    return s->repeat > 1 ? 2 : 1;
+}
+
+/* staleness.c: does a, which is no window, lie over all of b? */
+int hd__covers(const struct hd_program *p, hd_tensor a, hd_tensor b);
+
+#endif

@@ -1,0 +1,90 @@
+/* A ring: what will be piece p starts at member p + 1 and comes to member p, each adding its own on the way; a chunk moves on
+ * as soon as it is summed. Every link carries the same. The order of a sum begins at another member for each piece. */
+#include "runtime/comm/algorithms/plan.h"
+
+/* ROUNDS: what is added, what was sent before, and what may come early. */
+enum { CHUNKS = 8, ROUNDS = 3 };
+
+struct ring {
+    const uint8_t *in;
+    const struct hd__slice *part; /* elements of `in`, one a member */
+    uint8_t *buffer[ROUNDS], *to;
+    uint64_t step, chunks;
+    const struct hd_comm_call *call;
+    size_t esize;
+    uint64_t mark[CHUNKS]; /* by chunk: messages until its latest receive */
+};
+
+
+/* Chunk k of piece i: elements of the piece. */
+static struct hd__slice cut(const struct ring *r, int32_t i, uint64_t k)
+{
+    uint64_t whole = r->part[i].last - r->part[i].first, first = HD__MIN(k * r->step, whole);
+    return (struct hd__slice){first, HD__MIN(first + r->step, whole)};
+}
+
+/* Round `turn`: piece me - 1 - turn goes on, piece me - 2 - turn comes. The send stands before the receive, so that who
+ * waits for the receive may use the sent chunk's memory again. */
+static void post(struct hd__schedule *s, struct ring *r, int32_t turn, uint64_t k)
+{
+    int32_t n = s->n, goes = (s->me - 1 - turn + 2 * n) % n, comes = (s->me - 2 - turn + 2 * n) % n;
+    struct hd__slice out = cut(r, goes, k), in = cut(r, comes, k);
+    const uint8_t *from = turn ? r->buffer[(turn - 1) % ROUNDS] : r->in + r->part[goes].first * r->esize;
+    if (out.last > out.first)
+        hd__step_send(s, (s->me + 1) % n, from + out.first * r->esize, (out.last - out.first) * r->esize);
+    if (in.last > in.first)
+        hd__step_recv(s, (s->me - 1 + n) % n, r->buffer[turn % ROUNDS] + in.first * r->esize, (in.last - in.first) * r->esize);
+    r->mark[k] = s->messages;
+}
+
+static void add(struct hd__schedule *s, const struct ring *r, int32_t turn, uint64_t k)
+{
+    int32_t piece = (s->me - 2 - turn + 2 * s->n) % s->n, last = turn == s->n - 2;
+    struct hd__slice c = cut(r, piece, k);
+    uint8_t *came = r->buffer[turn % ROUNDS] + c.first * r->esize;
+    const void *sources[] = {came, r->in + (r->part[piece].first + c.first) * r->esize};
+    if (c.last > c.first)
+        hd__step_reduce(s, last ? r->to + c.first * r->esize : came, sources, 2, c.last - c.first, r->call->dtype,
+                        r->call->redop == HD_AVG && !last ? (uint32_t)HD_SUM : r->call->redop);
+}
+
+static void scatter(struct hd__schedule *s, const struct hd_comm_call *call, const struct hd__slice *part, uint8_t *to,
+                    size_t esize)
+{
+    struct ring r = {.in = call->send, .part = part, .to = to, .call = call, .esize = esize};
+    uint64_t most = 0;
+    for (int32_t i = 0; i < s->n; i++)
+        most = HD__MAX(most, part[i].last - part[i].first);
+    r.chunks = HD__MIN(most * esize / s->chunk + 1, (uint64_t)CHUNKS);
+    r.step = (most + r.chunks - 1) / r.chunks;
+    for (int i = 0; i < ROUNDS; i++)
+        r.buffer[i] = hd__schedule_scratch(s, most * esize);
+    if (s->n == 1)
+        hd__step_copy(s, to, r.in, most * esize);
+    for (uint64_t k = 0; k < r.chunks && s->n > 1; k++)
+        post(s, &r, 0, k);
+    for (int32_t turn = 0; turn < s->n - 1; turn++)
+        for (uint64_t k = 0; k < r.chunks; k++) {
+            hd__step_fence_first(s, r.mark[k]);
+            add(s, &r, turn, k);
+            if (turn < s->n - 2)
+                post(s, &r, turn + 1, k);
+        }
+}
+
+void hd__build_ring_scatter(struct hd__schedule *s, const struct hd_comm_call *call, size_t esize)
+{
+    struct hd__slice part[1024];
+    for (int32_t i = 0; i < s->n; i++)
+        part[i] = (struct hd__slice){(uint64_t)i * call->count, (uint64_t)(i + 1) * call->count};
+    scatter(s, call, part, call->recv, esize);
+}
+
+void hd__build_ring(struct hd__schedule *s, const struct hd_comm_call *call, size_t esize)
+{
+    struct hd__slice part[1024];
+    for (int32_t i = 0; i < s->n; i++)
+        part[i] = hd__slice_of(call->count, s->n, i);
+    scatter(s, call, part, (uint8_t *)call->recv + part[s->me].first * esize, esize);
+    hd__build_round(s, call->recv, call->count, esize);
+}

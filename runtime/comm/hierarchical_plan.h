@@ -1,0 +1,48 @@
+/* runtime/comm/hierarchical_plan: a collective of several machines as parts: inside machines, between them, and what stays
+ * whole. hierarchical.c runs the parts; `heddle explain` prints them. */
+#ifndef HD_CORE_COMM_LEVELS_PLAN_H
+#define HD_CORE_COMM_LEVELS_PLAN_H
+
+#include "core/base/base.h"
+#include "heddle/comm.h"
+
+/* BACK: inside too, what follows on what went across, in a group of its own: so the next collective goes inside meanwhile.
+ * DIVIDE: recv = recv / members, here. */
+enum { HD__ACROSS, HD__INSIDE, HD__WORLD, HD__BACK, HD__DIVIDE, HD__SUBS = HD__DIVIDE };
+enum { HD__PHASES = 4 };
+
+/* How the members of a group lie on machines. */
+struct hd__spread {
+    int32_t n, me;
+    int32_t locals;   /* members on each machine, one machine after the other; 0: it is not so */
+    int32_t machines; /* 0 where locals is */
+};
+
+/* One collective over a part of the group, or a division. Parts of one phase may run at once. */
+struct hd__part {
+    struct hd_comm_call call;
+    uint32_t where, phase;
+    hd_request request; /* of who runs it */
+    int32_t open, reserved;
+};
+
+struct hd__levels_plan {
+    HD__ARRAY(struct hd__part) parts; /* by phase */
+    uint8_t *scratch;                 /* hd__levels_scratch bytes, of who runs it */
+};
+
+/* firsts[r]: the first rank on the machine of rank r. */
+struct hd__spread hd__levels_spread(const int32_t *firsts, const int32_t *ranks, int32_t n, int32_t me);
+/* The number of each rank among those of its machine; the caller frees it. */
+int32_t *hd__levels_places(const int32_t *firsts, int32_t size);
+/* Whether a group has collectives that go in two levels, and whether this is one. any_order: of sums. */
+int hd__levels_two(const struct hd__spread *g);
+int hd__levels_can(const struct hd__spread *g, const struct hd_comm_call *call, int any_order);
+uint64_t hd__levels_scratch(const struct hd__spread *g, const struct hd_comm_call *call);
+/* Adds the parts of a call that can go so; of any other the whole of it, as one part. */
+void hd__levels_plan(struct hd__levels_plan *plan, const struct hd__spread *g, const struct hd_comm_call *call,
+                     int two);
+/* Where messages go, and what goes in one level. */
+uint32_t hd__levels_home(const struct hd__spread *g);
+
+#endif

@@ -1,0 +1,307 @@
+/* The overlay: a transport's table made of another's send and recv, with collectives as schedules.
+ *
+ * Collectives of a group are done one after the other; some are under way at once, each on a stream of its own, so that the
+ * network is busy while one of them turns around. While one waits at a fence, the receives behind it are posted, where their memory
+ * is free already: a transport that tells senders when there is a place (libfabric) has then told them before they ask. Messages
+ * pass through. Where the inner transport has collectives but no wait, only wait is added. */
+#include <stdlib.h>
+
+#include "runtime/comm/algorithm_counts.h"
+#include "runtime/comm/algorithms/plan.h"
+#include "runtime/comm/wrapper.h"
+
+enum { AT_ONCE = 2, WINDOW = 24, EARLY = 8 }; /* collectives under way; steps that are looked at, and receives posted, at a fence */
+
+struct op {
+    struct hd__layer_op base;
+    struct hd_comm_call call;
+    struct hd__schedule schedule;
+    uint32_t at;     /* next step */
+    uint32_t stream;
+    uint32_t looked;  /* the fence behind which receives were posted last */
+    uint32_t reserved;
+    uint64_t messages; /* before the next step */
+    struct {
+        hd_request request;
+        uint64_t number; /* of the message, from 0 */
+        uint32_t step, reserved;
+    } *pending;
+    uint32_t n_pending, pending_room;
+};
+
+struct hd_comm_group {
+    struct hd__layer_group base;
+    int32_t n, me;
+    int32_t *ranks; /* of the job */
+    uint32_t calls; /* of collectives */
+};
+
+struct hd_comm {
+    struct hd__layer base;
+};
+
+static struct hd_comm_group *group_of(const struct op *op)
+{
+    return (struct hd_comm_group *)op->base.group;
+}
+
+/* ---- running a schedule */
+
+static void add_pending(struct op *op, hd_request request, uint32_t step, uint64_t number)
+{
+    if (op->n_pending == op->pending_room)
+        op->pending = hd__array_grow(op->pending, &op->pending_room, op->n_pending + 1, sizeof *op->pending);
+    op->pending[op->n_pending].request = request;
+    op->pending[op->n_pending].number = number;
+    op->pending[op->n_pending++].step = step;
+}
+
+/* Step `at`; messages are the op's. */
+static int32_t run_step(struct op *op, uint32_t at, uint64_t number, struct hd_error *err)
+{
+    const struct hd__step *step = &op->schedule.steps.at[at];
+    struct hd_comm_group *g = group_of(op);
+    const struct hd_comm_ops *inner = &g->base.home->ops;
+    hd_request request;
+    int32_t code = HD_OK;
+    switch (step->kind) {
+    case HD__STEP_SEND:
+        code = inner->send(g->base.there, step->peer, op->stream, step->from, step->bytes, &request, err);
+        break;
+    case HD__STEP_RECV:
+        code = inner->recv(g->base.there, step->peer, op->stream, step->to, step->bytes, &request, err);
+        break;
+    case HD__STEP_COPY:
+        memmove(step->to, step->from, step->bytes);
+        return HD_OK;
+    case HD__STEP_WIDEN:
+        hd__widen(step->to, step->from, step->bytes, step->dtype);
+        return HD_OK;
+    case HD__STEP_NARROW:
+        hd__narrow(step->to, step->from, step->bytes, step->dtype);
+        return HD_OK;
+    default:
+        hd__reduce(step->to, op->schedule.sources.at + step->first, (int32_t)step->n, g->n, step->bytes, step->dtype, step->redop);
+        return HD_OK;
+    }
+    if (code == HD_OK)
+        add_pending(op, request, at, number);
+    return code;
+}
+
+/* ---- receives before their turn */
+
+static int overlap(const uint8_t *a, uint64_t a_bytes, const void *b, uint64_t b_bytes)
+{
+    const uint8_t *at = b;
+    return a < at + b_bytes && at < a + a_bytes;
+}
+
+/* Does the step read or write memory of `bytes` at `at`? */
+static int uses(const struct hd__schedule *s, const struct hd__step *step, const uint8_t *at, uint64_t bytes)
+{
+    size_t esize = step->kind == HD__STEP_REDUCE ? hd_dtype_size(step->dtype) : step->kind == HD__STEP_WIDEN ? 2 : 4;
+    int used;
+    switch (step->kind) {
+    case HD__STEP_SEND:
+        return overlap(at, bytes, step->from, step->bytes);
+    case HD__STEP_RECV:
+    case HD__STEP_POSTED:
+        return overlap(at, bytes, step->to, step->bytes);
+    case HD__STEP_COPY:
+        return overlap(at, bytes, step->from, step->bytes) || overlap(at, bytes, step->to, step->bytes);
+    case HD__STEP_WIDEN:
+    case HD__STEP_NARROW:
+        return overlap(at, bytes, step->from, step->bytes * esize) || overlap(at, bytes, step->to, step->bytes * (6 - esize));
+    case HD__STEP_REDUCE:
+        used = overlap(at, bytes, step->to, step->bytes * esize);
+        for (uint32_t k = 0; k < step->n && !used; k++)
+            used = overlap(at, bytes, s->sources.at[step->first + k], step->bytes * esize);
+        return used;
+    default:
+        return 0;
+    }
+}
+
+/* May step `at`, a receive, be posted while those from op->at on are still to come? */
+static int is_free(const struct op *op, uint32_t at)
+{
+    const struct hd__step *step = &op->schedule.steps.at[at];
+    for (uint32_t i = 0; i < op->n_pending; i++)
+        if (uses(&op->schedule, &op->schedule.steps.at[op->pending[i].step], step->to, step->bytes))
+            return 0;
+    for (uint32_t i = op->at; i < at; i++)
+        if (uses(&op->schedule, &op->schedule.steps.at[i], step->to, step->bytes))
+            return 0;
+    return 1;
+}
+
+/* In their order, which is that of the messages, until one has to wait. */
+static int32_t post_early(struct op *op, struct hd_error *err)
+{
+    uint32_t last = HD__MIN(op->at + WINDOW, op->schedule.steps.count), early = 0;
+    uint64_t number = op->messages;
+    op->looked = op->at;
+    for (uint32_t i = 0; i < op->n_pending; i++)
+        early += op->schedule.steps.at[op->pending[i].step].kind == HD__STEP_POSTED;
+    for (uint32_t i = op->at; i < last && early < EARLY; i++) {
+        struct hd__step *step = &op->schedule.steps.at[i];
+        if (step->kind == HD__STEP_RECV) {
+            int32_t code = is_free(op, i) ? run_step(op, i, number, err) : 1;
+            if (code)
+                return code < 0 ? code : HD_OK;
+            step->kind = HD__STEP_POSTED;
+            early++;
+        }
+        number += step->kind == HD__STEP_SEND || step->kind == HD__STEP_POSTED;
+    }
+    return HD_OK;
+}
+
+/* 1: of the first `messages` none is pending any more; 0: some are; or an error. */
+static int32_t drain(struct op *op, uint64_t messages, struct hd_error *err)
+{
+    const struct hd__comm *inner = op->base.group->home;
+    int32_t none = 1;
+    for (uint32_t i = 0; i < op->n_pending;) {
+        int32_t done = 0, code = inner->ops.test(inner->comm, op->pending[i].request, &done, err);
+        if (code != HD_OK)
+            return code;
+        if (!done)
+            none &= op->pending[i++].number >= messages;
+        else
+            op->pending[i] = op->pending[--op->n_pending];
+    }
+    return none;
+}
+
+static int32_t overlay_advance(struct hd__layer_op *head, struct hd_error *err)
+{
+    struct op *op = (struct op *)head;
+    int32_t moved = 0;
+    while (op->at < op->schedule.steps.count) {
+        const struct hd__step *step = &op->schedule.steps.at[op->at];
+        int is_message = step->kind == HD__STEP_SEND || step->kind == HD__STEP_RECV || step->kind == HD__STEP_POSTED;
+        int32_t code = step->kind == HD__STEP_FENCE ? drain(op, step->bytes, err) : HD_OK;
+        if (step->kind != HD__STEP_FENCE && step->kind != HD__STEP_POSTED)
+            code = run_step(op, op->at, op->messages, err);
+        if (step->kind == HD__STEP_FENCE && code == 0 && op->looked != op->at)
+            code = post_early(op, err);
+        if (code < 0)
+            return code;
+        if (step->kind == HD__STEP_FENCE && code == 0)
+            return moved;
+        op->messages += (uint64_t)is_message;
+        op->at++;
+        moved = 1;
+    }
+    head->over = 1;
+    return 1;
+}
+
+static int32_t overlay_late(struct hd__layer_op *head, struct hd_error *err)
+{
+    struct op *op = (struct op *)head;
+    const struct hd_comm_group *g = group_of(op);
+    const struct hd__comm *inner = g->base.home;
+    uint32_t oldest = 0; /* those after it may only wait for somebody who waits for the same */
+    for (uint32_t i = 1; i < op->n_pending; i++)
+        oldest = op->pending[i].number < op->pending[oldest].number ? i : oldest;
+    if (inner->ops.wait && op->n_pending) {
+        int32_t code = inner->ops.wait(inner->comm, op->pending[oldest].request, hd__now(), err);
+        op->pending[oldest] = op->pending[--op->n_pending];
+        return code;
+    }
+    err->peer = op->n_pending ? g->ranks[op->schedule.steps.at[op->pending[oldest].step].peer] : -1;
+    return hd_fail(err, HD_E_TIMEOUT, "%s (tag %llu) in group %s: no sign of rank %lld in time", hd_coll_name(op->call.coll),
+                   (unsigned long long)op->call.tag, g->base.name, (long long)err->peer);
+}
+
+static void op_clear(struct hd__layer_op *op)
+{
+    hd__schedule_clear(&((struct op *)op)->schedule);
+}
+
+static void op_free(struct hd__layer_op *op)
+{
+    hd__schedule_free(&((struct op *)op)->schedule);
+    free(((struct op *)op)->pending);
+}
+
+/* ---- slots */
+
+static int32_t overlay_group(struct hd_comm *o, const char *name, const int32_t *ranks, int32_t n,
+                             struct hd_comm_group **group, struct hd_error *err)
+{
+    const struct hd__comm *inner = &o->base.below[0];
+    struct hd_comm_group *there, *g;
+    int32_t code = n > 1024 ? hd_fail(err, HD_E_UNSUPPORTED, "group %s of %d ranks (1024 at most)", name, n)
+                            : inner->ops.group(inner->comm, name, ranks, n, &there, err);
+    if (code != HD_OK)
+        return code;
+    g = hd__alloc(sizeof *g);
+    hd__layer_group_init(&o->base, &g->base, name);
+    g->base.home = inner;
+    g->base.there = there;
+    g->n = n;
+    g->ranks = hd__alloc((size_t)n * sizeof *ranks);
+    for (int32_t i = 0; i < n; i++) {
+        g->ranks[i] = hd_job_rank(&o->base.world, ranks[i]);
+        g->me = ranks[i] == o->base.world.rank ? i : g->me;
+    }
+    *group = g;
+    return HD_OK;
+}
+
+static void overlay_group_free(struct hd_comm_group *g)
+{
+    hd__layer_group_finish(&g->base);
+    if (g->base.home->ops.group_free)
+        g->base.home->ops.group_free(g->base.there);
+    free(g->ranks);
+    free(g);
+}
+
+static int32_t overlay_collective(struct hd_comm_group *g, const struct hd_comm_call *call, hd_request *request,
+                                  struct hd_error *err)
+{
+    const struct hd__comm *inner = g->base.home;
+    struct op *op;
+    int32_t code;
+    if (inner->ops.collective)
+        return hd__layer_pass(&g->base, call, request, err);
+    code = hd__layer_usable(&g->base, err);
+    if (code != HD_OK)
+        return code;
+    op = hd__layer_op_new(&g->base);
+    op->call = *call;
+    op->at = op->n_pending = 0;
+    op->messages = op->looked = 0;
+    code = hd__schedule_build(&op->schedule, inner->tuning, g->n, g->me, call, err);
+    if (code != HD_OK) {
+        hd__layer_op_drop(&op->base);
+        return code;
+    }
+    op->stream = HD__STREAM_COLLECTIVES + g->calls++ % AT_ONCE;
+    if (op->schedule.use)
+        hd__ran_count(inner->ran, g->base.name, call->coll, op->schedule.use->name);
+    return hd__layer_enqueue(&op->base, request, err);
+}
+
+static const struct hd__layer_kind overlay = {.op_bytes = sizeof(struct op),
+                                              .own_stream = HD__STREAM_COLLECTIVES,
+                                              .at_once = AT_ONCE,
+                                              .advance = overlay_advance,
+                                              .late = overlay_late,
+                                              .op_clear = op_clear,
+                                              .op_free = op_free,
+                                              .group = overlay_group,
+                                              .group_free = overlay_group_free,
+                                              .collective = overlay_collective};
+
+void hd__overlay_create(struct hd__comm *inner, const struct hd_world *world, struct hd__comm *out)
+{
+    struct hd_comm *o = hd__alloc(sizeof *o);
+    o->base = (struct hd__layer){.kind = &overlay, .below = {*inner}, .n_below = 1, .world = *world};
+    hd__layer_become(&o->base, inner->ops.caps, out);
+}

@@ -1,0 +1,19 @@
+/* runtime/comm/tuning_file: the rules by which collectives choose their algorithm (runtime/comm/algorithms/select.h), from and to a
+ * file:
+ *
+ *     {"heddle_tuning": 1, "rules": [
+ *       {"op": "all_reduce", "ranks": 4, "bytes": 65536, "use": "doubling", "chunk": 262144}]}
+ *
+ * ranks and bytes: up to so many; left out: any. chunk: bytes of a message; left out: 256 KiB. */
+#ifndef HD_CORE_COMPILE_TUNING_H
+#define HD_CORE_COMPILE_TUNING_H
+
+#include "runtime/comm/algorithms/select.h"
+
+/* Errors are HD_E_INVALID and begin with the place, "tune.json:3:12: ". */
+int32_t hd__tuning_parse(const char *name, const char *text, size_t bytes, struct hd__tuning *tuning, struct hd_error *err);
+int32_t hd__tuning_read(const char *path, struct hd__tuning *tuning, struct hd_error *err);
+int32_t hd__tuning_write(const char *path, const struct hd__tuning *tuning, struct hd_error *err);
+void hd__tuning_free(struct hd__tuning *tuning);
+
+#endif

@@ -1,0 +1,167 @@
+/* A file by io_uring: reads and writes are under way while the compute thread computes, and no thread is woken for them. */
+#include "runtime/exec/copy_engine.h"
+
+#include <errno.h>
+#include <stdlib.h>
+
+#ifdef HEDDLE_URING
+
+#include <liburing.h>
+
+#define ENTRIES 64
+#define LARGEST (INT64_C(1) << 26) /* one request; more are told in several */
+
+struct request {
+    struct hd__copy copy;
+    int64_t done;
+    int32_t used, complete;
+};
+
+struct hd__uring {
+    struct io_uring ring;
+    int file;
+    HD__ARRAY(struct request) requests; /* a ticket is an index + 1 */
+    uint32_t in_flight;
+};
+
+int32_t hd__uring_open(int file, struct hd__uring **uring, struct hd_error *err)
+{
+    struct hd__uring *u = hd__alloc(sizeof *u);
+    int rc = io_uring_queue_init(ENTRIES, &u->ring, 0);
+    if (rc < 0) {
+        free(u);
+        return hd_fail(err, HD_E_UNSUPPORTED, "the kernel gives no io_uring (%s)", strerror(-rc));
+    }
+    u->file = file;
+    *uring = u;
+    return HD_OK;
+}
+
+/* The next part of a request. */
+static int32_t submit(struct hd__uring *u, uint32_t index, struct hd_error *err)
+{
+    struct request *r = &u->requests.at[index];
+    struct io_uring_sqe *sqe = io_uring_get_sqe(&u->ring);
+    unsigned n = (unsigned)HD__MIN(r->copy.bytes - r->done, LARGEST);
+    int rc;
+    if (!sqe)
+        return hd_fail(err, HD_E_IO, "the ring of io_uring is full");
+    if (r->copy.out)
+        io_uring_prep_write(sqe, u->file, (char *)r->copy.main + r->done, n, (__u64)(r->copy.at + r->done));
+    else
+        io_uring_prep_read(sqe, u->file, (char *)r->copy.main + r->done, n, (__u64)(r->copy.at + r->done));
+    io_uring_sqe_set_data64(sqe, index);
+    do {
+        rc = io_uring_submit(&u->ring);
+    } while (rc == -EINTR || rc == -EAGAIN);
+    if (rc < 0)
+        return hd_fail(err, HD_E_IO, "io_uring refuses a request: %s", strerror(-rc));
+    u->in_flight++;
+    return HD_OK;
+}
+
+/* Takes one completion; a short one goes on with what is left. */
+static int32_t reap(struct hd__uring *u, double deadline, struct hd_error *err)
+{
+    double left = deadline - hd__now();
+    struct __kernel_timespec t = {.tv_sec = left > 0 ? (long long)left : 0};
+    struct io_uring_cqe *cqe;
+    int rc = io_uring_peek_cqe(&u->ring, &cqe);
+    t.tv_nsec = left > 0 ? (long long)((left - (double)t.tv_sec) * 1e9) : 0;
+    if (rc == -EAGAIN)
+        rc = io_uring_wait_cqe_timeout(&u->ring, &cqe, &t);
+    if (rc == -EINTR)
+        return HD_OK;
+    if (rc < 0)
+        return hd_fail(err, rc == -ETIME ? HD_E_TIMEOUT : HD_E_IO, "waiting for offloaded state: %s", strerror(-rc));
+    uint32_t index = (uint32_t)io_uring_cqe_get_data64(cqe);
+    struct request *r = &u->requests.at[index];
+    int got = cqe->res;
+    io_uring_cqe_seen(&u->ring, cqe);
+    u->in_flight--;
+    if (got == -EINTR || got == -EAGAIN)
+        return submit(u, index, err);
+    if (got <= 0)
+        return hd_fail(err, HD_E_IO, "%s %lld bytes at %lld of the file of offloaded state: %s", r->copy.out ? "writing" : "reading",
+                       (long long)(r->copy.bytes - r->done), (long long)(r->copy.at + r->done),
+                       got ? strerror(-got) : "it is shorter than planned");
+    r->done += got;
+    r->complete = r->done >= r->copy.bytes;
+    return r->complete ? HD_OK : submit(u, index, err);
+}
+
+void hd__uring_close(struct hd__uring *u)
+{
+    struct hd_error err = HD_ERROR_INIT;
+    if (!u)
+        return;
+    while (u->in_flight && !reap(u, hd__now() + 10, &err))
+        ;
+    io_uring_queue_exit(&u->ring);
+    hd__free_array(&u->requests);
+    free(u);
+}
+
+static uint32_t free_request(struct hd__uring *u)
+{
+    for (uint32_t n = 0; n < u->requests.count; n++)
+        if (!u->requests.at[n].used)
+            return n;
+    hd__push(&u->requests, (struct request){0});
+    return u->requests.count - 1;
+}
+
+int32_t hd__uring_start(struct hd__uring *u, struct hd__copy *copy, struct hd_error *err)
+{
+    uint32_t index = free_request(u);
+    while (u->in_flight >= ENTRIES) {
+        int32_t rc = reap(u, hd__now() + 60, err);
+        if (rc)
+            return rc;
+    }
+    copy->ticket = index + 1;
+    u->requests.at[index] = (struct request){.copy = *copy, .used = 1};
+    return submit(u, index, err);
+}
+
+int32_t hd__uring_wait(struct hd__uring *u, const struct hd__copy *copy, double deadline, struct hd_error *err)
+{
+    uint32_t index = copy->ticket - 1;
+    int32_t rc = HD_OK;
+    while (!rc && !u->requests.at[index].complete)
+        rc = reap(u, deadline, err);
+    if (!rc)
+        u->requests.at[index].used = 0;
+    return rc;
+}
+
+#else
+
+int32_t hd__uring_open(int file, struct hd__uring **uring, struct hd_error *err)
+{
+    (void)file;
+    (void)uring;
+    return hd_fail(err, HD_E_UNSUPPORTED, "this heddle was built without liburing");
+}
+
+void hd__uring_close(struct hd__uring *uring)
+{
+    (void)uring;
+}
+
+int32_t hd__uring_start(struct hd__uring *uring, struct hd__copy *copy, struct hd_error *err)
+{
+    (void)uring;
+    (void)copy;
+    return hd_fail(err, HD_E_INTERNAL, "there is no io_uring");
+}
+
+int32_t hd__uring_wait(struct hd__uring *uring, const struct hd__copy *copy, double deadline, struct hd_error *err)
+{
+    (void)uring;
+    (void)copy;
+    (void)deadline;
+    return hd_fail(err, HD_E_INTERNAL, "there is no io_uring");
+}
+
+#endif

@@ -1,0 +1,219 @@
+/* Opening and closing: device, transports, memory, groups. */
+#include "runtime/exec/executor.h"
+
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "core/base/thread_pool.h"
+#include "runtime/exec/internal.h"
+
+/* ---- groups */
+
+static int same_group(const struct hd__instr *a, const struct hd__instr *b)
+{
+    return a->axes == b->axes && a->members == b->members;
+}
+
+/* Groups of several stages. Making a group waits for its members, and stages meet theirs in different orders: so all ranks
+ * make all of these in one order, that of the stages' programs. */
+static int32_t open_stage_groups(struct hd__exec *e, struct hd_error *err)
+{
+    const struct hd__compiled *c = e->config.compiled;
+    HD__ARRAY(const struct hd__instr *) known = {0};
+    int32_t rc = HD_OK;
+    for (int32_t stage = 0; stage < c->n_stages && c->n_stages > 1; stage++)
+        for (uint32_t s = 0; s < c->stage[stage]->sections.count; s++)
+            for (uint32_t k = 0; k < c->stage[stage]->sections.at[s].code.count && !rc; k++) {
+                const struct hd__instr *i = &c->stage[stage]->sections.at[s].code.at[k];
+                struct hd__group_ref unused;
+                uint32_t n = 0;
+                if (!(i->axes & HD_AXIS_BIT(HD_AXIS_PP)))
+                    continue;
+                while (n < known.count && !same_group(known.at[n], i))
+                    n++;
+                if (n < known.count)
+                    continue;
+                hd__push(&known, i);
+                if (!i->members || i->members >> e->coord[HD_AXIS_PP] & 1)
+                    rc = hd__transports_group(&e->transports, i->axes, i->members, &unused, err);
+            }
+    hd__free_array(&known);
+    return rc;
+}
+
+static int32_t open_agreement(struct hd__exec *e, struct hd_error *err)
+{
+    void *pinned = NULL;
+    int32_t rc = hd__device_event(&e->device, &e->agreement.done, err);
+    if (!rc)
+        rc = hd__device_pinned(&e->device, 4096, &pinned, err);
+    e->agreement.pinned = pinned;
+    return rc ? rc : e->device.ops->alloc(e->device.at, HD_MEM_DEVICE, 4096, &e->agreement.device, err);
+}
+
+static void close_agreement(struct hd__exec *e)
+{
+    if (e->agreement.device)
+        e->device.ops->free(e->device.at, HD_MEM_DEVICE, e->agreement.device);
+    hd__device_pinned_free(&e->device, e->agreement.pinned);
+    hd__device_event_free(&e->device, e->agreement.done);
+}
+
+/* The group of all, and how the recorder calls what it does there. */
+static int32_t open_world(struct hd__exec *e, struct hd_error *err)
+{
+    int32_t rc = e->config.compiled->mesh.ranks > 1 ? hd__transports_group(&e->transports, ~UINT32_C(0), 0, &e->world, err) : HD_OK;
+    if (rc || !e->world.of)
+        return rc;
+    e->agree = (struct hd__flight_op){.name = "agree", .section = "step end", .block = "", .tag = UINT64_MAX, .count = 3,
+                                      .bytes = 12, .dtype = HD_I32, .redop = HD_MAX, .calls = 1, .root = -1,
+                                      .channel = hd__flight_channel(e->transports.flight, e->world.of->name, e->world.of->ranks,
+                                                                    e->world.of->n, -1, -1, 0)};
+    e->meet = e->agree;
+    e->meet.name = "meet";
+    e->meet.section = "start";
+    hd__flight_sign(&e->agree);
+    hd__flight_sign(&e->meet);
+    return e->world.transport->ordered ? open_agreement(e, err) : HD_OK;
+}
+
+/* ---- life */
+
+/* Cores for one rank's threads: those that it is pinned to; where nobody pinned it, its share of the machine's. */
+static int32_t thread_count(int32_t local_ranks)
+{
+    int32_t n = hd__cores();
+    return HD__MAX(1, n < sysconf(_SC_NPROCESSORS_ONLN) ? n : n / local_ranks);
+}
+
+static int32_t open_device(struct hd__exec *e, struct hd_error *err)
+{
+    const struct hd__compiled *c = e->config.compiled;
+    struct hd_device_place place = {.struct_size = sizeof place, .local_rank = e->config.local_rank,
+                                    .local_ranks = e->config.local_ranks,
+                                    .threads = thread_count(e->config.local_ranks)};
+    int32_t rc = hd__plugin_probe(c->plugins, c->device_choice.component, err);
+    if (rc)
+        return rc;
+    e->device.ops = &c->device_choice.component->ops.device;
+    e->device.name = c->device_choice.section->use;
+    rc = e->device.ops->open(hd__host(), c->device_choice.settings, &place, &e->device.at, err);
+    if (!rc)
+        rc = hd__device_check(&e->device, err);
+    if (rc || !e->device.streams)
+        return rc;
+    e->transports.stage = hd__stage_create(&e->device, &e->transports, c->job->device_staging);
+    e->transports.in_order = hd__ordered_create(&e->device, &e->transports, c->job->comm_timeout);
+    return HD_OK;
+}
+
+struct hd__exec *hd__exec_create(const struct hd__exec_config *config)
+{
+    struct hd__exec *e = hd__alloc(sizeof *e);
+    e->config = *config;
+    e->p = hd__program_of(config->compiled, config->rank);
+    hd__mesh_coord(&config->compiled->mesh, config->rank, e->coord);
+    e->transports = (struct hd__transports){.compiled = config->compiled, .store = config->store, .rank = config->rank,
+                                            .local_rank = config->local_rank, .local_ranks = config->local_ranks,
+                                            .device = &e->device, .lock = PTHREAD_MUTEX_INITIALIZER};
+    e->transports.flight = hd__flight_create((uint64_t)(config->operations ? config->operations : 64));
+    hd__exec_does(e, "opening the device");
+    return e;
+}
+
+static int32_t open_transports(struct hd__exec *e, struct hd_error *err)
+{
+    return hd__transports_open(&e->transports, err);
+}
+
+int32_t hd__exec_open(struct hd__exec *e, struct hd_error *err)
+{
+    static const struct {
+        const char *what;
+        int32_t (*stage)(struct hd__exec *e, struct hd_error *err);
+    } stages[] = {{"opening the device", open_device},       {"opening transports", open_transports},
+                  {"making room for its arena", hd__exec_map}, {"making groups", open_world},
+                  {"making groups", open_stage_groups},      {"preparing kernels", hd__exec_prepare}};
+    int32_t rc = HD_OK;
+    for (size_t i = 0; i < HD__COUNT(stages) && !rc; i++) {
+        hd__exec_does(e, stages[i].what);
+        rc = stages[i].stage(e, err);
+    }
+    if (rc)
+        return rc;
+    hd__exec_does(e, "between sections");
+    hd__transports_pump(&e->transports);
+    return HD_OK;
+}
+
+/* What is still under way on a device would use what is freed here. */
+static void stop_device(struct hd__exec *e)
+{
+    struct hd_error ignored = HD_ERROR_INIT;
+    for (uint32_t s = 0; s < HD_STREAM_COUNT && e->device.streams; s++)
+        e->device.ops->sync(e->device.at, s, &ignored);
+}
+
+void hd__exec_close(struct hd__exec *e)
+{
+    if (!e)
+        return;
+    if (e->device.at)
+        stop_device(e);
+    hd__exec_release(e);
+    hd__profile_free(e->profile);
+    close_agreement(e);
+    hd__exec_stop_copies(e);
+    hd__transports_close(&e->transports); /* after a failure they may still write where they were to receive */
+    hd__exec_unmap(e);
+    if (e->device.ops)
+        e->device.ops->close(e->device.at);
+    hd__flight_destroy(e->transports.flight);
+    free(e);
+}
+
+struct hd__flight *hd__exec_flight(struct hd__exec *e)
+{
+    return e->transports.flight;
+}
+
+void hd__exec_abort(struct hd__exec *e, const char *reason)
+{
+    hd__transports_abort(&e->transports, reason);
+}
+
+/* ---- what it has */
+
+struct hd_program *hd__exec_program(struct hd__exec *e)
+{
+    return e->p;
+}
+
+const int32_t *hd__exec_coord(const struct hd__exec *e)
+{
+    return e->coord;
+}
+
+double hd__exec_comm_seconds(struct hd__exec *e)
+{
+    double s = e->comm_seconds;
+    e->comm_seconds = 0;
+    return s;
+}
+
+void hd__exec_profile(struct hd__exec *e, int on)
+{
+    if (on && !e->profile)
+        e->profile = hd__profile_new(e->p);
+    e->profiling = on;
+}
+
+const struct hd__profile *hd__exec_profiled(const struct hd__exec *e)
+{
+    return e->profile;
+}
+
+double hd__exec_peak_flops(struct hd__exec *e)
+{
+    return e->device.ops->peak_flops ? e->device.ops->peak_flops(e->device.at, e->p->precision.compute) : 0;
+}

@@ -1,0 +1,24 @@
+/* runtime/exec/file_offload: copies between the memory of a device with streams and the file of offloaded state.
+ *
+ * Files are read and written from pinned memory (runtime/exec/copy_engine), the device copies between that and its own: in chunks, each
+ * direction with slots of its own, so that the disk and the device work at once. A copy begins behind what compute was given
+ * so far; the wait ends when the file has it, or when compute is ordered behind the last chunk that came from there. One thread. */
+#ifndef HD_CORE_RUN_SPILL_H
+#define HD_CORE_RUN_SPILL_H
+
+#include "runtime/exec/copy_engine.h"
+
+struct hd__spill;
+
+/* `copies` has the file; both outlive it. `chunk`: bytes, a multiple of a page. */
+int32_t hd__spill_open(const struct hd__device *d, struct hd__copies *copies, int64_t chunk, struct hd__spill **spill,
+                       struct hd_error *err);
+void hd__spill_close(struct hd__spill *spill); /* NULL is fine */
+
+/* `copy` stays as it is until its wait; its event is of its own. */
+int32_t hd__spill_start(struct hd__spill *spill, struct hd__copy *copy, struct hd_error *err);
+/* A bounded piece of what is under way: 1 if anything moved, 0 if not, or an error. */
+int32_t hd__spill_progress(struct hd__spill *spill, struct hd_error *err);
+int32_t hd__spill_wait(struct hd__spill *spill, struct hd__copy *copy, double deadline, struct hd_error *err);
+
+#endif

@@ -1,0 +1,113 @@
+/* The memories beside the main one: host memory, and a file without a name. */
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "runtime/exec/copy_engine.h"
+
+static int64_t distance(const void *from, const void *to)
+{
+    return (int64_t)((uintptr_t)to - (uintptr_t)from);
+}
+
+/* Without O_TMPFILE (NFS, overlays of old kernels) a name lives for a moment. */
+static int make_file(const char *folder, int flags)
+{
+    char name[4096];
+    int file = open(folder, O_TMPFILE | O_RDWR | O_CLOEXEC | flags, 0600);
+    if (file >= 0 || (errno != EOPNOTSUPP && errno != EISDIR && errno != ENOENT))
+        return file;
+    if (snprintf(name, sizeof name, "%s/.heddle-XXXXXX", folder) >= (int)sizeof name) {
+        errno = ENAMETOOLONG;
+        return -1;
+    }
+    file = mkostemp(name, O_CLOEXEC | flags);
+    if (file >= 0)
+        unlink(name);
+    return file;
+}
+
+/* Past the page cache where the file system can: the state is larger than what it would be kept for. */
+static int32_t open_file(const char *folder, int64_t bytes, int *file, struct hd_error *err)
+{
+    int fd = make_file(folder, O_DIRECT);
+    if (fd < 0 && errno == EINVAL)
+        fd = make_file(folder, 0);
+    if (fd < 0)
+        return hd_fail(err, HD_E_IO, "no file for offloaded state in %s (offload.path): %s", folder, strerror(errno));
+    if (fallocate(fd, 0, 0, bytes) && (errno != EOPNOTSUPP || ftruncate(fd, bytes))) {
+        int why = errno;
+        close(fd);
+        return hd_fail(err, HD_E_IO, "no room for %lld bytes of offloaded state in %s (offload.path): %s", (long long)bytes,
+                       folder, strerror(why));
+    }
+    *file = fd;
+    return HD_OK;
+}
+
+/* What a device copies from and to beside its kernels. */
+static int32_t pin(const struct hd__device *d, struct hd__memories *m, int64_t bytes, struct hd_error *err)
+{
+    int32_t rc = hd__device_pinned(d, (size_t)bytes, &m->base[HD__MEM_HOST], err);
+    if (rc)
+        return rc;
+    memset(m->base[HD__MEM_HOST], 0, (size_t)bytes);
+    m->bytes[HD__MEM_HOST] = bytes;
+    return HD_OK;
+}
+
+static int32_t map(struct hd__memories *m, int memory, int64_t bytes, struct hd_error *err)
+{
+    int flags = memory == HD__MEM_FILE ? MAP_SHARED : MAP_PRIVATE | MAP_ANONYMOUS;
+    void *base = mmap(NULL, (size_t)bytes, PROT_READ | PROT_WRITE, flags, memory == HD__MEM_FILE ? m->file : -1, 0);
+    if (base == MAP_FAILED)
+        return hd_fail(err, HD_E_NOMEM, "cannot map %lld bytes of %s memory: %s", (long long)bytes,
+                       memory == HD__MEM_FILE ? "file" : "host", strerror(errno));
+    m->base[memory] = base;
+    m->bytes[memory] = bytes;
+    return HD_OK;
+}
+
+/* Every page is there before the first step, as in the main arena. */
+static void touch(char *memory, int64_t bytes)
+{
+    madvise(memory, (size_t)bytes, MADV_HUGEPAGE);
+    for (int64_t at = 0; at < bytes; at += 4096)
+        *(volatile char *)(memory + at) = 0;
+}
+
+int32_t hd__memories_open(struct hd_program *p, void *arena, const struct hd__device *device, struct hd__memories *m,
+                          struct hd_error *err)
+{
+    int32_t rc = HD_OK;
+    *m = (struct hd__memories){.file = -1};
+    if (p->bytes[HD__MEM_FILE])
+        rc = open_file(p->file_folder ? p->file_folder : ".", p->bytes[HD__MEM_FILE], &m->file, err);
+    for (int memory = 1; memory < HD__MEM_COUNT && !rc; memory++) {
+        if (!p->bytes[memory])
+            continue;
+        rc = memory == HD__MEM_HOST && device->streams ? pin(device, m, p->bytes[memory], err)
+                                                       : map(m, memory, p->bytes[memory], err);
+        if (!rc)
+            p->shift[memory] = distance(arena, m->base[memory]);
+    }
+    if (!rc && m->base[HD__MEM_HOST] && !device->streams)
+        touch(m->base[HD__MEM_HOST], m->bytes[HD__MEM_HOST]);
+    if (rc)
+        hd__memories_close(m, device);
+    return rc;
+}
+
+void hd__memories_close(struct hd__memories *m, const struct hd__device *device)
+{
+    for (int memory = 1; memory < HD__MEM_COUNT; memory++)
+        if (m->base[memory] && memory == HD__MEM_HOST && device->streams)
+            hd__device_pinned_free(device, m->base[memory]);
+        else if (m->base[memory])
+            munmap(m->base[memory], (size_t)m->bytes[memory]);
+    if (m->bytes[HD__MEM_FILE] || m->file > 0)
+        close(m->file);
+    *m = (struct hd__memories){.file = -1};
+}

@@ -1,0 +1,22 @@
+/* The host table of a job: what comm/ lends to everyone, and the building of programs. */
+#include "core/compile/compile.h"
+#include "runtime/rendezvous/host_store.h"
+
+static const void *no_extension(const char *name)
+{
+    (void)name;
+    return NULL;
+}
+
+struct hd_host *hd__host(void)
+{
+    static struct hd_host host;
+    if (!host.struct_size) {
+        host = *hd__comm_host();
+        host.struct_size = sizeof host;
+        host.build = &hd__builder_api;
+        host.pass = &hd__pass_api;
+        host.get_extension = no_extension;
+    }
+    return &host;
+}

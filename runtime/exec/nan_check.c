@@ -1,0 +1,104 @@
+/* Looking at a step: where a bad number was made, and where a rank is. */
+#include <math.h>
+
+#include "runtime/exec/internal.h"
+#include "service/checkpoint/safetensors.h"
+
+/* ---- bad numbers */
+
+static int all_finite(const struct hd__exec *e, hd_tensor t)
+{
+    const struct hd__tensor *x = hd__tc(e->p, t);
+    const void *data = hd__address(e->p, t, e->coord, e->view);
+    int64_t n = hd__numel(e->p, x);
+    float value[256];
+    if (x->dtype == HD_I32 || x->dtype == HD_U8)
+        return 1;
+    for (int64_t i = 0; i < n && x->dtype == HD_F64; i++)
+        if (!isfinite(((const double *)data)[i]))
+            return 0;
+    if (x->dtype == HD_F64)
+        return 1;
+    for (int64_t i = 0, some; i < n; i += some) {
+        some = HD__MIN(256, n - i);
+        hd__to_f32(x->dtype, (const char *)data + i * (int64_t)hd_dtype_size(x->dtype), value, (uint64_t)some);
+        for (int64_t k = 0; k < some; k++)
+            if (!isfinite(value[k]))
+                return 0;
+    }
+    return 1;
+}
+
+/* The first of some tensors that is not finite; 0 where all are. */
+static int32_t first_bad(struct hd__exec *e, const hd_tensor *t, uint32_t n, hd_tensor *bad, struct hd_error *err)
+{
+    int32_t rc = hd__exec_pull(e, t, n, err);
+    *bad = 0;
+    for (uint32_t k = 0; k < n && !rc && !*bad; k++)
+        if (!all_finite(e, t[k]))
+            *bad = t[k];
+    return rc;
+}
+
+/* A bad number is made where all that is read is finite, or it was in a parameter before. */
+int32_t hd__exec_look(struct hd__exec *e, const struct hd__exec_section *section, uint32_t k, struct hd_error *err)
+{
+    const struct hd__instr *i = &section->of->code.at[k];
+    int look = section->steps[k].kind == STEP_KERNEL && !*e->bad;
+    hd_tensor read = 0, written = 0;
+    int32_t rc = look ? first_bad(e, i->in, i->n_in, &read, err) : HD_OK;
+    if (!rc)
+        rc = hd__exec_run(e, &section->steps[k], err);
+    if (!rc && look && !read)
+        rc = first_bad(e, i->out, i->n_out, &written, err);
+    if (rc || !look)
+        return rc;
+    if (read && hd__tc(e->p, read)->param && i->phase != HD__PHASE_O)
+        snprintf(e->bad, 160, "parameter %s, before the step", e->p->params.at[hd__tc(e->p, read)->param - 1].desc.name);
+    else if (written)
+        snprintf(e->bad, 160, "block %s, %s (section %s, instruction %u)", e->p->blocks.at[i->block], hd__op(i->op)->name,
+                 section->of->name, k);
+    return HD_OK;
+}
+
+int32_t hd__exec_find_bad(struct hd__exec *e, int64_t step, char out[160], struct hd_error *err)
+{
+    int32_t rc;
+    *out = 0;
+    e->bad = out;
+    rc = hd__exec_step(e, step, err);
+    e->bad = NULL;
+    return rc ? rc : *out != 0;
+}
+
+/* ---- where a rank is */
+
+void hd__exec_does(struct hd__exec *e, const char *what)
+{
+    __atomic_store_n(&e->does, what, __ATOMIC_RELAXED);
+}
+
+const char *hd__exec_where(struct hd__exec *e, char out[128])
+{
+    const struct hd__exec_section *section = __atomic_load_n(&e->at_section, __ATOMIC_RELAXED);
+    uint32_t k = __atomic_load_n(&e->at_step, __ATOMIC_RELAXED);
+    const struct hd__instr *i, *on = NULL;
+    char axes[64], with[80] = "";
+    const char *block;
+    if (!section || k >= section->n)
+        return strcpy(out, __atomic_load_n(&e->does, __ATOMIC_RELAXED));
+    i = &section->of->code.at[k];
+    for (uint32_t j = 0; j < k && i->op == HD_OP_WAIT; j++)
+        if (section->of->code.at[j].id == i->wait)
+            on = &section->of->code.at[j];
+    if (on && hd__op(on->op)->class == HD__CLASS_P2P)
+        snprintf(with, sizeof with, " %s stage %d", on->op == HD_OP_RECV ? "from" : "to", on->peer);
+    else if (on) {
+        hd__axes_text(on->axes, axes);
+        snprintf(with, sizeof with, " over %s", axes);
+    }
+    block = e->p->blocks.at[i->block];
+    snprintf(out, 128, "section %s, instruction %u: %s%s%s%s%s%s", section->of->name, k, block, *block ? " " : "",
+             hd__op(i->op)->name, on ? " for " : "", on ? hd__op(on->op)->name : "", with);
+    return out;
+}

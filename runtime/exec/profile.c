@@ -1,0 +1,196 @@
+/* Seconds of each instruction, added up by kind when they are printed. */
+#include "runtime/exec/profile.h"
+
+#include <errno.h>
+#include <stdlib.h>
+
+#include "analysis/print.h"
+#include "core/program/ops.h"
+#include "service/metrics/metrics.h"
+
+struct hd__profile {
+    const struct hd_program *p;
+    double **seconds; /* of a section's instructions */
+    uint32_t **calls;
+};
+
+struct row {
+    char name[96];
+    double seconds, flops, bytes;
+    int64_t calls;
+};
+
+struct table {
+    HD__ARRAY(struct row) rows;
+};
+
+struct hd__profile *hd__profile_new(const struct hd_program *p)
+{
+    struct hd__profile *profile = hd__alloc(sizeof *profile);
+    profile->p = p;
+    profile->seconds = hd__alloc(p->sections.count * sizeof *profile->seconds);
+    profile->calls = hd__alloc(p->sections.count * sizeof *profile->calls);
+    for (uint32_t s = 0; s < p->sections.count; s++) {
+        size_t n = p->sections.at[s].code.count + 1u;
+        profile->seconds[s] = hd__alloc(n * sizeof **profile->seconds);
+        profile->calls[s] = hd__alloc(n * sizeof **profile->calls);
+    }
+    return profile;
+}
+
+void hd__profile_free(struct hd__profile *profile)
+{
+    if (!profile)
+        return;
+    for (uint32_t s = 0; s < profile->p->sections.count; s++) {
+        free(profile->seconds[s]);
+        free(profile->calls[s]);
+    }
+    free(profile->seconds);
+    free(profile->calls);
+    free(profile);
+}
+
+void hd__profile_add(struct hd__profile *profile, uint32_t section, uint32_t instr, double seconds)
+{
+    profile->seconds[section][instr] += seconds;
+    profile->calls[section][instr]++;
+}
+
+/* ---- rows */
+
+/* The dims of `t` that `other` has (or lacks), multiplied. */
+static int64_t extent(const struct hd_program *p, const struct hd__tensor *t, const struct hd__tensor *other, int has)
+{
+    int64_t n = 1;
+    for (int32_t d = 0; d < t->ndim; d++)
+        if ((hd__dim_index(other, t->dim[d]) >= 0) == has)
+            n *= hd__local(p, t, d);
+    return n;
+}
+
+static int is_product(uint16_t op)
+{
+    return op == HD_OP_EINSUM || (op >= HD_OP_EINSUM_BIAS && op <= HD_OP_EINSUM_BIAS_DW);
+}
+
+/* "F einsum 2048x1536x384": rows, columns and terms of a product, dims of all three operands left out. */
+static void row_name(const struct hd_program *p, const struct hd__instr *i, char out[96])
+{
+    int n = snprintf(out, 96, "%s %s", hd__phase_name(i->phase), hd__op(i->op)->name);
+    if (!is_product(i->op))
+        return;
+    const struct hd__tensor *a = hd__tc(p, i->in[0]), *b = hd__tc(p, i->in[1]), *c = hd__tc(p, i->out[0]);
+    snprintf(out + n, (size_t)(96 - n), " %lldx%lldx%lld", (long long)extent(p, c, b, 0), (long long)extent(p, c, a, 0),
+             (long long)extent(p, a, c, 0));
+}
+
+static struct row *row_of(struct table *t, const char *name)
+{
+    struct row row = {0};
+    for (uint32_t k = 0; k < t->rows.count; k++)
+        if (!strcmp(t->rows.at[k].name, name))
+            return &t->rows.at[k];
+    snprintf(row.name, sizeof row.name, "%s", name);
+    hd__push(&t->rows, row);
+    return &t->rows.at[t->rows.count - 1];
+}
+
+static void add_section(const struct hd__profile *profile, uint32_t s, struct table *t)
+{
+    const hd__code *code = &profile->p->sections.at[s].code;
+    for (uint32_t k = 0; k < code->count; k++) {
+        const struct hd__instr *i = &code->at[k];
+        double calls = profile->calls[s][k];
+        struct row *row;
+        char name[96];
+        if (!profile->calls[s][k])
+            continue;
+        row_name(profile->p, i, name);
+        row = row_of(t, name);
+        row->calls += profile->calls[s][k];
+        row->seconds += profile->seconds[s][k];
+        row->flops += calls * hd__instr_flops(profile->p, i);
+        row->bytes += calls * hd__instr_bytes(profile->p, i);
+    }
+}
+
+static int slower_first(const void *a, const void *b)
+{
+    double x = ((const struct row *)a)->seconds, y = ((const struct row *)b)->seconds;
+    return (x < y) - (x > y);
+}
+
+/* ---- printing */
+
+static void print_row(const struct row *r, double steps, double seconds, double peak, struct hd__text *out)
+{
+    double rate = r->seconds > 0 ? r->flops / r->seconds : 0;
+    hd__text_add(out, "%6.1f%% %9.3f %7.1f %9.1f ", 100 * r->seconds / seconds, 1e3 * r->seconds / steps,
+                 (double)r->calls / steps, r->seconds > 0 ? 1e-9 * r->bytes / r->seconds : 0);
+    if (r->flops > 0)
+        hd__text_add(out, "%9.1f ", 1e-9 * rate);
+    else
+        hd__text_add(out, "%9s ", "-");
+    if (r->flops > 0 && peak > 0)
+        hd__text_add(out, "%7.1f%%  ", 100 * rate / peak);
+    else
+        hd__text_add(out, "%8s  ", "-");
+    hd__text_add(out, "%s\n", r->name);
+}
+
+void hd__profile_text(const struct hd__profile *profile, int64_t steps, double seconds, double peak, struct hd__text *out)
+{
+    struct table t = {0};
+    struct row rest = {.name = "between instructions", .seconds = seconds};
+    for (uint32_t s = 0; s < profile->p->sections.count; s++)
+        add_section(profile, s, &t);
+    for (uint32_t k = 0; k < t.rows.count; k++)
+        rest.seconds -= t.rows.at[k].seconds;
+    hd__push(&t.rows, rest);
+    qsort(t.rows.at, t.rows.count, sizeof *t.rows.at, slower_first);
+    hd__text_add(out, "profile of rank 0: %lld steps of %.3f ms\n", (long long)steps, 1e3 * seconds / (double)steps);
+    hd__text_add(out, "%7s %9s %7s %9s %9s %8s  %s\n", "share", "ms/step", "calls", "GB/s", "GFLOP/s", "of peak", "instruction");
+    for (uint32_t k = 0; k < t.rows.count; k++)
+        print_row(&t.rows.at[k], (double)steps, seconds, peak, out);
+    free(t.rows.at);
+}
+
+/* ---- by block */
+
+static int is_work(const struct hd__instr *i)
+{
+    uint8_t class = hd__op(i->op)->class;
+    return i->phase != HD__PHASE_O && !hd__is_async(i) && class != HD__CLASS_COLLECTIVE && class != HD__CLASS_P2P && i->op != HD_OP_WAIT;
+}
+
+/* Sections that training runs: what an evaluation takes is no part of a micro-batch. */
+static int trains(const struct hd__code_section *s)
+{
+    return s->repeat > 0;
+}
+
+int32_t hd__profile_blocks(const struct hd__profile *profile, int64_t micros, const char *path, struct hd_error *err)
+{
+    const struct hd_program *p = profile->p;
+    double *seconds = hd__alloc(p->blocks.count * sizeof *seconds);
+    FILE *file;
+    int bad;
+    for (uint32_t s = 0; s < p->sections.count; s++)
+        for (uint32_t k = 0; k < p->sections.at[s].code.count && trains(&p->sections.at[s]); k++)
+            if (is_work(&p->sections.at[s].code.at[k]))
+                seconds[p->sections.at[s].code.at[k].block] += profile->seconds[s][k];
+    hd__make_folders(path);
+    file = fopen(path, "w");
+    if (file) {
+        fprintf(file, "# stage %d of %d\n", p->stage, p->mesh.size[HD_AXIS_PP]);
+        for (uint32_t b = 1; b < p->blocks.count; b++)
+            if (seconds[b] > 0)
+                fprintf(file, "%s,%.9f\n", p->blocks.at[b], seconds[b] / (double)micros);
+    }
+    bad = !file || ferror(file);
+    if ((file && fclose(file)) || bad)
+        bad = 1;
+    free(seconds);
+    return bad ? hd_fail(err, HD_E_IO, "metrics.blocks: cannot write %s: %s", path, strerror(errno)) : HD_OK;
+}

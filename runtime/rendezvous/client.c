@@ -1,0 +1,295 @@
+/* The ranks' side of the store: one connection, requests matched by number. */
+#include "runtime/rendezvous/store.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <stdlib.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "core/base/base.h"
+#include "runtime/rendezvous/client_internal.h"
+
+struct timespec hd__store_time(double t)
+{
+    return (struct timespec){.tv_sec = (time_t)t, .tv_nsec = (long)((t - (double)(time_t)t) * 1e9)};
+}
+
+void hd__store_cond(pthread_cond_t *cond)
+{
+    pthread_condattr_t attr;
+    pthread_condattr_init(&attr);
+    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+    pthread_cond_init(cond, &attr);
+    pthread_condattr_destroy(&attr);
+}
+
+/* ---- opening and closing */
+
+void hd__store_free(struct hd_store *s)
+{
+    if (s->fd >= 0)
+        close(s->fd);
+    if (s->wake >= 0)
+        close(s->wake);
+    pthread_mutex_destroy(&s->write_lock);
+    pthread_mutex_destroy(&s->lock);
+    pthread_mutex_destroy(&s->witness_lock);
+    pthread_cond_destroy(&s->replied);
+    hd__live_finish(&s->live);
+    free(s->in);
+    free(s);
+}
+
+struct hd_store *hd__store_new(int32_t rank, int32_t size)
+{
+    struct hd_store *s = hd__alloc(sizeof *s);
+    hd__live_init(&s->live);
+    pthread_mutex_init(&s->write_lock, NULL);
+    pthread_mutex_init(&s->lock, NULL);
+    pthread_mutex_init(&s->witness_lock, NULL);
+    hd__store_cond(&s->replied);
+    s->rank = rank;
+    s->size = size;
+    s->fd = s->wake = -1;
+    return s;
+}
+
+int32_t hd__store_connect(const struct hd__store_options *options, double deadline, struct hd_store **store,
+                          struct hd_error *err)
+{
+    struct hd_store *s = hd__store_new(options->rank, options->size);
+    int32_t code = HD_OK;
+    s->dead_after = options->dead_after;
+    s->in = hd__alloc(WIRE_FRAME_MAX);
+    s->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    if (s->wake < 0)
+        code = hd_fail(err, HD_E_IO, "eventfd: %s", strerror(errno));
+    while (code == HD_OK && (code = hd__store_meet(s, options, deadline, err)) == HD_E_IO && hd__now() < deadline) {
+        usleep(20000);
+        code = HD_OK;
+    }
+    if (code == HD_OK && pthread_create(&s->thread, NULL, hd__store_listen, s) != 0)
+        code = hd_fail(err, HD_E_IO, "the store's thread cannot start");
+    if (code != HD_OK) {
+        hd__store_free(s);
+        return code;
+    }
+    *store = s;
+    return HD_OK;
+}
+
+/* A launcher may kill all ranks as soon as one has failed: none leaves before the server has put the report together, and
+ * let go of it. */
+static void await_close(struct hd_store *s, double deadline)
+{
+    struct pollfd in = {.fd = s->fd, .events = POLLIN};
+    ssize_t got = 1;
+    for (double left; got != 0 && (left = deadline - hd__now()) > 0;)
+        if (poll(&in, 1, (int)(left * 1e3) + 1) == 1)
+            got = recv(s->fd, s->in, WIRE_FRAME_MAX, MSG_DONTWAIT) > 0;
+}
+
+/* Has the job ended by a fault, and is there still somebody who could write about it? */
+static int report_comes(struct hd_store *s)
+{
+    int32_t rank = -1, code = hd__live_dead(&s->live, &rank, NULL);
+    return code && !(code == HD_E_PEER && rank == s->server_rank);
+}
+
+void hd__store_leave(struct hd_store *store)
+{
+    uint64_t one = 1;
+    if (store->space)
+        return;
+    pthread_mutex_lock(&store->lock);
+    store->stop = 1;
+    pthread_mutex_unlock(&store->lock);
+    if (write(store->wake, &one, sizeof one) < 0)
+        hd__log(HD_LOG_DEBUG, "store", "wake: %s", strerror(errno)); /* it wakes by itself within a beat */
+    pthread_join(store->thread, NULL);
+    hd__store_send(store, &(struct hd__frame){.type = WIRE_BYE}, hd__now() + 1);
+    if (report_comes(store) && store->server_rank != store->rank)
+        await_close(store, hd__now() + HD__REPORT_SECONDS);
+}
+
+void hd__store_close(struct hd_store *store)
+{
+    if (!store)
+        return;
+    hd__store_leave(store);
+    if (store->space)
+        hd__local_close(store);
+    else
+        hd__store_free(store);
+}
+
+/* ---- requests */
+
+/* Sends `frame` and waits for its reply, which lands in `p`. */
+static int32_t request(struct hd_store *s, struct hd__frame *frame, struct pending *p, double deadline,
+                       struct hd_error *err)
+{
+    struct timespec until = hd__store_time(deadline + 0.5); /* the server answers at the deadline, and knows more */
+    pthread_mutex_lock(&s->lock);
+    frame->id = p->id = ++s->next_id;
+    p->next = s->pending;
+    s->pending = p;
+    pthread_mutex_unlock(&s->lock);
+    int32_t sent = hd__store_send(s, frame, deadline), ended = HD_OK;
+    int late = 0;
+    pthread_mutex_lock(&s->lock);
+    while (sent == HD_OK && !p->done && !late && (ended = hd__live_dead(&s->live, NULL, NULL)) == HD_OK)
+        late = pthread_cond_timedwait(&s->replied, &s->lock, &until) == ETIMEDOUT;
+    for (struct pending **at = &s->pending; *at; at = &(*at)->next)
+        if (*at == p) {
+            *at = p->next;
+            break;
+        }
+    pthread_mutex_unlock(&s->lock);
+    if (p->done)
+        return HD_OK;
+    if (hd__live_dead(&s->live, NULL, err) != HD_OK)
+        return HD_E_PEER;
+    if (sent == HD_E_PEER)
+        return hd_fail(err, HD_E_PEER, "the rendezvous closed the connection");
+    return hd_fail(err, HD_E_TIMEOUT, "the rendezvous did not answer");
+}
+
+static int32_t arg_ms(double deadline)
+{
+    return (int32_t)(HD__MIN(HD__MAX(0.0, deadline - hd__now()), 1e6) * 1e3);
+}
+
+static int32_t check_key(const char *key, size_t bytes, struct hd_error *err)
+{
+    size_t n = strlen(key);
+    if (n == 0 || n > WIRE_KEY_MAX)
+        return hd_fail(err, HD_E_INVALID, "store key of %zu bytes (1 to %d allowed): %.40s", n, WIRE_KEY_MAX, key);
+    if (bytes > WIRE_VALUE_MAX)
+        return hd_fail(err, HD_E_INVALID, "store value %s of %zu bytes (at most %d)", key, bytes, WIRE_VALUE_MAX);
+    return HD_OK;
+}
+
+int32_t hd__store_put(struct hd_store *store, const char *key, const void *value, size_t bytes, struct hd_error *err)
+{
+    uint8_t none[256];
+    struct pending p = {.value = none, .room = sizeof none};
+    struct hd__frame f = {.type = WIRE_PUT,
+                          .key = key,
+                          .key_bytes = (uint32_t)strlen(key),
+                          .value = value,
+                          .value_bytes = (uint32_t)bytes};
+    int32_t code = check_key(key, bytes, err);
+    if (code != HD_OK)
+        return code;
+    if (store->space)
+        return hd__local_put(store, key, value, bytes, err);
+    code = request(store, &f, &p, hd__now() + HD__MAX(5.0, store->dead_after), err);
+    if (code == HD_OK && p.code != HD_OK)
+        return hd_fail(err, p.code, "store key %s: %.*s", key, (int)HD__MIN(p.bytes, 200u), (const char *)p.value);
+    return code;
+}
+
+int32_t hd__store_remove(struct hd_store *store, const char *key, struct hd_error *err)
+{
+    uint8_t none[256];
+    struct pending p = {.value = none, .room = sizeof none};
+    struct hd__frame f = {.type = WIRE_REMOVE, .key = key, .key_bytes = (uint32_t)strlen(key)};
+    int32_t code = check_key(key, 0, err);
+    if (code == HD_OK && store->space)
+        hd__local_remove(store, key);
+    else if (code == HD_OK)
+        code = request(store, &f, &p, hd__now() + HD__MAX(5.0, store->dead_after), err);
+    return code;
+}
+
+int32_t hd__store_get(struct hd_store *store, const char *key, void *value, size_t *bytes, double deadline,
+                      struct hd_error *err)
+{
+    int32_t code = check_key(key, 0, err);
+    if (code != HD_OK)
+        return code;
+    if (store->space)
+        return hd__local_get(store, key, value, bytes, deadline, err);
+    struct pending p = {.value = hd__alloc(WIRE_VALUE_MAX), .room = WIRE_VALUE_MAX};
+    struct hd__frame f = {
+        .type = WIRE_GET, .key = key, .key_bytes = (uint32_t)strlen(key), .arg = arg_ms(deadline)};
+    code = request(store, &f, &p, deadline, err);
+    if (code == HD_OK && p.code == HD_E_TIMEOUT)
+        code = hd_fail(err, HD_E_TIMEOUT, "nobody put %s into the store in time", key);
+    else if (code == HD_OK && p.code != HD_OK)
+        code = hd_fail(err, p.code, "store key %s: %.*s", key, (int)HD__MIN(p.bytes, 200u), (const char *)p.value);
+    else if (code == HD_OK && p.bytes > *bytes)
+        code = hd_fail(err, HD_E_INVALID, "store value %s has %zu bytes, room for %zu", key, p.bytes, *bytes);
+    if (code == HD_OK) {
+        if (p.bytes)
+            memcpy(value, p.value, p.bytes);
+        *bytes = p.bytes;
+    }
+    free(p.value);
+    return code;
+}
+
+int32_t hd__store_barrier(struct hd_store *store, const char *name, double deadline, struct hd_error *err)
+{
+    uint8_t text[256];
+    struct pending p = {.value = text, .room = sizeof text};
+    struct hd__frame f = {
+        .type = WIRE_BARRIER, .key = name, .key_bytes = (uint32_t)strlen(name), .arg = arg_ms(deadline)};
+    int32_t code = check_key(name, 0, err);
+    if (code != HD_OK)
+        return code;
+    if (store->space)
+        return hd__local_barrier(store, name, deadline, err);
+    code = request(store, &f, &p, deadline, err);
+    if (code == HD_OK && p.code == HD_E_TIMEOUT)
+        return hd_fail(err, HD_E_TIMEOUT, "barrier %s: no sign of rank %.*s", name, (int)HD__MIN(p.bytes, 200u), text);
+    if (code == HD_OK && p.code != HD_OK)
+        return hd_fail(err, p.code, "barrier %s: %.*s", name, (int)HD__MIN(p.bytes, 200u), text);
+    return code;
+}
+
+/* ---- the rest */
+
+struct hd__live *hd__store_live(struct hd_store *store)
+{
+    return &store->live;
+}
+
+void hd__store_reset(struct hd_store *store)
+{
+    struct linger at_once = {.l_onoff = 1};
+    if (store->space)
+        return;
+    setsockopt(store->fd, SOL_SOCKET, SO_LINGER, &at_once, sizeof at_once);
+    shutdown(store->fd, SHUT_RDWR);
+}
+
+int32_t hd__store_server_rank(const struct hd_store *store)
+{
+    return store->space ? -1 : store->server_rank;
+}
+
+void hd__store_abort(struct hd_store *store, const char *reason)
+{
+    hd__store_fail(store, HD_E_CANCELLED, reason);
+}
+
+void hd__store_fail(struct hd_store *store, int32_t code, const char *reason)
+{
+    char cause[512];
+    snprintf(cause, sizeof cause, "rank %d: %.400s", store->rank, reason);
+    if (store->space) {
+        hd__local_abort(store, cause);
+        return;
+    }
+    struct hd__frame f = {.type = WIRE_ABORT, .arg = code, .value = (const uint8_t *)reason, .value_bytes = (uint32_t)HD__MIN(strlen(reason), 1024u)};
+    double until = hd__now() + 1;
+    hd__store_tell(store, HD__GATHER_END);
+    if (hd__store_send(store, &f, until) == HD_OK)
+        while (hd__live_dead(&store->live, NULL, NULL) == HD_OK && hd__now() < until) /* the server's answer */
+            usleep(200);
+    hd__store_ends(store, HD_E_CANCELLED, code, store->rank, cause);
+}

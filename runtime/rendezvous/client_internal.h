@@ -1,0 +1,82 @@
+/* runtime/rendezvous/client_internal: one rank's side of the store, for the files that make it up:
+ *   client.c         opening and closing, the requests, the end of a job
+ *   client_link.c    the connection: frames out, the thread that listens and beats, what the rank tells of itself
+ *   client_connect.c finding the server, greeting it
+ *   client_local.c   the same store inside one process, without sockets */
+#ifndef HD_CORE_COMM_STORE_INSIDE_H
+#define HD_CORE_COMM_STORE_INSIDE_H
+
+#include <pthread.h>
+#include <time.h>
+
+#include "runtime/rendezvous/kv.h"
+#include "runtime/rendezvous/liveness.h"
+#include "runtime/rendezvous/store.h"
+#include "runtime/rendezvous/wire.h"
+
+/* A request that waits for its reply; lives on the caller's stack. */
+struct pending {
+    struct pending *next;
+    uint32_t id;
+    int32_t code;
+    int done;
+    size_t bytes, room; /* bytes: as sent; what exceeds `room` is cut */
+    uint8_t *value;
+};
+
+struct hd__space {
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    struct hd__kv kv;
+    int32_t size;
+    uint32_t handles;
+    struct hd_store **ranks;
+};
+
+struct hd_store {
+    struct hd__live live;
+    struct hd__space *space; /* the store without sockets; then nothing below is used but `rank` and `size` */
+    int32_t rank, size;
+    int32_t server_rank;
+    int fd, wake;
+    double dead_after, heard;
+    pthread_t thread;
+    pthread_mutex_t write_lock; /* whole frames */
+    pthread_mutex_t lock;       /* pending, next_id, stop */
+    pthread_cond_t replied;
+    struct pending *pending;
+    uint32_t next_id;
+    int stop;
+    pthread_mutex_t witness_lock; /* held while the witness tells */
+    struct hd__witness witness;   /* tell NULL: there is none */
+    double next_ask;              /* of the present wait */
+    int told;                     /* at the end */
+    size_t in_bytes;
+    uint8_t *in; /* WIRE_FRAME_MAX */
+};
+
+/* client.c: without a connection yet. */
+struct hd_store *hd__store_new(int32_t rank, int32_t size);
+void hd__store_free(struct hd_store *s);
+struct timespec hd__store_time(double t); /* for pthread_cond_timedwait */
+void hd__store_cond(pthread_cond_t *cond); /* by the monotonic clock */
+
+/* client_link.c: HD_OK, HD_E_TIMEOUT or HD_E_PEER. */
+int32_t hd__store_send(struct hd_store *s, const struct hd__frame *frame, double deadline);
+void *hd__store_listen(void *store); /* the thread */
+/* Sends this rank's part, HD__GATHER_...; at the end only once. */
+void hd__store_tell(struct hd_store *s, int32_t what);
+void hd__store_ends(struct hd_store *s, int32_t code, int32_t fault, int32_t rank, const char *cause);
+
+/* client_connect.c: once. HD_E_IO: nobody listens yet, or somebody let us go without a word. */
+int32_t hd__store_meet(struct hd_store *s, const struct hd__store_options *o, double deadline, struct hd_error *err);
+
+/* client_local.c */
+int32_t hd__local_put(struct hd_store *s, const char *key, const void *value, size_t bytes, struct hd_error *err);
+void hd__local_remove(struct hd_store *s, const char *key);
+int32_t hd__local_get(struct hd_store *s, const char *key, void *value, size_t *bytes, double deadline, struct hd_error *err);
+int32_t hd__local_barrier(struct hd_store *s, const char *name, double deadline, struct hd_error *err);
+void hd__local_abort(struct hd_store *s, const char *cause);
+void hd__local_close(struct hd_store *s);
+
+#endif

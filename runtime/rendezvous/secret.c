@@ -1,0 +1,33 @@
+/* The job's secret: made, written, read. */
+#include <errno.h>
+#include <sys/random.h>
+
+#include "core/base/base.h"
+#include "runtime/rendezvous/store.h"
+
+void hd__secret_make(uint8_t secret[HD__SECRET_BYTES])
+{
+    if (getrandom(secret, HD__SECRET_BYTES, 0) != HD__SECRET_BYTES)
+        hd__die("getrandom: %s", strerror(errno));
+}
+
+void hd__secret_text(const uint8_t secret[HD__SECRET_BYTES], char text[33])
+{
+    for (int i = 0; i < HD__SECRET_BYTES; i++)
+        snprintf(text + 2 * i, 3, "%02x", secret[i]);
+}
+
+int hd__secret_parse(const char *text, uint8_t secret[HD__SECRET_BYTES])
+{
+    uint8_t out[HD__SECRET_BYTES] = {0};
+    if (strlen(text) != 2 * HD__SECRET_BYTES)
+        return 0;
+    for (int i = 0; i < 2 * HD__SECRET_BYTES; i++) {
+        const char *digits = "0123456789abcdef", *d = strchr(digits, text[i]);
+        if (!d || !*d)
+            return 0;
+        out[i / 2] = (uint8_t)(out[i / 2] << 4 | (d - digits));
+    }
+    memcpy(secret, out, sizeof out);
+    return 1;
+}

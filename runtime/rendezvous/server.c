@@ -1,0 +1,326 @@
+/* The rendezvous server: one thread in poll(), no blocking call, every buffer bounded.
+ *
+ * A connection is a stranger until its HELLO shows the secret; strangers are few and short-lived, and may send nothing
+ * else. A rank's connection that ends without BYE, or is silent for dead_after, is that rank's death. */
+#include <arpa/inet.h>
+#include <errno.h>
+#include <netdb.h>
+#include <poll.h>
+#include <stdlib.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "runtime/rendezvous/liveness.h"
+#include "runtime/rendezvous/server_internal.h"
+
+/* ---- how a job ends */
+
+void hd__server_tell_end(struct hd__server *s, struct conn *c)
+{
+    hd__conn_send(c, &(struct hd__frame){.type = s->end.code == HD_E_PEER ? WIRE_DEAD : WIRE_ABORT,
+                                     .id = (uint32_t)s->end.fault,
+                                     .arg = s->end.rank,
+                                     .value = (const uint8_t *)s->end.cause,
+                                     .value_bytes = (uint32_t)strlen(s->end.cause)});
+}
+
+void hd__server_job_ends(struct hd__server *s, int32_t fault, int32_t rank, const char *cause)
+{
+    char slept[128];
+    if (s->end.code != HD_OK)
+        return;
+    if (s->options.rank >= 0 && s->slept > hd__live_silence(s->options.dead_after) && hd__now() < s->woke + 2) {
+        /* The others have ended because of that, whatever it looks like from here. */
+        snprintf(slept, sizeof slept, "rank %d, which serves the rendezvous, had been stopped for %.1f s", s->options.rank, s->slept);
+        fault = HD_E_PEER;
+        rank = s->options.rank;
+        cause = slept;
+    }
+    s->end.code = fault == HD_E_PEER ? HD_E_PEER : HD_E_CANCELLED;
+    s->end.fault = fault;
+    s->end.rank = rank;
+    atomic_store(&s->ended_by, rank);
+    snprintf(s->end.cause, sizeof s->end.cause, "%s", cause);
+    for (uint32_t i = 0; i < s->conns.count; i++)
+        if (s->conns.at[i]->rank >= 0)
+            hd__server_tell_end(s, s->conns.at[i]);
+    hd__gather_begin(&s->gather, HD__GATHER_END, 0, hd__now());
+}
+
+/* ---- what everybody was doing */
+
+void hd__server_look(struct hd__server *s, double waited, double now)
+{
+    if (s->end.code != HD_OK || !s->options.gathered || !hd__gather_begin(&s->gather, HD__GATHER_LOOK, waited, now))
+        return;
+    for (uint32_t i = 0; i < s->conns.count; i++)
+        if (s->conns.at[i]->rank >= 0)
+            hd__conn_send(s->conns.at[i], &(struct hd__frame){.type = WIRE_SHOW, .arg = HD__GATHER_LOOK});
+}
+
+static void hand_over(struct hd__server *s)
+{
+    struct hd__gathered all = {.code = s->end.fault, .rank = s->end.rank, .cause = s->end.cause, .state = s->ranks};
+    int32_t rank = -1, code = HD_OK;
+    char cause[512] = "";
+    hd__gather_show(&s->gather, &all);
+    if (s->options.gathered)
+        code = s->options.gathered(s->options.user, &all, &rank, cause);
+    free(all.part);
+    for (uint32_t i = 0; i < s->conns.count; i++)
+        s->conns.at[i]->closing |= s->conns.at[i]->leaving;
+    if (code != HD_OK && s->end.code == HD_OK)
+        hd__server_job_ends(s, code, rank, cause);
+}
+
+/* ---- who has not come */
+
+int32_t hd__server_list(const struct hd__server *s, const uint8_t *is, char *out, size_t room)
+{
+    enum { MOST = 16 };
+    int32_t n = 0;
+    size_t at = 0;
+    for (int32_t r = 0; r < s->options.size; r++)
+        if (is[r] && n++ < MOST)
+            at += (size_t)snprintf(out + at, room - at, "%s%d", n > 1 ? ", " : "", r);
+    if (n > MOST)
+        snprintf(out + at, room - at, " and %d more", n - MOST);
+    return n;
+}
+
+/* "rank 2", "ranks 2, 5 and 3 more"; returns the first of them, -1 where all have come. */
+static int32_t absent_ranks(const struct hd__server *s, char out[256])
+{
+    uint8_t *absent = hd__alloc((size_t)s->options.size);
+    int32_t first = -1, n;
+    char list[240] = "";
+    for (int32_t r = s->options.size; r-- > 0;)
+        if ((absent[r] = s->ranks[r] == HD__PART_NONE))
+            first = r;
+    n = hd__server_list(s, absent, list, sizeof list);
+    snprintf(out, 256, "rank%s %s", n > 1 ? "s" : "", list);
+    free(absent);
+    return first;
+}
+
+/* When it has to be looked for them; far away where all have come. Counted from the first that came: how long a launcher takes
+ * is not the job's. */
+static double absent_due(const struct hd__server *s)
+{
+    double due = s->said_absent ? 2 * s->said_absent : s->options.late_after;
+    if (s->all_came || s->end.code != HD_OK || s->options.late_after <= 0)
+        return 1e300;
+    if (!s->first)
+        return s->opened + due;
+    return s->first + (s->options.timeout > 0 ? HD__MIN(due, s->options.timeout) : due);
+}
+
+static void look_for_absent(struct hd__server *s, double now)
+{
+    char who[256], cause[300];
+    int32_t first;
+    if (now < absent_due(s))
+        return;
+    first = absent_ranks(s, who);
+    s->all_came = first < 0;
+    if (s->all_came)
+        return;
+    s->said_absent = now - (s->first ? s->first : s->opened);
+    snprintf(cause, sizeof cause, "%s did not come within %.0f s", who, s->said_absent);
+    if (s->first && s->options.timeout > 0 && s->said_absent >= s->options.timeout)
+        hd__server_job_ends(s, HD_E_PEER, first, cause);
+    else
+        hd__log(HD_LOG_WARN, NULL, "%s", cause);
+}
+
+/* ---- the loop */
+
+static int wait_ms(struct hd__server *s, double now)
+{
+    double until = HD__MIN(now + hd__live_beat(s->options.dead_after), absent_due(s));
+    if (s->gather.active)
+        until = HD__MIN(until, s->gather.deadline);
+    for (uint32_t i = 0; i < s->conns.count; i++)
+        if (s->conns.at[i]->rank >= 0 && !s->conns.at[i]->leaving)
+            until = HD__MIN(until, s->conns.at[i]->heard + hd__live_silence(s->options.dead_after));
+    for (uint32_t i = 0; i < s->waits.count; i++)
+        until = HD__MIN(until, s->waits.at[i].deadline);
+    return (int)(HD__MAX(0.0, until - now) * 1e3) + 1;
+}
+
+static void serve_conns(struct hd__server *s, const struct pollfd *fds, uint32_t n, double now)
+{
+    /* Backwards: conn_free moves the last one, which was served already, into the hole. */
+    for (uint32_t i = n; i-- > 0;) {
+        struct conn *c = s->conns.at[i];
+        char text[64];
+        const char *end = NULL;
+        if (fds[i].revents & (POLLIN | POLLHUP | POLLERR))
+            end = hd__conn_read(s, c, now);
+        if (!end)
+            end = hd__conn_late(s, c, now, text);
+        if (end)
+            hd__conn_free(s, i, end);
+    }
+}
+
+static void flush_conns(struct hd__server *s)
+{
+    for (uint32_t i = s->conns.count; i-- > 0;) {
+        const char *end = hd__conn_write(s->conns.at[i]);
+        if (end)
+            hd__conn_free(s, i, end);
+    }
+}
+
+static void *serve(void *arg)
+{
+    struct hd__server *s = arg;
+    HD__ARRAY(struct pollfd) fds = {0};
+    hd__live_hurry();
+    for (int stop = 0, more = 1; !stop || more;) {
+        uint32_t n = s->conns.count;
+        stop = atomic_load(&s->stop);
+        fds.count = 0;
+        for (uint32_t i = 0; i < n; i++) {
+            struct conn *c = s->conns.at[i];
+            short out = c->out_at < c->out_bytes ? POLLOUT : 0;
+            hd__push(&fds, ((struct pollfd){.fd = c->fd, .events = (short)(POLLIN | out)}));
+        }
+        hd__push(&fds, ((struct pollfd){.fd = s->listener, .events = POLLIN}));
+        hd__push(&fds, ((struct pollfd){.fd = s->wake, .events = stop ? 0 : POLLIN}));
+        double before = hd__now();
+        int ready = poll(fds.at, fds.count, stop && !s->gather.active ? 0 : wait_ms(s, before));
+        if (ready < 0 && errno != EINTR)
+            break;
+        double now = hd__now();
+        if (now - before > s->options.dead_after / 2) { /* we were stopped ourselves: nobody else is to blame */
+            s->slept = now - before;
+            s->woke = now;
+            s->opened += s->slept;
+            s->first += s->first ? s->slept : 0;
+        }
+        if (s->woke == now)
+            for (uint32_t i = 0; i < n; i++)
+                s->conns.at[i]->heard = now;
+        serve_conns(s, fds.at, n, now);
+        hd__server_expire_waits(s, now);
+        look_for_absent(s, now);
+        if (fds.at[n].revents & POLLIN)
+            hd__conn_accept(s, now);
+        if (s->gather.active && hd__gather_complete(&s->gather, s->ranks, now))
+            hand_over(s);
+        flush_conns(s); /* who may leave now does not wait for the next event */
+        more = ready > 0 || s->gather.active; /* what the ranks said before they ended still counts */
+    }
+    hd__free_array(&fds);
+    return NULL;
+}
+
+/* ---- opening and closing */
+
+static int32_t resolve(const char *address, struct sockaddr_in *at, struct hd_error *err)
+{
+    struct addrinfo hints = {.ai_family = AF_INET, .ai_socktype = SOCK_STREAM}, *list;
+    int bad = getaddrinfo(address, NULL, &hints, &list);
+    if (bad)
+        return hd_fail(err, HD_E_INVALID, "rendezvous address %s: %s", address, gai_strerror(bad));
+    *at = *(const struct sockaddr_in *)(const void *)list->ai_addr;
+    freeaddrinfo(list);
+    return HD_OK;
+}
+
+static int32_t listen_at(struct hd__server *s, struct hd_error *err)
+{
+    const struct hd__server_options *o = &s->options;
+    struct sockaddr_in at;
+    socklen_t bytes = sizeof at;
+    int one = 1;
+    int32_t code = resolve(o->address, &at, err);
+    if (code != HD_OK)
+        return code;
+    at.sin_port = htons(o->port);
+    s->listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (s->listener < 0)
+        return hd_fail(err, HD_E_IO, "socket: %s", strerror(errno));
+    setsockopt(s->listener, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one);
+    if (bind(s->listener, (struct sockaddr *)&at, sizeof at) != 0 || listen(s->listener, 1024) != 0)
+        return hd_fail(err, HD_E_IO, "rendezvous cannot listen at %s:%u: %s%s", o->address, o->port, strerror(errno),
+                       errno == EADDRNOTAVAIL ? " (rank 0 must run on the machine of MASTER_ADDR)" : "");
+    if (getsockname(s->listener, (struct sockaddr *)&at, &bytes) != 0)
+        return hd_fail(err, HD_E_IO, "getsockname: %s", strerror(errno));
+    s->port = ntohs(at.sin_port);
+    return HD_OK;
+}
+
+static void server_free(struct hd__server *s)
+{
+    for (uint32_t i = s->conns.count; i-- > 0;) {
+        close(s->conns.at[i]->fd);
+        free(s->conns.at[i]->in);
+        free(s->conns.at[i]->out);
+        free(s->conns.at[i]);
+    }
+    hd__free_array(&s->conns);
+    hd__free_array(&s->waits);
+    hd__kv_free(&s->kv);
+    hd__gather_finish(&s->gather);
+    free(s->ranks);
+    if (s->listener >= 0)
+        close(s->listener);
+    if (s->wake >= 0)
+        close(s->wake);
+    free(s);
+}
+
+int32_t hd__server_open(const struct hd__server_options *options, struct hd__server **server, struct hd_error *err)
+{
+    struct hd__server *s = hd__alloc(sizeof *s);
+    s->options = *options;
+    s->listener = -1;
+    s->ended_by = -1;
+    s->opened = hd__now();
+    s->ranks = hd__alloc((size_t)options->size);
+    hd__gather_init(&s->gather, options->size);
+    s->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    int32_t code = s->wake < 0 ? hd_fail(err, HD_E_IO, "eventfd: %s", strerror(errno)) : listen_at(s, err);
+    if (code == HD_OK && pthread_create(&s->thread, NULL, serve, s) != 0)
+        code = hd_fail(err, HD_E_IO, "the rendezvous thread cannot start");
+    if (code != HD_OK) {
+        server_free(s);
+        return code;
+    }
+    *server = s;
+    return HD_OK;
+}
+
+uint16_t hd__server_port(const struct hd__server *server)
+{
+    return server->port;
+}
+
+int32_t hd__server_ended_by(const struct hd__server *server, int32_t *code)
+{
+    int32_t rank = atomic_load(&server->ended_by);
+    *code = atomic_load(&server->end.code);
+    return rank;
+}
+
+void hd__server_drain(struct hd__server *server, double deadline)
+{
+    while (atomic_load(&server->gone) < server->options.size && hd__now() < deadline)
+        usleep(2000);
+}
+
+void hd__server_close(struct hd__server *server)
+{
+    uint64_t one = 1;
+    if (!server)
+        return;
+    atomic_store(&server->stop, 1);
+    if (write(server->wake, &one, sizeof one) < 0)
+        hd__log(HD_LOG_DEBUG, "store", "wake: %s", strerror(errno)); /* it wakes by itself within a beat */
+    pthread_join(server->thread, NULL);
+    server_free(server);
+}

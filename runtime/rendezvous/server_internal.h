@@ -1,0 +1,86 @@
+/* runtime/rendezvous/server_internal: the rendezvous server, for the files that make it up:
+ *   server.c           the thread, opening and closing, how a job ends
+ *   server_conn.c      connections: what came, what goes out, who is silent
+ *   server_requests.c  greetings, keys, barriers, and the requests that wait */
+#ifndef HD_CORE_COMM_SERVER_INSIDE_H
+#define HD_CORE_COMM_SERVER_INSIDE_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+#include "core/base/base.h"
+#include "runtime/rendezvous/dump_collect.h"
+#include "runtime/rendezvous/kv.h"
+#include "runtime/rendezvous/store.h"
+#include "runtime/rendezvous/wire.h"
+
+struct conn {
+    int fd;
+    int32_t rank;         /* -1: a stranger */
+    int closing;          /* 1: close once `out` is written */
+    int leaving;          /* 1: said goodbye, and is let go when the parts are handed over */
+    double heard, opened;
+    uint8_t *in;          /* `in_room`: a greeting's size for a stranger, WIRE_FRAME_MAX for a rank */
+    size_t in_room;
+    uint8_t *out;
+    size_t in_bytes, out_at, out_bytes, out_room;
+};
+
+/* A GET or a BARRIER whose reply is not due yet. */
+struct wait {
+    int32_t rank;
+    uint32_t type, id;
+    double deadline;
+    size_t key_bytes;
+    char key[WIRE_KEY_MAX];
+};
+
+struct hd__server {
+    struct hd__server_options options;
+    int listener, wake;
+    uint16_t port;
+    _Atomic int stop;
+    _Atomic int32_t gone; /* ranks that left or died */
+    pthread_t thread;
+    struct hd__kv kv;
+    uint8_t *ranks; /* HD__PART_... */
+    int all_came;   /* known to have */
+    HD__ARRAY(struct conn *) conns;
+    HD__ARRAY(struct wait) waits;
+    _Atomic int32_t ended_by; /* as hd__server_ended_by says */
+    struct {
+        _Atomic int32_t code; /* HD_E_PEER or HD_E_CANCELLED; set before ended_by */
+        int32_t rank, fault;  /* who; why who gave up did */
+        char cause[512];
+    } end; /* the first death or abort, told to ranks that connect later too */
+    struct hd__gather gather;
+    double opened, first;       /* when it was; when the first rank came, 0: none did */
+    double said_absent;         /* how many seconds after that the log last said who has not come */
+    double slept, woke; /* how long this process was stopped the last time, and until when */
+};
+
+/* server.c */
+void hd__server_job_ends(struct hd__server *s, int32_t fault, int32_t rank, const char *cause);
+void hd__server_tell_end(struct hd__server *s, struct conn *c);
+/* A rank has waited so long: asks all what they do. */
+void hd__server_look(struct hd__server *s, double waited, double now);
+
+/* "2, 5 and 3 more": the ranks r of which `is[r]`; returns how many. */
+int32_t hd__server_list(const struct hd__server *s, const uint8_t *is, char *out, size_t room);
+
+/* server_conn.c. read, write and late say why the connection is over, or NULL. */
+void hd__conn_send(struct conn *c, const struct hd__frame *frame);
+struct conn *hd__conn_of(struct hd__server *s, int32_t rank); /* NULL: it has none */
+void hd__conn_accept(struct hd__server *s, double now);
+const char *hd__conn_read(struct hd__server *s, struct conn *c, double now);
+const char *hd__conn_write(struct conn *c);
+const char *hd__conn_late(struct hd__server *s, struct conn *c, double now, char text[64]);
+/* Closes connection `i`; of a rank that did not say goodbye it is the death, by `cause`. */
+void hd__conn_free(struct hd__server *s, uint32_t i, const char *cause);
+
+/* server_requests.c */
+void hd__server_on_frame(struct hd__server *s, struct conn *c, const struct hd__frame *f, double now);
+void hd__server_drop_waits(struct hd__server *s, int32_t rank);
+void hd__server_expire_waits(struct hd__server *s, double now);
+
+#endif

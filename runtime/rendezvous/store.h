@@ -1,0 +1,109 @@
+/* runtime/rendezvous/store: the job's rendezvous: a small key-value store that all ranks share, and barriers.
+ *
+ * One process serves it over TCP (rank 0, or the launcher); every rank connects once, shows the job's 128-bit secret,
+ * and keeps the connection until the end: it is also how a dead rank is noticed (runtime/rendezvous/liveness.h). The secret
+ * keeps other users and stray programs out; it crosses the network in the clear, so the network between the machines
+ * of a job is trusted. Nothing of a training step goes through here.
+ *
+ *     hd__server_open -> hd__server_port -> (ranks) hd__store_connect ... put, get, barrier ... hd__store_close
+ *     -> hd__server_close
+ *
+ * For tests and for one-process runs there is a store without sockets: hd__space_create, hd__store_local.
+ * All calls may come from any thread. Deadlines are CLOCK_MONOTONIC seconds (hd__now). */
+#ifndef HD_CORE_COMM_STORE_H
+#define HD_CORE_COMM_STORE_H
+
+#include "heddle/host.h"
+#include "heddle/types.h"
+#include "runtime/rendezvous/dump_collect.h"
+
+#define HD__SECRET_BYTES 16
+
+struct hd__server;
+struct hd__space;
+struct hd__live;
+
+struct hd__server_options {
+    const char *address;                     /* to listen at, a name or IPv4 address of this machine */
+    uint16_t port;                           /* 0: any */
+    uint16_t reserved;
+    int32_t size;                            /* ranks of the job */
+    int32_t rank;                            /* rank of the serving process; -1: the launcher */
+    double dead_after;                       /* seconds until all others have ended after a rank fell silent */
+    double late_after, timeout;              /* seconds until the log names ranks that have not come, and until that ends the
+                                                job; 0: never */
+    uint8_t secret[HD__SECRET_BYTES];
+    hd__gathered_fn *gathered; /* told what the ranks were doing; NULL: nobody asks */
+    void *user;
+};
+
+/* Listens and serves in a thread of its own until closed. */
+int32_t hd__server_open(const struct hd__server_options *options, struct hd__server **server, struct hd_error *err);
+uint16_t hd__server_port(const struct hd__server *server);
+/* The rank that died or gave up first, and so ended the job; -1: none did. *code: HD_E_PEER if it died, HD_E_CANCELLED if it said why. */
+int32_t hd__server_ended_by(const struct hd__server *server, int32_t *code);
+/* Waits until every rank has said goodbye or died, or the deadline. For the rank that serves, before it closes. */
+void hd__server_drain(struct hd__server *server, double deadline);
+void hd__server_close(struct hd__server *server); /* NULL is fine */
+
+struct hd__store_options {
+    const char *host; /* name or address of the server */
+    uint16_t port;
+    uint16_t reserved;
+    int32_t rank, size;
+    double dead_after;
+    uint8_t secret[HD__SECRET_BYTES];
+};
+
+/* Connects, trying again until the deadline while nobody listens yet. */
+int32_t hd__store_connect(const struct hd__store_options *options, double deadline, struct hd_store **store,
+                          struct hd_error *err);
+/* Says goodbye, so that the others do not take it for a death. Where the job ended by a fault it returns when the server has
+ * put the report together, after HD__REPORT_SECONDS at most. NULL is fine. */
+void hd__store_close(struct hd_store *store);
+/* The same, but the store stays: for a process that ends while another thread may still ask it. */
+void hd__store_leave(struct hd_store *store);
+
+/* A store inside one process: a space, and a handle on it per rank. */
+struct hd__space *hd__space_create(int32_t size);
+void hd__space_destroy(struct hd__space *space); /* after its handles; NULL is fine */
+struct hd_store *hd__store_local(struct hd__space *space, int32_t rank);
+
+/* As in struct hd_host. */
+int32_t hd__store_put(struct hd_store *store, const char *key, const void *value, size_t bytes, struct hd_error *err);
+int32_t hd__store_get(struct hd_store *store, const char *key, void *value, size_t *bytes, double deadline,
+                      struct hd_error *err);
+/* Forgets the key, where it is there: for what all have read. */
+int32_t hd__store_remove(struct hd_store *store, const char *key, struct hd_error *err);
+/* Returns when all ranks of the job have called it with this name; a name may be used again afterwards.
+ * HD_E_TIMEOUT names the ranks that did not come. */
+int32_t hd__store_barrier(struct hd_store *store, const char *name, double deadline, struct hd_error *err);
+
+/* What this rank knows of the others' lives; never NULL, lives as long as the store. */
+struct hd__live *hd__store_live(struct hd_store *store);
+/* Ends the job: every rank, this one too, learns `reason` within a second. `code` is why, HD_E_.... Where several ranks do so at
+ * once, the first that the server heard counts for all of them: it is known when this returns. */
+void hd__store_fail(struct hd_store *store, int32_t code, const char *reason);
+void hd__store_abort(struct hd_store *store, const char *reason); /* the same by request: HD_E_CANCELLED */
+/* For tests of faults: breaks the connection to the server, as a network would. */
+void hd__store_reset(struct hd_store *store);
+/* Rank of the process that serves; -1: the launcher, or no process. */
+int32_t hd__store_server_rank(const struct hd_store *store);
+
+/* What this rank tells of itself when it is asked, and when the job ends; called from any thread. */
+struct hd__witness {
+    void *user;
+    size_t (*tell)(void *user, char *out, size_t room); /* writes its part; returns the bytes */
+    double (*waited)(void *user); /* seconds that it has waited for others by now; 0: it does not */
+    double ask_after;             /* seconds: after such a wait, and each doubling of it, all are asked what they do */
+};
+/* [control] NULL removes it; after that returns, no call is under way. */
+void hd__store_witness(struct hd_store *store, const struct hd__witness *witness);
+
+/* Fills 16 bytes from the kernel's random source. */
+void hd__secret_make(uint8_t secret[HD__SECRET_BYTES]);
+/* 32 hexadecimal digits to and from bytes; parse returns 0 if the text is anything else. */
+void hd__secret_text(const uint8_t secret[HD__SECRET_BYTES], char text[33]);
+int hd__secret_parse(const char *text, uint8_t secret[HD__SECRET_BYTES]);
+
+#endif

@@ -1,0 +1,69 @@
+/* runtime/rendezvous/wire: the frames between a rank and the rendezvous server.
+ *
+ * A frame is a header of 16 bytes, then `key_bytes` of key, then `value_bytes` of value; all integers little-endian.
+ * The header says every length, and a header whose lengths exceed the bounds below is refused before anything is
+ * read or allocated for it. The first frame of a connection is HELLO, of exactly WIRE_HELLO bytes of value. */
+#ifndef HD_CORE_COMM_WIRE_H
+#define HD_CORE_COMM_WIRE_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+enum {
+    WIRE_HEADER = 16,
+    WIRE_KEY_MAX = 255,
+    WIRE_VALUE_MAX = 65536,
+    WIRE_FRAME_MAX = WIRE_HEADER + WIRE_KEY_MAX + WIRE_VALUE_MAX,
+    WIRE_SECRET = 16,
+    WIRE_HELLO = 8 + WIRE_SECRET, /* rank, size, secret */
+    WIRE_VERSION = 1
+};
+
+/* X(constant, value, longest value, key wanted). Requests carry an id that the reply repeats; `arg` is a time in
+ * milliseconds for GET, BARRIER and LATE (how long the rank has waited), a result code for REPLY and for a rank's ABORT, a
+ * rank for DEAD, WELCOME and the server's ABORT, HD__GATHER_... for PART and SHOW (runtime/rendezvous/dump_collect.h). */
+#define WIRE_TYPES(X)                              \
+    X(WIRE_NOTHING, 0, 0, 0)                       \
+    X(WIRE_SAY_HELLO, 1, WIRE_HELLO, 0)            \
+    X(WIRE_PUT, 2, WIRE_VALUE_MAX, 1)              \
+    X(WIRE_GET, 3, 0, 1)                           \
+    X(WIRE_BARRIER, 4, 0, 1)                       \
+    X(WIRE_BEAT, 5, 0, 0)                          \
+    X(WIRE_BYE, 6, 0, 0)                           \
+    X(WIRE_ABORT, 7, 1024, 0)                      \
+    X(WIRE_WELCOME, 8, 8, 0)                       \
+    X(WIRE_REJECT, 9, 1024, 0)                     \
+    X(WIRE_REPLY, 10, WIRE_VALUE_MAX, 0)           \
+    X(WIRE_DEAD, 11, 1024, 0)                      \
+    X(WIRE_PART, 12, WIRE_VALUE_MAX, 0)            \
+    X(WIRE_LATE, 13, 0, 0)                         \
+    X(WIRE_SHOW, 14, 0, 0)                         \
+    X(WIRE_REMOVE, 15, 0, 1)
+
+enum {
+#define WIRE_ENUM(constant, value, longest, key) constant = value,
+    WIRE_TYPES(WIRE_ENUM)
+#undef WIRE_ENUM
+    WIRE_TYPE_COUNT
+};
+
+struct hd__frame {
+    uint32_t type, id;
+    int32_t arg;
+    uint32_t key_bytes, value_bytes;
+    const char *key;      /* not terminated */
+    const uint8_t *value; /* both point into the bytes that were parsed */
+};
+
+/* Bytes of the frame at the front of `data`, and the frame; 0: more bytes are needed; -1: no frame of ours. */
+ptrdiff_t hd__wire_parse(const uint8_t *data, size_t bytes, struct hd__frame *frame);
+/* Writes the frame to `out` (room for WIRE_FRAME_MAX); returns its bytes. The lengths are within bounds. */
+size_t hd__wire_write(uint8_t *out, const struct hd__frame *frame);
+
+/* 4 bytes, little-endian, at any address. */
+uint32_t hd__wire_u32(const uint8_t *at);
+void hd__wire_put_u32(uint8_t *at, uint32_t value);
+/* 1 if equal; takes the same time wherever the difference lies. */
+int hd__wire_equal(const uint8_t *a, const uint8_t *b, size_t bytes);
+
+#endif

@@ -1,0 +1,140 @@
+/* Saving in the background: a copy of the runs, and a thread. */
+#include <pthread.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+
+#include "service/checkpoint/internal.h"
+
+struct hd__ckpt_saver {
+    struct hd__ckpt_store store;
+    struct hd__ckpt_save save;
+    struct hd__ckpt_run *runs;
+    json_t *state;
+    char *copy; /* of what the runs point at; kept from save to save, so that its pages are there */
+    size_t room;
+    pthread_t thread;
+    bool running;
+    _Atomic int done;
+    int32_t rc;
+    struct hd_error error;
+};
+
+struct hd__ckpt_saver *hd__ckpt_saver_create(const struct hd__ckpt_store *store)
+{
+    struct hd__ckpt_saver *s = hd__alloc(sizeof *s);
+    s->store = *store;
+    return s;
+}
+
+static void *save_thread(void *user)
+{
+    struct hd__ckpt_saver *s = user;
+    s->rc = hd__ckpt_save(&s->store, &s->save, &s->error);
+    atomic_store(&s->done, 1);
+    return NULL;
+}
+
+static int32_t need_room(struct hd__ckpt_saver *s, size_t bytes, struct hd_error *err)
+{
+    if (bytes <= s->room)
+        return HD_OK;
+    if (s->copy)
+        munmap(s->copy, s->room);
+    s->room = 0;
+    s->copy = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (s->copy == MAP_FAILED) {
+        char text[32];
+        s->copy = NULL;
+        return hd_fail(err, HD_E_NOMEM,
+                       "checkpoint: no memory for a copy of %s; checkpoint.async: false needs none",
+                       hd__bytes_text(bytes, text));
+    }
+    madvise(s->copy, bytes, MADV_HUGEPAGE);
+    s->room = bytes;
+    return HD_OK;
+}
+
+static size_t run_bytes(const struct hd__ckpt_save *save, uint32_t i)
+{
+    const struct hd__ckpt_run *run = &save->runs[i];
+    return run->tensor < save->n_tensors && run->count > 0
+               ? (size_t)run->count * hd_dtype_size(save->tensors[run->tensor].dtype)
+               : 0;
+}
+
+/* Copies lie in the order of the runs without gaps: neighbours stay neighbours and still become one write. */
+static int32_t snapshot(struct hd__ckpt_saver *s, const struct hd__ckpt_save *save, struct hd_error *err)
+{
+    size_t bytes = 0, at = 0;
+    for (uint32_t i = 0; i < save->n_runs; i++)
+        bytes += run_bytes(save, i);
+    int32_t rc = need_room(s, bytes, err);
+    if (rc)
+        return rc;
+    s->runs = hd__realloc(s->runs, save->n_runs * sizeof *s->runs);
+    for (uint32_t i = 0; i < save->n_runs; i++) {
+        size_t n = run_bytes(save, i);
+        s->runs[i] = save->runs[i];
+        s->runs[i].data = s->copy + at;
+        if (n)
+            memcpy(s->copy + at, save->runs[i].data, n);
+        at += n;
+    }
+    s->save = *save;
+    s->save.runs = s->runs;
+    s->save.state = s->state = json_deep_copy(save->state);
+    return HD_OK;
+}
+
+int32_t hd__ckpt_saver_start(struct hd__ckpt_saver *s, const struct hd__ckpt_save *save, struct hd_error *err)
+{
+    sigset_t all, old;
+    int32_t rc = hd__ckpt_saver_join(s, err);
+    if (!rc)
+        rc = snapshot(s, save, err);
+    if (rc)
+        return rc;
+    s->error = (struct hd_error)HD_ERROR_INIT;
+    atomic_store(&s->done, 0);
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &old);
+    int why = pthread_create(&s->thread, NULL, save_thread, s);
+    pthread_sigmask(SIG_SETMASK, &old, NULL);
+    if (why) /* saving is collective: the others are waiting for this rank */
+        save_thread(s);
+    s->running = !why;
+    return HD_OK;
+}
+
+int hd__ckpt_saver_busy(struct hd__ckpt_saver *s)
+{
+    return s->running && !atomic_load(&s->done);
+}
+
+int32_t hd__ckpt_saver_join(struct hd__ckpt_saver *s, struct hd_error *err)
+{
+    if (s->running)
+        pthread_join(s->thread, NULL);
+    s->running = false;
+    json_decref(s->state);
+    s->state = NULL;
+    int32_t rc = s->rc;
+    if (rc && err)
+        *err = s->error;
+    s->rc = HD_OK;
+    return rc;
+}
+
+void hd__ckpt_saver_destroy(struct hd__ckpt_saver *s)
+{
+    if (!s)
+        return;
+    hd__ckpt_saver_join(s, NULL);
+    if (s->copy)
+        munmap(s->copy, s->room);
+    free(s->runs);
+    free(s);
+}

@@ -1,0 +1,334 @@
+/* Finding, opening, checking, loading and verifying checkpoints. */
+#include <stdbool.h>
+#include <stdlib.h>
+
+#include "service/checkpoint/internal.h"
+
+enum { INDEX_MAX = 1 << 30 };
+
+/* ---- names and steps */
+
+void hd__ckpt_name(uint64_t step, char name[32])
+{
+    snprintf(name, 32, "step-%08llu", (unsigned long long)step);
+}
+
+/* True for exactly the names that hd__ckpt_name makes. */
+static bool parse_name(const char *name, uint64_t *step)
+{
+    char again[32];
+    if (strncmp(name, "step-", 5) || strspn(name + 5, "0123456789") != strlen(name + 5) || strlen(name) > 24)
+        return false;
+    *step = strtoull(name + 5, NULL, 10);
+    hd__ckpt_name(*step, again);
+    return !strcmp(name, again);
+}
+
+struct step_list {
+    HD__ARRAY(uint64_t) steps;
+};
+
+static void add_step(void *user, const char *name)
+{
+    struct step_list *list = user;
+    uint64_t step;
+    if (parse_name(name, &step))
+        hd__push(&list->steps, step);
+}
+
+static int by_number(const void *a, const void *b)
+{
+    uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
+    return x < y ? -1 : x > y;
+}
+
+int32_t hd__ckpt_steps(const struct hd__ckpt_store *store, uint64_t **steps, uint32_t *n,
+                       struct hd_error *err)
+{
+    struct step_list list = {0};
+    uint32_t kept = 0;
+    int32_t rc = store->ops->list(store->ckpt, add_step, &list, err);
+    if (rc) {
+        hd__free_array(&list.steps);
+        return rc;
+    }
+    /* A folder that somebody made by hand is no checkpoint. */
+    for (uint32_t i = 0; i < list.steps.count; i++) {
+        char name[32];
+        uint64_t bytes;
+        struct hd_error unused = HD_ERROR_INIT;
+        hd__ckpt_name(list.steps.at[i], name);
+        if (!store->ops->size(store->ckpt, name, HD__CKPT_INDEX, &bytes, &unused))
+            list.steps.at[kept++] = list.steps.at[i];
+    }
+    if (kept)
+        qsort(list.steps.at, kept, sizeof *list.steps.at, by_number);
+    *steps = list.steps.at;
+    *n = kept;
+    return HD_OK;
+}
+
+int32_t hd__ckpt_latest(const struct hd__ckpt_store *store, char name[32], struct hd_error *err)
+{
+    uint64_t *steps = NULL;
+    uint32_t n = 0;
+    int32_t rc = hd__ckpt_steps(store, &steps, &n, err);
+    if (!rc && !n)
+        rc = hd_fail(err, HD_E_NOTFOUND, "there is no checkpoint");
+    if (!rc)
+        hd__ckpt_name(steps[n - 1], name);
+    free(steps);
+    return rc;
+}
+
+/* ---- opening */
+
+int32_t hd__ckpt_open(const struct hd__ckpt_store *store, const char *name, struct hd__ckpt **out,
+                      struct hd_error *err)
+{
+    uint64_t bytes = 0;
+    if (strlen(name) > 31)
+        return hd_fail(err, HD_E_NOTFOUND, "checkpoint '%.64s': no such name", name);
+    int32_t rc = store->ops->size(store->ckpt, name, HD__CKPT_INDEX, &bytes, err);
+    if (rc)
+        return rc;
+    if (bytes > INDEX_MAX)
+        return hd_fail(err, HD_E_CORRUPT, "checkpoint %s: index.json of %lu bytes", name,
+                       (unsigned long)bytes);
+    struct hd__ckpt *c = hd__alloc(sizeof *c);
+    c->store = *store;
+    snprintf(c->name, sizeof c->name, "%s", name);
+    char *text = hd__alloc(bytes);
+    rc = store->ops->read(store->ckpt, name, HD__CKPT_INDEX, 0, text, bytes, err);
+    if (!rc)
+        rc = hd__ckpt_index_parse(c, text, bytes, err);
+    free(text);
+    if (rc) {
+        hd__ckpt_close(c);
+        return rc;
+    }
+    *out = c;
+    return HD_OK;
+}
+
+void hd__ckpt_close(struct hd__ckpt *c)
+{
+    if (!c)
+        return;
+    json_decref(c->json);
+    hd__ckpt_layout_free(&c->layout);
+    hd__arena_free(&c->arena);
+    free(c->tensors);
+    free(c->sorted);
+    free(c->hashes);
+    free(c);
+}
+
+uint64_t hd__ckpt_step(const struct hd__ckpt *c)
+{
+    return c->step;
+}
+
+const json_t *hd__ckpt_state(const struct hd__ckpt *c)
+{
+    return json_object_get(c->json, "state");
+}
+
+const struct hd__ckpt_tensor *hd__ckpt_tensors(const struct hd__ckpt *c, uint32_t *n)
+{
+    *n = c->n_tensors;
+    return c->tensors;
+}
+
+uint64_t hd__ckpt_bytes(const struct hd__ckpt *c)
+{
+    return c->layout.bytes;
+}
+
+/* ---- is it of this model? */
+
+static const char *shape_text(const struct hd__ckpt_tensor *t, char out[160])
+{
+    int n = snprintf(out, 160, "%s [", hd_dtype_name(t->dtype));
+    for (uint32_t d = 0; d < t->ndim; d++)
+        n += snprintf(out + n, 160 - (size_t)n, "%s%ld", d ? ", " : "", (long)t->shape[d]);
+    snprintf(out + n, 160 - (size_t)n, "]");
+    return out;
+}
+
+static bool same_shape(const struct hd__ckpt_tensor *a, const struct hd__ckpt_tensor *b)
+{
+    return a->dtype == b->dtype && a->ndim == b->ndim &&
+           !memcmp(a->shape, b->shape, a->ndim * sizeof *a->shape);
+}
+
+static int by_tensor(const void *a, const void *b)
+{
+    return hd__ckpt_compare(*(const struct hd__ckpt_tensor *const *)a,
+                            *(const struct hd__ckpt_tensor *const *)b);
+}
+
+/* The first tensor of the checkpoint that `wanted` (sorted) lacks although it speaks of its group. */
+static const struct hd__ckpt_tensor *find_surplus(const struct hd__ckpt *c,
+                                                  const struct hd__ckpt_tensor **wanted, uint32_t n)
+{
+    for (uint32_t i = 0, w = 0; i < c->n_tensors; i++) {
+        const struct hd__ckpt_tensor *t = &c->tensors[c->sorted[i]];
+        while (w < n && hd__ckpt_compare(wanted[w], t) < 0)
+            w++;
+        if (w < n && !hd__ckpt_compare(wanted[w], t))
+            continue;
+        if ((w < n && !strcmp(wanted[w]->group, t->group)) || (w && !strcmp(wanted[w - 1]->group, t->group)))
+            return t;
+    }
+    return NULL;
+}
+
+/* "optim-exp_avg" is state of the optimizer, "strategy-momentum" of a strategy. */
+static const char *owner(const char *group)
+{
+    if (!strncmp(group, "strategy", 8))
+        return "strategy";
+    return strstr(group, "optim") ? "optimizer" : "model";
+}
+
+int32_t hd__ckpt_check(const struct hd__ckpt *c, const struct hd__ckpt_tensor *tensors, uint32_t n,
+                       struct hd_error *err)
+{
+    char ours[160], theirs[160];
+    for (uint32_t i = 0; i < n; i++) {
+        const struct hd__ckpt_tensor *t = &tensors[i];
+        int64_t at = hd__ckpt_find(c, t->group, t->name);
+        if (at < 0)
+            return hd_fail(err, HD_E_MISMATCH,
+                           "checkpoint %s is of another %s: it has no tensor %s of group %s", c->name,
+                           owner(t->group), t->name, t->group);
+        if (!same_shape(t, &c->tensors[at]))
+            return hd_fail(err, HD_E_MISMATCH, "checkpoint %s is of another %s: %s %s is %s there, %s here",
+                           c->name, owner(t->group), t->group, t->name, shape_text(&c->tensors[at], theirs),
+                           shape_text(t, ours));
+    }
+    const struct hd__ckpt_tensor **sorted = hd__alloc((n + 1) * sizeof *sorted);
+    for (uint32_t i = 0; i < n; i++)
+        sorted[i] = &tensors[i];
+    qsort(sorted, n, sizeof *sorted, by_tensor);
+    const struct hd__ckpt_tensor *extra = find_surplus(c, sorted, n);
+    free(sorted);
+    if (extra)
+        return hd_fail(err, HD_E_MISMATCH,
+                       "checkpoint %s is of another %s: this one has no tensor %s of group %s", c->name,
+                       owner(extra->group), extra->name, extra->group);
+    return HD_OK;
+}
+
+/* ---- reading blocks */
+
+struct loading {
+    const struct hd__ckpt *ckpt;
+    struct hd__ckpt_pieces pieces;
+};
+
+/* Some tensor of a block, for messages. */
+static const char *tensor_in(const struct hd__ckpt *c, uint32_t file, uint64_t begin, uint64_t bytes)
+{
+    for (uint32_t i = 0; i < c->n_tensors; i++) {
+        const struct hd__ckpt_place *p = &c->layout.places[i];
+        if (p->file == file && p->offset < begin + bytes && p->offset + p->bytes > begin && p->bytes)
+            return c->tensors[i].name;
+    }
+    return "(the header)";
+}
+
+static int32_t read_block(const struct hd__ckpt *c, uint64_t number, char *block, const char *tensor,
+                          struct hd_error *err)
+{
+    uint64_t begin, bytes;
+    uint32_t file = hd__ckpt_block_at(&c->layout, number, &begin, &bytes);
+    const char *name = c->layout.files[file].name;
+    int32_t rc = c->store.ops->read(c->store.ckpt, c->name, name, begin, block, bytes, err);
+    if (rc)
+        return rc;
+    uint64_t hash = hd__hash(block, bytes, 0);
+    if (hash == c->hashes[number])
+        return HD_OK;
+    return hd_fail(err, HD_E_CORRUPT,
+                   "checkpoint %s: %s: block %lu (bytes %lu to %lu), tensor %s: checksum %016lx, "
+                   "written was %016lx: the file was changed or the disk is bad",
+                   c->name, name, (unsigned long)(begin / HD__CKPT_BLOCK), (unsigned long)begin,
+                   (unsigned long)(begin + bytes), tensor ? tensor : tensor_in(c, file, begin, bytes),
+                   (unsigned long)hash, (unsigned long)c->hashes[number]);
+}
+
+static int32_t load_block(void *user, uint64_t k, char *block, struct hd_error *err)
+{
+    const struct loading *l = user;
+    const struct hd__ckpt_pieces *p = &l->pieces;
+    const struct hd__ckpt_touch *touch = &p->touch[p->first[k]];
+    uint64_t begin, bytes, at, from;
+    int32_t rc =
+        read_block(l->ckpt, touch->block, block, l->ckpt->tensors[p->at[touch->piece].tensor].name, err);
+    if (rc)
+        return rc;
+    hd__ckpt_block_at(&l->ckpt->layout, touch->block, &begin, &bytes);
+    for (uint64_t i = p->first[k]; i < p->first[k + 1]; i++) {
+        const struct hd__ckpt_piece *piece = &p->at[p->touch[i].piece];
+        uint64_t n = hd__ckpt_clip(piece, begin, bytes, &at, &from);
+        memcpy(piece->data + from, block + at, n);
+    }
+    return HD_OK;
+}
+
+static int32_t check_files(const struct hd__ckpt *c, struct hd_error *err)
+{
+    for (uint32_t i = 0; i < c->layout.n_files; i++) {
+        uint64_t bytes = 0;
+        int32_t rc = c->store.ops->size(c->store.ckpt, c->name, c->layout.files[i].name, &bytes, err);
+        if (rc)
+            return rc;
+        if (bytes != c->layout.files[i].bytes)
+            return hd_fail(err, HD_E_CORRUPT, "checkpoint %s: %s has %lu bytes, written were %lu", c->name,
+                           c->layout.files[i].name, (unsigned long)bytes,
+                           (unsigned long)c->layout.files[i].bytes);
+    }
+    return HD_OK;
+}
+
+int32_t hd__ckpt_load(const struct hd__ckpt *c, const struct hd__ckpt_tensor *tensors, uint32_t n_tensors,
+                      const struct hd__ckpt_run *runs, uint32_t n_runs, struct hd_error *err)
+{
+    struct loading l = {.ckpt = c};
+    int32_t rc = hd__ckpt_check(c, tensors, n_tensors, err);
+    if (!rc)
+        rc = check_files(c, err);
+    if (rc)
+        return rc;
+    /* Runs name tensors by their place in the caller's list. */
+    struct hd__ckpt_run *mine = hd__alloc(n_runs * sizeof *mine);
+    for (uint32_t i = 0; i < n_runs && !rc; i++) {
+        mine[i] = runs[i];
+        if (runs[i].tensor >= n_tensors)
+            rc = hd_fail(err, HD_E_INTERNAL, "checkpoint: a run of tensor %u of %u", runs[i].tensor,
+                         n_tensors);
+        else
+            mine[i].tensor =
+                (uint32_t)hd__ckpt_find(c, tensors[runs[i].tensor].group, tensors[runs[i].tensor].name);
+    }
+    if (!rc)
+        rc = hd__ckpt_pieces_make(&c->layout, c->tensors, c->n_tensors, mine, n_runs, 0, &l.pieces, err);
+    if (!rc)
+        rc = hd__ckpt_workers(c->store.threads, l.pieces.n_blocks, load_block, &l, err);
+    hd__ckpt_pieces_free(&l.pieces);
+    free(mine);
+    return rc;
+}
+
+static int32_t verify_block(void *user, uint64_t i, char *block, struct hd_error *err)
+{
+    return read_block(user, i, block, NULL, err);
+}
+
+int32_t hd__ckpt_verify(const struct hd__ckpt *c, struct hd_error *err)
+{
+    int32_t rc = check_files(c, err);
+    return rc ? rc : hd__ckpt_workers(c->store.threads, c->layout.n_blocks, verify_block, (void *)c, err);
+}

@@ -1,0 +1,97 @@
+/* service/checkpoint/safetensors: weights in other people's format (https://github.com/huggingface/safetensors).
+ *
+ * A file is: 8 bytes little-endian header length, a JSON header {"name": {"dtype", "shape", "data_offsets"}},
+ * the data. The data is row-major, the tensors fill it without gaps or overlaps. A large model is several
+ * files and an index, model.safetensors.index.json: {"weight_map": {"name": "file"}}.
+ *
+ * Reading: open -> find, read ranges with pread (any thread) -> close. Nothing of a file is trusted: every
+ * offset is checked against the file before it is used, and errors name the file and the tensor. Writing:
+ * `layout` computes the header of a file; from then on anyone can write anywhere. */
+#ifndef HD_CORE_RUN_SAFETENSORS_H
+#define HD_CORE_RUN_SAFETENSORS_H
+
+#include "core/base/base.h"
+#include "heddle/program.h"
+
+/* X(name in files, bytes of an element, dtype of heddle or 0) */
+#define HD__ST_DTYPES(X)  \
+    X("F32", 4, HD_F32)   \
+    X("BF16", 2, HD_BF16) \
+    X("F16", 2, HD_F16)   \
+    X("F64", 8, HD_F64)   \
+    X("I32", 4, HD_I32)   \
+    X("U8", 1, HD_U8)     \
+    X("I64", 8, 0)        \
+    X("U64", 8, 0)        \
+    X("U32", 4, 0)        \
+    X("I16", 2, 0)        \
+    X("U16", 2, 0)        \
+    X("I8", 1, 0)         \
+    X("BOOL", 1, 0)       \
+    X("F8_E4M3", 1, 0)    \
+    X("F8_E5M2", 1, 0)    \
+    X("F8_E8M0", 1, 0)    \
+    X("C64", 8, 0)
+
+struct hd__st_tensor {
+    const char *name;
+    const char *dtype_name; /* as in the file */
+    uint32_t dtype;         /* HD_..., 0 where heddle does not compute with it */
+    uint32_t ndim;
+    int64_t shape[HD_MAX_DIMS];
+    uint64_t count;         /* elements */
+    uint64_t offset, bytes; /* in the file */
+    uint32_t file;          /* number of the file, see hd__st_file_name */
+    uint32_t reserved;
+};
+
+struct hd__st;
+
+/* `path`: a .safetensors file, an index (.json), or a folder that holds model.safetensors or
+ * model.safetensors.index.json. HD_E_NOTFOUND, HD_E_IO, HD_E_CORRUPT, HD_E_UNSUPPORTED. */
+int32_t hd__st_open(const char *path, struct hd__st **st, struct hd_error *err);
+void hd__st_close(struct hd__st *st); /* NULL is fine */
+
+/* Tensors in the order of their names. */
+uint32_t hd__st_count(const struct hd__st *st);
+const struct hd__st_tensor *hd__st_at(const struct hd__st *st, uint32_t i);
+const struct hd__st_tensor *hd__st_find(const struct hd__st *st,
+                                        const char *name); /* NULL if there is none */
+const char *hd__st_file_name(const struct hd__st *st, uint32_t file);
+
+/* [any-thread] Bytes [first, first + bytes) of the tensor, as they lie. */
+int32_t hd__st_read(const struct hd__st *st, const struct hd__st_tensor *tensor, uint64_t first,
+                    uint64_t bytes, void *out, struct hd_error *err);
+/* [any-thread] Elements [first, first + count), converted from F32, BF16, F16 or F64. */
+int32_t hd__st_read_f32(const struct hd__st *st, const struct hd__st_tensor *tensor, uint64_t first,
+                        uint64_t count, float *out, struct hd_error *err);
+
+/* One header, alone: `header` is the JSON (without the length), data_bytes what follows it. Calls visit for
+ * every tensor in the order of the data; the tensor's strings live as long as the call, its offset counts
+ * from the data's begin. `name` is for messages. */
+int32_t hd__st_parse(const char *name, const char *header, size_t header_bytes, uint64_t data_bytes,
+                     void (*visit)(void *user, const struct hd__st_tensor *tensor), void *user,
+                     struct hd_error *err);
+
+/* ---- writing */
+struct hd__st_item {
+    const char *name;
+    uint32_t dtype; /* HD_... */
+    uint32_t ndim;
+    const int64_t *shape;
+    uint64_t offset, bytes; /* out: in the file */
+};
+
+/* Lays the items out in their order, data beginning at a multiple of 4096. Adds the first bytes of the file
+ * (length and header) to `head`; *file_bytes is the size of the whole file. */
+int32_t hd__st_layout(struct hd__st_item *items, uint32_t n, struct hd__text *head, uint64_t *file_bytes,
+                      struct hd_error *err);
+/* "F32" for HD_F32; NULL for an unknown dtype. */
+const char *hd__st_dtype_name(uint32_t dtype);
+
+/* ---- conversion. Between F32, BF16, F16 and F64; rounds to nearest, ties to even. 0: converted, else the
+ * dtype is none of these. `in` and `out` may not overlap. */
+int hd__to_f32(uint32_t dtype, const void *in, float *out, uint64_t count);
+int hd__from_f32(uint32_t dtype, const float *in, void *out, uint64_t count);
+
+#endif

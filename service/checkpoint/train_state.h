@@ -1,0 +1,31 @@
+/* service/checkpoint/train_state: the state of training as named global tensors, and which runs of them lie on this rank.
+ *
+ * Tensors: every parameter in group "model", in the master dtype; then every optimizer state under the same names in group
+ * "optim-STATE". Where a strategy has ranks train apart, the model is what they have in common, each replica's own parameters
+ * and states are in "replicaN-model" and "replicaN-optim-STATE", and the strategy's state in "strategy-NAME". The list is the
+ * same on all ranks, and on any mesh that has as many replicas. Runs point into the arena. */
+#ifndef HD_CORE_RUN_STATE_H
+#define HD_CORE_RUN_STATE_H
+
+#include "core/program/program.h"
+#include "service/checkpoint/checkpoint.h"
+
+struct hd__state {
+    HD__ARRAY(struct hd__ckpt_tensor) tensors;
+    HD__ARRAY(struct hd__ckpt_run) runs;
+    uint32_t n_params; /* the first tensors are parameters */
+    struct hd__arena arena;
+};
+
+/* `owned`: only runs that this rank stores (others hold copies); 0: all that it needs. `weights`: nothing but the weights of
+ * this group, "model" or "strategy-NAME", for where the model is used; NULL: all. */
+void hd__state_collect(struct hd__state *state, struct hd_program *p, const int32_t coord[HD_AXIS_COUNT], void *arena,
+                       const char *const *state_names, int owned, const char *weights);
+/* What a rank alone has: a strategy's tensors that begin as zeros, unless it keeps them as state over a flat. Group
+ * "strategy-ranks", one tensor for each of every stage's, with a row a rank of the stage: of use on the same mesh only. The
+ * list is the same on all ranks, the run is this rank's row. */
+void hd__state_collect_ranks(struct hd__state *state, struct hd_program *const *stages, int32_t n_stages,
+                             const int32_t coord[HD_AXIS_COUNT], void *arena);
+void hd__state_free(struct hd__state *state);
+
+#endif

@@ -1,0 +1,127 @@
+/* Reading ahead: a ring of `depth` + 1 buffers, one thread that fills them, one consumer. */
+#include <errno.h>
+#include <pthread.h>
+#include <stdbool.h>
+#include <stdlib.h>
+
+#include "service/data/data.h"
+
+struct hd__prefetch {
+    struct hd__prefetch_config config;
+    pthread_t thread;
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    int32_t *buffer; /* [slots][2][rows][length] */
+    uint32_t slots;
+    uint64_t filled, taken; /* requests so far */
+    bool stop;
+    int32_t rc; /* of request `filled`; the thread has ended */
+    struct hd_error error;
+};
+
+static int64_t length(const struct hd__prefetch_config *c)
+{
+    return c->s[0].count + c->s[1].count;
+}
+
+static int32_t *slot(const struct hd__prefetch *p, uint64_t request, bool labels)
+{
+    uint64_t one = (uint64_t)p->config.rows * (uint64_t)length(&p->config);
+    return p->buffer + (request % p->slots * 2 + labels) * one;
+}
+
+static int32_t fill(const struct hd__prefetch *p, uint64_t request, struct hd_error *err)
+{
+    const struct hd__prefetch_config *c = &p->config;
+    int32_t *ids = slot(p, request, false), *labels = slot(p, request, true), rc = HD_OK;
+    for (uint32_t j = 0; j < c->rows && !rc; j++)
+        for (uint32_t run = 0; run < 2 && c->s[run].count && !rc; run++) {
+            int64_t at = j * length(c) + (run ? c->s[0].count : 0);
+            rc = hd__data_read(c->data, c->number(c->user, c->first + request, j), ids + at, labels + at, c->s[run].first,
+                               c->s[run].count, err);
+        }
+    return rc;
+}
+
+static void *reader(void *user)
+{
+    struct hd__prefetch *p = user;
+    struct hd_error error = HD_ERROR_INIT;
+    pthread_mutex_lock(&p->lock);
+    for (;;) {
+        /* The consumer still holds the request it took last. */
+        while (!p->stop && p->filled - p->taken >= p->slots - (p->taken > 0))
+            pthread_cond_wait(&p->changed, &p->lock);
+        if (p->stop)
+            break;
+        uint64_t request = p->filled;
+        pthread_mutex_unlock(&p->lock);
+        int32_t rc = fill(p, request, &error);
+        pthread_mutex_lock(&p->lock);
+        p->rc = rc;
+        p->error = error;
+        p->filled += !rc;
+        pthread_cond_broadcast(&p->changed);
+        if (rc)
+            break;
+    }
+    pthread_mutex_unlock(&p->lock);
+    return NULL;
+}
+
+int32_t hd__prefetch_start(const struct hd__prefetch_config *config, struct hd__prefetch **prefetch,
+                           struct hd_error *err)
+{
+    struct hd__prefetch *p = hd__alloc(sizeof *p);
+    p->config = *config;
+    p->slots = (config->depth ? config->depth : 2) + 1;
+    p->buffer = hd__alloc((size_t)p->slots * 2 * config->rows * (size_t)length(config) * sizeof *p->buffer);
+    pthread_mutex_init(&p->lock, NULL);
+    pthread_cond_init(&p->changed, NULL);
+    int rc = pthread_create(&p->thread, NULL, reader, p);
+    if (rc) {
+        pthread_cond_destroy(&p->changed);
+        pthread_mutex_destroy(&p->lock);
+        free(p->buffer);
+        free(p);
+        return hd_fail(err, HD_E_NOMEM, "data: no thread for reading ahead: %s", strerror(rc));
+    }
+    *prefetch = p;
+    return HD_OK;
+}
+
+int32_t hd__prefetch_next(struct hd__prefetch *p, const int32_t **ids, const int32_t **labels,
+                          struct hd_error *err)
+{
+    int32_t rc = HD_OK;
+    pthread_mutex_lock(&p->lock);
+    while (p->filled == p->taken && !p->rc)
+        pthread_cond_wait(&p->changed, &p->lock);
+    if (p->filled == p->taken) {
+        rc = p->rc;
+        if (err)
+            *err = p->error;
+    } else {
+        *ids = slot(p, p->taken, false);
+        *labels = slot(p, p->taken, true);
+        p->taken++;
+        pthread_cond_broadcast(&p->changed);
+    }
+    pthread_mutex_unlock(&p->lock);
+    return rc;
+}
+
+void hd__prefetch_stop(struct hd__prefetch *p)
+{
+    if (!p)
+        return;
+    pthread_mutex_lock(&p->lock);
+    p->stop = true;
+    pthread_cond_broadcast(&p->changed);
+    pthread_mutex_unlock(&p->lock);
+    pthread_join(p->thread, NULL);
+    pthread_cond_destroy(&p->changed);
+    pthread_mutex_destroy(&p->lock);
+    free(p->buffer);
+    free(p);
+}

@@ -1,0 +1,318 @@
+/* The endless stream of sequences: which source, which epoch, which place in it. */
+#include "service/data/data.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+
+/* Files up to this size are asked for as a whole: random reads then find them in memory. */
+#define READ_WHOLE (UINT64_C(256) << 20)
+
+/* A stream of tokens: consecutive files, of which [first, first + tokens) is read. */
+struct stream {
+    struct hd__token_file *files; /* into hd__data.files */
+    uint64_t *start;              /* start[k]: tokens before file k; start[n_files]: all of them */
+    uint32_t n_files;
+    uint32_t turns; /* in a round of a mix */
+    uint64_t first, tokens, sequences;
+    uint64_t key;
+};
+
+/* One position of a round of a mix. */
+struct turn {
+    uint32_t stream;
+    uint32_t nth; /* how many turns this stream had before, in this round */
+};
+
+struct hd__data {
+    struct hd__data_config config; /* without its sources */
+    struct hd__token_file *files;
+    struct stream *streams;
+    struct turn *round; /* HD__DATA_TURNS of them; NULL without a mix */
+    uint32_t n_files, n_streams;
+    uint64_t sequences, tokens;
+};
+
+/* ---- permutation: a Feistel network over the smallest even number of bits that holds n, walked until the
+ * value is below n (Black and Rogaway, "Ciphers with arbitrary finite domains", 2002). The domain has less
+ * than 4 n values, so that less than four walks are expected. */
+
+/* splitmix64's finalizer */
+static uint64_t mix64(uint64_t x)
+{
+    x += UINT64_C(0x9e3779b97f4a7c15);
+    x = (x ^ (x >> 30)) * UINT64_C(0xbf58476d1ce4e5b9);
+    x = (x ^ (x >> 27)) * UINT64_C(0x94d049bb133111eb);
+    return x ^ (x >> 31);
+}
+
+uint64_t hd__data_permute(uint64_t i, uint64_t n, uint64_t key)
+{
+    enum { ROUNDS = 6 };
+    uint32_t half = 1;
+    while (half < 32 && (UINT64_C(1) << (2 * half)) < n)
+        half++;
+    uint64_t mask = (UINT64_C(1) << half) - 1;
+    key = mix64(key); /* neighbouring keys share no round keys */
+    do {
+        uint64_t left = i >> half, right = i & mask;
+        for (uint64_t r = 0; r < ROUNDS; r++) {
+            uint64_t next = left ^ (mix64(right ^ mix64(key + r)) & mask);
+            left = right;
+            right = next;
+        }
+        i = left << half | right;
+    } while (i >= n);
+    return i;
+}
+
+/* ---- a mix: weights become turns of a round, and a round deals them evenly */
+
+/* Largest remainder: turns add up to HD__DATA_TURNS exactly. */
+static int32_t share_turns(struct hd__data *d, const struct hd__data_config *c, struct hd_error *err)
+{
+    double sum = 0, *rest = hd__alloc(d->n_streams * sizeof *rest);
+    uint32_t given = 0;
+    int32_t rc = HD_OK;
+    for (uint32_t k = 0; k < d->n_streams; k++)
+        sum += c->sources[k].weight;
+    for (uint32_t k = 0; k < d->n_streams; k++) {
+        double exact = c->sources[k].weight / sum * HD__DATA_TURNS;
+        d->streams[k].turns = (uint32_t)exact;
+        rest[k] = exact - floor(exact);
+        given += d->streams[k].turns;
+    }
+    for (; given < HD__DATA_TURNS; given++) {
+        uint32_t best = 0;
+        for (uint32_t k = 1; k < d->n_streams; k++)
+            if (rest[k] > rest[best])
+                best = k;
+        d->streams[best].turns++;
+        rest[best] = -1;
+    }
+    for (uint32_t k = 0; k < d->n_streams && !rc; k++)
+        if (!d->streams[k].turns)
+            rc = hd_fail(err, HD_E_INVALID, "%s: weight %g is less than 1/%d of all weights (%g)",
+                         c->sources[k].path, c->sources[k].weight, HD__DATA_TURNS, sum);
+    free(rest);
+    return rc;
+}
+
+/* Smooth weighted round robin: everyone is credited its turns, the richest is served and pays a whole round.
+ */
+static void deal_round(struct hd__data *d)
+{
+    int64_t *credit = hd__alloc(d->n_streams * sizeof *credit);
+    uint32_t *nth = hd__alloc(d->n_streams * sizeof *nth);
+    d->round = hd__alloc(HD__DATA_TURNS * sizeof *d->round);
+    for (uint32_t i = 0; i < HD__DATA_TURNS; i++) {
+        uint32_t best = 0;
+        for (uint32_t k = 0; k < d->n_streams; k++) {
+            credit[k] += d->streams[k].turns;
+            if (credit[k] > credit[best])
+                best = k;
+        }
+        credit[best] -= HD__DATA_TURNS;
+        d->round[i] = (struct turn){best, nth[best]++};
+    }
+    free(nth);
+    free(credit);
+}
+
+/* ---- opening */
+
+static int32_t check_config(const struct hd__data_config *c, struct hd_error *err)
+{
+    if (!c->n_sources)
+        return hd_fail(err, HD_E_INVALID, "data: no files were named");
+    if (c->seq_len < 1 || c->vocab < 1 || c->vocab > INT32_MAX)
+        return hd_fail(err, HD_E_INVALID, "data: seq_len %ld and vocab %ld: both must be at least 1",
+                       (long)c->seq_len, (long)c->vocab);
+    if (!(c->val_fraction >= 0 && c->val_fraction < 1))
+        return hd_fail(err, HD_E_INVALID, "data: val_fraction %g is outside 0 <= v < 1", c->val_fraction);
+    if (c->token_bytes != 0 && c->token_bytes != 2 && c->token_bytes != 4)
+        return hd_fail(err, HD_E_INVALID, "data: tokens of %u bytes; uint16 and uint32 are known",
+                       c->token_bytes);
+    for (uint32_t k = 0; c->mix && k < c->n_sources; k++)
+        if (!(c->sources[k].weight > 0) || isinf(c->sources[k].weight))
+            return hd_fail(err, HD_E_INVALID, "%s: weight %g; weights are above 0", c->sources[k].path,
+                           c->sources[k].weight);
+    return HD_OK;
+}
+
+static void advise(const struct hd__data *d, const struct hd__token_file *f)
+{
+    void *map = (void *)f->map;
+    if (f->map_bytes <= READ_WHOLE)
+        madvise(map, f->map_bytes, MADV_WILLNEED);
+    else if (!d->config.shuffle)
+        madvise(map, f->map_bytes, MADV_SEQUENTIAL);
+}
+
+static int32_t open_files(struct hd__data *d, const struct hd__data_config *c, struct hd_error *err)
+{
+    int32_t rc = HD_OK;
+    d->files = hd__alloc(c->n_sources * sizeof *d->files);
+    for (; d->n_files < c->n_sources && !rc; d->n_files += !rc) {
+        struct hd__token_file *f = &d->files[d->n_files];
+        rc = hd__token_file_open(c->sources[d->n_files].path, c->format, c->token_bytes, f, err);
+        if (!rc)
+            advise(d, f);
+    }
+    return rc;
+}
+
+static int32_t cut_stream(const struct hd__data_config *c, struct stream *s, struct hd_error *err)
+{
+    uint64_t all = s->start[s->n_files], train = (uint64_t)((double)all * (1 - c->val_fraction));
+    uint64_t length = (uint64_t)c->seq_len;
+    s->first = c->held_out ? train : 0;
+    s->tokens = c->held_out ? all - train : train;
+    if (s->tokens < length || s->tokens - length < 1)
+        return hd_fail(err, HD_E_INVALID,
+                       "%s%s: %s%lu tokens%s are too few for one sequence of seq_len %ld, which takes "
+                       "%ld",
+                       s->files[0].path, s->n_files > 1 ? " and the rest" : "",
+                       c->held_out ? "the held-out part of " : "", (unsigned long)s->tokens,
+                       c->val_fraction > 0 && !c->held_out ? " (without the held-out part)" : "",
+                       (long)c->seq_len, (long)c->seq_len + 1);
+    s->sequences = (s->tokens - 1) / length;
+    return HD_OK;
+}
+
+static int32_t open_streams(struct hd__data *d, const struct hd__data_config *c, struct hd_error *err)
+{
+    d->n_streams = c->mix ? d->n_files : 1;
+    d->streams = hd__alloc(d->n_streams * sizeof *d->streams);
+    for (uint32_t k = 0; k < d->n_streams; k++) {
+        struct stream *s = &d->streams[k];
+        s->files = d->files + k;
+        s->n_files = c->mix ? 1 : d->n_files;
+        s->key = mix64(c->seed ^ mix64(k));
+        s->start = hd__alloc((s->n_files + 1) * sizeof *s->start);
+        for (uint32_t j = 0; j < s->n_files; j++)
+            s->start[j + 1] = s->start[j] + s->files[j].count;
+        int32_t rc = cut_stream(c, s, err);
+        if (rc)
+            return rc;
+        d->sequences += s->sequences;
+        d->tokens += s->tokens;
+    }
+    return HD_OK;
+}
+
+int32_t hd__data_open(const struct hd__data_config *config, struct hd__data **data, struct hd_error *err)
+{
+    int32_t rc = check_config(config, err);
+    if (rc)
+        return rc;
+    struct hd__data *d = hd__alloc(sizeof *d);
+    d->config = *config;
+    d->config.sources = NULL;
+    rc = open_files(d, config, err);
+    if (!rc)
+        rc = open_streams(d, config, err);
+    if (!rc && config->mix) {
+        rc = share_turns(d, config, err);
+        if (!rc)
+            deal_round(d);
+    }
+    if (rc) {
+        hd__data_close(d);
+        return rc;
+    }
+    *data = d;
+    return HD_OK;
+}
+
+void hd__data_close(struct hd__data *d)
+{
+    if (!d)
+        return;
+    for (uint32_t k = 0; k < d->n_streams; k++)
+        free(d->streams[k].start);
+    for (uint32_t k = 0; k < d->n_files; k++)
+        hd__token_file_close(&d->files[k]);
+    free(d->streams);
+    free(d->files);
+    free(d->round);
+    free(d);
+}
+
+uint64_t hd__data_sequences(const struct hd__data *d)
+{
+    return d->sequences;
+}
+
+uint64_t hd__data_tokens(const struct hd__data *d)
+{
+    return d->tokens;
+}
+
+/* Every file gets the same share of what is left: of many files, the first must not take all. */
+int32_t hd__data_scan(const struct hd__data *d, uint64_t tokens, struct hd_error *err)
+{
+    int32_t rc = HD_OK;
+    uint32_t left = d->n_files;
+    for (uint32_t k = 0; k < d->n_streams && !rc; k++) {
+        const struct stream *s = &d->streams[k];
+        for (uint32_t j = 0; j < s->n_files && !rc; j++, left--) {
+            uint64_t from = HD__MAX(s->first, s->start[j]), to = HD__MIN(s->first + s->tokens, s->start[j + 1]), n;
+            if (to <= from)
+                continue;
+            n = HD__MIN(to - from, tokens / left);
+            rc = hd__token_file_scan(&s->files[j], from - s->start[j], n, d->config.vocab, err);
+            tokens -= n;
+        }
+    }
+    return rc;
+}
+
+/* ---- reading */
+
+/* Tokens [at, at + count) of a stream, which may begin in one file and end in another. */
+static int32_t read_stream(const struct stream *s, uint64_t at, uint64_t count, int64_t vocab, int32_t *out,
+                           struct hd_error *err)
+{
+    uint32_t k = 0;
+    int32_t rc = HD_OK;
+    while (s->start[k + 1] <= at)
+        k++;
+    for (; count && !rc; k++) {
+        uint64_t n = HD__MIN(count, s->start[k + 1] - at);
+        rc = hd__token_file_read(&s->files[k], at - s->start[k], n, vocab, out, err);
+        out += n;
+        at += n;
+        count -= n;
+    }
+    return rc;
+}
+
+/* Which stream serves a position, and the how-manieth sequence of that stream it is. */
+static const struct stream *find_stream(const struct hd__data *d, uint64_t number, uint64_t *nth)
+{
+    *nth = number;
+    if (!d->round)
+        return d->streams;
+    struct turn t = d->round[number % HD__DATA_TURNS];
+    const struct stream *s = &d->streams[t.stream];
+    *nth = number / HD__DATA_TURNS * s->turns + t.nth;
+    return s;
+}
+
+int32_t hd__data_read(const struct hd__data *d, uint64_t number, int32_t *ids, int32_t *labels,
+                      int64_t s_first, int64_t s_count, struct hd_error *err)
+{
+    uint64_t nth, i, at;
+    const struct stream *s = find_stream(d, number, &nth);
+    if (s_first < 0 || s_count < 1 || s_count > d->config.seq_len || s_first > d->config.seq_len - s_count)
+        return hd_fail(err, HD_E_INTERNAL, "data: positions %ld + %ld of sequences of %ld", (long)s_first,
+                       (long)s_count, (long)d->config.seq_len);
+    i = nth % s->sequences;
+    if (d->config.shuffle)
+        i = hd__data_permute(i, s->sequences, s->key + nth / s->sequences);
+    at = s->first + i * (uint64_t)d->config.seq_len + (uint64_t)s_first;
+    int32_t rc = read_stream(s, at, (uint64_t)s_count, d->config.vocab, ids, err);
+    memcpy(labels, ids + 1, (size_t)(s_count - 1) * sizeof *labels);
+    return rc ? rc : read_stream(s, at + (uint64_t)s_count, 1, d->config.vocab, labels + s_count - 1, err);
+}

@@ -1,0 +1,274 @@
+/* What another launcher told this process: its rank, and where the rendezvous is. */
+#include <netdb.h>
+#include <netinet/in.h>
+#include <stdlib.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "runtime/rendezvous/local_discovery.h"
+#include "service/launch/launch.h"
+
+#define REFUSED_SECONDS 5 /* rank 0 was started with us, and comes as far as we did in about the same time */
+
+/* The variables of each launcher; the first whose rank and size are there counts. `local_size` may be NULL. `id`: what all
+ * ranks of one start have in common and no other start has; both where there are two. `key`: the same, of random bits. */
+static const struct launcher {
+    const char *name, *rank, *size, *local_rank, *local_size, *id[2], *key;
+} launchers[] = {
+    {"the launcher", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", {NULL, NULL}, NULL},
+    {"mpirun", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE",
+     {"PMIX_NAMESPACE", NULL}, "OMPI_MCA_orte_precondition_transports"},
+    {"mpiexec", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS", {"I_MPI_HYDRA_UUID", NULL}, NULL},
+    {"srun", "SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", NULL, {"SLURM_JOB_ID", "SLURM_STEP_ID"}, NULL},
+};
+
+static int number(const char *name, int32_t *out)
+{
+    const char *text = name ? getenv(name) : NULL;
+    char *end;
+    long value = text && *text ? strtol(text, &end, 10) : -1;
+    if (!text || !*text || *end || value < 0 || value > INT32_MAX)
+        return 0;
+    *out = (int32_t)value;
+    return 1;
+}
+
+/* RANK or WORLD_SIZE with a value that is no number: to train alone then would be the worst answer. */
+static int32_t check_numbers(struct hd_error *err)
+{
+    static const char *const names[] = {"RANK", "WORLD_SIZE"};
+    int32_t value;
+    for (size_t i = 0; i < HD__COUNT(names); i++)
+        if (getenv(names[i]) && !number(names[i], &value))
+            return hd_fail(err, HD_E_INVALID, "the environment says %s='%s': not a whole number; unset it to train without a launcher",
+                           names[i], getenv(names[i]));
+    if (!getenv("RANK") != !getenv("WORLD_SIZE"))
+        return hd_fail(err, HD_E_INVALID, "the environment has %s, but not %s: a launcher sets both; unset it to train without one",
+                       getenv("RANK") ? "RANK" : "WORLD_SIZE", getenv("RANK") ? "WORLD_SIZE" : "RANK");
+    return HD_OK;
+}
+
+/* A batch script and an interactive shell of Slurm have SLURM_PROCID too, though nothing was started for each task: their
+ * step has none of the small numbers that srun counts. */
+static int started(const struct launcher *l, struct hd__place_in_job *place)
+{
+    int32_t step;
+    return number(l->rank, &place->rank) && number(l->size, &place->size) && place->size > 0 &&
+           (strcmp(l->rank, "SLURM_PROCID") || number("SLURM_STEP_ID", &step));
+}
+
+static const struct launcher *find_launcher(struct hd__place_in_job *place)
+{
+    for (size_t i = 0; i < HD__COUNT(launchers); i++)
+        if (started(&launchers[i], place))
+            return &launchers[i];
+    return NULL;
+}
+
+/* Slurm gives the tasks of each machine as "4(x2),3": two machines with 4, one with 3. 0: it does not say. */
+static int32_t slurm_tasks_here(void)
+{
+    const char *at = getenv("SLURM_STEP_TASKS_PER_NODE");
+    int32_t node;
+    if (!at || !number("SLURM_NODEID", &node))
+        return 0;
+    for (; *at; at += *at == ',') {
+        char *end;
+        long tasks = strtol(at, &end, 10), times = 1;
+        if (end == at || tasks < 1 || tasks > INT32_MAX)
+            return 0;
+        if (!strncmp(end, "(x", 2)) {
+            times = strtol(end + 2, &end, 10);
+            end += *end == ')';
+        }
+        if (node < times)
+            return (int32_t)tasks;
+        node -= (int32_t)HD__MIN(times, INT32_MAX);
+        at = end;
+        if (*at && *at != ',')
+            return 0;
+    }
+    return 0;
+}
+
+static void find_local(const struct launcher *l, struct hd__place_in_job *place)
+{
+    int32_t tasks = !l->local_size ? slurm_tasks_here() : 0;
+    if (!number(l->local_rank, &place->local_rank))
+        place->local_rank = place->rank;
+    if (!number(l->local_size, &place->local_size))
+        place->local_size = tasks ? tasks : place->size;
+}
+
+/* ---- where the rendezvous is */
+
+static int is_loopback(const char *host)
+{
+    return !strncmp(host, "127.", 4) || !strcmp(host, "localhost");
+}
+
+/* The secret of a job whose launcher says where the rendezvous is: HEDDLE_SECRET, or what its ranks have in common. */
+static int32_t environment_secret(const struct launcher *l, struct hd__place_in_job *place, struct hd_error *err)
+{
+    const char *given = getenv("HEDDLE_SECRET"), *key = l->key ? getenv(l->key) : NULL;
+    const char *common[] = {getenv("MASTER_PORT"), getenv("TORCHELASTIC_RUN_ID"), l->id[0] ? getenv(l->id[0]) : NULL, l->id[1] ? getenv(l->id[1]) : NULL, key};
+    struct hd__text text = {0};
+    uint64_t half[2];
+    if (given && hd__secret_parse(given, place->store.secret))
+        return HD_OK;
+    if (given)
+        return hd_fail(err, HD_E_INVALID, "HEDDLE_SECRET is not 32 hexadecimal digits");
+    if (err && !key && place->rank == 0 && !is_loopback(place->store.host))
+        hd__log(HD_LOG_WARN, NULL, "HEDDLE_SECRET is not set: the job's secret follows from MASTER_PORT and the number that %s gave the job, which "
+                "others may know; give all ranks the same 32 hexadecimal digits where others reach %s", l->name, place->store.host);
+    hd__text_add(&text, "%u", (unsigned)getuid());
+    for (size_t i = 0; i < HD__COUNT(common); i++)
+        hd__text_add(&text, "/%s", common[i] ? common[i] : "");
+    half[0] = hd__hash(text.at, text.length, 1);
+    half[1] = hd__hash(text.at, text.length, 2);
+    memcpy(place->store.secret, half, sizeof half);
+    hd__text_free(&text);
+    return HD_OK;
+}
+
+static int32_t meet_by_id(const struct launcher *l, struct hd__place_in_job *place, struct hd_error *err)
+{
+    const char *id = l->id[0] ? getenv(l->id[0]) : NULL, *more = l->id[1] ? getenv(l->id[1]) : "";
+    if (place->local_size < place->size)
+        return hd_fail(err, HD_E_INVALID, "%s started %d ranks, %d of them on this machine, and MASTER_ADDR and MASTER_PORT are not set: "
+                       "set them to the name of rank 0's machine and to a free port there (1 to 65534), the same for all", l->name,
+                       place->size, place->local_size);
+    if (!id || !more)
+        return hd_fail(err, HD_E_INVALID, "%s set %s and %s, but not MASTER_ADDR and MASTER_PORT (1 to 65534)", l->name, l->rank, l->size);
+    snprintf(place->meet, sizeof place->meet, "%s%s%s", id, *more ? "." : "", more);
+    return HD_OK;
+}
+
+/* A `heddle train` that started our launcher serves the rendezvous itself. */
+static int served(struct hd__place_in_job *place)
+{
+    const char *word = getenv(HD__RENDEZVOUS);
+    char *end;
+    long port = word ? strtol(word, &end, 10) : 0;
+    if (port < 1 || port > 65535 || *end != ' ' || !hd__secret_parse(end + 1, place->store.secret))
+        return 0;
+    place->store.port = (uint16_t)port;
+    return place->local_size == place->size;
+}
+
+static int32_t find_rendezvous(const struct launcher *l, struct hd__place_in_job *place, struct hd_error *err)
+{
+    const char *address = getenv("MASTER_ADDR"), *agent = getenv("TORCHELASTIC_USE_AGENT_STORE");
+    int32_t port = 0;
+    place->store.host = "127.0.0.1";
+    place->serves = place->rank == 0;
+    if (place->size == 1)
+        return HD_OK;
+    if (served(place)) {
+        place->serves = 0;
+        place->ours = 1;
+        return HD_OK;
+    }
+    if (!address && !getenv("MASTER_PORT"))
+        return meet_by_id(l, place, err);
+    if (!address || !*address || !number("MASTER_PORT", &port) || port < 1 || port > 65534)
+        return hd_fail(err, HD_E_INVALID, "%s set %s and %s, but not MASTER_ADDR and MASTER_PORT (1 to 65534)", l->name, l->rank, l->size);
+    if (agent && !strcmp(agent, "True"))
+        port++; /* torchrun's own store listens at MASTER_PORT */
+    place->store.host = address;
+    place->store.port = (uint16_t)port;
+    return environment_secret(l, place, err);
+}
+
+/* Debian gives a machine's own name 127.0.1.1: rank 0 would listen where nobody else can come. */
+static void warn_of_loopback(const struct hd__place_in_job *place)
+{
+    struct addrinfo hints = {.ai_family = AF_INET, .ai_socktype = SOCK_STREAM}, *list;
+    uint32_t at;
+    if (place->rank || *place->meet || place->ours || place->local_size >= place->size || getaddrinfo(place->store.host, NULL, &hints, &list))
+        return;
+    at = ntohl(((const struct sockaddr_in *)(const void *)list->ai_addr)->sin_addr.s_addr);
+    freeaddrinfo(list);
+    if (at >> 24 == 127)
+        hd__log(HD_LOG_WARN, NULL, "MASTER_ADDR=%s is %u.%u.%u.%u on its own machine, where ranks of other machines cannot reach it: give it "
+                "an address of the network, or mend /etc/hosts", place->store.host, at >> 24, at >> 16 & 255, at >> 8 & 255, at & 255);
+}
+
+int32_t hd__launch_environment(struct hd__place_in_job *place, int *found, struct hd_error *err)
+{
+    const struct launcher *l;
+    *found = 0;
+    memset(place, 0, sizeof *place);
+    if (check_numbers(err))
+        return HD_E_INVALID;
+    l = find_launcher(place);
+    if (!l && getenv("PMIX_RANK"))
+        return hd_fail(err, HD_E_INVALID, "the environment has PMIX_RANK, but not how many ranks there are: set RANK and WORLD_SIZE, or "
+                       "unset it to train without a launcher");
+    if (!l || (l != launchers && place->size == 1)) /* alone under srun or mpirun: nothing was launched */
+        return HD_OK;
+    *found = 1;
+    find_local(l, place);
+    if (place->rank >= place->size)
+        return hd_fail(err, HD_E_INVALID, "the launcher set rank %d of %d: %s must be below %s", place->rank, place->size, l->rank, l->size);
+    return find_rendezvous(l, place, err);
+}
+
+/* ---- meeting */
+
+static int32_t open_server(const struct hd__place_in_job *place, struct hd__store_options *options, struct hd__server **server,
+                           double deadline, struct hd_error *err)
+{
+    struct hd__server_options o = {.address = options->host, .port = options->port, .size = place->size, .rank = 0,
+                                   .dead_after = options->dead_after, .gathered = place->reporter ? hd__report_gathered : NULL,
+                                   .user = (void *)place->reporter};
+    int32_t rc;
+    hd__launch_patience(&o, place->reporter);
+    warn_of_loopback(place);
+    if (*place->meet)
+        hd__secret_make(options->secret);
+    memcpy(o.secret, options->secret, sizeof o.secret);
+    rc = hd__server_open(&o, server, err);
+    if (rc || !*place->meet)
+        return rc;
+    options->port = hd__server_port(*server);
+    return hd__meet_host(place->meet, place->size, options->port, options->secret, deadline, err);
+}
+
+static int32_t connect_until(const struct hd__place_in_job *place, double deadline, struct hd_store **store,
+                             struct hd__server **server, struct hd_error *err)
+{
+    struct hd__store_options options = place->store;
+    int32_t rc = HD_OK;
+    *store = NULL;
+    *server = NULL;
+    if (place->size == 1)
+        return HD_OK;
+    options.rank = place->rank;
+    options.size = place->size;
+    if (place->serves)
+        rc = open_server(place, &options, server, deadline, err);
+    else if (*place->meet)
+        rc = hd__meet_join(place->meet, place->rank, &options.port, options.secret, deadline, err);
+    return rc ? rc : hd__store_connect(&options, deadline, store, err);
+}
+
+int32_t hd__launch_connect(const struct hd__place_in_job *place, struct hd_store **store, struct hd__server **server,
+                           struct hd_error *err)
+{
+    return connect_until(place, hd__now() + 60, store, server, err);
+}
+
+int hd__launch_refuse(const struct hd__place_in_job *place, const char *why)
+{
+    struct hd__place_in_job here = *place;
+    struct hd_error err = HD_ERROR_INIT;
+    struct hd__server *server;
+    struct hd_store *store;
+    here.store.dead_after = 10; /* of a connection that is closed at once */
+    if (place->serves || connect_until(&here, hd__now() + REFUSED_SECONDS, &store, &server, &err) || !store)
+        return 0;
+    hd__store_fail(store, HD_E_INVALID, why);
+    hd__store_close(store);
+    return 1;
+}

@@ -1,0 +1,194 @@
+#include "service/launch/external.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <math.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "core/base/base.h"
+
+#define MARK "HEDDLE_LAUNCHED"
+#define GRACE 4.0 /* seconds that a command has to end by itself when its caller is gone */
+
+static int output_is_file; /* or a pipe: of who started the launcher, which may give its ranks terminals all the same */
+
+static const char **make_line(const struct hd_comm_launcher *l, const char *number, const char *const *words)
+{
+    size_t n = 0, at = 0;
+    const char **line;
+    for (size_t i = 0; l->command[i]; i++)
+        n++;
+    for (size_t i = 0; words[i]; i++)
+        n++;
+    line = hd__alloc((n + 1) * sizeof *line);
+    for (size_t i = 0; l->command[i]; i++)
+        line[at++] = strcmp(l->command[i], "%n") ? l->command[i] : number;
+    for (size_t i = 0; words[i]; i++)
+        line[at++] = words[i];
+    return line;
+}
+
+/* The last words of a complaint that the command is not there. */
+static const char *source_of(const struct hd_comm_launcher *l)
+{
+    return l->struct_size > offsetof(struct hd_comm_launcher, source) ? l->source : NULL;
+}
+
+static void export(const char *setting)
+{
+    char *name = hd__strdup(setting), *value = strchr(name, '=');
+    if (value) {
+        *value = '\0';
+        setenv(name, value + 1, 0);
+    }
+    free(name);
+}
+
+/* ---- in the child */
+
+/* Ends with the caller: PR_SET_PDEATHSIG of whoever the parent was. */
+static void end_with(pid_t parent, int signal)
+{
+    prctl(PR_SET_PDEATHSIG, signal);
+    if (getppid() != parent)
+        _exit(1);
+}
+
+static void run_command(const struct hd_comm_launcher *l, const char **line, int report)
+{
+    sigset_t none;
+    int in = open("/dev/null", O_RDONLY);
+    sigemptyset(&none);
+    sigprocmask(SIG_SETMASK, &none, NULL);
+    if (in >= 0)
+        dup2(in, STDIN_FILENO);
+    for (size_t i = 0; l->environment && l->environment[i]; i++)
+        export(l->environment[i]);
+    setenv(MARK, isatty(STDOUT_FILENO) ? "terminal" : "file", 1);
+    execvp(line[0], (char *const *)line);
+    if (write(report, &errno, sizeof errno) < 0)
+        _exit(126);
+    _exit(127);
+}
+
+/* Passes signals on until the command has ended, and ends with its code. Where the caller is gone, its ranks notice by themselves,
+ * and the command ends as it does after any failure. Only if it does not, it is told: Open MPI 4.1's mpirun, told while ranks end,
+ * may crash, and then leaves the files of its ranks. */
+static void keep(pid_t command, const sigset_t *signals)
+{
+    int status;
+    double until = 0; /* the caller is gone */
+    for (;;) {
+        struct timespec second = {.tv_sec = 1};
+        int sig = until > 0 ? sigtimedwait(signals, NULL, &second) : sigwaitinfo(signals, NULL);
+        if (waitpid(command, &status, WNOHANG) == command)
+            _exit(WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status));
+        if (sig == SIGHUP && !until)
+            until = hd__now() + GRACE;
+        else if (sig == SIGTERM || sig == SIGINT || sig == SIGUSR1)
+            kill(command, sig);
+        if (until > 0 && hd__now() > until) {
+            kill(command, SIGTERM);
+            until = INFINITY;
+        }
+    }
+}
+
+/* The kernel tells of a parent's death once for each of the parent's threads, and mpirun takes a second SIGTERM for
+ * impatience: it leaves without clearing up. So a process of one thread stands between the caller and the command, and tells
+ * it once. What the caller's terminal sends is for the caller, who passes it on. */
+static void become(const struct hd_comm_launcher *l, const char **line, pid_t parent, int report)
+{
+    static const int passed[] = {SIGCHLD, SIGHUP, SIGTERM, SIGINT, SIGUSR1};
+    sigset_t signals;
+    pid_t keeper = getpid(), command;
+    sigemptyset(&signals);
+    for (size_t i = 0; i < HD__COUNT(passed); i++)
+        sigaddset(&signals, passed[i]);
+    sigprocmask(SIG_SETMASK, &signals, NULL);
+    setpgid(0, 0);
+    end_with(parent, SIGHUP);
+    command = fork();
+    if (command == 0) {
+        end_with(keeper, SIGTERM);
+        run_command(l, line, report);
+    }
+    if (command < 0)
+        _exit(write(report, &errno, sizeof errno) < 0 ? 126 : 127);
+    close_range(3, ~0U, 0); /* the caller's sockets end with the caller */
+    keep(command, &signals);
+}
+
+/* ---- in the caller */
+
+int32_t hd__launcher_start(const struct hd_comm_launcher *l, int32_t n, const char *const *words, pid_t *pid, struct hd_error *err)
+{
+    char number[16];
+    int report[2], problem = 0;
+    const char **line, *source = source_of(l);
+    pid_t parent = getpid();
+    if (pipe2(report, O_CLOEXEC))
+        return hd_fail(err, HD_E_IO, "pipe: %s", strerror(errno));
+    snprintf(number, sizeof number, "%d", n);
+    line = make_line(l, number, words);
+    fflush(NULL);
+    *pid = fork();
+    if (*pid == 0)
+        become(l, line, parent, report[1]);
+    close(report[1]);
+    if (*pid < 0 || read(report[0], &problem, sizeof problem) == sizeof problem)
+        hd_fail(err, HD_E_NOTFOUND, "%s, which starts the ranks of this transport: %s%s%s", line[0], strerror(*pid < 0 ? errno : problem),
+                problem == ENOENT && source ? "; it comes with " : "", problem == ENOENT && source ? source : "");
+    close(report[0]);
+    free(line);
+    return *pid < 0 || problem ? HD_E_NOTFOUND : HD_OK;
+}
+
+const char *hd__launcher_self(char path[4096])
+{
+    ssize_t n = readlink("/proc/self/exe", path, 4095);
+    path[n > 0 ? n : 0] = '\0';
+    return path;
+}
+
+int hd__launcher_joined(void)
+{
+    const char *mark = getenv(MARK);
+    if (!mark)
+        return 0;
+    output_is_file = !strcmp(mark, "file");
+    unsetenv(MARK);
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    return 1;
+}
+
+int hd__launcher_terminal(void)
+{
+    return !output_is_file && isatty(STDOUT_FILENO);
+}
+
+/* ---- shared memory: a file without a name, which others open as one of our descriptors */
+
+void *hd__launcher_share(size_t bytes, char path[64])
+{
+    void *at = MAP_FAILED;
+    int fd = memfd_create("launcher", MFD_CLOEXEC);
+    if (fd >= 0 && !ftruncate(fd, (off_t)bytes))
+        at = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    snprintf(path, 64, "/proc/%d/fd/%d", (int)getpid(), fd); /* stays open until the process ends */
+    return at == MAP_FAILED ? NULL : at;
+}
+
+void *hd__launcher_attach(const char *path, size_t bytes)
+{
+    int fd = open(path, O_RDWR | O_CLOEXEC);
+    void *at = fd < 0 ? MAP_FAILED : mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    if (fd >= 0)
+        close(fd);
+    return at == MAP_FAILED ? NULL : at;
+}

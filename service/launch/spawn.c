@@ -1,0 +1,310 @@
+/* fork, pin, watch. The parent serves the rendezvous, so that it outlives every rank; a rank whose parent dies is killed
+ * by the kernel. */
+#include "service/launch/launch.h"
+
+#include <errno.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "core/base/cpu_affinity.h"
+#include "service/launch/external.h"
+
+#define GRACE 4.0 /* seconds that the other ranks have to end by themselves after one failed */
+
+struct child {
+    pid_t pid;
+    int running, exit_code, signal, stopped;
+    int sent;     /* the last signal of this process to it */
+    double since; /* when it was stopped */
+};
+
+/* Cores this process may use, dealt to the local ranks. */
+static void pin(int32_t local_rank, int32_t local_size)
+{
+    cpu_set_t all, mine;
+    if (sched_getaffinity(0, sizeof all, &all))
+        return;
+    hd__cpus_deal(&all, local_rank, local_size, &mine);
+    sched_setaffinity(0, sizeof mine, &mine);
+}
+
+void hd__launch_settle(const struct hd__place_in_job *place)
+{
+    if (hd__launcher_joined())
+        pin(place->local_rank, place->local_size);
+}
+
+static int run_child(int32_t rank, int32_t n, int port_pipe, struct hd__place_in_job *place, pid_t parent,
+                     int (*body)(void *, const struct hd__place_in_job *), void *user)
+{
+    sigset_t none;
+    sigemptyset(&none);
+    sigprocmask(SIG_SETMASK, &none, NULL);
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (getppid() != parent || read(port_pipe, &place->store.port, sizeof place->store.port) != sizeof place->store.port)
+        return 1;
+    close(port_pipe);
+    pin(rank, n);
+    place->rank = place->local_rank = rank;
+    return body(user, place);
+}
+
+/* The first rank that ended badly; before all others the first that somebody killed: they may have seen it sooner. */
+struct failure {
+    int code; /* 0: none did */
+    int32_t rank, killed;
+    double since; /* of the first in any case */
+};
+
+/* A rank that refused, stopped or gave up has said why. One that ended without a word, as the rendezvous saw it, has not. */
+static void say_exit(const struct child *children, const struct failure *first, int32_t culprit, int32_t why)
+{
+    int32_t rank = culprit >= 0 ? culprit : first->rank;
+    const struct child *child = &children[rank];
+    int said = child->exit_code == 2 || child->exit_code == 3 || (child->exit_code <= 1 && why == HD_E_CANCELLED);
+    if (first->code && !child->signal && !said)
+        hd__log(HD_LOG_ERROR, NULL, "rank %d (process %d) ended with exit code %d", rank, (int)child->pid, child->exit_code);
+}
+
+/* A child ended, or was stopped or continued: a stopped one cannot end by itself when it has to. */
+static void note(struct child *child, int32_t rank, int status, struct failure *first)
+{
+    int killed, is_first;
+    if (WIFSTOPPED(status) || WIFCONTINUED(status)) {
+        child->stopped = WIFSTOPPED(status);
+        child->since = hd__now();
+        return;
+    }
+    child->running = 0;
+    child->exit_code = WIFEXITED(status) ? WEXITSTATUS(status) : 1;
+    child->signal = WIFSIGNALED(status) ? WTERMSIG(status) : 0;
+    killed = child->signal && child->signal != child->sent;
+    is_first = child->exit_code && !first->code;
+    if (is_first || killed > first->killed)
+        *first = (struct failure){.code = child->exit_code, .rank = rank, .killed = killed, .since = is_first ? hd__now() : first->since};
+    if (killed || (is_first && child->signal && child->signal != SIGKILL)) /* ours: it was said why */
+        hd__log(HD_LOG_ERROR, NULL, "rank %d (process %d) was killed by signal %d (%s)", rank, (int)child->pid, child->signal,
+                strsignal(child->signal));
+}
+
+static void send_signal(struct child *child, int sig)
+{
+    child->sent = sig;
+    kill(child->pid, sig);
+}
+
+/* Those that were for `seconds`. */
+static void kill_stopped(struct child *children, int32_t n, double seconds)
+{
+    for (int32_t i = 0; i < n; i++)
+        if (children[i].running && children[i].stopped && hd__now() >= children[i].since + seconds) {
+            hd__log(HD_LOG_ERROR, NULL, "rank %d (process %d) had been stopped by a signal; it is killed", i, (int)children[i].pid);
+            send_signal(&children[i], SIGKILL);
+            children[i].stopped = 0;
+        }
+}
+
+static void signal_all(struct child *children, int32_t n, int sig)
+{
+    for (int32_t i = 0; i < n; i++)
+        if (children[i].running)
+            send_signal(&children[i], sig);
+}
+
+/* Collects children that ended; returns how many still run. */
+static int32_t collect(struct child *children, int32_t n, struct failure *first)
+{
+    int32_t running = 0;
+    for (int32_t i = 0; i < n; i++) {
+        int status;
+        while (children[i].running && waitpid(children[i].pid, &status, WNOHANG | WUNTRACED | WCONTINUED) == children[i].pid)
+            note(&children[i], i, status, first);
+        running += children[i].running;
+    }
+    return running;
+}
+
+/* This process was stopped too, as by Ctrl-Z: nobody is to blame for the time. */
+static void forgive_stopped(struct child *children, int32_t n)
+{
+    for (int32_t i = 0; i < n; i++)
+        children[i].since = hd__now();
+}
+
+/* A rank that is stopped for dead_after is dead, also where it never came to the rendezvous, or was the last to leave it. */
+static struct failure watch(struct child *children, int32_t n, double dead_after, const sigset_t *signals)
+{
+    struct failure first = {0};
+    int killed = 0;
+    while (collect(children, n, &first)) {
+        struct timespec wait = {.tv_nsec = 100000000};
+        double before = hd__now();
+        int sig = sigtimedwait(signals, NULL, &wait);
+        if (sig == SIGTERM || sig == SIGINT)
+            signal_all(children, n, sig);
+        if (hd__now() - before > dead_after / 2)
+            forgive_stopped(children, n);
+        kill_stopped(children, n, first.code && first.code != 3 ? 0 : dead_after);
+        if (first.code && first.code != 3 && !killed && hd__now() > first.since + GRACE) {
+            hd__log(HD_LOG_WARN, NULL, "ranks that did not end by themselves are killed");
+            signal_all(children, n, SIGKILL);
+            killed = 1;
+        }
+    }
+    return first;
+}
+
+static int serve_and_watch(struct child *children, int32_t n, int port_pipe, const struct hd__server_options *options,
+                           const sigset_t *signals)
+{
+    struct hd_error err = HD_ERROR_INIT;
+    struct hd__server *server = NULL;
+    struct failure first;
+    int32_t culprit = -1, why = HD_OK;
+    if (hd__server_open(options, &server, &err)) {
+        hd__log(HD_LOG_ERROR, NULL, "%s", err.message);
+        signal_all(children, n, SIGKILL);
+    } else {
+        uint16_t port = hd__server_port(server);
+        for (int32_t i = 0; i < n; i++)
+            if (write(port_pipe, &port, sizeof port) != sizeof port && errno != EPIPE) /* a rank that died at once: watch tells */
+                hd__log(HD_LOG_ERROR, NULL, "cannot tell rank %d where the rendezvous is", i);
+    }
+    close(port_pipe);
+    first = watch(children, n, options->dead_after, signals);
+    culprit = server ? hd__server_ended_by(server, &why) : -1;
+    hd__server_close(server);
+    say_exit(children, &first, culprit, why);
+    return !first.killed && culprit >= 0 && children[culprit].exit_code ? children[culprit].exit_code : first.code;
+}
+
+void hd__launch_patience(struct hd__server_options *options, const struct hd__reporter *reporter)
+{
+    options->late_after = reporter ? reporter->late_after : 0;
+    options->timeout = reporter ? reporter->timeout : 0;
+}
+
+static struct hd__server_options options_for(int32_t n, double dead_after, const struct hd__reporter *reporter)
+{
+    struct hd__server_options options = {.address = "127.0.0.1", .size = n, .rank = -1, .dead_after = dead_after,
+                                         .gathered = reporter ? hd__report_gathered : NULL, .user = (void *)reporter};
+    hd__launch_patience(&options, reporter);
+    hd__secret_make(options.secret);
+    return options;
+}
+
+/* SIGCHLD, so that waiting for a signal is also waiting for the end; whoever ignored it gave that to us, and then there would
+ * be no child to wait for. */
+static void block_signals(sigset_t *signals, sigset_t *before)
+{
+    signal(SIGCHLD, SIG_DFL);
+    sigemptyset(signals);
+    sigaddset(signals, SIGCHLD);
+    sigaddset(signals, SIGTERM);
+    sigaddset(signals, SIGINT);
+    sigprocmask(SIG_BLOCK, signals, before);
+}
+
+/* Serves the rendezvous, and leaves word of it in the environment. */
+static int32_t serve_ranks(int32_t n, double dead_after, const struct hd__reporter *reporter, struct hd__server **server,
+                           struct hd_error *err)
+{
+    struct hd__server_options options = options_for(n, dead_after, reporter);
+    char secret[33], word[64];
+    int32_t rc = getenv("MASTER_ADDR") ? HD_OK : hd__server_open(&options, server, err);
+    if (rc || !*server)
+        return rc;
+    hd__secret_text(options.secret, secret);
+    snprintf(word, sizeof word, "%u %s", hd__server_port(*server), secret);
+    setenv(HD__RENDEZVOUS, word, 1);
+    return HD_OK;
+}
+
+/* The job ended by a fault, and the command that started its ranks does not end: it may not even have started them. */
+struct late_end {
+    double since; /* of the fault; 0: there was none */
+    int sent;
+};
+
+static void end_late(pid_t pid, const struct hd__server *server, struct late_end *end)
+{
+    int32_t why = HD_OK;
+    if (server)
+        hd__server_ended_by(server, &why);
+    if (!end->since && why)
+        end->since = hd__now();
+    if (!end->since || hd__now() < end->since + (2 + end->sent) * GRACE)
+        return;
+    if (!end->sent)
+        hd__log(HD_LOG_WARN, NULL, "the command that started the ranks did not end by itself and is ended");
+    kill(pid, end->sent ? SIGKILL : SIGTERM);
+    end->sent++;
+}
+
+int hd__launch_command(const struct hd_comm_launcher *launcher, int32_t n, double dead_after, const struct hd__reporter *reporter,
+                       const char *const *words)
+{
+    struct hd_error err = HD_ERROR_INIT;
+    struct hd__server *server = NULL;
+    sigset_t signals, before;
+    struct late_end end = {0};
+    pid_t pid;
+    int status, sig;
+    block_signals(&signals, &before);
+    if (serve_ranks(n, dead_after, reporter, &server, &err) || hd__launcher_start(launcher, n, words, &pid, &err)) {
+        hd__log(HD_LOG_ERROR, NULL, "%s", err.message);
+        hd__server_close(server);
+        return 2;
+    }
+    unsetenv(HD__RENDEZVOUS);
+    while (waitpid(pid, &status, WNOHANG) != pid) {
+        struct timespec wait = {.tv_nsec = 100000000};
+        sig = sigtimedwait(&signals, NULL, &wait);
+        if (sig == SIGTERM || sig == SIGINT)
+            kill(pid, SIGUSR1);
+        end_late(pid, server, &end);
+    }
+    hd__server_close(server);
+    sigprocmask(SIG_SETMASK, &before, NULL);
+    return WIFEXITED(status) && WEXITSTATUS(status) <= 3 ? WEXITSTATUS(status) : 1;
+}
+
+int hd__launch_local(int32_t n, double dead_after, const struct hd__reporter *reporter,
+                     int (*body)(void *user, const struct hd__place_in_job *place), void *user)
+{
+    struct hd__place_in_job place = {.size = n, .local_size = n, .ours = 1, .reporter = reporter,
+                                     .store = {.host = "127.0.0.1", .dead_after = dead_after}};
+    struct hd__server_options options = options_for(n, dead_after, reporter);
+    struct child *children = hd__alloc((size_t)n * sizeof *children);
+    pid_t parent = getpid();
+    sigset_t signals, before;
+    int port_pipe[2], code;
+    if (pipe(port_pipe))
+        hd__die("pipe: %s", strerror(errno));
+    memcpy(place.store.secret, options.secret, sizeof options.secret);
+    block_signals(&signals, &before);
+    signal(SIGPIPE, SIG_IGN); /* the others may have read their port, and the one that is left be dead */
+    fflush(NULL);
+    for (int32_t i = 0; i < n; i++) {
+        pid_t pid = fork();
+        if (pid == 0) {
+            close(port_pipe[1]);
+            free(children);
+            code = run_child(i, n, port_pipe[0], &place, parent, body, user);
+            fflush(NULL);
+            _exit(code);
+        }
+        if (pid < 0)
+            hd__die("fork: %s", strerror(errno));
+        children[i] = (struct child){.pid = pid, .running = 1};
+    }
+    close(port_pipe[0]);
+    code = serve_and_watch(children, n, port_pipe[1], &options, &signals);
+    sigprocmask(SIG_SETMASK, &before, NULL);
+    free(children);
+    return code;
+}

@@ -1,0 +1,47 @@
+/* service/metrics/metrics: what a run reports while it trains: metrics.jsonl, and lines or one live line for people.
+ *
+ * metrics.jsonl: one object a line, one write() a line. First {"event": "start", ...}, then one object for each step
+ * that is logged. A fresh run truncates the file; a resumed one cuts a torn last line and every step after its
+ * checkpoint, then appends. Only rank 0 has metrics. */
+#ifndef HD_CORE_RUN_METRICS_H
+#define HD_CORE_RUN_METRICS_H
+
+#include <jansson.h>
+
+#include "core/base/base.h"
+
+struct hd__metrics;
+
+/* Makes the folders that a file's path goes through, where they are missing. 0, or errno of the first that could not be made. */
+int hd__make_folders(const char *path);
+
+struct hd__metrics_row {
+    int64_t step;    /* 1 = after the first update */
+    int64_t steps;   /* of the whole run */
+    double loss;     /* mean over the global batch's tokens, natural logarithm */
+    double val_loss; /* NaN where not evaluated */
+    double grad_norm, lr; /* before clipping, not finite where the step was skipped; of this step */
+    double loss_scale;    /* of this step; 0 without loss scaling */
+    int64_t skipped;      /* steps of the run that overflowed and updated nothing */
+    int64_t tokens;  /* so far */
+    double tokens_per_s, step_s;
+    double comm_s;   /* communication that compute waited for, in this step */
+    double mfu;      /* 0 where the peak is unknown */
+    int64_t arena_bytes, rss_bytes;
+};
+
+/* `path` of metrics.jsonl; its folders are made. `resumed`: the step of the checkpoint, 0 for a fresh run. `start` is the
+ * first line's object (borrowed); it is written by fresh and resumed runs alike. */
+int32_t hd__metrics_open(const char *path, int64_t resumed, json_t *start, struct hd__metrics **metrics, struct hd_error *err);
+/* Writes the same numbers for TensorBoard as well, into a folder. `resumed` as above. */
+int32_t hd__metrics_tensorboard(struct hd__metrics *metrics, const char *folder, int64_t resumed, struct hd_error *err);
+/* Appends a line to the file and shows the step: one live line on a terminal, a plain line elsewhere. */
+void hd__metrics_step(struct hd__metrics *metrics, const struct hd__metrics_row *row);
+void hd__metrics_close(struct hd__metrics *metrics); /* NULL is fine */
+
+/* Cuts a torn last line and all lines whose "step" is above `step`. */
+int32_t hd__metrics_cut(const char *path, int64_t step, struct hd_error *err);
+
+int64_t hd__resident_bytes(void); /* of this process */
+
+#endif

@@ -1,0 +1,83 @@
+/* A rank's part of a report. Called from the thread that listens to the rendezvous while the program runs on. */
+#include "service/report/report.h"
+
+#include <stdlib.h>
+
+enum { MEMBERS_MAX = 1024 }; /* of a group, that are listed */
+
+static const char *redop_name(uint32_t redop)
+{
+    static const char *const names[] = {"", "sum", "max", "avg"};
+    return redop < HD__COUNT(names) ? names[redop] : "?";
+}
+
+static json_t *channel_json(const struct hd__flight_channel *c)
+{
+    json_t *ranks = json_array(), *out;
+    for (int32_t i = 0; i < c->n && i < MEMBERS_MAX; i++)
+        json_array_append_new(ranks, json_integer(c->ranks[i]));
+    out = json_pack("{s:s, s:o, s:I}", "group", c->group, "ranks", ranks, "count",
+                    (json_int_t)__atomic_load_n(&c->count, __ATOMIC_RELAXED));
+    if (c->from >= 0)
+        json_object_update_new(out, json_pack("{s:i, s:i, s:I}", "from", c->from, "to", c->to, "stream", (json_int_t)c->stream));
+    return out;
+}
+
+/* How long ago. A time that was not yet is left out. */
+static void add_time(json_t *to, const char *key, double at, double now)
+{
+    if (at > 0)
+        json_object_set_new(to, key, json_real((double)(int64_t)((now - at) * 1e6) / 1e6));
+}
+
+static json_t *op_json(const struct hd__flight_record *r, double now)
+{
+    const struct hd__flight_op *op = r->op;
+    json_t *out = json_pack("{s:I, s:I, s:I, s:s, s:s, s:I, s:s, s:s, s:s, s:I, s:I, s:I, s:I, s:I}", "n", (json_int_t)r->number,
+                            "channel", (json_int_t)op->channel->index, "seq", (json_int_t)r->seq, "op", op->name, "section",
+                            op->section, "instruction", (json_int_t)op->instr, "block", op->block, "dtype",
+                            hd_dtype_name(op->dtype), "redop", redop_name(op->redop), "root", (json_int_t)op->root, "count",
+                            (json_int_t)op->count, "bytes", (json_int_t)op->bytes, "calls", (json_int_t)op->calls, "tag",
+                            (json_int_t)op->tag);
+    add_time(out, "enqueued", r->enqueued, now);
+    add_time(out, "waited", r->waited, now);
+    add_time(out, "completed", r->completed, now);
+    if (r->completed > 0 && r->code != HD_OK)
+        json_object_set_new(out, "code", json_string(hd_code_name((int32_t)r->code)));
+    return out;
+}
+
+/* The newest `n` records, oldest first. */
+static json_t *ops_json(const struct hd__flight *f, uint64_t n, double now)
+{
+    json_t *ops = json_array();
+    uint64_t last = __atomic_load_n(&f->number, __ATOMIC_ACQUIRE);
+    for (uint64_t number = last > n ? last - n + 1 : 1; number <= last; number++) {
+        struct hd__flight_record r;
+        if (hd__flight_read(f, number, &r))
+            json_array_append_new(ops, op_json(&r, now));
+    }
+    return ops;
+}
+
+size_t hd__report_part(const struct hd__flight *f, int32_t rank, const char *at, char *out, size_t room)
+{
+    for (uint64_t n = f->room;; n /= 2) {
+        double now = hd__now();
+        json_t *channels = json_array(), *part;
+        size_t bytes;
+        for (const struct hd__flight_channel *c = __atomic_load_n(&f->channels, __ATOMIC_ACQUIRE); c; c = __atomic_load_n(&c->next, __ATOMIC_ACQUIRE))
+            json_array_append_new(channels, channel_json(c));
+        part = json_pack("{s:i, s:I, s:s, s:f, s:I, s:I, s:o, s:o}", "rank", rank, "step",
+                         (json_int_t)__atomic_load_n(&f->step, __ATOMIC_RELAXED), "at", at, "waited", hd__flight_waited(f), "waiting",
+                         (json_int_t)__atomic_load_n(&f->waiting, __ATOMIC_ACQUIRE), "operations",
+                         (json_int_t)__atomic_load_n(&f->number, __ATOMIC_ACQUIRE), "channels", channels, "ops",
+                         ops_json(f, n, now));
+        bytes = json_dumpb(part, out, room, JSON_COMPACT | JSON_REAL_PRECISION(9));
+        json_decref(part);
+        if (bytes <= room)
+            return bytes;
+        if (!n)
+            return (size_t)snprintf(out, room, "{\"rank\":%d}", rank);
+    }
+}

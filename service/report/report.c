@@ -1,0 +1,270 @@
+/* Parts -> one report: judged, written, said. In the server's thread, of the launcher or of rank 0. */
+#include "service/report/report.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "core/base/base.h"
+#include "service/metrics/metrics.h"
+#include "service/report/diagnose.h"
+
+/* ---- putting together */
+
+/* A rank's part, or that there is none: why. */
+static json_t *part_json(int32_t rank, const char *text, uint8_t state)
+{
+    static const char *const states[] = {"never came", "silent", "left", "dead"};
+    json_t *part = text ? json_loads(text, JSON_REJECT_DUPLICATES, NULL) : NULL;
+    if (json_is_object(part)) {
+        json_object_set_new(part, "rank", json_integer(rank)); /* whatever it says of itself */
+        json_object_set_new(part, "state", json_string(state == HD__PART_DEAD ? "dead" : "answered"));
+        return part;
+    }
+    json_decref(part);
+    return json_pack("{s:i, s:s}", "rank", rank, "state", states[state & 3]);
+}
+
+/* JSON is UTF-8; a cause may name a file that is not, or be cut within a letter. */
+static json_t *text_json(const char *text)
+{
+    json_t *whole = json_string(text);
+    char *plain = whole ? NULL : hd__strdup(text);
+    for (char *c = plain; c && *c; c++)
+        *c = *c & 0x80 ? '?' : *c;
+    if (plain)
+        whole = json_string(plain);
+    free(plain);
+    return whole;
+}
+
+static json_t *report_json(const struct hd__reporter *reporter, const struct hd__gathered *g)
+{
+    json_t *ranks = json_array(), *end = json_null(), *report;
+    char when[32];
+    time_t now = time(NULL);
+    struct tm utc;
+    strftime(when, sizeof when, "%Y-%m-%dT%H:%M:%SZ", gmtime_r(&now, &utc));
+    for (int32_t r = 0; r < g->size; r++)
+        json_array_append_new(ranks, part_json(r, g->part[r], g->state[r]));
+    if (g->code != HD_OK)
+        end = json_pack("{s:s, s:i, s:o}", "code", hd_code_name(g->code), "rank", g->rank, "cause", text_json(g->cause));
+    report = json_pack("{s:s, s:s, s:s, s:i, s:o, s:o}", "kind", "heddle report", "job", reporter->job, "time", when, "ranks", g->size,
+                       "end", end, "rank", ranks);
+    return report;
+}
+
+static void add_verdict(json_t *report, const struct hd__verdict *v)
+{
+    json_t *out = json_pack("{s:s, s:i, s:o}", "kind", hd__verdict_name(v->kind), "rank", v->rank, "words", text_json(v->words));
+    if (v->channel_rank >= 0)
+        json_object_update_new(out, json_pack("{s:{s:i, s:I}}", "operation", "of_rank", v->channel_rank, "n", (json_int_t)v->number));
+    json_object_set_new(report, "verdict", out);
+}
+
+/* ---- writing */
+
+/* report-20261121-141203.json; another one of the same second gets a number. */
+static int open_file(const char *folder, const char *suffix, char path[512])
+{
+    time_t now = time(NULL);
+    struct tm local;
+    char when[32];
+    strftime(when, sizeof when, "%Y%m%d-%H%M%S", localtime_r(&now, &local));
+    for (int n = 0; n < 100; n++) {
+        char more[16] = "";
+        int fd;
+        if (n)
+            snprintf(more, sizeof more, ".%d", n);
+        snprintf(path, 512, "%.400s/report-%s%s%s.json", folder, when, suffix, more);
+        if (!n)
+            hd__make_folders(path);
+        fd = open(path, O_CREAT | O_EXCL | O_WRONLY | O_CLOEXEC, 0666);
+        if (fd >= 0 || errno != EEXIST)
+            return fd;
+    }
+    return -1;
+}
+
+static int write_report(const struct hd__reporter *reporter, const json_t *report, const char *suffix, char path[512])
+{
+    int fd = open_file(reporter->folder, suffix, path), bad;
+    if (fd < 0) {
+        hd__log(HD_LOG_WARN, NULL, "the report cannot be written: %s: %s", path, strerror(errno));
+        return 0;
+    }
+    bad = json_dumpfd(report, fd, JSON_INDENT(1)) | close(fd);
+    if (bad)
+        hd__log(HD_LOG_WARN, NULL, "%s: the report is incomplete: %s", path, strerror(errno));
+    return 1;
+}
+
+/* One write, so that it stays together. */
+static void say(const json_t *report, const char *path)
+{
+    struct hd__text text = {0};
+    hd__text_add(&text, "error: ");
+    hd__report_words(report, &text);
+    if (*path)
+        hd__text_add(&text, "  report: %s (`heddle debug` shows the operations side by side)\n", path);
+    for (size_t at = 0; at < text.length;) {
+        ssize_t n = write(STDERR_FILENO, text.at + at, text.length - at);
+        if (n <= 0)
+            break;
+        at += (size_t)n;
+    }
+    hd__text_free(&text);
+}
+
+static int any_part(const struct hd__gathered *g)
+{
+    for (int32_t r = 0; r < g->size; r++)
+        if (g->part[r])
+            return 1;
+    return 0;
+}
+
+/* What a rank refused before the first step needs no report. */
+static int has_begun(const json_t *report)
+{
+    const json_t *part;
+    size_t i;
+    json_array_foreach(json_object_get(report, "rank"), i, part)
+        if (json_integer_value(json_object_get(part, "step")) > 0)
+            return 1;
+    return 0;
+}
+
+static int32_t look(const struct hd__reporter *reporter, const struct hd__verdict *v, int32_t *rank, char cause[512])
+{
+    /* Parts are not of one moment; but all who waited in a circle before the first of them was asked for wait for ever. */
+    if (v->kind == HD__VERDICT_MISMATCH || (v->kind == HD__VERDICT_CYCLE && v->waited > HD__GATHER_SECONDS)) {
+        *rank = v->rank;
+        snprintf(cause, 512, "%.511s", v->words);
+        return HD_E_MISMATCH;
+    }
+    if (v->waited >= reporter->late_after)
+        hd__log(HD_LOG_WARN, NULL, "%s", v->words);
+    return HD_OK;
+}
+
+int32_t hd__report_gathered(void *user, const struct hd__gathered *g, int32_t *rank, char cause[512])
+{
+    const struct hd__reporter *reporter = user;
+    struct hd__verdict verdict;
+    char path[512] = "";
+    json_t *report;
+    int32_t code = HD_OK;
+    if (!any_part(g) && g->code != HD_E_PEER) /* a death is reported even where nobody is left to say more, or nobody has come yet */
+        return HD_OK;
+    report = report_json(reporter, g);
+    hd__judge(report, &verdict);
+    if (g->code == HD_OK) {
+        code = look(reporter, &verdict, rank, cause);
+    } else if (verdict.kind != HD__VERDICT_FAILED || has_begun(report)) {
+        add_verdict(report, &verdict);
+        if (!write_report(reporter, report, "", path))
+            *path = 0;
+        say(report, path);
+    }
+    json_decref(report);
+    return code;
+}
+
+void hd__report_alone(const struct hd__reporter *reporter, int32_t rank, int32_t size, const char *part, int32_t lost, const char *cause)
+{
+    const char **parts = hd__alloc((size_t)size * sizeof *parts);
+    uint8_t *state = hd__alloc((size_t)size);
+    struct hd__gathered g = {.size = size, .code = HD_E_PEER, .rank = lost, .cause = cause, .part = parts, .state = state};
+    struct hd__verdict verdict;
+    char path[512], suffix[32];
+    json_t *report;
+    memset(state, HD__PART_HERE, (size_t)size);
+    state[lost] = HD__PART_DEAD;
+    parts[rank] = part;
+    report = report_json(reporter, &g);
+    hd__judge(report, &verdict);
+    add_verdict(report, &verdict);
+    snprintf(suffix, sizeof suffix, "-rank%d", rank);
+    if (write_report(reporter, report, suffix, path))
+        hd__log(HD_LOG_ERROR, NULL, "what this rank was doing: %s (give `heddle debug` the files of all ranks)", path);
+    json_decref(report);
+    free(parts);
+    free(state);
+}
+
+/* ---- reading */
+
+static int is_report(const json_t *report)
+{
+    const char *kind = json_string_value(json_object_get(report, "kind"));
+    json_int_t ranks = json_integer_value(json_object_get(report, "ranks"));
+    const json_t *parts = json_object_get(report, "rank"), *part;
+    size_t i;
+    json_array_foreach(parts, i, part)
+        if (!json_is_integer(json_object_get(part, "rank")))
+            return 0;
+    return kind && !strcmp(kind, "heddle report") && ranks > 0 && ranks < 1 << 24 && json_is_array(parts);
+}
+
+#define NO_REPORT "this is no report of heddle; a job that fails says where it wrote one: report-TIME.json, beside its metrics"
+
+static int32_t load_file(const char *path, json_t **report, struct hd_error *err)
+{
+    FILE *file = fopen(path, "rb");
+    json_error_t why;
+    int32_t rc = HD_OK;
+    if (!file)
+        return hd_fail(err, HD_E_INVALID, "%s: cannot open the report: %s", path, strerror(errno));
+    *report = json_loadf(file, JSON_REJECT_DUPLICATES, &why);
+    fclose(file);
+    if (!*report)
+        rc = hd_fail(err, HD_E_INVALID, "%s:%d:%d: %s: " NO_REPORT, path, why.line, why.column, why.text);
+    else if (!is_report(*report))
+        rc = hd_fail(err, HD_E_INVALID, "%s: " NO_REPORT, path);
+    if (rc)
+        json_decref(*report);
+    return rc;
+}
+
+/* Parts that the first report lacks. */
+static void merge(json_t *report, const json_t *more)
+{
+    json_t *ranks = json_object_get(report, "rank"), *mine, *theirs;
+    size_t i;
+    json_array_foreach(ranks, i, mine) {
+        theirs = json_array_get(json_object_get(more, "rank"), i);
+        if (json_object_get(theirs, "ops") && !json_object_get(mine, "ops"))
+            json_array_set(ranks, i, theirs);
+    }
+}
+
+int32_t hd__report_load(const char *const *files, size_t n, json_t **report, struct hd_error *err)
+{
+    json_t *all = NULL;
+    int32_t rc = HD_OK;
+    for (size_t i = 0; i < n && !rc; i++) {
+        json_t *one = NULL;
+        rc = load_file(files[i], &one, err);
+        if (rc)
+            break;
+        if (!all)
+            all = json_incref(one);
+        else
+            merge(all, one);
+        json_decref(one);
+    }
+    if (!rc && n > 1) { /* with more parts there may be more to see */
+        struct hd__verdict verdict;
+        hd__judge(all, &verdict);
+        add_verdict(all, &verdict);
+    }
+    if (rc)
+        json_decref(all);
+    else
+        *report = all;
+    return rc;
+}

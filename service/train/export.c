@@ -1,0 +1,186 @@
+/* The mapping of param_init.c backwards: parameters into the parts of their file tensors. */
+#include "service/train/export.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "service/checkpoint/param_init.h"
+#include "service/checkpoint/safetensors.h"
+
+struct file_tensor {
+    char *name; /* owned */
+    int64_t shape[HD_MAX_DIMS];
+    uint32_t ndim;
+};
+
+struct piece { /* what a parameter gives to a file tensor */
+    uint32_t file, param;
+    int64_t index; /* of the tensors that the parameter is made of */
+};
+
+struct tensors {
+    HD__ARRAY(struct file_tensor) file;
+    HD__ARRAY(struct piece) piece;
+};
+
+/* Extents of the file's axes: this parameter's dims merged, times its parts. */
+static struct file_tensor shape_in_file(const struct hd_program *p, const struct hd__param *param)
+{
+    const struct hd_param_desc *d = &param->desc;
+    const struct hd__tensor *t = hd__tc(p, param->tensor);
+    struct file_tensor f = {0};
+    for (int32_t i = 0; i < t->ndim; i++) {
+        uint32_t axis = d->file_axes ? (uint32_t)(d->file_axes[i] - '0') : (uint32_t)i;
+        if (d->file_axes && d->file_axes[i] == '*')
+            continue;
+        while (f.ndim <= axis)
+            f.shape[f.ndim++] = 1;
+        f.shape[axis] *= p->dims.at[t->dim[i]].extent;
+    }
+    if (d->parts > 1)
+        f.shape[d->part_axis] *= d->parts;
+    return f;
+}
+
+static uint32_t file_named(struct tensors *all, const char *name)
+{
+    uint32_t k = 0;
+    while (k < all->file.count && strcmp(all->file.at[k].name, name))
+        k++;
+    return k;
+}
+
+static void list_tensors(const struct hd_program *p, struct tensors *all)
+{
+    for (uint32_t i = 0; i < p->params.count; i++)
+        for (int64_t n = 0; n < hd__file_tensors(p, i); n++) {
+            struct file_tensor f = shape_in_file(p, &p->params.at[i]);
+            struct piece piece = {.param = i, .index = n};
+            f.name = hd__file_tensor_name(p, i, n);
+            piece.file = file_named(all, f.name);
+            if (piece.file == all->file.count)
+                hd__push(&all->file, f);
+            else
+                free(f.name);
+            hd__push(&all->piece, piece);
+        }
+}
+
+static void free_tensors(struct tensors *all)
+{
+    for (uint32_t k = 0; k < all->file.count; k++)
+        free(all->file.at[k].name);
+    hd__free_array(&all->file);
+    hd__free_array(&all->piece);
+}
+
+/* Copies one parameter, or one of the tensors that it is made of, to its rows of the file tensor. Both row-major; a part is
+ * `own` of every `width` elements. */
+static void scatter(const struct hd_program *p, const struct piece *piece, const float *from, float *to)
+{
+    const struct hd_param_desc *d = &p->params.at[piece->param].desc;
+    const struct hd__tensor *t = hd__tc(p, p->params.at[piece->param].tensor);
+    int64_t count = hd__global_numel(p, t) / hd__file_tensors(p, piece->param), own = count;
+    uint32_t parts = d->parts > 1 ? d->parts : 1;
+    from += piece->index * count;
+    if (parts > 1) {
+        own = 1;
+        for (int32_t i = 0; i < t->ndim; i++)
+            if (d->file_axes[i] != '*' && (uint32_t)(d->file_axes[i] - '0') >= d->part_axis)
+                own *= p->dims.at[t->dim[i]].extent;
+    }
+    for (int64_t row = 0; row < count / own; row++)
+        memcpy(to + row * own * parts + (int64_t)d->part * own, from + row * own, (size_t)own * sizeof *to);
+}
+
+static const float *master_of(struct hd__session *s, uint32_t param)
+{
+    const struct hd_program *p = hd__exec_program(s->exec);
+    for (uint32_t f = 0; f < p->flats.count; f++)
+        for (uint32_t k = 0; k < p->flats.at[f].n_params; k++)
+            if (p->flats.at[f].params[k] == param)
+                return (const float *)hd__exec_data(s->exec, p->flats.at[f].master) + p->flats.at[f].offset[k];
+    return NULL;
+}
+
+static void fill(struct hd__session *s, const struct tensors *all, uint32_t file, float *out)
+{
+    for (uint32_t i = 0; i < all->piece.count; i++)
+        if (all->piece.at[i].file == file)
+            scatter(hd__exec_program(s->exec), &all->piece.at[i], master_of(s, all->piece.at[i].param), out);
+}
+
+static int32_t write_weights(struct hd__session *s, FILE *file, const char *path, struct hd_error *err)
+{
+    struct tensors all = {0};
+    struct hd__st_item *items;
+    struct hd__text head = {0};
+    uint64_t size = 0;
+    int32_t rc;
+    list_tensors(hd__exec_program(s->exec), &all);
+    items = hd__alloc(all.file.count * sizeof *items);
+    for (uint32_t i = 0; i < all.file.count; i++)
+        items[i] = (struct hd__st_item){.name = all.file.at[i].name, .dtype = HD_F32, .ndim = all.file.at[i].ndim,
+                                        .shape = all.file.at[i].shape};
+    rc = hd__st_layout(items, all.file.count, &head, &size, err);
+    if (!rc && fwrite(head.at, 1, head.length, file) != head.length)
+        rc = hd_fail(err, HD_E_IO, "%s: %s", path, strerror(errno));
+    for (uint32_t i = 0; i < all.file.count && !rc; i++) {
+        float *values = hd__alloc(items[i].bytes);
+        fill(s, &all, i, values);
+        if (fseeko(file, (off_t)items[i].offset, SEEK_SET) || fwrite(values, 1, items[i].bytes, file) != items[i].bytes)
+            rc = hd_fail(err, HD_E_IO, "%s: %s", path, strerror(errno));
+        free(values);
+    }
+    hd__text_free(&head);
+    free_tensors(&all);
+    free(items);
+    return rc;
+}
+
+/* Whole or not at all: what a folder had of that name stays until the new file is there. */
+static int32_t write_file(const char *folder, const char *name, int32_t (*write)(struct hd__session *, FILE *, const char *, struct hd_error *),
+                          struct hd__session *s, struct hd_error *err)
+{
+    char *path = hd__format("%s/%s", folder, name), *part = hd__format("%s.part", path);
+    FILE *file = fopen(part, "w");
+    int32_t rc = file ? write(s, file, path, err) : hd_fail(err, HD_E_IO, "%s: %s", part, strerror(errno));
+    if (file && fclose(file) && !rc)
+        rc = hd_fail(err, HD_E_IO, "%s: %s", path, strerror(errno));
+    if (!rc && rename(part, path))
+        rc = hd_fail(err, HD_E_IO, "%s: %s", path, strerror(errno));
+    if (rc && file)
+        unlink(part);
+    free(part);
+    free(path);
+    return rc;
+}
+
+static int32_t write_config(struct hd__session *s, FILE *file, const char *path, struct hd_error *err)
+{
+    const struct hd_model_ops *ops = &s->compiled->model_choice.component->ops.model;
+    const char *text;
+    int32_t rc;
+    if (!ops->config_json)
+        return hd_fail(err, HD_E_UNSUPPORTED, "model-%s has no Hugging Face form", s->compiled->model_choice.component->name);
+    rc = ops->config_json(s->compiled->model, &text, err);
+    if (!rc && fputs(text, file) < 0)
+        rc = hd_fail(err, HD_E_IO, "%s: %s", path, strerror(errno));
+    return rc;
+}
+
+int32_t hd__export(struct hd__session *s, const char *folder, struct hd_error *err)
+{
+    const struct hd_program *p = hd__exec_program(s->exec);
+    int32_t rc;
+    if (p->precision.master != HD_F32 || p->mesh.ranks != 1)
+        return hd_fail(err, HD_E_UNSUPPORTED, "export wants one rank and fp32 master weights");
+    if (mkdir(folder, 0777) && errno != EEXIST)
+        return hd_fail(err, HD_E_IO, "%s: %s", folder, strerror(errno));
+    rc = hd__exec_pull_state(s->exec, err);
+    if (!rc)
+        rc = write_file(folder, "config.json", write_config, s, err);
+    return rc ? rc : write_file(folder, "model.safetensors", write_weights, s, err);
+}

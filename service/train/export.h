@@ -1,0 +1,10 @@
+/* service/train/export: an open session's weights as a Hugging Face folder: config.json and model.safetensors. */
+#ifndef HD_CORE_RUN_EXPORT_H
+#define HD_CORE_RUN_EXPORT_H
+
+#include "service/train/session.h"
+
+/* The session has one rank and its weights are loaded. The folder is made; files in it are replaced. */
+int32_t hd__export(struct hd__session *session, const char *folder, struct hd_error *err);
+
+#endif

@@ -1,0 +1,166 @@
+/* What a resumed job trains that is another than before. See resume_diff.h. */
+#include "service/train/resume_diff.h"
+
+#include <stdlib.h>
+
+/* What a key decides. A checkpoint that does not fit is refused by its tensors; the keys only say why. Where it fits, going on
+ * with another learning rate or longer sequences is what somebody may want, and what somebody may not know that they do. */
+enum {
+    NOTHING, /* of what is trained */
+    TRAINS,
+    SHAPES,  /* what tensors there are, too */
+    COMPUTES /* and what the weights compute, so it matters wherever they are used */
+};
+
+/* The first that fits; a name that ends in a point is that of a section. Others decide how, where and how long. */
+static const struct {
+    const char *path;
+    uint32_t decides;
+} keys[] = {
+    {"model.from", NOTHING}, /* its weights are the checkpoint's; its fields are the model's tensors */
+    {"model.", COMPUTES},
+    {"optimizer.", SHAPES},
+    {"precision.", SHAPES},
+    {"schedule.", TRAINS},
+    {"data.micro_batch", NOTHING},
+    {"data.check_tokens", NOTHING},
+    {"data.", TRAINS},
+    {"job.seed", TRAINS},
+};
+
+static uint32_t decides(const struct hd__job *job, const char *path)
+{
+    for (size_t k = 0; k < HD__COUNT(keys); k++) {
+        size_t length = strlen(keys[k].path);
+        if (keys[k].path[length - 1] == '.' ? !strncmp(path, keys[k].path, length) : !strcmp(path, keys[k].path))
+            return keys[k].decides;
+    }
+    return !strcmp(path, "job.steps") && job->schedule.kind != HD__SCHEDULE_CONSTANT ? TRAINS : NOTHING; /* rates come down to its end */
+}
+
+/* ---- what has changed */
+
+struct change {
+    const char *path;
+    const json_t *now, *before; /* NULL: not set */
+};
+
+struct changes {
+    struct hd__job *job;
+    const json_t *state; /* of the checkpoint */
+    uint32_t least;      /* that keys decide */
+    HD__ARRAY(struct change) list;
+};
+
+/* Of the checkpoint's job. Strategies, which are a list there, decide nothing here. */
+static const json_t *was(const json_t *state, const char *path)
+{
+    const json_t *at = json_object_get(state, "job");
+    char key[64];
+    for (const char *rest = path; at && *rest; rest += *rest == '.') {
+        size_t length = strcspn(rest, ".");
+        snprintf(key, sizeof key, "%.*s", (int)length, rest);
+        at = json_object_get(at, key);
+        rest += length;
+    }
+    return at;
+}
+
+/* Another plugin has other keys. */
+static int same_plugin(const struct changes *c, const char *path)
+{
+    const char *use = hd__arena_format(&c->job->arena, "%.*s.use", (int)strcspn(path, "."), path);
+    const struct hd__value *now = hd__value_get(c->job, use);
+    const json_t *before = was(c->state, use);
+    return !now || !before || json_equal(now->json, before);
+}
+
+/* What nobody has set, and is not there, came with another version. */
+static void look_at_value(struct changes *c, const struct hd__value *now)
+{
+    const json_t *before = was(c->state, now->path);
+    if (decides(c->job, now->path) < c->least || (before && json_equal(before, now->json)))
+        return;
+    if (!before && (!strcmp(now->origin, "default") || !same_plugin(c, now->path)))
+        return;
+    hd__push(&c->list, ((struct change){now->path, now->json, before}));
+}
+
+/* What was set, and is not any more. */
+static void look_for_lost(struct changes *c, const char *path, json_t *before)
+{
+    const char *key;
+    json_t *value;
+    if (hd__value_get(c->job, path))
+        return;
+    if (!json_is_object(before)) {
+        if (decides(c->job, path) >= c->least && same_plugin(c, path))
+            hd__push(&c->list, ((struct change){path, NULL, before}));
+        return;
+    }
+    json_object_foreach(before, key, value)
+        look_for_lost(c, *path ? hd__arena_format(&c->job->arena, "%s.%s", path, key) : hd__arena_strdup(&c->job->arena, key), value);
+}
+
+static struct changes find_changes(struct hd__job *job, const json_t *state, uint32_t least)
+{
+    struct changes c = {.job = job, .state = state, .least = least};
+    json_t *before = json_object_get(state, "job");
+    for (uint32_t i = 0; before && i < job->values.count; i++)
+        look_at_value(&c, &job->values.at[i]);
+    if (before)
+        look_for_lost(&c, "", before);
+    return c;
+}
+
+/* ---- words */
+
+static void add_value(struct hd__text *text, const json_t *value)
+{
+    char *json = json_is_string(value) ? NULL : json_dumps(value, JSON_ENCODE_ANY | JSON_REAL_PRECISION(6));
+    hd__text_add(text, "%s", json ? json : json_is_string(value) ? json_string_value(value) : "not set");
+    free(json);
+}
+
+/* "data.seq_len is 256 and was 128" */
+static void add_change(struct hd__text *text, const struct change *x)
+{
+    hd__text_add(text, "%s%s is ", text->length ? ", " : "", x->path);
+    add_value(text, x->now);
+    hd__text_add(text, " and was ");
+    add_value(text, x->before);
+}
+
+void hd__changed_say(struct hd__job *job, const char *name, const json_t *state, int weights_only)
+{
+    struct changes c = find_changes(job, state, weights_only ? COMPUTES : TRAINS);
+    for (uint32_t i = 0; i < c.list.count; i++) {
+        struct hd__text text = {0};
+        add_change(&text, &c.list.at[i]);
+        hd__log(HD_LOG_WARN, NULL, "%s: %s when checkpoint %s was saved", hd__job_where(job, c.list.at[i].path), text.at, name);
+        hd__text_free(&text);
+    }
+    hd__free_array(&c.list);
+}
+
+int32_t hd__changed_blame(struct hd__job *job, const json_t *state, int weights_only, struct hd_error *err)
+{
+    struct changes c = find_changes(job, state, weights_only ? COMPUTES : SHAPES);
+    struct hd_error why = HD_ERROR_INIT;
+    struct hd__text text = {0};
+    hd_error_copy(&why, err);
+    for (uint32_t i = 0; i < c.list.count; i++)
+        add_change(&text, &c.list.at[i]);
+    if (c.list.count)
+        hd__job_fail(job, c.list.at[0].path, err, "%.300s when this was saved: %.500s%s", text.at, why.message,
+                     weights_only ? "" : "; go on with what was, or begin anew with checkpoint.resume=never");
+    hd__text_free(&text);
+    hd__free_array(&c.list);
+    return err->code = why.code;
+}
+
+int64_t hd__changed_was(const json_t *state, const char *section, const char *key, int64_t otherwise)
+{
+    const json_t *value = json_object_get(json_object_get(json_object_get(state, "job"), section), key);
+    return json_is_integer(value) ? json_integer_value(value) : otherwise;
+}

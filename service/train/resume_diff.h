@@ -1,0 +1,18 @@
+/* service/train/resume_diff: a checkpoint says what job saved it; what this one trains that is another. */
+#ifndef HD_CORE_RUN_CHANGED_H
+#define HD_CORE_RUN_CHANGED_H
+
+#include "core/job/job.h"
+
+/* `state`: of the checkpoint `name` (hd__ckpt_state). One line of the log for each key that changes what is trained; with
+ * weights_only those alone that change what the weights compute. */
+void hd__changed_say(struct hd__job *job, const char *name, const json_t *state, int weights_only);
+
+/* The checkpoint does not fit, as the message in `err` says: the keys behind that, and where the first is written, come in front.
+ * Returns the code that is there. */
+int32_t hd__changed_blame(struct hd__job *job, const json_t *state, int weights_only, struct hd_error *err);
+
+/* A number of the job that saved it; `otherwise` where it does not say. */
+int64_t hd__changed_was(const json_t *state, const char *section, const char *key, int64_t otherwise);
+
+#endif

@@ -1,0 +1,105 @@
+/* Sampling: softmax of logits / temperature over the top k, drawn with a counter-based generator. */
+#include "service/train/sample.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+#include "service/checkpoint/safetensors.h"
+
+struct sampler {
+    const struct hd__sample_config *config;
+    int64_t seq, vocab;
+    int32_t *tokens; /* all so far */
+    int64_t n;
+    float *logits;
+    int32_t *order;
+    uint64_t draws;
+};
+
+static int32_t feed(void *user, int32_t labels, int32_t *out, int64_t count, struct hd_error *err)
+{
+    const struct sampler *s = user;
+    int64_t from = s->n > s->seq ? s->n - s->seq : 0;
+    (void)err;
+    memset(out, 0, (size_t)count * sizeof *out);
+    if (!labels)
+        memcpy(out, s->tokens + from, (size_t)(s->n - from) * sizeof *out);
+    return HD_OK;
+}
+
+static double uniform(struct sampler *s)
+{
+    uint64_t bits = hd__hash(&s->draws, sizeof s->draws, s->config->seed);
+    s->draws++;
+    return (double)(bits >> 11) * 0x1p-53;
+}
+
+static const float *sort_by;
+
+static int by_logit(const void *a, const void *b)
+{
+    float x = sort_by[*(const int32_t *)a], y = sort_by[*(const int32_t *)b];
+    return x > y ? -1 : x < y ? 1 : *(const int32_t *)a - *(const int32_t *)b;
+}
+
+static int32_t pick(struct sampler *s)
+{
+    int64_t keep = s->config->top_k > 0 ? HD__MIN(s->config->top_k, s->vocab) : s->vocab;
+    double total = 0, target;
+    for (int64_t v = 0; v < s->vocab; v++)
+        s->order[v] = (int32_t)v;
+    sort_by = s->logits;
+    qsort(s->order, (size_t)s->vocab, sizeof *s->order, by_logit);
+    if (s->config->temperature <= 0)
+        return s->order[0];
+    for (int64_t v = 0; v < keep; v++)
+        total += exp((s->logits[s->order[v]] - s->logits[s->order[0]]) / s->config->temperature);
+    target = uniform(s) * total;
+    for (int64_t v = 0; v < keep; v++) {
+        target -= exp((s->logits[s->order[v]] - s->logits[s->order[0]]) / s->config->temperature);
+        if (target < 0)
+            return s->order[v];
+    }
+    return s->order[keep - 1];
+}
+
+static int32_t next_token(struct hd__session *session, struct sampler *s, int32_t *token, struct hd_error *err)
+{
+    struct hd_program *p = hd__exec_program(session->exec);
+    const struct hd__tensor *t = hd__tc(p, p->kept_logits);
+    int64_t at = HD__MIN(s->n, s->seq) - 1;
+    int32_t rc = hd__exec_section(session->exec, "eval", err);
+    const char *row = hd__exec_data(session->exec, p->kept_logits);
+    if (!rc)
+        rc = hd__exec_pull(session->exec, &p->kept_logits, 1, err);
+    if (rc)
+        return rc;
+    hd__to_f32(t->dtype, row + at * s->vocab * (int64_t)hd_dtype_size(t->dtype), s->logits, (uint64_t)s->vocab);
+    *token = pick(s);
+    return HD_OK;
+}
+
+int32_t hd__sample(struct hd__session *session, const struct hd__sample_config *config, struct hd_error *err)
+{
+    struct sampler s = {.config = config, .seq = session->compiled->job->seq_len, .vocab = session->compiled->info.vocab};
+    int32_t rc = HD_OK;
+    s.tokens = hd__alloc((size_t)(config->n_prompt + config->count) * sizeof *s.tokens);
+    s.logits = hd__alloc((size_t)s.vocab * sizeof *s.logits);
+    s.order = hd__alloc((size_t)s.vocab * sizeof *s.order);
+    memcpy(s.tokens, config->prompt, (size_t)config->n_prompt * sizeof *s.tokens);
+    s.n = config->n_prompt;
+    hd__session_feed(session, feed, &s);
+    for (int64_t i = 0; i < config->count && !rc; i++) {
+        int32_t token;
+        rc = next_token(session, &s, &token, err);
+        if (rc)
+            break;
+        s.tokens[s.n++] = token;
+        config->emit(config->user, token);
+    }
+    hd__session_feed(session, NULL, NULL);
+    free(s.tokens);
+    free(s.logits);
+    free(s.order);
+    return rc;
+}

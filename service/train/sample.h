@@ -1,0 +1,21 @@
+/* service/train/sample: generated tokens from an open session that was compiled with HD__COMPILE_LOGITS on one rank. */
+#ifndef HD_CORE_RUN_SAMPLE_H
+#define HD_CORE_RUN_SAMPLE_H
+
+#include "service/train/session.h"
+
+struct hd__sample_config {
+    const int32_t *prompt; /* at least one token */
+    int64_t n_prompt;
+    int64_t count;      /* tokens to generate */
+    double temperature; /* 0: always the likeliest */
+    int64_t top_k;      /* 0: all */
+    uint64_t seed;
+    void (*emit)(void *user, int32_t token);
+    void *user;
+};
+
+/* Each token sees the last seq_len tokens. One forward pass a token: there is no cache of keys and values. */
+int32_t hd__sample(struct hd__session *session, const struct hd__sample_config *config, struct hd_error *err);
+
+#endif
