@@ -1,8 +1,8 @@
 /* analysis/comm_plan: what a rank's operations will go over: transport, levels, algorithms. Answered by the functions that
  * choose when the job runs (transports.c, comm/levels_plan.h, comm/algorithms/choose.h, comm/open.h), before anything
  * runs. */
-#ifndef HD_CORE_RUN_ROUTES_H
-#define HD_CORE_RUN_ROUTES_H
+#ifndef HD_ANALYSIS_COMM_PLAN_H
+#define HD_ANALYSIS_COMM_PLAN_H
 
 #include <jansson.h>
 

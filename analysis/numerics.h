@@ -1,8 +1,8 @@
 /* analysis/numerics: does a job compute on its mesh what one rank computes? All ranks run in this process, in
  * the token machine with the device's reference kernels in fp64, in arenas at the planned offsets and with
  * events in random order; so waits, lifetimes and offsets are tested with the numbers. */
-#ifndef HD_CORE_RUN_NUMERICS_H
-#define HD_CORE_RUN_NUMERICS_H
+#ifndef HD_ANALYSIS_NUMERICS_H
+#define HD_ANALYSIS_NUMERICS_H
 
 #include "core/compile/compile.h"
 

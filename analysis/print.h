@@ -1,6 +1,6 @@
 /* A step program for people and for other programs. */
-#ifndef HD_CORE_PROGRAM_PRINT_H
-#define HD_CORE_PROGRAM_PRINT_H
+#ifndef HD_ANALYSIS_PRINT_H
+#define HD_ANALYSIS_PRINT_H
 
 #include <jansson.h>
 

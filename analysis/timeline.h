@@ -1,6 +1,6 @@
 /* Timelines as pictures: a lane cut into equal columns, in each what took most of it. Shared by text and SVG. */
-#ifndef HD_CORE_PROGRAM_TIMELINE_H
-#define HD_CORE_PROGRAM_TIMELINE_H
+#ifndef HD_ANALYSIS_TIMELINE_H
+#define HD_ANALYSIS_TIMELINE_H
 
 #include "analysis/sim/simulate.h"
 

@@ -9,8 +9,8 @@
  * who waits for whom with kernels    the emulator: real numbers in one arena a rank at the planned offsets;
  * what is in flight, released or dead between sections is NaN, so that a missing wait or a wrong lifetime
  * shows in the result with costs      the simulator: when each rank is done, and how long it was idle */
-#ifndef HD_CORE_PROGRAM_MACHINE_H
-#define HD_CORE_PROGRAM_MACHINE_H
+#ifndef HD_ANALYSIS_SIM_MACHINE_H
+#define HD_ANALYSIS_SIM_MACHINE_H
 
 #include "core/program/program.h"
 

@@ -1,7 +1,7 @@
 /* State of the token machine, shared by its files: flatten.c (a program, flattened), machine.c (the walk),
  * emulate.c (numbers), deadlock_report.c (the report). */
-#ifndef HD_CORE_PROGRAM_MACHINE_STATE_H
-#define HD_CORE_PROGRAM_MACHINE_STATE_H
+#ifndef HD_ANALYSIS_SIM_MACHINE_INTERNAL_H
+#define HD_ANALYSIS_SIM_MACHINE_INTERNAL_H
 
 #include "analysis/sim/machine.h"
 #include "core/program/access.h"

@@ -4,8 +4,8 @@
  * is longer, plus a constant; a collective or message takes a latency plus the bytes that one rank sends at its axis'
  * rate, and begins when all its members are there and the stream is free. What it does not: streams that share a link,
  * kernels that communication slows, noise. Times do not depend on the order in which the machine meets events. */
-#ifndef HD_CORE_PROGRAM_SIMULATE_H
-#define HD_CORE_PROGRAM_SIMULATE_H
+#ifndef HD_ANALYSIS_SIM_SIMULATE_H
+#define HD_ANALYSIS_SIM_SIMULATE_H
 
 #include <jansson.h>
 

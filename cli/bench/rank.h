@@ -1,6 +1,6 @@
 /* cli/bench/rank: what the parts of one rank of a bench share. */
-#ifndef HD_CORE_COMM_BENCH_RANK_H
-#define HD_CORE_COMM_BENCH_RANK_H
+#ifndef HD_CLI_BENCH_RANK_H
+#define HD_CLI_BENCH_RANK_H
 
 #include "cli/bench/ranks.h"
 #include "runtime/comm/open.h"

@@ -7,8 +7,8 @@
  * a second: algbw = bytes / time, busbw = algbw x the share of the data that must cross between ranks. Several groups
  * run each operation at the same time, every batch from one barrier of all ranks; the slowest rank of all counts, and
  * bandwidths are those of one group. */
-#ifndef HD_CORE_COMM_BENCH_H
-#define HD_CORE_COMM_BENCH_H
+#ifndef HD_CLI_BENCH_RANKS_H
+#define HD_CLI_BENCH_RANKS_H
 
 #include "core/plugin/plugin.h"
 

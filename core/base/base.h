@@ -1,8 +1,8 @@
 /* core/base: what every room stands on: memory, growing arrays, arenas, strings, hashing, time, the log.
  * Prefix hd__ : shared inside the core. Allocation failure ends the process in one place (hd__die): a trainer that
  * cannot allocate a few kilobytes cannot go on, and big memory (the arena) is asked for with an error return. */
-#ifndef HD_CORE_BASE_H
-#define HD_CORE_BASE_H
+#ifndef HD_CORE_BASE_BASE_H
+#define HD_CORE_BASE_BASE_H
 
 #include <stddef.h>
 #include <stdint.h>

@@ -1,6 +1,6 @@
 /* core/base/cpu_affinity: which cores of a machine the ranks on it are bound to, where heddle binds them. */
-#ifndef HD_CORE_BASE_CPUS_H
-#define HD_CORE_BASE_CPUS_H
+#ifndef HD_CORE_BASE_CPU_AFFINITY_H
+#define HD_CORE_BASE_CPU_AFFINITY_H
 
 #include <sched.h>
 #include <stdint.h>

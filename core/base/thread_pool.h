@@ -1,6 +1,6 @@
 /* core/base/thread_pool: threads that share a row of jobs. */
-#ifndef HD_CORE_WORKERS_H
-#define HD_CORE_WORKERS_H
+#ifndef HD_CORE_BASE_THREAD_POOL_H
+#define HD_CORE_BASE_THREAD_POOL_H
 
 #include "core/base/base.h"
 

@@ -2,8 +2,8 @@
  *
  * A job file is plain data: mappings with scalar keys, lists, scalars. Anchors, aliases, tags, several
  * documents, duplicate keys and empty values are refused with their place. */
-#ifndef HD_CORE_JOB_TREE_H
-#define HD_CORE_JOB_TREE_H
+#ifndef HD_CORE_BASE_YAML_TREE_H
+#define HD_CORE_BASE_YAML_TREE_H
 
 #include "core/base/base.h"
 

@@ -2,8 +2,8 @@
  *
  *     job + registry -> open model and optimizer -> for each pipeline stage:
  *     build -> layout -> autodiff -> place -> lower -> transform (strategies) -> fuse -> schedule -> memory -> verify */
-#ifndef HD_CORE_COMPILE_H
-#define HD_CORE_COMPILE_H
+#ifndef HD_CORE_COMPILE_COMPILE_H
+#define HD_CORE_COMPILE_COMPILE_H
 
 #include "core/job/job.h"
 #include "core/passes/strategy_api.h"

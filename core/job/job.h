@@ -10,8 +10,8 @@
  * What belongs to a plugin stays raw: struct hd__section keeps its `use:` name and its nodes. A failure is
  * HD_E_INVALID; its message begins with the place, "job.yaml:12:7: " or "command line: ", and hd_error.where
  * stays empty, so that printing the message prints everything. */
-#ifndef HD_CORE_JOB_H
-#define HD_CORE_JOB_H
+#ifndef HD_CORE_JOB_JOB_H
+#define HD_CORE_JOB_JOB_H
 
 #include <jansson.h>
 

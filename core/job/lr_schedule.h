@@ -1,6 +1,6 @@
 /* core/job/lr_schedule: the learning rate of every step. */
-#ifndef HD_CORE_JOB_SCHEDULE_H
-#define HD_CORE_JOB_SCHEDULE_H
+#ifndef HD_CORE_JOB_LR_SCHEDULE_H
+#define HD_CORE_JOB_LR_SCHEDULE_H
 
 #include <stdint.h>
 

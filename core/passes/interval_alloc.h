@@ -5,8 +5,8 @@
  *
  * It is a tree over the positions whose nodes hold sorted, merged intervals of the arena: n log n, where a scan of all lives that
  * have a place would be quadratic. */
-#ifndef HD_CORE_PROGRAM_SPACE_H
-#define HD_CORE_PROGRAM_SPACE_H
+#ifndef HD_CORE_PASSES_INTERVAL_ALLOC_H
+#define HD_CORE_PASSES_INTERVAL_ALLOC_H
 
 #include <stdint.h>
 

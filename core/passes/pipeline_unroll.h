@@ -1,6 +1,6 @@
 /* Template and actions -> code of this program's stage: pipeline_unroll.c. */
-#ifndef HD_CORE_PROGRAM_UNROLL_H
-#define HD_CORE_PROGRAM_UNROLL_H
+#ifndef HD_CORE_PASSES_PIPELINE_UNROLL_H
+#define HD_CORE_PASSES_PIPELINE_UNROLL_H
 
 #include "core/program/program.h"
 

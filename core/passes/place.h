@@ -1,6 +1,6 @@
 /* State of the placing walk, shared by convert.c (one tensor from one placement to another) and place.c (one op). */
-#ifndef HD_CORE_PROGRAM_PLACE_H
-#define HD_CORE_PROGRAM_PLACE_H
+#ifndef HD_CORE_PASSES_PLACE_H
+#define HD_CORE_PASSES_PLACE_H
 
 #include "core/program/ops.h"
 

@@ -1,6 +1,6 @@
 /* What strategies are lent: queries and edits of a lowered program (heddle/experimental/strategy.h). */
-#ifndef HD_CORE_PROGRAM_PASS_H
-#define HD_CORE_PROGRAM_PASS_H
+#ifndef HD_CORE_PASSES_STRATEGY_API_H
+#define HD_CORE_PASSES_STRATEGY_API_H
 
 #include "core/program/program.h"
 #include "heddle/experimental/strategy.h"

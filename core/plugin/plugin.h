@@ -6,8 +6,8 @@
  * few stat() calls. Only `heddle plugins` scans. What find returns has been checked and copied into the
  * core's own tables: every mandatory slot is there, and a slot, option field or table that the plugin's
  * headers did not know is zero. */
-#ifndef HD_CORE_PLUGIN_H
-#define HD_CORE_PLUGIN_H
+#ifndef HD_CORE_PLUGIN_PLUGIN_H
+#define HD_CORE_PLUGIN_PLUGIN_H
 
 #include "core/base/base.h"
 #include "heddle/ckpt.h"

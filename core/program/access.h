@@ -1,6 +1,6 @@
 /* What an instruction touches: the one view of operands that waits, lifetimes and the proofs share. */
-#ifndef HD_CORE_PROGRAM_TOUCH_H
-#define HD_CORE_PROGRAM_TOUCH_H
+#ifndef HD_CORE_PROGRAM_ACCESS_H
+#define HD_CORE_PROGRAM_ACCESS_H
 
 #include "core/program/program.h"
 

@@ -23,8 +23,8 @@
  *   lower_instr.c one instruction of one rank -> struct hd_instr_desc with addresses
  *
  * All ranks of a pipeline stage share one program: they differ only in coordinates, peers and groups. */
-#ifndef HD_CORE_PROGRAM_H
-#define HD_CORE_PROGRAM_H
+#ifndef HD_CORE_PROGRAM_PROGRAM_H
+#define HD_CORE_PROGRAM_PROGRAM_H
 
 #include "core/base/base.h"
 #include "heddle/optimizer.h"

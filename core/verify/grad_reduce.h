@@ -1,7 +1,7 @@
 /* What grad_reduce.c, grad_intervals.c and grad_lowrank.c share. A buffer that holds gradients is a list of pieces, in elements of the
  * whole flat buffer. A shard stands for the whole flat: all ranks' shards are alike. */
-#ifndef HD_CORE_PROGRAM_OWED_H
-#define HD_CORE_PROGRAM_OWED_H
+#ifndef HD_CORE_VERIFY_GRAD_REDUCE_H
+#define HD_CORE_VERIFY_GRAD_REDUCE_H
 
 #include "core/verify/verify.h"
 

@@ -1,7 +1,7 @@
 /* What verify.c, value_numbers.c, placement.c, memory_overlap.c, grad_reduce.c, once.c, staleness.c, replica_sync.c and ring_offset.c share: where a fault is,
  * and the list of faults. */
-#ifndef HD_CORE_PROGRAM_VERIFY_H
-#define HD_CORE_PROGRAM_VERIFY_H
+#ifndef HD_CORE_VERIFY_VERIFY_H
+#define HD_CORE_VERIFY_VERIFY_H
 
 #include "core/program/access.h"
 #include "core/program/ops.h"

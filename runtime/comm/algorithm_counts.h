@@ -1,6 +1,6 @@
 /* runtime/comm/algorithm_counts: which algorithms the collectives of each group took, counted as they are started. One thread. */
-#ifndef HD_CORE_COMM_RAN_H
-#define HD_CORE_COMM_RAN_H
+#ifndef HD_RUNTIME_COMM_ALGORITHM_COUNTS_H
+#define HD_RUNTIME_COMM_ALGORITHM_COUNTS_H
 
 #include "core/base/base.h"
 

@@ -4,8 +4,8 @@
  * from step to step and is described once (struct hd__flight_op); a record is a pointer to that, a number and three times.
  * The thread that runs the step program writes; any thread may read at any moment (hd__flight_read): fields are atomic and
  * a record's number says whether it is whole. Writing costs one look at the clock and a few stores. */
-#ifndef HD_CORE_COMM_FLIGHT_H
-#define HD_CORE_COMM_FLIGHT_H
+#ifndef HD_RUNTIME_COMM_FLIGHT_RECORDER_H
+#define HD_RUNTIME_COMM_FLIGHT_RECORDER_H
 
 #include "core/base/base.h"
 

@@ -2,8 +2,8 @@
  *
  * Which ranks make a group of mesh axes is the program's knowledge (hd__mesh_group); here a group is its name and its
  * list of ranks, in member order. All members ask for their groups in the same order, since creation is collective. */
-#ifndef HD_CORE_COMM_GROUP_H
-#define HD_CORE_COMM_GROUP_H
+#ifndef HD_RUNTIME_COMM_GROUP_H
+#define HD_RUNTIME_COMM_GROUP_H
 
 #include "heddle/comm.h"
 #include "heddle/types.h"

@@ -14,8 +14,8 @@
  * once. Everything else (messages, small operations, other groups) goes over the transport between machines, and groups of one
  * machine wholly over the one inside. Sums keep the order of heddle/comm.h: two levels are taken only where the members of
  * a machine are a power of two and nothing is rounded between, or where any order will do. */
-#ifndef HD_CORE_COMM_LEVELS_H
-#define HD_CORE_COMM_LEVELS_H
+#ifndef HD_RUNTIME_COMM_HIERARCHICAL_H
+#define HD_RUNTIME_COMM_HIERARCHICAL_H
 
 #include "runtime/comm/open.h"
 

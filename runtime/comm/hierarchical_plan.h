@@ -1,7 +1,7 @@
 /* runtime/comm/hierarchical_plan: a collective of several machines as parts: inside machines, between them, and what stays
  * whole. hierarchical.c runs the parts; `heddle explain` prints them. */
-#ifndef HD_CORE_COMM_LEVELS_PLAN_H
-#define HD_CORE_COMM_LEVELS_PLAN_H
+#ifndef HD_RUNTIME_COMM_HIERARCHICAL_PLAN_H
+#define HD_RUNTIME_COMM_HIERARCHICAL_PLAN_H
 
 #include "core/base/base.h"
 #include "heddle/comm.h"

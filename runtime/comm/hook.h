@@ -9,8 +9,8 @@
  * begin sees an operation before the transport does: it may change it, refuse it (an HD_E_ code), or hold it back
  * (HD__HOOK_HOLD): then it, and what is enqueued behind it in its group, waits until the hook clears `held` in progress.
  * end sees it complete. Without hooks none of this exists: the transport's own table is called. */
-#ifndef HD_CORE_COMM_HOOK_H
-#define HD_CORE_COMM_HOOK_H
+#ifndef HD_RUNTIME_COMM_HOOK_H
+#define HD_RUNTIME_COMM_HOOK_H
 
 #include "core/base/base.h"
 #include "heddle/comm.h"

@@ -2,8 +2,8 @@
  *
  * A component that has collectives is used as it is. One that offers only send and recv is laid under an overlay, which
  * runs the algorithms of runtime/comm/algorithms over it and offers the same table. Either way `wait` is there. */
-#ifndef HD_CORE_COMM_OPEN_H
-#define HD_CORE_COMM_OPEN_H
+#ifndef HD_RUNTIME_COMM_OPEN_H
+#define HD_RUNTIME_COMM_OPEN_H
 
 #include "heddle/comm.h"
 #include "runtime/comm/algorithms/select.h"

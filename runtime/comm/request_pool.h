@@ -3,8 +3,8 @@
  * taken for the next in its place. Not thread-safe. (Plug-ins see nothing of the core: theirs are in plugins/requests.)
  *
  * A record begins with a struct hd__request; what else it has stays as it was left. */
-#ifndef HD_CORE_COMM_REQUESTS_H
-#define HD_CORE_COMM_REQUESTS_H
+#ifndef HD_RUNTIME_COMM_REQUEST_POOL_H
+#define HD_RUNTIME_COMM_REQUEST_POOL_H
 
 #include "core/base/base.h"
 #include "heddle/comm.h"

@@ -1,7 +1,7 @@
 /* runtime/comm/topology: what "inside" means to the levels of collectives: a machine, a package of it, or a NUMA node
  * (hwloc). */
-#ifndef HD_CORE_COMM_PLACES_H
-#define HD_CORE_COMM_PLACES_H
+#ifndef HD_RUNTIME_COMM_TOPOLOGY_H
+#define HD_RUNTIME_COMM_TOPOLOGY_H
 
 #include "core/base/base.h"
 

@@ -5,8 +5,8 @@
  *       {"op": "all_reduce", "ranks": 4, "bytes": 65536, "use": "doubling", "chunk": 262144}]}
  *
  * ranks and bytes: up to so many; left out: any. chunk: bytes of a message; left out: 256 KiB. */
-#ifndef HD_CORE_COMPILE_TUNING_H
-#define HD_CORE_COMPILE_TUNING_H
+#ifndef HD_RUNTIME_COMM_TUNING_FILE_H
+#define HD_RUNTIME_COMM_TUNING_FILE_H
 
 #include "runtime/comm/algorithms/select.h"
 

@@ -4,8 +4,8 @@
  *
  * The owner's struct hd_comm, struct hd_comm_group and operation begin with the structures here. A failed operation poisons its
  * group. What it owns stays until the transports below are closed: they may still write into it. One thread at a time. */
-#ifndef HD_CORE_COMM_LAYER_H
-#define HD_CORE_COMM_LAYER_H
+#ifndef HD_RUNTIME_COMM_WRAPPER_H
+#define HD_RUNTIME_COMM_WRAPPER_H
 
 #include "runtime/comm/open.h"
 #include "runtime/comm/request_pool.h"

@@ -14,8 +14,8 @@
  *
  * Where the device computes on host memory, or the transport takes the device's, nothing is copied: the transport is
  * called as soon as compute has come so far. One thread. */
-#ifndef HD_CORE_RUN_STAGE_H
-#define HD_CORE_RUN_STAGE_H
+#ifndef HD_RUNTIME_EXEC_BOUNCE_H
+#define HD_RUNTIME_EXEC_BOUNCE_H
 
 #include "runtime/exec/device.h"
 #include "runtime/exec/transports.h"

@@ -1,6 +1,6 @@
 /* Inside stage*.c: lanes, their slots, and the way of a chunk through one. */
-#ifndef HD_CORE_RUN_STAGE_PARTS_H
-#define HD_CORE_RUN_STAGE_PARTS_H
+#ifndef HD_RUNTIME_EXEC_BOUNCE_INTERNAL_H
+#define HD_RUNTIME_EXEC_BOUNCE_INTERNAL_H
 
 #include "runtime/exec/comm_op_internal.h"
 

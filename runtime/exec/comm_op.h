@@ -1,7 +1,7 @@
 /* runtime/exec/comm_op: what a rank sends and receives in one instruction: a collective, a step around a ring, or a message
  * between pipeline stages. Made once with final addresses, then started and waited for in every step. One thread. */
-#ifndef HD_CORE_RUN_EXCHANGE_H
-#define HD_CORE_RUN_EXCHANGE_H
+#ifndef HD_RUNTIME_EXEC_COMM_OP_H
+#define HD_RUNTIME_EXEC_COMM_OP_H
 
 #include "core/program/program.h"
 #include "runtime/exec/transports.h"

@@ -1,6 +1,6 @@
 /* Inside exchange*.c and stage*.c: what an instruction sends and receives, and how it gets there. */
-#ifndef HD_CORE_RUN_EXCHANGE_PARTS_H
-#define HD_CORE_RUN_EXCHANGE_PARTS_H
+#ifndef HD_RUNTIME_EXEC_COMM_OP_INTERNAL_H
+#define HD_RUNTIME_EXEC_COMM_OP_INTERNAL_H
 
 #include "runtime/exec/bounce.h"
 #include "runtime/exec/comm_op.h"

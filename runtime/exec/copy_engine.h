@@ -3,8 +3,8 @@
  *
  * Host memory is copied by a thread a direction. A file is read and written by io_uring where heddle was built with
  * liburing and the kernel allows it, else by the same threads with pread and pwrite: slower, and the reference. */
-#ifndef HD_CORE_RUN_COPIES_H
-#define HD_CORE_RUN_COPIES_H
+#ifndef HD_RUNTIME_EXEC_COPY_ENGINE_H
+#define HD_RUNTIME_EXEC_COPY_ENGINE_H
 
 #include "core/program/program.h"
 #include "runtime/exec/device.h"

@@ -2,8 +2,8 @@
  *
  * A device without streams is done when a call returns. One with streams (HD_DEVICE_STREAMS) only enqueues: what runs after
  * what is said by events, and the host waits by asking again and again, never inside the device. One thread. */
-#ifndef HD_CORE_RUN_DEVICE_H
-#define HD_CORE_RUN_DEVICE_H
+#ifndef HD_RUNTIME_EXEC_DEVICE_H
+#define HD_RUNTIME_EXEC_DEVICE_H
 
 #include "core/base/base.h"
 #include "heddle/device.h"

@@ -5,8 +5,8 @@
  *     transports' own
  *
  * All calls come from one thread. The compiled job outlives the executor. */
-#ifndef HD_CORE_RUN_EXECUTOR_H
-#define HD_CORE_RUN_EXECUTOR_H
+#ifndef HD_RUNTIME_EXEC_EXECUTOR_H
+#define HD_RUNTIME_EXEC_EXECUTOR_H
 
 #include "core/compile/compile.h"
 

@@ -3,8 +3,8 @@
  * Files are read and written from pinned memory (runtime/exec/copy_engine), the device copies between that and its own: in chunks, each
  * direction with slots of its own, so that the disk and the device work at once. A copy begins behind what compute was given
  * so far; the wait ends when the file has it, or when compute is ordered behind the last chunk that came from there. One thread. */
-#ifndef HD_CORE_RUN_SPILL_H
-#define HD_CORE_RUN_SPILL_H
+#ifndef HD_RUNTIME_EXEC_FILE_OFFLOAD_H
+#define HD_RUNTIME_EXEC_FILE_OFFLOAD_H
 
 #include "runtime/exec/copy_engine.h"
 

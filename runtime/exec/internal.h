@@ -1,6 +1,6 @@
 /* Inside executor*.c. */
-#ifndef HD_CORE_RUN_EXECUTOR_PARTS_H
-#define HD_CORE_RUN_EXECUTOR_PARTS_H
+#ifndef HD_RUNTIME_EXEC_INTERNAL_H
+#define HD_RUNTIME_EXEC_INTERNAL_H
 
 #include "core/program/ops.h"
 #include "runtime/exec/bounce.h"

@@ -2,8 +2,8 @@
  *
  * Instructions of one op, phase and, for products, one size are one row. A row's rates are those of what the op's table
  * row counts: FLOPs, and the bytes of its operands, once each. */
-#ifndef HD_CORE_RUN_PROFILE_H
-#define HD_CORE_RUN_PROFILE_H
+#ifndef HD_RUNTIME_EXEC_PROFILE_H
+#define HD_RUNTIME_EXEC_PROFILE_H
 
 #include "core/program/program.h"
 

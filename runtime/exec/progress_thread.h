@@ -5,8 +5,8 @@
  * where nothing moves, or where it was called between instructions meanwhile. All other calls into transports go between
  * enter and leave: one thread at a time is in there, and the one that computes comes first. While it waits inside, it
  * makes progress itself and the thread sleeps. NULL is a pump that does nothing. */
-#ifndef HD_CORE_RUN_PUMP_H
-#define HD_CORE_RUN_PUMP_H
+#ifndef HD_RUNTIME_EXEC_PROGRESS_THREAD_H
+#define HD_RUNTIME_EXEC_PROGRESS_THREAD_H
 
 #include "heddle/types.h"
 

@@ -4,8 +4,8 @@
  * nothing. What
  * was enqueued is watched, so that the flight recorder knows what is done, and an operation that stands still on the device
  * for longer than comm.timeout ends the job. An all_to_all is packed and unpacked by kernels, on the compute stream. One thread. */
-#ifndef HD_CORE_RUN_ORDERED_H
-#define HD_CORE_RUN_ORDERED_H
+#ifndef HD_RUNTIME_EXEC_STREAM_COMM_H
+#define HD_RUNTIME_EXEC_STREAM_COMM_H
 
 #include "runtime/exec/device.h"
 #include "runtime/exec/transports.h"

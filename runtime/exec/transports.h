@@ -1,6 +1,6 @@
 /* runtime/exec/transports: the job's transports on this rank, opened once each, and groups on them. */
-#ifndef HD_CORE_RUN_TRANSPORTS_H
-#define HD_CORE_RUN_TRANSPORTS_H
+#ifndef HD_RUNTIME_EXEC_TRANSPORTS_H
+#define HD_RUNTIME_EXEC_TRANSPORTS_H
 
 #include <pthread.h>
 

@@ -3,8 +3,8 @@
  *   client_link.c    the connection: frames out, the thread that listens and beats, what the rank tells of itself
  *   client_connect.c finding the server, greeting it
  *   client_local.c   the same store inside one process, without sockets */
-#ifndef HD_CORE_COMM_STORE_INSIDE_H
-#define HD_CORE_COMM_STORE_INSIDE_H
+#ifndef HD_RUNTIME_RENDEZVOUS_CLIENT_INTERNAL_H
+#define HD_RUNTIME_RENDEZVOUS_CLIENT_INTERNAL_H
 
 #include <pthread.h>
 #include <time.h>

@@ -6,8 +6,8 @@
  *
  * A part is text of at most WIRE_VALUE_MAX bytes; a rank that sends none in time is silent. Not thread-safe: the server's
  * thread only. */
-#ifndef HD_CORE_COMM_GATHER_H
-#define HD_CORE_COMM_GATHER_H
+#ifndef HD_RUNTIME_RENDEZVOUS_DUMP_COLLECT_H
+#define HD_RUNTIME_RENDEZVOUS_DUMP_COLLECT_H
 
 #include "heddle/types.h"
 

@@ -1,7 +1,7 @@
 /* runtime/rendezvous/host_store: the host table for whoever opens a transport and builds no programs: `heddle bench`, tests.
  * log, alloc, free, store_put, store_get; the rest is NULL. */
-#ifndef HD_CORE_COMM_HOST_H
-#define HD_CORE_COMM_HOST_H
+#ifndef HD_RUNTIME_RENDEZVOUS_HOST_STORE_H
+#define HD_RUNTIME_RENDEZVOUS_HOST_STORE_H
 
 #include "heddle/host.h"
 

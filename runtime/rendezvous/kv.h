@@ -1,6 +1,6 @@
 /* runtime/rendezvous/kv: the table of the rendezvous store: keys and values by hash, bounded in all. Not thread-safe. */
-#ifndef HD_CORE_COMM_KV_H
-#define HD_CORE_COMM_KV_H
+#ifndef HD_RUNTIME_RENDEZVOUS_KV_H
+#define HD_RUNTIME_RENDEZVOUS_KV_H
 
 #include <stddef.h>
 #include <stdint.h>

@@ -3,8 +3,8 @@
  * Each rank's connection to the store has a thread that sleeps in poll(), sends a heartbeat now and then and listens.
  * When a rank's connection breaks, or it is silent for `dead_after`, the server tells all others; an abort travels the
  * same way. The first event is kept. hd__live_dead is one atomic load when all is well: wait loops call it freely. */
-#ifndef HD_CORE_COMM_LIVENESS_H
-#define HD_CORE_COMM_LIVENESS_H
+#ifndef HD_RUNTIME_RENDEZVOUS_LIVENESS_H
+#define HD_RUNTIME_RENDEZVOUS_LIVENESS_H
 
 #include <pthread.h>
 #include <stdatomic.h>

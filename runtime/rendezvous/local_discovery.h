@@ -1,8 +1,8 @@
 /* runtime/rendezvous/local_discovery: how ranks on one machine find the rendezvous when nobody said where it is: at a local socket whose name
  * follows from an id that their launcher gave to all of them. It is no file: nothing stays behind, and what an earlier run
  * left cannot be met. Only processes of the same user are let in. */
-#ifndef HD_CORE_COMM_MEET_H
-#define HD_CORE_COMM_MEET_H
+#ifndef HD_RUNTIME_RENDEZVOUS_LOCAL_DISCOVERY_H
+#define HD_RUNTIME_RENDEZVOUS_LOCAL_DISCOVERY_H
 
 #include "runtime/rendezvous/store.h"
 

@@ -2,8 +2,8 @@
  *   server.c           the thread, opening and closing, how a job ends
  *   server_conn.c      connections: what came, what goes out, who is silent
  *   server_requests.c  greetings, keys, barriers, and the requests that wait */
-#ifndef HD_CORE_COMM_SERVER_INSIDE_H
-#define HD_CORE_COMM_SERVER_INSIDE_H
+#ifndef HD_RUNTIME_RENDEZVOUS_SERVER_INTERNAL_H
+#define HD_RUNTIME_RENDEZVOUS_SERVER_INTERNAL_H
 
 #include <pthread.h>
 #include <stdatomic.h>

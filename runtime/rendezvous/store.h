@@ -10,8 +10,8 @@
  *
  * For tests and for one-process runs there is a store without sockets: hd__space_create, hd__store_local.
  * All calls may come from any thread. Deadlines are CLOCK_MONOTONIC seconds (hd__now). */
-#ifndef HD_CORE_COMM_STORE_H
-#define HD_CORE_COMM_STORE_H
+#ifndef HD_RUNTIME_RENDEZVOUS_STORE_H
+#define HD_RUNTIME_RENDEZVOUS_STORE_H
 
 #include "heddle/host.h"
 #include "heddle/types.h"

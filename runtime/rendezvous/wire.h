@@ -3,8 +3,8 @@
  * A frame is a header of 16 bytes, then `key_bytes` of key, then `value_bytes` of value; all integers little-endian.
  * The header says every length, and a header whose lengths exceed the bounds below is refused before anything is
  * read or allocated for it. The first frame of a connection is HELLO, of exactly WIRE_HELLO bytes of value. */
-#ifndef HD_CORE_COMM_WIRE_H
-#define HD_CORE_COMM_WIRE_H
+#ifndef HD_RUNTIME_RENDEZVOUS_WIRE_H
+#define HD_RUNTIME_RENDEZVOUS_WIRE_H
 
 #include <stddef.h>
 #include <stdint.h>

@@ -19,8 +19,8 @@
  *
  * Files: save.c saves, load.c loads, index.c is index.json, layout.c
  * says where things lie, async_save.c saves in the background. */
-#ifndef HD_CORE_RUN_CHECKPOINT_H
-#define HD_CORE_RUN_CHECKPOINT_H
+#ifndef HD_SERVICE_CHECKPOINT_CHECKPOINT_H
+#define HD_SERVICE_CHECKPOINT_CHECKPOINT_H
 
 #include <jansson.h>
 

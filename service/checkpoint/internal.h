@@ -1,6 +1,6 @@
 /* Inside checkpoint*.c: where things lie, and work on blocks. */
-#ifndef HD_CORE_RUN_CHECKPOINT_PARTS_H
-#define HD_CORE_RUN_CHECKPOINT_PARTS_H
+#ifndef HD_SERVICE_CHECKPOINT_INTERNAL_H
+#define HD_SERVICE_CHECKPOINT_INTERNAL_H
 
 #include "service/checkpoint/checkpoint.h"
 

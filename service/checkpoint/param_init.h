@@ -1,6 +1,6 @@
 /* service/checkpoint/param_init: values of parameters before the first step. */
-#ifndef HD_CORE_RUN_INIT_H
-#define HD_CORE_RUN_INIT_H
+#ifndef HD_SERVICE_CHECKPOINT_PARAM_INIT_H
+#define HD_SERVICE_CHECKPOINT_PARAM_INIT_H
 
 #include "core/program/program.h"
 

@@ -7,8 +7,8 @@
  * Reading: open -> find, read ranges with pread (any thread) -> close. Nothing of a file is trusted: every
  * offset is checked against the file before it is used, and errors name the file and the tensor. Writing:
  * `layout` computes the header of a file; from then on anyone can write anywhere. */
-#ifndef HD_CORE_RUN_SAFETENSORS_H
-#define HD_CORE_RUN_SAFETENSORS_H
+#ifndef HD_SERVICE_CHECKPOINT_SAFETENSORS_H
+#define HD_SERVICE_CHECKPOINT_SAFETENSORS_H
 
 #include "core/base/base.h"
 #include "heddle/program.h"

@@ -2,8 +2,8 @@
  *
  * Everything that meets parameters by name (initialisation, loading weights, checkpoints) walks these runs: each is
  * contiguous both in the global row-major parameter and in this rank's memory. */
-#ifndef HD_CORE_RUN_PIECES_H
-#define HD_CORE_RUN_PIECES_H
+#ifndef HD_SERVICE_CHECKPOINT_SHARD_MAP_H
+#define HD_SERVICE_CHECKPOINT_SHARD_MAP_H
 
 #include "core/program/program.h"
 

@@ -4,8 +4,8 @@
  * "optim-STATE". Where a strategy has ranks train apart, the model is what they have in common, each replica's own parameters
  * and states are in "replicaN-model" and "replicaN-optim-STATE", and the strategy's state in "strategy-NAME". The list is the
  * same on all ranks, and on any mesh that has as many replicas. Runs point into the arena. */
-#ifndef HD_CORE_RUN_STATE_H
-#define HD_CORE_RUN_STATE_H
+#ifndef HD_SERVICE_CHECKPOINT_TRAIN_STATE_H
+#define HD_SERVICE_CHECKPOINT_TRAIN_STATE_H
 
 #include "core/program/program.h"
 #include "service/checkpoint/checkpoint.h"

@@ -15,8 +15,8 @@
  *
  * Files are memory-mapped; a file that is cut short while it is mapped ends the process with SIGBUS, as for
  * any mapped file. Token ids are checked against the vocabulary as they are read; hd__data_scan looks before. */
-#ifndef HD_CORE_RUN_DATA_H
-#define HD_CORE_RUN_DATA_H
+#ifndef HD_SERVICE_DATA_DATA_H
+#define HD_SERVICE_DATA_DATA_H
 
 #include "core/base/base.h"
 

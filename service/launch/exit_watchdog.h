@@ -7,8 +7,8 @@
  *     enter -> the job ends, and HD__WAY_OUT_SECONDS later the call is not back: the rank says why, goodbye, and exits with 1, or with 2
  *                                     where another rank refused the job
  */
-#ifndef HD_CORE_RUN_WAY_OUT_H
-#define HD_CORE_RUN_WAY_OUT_H
+#ifndef HD_SERVICE_LAUNCH_EXIT_WATCHDOG_H
+#define HD_SERVICE_LAUNCH_EXIT_WATCHDOG_H
 
 #include <pthread.h>
 

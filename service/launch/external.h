@@ -1,7 +1,7 @@
 /* service/launch/external: ranks that are started by a command which their transport names (struct hd_comm_launcher), because
  * it works in no others: mpirun. Who started them and they share memory, for what a rank cannot be told by its parent. */
-#ifndef HD_CORE_COMM_LAUNCHER_H
-#define HD_CORE_COMM_LAUNCHER_H
+#ifndef HD_SERVICE_LAUNCH_EXTERNAL_H
+#define HD_SERVICE_LAUNCH_EXTERNAL_H
 
 #include <sys/types.h>
 

@@ -1,6 +1,6 @@
 /* service/launch/launch: processes of a job on this machine, and what another launcher told us. */
-#ifndef HD_CORE_RUN_LAUNCH_H
-#define HD_CORE_RUN_LAUNCH_H
+#ifndef HD_SERVICE_LAUNCH_LAUNCH_H
+#define HD_SERVICE_LAUNCH_LAUNCH_H
 
 #include "core/base/base.h"
 #include "heddle/comm.h"

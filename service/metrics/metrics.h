@@ -3,8 +3,8 @@
  * metrics.jsonl: one object a line, one write() a line. First {"event": "start", ...}, then one object for each step
  * that is logged. A fresh run truncates the file; a resumed one cuts a torn last line and every step after its
  * checkpoint, then appends. Only rank 0 has metrics. */
-#ifndef HD_CORE_RUN_METRICS_H
-#define HD_CORE_RUN_METRICS_H
+#ifndef HD_SERVICE_METRICS_METRICS_H
+#define HD_SERVICE_METRICS_METRICS_H
 
 #include <jansson.h>
 

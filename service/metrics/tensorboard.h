@@ -4,8 +4,8 @@
  * data), each a protobuf message tensorflow.Event. Only what scalars need is written; one write() a step.
  * TensorBoard shows all event files of a folder as one run, so every run begins its file with the order to
  * forget what older files say about its steps. */
-#ifndef HD_CORE_RUN_TENSORBOARD_H
-#define HD_CORE_RUN_TENSORBOARD_H
+#ifndef HD_SERVICE_METRICS_TENSORBOARD_H
+#define HD_SERVICE_METRICS_TENSORBOARD_H
 
 #include "core/base/base.h"
 

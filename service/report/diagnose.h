@@ -4,8 +4,8 @@
  *   - two members whose operation of the same number differs: one took a wrong turn; the minority, where there is one
  *   - else whoever waits, waits for the members that have not come to that number; following this from rank to rank ends at
  *     one that waits for nobody (late: it computes, reads, swaps), that did not answer, or in a circle */
-#ifndef HD_CORE_RUN_JUDGE_H
-#define HD_CORE_RUN_JUDGE_H
+#ifndef HD_SERVICE_REPORT_DIAGNOSE_H
+#define HD_SERVICE_REPORT_DIAGNOSE_H
 
 #include <jansson.h>
 

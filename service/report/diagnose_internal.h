@@ -2,8 +2,8 @@
  *   diagnose.c     wrong turns, deaths, the whole
  *   wait_graph.c   who waits for whom
  * Everything is looked up by rank or in the sorted operations: a report of thousands of ranks is judged in one walk. */
-#ifndef HD_CORE_RUN_COURT_H
-#define HD_CORE_RUN_COURT_H
+#ifndef HD_SERVICE_REPORT_DIAGNOSE_INTERNAL_H
+#define HD_SERVICE_REPORT_DIAGNOSE_INTERNAL_H
 
 #include "service/report/diagnose.h"
 

@@ -5,8 +5,8 @@
  *     `heddle debug` reads the file again (hd__report_load) and prints the operations side by side (hd__report_table)
  *
  * docs/running.md describes the file. */
-#ifndef HD_CORE_RUN_REPORT_H
-#define HD_CORE_RUN_REPORT_H
+#ifndef HD_SERVICE_REPORT_REPORT_H
+#define HD_SERVICE_REPORT_REPORT_H
 
 #include <jansson.h>
 

@@ -1,6 +1,6 @@
 /* service/train/batch_feed: the batches of a job for one rank: data/ with the rank's rows and positions. */
-#ifndef HD_CORE_RUN_FEED_H
-#define HD_CORE_RUN_FEED_H
+#ifndef HD_SERVICE_TRAIN_BATCH_FEED_H
+#define HD_SERVICE_TRAIN_BATCH_FEED_H
 
 #include "core/compile/compile.h"
 #include "service/data/data.h"

@@ -1,6 +1,6 @@
 /* service/train/checkpointer: a job's checkpoints: which to start from, saving and loading a session. */
-#ifndef HD_CORE_RUN_RESTORE_H
-#define HD_CORE_RUN_RESTORE_H
+#ifndef HD_SERVICE_TRAIN_CHECKPOINTER_H
+#define HD_SERVICE_TRAIN_CHECKPOINTER_H
 
 #include "service/train/loss_scaler.h"
 #include "service/train/session.h"

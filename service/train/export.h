@@ -1,6 +1,6 @@
 /* service/train/export: an open session's weights as a Hugging Face folder: config.json and model.safetensors. */
-#ifndef HD_CORE_RUN_EXPORT_H
-#define HD_CORE_RUN_EXPORT_H
+#ifndef HD_SERVICE_TRAIN_EXPORT_H
+#define HD_SERVICE_TRAIN_EXPORT_H
 
 #include "service/train/session.h"
 

@@ -4,8 +4,8 @@
  *
  * A step whose gradients are not finite is skipped: nothing is updated, on all ranks alike, since all see the same norm. The
  * optimizer does not count it (bias correction); the run, the data and the schedule do. */
-#ifndef HD_CORE_RUN_SCALER_H
-#define HD_CORE_RUN_SCALER_H
+#ifndef HD_SERVICE_TRAIN_LOSS_SCALER_H
+#define HD_SERVICE_TRAIN_LOSS_SCALER_H
 
 #include <jansson.h>
 

@@ -1,6 +1,6 @@
 /* service/train/resume_diff: a checkpoint says what job saved it; what this one trains that is another. */
-#ifndef HD_CORE_RUN_CHANGED_H
-#define HD_CORE_RUN_CHANGED_H
+#ifndef HD_SERVICE_TRAIN_RESUME_DIFF_H
+#define HD_SERVICE_TRAIN_RESUME_DIFF_H
 
 #include "core/job/job.h"
 

@@ -1,6 +1,6 @@
 /* service/train/sample: generated tokens from an open session that was compiled with HD__COMPILE_LOGITS on one rank. */
-#ifndef HD_CORE_RUN_SAMPLE_H
-#define HD_CORE_RUN_SAMPLE_H
+#ifndef HD_SERVICE_TRAIN_SAMPLE_H
+#define HD_SERVICE_TRAIN_SAMPLE_H
 
 #include "service/train/session.h"
 

@@ -1,7 +1,7 @@
 /* service/train/session: one rank of a job that is open: rendezvous, executor, data. What training, evaluation and sampling
  * share. */
-#ifndef HD_CORE_RUN_SESSION_H
-#define HD_CORE_RUN_SESSION_H
+#ifndef HD_SERVICE_TRAIN_SESSION_H
+#define HD_SERVICE_TRAIN_SESSION_H
 
 #include "runtime/exec/executor.h"
 #include "service/launch/exit_watchdog.h"

@@ -1,6 +1,6 @@
 /* service/train/train: the training loop of one rank. */
-#ifndef HD_CORE_RUN_TRAIN_H
-#define HD_CORE_RUN_TRAIN_H
+#ifndef HD_SERVICE_TRAIN_TRAIN_H
+#define HD_SERVICE_TRAIN_TRAIN_H
 
 #include "service/launch/launch.h"
 #include "core/compile/compile.h"

@@ -19,8 +19,8 @@
  * halving and tree follow it from member to member. Where partial sums would have to be rounded (bf16 and fp16 in halves of
  * halves), and in rings, the order is another: such builders are used only where the job allows any order.
  * A mismatch of calls is noticed only where it makes the sizes of messages differ. */
-#ifndef HD_CORE_COMM_SCHEDULE_H
-#define HD_CORE_COMM_SCHEDULE_H
+#ifndef HD_RUNTIME_COMM_ALGORITHMS_PLAN_H
+#define HD_RUNTIME_COMM_ALGORITHMS_PLAN_H
 
 #include "core/base/base.h"
 #include "heddle/comm.h"

@@ -2,8 +2,8 @@
  *
  * Rules are looked through in order, those of a tuning file before the built-in ones; the first that covers the call, and
  * whose builder can do it, is taken. All members have the same rules, so that all choose alike. */
-#ifndef HD_CORE_COMM_CHOOSE_H
-#define HD_CORE_COMM_CHOOSE_H
+#ifndef HD_RUNTIME_COMM_ALGORITHMS_SELECT_H
+#define HD_RUNTIME_COMM_ALGORITHMS_SELECT_H
 
 #include "core/base/base.h"
 #include "heddle/comm.h"
