@@ -20,7 +20,7 @@ static uint64_t caps_of(const struct finder *f, const struct hd__section *sectio
 {
     const struct hd__chosen *chosen = hd__chosen_comm(f->c, section);
     const struct hd_comm_ops *ops = &chosen->component->ops.comm;
-    return hd__comm_caps(ops, hd__comm_caps_with(ops, chosen->settings), &f->c->tuning);
+    return hd__comm_caps(ops, hd__comm_caps_with(ops, chosen->settings), &f->c->selection->tuning);
 }
 
 static struct hd__hop hop_of(const struct finder *f, const struct hd__section *section, const struct hd_comm_call *call,
@@ -34,7 +34,7 @@ static struct hd__hop hop_of(const struct finder *f, const struct hd__section *s
     const struct hd__algorithm *use;
     if (!(caps_of(f, section) & HD_COMM_MESSAGES_ONLY))
         return hop;
-    use = hd__algorithm_choose(&f->c->tuning, call, members, &hop.chunk);
+    use = hd__algorithm_choose(&f->c->selection->tuning, call, members, &hop.chunk);
     hop.algorithm = use ? use->name : NULL;
     return hop;
 }
@@ -73,7 +73,7 @@ static const struct hd__section *section_at(const struct finder *f, uint32_t lev
 static void add_parts(const struct finder *f, struct hd__route *r, const struct members *m, const struct hd_comm_call *call)
 {
     struct hd__spread g = spread_of(f, m);
-    int any = f->c->tuning.any_order || (caps_of(f, section_at(f, m->level, HD__ACROSS)) & HD_COMM_ANY_ORDER);
+    int any = f->c->selection->tuning.any_order || (caps_of(f, section_at(f, m->level, HD__ACROSS)) & HD_COMM_ANY_ORDER);
     static uint8_t nowhere[64]; /* addresses that nobody follows */
     struct hd_comm_call of = *call;
     struct hd__levels_plan plan = {.scratch = nowhere};

@@ -6,9 +6,9 @@
 
 #include <jansson.h>
 
-#include "core/compile/compile.h"
 #include "runtime/comm/hierarchical_plan.h"
 #include "runtime/comm/topology.h"
+#include "runtime/exec/select.h"
 
 /* One collective that a transport is given, or one message. */
 struct hd__hop {

@@ -4,7 +4,7 @@
 #ifndef HD_ANALYSIS_NUMERICS_H
 #define HD_ANALYSIS_NUMERICS_H
 
-#include "core/compile/compile.h"
+#include "runtime/exec/select.h"
 
 struct hd__numerics {
     int32_t ranks, steps;

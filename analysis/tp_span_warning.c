@@ -1,8 +1,8 @@
 /* Where ranks of tensor parallelism are not on one machine: it communicates in every layer, and nothing hides that. */
 #include <stdlib.h>
 
-#include "analysis/print.h"
-#include "core/compile/compile.h"
+#include "analysis/tp_span_warning.h"
+#include "core/program/cost.h"
 
 enum { TENSOR = HD_AXIS_BIT(HD_AXIS_TP) | HD_AXIS_BIT(HD_AXIS_TQ) };
 

@@ -5,6 +5,7 @@
 #include "analysis/comm_plan.h"
 #include "analysis/numerics.h"
 #include "analysis/sim/machine.h"
+#include "analysis/tp_span_warning.h"
 #include "cli/job.h"
 
 struct tally {

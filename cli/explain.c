@@ -8,6 +8,7 @@
 #include "analysis/comm_plan.h"
 #include "analysis/print.h"
 #include "analysis/sim/simulate.h"
+#include "analysis/tp_span_warning.h"
 #include "cli/job.h"
 
 static int has_section(struct hd_program *p, const char *section)

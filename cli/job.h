@@ -3,7 +3,7 @@
 #define HD_CLI_JOB_H
 
 #include "cli/command.h"
-#include "core/compile/compile.h"
+#include "runtime/exec/select.h"
 
 /* A flag of a command, or an option with a value. */
 struct hd__flag {

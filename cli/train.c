@@ -1,9 +1,11 @@
 /* heddle train: trains a job, in processes of its own or as one rank of another launcher's. */
 #include <stdlib.h>
 
+#include "analysis/tp_span_warning.h"
 #include "cli/job.h"
 #include "service/launch/external.h"
 #include "service/launch/launch.h"
+#include "service/report/report.h"
 #include "service/train/batch_feed.h"
 #include "service/train/train.h"
 
@@ -55,7 +57,8 @@ static int print_config(struct hd__loaded *loaded)
 /* Reports lie beside the metrics. */
 static struct hd__reporter reporter_of(struct hd__job *job)
 {
-    return (struct hd__reporter){.job = job->name, .late_after = job->late_after, .timeout = job->comm_timeout, .folder = hd__job_folder(job)};
+    return (struct hd__reporter){.gathered = hd__report_gathered, .job = job->name, .folder = hd__job_folder(job), .late_after = job->late_after,
+                                 .timeout = job->comm_timeout};
 }
 
 /* What has to start the ranks, because a transport of the job works in no others; NULL: we do. */
@@ -65,15 +68,15 @@ static int find_launcher(const struct hd__loaded *loaded, const struct hd_comm_l
     const struct hd__compiled *c = loaded->compiled;
     const char *whose = NULL;
     *launcher = NULL;
-    for (uint32_t i = 0; i < c->comms.count; i++) {
-        const struct hd_comm_launcher *l = c->comms.at[i].component->ops.comm.launcher;
+    for (uint32_t i = 0; i < c->selection->comms.count; i++) {
+        const struct hd_comm_launcher *l = c->selection->comms.at[i].component->ops.comm.launcher;
         if (l && *launcher && strcmp(l->command[0], (*launcher)->command[0]))
             return hd_fail(err, HD_E_UNSUPPORTED,
                            "comm-%s wants its ranks started by %s, comm-%s by %s: use one of them", whose,
-                           (*launcher)->command[0], c->comms.at[i].component->name, l->command[0]);
+                           (*launcher)->command[0], c->selection->comms.at[i].component->name, l->command[0]);
         if (l) {
             *launcher = l;
-            whose = c->comms.at[i].component->name;
+            whose = c->selection->comms.at[i].component->name;
         }
     }
     return HD_OK;

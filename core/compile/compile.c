@@ -3,10 +3,10 @@
 
 #include <stdlib.h>
 
+#include "core/passes/passes.h"
 #include "core/program/ops.h"
-#include "runtime/comm/open.h"
-#include "runtime/comm/topology.h"
-#include "runtime/comm/tuning_file.h"
+#include "core/program/value_number.h"
+#include "core/verify/verify.h"
 
 int32_t hd__choose(struct hd__job *job, struct hd__plugins *plugins, uint32_t kind, struct hd__section *section,
                    struct hd__chosen *chosen, struct hd_error *err)
@@ -20,75 +20,6 @@ int32_t hd__choose(struct hd__job *job, struct hd__plugins *plugins, uint32_t ki
     chosen->settings = hd__arena_alloc(&job->arena, c->settings_size);
     return hd__job_section_parse(job, section, c->options, c->n_options, sizeof(struct hd_option), chosen->settings,
                                  err);
-}
-
-const struct hd__chosen *hd__chosen_comm(const struct hd__compiled *c, const struct hd__section *section)
-{
-    for (uint32_t i = 0; i < c->comms.count; i++)
-        if (c->comms.at[i].section == section)
-            return &c->comms.at[i];
-    return NULL;
-}
-
-static int32_t choose_comm(struct hd__compiled *c, struct hd__section *section, struct hd_error *err)
-{
-    struct hd__chosen chosen;
-    int32_t rc;
-    if (!section || hd__chosen_comm(c, section))
-        return HD_OK;
-    rc = hd__choose(c->job, c->plugins, HD_KIND_COMM, section, &chosen, err);
-    if (!rc)
-        hd__push(&c->comms, chosen);
-    return rc;
-}
-
-/* One rank needs no transport: one that is not here is only told of. A key that it would refuse is refused all the same. */
-static int32_t check_comm(struct hd__compiled *c, struct hd_error *err)
-{
-    const struct hd__component *here;
-    struct hd__chosen unused;
-    struct hd_error absent = HD_ERROR_INIT;
-    if (hd__plugin_find(c->plugins, HD_KIND_COMM, c->job->comm->use, &here, &absent)) {
-        hd__log(HD_LOG_WARN, NULL, "comm.use: %s; one rank needs none", absent.message);
-        return HD_OK;
-    }
-    return hd__choose(c->job, c->plugins, HD_KIND_COMM, c->job->comm, &unused, err);
-}
-
-static int32_t choose_hook(struct hd__compiled *c, struct hd__section *section, struct hd_error *err)
-{
-    struct hd__hooked hooked = {.kind = hd__hook_find(section->use)};
-    const struct hd__hook_kind *k;
-    struct hd__text list = {0};
-    int32_t rc;
-    if (hooked.kind) {
-        hooked.settings = hd__arena_alloc(&c->job->arena, hooked.kind->settings_size + 1);
-        hd__push(&c->hooks, hooked);
-        return hd__job_section_parse(c->job, section, hooked.kind->options, hooked.kind->n_options, sizeof(struct hd_option),
-                                     hooked.settings, err);
-    }
-    for (size_t i = 0; (k = hd__hook_at(i)); i++)
-        hd__text_add(&list, "%s%s", i ? ", " : "", k->name);
-    rc = hd__job_fail(c->job, section->path, err, "%s: there is no hook %s; the hooks are %s", section->path, section->use, list.at);
-    hd__text_free(&list);
-    return rc;
-}
-
-/* What runs the program: looked at here, so that a job with a mistake in any section is refused before anything starts. */
-static int32_t choose_runtime(struct hd__compiled *c, struct hd_error *err)
-{
-    struct hd__job *job = c->job;
-    int32_t rc = hd__choose(job, c->plugins, HD_KIND_DEVICE, job->device, &c->device_choice, err);
-    if (!rc && job->checkpoint)
-        rc = hd__choose(job, c->plugins, HD_KIND_CKPT, job->checkpoint, &c->checkpoint_choice, err);
-    for (uint64_t i = 0; i < job->n_hooks && !rc; i++)
-        rc = choose_hook(c, job->hooks[i], err);
-    if (rc || c->mesh.ranks == 1)
-        return rc ? rc : check_comm(c, err);
-    rc = choose_comm(c, job->comm, err);
-    for (int32_t a = 0; a < HD_AXIS_COUNT && !rc; a++)
-        rc = choose_comm(c, job->comm_axis[a], err);
-    return rc ? rc : choose_comm(c, job->comm_inside, err);
 }
 
 /* A plugin's message that begins with a key, as "model.heads (3) is ...", gets that key's place in the job. Strategies
@@ -130,7 +61,7 @@ static int32_t open_plugins(struct hd__compiled *c, struct hd_error *err)
         return rc;
     c->optimizer = (struct hd__optimizer){&c->optimizer_choice.component->ops.optimizer, c->optimizer_choice.settings};
     job->schedule.lr = c->optimizer.ops->learning_rate(c->optimizer.settings);
-    rc = c->model_choice.component->ops.model.open(hd__host(), c->model_choice.settings, &c->model, err);
+    rc = c->model_choice.component->ops.model.open(c->host, c->model_choice.settings, &c->model, err);
     if (rc)
         return at_its_key(job, "model", err);
     c->info.struct_size = sizeof c->info;
@@ -222,7 +153,7 @@ static int32_t run_strategy(struct hd__compiled *c, struct hd_program *p, const 
     if (!slots[slot])
         return HD_OK;
     hd__pass_begin(p, &c->optimizer);
-    rc = slots[slot](hd__host(), strategy->settings, p, err);
+    rc = slots[slot](c->host, strategy->settings, p, err);
     end = hd__pass_end(p, rc ? NULL : err);
     return rc ? rc : end;
 }
@@ -346,80 +277,30 @@ static int32_t compile_stage(struct hd__compiled *c, struct hd_program *p, struc
         (rc = lower(c, p, err)) || (rc = scale_loss(c, p)) || (rc = transform(c, p, err)) || (rc = hd__fuse(p, err)) ||
         (rc = hd__schedule(p, err)) || (rc = hd__memory(p, err)))
         return rc;
+    p->gathers_late = (uint32_t)hd__gathers_late(p);
     return hd__verify(p, err) ? (err->code = HD_E_INTERNAL) : HD_OK;
 }
 
-int32_t hd__compile(struct hd__job *job, struct hd__plugins *plugins, struct hd__compiled **compiled,
-                    struct hd_error *err)
-{
-    return hd__compile_with(job, plugins, 0, compiled, err);
-}
-
-/* What the job file can say and this heddle cannot do yet is refused by name: nothing is ignored. */
-static int32_t refuse_the_missing(struct hd__job *job, struct hd_error *err)
-{
-    int levels = job->n_comm_levels > 1 || job->comm_levels[0];
-    const struct {
-        int asked;
-        const char *path, *what;
-    } rows[] = {
-        {job->comm_sums == HD__SUMS_ANY && job->deterministic == HD__DETERMINISTIC_EXACT, "comm.sums",
-         "any does not go with job.deterministic: exact, which fixes the order of every sum"},
-        {levels && !job->comm_inside, "comm.levels",
-         "it says which ranks are inside, but comm.inside names no transport for them: add comm.inside: shm"},
-        {levels && !hd__places_known(), "comm.levels",
-         "this heddle was built without hwloc, which knows packages and NUMA nodes: use machine"},
-    };
-    for (size_t i = 0; i < HD__COUNT(rows); i++)
-        if (rows[i].asked) {
-            hd__job_fail(job, rows[i].path, err, "%s: %s", rows[i].path, rows[i].what);
-            return err->code = HD_E_UNSUPPORTED;
-        }
-    return HD_OK;
-}
-
-static int in_any_order(const struct hd__compiled *c, const struct hd__section *section)
-{
-    const struct hd__chosen *chosen = hd__chosen_comm(c, section);
-    const struct hd_comm_ops *ops = &chosen->component->ops.comm;
-    return (hd__comm_caps(ops, hd__comm_caps_with(ops, chosen->settings), &c->tuning) & HD_COMM_ANY_ORDER) != 0;
-}
-
-/* A transport inside that adds in an order of its own would break the tree which the one between machines keeps. */
-static int32_t check_inside(struct hd__compiled *c, struct hd_error *err)
-{
-    const struct hd__section *inside = c->job->comm_inside;
-    if (!inside || c->mesh.ranks == 1 || c->tuning.any_order || in_any_order(c, c->job->comm) || !in_any_order(c, inside))
-        return HD_OK;
-    hd__job_fail(c->job, inside->path, err, "comm.inside: %s adds in an order of its own, but sums over %s keep to comm.sums: tree: "
-                 "name a transport that does too, as shm, or set comm.sums: any", inside->use, c->job->comm->use);
-    return err->code = HD_E_UNSUPPORTED;
-}
-
-int32_t hd__compile_with(struct hd__job *job, struct hd__plugins *plugins, uint32_t flags,
-                         struct hd__compiled **compiled, struct hd_error *err)
+struct hd__compiled *hd__compiled_new(struct hd__job *job, struct hd__plugins *plugins, const struct hd_host *host)
 {
     struct hd__compiled *c = hd__alloc(sizeof *c);
-    struct hd__mesh asked;
-    int32_t size[HD_AXIS_COUNT], rc;
-    double start = hd__now();
+    int32_t size[HD_AXIS_COUNT];
     c->job = job;
     c->plugins = plugins;
+    c->host = host;
     for (int32_t a = 0; a < HD_AXIS_COUNT; a++)
         size[a] = (int32_t)job->mesh[a];
-    c->mesh = asked = hd__mesh_make(size);
+    c->mesh = hd__mesh_make(size);
     c->n_stages = size[HD_AXIS_PP];
     c->stage = hd__alloc((size_t)c->n_stages * sizeof *c->stage);
-    rc = refuse_the_missing(job, err);
-    c->tuning.any_order = job->comm_sums == HD__SUMS_ANY;
-    if (!rc && job->comm_tune)
-        rc = hd__tuning_read(job->comm_tune, &c->tuning, err);
-    if (!rc)
-        rc = choose_runtime(c, err);
-    if (!rc)
-        rc = check_inside(c, err);
-    if (!rc)
-        rc = open_plugins(c, err);
+    return c;
+}
+
+int32_t hd__compile_stages(struct hd__compiled *c, uint32_t flags, struct hd_error *err)
+{
+    const struct hd__job *job = c->job;
+    const struct hd__mesh asked = c->mesh;
+    int32_t rc = open_plugins(c, err);
     for (int32_t s = 0; s < c->n_stages && !rc; s++) {
         c->stage[s] = hd__program_new(&asked, s);
         c->stage[s]->keep_logits = flags & HD__COMPILE_LOGITS;
@@ -435,29 +316,24 @@ int32_t hd__compile_with(struct hd__job *job, struct hd__plugins *plugins, uint3
         rc = compile_stage(c, c->stage[s], err);
         c->mesh = c->stage[s]->mesh; /* a strategy may have split tp */
     }
-    c->seconds = hd__now() - start;
-    if (rc) {
-        hd__compiled_free(c);
-        return rc;
-    }
-    *compiled = c;
-    return HD_OK;
+    return rc;
 }
 
-void hd__compiled_free(struct hd__compiled *c)
+void hd__compiled_finish(struct hd__compiled *c)
 {
-    if (!c)
-        return;
     for (int32_t s = 0; s < c->n_stages; s++)
         hd__program_free(c->stage[s]);
     if (c->model)
         c->model_choice.component->ops.model.close(c->model);
-    hd__free_array(&c->comms);
-    hd__tuning_free(&c->tuning);
-    hd__free_array(&c->hooks);
     free(c->strategies);
     free(c->stage);
     free(c);
+}
+
+void hd__compile_lend(struct hd_host *host)
+{
+    host->build = &hd__builder_api;
+    host->pass = &hd__pass_api;
 }
 
 /* Of a parameter that each expert has one of, a token meets as many as the router chooses. */

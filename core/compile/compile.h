@@ -10,11 +10,6 @@
 #include "core/plugin/plugin.h"
 #include "core/program/program.h"
 #include "heddle/model.h"
-#include "runtime/comm/algorithms/select.h"
-#include "runtime/comm/hook.h"
-
-/* The table that is lent to plugins. */
-struct hd_host *hd__host(void);
 
 /* A component with its settings parsed from the job. */
 struct hd__chosen {
@@ -23,20 +18,13 @@ struct hd__chosen {
     const struct hd__section *section;
 };
 
-/* A wrapper of the job's transports with its settings; the first is outermost. */
-struct hd__hooked {
-    const struct hd__hook_kind *kind;
-    void *settings; /* in the job's arena */
-};
-
 struct hd__compiled {
     struct hd__job *job;
     struct hd__plugins *plugins;
+    const struct hd_host *host;          /* what plug-ins are lent */
+    struct hd__selection *selection;     /* transports and hooks: runtime/exec/select.h */
     struct hd__chosen model_choice, optimizer_choice, device_choice;
     struct hd__chosen checkpoint_choice; /* component NULL: nothing is saved */
-    HD__ARRAY(struct hd__chosen) comms;  /* jobs with more than one rank: each transport once */
-    struct hd__tuning tuning;            /* of collectives over send and recv: comm.tune, comm.sums */
-    HD__ARRAY(struct hd__hooked) hooks;
     struct hd__chosen *strategies;
     uint64_t n_strategies;
     struct hd_model *model;
@@ -54,17 +42,20 @@ struct hd__compiled {
 int32_t hd__choose(struct hd__job *job, struct hd__plugins *plugins, uint32_t kind, struct hd__section *section,
                    struct hd__chosen *chosen, struct hd_error *err);
 
-/* Compiles all stages. The job must be resolved for the number of ranks; job and plugins outlive the result. */
-int32_t hd__compile(struct hd__job *job, struct hd__plugins *plugins, struct hd__compiled **compiled, struct hd_error *err);
+/* What hd__compile of runtime/exec/select.h is made of: a frame, in which it chooses device, checkpoints and transports; then the program of
+ * every stage, by plug-ins that this opens. A fault leaves a frame that can be finished. The job must be resolved for the number of
+ * ranks; job, plugins and host outlive it. */
+struct hd__compiled *hd__compiled_new(struct hd__job *job, struct hd__plugins *plugins, const struct hd_host *host);
+void hd__compiled_finish(struct hd__compiled *c);
+/* Fills in what plug-ins build and edit programs with. */
+void hd__compile_lend(struct hd_host *host);
 /* Flags: HD__COMPILE_LOGITS: the eval section leaves the logits behind (hd_program.kept_logits). */
 #define HD__COMPILE_LOGITS 1
 #define HD__COMPILE_KEEP_HEAD 2 /* the loss stays a chain of instructions: fuse_loss_head.c is left out */
 #define HD__COMPILE_KEEP_WEIGHT_ORDER 4 /* gradients of weights stay where the schedule has them, and do not sink into waits */
 #define HD__COMPILE_EPILOGUES 8 /* as if the device had HD_DEVICE_EPILOGUES: device cpu's reference kernels do */
 #define HD__COMPILE_KEEP_NORMS 16 /* sums stay apart from norms: fuse_norms.c is left out */
-int32_t hd__compile_with(struct hd__job *job, struct hd__plugins *plugins, uint32_t flags, struct hd__compiled **compiled,
-                         struct hd_error *err);
-void hd__compiled_free(struct hd__compiled *compiled); /* NULL is fine */
+int32_t hd__compile_stages(struct hd__compiled *c, uint32_t flags, struct hd_error *err);
 
 /* That of the rank's stage; belongs to `c`. */
 static inline struct hd_program *hd__program_of(const struct hd__compiled *c, int32_t rank)
@@ -75,13 +66,6 @@ static inline struct hd_program *hd__program_of(const struct hd__compiled *c, in
     hd__mesh_coord(&c->mesh, rank, coord);
     return c->stage[coord[HD_AXIS_PP]];
 }
-
-/* The transport that a section of the job names. */
-const struct hd__chosen *hd__chosen_comm(const struct hd__compiled *c, const struct hd__section *section);
-
-/* Warns where ranks along tp are on several machines, of `per_machine` ranks each, one machine after the other: with the bytes
- * that they send, and what would fit. */
-void hd__warn_of_machines(const struct hd__compiled *c, int32_t per_machine);
 
 /* Parameters of the whole model, all stages, each once. */
 int64_t hd__parameter_count(const struct hd__compiled *c);

@@ -4,6 +4,7 @@
  * boundary; placement later splits each sum by equal placement, so that P + P + P needs one reduction. */
 #include <stdlib.h>
 
+#include "core/passes/passes.h"
 #include "core/program/op_gradients.h"
 
 struct part {
@@ -20,20 +21,6 @@ struct reverse {
     uint32_t n;     /* tensors before the backward program */
 };
 
-/* A gradient tensor looks like the tensor that it is the gradient of. */
-static hd_tensor gradient_like(struct hd_program *p, hd_tensor of, const char *op)
-{
-    const struct hd__tensor *f = hd__tc(p, of);
-    struct hd__tensor t = {.ndim = f->ndim, .dtype = f->dtype, .block = p->block, .grad_of = of, .place.redop = HD_SUM};
-    memcpy(t.dim, f->dim, sizeof t.dim);
-    if (f->role == HD__ROLE_PARAM) {
-        t.role = HD__ROLE_GRAD;
-        t.dtype = p->precision.grad;
-    }
-    t.name = hd__arena_format(&p->arena, "%s.%u", op, p->tensors.count);
-    return hd__tensor_new(p, &t);
-}
-
 static struct hd__instr start(struct hd_program *p, uint16_t op, const struct hd_attrs *attrs, const hd_tensor *ins,
                               uint32_t n_in)
 {
@@ -45,28 +32,6 @@ static struct hd__instr start(struct hd_program *p, uint16_t op, const struct hd
     return i;
 }
 
-hd_tensor hd__grad_emit(struct hd__grad *g, uint32_t n, uint16_t op, const struct hd_attrs *attrs, const hd_tensor *ins,
-                        uint32_t n_in)
-{
-    if (!g->needed[n])
-        return 0;
-    hd__grad_emit_all(g, op, attrs, ins, n_in, (uint8_t[]){(uint8_t)n}, 1);
-    return g->dx[n];
-}
-
-void hd__grad_emit_all(struct hd__grad *g, uint16_t op, const struct hd_attrs *attrs, const hd_tensor *ins, uint32_t n_in,
-                       const uint8_t *n, uint32_t count)
-{
-    struct hd_program *p = g->p;
-    struct hd__instr i;
-    p->phase = hd__tc(p, g->i->in[n[0]])->role == HD__ROLE_PARAM ? HD__PHASE_W : HD__PHASE_B;
-    i = start(p, op, attrs, ins, n_in);
-    for (uint32_t k = 0; k < count; k++)
-        i.out[i.n_out++] = g->dx[n[k]] = gradient_like(p, g->i->in[n[k]], hd__op(op)->name);
-    p->phase = HD__PHASE_B;
-    hd__push(&p->logical, i);
-}
-
 static hd_tensor sum(struct reverse *r, hd_tensor of, const hd_tensor *terms, uint32_t n)
 {
     hd_tensor total = terms[0];
@@ -76,7 +41,7 @@ static hd_tensor sum(struct reverse *r, hd_tensor of, const hd_tensor *terms, ui
             i.in[i.n_in++] = terms[at++];
         i.flags |= HD__FLAG_GRADSUM;
         i.n_out = 1;
-        total = i.out[0] = gradient_like(r->p, of, "add");
+        total = i.out[0] = hd__grad_like(r->p, of, "add");
         hd__push(&r->p->logical, i);
     }
     return total;

@@ -12,6 +12,7 @@
 #include <math.h>
 #include <stdlib.h>
 
+#include "core/passes/passes.h"
 #include "core/passes/strategy_api.h"
 #include "core/program/ops.h"
 

@@ -4,6 +4,7 @@
  * (fuse_epilogues.c), and sums beside norms (fuse_norms.c). */
 #include <stdlib.h>
 
+#include "core/passes/passes.h"
 #include "core/program/ops.h"
 
 struct hd__use *hd__count_uses(const struct hd_program *p, const hd__code *code)

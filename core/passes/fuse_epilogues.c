@@ -8,6 +8,7 @@
  * The earlier of two instructions moves to the later one, so nothing between them may touch what it reads or writes. */
 #include <stdlib.h>
 
+#include "core/passes/passes.h"
 #include "core/program/access.h"
 #include "core/program/ops.h"
 

@@ -9,6 +9,7 @@
  * the chain is only its first line, and n = xent_head(x, w, labels). */
 #include <stdlib.h>
 
+#include "core/passes/passes.h"
 #include "core/program/ops.h"
 
 #define MAX_READERS 3

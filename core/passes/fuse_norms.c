@@ -12,6 +12,7 @@
  * chunks of a pipeline. */
 #include <stdlib.h>
 
+#include "core/passes/passes.h"
 #include "core/program/access.h"
 #include "core/program/ops.h"
 

@@ -6,6 +6,7 @@
  * afterwards: verify.c watches that. */
 #include <stdlib.h>
 
+#include "core/passes/passes.h"
 #include "core/program/access.h"
 #include "core/program/ops.h"
 

@@ -5,6 +5,7 @@
  * is no obligation (grad_reduce.c, strategy_api.c), and a rank's gradient is that of the mean over its own tokens: the seeds, which
  * have the mean over all of them, are multiplied by the number of ranks. The loss that is logged is still the mean over
  * all. What a section that brings ranks together must do is in replica_sync.c. */
+#include "core/passes/passes.h"
 #include "core/passes/strategy_api.h"
 
 void hd__pass_apart(struct hd_program *p, uint32_t axes)
@@ -44,14 +45,6 @@ void hd__pass_section(struct hd_program *p, const char *name, uint32_t every, ui
                                                       .repeat = 1,
                                                       .predicate = every,
                                                       .together = together & p->apart}));
-}
-
-int hd__is_average(const struct hd_program *p, const struct hd__kept *kept)
-{
-    for (uint32_t n = 0; n < p->zeros.count; n++)
-        if (p->zeros.at[n] == kept->tensor)
-            return 0;
-    return 1;
 }
 
 void hd__pass_keep(struct hd_program *p, uint32_t flat, hd_tensor t, const char *name)

@@ -1,5 +1,6 @@
 /* Loss scaling: every seed of the backward program is multiplied by one scalar, so all gradients are, whatever their
  * path. The update divides by it (HD_HYPER_INV_SCALE): the loss itself and evaluation stay as they are. */
+#include "core/passes/passes.h"
 #include "core/program/program.h"
 
 void hd__scale_loss(struct hd_program *p)

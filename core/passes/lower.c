@@ -4,6 +4,7 @@
  * Each section gets its own copies of the template's tensors, since a temporary belongs to one section. */
 #include <stdlib.h>
 
+#include "core/passes/passes.h"
 #include "core/passes/pipeline_unroll.h"
 #include "core/program/ops.h"
 

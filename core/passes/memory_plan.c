@@ -7,6 +7,7 @@
 #include <stdlib.h>
 
 #include "core/passes/interval_alloc.h"
+#include "core/passes/passes.h"
 #include "core/program/access.h"
 
 #define ALIGN 64
@@ -248,11 +249,6 @@ static void place_arenas(struct hd_program *p)
 {
     for (int memory = 1; memory < HD__MEM_COUNT; memory++)
         p->shift[memory] = page(p->shift[memory - 1] + p->bytes[memory - 1]);
-}
-
-int64_t hd__all_arenas(const struct hd_program *p)
-{
-    return p->shift[HD__MEM_COUNT - 1] + p->bytes[HD__MEM_COUNT - 1];
 }
 
 static struct sizes plan_temporaries(struct hd_program *p, int steps)

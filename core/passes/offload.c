@@ -52,7 +52,7 @@ hd_tensor hd__staged(struct hd_program *p, const char *section, hd_tensor home)
     return home;
 }
 
-void hd__copy(struct hd_program *p, const char *section, uint16_t block, hd_tensor from, hd_tensor to)
+void hd__offload_copy(struct hd_program *p, const char *section, uint16_t block, hd_tensor from, hd_tensor to)
 {
     struct hd__code_section *s = hd__section(p, section);
     struct hd__instr i = hd__instr_new(p, HD_OP_COPY);
@@ -97,7 +97,7 @@ void hd__fetch(struct hd_program *p, const char *section, uint32_t flat, uint32_
             continue;
         hd_tensor twin = make_twin(p, section, home, slot, nth);
         if (part(f, load, nth))
-            hd__copy(p, section, block, home, twin);
+            hd__offload_copy(p, section, block, home, twin);
     }
 }
 
@@ -107,6 +107,6 @@ void hd__store(struct hd_program *p, const char *section, uint32_t flat, uint32_
         const struct hd__flat *f = &p->flats.at[flat - 1];
         hd_tensor home = part(f, what, nth);
         if (home && hd__memory_of(p, home) != HD__MEM_MAIN)
-            hd__copy(p, section, f->block, hd__staged(p, section, home), home);
+            hd__offload_copy(p, section, f->block, hd__staged(p, section, home), home);
     }
 }

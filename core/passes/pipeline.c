@@ -1,6 +1,7 @@
 /* The pipeline as strategies say it: blocks -> chunks -> stages, and what each stage does in a step. */
 #include <stdlib.h>
 
+#include "core/passes/passes.h"
 #include "core/passes/strategy_api.h"
 #include "core/program/ops.h"
 

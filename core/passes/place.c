@@ -6,6 +6,7 @@
 #include <stdlib.h>
 
 #include "core/passes/place.h"
+#include "core/passes/passes.h"
 
 #define MAX_LABELS 32
 #define COST_PINNED 1e9 /* parameters are used as they lie: only strategies move them */

@@ -9,6 +9,7 @@
  *           that is made again is memory saved, and none is kept for it */
 #include <stdlib.h>
 
+#include "core/passes/passes.h"
 #include "core/program/ops.h"
 
 struct recompute {

@@ -6,6 +6,7 @@
  * Sums over the steps are formed in the dtype of statistics. Runs on the template, one micro-batch. */
 #include <stdlib.h>
 
+#include "core/passes/passes.h"
 #include "core/program/ops.h"
 
 struct ring {

@@ -6,6 +6,7 @@
  * its stream in flight; else at the section's end. */
 #include <stdlib.h>
 
+#include "core/passes/passes.h"
 #include "core/program/access.h"
 #include "core/program/ops.h"
 

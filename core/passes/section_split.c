@@ -3,6 +3,7 @@
 #include <stdlib.h>
 
 #include "core/passes/strategy_api.h"
+#include "core/program/value_number.h"
 
 struct twins {
     struct hd_program *p;

@@ -63,7 +63,7 @@ int hd__pass_unedited(struct hd_program *p); /* or a fault: only then a section 
 
 /* offload.c: the twin in the main memory with which `section` computes; the tensor itself where it lies there. */
 hd_tensor hd__staged(struct hd_program *p, const char *section, hd_tensor home);
-void hd__copy(struct hd_program *p, const char *section, uint16_t block, hd_tensor from, hd_tensor to);
+void hd__offload_copy(struct hd_program *p, const char *section, uint16_t block, hd_tensor from, hd_tensor to);
 uint16_t hd__copy_stream(const struct hd_program *p, hd_tensor from, hd_tensor to);
 void hd__fetch(struct hd_program *p, const char *section, uint32_t flat, uint32_t what, uint32_t load, uint32_t slot);
 void hd__store(struct hd_program *p, const char *section, uint32_t flat, uint32_t what);

@@ -1,5 +1,6 @@
 /* What one step costs a rank; of what runs every N steps, an Nth. */
-#include "analysis/print.h"
+#include "core/program/cost.h"
+
 #include "core/program/ops.h"
 
 void hd__totals(const struct hd_program *p, const char *section, struct hd__totals *totals)

@@ -1,6 +1,45 @@
 /* The gradient of each op, as instructions. */
 #include "core/program/op_gradients.h"
 
+hd_tensor hd__grad_like(struct hd_program *p, hd_tensor of, const char *op)
+{
+    const struct hd__tensor *f = hd__tc(p, of);
+    struct hd__tensor t = {.ndim = f->ndim, .dtype = f->dtype, .block = p->block, .grad_of = of, .place.redop = HD_SUM};
+    memcpy(t.dim, f->dim, sizeof t.dim);
+    if (f->role == HD__ROLE_PARAM) {
+        t.role = HD__ROLE_GRAD;
+        t.dtype = p->precision.grad;
+    }
+    t.name = hd__arena_format(&p->arena, "%s.%u", op, p->tensors.count);
+    return hd__tensor_new(p, &t);
+}
+
+hd_tensor hd__grad_emit(struct hd__grad *g, uint32_t n, uint16_t op, const struct hd_attrs *attrs, const hd_tensor *ins,
+                        uint32_t n_in)
+{
+    if (!g->needed[n])
+        return 0;
+    hd__grad_emit_all(g, op, attrs, ins, n_in, (uint8_t[]){(uint8_t)n}, 1);
+    return g->dx[n];
+}
+
+void hd__grad_emit_all(struct hd__grad *g, uint16_t op, const struct hd_attrs *attrs, const hd_tensor *ins, uint32_t n_in,
+                       const uint8_t *n, uint32_t count)
+{
+    struct hd_program *p = g->p;
+    struct hd__instr i;
+    p->phase = hd__tc(p, g->i->in[n[0]])->role == HD__ROLE_PARAM ? HD__PHASE_W : HD__PHASE_B;
+    i = hd__instr_new(p, op);
+    i.attrs = attrs ? hd__attrs_new(p, attrs) : NULL;
+    i.n_in = (uint8_t)n_in;
+    if (n_in)
+        memcpy(i.in, ins, n_in * sizeof *ins);
+    for (uint32_t k = 0; k < count; k++)
+        i.out[i.n_out++] = g->dx[n[k]] = hd__grad_like(p, g->i->in[n[k]], hd__op(op)->name);
+    p->phase = HD__PHASE_B;
+    hd__push(&p->logical, i);
+}
+
 static hd_tensor in(const struct hd__grad *g, int n)
 {
     return g->i->in[n];

@@ -13,6 +13,8 @@ struct hd__grad {
     uint8_t needed[HD_MAX_IN];  /* is the gradient of this input wanted at all? */
 };
 
+/* A gradient tensor looks like the tensor that it is the gradient of. */
+hd_tensor hd__grad_like(struct hd_program *p, hd_tensor of, const char *op);
 /* Emits an instruction whose output 0 is the gradient of input n: dims, phase (W for parameters) and dtype follow. */
 hd_tensor hd__grad_emit(struct hd__grad *g, uint32_t n, uint16_t op, const struct hd_attrs *attrs, const hd_tensor *ins,
                         uint32_t n_in);

@@ -210,3 +210,11 @@ int64_t hd__steady_step(const struct hd_program *p)
         step = HD__MAX(step, p->sections.at[i].last + 1);
     return step;
 }
+
+int hd__is_average(const struct hd_program *p, const struct hd__kept *kept)
+{
+    for (uint32_t n = 0; n < p->zeros.count; n++)
+        if (p->zeros.at[n] == kept->tensor)
+            return 0;
+    return 1;
+}

@@ -293,6 +293,8 @@ struct hd_program {
     const char *file_folder;             /* where the arena HD__MEM_FILE is made; NULL: none asked for */
     uint32_t ring; /* axes along which attention goes around a ring instead of moving heads */
 
+    uint32_t gathers_late; /* staleness.c: between steps what the model reads may be older than the master weights: `restore` runs
+                              before an evaluation */
     uint32_t exact;     /* deterministic.c runs: micro-batch m of a rank is the m-th of its own piece of the batch */
     uint32_t adds_once; /* the device has HD_DEVICE_ADDS_ONCE, and gradients are not rounded to less than sums */
     uint32_t epilogues; /* the device has HD_DEVICE_EPILOGUES */
@@ -401,38 +403,11 @@ static inline int hd__sections_meet(const struct hd__code_section *a, const stru
 /* The first step of those that all later ones are like. */
 int64_t hd__steady_step(const struct hd_program *p);
 
-/* ---- the rooms' passes, in the order in which they run. Each returns HD_OK or a code with the error filled. */
+/* ---- what all passes stand on */
 
 extern const struct hd_builder_api hd__builder_api; /* builder.c */
 hd_tensor hd__emit(struct hd_program *p, uint16_t op, const struct hd_attrs *attrs, const hd_tensor *ins, uint32_t n_in,
                    const char *out_dims, hd_tensor *outs);
-int32_t hd__autodiff(struct hd_program *p, struct hd_error *err); /* autodiff.c */
-void hd__apart_seeds(struct hd_program *p);                       /* local_replicas.c, after autodiff */
-int32_t hd__place(struct hd_program *p, struct hd_error *err);    /* place.c */
-/* pipeline.c: after the strategies' partition: is there one where mesh.pp asks for it, and is it complete? */
-int32_t hd__pipeline_check(struct hd_program *p, struct hd_error *err);
-/* recompute.c: segments of `every` blocks; cheap_only: only what needs no product, no attention and no collective. */
-int32_t hd__recompute(struct hd_program *p, uint32_t every, int cheap_only, struct hd_error *err);
-int32_t hd__ring(struct hd_program *p, struct hd_error *err);     /* ring_attention.c: attention over a sharded sequence */
-/* deterministic.c: before hd__lower, after it, and after the strategies' transform. */
-void hd__exact_partition(struct hd_program *p);
-int32_t hd__exact_sums(struct hd_program *p, struct hd_error *err);
-int32_t hd__exact_reduce(struct hd_program *p, struct hd_error *err);
-int32_t hd__lower(struct hd_program *p, struct hd_error *err);    /* lower.c */
-void hd__meaning_promise(struct hd_program *p);                   /* value_numbers.c: what is meant, of what was lowered */
-void hd__meaning_again(struct hd_program *p, struct hd__code_section *s); /* this section is walked once more */
-void hd__scale_loss(struct hd_program *p);                        /* loss_scale.c, after hd__lower where the job scales its loss */
-int32_t hd__fuse(struct hd_program *p, struct hd_error *err);     /* fuse.c */
-struct hd__use {
-    uint32_t maker; /* index + 1 of the instruction that writes the tensor */
-    uint32_t count; /* how many operands read it */
-};
-struct hd__use *hd__count_uses(const struct hd_program *p, const hd__code *code); /* fuse.c: by tensor; caller frees */
-void hd__fuse_epilogues(struct hd_program *p, hd__code *code);    /* fuse_epilogues.c, called by hd__fuse */
-void hd__fuse_norms(struct hd_program *p, hd__code *code);        /* fuse_norms.c, called by hd__fuse */
-void hd__fuse_head(struct hd_program *p, hd__code *code);         /* fuse_loss_head.c, called by hd__fuse */
-int32_t hd__schedule(struct hd_program *p, struct hd_error *err); /* schedule.c: buffers for all, then waits */
-int32_t hd__memory(struct hd_program *p, struct hd_error *err);   /* memory_plan.c: hd__alias, then offsets for all buffers */
 static inline int hd__is_copy(const struct hd__instr *i)
 {
     return i->stream == HD__STREAM_IN || i->stream == HD__STREAM_OUT;
@@ -446,15 +421,13 @@ static inline uint32_t hd__apart_of(const struct hd_program *p, hd_tensor t)
 {
     return hd__tc(p, t)->common ? 0 : p->apart;
 }
-/* Bytes of all arenas one behind another, as memory_plan.c lays them. */
-int64_t hd__all_arenas(const struct hd_program *p);
 /* Does what a strategy keeps begin as the parameters, and stay made of them? Else it begins as zeros. */
 int hd__is_average(const struct hd_program *p, const struct hd__kept *kept);
-void hd__alias(struct hd_program *p); /* outputs take the memory of inputs that die, where the op allows it */
-/* verify.c: rules within one rank. The first faults, one a line, go to err->message. */
-int32_t hd__verify(struct hd_program *p, struct hd_error *err);
-/* staleness.c: between steps what the model reads may be older than the master weights: then `restore` runs before an evaluation. */
-int hd__gathers_late(const struct hd_program *p);
+/* Bytes of all arenas one behind another, as memory_plan.c lays them. */
+static inline int64_t hd__all_arenas(const struct hd_program *p)
+{
+    return p->shift[HD__MEM_COUNT - 1] + p->bytes[HD__MEM_COUNT - 1];
+}
 
 /* lower_instr.c: lowers one instruction for the rank at `coord`. Operands are written to in[HD_MAX_IN], out[HD_MAX_OUT],
  * which desc points to. `arena` may be NULL: then all data pointers are NULL. */

@@ -5,6 +5,12 @@
 
 #include "core/program/access.h"
 #include "core/program/ops.h"
+#include "core/program/value_number.h"
+
+/* verify.c: rules within one rank. The first faults, one a line, go to err->message. */
+int32_t hd__verify(struct hd_program *p, struct hd_error *err);
+/* staleness.c: between steps what the model reads may be older than the master weights: then `restore` runs before an evaluation. */
+int hd__gathers_late(const struct hd_program *p);
 
 struct hd__faults {
     const struct hd_program *p;
@@ -44,26 +50,10 @@ extern const struct hd__proof hd__proof_together; /* ranks that are apart are br
 extern const struct hd__proof hd__proof_turned;   /* what goes around a ring is used where it has come to */
 extern const struct hd__proof hd__proof_placed;   /* the placements of an instruction's outputs follow from those of its inputs */
 
-/* By tensor: the flat, index + 1, whose gradient the optimizer reads there; 0 for others. Caller frees. */
-static inline uint32_t *hd__flats_by_shard(const struct hd_program *p)
-{
-    uint32_t *flat = hd__alloc(p->tensors.count * sizeof *flat);
-    for (uint32_t f = 0; f < p->flats.count; f++)
-        flat[p->flats.at[f].shard] = f + 1;
-    flat[0] = 0;
-    return flat;
-}
-
 /* Does it change parameters? */
 static inline int hd__is_update(const struct hd__instr *i)
 {
     return hd__op(i->op)->class == HD__CLASS_UPDATE && i->op != HD_OP_SUMSQ;
-}
-
-/* How often verify walks a section in a step: what one round leaves behind meets the next. */
-static inline int32_t hd__section_walks(const struct hd__code_section *s)
-{
-    return s->repeat > 1 ? 2 : 1;
 }
 
 /* staleness.c: does a, which is no window, lie over all of b? */

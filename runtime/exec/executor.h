@@ -8,7 +8,7 @@
 #ifndef HD_RUNTIME_EXEC_EXECUTOR_H
 #define HD_RUNTIME_EXEC_EXECUTOR_H
 
-#include "core/compile/compile.h"
+#include "runtime/exec/select.h"
 
 struct hd__exec;
 

@@ -1,5 +1,5 @@
 /* The host table of a job: what comm/ lends to everyone, and the building of programs. */
-#include "core/compile/compile.h"
+#include "runtime/exec/select.h"
 #include "runtime/rendezvous/host_store.h"
 
 static const void *no_extension(const char *name)
@@ -14,8 +14,7 @@ struct hd_host *hd__host(void)
     if (!host.struct_size) {
         host = *hd__comm_host();
         host.struct_size = sizeof host;
-        host.build = &hd__builder_api;
-        host.pass = &hd__pass_api;
+        hd__compile_lend(&host);
         host.get_extension = no_extension;
     }
     return &host;

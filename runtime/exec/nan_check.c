@@ -1,8 +1,8 @@
 /* Looking at a step: where a bad number was made, and where a rank is. */
 #include <math.h>
 
+#include "core/base/float_convert.h"
 #include "runtime/exec/internal.h"
-#include "service/checkpoint/safetensors.h"
 
 /* ---- bad numbers */
 

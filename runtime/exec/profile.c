@@ -4,9 +4,9 @@
 #include <errno.h>
 #include <stdlib.h>
 
-#include "analysis/print.h"
+#include "core/base/file.h"
+#include "core/program/cost.h"
 #include "core/program/ops.h"
-#include "service/metrics/metrics.h"
 
 struct hd__profile {
     const struct hd_program *p;

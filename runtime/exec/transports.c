@@ -152,8 +152,8 @@ static int32_t wrap(struct hd__transports *t, struct hd__transport *of, const st
     const struct hd__compiled *c = t->compiled;
     struct hd__hook_place place = {.world = world, .flight = t->flight, .transport = label(t, of), .folder = hd__job_folder(c->job), .ran = of->open.ran};
     int32_t rc = HD_OK;
-    for (uint32_t i = c->hooks.count; i-- > 0 && !rc;)
-        rc = hd__hook_wrap(&of->open, c->hooks.at[i].kind, c->hooks.at[i].settings, &place, err);
+    for (uint32_t i = c->selection->hooks.count; i-- > 0 && !rc;)
+        rc = hd__hook_wrap(&of->open, c->selection->hooks.at[i].kind, c->selection->hooks.at[i].settings, &place, err);
     if (rc)
         hd__comm_close(&of->open);
     return rc;
@@ -172,8 +172,8 @@ static void lend_stream(const struct hd__transports *t, const struct hd_comm_ops
 static int counts_algorithms(const struct hd__compiled *c)
 {
     int asked = 0;
-    for (uint32_t i = 0; i < c->hooks.count; i++)
-        asked |= c->hooks.at[i].kind == &hd__hook_perf;
+    for (uint32_t i = 0; i < c->selection->hooks.count; i++)
+        asked |= c->selection->hooks.at[i].kind == &hd__hook_perf;
     return asked;
 }
 
@@ -210,7 +210,7 @@ static int32_t open_one(struct hd__transports *t, const struct hd__section *sect
     int32_t rc;
     lend_stream(t, &chosen->component->ops.comm, &world);
     new->section = section;
-    new->open.tuning = &t->compiled->tuning;
+    new->open.tuning = &t->compiled->selection->tuning;
     new->open.ran = counts_algorithms(t->compiled) ? &new->ran : NULL;
     world.instance = hd__arena_format(&t->compiled->job->arena, "comm/%u", t->at.count);
     rc = hd__plugin_probe(t->compiled->plugins, chosen->component, err);
@@ -274,7 +274,7 @@ static int32_t transport_for(struct hd__transports *t, uint32_t axes, struct hd_
 static int32_t agree_on_rules(struct hd__transports *t, struct hd_error *err)
 {
     const struct hd__job *job = t->compiled->job;
-    uint64_t mine = t->compiled->tuning.hash, theirs = 0;
+    uint64_t mine = t->compiled->selection->tuning.hash, theirs = 0;
     size_t bytes = sizeof theirs;
     int32_t rc;
     if (t->rank == 0)

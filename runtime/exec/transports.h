@@ -5,12 +5,12 @@
 #include <pthread.h>
 
 #include "core/base/clock.h"
-#include "core/compile/compile.h"
 #include "runtime/comm/algorithm_counts.h"
 #include "runtime/comm/flight_recorder.h"
 #include "runtime/comm/group.h"
 #include "runtime/comm/open.h"
 #include "runtime/exec/progress_thread.h"
+#include "runtime/exec/select.h"
 
 struct hd__transport {
     const struct hd__section *section; /* of the job; transports are told apart by it */

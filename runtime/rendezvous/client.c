@@ -11,20 +11,6 @@
 #include "core/base/base.h"
 #include "runtime/rendezvous/client_internal.h"
 
-struct timespec hd__store_time(double t)
-{
-    return (struct timespec){.tv_sec = (time_t)t, .tv_nsec = (long)((t - (double)(time_t)t) * 1e9)};
-}
-
-void hd__store_cond(pthread_cond_t *cond)
-{
-    pthread_condattr_t attr;
-    pthread_condattr_init(&attr);
-    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
-    pthread_cond_init(cond, &attr);
-    pthread_condattr_destroy(&attr);
-}
-
 /* ---- opening and closing */
 
 void hd__store_free(struct hd_store *s)
@@ -49,7 +35,7 @@ struct hd_store *hd__store_new(int32_t rank, int32_t size)
     pthread_mutex_init(&s->write_lock, NULL);
     pthread_mutex_init(&s->lock, NULL);
     pthread_mutex_init(&s->witness_lock, NULL);
-    hd__store_cond(&s->replied);
+    hd__cond_init(&s->replied);
     s->rank = rank;
     s->size = size;
     s->fd = s->wake = -1;
@@ -131,7 +117,7 @@ void hd__store_close(struct hd_store *store)
 static int32_t request(struct hd_store *s, struct hd__frame *frame, struct pending *p, double deadline,
                        struct hd_error *err)
 {
-    struct timespec until = hd__store_time(deadline + 0.5); /* the server answers at the deadline, and knows more */
+    struct timespec until = hd__cond_until(deadline + 0.5); /* the server answers at the deadline, and knows more */
     pthread_mutex_lock(&s->lock);
     frame->id = p->id = ++s->next_id;
     p->next = s->pending;

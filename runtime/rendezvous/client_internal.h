@@ -9,6 +9,7 @@
 #include <pthread.h>
 #include <time.h>
 
+#include "core/base/timed_wait.h"
 #include "runtime/rendezvous/kv.h"
 #include "runtime/rendezvous/liveness.h"
 #include "runtime/rendezvous/store.h"
@@ -58,8 +59,6 @@ struct hd_store {
 /* client.c: without a connection yet. */
 struct hd_store *hd__store_new(int32_t rank, int32_t size);
 void hd__store_free(struct hd_store *s);
-struct timespec hd__store_time(double t); /* for pthread_cond_timedwait */
-void hd__store_cond(pthread_cond_t *cond); /* by the monotonic clock */
 
 /* client_link.c: HD_OK, HD_E_TIMEOUT or HD_E_PEER. */
 int32_t hd__store_send(struct hd_store *s, const struct hd__frame *frame, double deadline);

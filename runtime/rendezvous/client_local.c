@@ -24,7 +24,7 @@ void hd__local_remove(struct hd_store *s, const char *key)
 int32_t hd__local_get(struct hd_store *s, const char *key, void *value, size_t *bytes, double deadline,
                          struct hd_error *err)
 {
-    struct timespec until = hd__store_time(deadline);
+    struct timespec until = hd__cond_until(deadline);
     const struct hd__kv_item *item;
     int32_t code = HD_OK;
     pthread_mutex_lock(&s->space->lock);
@@ -49,7 +49,7 @@ int32_t hd__local_get(struct hd_store *s, const char *key, void *value, size_t *
 /* Without sockets a barrier is a counter per name, stored under a key that no put can use (it starts with a space). */
 int32_t hd__local_barrier(struct hd_store *s, const char *name, double deadline, struct hd_error *err)
 {
-    struct timespec until = hd__store_time(deadline);
+    struct timespec until = hd__cond_until(deadline);
     char key[WIRE_KEY_MAX + 2];
     uint64_t count = 0, goal;
     int32_t code = HD_OK;
@@ -101,7 +101,7 @@ struct hd__space *hd__space_create(int32_t size)
 {
     struct hd__space *space = hd__alloc(sizeof *space);
     pthread_mutex_init(&space->lock, NULL);
-    hd__store_cond(&space->changed);
+    hd__cond_init(&space->changed);
     space->size = size;
     space->ranks = hd__alloc((size_t)size * sizeof *space->ranks);
     return space;

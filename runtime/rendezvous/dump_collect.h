@@ -28,6 +28,15 @@ struct hd__gathered {
  * the cause, and the job ends by that. */
 typedef int32_t hd__gathered_fn(void *user, const struct hd__gathered *gathered, int32_t *rank, char cause[512]);
 
+/* Who writes reports, and how: outlives the server that calls it. */
+struct hd__reporter {
+    hd__gathered_fn *gathered; /* hd__report_gathered; `user` is this struct */
+    const char *job;    /* its name */
+    const char *folder; /* of the files; it is made when needed */
+    double late_after;  /* seconds that somebody has to wait before the log says so */
+    double timeout;     /* comm.timeout: until that ends the job */
+};
+
 #define HD__GATHER_SECONDS 2.0
 #define HD__REPORT_SECONDS 3.5 /* the same, and until the report is written; less than a launcher of ours waits (spawn.c) */
 

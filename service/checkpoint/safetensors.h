@@ -89,9 +89,4 @@ int32_t hd__st_layout(struct hd__st_item *items, uint32_t n, struct hd__text *he
 /* "F32" for HD_F32; NULL for an unknown dtype. */
 const char *hd__st_dtype_name(uint32_t dtype);
 
-/* ---- conversion. Between F32, BF16, F16 and F64; rounds to nearest, ties to even. 0: converted, else the
- * dtype is none of these. `in` and `out` may not overlap. */
-int hd__to_f32(uint32_t dtype, const void *in, float *out, uint64_t count);
-int hd__from_f32(uint32_t dtype, const float *in, void *out, uint64_t count);
-
 #endif

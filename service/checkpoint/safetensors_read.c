@@ -1,4 +1,5 @@
 /* Reading safetensors: one file, or several with an index. */
+#include "core/base/float_convert.h"
 #include "service/checkpoint/safetensors.h"
 
 #include <errno.h>

@@ -220,7 +220,7 @@ static int32_t open_server(const struct hd__place_in_job *place, struct hd__stor
                            double deadline, struct hd_error *err)
 {
     struct hd__server_options o = {.address = options->host, .port = options->port, .size = place->size, .rank = 0,
-                                   .dead_after = options->dead_after, .gathered = place->reporter ? hd__report_gathered : NULL,
+                                   .dead_after = options->dead_after, .gathered = place->reporter ? place->reporter->gathered : NULL,
                                    .user = (void *)place->reporter};
     int32_t rc;
     hd__launch_patience(&o, place->reporter);

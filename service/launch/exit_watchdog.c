@@ -5,7 +5,7 @@
 #include <unistd.h>
 
 #include "core/base/base.h"
-#include "runtime/rendezvous/client_internal.h"
+#include "core/base/timed_wait.h"
 #include "runtime/rendezvous/liveness.h"
 
 #define LOOK_SECONDS 0.1
@@ -38,7 +38,7 @@ static void *watch(void *user)
     double since = 0;
     pthread_mutex_lock(&w->lock);
     while (!w->back && !w->taken) {
-        struct timespec until = hd__store_time(hd__now() + LOOK_SECONDS);
+        struct timespec until = hd__cond_until(hd__now() + LOOK_SECONDS);
         pthread_cond_timedwait(&w->left, &w->lock, &until);
         if (!since && has_ended(w, &end))
             since = hd__now();
@@ -56,7 +56,7 @@ void hd__way_out_enter(struct hd__way_out *w, struct hd_store *store, struct hd_
                               .lock = PTHREAD_MUTEX_INITIALIZER};
     if (!store)
         return;
-    hd__store_cond(&w->left);
+    hd__cond_init(&w->left);
     w->on = !pthread_create(&w->thread, NULL, watch, w);
     if (!w->on)
         hd__log(HD_LOG_WARN, NULL, "the thread that watches over %s cannot start", w->inside);

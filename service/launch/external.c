@@ -11,11 +11,10 @@
 #include <unistd.h>
 
 #include "core/base/base.h"
+#include "core/base/file.h"
 
 #define MARK "HEDDLE_LAUNCHED"
 #define GRACE 4.0 /* seconds that a command has to end by itself when its caller is gone */
-
-static int output_is_file; /* or a pipe: of who started the launcher, which may give its ranks terminals all the same */
 
 static const char **make_line(const struct hd_comm_launcher *l, const char *number, const char *const *words)
 {
@@ -161,15 +160,11 @@ int hd__launcher_joined(void)
     const char *mark = getenv(MARK);
     if (!mark)
         return 0;
-    output_is_file = !strcmp(mark, "file");
+    if (!strcmp(mark, "file"))
+        hd__output_is_file();
     unsetenv(MARK);
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     return 1;
-}
-
-int hd__launcher_terminal(void)
-{
-    return !output_is_file && isatty(STDOUT_FILENO);
 }
 
 /* ---- shared memory: a file without a name, which others open as one of our descriptors */

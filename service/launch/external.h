@@ -18,8 +18,6 @@ const char *hd__launcher_self(char path[4096]);
 
 /* In a rank: was this process started so? Then it ends when the command does, and this returns 1. */
 int hd__launcher_joined(void);
-/* Is there a terminal at the end of what this process prints? */
-int hd__launcher_terminal(void);
 
 /* Zeroed memory for this process and those that are told its path; NULL if there is none. Gone when the last has ended. */
 void *hd__launcher_share(size_t bytes, char path[64]);

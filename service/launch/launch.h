@@ -5,7 +5,6 @@
 #include "core/base/base.h"
 #include "heddle/comm.h"
 #include "runtime/rendezvous/store.h"
-#include "service/report/report.h"
 
 struct hd__place_in_job {
     int32_t rank, size, local_rank, local_size;

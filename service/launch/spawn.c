@@ -191,7 +191,7 @@ void hd__launch_patience(struct hd__server_options *options, const struct hd__re
 static struct hd__server_options options_for(int32_t n, double dead_after, const struct hd__reporter *reporter)
 {
     struct hd__server_options options = {.address = "127.0.0.1", .size = n, .rank = -1, .dead_after = dead_after,
-                                         .gathered = reporter ? hd__report_gathered : NULL, .user = (void *)reporter};
+                                         .gathered = reporter ? reporter->gathered : NULL, .user = (void *)reporter};
     hd__launch_patience(&options, reporter);
     hd__secret_make(options.secret);
     return options;

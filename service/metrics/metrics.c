@@ -6,11 +6,10 @@
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
-#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
-#include "service/launch/external.h"
+#include "core/base/file.h"
 #include "service/metrics/tensorboard.h"
 
 struct hd__metrics {
@@ -20,22 +19,6 @@ struct hd__metrics {
     int64_t first; /* step before the first of this run */
     struct hd__tensorboard *board; /* NULL: none */
 };
-
-int hd__make_folders(const char *path)
-{
-    char *copy = hd__strdup(path);
-    int why = 0;
-    for (char *slash = strchr(copy + 1, '/'); slash; slash = strchr(slash + 1, '/')) {
-        *slash = 0;
-        if (!mkdir(copy, 0777) || errno == EEXIST)
-            why = 0;
-        else if (!why) /* those below it cannot be made either, for another reason */
-            why = errno;
-        *slash = '/';
-    }
-    free(copy);
-    return why;
-}
 
 /* ---- resuming */
 
@@ -112,7 +95,7 @@ int32_t hd__metrics_open(const char *path, int64_t resumed, json_t *start, struc
         return hd_fail(err, HD_E_IO, "metrics.jsonl: %s: %s", path, strerror(why));
     }
     m->path = hd__strdup(path);
-    m->live = hd__launcher_terminal();
+    m->live = hd__output_terminal();
     m->started = hd__now();
     m->first = resumed;
     first = json_dumps(start, JSON_COMPACT);

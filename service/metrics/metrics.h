@@ -12,9 +12,6 @@
 
 struct hd__metrics;
 
-/* Makes the folders that a file's path goes through, where they are missing. 0, or errno of the first that could not be made. */
-int hd__make_folders(const char *path);
-
 struct hd__metrics_row {
     int64_t step;    /* 1 = after the first update */
     int64_t steps;   /* of the whole run */

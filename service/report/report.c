@@ -9,7 +9,7 @@
 #include <unistd.h>
 
 #include "core/base/base.h"
-#include "service/metrics/metrics.h"
+#include "core/base/file.h"
 #include "service/report/diagnose.h"
 
 /* ---- putting together */

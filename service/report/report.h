@@ -15,14 +15,6 @@
 
 enum { HD__REPORT_OPS = 20 }; /* operations of each rank that are shown to people; the file has all that were kept */
 
-/* Who writes reports, and how: outlives the server that calls it. */
-struct hd__reporter {
-    const char *job;    /* its name */
-    const char *folder; /* of the files; it is made when needed */
-    double late_after;  /* seconds that somebody has to wait before the log says so */
-    double timeout;     /* comm.timeout: until that ends the job */
-};
-
 /* What this rank was doing, as JSON of less than `room` bytes: the oldest operations are left out where it would be more.
  * `at` is hd__exec_where's text. Returns the bytes. */
 size_t hd__report_part(const struct hd__flight *flight, int32_t rank, const char *at, char *out, size_t room);

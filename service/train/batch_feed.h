@@ -2,7 +2,7 @@
 #ifndef HD_SERVICE_TRAIN_BATCH_FEED_H
 #define HD_SERVICE_TRAIN_BATCH_FEED_H
 
-#include "core/compile/compile.h"
+#include "runtime/exec/select.h"
 #include "service/data/data.h"
 
 struct hd__feed;

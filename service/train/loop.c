@@ -1,4 +1,5 @@
 /* The loop: begin, micro-batches, update, agree; evaluate, save, report. */
+#include "core/base/file.h"
 #include "service/train/train.h"
 
 #include <inttypes.h>

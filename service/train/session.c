@@ -184,7 +184,7 @@ int32_t hd__session_evaluate(struct hd__session *s, int64_t batches, double *los
     if (!rc)
         rc = hd__feed_seek(s->held_out, 0, err);
     s->feeding = s->held_out;
-    if (!rc && hd__gathers_late(p))
+    if (!rc && p->gathers_late)
         rc = hd__exec_section(s->exec, "restore", err);
     if (!rc)
         rc = hd__exec_section(s->exec, "begin", err);

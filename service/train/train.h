@@ -3,7 +3,7 @@
 #define HD_SERVICE_TRAIN_TRAIN_H
 
 #include "service/launch/launch.h"
-#include "core/compile/compile.h"
+#include "runtime/exec/select.h"
 
 /* Trains until the job's last step, a signal or a fault. Returns the exit code. */
 int hd__train(struct hd__compiled *compiled, const struct hd__place_in_job *place);

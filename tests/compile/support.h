@@ -4,7 +4,7 @@
 
 #include <check.h>
 
-#include "core/compile/compile.h"
+#include "runtime/exec/select.h"
 
 struct compiled {
     struct hd__job *job;

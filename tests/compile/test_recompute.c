@@ -2,6 +2,7 @@
 #include <stdlib.h>
 
 #include "analysis/print.h"
+#include "core/passes/passes.h"
 #include "core/program/ops.h"
 #include "service/train/session.h"
 #include "support.h"

@@ -2,6 +2,7 @@
 #include <stdlib.h>
 
 #include "core/program/ops.h"
+#include "core/verify/verify.h"
 #include "support.h"
 #include "tests/suite.h"
 

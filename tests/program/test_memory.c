@@ -3,6 +3,7 @@
 #include <check.h>
 #include <stdlib.h>
 
+#include "core/passes/passes.h"
 #include "core/program/access.h"
 #include "core/program/ops.h"
 #include "tests/program/tiny.h"

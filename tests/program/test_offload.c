@@ -2,6 +2,7 @@
 #include <check.h>
 #include <stdlib.h>
 
+#include "core/passes/passes.h"
 #include "core/passes/strategy_api.h"
 #include "core/program/access.h"
 #include "core/program/ops.h"

@@ -2,6 +2,7 @@
 #include <check.h>
 #include <stdlib.h>
 
+#include "core/passes/passes.h"
 #include "core/program/ops.h"
 #include "tests/program/tiny.h"
 #include "tests/suite.h"

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 
 #include "core/program/ops.h"
+#include "core/verify/verify.h"
 #include "tests/program/tiny.h"
 #include "tests/suite.h"
 

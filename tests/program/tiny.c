@@ -3,8 +3,10 @@
 
 #include <stdlib.h>
 
+#include "core/passes/passes.h"
 #include "core/program/access.h"
 #include "core/program/ops.h"
+#include "core/program/value_number.h"
 
 struct hd_program *tiny_program(int32_t pp, int32_t dp_shard, int32_t tp, int32_t stage)
 {

@@ -6,7 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "core/compile/compile.h"
+#include "runtime/exec/select.h"
 
 static struct hd__plugins *plugins;
 

@@ -4,6 +4,7 @@
 
 #include "compiled.h"
 #include "core/program/ops.h"
+#include "core/verify/verify.h"
 #include "edits.h"
 #include "tests/suite.h"
 

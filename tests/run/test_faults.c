@@ -5,10 +5,11 @@
 
 #include "analysis/numerics.h"
 #include "analysis/sim/machine.h"
-#include "core/compile/compile.h"
 #include "core/program/access.h"
 #include "core/program/ops.h"
+#include "core/verify/verify.h"
 #include "edits.h"
+#include "runtime/exec/select.h"
 #include "tests/suite.h"
 
 static struct hd__plugins *plugins;

@@ -12,6 +12,7 @@
 #include "analysis/sim/simulate.h"
 #include "compiled.h"
 #include "core/program/ops.h"
+#include "core/verify/verify.h"
 #include "edits.h"
 #include "tests/suite.h"
 

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-#include "core/compile/compile.h"
+#include "runtime/exec/select.h"
 #include "analysis/sim/machine.h"
 #include "core/program/ops.h"
 #include "core/program/access.h"
@@ -15,6 +15,7 @@
 #include "edits.h"
 #include "scratch.h"
 #include "tests/suite.h"
+#include "core/verify/verify.h"
 
 #define TOLERANCE 1e-9
 

@@ -5,8 +5,9 @@
 #include <stdlib.h>
 
 #include "analysis/sim/machine.h"
-#include "core/compile/compile.h"
 #include "core/program/ops.h"
+#include "core/verify/verify.h"
+#include "runtime/exec/select.h"
 #include "service/checkpoint/param_init.h"
 #include "tests/golden/run/powersgd.h"
 #include "tests/suite.h"

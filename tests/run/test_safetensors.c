@@ -1,4 +1,5 @@
 /* Safetensors: files of the reference implementation, our own, hostile ones. */
+#include "core/base/float_convert.h"
 #include "service/checkpoint/safetensors.h"
 #include "tests/run/scratch.h"
 

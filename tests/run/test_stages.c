@@ -2,9 +2,10 @@
 #include <check.h>
 
 #include "analysis/sim/machine.h"
-#include "core/compile/compile.h"
+#include "core/verify/verify.h"
 #include "edits.h"
 #include "heddle/host.h"
+#include "runtime/exec/select.h"
 #include "tests/suite.h"
 
 static struct hd__plugins *plugins;

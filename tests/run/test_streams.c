@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-#include "core/compile/compile.h"
+#include "runtime/exec/select.h"
 #include "service/train/session.h"
 #include "tests/run/scratch.h"
 

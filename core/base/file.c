@@ -1,0 +1,37 @@
+#include "core/base/file.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "core/base/base.h"
+
+static int output_is_file; /* or a pipe: of who started the launcher, which may give its ranks terminals all the same */
+
+int hd__make_folders(const char *path)
+{
+    char *copy = hd__strdup(path);
+    int why = 0;
+    for (char *slash = strchr(copy + 1, '/'); slash; slash = strchr(slash + 1, '/')) {
+        *slash = 0;
+        if (!mkdir(copy, 0777) || errno == EEXIST)
+            why = 0;
+        else if (!why) /* those below it cannot be made either, for another reason */
+            why = errno;
+        *slash = '/';
+    }
+    free(copy);
+    return why;
+}
+
+void hd__output_is_file(void)
+{
+    output_is_file = 1;
+}
+
+int hd__output_terminal(void)
+{
+    return !output_is_file && isatty(STDOUT_FILENO);
+}

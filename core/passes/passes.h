@@ -1,0 +1,35 @@
+/* core/passes/passes: the passes of a compilation, in the order in which core/compile runs them. Each returns HD_OK or a code with the
+ * error filled. */
+#ifndef HD_CORE_PASSES_PASSES_H
+#define HD_CORE_PASSES_PASSES_H
+
+#include "core/program/program.h"
+
+int32_t hd__autodiff(struct hd_program *p, struct hd_error *err); /* autodiff.c */
+void hd__apart_seeds(struct hd_program *p);                       /* local_replicas.c, after autodiff */
+int32_t hd__place(struct hd_program *p, struct hd_error *err);    /* place.c */
+/* pipeline.c: after the strategies' partition: is there one where mesh.pp asks for it, and is it complete? */
+int32_t hd__pipeline_check(struct hd_program *p, struct hd_error *err);
+/* recompute.c: segments of `every` blocks; cheap_only: only what needs no product, no attention and no collective. */
+int32_t hd__recompute(struct hd_program *p, uint32_t every, int cheap_only, struct hd_error *err);
+int32_t hd__ring(struct hd_program *p, struct hd_error *err);     /* ring_attention.c: attention over a sharded sequence */
+/* deterministic.c: before hd__lower, after it, and after the strategies' transform. */
+void hd__exact_partition(struct hd_program *p);
+int32_t hd__exact_sums(struct hd_program *p, struct hd_error *err);
+int32_t hd__exact_reduce(struct hd_program *p, struct hd_error *err);
+int32_t hd__lower(struct hd_program *p, struct hd_error *err);    /* lower.c */
+void hd__scale_loss(struct hd_program *p);                        /* loss_scale.c, after hd__lower where the job scales its loss */
+int32_t hd__fuse(struct hd_program *p, struct hd_error *err);     /* fuse.c */
+struct hd__use {
+    uint32_t maker; /* index + 1 of the instruction that writes the tensor */
+    uint32_t count; /* how many operands read it */
+};
+struct hd__use *hd__count_uses(const struct hd_program *p, const hd__code *code); /* fuse.c: by tensor; caller frees */
+void hd__fuse_epilogues(struct hd_program *p, hd__code *code);    /* fuse_epilogues.c, called by hd__fuse */
+void hd__fuse_norms(struct hd_program *p, hd__code *code);        /* fuse_norms.c, called by hd__fuse */
+void hd__fuse_head(struct hd_program *p, hd__code *code);         /* fuse_loss_head.c, called by hd__fuse */
+int32_t hd__schedule(struct hd_program *p, struct hd_error *err); /* schedule.c: buffers for all, then waits */
+int32_t hd__memory(struct hd_program *p, struct hd_error *err);   /* memory_plan.c: hd__alias, then offsets for all buffers */
+void hd__alias(struct hd_program *p); /* outputs take the memory of inputs that die, where the op allows it */
+
+#endif

@@ -1,0 +1,244 @@
+/* What every number of a program means. A value stands for an expression: of an op, a hash of it, of its attributes and of the
+ * values of what it reads; of a parameter, an input or what another stage sends, a number of its own. What only moves, cuts
+ * or joins numbers keeps the value, and a sum has the sum of the values, so that neither the order nor the place of adding
+ * matters, but every term does, once. Fused ops have the value of the chain that they stand for.
+ *
+ * The program says as it was lowered what its tensors mean, before anything is fused, ordered, moved or sent; verify values
+ * again what came of it. So a pass that reads the wrong tensor, gathers other parameters, or loses a term is found where it
+ * does. Sharding is not seen here: placement.c has what a rank's piece is. */
+#include "core/program/value_number.h"
+
+#include <stdlib.h>
+
+#include "core/program/access.h"
+#include "core/program/ops.h"
+
+/* ---- values */
+
+enum { OF_PARAM = HD_OP_LIMIT, OF_FLAT, OF_ATTRS }; /* behind all ops */
+
+static uint64_t mix(uint64_t a, uint64_t b)
+{
+    uint64_t both[2] = {a, b};
+    return hd__hash(both, sizeof both, 0);
+}
+
+/* Part 0: weights, in whatever precision; 1 and up: states. */
+uint64_t hd__meaning_of_flat(uint32_t flat, uint32_t part)
+{
+    return mix(OF_FLAT, (uint64_t)flat << 32 | part);
+}
+
+static uint64_t attrs_value(const struct hd_attrs *a)
+{
+    const struct hd_attrs neutral = {.struct_size = sizeof neutral};
+    a = a ? a : &neutral;
+    const double real[] = {a->scale, a->eps, a->share, a->z_scale};
+    const int64_t whole[] = {a->sign, a->window, a->zigzag_parts, a->zigzag_length, a->top_k};
+    uint64_t value = hd__hash(real, sizeof real, OF_ATTRS);
+    value = hd__hash(whole, sizeof whole, value);
+    return a->n_table ? hd__hash(a->table, a->n_table * sizeof *a->table, value) : value;
+}
+
+/* Output k of an op on so many inputs. */
+static uint64_t op_value(uint16_t op, uint32_t k, const struct hd_attrs *attrs, uint32_t n, const uint64_t *in)
+{
+    return hd__hash(in, n * sizeof *in, mix((uint64_t)op << 32 | k, attrs_value(attrs)));
+}
+
+#define VALUE(op, k, attrs, ...) \
+    op_value(op, k, attrs, sizeof((uint64_t[]){__VA_ARGS__}) / sizeof(uint64_t), (uint64_t[]){__VA_ARGS__})
+
+/* See fuse_loss_head.c. What multiplies the gradient of the loss is no part of its meaning: loss_scale.c puts it there later. */
+static uint64_t head_value(const struct hd__instr *i, uint32_t k, const uint64_t *in)
+{
+    uint64_t x = in[0], w = in[1], labels = in[2];
+    uint64_t z = VALUE(HD_OP_EINSUM, 0, NULL, x, w), m = VALUE(HD_OP_ROWMAX, 0, NULL, z);
+    uint64_t l = VALUE(HD_OP_XENT_LOCAL, 0, NULL, z, m, labels), c = VALUE(HD_OP_XENT_LOCAL, 1, NULL, z, m, labels);
+    uint64_t dn = op_value(HD_OP_SPREAD, 0, i->attrs, 0, NULL);
+    uint64_t dl = VALUE(HD_OP_NLL_GRAD, 0, NULL, l, dn), dc = VALUE(HD_OP_NLL_GRAD, 1, NULL, l, dn);
+    uint64_t dz = VALUE(HD_OP_XENT_GRAD, 0, NULL, z, m, labels, dl, dc);
+    return k == 0 ? VALUE(HD_OP_NLL, 0, NULL, l, m, c) : VALUE(HD_OP_EINSUM, 0, NULL, dz, k == 1 ? w : x);
+}
+
+/* See fuse_norms.c. Of the sum: */
+static uint64_t norm_value(const struct hd__instr *i, const uint64_t *in)
+{
+    const uint64_t of[] = {in[0] + in[1], in[2], in[3]};
+    int rms = i->op == HD_OP_ADD_RMSNORM;
+    return op_value(rms ? HD_OP_RMSNORM : HD_OP_LAYERNORM, 0, i->attrs, rms ? 2 : 3, of);
+}
+
+/* What instruction i makes of these inputs, or adds, in output k. */
+static uint64_t made(const struct hd_program *p, const struct hd__instr *i, uint32_t k, const uint64_t *in)
+{
+    uint64_t sum = 0;
+    switch (i->op) {
+    case HD_OP_ADD:
+        for (uint32_t n = 0; n < i->n_in; n++)
+            sum += in[n];
+        return sum;
+    case HD_OP_FILL0:
+        return 0;
+    case HD_OP_ACCUM:
+    case HD_OP_COPY:
+    case HD_OP_SLICE:
+    case HD_OP_MASK:
+    case HD_OP_PAD:
+        return in[0];
+    case HD_OP_FEED:
+        return hd__hash(hd__tc(p, i->out[k])->name, strlen(hd__tc(p, i->out[k])->name), mix(i->op, (uint64_t)i->micro));
+    case HD_OP_RECV:
+        return mix(i->op, (uint64_t)i->tag << 32 | hd__stream_way(i) << 16 | (uint16_t)i->peer);
+    case HD_OP_SPREAD:
+        return op_value(i->op, k, i->attrs, 0, NULL);
+    case HD_OP_EINSUM_BIAS:
+        return VALUE(HD_OP_BIAS, 0, NULL, VALUE(HD_OP_EINSUM, 0, NULL, in[0], in[1]), in[2]);
+    case HD_OP_EINSUM_GELU:
+        sum = VALUE(HD_OP_BIAS, 0, NULL, VALUE(HD_OP_EINSUM, 0, NULL, in[0], in[1]), in[2]);
+        return k ? sum : VALUE(HD_OP_GELU, 0, NULL, sum);
+    case HD_OP_EINSUM_GELU_GRAD:
+        return VALUE(HD_OP_GELU_GRAD, 0, NULL, in[2], VALUE(HD_OP_EINSUM, 0, NULL, in[0], in[1]));
+    case HD_OP_EINSUM_BIAS_DW:
+        return k ? VALUE(HD_OP_BIAS_DW, 0, NULL, in[0]) : VALUE(HD_OP_EINSUM, 0, NULL, in[0], in[1]);
+    case HD_OP_ADD_RMSNORM:
+    case HD_OP_ADD_LAYERNORM:
+        return k ? norm_value(i, in) : in[0] + in[1];
+    case HD_OP_RMSNORM_DX_ADD:
+        return in[0] + op_value(HD_OP_RMSNORM_DX, 0, i->attrs, 3, in + 1);
+    case HD_OP_LAYERNORM_DX_ADD:
+        return in[0] + op_value(HD_OP_LAYERNORM_DX, 0, i->attrs, 3, in + 1);
+    case HD_OP_XENT_HEAD:
+        return head_value(i, k, in);
+    default:
+        if (hd__is_collective(i->op))
+            return in[0];
+        sum = op_value(i->op, k, i->attrs, i->n_in, in);
+        return i->tag ? mix(sum, i->tag) : sum;
+    }
+}
+
+/* Is input n a parameter? What is added up is gradients. */
+int hd__meaning_reads_weight(const struct hd__meaning *m, const struct hd__instr *i, uint32_t n)
+{
+    const struct hd__tensor *t = hd__tc(m->p, i->in[n]);
+    return t->param && (t->role == HD__ROLE_PARAM || t->role == HD__ROLE_FLAT) && i->op != HD_OP_ADD;
+}
+
+static uint64_t read_value(const struct hd__meaning *m, const struct hd__instr *i, uint32_t n)
+{
+    return hd__meaning_reads_weight(m, i, n) ? mix(OF_PARAM, hd__tc(m->p, i->in[n])->param) : m->value[i->in[n]];
+}
+
+/* Values the outputs; gains: what each of them becomes, or gets added. */
+void hd__meaning_outputs(struct hd__meaning *m, const struct hd__instr *i, uint64_t gains[HD_MAX_OUT])
+{
+    int update = hd__op(i->op)->class == HD__CLASS_UPDATE;
+    uint64_t in[HD_MAX_IN];
+    for (uint32_t n = 0; n < i->n_in; n++)
+        in[n] = read_value(m, i, n);
+    for (uint32_t k = 0; k < i->n_out; k++)
+        gains[k] = update ? 0 : made(m->p, i, k, in);
+    for (uint32_t k = 0; k < i->n_out; k++) {
+        const struct hd__tensor *t = hd__tc(m->p, i->out[k]);
+        uint64_t value = gains[k] + (hd__reads_output(i, k) ? m->value[i->out[k]] : 0);
+        m->value[i->out[k]] = m->kept[i->out[k]] ? m->kept[i->out[k]] : value;
+        if (t->param)
+            continue;
+        m->holds[t->buffer] = m->value[i->out[k]];
+        m->begins[t->buffer] = t->offset;
+    }
+    if (i->op == HD_OP_SEND)
+        m->sends += mix(i->tag, in[0]);
+}
+
+/* ---- what there is before anything is walked */
+
+static void keep(struct hd__meaning *m, hd_tensor t, uint64_t value)
+{
+    if (!t)
+        return;
+    m->kept[t] = m->value[t] = m->holds[hd__tc(m->p, t)->buffer] = value;
+    m->begins[hd__tc(m->p, t)->buffer] = hd__tc(m->p, t)->offset;
+}
+
+static void keep_flat(struct hd__meaning *m, uint32_t n)
+{
+    const struct hd__flat *f = &m->p->flats.at[n];
+    const hd_tensor weights[] = {f->master, f->low, f->common, f->whole}; /* whole last: a master may lie inside */
+    for (uint32_t k = 0; k < HD__COUNT(weights); k++)
+        keep(m, weights[k], hd__meaning_of_flat(n, 0));
+    for (uint32_t s = 0; s < f->n_states; s++)
+        keep(m, f->state[s], hd__meaning_of_flat(n, 1 + s));
+    for (uint32_t k = 0; k < f->n_params; k++)
+        m->flat_of[f->params[k]] = n + 1;
+}
+
+struct hd__meaning *hd__meaning_create(const struct hd_program *p)
+{
+    struct hd__meaning *m = hd__alloc(sizeof *m);
+    m->p = p;
+    m->value = hd__alloc(p->tensors.count * sizeof *m->value);
+    m->kept = hd__alloc(p->tensors.count * sizeof *m->kept);
+    m->holds = hd__alloc(p->buffers.count * sizeof *m->holds);
+    m->begins = hd__alloc(p->buffers.count * sizeof *m->begins);
+    m->flat_of = hd__alloc((p->params.count + 1) * sizeof *m->flat_of);
+    m->shard_of = hd__flats_by_shard(p);
+    for (uint32_t n = 0; n < p->kept.count; n++)
+        if (hd__is_average(p, &p->kept.at[n]))
+            keep(m, p->kept.at[n].tensor, hd__meaning_of_flat(p->kept.at[n].flat, 0));
+    for (uint32_t n = 0; n < p->flats.count; n++)
+        keep_flat(m, n);
+    for (uint32_t n = 0; n < p->staged.count; n++)
+        keep(m, p->staged.at[n].twin, m->kept[p->staged.at[n].home]);
+    return m;
+}
+
+void hd__meaning_destroy(struct hd__meaning *m)
+{
+    free(m->value);
+    free(m->kept);
+    free(m->holds);
+    free(m->begins);
+    free(m->flat_of);
+    free(m->shard_of);
+    free(m);
+}
+
+/* ---- what was lowered */
+
+/* What the gradients gain when a section is walked so often; what the loss gains, and is sent, in one walk. */
+static void promise(struct hd__meaning *m, struct hd_program *p, struct hd__code_section *s, uint64_t walks)
+{
+    uint64_t gains[HD_MAX_OUT];
+    s->loss = m->sends = 0;
+    for (uint32_t n = 0; n < s->code.count; n++) {
+        const struct hd__instr *i = &s->code.at[n];
+        hd__meaning_outputs(m, i, gains);
+        for (uint32_t k = 0; k < i->n_out; k++) {
+            uint32_t param = hd__tc(p, i->out[k])->param;
+            if (param && i->op == HD_OP_ACCUM)
+                p->params.at[param - 1].gradient += walks * gains[k];
+            else if (hd__tc(p, i->out[k])->role == HD__ROLE_ACT || hd__tc(p, i->out[k])->role == HD__ROLE_INPUT)
+                hd__t(p, i->out[k])->meaning = m->value[i->out[k]];
+            if (i->op == HD_OP_ACCUM && i->out[k] == p->loss_sum)
+                s->loss += gains[k];
+        }
+    }
+    s->sends = m->sends;
+}
+
+void hd__meaning_promise(struct hd_program *p)
+{
+    struct hd__meaning *m = hd__meaning_create(p);
+    for (uint32_t s = 0; s < p->sections.count; s++)
+        promise(m, p, &p->sections.at[s], (uint64_t)hd__section_walks(&p->sections.at[s]));
+    hd__meaning_destroy(m);
+}
+
+void hd__meaning_again(struct hd_program *p, struct hd__code_section *s)
+{
+    struct hd__meaning *m = hd__meaning_create(p);
+    promise(m, p, s, 1);
+    hd__meaning_destroy(m);
+}

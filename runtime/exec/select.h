@@ -1,0 +1,35 @@
+/* runtime/exec/select: a job with what runs it: its device, checkpoints, transports and hooks, and the programs that core/compile makes. */
+#ifndef HD_RUNTIME_EXEC_SELECT_H
+#define HD_RUNTIME_EXEC_SELECT_H
+
+#include "core/compile/compile.h"
+#include "runtime/comm/algorithms/select.h"
+#include "runtime/comm/hook.h"
+
+/* The table that is lent to plugins. */
+struct hd_host *hd__host(void);
+
+/* A wrapper of the job's transports with its settings; the first is outermost. */
+struct hd__hooked {
+    const struct hd__hook_kind *kind;
+    void *settings; /* in the job's arena */
+};
+
+/* Of a struct hd__compiled; its device_choice and checkpoint_choice are filled in here, too. */
+struct hd__selection {
+    HD__ARRAY(struct hd__chosen) comms;  /* jobs with more than one rank: each transport once */
+    struct hd__tuning tuning;            /* of collectives over send and recv: comm.tune, comm.sums */
+    HD__ARRAY(struct hd__hooked) hooks;
+};
+
+/* Compiles all stages. The job must be resolved for the number of ranks; job and plugins outlive the result. */
+int32_t hd__compile(struct hd__job *job, struct hd__plugins *plugins, struct hd__compiled **compiled, struct hd_error *err);
+/* `flags`: HD__COMPILE_... */
+int32_t hd__compile_with(struct hd__job *job, struct hd__plugins *plugins, uint32_t flags, struct hd__compiled **compiled,
+                         struct hd_error *err);
+void hd__compiled_free(struct hd__compiled *compiled); /* NULL is fine */
+
+/* The transport that a section of the job names. */
+const struct hd__chosen *hd__chosen_comm(const struct hd__compiled *c, const struct hd__section *section);
+
+#endif
