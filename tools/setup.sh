@@ -80,5 +80,5 @@ build_heddle() { configure_heddle "$@" && ninja -C "$1" >&2; }
 # Without the tests: half the time.
 build_command_and_plugins() {
     configure_heddle "$@" &&
-        ninja -C "$1" $(ninja -C "$1" -t targets all | sed -nE 's/^(heddle|plugins\/[^:]*\.so): .*/\1/p') >&2
+        ninja -C "$1" $(ninja -C "$1" -t targets all | sed -nE 's/^(heddle|plugins\/[^:\/]*\/heddle-[^:\/]*\.so): .*/\1/p') >&2
 }

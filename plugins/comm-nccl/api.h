@@ -1,6 +1,6 @@
 /* What comm-nccl uses of NCCL 2.18 and later and of the CUDA driver, declared here so that it is built without either: both
  * are opened at run time. A row of a table is a function; those that are not needed may be missing in the library. Names and
- * values are those of nccl.h and cuda.h; tests/nccl compares them where these headers are found. */
+ * values are those of nccl.h and cuda.h; the tests compare them where these headers are found. */
 #ifndef HD_COMM_NCCL_API_H
 #define HD_COMM_NCCL_API_H
 

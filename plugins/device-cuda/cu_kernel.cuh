@@ -1,5 +1,5 @@
 /* What kernels are written with: launches, element types, wide reads and writes, reductions. Compiled by nvcc for GPUs, and by
- * a plain C++ compiler for tests, which run kernels on the CPU (tests/cuda/emulate).
+ * a plain C++ compiler for tests, which run kernels on the CPU (plugins/device-cuda/tests/emulate).
  *
  * So that both work, kernels say CU_SHARED and CU_SHARED_DYNAMIC instead of __shared__, CU_LAUNCH instead of <<<>>>, use the
  * types below instead of cuda_bf16.h's, and what is special to tensor cores from cu_mma.cuh. */

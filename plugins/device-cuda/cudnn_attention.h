@@ -1,5 +1,5 @@
 /* cuDNN's fused attention, where a libcudnn is found: opened at run time, declared here, so that nothing of it is needed to
- * build. Names and values are those of cudnn_graph.h; tests/cuda holds them against it where it is found.
+ * build. Names and values are those of cudnn_graph.h; the tests hold them against it where it is found.
  *
  * A graph of small operations says what attention is (cudnn_graph.c); cuDNN finds a fused kernel for it, or says that it
  * has none. Before a shape is trusted to it, there is a trial (attention_trial.c). */

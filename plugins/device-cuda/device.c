@@ -226,7 +226,7 @@ static const struct hd_option options[] = {
 };
 
 #ifdef CU_EMULATE
-#define NAME "cuda-emulated" /* tests/cuda: beside the real one */
+#define NAME "cuda-emulated" /* in tests: beside the real one */
 #else
 #define NAME "cuda"
 #endif

@@ -1,5 +1,5 @@
-#include "harness.h"
-#include "staged.h"
+#include "tests/device/harness.h"
+#include "tests/device/staged.h"
 #include <check.h>
 #include <ctype.h>
 #include <dlfcn.h>

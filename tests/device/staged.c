@@ -1,5 +1,5 @@
 /* Runs an instruction on a device with memory of its own: operands, guards included, go there and come back. */
-#include "staged.h"
+#include "tests/device/staged.h"
 #include <check.h>
 #include <stdlib.h>
 

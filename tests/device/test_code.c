@@ -1,7 +1,7 @@
 /* Gradients in few bits: what is decoded and what is left over make the gradient again; fast and reference agree; what is
  * not finite shows, and does not stay. */
-#include "../suite.h"
-#include "harness.h"
+#include "tests/device/harness.h"
+#include "tests/suite.h"
 
 #include <check.h>
 #include <math.h>

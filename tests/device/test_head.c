@@ -1,7 +1,7 @@
 /* The fused head: its reference against the chain of reference kernels that it stands for and against central
  * differences; its fast kernel against the reference, in one chunk and in several. */
-#include "../suite.h"
-#include "harness.h"
+#include "tests/device/harness.h"
+#include "tests/suite.h"
 #include <check.h>
 #include <math.h>
 #include <stdlib.h>

@@ -1,8 +1,8 @@
 /* Ops of mixtures of experts: fast kernels against the reference, gradients against central differences, and facts small
  * enough to write down. Which token lies in which slot comes from gates as a job makes them: random logits, the gate, the
  * route. */
-#include "../suite.h"
-#include "harness.h"
+#include "tests/device/harness.h"
+#include "tests/suite.h"
 #include <check.h>
 #include <math.h>
 #include <stdlib.h>

@@ -1,7 +1,7 @@
 /* A sum beside a norm, in one kernel, has the bits that two kernels give: forward t = x0 + x1 and the norm of t, backward
  * r + the gradient of x. Short and odd rows, and rows longer than any kernel keeps. */
-#include "../suite.h"
-#include "harness.h"
+#include "tests/device/harness.h"
+#include "tests/suite.h"
 #include <check.h>
 
 static const char *const shapes[] = {"b=2 s=3 h=7", "b=2 s=9 h=64", "b=2 s=65 h=513", "b=1 s=3 h=4504"};

@@ -1,7 +1,7 @@
 /* Columns at right angles: of length 1, orthogonal, spanning what the matrix spans; fast and reference agree; what adds
  * nothing gets the fixed directions; what is not finite shows. */
-#include "../suite.h"
-#include "harness.h"
+#include "tests/device/harness.h"
+#include "tests/suite.h"
 
 #include <check.h>
 #include <math.h>

@@ -1,7 +1,7 @@
 /* Weights in bf16 that are rounded by lot (HD_ATTR_STOCHASTIC): the lots of heddle/optimizer.h to the bit on every device and for
  * every way to cut a buffer, and no bias. Gradients are zero and factors powers of two, so that what is rounded is exact. */
-#include "../suite.h"
-#include "harness.h"
+#include "tests/device/harness.h"
+#include "tests/suite.h"
 #include <check.h>
 #include <math.h>
 #include <stdlib.h>

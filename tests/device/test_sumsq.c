@@ -1,7 +1,7 @@
 /* Sums of squares in digits: the same bits in any order, cut anywhere, from fast and reference kernels; with the value of the
  * plain sum; and what is no number shows. */
-#include "../suite.h"
-#include "harness.h"
+#include "tests/device/harness.h"
+#include "tests/suite.h"
 
 #include <check.h>
 #include <math.h>

@@ -62,6 +62,8 @@ def options():
     for folder in os.listdir(os.path.join(top, "plugins")):
         words = found.setdefault(folder, set())
         for path in glob.glob(os.path.join(top, "plugins", folder, "**", "*.[ch]"), recursive=True):
+            if "/tests/" in path[len(top):]:
+                continue
             text = read(path)
             words |= set(re.findall(r'\.name = "([a-z_0-9.]+)"', text))
             for row in re.findall(r'^\s+[A-Z_]+\(([a-z_0-9]+)?,?(?: ?"([a-z_0-9.]+)")?', text, re.M):  # rows of a macro
@@ -78,7 +80,7 @@ class There:
         self.sources = self.headers + "\n".join(
             read(os.path.join(d, f)) for room in ("core", "runtime", "service", "analysis", "plugins", "tests", "examples", "bench")
             for d, _, fs in os.walk(os.path.join(top, room)) for f in fs if f.endswith((".h", ".c", ".cu", ".cc", ".build")))
-        # The core's keys stand in docs/job-file.md, which tests/job compares with the command's own tables.
+        # The core's keys stand in docs/job-file.md, which tests/core/job compares with the command's own tables.
         self.core_keys = {}
         for section, body in re.findall(r"^## (.+?)\n(.*?)(?=^## |\Z)", read("docs/job-file.md"), re.S | re.M):
             table = "\n".join(re.findall(r"```\n(.*?)```", body, re.S))

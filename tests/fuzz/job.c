@@ -5,7 +5,7 @@
  * tests/fuzz/job.c core/base/[a-z]*.c \ core/job/[a-z]*.c -lyaml -ljansson -lxxhash -lm -o fuzz-job &&
  * ./fuzz-job -max_len=8192 CORPUS tests/fuzz/job
  *
- * and without it, replayed over seeds and their mutations by tests/job/test_fuzz.c. The first line, where it
+ * and without it, replayed over seeds and their mutations by tests/core/job/test_fuzz.c. The first line, where it
  * begins with #!, is an override; so the corpus also drives the command line. */
 #include "tests/fuzz/job.h"
 

@@ -2,7 +2,7 @@
 """Trains small jobs on a device and holds their losses against device cpu's, and ranks' against one rank's.
 
     tests/gpu/jobs.py                                   # on device cuda
-    tests/gpu/jobs.py --device cuda-emulated --plugins build/tests/cuda --size tiny --only gpt2
+    tests/gpu/jobs.py --device cuda-emulated --plugins build/plugins/device-cuda/tests --size tiny --only gpt2
 
 Every line is one comparison: the largest relative difference of the losses of all steps, and what is allowed. fp32: 1e-5 over 20
 steps of AdamW; TF32: 2e-3; bf16 and fp16: 1e-2 of the same precision on device cpu; fp8: 2e-2 of bf16 there (tiny

@@ -5,7 +5,7 @@ set -u
 root=$(cd "$(dirname "$0")/../.." && pwd)
 build=$(cd "${1:-$root/build}" && pwd) || exit 2
 export CK_TIMEOUT_MULTIPLIER=20
-export HEDDLE_TEST_DEVICE=$build/tests/cuda/heddle-device-cuda-emulated.so HEDDLE_TEST_REFERENCE=$build/plugins/device-cpu/heddle-device-cpu.so
+export HEDDLE_TEST_DEVICE=$build/plugins/device-cuda/tests/heddle-device-cuda-emulated.so HEDDLE_TEST_REFERENCE=$build/plugins/device-cpu/heddle-device-cpu.so
 failed=0
 for suite in attention ring; do
     "$build/tests/device/test_device_$suite" || failed=1

@@ -1,0 +1,129 @@
+/* Products with a bias, a GELU and their gradients behind them, against device cpu's references: as one product of cuBLASLt and,
+ * where shapes are none, as the instructions that they stand for. */
+#include "tests/device/staged.h"
+#include "tests/suite.h"
+#include <check.h>
+#include <math.h>
+#include <stdlib.h>
+
+static const struct h_case forward[] = {
+    {"bias", HD_OP_EINSUM_BIAS, "bsh fh f", "bsf", "b=2 s=9 h=24 f=40", {0}},
+    {"bias of heads", HD_OP_EINSUM_BIAS, "bsh hkgd kgd", "bskgd", "b=2 s=5 h=16 k=2 g=3 d=8", {0}},
+    {"bias of a product that is transposed", HD_OP_EINSUM_BIAS, "hf bsh f", "bsf", "b=2 s=5 h=16 f=24", {0}},
+    {"bias of experts", HD_OP_EINSUM_BIAS, "ebh efh f", "ebf", "e=3 b=5 h=16 f=24", {0}},
+    {"bias of the last dim of heads", HD_OP_EINSUM_BIAS, "bsh hkd d", "bskd", "b=2 s=5 h=16 k=2 d=8", {0}},
+    {"gelu", HD_OP_EINSUM_GELU, "bsh hf f", "bsf bsf", "b=2 s=9 h=24 f=40", {0}},
+    {"gelu of an odd width", HD_OP_EINSUM_GELU, "bsh hf f", "bsf bsf", "b=2 s=9 h=24 f=13", {0}},
+    {"gelu alone", HD_OP_EINSUM_GELU, "bsh hf f", "bsf", "b=2 s=9 h=24 f=13", {0}},
+    {"gelu_grad", HD_OP_EINSUM_GELU_GRAD, "bsh fh bsf", "bsf", "b=2 s=9 h=24 f=40", {0}},
+    {"gelu_grad of an odd width", HD_OP_EINSUM_GELU_GRAD, "bsh fh bsf", "bsf", "b=2 s=9 h=24 f=13", {0}},
+};
+
+static const struct h_case backward[] = {
+    {"bias_dw", HD_OP_EINSUM_BIAS_DW, "bsf bsh", "f:fh f:f", "b=2 s=9 h=24 f=40", {0}},
+    {"bias_dw, the other order", HD_OP_EINSUM_BIAS_DW, "bsf bsh", "f:hf f:f", "b=2 s=9 h=24 f=13", {0}},
+    {"bias_dw of heads", HD_OP_EINSUM_BIAS_DW, "bskgd bsh", "hkgd kgd", "b=2 s=5 h=16 k=2 g=3 d=8", {0}},
+    {"bias_dw of experts", HD_OP_EINSUM_BIAS_DW, "ebf ebh", "f:efh f:ef", "e=3 b=5 h=16 f=24", {0}},
+};
+
+static const struct {
+    uint32_t dtype;
+    double tolerance;
+} dtypes[] = {{HD_F64, 1e-12}, {HD_F32, 1e-5}, {HD_BF16, 1e-2}, {HD_F16, 2e-3}};
+enum { DTYPES = sizeof dtypes / sizeof dtypes[0] };
+
+START_TEST(forward_is_near_its_reference)
+{
+    for (int d = 0; d < DTYPES; d++)
+        h_fast_case(&forward[_i], dtypes[d].dtype, dtypes[d].tolerance, 0);
+}
+END_TEST
+
+START_TEST(backward_is_near_its_reference)
+{
+    for (int d = 0; d < DTYPES; d++)
+        h_fast_case(&backward[_i], dtypes[d].dtype, dtypes[d].tolerance, 1);
+}
+END_TEST
+
+/* The share of output 0's elements that are not what the reference says, rounded once. */
+static double share_off(const struct h_case *c)
+{
+    struct h_device *fast = h_open(1, H_FAST), *plain = h_open(1, H_REFERENCE);
+    struct h_instr *got = h_make(c, HD_BF16, 5), *want = h_as(got, HD_F64);
+    int64_t n = hd_operand_count(&got->out[0]), off = 0;
+    h_run(fast, got);
+    h_run(plain, want);
+    for (int64_t i = 0; i < n; i++)
+        off += h_get(&got->out[0], i) != h_bf16(h_get(&want->out[0], i));
+    h_free(got);
+    h_free(want);
+    h_close(fast);
+    h_close(plain);
+    return (double)off / (double)n;
+}
+
+/* Made by an epilogue nothing is rounded between the product and what stands behind it; by kernels of their own it is. */
+START_TEST(an_epilogue_rounds_once)
+{
+    static const struct h_case at_once[] = {
+        {"bias", HD_OP_EINSUM_BIAS, "bsh fh f", "bsf", "b=2 s=20 h=64 f=64", {0}},
+        {"gelu", HD_OP_EINSUM_GELU, "bsh fh f", "bsf bsf", "b=2 s=20 h=64 f=64", {0}},
+        {"gelu alone", HD_OP_EINSUM_GELU, "bsh fh f", "bsf", "b=2 s=20 h=64 f=64", {0}},
+        {"gelu_grad", HD_OP_EINSUM_GELU_GRAD, "bsh fh bsf", "bsf", "b=2 s=20 h=64 f=64", {0}},
+    };
+    static const struct h_case apart[] = {
+        {"bias of experts", HD_OP_EINSUM_BIAS, "ebh efh f", "ebf", "e=3 b=20 h=64 f=64", {0}},
+        {"gelu of an odd width", HD_OP_EINSUM_GELU, "bsh fh f", "bsf bsf", "b=2 s=20 h=64 f=63", {0}},
+    };
+    for (size_t i = 0; i < sizeof at_once / sizeof at_once[0]; i++)
+        ck_assert_double_le(share_off(&at_once[i]), 0.01); /* sums in fp32 may fall to the other side of a half */
+    for (size_t i = 0; i < sizeof apart / sizeof apart[0]; i++)
+        ck_assert_double_ge(share_off(&apart[i]), 0.05);
+}
+END_TEST
+
+/* Kernels of one shape share a product, and each has its own bias: one that is alive, elsewhere, when the others run.
+ */
+START_TEST(biases_are_not_mixed_up)
+{
+    static const struct h_case c = {"bias", HD_OP_EINSUM_BIAS, "bsh fh f", "bsf", "b=2 s=3 h=8 f=16", {0}};
+    struct h_device *fast = h_open(1, H_FAST), *plain = h_open(1, H_REFERENCE);
+    struct h_instr *got[3], *want[3];
+    for (uint64_t n = 0; n < 3; n++) {
+        got[n] = h_make(&c, HD_F32, n + 1);
+        want[n] = h_as(got[n], HD_F64);
+        h_run(plain, want[n]);
+    }
+    h_run_staged_all(fast, got, 3);
+    for (int n = 0; n < 3; n++) {
+        h_near(c.name, got[n], want[n], 1e-5);
+        h_free(got[n]);
+        h_free(want[n]);
+    }
+    h_close(fast);
+    h_close(plain);
+}
+END_TEST
+
+START_TEST(tuning_finds_them_too)
+{
+    static const struct h_case c = {"gelu", HD_OP_EINSUM_GELU, "bsh fh f", "bsf bsf", "b=2 s=9 h=24 f=40", {0}};
+    struct h_device *fast = h_open_with(1, H_FAST, "tune", 1);
+    struct h_instr *got = h_make(&c, HD_BF16, 5);
+    h_check(fast, got, h_as(got, HD_F64), 1e-2);
+    h_close(fast);
+}
+END_TEST
+
+int main(void)
+{
+    TCase *t = tcase_create("epilogues");
+    tcase_set_timeout(t, 60);
+    tcase_add_loop_test(t, forward_is_near_its_reference, 0, sizeof forward / sizeof forward[0]);
+    tcase_add_loop_test(t, backward_is_near_its_reference, 0, sizeof backward / sizeof backward[0]);
+    tcase_add_test(t, an_epilogue_rounds_once);
+    tcase_add_test(t, biases_are_not_mixed_up);
+    tcase_add_test(t, tuning_finds_them_too);
+    return suite_run_case("epilogues", t);
+}

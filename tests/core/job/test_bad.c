@@ -1,0 +1,415 @@
+/* Jobs that must be refused, each in its own words: place, what is wrong, what would be right. */
+#include "tests/core/job/common.h"
+#include "tests/suite.h"
+
+/* `override` is applied to full_job where `text` is NULL. */
+struct bad {
+    const char *text;
+    const char *override;
+    const char *want;
+};
+
+#define REST "optimizer: {use: sgd}\nmodel: {use: t}\ndata: {train: a, seq_len: 8, batch: 4}\n"
+#define JOB "job: {steps: 9}\n"
+
+/* ---- what YAML is not, and what of YAML a job is not */
+static const struct bad files[] = {
+    {"", NULL, "job.yaml:1:1: empty"},
+    {"# nothing\n", NULL, "job.yaml:1:1: empty"},
+    {"just words\n", NULL, "job.yaml:1:1: a job is a mapping of sections, not a single value"},
+    {"- a\n- b\n", NULL, "job.yaml:1:1: a job is a mapping of sections, not a list"},
+    {"job:\n\tsteps: 3\n", NULL,
+     "job.yaml:2:1: while scanning for the next token, found character that cannot start any token; a tab, "
+     "or a character such as "
+     "% @ `: indent with spaces, quote the value"},
+    {"job: {steps: 3\n", NULL,
+     "job.yaml:2:1: while parsing a flow mapping, did not find expected ',' or '}'"},
+    {"job: a: b\n", NULL,
+     "job.yaml:1:7: mapping values are not allowed in this context; a value with ': ' in it needs quotes, "
+     "{key: value} needs braces "
+     "on one line"},
+    {"job\nmesh: 3\n", NULL,
+     "job.yaml:2:5: mapping values are not allowed in this context; a value with ': ' in it needs quotes, "
+     "{key: value} needs braces "
+     "on one line"},
+    {"job: {steps: 3}\nmesh\ndata: {}\n", NULL,
+     "job.yaml:3:1: while scanning a simple key, could not find expected ':'; a key needs a colon and a "
+     "space before its value"},
+    {"job: \"\xff\"\n", NULL, "job.yaml:1:7: not UTF-8 text (byte 6: invalid leading UTF-8 octet)"},
+    {"job: \x01\n", NULL, "job.yaml:1:6: not UTF-8 text (byte 5: control characters are not allowed)"},
+    {"job: &a {steps: 3}\n", NULL, "job.yaml:1:6: anchors (&name) are not supported: write the value out"},
+    {"job: {steps: 3}\nmesh: *a\n", NULL,
+     "job.yaml:2:7: aliases (*name) are not supported: write the value out"},
+    {"job: {steps: !!int 3}\n", NULL, "job.yaml:1:14: tags (!name) are not supported: the key says the type"},
+    {"job: {<<: {steps: 3}}\n", NULL, "job.yaml:1:7: merge keys (<<) are not supported"},
+    {"job: {steps: 3,\n  steps: 4}\n", NULL, "job.yaml:2:3: steps was already given at line 1"},
+    {JOB REST JOB, NULL, "job.yaml:5:1: job was already given at line 1"},
+    {"? [a]\n: b\n", NULL, "job.yaml:1:3: a key must be a single word"},
+    {JOB REST "---\n" JOB, NULL, "job.yaml:5:1: a second document: a job is one document"},
+    {"[[[[[[[[[[[[[[[[[[[[1]]]]]]]]]]]]]]]]]]]]", NULL, "job.yaml:1:17: nested more than 16 deep"},
+    {"job: {name: \"a\\0b\"}\n", NULL, "job.yaml:1:13: a value with a zero byte in it"},
+};
+
+/* ---- sections and keys */
+static const struct bad keys[] = {
+    {JOB "model: {use: t}\ndata: {train: a, seq_len: 8, batch: 4}\n", NULL,
+     "job.yaml:1:1: section optimizer is missing; it needs use, the name of a plugin of kind optim"},
+    {REST, NULL, "job.yaml:1:1: section job is missing; it needs steps"},
+    {JOB "optimizer: {use: sgd}\nmodel: {use: t}\n", NULL,
+     "job.yaml:1:1: section data is missing; it needs train, seq_len, batch"},
+    {"job: {name: x}\n" REST, NULL, "job.yaml:1:1: job needs steps (optimizer steps to train)"},
+    {JOB "optimizer: {use: sgd}\nmodel: {use: t}\ndata:\n  seq_len: 3\n", NULL,
+     "job.yaml:4:1: data needs train, batch"},
+    {JOB "optimizer: {lr: 1}\nmodel: {use: t}\ndata: {train: a, seq_len: 8, batch: 4}\n", NULL,
+     "job.yaml:2:1: optimizer needs use, the name of a plugin of kind optim"},
+    {JOB REST "optimzer: {use: adamw}\n", NULL,
+     "job.yaml:5:1: unknown section optimzer; did you mean optimizer?"},
+    {JOB REST "whatever_it_is: 3\n", NULL,
+     "job.yaml:5:1: unknown section whatever_it_is; the sections are job, launch, plugins, device, liveness, comm, "
+     "mesh, strategies, optimizer, "
+     "schedule, model, data, eval, precision, recompute, checkpoint, metrics"},
+    {JOB REST "mesh:\n", NULL, "job.yaml:5:1: mesh has no value; leave it out for the defaults"},
+    {JOB REST "mesh: ~\n", NULL, "job.yaml:5:1: mesh has no value; leave it out for the defaults"},
+    {JOB REST "mesh: [1, 2]\n", NULL, "job.yaml:5:7: mesh is a list where a mapping is wanted: {pp: ...}"},
+    {JOB REST "comm: shm\n", NULL,
+     "job.yaml:5:7: comm is a single value where a mapping is wanted: {use: ...}"},
+    {JOB REST "schedule: {kind: cosin}\n", NULL,
+     "job.yaml:5:18: schedule.kind: 'cosin' is none of constant, linear, cosine, wsd; did you mean cosine?"},
+    {JOB REST "schedule: {kind: }\n", NULL,
+     "job.yaml:5:18: schedule.kind has no value; leave the key out for the default"},
+    {JOB REST "schedule: {kind: [cosine]}\n", NULL,
+     "job.yaml:5:18: schedule.kind is a list where one value of type enum is wanted"},
+    {JOB REST "eval:\n  evry: 3\n", NULL, "job.yaml:6:3: eval: unknown key evry; did you mean every?"},
+    {JOB REST "eval:\n  something: 3\n", NULL,
+     "job.yaml:6:3: eval: unknown key something; the keys are every, batches"},
+    {JOB REST "mesh: {tp: 0}\n", NULL, "job.yaml:5:12: mesh.tp: 0 is out of range: 1 to 1048576"},
+    {JOB REST "mesh: {tp: auto}\n", NULL, "job.yaml:5:12: mesh.tp: 'auto' is not a whole number"},
+    {JOB "optimizer: {use: sgd}\nmodel: {use: t}\ndata: {train: a, seq_len: 8, batch: 4, global_batch: 4}\n",
+     NULL, "job.yaml:4:40: data: global_batch was already given at job.yaml:4:37"},
+    {NULL, "job.steps=1.5", "command line: job.steps: '1.5' is not a whole number"},
+    {NULL, "job.name=../../etc",
+     "command line: job.name: '../../etc' names a folder: letters, digits, . _ - only, no dot first"},
+    {NULL, "job.seed=-1", "command line: job.seed: -1 is too small: at least 0"},
+    {NULL, "comm.timeout=5 years",
+     "command line: comm.timeout: '5 years': unknown unit; allowed are us, ms, s, m, h, d"},
+    {NULL, "plugins.path=[[a]]",
+     "command line: plugins.path: an item is a list where a single value is wanted"},
+    {NULL, "plugins.path={a: b}", "command line: plugins.path is a mapping where a list is wanted"},
+    {NULL, "data.shuffle=maybe", "command line: data.shuffle: 'maybe' is neither true nor false"},
+    {NULL, "optimizer.use=../evil",
+     "command line: optimizer: '../evil' is no plugin's name (lower-case letters, digits, _ and -)"},
+    {NULL, "optimizer.use=[a]", "command line: optimizer.use: the name of a plugin of kind optim is wanted"},
+};
+
+/* ---- values with readers of their own */
+static const struct bad specials[] = {
+    {NULL, "mesh.dp=lots", "command line: mesh.dp: 'lots' is not a whole number"},
+    {NULL, "mesh.dp=[2]",
+     "command line: mesh.dp is a list where a number, auto or {replicate: R, shard: S} is wanted"},
+    {NULL, "mesh.dp={replicate: 2, shards: 2}",
+     "command line: mesh.dp: unknown key shards; the keys are replicate and shard"},
+    {NULL, "mesh.dp={replicate: auto, shard: auto}",
+     "command line: mesh.dp: replicate and shard cannot both be auto"},
+    {NULL, "data.train=[]", "command line: data.train is an empty list"},
+    {NULL, "data.train=[{path: a}, {path: b, weight: 1}]",
+     "command line: data.train: either every file has a weight or none"},
+    {NULL, "data.train=[{weight: 1}]", "command line: data.train: path is missing"},
+    {NULL, "data.train=[{path: a, weight: -1}]",
+     "command line: data.train: weight: -1 is out of range: 1e-09 to 1000000000"},
+    {NULL, "data.train=[{path: a, wait: 1}]",
+     "command line: data.train: unknown key wait; the keys are path and weight"},
+    {NULL, "data.train=[[a]]", "command line: data.train: a file name or {path: FILE, weight: W} is wanted"},
+    {NULL, "comm.axes=[dp]", "command line: comm.axes is a list where {dp: mpi} is wanted"},
+    {NULL, "comm.axes.xp=mpi",
+     "command line: comm.axes: unknown axis xp; the axes are pp, dp, dp_replicate, dp_shard, cp, ep, tp"},
+    {NULL, "comm.axes.dp=[mpi]", "command line: comm.axes.dp: a name or {use: NAME, ...} is wanted"},
+    {NULL, "comm.axes.dp={stage: 1}",
+     "command line: comm.axes.dp needs use, the name of a plugin of kind comm"},
+    {NULL, "comm.hooks=check",
+     "command line: comm.hooks is a single value where a list is wanted: [check, trace]"},
+    {NULL, "comm.hooks=[Check]",
+     "command line: comm.hooks.0: 'Check' is no plugin's name (lower-case letters, digits, _ and -)"},
+    {NULL, "comm.levels=numma", "command line: comm.levels: 'numma' is none of machine, package, numa; did you mean numa?"},
+    {NULL, "comm.levels=[]", "command line: comm.levels is empty; leave the key out for the default"},
+    {NULL, "comm.levels=[numa, machine]", "command line: comm.levels: machine, package, numa are wanted in this order, once each"},
+    {NULL, "comm.levels=[numa, numa]", "command line: comm.levels: machine, package, numa are wanted in this order, once each"},
+    {NULL, "comm.levels={numa: 2}", "command line: comm.levels is a mapping where one value of type enum is wanted"},
+    {NULL, "strategies=zero",
+     "command line: strategies is a single value where a list is wanted: [{use: zero, stage: 1}]"},
+    {NULL, "strategies=[]", "command line: strategies is empty; leave it out for [{use: zero, stage: 0}]"},
+    {NULL, "strategies=[zero]",
+     "command line: a strategy is a single value where {use: NAME, ...} is wanted"},
+    {NULL, "strategies=[{stage: 1}]",
+     "command line: strategies.0 needs use, the name of a plugin of kind strategy"},
+    {NULL, "precision.compute=fp8",
+     "command line: precision.compute: 'fp8' is none of fp32, bf16, fp16, fp64; did you mean fp32?"},
+    {NULL, "precision.loss_scale=big",
+     "command line: precision.loss_scale: auto, none, dynamic or a number from 1 up is wanted"},
+    {NULL, "recompute=ful",
+     "command line: recompute: 'ful' is none of none, selective, full; did you mean full?; or {every: N}"},
+    {NULL, "recompute.every=0", "command line: recompute.every: 0 is out of range: 1 to 1000000"},
+    {NULL, "recompute={often: 1}", "command line: recompute: unknown key often; the key is every"},
+    {NULL, "recompute={}", "command line: recompute: {every: N} is wanted"},
+    {JOB REST "recompute: [full]\n", NULL,
+     "job.yaml:5:12: recompute is a list where none, selective, full or {every: N} is wanted"},
+};
+
+/* ---- the command line */
+static const struct bad words[] = {
+    {NULL, "optimizer.lr", "command line: 'optimizer.lr' is not key=value, like optimizer.lr=1e-3"},
+    {NULL, "=3", "command line: '=3' is not key=value, like optimizer.lr=1e-3"},
+    {NULL, "data.batch=", "command line: 'data.batch=' has no value"},
+    {NULL, "data..batch=3", "command line: 'data..batch=3': an empty key"},
+    {NULL, "data.=3", "command line: 'data.=3': an empty key"},
+    {NULL, "strategies.zer.stage=1",
+     "command line: 'strategies.zer.stage=1': no item zer in the job; did you mean zero?"},
+    {NULL, "strategies.fsdp.stage=1",
+     "command line: 'strategies.fsdp.stage=1': no item fsdp in the job; there is 3d, zero"},
+    {NULL, "strategies.7.stage=1",
+     "command line: 'strategies.7.stage=1': no item 7 in the job; there is 3d, zero"},
+    {NULL, "mesh.dp={replicate: 2",
+     "command line: 'mesh.dp={replicate: 2': while parsing a flow mapping, did not find expected ',' or '}'"},
+    {NULL, "mesh.dp={tp: &a 2}",
+     "command line: 'mesh.dp={tp: &a 2}': anchors (&name) are not supported: write the value out"},
+    {NULL, "model.a.b.c.d.e.f.g.h.i.j.k.l.m.n.o=1",
+     "command line: 'model.a.b.c.d.e.f.g.h.i.j.k.l.m.n.o=1': nested more than 16 deep"},
+    {NULL, "model.a.b.c.d.e.f.g.h.i.j.k.l.m={n: {o: 1}}",
+     "command line: 'model.a.b.c.d.e.f.g.h.i.j.k.l.m={n: {o: 1}}': nested more than 16 deep"},
+    {NULL, "mash.tp=2", "command line: unknown section mash; did you mean mesh?"},
+    {NULL, "data.bacth=2", "command line: data: unknown key bacth; did you mean batch?"},
+    {NULL, "data.batch.size=2",
+     "command line: data.batch is a mapping where one value of type int is wanted"},
+};
+
+/* ---- what the keys say together */
+static const struct bad rules[] = {
+    {NULL, "data.val_fraction=0.1",
+     "command line: data.val_fraction: data.val is given too; say one of them"},
+    {JOB REST "eval: {every: 3}\n", NULL,
+     "job.yaml:5:15: eval.every: nothing to evaluate on; say data.val or data.val_fraction"},
+    {NULL, "schedule.warmup=301", "command line: schedule.warmup: 301 steps are more than job.steps, 300"},
+    {NULL, "schedule={kind: wsd, warmup: 200, decay: 200}",
+     "command line: schedule.decay: warmup 200 + decay 200 are more than job.steps, 300"},
+    {NULL, "schedule={min_lr: 1e-5}",
+     "command line: schedule.min_lr: a constant schedule never comes down; say kind: linear, cosine or wsd"},
+    {NULL, "schedule.decay=10", "command line: schedule.decay: only kind: wsd has it"},
+    {NULL, "schedule.decay_shape=sqrt", "command line: schedule.decay_shape: only kind: wsd has it"},
+    {NULL, "data.token_dtype=uint32",
+     "command line: data.token_dtype: only nanogpt files need it; the others say it"},
+};
+
+/* ---- the mesh: full_job has tp 2, launch.ranks 4, batch 32, micro_batch 4 */
+static const struct {
+    const char *override;
+    int64_t ranks;
+    const char *want;
+} meshes[] = {
+    {NULL, 5,
+     "job.yaml:6:1: mesh: 5 ranks cannot be cut into pp 1 x dp auto x cp 1 x ep 1 x tp 2; the product must "
+     "be the number of "
+     "ranks; nearest that work: mesh.tp=1, mesh.tp=5, ranks 4, ranks 6"},
+    {"mesh.tp=4", 6,
+     "job.yaml:6:1: mesh: 6 ranks cannot be cut into pp 1 x dp auto x cp 1 x ep 1 x tp 4; the product must "
+     "be the "
+     "number of ranks; nearest that work: mesh.tp=3, mesh.tp=6, ranks 4, ranks 8"},
+    {"mesh={tp: 3, dp: 2}", 8,
+     "command line: mesh: 8 ranks are not pp 1 x dp 2 x cp 1 x ep 1 x tp 3; the product must be the number "
+     "of ranks; nearest that "
+     "work: mesh.tp=4, ranks 6"},
+    {"mesh={tp: 2, dp: {replicate: 2, shard: 2}}", 12,
+     "command line: mesh: 12 ranks are not pp 1 x dp_replicate 2 x dp_shard 2 x cp 1 x ep 1 x tp 2; the "
+     "product must be the number of "
+     "ranks; nearest that work: mesh.tp=3, mesh.dp.shard=3, mesh.dp.replicate=3, ranks 8"},
+    {"mesh={tp: 1000000, pp: 1000000}", 4,
+     "command line: mesh: pp 1000000 x dp auto x cp 1 x ep 1 x tp 1000000 are more than 16777216 "
+     "ranks"},
+    {NULL, -4, "job.yaml:6:1: mesh: -4 is no possible number of ranks"},
+    {"mesh={cp: 3}", 3, "job.yaml:19:12: data.seq_len: 256 cannot be cut into mesh.cp = 3 equal parts"},
+    {NULL, 6,
+     "job.yaml:20:10: data.batch: 32 is no multiple of micro_batch 4 x dp 3 x ep 1 = 12; nearest that work: "
+     "data.batch=24, "
+     "data.batch=36"},
+    {"data.micro_batch=3", 4,
+     "job.yaml:20:10: data.batch: 32 is no multiple of micro_batch 3 x dp 2 x ep 1 = 6; nearest that work: "
+     "data.batch=30, data.batch=36, data.micro_batch=2, data.micro_batch=4"},
+    {"data.batch=2", 4,
+     "command line: data.batch: 2 is no multiple of micro_batch 4 x dp 2 x ep 1 = 8; nearest that work: "
+     "data.batch=8, data.micro_batch=1"},
+};
+
+static void check(const struct bad *bad)
+{
+    ck_assert_str_eq(refusal(bad->text ? bad->text : full_job, bad->override, 4), bad->want);
+}
+
+START_TEST(bad_file)
+{
+    check(&files[_i]);
+}
+END_TEST
+
+START_TEST(bad_key)
+{
+    check(&keys[_i]);
+}
+END_TEST
+
+START_TEST(bad_special)
+{
+    check(&specials[_i]);
+}
+END_TEST
+
+START_TEST(bad_word)
+{
+    check(&words[_i]);
+}
+END_TEST
+
+START_TEST(bad_rule)
+{
+    check(&rules[_i]);
+}
+END_TEST
+
+START_TEST(bad_mesh)
+{
+    ck_assert_str_eq(refusal(full_job, meshes[_i].override, meshes[_i].ranks), meshes[_i].want);
+}
+END_TEST
+
+/* Without micro_batch the rule is shorter. */
+START_TEST(bad_batch)
+{
+    ck_assert_str_eq(refusal(JOB REST, NULL, 3),
+                     "job.yaml:4:37: data.batch: 4 is no multiple of dp 3 x ep 1 = 3; nearest that work: "
+                     "data.batch=3, data.batch=6");
+}
+END_TEST
+
+/* ---- plugins' sections */
+
+START_TEST(bad_section)
+{
+    static const struct {
+        const char *override, *want;
+    } cases[] = {
+        {"strategies.zero.stge=1", "command line: strategies.zero: unknown key stge; did you mean stage?"},
+        {"strategies.zero.stage=10", "command line: strategies.zero.stage: 10 is out of range: 0 to 9"},
+        {"strategies.zero.zero_stage=1", NULL}, /* an alias, and the command line wins */
+        {"strategies.zero.order=1f1",
+         "command line: strategies.zero.order: '1f1' is none of gpipe, 1f1b; did you mean 1f1b?"},
+        {"strategies.zero.overlap=", "command line: 'strategies.zero.overlap=' has no value"},
+        {"strategies.zero.offload.pth=1",
+         "command line: strategies.zero: unknown key offload.pth; did you mean offload.path?"},
+        {"strategies.zero.offload=x", "command line: strategies.zero: unknown key offload; the keys are lr, "
+                                      "betas, stage, bucket, order, overlap, offload.path, use"},
+        {"strategies.zero.bucket={a: 1}",
+         "command line: strategies.zero.bucket is a mapping where one value of type size is wanted"},
+    };
+    struct hd__job *job = NULL;
+    struct plugin_settings s;
+    int32_t rc = hd__job_parse("job.yaml", full_job, strlen(full_job), &cases[_i].override, 1, &job, &err);
+    if (!rc)
+        rc = parse_section(job, job->strategies[1], &s);
+    if (cases[_i].want) {
+        ck_assert_int_eq(rc, HD_E_INVALID);
+        ck_assert_str_eq(err.message, cases[_i].want);
+    } else {
+        ck_assert_int_eq(rc, HD_OK);
+        ck_assert_int_eq(s.stage, 1);
+    }
+    hd__job_free(job);
+}
+END_TEST
+
+/* comm and checkpoint are read by the core and by the plugin; the plugin's reading finds what neither knows.
+ */
+START_TEST(shared_section)
+{
+    struct hd__job *job = load(full_job, "comm.timout=3s", "checkpoint.stag=3", NULL);
+    struct plugin_settings s;
+    ck_assert_int_eq(parse_section(job, job->comm, &s), HD_E_INVALID);
+    ck_assert_str_eq(err.message, "command line: comm: unknown key timout; did you mean timeout?");
+    ck_assert_int_eq(parse_section(job, job->checkpoint, &s), HD_E_INVALID);
+    ck_assert_str_eq(err.message, "command line: checkpoint: unknown key stag; did you mean stage?");
+    hd__job_free(job);
+}
+END_TEST
+
+START_TEST(required_option)
+{
+    static const struct hd_option option = {
+        .name = "path", .type = HD_OPT_STRING, .flags = HD_OPTION_REQUIRED, .help = "where"};
+    struct hd__job *job = load(full_job, NULL, NULL, NULL);
+    const char *path = NULL;
+    ck_assert_int_eq(hd__job_section_parse(job, job->strategies[1], &option, 1, sizeof option, &path, &err),
+                     HD_E_INVALID);
+    ck_assert_str_eq(err.message,
+                     "job.yaml:10:5: strategies.zero: unknown key stage; the keys are path, use");
+    ck_assert_int_eq(hd__job_section_parse(job, job->hooks[0], &option, 1, sizeof option, &path, &err),
+                     HD_E_INVALID);
+    ck_assert_str_eq(err.message, "job.yaml:5:89: comm.hooks.0 needs path (where)");
+    hd__job_free(job);
+}
+END_TEST
+
+/* ---- size and depth */
+
+static char *repeat(const char *head, const char *unit, size_t n, const char *tail)
+{
+    size_t a = strlen(head), b = strlen(unit), c = strlen(tail);
+    char *out = hd__alloc(a + n * b + c + 1);
+    memcpy(out, head, a);
+    for (size_t i = 0; i < n; i++)
+        memcpy(out + a + i * b, unit, b);
+    memcpy(out + a + n * b, tail, c);
+    return out;
+}
+
+START_TEST(huge)
+{
+    char *text = repeat("", "[", 500000, "");
+    ck_assert_str_eq(refusal(text, NULL, 1), "job.yaml:1:17: nested more than 16 deep");
+    free(text);
+    text = repeat("a: [", "1,", 200000, "1]\n");
+    ck_assert_str_eq(refusal(text, NULL, 1),
+                     "job.yaml:1:200001: more than 100000 values: this is no job file");
+    free(text);
+    text = repeat("a: \"", "x", 2000000, "\"\n");
+    ck_assert_str_eq(refusal(text, NULL, 1), "job.yaml: 2000006 bytes: a job file has at most 1 MiB");
+    free(text);
+    struct hd__text keys_text = {0};
+    for (int i = 0; i < 1500; i++)
+        hd__text_add(&keys_text, "k%d: 1\n", i);
+    ck_assert_str_eq(refusal(keys_text.at, NULL, 1),
+                     "job.yaml:1001:1: too many keys in one mapping: this is no job file");
+    hd__text_free(&keys_text);
+    text = repeat("job: {steps: ", "9", 100000, "}\n" REST);
+    ck_assert_str_eq(refusal(text, NULL, 1),
+                     "job.yaml:1:14: job.steps: "
+                     "'999999999999999999999999999999999999999999999999999999999999' is not a whole number");
+    free(text);
+    text = repeat("job: {", "k", 900000, ": 1}\n" REST);
+    ck_assert_str_eq(refusal(text, NULL, 1),
+                     "job.yaml:1:900007: while parsing a flow mapping, did not find expected ',' or '}'");
+    free(text);
+}
+END_TEST
+
+int main(void)
+{
+    TCase *tc = tcase_create("bad");
+    tcase_add_loop_test(tc, bad_file, 0, HD__COUNT(files));
+    tcase_add_loop_test(tc, bad_key, 0, HD__COUNT(keys));
+    tcase_add_loop_test(tc, bad_special, 0, HD__COUNT(specials));
+    tcase_add_loop_test(tc, bad_word, 0, HD__COUNT(words));
+    tcase_add_loop_test(tc, bad_rule, 0, HD__COUNT(rules));
+    tcase_add_loop_test(tc, bad_mesh, 0, HD__COUNT(meshes));
+    tcase_add_test(tc, bad_batch);
+    tcase_add_loop_test(tc, bad_section, 0, 8);
+    tcase_add_test(tc, shared_section);
+    tcase_add_test(tc, required_option);
+    tcase_add_test(tc, huge);
+    return suite_run_case("bad jobs", tc);
+}

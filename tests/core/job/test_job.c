@@ -1,0 +1,478 @@
+/* Good jobs: every key where it belongs, defaults, the command line, the mesh, printing and reading back. */
+#include <math.h>
+
+#include "tests/core/job/common.h"
+#include "tests/suite.h"
+
+START_TEST(every_key)
+{
+    struct hd__job *j = load(full_job, NULL, NULL, NULL);
+    ck_assert_str_eq(j->name, "kjv");
+    ck_assert_int_eq(j->steps, 300);
+    ck_assert_int_eq(j->seed, 7);
+    ck_assert_int_eq(j->deterministic, HD__DETERMINISTIC_EXACT);
+    ck_assert_int_eq(j->launch_ranks, 4);
+    ck_assert_uint_eq(j->plugin_path.count, 2);
+    ck_assert_str_eq(j->plugin_path.text[1], "./b");
+    ck_assert_double_eq(j->comm_timeout, 120);
+    ck_assert_double_eq(j->comm_dead_after, 5);
+    ck_assert_double_eq(j->late_after, 10);
+    ck_assert_int_eq(j->flight_operations, 64);
+    ck_assert_int_eq(j->schedule.kind, HD__SCHEDULE_COSINE);
+    ck_assert_int_eq(j->schedule.warmup, 100);
+    ck_assert_double_eq(j->schedule.min_lr, 3e-5);
+    ck_assert_uint_eq(j->train.count, 2);
+    ck_assert_uint_eq(j->train.weighted, 1);
+    ck_assert_str_eq(j->train.at[1].path, "b.txt");
+    ck_assert_double_eq(j->train.at[0].weight, 0.7);
+    ck_assert_uint_eq(j->val.count, 1);
+    ck_assert_str_eq(j->val.at[0].path, "v.txt");
+    ck_assert_uint_eq(j->val.weighted, 0);
+    ck_assert_int_eq(j->format, HD__FORMAT_BYTES);
+    ck_assert_int_eq(j->seq_len, 256);
+    ck_assert_int_eq(j->batch, 32);
+    ck_assert_int_eq(j->shuffle, 0);
+    ck_assert_int_eq(j->eval_every, 100);
+    ck_assert_int_eq(j->eval_batches, 5);
+    ck_assert_uint_eq(j->precision.compute, HD_BF16);
+    ck_assert_uint_eq(j->precision.grad, HD_F32);
+    ck_assert_uint_eq(j->precision.reduce, HD_BF16);
+    ck_assert_uint_eq(j->precision.loss_scaling, HD__LOSS_SCALE_NONE);
+    ck_assert_int_eq(j->recompute, HD__RECOMPUTE_EVERY);
+    ck_assert_int_eq(j->recompute_every, 2);
+    ck_assert_str_eq(j->checkpoint_dir, "out");
+    ck_assert_int_eq(j->checkpoint_every, 100);
+    ck_assert_int_eq(j->checkpoint_keep, 2);
+    ck_assert_int_eq(j->checkpoint_async, 0);
+    ck_assert_str_eq(j->resume, "never");
+    ck_assert_int_eq(j->metrics_every, 10);
+    ck_assert_str_eq(j->metrics_jsonl, "m.jsonl");
+    ck_assert_str_eq(j->metrics_tensorboard, "tb");
+    hd__job_free(j);
+}
+END_TEST
+
+START_TEST(components)
+{
+    struct hd__job *j = load(full_job, NULL, NULL, NULL);
+    ck_assert_str_eq(j->device->use, "cpu");
+    ck_assert_uint_eq(j->device->kind, HD_KIND_DEVICE);
+    ck_assert_str_eq(j->optimizer->origin, "job.yaml:12:19");
+    ck_assert_uint_eq(j->n_strategies, 2);
+    ck_assert_str_eq(j->strategies[1]->use, "zero");
+    ck_assert_str_eq(j->strategies[1]->path, "strategies.zero");
+    ck_assert_str_eq(j->checkpoint->use, "posix");
+    ck_assert_str_eq(j->comm->use, "shm");
+    ck_assert_str_eq(j->comm_axis[HD_AXIS_DP_REPLICATE]->use, "mpi");
+    ck_assert_ptr_eq(j->comm_axis[HD_AXIS_DP_REPLICATE], j->comm_axis[HD_AXIS_DP_SHARD]);
+    ck_assert_str_eq(j->comm_axis[HD_AXIS_TP]->use, "fast");
+    ck_assert_ptr_eq(j->comm_axis[HD_AXIS_TP], j->comm_axis[HD_AXIS_TQ]);
+    ck_assert_ptr_eq(j->comm_axis[HD_AXIS_PP], j->comm);
+    ck_assert_uint_eq(j->n_hooks, 2);
+    ck_assert_str_eq(j->hooks[0]->use, "check");
+    ck_assert_str_eq(j->hooks[1]->use, "faults");
+    struct plugin_settings s;
+    ck_assert_int_eq(parse_section(j, j->comm, &s),
+                     HD_OK); /* the core's keys are no concern of the plugin's */
+    ck_assert_int_eq(s.stage, 0);
+    ck_assert_int_eq(parse_section(j, j->comm_axis[HD_AXIS_TP], &s), HD_OK);
+    ck_assert_int_eq(s.stage, 2);
+    ck_assert_int_eq(parse_section(j, j->hooks[0], &s), HD_OK);
+    ck_assert_int_eq(s.stage, 0);
+    ck_assert_int_eq(parse_section(j, j->hooks[1], &s), HD_OK);
+    ck_assert_int_eq(s.stage, 3);
+    ck_assert_int_eq(parse_section(j, j->checkpoint, &s), HD_OK);
+    ck_assert_int_eq(s.stage, 1);
+    ck_assert_int_eq(parse_section(j, j->strategies[1], &s), HD_OK);
+    ck_assert_int_eq(s.stage, 3);
+    ck_assert_int_eq(s.bucket, 25000000);
+    ck_assert_int_eq(s.order, 1);
+    hd__job_free(j);
+}
+END_TEST
+
+START_TEST(axes)
+{
+    static const char text[] = "comm: {axes: {dp_shard: shm, dp: mpi, pp: mpi}}\n";
+    char *all = hd__format("%s%s", small_job, text);
+    struct hd__job *j = load(all, NULL, NULL, NULL);
+    ck_assert_str_eq(j->comm->use, "shm");
+    ck_assert_str_eq(j->comm->origin, "default");
+    ck_assert_ptr_eq(j->comm_axis[HD_AXIS_DP_SHARD],
+                     j->comm); /* shared with what is there, and finer than dp */
+    ck_assert_str_eq(j->comm_axis[HD_AXIS_DP_REPLICATE]->use, "mpi");
+    ck_assert_ptr_eq(j->comm_axis[HD_AXIS_PP], j->comm_axis[HD_AXIS_DP_REPLICATE]);
+    hd__job_free(j);
+    free(all);
+}
+END_TEST
+
+START_TEST(defaults)
+{
+    struct hd__job *j = load(small_job, NULL, NULL, NULL);
+    ck_assert_int_eq(hd__job_resolve(j, 0, &err), HD_OK);
+    ck_assert_str_eq(j->name, "job");
+    ck_assert_int_eq(j->seed, 1337);
+    ck_assert_str_eq(j->device->use, "cpu");
+    ck_assert_uint_eq(j->n_strategies, 1);
+    ck_assert_str_eq(j->strategies[0]->use, "zero");
+    ck_assert_str_eq(j->strategies[0]->origin, "default");
+    ck_assert_ptr_null(j->checkpoint);
+    ck_assert_double_eq(j->val_fraction, 0);
+    ck_assert_int_eq(j->shuffle, 1);
+    ck_assert_int_eq(j->schedule.kind, HD__SCHEDULE_CONSTANT);
+    ck_assert_int_eq(j->schedule.warmup, 0);
+    ck_assert_int_eq(j->eval_every, 0);
+    ck_assert_uint_eq(j->precision.compute, HD_F32);
+    ck_assert_uint_eq(j->precision.optimizer, HD_F32);
+    ck_assert_int_eq(j->recompute, HD__RECOMPUTE_NONE);
+    ck_assert_int_eq(j->metrics_every, 1);
+    ck_assert_str_eq(j->metrics_jsonl, "runs/job/metrics.jsonl");
+    ck_assert_ptr_null(j->metrics_tensorboard);
+    ck_assert_int_eq(j->ranks, 1);
+    ck_assert_int_eq(j->micro_batch, 4);
+    ck_assert_int_eq(j->accumulation, 1);
+    for (int a = 0; a < HD_AXIS_COUNT; a++)
+        ck_assert_int_eq(j->mesh[a], 1);
+    hd__job_free(j);
+    j = load(small_job, "checkpoint.every=5", "job.name=x", "strategies.zero.stage=1");
+    ck_assert_str_eq(j->checkpoint->use, "posix");
+    ck_assert_str_eq(j->checkpoint_dir, "runs/x/checkpoints");
+    ck_assert_str_eq(j->resume, "auto");
+    ck_assert_int_eq(j->checkpoint_keep, 3);
+    struct plugin_settings s;
+    ck_assert_int_eq(parse_section(j, j->strategies[0], &s), HD_OK);
+    ck_assert_int_eq(s.stage, 1);
+    hd__job_free(j);
+}
+END_TEST
+
+START_TEST(file_name)
+{
+    struct hd__job *j = NULL;
+    ck_assert_int_eq(
+        hd__job_parse("some/dir/my job.v2.yaml", small_job, strlen(small_job), NULL, 0, &j, &err), HD_OK);
+    ck_assert_str_eq(j->name, "my_job.v2");
+    hd__job_free(j);
+    char marked[2000]; /* as some editors begin UTF-8 */
+    snprintf(marked, sizeof marked, "\xef\xbb\xbf%s", small_job);
+    ck_assert_int_eq(hd__job_parse("marked.yaml", marked, strlen(marked), NULL, 0, &j, &err), HD_OK);
+    hd__job_free(j);
+    ck_assert_int_eq(hd__job_load("/nonexistent/x.yaml", NULL, 0, &j, &err), HD_E_INVALID);
+    ck_assert_str_eq(err.message, "/nonexistent/x.yaml: cannot open the job file: No such file or directory");
+    ck_assert_int_eq(hd__job_load("/", NULL, 0, &j, &err), HD_E_INVALID);
+    ck_assert_str_eq(err.message, "/: cannot read the job file: Is a directory");
+}
+END_TEST
+
+START_TEST(overrides)
+{
+    struct hd__job *j =
+        load(full_job, "optimizer.lr=1e-2", "strategies.zero.stage=1", "strategies.0.order=1f1b");
+    struct plugin_settings s;
+    ck_assert_int_eq(parse_section(j, j->optimizer, &s), HD_OK);
+    ck_assert_double_eq(s.lr, 1e-2);
+    ck_assert_int_eq(parse_section(j, j->strategies[0], &s), HD_OK);
+    ck_assert_int_eq(s.order, 1);
+    ck_assert_int_eq(parse_section(j, j->strategies[1], &s), HD_OK);
+    ck_assert_int_eq(s.stage, 1);
+    ck_assert_str_eq(hd__job_where(j, "optimizer.lr"), "command line");
+    ck_assert_str_eq(hd__job_where(j, "optimizer.betas"), "job.yaml:12:43");
+    ck_assert_str_eq(hd__job_where(j, "strategies.zero.bucket"), "job.yaml:11:13");
+    ck_assert_str_eq(hd__job_where(j, "strategies.zero.order"), "job.yaml:9:5");
+    ck_assert_str_eq(hd__job_where(j, "data.token_dtype"), "job.yaml:15:1");
+    ck_assert_str_eq(hd__job_where(j, "nothing.at.all"), "job.yaml:1:1");
+    hd__job_free(j);
+    j = load(full_job, "data.train=a: b # c.txt", "recompute=full", "comm.hooks=[\"trace\"]");
+    ck_assert_str_eq(j->train.at[0].path, "a: b # c.txt");
+    ck_assert_int_eq(j->recompute, HD__RECOMPUTE_FULL);
+    ck_assert_uint_eq(j->n_hooks, 1);
+    ck_assert_str_eq(j->hooks[0]->use, "trace");
+    ck_assert(j->n_comm_levels == 1 && j->comm_levels[0] == 0);
+    hd__job_free(j);
+    j = load(full_job, "comm.levels=numa", NULL, NULL);
+    ck_assert(j->n_comm_levels == 1 && j->comm_levels[0] == 2);
+    hd__job_free(j);
+    j = load(full_job, "comm.levels=[machine, numa]", NULL, NULL);
+    ck_assert(j->n_comm_levels == 2 && j->comm_levels[0] == 0 && j->comm_levels[1] == 2);
+    hd__job_free(j);
+    j = load(full_job, "mesh.dp.replicate=2", "recompute.every=3", "data.train.0.path=z");
+    ck_assert_int_eq(j->mesh_asked[HD_AXIS_DP_REPLICATE], 2);
+    ck_assert_int_eq(j->mesh_asked[HD_AXIS_DP_SHARD], 0);
+    ck_assert_int_eq(j->recompute_every, 3);
+    ck_assert_str_eq(j->train.at[0].path, "z");
+    hd__job_free(j);
+    /* The later one wins; the command line wins over an alias in the file. */
+    j = load("job: {steps: 1}\noptimizer: {use: sgd}\nmodel: {use: t}\ndata: {train: a, block_size: 4, "
+             "global_batch: 2}\n",
+             "data.batch=8", "data.seq_len=16", "data.batch=6");
+    ck_assert_int_eq(j->batch, 6);
+    ck_assert_int_eq(j->seq_len, 16);
+    hd__job_free(j);
+}
+END_TEST
+
+START_TEST(precision)
+{
+    static const struct {
+        const char *override;
+        uint32_t scaling;
+        double scale;
+    } cases[] = {
+        {"precision.compute=fp16", HD__LOSS_SCALE_DYNAMIC, 65536},
+        {"precision.compute=bf16", HD__LOSS_SCALE_NONE, 1},
+        {"precision.loss_scale=dynamic", HD__LOSS_SCALE_DYNAMIC, 65536},
+        {"precision.loss_scale=128", HD__LOSS_SCALE_STATIC, 128},
+        {"precision={compute: fp16, loss_scale: none}", HD__LOSS_SCALE_NONE, 1},
+    };
+    struct hd__job *j = load(small_job, cases[_i].override, NULL, NULL);
+    ck_assert_uint_eq(j->precision.loss_scaling, cases[_i].scaling);
+    ck_assert_double_eq(j->precision.loss_scale, cases[_i].scale);
+    hd__job_free(j);
+    j = load(small_job, "precision.compute=fp64", NULL, NULL);
+    ck_assert_uint_eq(j->precision.compute, HD_F64);
+    hd__job_free(j);
+}
+END_TEST
+
+START_TEST(meshes)
+{
+    static const struct {
+        const char *mesh;
+        int64_t ranks, want[HD_AXIS_COUNT], accumulation, micro;
+    } cases[] = {
+        {"mesh={dp: auto}", 4, {1, 1, 4, 1, 1, 1, 1}, 1, 12},
+        {"mesh={tp: 2, pp: 3}", 12, {3, 1, 2, 1, 1, 2, 1}, 1, 24},
+        {"mesh={dp: {replicate: 2, shard: auto}, cp: 2}", 16, {1, 2, 4, 2, 1, 1, 1}, 1, 6},
+        {"mesh={dp: {shard: 4}}", 8, {1, 2, 4, 1, 1, 1, 1}, 1, 6},
+        {"mesh={dp: {replicate: 2, shard: 3}}", 0, {1, 2, 3, 1, 1, 1, 1}, 1, 8},
+        {"mesh={dp: 2, ep: 4}", 8, {1, 1, 2, 1, 4, 1, 1}, 1, 6},
+        {"mesh={tp: 8}", 0, {1, 1, 1, 1, 1, 8, 1}, 1, 48},
+    };
+    struct hd__job *j = load(small_job, "data.batch=48", cases[_i].mesh, NULL);
+    ck_assert_msg(hd__job_resolve(j, cases[_i].ranks, &err) == HD_OK, "%s", err.message);
+    for (int a = 0; a < HD_AXIS_COUNT; a++)
+        ck_assert_int_eq(j->mesh[a], cases[_i].want[a]);
+    ck_assert_int_eq(j->accumulation, cases[_i].accumulation);
+    ck_assert_int_eq(j->micro_batch, cases[_i].micro);
+    hd__job_free(j);
+    j = load(small_job, "data.batch=48", cases[_i].mesh,
+             "data.micro_batch=2"); /* the same, in micro-batches */
+    ck_assert_int_eq(hd__job_resolve(j, cases[_i].ranks, &err), HD_OK);
+    ck_assert_int_eq(j->micro_batch, 2);
+    ck_assert_int_eq(j->accumulation, cases[_i].micro / 2);
+    hd__job_free(j);
+}
+END_TEST
+
+START_TEST(launch_ranks)
+{
+    struct hd__job *j = load(small_job, "launch.ranks=4", NULL, NULL);
+    ck_assert_int_eq(hd__job_resolve(j, 0, &err), HD_OK);
+    ck_assert_int_eq(j->ranks, 4);
+    ck_assert_int_eq(hd__job_resolve(j, 2, &err), HD_OK); /* an outer launcher knows better; and again */
+    ck_assert_int_eq(j->ranks, 2);
+    ck_assert_int_eq(j->micro_batch, 2);
+    hd__job_free(j);
+}
+END_TEST
+
+/* ---- printing */
+
+static void parse_all(struct hd__job *j)
+{
+    struct plugin_settings s;
+    struct hd__section *all[] = {j->device, j->comm,       j->optimizer,
+                                 j->model,  j->checkpoint, j->comm_axis[HD_AXIS_TP]};
+    for (size_t i = 0; i < HD__COUNT(all); i++)
+        if (all[i])
+            ck_assert_msg(!parse_section(j, all[i], &s), "%s", err.message);
+    for (uint64_t i = 0; i < j->n_strategies; i++)
+        ck_assert_int_eq(parse_section(j, j->strategies[i], &s), HD_OK);
+    for (uint64_t i = 0; i < j->n_hooks; i++)
+        ck_assert_int_eq(parse_section(j, j->hooks[i], &s), HD_OK);
+}
+
+static void same_values(const struct hd__job *a, const struct hd__job *b)
+{
+    ck_assert_uint_eq(a->values.count, b->values.count);
+    for (uint32_t i = 0; i < a->values.count; i++) {
+        const struct hd__value *value = &a->values.at[i], *other = NULL;
+        for (uint32_t k = 0; k < b->values.count && !other; k++)
+            if (!strcmp(b->values.at[k].path, value->path))
+                other = &b->values.at[k];
+        ck_assert_msg(other != NULL, "%s is lost", value->path);
+        ck_assert_msg(!strcmp(value->path, "comm.axes") || !strcmp(value->path, "comm.hooks") ||
+                          !strcmp(value->text, other->text),
+                      "%s: %s, then %s", value->path, value->text, other->text);
+    }
+}
+
+/* What is printed is a job, and the same one; whether or not plugins' sections and the mesh were resolved. */
+START_TEST(round_trip)
+{
+    const char *text = _i & 1 ? full_job : small_job;
+    struct hd__job *a = load(text, "data.train=a: \"b\".txt", "model.offload.path='no\ttabs \\ '", NULL);
+    struct hd__text first = {0}, second = {0};
+    if (_i & 2)
+        ck_assert_int_eq(hd__job_resolve(a, 0, &err), HD_OK);
+    if (_i & 4)
+        parse_all(a);
+    hd__job_print(a, &first);
+    struct hd__job *b = load(first.at, NULL, NULL, NULL);
+    if (_i & 2)
+        ck_assert_int_eq(hd__job_resolve(b, 0, &err), HD_OK);
+    if (_i & 4)
+        parse_all(b);
+    same_values(a, b);
+    hd__job_print(b, &second);
+    json_t *ja = hd__job_json(a), *jb = hd__job_json(b);
+    ck_assert(json_equal(ja, jb));
+    json_decref(ja);
+    json_decref(jb);
+    hd__job_free(a);
+    hd__job_free(b);
+    hd__text_free(&first);
+    hd__text_free(&second);
+}
+END_TEST
+
+START_TEST(printed)
+{
+    struct hd__job *j = load("job: {steps: 20, name: n}\n"
+                             "optimizer: {use: sgd, lr: 1e-2, offload: {path: /tmp}}\n"
+                             "model: {use: transformer, layers: 2}\n"
+                             "comm: {axes: {dp: mpi, tp: {use: fast}}, hooks: [check]}\n"
+                             "data: {train: [a.txt, b.txt], seq_len: 8, batch: 4}\n",
+                             "job.seed=5", NULL, NULL);
+    struct plugin_settings s;
+    struct hd__text out = {0};
+    ck_assert_int_eq(hd__job_resolve(j, 2, &err), HD_OK);
+    ck_assert_int_eq(parse_section(j, j->optimizer, &s), HD_OK);
+    ck_assert_str_eq(s.path, "/tmp");
+    hd__job_print(j, &out);
+    static const char want[] = "job:\n"
+                               "  name: n                                        # job.yaml:1:24\n"
+                               "  steps: 20                                      # job.yaml:1:14\n"
+                               "  seed: 5                                        # command line\n"
+                               "  deterministic: normal                          # default\n"
+                               "plugins:\n"
+                               "  path: []                                       # default\n"
+                               "device:\n"
+                               "  use: cpu                                       # default\n"
+                               "  staging: 4MiB                                  # default\n"
+                               "  capture: true                                  # default\n"
+                               "liveness:\n"
+                               "  dead_after: 5s                                 # default\n"
+                               "  late_after: 10s                                # default\n"
+                               "  operations: 64                                 # default\n"
+                               "comm:\n"
+                               "  use: shm                                       # default\n"
+                               "  axes:\n"
+                               "    dp: mpi                                      # job.yaml:4:19\n"
+                               "    tp:\n"
+                               "      use: fast                                  # job.yaml:4:34\n"
+                               "  hooks:\n"
+                               "    - check                                      # job.yaml:4:50\n"
+                               "  levels: machine                                # default\n"
+                               "  sums: tree                                     # default\n"
+                               "  timeout: 300s                                  # default\n"
+                               "  progress: between                              # default\n"
+                               "mesh:\n"
+                               "  pp: 1                                          # default\n"
+                               "  dp: 2                                          # default, auto\n"
+                               "  cp: 1                                          # default\n"
+                               "  ep: 1                                          # default\n"
+                               "  tp: 1                                          # default\n"
+                               "strategies:\n"
+                               "  - use: zero                                    # default\n"
+                               "    stage: 0                                     # default\n"
+                               "optimizer:\n"
+                               "  use: sgd                                       # job.yaml:2:18\n"
+                               "  lr: 0.01                                       # job.yaml:2:27\n"
+                               "  betas: [0.9, 0.999]                            # default\n"
+                               "  stage: 0                                       # default\n"
+                               "  bucket: 1MiB                                   # default\n"
+                               "  order: 1f1b                                    # default\n"
+                               "  overlap: true                                  # default\n"
+                               "  offload:\n"
+                               "    path: /tmp                                   # job.yaml:2:49\n"
+                               "schedule:\n";
+    ck_assert_msg(!strncmp(out.at, want, strlen(want)), "%s", out.at);
+    ck_assert_ptr_nonnull(
+        strstr(out.at, "\n  layers: 2                                      # job.yaml:3:35\n"));
+    ck_assert_ptr_nonnull(
+        strstr(out.at, "\n  train: [a.txt, b.txt]                          # job.yaml:5:15\n"));
+    ck_assert_ptr_nonnull(
+        strstr(out.at, "\n  micro_batch: 2                                 # default, batch / (dp x ep)\n"));
+    ck_assert_ptr_nonnull(strstr(out.at, "\nrecompute: none                                  # default\n"));
+    hd__text_free(&out);
+    json_t *json = hd__job_json(j);
+    json_int_t seed, dp;
+    double lr;
+    const char *axis;
+    ck_assert_int_eq(json_unpack(json, "{s:{s:I}, s:{s:I}, s:{s:F}, s:{s:{s:s}}}", "job", "seed", &seed,
+                                 "mesh", "dp", &dp, "optimizer", "lr", &lr, "comm", "axes", "dp", &axis),
+                     0);
+    ck_assert_int_eq(seed, 5);
+    ck_assert_int_eq(dp, 2);
+    ck_assert_double_eq(lr, 0.01);
+    ck_assert_str_eq(axis, "mpi");
+    json_decref(json);
+    hd__job_free(j);
+}
+END_TEST
+
+/* The core's own tables hold the rules that plugins' must. */
+START_TEST(tables)
+{
+    struct hd__options table;
+    const char *name;
+    size_t i = 0;
+    for (; (name = hd__job_table(i, &table)); i++)
+        ck_assert_msg(hd__options_check(&table, sizeof(struct hd__job), &err) == HD_OK, "%s: %s", name,
+                      err.message);
+    ck_assert_uint_eq(i, 17);
+}
+END_TEST
+
+/* docs/job-file.md shows each table as the command prints it. */
+START_TEST(documented)
+{
+    static char page[65536];
+    FILE *in = fopen(DOCS "/job-file.md", "r");
+    ck_assert_ptr_nonnull(in);
+    size_t n = fread(page, 1, sizeof page - 1, in);
+    fclose(in);
+    ck_assert_uint_gt(n, 0);
+    struct hd__options table;
+    const char *name;
+    for (size_t i = 0; (name = hd__job_table(i, &table)); i++) {
+        struct hd__text text = {0};
+        hd__text_add(&text, "```\n");
+        hd__options_print(&table, &text);
+        ck_assert_msg(!table.count || strstr(page, text.at) != NULL, "docs/job-file.md lacks the table of %s:\n%s",
+                      name, text.at);
+        hd__text_free(&text);
+    }
+}
+END_TEST
+
+int main(void)
+{
+    TCase *tc = tcase_create("job");
+    tcase_add_test(tc, every_key);
+    tcase_add_test(tc, components);
+    tcase_add_test(tc, axes);
+    tcase_add_test(tc, defaults);
+    tcase_add_test(tc, file_name);
+    tcase_add_test(tc, overrides);
+    tcase_add_loop_test(tc, precision, 0, 5);
+    tcase_add_loop_test(tc, meshes, 0, 7);
+    tcase_add_test(tc, launch_ranks);
+    tcase_add_loop_test(tc, round_trip, 0, 8);
+    tcase_add_test(tc, printed);
+    tcase_add_test(tc, tables);
+    tcase_add_test(tc, documented);
+    return suite_run_case("job", tc);
+}

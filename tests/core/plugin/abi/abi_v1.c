@@ -1,0 +1,532 @@
+/* Made by freeze.py. Every constant and every field of the public ABI, as ABI 1.0 has it: a build that fails here
+ * breaks plugins that are already built. Fields and constants may be appended, nothing else may change. Before the
+ * release of 1.0, or after appending: python3 tests/core/plugin/abi/freeze.py, and look at the diff.
+ *
+ * The function at the end of each struct makes it visible in the library's debug information, which abi_v1.abi shows. */
+#include "heddle/types.h"
+#include "heddle/host.h"
+#include "heddle/plugin.h"
+#include "heddle/ops.h"
+#include "heddle/program.h"
+#include "heddle/device.h"
+#include "heddle/comm.h"
+#include "heddle/optimizer.h"
+#include "heddle/ckpt.h"
+#include "heddle/model.h"
+
+#if UINTPTR_MAX != UINT64_MAX
+#error "the frozen offsets are those of 64-bit pointers"
+#endif
+
+#define CONSTANT(name, value) _Static_assert((name) == (value), #name " has changed: see the top of this file")
+#define STRUCT(type, bytes)                                                          \
+    _Static_assert(sizeof(struct type) >= (bytes), "struct " #type " has shrunk");     \
+    void abi_##type(const struct type *p);                                           \
+    void abi_##type(const struct type *p)                                            \
+    {                                                                                \
+        (void)p;                                                                     \
+    }                                                                                \
+    _Static_assert(1, "")
+#define FIELD(type, field, at, ...)                                                                       \
+    _Static_assert(offsetof(struct type, field) == (at), #type "." #field " has moved: see the top");                    \
+    _Static_assert(__builtin_types_compatible_p(__typeof__(((struct type *)0)->field), __VA_ARGS__),        \
+                   #type "." #field " has another type: see the top")
+
+_Static_assert(sizeof HD_PLUGIN_MAGIC == 9, "HD_PLUGIN_MAGIC has changed");
+_Static_assert(__builtin_memcmp(HD_PLUGIN_MAGIC, "heddle\n\x1a", 9) == 0, "HD_PLUGIN_MAGIC has changed");
+_Static_assert(__builtin_strcmp(HD_PLUGIN_SYMBOL, "heddle_plugin_v1") == 0, "HD_PLUGIN_SYMBOL has changed");
+
+CONSTANT(HD_OK, 0);
+CONSTANT(HD_E_INVALID, -1);
+CONSTANT(HD_E_UNSUPPORTED, -2);
+CONSTANT(HD_E_NOMEM, -3);
+CONSTANT(HD_E_IO, -4);
+CONSTANT(HD_E_TIMEOUT, -5);
+CONSTANT(HD_E_PEER, -6);
+CONSTANT(HD_E_MISMATCH, -7);
+CONSTANT(HD_E_CANCELLED, -8);
+CONSTANT(HD_E_CORRUPT, -9);
+CONSTANT(HD_E_NOTFOUND, -10);
+CONSTANT(HD_E_INTERNAL, -11);
+CONSTANT(HD_SCOPE_OP, 0);
+CONSTANT(HD_SCOPE_PEER, 1);
+CONSTANT(HD_SCOPE_GROUP, 2);
+CONSTANT(HD_SCOPE_DEVICE, 3);
+CONSTANT(HD_SCOPE_PROCESS, 4);
+CONSTANT(HD_F32, 1);
+CONSTANT(HD_BF16, 2);
+CONSTANT(HD_F16, 3);
+CONSTANT(HD_F64, 4);
+CONSTANT(HD_I32, 5);
+CONSTANT(HD_U8, 6);
+CONSTANT(HD_SUM, 1);
+CONSTANT(HD_MAX, 2);
+CONSTANT(HD_AVG, 3);
+CONSTANT(HD_AXIS_PP, 0);
+CONSTANT(HD_AXIS_DP_REPLICATE, 1);
+CONSTANT(HD_AXIS_DP_SHARD, 2);
+CONSTANT(HD_AXIS_CP, 3);
+CONSTANT(HD_AXIS_EP, 4);
+CONSTANT(HD_AXIS_TP, 5);
+CONSTANT(HD_AXIS_TQ, 6);
+CONSTANT(HD_LOG_ERROR, 0);
+CONSTANT(HD_LOG_WARN, 1);
+CONSTANT(HD_LOG_INFO, 2);
+CONSTANT(HD_LOG_DEBUG, 3);
+CONSTANT(HD_KIND_DEVICE, 1);
+CONSTANT(HD_KIND_COMM, 2);
+CONSTANT(HD_KIND_STRATEGY, 3);
+CONSTANT(HD_KIND_OPTIMIZER, 4);
+CONSTANT(HD_KIND_CKPT, 5);
+CONSTANT(HD_KIND_MODEL, 6);
+CONSTANT(HD_OPT_BOOL, 1);
+CONSTANT(HD_OPT_INT, 2);
+CONSTANT(HD_OPT_FLOAT, 3);
+CONSTANT(HD_OPT_SIZE, 4);
+CONSTANT(HD_OPT_DURATION, 5);
+CONSTANT(HD_OPT_ENUM, 6);
+CONSTANT(HD_OPT_STRING, 7);
+CONSTANT(HD_OPT_LIST, 8);
+CONSTANT(HD_LEVEL_USER, 0);
+CONSTANT(HD_LEVEL_TUNER, 1);
+CONSTANT(HD_LEVEL_DEV, 2);
+CONSTANT(HD_OP_EINSUM, 1);
+CONSTANT(HD_OP_ADD, 2);
+CONSTANT(HD_OP_BIAS, 3);
+CONSTANT(HD_OP_BIAS_DW, 4);
+CONSTANT(HD_OP_RMSNORM, 5);
+CONSTANT(HD_OP_RMSNORM_DX, 6);
+CONSTANT(HD_OP_RMSNORM_DW, 7);
+CONSTANT(HD_OP_LAYERNORM, 8);
+CONSTANT(HD_OP_LAYERNORM_DX, 9);
+CONSTANT(HD_OP_LAYERNORM_DW, 10);
+CONSTANT(HD_OP_ROPE, 11);
+CONSTANT(HD_OP_ATTENTION, 12);
+CONSTANT(HD_OP_ATTENTION_GRAD, 13);
+CONSTANT(HD_OP_SWIGLU, 14);
+CONSTANT(HD_OP_SWIGLU_GRAD, 15);
+CONSTANT(HD_OP_GELU, 16);
+CONSTANT(HD_OP_GELU_GRAD, 17);
+CONSTANT(HD_OP_EMBED, 18);
+CONSTANT(HD_OP_EMBED_DW, 19);
+CONSTANT(HD_OP_POSITION, 20);
+CONSTANT(HD_OP_POSITION_DW, 21);
+CONSTANT(HD_OP_ROWMAX, 22);
+CONSTANT(HD_OP_XENT_LOCAL, 23);
+CONSTANT(HD_OP_NLL, 24);
+CONSTANT(HD_OP_NLL_GRAD, 25);
+CONSTANT(HD_OP_XENT_GRAD, 26);
+CONSTANT(HD_OP_TOTAL, 27);
+CONSTANT(HD_OP_SPREAD, 28);
+CONSTANT(HD_OP_XENT_HEAD, 29);
+CONSTANT(HD_OP_EINSUM_BIAS, 30);
+CONSTANT(HD_OP_EINSUM_GELU, 31);
+CONSTANT(HD_OP_EINSUM_GELU_GRAD, 32);
+CONSTANT(HD_OP_EINSUM_BIAS_DW, 33);
+CONSTANT(HD_OP_ADD_RMSNORM, 34);
+CONSTANT(HD_OP_ADD_LAYERNORM, 35);
+CONSTANT(HD_OP_RMSNORM_DX_ADD, 36);
+CONSTANT(HD_OP_LAYERNORM_DX_ADD, 37);
+CONSTANT(HD_OP_ATTENTION_MERGE, 39);
+CONSTANT(HD_OP_SLICE, 40);
+CONSTANT(HD_OP_MASK, 41);
+CONSTANT(HD_OP_PAD, 42);
+CONSTANT(HD_OP_ALL_REDUCE, 50);
+CONSTANT(HD_OP_ALL_GATHER, 51);
+CONSTANT(HD_OP_REDUCE_SCATTER, 52);
+CONSTANT(HD_OP_ALL_TO_ALL, 53);
+CONSTANT(HD_OP_BROADCAST, 54);
+CONSTANT(HD_OP_SEND, 55);
+CONSTANT(HD_OP_RECV, 56);
+CONSTANT(HD_OP_SHIFT, 57);
+CONSTANT(HD_OP_ENCODE, 100);
+CONSTANT(HD_OP_DECODE, 101);
+CONSTANT(HD_OP_ORTHOGONALISE, 102);
+CONSTANT(HD_OP_FEED, 60);
+CONSTANT(HD_OP_FILL0, 61);
+CONSTANT(HD_OP_ACCUM, 62);
+CONSTANT(HD_OP_COPY, 63);
+CONSTANT(HD_OP_BLEND, 66);
+CONSTANT(HD_OP_RELEASE, 64);
+CONSTANT(HD_OP_WAIT, 65);
+CONSTANT(HD_OP_SUMSQ, 70);
+CONSTANT(HD_OP_ADAMW, 71);
+CONSTANT(HD_OP_SGD, 72);
+CONSTANT(HD_OP_OPTIM_STEP, 73);
+CONSTANT(HD_OP_GATE, 80);
+CONSTANT(HD_OP_GATE_GRAD, 81);
+CONSTANT(HD_OP_ROUTE, 82);
+CONSTANT(HD_OP_DISPATCH, 83);
+CONSTANT(HD_OP_DISPATCH_DX, 84);
+CONSTANT(HD_OP_GROUPED, 85);
+CONSTANT(HD_OP_GROUPED_DW, 86);
+CONSTANT(HD_OP_COMBINE, 87);
+CONSTANT(HD_OP_COMBINE_DZ, 88);
+CONSTANT(HD_OP_COMBINE_DG, 89);
+CONSTANT(HD_OP_EXPERT_COUNT, 90);
+CONSTANT(HD_OP_ROUTER_LOSS, 91);
+CONSTANT(HD_OP_ROUTER_LOSS_DZ, 92);
+CONSTANT(HD_OP_LIMIT, 128);
+CONSTANT(HD_INIT_NORMAL, 1);
+CONSTANT(HD_INIT_ZEROS, 2);
+CONSTANT(HD_INIT_ONES, 3);
+CONSTANT(HD_MEM_HOST, 0);
+CONSTANT(HD_MEM_PINNED, 1);
+CONSTANT(HD_MEM_DEVICE, 2);
+CONSTANT(HD_STREAM_COMPUTE, 0);
+CONSTANT(HD_STREAM_COMM, 1);
+CONSTANT(HD_STREAM_OUT, 2);
+CONSTANT(HD_STREAM_IN, 3);
+CONSTANT(HD_COLL_ALL_REDUCE, 1);
+CONSTANT(HD_COLL_ALL_GATHER, 2);
+CONSTANT(HD_COLL_REDUCE_SCATTER, 3);
+CONSTANT(HD_COLL_ALL_TO_ALL, 4);
+CONSTANT(HD_COLL_BROADCAST, 5);
+CONSTANT(HD_COLL_REDUCE, 6);
+CONSTANT(HD_COLL_BARRIER, 7);
+CONSTANT(HD_HYPER_LR, 0);
+CONSTANT(HD_HYPER_STEP, 1);
+CONSTANT(HD_HYPER_INV_SCALE, 2);
+CONSTANT(HD_HYPER_SKIP, 3);
+CONSTANT(HD_HYPER_COUNT, 8);
+CONSTANT(HD_ATTR_CONCAT, 256);
+CONSTANT(HD_MAX_OUT, 4);
+CONSTANT(HD_MAX_DIMS, 6);
+CONSTANT(HD_OPTION_GLOBAL, 1);
+CONSTANT(HD_SUM_DIGITS, 24);
+CONSTANT(HD_DEVICE_NORM_SUMS, 64);
+CONSTANT(HD_MAX_IN, 8);
+CONSTANT(HD_DEVICE_HOST_MEMORY, 1);
+CONSTANT(HD_INSTR_LOGITS, 1);
+CONSTANT(HD_COMM_STREAM_ORDERED, 1);
+CONSTANT(HD_ABI_MAJOR, 1);
+CONSTANT(HD_DEVICE_PERMUTES, 16);
+CONSTANT(HD_OPTION_REQUIRED, 2);
+CONSTANT(HD_ATTR_STOCHASTIC, 4);
+CONSTANT(HD_COMM_HOST_PROGRESS, 2);
+CONSTANT(HD_ATTR_ONCE, 2);
+CONSTANT(HD_COMM_STREAM_APART, 64);
+CONSTANT(HD_PARAM_WHOLE, 1);
+CONSTANT(HD_COMM_DEVICE_MEMORY, 8);
+CONSTANT(HD_DEVICE_EPILOGUES, 32);
+CONSTANT(HD_SUM_SHIFT, 192);
+CONSTANT(HD_INSTR_EXACT, 2);
+CONSTANT(HD_COMM_ANY_ORDER, 16);
+CONSTANT(HD_ATTR_ACCUMULATE, 1);
+CONSTANT(HD_DEVICE_STREAMS, 4);
+CONSTANT(HD_COMM_LOCAL_ONLY, 4);
+CONSTANT(HD_OPTIM_FLAT, 1);
+CONSTANT(HD_COMM_MESSAGES_ONLY, 32);
+CONSTANT(HD_DEVICE_XENT_HEAD, 2);
+CONSTANT(HD_DEVICE_ADDS_ONCE, 8);
+
+STRUCT(hd_error, 1184);
+FIELD(hd_error, struct_size, 0, size_t);
+FIELD(hd_error, code, 8, int32_t);
+FIELD(hd_error, scope, 12, int32_t);
+FIELD(hd_error, native, 16, int64_t);
+FIELD(hd_error, peer, 24, int64_t);
+FIELD(hd_error, where, 32, char [128]);
+FIELD(hd_error, message, 160, char [1024]);
+
+STRUCT(hd_host, 88);
+FIELD(hd_host, struct_size, 0, size_t);
+FIELD(hd_host, abi_minor, 8, uint32_t);
+FIELD(hd_host, reserved, 12, uint32_t);
+FIELD(hd_host, log, 16, void (*)(uint32_t level, const char *component, const char *format, ...));
+FIELD(hd_host, alloc, 24, void *(*)(size_t bytes));
+FIELD(hd_host, free, 32, void (*)(void *p));
+FIELD(hd_host, store_put, 40, int32_t (*)(struct hd_store *store, const char *key, const void *value, size_t bytes, struct hd_error *err));
+FIELD(hd_host, store_get, 48, int32_t (*)(struct hd_store *store, const char *key, void *value, size_t *bytes, double deadline, struct hd_error *err));
+FIELD(hd_host, build, 56, const struct hd_builder_api *);
+FIELD(hd_host, pass, 64, const struct hd_pass_api *);
+FIELD(hd_host, get_extension, 72, const void *(*)(const char *name));
+FIELD(hd_host, set_variable, 80, int32_t (*)(const char *name, const char *value, struct hd_error *err));
+
+STRUCT(hd_list, 24);
+FIELD(hd_list, count, 0, uint64_t);
+FIELD(hd_list, text, 8, const char *const *);
+FIELD(hd_list, number, 16, const double *);
+
+STRUCT(hd_option, 88);
+FIELD(hd_option, name, 0, const char *);
+FIELD(hd_option, value, 8, const char *);
+FIELD(hd_option, unit, 16, const char *);
+FIELD(hd_option, help, 24, const char *);
+FIELD(hd_option, choices, 32, const char *);
+FIELD(hd_option, aliases, 40, const char *);
+FIELD(hd_option, min, 48, double);
+FIELD(hd_option, max, 56, double);
+FIELD(hd_option, type, 64, uint32_t);
+FIELD(hd_option, level, 68, uint32_t);
+FIELD(hd_option, flags, 72, uint32_t);
+FIELD(hd_option, reserved, 76, uint32_t);
+FIELD(hd_option, offset, 80, size_t);
+
+STRUCT(hd_component, 88);
+FIELD(hd_component, struct_size, 0, size_t);
+FIELD(hd_component, kind, 8, uint32_t);
+FIELD(hd_component, reserved, 12, uint32_t);
+FIELD(hd_component, name, 16, const char *);
+FIELD(hd_component, summary, 24, const char *);
+FIELD(hd_component, caps, 32, uint64_t);
+FIELD(hd_component, options, 40, const struct hd_option *);
+FIELD(hd_component, n_options, 48, size_t);
+FIELD(hd_component, option_size, 56, size_t);
+FIELD(hd_component, settings_size, 64, size_t);
+FIELD(hd_component, probe, 72, int32_t (*)(const struct hd_host *host, struct hd_error *err));
+FIELD(hd_component, ops, 80, const void *);
+
+STRUCT(hd_plugin, 56);
+FIELD(hd_plugin, magic, 0, char [8]);
+FIELD(hd_plugin, struct_size, 8, size_t);
+FIELD(hd_plugin, abi_minor, 16, uint32_t);
+FIELD(hd_plugin, reserved, 20, uint32_t);
+FIELD(hd_plugin, name, 24, const char *);
+FIELD(hd_plugin, version, 32, const char *);
+FIELD(hd_plugin, licence, 40, const char *);
+FIELD(hd_plugin, components, 48, const struct hd_component *const *);
+
+STRUCT(hd_range, 24);
+FIELD(hd_range, first, 0, int64_t);
+FIELD(hd_range, count, 8, int64_t);
+FIELD(hd_range, value, 16, double);
+
+STRUCT(hd_attrs, 176);
+FIELD(hd_attrs, struct_size, 0, size_t);
+FIELD(hd_attrs, scale, 8, double);
+FIELD(hd_attrs, eps, 16, double);
+FIELD(hd_attrs, sign, 24, int32_t);
+FIELD(hd_attrs, flags, 28, uint32_t);
+FIELD(hd_attrs, redop, 32, uint32_t);
+FIELD(hd_attrs, from, 36, uint32_t);
+FIELD(hd_attrs, to, 40, uint32_t);
+FIELD(hd_attrs, index, 44, uint32_t);
+FIELD(hd_attrs, parts, 48, uint32_t);
+FIELD(hd_attrs, peer, 52, int32_t);
+FIELD(hd_attrs, window, 56, int64_t);
+FIELD(hd_attrs, table, 64, const double *);
+FIELD(hd_attrs, n_table, 72, uint64_t);
+FIELD(hd_attrs, ranges, 80, const struct hd_range *);
+FIELD(hd_attrs, n_ranges, 88, uint64_t);
+FIELD(hd_attrs, beta1, 96, double);
+FIELD(hd_attrs, beta2, 104, double);
+FIELD(hd_attrs, clip, 112, double);
+FIELD(hd_attrs, step, 120, int32_t (*)(const void *settings, const void *args));
+FIELD(hd_attrs, settings, 128, const void *);
+FIELD(hd_attrs, zigzag_parts, 136, int64_t);
+FIELD(hd_attrs, zigzag_length, 144, int64_t);
+FIELD(hd_attrs, top_k, 152, int64_t);
+FIELD(hd_attrs, share, 160, double);
+FIELD(hd_attrs, z_scale, 168, double);
+
+STRUCT(hd_operand, 120);
+FIELD(hd_operand, data, 0, void *);
+FIELD(hd_operand, dtype, 8, uint32_t);
+FIELD(hd_operand, ndim, 12, uint32_t);
+FIELD(hd_operand, dim, 16, uint8_t [8]);
+FIELD(hd_operand, extent, 24, int64_t [6]);
+FIELD(hd_operand, start, 72, int64_t [6]);
+
+STRUCT(hd_instr_desc, 288);
+FIELD(hd_instr_desc, struct_size, 0, size_t);
+FIELD(hd_instr_desc, op, 8, uint32_t);
+FIELD(hd_instr_desc, n_in, 12, uint32_t);
+FIELD(hd_instr_desc, n_out, 16, uint32_t);
+FIELD(hd_instr_desc, reserved, 20, uint32_t);
+FIELD(hd_instr_desc, in, 24, const struct hd_operand *);
+FIELD(hd_instr_desc, out, 32, const struct hd_operand *);
+FIELD(hd_instr_desc, attrs, 40, struct hd_attrs);
+FIELD(hd_instr_desc, label, 216, char [64]);
+FIELD(hd_instr_desc, grads, 280, uint32_t);
+FIELD(hd_instr_desc, flags, 284, uint32_t);
+
+STRUCT(hd_param_desc, 72);
+FIELD(hd_param_desc, struct_size, 0, size_t);
+FIELD(hd_param_desc, name, 8, const char *);
+FIELD(hd_param_desc, dims, 16, const char *);
+FIELD(hd_param_desc, init, 24, uint32_t);
+FIELD(hd_param_desc, reserved, 28, uint32_t);
+FIELD(hd_param_desc, std, 32, double);
+FIELD(hd_param_desc, file_name, 40, const char *);
+FIELD(hd_param_desc, file_axes, 48, const char *);
+FIELD(hd_param_desc, part, 56, uint32_t);
+FIELD(hd_param_desc, parts, 60, uint32_t);
+FIELD(hd_param_desc, part_axis, 64, uint32_t);
+FIELD(hd_param_desc, flags, 68, uint32_t);
+
+STRUCT(hd_builder_api, 112);
+FIELD(hd_builder_api, struct_size, 0, size_t);
+FIELD(hd_builder_api, dim, 8, void (*)(struct hd_program *p, char letter, const char *name, int64_t extent));
+FIELD(hd_builder_api, extent, 16, int64_t (*)(struct hd_program *p, char letter));
+FIELD(hd_builder_api, block, 24, void (*)(struct hd_program *p, const char *name));
+FIELD(hd_builder_api, param, 32, hd_tensor (*)(struct hd_program *p, const struct hd_param_desc *desc));
+FIELD(hd_builder_api, input, 40, hd_tensor (*)(struct hd_program *p, const char *name));
+FIELD(hd_builder_api, emit, 48, hd_tensor (*)(struct hd_program *p, uint32_t op, const struct hd_attrs *attrs, const hd_tensor *ins, uint32_t n_in, const char *out_dims, hd_tensor *outs));
+FIELD(hd_builder_api, residual, 56, hd_tensor (*)(struct hd_program *p, hd_tensor t));
+FIELD(hd_builder_api, tokenwise, 64, hd_tensor (*)(struct hd_program *p, hd_tensor t));
+FIELD(hd_builder_api, loss, 72, void (*)(struct hd_program *p, hd_tensor loss));
+FIELD(hd_builder_api, logits, 80, void (*)(struct hd_program *p, hd_tensor logits));
+FIELD(hd_builder_api, loss_scale, 88, double (*)(struct hd_program *p));
+FIELD(hd_builder_api, fail, 96, void (*)(struct hd_program *p, const char *format, ...));
+FIELD(hd_builder_api, auxiliary, 104, void (*)(struct hd_program *p, hd_tensor loss));
+
+STRUCT(hd_device_place, 24);
+FIELD(hd_device_place, struct_size, 0, size_t);
+FIELD(hd_device_place, local_rank, 8, int32_t);
+FIELD(hd_device_place, local_ranks, 12, int32_t);
+FIELD(hd_device_place, threads, 16, int32_t);
+FIELD(hd_device_place, reserved, 20, uint32_t);
+
+STRUCT(hd_device_ops, 184);
+FIELD(hd_device_ops, struct_size, 0, size_t);
+FIELD(hd_device_ops, caps, 8, uint64_t);
+FIELD(hd_device_ops, open, 16, int32_t (*)(const struct hd_host *host, const void *settings, const struct hd_device_place *place, struct hd_device **device, struct hd_error *err));
+FIELD(hd_device_ops, close, 24, void (*)(struct hd_device *device));
+FIELD(hd_device_ops, alloc, 32, int32_t (*)(struct hd_device *device, uint32_t kind, size_t bytes, void **memory, struct hd_error *err));
+FIELD(hd_device_ops, free, 40, void (*)(struct hd_device *device, uint32_t kind, void *memory));
+FIELD(hd_device_ops, supports, 48, int32_t (*)(struct hd_device *device, uint32_t op, uint32_t dtype));
+FIELD(hd_device_ops, prepare, 56, int32_t (*)(struct hd_device *device, const struct hd_instr_desc *instr, struct hd_kernel **kernel, struct hd_error *err));
+FIELD(hd_device_ops, launch, 64, int32_t (*)(struct hd_device *device, struct hd_kernel *kernel, uint32_t stream, struct hd_error *err));
+FIELD(hd_device_ops, release, 72, void (*)(struct hd_device *device, struct hd_kernel *kernel));
+FIELD(hd_device_ops, sync, 80, int32_t (*)(struct hd_device *device, uint32_t stream, struct hd_error *err));
+FIELD(hd_device_ops, peak_flops, 88, double (*)(struct hd_device *device, uint32_t dtype));
+FIELD(hd_device_ops, event, 96, int32_t (*)(struct hd_device *device, struct hd_event **event, struct hd_error *err));
+FIELD(hd_device_ops, event_free, 104, void (*)(struct hd_device *device, struct hd_event *event));
+FIELD(hd_device_ops, record, 112, int32_t (*)(struct hd_device *device, struct hd_event *event, uint32_t stream, struct hd_error *err));
+FIELD(hd_device_ops, follow, 120, int32_t (*)(struct hd_device *device, uint32_t stream, struct hd_event *event, struct hd_error *err));
+FIELD(hd_device_ops, reached, 128, int32_t (*)(struct hd_device *device, struct hd_event *event, int32_t *done, struct hd_error *err));
+FIELD(hd_device_ops, copy, 136, int32_t (*)(struct hd_device *device, uint32_t stream, void *to, const void *from, size_t bytes, struct hd_error *err));
+FIELD(hd_device_ops, native, 144, void *(*)(struct hd_device *device, uint32_t stream));
+FIELD(hd_device_ops, capture_begin, 152, int32_t (*)(struct hd_device *device, struct hd_error *err));
+FIELD(hd_device_ops, capture_end, 160, int32_t (*)(struct hd_device *device, struct hd_captured **captured, struct hd_error *err));
+FIELD(hd_device_ops, replay, 168, int32_t (*)(struct hd_device *device, struct hd_captured *captured, struct hd_error *err));
+FIELD(hd_device_ops, captured_free, 176, void (*)(struct hd_device *device, struct hd_captured *captured));
+
+STRUCT(hd_comm_call, 56);
+FIELD(hd_comm_call, struct_size, 0, size_t);
+FIELD(hd_comm_call, coll, 8, uint32_t);
+FIELD(hd_comm_call, dtype, 12, uint32_t);
+FIELD(hd_comm_call, redop, 16, uint32_t);
+FIELD(hd_comm_call, root, 20, int32_t);
+FIELD(hd_comm_call, send, 24, const void *);
+FIELD(hd_comm_call, recv, 32, void *);
+FIELD(hd_comm_call, count, 40, uint64_t);
+FIELD(hd_comm_call, tag, 48, uint64_t);
+
+STRUCT(hd_world, 80);
+FIELD(hd_world, struct_size, 0, size_t);
+FIELD(hd_world, rank, 8, int32_t);
+FIELD(hd_world, size, 12, int32_t);
+FIELD(hd_world, local_rank, 16, int32_t);
+FIELD(hd_world, local_size, 20, int32_t);
+FIELD(hd_world, store, 24, struct hd_store *);
+FIELD(hd_world, instance, 32, const char *);
+FIELD(hd_world, timeout, 40, double);
+FIELD(hd_world, dead_after, 48, double);
+FIELD(hd_world, stream, 56, void *);
+FIELD(hd_world, device, 64, const char *);
+FIELD(hd_world, job_ranks, 72, const int32_t *);
+
+STRUCT(hd_comm_launcher, 32);
+FIELD(hd_comm_launcher, struct_size, 0, size_t);
+FIELD(hd_comm_launcher, command, 8, const char *const *);
+FIELD(hd_comm_launcher, environment, 16, const char *const *);
+FIELD(hd_comm_launcher, source, 24, const char *);
+
+STRUCT(hd_comm_ops, 136);
+FIELD(hd_comm_ops, struct_size, 0, size_t);
+FIELD(hd_comm_ops, caps, 8, uint64_t);
+FIELD(hd_comm_ops, open, 16, int32_t (*)(const struct hd_host *host, const void *settings, const struct hd_world *world, struct hd_comm **comm, struct hd_error *err));
+FIELD(hd_comm_ops, close, 24, void (*)(struct hd_comm *comm));
+FIELD(hd_comm_ops, memory, 32, int32_t (*)(struct hd_comm *comm, size_t bytes, void **base, struct hd_error *err));
+FIELD(hd_comm_ops, group, 40, int32_t (*)(struct hd_comm *comm, const char *name, const int32_t *ranks, int32_t n, struct hd_comm_group **group, struct hd_error *err));
+FIELD(hd_comm_ops, group_free, 48, void (*)(struct hd_comm_group *group));
+FIELD(hd_comm_ops, collective, 56, int32_t (*)(struct hd_comm_group *group, const struct hd_comm_call *call, hd_request *request, struct hd_error *err));
+FIELD(hd_comm_ops, send, 64, int32_t (*)(struct hd_comm_group *group, int32_t peer, uint32_t stream, const void *data, uint64_t bytes, hd_request *request, struct hd_error *err));
+FIELD(hd_comm_ops, recv, 72, int32_t (*)(struct hd_comm_group *group, int32_t peer, uint32_t stream, void *data, uint64_t bytes, hd_request *request, struct hd_error *err));
+FIELD(hd_comm_ops, progress, 80, int32_t (*)(struct hd_comm *comm, struct hd_error *err));
+FIELD(hd_comm_ops, test, 88, int32_t (*)(struct hd_comm *comm, hd_request request, int32_t *done, struct hd_error *err));
+FIELD(hd_comm_ops, wait, 96, int32_t (*)(struct hd_comm *comm, hd_request request, double deadline, struct hd_error *err));
+FIELD(hd_comm_ops, abort, 104, void (*)(struct hd_comm *comm, const char *reason));
+FIELD(hd_comm_ops, caps_of, 112, uint64_t (*)(const struct hd_comm *comm));
+FIELD(hd_comm_ops, launcher, 120, const struct hd_comm_launcher *);
+FIELD(hd_comm_ops, caps_with, 128, uint64_t (*)(const void *settings));
+
+STRUCT(hd_optim_args, 104);
+FIELD(hd_optim_args, struct_size, 0, size_t);
+FIELD(hd_optim_args, first, 8, int64_t);
+FIELD(hd_optim_args, count, 16, int64_t);
+FIELD(hd_optim_args, grad, 24, const float *);
+FIELD(hd_optim_args, param, 32, float *);
+FIELD(hd_optim_args, state, 40, float *[4]);
+FIELD(hd_optim_args, norm2, 72, double);
+FIELD(hd_optim_args, hyper, 80, const double *);
+FIELD(hd_optim_args, decay, 88, const struct hd_range *);
+FIELD(hd_optim_args, n_decay, 96, uint64_t);
+
+STRUCT(hd_optim_shard, 64);
+FIELD(hd_optim_shard, struct_size, 0, size_t);
+FIELD(hd_optim_shard, grad, 8, hd_tensor);
+FIELD(hd_optim_shard, norm2, 12, hd_tensor);
+FIELD(hd_optim_shard, hyper, 16, hd_tensor);
+FIELD(hd_optim_shard, master, 20, hd_tensor);
+FIELD(hd_optim_shard, low, 24, hd_tensor);
+FIELD(hd_optim_shard, state, 28, hd_tensor [4]);
+FIELD(hd_optim_shard, reserved, 44, uint32_t);
+FIELD(hd_optim_shard, decay, 48, const struct hd_range *);
+FIELD(hd_optim_shard, n_decay, 56, uint64_t);
+
+STRUCT(hd_optimizer_ops, 88);
+FIELD(hd_optimizer_ops, struct_size, 0, size_t);
+FIELD(hd_optimizer_ops, caps, 8, uint64_t);
+FIELD(hd_optimizer_ops, n_states, 16, uint32_t);
+FIELD(hd_optimizer_ops, reserved, 20, uint32_t);
+FIELD(hd_optimizer_ops, state_names, 24, const char *const *);
+FIELD(hd_optimizer_ops, decay, 32, double (*)(const void *settings, const char *param, uint32_t ndim));
+FIELD(hd_optimizer_ops, emit, 40, int32_t (*)(const void *settings, uint32_t *op, struct hd_attrs *attrs, struct hd_error *err));
+FIELD(hd_optimizer_ops, step, 48, int32_t (*)(const void *settings, const struct hd_optim_args *args));
+FIELD(hd_optimizer_ops, states, 56, uint32_t (*)(const void *settings));
+FIELD(hd_optimizer_ops, learning_rate, 64, double (*)(const void *settings));
+FIELD(hd_optimizer_ops, clip, 72, double (*)(const void *settings));
+FIELD(hd_optimizer_ops, check, 80, int32_t (*)(const void *settings, struct hd_error *err));
+
+STRUCT(hd_ckpt_ops, 112);
+FIELD(hd_ckpt_ops, struct_size, 0, size_t);
+FIELD(hd_ckpt_ops, caps, 8, uint64_t);
+FIELD(hd_ckpt_ops, open, 16, int32_t (*)(const struct hd_host *host, const void *settings, const char *location, struct hd_ckpt **ckpt, struct hd_error *err));
+FIELD(hd_ckpt_ops, close, 24, void (*)(struct hd_ckpt *ckpt));
+FIELD(hd_ckpt_ops, begin, 32, int32_t (*)(struct hd_ckpt *ckpt, const char *name, int32_t leader, struct hd_ckpt_tx **tx, struct hd_error *err));
+FIELD(hd_ckpt_ops, write, 40, int32_t (*)(struct hd_ckpt_tx *tx, const char *file, uint64_t offset, const void *data, uint64_t bytes, struct hd_error *err));
+FIELD(hd_ckpt_ops, flush, 48, int32_t (*)(struct hd_ckpt_tx *tx, struct hd_error *err));
+FIELD(hd_ckpt_ops, commit, 56, int32_t (*)(struct hd_ckpt_tx *tx, struct hd_error *err));
+FIELD(hd_ckpt_ops, cancel, 64, void (*)(struct hd_ckpt_tx *tx));
+FIELD(hd_ckpt_ops, list, 72, int32_t (*)(struct hd_ckpt *ckpt, void (*visit)(void *user, const char *name), void *user, struct hd_error *err));
+FIELD(hd_ckpt_ops, size, 80, int32_t (*)(struct hd_ckpt *ckpt, const char *name, const char *file, uint64_t *bytes, struct hd_error *err));
+FIELD(hd_ckpt_ops, read, 88, int32_t (*)(struct hd_ckpt *ckpt, const char *name, const char *file, uint64_t offset, void *data, uint64_t bytes, struct hd_error *err));
+FIELD(hd_ckpt_ops, remove, 96, int32_t (*)(struct hd_ckpt *ckpt, const char *name, struct hd_error *err));
+FIELD(hd_ckpt_ops, read_back, 104, int32_t (*)(struct hd_ckpt_tx *tx, const char *file, uint64_t offset, void *data, uint64_t bytes, struct hd_error *err));
+
+STRUCT(hd_model_info, 104);
+FIELD(hd_model_info, struct_size, 0, size_t);
+FIELD(hd_model_info, vocab, 8, int64_t);
+FIELD(hd_model_info, layers, 16, int64_t);
+FIELD(hd_model_info, hidden, 24, int64_t);
+FIELD(hd_model_info, heads, 32, int64_t);
+FIELD(hd_model_info, kv_heads, 40, int64_t);
+FIELD(hd_model_info, head_dim, 48, int64_t);
+FIELD(hd_model_info, ffn, 56, int64_t);
+FIELD(hd_model_info, max_seq_len, 64, int64_t);
+FIELD(hd_model_info, family, 72, const char *);
+FIELD(hd_model_info, weights, 80, const char *);
+FIELD(hd_model_info, experts, 88, int64_t);
+FIELD(hd_model_info, experts_per_token, 96, int64_t);
+
+STRUCT(hd_model_ops, 56);
+FIELD(hd_model_ops, struct_size, 0, size_t);
+FIELD(hd_model_ops, caps, 8, uint64_t);
+FIELD(hd_model_ops, open, 16, int32_t (*)(const struct hd_host *host, const void *settings, struct hd_model **model, struct hd_error *err));
+FIELD(hd_model_ops, close, 24, void (*)(struct hd_model *model));
+FIELD(hd_model_ops, info, 32, int32_t (*)(struct hd_model *model, struct hd_model_info *info, struct hd_error *err));
+FIELD(hd_model_ops, build, 40, int32_t (*)(struct hd_model *model, struct hd_program *program, struct hd_error *err));
+FIELD(hd_model_ops, config_json, 48, int32_t (*)(struct hd_model *model, const char **text, struct hd_error *err));

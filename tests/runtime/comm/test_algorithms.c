@@ -1,0 +1,312 @@
+/* Every algorithm of the core, for every operation, dtype, reduction and number of members that it can do: the
+ * schedules of all members are run in one process, their steps and the arrival of messages in random order. A message
+ * is copied at a random time between its posting and the fence that waits for it, so what touches a buffer too early is
+ * found. */
+#include <check.h>
+#include <stdlib.h>
+
+#include "runtime/comm/algorithms/plan.h"
+#include "tests/runtime/comm/values.h"
+#include "tests/suite.h"
+
+enum { MEMBERS = 17 };
+
+struct message {
+    int32_t from, to;
+    const void *data; /* NULL: not sent yet */
+    void *room;       /* NULL: not asked for yet */
+    uint64_t bytes, room_bytes, number[2];
+    int copied;
+};
+
+struct member {
+    struct hd__schedule schedule;
+    uint32_t at;
+    uint64_t posted;
+    uint8_t *send, *recv;
+};
+
+struct world {
+    struct member member[MEMBERS];
+    HD__ARRAY(struct message) messages;
+    struct hd_comm_call call;
+    uint64_t seed, random;
+    int32_t n;
+};
+
+static uint64_t draw(struct world *w, uint64_t n)
+{
+    w->random = w->random * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
+    return (w->random >> 33) % n;
+}
+
+/* ---- messages: matched in order of their pair */
+
+static struct message *match(struct world *w, int32_t from, int32_t to, int sends)
+{
+    struct message m = {.from = from, .to = to};
+    for (uint32_t i = 0; i < w->messages.count; i++) {
+        struct message *x = &w->messages.at[i];
+        if (x->from == from && x->to == to && (sends ? !x->number[0] : !x->number[1]))
+            return x;
+    }
+    hd__push(&w->messages, m);
+    return &w->messages.at[w->messages.count - 1];
+}
+
+static void post(struct world *w, int32_t me, const struct hd__step *step)
+{
+    int sends = step->kind == HD__STEP_SEND;
+    struct message *m = match(w, sends ? me : step->peer, sends ? step->peer : me, sends);
+    if (step->peer < 0 || step->peer >= w->n)
+        ck_abort_msg("a message with member %d of %d", step->peer, w->n);
+    m->number[!sends] = ++w->member[me].posted;
+    if (sends)
+        m->data = step->from, m->bytes = step->bytes;
+    else
+        m->room = step->to, m->room_bytes = step->bytes;
+}
+
+static void copy(struct message *m)
+{
+    if (m->bytes != m->room_bytes)
+        ck_abort_msg("%llu bytes sent from %d to %d, %llu expected", (unsigned long long)m->bytes, m->from, m->to,
+                     (unsigned long long)m->room_bytes);
+    if (m->bytes)
+        memcpy(m->room, m->data, m->bytes);
+    m->copied = 1;
+}
+
+/* Whether the first so many messages of a member are done; those that can be are, now that somebody waits. */
+static int fence(struct world *w, int32_t me, uint64_t first)
+{
+    int all = 1;
+    for (uint32_t i = 0; i < w->messages.count; i++) {
+        struct message *m = &w->messages.at[i];
+        int mine = (m->from == me && m->number[0] && m->number[0] <= first) ||
+                   (m->to == me && m->number[1] && m->number[1] <= first);
+        if (!mine || m->copied)
+            continue;
+        if (m->number[0] && m->number[1])
+            copy(m);
+        else
+            all = 0;
+    }
+    return all;
+}
+
+static int one_step(struct world *w, int32_t me)
+{
+    struct member *m = &w->member[me];
+    const struct hd__step *step = &m->schedule.steps.at[m->at];
+    switch (step->kind) {
+    case HD__STEP_SEND:
+    case HD__STEP_RECV:
+        post(w, me, step);
+        break;
+    case HD__STEP_COPY:
+        memmove(step->to, step->from, step->bytes);
+        break;
+    case HD__STEP_REDUCE:
+        hd__reduce(step->to, m->schedule.sources.at + step->first, (int32_t)step->n, w->n, step->bytes, step->dtype,
+                   step->redop);
+        break;
+    case HD__STEP_WIDEN:
+        hd__widen(step->to, step->from, step->bytes, step->dtype);
+        break;
+    case HD__STEP_NARROW:
+        hd__narrow(step->to, step->from, step->bytes, step->dtype);
+        break;
+    default:
+        if (!fence(w, me, step->bytes))
+            return 0;
+    }
+    m->at++;
+    return 1;
+}
+
+static void run(struct world *w)
+{
+    for (;;) {
+        int moved = 0, left = 0;
+        for (int32_t k = 0, first = (int32_t)draw(w, (uint64_t)w->n); k < w->n; k++) {
+            struct member *m = &w->member[(first + k) % w->n];
+            for (uint64_t steps = draw(w, 5); steps && m->at < m->schedule.steps.count; steps--)
+                if (one_step(w, (first + k) % w->n))
+                    moved = 1;
+                else
+                    break;
+            left += m->at < m->schedule.steps.count;
+        }
+        for (uint32_t i = 0; i < w->messages.count; i++) {
+            struct message *m = &w->messages.at[i];
+            if (!m->copied && m->number[0] && m->number[1] && draw(w, 8) == 0)
+                copy(m);
+        }
+        if (!left)
+            break;
+        if (!moved) { /* it may be that nobody was drawn: then all are */
+            for (int32_t r = 0; r < w->n; r++)
+                moved |= w->member[r].at < w->member[r].schedule.steps.count && one_step(w, r);
+            ck_assert_msg(moved, "nobody can go on");
+        }
+    }
+    for (uint32_t i = 0; i < w->messages.count; i++)
+        if (!w->messages.at[i].copied)
+            ck_abort_msg("a message is left over");
+}
+
+/* ---- one call */
+
+static uint64_t parts(const struct world *w, int sends)
+{
+    uint32_t c = w->call.coll;
+    int many = c == HD_COLL_ALL_TO_ALL || c == (sends ? HD_COLL_REDUCE_SCATTER : HD_COLL_ALL_GATHER);
+    return many ? (uint64_t)w->n : 1;
+}
+
+static void prepare(struct world *w, const struct hd__tuning *tuning, int in_place)
+{
+    size_t esize = hd_dtype_size(w->call.dtype), most = (size_t)w->call.count * (size_t)w->n * esize + 64;
+    struct hd_error err = HD_ERROR_INIT;
+    w->messages.count = 0;
+    for (int32_t r = 0; r < w->n; r++) {
+        struct member *m = &w->member[r];
+        uint64_t piece = (uint64_t)r * w->call.count * esize;
+        struct hd_comm_call call = w->call;
+        uint8_t *a = calloc(1, most), *b = in_place ? a : calloc(1, most);
+        m->send = in_place && call.coll == HD_COLL_ALL_GATHER ? a + piece : a;
+        m->recv = in_place && call.coll == HD_COLL_REDUCE_SCATTER ? a + piece : b;
+        values_fill(m->send, call.dtype, w->seed, r, 0, call.count * parts(w, 1));
+        call.send = m->send;
+        call.recv = call.coll == HD_COLL_REDUCE && r != call.root ? NULL : m->recv;
+        m->at = 0;
+        m->posted = 0;
+        hd__schedule_clear(&m->schedule);
+        if (hd__schedule_build(&m->schedule, tuning, w->n, r, &call, &err))
+            ck_abort_msg("%s", err.message);
+        m->send = a; /* to free */
+        m->recv = in_place ? m->recv : b;
+    }
+}
+
+static void expected(const struct world *w, int32_t me, uint64_t i, void *out)
+{
+    const struct hd_comm_call *c = &w->call;
+    int piece = (int)(i / c->count);
+    uint64_t at = i % c->count;
+    if (c->coll == HD_COLL_ALL_GATHER)
+        value_make(out, c->dtype, w->seed, piece, at);
+    else if (c->coll == HD_COLL_ALL_TO_ALL)
+        value_make(out, c->dtype, w->seed, piece, (uint64_t)me * c->count + at);
+    else if (c->coll == HD_COLL_BROADCAST)
+        value_make(out, c->dtype, w->seed, c->root, i);
+    else
+        value_reduce(out, c->dtype, c->redop, w->seed, w->n,
+                     c->coll == HD_COLL_REDUCE_SCATTER ? (uint64_t)me * c->count + i : i);
+}
+
+static void check_all(const struct world *w, const char *name, int in_place)
+{
+    size_t esize = hd_dtype_size(w->call.dtype);
+    for (int32_t r = 0; r < w->n; r++) {
+        int nothing = w->call.coll == HD_COLL_BARRIER || (w->call.coll == HD_COLL_REDUCE && r != w->call.root);
+        uint64_t n = nothing ? 0 : w->call.count * parts(w, 0);
+        for (uint64_t i = 0; i < n; i++) {
+            uint8_t want[8];
+            expected(w, r, i, want);
+            if (!value_same(want, w->member[r].recv + i * esize, w->call.dtype, w->call.redop))
+                ck_abort_msg("%s by %s: %s redop %u, member %d of %d, element %llu of %llu, in place %d",
+                             hd_coll_name(w->call.coll), name, hd_dtype_name(w->call.dtype), w->call.redop, r, w->n,
+                             (unsigned long long)i, (unsigned long long)w->call.count, in_place);
+        }
+    }
+}
+
+static void one_call(struct world *w, const struct hd__tuning *tuning, const char *name, int in_place)
+{
+    w->seed = (w->seed & ~VALUES_KIND) + 1;
+    if (tuning->any_order && w->call.dtype != HD_I32 && w->call.dtype != HD_U8 && w->call.redop != HD_MAX)
+        w->seed |= VALUES_WHOLE;
+    prepare(w, tuning, in_place);
+    run(w);
+    check_all(w, name, in_place);
+    for (int32_t r = 0; r < w->n; r++) {
+        if (!in_place)
+            free(w->member[r].recv);
+        free(w->member[r].send);
+    }
+}
+
+/* ---- all of them */
+
+static void all_calls(struct world *w, const struct hd__algorithm *a, struct hd__tuning *tuning)
+{
+    static const uint32_t dtypes[] = {HD_F32, HD_BF16, HD_F16, HD_F64, HD_I32, HD_U8};
+    static const uint64_t counts[] = {1, 7, 97};
+    int reduces = a->coll == HD_COLL_ALL_REDUCE || a->coll == HD_COLL_REDUCE || a->coll == HD_COLL_REDUCE_SCATTER;
+    for (size_t k = 0; k < HD__COUNT(dtypes) * HD__COUNT(counts); k++)
+        for (uint32_t redop = HD_SUM; redop <= (reduces ? HD_AVG : HD_SUM); redop++) {
+            uint64_t chunk;
+            int in_place = a->coll != HD_COLL_ALL_TO_ALL && a->coll != HD_COLL_BARRIER && draw(w, 2);
+            w->call = (struct hd_comm_call){.struct_size = sizeof w->call,
+                                            .coll = a->coll,
+                                            .redop = redop,
+                                            .dtype = dtypes[k / HD__COUNT(counts)],
+                                            .count = counts[k % HD__COUNT(counts)],
+                                            .root = (int32_t)draw(w, (uint64_t)w->n)};
+            if (!hd__algorithm_can(a, &w->call, w->n, tuning->any_order))
+                continue;
+            ck_assert_ptr_eq(hd__algorithm_choose(tuning, &w->call, w->n, &chunk), a);
+            one_call(w, tuning, a->name, in_place);
+        }
+}
+
+/* _i: the algorithm, twice: sums in the tree, and in any order. */
+START_TEST(every_algorithm)
+{
+    const struct hd__algorithm *a = hd__algorithm_at((uint32_t)_i / 2);
+    static struct world w;
+    w.random = 77 + (uint64_t)_i;
+    for (w.n = 1; w.n <= MEMBERS; w.n += w.n < 9 ? 1 : 4)
+        for (uint64_t chunk = 64; chunk <= 1 << 20; chunk <<= 14) {
+            struct hd__tuning tuning = {.any_order = _i & 1};
+            struct hd__tuning_rule rule = {a->coll, INT32_MAX, UINT64_MAX, a, chunk};
+            hd__push(&tuning.rules, rule);
+            all_calls(&w, a, &tuning);
+            hd__free_array(&tuning.rules);
+        }
+    for (int r = 0; r < MEMBERS; r++)
+        hd__schedule_free(&w.member[r].schedule);
+    hd__free_array(&w.messages);
+}
+END_TEST
+
+/* Whatever the call, there is somebody who can do it. */
+START_TEST(somebody_can)
+{
+    for (uint32_t coll = HD_COLL_ALL_REDUCE; coll <= HD_COLL_BARRIER; coll++)
+        for (int32_t n = 1; n < 20; n++)
+            for (uint32_t dtype = HD_F32; dtype <= HD_U8; dtype++)
+                for (uint64_t count = 1; count < UINT64_C(1) << 40; count *= 8)
+                    for (uint32_t redop = HD_SUM; redop <= HD_AVG; redop++) {
+                        struct hd_comm_call call = {.coll = coll, .dtype = dtype, .redop = redop, .count = count};
+                        uint64_t chunk = 0;
+                        const struct hd__algorithm *a = hd__algorithm_choose(NULL, &call, n, &chunk);
+                        if (!a || !chunk || !hd__algorithm_can(a, &call, n, 0))
+                            ck_abort_msg("%s of %s, n %d: nobody can", hd_coll_name(coll), hd_dtype_name(dtype), n);
+                    }
+}
+END_TEST
+
+int main(void)
+{
+    TCase *tc = tcase_create("algorithms");
+    int n = 0;
+    while (hd__algorithm_at((uint32_t)n))
+        n++;
+    tcase_set_timeout(tc, 60);
+    tcase_add_loop_test(tc, every_algorithm, 0, 2 * n);
+    tcase_add_test(tc, somebody_can);
+    return suite_run_case("algorithms", tc);
+}

@@ -1,0 +1,198 @@
+/* Forward, loss, gradients and twenty AdamW steps against transformers and torch (tests/golden/transformer.py). */
+#include <math.h>
+#include <stdlib.h>
+
+#include "service/checkpoint/param_init.h"
+#include "service/checkpoint/shard_map.h"
+#include "service/train/session.h"
+#include "tests/suite.h"
+#include "tests/support/compile.h"
+#include "tests/support/golden.h"
+
+struct run {
+    struct golden golden;
+    struct compiled compiled;
+    struct hd__exec *exec;
+    int64_t step;
+};
+
+static int32_t feed(void *user, int32_t labels, int32_t *out, int64_t count, struct hd_error *err)
+{
+    struct run *r = user;
+    int32_t *tokens = golden_tokens(&r->golden, labels ? "labels" : "ids", r->step);
+    (void)err;
+    memcpy(out, tokens, (size_t)count * sizeof *out);
+    free(tokens);
+    return HD_OK;
+}
+
+static void run_open(struct run *r, const char *name, const char *kernels)
+{
+    struct hd_error err = HD_ERROR_INIT;
+    struct hd__exec_config config = {.local_ranks = 1, .feed = feed, .user = r};
+    char text[2048];
+    golden_open(&r->golden, name);
+    snprintf(text, sizeof text,
+             "job: {name: golden, steps: %lld}\n"
+             "device: {use: cpu, threads: 1, kernels: %s}\n"
+             "model: {use: transformer, from: %s}\n"
+             "data: {train: none.txt, seq_len: %lld, batch: %lld, micro_batch: %lld}\n"
+             "optimizer: {use: adamw, lr: %.17g, betas: [%.17g, %.17g], eps: %.17g, weight_decay: %.17g, clip: %.17g}\n",
+             (long long)r->golden.steps, kernels, r->golden.folder, (long long)r->golden.seq, (long long)r->golden.batch,
+             (long long)r->golden.batch, r->golden.lr, r->golden.beta1, r->golden.beta2, r->golden.eps, r->golden.weight_decay,
+             r->golden.clip);
+    compile_text(&r->compiled, text, NULL, 0, 1);
+    config.compiled = r->compiled.c;
+    ck_assert_int_eq(hd__parameter_count(r->compiled.c), r->golden.parameters);
+    r->exec = hd__exec_create(&config);
+    ck_assert_msg(!hd__exec_open(r->exec, &err), "%s", err.message);
+    ck_assert_msg(!hd__init_from_files(hd__exec_program(r->exec), hd__exec_coord(r->exec), hd__exec_arena(r->exec),
+                                       r->compiled.c->info.weights, &err), "%s", err.message);
+}
+
+static void run_close(struct run *r)
+{
+    hd__exec_close(r->exec);
+    compiled_free(&r->compiled);
+    golden_close(&r->golden);
+}
+
+static void section(struct run *r, const char *name)
+{
+    struct hd_error err = HD_ERROR_INIT;
+    ck_assert_msg(!hd__exec_section(r->exec, name, &err), "%s: %s", err.where, err.message);
+}
+
+static double scalar(struct run *r, hd_tensor t)
+{
+    const void *data = hd__exec_data(r->exec, t);
+    return hd__tc(hd__exec_program(r->exec), t)->dtype == HD_F64 ? *(const double *)data : *(const float *)data;
+}
+
+/* Each gradient within 1e-5 of the norm of torch's; where the true gradient is zero (GPT-2's key bias), of an absolute floor. */
+static void compare_gradients(struct run *r)
+{
+    struct hd_program *p = hd__exec_program(r->exec);
+    for (uint32_t f = 0; f < p->flats.count; f++) {
+        const struct hd__flat *flat = &p->flats.at[f];
+        const float *grad = hd__exec_data(r->exec, flat->grad);
+        for (uint32_t k = 0; k < flat->n_params; k++) {
+            const struct hd__param *param = &p->params.at[flat->params[k]];
+            int64_t extents[HD_MAX_DIMS], count;
+            double norm2 = 0, diff2 = 0;
+            float *want;
+            for (int32_t d = 0; d < hd__tc(p, param->tensor)->ndim; d++)
+                extents[d] = p->dims.at[hd__tc(p, param->tensor)->dim[d]].extent;
+            want = golden_part(r->golden.expected, "grad.", &param->desc, extents, &count);
+            for (int64_t i = 0; i < count; i++) {
+                double got = grad[flat->offset[k] + i];
+                norm2 += (double)want[i] * want[i];
+                diff2 += (got - want[i]) * (got - want[i]);
+            }
+            free(want);
+            ck_assert_msg(sqrt(diff2) <= 1e-5 * sqrt(norm2) + 1e-7, "gradient of %s: off by %g of a norm of %g", param->desc.name,
+                          sqrt(diff2), sqrt(norm2));
+        }
+    }
+}
+
+static void set_hyper(struct run *r)
+{
+    double *hyper = hd__exec_data(r->exec, hd__exec_program(r->exec)->hyper);
+    hyper[HD_HYPER_LR] = r->golden.lr;
+    hyper[HD_HYPER_STEP] = (double)(r->step + 1);
+    hyper[HD_HYPER_INV_SCALE] = 1;
+    hyper[HD_HYPER_SKIP] = 0;
+}
+
+static void train(const char *name, const char *kernels)
+{
+    struct run r = {0};
+    run_open(&r, name, kernels);
+    for (r.step = 0; r.step < r.golden.steps; r.step++) {
+        struct hd_program *p = hd__exec_program(r.exec);
+        double loss, norm, tolerance = r.step ? 1e-4 : 1e-5;
+        set_hyper(&r);
+        section(&r, "begin");
+        section(&r, "micro_last");
+        if (r.step == 0)
+            compare_gradients(&r);
+        section(&r, "update");
+        loss = scalar(&r, p->loss_sum);
+        norm = sqrt(scalar(&r, p->norm2));
+        ck_assert_msg(fabs(loss - r.golden.losses[r.step]) <= tolerance * r.golden.losses[r.step], "%s step %lld: loss %.9g, torch %.9g",
+                      name, (long long)r.step + 1, loss, r.golden.losses[r.step]);
+        ck_assert_msg(fabs(norm - r.golden.grad_norms[r.step]) <= tolerance * r.golden.grad_norms[r.step],
+                      "%s step %lld: gradient norm %.9g, torch %.9g", name, (long long)r.step + 1, norm, r.golden.grad_norms[r.step]);
+    }
+    run_close(&r);
+}
+
+START_TEST(fast_kernels_train_as_torch_does)
+{
+    train(golden_names[_i], "fast");
+}
+END_TEST
+
+START_TEST(reference_kernels_train_as_torch_does)
+{
+    train(golden_names[_i], "reference");
+}
+END_TEST
+
+/* A section of every second step runs in the second step. */
+START_TEST(predicates)
+{
+    struct hd_error err = HD_ERROR_INIT;
+    struct run r = {0};
+    run_open(&r, golden_names[0], "fast");
+    hd__section(hd__exec_program(r.exec), "update")->predicate = 2;
+    set_hyper(&r);
+    for (int64_t step = 1; step <= 4; step++) {
+        ck_assert_msg(!hd__exec_step(r.exec, step, &err), "%s: %s", err.where, err.message);
+        ck_assert_int_eq(scalar(&r, hd__exec_program(r.exec)->norm2) > 0, step % 2 == 0);
+    }
+    run_close(&r);
+}
+END_TEST
+
+static float *parameter(struct run *r, const char *name)
+{
+    struct hd_program *p = hd__exec_program(r->exec);
+    for (uint32_t f = 0; f < p->flats.count; f++)
+        for (uint32_t k = 0; k < p->flats.at[f].n_params; k++)
+            if (!strcmp(p->params.at[p->flats.at[f].params[k]].desc.name, name))
+                return (float *)hd__exec_data(r->exec, p->flats.at[f].master) + p->flats.at[f].offset[k];
+    ck_abort_msg("no parameter %s", name);
+}
+
+/* What made the first bad number is named; where it is a parameter, that. */
+START_TEST(bad_numbers)
+{
+    static const char norm[] = "transformer.h.0.ln_1.weight";
+    char where[160];
+    struct hd_error err = HD_ERROR_INIT;
+    struct run r = {0};
+    run_open(&r, golden_names[0], "fast");
+    set_hyper(&r);
+    ck_assert_int_eq(hd__exec_find_bad(r.exec, 1, where, &err), 0);
+    *parameter(&r, norm) = 3e38f;
+    ck_assert_int_eq(hd__exec_find_bad(r.exec, 1, where, &err), 1);
+    ck_assert_msg(!strncmp(where, "block L0, layernorm (section micro_last, ", 41), "%s", where);
+    *parameter(&r, norm) = INFINITY;
+    ck_assert_int_eq(hd__exec_find_bad(r.exec, 1, where, &err), 1);
+    ck_assert_str_eq(where, "parameter transformer.h.0.ln_1.weight, before the step");
+    run_close(&r);
+}
+END_TEST
+
+int main(void)
+{
+    TCase *c = tcase_create("golden");
+    tcase_set_timeout(c, 60);
+    tcase_add_loop_test(c, fast_kernels_train_as_torch_does, 0, GOLDEN_NAMES);
+    tcase_add_loop_test(c, reference_kernels_train_as_torch_does, 0, GOLDEN_NAMES);
+    tcase_add_test(c, predicates);
+    tcase_add_test(c, bad_numbers);
+    return suite_run_case("training", c);
+}
