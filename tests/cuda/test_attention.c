@@ -3,7 +3,7 @@
  * another dtype; the plain ones in fp64, their gradient also by finite differences. Threads run in another order each
  * time (tests/cuda/emulate), and the bits stay. The whole suites of tests/device take minutes:
  * tests/long/cuda-attention.sh. */
-#include "../../plugins/device-cuda/attention_trial.h"
+#include "../../plugins/device-cuda/attention/attention_autotune.h"
 #include "../device/harness.h"
 #include "../suite.h"
 #include <check.h>

@@ -1,6 +1,6 @@
 /* The emulator finds what it is made to find, and its tensor cores multiply. */
 #include "../suite.h"
-#include "cu_wgmma.cuh"
+#include "kernels/wgmma.cuh"
 #include <check.h>
 #include <sys/wait.h>
 #include <unistd.h>

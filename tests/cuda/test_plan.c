@@ -1,6 +1,6 @@
 /* Which matrix product an einsum becomes, as cuBLAS will be told: sizes, transposes, strides, batch, loops; and what it refuses. */
 #include "../suite.h"
-#include "plan.h"
+#include "products/plan.h"
 #include <check.h>
 #include <stdlib.h>
 
