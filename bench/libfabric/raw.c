@@ -7,7 +7,7 @@
  * direction under way show bandwidth, as collectives use it. Both take turns, sample by sample; the least of each counts, so
  * that other work on the machine does not show. */
 #include "../plugin.h"
-#include "plugins/comm-libfabric/fabric.h"
+#include "plugins/comm-libfabric/internal.h"
 
 #include <pthread.h>
 #include <sched.h>

@@ -5,7 +5,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "posix.h"
+#include "internal.h"
 
 enum { LARGE = 1 << 20 };
 

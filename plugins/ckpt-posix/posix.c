@@ -1,5 +1,5 @@
 /* The slots of ckpt-posix: folders, renames, listing. */
-#include "posix.h"
+#include "internal.h"
 
 #include <dirent.h>
 #include <errno.h>

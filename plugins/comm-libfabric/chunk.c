@@ -1,6 +1,6 @@
 /* Large messages: chunks under way, `window` of them at a time, sent and received under tags made of the receiver's
  * token and the chunk's number. The receiver says READY when its first window is posted. */
-#include "fabric.h"
+#include "internal.h"
 
 static uint64_t tag_of(uint32_t token, uint64_t chunk)
 {

@@ -2,8 +2,8 @@
 #include <sys/random.h>
 #include <sys/stat.h>
 
-#include "../cards/cards.h"
-#include "fabric.h"
+#include "../common/shm_handle.h"
+#include "internal.h"
 
 /* What a rank leaves in the store. */
 struct address {

@@ -2,7 +2,7 @@
 #include <sched.h>
 #include <time.h>
 
-#include "fabric.h"
+#include "internal.h"
 
 enum { COMPLETIONS = 16, BATCHES = 4 };
 

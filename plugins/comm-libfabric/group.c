@@ -3,7 +3,7 @@
  * their lack is told. */
 #include <sched.h>
 
-#include "fabric.h"
+#include "internal.h"
 
 #define ASK_SECONDS 0.05
 

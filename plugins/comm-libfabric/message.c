@@ -1,5 +1,5 @@
 /* Send and recv: the two halves of a message, and how they meet. */
-#include "fabric.h"
+#include "internal.h"
 
 enum { EAGER_CREDIT = 64 }; /* small messages to one peer that wait for its answer; more wait for READY */
 

@@ -1,5 +1,5 @@
 /* Options, open, close, and the table. */
-#include "fabric.h"
+#include "internal.h"
 
 static const struct hd_option options[] = {
     {.name = "provider",

@@ -1,6 +1,6 @@
 /* A call -> MPI's requests, and what remains to be done when they have completed. What exceeds `largest` elements is cut:
  * data that only moves becomes one element of a larger type, sums become several sums. */
-#include "cm.h"
+#include "internal.h"
 
 /* Where a reduction finds and leaves its numbers: the caller's buffers, or ours. */
 struct sum {

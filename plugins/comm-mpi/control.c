@@ -1,6 +1,6 @@
 /* Notes between ranks, beside the data: short messages that MPI sends off at once, whoever is ready to receive. They are
  * looked for while something waits, and sent only when something is wrong. */
-#include "cm.h"
+#include "internal.h"
 
 #define TAG_NOTE 1
 

@@ -5,7 +5,7 @@
 #include <sched.h>
 #include <time.h>
 
-#include "cm.h"
+#include "internal.h"
 
 #define LOOK_SECONDS 0.01
 

@@ -1,5 +1,5 @@
 /* Groups: a communicator each, made by its members alone. */
-#include "cm.h"
+#include "internal.h"
 
 #define TAG_MEET 16
 #define MEET_TAGS (1u << 20)

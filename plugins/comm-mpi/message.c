@@ -1,5 +1,5 @@
 /* Send and recv: MPI's own, in the group's communicator; the stream is the tag. */
-#include "cm.h"
+#include "internal.h"
 
 int cm_type(uint64_t count, MPI_Datatype element, int64_t largest, int *n, MPI_Datatype *type, int *made)
 {
@@ -61,7 +61,7 @@ static int start(struct cm_op *op, const void *from, void *to, MPI_Request *requ
     return code;
 }
 
-/* The last tags are agree.c's. */
+/* The last tags are call_check.c's. */
 static int32_t check(const struct cm_group *g, int32_t peer, uint32_t stream, struct hd_error *err)
 {
     if (peer < 0 || peer >= g->n)

@@ -1,5 +1,5 @@
 /* Options and the table. */
-#include "cm.h"
+#include "internal.h"
 
 static const struct hd_option options[] = {
     {.name = "collectives",

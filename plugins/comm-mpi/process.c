@@ -1,5 +1,5 @@
 /* MPI lives once in a process: it is started with the first transport and ended with the last, and cannot be started again. */
-#include "cm.h"
+#include "internal.h"
 
 static struct {
     int users, finalised, disorder;

@@ -1,7 +1,7 @@
 /* Reductions. MPI has no bf16 and no fp16, its maximum may lose a NaN, and Open MPI's sum of bytes stops at 255 where it uses
  * AVX: those are operations of ours. All of them are commutative to the bit, so that an order of MPI's gives every member
  * the same. */
-#include "cm.h"
+#include "internal.h"
 
 static MPI_Op float_max, double_max, bf16_sum, bf16_max, f16_sum, f16_max, u8_sum;
 
@@ -86,7 +86,7 @@ struct cm_rule cm_rule(uint32_t dtype, uint32_t redop)
     return rule;
 }
 
-/* Integers are widened before (wide.c): their sum has to be whole. */
+/* Integers are widened before (widen.c): their sum has to be whole. */
 void cm_divide(void *x, uint32_t dtype, uint64_t count, int32_t n)
 {
     float *f = x;

@@ -1,7 +1,7 @@
 /* Opening, closing, aborting. */
 #include <sched.h>
 
-#include "cm.h"
+#include "internal.h"
 
 /* Looks without a result before a wait gives the core away between two. */
 #define SPINS_CROWDED 32

@@ -1,5 +1,5 @@
 /* A call -> NCCL's. */
-#include "nc.h"
+#include "internal.h"
 
 const char *nc_call_text(const struct hd_comm_call *call, char out[160])
 {

@@ -2,7 +2,7 @@
 #include <sched.h>
 #include <time.h>
 
-#include "nc.h"
+#include "internal.h"
 
 #define LOOK_SECONDS 0.01
 

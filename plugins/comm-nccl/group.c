@@ -1,5 +1,5 @@
 /* Groups: what members share, and what ends with a failure. */
-#include "nc.h"
+#include "internal.h"
 
 static uint64_t hash_of(const char *name, const int32_t *ranks, int32_t n)
 {

@@ -5,7 +5,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "nc.h"
+#include "internal.h"
 
 /* ---- symbols */
 

@@ -1,7 +1,7 @@
 /* Send and recv. A sender, a receiver and a stream have a communicator of two: NCCL runs what is enqueued on one
  * communicator in order, and a message that waits for its receiver must not hold up another. Both sides make it when
  * they first use it; the sender is its rank 0 and puts the id into the store. What a rank sends itself is copied. */
-#include "nc.h"
+#include "internal.h"
 
 int nc_message(struct nc_op *op)
 {

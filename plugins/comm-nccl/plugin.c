@@ -1,5 +1,5 @@
 /* The table, and whether there is a GPU. */
-#include "nc.h"
+#include "internal.h"
 
 static int32_t probe(const struct hd_host *host, struct hd_error *err)
 {

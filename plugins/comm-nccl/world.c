@@ -1,5 +1,5 @@
 /* Opening and closing. */
-#include "nc.h"
+#include "internal.h"
 
 /* NCCL reads its variables once, at its first call; what one job's transports set is for all of them. */
 static struct {

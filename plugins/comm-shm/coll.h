@@ -1,8 +1,8 @@
 /* Collectives: what each reads, writes and shares, and where its data lies. coll.c moves operations on, share.c their data. */
-#ifndef COMM_SHM_COLL_H
-#define COMM_SHM_COLL_H
+#ifndef HD_COMM_SHM_COLL_H
+#define HD_COMM_SHM_COLL_H
 
-#include "shm.h"
+#include "internal.h"
 
 enum { BY_SLICE = 1, BY_PEER = 2 };                   /* the share: a slice; one pass a peer; else everything */
 enum { FROM_ME = 0, FROM_ALL, FROM_ROOT, FROM_NONE }; /* also the destinations */

@@ -2,7 +2,7 @@
  *
  * A failure belongs to a group: its first error is kept, everything pending there completes with it, and later calls return
  * it. */
-#include "shm.h"
+#include "internal.h"
 
 #define HEALTH_SECONDS 0.005
 

@@ -1,7 +1,7 @@
 /* Groups: a part per member, mapped by all members before the call returns. */
 #include <unistd.h>
 
-#include "shm.h"
+#include "internal.h"
 
 struct layout {
     size_t slot, said, small, in[2], out[2], box, small_box, stage_box, bytes;

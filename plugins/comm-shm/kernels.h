@@ -4,8 +4,8 @@
  * fp16 and bf16 are summed in fp32 and rounded once, to nearest even. int32 and uint8 sums wrap; their averages are
  * formed from the exact sum and truncated. A maximum is NaN if any input is. Every dst gets the same bits. A dst may be
  * one of the srcs, whole; they overlap in no other way. */
-#ifndef COMM_SHM_KERNELS_H
-#define COMM_SHM_KERNELS_H
+#ifndef HD_COMM_SHM_KERNELS_H
+#define HD_COMM_SHM_KERNELS_H
 
 #include <stddef.h>
 #include <stdint.h>

@@ -9,7 +9,7 @@
  *       neither    through the pair's staging, two chunks in turn; transfers queue for it by ticket
  *
  * A small send is complete when it is posted, another when its receiver has the bytes. */
-#include "shm.h"
+#include "internal.h"
 
 static inline uint64_t word(uint64_t seq, uint32_t what)
 {

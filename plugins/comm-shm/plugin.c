@@ -4,7 +4,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "shm.h"
+#include "internal.h"
 
 static const struct hd_option options[] = {
     {.name = "small",

@@ -11,7 +11,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "shm.h"
+#include "internal.h"
 
 #define YIELD_SECONDS 300e-6
 #define NAP_NS 2000000

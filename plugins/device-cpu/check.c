@@ -1,6 +1,6 @@
 /* What each op demands of its operands. A program that passes heddle's own checks never fails here; a plugin's user
  * with descriptors of their own may. */
-#include "reference.h"
+#include "reference/reference.h"
 
 static int32_t same_count(const struct hd_kernel *k, const struct hd_operand *o, int64_t n, const char *what,
                           struct hd_error *err)

@@ -1,5 +1,5 @@
 /* What the ops of mixtures of experts demand of their operands: how many dims each has, equal extents for equal dims. */
-#include "moe.h"
+#include "kernels/moe.h"
 
 struct shape {
     uint32_t op;

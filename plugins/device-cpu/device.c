@@ -1,5 +1,5 @@
 /* The vtable of device cpu. */
-#include "cpu.h"
+#include "internal.h"
 #include <sched.h>
 
 #if defined __GLIBC__ && !defined CPU_COUNT

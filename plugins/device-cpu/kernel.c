@@ -1,5 +1,5 @@
 /* A kernel owns a deep copy of its instruction: the caller's may be gone when it runs. */
-#include "cpu.h"
+#include "internal.h"
 #include <stdarg.h>
 
 int32_t cpu_invalid(const struct hd_kernel *k, struct hd_error *err, const char *format, ...)

@@ -1,5 +1,5 @@
 /* Memory for arenas: zeroed, in huge pages where the kernel gives them, all pages present before the first step. */
-#include "cpu.h"
+#include "internal.h"
 #include <errno.h>
 #include <sys/mman.h>
 

@@ -2,7 +2,7 @@
  *
  * OpenMP orders memory by itself. The two counters say so again in terms that the thread sanitizer sees: it does not
  * know OpenMP's barriers, nor the block that carries captured variables to a thread. */
-#include "cpu.h"
+#include "internal.h"
 #include <stdatomic.h>
 
 #define NOT_SEEN __attribute__((no_sanitize("thread")))

@@ -1,6 +1,6 @@
 /* The peak for MFU is what the machine's best matrix product gives: a large one, for long enough that the clock has
  * settled, the best. */
-#include "cpu.h"
+#include "internal.h"
 #include <stdlib.h>
 #include <time.h>
 

@@ -1,8 +1,8 @@
 /* The vtable of device cuda. */
-#include "blas.h"
-#include "cudnn_attention.h"
-#include "fp8.h"
-#include "slots.h"
+#include "products/blas.h"
+#include "attention/cudnn_attention.h"
+#include "products/fp8.h"
+#include "op_table.h"
 
 static int32_t choose_index(const struct cu_settings *settings, const struct hd_device_place *place, int32_t *index,
                             struct hd_error *err)

@@ -1,6 +1,6 @@
 /* Hugging Face's config.json -> struct tf_shape. What changes the numbers is honoured or refused by its name;
  * what does not (use_cache, token ids, initializer_range, ...) is left unread. */
-#include "transformer.h"
+#include "internal.h"
 
 #include <errno.h>
 #include <math.h>

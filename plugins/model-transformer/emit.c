@@ -1,5 +1,5 @@
 /* The words in which the families are written: parameters by table rows, operations, the head that all share. */
-#include "transformer.h"
+#include "internal.h"
 
 #include <math.h>
 

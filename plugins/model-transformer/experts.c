@@ -4,7 +4,7 @@
  * Shapes are static: every sequence has slots at every expert, and which of them hold a token is data. Dropless, that is as
  * many slots as tokens; with a capacity factor c, c times the fair share of experts_per_token * tokens / experts, and what
  * finds no slot is dropped, in the order of tokens. Counting by sequence makes the numbers independent of the mesh. */
-#include "transformer.h"
+#include "internal.h"
 
 #include <math.h>
 

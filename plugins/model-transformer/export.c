@@ -1,5 +1,5 @@
 /* struct tf_shape -> Hugging Face's config.json, with the keys that transformers reads. */
-#include "transformer.h"
+#include "internal.h"
 
 static json_t *gpt2_config(const struct tf_shape *s)
 {

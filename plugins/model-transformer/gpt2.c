@@ -1,6 +1,6 @@
 /* GPT-2: LayerNorm with bias, learned positions, GELU in the tanh form, biases everywhere (Radford et al.,
  * 2019). */
-#include "transformer.h"
+#include "internal.h"
 
 enum {
     WTE, WPE, NORM1, NORM1_BIAS, WQ, WK, WV, BQ, BK, BV, WO, BO, NORM2, NORM2_BIAS, FC, FC_BIAS, PROJ,

@@ -1,7 +1,7 @@
 /* Llama: RMSNorm, rotary positions, grouped-query attention, SwiGLU (arXiv:2302.13971, 2307.09288).
  * Mistral is the same; Qwen2 adds biases to the query, key and value projections;
  * Qwen3 an RMSNorm over each head's query and key (arXiv:2505.09388); Mixtral experts in place of the feed-forward. */
-#include "transformer.h"
+#include "internal.h"
 
 enum {
     EMBED, NORM1, WQ, WK, WV, WO, BQ, BK, BV, BO, NORM_Q, NORM_K, NORM2, GATE, UP, DOWN, NORM, HEAD, N_PARAMS

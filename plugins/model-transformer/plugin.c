@@ -1,5 +1,5 @@
 /* The component: options, and settings -> a model that is fully said and checked. */
-#include "transformer.h"
+#include "internal.h"
 
 #include <stdlib.h>
 

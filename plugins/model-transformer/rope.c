@@ -1,5 +1,5 @@
 /* Inverse frequencies of rotary positions (arXiv:2104.09864), and their two plain changes for long texts. */
-#include "transformer.h"
+#include "internal.h"
 
 #include <math.h>
 

@@ -1,6 +1,6 @@
 /* Which tensors a Hugging Face folder holds: model.safetensors.index.json where the weights are in several
  * files, else the header of model.safetensors. Only names are read here; the core reads the numbers. */
-#include "transformer.h"
+#include "internal.h"
 
 #include <errno.h>
 #include <stdlib.h>

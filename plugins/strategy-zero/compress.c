@@ -9,7 +9,7 @@
  *   encode the sum, with an error of its own; all_gather; decode
  *
  * The errors are this rank's own: checkpoints have one of every rank. */
-#include "zero.h"
+#include "internal.h"
 
 uint32_t zero_code_axes(const struct zero *z, const struct zero_flat *f)
 {

@@ -1,5 +1,5 @@
 /* Gradients: accumulate into flat buffers; reduce.c when the last contribution of a flat is there. */
-#include "zero.h"
+#include "internal.h"
 
 /* ---- one section
  * Contributions to a flat make a group: at stages 0 and 1 all of the section; at stages 2 and 3 those of one micro-batch, which

@@ -2,7 +2,7 @@
 #include <stddef.h>
 #include <string.h>
 
-#include "zero.h"
+#include "internal.h"
 
 #define AT(field) offsetof(struct zero_settings, field)
 #define BIT(axis) HD_AXIS_BIT(axis)

@@ -2,7 +2,7 @@
  * where a step begins (gather_in_forward). Stage 3: of a whole that is
  * gathered for one *residence* (block, micro-batch, forward or backward) and released after it. A flat of several blocks
  * has one residence for them all. */
-#include "zero.h"
+#include "internal.h"
 
 struct run {
     uint32_t first, last, flat;

@@ -1,7 +1,7 @@
 /* Which parameters lie together in which flat buffer, and which tensors exist for each at a stage. */
 #include <string.h>
 
-#include "zero.h"
+#include "internal.h"
 
 #define SMALLEST 8 /* a bucket of the ends: this part of the option `bucket` */
 

@@ -11,7 +11,7 @@
  * What is no matrix (norms, biases) lies behind the matrices of a flat and is reduced as it is. */
 #include <stdio.h>
 
-#include "zero.h"
+#include "internal.h"
 
 static int64_t thickness(const struct zero *z, const struct hd_pass_param *param)
 {

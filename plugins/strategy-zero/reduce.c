@@ -3,7 +3,7 @@
  *
  * What needs the result of a reduction is put after the NEXT reduction: right behind it, its wait would stop the compute
  * stream. */
-#include "zero.h"
+#include "internal.h"
 
 static void put(struct zero *z, const struct zero_flat *f, uint32_t op, hd_tensor in, hd_tensor out, uint32_t axes, uint32_t section,
                 uint32_t index)

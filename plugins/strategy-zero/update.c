@@ -1,5 +1,5 @@
 /* The update: outer reductions, the global norm, the optimizer on each shard, shards back into the whole. */
-#include "zero.h"
+#include "internal.h"
 
 #define SLOTS 3
 

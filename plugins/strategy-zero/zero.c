@@ -1,5 +1,5 @@
 /* The plugin: the order of the rewriting. */
-#include "zero.h"
+#include "internal.h"
 
 #define NONE UINT32_MAX /* no section */
 

@@ -1,6 +1,6 @@
 /* runtime/comm/request_pool: the requests of the transports that the core makes of others (overlay, levels, hooks): records
  * behind numbers, used again and again. A number is an index and a generation, so that one that was completed is not
- * taken for the next in its place. Not thread-safe. (Plug-ins see nothing of the core: theirs are in plugins/requests.)
+ * taken for the next in its place. Not thread-safe. (Plug-ins see nothing of the core: theirs are in plugins/common.)
  *
  * A record begins with a struct hd__request; what else it has stays as it was left. */
 #ifndef HD_RUNTIME_COMM_REQUEST_POOL_H

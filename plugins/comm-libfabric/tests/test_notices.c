@@ -2,7 +2,7 @@
  * count as broken, so what this rank answers goes nowhere. Buffers end where the bytes do; the sanitizers see who reads on. */
 #include <stdlib.h>
 
-#include "plugins/comm-libfabric/fabric.h"
+#include "plugins/comm-libfabric/internal.h"
 #include "tests/suite.h"
 
 enum { RANKS = 3, STREAM = 4, SENDS = 11, BYTES = 24 };

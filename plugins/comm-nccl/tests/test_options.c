@@ -4,7 +4,7 @@
 
 #include "core/base/base.h"
 #include "core/base/option.h"
-#include "plugins/comm-nccl/nc.h"
+#include "plugins/comm-nccl/internal.h"
 #include "tests/suite.h"
 
 static struct nc_variable variables[NC_N_VARIABLES];

@@ -7,7 +7,7 @@
 #include "tests/runtime/comm/jobs.h"
 #include "tests/suite.h"
 
-enum { AHEAD = 64, MAILS = 64, ROUNDS = 3 }; /* as in plugins/comm-shm/shm.h */
+enum { AHEAD = 64, MAILS = 64, ROUNDS = 3 }; /* as in plugins/comm-shm/internal.h */
 
 /* All ranks have come here; not by the transport. */
 static int meet(struct rank *rank, const char *name, int k)

@@ -1,8 +1,8 @@
 /* The micro-kernels of every instruction set that this machine has, not only the best: packing from any
  * strides and dtype, products of panels, storing, and the rows of softmax, against plain loops in double. */
-#include "fast_softmax.h"
-#include "fast_tiles.h"
-#include "half.h"
+#include "attention/softmax.h"
+#include "products/tiles.h"
+#include "kernels/half.h"
 #include "heddle/types.h"
 #include "tests/suite.h"
 
@@ -157,7 +157,7 @@ START_TEST(rows_as_they_lie)
 }
 END_TEST
 
-/* The second of two panels lies where fast.h says. */
+/* The second of two panels lies where products.h says. */
 START_TEST(panels_follow_each_other)
 {
     enum { K = 40 };

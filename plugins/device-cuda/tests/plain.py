@@ -35,8 +35,9 @@ def by_meson():
         source = (pathlib.Path(entry["directory"]) / entry["file"]).resolve()
         if source.is_relative_to(TOP):
             parts[entry["output"].split(".p/")[0]].add(str(source.relative_to(TOP)))
-    objects = (BUILD / "plugins/device-cuda").glob("*.ptxas")  # nvcc is no compiler of meson's
-    parts["plugins/device-cuda/heddle-device-cuda.so"] |= {f"plugins/device-cuda/{file.stem}.cu" for file in objects}
+    objects = {file.stem for file in (BUILD / "plugins/device-cuda").glob("*.ptxas")}  # nvcc is no compiler of meson's
+    kernels = {str(file.relative_to(TOP)) for file in (TOP / "plugins/device-cuda").rglob("*.cu") if file.stem in objects}
+    parts["plugins/device-cuda/heddle-device-cuda.so"] |= kernels
     for part in [part for part in parts if part.startswith("libheddle_")]:  # a library a room
         parts["core"] |= parts[part]
     return parts

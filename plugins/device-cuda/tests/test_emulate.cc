@@ -1,5 +1,5 @@
 /* The emulator finds what it is made to find, and its tensor cores multiply. */
-#include "cu_wgmma.cuh"
+#include "kernels/wgmma.cuh"
 #include "tests/suite.h"
 #include <check.h>
 #include <sys/wait.h>

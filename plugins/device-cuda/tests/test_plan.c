@@ -1,5 +1,5 @@
 /* Which matrix product an einsum becomes, as cuBLAS will be told: sizes, transposes, strides, batch, loops; and what it refuses. */
-#include "plan.h"
+#include "products/plan.h"
 #include "tests/suite.h"
 #include <check.h>
 #include <stdlib.h>

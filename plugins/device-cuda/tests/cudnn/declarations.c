@@ -1,5 +1,5 @@
 /* What device-cuda declares of cuDNN for itself, held against cudnn.h where that is found. */
-#include "plugins/device-cuda/cudnn_attention.h"
+#include "plugins/device-cuda/attention/cudnn_attention.h"
 #include <cudnn.h>
 
 #define ROW(name, value) _Static_assert(DNN_##name == (int)CUDNN_##name, #name);

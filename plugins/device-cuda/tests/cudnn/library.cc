@@ -4,7 +4,7 @@
  *
  * FAKE_CUDNN: none (it has no kernel), second (the first proposal cannot be had), wrong (a row of a result is), unwritten (a result is left out).
  * FAKE_CUDNN_VERSION: 91900. */
-#include "plugins/device-cuda/cudnn_attention.h"
+#include "plugins/device-cuda/attention/cudnn_attention.h"
 #include <cuda_runtime.h>
 #include <dlfcn.h>
 #include <map>

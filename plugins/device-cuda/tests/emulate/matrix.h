@@ -1,4 +1,4 @@
-/* Tensor cores and asynchronous copies, for cu_mma.cuh: matrix.cc. */
+/* Tensor cores and asynchronous copies, for kernels/mma.cuh: matrix.cc. */
 #ifndef HEDDLE_EMULATE_MATRIX_H
 #define HEDDLE_EMULATE_MATRIX_H
 

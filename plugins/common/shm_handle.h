@@ -1,0 +1,62 @@
+/* Memory that processes of one machine share without a name in any file system: its owner makes a memfd and tells the others a
+ * card, they open /proc/PID/fd/N. Nothing is left behind, however a process ends.
+ *
+ * Who maps what a card names compares the nonce with what lies there: numbers of processes and files are given again. */
+#ifndef HD_COMMON_SHM_HANDLE_H
+#define HD_COMMON_SHM_HANDLE_H
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+struct card {
+    uint64_t machine, pid_space; /* the running kernel, and where `pid` means something */
+    uint64_t nonce[2], bytes;
+    int64_t pid, fd;
+};
+
+/* The kernel that runs here: the same for all that share its memory. */
+static inline uint64_t card_machine(void)
+{
+    uint8_t text[128];
+    uint64_t h = UINT64_C(0xcbf29ce484222325);
+    int fd = open("/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC);
+    ssize_t n = fd >= 0 ? read(fd, text, sizeof text) : 0;
+    if (fd >= 0)
+        close(fd);
+    for (ssize_t i = 0; i < n; i++)
+        h = (h ^ text[i]) * UINT64_C(0x100000001b3);
+    return h;
+}
+
+/* A card of this process; fd, nonce and bytes are the caller's to fill in. */
+static inline struct card card_here(void)
+{
+    struct stat st = {0};
+    struct card card = {.machine = card_machine(), .pid = getpid(), .fd = -1};
+    card.pid_space = stat("/proc/self/ns/pid", &st) == 0 ? st.st_ino : 0;
+    return card;
+}
+
+/* The file, to be closed by the caller, and its size; -1 and errno. Only for a card of this machine and pid_space. */
+static inline int card_open(const struct card *card, uint64_t *bytes)
+{
+    struct stat st;
+    char path[64];
+    snprintf(path, sizeof path, "/proc/%lld/fd/%lld", (long long)card->pid, (long long)card->fd);
+    int fd = open(path, O_RDWR | O_CLOEXEC);
+    if (fd < 0)
+        return -1;
+    if (fstat(fd, &st) != 0 || (uint64_t)st.st_size < card->bytes) { /* another's file under that number */
+        close(fd);
+        errno = ESRCH;
+        return -1;
+    }
+    *bytes = (uint64_t)st.st_size;
+    return fd;
+}
+
+#endif

@@ -1,0 +1,68 @@
+/* Rotary positions: cosines and sines are made once, when the instruction is prepared. */
+#include "kernels/rows.h"
+
+enum { ROW_GRAIN = 16384 };
+
+/* The state: for each local position, d/2 cosines then d/2 sines, times the scale. */
+static void fill_table(struct hd_kernel *k, float *table)
+{
+    const struct hd_operand *x = &k->in[0];
+    int64_t half = x->extent[x->ndim - 1] / 2;
+    double scale = k->d.attrs.scale != 0 ? k->d.attrs.scale : 1;
+    for (int64_t s = 0; s < x->extent[1]; s++)
+        for (int64_t i = 0; i < half; i++) {
+            double angle = k->d.attrs.sign * (double)hd_position(&k->d.attrs, x->start[1] + s) * k->d.attrs.table[i];
+            table[2 * half * s + i] = (float)(scale * cos(angle));
+            table[2 * half * s + half + i] = (float)(scale * sin(angle));
+        }
+}
+
+CPU_CLONES static void turn(float *y, const float *x, const float *table, int64_t half)
+{
+    const float *c = table, *s = table + half;
+#pragma omp simd
+    for (int64_t i = 0; i < half; i++) {
+        float a = x[i], b = x[i + half];
+        y[i] = a * c[i] - b * s[i];
+        y[i + half] = b * c[i] + a * s[i];
+    }
+}
+
+static void turn_rows(void *context, int64_t first, int64_t last)
+{
+    struct hd_kernel *k = context;
+    const struct hd_operand *x = &k->in[0];
+    float in[CPU_CHUNK], out[CPU_CHUNK];
+    int64_t d = x->extent[x->ndim - 1], heads = cpu_span(x, 2, x->ndim - 1);
+    for (int64_t row = first; row < last; row++) {
+        const float *table = (const float *)k->state + row % x->extent[1] * d;
+        for (int64_t head = 0; head < heads; head++) {
+            int64_t at = (row * heads + head) * d;
+            float *y = cpu_begin(k, 0, at, out);
+            turn(y, cpu_read(x, at, d, in), table, d / 2);
+            cpu_end(k, 0, at, d, y);
+        }
+    }
+}
+
+static void run(struct hd_kernel *k)
+{
+    int64_t per_row = cpu_stride(&k->in[0], 1);
+    cpu_parallel(k->device, cpu_span(&k->in[0], 0, 2), 1 + ROW_GRAIN / (per_row + 1), turn_rows, k);
+}
+
+int32_t cpu_fast_rope(struct hd_kernel *k, struct hd_error *err)
+{
+    const struct hd_operand *x = &k->in[0];
+    int64_t d = x->extent[x->ndim - 1];
+    int32_t rc = cpu_fast_dtypes(k, 0, err);
+    if (!rc && d > CPU_CHUNK)
+        return hd_fail(err, HD_E_UNSUPPORTED, "head size %lld is beyond %d", (long long)d, CPU_CHUNK);
+    if (!rc)
+        rc = cpu_kernel_state(k, (size_t)(x->extent[1] * d) * sizeof(float), err);
+    if (rc)
+        return rc;
+    fill_table(k, k->state);
+    k->run = run;
+    return HD_OK;
+}

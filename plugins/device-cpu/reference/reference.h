@@ -1,0 +1,88 @@
+/* Reference kernels, by file. Each is the definition of its op; heddle/ops.h says what it computes. */
+#ifndef HD_DEVICE_CPU_REFERENCE_REFERENCE_H
+#define HD_DEVICE_CPU_REFERENCE_REFERENCE_H
+
+#include "reference/value.h"
+
+#define CPU_REFERENCES(X)                                                                                       \
+    X(einsum) X(add) X(bias) X(bias_dw) X(rmsnorm) X(rmsnorm_dx) X(rmsnorm_dw) X(layernorm) X(layernorm_dx)     \
+    X(layernorm_dw) X(rope) X(attention) X(attention_grad) X(attention_merge) X(swiglu) X(swiglu_grad) X(gelu)    \
+    X(gelu_grad)                                                                                                \
+    X(embed) X(embed_dw) X(position) X(position_dw) X(rowmax) X(xent_local) X(nll) X(nll_grad) X(xent_grad)     \
+    X(xent_head) X(total) X(spread) X(slice) X(mask) X(pad) X(fill0) X(accum) X(copy) X(sumsq) X(adamw) X(sgd) X(optim_step) \
+    X(gate) X(gate_grad) X(route) X(dispatch) X(dispatch_dx) X(grouped) X(grouped_dw) X(combine) X(combine_dz)    \
+    X(combine_dg) X(expert_count) X(router_loss) X(router_loss_dz) X(encode) X(decode) X(blend)                 \
+    X(orthogonalise) X(add_rmsnorm) X(add_layernorm) X(rmsnorm_dx_add) X(layernorm_dx_add) X(einsum_bias) X(einsum_gelu) X(einsum_gelu_grad) X(einsum_bias_dw)
+
+#define CPU_REFERENCE(name) void cpu_ref_##name(struct hd_kernel *k);
+CPU_REFERENCES(CPU_REFERENCE)
+#undef CPU_REFERENCE
+
+/* What ops demand of their operands' shapes: check.c. */
+#define CPU_CHECKS(X)                                                                                           \
+    X(same) X(einsum) X(bias) X(bias_dw) X(norm) X(norm_sum) X(norm_dw) X(rope) X(attention) X(attention_grad)              \
+    X(attention_merge) X(embed)                                                                                 \
+    X(embed_dw) X(position) X(position_dw) X(rowmax) X(xent_local) X(xent_grad) X(xent_head) X(scalar_out) X(spread) \
+    X(parts)                                                                                                    \
+    X(update) X(optim_step) X(moe) X(code) X(blend) X(orthogonalise) X(einsum_bias) X(einsum_gelu_grad) X(einsum_bias_dw)
+
+#define CPU_CHECK(name) int32_t cpu_check_##name(struct hd_kernel *k, struct hd_error *err);
+CPU_CHECKS(CPU_CHECK)
+#undef CPU_CHECK
+
+/* Which positions of the sequence the local elements of dim s are: two rising runs of neighbours, or one. */
+struct cpu_order {
+    int64_t at[2], first, n; /* n elements, `first` of them in the first run */
+};
+struct cpu_order cpu_order(const struct hd_operand *o, uint32_t dim, const struct hd_attrs *attrs);
+
+static inline int64_t cpu_position(const struct cpu_order *o, int64_t i)
+{
+    return i < o->first ? o->at[0] + i : o->at[1] + i - o->first;
+}
+
+/* How many elements lie before a position. */
+static inline int64_t cpu_before(const struct cpu_order *o, int64_t position)
+{
+    int64_t a = position - o->at[0], b = position - o->at[1], rest = o->n - o->first;
+    return (a < 0 ? 0 : a < o->first ? a : o->first) + (b < 0 ? 0 : b < rest ? b : rest);
+}
+
+/* Attention's view of q and k: leading dims merged into b. */
+struct cpu_heads {
+    int64_t b, s, t, k, g, d; /* s queries, t keys; k kv heads with g query heads each */
+    struct cpu_order queries, keys;
+};
+struct cpu_heads cpu_heads(const struct hd_operand *q, const struct hd_operand *k, const struct hd_attrs *attrs);
+
+/* Keys first .. end - 1 are what query i sees; may be empty. */
+static inline void cpu_visible(const struct cpu_heads *h, int64_t window, int64_t i, int64_t *first, int64_t *end)
+{
+    int64_t at = cpu_position(&h->queries, i);
+    *end = cpu_before(&h->keys, at + 1);
+    *first = window > 0 ? cpu_before(&h->keys, at - window + 1) : 0;
+}
+
+/* Queries first .. end - 1 are those that see key j; may be empty. */
+static inline void cpu_seen_by(const struct cpu_heads *h, int64_t window, int64_t j, int64_t *first, int64_t *end)
+{
+    int64_t at = cpu_position(&h->keys, j);
+    *first = cpu_before(&h->queries, at);
+    *end = window > 0 ? cpu_before(&h->queries, at + window) : h->s;
+}
+
+/* einsum.c: calls put for each element of output 0, with the product of inputs 0 and 1 there. */
+void cpu_each_product(struct hd_kernel *k, void (*put)(const struct hd_kernel *k, int64_t i, double v));
+
+/* elementwise.c: index into w of element i of x, where w has a subset of x's dims. */
+int64_t cpu_subset_index(const struct hd_operand *x, const struct hd_operand *w, int64_t i);
+/* Puts the sums of input 0 over the dims that the output lacks; the kernel's state has room for them. */
+void cpu_sum_subset(struct hd_kernel *k, uint32_t output);
+/* GELU and its slope. */
+double cpu_gelu(double x);
+double cpu_gelu_slope(double x);
+
+/* Value of the range that holds element `at` of the whole flat buffer; `fallback` outside all. */
+double cpu_range_value(const struct hd_attrs *a, int64_t at, double fallback);
+
+#endif

@@ -1,0 +1,144 @@
+/* The global norm and the optimizers' updates, over flat buffers cut by ranges. */
+#include <math.h>
+
+#include "reference/reference.h"
+
+double cpu_range_value(const struct hd_attrs *a, int64_t at, double fallback)
+{
+    for (uint64_t i = 0; i < a->n_ranges; i++)
+        if (at >= a->ranges[i].first && at - a->ranges[i].first < a->ranges[i].count)
+            return a->ranges[i].value;
+    return fallback;
+}
+
+static double sum_of_squares(const struct hd_kernel *k)
+{
+    const struct hd_operand *x = &k->in[0];
+    int64_t n = hd_operand_count(x);
+    double total = 0;
+    for (uint64_t i = 0; i < k->d.attrs.n_ranges; i++) {
+        const struct hd_range *r = &k->d.attrs.ranges[i];
+        int64_t first = r->first - x->start[0], last = first + r->count;
+        double sum = 0;
+        for (int64_t j = first > 0 ? first : 0; j < last && j < n; j++) {
+            double v = cpu_load(x, j);
+            sum += v * v;
+        }
+        total += r->value * sum;
+    }
+    return total;
+}
+
+/* Digit by digit, from the highest: what is left of a square is below 2^16 units of the next one. */
+static void add_digits(const struct hd_operand *y, double square, double value)
+{
+    int last = HD_SUM_DIGITS - 1;
+    const double beyond = ldexp(1, HD_SUM_SHIFT);
+    if (!(square < beyond))
+        cpu_store(y, last, cpu_load(y, last) + square * INFINITY);
+    for (int k = last; k >= 0 && square < beyond; k--) {
+        double unit = ldexp(1, 16 * k - HD_SUM_SHIFT), part = floor(square / unit) * unit;
+        cpu_store(y, k, cpu_load(y, k) + value * part);
+        square -= part;
+    }
+}
+
+static void sum_digits(const struct hd_kernel *k)
+{
+    const struct hd_operand *x = &k->in[0];
+    for (uint64_t i = 0; i < k->d.attrs.n_ranges; i++) {
+        const struct hd_range *r = &k->d.attrs.ranges[i];
+        int64_t first = r->first - x->start[0], last = first + r->count;
+        for (int64_t j = first > 0 ? first : 0; r->value > 0 && j < last && j < hd_operand_count(x); j++)
+            add_digits(&k->out[0], cpu_load(x, j) * cpu_load(x, j), r->value);
+    }
+}
+
+void cpu_ref_sumsq(struct hd_kernel *k)
+{
+    if (hd_operand_count(&k->out[0]) == HD_SUM_DIGITS)
+        sum_digits(k);
+    else
+        cpu_store(&k->out[0], 0, cpu_load(&k->out[0], 0) + sum_of_squares(k));
+}
+
+/* What multiplies a gradient: undoes the loss scale and clips. 0 in *run where the update is to be skipped. */
+static double gradient_factor(const struct hd_kernel *k, int *run)
+{
+    double inv_scale = cpu_load(&k->in[2], HD_HYPER_INV_SCALE);
+    *run = hd_update_runs(k->in[2].data, cpu_load(&k->in[1], 0));
+    return inv_scale * hd_clip_factor(cpu_load(&k->in[1], 0) * inv_scale * inv_scale, k->d.attrs.clip, sqrt);
+}
+
+/* The rules stand in heddle/optimizer.h. */
+void cpu_ref_adamw(struct hd_kernel *k)
+{
+    const struct hd_attrs *a = &k->d.attrs;
+    struct hd_operand *p = &k->out[0], *m = &k->out[1], *v = &k->out[2];
+    int64_t n = hd_operand_count(p);
+    int run;
+    double factor = gradient_factor(k, &run), lr = cpu_load(&k->in[2], HD_HYPER_LR);
+    double t = cpu_load(&k->in[2], HD_HYPER_STEP);
+    double fix1 = 1 - pow(a->beta1, t), fix2 = 1 - pow(a->beta2, t);
+    int by_lot = a->flags & HD_ATTR_STOCHASTIC && p->dtype == HD_BF16;
+    uint64_t key = hd_rounding_key(a->index, t);
+    for (int64_t i = 0; run && i < n; i++) {
+        double g = cpu_load(&k->in[0], i) * factor;
+        double decay = cpu_range_value(a, p->start[0] + i, 0);
+        double m1 = a->beta1 * cpu_load(m, i) + (1 - a->beta1) * g;
+        double v1 = a->beta2 * cpu_load(v, i) + (1 - a->beta2) * g * g;
+        double p1 = cpu_load(p, i) * (1 - lr * decay) - lr * (m1 / fix1) / (sqrt(v1 / fix2) + a->eps);
+        if (by_lot)
+            p1 = hd_rounding_lot((float)p1, key, p->start[0] + i);
+        cpu_store(m, i, m1);
+        cpu_store(v, i, v1);
+        cpu_store(p, i, p1);
+        if (k->d.n_out > 3)
+            cpu_store(&k->out[3], i, p1);
+    }
+}
+
+/* The momentum is the second output where attrs.beta1 is not 0; the low precision copy is the output after it. */
+void cpu_ref_sgd(struct hd_kernel *k)
+{
+    const struct hd_attrs *a = &k->d.attrs;
+    struct hd_operand *p = &k->out[0], *m = a->beta1 != 0 ? &k->out[1] : NULL;
+    uint32_t low = m ? 2 : 1;
+    int64_t n = hd_operand_count(p);
+    int run;
+    double factor = gradient_factor(k, &run), lr = cpu_load(&k->in[2], HD_HYPER_LR);
+    for (int64_t i = 0; run && i < n; i++) {
+        double p1 = cpu_load(p, i);
+        double step = cpu_load(&k->in[0], i) * factor + cpu_range_value(a, p->start[0] + i, 0) * p1;
+        if (m) {
+            step += a->beta1 * cpu_load(m, i);
+            cpu_store(m, i, step);
+        }
+        p1 -= lr * step;
+        cpu_store(p, i, p1);
+        if (k->d.n_out > low)
+            cpu_store(&k->out[low], i, p1);
+    }
+}
+
+/* Outputs as for adamw: p, the optimizer's states, and where the last output is not fp32, the low precision copy. */
+void cpu_ref_optim_step(struct hd_kernel *k)
+{
+    const struct hd_attrs *a = &k->d.attrs;
+    int64_t n = hd_operand_count(&k->out[0]);
+    uint32_t states = k->d.n_out - 1, low = 0;
+    double hyper[HD_HYPER_COUNT];
+    if (states && k->out[states].dtype != HD_F32)
+        low = states--;
+    for (int64_t i = 0; i < HD_HYPER_COUNT; i++)
+        hyper[i] = cpu_load(&k->in[2], i);
+    struct hd_optim_args args = {.struct_size = sizeof args, .first = k->out[0].start[0], .count = n,
+                                 .grad = k->in[0].data, .param = k->out[0].data, .norm2 = cpu_load(&k->in[1], 0),
+                                 .hyper = hyper, .decay = a->ranges, .n_decay = a->n_ranges};
+    for (uint32_t i = 0; i < states; i++)
+        args.state[i] = k->out[1 + i].data;
+    if (!hd_update_runs(hyper, args.norm2) || a->step(a->settings, &args))
+        return;
+    for (int64_t i = 0; low && i < n; i++)
+        cpu_store(&k->out[low], i, cpu_load(&k->out[0], i));
+}

@@ -1,0 +1,168 @@
+/* Gradients of the weights of RMSNorm and LayerNorm: dw = sum of dy (x - mean) r over rows, dc = sum of dy.
+ *
+ * A group of threads goes through its rows: statistics, then its columns' sums, which stay in registers. The groups of
+ * a block are added up in shared memory, the blocks' partial sums by a second kernel. Bytes an element: x and dy once,
+ * where a row is no longer than 8192 elements; a longer one is done in tiles, each of which wants the statistics of the
+ * whole. */
+#include "kernels/columns.cuh"
+#include "kernels/rows.cuh"
+
+enum { KEPT = 2, BLOCKS = 264 };
+enum { SHARED = CU_ROWS_THREADS / 2 * KEPT * 8 }; /* what a group of half a block has */
+
+struct dw_args {
+    cu_ref x, dy, dw, dc;
+    double eps;
+    int64_t rows, chunk; /* of a group */
+    int32_t h, lanes, adds, tile, blocks, reserved;
+};
+
+/* The sum over a block's groups of what each thread has, in the order of groups, to `to`. */
+template <int V, class C> CU_DEVICE void add_groups(const dw_args &a, C (&v)[KEPT][V], C *shared, C *to, int end)
+{
+    int groups = blockDim.x / a.lanes, group = threadIdx.x / a.lanes, lane = threadIdx.x % a.lanes;
+    for (int g = 0; g < groups; g++) {
+        if (g == group)
+#pragma unroll
+            for (int k = 0; k < KEPT; k++)
+#pragma unroll
+                for (int i = 0; i < V; i++) {
+                    int at = (k * V + i) * a.lanes + lane;
+                    if (g)
+                        v[k][i] += shared[at];
+                    if (g < groups - 1)
+                        shared[at] = v[k][i];
+                }
+        __syncthreads();
+    }
+    if (group == groups - 1)
+#pragma unroll
+        for (int k = 0; k < KEPT; k++)
+#pragma unroll
+            for (int i = 0; i < V; i++)
+                if ((k * a.lanes + lane) * V < end)
+                    to[(k * a.lanes + lane) * V + i] = v[k][i];
+    __syncthreads();
+}
+
+/* f(V elements) for all of a row: those of this tile are in registers. */
+template <int V, class C, class F>
+CU_DEVICE void whole_row(C (&kept)[KEPT][V], const dw_args &a, const cu_row &row, const cu_row &tile, F f)
+{
+    int first = (int)(tile.base - row.base), last = first + a.tile;
+#pragma unroll
+    for (int k = 0; k < KEPT; k++)
+        if ((k * a.lanes + row.lane) * V < tile.h)
+            f(kept[k]);
+    for (int j = row.lane * V; a.tile < a.h && j < row.h; j += a.lanes * V)
+        if (j < first || j >= last) {
+            C x[V];
+            cu_load_n<V>(x, a.x, row.base + j);
+            f(x);
+        }
+}
+
+template <int CENTRED, int V, class C>
+static __global__ void __launch_bounds__(CU_ROWS_MOST, 1) dw_kernel(dw_args a, C *partial)
+{
+    CU_SHARED(C, shared, [32]);
+    CU_SHARED(C, sums, [SHARED / 8 * V]);
+    int groups = blockDim.x / a.lanes, group = threadIdx.x / a.lanes, column = blockIdx.y * a.tile;
+    int64_t first = ((int64_t)blockIdx.x * groups + group) * a.chunk;
+    C dw[KEPT][V] = {}, dc[KEPT][V] = {};
+    for (int64_t at = first; at < first + a.chunk; at++) { /* as often in all groups */
+        cu_row row = {at * a.h, at < a.rows ? a.h : 0, (int32_t)threadIdx.x % a.lanes, a.lanes}, mine = row;
+        C x_kept[KEPT][V], dy_kept[KEPT][V], mean = 0, square = 0;
+        mine.base += column;
+        mine.h = row.h - column < a.tile ? row.h - column : a.tile;
+        cu_keep<V, KEPT>(x_kept, a.x, mine);
+        cu_keep<V, KEPT>(dy_kept, a.dy, mine);
+        if (CENTRED) {
+            whole_row<V>(x_kept, a, row, mine, [&](const C *x) {
+#pragma unroll
+                for (int i = 0; i < V; i++)
+                    mean += x[i];
+            });
+            mean = cu_sum(mean, a.lanes, shared) / (C)a.h;
+        }
+        whole_row<V>(x_kept, a, row, mine, [&](const C *x) {
+#pragma unroll
+            for (int i = 0; i < V; i++)
+                square += (x[i] - mean) * (x[i] - mean);
+        });
+        C r = cu_rsqrt(cu_sum(square, a.lanes, shared) / (C)a.h + (C)a.eps);
+#pragma unroll
+        for (int k = 0; k < KEPT; k++)
+            if ((k * a.lanes + row.lane) * V < mine.h)
+#pragma unroll
+                for (int i = 0; i < V; i++) {
+                    dw[k][i] += dy_kept[k][i] * (x_kept[k][i] - mean) * r;
+                    dc[k][i] += dy_kept[k][i];
+                }
+    }
+    C *to = partial + (int64_t)blockIdx.x * (CENTRED + 1) * a.h + column;
+    int end = a.h - column < a.tile ? a.h - column : a.tile;
+    add_groups<V>(a, dw, sums, to, end);
+    if (CENTRED)
+        add_groups<V>(a, dc, sums, to + a.h, end);
+}
+
+template <int CENTRED, int V, class C>
+static int32_t run(struct hd_kernel *k, cudaStream_t stream, struct hd_error *err)
+{
+    const dw_args &a = cu_args<dw_args>(k);
+    C *partial = (C *)cu_scratch(k->device);
+    dim3 grid((unsigned)a.blocks, (unsigned)((a.h + a.tile - 1) / a.tile));
+    int64_t stride = (int64_t)(CENTRED + 1) * a.h;
+    cudaError_t rc = CU_LAUNCH((dw_kernel<CENTRED, V, C>), grid, cu_rows_threads(a.lanes), 0, stream, a, partial);
+    if (rc == cudaSuccess)
+        rc = cu_columns_add(partial, a.blocks, stride, a.dw, a.h, a.adds, stream);
+    if (rc == cudaSuccess && CENTRED)
+        rc = cu_columns_add(partial + a.h, a.blocks, stride, a.dc, a.h, a.adds, stream);
+    return cu_launched(k, rc, err);
+}
+
+template <int CENTRED>
+static int32_t prepare(struct hd_device *d, const struct hd_instr_desc *i, struct hd_kernel *k, struct hd_error *err)
+{
+    const struct hd_operand *x = &i->in[0], *w = &i->out[0];
+    int wide = cu_wide(i), vector = !wide && w->ndim == 1 && w->extent[0] % 8 == 0 && cu_all_aligned(i);
+    dw_args a = {};
+    if (x->ndim < 1 || w->ndim != 1 || x->extent[x->ndim - 1] != w->extent[0] || w->extent[0] < 1 ||
+        w->extent[0] > INT32_MAX / 8)
+        return cu_refuse(err, HD_E_INVALID, i, "the weight must be one dim, the last one of the input");
+    int32_t rc = cu_want(i, &i->in[1], hd_operand_count(x), "input 1", err);
+    if (!rc && CENTRED)
+        rc = cu_want(i, &i->out[1], w->extent[0], "output 1", err);
+    if (rc)
+        return rc;
+    a.x = cu_ref_of(x);
+    a.dy = cu_ref_of(&i->in[1]);
+    a.dw = cu_ref_of(w);
+    a.dc = cu_ref_of(&i->out[CENTRED]);
+    a.eps = i->attrs.eps;
+    a.h = (int32_t)w->extent[0];
+    a.rows = hd_operand_count(x) / a.h;
+    a.lanes = cu_lanes(a.h, vector ? 8 : 1, KEPT, CU_ROWS_MOST);
+    a.tile = a.lanes * KEPT * (vector ? 8 : 1);
+    a.tile = a.tile < a.h ? a.tile : a.h;
+    a.adds = cu_accumulates(i);
+    int64_t groups = cu_rows_threads(a.lanes) / a.lanes;
+    a.chunk = (a.rows + BLOCKS * groups - 1) / (BLOCKS * groups);
+    a.chunk = a.chunk < 4 ? 4 : a.chunk;
+    a.blocks = (int32_t)((a.rows + a.chunk * groups - 1) / (a.chunk * groups));
+    cu_pack(k, wide ? run<CENTRED, 1, double> : vector ? run<CENTRED, 8, float> : run<CENTRED, 1, float>, &a, sizeof a);
+    return cu_scratch_reserve(d, (size_t)a.blocks * (CENTRED + 1) * (size_t)a.h * (wide ? 8 : 4), err);
+}
+
+extern "C" int32_t cu_prepare_rmsnorm_dw(struct hd_device *d, const struct hd_instr_desc *i, struct hd_kernel *k,
+                                         struct hd_error *err)
+{
+    return prepare<0>(d, i, k, err);
+}
+
+extern "C" int32_t cu_prepare_layernorm_dw(struct hd_device *d, const struct hd_instr_desc *i, struct hd_kernel *k,
+                                           struct hd_error *err)
+{
+    return prepare<1>(d, i, k, err);
+}

@@ -1,0 +1,111 @@
+/* Rotary positions (Su et al., arXiv 2104.09864), rotate_half: the pair (i, i + d/2) of each head is turned by
+ * sign position table[i].
+ *
+ * A block has some tokens: it makes their sines and cosines in shared memory, once for all heads, from angles in
+ * double. Bytes an element: x and y once. y may be x: a pair is read before it is written, by the same thread. */
+#include "kernels/operands.cuh"
+
+enum { THREADS = 256, ANGLES = 2048, ITEMS = 4 * THREADS };
+
+struct rope_args {
+    cu_ref x, y;
+    const double *turns; /* inverse frequencies over 2 pi, with the sign */
+    double scale;
+    cu_zigzag order;
+    int64_t tokens, s, start;
+    int32_t half, heads, each; /* tokens of a block */
+    int32_t adds;
+};
+
+template <int V, class C> CU_DEVICE void turn(const rope_args &a, int64_t at, const C *sines, const C *cosines, C scale)
+{
+    cu_raw<C, V> low_raw, high_raw;
+    C low[V], high[V], x[V], y[V];
+    low_raw.fetch(a.x, at);
+    high_raw.fetch(a.x, at + a.half);
+    low_raw.widen(low, a.x.dtype);
+    high_raw.widen(high, a.x.dtype);
+#pragma unroll
+    for (int j = 0; j < V; j++) {
+        x[j] = scale * (low[j] * cosines[j] - high[j] * sines[j]);
+        y[j] = scale * (high[j] * cosines[j] + low[j] * sines[j]);
+    }
+    cu_put_n<V>(a.y, at, x, a.adds);
+    cu_put_n<V>(a.y, at + a.half, y, a.adds);
+}
+
+template <int V, class C> static __global__ void __launch_bounds__(THREADS) rope_kernel(rope_args a)
+{
+    CU_SHARED(C, sines, [ANGLES]);
+    CU_SHARED(C, cosines, [ANGLES]);
+    int64_t first = (int64_t)blockIdx.x * a.each;
+    int n = (int)(a.tokens - first < a.each ? a.tokens - first : a.each), items = a.heads * (a.half / V);
+    for (int i = threadIdx.x; i < n * a.half; i += THREADS) {
+        int64_t position = cu_position(a.order, a.start + (first + i / a.half) % a.s);
+        double turns = (double)position * a.turns[i % a.half];
+        cu_circle(turns - rint(turns), &sines[i], &cosines[i]);
+    }
+    __syncthreads();
+    for (int i = threadIdx.x; i < n * items; i += THREADS) {
+        int token = i / items, item = i - token * items, head = item / (a.half / V),
+            j = (item - head * (a.half / V)) * V;
+        int64_t at = ((first + token) * a.heads + head) * (2 * a.half) + j;
+        turn<V, C>(a, at, sines + token * a.half + j, cosines + token * a.half + j, (C)a.scale);
+    }
+}
+
+template <int V, class C> static int32_t run(struct hd_kernel *k, cudaStream_t stream, struct hd_error *err)
+{
+    const rope_args &a = cu_args<rope_args>(k);
+    unsigned blocks = (unsigned)((a.tokens + a.each - 1) / a.each);
+    if (!blocks)
+        return HD_OK;
+    return cu_launched(k, CU_LAUNCH((rope_kernel<V, C>), blocks, THREADS, 0, stream, a), err);
+}
+
+static int32_t check(const struct hd_instr_desc *i, struct hd_error *err)
+{
+    const struct hd_operand *x = &i->in[0];
+    int64_t d = x->ndim ? x->extent[x->ndim - 1] : 0;
+    if (x->ndim < 3 || d % 2 || d < 2)
+        return cu_refuse(err, HD_E_INVALID, i, "rope wants [batch, sequence, ..., head size], the head size even");
+    if (d > 2 * ANGLES)
+        return cu_refuse(err, HD_E_UNSUPPORTED, i, "heads of more than %d elements", 2 * ANGLES);
+    if (i->attrs.n_table < (uint64_t)d / 2 || !i->attrs.table)
+        return cu_refuse(err, HD_E_INVALID, i, "rope wants a table of %lld inverse frequencies", (long long)d / 2);
+    return cu_same(i, err);
+}
+
+extern "C" int32_t cu_prepare_rope(struct hd_device *d, const struct hd_instr_desc *i, struct hd_kernel *k,
+                                   struct hd_error *err)
+{
+    const struct hd_operand *x = &i->in[0];
+    double turns[ANGLES];
+    rope_args a = {};
+    int32_t rc = check(i, err);
+    if (rc)
+        return rc;
+    int wide = cu_wide(i);
+    a.x = cu_ref_of(x);
+    a.y = cu_ref_of(&i->out[0]);
+    a.scale = i->attrs.scale != 0 ? i->attrs.scale : 1;
+    a.order = cu_zigzag_of(&i->attrs);
+    a.s = x->extent[1];
+    a.start = x->start[1];
+    a.tokens = x->extent[0] * a.s;
+    a.half = (int32_t)(x->extent[x->ndim - 1] / 2);
+    a.heads = (int32_t)cu_span(x, 2, x->ndim - 1);
+    a.adds = cu_accumulates(i);
+    int v = !wide && a.half % 8 == 0 && cu_all_aligned(i) ? 8 : 1;
+    a.each = ITEMS / (a.heads * (a.half / v));
+    a.each = a.each < 1 ? 1 : a.each;
+    a.each = a.each * a.half > ANGLES ? ANGLES / a.half : a.each;
+    for (int j = 0; j < a.half; j++)
+        turns[j] = i->attrs.sign * i->attrs.table[j] / (2 * M_PI);
+    cu_pack(k, wide ? run<1, double> : v == 8 ? run<8, float> : run<1, float>, &a, sizeof a);
+    const void *table;
+    rc = cu_table(d, turns, (size_t)a.half * sizeof turns[0], &table, err);
+    a.turns = (const double *)table;
+    cu_pack(k, k->run, &a, sizeof a);
+    return rc;
+}
