@@ -1,7 +1,8 @@
 /* Faults planted at random in the programs of every strategy: what changes the meaning of a job is found by verify or
  * by the token machine, all of it. What neither finds is emulated: there it must train like one rank all the same.
  *
- *     test_mutations [MUTANTS [SEED]] plants more, by hand */
+ *     test_mutations [MUTANTS [SEED]] plants more, by hand
+ *     test_mutations --jobs DIR       writes its jobs there, as tests/golden/frozen.py wants them */
 #include <check.h>
 #include <stdlib.h>
 #include <unistd.h>
@@ -21,6 +22,7 @@
 
 static uint32_t mutants = 900; /* of all jobs together */
 static uint64_t seed = 1, state;
+static const char *jobs_folder; /* of --jobs */
 
 static uint32_t pick(uint32_t n)
 {
@@ -608,9 +610,29 @@ START_TEST(all_faults_are_found)
 }
 END_TEST
 
+START_TEST(all_jobs_are_written)
+{
+    ck_assert_int_eq(chdir(jobs_folder), 0);
+    measured_split();
+    for (size_t k = 0; k < HD__COUNT(jobs); k++) {
+        char name[32];
+        FILE *f;
+        snprintf(name, sizeof name, "%02zu.yaml", k);
+        write_job(&jobs[k], jobs[k].mesh, jobs[k].micro_batch);
+        f = fopen(name, "w");
+        ck_assert_msg(f && fputs(job_text, f) >= 0 && !fclose(f), "%s", name);
+    }
+}
+END_TEST
+
 int main(int argc, char **argv)
 {
     TCase *c = tcase_create("mutations");
+    if (argc > 2 && !strcmp(argv[1], "--jobs")) {
+        jobs_folder = argv[2];
+        tcase_add_test(c, all_jobs_are_written);
+        return suite_run_case("mutations", c);
+    }
     if (argc > 1)
         mutants = (uint32_t)strtoul(argv[1], NULL, 10);
     if (argc > 2)
