@@ -16,32 +16,32 @@ struct finder {
 
 /* ---- what a transport does */
 
-static uint64_t caps_of(const struct finder *f, const struct hd__section *section)
+static uint64_t caps_of(const struct finder *f, const struct hd__job_section *section)
 {
-    const struct hd__chosen *chosen = hd__chosen_comm(f->c, section);
+    const struct hd__chosen *chosen = hd__exec_chosen_comm(f->c, section);
     const struct hd_comm_ops *ops = &chosen->component->ops.comm;
     return hd__comm_caps(ops, hd__comm_caps_with(ops, chosen->settings), &f->c->selection->tuning);
 }
 
-static struct hd__hop hop_of(const struct finder *f, const struct hd__section *section, const struct hd_comm_call *call,
+static struct hd__hop hop_of(const struct finder *f, const struct hd__job_section *section, const struct hd_comm_call *call,
                              uint32_t where, int32_t members)
 {
     struct hd__hop hop = {.coll = call->coll,
                           .where = where,
                           .members = members,
-                          .bytes = hd__call_bytes(call, members),
+                          .bytes = hd__comm_call_bytes(call, members),
                           .transport = section->use};
     const struct hd__algorithm *use;
     if (!(caps_of(f, section) & HD_COMM_MESSAGES_ONLY))
         return hop;
-    use = hd__algorithm_choose(&f->c->selection->tuning, call, members, &hop.chunk);
+    use = hd__comm_algorithm_select(&f->c->selection->tuning, call, members, &hop.chunk);
     hop.algorithm = use ? use->name : NULL;
     return hop;
 }
 
-static int32_t members_of(const struct hd__spread *g, uint32_t where)
+static int32_t members_of(const struct hd__hier_layout *g, uint32_t where)
 {
-    return where == HD__INSIDE ? g->locals : where == HD__ACROSS ? g->machines : g->n;
+    return where == HD__HIER_INTRA ? g->per_machine : where == HD__HIER_INTER ? g->machines : g->n;
 }
 
 /* Members of a group that have not parted yet, at a level. */
@@ -51,47 +51,47 @@ struct members {
     uint32_t level, depth; /* depth: so many levels divided the call before */
 };
 
-static struct hd__spread spread_of(const struct finder *f, const struct members *m)
+static struct hd__hier_layout layout_of(const struct finder *f, const struct members *m)
 {
-    return hd__levels_spread(f->out->nest.firsts[m->level], m->ranks, m->n, m->me);
+    return hd__comm_hier_layout(f->out->levels.leaders[m->level], m->ranks, m->n, m->me);
 }
 
 /* Those in this rank's place, one level further in. */
-static struct members inside_of(const struct members *m, const struct hd__spread *g, uint32_t depth)
+static struct members intra_members(const struct members *m, const struct hd__hier_layout *g, uint32_t depth)
 {
-    return (struct members){.ranks = m->ranks + g->me / g->locals * g->locals, .n = g->locals, .me = g->me % g->locals,
+    return (struct members){.ranks = m->ranks + g->me / g->per_machine * g->per_machine, .n = g->per_machine, .me = g->me % g->per_machine,
                             .level = m->level + 1, .depth = depth};
 }
 
 /* Between places of the outermost level goes comm.use, else comm.inside. */
-static const struct hd__section *section_at(const struct finder *f, uint32_t level, uint32_t where)
+static const struct hd__job_section *section_at(const struct finder *f, uint32_t level, uint32_t where)
 {
-    return level || where == HD__INSIDE ? f->c->job->comm_inside : f->c->job->comm;
+    return level || where == HD__HIER_INTRA ? f->c->job->comm_inside : f->c->job->comm;
 }
 
 /* The parts that hierarchical.c will make of a call, level by level. */
 static void add_parts(const struct finder *f, struct hd__route *r, const struct members *m, const struct hd_comm_call *call)
 {
-    struct hd__spread g = spread_of(f, m);
-    int any = f->c->selection->tuning.any_order || (caps_of(f, section_at(f, m->level, HD__ACROSS)) & HD_COMM_ANY_ORDER);
+    struct hd__hier_layout g = layout_of(f, m);
+    int any = f->c->selection->tuning.any_order || (caps_of(f, section_at(f, m->level, HD__HIER_INTER)) & HD_COMM_ANY_ORDER);
     static uint8_t nowhere[64]; /* addresses that nobody follows */
     struct hd_comm_call of = *call;
-    struct hd__levels_plan plan = {.scratch = nowhere};
-    int32_t two = hd__levels_can(&g, call, any);
+    struct hd__hier_plan plan = {.scratch = nowhere};
+    int32_t two = hd__comm_hier_supports(&g, call, any);
     uint32_t depth = m->depth + (uint32_t)two;
     of.send = of.recv = nowhere;
     r->levels = HD__MAX(r->levels, depth + 1);
-    hd__levels_plan(&plan, &g, &of, two);
+    hd__comm_hier_build_plan(&plan, &g, &of, two);
     for (uint32_t i = 0; i < plan.parts.count; i++) {
-        const struct hd__part *part = &plan.parts.at[i];
-        uint32_t where = part->where == HD__BACK ? HD__INSIDE : part->where;
-        if (where == HD__INSIDE && m->level + 1 < f->out->nest.n) {
-            struct members inside = inside_of(m, &g, depth);
+        const struct hd__hier_part *part = &plan.parts.at[i];
+        uint32_t where = part->where == HD__HIER_INTRA_AFTER ? HD__HIER_INTRA : part->where;
+        if (where == HD__HIER_INTRA && m->level + 1 < f->out->levels.n) {
+            struct members inside = intra_members(m, &g, depth);
             add_parts(f, r, &inside, &part->call);
-        } else if (where != HD__DIVIDE) {
+        } else if (where != HD__HIER_DIVIDE) {
             struct hd__hop hop = hop_of(f, section_at(f, m->level, where), &part->call, where, members_of(&g, where));
             hop.level = m->level;
-            hop.rest = two && where == HD__WORLD;
+            hop.remainder = two && where == HD__HIER_WORLD;
             hd__push(&r->hops, hop);
         }
     }
@@ -99,14 +99,14 @@ static void add_parts(const struct finder *f, struct hd__route *r, const struct 
 }
 
 /* How a group lies on the places of each level; further in than one member there is nothing to say. */
-static void find_spreads(const struct finder *f, struct hd__route_group *g, struct members m)
+static void find_layouts(const struct finder *f, struct hd__route_group *g, struct members m)
 {
-    const struct hd__spread *lies = NULL;
-    for (; m.level < f->out->nest.n && (!lies || lies->locals > 1); m = inside_of(&m, lies, 0)) {
-        g->lies[m.level] = spread_of(f, &m);
-        lies = &g->lies[m.level];
-        g->n_lies++;
-        if (!lies->locals)
+    const struct hd__hier_layout *layout = NULL;
+    for (; m.level < f->out->levels.n && (!layout || layout->per_machine > 1); m = intra_members(&m, layout, 0)) {
+        g->layouts[m.level] = layout_of(f, &m);
+        layout = &g->layouts[m.level];
+        g->n_layouts++;
+        if (!layout->per_machine)
             return;
     }
 }
@@ -114,14 +114,14 @@ static void find_spreads(const struct finder *f, struct hd__route_group *g, stru
 /* ---- groups and routes */
 
 static struct hd__route_group *group_of(struct finder *f, uint32_t axes, uint32_t members,
-                                        const struct hd__section *section)
+                                        const struct hd__job_section *section)
 {
     const struct hd__mesh *mesh = &f->c->mesh;
     const struct hd__job *job = f->c->job;
     struct hd__route_group new = {.transport = section->use}, *g;
     int32_t *ranks, n, me = 0;
     char name[96];
-    hd__transports_group_name(mesh, axes, members, name);
+    hd__exec_transports_group_name(mesh, axes, members, name);
     for (uint32_t i = 0; i < f->out->groups.count; i++)
         if (!strcmp(f->out->groups.at[i].name, name))
             return &f->out->groups.at[i];
@@ -131,10 +131,10 @@ static struct hd__route_group *group_of(struct finder *f, uint32_t axes, uint32_
         me = ranks[i] == f->rank ? i : me;
     new.name = hd__arena_strdup(&f->out->arena, name);
     new.ranks = ranks;
-    new.lies[0] = (struct hd__spread){.n = n, .me = me};
+    new.layouts[0] = (struct hd__hier_layout){.n = n, .me = me};
     if (section == job->comm && job->comm_inside && n > 1) {
-        new.inside = job->comm_inside->use;
-        find_spreads(f, &new, (struct members){.ranks = ranks, .n = n, .me = me});
+        new.intra_transport = job->comm_inside->use;
+        find_layouts(f, &new, (struct members){.ranks = ranks, .n = n, .me = me});
     }
     hd__push(&f->out->groups, new);
     g = &f->out->groups.at[f->out->groups.count - 1];
@@ -163,37 +163,37 @@ static void add_route(struct hd__route_group *g, struct hd__route *new)
     hd__push(&g->routes, *new);
 }
 
-static void add_call(struct finder *f, struct hd__route_group *g, const struct hd__section *section, const char *op,
+static void add_call(struct finder *f, struct hd__route_group *g, const struct hd__job_section *section, const char *op,
                      const struct hd_comm_call *call, double times)
 {
-    struct members all = {.ranks = g->ranks, .n = g->lies[0].n, .me = g->lies[0].me};
-    struct hd__route r = {.op = op, .dtype = call->dtype, .levels = 1, .bytes = hd__call_bytes(call, all.n), .calls = times};
-    if (g->inside)
+    struct members all = {.ranks = g->ranks, .n = g->layouts[0].n, .me = g->layouts[0].me};
+    struct hd__route r = {.op = op, .dtype = call->dtype, .levels = 1, .bytes = hd__comm_call_bytes(call, all.n), .calls = times};
+    if (g->intra_transport)
         add_parts(f, &r, &all, call);
     else
-        hd__push(&r.hops, hop_of(f, section, call, HD__WORLD, all.n));
+        hd__push(&r.hops, hop_of(f, section, call, HD__HIER_WORLD, all.n));
     add_route(g, &r);
 }
 
 /* Elements of a call that the transport gets at once: all, unless the stage cuts (runtime/exec/bounce.h). Two levels are over host
  * memory, whatever the transports below can do. */
-static uint64_t whole_or_part(const struct finder *f, const struct hd__route_group *g, const struct hd__section *section,
+static uint64_t elements_per_call(const struct finder *f, const struct hd__route_group *g, const struct hd__job_section *section,
                               const struct hd_comm_call *call)
 {
-    uint64_t device = f->c->device_choice.component->ops.device.caps, caps = g->inside ? 0 : caps_of(f, section);
+    uint64_t device = f->c->device_choice.component->ops.device.caps, caps = g->intra_transport ? 0 : caps_of(f, section);
     struct hd_comm_call one = *call;
     one.count = 1;
     if (!(device & HD_DEVICE_STREAMS) || (device & HD_DEVICE_HOST_MEMORY) ||
         (caps & (HD_COMM_STREAM_ORDERED | HD_COMM_DEVICE_MEMORY)) || call->coll == HD_COLL_ALL_TO_ALL)
         return call->count;
-    return (uint64_t)hd__stage_part((int64_t)call->count, (int64_t)hd__call_bytes(&one, g->lies[0].n), f->c->job->device_staging);
+    return (uint64_t)hd__exec_bounce_chunk_count((int64_t)call->count, (int64_t)hd__comm_call_bytes(&one, g->layouts[0].n), f->c->job->device_staging);
 }
 
-static void add_collective(struct finder *f, struct hd__route_group *g, const struct hd__section *section,
-                           const char *op, const struct hd__calls *calls, double times)
+static void add_collective(struct finder *f, struct hd__route_group *g, const struct hd__job_section *section,
+                           const char *op, const struct hd__coll_calls *calls, double times)
 {
     struct hd_comm_call call = calls->call;
-    uint64_t part = whole_or_part(f, g, section, &call), rest = part ? call.count % part : 0;
+    uint64_t part = elements_per_call(f, g, section, &call), rest = part ? call.count % part : 0;
     double each = times * (double)calls->n;
     call.count = part;
     if (part || !calls->call.count)
@@ -203,14 +203,14 @@ static void add_collective(struct finder *f, struct hd__route_group *g, const st
         add_call(f, g, section, op, &call, each);
 }
 
-static void add_message(const struct finder *f, struct hd__route_group *g, const struct hd__section *section,
+static void add_message(const struct finder *f, struct hd__route_group *g, const struct hd__job_section *section,
                         const struct hd__instr *i, double times)
 {
-    const struct hd__tensor *t = hd__tc(f->p, hd__instr_tensor(i));
+    const struct hd__tensor *t = hd__tensor_const(f->p, hd__instr_tensor(i));
     struct hd__route r = {.op = hd__op(i->op)->name, .dtype = t->dtype, .levels = 1, .calls = times};
-    struct hd__hop hop = {.where = HD__WORLD, .members = 2, .transport = section->use};
-    for (uint32_t l = 0; l < g->n_lies && (hop.where == HD__INSIDE || !l); l++) { /* as far in as all members are */
-        hop.where = hd__levels_home(&g->lies[l]);
+    struct hd__hop hop = {.where = HD__HIER_WORLD, .members = 2, .transport = section->use};
+    for (uint32_t l = 0; l < g->n_layouts && (hop.where == HD__HIER_INTRA || !l); l++) { /* as far in as all members are */
+        hop.where = hd__comm_hier_home(&g->layouts[l]);
         hop.level = l;
         hop.transport = section_at(f, l, hop.where)->use;
     }
@@ -222,78 +222,78 @@ static void add_message(const struct finder *f, struct hd__route_group *g, const
 static void add_instruction(struct finder *f, const struct hd__instr *i, double times)
 {
     int p2p = hd__op(i->op)->class == HD__CLASS_P2P;
-    const struct hd__section *section;
+    const struct hd__job_section *section;
     struct hd__route_group *g;
-    struct hd__calls calls = {.n = 0};
+    struct hd__coll_calls calls = {.n = 0};
     uint32_t axes = p2p ? HD_AXIS_BIT(HD_AXIS_PP) : i->axes;
     if (!p2p && hd__op(i->op)->class != HD__CLASS_COLLECTIVE)
         return;
-    section = hd__transports_section(f->c, axes);
+    section = hd__exec_transports_section(f->c, axes);
     g = group_of(f, axes, i->members, section);
-    if (g->lies[0].n < 2)
+    if (g->layouts[0].n < 2)
         return;
     if (!p2p)
-        calls = hd__calls_of(f->p, i, g->lies[0].n);
+        calls = hd__exec_coll_calls(f->p, i, g->layouts[0].n);
     if (calls.call.coll)
         add_collective(f, g, section, hd__op(i->op)->name, &calls, times);
     else
         add_message(f, g, section, i, times);
 }
 
-static void drop_alone(struct hd__routes *routes)
+static void drop_single_member(struct hd__routes *routes)
 {
     uint32_t kept = 0;
     for (uint32_t i = 0; i < routes->groups.count; i++)
-        if (routes->groups.at[i].lies[0].n > 1)
+        if (routes->groups.at[i].layouts[0].n > 1)
             routes->groups.at[kept++] = routes->groups.at[i];
     routes->groups.count = kept;
 }
 
 /* Where ranks are: all machines are like this one, and heddle binds their ranks. */
-static void find_nest(struct finder *f, int32_t per_machine)
+static void find_levels(struct finder *f, int32_t per_machine)
 {
     const struct hd__job *job = f->c->job;
     int32_t n = f->c->mesh.ranks, *all = hd__alloc((1 + HD__LEVELS_COUNT) * (size_t)n * sizeof *all), *at[HD__LEVELS_COUNT];
-    struct hd__nest *nest = &f->out->nest;
+    struct hd__topology_levels *nest = &f->out->levels;
     struct hd_error err = HD_ERROR_INIT;
-    struct hd__places *places;
-    int32_t rc = hd__places_open(job->comm_levels, job->n_comm_levels, &places, &err);
+    struct hd__topology *places;
+    int32_t rc = hd__comm_topology_open(job->comm_levels, job->n_comm_levels, &places, &err);
     for (int32_t r = 0; r < n; r++)
         all[r] = per_machine ? r / per_machine * per_machine : 0;
     for (uint32_t i = 0; i < job->n_comm_levels; i++) {
         uint32_t level = (uint32_t)job->comm_levels[i];
         at[i] = all + (1 + i) * (size_t)n;
         for (int32_t r = 0; r < n; r++)
-            at[i][r] = rc ? -1 : hd__places_by_rule(places, level, r - all[r], per_machine ? HD__MIN(per_machine, n - all[r]) : n);
+            at[i][r] = rc ? -1 : hd__comm_topology_locate_by_rule(places, level, r - all[r], per_machine ? HD__MIN(per_machine, n - all[r]) : n);
     }
-    hd__places_close(places);
-    hd__places_nest(nest, job->comm_levels, job->n_comm_levels, all, at, n, &f->out->arena);
+    hd__comm_topology_close(places);
+    hd__comm_topology_levels(nest, job->comm_levels, job->n_comm_levels, all, at, n, &f->out->arena);
     if (err.code != HD_OK)
         f->out->fallback = hd__arena_format(&f->out->arena, "the job will not start: %s", err.message);
-    else if (nest->nowhere >= 0)
-        f->out->fallback = hd__arena_format(&f->out->arena, "rank %d will run on the cores of more than one %s; %s", nest->nowhere,
-                                            hd__places_word(nest->lost), hd__places_instead(nest));
+    else if (nest->unbound_rank >= 0)
+        f->out->fallback = hd__arena_format(&f->out->arena, "rank %d will run on the cores of more than one %s; %s", nest->unbound_rank,
+                                            hd__comm_topology_level_name(nest->dropped_level), hd__comm_topology_fallback(nest));
     free(all);
 }
 
 void hd__routes_find(const struct hd__compiled *c, int32_t rank, const struct hd__routes_options *options,
                      struct hd__routes *routes)
 {
-    struct finder f = {.c = c, .p = hd__program_of(c, rank), .rank = rank, .out = routes};
-    const struct hd__routes *beside = options->beside;
+    struct finder f = {.c = c, .p = hd__compiled_program(c, rank), .rank = rank, .out = routes};
+    const struct hd__routes *beside = options->shared;
     if (beside) {
-        routes->nest = beside->nest;
+        routes->levels = beside->levels;
         routes->fallback = beside->fallback;
     } else if (c->job->comm_inside) {
-        find_nest(&f, options->per_machine);
+        find_levels(&f, options->per_machine);
     }
     for (uint32_t s = 0; s < f.p->sections.count && c->mesh.ranks > 1; s++) {
         const struct hd__code_section *x = &f.p->sections.at[s];
-        double times = hd__section_runs(x, options->section);
+        double times = hd__section_runs_per_step(x, options->section);
         for (uint32_t n = 0; n < x->code.count && times > 0; n++)
             add_instruction(&f, &x->code.at[n], times);
     }
-    drop_alone(routes);
+    drop_single_member(routes);
 }
 
 void hd__routes_free(struct hd__routes *routes)

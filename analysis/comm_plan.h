@@ -13,10 +13,10 @@
 /* One collective that a transport is given, or one message. */
 struct hd__hop {
     uint32_t coll;  /* HD_COLL_...; 0: a message */
-    uint32_t where; /* HD__ACROSS, HD__INSIDE, HD__WORLD */
+    uint32_t where; /* HD__HIER_INTER, HD__HIER_INTRA, HD__HIER_WORLD */
     uint32_t level; /* of hd__routes.nest: whose */
     int32_t members;
-    int32_t rest; /* WORLD: what does not divide, beside the parts of the level */
+    int32_t remainder; /* WORLD: what does not divide, beside the parts of the level */
     int32_t reserved;
     uint64_t bytes; /* of the larger buffer */
     uint64_t chunk; /* bytes of a message of it, where the core's algorithm cuts; else 0 */
@@ -36,16 +36,16 @@ struct hd__route {
 struct hd__route_group {
     const char *name;
     const int32_t *ranks;
-    const char *transport, *inside; /* inside: NULL where there is one transport for all */
-    struct hd__spread lies[HD__LEVELS_COUNT]; /* where there is `inside`: by level, of the members in this rank's place */
-    uint32_t n_lies, reserved;                /* so many levels say something of it; the first is there always */
+    const char *transport, *intra_transport; /* inside: NULL where there is one transport for all */
+    struct hd__hier_layout layouts[HD__LEVELS_COUNT]; /* where there is `inside`: by level, of the members in this rank's place */
+    uint32_t n_layouts, reserved;                /* so many levels say something of it; the first is there always */
     HD__ARRAY(struct hd__route) routes;
 };
 
 struct hd__routes {
     struct hd__arena arena;
     HD__ARRAY(struct hd__route_group) groups; /* with two members and more, in the program's order */
-    struct hd__nest nest;                     /* as it will be; n is 0 without comm.inside */
+    struct hd__topology_levels levels;                     /* as it will be; n is 0 without comm.inside */
     const char *fallback;                     /* NULL, or why it will not be as the job says */
 };
 
@@ -53,7 +53,7 @@ struct hd__routes_options {
     const char *section; /* NULL: those of a step */
     int32_t per_machine; /* ranks of each machine, one machine after the other, bound by heddle; 0: all are on one */
     int32_t reserved;
-    const struct hd__routes *beside; /* NULL, or another rank's by these options: it knows where ranks lie, and lives longer */
+    const struct hd__routes *shared; /* NULL, or another rank's by these options: it knows where ranks lie, and lives longer */
 };
 
 void hd__routes_find(const struct hd__compiled *c, int32_t rank, const struct hd__routes_options *options,

@@ -3,19 +3,19 @@
 
 #include "analysis/comm_plan.h"
 
-static const char *const places[] = {[HD__ACROSS] = "between", [HD__INSIDE] = "inside", [HD__WORLD] = "world"};
+static const char *const places[] = {[HD__HIER_INTER] = "between", [HD__HIER_INTRA] = "inside", [HD__HIER_WORLD] = "world"};
 
 /* "between", of several levels "between machines"; a whole place of the level around: "inside machines". */
 static void add_where(struct hd__text *out, const struct hd__routes *routes, const struct hd__hop *hop)
 {
-    int whole = hop->where == HD__WORLD && hop->level && !hop->rest;
-    if (hop->where == HD__WORLD && !whole)
+    int whole = hop->where == HD__HIER_WORLD && hop->level && !hop->remainder;
+    if (hop->where == HD__HIER_WORLD && !whole)
         hd__text_add(out, "of the rest");
-    else if (routes->nest.n == 1)
+    else if (routes->levels.n == 1)
         hd__text_add(out, "%s", places[hop->where]);
     else
-        hd__text_add(out, "%s %ss", places[whole ? (uint32_t)HD__INSIDE : hop->where],
-                     hd__places_word(routes->nest.level[hop->level - (uint32_t)whole]));
+        hd__text_add(out, "%s %ss", places[whole ? (uint32_t)HD__HIER_INTRA : hop->where],
+                     hd__comm_topology_level_name(routes->levels.level[hop->level - (uint32_t)whole]));
 }
 
 static void add_way(struct hd__text *out, const struct hd__hop *hop)
@@ -30,7 +30,7 @@ static void add_way(struct hd__text *out, const struct hd__hop *hop)
 
 static int alike(const struct hd__hop *a, const struct hd__hop *b)
 {
-    return a->coll == b->coll && a->where == b->where && a->level == b->level && a->rest == b->rest;
+    return a->coll == b->coll && a->where == b->where && a->level == b->level && a->remainder == b->remainder;
 }
 
 /* Of each kind the first is said, and how many they are. */
@@ -61,25 +61,25 @@ static void add_hops(struct hd__text *out, const struct hd__routes *routes, cons
 /* On how many machines, packages or nodes, and how many members on each; further in, of this rank's. */
 static void add_levels(struct hd__text *out, const struct hd__routes *routes, const struct hd__route_group *g)
 {
-    for (uint32_t l = 0; l < g->n_lies; l++) {
-        const char *word = hd__places_word(routes->nest.level[l]), *there = l ? " there" : "";
-        const struct hd__spread *lies = &g->lies[l];
+    for (uint32_t l = 0; l < g->n_layouts; l++) {
+        const char *word = hd__comm_topology_level_name(routes->levels.level[l]), *there = l ? " there" : "";
+        const struct hd__hier_layout *lies = &g->layouts[l];
         if (lies->machines == 1)
             hd__text_add(out, ", all on one %s%s", word, there);
-        else if (hd__levels_two(lies) && !l)
-            hd__text_add(out, ", %s inside: %d %ss of %d", g->inside, lies->machines, word, lies->locals);
-        else if (hd__levels_two(lies))
-            hd__text_add(out, ", %d %ss of %d%s", lies->machines, word, lies->locals, there);
-        else if (lies->locals)
+        else if (hd__comm_hier_applies(lies) && !l)
+            hd__text_add(out, ", %s inside: %d %ss of %d", g->intra_transport, lies->machines, word, lies->per_machine);
+        else if (hd__comm_hier_applies(lies))
+            hd__text_add(out, ", %d %ss of %d%s", lies->machines, word, lies->per_machine, there);
+        else if (lies->per_machine)
             hd__text_add(out, ", in one level%s: one member on each %s", there, word);
         else
             hd__text_add(out, ", in one level%s: its %ss do not have as many members each, one after the other", there, word);
     }
 }
 
-static const char *over(const struct hd__route_group *g)
+static const char *transport_text(const struct hd__route_group *g)
 {
-    return g->inside && g->lies[0].machines == 1 ? g->inside : g->transport;
+    return g->intra_transport && g->layouts[0].machines == 1 ? g->intra_transport : g->transport;
 }
 
 static const char *const counts[] = {"no", "one", "two", "three", "four"};
@@ -123,7 +123,7 @@ void hd__routes_text(const struct hd__routes *routes, struct hd__text *out)
         hd__text_add(out, "   comm.levels is not kept: %s\n", routes->fallback);
     for (uint32_t i = 0; i < routes->groups.count; i++) {
         const struct hd__route_group *g = &routes->groups.at[i];
-        hd__text_add(out, "   %-13s %d ranks over %s", g->name, g->lies[0].n, over(g));
+        hd__text_add(out, "   %-13s %d ranks over %s", g->name, g->layouts[0].n, transport_text(g));
         add_levels(out, routes, g);
         hd__text_add(out, "\n");
         add_lines(out, routes, g);
@@ -135,13 +135,13 @@ void hd__routes_line(const struct hd__routes *routes, struct hd__text *out)
     for (uint32_t i = 0; i < routes->groups.count; i++) {
         const struct hd__route_group *g = &routes->groups.at[i];
         uint32_t last = 0; /* levels that divide, one after the other */
-        hd__text_add(out, "%s%s (%d ranks) over %s", i ? "; " : "", g->name, g->lies[0].n, over(g));
-        if (g->n_lies && hd__levels_two(&g->lies[0]))
-            hd__text_add(out, " and %s, ", g->inside);
-        for (; last < g->n_lies && hd__levels_two(&g->lies[last]); last++)
-            hd__text_add(out, "%d x ", g->lies[last].machines);
+        hd__text_add(out, "%s%s (%d ranks) over %s", i ? "; " : "", g->name, g->layouts[0].n, transport_text(g));
+        if (g->n_layouts && hd__comm_hier_applies(&g->layouts[0]))
+            hd__text_add(out, " and %s, ", g->intra_transport);
+        for (; last < g->n_layouts && hd__comm_hier_applies(&g->layouts[last]); last++)
+            hd__text_add(out, "%d x ", g->layouts[last].machines);
         if (last)
-            hd__text_add(out, "%d", g->lies[last - 1].locals);
+            hd__text_add(out, "%d", g->layouts[last - 1].per_machine);
     }
     if (routes->fallback)
         hd__text_add(out, "; comm.levels is not kept: %s", routes->fallback);
@@ -154,8 +154,8 @@ static json_t *hop_json(const struct hd__routes *all, const struct hd__hop *hop)
     json_t *o = json_pack("{s:s,s:s,s:s,s:i,s:I}", "op", hop->coll ? hd_coll_name(hop->coll) : "message", "where",
                           places[hop->where], "transport", hop->transport, "members", hop->members, "bytes",
                           (json_int_t)hop->bytes);
-    if (all->nest.n > 1)
-        json_object_set_new(o, "level", json_string(hd__places_word(all->nest.level[hop->level])));
+    if (all->levels.n > 1)
+        json_object_set_new(o, "level", json_string(hd__comm_topology_level_name(all->levels.level[hop->level])));
     json_object_set_new(o, "algorithm", hop->algorithm ? json_string(hop->algorithm) : json_null());
     if (hop->chunk)
         json_object_set_new(o, "chunk", json_integer((json_int_t)hop->chunk));
@@ -172,18 +172,18 @@ static json_t *route_json(const struct hd__routes *all, const struct hd__route *
 }
 
 /* How a group lies, level by level. */
-static void add_spreads(json_t *o, const struct hd__routes *all, const struct hd__route_group *g)
+static void add_layouts(json_t *o, const struct hd__routes *all, const struct hd__route_group *g)
 {
     json_t *within = json_array();
-    for (uint32_t l = 0; l < g->n_lies; l++) {
-        json_t *one = json_pack("{s:s,s:i,s:i}", "level", hd__places_word(all->nest.level[l]), "machines", g->lies[l].machines,
-                                "of_each", g->lies[l].locals);
+    for (uint32_t l = 0; l < g->n_layouts; l++) {
+        json_t *one = json_pack("{s:s,s:i,s:i}", "level", hd__comm_topology_level_name(all->levels.level[l]), "machines", g->layouts[l].machines,
+                                "of_each", g->layouts[l].per_machine);
         if (l)
             json_array_append_new(within, one);
         else
             json_object_update_new(o, one);
     }
-    json_object_set_new(o, "inside", json_string(g->inside));
+    json_object_set_new(o, "inside", json_string(g->intra_transport));
     if (json_array_size(within))
         json_object_set(o, "within", within);
     json_decref(within);
@@ -192,15 +192,15 @@ static void add_spreads(json_t *o, const struct hd__routes *all, const struct hd
 static json_t *group_json(const struct hd__routes *all, const struct hd__route_group *g)
 {
     json_t *ranks = json_array(), *routes = json_array(), *o;
-    for (int32_t i = 0; i < g->lies[0].n; i++)
+    for (int32_t i = 0; i < g->layouts[0].n; i++)
         json_array_append_new(ranks, json_integer(g->ranks[i]));
     for (uint32_t i = 0; i < g->routes.count; i++)
         json_array_append_new(routes, route_json(all, &g->routes.at[i]));
     o = json_pack("{s:s,s:o,s:s,s:o}", "name", g->name, "ranks", ranks, "transport", g->transport, "operations",
                   routes);
-    if (g->inside)
-        add_spreads(o, all, g);
-    if (g->inside && all->fallback)
+    if (g->intra_transport)
+        add_layouts(o, all, g);
+    if (g->intra_transport && all->fallback)
         json_object_set_new(o, "fallback", json_string(all->fallback));
     return o;
 }

@@ -10,7 +10,7 @@
 
 struct side { /* one of the two runs */
     struct hd__compiled *compiled;
-    struct hd__machine *machine;
+    struct hd__sim *machine;
     const struct hd_device_ops *ops;
     struct hd_device *device;
     const int32_t *tokens; /* [batch][seq_len + 1] of this step */
@@ -52,18 +52,18 @@ static int32_t feed(void *user, int32_t rank, const struct hd__instr *i, int32_t
                     const struct hd_operand *out, struct hd_error *err)
 {
     struct side *s = user;
-    const struct hd_program *p = hd__program_of(s->compiled, rank);
+    const struct hd_program *p = hd__compiled_program(s->compiled, rank);
     int64_t rows = p->dims.at[p->letter['b']].extent, length = s->compiled->job->seq_len + 1;
-    int shift = hd__tc(p, i->out[0])->origin == hd__tc(p, p->labels)->origin;
+    int shift = hd__tensor_const(p, i->out[0])->origin == hd__tensor_const(p, p->labels)->origin;
     int32_t *to = out->data;
     micro = s->evaluates ? s->evaluates - 1 : micro;
     if (out->ndim != 2 || out->dtype != HD_I32)
-        return hd_fail(err, HD_E_INTERNAL, "%s is not a table of token ids", hd__tc(p, i->out[0])->name);
+        return hd_fail(err, HD_E_INTERNAL, "%s is not a table of token ids", hd__tensor_const(p, i->out[0])->name);
     int64_t first = p->exact ? out->start[0] * p->accumulation + micro * out->extent[0] : micro * rows + out->start[0];
     for (int64_t b = 0; b < out->extent[0]; b++) {
         const int32_t *row = s->tokens + (first + b) * length + shift;
         for (int64_t at = 0; at < out->extent[1]; at++)
-            *to++ = row[hd__position(p, out->start[1] + at)];
+            *to++ = row[hd__sequence_position(p, out->start[1] + at)];
     }
     return HD_OK;
 }
@@ -74,7 +74,7 @@ static int32_t open_device(struct side *s, struct hd_error *err)
 {
     struct hd__chosen chosen;
     struct hd_device_place place = {.struct_size = sizeof place, .local_ranks = 1, .threads = 1};
-    int32_t rc = hd__choose(s->compiled->job, s->compiled->plugins, HD_KIND_DEVICE, s->compiled->job->device,
+    int32_t rc = hd__compile_choose(s->compiled->job, s->compiled->plugins, HD_KIND_DEVICE, s->compiled->job->device,
                             &chosen, err);
     if (rc)
         return rc;
@@ -82,36 +82,36 @@ static int32_t open_device(struct side *s, struct hd_error *err)
     if (!(s->ops->caps & HD_DEVICE_HOST_MEMORY))
         return hd__job_fail(s->compiled->job, "device.use", err, "all ranks are computed in this process, in host memory, which "
                             "device-%s does not reach: device.use=cpu", s->compiled->job->device->use);
-    return s->ops->open(hd__host(), chosen.settings, &place, &s->device, err);
+    return s->ops->open(hd__exec_host_table(), chosen.settings, &place, &s->device, err);
 }
 
 static int32_t initialise(struct side *s, int32_t rank, uint64_t seed, struct hd_error *err)
 {
-    struct hd_program *p = hd__program_of(s->compiled, rank);
+    struct hd_program *p = hd__compiled_program(s->compiled, rank);
     int32_t coord[HD_AXIS_COUNT];
-    char *arena = hd__machine_arena(s->machine, rank);
+    char *arena = hd__sim_arena(s->machine, rank);
     if (!arena)
         return hd_fail(err, HD_E_NOMEM, "no memory for the emulated arena of rank %d", rank);
     hd__mesh_coord(&s->compiled->mesh, rank, coord);
     for (uint32_t k = 0; k < p->flats.count; k++)
         for (uint32_t n = 0; n < p->flats.at[k].n_states; n++) {
             hd_tensor t = p->flats.at[k].state[n];
-            memset(hd__address(p, t, coord, arena), 0, (size_t)hd__tensor_bytes(p, hd__tc(p, t)));
+            memset(hd__tensor_address(p, t, coord, arena), 0, (size_t)hd__tensor_bytes(p, hd__tensor_const(p, t)));
         }
-    hd__init_zeros(p, coord, arena);
-    return hd__init_parameters(p, coord, arena, seed, err);
+    hd__ckpt_init_zeros(p, coord, arena);
+    return hd__ckpt_init_params(p, coord, arena, seed, err);
 }
 
 static int32_t open_side(struct side *s, struct hd__compiled *compiled, uint64_t seed, struct hd_error *err)
 {
     const struct hd_program **programs = hd__alloc((size_t)compiled->mesh.ranks * sizeof *programs);
-    struct hd__machine_kernels kernels = {s, prepare, run, release, feed};
+    struct hd__sim_kernels kernels = {s, prepare, run, release, feed};
     int32_t rc;
     s->compiled = compiled;
     for (int32_t r = 0; r < compiled->mesh.ranks; r++)
-        programs[r] = hd__program_of(compiled, r);
-    s->machine = hd__machine_create(&compiled->mesh, programs,
-                                    &(struct hd__machine_options){.kernels = &kernels, .seed = seed});
+        programs[r] = hd__compiled_program(compiled, r);
+    s->machine = hd__sim_create(&compiled->mesh, programs,
+                                    &(struct hd__sim_options){.kernels = &kernels, .seed = seed});
     free(programs);
     rc = open_device(s, err);
     for (int32_t r = 0; r < compiled->mesh.ranks && !rc; r++)
@@ -121,7 +121,7 @@ static int32_t open_side(struct side *s, struct hd__compiled *compiled, uint64_t
 
 static void close_side(struct side *s)
 {
-    hd__machine_destroy(s->machine); /* releases kernels */
+    hd__sim_destroy(s->machine); /* releases kernels */
     if (s->device)
         s->ops->close(s->device);
 }
@@ -135,28 +135,28 @@ static int32_t run_step(struct side *s, int32_t step, const int32_t *tokens, str
 {
     s->tokens = tokens;
     for (int32_t r = 0; r < s->compiled->mesh.ranks; r++) {
-        double *hyper = hd__machine_data(s->machine, r, hd__program_of(s->compiled, r)->hyper);
+        double *hyper = hd__sim_tensor_data(s->machine, r, hd__compiled_program(s->compiled, r)->hyper);
         memset(hyper, 0, HD_HYPER_COUNT * sizeof *hyper);
         hyper[HD_HYPER_LR] = s->compiled->job->schedule.lr;
         hyper[HD_HYPER_STEP] = step;
         hyper[HD_HYPER_INV_SCALE] = 1 / loss_scale(s);
-        if (hd__program_of(s->compiled, r)->scale)
-            *(double *)hd__machine_data(s->machine, r, hd__program_of(s->compiled, r)->scale) = loss_scale(s);
+        if (hd__compiled_program(s->compiled, r)->scale)
+            *(double *)hd__sim_tensor_data(s->machine, r, hd__compiled_program(s->compiled, r)->scale) = loss_scale(s);
     }
-    return hd__machine_run(s->machine, NULL, step, err);
+    return hd__sim_run(s->machine, NULL, step, err);
 }
 
-/* One batch, as hd__session_evaluate does it. */
+/* One batch, as hd__train_session_evaluate does it. */
 static int32_t run_evaluation(struct side *s, const int32_t *tokens, struct hd_error *err)
 {
-    int32_t rc = hd__machine_run(s->machine, "restore", 1, err);
+    int32_t rc = hd__sim_run(s->machine, "restore", 1, err);
     s->tokens = tokens;
     if (!rc)
-        rc = hd__machine_run(s->machine, "begin", 1, err);
+        rc = hd__sim_run(s->machine, "begin", 1, err);
     for (s->evaluates = 1; s->evaluates <= s->compiled->job->accumulation && !rc; s->evaluates++)
-        rc = hd__machine_run(s->machine, "eval", 1, err);
+        rc = hd__sim_run(s->machine, "eval", 1, err);
     s->evaluates = 0;
-    return rc ? rc : hd__machine_run(s->machine, "eval_end", 1, err);
+    return rc ? rc : hd__sim_run(s->machine, "eval_end", 1, err);
 }
 
 /* ---- comparing */
@@ -184,7 +184,7 @@ static void compare(struct comparison *c, double is, double expected, const char
              name);
 }
 
-static int32_t compare_piece(void *user, const struct hd__piece *piece)
+static int32_t compare_piece(void *user, const struct hd__ckpt_shard_run *piece)
 {
     struct comparison *c = user;
     for (int64_t n = 0; n < piece->count; n++)
@@ -198,7 +198,7 @@ struct collection {
     const double *data;
 };
 
-static int32_t collect_piece(void *user, const struct hd__piece *piece)
+static int32_t collect_piece(void *user, const struct hd__ckpt_shard_run *piece)
 {
     struct collection *c = user;
     memcpy(c->global[piece->param] + piece->first, c->data + piece->offset,
@@ -208,28 +208,28 @@ static int32_t collect_piece(void *user, const struct hd__piece *piece)
 
 /* Visits the gradient or the master weights of every flat of a rank. */
 static int32_t visit_flats(struct side *s, int32_t rank, int gradient, const double **data,
-                           int32_t (*visit)(void *, const struct hd__piece *), void *user)
+                           int32_t (*visit)(void *, const struct hd__ckpt_shard_run *), void *user)
 {
-    const struct hd_program *p = hd__program_of(s->compiled, rank);
+    const struct hd_program *p = hd__compiled_program(s->compiled, rank);
     int32_t coord[HD_AXIS_COUNT], rc = HD_OK;
     hd__mesh_coord(&s->compiled->mesh, rank, coord);
     for (uint32_t k = 0; k < p->flats.count && !rc; k++) {
         hd_tensor t = gradient ? p->flats.at[k].shard : p->flats.at[k].master;
-        *data = hd__machine_data(s->machine, rank, t);
-        rc = hd__pieces(p, &p->flats.at[k], t, coord, visit, user);
+        *data = hd__sim_tensor_data(s->machine, rank, t);
+        rc = hd__ckpt_visit_shard_runs(p, &p->flats.at[k], t, coord, visit, user);
     }
     return rc;
 }
 
 static double scalar(struct side *s, int32_t rank, hd_tensor t)
 {
-    return *(const double *)hd__machine_data(s->machine, rank, t);
+    return *(const double *)hd__sim_tensor_data(s->machine, rank, t);
 }
 
 static int32_t compare_rank(struct side *one, struct side *many, int32_t rank, int32_t step,
                             double **global[2], struct hd__numerics *result)
 {
-    const struct hd_program *p = hd__program_of(many->compiled, rank), *q = hd__program_of(one->compiled, 0);
+    const struct hd_program *p = hd__compiled_program(many->compiled, rank), *q = hd__compiled_program(one->compiled, 0);
     struct comparison c = {.result = result, .p = p, .scale = 1, .step = step, .rank = rank};
     int32_t rc = HD_OK;
     c.largest = &result->loss;
@@ -237,9 +237,9 @@ static int32_t compare_rank(struct side *one, struct side *many, int32_t rank, i
     compare(&c, scalar(many, rank, p->loss_sum), scalar(one, 0, q->loss_sum), "");
     c.largest = &result->norm;
     c.what = "gradient norm";
-    if (!p->apart) /* else gradients are each rank's own */
+    if (!p->local_axes) /* else gradients are each rank's own */
         compare(&c, sqrt(scalar(many, rank, p->norm2)) / loss_scale(many), sqrt(scalar(one, 0, q->norm2)), "");
-    for (int gradient = 0; gradient < (p->apart ? 1 : 2) && !rc; gradient++) {
+    for (int gradient = 0; gradient < (p->local_axes ? 1 : 2) && !rc; gradient++) {
         c.largest = gradient ? &result->gradient : &result->parameter;
         c.what = gradient ? "gradient of " : "parameter ";
         c.expected = global[gradient];
@@ -253,7 +253,7 @@ static void compare_evaluation(struct side *one, struct side *many, struct hd__n
 {
     struct comparison c = {.result = result, .scale = 1, .largest = &result->evaluation, .what = "loss of an evaluation"};
     for (c.rank = 0; c.rank < many->compiled->mesh.ranks; c.rank++)
-        compare(&c, scalar(many, c.rank, hd__program_of(many->compiled, c.rank)->loss_sum),
+        compare(&c, scalar(many, c.rank, hd__compiled_program(many->compiled, c.rank)->loss_sum),
                 scalar(one, 0, one->compiled->stage[0]->loss_sum), "");
 }
 
@@ -283,7 +283,7 @@ static double **global_arrays(const struct hd_program *p)
     double **arrays = hd__alloc(p->params.count * sizeof *arrays);
     for (uint32_t k = 0; k < p->params.count; k++)
         arrays[k] =
-            hd__alloc((size_t)hd__global_numel(p, hd__tc(p, p->params.at[k].tensor)) * sizeof **arrays);
+            hd__alloc((size_t)hd__global_numel(p, hd__tensor_const(p, p->params.at[k].tensor)) * sizeof **arrays);
     return arrays;
 }
 
@@ -373,7 +373,7 @@ static int32_t compile_with(loader *load, const char *from, const char *const *o
     free(all);
     if (!rc)
         rc = hd__job_resolve(*job, 0, err);
-    return rc ? rc : hd__compile_with(*job, plugins, flags, compiled, err);
+    return rc ? rc : hd__exec_compile_with(*job, plugins, flags, compiled, err);
 }
 
 static int32_t numerics_from(loader *load, const char *from, const char *const *overrides, size_t n,
@@ -404,8 +404,8 @@ static int32_t numerics_from(loader *load, const char *from, const char *const *
     }
     if (!rc)
         rc = hd__numerics(one, many, steps, seed, result, err);
-    hd__compiled_free(one);
-    hd__compiled_free(many);
+    hd__exec_compiled_free(one);
+    hd__exec_compiled_free(many);
     hd__job_free(jobs[0]);
     hd__job_free(jobs[1]);
     return rc;

@@ -67,17 +67,17 @@ static void add_name(struct hd__text *out, const char *name)
 
 static void add_tensor(struct printer *w, hd_tensor id)
 {
-    const struct hd__tensor *t = hd__tc(w->p, id);
+    const struct hd__tensor *t = hd__tensor_const(w->p, id);
     add_name(w->out, t->name);
     hd__text_add(w->out, " %s[", short_dtype[t->dtype < HD__COUNT(short_dtype) ? t->dtype : 0]);
     for (int32_t i = 0; i < t->ndim; i++)
-        hd__text_add(w->out, "%s%lld", i ? "," : "", (long long)hd__local(w->p, t, i));
+        hd__text_add(w->out, "%s%lld", i ? "," : "", (long long)hd__local_extent(w->p, t, i));
     for (int32_t i = 0; i < t->ndim; i++)
-        if (t->place.shard[i])
-            add_shard(w->out, w->p->dims.at[t->dim[i]].name, t->place.shard[i]);
-    if (t->place.partial) {
-        hd__text_add(w->out, " P%s(", t->place.redop == HD_MAX ? "max" : "");
-        add_axes(w->out, t->place.partial);
+        if (t->placement.shard[i])
+            add_shard(w->out, w->p->dims.at[t->dim[i]].name, t->placement.shard[i]);
+    if (t->placement.partial) {
+        hd__text_add(w->out, " P%s(", t->placement.redop == HD_MAX ? "max" : "");
+        add_axes(w->out, t->placement.partial);
         hd__text_add(w->out, ")");
     }
     hd__text_add(w->out, "]");
@@ -86,13 +86,13 @@ static void add_tensor(struct printer *w, hd_tensor id)
 static void add_operands(struct printer *w, const struct hd__code_section *s, const struct hd__instr *i)
 {
     if (i->op == HD_OP_WAIT) {
-        uint32_t on = hd__waited(w->p, &s->code, w->position, i);
+        uint32_t on = hd__wait_target(w->p, &s->code, w->position, i);
         if (on == UINT32_MAX)
             hd__text_add(w->out, "for what is not here");
         else
             hd__text_add(w->out, "for #%u %s ", on, hd__op(s->code.at[on].op)->name);
         if (on != UINT32_MAX && hd__instr_tensor(&s->code.at[on]))
-            add_name(w->out, hd__tc(w->p, hd__instr_tensor(&s->code.at[on]))->name);
+            add_name(w->out, hd__tensor_const(w->p, hd__instr_tensor(&s->code.at[on]))->name);
         return;
     }
     /* where only some outputs are added to, the sign stands before those */
@@ -135,15 +135,15 @@ static void stream_text(const struct hd__instr *i, char out[32])
 }
 
 /* Where the first output lies: "1200384+65536". */
-static void place_text(const struct printer *w, const struct hd__instr *i, char out[48])
+static void address_text(const struct printer *w, const struct hd__instr *i, char out[48])
 {
     const char *base = (const char *)w; /* any address will do: only the difference counts */
-    const char *at = i->n_out ? hd__address(w->p, i->out[0], w->coord, (void *)(uintptr_t)base) : NULL;
+    const char *at = i->n_out ? hd__tensor_address(w->p, i->out[0], w->coord, (void *)(uintptr_t)base) : NULL;
     uint8_t memory = at ? hd__memory_of(w->p, i->out[0]) : 0;
     out[0] = 0;
     if (at)
         snprintf(out, 48, "%s%s%lld+%lld", memory ? hd__memory_name(memory) : "", memory ? " " : "",
-                 (long long)(at - base - w->p->shift[memory]), (long long)hd__tensor_bytes(w->p, hd__tc(w->p, i->out[0])));
+                 (long long)(at - base - w->p->arena_base[memory]), (long long)hd__tensor_bytes(w->p, hd__tensor_const(w->p, i->out[0])));
 }
 
 static void widen(int *width, const char *text)
@@ -162,7 +162,7 @@ static void measure(struct printer *w, const struct hd__code_section *s)
         widen(&w->op, text);
         stream_text(i, text);
         widen(&w->stream, text);
-        place_text(w, i, text);
+        address_text(w, i, text);
         widen(&w->place, text);
         widen(&w->block, w->p->blocks.at[i->block]);
     }
@@ -176,7 +176,7 @@ static void add_line(struct printer *w, const struct hd__code_section *s, uint32
     char op[96], stream[32], place[48], micro[16] = "";
     op_text(i, op);
     stream_text(i, stream);
-    place_text(w, i, place);
+    address_text(w, i, place);
     if (i->micro >= 0)
         snprintf(micro, sizeof micro, "%d", i->micro);
     hd__text_add(w->out, "%*u %-*s %-*s %2s %s %-*s %*s  ", w->number, n, w->stream, stream, w->block,
@@ -192,15 +192,15 @@ static void add_section(struct printer *w, const struct hd__code_section *s)
         hd__text_add(w->out, s->repeat ? ", once" : ", on demand");
     else
         hd__text_add(w->out, ", %d times", s->repeat);
-    if (s->predicate)
-        hd__text_add(w->out, ", every %u steps", s->predicate);
+    if (s->every)
+        hd__text_add(w->out, ", every %u steps", s->every);
     if (s->last)
         hd__text_add(w->out, ", up to step %lld", (long long)s->last);
     if (s->after)
         hd__text_add(w->out, ", after step %lld", (long long)s->after);
-    if (s->together) {
+    if (s->sync_axes) {
         hd__text_add(w->out, ", makes ranks equal along ");
-        add_axes(w->out, s->together);
+        add_axes(w->out, s->sync_axes);
     }
     hd__text_add(w->out, ": %u instructions\n", s->code.count);
     for (uint32_t n = 0; n < s->code.count; n++)
@@ -212,9 +212,9 @@ static void add_section(struct printer *w, const struct hd__code_section *s)
 static void add_totals(struct printer *w, const char *section)
 {
     const struct hd_program *p = w->p;
-    struct hd__totals totals;
+    struct hd__cost_totals totals;
     char text[4][32];
-    hd__totals(p, section, &totals);
+    hd__cost_totals(p, section, &totals);
     hd__text_add(w->out, "-- totals of %s%s, this rank\n", section ? "section " : "one step",
                  section ? section : "");
     hd__text_add(w->out, "   instructions  %lld\n   FLOPs         %.4g\n", (long long)totals.instructions,
@@ -252,9 +252,9 @@ static void add_mesh(struct printer *w, int32_t rank)
     hd__text_add(w->out, "%s\n", w->p->mesh.ranks == 1 ? "alone" : "");
 }
 
-void hd__print(const struct hd_program *p, const struct hd__print_options *options, struct hd__text *out)
+void hd__program_print(const struct hd_program *p, const struct hd__program_print_options *options, struct hd__text *out)
 {
-    uint32_t *position = hd__positions(p);
+    uint32_t *position = hd__instr_positions(p);
     struct printer w = {.p = p, .out = out, .position = position};
     const char *only = options ? options->section : NULL;
     int32_t rank = options ? options->rank : 0;

@@ -7,14 +7,14 @@
 #include "core/program/cost.h"
 #include "core/program/program.h"
 
-struct hd__print_options {
+struct hd__program_print_options {
     const char *section; /* only this one; NULL: all */
     int32_t rank;        /* whose addresses are shown; must be of the program's pipeline stage */
 };
 
 /* One instruction a line, with totals at the end. */
-void hd__print(const struct hd_program *p, const struct hd__print_options *options, struct hd__text *out);
+void hd__program_print(const struct hd_program *p, const struct hd__program_print_options *options, struct hd__text *out);
 /* The same as an object (docs/explain-json.md); the caller owns the reference. */
-json_t *hd__print_json(const struct hd_program *p, const struct hd__print_options *options);
+json_t *hd__program_print_json(const struct hd_program *p, const struct hd__program_print_options *options);
 
 #endif

@@ -35,17 +35,17 @@ static void set(json_t *object, const char *key, json_t *value)
 
 static json_t *tensor(const struct printer *w, hd_tensor id)
 {
-    const struct hd__tensor *t = hd__tc(w->p, id);
+    const struct hd__tensor *t = hd__tensor_const(w->p, id);
     json_t *object = json_object(), *dims = json_array(), *shape = json_array(), *start = json_array(),
            *shard = json_object();
-    const char *base = (const char *)w, *at = hd__address(w->p, id, w->coord, (void *)(uintptr_t)base);
+    const char *base = (const char *)w, *at = hd__tensor_address(w->p, id, w->coord, (void *)(uintptr_t)base);
     for (int32_t i = 0; i < t->ndim; i++) {
         const char *name = w->p->dims.at[t->dim[i]].name;
         json_array_append_new(dims, json_string(name));
-        json_array_append_new(shape, json_integer(hd__local(w->p, t, i)));
-        json_array_append_new(start, json_integer(hd__start(w->p, t, i, w->coord)));
-        if (t->place.shard[i])
-            set(shard, name, shard_list(t->place.shard[i]));
+        json_array_append_new(shape, json_integer(hd__local_extent(w->p, t, i)));
+        json_array_append_new(start, json_integer(hd__global_start(w->p, t, i, w->coord)));
+        if (t->placement.shard[i])
+            set(shard, name, shard_list(t->placement.shard[i]));
     }
     set(object, "name", json_string(t->name));
     set(object, "dtype", json_string(hd_dtype_name(t->dtype)));
@@ -53,10 +53,10 @@ static json_t *tensor(const struct printer *w, hd_tensor id)
     set(object, "shape", shape);
     set(object, "start", start);
     set(object, "shard", shard);
-    set(object, "partial", axes_list(t->place.partial));
-    if (t->place.partial)
-        set(object, "redop", json_string(t->place.redop == HD_MAX ? "max" : "sum"));
-    set(object, "offset", at ? json_integer(at - base - w->p->shift[hd__memory_of(w->p, id)]) : json_null());
+    set(object, "partial", axes_list(t->placement.partial));
+    if (t->placement.partial)
+        set(object, "redop", json_string(t->placement.redop == HD_MAX ? "max" : "sum"));
+    set(object, "offset", at ? json_integer(at - base - w->p->arena_base[hd__memory_of(w->p, id)]) : json_null());
     set(object, "memory", json_string(hd__memory_name(hd__memory_of(w->p, id))));
     set(object, "bytes", json_integer(hd__tensor_bytes(w->p, t)));
     set(object, "persistent", json_boolean(w->p->buffers.at[t->buffer].life == HD__LIFE_PERSISTENT));
@@ -83,7 +83,7 @@ static json_t *instruction(const struct printer *w, const hd__code *code, uint32
     set(object, "micro", i->micro < 0 ? json_null() : json_integer(i->micro));
     set(object, "phase", json_string(hd__phase_name(i->phase)));
     if (i->op == HD_OP_WAIT) {
-        uint32_t on = hd__waited(w->p, code, w->position, i);
+        uint32_t on = hd__wait_target(w->p, code, w->position, i);
         set(object, "waits_for", on == UINT32_MAX ? json_null() : json_integer(on));
         return object;
     }
@@ -107,13 +107,13 @@ static json_t *section(const struct printer *w, const struct hd__code_section *s
         json_array_append_new(list, instruction(w, &s->code, n));
     set(object, "name", json_string(s->name));
     set(object, "repeat", json_integer(s->repeat));
-    set(object, "every", json_integer(s->predicate ? s->predicate : 1));
+    set(object, "every", json_integer(s->every ? s->every : 1));
     if (s->after)
         set(object, "after_step", json_integer(s->after));
     if (s->last)
         set(object, "last_step", json_integer(s->last));
-    if (s->together) {
-        hd__axes_text(s->together, axes);
+    if (s->sync_axes) {
+        hd__axes_text(s->sync_axes, axes);
         set(object, "makes_equal", json_string(axes));
     }
     set(object, "instructions", list);
@@ -132,12 +132,12 @@ static json_t *memory(const struct hd_program *p)
     return object;
 }
 
-static json_t *sums(const struct hd_program *p, const char *only)
+static json_t *totals_json(const struct hd_program *p, const char *only)
 {
     json_t *object = json_object(), *sent = json_object();
-    struct hd__totals totals;
+    struct hd__cost_totals totals;
     char axes[64];
-    hd__totals(p, only, &totals);
+    hd__cost_totals(p, only, &totals);
     for (uint32_t mask = 1; mask < HD__COUNT(totals.sent); mask++) {
         if (totals.sent[mask] <= 0)
             continue;
@@ -152,7 +152,7 @@ static json_t *sums(const struct hd_program *p, const char *only)
     return object;
 }
 
-static json_t *place_of_rank(const struct printer *w)
+static json_t *mesh_json(const struct printer *w)
 {
     json_t *mesh = json_object();
     for (int32_t a = 0; a < HD_AXIS_COUNT; a++) {
@@ -164,9 +164,9 @@ static json_t *place_of_rank(const struct printer *w)
     return mesh;
 }
 
-json_t *hd__print_json(const struct hd_program *p, const struct hd__print_options *options)
+json_t *hd__program_print_json(const struct hd_program *p, const struct hd__program_print_options *options)
 {
-    uint32_t *position = hd__positions(p);
+    uint32_t *position = hd__instr_positions(p);
     struct printer w = {.p = p, .position = position};
     const char *only = options ? options->section : NULL;
     json_t *object = json_object(), *list = json_array();
@@ -177,9 +177,9 @@ json_t *hd__print_json(const struct hd_program *p, const struct hd__print_option
     set(object, "version", json_integer(1));
     set(object, "rank", json_integer(options ? options->rank : 0));
     set(object, "ranks", json_integer(p->mesh.ranks));
-    set(object, "mesh", place_of_rank(&w));
+    set(object, "mesh", mesh_json(&w));
     set(object, "sections", list);
-    set(object, "totals", sums(p, only));
+    set(object, "totals", totals_json(p, only));
     free(position);
     return object;
 }

@@ -1,5 +1,5 @@
 /* A step as text: a row a rank and stream, a letter a column. */
-#include "analysis/timeline.h"
+#include "analysis/timeline_internal.h"
 
 #include <ctype.h>
 #include <math.h>
@@ -44,7 +44,7 @@ static char letter_of(const struct hd__instr *i)
     return '?';
 }
 
-const char *hd__letter_text(char letter)
+const char *hd__timeline_letter_text(char letter)
 {
     for (size_t n = 0; n < HD__COUNT(phases); n++)
         if (phases[n].letter == letter)
@@ -57,10 +57,10 @@ const char *hd__letter_text(char letter)
 
 struct column { /* seconds by letter, and the longest span of each */
     double took[128], longest[128];
-    const struct hd__machine_span *span[128];
+    const struct hd__sim_span *span[128];
 };
 
-static void add_span(struct column *c, const struct hd__machine_span *span, double from, double to)
+static void add_span(struct column *c, const struct hd__sim_span *span, double from, double to)
 {
     double part = fmin(to, span->end) - fmax(from, span->start);
     int letter = letter_of(span->instr);
@@ -71,10 +71,10 @@ static void add_span(struct column *c, const struct hd__machine_span *span, doub
     }
 }
 
-static struct hd__cell winner(const struct column *c, double width, int any)
+static struct hd__timeline_cell winner(const struct column *c, double width, int any)
 {
     double most = 0, all = 0;
-    const struct hd__machine_span *span = NULL;
+    const struct hd__sim_span *span = NULL;
     for (int k = 0; k < 128; k++) {
         all += c->took[k];
         if (c->took[k] > most) {
@@ -83,12 +83,12 @@ static struct hd__cell winner(const struct column *c, double width, int any)
         }
     }
     if (!span || (!any && width - all > all))
-        return (struct hd__cell){.micro = -1};
-    return (struct hd__cell){letter_of(span->instr), span->instr->phase, span->instr->op, span->micro,
+        return (struct hd__timeline_cell){.micro = -1};
+    return (struct hd__timeline_cell){letter_of(span->instr), span->instr->phase, span->instr->op, span->micro,
                              span->instr->chunk};
 }
 
-void hd__cells(const struct hd__lane *lane, double seconds, uint32_t n, struct hd__cell *cells)
+void hd__timeline_cells(const struct hd__timeline_lane *lane, double seconds, uint32_t n, struct hd__timeline_cell *cells)
 {
     double width = seconds / n;
     uint32_t at = 0;
@@ -117,13 +117,13 @@ const char *hd__seconds_text(double seconds, char out[32])
     return out;
 }
 
-double hd__tick(double seconds, int32_t marks)
+double hd__timeline_tick(double seconds, int32_t marks)
 {
     double raw = seconds / HD__MAX(marks, 1), ten = pow(10, floor(log10(fmax(raw, 1e-12))));
     return raw <= ten ? ten : raw <= 2 * ten ? 2 * ten : raw <= 5 * ten ? 5 * ten : 10 * ten;
 }
 
-void hd__rank_label(const struct hd__timeline *t, const struct hd__rank_times *r, char out[32])
+void hd__timeline_rank_label(const struct hd__timeline *t, const struct hd__rank_times *r, char out[32])
 {
     uint32_t n = (uint32_t)(r - t->ranks);
     if (t->stages > 1 && n < (uint32_t)t->stages)
@@ -132,22 +132,22 @@ void hd__rank_label(const struct hd__timeline *t, const struct hd__rank_times *r
         snprintf(out, 32, "rank %d", r->rank);
 }
 
-int hd__is_pp_lane(const struct hd__lane *lane)
+int hd__timeline_is_pp_lane(const struct hd__timeline_lane *lane)
 {
     return lane->stream >= HD__STREAM_PP;
 }
 
-const char *hd__lane_label(const struct hd__lane *lane)
+const char *hd__timeline_lane_label(const struct hd__timeline_lane *lane)
 {
     static const char *const names[HD_AXIS_COUNT] = {"pp all", "dpr", "dp", "cp", "ep", "tp", "tq"};
     if (lane->stream == HD__STREAM_COMPUTE)
         return "compute";
-    if (hd__is_pp_lane(lane))
+    if (hd__timeline_is_pp_lane(lane))
         return "pp";
     return lane->stream < HD__STREAM_AXIS + HD_AXIS_COUNT ? names[lane->stream - HD__STREAM_AXIS] : "world";
 }
 
-int hd__is_shown(const struct hd__timeline *t, uint32_t n, int32_t only)
+int hd__timeline_is_shown(const struct hd__timeline *t, uint32_t n, int32_t only)
 {
     return only < 0 ? n < (uint32_t)t->stages
                     : t->ranks[n].rank == only && (n < (uint32_t)t->stages || n + 1 == t->n_ranks);
@@ -160,7 +160,7 @@ int hd__is_shown(const struct hd__timeline *t, uint32_t n, int32_t only)
 struct sheet {
     const struct hd__timeline *t;
     struct hd__text *out;
-    struct hd__cell *cells;
+    struct hd__timeline_cell *cells;
     uint32_t columns;
     uint8_t seen[128];
 };
@@ -183,14 +183,14 @@ static void add_row(struct sheet *w, const char *rank, const char *lane, char id
 /* All streams to and from other stages in one row: the first that has something in a column. */
 static void add_messages(struct sheet *w, const struct hd__rank_times *r)
 {
-    struct hd__cell *one = hd__alloc(w->columns * sizeof *one);
+    struct hd__timeline_cell *one = hd__alloc(w->columns * sizeof *one);
     int any = 0;
     memset(w->cells, 0, w->columns * sizeof *w->cells);
     for (uint32_t n = 0; n < r->n_lanes; n++) {
-        if (!hd__is_pp_lane(&r->lane[n]))
+        if (!hd__timeline_is_pp_lane(&r->lane[n]))
             continue;
         any = 1;
-        hd__cells(&r->lane[n], w->t->seconds, w->columns, one);
+        hd__timeline_cells(&r->lane[n], w->t->seconds, w->columns, one);
         for (uint32_t k = 0; k < w->columns; k++)
             if (!w->cells[k].letter)
                 w->cells[k] = one[k];
@@ -203,12 +203,12 @@ static void add_messages(struct sheet *w, const struct hd__rank_times *r)
 static void add_rank(struct sheet *w, const struct hd__rank_times *r)
 {
     char label[32];
-    hd__rank_label(w->t, r, label);
+    hd__timeline_rank_label(w->t, r, label);
     for (uint32_t n = 0; n < r->n_lanes; n++) {
-        if (hd__is_pp_lane(&r->lane[n]))
+        if (hd__timeline_is_pp_lane(&r->lane[n]))
             continue;
-        hd__cells(&r->lane[n], w->t->seconds, w->columns, w->cells);
-        add_row(w, n ? "" : label, hd__lane_label(&r->lane[n]), n ? ' ' : '.');
+        hd__timeline_cells(&r->lane[n], w->t->seconds, w->columns, w->cells);
+        add_row(w, n ? "" : label, hd__timeline_lane_label(&r->lane[n]), n ? ' ' : '.');
     }
     add_messages(w, r);
 }
@@ -216,7 +216,7 @@ static void add_rank(struct sheet *w, const struct hd__rank_times *r)
 /* "0        2 ms      4 ms" under the columns where the time is. */
 static void add_marks(struct sheet *w)
 {
-    double tick = hd__tick(w->t->seconds, (int32_t)w->columns / 16);
+    double tick = hd__timeline_tick(w->t->seconds, (int32_t)w->columns / 16);
     uint32_t at = 0;
     char text[32];
     hd__text_add(w->out, "%*s", LABEL, "");
@@ -255,15 +255,15 @@ void hd__timeline_summary(const struct hd__timeline *t, struct hd__text *out)
             out,
             "bubble: of %s, first forward to last backward, idle %.2f %% of the work (idle over ideal), %.2f %% of the "
             "whole\n",
-            hd__seconds_text(t->span, text[1]), 100 * t->over_ideal, 100 * t->over_whole);
-    if (t->wire > 0)
+            hd__seconds_text(t->span, text[1]), 100 * t->bubble_of_work, 100 * t->bubble_of_span);
+    if (t->comm > 0)
         hd__text_add(out, "communication %s%s, %.1f %% of it hidden behind computing\n",
-                     hd__seconds_text(t->wire, text[2]), t->stages > 1 ? " (sum over stages)" : "",
-                     100 * t->hidden / t->wire);
-    for (uint32_t n = 0; n < t->n_rare; n++)
-        hd__text_add(out, "section %s, every %u steps: %s more, %s a step on average\n", t->rare[n].name, t->rare[n].every,
-                     hd__seconds_text(t->rare[n].seconds, text[0]),
-                     hd__seconds_text(t->rare[n].seconds / t->rare[n].every, text[1]));
+                     hd__seconds_text(t->comm, text[2]), t->stages > 1 ? " (sum over stages)" : "",
+                     100 * t->overlapped / t->comm);
+    for (uint32_t n = 0; n < t->n_periodic; n++)
+        hd__text_add(out, "section %s, every %u steps: %s more, %s a step on average\n", t->periodic[n].name, t->periodic[n].every,
+                     hd__seconds_text(t->periodic[n].seconds, text[0]),
+                     hd__seconds_text(t->periodic[n].seconds / t->periodic[n].every, text[1]));
 }
 
 void hd__timeline_text(const struct hd__timeline *t, int32_t only, int32_t columns, struct hd__text *out)
@@ -271,7 +271,7 @@ void hd__timeline_text(const struct hd__timeline *t, int32_t only, int32_t colum
     struct sheet w = {.t = t, .out = out, .columns = (uint32_t)HD__MAX(columns - LABEL, 20)};
     w.cells = hd__alloc(w.columns * sizeof *w.cells);
     for (uint32_t n = 0; n < t->n_ranks; n++)
-        if (hd__is_shown(t, n, only))
+        if (hd__timeline_is_shown(t, n, only))
             add_rank(&w, &t->ranks[n]);
     add_marks(&w);
     add_legend(&w);

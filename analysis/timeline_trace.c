@@ -3,7 +3,7 @@
 #include <stdlib.h>
 
 #include "analysis/print.h"
-#include "analysis/timeline.h"
+#include "analysis/timeline_internal.h"
 #include "core/program/ops.h"
 
 enum { LEFT = 130, PLOT = 1200, RIGHT = 30, TALL = 30, LOW = 10, GAP = 12, PER_PIXEL = 2 };
@@ -19,7 +19,7 @@ static const struct {
 struct drawing {
     const struct hd__timeline *t;
     struct hd__text *out;
-    struct hd__cell *cells;
+    struct hd__timeline_cell *cells;
     double y;
     uint8_t seen[128];
 };
@@ -33,19 +33,19 @@ static const char *fill_of(char letter)
 }
 
 /* Two shades, so that neighbours differ: by the stage's chunk where there are chunks, else by micro-batch. */
-static double shade_of(const struct hd__timeline *t, const struct hd__cell *c)
+static double shade_of(const struct hd__timeline *t, const struct hd__timeline_cell *c)
 {
     int32_t n = t->stages > 1 ? c->chunk / t->stages : c->micro;
     return n > 0 && n % 2 ? 0.6 : 1;
 }
 
-static int same_colour(const struct hd__cell *a, const struct hd__cell *b)
+static int same_colour(const struct hd__timeline_cell *a, const struct hd__timeline_cell *b)
 {
     return a->letter == b->letter && a->micro == b->micro && a->chunk == b->chunk;
 }
 
 /* A micro-batch's pass through a chunk, forward or backward, as far as nothing lies between: what one number labels. */
-static int same_action(const struct hd__cell *a, const struct hd__cell *b)
+static int same_action(const struct hd__timeline_cell *a, const struct hd__timeline_cell *b)
 {
     return a->letter && b->letter && (a->letter == 'F') == (b->letter == 'F') && a->phase != HD__PHASE_O &&
            b->phase != HD__PHASE_O && a->micro == b->micro && a->chunk == b->chunk;
@@ -60,7 +60,7 @@ static void add_boxes(struct drawing *d, double height)
 {
     uint32_t n = PLOT * PER_PIXEL;
     for (uint32_t from = 0, to; from < n; from = to) {
-        const struct hd__cell *c = &d->cells[from];
+        const struct hd__timeline_cell *c = &d->cells[from];
         for (to = from + 1; to < n && same_colour(c, &d->cells[to]);)
             to++;
         d->seen[(int)c->letter & 127] = 1;
@@ -75,7 +75,7 @@ static void add_numbers(struct drawing *d)
 {
     uint32_t n = PLOT * PER_PIXEL;
     for (uint32_t from = 0, to; from < n; from = to) {
-        const struct hd__cell *c = &d->cells[from];
+        const struct hd__timeline_cell *c = &d->cells[from];
         for (to = from + 1; to < n && same_action(c, &d->cells[to]);)
             to++;
         if (!c->letter || c->micro < 0 || c->phase == HD__PHASE_O || to - from < 3 * PER_PIXEL)
@@ -93,22 +93,22 @@ static void add_label(struct drawing *d, const char *text, double height, const 
     hd__text_add(d->out, "<text class='%s' x='%d' y='%.1f'>%s</text>\n", class, LEFT - 8, d->y + height / 2 + 4, text);
 }
 
-static void add_lane(struct drawing *d, const struct hd__lane *lane)
+static void add_lane(struct drawing *d, const struct hd__timeline_lane *lane)
 {
     int compute = lane->stream == HD__STREAM_COMPUTE;
     double height = compute ? TALL : LOW;
     char name[32];
     hd__text_add(d->out, "<rect x='%d' y='%.1f' width='%d' height='%.0f' fill='#f2f2f2'/>\n", LEFT, d->y, PLOT, height);
-    hd__cells(lane, d->t->seconds, PLOT * PER_PIXEL, d->cells);
+    hd__timeline_cells(lane, d->t->seconds, PLOT * PER_PIXEL, d->cells);
     add_boxes(d, height);
     if (compute) {
         add_numbers(d);
-    } else if (hd__is_pp_lane(lane)) {
+    } else if (hd__timeline_is_pp_lane(lane)) {
         const struct hd__instr *i = lane->spans.at[0].instr;
         snprintf(name, sizeof name, "%s %d", i->op == HD_OP_SEND ? "to" : "from", i->peer);
         add_label(d, name, height, "s");
     } else {
-        add_label(d, hd__lane_label(lane), height, "s");
+        add_label(d, hd__timeline_lane_label(lane), height, "s");
     }
     d->y += height + 2;
 }
@@ -116,7 +116,7 @@ static void add_lane(struct drawing *d, const struct hd__lane *lane)
 static void add_rank(struct drawing *d, const struct hd__rank_times *r)
 {
     char label[32];
-    hd__rank_label(d->t, r, label);
+    hd__timeline_rank_label(d->t, r, label);
     add_label(d, label, TALL, "l");
     for (uint32_t n = 0; n < r->n_lanes; n++)
         add_lane(d, &r->lane[n]);
@@ -125,7 +125,7 @@ static void add_rank(struct drawing *d, const struct hd__rank_times *r)
 
 static void add_axis(struct drawing *d, double top)
 {
-    double tick = hd__tick(d->t->seconds, 12);
+    double tick = hd__timeline_tick(d->t->seconds, 12);
     char text[32];
     for (uint32_t n = 0; n * tick <= d->t->seconds; n++) {
         double x = LEFT + n * tick / d->t->seconds * PLOT;
@@ -141,7 +141,7 @@ static void add_legend(struct drawing *d)
 {
     double x = LEFT;
     for (size_t n = 0; n < HD__COUNT(colours); n++) {
-        const char *text = hd__letter_text(colours[n].letter);
+        const char *text = hd__timeline_letter_text(colours[n].letter);
         if (!d->seen[(int)colours[n].letter])
             continue;
         if (x + 30 + 7 * (double)strlen(text) > LEFT + PLOT) {
@@ -179,7 +179,7 @@ void hd__timeline_svg(const struct hd__timeline *t, int32_t only, const char *ti
     struct hd__text body = {0};
     struct drawing d = {.t = t, .out = &body, .y = 62, .cells = hd__alloc(PLOT * PER_PIXEL * sizeof *d.cells)};
     for (uint32_t n = 0; n < t->n_ranks; n++)
-        if (hd__is_shown(t, n, only))
+        if (hd__timeline_is_shown(t, n, only))
             add_rank(&d, &t->ranks[n]);
     add_axis(&d, 56);
     add_legend(&d);
@@ -215,7 +215,7 @@ static void add_events(json_t *events, const struct hd__rank_times *r, const str
         if (r->lane[n].spans.count)
             name_thread(events, r->rank, n, hd__stream_text(r->lane[n].spans.at[0].instr, stream));
         for (uint32_t k = 0; k < r->lane[n].spans.count; k++) {
-            const struct hd__machine_span *s = &r->lane[n].spans.at[k];
+            const struct hd__sim_span *s = &r->lane[n].spans.at[k];
             json_array_append_new(events, json_pack("{s:s,s:s,s:s,s:f,s:f,s:i,s:i,s:{s:s,s:i,s:i,s:s}}", "name",
                                                     hd__op(s->instr->op)->name, "cat", hd__phase_name(s->instr->phase),
                                                     "ph", "X", "ts", s->start * 1e6, "dur", (s->end - s->start) * 1e6,
@@ -231,9 +231,9 @@ json_t *hd__timeline_trace(const struct hd__timeline *t, int32_t only)
     json_t *events = json_array();
     char label[32];
     for (uint32_t n = 0; n < t->n_ranks; n++) {
-        if (!hd__is_shown(t, n, only))
+        if (!hd__timeline_is_shown(t, n, only))
             continue;
-        hd__rank_label(t, &t->ranks[n], label);
+        hd__timeline_rank_label(t, &t->ranks[n], label);
         json_array_append_new(events, json_pack("{s:s,s:s,s:i,s:{s:s}}", "name", "process_name", "ph", "M", "pid",
                                                 t->ranks[n].rank, "args", "name", label));
         add_events(events, &t->ranks[n], t->programs[t->ranks[n].rank]);

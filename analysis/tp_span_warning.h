@@ -6,6 +6,6 @@
 
 /* Warns where ranks along tp are on several machines, of `per_machine` ranks each, one machine after the other: with the bytes
  * that they send, and what would fit. */
-void hd__warn_of_machines(const struct hd__compiled *c, int32_t per_machine);
+void hd__warn_tp_span(const struct hd__compiled *c, int32_t per_machine);
 
 #endif

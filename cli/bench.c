@@ -4,7 +4,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "cli/bench.h"
+#include "cli/bench/bench.h"
 #include "cli/bench/ranks.h"
 #include "cli/command.h"
 #include "core/base/base.h"
@@ -16,7 +16,7 @@
 
 enum { COMMS_MAX = 8, SETS_MAX = 32 };
 
-struct arguments {
+struct bench_arguments {
     struct hd__arena arena; /* words of the command line that are cut, and settings */
     struct hd__bench bench;
     const char *comm[COMMS_MAX];  /* as given: libfabric:provider=tcp */
@@ -25,11 +25,11 @@ struct arguments {
     const char *only_transports; /* the first option that a device's peak has no use for */
     int comms, sets, json, peak, sized, out_of_place, overlap;
     int32_t asked; /* --ranks; 0: it was not said */
-    struct hd__bench_meeting meeting;
+    struct hd__bench_launch launch;
 };
 
 struct output {
-    const struct arguments *a;
+    const struct bench_arguments *a;
     const char *comm;
     struct hd__bench_table table;
     json_t *rows;
@@ -110,7 +110,7 @@ static int parse_ops(char *text, struct hd__bench *b)
     return n > 0;
 }
 
-static int parse_value(struct arguments *a, const char *option, char *value)
+static int parse_value(struct bench_arguments *a, const char *option, char *value)
 {
     struct hd__bench *b = &a->bench;
     uint32_t n = 0;
@@ -151,7 +151,7 @@ static int parse_value(struct arguments *a, const char *option, char *value)
 }
 
 /* What an option wants, for who wrote something else. */
-static const char *wanted(const char *option)
+static const char *expected_value(const char *option)
 {
     static const struct {
         const char *option, *what;
@@ -176,7 +176,7 @@ static const char *wanted(const char *option)
     return "another value";
 }
 
-static int for_devices(const char *option)
+static int is_device_option(const char *option)
 {
     static const char *const names[] = {"--peak", "--device", "-e", "--set", "--json"};
     for (size_t i = 0; i < HD__COUNT(names); i++)
@@ -185,7 +185,7 @@ static int for_devices(const char *option)
     return 0;
 }
 
-static int parse(int argc, char **argv, struct arguments *a)
+static int parse(int argc, char **argv, struct bench_arguments *a)
 {
     static const char *const with_value[] = {"--comm", "--op", "--ranks",   "-b",    "-e",       "-f",    "-n",
                                              "-w",     "-d",   "--timeout", "--set", "--device", "--html", "--tune",
@@ -211,61 +211,61 @@ static int parse(int argc, char **argv, struct arguments *a)
             if (strcmp(argv[i], with_value[k]) == 0) {
                 known = 1;
                 if (i + 1 == argc)
-                    return hd__refuse_usage(&hd__command_bench, "%s wants a value", argv[i]);
+                    return hd__cli_usage_error(&hd__command_bench, "%s wants a value", argv[i]);
                 char *value = hd__arena_strdup(&a->arena, argv[i + 1]);
                 if (!parse_value(a, argv[i], value))
-                    return hd__refuse_usage(&hd__command_bench, "%s '%s': wanted %s", argv[i], argv[i + 1], wanted(argv[i]));
+                    return hd__cli_usage_error(&hd__command_bench, "%s '%s': wanted %s", argv[i], argv[i + 1], expected_value(argv[i]));
                 i++;
             }
         if (!known)
-            return hd__refuse_usage(&hd__command_bench, "there is no option %s", argv[i]);
-        if (!a->only_transports && !for_devices(option))
+            return hd__cli_usage_error(&hd__command_bench, "there is no option %s", argv[i]);
+        if (!a->only_transports && !is_device_option(option))
             a->only_transports = option;
     }
     if (a->peak && a->only_transports)
-        return hd__refuse_usage(&hd__command_bench, "%s is for transports, not for --peak", a->only_transports);
+        return hd__cli_usage_error(&hd__command_bench, "%s is for transports, not for --peak", a->only_transports);
     if (!a->peak && !a->overlap && a->device)
-        return hd__refuse_usage(&hd__command_bench, "--device wants --peak or --overlap");
+        return hd__cli_usage_error(&hd__command_bench, "--device wants --peak or --overlap");
     if (!a->overlap && a->bench.product)
-        return hd__refuse_usage(&hd__command_bench, "--product wants --overlap");
+        return hd__cli_usage_error(&hd__command_bench, "--product wants --overlap");
     if (a->tune && (a->html || a->svg || a->json || a->comms > 1))
-        return hd__refuse_usage(&hd__command_bench, "--tune is of one transport, and writes its file alone: no --html, --svg or --json");
+        return hd__cli_usage_error(&hd__command_bench, "--tune is of one transport, and writes its file alone: no --html, --svg or --json");
     if (a->overlap && (a->html || a->svg || a->tune))
-        return hd__refuse_usage(&hd__command_bench, "--overlap goes with neither --html, --svg nor --tune");
+        return hd__cli_usage_error(&hd__command_bench, "--overlap goes with neither --html, --svg nor --tune");
     if (a->bench.in_place && a->out_of_place)
-        return hd__refuse_usage(&hd__command_bench, "--in-place and --out-of-place: without them both are measured");
+        return hd__cli_usage_error(&hd__command_bench, "--in-place and --out-of-place: without them both are measured");
     for (uint32_t i = 0; i < a->bench.n_ops && a->bench.in_place; i++)
         if (!hd__bench_has_in_place(a->bench.ops[i]) && a->bench.ops[i] != HD__BENCH_BARRIER)
-            return hd__refuse_usage(&hd__command_bench, "%s has no in-place form", hd__bench_op_name(a->bench.ops[i]));
+            return hd__cli_usage_error(&hd__command_bench, "%s has no in-place form", hd__bench_op_name(a->bench.ops[i]));
     if (a->bench.last < a->bench.first)
-        return hd__refuse_usage(&hd__command_bench, "-e is below -b");
+        return hd__cli_usage_error(&hd__command_bench, "-e is below -b");
     return HD__EXIT_DONE;
 }
 
-static int check_groups(const struct arguments *a)
+static int check_groups(const struct bench_arguments *a)
 {
     if (a->bench.groups > 1 && (a->bench.ranks % a->bench.groups || a->bench.ranks == a->bench.groups))
-        return hd__refuse_usage(&hd__command_bench, "--groups %d: --ranks %d is no multiple of it, twice or more",
+        return hd__cli_usage_error(&hd__command_bench, "--groups %d: --ranks %d is no multiple of it, twice or more",
                                 a->bench.groups, a->bench.ranks);
     return HD__EXIT_DONE;
 }
 
 /* ---- output */
 
-static void title(const struct arguments *a, char out[512])
+static void title(const struct bench_arguments *a, char out[512])
 {
     char machine[256];
-    hd__bench_machine(machine);
+    hd__bench_machine_text(machine);
     char groups[48] = "", each[32] = "";
     if (a->bench.groups > 1)
         snprintf(groups, sizeof groups, " in %d groups at once", a->bench.groups);
-    if (a->bench.among && a->bench.among->local_ranks < a->bench.ranks)
-        snprintf(each, sizeof each, ", %d a machine", a->bench.among->local_ranks);
+    if (a->bench.external && a->bench.external->local_ranks < a->bench.ranks)
+        snprintf(each, sizeof each, ", %d a machine", a->bench.external->local_ranks);
     snprintf(out, 512, "%d ranks%s%s; %s; buffers of the %s", a->bench.ranks, each, groups, machine,
              a->bench.plain ? "caller" : "transport");
 }
 
-static void print_title(const struct arguments *a)
+static void print_title(const struct bench_arguments *a)
 {
     char text[512];
     title(a, text);
@@ -305,16 +305,16 @@ static void on_row(void *user, const struct hd__bench_row *r)
         add_overlap(row, r);
     o->errors += r->errors;
     if (!o->a->json && o->a->comms == 1)
-        hd__bench_table_row(&o->table, r->op, row);
+        hd__bench_print_row(&o->table, r->op, row);
     json_array_append_new(o->rows, row);
 }
 
 /* ---- transports */
 
-int32_t hd__bench_settings(const struct hd__component *c, const char *const *set, int sets, void *settings,
+int32_t hd__bench_parse_settings(const struct hd__component *c, const char *const *set, int sets, void *settings,
                            struct hd__arena *arena, struct hd_error *err)
 {
-    const char *kind = hd__kind_name(c->kind);
+    const char *kind = hd__plugin_kind_name(c->kind);
     struct hd__options table = {c->options, c->n_options, sizeof(struct hd_option)};
     int32_t code = hd__options_defaults(&table, settings, arena, err);
     for (int i = 0; i < sets && code == HD_OK; i++) {
@@ -340,20 +340,20 @@ struct transport {
 };
 
 /* ":inside=NAME": a transport of its own inside machines, with its defaults; as comm.inside of a job. */
-static int32_t find_inside(const struct arguments *a, const char *name, struct hd__plugins *plugins, struct hd__arena *arena,
+static int32_t find_inside(const struct bench_arguments *a, const char *name, struct hd__plugins *plugins, struct hd__arena *arena,
                            struct transport *out, struct hd_error *err)
 {
     int32_t rc;
-    if (!a->bench.among)
+    if (!a->bench.external)
         return hd_fail(err, HD_E_INVALID, "inside=%s wants ranks on machines that mpirun, srun or torchrun started them on: here is one machine", name);
     if ((rc = hd__plugin_find(plugins, HD_KIND_COMM, name, &out->inside, err)) || (rc = hd__plugin_probe(plugins, out->inside, err)))
         return rc;
     out->inside_settings = hd__arena_alloc(arena, HD__MAX(out->inside->settings_size, (size_t)1));
-    return hd__bench_settings(out->inside, NULL, 0, out->inside_settings, arena, err);
+    return hd__bench_parse_settings(out->inside, NULL, 0, out->inside_settings, arena, err);
 }
 
 /* "NAME:OPTION=VALUE:...": the options of --set are for all, these are for one and come after. */
-static int32_t find_transport(const struct arguments *a, const char *text, struct hd__plugins *plugins,
+static int32_t find_transport(const struct bench_arguments *a, const char *text, struct hd__plugins *plugins,
                               struct hd__arena *arena, struct transport *out, struct hd_error *err)
 {
     const char *set[2 * SETS_MAX], *name;
@@ -377,10 +377,10 @@ static int32_t find_transport(const struct arguments *a, const char *text, struc
         (rc = hd__plugin_probe(plugins, out->component, err)))
         return rc;
     out->settings = hd__arena_alloc(arena, HD__MAX(out->component->settings_size, (size_t)1));
-    return hd__bench_settings(out->component, set, sets, out->settings, arena, err);
+    return hd__bench_parse_settings(out->component, set, sets, out->settings, arena, err);
 }
 
-static int32_t find_transports(const struct arguments *a, struct hd__plugins *plugins, struct hd__arena *arena,
+static int32_t find_transports(const struct bench_arguments *a, struct hd__plugins *plugins, struct hd__arena *arena,
                                struct transport *out, struct hd_error *err)
 {
     int32_t code = HD_OK;
@@ -389,10 +389,10 @@ static int32_t find_transports(const struct arguments *a, struct hd__plugins *pl
     return code;
 }
 
-static void print_json(const struct arguments *a, json_t *rows)
+static void print_json(const struct bench_arguments *a, json_t *rows)
 {
     char machine[256];
-    hd__bench_machine(machine);
+    hd__bench_machine_text(machine);
     json_t *root = json_pack("{s:s, s:b, s:O}", "machine", machine, "plain", a->bench.plain, "rows", rows);
     json_dumpf(root, stdout, JSON_INDENT(2) | JSON_REAL_PRECISION(6));
     putchar('\n');
@@ -400,20 +400,20 @@ static void print_json(const struct arguments *a, json_t *rows)
 }
 
 /* What is known once all were measured. */
-static int32_t report(const struct arguments *a, json_t *rows, struct hd_error *err)
+static int32_t report(const struct bench_arguments *a, json_t *rows, struct hd_error *err)
 {
     char text[512];
     if (a->json)
         print_json(a, rows);
     else if (a->comms > 1)
-        hd__bench_side_by_side(&a->bench, a->comm, a->comms, rows);
+        hd__bench_print_comparison(&a->bench, a->comm, a->comms, rows);
     title(a, text);
-    int32_t rc = a->html ? hd__bench_html(a->html, text, a->bench.words + 1, rows, err) : HD_OK;
-    return !rc && a->svg ? hd__bench_svg(a->svg, text, rows, err) : rc;
+    int32_t rc = a->html ? hd__bench_write_html(a->html, text, a->bench.words + 1, rows, err) : HD_OK;
+    return !rc && a->svg ? hd__bench_write_svg(a->svg, text, rows, err) : rc;
 }
 
 /* Whose products an operation is overlapped with. */
-static int32_t find_device(struct arguments *a, struct hd__plugins *plugins, struct hd_error *err)
+static int32_t find_device(struct bench_arguments *a, struct hd__plugins *plugins, struct hd_error *err)
 {
     const struct hd__component *c;
     void *settings;
@@ -425,28 +425,28 @@ static int32_t find_device(struct arguments *a, struct hd__plugins *plugins, str
     a->bench.device = c;
     a->bench.device_settings = settings;
     a->bench.product = a->bench.product ? a->bench.product : 256;
-    return hd__bench_settings(c, NULL, 0, settings, &a->arena, err);
+    return hd__bench_parse_settings(c, NULL, 0, settings, &a->arena, err);
 }
 
-static int measure_all(struct arguments *a, const struct transport *transports)
+static int measure_all(struct bench_arguments *a, const struct transport *transports)
 {
     struct output o = {.a = a, .table = {.bench = &a->bench}, .rows = json_array()};
     struct hd_error err = HD_ERROR_INIT;
     int32_t code = HD_OK;
-    if (!a->json && hd__bench_speaks(&a->bench))
+    if (!a->json && hd__bench_is_root(&a->bench))
         print_title(a);
     for (int i = 0; i < a->comms && code == HD_OK; i++) {
-        if (a->comms > 1 && isatty(2) && hd__bench_speaks(&a->bench))
+        if (a->comms > 1 && isatty(2) && hd__bench_is_root(&a->bench))
             fprintf(stderr, "heddle bench: %s (%d of %d)\n", a->comm[i], i + 1, a->comms);
         o.comm = a->comm[i];
-        a->bench.which = i;
+        a->bench.index = i;
         a->bench.component = transports[i].component;
         a->bench.settings = transports[i].settings;
-        a->bench.inside = transports[i].inside;
-        a->bench.inside_settings = transports[i].inside_settings;
+        a->bench.intra = transports[i].inside;
+        a->bench.intra_settings = transports[i].inside_settings;
         code = hd__bench_run(&a->bench, on_row, &o, &err);
     }
-    if (code == HD_OK && hd__bench_speaks(&a->bench))
+    if (code == HD_OK && hd__bench_is_root(&a->bench))
         code = report(a, o.rows, &err);
     json_decref(o.rows);
     if (code != HD_OK)
@@ -457,18 +457,18 @@ static int measure_all(struct arguments *a, const struct transport *transports)
 }
 
 /* A file that cannot be written is refused before anything is measured. What is there stays until something else is. */
-static int32_t check_page(const char *path, struct hd_error *err)
+static int32_t check_writable(const char *path, struct hd_error *err)
 {
-    int why = path ? hd__try_file(path) : 0;
+    int why = path ? hd__check_writable(path) : 0;
     return why ? hd_fail(err, HD_E_IO, "%s: %s", path, strerror(why)) : HD_OK;
 }
 
 /* Two buffers a rank, all of them on this machine. */
-static int32_t check_memory(const struct arguments *a, struct hd_error *err)
+static int32_t check_memory(const struct bench_arguments *a, struct hd_error *err)
 {
-    int32_t ranks = a->bench.among ? a->bench.among->local_ranks : a->bench.ranks;
+    int32_t ranks = a->bench.external ? a->bench.external->local_ranks : a->bench.ranks;
     double need = 2.0 * (double)a->bench.last * ranks;
-    int64_t left = hd__memory_left();
+    int64_t left = hd__train_memory_available();
     char one[32], all[32], here[32];
     if (left <= 0 || need <= (double)left)
         return HD_OK;
@@ -478,31 +478,31 @@ static int32_t check_memory(const struct arguments *a, struct hd_error *err)
 }
 
 /* In a rank of a transport whose launcher ran this command again. */
-static int join(struct arguments *a, const struct transport *transport)
+static int run_launched_rank(struct bench_arguments *a, const struct transport *transport)
 {
-    struct hd__place_in_job place;
+    struct hd__launch_env env;
     struct hd_error err = HD_ERROR_INIT;
     int found;
-    if (hd__launch_environment(&place, &found, &err)) { /* not found: the only one */
+    if (hd__launch_detect(&env, &found, &err)) { /* not found: the only one */
         fprintf(stderr, "heddle bench: %s\n", err.message);
         return HD__EXIT_REFUSED;
     }
     a->bench.component = transport->component;
     a->bench.settings = transport->settings;
-    return hd__bench_join(&a->bench, found ? place.rank : 0);
+    return hd__bench_run_launched_rank(&a->bench, found ? env.rank : 0);
 }
 
-static int32_t check_files(const struct arguments *a, struct hd_error *err)
+static int32_t check_files(const struct bench_arguments *a, struct hd_error *err)
 {
-    int32_t rc = check_page(a->html, err);
+    int32_t rc = check_writable(a->html, err);
     if (!rc)
-        rc = check_page(a->svg, err);
-    return rc ? rc : check_page(a->tune, err);
+        rc = check_writable(a->svg, err);
+    return rc ? rc : check_writable(a->tune, err);
 }
 
-static int32_t prepare(struct arguments *a, struct hd__plugins *plugins, int joined, struct transport *transports, struct hd_error *err)
+static int32_t prepare(struct bench_arguments *a, struct hd__plugins *plugins, int joined, struct transport *transports, struct hd_error *err)
 {
-    int32_t rc = joined || !hd__bench_speaks(&a->bench) ? HD_OK : check_files(a, err);
+    int32_t rc = joined || !hd__bench_is_root(&a->bench) ? HD_OK : check_files(a, err);
     if (!rc && !joined && !a->peak)
         rc = check_memory(a, err);
     if (!rc)
@@ -511,57 +511,57 @@ static int32_t prepare(struct arguments *a, struct hd__plugins *plugins, int joi
         rc = find_transports(a, plugins, &a->arena, transports, err);
     if (!rc && a->overlap)
         rc = find_device(a, plugins, err);
-    return rc ? rc : hd__bench_meet(&a->meeting, &a->bench, err);
+    return rc ? rc : hd__bench_connect(&a->launch, &a->bench, err);
 }
 
-static int tune(struct arguments *a, const struct transport *transport)
+static int tune(struct bench_arguments *a, const struct transport *transport)
 {
     a->bench.component = transport->component;
     a->bench.settings = transport->settings;
-    a->bench.inside = transport->inside;
-    a->bench.inside_settings = transport->inside_settings;
+    a->bench.intra = transport->inside;
+    a->bench.intra_settings = transport->inside_settings;
     return hd__bench_tune(&a->bench, a->tune, a->any_order);
 }
 
-static int measure(struct arguments *a, int32_t joined)
+static int measure(struct bench_arguments *a, int32_t joined)
 {
     struct transport transports[COMMS_MAX];
     struct hd_error err = HD_ERROR_INIT;
-    struct hd__plugins *plugins = hd__plugins_create(hd__comm_host());
+    struct hd__plugins *plugins = hd__plugins_create(hd__store_host_table());
     int code;
     if (prepare(a, plugins, joined >= 0, transports, &err)) {
         fprintf(stderr, "heddle bench: %s\n", err.message);
         code = HD__EXIT_REFUSED;
     } else if (joined >= 0 && joined < a->comms) {
-        code = join(a, &transports[joined]);
+        code = run_launched_rank(a, &transports[joined]);
     } else if (a->peak) {
         code = hd__bench_peak(plugins, a->device ? a->device : "cpu", a->set, a->sets,
                               a->sized ? a->bench.last : 256u << 20, a->json);
     } else {
         code = a->tune ? tune(a, &transports[0]) : measure_all(a, transports);
     }
-    hd__bench_leave(&a->meeting, a->bench.timeout);
+    hd__bench_disconnect(&a->launch, a->bench.timeout);
     hd__plugins_destroy(plugins);
     return code;
 }
 
 static int run(int argc, char **argv)
 {
-    struct arguments a = {.comm = {"shm"}, .comms = 1};
+    struct bench_arguments a = {.comm = {"shm"}, .comms = 1};
     a.bench = (struct hd__bench){.ranks = 2, .dtype = HD_F32, .first = 8, .last = 128u << 20, .factor = 2, .warmup = 5,
                                  .timeout = 60, .n_ops = 3,
                                  .ops = {HD__BENCH_ALL_REDUCE, HD__BENCH_REDUCE_SCATTER, HD__BENCH_ALL_GATHER}};
     struct hd_error err = HD_ERROR_INIT;
-    int32_t joined = hd__bench_joined();
+    int32_t joined = hd__bench_launched_index();
     int code = parse(argc, argv, &a);
-    if (code == HD__EXIT_DONE && joined < 0 && !a.peak && hd__bench_find_others(&a.meeting, &a.bench, a.asked, a.overlap, &err)) {
+    if (code == HD__EXIT_DONE && joined < 0 && !a.peak && hd__bench_detect_launch(&a.launch, &a.bench, a.asked, a.overlap, &err)) {
         fprintf(stderr, "heddle bench: %s\n", err.message);
         code = HD__EXIT_REFUSED;
     }
     if (code == HD__EXIT_DONE)
         code = check_groups(&a);
     const char **words = hd__arena_alloc(&a.arena, ((size_t)argc + 2) * sizeof *words);
-    words[0] = hd__launcher_self(hd__arena_alloc(&a.arena, 4096));
+    words[0] = hd__launch_self_path(hd__arena_alloc(&a.arena, 4096));
     memcpy(words + 1, argv, (size_t)argc * sizeof *words);
     a.bench.words = words;
     a.bench.both = !a.bench.in_place && !a.out_of_place && !a.overlap && !a.tune; /* those want one */

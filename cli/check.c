@@ -18,16 +18,16 @@ struct tally {
 static int32_t prove(const struct hd__compiled *c, struct tally *t, struct hd_error *err)
 {
     const struct hd_program **programs = hd__alloc((size_t)c->mesh.ranks * sizeof *programs);
-    struct hd__machine_options options = {0};
-    struct hd__machine *machine;
-    struct hd__machine_stats stats;
+    struct hd__sim_options options = {0};
+    struct hd__sim *machine;
+    struct hd__sim_stats stats;
     double start = hd__now();
     int32_t rc;
     for (int32_t r = 0; r < c->mesh.ranks; r++)
-        programs[r] = hd__program_of(c, r);
-    machine = hd__machine_create(&c->mesh, programs, &options);
-    rc = hd__machine_prove(machine, err);
-    stats = hd__machine_stats(machine);
+        programs[r] = hd__compiled_program(c, r);
+    machine = hd__sim_create(&c->mesh, programs, &options);
+    rc = hd__sim_verify(machine, err);
+    stats = hd__sim_stats(machine);
     t->events = stats.events;
     t->collectives = stats.collectives;
     t->messages = stats.messages;
@@ -38,8 +38,8 @@ static int32_t prove(const struct hd__compiled *c, struct tally *t, struct hd_er
             t->instructions += c->stage[s]->sections.at[k].code.count;
     }
     if (rc)
-        fprintf(stderr, "%s\n", hd__machine_report(machine));
-    hd__machine_destroy(machine);
+        fprintf(stderr, "%s\n", hd__sim_report(machine));
+    hd__sim_destroy(machine);
     free(programs);
     return rc;
 }
@@ -47,25 +47,25 @@ static int32_t prove(const struct hd__compiled *c, struct tally *t, struct hd_er
 static void print_apart(const struct hd_program *p)
 {
     char axes[64];
-    hd__axes_text(p->apart, axes);
-    for (uint32_t s = 0; s < p->sections.count && p->apart; s++)
-        if (p->sections.at[s].together)
+    hd__axes_text(p->local_axes, axes);
+    for (uint32_t s = 0; s < p->sections.count && p->local_axes; s++)
+        if (p->sections.at[s].sync_axes)
             printf("  ranks train apart along %s; every %u steps all parameters become equal, by the mean of "
                    "what each has trained\n",
-                   axes, p->sections.at[s].predicate);
+                   axes, p->sections.at[s].every);
 }
 
 /* Ranks that train apart do not train like one. */
 static int numerics_refused(const struct hd__compiled *c)
 {
     char axes[64];
-    hd__axes_text(c->stage[0]->apart, axes);
-    if (c->stage[0]->apart)
+    hd__axes_text(c->stage[0]->local_axes, axes);
+    if (c->stage[0]->local_axes)
         fprintf(stderr,
                 "--numerics compares a job with itself on one rank; this one's ranks train apart along %s, which is "
                 "another training: leave --numerics out\n",
                 axes);
-    return c->stage[0]->apart != 0;
+    return c->stage[0]->local_axes != 0;
 }
 
 /* ---- groups: those of each stage's first rank */
@@ -81,7 +81,7 @@ static void each_stage(const struct hd__compiled *c, const struct hd__routes_opt
 {
     struct hd__routes first = {0};
     struct hd__routes_options as_first = *how;
-    as_first.beside = &first;
+    as_first.shared = &first;
     for (int32_t s = 0; s < c->n_stages && c->mesh.ranks > 1; s++) {
         struct stage stage = {c, s, s * (c->mesh.ranks / c->n_stages)};
         struct hd__routes more = {0}, *routes = s ? &more : &first;
@@ -182,7 +182,7 @@ static void print_numerics(const struct hd__numerics *n)
            n->steps, n->ranks, n->loss, n->norm, n->gradient, n->parameter, n->evaluation);
 }
 
-static int judge(const struct hd__numerics *n)
+static int check_tolerance(const struct hd__numerics *n)
 {
     const double limit = 1e-9;
     if (n->worst <= limit)
@@ -195,21 +195,21 @@ static int run(int argc, char **argv)
 {
     int json = 0, numerics = 0, code;
     const char *machine_text = NULL;
-    const struct hd__flag flags[] = {
+    const struct hd__cli_flag flags[] = {
         {"--json", NULL, &json}, {"--numerics", NULL, &numerics}, {"--per-machine", &machine_text, NULL}};
     struct hd__routes_options how = {0};
-    struct hd__job_arguments arguments;
-    struct hd__loaded loaded = {0};
+    struct hd__cli_job_arguments arguments;
+    struct hd__cli_job loaded = {0};
     struct hd_error err = HD_ERROR_INIT;
     struct tally tally = {0};
     struct hd__numerics found = {0};
-    code = hd__job_arguments(&hd__command_check, argc, argv, flags, HD__COUNT(flags), &arguments);
+    code = hd__cli_job_arguments(&hd__command_check, argc, argv, flags, HD__COUNT(flags), &arguments);
     if (!code)
-        code = hd__load_job(&arguments, 0, &loaded);
-    if (!code && hd__per_machine(&hd__command_check, machine_text, loaded.compiled->mesh.ranks, &how.per_machine))
+        code = hd__cli_load_job(&arguments, 0, &loaded);
+    if (!code && hd__cli_parse_per_machine(&hd__command_check, machine_text, loaded.compiled->mesh.ranks, &how.per_machine))
         code = HD__EXIT_REFUSED;
     if (!code)
-        hd__warn_of_machines(loaded.compiled, how.per_machine);
+        hd__warn_tp_span(loaded.compiled, how.per_machine);
     if (!code && numerics && numerics_refused(loaded.compiled))
         code = HD__EXIT_REFUSED;
     if (!code && prove(loaded.compiled, &tally, &err))
@@ -220,14 +220,14 @@ static int run(int argc, char **argv)
     if (!code && numerics &&
         hd__numerics_file(arguments.file, arguments.overrides, arguments.n_overrides, loaded.plugins, 3, 1, &found,
                           &err))
-        code = hd__print_error(&err, HD__EXIT_FAILED);
+        code = hd__cli_print_error(&err, HD__EXIT_FAILED);
     if (!code && json)
         print_json(loaded.compiled, &tally, &how, numerics ? &found : NULL);
     else if (!code && numerics)
         print_numerics(&found);
     if (!code && numerics)
-        code = judge(&found);
-    hd__unload_job(&loaded);
+        code = check_tolerance(&found);
+    hd__cli_unload_job(&loaded);
     return code;
 }
 

@@ -7,24 +7,24 @@
 #include "service/train/checkpointer.h"
 #include "service/train/export.h"
 
-struct request {
+struct ckpt_request {
     const char *verb, *name, *to, *weights;
     int json;
     char newest[32];
-    struct hd__loaded loaded;
+    struct hd__cli_job loaded;
     struct hd__ckpt_store store;
 };
 
-static int open_store(struct request *r, struct hd_error *err)
+static int open_store(struct ckpt_request *r, struct hd_error *err)
 {
     const struct hd__chosen *chosen = &r->loaded.compiled->checkpoint_choice;
     if (!chosen->component)
         return hd__job_fail(r->loaded.job, "checkpoint", err, "the job has no checkpoint section, so it has no checkpoints");
     r->store = (struct hd__ckpt_store){.ops = &chosen->component->ops.ckpt};
-    return r->store.ops->open(hd__host(), chosen->settings, r->loaded.job->checkpoint_dir, &r->store.ckpt, err);
+    return r->store.ops->open(hd__exec_host_table(), chosen->settings, r->loaded.job->checkpoint_dir, &r->store.ckpt, err);
 }
 
-static int32_t open_checkpoint(struct request *r, struct hd__ckpt **ckpt, struct hd_error *err)
+static int32_t open_checkpoint(struct ckpt_request *r, struct hd__ckpt **ckpt, struct hd_error *err)
 {
     int32_t rc = HD_OK;
     if (!r->name) {
@@ -39,16 +39,16 @@ static int32_t open_checkpoint(struct request *r, struct hd__ckpt **ckpt, struct
     return rc;
 }
 
-static int32_t list(struct request *r, struct hd_error *err)
+static int32_t list(struct ckpt_request *r, struct hd_error *err)
 {
     uint64_t *steps = NULL;
     uint32_t n = 0;
     json_t *rows = json_array();
-    int32_t rc = hd__ckpt_steps(&r->store, &steps, &n, err), damaged = HD_OK;
+    int32_t rc = hd__ckpt_list_steps(&r->store, &steps, &n, err), damaged = HD_OK;
     for (uint32_t i = 0; i < n && !rc; i++) {
         struct hd__ckpt *ckpt;
         char name[32], bytes[32];
-        hd__ckpt_name(steps[i], name);
+        hd__ckpt_step_name(steps[i], name);
         rc = hd__ckpt_open(&r->store, name, &ckpt, err);
         if (rc == HD_E_CORRUPT) { /* the others may be what is looked for */
             fprintf(stderr, "%s\n", err->message);
@@ -58,10 +58,10 @@ static int32_t list(struct request *r, struct hd_error *err)
         }
         if (rc)
             break;
-        hd__bytes_text(hd__ckpt_bytes(ckpt), bytes);
+        hd__bytes_text(hd__ckpt_total_bytes(ckpt), bytes);
         if (r->json)
             json_array_append_new(rows, json_pack("{s:s,s:I,s:I}", "name", name, "step", (json_int_t)steps[i], "bytes",
-                                                  (json_int_t)hd__ckpt_bytes(ckpt)));
+                                                  (json_int_t)hd__ckpt_total_bytes(ckpt)));
         else
             printf("%s  step %llu  %s\n", name, (unsigned long long)steps[i], bytes);
         hd__ckpt_close(ckpt);
@@ -75,7 +75,7 @@ static int32_t list(struct request *r, struct hd_error *err)
     return !rc && damaged ? hd_fail(err, damaged, "what is damaged is not listed") : rc;
 }
 
-static int32_t show(struct request *r, struct hd_error *err)
+static int32_t show(struct ckpt_request *r, struct hd_error *err)
 {
     struct hd__ckpt *ckpt;
     const struct hd__ckpt_tensor *tensors;
@@ -89,7 +89,7 @@ static int32_t show(struct request *r, struct hd_error *err)
         json_dumpf(hd__ckpt_state(ckpt), stdout, JSON_INDENT(1));
     } else {
         printf("%s: step %llu, %u tensors, %s\n", r->name, (unsigned long long)hd__ckpt_step(ckpt), n,
-               hd__bytes_text(hd__ckpt_bytes(ckpt), bytes));
+               hd__bytes_text(hd__ckpt_total_bytes(ckpt), bytes));
         for (uint32_t i = 0; i < n; i++) {
             printf("  %-16s %-5s", tensors[i].group, hd_dtype_name(tensors[i].dtype));
             for (uint32_t d = 0; d < tensors[i].ndim; d++)
@@ -101,7 +101,7 @@ static int32_t show(struct request *r, struct hd_error *err)
     return HD_OK;
 }
 
-static int32_t verify(struct request *r, struct hd_error *err)
+static int32_t verify(struct ckpt_request *r, struct hd_error *err)
 {
     struct hd__ckpt *ckpt;
     int32_t rc = open_checkpoint(r, &ckpt, err);
@@ -114,34 +114,34 @@ static int32_t verify(struct request *r, struct hd_error *err)
     return rc;
 }
 
-static int32_t export(struct request *r, struct hd_error *err)
+static int32_t export(struct ckpt_request *r, struct hd_error *err)
 {
-    static const struct hd__place_in_job alone = {.size = 1, .local_size = 1};
-    struct hd__session session;
-    struct hd__keeper *keeper = NULL;
-    struct hd__progress at = {0};
-    int32_t rc = hd__session_open(&session, r->loaded.compiled, &alone, err);
+    static const struct hd__launch_env alone = {.size = 1, .local_size = 1};
+    struct hd__train_session session;
+    struct hd__train_checkpointer *checkpointer = NULL;
+    struct hd__train_progress at = {0};
+    int32_t rc = hd__train_session_open(&session, r->loaded.compiled, &alone, err);
     if (!rc)
-        rc = hd__keeper_open(&session, NULL, &keeper, err);
+        rc = hd__train_checkpointer_open(&session, NULL, &checkpointer, err);
     if (!rc)
-        rc = hd__keeper_load(keeper, r->name ? r->name : "auto", r->weights, &at, err);
+        rc = hd__train_checkpointer_load(checkpointer, r->name ? r->name : "auto", r->weights, &at, err);
     if (!rc && !at.step)
         rc = hd_fail(err, HD_E_NOTFOUND, "no checkpoint in %s", r->loaded.job->checkpoint_dir);
     if (!rc)
-        rc = hd__export(&session, r->to, err);
+        rc = hd__train_export(&session, r->to, err);
     if (!rc)
         printf("step %lld written to %s: config.json and model.safetensors\n", (long long)at.step, r->to);
-    hd__keeper_close(keeper);
-    hd__session_close(&session, 0, NULL);
+    hd__train_checkpointer_close(checkpointer);
+    hd__train_session_close(&session, 0, NULL);
     return rc;
 }
 
 static const struct {
     const char *verb;
-    int32_t (*run)(struct request *r, struct hd_error *err);
+    int32_t (*run)(struct ckpt_request *r, struct hd_error *err);
 } verbs[] = {{"ls", list}, {"show", show}, {"verify", verify}, {"export", export}};
 
-static int act(struct request *r)
+static int run_verb(struct ckpt_request *r)
 {
     struct hd_error err = HD_ERROR_INIT;
     int32_t rc = open_store(r, &err);
@@ -150,19 +150,19 @@ static int act(struct request *r)
             rc = verbs[i].run(r, &err);
     if (r->store.ckpt)
         r->store.ops->close(r->store.ckpt);
-    return rc ? hd__print_error(&err, rc == HD_E_CORRUPT || rc == HD_E_IO ? HD__EXIT_FAILED : HD__EXIT_REFUSED) : HD__EXIT_DONE;
+    return rc ? hd__cli_print_error(&err, rc == HD_E_CORRUPT || rc == HD_E_IO ? HD__EXIT_FAILED : HD__EXIT_REFUSED) : HD__EXIT_DONE;
 }
 
 static int run(int argc, char **argv)
 {
-    struct request r = {.weights = "model"};
-    const struct hd__flag flags[] = {{"--checkpoint", &r.name, NULL}, {"--to", &r.to, NULL}, {"--weights", &r.weights, NULL},
+    struct ckpt_request r = {.weights = "model"};
+    const struct hd__cli_flag flags[] = {{"--checkpoint", &r.name, NULL}, {"--to", &r.to, NULL}, {"--weights", &r.weights, NULL},
                                      {"--json", NULL, &r.json}};
     const char *names[HD__COUNT(verbs)], *nearest;
-    struct hd__job_arguments arguments;
+    struct hd__cli_job_arguments arguments;
     int code, known = 0;
     if (argc < 2)
-        return hd__refuse_usage(&hd__command_ckpt, "what to do: ls, show, verify or export?");
+        return hd__cli_usage_error(&hd__command_ckpt, "what to do: ls, show, verify or export?");
     r.verb = argv[1];
     for (size_t i = 0; i < HD__COUNT(verbs); i++) {
         names[i] = verbs[i].verb;
@@ -170,22 +170,22 @@ static int run(int argc, char **argv)
     }
     nearest = hd__nearest(r.verb, names, HD__COUNT(names));
     if (!known)
-        return hd__refuse_usage(&hd__command_ckpt, "there is no 'ckpt %s'%s%s%s", r.verb, nearest ? "; did you mean '" : "",
+        return hd__cli_usage_error(&hd__command_ckpt, "there is no 'ckpt %s'%s%s%s", r.verb, nearest ? "; did you mean '" : "",
                                 nearest ? nearest : "", nearest ? "'?" : ": ls, show, verify or export");
-    code = hd__job_arguments(&hd__command_ckpt, argc - 1, argv + 1, flags, HD__COUNT(flags), &arguments);
+    code = hd__cli_job_arguments(&hd__command_ckpt, argc - 1, argv + 1, flags, HD__COUNT(flags), &arguments);
     if (!code && !strcmp(r.verb, "export") && !r.to)
-        code = hd__refuse_usage(&hd__command_ckpt, "export needs --to FOLDER");
+        code = hd__cli_usage_error(&hd__command_ckpt, "export needs --to FOLDER");
     else if (!code && strcmp(r.verb, "export") && r.to)
-        code = hd__refuse_usage(&hd__command_ckpt, "--to is for export");
+        code = hd__cli_usage_error(&hd__command_ckpt, "--to is for export");
     else if (!code && r.json && strcmp(r.verb, "ls") && strcmp(r.verb, "show"))
-        code = hd__refuse_usage(&hd__command_ckpt, "--json is for ls and show");
+        code = hd__cli_usage_error(&hd__command_ckpt, "--json is for ls and show");
     else if (!code && r.name && !strcmp(r.verb, "ls"))
-        code = hd__refuse_usage(&hd__command_ckpt, "ls lists all: no --checkpoint");
+        code = hd__cli_usage_error(&hd__command_ckpt, "ls lists all: no --checkpoint");
     if (!code)
-        code = hd__load_alone(&arguments, 0, &r.loaded);
+        code = hd__cli_load_single_rank(&arguments, 0, &r.loaded);
     if (!code)
-        code = act(&r);
-    hd__unload_job(&r.loaded);
+        code = run_verb(&r);
+    hd__cli_unload_job(&r.loaded);
     return code;
 }
 

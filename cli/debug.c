@@ -6,37 +6,37 @@
 #include "service/report/report.h"
 
 /* The verdict and where everybody was, without the operations. */
-static json_t *short_json(const json_t *report)
+static json_t *summary_json(const json_t *report)
 {
     json_t *out = json_object(), *ranks = json_array();
-    const json_t *part;
+    const json_t *dump;
     static const char *const keys[] = {"job", "time", "ranks", "end", "verdict"};
     static const char *const of[] = {"rank", "state", "step", "at", "waited", "operations"};
     size_t i;
     for (size_t k = 0; k < HD__COUNT(keys); k++)
         json_object_set(out, keys[k], json_object_get(report, keys[k]));
-    json_array_foreach(json_object_get(report, "rank"), i, part) {
+    json_array_foreach(json_object_get(report, "rank"), i, dump) {
         json_t *one = json_object();
         for (size_t k = 0; k < HD__COUNT(of); k++)
-            if (json_object_get(part, of[k]))
-                json_object_set(one, of[k], json_object_get(part, of[k]));
+            if (json_object_get(dump, of[k]))
+                json_object_set(one, of[k], json_object_get(dump, of[k]));
         json_array_append_new(ranks, one);
     }
     json_object_set_new(out, "rank", ranks);
     return out;
 }
 
-static void print(const json_t *report, int json)
+static void print_report(const json_t *report, int json)
 {
     struct hd__text text = {0};
     if (json) {
-        json_t *all = short_json(report);
+        json_t *all = summary_json(report);
         json_dumpf(all, stdout, JSON_INDENT(1));
         putchar('\n');
         json_decref(all);
         return;
     }
-    hd__report_words(report, &text);
+    hd__report_summary(report, &text);
     hd__report_table(report, &text);
     fputs(text.at, stdout);
     hd__text_free(&text);
@@ -56,18 +56,18 @@ static int run(int argc, char **argv)
             files[n++] = argv[i];
     for (size_t i = 0; i < n; i++)
         if (files[i][0] == '-') {
-            code = hd__refuse_usage(&hd__command_debug, "there is no option %s", files[i]);
+            code = hd__cli_usage_error(&hd__command_debug, "there is no option %s", files[i]);
             free(files);
             return code;
         }
     if (!n)
-        code = hd__refuse_usage(&hd__command_debug, "which report? A job that fails says where it wrote one");
+        code = hd__cli_usage_error(&hd__command_debug, "which report? A job that fails says where it wrote one");
     else if (hd__report_load(files, n, &report, &err))
-        code = hd__print_error(&err, HD__EXIT_REFUSED);
+        code = hd__cli_print_error(&err, HD__EXIT_REFUSED);
     else
         code = HD__EXIT_DONE;
     if (report)
-        print(report, json);
+        print_report(report, json);
     json_decref(report);
     free(files);
     return code;

@@ -6,23 +6,23 @@
 #include "cli/job.h"
 #include "service/train/checkpointer.h"
 
-static int32_t evaluate(struct hd__session *session, const char *checkpoint, const char *weights, int64_t *step, double *loss, struct hd_error *err)
+static int32_t evaluate(struct hd__train_session *session, const char *checkpoint, const char *weights, int64_t *step, double *loss, struct hd_error *err)
 {
-    static const struct hd__place_in_job alone = {.size = 1, .local_size = 1};
+    static const struct hd__launch_env alone = {.size = 1, .local_size = 1};
     struct hd__compiled *compiled = session->compiled;
-    struct hd__keeper *keeper = NULL;
-    struct hd__progress at = {0};
+    struct hd__train_checkpointer *checkpointer = NULL;
+    struct hd__train_progress at = {0};
     int64_t batches = HD__MAX(1, compiled->job->eval_batches);
-    int32_t rc = hd__session_open(session, compiled, &alone, err);
+    int32_t rc = hd__train_session_open(session, compiled, &alone, err);
     if (!rc)
-        rc = hd__session_initialise(session, err);
+        rc = hd__train_session_init_params(session, err);
     if (!rc)
-        rc = hd__keeper_open(session, NULL, &keeper, err);
-    if (!rc && keeper)
-        rc = hd__keeper_load(keeper, checkpoint, weights, &at, err);
+        rc = hd__train_checkpointer_open(session, NULL, &checkpointer, err);
+    if (!rc && checkpointer)
+        rc = hd__train_checkpointer_load(checkpointer, checkpoint, weights, &at, err);
     if (!rc)
-        rc = hd__session_evaluate(session, batches, loss, err);
-    hd__keeper_close(keeper);
+        rc = hd__train_session_evaluate(session, batches, loss, err);
+    hd__train_checkpointer_close(checkpointer);
     *step = at.step;
     return rc;
 }
@@ -31,22 +31,22 @@ static int run(int argc, char **argv)
 {
     const char *checkpoint = "auto", *weights = "model";
     int json = 0, code;
-    const struct hd__flag flags[] = {{"--checkpoint", &checkpoint, NULL}, {"--weights", &weights, NULL}, {"--json", NULL, &json}};
-    struct hd__job_arguments arguments;
-    struct hd__loaded loaded = {0};
-    struct hd__session session = {0};
+    const struct hd__cli_flag flags[] = {{"--checkpoint", &checkpoint, NULL}, {"--weights", &weights, NULL}, {"--json", NULL, &json}};
+    struct hd__cli_job_arguments arguments;
+    struct hd__cli_job loaded = {0};
+    struct hd__train_session session = {0};
     struct hd_error err = HD_ERROR_INIT;
     int64_t step = 0;
     double loss = 0;
     int32_t rc;
-    code = hd__job_arguments(&hd__command_eval, argc, argv, flags, HD__COUNT(flags), &arguments);
+    code = hd__cli_job_arguments(&hd__command_eval, argc, argv, flags, HD__COUNT(flags), &arguments);
     if (code)
         return code;
-    code = hd__load_alone(&arguments, 0, &loaded);
+    code = hd__cli_load_single_rank(&arguments, 0, &loaded);
     if (!code)
-        code = hd__check_checkpoint(&loaded, checkpoint);
+        code = hd__cli_check_checkpoint(&loaded, checkpoint);
     if (code) {
-        hd__unload_job(&loaded);
+        hd__cli_unload_job(&loaded);
         return code;
     }
     session.compiled = loaded.compiled;
@@ -55,9 +55,9 @@ static int run(int argc, char **argv)
         printf("{\"step\": %lld, \"val_loss\": %.9g}\n", (long long)step, loss);
     else if (!rc)
         printf("step %lld  val_loss %.4f  perplexity %.2f\n", (long long)step, loss, exp(loss));
-    hd__session_close(&session, 0, NULL);
-    hd__unload_job(&loaded);
-    return rc ? hd__print_load_error(&err) : HD__EXIT_DONE;
+    hd__train_session_close(&session, 0, NULL);
+    hd__cli_unload_job(&loaded);
+    return rc ? hd__cli_print_load_error(&err) : HD__EXIT_DONE;
 }
 
 const struct hd__command hd__command_eval = {

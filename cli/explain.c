@@ -13,7 +13,7 @@
 
 static int has_section(struct hd_program *p, const char *section)
 {
-    if (!section || hd__section(p, section))
+    if (!section || hd__program_section(p, section))
         return 1;
     fprintf(stderr, "there is no section '%s'; there are", section);
     for (uint32_t s = 0; s < p->sections.count; s++)
@@ -33,21 +33,21 @@ static void print_groups(const struct hd__routes *routes, const char *section, s
 
 static int print_program(const struct hd__compiled *c, int32_t rank, const struct hd__routes_options *how, int json)
 {
-    struct hd_program *p = hd__program_of(c, rank);
-    struct hd__print_options options = {.rank = rank, .section = how->section};
+    struct hd_program *p = hd__compiled_program(c, rank);
+    struct hd__program_print_options options = {.rank = rank, .section = how->section};
     struct hd__routes routes = {0};
     if (!has_section(p, how->section))
         return HD__EXIT_REFUSED;
     hd__routes_find(c, rank, how, &routes);
     if (json) {
-        json_t *object = hd__print_json(p, &options);
+        json_t *object = hd__program_print_json(p, &options);
         json_object_set_new(object, "groups", hd__routes_json(&routes));
         json_dumpf(object, stdout, JSON_INDENT(1));
         putchar('\n');
         json_decref(object);
     } else {
         struct hd__text text = {0};
-        hd__print(p, &options, &text);
+        hd__program_print(p, &options, &text);
         print_groups(&routes, how->section, &text);
         fputs(text.at, stdout);
         hd__text_free(&text);
@@ -71,17 +71,17 @@ static int ends_with(const char *text, const char *end)
 }
 
 /* A file's name that is neither a job's nor an override nor an option: what is wanted of it is seen later. */
-static int is_picture(const char *word)
+static int is_output_file(const char *word)
 {
     const char *dot = strrchr(word, '.');
     return dot && dot[1] && !strchr(dot, '/') && !strchr(word, '=') && word[0] != '-' && !ends_with(word, ".yaml") && !ends_with(word, ".yml");
 }
 
 /* "--timeline FILE.svg": takes the file, which is no job, out of the words. */
-static const char *take_file(int *argc, char **argv)
+static const char *take_timeline_file(int *argc, char **argv)
 {
     for (int n = 1; n + 1 < *argc; n++)
-        if (!strcmp(argv[n], "--timeline") && is_picture(argv[n + 1])) {
+        if (!strcmp(argv[n], "--timeline") && is_output_file(argv[n + 1])) {
             const char *file = argv[n + 1];
             memmove(argv + n + 1, argv + n + 2, (size_t)(*argc - n - 2) * sizeof *argv);
             --*argc;
@@ -100,7 +100,7 @@ static int write_file(const char *path, const char *text)
     return f ? HD__EXIT_FAILED : HD__EXIT_REFUSED;
 }
 
-static int draw(const struct hd__timeline *t, int32_t only, const char *file, const char *title)
+static int write_timeline(const struct hd__timeline *t, int32_t only, const char *file, const char *title)
 {
     struct hd__text picture = {0};
     int code = HD__EXIT_DONE;
@@ -121,7 +121,7 @@ static int draw(const struct hd__timeline *t, int32_t only, const char *file, co
     return code;
 }
 
-static int print_timeline(const struct hd__compiled *c, int32_t only, const struct hd__rates *rates, const char *file)
+static int print_timeline(const struct hd__compiled *c, int32_t only, const struct hd__sim_rates *rates, const char *file)
 {
     const struct hd_program **programs = hd__alloc((size_t)c->mesh.ranks * sizeof *programs);
     struct hd_error err = HD_ERROR_INIT;
@@ -129,15 +129,15 @@ static int print_timeline(const struct hd__compiled *c, int32_t only, const stru
     struct hd__text words = {0};
     int code;
     for (int32_t r = 0; r < c->mesh.ranks; r++)
-        programs[r] = hd__program_of(c, r);
-    if (hd__simulate(&c->mesh, programs, rates, only, &t, &err)) {
+        programs[r] = hd__compiled_program(c, r);
+    if (hd__sim_timeline(&c->mesh, programs, rates, only, &t, &err)) {
         free(programs);
-        return hd__print_error(&err, HD__EXIT_FAILED);
+        return hd__cli_print_error(&err, HD__EXIT_FAILED);
     }
-    code = draw(&t, only, file, c->job->name);
+    code = write_timeline(&t, only, file, c->job->name);
     hd__timeline_summary(&t, &words);
     hd__text_add(&words, "estimated, not measured, for ");
-    hd__rates_text(rates, &words);
+    hd__sim_rates_text(rates, &words);
     if (!code)
         printf("%s (--rates changes them)\n", words.at);
     hd__text_free(&words);
@@ -150,46 +150,46 @@ static int print_timeline(const struct hd__compiled *c, int32_t only, const stru
 
 static int run(int argc, char **argv)
 {
-    const char *rank_text = NULL, *rates_text = NULL, *machine_text = NULL, *file = take_file(&argc, argv);
+    const char *rank_text = NULL, *rates_text = NULL, *machine_text = NULL, *file = take_timeline_file(&argc, argv);
     struct hd__routes_options how = {0};
     int json = 0, timeline = 0, code;
-    const struct hd__flag flags[] = {{"--rank", &rank_text, NULL},
+    const struct hd__cli_flag flags[] = {{"--rank", &rank_text, NULL},
                                      {"--section", &how.section, NULL},
                                      {"--per-machine", &machine_text, NULL},
                                      {"--json", NULL, &json},
                                      {"--timeline", NULL, &timeline},
                                      {"--rates", &rates_text, NULL}};
-    struct hd__rates rates = hd__rates_default();
+    struct hd__sim_rates rates = hd__sim_rates_default();
     struct hd_error err = HD_ERROR_INIT;
-    struct hd__job_arguments arguments;
-    struct hd__loaded loaded = {0};
+    struct hd__cli_job_arguments arguments;
+    struct hd__cli_job loaded = {0};
     char *end = "";
     long rank;
-    code = hd__job_arguments(&hd__command_explain, argc, argv, flags, HD__COUNT(flags), &arguments);
+    code = hd__cli_job_arguments(&hd__command_explain, argc, argv, flags, HD__COUNT(flags), &arguments);
     if (!code && ((timeline && (json || how.section)) || (rates_text && !timeline)))
-        code = hd__refuse_usage(&hd__command_explain, "%s",
+        code = hd__cli_usage_error(&hd__command_explain, "%s",
                                 timeline ? "--timeline is of a whole step, as text, FILE.svg or FILE.json: no --section, no --json"
                                          : "--rates is for --timeline");
     if (!code && file && !ends_with(file, ".svg") && !ends_with(file, ".json"))
-        code = hd__refuse_usage(&hd__command_explain, "--timeline %s: it writes FILE.svg or FILE.json", file);
-    if (!code && rates_text && hd__rates_parse(&rates, rates_text, &err))
-        code = hd__refuse_usage(&hd__command_explain, "--rates: %s", err.message);
+        code = hd__cli_usage_error(&hd__command_explain, "--timeline %s: it writes FILE.svg or FILE.json", file);
+    if (!code && rates_text && hd__sim_rates_parse(&rates, rates_text, &err))
+        code = hd__cli_usage_error(&hd__command_explain, "--rates: %s", err.message);
     if (code)
         return code;
-    code = hd__load_job(&arguments, 0, &loaded);
+    code = hd__cli_load_job(&arguments, 0, &loaded);
     rank = rank_text ? strtol(rank_text, &end, 10) : 0;
     if (!code && (*end || end == rank_text || rank < 0 || rank >= loaded.compiled->mesh.ranks))
-        code = hd__refuse_usage(&hd__command_explain, "--rank %s: the job has ranks 0 to %d", rank_text,
+        code = hd__cli_usage_error(&hd__command_explain, "--rank %s: the job has ranks 0 to %d", rank_text,
                                 loaded.compiled->mesh.ranks - 1);
-    if (!code && hd__per_machine(&hd__command_explain, machine_text, loaded.compiled->mesh.ranks, &how.per_machine))
+    if (!code && hd__cli_parse_per_machine(&hd__command_explain, machine_text, loaded.compiled->mesh.ranks, &how.per_machine))
         code = HD__EXIT_REFUSED;
     if (!code)
-        hd__warn_of_machines(loaded.compiled, how.per_machine);
+        hd__warn_tp_span(loaded.compiled, how.per_machine);
     if (!code && timeline)
         code = print_timeline(loaded.compiled, rank_text ? (int32_t)rank : -1, &rates, file);
     else if (!code)
         code = print_program(loaded.compiled, (int32_t)rank, &how, json);
-    hd__unload_job(&loaded);
+    hd__cli_unload_job(&loaded);
     return code;
 }
 

@@ -3,7 +3,7 @@
 
 #include <stdlib.h>
 
-static const struct hd__flag *find_flag(const struct hd__flag *flags, size_t n, const char *word)
+static const struct hd__cli_flag *find_flag(const struct hd__cli_flag *flags, size_t n, const char *word)
 {
     for (size_t i = 0; i < n; i++)
         if (!strcmp(flags[i].name, word))
@@ -11,112 +11,112 @@ static const struct hd__flag *find_flag(const struct hd__flag *flags, size_t n, 
     return NULL;
 }
 
-static int no_option(const struct hd__command *command, const struct hd__flag *flags, size_t n, const char *word)
+static int fail_unknown_option(const struct hd__command *command, const struct hd__cli_flag *flags, size_t n, const char *word)
 {
     const char **names = hd__alloc((n + 1) * sizeof *names), *nearest;
     for (size_t i = 0; i < n; i++)
         names[i] = flags[i].name;
     nearest = hd__nearest(word, names, n);
     free(names);
-    return hd__refuse_usage(command, "there is no option %s%s%s%s", word, nearest ? ": did you mean " : "",
+    return hd__cli_usage_error(command, "there is no option %s%s%s%s", word, nearest ? ": did you mean " : "",
                             nearest ? nearest : "", nearest ? "?" : "");
 }
 
-int hd__job_arguments(const struct hd__command *command, int argc, char **argv, const struct hd__flag *flags,
-                      size_t n_flags, struct hd__job_arguments *out)
+int hd__cli_job_arguments(const struct hd__command *command, int argc, char **argv, const struct hd__cli_flag *flags,
+                      size_t n_flags, struct hd__cli_job_arguments *out)
 {
     static const char *words[256];
-    *out = (struct hd__job_arguments){.overrides = words};
+    *out = (struct hd__cli_job_arguments){.overrides = words};
     for (int i = 1; i < argc; i++) {
-        const struct hd__flag *flag = argv[i][0] == '-' ? find_flag(flags, n_flags, argv[i]) : NULL;
+        const struct hd__cli_flag *flag = argv[i][0] == '-' ? find_flag(flags, n_flags, argv[i]) : NULL;
         if (flag) {
             if (flag->set)
                 *flag->set = 1;
             if (flag->value && ++i == argc)
-                return hd__refuse_usage(command, "%s needs a value", flag->name);
+                return hd__cli_usage_error(command, "%s needs a value", flag->name);
             if (flag->value)
                 *flag->value = argv[i];
         } else if (argv[i][0] == '-') {
-            return no_option(command, flags, n_flags, argv[i]);
+            return fail_unknown_option(command, flags, n_flags, argv[i]);
         } else if (strchr(argv[i], '=')) {
             if (out->n_overrides == HD__COUNT(words))
-                return hd__refuse_usage(command, "more than %zu overrides", HD__COUNT(words));
+                return hd__cli_usage_error(command, "more than %zu overrides", HD__COUNT(words));
             words[out->n_overrides++] = argv[i];
         } else if (out->file) {
-            return hd__refuse_usage(command, "two job files: %s and %s (an override is written key=value)", out->file,
+            return hd__cli_usage_error(command, "two job files: %s and %s (an override is written key=value)", out->file,
                                     argv[i]);
         } else {
             out->file = argv[i];
         }
     }
-    return out->file ? HD__EXIT_DONE : hd__refuse_usage(command, "which job file?");
+    return out->file ? HD__EXIT_DONE : hd__cli_usage_error(command, "which job file?");
 }
 
-int hd__per_machine(const struct hd__command *command, const char *text, int32_t ranks, int32_t *n)
+int hd__cli_parse_per_machine(const struct hd__command *command, const char *text, int32_t ranks, int32_t *n)
 {
     char *end = "";
     long value = text ? strtol(text, &end, 10) : 0;
     *n = 0;
     if (text && (*end || end == text || value < 1 || value > ranks))
-        return hd__refuse_usage(command, "--per-machine %s: a number from 1 to the job's %d ranks is wanted", text, ranks);
+        return hd__cli_usage_error(command, "--per-machine %s: a number from 1 to the job's %d ranks is wanted", text, ranks);
     *n = (int32_t)value;
     return HD__EXIT_DONE;
 }
 
-int hd__print_error(const struct hd_error *err, int code)
+int hd__cli_print_error(const struct hd_error *err, int code)
 {
     struct hd__text text = {0};
     hd__text_add(&text, "%s%s%s", err->message, err->where[0] ? "; at " : "", err->where);
-    hd__say(text.at);
+    hd__cli_print_message(text.at);
     hd__text_free(&text);
     return code;
 }
 
-int hd__print_load_error(const struct hd_error *err)
+int hd__cli_print_load_error(const struct hd_error *err)
 {
     int refused = err->code == HD_E_NOTFOUND || err->code == HD_E_INVALID || err->code == HD_E_MISMATCH;
-    return hd__print_error(err, refused ? HD__EXIT_REFUSED : HD__EXIT_FAILED);
+    return hd__cli_print_error(err, refused ? HD__EXIT_REFUSED : HD__EXIT_FAILED);
 }
 
-int hd__load_job_only(const struct hd__job_arguments *arguments, int64_t ranks, struct hd__loaded *out)
+int hd__cli_resolve_job(const struct hd__cli_job_arguments *arguments, int64_t ranks, struct hd__cli_job *out)
 {
     struct hd_error err = HD_ERROR_INIT;
-    *out = (struct hd__loaded){0};
-    out->plugins = hd__plugins_create(hd__host());
+    *out = (struct hd__cli_job){0};
+    out->plugins = hd__plugins_create(hd__exec_host_table());
     if (hd__job_load(arguments->file, arguments->overrides, arguments->n_overrides, &out->job, &err) ||
         hd__job_resolve(out->job, ranks, &err))
-        return hd__print_error(&err, HD__EXIT_REFUSED);
+        return hd__cli_print_error(&err, HD__EXIT_REFUSED);
     for (uint64_t i = 0; i < out->job->plugin_path.count; i++)
         if (hd__plugins_add_folder(out->plugins, out->job->plugin_path.text[i], &err)) {
-            hd__job_blame(out->job, "plugins.path", &err);
-            return hd__print_error(&err, HD__EXIT_REFUSED);
+            hd__job_locate_error(out->job, "plugins.path", &err);
+            return hd__cli_print_error(&err, HD__EXIT_REFUSED);
         }
     if (hd__plugins_add_default_folders(out->plugins, &err))
-        return hd__print_error(&err, HD__EXIT_REFUSED);
+        return hd__cli_print_error(&err, HD__EXIT_REFUSED);
     return HD__EXIT_DONE;
 }
 
-int hd__compile_job(struct hd__loaded *loaded)
+int hd__cli_compile_job(struct hd__cli_job *loaded)
 {
     struct hd_error err = HD_ERROR_INIT;
-    int32_t rc = hd__compile(loaded->job, loaded->plugins, &loaded->compiled, &err);
+    int32_t rc = hd__exec_compile(loaded->job, loaded->plugins, &loaded->compiled, &err);
     if (rc) /* a program that the proof rejects is a fault of a strategy, not of the job */
-        return hd__print_error(&err, rc == HD_E_INTERNAL ? HD__EXIT_FAILED : HD__EXIT_REFUSED);
+        return hd__cli_print_error(&err, rc == HD_E_INTERNAL ? HD__EXIT_FAILED : HD__EXIT_REFUSED);
     return HD__EXIT_DONE;
 }
 
-int hd__load_job(const struct hd__job_arguments *arguments, int64_t ranks, struct hd__loaded *out)
+int hd__cli_load_job(const struct hd__cli_job_arguments *arguments, int64_t ranks, struct hd__cli_job *out)
 {
-    int code = hd__load_job_only(arguments, ranks, out);
-    return code ? code : hd__compile_job(out);
+    int code = hd__cli_resolve_job(arguments, ranks, out);
+    return code ? code : hd__cli_compile_job(out);
 }
 
-int hd__load_alone(const struct hd__job_arguments *arguments, int sample, struct hd__loaded *out)
+int hd__cli_load_single_rank(const struct hd__cli_job_arguments *arguments, int sample, struct hd__cli_job *out)
 {
     static const char *const alone[] = {"mesh={pp: 1, dp: 1, cp: 1, ep: 1, tp: 1}", "launch.ranks=1",
                                         "strategies=[{use: zero}]", "data.batch=1", "data.micro_batch=1"};
     size_t extra = sample ? HD__COUNT(alone) : HD__COUNT(alone) - 2;
-    struct hd__job_arguments all = *arguments;
+    struct hd__cli_job_arguments all = *arguments;
     const char **words = hd__alloc((arguments->n_overrides + extra) * sizeof *words);
     struct hd_error err = HD_ERROR_INIT;
     int code;
@@ -124,14 +124,14 @@ int hd__load_alone(const struct hd__job_arguments *arguments, int sample, struct
     memcpy(words + arguments->n_overrides, alone, extra * sizeof *words);
     all.overrides = words;
     all.n_overrides += extra;
-    code = hd__load_job_only(&all, 1, out);
-    if (!code && hd__compile_with(out->job, out->plugins, sample ? HD__COMPILE_LOGITS : 0, &out->compiled, &err))
-        code = hd__print_error(&err, HD__EXIT_REFUSED);
+    code = hd__cli_resolve_job(&all, 1, out);
+    if (!code && hd__exec_compile_with(out->job, out->plugins, sample ? HD__COMPILE_LOGITS : 0, &out->compiled, &err))
+        code = hd__cli_print_error(&err, HD__EXIT_REFUSED);
     free(words);
     return code;
 }
 
-int hd__check_checkpoint(struct hd__loaded *loaded, const char *name)
+int hd__cli_check_checkpoint(struct hd__cli_job *loaded, const char *name)
 {
     struct hd_error err = HD_ERROR_INIT;
     if (loaded->job->checkpoint || !strcmp(name, "auto"))
@@ -140,13 +140,13 @@ int hd__check_checkpoint(struct hd__loaded *loaded, const char *name)
                  "the job has no checkpoint section, so --checkpoint %s cannot be read: add "
                  "`checkpoint: {dir: ...}`",
                  name);
-    return hd__print_error(&err, HD__EXIT_REFUSED);
+    return hd__cli_print_error(&err, HD__EXIT_REFUSED);
 }
 
-void hd__unload_job(struct hd__loaded *loaded)
+void hd__cli_unload_job(struct hd__cli_job *loaded)
 {
-    hd__compiled_free(loaded->compiled);
+    hd__exec_compiled_free(loaded->compiled);
     hd__plugins_destroy(loaded->plugins);
     hd__job_free(loaded->job);
-    *loaded = (struct hd__loaded){0};
+    *loaded = (struct hd__cli_job){0};
 }

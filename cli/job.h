@@ -6,45 +6,45 @@
 #include "runtime/exec/select.h"
 
 /* A flag of a command, or an option with a value. */
-struct hd__flag {
+struct hd__cli_flag {
     const char *name;   /* "--json" */
     const char **value; /* NULL for a plain flag */
     int *set;           /* may be NULL where there is a value */
 };
 
-struct hd__job_arguments {
+struct hd__cli_job_arguments {
     const char *file;
     const char *const *overrides; /* key=value words */
     size_t n_overrides;
 };
 
 /* Splits the words after the command's name into flags, the job file and overrides. HD__EXIT_DONE or a refusal. */
-int hd__job_arguments(const struct hd__command *command, int argc, char **argv, const struct hd__flag *flags, size_t n_flags,
-                      struct hd__job_arguments *out);
+int hd__cli_job_arguments(const struct hd__command *command, int argc, char **argv, const struct hd__cli_flag *flags, size_t n_flags,
+                      struct hd__cli_job_arguments *out);
 
-struct hd__loaded {
+struct hd__cli_job {
     struct hd__job *job;
     struct hd__plugins *plugins;
     struct hd__compiled *compiled;
 };
 
 /* Loads, resolves for `ranks` (0: as the job says) and compiles. Prints what is wrong; returns an exit code. */
-int hd__load_job(const struct hd__job_arguments *arguments, int64_t ranks, struct hd__loaded *out);
+int hd__cli_load_job(const struct hd__cli_job_arguments *arguments, int64_t ranks, struct hd__cli_job *out);
 /* The same without compiling. */
-int hd__load_job_only(const struct hd__job_arguments *arguments, int64_t ranks, struct hd__loaded *out);
-int hd__compile_job(struct hd__loaded *loaded);
+int hd__cli_resolve_job(const struct hd__cli_job_arguments *arguments, int64_t ranks, struct hd__cli_job *out);
+int hd__cli_compile_job(struct hd__cli_job *loaded);
 /* The job on one rank, whatever its mesh: for eval. sample: a sequence at a time, and the logits are kept. */
-int hd__load_alone(const struct hd__job_arguments *arguments, int sample, struct hd__loaded *out);
+int hd__cli_load_single_rank(const struct hd__cli_job_arguments *arguments, int sample, struct hd__cli_job *out);
 /* Refuses a --checkpoint (other than "auto") of a job that has no checkpoint section. */
-int hd__check_checkpoint(struct hd__loaded *loaded, const char *name);
-void hd__unload_job(struct hd__loaded *loaded);
+int hd__cli_check_checkpoint(struct hd__cli_job *loaded, const char *name);
+void hd__cli_unload_job(struct hd__cli_job *loaded);
 
 /* --per-machine N of 1 to `ranks`; 0 and 0 where it was not given, a refusal's exit code otherwise. */
-int hd__per_machine(const struct hd__command *command, const char *text, int32_t ranks, int32_t *n);
+int hd__cli_parse_per_machine(const struct hd__command *command, const char *text, int32_t ranks, int32_t *n);
 
 /* Prints an error; returns `code`. */
-int hd__print_error(const struct hd_error *err, int code);
+int hd__cli_print_error(const struct hd_error *err, int code);
 /* Of who works on loaded weights: refused where they, or what was asked for, are not there or of another model. */
-int hd__print_load_error(const struct hd_error *err);
+int hd__cli_print_load_error(const struct hd_error *err);
 
 #endif

@@ -34,7 +34,7 @@ static int help(const struct hd__command *c)
     return HD__EXIT_DONE;
 }
 
-static const struct hd__command *find(const char *name)
+static const struct hd__command *find_command(const char *name)
 {
     for (size_t i = 0; i < HD__COUNT(commands); i++)
         if (strcmp(commands[i]->name, name) == 0)
@@ -42,7 +42,7 @@ static const struct hd__command *find(const char *name)
     return NULL;
 }
 
-static int unknown(const char *name)
+static int fail_unknown_command(const char *name)
 {
     const char *names[HD__COUNT(commands)], *nearest;
     for (size_t i = 0; i < HD__COUNT(commands); i++)
@@ -56,27 +56,27 @@ static int unknown(const char *name)
 static struct {
     int on;
     char text[1024];
-} later;
+} deferred;
 
-void hd__say(const char *text)
+void hd__cli_print_message(const char *text)
 {
-    if (!later.on)
+    if (!deferred.on)
         fprintf(stderr, "%s\n", text);
-    else if (!*later.text)
-        snprintf(later.text, sizeof later.text, "%s", text);
+    else if (!*deferred.text)
+        snprintf(deferred.text, sizeof deferred.text, "%s", text);
 }
 
-void hd__say_later(void)
+void hd__cli_defer_messages(void)
 {
-    later.on = 1;
+    deferred.on = 1;
 }
 
-const char *hd__said(void)
+const char *hd__cli_deferred_message(void)
 {
-    return later.text;
+    return deferred.text;
 }
 
-int hd__refuse_usage(const struct hd__command *command, const char *format, ...)
+int hd__cli_usage_error(const struct hd__command *command, const char *format, ...)
 {
     char why[1024];
     struct hd__text text = {0};
@@ -85,7 +85,7 @@ int hd__refuse_usage(const struct hd__command *command, const char *format, ...)
     vsnprintf(why, sizeof why, format, args);
     va_end(args);
     hd__text_add(&text, "heddle %s: %s (`heddle help %s`)", command->name, why, command->name);
-    hd__say(text.at);
+    hd__cli_print_message(text.at);
     hd__text_free(&text);
     return HD__EXIT_REFUSED;
 }
@@ -101,14 +101,14 @@ static int wants_help(int argc, char **argv)
 
 /* Threads of a kernel that is done wait for each other: briefly awake, then asleep, so that a core which another process
  * needs is not burnt. libgomp reads this when the first plugin that uses it is loaded; whoever sets it keeps his own. */
-static void calm_waiting(void)
+static void limit_omp_spinning(void)
 {
     if (!getenv("OMP_WAIT_POLICY"))
         setenv("GOMP_SPINCOUNT", "20000", 0);
 }
 
 /* What was printed is a command's result: where it is lost (a full disk), the command has failed. */
-static int written(int code)
+static int check_stdout(int code)
 {
     if (!fflush(stdout) && !ferror(stdout))
         return code;
@@ -118,7 +118,7 @@ static int written(int code)
 
 int main(int argc, char **argv)
 {
-    calm_waiting();
+    limit_omp_spinning();
     const struct hd__command *command;
     int asked = argc > 1 && (is_help(argv[1]) || strcmp(argv[1], "help") == 0);
     if (argc < 2) {
@@ -126,12 +126,12 @@ int main(int argc, char **argv)
         return HD__EXIT_REFUSED;
     }
     if (asked && argc == 2)
-        return written(overview(stdout));
+        return check_stdout(overview(stdout));
     const char *name = asked ? argv[2] : strcmp(argv[1], "--version") == 0 ? "version" : argv[1];
-    command = find(name);
+    command = find_command(name);
     if (!command)
-        return unknown(name);
+        return fail_unknown_command(name);
     if (asked || wants_help(argc - 1, argv + 1))
-        return written(help(command));
-    return written(command->run(argc - 1, argv + 1));
+        return check_stdout(help(command));
+    return check_stdout(command->run(argc - 1, argv + 1));
 }

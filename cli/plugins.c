@@ -6,7 +6,7 @@
 #include "core/base/option.h"
 #include "core/plugin/plugin.h"
 
-struct arguments {
+struct plugins_arguments {
     const char *label; /* NULL: all */
     int json;
 };
@@ -14,7 +14,7 @@ struct arguments {
 static const char *entry_name(const struct hd__plugin_entry *e)
 {
     const char *name = e->label;
-    hd__kind_of_label(e->label, &name);
+    hd__plugin_kind_of_label(e->label, &name);
     return name;
 }
 
@@ -23,7 +23,7 @@ static const char *entry_name(const struct hd__plugin_entry *e)
 static void print_row(const struct hd__plugin_entry *e, int width)
 {
     const struct hd__component *c = e->component;
-    printf("%-9s %-*s %-9s %-7s %s\n", e->kind ? hd__kind_name(e->kind) : "?", width, entry_name(e),
+    printf("%-9s %-*s %-9s %-7s %s\n", e->kind ? hd__plugin_kind_name(e->kind) : "?", width, entry_name(e),
            c ? c->version : "-", e->usable ? "yes" : "no", e->usable ? c->summary : e->reason);
 }
 
@@ -83,7 +83,7 @@ static json_t *entry_json(const struct hd__plugin_entry *e)
 {
     const struct hd__component *c = e->component;
     return json_pack("{s:s, s:s, s:o, s:o, s:o, s:b, s:o, s:o}", "kind",
-                     e->kind ? hd__kind_name(e->kind) : "?", "name", entry_name(e), "version",
+                     e->kind ? hd__plugin_kind_name(e->kind) : "?", "name", entry_name(e), "version",
                      text_or_null(c ? c->version : NULL), "licence", text_or_null(c ? c->licence : NULL),
                      "summary", text_or_null(c ? c->summary : NULL), "usable", (int)e->usable, "reason",
                      text_or_null(e->reason), "path", text_or_null(e->path));
@@ -130,7 +130,7 @@ static int no_such_plugin(const struct hd__plugin_entry *entries, size_t n, cons
     return HD__EXIT_REFUSED;
 }
 
-static int show(const struct hd__plugin_entry *entries, size_t n, const struct arguments *a)
+static int show(const struct hd__plugin_entry *entries, size_t n, const struct plugins_arguments *a)
 {
     const struct hd__plugin_entry *one = a->label ? find_entry(entries, n, a->label) : NULL;
     if (a->label && !one)
@@ -146,7 +146,7 @@ static int show(const struct hd__plugin_entry *entries, size_t n, const struct a
 
 static int run(int argc, char **argv)
 {
-    struct arguments a = {0};
+    struct plugins_arguments a = {0};
     struct hd_error err = HD_ERROR_INIT;
     struct hd__plugins *registry;
     const struct hd__plugin_entry *entries;
@@ -156,7 +156,7 @@ static int run(int argc, char **argv)
         if (strcmp(argv[i], "--json") == 0)
             a.json = 1;
         else if (argv[i][0] == '-' || a.label)
-            return hd__refuse_usage(&hd__command_plugins, "it does not know '%s'", argv[i]);
+            return hd__cli_usage_error(&hd__command_plugins, "it does not know '%s'", argv[i]);
         else
             a.label = argv[i];
     }

@@ -8,9 +8,9 @@
 #include "service/train/checkpointer.h"
 #include "service/train/sample.h"
 
-struct request {
+struct sample_request {
     const char *checkpoint, *weights, *prompt, *tokens, *temperature, *top_k, *seed;
-    struct hd__sample_config config;
+    struct hd__train_sample_config config;
     int text; /* tokens are bytes */
 };
 
@@ -20,7 +20,7 @@ static int parse_number(const char *flag, const char *text, double low, double h
     *out = strtod(text, &end);
     if (end != text && !*end && *out >= low && *out <= high)
         return HD__EXIT_DONE;
-    return hd__refuse_usage(&hd__command_sample, "%s %s: wanted a number from %g to %g", flag, text, low, high);
+    return hd__cli_usage_error(&hd__command_sample, "%s %s: wanted a number from %g to %g", flag, text, low, high);
 }
 
 static int parse_whole(const char *flag, const char *text, int64_t low, int64_t high, int64_t *out)
@@ -30,10 +30,10 @@ static int parse_whole(const char *flag, const char *text, int64_t low, int64_t 
     *out = strtoll(text, &end, 10);
     if (end != text && !*end && !errno && *out >= low && *out <= high)
         return HD__EXIT_DONE;
-    return hd__refuse_usage(&hd__command_sample, "%s %s: wanted a whole number from %" PRId64 " to %" PRId64, flag, text, low, high);
+    return hd__cli_usage_error(&hd__command_sample, "%s %s: wanted a whole number from %" PRId64 " to %" PRId64, flag, text, low, high);
 }
 
-static int parse(struct request *r)
+static int parse(struct sample_request *r)
 {
     int64_t seed = 0;
     int code;
@@ -48,7 +48,7 @@ static int parse(struct request *r)
 
 static void print_token(void *user, int32_t token)
 {
-    const struct request *r = user;
+    const struct sample_request *r = user;
     if (r->text)
         putchar(token);
     else
@@ -57,7 +57,7 @@ static void print_token(void *user, int32_t token)
 }
 
 /* The prompt as tokens: bytes for a byte-level model, else token ids with blanks between them. */
-static int read_prompt(struct request *r, int64_t vocab, int32_t *tokens, int64_t room)
+static int read_prompt(struct sample_request *r, int64_t vocab, int32_t *tokens, int64_t room)
 {
     const char *at = r->prompt;
     r->text = vocab == 256;
@@ -65,7 +65,7 @@ static int read_prompt(struct request *r, int64_t vocab, int32_t *tokens, int64_
         char *end = (char *)at + 1;
         long token = r->text ? (unsigned char)*at : strtol(at, &end, 10);
         if (end == at || token < 0 || token >= vocab)
-            return hd__refuse_usage(&hd__command_sample, "--prompt: wanted token ids from 0 to %lld", (long long)vocab - 1);
+            return hd__cli_usage_error(&hd__command_sample, "--prompt: wanted token ids from 0 to %lld", (long long)vocab - 1);
         tokens[r->config.n_prompt++] = (int32_t)token;
         at = end;
         while (!r->text && *at == ' ')
@@ -79,54 +79,54 @@ static int read_prompt(struct request *r, int64_t vocab, int32_t *tokens, int64_
     return HD__EXIT_DONE;
 }
 
-static int generate(struct hd__loaded *loaded, struct request *r)
+static int generate(struct hd__cli_job *loaded, struct sample_request *r)
 {
-    static const struct hd__place_in_job alone = {.size = 1, .local_size = 1};
+    static const struct hd__launch_env alone = {.size = 1, .local_size = 1};
     struct hd_error err = HD_ERROR_INIT;
-    struct hd__session session;
-    struct hd__keeper *keeper = NULL;
-    struct hd__progress at = {0};
-    int32_t rc = hd__session_open(&session, loaded->compiled, &alone, &err);
+    struct hd__train_session session;
+    struct hd__train_checkpointer *checkpointer = NULL;
+    struct hd__train_progress at = {0};
+    int32_t rc = hd__train_session_open(&session, loaded->compiled, &alone, &err);
     if (!rc)
-        rc = hd__session_initialise(&session, &err);
+        rc = hd__train_session_init_params(&session, &err);
     if (!rc)
-        rc = hd__keeper_open(&session, NULL, &keeper, &err);
-    if (!rc && keeper)
-        rc = hd__keeper_load(keeper, r->checkpoint, r->weights, &at, &err);
+        rc = hd__train_checkpointer_open(&session, NULL, &checkpointer, &err);
+    if (!rc && checkpointer)
+        rc = hd__train_checkpointer_load(checkpointer, r->checkpoint, r->weights, &at, &err);
     if (!rc && !at.step && !loaded->compiled->info.weights)
         fprintf(stderr, "no checkpoint was found: these are the weights of the start\n");
     if (!rc && r->text)
         fputs(r->prompt, stdout);
     if (!rc)
-        rc = hd__sample(&session, &r->config, &err);
+        rc = hd__train_sample(&session, &r->config, &err);
     putchar('\n');
-    hd__keeper_close(keeper);
-    hd__session_close(&session, 0, NULL);
-    return rc ? hd__print_load_error(&err) : HD__EXIT_DONE;
+    hd__train_checkpointer_close(checkpointer);
+    hd__train_session_close(&session, 0, NULL);
+    return rc ? hd__cli_print_load_error(&err) : HD__EXIT_DONE;
 }
 
 static int run(int argc, char **argv)
 {
-    struct request r = {.checkpoint = "auto", .weights = "model", .prompt = "", .tokens = "200", .temperature = "0.8", .top_k = "0", .seed = "1"};
-    const struct hd__flag flags[] = {{"--checkpoint", &r.checkpoint, NULL}, {"--prompt", &r.prompt, NULL},
+    struct sample_request r = {.checkpoint = "auto", .weights = "model", .prompt = "", .tokens = "200", .temperature = "0.8", .top_k = "0", .seed = "1"};
+    const struct hd__cli_flag flags[] = {{"--checkpoint", &r.checkpoint, NULL}, {"--prompt", &r.prompt, NULL},
                                      {"--tokens", &r.tokens, NULL},         {"--temperature", &r.temperature, NULL},
                                      {"--top-k", &r.top_k, NULL},           {"--seed", &r.seed, NULL},
                                      {"--weights", &r.weights, NULL}};
     static int32_t prompt[65536];
-    struct hd__job_arguments arguments;
-    struct hd__loaded loaded = {0};
-    int code = hd__job_arguments(&hd__command_sample, argc, argv, flags, HD__COUNT(flags), &arguments);
+    struct hd__cli_job_arguments arguments;
+    struct hd__cli_job loaded = {0};
+    int code = hd__cli_job_arguments(&hd__command_sample, argc, argv, flags, HD__COUNT(flags), &arguments);
     if (!code)
         code = parse(&r);
     if (!code)
-        code = hd__load_alone(&arguments, 1, &loaded);
+        code = hd__cli_load_single_rank(&arguments, 1, &loaded);
     if (!code)
-        code = hd__check_checkpoint(&loaded, r.checkpoint);
+        code = hd__cli_check_checkpoint(&loaded, r.checkpoint);
     if (!code)
         code = read_prompt(&r, loaded.compiled->info.vocab, prompt, HD__COUNT(prompt));
     if (!code)
         code = generate(&loaded, &r);
-    hd__unload_job(&loaded);
+    hd__cli_unload_job(&loaded);
     return code;
 }
 

@@ -9,20 +9,20 @@
 #include "service/train/batch_feed.h"
 #include "service/train/train.h"
 
-static int body(void *user, const struct hd__place_in_job *place)
+static int train_rank(void *user, const struct hd__launch_env *env)
 {
-    return hd__train(user, place);
+    return hd__train(user, env);
 }
 
 /* Opens the data once, to refuse what is missing, too short or beyond the vocabulary with the place in the job file. */
-static int32_t check_data(struct hd__loaded *loaded, int held_out, int tokens, struct hd_error *err)
+static int32_t check_data(struct hd__cli_job *loaded, int held_out, int tokens, struct hd_error *err)
 {
     const struct hd__job *job = loaded->job;
-    struct hd__feed *feed = NULL;
-    int32_t rc = hd__feed_open(loaded->compiled, 0, held_out, &feed, err);
+    struct hd__train_feed *feed = NULL;
+    int32_t rc = hd__train_feed_open(loaded->compiled, 0, held_out, &feed, err);
     if (!rc && tokens)
-        rc = hd__feed_check(feed, err);
-    hd__feed_close(feed);
+        rc = hd__train_feed_check_tokens(feed, err);
+    hd__train_feed_close(feed);
     if (rc) {
         const char *key = !held_out ? "data.train" : job->val.count ? "data.val" : "data.val_fraction";
         hd__job_fail(loaded->job, key, err, "%s: %s", key, err->message);
@@ -31,21 +31,21 @@ static int32_t check_data(struct hd__loaded *loaded, int held_out, int tokens, s
 }
 
 /* Before any process starts: does the data exist, does the plan fit? */
-static int check_inputs(struct hd__loaded *loaded, int32_t local_rank, int32_t local_ranks)
+static int check_inputs(struct hd__cli_job *loaded, int32_t local_rank, int32_t local_ranks)
 {
     struct hd_error err = HD_ERROR_INIT;
     int32_t rc = check_data(loaded, 0, local_rank == 0, &err);
     if (!rc && loaded->job->eval_every)
         rc = check_data(loaded, 1, local_rank == 0, &err);
     if (!rc)
-        rc = hd__train_fits(loaded->compiled, local_ranks, &err);
-    return rc ? hd__print_error(&err, HD__EXIT_REFUSED) : HD__EXIT_DONE;
+        rc = hd__train_check_memory(loaded->compiled, local_ranks, &err);
+    return rc ? hd__cli_print_error(&err, HD__EXIT_REFUSED) : HD__EXIT_DONE;
 }
 
-static int print_config(struct hd__loaded *loaded)
+static int print_config(struct hd__cli_job *loaded)
 {
     struct hd__text text = {0};
-    int code = hd__compile_job(loaded); /* plugins parse their sections: then every value is known */
+    int code = hd__cli_compile_job(loaded); /* plugins parse their sections: then every value is known */
     if (code)
         return code;
     hd__job_print(loaded->job, &text);
@@ -57,12 +57,12 @@ static int print_config(struct hd__loaded *loaded)
 /* Reports lie beside the metrics. */
 static struct hd__reporter reporter_of(struct hd__job *job)
 {
-    return (struct hd__reporter){.gathered = hd__report_gathered, .job = job->name, .folder = hd__job_folder(job), .late_after = job->late_after,
+    return (struct hd__reporter){.on_dumps = hd__report_on_dumps, .job = job->name, .folder = hd__job_folder(job), .late_after = job->late_after,
                                  .timeout = job->comm_timeout};
 }
 
 /* What has to start the ranks, because a transport of the job works in no others; NULL: we do. */
-static int find_launcher(const struct hd__loaded *loaded, const struct hd_comm_launcher **launcher,
+static int find_launcher(const struct hd__cli_job *loaded, const struct hd_comm_launcher **launcher,
                          struct hd_error *err)
 {
     const struct hd__compiled *c = loaded->compiled;
@@ -83,7 +83,7 @@ static int find_launcher(const struct hd__loaded *loaded, const struct hd_comm_l
 }
 
 /* The ranks are this command again, each with what its launcher tells it. */
-static int start_ranks(struct hd__loaded *loaded, int argc, char **argv, const struct hd__reporter *reporter)
+static int start_ranks(struct hd__cli_job *loaded, int argc, char **argv, const struct hd__reporter *reporter)
 {
     const struct hd_comm_launcher *launcher;
     struct hd_error err = HD_ERROR_INIT;
@@ -92,18 +92,18 @@ static int start_ranks(struct hd__loaded *loaded, int argc, char **argv, const s
     char self[4096];
     int code;
     if (find_launcher(loaded, &launcher, &err))
-        return hd__print_error(&err, HD__EXIT_REFUSED);
+        return hd__cli_print_error(&err, HD__EXIT_REFUSED);
     if (!launcher)
-        return hd__launch_local(ranks, loaded->job->comm_dead_after, reporter, body, loaded->compiled);
+        return hd__launch_local(ranks, loaded->job->comm_dead_after, reporter, train_rank, loaded->compiled);
     words = hd__alloc(((size_t)argc + 2) * sizeof *words);
-    words[0] = hd__launcher_self(self);
+    words[0] = hd__launch_self_path(self);
     memcpy(words + 1, argv, (size_t)argc * sizeof *words);
     code = hd__launch_command(launcher, ranks, loaded->job->comm_dead_after, reporter, words);
     free(words);
     return code;
 }
 
-static void say_ready(const struct hd__compiled *c)
+static void print_ready(const struct hd__compiled *c)
 {
     int64_t most = 0;
     char arena[32];
@@ -113,66 +113,66 @@ static void say_ready(const struct hd__compiled *c)
            hd__bytes_text((uint64_t)most, arena));
 }
 
-static int start(struct hd__loaded *loaded, int dry, int argc, char **argv)
+static int start(struct hd__cli_job *loaded, int dry, int argc, char **argv)
 {
     struct hd__reporter reporter;
-    struct hd__place_in_job place;
+    struct hd__launch_env env;
     struct hd_error err = HD_ERROR_INIT;
     int found, code;
-    if (hd__launch_environment(&place, &found, &err))
-        return hd__print_error(&err, HD__EXIT_REFUSED);
-    if (found && place.size != loaded->compiled->mesh.ranks) {
+    if (hd__launch_detect(&env, &found, &err))
+        return hd__cli_print_error(&err, HD__EXIT_REFUSED);
+    if (found && env.size != loaded->compiled->mesh.ranks) {
         hd_fail(&err, HD_E_INVALID,
-                "the launcher started %d ranks, but the job's mesh has %d: start as many, or change mesh", place.size,
+                "the launcher started %d ranks, but the job's mesh has %d: start as many, or change mesh", env.size,
                 loaded->compiled->mesh.ranks);
-        return hd__print_error(&err, HD__EXIT_REFUSED);
+        return hd__cli_print_error(&err, HD__EXIT_REFUSED);
     }
-    if (found && place.rank == 0)
-        hd__warn_of_machines(loaded->compiled, place.local_size);
-    code = check_inputs(loaded, found ? place.local_rank : 0, found ? place.local_size : loaded->compiled->mesh.ranks);
-    if (!code && dry && (!found || place.rank == 0))
-        say_ready(loaded->compiled);
+    if (found && env.rank == 0)
+        hd__warn_tp_span(loaded->compiled, env.local_size);
+    code = check_inputs(loaded, found ? env.local_rank : 0, found ? env.local_size : loaded->compiled->mesh.ranks);
+    if (!code && dry && (!found || env.rank == 0))
+        print_ready(loaded->compiled);
     if (code || dry)
         return code;
     /* Once, before there are ranks that would all say it. */
     if (hd__plugin_probe(loaded->compiled->plugins, loaded->compiled->device_choice.component, &err))
-        return hd__print_error(&err, HD__EXIT_REFUSED);
+        return hd__cli_print_error(&err, HD__EXIT_REFUSED);
     reporter = reporter_of(loaded->job);
-    place.store.dead_after = loaded->job->comm_dead_after;
-    place.reporter = &reporter;
+    env.store.dead_after = loaded->job->comm_dead_after;
+    env.reporter = &reporter;
     if (found) {
-        hd__launch_settle(&place);
-        return hd__train(loaded->compiled, &place);
+        hd__launch_setup_rank(&env);
+        return hd__train(loaded->compiled, &env);
     }
     if (loaded->compiled->mesh.ranks == 1) {
-        place = (struct hd__place_in_job){.size = 1, .local_size = 1, .reporter = &reporter};
-        return hd__train(loaded->compiled, &place);
+        env = (struct hd__launch_env){.size = 1, .local_size = 1, .reporter = &reporter};
+        return hd__train(loaded->compiled, &env);
     }
     return start_ranks(loaded, argc, argv, &reporter);
 }
 
 static int64_t launched_ranks(void)
 {
-    struct hd__place_in_job place;
+    struct hd__launch_env env;
     int found = 0;
-    return !hd__launch_environment(&place, &found, NULL) && found ? place.size : 0;
+    return !hd__launch_detect(&env, &found, NULL) && found ? env.size : 0;
 }
 
 static int train(int argc, char **argv)
 {
     int config = 0, dry = 0, code;
-    const struct hd__flag flags[] = {{"--print-config", NULL, &config}, {"--dry-run", NULL, &dry}};
-    struct hd__job_arguments arguments;
-    struct hd__loaded loaded = {0};
-    code = hd__job_arguments(&hd__command_train, argc, argv, flags, HD__COUNT(flags), &arguments);
+    const struct hd__cli_flag flags[] = {{"--print-config", NULL, &config}, {"--dry-run", NULL, &dry}};
+    struct hd__cli_job_arguments arguments;
+    struct hd__cli_job loaded = {0};
+    code = hd__cli_job_arguments(&hd__command_train, argc, argv, flags, HD__COUNT(flags), &arguments);
     if (code)
         return code;
-    code = hd__load_job_only(&arguments, launched_ranks(), &loaded);
+    code = hd__cli_resolve_job(&arguments, launched_ranks(), &loaded);
     if (!code && config)
         code = print_config(&loaded);
-    else if (!code && !(code = hd__compile_job(&loaded)))
+    else if (!code && !(code = hd__cli_compile_job(&loaded)))
         code = start(&loaded, dry, argc, argv);
-    hd__unload_job(&loaded);
+    hd__cli_unload_job(&loaded);
     return code;
 }
 
@@ -180,13 +180,13 @@ static int train(int argc, char **argv)
  * is wrong. The others speak only where it went on without them. */
 static int run(int argc, char **argv)
 {
-    struct hd__place_in_job place;
-    int found, known = !hd__launch_environment(&place, &found, NULL), code;
-    if (found && place.local_rank > 0 && place.rank < place.size)
-        hd__say_later();
+    struct hd__launch_env env;
+    int found, known = !hd__launch_detect(&env, &found, NULL), code;
+    if (found && env.local_rank > 0 && env.rank < env.size)
+        hd__cli_defer_messages();
     code = train(argc, argv);
-    if (code && known && *hd__said() && hd__launch_refuse(&place, hd__said()))
-        fprintf(stderr, "rank %d: %s\n", place.rank, hd__said());
+    if (code && known && *hd__cli_deferred_message() && hd__launch_report_refusal(&env, hd__cli_deferred_message()))
+        fprintf(stderr, "rank %d: %s\n", env.rank, hd__cli_deferred_message());
     return code;
 }
 

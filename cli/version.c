@@ -7,7 +7,7 @@ static int run(int argc, char **argv)
 {
     int json = argc == 2 && strcmp(argv[1], "--json") == 0;
     if (argc > 1 && !json)
-        return hd__refuse_usage(&hd__command_version, "it does not know '%s'", argv[1]);
+        return hd__cli_usage_error(&hd__command_version, "it does not know '%s'", argv[1]);
     if (json)
         printf("{\"version\": \"%s\", \"abi\": \"%d.%d\", \"build\": \"%s\"}\n", HD__VERSION, HD_ABI_MAJOR,
                HD_ABI_MINOR, HD__BUILD);

@@ -5,9 +5,9 @@
 
 #define MAX_RANKS 8 /* stuck ranks described one by one */
 
-const char *hd__do_text(const struct hd__rank *r, uint32_t pc, char out[160])
+const char *hd__sim_op_text(const struct hd__sim_rank *r, uint32_t pc, char out[160])
 {
-    const struct hd__image *image = r->image;
+    const struct hd__sim_program *image = r->program;
     uint32_t s = 0;
     while (s < image->p->sections.count && pc >= image->first[s + 1])
         s++;
@@ -20,13 +20,13 @@ const char *hd__do_text(const struct hd__rank *r, uint32_t pc, char out[160])
 
 /* ---- mismatches */
 
-static void add_signature(struct hd__text *text, const struct hd__rank *r, uint32_t pc)
+static void add_signature(struct hd__text *text, const struct hd__sim_rank *r, uint32_t pc)
 {
-    const struct hd_program *p = r->image->p;
-    const struct hd__instr *i = r->image->code[pc].instr;
-    const struct hd__tensor *t = hd__tc(p, i->n_in ? i->in[0] : i->out[0]);
+    const struct hd_program *p = r->program->p;
+    const struct hd__instr *i = r->program->code[pc].instr;
+    const struct hd__tensor *t = hd__tensor_const(p, i->n_in ? i->in[0] : i->out[0]);
     char where[160];
-    hd__text_add(text, "%s (%lld x %s%s%s%s%s", hd__do_text(r, pc, where), (long long)hd__numel(p, t),
+    hd__text_add(text, "%s (%lld x %s%s%s%s%s", hd__sim_op_text(r, pc, where), (long long)hd__numel(p, t),
                  hd_dtype_name(t->dtype),
                  i->redop == HD_MAX   ? ", max"
                  : i->redop == HD_SUM ? ", sum"
@@ -35,23 +35,23 @@ static void add_signature(struct hd__text *text, const struct hd__rank *r, uint3
     hd__text_add(text, "%s)", i->to ? p->dims.at[i->to].name : "");
 }
 
-static uint32_t head_pc(const struct hd__rank *r, uint32_t queue)
+static uint32_t head_pc(const struct hd__sim_rank *r, uint32_t queue)
 {
-    const struct hd__queue *q = &r->queues[queue];
+    const struct hd__sim_queue *q = &r->queues[queue];
     return q->ring[q->head];
 }
 
-void hd__report_mismatch(struct hd__machine *m, const struct hd__meeting *meeting, int32_t rank, uint32_t pc)
+void hd__sim_report_mismatch(struct hd__sim *m, const struct hd__sim_meeting *meeting, int32_t rank, uint32_t pc)
 {
-    const struct hd__channel *c = &m->channels.at[meeting->channel];
-    const struct hd__rank *first = &m->ranks[meeting->first_rank];
+    const struct hd__sim_channel *c = &m->channels.at[meeting->channel];
+    const struct hd__sim_rank *first = &m->ranks[meeting->first_rank];
     hd__text_add(&m->report, "mismatch: rank %d issues ", rank);
     add_signature(&m->report, &m->ranks[rank], pc);
     hd__text_add(&m->report, ", rank %d of its group ", meeting->first_rank);
     add_signature(&m->report, first, head_pc(first, c->queue));
 }
 
-void hd__report_message(struct hd__machine *m, const struct hd__event *e)
+void hd__sim_report_message(struct hd__sim *m, const struct hd__sim_event *e)
 {
     hd__text_add(&m->report, "mismatch: rank %d sends ", e->rank);
     add_signature(&m->report, &m->ranks[e->rank], head_pc(&m->ranks[e->rank], e->queue));
@@ -62,11 +62,11 @@ void hd__report_message(struct hd__machine *m, const struct hd__event *e)
 /* ---- who waits for whom */
 
 /* The queue that a stuck rank waits for; UINT32_MAX: for nothing that was started. */
-static uint32_t waits_on(const struct hd__machine *m, const struct hd__rank *r)
+static uint32_t waits_on(const struct hd__sim *m, const struct hd__sim_rank *r)
 {
-    const struct hd__do *d = &r->image->code[r->pc];
+    const struct hd__sim_op *d = &r->program->code[r->pc];
     if (!r->done)
-        return d->kind == HD__DO_WAIT && d->async != UINT32_MAX && r->issue[d->async] ? d->queue : UINT32_MAX;
+        return d->kind == HD__SIM_WAIT && d->async != UINT32_MAX && r->issue[d->async] ? d->queue : UINT32_MAX;
     for (uint32_t q = 0; q < m->streams.count; q++)
         if (r->queues[q].count)
             return q;
@@ -74,50 +74,50 @@ static uint32_t waits_on(const struct hd__machine *m, const struct hd__rank *r)
 }
 
 /* A member of the group of this queue's head that is not there; -1: none is missing. */
-static int32_t missing_member(const struct hd__machine *m, int32_t rank, uint32_t queue)
+static int32_t missing_member(const struct hd__sim *m, int32_t rank, uint32_t queue)
 {
-    const struct hd__do *d = hd__head(&m->ranks[rank], queue);
-    const struct hd__meeting *meeting;
+    const struct hd__sim_op *d = hd__sim_queue_head(&m->ranks[rank], queue);
+    const struct hd__sim_meeting *meeting;
     uint32_t at = m->channels.at[d->channel].meeting[rank];
     if (!at)
         return -1;
     meeting = &m->meetings.at[at - 1];
     for (uint32_t k = 0; k < meeting->size; k++) {
         int32_t member = m->members.at[meeting->first_member + k];
-        const struct hd__do *its = hd__head(&m->ranks[member], queue);
-        if (!its || its->kind != HD__DO_COLLECTIVE || its->channel != d->channel)
+        const struct hd__sim_op *its = hd__sim_queue_head(&m->ranks[member], queue);
+        if (!its || its->kind != HD__SIM_COLLECTIVE || its->channel != d->channel)
             return member;
     }
     return -1;
 }
 
-static int32_t waits_for(const struct hd__machine *m, int32_t rank, uint32_t queue)
+static int32_t waits_for(const struct hd__sim *m, int32_t rank, uint32_t queue)
 {
-    const struct hd__do *d = queue == UINT32_MAX ? NULL : hd__head(&m->ranks[rank], queue);
+    const struct hd__sim_op *d = queue == UINT32_MAX ? NULL : hd__sim_queue_head(&m->ranks[rank], queue);
     if (!d)
         return -1;
-    return d->kind == HD__DO_COLLECTIVE ? missing_member(m, rank, queue)
-                                        : hd__peer_rank(m, rank, d->instr->peer);
+    return d->kind == HD__SIM_COLLECTIVE ? missing_member(m, rank, queue)
+                                        : hd__sim_peer_rank(m, rank, d->instr->peer);
 }
 
-static int is_stuck(const struct hd__machine *m, int32_t rank)
+static int is_stuck(const struct hd__sim *m, int32_t rank)
 {
-    const struct hd__rank *r = &m->ranks[rank];
+    const struct hd__sim_rank *r = &m->ranks[rank];
     return !r->done || waits_on(m, r) != UINT32_MAX;
 }
 
-static void describe(struct hd__machine *m, int32_t rank)
+static void report_rank(struct hd__sim *m, int32_t rank)
 {
-    const struct hd__rank *r = &m->ranks[rank];
+    const struct hd__sim_rank *r = &m->ranks[rank];
     uint32_t on = waits_on(m, r);
     int32_t peer = waits_for(m, rank, on);
     char text[160];
-    hd__text_add(&m->report, "\nrank %d at %s", rank, hd__do_text(r, r->pc, text));
+    hd__text_add(&m->report, "\nrank %d at %s", rank, hd__sim_op_text(r, r->pc, text));
     if (on == UINT32_MAX)
         hd__text_add(&m->report, ", which was never started");
     else
-        hd__text_add(&m->report, "; first in that stream: %s", hd__do_text(r, head_pc(r, on), text));
-    if (peer >= 0 && hd__head(r, on)->kind == HD__DO_COLLECTIVE)
+        hd__text_add(&m->report, "; first in that stream: %s", hd__sim_op_text(r, head_pc(r, on), text));
+    if (peer >= 0 && hd__sim_queue_head(r, on)->kind == HD__SIM_COLLECTIVE)
         hd__text_add(&m->report, ", which rank %d has not reached", peer);
     else if (peer >= 0)
         hd__text_add(&m->report, ", which rank %d has not answered", peer);
@@ -125,11 +125,11 @@ static void describe(struct hd__machine *m, int32_t rank)
         hd__text_add(&m->report, ", whose group this rank is not in");
     for (uint32_t q = 0; q < m->streams.count; q++)
         if (q != on && r->queues[q].count)
-            hd__text_add(&m->report, "; also in flight: %s", hd__do_text(r, head_pc(r, q), text));
+            hd__text_add(&m->report, "; also in flight: %s", hd__sim_op_text(r, head_pc(r, q), text));
 }
 
 /* Follows who waits for whom from a stuck rank until a rank comes again, or one waits for nobody. */
-static void describe_cycle(struct hd__machine *m, int32_t from)
+static void report_cycle(struct hd__sim *m, int32_t from)
 {
     uint32_t *seen = hd__alloc((size_t)m->mesh.ranks * sizeof *seen), n = 0;
     int32_t rank = from;
@@ -145,14 +145,14 @@ static void describe_cycle(struct hd__machine *m, int32_t from)
             uint32_t on = waits_on(m, &m->ranks[at]);
             int32_t next = waits_for(m, at, on);
             hd__text_add(&m->report, "%s rank %d waits for rank %d (%s)", at == rank ? "" : ",", at, next,
-                         hd__do_text(&m->ranks[at], head_pc(&m->ranks[at], on), text));
+                         hd__sim_op_text(&m->ranks[at], head_pc(&m->ranks[at], on), text));
             at = next;
         } while (at != rank);
     }
     free(seen);
 }
 
-void hd__report_stuck(struct hd__machine *m)
+void hd__sim_report_deadlock(struct hd__sim *m)
 {
     int32_t stuck = 0, first = -1;
     for (int32_t n = 0; n < m->mesh.ranks; n++)
@@ -162,9 +162,9 @@ void hd__report_stuck(struct hd__machine *m)
         if (!is_stuck(m, n))
             continue;
         first = first < 0 ? n : first;
-        describe(m, n);
+        report_rank(m, n);
         shown++;
     }
     if (first >= 0)
-        describe_cycle(m, first);
+        report_cycle(m, first);
 }

@@ -4,7 +4,7 @@
 
 #include "analysis/sim/machine_internal.h"
 
-static uint16_t queue_of(struct hd__machine *m, uint16_t stream)
+static uint16_t queue_of(struct hd__sim *m, uint16_t stream)
 {
     for (uint32_t n = 0; n < m->streams.count; n++)
         if (m->streams.at[n] == stream)
@@ -13,14 +13,14 @@ static uint16_t queue_of(struct hd__machine *m, uint16_t stream)
     return (uint16_t)(m->streams.count - 1);
 }
 
-static uint32_t channel_of(struct hd__machine *m, const struct hd__instr *i, uint16_t queue)
+static uint32_t channel_of(struct hd__sim *m, const struct hd__instr *i, uint16_t queue)
 {
     for (uint32_t n = 0; n < m->channels.count; n++) {
-        const struct hd__channel *c = &m->channels.at[n];
+        const struct hd__sim_channel *c = &m->channels.at[n];
         if (c->axes == i->axes && c->members == i->members && c->queue == queue)
             return n;
     }
-    hd__push(&m->channels, ((struct hd__channel){.axes = i->axes, .members = i->members, .queue = queue}));
+    hd__push(&m->channels, ((struct hd__sim_channel){.axes = i->axes, .members = i->members, .queue = queue}));
     return m->channels.count - 1;
 }
 
@@ -33,8 +33,8 @@ static const char *dim_name(const struct hd_program *p, uint16_t dim)
  * alone. */
 static uint64_t signature(const struct hd_program *p, const struct hd__instr *i)
 {
-    const struct hd__tensor *in = hd__tc(p, i->n_in ? i->in[0] : i->out[0]),
-                            *out = hd__tc(p, i->n_out ? i->out[0] : i->in[0]);
+    const struct hd__tensor *in = hd__tensor_const(p, i->n_in ? i->in[0] : i->out[0]),
+                            *out = hd__tensor_const(p, i->n_out ? i->out[0] : i->in[0]);
     uint64_t fixed[] = {
         i->op,    i->axes, i->members, i->redop, (uint64_t)hd__numel(p, in), (uint64_t)hd__numel(p, out),
         in->dtype};
@@ -45,16 +45,16 @@ static uint64_t signature(const struct hd_program *p, const struct hd__instr *i)
 }
 
 /* Both ends of a message: tag, elements, dtype. */
-static uint64_t message(const struct hd_program *p, const struct hd__instr *i)
+static uint64_t message_signature(const struct hd_program *p, const struct hd__instr *i)
 {
-    const struct hd__tensor *t = hd__tc(p, hd__instr_tensor(i));
+    const struct hd__tensor *t = hd__tensor_const(p, hd__instr_tensor(i));
     uint64_t fixed[] = {i->tag, (uint64_t)hd__numel(p, t), t->dtype};
     return hd__hash(fixed, sizeof fixed, 0);
 }
 
-static double cost(const struct hd__machine *m, const struct hd_program *p, const struct hd__instr *i)
+static double cost(const struct hd__sim *m, const struct hd_program *p, const struct hd__instr *i)
 {
-    const struct hd__machine_costs *c = &m->costs;
+    const struct hd__sim_costs *c = &m->costs;
     uint32_t axes = i->axes ? i->axes : HD_AXIS_BIT(HD_AXIS_PP);
     int32_t axis = HD_AXIS_PP;
     if (!m->options.costs || i->op == HD_OP_WAIT || i->op == HD_OP_RELEASE)
@@ -63,50 +63,50 @@ static double cost(const struct hd__machine *m, const struct hd_program *p, cons
         return c->seconds ? c->seconds(c->user, p, i) : 0;
     if (hd__is_copy(i)) {
         double rate = c->copy_bandwidth[HD__MAX(hd__memory_of(p, i->in[0]), hd__memory_of(p, i->out[0]))];
-        return rate > 0 ? (double)hd__tensor_bytes(p, hd__tc(p, i->in[0])) / rate : 0;
+        return rate > 0 ? (double)hd__tensor_bytes(p, hd__tensor_const(p, i->in[0])) / rate : 0;
     }
     while (!(axes & HD_AXIS_BIT(axis)) || (i->axes && p->mesh.size[axis] == 1 && axes >> (axis + 1)))
         axis++;
     return c->latency[axis] + (c->bandwidth[axis] > 0 ? hd__instr_traffic(p, i) / c->bandwidth[axis] : 0);
 }
 
-static struct hd__do flatten(struct hd__machine *m, struct hd__image *image, const struct hd__instr *i)
+static struct hd__sim_op flatten(struct hd__sim *m, struct hd__sim_program *program, const struct hd__instr *i)
 {
-    struct hd__do d = {.instr = i, .async = UINT32_MAX, .cost = cost(m, image->p, i)};
+    struct hd__sim_op d = {.instr = i, .async = UINT32_MAX, .cost = cost(m, program->p, i)};
     if (i->op == HD_OP_WAIT) {
-        d.kind = HD__DO_WAIT;
+        d.kind = HD__SIM_WAIT;
         return d;
     }
     if (!hd__is_async(i))
         return d;
     d.queue = queue_of(m, i->stream);
-    d.async = image->n_async++;
+    d.async = program->n_async++;
     if (hd__is_copy(i)) {
-        d.kind = HD__DO_COPY;
+        d.kind = HD__SIM_COPY;
     } else if (i->op == HD_OP_SEND || i->op == HD_OP_RECV) {
-        d.kind = i->op == HD_OP_SEND ? HD__DO_SEND : HD__DO_RECV;
-        d.signature = message(image->p, i);
+        d.kind = i->op == HD_OP_SEND ? HD__SIM_SEND : HD__SIM_RECV;
+        d.signature = message_signature(program->p, i);
     } else {
-        d.kind = HD__DO_COLLECTIVE;
-        d.signature = signature(image->p, i);
+        d.kind = HD__SIM_COLLECTIVE;
+        d.signature = signature(program->p, i);
         d.channel = channel_of(m, i, d.queue);
     }
     return d;
 }
 
-static void resolve_waits(struct hd__image *image)
+static void resolve_waits(struct hd__sim_program *program)
 {
-    const struct hd_program *p = image->p;
-    uint32_t *position = hd__positions(p);
+    const struct hd_program *p = program->p;
+    uint32_t *position = hd__instr_positions(p);
     for (uint32_t s = 0; s < p->sections.count; s++) {
         const hd__code *code = &p->sections.at[s].code;
         for (uint32_t n = 0; n < code->count; n++) {
             uint32_t on =
-                code->at[n].op == HD_OP_WAIT ? hd__waited(p, code, position, &code->at[n]) : UINT32_MAX;
+                code->at[n].op == HD_OP_WAIT ? hd__wait_target(p, code, position, &code->at[n]) : UINT32_MAX;
             if (on == UINT32_MAX)
                 continue;
-            image->code[image->first[s] + n].async = image->code[image->first[s] + on].async;
-            image->code[image->first[s] + n].queue = image->code[image->first[s] + on].queue;
+            program->code[program->first[s] + n].async = program->code[program->first[s] + on].async;
+            program->code[program->first[s] + n].queue = program->code[program->first[s] + on].queue;
         }
     }
     free(position);
@@ -125,45 +125,45 @@ static int32_t micros_before(const struct hd_program *p, uint32_t s)
 {
     int32_t n = 0;
     for (uint32_t k = 0; k < s; k++)
-        if (feeds(&p->sections.at[k].code) && hd__sections_meet(&p->sections.at[k], &p->sections.at[s]))
+        if (feeds(&p->sections.at[k].code) && hd__sections_share_step(&p->sections.at[k], &p->sections.at[s]))
             n += p->sections.at[k].repeat;
     return n;
 }
 
-struct hd__image *hd__image_new(struct hd__machine *m, const struct hd_program *p)
+struct hd__sim_program *hd__sim_program_new(struct hd__sim *m, const struct hd_program *p)
 {
-    struct hd__image *image = hd__alloc(sizeof *image);
+    struct hd__sim_program *program = hd__alloc(sizeof *program);
     uint32_t n = 0;
-    image->p = p;
-    image->first = hd__alloc((p->sections.count + 1) * sizeof *image->first);
-    image->micro0 = hd__alloc((p->sections.count + 1) * sizeof *image->micro0);
+    program->p = p;
+    program->first = hd__alloc((p->sections.count + 1) * sizeof *program->first);
+    program->micro0 = hd__alloc((p->sections.count + 1) * sizeof *program->micro0);
     for (uint32_t s = 0; s < p->sections.count; s++)
         n += p->sections.at[s].code.count;
-    image->code = hd__alloc((n + 1) * sizeof *image->code);
+    program->code = hd__alloc((n + 1) * sizeof *program->code);
     n = 0;
     for (uint32_t s = 0; s < p->sections.count; s++) {
         const hd__code *code = &p->sections.at[s].code;
-        image->first[s] = n;
-        image->micro0[s] = micros_before(p, s);
+        program->first[s] = n;
+        program->micro0[s] = micros_before(p, s);
         for (uint32_t k = 0; k < code->count; k++)
-            image->code[n++] = flatten(m, image, &code->at[k]);
+            program->code[n++] = flatten(m, program, &code->at[k]);
     }
-    image->first[p->sections.count] = n;
-    resolve_waits(image);
-    return image;
+    program->first[p->sections.count] = n;
+    resolve_waits(program);
+    return program;
 }
 
-void hd__image_free(struct hd__image *image)
+void hd__sim_program_free(struct hd__sim_program *program)
 {
-    free(image->code);
-    free(image->first);
-    free(image->micro0);
-    free(image);
+    free(program->code);
+    free(program->first);
+    free(program->micro0);
+    free(program);
 }
 
 /* ---- groups */
 
-static void join_channel(struct hd__machine *m, struct hd__channel *c)
+static void join_channel(struct hd__sim *m, struct hd__sim_channel *c)
 {
     int32_t *group = hd__alloc((size_t)m->mesh.ranks * sizeof *group);
     c->meeting = hd__alloc((size_t)m->mesh.ranks * sizeof *c->meeting);
@@ -176,7 +176,7 @@ static void join_channel(struct hd__machine *m, struct hd__channel *c)
             mine |= group[k] == r;
         if (!mine)
             continue;
-        hd__push(&m->meetings, ((struct hd__meeting){.first_member = m->members.count, .size = (uint32_t)n,
+        hd__push(&m->meetings, ((struct hd__sim_meeting){.first_member = m->members.count, .size = (uint32_t)n,
                                                      .channel = (uint32_t)(c - m->channels.at)}));
         hd__append(&m->members, group, n);
         for (int32_t k = 0; k < n; k++)
@@ -185,13 +185,13 @@ static void join_channel(struct hd__machine *m, struct hd__channel *c)
     free(group);
 }
 
-void hd__channels_join(struct hd__machine *m)
+void hd__sim_channels_join(struct hd__sim *m)
 {
     for (uint32_t n = 0; n < m->channels.count; n++)
         join_channel(m, &m->channels.at[n]);
 }
 
-int32_t hd__peer_rank(const struct hd__machine *m, int32_t rank, int32_t stage)
+int32_t hd__sim_peer_rank(const struct hd__sim *m, int32_t rank, int32_t stage)
 {
     int32_t coord[HD_AXIS_COUNT];
     if (stage < 0 || stage >= m->mesh.size[HD_AXIS_PP])

@@ -14,12 +14,12 @@
 
 #include "core/program/program.h"
 
-struct hd__machine;
+struct hd__sim;
 
 /* prepare is called once for each instruction that a rank computes, with final addresses; run each time. feed
  * writes micro-batch `micro` of the step (0, 1, ...) to the output of a FEED. Codes as everywhere; release
  * may be NULL. */
-struct hd__machine_kernels {
+struct hd__sim_kernels {
     void *user;
     int32_t (*prepare)(void *user, int32_t rank, const struct hd_instr_desc *instr, void **kernel,
                        struct hd_error *err);
@@ -30,7 +30,7 @@ struct hd__machine_kernels {
 };
 
 /* Something that took time: compute, or the transfer of an asynchronous instruction, from when all its members were there. */
-struct hd__machine_span {
+struct hd__sim_span {
     const struct hd__instr *instr;
     double start, end;  /* seconds */
     uint32_t section;   /* index */
@@ -38,23 +38,23 @@ struct hd__machine_span {
 };
 
 /* A collective over several axes costs what its outermost one costs. */
-struct hd__machine_costs {
+struct hd__sim_costs {
     void *user;
     /* Called with everything that took time, in any order; NULL: not wanted. */
-    void (*span)(void *user, int32_t rank, const struct hd__machine_span *span);
+    void (*span)(void *user, int32_t rank, const struct hd__sim_span *span);
     double (*seconds)(void *user, const struct hd_program *p, const struct hd__instr *instr); /* of compute */
     double latency[HD_AXIS_COUNT];   /* seconds an operation */
     double bandwidth[HD_AXIS_COUNT]; /* bytes a second that one rank sends */
     double copy_bandwidth[HD__MEM_COUNT]; /* bytes a second between the main memory and this one; 0: no time at all */
 };
 
-struct hd__machine_options {
-    const struct hd__machine_kernels *kernels; /* NULL: none */
-    const struct hd__machine_costs *costs;     /* NULL: none */
+struct hd__sim_options {
+    const struct hd__sim_kernels *kernels; /* NULL: none */
+    const struct hd__sim_costs *costs;     /* NULL: none */
     uint64_t seed;                             /* order of events */
 };
 
-struct hd__machine_stats {
+struct hd__sim_stats {
     uint64_t events; /* instructions that were started or completed */
     uint64_t collectives, messages, copies;
     double seconds;  /* of the slowest rank (costs) */
@@ -62,25 +62,25 @@ struct hd__machine_stats {
 };
 
 /* `programs`: by rank; ranks that are alike share one, which must outlive the machine. */
-struct hd__machine *hd__machine_create(const struct hd__mesh *mesh, const struct hd_program *const *programs,
-                                       const struct hd__machine_options *options);
-void hd__machine_destroy(struct hd__machine *m);
+struct hd__sim *hd__sim_create(const struct hd__mesh *mesh, const struct hd_program *const *programs,
+                                       const struct hd__sim_options *options);
+void hd__sim_destroy(struct hd__sim *m);
 
 /* Runs one section of every rank, or, with NULL, all sections of step `step` (from 1); those with repeat 0
  * (evaluation) run only when they are named. On failure err has the
- * first lines of hd__machine_report. */
-int32_t hd__machine_run(struct hd__machine *m, const char *section, int64_t step, struct hd_error *err);
+ * first lines of hd__sim_report. */
+int32_t hd__sim_run(struct hd__sim *m, const char *section, int64_t step, struct hd_error *err);
 
 /* Runs the first step, then each section that is not part of it by itself. The stats are those of all of them. */
-int32_t hd__machine_prove(struct hd__machine *m, struct hd_error *err);
+int32_t hd__sim_verify(struct hd__sim *m, struct hd_error *err);
 
 /* What stopped the last run: "" if nothing did. */
-const char *hd__machine_report(const struct hd__machine *m);
-struct hd__machine_stats hd__machine_stats(const struct hd__machine *m);
-double hd__machine_finish(const struct hd__machine *m, int32_t rank); /* seconds (costs) */
-double hd__machine_busy(const struct hd__machine *m, int32_t rank);
+const char *hd__sim_report(const struct hd__sim *m);
+struct hd__sim_stats hd__sim_stats(const struct hd__sim *m);
+double hd__sim_finish_time(const struct hd__sim *m, int32_t rank); /* seconds (costs) */
+double hd__sim_busy_time(const struct hd__sim *m, int32_t rank);
 /* A tensor of a rank in its arena (kernels); NULL otherwise. */
-void *hd__machine_data(struct hd__machine *m, int32_t rank, hd_tensor t);
-void *hd__machine_arena(struct hd__machine *m, int32_t rank);
+void *hd__sim_tensor_data(struct hd__sim *m, int32_t rank, hd_tensor t);
+void *hd__sim_arena(struct hd__sim *m, int32_t rank);
 
 #endif

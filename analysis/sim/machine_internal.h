@@ -7,9 +7,9 @@
 #include "core/program/access.h"
 #include "core/program/ops.h"
 
-enum { HD__DO_COMPUTE = 0, HD__DO_WAIT, HD__DO_COLLECTIVE, HD__DO_SEND, HD__DO_RECV, HD__DO_COPY };
+enum { HD__SIM_COMPUTE = 0, HD__SIM_WAIT, HD__SIM_COLLECTIVE, HD__SIM_SEND, HD__SIM_RECV, HD__SIM_COPY };
 
-struct hd__do {
+struct hd__sim_op {
     const struct hd__instr *instr;
     uint64_t signature; /* of a collective or message: members must agree */
     double cost;
@@ -23,16 +23,16 @@ struct hd__do {
 };
 
 /* A program, flattened: what ranks that are alike share. */
-struct hd__image {
+struct hd__sim_program {
     const struct hd_program *p;
-    struct hd__do *code;
+    struct hd__sim_op *code;
     uint32_t *first; /* by section: index into code; one more at the end */
     int32_t *micro0; /* by section: micro-batches fed by earlier sections */
     uint32_t n_async;
     uint32_t reserved;
 };
 
-struct hd__queue { /* of one rank and stream; a ring of indexes into code */
+struct hd__sim_queue { /* of one rank and stream; a ring of indexes into code */
     uint32_t *ring;
     uint32_t head, count, room;
     uint32_t issued, completed;
@@ -41,9 +41,9 @@ struct hd__queue { /* of one rank and stream; a ring of indexes into code */
     double free_at; /* costs */
 };
 
-struct hd__rank {
-    const struct hd__image *image;
-    struct hd__queue *queues;
+struct hd__sim_rank {
+    const struct hd__sim_program *program;
+    struct hd__sim_queue *queues;
     uint32_t *issue; /* by async: which issue of its queue it was, from 1; 0: never */
     double *start, *end; /* by async (costs) */
     char *arena;
@@ -51,11 +51,11 @@ struct hd__rank {
     int32_t coord[HD_AXIS_COUNT];
     uint32_t section, pc;
     int32_t round; /* of the section's repeat */
-    uint8_t done, blocked, listed, reserved;
+    uint8_t done, blocked, queued_to_run, reserved;
     double now, busy;
 };
 
-struct hd__meeting { /* one group of one channel */
+struct hd__sim_meeting { /* one group of one channel */
     uint32_t first_member; /* into machine.members */
     uint32_t size, arrived, channel;
     int32_t first_rank; /* who arrived first */
@@ -63,32 +63,32 @@ struct hd__meeting { /* one group of one channel */
     uint64_t signature;
 };
 
-struct hd__channel { /* groups along the same axes on the same stream */
+struct hd__sim_channel { /* groups along the same axes on the same stream */
     uint32_t axes, members;
     uint16_t queue, reserved;
     uint32_t *meeting; /* by rank: index + 1; 0: not a member */
 };
 
-struct hd__event { /* what may happen now: a meeting, or a message (rank != -1), or a copy (peer == -1 as well) */
+struct hd__sim_event { /* what may happen now: a meeting, or a message (rank != -1), or a copy (peer == -1 as well) */
     uint32_t meeting;
     int32_t rank, peer;
     uint16_t queue, peer_queue;
 };
 
-struct hd__machine {
+struct hd__sim {
     struct hd__mesh mesh;
-    struct hd__machine_options options;
-    struct hd__machine_kernels kernels; /* options' pointers point to these copies */
-    struct hd__machine_costs costs;
-    HD__ARRAY(struct hd__image *) images;
-    HD__ARRAY(struct hd__channel) channels;
-    HD__ARRAY(struct hd__meeting) meetings;
+    struct hd__sim_options options;
+    struct hd__sim_kernels kernels; /* options' pointers point to these copies */
+    struct hd__sim_costs costs;
+    HD__ARRAY(struct hd__sim_program *) programs;
+    HD__ARRAY(struct hd__sim_channel) channels;
+    HD__ARRAY(struct hd__sim_meeting) meetings;
     HD__ARRAY(int32_t) members;
     HD__ARRAY(uint16_t) streams; /* by queue: stream */
-    struct hd__rank *ranks;
+    struct hd__sim_rank *ranks;
     HD__ARRAY(int32_t) runnable;
-    HD__ARRAY(struct hd__event) events;
-    struct hd__machine_stats stats;
+    HD__ARRAY(struct hd__sim_event) events;
+    struct hd__sim_stats stats;
     struct hd__text report;
     uint64_t random;
     const char *only; /* section, or NULL */
@@ -96,33 +96,33 @@ struct hd__machine {
 };
 
 /* flatten.c */
-struct hd__image *hd__image_new(struct hd__machine *m, const struct hd_program *p);
-void hd__image_free(struct hd__image *image);
-void hd__channels_join(struct hd__machine *m);
-int32_t hd__peer_rank(const struct hd__machine *m, int32_t rank, int32_t stage);
+struct hd__sim_program *hd__sim_program_new(struct hd__sim *m, const struct hd_program *p);
+void hd__sim_program_free(struct hd__sim_program *image);
+void hd__sim_channels_join(struct hd__sim *m);
+int32_t hd__sim_peer_rank(const struct hd__sim *m, int32_t rank, int32_t stage);
 
 /* emulate.c: 0, or a code with the report filled */
-int32_t hd__emulate_open(struct hd__machine *m, struct hd_error *err);
-void hd__emulate_close(struct hd__machine *m);
-void hd__emulate_section(struct hd__rank *r);
-int32_t hd__emulate_compute(struct hd__machine *m, int32_t rank, uint32_t pc, struct hd_error *err);
-void hd__emulate_issue(struct hd__rank *r, const struct hd__instr *i);
-int32_t hd__emulate_meeting(struct hd__machine *m, const struct hd__meeting *meeting, struct hd_error *err);
-void hd__emulate_message(struct hd__machine *m, const struct hd__event *e);
-void hd__emulate_copy(struct hd__rank *r, const struct hd__instr *i);
+int32_t hd__sim_emulate_open(struct hd__sim *m, struct hd_error *err);
+void hd__sim_emulate_close(struct hd__sim *m);
+void hd__sim_emulate_section(struct hd__sim_rank *r);
+int32_t hd__sim_emulate_compute(struct hd__sim *m, int32_t rank, uint32_t pc, struct hd_error *err);
+void hd__sim_emulate_issue(struct hd__sim_rank *r, const struct hd__instr *i);
+int32_t hd__sim_emulate_meeting(struct hd__sim *m, const struct hd__sim_meeting *meeting, struct hd_error *err);
+void hd__sim_emulate_message(struct hd__sim *m, const struct hd__sim_event *e);
+void hd__sim_emulate_copy(struct hd__sim_rank *r, const struct hd__instr *i);
 
 /* deadlock_report.c */
-void hd__report_stuck(struct hd__machine *m);
-void hd__report_mismatch(struct hd__machine *m, const struct hd__meeting *meeting, int32_t rank, uint32_t pc);
-void hd__report_message(struct hd__machine *m, const struct hd__event *e);
+void hd__sim_report_deadlock(struct hd__sim *m);
+void hd__sim_report_mismatch(struct hd__sim *m, const struct hd__sim_meeting *meeting, int32_t rank, uint32_t pc);
+void hd__sim_report_message(struct hd__sim *m, const struct hd__sim_event *e);
 /* "micro #118 all_gather(tp) p.L0" for an index into a rank's code. */
-const char *hd__do_text(const struct hd__rank *r, uint32_t pc, char out[160]);
+const char *hd__sim_op_text(const struct hd__sim_rank *r, uint32_t pc, char out[160]);
 
 /* The next of a queue; NULL where it is empty. */
-static inline struct hd__do *hd__head(const struct hd__rank *r, uint32_t queue)
+static inline struct hd__sim_op *hd__sim_queue_head(const struct hd__sim_rank *r, uint32_t queue)
 {
-    const struct hd__queue *q = &r->queues[queue];
-    return q->count ? &r->image->code[q->ring[q->head]] : NULL;
+    const struct hd__sim_queue *q = &r->queues[queue];
+    return q->count ? &r->program->code[q->ring[q->head]] : NULL;
 }
 
 #endif

@@ -10,9 +10,9 @@
 
 /* A core of today's servers with fp32 vectors, its share of memory, and copies through shared memory. They are round
  * numbers, not measurements: what depends on them says so. */
-struct hd__rates hd__rates_default(void)
+struct hd__sim_rates hd__sim_rates_default(void)
 {
-    struct hd__rates r = {.flops = 100e9, .memory = 10e9, .kernel = 2e-6};
+    struct hd__sim_rates r = {.flops = 100e9, .memory = 10e9, .kernel = 2e-6};
     for (int32_t a = 0; a < HD_AXIS_COUNT; a++) {
         r.latency[a] = 5e-6;
         r.link[a] = 5e9;
@@ -50,9 +50,9 @@ static const struct {
     size_t offset;
     uint8_t by_axis, seconds; /* seconds: 0 will do */
 } rate_rows[] = {
-    {"flops", offsetof(struct hd__rates, flops), 0, 0},   {"memory", offsetof(struct hd__rates, memory), 0, 0},
-    {"kernel", offsetof(struct hd__rates, kernel), 0, 1}, {"latency", offsetof(struct hd__rates, latency), 1, 1},
-    {"link", offsetof(struct hd__rates, link), 1, 0},
+    {"flops", offsetof(struct hd__sim_rates, flops), 0, 0},   {"memory", offsetof(struct hd__sim_rates, memory), 0, 0},
+    {"kernel", offsetof(struct hd__sim_rates, kernel), 0, 1}, {"latency", offsetof(struct hd__sim_rates, latency), 1, 1},
+    {"link", offsetof(struct hd__sim_rates, link), 1, 0},
 };
 
 /* The row that a key names; HD__COUNT(rate_rows) if there is none. */
@@ -65,7 +65,7 @@ static size_t find_rate(const struct pair *p)
                                                                                               : HD__COUNT(rate_rows);
 }
 
-static void set_rate(struct hd__rates *r, const struct pair *p, size_t row, double value)
+static void set_rate(struct hd__sim_rates *r, const struct pair *p, size_t row, double value)
 {
     double *field = (double *)((char *)r + rate_rows[row].offset);
     for (int32_t a = 0; a < (rate_rows[row].by_axis ? HD_AXIS_COUNT : 1); a++)
@@ -73,9 +73,9 @@ static void set_rate(struct hd__rates *r, const struct pair *p, size_t row, doub
             field[a] = value;
 }
 
-int32_t hd__rates_parse(struct hd__rates *rates, const char *text, struct hd_error *err)
+int32_t hd__sim_rates_parse(struct hd__sim_rates *rates, const char *text, struct hd_error *err)
 {
-    struct hd__rates r = *rates;
+    struct hd__sim_rates r = *rates;
     while (*text) {
         size_t item = strcspn(text, ","), key = strcspn(text, "=,"), row;
         struct pair p = split_key(text, key);
@@ -99,7 +99,7 @@ int32_t hd__rates_parse(struct hd__rates *rates, const char *text, struct hd_err
     return HD_OK;
 }
 
-void hd__rates_text(const struct hd__rates *r, struct hd__text *out)
+void hd__sim_rates_text(const struct hd__sim_rates *r, struct hd__text *out)
 {
     hd__text_add(out, "flops=%g,memory=%g,kernel=%g,latency=%g,link=%g", r->flops, r->memory, r->kernel, r->latency[0],
                  r->link[0]);
@@ -114,7 +114,7 @@ void hd__rates_text(const struct hd__rates *r, struct hd__text *out)
 /* ---- the run */
 
 struct recorder {
-    const struct hd__rates *rates;
+    const struct hd__sim_rates *rates;
     struct hd__timeline *t;
     int32_t *slot; /* by rank: index into t->ranks, -1: not looked at */
     int32_t off, reserved; /* off: nothing is recorded */
@@ -122,23 +122,23 @@ struct recorder {
 
 static double seconds_of(void *user, const struct hd_program *p, const struct hd__instr *i)
 {
-    const struct hd__rates *r = ((const struct recorder *)user)->rates;
+    const struct hd__sim_rates *r = ((const struct recorder *)user)->rates;
     if (r->seconds)
         return r->seconds(p, i);
     return r->kernel + fmax(hd__instr_flops(p, i) / r->flops, hd__instr_bytes(p, i) / r->memory);
 }
 
-static struct hd__lane *lane_of(struct hd__rank_times *r, uint16_t stream)
+static struct hd__timeline_lane *lane_of(struct hd__rank_times *r, uint16_t stream)
 {
     for (uint32_t n = 0; n < r->n_lanes; n++)
         if (r->lane[n].stream == stream)
             return &r->lane[n];
     r->lane = hd__realloc(r->lane, (r->n_lanes + 1) * sizeof *r->lane);
-    r->lane[r->n_lanes] = (struct hd__lane){.stream = stream};
+    r->lane[r->n_lanes] = (struct hd__timeline_lane){.stream = stream};
     return &r->lane[r->n_lanes++];
 }
 
-static void record(void *user, int32_t rank, const struct hd__machine_span *span)
+static void record(void *user, int32_t rank, const struct hd__sim_span *span)
 {
     struct recorder *w = user;
     struct hd__rank_times *r = w->slot[rank] < 0 ? NULL : &w->t->ranks[w->slot[rank]];
@@ -156,17 +156,17 @@ static void record(void *user, int32_t rank, const struct hd__machine_span *span
 
 static int by_start(const void *a, const void *b)
 {
-    const struct hd__machine_span *x = a, *y = b;
+    const struct hd__sim_span *x = a, *y = b;
     return (x->start > y->start) - (x->start < y->start);
 }
 
 static int by_stream(const void *a, const void *b)
 {
-    return (int)((const struct hd__lane *)a)->stream - (int)((const struct hd__lane *)b)->stream;
+    return (int)((const struct hd__timeline_lane *)a)->stream - (int)((const struct hd__timeline_lane *)b)->stream;
 }
 
 /* Seconds of [from, to) in which the rank computed. `at` walks the compute lane and only goes on. */
-static double computed(const struct hd__lane *compute, double from, double to, uint32_t *at)
+static double computed(const struct hd__timeline_lane *compute, double from, double to, uint32_t *at)
 {
     double sum = 0;
     while (*at < compute->spans.count && compute->spans.at[*at].end <= from)
@@ -177,9 +177,9 @@ static double computed(const struct hd__lane *compute, double from, double to, u
 }
 
 /* All transfers of a rank as one sorted list; where several overlap, time counts once. */
-static void measure_wire(struct hd__rank_times *r)
+static void measure_comm(struct hd__rank_times *r)
 {
-    HD__ARRAY(struct hd__machine_span) all = {0};
+    HD__ARRAY(struct hd__sim_span) all = {0};
     uint32_t at = 0;
     double until = 0;
     for (uint32_t n = 1; n < r->n_lanes; n++)
@@ -190,8 +190,8 @@ static void measure_wire(struct hd__rank_times *r)
         double from = fmax(all.at[n].start, until), to = all.at[n].end;
         if (to <= from)
             continue;
-        r->wire += to - from;
-        r->hidden += computed(&r->lane[0], from, to, &at);
+        r->comm += to - from;
+        r->overlapped += computed(&r->lane[0], from, to, &at);
         until = to;
     }
     hd__free_array(&all);
@@ -204,29 +204,29 @@ static void finish_rank(struct hd__rank_times *r)
     for (uint32_t n = 0; n < r->n_lanes; n++)
         if (r->lane[n].spans.count)
             qsort(r->lane[n].spans.at, r->lane[n].spans.count, sizeof *r->lane[n].spans.at, by_start);
-    measure_wire(r);
+    measure_comm(r);
 }
 
-static void sum_up(struct hd__timeline *t, const struct hd__machine *m)
+static void sum_up(struct hd__timeline *t, const struct hd__sim *m)
 {
     double work = 0, busy = 0;
     for (uint32_t n = 0; n < t->n_ranks; n++) {
         struct hd__rank_times *r = &t->ranks[n];
         finish_rank(r);
-        r->finish = hd__machine_finish(m, r->rank);
+        r->finish = hd__sim_finish_time(m, r->rank);
         if (n < (uint32_t)t->stages) { /* one a stage: not the one asked for besides */
             for (uint32_t k = 0; k < r->lane[0].spans.count; k++)
                 busy += r->lane[0].spans.at[k].end - r->lane[0].spans.at[k].start;
-            t->wire += r->wire;
-            t->hidden += r->hidden;
+            t->comm += r->comm;
+            t->overlapped += r->overlapped;
             t->span = fmax(t->span, r->last - r->first);
             work += r->work;
         }
     }
-    t->seconds = hd__machine_stats(m).seconds;
+    t->seconds = hd__sim_stats(m).seconds;
     t->busy = t->seconds > 0 ? busy / (t->seconds * t->stages) : 0;
-    t->over_ideal = work > 0 ? (t->span * t->stages - work) / work : 0;
-    t->over_whole = t->span > 0 ? 1 - work / (t->span * t->stages) : 0;
+    t->bubble_of_work = work > 0 ? (t->span * t->stages - work) / work : 0;
+    t->bubble_of_span = t->span > 0 ? 1 - work / (t->span * t->stages) : 0;
 }
 
 /* The first rank of each stage; the others of a stage are alike. */
@@ -247,17 +247,17 @@ static int32_t *choose_ranks(const struct hd__mesh *mesh, int32_t rank, struct h
     return slot;
 }
 
-static int is_rare(const struct hd__code_section *s)
+static int is_periodic(const struct hd__code_section *s)
 {
-    return s->repeat > 0 && s->predicate > 1 && !s->last;
+    return s->repeat > 0 && s->every > 1 && !s->last;
 }
 
 /* A step as most are: behind the first ones, and without what runs every N steps. There is one: behind a multiple of all N. */
-static int64_t plain_step(const struct hd_program *p)
+static int64_t typical_step(const struct hd_program *p)
 {
     int64_t step = hd__steady_step(p);
     for (uint32_t s = 0; s < p->sections.count;) {
-        int due = is_rare(&p->sections.at[s]) && hd__section_due(&p->sections.at[s], step);
+        int due = is_periodic(&p->sections.at[s]) && hd__section_due(&p->sections.at[s], step);
         step += due;
         s = due ? 0 : s + 1;
     }
@@ -265,44 +265,44 @@ static int64_t plain_step(const struct hd_program *p)
 }
 
 /* Each by itself; nothing of it is drawn. */
-static int32_t simulate_rare(struct hd__machine *m, struct recorder *w, const struct hd_program *p, struct hd_error *err)
+static int32_t simulate_periodic(struct hd__sim *m, struct recorder *w, const struct hd_program *p, struct hd_error *err)
 {
     struct hd__timeline *t = w->t;
     w->off = 1;
-    for (uint32_t s = 0; s < p->sections.count && t->n_rare < HD__MOST_RARE; s++) {
+    for (uint32_t s = 0; s < p->sections.count && t->n_periodic < HD__TIMELINE_MAX_PERIODIC; s++) {
         const struct hd__code_section *x = &p->sections.at[s];
         int32_t rc;
-        if (!is_rare(x))
+        if (!is_periodic(x))
             continue;
-        if ((rc = hd__machine_run(m, x->name, 1, err)))
+        if ((rc = hd__sim_run(m, x->name, 1, err)))
             return rc;
-        t->rare[t->n_rare].name = x->name;
-        t->rare[t->n_rare].every = x->predicate;
-        t->rare[t->n_rare++].seconds = hd__machine_stats(m).seconds;
+        t->periodic[t->n_periodic].name = x->name;
+        t->periodic[t->n_periodic].every = x->every;
+        t->periodic[t->n_periodic++].seconds = hd__sim_stats(m).seconds;
     }
     return HD_OK;
 }
 
-int32_t hd__simulate(const struct hd__mesh *mesh, const struct hd_program *const *programs,
-                     const struct hd__rates *rates, int32_t rank, struct hd__timeline *out, struct hd_error *err)
+int32_t hd__sim_timeline(const struct hd__mesh *mesh, const struct hd_program *const *programs,
+                     const struct hd__sim_rates *rates, int32_t rank, struct hd__timeline *out, struct hd_error *err)
 {
     struct recorder w = {.rates = rates, .t = out};
-    struct hd__machine_costs costs = {.user = &w, .span = record, .seconds = seconds_of};
-    struct hd__machine *m;
+    struct hd__sim_costs costs = {.user = &w, .span = record, .seconds = seconds_of};
+    struct hd__sim *m;
     int32_t rc;
     *out = (struct hd__timeline){.programs = programs};
     memcpy(costs.latency, rates->latency, sizeof costs.latency);
     memcpy(costs.bandwidth, rates->link, sizeof costs.bandwidth);
     w.slot = choose_ranks(mesh, rank, out);
-    m = hd__machine_create(mesh, programs, &(struct hd__machine_options){.costs = &costs});
-    rc = hd__machine_run(m, NULL, plain_step(programs[0]), err);
+    m = hd__sim_create(mesh, programs, &(struct hd__sim_options){.costs = &costs});
+    rc = hd__sim_run(m, NULL, typical_step(programs[0]), err);
     if (!rc) {
         sum_up(out, m);
-        rc = simulate_rare(m, &w, programs[0], err);
+        rc = simulate_periodic(m, &w, programs[0], err);
     }
     if (rc)
         hd__timeline_free(out);
-    hd__machine_destroy(m);
+    hd__sim_destroy(m);
     free(w.slot);
     return rc;
 }

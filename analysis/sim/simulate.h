@@ -11,7 +11,7 @@
 
 #include "analysis/sim/machine.h"
 
-struct hd__rates {
+struct hd__sim_rates {
     /* Seconds of a compute instruction, where they are known better; NULL: from flops, memory and kernel. */
     double (*seconds)(const struct hd_program *p, const struct hd__instr *i);
     double flops;                  /* a second */
@@ -22,30 +22,30 @@ struct hd__rates {
 };
 
 /* Of a core of a server and the shared memory of its machine; see simulate.c. */
-struct hd__rates hd__rates_default(void);
+struct hd__sim_rates hd__sim_rates_default(void);
 /* Changes some: "flops=2e12,memory=1e11,kernel=1e-6,latency=2e-6,link=1e10,tp.link=2e11". A rate is for all axes unless
  * an axis stands before it; dp is both its parts. */
-int32_t hd__rates_parse(struct hd__rates *rates, const char *text, struct hd_error *err);
-/* One line: the rates, in the words that hd__rates_parse reads. */
-void hd__rates_text(const struct hd__rates *rates, struct hd__text *out);
+int32_t hd__sim_rates_parse(struct hd__sim_rates *rates, const char *text, struct hd_error *err);
+/* One line: the rates, in the words that hd__sim_rates_parse reads. */
+void hd__sim_rates_text(const struct hd__sim_rates *rates, struct hd__text *out);
 
-struct hd__lane { /* a rank's stream */
+struct hd__timeline_lane { /* a rank's stream */
     uint16_t stream, reserved;
     uint32_t reserved2;
-    HD__ARRAY(struct hd__machine_span) spans; /* by start */
+    HD__ARRAY(struct hd__sim_span) spans; /* by start */
 };
 
 struct hd__rank_times {
     int32_t rank;
     uint32_t n_lanes;
-    struct hd__lane *lane; /* compute first; then those that were used */
+    struct hd__timeline_lane *lane; /* compute first; then those that were used */
     double first, last;    /* of the model's compute: the first forward's start, the last backward's end */
     double work;           /* seconds of that compute */
     double finish;         /* the step's end */
-    double wire, hidden;   /* seconds in which something was on the wire; of these, in which the rank computed */
+    double comm, overlapped;   /* seconds in which something was on the wire; of these, in which the rank computed */
 };
 
-enum { HD__MOST_RARE = 4 };
+enum { HD__TIMELINE_MAX_PERIODIC = 4 };
 
 struct hd__timeline {
     uint32_t n_ranks; /* that were looked at: one a pipeline stage, and the one asked for */
@@ -55,21 +55,21 @@ struct hd__timeline {
     double seconds;                           /* of the step */
     double busy;                              /* share of it in which they computed, on average */
     double span;                              /* the longest of a rank, first to last */
-    double over_ideal;                        /* idle time of all of them in that span, over their work */
-    double over_whole;                        /* and over the span */
-    double wire, hidden;                      /* sums */
+    double bubble_of_work;                        /* idle time of all of them in that span, over their work */
+    double bubble_of_span;                        /* and over the span */
+    double comm, overlapped;                      /* sums */
     struct {                                  /* what the step does not have: sections that run every N steps */
         const char *name;
         double seconds; /* alone, behind the others */
         uint32_t every, reserved;
-    } rare[HD__MOST_RARE];
-    uint32_t n_rare, reserved;
+    } periodic[HD__TIMELINE_MAX_PERIODIC];
+    uint32_t n_periodic, reserved;
 };
 
 /* A step as most are. programs: by rank; they outlive the timeline. rank: looked at besides the first of each stage; -1: none.
  * HD_E_MISMATCH where the programs do not fit together. */
-int32_t hd__simulate(const struct hd__mesh *mesh, const struct hd_program *const *programs,
-                     const struct hd__rates *rates, int32_t rank, struct hd__timeline *out, struct hd_error *err);
+int32_t hd__sim_timeline(const struct hd__mesh *mesh, const struct hd_program *const *programs,
+                     const struct hd__sim_rates *rates, int32_t rank, struct hd__timeline *out, struct hd_error *err);
 void hd__timeline_free(struct hd__timeline *t);
 
 /* ---- timeline.c, timeline_trace.c: pictures. `title`: the job's name. only: this rank; -1: all. */

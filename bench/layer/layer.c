@@ -14,7 +14,7 @@ extern const struct hd_comm_ops empty_ops;
 
 static struct hd_error err = HD_ERROR_INIT;
 
-static double bare(struct hd__exchange *x)
+static double bare(struct hd__comm_op *x)
 {
     const struct hd_comm_ops *ops = x->group.transport->ops;
     struct hd_comm_call call = x->call;
@@ -27,18 +27,18 @@ static double bare(struct hd__exchange *x)
     return rc ? -1 : (hd__now() - start) / CALLS;
 }
 
-static double layered(struct hd__exchange *x)
+static double layered(struct hd__comm_op *x)
 {
     double start = hd__now(), seconds = 0;
     int32_t rc = 0;
     for (int i = 0; i < CALLS; i++) {
-        rc |= hd__exchange_start(x, &err);
-        rc |= hd__exchange_wait(x, 60, &seconds, &err);
+        rc |= hd__exec_comm_op_start(x, &err);
+        rc |= hd__exec_comm_op_wait(x, 60, &seconds, &err);
     }
     return rc ? -1 : (hd__now() - start) / CALLS;
 }
 
-static double clock_alone(struct hd__exchange *x)
+static double clock_alone(struct hd__comm_op *x)
 {
     double start = hd__now(), last = 0;
     for (int i = 0; i < CALLS; i++)
@@ -51,7 +51,7 @@ int main(int argc, char **argv)
 {
     static const struct {
         const char *what;
-        double (*run)(struct hd__exchange *x);
+        double (*run)(struct hd__comm_op *x);
     } ways[] = {{"the transport's slots", bare}, {"by the executor", layered}, {"one look at the clock", clock_alone}};
     double best[HD__COUNT(ways)] = {1, 1, 1};
     int batches = argc > 1 ? atoi(argv[1]) : 2000;
@@ -59,18 +59,18 @@ int main(int argc, char **argv)
     float data[2] = {0};
     hd_request request;
     struct hd__transport transport = {.ops = &empty_ops};
-    struct hd__transports transports = {.flight = hd__flight_create(64)};
+    struct hd__transports transports = {.flight = hd__comm_flight_create(64)};
     struct hd__group group = {.name = "dp", .ranks = ranks, .n = 2};
-    struct hd__exchange x = {.transports = &transports,
+    struct hd__comm_op x = {.transports = &transports,
                              .group = {&transport, &group},
                              .call = {.struct_size = sizeof x.call, .coll = HD_COLL_ALL_REDUCE, .dtype = HD_F32,
                                       .redop = HD_SUM, .send = data, .recv = data, .count = 2},
                              .n_calls = 1,
                              .n_requests = 1,
                              .requests = &request};
-    x.flight = (struct hd__flight_op){.name = "all_reduce", .section = "", .block = "",
-                                      .channel = hd__flight_channel(transports.flight, "dp", ranks, 2, -1, -1, 0)};
-    hd__push(&transports.at, &transport);
+    x.flight_op = (struct hd__flight_op){.name = "all_reduce", .section = "", .block = "",
+                                      .channel = hd__comm_flight_channel(transports.flight, "dp", ranks, 2, -1, -1, 0)};
+    hd__push(&transports.opened, &transport);
     for (int i = 0; i < batches; i++)
         for (size_t w = 0; w < HD__COUNT(ways); w++) {
             double t = ways[w].run(&x);
@@ -83,7 +83,7 @@ int main(int argc, char **argv)
     for (size_t w = 0; w < HD__COUNT(ways); w++)
         printf("%-24s %6.1f ns a call\n", ways[w].what, best[w] * 1e9);
     printf("%-24s %6.1f ns a call\n", "what the core adds", (best[1] - best[0]) * 1e9);
-    hd__free_array(&transports.at);
-    hd__flight_destroy(transports.flight);
+    hd__free_array(&transports.opened);
+    hd__comm_flight_destroy(transports.flight);
     return 0;
 }

@@ -8,7 +8,7 @@
 
 enum { OPERANDS = 3, TRIES = 5, MOST = 1000000 };
 
-struct hd__bench_work {
+struct hd__bench_compute {
     const struct hd_device_ops *ops;
     struct hd_device *device;
     struct hd_kernel *kernel;
@@ -18,12 +18,12 @@ struct hd__bench_work {
 
 /* ---- a product */
 
-static uint32_t memory_kind(const struct hd__bench_work *w)
+static uint32_t memory_kind(const struct hd__bench_compute *w)
 {
     return w->ops->caps & HD_DEVICE_HOST_MEMORY ? HD_MEM_HOST : HD_MEM_DEVICE;
 }
 
-static int32_t take_memory(struct hd__bench_work *w, size_t bytes, struct hd_error *err)
+static int32_t alloc_memory(struct hd__bench_compute *w, size_t bytes, struct hd_error *err)
 {
     int32_t rc = HD_OK;
     for (int i = 0; i < OPERANDS && !rc; i++) {
@@ -38,7 +38,7 @@ static int32_t take_memory(struct hd__bench_work *w, size_t bytes, struct hd_err
 }
 
 /* y[m n] = a[m k] b[k n] */
-static int32_t prepare(struct hd__bench_work *w, int32_t side, struct hd_error *err)
+static int32_t prepare(struct hd__bench_compute *w, int32_t side, struct hd_error *err)
 {
     static const char dims[OPERANDS][2] = {"mk", "kn", "mn"};
     struct hd_operand x[OPERANDS];
@@ -55,19 +55,19 @@ static int32_t prepare(struct hd__bench_work *w, int32_t side, struct hd_error *
     return w->ops->prepare(w->device, &d, &w->kernel, err);
 }
 
-static int32_t product(const struct hd__bench_work *w, struct hd_error *err)
+static int32_t run_product(const struct hd__bench_compute *w, struct hd_error *err)
 {
     int32_t rc = w->ops->launch(w->device, w->kernel, 0, err);
     return rc || !w->ops->sync ? rc : w->ops->sync(w->device, 0, err);
 }
 
-static int32_t time_product(struct hd__bench_work *w, struct hd_error *err)
+static int32_t time_product(struct hd__bench_compute *w, struct hd_error *err)
 {
-    int32_t rc = product(w, err);
+    int32_t rc = run_product(w, err);
     w->seconds = 1e30;
     for (int i = 0; i < TRIES && !rc; i++) {
         double start = hd__now();
-        rc = product(w, err);
+        rc = run_product(w, err);
         w->seconds = HD__MIN(w->seconds, hd__now() - start);
     }
     return rc;
@@ -75,24 +75,24 @@ static int32_t time_product(struct hd__bench_work *w, struct hd_error *err)
 
 /* ---- life */
 
-int32_t hd__bench_work_open(struct hd__bench_rank *b)
+int32_t hd__bench_compute_open(struct hd__bench_rank *b)
 {
     const struct hd__bench *bench = b->bench;
     struct hd_device_place place = {
         .struct_size = sizeof place, .local_rank = b->rank, .local_ranks = bench->ranks, .threads = 1};
-    struct hd__bench_work *w = b->work = hd__alloc(sizeof *w);
+    struct hd__bench_compute *w = b->compute = hd__alloc(sizeof *w);
     int32_t rc;
     w->ops = &bench->device->ops.device;
-    if ((rc = w->ops->open(hd__comm_host(), bench->device_settings, &place, &w->device, b->err)) ||
-        (rc = take_memory(w, (size_t)bench->product * (size_t)bench->product * sizeof(float), b->err)) ||
+    if ((rc = w->ops->open(hd__store_host_table(), bench->device_settings, &place, &w->device, b->err)) ||
+        (rc = alloc_memory(w, (size_t)bench->product * (size_t)bench->product * sizeof(float), b->err)) ||
         (rc = prepare(w, bench->product, b->err)))
         return rc;
     return time_product(w, b->err);
 }
 
-void hd__bench_work_close(struct hd__bench_rank *b)
+void hd__bench_compute_close(struct hd__bench_rank *b)
 {
-    struct hd__bench_work *w = b->work;
+    struct hd__bench_compute *w = b->compute;
     if (!w)
         return;
     if (w->kernel)
@@ -104,7 +104,7 @@ void hd__bench_work_close(struct hd__bench_rank *b)
             free(w->memory[i]);
     w->ops->close(w->device);
     free(w);
-    b->work = NULL;
+    b->compute = NULL;
 }
 
 /* ---- measuring */
@@ -112,18 +112,18 @@ void hd__bench_work_close(struct hd__bench_rank *b)
 /* The same number on all ranks: that of the slowest operation, of the slowest product. */
 static int32_t count_products(struct hd__bench_rank *b, uint32_t batches, uint32_t *count)
 {
-    struct hd__bench_board *mine = &b->boards[b->rank];
+    struct hd__bench_timings *mine = &b->timings[b->rank];
     double alone = 0, product = 0;
     int32_t rc;
     mine->alone = 1e30;
     for (uint32_t k = 0; k < batches; k++)
         mine->alone = HD__MIN(mine->alone, mine->batch[k]);
-    mine->product = b->work->seconds;
+    mine->product = b->compute->seconds;
     if ((rc = hd__bench_barrier(b)))
         return rc;
     for (int32_t r = 0; r < b->bench->ranks; r++) {
-        alone = HD__MAX(alone, b->boards[r].alone);
-        product = HD__MAX(product, b->boards[r].product);
+        alone = HD__MAX(alone, b->timings[r].alone);
+        product = HD__MAX(product, b->timings[r].product);
     }
     *count = (uint32_t)HD__MIN(alone / product + 1, (double)MOST);
     return hd__bench_barrier(b);
@@ -139,7 +139,7 @@ static int32_t time_both(struct hd__bench_rank *b, uint32_t op, struct hd_comm_c
     if (!rc && call)
         rc = hd__bench_start(b, op, call, request);
     for (uint32_t i = 0; i < count && rc >= 0; i++) {
-        rc = product(b->work, b->err);
+        rc = run_product(b->compute, b->err);
         if (!rc && call)
             rc = b->ops->progress(b->comm, b->err);
     }
@@ -151,7 +151,7 @@ static int32_t time_both(struct hd__bench_rank *b, uint32_t op, struct hd_comm_c
 
 int32_t hd__bench_overlap(struct hd__bench_rank *b, uint32_t op, struct hd_comm_call *call, uint32_t batches)
 {
-    struct hd__bench_board *mine = &b->boards[b->rank];
+    struct hd__bench_timings *mine = &b->timings[b->rank];
     uint32_t count = 0;
     int32_t rc = count_products(b, batches, &count);
     for (uint32_t k = 0; k < batches && !rc; k++) {
@@ -159,7 +159,7 @@ int32_t hd__bench_overlap(struct hd__bench_rank *b, uint32_t op, struct hd_comm_
         if (!rc)
             rc = time_both(b, op, call, 0, &mine->overlap[HD__BENCH_ALONE][k]);
         if (!rc)
-            rc = time_both(b, op, call, count, &mine->overlap[HD__BENCH_TOGETHER][k]);
+            rc = time_both(b, op, call, count, &mine->overlap[HD__BENCH_BOTH][k]);
     }
     mine->products = count;
     return rc;

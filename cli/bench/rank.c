@@ -34,7 +34,7 @@ static double bus_factor(uint32_t op, double n)
 
 static int32_t sendrecv(struct hd__bench_rank *b, const struct hd_comm_call *call, hd_request request[2])
 {
-    int32_t n = b->n, to = (b->me + 1) % n, from = (b->me + n - 1) % n;
+    int32_t n = b->group_size, to = (b->group_rank + 1) % n, from = (b->group_rank + n - 1) % n;
     uint64_t bytes = call->count * hd_dtype_size(call->dtype);
     int32_t code = b->ops->send(b->group, to, 0, call->send, bytes, &request[1], b->err);
     return code == HD_OK ? b->ops->recv(b->group, from, 0, call->recv, bytes, &request[0], b->err) : code;
@@ -49,15 +49,15 @@ int32_t hd__bench_start(struct hd__bench_rank *b, uint32_t op, struct hd_comm_ca
     return op == HD__BENCH_SENDRECV ? sendrecv(b, call, request) : b->ops->collective(b->group, call, request, b->err);
 }
 
-static int32_t finish(struct hd__bench_rank *b, hd_request request)
+static int32_t wait_request(struct hd__bench_rank *b, hd_request request)
 {
     return b->ops->wait(b->comm, request, b->deadline, b->err);
 }
 
 int32_t hd__bench_finish(struct hd__bench_rank *b, uint32_t op, const hd_request request[2])
 {
-    int32_t code = finish(b, request[0]);
-    return code == HD_OK && op == HD__BENCH_SENDRECV ? finish(b, request[1]) : code;
+    int32_t code = wait_request(b, request[0]);
+    return code == HD_OK && op == HD__BENCH_SENDRECV ? wait_request(b, request[1]) : code;
 }
 
 static int32_t call_once(struct hd__bench_rank *b, uint32_t op, struct hd_comm_call *call)
@@ -73,7 +73,7 @@ int32_t hd__bench_barrier(struct hd__bench_rank *b)
     hd_request request;
     int32_t code = b->ops->collective(b->world, &call, &request, b->err);
     b->deadline = hd__now() + b->bench->timeout;
-    return code == HD_OK ? finish(b, request) : code;
+    return code == HD_OK ? wait_request(b, request) : code;
 }
 
 /* ---- one size */
@@ -84,25 +84,25 @@ static int by_size(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-struct plan {
+struct sample_plan {
     uint32_t batches, calls, singles;
 };
 
-static struct plan plan_of(const struct hd__bench *bench, uint64_t bytes)
+static struct sample_plan choose_sample_plan(const struct hd__bench *bench, uint64_t bytes)
 {
-    struct plan p = {.batches = bytes >= (32u << 20) ? 9 : HD__BENCH_BATCHES};
+    struct sample_plan p = {.batches = bytes >= (32u << 20) ? 9 : HD__BENCH_BATCHES};
     p.calls = bytes <= 8192 ? 200 : bytes <= (1u << 20) ? 20 : bytes <= (8u << 20) ? 3 : 1;
     if (bench->iterations) {
         p.batches = HD__MIN(bench->iterations, (uint32_t)HD__BENCH_BATCHES);
         p.calls = bench->iterations / p.batches;
     }
-    p.singles = HD__MIN(p.batches * p.calls, (uint32_t)HD__BENCH_SINGLES);
+    p.singles = HD__MIN(p.batches * p.calls, (uint32_t)HD__BENCH_SINGLE_CALLS);
     return p;
 }
 
-static int32_t measure(struct hd__bench_rank *b, uint32_t op, struct hd_comm_call *call, const struct plan *p)
+static int32_t measure(struct hd__bench_rank *b, uint32_t op, struct hd_comm_call *call, const struct sample_plan *p)
 {
-    struct hd__bench_board *mine = &b->boards[b->rank];
+    struct hd__bench_timings *mine = &b->timings[b->rank];
     int32_t code = HD_OK;
     for (uint32_t i = 0; i < b->bench->warmup && code == HD_OK; i++)
         code = call_once(b, op, call);
@@ -125,24 +125,24 @@ static int32_t measure(struct hd__bench_rank *b, uint32_t op, struct hd_comm_cal
 
 /* Out of place the last timed call's result is checked. In place sums would grow from call to call: the timed calls add
  * zeros, and one call with values is checked before them. */
-static int32_t check_and_measure(struct hd__bench_rank *b, uint32_t op, struct hd_comm_call *call, const struct plan *p)
+static int32_t check_and_measure(struct hd__bench_rank *b, uint32_t op, struct hd_comm_call *call, const struct sample_plan *p)
 {
-    struct hd__bench_board *mine = &b->boards[b->rank];
+    struct hd__bench_timings *mine = &b->timings[b->rank];
     size_t esize = hd_dtype_size(call->dtype);
     hd__bench_fill(b, op, call);
     int32_t code = hd__bench_barrier(b);
     if (b->in_place && code == HD_OK && (code = call_once(b, op, call)) == HD_OK) {
-        mine->errors = hd__bench_wrong(b, op, call);
+        mine->errors = hd__bench_count_errors(b, op, call);
         code = hd__bench_barrier(b);
         memset((void *)(uintptr_t)call->send, 0, hd__bench_send_elements(b, op, call->count) * esize);
         code = code == HD_OK ? hd__bench_barrier(b) : code;
     }
     if (code == HD_OK)
         code = measure(b, op, call, p);
-    if (code == HD_OK && b->work)
+    if (code == HD_OK && b->compute)
         code = hd__bench_overlap(b, op, call, p->batches);
     if (!b->in_place && code == HD_OK)
-        mine->errors = hd__bench_wrong(b, op, call);
+        mine->errors = hd__bench_count_errors(b, op, call);
     return code == HD_OK ? hd__bench_barrier(b) : code;
 }
 
@@ -151,9 +151,9 @@ static int32_t check_and_measure(struct hd__bench_rank *b, uint32_t op, struct h
 static double batch_at(const struct hd__bench_rank *b, const double *batches, uint32_t n, uint32_t which)
 {
     double slowest[HD__BENCH_BATCHES] = {0};
-    size_t at = (size_t)((const uint8_t *)batches - (const uint8_t *)b->boards);
+    size_t at = (size_t)((const uint8_t *)batches - (const uint8_t *)b->timings);
     for (int32_t r = 0; r < b->bench->ranks; r++) {
-        const double *of = (const double *)((const uint8_t *)(b->boards + r) + at);
+        const double *of = (const double *)((const uint8_t *)(b->timings + r) + at);
         for (uint32_t k = 0; k < n; k++)
             slowest[k] = HD__MAX(slowest[k], of[k]);
     }
@@ -163,10 +163,10 @@ static double batch_at(const struct hd__bench_rank *b, const double *batches, ui
 
 static void add_singles(const struct hd__bench_rank *b, uint32_t n, struct hd__bench_row *row)
 {
-    double slowest[HD__BENCH_SINGLES] = {0};
+    double slowest[HD__BENCH_SINGLE_CALLS] = {0};
     for (int32_t r = 0; r < b->bench->ranks; r++)
         for (uint32_t k = 0; k < n; k++)
-            slowest[k] = HD__MAX(slowest[k], (double)b->boards[r].single[k]);
+            slowest[k] = HD__MAX(slowest[k], (double)b->timings[r].single[k]);
     qsort(slowest, n, sizeof *slowest, by_size);
     row->p50_us = slowest[n / 2] * 1e6;
     row->p99_us = slowest[HD__MIN(n - 1, n * 99 / 100)] * 1e6;
@@ -176,26 +176,26 @@ static void add_overlap(const struct hd__bench_rank *b, uint32_t batches, struct
 {
     double of[HD__BENCH_OVERLAP_COUNT];
     for (int k = 0; k < HD__BENCH_OVERLAP_COUNT; k++)
-        of[k] = batch_at(b, b->boards->overlap[k], batches, 0);
-    row->products = (uint32_t)b->boards->products;
+        of[k] = batch_at(b, b->timings->overlap[k], batches, 0);
+    row->products = (uint32_t)b->timings->products;
     row->products_us = of[HD__BENCH_PRODUCTS] * 1e6;
     row->alone_us = of[HD__BENCH_ALONE] * 1e6;
-    row->both_us = of[HD__BENCH_TOGETHER] * 1e6;
+    row->both_us = of[HD__BENCH_BOTH] * 1e6;
     row->exposed_us = row->both_us - row->products_us;
     row->hidden = (row->products_us + row->alone_us - row->both_us) / HD__MIN(row->products_us, row->alone_us);
 }
 
-static void write_row(struct hd__bench_rank *b, uint32_t op, uint64_t bytes, uint64_t count, const struct plan *p)
+static void write_row(struct hd__bench_rank *b, uint32_t op, uint64_t bytes, uint64_t count, const struct sample_plan *p)
 {
     struct hd__bench_row row = {.op = op, .in_place = b->in_place, .bytes = bytes, .count = count};
-    double time = batch_at(b, b->boards->batch, p->batches, p->batches / 2);
+    double time = batch_at(b, b->timings->batch, p->batches, p->batches / 2);
     for (int32_t r = 0; r < b->bench->ranks; r++)
-        row.errors += b->boards[r].errors;
+        row.errors += b->timings[r].errors;
     row.time_us = time * 1e6;
     row.algbw = (double)bytes / time * 1e-9;
-    row.busbw = row.algbw * bus_factor(op, b->n);
+    row.busbw = row.algbw * bus_factor(op, b->group_size);
     add_singles(b, p->singles, &row);
-    if (b->work)
+    if (b->compute)
         add_overlap(b, p->batches, &row);
     if (b->sink->out < 0)
         b->sink->row(b->sink->user, &row);
@@ -203,12 +203,12 @@ static void write_row(struct hd__bench_rank *b, uint32_t op, uint64_t bytes, uin
         hd__log(HD_LOG_ERROR, "bench", "a row is lost: %s", strerror(errno));
 }
 
-static int32_t one_place(struct hd__bench_rank *b, uint32_t op, uint64_t bytes, int32_t in_place)
+static int32_t bench_placement(struct hd__bench_rank *b, uint32_t op, uint64_t bytes, int32_t in_place)
 {
-    uint32_t dtype = b->bench->dtype, n = (uint32_t)b->n;
+    uint32_t dtype = b->bench->dtype, n = (uint32_t)b->group_size;
     size_t esize = hd_dtype_size(dtype);
     uint64_t count = bytes / esize / (op_rules[op].parts ? 1 : n);
-    struct plan p = plan_of(b->bench, bytes);
+    struct sample_plan p = choose_sample_plan(b->bench, bytes);
     struct hd_comm_call call = {
         .struct_size = sizeof call, .coll = op_rules[op].coll, .dtype = dtype, .redop = HD_SUM, .count = count};
     if (count == 0 && op != HD__BENCH_BARRIER)
@@ -219,33 +219,33 @@ static int32_t one_place(struct hd__bench_rank *b, uint32_t op, uint64_t bytes, 
     if (b->in_place) {
         call.recv = b->send;
         if (op == HD__BENCH_ALL_GATHER)
-            call.send = b->send + (uint64_t)b->me * count * esize;
+            call.send = b->send + (uint64_t)b->group_rank * count * esize;
         if (op == HD__BENCH_REDUCE_SCATTER)
-            call.recv = b->send + (uint64_t)b->me * count * esize;
+            call.recv = b->send + (uint64_t)b->group_rank * count * esize;
     }
     int32_t code = check_and_measure(b, op, &call, &p);
     if (code == HD_OK)
-        code = hd__bench_gather(b);
+        code = hd__bench_gather_timings(b);
     if (code == HD_OK && b->rank == 0)
         write_row(b, op, op == HD__BENCH_BARRIER ? 0 : bytes, count, &p);
     return code == HD_OK ? hd__bench_barrier(b) : code;
 }
 
-static int32_t one_size(struct hd__bench_rank *b, uint32_t op, uint64_t bytes)
+static int32_t bench_size(struct hd__bench_rank *b, uint32_t op, uint64_t bytes)
 {
     const struct hd__bench *bench = b->bench;
-    int32_t code = one_place(b, op, bytes, bench->in_place && !bench->both);
-    return code == HD_OK && bench->both && hd__bench_has_in_place(op) ? one_place(b, op, bytes, 1) : code;
+    int32_t code = bench_placement(b, op, bytes, bench->in_place && !bench->both);
+    return code == HD_OK && bench->both && hd__bench_has_in_place(op) ? bench_placement(b, op, bytes, 1) : code;
 }
 
-static int32_t one_op(struct hd__bench_rank *b, uint32_t op)
+static int32_t bench_op(struct hd__bench_rank *b, uint32_t op)
 {
     const struct hd__bench *bench = b->bench;
     int32_t code = HD_OK;
     if (op == HD__BENCH_BARRIER)
-        return one_size(b, op, 0);
+        return bench_size(b, op, 0);
     for (double bytes = (double)bench->first; bytes <= (double)bench->last && code == HD_OK; bytes *= bench->factor)
-        code = one_size(b, op, (uint64_t)bytes);
+        code = bench_size(b, op, (uint64_t)bytes);
     return code;
 }
 
@@ -277,28 +277,28 @@ static int32_t make_groups(struct hd__bench_rank *b)
     int32_t *ranks = hd__alloc((size_t)all * sizeof *ranks);
     for (int32_t r = 0; r < all; r++)
         ranks[r] = r;
-    b->n = all / groups;
-    b->me = b->rank % b->n;
+    b->group_size = all / groups;
+    b->group_rank = b->rank % b->group_size;
     code = b->ops->group(b->comm, "world", ranks, all, &b->world, b->err);
     b->group = b->world;
     if (code == HD_OK && groups > 1)
-        code = b->ops->group(b->comm, "bench", ranks + b->rank - b->me, b->n, &b->group, b->err);
+        code = b->ops->group(b->comm, "bench", ranks + b->rank - b->group_rank, b->group_size, &b->group, b->err);
     free(ranks);
     return code;
 }
 
 /* From the thread that listens to the rendezvous: another rank failed. */
-static void on_end(void *user, const char *cause)
+static void on_peer_failure(void *user, const char *cause)
 {
     struct hd__comm *transport = user;
     transport->ops.abort(transport->comm, cause);
 }
 
-int32_t hd__bench_rank(const struct hd__bench *bench, int32_t rank, struct hd_store *store, struct hd__bench_board *boards,
+int32_t hd__bench_rank(const struct hd__bench *bench, int32_t rank, struct hd_store *store, struct hd__bench_timings *timings,
                        const struct hd__bench_sink *sink, struct hd_error *err)
 {
-    const struct hd__bench_among *among = bench->among;
-    struct hd__bench_rank b = {.bench = bench, .boards = boards, .store = store, .err = err, .rank = rank, .sink = sink};
+    const struct hd__bench_external *among = bench->external;
+    struct hd__bench_rank b = {.bench = bench, .timings = timings, .store = store, .err = err, .rank = rank, .sink = sink};
     struct hd__comm transport = {.tuning = bench->tuning};
     char instance[32];
     struct hd_world world = {.struct_size = sizeof world,
@@ -312,10 +312,10 @@ int32_t hd__bench_rank(const struct hd__bench *bench, int32_t rank, struct hd_st
                              .dead_after = bench->timeout};
     snprintf(instance, sizeof instance, "comm/bench/%d", among ? among->runs : 0);
     int32_t code =
-        hd__comm_open(&bench->component->ops.comm, hd__comm_host(), bench->settings, &world, &transport, err);
-    struct hd__bench_inside in = {0};
-    if (code == HD_OK && bench->inside)
-        code = hd__bench_open_inside(bench, &world, &in, &transport, err);
+        hd__comm_open(&bench->component->ops.comm, hd__store_host_table(), bench->settings, &world, &transport, err);
+    struct hd__bench_intra in = {0};
+    if (code == HD_OK && bench->intra)
+        code = hd__bench_open_hierarchical(bench, &world, &in, &transport, err);
     if (code != HD_OK) {
         hd__store_fail(store, code, err->message);
         free(in.ranks);
@@ -323,18 +323,18 @@ int32_t hd__bench_rank(const struct hd__bench *bench, int32_t rank, struct hd_st
     }
     b.ops = &transport.ops;
     b.comm = transport.comm;
-    hd__live_notify(hd__store_live(store), on_end, &transport);
+    hd__store_liveness_notify(hd__store_liveness(store), on_peer_failure, &transport);
     code = open_buffers(&b);
     if (code == HD_OK)
         code = make_groups(&b);
     if (code == HD_OK && bench->device)
-        code = hd__bench_work_open(&b);
+        code = hd__bench_compute_open(&b);
     for (uint32_t k = 0; k < bench->n_ops && code == HD_OK; k++)
-        code = one_op(&b, bench->ops[k]);
-    hd__bench_work_close(&b);
+        code = bench_op(&b, bench->ops[k]);
+    hd__bench_compute_close(&b);
     if (code != HD_OK)
         hd__store_fail(store, code, err->message);
-    hd__live_notify(hd__store_live(store), NULL, NULL);
+    hd__store_liveness_notify(hd__store_liveness(store), NULL, NULL);
     hd__comm_close(&transport);
     free(b.plain);
     free(in.ranks);

@@ -40,7 +40,7 @@ int32_t hd__bench_has_in_place(uint32_t op)
     return op != HD__BENCH_ALL_TO_ALL && op != HD__BENCH_SENDRECV && op != HD__BENCH_BARRIER;
 }
 
-void hd__bench_pin(int32_t rank)
+void hd__bench_pin_rank(int32_t rank)
 {
     cpu_set_t all, one;
     if (sched_getaffinity(0, sizeof all, &all) != 0)
@@ -56,13 +56,13 @@ void hd__bench_pin(int32_t rank)
 }
 
 /* What the ranks and their parent share. The ranks are forked first, while there is one thread only. */
-struct shared {
+struct rank_shared {
     _Atomic int32_t port; /* 0: not yet; -1: there is no server */
     uint8_t secret[HD__SECRET_BYTES];
-    _Alignas(64) struct hd__bench_board boards[];
+    _Alignas(64) struct hd__bench_timings timings[];
 };
 
-static int rank_main(const struct hd__bench *bench, int32_t rank, struct shared *shared, int out)
+static int rank_main(const struct hd__bench *bench, int32_t rank, struct rank_shared *shared, int out)
 {
     struct hd_error err = HD_ERROR_INIT;
     struct hd_store *store = NULL;
@@ -75,10 +75,10 @@ static int rank_main(const struct hd__bench *bench, int32_t rank, struct shared 
         return 1;
     o.port = (uint16_t)port;
     memcpy(o.secret, shared->secret, sizeof o.secret);
-    hd__bench_pin(rank);
+    hd__bench_pin_rank(rank);
     int32_t code = hd__store_connect(&o, hd__now() + bench->timeout, &store, &err);
     if (code == HD_OK)
-        code = hd__bench_rank(bench, rank, store, shared->boards, &(struct hd__bench_sink){.out = out}, &err);
+        code = hd__bench_rank(bench, rank, store, shared->timings, &(struct hd__bench_sink){.out = out}, &err);
     if (code != HD_OK)
         fprintf(stderr, "heddle bench: rank %d: %s\n", rank, err.message);
     hd__store_close(store);
@@ -114,12 +114,12 @@ static int join_ranks(const struct hd__bench *bench, const pid_t *pids)
     return bad;
 }
 
-static int32_t start_server(const struct hd__bench *bench, struct shared *shared, struct hd__server **server,
+static int32_t start_server(const struct hd__bench *bench, struct rank_shared *shared, struct hd__server **server,
                             struct hd_error *err)
 {
     struct hd__server_options options = {
         .address = "127.0.0.1", .size = bench->ranks, .rank = -1, .dead_after = bench->timeout};
-    hd__secret_make(options.secret);
+    hd__store_secret_generate(options.secret);
     memcpy(shared->secret, options.secret, sizeof shared->secret);
     int32_t code = hd__server_open(&options, server, err);
     atomic_store(&shared->port, code == HD_OK ? hd__server_port(*server) : -1);
@@ -128,7 +128,7 @@ static int32_t start_server(const struct hd__bench *bench, struct shared *shared
 
 static size_t shared_bytes(const struct hd__bench *bench)
 {
-    return sizeof(struct shared) + (size_t)bench->ranks * sizeof(struct hd__bench_board);
+    return sizeof(struct rank_shared) + (size_t)bench->ranks * sizeof(struct hd__bench_timings);
 }
 
 static int32_t run_forked(const struct hd__bench *bench, void (*row)(void *user, const struct hd__bench_row *row),
@@ -138,7 +138,7 @@ static int32_t run_forked(const struct hd__bench *bench, void (*row)(void *user,
     struct hd__bench_row r;
     int pipes[2];
     size_t bytes = shared_bytes(bench);
-    struct shared *shared = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    struct rank_shared *shared = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     if (shared == MAP_FAILED || pipe(pipes) != 0)
         return hd_fail(err, HD_E_IO, "bench cannot start: %s", strerror(errno));
     pid_t *pids = hd__alloc((size_t)bench->ranks * sizeof *pids);
@@ -165,13 +165,13 @@ static int32_t run_forked(const struct hd__bench *bench, void (*row)(void *user,
 
 /* ---- ranks that a launcher starts: this command again. It finds what they share by the path of our descriptors. */
 
-#define JOIN "HEDDLE_BENCH"
+#define JOIN_ENV "HEDDLE_BENCH"
 
-static void say_join(int32_t which, const char *path, int out)
+static void export_join(int32_t which, const char *path, int out)
 {
     char text[256];
     snprintf(text, sizeof text, "%d %s /proc/%d/fd/%d", which, path, (int)getpid(), out);
-    setenv(JOIN, text, 1);
+    setenv(JOIN_ENV, text, 1);
 }
 
 /* Until the launcher has ended and nothing more is to be read. Its exit status. */
@@ -197,16 +197,16 @@ static int32_t run_launched(const struct hd__bench *bench, void (*row)(void *use
     char path[64];
     int pipes[2], status = 0;
     pid_t pid;
-    struct shared *shared = hd__launcher_share(shared_bytes(bench), path);
+    struct rank_shared *shared = hd__launch_share_memory(shared_bytes(bench), path);
     if (!shared || pipe2(pipes, O_CLOEXEC | O_NONBLOCK))
         return hd_fail(err, HD_E_IO, "bench cannot start: %s", strerror(errno));
-    say_join(bench->which, path, pipes[1]);
+    export_join(bench->index, path, pipes[1]);
     int32_t code = start_server(bench, shared, &server, err);
     if (code == HD_OK)
-        code = hd__launcher_start(bench->component->ops.comm.launcher, bench->ranks, bench->words, &pid, err);
+        code = hd__launch_external_start(bench->component->ops.comm.launcher, bench->ranks, bench->words, &pid, err);
     if (code == HD_OK)
         status = read_rows(pipes[0], pid, row, user);
-    unsetenv(JOIN);
+    unsetenv(JOIN_ENV);
     close(pipes[0]);
     close(pipes[1]);
     hd__server_close(server);
@@ -218,25 +218,25 @@ static int32_t run_launched(const struct hd__bench *bench, void (*row)(void *use
 
 static int32_t read_join(char path[64], char out[64])
 {
-    const char *text = getenv(JOIN);
+    const char *text = getenv(JOIN_ENV);
     int32_t which;
     return text && sscanf(text, "%d %63s %63s", &which, path, out) == 3 ? which : -1;
 }
 
-int32_t hd__bench_joined(void)
+int32_t hd__bench_launched_index(void)
 {
     char path[64], out[64];
     return read_join(path, out);
 }
 
-int hd__bench_join(const struct hd__bench *bench, int32_t rank)
+int hd__bench_run_launched_rank(const struct hd__bench *bench, int32_t rank)
 {
     char path[64], out[64];
-    int fd = read_join(path, out) >= 0 && hd__launcher_joined() ? open(out, O_WRONLY | O_CLOEXEC) : -1;
-    struct shared *shared = fd >= 0 ? hd__launcher_attach(path, shared_bytes(bench)) : NULL;
+    int fd = read_join(path, out) >= 0 && hd__launch_join_external() ? open(out, O_WRONLY | O_CLOEXEC) : -1;
+    struct rank_shared *shared = fd >= 0 ? hd__launch_attach_memory(path, shared_bytes(bench)) : NULL;
     if (shared)
         return rank_main(bench, rank, shared, fd);
-    fprintf(stderr, "heddle bench: " JOIN " is set, but not by a bench that runs: unset it\n");
+    fprintf(stderr, "heddle bench: " JOIN_ENV " is set, but not by a bench that runs: unset it\n");
     return 2;
 }
 
@@ -245,7 +245,7 @@ int hd__bench_join(const struct hd__bench *bench, int32_t rank)
 int32_t hd__bench_run(const struct hd__bench *bench, void (*row)(void *user, const struct hd__bench_row *row),
                       void *user, struct hd_error *err)
 {
-    if (bench->among)
-        return hd__bench_run_among(bench, row, user, err);
+    if (bench->external)
+        return hd__bench_run_external(bench, row, user, err);
     return (bench->component->ops.comm.launcher ? run_launched : run_forked)(bench, row, user, err);
 }

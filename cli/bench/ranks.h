@@ -1,7 +1,7 @@
 /* cli/bench/ranks: measures a transport's operations the way nccl-tests does, every result checked.
  *
  * Ranks are forked, or started by the transport's launcher, or were started by somebody else's on several machines (struct
- * hd__bench_among); each opens the transport, takes its buffers from the transport's memory where there is any, and
+ * hd__bench_external); each opens the transport, takes its buffers from the transport's memory where there is any, and
  * runs every operation at every size. Times are of calls made back to back: the mean of a batch, of its slowest rank;
  * the median over batches. Sizes are nccl-tests': the larger of send and receive buffer. Bandwidths are in 10^9 bytes
  * a second: algbw = bytes / time, busbw = algbw x the share of the data that must cross between ranks. Several groups
@@ -33,20 +33,20 @@ enum {
 struct hd_store;
 
 /* This process is one of the ranks: another launcher started them all, each with this command. */
-struct hd__bench_among {
+struct hd__bench_external {
     struct hd_store *store; /* through which they meet */
     int32_t rank, local_rank, local_ranks;
     int32_t runs; /* counted: transports that were measured */
 };
 
 struct hd__bench {
-    struct hd__bench_among *among; /* NULL: the ranks are started here */
+    struct hd__bench_external *external; /* NULL: the ranks are started here */
     const struct hd__component *component;
     const void *settings; /* the component's, parsed */
-    const struct hd__component *inside; /* among ranks of several machines: the transport inside each; NULL: there is one level */
-    const void *inside_settings;
-    const char *const *words; /* this command: a launcher may start ranks by it, which end in hd__bench_join */
-    int32_t which; /* the caller's number of this transport */
+    const struct hd__component *intra; /* among ranks of several machines: the transport inside each; NULL: there is one level */
+    const void *intra_settings;
+    const char *const *words; /* this command: a launcher may start ranks by it, which end in hd__bench_run_launched_rank */
+    int32_t index; /* the caller's number of this transport */
     int32_t ranks;
     int32_t groups; /* 0, 1: all ranks in one; else so many of neighbours, which run an operation at the same time */
     uint32_t dtype;
@@ -80,9 +80,9 @@ struct hd__bench_row {
 };
 
 /* Does this process have the rows, and say them? */
-static inline int hd__bench_speaks(const struct hd__bench *bench)
+static inline int hd__bench_is_root(const struct hd__bench *bench)
 {
-    return !bench->among || bench->among->rank == 0;
+    return !bench->external || bench->external->rank == 0;
 }
 
 /* Of HD__BENCH_...: static text. */
@@ -96,23 +96,23 @@ int32_t hd__bench_run(const struct hd__bench *bench, void (*row)(void *user, con
                       void *user, struct hd_error *err);
 
 /* In a process that a launcher started as a rank of a bench: its transport, as in `which`; -1 elsewhere. */
-int32_t hd__bench_joined(void);
+int32_t hd__bench_launched_index(void);
 /* Its work, with the same `bench` as the command that started it. Returns the exit code. */
-int hd__bench_join(const struct hd__bench *bench, int32_t rank);
+int hd__bench_run_launched_rank(const struct hd__bench *bench, int32_t rank);
 
 /* ---- inside: one rank's work (rank.c) */
 #define HD__BENCH_BATCHES 21
-#define HD__BENCH_SINGLES 1000
+#define HD__BENCH_SINGLE_CALLS 1000
 
-enum { HD__BENCH_PRODUCTS, HD__BENCH_ALONE, HD__BENCH_TOGETHER, HD__BENCH_OVERLAP_COUNT };
+enum { HD__BENCH_PRODUCTS, HD__BENCH_ALONE, HD__BENCH_BOTH, HD__BENCH_OVERLAP_COUNT };
 
 /* Shared by the ranks of a run, one per rank. */
-struct hd__bench_board {
+struct hd__bench_timings {
     double batch[HD__BENCH_BATCHES];
     double overlap[HD__BENCH_OVERLAP_COUNT][HD__BENCH_BATCHES];
     double alone, product; /* seconds at best: of an operation, of a product */
     uint64_t products;
-    float single[HD__BENCH_SINGLES];
+    float single[HD__BENCH_SINGLE_CALLS];
     uint64_t errors;
 };
 
@@ -123,7 +123,7 @@ struct hd__bench_sink {
     void *user;
 };
 /* Runs everything. `boards` are shared by all ranks, or each has a copy of its own and they go through the store. */
-int32_t hd__bench_rank(const struct hd__bench *bench, int32_t rank, struct hd_store *store, struct hd__bench_board *boards,
+int32_t hd__bench_rank(const struct hd__bench *bench, int32_t rank, struct hd_store *store, struct hd__bench_timings *timings,
                        const struct hd__bench_sink *sink, struct hd_error *err);
 
 #endif

@@ -188,7 +188,7 @@ const char *hd__nearest(const char *word, const char *const *candidates, size_t 
     return best;
 }
 
-int hd__try_file(const char *path)
+int hd__check_writable(const char *path)
 {
     int file = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666), is_new = file >= 0;
     if (!is_new && errno == EEXIST)

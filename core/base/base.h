@@ -78,7 +78,7 @@ const char *hd__nearest(const char *word, const char *const *candidates, size_t 
 const char *hd__bytes_text(uint64_t bytes, char out[32]);
 
 /* Can this file be written? 0, or errno. What is there stays as it is, and none is made. */
-int hd__try_file(const char *path);
+int hd__check_writable(const char *path);
 
 /* ---- hashing (XXH3 of the xxhash library) */
 uint64_t hd__hash(const void *data, size_t bytes, uint64_t seed);

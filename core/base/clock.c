@@ -3,7 +3,7 @@
 
 #ifndef __x86_64__
 
-double hd__clock_look(struct hd__clock *clock)
+double hd__clock_recalibrate(struct hd__clock *clock)
 {
     (void)clock;
     return hd__now();
@@ -27,7 +27,7 @@ static int32_t is_trusted(void)
     return yes;
 }
 
-double hd__clock_look(struct hd__clock *c)
+double hd__clock_recalibrate(struct hd__clock *c)
 {
     uint64_t before, after;
     double now, guess;

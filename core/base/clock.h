@@ -18,7 +18,7 @@ struct hd__clock {
     int32_t state, reserved;
 };
 
-double hd__clock_look(struct hd__clock *clock); /* at the system's clock */
+double hd__clock_recalibrate(struct hd__clock *clock); /* at the system's clock */
 
 static inline double hd__clock_now(struct hd__clock *clock)
 {
@@ -27,7 +27,7 @@ static inline double hd__clock_now(struct hd__clock *clock)
     if (passed < clock->span)
         return clock->at + (double)passed * clock->scale;
 #endif
-    return hd__clock_look(clock);
+    return hd__clock_recalibrate(clock);
 }
 
 #endif

@@ -2,7 +2,7 @@
 
 #include "core/base/base.h"
 
-void hd__cpus_deal(const cpu_set_t *all, int32_t rank, int32_t ranks, cpu_set_t *mine)
+void hd__cpus_partition(const cpu_set_t *all, int32_t rank, int32_t ranks, cpu_set_t *mine)
 {
     int32_t n = CPU_COUNT(all), count = HD__MAX(1, n / ranks), first = n >= ranks ? rank * count : rank % n, seen = 0;
     CPU_ZERO(mine);

@@ -7,6 +7,6 @@
 
 /* Deals the cores of `all` to `ranks` ranks in equal runs; more ranks than cores: in turn. `all` has one core at least.
  */
-void hd__cpus_deal(const cpu_set_t *all, int32_t rank, int32_t ranks, cpu_set_t *mine);
+void hd__cpus_partition(const cpu_set_t *all, int32_t rank, int32_t ranks, cpu_set_t *mine);
 
 #endif

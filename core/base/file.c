@@ -26,12 +26,12 @@ int hd__make_folders(const char *path)
     return why;
 }
 
-void hd__output_is_file(void)
+void hd__output_set_not_terminal(void)
 {
     output_is_file = 1;
 }
 
-int hd__output_terminal(void)
+int hd__output_is_terminal(void)
 {
     return !output_is_file && isatty(STDOUT_FILENO);
 }

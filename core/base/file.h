@@ -5,8 +5,8 @@
 /* Makes the folders that a file's path goes through, where they are missing. 0, or errno of the first that could not be made. */
 int hd__make_folders(const char *path);
 
-/* Is there a terminal at the end of what this process prints? hd__output_is_file: whoever started it knows of none. */
-int hd__output_terminal(void);
-void hd__output_is_file(void);
+/* Is there a terminal at the end of what this process prints? hd__output_set_not_terminal: whoever started it knows of none. */
+int hd__output_is_terminal(void);
+void hd__output_set_not_terminal(void);
 
 #endif

@@ -6,7 +6,7 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 
-int32_t hd__cores(void)
+int32_t hd__cpu_count(void)
 {
     cpu_set_t mine;
     return sched_getaffinity(0, sizeof mine, &mine) ? 1 : CPU_COUNT(&mine);
@@ -46,7 +46,7 @@ static void *crew_member(void *user)
     return NULL;
 }
 
-int32_t hd__workers(uint32_t threads, uint64_t count, size_t block_bytes,
+int32_t hd__parallel_for(uint32_t threads, uint64_t count, size_t block_bytes,
                     int32_t (*work)(void *user, uint64_t i, char *block, struct hd_error *err), void *user,
                     struct hd_error *err)
 {

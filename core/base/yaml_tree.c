@@ -18,13 +18,13 @@ struct reader {
 
 /* ---- making */
 
-static void grow(struct hd__node *node, struct hd__arena *arena)
+static void grow(struct hd__tree_node *node, struct hd__arena *arena)
 {
     if (node->count < node->room)
         return;
     node->room = node->room ? node->room * 2 : 8;
-    struct hd__node **value = hd__arena_alloc(arena, node->room * sizeof *value);
-    struct hd__node **key = hd__arena_alloc(arena, node->room * sizeof *key);
+    struct hd__tree_node **value = hd__arena_alloc(arena, node->room * sizeof *value);
+    struct hd__tree_node **key = hd__arena_alloc(arena, node->room * sizeof *key);
     for (uint32_t i = 0; i < node->count; i++) {
         value[i] = node->value[i];
         key[i] = node->key[i];
@@ -33,27 +33,27 @@ static void grow(struct hd__node *node, struct hd__arena *arena)
     node->key = key;
 }
 
-struct hd__node *hd__tree_scalar(struct hd__arena *arena, const char *text, const char *origin)
+struct hd__tree_node *hd__tree_scalar(struct hd__arena *arena, const char *text, const char *origin)
 {
-    struct hd__node *node = hd__arena_alloc(arena, sizeof *node);
-    *node = (struct hd__node){.kind = HD__SCALAR, .text = hd__arena_strdup(arena, text), .origin = origin};
+    struct hd__tree_node *node = hd__arena_alloc(arena, sizeof *node);
+    *node = (struct hd__tree_node){.kind = HD__SCALAR, .text = hd__arena_strdup(arena, text), .origin = origin};
     return node;
 }
 
-struct hd__node *hd__tree_map(struct hd__arena *arena, const char *origin)
+struct hd__tree_node *hd__tree_map(struct hd__arena *arena, const char *origin)
 {
-    struct hd__node *node = hd__arena_alloc(arena, sizeof *node);
-    *node = (struct hd__node){.kind = HD__MAP, .origin = origin};
+    struct hd__tree_node *node = hd__arena_alloc(arena, sizeof *node);
+    *node = (struct hd__tree_node){.kind = HD__MAP, .origin = origin};
     return node;
 }
 
-void hd__tree_push(struct hd__node *list, struct hd__node *value, struct hd__arena *arena)
+void hd__tree_push(struct hd__tree_node *list, struct hd__tree_node *value, struct hd__arena *arena)
 {
     grow(list, arena);
     list->value[list->count++] = value;
 }
 
-static int64_t find(const struct hd__node *map, const char *key)
+static int64_t find(const struct hd__tree_node *map, const char *key)
 {
     for (uint32_t i = 0; map && map->kind == HD__MAP && i < map->count; i++)
         if (!strcmp(map->key[i]->text, key))
@@ -61,13 +61,13 @@ static int64_t find(const struct hd__node *map, const char *key)
     return -1;
 }
 
-struct hd__node *hd__tree_get(const struct hd__node *map, const char *key)
+struct hd__tree_node *hd__tree_get(const struct hd__tree_node *map, const char *key)
 {
     int64_t i = find(map, key);
     return i < 0 ? NULL : map->value[i];
 }
 
-void hd__tree_set(struct hd__node *map, const char *key, struct hd__node *value, struct hd__arena *arena)
+void hd__tree_set(struct hd__tree_node *map, const char *key, struct hd__tree_node *value, struct hd__arena *arena)
 {
     int64_t i = find(map, key);
     if (i < 0) {
@@ -78,12 +78,12 @@ void hd__tree_set(struct hd__node *map, const char *key, struct hd__node *value,
     map->value[i] = value;
 }
 
-const char *hd__tree_kind(const struct hd__node *node)
+const char *hd__tree_kind_name(const struct hd__tree_node *node)
 {
     return node->kind == HD__MAP ? "a mapping" : node->kind == HD__LIST ? "a list" : "a single value";
 }
 
-int hd__tree_is_null(const struct hd__node *node)
+int hd__tree_is_null(const struct hd__tree_node *node)
 {
     static const char *const words[] = {"", "~", "null", "Null", "NULL"};
     for (size_t i = 0; i < HD__COUNT(words); i++)
@@ -92,7 +92,7 @@ int hd__tree_is_null(const struct hd__node *node)
     return 0;
 }
 
-void hd__tree_text(const struct hd__node *node, struct hd__text *out)
+void hd__tree_text(const struct hd__tree_node *node, struct hd__text *out)
 {
     if (node->kind == HD__SCALAR) {
         struct hd__arena scratch = {0};
@@ -126,7 +126,7 @@ static int32_t fail_event(struct reader *r, const char *what)
     return fail_at(r, r->event.start_mark.line + 1, r->event.start_mark.column + 1, what);
 }
 
-static int32_t fail_node(struct reader *r, const struct hd__node *node, const char *what)
+static int32_t fail_node(struct reader *r, const struct hd__tree_node *node, const char *what)
 {
     return fail_at(r, node->line, node->column, what);
 }
@@ -164,9 +164,9 @@ static int32_t next(struct reader *r)
     return yaml_parser_parse(&r->yaml, &r->event) ? HD_OK : fail_yaml(r);
 }
 
-static struct hd__node *new_node(struct reader *r, uint32_t kind)
+static struct hd__tree_node *new_node(struct reader *r, uint32_t kind)
 {
-    struct hd__node *node = hd__arena_alloc(r->arena, sizeof *node);
+    struct hd__tree_node *node = hd__arena_alloc(r->arena, sizeof *node);
     node->kind = kind;
     node->line = (uint32_t)r->event.start_mark.line + 1;
     node->column = (uint32_t)r->event.start_mark.column + 1;
@@ -175,9 +175,9 @@ static struct hd__node *new_node(struct reader *r, uint32_t kind)
     return node;
 }
 
-static int32_t read_value(struct reader *r, uint32_t depth, struct hd__node **out);
+static int32_t read_value(struct reader *r, uint32_t depth, struct hd__tree_node **out);
 
-static int32_t read_scalar(struct reader *r, struct hd__node **out)
+static int32_t read_scalar(struct reader *r, struct hd__tree_node **out)
 {
     const char *text = (const char *)r->event.data.scalar.value;
     if (strlen(text) != r->event.data.scalar.length)
@@ -188,11 +188,11 @@ static int32_t read_scalar(struct reader *r, struct hd__node **out)
     return HD_OK;
 }
 
-static int32_t read_list(struct reader *r, uint32_t depth, struct hd__node **out)
+static int32_t read_list(struct reader *r, uint32_t depth, struct hd__tree_node **out)
 {
     *out = new_node(r, HD__LIST);
     for (;;) {
-        struct hd__node *item;
+        struct hd__tree_node *item;
         int32_t rc = next(r);
         if (rc || r->event.type == YAML_SEQUENCE_END_EVENT)
             return rc;
@@ -202,7 +202,7 @@ static int32_t read_list(struct reader *r, uint32_t depth, struct hd__node **out
     }
 }
 
-static int32_t read_key(struct reader *r, const struct hd__node *map, struct hd__node **key)
+static int32_t read_key(struct reader *r, const struct hd__tree_node *map, struct hd__tree_node **key)
 {
     char text[200];
     if (r->event.type != YAML_SCALAR_EVENT)
@@ -221,11 +221,11 @@ static int32_t read_key(struct reader *r, const struct hd__node *map, struct hd_
     return fail_node(r, *key, text);
 }
 
-static int32_t read_map(struct reader *r, uint32_t depth, struct hd__node **out)
+static int32_t read_map(struct reader *r, uint32_t depth, struct hd__tree_node **out)
 {
     *out = new_node(r, HD__MAP);
     for (;;) {
-        struct hd__node *key, *value;
+        struct hd__tree_node *key, *value;
         int32_t rc = next(r);
         if (rc || r->event.type == YAML_MAPPING_END_EVENT)
             return rc;
@@ -255,7 +255,7 @@ static int32_t check_plain(struct reader *r)
     return HD_OK;
 }
 
-static int32_t read_value(struct reader *r, uint32_t depth, struct hd__node **out)
+static int32_t read_value(struct reader *r, uint32_t depth, struct hd__tree_node **out)
 {
     char text[100];
     if (r->event.type == YAML_ALIAS_EVENT)
@@ -276,7 +276,7 @@ static int32_t read_value(struct reader *r, uint32_t depth, struct hd__node **ou
     return r->event.type == YAML_SEQUENCE_START_EVENT ? read_list(r, depth, out) : read_map(r, depth, out);
 }
 
-static int32_t read_document(struct reader *r, struct hd__node **out)
+static int32_t read_document(struct reader *r, struct hd__tree_node **out)
 {
     int32_t rc = next(r); /* stream start */
     if (rc || (rc = next(r)))
@@ -290,12 +290,12 @@ static int32_t read_document(struct reader *r, struct hd__node **out)
 }
 
 int32_t hd__tree_parse(const char *name, const char *text, size_t bytes, const char *place,
-                       struct hd__arena *arena, struct hd__node **root, struct hd_error *err)
+                       struct hd__arena *arena, struct hd__tree_node **root, struct hd_error *err)
 {
     size_t mark = bytes >= 3 && !memcmp(text, "\xef\xbb\xbf", 3) ? 3 : 0; /* a byte order mark: some editors begin UTF-8 with it */
     struct reader r = {
         .name = name, .place = place, .text = text + mark, .bytes = bytes - mark, .arena = arena, .err = err};
-    struct hd__node *out = NULL;
+    struct hd__tree_node *out = NULL;
     if (bytes > HD__TREE_BYTES)
         return hd_fail(err, HD_E_INVALID, "%s: %zu bytes: a job file has at most 1 MiB", place ? place : name,
                        bytes);

@@ -8,13 +8,13 @@
 #include "core/program/value_number.h"
 #include "core/verify/verify.h"
 
-int32_t hd__choose(struct hd__job *job, struct hd__plugins *plugins, uint32_t kind, struct hd__section *section,
+int32_t hd__compile_choose(struct hd__job *job, struct hd__plugins *plugins, uint32_t kind, struct hd__job_section *section,
                    struct hd__chosen *chosen, struct hd_error *err)
 {
     const struct hd__component *c;
     int32_t rc = hd__plugin_find(plugins, kind, section->use, &c, err);
     if (rc)
-        return hd__job_blame(job, hd__arena_format(&job->arena, "%s.use", section->path), err);
+        return hd__job_locate_error(job, hd__arena_format(&job->arena, "%s.use", section->path), err);
     chosen->component = c;
     chosen->section = section;
     chosen->settings = hd__arena_alloc(&job->arena, c->settings_size);
@@ -24,11 +24,11 @@ int32_t hd__choose(struct hd__job *job, struct hd__plugins *plugins, uint32_t ki
 
 /* A plugin's message that begins with a key, as "model.heads (3) is ...", gets that key's place in the job. Strategies
  * are addressed by name: "strategies.zero.bucket is ...". */
-static int32_t at_its_key(struct hd__job *job, const char *section, struct hd_error *err)
+static int32_t locate_plugin_error(struct hd__job *job, const char *section, struct hd_error *err)
 {
     size_t n = strspn(err->message, "abcdefghijklmnopqrstuvwxyz0123456789_."), length = strcspn(section, ".");
     int key = !strncmp(err->message, section, length) && err->message[length] == '.';
-    return hd__job_blame(job, key ? hd__arena_format(&job->arena, "%.*s", (int)n, err->message) : section, err);
+    return hd__job_locate_error(job, key ? hd__arena_format(&job->arena, "%.*s", (int)n, err->message) : section, err);
 }
 
 static int32_t check_optimizer(struct hd__compiled *c, struct hd_error *err)
@@ -37,7 +37,7 @@ static int32_t check_optimizer(struct hd__compiled *c, struct hd_error *err)
     int32_t rc = ops->check ? ops->check(c->optimizer_choice.settings, err) : HD_OK;
     double peak;
     if (rc)
-        return at_its_key(c->job, "optimizer", err);
+        return locate_plugin_error(c->job, "optimizer", err);
     peak = ops->learning_rate(c->optimizer_choice.settings);
     if (c->job->schedule.min_lr > peak)
         return hd__job_fail(c->job, "schedule.min_lr", err, "schedule.min_lr: %g is above optimizer.lr, %g: a schedule comes down to it",
@@ -49,13 +49,13 @@ static int32_t open_plugins(struct hd__compiled *c, struct hd_error *err)
 {
     struct hd__job *job = c->job;
     int32_t rc;
-    if ((rc = hd__choose(job, c->plugins, HD_KIND_MODEL, job->model, &c->model_choice, err)) ||
-        (rc = hd__choose(job, c->plugins, HD_KIND_OPTIMIZER, job->optimizer, &c->optimizer_choice, err)))
+    if ((rc = hd__compile_choose(job, c->plugins, HD_KIND_MODEL, job->model, &c->model_choice, err)) ||
+        (rc = hd__compile_choose(job, c->plugins, HD_KIND_OPTIMIZER, job->optimizer, &c->optimizer_choice, err)))
         return rc;
     c->n_strategies = job->n_strategies;
     c->strategies = hd__alloc(c->n_strategies * sizeof *c->strategies);
     for (uint64_t s = 0; s < c->n_strategies; s++)
-        if ((rc = hd__choose(job, c->plugins, HD_KIND_STRATEGY, job->strategies[s], &c->strategies[s], err)))
+        if ((rc = hd__compile_choose(job, c->plugins, HD_KIND_STRATEGY, job->strategies[s], &c->strategies[s], err)))
             return rc;
     if ((rc = check_optimizer(c, err)))
         return rc;
@@ -63,7 +63,7 @@ static int32_t open_plugins(struct hd__compiled *c, struct hd_error *err)
     job->schedule.lr = c->optimizer.ops->learning_rate(c->optimizer.settings);
     rc = c->model_choice.component->ops.model.open(c->host, c->model_choice.settings, &c->model, err);
     if (rc)
-        return at_its_key(job, "model", err);
+        return locate_plugin_error(job, "model", err);
     c->info.struct_size = sizeof c->info;
     return c->model_choice.component->ops.model.info(c->model, &c->info, err);
 }
@@ -164,7 +164,7 @@ static int32_t run_strategies(struct hd__compiled *c, struct hd_program *p, int 
     for (uint64_t s = 0; s < c->n_strategies && !rc; s++) {
         rc = run_strategy(c, p, &c->strategies[s], slot, err);
         if (rc)
-            at_its_key(c->job, c->job->strategies[s]->path, err);
+            locate_plugin_error(c->job, c->job->strategies[s]->path, err);
     }
     return rc;
 }
@@ -173,7 +173,7 @@ static int32_t partition(struct hd__compiled *c, struct hd_program *p, struct hd
 {
     int32_t rc = run_strategies(c, p, PARTITION, err);
     if (!rc && (rc = hd__pipeline_check(p, err)))
-        hd__job_blame(c->job, "mesh.pp", err);
+        hd__job_locate_error(c->job, "mesh.pp", err);
     return rc;
 }
 
@@ -192,7 +192,7 @@ static int32_t recompute(struct hd__compiled *c, struct hd_program *p, struct hd
     if (job->recompute == HD__RECOMPUTE_NONE)
         return HD_OK;
     rc = hd__recompute(p, every, job->recompute == HD__RECOMPUTE_SELECTIVE, err);
-    return rc ? hd__job_blame(c->job, "recompute", err) : HD_OK;
+    return rc ? hd__job_locate_error(c->job, "recompute", err) : HD_OK;
 }
 
 /* The tree of exact sums has two branches at every node, and no others. */
@@ -213,7 +213,7 @@ static int32_t check_exact(const struct hd__job *job, struct hd_error *err)
     return HD_OK;
 }
 
-static int32_t blame_exact(struct hd__compiled *c, struct hd_error *err)
+static int32_t locate_exact_error(struct hd__compiled *c, struct hd_error *err)
 {
     int32_t code = err->code;
     hd__job_fail(c->job, "job.deterministic", err, "job.deterministic: exact: %s", err->message);
@@ -224,13 +224,13 @@ static int32_t lower(struct hd__compiled *c, struct hd_program *p, struct hd_err
 {
     p->exact = c->job->deterministic == HD__DETERMINISTIC_EXACT;
     if (p->exact && check_exact(c->job, err))
-        return blame_exact(c, err);
+        return locate_exact_error(c, err);
     if (p->exact)
         hd__exact_partition(p);
     if (hd__lower(p, err))
         return err->code;
-    hd__meaning_promise(p);
-    return p->exact && hd__exact_sums(p, err) ? blame_exact(c, err) : HD_OK;
+    hd__value_numbers_annotate(p);
+    return p->exact && hd__exact_sums(p, err) ? locate_exact_error(c, err) : HD_OK;
 }
 
 static int32_t transform(struct hd__compiled *c, struct hd_program *p, struct hd_error *err)
@@ -238,11 +238,11 @@ static int32_t transform(struct hd__compiled *c, struct hd_program *p, struct hd
     int32_t rc = run_strategies(c, p, TRANSFORM, err);
     if (!rc && p->params.count && !p->flats.count)
         rc = hd__job_fail(c->job, "strategies", err, "strategies: none of these updates the parameters: add {use: zero} as the last");
-    return !rc && p->exact && hd__exact_reduce(p, err) ? blame_exact(c, err) : rc;
+    return !rc && p->exact && hd__exact_reduce(p, err) ? locate_exact_error(c, err) : rc;
 }
 
 /* Ranks that are apart differ in their gradients' norms: what follows from it, every rank does for itself. */
-static int32_t check_apart(struct hd__compiled *c, struct hd_program *p, struct hd_error *err)
+static int32_t check_local_axes(struct hd__compiled *c, struct hd_program *p, struct hd_error *err)
 {
     const struct {
         int asked;
@@ -255,14 +255,14 @@ static int32_t check_apart(struct hd__compiled *c, struct hd_program *p, struct 
          "exact: gradients are not summed over all data ranks, so there is no order to fix; leave it out"},
     };
     char axes[64];
-    hd__axes_text(p->apart, axes);
-    for (size_t i = 0; i < HD__COUNT(rows) && p->apart; i++)
+    hd__axes_text(p->local_axes, axes);
+    for (size_t i = 0; i < HD__COUNT(rows) && p->local_axes; i++)
         if (rows[i].asked) {
             hd__job_fail(c->job, rows[i].path, err, "ranks are apart along %s, which excludes %s %s", axes,
                          rows[i].path, rows[i].what);
             return err->code = HD_E_UNSUPPORTED;
         }
-    hd__apart_seeds(p);
+    hd__scale_local_gradients(p);
     return HD_OK;
 }
 
@@ -272,12 +272,12 @@ static int32_t compile_stage(struct hd__compiled *c, struct hd_program *p, struc
     set_precision(p, c->job);
     base_layout(p);
     if ((rc = build_model(c, p, err)) || (rc = run_strategies(c, p, LAYOUT, err)) || (rc = check_axes(c, p, err)) ||
-        (rc = hd__autodiff(p, err)) || (rc = check_apart(c, p, err)) || (rc = hd__place(p, err)) ||
-        (rc = partition(c, p, err)) || (rc = recompute(c, p, err)) || (rc = hd__ring(p, err)) ||
+        (rc = hd__autodiff(p, err)) || (rc = check_local_axes(c, p, err)) || (rc = hd__place(p, err)) ||
+        (rc = partition(c, p, err)) || (rc = recompute(c, p, err)) || (rc = hd__ring_attention(p, err)) ||
         (rc = lower(c, p, err)) || (rc = scale_loss(c, p)) || (rc = transform(c, p, err)) || (rc = hd__fuse(p, err)) ||
-        (rc = hd__schedule(p, err)) || (rc = hd__memory(p, err)))
+        (rc = hd__schedule_instrs(p, err)) || (rc = hd__memory_plan(p, err)))
         return rc;
-    p->gathers_late = (uint32_t)hd__gathers_late(p);
+    p->gather_deferred = (uint32_t)hd__verify_gather_deferred(p);
     return hd__verify(p, err) ? (err->code = HD_E_INTERNAL) : HD_OK;
 }
 
@@ -330,27 +330,27 @@ void hd__compiled_finish(struct hd__compiled *c)
     free(c);
 }
 
-void hd__compile_lend(struct hd_host *host)
+void hd__compile_fill_host(struct hd_host *host)
 {
     host->build = &hd__builder_api;
     host->pass = &hd__pass_api;
 }
 
 /* Of a parameter that each expert has one of, a token meets as many as the router chooses. */
-static double active(const struct hd__compiled *c, const struct hd_program *p, const struct hd__param *param)
+static double active_parameters(const struct hd__compiled *c, const struct hd_program *p, const struct hd__param *param)
 {
-    double n = (double)hd__global_numel(p, hd__tc(p, param->tensor));
+    double n = (double)hd__global_numel(p, hd__tensor_const(p, param->tensor));
     int expert = c->info.experts > 0 && p->letter['e'] && !(param->desc.flags & HD_PARAM_WHOLE) &&
-                 hd__dim_index(hd__tc(p, param->tensor), p->letter['e']) >= 0;
+                 hd__dim_index(hd__tensor_const(p, param->tensor), p->letter['e']) >= 0;
     return expert ? n * (double)c->info.experts_per_token / (double)c->info.experts : n;
 }
 
-int64_t hd__parameter_count(const struct hd__compiled *c)
+int64_t hd__compiled_parameter_count(const struct hd__compiled *c)
 {
     const struct hd_program *p = c->stage[0];
     int64_t n = 0;
     for (uint32_t i = 0; i < p->params.count; i++)
-        n += hd__global_numel(p, hd__tc(p, p->params.at[i].tensor));
+        n += hd__global_numel(p, hd__tensor_const(p, p->params.at[i].tensor));
     return n;
 }
 
@@ -369,12 +369,12 @@ static int64_t looked_up_only(const struct hd_program *p)
                     multiplied |= op == HD_OP_EINSUM;
                 }
         if (looked_up && !multiplied)
-            n += hd__global_numel(p, hd__tc(p, t));
+            n += hd__global_numel(p, hd__tensor_const(p, t));
     }
     return n;
 }
 
-double hd__flops_per_token(const struct hd__compiled *c)
+double hd__compiled_flops_per_token(const struct hd__compiled *c)
 {
     const struct hd_program *p = c->stage[0];
     double n = -(double)looked_up_only(p);
@@ -383,6 +383,6 @@ double hd__flops_per_token(const struct hd__compiled *c)
         if (p->logical.at[k].op == HD_OP_ATTENTION)
             share = hd__window_share(p, &p->logical.at[k]);
     for (uint32_t i = 0; i < p->params.count; i++)
-        n += active(c, p, &p->params.at[i]);
+        n += active_parameters(c, p, &p->params.at[i]);
     return 6 * n + 12.0 * (double)c->info.layers * width * (double)c->job->seq_len / 2 * share;
 }

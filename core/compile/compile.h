@@ -15,7 +15,7 @@
 struct hd__chosen {
     const struct hd__component *component;
     void *settings; /* in the job's arena */
-    const struct hd__section *section;
+    const struct hd__job_section *section;
 };
 
 struct hd__compiled {
@@ -34,21 +34,21 @@ struct hd__compiled {
     int32_t n_stages;
     struct hd_program **stage; /* by pp coordinate */
     double seconds;            /* that compilation took */
-    struct hd_program *odd;    /* tests of faults: one rank, `odd_rank`, runs this program, which is lent; else NULL */
-    int32_t odd_rank, reserved;
+    struct hd_program *override_program;    /* tests of faults: one rank, `odd_rank`, runs this program, which is lent; else NULL */
+    int32_t override_rank, reserved;
 };
 
 /* Finds a component and parses its section of the job. */
-int32_t hd__choose(struct hd__job *job, struct hd__plugins *plugins, uint32_t kind, struct hd__section *section,
+int32_t hd__compile_choose(struct hd__job *job, struct hd__plugins *plugins, uint32_t kind, struct hd__job_section *section,
                    struct hd__chosen *chosen, struct hd_error *err);
 
-/* What hd__compile of runtime/exec/select.h is made of: a frame, in which it chooses device, checkpoints and transports; then the program of
+/* What hd__exec_compile of runtime/exec/select.h is made of: a frame, in which it chooses device, checkpoints and transports; then the program of
  * every stage, by plug-ins that this opens. A fault leaves a frame that can be finished. The job must be resolved for the number of
  * ranks; job, plugins and host outlive it. */
 struct hd__compiled *hd__compiled_new(struct hd__job *job, struct hd__plugins *plugins, const struct hd_host *host);
 void hd__compiled_finish(struct hd__compiled *c);
 /* Fills in what plug-ins build and edit programs with. */
-void hd__compile_lend(struct hd_host *host);
+void hd__compile_fill_host(struct hd_host *host);
 /* Flags: HD__COMPILE_LOGITS: the eval section leaves the logits behind (hd_program.kept_logits). */
 #define HD__COMPILE_LOGITS 1
 #define HD__COMPILE_KEEP_HEAD 2 /* the loss stays a chain of instructions: fuse_loss_head.c is left out */
@@ -58,19 +58,19 @@ void hd__compile_lend(struct hd_host *host);
 int32_t hd__compile_stages(struct hd__compiled *c, uint32_t flags, struct hd_error *err);
 
 /* That of the rank's stage; belongs to `c`. */
-static inline struct hd_program *hd__program_of(const struct hd__compiled *c, int32_t rank)
+static inline struct hd_program *hd__compiled_program(const struct hd__compiled *c, int32_t rank)
 {
     int32_t coord[HD_AXIS_COUNT];
-    if (c->odd && rank == c->odd_rank)
-        return c->odd;
+    if (c->override_program && rank == c->override_rank)
+        return c->override_program;
     hd__mesh_coord(&c->mesh, rank, coord);
     return c->stage[coord[HD_AXIS_PP]];
 }
 
 /* Parameters of the whole model, all stages, each once. */
-int64_t hd__parameter_count(const struct hd__compiled *c);
+int64_t hd__compiled_parameter_count(const struct hd__compiled *c);
 /* FLOPs per token as README defines them: 6 N without the input embedding's look-up, + 12 layers hidden seq_len halved,
  * since causal work is skipped. */
-double hd__flops_per_token(const struct hd__compiled *c);
+double hd__compiled_flops_per_token(const struct hd__compiled *c);
 
 #endif

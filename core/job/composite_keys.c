@@ -6,7 +6,7 @@
 
 /* ---- mesh.dp */
 
-static int32_t axis_size(struct hd__job *job, const char *path, const struct hd__node *node, int64_t *out,
+static int32_t axis_size(struct hd__job *job, const char *path, const struct hd__tree_node *node, int64_t *out,
                          struct hd_error *err)
 {
     static const struct hd_option number = {.type = HD_OPT_INT, .min = 1, .max = 1048576};
@@ -14,17 +14,17 @@ static int32_t axis_size(struct hd__job *job, const char *path, const struct hd_
         *out = 0;
         return HD_OK;
     }
-    return hd__node_parse(node, path, &number, out, &job->arena, err);
+    return hd__job_node_parse(node, path, &number, out, &job->arena, err);
 }
 
-static int32_t read_dp_parts(struct hd__job *job, struct hd__node *node, struct hd_error *err)
+static int32_t read_dp_parts(struct hd__job *job, struct hd__tree_node *node, struct hd_error *err)
 {
     int64_t part[2] = {0, 0};
     for (uint32_t i = 0; i < node->count; i++) {
         const char *key = node->key[i]->text;
         int shard = !strcmp(key, "shard");
         if (!shard && strcmp(key, "replicate"))
-            return hd__node_fail(node->key[i], err,
+            return hd__job_node_fail(node->key[i], err,
                                  "mesh.dp: unknown key %.60s; the keys are replicate and shard", key);
         int32_t rc =
             axis_size(job, shard ? "mesh.dp.shard" : "mesh.dp.replicate", node->value[i], &part[shard], err);
@@ -32,17 +32,17 @@ static int32_t read_dp_parts(struct hd__job *job, struct hd__node *node, struct 
             return rc;
     }
     if (!part[0] && !part[1])
-        return hd__node_fail(node, err, "mesh.dp: replicate and shard cannot both be auto");
+        return hd__job_node_fail(node, err, "mesh.dp: replicate and shard cannot both be auto");
     job->mesh_asked[HD_AXIS_DP_REPLICATE] = part[0];
     job->mesh_asked[HD_AXIS_DP_SHARD] = part[1];
     return HD_OK;
 }
 
-static int32_t read_dp(struct hd__job *job, const char *path, struct hd__node *node, struct hd_error *err)
+static int32_t read_dp(struct hd__job *job, const char *path, struct hd__tree_node *node, struct hd_error *err)
 {
     int32_t rc;
     if (node->kind == HD__LIST)
-        return hd__node_fail(node, err,
+        return hd__job_node_fail(node, err,
                              "mesh.dp is a list where a number, auto or {replicate: R, shard: S} is wanted");
     if (node->kind == HD__MAP) {
         rc = read_dp_parts(job, node, err);
@@ -51,45 +51,45 @@ static int32_t read_dp(struct hd__job *job, const char *path, struct hd__node *n
         rc = axis_size(job, path, node, &job->mesh_asked[HD_AXIS_DP_SHARD], err);
     }
     if (!rc)
-        hd__value_set_tree(job, path, node, HD_OPTION_GLOBAL);
+        hd__job_value_set_tree(job, path, node, HD_OPTION_GLOBAL);
     return rc;
 }
 
 /* ---- data.train, data.val */
 
-static int32_t read_source(struct hd__job *job, const char *path, const struct hd__node *node,
+static int32_t read_source(struct hd__job *job, const char *path, const struct hd__tree_node *node,
                            struct hd__source *out, uint32_t *weighted, struct hd_error *err)
 {
     static const struct hd_option number = {.type = HD_OPT_FLOAT, .min = 1e-9, .max = 1e9};
     out->weight = 1;
     if (hd__tree_is_null(node) || node->kind == HD__LIST)
-        return hd__node_fail(node, err, "%s: a file name or {path: FILE, weight: W} is wanted", path);
+        return hd__job_node_fail(node, err, "%s: a file name or {path: FILE, weight: W} is wanted", path);
     if (node->kind == HD__SCALAR) {
         out->path = node->text;
         return HD_OK;
     }
     for (uint32_t i = 0; i < node->count; i++) {
         const char *key = node->key[i]->text;
-        const struct hd__node *value = node->value[i];
+        const struct hd__tree_node *value = node->value[i];
         int32_t rc = HD_OK;
         if (!strcmp(key, "weight"))
-            rc = hd__node_parse(value, hd__arena_format(&job->arena, "%s: weight", path), &number,
+            rc = hd__job_node_parse(value, hd__arena_format(&job->arena, "%s: weight", path), &number,
                                 &out->weight, &job->arena, err);
         else if (strcmp(key, "path"))
-            rc = hd__node_fail(node->key[i], err, "%s: unknown key %.60s; the keys are path and weight", path,
+            rc = hd__job_node_fail(node->key[i], err, "%s: unknown key %.60s; the keys are path and weight", path,
                                key);
         else if (value->kind != HD__SCALAR || hd__tree_is_null(value))
-            rc = hd__node_fail(value, err, "%s: path is no file name", path);
+            rc = hd__job_node_fail(value, err, "%s: path is no file name", path);
         else
             out->path = value->text;
         if (rc)
             return rc;
         *weighted |= !strcmp(key, "weight");
     }
-    return out->path ? HD_OK : hd__node_fail(node, err, "%s: path is missing", path);
+    return out->path ? HD_OK : hd__job_node_fail(node, err, "%s: path is missing", path);
 }
 
-static int32_t read_sources(struct hd__job *job, const char *path, struct hd__node *node,
+static int32_t read_sources(struct hd__job *job, const char *path, struct hd__tree_node *node,
                             struct hd_error *err)
 {
     struct hd__sources *out = !strcmp(path, "data.val") ? &job->val : &job->train;
@@ -97,7 +97,7 @@ static int32_t read_sources(struct hd__job *job, const char *path, struct hd__no
     struct hd__source *at = hd__arena_alloc(&job->arena, (n + 1) * sizeof *at);
     uint32_t weighted = 0, plain = 0;
     if (!n)
-        return hd__node_fail(node, err, "%s is an empty list", path);
+        return hd__job_node_fail(node, err, "%s is an empty list", path);
     for (uint32_t i = 0; i < n; i++) {
         uint32_t with_weight = 0;
         int32_t rc =
@@ -108,9 +108,9 @@ static int32_t read_sources(struct hd__job *job, const char *path, struct hd__no
         plain += !with_weight;
     }
     if (weighted && plain)
-        return hd__node_fail(node, err, "%s: either every file has a weight or none", path);
+        return hd__job_node_fail(node, err, "%s: either every file has a weight or none", path);
     *out = (struct hd__sources){.at = at, .count = n, .weighted = weighted > 0};
-    hd__value_set_tree(job, path, node, HD_OPTION_GLOBAL);
+    hd__job_value_set_tree(job, path, node, HD_OPTION_GLOBAL);
     return HD_OK;
 }
 
@@ -135,7 +135,7 @@ static uint32_t axis_bits(const char *word)
 }
 
 /* A transport that was only named and is already there is shared. */
-static struct hd__section *known_transport(struct hd__job *job, const char *use)
+static struct hd__job_section *known_transport(struct hd__job *job, const char *use)
 {
     if (!strcmp(job->comm->use, use))
         return job->comm;
@@ -146,31 +146,31 @@ static struct hd__section *known_transport(struct hd__job *job, const char *use)
     return NULL;
 }
 
-static int32_t named_or_mapping(struct hd__job *job, const char *path, struct hd__node *node,
-                                struct hd__section **out, struct hd_error *err)
+static int32_t named_or_mapping(struct hd__job *job, const char *path, struct hd__tree_node *node,
+                                struct hd__job_section **out, struct hd_error *err)
 {
     if (node->kind == HD__LIST || hd__tree_is_null(node))
-        return hd__node_fail(node, err, "%s: a name or {use: NAME, ...} is wanted", path);
+        return hd__job_node_fail(node, err, "%s: a name or {use: NAME, ...} is wanted", path);
     const char *use = node->kind == HD__SCALAR ? node->text : NULL;
-    int32_t rc = hd__section_make(job, path, HD_KIND_COMM, use, node->kind == HD__MAP ? node : NULL,
+    int32_t rc = hd__job_section_make(job, path, HD_KIND_COMM, use, node->kind == HD__MAP ? node : NULL,
                                   node->origin, out, err);
     if (!rc && use)
         (*out)->origin = node->origin;
     return rc;
 }
 
-static int32_t read_axes(struct hd__job *job, const char *path, struct hd__node *node, struct hd_error *err)
+static int32_t read_axes(struct hd__job *job, const char *path, struct hd__tree_node *node, struct hd_error *err)
 {
     if (node->kind != HD__MAP)
-        return hd__node_fail(node, err, "%s is %s where {dp: mpi} is wanted", path, hd__tree_kind(node));
+        return hd__job_node_fail(node, err, "%s is %s where {dp: mpi} is wanted", path, hd__tree_kind_name(node));
     /* dp first, so that dp_replicate and dp_shard can refine it, whatever the order in the file. */
     for (int pass = 0; pass < 2; pass++)
         for (uint32_t i = 0; i < node->count; i++) {
             const char *word = node->key[i]->text;
             uint32_t bits = axis_bits(word);
-            struct hd__section *section = NULL;
+            struct hd__job_section *section = NULL;
             if (!bits)
-                return hd__node_fail(
+                return hd__job_node_fail(
                     node->key[i], err,
                     "%s: unknown axis %.60s; the axes are pp, dp, dp_replicate, dp_shard, cp, ep, tp", path,
                     word);
@@ -186,16 +186,16 @@ static int32_t read_axes(struct hd__job *job, const char *path, struct hd__node 
                 if (bits & HD_AXIS_BIT(a))
                     job->comm_axis[a] = section;
         }
-    hd__value_set_tree(job, path, node, HD_OPTION_GLOBAL);
+    hd__job_value_set_tree(job, path, node, HD_OPTION_GLOBAL);
     return HD_OK;
 }
 
-static int32_t read_hooks(struct hd__job *job, const char *path, struct hd__node *node, struct hd_error *err)
+static int32_t read_hooks(struct hd__job *job, const char *path, struct hd__tree_node *node, struct hd_error *err)
 {
     if (node->kind != HD__LIST)
-        return hd__node_fail(node, err, "%s is %s where a list is wanted: [check, trace]", path,
-                             hd__tree_kind(node));
-    job->hooks = hd__arena_alloc(&job->arena, (node->count + 1) * sizeof(struct hd__section *));
+        return hd__job_node_fail(node, err, "%s is %s where a list is wanted: [check, trace]", path,
+                             hd__tree_kind_name(node));
+    job->hooks = hd__arena_alloc(&job->arena, (node->count + 1) * sizeof(struct hd__job_section *));
     job->n_hooks = node->count;
     for (uint32_t i = 0; i < node->count; i++) {
         const char *name = hd__arena_format(&job->arena, "%s.%u", path, i);
@@ -203,46 +203,46 @@ static int32_t read_hooks(struct hd__job *job, const char *path, struct hd__node
         if (rc)
             return rc;
     }
-    hd__value_set_tree(job, path, node, HD_OPTION_GLOBAL);
+    hd__job_value_set_tree(job, path, node, HD_OPTION_GLOBAL);
     return HD_OK;
 }
 
-static int32_t read_inside(struct hd__job *job, const char *path, struct hd__node *node, struct hd_error *err)
+static int32_t read_inside(struct hd__job *job, const char *path, struct hd__tree_node *node, struct hd_error *err)
 {
     int32_t rc;
     if (node->kind != HD__SCALAR)
-        return hd__node_fail(node, err, "%s is %s where a transport's name is wanted: shm", path, hd__tree_kind(node));
+        return hd__job_node_fail(node, err, "%s is %s where a transport's name is wanted: shm", path, hd__tree_kind_name(node));
     rc = named_or_mapping(job, path, node, &job->comm_inside, err);
     if (!rc)
-        hd__value_set_tree(job, path, node, HD_OPTION_GLOBAL);
+        hd__job_value_set_tree(job, path, node, HD_OPTION_GLOBAL);
     return rc;
 }
 
 /* Each level lies inside the one before. */
-static int32_t read_levels(struct hd__job *job, const char *path, struct hd__node *node, struct hd_error *err)
+static int32_t read_levels(struct hd__job *job, const char *path, struct hd__tree_node *node, struct hd_error *err)
 {
     static const struct hd_option words = {.type = HD_OPT_ENUM, .choices = "machine|package|numa"};
     uint32_t n = node->kind == HD__LIST ? node->count : 1;
     job->n_comm_levels = 0;
     for (uint32_t i = 0; i < n; i++) {
-        const struct hd__node *item = node->kind == HD__LIST ? node->value[i] : node;
-        int32_t level, rc = hd__node_parse(item, path, &words, &level, &job->arena, err);
+        const struct hd__tree_node *item = node->kind == HD__LIST ? node->value[i] : node;
+        int32_t level, rc = hd__job_node_parse(item, path, &words, &level, &job->arena, err);
         if (rc)
             return rc;
         if (i && level <= job->comm_levels[i - 1])
-            return hd__node_fail(item, err, "%s: machine, package, numa are wanted in this order, once each", path);
+            return hd__job_node_fail(item, err, "%s: machine, package, numa are wanted in this order, once each", path);
         job->comm_levels[i] = level;
         job->n_comm_levels++;
     }
     if (!n)
-        return hd__node_fail(node, err, "%s is empty; leave the key out for the default", path);
-    hd__value_set_tree(job, path, node, HD_OPTION_GLOBAL);
+        return hd__job_node_fail(node, err, "%s is empty; leave the key out for the default", path);
+    hd__job_value_set_tree(job, path, node, HD_OPTION_GLOBAL);
     return HD_OK;
 }
 
 /* ---- precision.loss_scale, recompute */
 
-static int32_t read_loss_scale(struct hd__job *job, const char *path, struct hd__node *node,
+static int32_t read_loss_scale(struct hd__job *job, const char *path, struct hd__tree_node *node,
                                struct hd_error *err)
 {
     static const struct hd_option number = {.type = HD_OPT_FLOAT, .min = 1, .max = 0x1p40};
@@ -257,50 +257,50 @@ static int32_t read_loss_scale(struct hd__job *job, const char *path, struct hd_
         struct hd_error why = HD_ERROR_INIT;
         if (node->kind != HD__SCALAR ||
             hd__option_parse(&number, word, &job->precision.loss_scale, &job->arena, &why))
-            return hd__node_fail(node, err, "%s: auto, none, dynamic or a number from 1 up is wanted", path);
+            return hd__job_node_fail(node, err, "%s: auto, none, dynamic or a number from 1 up is wanted", path);
         job->precision.loss_scaling = HD__LOSS_SCALE_STATIC;
     }
-    hd__value_set_tree(job, path, node, HD_OPTION_GLOBAL);
+    hd__job_value_set_tree(job, path, node, HD_OPTION_GLOBAL);
     return HD_OK;
 }
 
-static int32_t read_every(struct hd__job *job, const struct hd__node *node, struct hd_error *err)
+static int32_t read_every(struct hd__job *job, const struct hd__tree_node *node, struct hd_error *err)
 {
     static const struct hd_option number = {.type = HD_OPT_INT, .min = 1, .max = 1e6};
     for (uint32_t i = 0; i < node->count; i++)
         if (strcmp(node->key[i]->text, "every"))
-            return hd__node_fail(node->key[i], err, "recompute: unknown key %.60s; the key is every",
+            return hd__job_node_fail(node->key[i], err, "recompute: unknown key %.60s; the key is every",
                                  node->key[i]->text);
     if (!node->count)
-        return hd__node_fail(node, err, "recompute: {every: N} is wanted");
+        return hd__job_node_fail(node, err, "recompute: {every: N} is wanted");
     job->recompute = HD__RECOMPUTE_EVERY;
-    return hd__node_parse(node->value[0], "recompute.every", &number, &job->recompute_every, &job->arena,
+    return hd__job_node_parse(node->value[0], "recompute.every", &number, &job->recompute_every, &job->arena,
                           err);
 }
 
-static int32_t read_recompute(struct hd__job *job, const char *path, struct hd__node *node,
+static int32_t read_recompute(struct hd__job *job, const char *path, struct hd__tree_node *node,
                               struct hd_error *err)
 {
     static const struct hd_option words = {.type = HD_OPT_ENUM, .choices = "none|selective|full"};
     int32_t rc;
     struct hd_error why = HD_ERROR_INIT;
     if (node->kind == HD__LIST)
-        return hd__node_fail(node, err, "%s is a list where none, selective, full or {every: N} is wanted",
+        return hd__job_node_fail(node, err, "%s is a list where none, selective, full or {every: N} is wanted",
                              path);
     if (node->kind == HD__MAP)
         rc = read_every(job, node, err);
     else if ((rc = hd__option_parse(&words, node->text, &job->recompute, &job->arena, &why)))
-        return hd__node_fail(node, err, "%s: %s; or {every: N}", path, why.message);
+        return hd__job_node_fail(node, err, "%s: %s; or {every: N}", path, why.message);
     if (!rc)
-        hd__value_set_tree(job, path, node, HD_OPTION_GLOBAL);
+        hd__job_value_set_tree(job, path, node, HD_OPTION_GLOBAL);
     return rc;
 }
 
-hd__special_fn hd__special(const char *path)
+hd__job_composite_fn hd__job_composite_key(const char *path)
 {
     static const struct {
         const char *path;
-        hd__special_fn read;
+        hd__job_composite_fn read;
     } table[] = {
         {"mesh.dp", read_dp},          {"data.train", read_sources},
         {"data.val", read_sources},    {"comm.axes", read_axes},

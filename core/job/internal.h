@@ -6,57 +6,57 @@
 #include "core/job/job.h"
 
 /* ---- keys.c */
-struct hd__core_section {
+struct hd__job_core_section {
     const char *name;
     const struct hd_option *options;
     size_t count;
     uint32_t kind;   /* of the component that it names; 0: none */
     const char *use; /* the component when `use:` is left out; NULL: it must be said */
 };
-extern const struct hd__core_section hd__core_sections[];
-extern const size_t hd__core_section_count;
-struct hd__options hd__core_table(const char *section);
+extern const struct hd__job_core_section hd__job_core_sections[];
+extern const size_t hd__job_core_section_count;
+struct hd__options hd__job_core_table(const char *section);
 
 /* ---- section_parse.c: a mapping through a table */
-typedef int32_t (*hd__special_fn)(struct hd__job *job, const char *path, struct hd__node *node,
+typedef int32_t (*hd__job_composite_fn)(struct hd__job *job, const char *path, struct hd__tree_node *node,
                                   struct hd_error *err);
 
-struct hd__fields {
+struct hd__job_fields {
     const char *path;      /* "data", in front of names */
-    const char *place;     /* where the section begins: a missing key is reported there */
-    struct hd__node *node; /* NULL: all defaults */
+    const char *location;     /* where the section begins: a missing key is reported there */
+    struct hd__tree_node *node; /* NULL: all defaults */
     struct hd__options table;
     void *settings;
-    const struct hd__section *owner;  /* NULL: the core */
-    const struct hd__options *others; /* keys of the same mapping that are read elsewhere; may be NULL */
-    int open;                         /* unknown keys are somebody else's business */
-    hd__special_fn (*special)(const char *path); /* keys with readers of their own; may be NULL */
+    const struct hd__job_section *owner;  /* NULL: the core */
+    const struct hd__options *other_keys; /* keys of the same mapping that are read elsewhere; may be NULL */
+    int allow_unknown;                         /* unknown keys are somebody else's business */
+    hd__job_composite_fn (*composite_reader)(const char *path); /* keys with readers of their own; may be NULL */
 };
-int32_t hd__fields_parse(struct hd__job *job, const struct hd__fields *fields, struct hd_error *err);
+int32_t hd__job_fields_parse(struct hd__job *job, const struct hd__job_fields *fields, struct hd_error *err);
 
 /* Notes a resolved value, in place of an earlier one of the same path. Takes the reference of json. */
-void hd__value_set(struct hd__job *job, const struct hd__section *owner, const char *path, const char *text,
+void hd__job_value_set(struct hd__job *job, const struct hd__job_section *owner, const char *path, const char *text,
                    json_t *json, const char *origin, uint32_t flags);
 /* The node as text and JSON, for values that are no single option. */
-void hd__value_set_tree(struct hd__job *job, const char *path, const struct hd__node *node, uint32_t flags);
+void hd__job_value_set_tree(struct hd__job *job, const char *path, const struct hd__tree_node *node, uint32_t flags);
 
 /* HD_E_INVALID, with the place of the node in front of the message. */
-int32_t hd__node_fail(const struct hd__node *node, struct hd_error *err, const char *format, ...)
+int32_t hd__job_node_fail(const struct hd__tree_node *node, struct hd_error *err, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 /* One option from one node. `path` is the key's full name. */
-int32_t hd__node_parse(const struct hd__node *node, const char *path, const struct hd_option *option,
+int32_t hd__job_node_parse(const struct hd__tree_node *node, const char *path, const struct hd_option *option,
                        void *settings, struct hd__arena *arena, struct hd_error *err);
 
 /* ---- composite_keys.c */
-hd__special_fn hd__special(const char *path);
+hd__job_composite_fn hd__job_composite_key(const char *path);
 
 /* ---- sections.c */
-int32_t hd__sections_read(struct hd__job *job, struct hd_error *err);
-int32_t hd__section_make(struct hd__job *job, const char *path, uint32_t kind, const char *use,
-                         struct hd__node *node, const char *place, struct hd__section **out,
+int32_t hd__job_sections_read(struct hd__job *job, struct hd_error *err);
+int32_t hd__job_section_make(struct hd__job *job, const char *path, uint32_t kind, const char *use,
+                         struct hd__tree_node *node, const char *place, struct hd__job_section **out,
                          struct hd_error *err);
 
 /* ---- override.c */
-int32_t hd__override(struct hd__job *job, const char *word, struct hd_error *err);
+int32_t hd__job_override(struct hd__job *job, const char *word, struct hd_error *err);
 
 #endif

@@ -6,7 +6,7 @@
 
 static const char default_strategies[] = "[{use: zero, stage: 0}]";
 
-static void mark_default(struct hd__node *node)
+static void mark_default(struct hd__tree_node *node)
 {
     node->origin = "default";
     node->line = node->column = 0;
@@ -17,7 +17,7 @@ static void mark_default(struct hd__node *node)
 /* Before the command line, so that strategies.zero.stage=1 finds something to change. */
 static int32_t add_defaults(struct hd__job *job, struct hd_error *err)
 {
-    struct hd__node *list;
+    struct hd__tree_node *list;
     if (hd__tree_get(job->root, "strategies"))
         return HD_OK;
     int32_t rc = hd__tree_parse("default", default_strategies, sizeof default_strategies - 1, NULL,
@@ -36,12 +36,12 @@ static int32_t read_job(struct hd__job *job, const char *text, size_t bytes, con
     if (rc)
         return rc;
     if (job->root->kind != HD__MAP)
-        return hd__node_fail(job->root, err, "a job is a mapping of sections, not %s",
-                             hd__tree_kind(job->root));
+        return hd__job_node_fail(job->root, err, "a job is a mapping of sections, not %s",
+                             hd__tree_kind_name(job->root));
     rc = add_defaults(job, err);
     for (size_t i = 0; i < n && !rc; i++)
-        rc = hd__override(job, overrides[i], err);
-    return rc ? rc : hd__sections_read(job, err);
+        rc = hd__job_override(job, overrides[i], err);
+    return rc ? rc : hd__job_sections_read(job, err);
 }
 
 int32_t hd__job_parse(const char *file, const char *text, size_t bytes, const char *const *overrides,
@@ -88,22 +88,22 @@ void hd__job_free(struct hd__job *job)
     free(job);
 }
 
-int32_t hd__job_section_parse(struct hd__job *job, struct hd__section *section,
+int32_t hd__job_section_parse(struct hd__job *job, struct hd__job_section *section,
                               const struct hd_option *options, size_t n, size_t option_size, void *settings,
                               struct hd_error *err)
 {
-    struct hd__options others = hd__core_table(section->path);
-    struct hd__fields fields = {
+    struct hd__options others = hd__job_core_table(section->path);
+    struct hd__job_fields fields = {
         .path = section->path,
-        .place = section->place,
-        .node = section->node ? section->node : hd__tree_map(&job->arena, section->place),
+        .location = section->location,
+        .node = section->node ? section->node : hd__tree_map(&job->arena, section->location),
         .table = {options, n, option_size},
         .settings = settings,
         .owner = section,
-        .others = &others,
+        .other_keys = &others,
     };
     uint32_t before = job->values.count;
-    int32_t rc = hd__fields_parse(job, &fields, err);
+    int32_t rc = hd__job_fields_parse(job, &fields, err);
     while (rc && job->values.count > before) /* half a section is none */
         json_decref(job->values.at[--job->values.count].json);
     section->parsed |= !rc;
@@ -112,10 +112,10 @@ int32_t hd__job_section_parse(struct hd__job *job, struct hd__section *section,
 
 /* ---- places */
 
-static const struct hd__node *step(const struct hd__node *at, const char *part, const char **place)
+static const struct hd__tree_node *descend(const struct hd__tree_node *at, const char *part, const char **place)
 {
     for (uint32_t i = 0; i < at->count; i++) {
-        const struct hd__node *value = at->value[i], *use = hd__tree_get(value, "use");
+        const struct hd__tree_node *value = at->value[i], *use = hd__tree_get(value, "use");
         char index[16];
         snprintf(index, sizeof index, "%u", i);
         if (at->kind == HD__MAP
@@ -131,17 +131,17 @@ static const struct hd__node *step(const struct hd__node *at, const char *part, 
 
 const char *hd__job_where(struct hd__job *job, const char *path)
 {
-    const struct hd__value *value = hd__value_get(job, path);
+    const struct hd__job_value *value = hd__job_value_get(job, path);
     if (value && strcmp(value->origin, "default"))
         return value->origin;
-    const struct hd__node *at = job->root;
+    const struct hd__tree_node *at = job->root;
     const char *best = at->origin, *place = best;
     char *copy = hd__arena_strdup(&job->arena, path), *rest;
     for (char *part = copy; part && at; part = rest) {
         rest = strchr(part, '.');
         if (rest)
             *rest++ = 0;
-        at = step(at, part, &place);
+        at = descend(at, part, &place);
         if (strcmp(place, "default"))
             best = place;
     }
@@ -158,7 +158,7 @@ int32_t hd__job_fail(struct hd__job *job, const char *path, struct hd_error *err
     return hd_fail(err, HD_E_INVALID, "%s: %s", hd__job_where(job, path), message);
 }
 
-int32_t hd__job_blame(struct hd__job *job, const char *path, struct hd_error *err)
+int32_t hd__job_locate_error(struct hd__job *job, const char *path, struct hd_error *err)
 {
     int32_t code = err->code ? err->code : HD_E_INVALID; /* a plugin may have returned one and set none */
     hd__job_fail(job, path, err, "%s", err->message);

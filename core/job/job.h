@@ -7,7 +7,7 @@
  *     hd__job_free
  *
  * The core's own sections are described by struct hd_option tables like those of plugins (core/job/keys.c).
- * What belongs to a plugin stays raw: struct hd__section keeps its `use:` name and its nodes. A failure is
+ * What belongs to a plugin stays raw: struct hd__job_section keeps its `use:` name and its nodes. A failure is
  * HD_E_INVALID; its message begins with the place, "job.yaml:12:7: " or "command line: ", and hd_error.where
  * stays empty, so that printing the message prints everything. */
 #ifndef HD_CORE_JOB_JOB_H
@@ -20,28 +20,28 @@
 #include "core/job/lr_schedule.h"
 #include "heddle/plugin.h"
 
-struct hd__node; /* core/base/yaml_tree.h */
+struct hd__tree_node; /* core/base/yaml_tree.h */
 struct hd__job;
 
 /* A part of the job that names a component: device, comm, each strategy, optimizer, model, checkpoint, each
  * hook, each transport of comm.axes. */
-struct hd__section {
+struct hd__job_section {
     const char *path;   /* as the command line addresses it: "optimizer", "strategies.zero", "comm.axes.dp" */
     const char *use;    /* the component's name */
     const char *origin; /* of `use`: "job.yaml:12:7", "default", "command line" */
     uint32_t kind;      /* HD_KIND_... */
     uint32_t parsed;    /* hd__job_section_parse was called */
-    const char *place;  /* where the section begins, for messages */
-    struct hd__node *node; /* the whole mapping; NULL where only a name was given */
+    const char *location;  /* where the section begins, for messages */
+    struct hd__tree_node *node; /* the whole mapping; NULL where only a name was given */
 };
 
 /* One resolved value. The text is valid YAML (flow style) and reads back as the same value. */
-struct hd__value {
+struct hd__job_value {
     const char *path;                /* "data.batch", "strategies.zero.stage" */
     const char *text;                /* "32", "[0.9, 0.95]" */
     const char *origin;              /* "default", "job.yaml:12:7", "command line" */
     const char *note;                /* "auto": what stood there before it was resolved; or NULL */
-    const struct hd__section *owner; /* whose option it is; NULL: the core's */
+    const struct hd__job_section *owner; /* whose option it is; NULL: the core's */
     json_t *json;
     uint32_t flags; /* HD_OPTION_GLOBAL: ranks must agree */
     uint32_t reserved;
@@ -96,14 +96,14 @@ struct hd__job {
     int32_t device_capture;
 
     /* sections of plugins. checkpoint is NULL when nothing is to be saved; the others are never NULL */
-    struct hd__section *device, *comm, *optimizer, *model, *checkpoint;
-    struct hd__section **strategies; /* in the job's order, never empty */
+    struct hd__job_section *device, *comm, *optimizer, *model, *checkpoint;
+    struct hd__job_section **strategies; /* in the job's order, never empty */
     uint64_t n_strategies;
-    struct hd__section **hooks; /* comm.hooks: wrappers, the first is outermost */
+    struct hd__job_section **hooks; /* comm.hooks: wrappers, the first is outermost */
     uint64_t n_hooks;
-    struct hd__section
+    struct hd__job_section
         *comm_axis[HD_AXIS_COUNT]; /* the transport of each axis; `comm` where comm.axes is silent */
-    struct hd__section *comm_inside; /* comm.inside; NULL: one transport for all */
+    struct hd__job_section *comm_inside; /* comm.inside; NULL: one transport for all */
     int32_t comm_levels[3];       /* HD__LEVELS_..., the outermost first, each inside the one before */
     uint32_t n_comm_levels;       /* 1 to 3 */
     int32_t comm_sums;            /* HD__SUMS_... */
@@ -119,7 +119,7 @@ struct hd__job {
     int64_t mesh_asked[HD_AXIS_COUNT]; /* as in the file; 0 = auto */
     int64_t ranks;                     /* product of mesh */
 
-    struct hd__schedule schedule; /* .lr is the optimizer's: whoever opens the optimizer sets it */
+    struct hd__lr_schedule schedule; /* .lr is the optimizer's: whoever opens the optimizer sets it */
 
     /* data: */
     struct hd__sources train, val; /* val.count 0: none */
@@ -162,8 +162,8 @@ struct hd__job {
     const char *metrics_blocks; /* NULL: none */
 
     /* for printing and for comparing between ranks */
-    HD__ARRAY(struct hd__value) values;
-    struct hd__node *root;
+    HD__ARRAY(struct hd__job_value) values;
+    struct hd__tree_node *root;
     struct hd_list special; /* where the tables point for keys that have readers of their own */
 };
 
@@ -178,7 +178,7 @@ void hd__job_free(struct hd__job *job); /* NULL is fine */
 /* Parses a plugin's section into `settings` (its settings_size bytes, zeroed by the caller) through its
  * table: defaults first, then the file and the command line. Strings and lists live as long as the job.
  * Unknown keys are refused with the nearest right one. */
-int32_t hd__job_section_parse(struct hd__job *job, struct hd__section *section,
+int32_t hd__job_section_parse(struct hd__job *job, struct hd__job_section *section,
                               const struct hd_option *options, size_t n, size_t option_size, void *settings,
                               struct hd_error *err);
 
@@ -186,7 +186,7 @@ int32_t hd__job_section_parse(struct hd__job *job, struct hd__section *section,
  * product, or 1. May be called again with another number. */
 int32_t hd__job_resolve(struct hd__job *job, int64_t ranks, struct hd_error *err);
 
-const struct hd__value *hd__value_get(const struct hd__job *job, const char *path); /* NULL: not set, and it has no default */
+const struct hd__job_value *hd__job_value_get(const struct hd__job *job, const char *path); /* NULL: not set, and it has no default */
 
 /* "job.yaml:12:7" or "command line": where a path like "mesh.tp", "optimizer.use" or "strategies.zero.stage"
  * was written, or, where it was not, the nearest thing around it that was. The job owns the text. */
@@ -195,7 +195,7 @@ const char *hd__job_where(struct hd__job *job, const char *path);
 int32_t hd__job_fail(struct hd__job *job, const char *path, struct hd_error *err, const char *format, ...)
     __attribute__((format(printf, 4, 5)));
 /* Puts the place of `path` in front of the message that is in `err`. Its code stays and is returned. */
-int32_t hd__job_blame(struct hd__job *job, const char *path, struct hd_error *err);
+int32_t hd__job_locate_error(struct hd__job *job, const char *path, struct hd_error *err);
 
 /* Where a run's files lie: the folder of its metrics. */
 const char *hd__job_folder(struct hd__job *job);

@@ -153,7 +153,7 @@ static const struct hd_option metrics_keys[] = {
 };
 
 #define KEYS(name) name##_keys, HD__COUNT(name##_keys)
-const struct hd__core_section hd__core_sections[] = {
+const struct hd__job_core_section hd__job_core_sections[] = {
     {"job", KEYS(job), 0, NULL},
     {"launch", KEYS(launch), 0, NULL},
     {"plugins", KEYS(plugins), 0, NULL},
@@ -172,18 +172,18 @@ const struct hd__core_section hd__core_sections[] = {
     {"checkpoint", KEYS(checkpoint), HD_KIND_CKPT, "posix"},
     {"metrics", KEYS(metrics), 0, NULL},
 };
-const size_t hd__core_section_count = HD__COUNT(hd__core_sections);
+const size_t hd__job_core_section_count = HD__COUNT(hd__job_core_sections);
 
 const char *hd__job_table(size_t i, struct hd__options *table)
 {
-    if (i >= HD__COUNT(hd__core_sections))
+    if (i >= HD__COUNT(hd__job_core_sections))
         return NULL;
-    const struct hd__core_section *s = &hd__core_sections[i];
+    const struct hd__job_core_section *s = &hd__job_core_sections[i];
     *table = (struct hd__options){s->options, s->count, sizeof(struct hd_option)};
     return s->name;
 }
 
-struct hd__options hd__core_table(const char *section)
+struct hd__options hd__job_core_table(const char *section)
 {
     struct hd__options table = {0};
     const char *name;

@@ -23,19 +23,19 @@ static double progress(int64_t done, int64_t all)
     return done >= all ? 1 : (double)done / (double)all;
 }
 
-double hd__lr(const struct hd__schedule *s, int64_t step, int64_t steps)
+double hd__lr(const struct hd__lr_schedule *s, int64_t step, int64_t steps)
 {
     int64_t decay = s->decay > 0 ? s->decay : steps / 10;
     if (step <= s->warmup)
         return s->lr * (double)step / (double)s->warmup;
     switch (s->kind) {
-    case HD__SCHEDULE_LINEAR:
+    case HD__LR_LINEAR:
         return interpolate(HD__DECAY_LINEAR, s->lr, s->min_lr,
                            progress(step - 1 - s->warmup, steps - s->warmup));
-    case HD__SCHEDULE_COSINE:
+    case HD__LR_COSINE:
         return interpolate(HD__DECAY_COSINE, s->lr, s->min_lr,
                            progress(step - 1 - s->warmup, steps - s->warmup));
-    case HD__SCHEDULE_WSD:
+    case HD__LR_WSD:
         return interpolate(s->decay_shape, s->lr, s->min_lr, progress(step - 1 - (steps - decay), decay));
     default:
         return s->lr;

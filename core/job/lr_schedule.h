@@ -4,10 +4,10 @@
 
 #include <stdint.h>
 
-enum { HD__SCHEDULE_CONSTANT = 0, HD__SCHEDULE_LINEAR, HD__SCHEDULE_COSINE, HD__SCHEDULE_WSD };
+enum { HD__LR_CONSTANT = 0, HD__LR_LINEAR, HD__LR_COSINE, HD__LR_WSD };
 enum { HD__DECAY_LINEAR = 0, HD__DECAY_COSINE, HD__DECAY_SQRT };
 
-struct hd__schedule {
+struct hd__lr_schedule {
     int32_t kind;        /* HD__SCHEDULE_... */
     int32_t decay_shape; /* WSD: HD__DECAY_... */
     int64_t warmup;      /* steps */
@@ -22,6 +22,6 @@ struct hd__schedule {
  * 2         (Loshchilov and Hutter 2017, one period) wsd       lr, until the last D steps: p = (step - 1 -
  * (steps - D)) / D through linear, cosine, or lr + (min_lr - lr) sqrt(p)                          (Haegele et
  * al. 2024) Steps beyond `steps` keep the last value that p = 1 gives. */
-double hd__lr(const struct hd__schedule *schedule, int64_t step, int64_t steps);
+double hd__lr(const struct hd__lr_schedule *schedule, int64_t step, int64_t steps);
 
 #endif

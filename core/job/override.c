@@ -7,7 +7,7 @@
 
 /* The value. What begins like a list, a mapping or a quoted word is YAML; anything else stands for itself, so
  * that a path needs no quotes. */
-static int32_t read_value(struct hd__job *job, const char *word, const char *text, struct hd__node **out,
+static int32_t read_value(struct hd__job *job, const char *word, const char *text, struct hd__tree_node **out,
                           struct hd_error *err)
 {
     struct hd_error why = HD_ERROR_INIT;
@@ -24,7 +24,7 @@ static int32_t read_value(struct hd__job *job, const char *word, const char *tex
 }
 
 /* The item of a list that `part` means: an index, or the name in its `use:`. */
-static int32_t find_item(const struct hd__node *list, const char *word, const char *part, uint32_t *out,
+static int32_t find_item(const struct hd__tree_node *list, const char *word, const char *part, uint32_t *out,
                          struct hd_error *err)
 {
     const char *names[64];
@@ -37,7 +37,7 @@ static int32_t find_item(const struct hd__node *list, const char *word, const ch
     }
     struct hd__text all = {0};
     for (uint32_t i = 0; i < list->count; i++) {
-        const struct hd__node *use = hd__tree_get(list->value[i], "use");
+        const struct hd__tree_node *use = hd__tree_get(list->value[i], "use");
         const char *name = use && use->kind == HD__SCALAR ? use->text : NULL;
         if (name && !strcmp(name, part)) {
             hd__text_free(&all);
@@ -61,10 +61,10 @@ static int32_t find_item(const struct hd__node *list, const char *word, const ch
 }
 
 /* Walks to the mapping or list that holds the last part, making mappings on the way. */
-static int32_t put(struct hd__job *job, const char *word, char *path, struct hd__node *value,
+static int32_t set_at_path(struct hd__job *job, const char *word, char *path, struct hd__tree_node *value,
                    struct hd_error *err)
 {
-    struct hd__node *at = job->root;
+    struct hd__tree_node *at = job->root;
     for (char *part = path, *rest; part; part = rest) {
         uint32_t i = 0;
         rest = strchr(part, '.');
@@ -85,7 +85,7 @@ static int32_t put(struct hd__job *job, const char *word, char *path, struct hd_
             hd__tree_set(at, part, value, &job->arena);
             return HD_OK;
         }
-        struct hd__node *child = hd__tree_get(at, part);
+        struct hd__tree_node *child = hd__tree_get(at, part);
         if (!child || child->kind == HD__SCALAR) {
             child = hd__tree_map(&job->arena, ORIGIN);
             hd__tree_set(at, part, child, &job->arena);
@@ -95,7 +95,7 @@ static int32_t put(struct hd__job *job, const char *word, char *path, struct hd_
     return HD_OK;
 }
 
-static uint32_t depth_of(const struct hd__node *node)
+static uint32_t depth_of(const struct hd__tree_node *node)
 {
     uint32_t most = 0;
     for (uint32_t i = 0; i < node->count; i++)
@@ -104,7 +104,7 @@ static uint32_t depth_of(const struct hd__node *node)
 }
 
 /* The limit of files holds for the command line too: everything that walks a tree may rely on it. */
-static int32_t check_depth(const char *word, const char *path, const struct hd__node *value,
+static int32_t check_depth(const char *word, const char *path, const struct hd__tree_node *value,
                            struct hd_error *err)
 {
     uint32_t depth = depth_of(value) + 1;
@@ -115,10 +115,10 @@ static int32_t check_depth(const char *word, const char *path, const struct hd__
                                              word, HD__TREE_DEPTH);
 }
 
-int32_t hd__override(struct hd__job *job, const char *word, struct hd_error *err)
+int32_t hd__job_override(struct hd__job *job, const char *word, struct hd_error *err)
 {
     const char *equals = strchr(word, '=');
-    struct hd__node *value = NULL;
+    struct hd__tree_node *value = NULL;
     if (!equals || equals == word)
         return hd_fail(err, HD_E_INVALID, ORIGIN ": '%.200s' is not key=value, like optimizer.lr=1e-3", word);
     int32_t rc = read_value(job, word, equals + 1, &value, err);
@@ -127,5 +127,5 @@ int32_t hd__override(struct hd__job *job, const char *word, struct hd_error *err
     char *path = hd__arena_strdup(&job->arena, word);
     path[equals - word] = 0;
     rc = check_depth(word, path, value, err);
-    return rc ? rc : put(job, word, path, value, err);
+    return rc ? rc : set_at_path(job, word, path, value, err);
 }

@@ -7,16 +7,16 @@ struct view {
     struct hd__arena arena;
 };
 
-static struct hd__node *leaf(struct view *v, const struct hd__value *value)
+static struct hd__tree_node *leaf(struct view *v, const struct hd__job_value *value)
 {
-    struct hd__node *node = hd__tree_scalar(&v->arena, value->text, value->origin);
+    struct hd__tree_node *node = hd__tree_scalar(&v->arena, value->text, value->origin);
     node->leaf = value->json;
     node->note = value->note;
     return node;
 }
 
 /* Puts a leaf at a dotted name below `map`. */
-static void place(struct view *v, struct hd__node *map, const char *name, struct hd__node *node)
+static void put_at_path(struct view *v, struct hd__tree_node *map, const char *name, struct hd__tree_node *node)
 {
     char *copy = hd__arena_strdup(&v->arena, name), *rest;
     for (char *part = copy;; part = rest) {
@@ -26,7 +26,7 @@ static void place(struct view *v, struct hd__node *map, const char *name, struct
             return;
         }
         *rest++ = 0;
-        struct hd__node *child = hd__tree_get(map, part);
+        struct hd__tree_node *child = hd__tree_get(map, part);
         if (!child || child->kind != HD__MAP) {
             child = hd__tree_map(&v->arena, node->origin);
             hd__tree_set(map, part, child, &v->arena);
@@ -35,36 +35,36 @@ static void place(struct view *v, struct hd__node *map, const char *name, struct
     }
 }
 
-static void place_values(struct view *v, struct hd__node *map, const struct hd__section *owner,
+static void put_values(struct view *v, struct hd__tree_node *map, const struct hd__job_section *owner,
                          const char *path)
 {
     size_t n = strlen(path);
     for (uint32_t i = 0; i < v->job->values.count; i++) {
-        const struct hd__value *value = &v->job->values.at[i];
+        const struct hd__job_value *value = &v->job->values.at[i];
         if (value->owner == owner && !strncmp(value->path, path, n) && value->path[n] == '.')
-            place(v, map, value->path + n + 1, leaf(v, value));
+            put_at_path(v, map, value->path + n + 1, leaf(v, value));
     }
 }
 
 /* The core's own keys, in the order of their table. */
-static void place_core(struct view *v, struct hd__node *map, const char *section)
+static void put_core_keys(struct view *v, struct hd__tree_node *map, const char *section)
 {
-    struct hd__options table = hd__core_table(section);
+    struct hd__options table = hd__job_core_table(section);
     for (size_t i = 0; i < table.count; i++) {
         const char *name = table.at[i].name;
-        const struct hd__value *value =
-            hd__value_get(v->job, hd__arena_format(&v->arena, "%s.%s", section, name));
+        const struct hd__job_value *value =
+            hd__job_value_get(v->job, hd__arena_format(&v->arena, "%s.%s", section, name));
         if (value && !value->owner)
             hd__tree_set(map, name, leaf(v, value), &v->arena);
     }
 }
 
 /* What a plugin's section says, as written: nobody has read it yet. */
-static void place_raw(struct view *v, struct hd__node *map, const struct hd__section *s)
+static void put_raw_keys(struct view *v, struct hd__tree_node *map, const struct hd__job_section *s)
 {
-    struct hd__options core = hd__core_table(s->path);
+    struct hd__options core = hd__job_core_table(s->path);
     for (uint32_t i = 0; s->node && i < s->node->count; i++) {
-        const struct hd__node *raw = s->node->value[i];
+        const struct hd__tree_node *raw = s->node->value[i];
         const char *key = s->node->key[i]->text;
         struct hd__text text = {0};
         if (!strcmp(key, "use") || hd__option_find(&core, key) >= 0)
@@ -75,21 +75,21 @@ static void place_raw(struct view *v, struct hd__node *map, const struct hd__sec
     }
 }
 
-static struct hd__node *section_view(struct view *v, const struct hd__section *s)
+static struct hd__tree_node *section_view(struct view *v, const struct hd__job_section *s)
 {
-    struct hd__node *map = hd__tree_map(&v->arena, s->place);
+    struct hd__tree_node *map = hd__tree_map(&v->arena, s->location);
     if (!s->node && strchr(s->path, '.')) { /* a transport or hook that was only named */
-        struct hd__node *name = hd__tree_scalar(&v->arena, s->use, s->origin);
+        struct hd__tree_node *name = hd__tree_scalar(&v->arena, s->use, s->origin);
         name->leaf = NULL;
         return name;
     }
-    place_values(v, map, s, s->path);
+    put_values(v, map, s, s->path);
     if (!s->parsed)
-        place_raw(v, map, s);
+        put_raw_keys(v, map, s);
     return map;
 }
 
-static const struct hd__section *find_axis(const struct hd__job *job, const char *path)
+static const struct hd__job_section *find_axis(const struct hd__job *job, const char *path)
 {
     for (int a = 0; a < HD_AXIS_COUNT; a++)
         if (!strcmp(job->comm_axis[a]->path, path))
@@ -97,15 +97,15 @@ static const struct hd__section *find_axis(const struct hd__job *job, const char
     return NULL;
 }
 
-static void place_comm(struct view *v, struct hd__node *map)
+static void put_comm(struct view *v, struct hd__tree_node *map)
 {
     const struct hd__job *job = v->job;
-    const struct hd__node *axes = hd__tree_get(job->comm->node, "axes");
+    const struct hd__tree_node *axes = hd__tree_get(job->comm->node, "axes");
     if (axes && axes->count) {
-        struct hd__node *out = hd__tree_map(&v->arena, axes->origin);
+        struct hd__tree_node *out = hd__tree_map(&v->arena, axes->origin);
         for (uint32_t i = 0; i < axes->count; i++) {
             const char *word = axes->key[i]->text;
-            const struct hd__section *s = find_axis(job, hd__arena_format(&v->arena, "comm.axes.%s", word));
+            const struct hd__job_section *s = find_axis(job, hd__arena_format(&v->arena, "comm.axes.%s", word));
             hd__tree_set(out, word,
                          s ? section_view(v, s)
                            : hd__tree_scalar(&v->arena,
@@ -117,39 +117,39 @@ static void place_comm(struct view *v, struct hd__node *map)
     }
     if (!job->n_hooks)
         return;
-    struct hd__node *hooks = hd__arena_alloc(&v->arena, sizeof *hooks);
+    struct hd__tree_node *hooks = hd__arena_alloc(&v->arena, sizeof *hooks);
     hooks->kind = HD__LIST;
     for (uint64_t i = 0; i < job->n_hooks; i++)
         hd__tree_push(hooks, section_view(v, job->hooks[i]), &v->arena);
     hd__tree_set(map, "hooks", hooks, &v->arena);
 }
 
-static struct hd__node *strategies_view(struct view *v)
+static struct hd__tree_node *strategies_view(struct view *v)
 {
-    struct hd__node *list = hd__arena_alloc(&v->arena, sizeof *list);
+    struct hd__tree_node *list = hd__arena_alloc(&v->arena, sizeof *list);
     list->kind = HD__LIST;
     for (uint64_t i = 0; i < v->job->n_strategies; i++)
         hd__tree_push(list, section_view(v, v->job->strategies[i]), &v->arena);
     return list;
 }
 
-static const struct hd__section *section_of(const struct hd__job *job, uint32_t kind)
+static const struct hd__job_section *section_of(const struct hd__job *job, uint32_t kind)
 {
-    const struct hd__section *const all[] = {
+    const struct hd__job_section *const all[] = {
         [HD_KIND_DEVICE] = job->device,       [HD_KIND_COMM] = job->comm,       [HD_KIND_STRATEGY] = NULL,
         [HD_KIND_OPTIMIZER] = job->optimizer, [HD_KIND_CKPT] = job->checkpoint, [HD_KIND_MODEL] = job->model,
     };
     return kind < HD__COUNT(all) ? all[kind] : NULL;
 }
 
-static struct hd__node *make_view(struct view *v)
+static struct hd__tree_node *make_view(struct view *v)
 {
-    struct hd__node *root = hd__tree_map(&v->arena, "");
-    for (size_t i = 0; i < hd__core_section_count; i++) {
-        const struct hd__core_section *s = &hd__core_sections[i];
-        const struct hd__section *own = section_of(v->job, s->kind);
-        const struct hd__value *single = hd__value_get(v->job, s->name);
-        struct hd__node *node;
+    struct hd__tree_node *root = hd__tree_map(&v->arena, "");
+    for (size_t i = 0; i < hd__job_core_section_count; i++) {
+        const struct hd__job_core_section *s = &hd__job_core_sections[i];
+        const struct hd__job_section *own = section_of(v->job, s->kind);
+        const struct hd__job_value *single = hd__job_value_get(v->job, s->name);
+        struct hd__tree_node *node;
         if (s->kind == HD_KIND_CKPT && !own)
             continue;
         if (s->kind == HD_KIND_STRATEGY)
@@ -159,9 +159,9 @@ static struct hd__node *make_view(struct view *v)
         else
             node = own ? section_view(v, own) : hd__tree_map(&v->arena, "");
         if (node->kind == HD__MAP)
-            place_core(v, node, s->name);
+            put_core_keys(v, node, s->name);
         if (own == v->job->comm && own)
-            place_comm(v, node);
+            put_comm(v, node);
         if (node->kind != HD__MAP || node->count)
             hd__tree_set(root, s->name, node, &v->arena);
     }
@@ -170,10 +170,10 @@ static struct hd__node *make_view(struct view *v)
 
 /* ---- YAML */
 
-static void print_node(const struct hd__node *node, int indent, struct hd__text *out);
+static void print_node(const struct hd__tree_node *node, int indent, struct hd__text *out);
 
 /* What follows "key:" or "-". */
-static void print_leaf(const struct hd__node *node, struct hd__text *out, size_t line)
+static void print_leaf(const struct hd__tree_node *node, struct hd__text *out, size_t line)
 {
     hd__text_add(out, " %s", node->text);
     size_t width = out->length - line;
@@ -181,7 +181,7 @@ static void print_leaf(const struct hd__node *node, struct hd__text *out, size_t
                  node->note ? ", " : "", node->note ? node->note : "");
 }
 
-static void print_map(const struct hd__node *map, int indent, int dash, struct hd__text *out)
+static void print_map(const struct hd__tree_node *map, int indent, int dash, struct hd__text *out)
 {
     struct hd__arena scratch = {0};
     for (uint32_t i = 0; i < map->count; i++) {
@@ -199,7 +199,7 @@ static void print_map(const struct hd__node *map, int indent, int dash, struct h
     hd__arena_free(&scratch);
 }
 
-static void print_node(const struct hd__node *node, int indent, struct hd__text *out)
+static void print_node(const struct hd__tree_node *node, int indent, struct hd__text *out)
 {
     if (node->kind == HD__MAP) {
         print_map(node, indent, 0, out);
@@ -225,7 +225,7 @@ void hd__job_print(const struct hd__job *job, struct hd__text *out)
 
 /* ---- JSON */
 
-static json_t *node_json(const struct hd__node *node)
+static json_t *node_json(const struct hd__tree_node *node)
 {
     if (node->kind == HD__SCALAR)
         return node->leaf ? json_incref(node->leaf) : json_string(node->text);

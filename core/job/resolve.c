@@ -144,24 +144,24 @@ static void note_dp(struct hd__job *job)
     int64_t r = job->mesh[HD_AXIS_DP_REPLICATE], s = job->mesh[HD_AXIS_DP_SHARD];
     int parts = job->mesh_asked[HD_AXIS_DP_REPLICATE] != 1;
     int was_auto = !job->mesh_asked[HD_AXIS_DP_REPLICATE] || !job->mesh_asked[HD_AXIS_DP_SHARD];
-    const struct hd__value *before = hd__value_get(job, "mesh.dp");
+    const struct hd__job_value *before = hd__job_value_get(job, "mesh.dp");
     const char *text =
         parts ? hd__arena_format(&job->arena, "{replicate: %lld, shard: %lld}", (long long)r, (long long)s)
               : hd__arena_format(&job->arena, "%lld", (long long)s);
     json_t *json =
         parts ? json_pack("{s:I, s:I}", "replicate", (json_int_t)r, "shard", (json_int_t)s) : json_integer(s);
-    hd__value_set(job, NULL, "mesh.dp", text, json, before ? before->origin : "default", HD_OPTION_GLOBAL);
+    hd__job_value_set(job, NULL, "mesh.dp", text, json, before ? before->origin : "default", HD_OPTION_GLOBAL);
     if (was_auto)
-        ((struct hd__value *)hd__value_get(job, "mesh.dp"))->note = "auto";
+        ((struct hd__job_value *)hd__job_value_get(job, "mesh.dp"))->note = "auto";
 }
 
 static void note_micro_batch(struct hd__job *job)
 {
     char text[24];
     snprintf(text, sizeof text, "%lld", (long long)job->micro_batch);
-    hd__value_set(job, NULL, "data.micro_batch", text, json_integer(job->micro_batch), "default",
+    hd__job_value_set(job, NULL, "data.micro_batch", text, json_integer(job->micro_batch), "default",
                   HD_OPTION_GLOBAL);
-    ((struct hd__value *)hd__value_get(job, "data.micro_batch"))->note = "batch / (dp x ep)";
+    ((struct hd__job_value *)hd__job_value_get(job, "data.micro_batch"))->note = "batch / (dp x ep)";
 }
 
 int32_t hd__job_resolve(struct hd__job *job, int64_t ranks, struct hd_error *err)

@@ -6,7 +6,7 @@
 
 /* ---- resolved values */
 
-const struct hd__value *hd__value_get(const struct hd__job *job, const char *path)
+const struct hd__job_value *hd__job_value_get(const struct hd__job *job, const char *path)
 {
     for (uint32_t i = 0; i < job->values.count; i++)
         if (!strcmp(job->values.at[i].path, path))
@@ -14,16 +14,16 @@ const struct hd__value *hd__value_get(const struct hd__job *job, const char *pat
     return NULL;
 }
 
-void hd__value_set(struct hd__job *job, const struct hd__section *owner, const char *path, const char *text,
+void hd__job_value_set(struct hd__job *job, const struct hd__job_section *owner, const char *path, const char *text,
                    json_t *json, const char *origin, uint32_t flags)
 {
-    struct hd__value value = {.path = hd__arena_strdup(&job->arena, path),
+    struct hd__job_value value = {.path = hd__arena_strdup(&job->arena, path),
                               .text = hd__arena_strdup(&job->arena, text),
                               .origin = origin,
                               .owner = owner,
                               .json = json,
                               .flags = flags};
-    struct hd__value *before = (struct hd__value *)hd__value_get(job, path);
+    struct hd__job_value *before = (struct hd__job_value *)hd__job_value_get(job, path);
     if (before) {
         json_decref(before->json);
         *before = value;
@@ -33,7 +33,7 @@ void hd__value_set(struct hd__job *job, const struct hd__section *owner, const c
 }
 
 /* A number where it looks like one: these are values whose readers knew, but whose nodes do not say it. */
-static json_t *scalar_json(const struct hd__node *node)
+static json_t *scalar_json(const struct hd__tree_node *node)
 {
     char *end;
     long long whole = strtoll(node->text, &end, 10);
@@ -44,7 +44,7 @@ static json_t *scalar_json(const struct hd__node *node)
     return number && !*end && isfinite(value) ? json_real(value) : json_string(node->text);
 }
 
-static json_t *tree_json(const struct hd__node *node)
+static json_t *tree_json(const struct hd__tree_node *node)
 {
     if (node->kind == HD__SCALAR)
         return scalar_json(node);
@@ -58,17 +58,17 @@ static json_t *tree_json(const struct hd__node *node)
     return out;
 }
 
-void hd__value_set_tree(struct hd__job *job, const char *path, const struct hd__node *node, uint32_t flags)
+void hd__job_value_set_tree(struct hd__job *job, const char *path, const struct hd__tree_node *node, uint32_t flags)
 {
     struct hd__text text = {0};
     hd__tree_text(node, &text);
-    hd__value_set(job, NULL, path, text.at, tree_json(node), node->origin, flags);
+    hd__job_value_set(job, NULL, path, text.at, tree_json(node), node->origin, flags);
     hd__text_free(&text);
 }
 
 /* ---- one node */
 
-int32_t hd__node_fail(const struct hd__node *node, struct hd_error *err, const char *format, ...)
+int32_t hd__job_node_fail(const struct hd__tree_node *node, struct hd_error *err, const char *format, ...)
 {
     char message[900];
     va_list args;
@@ -78,47 +78,47 @@ int32_t hd__node_fail(const struct hd__node *node, struct hd_error *err, const c
     return hd_fail(err, HD_E_INVALID, "%s: %s", node->origin, message);
 }
 
-static int32_t parse_items(const struct hd__node *node, const char *path, const struct hd_option *option,
+static int32_t parse_items(const struct hd__tree_node *node, const char *path, const struct hd_option *option,
                            void *settings, struct hd__arena *arena, struct hd_error *err)
 {
     uint32_t n = node->kind == HD__LIST ? node->count : 1;
     const char **items = hd__arena_alloc(arena, (n + 1) * sizeof *items);
     struct hd_error why = HD_ERROR_INIT;
     for (uint32_t i = 0; i < n; i++) {
-        const struct hd__node *item = node->kind == HD__LIST ? node->value[i] : node;
+        const struct hd__tree_node *item = node->kind == HD__LIST ? node->value[i] : node;
         if (item->kind != HD__SCALAR || hd__tree_is_null(item))
-            return hd__node_fail(item, err, "%s: an item is %s where a single value is wanted", path,
-                                 item->kind == HD__SCALAR ? "empty" : hd__tree_kind(item));
+            return hd__job_node_fail(item, err, "%s: an item is %s where a single value is wanted", path,
+                                 item->kind == HD__SCALAR ? "empty" : hd__tree_kind_name(item));
         items[i] = item->text;
     }
     if (hd__option_parse_list(option, items, n, settings, arena, &why))
-        return hd__node_fail(node, err, "%s: %s", path, why.message);
+        return hd__job_node_fail(node, err, "%s: %s", path, why.message);
     return HD_OK;
 }
 
-int32_t hd__node_parse(const struct hd__node *node, const char *path, const struct hd_option *option,
+int32_t hd__job_node_parse(const struct hd__tree_node *node, const char *path, const struct hd_option *option,
                        void *settings, struct hd__arena *arena, struct hd_error *err)
 {
     struct hd_error why = HD_ERROR_INIT;
     if (hd__tree_is_null(node))
-        return hd__node_fail(node, err, "%s has no value; leave the key out for the default", path);
+        return hd__job_node_fail(node, err, "%s has no value; leave the key out for the default", path);
     if (option->type == HD_OPT_LIST && node->kind != HD__MAP)
         return parse_items(node, path, option, settings, arena, err);
     if (node->kind != HD__SCALAR)
-        return hd__node_fail(node, err, "%s is %s where %s%s is wanted", path, hd__tree_kind(node),
+        return hd__job_node_fail(node, err, "%s is %s where %s%s is wanted", path, hd__tree_kind_name(node),
                              option->type == HD_OPT_LIST ? "a " : "one value of type ",
                              hd__option_type_name(option->type));
     if (hd__option_parse(option, node->text, settings, arena, &why))
-        return hd__node_fail(node, err, "%s: %s", path, why.message);
+        return hd__job_node_fail(node, err, "%s: %s", path, why.message);
     return HD_OK;
 }
 
 /* ---- a whole mapping */
 
-struct walk {
+struct parse_state {
     struct hd__job *job;
-    const struct hd__fields *f;
-    const struct hd__node **given; /* by option: what was written for it */
+    const struct hd__job_fields *f;
+    const struct hd__tree_node **given; /* by option: what was written for it */
     struct hd_error *err;
 };
 
@@ -128,76 +128,76 @@ static char *join(struct hd__job *job, const char *path, const char *name)
 }
 
 /* Names of the table and of the others, for suggestions. Caller frees. */
-static const char **all_names(const struct hd__fields *f, size_t *n)
+static const char **all_names(const struct hd__job_fields *f, size_t *n)
 {
-    size_t others = f->others ? f->others->count : 0, k = 0;
+    size_t others = f->other_keys ? f->other_keys->count : 0, k = 0;
     const char **names = hd__alloc((f->table.count + others + 2) * sizeof *names);
     for (size_t i = 0; i < f->table.count; i++)
         names[k++] = hd__option_at(&f->table, i).name;
     for (size_t i = 0; i < others; i++)
-        names[k++] = hd__option_at(f->others, i).name;
+        names[k++] = hd__option_at(f->other_keys, i).name;
     if (f->owner)
         names[k++] = "use";
     *n = k;
     return names;
 }
 
-static int32_t unknown_key(const struct walk *w, const struct hd__node *key, const char *name)
+static int32_t unknown_key(const struct parse_state *w, const struct hd__tree_node *key, const char *name)
 {
-    const struct hd__fields *f = w->f;
+    const struct hd__job_fields *f = w->f;
     size_t n;
     const char **names = all_names(f, &n), *near = hd__nearest(name, names, n);
     struct hd__text list = {0};
     for (size_t i = 0; i < n; i++)
         hd__text_add(&list, "%s%s", i ? ", " : "", names[i]);
     int32_t rc =
-        near ? hd__node_fail(key, w->err, "%s: unknown key %.60s; did you mean %s?", f->path, name, near)
-             : hd__node_fail(key, w->err, "%s: unknown key %.60s; the keys are %s", f->path, name, list.at);
+        near ? hd__job_node_fail(key, w->err, "%s: unknown key %.60s; did you mean %s?", f->path, name, near)
+             : hd__job_node_fail(key, w->err, "%s: unknown key %.60s; the keys are %s", f->path, name, list.at);
     hd__text_free(&list);
     free(names);
     return rc;
 }
 
-static int from_command_line(const struct hd__node *node)
+static int from_command_line(const struct hd__tree_node *node)
 {
     return !strcmp(node->origin, "command line");
 }
 
 /* A key may be given by its name, an alias, dotted or nested; the command line wins over the file. */
-static int32_t give(struct walk *w, size_t i, const struct hd__node *key, const char *name,
-                    const struct hd__node *value)
+static int32_t record_given(struct parse_state *w, size_t i, const struct hd__tree_node *key, const char *name,
+                    const struct hd__tree_node *value)
 {
-    const struct hd__node *before = w->given[i];
+    const struct hd__tree_node *before = w->given[i];
     if (before && from_command_line(before) && !from_command_line(value))
         return HD_OK;
     if (before && !(from_command_line(value) && !from_command_line(before)))
-        return hd__node_fail(key, w->err, "%s: %s was already given at %s", w->f->path, name, before->origin);
+        return hd__job_node_fail(key, w->err, "%s: %s was already given at %s", w->f->path, name, before->origin);
     w->given[i] = value;
     return HD_OK;
 }
 
-static int32_t collect(struct walk *w, const struct hd__node *map, const char *prefix)
+static int32_t collect_keys(struct parse_state *w, const struct hd__tree_node *map, const char *prefix)
 {
-    const struct hd__fields *f = w->f;
+    const struct hd__job_fields *f = w->f;
     int32_t rc = HD_OK;
     for (uint32_t k = 0; k < map->count && !rc; k++) {
-        const struct hd__node *key = map->key[k], *value = map->value[k];
+        const struct hd__tree_node *key = map->key[k], *value = map->value[k];
         const char *name = join(w->job, prefix, key->text);
         int64_t i = hd__option_find(&f->table, name);
         if (value->kind == HD__MAP && hd__option_prefix(&f->table, name))
-            rc = collect(w, value, name);
+            rc = collect_keys(w, value, name);
         else if (i >= 0)
-            rc = give(w, (size_t)i, key, name, value);
-        else if (f->others && hd__option_find(f->others, name) >= 0)
+            rc = record_given(w, (size_t)i, key, name, value);
+        else if (f->other_keys && hd__option_find(f->other_keys, name) >= 0)
             continue;
-        else if (!f->open && !(f->owner && !strcmp(name, "use")))
+        else if (!f->allow_unknown && !(f->owner && !strcmp(name, "use")))
             rc = unknown_key(w, key, name);
     }
     return rc;
 }
 
 /* Missing required keys, all of them in one message. */
-static int32_t check_required(const struct walk *w)
+static int32_t check_required(const struct parse_state *w)
 {
     struct hd__text missing = {0};
     const char *help = "";
@@ -211,56 +211,56 @@ static int32_t check_required(const struct walk *w)
     }
     int32_t rc = HD_OK;
     if (n && !w->f->node)
-        rc = hd_fail(w->err, HD_E_INVALID, "%s: section %s is missing; it needs %s", w->f->place, w->f->path,
+        rc = hd_fail(w->err, HD_E_INVALID, "%s: section %s is missing; it needs %s", w->f->location, w->f->path,
                      missing.at);
     else if (n == 1)
-        rc = hd_fail(w->err, HD_E_INVALID, "%s: %s needs %s (%s)", w->f->place, w->f->path, missing.at, help);
+        rc = hd_fail(w->err, HD_E_INVALID, "%s: %s needs %s (%s)", w->f->location, w->f->path, missing.at, help);
     else if (n)
-        rc = hd_fail(w->err, HD_E_INVALID, "%s: %s needs %s", w->f->place, w->f->path, missing.at);
+        rc = hd_fail(w->err, HD_E_INVALID, "%s: %s needs %s", w->f->location, w->f->path, missing.at);
     hd__text_free(&missing);
     return rc;
 }
 
-static int32_t parse_special(struct walk *w, hd__special_fn fn, const char *path, const struct hd_option *o,
-                             const struct hd__node *given)
+static int32_t parse_composite(struct parse_state *w, hd__job_composite_fn fn, const char *path, const struct hd_option *o,
+                             const struct hd__tree_node *given)
 {
-    struct hd__node *node = (struct hd__node *)given;
+    struct hd__tree_node *node = (struct hd__tree_node *)given;
     if (!node && !o->value)
         return HD_OK;
     if (!node)
         node = hd__tree_scalar(&w->job->arena, o->value, "default");
     if (hd__tree_is_null(node))
-        return hd__node_fail(node, w->err, "%s has no value; leave the key out for the default", path);
+        return hd__job_node_fail(node, w->err, "%s has no value; leave the key out for the default", path);
     return fn(w->job, path, node, w->err);
 }
 
-static int32_t parse_one(struct walk *w, size_t i)
+static int32_t parse_one(struct parse_state *w, size_t i)
 {
-    const struct hd__fields *f = w->f;
+    const struct hd__job_fields *f = w->f;
     struct hd_option o = hd__option_at(&f->table, i);
     const char *path = join(w->job, f->path, o.name);
-    hd__special_fn special = f->special ? f->special(path) : NULL;
+    hd__job_composite_fn special = f->composite_reader ? f->composite_reader(path) : NULL;
     if (special)
-        return parse_special(w, special, path, &o, w->given[i]);
+        return parse_composite(w, special, path, &o, w->given[i]);
     int32_t rc =
-        w->given[i] ? hd__node_parse(w->given[i], path, &o, f->settings, &w->job->arena, w->err) : HD_OK;
+        w->given[i] ? hd__job_node_parse(w->given[i], path, &o, f->settings, &w->job->arena, w->err) : HD_OK;
     if (rc || (!w->given[i] && !o.value))
         return rc;
     const char *text = hd__option_text(&o, f->settings, &w->job->arena);
     if (text)
-        hd__value_set(w->job, f->owner, path, text, hd__option_json(&o, f->settings),
+        hd__job_value_set(w->job, f->owner, path, text, hd__option_json(&o, f->settings),
                       w->given[i] ? w->given[i]->origin : "default", o.flags);
     return HD_OK;
 }
 
 /* Defaults of everything but the special keys, whose readers get theirs as a node. */
-static int32_t defaults(const struct walk *w)
+static int32_t apply_defaults(const struct parse_state *w)
 {
-    const struct hd__fields *f = w->f;
+    const struct hd__job_fields *f = w->f;
     for (size_t i = 0; i < f->table.count; i++) {
         struct hd_option o = hd__option_at(&f->table, i);
         struct hd_error why = HD_ERROR_INIT;
-        if (!o.value || (f->special && f->special(join(w->job, f->path, o.name))))
+        if (!o.value || (f->composite_reader && f->composite_reader(join(w->job, f->path, o.name))))
             continue;
         if (hd__option_parse(&o, o.value, f->settings, &w->job->arena, &why))
             return hd_fail(w->err, HD_E_INTERNAL, "the default of %s.%s: %s", f->path, o.name, why.message);
@@ -268,13 +268,13 @@ static int32_t defaults(const struct walk *w)
     return HD_OK;
 }
 
-int32_t hd__fields_parse(struct hd__job *job, const struct hd__fields *fields, struct hd_error *err)
+int32_t hd__job_fields_parse(struct hd__job *job, const struct hd__job_fields *fields, struct hd_error *err)
 {
-    struct walk w = {.job = job, .f = fields, .err = err};
+    struct parse_state w = {.job = job, .f = fields, .err = err};
     w.given = hd__arena_alloc(&job->arena, (fields->table.count + 1) * sizeof *w.given);
-    int32_t rc = defaults(&w);
+    int32_t rc = apply_defaults(&w);
     if (!rc && fields->node)
-        rc = collect(&w, fields->node, "");
+        rc = collect_keys(&w, fields->node, "");
     if (!rc)
         rc = check_required(&w);
     for (size_t i = 0; i < fields->table.count && !rc; i++)

@@ -20,37 +20,37 @@ static const char *kind_name(uint32_t kind)
 
 static const char *default_use(const char *path)
 {
-    for (size_t i = 0; i < hd__core_section_count; i++)
-        if (!strcmp(hd__core_sections[i].name, path))
-            return hd__core_sections[i].use;
+    for (size_t i = 0; i < hd__job_core_section_count; i++)
+        if (!strcmp(hd__job_core_sections[i].name, path))
+            return hd__job_core_sections[i].use;
     return NULL;
 }
 
-static int32_t read_use(struct hd__section *s, struct hd_error *err)
+static int32_t read_use(struct hd__job_section *s, struct hd_error *err)
 {
-    struct hd__node *use = hd__tree_get(s->node, "use");
+    struct hd__tree_node *use = hd__tree_get(s->node, "use");
     if (!use) {
         s->use = default_use(s->path);
         s->origin = "default";
         return s->use ? HD_OK
                       : hd_fail(err, HD_E_INVALID, "%s: %s needs use, the name of a plugin of kind %s",
-                                s->place, s->path, kind_name(s->kind));
+                                s->location, s->path, kind_name(s->kind));
     }
     if (use->kind != HD__SCALAR || hd__tree_is_null(use))
-        return hd__node_fail(use, err, "%s.use: the name of a plugin of kind %s is wanted", s->path,
+        return hd__job_node_fail(use, err, "%s.use: the name of a plugin of kind %s is wanted", s->path,
                              kind_name(s->kind));
     s->use = use->text;
     s->origin = use->origin;
     return HD_OK;
 }
 
-int32_t hd__section_make(struct hd__job *job, const char *path, uint32_t kind, const char *use,
-                         struct hd__node *node, const char *place, struct hd__section **out,
+int32_t hd__job_section_make(struct hd__job *job, const char *path, uint32_t kind, const char *use,
+                         struct hd__tree_node *node, const char *place, struct hd__job_section **out,
                          struct hd_error *err)
 {
-    struct hd__section *s = hd__arena_alloc(&job->arena, sizeof *s);
-    *s = (struct hd__section){
-        .path = path, .kind = kind, .use = use, .node = node, .place = place, .origin = place};
+    struct hd__job_section *s = hd__arena_alloc(&job->arena, sizeof *s);
+    *s = (struct hd__job_section){
+        .path = path, .kind = kind, .use = use, .node = node, .location = place, .origin = place};
     int32_t rc = use ? HD_OK : read_use(s, err);
     if (rc)
         return rc;
@@ -59,18 +59,18 @@ int32_t hd__section_make(struct hd__job *job, const char *path, uint32_t kind, c
                        "%s: %s: '%.60s' is no plugin's name (lower-case letters, digits, _ and -)", s->origin,
                        path, s->use);
     if (!use) /* one that is only named is part of its parent's value */
-        hd__value_set(job, s, hd__arena_format(&job->arena, "%s.use", path), s->use, json_string(s->use),
+        hd__job_value_set(job, s, hd__arena_format(&job->arena, "%s.use", path), s->use, json_string(s->use),
                       s->origin, HD_OPTION_GLOBAL);
     *out = s;
     return HD_OK;
 }
 
-static const char *strategy_path(struct hd__job *job, const struct hd__node *list, uint32_t i)
+static const char *strategy_path(struct hd__job *job, const struct hd__tree_node *list, uint32_t i)
 {
-    const struct hd__node *use = hd__tree_get(list->value[i], "use");
+    const struct hd__tree_node *use = hd__tree_get(list->value[i], "use");
     int unique = use && use->kind == HD__SCALAR;
     for (uint32_t j = 0; j < list->count && unique; j++) {
-        const struct hd__node *other = hd__tree_get(list->value[j], "use");
+        const struct hd__tree_node *other = hd__tree_get(list->value[j], "use");
         unique = j == i || !other || other->kind != HD__SCALAR || strcmp(other->text, use->text) != 0;
     }
     if (unique)
@@ -78,21 +78,21 @@ static const char *strategy_path(struct hd__job *job, const struct hd__node *lis
     return hd__arena_format(&job->arena, "strategies.%u", i);
 }
 
-static int32_t read_strategies(struct hd__job *job, struct hd__node *list, struct hd_error *err)
+static int32_t read_strategies(struct hd__job *job, struct hd__tree_node *list, struct hd_error *err)
 {
     if (list->kind != HD__LIST)
-        return hd__node_fail(list, err, "strategies is %s where a list is wanted: [{use: zero, stage: 1}]",
-                             hd__tree_kind(list));
+        return hd__job_node_fail(list, err, "strategies is %s where a list is wanted: [{use: zero, stage: 1}]",
+                             hd__tree_kind_name(list));
     if (!list->count)
-        return hd__node_fail(list, err, "strategies is empty; leave it out for [{use: zero, stage: 0}]");
-    job->strategies = hd__arena_alloc(&job->arena, list->count * sizeof(struct hd__section *));
+        return hd__job_node_fail(list, err, "strategies is empty; leave it out for [{use: zero, stage: 0}]");
+    job->strategies = hd__arena_alloc(&job->arena, list->count * sizeof(struct hd__job_section *));
     job->n_strategies = list->count;
     for (uint32_t i = 0; i < list->count; i++) {
-        struct hd__node *item = list->value[i];
+        struct hd__tree_node *item = list->value[i];
         if (item->kind != HD__MAP)
-            return hd__node_fail(item, err, "a strategy is %s where {use: NAME, ...} is wanted",
-                                 hd__tree_kind(item));
-        int32_t rc = hd__section_make(job, strategy_path(job, list, i), HD_KIND_STRATEGY, NULL, item,
+            return hd__job_node_fail(item, err, "a strategy is %s where {use: NAME, ...} is wanted",
+                                 hd__tree_kind_name(item));
+        int32_t rc = hd__job_section_make(job, strategy_path(job, list, i), HD_KIND_STRATEGY, NULL, item,
                                       item->origin, &job->strategies[i], err);
         if (rc)
             return rc;
@@ -101,7 +101,7 @@ static int32_t read_strategies(struct hd__job *job, struct hd__node *list, struc
 }
 
 /* Where the job keeps the section of a kind; NULL for strategies, which are many. */
-static struct hd__section **section_slot(struct hd__job *job, uint32_t kind)
+static struct hd__job_section **section_slot(struct hd__job *job, uint32_t kind)
 {
     switch (kind) {
     case HD_KIND_DEVICE:
@@ -125,13 +125,13 @@ static const char *place_of(const struct hd__job *job, const char *name)
 {
     for (uint32_t i = 0; i < job->root->count; i++)
         if (!strcmp(job->root->key[i]->text, name)) {
-            const struct hd__node *key = job->root->key[i], *value = job->root->value[i];
+            const struct hd__tree_node *key = job->root->key[i], *value = job->root->value[i];
             return key->line && value->line ? key->origin : value->origin;
         }
     return job->root->origin;
 }
 
-static int32_t read_component(struct hd__job *job, const struct hd__core_section *s, struct hd__node *node,
+static int32_t read_component(struct hd__job *job, const struct hd__job_core_section *s, struct hd__tree_node *node,
                               struct hd_error *err)
 {
     if (s->kind == HD_KIND_STRATEGY)
@@ -140,16 +140,16 @@ static int32_t read_component(struct hd__job *job, const struct hd__core_section
         return hd_fail(err, HD_E_INVALID,
                        "%s: section %s is missing; it needs use, the name of a plugin of kind %s",
                        job->root->origin, s->name, kind_name(s->kind));
-    int32_t rc = hd__section_make(job, s->name, s->kind, NULL, node, place_of(job, s->name),
+    int32_t rc = hd__job_section_make(job, s->name, s->kind, NULL, node, place_of(job, s->name),
                                   section_slot(job, s->kind), err);
     for (int a = 0; a < HD_AXIS_COUNT && s->kind == HD_KIND_COMM; a++)
         job->comm_axis[a] = job->comm;
     return rc;
 }
 
-static int32_t read_section(struct hd__job *job, const struct hd__core_section *s, struct hd_error *err)
+static int32_t read_section(struct hd__job *job, const struct hd__job_core_section *s, struct hd_error *err)
 {
-    struct hd__node *node = hd__tree_get(job->root, s->name);
+    struct hd__tree_node *node = hd__tree_get(job->root, s->name);
     int32_t rc = HD_OK;
     if (!node && s->kind == HD_KIND_CKPT)
         return HD_OK;
@@ -157,25 +157,25 @@ static int32_t read_section(struct hd__job *job, const struct hd__core_section *
         return hd_fail(err, HD_E_INVALID, "%s: %s has no value; leave it out for the defaults",
                        place_of(job, s->name), s->name);
     if (!strcmp(s->name, "recompute"))
-        return hd__special(s->name)(job, s->name,
+        return hd__job_composite_key(s->name)(job, s->name,
                                     node ? node : hd__tree_scalar(&job->arena, "none", "default"), err);
     if (node && node->kind != HD__MAP && s->kind != HD_KIND_STRATEGY)
-        return hd__node_fail(node, err, "%s is %s where a mapping is wanted: {%s: ...}", s->name,
-                             hd__tree_kind(node), s->kind ? "use" : s->options[0].name);
+        return hd__job_node_fail(node, err, "%s is %s where a mapping is wanted: {%s: ...}", s->name,
+                             hd__tree_kind_name(node), s->kind ? "use" : s->options[0].name);
     if (s->kind)
         rc = read_component(job, s, node, err);
     if (rc || !s->count)
         return rc;
-    struct hd__fields fields = {
+    struct hd__job_fields fields = {
         .path = s->name,
-        .place = place_of(job, s->name),
+        .location = place_of(job, s->name),
         .node = node,
         .table = {s->options, s->count, sizeof(struct hd_option)},
         .settings = job,
-        .open = s->kind != 0,
-        .special = hd__special,
+        .allow_unknown = s->kind != 0,
+        .composite_reader = hd__job_composite_key,
     };
-    return hd__fields_parse(job, &fields, err);
+    return hd__job_fields_parse(job, &fields, err);
 }
 
 static int32_t check_names(const struct hd__job *job, struct hd_error *err)
@@ -183,20 +183,20 @@ static int32_t check_names(const struct hd__job *job, struct hd_error *err)
     const char *names[32];
     struct hd__text list = {0};
     int32_t rc = HD_OK;
-    for (size_t i = 0; i < hd__core_section_count; i++) {
-        names[i] = hd__core_sections[i].name;
+    for (size_t i = 0; i < hd__job_core_section_count; i++) {
+        names[i] = hd__job_core_sections[i].name;
         hd__text_add(&list, "%s%s", i ? ", " : "", names[i]);
     }
     for (uint32_t k = 0; k < job->root->count && !rc; k++) {
-        const struct hd__node *key = job->root->key[k];
+        const struct hd__tree_node *key = job->root->key[k];
         size_t i = 0;
-        while (i < hd__core_section_count && strcmp(names[i], key->text))
+        while (i < hd__job_core_section_count && strcmp(names[i], key->text))
             i++;
-        if (i < hd__core_section_count)
+        if (i < hd__job_core_section_count)
             continue;
-        const char *near = hd__nearest(key->text, names, hd__core_section_count);
-        rc = near ? hd__node_fail(key, err, "unknown section %.60s; did you mean %s?", key->text, near)
-                  : hd__node_fail(key, err, "unknown section %.60s; the sections are %s", key->text, list.at);
+        const char *near = hd__nearest(key->text, names, hd__job_core_section_count);
+        rc = near ? hd__job_node_fail(key, err, "unknown section %.60s; did you mean %s?", key->text, near)
+                  : hd__job_node_fail(key, err, "unknown section %.60s; the sections are %s", key->text, list.at);
     }
     hd__text_free(&list);
     return rc;
@@ -218,7 +218,7 @@ static int32_t finish_name(struct hd__job *job, struct hd_error *err)
         if (*stem == '.')
             *stem = '_';
         job->name = *stem ? stem : "job";
-        hd__value_set(job, NULL, "job.name", hd__yaml_quote(job->name, &job->arena), json_string(job->name),
+        hd__job_value_set(job, NULL, "job.name", hd__yaml_quote(job->name, &job->arena), json_string(job->name),
                       "default", HD_OPTION_GLOBAL);
     }
     for (const char *c = job->name; *c || c == job->name; c++)
@@ -235,14 +235,14 @@ static void default_path(struct hd__job *job, const char *path, const char **fie
     if (*field)
         return;
     *field = hd__arena_format(&job->arena, "runs/%s/%s", job->name, file);
-    hd__value_set(job, NULL, path, hd__yaml_quote(*field, &job->arena), json_string(*field), "default",
+    hd__job_value_set(job, NULL, path, hd__yaml_quote(*field, &job->arena), json_string(*field), "default",
                   flags);
 }
 
 static int32_t check_schedule(struct hd__job *job, struct hd_error *err)
 {
-    const struct hd__schedule *s = &job->schedule;
-    int64_t decay = s->kind != HD__SCHEDULE_WSD ? 0 : s->decay ? s->decay : job->steps / 10;
+    const struct hd__lr_schedule *s = &job->schedule;
+    int64_t decay = s->kind != HD__LR_WSD ? 0 : s->decay ? s->decay : job->steps / 10;
     if (s->warmup > job->steps)
         return hd__job_fail(job, "schedule.warmup", err,
                             "schedule.warmup: %lld steps are more than job.steps, %lld", (long long)s->warmup,
@@ -251,11 +251,11 @@ static int32_t check_schedule(struct hd__job *job, struct hd_error *err)
         return hd__job_fail(job, "schedule.decay", err,
                             "schedule.decay: warmup %lld + decay %lld are more than job.steps, %lld",
                             (long long)s->warmup, (long long)decay, (long long)job->steps);
-    if (s->kind == HD__SCHEDULE_CONSTANT && s->min_lr > 0)
+    if (s->kind == HD__LR_CONSTANT && s->min_lr > 0)
         return hd__job_fail(
             job, "schedule.min_lr", err,
             "schedule.min_lr: a constant schedule never comes down; say kind: linear, cosine or wsd");
-    if (s->kind != HD__SCHEDULE_WSD && (s->decay || s->decay_shape))
+    if (s->kind != HD__LR_WSD && (s->decay || s->decay_shape))
         return hd__job_fail(job, s->decay ? "schedule.decay" : "schedule.decay_shape", err,
                             "schedule.%s: only kind: wsd has it", s->decay ? "decay" : "decay_shape");
     return HD_OK;
@@ -286,11 +286,11 @@ static void finish_precision(struct hd__job *job)
         *all[i] += 1;
 }
 
-int32_t hd__sections_read(struct hd__job *job, struct hd_error *err)
+int32_t hd__job_sections_read(struct hd__job *job, struct hd_error *err)
 {
     int32_t rc = check_names(job, err);
-    for (size_t i = 0; i < hd__core_section_count && !rc; i++)
-        rc = read_section(job, &hd__core_sections[i], err);
+    for (size_t i = 0; i < hd__job_core_section_count && !rc; i++)
+        rc = read_section(job, &hd__job_core_sections[i], err);
     if (rc || (rc = finish_name(job, err)) || (rc = check_schedule(job, err)) || (rc = check_data(job, err)))
         return rc;
     finish_precision(job);

@@ -21,7 +21,7 @@ struct reverse {
     uint32_t n;     /* tensors before the backward program */
 };
 
-static struct hd__instr start(struct hd_program *p, uint16_t op, const struct hd_attrs *attrs, const hd_tensor *ins,
+static struct hd__instr new_instr(struct hd_program *p, uint16_t op, const struct hd_attrs *attrs, const hd_tensor *ins,
                               uint32_t n_in)
 {
     struct hd__instr i = hd__instr_new(p, op);
@@ -32,11 +32,11 @@ static struct hd__instr start(struct hd_program *p, uint16_t op, const struct hd
     return i;
 }
 
-static hd_tensor sum(struct reverse *r, hd_tensor of, const hd_tensor *terms, uint32_t n)
+static hd_tensor emit_sum(struct reverse *r, hd_tensor of, const hd_tensor *terms, uint32_t n)
 {
     hd_tensor total = terms[0];
     for (uint32_t at = 1; at < n;) { /* more than HD_MAX_IN terms: in a chain */
-        struct hd__instr i = start(r->p, HD_OP_ADD, NULL, &total, 1);
+        struct hd__instr i = new_instr(r->p, HD_OP_ADD, NULL, &total, 1);
         while (at < n && i.n_in < HD_MAX_IN)
             i.in[i.n_in++] = terms[at++];
         i.flags |= HD__FLAG_GRADSUM;
@@ -48,7 +48,7 @@ static hd_tensor sum(struct reverse *r, hd_tensor of, const hd_tensor *terms, ui
 }
 
 /* The gradient of a logical tensor: all contributions, block by block; 0 if there is none. */
-static hd_tensor collect(struct reverse *r, hd_tensor of, uint16_t home)
+static hd_tensor sum_contributions(struct reverse *r, hd_tensor of, uint16_t home)
 {
     struct hd_program *p = r->p;
     parts *got = &r->got[of];
@@ -65,13 +65,13 @@ static hd_tensor collect(struct reverse *r, hd_tensor of, uint16_t home)
                 got->at[j].block = 0xffff;
             }
         p->block = block;
-        hd__push(&totals, sum(r, of, terms.at, terms.count));
-        if (hd__tc(p, of)->mark) /* the gradient of a marked tensor takes its mark */
-            hd__t(p, totals.at[totals.count - 1])->mark = hd__tc(p, of)->mark;
+        hd__push(&totals, emit_sum(r, of, terms.at, terms.count));
+        if (hd__tensor_const(p, of)->mark) /* the gradient of a marked tensor takes its mark */
+            hd__tensor_at(p, totals.at[totals.count - 1])->mark = hd__tensor_const(p, of)->mark;
     }
     p->block = home;
     if (totals.count)
-        result = sum(r, of, totals.at, totals.count);
+        result = emit_sum(r, of, totals.at, totals.count);
     hd__free_array(&totals);
     hd__free_array(&terms);
     return result;
@@ -80,10 +80,10 @@ static hd_tensor collect(struct reverse *r, hd_tensor of, uint16_t home)
 static void contribute(struct reverse *r, hd_tensor to, hd_tensor grad, uint16_t block)
 {
     struct hd_program *p = r->p;
-    if (hd__tc(p, to)->role == HD__ROLE_PARAM) {
+    if (hd__tensor_const(p, to)->role == HD__ROLE_PARAM) {
         struct hd__instr i;
         p->phase = HD__PHASE_W;
-        i = start(p, HD_OP_ACCUM, NULL, &grad, 1);
+        i = new_instr(p, HD_OP_ACCUM, NULL, &grad, 1);
         p->phase = HD__PHASE_B;
         i.n_out = 1;
         i.out[0] = to;
@@ -113,7 +113,7 @@ static int32_t reverse_one(struct reverse *r, const struct hd__instr *i, struct 
     if ((!flows && !is_root(p, i->out[0])) || !row->gradient)
         return HD_OK;
     for (uint32_t n = 0; n < i->n_out; n++)
-        g.dy[n] = collect(r, i->out[n], i->block);
+        g.dy[n] = sum_contributions(r, i->out[n], i->block);
     p->block = i->block;
     for (uint32_t n = 0; n < i->n_in; n++)
         g.needed[n] = r->needs[i->in[n]];

@@ -29,15 +29,15 @@ static const char *op_short(uint16_t op)
 }
 
 /* Appends one conversion; its output has the placement `place`. */
-static hd_tensor add(struct hd__placer *w, uint16_t op, hd_tensor t, uint32_t axes, uint16_t from, uint16_t to,
-                     const struct hd__place *place)
+static hd_tensor emit_conversion(struct hd__placer *w, uint16_t op, hd_tensor t, uint32_t axes, uint16_t from, uint16_t to,
+                     const struct hd__placement *place)
 {
     struct hd_program *p = w->p;
-    struct hd__tensor out = *hd__tc(p, t);
-    const char *base = hd__tc(p, out.origin)->name;
+    struct hd__tensor out = *hd__tensor_const(p, t);
+    const char *base = hd__tensor_const(p, out.origin)->name;
     struct hd__instr i = hd__instr_new(p, op);
     out.name = hd__arena_format(&p->arena, "%s~%s.%u", base, op_short(op), p->tensors.count);
-    out.place = *place;
+    out.placement = *place;
     out.block = p->block;
     out.role = out.role == HD__ROLE_INPUT ? HD__ROLE_INPUT : HD__ROLE_ACT;
     out.buffer = out.param = 0;
@@ -46,7 +46,7 @@ static hd_tensor add(struct hd__placer *w, uint16_t op, hd_tensor t, uint32_t ax
     i.axes = axes;
     i.from = from;
     i.to = to;
-    i.redop = out.place.redop;
+    i.redop = out.placement.redop;
     i.flags |= HD__FLAG_CONV;
     if (hd__is_collective(op))
         i.stream = (uint16_t)(HD__STREAM_AXIS + __builtin_ctz(axes));
@@ -55,43 +55,43 @@ static hd_tensor add(struct hd__placer *w, uint16_t op, hd_tensor t, uint32_t ax
 }
 
 /* One axis: `from` and `to` are dim ids or 0; `partial` is the new set of partial axes. */
-static hd_tensor step(struct hd__placer *w, uint16_t op, hd_tensor t, int32_t axis, uint16_t from, uint16_t to, uint32_t partial)
+static hd_tensor convert_axis(struct hd__placer *w, uint16_t op, hd_tensor t, int32_t axis, uint16_t from, uint16_t to, uint32_t partial)
 {
-    struct hd__place place = hd__tc(w->p, t)->place;
+    struct hd__placement place = hd__tensor_const(w->p, t)->placement;
     if (from) {
-        int32_t d = hd__dim_index(hd__tc(w->p, t), from);
+        int32_t d = hd__dim_index(hd__tensor_const(w->p, t), from);
         if (hd__shard_minor(place.shard[d]) != axis)
             hd__program_fail(w->p, HD_E_INTERNAL, "%s of %s: %s is not the minor-most axis of its dim", hd__op(op)->name,
-                             hd__tc(w->p, t)->name, hd__axis_name(axis));
+                             hd__tensor_const(w->p, t)->name, hd__axis_name(axis));
         place.shard[d] = hd__shard_pop(place.shard[d]);
     }
     if (to) {
-        int32_t d = hd__dim_index(hd__tc(w->p, t), to);
+        int32_t d = hd__dim_index(hd__tensor_const(w->p, t), to);
         place.shard[d] = hd__shard_push(place.shard[d], axis);
     }
     place.partial = (uint8_t)partial;
-    return add(w, op, t, HD_AXIS_BIT(axis), from, to, &place);
+    return emit_conversion(w, op, t, HD_AXIS_BIT(axis), from, to, &place);
 }
 
-static uint16_t at(const struct hd__placer *w, hd_tensor t, int32_t axis)
+static uint16_t placement_on(const struct hd__placer *w, hd_tensor t, int32_t axis)
 {
-    return hd__at(hd__tc(w->p, t), axis);
+    return hd__placement_on(hd__tensor_const(w->p, t), axis);
 }
 
 void hd__goal_of(const struct hd__placer *w, const struct hd__tensor *t, hd__goal goal)
 {
     for (int32_t n = 0; n < w->n_axes; n++)
-        goal[w->axes[n]] = hd__at(t, w->axes[n]);
+        goal[w->axes[n]] = hd__placement_on(t, w->axes[n]);
 }
 
 /* Axes that lie inside (minor to) a leaving axis of the same dim: gathered too, and sliced again in step 3. */
-static uint32_t in_the_way(const struct hd__placer *w, const struct hd__tensor *t, uint32_t change)
+static uint32_t inner_axes(const struct hd__placer *w, const struct hd__tensor *t, uint32_t change)
 {
     uint32_t again = 0;
     (void)w;
     for (int32_t d = 0; d < t->ndim; d++) {
         int seen = 0;
-        for (uint32_t s = t->place.shard[d]; s; s >>= 4) {
+        for (uint32_t s = t->placement.shard[d]; s; s >>= 4) {
             uint32_t bit = HD_AXIS_BIT((s & 15) - 1);
             seen |= (change & bit) != 0;
             if (seen && !(change & bit))
@@ -101,122 +101,122 @@ static uint32_t in_the_way(const struct hd__placer *w, const struct hd__tensor *
     return again;
 }
 
-static int target_settled(const struct hd__placer *w, hd_tensor t, uint32_t open, uint16_t dim)
+static int target_is_ready(const struct hd__placer *w, hd_tensor t, uint32_t open, uint16_t dim)
 {
     for (int32_t n = 0; n < w->n_axes; n++)
-        if ((open & HD_AXIS_BIT(w->axes[n])) && at(w, t, w->axes[n]) == dim)
+        if ((open & HD_AXIS_BIT(w->axes[n])) && placement_on(w, t, w->axes[n]) == dim)
             return 0;
     return 1;
 }
 
 /* Which axis leaves next: a minor-most one; those that end as R or P first, then all_to_alls whose target is settled. */
-static int32_t next_leaver(const struct hd__placer *w, hd_tensor t, uint32_t open, uint32_t change, const uint16_t *goal)
+static int32_t next_to_gather(const struct hd__placer *w, hd_tensor t, uint32_t open, uint32_t change, const uint16_t *goal)
 {
     int32_t any = -1, plain = -1, ready = -1;
     for (int32_t n = 0; n < w->n_axes; n++) {
         int32_t a = w->axes[n];
-        const struct hd__tensor *x = hd__tc(w->p, t);
-        if (!(open & HD_AXIS_BIT(a)) || hd__shard_minor(x->place.shard[hd__dim_index(x, at(w, t, a))]) != a)
+        const struct hd__tensor *x = hd__tensor_const(w->p, t);
+        if (!(open & HD_AXIS_BIT(a)) || hd__shard_minor(x->placement.shard[hd__dim_index(x, placement_on(w, t, a))]) != a)
             continue;
         any = a;
         if (!((change & HD_AXIS_BIT(a)) && hd__is_shard(goal[a])))
             plain = a;
-        else if (target_settled(w, t, open, goal[a]))
+        else if (target_is_ready(w, t, open, goal[a]))
             ready = a;
     }
     return plain >= 0 ? plain : ready >= 0 ? ready : any;
 }
 
-static hd_tensor leave_shards(struct hd__placer *w, hd_tensor t, uint32_t change, uint32_t again, const uint16_t *goal)
+static hd_tensor gather_shards(struct hd__placer *w, hd_tensor t, uint32_t change, uint32_t again, const uint16_t *goal)
 {
     uint32_t open = 0;
     for (int32_t n = 0; n < w->n_axes; n++)
-        if (hd__is_shard(at(w, t, w->axes[n])) && ((change | again) & HD_AXIS_BIT(w->axes[n])))
+        if (hd__is_shard(placement_on(w, t, w->axes[n])) && ((change | again) & HD_AXIS_BIT(w->axes[n])))
             open |= HD_AXIS_BIT(w->axes[n]);
     while (open) {
-        int32_t a = next_leaver(w, t, open, change, goal);
-        uint16_t from = at(w, t, a);
-        uint32_t partial = hd__tc(w->p, t)->place.partial;
+        int32_t a = next_to_gather(w, t, open, change, goal);
+        uint16_t from = placement_on(w, t, a);
+        uint32_t partial = hd__tensor_const(w->p, t)->placement.partial;
         int moves = (change & HD_AXIS_BIT(a)) != 0;
         open &= ~HD_AXIS_BIT(a);
-        if (moves && goal[a] == HD__AT_P)
-            t = step(w, HD_OP_PAD, t, a, from, 0, partial | HD_AXIS_BIT(a));
-        else if (moves && hd__is_shard(goal[a]) && target_settled(w, t, open, goal[a]))
-            t = step(w, HD_OP_ALL_TO_ALL, t, a, from, goal[a], partial);
+        if (moves && goal[a] == HD__PARTIAL)
+            t = convert_axis(w, HD_OP_PAD, t, a, from, 0, partial | HD_AXIS_BIT(a));
+        else if (moves && hd__is_shard(goal[a]) && target_is_ready(w, t, open, goal[a]))
+            t = convert_axis(w, HD_OP_ALL_TO_ALL, t, a, from, goal[a], partial);
         else
-            t = step(w, HD_OP_ALL_GATHER, t, a, from, 0, partial); /* what is lacking is sliced later */
+            t = convert_axis(w, HD_OP_ALL_GATHER, t, a, from, 0, partial); /* what is lacking is sliced later */
     }
     return t;
 }
 
 static hd_tensor reduce_all(struct hd__placer *w, hd_tensor t, uint32_t change, const uint16_t *goal)
 {
-    struct hd__place place = hd__tc(w->p, t)->place;
+    struct hd__placement place = hd__tensor_const(w->p, t)->placement;
     uint32_t axes = 0;
     for (int32_t n = 0; n < w->n_axes; n++)
-        if ((change & HD_AXIS_BIT(w->axes[n])) && goal[w->axes[n]] == HD__AT_R && at(w, t, w->axes[n]) == HD__AT_P)
+        if ((change & HD_AXIS_BIT(w->axes[n])) && goal[w->axes[n]] == HD__REPLICATED && placement_on(w, t, w->axes[n]) == HD__PARTIAL)
             axes |= HD_AXIS_BIT(w->axes[n]);
     if (!axes)
         return t;
     place.partial &= (uint8_t)~axes;
-    return add(w, HD_OP_ALL_REDUCE, t, axes, 0, 0, &place);
+    return emit_conversion(w, HD_OP_ALL_REDUCE, t, axes, 0, 0, &place);
 }
 
 /* final: by axis, where it ends (the goal, or for axes that were in the way where they were before). */
-static hd_tensor enter(struct hd__placer *w, hd_tensor t, const uint16_t *final)
+static hd_tensor reduce_and_shard(struct hd__placer *w, hd_tensor t, const uint16_t *final)
 {
     for (int32_t n = 0; n < w->n_axes; n++) {
         int32_t a = w->axes[n];
-        uint16_t now = at(w, t, a), to = final[a];
-        uint32_t partial = hd__tc(w->p, t)->place.partial;
+        uint16_t now = placement_on(w, t, a), to = final[a];
+        uint32_t partial = hd__tensor_const(w->p, t)->placement.partial;
         if (to == now)
             continue;
-        if (to == HD__AT_P)
-            t = step(w, HD_OP_MASK, t, a, 0, 0, partial | HD_AXIS_BIT(a));
-        else if (now == HD__AT_P)
-            t = step(w, HD_OP_REDUCE_SCATTER, t, a, 0, to, partial & ~HD_AXIS_BIT(a));
-        else if (to != HD__AT_R)
-            t = step(w, HD_OP_SLICE, t, a, 0, to, partial);
+        if (to == HD__PARTIAL)
+            t = convert_axis(w, HD_OP_MASK, t, a, 0, 0, partial | HD_AXIS_BIT(a));
+        else if (now == HD__PARTIAL)
+            t = convert_axis(w, HD_OP_REDUCE_SCATTER, t, a, 0, to, partial & ~HD_AXIS_BIT(a));
+        else if (to != HD__REPLICATED)
+            t = convert_axis(w, HD_OP_SLICE, t, a, 0, to, partial);
     }
     return t;
 }
 
-static int same_goal(const struct hd__placer *w, const struct hd__tensor *t, const uint16_t *goal)
+static int has_placement(const struct hd__placer *w, const struct hd__tensor *t, const uint16_t *goal)
 {
     for (int32_t n = 0; n < w->n_axes; n++)
-        if (hd__at(t, w->axes[n]) != goal[w->axes[n]])
+        if (hd__placement_on(t, w->axes[n]) != goal[w->axes[n]])
             return 0;
     return 1;
 }
 
 /* A conversion of the same value that is there already, in this block. The backward may use one of the forward only where
  * that is no larger than the original: an all_gather is done again (Megatron's choice). */
-static hd_tensor look_up(struct hd__placer *w, hd_tensor t, const uint16_t *goal)
+static hd_tensor find_conversion(struct hd__placer *w, hd_tensor t, const uint16_t *goal)
 {
     struct hd_program *p = w->p;
-    hd_tensor origin = hd__tc(p, t)->origin;
+    hd_tensor origin = hd__tensor_const(p, t)->origin;
     uint8_t backward = p->phase != HD__PHASE_F;
     hd_tensor forward_hit = 0;
-    for (uint32_t m = w->first_made[origin]; m; m = w->made.at[m - 1].next) {
-        const struct hd__made *made = &w->made.at[m - 1];
-        if (made->block != p->block || made->backward > backward || !same_goal(w, hd__tc(p, made->tensor), goal))
+    for (uint32_t m = w->first_conversion[origin]; m; m = w->conversions.at[m - 1].next) {
+        const struct hd__conversion *conversion = &w->conversions.at[m - 1];
+        if (conversion->block != p->block || conversion->backward > backward || !has_placement(w, hd__tensor_const(p, conversion->tensor), goal))
             continue;
-        if (made->backward == backward)
-            return made->tensor;
-        if (hd__numel(p, hd__tc(p, made->tensor)) <= hd__numel(p, hd__tc(p, t)))
-            forward_hit = made->tensor;
+        if (conversion->backward == backward)
+            return conversion->tensor;
+        if (hd__numel(p, hd__tensor_const(p, conversion->tensor)) <= hd__numel(p, hd__tensor_const(p, t)))
+            forward_hit = conversion->tensor;
     }
     return forward_hit;
 }
 
-static void remember(struct hd__placer *w, hd_tensor t)
+static void record_conversion(struct hd__placer *w, hd_tensor t)
 {
     struct hd_program *p = w->p;
-    hd_tensor origin = hd__tc(p, t)->origin;
-    struct hd__made made = {.tensor = t, .origin = origin, .next = w->first_made[origin], .block = p->block,
+    hd_tensor origin = hd__tensor_const(p, t)->origin;
+    struct hd__conversion conversion = {.tensor = t, .origin = origin, .next = w->first_conversion[origin], .block = p->block,
                             .backward = p->phase != HD__PHASE_F};
-    hd__push(&w->made, made);
-    w->first_made[origin] = w->made.count;
+    hd__push(&w->conversions, conversion);
+    w->first_conversion[origin] = w->conversions.count;
 }
 
 hd_tensor hd__convert(struct hd__placer *w, hd_tensor t, const hd__goal goal)
@@ -225,32 +225,32 @@ hd_tensor hd__convert(struct hd__placer *w, hd_tensor t, const hd__goal goal)
     hd__goal final;
     hd_tensor hit;
     for (int32_t n = 0; n < w->n_axes; n++)
-        if (at(w, t, w->axes[n]) != goal[w->axes[n]])
+        if (placement_on(w, t, w->axes[n]) != goal[w->axes[n]])
             change |= HD_AXIS_BIT(w->axes[n]);
     if (!change)
         return t;
-    if ((hit = look_up(w, t, goal)))
+    if ((hit = find_conversion(w, t, goal)))
         return hit;
     memcpy(final, goal, sizeof final); /* axes in the way keep their goal: it is where they are now */
-    again = in_the_way(w, hd__tc(w->p, t), change);
-    t = leave_shards(w, t, change, again, goal);
+    again = inner_axes(w, hd__tensor_const(w->p, t), change);
+    t = gather_shards(w, t, change, again, goal);
     t = reduce_all(w, t, change, goal);
-    t = enter(w, t, final);
-    remember(w, t);
+    t = reduce_and_shard(w, t, final);
+    record_conversion(w, t);
     return t;
 }
 
 hd_tensor hd__reorder(struct hd__placer *w, hd_tensor t, const uint32_t *shard)
 {
-    for (int32_t d = 0; d < hd__tc(w->p, t)->ndim; d++) {
-        uint32_t now = hd__tc(w->p, t)->place.shard[d], partial = hd__tc(w->p, t)->place.partial;
-        uint16_t dim = hd__tc(w->p, t)->dim[d];
+    for (int32_t d = 0; d < hd__tensor_const(w->p, t)->ndim; d++) {
+        uint32_t now = hd__tensor_const(w->p, t)->placement.shard[d], partial = hd__tensor_const(w->p, t)->placement.partial;
+        uint16_t dim = hd__tensor_const(w->p, t)->dim[d];
         if (now == shard[d] || hd__shard_mask(now) != hd__shard_mask(shard[d]))
             continue;
-        while (hd__tc(w->p, t)->place.shard[d])
-            t = step(w, HD_OP_ALL_GATHER, t, hd__shard_minor(hd__tc(w->p, t)->place.shard[d]), dim, 0, partial);
+        while (hd__tensor_const(w->p, t)->placement.shard[d])
+            t = convert_axis(w, HD_OP_ALL_GATHER, t, hd__shard_minor(hd__tensor_const(w->p, t)->placement.shard[d]), dim, 0, partial);
         for (uint32_t s = shard[d]; s; s >>= 4)
-            t = step(w, HD_OP_SLICE, t, (int32_t)(s & 15) - 1, 0, dim, partial);
+            t = convert_axis(w, HD_OP_SLICE, t, (int32_t)(s & 15) - 1, 0, dim, partial);
     }
     return t;
 }

@@ -52,20 +52,20 @@ struct sums {
 };
 
 /* Row + 1 of what the instruction contributes to; 0: nothing of ours. */
-static uint32_t row_of(const struct sums *s, const struct hd__instr *i)
+static uint32_t tree_of(const struct sums *s, const struct hd__instr *i)
 {
-    uint32_t param = i->op == HD_OP_ACCUM ? hd__tc(s->p, i->out[0])->param : 0;
+    uint32_t param = i->op == HD_OP_ACCUM ? hd__tensor_const(s->p, i->out[0])->param : 0;
     if (!param)
         return i->op == HD_OP_ACCUM && i->out[0] == s->p->loss_sum;
     return 2 * param + (s->p->params.at[param - 1].parts && s->first[param - 1] != i->block + 1);
 }
 
-static hd_tensor add(struct sums *s, const struct hd__instr *accum, hd_tensor a, hd_tensor b, uint8_t flag)
+static hd_tensor emit_add(struct sums *s, const struct hd__instr *accum, hd_tensor a, hd_tensor b, uint8_t flag)
 {
     struct hd__instr i = *accum;
-    struct hd__tensor sum = *hd__tc(s->p, a);
+    struct hd__tensor sum = *hd__tensor_const(s->p, a);
     sum.name = hd__arena_format(&s->p->arena, "sum.%u", s->p->tensors.count);
-    sum.meaning += hd__tc(s->p, b)->meaning;
+    sum.value_number += hd__tensor_const(s->p, b)->value_number;
     i.id = ++s->p->next_id;
     i.op = HD_OP_ADD;
     i.flags |= flag;
@@ -78,7 +78,7 @@ static hd_tensor add(struct sums *s, const struct hd__instr *accum, hd_tensor a,
 }
 
 /* All of them count as the last micro-batch's: who reduces in every micro-batch reduces once. */
-static hd_tensor accumulate(struct sums *s, const struct hd__instr *accum, hd_tensor value)
+static hd_tensor emit_accum(struct sums *s, const struct hd__instr *accum, hd_tensor value)
 {
     struct hd__instr i = *accum;
     i.id = ++s->p->next_id;
@@ -94,42 +94,42 @@ static int left_edge(uint32_t node)
 }
 
 /* Puts a leaf into the tree and makes every node whose halves are there. */
-static void climb(struct sums *s, const struct hd__instr *accum, hd_tensor *node, hd_tensor value)
+static void add_leaf(struct sums *s, const struct hd__instr *accum, hd_tensor *node, hd_tensor value)
 {
     uint32_t at = s->leaves + (uint32_t)accum->micro;
-    for (node[at] = left_edge(at) ? accumulate(s, accum, value) : value; at > 1 && node[at ^ 1]; at /= 2)
-        node[at / 2] = left_edge(at / 2) ? accumulate(s, accum, node[at | 1])
-                                         : add(s, accum, node[at & ~1u], node[at | 1], at >= s->leaves ? HD__FLAG_LEAVES : 0);
+    for (node[at] = left_edge(at) ? emit_accum(s, accum, value) : value; at > 1 && node[at ^ 1]; at /= 2)
+        node[at / 2] = left_edge(at / 2) ? emit_accum(s, accum, node[at | 1])
+                                         : emit_add(s, accum, node[at & ~1u], node[at | 1], at >= s->leaves ? HD__FLAG_LEAVES : 0);
 }
 
-static void sum_up(struct sums *s, const hd__code *code)
+static void build_trees(struct sums *s, const hd__code *code)
 {
     hd_tensor *part = hd__alloc(s->rows * s->leaves * sizeof *part); /* of a leaf with several */
     for (uint32_t k = 0; k < code->count; k++)
-        if (row_of(s, &code->at[k]))
-            s->left[(row_of(s, &code->at[k]) - 1) * s->leaves + (uint32_t)code->at[k].micro]++;
+        if (tree_of(s, &code->at[k]))
+            s->left[(tree_of(s, &code->at[k]) - 1) * s->leaves + (uint32_t)code->at[k].micro]++;
     for (uint32_t k = 0; k < code->count; k++) {
         const struct hd__instr *i = &code->at[k];
-        uint32_t row = row_of(s, i), at = row ? (row - 1) * s->leaves + (uint32_t)i->micro : 0;
+        uint32_t row = tree_of(s, i), at = row ? (row - 1) * s->leaves + (uint32_t)i->micro : 0;
         if (!row) {
             hd__push(&s->out, *i);
             continue;
         }
-        part[at] = part[at] ? add(s, i, part[at], i->in[0], HD__FLAG_LEAF) : i->in[0];
+        part[at] = part[at] ? emit_add(s, i, part[at], i->in[0], HD__FLAG_LEAF) : i->in[0];
         if (--s->left[at] == 0)
-            climb(s, i, s->value + (size_t)(row - 1) * 2 * s->leaves, part[at]);
+            add_leaf(s, i, s->value + (size_t)(row - 1) * 2 * s->leaves, part[at]);
     }
     free(part);
 }
 
 /* In how many blocks is each parameter used? All stages must say the same, so the template is asked. */
-static int32_t find_parts(struct sums *s, struct hd_error *err)
+static int32_t count_blocks(struct sums *s, struct hd_error *err)
 {
     struct hd_program *p = s->p;
     uint16_t *last = hd__alloc(p->params.count * sizeof *last + 1);
     for (uint32_t k = 0; k < p->template.count; k++) {
         const struct hd__instr *i = &p->template.at[k];
-        uint32_t param = i->op == HD_OP_ACCUM ? hd__tc(p, i->out[0])->param : 0;
+        uint32_t param = i->op == HD_OP_ACCUM ? hd__tensor_const(p, i->out[0])->param : 0;
         uint16_t block = i->block + 1;
         if (!param || last[param - 1] == block)
             continue;
@@ -151,15 +151,15 @@ static int32_t find_parts(struct sums *s, struct hd_error *err)
 
 int32_t hd__exact_sums(struct hd_program *p, struct hd_error *err)
 {
-    struct hd__code_section *step = hd__section(p, "step");
+    struct hd__code_section *step = hd__program_section(p, "step");
     struct sums s = {.p = p, .leaves = (uint32_t)p->accumulation, .rows = 2 * (size_t)p->params.count + 1};
     int32_t rc;
     s.first = hd__alloc(p->params.count * sizeof *s.first + 1);
-    rc = find_parts(&s, err);
+    rc = count_blocks(&s, err);
     if (!rc) {
         s.left = hd__alloc(s.rows * s.leaves * sizeof *s.left);
         s.value = hd__alloc(s.rows * 2 * s.leaves * sizeof *s.value);
-        sum_up(&s, &step->code);
+        build_trees(&s, &step->code);
         free(step->code.at);
         step->code = s.out;
     }
@@ -174,8 +174,8 @@ int32_t hd__exact_sums(struct hd_program *p, struct hd_error *err)
 /* They take the place of norm2 among what a step clears. */
 static hd_tensor new_digits(struct hd_program *p)
 {
-    struct hd__tensor t = *hd__tc(p, p->norm2);
-    hd__code *begin = &hd__section(p, "begin")->code;
+    struct hd__tensor t = *hd__tensor_const(p, p->norm2);
+    hd__code *begin = &hd__program_section(p, "begin")->code;
     hd_tensor digits;
     t.name = "norm2.digits";
     t.ndim = 1;
@@ -200,7 +200,7 @@ static int32_t check_weights(const struct hd__instr *i, struct hd_error *err)
 }
 
 /* Puts an instruction at this place. */
-static void insert(hd__code *code, uint32_t at, struct hd__instr i)
+static void insert_instr(hd__code *code, uint32_t at, struct hd__instr i)
 {
     i.phase = HD__PHASE_O;
     i.block = 0;
@@ -212,7 +212,7 @@ static void insert(hd__code *code, uint32_t at, struct hd__instr i)
 /* The norm is summed in digits, over shards and ranks, and they are added at the end. */
 static int32_t sum_in_digits(struct hd_program *p, struct hd_error *err)
 {
-    hd__code *code = &hd__section(p, "update")->code;
+    hd__code *code = &hd__program_section(p, "update")->code;
     struct hd__instr total = hd__instr_new(p, HD_OP_TOTAL);
     struct hd_attrs *attrs;
     uint32_t at = 0;
@@ -234,14 +234,14 @@ static int32_t sum_in_digits(struct hd_program *p, struct hd_error *err)
     total.attrs = attrs;
     total.in[total.n_in++] = p->norm_digits;
     total.out[total.n_out++] = p->norm2;
-    insert(code, at, total);
+    insert_instr(code, at, total);
     return HD_OK;
 }
 
 /* A strategy may let gradients travel shorter than they are: that too is rounding between ranks. */
-static int travels_short(const struct hd_program *p, const struct hd__instr *i)
+static int is_compressed(const struct hd_program *p, const struct hd__instr *i)
 {
-    uint8_t dtype = i->n_in ? hd__tc(p, i->in[0])->dtype : 0;
+    uint8_t dtype = i->n_in ? hd__tensor_const(p, i->in[0])->dtype : 0;
     int sums = i->op == HD_OP_ALL_REDUCE || i->op == HD_OP_REDUCE_SCATTER;
     return i->op == HD_OP_ENCODE || i->op == HD_OP_ORTHOGONALISE ||
            (sums && (dtype == HD_BF16 || dtype == HD_F16) && dtype != p->precision.grad);
@@ -251,7 +251,7 @@ int32_t hd__exact_reduce(struct hd_program *p, struct hd_error *err)
 {
     for (uint32_t s = 0; s < p->sections.count; s++)
         for (uint32_t k = 0; k < p->sections.at[s].code.count; k++)
-            if (travels_short(p, &p->sections.at[s].code.at[k]))
+            if (is_compressed(p, &p->sections.at[s].code.at[k]))
                 return hd_fail(err, HD_E_UNSUPPORTED, "gradients must not travel compressed: leave out `compress`");
     return sum_in_digits(p, err);
 }

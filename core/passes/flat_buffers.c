@@ -11,7 +11,7 @@ uint32_t hd__pass_flat(struct hd_program *p, const char *name, uint32_t block, u
     f.offset = hd__arena_alloc(&p->arena, n * sizeof *f.offset);
     for (uint32_t i = 0; i < n; i++) {
         f.offset[i] = f.count;
-        f.count += hd__numel(p, hd__tc(p, p->params.at[params[i]].tensor));
+        f.count += hd__numel(p, hd__tensor_const(p, p->params.at[params[i]].tensor));
         f.count = (f.count + 15) & ~(int64_t)15; /* every parameter begins at a cache line of fp32 */
     }
     f.count = (f.count + 16 * ways - 1) / (16 * ways) * (16 * ways);
@@ -25,8 +25,8 @@ void hd__pass_flat_get(const struct hd_program *p, uint32_t id, struct hd_pass_f
     const struct hd__flat *f = &p->flats.at[id - 1];
     *out = (struct hd_pass_flat){.struct_size = sizeof *out, .block = f->block, .axes = f->axes, .members = f->members,
                                  .n_params = f->n_params, .params = f->params, .offset = f->offset, .count = f->count,
-                                 .ways = hd__mesh_ways(&p->mesh, f->axes), .whole = f->whole, .master = f->master, .low = f->low,
-                                 .common = f->common};
+                                 .ways = hd__mesh_ways(&p->mesh, f->axes), .whole = f->full, .master = f->master, .low = f->compute_copy,
+                                 .common = f->global_copy};
 }
 
 uint32_t hd__pass_n_flats(const struct hd_program *p)
@@ -37,10 +37,10 @@ uint32_t hd__pass_n_flats(const struct hd_program *p)
 static struct hd__tensor flat_tensor(struct hd_program *p, const struct hd__flat *f, const char *name, uint32_t type)
 {
     return (struct hd__tensor){.name = hd__arena_format(&p->arena, "%s.%s", name, f->name), .ndim = 1, .dtype = (uint8_t)type,
-                               .role = HD__ROLE_FLAT, .block = f->block, .dim = {f->dim}, .place.redop = HD_SUM};
+                               .role = HD__ROLE_FLAT, .block = f->block, .dim = {f->dim}, .placement.redop = HD_SUM};
 }
 
-hd_tensor hd__own_buffer(struct hd_program *p, struct hd__tensor *t, uint32_t life)
+hd_tensor hd__tensor_new_with_buffer(struct hd_program *p, struct hd__tensor *t, uint32_t life)
 {
     t->buffer = hd__buffer_new(p, t->name, (hd__tensor_bytes(p, t) + 63) & ~(int64_t)63, (uint8_t)life);
     p->buffers.at[t->buffer].block = t->block;
@@ -50,7 +50,7 @@ hd_tensor hd__own_buffer(struct hd_program *p, struct hd__tensor *t, uint32_t li
 hd_tensor hd__pass_flat_whole(struct hd_program *p, uint32_t id, const char *name, uint32_t type, uint32_t life)
 {
     struct hd__tensor t = flat_tensor(p, &p->flats.at[id - 1], name, type);
-    return hd__own_buffer(p, &t, life);
+    return hd__tensor_new_with_buffer(p, &t, life);
 }
 
 hd_tensor hd__pass_flat_shard(struct hd_program *p, uint32_t id, const char *name, uint32_t type, uint32_t life, hd_tensor inside)
@@ -59,21 +59,21 @@ hd_tensor hd__pass_flat_shard(struct hd_program *p, uint32_t id, const char *nam
     struct hd__tensor t = flat_tensor(p, f, name, type);
     for (int32_t axis = 0; axis < HD_AXIS_COUNT; axis++)
         if (f->axes & HD_AXIS_BIT(axis))
-            t.place.shard[0] = hd__shard_push(t.place.shard[0], axis);
+            t.placement.shard[0] = hd__shard_push(t.placement.shard[0], axis);
     if (!inside)
-        return hd__own_buffer(p, &t, life);
-    t.dtype = hd__tc(p, inside)->dtype;
-    t.buffer = hd__tc(p, inside)->buffer;
-    t.offset = hd__tc(p, inside)->offset;
-    t.window = 1;
+        return hd__tensor_new_with_buffer(p, &t, life);
+    t.dtype = hd__tensor_const(p, inside)->dtype;
+    t.buffer = hd__tensor_const(p, inside)->buffer;
+    t.offset = hd__tensor_const(p, inside)->offset;
+    t.shard_view = 1;
     return hd__tensor_new(p, &t);
 }
 
 hd_tensor hd__pass_flat_view(struct hd_program *p, uint32_t id, hd_tensor whole, uint32_t index)
 {
     const struct hd__flat *f = &p->flats.at[id - 1];
-    struct hd__tensor t = *hd__tc(p, p->params.at[index].tensor);
-    const struct hd__tensor *w = hd__tc(p, whole);
+    struct hd__tensor t = *hd__tensor_const(p, p->params.at[index].tensor);
+    const struct hd__tensor *w = hd__tensor_const(p, whole);
     for (uint32_t i = 0; i < f->n_params; i++)
         if (f->params[i] == index)
             t.offset = w->offset + f->offset[i];
@@ -88,7 +88,7 @@ hd_tensor hd__pass_flat_view(struct hd_program *p, uint32_t id, hd_tensor whole,
 hd_tensor hd__pass_flat_range(struct hd_program *p, uint32_t id, hd_tensor whole, int64_t first, int64_t n)
 {
     const struct hd__flat *f = &p->flats.at[id - 1];
-    struct hd__tensor t = *hd__tc(p, whole);
+    struct hd__tensor t = *hd__tensor_const(p, whole);
     char name[96];
     snprintf(name, sizeof name, "#%s[%lld:%lld]", f->name, (long long)first, (long long)(first + n));
     t.dim[0] = hd__dim_new(p, name, n);
@@ -102,7 +102,7 @@ static void along(struct hd_program *p, struct hd__tensor *t, uint32_t axes)
 {
     for (int32_t axis = 0; axis < HD_AXIS_COUNT; axis++)
         if ((axes & HD_AXIS_BIT(axis)) && p->mesh.size[axis] > 1)
-            t->place.shard[0] = hd__shard_push(t->place.shard[0], axis);
+            t->placement.shard[0] = hd__shard_push(t->placement.shard[0], axis);
 }
 
 hd_tensor hd__pass_vector(struct hd_program *p, uint32_t id, const char *name, int64_t n, uint32_t type, uint32_t axes, uint32_t life)
@@ -110,33 +110,33 @@ hd_tensor hd__pass_vector(struct hd_program *p, uint32_t id, const char *name, i
     struct hd__tensor t = flat_tensor(p, &p->flats.at[id - 1], name, type);
     t.dim[0] = hd__dim_new(p, hd__arena_format(&p->arena, "#%s", t.name), n);
     along(p, &t, axes);
-    return hd__own_buffer(p, &t, life);
+    return hd__tensor_new_with_buffer(p, &t, life);
 }
 
 hd_tensor hd__pass_vector_like(struct hd_program *p, const char *name, hd_tensor like, uint32_t axes, uint32_t life)
 {
-    struct hd__tensor t = *hd__tc(p, like);
+    struct hd__tensor t = *hd__tensor_const(p, like);
     t.name = hd__arena_format(&p->arena, "%s%s", name, strchr(t.name, '.') ? strchr(t.name, '.') : "");
     t.offset = 0;
-    t.window = 0;
-    memset(t.place.shard, 0, sizeof t.place.shard);
+    t.shard_view = 0;
+    memset(t.placement.shard, 0, sizeof t.placement.shard);
     along(p, &t, axes);
-    return hd__own_buffer(p, &t, life);
+    return hd__tensor_new_with_buffer(p, &t, life);
 }
 
 void hd__pass_flat_role(struct hd_program *p, uint32_t id, uint32_t role, hd_tensor t)
 {
     struct hd__flat *f = &p->flats.at[id - 1];
-    hd_tensor *slot[] = {&f->whole, &f->master, &f->grad, &f->shard, &f->low, &f->common};
+    hd_tensor *slot[] = {&f->full, &f->master, &f->grad, &f->shard, &f->compute_copy, &f->global_copy};
     if (role < HD__COUNT(slot))
         *slot[role] = t;
     if (role == HD_FLAT_COMMON)
-        hd__t(p, t)->common = 1;
+        hd__tensor_at(p, t)->global_copy = 1;
 }
 
-void hd__put_in(struct hd_program *p, hd_tensor t, uint32_t memory)
+void hd__tensor_set_memory(struct hd_program *p, hd_tensor t, uint32_t memory)
 {
-    struct hd__buffer *b = &p->buffers.at[hd__tc(p, t)->buffer];
+    struct hd__buffer *b = &p->buffers.at[hd__tensor_const(p, t)->buffer];
     b->memory = (uint8_t)memory;
     b->paged = memory == HD__MEM_FILE;
 }
@@ -144,7 +144,7 @@ void hd__put_in(struct hd_program *p, hd_tensor t, uint32_t memory)
 hd_tensor hd__pass_flat_shard_in(struct hd_program *p, uint32_t id, const char *name, uint32_t type, uint32_t memory)
 {
     hd_tensor t = hd__pass_flat_shard(p, id, name, type, HD__LIFE_PERSISTENT, 0);
-    hd__put_in(p, t, memory);
+    hd__tensor_set_memory(p, t, memory);
     return t;
 }
 

@@ -7,9 +7,9 @@
 #include "core/passes/passes.h"
 #include "core/program/ops.h"
 
-struct hd__use *hd__count_uses(const struct hd_program *p, const hd__code *code)
+struct hd__tensor_use *hd__count_uses(const struct hd_program *p, const hd__code *code)
 {
-    struct hd__use *use = hd__alloc(p->tensors.count * sizeof *use);
+    struct hd__tensor_use *use = hd__alloc(p->tensors.count * sizeof *use);
     for (uint32_t k = 0; k < code->count; k++) {
         const struct hd__instr *i = &code->at[k];
         for (uint32_t n = 0; n < i->n_out; n++)
@@ -26,10 +26,10 @@ static int touched_between(const struct hd_program *p, const hd__code *code, uin
     for (uint32_t k = from + 1; k < to; k++) {
         const struct hd__instr *i = &code->at[k];
         for (uint32_t n = 0; n < i->n_in; n++)
-            if (hd__tc(p, i->in[n])->buffer == buffer)
+            if (hd__tensor_const(p, i->in[n])->buffer == buffer)
                 return i->op != HD_OP_ACCUM;
         for (uint32_t n = 0; n < i->n_out; n++)
-            if (hd__tc(p, i->out[n])->buffer == buffer && i->op != HD_OP_ACCUM && !(i->attrs && i->attrs->flags & HD_ATTR_ACCUMULATE))
+            if (hd__tensor_const(p, i->out[n])->buffer == buffer && i->op != HD_OP_ACCUM && !(i->attrs && i->attrs->flags & HD_ATTR_ACCUMULATE))
                 return 1;
     }
     return 0;
@@ -37,9 +37,9 @@ static int touched_between(const struct hd_program *p, const hd__code *code, uin
 
 static int same_shape(const struct hd_program *p, hd_tensor a, hd_tensor b)
 {
-    const struct hd__tensor *x = hd__tc(p, a), *y = hd__tc(p, b);
+    const struct hd__tensor *x = hd__tensor_const(p, a), *y = hd__tensor_const(p, b);
     return x->ndim == y->ndim && !memcmp(x->dim, y->dim, x->ndim * sizeof *x->dim) &&
-           !memcmp(x->place.shard, y->place.shard, sizeof x->place.shard);
+           !memcmp(x->placement.shard, y->placement.shard, sizeof x->placement.shard);
 }
 
 /* With exact sums an accumulator is a node of a tree: nothing may be added to it before it is a whole leaf. Only a product
@@ -49,27 +49,27 @@ static int stays_exact(const struct hd_program *p, const hd__code *code, const s
     uint32_t first = 0;
     if (!p->exact || (p->adds_once && maker->op == HD_OP_EINSUM))
         return 1;
-    while (code->at[first].op != HD_OP_ACCUM || hd__tc(p, code->at[first].out[0])->param != hd__tc(p, code->at[k].out[0])->param ||
-           hd__tc(p, code->at[first].out[0])->buffer != hd__tc(p, code->at[k].out[0])->buffer)
+    while (code->at[first].op != HD_OP_ACCUM || hd__tensor_const(p, code->at[first].out[0])->param != hd__tensor_const(p, code->at[k].out[0])->param ||
+           hd__tensor_const(p, code->at[first].out[0])->buffer != hd__tensor_const(p, code->at[k].out[0])->buffer)
         first++;
     return first == k;
 }
 
 /* The maker of accum k's input, if it may write the accumulator itself; NULL otherwise. */
-static struct hd__instr *accumulator(struct hd_program *p, hd__code *code, const struct hd__use *use, uint32_t k)
+static struct hd__instr *accumulator(struct hd_program *p, hd__code *code, const struct hd__tensor_use *use, uint32_t k)
 {
     const struct hd__instr *accum = &code->at[k];
     uint32_t m = use[accum->in[0]].maker;
     struct hd__instr *maker = m ? &code->at[m - 1] : NULL;
     if (!maker || use[accum->in[0]].count != 1 || !(hd__op(maker->op)->flags & HD__OP_ACCUMULATES) || m > k + 1)
         return NULL;
-    if (!hd__tc(p, accum->out[0])->buffer || !same_shape(p, accum->in[0], accum->out[0]) || !stays_exact(p, code, maker, k))
+    if (!hd__tensor_const(p, accum->out[0])->buffer || !same_shape(p, accum->in[0], accum->out[0]) || !stays_exact(p, code, maker, k))
         return NULL;
-    return touched_between(p, code, m - 1, k, hd__tc(p, accum->out[0])->buffer) ? NULL : maker;
+    return touched_between(p, code, m - 1, k, hd__tensor_const(p, accum->out[0])->buffer) ? NULL : maker;
 }
 
 /* Outputs that can accumulate do so together or not at all. */
-static int all_fusable(struct hd_program *p, hd__code *code, const struct hd__use *use, const uint32_t *accum_of, struct hd__instr *maker)
+static int all_fusable(struct hd_program *p, hd__code *code, const struct hd__tensor_use *use, const uint32_t *accum_of, struct hd__instr *maker)
 {
     uint32_t adding = 0;
     for (uint32_t n = 0; n < maker->n_out; n++) {
@@ -85,7 +85,7 @@ static int all_fusable(struct hd_program *p, hd__code *code, const struct hd__us
 
 static void fuse_section(struct hd_program *p, hd__code *code)
 {
-    struct hd__use *use = hd__count_uses(p, code);
+    struct hd__tensor_use *use = hd__count_uses(p, code);
     uint32_t *accum_of = hd__alloc(p->tensors.count * sizeof *accum_of), kept = 0;
     uint8_t *gone = hd__alloc(code->count + 1);
     for (uint32_t k = 0; k < code->count; k++)
@@ -121,13 +121,13 @@ static void fuse_section(struct hd_program *p, hd__code *code)
 
 enum { SUMS = HD__FLAG_GRADSUM | HD__FLAG_LEAF | HD__FLAG_LEAVES };
 
-static int is_term(const struct hd_program *p, const hd__code *code, const struct hd__use *use, uint32_t k, hd_tensor term)
+static int is_term(const struct hd_program *p, const hd__code *code, const struct hd__tensor_use *use, uint32_t k, hd_tensor term)
 {
     hd_tensor sum = code->at[k].out[0];
     uint32_t m = use[term].maker;
-    return m && m <= k && code->at[m - 1].op && !hd__is_async(&code->at[m - 1]) && use[term].count == 1 && !hd__tc(p, term)->buffer &&
-           same_shape(p, term, sum) && hd__tc(p, term)->dtype == hd__tc(p, sum)->dtype &&
-           hd__tc(p, term)->place.partial == hd__tc(p, sum)->place.partial;
+    return m && m <= k && code->at[m - 1].op && !hd__is_async(&code->at[m - 1]) && use[term].count == 1 && !hd__tensor_const(p, term)->buffer &&
+           same_shape(p, term, sum) && hd__tensor_const(p, term)->dtype == hd__tensor_const(p, sum)->dtype &&
+           hd__tensor_const(p, term)->placement.partial == hd__tensor_const(p, sum)->placement.partial;
 }
 
 static int can_add(const struct hd_program *p, const struct hd__instr *maker, uint8_t flags)
@@ -137,7 +137,7 @@ static int can_add(const struct hd_program *p, const struct hd__instr *maker, ui
 }
 
 /* Index of the first term's maker; UINT32_MAX where the terms cannot be added where they are made. */
-static uint32_t first_maker(const struct hd_program *p, const hd__code *code, const struct hd__use *use, uint32_t k)
+static uint32_t first_maker(const struct hd_program *p, const hd__code *code, const struct hd__tensor_use *use, uint32_t k)
 {
     const struct hd__instr *add = &code->at[k];
     uint32_t first = UINT32_MAX;
@@ -165,7 +165,7 @@ static void write_into(struct hd__instr *maker, hd_tensor was, hd_tensor is)
 
 static void fuse_sums(struct hd_program *p, hd__code *code)
 {
-    struct hd__use *use = hd__count_uses(p, code);
+    struct hd__tensor_use *use = hd__count_uses(p, code);
     for (uint32_t k = 0; k < code->count; k++) {
         struct hd__instr *add = &code->at[k];
         uint32_t first = first_maker(p, code, use, k);
@@ -180,7 +180,7 @@ static void fuse_sums(struct hd_program *p, hd__code *code)
                 maker->attrs = attrs;
             }
         }
-        hd__t(p, add->out[0])->sums = add->n_in;
+        hd__tensor_at(p, add->out[0])->n_terms = add->n_in;
         add->op = 0;
     }
     hd__code_compact(code);
@@ -198,7 +198,7 @@ static int accumulates(const struct hd__instr *i)
 static const struct hd__flat *flat_of(const struct hd_program *p, hd_tensor t)
 {
     for (uint32_t f = 0; f < p->flats.count; f++)
-        if (p->flats.at[f].dim == hd__tc(p, t)->dim[0] && hd__tc(p, t)->role == HD__ROLE_FLAT)
+        if (p->flats.at[f].dim == hd__tensor_const(p, t)->dim[0] && hd__tensor_const(p, t)->role == HD__ROLE_FLAT)
             return &p->flats.at[f];
     return NULL;
 }
@@ -212,10 +212,10 @@ static int first_contributions(const struct hd_program *p, const hd__code *code,
     for (uint32_t k = from; k < code->count && found < flat->n_params; k++) {
         const struct hd__instr *i = &code->at[k];
         for (uint32_t n = 0; n < i->n_in; n++)
-            if (hd__tc(p, i->in[n])->buffer == buffer)
+            if (hd__tensor_const(p, i->in[n])->buffer == buffer)
                 return 0;
         for (uint32_t n = 0; n < i->n_out; n++) {
-            const struct hd__tensor *t = hd__tc(p, i->out[n]);
+            const struct hd__tensor *t = hd__tensor_const(p, i->out[n]);
             if (t->buffer != buffer)
                 continue;
             if (!t->param || !accumulates(i))
@@ -235,7 +235,7 @@ static int whole_writers(const struct hd_program *p, const hd__code *code, const
         uint32_t w = writer[flat->params[k]];
         const struct hd__instr *i = &code->at[w - 1];
         for (uint32_t n = 0; n < i->n_out; n++)
-            if (hd__op_adds(i->op, n) && writer[hd__tc(p, i->out[n])->param - 1] != w)
+            if (hd__op_adds(i->op, n) && writer[hd__tensor_const(p, i->out[n])->param - 1] != w)
                 return 0;
     }
     return 1;
@@ -245,7 +245,7 @@ static int write_first(struct hd_program *p, hd__code *code, uint32_t from, hd_t
 {
     const struct hd__flat *flat = flat_of(p, cleared);
     uint32_t *writer = hd__alloc((p->params.count + 1) * sizeof *writer);
-    int done = flat && first_contributions(p, code, from, hd__tc(p, cleared)->buffer, flat, writer) &&
+    int done = flat && first_contributions(p, code, from, hd__tensor_const(p, cleared)->buffer, flat, writer) &&
                whole_writers(p, code, flat, writer);
     for (uint32_t k = 0; done && k < flat->n_params; k++) {
         struct hd__instr *i = &code->at[writer[flat->params[k]] - 1];
@@ -274,10 +274,10 @@ static void drop_clears(struct hd_program *p, hd__code *clears, hd__code *code)
 
 int32_t hd__fuse(struct hd_program *p, struct hd_error *err)
 {
-    struct hd__code_section *begin = hd__section(p, "begin"), *last = hd__section(p, "micro_last"), *step = hd__section(p, "step");
+    struct hd__code_section *begin = hd__program_section(p, "begin"), *last = hd__program_section(p, "micro_last"), *step = hd__program_section(p, "step");
     (void)err;
     for (uint32_t s = 0; s < p->sections.count && !p->keep_head; s++)
-        hd__fuse_head(p, &p->sections.at[s].code);
+        hd__fuse_loss_head(p, &p->sections.at[s].code);
     for (uint32_t s = 0; s < p->sections.count; s++) {
         fuse_section(p, &p->sections.at[s].code);
         fuse_sums(p, &p->sections.at[s].code);

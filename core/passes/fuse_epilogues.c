@@ -15,7 +15,7 @@
 struct fusion {
     struct hd_program *p;
     hd__code *code;
-    struct hd__use *use;
+    struct hd__tensor_use *use;
 };
 
 /* ---- do they belong together? */
@@ -25,26 +25,26 @@ static uint32_t flags_of(const struct hd__instr *i)
     return i->attrs ? i->attrs->flags & (HD_ATTR_ACCUMULATE | HD_ATTR_ONCE) : 0;
 }
 
-static int together(const struct hd__instr *a, const struct hd__instr *b)
+static int same_schedule(const struct hd__instr *a, const struct hd__instr *b)
 {
     return a->phase == b->phase && a->micro == b->micro && a->block == b->block && a->chunk == b->chunk;
 }
 
 /* The instruction of this op that makes t for instruction k, and for it alone where `alone`; -1 where it has to stay. */
-static int64_t maker_of(const struct fusion *f, hd_tensor t, uint16_t op, uint32_t k, int alone)
+static int64_t find_producer(const struct fusion *f, hd_tensor t, uint16_t op, uint32_t k, int alone)
 {
     uint32_t m = f->use[t].maker;
     const struct hd__instr *i = m ? &f->code->at[m - 1] : NULL;
-    if (!i || m > k || i->op != op || i->out[0] != t || flags_of(i) || !together(i, &f->code->at[k]) ||
-        hd__tc(f->p, t)->buffer)
+    if (!i || m > k || i->op != op || i->out[0] != t || flags_of(i) || !same_schedule(i, &f->code->at[k]) ||
+        hd__tensor_const(f->p, t)->buffer)
         return -1;
     if (alone && f->use[t].count != 1)
         return -1;
-    return hd__may_move(f->p, f->code, m - 1, k) ? (int64_t)m - 1 : -1;
+    return hd__can_move(f->p, f->code, m - 1, k) ? (int64_t)m - 1 : -1;
 }
 
 /* w has the last dims of y. */
-static int ends_in(const struct hd__tensor *y, const struct hd__tensor *w)
+static int has_suffix_dims(const struct hd__tensor *y, const struct hd__tensor *w)
 {
     return w->ndim && w->ndim <= y->ndim && !memcmp(y->dim + y->ndim - w->ndim, w->dim, w->ndim * sizeof *w->dim);
 }
@@ -52,10 +52,10 @@ static int ends_in(const struct hd__tensor *y, const struct hd__tensor *w)
 /* ---- the four */
 
 /* Input `made` of instruction k is a product: its inputs, the other input behind them. */
-static void join_product(struct fusion *f, uint32_t k, int made, uint16_t op)
+static void fuse_product(struct fusion *f, uint32_t k, int made, uint16_t op)
 {
     struct hd__instr *i = &f->code->at[k];
-    int64_t m = maker_of(f, i->in[made], HD_OP_EINSUM, k, 1);
+    int64_t m = find_producer(f, i->in[made], HD_OP_EINSUM, k, 1);
     if (m < 0 || flags_of(i))
         return;
     struct hd__instr *product = &f->code->at[m];
@@ -69,15 +69,15 @@ static void join_product(struct fusion *f, uint32_t k, int made, uint16_t op)
 static void fuse_bias(struct fusion *f, uint32_t k)
 {
     const struct hd__instr *bias = &f->code->at[k];
-    if (ends_in(hd__tc(f->p, bias->out[0]), hd__tc(f->p, bias->in[1])))
-        join_product(f, k, 0, HD_OP_EINSUM_BIAS);
+    if (has_suffix_dims(hd__tensor_const(f->p, bias->out[0]), hd__tensor_const(f->p, bias->in[1])))
+        fuse_product(f, k, 0, HD_OP_EINSUM_BIAS);
 }
 
 static void fuse_gelu(struct fusion *f, uint32_t k)
 {
     struct hd__instr *gelu = &f->code->at[k];
     hd_tensor z = gelu->in[0];
-    int64_t m = maker_of(f, z, HD_OP_EINSUM_BIAS, k, 0);
+    int64_t m = find_producer(f, z, HD_OP_EINSUM_BIAS, k, 0);
     if (m < 0 || flags_of(gelu))
         return;
     struct hd__instr *product = &f->code->at[m];
@@ -93,13 +93,13 @@ static void fuse_gelu_grad(struct fusion *f, uint32_t k)
 {
     const struct hd__instr *grad = &f->code->at[k];
     if (grad->in[0] != grad->in[1])
-        join_product(f, k, 1, HD_OP_EINSUM_GELU_GRAD);
+        fuse_product(f, k, 1, HD_OP_EINSUM_GELU_GRAD);
 }
 
 /* dw keeps those dims of dy that db has, and no other. */
 static int same_rows(const struct hd_program *p, const struct hd__instr *product, const struct hd__instr *sum)
 {
-    const struct hd__tensor *dy = hd__tc(p, sum->in[0]), *dw = hd__tc(p, product->out[0]), *db = hd__tc(p, sum->out[0]);
+    const struct hd__tensor *dy = hd__tensor_const(p, sum->in[0]), *dw = hd__tensor_const(p, product->out[0]), *db = hd__tensor_const(p, sum->out[0]);
     for (int32_t d = 0; d < dy->ndim; d++)
         if ((hd__dim_index(dw, dy->dim[d]) >= 0) != (hd__dim_index(db, dy->dim[d]) >= 0))
             return 0;
@@ -110,7 +110,7 @@ static int is_product(const struct fusion *f, uint32_t n, uint32_t sum)
 {
     const struct hd__instr *product = &f->code->at[n], *of = &f->code->at[sum];
     return product->op == HD_OP_EINSUM && product->in[0] == of->in[0] && flags_of(product) == flags_of(of) &&
-           together(product, of) && same_rows(f->p, product, of) && hd__may_move(f->p, f->code, sum, n);
+           same_schedule(product, of) && same_rows(f->p, product, of) && hd__can_move(f->p, f->code, sum, n);
 }
 
 static void fuse_bias_dw(struct fusion *f, uint32_t k)

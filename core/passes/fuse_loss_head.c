@@ -57,7 +57,7 @@ static struct flow *find_flow(const struct hd_program *p, const hd__code *code)
 static int made_by(struct head *h, uint32_t which, hd_tensor t, uint16_t op, uint32_t out, uint32_t readers)
 {
     const struct flow *f = &h->flow[t];
-    if (!f->maker || hd__tc(h->p, t)->buffer || f->readers != readers)
+    if (!f->maker || hd__tensor_const(h->p, t)->buffer || f->readers != readers)
         return 0;
     h->part[which] = f->maker - 1;
     return part(h, which)->op == op && part(h, which)->out[out] == t;
@@ -110,31 +110,31 @@ static int find_forward(struct head *h)
 static int same_shape(const struct hd__tensor *a, const struct hd__tensor *b)
 {
     return a->ndim == b->ndim && !memcmp(a->dim, b->dim, a->ndim * sizeof *a->dim) &&
-           !memcmp(a->place.shard, b->place.shard, sizeof a->place.shard);
+           !memcmp(a->placement.shard, b->placement.shard, sizeof a->placement.shard);
 }
 
 /* Two views of the same elements, which nothing writes in between. Strategies make a view for every use. */
 static int same_values(const struct head *h, hd_tensor a, hd_tensor b, uint32_t from, uint32_t to)
 {
-    const struct hd__tensor *x = hd__tc(h->p, a), *y = hd__tc(h->p, b);
+    const struct hd__tensor *x = hd__tensor_const(h->p, a), *y = hd__tensor_const(h->p, b);
     if (a == b)
         return 1;
-    if (!x->buffer || x->buffer != y->buffer || x->offset != y->offset || x->window || y->window)
+    if (!x->buffer || x->buffer != y->buffer || x->offset != y->offset || x->shard_view || y->shard_view)
         return 0;
     if (x->dtype != y->dtype || !same_shape(x, y))
         return 0;
     for (uint32_t k = from + 1; k < to; k++) {
         const struct hd__instr *i = &h->code->at[k];
         for (uint32_t n = 0; n < i->n_out; n++)
-            if (hd__tc(h->p, i->out[n])->buffer == x->buffer)
+            if (hd__tensor_const(h->p, i->out[n])->buffer == x->buffer)
                 return 0;
-        if (i->op == HD_OP_RELEASE && hd__tc(h->p, i->in[0])->buffer == x->buffer)
+        if (i->op == HD_OP_RELEASE && hd__tensor_const(h->p, i->in[0])->buffer == x->buffer)
             return 0;
     }
     return 1;
 }
 
-static int adds(const struct hd__instr *i)
+static int accumulates(const struct hd__instr *i)
 {
     return i->attrs && i->attrs->flags & HD_ATTR_ACCUMULATE;
 }
@@ -143,36 +143,36 @@ static int adds(const struct hd__instr *i)
 static int logits_fit(struct head *h)
 {
     const struct hd__instr *i = part(h, LOGITS);
-    const struct hd__tensor *z = hd__tc(h->p, i->out[0]), *x = hd__tc(h->p, i->in[0]);
-    const struct hd__tensor *w = hd__tc(h->p, i->in[1]);
+    const struct hd__tensor *z = hd__tensor_const(h->p, i->out[0]), *x = hd__tensor_const(h->p, i->in[0]);
+    const struct hd__tensor *w = hd__tensor_const(h->p, i->in[1]);
     uint32_t last = z->ndim - 1u;
     h->x = i->in[0];
     h->w = i->in[1];
-    if (adds(i) || x->ndim != z->ndim || w->ndim != 2 || x->dtype != w->dtype || x->place.partial ||
-        z->place.partial)
+    if (accumulates(i) || x->ndim != z->ndim || w->ndim != 2 || x->dtype != w->dtype || x->placement.partial ||
+        z->placement.partial)
         return 0;
     if (z->dim[last] != w->dim[0] || x->dim[last] != w->dim[1] ||
         memcmp(x->dim, z->dim, last * sizeof *x->dim) ||
-        memcmp(x->place.shard, z->place.shard, last * sizeof *x->place.shard))
+        memcmp(x->placement.shard, z->placement.shard, last * sizeof *x->placement.shard))
         return 0;
-    return !w->place.shard[0] && !w->place.shard[1] && !z->place.shard[last] && !x->place.shard[last];
+    return !w->placement.shard[0] && !w->placement.shard[1] && !z->placement.shard[last] && !x->placement.shard[last];
 }
 
 /* Is instruction `which` of the two readers of dz einsum(dz, with) -> something that looks like `like`? */
 static int is_product(const struct head *h, uint32_t which, hd_tensor with, hd_tensor like)
 {
     const struct hd__instr *i = part(h, which);
-    const struct hd__tensor *out = hd__tc(h->p, i->out[0]);
-    if (i->op != HD_OP_EINSUM || i->in[0] != part(h, GRAD)->out[0] || adds(i) || out->buffer)
+    const struct hd__tensor *out = hd__tensor_const(h->p, i->out[0]);
+    if (i->op != HD_OP_EINSUM || i->in[0] != part(h, GRAD)->out[0] || accumulates(i) || out->buffer)
         return 0;
-    return same_shape(out, hd__tc(h->p, like)) &&
+    return same_shape(out, hd__tensor_const(h->p, like)) &&
            same_values(h, with, i->in[1], h->part[LOGITS], h->part[which]);
 }
 
 static int find_products(struct head *h)
 {
     const struct flow *dz = &h->flow[part(h, GRAD)->out[0]];
-    if (dz->readers != 2 || hd__tc(h->p, part(h, GRAD)->out[0])->buffer || !logits_fit(h))
+    if (dz->readers != 2 || hd__tensor_const(h->p, part(h, GRAD)->out[0])->buffer || !logits_fit(h))
         return 0;
     for (uint32_t k = 0; k < 2; k++) {
         h->part[DX] = dz->reader[k];
@@ -191,12 +191,12 @@ static void clear_earlier(struct head *h)
     const struct flow *dw = &h->flow[part(h, DW)->out[0]];
     uint32_t at = h->part[SUMS], clear = 0;
     uint32_t buffer = dw->readers == 1 && h->code->at[dw->reader[0]].op == HD_OP_ACCUM
-                          ? hd__tc(h->p, h->code->at[dw->reader[0]].out[0])->buffer
+                          ? hd__tensor_const(h->p, h->code->at[dw->reader[0]].out[0])->buffer
                           : 0;
     for (uint32_t k = at + 1; buffer && !clear && k < dw->reader[0]; k++) {
         const struct hd__instr *i = &h->code->at[k];
         for (uint32_t n = 0; n < (uint32_t)i->n_in + i->n_out; n++)
-            if (hd__tc(h->p, n < i->n_in ? i->in[n] : i->out[n - i->n_in])->buffer == buffer)
+            if (hd__tensor_const(h->p, n < i->n_in ? i->in[n] : i->out[n - i->n_in])->buffer == buffer)
                 clear = k;
     }
     if (!clear || h->code->at[clear].op != HD_OP_FILL0)
@@ -254,7 +254,7 @@ static void fuse_at(struct head *h, uint32_t k)
 }
 
 /* No two losses share what lies between their logits and their products, so `flow` serves for all. */
-void hd__fuse_head(struct hd_program *p, hd__code *code)
+void hd__fuse_loss_head(struct hd_program *p, hd__code *code)
 {
     struct head h = {.p = p, .code = code, .moved = 1};
     for (uint32_t k = 0; k < code->count; k++) {

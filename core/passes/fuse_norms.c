@@ -19,21 +19,21 @@
 struct fusion {
     struct hd_program *p;
     hd__code *code;
-    struct hd__use *use;
+    struct hd__tensor_use *use;
 };
 
-static int together(const struct hd__instr *a, const struct hd__instr *b)
+static int same_schedule(const struct hd__instr *a, const struct hd__instr *b)
 {
     return a->phase == b->phase && a->micro == b->micro && a->chunk == b->chunk;
 }
 
 /* The instruction that makes t, for instruction k; NULL where it has to stay as it is. */
-static struct hd__instr *maker_of(const struct fusion *f, hd_tensor t, uint32_t k)
+static struct hd__instr *find_producer(const struct fusion *f, hd_tensor t, uint32_t k)
 {
     uint32_t m = f->use[t].maker;
     struct hd__instr *i = m ? &f->code->at[m - 1] : NULL;
-    if (!i || m > k || i->n_out != 1 || hd__tc(f->p, t)->buffer || hd__reads_outputs(i) ||
-        !together(i, &f->code->at[k]))
+    if (!i || m > k || i->n_out != 1 || hd__tensor_const(f->p, t)->buffer || hd__reads_outputs(i) ||
+        !same_schedule(i, &f->code->at[k]))
         return NULL;
     return i;
 }
@@ -41,13 +41,13 @@ static struct hd__instr *maker_of(const struct fusion *f, hd_tensor t, uint32_t 
 /* Of two terms that lie like their sum, where nothing is owed any more. */
 static int is_plain_sum(const struct hd_program *p, const struct hd__instr *add)
 {
-    const struct hd__tensor *sum = hd__tc(p, add->out[0]);
-    if (add->op != HD_OP_ADD || add->n_in != 2 || hd__reads_outputs(add) || sum->place.partial)
+    const struct hd__tensor *sum = hd__tensor_const(p, add->out[0]);
+    if (add->op != HD_OP_ADD || add->n_in != 2 || hd__reads_outputs(add) || sum->placement.partial)
         return 0;
     for (uint32_t n = 0; n < 2; n++) {
-        const struct hd__tensor *t = hd__tc(p, add->in[n]);
+        const struct hd__tensor *t = hd__tensor_const(p, add->in[n]);
         if (t->ndim != sum->ndim || memcmp(t->dim, sum->dim, t->ndim * sizeof *t->dim) || t->dtype != sum->dtype ||
-            memcmp(t->place.shard, sum->place.shard, sizeof t->place.shard) || t->place.partial)
+            memcmp(t->placement.shard, sum->placement.shard, sizeof t->placement.shard) || t->placement.partial)
             return 0;
     }
     return 1;
@@ -55,11 +55,11 @@ static int is_plain_sum(const struct hd_program *p, const struct hd__instr *add)
 
 /* Where both may stand as one: at the later one's place if the earlier one may move there, else the other way round.
  * NULL: nowhere. */
-static struct hd__instr *place_for(const struct fusion *f, uint32_t first, uint32_t second)
+static struct hd__instr *fused_position(const struct fusion *f, uint32_t first, uint32_t second)
 {
-    if (hd__may_move(f->p, f->code, first, second))
+    if (hd__can_move(f->p, f->code, first, second))
         return &f->code->at[second];
-    return hd__may_move(f->p, f->code, second, first) ? &f->code->at[first] : NULL;
+    return hd__can_move(f->p, f->code, second, first) ? &f->code->at[first] : NULL;
 }
 
 /* `one`, labelled as the norm, stands at `place` for both. */
@@ -72,10 +72,10 @@ static void replace(struct hd__instr *place, struct hd__instr *a, struct hd__ins
 
 static void fuse_forward(struct fusion *f, uint32_t k, uint16_t op)
 {
-    struct hd__instr *norm = &f->code->at[k], *add = maker_of(f, norm->in[0], k), *place, one = *norm;
+    struct hd__instr *norm = &f->code->at[k], *add = find_producer(f, norm->in[0], k), *place, one = *norm;
     if (!add || !is_plain_sum(f->p, add) || hd__reads_outputs(norm))
         return;
-    place = place_for(f, (uint32_t)(add - f->code->at), k);
+    place = fused_position(f, (uint32_t)(add - f->code->at), k);
     if (!place)
         return;
     one.op = op;
@@ -94,10 +94,10 @@ static void fuse_backward(struct fusion *f, uint32_t k, uint32_t term)
     struct hd__instr *add = &f->code->at[k], *grad, *place, one;
     if (!is_plain_sum(f->p, add) || f->use[add->in[term]].count != 1)
         return;
-    grad = maker_of(f, add->in[term], k);
+    grad = find_producer(f, add->in[term], k);
     if (!grad || (grad->op != HD_OP_RMSNORM_DX && grad->op != HD_OP_LAYERNORM_DX))
         return;
-    place = place_for(f, (uint32_t)(grad - f->code->at), k);
+    place = fused_position(f, (uint32_t)(grad - f->code->at), k);
     if (!place)
         return;
     one = *grad;

@@ -10,13 +10,13 @@
 #include "core/program/access.h"
 #include "core/program/ops.h"
 
-struct alias {
+struct inplace {
     struct hd_program *p;
     uint32_t *root;        /* by buffer: the one that it became part of; itself */
     uint32_t *first, *last; /* by buffer: positions in the section */
 };
 
-static uint32_t root_of(const struct alias *a, uint32_t buffer)
+static uint32_t root_of(const struct inplace *a, uint32_t buffer)
 {
     while (a->root[buffer] != buffer)
         buffer = a->root[buffer] = a->root[a->root[buffer]];
@@ -24,32 +24,32 @@ static uint32_t root_of(const struct alias *a, uint32_t buffer)
 }
 
 /* first and last touch of every buffer of the section; an asynchronous instruction touches until its wait. */
-static void find_lives(struct alias *a, const hd__code *code, const uint32_t *position)
+static void find_lives(struct inplace *a, const hd__code *code, const uint32_t *position)
 {
-    struct hd__touch t[HD__MAX_TOUCH];
+    struct hd__access t[HD__MAX_ACCESSES];
     memset(a->first, 0xff, a->p->buffers.count * sizeof *a->first);
     for (uint32_t n = 0; n < code->count; n++)
-        for (uint32_t k = hd__lives_on(a->p, code, position, n, t); k-- > 0;) {
+        for (uint32_t k = hd__live_accesses(a->p, code, position, n, t); k-- > 0;) {
             a->first[t[k].buffer] = HD__MIN(a->first[t[k].buffer], n);
             a->last[t[k].buffer] = n;
         }
 }
 
 /* Only one operand may lie in the buffer that changes its meaning. */
-static int sole_operand(const struct alias *a, const struct hd__instr *i, uint32_t buffer)
+static int sole_operand(const struct inplace *a, const struct hd__instr *i, uint32_t buffer)
 {
     uint32_t n = 0;
     for (uint32_t k = 0; k < i->n_in; k++)
-        n += root_of(a, hd__tc(a->p, i->in[k])->buffer) == buffer;
+        n += root_of(a, hd__tensor_const(a->p, i->in[k])->buffer) == buffer;
     for (uint32_t k = 0; k < i->n_out; k++)
-        n += root_of(a, hd__tc(a->p, i->out[k])->buffer) == buffer;
+        n += root_of(a, hd__tensor_const(a->p, i->out[k])->buffer) == buffer;
     return n == 1;
 }
 
 /* `end`: where the instruction is complete. */
-static void join(struct alias *a, const struct hd__instr *i, uint32_t n, uint32_t end)
+static void share_buffer(struct inplace *a, const struct hd__instr *i, uint32_t n, uint32_t end)
 {
-    const struct hd__tensor *in = hd__tc(a->p, i->in[0]), *out = hd__tc(a->p, i->out[0]);
+    const struct hd__tensor *in = hd__tensor_const(a->p, i->in[0]), *out = hd__tensor_const(a->p, i->out[0]);
     uint32_t from = root_of(a, in->buffer), to = out->buffer;
     const struct hd__buffer *x = &a->p->buffers.at[from], *y = &a->p->buffers.at[to];
     if (from == to || x->life != HD__LIFE_TEMP || y->life != HD__LIFE_TEMP || x->bytes != y->bytes ||
@@ -64,25 +64,25 @@ static void join(struct alias *a, const struct hd__instr *i, uint32_t n, uint32_
 }
 
 /* x + y is y + x to the last bit: the one that dies comes first. */
-static void swap_terms(const struct alias *a, struct hd__instr *i, uint32_t n)
+static void swap_terms(const struct inplace *a, struct hd__instr *i, uint32_t n)
 {
     hd_tensor x = i->in[0], y = i->in[1];
     int two = (i->op == HD_OP_ADD && i->n_in == 2) || i->op == HD_OP_ADD_RMSNORM || i->op == HD_OP_ADD_LAYERNORM;
-    if (!two || a->last[root_of(a, hd__tc(a->p, x)->buffer)] == n ||
-        a->last[root_of(a, hd__tc(a->p, y)->buffer)] != n || hd__reads_outputs(i))
+    if (!two || a->last[root_of(a, hd__tensor_const(a->p, x)->buffer)] == n ||
+        a->last[root_of(a, hd__tensor_const(a->p, y)->buffer)] != n || hd__reads_outputs(i))
         return;
     i->in[0] = y;
     i->in[1] = x;
 }
 
-static void join_section(struct alias *a, const hd__code *code, const uint32_t *position)
+static void share_buffers(struct inplace *a, const hd__code *code, const uint32_t *position)
 {
     uint32_t *end = hd__alloc(code->count * sizeof *end);
     for (uint32_t n = 0; n < code->count; n++)
         end[n] = n;
     for (uint32_t n = 0; n < code->count; n++) {
         uint32_t on =
-            code->at[n].op == HD_OP_WAIT ? hd__waited(a->p, code, position, &code->at[n]) : UINT32_MAX;
+            code->at[n].op == HD_OP_WAIT ? hd__wait_target(a->p, code, position, &code->at[n]) : UINT32_MAX;
         if (on != UINT32_MAX)
             end[on] = n;
     }
@@ -91,22 +91,22 @@ static void join_section(struct alias *a, const hd__code *code, const uint32_t *
         if (!(hd__op(i->op)->flags & HD__OP_IN_PLACE) || !i->n_in || !i->n_out)
             continue;
         swap_terms(a, i, n);
-        join(a, i, n, end[n]);
+        share_buffer(a, i, n, end[n]);
     }
     free(end);
 }
 
-void hd__alias(struct hd_program *p)
+void hd__inplace(struct hd_program *p)
 {
     size_t n = p->buffers.count;
-    struct alias a = {p, hd__alloc(n * sizeof(uint32_t)), hd__alloc(n * sizeof(uint32_t)),
+    struct inplace a = {p, hd__alloc(n * sizeof(uint32_t)), hd__alloc(n * sizeof(uint32_t)),
                       hd__alloc(n * sizeof(uint32_t))};
-    uint32_t *position = hd__positions(p);
+    uint32_t *position = hd__instr_positions(p);
     for (uint32_t b = 0; b < n; b++)
         a.root[b] = b;
     for (uint32_t s = 0; s < p->sections.count; s++) {
         find_lives(&a, &p->sections.at[s].code, position);
-        join_section(&a, &p->sections.at[s].code, position);
+        share_buffers(&a, &p->sections.at[s].code, position);
     }
     for (uint32_t t = 1; t < p->tensors.count; t++)
         p->tensors.at[t].buffer = root_of(&a, p->tensors.at[t].buffer);

@@ -22,7 +22,7 @@ struct node {
     struct set all, through;
 };
 
-struct hd__space {
+struct hd__interval_alloc {
     struct hd__arena arena;
     struct node *nodes;
     uint32_t leaves;
@@ -30,9 +30,9 @@ struct hd__space {
 
 #define MAX_SETS 160 /* four a level */
 
-struct hd__space *hd__space_new(uint32_t positions)
+struct hd__interval_alloc *hd__interval_alloc_new(uint32_t positions)
 {
-    struct hd__space *s = hd__alloc(sizeof *s);
+    struct hd__interval_alloc *s = hd__alloc(sizeof *s);
     s->leaves = 1;
     while (s->leaves < positions)
         s->leaves *= 2;
@@ -40,7 +40,7 @@ struct hd__space *hd__space_new(uint32_t positions)
     return s;
 }
 
-void hd__space_free(struct hd__space *s)
+void hd__interval_alloc_free(struct hd__interval_alloc *s)
 {
     hd__arena_free(&s->arena);
     free(s->nodes);
@@ -63,7 +63,7 @@ static uint32_t first_ending(const struct set *s, int64_t at)
     return lo;
 }
 
-static void make_room(struct hd__space *space, struct set *s)
+static void make_room(struct hd__interval_alloc *space, struct set *s)
 {
     struct interval *at = s->at;
     if (s->count < s->room)
@@ -81,7 +81,7 @@ static void move_tail(struct set *s, uint32_t from, uint32_t to)
 }
 
 /* x becomes one interval with those that it meets. */
-static void add(struct hd__space *space, struct set *s, struct interval x)
+static void insert_interval(struct hd__interval_alloc *space, struct set *s, struct interval x)
 {
     uint32_t from = first_ending(s, x.lo), to = from;
     while (to < s->count && s->at[to].lo <= x.hi) {
@@ -98,22 +98,22 @@ static void add(struct hd__space *space, struct set *s, struct interval x)
 
 /* ---- the tree */
 
-static void put(struct hd__space *s, uint32_t first, uint32_t last, struct interval x)
+static void mark_used(struct hd__interval_alloc *s, uint32_t first, uint32_t last, struct interval x)
 {
     uint32_t l = first + s->leaves, r = last + s->leaves;
     for (uint32_t a = l, z = r; a; a /= 2, z /= 2) {
-        add(s, &s->nodes[a].all, x);
+        insert_interval(s, &s->nodes[a].all, x);
         if (z != a)
-            add(s, &s->nodes[z].all, x);
+            insert_interval(s, &s->nodes[z].all, x);
     }
     for (r++; l < r; l /= 2, r /= 2) {
         if (l & 1) {
-            add(s, &s->nodes[l].all, x);
-            add(s, &s->nodes[l++].through, x);
+            insert_interval(s, &s->nodes[l].all, x);
+            insert_interval(s, &s->nodes[l++].through, x);
         }
         if (r & 1) {
-            add(s, &s->nodes[--r].all, x);
-            add(s, &s->nodes[r].through, x);
+            insert_interval(s, &s->nodes[--r].all, x);
+            insert_interval(s, &s->nodes[r].through, x);
         }
     }
 }
@@ -126,7 +126,7 @@ static uint32_t list(const struct set **sets, uint32_t n, const struct set *s)
 }
 
 /* The sets whose union is what is taken from `first` to `last`. */
-static uint32_t list_sets(const struct hd__space *s, uint32_t first, uint32_t last, const struct set *sets[MAX_SETS])
+static uint32_t list_sets(const struct hd__interval_alloc *s, uint32_t first, uint32_t last, const struct set *sets[MAX_SETS])
 {
     uint32_t l = first + s->leaves, r = last + s->leaves, n = 0;
     for (uint32_t a = l, z = r; a; a /= 2, z /= 2) {
@@ -144,7 +144,7 @@ static uint32_t list_sets(const struct hd__space *s, uint32_t first, uint32_t la
 }
 
 /* All sets are walked at once, each as far as the place that is tried. */
-static int64_t find(const struct hd__space *space, uint32_t first, uint32_t last, int64_t bytes, int64_t step)
+static int64_t find_gap(const struct hd__interval_alloc *space, uint32_t first, uint32_t last, int64_t bytes, int64_t step)
 {
     const struct set *sets[MAX_SETS];
     uint32_t n = list_sets(space, first, last, sets), cursor[MAX_SETS] = {0};
@@ -165,9 +165,9 @@ static int64_t find(const struct hd__space *space, uint32_t first, uint32_t last
     return at;
 }
 
-int64_t hd__space_take(struct hd__space *s, uint32_t first, uint32_t last, int64_t bytes, int64_t step)
+int64_t hd__interval_alloc_take(struct hd__interval_alloc *s, uint32_t first, uint32_t last, int64_t bytes, int64_t step)
 {
-    int64_t at = find(s, first, last, bytes, step);
-    put(s, first, last, (struct interval){at, at + bytes});
+    int64_t at = find_gap(s, first, last, bytes, step);
+    mark_used(s, first, last, (struct interval){at, at + bytes});
     return at;
 }

@@ -19,36 +19,36 @@ void hd__pass_apart(struct hd_program *p, uint32_t axes)
             "ranks cannot be apart along %s: they share one sequence, or one model; of the mesh's axes only "
             "those of dp have replicas",
             text);
-    p->apart |= axes & hd__mesh_live(&p->mesh);
+    p->local_axes |= axes & hd__mesh_live(&p->mesh);
 }
 
-void hd__apart_seeds(struct hd_program *p)
+void hd__scale_local_gradients(struct hd_program *p)
 {
-    for (uint32_t k = p->forward; k < p->logical.count && p->apart; k++) {
+    for (uint32_t k = p->forward; k < p->logical.count && p->local_axes; k++) {
         struct hd__instr *i = &p->logical.at[k];
         struct hd_attrs attrs;
         if (i->op != HD_OP_SPREAD)
             continue;
         attrs = *i->attrs;
-        attrs.scale *= (double)hd__mesh_ways(&p->mesh, p->apart);
+        attrs.scale *= (double)hd__mesh_ways(&p->mesh, p->local_axes);
         i->attrs = hd__attrs_new(p, &attrs);
     }
 }
 
 void hd__pass_section(struct hd_program *p, const char *name, uint32_t every, uint32_t together)
 {
-    if (hd__section(p, name) || !every)
+    if (hd__program_section(p, name) || !every)
         hd__program_fail(p, HD_E_INVALID,
                          "section '%s' every %u steps: there is one of that name, or 0 is no number of steps", name,
                          every);
     hd__push(&p->sections, ((struct hd__code_section){.name = hd__arena_strdup(&p->arena, name),
                                                       .repeat = 1,
-                                                      .predicate = every,
-                                                      .together = together & p->apart}));
+                                                      .every = every,
+                                                      .sync_axes = together & p->local_axes}));
 }
 
 void hd__pass_keep(struct hd_program *p, uint32_t flat, hd_tensor t, const char *name)
 {
-    hd__t(p, t)->common = 1;
-    hd__push(&p->kept, ((struct hd__kept){hd__arena_strdup(&p->arena, name), flat - 1, t}));
+    hd__tensor_at(p, t)->global_copy = 1;
+    hd__push(&p->strategy_states, ((struct hd__strategy_state){hd__arena_strdup(&p->arena, name), flat - 1, t}));
 }

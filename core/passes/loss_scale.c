@@ -5,7 +5,7 @@
 
 void hd__scale_loss(struct hd_program *p)
 {
-    struct hd__tensor t = {.name = "loss_scale", .role = HD__ROLE_STATE, .dtype = HD_F64, .place.redop = HD_SUM};
+    struct hd__tensor t = {.name = "loss_scale", .role = HD__ROLE_STATE, .dtype = HD_F64, .placement.redop = HD_SUM};
     t.buffer = hd__buffer_new(p, t.name, 64, HD__LIFE_PERSISTENT);
     p->scale = hd__tensor_new(p, &t);
     for (uint32_t s = 0; s < p->sections.count; s++)

@@ -16,7 +16,7 @@ struct copier {
 
 static hd_tensor copy_of(struct copier *c, hd_tensor t)
 {
-    struct hd__tensor copy = *hd__tc(c->p, t);
+    struct hd__tensor copy = *hd__tensor_const(c->p, t);
     if (copy.role == HD__ROLE_PARAM || copy.role == HD__ROLE_STATE)
         return t;
     if (!c->twin[t])
@@ -32,7 +32,7 @@ static struct hd__code_section *new_section(struct hd_program *p, const char *na
 
 static hd_tensor scalar_state(struct hd_program *p, const char *name, uint8_t dtype, uint16_t dim)
 {
-    struct hd__tensor t = {.name = name, .role = HD__ROLE_STATE, .dtype = dtype, .place.redop = HD_SUM};
+    struct hd__tensor t = {.name = name, .role = HD__ROLE_STATE, .dtype = dtype, .placement.redop = HD_SUM};
     if (dim) {
         t.ndim = 1;
         t.dim[0] = dim;
@@ -48,7 +48,7 @@ static void feed(struct hd_program *p, hd__code *code, hd_tensor t)
     hd__push(code, i);
 }
 
-static void instance(struct hd_program *p, hd__code *code, int forward_only)
+static void emit_micro_batch(struct hd_program *p, hd__code *code, int forward_only)
 {
     struct copier c = {.p = p, .n = p->tensors.count};
     c.twin = hd__alloc(c.n * sizeof *c.twin);
@@ -103,7 +103,7 @@ static void lower_begin(struct hd_program *p, hd__code *code)
 /* With a pipeline the last stage has it; the others add nothing. */
 static void reduce_loss(struct hd_program *p, hd__code *code)
 {
-    uint32_t axes = hd__tc(p, p->loss_sum)->place.partial;
+    uint32_t axes = hd__tensor_const(p, p->loss_sum)->placement.partial;
     struct hd__instr i = update_instr(p, HD_OP_ALL_REDUCE);
     int stages = p->mesh.size[HD_AXIS_PP] > 1;
     if (stages)
@@ -120,7 +120,7 @@ static void reduce_loss(struct hd_program *p, hd__code *code)
 /* Who samples reads the logits after the section. */
 static void keep_logits(struct hd_program *p)
 {
-    struct hd__tensor *t = hd__t(p, p->kept_logits);
+    struct hd__tensor *t = hd__tensor_at(p, p->kept_logits);
     if (p->kept_logits)
         t->buffer = hd__buffer_new(p, "logits", hd__tensor_bytes(p, t), HD__LIFE_PERSISTENT);
 }
@@ -133,8 +133,8 @@ static void lower_step(struct hd_program *p)
         return;
     }
     if (p->accumulation > 1)
-        instance(p, &new_section(p, "micro", p->accumulation - 1)->code, 0);
-    instance(p, &new_section(p, "micro_last", 1)->code, 0);
+        emit_micro_batch(p, &new_section(p, "micro", p->accumulation - 1)->code, 0);
+    emit_micro_batch(p, &new_section(p, "micro_last", 1)->code, 0);
 }
 
 static void lower_eval(struct hd_program *p)
@@ -143,7 +143,7 @@ static void lower_eval(struct hd_program *p)
     if (p->pipeline)
         hd__unroll_eval(p, code);
     else
-        instance(p, code, 1);
+        emit_micro_batch(p, code, 1);
     keep_logits(p);
 }
 
@@ -151,7 +151,7 @@ int32_t hd__lower(struct hd_program *p, struct hd_error *err)
 {
     (void)err;
     p->loss_sum = scalar_state(p, "loss", p->precision.fixed, 0);
-    hd__t(p, p->loss_sum)->place.partial = hd__tc(p, p->loss)->place.partial;
+    hd__tensor_at(p, p->loss_sum)->placement.partial = hd__tensor_const(p, p->loss)->placement.partial;
     p->norm2 = scalar_state(p, "norm2", HD_F64, 0);
     p->hyper = scalar_state(p, "hyper", HD_F64, hd__dim_new(p, "#hyper", HD_HYPER_COUNT));
     lower_begin(p, &new_section(p, "begin", 1)->code);

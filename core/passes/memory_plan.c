@@ -20,7 +20,7 @@ static int64_t align(int64_t bytes)
     return (bytes + ALIGN - 1) & ~(int64_t)(ALIGN - 1);
 }
 
-static int64_t page(int64_t bytes)
+static int64_t page_align(int64_t bytes)
 {
     return (bytes + PAGE - 1) & ~(int64_t)(PAGE - 1);
 }
@@ -37,13 +37,13 @@ struct life {
 typedef HD__ARRAY(struct life) lives;
 
 /* `end`: the last position of a step; 0: the section is in none. */
-static void touch_life(const struct hd_program *p, lives *out, uint32_t *slot, uint32_t buffer, uint32_t n, uint32_t end)
+static void extend_life(const struct hd_program *p, lives *out, uint32_t *slot, uint32_t buffer, uint32_t n, uint32_t end)
 {
     const struct hd__buffer *b = &p->buffers.at[buffer];
     if (b->life == HD__LIFE_PERSISTENT || (b->life == HD__LIFE_STEP && !end))
         return;
     if (!slot[buffer]) {
-        struct life new = {.bytes = b->paged ? page(b->bytes) : align(b->bytes),
+        struct life new = {.bytes = b->paged ? page_align(b->bytes) : align(b->bytes),
                            .paged = b->paged != 0,
                            .step = b->life == HD__LIFE_STEP,
                            .weight = (double)b->bytes,
@@ -71,13 +71,13 @@ static int belongs(const struct hd_program *p, const struct group *g, uint32_t s
 static lives find_lives(const struct hd_program *p, const struct group *g, const uint32_t *position)
 {
     lives out = {0};
-    struct hd__touch t[HD__MAX_TOUCH];
+    struct hd__access t[HD__MAX_ACCESSES];
     uint32_t *slot = hd__alloc(p->buffers.count * sizeof *slot), base = 0;
     for (uint32_t s = g->first; s < g->end; s++) {
         const hd__code *code = &p->sections.at[s].code;
         for (uint32_t n = 0; belongs(p, g, s) && n < code->count; n++)
-            for (uint32_t k = hd__lives_on(p, code, position, n, t); k-- > 0;)
-                touch_life(p, &out, slot, t[k].buffer, base + n, g->step ? g->positions - 1 : 0);
+            for (uint32_t k = hd__live_accesses(p, code, position, n, t); k-- > 0;)
+                extend_life(p, &out, slot, t[k].buffer, base + n, g->step ? g->positions - 1 : 0);
         base += belongs(p, g, s) ? code->count : 0;
     }
     free(slot);
@@ -119,20 +119,20 @@ static int by_weight(const void *a, const void *b)
 
 static int64_t place_in_order(lives *l, uint32_t positions)
 {
-    struct hd__space *space = hd__space_new(positions);
+    struct hd__interval_alloc *space = hd__interval_alloc_new(positions);
     int64_t top = 0;
     if (l->count)
         qsort(l->at, l->count, sizeof *l->at, by_weight);
     for (uint32_t n = 0; n < l->count; n++) {
         struct life *x = &l->at[n];
-        x->offset = hd__space_take(space, x->first, x->last, x->bytes, x->paged ? PAGE : ALIGN);
+        x->offset = hd__interval_alloc_take(space, x->first, x->last, x->bytes, x->paged ? PAGE : ALIGN);
         top = HD__MAX(top, x->offset + x->bytes);
     }
-    hd__space_free(space);
+    hd__interval_alloc_free(space);
     return top;
 }
 
-static void keep(struct hd_program *p, const lives *l, int64_t base)
+static void store_offsets(struct hd_program *p, const lives *l, int64_t base)
 {
     for (uint32_t n = 0; n < l->count; n++)
         p->buffers.at[l->at[n].buffer].offset = base + l->at[n].offset;
@@ -182,12 +182,12 @@ static void plan_group(struct hd_program *p, const struct group *g, const uint32
     lives l = find_lives(p, g, position);
     int64_t base = p->persistent_bytes;
     int64_t low = lower_bound(&l, g->positions, 0), best = place_in_order(&l, g->positions);
-    keep(p, &l, base);
+    store_offsets(p, &l, base);
     if (best > low + low / 200) {
         order_heavy(&l, g->positions, low);
         int64_t top = place_in_order(&l, g->positions);
         if (top < best)
-            keep(p, &l, base);
+            store_offsets(p, &l, base);
         best = HD__MIN(best, top);
     }
     sizes->bytes = HD__MAX(sizes->bytes, best);
@@ -200,13 +200,13 @@ static void plan_group(struct hd_program *p, const struct group *g, const uint32
  * persistent. Returns whether any other lives from section to section. */
 static int find_steps(struct hd_program *p)
 {
-    struct hd__touch t[HD__MAX_TOUCH];
+    struct hd__access t[HD__MAX_ACCESSES];
     uint8_t *seen = hd__alloc(p->buffers.count);
     int any = 0;
     for (uint32_t s = 0; s < p->sections.count; s++) {
         const struct hd__code_section *x = &p->sections.at[s];
         for (uint32_t n = 0; n < x->code.count; n++)
-            for (uint32_t k = hd__touches(p, &x->code.at[n], t); k-- > 0;) {
+            for (uint32_t k = hd__accesses(p, &x->code.at[n], t); k-- > 0;) {
                 struct hd__buffer *b = &p->buffers.at[t[k].buffer];
                 if (b->life != HD__LIFE_STEP || seen[t[k].buffer])
                     continue;
@@ -237,24 +237,24 @@ static int32_t place_persistent(struct hd_program *p, struct hd_error *err)
             return hd_fail(err, HD_E_INTERNAL, "temporary %s does not lie in the main memory", x->name);
         if (x->life != HD__LIFE_PERSISTENT)
             continue;
-        x->offset = x->paged ? page(*end) : *end;
-        *end = x->offset + (x->paged ? page(x->bytes) : align(x->bytes));
+        x->offset = x->paged ? page_align(*end) : *end;
+        *end = x->offset + (x->paged ? page_align(x->bytes) : align(x->bytes));
     }
     if (paged)
-        p->bytes[HD__MEM_MAIN] = page(p->bytes[HD__MEM_MAIN]); /* temporaries are counted from here */
+        p->bytes[HD__MEM_MAIN] = page_align(p->bytes[HD__MEM_MAIN]); /* temporaries are counted from here */
     return HD_OK;
 }
 
 static void place_arenas(struct hd_program *p)
 {
     for (int memory = 1; memory < HD__MEM_COUNT; memory++)
-        p->shift[memory] = page(p->shift[memory - 1] + p->bytes[memory - 1]);
+        p->arena_base[memory] = page_align(p->arena_base[memory - 1] + p->bytes[memory - 1]);
 }
 
 static struct sizes plan_temporaries(struct hd_program *p, int steps)
 {
     struct group step = {.end = p->sections.count, .step = 1};
-    uint32_t *position = hd__positions(p);
+    uint32_t *position = hd__instr_positions(p);
     struct sizes sizes = {0};
     for (uint32_t s = 0; s < p->sections.count; s++) {
         struct group alone = {.first = s, .end = s + 1, .positions = p->sections.at[s].code.count};
@@ -320,11 +320,11 @@ static int32_t plan_step(struct hd_program *p, struct hd_error *err)
     return rc;
 }
 
-int32_t hd__memory(struct hd_program *p, struct hd_error *err)
+int32_t hd__memory_plan(struct hd_program *p, struct hd_error *err)
 {
     struct sizes sizes;
     int32_t rc;
-    hd__alias(p);
+    hd__inplace(p);
     rc = find_steps(p) ? plan_step(p, err) : plan(p, 0, &sizes, err);
     if (!rc)
         place_arenas(p);

@@ -5,27 +5,27 @@
  * as large as its largest user, and the schedule finds by itself that a slot can be filled only when it was written back. */
 #include "core/passes/strategy_api.h"
 
-static struct hd__staged *find(struct hd_program *p, const char *section, hd_tensor home)
+static struct hd__offloaded *find_offloaded(struct hd_program *p, const char *section, hd_tensor home)
 {
-    for (uint32_t n = p->staged.count; n-- > 0;)
-        if (p->staged.at[n].home == home && !strcmp(p->staged.at[n].section, section))
-            return &p->staged.at[n];
+    for (uint32_t n = p->offloaded.count; n-- > 0;)
+        if (p->offloaded.at[n].home == home && !strcmp(p->offloaded.at[n].section, section))
+            return &p->offloaded.at[n];
     return NULL;
 }
 
 static uint32_t slot_buffer(struct hd_program *p, const char *section, uint32_t slot, uint32_t nth)
 {
-    for (uint32_t n = 0; n < p->staged.count; n++) {
-        const struct hd__staged *s = &p->staged.at[n];
+    for (uint32_t n = 0; n < p->offloaded.count; n++) {
+        const struct hd__offloaded *s = &p->offloaded.at[n];
         if (s->slot == slot && s->nth == nth && !strcmp(s->section, section))
-            return hd__tc(p, s->twin)->buffer;
+            return hd__tensor_const(p, s->main_copy)->buffer;
     }
     return hd__buffer_new(p, hd__arena_format(&p->arena, "staged.%u.%u", slot, nth), 64, HD__LIFE_TEMP);
 }
 
-static hd_tensor make_twin(struct hd_program *p, const char *section, hd_tensor home, uint32_t slot, uint32_t nth)
+static hd_tensor make_main_copy(struct hd_program *p, const char *section, hd_tensor home, uint32_t slot, uint32_t nth)
 {
-    struct hd__tensor t = *hd__tc(p, home);
+    struct hd__tensor t = *hd__tensor_const(p, home);
     const struct hd__buffer *from = &p->buffers.at[t.buffer];
     int64_t bytes = from->bytes;
     uint32_t paged = from->paged;
@@ -34,27 +34,27 @@ static hd_tensor make_twin(struct hd_program *p, const char *section, hd_tensor 
     t.origin = 0;
     p->buffers.at[t.buffer].bytes = HD__MAX(p->buffers.at[t.buffer].bytes, bytes);
     p->buffers.at[t.buffer].paged |= paged;
-    struct hd__staged s = {.home = home, .twin = hd__tensor_new(p, &t), .section = section, .slot = slot, .nth = nth};
-    hd__push(&p->staged, s);
-    return s.twin;
+    struct hd__offloaded s = {.home = home, .main_copy = hd__tensor_new(p, &t), .section = section, .slot = slot, .nth = nth};
+    hd__push(&p->offloaded, s);
+    return s.main_copy;
 }
 
-hd_tensor hd__staged(struct hd_program *p, const char *section, hd_tensor home)
+hd_tensor hd__offload_staged(struct hd_program *p, const char *section, hd_tensor home)
 {
-    const struct hd__staged *s;
+    const struct hd__offloaded *s;
     if (!home || hd__memory_of(p, home) == HD__MEM_MAIN)
         return home;
-    s = find(p, section, home);
+    s = find_offloaded(p, section, home);
     if (s)
-        return s->twin;
+        return s->main_copy;
     hd__program_fail(p, HD_E_INVALID, "section %s computes with %s, which lies in %s memory, and does not fetch it first", section,
-                     hd__tc(p, home)->name, hd__memory_of(p, home) == HD__MEM_HOST ? "host" : "file");
+                     hd__tensor_const(p, home)->name, hd__memory_of(p, home) == HD__MEM_HOST ? "host" : "file");
     return home;
 }
 
 void hd__offload_copy(struct hd_program *p, const char *section, uint16_t block, hd_tensor from, hd_tensor to)
 {
-    struct hd__code_section *s = hd__section(p, section);
+    struct hd__code_section *s = hd__program_section(p, section);
     struct hd__instr i = hd__instr_new(p, HD_OP_COPY);
     if (!s) {
         hd__program_fail(p, HD_E_INVALID, "there is no section '%s' to append to", section);
@@ -64,11 +64,11 @@ void hd__offload_copy(struct hd_program *p, const char *section, uint16_t block,
     i.block = block;
     i.in[i.n_in++] = from;
     i.out[i.n_out++] = to;
-    i.stream = hd__copy_stream(p, from, to);
+    i.stream = hd__offload_stream(p, from, to);
     hd__push(&s->code, i);
 }
 
-uint16_t hd__copy_stream(const struct hd_program *p, hd_tensor from, hd_tensor to)
+uint16_t hd__offload_stream(const struct hd_program *p, hd_tensor from, hd_tensor to)
 {
     if (hd__memory_of(p, from) != HD__MEM_MAIN)
         return HD__STREAM_IN;
@@ -76,37 +76,37 @@ uint16_t hd__copy_stream(const struct hd_program *p, hd_tensor from, hd_tensor t
 }
 
 /* What `what` names of a flat, by the number that tells twins of a slot apart. 0 where there is none. */
-static hd_tensor part(const struct hd__flat *f, uint32_t what, uint32_t nth)
+static hd_tensor flat_part(const struct hd__flat *f, uint32_t what, uint32_t nth)
 {
     if (nth == 0)
         return what & HD_PART_MASTER ? f->master : 0;
     if (nth == 1)
-        return what & HD_PART_LOW ? f->low : 0;
+        return what & HD_PART_LOW ? f->compute_copy : 0;
     return what & HD_PART_STATES && nth - 2 < f->n_states ? f->state[nth - 2] : 0;
 }
 
-#define PARTS 6
+#define MAX_PARTS 6
 
-void hd__fetch(struct hd_program *p, const char *section, uint32_t flat, uint32_t what, uint32_t load, uint32_t slot)
+void hd__offload_fetch(struct hd_program *p, const char *section, uint32_t flat, uint32_t what, uint32_t load, uint32_t slot)
 {
-    for (uint32_t nth = 0; nth < PARTS && !p->failed; nth++) {
+    for (uint32_t nth = 0; nth < MAX_PARTS && !p->failed; nth++) {
         const struct hd__flat *f = &p->flats.at[flat - 1];
-        hd_tensor home = part(f, what, nth);
+        hd_tensor home = flat_part(f, what, nth);
         uint16_t block = f->block;
         if (!home || hd__memory_of(p, home) == HD__MEM_MAIN)
             continue;
-        hd_tensor twin = make_twin(p, section, home, slot, nth);
-        if (part(f, load, nth))
-            hd__offload_copy(p, section, block, home, twin);
+        hd_tensor main_copy = make_main_copy(p, section, home, slot, nth);
+        if (flat_part(f, load, nth))
+            hd__offload_copy(p, section, block, home, main_copy);
     }
 }
 
-void hd__store(struct hd_program *p, const char *section, uint32_t flat, uint32_t what)
+void hd__offload_store(struct hd_program *p, const char *section, uint32_t flat, uint32_t what)
 {
-    for (uint32_t nth = 0; nth < PARTS && !p->failed; nth++) {
+    for (uint32_t nth = 0; nth < MAX_PARTS && !p->failed; nth++) {
         const struct hd__flat *f = &p->flats.at[flat - 1];
-        hd_tensor home = part(f, what, nth);
+        hd_tensor home = flat_part(f, what, nth);
         if (home && hd__memory_of(p, home) != HD__MEM_MAIN)
-            hd__offload_copy(p, section, f->block, hd__staged(p, section, home), home);
+            hd__offload_copy(p, section, f->block, hd__offload_staged(p, section, home), home);
     }
 }

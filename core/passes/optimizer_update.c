@@ -17,7 +17,7 @@ static uint64_t decay_ranges(struct hd_program *p, const struct hd__flat *f, str
     *ranges = hd__arena_alloc(&p->arena, f->n_params * sizeof **ranges);
     for (uint32_t i = 0; i < f->n_params && o->ops->decay; i++) {
         const struct hd__param *param = &p->params.at[f->params[i]];
-        const struct hd__tensor *t = hd__tc(p, param->tensor);
+        const struct hd__tensor *t = hd__tensor_const(p, param->tensor);
         double value = o->ops->decay(o->settings, t->name, hd__pass_file_ndim(param, t));
         if (value != 0)
             (*ranges)[n++] = (struct hd_range){f->offset[i], hd__numel(p, t), value};
@@ -28,18 +28,18 @@ static uint64_t decay_ranges(struct hd_program *p, const struct hd__flat *f, str
 static void add_states(struct hd_program *p, uint32_t id)
 {
     const struct hd__optimizer *o = hd__pass_optimizer(p);
-    uint32_t n = p->flats.at[id - 1].states_made ? 0 : hd__pass_optimizer_states(p);
-    p->flats.at[id - 1].states_made = 1;
+    uint32_t n = p->flats.at[id - 1].states_created ? 0 : hd__pass_optimizer_states(p);
+    p->flats.at[id - 1].states_created = 1;
     for (uint32_t s = 0; s < n; s++) {
         struct hd__flat *f = &p->flats.at[id - 1];
-        struct hd__tensor t = *hd__tc(p, f->master);
+        struct hd__tensor t = *hd__tensor_const(p, f->master);
         t.name = hd__arena_format(&p->arena, "%s.%s", o->ops->state_names[s], f->name);
         t.dtype = p->precision.optimizer;
         t.origin = 0;
-        t.window = 0;
+        t.shard_view = 0;
         t.offset = 0;
-        f->state[f->n_states] = hd__own_buffer(p, &t, HD__LIFE_PERSISTENT);
-        hd__put_in(p, f->state[f->n_states++], f->state_memory);
+        f->state[f->n_states] = hd__tensor_new_with_buffer(p, &t, HD__LIFE_PERSISTENT);
+        hd__tensor_set_memory(p, f->state[f->n_states++], f->state_memory);
     }
 }
 
@@ -47,14 +47,14 @@ void hd__pass_fetch(struct hd_program *p, const char *section, uint32_t id, uint
 {
     if (!p->failed)
         add_states(p, id);
-    hd__fetch(p, section, id, what, load, slot);
+    hd__offload_fetch(p, section, id, what, load, slot);
 }
 
 /* Rounding by lot is for weights in bf16 (fp64 is a reference's), and each buffer draws lots of its own. */
-static void draw_lots(struct hd_program *p, const struct hd__flat *f, struct hd_attrs *attrs)
+static void seed_rounding(struct hd_program *p, const struct hd__flat *f, struct hd_attrs *attrs)
 {
-    const char *name = hd__tc(p, p->params.at[f->params[0]].tensor)->name;
-    uint32_t master = hd__tc(p, f->master)->dtype;
+    const char *name = hd__tensor_const(p, p->params.at[f->params[0]].tensor)->name;
+    uint32_t master = hd__tensor_const(p, f->master)->dtype;
     if (!(attrs->flags & HD_ATTR_STOCHASTIC))
         return;
     if (master != HD_BF16 && master != HD_F64)
@@ -74,7 +74,7 @@ void hd__pass_update(struct hd_program *p, uint32_t id, hd_tensor low)
         return;
     add_states(p, id);
     f = &p->flats.at[id - 1];
-    f->low = low;
+    f->compute_copy = low;
     if (o->ops->emit) {
         if (o->ops->emit(o->settings, &new.op, &attrs, &p->error)) {
             p->failed = p->error.code ? p->error.code : HD_E_INTERNAL;
@@ -84,7 +84,7 @@ void hd__pass_update(struct hd_program *p, uint32_t id, hd_tensor low)
         attrs.step = (int32_t(*)(const void *, const void *))o->ops->step;
         attrs.settings = o->settings;
     }
-    draw_lots(p, f, &attrs);
+    seed_rounding(p, f, &attrs);
     attrs.n_ranges = decay_ranges(p, f, &ranges);
     attrs.ranges = ranges;
     new.attrs = &attrs;
@@ -92,11 +92,11 @@ void hd__pass_update(struct hd_program *p, uint32_t id, hd_tensor low)
     new.in[new.n_in++] = f->shard;
     new.in[new.n_in++] = p->norm2;
     new.in[new.n_in++] = p->hyper;
-    new.out[new.n_out++] = hd__staged(p, "update", f->master);
+    new.out[new.n_out++] = hd__offload_staged(p, "update", f->master);
     for (uint32_t s = 0; s < f->n_states; s++)
-        new.out[new.n_out++] = hd__staged(p, "update", f->state[s]);
+        new.out[new.n_out++] = hd__offload_staged(p, "update", f->state[s]);
     if (low && new.n_out < HD_MAX_OUT)
-        new.out[new.n_out++] = hd__staged(p, "update", low);
+        new.out[new.n_out++] = hd__offload_staged(p, "update", low);
     hd__pass_append(p, "update", &new);
-    hd__store(p, "update", id, HD_PART_MASTER | HD_PART_LOW | HD_PART_STATES);
+    hd__offload_store(p, "update", id, HD_PART_MASTER | HD_PART_LOW | HD_PART_STATES);
 }

@@ -66,9 +66,9 @@ void hd__pass_block(const struct hd_program *p, uint32_t index, struct hd_pass_b
         out->id = ids[index];
         out->name = p->blocks.at[ids[index]];
         for (uint32_t k = 0; k < p->params.count; k++)
-            if (hd__tc(p, p->params.at[k].tensor)->block == ids[index]) {
+            if (hd__tensor_const(p, p->params.at[k].tensor)->block == ids[index]) {
                 out->n_params++;
-                out->params += hd__numel(p, hd__tc(p, p->params.at[k].tensor));
+                out->params += hd__numel(p, hd__tensor_const(p, p->params.at[k].tensor));
             }
         add_costs(p, ids[index], out);
     }

@@ -89,7 +89,7 @@ static hd_tensor *twins(struct unroll *u, uint32_t micro, uint32_t chunk)
 
 static hd_tensor twin_of(struct unroll *u, const struct hd_action *a, hd_tensor t)
 {
-    struct hd__tensor copy = *hd__tc(u->p, t);
+    struct hd__tensor copy = *hd__tensor_const(u->p, t);
     hd_tensor *twin = twins(u, a->micro, a->chunk);
     if (copy.role == HD__ROLE_PARAM || copy.role == HD__ROLE_STATE)
         return t;
@@ -98,7 +98,7 @@ static hd_tensor twin_of(struct unroll *u, const struct hd_action *a, hd_tensor 
     return twin[t];
 }
 
-static struct hd__instr label(const struct unroll *u, const struct hd_action *a, struct hd__instr i)
+static struct hd__instr set_micro_chunk(const struct unroll *u, const struct hd_action *a, struct hd__instr i)
 {
     i.micro = u->forward_only ? -1 : (int16_t)a->micro;
     i.chunk = (int16_t)a->chunk;
@@ -113,7 +113,7 @@ static void feed(struct unroll *u, const struct hd_action *a, hd_tensor input, h
     for (uint32_t k = 0; input && k < template->count; k++)
         for (uint32_t n = 0; n < template->at[k].n_in; n++)
             if (template->at[k].in[n] == input && chunk_of(u, k) == a->chunk) {
-                struct hd__instr i = label(u, a, hd__instr_new(u->p, HD_OP_FEED));
+                struct hd__instr i = set_micro_chunk(u, a, hd__instr_new(u->p, HD_OP_FEED));
                 i.out[i.n_out++] = twin_of(u, a, input);
                 hd__push(code, i);
                 return;
@@ -123,7 +123,7 @@ static void feed(struct unroll *u, const struct hd_action *a, hd_tensor input, h
 static struct hd__instr message(struct unroll *u, const struct hd_action *a, uint32_t n, uint16_t op, uint32_t peer)
 {
     const struct crossing *x = &u->crossings.at[n];
-    struct hd__instr i = label(u, a, hd__instr_new(u->p, op));
+    struct hd__instr i = set_micro_chunk(u, a, hd__instr_new(u->p, op));
     i.peer = (int16_t)peer;
     i.block = u->p->template.at[u->maker[x->tensor] - 1].block;
     i.phase = x->way == FORWARD ? HD__PHASE_F : HD__PHASE_B;
@@ -190,7 +190,7 @@ static void instructions(struct unroll *u, const struct hd_action *a, hd__code *
         struct hd__instr i;
         if (chunk_of(u, k) != a->chunk || !belongs(u, k, a))
             continue;
-        i = label(u, a, template->at[k]);
+        i = set_micro_chunk(u, a, template->at[k]);
         i.id = ++u->p->next_id;
         for (uint32_t n = 0; n < i.n_in; n++)
             i.in[n] = twin_of(u, a, i.in[n]);
@@ -219,7 +219,7 @@ static hd__code action(struct unroll *u, const struct hd_action *a)
 
 /* ---- all of them */
 
-static void add(const hd__code *part, int receives, hd__code *code)
+static void append_instrs(const hd__code *part, int receives, hd__code *code)
 {
     for (uint32_t k = 0; k < part->count; k++)
         if ((part->at[k].op == HD_OP_RECV) == receives)
@@ -228,14 +228,14 @@ static void add(const hd__code *part, int receives, hd__code *code)
 
 /* Each action's receives are posted one action early, and never before those that are posted already: a stream keeps its
  * order. */
-static void join(const hd__code *parts, uint32_t n, hd__code *code)
+static void interleave_receives(const hd__code *parts, uint32_t n, hd__code *code)
 {
     for (uint32_t a = 0; a < n; a++) {
         if (a == 0)
-            add(&parts[0], 1, code);
+            append_instrs(&parts[0], 1, code);
         if (a + 1 < n)
-            add(&parts[a + 1], 1, code);
-        add(&parts[a], 0, code);
+            append_instrs(&parts[a + 1], 1, code);
+        append_instrs(&parts[a], 0, code);
     }
 }
 
@@ -272,7 +272,7 @@ void hd__unroll_step(struct hd_program *p, hd__code *code)
     hd__code *parts = hd__alloc((list->n + 1) * sizeof *parts);
     for (uint32_t k = 0; k < list->n; k++)
         parts[k] = action(&u, &list->at[k]);
-    join(parts, list->n, code);
+    interleave_receives(parts, list->n, code);
     for (uint32_t k = 0; k < list->n; k++)
         hd__free_array(&parts[k]);
     free(parts);
@@ -305,7 +305,7 @@ void hd__unroll_stages(struct hd_program *p)
         const struct hd__instr *i = &p->template.at[k];
         uint32_t stage = p->pipeline->stage[p->pipeline->chunk[i->block]];
         for (uint32_t n = 0; n < (uint32_t)i->n_in + i->n_out; n++) {
-            uint32_t param = hd__tc(p, n < i->n_in ? i->in[n] : i->out[n - i->n_in])->param;
+            uint32_t param = hd__tensor_const(p, n < i->n_in ? i->in[n] : i->out[n - i->n_in])->param;
             if (param)
                 p->params.at[param - 1].stages |= UINT32_C(1) << stage;
         }

@@ -11,25 +11,25 @@
 #define MAX_LABELS 32
 #define COST_PINNED 1e9 /* parameters are used as they lie: only strategies move them */
 
-struct want { /* allowed placements of output 0 on one axis; n = 0: any */
+struct constraint { /* allowed placements of output 0 on one axis; n = 0: any */
     uint16_t at[2];
     uint8_t n, reserved[3];
 };
 
-struct op {
+struct placed_op {
     const struct hd__op *row;
     hd_tensor in[HD_MAX_IN];
     const struct hd__tensor *out[HD_MAX_OUT];
     uint32_t n_in, n_out, n_labels;
     uint16_t label[MAX_LABELS];
     int64_t ways[MAX_LABELS]; /* how often a label is cut already */
-    struct want want[HD_AXIS_COUNT];
+    struct constraint constraint[HD_AXIS_COUNT];
     hd__goal hint; /* wins ties; without it greedy choices drift */
 };
 
 struct plan {
     double cost;
-    uint16_t candidate; /* HD__AT_R, HD__AT_P or a dim id */
+    uint16_t candidate; /* HD__REPLICATED, HD__PARTIAL or a dim id */
     uint16_t in[HD_MAX_IN], out[HD_MAX_OUT];
 };
 
@@ -40,20 +40,20 @@ static int has_letter(const struct hd_program *p, const char *letters, uint16_t 
 
 /* ---- rules */
 
-static int rule_partial(const struct hd__placer *w, const struct op *o, int32_t axis, struct plan *plan)
+static int rule_partial(const struct hd__placer *w, const struct placed_op *o, int32_t axis, struct plan *plan)
 {
     uint32_t count = 0, first = 0;
     if (o->row->redop == HD_MAX)
         return 0;
     for (uint32_t n = 0; n < o->n_in; n++) {
-        const struct hd__tensor *t = hd__tc(w->p, o->in[n]);
-        int is = hd__at(t, axis) == HD__AT_P && t->place.redop == HD_SUM;
+        const struct hd__tensor *t = hd__tensor_const(w->p, o->in[n]);
+        int is = hd__placement_on(t, axis) == HD__PARTIAL && t->placement.redop == HD_SUM;
         if (is && !count++)
             first = n;
-        plan->in[n] = is || o->row->linear == HD__LINEAR_ALL ? HD__AT_P : HD__AT_R;
+        plan->in[n] = is || o->row->linear == HD__LINEAR_ALL ? HD__PARTIAL : HD__REPLICATED;
     }
     for (uint32_t n = 0; n < o->n_out; n++)
-        plan->out[n] = HD__AT_P;
+        plan->out[n] = HD__PARTIAL;
     switch (o->row->linear) {
     case HD__LINEAR_ALL:
         return count > 0;
@@ -67,46 +67,46 @@ static int rule_partial(const struct hd__placer *w, const struct op *o, int32_t 
 }
 
 /* Attention over a sequence in pieces is a ring: see ring_attention.c. */
-static int goes_around(const struct hd_program *p, const struct op *o, int32_t axis, uint16_t dim)
+static int is_ring_axis(const struct hd_program *p, const struct placed_op *o, int32_t axis, uint16_t dim)
 {
-    return p->ring & HD_AXIS_BIT(axis) && dim == p->letter['s'] &&
+    return p->ring_axes & HD_AXIS_BIT(axis) && dim == p->letter['s'] &&
            (o->row == hd__op(HD_OP_ATTENTION) || o->row == hd__op(HD_OP_ATTENTION_GRAD));
 }
 
 /* Is output n made of an input that has this dim? */
-static int concerns(const struct hd__placer *w, const struct op *o, uint32_t n, uint16_t dim)
+static int depends_on(const struct hd__placer *w, const struct placed_op *o, uint32_t n, uint16_t dim)
 {
     for (uint32_t k = 0; k < o->n_in && o->row->from[n]; k++)
-        if (o->row->from[n] >> k & 1 && hd__dim_index(hd__tc(w->p, o->in[k]), dim) >= 0)
+        if (o->row->from[n] >> k & 1 && hd__dim_index(hd__tensor_const(w->p, o->in[k]), dim) >= 0)
             return 1;
     return !o->row->from[n];
 }
 
-static int rule_shard(const struct hd__placer *w, const struct op *o, int32_t axis, uint16_t dim, struct plan *plan)
+static int rule_shard(const struct hd__placer *w, const struct placed_op *o, int32_t axis, uint16_t dim, struct plan *plan)
 {
-    if (has_letter(w->p, o->row->whole, dim) && !goes_around(w->p, o, axis, dim))
+    if (has_letter(w->p, o->row->unsharded_letters, dim) && !is_ring_axis(w->p, o, axis, dim))
         return 0;
     for (uint32_t n = 0; n < o->n_out; n++) {
-        const char *sums = o->row->sums[n];
+        const char *sums = o->row->partial_letters[n];
         if (hd__dim_index(o->out[n], dim) >= 0)
             plan->out[n] = dim;
-        else if (!concerns(w, o, n, dim))
-            plan->out[n] = HD__AT_R;
+        else if (!depends_on(w, o, n, dim))
+            plan->out[n] = HD__REPLICATED;
         else if (sums && (sums[0] == '*' || has_letter(w->p, sums, dim)))
-            plan->out[n] = HD__AT_P;
+            plan->out[n] = HD__PARTIAL;
         else
             return 0;
     }
     for (uint32_t n = 0; n < o->n_in; n++)
-        plan->in[n] = hd__dim_index(hd__tc(w->p, o->in[n]), dim) >= 0 ? dim : HD__AT_R;
+        plan->in[n] = hd__dim_index(hd__tensor_const(w->p, o->in[n]), dim) >= 0 ? dim : HD__REPLICATED;
     return 1;
 }
 
-static int rule(const struct hd__placer *w, const struct op *o, int32_t axis, uint16_t candidate, struct plan *plan)
+static int rule(const struct hd__placer *w, const struct placed_op *o, int32_t axis, uint16_t candidate, struct plan *plan)
 {
-    if (candidate == HD__AT_P)
+    if (candidate == HD__PARTIAL)
         return rule_partial(w, o, axis, plan);
-    if (candidate != HD__AT_R)
+    if (candidate != HD__REPLICATED)
         return rule_shard(w, o, axis, candidate, plan);
     memset(plan->in, 0, sizeof plan->in);
     memset(plan->out, 0, sizeof plan->out);
@@ -115,12 +115,12 @@ static int rule(const struct hd__placer *w, const struct op *o, int32_t axis, ui
 
 /* ---- cost */
 
-static int made_already(const struct hd__placer *w, hd_tensor t, int32_t axis, uint16_t to)
+static int is_converted(const struct hd__placer *w, hd_tensor t, int32_t axis, uint16_t to)
 {
     uint8_t backward = w->p->phase != HD__PHASE_F;
-    for (uint32_t m = w->first_made[hd__tc(w->p, t)->origin]; m; m = w->made.at[m - 1].next) {
-        const struct hd__made *made = &w->made.at[m - 1];
-        if (made->backward == backward && made->block == w->p->block && hd__at(hd__tc(w->p, made->tensor), axis) == to)
+    for (uint32_t m = w->first_conversion[hd__tensor_const(w->p, t)->origin]; m; m = w->conversions.at[m - 1].next) {
+        const struct hd__conversion *conversion = &w->conversions.at[m - 1];
+        if (conversion->backward == backward && conversion->block == w->p->block && hd__placement_on(hd__tensor_const(w->p, conversion->tensor), axis) == to)
             return 1;
     }
     return 0;
@@ -129,29 +129,29 @@ static int made_already(const struct hd__placer *w, hd_tensor t, int32_t axis, u
 /* Elements moved to convert one input on one axis. */
 static double cost(const struct hd__placer *w, hd_tensor id, int32_t axis, uint16_t to)
 {
-    const struct hd__tensor *t = hd__tc(w->p, id);
+    const struct hd__tensor *t = hd__tensor_const(w->p, id);
     double n = w->p->mesh.size[axis], size;
-    uint16_t from = hd__at(t, axis);
+    uint16_t from = hd__placement_on(t, axis);
     if (from == to)
         return 0;
     if (t->role == HD__ROLE_PARAM)
         return COST_PINNED;
-    if (made_already(w, id, axis, to))
+    if (is_converted(w, id, axis, to))
         return 0;
     size = (double)hd__numel(w->p, t) * (hd__is_shard(from) ? n : 1) * (n - 1) / n; /* whole on this axis */
-    if (from == HD__AT_P && to == HD__AT_R)
+    if (from == HD__PARTIAL && to == HD__REPLICATED)
         return 2 * size;
     if (hd__is_shard(from) && hd__is_shard(to))
         return size / n;
     return size; /* a slice counts as the all_gather that it will cause */
 }
 
-static int allowed(const struct want *want, uint16_t at)
+static int allowed(const struct constraint *constraint, uint16_t at)
 {
-    return !want->n || want->at[0] == at || (want->n == 2 && want->at[1] == at);
+    return !constraint->n || constraint->at[0] == at || (constraint->n == 2 && constraint->at[1] == at);
 }
 
-static int64_t *ways_of(struct op *o, uint16_t dim)
+static int64_t *ways_of(struct placed_op *o, uint16_t dim)
 {
     for (uint32_t n = 0; n < o->n_labels; n++)
         if (o->label[n] == dim)
@@ -159,11 +159,11 @@ static int64_t *ways_of(struct op *o, uint16_t dim)
     return NULL;
 }
 
-static void best(const struct hd__placer *w, struct op *o, int32_t axis, struct plan *found)
+static void best_candidate(const struct hd__placer *w, struct placed_op *o, int32_t axis, struct plan *found)
 {
     found->cost = -1;
     for (uint32_t c = 0; c < o->n_labels + 2; c++) {
-        uint16_t candidate = c == 0 ? HD__AT_R : c == 1 ? HD__AT_P : o->label[c - 2];
+        uint16_t candidate = c == 0 ? HD__REPLICATED : c == 1 ? HD__PARTIAL : o->label[c - 2];
         struct plan plan = {.candidate = candidate};
         if (hd__is_shard(candidate) && w->p->dims.at[candidate].extent % (*ways_of(o, candidate) * w->p->mesh.size[axis]))
             continue;
@@ -172,8 +172,8 @@ static void best(const struct hd__placer *w, struct op *o, int32_t axis, struct 
         for (uint32_t n = 0; n < o->n_in; n++)
             plan.cost += cost(w, o->in[n], axis, plan.in[n]);
         plan.cost += plan.out[0] == o->hint[axis] ? 0 : 1e-3;
-        if (!allowed(&o->want[axis], plan.out[0])) /* must be met: at worst by a slice of a replicated result */
-            plan.cost += candidate == HD__AT_R ? 1e6 : 1e9;
+        if (!allowed(&o->constraint[axis], plan.out[0])) /* must be met: at worst by a slice of a replicated result */
+            plan.cost += candidate == HD__REPLICATED ? 1e6 : 1e9;
         if (found->cost < 0 || plan.cost < found->cost)
             *found = plan;
     }
@@ -181,7 +181,7 @@ static void best(const struct hd__placer *w, struct op *o, int32_t axis, struct 
 
 /* ---- one op */
 
-static void add_label(struct op *o, uint16_t dim)
+static void add_label(struct placed_op *o, uint16_t dim)
 {
     if (ways_of(o, dim) || o->n_labels == MAX_LABELS)
         return;
@@ -189,21 +189,21 @@ static void add_label(struct op *o, uint16_t dim)
     o->ways[o->n_labels++] = 1;
 }
 
-static void find_labels(const struct hd__placer *w, struct op *o)
+static void find_labels(const struct hd__placer *w, struct placed_op *o)
 {
     for (const char *s = o->row->prefer; s && *s; s++)
         if (w->p->letter[(int)*s])
             add_label(o, w->p->letter[(int)*s]);
     for (uint32_t n = 0; n < o->n_in; n++)
-        for (int32_t d = 0; d < hd__tc(w->p, o->in[n])->ndim; d++)
-            add_label(o, hd__tc(w->p, o->in[n])->dim[d]);
+        for (int32_t d = 0; d < hd__tensor_const(w->p, o->in[n])->ndim; d++)
+            add_label(o, hd__tensor_const(w->p, o->in[n])->dim[d]);
     for (uint32_t n = 0; n < o->n_out; n++)
         for (int32_t d = 0; d < o->out[n]->ndim; d++)
             add_label(o, o->out[n]->dim[d]);
 }
 
 /* Where inputs and outputs lie on every axis. */
-static void choose(const struct hd__placer *w, struct op *o, hd__goal *in, hd__goal *out)
+static void choose_placements(const struct hd__placer *w, struct placed_op *o, hd__goal *in, hd__goal *out)
 {
     int32_t open[HD_AXIS_COUNT], n_open = w->n_axes;
     memcpy(open, w->axes, sizeof open);
@@ -212,7 +212,7 @@ static void choose(const struct hd__placer *w, struct op *o, hd__goal *in, hd__g
         int32_t pick = 0, axis;
         for (int32_t n = 0; n < n_open; n++) {
             struct plan found;
-            best(w, o, open[n], &found);
+            best_candidate(w, o, open[n], &found);
             if (least.cost < 0 || found.cost < least.cost) {
                 least = found;
                 pick = n;
@@ -232,25 +232,25 @@ static void choose(const struct hd__placer *w, struct op *o, hd__goal *in, hd__g
 }
 
 /* Operands that share a dim cut by several axes must agree on which axis is major: parameters decide, then the first. */
-static void same_order(struct hd__placer *w, struct op *o, hd_tensor *conv)
+static void same_order(struct hd__placer *w, struct placed_op *o, hd_tensor *conv)
 {
     for (uint32_t l = 0; l < o->n_labels; l++) {
         uint32_t ref = 0, differ = 0;
         for (uint32_t pass = 0; pass < 2 && !ref; pass++)
             for (uint32_t n = 0; n < o->n_in && !ref; n++) {
-                const struct hd__tensor *t = hd__tc(w->p, conv[n]);
+                const struct hd__tensor *t = hd__tensor_const(w->p, conv[n]);
                 int32_t d = hd__dim_index(t, o->label[l]);
-                if (d >= 0 && t->place.shard[d] >> 4 && (pass || t->role == HD__ROLE_PARAM))
-                    ref = t->place.shard[d];
+                if (d >= 0 && t->placement.shard[d] >> 4 && (pass || t->role == HD__ROLE_PARAM))
+                    ref = t->placement.shard[d];
             }
         for (uint32_t n = 0; n < o->n_in; n++) {
             uint32_t shard[HD_MAX_DIMS];
-            int32_t d = hd__dim_index(hd__tc(w->p, conv[n]), o->label[l]);
-            differ = ref && d >= 0 && hd__tc(w->p, conv[n])->place.shard[d] >> 4 &&
-                     hd__tc(w->p, conv[n])->place.shard[d] != ref;
+            int32_t d = hd__dim_index(hd__tensor_const(w->p, conv[n]), o->label[l]);
+            differ = ref && d >= 0 && hd__tensor_const(w->p, conv[n])->placement.shard[d] >> 4 &&
+                     hd__tensor_const(w->p, conv[n])->placement.shard[d] != ref;
             if (!differ)
                 continue;
-            memcpy(shard, hd__tc(w->p, conv[n])->place.shard, sizeof shard);
+            memcpy(shard, hd__tensor_const(w->p, conv[n])->placement.shard, sizeof shard);
             shard[d] = ref;
             conv[n] = hd__reorder(w, conv[n], shard);
         }
@@ -258,26 +258,26 @@ static void same_order(struct hd__placer *w, struct op *o, hd_tensor *conv)
 }
 
 /* Writes the placement of a logical output: order of axes from the inputs, then the dims that only the output has. */
-static void settle_output(struct hd__placer *w, const struct op *o, const hd_tensor *conv, hd_tensor out, const uint16_t *goal)
+static void set_output_placement(struct hd__placer *w, const struct placed_op *o, const hd_tensor *conv, hd_tensor out, const uint16_t *goal)
 {
-    struct hd__tensor *t = hd__t(w->p, out);
-    memset(t->place.shard, 0, sizeof t->place.shard);
-    t->place.partial = 0;
+    struct hd__tensor *t = hd__tensor_at(w->p, out);
+    memset(t->placement.shard, 0, sizeof t->placement.shard);
+    t->placement.partial = 0;
     for (int32_t d = 0; d < t->ndim; d++)
         for (uint32_t n = 0; n < o->n_in; n++) {
-            const struct hd__tensor *x = hd__tc(w->p, conv[n]);
+            const struct hd__tensor *x = hd__tensor_const(w->p, conv[n]);
             int32_t k = hd__dim_index(x, t->dim[d]);
-            if (k >= 0 && x->place.shard[k])
-                t->place.shard[d] = x->place.shard[k];
+            if (k >= 0 && x->placement.shard[k])
+                t->placement.shard[d] = x->placement.shard[k];
         }
     for (int32_t n = 0; n < w->n_axes; n++) {
         int32_t a = w->axes[n];
-        if (goal[a] == HD__AT_P) {
-            t->place.partial |= (uint8_t)HD_AXIS_BIT(a);
-        } else if (goal[a] != HD__AT_R) {
+        if (goal[a] == HD__PARTIAL) {
+            t->placement.partial |= (uint8_t)HD_AXIS_BIT(a);
+        } else if (goal[a] != HD__REPLICATED) {
             int32_t d = hd__dim_index(t, goal[a]);
-            if (!(hd__shard_mask(t->place.shard[d]) & HD_AXIS_BIT(a)))
-                t->place.shard[d] = hd__shard_push(t->place.shard[d], a);
+            if (!(hd__shard_mask(t->placement.shard[d]) & HD_AXIS_BIT(a)))
+                t->placement.shard[d] = hd__shard_push(t->placement.shard[d], a);
         }
     }
 }
@@ -296,66 +296,66 @@ static void mark_goal(const struct hd__placer *w, const struct hd__tensor *t, ui
     }
 }
 
-static hd_tensor to_mark(struct hd__placer *w, hd_tensor t, uint8_t mark)
+static hd_tensor convert_to_mark(struct hd__placer *w, hd_tensor t, uint8_t mark)
 {
     hd__goal goal;
     uint32_t shard[HD_MAX_DIMS];
-    mark_goal(w, hd__tc(w->p, t), mark, goal, shard);
+    mark_goal(w, hd__tensor_const(w->p, t), mark, goal, shard);
     return hd__reorder(w, hd__convert(w, t, goal), shard);
 }
 
 /* The dim that an axis cuts in the residual stream; without one, a hint that equals no candidate. */
-static uint16_t rest_in_residual(const struct hd_program *p, int32_t axis)
+static uint16_t residual_dim(const struct hd_program *p, int32_t axis)
 {
     const uint32_t *by_letter = p->mark_shard[HD__MARK_RESIDUAL];
     for (uint32_t letter = 0; letter < HD__COUNT(p->mark_shard[0]); letter++)
         if (by_letter[letter] && p->letter[letter] && hd__shard_mask(by_letter[letter]) & HD_AXIS_BIT(axis))
             return p->letter[letter];
-    return HD__AT_P - 1;
+    return HD__PARTIAL - 1;
 }
 
-static void wants_of(const struct hd__placer *w, const struct hd__instr *i, struct op *o)
+static void find_constraints(const struct hd__placer *w, const struct hd__instr *i, struct placed_op *o)
 {
     const struct hd__tensor *out = o->out[0];
     for (int32_t n = 0; n < w->n_axes; n++) { /* where an axis rests: its dim in the token ids, or in the residual stream */
         int32_t a = w->axes[n];
-        const struct hd__tensor *ids = hd__tc(w->p, w->p->ids);
-        o->hint[a] = w->p->ids ? hd__at(ids, a) : HD__AT_R;
-        if (o->hint[a] == HD__AT_R)
-            o->hint[a] = rest_in_residual(w->p, a);
+        const struct hd__tensor *ids = hd__tensor_const(w->p, w->p->ids);
+        o->hint[a] = w->p->ids ? hd__placement_on(ids, a) : HD__REPLICATED;
+        if (o->hint[a] == HD__REPLICATED)
+            o->hint[a] = residual_dim(w->p, a);
         if (out->grad_of)
-            o->hint[a] = hd__at(hd__tc(w->p, w->current[out->grad_of]), a);
+            o->hint[a] = hd__placement_on(hd__tensor_const(w->p, w->current[out->grad_of]), a);
     }
     if (i->op == HD_OP_ADD && i->phase == HD__PHASE_F && out->mark) {
         hd__goal goal;
         uint32_t shard[HD_MAX_DIMS];
         mark_goal(w, out, out->mark, goal, shard);
         for (int32_t n = 0; n < w->n_axes; n++)
-            o->want[w->axes[n]] = (struct want){.at = {goal[w->axes[n]]}, .n = 1};
+            o->constraint[w->axes[n]] = (struct constraint){.at = {goal[w->axes[n]]}, .n = 1};
     } else if (o->row->flags & HD__OP_TOKENWISE) { /* nor does its output move to axes that tokens are not cut on */
         for (int32_t n = 0; n < w->n_axes; n++)
-            if (hd__at(hd__tc(w->p, o->in[0]), w->axes[n]) == HD__AT_R)
-                o->want[w->axes[n]] = (struct want){.at = {HD__AT_R}, .n = 1};
-    } else if (out->grad_of && (i->op == HD_OP_SPREAD || hd__tc(w->p, out->grad_of)->role == HD__ROLE_PARAM)) {
+            if (hd__placement_on(hd__tensor_const(w->p, o->in[0]), w->axes[n]) == HD__REPLICATED)
+                o->constraint[w->axes[n]] = (struct constraint){.at = {HD__REPLICATED}, .n = 1};
+    } else if (out->grad_of && (i->op == HD_OP_SPREAD || hd__tensor_const(w->p, out->grad_of)->role == HD__ROLE_PARAM)) {
         /* spread lies like its twin; a parameter's gradient is S where the parameter is, and R or P elsewhere: the
          * obligation. */
-        const struct hd__tensor *like = hd__tc(w->p, w->current[out->grad_of]);
+        const struct hd__tensor *like = hd__tensor_const(w->p, w->current[out->grad_of]);
         for (int32_t n = 0; n < w->n_axes; n++) {
-            uint16_t at = hd__at(like, w->axes[n]);
-            o->want[w->axes[n]] = (struct want){.at = {at}, .n = 1};
-            if (like->role == HD__ROLE_PARAM && at == HD__AT_R)
-                o->want[w->axes[n]] = (struct want){.at = {HD__AT_R, HD__AT_P}, .n = 2};
+            uint16_t at = hd__placement_on(like, w->axes[n]);
+            o->constraint[w->axes[n]] = (struct constraint){.at = {at}, .n = 1};
+            if (like->role == HD__ROLE_PARAM && at == HD__REPLICATED)
+                o->constraint[w->axes[n]] = (struct constraint){.at = {HD__REPLICATED, HD__PARTIAL}, .n = 2};
         }
     }
 }
 
-static hd_tensor meet_wants(struct hd__placer *w, const struct op *o, hd_tensor t)
+static hd_tensor apply_constraints(struct hd__placer *w, const struct placed_op *o, hd_tensor t)
 {
     hd__goal goal;
-    hd__goal_of(w, hd__tc(w->p, t), goal);
+    hd__goal_of(w, hd__tensor_const(w->p, t), goal);
     for (int32_t n = 0; n < w->n_axes; n++)
-        if (!allowed(&o->want[w->axes[n]], goal[w->axes[n]]))
-            goal[w->axes[n]] = o->want[w->axes[n]].at[0];
+        if (!allowed(&o->constraint[w->axes[n]], goal[w->axes[n]]))
+            goal[w->axes[n]] = o->constraint[w->axes[n]].at[0];
     return hd__convert(w, t, goal);
 }
 
@@ -364,42 +364,42 @@ static void place_one(struct hd__placer *w, const struct hd__instr *logical, con
 {
     struct hd_program *p = w->p;
     struct hd__instr i = *logical;
-    struct op o = {.row = hd__op(i.op), .n_in = i.n_in, .n_out = i.n_out};
+    struct placed_op o = {.row = hd__op(i.op), .n_in = i.n_in, .n_out = i.n_out};
     struct hd__tensor outs[HD_MAX_OUT]; /* copies: the array of tensors grows while we convert */
     hd__goal in_goal[HD_MAX_IN] = {{0}}, out_goal[HD_MAX_OUT] = {{0}};
     memcpy(o.in, ins, i.n_in * sizeof *ins);
     if (o.row->flags & HD__OP_TOKENWISE)
-        o.in[0] = to_mark(w, ins[0], HD__MARK_TOKENS);
+        o.in[0] = convert_to_mark(w, ins[0], HD__MARK_TOKENS);
     for (uint32_t n = 0; n < i.n_out; n++) {
-        outs[n] = *hd__tc(p, i.out[n]);
+        outs[n] = *hd__tensor_const(p, i.out[n]);
         o.out[n] = &outs[n];
     }
     find_labels(w, &o);
-    wants_of(w, &i, &o);
-    choose(w, &o, in_goal, out_goal);
+    find_constraints(w, &i, &o);
+    choose_placements(w, &o, in_goal, out_goal);
     for (uint32_t n = 0; n < i.n_in; n++)
         i.in[n] = hd__convert(w, o.in[n], in_goal[n]);
     same_order(w, &o, i.in);
     for (uint32_t n = 0; n < i.n_out; n++)
-        settle_output(w, &o, i.in, i.out[n], out_goal[n]);
+        set_output_placement(w, &o, i.in, i.out[n], out_goal[n]);
     i.id = ++p->next_id;
     hd__push(w->code, i);
     for (uint32_t n = 0; n < i.n_out; n++) {
-        hd_tensor t = n ? i.out[n] : meet_wants(w, &o, i.out[n]);
-        w->current[i.out[n]] = hd__tc(p, i.out[n])->mark ? to_mark(w, t, hd__tc(p, i.out[n])->mark) : t;
+        hd_tensor t = n ? i.out[n] : apply_constraints(w, &o, i.out[n]);
+        w->current[i.out[n]] = hd__tensor_const(p, i.out[n])->mark ? convert_to_mark(w, t, hd__tensor_const(p, i.out[n])->mark) : t;
     }
 }
 
 /* ---- sums of gradients: first those of equal placement, then the rest */
 
-static int same_place(const struct hd__tensor *a, const struct hd__tensor *b)
+static int same_placement(const struct hd__tensor *a, const struct hd__tensor *b)
 {
-    return !memcmp(a->place.shard, b->place.shard, sizeof a->place.shard) && a->place.partial == b->place.partial;
+    return !memcmp(a->placement.shard, b->placement.shard, sizeof a->placement.shard) && a->placement.partial == b->placement.partial;
 }
 
-static hd_tensor logical_twin(struct hd__placer *w, hd_tensor of)
+static hd_tensor logical_copy(struct hd__placer *w, hd_tensor of)
 {
-    struct hd__tensor t = *hd__tc(w->p, of);
+    struct hd__tensor t = *hd__tensor_const(w->p, of);
     t.origin = 0;
     t.mark = 0;
     t.name = hd__arena_format(&w->p->arena, "add.%u", w->p->tensors.count);
@@ -410,9 +410,9 @@ static void grow_current(struct hd__placer *w)
 {
     uint32_t n = w->p->tensors.count;
     w->current = hd__realloc(w->current, n * sizeof *w->current);
-    w->first_made = hd__realloc(w->first_made, n * sizeof *w->first_made);
+    w->first_conversion = hd__realloc(w->first_conversion, n * sizeof *w->first_conversion);
     memset(w->current + w->logical, 0, (n - w->logical) * sizeof *w->current);
-    memset(w->first_made + w->logical, 0, (n - w->logical) * sizeof *w->first_made);
+    memset(w->first_conversion + w->logical, 0, (n - w->logical) * sizeof *w->first_conversion);
     w->logical = n;
 }
 
@@ -426,14 +426,14 @@ static void place_gradsum(struct hd__placer *w, const struct hd__instr *i)
         hd_tensor equal[HD_MAX_IN], other[HD_MAX_IN];
         uint32_t n_equal = 0, n_other = 0;
         for (uint32_t n = 0; n < left; n++)
-            if (same_place(hd__tc(w->p, term[n]), hd__tc(w->p, term[0])))
+            if (same_placement(hd__tensor_const(w->p, term[n]), hd__tensor_const(w->p, term[0])))
                 equal[n_equal++] = term[n];
             else
                 other[n_other++] = term[n];
         if (n_equal > 1 && n_equal < i->n_in) { /* a sum of its own */
             struct hd__instr part = *i;
             part.n_in = (uint8_t)n_equal;
-            part.out[0] = logical_twin(w, i->out[0]);
+            part.out[0] = logical_copy(w, i->out[0]);
             grow_current(w);
             place_one(w, &part, equal);
             equal[0] = w->current[part.out[0]];
@@ -453,7 +453,7 @@ static void place_gradsum(struct hd__placer *w, const struct hd__instr *i)
 
 /* An accumulator has ONE placement: P on every data axis on which its parameter is R, and wherever any contribution is P.
  * A contribution that is R there is masked: else it would be counted n times. */
-static void settle_accumulators(struct hd__placer *w)
+static void place_accumulators(struct hd__placer *w)
 {
     const uint32_t data = HD_AXIS_BIT(HD_AXIS_DP_REPLICATE) | HD_AXIS_BIT(HD_AXIS_DP_SHARD) | HD_AXIS_BIT(HD_AXIS_CP) |
                           HD_AXIS_BIT(HD_AXIS_EP);
@@ -463,23 +463,23 @@ static void settle_accumulators(struct hd__placer *w)
         const struct hd__instr *i = &old.at[k];
         if (i->op != HD_OP_ACCUM)
             continue;
-        struct hd__param *param = &p->params.at[hd__tc(p, i->out[0])->param - 1];
+        struct hd__param *param = &p->params.at[hd__tensor_const(p, i->out[0])->param - 1];
         for (int32_t n = 0; n < w->n_axes; n++)
-            if (hd__at(hd__tc(p, i->out[0]), w->axes[n]) == HD__AT_R)
-                param->obligation |= HD_AXIS_BIT(w->axes[n]) & (data | hd__tc(p, i->in[0])->place.partial);
+            if (hd__placement_on(hd__tensor_const(p, i->out[0]), w->axes[n]) == HD__REPLICATED)
+                param->unreduced_axes |= HD_AXIS_BIT(w->axes[n]) & (data | hd__tensor_const(p, i->in[0])->placement.partial);
     }
     w->code = &fresh;
     for (uint32_t k = 0; k < old.count; k++) {
         struct hd__instr i = old.at[k];
         if (i.op == HD_OP_ACCUM) {
-            uint32_t owed = p->params.at[hd__tc(p, i.out[0])->param - 1].obligation;
+            uint32_t unreduced = p->params.at[hd__tensor_const(p, i.out[0])->param - 1].unreduced_axes;
             hd__goal goal;
             p->block = i.block;
             p->phase = HD__PHASE_W;
-            hd__goal_of(w, hd__tc(p, i.in[0]), goal);
+            hd__goal_of(w, hd__tensor_const(p, i.in[0]), goal);
             for (int32_t n = 0; n < w->n_axes; n++)
-                if (owed & HD_AXIS_BIT(w->axes[n]))
-                    goal[w->axes[n]] = HD__AT_P;
+                if (unreduced & HD_AXIS_BIT(w->axes[n]))
+                    goal[w->axes[n]] = HD__PARTIAL;
             i.in[0] = hd__convert(w, i.in[0], goal);
         }
         hd__push(&fresh, i);
@@ -508,9 +508,9 @@ static int32_t check_marks(const struct hd_program *p, const uint32_t *by_letter
 
 static void apply_marks(struct hd_program *p, hd_tensor id, const uint32_t *by_letter)
 {
-    struct hd__tensor *t = hd__t(p, id);
+    struct hd__tensor *t = hd__tensor_at(p, id);
     for (int32_t d = 0; d < t->ndim; d++)
-        t->place.shard[d] = by_letter[(int)p->dims.at[t->dim[d]].name[0]];
+        t->placement.shard[d] = by_letter[(int)p->dims.at[t->dim[d]].name[0]];
 }
 
 /* Parameters and inputs lie as the strategies marked them; everything else follows. */
@@ -529,7 +529,7 @@ static int32_t apply_layout(struct hd_program *p, struct hd_error *err)
     return rc;
 }
 
-static void walk(struct hd__placer *w)
+static void place_all(struct hd__placer *w)
 {
     struct hd_program *p = w->p;
     for (uint32_t k = 0; k < p->logical.count && !p->failed; k++) {
@@ -562,15 +562,15 @@ int32_t hd__place(struct hd_program *p, struct hd_error *err)
         if (live & HD_AXIS_BIT(a))
             w.axes[w.n_axes++] = a;
     w.current = hd__alloc(w.logical * sizeof *w.current);
-    w.first_made = hd__alloc(w.logical * sizeof *w.first_made);
+    w.first_conversion = hd__alloc(w.logical * sizeof *w.first_conversion);
     for (uint32_t t = 0; t < w.logical; t++) /* parameters and inputs lie as marked; the rest is set by its producer */
         w.current[t] = t;
-    walk(&w);
-    settle_accumulators(&w);
+    place_all(&w);
+    place_accumulators(&w);
     p->phase = HD__PHASE_F;
     free(w.current);
-    free(w.first_made);
-    hd__free_array(&w.made);
+    free(w.first_conversion);
+    hd__free_array(&w.conversions);
     if (p->failed) {
         *err = p->error;
         return p->failed;
@@ -583,17 +583,17 @@ int32_t hd__place(struct hd_program *p, struct hd_error *err)
 int hd__place_allows(const struct hd_program *p, const struct hd__instr *i, const struct hd__tensor *const *outs, int32_t axis)
 {
     const struct hd__placer w = {.p = (struct hd_program *)p};
-    struct op o = {.row = hd__op(i->op), .n_in = i->n_in, .n_out = i->n_out};
+    struct placed_op o = {.row = hd__op(i->op), .n_in = i->n_in, .n_out = i->n_out};
     memcpy(o.in, i->in, sizeof o.in);
     memcpy(o.out, outs, i->n_out * sizeof *outs);
     find_labels(&w, &o);
     for (uint32_t c = 0; c < o.n_labels + 2; c++) {
         struct plan plan = {.cost = 0};
-        int same = rule(&w, &o, axis, c == 0 ? HD__AT_R : c == 1 ? HD__AT_P : o.label[c - 2], &plan);
+        int same = rule(&w, &o, axis, c == 0 ? HD__REPLICATED : c == 1 ? HD__PARTIAL : o.label[c - 2], &plan);
         for (uint32_t n = 0; n < o.n_in && same; n++)
-            same = hd__at(hd__tc(p, o.in[n]), axis) == plan.in[n];
+            same = hd__placement_on(hd__tensor_const(p, o.in[n]), axis) == plan.in[n];
         for (uint32_t n = 0; n < o.n_out && same; n++)
-            same = hd__at(o.out[n], axis) == plan.out[n];
+            same = hd__placement_on(o.out[n], axis) == plan.out[n];
         if (same)
             return 1;
     }

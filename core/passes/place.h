@@ -4,10 +4,10 @@
 
 #include "core/program/ops.h"
 
-/* Where a tensor shall lie on each axis: HD__AT_R, HD__AT_P, or a dim id. */
+/* Where a tensor shall lie on each axis: HD__REPLICATED, HD__PARTIAL, or a dim id. */
 typedef uint16_t hd__goal[HD_AXIS_COUNT];
 
-struct hd__made { /* a conversion that exists already */
+struct hd__conversion { /* a conversion that exists already */
     hd_tensor tensor, origin;
     uint32_t next; /* index + 1 of the next one of the same origin */
     uint16_t block;
@@ -21,14 +21,14 @@ struct hd__placer {
     int32_t n_axes; /* live axes, outermost first */
     uint32_t logical; /* tensors below this number are logical */
     hd_tensor *current; /* by logical tensor: the placed version that consumers start from */
-    uint32_t *first_made; /* by logical tensor: index + 1 into made */
-    HD__ARRAY(struct hd__made) made;
+    uint32_t *first_conversion; /* by logical tensor: index + 1 into made */
+    HD__ARRAY(struct hd__conversion) conversions;
 };
 
 /* 0: whole on every rank (R), or a part of a sum (P). */
 static inline int hd__is_shard(uint16_t at)
 {
-    return at != HD__AT_R && at != HD__AT_P;
+    return at != HD__REPLICATED && at != HD__PARTIAL;
 }
 
 /* The goal that leaves t as it is. */

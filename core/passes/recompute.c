@@ -29,7 +29,7 @@ static int is_backward(const struct hd__instr *i)
     return i->phase == HD__PHASE_B || i->phase == HD__PHASE_W;
 }
 
-static uint32_t home(const struct recompute *r, hd_tensor t) /* the segment in which t is made */
+static uint32_t segment_of(const struct recompute *r, hd_tensor t) /* the segment in which t is made */
 {
     return r->segment[r->p->template.at[r->maker[t] - 1].block];
 }
@@ -45,7 +45,7 @@ static void find_makers(struct recompute *r)
 }
 
 /* Does the backward pass of the block read what its forward pass makes? By block. */
-static uint8_t *find_keepers(const struct recompute *r)
+static uint8_t *find_saving_blocks(const struct recompute *r)
 {
     const hd__code *code = &r->p->template;
     uint8_t *keeps = hd__alloc(r->p->blocks.count);
@@ -69,7 +69,7 @@ static int same_chunk(const struct hd_program *p, uint16_t a, uint16_t b)
 static uint32_t find_segments(struct recompute *r, uint32_t every)
 {
     const hd__code *code = &r->p->template;
-    uint8_t *keeps = find_keepers(r);
+    uint8_t *keeps = find_saving_blocks(r);
     uint32_t segments = 0, length = 0;
     uint16_t last = 0;
     for (uint32_t k = 0; k < code->count && code->at[k].phase == HD__PHASE_F; k++) {
@@ -98,7 +98,7 @@ static void find_readers(struct recompute *r)
             hd_tensor t = code->at[k].in[n];
             if (!r->maker[t])
                 continue;
-            if (home(r, t) == r->segment[code->at[k].block])
+            if (segment_of(r, t) == r->segment[code->at[k].block])
                 r->near[t] = 1;
             else
                 r->far[t] = 1;
@@ -106,11 +106,11 @@ static void find_readers(struct recompute *r)
 }
 
 /* Is t there in the backward pass of a segment without being kept for this? */
-static int at_hand(const struct recompute *r, hd_tensor t, uint32_t segment)
+static int is_available(const struct recompute *r, hd_tensor t, uint32_t segment)
 {
     if (!r->maker[t] || r->far[t])
         return 1; /* a parameter, the tokens; or kept for others */
-    return home(r, t) == segment ? r->redo[t] || r->near[t] : r->near[t] && !r->redo[t];
+    return segment_of(r, t) == segment ? r->redo[t] || r->near[t] : r->near[t] && !r->redo[t];
 }
 
 static int is_cheap(const struct recompute *r, const struct hd__instr *i)
@@ -118,7 +118,7 @@ static int is_cheap(const struct recompute *r, const struct hd__instr *i)
     const struct hd__op *row = hd__op(i->op);
     int cheap = (row->class == HD__CLASS_MODEL && !row->flops) || row->class == HD__CLASS_LOCAL;
     for (uint32_t n = 0; n < i->n_in && cheap; n++)
-        cheap = at_hand(r, i->in[n], r->segment[i->block]);
+        cheap = is_available(r, i->in[n], r->segment[i->block]);
     return cheap;
 }
 
@@ -137,23 +137,23 @@ static void find_redo(struct recompute *r, int cheap_only)
 
 static hd_tensor twin_of(struct hd_program *p, hd_tensor t)
 {
-    struct hd__tensor twin = *hd__tc(p, t);
+    struct hd__tensor twin = *hd__tensor_const(p, t);
     twin.name = hd__arena_format(&p->arena, "%s'", twin.name);
     return hd__tensor_new(p, &twin);
 }
 
 /* The tensor that the backward pass of `segment` reads instead of t; emits what makes it. The forward pass is no deeper than a
  * segment is long. */
-static hd_tensor make_again(struct recompute *r, hd_tensor t, uint32_t segment)
+static hd_tensor recompute_tensor(struct recompute *r, hd_tensor t, uint32_t segment)
 {
     struct hd__instr i;
-    if (t >= r->n_tensors || !r->maker[t] || home(r, t) != segment || !r->redo[t])
+    if (t >= r->n_tensors || !r->maker[t] || segment_of(r, t) != segment || !r->redo[t])
         return t;
     if (r->again[t])
         return r->again[t];
     i = r->p->template.at[r->maker[t] - 1];
     for (uint32_t n = 0; n < i.n_in; n++)
-        i.in[n] = make_again(r, i.in[n], segment);
+        i.in[n] = recompute_tensor(r, i.in[n], segment);
     for (uint32_t n = 0; n < i.n_out; n++)
         i.out[n] = r->again[i.out[n]] = twin_of(r->p, i.out[n]);
     i.id = ++r->p->next_id;
@@ -169,7 +169,7 @@ static void rewrite(struct recompute *r)
         struct hd__instr i = code->at[k];
         uint32_t segment = r->segment[i.block];
         for (uint32_t n = 0; n < i.n_in && is_backward(&i) && segment; n++)
-            i.in[n] = make_again(r, i.in[n], segment);
+            i.in[n] = recompute_tensor(r, i.in[n], segment);
         hd__push(&r->out, i);
     }
     free(code->at);

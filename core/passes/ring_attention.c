@@ -16,9 +16,9 @@ struct ring {
     int32_t axis, size;
 };
 
-static hd_tensor twin(const struct ring *r, hd_tensor of, uint8_t dtype)
+static hd_tensor tensor_like(const struct ring *r, hd_tensor of, uint8_t dtype)
 {
-    struct hd__tensor t = *hd__tc(r->p, of);
+    struct hd__tensor t = *hd__tensor_const(r->p, of);
     t.origin = 0;
     t.mark = HD__MARK_NONE;
     t.dtype = dtype;
@@ -26,12 +26,12 @@ static hd_tensor twin(const struct ring *r, hd_tensor of, uint8_t dtype)
     return hd__tensor_new(r->p, &t);
 }
 
-static hd_tensor wide(const struct ring *r, hd_tensor of)
+static hd_tensor statistic_like(const struct ring *r, hd_tensor of)
 {
-    return twin(r, of, r->p->precision.fixed);
+    return tensor_like(r, of, r->p->precision.fixed);
 }
 
-static struct hd__instr like(const struct ring *r, uint16_t op)
+static struct hd__instr instr_like(const struct ring *r, uint16_t op)
 {
     struct hd__instr i = hd__instr_new(r->p, op);
     i.block = r->of->block;
@@ -42,36 +42,36 @@ static struct hd__instr like(const struct ring *r, uint16_t op)
 }
 
 /* One member on. `to` 0: a new tensor. */
-static hd_tensor shift(const struct ring *r, hd_tensor from, hd_tensor to)
+static hd_tensor emit_shift(const struct ring *r, hd_tensor from, hd_tensor to)
 {
-    struct hd__instr i = like(r, HD_OP_SHIFT);
+    struct hd__instr i = instr_like(r, HD_OP_SHIFT);
     i.axes = HD_AXIS_BIT(r->axis);
     i.stream = (uint16_t)(HD__STREAM_AXIS + r->axis);
     i.in[i.n_in++] = from;
-    i.out[i.n_out++] = to = to ? to : twin(r, from, hd__tc(r->p, from)->dtype);
+    i.out[i.n_out++] = to = to ? to : tensor_like(r, from, hd__tensor_const(r->p, from)->dtype);
     hd__push(r->code, i);
     return to;
 }
 
 /* Runs of the sequence, as zig-zag deals them out, of which the first sees some of the second. */
-static int sees(const struct ring *r, int64_t queries, int64_t keys)
+static int attends_run(const struct ring *r, int64_t queries, int64_t keys)
 {
     int64_t run = r->p->dims.at[r->p->letter['s']].extent / (2 * r->size), window = r->of->attrs ? r->of->attrs->window : 0;
     return queries == keys || (queries > keys && (window <= 0 || (queries - keys - 1) * run + 1 < window));
 }
 
 /* Has the member at `at` anything to do with the keys that have come `step` members on? */
-static int works(const struct ring *r, int32_t at, int32_t step)
+static int has_work(const struct ring *r, int32_t at, int32_t step)
 {
     int64_t runs = 2 * r->size, from = (at - step + r->size) % r->size, queries[2] = {at, runs - 1 - at}, keys[2] = {from, runs - 1 - from};
-    return sees(r, queries[0], keys[0]) || sees(r, queries[0], keys[1]) || sees(r, queries[1], keys[0]) || sees(r, queries[1], keys[1]);
+    return attends_run(r, queries[0], keys[0]) || attends_run(r, queries[0], keys[1]) || attends_run(r, queries[1], keys[0]) || attends_run(r, queries[1], keys[1]);
 }
 
 /* Steps in which every member's keys lie outside its queries' window are left out. */
-static int anyone_works(const struct ring *r, int32_t step)
+static int any_rank_has_work(const struct ring *r, int32_t step)
 {
     int32_t at = 0;
-    while (at < r->size && !works(r, at, step))
+    while (at < r->size && !has_work(r, at, step))
         at++;
     return at < r->size;
 }
@@ -79,7 +79,7 @@ static int anyone_works(const struct ring *r, int32_t step)
 static int32_t last_step(const struct ring *r)
 {
     int32_t last = r->size - 1;
-    while (!anyone_works(r, last))
+    while (!any_rank_has_work(r, last))
         last--;
     return last;
 }
@@ -96,28 +96,28 @@ static struct hd__instr tile(const struct ring *r, int32_t step, const hd_tensor
     return i;
 }
 
-static void move_on(const struct ring *r, const hd_tensor keys[2], hd_tensor next[2])
+static void shift_keys(const struct ring *r, const hd_tensor keys[2], hd_tensor next[2])
 {
     for (int32_t k = 0; k < 2; k++)
-        next[k] = shift(r, keys[k], 0);
+        next[k] = emit_shift(r, keys[k], 0);
 }
 
 static void forward(const struct ring *r)
 {
     hd_tensor keys[2] = {r->of->in[1], r->of->in[2]}, next[2] = {0, 0}, sum[2] = {0, 0};
     for (int32_t step = 0, last = last_step(r); step <= last; step++, memcpy(keys, next, sizeof keys)) {
-        struct hd__instr i = tile(r, step, keys), merge = like(r, HD_OP_ATTENTION_MERGE);
+        struct hd__instr i = tile(r, step, keys), merge = instr_like(r, HD_OP_ATTENTION_MERGE);
         if (step < last)
-            move_on(r, keys, next);
-        if (!anyone_works(r, step))
+            shift_keys(r, keys, next);
+        if (!any_rank_has_work(r, step))
             continue;
         for (int32_t n = 0; n < 2; n++)
-            i.out[n] = last ? wide(r, r->of->out[n]) : r->of->out[n];
+            i.out[n] = last ? statistic_like(r, r->of->out[n]) : r->of->out[n];
         hd__push(r->code, i);
         for (int32_t n = 0; n < 2 && step; n++) {
             merge.in[n] = sum[n];
             merge.in[2 + n] = i.out[n];
-            merge.out[n] = step < last ? wide(r, r->of->out[n]) : r->of->out[n];
+            merge.out[n] = step < last ? statistic_like(r, r->of->out[n]) : r->of->out[n];
         }
         merge.n_in = 4;
         merge.n_out = 2;
@@ -127,26 +127,26 @@ static void forward(const struct ring *r)
     }
 }
 
-static hd_tensor add(const struct ring *r, hd_tensor a, hd_tensor b, hd_tensor to)
+static hd_tensor emit_add(const struct ring *r, hd_tensor a, hd_tensor b, hd_tensor to)
 {
-    struct hd__instr i = like(r, HD_OP_ADD);
+    struct hd__instr i = instr_like(r, HD_OP_ADD);
     i.in[i.n_in++] = a;
     i.in[i.n_in++] = b;
-    i.out[i.n_out++] = to = to ? to : wide(r, a);
+    i.out[i.n_out++] = to = to ? to : statistic_like(r, a);
     hd__push(r->code, i);
     return to;
 }
 
 /* The gradient itself where it has the dtype of sums, 0 where it is a copy of the sum. */
-static hd_tensor direct(const struct ring *r, int32_t n)
+static hd_tensor final_target(const struct ring *r, int32_t n)
 {
     hd_tensor to = r->of->out[n];
-    return hd__tc(r->p, to)->dtype == r->p->precision.fixed ? to : 0;
+    return hd__tensor_const(r->p, to)->dtype == r->p->precision.fixed ? to : 0;
 }
 
-static void finish(const struct ring *r, hd_tensor from, hd_tensor to)
+static void copy_result(const struct ring *r, hd_tensor from, hd_tensor to)
 {
-    struct hd__instr i = like(r, HD_OP_COPY);
+    struct hd__instr i = instr_like(r, HD_OP_COPY);
     i.in[i.n_in++] = from;
     i.out[i.n_out++] = to;
     if (from != to)
@@ -160,47 +160,47 @@ static void backward(const struct ring *r)
     for (int32_t step = 0; step < r->size; step++, memcpy(keys, next, sizeof keys)) {
         struct hd__instr i = tile(r, step, keys);
         if (step < last)
-            move_on(r, keys, next);
+            shift_keys(r, keys, next);
         for (int32_t n = 1; n <= 2 && step; n++) /* what others added to these keys' gradients */
-            sum[n] = shift(r, sum[n], 0);
-        if (!anyone_works(r, step))
+            sum[n] = emit_shift(r, sum[n], 0);
+        if (!any_rank_has_work(r, step))
             continue;
         for (int32_t n = 0; n < 3; n++)
-            i.out[n] = wide(r, r->of->out[n]);
+            i.out[n] = statistic_like(r, r->of->out[n]);
         hd__push(r->code, i);
         for (int32_t n = 0; n < 3; n++)
-            sum[n] = step ? add(r, sum[n], i.out[n], n || step < last ? 0 : direct(r, 0)) : i.out[n];
+            sum[n] = step ? emit_add(r, sum[n], i.out[n], n || step < last ? 0 : final_target(r, 0)) : i.out[n];
     }
     for (int32_t n = 1; n <= 2; n++)
-        sum[n] = shift(r, sum[n], direct(r, n));
+        sum[n] = emit_shift(r, sum[n], final_target(r, n));
     for (int32_t n = 0; n < 3; n++)
-        finish(r, sum[n], r->of->out[n]);
+        copy_result(r, sum[n], r->of->out[n]);
 }
 
 /* The axis that cuts the sequence of an attention's queries; -1 where it is whole. */
 static int32_t ring_axis(const struct hd_program *p, const struct hd__instr *i)
 {
-    const struct hd__tensor *q = hd__tc(p, i->in[0]);
+    const struct hd__tensor *q = hd__tensor_const(p, i->in[0]);
     int32_t s = hd__dim_index(q, p->letter['s']);
-    if ((i->op != HD_OP_ATTENTION && i->op != HD_OP_ATTENTION_GRAD) || s < 0 || !q->place.shard[s])
+    if ((i->op != HD_OP_ATTENTION && i->op != HD_OP_ATTENTION_GRAD) || s < 0 || !q->placement.shard[s])
         return -1;
-    return hd__shard_minor(q->place.shard[s]);
+    return hd__shard_minor(q->placement.shard[s]);
 }
 
 static int32_t check(const struct hd_program *p, struct hd_error *err)
 {
-    int64_t length = p->dims.at[p->letter['s']].extent, ways = hd__mesh_ways(&p->mesh, p->ring);
+    int64_t length = p->dims.at[p->letter['s']].extent, ways = hd__mesh_ways(&p->mesh, p->ring_axes);
     if (length % (2 * ways))
         return hd_fail(err, HD_E_INVALID, "data.seq_len = %lld must be a multiple of 2 x mesh.cp = %lld for ring attention",
                        (long long)length, (long long)(2 * ways));
     return HD_OK;
 }
 
-int32_t hd__ring(struct hd_program *p, struct hd_error *err)
+int32_t hd__ring_attention(struct hd_program *p, struct hd_error *err)
 {
     hd__code old = p->template, fresh = {0};
     int32_t rc = HD_OK;
-    if (!p->ring)
+    if (!p->ring_axes)
         return HD_OK;
     for (uint32_t k = 0; k < old.count && !rc; k++) {
         struct ring r = {.p = p, .code = &fresh, .of = &old.at[k], .axis = ring_axis(p, &old.at[k])};

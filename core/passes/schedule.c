@@ -24,20 +24,20 @@ static uint8_t natural_life(const struct hd__tensor *t)
 
 static void give_buffer(struct hd_program *p, hd_tensor id)
 {
-    const struct hd__tensor *t = hd__tc(p, id);
+    const struct hd__tensor *t = hd__tensor_const(p, id);
     int64_t bytes = (hd__tensor_bytes(p, t) + ALIGN - 1) & ~(int64_t)(ALIGN - 1);
     uint32_t buffer = hd__buffer_new(p, t->name, HD__MAX(bytes, ALIGN), natural_life(t));
     p->buffers.at[buffer].section = NO_SECTION;
     p->buffers.at[buffer].block = t->block;
-    hd__t(p, id)->buffer = buffer;
+    hd__tensor_at(p, id)->buffer = buffer;
 }
 
 /* A temporary belongs to one section: each section plans the same memory anew. */
-static int32_t claim(struct hd_program *p, hd_tensor id, uint32_t section, struct hd_error *err)
+static int32_t claim_buffer(struct hd_program *p, hd_tensor id, uint32_t section, struct hd_error *err)
 {
-    if (!hd__tc(p, id)->buffer)
+    if (!hd__tensor_const(p, id)->buffer)
         give_buffer(p, id);
-    struct hd__buffer *b = &p->buffers.at[hd__tc(p, id)->buffer];
+    struct hd__buffer *b = &p->buffers.at[hd__tensor_const(p, id)->buffer];
     if (b->life != HD__LIFE_TEMP)
         return HD_OK;
     if (b->section == NO_SECTION)
@@ -58,7 +58,7 @@ static int32_t give_buffers(struct hd_program *p, struct hd_error *err)
         for (uint32_t n = 0; n < p->sections.at[s].code.count; n++) {
             const struct hd__instr *i = &p->sections.at[s].code.at[n];
             for (uint32_t k = 0; k < (uint32_t)i->n_in + i->n_out; k++)
-                if (claim(p, k < i->n_in ? i->in[k] : i->out[k - i->n_in], s, err))
+                if (claim_buffer(p, k < i->n_in ? i->in[k] : i->out[k - i->n_in], s, err))
                     return err->code;
         }
     return HD_OK;
@@ -82,15 +82,15 @@ struct sink {
 
 static void release_held(struct sink *s)
 {
-    struct hd__touch t[HD__MAX_TOUCH];
+    struct hd__access t[HD__MAX_ACCESSES];
     for (uint32_t n = 0; n < s->held.count; n++)
-        for (uint32_t k = hd__touches(s->p, &s->held.at[n], t); k-- > 0;)
+        for (uint32_t k = hd__accesses(s->p, &s->held.at[n], t); k-- > 0;)
             s->state[t[k].buffer] &= (uint8_t)~(MADE | READ);
     hd__append(&s->out, s->held.at, s->held.count);
     s->held.count = 0;
 }
 
-static void hold(struct sink *s, const struct hd__instr *i, const struct hd__touch *t, uint32_t n)
+static void hold_back(struct sink *s, const struct hd__instr *i, const struct hd__access *t, uint32_t n)
 {
     for (uint32_t k = 0; k < n; k++)
         s->state[t[k].buffer] |= (uint8_t)((t[k].reads ? READ : 0) | (t[k].writes ? MADE : 0));
@@ -99,7 +99,7 @@ static void hold(struct sink *s, const struct hd__instr *i, const struct hd__tou
         release_held(s);
 }
 
-static void pass_by(struct sink *s, const struct hd__instr *i, const struct hd__touch *t, uint32_t n)
+static void emit_unheld(struct sink *s, const struct hd__instr *i, const struct hd__access *t, uint32_t n)
 {
     int now = 0;
     for (uint32_t k = 0; k < n; k++) {
@@ -119,7 +119,7 @@ static void pass_by(struct sink *s, const struct hd__instr *i, const struct hd__
 static void sink_weight_gradients(struct hd_program *p, hd__code *code)
 {
     struct sink s = {.p = p, .state = hd__alloc(p->buffers.count)};
-    struct hd__touch t[HD__MAX_TOUCH];
+    struct hd__access t[HD__MAX_ACCESSES];
     uint32_t *next =
         hd__alloc((code->count + 1) * sizeof *next); /* the next collective that something waits for */
     next[code->count] = UINT32_MAX;
@@ -127,12 +127,12 @@ static void sink_weight_gradients(struct hd_program *p, hd__code *code)
         next[n] = hd__is_async(&code->at[n]) && code->at[n].phase != HD__PHASE_O ? n : next[n + 1];
     for (uint32_t n = 0; n < code->count; n++) {
         const struct hd__instr *i = &code->at[n];
-        uint32_t touched = hd__touches(p, i, t);
+        uint32_t touched = hd__accesses(p, i, t);
         int weight = i->phase == HD__PHASE_W && !hd__is_async(i) && i->op != HD_OP_WAIT;
         if (weight && (s.held.count || (next[n] != UINT32_MAX && next[n] - n <= SINK_WINDOW)))
-            hold(&s, i, t, touched);
+            hold_back(&s, i, t, touched);
         else
-            pass_by(&s, i, t, touched);
+            emit_unheld(&s, i, t, touched);
     }
     release_held(&s);
     free(code->at);
@@ -145,7 +145,7 @@ static void sink_weight_gradients(struct hd_program *p, hd__code *code)
 /* ---- waits */
 
 struct pending {
-    struct hd__touch touch;
+    struct hd__access access;
     uint32_t instr; /* position in the section before waits */
     uint32_t next;  /* of the same buffer; 0: none */
 };
@@ -182,12 +182,12 @@ static void wait_for(struct waits *w, uint32_t n)
 }
 
 /* Waits for everything in flight that this touch must not meet. */
-static void settle(struct waits *w, const struct hd__touch *t)
+static void wait_for_conflicts(struct waits *w, const struct hd__access *t)
 {
     uint32_t *link = &w->head[t->buffer];
     while (*link) {
         const struct pending *x = &w->pending.at[*link];
-        if (!w->waited[x->instr] && hd__touch_conflict(&x->touch, t))
+        if (!w->waited[x->instr] && hd__access_conflict(&x->access, t))
             wait_for(w, x->instr);
         if (w->waited[x->instr])
             *link = x->next;
@@ -196,7 +196,7 @@ static void settle(struct waits *w, const struct hd__touch *t)
     }
 }
 
-static void remember(struct waits *w, const struct hd__touch *t, uint32_t n)
+static void track_pending(struct waits *w, const struct hd__access *t, uint32_t n)
 {
     hd__push(&w->pending, ((struct pending){*t, n, w->head[t->buffer]}));
     w->head[t->buffer] = w->pending.count - 1;
@@ -222,14 +222,14 @@ static void queue_send(struct waits *w, uint32_t n, uint32_t depth)
 
 static void place_waits(struct waits *w, const uint32_t *position)
 {
-    struct hd__touch t[HD__MAX_TOUCH];
+    struct hd__access t[HD__MAX_ACCESSES];
     uint32_t depth = w->p->send_depth ? w->p->send_depth : 1;
     hd__push(&w->pending, (struct pending){.instr = 0}); /* index 0 is none */
     for (uint32_t n = 0; n < w->code->count; n++) {
         const struct hd__instr *i = &w->code->at[n];
-        uint32_t count = hd__touches(w->p, i, t);
+        uint32_t count = hd__accesses(w->p, i, t);
         if (i->op == HD_OP_WAIT) { /* a strategy's own */
-            uint32_t on = hd__waited(w->p, w->code, position, i);
+            uint32_t on = hd__wait_target(w->p, w->code, position, i);
             if (on < n && !w->waited[on]) {
                 w->waited[on] = 1;
                 hd__push(&w->out, *i);
@@ -237,11 +237,11 @@ static void place_waits(struct waits *w, const uint32_t *position)
             continue;
         }
         for (uint32_t k = 0; k < count; k++)
-            settle(w, &t[k]);
+            wait_for_conflicts(w, &t[k]);
         if (i->op == HD_OP_SEND && hd__is_async(i))
             queue_send(w, n, depth);
         for (uint32_t k = 0; k < count && hd__is_async(i); k++)
-            remember(w, &t[k], n);
+            track_pending(w, &t[k], n);
         hd__push(&w->out, *i);
     }
     for (uint32_t n = 0; n < w->code->count; n++)
@@ -249,7 +249,7 @@ static void place_waits(struct waits *w, const uint32_t *position)
             wait_for(w, n);
 }
 
-static void with_waits(struct hd_program *p, hd__code *code, const uint32_t *position)
+static void insert_waits(struct hd_program *p, hd__code *code, const uint32_t *position)
 {
     struct waits w = {.p = p,
                       .code = code,
@@ -264,15 +264,15 @@ static void with_waits(struct hd_program *p, hd__code *code, const uint32_t *pos
     free(w.head);
 }
 
-int32_t hd__schedule(struct hd_program *p, struct hd_error *err)
+int32_t hd__schedule_instrs(struct hd_program *p, struct hd_error *err)
 {
     if (give_buffers(p, err))
         return err->code;
     for (uint32_t s = 0; s < p->sections.count && !p->keep_weight_order; s++)
         sink_weight_gradients(p, &p->sections.at[s].code);
-    uint32_t *position = hd__positions(p);
+    uint32_t *position = hd__instr_positions(p);
     for (uint32_t s = 0; s < p->sections.count; s++)
-        with_waits(p, &p->sections.at[s].code, position);
+        insert_waits(p, &p->sections.at[s].code, position);
     free(position);
     return HD_OK;
 }

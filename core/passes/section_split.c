@@ -5,13 +5,13 @@
 #include "core/passes/strategy_api.h"
 #include "core/program/value_number.h"
 
-struct twins {
+struct section_copy {
     struct hd_program *p;
     hd_tensor *tensor;        /* by tensor: its copy */
     uint32_t *buffer, *instr; /* by buffer; by id of an instruction */
 };
 
-static uint32_t buffer_of(struct twins *w, uint32_t b)
+static uint32_t copy_buffer(struct section_copy *w, uint32_t b)
 {
     if (!w->buffer[b])
         w->buffer[b] = hd__buffer_new(w->p, w->p->buffers.at[b].name, w->p->buffers.at[b].bytes, HD__LIFE_TEMP);
@@ -20,49 +20,49 @@ static uint32_t buffer_of(struct twins *w, uint32_t b)
 }
 
 /* What has no buffer yet gets a persistent one later where its role says so: parameters, states. */
-static int stays(const struct hd_program *p, const struct hd__tensor *t)
+static int is_persistent(const struct hd_program *p, const struct hd__tensor *t)
 {
     if (t->buffer)
         return p->buffers.at[t->buffer].life != HD__LIFE_TEMP;
     return t->role == HD__ROLE_PARAM || t->role == HD__ROLE_STATE || t->role == HD__ROLE_FLAT;
 }
 
-static hd_tensor tensor_of(struct twins *w, hd_tensor t)
+static hd_tensor copy_tensor(struct section_copy *w, hd_tensor t)
 {
-    struct hd__tensor copy = *hd__tc(w->p, t);
-    if (stays(w->p, &copy))
+    struct hd__tensor copy = *hd__tensor_const(w->p, t);
+    if (is_persistent(w->p, &copy))
         return t;
     if (copy.buffer && !w->tensor[t])
-        copy.buffer = buffer_of(w, copy.buffer);
+        copy.buffer = copy_buffer(w, copy.buffer);
     if (!w->tensor[t])
         w->tensor[t] = hd__tensor_new(w->p, &copy);
     return w->tensor[t];
 }
 
-static struct hd__instr instr_of(struct twins *w, const struct hd__instr *of)
+static struct hd__instr copy_instr(struct section_copy *w, const struct hd__instr *of)
 {
     struct hd__instr i = *of;
     i.id = w->instr[of->id] = ++w->p->next_id;
     i.wait = of->wait ? w->instr[of->wait] : 0;
     for (uint32_t k = 0; k < i.n_in; k++)
-        i.in[k] = tensor_of(w, i.in[k]);
+        i.in[k] = copy_tensor(w, i.in[k]);
     for (uint32_t k = 0; k < i.n_out; k++)
-        i.out[k] = tensor_of(w, i.out[k]);
+        i.out[k] = copy_tensor(w, i.out[k]);
     return i;
 }
 
 /* The same once more, with temporaries of its own. */
-static struct hd__code_section twin_of(struct hd_program *p, uint32_t section, const char *ending)
+static struct hd__code_section copy_section(struct hd_program *p, uint32_t section, const char *ending)
 {
     struct hd__code_section twin = p->sections.at[section];
-    struct twins w = {.p = p,
+    struct section_copy w = {.p = p,
                       .tensor = hd__alloc(p->tensors.count * sizeof *w.tensor),
                       .buffer = hd__alloc(p->buffers.count * sizeof *w.buffer),
                       .instr = hd__alloc(((size_t)p->next_id + 1) * sizeof *w.instr)};
     twin.name = hd__arena_format(&p->arena, "%s_%s", twin.name, ending);
     twin.code = (hd__code){0};
     for (uint32_t k = 0; k < p->sections.at[section].code.count; k++) {
-        struct hd__instr i = instr_of(&w, &p->sections.at[section].code.at[k]);
+        struct hd__instr i = copy_instr(&w, &p->sections.at[section].code.at[k]);
         hd__push(&twin.code, i);
     }
     free(w.tensor);
@@ -71,7 +71,7 @@ static struct hd__code_section twin_of(struct hd_program *p, uint32_t section, c
     return twin;
 }
 
-static void put_before(struct hd_program *p, uint32_t section, struct hd__code_section first)
+static void insert_section(struct hd_program *p, uint32_t section, struct hd__code_section first)
 {
     hd__push(&p->sections, first);
     memmove(&p->sections.at[section + 1], &p->sections.at[section], (p->sections.count - 1 - section) * sizeof first);
@@ -83,10 +83,10 @@ void hd__pass_split_section(struct hd_program *p, uint32_t section, int64_t last
     struct hd__code_section first;
     if (!hd__pass_unedited(p))
         return;
-    first = twin_of(p, section, "warmup");
+    first = copy_section(p, section, "warmup");
     first.last = last;
     p->sections.at[section].after = last;
-    put_before(p, section, first);
+    insert_section(p, section, first);
 }
 
 /* verify walks a section that is repeated twice: with the first round apart it is walked once more. */
@@ -95,9 +95,9 @@ void hd__pass_first_round(struct hd_program *p, uint32_t section)
     struct hd__code_section first;
     if (!hd__pass_unedited(p) || p->sections.at[section].repeat < 2)
         return;
-    first = twin_of(p, section, "first");
+    first = copy_section(p, section, "first");
     first.repeat = 1;
     if (--p->sections.at[section].repeat > 1)
-        hd__meaning_again(p, &p->sections.at[section]);
-    put_before(p, section, first);
+        hd__value_numbers_annotate_section(p, &p->sections.at[section]);
+    insert_section(p, section, first);
 }

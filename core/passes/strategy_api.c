@@ -22,7 +22,7 @@ struct hd__pass {
 /* Ranks that are apart have nothing to do with one another. */
 static uint32_t live_axes(const struct hd_program *p)
 {
-    return hd__mesh_live(&p->mesh) & ~p->apart;
+    return hd__mesh_live(&p->mesh) & ~p->local_axes;
 }
 
 static int32_t axis_size(const struct hd_program *p, uint32_t axis)
@@ -78,35 +78,35 @@ static int64_t matrix_rows(const struct hd_program *p, const struct hd__param *p
     if (hd__pass_file_ndim(param, t) != 2 || (axes && strchr(axes, '*')))
         return 0;
     for (int32_t d = 0; d < t->ndim && (axes ? axes[d] == '0' : d < 1); d++)
-        rows *= hd__local(p, t, d);
+        rows *= hd__local_extent(p, t, d);
     return rows;
 }
 
 static void param(const struct hd_program *p, uint32_t index, struct hd_pass_param *out)
 {
     const struct hd__param *a = &p->params.at[index];
-    const struct hd__tensor *t = hd__tc(p, a->tensor);
+    const struct hd__tensor *t = hd__tensor_const(p, a->tensor);
     *out = (struct hd_pass_param){.struct_size = sizeof *out, .name = t->name, .tensor = a->tensor, .block = t->block,
-                                  .ndim = t->ndim, .obligation = a->obligation & ~p->apart, .stages = a->stages,
+                                  .ndim = t->ndim, .obligation = a->unreduced_axes & ~p->local_axes, .stages = a->stages,
                                   .count = hd__numel(p, t), .rows = matrix_rows(p, a, t), .parts = a->parts};
     for (int32_t axis = 0; axis < HD_AXIS_COUNT; axis++)
-        if ((live_axes(p) & HD_AXIS_BIT(axis)) && hd__at(t, axis) == HD__AT_R)
+        if ((live_axes(p) & HD_AXIS_BIT(axis)) && hd__placement_on(t, axis) == HD__REPLICATED)
             out->replicated |= HD_AXIS_BIT(axis);
 }
 
 static uint32_t param_of(const struct hd_program *p, hd_tensor t)
 {
-    return hd__tc(p, t)->role == HD__ROLE_PARAM ? hd__tc(p, t)->param : 0;
+    return hd__tensor_const(p, t)->role == HD__ROLE_PARAM ? hd__tensor_const(p, t)->param : 0;
 }
 
 static int64_t count(const struct hd_program *p, hd_tensor t)
 {
-    return hd__numel(p, hd__tc(p, t));
+    return hd__numel(p, hd__tensor_const(p, t));
 }
 
 static uint32_t partial(const struct hd_program *p, hd_tensor t)
 {
-    return hd__tc(p, t)->place.partial;
+    return hd__tensor_const(p, t)->placement.partial;
 }
 
 static uint32_t dtype(const struct hd_program *p, const char *what)
@@ -148,14 +148,14 @@ static void shard_residual(struct hd_program *p, char dim, uint32_t axis)
 static void ring_attention(struct hd_program *p, uint32_t axis)
 {
     if (axis < HD_AXIS_COUNT && p->mesh.size[axis] > 1)
-        p->ring |= HD_AXIS_BIT(axis);
+        p->ring_axes |= HD_AXIS_BIT(axis);
 }
 
 /* ---- tensors, the mesh */
 
 static void zeros(struct hd_program *p, hd_tensor t)
 {
-    hd__push(&p->zeros, t);
+    hd__push(&p->zero_init, t);
 }
 
 static uint32_t new_dim(struct hd_program *p, const char *name, int64_t n)
@@ -166,14 +166,14 @@ static uint32_t new_dim(struct hd_program *p, const char *name, int64_t n)
 static hd_tensor view(struct hd_program *p, hd_tensor inside, const char *name, int64_t first, const uint32_t *dims,
                       uint32_t n)
 {
-    struct hd__tensor t = *hd__tc(p, inside);
+    struct hd__tensor t = *hd__tensor_const(p, inside);
     t.name = name ? hd__arena_strdup(&p->arena, name) : t.name;
     t.ndim = (uint8_t)n;
     for (uint32_t k = 0; k < n && k < HD_MAX_DIMS; k++)
         t.dim[k] = (uint16_t)dims[k];
-    memset(&t.place.shard, 0, sizeof t.place.shard);
+    memset(&t.placement.shard, 0, sizeof t.placement.shard);
     t.offset += first;
-    t.window = 0;
+    t.shard_view = 0;
     t.origin = 0;
     return hd__tensor_new(p, &t);
 }
@@ -210,17 +210,17 @@ static struct hd__instr make(struct hd_program *p, const struct hd_pass_instr *n
     memcpy(i.in, new->in, sizeof i.in);
     memcpy(i.out, new->out, sizeof i.out);
     if (i.op == HD_OP_COPY && i.n_in && i.n_out)
-        i.stream = hd__copy_stream(p, i.in[0], i.out[0]);
+        i.stream = hd__offload_stream(p, i.in[0], i.out[0]);
     if (hd__is_collective(i.op)) {
         int32_t several = (i.axes & HD_AXIS_BIT(HD_AXIS_PP)) != 0;
         int32_t axis = i.axes ? __builtin_ctz(i.axes) : HD_AXIS_TP; /* over no axis: a group of one, on any stream */
         i.stream = (uint16_t)(several ? HD__STREAM_WORLD : HD__STREAM_AXIS + axis);
         if (i.op == HD_OP_ALL_GATHER)
-            i.from = hd__tc(p, i.in[0])->dim[0];
+            i.from = hd__tensor_const(p, i.in[0])->dim[0];
         if (i.op == HD_OP_ALL_TO_ALL)
-            i.from = i.to = hd__tc(p, i.in[0])->dim[0];
+            i.from = i.to = hd__tensor_const(p, i.in[0])->dim[0];
         if (i.op == HD_OP_REDUCE_SCATTER)
-            i.to = hd__tc(p, i.out[0])->dim[0];
+            i.to = hd__tensor_const(p, i.out[0])->dim[0];
     }
     return i;
 }
@@ -260,7 +260,7 @@ static void insert(struct hd_program *p, uint32_t section, uint32_t index, int32
 
 void hd__pass_append(struct hd_program *p, const char *section, const struct hd_pass_instr *new)
 {
-    struct hd__code_section *s = hd__section(p, section);
+    struct hd__code_section *s = hd__program_section(p, section);
     struct hd__instr i;
     if (!s) {
         hd__program_fail(p, HD_E_INVALID, "there is no section '%s' to append to", section);
@@ -394,8 +394,8 @@ const struct hd_pass_api hd__pass_api = {
     .states_in = hd__pass_states_in,
     .file_folder = file_folder,
     .fetch = hd__pass_fetch,
-    .staged = hd__staged,
-    .store = hd__store,
+    .staged = hd__offload_staged,
+    .store = hd__offload_store,
     .ring_attention = ring_attention,
     .apart = hd__pass_apart,
     .n_flats = hd__pass_n_flats,

@@ -36,8 +36,8 @@ void hd__pass_flat_role(struct hd_program *p, uint32_t id, uint32_t role, hd_ten
 void hd__pass_states_in(struct hd_program *p, uint32_t id, uint32_t memory);
 hd_tensor hd__pass_vector(struct hd_program *p, uint32_t id, const char *name, int64_t n, uint32_t type, uint32_t axes, uint32_t life);
 hd_tensor hd__pass_vector_like(struct hd_program *p, const char *name, hd_tensor like, uint32_t axes, uint32_t life);
-hd_tensor hd__own_buffer(struct hd_program *p, struct hd__tensor *t, uint32_t life); /* a new one of its size, with `t` in it */
-void hd__put_in(struct hd_program *p, hd_tensor t, uint32_t memory);                 /* HD__MEM_... */
+hd_tensor hd__tensor_new_with_buffer(struct hd_program *p, struct hd__tensor *t, uint32_t life); /* a new one of its size, with `t` in it */
+void hd__tensor_set_memory(struct hd_program *p, hd_tensor t, uint32_t memory);                 /* HD__MEM_... */
 
 /* optimizer_update.c: the slots about the optimizer. */
 uint32_t hd__pass_optimizer_states(const struct hd_program *p);
@@ -62,10 +62,10 @@ void hd__pass_first_round(struct hd_program *p, uint32_t section);
 int hd__pass_unedited(struct hd_program *p); /* or a fault: only then a section is written twice */
 
 /* offload.c: the twin in the main memory with which `section` computes; the tensor itself where it lies there. */
-hd_tensor hd__staged(struct hd_program *p, const char *section, hd_tensor home);
+hd_tensor hd__offload_staged(struct hd_program *p, const char *section, hd_tensor home);
 void hd__offload_copy(struct hd_program *p, const char *section, uint16_t block, hd_tensor from, hd_tensor to);
-uint16_t hd__copy_stream(const struct hd_program *p, hd_tensor from, hd_tensor to);
-void hd__fetch(struct hd_program *p, const char *section, uint32_t flat, uint32_t what, uint32_t load, uint32_t slot);
-void hd__store(struct hd_program *p, const char *section, uint32_t flat, uint32_t what);
+uint16_t hd__offload_stream(const struct hd_program *p, hd_tensor from, hd_tensor to);
+void hd__offload_fetch(struct hd_program *p, const char *section, uint32_t flat, uint32_t what, uint32_t load, uint32_t slot);
+void hd__offload_store(struct hd_program *p, const char *section, uint32_t flat, uint32_t what);
 
 #endif

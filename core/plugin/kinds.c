@@ -15,35 +15,35 @@ HEAD(hd_ckpt_ops);
 HEAD(hd_model_ops);
 HEAD(hd_strategy_ops);
 
-static const struct hd__slot device_slots[] = {
+static const struct hd__plugin_slot device_slots[] = {
     SLOT(hd_device_ops, open),    SLOT(hd_device_ops, close),  SLOT(hd_device_ops, supports),
     SLOT(hd_device_ops, prepare), SLOT(hd_device_ops, launch), SLOT(hd_device_ops, release),
 };
 
-static const struct hd__slot comm_slots[] = {
+static const struct hd__plugin_slot comm_slots[] = {
     SLOT(hd_comm_ops, open), SLOT(hd_comm_ops, close),    SLOT(hd_comm_ops, group), SLOT(hd_comm_ops, send),
     SLOT(hd_comm_ops, recv), SLOT(hd_comm_ops, progress), SLOT(hd_comm_ops, test),  SLOT(hd_comm_ops, abort),
 };
 
-static const struct hd__slot optimizer_slots[] = {
+static const struct hd__plugin_slot optimizer_slots[] = {
     SLOT(hd_optimizer_ops, learning_rate),
     SLOT(hd_optimizer_ops, clip),
 };
 
-static const struct hd__slot ckpt_slots[] = {
+static const struct hd__plugin_slot ckpt_slots[] = {
     SLOT(hd_ckpt_ops, open),   SLOT(hd_ckpt_ops, close),  SLOT(hd_ckpt_ops, begin),  SLOT(hd_ckpt_ops, write),
     SLOT(hd_ckpt_ops, flush),  SLOT(hd_ckpt_ops, commit), SLOT(hd_ckpt_ops, cancel), SLOT(hd_ckpt_ops, list),
     SLOT(hd_ckpt_ops, size),   SLOT(hd_ckpt_ops, read),   SLOT(hd_ckpt_ops, remove), SLOT(hd_ckpt_ops, read_back),
 };
 
-static const struct hd__slot model_slots[] = {
+static const struct hd__plugin_slot model_slots[] = {
     SLOT(hd_model_ops, open),
     SLOT(hd_model_ops, close),
     SLOT(hd_model_ops, info),
     SLOT(hd_model_ops, build),
 };
 
-static const char *device_fault(const void *ops)
+static const char *check_device(const void *ops)
 {
     const struct hd_device_ops *o = ops;
     if (!o->alloc != !o->free)
@@ -56,7 +56,7 @@ static const char *device_fault(const void *ops)
     return NULL;
 }
 
-static const char *optimizer_fault(const void *ops)
+static const char *check_optimizer(const void *ops)
 {
     const struct hd_optimizer_ops *o = ops;
     if (!o->emit && !o->step)
@@ -72,7 +72,7 @@ static const char *optimizer_fault(const void *ops)
 }
 
 /* Experimental: the table may change, so the number must be ours exactly. */
-static const char *strategy_fault(const void *ops)
+static const char *check_strategy(const void *ops)
 {
     const struct hd_strategy_ops *o = ops;
     if (o->api != HD_STRATEGY_API)
@@ -88,17 +88,17 @@ static const char *strategy_fault(const void *ops)
     }
 
 /* `last` is the last field of ABI 1.0 and never changes: fields that are appended later may be absent. */
-static const struct hd__kind kinds[] = {
-    KIND(HD_KIND_DEVICE, hd_device_ops, peak_flops, device_slots, device_fault),
+static const struct hd__plugin_kind kinds[] = {
+    KIND(HD_KIND_DEVICE, hd_device_ops, peak_flops, device_slots, check_device),
     KIND(HD_KIND_COMM, hd_comm_ops, abort, comm_slots, NULL),
-    KIND(HD_KIND_OPTIMIZER, hd_optimizer_ops, clip, optimizer_slots, optimizer_fault),
+    KIND(HD_KIND_OPTIMIZER, hd_optimizer_ops, clip, optimizer_slots, check_optimizer),
     KIND(HD_KIND_CKPT, hd_ckpt_ops, read_back, ckpt_slots, NULL),
     KIND(HD_KIND_MODEL, hd_model_ops, config_json, model_slots, NULL),
     {HD_KIND_STRATEGY, "struct hd_strategy_ops", sizeof(struct hd_strategy_ops),
-     END(struct hd_strategy_ops, transform), NULL, 0, strategy_fault},
+     END(struct hd_strategy_ops, transform), NULL, 0, check_strategy},
 };
 
-const struct hd__kind *hd__kind_find(uint32_t kind)
+const struct hd__plugin_kind *hd__plugin_kind_find(uint32_t kind)
 {
     for (size_t i = 0; i < HD__COUNT(kinds); i++)
         if (kinds[i].kind == kind)
@@ -106,7 +106,7 @@ const struct hd__kind *hd__kind_find(uint32_t kind)
     return NULL;
 }
 
-const char *hd__kind_name(uint32_t kind)
+const char *hd__plugin_kind_name(uint32_t kind)
 {
     switch (kind) {
 #define KIND_CASE(constant, value, name) \
@@ -119,7 +119,7 @@ const char *hd__kind_name(uint32_t kind)
     }
 }
 
-uint32_t hd__kind_of_label(const char *label, const char **name)
+uint32_t hd__plugin_kind_of_label(const char *label, const char **name)
 {
     const char *dash = strchr(label, '-');
     size_t n = dash ? (size_t)(dash - label) : 0;

@@ -93,12 +93,12 @@ static int32_t wrong_component(const struct subject *s, const struct hd_plugin *
 {
     struct hd__text offers = {0};
     for (const struct hd_component *const *c = plugin->components; *c; c++)
-        hd__text_add(&offers, "%s%s-%s", c == plugin->components ? "" : ", ", hd__kind_name((*c)->kind),
+        hd__text_add(&offers, "%s%s-%s", c == plugin->components ? "" : ", ", hd__plugin_kind_name((*c)->kind),
                      (*c)->name);
     const struct hd_component *first = plugin->components[0];
     int32_t r = refuse(
         s, err, "wrong %s: the file's name promises %s, but it offers %s: rename the file to heddle-%s-%s.so",
-        first->kind == kind ? "name" : "kind", s->label, offers.at, hd__kind_name(first->kind), first->name);
+        first->kind == kind ? "name" : "kind", s->label, offers.at, hd__plugin_kind_name(first->kind), first->name);
     hd__text_free(&offers);
     return r;
 }
@@ -158,7 +158,7 @@ static int32_t normalise_options(struct hd__arena *arena, const struct subject *
 
 /* ---- the table of slots */
 
-static int32_t normalise_ops(const struct subject *s, const struct hd__kind *kind, const void *theirs,
+static int32_t normalise_ops(const struct subject *s, const struct hd__plugin_kind *kind, const void *theirs,
                              struct hd__component *out, struct hd_error *err)
 {
     size_t their_size;
@@ -168,7 +168,7 @@ static int32_t normalise_ops(const struct subject *s, const struct hd__kind *kin
     if (!theirs)
         return refuse(s, err, "struct hd_component.ops is NULL: it must point to a %s", kind->struct_name);
     memcpy(&their_size, theirs, sizeof their_size);
-    if ((r = check_size(s, kind->struct_name, their_size, kind->least, err)))
+    if ((r = check_size(s, kind->struct_name, their_size, kind->min_size, err)))
         return r;
     memcpy(&caps, (const char *)theirs + sizeof their_size, sizeof caps);
     if ((r = check_caps(s, kind->struct_name, caps, err)))
@@ -182,7 +182,7 @@ static int32_t normalise_ops(const struct subject *s, const struct hd__kind *kin
             return refuse(s, err, "slot '%s' is missing: it is mandatory in %s", kind->mandatory[i].name,
                           kind->struct_name);
     }
-    fault = kind->fault ? kind->fault(&out->ops) : NULL;
+    fault = kind->check ? kind->check(&out->ops) : NULL;
     return fault ? refuse(s, err, "%s", fault) : HD_OK;
 }
 
@@ -190,9 +190,9 @@ int32_t hd__plugin_normalise(struct hd__arena *arena, const struct hd_plugin *pl
                              const char *name, const char *path, struct hd__component *out,
                              struct hd_error *err)
 {
-    char *label = hd__arena_format(arena, "%s-%s", hd__kind_name(kind), name);
+    char *label = hd__arena_format(arena, "%s-%s", hd__plugin_kind_name(kind), name);
     struct subject s = {label, path};
-    const struct hd__kind *rules = hd__kind_find(kind);
+    const struct hd__plugin_kind *rules = hd__plugin_kind_find(kind);
     const struct hd_component *theirs = NULL;
     struct hd__component c;
     int32_t r;
@@ -200,7 +200,7 @@ int32_t hd__plugin_normalise(struct hd__arena *arena, const struct hd_plugin *pl
     if ((r = check_descriptor(&s, plugin, err)) || (r = pick_component(&s, plugin, kind, name, &theirs, err)))
         return r;
     if (!rules)
-        return refuse(&s, err, "this heddle has no interface for plugins of kind %s", hd__kind_name(kind));
+        return refuse(&s, err, "this heddle has no interface for plugins of kind %s", hd__plugin_kind_name(kind));
     if ((r = check_caps(&s, "struct hd_component", theirs->caps, err)) ||
         (r = normalise_options(arena, &s, theirs, &c, err)) ||
         (r = normalise_ops(&s, rules, theirs->ops, &c, err)))

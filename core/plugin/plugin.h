@@ -85,29 +85,29 @@ struct hd__plugin_entry {
 void hd__plugin_scan(struct hd__plugins *registry, const struct hd__plugin_entry **entries, size_t *n);
 
 /* ---- kinds */
-const char *hd__kind_name(uint32_t kind);                                    /* "optim"; "?" if unknown */
+const char *hd__plugin_kind_name(uint32_t kind);                                    /* "optim"; "?" if unknown */
 /* The kind of "optim-adamw", 0 if unknown; *name, where name is not NULL, is then "adamw". */
-uint32_t hd__kind_of_label(const char *label, const char **name);
+uint32_t hd__plugin_kind_of_label(const char *label, const char **name);
 
 /* ---- inside the room ---- */
 
-struct hd__slot {
+struct hd__plugin_slot {
     const char *name;
     size_t offset;
 };
 
 /* What normalising needs to know of a kind. */
-struct hd__kind {
+struct hd__plugin_kind {
     uint32_t kind;
     const char *struct_name; /* "struct hd_comm_ops" */
     size_t size;             /* ours, today */
-    size_t least;            /* of ABI 1.0: no valid plugin has less */
-    const struct hd__slot *mandatory;
+    size_t min_size;            /* of ABI 1.0: no valid plugin has less */
+    const struct hd__plugin_slot *mandatory;
     size_t n_mandatory;
     /* Rules between slots; NULL: none. Returns what is wrong, or NULL. */
-    const char *(*fault)(const void *ops);
+    const char *(*check)(const void *ops);
 };
-const struct hd__kind *hd__kind_find(uint32_t kind); /* NULL if unknown */
+const struct hd__plugin_kind *hd__plugin_kind_find(uint32_t kind); /* NULL if unknown */
 
 /* Checks a descriptor and fills `out` with its component kind-name. `path` names it in messages. */
 int32_t hd__plugin_normalise(struct hd__arena *arena, const struct hd_plugin *plugin, uint32_t kind,

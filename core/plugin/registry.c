@@ -1,5 +1,5 @@
 /* The registry: folders, what is loaded, finding what a job names. */
-#include "core/plugin/registry.h"
+#include "core/plugin/internal.h"
 
 #include <stdlib.h>
 #include <sys/stat.h>
@@ -37,7 +37,7 @@ void hd__plugins_destroy(struct hd__plugins *registry)
 {
     if (!registry)
         return;
-    hd__folders_free(&registry->folders);
+    hd__plugin_folders_free(&registry->folders);
     hd__free_array(&registry->loaded);
     hd__free_array(&registry->entries);
     hd__arena_free(&registry->arena);
@@ -52,7 +52,7 @@ static int32_t add_folder(struct hd__plugins *registry, const char *folder, cons
     struct stat s;
     if (stat(folder, &s) || !S_ISDIR(s.st_mode))
         return hd_fail(err, HD_E_NOTFOUND, "%s: '%s' is not a folder", origin, folder);
-    hd__folders_add(&registry->folders, folder);
+    hd__plugin_folders_add(&registry->folders, folder);
     return HD_OK;
 }
 
@@ -70,9 +70,9 @@ int32_t hd__plugins_add_default_folders(struct hd__plugins *registry, struct hd_
         if (item[0])
             r = add_folder(registry, item, "HEDDLE_PLUGIN_PATH", err);
     free(copy);
-    own = r ? NULL : hd__own_folder();
+    own = r ? NULL : hd__plugin_own_folder();
     if (own)
-        hd__folders_add(&registry->folders, own);
+        hd__plugin_folders_add(&registry->folders, own);
     free(own);
     return r;
 }
@@ -122,7 +122,7 @@ int32_t hd__plugin_add_static(struct hd__plugins *registry, hd_plugin_entry entr
         const char *name = (*c)->name ? (*c)->name : "?";
         if (hd__plugin_loaded(registry, (*c)->kind, name))
             return hd_fail(err, HD_E_INVALID, "duplicate name: two linked-in plugins are called %s-%s",
-                           hd__kind_name((*c)->kind), name);
+                           hd__plugin_kind_name((*c)->kind), name);
         int32_t r = keep(registry, plugin, (*c)->kind, name, HD__PLUGIN_STATIC, NULL, err);
         if (r)
             return r;
@@ -146,7 +146,7 @@ static void note_label(void *user, const char *label, const char *path)
     struct suggestion *s = user;
     const char *name, *wanted;
     (void)path;
-    if (hd__kind_of_label(label, &name) != hd__kind_of_label(s->label, &wanted))
+    if (hd__plugin_kind_of_label(label, &name) != hd__plugin_kind_of_label(s->label, &wanted))
         return;
     name = hd__arena_strdup(s->arena, name);
     hd__push(&s->names, name);
@@ -174,10 +174,10 @@ static int32_t not_found(struct hd__plugins *registry, const char *label, struct
     const char *nearest, *name = label;
     size_t kind;
     int32_t r;
-    hd__kind_of_label(label, &name);
+    hd__plugin_kind_of_label(label, &name);
     kind = (size_t)(name - label);
-    hd__search_all(&registry->folders, note_label, &s);
-    hd__search_skipped(&registry->folders, note_skipped, &s);
+    hd__plugin_search_all(&registry->folders, note_label, &s);
+    hd__plugin_search_skipped(&registry->folders, note_skipped, &s);
     nearest = hd__nearest(name, s.names.at, s.names.count);
     if (s.skipped)
         hd__text_add(&text, "plugin %s was not built: %s", label, s.skipped);
@@ -204,7 +204,7 @@ static int32_t find_file(struct hd__plugins *registry, uint32_t kind, const char
                          const struct hd__component **component, struct hd_error *err)
 {
     char *paths[2] = {0};
-    uint32_t n = hd__search(&registry->folders, label, paths);
+    uint32_t n = hd__plugin_search(&registry->folders, label, paths);
     const struct hd__component *loaded = hd__plugin_loaded(registry, kind, name);
     int32_t r = HD_OK;
     if (n == 2)
@@ -229,7 +229,7 @@ int32_t hd__plugin_find(struct hd__plugins *registry, uint32_t kind, const char 
     int32_t r;
     if (!name || !name[0] || strchr(name, '/'))
         return hd_fail(err, HD_E_INVALID, "'%s' is not a plugin's name", name ? name : "");
-    label = hd__format("%s-%s", hd__kind_name(kind), name);
+    label = hd__format("%s-%s", hd__plugin_kind_name(kind), name);
     r = find_file(registry, kind, name, label, component, err);
     free(label);
     return r;

@@ -1,7 +1,7 @@
 /* Everything that is installed, usable or not: for `heddle plugins`. */
 #include <stdlib.h>
 
-#include "core/plugin/registry.h"
+#include "core/plugin/internal.h"
 
 static int known(const struct hd__plugins *registry, const char *label)
 {
@@ -15,7 +15,7 @@ static void add_entry(struct hd__plugins *registry, const char *label, const cha
                       const struct hd__component *component, const char *reason)
 {
     struct hd__plugin_entry e = {
-        .kind = hd__kind_of_label(label, NULL),
+        .kind = hd__plugin_kind_of_label(label, NULL),
         .usable = !reason,
         .label = hd__arena_strdup(&registry->arena, label),
         .path = path ? hd__arena_strdup(&registry->arena, path) : NULL,
@@ -38,7 +38,7 @@ static void visit_file(void *user, const char *label, const char *path)
     const struct hd__component *component = NULL;
     struct hd_error err = HD_ERROR_INIT;
     const char *name = NULL;
-    uint32_t kind = hd__kind_of_label(label, &name);
+    uint32_t kind = hd__plugin_kind_of_label(label, &name);
     if (known(registry, label))
         return; /* find names both paths */
     if (!kind)
@@ -72,11 +72,11 @@ static int by_kind_and_name(const void *a, const void *b)
 void hd__plugin_scan(struct hd__plugins *registry, const struct hd__plugin_entry **entries, size_t *n)
 {
     registry->entries.count = 0;
-    hd__search_all(&registry->folders, visit_file, registry);
+    hd__plugin_search_all(&registry->folders, visit_file, registry);
     for (uint32_t i = 0; i < registry->loaded.count; i++)
         if (!known(registry, registry->loaded.at[i]->label))
             add_component(registry, registry->loaded.at[i]);
-    hd__search_skipped(&registry->folders, visit_skipped, registry);
+    hd__plugin_search_skipped(&registry->folders, visit_skipped, registry);
     if (registry->entries.count)
         qsort(registry->entries.at, registry->entries.count, sizeof *registry->entries.at, by_kind_and_name);
     *entries = registry->entries.at;

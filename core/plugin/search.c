@@ -24,7 +24,7 @@ static int is_folder(const char *path)
     return stat(path, &s) == 0 && S_ISDIR(s.st_mode);
 }
 
-void hd__folders_add(struct hd__folders *folders, const char *path)
+void hd__plugin_folders_add(struct hd__plugin_folders *folders, const char *path)
 {
     for (uint32_t i = 0; i < folders->count; i++)
         if (same_file(folders->at[i], path))
@@ -33,7 +33,7 @@ void hd__folders_add(struct hd__folders *folders, const char *path)
     hd__push(folders, copy);
 }
 
-void hd__folders_free(struct hd__folders *folders)
+void hd__plugin_folders_free(struct hd__plugin_folders *folders)
 {
     for (uint32_t i = 0; i < folders->count; i++)
         free(folders->at[i]);
@@ -56,7 +56,7 @@ static char *try_folder(const char *base, const char *below)
 }
 
 /* HD__ABI_DIR comes from meson: libdir/heddle/abi1, relative to the prefix or absolute. */
-char *hd__own_folder(void)
+char *hd__plugin_own_folder(void)
 {
     char exe[PATH_MAX];
     ssize_t n = readlink("/proc/self/exe", exe, sizeof exe - 1);
@@ -80,7 +80,7 @@ char *hd__own_folder(void)
 
 /* ---- one plugin */
 
-uint32_t hd__search(const struct hd__folders *folders, const char *label, char *paths[2])
+uint32_t hd__plugin_search(const struct hd__plugin_folders *folders, const char *label, char *paths[2])
 {
     uint32_t n = 0;
     for (uint32_t i = 0; i < folders->count && n < 2; i++)
@@ -129,7 +129,7 @@ static void search_folder(const char *folder, const char *only, visit_fn visit, 
         free(names);
 }
 
-void hd__search_all(const struct hd__folders *folders, visit_fn visit, void *user)
+void hd__plugin_search_all(const struct hd__plugin_folders *folders, visit_fn visit, void *user)
 {
     for (uint32_t i = 0; i < folders->count; i++)
         search_folder(folders->at[i], NULL, visit, user);
@@ -151,7 +151,7 @@ static void read_skipped(FILE *file, visit_fn visit, void *user)
     free(line);
 }
 
-void hd__search_skipped(const struct hd__folders *folders, visit_fn visit, void *user)
+void hd__plugin_search_skipped(const struct hd__plugin_folders *folders, visit_fn visit, void *user)
 {
     for (uint32_t i = 0; i < folders->count; i++) {
         char *path = hd__format("%s/" SKIPPED, folders->at[i]);

@@ -5,12 +5,12 @@
 
 #include "core/program/ops.h"
 
-static struct hd__touch touch(const struct hd_program *p, hd_tensor id, int reads, int writes)
+static struct hd__access make_access(const struct hd_program *p, hd_tensor id, int reads, int writes)
 {
-    const struct hd__tensor *t = hd__tc(p, id);
+    const struct hd__tensor *t = hd__tensor_const(p, id);
     int64_t size = (int64_t)hd_dtype_size(t->dtype);
-    int64_t count = t->window ? hd__global_numel(p, t) : hd__numel(p, t);
-    struct hd__touch out = {.tensor = id,
+    int64_t count = t->shard_view ? hd__global_numel(p, t) : hd__numel(p, t);
+    struct hd__access out = {.tensor = id,
                             .buffer = t->buffer,
                             .lo = t->offset * size,
                             .reads = (uint8_t)reads,
@@ -19,27 +19,27 @@ static struct hd__touch touch(const struct hd_program *p, hd_tensor id, int read
     return out;
 }
 
-struct hd__touch hd__touch_of(const struct hd_program *p, hd_tensor t)
+struct hd__access hd__access_of(const struct hd_program *p, hd_tensor t)
 {
-    return touch(p, t, 0, 0);
+    return make_access(p, t, 0, 0);
 }
 
-uint32_t hd__touches(const struct hd_program *p, const struct hd__instr *i,
-                     struct hd__touch out[HD__MAX_TOUCH])
+uint32_t hd__accesses(const struct hd_program *p, const struct hd__instr *i,
+                     struct hd__access out[HD__MAX_ACCESSES])
 {
     uint32_t n = 0;
     if (i->op == HD_OP_WAIT)
         return 0;
     if (i->op == HD_OP_RELEASE) {
-        uint32_t buffer = hd__tc(p, i->in[0])->buffer;
-        out[0] = (struct hd__touch){
+        uint32_t buffer = hd__tensor_const(p, i->in[0])->buffer;
+        out[0] = (struct hd__access){
             .tensor = i->in[0], .buffer = buffer, .hi = p->buffers.at[buffer].bytes, .writes = 1};
         return 1;
     }
     for (uint32_t k = 0; k < i->n_in; k++)
-        out[n++] = touch(p, i->in[k], 1, 0);
+        out[n++] = make_access(p, i->in[k], 1, 0);
     for (uint32_t k = 0; k < i->n_out; k++)
-        out[n++] = touch(p, i->out[k], hd__reads_output(i, k), 1);
+        out[n++] = make_access(p, i->out[k], hd__reads_output(i, k), 1);
     return n;
 }
 
@@ -54,27 +54,27 @@ int hd__reads_output(const struct hd__instr *i, uint32_t out)
     return hd__reads_outputs(i) && hd__op_adds(i->op, out);
 }
 
-static int meet(const struct hd__touch *a, const struct hd__touch *b)
+static int overlaps(const struct hd__access *a, const struct hd__access *b)
 {
     if (a->tensor == b->tensor)
         return a->writes || b->writes;
-    return a->buffer && a->buffer == b->buffer && hd__touch_conflict(a, b);
+    return a->buffer && a->buffer == b->buffer && hd__access_conflict(a, b);
 }
 
-int hd__may_move(const struct hd_program *p, const hd__code *code, uint32_t at, uint32_t to)
+int hd__can_move(const struct hd_program *p, const hd__code *code, uint32_t at, uint32_t to)
 {
-    struct hd__touch own[HD__MAX_TOUCH], others[HD__MAX_TOUCH];
-    uint32_t n = hd__touches(p, &code->at[at], own);
+    struct hd__access own[HD__MAX_ACCESSES], others[HD__MAX_ACCESSES];
+    uint32_t n = hd__accesses(p, &code->at[at], own);
     for (uint32_t k = at < to ? at + 1 : to + 1; k < (at < to ? to : at); k++) {
-        uint32_t m = code->at[k].op ? hd__touches(p, &code->at[k], others) : 0;
+        uint32_t m = code->at[k].op ? hd__accesses(p, &code->at[k], others) : 0;
         for (uint32_t x = 0; x < n * m; x++)
-            if (meet(&own[x / m], &others[x % m]))
+            if (overlaps(&own[x / m], &others[x % m]))
                 return 0;
     }
     return 1;
 }
 
-uint32_t *hd__positions(const struct hd_program *p)
+uint32_t *hd__instr_positions(const struct hd_program *p)
 {
     uint32_t *at = hd__alloc(((size_t)p->next_id + 1) * sizeof *at);
     memset(at, 0xff, ((size_t)p->next_id + 1) * sizeof *at);
@@ -87,13 +87,13 @@ uint32_t *hd__positions(const struct hd_program *p)
     return at;
 }
 
-uint32_t hd__lives_on(const struct hd_program *p, const hd__code *code, const uint32_t *position, uint32_t n,
-                      struct hd__touch out[HD__MAX_TOUCH])
+uint32_t hd__live_accesses(const struct hd_program *p, const hd__code *code, const uint32_t *position, uint32_t n,
+                      struct hd__access out[HD__MAX_ACCESSES])
 {
     const struct hd__instr *i = &code->at[n];
-    if (i->op == HD_OP_WAIT && (n = hd__waited(p, code, position, i)) != UINT32_MAX)
+    if (i->op == HD_OP_WAIT && (n = hd__wait_target(p, code, position, i)) != UINT32_MAX)
         i = &code->at[n];
-    return hd__touches(p, i, out);
+    return hd__accesses(p, i, out);
 }
 
 const char *hd__instr_text(const struct hd_program *p, const struct hd__code_section *s, uint32_t n,
@@ -117,6 +117,6 @@ const char *hd__instr_text(const struct hd_program *p, const struct hd__code_sec
     snprintf(out, 160, "%s #%u %s%s%s%s%s%s%s", s->name, n, wait ? "wait " : "",
              wait && on == i ? "for what is not here" : hd__op(on->op)->name, *axes ? "(" : "", axes,
              *axes ? ")" : "", hd__instr_tensor(on) ? " " : "",
-             hd__instr_tensor(on) ? hd__tc(p, hd__instr_tensor(on))->name : "");
+             hd__instr_tensor(on) ? hd__tensor_const(p, hd__instr_tensor(on))->name : "");
     return out;
 }

@@ -6,7 +6,7 @@
 
 /* Bytes [lo, hi) of a buffer. A window lies somewhere inside its view, so it counts as all of it; a release
  * as a write of the whole buffer. */
-struct hd__touch {
+struct hd__access {
     hd_tensor tensor;
     uint32_t buffer;
     int64_t lo, hi;
@@ -15,35 +15,35 @@ struct hd__touch {
     uint32_t reserved2;
 };
 
-#define HD__MAX_TOUCH (HD_MAX_IN + HD_MAX_OUT)
+#define HD__MAX_ACCESSES (HD_MAX_IN + HD_MAX_OUT)
 
 /* Inputs first, then outputs. Returns how many; none for a wait. */
-uint32_t hd__touches(const struct hd_program *p, const struct hd__instr *i,
-                     struct hd__touch out[HD__MAX_TOUCH]);
+uint32_t hd__accesses(const struct hd_program *p, const struct hd__instr *i,
+                     struct hd__access out[HD__MAX_ACCESSES]);
 
 /* The bytes of one tensor. */
-struct hd__touch hd__touch_of(const struct hd_program *p, hd_tensor t);
+struct hd__access hd__access_of(const struct hd_program *p, hd_tensor t);
 
 /* Outputs that are read as well: added to, or updated in place. Any of them; the one with this index. */
 int hd__reads_outputs(const struct hd__instr *i);
 int hd__reads_output(const struct hd__instr *i, uint32_t out);
 
 /* May the instruction at `at` stand at `to` as well? Before schedule.c: tensors may have no buffer yet. */
-int hd__may_move(const struct hd_program *p, const hd__code *code, uint32_t at, uint32_t to);
+int hd__can_move(const struct hd_program *p, const hd__code *code, uint32_t at, uint32_t to);
 
 /* By instruction id: its position in its section; UINT32_MAX where there is none. Caller frees. */
-uint32_t *hd__positions(const struct hd_program *p);
+uint32_t *hd__instr_positions(const struct hd_program *p);
 
 /* Position of what a wait waits for; UINT32_MAX if it is not in this section. */
-static inline uint32_t hd__waited(const struct hd_program *p, const hd__code *code, const uint32_t *position,
+static inline uint32_t hd__wait_target(const struct hd_program *p, const hd__code *code, const uint32_t *position,
                                   const struct hd__instr *wait)
 {
     uint32_t n = wait->wait <= p->next_id ? position[wait->wait] : UINT32_MAX;
     return n < code->count && code->at[n].id == wait->wait ? n : UINT32_MAX;
 }
 /* The touches of instruction n as lifetimes see them: a wait touches what it waits for. */
-uint32_t hd__lives_on(const struct hd_program *p, const hd__code *code, const uint32_t *position, uint32_t n,
-                      struct hd__touch out[HD__MAX_TOUCH]);
+uint32_t hd__live_accesses(const struct hd_program *p, const hd__code *code, const uint32_t *position, uint32_t n,
+                      struct hd__access out[HD__MAX_ACCESSES]);
 
 /* "micro #118 all_gather p.L0": how messages name instruction n of a section. Returns out. */
 const char *hd__instr_text(const struct hd_program *p, const struct hd__code_section *s, uint32_t n,
@@ -54,7 +54,7 @@ static inline hd_tensor hd__instr_tensor(const struct hd__instr *i)
 {
     return i->n_out ? i->out[0] : i->n_in ? i->in[0] : 0;
 }
-static inline int hd__touch_conflict(const struct hd__touch *a, const struct hd__touch *b)
+static inline int hd__access_conflict(const struct hd__access *a, const struct hd__access *b)
 {
     return (a->writes || b->writes) && a->lo < b->hi && b->lo < a->hi;
 }

@@ -69,7 +69,7 @@ static hd_tensor b_param(struct hd_program *p, const struct hd_param_desc *desc)
             return hd__program_fail(p, HD_E_INVALID, "parameter %s is declared twice", t.name);
     if (p->failed)
         return 0;
-    t.place.redop = HD_SUM;
+    t.placement.redop = HD_SUM;
     t.param = p->params.count + 1;
     param.tensor = hd__tensor_new(p, &t);
     hd__push(&p->params, param);
@@ -79,7 +79,7 @@ static hd_tensor b_param(struct hd_program *p, const struct hd_param_desc *desc)
 static hd_tensor b_input(struct hd_program *p, const char *name)
 {
     hd_tensor *slot = !strcmp(name, "ids") ? &p->ids : !strcmp(name, "labels") ? &p->labels : NULL;
-    struct hd__tensor t = {.role = HD__ROLE_INPUT, .dtype = HD_I32, .place.redop = HD_SUM};
+    struct hd__tensor t = {.role = HD__ROLE_INPUT, .dtype = HD_I32, .placement.redop = HD_SUM};
     if (p->failed)
         return 0;
     if (!slot)
@@ -94,7 +94,7 @@ static hd_tensor b_input(struct hd_program *p, const char *name)
 static int known_label(const struct hd_program *p, const hd_tensor *ins, uint32_t n_in, uint16_t dim)
 {
     for (uint32_t n = 0; n < n_in; n++)
-        if (hd__dim_index(hd__tc(p, ins[n]), dim) >= 0)
+        if (hd__dim_index(hd__tensor_const(p, ins[n]), dim) >= 0)
             return 1;
     return 0;
 }
@@ -113,7 +113,7 @@ static int32_t check_shape(struct hd_program *p, const struct hd__op *row, const
     return 1;
 }
 
-hd_tensor hd__emit(struct hd_program *p, uint16_t op, const struct hd_attrs *attrs, const hd_tensor *ins, uint32_t n_in,
+hd_tensor hd__builder_emit(struct hd_program *p, uint16_t op, const struct hd_attrs *attrs, const hd_tensor *ins, uint32_t n_in,
                    const char *out_dims, hd_tensor *outs)
 {
     const struct hd__op *row = hd__op(op);
@@ -130,7 +130,7 @@ hd_tensor hd__emit(struct hd_program *p, uint16_t op, const struct hd_attrs *att
     if (n_in)
         memcpy(i.in, ins, n_in * sizeof *ins);
     for (uint32_t n = 0; n < n_out; n++) {
-        struct hd__tensor t = {.block = p->block, .place.redop = row->redop ? row->redop : HD_SUM};
+        struct hd__tensor t = {.block = p->block, .placement.redop = row->redop ? row->redop : HD_SUM};
         t.dtype = row->dtypes[n] == 'f' ? p->precision.fixed : row->dtypes[n] == 'i' ? HD_I32 : p->precision.compute;
         t.name = hd__arena_format(&p->arena, "%s.%u", row->name, p->tensors.count);
         out_dims = parse_dims(p, out_dims, &t, row->name);
@@ -152,13 +152,13 @@ static hd_tensor b_emit(struct hd_program *p, uint32_t op, const struct hd_attrs
 {
     if (outs)
         memset(outs, 0, HD__MIN(hd__op((uint16_t)op)->n_out, HD_MAX_OUT) * sizeof *outs);
-    return hd__emit(p, (uint16_t)op, attrs, ins, n_in, out_dims, outs);
+    return hd__builder_emit(p, (uint16_t)op, attrs, ins, n_in, out_dims, outs);
 }
 
 static hd_tensor mark(struct hd_program *p, hd_tensor t, uint8_t mark)
 {
     if (!p->failed && t)
-        hd__t(p, t)->mark = mark;
+        hd__tensor_at(p, t)->mark = mark;
     return t;
 }
 

@@ -3,19 +3,19 @@
 
 #include "core/program/ops.h"
 
-void hd__totals(const struct hd_program *p, const char *section, struct hd__totals *totals)
+void hd__cost_totals(const struct hd_program *p, const char *section, struct hd__cost_totals *totals)
 {
     memset(totals, 0, sizeof *totals);
     for (uint32_t s = 0; s < p->sections.count; s++) {
         const struct hd__code_section *x = &p->sections.at[s];
-        double repeat = hd__section_runs(x, section);
+        double repeat = hd__section_runs_per_step(x, section);
         for (uint32_t n = 0; n < x->code.count && repeat > 0; n++) {
             const struct hd__instr *i = &x->code.at[n];
             uint32_t axes = hd__is_collective(i->op) ? i->axes : HD_AXIS_BIT(HD_AXIS_PP);
             totals->flops += repeat * hd__instr_flops(p, i);
             if (hd__is_copy(i))
                 totals->copied[HD__MAX(hd__memory_of(p, i->in[0]), hd__memory_of(p, i->out[0]))] +=
-                    repeat * (double)hd__tensor_bytes(p, hd__tc(p, i->in[0]));
+                    repeat * (double)hd__tensor_bytes(p, hd__tensor_const(p, i->in[0]));
             totals->sent[axes & ((1 << HD_AXIS_COUNT) - 1)] += repeat * hd__instr_traffic(p, i);
         }
         totals->instructions += (int64_t)(repeat * x->code.count);

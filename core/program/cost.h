@@ -5,13 +5,13 @@
 #include "core/program/program.h"
 
 /* What one step costs a rank: all sections by their repeat (0: evaluation and the like), or one section. */
-struct hd__totals {
+struct hd__cost_totals {
     double flops;
     double sent[1 << HD_AXIS_COUNT]; /* bytes, by mask of axes; sends count as pp */
     double copied[HD__MEM_COUNT];    /* bytes between the main memory and this one, both ways */
     int64_t instructions;
 };
-void hd__totals(const struct hd_program *p, const char *section, struct hd__totals *totals);
+void hd__cost_totals(const struct hd_program *p, const char *section, struct hd__cost_totals *totals);
 
 /* "compute", "tp", "world", "pp>1" (sends to stage 1), "pp<1": names of streams. Returns out. */
 const char *hd__stream_text(const struct hd__instr *i, char out[32]);

@@ -4,17 +4,17 @@
 
 static const char phase_letter[] = "FRBWO";
 
-void *hd__address(const struct hd_program *p, hd_tensor id, const int32_t coord[HD_AXIS_COUNT], void *arena)
+void *hd__tensor_address(const struct hd_program *p, hd_tensor id, const int32_t coord[HD_AXIS_COUNT], void *arena)
 {
-    const struct hd__tensor *t = hd__tc(p, id);
+    const struct hd__tensor *t = hd__tensor_const(p, id);
     int64_t at = t->offset, stride = 1;
     if (!arena || !t->buffer || p->buffers.at[t->buffer].offset < 0)
         return NULL;
-    for (int32_t i = t->ndim - 1; i >= 0 && t->window; i--) {
-        at += hd__start(p, t, i, coord) * stride;
+    for (int32_t i = t->ndim - 1; i >= 0 && t->shard_view; i--) {
+        at += hd__global_start(p, t, i, coord) * stride;
         stride *= p->dims.at[t->dim[i]].extent;
     }
-    return (char *)arena + p->shift[p->buffers.at[t->buffer].memory] + p->buffers.at[t->buffer].offset + at * (int64_t)hd_dtype_size(t->dtype);
+    return (char *)arena + p->arena_base[p->buffers.at[t->buffer].memory] + p->buffers.at[t->buffer].offset + at * (int64_t)hd_dtype_size(t->dtype);
 }
 
 /* Operands name dims in one byte. Those of flat buffers and of strategies, which are many, are 255, 254, ... in the
@@ -41,17 +41,17 @@ static uint8_t short_dim(struct names *names, uint16_t dim)
 static void operand(const struct hd_program *p, hd_tensor id, const int32_t coord[HD_AXIS_COUNT], void *arena,
                     struct names *names, struct hd_operand *o)
 {
-    const struct hd__tensor *t = hd__tc(p, id);
-    *o = (struct hd_operand){.data = hd__address(p, id, coord, arena), .dtype = t->dtype, .ndim = t->ndim};
+    const struct hd__tensor *t = hd__tensor_const(p, id);
+    *o = (struct hd_operand){.data = hd__tensor_address(p, id, coord, arena), .dtype = t->dtype, .ndim = t->ndim};
     for (int32_t i = 0; i < t->ndim; i++) {
         o->dim[i] = short_dim(names, t->dim[i]);
-        o->extent[i] = hd__local(p, t, i);
-        o->start[i] = hd__start(p, t, i, coord);
+        o->extent[i] = hd__local_extent(p, t, i);
+        o->start[i] = hd__global_start(p, t, i, coord);
     }
 }
 
 /* This rank's number along the axes of a local conversion, the outermost axis major. */
-static uint32_t part_of(const struct hd_program *p, uint32_t axes, const int32_t coord[HD_AXIS_COUNT])
+static uint32_t shard_index(const struct hd_program *p, uint32_t axes, const int32_t coord[HD_AXIS_COUNT])
 {
     uint32_t part = 0;
     for (int32_t a = 0; a < HD_AXIS_COUNT; a++)
@@ -61,15 +61,15 @@ static uint32_t part_of(const struct hd_program *p, uint32_t axes, const int32_t
 }
 
 /* Keys and values that have come around a ring: where they lie at home. The member they started from is `steps` before. */
-static void at_home(const struct hd_program *p, const struct hd__instr *i, const int32_t coord[HD_AXIS_COUNT], hd_tensor id,
+static void set_ring_origin(const struct hd_program *p, const struct hd__instr *i, const int32_t coord[HD_AXIS_COUNT], hd_tensor id,
                     struct hd_operand *o)
 {
-    const struct hd__tensor *t = hd__tc(p, id);
+    const struct hd__tensor *t = hd__tensor_const(p, id);
     int32_t home[HD_AXIS_COUNT], axis = __builtin_ctz(i->axes), n = p->mesh.size[axis];
     memcpy(home, coord, sizeof home);
     home[axis] = (coord[axis] + n - i->tag % n) % n;
     for (int32_t d = 0; d < t->ndim; d++)
-        o->start[d] = hd__start(p, t, d, home);
+        o->start[d] = hd__global_start(p, t, d, home);
 }
 
 /* k, v of attention and its gradient; dk, dv. */
@@ -77,9 +77,9 @@ static void ring_operands(const struct hd_program *p, const struct hd__instr *i,
                           struct hd_operand *in, struct hd_operand *out)
 {
     for (uint32_t k = 1; k <= 2; k++)
-        at_home(p, i, coord, i->in[k], &in[k]);
+        set_ring_origin(p, i, coord, i->in[k], &in[k]);
     for (uint32_t k = 1; k <= 2 && i->op == HD_OP_ATTENTION_GRAD; k++)
-        at_home(p, i, coord, i->out[k], &out[k]);
+        set_ring_origin(p, i, coord, i->out[k], &out[k]);
 }
 
 static void attributes(const struct hd_program *p, const struct hd__instr *i,
@@ -91,7 +91,7 @@ static void attributes(const struct hd_program *p, const struct hd__instr *i,
         memset(a, 0, sizeof *a);
     a->struct_size = sizeof *a;
     a->peer = -1;
-    a->zigzag_parts = hd__zigzag(p);
+    a->zigzag_parts = hd__zigzag_parts(p);
     a->zigzag_length = a->zigzag_parts ? p->dims.at[p->letter['s']].extent : 0;
     if (i->redop)
         a->redop = i->redop;
@@ -100,7 +100,7 @@ static void attributes(const struct hd_program *p, const struct hd__instr *i,
     if (i->to)
         a->to = short_dim(names, i->to);
     if (hd__op(i->op)->class == HD__CLASS_LOCAL) {
-        a->index = part_of(p, i->axes, coord);
+        a->index = shard_index(p, i->axes, coord);
         a->parts = (uint32_t)hd__mesh_ways(&p->mesh, i->axes);
     }
     if (i->op == HD_OP_BLEND && i->axes)
@@ -129,7 +129,7 @@ static void label(const struct hd_program *p, const struct hd__instr *i, char ou
 /* The logits, or their gradient. */
 static int of_logits(const struct hd_program *p, hd_tensor id)
 {
-    const struct hd__tensor *t = hd__tc(p, id);
+    const struct hd__tensor *t = hd__tensor_const(p, id);
     return p->logits && (t->origin == p->logits || t->grad_of == p->logits);
 }
 
@@ -137,7 +137,7 @@ static void roles(const struct hd_program *p, const struct hd__instr *i, struct 
 {
     int logits = 0;
     for (uint32_t k = 0; k < i->n_in; k++) {
-        desc->grads |= (uint32_t)(hd__tc(p, i->in[k])->grad_of != 0) << k;
+        desc->grads |= (uint32_t)(hd__tensor_const(p, i->in[k])->grad_of != 0) << k;
         logits |= of_logits(p, i->in[k]);
     }
     for (uint32_t k = 0; k < i->n_out; k++)
@@ -145,7 +145,7 @@ static void roles(const struct hd_program *p, const struct hd__instr *i, struct 
     desc->flags = (logits ? HD_INSTR_LOGITS : 0) | (p->exact ? HD_INSTR_EXACT : 0);
 }
 
-void hd__bind(const struct hd_program *p, const struct hd__instr *i, const int32_t coord[HD_AXIS_COUNT],
+void hd__instr_lower(const struct hd_program *p, const struct hd__instr *i, const int32_t coord[HD_AXIS_COUNT],
               void *arena, struct hd_instr_desc *desc, struct hd_operand *in, struct hd_operand *out)
 {
     struct names names = {.n = 0};

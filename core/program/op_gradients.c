@@ -3,8 +3,8 @@
 
 hd_tensor hd__grad_like(struct hd_program *p, hd_tensor of, const char *op)
 {
-    const struct hd__tensor *f = hd__tc(p, of);
-    struct hd__tensor t = {.ndim = f->ndim, .dtype = f->dtype, .block = p->block, .grad_of = of, .place.redop = HD_SUM};
+    const struct hd__tensor *f = hd__tensor_const(p, of);
+    struct hd__tensor t = {.ndim = f->ndim, .dtype = f->dtype, .block = p->block, .grad_of = of, .placement.redop = HD_SUM};
     memcpy(t.dim, f->dim, sizeof t.dim);
     if (f->role == HD__ROLE_PARAM) {
         t.role = HD__ROLE_GRAD;
@@ -28,7 +28,7 @@ void hd__grad_emit_all(struct hd__grad *g, uint16_t op, const struct hd_attrs *a
 {
     struct hd_program *p = g->p;
     struct hd__instr i;
-    p->phase = hd__tc(p, g->i->in[n[0]])->role == HD__ROLE_PARAM ? HD__PHASE_W : HD__PHASE_B;
+    p->phase = hd__tensor_const(p, g->i->in[n[0]])->role == HD__ROLE_PARAM ? HD__PHASE_W : HD__PHASE_B;
     i = hd__instr_new(p, op);
     i.attrs = attrs ? hd__attrs_new(p, attrs) : NULL;
     i.n_in = (uint8_t)n_in;

@@ -7,11 +7,11 @@
 
 static double flops_einsum(const struct hd_program *p, const struct hd__instr *i)
 {
-    const struct hd__tensor *a = hd__tc(p, i->in[0]), *b = hd__tc(p, i->in[1]);
+    const struct hd__tensor *a = hd__tensor_const(p, i->in[0]), *b = hd__tensor_const(p, i->in[1]);
     double n = 2.0 * (double)hd__numel(p, a);
     for (int32_t d = 0; d < b->ndim; d++)
         if (hd__dim_index(a, b->dim[d]) < 0)
-            n *= (double)hd__local(p, b, d);
+            n *= (double)hd__local_extent(p, b, d);
     return n;
 }
 
@@ -24,8 +24,8 @@ double hd__window_share(const struct hd_program *p, const struct hd__instr *atte
 /* Two products of [s, d] x [d, s] a head, of which the causal half is computed, and of that what a window sees. */
 static double flops_attention(const struct hd_program *p, const struct hd__instr *i)
 {
-    const struct hd__tensor *q = hd__tc(p, i->in[0]), *k = hd__tc(p, i->in[1]);
-    return 2.0 * 2.0 * (double)hd__numel(p, q) * (double)hd__local(p, k, 1) / 2.0 * hd__window_share(p, i);
+    const struct hd__tensor *q = hd__tensor_const(p, i->in[0]), *k = hd__tensor_const(p, i->in[1]);
+    return 2.0 * 2.0 * (double)hd__numel(p, q) * (double)hd__local_extent(p, k, 1) / 2.0 * hd__window_share(p, i);
 }
 
 static double flops_attention_grad(const struct hd_program *p, const struct hd__instr *i)
@@ -42,19 +42,19 @@ static double flops_xent_head(const struct hd_program *p, const struct hd__instr
 /* Of all slots, the share that holds tokens. The output (or dw) of [b e # n] (or [e n m]) says n. */
 static double flops_grouped(const struct hd_program *p, const struct hd__instr *i)
 {
-    const struct hd__tensor *x = hd__tc(p, i->in[0]), *w = hd__tc(p, i->op == HD_OP_GROUPED ? i->in[1] : i->out[0]);
+    const struct hd__tensor *x = hd__tensor_const(p, i->in[0]), *w = hd__tensor_const(p, i->op == HD_OP_GROUPED ? i->in[1] : i->out[0]);
     double n = 2.0 * (double)hd__numel(p, x) * (i->attrs && i->attrs->share > 0 ? i->attrs->share : 1);
     for (int32_t d = 0; d < w->ndim; d++)
         if (hd__dim_index(x, w->dim[d]) < 0)
-            n *= (double)hd__local(p, w, d);
+            n *= (double)hd__local_extent(p, w, d);
     return n;
 }
 
 /* Each column against those before it, twice. */
 static double flops_orthogonalise(const struct hd_program *p, const struct hd__instr *i)
 {
-    const struct hd__tensor *q = hd__tc(p, i->out[0]);
-    return 4.0 * (double)hd__numel(p, q) * (double)hd__local(p, q, q->ndim - 1);
+    const struct hd__tensor *q = hd__tensor_const(p, i->out[0]);
+    return 4.0 * (double)hd__numel(p, q) * (double)hd__local_extent(p, q, q->ndim - 1);
 }
 
 #define MODEL HD__CLASS_MODEL
@@ -64,24 +64,24 @@ static double flops_orthogonalise(const struct hd_program *p, const struct hd__i
 
 /* clang-format off */
 static const struct hd__op table[HD_OP_LIMIT] = {
-    [HD_OP_EINSUM] = {"einsum", .sums = {"*"}, .linear = HD__LINEAR_ONE, .dtypes = "a", .gradient = hd__grad_einsum,
+    [HD_OP_EINSUM] = {"einsum", .partial_letters = {"*"}, .linear = HD__LINEAR_ONE, .dtypes = "a", .gradient = hd__grad_einsum,
                       .flops = flops_einsum, .n_in = 2, .n_out = 1, .flags = ACC},
     [HD_OP_ADD] = {"add", .linear = HD__LINEAR_ALL, .dtypes = "a", .gradient = hd__grad_add, .n_in = -1, .n_out = 1, .flags = INP},
     [HD_OP_BIAS] = {"bias", .dtypes = "a", .gradient = hd__grad_bias, .n_in = 2, .n_out = 1, .flags = INP},
-    [HD_OP_BIAS_DW] = {"bias_dw", .sums = {"*"}, .dtypes = "a", .n_in = 1, .n_out = 1, .flags = ACC},
-    [HD_OP_RMSNORM] = {"rmsnorm", .whole = "hd", .dtypes = "a", .gradient = hd__grad_rmsnorm, .n_in = 2, .n_out = 1},
-    [HD_OP_RMSNORM_DX] = {"rmsnorm_dx", .whole = "hd", .dtypes = "a", .n_in = 3, .n_out = 1},
-    [HD_OP_RMSNORM_DW] = {"rmsnorm_dw", .whole = "hd", .sums = {"*"}, .dtypes = "a", .n_in = 2, .n_out = 1, .flags = ACC},
-    [HD_OP_LAYERNORM] = {"layernorm", .whole = "h", .dtypes = "a", .gradient = hd__grad_layernorm, .n_in = 3, .n_out = 1},
-    [HD_OP_LAYERNORM_DX] = {"layernorm_dx", .whole = "h", .dtypes = "a", .n_in = 3, .n_out = 1},
-    [HD_OP_LAYERNORM_DW] = {"layernorm_dw", .whole = "h", .sums = {"*", "*"}, .dtypes = "aa", .n_in = 2, .n_out = 2, .flags = ACC},
-    [HD_OP_ROPE] = {"rope", .whole = "d", .linear = HD__LINEAR_FIRST, .dtypes = "a", .gradient = hd__grad_rope, .n_in = 1, .n_out = 1,
+    [HD_OP_BIAS_DW] = {"bias_dw", .partial_letters = {"*"}, .dtypes = "a", .n_in = 1, .n_out = 1, .flags = ACC},
+    [HD_OP_RMSNORM] = {"rmsnorm", .unsharded_letters = "hd", .dtypes = "a", .gradient = hd__grad_rmsnorm, .n_in = 2, .n_out = 1},
+    [HD_OP_RMSNORM_DX] = {"rmsnorm_dx", .unsharded_letters = "hd", .dtypes = "a", .n_in = 3, .n_out = 1},
+    [HD_OP_RMSNORM_DW] = {"rmsnorm_dw", .unsharded_letters = "hd", .partial_letters = {"*"}, .dtypes = "a", .n_in = 2, .n_out = 1, .flags = ACC},
+    [HD_OP_LAYERNORM] = {"layernorm", .unsharded_letters = "h", .dtypes = "a", .gradient = hd__grad_layernorm, .n_in = 3, .n_out = 1},
+    [HD_OP_LAYERNORM_DX] = {"layernorm_dx", .unsharded_letters = "h", .dtypes = "a", .n_in = 3, .n_out = 1},
+    [HD_OP_LAYERNORM_DW] = {"layernorm_dw", .unsharded_letters = "h", .partial_letters = {"*", "*"}, .dtypes = "aa", .n_in = 2, .n_out = 2, .flags = ACC},
+    [HD_OP_ROPE] = {"rope", .unsharded_letters = "d", .linear = HD__LINEAR_FIRST, .dtypes = "a", .gradient = hd__grad_rope, .n_in = 1, .n_out = 1,
                     .flags = INP},
-    [HD_OP_ATTENTION] = {"attention", .whole = "sd", .prefer = "kgb", .dtypes = "af", .gradient = hd__grad_attention,
+    [HD_OP_ATTENTION] = {"attention", .unsharded_letters = "sd", .prefer = "kgb", .dtypes = "af", .gradient = hd__grad_attention,
                          .flops = flops_attention, .n_in = 3, .n_out = 2},
-    [HD_OP_ATTENTION_GRAD] = {"attention_grad", .whole = "sd", .sums = {NULL, "g", "g"}, .prefer = "kgb", .dtypes = "aaa",
+    [HD_OP_ATTENTION_GRAD] = {"attention_grad", .unsharded_letters = "sd", .partial_letters = {NULL, "g", "g"}, .prefer = "kgb", .dtypes = "aaa",
                               .flops = flops_attention_grad, .n_in = 6, .n_out = 3},
-    [HD_OP_ATTENTION_MERGE] = {"attention_merge", .whole = "d", .dtypes = "af", .n_in = 4, .n_out = 2, .flags = INP},
+    [HD_OP_ATTENTION_MERGE] = {"attention_merge", .unsharded_letters = "d", .dtypes = "af", .n_in = 4, .n_out = 2, .flags = INP},
     [HD_OP_SWIGLU] = {"swiglu", .dtypes = "a", .gradient = hd__grad_swiglu, .n_in = 2, .n_out = 1, .flags = INP},
     [HD_OP_SWIGLU_GRAD] = {"swiglu_grad", .dtypes = "aa", .n_in = 3, .n_out = 2, .flags = INP},
     [HD_OP_GELU] = {"gelu", .dtypes = "a", .gradient = hd__grad_gelu, .n_in = 1, .n_out = 1, .flags = INP},
@@ -89,47 +89,47 @@ static const struct hd__op table[HD_OP_LIMIT] = {
     [HD_OP_EINSUM_BIAS] = {"einsum_bias", .dtypes = "a", .flops = flops_einsum, .n_in = 3, .n_out = 1},
     [HD_OP_EINSUM_GELU] = {"einsum_gelu", .dtypes = "aa", .flops = flops_einsum, .n_in = 3, .n_out = -1},
     [HD_OP_EINSUM_GELU_GRAD] = {"einsum_gelu_grad", .dtypes = "a", .flops = flops_einsum, .n_in = 3, .n_out = 1},
-    [HD_OP_EINSUM_BIAS_DW] = {"einsum_bias_dw", .sums = {"*", "*"}, .from = {0, 1 << 0}, .dtypes = "aa", .flops = flops_einsum,
+    [HD_OP_EINSUM_BIAS_DW] = {"einsum_bias_dw", .partial_letters = {"*", "*"}, .from = {0, 1 << 0}, .dtypes = "aa", .flops = flops_einsum,
                               .n_in = 2, .n_out = 2, .flags = ACC},
-    [HD_OP_ADD_RMSNORM] = {"add_rmsnorm", .whole = "hd", .dtypes = "aa", .n_in = 3, .n_out = 2, .flags = INP},
-    [HD_OP_ADD_LAYERNORM] = {"add_layernorm", .whole = "h", .dtypes = "aa", .n_in = 4, .n_out = 2, .flags = INP},
-    [HD_OP_RMSNORM_DX_ADD] = {"rmsnorm_dx_add", .whole = "hd", .dtypes = "a", .n_in = 4, .n_out = 1, .flags = INP},
-    [HD_OP_LAYERNORM_DX_ADD] = {"layernorm_dx_add", .whole = "h", .dtypes = "a", .n_in = 4, .n_out = 1, .flags = INP},
-    [HD_OP_EMBED] = {"embed", .whole = "h", .sums = {"v"}, .dtypes = "a", .gradient = hd__grad_embed, .n_in = 2, .n_out = 1},
-    [HD_OP_EMBED_DW] = {"embed_dw", .whole = "h", .sums = {"bs"}, .dtypes = "a", .n_in = 2, .n_out = 1, .flags = ACC},
-    [HD_OP_POSITION] = {"position", .whole = "ph", .dtypes = "a", .gradient = hd__grad_position, .n_in = 2, .n_out = 1, .flags = INP},
-    [HD_OP_POSITION_DW] = {"position_dw", .whole = "ph", .sums = {"bs"}, .dtypes = "a", .n_in = 1, .n_out = 1, .flags = ACC},
-    [HD_OP_ROWMAX] = {"rowmax", .sums = {"v"}, .redop = HD_MAX, .dtypes = "f", .n_in = 1, .n_out = 1},
-    [HD_OP_XENT_LOCAL] = {"xent_local", .sums = {"v", "v"}, .dtypes = "ff", .gradient = hd__grad_xent_local, .n_in = 3, .n_out = 2},
+    [HD_OP_ADD_RMSNORM] = {"add_rmsnorm", .unsharded_letters = "hd", .dtypes = "aa", .n_in = 3, .n_out = 2, .flags = INP},
+    [HD_OP_ADD_LAYERNORM] = {"add_layernorm", .unsharded_letters = "h", .dtypes = "aa", .n_in = 4, .n_out = 2, .flags = INP},
+    [HD_OP_RMSNORM_DX_ADD] = {"rmsnorm_dx_add", .unsharded_letters = "hd", .dtypes = "a", .n_in = 4, .n_out = 1, .flags = INP},
+    [HD_OP_LAYERNORM_DX_ADD] = {"layernorm_dx_add", .unsharded_letters = "h", .dtypes = "a", .n_in = 4, .n_out = 1, .flags = INP},
+    [HD_OP_EMBED] = {"embed", .unsharded_letters = "h", .partial_letters = {"v"}, .dtypes = "a", .gradient = hd__grad_embed, .n_in = 2, .n_out = 1},
+    [HD_OP_EMBED_DW] = {"embed_dw", .unsharded_letters = "h", .partial_letters = {"bs"}, .dtypes = "a", .n_in = 2, .n_out = 1, .flags = ACC},
+    [HD_OP_POSITION] = {"position", .unsharded_letters = "ph", .dtypes = "a", .gradient = hd__grad_position, .n_in = 2, .n_out = 1, .flags = INP},
+    [HD_OP_POSITION_DW] = {"position_dw", .unsharded_letters = "ph", .partial_letters = {"bs"}, .dtypes = "a", .n_in = 1, .n_out = 1, .flags = ACC},
+    [HD_OP_ROWMAX] = {"rowmax", .partial_letters = {"v"}, .redop = HD_MAX, .dtypes = "f", .n_in = 1, .n_out = 1},
+    [HD_OP_XENT_LOCAL] = {"xent_local", .partial_letters = {"v", "v"}, .dtypes = "ff", .gradient = hd__grad_xent_local, .n_in = 3, .n_out = 2},
     [HD_OP_NLL] = {"nll", .dtypes = "f", .gradient = hd__grad_nll, .n_in = 3, .n_out = 1, .flags = INP},
     [HD_OP_NLL_GRAD] = {"nll_grad", .dtypes = "ff", .n_in = 2, .n_out = 2, .flags = INP},
     [HD_OP_XENT_GRAD] = {"xent_grad", .dtypes = "a", .n_in = 5, .n_out = 1, .flags = INP},
-    [HD_OP_TOTAL] = {"total", .sums = {"bs"}, .dtypes = "f", .gradient = hd__grad_total, .n_in = 1, .n_out = 1},
+    [HD_OP_TOTAL] = {"total", .partial_letters = {"bs"}, .dtypes = "f", .gradient = hd__grad_total, .n_in = 1, .n_out = 1},
     [HD_OP_SPREAD] = {"spread", .dtypes = "f", .n_in = -1, .n_out = 1},
-    [HD_OP_XENT_HEAD] = {"xent_head", .whole = "vh", .sums = {NULL, NULL, "bs"}, .dtypes = "faa", .flops = flops_xent_head,
+    [HD_OP_XENT_HEAD] = {"xent_head", .unsharded_letters = "vh", .partial_letters = {NULL, NULL, "bs"}, .dtypes = "faa", .flops = flops_xent_head,
                          .n_in = -1, .n_out = -1, .flags = ACC, .adds = 1 << 2},
 
-    [HD_OP_GATE] = {"gate", .whole = "e", .dtypes = "f", .gradient = hd__grad_gate, .n_in = 1, .n_out = 1, .flags = TOK},
-    [HD_OP_GATE_GRAD] = {"gate_grad", .whole = "e", .dtypes = "a", .n_in = 2, .n_out = 1},
-    [HD_OP_ROUTE] = {"route", .whole = "c", .prefer = "b", .dtypes = "i", .n_in = 1, .n_out = 1, .flags = HD__OP_NEW_DIMS},
-    [HD_OP_DISPATCH] = {"dispatch", .whole = "c", .linear = HD__LINEAR_FIRST, .prefer = "b", .dtypes = "a",
+    [HD_OP_GATE] = {"gate", .unsharded_letters = "e", .dtypes = "f", .gradient = hd__grad_gate, .n_in = 1, .n_out = 1, .flags = TOK},
+    [HD_OP_GATE_GRAD] = {"gate_grad", .unsharded_letters = "e", .dtypes = "a", .n_in = 2, .n_out = 1},
+    [HD_OP_ROUTE] = {"route", .unsharded_letters = "c", .prefer = "b", .dtypes = "i", .n_in = 1, .n_out = 1, .flags = HD__OP_NEW_DIMS},
+    [HD_OP_DISPATCH] = {"dispatch", .unsharded_letters = "c", .linear = HD__LINEAR_FIRST, .prefer = "b", .dtypes = "a",
                         .gradient = hd__grad_dispatch, .n_in = 2, .n_out = 1, .flags = TOK},
-    [HD_OP_DISPATCH_DX] = {"dispatch_dx", .whole = "ec", .linear = HD__LINEAR_FIRST, .prefer = "b", .dtypes = "a", .n_in = 2,
+    [HD_OP_DISPATCH_DX] = {"dispatch_dx", .unsharded_letters = "ec", .linear = HD__LINEAR_FIRST, .prefer = "b", .dtypes = "a", .n_in = 2,
                            .n_out = 1},
-    [HD_OP_GROUPED] = {"grouped", .sums = {"*"}, .linear = HD__LINEAR_FIRST, .dtypes = "a", .gradient = hd__grad_grouped,
+    [HD_OP_GROUPED] = {"grouped", .partial_letters = {"*"}, .linear = HD__LINEAR_FIRST, .dtypes = "a", .gradient = hd__grad_grouped,
                        .flops = flops_grouped, .n_in = 3, .n_out = 1, .flags = ACC},
-    [HD_OP_GROUPED_DW] = {"grouped_dw", .sums = {"*"}, .linear = HD__LINEAR_FIRST, .dtypes = "a", .flops = flops_grouped, .n_in = 3,
+    [HD_OP_GROUPED_DW] = {"grouped_dw", .partial_letters = {"*"}, .linear = HD__LINEAR_FIRST, .dtypes = "a", .flops = flops_grouped, .n_in = 3,
                           .n_out = 1, .flags = ACC},
     /* e stays whole: what is sharded over experts comes back by all_to_all, and not by a sum of what each has. */
-    [HD_OP_COMBINE] = {"combine", .whole = "ec", .linear = HD__LINEAR_FIRST, .prefer = "b", .dtypes = "a",
+    [HD_OP_COMBINE] = {"combine", .unsharded_letters = "ec", .linear = HD__LINEAR_FIRST, .prefer = "b", .dtypes = "a",
                        .gradient = hd__grad_combine, .n_in = 3, .n_out = 1},
-    [HD_OP_COMBINE_DZ] = {"combine_dz", .whole = "c", .linear = HD__LINEAR_FIRST, .prefer = "b", .dtypes = "a", .n_in = 3,
+    [HD_OP_COMBINE_DZ] = {"combine_dz", .unsharded_letters = "c", .linear = HD__LINEAR_FIRST, .prefer = "b", .dtypes = "a", .n_in = 3,
                           .n_out = 1, .flags = TOK},
-    [HD_OP_COMBINE_DG] = {"combine_dg", .whole = "ec", .sums = {"h"}, .linear = HD__LINEAR_FIRST, .prefer = "b", .dtypes = "f",
+    [HD_OP_COMBINE_DG] = {"combine_dg", .unsharded_letters = "ec", .partial_letters = {"h"}, .linear = HD__LINEAR_FIRST, .prefer = "b", .dtypes = "f",
                           .n_in = 3, .n_out = 1},
-    [HD_OP_EXPERT_COUNT] = {"expert_count", .whole = "e", .sums = {"s"}, .dtypes = "f", .n_in = 1, .n_out = 1},
-    [HD_OP_ROUTER_LOSS] = {"router_loss", .whole = "e", .dtypes = "f", .gradient = hd__grad_router_loss, .n_in = 2, .n_out = 1},
-    [HD_OP_ROUTER_LOSS_DZ] = {"router_loss_dz", .whole = "e", .dtypes = "a", .n_in = 3, .n_out = 1},
+    [HD_OP_EXPERT_COUNT] = {"expert_count", .unsharded_letters = "e", .partial_letters = {"s"}, .dtypes = "f", .n_in = 1, .n_out = 1},
+    [HD_OP_ROUTER_LOSS] = {"router_loss", .unsharded_letters = "e", .dtypes = "f", .gradient = hd__grad_router_loss, .n_in = 2, .n_out = 1},
+    [HD_OP_ROUTER_LOSS_DZ] = {"router_loss_dz", .unsharded_letters = "e", .dtypes = "a", .n_in = 3, .n_out = 1},
 
     [HD_OP_SLICE] = {"slice", .class = HD__CLASS_LOCAL, .n_in = 1, .n_out = 1},
     [HD_OP_MASK] = {"mask", .class = HD__CLASS_LOCAL, .n_in = 1, .n_out = 1, .flags = INP},
@@ -182,16 +182,16 @@ double hd__instr_bytes(const struct hd_program *p, const struct hd__instr *i)
     if (i->op == HD_OP_WAIT || i->op == HD_OP_RELEASE)
         return 0;
     for (uint32_t n = 0; n < i->n_in; n++)
-        bytes += (double)hd__tensor_bytes(p, hd__tc(p, i->in[n]));
+        bytes += (double)hd__tensor_bytes(p, hd__tensor_const(p, i->in[n]));
     for (uint32_t n = 0; n < i->n_out; n++)
-        bytes += (double)hd__tensor_bytes(p, hd__tc(p, i->out[n]));
+        bytes += (double)hd__tensor_bytes(p, hd__tensor_const(p, i->out[n]));
     return bytes;
 }
 
 double hd__instr_traffic(const struct hd_program *p, const struct hd__instr *i)
 {
     double n = (double)(i->members ? __builtin_popcount(i->members) : hd__mesh_ways(&p->mesh, i->axes));
-    double in = i->n_in ? (double)hd__tensor_bytes(p, hd__tc(p, i->in[0])) : 0;
+    double in = i->n_in ? (double)hd__tensor_bytes(p, hd__tensor_const(p, i->in[0])) : 0;
     switch (i->op) {
     case HD_OP_ALL_REDUCE:
         return 2 * in * (n - 1) / n;

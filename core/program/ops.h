@@ -17,8 +17,8 @@ enum { HD__CLASS_MODEL = 0, HD__CLASS_LOCAL, HD__CLASS_COLLECTIVE, HD__CLASS_P2P
 
 struct hd__op {
     const char *name;
-    const char *whole;              /* letters of dims that may not be sharded */
-    const char *sums[HD_MAX_OUT];   /* letters whose sharding makes this output P; "*": any that the output lacks */
+    const char *unsharded_letters;              /* letters of dims that may not be sharded */
+    const char *partial_letters[HD_MAX_OUT];   /* letters whose sharding makes this output P; "*": any that the output lacks */
     uint8_t from[HD_MAX_OUT];       /* inputs that this output is made of, as a mask; 0: all */
     const char *prefer;             /* ties between shardings go to the first of these */
     const char *dtypes;             /* an output each: a = compute dtype, f = fixed (fp32), i = int32 */

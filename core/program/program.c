@@ -32,9 +32,9 @@ void hd__program_free(struct hd_program *p)
     hd__free_array(&p->buffers);
     hd__free_array(&p->params);
     hd__free_array(&p->flats);
-    hd__free_array(&p->staged);
-    hd__free_array(&p->kept);
-    hd__free_array(&p->zeros);
+    hd__free_array(&p->offloaded);
+    hd__free_array(&p->strategy_states);
+    hd__free_array(&p->zero_init);
     hd__free_array(&p->logical);
     hd__free_array(&p->template);
     hd__arena_free(&p->arena);
@@ -135,24 +135,24 @@ int32_t hd__dim_index(const struct hd__tensor *t, uint16_t dim)
     return -1;
 }
 
-uint16_t hd__at(const struct hd__tensor *t, int32_t axis)
+uint16_t hd__placement_on(const struct hd__tensor *t, int32_t axis)
 {
-    if (t->place.partial & HD_AXIS_BIT(axis))
-        return HD__AT_P;
+    if (t->placement.partial & HD_AXIS_BIT(axis))
+        return HD__PARTIAL;
     for (int32_t i = 0; i < t->ndim; i++)
-        for (uint32_t s = t->place.shard[i]; s; s >>= 4)
+        for (uint32_t s = t->placement.shard[i]; s; s >>= 4)
             if ((int32_t)(s & 15) - 1 == axis)
                 return t->dim[i];
-    return HD__AT_R;
+    return HD__REPLICATED;
 }
 
 static inline int64_t local(const struct hd_program *p, const struct hd__tensor *t, int32_t i)
 {
     int64_t extent = p->dims.at[t->dim[i]].extent;
-    return t->place.shard[i] ? extent / hd__mesh_ways(&p->mesh, hd__shard_mask(t->place.shard[i])) : extent;
+    return t->placement.shard[i] ? extent / hd__mesh_ways(&p->mesh, hd__shard_mask(t->placement.shard[i])) : extent;
 }
 
-int64_t hd__local(const struct hd_program *p, const struct hd__tensor *t, int32_t i)
+int64_t hd__local_extent(const struct hd_program *p, const struct hd__tensor *t, int32_t i)
 {
     return local(p, t, i);
 }
@@ -173,29 +173,29 @@ int64_t hd__global_numel(const struct hd_program *p, const struct hd__tensor *t)
     return n;
 }
 
-int64_t hd__start(const struct hd_program *p, const struct hd__tensor *t, int32_t i, const int32_t coord[HD_AXIS_COUNT])
+int64_t hd__global_start(const struct hd_program *p, const struct hd__tensor *t, int32_t i, const int32_t coord[HD_AXIS_COUNT])
 {
     int64_t part = 0;
-    for (uint32_t s = t->place.shard[i]; s; s >>= 4) {
+    for (uint32_t s = t->placement.shard[i]; s; s >>= 4) {
         int32_t axis = (int32_t)(s & 15) - 1;
         part = part * p->mesh.size[axis] + coord[axis];
     }
-    return part * hd__local(p, t, i);
+    return part * hd__local_extent(p, t, i);
 }
 
-int64_t hd__zigzag(const struct hd_program *p)
+int64_t hd__zigzag_parts(const struct hd_program *p)
 {
-    int64_t parts = hd__mesh_ways(&p->mesh, p->ring);
+    int64_t parts = hd__mesh_ways(&p->mesh, p->ring_axes);
     return parts > 1 ? parts : 0;
 }
 
-int64_t hd__position(const struct hd_program *p, int64_t index)
+int64_t hd__sequence_position(const struct hd_program *p, int64_t index)
 {
-    struct hd_attrs a = {.zigzag_parts = hd__zigzag(p), .zigzag_length = p->dims.at[p->letter['s']].extent};
+    struct hd_attrs a = {.zigzag_parts = hd__zigzag_parts(p), .zigzag_length = p->dims.at[p->letter['s']].extent};
     return hd_position(&a, index);
 }
 
-struct hd__code_section *hd__section(struct hd_program *p, const char *name)
+struct hd__code_section *hd__program_section(struct hd_program *p, const char *name)
 {
     for (uint32_t i = 0; i < p->sections.count; i++)
         if (!strcmp(p->sections.at[i].name, name))
@@ -211,10 +211,10 @@ int64_t hd__steady_step(const struct hd_program *p)
     return step;
 }
 
-int hd__is_average(const struct hd_program *p, const struct hd__kept *kept)
+int hd__is_param_average(const struct hd_program *p, const struct hd__strategy_state *kept)
 {
-    for (uint32_t n = 0; n < p->zeros.count; n++)
-        if (p->zeros.at[n] == kept->tensor)
+    for (uint32_t n = 0; n < p->zero_init.count; n++)
+        if (p->zero_init.at[n] == kept->tensor)
             return 0;
     return 1;
 }

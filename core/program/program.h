@@ -54,7 +54,7 @@ const char *hd__axis_name(int32_t axis);
  * For each dim of a tensor the mesh axes that shard it, MAJOR FIRST: s:[cp,tp] differs from s:[tp,cp]. Four bits an
  * axis (axis + 1), the major one in the lowest bits. Only the last (minor-most) axis may leave a dim; a new one is
  * appended. `partial`: axes on which the value is P(redop). On all other axes it is replicated. */
-struct hd__place {
+struct hd__placement {
     uint32_t shard[HD_MAX_DIMS];
     uint8_t partial;
     uint8_t redop; /* HD_SUM or HD_MAX */
@@ -117,18 +117,18 @@ struct hd__tensor {
     const char *name;
     uint8_t ndim, dtype, role, mark;
     uint16_t block;
-    uint8_t window; /* a shard that lives inside the whole: its address is start(rank) elements into the view */
-    uint8_t common; /* the same on ranks that are apart, and so changed only where they come together */
+    uint8_t shard_view; /* a shard that lives inside the whole: its address is start(rank) elements into the view */
+    uint8_t global_copy; /* the same on ranks that are apart, and so changed only where they come together */
     uint16_t dim[HD_MAX_DIMS]; /* ids into hd_program.dims */
-    struct hd__place place;
+    struct hd__placement placement;
     hd_tensor origin;  /* the logical tensor that this is a placement of; itself for logical tensors */
     hd_tensor grad_of; /* the logical tensor whose gradient this is; 0 */
     uint32_t buffer;   /* 0: none yet */
     uint32_t param;    /* PARAM: index + 1 into hd_program.params */
-    uint32_t sums;     /* as many instructions add up to it: fuse.c; 0: one makes all of it */
+    uint32_t n_terms;     /* as many instructions add up to it: fuse.c; 0: one makes all of it */
     uint32_t reserved;
     int64_t offset;    /* elements into the buffer */
-    uint64_t meaning;  /* what the model makes it: value_numbers.c; 0: nothing was said */
+    uint64_t value_number;  /* what the model makes it: value_numbers.c; 0: nothing was said */
 };
 
 /* ---- instructions */
@@ -171,9 +171,9 @@ struct hd__code_section {
     const char *name; /* begin, micro, micro_last, update, eval, ... */
     hd__code code;
     int32_t repeat; /* 0: not part of a step, run only when asked for */
-    uint32_t predicate; /* 0: every step; N: every N steps */
-    uint32_t together;  /* axes: ranks that were apart along them have the same parameters after it */
-    uint64_t loss, sends; /* what it adds to the loss, and sends to other stages: value_numbers.c */
+    uint32_t every; /* 0: every step; N: every N steps */
+    uint32_t sync_axes;  /* axes: ranks that were apart along them have the same parameters after it */
+    uint64_t loss_value, sends_value; /* what it adds to the loss, and sends to other stages: value_numbers.c */
     int64_t after, last; /* steps after `after`, and up to `last`; 0: from the first, to the end */
 };
 
@@ -181,10 +181,10 @@ struct hd__code_section {
 
 struct hd__param {
     hd_tensor tensor;
-    uint32_t obligation; /* axes on which its gradient accumulator is P: each must be summed over exactly once */
+    uint32_t unreduced_axes; /* axes on which its gradient accumulator is P: each must be summed over exactly once */
     uint32_t stages;     /* mask of pp coordinates that use it */
     uint32_t parts;      /* deterministic.c: 2: contributions of its two blocks are summed apart; 0: together */
-    uint64_t gradient;   /* what it is in a step as verify.c walks it: value_numbers.c */
+    uint64_t gradient_value;   /* what it is in a step as verify.c walks it: value_numbers.c */
     struct hd_param_desc desc; /* strings in the program's arena */
 };
 
@@ -199,28 +199,28 @@ struct hd__flat {
     uint32_t *params;  /* indexes into hd_program.params */
     int64_t *offset;   /* of each, in elements */
     int64_t count;     /* elements, padded to a multiple of the ways of axes */
-    hd_tensor whole;   /* P: what compute reads */
+    hd_tensor full;   /* P: what compute reads */
     hd_tensor master;  /* what the optimizer updates (whole, shard, or a window of whole) */
     hd_tensor grad;    /* G: what compute accumulates into */
     hd_tensor shard;   /* what the optimizer reads */
-    hd_tensor low;     /* a low-precision copy of the master that update writes; 0 if none */
-    hd_tensor common;  /* where ranks are apart: what they have in common, which checkpoints call the model; 0 if none */
+    hd_tensor compute_copy;     /* a low-precision copy of the master that update writes; 0 if none */
+    hd_tensor global_copy;  /* where ranks are apart: what they have in common, which checkpoints call the model; 0 if none */
     hd_tensor state[4];
     uint32_t n_states;
-    uint32_t states_made;  /* strategy_api.c */
+    uint32_t states_created;  /* strategy_api.c */
     uint32_t state_memory; /* HD__MEM_... of the states */
 };
 
 /* A strategy's own state over a flat, which checkpoints keep: made of differences of parameters, or an average of them. */
-struct hd__kept {
+struct hd__strategy_state {
     const char *name;
     uint32_t flat; /* index */
     hd_tensor tensor;
 };
 
 /* A tensor of another memory and its place in the main one, where compute uses it for a while. */
-struct hd__staged {
-    hd_tensor home, twin;
+struct hd__offloaded {
+    hd_tensor home, main_copy;
     const char *section;
     uint32_t slot, nth; /* tensors of one slot are told apart by nth */
 };
@@ -280,20 +280,20 @@ struct hd_program {
     uint32_t keep_logits;
     hd_tensor norm_digits;               /* deterministic.c: what norm2 is made of, HD_SUM_DIGITS numbers; 0: nothing */
     hd_tensor loss_sum, norm2, hyper;    /* persistent: accumulated loss, squared gradient norm, see optimizer.h */
-    HD__ARRAY(hd_tensor) zeros; /* strategies' own persistent tensors, which begin as zeros */
+    HD__ARRAY(hd_tensor) zero_init; /* strategies' own persistent tensors, which begin as zeros */
     hd_tensor scale; /* persistent fp64 scalar that multiplies the gradient of the loss (loss scaling); 0: there is none */
 
     /* layout marks, set by strategies before placement */
-    uint32_t param_shard[128]; /* letter -> axes (as hd__place.shard) for parameters */
+    uint32_t param_shard[128]; /* letter -> axes (as hd__placement.shard) for parameters */
     uint32_t mark_shard[3][128]; /* [HD__MARK_...][letter] */
 
-    uint32_t apart; /* axes along which parameters may differ from step to step: gradients are not summed over them */
-    HD__ARRAY(struct hd__kept) kept;
-    HD__ARRAY(struct hd__staged) staged; /* offload.c */
+    uint32_t local_axes; /* axes along which parameters may differ from step to step: gradients are not summed over them */
+    HD__ARRAY(struct hd__strategy_state) strategy_states;
+    HD__ARRAY(struct hd__offloaded) offloaded; /* offload.c */
     const char *file_folder;             /* where the arena HD__MEM_FILE is made; NULL: none asked for */
-    uint32_t ring; /* axes along which attention goes around a ring instead of moving heads */
+    uint32_t ring_axes; /* axes along which attention goes around a ring instead of moving heads */
 
-    uint32_t gathers_late; /* staleness.c: between steps what the model reads may be older than the master weights: `restore` runs
+    uint32_t gather_deferred; /* staleness.c: between steps what the model reads may be older than the master weights: `restore` runs
                               before an evaluation */
     uint32_t exact;     /* deterministic.c runs: micro-batch m of a rank is the m-th of its own piece of the batch */
     uint32_t adds_once; /* the device has HD_DEVICE_ADDS_ONCE, and gradients are not rounded to less than sums */
@@ -310,7 +310,7 @@ struct hd_program {
     int64_t bytes[HD__MEM_COUNT]; /* of each memory's arena; [HD__MEM_MAIN] is arena_bytes */
     /* Where each arena begins, counted from the first. memory_plan.c lays them one behind another in the address space; who maps
      * them elsewhere says so here. */
-    int64_t shift[HD__MEM_COUNT];
+    int64_t arena_base[HD__MEM_COUNT];
 
     /* building */
     uint16_t block;
@@ -338,29 +338,29 @@ struct hd__instr hd__instr_new(struct hd_program *p, uint16_t op); /* a fresh id
 struct hd_attrs *hd__attrs_new(struct hd_program *p, const struct hd_attrs *from); /* a copy in the arena */
 
 /* The tensor of an index; valid until the next hd__tensor_new. */
-static inline struct hd__tensor *hd__t(struct hd_program *p, hd_tensor t)
+static inline struct hd__tensor *hd__tensor_at(struct hd_program *p, hd_tensor t)
 {
     return &p->tensors.at[t];
 }
-static inline const struct hd__tensor *hd__tc(const struct hd_program *p, hd_tensor t)
+static inline const struct hd__tensor *hd__tensor_const(const struct hd_program *p, hd_tensor t)
 {
     return &p->tensors.at[t];
 }
 
 /* Index of a dim in a tensor, -1 if it has none. */
 int32_t hd__dim_index(const struct hd__tensor *t, uint16_t dim);
-/* Placement on one axis: HD__AT_R, HD__AT_P, or the dim id that it shards. */
-enum { HD__AT_R = 0, HD__AT_P = 0xffff };
-uint16_t hd__at(const struct hd__tensor *t, int32_t axis);
-int64_t hd__local(const struct hd_program *p, const struct hd__tensor *t, int32_t i); /* local extent of dim i */
+/* Placement on one axis: HD__REPLICATED, HD__PARTIAL, or the dim id that it shards. */
+enum { HD__REPLICATED = 0, HD__PARTIAL = 0xffff };
+uint16_t hd__placement_on(const struct hd__tensor *t, int32_t axis);
+int64_t hd__local_extent(const struct hd_program *p, const struct hd__tensor *t, int32_t i); /* local extent of dim i */
 int64_t hd__numel(const struct hd_program *p, const struct hd__tensor *t);            /* local elements */
 int64_t hd__global_numel(const struct hd_program *p, const struct hd__tensor *t);
 /* Parts in which ring attention deals out the sequence in zig-zag; 0 where it lies in its own order. */
-int64_t hd__zigzag(const struct hd_program *p);
+int64_t hd__zigzag_parts(const struct hd_program *p);
 /* The position in the sequence of element `index` of dim s. */
-int64_t hd__position(const struct hd_program *p, int64_t index);
+int64_t hd__sequence_position(const struct hd_program *p, int64_t index);
 /* Global index of local element 0 along dim i at a coordinate. */
-int64_t hd__start(const struct hd_program *p, const struct hd__tensor *t, int32_t i, const int32_t coord[HD_AXIS_COUNT]);
+int64_t hd__global_start(const struct hd_program *p, const struct hd__tensor *t, int32_t i, const int32_t coord[HD_AXIS_COUNT]);
 static inline int64_t hd__tensor_bytes(const struct hd_program *p, const struct hd__tensor *t)
 {
     return hd__numel(p, t) * (int64_t)hd_dtype_size(t->dtype);
@@ -378,25 +378,25 @@ static inline int hd__is_collective(uint16_t op)
 {
     return (op >= HD_OP_ALL_REDUCE && op <= HD_OP_BROADCAST) || op == HD_OP_SHIFT;
 }
-struct hd__code_section *hd__section(struct hd_program *p, const char *name); /* NULL if there is none */
+struct hd__code_section *hd__program_section(struct hd_program *p, const char *name); /* NULL if there is none */
 /* Is it part of step `step`, counted from 1? */
 static inline int hd__section_due(const struct hd__code_section *s, int64_t step)
 {
-    return s->repeat > 0 && (!s->predicate || step % s->predicate == 0) && step > s->after &&
+    return s->repeat > 0 && (!s->every || step % s->every == 0) && step > s->after &&
            (!s->last || step <= s->last);
 }
 
 /* How often it is run in a step that all later ones are like, an Nth for what runs every N steps, 0 for what is then over; of a
  * section that is asked for by name: in a step that has it, 0 for others. */
-static inline double hd__section_runs(const struct hd__code_section *s, const char *section)
+static inline double hd__section_runs_per_step(const struct hd__code_section *s, const char *section)
 {
     if (section)
         return strcmp(s->name, section) ? 0 : HD__MAX(s->repeat, 1);
-    return s->last ? 0 : (double)s->repeat / HD__MAX(s->predicate, 1);
+    return s->last ? 0 : (double)s->repeat / HD__MAX(s->every, 1);
 }
 
 /* Can both be part of one step? */
-static inline int hd__sections_meet(const struct hd__code_section *a, const struct hd__code_section *b)
+static inline int hd__sections_share_step(const struct hd__code_section *a, const struct hd__code_section *b)
 {
     return !(a->last && b->after >= a->last) && !(b->last && a->after >= b->last);
 }
@@ -406,7 +406,7 @@ int64_t hd__steady_step(const struct hd_program *p);
 /* ---- what all passes stand on */
 
 extern const struct hd_builder_api hd__builder_api; /* builder.c */
-hd_tensor hd__emit(struct hd_program *p, uint16_t op, const struct hd_attrs *attrs, const hd_tensor *ins, uint32_t n_in,
+hd_tensor hd__builder_emit(struct hd_program *p, uint16_t op, const struct hd_attrs *attrs, const hd_tensor *ins, uint32_t n_in,
                    const char *out_dims, hd_tensor *outs);
 static inline int hd__is_copy(const struct hd__instr *i)
 {
@@ -414,26 +414,26 @@ static inline int hd__is_copy(const struct hd__instr *i)
 }
 static inline uint8_t hd__memory_of(const struct hd_program *p, hd_tensor t)
 {
-    return p->buffers.at[hd__tc(p, t)->buffer].memory;
+    return p->buffers.at[hd__tensor_const(p, t)->buffer].memory;
 }
 /* The axes along which ranks hold values of their own in a flat tensor. */
-static inline uint32_t hd__apart_of(const struct hd_program *p, hd_tensor t)
+static inline uint32_t hd__local_axes_of(const struct hd_program *p, hd_tensor t)
 {
-    return hd__tc(p, t)->common ? 0 : p->apart;
+    return hd__tensor_const(p, t)->global_copy ? 0 : p->local_axes;
 }
 /* Does what a strategy keeps begin as the parameters, and stay made of them? Else it begins as zeros. */
-int hd__is_average(const struct hd_program *p, const struct hd__kept *kept);
+int hd__is_param_average(const struct hd_program *p, const struct hd__strategy_state *kept);
 /* Bytes of all arenas one behind another, as memory_plan.c lays them. */
-static inline int64_t hd__all_arenas(const struct hd_program *p)
+static inline int64_t hd__arena_total_bytes(const struct hd_program *p)
 {
-    return p->shift[HD__MEM_COUNT - 1] + p->bytes[HD__MEM_COUNT - 1];
+    return p->arena_base[HD__MEM_COUNT - 1] + p->bytes[HD__MEM_COUNT - 1];
 }
 
 /* lower_instr.c: lowers one instruction for the rank at `coord`. Operands are written to in[HD_MAX_IN], out[HD_MAX_OUT],
  * which desc points to. `arena` may be NULL: then all data pointers are NULL. */
-void hd__bind(const struct hd_program *p, const struct hd__instr *i, const int32_t coord[HD_AXIS_COUNT], void *arena,
+void hd__instr_lower(const struct hd_program *p, const struct hd__instr *i, const int32_t coord[HD_AXIS_COUNT], void *arena,
               struct hd_instr_desc *desc, struct hd_operand *in, struct hd_operand *out);
 /* Address of a tensor's first element for the rank at coord. */
-void *hd__address(const struct hd_program *p, hd_tensor t, const int32_t coord[HD_AXIS_COUNT], void *arena);
+void *hd__tensor_address(const struct hd_program *p, hd_tensor t, const int32_t coord[HD_AXIS_COUNT], void *arena);
 
 #endif

@@ -24,7 +24,7 @@ static uint64_t mix(uint64_t a, uint64_t b)
 }
 
 /* Part 0: weights, in whatever precision; 1 and up: states. */
-uint64_t hd__meaning_of_flat(uint32_t flat, uint32_t part)
+uint64_t hd__value_number_of_flat(uint32_t flat, uint32_t part)
 {
     return mix(OF_FLAT, (uint64_t)flat << 32 | part);
 }
@@ -50,7 +50,7 @@ static uint64_t op_value(uint16_t op, uint32_t k, const struct hd_attrs *attrs, 
     op_value(op, k, attrs, sizeof((uint64_t[]){__VA_ARGS__}) / sizeof(uint64_t), (uint64_t[]){__VA_ARGS__})
 
 /* See fuse_loss_head.c. What multiplies the gradient of the loss is no part of its meaning: loss_scale.c puts it there later. */
-static uint64_t head_value(const struct hd__instr *i, uint32_t k, const uint64_t *in)
+static uint64_t loss_head_value(const struct hd__instr *i, uint32_t k, const uint64_t *in)
 {
     uint64_t x = in[0], w = in[1], labels = in[2];
     uint64_t z = VALUE(HD_OP_EINSUM, 0, NULL, x, w), m = VALUE(HD_OP_ROWMAX, 0, NULL, z);
@@ -70,7 +70,7 @@ static uint64_t norm_value(const struct hd__instr *i, const uint64_t *in)
 }
 
 /* What instruction i makes of these inputs, or adds, in output k. */
-static uint64_t made(const struct hd_program *p, const struct hd__instr *i, uint32_t k, const uint64_t *in)
+static uint64_t output_value(const struct hd_program *p, const struct hd__instr *i, uint32_t k, const uint64_t *in)
 {
     uint64_t sum = 0;
     switch (i->op) {
@@ -87,7 +87,7 @@ static uint64_t made(const struct hd_program *p, const struct hd__instr *i, uint
     case HD_OP_PAD:
         return in[0];
     case HD_OP_FEED:
-        return hd__hash(hd__tc(p, i->out[k])->name, strlen(hd__tc(p, i->out[k])->name), mix(i->op, (uint64_t)i->micro));
+        return hd__hash(hd__tensor_const(p, i->out[k])->name, strlen(hd__tensor_const(p, i->out[k])->name), mix(i->op, (uint64_t)i->micro));
     case HD_OP_RECV:
         return mix(i->op, (uint64_t)i->tag << 32 | hd__stream_way(i) << 16 | (uint16_t)i->peer);
     case HD_OP_SPREAD:
@@ -109,7 +109,7 @@ static uint64_t made(const struct hd_program *p, const struct hd__instr *i, uint
     case HD_OP_LAYERNORM_DX_ADD:
         return in[0] + op_value(HD_OP_LAYERNORM_DX, 0, i->attrs, 3, in + 1);
     case HD_OP_XENT_HEAD:
-        return head_value(i, k, in);
+        return loss_head_value(i, k, in);
     default:
         if (hd__is_collective(i->op))
             return in[0];
@@ -119,87 +119,87 @@ static uint64_t made(const struct hd_program *p, const struct hd__instr *i, uint
 }
 
 /* Is input n a parameter? What is added up is gradients. */
-int hd__meaning_reads_weight(const struct hd__meaning *m, const struct hd__instr *i, uint32_t n)
+int hd__value_number_reads_weight(const struct hd__value_numbers *m, const struct hd__instr *i, uint32_t n)
 {
-    const struct hd__tensor *t = hd__tc(m->p, i->in[n]);
+    const struct hd__tensor *t = hd__tensor_const(m->p, i->in[n]);
     return t->param && (t->role == HD__ROLE_PARAM || t->role == HD__ROLE_FLAT) && i->op != HD_OP_ADD;
 }
 
-static uint64_t read_value(const struct hd__meaning *m, const struct hd__instr *i, uint32_t n)
+static uint64_t read_value(const struct hd__value_numbers *m, const struct hd__instr *i, uint32_t n)
 {
-    return hd__meaning_reads_weight(m, i, n) ? mix(OF_PARAM, hd__tc(m->p, i->in[n])->param) : m->value[i->in[n]];
+    return hd__value_number_reads_weight(m, i, n) ? mix(OF_PARAM, hd__tensor_const(m->p, i->in[n])->param) : m->value[i->in[n]];
 }
 
 /* Values the outputs; gains: what each of them becomes, or gets added. */
-void hd__meaning_outputs(struct hd__meaning *m, const struct hd__instr *i, uint64_t gains[HD_MAX_OUT])
+void hd__value_number_outputs(struct hd__value_numbers *m, const struct hd__instr *i, uint64_t contribution[HD_MAX_OUT])
 {
     int update = hd__op(i->op)->class == HD__CLASS_UPDATE;
     uint64_t in[HD_MAX_IN];
     for (uint32_t n = 0; n < i->n_in; n++)
         in[n] = read_value(m, i, n);
     for (uint32_t k = 0; k < i->n_out; k++)
-        gains[k] = update ? 0 : made(m->p, i, k, in);
+        contribution[k] = update ? 0 : output_value(m->p, i, k, in);
     for (uint32_t k = 0; k < i->n_out; k++) {
-        const struct hd__tensor *t = hd__tc(m->p, i->out[k]);
-        uint64_t value = gains[k] + (hd__reads_output(i, k) ? m->value[i->out[k]] : 0);
-        m->value[i->out[k]] = m->kept[i->out[k]] ? m->kept[i->out[k]] : value;
+        const struct hd__tensor *t = hd__tensor_const(m->p, i->out[k]);
+        uint64_t value = contribution[k] + (hd__reads_output(i, k) ? m->value[i->out[k]] : 0);
+        m->value[i->out[k]] = m->pinned[i->out[k]] ? m->pinned[i->out[k]] : value;
         if (t->param)
             continue;
-        m->holds[t->buffer] = m->value[i->out[k]];
-        m->begins[t->buffer] = t->offset;
+        m->buffer_value[t->buffer] = m->value[i->out[k]];
+        m->buffer_offset[t->buffer] = t->offset;
     }
     if (i->op == HD_OP_SEND)
-        m->sends += mix(i->tag, in[0]);
+        m->sends_value += mix(i->tag, in[0]);
 }
 
 /* ---- what there is before anything is walked */
 
-static void keep(struct hd__meaning *m, hd_tensor t, uint64_t value)
+static void pin_value(struct hd__value_numbers *m, hd_tensor t, uint64_t value)
 {
     if (!t)
         return;
-    m->kept[t] = m->value[t] = m->holds[hd__tc(m->p, t)->buffer] = value;
-    m->begins[hd__tc(m->p, t)->buffer] = hd__tc(m->p, t)->offset;
+    m->pinned[t] = m->value[t] = m->buffer_value[hd__tensor_const(m->p, t)->buffer] = value;
+    m->buffer_offset[hd__tensor_const(m->p, t)->buffer] = hd__tensor_const(m->p, t)->offset;
 }
 
-static void keep_flat(struct hd__meaning *m, uint32_t n)
+static void pin_flat(struct hd__value_numbers *m, uint32_t n)
 {
     const struct hd__flat *f = &m->p->flats.at[n];
-    const hd_tensor weights[] = {f->master, f->low, f->common, f->whole}; /* whole last: a master may lie inside */
+    const hd_tensor weights[] = {f->master, f->compute_copy, f->global_copy, f->full}; /* whole last: a master may lie inside */
     for (uint32_t k = 0; k < HD__COUNT(weights); k++)
-        keep(m, weights[k], hd__meaning_of_flat(n, 0));
+        pin_value(m, weights[k], hd__value_number_of_flat(n, 0));
     for (uint32_t s = 0; s < f->n_states; s++)
-        keep(m, f->state[s], hd__meaning_of_flat(n, 1 + s));
+        pin_value(m, f->state[s], hd__value_number_of_flat(n, 1 + s));
     for (uint32_t k = 0; k < f->n_params; k++)
         m->flat_of[f->params[k]] = n + 1;
 }
 
-struct hd__meaning *hd__meaning_create(const struct hd_program *p)
+struct hd__value_numbers *hd__value_numbers_create(const struct hd_program *p)
 {
-    struct hd__meaning *m = hd__alloc(sizeof *m);
+    struct hd__value_numbers *m = hd__alloc(sizeof *m);
     m->p = p;
     m->value = hd__alloc(p->tensors.count * sizeof *m->value);
-    m->kept = hd__alloc(p->tensors.count * sizeof *m->kept);
-    m->holds = hd__alloc(p->buffers.count * sizeof *m->holds);
-    m->begins = hd__alloc(p->buffers.count * sizeof *m->begins);
+    m->pinned = hd__alloc(p->tensors.count * sizeof *m->pinned);
+    m->buffer_value = hd__alloc(p->buffers.count * sizeof *m->buffer_value);
+    m->buffer_offset = hd__alloc(p->buffers.count * sizeof *m->buffer_offset);
     m->flat_of = hd__alloc((p->params.count + 1) * sizeof *m->flat_of);
     m->shard_of = hd__flats_by_shard(p);
-    for (uint32_t n = 0; n < p->kept.count; n++)
-        if (hd__is_average(p, &p->kept.at[n]))
-            keep(m, p->kept.at[n].tensor, hd__meaning_of_flat(p->kept.at[n].flat, 0));
+    for (uint32_t n = 0; n < p->strategy_states.count; n++)
+        if (hd__is_param_average(p, &p->strategy_states.at[n]))
+            pin_value(m, p->strategy_states.at[n].tensor, hd__value_number_of_flat(p->strategy_states.at[n].flat, 0));
     for (uint32_t n = 0; n < p->flats.count; n++)
-        keep_flat(m, n);
-    for (uint32_t n = 0; n < p->staged.count; n++)
-        keep(m, p->staged.at[n].twin, m->kept[p->staged.at[n].home]);
+        pin_flat(m, n);
+    for (uint32_t n = 0; n < p->offloaded.count; n++)
+        pin_value(m, p->offloaded.at[n].main_copy, m->pinned[p->offloaded.at[n].home]);
     return m;
 }
 
-void hd__meaning_destroy(struct hd__meaning *m)
+void hd__value_numbers_destroy(struct hd__value_numbers *m)
 {
     free(m->value);
-    free(m->kept);
-    free(m->holds);
-    free(m->begins);
+    free(m->pinned);
+    free(m->buffer_value);
+    free(m->buffer_offset);
     free(m->flat_of);
     free(m->shard_of);
     free(m);
@@ -208,37 +208,37 @@ void hd__meaning_destroy(struct hd__meaning *m)
 /* ---- what was lowered */
 
 /* What the gradients gain when a section is walked so often; what the loss gains, and is sent, in one walk. */
-static void promise(struct hd__meaning *m, struct hd_program *p, struct hd__code_section *s, uint64_t walks)
+static void annotate(struct hd__value_numbers *m, struct hd_program *p, struct hd__code_section *s, uint64_t walks)
 {
-    uint64_t gains[HD_MAX_OUT];
-    s->loss = m->sends = 0;
+    uint64_t contribution[HD_MAX_OUT];
+    s->loss_value = m->sends_value = 0;
     for (uint32_t n = 0; n < s->code.count; n++) {
         const struct hd__instr *i = &s->code.at[n];
-        hd__meaning_outputs(m, i, gains);
+        hd__value_number_outputs(m, i, contribution);
         for (uint32_t k = 0; k < i->n_out; k++) {
-            uint32_t param = hd__tc(p, i->out[k])->param;
+            uint32_t param = hd__tensor_const(p, i->out[k])->param;
             if (param && i->op == HD_OP_ACCUM)
-                p->params.at[param - 1].gradient += walks * gains[k];
-            else if (hd__tc(p, i->out[k])->role == HD__ROLE_ACT || hd__tc(p, i->out[k])->role == HD__ROLE_INPUT)
-                hd__t(p, i->out[k])->meaning = m->value[i->out[k]];
+                p->params.at[param - 1].gradient_value += walks * contribution[k];
+            else if (hd__tensor_const(p, i->out[k])->role == HD__ROLE_ACT || hd__tensor_const(p, i->out[k])->role == HD__ROLE_INPUT)
+                hd__tensor_at(p, i->out[k])->value_number = m->value[i->out[k]];
             if (i->op == HD_OP_ACCUM && i->out[k] == p->loss_sum)
-                s->loss += gains[k];
+                s->loss_value += contribution[k];
         }
     }
-    s->sends = m->sends;
+    s->sends_value = m->sends_value;
 }
 
-void hd__meaning_promise(struct hd_program *p)
+void hd__value_numbers_annotate(struct hd_program *p)
 {
-    struct hd__meaning *m = hd__meaning_create(p);
+    struct hd__value_numbers *m = hd__value_numbers_create(p);
     for (uint32_t s = 0; s < p->sections.count; s++)
-        promise(m, p, &p->sections.at[s], (uint64_t)hd__section_walks(&p->sections.at[s]));
-    hd__meaning_destroy(m);
+        annotate(m, p, &p->sections.at[s], (uint64_t)hd__section_walks(&p->sections.at[s]));
+    hd__value_numbers_destroy(m);
 }
 
-void hd__meaning_again(struct hd_program *p, struct hd__code_section *s)
+void hd__value_numbers_annotate_section(struct hd_program *p, struct hd__code_section *s)
 {
-    struct hd__meaning *m = hd__meaning_create(p);
-    promise(m, p, s, 1);
-    hd__meaning_destroy(m);
+    struct hd__value_numbers *m = hd__value_numbers_create(p);
+    annotate(m, p, s, 1);
+    hd__value_numbers_destroy(m);
 }

@@ -4,30 +4,30 @@
 
 #include "core/program/program.h"
 
-struct hd__meaning {
+struct hd__value_numbers {
     const struct hd_program *p;
     uint64_t *value;     /* by tensor */
-    uint64_t *kept;      /* by tensor: of weights and states of flats, whose value no update changes; 0: none of them */
-    uint64_t *holds;     /* by buffer: the value of what was written there last */
-    int64_t *begins;     /* by buffer: at which element of it that begins */
+    uint64_t *pinned;      /* by tensor: of weights and states of flats, whose value no update changes; 0: none of them */
+    uint64_t *buffer_value;     /* by buffer: the value of what was written there last */
+    int64_t *buffer_offset;     /* by buffer: at which element of it that begins */
     uint32_t *flat_of;   /* by parameter: index + 1 */
     uint32_t *shard_of;  /* by tensor: hd__flats_by_shard */
-    uint64_t sends;      /* of this section: values of messages add up */
+    uint64_t sends_value;      /* of this section: values of messages add up */
 };
 
 /* Before anything is walked: weights and states of flats have values. Caller destroys. */
-struct hd__meaning *hd__meaning_create(const struct hd_program *p);
-void hd__meaning_destroy(struct hd__meaning *m);
+struct hd__value_numbers *hd__value_numbers_create(const struct hd_program *p);
+void hd__value_numbers_destroy(struct hd__value_numbers *m);
 /* Walks one instruction: values its outputs. gains: what each of them becomes, or gets added. */
-void hd__meaning_outputs(struct hd__meaning *m, const struct hd__instr *i, uint64_t gains[HD_MAX_OUT]);
+void hd__value_number_outputs(struct hd__value_numbers *m, const struct hd__instr *i, uint64_t contribution[HD_MAX_OUT]);
 /* Is input n a parameter? */
-int hd__meaning_reads_weight(const struct hd__meaning *m, const struct hd__instr *i, uint32_t n);
+int hd__value_number_reads_weight(const struct hd__value_numbers *m, const struct hd__instr *i, uint32_t n);
 /* Of flat `flat`: part 0: its weights, in whatever precision; 1 and up: its states. */
-uint64_t hd__meaning_of_flat(uint32_t flat, uint32_t part);
+uint64_t hd__value_number_of_flat(uint32_t flat, uint32_t part);
 
 /* Writes into the program what is meant, of what was lowered; and of one section that is walked once more. */
-void hd__meaning_promise(struct hd_program *p);
-void hd__meaning_again(struct hd_program *p, struct hd__code_section *s);
+void hd__value_numbers_annotate(struct hd_program *p);
+void hd__value_numbers_annotate_section(struct hd_program *p, struct hd__code_section *s);
 
 /* By tensor: the flat, index + 1, whose gradient the optimizer reads there; 0 for others. Caller frees. */
 static inline uint32_t *hd__flats_by_shard(const struct hd_program *p)

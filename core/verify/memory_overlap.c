@@ -25,7 +25,7 @@ static uint32_t first_behind(const alive_set *s, int64_t lo)
     return a;
 }
 
-static void enter(alive_set *s, struct hd__faults *f, struct alive x)
+static void insert_alive(alive_set *s, struct hd__verify_diags *f, struct alive x)
 {
     const struct hd__buffer *b = f->p->buffers.at;
     uint32_t at = first_behind(s, x.lo);
@@ -33,7 +33,7 @@ static void enter(alive_set *s, struct hd__faults *f, struct alive x)
                                 : at && s->at[at - 1].hi > x.lo      ? &s->at[at - 1]
                                                                      : NULL;
     if (meets)
-        hd__fault(f, "the memory of %s, [%lld, %lld), is also that of %s, [%lld, %lld), which is alive",
+        hd__verify_diag(f, "the memory of %s, [%lld, %lld), is also that of %s, [%lld, %lld), which is alive",
                   b[x.buffer].name, (long long)x.lo, (long long)x.hi, b[meets->buffer].name,
                   (long long)meets->lo, (long long)meets->hi);
     hd__push(s, x);
@@ -41,7 +41,7 @@ static void enter(alive_set *s, struct hd__faults *f, struct alive x)
     s->at[at] = x;
 }
 
-static void leave(alive_set *s, const struct hd__buffer *b, uint32_t buffer)
+static void remove_alive(alive_set *s, const struct hd__buffer *b, uint32_t buffer)
 {
     uint32_t at = first_behind(s, b->offset);
     while (at < s->count && s->at[at].lo == b->offset && s->at[at].buffer != buffer)
@@ -52,44 +52,44 @@ static void leave(alive_set *s, const struct hd__buffer *b, uint32_t buffer)
     s->count--;
 }
 
-static void begin(alive_set *s, struct hd__faults *f, uint32_t buffer)
+static void begin_life(alive_set *s, struct hd__verify_diags *f, uint32_t buffer)
 {
     const struct hd__buffer *b = &f->p->buffers.at[buffer];
     if (b->offset < f->p->persistent_bytes || b->offset + b->bytes > f->p->arena_bytes)
-        hd__fault(f, "%s lies at [%lld, %lld), outside the temporary part of the arena", b->name,
+        hd__verify_diag(f, "%s lies at [%lld, %lld), outside the temporary part of the arena", b->name,
                   (long long)b->offset, (long long)(b->offset + b->bytes));
     else
-        enter(s, f, (struct alive){b->offset, b->offset + b->bytes, buffer});
+        insert_alive(s, f, (struct alive){b->offset, b->offset + b->bytes, buffer});
 }
 
 /* What lives for a step is alive from its first touch to the step's end; where its section is repeated, all the time. */
-static void carry(alive_set *set, struct hd__faults *f, const struct hd__code_section *section, const uint32_t *last, uint8_t *carried)
+static void begin_carried(alive_set *set, struct hd__verify_diags *f, const struct hd__code_section *section, const uint32_t *last, uint8_t *carried)
 {
     const struct hd_program *p = f->p;
-    f->n = 0;
+    f->position = 0;
     for (uint32_t b = 1; b < p->buffers.count && section->repeat; b++) {
         if (p->buffers.at[b].life == HD__LIFE_STEP && section->repeat > 1)
             carried[b] |= last[b] > 0;
         if (carried[b])
-            begin(set, f, b);
+            begin_life(set, f, b);
     }
 }
 
-void hd__check_overlap(struct hd__faults *f, const struct hd__code_section *section, const uint32_t *position, uint8_t *carried)
+void hd__verify_memory_overlap(struct hd__verify_diags *f, const struct hd__code_section *section, const uint32_t *position, uint8_t *carried)
 {
     const struct hd_program *p = f->p;
     const hd__code *code = &section->code;
     uint32_t *last = hd__alloc(p->buffers.count * sizeof *last); /* position + 1 */
     uint8_t *seen = hd__alloc(p->buffers.count);
-    struct hd__touch t[HD__MAX_TOUCH];
+    struct hd__access t[HD__MAX_ACCESSES];
     alive_set set = {0};
     f->section = section;
     for (uint32_t n = 0; n < code->count; n++)
-        for (uint32_t k = hd__lives_on(p, code, position, n, t); k-- > 0;)
+        for (uint32_t k = hd__live_accesses(p, code, position, n, t); k-- > 0;)
             last[t[k].buffer] = n + 1;
-    carry(&set, f, section, last, carried);
-    for (f->n = 0; f->n < code->count; f->n++) {
-        uint32_t touches = hd__lives_on(p, code, position, f->n, t);
+    begin_carried(&set, f, section, last, carried);
+    for (f->position = 0; f->position < code->count; f->position++) {
+        uint32_t touches = hd__live_accesses(p, code, position, f->position, t);
         for (uint32_t k = 0; k < touches; k++) {
             uint32_t b = t[k].buffer;
             int step = p->buffers.at[b].life == HD__LIFE_STEP;
@@ -97,11 +97,11 @@ void hd__check_overlap(struct hd__faults *f, const struct hd__code_section *sect
                 continue;
             seen[b] = 1;
             carried[b] = (uint8_t)step;
-            begin(&set, f, b);
+            begin_life(&set, f, b);
         }
         for (uint32_t k = 0; k < touches; k++)
-            if (last[t[k].buffer] == f->n + 1 && p->buffers.at[t[k].buffer].life == HD__LIFE_TEMP)
-                leave(&set, &p->buffers.at[t[k].buffer], t[k].buffer);
+            if (last[t[k].buffer] == f->position + 1 && p->buffers.at[t[k].buffer].life == HD__LIFE_TEMP)
+                remove_alive(&set, &p->buffers.at[t[k].buffer], t[k].buffer);
     }
     hd__free_array(&set);
     free(last);

@@ -6,22 +6,22 @@
 
 #include "core/verify/verify.h"
 
-struct part {            /* of the norm: one parameter's */
+struct norm_term {            /* of the norm: one parameter's */
     uint32_t param, cut; /* axes along which it lies in pieces */
     double weight;
 };
 
-struct settled {
+struct once {
     const struct hd_program *p;
     uint32_t *flat_of; /* by tensor: the flat, index + 1, whose shard it is */
     uint32_t *updates; /* by flat: in this step */
-    HD__ARRAY(struct part) parts;
-    uint32_t loss_owes, norm_summed; /* axes */
+    HD__ARRAY(struct norm_term) norm_terms;
+    uint32_t loss_unreduced, norm_summed; /* axes */
     uint64_t loss;                   /* what this section adds to it */
     int32_t loss_cleared, norm_cleared;
     int32_t norm_added, norm_checked; /* norm2 is made of all digits; what it is now was looked at */
-    uint32_t *staged;                /* by tensor: index + 1 into p->staged of the twin that it is */
-    uint8_t *changed;                /* by index into p->staged: computed in, and not written back */
+    uint32_t *main_copy_of;                /* by tensor: index + 1 into p->staged of the twin that it is */
+    uint8_t *dirty;                /* by index into p->staged: computed in, and not written back */
 };
 
 static uint32_t stages_bit(const struct hd_program *p)
@@ -31,53 +31,53 @@ static uint32_t stages_bit(const struct hd_program *p)
 
 static uint32_t loss_axes(const struct hd_program *p)
 {
-    return hd__tc(p, p->loss_sum)->place.partial | stages_bit(p);
+    return hd__tensor_const(p, p->loss_sum)->placement.partial | stages_bit(p);
 }
 
 static void *create(const struct hd_program *p)
 {
-    struct settled *s = hd__alloc(sizeof *s);
+    struct once *s = hd__alloc(sizeof *s);
     s->p = p;
     s->flat_of = hd__flats_by_shard(p);
     s->updates = hd__alloc(p->flats.count * sizeof *s->updates);
-    s->staged = hd__alloc(p->tensors.count * sizeof *s->staged);
-    s->changed = hd__alloc(p->staged.count + 1);
-    for (uint32_t n = 0; n < p->staged.count; n++)
-        s->staged[p->staged.at[n].twin] = n + 1;
+    s->main_copy_of = hd__alloc(p->tensors.count * sizeof *s->main_copy_of);
+    s->dirty = hd__alloc(p->offloaded.count + 1);
+    for (uint32_t n = 0; n < p->offloaded.count; n++)
+        s->main_copy_of[p->offloaded.at[n].main_copy] = n + 1;
     return s;
 }
 
 static void destroy(void *state)
 {
-    struct settled *s = state;
-    hd__free_array(&s->parts);
+    struct once *s = state;
+    hd__free_array(&s->norm_terms);
     free(s->flat_of);
     free(s->updates);
-    free(s->staged);
-    free(s->changed);
+    free(s->main_copy_of);
+    free(s->dirty);
     free(s);
 }
 
 /* ---- the loss */
 
-static void step_loss(struct settled *s, struct hd__faults *f, const struct hd__instr *i)
+static void visit_loss(struct once *s, struct hd__verify_diags *f, const struct hd__instr *i)
 {
     char axes[64];
     if (i->op != HD_OP_ALL_REDUCE) {
         if (i->op != HD_OP_FILL0 && !hd__reads_output(i, 0))
-            hd__fault(f, "the loss so far is overwritten");
+            hd__verify_diag(f, "the loss so far is overwritten");
         else if (i->op != HD_OP_FILL0 && !s->loss_cleared)
-            hd__fault(f, "the loss is added to that of the step before: it is not cleared");
+            hd__verify_diag(f, "the loss is added to that of the step before: it is not cleared");
         s->loss_cleared = 1;
-        s->loss += i->op == HD_OP_FILL0 ? 0 : f->gains[0];
-        s->loss_owes = loss_axes(s->p);
+        s->loss += i->op == HD_OP_FILL0 ? 0 : f->contribution[0];
+        s->loss_unreduced = loss_axes(s->p);
         return;
     }
-    if (i->axes & ~s->loss_owes) {
-        hd__axes_text(i->axes & ~s->loss_owes, axes);
-        hd__fault(f, "the loss is summed over %s, where nothing of it is owed", axes);
+    if (i->axes & ~s->loss_unreduced) {
+        hd__axes_text(i->axes & ~s->loss_unreduced, axes);
+        hd__verify_diag(f, "the loss is summed over %s, where nothing of it is owed", axes);
     }
-    s->loss_owes &= ~i->axes;
+    s->loss_unreduced &= ~i->axes;
 }
 
 /* ---- the norm */
@@ -95,41 +95,41 @@ static double weight_at(const struct hd__instr *i, int64_t offset)
     return 1;
 }
 
-static void add_parts(struct settled *s, const struct hd__instr *i)
+static void add_norm_terms(struct once *s, const struct hd__instr *i)
 {
     const struct hd_program *p = s->p;
     const struct hd__flat *flat = &p->flats.at[s->flat_of[i->in[0]] - 1];
-    uint32_t live = hd__mesh_live(&p->mesh), shards = hd__shard_mask(hd__tc(p, i->in[0])->place.shard[0]);
+    uint32_t live = hd__mesh_live(&p->mesh), shards = hd__shard_mask(hd__tensor_const(p, i->in[0])->placement.shard[0]);
     for (uint32_t k = 0; k < flat->n_params; k++) {
         const struct hd__param *param = &p->params.at[flat->params[k]];
-        const struct hd__tensor *t = hd__tc(p, param->tensor);
-        struct part x = {flat->params[k], shards, weight_at(i, flat->offset[k])};
+        const struct hd__tensor *t = hd__tensor_const(p, param->tensor);
+        struct norm_term x = {flat->params[k], shards, weight_at(i, flat->offset[k])};
         for (int32_t a = 0; a < HD_AXIS_COUNT; a++)
-            if (live & HD_AXIS_BIT(a) && hd__at(t, a) != HD__AT_R)
+            if (live & HD_AXIS_BIT(a) && hd__placement_on(t, a) != HD__REPLICATED)
                 x.cut |= HD_AXIS_BIT(a);
         if (param->stages && p->mesh.size[HD_AXIS_PP] > 1)
             x.weight *= __builtin_popcount(param->stages);
-        hd__push(&s->parts, x);
+        hd__push(&s->norm_terms, x);
     }
 }
 
 /* Summed over these axes (without pp, where each stage has its own): does every parameter count once? */
-static void check_norm(const struct settled *s, struct hd__faults *f, uint32_t axes)
+static void check_norm(const struct once *s, struct hd__verify_diags *f, uint32_t axes)
 {
     const struct hd_program *p = s->p;
     double *times = hd__alloc(p->params.count * sizeof *times);
     uint32_t before = f->count;
-    for (uint32_t k = 0; k < s->parts.count && f->count == before; k++) {
-        const struct part *x = &s->parts.at[k];
+    for (uint32_t k = 0; k < s->norm_terms.count && f->count == before; k++) {
+        const struct norm_term *x = &s->norm_terms.at[k];
         times[x->param] += x->weight * ways(p, axes) / ways(p, x->cut);
         if (x->cut & ~axes)
-            hd__fault(f, "of %s only a rank's own piece counts in the gradient norm", hd__tc(p, p->params.at[x->param].tensor)->name);
+            hd__verify_diag(f, "of %s only a rank's own piece counts in the gradient norm", hd__tensor_const(p, p->params.at[x->param].tensor)->name);
     }
     for (uint32_t n = 0; n < p->flats.count; n++)
         for (uint32_t k = 0; k < p->flats.at[n].n_params && f->count == before; k++) {
             uint32_t param = p->flats.at[n].params[k];
             if (!(fabs(times[param] - 1) < 1e-9))
-                hd__fault(f, "%s counts %g times in the gradient norm", hd__tc(p, p->params.at[param].tensor)->name, times[param]);
+                hd__verify_diag(f, "%s counts %g times in the gradient norm", hd__tensor_const(p, p->params.at[param].tensor)->name, times[param]);
         }
     free(times);
 }
@@ -140,129 +140,129 @@ static hd_tensor norm_sum(const struct hd_program *p)
     return p->norm_digits ? p->norm_digits : p->norm2;
 }
 
-static void sum_norm(struct settled *s, struct hd__faults *f, const struct hd__instr *i)
+static void reduce_norm(struct once *s, struct hd__verify_diags *f, const struct hd__instr *i)
 {
     char axes[64];
     if (i->axes & s->norm_summed) {
         hd__axes_text(i->axes & s->norm_summed, axes);
-        hd__fault(f, "the gradient norm is summed twice over %s", axes);
+        hd__verify_diag(f, "the gradient norm is summed twice over %s", axes);
     }
     s->norm_summed |= i->axes;
 }
 
-static void read_norm(struct settled *s, struct hd__faults *f)
+static void check_norm_read(struct once *s, struct hd__verify_diags *f)
 {
     if (s->norm_checked)
         return;
     s->norm_checked = 1;
     if (!s->norm_cleared)
-        hd__fault(f, "the gradient norm is added to that of the step before: it is not cleared");
+        hd__verify_diag(f, "the gradient norm is added to that of the step before: it is not cleared");
     if (s->p->norm_digits && !s->norm_added)
-        hd__fault(f, "the gradient norm is read before the digits that it is summed in are added");
+        hd__verify_diag(f, "the gradient norm is read before the digits that it is summed in are added");
     if (stages_bit(s->p) & ~s->norm_summed)
-        hd__fault(f, "the gradient norm still owes a sum over pp");
+        hd__verify_diag(f, "the gradient norm still owes a sum over pp");
     check_norm(s, f, s->norm_summed & ~HD_AXIS_BIT(HD_AXIS_PP));
 }
 
-static void step_norm(struct settled *s, struct hd__faults *f, const struct hd__instr *i)
+static void visit_norm(struct once *s, struct hd__verify_diags *f, const struct hd__instr *i)
 {
     s->norm_added = s->norm_checked = 0;
     if (i->op == HD_OP_FILL0) {
         s->norm_cleared = 1;
-        s->parts.count = 0;
+        s->norm_terms.count = 0;
         s->norm_summed = 0;
     } else if (i->op == HD_OP_ALL_REDUCE) {
-        sum_norm(s, f, i);
+        reduce_norm(s, f, i);
     } else if (s->norm_summed) {
-        hd__fault(f, "the gradient norm is added to after its sum over the ranks");
+        hd__verify_diag(f, "the gradient norm is added to after its sum over the ranks");
     }
 }
 
 /* ---- updates */
 
-static void update(struct settled *s, struct hd__faults *f, const struct hd__instr *i)
+static void visit_update(struct once *s, struct hd__verify_diags *f, const struct hd__instr *i)
 {
     uint32_t flat = i->n_in ? s->flat_of[i->in[0]] : 0;
     if (i->op == HD_OP_SUMSQ) {
         if (flat)
-            add_parts(s, i);
+            add_norm_terms(s, i);
         return;
     }
     for (uint32_t k = 0; k < i->n_in; k++)
         if (i->in[k] == s->p->norm2)
-            read_norm(s, f);
+            check_norm_read(s, f);
     if (flat)
         s->updates[flat - 1]++;
 }
 
-static void end_updates(struct settled *s, struct hd__faults *f)
+static void end_updates(struct once *s, struct hd__verify_diags *f)
 {
     for (uint32_t k = 0; k < s->p->flats.count; k++)
         if (s->p->flats.at[k].n_params && s->updates[k] != 1)
-            hd__fault(f, "parameters %s are updated %u times in a step", s->p->flats.at[k].name, s->updates[k]);
+            hd__verify_diag(f, "parameters %s are updated %u times in a step", s->p->flats.at[k].name, s->updates[k]);
     memset(s->updates, 0, s->p->flats.count * sizeof *s->updates);
 }
 
 /* ---- what lives in another memory goes back when it was changed; that it was in its place: value_numbers.c */
 
-static void step_staged(struct settled *s, const struct hd__instr *i)
+static void visit_offloaded(struct once *s, const struct hd__instr *i)
 {
-    uint32_t from = i->n_in ? s->staged[i->in[0]] : 0;
+    uint32_t from = i->n_in ? s->main_copy_of[i->in[0]] : 0;
     for (uint32_t k = 0; k < i->n_out; k++)
-        if (s->staged[i->out[k]])
-            s->changed[s->staged[i->out[k]] - 1] = !hd__is_copy(i);
-    if (from && hd__is_copy(i) && s->p->staged.at[from - 1].home == i->out[0])
-        s->changed[from - 1] = 0;
+        if (s->main_copy_of[i->out[k]])
+            s->dirty[s->main_copy_of[i->out[k]] - 1] = !hd__is_copy(i);
+    if (from && hd__is_copy(i) && s->p->offloaded.at[from - 1].home == i->out[0])
+        s->dirty[from - 1] = 0;
 }
 
-static void end_staged(struct settled *s, struct hd__faults *f)
+static void check_written_back(struct once *s, struct hd__verify_diags *f)
 {
-    for (uint32_t n = 0; n < s->p->staged.count; n++)
-        if (s->changed[n]) {
-            hd__fault(f, "%s is changed and not written back", hd__tc(s->p, s->p->staged.at[n].home)->name);
-            s->changed[n] = 0;
+    for (uint32_t n = 0; n < s->p->offloaded.count; n++)
+        if (s->dirty[n]) {
+            hd__verify_diag(f, "%s is changed and not written back", hd__tensor_const(s->p, s->p->offloaded.at[n].home)->name);
+            s->dirty[n] = 0;
         }
 }
 
-static void step(void *state, struct hd__faults *f, const struct hd__instr *i)
+static void visit(void *state, struct hd__verify_diags *f, const struct hd__instr *i)
 {
-    struct settled *s = state;
+    struct once *s = state;
     if (i->n_out && i->out[0] == s->p->loss_sum)
-        step_loss(s, f, i);
+        visit_loss(s, f, i);
     if (i->n_out && i->out[0] == norm_sum(s->p))
-        step_norm(s, f, i);
+        visit_norm(s, f, i);
     if (i->op == HD_OP_TOTAL && i->out[0] == s->p->norm2 && i->in[0] == s->p->norm_digits && i->attrs && i->attrs->scale == 1)
         s->norm_added = 1, s->norm_checked = 0;
     if (hd__op(i->op)->class == HD__CLASS_UPDATE)
-        update(s, f, i);
-    step_staged(s, i);
+        visit_update(s, f, i);
+    visit_offloaded(s, i);
 }
 
-static void enter(void *state, struct hd__faults *f)
+static void section_begin(void *state, struct hd__verify_diags *f)
 {
-    struct settled *s = state;
+    struct once *s = state;
     s->loss = 0;
     if (!strcmp(f->section->name, "begin")) /* of every step that is walked */
         s->loss_cleared = s->norm_cleared = 0;
     if (!strcmp(f->section->name, "eval")) { /* whoever runs it has cleared the loss */
-        s->loss_owes = loss_axes(s->p);
+        s->loss_unreduced = loss_axes(s->p);
         s->loss_cleared = 1;
     }
 }
 
-static void leave(void *state, struct hd__faults *f)
+static void section_end(void *state, struct hd__verify_diags *f)
 {
-    struct settled *s = state;
+    struct once *s = state;
     char axes[64];
-    if (s->loss != f->section->loss)
-        hd__fault(f, "the loss is not the sum that its micro-batches make: a term is missing, doubled or another");
-    if ((!strcmp(f->section->name, "update") || !strcmp(f->section->name, "eval_end")) && s->loss_owes) {
-        hd__axes_text(s->loss_owes, axes);
-        hd__fault(f, "the loss still owes a sum over %s", axes);
+    if (s->loss != f->section->loss_value)
+        hd__verify_diag(f, "the loss is not the sum that its micro-batches make: a term is missing, doubled or another");
+    if ((!strcmp(f->section->name, "update") || !strcmp(f->section->name, "eval_end")) && s->loss_unreduced) {
+        hd__axes_text(s->loss_unreduced, axes);
+        hd__verify_diag(f, "the loss still owes a sum over %s", axes);
     }
     if (!strcmp(f->section->name, "update"))
         end_updates(s, f);
-    end_staged(s, f);
+    check_written_back(s, f);
 }
 
-const struct hd__proof hd__proof_settled = {.create = create, .destroy = destroy, .enter = enter, .step = step, .leave = leave};
+const struct hd__verify_analysis hd__verify_once = {.create = create, .destroy = destroy, .section_begin = section_begin, .visit = visit, .section_end = section_end};

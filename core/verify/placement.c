@@ -8,7 +8,7 @@
 
 static const char *at_text(const struct hd_program *p, uint16_t at)
 {
-    return at == HD__AT_R ? "replicated" : at == HD__AT_P ? "partial" : p->dims.at[at].name;
+    return at == HD__REPLICATED ? "replicated" : at == HD__PARTIAL ? "partial" : p->dims.at[at].name;
 }
 
 /* "x partial, w replicated -> y k" on one axis. */
@@ -18,9 +18,9 @@ static void describe(const struct hd_program *p, const struct hd__instr *i, cons
     size_t n = 0;
     out[0] = 0;
     for (uint32_t k = 0; k < (uint32_t)i->n_in + i->n_out && n < 256; k++) {
-        const struct hd__tensor *t = k < i->n_in ? hd__tc(p, i->in[k]) : outs[k - i->n_in];
+        const struct hd__tensor *t = k < i->n_in ? hd__tensor_const(p, i->in[k]) : outs[k - i->n_in];
         n += (size_t)snprintf(out + n, 256 - n, "%s%s %s", k == i->n_in ? " -> " : k ? ", " : "", t->name,
-                              at_text(p, hd__at(t, axis)));
+                              at_text(p, hd__placement_on(t, axis)));
     }
 }
 
@@ -29,30 +29,30 @@ static int same_order(const struct hd__tensor *a, const struct hd__tensor *b)
 {
     for (int32_t d = 0; d < a->ndim; d++) {
         int32_t k = hd__dim_index(b, a->dim[d]);
-        if (k >= 0 && hd__shard_mask(a->place.shard[d]) == hd__shard_mask(b->place.shard[k]) && a->place.shard[d] != b->place.shard[k])
+        if (k >= 0 && hd__shard_mask(a->placement.shard[d]) == hd__shard_mask(b->placement.shard[k]) && a->placement.shard[d] != b->placement.shard[k])
             return 0;
     }
     return 1;
 }
 
-static void check_order(struct hd__faults *f, const struct hd__instr *i)
+static void check_order(struct hd__verify_diags *f, const struct hd__instr *i)
 {
-    const struct hd__tensor *first = hd__tc(f->p, i->n_in ? i->in[0] : i->out[0]);
+    const struct hd__tensor *first = hd__tensor_const(f->p, i->n_in ? i->in[0] : i->out[0]);
     for (uint32_t k = 0; k < (uint32_t)i->n_in + i->n_out; k++) {
-        const struct hd__tensor *t = hd__tc(f->p, k < i->n_in ? i->in[k] : i->out[k - i->n_in]);
+        const struct hd__tensor *t = hd__tensor_const(f->p, k < i->n_in ? i->in[k] : i->out[k - i->n_in]);
         if (!same_order(first, t))
-            hd__fault(f, "%s and %s are cut by the same axes in another order", first->name, t->name);
+            hd__verify_diag(f, "%s and %s are cut by the same axes in another order", first->name, t->name);
     }
 }
 
-static void check_even(struct hd__faults *f, const struct hd__instr *i)
+static void check_even(struct hd__verify_diags *f, const struct hd__instr *i)
 {
     for (uint32_t k = 0; k < i->n_out; k++) {
-        const struct hd__tensor *t = hd__tc(f->p, i->out[k]);
+        const struct hd__tensor *t = hd__tensor_const(f->p, i->out[k]);
         for (int32_t d = 0; d < t->ndim; d++) {
-            int64_t ways = hd__mesh_ways(&f->p->mesh, hd__shard_mask(t->place.shard[d])), extent = f->p->dims.at[t->dim[d]].extent;
+            int64_t ways = hd__mesh_ways(&f->p->mesh, hd__shard_mask(t->placement.shard[d])), extent = f->p->dims.at[t->dim[d]].extent;
             if (extent % ways)
-                hd__fault(f, "%s cannot be cut %lld ways along %s, which has %lld", t->name, (long long)ways,
+                hd__verify_diag(f, "%s cannot be cut %lld ways along %s, which has %lld", t->name, (long long)ways,
                           f->p->dims.at[t->dim[d]].name, (long long)extent);
         }
     }
@@ -60,7 +60,7 @@ static void check_even(struct hd__faults *f, const struct hd__instr *i)
 
 /* ---- ops of the model */
 
-static void check_rules(struct hd__faults *f, const struct hd__instr *i)
+static void check_rules(struct hd__verify_diags *f, const struct hd__instr *i)
 {
     const struct hd_program *p = f->p;
     struct hd__tensor sums[HD_MAX_OUT];
@@ -68,15 +68,15 @@ static void check_rules(struct hd__faults *f, const struct hd__instr *i)
     uint32_t live = hd__mesh_live(&p->mesh);
     char how[256];
     for (uint32_t n = 0; n < i->n_out; n++) {
-        sums[n] = *hd__tc(p, i->out[n]);
+        sums[n] = *hd__tensor_const(p, i->out[n]);
         outs[n] = &sums[n];
         if (sums[n].role == HD__ROLE_FLAT && sums[n].param)
-            sums[n].place.partial |= (uint8_t)p->params.at[sums[n].param - 1].obligation;
+            sums[n].placement.partial |= (uint8_t)p->params.at[sums[n].param - 1].unreduced_axes;
     }
     for (int32_t a = 0; a < HD_AXIS_COUNT; a++)
         if ((live & HD_AXIS_BIT(a)) && !hd__place_allows(p, i, outs, a)) {
             describe(p, i, outs, a, how);
-            hd__fault(f, "no rule places it thus on %s: %s", hd__axis_name(a), how);
+            hd__verify_diag(f, "no rule places it thus on %s: %s", hd__axis_name(a), how);
         }
     check_order(f, i);
 }
@@ -93,82 +93,82 @@ static const struct conversion {
 };
 
 /* How a tensor must lie on the axes of its conversion: S means along `dim`, minor-most. */
-static int lies(const struct hd__tensor *t, uint32_t axes, uint8_t how, uint16_t dim)
+static int is_placed(const struct hd__tensor *t, uint32_t axes, uint8_t how, uint16_t dim)
 {
     for (; axes; axes &= axes - 1) {
         int32_t a = __builtin_ctz(axes);
-        if (hd__at(t, a) != (how == R ? HD__AT_R : how == P ? HD__AT_P : dim))
+        if (hd__placement_on(t, a) != (how == R ? HD__REPLICATED : how == P ? HD__PARTIAL : dim))
             return 0;
-        if (how == S && hd__shard_minor(t->place.shard[hd__dim_index(t, dim)]) != a)
+        if (how == S && hd__shard_minor(t->placement.shard[hd__dim_index(t, dim)]) != a)
             return 0;
     }
     return 1;
 }
 
-static void check_conversion(struct hd__faults *f, const struct hd__instr *i)
+static void check_conversion(struct hd__verify_diags *f, const struct hd__instr *i)
 {
-    const struct hd__tensor *in = hd__tc(f->p, i->in[0]), *out = hd__tc(f->p, i->out[0]);
+    const struct hd__tensor *in = hd__tensor_const(f->p, i->in[0]), *out = hd__tensor_const(f->p, i->out[0]);
     const struct conversion *c = NULL;
     uint32_t live = hd__mesh_live(&f->p->mesh);
     for (size_t k = 0; k < HD__COUNT(conversions); k++)
         if (conversions[k].op == i->op)
             c = &conversions[k];
     for (int32_t a = 0; a < HD_AXIS_COUNT; a++)
-        if ((live & ~i->axes & HD_AXIS_BIT(a)) && hd__at(in, a) != hd__at(out, a))
-            hd__fault(f, "%s is %s on %s, %s is %s: the conversion is not over %s", in->name, at_text(f->p, hd__at(in, a)),
-                      hd__axis_name(a), out->name, at_text(f->p, hd__at(out, a)), hd__axis_name(a));
-    if (c && !lies(in, i->axes, c->from, i->from))
-        hd__fault(f, "%s is not placed as the input of this conversion", in->name);
-    if (c && !lies(out, i->axes, c->to, i->to))
-        hd__fault(f, "%s is not placed as the output of this conversion", out->name);
+        if ((live & ~i->axes & HD_AXIS_BIT(a)) && hd__placement_on(in, a) != hd__placement_on(out, a))
+            hd__verify_diag(f, "%s is %s on %s, %s is %s: the conversion is not over %s", in->name, at_text(f->p, hd__placement_on(in, a)),
+                      hd__axis_name(a), out->name, at_text(f->p, hd__placement_on(out, a)), hd__axis_name(a));
+    if (c && !is_placed(in, i->axes, c->from, i->from))
+        hd__verify_diag(f, "%s is not placed as the input of this conversion", in->name);
+    if (c && !is_placed(out, i->axes, c->to, i->to))
+        hd__verify_diag(f, "%s is not placed as the output of this conversion", out->name);
     check_order(f, i);
 }
 
 /* ---- element by element: accum, copy, and the update of a flat buffer */
 
 /* Sums of flat buffers: all of one flat. */
-static void check_blend(struct hd__faults *f, const struct hd__instr *i)
+static void check_blend(struct hd__verify_diags *f, const struct hd__instr *i)
 {
-    const struct hd__tensor *out = hd__tc(f->p, i->out[0]);
+    const struct hd__tensor *out = hd__tensor_const(f->p, i->out[0]);
     for (uint32_t k = 0; k < i->n_in; k++) {
-        const struct hd__tensor *in = hd__tc(f->p, i->in[k]);
+        const struct hd__tensor *in = hd__tensor_const(f->p, i->in[k]);
         if (in->ndim != out->ndim || memcmp(in->dim, out->dim, in->ndim * sizeof *in->dim) ||
-            memcmp(in->place.shard, out->place.shard, in->ndim * sizeof *in->place.shard))
-            hd__fault(f, "%s and %s are not the same pieces of one thing", in->name, out->name);
+            memcmp(in->placement.shard, out->placement.shard, in->ndim * sizeof *in->placement.shard))
+            hd__verify_diag(f, "%s and %s are not the same pieces of one thing", in->name, out->name);
     }
     if (i->n_in > 4 || !i->attrs || i->attrs->n_table != i->n_in)
-        hd__fault(f, "a blend of %u tensors has %llu factors", i->n_in, (unsigned long long)(i->attrs ? i->attrs->n_table : 0));
+        hd__verify_diag(f, "a blend of %u tensors has %llu factors", i->n_in, (unsigned long long)(i->attrs ? i->attrs->n_table : 0));
 }
 
-static void check_alike(struct hd__faults *f, const struct hd__instr *i)
+static void check_same_placement(struct hd__verify_diags *f, const struct hd__instr *i)
 {
     for (uint32_t n = 0; n < i->n_out; n++) {
-        const struct hd__tensor *in = hd__tc(f->p, i->in[0]), *out = hd__tc(f->p, i->out[n]);
+        const struct hd__tensor *in = hd__tensor_const(f->p, i->in[0]), *out = hd__tensor_const(f->p, i->out[n]);
         for (int32_t d = 0; d < in->ndim && d < out->ndim; d++)
-            if (in->dim[d] == out->dim[d] && in->place.shard[d] != out->place.shard[d])
-                hd__fault(f, "%s and %s hold other pieces of %s", in->name, out->name, f->p->dims.at[in->dim[d]].name);
+            if (in->dim[d] == out->dim[d] && in->placement.shard[d] != out->placement.shard[d])
+                hd__verify_diag(f, "%s and %s hold other pieces of %s", in->name, out->name, f->p->dims.at[in->dim[d]].name);
     }
 }
 
 /* What is gathered lies in pieces along just these axes before, and not after; what is scattered the other way round. */
-static void check_pieces(struct hd__faults *f, const struct hd__instr *i)
+static void check_shards(struct hd__verify_diags *f, const struct hd__instr *i)
 {
-    const struct hd__tensor *pieces = hd__tc(f->p, i->op == HD_OP_ALL_GATHER ? i->in[0] : i->out[0]),
-                            *whole = hd__tc(f->p, i->op == HD_OP_ALL_GATHER ? i->out[0] : i->in[0]);
+    const struct hd__tensor *pieces = hd__tensor_const(f->p, i->op == HD_OP_ALL_GATHER ? i->in[0] : i->out[0]),
+                            *whole = hd__tensor_const(f->p, i->op == HD_OP_ALL_GATHER ? i->out[0] : i->in[0]);
     uint32_t live = hd__mesh_live(&f->p->mesh), cut = 0;
     char is[64], axes[64];
     for (int32_t d = 0; d < pieces->ndim; d++)
-        cut |= hd__shard_mask(pieces->place.shard[d]);
+        cut |= hd__shard_mask(pieces->placement.shard[d]);
     for (int32_t d = 0; d < whole->ndim; d++)
-        cut &= ~hd__shard_mask(whole->place.shard[d]);
+        cut &= ~hd__shard_mask(whole->placement.shard[d]);
     if (!((cut ^ i->axes) & live))
         return;
     hd__axes_text(cut, is);
     hd__axes_text(i->axes, axes);
-    hd__fault(f, "%s is cut along [%s], not along [%s]", pieces->name, is, axes);
+    hd__verify_diag(f, "%s is cut along [%s], not along [%s]", pieces->name, is, axes);
 }
 
-static void step(void *state, struct hd__faults *f, const struct hd__instr *i)
+static void visit(void *state, struct hd__verify_diags *f, const struct hd__instr *i)
 {
     uint8_t class = hd__op(i->op)->class;
     (void)state;
@@ -180,9 +180,9 @@ static void step(void *state, struct hd__faults *f, const struct hd__instr *i)
     else if (i->flags & HD__FLAG_CONV)
         check_conversion(f, i);
     else if (i->op == HD_OP_ALL_GATHER || i->op == HD_OP_REDUCE_SCATTER)
-        check_pieces(f, i);
+        check_shards(f, i);
     else if (i->n_in && (i->op == HD_OP_ACCUM || i->op == HD_OP_COPY || class == HD__CLASS_UPDATE))
-        check_alike(f, i);
+        check_same_placement(f, i);
 }
 
-const struct hd__proof hd__proof_placed = {.step = step};
+const struct hd__verify_analysis hd__verify_placement = {.visit = visit};

@@ -13,217 +13,217 @@
 
 #include "core/verify/verify.h"
 
-struct value {
-    uint32_t apart, owed; /* axes */
-    uint32_t trained;
-    double whole, moved; /* how often parameters are in it; those of them that the ranks have trained */
+struct sync_value {
+    uint32_t varying_axes, unreduced_axes; /* axes */
+    uint32_t from_trained;
+    double param_weight, trained_weight; /* how often parameters are in it; those of them that the ranks have trained */
 };
 
-struct together {
+struct replica_sync {
     const struct hd_program *p;
-    struct value *of;             /* by tensor */
-    uint8_t *common;              /* by buffer: something lies there that ranks have in common */
-    HD__ARRAY(hd_tensor) settled; /* what must be equal behind the section: parameters and averages of them, then what else is kept */
-    uint32_t parameters;          /* of them */
-    uint32_t axes;                /* of the section */
-    int walks;                    /* this section: it brings ranks together, or is a strategy's own where they are not apart */
+    struct sync_value *value_of;             /* by tensor */
+    uint8_t *is_global_copy;              /* by buffer: something lies there that ranks have in common */
+    HD__ARRAY(hd_tensor) must_match; /* what must be equal behind the section: parameters and averages of them, then what else is kept */
+    uint32_t n_params;          /* of them */
+    uint32_t sync_axes;                /* of the section */
+    int active;                    /* this section: it brings ranks together, or is a strategy's own where they are not apart */
 };
 
-static void must_settle(struct together *g, hd_tensor t)
+static void require_match(struct replica_sync *g, hd_tensor t)
 {
-    if (!t || g->p->buffers.at[hd__tc(g->p, t)->buffer].life != HD__LIFE_PERSISTENT)
+    if (!t || g->p->buffers.at[hd__tensor_const(g->p, t)->buffer].life != HD__LIFE_PERSISTENT)
         return;
-    for (uint32_t n = 0; n < g->settled.count; n++) /* the master may be the whole */
-        if (g->settled.at[n] == t)
+    for (uint32_t n = 0; n < g->must_match.count; n++) /* the master may be the whole */
+        if (g->must_match.at[n] == t)
             return;
-    hd__push(&g->settled, t);
-    if (hd__tc(g->p, t)->common)
-        g->common[hd__tc(g->p, t)->buffer] = 1;
+    hd__push(&g->must_match, t);
+    if (hd__tensor_const(g->p, t)->global_copy)
+        g->is_global_copy[hd__tensor_const(g->p, t)->buffer] = 1;
 }
 
 static void *create(const struct hd_program *p)
 {
-    struct together *g = hd__alloc(sizeof *g);
+    struct replica_sync *g = hd__alloc(sizeof *g);
     g->p = p;
-    g->of = hd__alloc(p->tensors.count * sizeof *g->of);
-    g->common = hd__alloc(p->buffers.count);
-    for (uint32_t n = 0; n < p->flats.count && (p->apart || p->kept.count); n++) {
+    g->value_of = hd__alloc(p->tensors.count * sizeof *g->value_of);
+    g->is_global_copy = hd__alloc(p->buffers.count);
+    for (uint32_t n = 0; n < p->flats.count && (p->local_axes || p->strategy_states.count); n++) {
         const struct hd__flat *f = &p->flats.at[n];
-        must_settle(g, f->whole);
-        must_settle(g, f->master);
-        must_settle(g, f->low);
-        must_settle(g, f->common);
+        require_match(g, f->full);
+        require_match(g, f->master);
+        require_match(g, f->compute_copy);
+        require_match(g, f->global_copy);
     }
-    for (uint32_t n = 0; n < p->kept.count; n++)
-        if (hd__is_average(p, &p->kept.at[n]))
-            must_settle(g, p->kept.at[n].tensor);
-    g->parameters = g->settled.count;
-    for (uint32_t n = 0; n < p->kept.count; n++)
-        must_settle(g, p->kept.at[n].tensor);
+    for (uint32_t n = 0; n < p->strategy_states.count; n++)
+        if (hd__is_param_average(p, &p->strategy_states.at[n]))
+            require_match(g, p->strategy_states.at[n].tensor);
+    g->n_params = g->must_match.count;
+    for (uint32_t n = 0; n < p->strategy_states.count; n++)
+        require_match(g, p->strategy_states.at[n].tensor);
     return g;
 }
 
 static void destroy(void *state)
 {
-    struct together *g = state;
-    hd__free_array(&g->settled);
-    free(g->common);
-    free(g->of);
+    struct replica_sync *g = state;
+    hd__free_array(&g->must_match);
+    free(g->is_global_copy);
+    free(g->value_of);
     free(g);
 }
 
-static void enter(void *state, struct hd__faults *f)
+static void section_begin(void *state, struct hd__verify_diags *f)
 {
-    struct together *g = state;
+    struct replica_sync *g = state;
     const struct hd_program *p = g->p;
-    g->axes = f->section->together;
-    g->walks = g->axes || (f->section->predicate && !p->apart && p->kept.count);
-    for (hd_tensor t = 1; t < p->tensors.count && g->walks; t++) {
-        int own = hd__tc(p, t)->role == HD__ROLE_FLAT || t == p->norm2;
-        g->of[t] = (struct value){.apart = own ? hd__apart_of(p, t) : 0};
+    g->sync_axes = f->section->sync_axes;
+    g->active = g->sync_axes || (f->section->every && !p->local_axes && p->strategy_states.count);
+    for (hd_tensor t = 1; t < p->tensors.count && g->active; t++) {
+        int own = hd__tensor_const(p, t)->role == HD__ROLE_FLAT || t == p->norm2;
+        g->value_of[t] = (struct sync_value){.varying_axes = own ? hd__local_axes_of(p, t) : 0};
     }
-    for (uint32_t n = 0; n < g->settled.count && g->walks; n++) {
-        struct value *v = &g->of[g->settled.at[n]];
-        v->trained = !hd__tc(p, g->settled.at[n])->common;
-        v->whole = n < g->parameters;
-        v->moved = v->whole * v->trained;
+    for (uint32_t n = 0; n < g->must_match.count && g->active; n++) {
+        struct sync_value *v = &g->value_of[g->must_match.at[n]];
+        v->from_trained = !hd__tensor_const(p, g->must_match.at[n])->global_copy;
+        v->param_weight = n < g->n_params;
+        v->trained_weight = v->param_weight * v->from_trained;
     }
 }
 
 /* ---- one instruction */
 
-static const char *name_of(const struct together *g, hd_tensor t)
+static const char *name_of(const struct replica_sync *g, hd_tensor t)
 {
-    return hd__tc(g->p, t)->name;
+    return hd__tensor_const(g->p, t)->name;
 }
 
-static void fault_axes(struct together *g, struct hd__faults *f, hd_tensor t, const char *what, uint32_t axes)
+static void diag_axes(struct replica_sync *g, struct hd__verify_diags *f, hd_tensor t, const char *what, uint32_t axes)
 {
     char text[64];
     hd__axes_text(axes, text);
-    hd__fault(f, "%s %s %s", name_of(g, t), what, text);
+    hd__verify_diag(f, "%s %s %s", name_of(g, t), what, text);
 }
 
-static struct value mean_share(struct together *g, struct hd__faults *f, const struct hd__instr *i, struct value v)
+static struct sync_value begin_mean(struct replica_sync *g, struct hd__verify_diags *f, const struct hd__instr *i, struct sync_value v)
 {
-    if (i->axes & ~g->p->apart)
-        fault_axes(g, f, i->out[0],
-                   "is a share of a mean over an axis on which ranks are not apart:", i->axes & ~g->p->apart);
-    v.owed = i->axes;
+    if (i->axes & ~g->p->local_axes)
+        diag_axes(g, f, i->out[0],
+                   "is a share of a mean over an axis on which ranks are not apart:", i->axes & ~g->p->local_axes);
+    v.unreduced_axes = i->axes;
     return v;
 }
 
-static struct value sum(struct together *g, struct hd__faults *f, const struct hd__instr *i, struct value v)
+static struct sync_value reduce_mean(struct replica_sync *g, struct hd__verify_diags *f, const struct hd__instr *i, struct sync_value v)
 {
-    if (i->axes & ~v.owed)
-        fault_axes(g, f, i->in[0], "is summed, but it is no share of a mean over", i->axes & ~v.owed);
-    v.apart &= ~i->axes;
-    v.owed &= ~i->axes;
+    if (i->axes & ~v.unreduced_axes)
+        diag_axes(g, f, i->in[0], "is summed, but it is no share of a mean over", i->axes & ~v.unreduced_axes);
+    v.varying_axes &= ~i->axes;
+    v.unreduced_axes &= ~i->axes;
     return v;
 }
 
-static struct value value_after(struct together *g, struct hd__faults *f, const struct hd__instr *i)
+static struct sync_value transfer(struct replica_sync *g, struct hd__verify_diags *f, const struct hd__instr *i)
 {
-    struct value v = {0};
+    struct sync_value v = {0};
     for (uint32_t k = 0; k < i->n_in; k++) {
-        const struct value *x = &g->of[i->in[k]];
+        const struct sync_value *x = &g->value_of[i->in[k]];
         double factor = i->op != HD_OP_BLEND ? 1 : i->attrs && k < i->attrs->n_table ? i->attrs->table[k] : 0;
-        if (x->owed && i->op != HD_OP_ALL_REDUCE && i->op != HD_OP_COPY)
-            fault_axes(g, f, i->in[k], "is read, a share of a mean that is still to be summed over", x->owed);
-        v.apart |= x->apart;
-        v.owed |= x->owed;
-        v.trained |= x->trained;
-        v.whole += factor * x->whole;
-        v.moved += factor * x->moved;
+        if (x->unreduced_axes && i->op != HD_OP_ALL_REDUCE && i->op != HD_OP_COPY)
+            diag_axes(g, f, i->in[k], "is read, a share of a mean that is still to be summed over", x->unreduced_axes);
+        v.varying_axes |= x->varying_axes;
+        v.unreduced_axes |= x->unreduced_axes;
+        v.from_trained |= x->from_trained;
+        v.param_weight += factor * x->param_weight;
+        v.trained_weight += factor * x->trained_weight;
     }
     if (i->op == HD_OP_BLEND)
-        return mean_share(g, f, i, v);
+        return begin_mean(g, f, i, v);
     if (i->op == HD_OP_ALL_REDUCE)
-        return sum(g, f, i, v);
-    if (i->op != HD_OP_COPY && (i->op != HD_OP_ALL_GATHER || i->axes & g->p->apart))
-        v = (struct value){.apart = g->p->apart}; /* nothing is known of it */
+        return reduce_mean(g, f, i, v);
+    if (i->op != HD_OP_COPY && (i->op != HD_OP_ALL_GATHER || i->axes & g->p->local_axes))
+        v = (struct sync_value){.varying_axes = g->p->local_axes}; /* nothing is known of it */
     return v;
 }
 
 /* What lies in the same memory changes too: all of it, or a part. */
-static void set(struct together *g, hd_tensor t, struct value v)
+static void set_value(struct replica_sync *g, hd_tensor t, struct sync_value v)
 {
-    struct hd__touch a, b;
-    g->of[t] = v;
-    a = hd__touch_of(g->p, t);
-    for (uint32_t n = 0; n < g->settled.count; n++) {
-        struct value *x = &g->of[g->settled.at[n]];
-        b = hd__touch_of(g->p, g->settled.at[n]);
-        if (g->settled.at[n] == t || a.buffer != b.buffer || a.hi <= b.lo || b.hi <= a.lo)
+    struct hd__access a, b;
+    g->value_of[t] = v;
+    a = hd__access_of(g->p, t);
+    for (uint32_t n = 0; n < g->must_match.count; n++) {
+        struct sync_value *x = &g->value_of[g->must_match.at[n]];
+        b = hd__access_of(g->p, g->must_match.at[n]);
+        if (g->must_match.at[n] == t || a.buffer != b.buffer || a.hi <= b.lo || b.hi <= a.lo)
             continue;
-        if (hd__covers(g->p, t, g->settled.at[n])) {
+        if (hd__verify_covers(g->p, t, g->must_match.at[n])) {
             *x = v;
         } else {
-            x->apart |= v.apart;
-            x->owed |= v.owed;
-            x->trained &= v.trained;
-            x->whole = v.whole;
-            x->moved = v.moved;
+            x->varying_axes |= v.varying_axes;
+            x->unreduced_axes |= v.unreduced_axes;
+            x->from_trained &= v.from_trained;
+            x->param_weight = v.param_weight;
+            x->trained_weight = v.trained_weight;
         }
     }
 }
 
-static void step(void *state, struct hd__faults *f, const struct hd__instr *i)
+static void visit(void *state, struct hd__verify_diags *f, const struct hd__instr *i)
 {
-    struct together *g = state;
-    if ((!g->p->apart && !g->p->kept.count) || i->op == HD_OP_RELEASE)
+    struct replica_sync *g = state;
+    if ((!g->p->local_axes && !g->p->strategy_states.count) || i->op == HD_OP_RELEASE)
         return;
-    if (g->walks) {
-        struct value v = value_after(g, f, i);
+    if (g->active) {
+        struct sync_value v = transfer(g, f, i);
         for (uint32_t k = 0; k < i->n_out; k++)
-            set(g, i->out[k], v);
+            set_value(g, i->out[k], v);
         return;
     }
     for (uint32_t k = 0; k < i->n_out; k++)
-        if (g->common[hd__tc(g->p, i->out[k])->buffer])
-            hd__fault(f, g->p->apart ? "%s is common to ranks that are apart: only the section that brings them together writes it"
+        if (g->is_global_copy[hd__tensor_const(g->p, i->out[k])->buffer])
+            hd__verify_diag(f, g->p->local_axes ? "%s is common to ranks that are apart: only the section that brings them together writes it"
                                      : "%s is what a strategy keeps: only a section of its own writes it", name_of(g, i->out[k]));
 }
 
-static void leave(void *state, struct hd__faults *f)
+static void section_end(void *state, struct hd__verify_diags *f)
 {
-    struct together *g = state;
-    for (uint32_t n = 0; n < g->settled.count && g->walks; n++) {
-        hd_tensor t = g->settled.at[n];
-        const struct value *x = &g->of[t];
-        if (x->owed)
-            fault_axes(g, f, t, "is left a share of a mean over", x->owed);
-        else if (x->apart & g->axes)
-            fault_axes(g, f, t, "is not the same on all ranks along", x->apart & g->axes);
-        else if (!x->trained)
-            hd__fault(f, "%s does not follow from the parameters that the ranks have trained: their steps are lost",
+    struct replica_sync *g = state;
+    for (uint32_t n = 0; n < g->must_match.count && g->active; n++) {
+        hd_tensor t = g->must_match.at[n];
+        const struct sync_value *x = &g->value_of[t];
+        if (x->unreduced_axes)
+            diag_axes(g, f, t, "is left a share of a mean over", x->unreduced_axes);
+        else if (x->varying_axes & g->sync_axes)
+            diag_axes(g, f, t, "is not the same on all ranks along", x->varying_axes & g->sync_axes);
+        else if (!x->from_trained)
+            hd__verify_diag(f, "%s does not follow from the parameters that the ranks have trained: their steps are lost",
                       name_of(g, t));
-        else if (!(fabs(x->whole - (n < g->parameters)) < 1e-9))
-            hd__fault(f, "%s is made of %g times the parameters: it should be %d", name_of(g, t), x->whole, n < g->parameters);
-        else if (n < g->parameters && x->moved < 0)
-            hd__fault(f, "%s moves away from what the ranks have trained", name_of(g, t));
+        else if (!(fabs(x->param_weight - (n < g->n_params)) < 1e-9))
+            hd__verify_diag(f, "%s is made of %g times the parameters: it should be %d", name_of(g, t), x->param_weight, n < g->n_params);
+        else if (n < g->n_params && x->trained_weight < 0)
+            hd__verify_diag(f, "%s moves away from what the ranks have trained", name_of(g, t));
     }
 }
 
 /* Somewhere in a step the ranks meet again. */
-static void finish(void *state, struct hd__faults *f)
+static void finish(void *state, struct hd__verify_diags *f)
 {
     const struct hd_program *p = f->p;
-    uint32_t left = p->apart;
+    uint32_t missing = p->local_axes;
     char axes[64];
     (void)state;
     for (uint32_t s = 0; s < p->sections.count; s++)
-        if (p->sections.at[s].together == p->apart && p->sections.at[s].repeat && p->sections.at[s].code.count)
-            left = 0;
-    if (!left || !p->flats.count)
+        if (p->sections.at[s].sync_axes == p->local_axes && p->sections.at[s].repeat && p->sections.at[s].code.count)
+            missing = 0;
+    if (!missing || !p->flats.count)
         return;
-    hd__axes_text(left, axes);
+    hd__axes_text(missing, axes);
     f->section = &p->sections.at[p->sections.count - 1];
-    f->n = 0;
+    f->position = 0;
     hd__text_add(&f->text, "%sno section brings the ranks together that are apart along %s", f->text.length ? "\n" : "",
                  axes);
     f->count++;
 }
 
-const struct hd__proof hd__proof_together = {
-    .create = create, .destroy = destroy, .enter = enter, .step = step, .leave = leave, .finish = finish};
+const struct hd__verify_analysis hd__verify_replica_sync = {
+    .create = create, .destroy = destroy, .section_begin = section_begin, .visit = visit, .section_end = section_end, .finish = finish};

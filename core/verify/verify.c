@@ -5,52 +5,52 @@
 
 #include <stdlib.h>
 
-#define MAX_FAULTS 8
+#define MAX_DIAGS 8
 
-void hd__fault(struct hd__faults *f, const char *format, ...)
+void hd__verify_diag(struct hd__verify_diags *f, const char *format, ...)
 {
     va_list args;
     char where[160], what[512];
-    if (f->count++ >= MAX_FAULTS)
+    if (f->count++ >= MAX_DIAGS)
         return;
     va_start(args, format);
     vsnprintf(what, sizeof what, format, args);
     va_end(args);
     hd__text_add(&f->text, "%s%s: %s", f->text.length ? "\n" : "",
-                 hd__instr_text(f->p, f->section, f->n, where), what);
+                 hd__instr_text(f->p, f->section, f->position, where), what);
 }
 
 struct flight {
-    struct hd__touch touch;
+    struct hd__access touch;
     uint32_t instr; /* position */
     uint32_t next;  /* of the same buffer; 0: none */
 };
 
 enum { ABSENT = 0, DEFINED, RELEASED };
-enum { IDLE = 0, FLYING, BLAMED, WAITED }; /* BLAMED: touched too early, which was reported; once is enough */
+enum { IDLE = 0, IN_FLIGHT, REPORTED, WAITED }; /* BLAMED: touched too early, which was reported; once is enough */
 
-static const struct hd__proof *const proofs[] = {&hd__proof_meaning,  &hd__proof_owed,   &hd__proof_settled, &hd__proof_gathered,
-                                                 &hd__proof_together, &hd__proof_turned, &hd__proof_placed};
-#define PROOFS HD__COUNT(proofs)
+static const struct hd__verify_analysis *const analyses[] = {&hd__verify_value_numbers,  &hd__verify_grad_reduce,   &hd__verify_once, &hd__verify_staleness,
+                                                 &hd__verify_replica_sync, &hd__verify_ring_offset, &hd__verify_placement};
+#define ANALYSES HD__COUNT(analyses)
 
 struct walk {
     const struct hd_program *p;
-    struct hd__faults faults;
+    struct hd__verify_diags diags;
     const hd__code *code;
     const uint32_t *position;
     uint8_t *buffer;  /* by buffer: ABSENT, DEFINED, RELEASED */
     uint8_t *carried; /* by buffer: an earlier section of this step has touched what lives for a step */
     uint8_t *taken;   /* by tensor: another has taken its memory */
-    uint32_t *made;   /* by tensor: how many of this section wrote it, the last that does not add and those behind it */
-    uint8_t *going;   /* by position: IDLE, FLYING, ... */
+    uint32_t *written;   /* by tensor: how many of this section wrote it, the last that does not add and those behind it */
+    uint8_t *in_flight;   /* by position: IDLE, FLYING, ... */
     uint32_t *head;   /* by buffer: first flight; 0: none */
     HD__ARRAY(struct flight) flights;
-    void *state[PROOFS]; /* of proofs[] */
+    void *state[ANALYSES]; /* of proofs[] */
 };
 
 static const char *name_of(const struct walk *w, hd_tensor t)
 {
-    return hd__tc(w->p, t)->name;
+    return hd__tensor_const(w->p, t)->name;
 }
 
 /* ---- operands */
@@ -79,36 +79,36 @@ static void check_memories(struct walk *w, const struct hd__instr *i)
         hd_tensor t = k < i->n_in ? i->in[k] : i->out[k - i->n_in];
         elsewhere += hd__memory_of(w->p, t) != HD__MEM_MAIN;
         if (hd__memory_of(w->p, t) != HD__MEM_MAIN && !hd__is_copy(i))
-            hd__fault(&w->faults, "%s lies in another memory: only copies reach it", name_of(w, t));
+            hd__verify_diag(&w->diags, "%s lies in another memory: only copies reach it", name_of(w, t));
     }
     if (hd__is_copy(i) && elsewhere != 1)
-        hd__fault(&w->faults, "a copy between memories has one end in the main one and one elsewhere");
-    if (hd__is_copy(i) && hd__tc(w->p, i->in[0])->dtype != hd__tc(w->p, i->out[0])->dtype)
-        hd__fault(&w->faults, "a copy between memories cannot change %s's dtype", name_of(w, i->in[0]));
+        hd__verify_diag(&w->diags, "a copy between memories has one end in the main one and one elsewhere");
+    if (hd__is_copy(i) && hd__tensor_const(w->p, i->in[0])->dtype != hd__tensor_const(w->p, i->out[0])->dtype)
+        hd__verify_diag(&w->diags, "a copy between memories cannot change %s's dtype", name_of(w, i->in[0]));
 }
 
 static int operands_exist(struct walk *w, const struct hd__instr *i)
 {
-    struct hd__touch t[HD__MAX_TOUCH];
+    struct hd__access t[HD__MAX_ACCESSES];
     uint8_t class = hd__op(i->op)->class;
     if (!arity_fits(w, i)) {
-        hd__fault(&w->faults, "op %u with %u inputs and %u outputs does not fit its row of the table of ops",
+        hd__verify_diag(&w->diags, "op %u with %u inputs and %u outputs does not fit its row of the table of ops",
                   i->op, i->n_in, i->n_out);
         return 0;
     }
     if ((class == HD__CLASS_COLLECTIVE || class == HD__CLASS_P2P || (i->op == HD_OP_COPY && hd__is_copy(i))) != hd__is_async(i)) {
-        hd__fault(&w->faults, hd__is_async(i) ? "only communication and copies run beside the compute stream"
+        hd__verify_diag(&w->diags, hd__is_async(i) ? "only communication and copies run beside the compute stream"
                                               : "communication cannot run on the compute stream");
         return 0;
     }
-    for (uint32_t n = hd__touches(w->p, i, t), k = 0; k < n; k++) {
+    for (uint32_t n = hd__accesses(w->p, i, t), k = 0; k < n; k++) {
         int64_t bytes = w->p->buffers.at[t[k].buffer].bytes;
         if (!t[k].buffer) {
-            hd__fault(&w->faults, "%s has no buffer", name_of(w, t[k].tensor));
+            hd__verify_diag(&w->diags, "%s has no buffer", name_of(w, t[k].tensor));
             return 0;
         }
         if (t[k].lo < 0 || t[k].hi > bytes)
-            hd__fault(&w->faults, "%s is bytes [%lld, %lld) of buffer %s, which has %lld",
+            hd__verify_diag(&w->diags, "%s is bytes [%lld, %lld) of buffer %s, which has %lld",
                       name_of(w, t[k].tensor), (long long)t[k].lo, (long long)t[k].hi,
                       w->p->buffers.at[t[k].buffer].name, (long long)bytes);
     }
@@ -122,8 +122,8 @@ static int sizes_fit(const struct walk *w, const struct hd__instr *i)
     int64_t in, out, ways = i->members ? __builtin_popcount(i->members) : hd__mesh_ways(&w->p->mesh, i->axes);
     if (!i->n_in || !i->n_out)
         return 1;
-    in = hd__numel(w->p, hd__tc(w->p, i->in[0]));
-    out = hd__numel(w->p, hd__tc(w->p, i->out[0]));
+    in = hd__numel(w->p, hd__tensor_const(w->p, i->in[0]));
+    out = hd__numel(w->p, hd__tensor_const(w->p, i->out[0]));
     switch (i->op) {
     case HD_OP_ALL_GATHER:
         return out == in * ways;
@@ -142,37 +142,37 @@ static int sizes_fit(const struct walk *w, const struct hd__instr *i)
 
 /* ---- definitions, waits */
 
-static void check_read(struct walk *w, const struct hd__touch *t)
+static void check_read(struct walk *w, const struct hd__access *t)
 {
     if (w->p->buffers.at[t->buffer].life == HD__LIFE_PERSISTENT)
         return;
     if (w->buffer[t->buffer] == RELEASED)
-        hd__fault(&w->faults, "use of %s after its release", name_of(w, t->tensor));
+        hd__verify_diag(&w->diags, "use of %s after its release", name_of(w, t->tensor));
     else if (w->buffer[t->buffer] == ABSENT)
-        hd__fault(&w->faults, "use of %s before its definition", name_of(w, t->tensor));
-    else if (hd__tc(w->p, t->tensor)->role == HD__ROLE_ACT && !w->made[t->tensor])
-        hd__fault(&w->faults, "use of %s before its definition: its memory has something else", name_of(w, t->tensor));
-    else if (!t->writes && hd__tc(w->p, t->tensor)->sums > 1 && hd__tc(w->p, t->tensor)->sums != w->made[t->tensor])
-        hd__fault(&w->faults, "use of %s, of which %u of %u terms are there", name_of(w, t->tensor), w->made[t->tensor],
-                  hd__tc(w->p, t->tensor)->sums);
+        hd__verify_diag(&w->diags, "use of %s before its definition", name_of(w, t->tensor));
+    else if (hd__tensor_const(w->p, t->tensor)->role == HD__ROLE_ACT && !w->written[t->tensor])
+        hd__verify_diag(&w->diags, "use of %s before its definition: its memory has something else", name_of(w, t->tensor));
+    else if (!t->writes && hd__tensor_const(w->p, t->tensor)->n_terms > 1 && hd__tensor_const(w->p, t->tensor)->n_terms != w->written[t->tensor])
+        hd__verify_diag(&w->diags, "use of %s, of which %u of %u terms are there", name_of(w, t->tensor), w->written[t->tensor],
+                  hd__tensor_const(w->p, t->tensor)->n_terms);
     else if (w->taken[t->tensor])
-        hd__fault(&w->faults, "use of %s after its memory was taken by an output", name_of(w, t->tensor));
+        hd__verify_diag(&w->diags, "use of %s after its memory was taken by an output", name_of(w, t->tensor));
 }
 
-static void check_flight(struct walk *w, const struct hd__touch *t)
+static void check_in_flight(struct walk *w, const struct hd__access *t)
 {
     char on[160];
     uint32_t *link = &w->head[t->buffer];
     while (*link) {
         const struct flight *x = &w->flights.at[*link];
-        if (w->going[x->instr] != FLYING) {
+        if (w->in_flight[x->instr] != IN_FLIGHT) {
             *link = x->next;
             continue;
         }
-        if (hd__touch_conflict(&x->touch, t)) {
-            hd__fault(&w->faults, "touches %s, which %s has in flight: a wait is missing",
-                      name_of(w, t->tensor), hd__instr_text(w->p, w->faults.section, x->instr, on));
-            w->going[x->instr] = BLAMED;
+        if (hd__access_conflict(&x->touch, t)) {
+            hd__verify_diag(&w->diags, "touches %s, which %s has in flight: a wait is missing",
+                      name_of(w, t->tensor), hd__instr_text(w->p, w->diags.section, x->instr, on));
+            w->in_flight[x->instr] = REPORTED;
             return;
         }
         link = &w->flights.at[*link].next;
@@ -181,35 +181,35 @@ static void check_flight(struct walk *w, const struct hd__touch *t)
 
 static void check_wait(struct walk *w, const struct hd__instr *i)
 {
-    uint32_t on = hd__waited(w->p, w->code, w->position, i);
-    if (on >= w->faults.n)
-        hd__fault(&w->faults, "waits for instruction %u, which is not before it in this section", i->wait);
-    else if (w->going[on] != FLYING && w->going[on] != BLAMED)
-        hd__fault(&w->faults, "waits for what is not in flight%s", w->going[on] == WAITED ? " any more" : "");
+    uint32_t on = hd__wait_target(w->p, w->code, w->position, i);
+    if (on >= w->diags.position)
+        hd__verify_diag(&w->diags, "waits for instruction %u, which is not before it in this section", i->wait);
+    else if (w->in_flight[on] != IN_FLIGHT && w->in_flight[on] != REPORTED)
+        hd__verify_diag(&w->diags, "waits for what is not in flight%s", w->in_flight[on] == WAITED ? " any more" : "");
     else
-        w->going[on] = WAITED;
+        w->in_flight[on] = WAITED;
 }
 
-static void define(struct walk *w, const struct hd__instr *i, const struct hd__touch *t, uint32_t n)
+static void define(struct walk *w, const struct hd__instr *i, const struct hd__access *t, uint32_t n)
 {
     for (uint32_t k = 0; k < n; k++)
         if (t[k].writes) {
             w->buffer[t[k].buffer] = i->op == HD_OP_RELEASE ? RELEASED : DEFINED;
             w->taken[t[k].tensor] = 0;
-            w->made[t[k].tensor] = t[k].reads ? w->made[t[k].tensor] + 1 : 1;
+            w->written[t[k].tensor] = t[k].reads ? w->written[t[k].tensor] + 1 : 1;
         }
     for (uint32_t k = 0; k < n && hd__is_async(i); k++) {
-        hd__push(&w->flights, ((struct flight){t[k], w->faults.n, w->head[t[k].buffer]}));
+        hd__push(&w->flights, ((struct flight){t[k], w->diags.position, w->head[t[k].buffer]}));
         w->head[t[k].buffer] = w->flights.count - 1;
     }
     if (i->n_in && i->n_out && i->in[0] != i->out[0] && hd__op(i->op)->flags & HD__OP_IN_PLACE &&
-        hd__tc(w->p, i->in[0])->buffer == hd__tc(w->p, i->out[0])->buffer)
+        hd__tensor_const(w->p, i->in[0])->buffer == hd__tensor_const(w->p, i->out[0])->buffer)
         w->taken[i->in[0]] = 1;
 }
 
 static void check_instr(struct walk *w, const struct hd__instr *i)
 {
-    struct hd__touch t[HD__MAX_TOUCH];
+    struct hd__access t[HD__MAX_ACCESSES];
     uint32_t n;
     if (i->op == HD_OP_WAIT) {
         check_wait(w, i);
@@ -217,26 +217,26 @@ static void check_instr(struct walk *w, const struct hd__instr *i)
     }
     if (!operands_exist(w, i))
         return;
-    if ((i->op == HD_OP_ALL_REDUCE || i->op == HD_OP_REDUCE_SCATTER) && i->redop != hd__tc(w->p, i->in[0])->place.redop)
-        hd__fault(&w->faults, "%s is not what is owed: %s is a partial %s", hd__op(i->op)->name, name_of(w, i->in[0]),
-                  hd__tc(w->p, i->in[0])->place.redop == HD_MAX ? "maximum" : "sum");
+    if ((i->op == HD_OP_ALL_REDUCE || i->op == HD_OP_REDUCE_SCATTER) && i->redop != hd__tensor_const(w->p, i->in[0])->placement.redop)
+        hd__verify_diag(&w->diags, "%s is not what is owed: %s is a partial %s", hd__op(i->op)->name, name_of(w, i->in[0]),
+                  hd__tensor_const(w->p, i->in[0])->placement.redop == HD_MAX ? "maximum" : "sum");
     if (!sizes_fit(w, i))
-        hd__fault(&w->faults, "%s does not have the size that %s from %s has", name_of(w, i->out[0]),
+        hd__verify_diag(&w->diags, "%s does not have the size that %s from %s has", name_of(w, i->out[0]),
                   hd__op(i->op)->name, name_of(w, i->in[0]));
-    n = hd__touches(w->p, i, t);
+    n = hd__accesses(w->p, i, t);
     for (uint32_t k = 0; k < n; k++) {
         if (t[k].reads || i->op == HD_OP_RELEASE)
             check_read(w, &t[k]);
-        check_flight(w, &t[k]);
+        check_in_flight(w, &t[k]);
     }
     define(w, i, t, n);
-    w->going[w->faults.n] = hd__is_async(i) ? FLYING : IDLE;
-    for (size_t k = 0; k < PROOFS; k++)
-        proofs[k]->step(w->state[k], &w->faults, i);
+    w->in_flight[w->diags.position] = hd__is_async(i) ? IN_FLIGHT : IDLE;
+    for (size_t k = 0; k < ANALYSES; k++)
+        analyses[k]->visit(w->state[k], &w->diags, i);
 }
 
 /* What lives for a step goes on from one of its sections to the next. */
-static void forget(struct walk *w, const struct hd__code_section *s)
+static void reset_temporaries(struct walk *w, const struct hd__code_section *s)
 {
     int in_step = s->repeat > 0 && strcmp(s->name, "begin") != 0;
     for (uint32_t b = 0; b < w->p->buffers.count; b++) {
@@ -249,26 +249,26 @@ static void forget(struct walk *w, const struct hd__code_section *s)
 
 static void check_section(struct walk *w, const struct hd__code_section *s)
 {
-    w->faults.section = s;
+    w->diags.section = s;
     w->code = &s->code;
-    w->going = hd__alloc(s->code.count + 1);
-    forget(w, s);
+    w->in_flight = hd__alloc(s->code.count + 1);
+    reset_temporaries(w, s);
     memset(w->taken, 0, w->p->tensors.count);
-    memset(w->made, 0, w->p->tensors.count * sizeof *w->made);
+    memset(w->written, 0, w->p->tensors.count * sizeof *w->written);
     memset(w->head, 0, w->p->buffers.count * sizeof *w->head);
     w->flights.count = 1; /* index 0 is none */
-    for (size_t n = 0; n < PROOFS; n++)
-        if (proofs[n]->enter)
-            proofs[n]->enter(w->state[n], &w->faults);
-    for (w->faults.n = 0; w->faults.n < s->code.count; w->faults.n++)
-        check_instr(w, &s->code.at[w->faults.n]);
-    for (w->faults.n = 0; w->faults.n < s->code.count; w->faults.n++)
-        if (w->going[w->faults.n] == FLYING)
-            hd__fault(&w->faults, "is never waited for");
-    for (size_t n = 0; n < PROOFS; n++) /* also where nothing is left of it */
-        if (proofs[n]->leave)
-            proofs[n]->leave(w->state[n], &w->faults);
-    free(w->going);
+    for (size_t n = 0; n < ANALYSES; n++)
+        if (analyses[n]->section_begin)
+            analyses[n]->section_begin(w->state[n], &w->diags);
+    for (w->diags.position = 0; w->diags.position < s->code.count; w->diags.position++)
+        check_instr(w, &s->code.at[w->diags.position]);
+    for (w->diags.position = 0; w->diags.position < s->code.count; w->diags.position++)
+        if (w->in_flight[w->diags.position] == IN_FLIGHT)
+            hd__verify_diag(&w->diags, "is never waited for");
+    for (size_t n = 0; n < ANALYSES; n++) /* also where nothing is left of it */
+        if (analyses[n]->section_end)
+            analyses[n]->section_end(w->state[n], &w->diags);
+    free(w->in_flight);
 }
 
 /* Of a step, and what is no part of any. */
@@ -276,13 +276,13 @@ static void check_step(struct walk *w, int64_t step)
 {
     const struct hd_program *p = w->p;
     for (uint32_t s = 0; s < p->sections.count; s++) {
-        uint32_t before = w->faults.count;
+        uint32_t before = w->diags.count;
         if (p->sections.at[s].after >= step || (p->sections.at[s].last && p->sections.at[s].last < step))
             continue;
-        for (int32_t round = hd__section_walks(&p->sections.at[s]); round > 0 && w->faults.count == before; round--)
+        for (int32_t round = hd__section_walks(&p->sections.at[s]); round > 0 && w->diags.count == before; round--)
             check_section(w, &p->sections.at[s]);
-        if (p->arena_bytes && w->faults.count == before)
-            hd__check_overlap(&w->faults, &p->sections.at[s], w->position, w->carried);
+        if (p->arena_bytes && w->diags.count == before)
+            hd__verify_memory_overlap(&w->diags, &p->sections.at[s], w->position, w->carried);
     }
 }
 
@@ -292,53 +292,53 @@ static void check_sections(struct walk *w)
     int64_t steady = hd__steady_step(w->p);
     hd__push(&w->flights, (struct flight){.instr = 0});
     check_step(w, 1);
-    if (steady > 1 && !w->faults.count)
+    if (steady > 1 && !w->diags.count)
         check_step(w, steady);
 }
 
 static struct walk open_walk(const struct hd_program *p, const uint32_t *position)
 {
     struct walk w = {.p = p,
-                     .faults.p = p,
+                     .diags.p = p,
                      .position = position,
                      .buffer = hd__alloc(p->buffers.count),
                      .carried = hd__alloc(p->buffers.count),
                      .taken = hd__alloc(p->tensors.count),
                      .head = hd__alloc(p->buffers.count * sizeof(uint32_t)),
-                     .made = hd__alloc(p->tensors.count * sizeof(uint32_t))};
-    w.faults.terms = w.made;
-    for (size_t n = 0; n < PROOFS; n++)
-        w.state[n] = proofs[n]->create ? proofs[n]->create(p) : NULL;
+                     .written = hd__alloc(p->tensors.count * sizeof(uint32_t))};
+    w.diags.terms = w.written;
+    for (size_t n = 0; n < ANALYSES; n++)
+        w.state[n] = analyses[n]->create ? analyses[n]->create(p) : NULL;
     return w;
 }
 
 static void close_walk(struct walk *w)
 {
-    for (size_t n = 0; n < PROOFS; n++)
-        if (proofs[n]->destroy)
-            proofs[n]->destroy(w->state[n]);
-    hd__text_free(&w->faults.text);
+    for (size_t n = 0; n < ANALYSES; n++)
+        if (analyses[n]->destroy)
+            analyses[n]->destroy(w->state[n]);
+    hd__text_free(&w->diags.text);
     hd__free_array(&w->flights);
     free(w->buffer);
     free(w->carried);
     free(w->taken);
-    free(w->made);
+    free(w->written);
     free(w->head);
 }
 
 int32_t hd__verify(struct hd_program *p, struct hd_error *err)
 {
     int32_t code = HD_OK;
-    uint32_t *position = hd__positions(p);
+    uint32_t *position = hd__instr_positions(p);
     struct walk w = open_walk(p, position);
     check_sections(&w);
-    for (size_t n = 0; n < PROOFS; n++)
-        if (proofs[n]->finish)
-            proofs[n]->finish(w.state[n], &w.faults);
-    if (w.faults.count > MAX_FAULTS)
-        hd__text_add(&w.faults.text, "\nand %u more", w.faults.count - MAX_FAULTS);
-    if (w.faults.count)
-        code = hd_fail(err, HD_E_INVALID, "%s", w.faults.text.at);
+    for (size_t n = 0; n < ANALYSES; n++)
+        if (analyses[n]->finish)
+            analyses[n]->finish(w.state[n], &w.diags);
+    if (w.diags.count > MAX_DIAGS)
+        hd__text_add(&w.diags.text, "\nand %u more", w.diags.count - MAX_DIAGS);
+    if (w.diags.count)
+        code = hd_fail(err, HD_E_INVALID, "%s", w.diags.text.at);
     close_walk(&w);
     free(position);
     return code;

@@ -10,45 +10,45 @@
 /* verify.c: rules within one rank. The first faults, one a line, go to err->message. */
 int32_t hd__verify(struct hd_program *p, struct hd_error *err);
 /* staleness.c: between steps what the model reads may be older than the master weights: then `restore` runs before an evaluation. */
-int hd__gathers_late(const struct hd_program *p);
+int hd__verify_gather_deferred(const struct hd_program *p);
 
-struct hd__faults {
+struct hd__verify_diags {
     const struct hd_program *p;
     const struct hd__code_section *section; /* where the walk is */
-    uint32_t n;
-    uint64_t gains[HD_MAX_OUT]; /* the values that this instruction makes or adds: value_numbers.c */
+    uint32_t position;
+    uint64_t contribution[HD_MAX_OUT]; /* the values that this instruction makes or adds: value_numbers.c */
     const uint32_t *terms; /* by tensor: how many it has been made of in this section, this instruction's included */
     uint32_t count;
     struct hd__text text;
 };
 
 /* Adds "section #n op tensor: ..." unless enough were found. */
-void hd__fault(struct hd__faults *f, const char *format, ...) __attribute__((format(printf, 2, 3)));
+void hd__verify_diag(struct hd__verify_diags *f, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
 /* memory_overlap.c: no two temporaries of a section that are alive at once share memory. By buffer: `carried`, which lives for a step
  * and was made by an earlier section of it; those of this one join. */
-void hd__check_overlap(struct hd__faults *f, const struct hd__code_section *section, const uint32_t *position, uint8_t *carried);
+void hd__verify_memory_overlap(struct hd__verify_diags *f, const struct hd__code_section *section, const uint32_t *position, uint8_t *carried);
 
 /* A proof is walked through a program's sections, in the order of a step; what it knows lies in a state of its own. Any slot but
  * step may be NULL. */
-struct hd__proof {
+struct hd__verify_analysis {
     void *(*create)(const struct hd_program *p);
     void (*destroy)(void *state);
-    void (*enter)(void *state, struct hd__faults *f); /* f->section */
-    void (*step)(void *state, struct hd__faults *f, const struct hd__instr *i);
-    void (*leave)(void *state, struct hd__faults *f);
-    void (*finish)(void *state, struct hd__faults *f); /* behind all sections */
+    void (*section_begin)(void *state, struct hd__verify_diags *f); /* f->section */
+    void (*visit)(void *state, struct hd__verify_diags *f, const struct hd__instr *i);
+    void (*section_end)(void *state, struct hd__verify_diags *f);
+    void (*finish)(void *state, struct hd__verify_diags *f); /* behind all sections */
 };
 
-extern const struct hd__proof hd__proof_meaning;  /* every instruction reads and makes what the model says, and other stages are sent it.
+extern const struct hd__verify_analysis hd__verify_value_numbers;  /* every instruction reads and makes what the model says, and other stages are sent it.
                                                      The first to be asked: fills f->gains */
-extern const struct hd__proof hd__proof_owed;     /* every gradient is summed over all axes that it owes once: reports what is summed
+extern const struct hd__verify_analysis hd__verify_grad_reduce;     /* every gradient is summed over all axes that it owes once: reports what is summed
                                                      twice, mixed, or missing when the optimizer reads */
-extern const struct hd__proof hd__proof_settled;  /* loss and norm are summed once, and parameters are updated once */
-extern const struct hd__proof hd__proof_gathered; /* what the model reads of parameters is as new as their master weights */
-extern const struct hd__proof hd__proof_together; /* ranks that are apart are brought together, by the mean of what they have trained */
-extern const struct hd__proof hd__proof_turned;   /* what goes around a ring is used where it has come to */
-extern const struct hd__proof hd__proof_placed;   /* the placements of an instruction's outputs follow from those of its inputs */
+extern const struct hd__verify_analysis hd__verify_once;  /* loss and norm are summed once, and parameters are updated once */
+extern const struct hd__verify_analysis hd__verify_staleness; /* what the model reads of parameters is as new as their master weights */
+extern const struct hd__verify_analysis hd__verify_replica_sync; /* ranks that are apart are brought together, by the mean of what they have trained */
+extern const struct hd__verify_analysis hd__verify_ring_offset;   /* what goes around a ring is used where it has come to */
+extern const struct hd__verify_analysis hd__verify_placement;   /* the placements of an instruction's outputs follow from those of its inputs */
 
 /* Does it change parameters? */
 static inline int hd__is_update(const struct hd__instr *i)
@@ -57,6 +57,6 @@ static inline int hd__is_update(const struct hd__instr *i)
 }
 
 /* staleness.c: does a, which is no window, lie over all of b? */
-int hd__covers(const struct hd_program *p, hd_tensor a, hd_tensor b);
+int hd__verify_covers(const struct hd_program *p, hd_tensor a, hd_tensor b);
 
 #endif

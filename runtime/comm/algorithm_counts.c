@@ -2,24 +2,24 @@
 
 #include <stdlib.h>
 
-void hd__ran_count(struct hd__ran *ran, const char *group, uint32_t coll, const char *how)
+void hd__comm_count_algorithm(struct hd__algorithm_counts *counts, const char *group, uint32_t coll, const char *algorithm)
 {
-    struct hd__ran_row row = {.how = how, .coll = coll, .calls = 1};
-    if (!ran)
+    struct hd__algorithm_count row = {.algorithm = algorithm, .coll = coll, .calls = 1};
+    if (!counts)
         return;
-    for (uint32_t i = 0; i < ran->rows.count; i++) {
-        struct hd__ran_row *r = &ran->rows.at[i];
-        if (r->coll == coll && r->how == how && !strcmp(r->group, group)) {
+    for (uint32_t i = 0; i < counts->rows.count; i++) {
+        struct hd__algorithm_count *r = &counts->rows.at[i];
+        if (r->coll == coll && r->algorithm == algorithm && !strcmp(r->group, group)) {
             r->calls++;
             return;
         }
     }
-    row.group = hd__arena_strdup(&ran->arena, group);
-    hd__push(&ran->rows, row);
+    row.group = hd__arena_strdup(&counts->arena, group);
+    hd__push(&counts->rows, row);
 }
 
-void hd__ran_free(struct hd__ran *ran)
+void hd__comm_counts_free(struct hd__algorithm_counts *counts)
 {
-    hd__free_array(&ran->rows);
-    hd__arena_free(&ran->arena);
+    hd__free_array(&counts->rows);
+    hd__arena_free(&counts->arena);
 }

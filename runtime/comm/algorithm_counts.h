@@ -4,19 +4,19 @@
 
 #include "core/base/base.h"
 
-struct hd__ran_row {
-    const char *group, *how; /* an algorithm's name, or "two levels" */
+struct hd__algorithm_count {
+    const char *group, *algorithm; /* an algorithm's name, or "two levels" */
     uint32_t coll, reserved; /* HD_COLL_... */
     uint64_t calls;
 };
 
-struct hd__ran {
+struct hd__algorithm_counts {
     struct hd__arena arena;
-    HD__ARRAY(struct hd__ran_row) rows;
+    HD__ARRAY(struct hd__algorithm_count) rows;
 };
 
 /* `how` lives as long as the program. NULL: nobody asked, nothing is counted. */
-void hd__ran_count(struct hd__ran *ran, const char *group, uint32_t coll, const char *how);
-void hd__ran_free(struct hd__ran *ran);
+void hd__comm_count_algorithm(struct hd__algorithm_counts *counts, const char *group, uint32_t coll, const char *algorithm);
+void hd__comm_counts_free(struct hd__algorithm_counts *counts);
 
 #endif

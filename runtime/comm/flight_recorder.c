@@ -3,7 +3,7 @@
 
 #include <stdlib.h>
 
-struct hd__flight *hd__flight_create(uint64_t room)
+struct hd__flight *hd__comm_flight_create(uint64_t room)
 {
     struct hd__flight *f = hd__alloc(sizeof *f);
     for (f->room = 1; f->room < room;)
@@ -14,7 +14,7 @@ struct hd__flight *hd__flight_create(uint64_t room)
     return f;
 }
 
-void hd__flight_destroy(struct hd__flight *f)
+void hd__comm_flight_destroy(struct hd__flight *f)
 {
     if (!f)
         return;
@@ -23,7 +23,7 @@ void hd__flight_destroy(struct hd__flight *f)
     free(f);
 }
 
-struct hd__flight_channel *hd__flight_channel(struct hd__flight *f, const char *group, const int32_t *ranks, int32_t n,
+struct hd__flight_channel *hd__comm_flight_channel(struct hd__flight *f, const char *group, const int32_t *ranks, int32_t n,
                                               int32_t from, int32_t to, uint32_t stream)
 {
     struct hd__flight_channel *c;
@@ -44,21 +44,21 @@ struct hd__flight_channel *hd__flight_channel(struct hd__flight *f, const char *
     return c;
 }
 
-void hd__flight_sign(struct hd__flight_op *op)
+void hd__comm_flight_hash_op(struct hd__flight_op *op)
 {
     char text[256];
     int n = snprintf(text, sizeof text, "%s %s %s %llu %llu %u %u %u %d", op->name, op->section, op->channel->group,
                      (unsigned long long)op->tag, (unsigned long long)op->count, op->dtype, op->redop, op->calls, op->root);
-    op->sign = hd__hash(text, (size_t)HD__MIN(n, (int)sizeof text - 1), 7);
+    op->hash = hd__hash(text, (size_t)HD__MIN(n, (int)sizeof text - 1), 7);
 }
 
-const struct hd__flight_op *hd__flight_retract(struct hd__flight *f)
+const struct hd__flight_op *hd__comm_flight_retract(struct hd__flight *f)
 {
     struct hd__flight_record *r = &f->ring[f->number & (f->room - 1)];
     HD__FLIGHT_SET(r->number, 0);
     HD__FLIGHT_SET(r->op->channel->count, r->op->channel->count - 1);
     HD__FLIGHT_SET(f->number, f->number - 1);
-    f->chain = f->chain_before;
+    f->op_hash = f->op_hash_before;
     return r->op;
 }
 
@@ -69,7 +69,7 @@ static double load_time(const double *at)
     return value;
 }
 
-int hd__flight_read(const struct hd__flight *f, uint64_t number, struct hd__flight_record *out)
+int hd__comm_flight_read(const struct hd__flight *f, uint64_t number, struct hd__flight_record *out)
 {
     const struct hd__flight_record *r = &f->ring[number & (f->room - 1)];
     if (!number || __atomic_load_n(&r->number, __ATOMIC_ACQUIRE) != number)
@@ -84,9 +84,9 @@ int hd__flight_read(const struct hd__flight *f, uint64_t number, struct hd__flig
     return __atomic_load_n(&r->number, __ATOMIC_RELAXED) == number;
 }
 
-double hd__flight_waited(const struct hd__flight *f)
+double hd__comm_flight_waited(const struct hd__flight *f)
 {
     struct hd__flight_record r;
     uint64_t number = __atomic_load_n(&f->waiting, __ATOMIC_ACQUIRE);
-    return hd__flight_read(f, number, &r) && r.waited > 0 ? HD__MAX(0.0, hd__now() - r.waited) : 0;
+    return hd__comm_flight_read(f, number, &r) && r.waited > 0 ? HD__MAX(0.0, hd__now() - r.waited) : 0;
 }

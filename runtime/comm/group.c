@@ -12,7 +12,7 @@ struct hd__groups {
     HD__ARRAY(struct hd__group *) at;
 };
 
-struct hd__groups *hd__groups_create(const struct hd_comm_ops *ops, struct hd_comm *comm, int32_t rank)
+struct hd__groups *hd__comm_groups_create(const struct hd_comm_ops *ops, struct hd_comm *comm, int32_t rank)
 {
     struct hd__groups *groups = hd__alloc(sizeof *groups);
     groups->ops = ops;
@@ -31,7 +31,7 @@ static const struct hd__group *find(const struct hd__groups *groups, const char 
     return NULL;
 }
 
-int32_t hd__groups_get(struct hd__groups *groups, const char *name, const int32_t *ranks, int32_t n,
+int32_t hd__comm_groups_get(struct hd__groups *groups, const char *name, const int32_t *ranks, int32_t n,
                        const struct hd__group **group, struct hd_error *err)
 {
     const struct hd__group *known = find(groups, name, ranks, n);
@@ -59,7 +59,7 @@ int32_t hd__groups_get(struct hd__groups *groups, const char *name, const int32_
     return HD_OK;
 }
 
-void hd__groups_destroy(struct hd__groups *groups)
+void hd__comm_groups_destroy(struct hd__groups *groups)
 {
     if (!groups)
         return;

@@ -8,40 +8,40 @@
 #include "runtime/comm/wrapper.h"
 
 struct op {
-    struct hd__layer_op base;
-    struct hd__levels_plan plan;
+    struct hd__wrapper_op base;
+    struct hd__hier_plan plan;
     uint32_t phase, started;
 };
 
 struct hd_comm_group {
-    struct hd__layer_group base;
-    struct hd_comm_group *sub[HD__SUBS]; /* HD__ACROSS, HD__INSIDE, HD__WORLD, HD__BACK; NULL where there is none */
-    struct hd__spread lies;
+    struct hd__wrapper_group base;
+    struct hd_comm_group *sub[HD__HIER_GROUPS]; /* HD__HIER_INTER, HD__HIER_INTRA, HD__HIER_WORLD, HD__HIER_INTRA_AFTER; NULL where there is none */
+    struct hd__hier_layout layout;
 };
 
 struct hd_comm {
-    struct hd__layer base; /* below: HD__ACROSS, HD__INSIDE */
+    struct hd__wrapper base; /* below: HD__HIER_INTER, HD__HIER_INTRA */
     int32_t any_order, told;
-    int32_t *firsts, *places; /* of each rank: the first rank of its machine, and its number there */
+    int32_t *leaders, *local_ranks; /* of each rank: the first rank of its machine, and its number there */
 };
 
-static struct hd__comm *transport(struct hd__layer *l, uint32_t where)
+static struct hd__comm *transport_of(struct hd__wrapper *l, uint32_t where)
 {
-    return &l->below[where == HD__INSIDE || where == HD__BACK ? HD__INSIDE : HD__ACROSS];
+    return &l->below[where == HD__HIER_INTRA || where == HD__HIER_INTRA_AFTER ? HD__HIER_INTRA : HD__HIER_INTER];
 }
 
 /* ---- running: the phases of an operation */
 
-static int32_t start_part(struct hd_comm_group *g, struct hd__part *p, struct hd_error *err)
+static int32_t start_part(struct hd_comm_group *g, struct hd__hier_part *p, struct hd_error *err)
 {
-    struct hd__comm *t = transport(g->base.layer, p->where);
+    struct hd__comm *t = transport_of(g->base.layer, p->where);
     const void *source = p->call.recv;
-    if (p->where != HD__DIVIDE) {
+    if (p->where != HD__HIER_DIVIDE) {
         int32_t code = t->ops.collective(g->sub[p->where], &p->call, &p->request, err);
         p->open = code == HD_OK;
         return code;
     }
-    hd__reduce(p->call.recv, &source, 1, g->lies.n, p->call.count, p->call.dtype, HD_AVG);
+    hd__comm_reduce(p->call.recv, &source, 1, g->layout.n, p->call.count, p->call.dtype, HD_AVG);
     return HD_OK;
 }
 
@@ -50,8 +50,8 @@ static int32_t test_phase(struct op *op, struct hd_error *err)
 {
     int32_t all = 1;
     for (uint32_t i = 0; i < op->plan.parts.count; i++) {
-        struct hd__part *p = &op->plan.parts.at[i];
-        struct hd__comm *t = transport(op->base.group->layer, p->where);
+        struct hd__hier_part *p = &op->plan.parts.at[i];
+        struct hd__comm *t = transport_of(op->base.group->layer, p->where);
         int32_t done = 0, code;
         if (p->phase != op->phase || !p->open)
             continue;
@@ -65,10 +65,10 @@ static int32_t test_phase(struct op *op, struct hd_error *err)
 }
 
 /* Has it begun all that it has to do in this group? */
-static int has_passed(const struct op *op, uint32_t where)
+static int has_started_all(const struct op *op, uint32_t where)
 {
     for (uint32_t i = 0; i < op->plan.parts.count; i++) {
-        const struct hd__part *p = &op->plan.parts.at[i];
+        const struct hd__hier_part *p = &op->plan.parts.at[i];
         if (p->where == where && (p->phase > op->phase || (p->phase == op->phase && !op->started)))
             return 0;
     }
@@ -78,19 +78,19 @@ static int has_passed(const struct op *op, uint32_t where)
 /* Every group has its parts in the order of the operations, on all ranks. Two are under way: the first never waits. */
 static int may_start(const struct op *op)
 {
-    const struct hd__layer_op *head = op->base.group->head;
+    const struct hd__wrapper_op *head = op->base.group->head;
     int may = 1;
     for (uint32_t i = 0; i < op->plan.parts.count && head != &op->base && may; i++)
-        if (op->plan.parts.at[i].phase == op->phase && op->plan.parts.at[i].where != HD__DIVIDE)
-            may = head->over || has_passed((const struct op *)head, op->plan.parts.at[i].where);
+        if (op->plan.parts.at[i].phase == op->phase && op->plan.parts.at[i].where != HD__HIER_DIVIDE)
+            may = head->finished || has_started_all((const struct op *)head, op->plan.parts.at[i].where);
     return may;
 }
 
-static int32_t levels_advance(struct hd__layer_op *head, struct hd_error *err)
+static int32_t hier_advance(struct hd__wrapper_op *head, struct hd_error *err)
 {
     struct op *op = (struct op *)head;
     int32_t code = HD_OK, moved = 0;
-    for (; op->phase < HD__PHASES; op->phase++, op->started = 0, moved = 1) {
+    for (; op->phase < HD__HIER_PHASES; op->phase++, op->started = 0, moved = 1) {
         if (!op->started && !may_start(op))
             return moved;
         for (uint32_t i = 0; i < op->plan.parts.count && !op->started && code == HD_OK; i++)
@@ -102,16 +102,16 @@ static int32_t levels_advance(struct hd__layer_op *head, struct hd_error *err)
             return code < 0 ? code : moved;
         code = HD_OK;
     }
-    head->over = 1;
+    head->finished = 1;
     return 1;
 }
 
-static int32_t levels_late(struct hd__layer_op *head, struct hd_error *err)
+static int32_t hier_on_timeout(struct hd__wrapper_op *head, struct hd_error *err)
 {
     struct op *op = (struct op *)head;
     for (uint32_t i = 0; i < op->plan.parts.count; i++) {
-        struct hd__part *p = &op->plan.parts.at[i];
-        struct hd__comm *t = transport(head->group->layer, p->where);
+        struct hd__hier_part *p = &op->plan.parts.at[i];
+        struct hd__comm *t = transport_of(head->group->layer, p->where);
         if (p->phase != op->phase || !p->open)
             continue;
         p->open = 0;
@@ -120,13 +120,13 @@ static int32_t levels_late(struct hd__layer_op *head, struct hd_error *err)
     return HD_OK;
 }
 
-static void op_clear(struct hd__layer_op *op)
+static void op_clear(struct hd__wrapper_op *op)
 {
     free(((struct op *)op)->plan.scratch);
     ((struct op *)op)->plan.scratch = NULL;
 }
 
-static void op_free(struct hd__layer_op *op)
+static void op_free(struct hd__wrapper_op *op)
 {
     op_clear(op);
     hd__free_array(&((struct op *)op)->plan.parts);
@@ -134,54 +134,54 @@ static void op_free(struct hd__layer_op *op)
 
 /* ---- slots */
 
-static void levels_group_free(struct hd_comm_group *g)
+static void hier_group_free(struct hd_comm_group *g)
 {
-    hd__layer_group_finish(&g->base);
-    for (uint32_t where = 0; where < HD__SUBS; where++) {
-        struct hd__comm *t = transport(g->base.layer, where);
+    hd__comm_wrapper_group_finish(&g->base);
+    for (uint32_t where = 0; where < HD__HIER_GROUPS; where++) {
+        struct hd__comm *t = transport_of(g->base.layer, where);
         if (g->sub[where] && t->ops.group_free)
             t->ops.group_free(g->sub[where]);
     }
     free(g);
 }
 
-static void levels_finish(struct hd__layer *layer)
+static void hier_finish(struct hd__wrapper *layer)
 {
     struct hd_comm *c = (struct hd_comm *)layer;
-    free(c->firsts);
-    free(c->places);
+    free(c->leaders);
+    free(c->local_ranks);
 }
 
-static int32_t make_sub(struct hd_comm_group *g, uint32_t where, const char *name, const int32_t *ranks, int32_t n,
+static int32_t create_subgroup(struct hd_comm_group *g, uint32_t where, const char *name, const int32_t *ranks, int32_t n,
                         struct hd_error *err)
 {
-    struct hd__comm *t = transport(g->base.layer, where);
+    struct hd__comm *t = transport_of(g->base.layer, where);
     return t->ops.group(t->comm, name, ranks, n, &g->sub[where], err);
 }
 
-static int32_t make_subs(struct hd_comm_group *g, const char *name, const int32_t *ranks, struct hd_error *err)
+static int32_t create_subgroups(struct hd_comm_group *g, const char *name, const int32_t *ranks, struct hd_error *err)
 {
-    const int32_t *places = ((struct hd_comm *)g->base.layer)->places;
-    int32_t *some = hd__alloc((size_t)g->lies.n * sizeof *some), rc = HD_OK;
-    int32_t machine = g->lies.me / g->lies.locals, place = g->lies.me % g->lies.locals;
+    const int32_t *local_ranks = ((struct hd_comm *)g->base.layer)->local_ranks;
+    int32_t *some = hd__alloc((size_t)g->layout.n * sizeof *some), rc = HD_OK;
+    int32_t machine = g->layout.me / g->layout.per_machine, local_rank = g->layout.me % g->layout.per_machine;
     char full[128];
-    for (int32_t i = 0; i < g->lies.locals; i++)
-        some[i] = places[ranks[machine * g->lies.locals + i]];
+    for (int32_t i = 0; i < g->layout.per_machine; i++)
+        some[i] = local_ranks[ranks[machine * g->layout.per_machine + i]];
     snprintf(full, sizeof full, "%s/inside", name);
-    rc = make_sub(g, HD__INSIDE, full, some, g->lies.locals, err);
+    rc = create_subgroup(g, HD__HIER_INTRA, full, some, g->layout.per_machine, err);
     snprintf(full, sizeof full, "%s/back", name);
-    if (!rc && g->lies.machines > 1)
-        rc = make_sub(g, HD__BACK, full, some, g->lies.locals, err);
-    for (int32_t m = 0; m < g->lies.machines; m++)
-        some[m] = ranks[m * g->lies.locals + place];
+    if (!rc && g->layout.machines > 1)
+        rc = create_subgroup(g, HD__HIER_INTRA_AFTER, full, some, g->layout.per_machine, err);
+    for (int32_t m = 0; m < g->layout.machines; m++)
+        some[m] = ranks[m * g->layout.per_machine + local_rank];
     snprintf(full, sizeof full, "%s/across", name);
-    if (!rc && g->lies.machines > 1)
-        rc = make_sub(g, HD__ACROSS, full, some, g->lies.machines, err);
+    if (!rc && g->layout.machines > 1)
+        rc = create_subgroup(g, HD__HIER_INTER, full, some, g->layout.machines, err);
     free(some);
     return rc;
 }
 
-static int32_t levels_group(struct hd_comm *c, const char *name, const int32_t *ranks, int32_t n, struct hd_comm_group **group,
+static int32_t hier_group(struct hd_comm *c, const char *name, const int32_t *ranks, int32_t n, struct hd_comm_group **group,
                             struct hd_error *err)
 {
     struct hd_comm_group *g = hd__alloc(sizeof *g);
@@ -192,29 +192,29 @@ static int32_t levels_group(struct hd_comm *c, const char *name, const int32_t *
             free(g);
             return hd_fail(err, HD_E_INVALID, "group %s names rank %d of a world of %d", name, ranks[i], c->base.world.size);
         }
-    hd__layer_group_init(&c->base, &g->base, name);
+    hd__comm_wrapper_group_init(&c->base, &g->base, name);
     for (int32_t i = 0; i < n; i++)
         me = ranks[i] == c->base.world.rank ? i : me;
-    g->lies = hd__levels_spread(c->firsts, ranks, n, me);
-    if (!g->lies.locals && g->lies.me == 0 && !c->told++) /* once: other groups will be like it */
+    g->layout = hd__comm_hier_layout(c->leaders, ranks, n, me);
+    if (!g->layout.per_machine && g->layout.me == 0 && !c->told++) /* once: other groups will be like it */
         hd__log(HD_LOG_INFO, "comm", "group %s goes in one level between machines: they do not have as many of its %d members each, "
                 "one machine after the other", name, n);
-    if (g->lies.machines != 1)
-        rc = make_sub(g, HD__WORLD, name, ranks, n, err);
-    if (!rc && (g->lies.machines == 1 || g->lies.locals > 1))
-        rc = make_subs(g, name, ranks, err);
+    if (g->layout.machines != 1)
+        rc = create_subgroup(g, HD__HIER_WORLD, name, ranks, n, err);
+    if (!rc && (g->layout.machines == 1 || g->layout.per_machine > 1))
+        rc = create_subgroups(g, name, ranks, err);
     if (rc) {
-        levels_group_free(g);
+        hier_group_free(g);
         return rc;
     }
-    home = hd__levels_home(&g->lies);
-    g->base.home = transport(&c->base, home);
-    g->base.there = g->sub[home];
+    home = hd__comm_hier_home(&g->layout);
+    g->base.home = transport_of(&c->base, home);
+    g->base.inner_group = g->sub[home];
     *group = g;
     return HD_OK;
 }
 
-static int32_t levels_collective(struct hd_comm_group *g, const struct hd_comm_call *call, hd_request *request,
+static int32_t hier_collective(struct hd_comm_group *g, const struct hd_comm_call *call, hd_request *request,
                                  struct hd_error *err)
 {
     struct hd_comm *c = (struct hd_comm *)g->base.layer;
@@ -222,59 +222,59 @@ static int32_t levels_collective(struct hd_comm_group *g, const struct hd_comm_c
     uint64_t scratch;
     int32_t code;
     int two;
-    if (!hd__levels_two(&g->lies)) /* no order to keep */
-        return hd__layer_pass(&g->base, call, request, err);
-    code = hd__layer_usable(&g->base, err);
+    if (!hd__comm_hier_applies(&g->layout)) /* no order to keep */
+        return hd__comm_wrapper_pass_through(&g->base, call, request, err);
+    code = hd__comm_wrapper_group_status(&g->base, err);
     if (code != HD_OK)
         return code;
-    op = hd__layer_op_new(&g->base);
+    op = hd__comm_wrapper_op_take(&g->base);
     op->phase = op->started = op->plan.parts.count = 0;
-    two = hd__levels_can(&g->lies, call, c->any_order);
-    scratch = two ? hd__levels_scratch(&g->lies, call) : 0;
+    two = hd__comm_hier_supports(&g->layout, call, c->any_order);
+    scratch = two ? hd__comm_hier_scratch_bytes(&g->layout, call) : 0;
     op->plan.scratch = scratch ? hd__alloc(scratch) : NULL;
-    hd__levels_plan(&op->plan, &g->lies, call, two);
+    hd__comm_hier_build_plan(&op->plan, &g->layout, call, two);
     if (two)
-        hd__ran_count(transport(&c->base, HD__ACROSS)->ran, g->base.name, call->coll, "two levels");
-    return hd__layer_enqueue(&op->base, request, err);
+        hd__comm_count_algorithm(transport_of(&c->base, HD__HIER_INTER)->counts, g->base.name, call->coll, "two levels");
+    return hd__comm_wrapper_enqueue(&op->base, request, err);
 }
 
-static const struct hd__layer_kind levels = {.op_bytes = sizeof(struct op),
-                                             .at_once = 2, /* may_start knows of two */
-                                             .advance = levels_advance,
-                                             .late = levels_late,
+static const struct hd__wrapper_kind hier_kind = {.op_bytes = sizeof(struct op),
+                                             .max_inflight = 2, /* may_start knows of two */
+                                             .advance = hier_advance,
+                                             .on_timeout = hier_on_timeout,
                                              .op_clear = op_clear,
                                              .op_free = op_free,
-                                             .finish = levels_finish,
-                                             .group = levels_group,
-                                             .group_free = levels_group_free,
-                                             .collective = levels_collective};
+                                             .finish = hier_finish,
+                                             .group = hier_group,
+                                             .group_free = hier_group_free,
+                                             .collective = hier_collective};
 
-struct hd_world hd__levels_inside(const struct hd_world *world, const int32_t *firsts, int32_t *job_ranks)
+struct hd_world hd__comm_hier_intra_world(const struct hd_world *world, const int32_t *leaders, int32_t *job_ranks)
 {
-    struct hd_world inside = *world;
-    inside.rank = inside.size = 0;
+    struct hd_world intra = *world;
+    intra.rank = intra.size = 0;
     for (int32_t r = 0; r < world->size; r++) {
-        if (firsts[r] != firsts[world->rank])
+        if (leaders[r] != leaders[world->rank])
             continue;
-        inside.rank += r < world->rank;
-        job_ranks[inside.size++] = hd_job_rank(world, r);
+        intra.rank += r < world->rank;
+        job_ranks[intra.size++] = hd_job_rank(world, r);
     }
-    inside.local_rank = inside.rank;
-    inside.local_size = inside.size;
-    inside.job_ranks = job_ranks;
-    return inside;
+    intra.local_rank = intra.rank;
+    intra.local_size = intra.size;
+    intra.job_ranks = job_ranks;
+    return intra;
 }
 
-void hd__levels_create(struct hd__comm *across, struct hd__comm *inside, const struct hd_world *world, const int32_t *firsts,
+void hd__comm_hier_create(struct hd__comm *inter, struct hd__comm *intra, const struct hd_world *world, const int32_t *leaders,
                        struct hd__comm *out)
 {
     size_t size = (size_t)world->size;
     struct hd_comm *c = hd__alloc(sizeof *c);
-    c->base = (struct hd__layer){
-        .kind = &levels, .below = {[HD__ACROSS] = *across, [HD__INSIDE] = *inside}, .n_below = 2, .world = *world};
-    c->any_order = (across->tuning && across->tuning->any_order) || (across->ops.caps & HD_COMM_ANY_ORDER);
-    c->firsts = hd__alloc(size * sizeof *firsts);
-    memcpy(c->firsts, firsts, size * sizeof *firsts);
-    c->places = hd__levels_places(firsts, world->size);
-    hd__layer_become(&c->base, HD_COMM_HOST_PROGRESS | (c->any_order ? HD_COMM_ANY_ORDER : 0), out);
+    c->base = (struct hd__wrapper){
+        .kind = &hier_kind, .below = {[HD__HIER_INTER] = *inter, [HD__HIER_INTRA] = *intra}, .n_below = 2, .world = *world};
+    c->any_order = (inter->tuning && inter->tuning->any_order) || (inter->ops.caps & HD_COMM_ANY_ORDER);
+    c->leaders = hd__alloc(size * sizeof *leaders);
+    memcpy(c->leaders, leaders, size * sizeof *leaders);
+    c->local_ranks = hd__comm_hier_local_ranks(leaders, world->size);
+    hd__comm_wrapper_make_table(&c->base, HD_COMM_HOST_PROGRESS | (c->any_order ? HD_COMM_ANY_ORDER : 0), out);
 }

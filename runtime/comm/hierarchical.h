@@ -21,10 +21,10 @@
 
 /* The world of this rank's machine, for the transport inside, but for its instance: its ranks in the order of `world`. `firsts[r]`:
  * the first rank on the machine of rank r. `job_ranks` has room for as many as `world`, and lives as long as that transport. */
-struct hd_world hd__levels_inside(const struct hd_world *world, const int32_t *firsts, int32_t *job_ranks);
+struct hd_world hd__comm_hier_intra_world(const struct hd_world *world, const int32_t *leaders, int32_t *job_ranks);
 
-/* Takes over both transports, which are open: `across` for `world`, `inside` for hd__levels_inside of it. Then `out` is used like
+/* Takes over both transports, which are open: `across` for `world`, `inside` for hd__comm_hier_intra_world of it. Then `out` is used like
  * any transport. Where `across` keeps the tree of heddle/comm.h, `inside` does. */
-void hd__levels_create(struct hd__comm *across, struct hd__comm *inside, const struct hd_world *world, const int32_t *firsts,
+void hd__comm_hier_create(struct hd__comm *inter, struct hd__comm *intra, const struct hd_world *world, const int32_t *leaders,
                        struct hd__comm *out);
 #endif

@@ -8,41 +8,41 @@
 
 /* BACK: inside too, what follows on what went across, in a group of its own: so the next collective goes inside meanwhile.
  * DIVIDE: recv = recv / members, here. */
-enum { HD__ACROSS, HD__INSIDE, HD__WORLD, HD__BACK, HD__DIVIDE, HD__SUBS = HD__DIVIDE };
-enum { HD__PHASES = 4 };
+enum { HD__HIER_INTER, HD__HIER_INTRA, HD__HIER_WORLD, HD__HIER_INTRA_AFTER, HD__HIER_DIVIDE, HD__HIER_GROUPS = HD__HIER_DIVIDE };
+enum { HD__HIER_PHASES = 4 };
 
 /* How the members of a group lie on machines. */
-struct hd__spread {
+struct hd__hier_layout {
     int32_t n, me;
-    int32_t locals;   /* members on each machine, one machine after the other; 0: it is not so */
+    int32_t per_machine;   /* members on each machine, one machine after the other; 0: it is not so */
     int32_t machines; /* 0 where locals is */
 };
 
 /* One collective over a part of the group, or a division. Parts of one phase may run at once. */
-struct hd__part {
+struct hd__hier_part {
     struct hd_comm_call call;
     uint32_t where, phase;
     hd_request request; /* of who runs it */
     int32_t open, reserved;
 };
 
-struct hd__levels_plan {
-    HD__ARRAY(struct hd__part) parts; /* by phase */
-    uint8_t *scratch;                 /* hd__levels_scratch bytes, of who runs it */
+struct hd__hier_plan {
+    HD__ARRAY(struct hd__hier_part) parts; /* by phase */
+    uint8_t *scratch;                 /* hd__comm_hier_scratch_bytes bytes, of who runs it */
 };
 
 /* firsts[r]: the first rank on the machine of rank r. */
-struct hd__spread hd__levels_spread(const int32_t *firsts, const int32_t *ranks, int32_t n, int32_t me);
+struct hd__hier_layout hd__comm_hier_layout(const int32_t *leaders, const int32_t *ranks, int32_t n, int32_t me);
 /* The number of each rank among those of its machine; the caller frees it. */
-int32_t *hd__levels_places(const int32_t *firsts, int32_t size);
+int32_t *hd__comm_hier_local_ranks(const int32_t *leaders, int32_t size);
 /* Whether a group has collectives that go in two levels, and whether this is one. any_order: of sums. */
-int hd__levels_two(const struct hd__spread *g);
-int hd__levels_can(const struct hd__spread *g, const struct hd_comm_call *call, int any_order);
-uint64_t hd__levels_scratch(const struct hd__spread *g, const struct hd_comm_call *call);
+int hd__comm_hier_applies(const struct hd__hier_layout *g);
+int hd__comm_hier_supports(const struct hd__hier_layout *g, const struct hd_comm_call *call, int any_order);
+uint64_t hd__comm_hier_scratch_bytes(const struct hd__hier_layout *g, const struct hd_comm_call *call);
 /* Adds the parts of a call that can go so; of any other the whole of it, as one part. */
-void hd__levels_plan(struct hd__levels_plan *plan, const struct hd__spread *g, const struct hd_comm_call *call,
-                     int two);
+void hd__comm_hier_build_plan(struct hd__hier_plan *plan, const struct hd__hier_layout *g, const struct hd_comm_call *call,
+                     int two_level);
 /* Where messages go, and what goes in one level. */
-uint32_t hd__levels_home(const struct hd__spread *g);
+uint32_t hd__comm_hier_home(const struct hd__hier_layout *g);
 
 #endif

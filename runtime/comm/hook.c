@@ -10,18 +10,18 @@ struct hd_comm {
     struct hd__hook hook;
     struct hd__hook_group *groups;
     struct hd__arena arena;
-    struct hd__requests ops; /* of struct hd__hook_op */
+    struct hd__request_pool ops; /* of struct hd__hook_op */
     uint64_t number;
 };
 
-static const struct hd__hook_kind *const kinds[] = {&hd__hook_check, &hd__hook_trace, &hd__hook_faults, &hd__hook_perf};
+static const struct hd__hook_kind *const kinds[] = {&hd__comm_hook_check, &hd__comm_hook_trace, &hd__comm_hook_faults, &hd__comm_hook_perf};
 
-const struct hd__hook_kind *hd__hook_at(size_t i)
+const struct hd__hook_kind *hd__comm_hook_at(size_t i)
 {
     return i < HD__COUNT(kinds) ? kinds[i] : NULL;
 }
 
-const struct hd__hook_kind *hd__hook_find(const char *name)
+const struct hd__hook_kind *hd__comm_hook_find(const char *name)
 {
     for (size_t i = 0; i < HD__COUNT(kinds); i++)
         if (!strcmp(kinds[i]->name, name))
@@ -31,12 +31,12 @@ const struct hd__hook_kind *hd__hook_find(const char *name)
 
 /* ---- for hooks */
 
-struct hd__hook_group *hd__hook_groups(struct hd__hook *hook)
+struct hd__hook_group *hd__comm_hook_groups(struct hd__hook *hook)
 {
     return hook->outer->groups;
 }
 
-void hd__hook_each(struct hd__hook *hook, void (*fn)(void *user, struct hd__hook_op *op), void *user)
+void hd__comm_hook_each_op(struct hd__hook *hook, void (*fn)(void *user, struct hd__hook_op *op), void *user)
 {
     for (uint32_t i = 0; i < hook->outer->ops.at.count; i++) {
         struct hd__hook_op *op = hook->outer->ops.at.at[i];
@@ -45,12 +45,12 @@ void hd__hook_each(struct hd__hook *hook, void (*fn)(void *user, struct hd__hook
     }
 }
 
-const char *hd__hook_name(uint32_t what)
+const char *hd__comm_hook_op_name(uint32_t what)
 {
     return what == HD__HOOK_SEND ? "send" : what == HD__HOOK_RECV ? "recv" : hd_coll_name(what);
 }
 
-void hd__hook_bytes(const struct hd__hook_op *op, uint64_t *sent, uint64_t *received)
+void hd__comm_hook_op_bytes(const struct hd__hook_op *op, uint64_t *sent, uint64_t *received)
 {
     uint64_t one = op->call.count * hd_dtype_size(op->call.dtype), n = (uint64_t)op->group->n;
     *sent = *received = one;
@@ -82,11 +82,11 @@ void hd__hook_bytes(const struct hd__hook_op *op, uint64_t *sent, uint64_t *rece
     }
 }
 
-const char *hd__hook_path(const struct hd__hook *hook, const char *name, char out[512])
+const char *hd__comm_hook_output_path(const struct hd__hook *hook, const char *name, char out[512])
 {
-    const char *folder = hook->place.folder ? hook->place.folder : ".";
+    const char *folder = hook->context.folder ? hook->context.folder : ".";
     mkdir(folder, 0777); /* the last part of it; what else is missing shows when the file is opened */
-    snprintf(out, 512, "%.400s/%s-%s-rank%d.json", folder, name, hook->place.transport, hook->world.rank);
+    snprintf(out, 512, "%.400s/%s-%s-rank%d.json", folder, name, hook->context.transport, hook->world.rank);
     return out;
 }
 
@@ -94,14 +94,14 @@ const char *hd__hook_path(const struct hd__hook *hook, const char *name, char ou
 
 static struct hd__hook_op *op_new(struct hd_comm *c, struct hd__hook_group *g)
 {
-    struct hd__hook_op *op = hd__requests_take(&c->ops, sizeof *op);
+    struct hd__hook_op *op = hd__comm_request_take(&c->ops, sizeof *op);
     *op = (struct hd__hook_op){.request = op->request, .group = g, .number = ++c->number, .since = hd__now()};
     return op;
 }
 
 /* ---- starting, and holding back */
 
-static int32_t pass_on(struct hd_comm *c, struct hd__hook_op *op, struct hd_error *err)
+static int32_t start_inner(struct hd_comm *c, struct hd__hook_op *op, struct hd_error *err)
 {
     const struct hd_comm_ops *inner = &c->hook.inner.ops;
     struct hd_comm_group *g = op->group->inner;
@@ -112,7 +112,7 @@ static int32_t pass_on(struct hd_comm *c, struct hd__hook_op *op, struct hd_erro
     return inner->collective(g, &op->call, &op->inner, err);
 }
 
-static void hold(struct hd__hook_op *op)
+static void hold_back(struct hd__hook_op *op)
 {
     op->held = 1;
     op->next = NULL;
@@ -132,31 +132,31 @@ static int32_t start_held(struct hd_comm *c)
             if (!g->held)
                 g->held_tail = &g->held;
             op->held = 0;
-            op->code = pass_on(c, op, &err);
+            op->code = start_inner(c, op, &err);
             moved = 1;
         }
     return moved;
 }
 
-static int32_t begin(struct hd_comm *c, struct hd__hook_op *op, hd_request *request, struct hd_error *err)
+static int32_t start_op(struct hd_comm *c, struct hd__hook_op *op, hd_request *request, struct hd_error *err)
 {
     const struct hd__hook_kind *kind = c->hook.kind;
     int32_t code = kind->begin ? kind->begin(&c->hook, op, err) : HD_OK;
     if (code == HD_OK && op->group->held) { /* behind what is held, and free to go after it */
-        hold(op);
+        hold_back(op);
         op->held = 2;
     } else if (code == HD__HOOK_HOLD) {
-        hold(op);
+        hold_back(op);
     } else if (code == HD_OK) {
-        code = pass_on(c, op, err);
+        code = start_inner(c, op, err);
     }
     if (code < 0) {
         if (kind->end)
             code = kind->end(&c->hook, op, code, err);
-        hd__requests_give(&c->ops, &op->request);
+        hd__comm_request_give_back(&c->ops, &op->request);
         return code;
     }
-    *request = hd__request_number(&op->request);
+    *request = hd__comm_request_number(&op->request);
     return HD_OK;
 }
 
@@ -169,7 +169,7 @@ static void hook_close(struct hd_comm *c)
     for (struct hd__hook_group *g = c->groups; g; g = g->next)
         if (g->inner && c->hook.inner.ops.group_free)
             c->hook.inner.ops.group_free(g->inner);
-    hd__requests_free(&c->ops);
+    hd__comm_requests_free(&c->ops);
     if (c->hook.kind->leave)
         c->hook.kind->leave(&c->hook);
     hd__comm_close(&c->hook.inner);
@@ -225,10 +225,10 @@ static int32_t hook_collective(struct hd_comm_group *group, const struct hd_comm
     op->what = call->coll;
     op->call = *call;
     op->seq = ++g->seq;
-    return begin(g->comm, op, request, err);
+    return start_op(g->comm, op, request, err);
 }
 
-static int32_t message(struct hd_comm_group *group, uint32_t what, int32_t peer, uint32_t stream, const void *data, uint64_t bytes,
+static int32_t start_message(struct hd_comm_group *group, uint32_t what, int32_t peer, uint32_t stream, const void *data, uint64_t bytes,
                        hd_request *request, struct hd_error *err)
 {
     struct hd__hook_group *g = (struct hd__hook_group *)group;
@@ -238,19 +238,19 @@ static int32_t message(struct hd_comm_group *group, uint32_t what, int32_t peer,
     op->stream = stream;
     op->call = (struct hd_comm_call){.struct_size = sizeof op->call, .dtype = HD_U8, .count = bytes, .root = -1};
     *(what == HD__HOOK_SEND ? &op->call.send : (const void **)&op->call.recv) = data;
-    return begin(g->comm, op, request, err);
+    return start_op(g->comm, op, request, err);
 }
 
 static int32_t hook_send(struct hd_comm_group *group, int32_t peer, uint32_t stream, const void *data, uint64_t bytes,
                          hd_request *request, struct hd_error *err)
 {
-    return message(group, HD__HOOK_SEND, peer, stream, data, bytes, request, err);
+    return start_message(group, HD__HOOK_SEND, peer, stream, data, bytes, request, err);
 }
 
 static int32_t hook_recv(struct hd_comm_group *group, int32_t peer, uint32_t stream, void *data, uint64_t bytes, hd_request *request,
                          struct hd_error *err)
 {
-    return message(group, HD__HOOK_RECV, peer, stream, data, bytes, request, err);
+    return start_message(group, HD__HOOK_RECV, peer, stream, data, bytes, request, err);
 }
 
 static int32_t hook_progress(struct hd_comm *c, struct hd_error *err)
@@ -261,41 +261,41 @@ static int32_t hook_progress(struct hd_comm *c, struct hd_error *err)
     return moved < 0 ? moved : code < 0 ? code : moved | code | start_held(c);
 }
 
-static int32_t finish(struct hd_comm *c, struct hd__hook_op *op, int32_t code, struct hd_error *err)
+static int32_t finish_op(struct hd_comm *c, struct hd__hook_op *op, int32_t code, struct hd_error *err)
 {
     if (c->hook.kind->end)
         code = c->hook.kind->end(&c->hook, op, code, err);
-    hd__requests_give(&c->ops, &op->request);
+    hd__comm_request_give_back(&c->ops, &op->request);
     return code;
 }
 
 static int32_t hook_test(struct hd_comm *c, hd_request request, int32_t *done, struct hd_error *err)
 {
-    struct hd__hook_op *op = hd__requests_find(&c->ops, request, err);
+    struct hd__hook_op *op = hd__comm_request_find(&c->ops, request, err);
     int32_t code;
     if (!op)
         return HD_E_INVALID;
     *done = 0;
     if (op->held && atomic_load(&c->hook.aborted))
-        return finish(c, op, hd_fail(err, HD_E_CANCELLED, "%s of group %s was held back when the job ended", hd__hook_name(op->what),
+        return finish_op(c, op, hd_fail(err, HD_E_CANCELLED, "%s of group %s was held back when the job ended", hd__comm_hook_op_name(op->what),
                                      op->group->name), err);
     if (op->held)
         return HD_OK;
     if (op->code != HD_OK)
-        return finish(c, op, hd_fail(err, op->code, "an operation that was held back could not be started"), err);
+        return finish_op(c, op, hd_fail(err, op->code, "an operation that was held back could not be started"), err);
     code = c->hook.inner.ops.test(c->hook.inner.comm, op->inner, done, err);
-    return code != HD_OK || *done ? finish(c, op, code, err) : HD_OK;
+    return code != HD_OK || *done ? finish_op(c, op, code, err) : HD_OK;
 }
 
 static int32_t hook_wait(struct hd_comm *c, hd_request request, double deadline, struct hd_error *err)
 {
-    struct hd__hook_op *op = hd__requests_find(&c->ops, request, err);
+    struct hd__hook_op *op = hd__comm_request_find(&c->ops, request, err);
     int32_t done = 0, code;
     if (!op)
         return HD_E_INVALID;
     if (!op->held && !c->hook.kind->progress) {
         code = c->hook.inner.ops.wait(c->hook.inner.comm, op->inner, deadline, err);
-        return finish(c, op, code, err);
+        return finish_op(c, op, code, err);
     }
     for (uint32_t idle = 0; hd__now() < deadline; idle++) {
         code = hook_test(c, request, &done, err);
@@ -305,13 +305,13 @@ static int32_t hook_wait(struct hd_comm *c, hd_request request, double deadline,
         if (code < 0)
             return code;
         idle = code ? 0 : idle;
-        hd__relax(idle);
+        hd__comm_backoff(idle);
     }
     if (!op->held) { /* the transport knows best whom it misses */
         code = c->hook.inner.ops.wait(c->hook.inner.comm, op->inner, deadline, err);
-        return finish(c, op, code, err);
+        return finish_op(c, op, code, err);
     }
-    return hd_fail(err, HD_E_TIMEOUT, "%s of group %s was held back by comm.hooks: %s until the deadline", hd__hook_name(op->what),
+    return hd_fail(err, HD_E_TIMEOUT, "%s of group %s was held back by comm.hooks: %s until the deadline", hd__comm_hook_op_name(op->what),
                    op->group->name, c->hook.kind->name);
 }
 
@@ -321,12 +321,12 @@ static void hook_abort(struct hd_comm *c, const char *reason)
     c->hook.inner.ops.abort(c->hook.inner.comm, reason);
 }
 
-int32_t hd__hook_wrap(struct hd__comm *transport, const struct hd__hook_kind *kind, const void *settings,
-                      const struct hd__hook_place *place, struct hd_error *err)
+int32_t hd__comm_hook_wrap(struct hd__comm *transport, const struct hd__hook_kind *kind, const void *settings,
+                      const struct hd__hook_context *place, struct hd_error *err)
 {
     struct hd_comm *c = hd__alloc(sizeof *c);
     int32_t code;
-    c->hook = (struct hd__hook){.kind = kind, .settings = settings, .place = *place, .world = *place->world, .inner = *transport, .outer = c};
+    c->hook = (struct hd__hook){.kind = kind, .settings = settings, .context = *place, .world = *place->world, .inner = *transport, .outer = c};
     code = kind->open ? kind->open(&c->hook, err) : HD_OK;
     if (code != HD_OK) {
         free(c);

@@ -54,18 +54,18 @@ struct hd__hook_op {
 };
 
 /* What a hook may know of the job. */
-struct hd__hook_place {
+struct hd__hook_context {
     const struct hd_world *world;
     struct hd__flight *flight; /* may be NULL */
     const char *folder;        /* for files; may be NULL: the working directory */
     const char *transport;     /* "shm" */
-    const struct hd__ran *ran; /* which algorithms the transport's collectives take; may be NULL */
+    const struct hd__algorithm_counts *counts; /* which algorithms the transport's collectives take; may be NULL */
 };
 
 struct hd__hook {
     const struct hd__hook_kind *kind;
     const void *settings;
-    struct hd__hook_place place;
+    struct hd__hook_context context;
     struct hd_world world; /* a copy */
     struct hd__comm inner;
     struct hd_comm *outer;
@@ -86,27 +86,27 @@ struct hd__hook_kind {
     void (*close)(struct hd__hook *hook); /* after it was */
 };
 
-extern const struct hd__hook_kind hd__hook_check, hd__hook_trace, hd__hook_faults, hd__hook_perf;
+extern const struct hd__hook_kind hd__comm_hook_check, hd__comm_hook_trace, hd__comm_hook_faults, hd__comm_hook_perf;
 
 /* NULL: there is none of this name. By index: NULL after the last. */
-const struct hd__hook_kind *hd__hook_find(const char *name);
-const struct hd__hook_kind *hd__hook_at(size_t i);
+const struct hd__hook_kind *hd__comm_hook_find(const char *name);
+const struct hd__hook_kind *hd__comm_hook_at(size_t i);
 
 /* Puts a hook around a transport that is open; on failure it stays as it was. `settings` outlives it. */
-int32_t hd__hook_wrap(struct hd__comm *transport, const struct hd__hook_kind *kind, const void *settings,
-                      const struct hd__hook_place *place, struct hd_error *err);
+int32_t hd__comm_hook_wrap(struct hd__comm *transport, const struct hd__hook_kind *kind, const void *settings,
+                      const struct hd__hook_context *context, struct hd_error *err);
 
 /* ---- for hooks */
 
 /* Groups of the transport that were made so far. */
-struct hd__hook_group *hd__hook_groups(struct hd__hook *hook);
+struct hd__hook_group *hd__comm_hook_groups(struct hd__hook *hook);
 /* Calls fn for every operation that is not complete. */
-void hd__hook_each(struct hd__hook *hook, void (*fn)(void *user, struct hd__hook_op *op), void *user);
+void hd__comm_hook_each_op(struct hd__hook *hook, void (*fn)(void *user, struct hd__hook_op *op), void *user);
 /* "all_reduce", "send" */
-const char *hd__hook_name(uint32_t what);
+const char *hd__comm_hook_op_name(uint32_t what);
 /* Bytes at op->call.send and op->call.recv. */
-void hd__hook_bytes(const struct hd__hook_op *op, uint64_t *sent, uint64_t *received);
+void hd__comm_hook_op_bytes(const struct hd__hook_op *op, uint64_t *sent, uint64_t *received);
 /* FOLDER/NAME-TRANSPORT-rankR.json, its folder made. Returns out. */
-const char *hd__hook_path(const struct hd__hook *hook, const char *name, char out[512]);
+const char *hd__comm_hook_output_path(const struct hd__hook *hook, const char *name, char out[512]);
 
 #endif

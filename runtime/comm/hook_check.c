@@ -16,8 +16,8 @@ struct signature {
 };
 
 /* An operation's, kept until both messages are through: longer than the operation, maybe. */
-struct exchange {
-    struct exchange *next;
+struct signature_exchange {
+    struct signature_exchange *next;
     struct hd__hook_group *group;
     struct signature mine, theirs;
     hd_request send, recv;
@@ -25,7 +25,7 @@ struct exchange {
 };
 
 struct check {
-    struct exchange *under_way, **tail, *idle;
+    struct signature_exchange *under_way, **tail, *idle;
     struct hd_error failed; /* code != HD_OK: a difference was found */
 };
 
@@ -38,9 +38,9 @@ static int32_t check_open(struct hd__hook *h, struct hd_error *err)
     return HD_OK;
 }
 
-static void free_all(struct exchange *x)
+static void free_all(struct signature_exchange *x)
 {
-    for (struct exchange *next; x; x = next) {
+    for (struct signature_exchange *next; x; x = next) {
         next = x->next;
         free(x);
     }
@@ -59,26 +59,26 @@ static int overlap(const void *a, uint64_t n, const void *b, uint64_t m)
     return n && m && x < y + m && y < x + n;
 }
 
-struct clash {
+struct overlap_search {
     const struct hd__hook_op *op, *with;
 };
 
 /* Another one writes where this one reads or writes, or the other way round. */
-static void find_clash(void *user, struct hd__hook_op *other)
+static void find_overlap(void *user, struct hd__hook_op *other)
 {
-    struct clash *c = user;
+    struct overlap_search *c = user;
     uint64_t sent, received, their_sent, their_received;
     if (other == c->op)
         return;
-    hd__hook_bytes(c->op, &sent, &received);
-    hd__hook_bytes(other, &their_sent, &their_received);
+    hd__comm_hook_op_bytes(c->op, &sent, &received);
+    hd__comm_hook_op_bytes(other, &their_sent, &their_received);
     if (overlap(c->op->call.recv, received, other->call.recv, their_received) ||
         overlap(c->op->call.recv, received, other->call.send, their_sent) ||
         overlap(c->op->call.send, sent, other->call.recv, their_received))
         c->with = other;
 }
 
-static const char *fault(const struct hd__hook_op *op)
+static const char *argument_error(const struct hd__hook_op *op)
 {
     const struct hd_comm_call *call = &op->call;
     int rooted = op->what == HD_COLL_BROADCAST || op->what == HD_COLL_REDUCE;
@@ -99,7 +99,7 @@ static const char *fault(const struct hd__hook_op *op)
         return "there is no such reduction";
     if (rooted && (call->root < 0 || call->root >= op->group->n))
         return "the root is no member";
-    hd__hook_bytes(op, &sent, &received);
+    hd__comm_hook_op_bytes(op, &sent, &received);
     if ((sent && !call->send) || (received && !call->recv))
         return "a buffer is NULL";
     if (((uintptr_t)call->send | (uintptr_t)call->recv) % hd_dtype_size(call->dtype))
@@ -111,16 +111,16 @@ static const char *fault(const struct hd__hook_op *op)
 
 static int32_t check_arguments(struct hd__hook *h, const struct hd__hook_op *op, struct hd_error *err)
 {
-    struct clash clash = {.op = op};
-    const char *wrong = fault(op);
+    struct overlap_search overlap_search = {.op = op};
+    const char *wrong = argument_error(op);
     if (wrong)
         return hd_fail(err, HD_E_INVALID, "check: rank %d, operation %llu, %s in group %s: %s", h->world.rank, (unsigned long long)op->number,
-                       hd__hook_name(op->what), op->group->name, wrong);
-    hd__hook_each(h, find_clash, &clash);
-    if (clash.with)
+                       hd__comm_hook_op_name(op->what), op->group->name, wrong);
+    hd__comm_hook_each_op(h, find_overlap, &overlap_search);
+    if (overlap_search.with)
         return hd_fail(err, HD_E_INVALID, "check: rank %d, operation %llu, %s in group %s: its buffers are in use by operation %llu, %s in "
-                       "group %s, which is still under way", h->world.rank, (unsigned long long)op->number, hd__hook_name(op->what),
-                       op->group->name, (unsigned long long)clash.with->number, hd__hook_name(clash.with->what), clash.with->group->name);
+                       "group %s, which is still under way", h->world.rank, (unsigned long long)op->number, hd__comm_hook_op_name(op->what),
+                       op->group->name, (unsigned long long)overlap_search.with->number, hd__comm_hook_op_name(overlap_search.with->what), overlap_search.with->group->name);
     return HD_OK;
 }
 
@@ -139,22 +139,22 @@ static struct signature signature_of(const struct hd__hook_op *op)
 static const char *text_of(const struct signature *s, char out[160])
 {
     static const char *const redops[] = {"", " sum", " max", " avg"};
-    snprintf(out, 160, "%s %s%s count %llu root %d tag %llu", hd__hook_name(s->coll), hd_dtype_name(s->dtype), redops[s->redop & 3],
+    snprintf(out, 160, "%s %s%s count %llu root %d tag %llu", hd__comm_hook_op_name(s->coll), hd_dtype_name(s->dtype), redops[s->redop & 3],
              (unsigned long long)s->count, s->root, (unsigned long long)s->tag);
     return out;
 }
 
-static int32_t announce(struct hd__hook *h, const struct hd__hook_op *op, struct hd_error *err)
+static int32_t send_signature(struct hd__hook *h, const struct hd__hook_op *op, struct hd_error *err)
 {
     struct check *c = h->state;
     struct hd__hook_group *g = op->group;
-    struct exchange *x = c->idle;
+    struct signature_exchange *x = c->idle;
     int32_t code;
     if (x)
         c->idle = x->next;
     else
         x = hd__alloc(sizeof *x);
-    *x = (struct exchange){.group = g, .mine = signature_of(op)};
+    *x = (struct signature_exchange){.group = g, .mine = signature_of(op)};
     code = h->inner.ops.recv(g->inner, (g->me + g->n - 1) % g->n, HD__STREAM_CHECK, &x->theirs, sizeof x->theirs, &x->recv, err);
     if (code == HD_OK)
         code = h->inner.ops.send(g->inner, (g->me + 1) % g->n, HD__STREAM_CHECK, &x->mine, sizeof x->mine, &x->send, err);
@@ -163,7 +163,7 @@ static int32_t announce(struct hd__hook *h, const struct hd__hook_op *op, struct
     return code;
 }
 
-static int32_t disagree(struct hd__hook *h, const struct exchange *x)
+static int32_t report_mismatch(struct hd__hook *h, const struct signature_exchange *x)
 {
     struct check *c = h->state;
     const struct hd__hook_group *g = x->group;
@@ -179,13 +179,13 @@ static int32_t check_progress(struct hd__hook *h, struct hd_error *err)
     struct check *c = h->state;
     const struct hd_comm_ops *ops = &h->inner.ops;
     int32_t code = HD_OK;
-    for (struct exchange **at = &c->under_way, *x; (x = *at) && code == HD_OK && !c->failed.code;) {
+    for (struct signature_exchange **at = &c->under_way, *x; (x = *at) && code == HD_OK && !c->failed.code;) {
         if (!x->sent)
             code = ops->test(h->inner.comm, x->send, &x->sent, err);
         if (code == HD_OK && !x->received) {
             code = ops->test(h->inner.comm, x->recv, &x->received, err);
             if (code == HD_OK && x->received && memcmp(&x->mine, &x->theirs, sizeof x->mine))
-                disagree(h, x);
+                report_mismatch(h, x);
         }
         if (x->sent && x->received) {
             *at = x->next;
@@ -209,14 +209,14 @@ static int32_t check_progress(struct hd__hook *h, struct hd_error *err)
 static int in_place(const struct hd__hook_op *op)
 {
     uint64_t sent, received;
-    hd__hook_bytes(op, &sent, &received);
+    hd__comm_hook_op_bytes(op, &sent, &received);
     return overlap(op->call.send, sent, op->call.recv, received);
 }
 
 static uint64_t sum_of(const struct hd__hook_op *op)
 {
     uint64_t sent, received;
-    hd__hook_bytes(op, &sent, &received);
+    hd__comm_hook_op_bytes(op, &sent, &received);
     return op->call.send && sent && !in_place(op) ? hd__hash(op->call.send, sent, 5) : 0;
 }
 
@@ -226,7 +226,7 @@ static int32_t check_begin(struct hd__hook *h, struct hd__hook_op *op, struct hd
     if (code != HD_OK)
         return code;
     op->word[0] = sum_of(op);
-    return is_message(op) ? HD_OK : announce(h, op, err);
+    return is_message(op) ? HD_OK : send_signature(h, op, err);
 }
 
 static int32_t check_end(struct hd__hook *h, struct hd__hook_op *op, int32_t code, struct hd_error *err)
@@ -239,7 +239,7 @@ static int32_t check_end(struct hd__hook *h, struct hd__hook_op *op, int32_t cod
     }
     if (code == HD_OK && sum_of(op) != op->word[0])
         return hd_fail(err, HD_E_INVALID, "check: rank %d, operation %llu, %s in group %s: what it sends was changed while it was under way",
-                       h->world.rank, (unsigned long long)op->number, hd__hook_name(op->what), op->group->name);
+                       h->world.rank, (unsigned long long)op->number, hd__comm_hook_op_name(op->what), op->group->name);
     return code;
 }
 
@@ -251,7 +251,7 @@ static void check_close(struct hd__hook *h)
     free(c);
 }
 
-const struct hd__hook_kind hd__hook_check = {
+const struct hd__hook_kind hd__comm_hook_check = {
     .name = "check",
     .summary = "the contract: members agree, arguments are valid, buffers stay untouched",
     .open = check_open,

@@ -48,12 +48,12 @@ static const struct hd_option options[] = {
 /* The operation does not begin while this lasts: nor does the flight recorder say so. */
 static int32_t sleep_before(struct hd__hook *h, double seconds, int recorded, struct hd_error *err)
 {
-    const struct hd__flight_op *op = recorded && h->place.flight ? hd__flight_retract(h->place.flight) : NULL;
+    const struct hd__flight_op *op = recorded && h->context.flight ? hd__comm_flight_retract(h->context.flight) : NULL;
     double until = hd__now() + seconds;
     while (hd__now() < until && !atomic_load(&h->aborted))
         usleep(1000);
     if (op)
-        hd__flight_start(h->place.flight, op, hd__now());
+        hd__comm_flight_start(h->context.flight, op, hd__now());
     return atomic_load(&h->aborted) ? hd_fail(err, HD_E_CANCELLED, "stalled by comm.hooks: faults until the job ended") : HD_OK;
 }
 
@@ -66,14 +66,14 @@ static int is_message(const struct hd__hook_op *op)
 
 static struct hd__hook_group *another_group(struct hd__hook *h, const struct hd__hook_group *g)
 {
-    for (struct hd__hook_group *other = hd__hook_groups(h); other; other = other->next)
+    for (struct hd__hook_group *other = hd__comm_hook_groups(h); other; other = other->next)
         if (other != g && other->n > 1 && (other->n != g->n || memcmp(other->ranks, g->ranks, (size_t)g->n * sizeof *g->ranks)))
             return other;
     return NULL;
 }
 
 /* Buffers stay large enough: a change never makes a call write more. */
-static int fits(struct hd__hook *h, const struct hd__hook_op *op, int32_t kind)
+static int applies_to(struct hd__hook *h, const struct hd__hook_op *op, int32_t kind)
 {
     int reduces = op->what == HD_COLL_ALL_REDUCE || op->what == HD_COLL_REDUCE_SCATTER || op->what == HD_COLL_REDUCE;
     switch (kind) {
@@ -94,7 +94,7 @@ static int fits(struct hd__hook *h, const struct hd__hook_op *op, int32_t kind)
     }
 }
 
-static void change(struct hd__hook *h, struct hd__hook_op *op, int32_t kind)
+static void alter_call(struct hd__hook *h, struct hd__hook_op *op, int32_t kind)
 {
     static const uint8_t other_dtype[] = {[HD_F32] = HD_I32, [HD_I32] = HD_F32, [HD_BF16] = HD_F16, [HD_F16] = HD_BF16};
     switch (kind) {
@@ -122,9 +122,9 @@ static void change(struct hd__hook *h, struct hd__hook_op *op, int32_t kind)
 }
 
 /* The recorder says what the rank does, not what it was told to do. */
-static void record(struct hd__hook *h, struct faults *f, const struct hd__hook_op *op)
+static void replace_flight_op(struct hd__hook *h, struct faults *f, const struct hd__hook_op *op)
 {
-    const struct hd__flight_op *before = h->place.flight ? hd__flight_retract(h->place.flight) : NULL;
+    const struct hd__flight_op *before = h->context.flight ? hd__comm_flight_retract(h->context.flight) : NULL;
     struct hd__flight_channel *c;
     if (!before)
         return;
@@ -136,18 +136,18 @@ static void record(struct hd__hook *h, struct faults *f, const struct hd__hook_o
     f->altered->root = op->what == HD_COLL_BROADCAST || op->what == HD_COLL_REDUCE ? op->call.root : -1;
     f->altered->count = is_message(op) ? op->call.count / hd_dtype_size(before->dtype) : op->call.count;
     f->altered->bytes = is_message(op) ? op->call.count : before->bytes;
-    f->altered->name = is_message(op) ? before->name : hd__hook_name(op->what);
-    for (c = h->place.flight->channels; c; c = c->next)
+    f->altered->name = is_message(op) ? before->name : hd__comm_hook_op_name(op->what);
+    for (c = h->context.flight->channels; c; c = c->next)
         if (c->from < 0 && c->n == op->group->n && !strcmp(c->group, op->group->name))
             f->altered->channel = is_message(op) ? before->channel : c;
-    hd__flight_sign(f->altered);
-    hd__flight_start(h->place.flight, f->altered, hd__now());
+    hd__comm_flight_hash_op(f->altered);
+    hd__comm_flight_start(h->context.flight, f->altered, hd__now());
 }
 
 /* ---- the hook */
 
 /* What does not change a call. */
-static int32_t strike(struct hd__hook *h, int32_t kind, const char *what, int recorded, struct hd_error *err)
+static int32_t inject(struct hd__hook *h, int32_t kind, const char *what, int recorded, struct hd_error *err)
 {
     const struct settings *s = h->settings;
     switch (kind) {
@@ -165,18 +165,18 @@ static int32_t strike(struct hd__hook *h, int32_t kind, const char *what, int re
     }
 }
 
-static int strikes(int32_t kind)
+static int is_injected(int32_t kind)
 {
     return kind == DELAY || kind == STALL || kind == FAIL || kind == KILL || kind == STOP || kind == RESET;
 }
 
-static int32_t strike_when(struct hd__hook *h, int32_t when, const char *what, struct hd_error *err)
+static int32_t inject_at(struct hd__hook *h, int32_t when, const char *what, struct hd_error *err)
 {
     const struct settings *s = h->settings;
     if (s->when != when || s->rank != h->world.rank)
         return HD_OK;
     hd__log(HD_LOG_WARN, "faults", "rank %d, %s: %s, at %.3f s", h->world.rank, what, kind_names[s->kind], hd__now());
-    return strike(h, s->kind, what, 0, err);
+    return inject(h, s->kind, what, 0, err);
 }
 
 static int32_t faults_open(struct hd__hook *h, struct hd_error *err)
@@ -188,11 +188,11 @@ static int32_t faults_open(struct hd__hook *h, struct hd_error *err)
     h->state = f;
     if (s->rank >= h->world.size)
         rc = hd_fail(err, HD_E_INVALID, "comm.hooks: faults: rank %lld is not one of 0 to %d", (long long)s->rank, h->world.size - 1);
-    else if (s->when != OPERATION && (!strikes(s->kind) || (s->kind == FAIL && s->when == CLOSING)))
+    else if (s->when != OPERATION && (!is_injected(s->kind) || (s->kind == FAIL && s->when == CLOSING)))
         rc = hd_fail(err, HD_E_INVALID, "comm.hooks: faults: %s is of an operation, not of opening or closing: take delay, stall, kill, "
                      "stop or reset", kind_names[s->kind]);
     if (!rc)
-        rc = strike_when(h, OPENING, "opening", err);
+        rc = inject_at(h, OPENING, "opening", err);
     if (rc)
         free(f);
     return rc;
@@ -201,7 +201,7 @@ static int32_t faults_open(struct hd__hook *h, struct hd_error *err)
 static void faults_leave(struct hd__hook *h)
 {
     struct hd_error err = HD_ERROR_INIT;
-    strike_when(h, CLOSING, "closing", &err);
+    inject_at(h, CLOSING, "closing", &err);
 }
 
 static void faults_close(struct hd__hook *h)
@@ -216,23 +216,23 @@ static int32_t faults_begin(struct hd__hook *h, struct hd__hook_op *op, struct h
     const struct settings *s = h->settings;
     struct faults *f = h->state;
     char what[192];
-    if (s->when != OPERATION || s->rank != h->world.rank || op->number < f->next || !fits(h, op, s->kind))
+    if (s->when != OPERATION || s->rank != h->world.rank || op->number < f->next || !applies_to(h, op, s->kind))
         return HD_OK;
     f->next = s->every ? op->number + (uint64_t)s->every : UINT64_MAX;
     hd__log(HD_LOG_WARN, "faults", "rank %d, operation %llu, %s in group %s: %s, at %.3f s", h->world.rank, (unsigned long long)op->number,
-            hd__hook_name(op->what), op->group->name, kind_names[s->kind], hd__now());
+            hd__comm_hook_op_name(op->what), op->group->name, kind_names[s->kind], hd__now());
     if (s->kind == DROP)
         return HD__HOOK_HOLD;
-    if (strikes(s->kind)) {
-        snprintf(what, sizeof what, "%s of group %s", hd__hook_name(op->what), op->group->name);
-        return strike(h, s->kind, what, 1, err);
+    if (is_injected(s->kind)) {
+        snprintf(what, sizeof what, "%s of group %s", hd__comm_hook_op_name(op->what), op->group->name);
+        return inject(h, s->kind, what, 1, err);
     }
-    change(h, op, s->kind);
-    record(h, f, op);
+    alter_call(h, op, s->kind);
+    replace_flight_op(h, f, op);
     return HD_OK;
 }
 
-const struct hd__hook_kind hd__hook_faults = {
+const struct hd__hook_kind hd__comm_hook_faults = {
     .name = "faults",
     .summary = "makes the Nth operation of a rank go wrong",
     .options = options,

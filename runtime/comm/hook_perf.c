@@ -26,7 +26,7 @@ static int32_t perf_open(struct hd__hook *h, struct hd_error *err)
     return HD_OK;
 }
 
-static uint32_t bits_of(uint64_t bytes)
+static uint32_t size_class(uint64_t bytes)
 {
     return bytes > 1 ? 64 - (uint32_t)__builtin_clzll(bytes - 1) : 0;
 }
@@ -47,8 +47,8 @@ static int32_t perf_end(struct hd__hook *h, struct hd__hook_op *op, int32_t code
     double seconds = hd__now() - op->since;
     uint64_t sent, received;
     (void)err;
-    hd__hook_bytes(op, &sent, &received);
-    struct row *r = row_of(h->state, op, bits_of(HD__MAX(sent, received)));
+    hd__comm_hook_op_bytes(op, &sent, &received);
+    struct row *r = row_of(h->state, op, size_class(HD__MAX(sent, received)));
     r->n++;
     r->failed += code != HD_OK;
     r->bytes += (double)HD__MAX(sent, received);
@@ -58,7 +58,7 @@ static int32_t perf_end(struct hd__hook *h, struct hd__hook_op *op, int32_t code
     return code;
 }
 
-static int by_place(const void *a, const void *b)
+static int by_group_and_size(const void *a, const void *b)
 {
     const struct row *x = a, *y = b;
     int order = strcmp(x->group, y->group);
@@ -75,42 +75,42 @@ static void print(const struct perf *p, const char *transport)
     for (uint32_t i = 0; i < p->rows.count; i++) {
         const struct row *r = &p->rows.at[i];
         hd__bytes_text(UINT64_C(1) << r->bits, bytes);
-        printf("  %-16s %-14s %9s %9" PRIu64 " %10.1f %10.1f %10.1f %8.3f\n", r->group, hd__hook_name(r->what), r->bits ? bytes : "0 B",
+        printf("  %-16s %-14s %9s %9" PRIu64 " %10.1f %10.1f %10.1f %8.3f\n", r->group, hd__comm_hook_op_name(r->what), r->bits ? bytes : "0 B",
                r->n, r->least * 1e6, r->seconds / (double)r->n * 1e6, r->most * 1e6, r->seconds > 0 ? r->bytes / r->seconds / 1e9 : 0);
     }
 }
 
-static void print_algorithms(const struct hd__ran *ran, const char *transport)
+static void print_algorithms(const struct hd__algorithm_counts *ran, const char *transport)
 {
     if (!ran || !ran->rows.count)
         return;
     printf("algorithms of rank 0 over comm-%s\n  %-16s %-14s %-14s %9s\n", transport, "group", "operation", "algorithm", "calls");
     for (uint32_t i = 0; i < ran->rows.count; i++) {
-        const struct hd__ran_row *r = &ran->rows.at[i];
-        printf("  %-16s %-14s %-14s %9" PRIu64 "\n", r->group, hd_coll_name(r->coll), r->how, r->calls);
+        const struct hd__algorithm_count *r = &ran->rows.at[i];
+        printf("  %-16s %-14s %-14s %9" PRIu64 "\n", r->group, hd_coll_name(r->coll), r->algorithm, r->calls);
     }
 }
 
-static void write_algorithms(FILE *f, const struct hd__ran *ran)
+static void write_algorithms(FILE *f, const struct hd__algorithm_counts *ran)
 {
     fputs("], \"algorithms\": [", f);
     for (uint32_t i = 0; ran && i < ran->rows.count; i++) {
-        const struct hd__ran_row *r = &ran->rows.at[i];
+        const struct hd__algorithm_count *r = &ran->rows.at[i];
         fprintf(f, "%s\n {\"group\": \"%s\", \"op\": \"%s\", \"algorithm\": \"%s\", \"calls\": %" PRIu64 "}", i ? "," : "", r->group,
-                hd_coll_name(r->coll), r->how, r->calls);
+                hd_coll_name(r->coll), r->algorithm, r->calls);
     }
 }
 
 static void write_json(FILE *f, const struct perf *p, const struct hd__hook *h)
 {
-    fprintf(f, "{\"rank\": %d, \"transport\": \"%s\", \"rows\": [", h->world.rank, h->place.transport);
+    fprintf(f, "{\"rank\": %d, \"transport\": \"%s\", \"rows\": [", h->world.rank, h->context.transport);
     for (uint32_t i = 0; i < p->rows.count; i++) {
         const struct row *r = &p->rows.at[i];
         fprintf(f, "%s\n {\"group\": \"%s\", \"op\": \"%s\", \"up_to_bytes\": %" PRIu64 ", \"calls\": %" PRIu64 ", \"failed\": %" PRIu64
-                ", \"bytes\": %.0f, \"seconds\": %.9f, \"least_s\": %.9f, \"most_s\": %.9f}", i ? "," : "", r->group, hd__hook_name(r->what),
+                ", \"bytes\": %.0f, \"seconds\": %.9f, \"least_s\": %.9f, \"most_s\": %.9f}", i ? "," : "", r->group, hd__comm_hook_op_name(r->what),
                 r->bits ? UINT64_C(1) << r->bits : 0, r->n, r->failed, r->bytes, r->seconds, r->least, r->most);
     }
-    write_algorithms(f, h->place.ran);
+    write_algorithms(f, h->context.counts);
     fputs("\n]}\n", f);
 }
 
@@ -118,12 +118,12 @@ static void perf_close(struct hd__hook *h)
 {
     struct perf *p = h->state;
     char path[512];
-    FILE *f = fopen(hd__hook_path(h, "perf", path), "we");
+    FILE *f = fopen(hd__comm_hook_output_path(h, "perf", path), "we");
     if (p->rows.count)
-        qsort(p->rows.at, p->rows.count, sizeof *p->rows.at, by_place);
+        qsort(p->rows.at, p->rows.count, sizeof *p->rows.at, by_group_and_size);
     if (h->world.rank == 0) {
-        print(p, h->place.transport);
-        print_algorithms(h->place.ran, h->place.transport);
+        print(p, h->context.transport);
+        print_algorithms(h->context.counts, h->context.transport);
     }
     if (f)
         write_json(f, p, h);
@@ -134,7 +134,7 @@ static void perf_close(struct hd__hook *h)
     free(p);
 }
 
-const struct hd__hook_kind hd__hook_perf = {
+const struct hd__hook_kind hd__comm_hook_perf = {
     .name = "perf",
     .summary = "count, bytes and time of operations by group, kind and size",
     .open = perf_open,

@@ -69,7 +69,7 @@ static int32_t trace_end(struct hd__hook *h, struct hd__hook_op *op, int32_t cod
     *e = (struct event){.what = op->what, .dtype = op->call.dtype, .group = group_of(t, op->group->name), .seq = op->seq,
                         .peer = op->seq ? -1 : op->group->ranks[op->peer], .count = op->call.count, .tag = op->call.tag,
                         .began = op->since, .ended = hd__now()};
-    hd__hook_bytes(op, &e->sent, &e->received);
+    hd__comm_hook_op_bytes(op, &e->sent, &e->received);
     return code;
 }
 
@@ -80,7 +80,7 @@ static void write_event(FILE *f, const struct trace *t, const struct event *e, u
 {
     const char *group = e->group >= 0 ? t->groups.at[e->group] : "?";
     fprintf(f, ",\n{\"ph\":\"b\",\"cat\":\"%s\",\"name\":\"%s\",\"id\":%" PRIu64 ",\"pid\":%d,\"tid\":%d,\"ts\":%.3f,\"args\":{", group,
-            hd__hook_name(e->what), number, rank, e->group, e->began * 1e6);
+            hd__comm_hook_op_name(e->what), number, rank, e->group, e->began * 1e6);
     if (e->peer >= 0)
         fprintf(f, "\"peer\":%d,", e->peer);
     else
@@ -88,17 +88,17 @@ static void write_event(FILE *f, const struct trace *t, const struct event *e, u
     fprintf(f, "\"dtype\":\"%s\",\"count\":%" PRIu64 ",\"sent\":%" PRIu64 ",\"received\":%" PRIu64 "}}", hd_dtype_name(e->dtype), e->count,
             e->sent, e->received);
     fprintf(f, ",\n{\"ph\":\"e\",\"cat\":\"%s\",\"name\":\"%s\",\"id\":%" PRIu64 ",\"pid\":%d,\"tid\":%d,\"ts\":%.3f}", group,
-            hd__hook_name(e->what), number, rank, e->group, e->ended * 1e6);
+            hd__comm_hook_op_name(e->what), number, rank, e->group, e->ended * 1e6);
 }
 
 static void trace_close(struct hd__hook *h)
 {
     struct trace *t = h->state;
     char path[512];
-    FILE *f = fopen(hd__hook_path(h, "trace", path), "we");
+    FILE *f = fopen(hd__comm_hook_output_path(h, "trace", path), "we");
     if (f) {
         fprintf(f, "{\"displayTimeUnit\":\"ms\",\"otherData\":{\"rank\":%d,\"transport\":\"%s\",\"not_kept\":%" PRIu64 "},\"traceEvents\":[\n"
-                "{\"ph\":\"M\",\"name\":\"process_name\",\"pid\":%d,\"args\":{\"name\":\"rank %d\"}}", h->world.rank, h->place.transport,
+                "{\"ph\":\"M\",\"name\":\"process_name\",\"pid\":%d,\"args\":{\"name\":\"rank %d\"}}", h->world.rank, h->context.transport,
                 t->lost, h->world.rank, h->world.rank);
         for (uint64_t i = 0; i < t->n; i++)
             write_event(f, t, &t->at[i], ((uint64_t)h->world.rank << 32) + i, h->world.rank);
@@ -112,7 +112,7 @@ static void trace_close(struct hd__hook *h)
     free(t);
 }
 
-const struct hd__hook_kind hd__hook_trace = {
+const struct hd__hook_kind hd__comm_hook_trace = {
     .name = "trace",
     .summary = "every operation with its times, as a Chrome trace for each rank",
     .options = options,

@@ -29,7 +29,7 @@ int32_t hd__comm_open(const struct hd_comm_ops *component, const struct hd_host 
         transport->ops.collective = NULL;
     if (!transport->ops.collective || !component->wait) {
         struct hd__comm inner = *transport;
-        hd__overlay_create(&inner, world, transport);
+        hd__comm_software_create(&inner, world, transport);
     }
     return HD_OK;
 }

@@ -8,14 +8,14 @@
 #include "heddle/comm.h"
 #include "runtime/comm/algorithms/select.h"
 
-struct hd__ran;
+struct hd__algorithm_counts;
 
 /* The core's own streams of messages. */
 enum { HD__STREAM_CHECK = HD_STREAMS_OF_CALLERS, HD__STREAM_COLLECTIVES /* and those behind it */ };
 
 struct hd__comm {
     const struct hd__tuning *tuning; /* set before opening, lives as long; NULL: the built-in rules, sums in the tree */
-    struct hd__ran *ran;             /* the same; NULL: algorithms are not counted */
+    struct hd__algorithm_counts *counts;             /* the same; NULL: algorithms are not counted */
     struct hd_comm_ops ops; /* `memory` may still be NULL: the caller allocates */
     struct hd_comm *comm;
 };
@@ -33,6 +33,6 @@ uint64_t hd__comm_caps(const struct hd_comm_ops *component, uint64_t caps, const
 
 /* ---- inside */
 /* Takes over the transport inner, which is open for `world`. Then `out` is used like any transport. */
-void hd__overlay_create(struct hd__comm *inner, const struct hd_world *world, struct hd__comm *out);
+void hd__comm_software_create(struct hd__comm *inner, const struct hd_world *world, struct hd__comm *out);
 
 #endif

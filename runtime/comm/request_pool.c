@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <time.h>
 
-void *hd__requests_take(struct hd__requests *all, size_t bytes)
+void *hd__comm_request_take(struct hd__request_pool *all, size_t bytes)
 {
     struct hd__request *one = all->free;
     if (one) {
@@ -19,20 +19,20 @@ void *hd__requests_take(struct hd__requests *all, size_t bytes)
     return one;
 }
 
-void hd__requests_drop(struct hd__request *one)
+void hd__comm_request_retire(struct hd__request *one)
 {
     one->used = 0;
     one->generation++;
 }
 
-void hd__requests_give(struct hd__requests *all, struct hd__request *one)
+void hd__comm_request_give_back(struct hd__request_pool *all, struct hd__request *one)
 {
-    hd__requests_drop(one);
+    hd__comm_request_retire(one);
     one->next_free = all->free;
     all->free = one;
 }
 
-void *hd__requests_find(const struct hd__requests *all, hd_request request, struct hd_error *err)
+void *hd__comm_request_find(const struct hd__request_pool *all, hd_request request, struct hd_error *err)
 {
     uint32_t index = (uint32_t)request;
     struct hd__request *one = index < all->at.count ? all->at.at[index] : NULL;
@@ -42,7 +42,7 @@ void *hd__requests_find(const struct hd__requests *all, hd_request request, stru
     return NULL;
 }
 
-void hd__requests_free(struct hd__requests *all)
+void hd__comm_requests_free(struct hd__request_pool *all)
 {
     for (uint32_t i = 0; i < all->at.count; i++)
         free(all->at.at[i]);
@@ -50,7 +50,7 @@ void hd__requests_free(struct hd__requests *all)
     all->free = NULL;
 }
 
-void hd__relax(uint32_t idle)
+void hd__comm_backoff(uint32_t idle)
 {
     struct timespec nap = {.tv_nsec = 50000};
     if (idle > 2000)

@@ -15,28 +15,28 @@ struct hd__request {
     int32_t used, reserved;
 };
 
-struct hd__requests {
+struct hd__request_pool {
     HD__ARRAY(void *) at;
     struct hd__request *free;
 };
 
 /* A record that is free, or a new one of `bytes`, zeroed. Never NULL. */
-void *hd__requests_take(struct hd__requests *all, size_t bytes);
+void *hd__comm_request_take(struct hd__request_pool *all, size_t bytes);
 /* The record's number is unknown from now on; drop: and the record is never taken again. */
-void hd__requests_give(struct hd__requests *all, struct hd__request *one);
-void hd__requests_drop(struct hd__request *one);
+void hd__comm_request_give_back(struct hd__request_pool *all, struct hd__request *one);
+void hd__comm_request_retire(struct hd__request *one);
 /* NULL and an error where the number is unknown. */
-void *hd__requests_find(const struct hd__requests *all, hd_request request, struct hd_error *err);
+void *hd__comm_request_find(const struct hd__request_pool *all, hd_request request, struct hd_error *err);
 /* The records themselves, not what they own. */
-void hd__requests_free(struct hd__requests *all);
+void hd__comm_requests_free(struct hd__request_pool *all);
 
-static inline hd_request hd__request_number(const struct hd__request *one)
+static inline hd_request hd__comm_request_number(const struct hd__request *one)
 {
     return (uint64_t)one->generation << 32 | one->index;
 }
 
 /* The idle-th turn of a wait in which nothing moved: ranks that share a core wait for each other, so yield soon, and nap in
  * the end. */
-void hd__relax(uint32_t idle);
+void hd__comm_backoff(uint32_t idle);
 
 #endif

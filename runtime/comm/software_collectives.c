@@ -10,12 +10,12 @@
 #include "runtime/comm/algorithms/plan.h"
 #include "runtime/comm/wrapper.h"
 
-enum { AT_ONCE = 2, WINDOW = 24, EARLY = 8 }; /* collectives under way; steps that are looked at, and receives posted, at a fence */
+enum { MAX_INFLIGHT = 2, LOOKAHEAD_STEPS = 24, MAX_EARLY_RECVS = 8 }; /* collectives under way; steps that are looked at, and receives posted, at a fence */
 
 struct op {
-    struct hd__layer_op base;
+    struct hd__wrapper_op base;
     struct hd_comm_call call;
-    struct hd__schedule schedule;
+    struct hd__coll_plan schedule;
     uint32_t at;     /* next step */
     uint32_t stream;
     uint32_t looked;  /* the fence behind which receives were posted last */
@@ -30,14 +30,14 @@ struct op {
 };
 
 struct hd_comm_group {
-    struct hd__layer_group base;
+    struct hd__wrapper_group base;
     int32_t n, me;
     int32_t *ranks; /* of the job */
     uint32_t calls; /* of collectives */
 };
 
 struct hd_comm {
-    struct hd__layer base;
+    struct hd__wrapper base;
 };
 
 static struct hd_comm_group *group_of(const struct op *op)
@@ -59,29 +59,29 @@ static void add_pending(struct op *op, hd_request request, uint32_t step, uint64
 /* Step `at`; messages are the op's. */
 static int32_t run_step(struct op *op, uint32_t at, uint64_t number, struct hd_error *err)
 {
-    const struct hd__step *step = &op->schedule.steps.at[at];
+    const struct hd__coll_step *step = &op->schedule.steps.at[at];
     struct hd_comm_group *g = group_of(op);
     const struct hd_comm_ops *inner = &g->base.home->ops;
     hd_request request;
     int32_t code = HD_OK;
     switch (step->kind) {
-    case HD__STEP_SEND:
-        code = inner->send(g->base.there, step->peer, op->stream, step->from, step->bytes, &request, err);
+    case HD__COLL_STEP_SEND:
+        code = inner->send(g->base.inner_group, step->peer, op->stream, step->from, step->bytes, &request, err);
         break;
-    case HD__STEP_RECV:
-        code = inner->recv(g->base.there, step->peer, op->stream, step->to, step->bytes, &request, err);
+    case HD__COLL_STEP_RECV:
+        code = inner->recv(g->base.inner_group, step->peer, op->stream, step->to, step->bytes, &request, err);
         break;
-    case HD__STEP_COPY:
+    case HD__COLL_STEP_COPY:
         memmove(step->to, step->from, step->bytes);
         return HD_OK;
-    case HD__STEP_WIDEN:
-        hd__widen(step->to, step->from, step->bytes, step->dtype);
+    case HD__COLL_STEP_WIDEN:
+        hd__comm_widen(step->to, step->from, step->bytes, step->dtype);
         return HD_OK;
-    case HD__STEP_NARROW:
-        hd__narrow(step->to, step->from, step->bytes, step->dtype);
+    case HD__COLL_STEP_NARROW:
+        hd__comm_narrow(step->to, step->from, step->bytes, step->dtype);
         return HD_OK;
     default:
-        hd__reduce(step->to, op->schedule.sources.at + step->first, (int32_t)step->n, g->n, step->bytes, step->dtype, step->redop);
+        hd__comm_reduce(step->to, op->schedule.sources.at + step->first, (int32_t)step->n, g->n, step->bytes, step->dtype, step->redop);
         return HD_OK;
     }
     if (code == HD_OK)
@@ -98,22 +98,22 @@ static int overlap(const uint8_t *a, uint64_t a_bytes, const void *b, uint64_t b
 }
 
 /* Does the step read or write memory of `bytes` at `at`? */
-static int uses(const struct hd__schedule *s, const struct hd__step *step, const uint8_t *at, uint64_t bytes)
+static int touches_memory(const struct hd__coll_plan *s, const struct hd__coll_step *step, const uint8_t *at, uint64_t bytes)
 {
-    size_t esize = step->kind == HD__STEP_REDUCE ? hd_dtype_size(step->dtype) : step->kind == HD__STEP_WIDEN ? 2 : 4;
+    size_t esize = step->kind == HD__COLL_STEP_REDUCE ? hd_dtype_size(step->dtype) : step->kind == HD__COLL_STEP_WIDEN ? 2 : 4;
     int used;
     switch (step->kind) {
-    case HD__STEP_SEND:
+    case HD__COLL_STEP_SEND:
         return overlap(at, bytes, step->from, step->bytes);
-    case HD__STEP_RECV:
-    case HD__STEP_POSTED:
+    case HD__COLL_STEP_RECV:
+    case HD__COLL_STEP_POSTED:
         return overlap(at, bytes, step->to, step->bytes);
-    case HD__STEP_COPY:
+    case HD__COLL_STEP_COPY:
         return overlap(at, bytes, step->from, step->bytes) || overlap(at, bytes, step->to, step->bytes);
-    case HD__STEP_WIDEN:
-    case HD__STEP_NARROW:
+    case HD__COLL_STEP_WIDEN:
+    case HD__COLL_STEP_NARROW:
         return overlap(at, bytes, step->from, step->bytes * esize) || overlap(at, bytes, step->to, step->bytes * (6 - esize));
-    case HD__STEP_REDUCE:
+    case HD__COLL_STEP_REDUCE:
         used = overlap(at, bytes, step->to, step->bytes * esize);
         for (uint32_t k = 0; k < step->n && !used; k++)
             used = overlap(at, bytes, s->sources.at[step->first + k], step->bytes * esize);
@@ -124,14 +124,14 @@ static int uses(const struct hd__schedule *s, const struct hd__step *step, const
 }
 
 /* May step `at`, a receive, be posted while those from op->at on are still to come? */
-static int is_free(const struct op *op, uint32_t at)
+static int is_recv_safe(const struct op *op, uint32_t at)
 {
-    const struct hd__step *step = &op->schedule.steps.at[at];
+    const struct hd__coll_step *step = &op->schedule.steps.at[at];
     for (uint32_t i = 0; i < op->n_pending; i++)
-        if (uses(&op->schedule, &op->schedule.steps.at[op->pending[i].step], step->to, step->bytes))
+        if (touches_memory(&op->schedule, &op->schedule.steps.at[op->pending[i].step], step->to, step->bytes))
             return 0;
     for (uint32_t i = op->at; i < at; i++)
-        if (uses(&op->schedule, &op->schedule.steps.at[i], step->to, step->bytes))
+        if (touches_memory(&op->schedule, &op->schedule.steps.at[i], step->to, step->bytes))
             return 0;
     return 1;
 }
@@ -139,27 +139,27 @@ static int is_free(const struct op *op, uint32_t at)
 /* In their order, which is that of the messages, until one has to wait. */
 static int32_t post_early(struct op *op, struct hd_error *err)
 {
-    uint32_t last = HD__MIN(op->at + WINDOW, op->schedule.steps.count), early = 0;
+    uint32_t last = HD__MIN(op->at + LOOKAHEAD_STEPS, op->schedule.steps.count), early = 0;
     uint64_t number = op->messages;
     op->looked = op->at;
     for (uint32_t i = 0; i < op->n_pending; i++)
-        early += op->schedule.steps.at[op->pending[i].step].kind == HD__STEP_POSTED;
-    for (uint32_t i = op->at; i < last && early < EARLY; i++) {
-        struct hd__step *step = &op->schedule.steps.at[i];
-        if (step->kind == HD__STEP_RECV) {
-            int32_t code = is_free(op, i) ? run_step(op, i, number, err) : 1;
+        early += op->schedule.steps.at[op->pending[i].step].kind == HD__COLL_STEP_POSTED;
+    for (uint32_t i = op->at; i < last && early < MAX_EARLY_RECVS; i++) {
+        struct hd__coll_step *step = &op->schedule.steps.at[i];
+        if (step->kind == HD__COLL_STEP_RECV) {
+            int32_t code = is_recv_safe(op, i) ? run_step(op, i, number, err) : 1;
             if (code)
                 return code < 0 ? code : HD_OK;
-            step->kind = HD__STEP_POSTED;
+            step->kind = HD__COLL_STEP_POSTED;
             early++;
         }
-        number += step->kind == HD__STEP_SEND || step->kind == HD__STEP_POSTED;
+        number += step->kind == HD__COLL_STEP_SEND || step->kind == HD__COLL_STEP_POSTED;
     }
     return HD_OK;
 }
 
 /* 1: of the first `messages` none is pending any more; 0: some are; or an error. */
-static int32_t drain(struct op *op, uint64_t messages, struct hd_error *err)
+static int32_t test_messages(struct op *op, uint64_t messages, struct hd_error *err)
 {
     const struct hd__comm *inner = op->base.group->home;
     int32_t none = 1;
@@ -175,31 +175,31 @@ static int32_t drain(struct op *op, uint64_t messages, struct hd_error *err)
     return none;
 }
 
-static int32_t overlay_advance(struct hd__layer_op *head, struct hd_error *err)
+static int32_t software_advance(struct hd__wrapper_op *head, struct hd_error *err)
 {
     struct op *op = (struct op *)head;
     int32_t moved = 0;
     while (op->at < op->schedule.steps.count) {
-        const struct hd__step *step = &op->schedule.steps.at[op->at];
-        int is_message = step->kind == HD__STEP_SEND || step->kind == HD__STEP_RECV || step->kind == HD__STEP_POSTED;
-        int32_t code = step->kind == HD__STEP_FENCE ? drain(op, step->bytes, err) : HD_OK;
-        if (step->kind != HD__STEP_FENCE && step->kind != HD__STEP_POSTED)
+        const struct hd__coll_step *step = &op->schedule.steps.at[op->at];
+        int is_message = step->kind == HD__COLL_STEP_SEND || step->kind == HD__COLL_STEP_RECV || step->kind == HD__COLL_STEP_POSTED;
+        int32_t code = step->kind == HD__COLL_STEP_FENCE ? test_messages(op, step->bytes, err) : HD_OK;
+        if (step->kind != HD__COLL_STEP_FENCE && step->kind != HD__COLL_STEP_POSTED)
             code = run_step(op, op->at, op->messages, err);
-        if (step->kind == HD__STEP_FENCE && code == 0 && op->looked != op->at)
+        if (step->kind == HD__COLL_STEP_FENCE && code == 0 && op->looked != op->at)
             code = post_early(op, err);
         if (code < 0)
             return code;
-        if (step->kind == HD__STEP_FENCE && code == 0)
+        if (step->kind == HD__COLL_STEP_FENCE && code == 0)
             return moved;
         op->messages += (uint64_t)is_message;
         op->at++;
         moved = 1;
     }
-    head->over = 1;
+    head->finished = 1;
     return 1;
 }
 
-static int32_t overlay_late(struct hd__layer_op *head, struct hd_error *err)
+static int32_t software_on_timeout(struct hd__wrapper_op *head, struct hd_error *err)
 {
     struct op *op = (struct op *)head;
     const struct hd_comm_group *g = group_of(op);
@@ -217,32 +217,32 @@ static int32_t overlay_late(struct hd__layer_op *head, struct hd_error *err)
                    (unsigned long long)op->call.tag, g->base.name, (long long)err->peer);
 }
 
-static void op_clear(struct hd__layer_op *op)
+static void op_clear(struct hd__wrapper_op *op)
 {
-    hd__schedule_clear(&((struct op *)op)->schedule);
+    hd__comm_plan_clear(&((struct op *)op)->schedule);
 }
 
-static void op_free(struct hd__layer_op *op)
+static void op_free(struct hd__wrapper_op *op)
 {
-    hd__schedule_free(&((struct op *)op)->schedule);
+    hd__comm_plan_free(&((struct op *)op)->schedule);
     free(((struct op *)op)->pending);
 }
 
 /* ---- slots */
 
-static int32_t overlay_group(struct hd_comm *o, const char *name, const int32_t *ranks, int32_t n,
+static int32_t software_group(struct hd_comm *o, const char *name, const int32_t *ranks, int32_t n,
                              struct hd_comm_group **group, struct hd_error *err)
 {
     const struct hd__comm *inner = &o->base.below[0];
-    struct hd_comm_group *there, *g;
+    struct hd_comm_group *inner_group, *g;
     int32_t code = n > 1024 ? hd_fail(err, HD_E_UNSUPPORTED, "group %s of %d ranks (1024 at most)", name, n)
-                            : inner->ops.group(inner->comm, name, ranks, n, &there, err);
+                            : inner->ops.group(inner->comm, name, ranks, n, &inner_group, err);
     if (code != HD_OK)
         return code;
     g = hd__alloc(sizeof *g);
-    hd__layer_group_init(&o->base, &g->base, name);
+    hd__comm_wrapper_group_init(&o->base, &g->base, name);
     g->base.home = inner;
-    g->base.there = there;
+    g->base.inner_group = inner_group;
     g->n = n;
     g->ranks = hd__alloc((size_t)n * sizeof *ranks);
     for (int32_t i = 0; i < n; i++) {
@@ -253,55 +253,55 @@ static int32_t overlay_group(struct hd_comm *o, const char *name, const int32_t 
     return HD_OK;
 }
 
-static void overlay_group_free(struct hd_comm_group *g)
+static void software_group_free(struct hd_comm_group *g)
 {
-    hd__layer_group_finish(&g->base);
+    hd__comm_wrapper_group_finish(&g->base);
     if (g->base.home->ops.group_free)
-        g->base.home->ops.group_free(g->base.there);
+        g->base.home->ops.group_free(g->base.inner_group);
     free(g->ranks);
     free(g);
 }
 
-static int32_t overlay_collective(struct hd_comm_group *g, const struct hd_comm_call *call, hd_request *request,
+static int32_t software_collective(struct hd_comm_group *g, const struct hd_comm_call *call, hd_request *request,
                                   struct hd_error *err)
 {
     const struct hd__comm *inner = g->base.home;
     struct op *op;
     int32_t code;
     if (inner->ops.collective)
-        return hd__layer_pass(&g->base, call, request, err);
-    code = hd__layer_usable(&g->base, err);
+        return hd__comm_wrapper_pass_through(&g->base, call, request, err);
+    code = hd__comm_wrapper_group_status(&g->base, err);
     if (code != HD_OK)
         return code;
-    op = hd__layer_op_new(&g->base);
+    op = hd__comm_wrapper_op_take(&g->base);
     op->call = *call;
     op->at = op->n_pending = 0;
     op->messages = op->looked = 0;
-    code = hd__schedule_build(&op->schedule, inner->tuning, g->n, g->me, call, err);
+    code = hd__comm_plan_build(&op->schedule, inner->tuning, g->n, g->me, call, err);
     if (code != HD_OK) {
-        hd__layer_op_drop(&op->base);
+        hd__comm_wrapper_op_give_back(&op->base);
         return code;
     }
-    op->stream = HD__STREAM_COLLECTIVES + g->calls++ % AT_ONCE;
+    op->stream = HD__STREAM_COLLECTIVES + g->calls++ % MAX_INFLIGHT;
     if (op->schedule.use)
-        hd__ran_count(inner->ran, g->base.name, call->coll, op->schedule.use->name);
-    return hd__layer_enqueue(&op->base, request, err);
+        hd__comm_count_algorithm(inner->counts, g->base.name, call->coll, op->schedule.use->name);
+    return hd__comm_wrapper_enqueue(&op->base, request, err);
 }
 
-static const struct hd__layer_kind overlay = {.op_bytes = sizeof(struct op),
-                                              .own_stream = HD__STREAM_COLLECTIVES,
-                                              .at_once = AT_ONCE,
-                                              .advance = overlay_advance,
-                                              .late = overlay_late,
+static const struct hd__wrapper_kind software_kind = {.op_bytes = sizeof(struct op),
+                                              .first_reserved_stream = HD__STREAM_COLLECTIVES,
+                                              .max_inflight = MAX_INFLIGHT,
+                                              .advance = software_advance,
+                                              .on_timeout = software_on_timeout,
                                               .op_clear = op_clear,
                                               .op_free = op_free,
-                                              .group = overlay_group,
-                                              .group_free = overlay_group_free,
-                                              .collective = overlay_collective};
+                                              .group = software_group,
+                                              .group_free = software_group_free,
+                                              .collective = software_collective};
 
-void hd__overlay_create(struct hd__comm *inner, const struct hd_world *world, struct hd__comm *out)
+void hd__comm_software_create(struct hd__comm *inner, const struct hd_world *world, struct hd__comm *out)
 {
     struct hd_comm *o = hd__alloc(sizeof *o);
-    o->base = (struct hd__layer){.kind = &overlay, .below = {*inner}, .n_below = 1, .world = *world};
-    hd__layer_become(&o->base, inner->ops.caps, out);
+    o->base = (struct hd__wrapper){.kind = &software_kind, .below = {*inner}, .n_below = 1, .world = *world};
+    hd__comm_wrapper_make_table(&o->base, inner->ops.caps, out);
 }

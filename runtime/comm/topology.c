@@ -5,13 +5,13 @@
 
 #include "core/base/cpu_affinity.h"
 
-const char *hd__places_word(uint32_t level)
+const char *hd__comm_topology_level_name(uint32_t level)
 {
     return level == HD__LEVELS_NUMA ? "NUMA node" : level == HD__LEVELS_PACKAGE ? "package" : "machine";
 }
 
 /* The first level that is not the machine; HD__LEVELS_MACHINE: there is none. */
-static uint32_t first_within(const int32_t *levels, uint32_t n)
+static uint32_t first_below_machine(const int32_t *levels, uint32_t n)
 {
     for (uint32_t i = 0; i < n; i++)
         if (levels[i] != HD__LEVELS_MACHINE)
@@ -19,62 +19,62 @@ static uint32_t first_within(const int32_t *levels, uint32_t n)
     return HD__LEVELS_MACHINE;
 }
 
-int32_t hd__places_firsts(const int32_t *outer, const int32_t *at, int32_t ranks, int32_t *firsts)
+int32_t hd__comm_topology_leaders(const int32_t *outer, const int32_t *at, int32_t ranks, int32_t *leaders)
 {
     for (int32_t r = 0; r < ranks; r++)
         if (at[r] < 0) {
-            memcpy(firsts, outer, (size_t)ranks * sizeof *firsts);
+            memcpy(leaders, outer, (size_t)ranks * sizeof *leaders);
             return r;
         }
     for (int32_t r = 0; r < ranks; r++) {
-        firsts[r] = outer[r];
-        while (at[firsts[r]] != at[r] || outer[firsts[r]] != outer[r])
-            firsts[r]++;
+        leaders[r] = outer[r];
+        while (at[leaders[r]] != at[r] || outer[leaders[r]] != outer[r])
+            leaders[r]++;
     }
     return -1;
 }
 
-void hd__places_nest(struct hd__nest *nest, const int32_t *levels, uint32_t n, const int32_t *machine, int32_t *const *at,
+void hd__comm_topology_levels(struct hd__topology_levels *out, const int32_t *levels, uint32_t n, const int32_t *machine, int32_t *const *at,
                      int32_t ranks, struct hd__arena *arena)
 {
     const int32_t *outer = machine;
-    *nest = (struct hd__nest){.nowhere = -1};
+    *out = (struct hd__topology_levels){.unbound_rank = -1};
     for (uint32_t i = 0; i < n; i++) {
-        int32_t *firsts = hd__arena_alloc(arena, (size_t)ranks * sizeof *firsts);
-        int32_t nowhere = hd__places_firsts(outer, at[i], ranks, firsts);
-        if (nowhere >= 0 && nest->nowhere < 0) {
-            nest->nowhere = nowhere;
-            nest->lost = (uint32_t)levels[i];
+        int32_t *leaders = hd__arena_alloc(arena, (size_t)ranks * sizeof *leaders);
+        int32_t unbound_rank = hd__comm_topology_leaders(outer, at[i], ranks, leaders);
+        if (unbound_rank >= 0 && out->unbound_rank < 0) {
+            out->unbound_rank = unbound_rank;
+            out->dropped_level = (uint32_t)levels[i];
         }
-        if (nowhere >= 0 && (nest->n || i + 1 < n))
+        if (unbound_rank >= 0 && (out->n || i + 1 < n))
             continue;
-        nest->level[nest->n] = nowhere >= 0 ? (uint32_t)HD__LEVELS_MACHINE : (uint32_t)levels[i];
-        nest->firsts[nest->n++] = firsts;
-        outer = firsts;
+        out->level[out->n] = unbound_rank >= 0 ? (uint32_t)HD__LEVELS_MACHINE : (uint32_t)levels[i];
+        out->leaders[out->n++] = leaders;
+        outer = leaders;
     }
 }
 
-const char *hd__places_instead(const struct hd__nest *nest)
+const char *hd__comm_topology_fallback(const struct hd__topology_levels *out)
 {
-    return nest->n == 1 && nest->level[0] == HD__LEVELS_MACHINE ? "machines are the levels" : "that level is left out";
+    return out->n == 1 && out->level[0] == HD__LEVELS_MACHINE ? "machines are the levels" : "that level is left out";
 }
 
 #ifdef HEDDLE_HWLOC
 #include <hwloc.h>
 #include <hwloc/glibc-sched.h>
 
-int hd__places_known(void)
+int hd__comm_topology_available(void)
 {
     return 1;
 }
 
-struct hd__places {
+struct hd__topology {
     hwloc_topology_t topology;
     cpu_set_t all; /* cores that ranks are dealt */
     int32_t real;  /* this machine's: bindings count */
 };
 
-static int32_t load(struct hd__places *p, struct hd_error *err)
+static int32_t load_topology(struct hd__topology *p, struct hd_error *err)
 {
     if (hwloc_topology_init(&p->topology))
         return hd_fail(err, HD_E_UNSUPPORTED, "hwloc: no topology");
@@ -85,23 +85,23 @@ static int32_t load(struct hd__places *p, struct hd_error *err)
 }
 
 /* Cores that this process may use; of another machine all. */
-static void find_cores(struct hd__places *p)
+static void find_cores(struct hd__topology *p)
 {
     if (!p->real || sched_getaffinity(0, sizeof p->all, &p->all))
         hwloc_cpuset_to_glibc_sched_affinity(p->topology, hwloc_topology_get_topology_cpuset(p->topology), &p->all, sizeof p->all);
 }
 
-int32_t hd__places_open(const int32_t *levels, uint32_t n, struct hd__places **places, struct hd_error *err)
+int32_t hd__comm_topology_open(const int32_t *levels, uint32_t n, struct hd__topology **places, struct hd_error *err)
 {
-    struct hd__places *p;
+    struct hd__topology *p;
     int32_t rc;
     *places = NULL;
-    if (first_within(levels, n) == HD__LEVELS_MACHINE)
+    if (first_below_machine(levels, n) == HD__LEVELS_MACHINE)
         return HD_OK;
     p = hd__alloc(sizeof *p);
-    rc = load(p, err);
+    rc = load_topology(p, err);
     if (rc) {
-        hd__places_close(p);
+        hd__comm_topology_close(p);
         return rc;
     }
     find_cores(p);
@@ -109,7 +109,7 @@ int32_t hd__places_open(const int32_t *levels, uint32_t n, struct hd__places **p
     return HD_OK;
 }
 
-void hd__places_close(struct hd__places *p)
+void hd__comm_topology_close(struct hd__topology *p)
 {
     if (!p)
         return;
@@ -119,7 +119,7 @@ void hd__places_close(struct hd__places *p)
 }
 
 /* Memories beside the same cores, as fast and large ones, are one place; one without cores is none. */
-static int32_t place_of(const struct hd__places *p, uint32_t level, const cpu_set_t *cpus)
+static int32_t object_of(const struct hd__topology *p, uint32_t level, const cpu_set_t *cpus)
 {
     hwloc_obj_type_t type = level == HD__LEVELS_NUMA ? HWLOC_OBJ_NUMANODE : HWLOC_OBJ_PACKAGE;
     int n = hwloc_get_nbobjs_by_type(p->topology, type);
@@ -140,50 +140,50 @@ static int32_t place_of(const struct hd__places *p, uint32_t level, const cpu_se
     return found && !several ? (int32_t)found->logical_index : -1;
 }
 
-int32_t hd__places_by_rule(const struct hd__places *p, uint32_t level, int32_t local_rank, int32_t local_ranks)
+int32_t hd__comm_topology_locate_by_rule(const struct hd__topology *p, uint32_t level, int32_t local_rank, int32_t local_ranks)
 {
     cpu_set_t mine;
     if (!p || level == HD__LEVELS_MACHINE)
         return 0;
-    hd__cpus_deal(&p->all, local_rank, local_ranks, &mine);
-    return place_of(p, level, &mine);
+    hd__cpus_partition(&p->all, local_rank, local_ranks, &mine);
+    return object_of(p, level, &mine);
 }
 
-int32_t hd__places_here(const struct hd__places *p, uint32_t level, int32_t local_rank, int32_t local_ranks)
+int32_t hd__comm_topology_locate(const struct hd__topology *p, uint32_t level, int32_t local_rank, int32_t local_ranks)
 {
-    return p && p->real && level != HD__LEVELS_MACHINE ? place_of(p, level, &p->all)
-                                                       : hd__places_by_rule(p, level, local_rank, local_ranks);
+    return p && p->real && level != HD__LEVELS_MACHINE ? object_of(p, level, &p->all)
+                                                       : hd__comm_topology_locate_by_rule(p, level, local_rank, local_ranks);
 }
 
 #else
 
-int hd__places_known(void)
+int hd__comm_topology_available(void)
 {
     return 0;
 }
 
-int32_t hd__places_open(const int32_t *levels, uint32_t n, struct hd__places **places, struct hd_error *err)
+int32_t hd__comm_topology_open(const int32_t *levels, uint32_t n, struct hd__topology **places, struct hd_error *err)
 {
-    uint32_t level = first_within(levels, n);
+    uint32_t level = first_below_machine(levels, n);
     *places = NULL;
     if (level == HD__LEVELS_MACHINE)
         return HD_OK;
     return hd_fail(err, HD_E_UNSUPPORTED, "which %s a rank is on is not known: this heddle was built without hwloc",
-                   hd__places_word(level));
+                   hd__comm_topology_level_name(level));
 }
 
-void hd__places_close(struct hd__places *places)
+void hd__comm_topology_close(struct hd__topology *places)
 {
     (void)places;
 }
 
-int32_t hd__places_here(const struct hd__places *places, uint32_t level, int32_t local_rank, int32_t local_ranks)
+int32_t hd__comm_topology_locate(const struct hd__topology *places, uint32_t level, int32_t local_rank, int32_t local_ranks)
 {
     (void)places, (void)level, (void)local_rank, (void)local_ranks;
     return 0;
 }
 
-int32_t hd__places_by_rule(const struct hd__places *places, uint32_t level, int32_t local_rank, int32_t local_ranks)
+int32_t hd__comm_topology_locate_by_rule(const struct hd__topology *places, uint32_t level, int32_t local_rank, int32_t local_ranks)
 {
     (void)places, (void)level, (void)local_rank, (void)local_ranks;
     return 0;

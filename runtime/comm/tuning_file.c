@@ -27,7 +27,7 @@ static const struct hd__options table = {keys, HD__COUNT(keys), sizeof(struct hd
 
 /* ---- reading */
 
-static int32_t read_key(const struct hd__node *key, const struct hd__node *value, struct row *row, struct hd__arena *arena,
+static int32_t read_key(const struct hd__tree_node *key, const struct hd__tree_node *value, struct row *row, struct hd__arena *arena,
                         struct hd_error *err)
 {
     int64_t at = hd__option_find(&table, key->text);
@@ -36,7 +36,7 @@ static int32_t read_key(const struct hd__node *key, const struct hd__node *value
         return hd_fail(err, HD_E_INVALID, "%s: unknown key %.60s; the keys are op, ranks, bytes, use, chunk", key->origin, key->text);
     if (value->kind != HD__SCALAR)
         return hd_fail(err, HD_E_INVALID, "%s: %s is %s where a single value is wanted", value->origin, key->text,
-                       hd__tree_kind(value));
+                       hd__tree_kind_name(value));
     struct hd_option option = hd__option_at(&table, (size_t)at);
     if (hd__option_parse(&option, value->text, row, arena, &why))
         return hd_fail(err, HD_E_INVALID, "%s: %s: %s", value->origin, key->text, why.message);
@@ -44,22 +44,22 @@ static int32_t read_key(const struct hd__node *key, const struct hd__node *value
 }
 
 /* "bruck, doubling, ring" */
-static void algorithms_of(uint32_t coll, struct hd__text *out)
+static void list_algorithms(uint32_t coll, struct hd__text *out)
 {
     const struct hd__algorithm *a;
-    for (uint32_t i = 0; (a = hd__algorithm_at(i)); i++)
+    for (uint32_t i = 0; (a = hd__comm_algorithm_at(i)); i++)
         if (a->coll == coll)
             hd__text_add(out, "%s%s", out->length ? ", " : "", a->name);
 }
 
-static int32_t read_rule(const struct hd__node *node, struct hd__tuning *tuning, struct hd__arena *arena, struct hd_error *err)
+static int32_t read_rule(const struct hd__tree_node *node, struct hd__tuning *tuning, struct hd__arena *arena, struct hd_error *err)
 {
     struct hd__tuning_rule rule;
     struct row row = {0};
     int32_t rc = hd__options_defaults(&table, &row, arena, err);
     if (node->kind != HD__MAP)
         return hd_fail(err, HD_E_INVALID, "%s: a rule is %s where {\"op\": ..., \"use\": ...} is wanted", node->origin,
-                       hd__tree_kind(node));
+                       hd__tree_kind_name(node));
     for (uint32_t i = 0; i < node->count && !rc; i++)
         rc = read_key(node->key[i], node->value[i], &row, arena, err);
     if (!rc && (!hd__tree_get(node, "op") || !hd__tree_get(node, "use")))
@@ -67,10 +67,10 @@ static int32_t read_rule(const struct hd__node *node, struct hd__tuning *tuning,
     if (rc)
         return rc;
     rule = (struct hd__tuning_rule){(uint32_t)row.op + 1, (int32_t)row.ranks, (uint64_t)row.bytes, NULL, (uint64_t)row.chunk};
-    rule.use = hd__algorithm_find(rule.coll, row.use);
+    rule.use = hd__comm_algorithm_find(rule.coll, row.use);
     if (!rule.use) {
         struct hd__text names = {0};
-        algorithms_of(rule.coll, &names);
+        list_algorithms(rule.coll, &names);
         rc = hd_fail(err, HD_E_INVALID, "%s: use: there is no algorithm '%.60s' for %s; there are %s",
                      hd__tree_get(node, "use")->origin, row.use, hd_coll_name(rule.coll), names.at);
         hd__text_free(&names);
@@ -80,9 +80,9 @@ static int32_t read_rule(const struct hd__node *node, struct hd__tuning *tuning,
     return HD_OK;
 }
 
-static int32_t read_root(const struct hd__node *root, struct hd__tuning *tuning, struct hd__arena *arena, struct hd_error *err)
+static int32_t read_root(const struct hd__tree_node *root, struct hd__tuning *tuning, struct hd__arena *arena, struct hd_error *err)
 {
-    const struct hd__node *format = hd__tree_get(root, "heddle_tuning"), *rules = hd__tree_get(root, "rules");
+    const struct hd__tree_node *format = hd__tree_get(root, "heddle_tuning"), *rules = hd__tree_get(root, "rules");
     int32_t rc = HD_OK;
     if (!format || format->kind != HD__SCALAR || strcmp(format->text, "1"))
         return hd_fail(err, HD_E_INVALID, "%s: this is no tuning file of `heddle bench --tune`: \"heddle_tuning\": %d is missing",
@@ -110,21 +110,21 @@ static uint64_t hash_rules(const struct hd__tuning *tuning)
     return hash;
 }
 
-int32_t hd__tuning_parse(const char *name, const char *text, size_t bytes, struct hd__tuning *tuning, struct hd_error *err)
+int32_t hd__comm_tuning_parse(const char *name, const char *text, size_t bytes, struct hd__tuning *tuning, struct hd_error *err)
 {
     struct hd__arena arena = {0};
-    struct hd__node *root = NULL;
+    struct hd__tree_node *root = NULL;
     int32_t rc = hd__tree_parse(name, text, bytes, NULL, &arena, &root, err);
     if (!rc)
         rc = read_root(root, tuning, &arena, err);
     hd__arena_free(&arena);
     if (rc)
-        hd__tuning_free(tuning);
+        hd__comm_tuning_free(tuning);
     tuning->hash = hash_rules(tuning);
     return rc;
 }
 
-int32_t hd__tuning_read(const char *path, struct hd__tuning *tuning, struct hd_error *err)
+int32_t hd__comm_tuning_read(const char *path, struct hd__tuning *tuning, struct hd_error *err)
 {
     FILE *in = fopen(path, "rb");
     if (!in)
@@ -137,7 +137,7 @@ int32_t hd__tuning_read(const char *path, struct hd__tuning *tuning, struct hd_e
     else if (bytes > HD__TREE_BYTES)
         rc = hd_fail(err, HD_E_INVALID, "%s: larger than 1 MiB: this is no tuning file", path);
     else
-        rc = hd__tuning_parse(path, text, bytes, tuning, err);
+        rc = hd__comm_tuning_parse(path, text, bytes, tuning, err);
     fclose(in);
     free(text);
     return rc;
@@ -145,7 +145,7 @@ int32_t hd__tuning_read(const char *path, struct hd__tuning *tuning, struct hd_e
 
 /* ---- writing */
 
-int32_t hd__tuning_write(const char *path, const struct hd__tuning *tuning, struct hd_error *err)
+int32_t hd__comm_tuning_write(const char *path, const struct hd__tuning *tuning, struct hd_error *err)
 {
     FILE *out = fopen(path, "w");
     if (!out)
@@ -166,7 +166,7 @@ int32_t hd__tuning_write(const char *path, const struct hd__tuning *tuning, stru
     return fclose(out) || bad ? hd_fail(err, HD_E_IO, "%s: it could not be written", path) : HD_OK;
 }
 
-void hd__tuning_free(struct hd__tuning *tuning)
+void hd__comm_tuning_free(struct hd__tuning *tuning)
 {
     hd__free_array(&tuning->rules);
     tuning->rules.at = NULL;

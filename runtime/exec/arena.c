@@ -13,20 +13,20 @@
 
 static uint32_t arena_kind(const struct hd__exec *e)
 {
-    return e->device.apart ? HD_MEM_DEVICE : HD_MEM_HOST;
+    return e->device.discrete ? HD_MEM_DEVICE : HD_MEM_HOST;
 }
 
 static int32_t map_arena(struct hd__exec *e, size_t bytes, struct hd_error *err)
 {
     const struct hd_device_ops *ops = e->device.ops;
-    for (uint32_t i = 0; i < e->transports.at.count; i++) {
-        struct hd__transport *t = e->transports.at.at[i];
-        if (t->ops->memory && !e->device.apart && !e->device.streams)
+    for (uint32_t i = 0; i < e->transports.opened.count; i++) {
+        struct hd__transport *t = e->transports.opened.at[i];
+        if (t->ops->memory && !e->device.discrete && !e->device.streams)
             return t->ops->memory(t->comm, bytes, &e->arena, err);
     }
     if (ops->alloc) {
         e->arena_from = 1;
-        return ops->alloc(e->device.at, arena_kind(e), bytes, &e->arena, err);
+        return ops->alloc(e->device.handle, arena_kind(e), bytes, &e->arena, err);
     }
     e->arena_from = 2;
     e->arena = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -50,39 +50,39 @@ static int32_t clear_arena(struct hd__exec *e, struct hd_error *err)
 {
     const int64_t most = INT64_C(4) << 20;
     void *zeros;
-    int32_t rc = hd__device_pinned(&e->device, (size_t)most, &zeros, err);
+    int32_t rc = hd__exec_device_alloc_pinned(&e->device, (size_t)most, &zeros, err);
     if (rc)
         return rc;
     memset(zeros, 0, (size_t)most);
     for (int64_t at = 0; at < e->p->persistent_bytes && !rc; at += most)
-        rc = e->device.ops->copy(e->device.at, HD_STREAM_COMPUTE, (char *)e->arena + at, zeros,
+        rc = e->device.ops->copy(e->device.handle, HD_STREAM_COMPUTE, (char *)e->arena + at, zeros,
                                  (size_t)HD__MIN(most, e->p->persistent_bytes - at), err);
     if (!rc)
-        rc = hd__exec_settle(e, err);
-    hd__device_pinned_free(&e->device, zeros);
+        rc = hd__exec_synchronize(e, err);
+    hd__exec_device_free_pinned(&e->device, zeros);
     return rc;
 }
 
-static int32_t map_view(struct hd__exec *e, struct hd_error *err)
+static int32_t map_host_mirror(struct hd__exec *e, struct hd_error *err)
 {
     size_t bytes = (size_t)e->p->arena_bytes;
-    void *view;
-    if (!e->device.apart) {
-        e->view = e->arena;
+    void *mirror;
+    if (!e->device.discrete) {
+        e->host_mirror = e->arena;
         touch_pages(e->arena, e->p->arena_bytes);
         return HD_OK;
     }
-    view = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (view == MAP_FAILED)
+    mirror = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (mirror == MAP_FAILED)
         return hd_fail(err, HD_E_NOMEM, "no addresses for %zu bytes of the device's memory", bytes);
-    e->view = view;
+    e->host_mirror = mirror;
     return clear_arena(e, err);
 }
 
 /* ---- the others */
 
 /* What the program keeps elsewhere, and who copies it. */
-static int32_t open_memories(struct hd__exec *e, struct hd_error *err)
+static int32_t open_host_pools(struct hd__exec *e, struct hd_error *err)
 {
     int64_t chunk = e->config.compiled->job->device_staging & ~INT64_C(4095);
     int32_t rc, any = 0;
@@ -90,48 +90,48 @@ static int32_t open_memories(struct hd__exec *e, struct hd_error *err)
         any |= e->p->bytes[memory] > 0;
     if (!any)
         return HD_OK;
-    rc = hd__memories_open(e->p, e->view, &e->device, &e->memories, err);
+    rc = hd__exec_host_pools_open(e->p, e->host_mirror, &e->device, &e->host_pools, err);
     if (!rc && (!e->device.streams || e->p->bytes[HD__MEM_FILE]))
-        rc = hd__copies_open(e->memories.file, HD__COPIES_AUTO, &e->copies, err);
+        rc = hd__exec_copy_engine_open(e->host_pools.file, HD__COPY_ENGINE_AUTO, &e->copy_engine, err);
     if (!rc && e->device.streams && e->p->bytes[HD__MEM_FILE])
-        rc = hd__spill_open(&e->device, e->copies, chunk, &e->spill, err);
+        rc = hd__exec_file_offload_open(&e->device, e->copy_engine, chunk, &e->file_offload, err);
     return rc;
 }
 
-int32_t hd__exec_map(struct hd__exec *e, struct hd_error *err)
+int32_t hd__exec_map_memory(struct hd__exec *e, struct hd_error *err)
 {
-    int32_t rc = e->device.streams ? hd__device_event(&e->device, &e->settled, err) : HD_OK;
+    int32_t rc = e->device.streams ? hd__exec_device_create_event(&e->device, &e->sync_event, err) : HD_OK;
     if (!rc)
         rc = map_arena(e, (size_t)e->p->arena_bytes, err);
     if (!rc)
-        rc = map_view(e, err);
-    return rc ? rc : open_memories(e, err);
+        rc = map_host_mirror(e, err);
+    return rc ? rc : open_host_pools(e, err);
 }
 
-void hd__exec_stop_copies(struct hd__exec *e)
+void hd__exec_close_copy_engines(struct hd__exec *e)
 {
-    hd__copies_close(e->copies);
-    hd__spill_close(e->spill);
+    hd__exec_copy_engine_close(e->copy_engine);
+    hd__exec_file_offload_close(e->file_offload);
 }
 
-void hd__exec_unmap(struct hd__exec *e)
+void hd__exec_unmap_memory(struct hd__exec *e)
 {
-    hd__memories_close(&e->memories, &e->device);
-    if (e->device.apart && e->view)
-        munmap(e->view, (size_t)e->p->arena_bytes);
+    hd__exec_host_pools_close(&e->host_pools, &e->device);
+    if (e->device.discrete && e->host_mirror)
+        munmap(e->host_mirror, (size_t)e->p->arena_bytes);
     if (e->arena && e->arena_from == 1)
-        e->device.ops->free(e->device.at, arena_kind(e), e->arena);
+        e->device.ops->free(e->device.handle, arena_kind(e), e->arena);
     if (e->arena && e->arena_from == 2)
         munmap(e->arena, (size_t)e->p->arena_bytes);
-    hd__device_event_free(&e->device, e->settled);
+    hd__exec_device_free_event(&e->device, e->sync_event);
 }
 
 /* ---- waiting */
 
-int32_t hd__exec_await(struct hd__exec *e, struct hd_event *event, double deadline, struct hd_error *err)
+int32_t hd__exec_wait_event(struct hd__exec *e, struct hd_event *event, double deadline, struct hd_error *err)
 {
     for (uint32_t idle = 0;; idle++) {
-        int32_t done = 0, rc = e->device.ops->reached(e->device.at, event, &done, err);
+        int32_t done = 0, rc = e->device.ops->reached(e->device.handle, event, &done, err);
         if (rc || done)
             return rc;
         rc = hd__exec_progress(e, err);
@@ -139,87 +139,87 @@ int32_t hd__exec_await(struct hd__exec *e, struct hd_event *event, double deadli
             return rc;
         if (deadline > 0 && hd__now() > deadline)
             return hd_fail(err, HD_E_TIMEOUT, "device-%s has not come to an end before the deadline", e->device.name);
-        hd__relax(idle);
+        hd__comm_backoff(idle);
     }
 }
 
-int32_t hd__exec_settle(struct hd__exec *e, struct hd_error *err)
+int32_t hd__exec_synchronize(struct hd__exec *e, struct hd_error *err)
 {
     int32_t rc;
     if (!e->device.streams)
         return HD_OK;
-    rc = e->device.ops->record(e->device.at, e->settled, HD_STREAM_COMPUTE, err);
-    return rc ? rc : hd__exec_await(e, e->settled, 0, err);
+    rc = e->device.ops->record(e->device.handle, e->sync_event, HD_STREAM_COMPUTE, err);
+    return rc ? rc : hd__exec_wait_event(e, e->sync_event, 0, err);
 }
 
 /* ---- the view */
 
-static int32_t move(struct hd__exec *e, const hd_tensor *tensors, uint32_t n, int pull, struct hd_error *err)
+static int32_t copy_tensors(struct hd__exec *e, const hd_tensor *tensors, uint32_t n, int d2h, struct hd_error *err)
 {
     int32_t rc = HD_OK;
-    for (uint32_t k = 0; k < n && !rc && e->device.apart; k++) {
-        const struct hd__tensor *t = hd__tc(e->p, tensors[k]);
-        char *here = hd__address(e->p, tensors[k], e->coord, e->view), *there = (char *)e->arena + (here - e->view);
+    for (uint32_t k = 0; k < n && !rc && e->device.discrete; k++) {
+        const struct hd__tensor *t = hd__tensor_const(e->p, tensors[k]);
+        char *here = hd__tensor_address(e->p, tensors[k], e->coord, e->host_mirror), *there = (char *)e->arena + (here - e->host_mirror);
         size_t bytes = (size_t)hd__tensor_bytes(e->p, t);
         if (hd__memory_of(e->p, tensors[k]) == HD__MEM_MAIN && bytes)
-            rc = e->device.ops->copy(e->device.at, HD_STREAM_COMPUTE, pull ? here : there, pull ? there : here, bytes, err);
+            rc = e->device.ops->copy(e->device.handle, HD_STREAM_COMPUTE, d2h ? here : there, d2h ? there : here, bytes, err);
     }
-    return rc ? rc : hd__exec_settle(e, err);
+    return rc ? rc : hd__exec_synchronize(e, err);
 }
 
-int32_t hd__exec_pull(struct hd__exec *e, const hd_tensor *tensors, uint32_t n, struct hd_error *err)
+int32_t hd__exec_d2h(struct hd__exec *e, const hd_tensor *tensors, uint32_t n, struct hd_error *err)
 {
-    return move(e, tensors, n, 1, err);
+    return copy_tensors(e, tensors, n, 1, err);
 }
 
-int32_t hd__exec_push(struct hd__exec *e, const hd_tensor *tensors, uint32_t n, struct hd_error *err)
+int32_t hd__exec_h2d(struct hd__exec *e, const hd_tensor *tensors, uint32_t n, struct hd_error *err)
 {
-    return move(e, tensors, n, 0, err);
+    return copy_tensors(e, tensors, n, 0, err);
 }
 
-static int32_t move_state(struct hd__exec *e, int pull, struct hd_error *err)
+static int32_t copy_state(struct hd__exec *e, int d2h, struct hd_error *err)
 {
     HD__ARRAY(hd_tensor) all = {0};
     int32_t rc;
-    for (uint32_t f = 0; f < e->p->flats.count && e->device.apart; f++) {
+    for (uint32_t f = 0; f < e->p->flats.count && e->device.discrete; f++) {
         const struct hd__flat *flat = &e->p->flats.at[f];
-        const hd_tensor holders[] = {pull ? 0 : flat->whole, pull ? 0 : flat->low, flat->master, flat->common,
+        const hd_tensor holders[] = {d2h ? 0 : flat->full, d2h ? 0 : flat->compute_copy, flat->master, flat->global_copy,
                                      flat->state[0], flat->state[1], flat->state[2], flat->state[3]};
         for (uint32_t h = 0; h < HD__COUNT(holders); h++)
             if (holders[h])
                 hd__push(&all, holders[h]);
     }
-    for (uint32_t n = 0; n < e->p->zeros.count; n++)
-        hd__push(&all, e->p->zeros.at[n]);
-    for (uint32_t n = 0; n < e->p->kept.count; n++)
-        hd__push(&all, e->p->kept.at[n].tensor);
-    rc = move(e, all.at, all.count, pull, err);
+    for (uint32_t n = 0; n < e->p->zero_init.count; n++)
+        hd__push(&all, e->p->zero_init.at[n]);
+    for (uint32_t n = 0; n < e->p->strategy_states.count; n++)
+        hd__push(&all, e->p->strategy_states.at[n].tensor);
+    rc = copy_tensors(e, all.at, all.count, d2h, err);
     hd__free_array(&all);
     return rc;
 }
 
-int32_t hd__exec_pull_state(struct hd__exec *e, struct hd_error *err)
+int32_t hd__exec_d2h_state(struct hd__exec *e, struct hd_error *err)
 {
-    return move_state(e, 1, err);
+    return copy_state(e, 1, err);
 }
 
-int32_t hd__exec_push_state(struct hd__exec *e, struct hd_error *err)
+int32_t hd__exec_h2d_state(struct hd__exec *e, struct hd_error *err)
 {
-    return move_state(e, 0, err);
+    return copy_state(e, 0, err);
 }
 
-void hd__exec_forget(struct hd__exec *e)
+void hd__exec_drop_mirror(struct hd__exec *e)
 {
-    if (e->device.apart)
-        madvise(e->view, (size_t)e->p->arena_bytes, MADV_DONTNEED);
+    if (e->device.discrete)
+        madvise(e->host_mirror, (size_t)e->p->arena_bytes, MADV_DONTNEED);
 }
 
-void *hd__exec_data(struct hd__exec *e, hd_tensor tensor)
+void *hd__exec_host_data(struct hd__exec *e, hd_tensor tensor)
 {
-    return hd__address(e->p, tensor, e->coord, e->view);
+    return hd__tensor_address(e->p, tensor, e->coord, e->host_mirror);
 }
 
-void *hd__exec_arena(struct hd__exec *e)
+void *hd__exec_host_arena(struct hd__exec *e)
 {
-    return e->view;
+    return e->host_mirror;
 }

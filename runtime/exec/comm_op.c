@@ -34,20 +34,20 @@ static void split_at(const struct hd_program *p, const struct hd__tensor *t, uin
     int32_t at = hd__dim_index(t, dim);
     *outer = *inner = 1;
     for (int32_t d = 0; d < t->ndim; d++)
-        *(d < at ? outer : inner) *= hd__local(p, t, d);
+        *(d < at ? outer : inner) *= hd__local_extent(p, t, d);
 }
 
-static struct hd__shuffle shuffle_of(const struct hd_program *p, hd_tensor t, uint16_t dim, int64_t n, void *data)
+static struct hd__block_layout permute_of(const struct hd_program *p, hd_tensor t, uint16_t dim, int64_t n, void *data)
 {
-    const struct hd__tensor *x = hd__tc(p, t);
-    struct hd__shuffle s = {.tensor = data, .n = n};
+    const struct hd__tensor *x = hd__tensor_const(p, t);
+    struct hd__block_layout s = {.tensor = data, .n = n};
     int64_t inner;
     split_at(p, x, dim, &s.outer, &inner);
     s.inner = inner / n * (int64_t)hd_dtype_size(x->dtype);
     return s;
 }
 
-void hd__shuffle(const struct hd__shuffle *s, char *tensor, int to_blocks)
+void hd__exec_permute_blocks(const struct hd__block_layout *s, char *tensor, int to_blocks)
 {
     for (int64_t b = 0; b < s->n; b++)
         for (int64_t o = 0; o < s->outer; o++) {
@@ -56,102 +56,102 @@ void hd__shuffle(const struct hd__shuffle *s, char *tensor, int to_blocks)
         }
 }
 
-static void blocks_of(struct hd__exchange *x, const struct hd_program *p, const struct hd__instr *i)
+static void init_permutes(struct hd__comm_op *x, const struct hd_program *p, const struct hd__instr *i)
 {
     int64_t n = x->group.of->n;
-    x->pack = shuffle_of(p, i->in[0], i->to, n, (void *)x->call.send);
-    x->unpack = shuffle_of(p, i->out[0], i->from, n, x->call.recv);
+    x->pack = permute_of(p, i->in[0], i->to, n, (void *)x->call.send);
+    x->unpack = permute_of(p, i->out[0], i->from, n, x->call.recv);
 }
 
 /* Memory for blocks, where the transport reaches it. */
-static int32_t take_blocks(struct hd__exchange *x, struct hd__shuffle *s, struct hd_error *err)
+static int32_t alloc_blocks(struct hd__comm_op *x, struct hd__block_layout *s, struct hd_error *err)
 {
     const struct hd__device *d = x->transports->device;
     size_t bytes = (size_t)(s->outer * s->n * s->inner);
     void *blocks = NULL;
     int32_t rc = HD_OK;
-    if (x->way == HD__WAY_ORDERED)
-        rc = d->ops->alloc(d->at, HD_MEM_DEVICE, bytes, &blocks, err);
+    if (x->path == HD__COMM_PATH_STREAM)
+        rc = d->ops->alloc(d->handle, HD_MEM_DEVICE, bytes, &blocks, err);
     else
         blocks = hd__alloc(bytes);
     s->blocks = blocks;
     return rc;
 }
 
-static int32_t give_blocks(struct hd__exchange *x, struct hd_error *err)
+static int32_t alloc_all_blocks(struct hd__comm_op *x, struct hd_error *err)
 {
-    int32_t rc = take_blocks(x, &x->pack, err);
+    int32_t rc = alloc_blocks(x, &x->pack, err);
     if (!rc)
-        rc = take_blocks(x, &x->unpack, err);
+        rc = alloc_blocks(x, &x->unpack, err);
     x->call.send = x->pack.blocks;
     x->call.recv = x->unpack.blocks;
     return rc;
 }
 
-static void free_blocks(const struct hd__exchange *x, const struct hd__shuffle *s)
+static void free_blocks(const struct hd__comm_op *x, const struct hd__block_layout *s)
 {
     const struct hd__device *d = x->transports->device;
-    if (x->way != HD__WAY_ORDERED)
+    if (x->path != HD__COMM_PATH_STREAM)
         free(s->blocks);
     else if (s->blocks)
-        d->ops->free(d->at, HD_MEM_DEVICE, s->blocks);
+        d->ops->free(d->handle, HD_MEM_DEVICE, s->blocks);
 }
 
 /* What all members call an operation: its number; across stages, which number theirs alone, its tensor's name. */
 static uint64_t tag_of(const struct hd_program *p, const struct hd__instr *i)
 {
-    const char *name = hd__tc(p, i->out[0])->name;
+    const char *name = hd__tensor_const(p, i->out[0])->name;
     return i->axes & HD_AXIS_BIT(HD_AXIS_PP) ? hd__hash(name, strlen(name), 0) & INT32_MAX : i->id;
 }
 
-struct hd__calls hd__calls_of(const struct hd_program *p, const struct hd__instr *i, int32_t n)
+struct hd__coll_calls hd__exec_coll_calls(const struct hd_program *p, const struct hd__instr *i, int32_t n)
 {
-    const struct hd__tensor *in = hd__tc(p, i->in[0]), *out = hd__tc(p, i->out[0]);
+    const struct hd__tensor *in = hd__tensor_const(p, i->in[0]), *out = hd__tensor_const(p, i->out[0]);
     int64_t outer = 1, inner_in = hd__numel(p, in), inner_out = hd__numel(p, out), unused;
     int64_t item = (int64_t)hd_dtype_size(in->dtype), blocks = i->op == HD_OP_ALL_TO_ALL;
-    struct hd__calls calls = {.call = {.struct_size = sizeof calls.call, .coll = coll_of(i->op), .dtype = in->dtype}};
+    struct hd__coll_calls calls = {.call = {.struct_size = sizeof calls.call, .coll = coll_of(i->op), .dtype = in->dtype}};
     if ((i->from || i->to) && !blocks) {
         split_at(p, in, i->from ? i->from : i->to, &outer, &inner_in);
         split_at(p, out, i->from ? i->from : i->to, &unused, &inner_out);
     }
     calls.n = outer;
-    calls.send_step = inner_in * item;
-    calls.recv_step = inner_out * item;
+    calls.send_stride = inner_in * item;
+    calls.recv_stride = inner_out * item;
     calls.call.redop = i->redop ? i->redop : HD_SUM;
     calls.call.count = (uint64_t)(blocks ? inner_in / n : HD__MIN(inner_in, inner_out));
     calls.call.tag = tag_of(p, i);
     return calls;
 }
 
-static void collective(struct hd__exchange *x, const struct hd_program *p, const struct hd__instr *i)
+static void init_collective(struct hd__comm_op *x, const struct hd_program *p, const struct hd__instr *i)
 {
-    struct hd__calls calls = hd__calls_of(p, i, x->group.of->n);
+    struct hd__coll_calls calls = hd__exec_coll_calls(p, i, x->group.of->n);
     calls.call.send = x->call.send;
     calls.call.recv = x->call.recv;
     x->call = calls.call;
     x->n_calls = calls.n;
-    x->send_step = calls.send_step;
-    x->recv_step = calls.recv_step;
+    x->send_stride = calls.send_stride;
+    x->recv_stride = calls.recv_stride;
     if (i->op == HD_OP_ALL_TO_ALL)
-        blocks_of(x, p, i);
+        init_permutes(x, p, i);
     x->n_requests = (uint32_t)x->n_calls;
 }
 
 /* ---- messages */
 
-static void around(struct hd__exchange *x, const struct hd_program *p, const struct hd__instr *i)
+static void init_ring_shift(struct hd__comm_op *x, const struct hd_program *p, const struct hd__instr *i)
 {
     int32_t n = x->group.of->n, me = x->group.of->me;
-    uint64_t bytes = (uint64_t)hd__tensor_bytes(p, hd__tc(p, i->in[0]));
-    x->message[0] = (struct hd__message){.data = x->call.recv, .bytes = bytes, .peer = (me + n - 1) % n, .receives = 1};
-    x->message[1] = (struct hd__message){.data = (void *)x->call.send, .bytes = bytes, .peer = (me + 1) % n};
+    uint64_t bytes = (uint64_t)hd__tensor_bytes(p, hd__tensor_const(p, i->in[0]));
+    x->message[0] = (struct hd__p2p_message){.data = x->call.recv, .bytes = bytes, .peer = (me + n - 1) % n, .receives = 1};
+    x->message[1] = (struct hd__p2p_message){.data = (void *)x->call.send, .bytes = bytes, .peer = (me + 1) % n};
     x->n_messages = x->n_requests = 2;
 }
 
-static void between_stages(struct hd__exchange *x, const struct hd_program *p, const struct hd__instr *i)
+static void init_p2p(struct hd__comm_op *x, const struct hd_program *p, const struct hd__instr *i)
 {
-    x->message[0] = (struct hd__message){.data = i->n_in ? (void *)x->call.send : x->call.recv,
-                                     .bytes = (uint64_t)hd__tensor_bytes(p, hd__tc(p, hd__instr_tensor(i))),
+    x->message[0] = (struct hd__p2p_message){.data = i->n_in ? (void *)x->call.send : x->call.recv,
+                                     .bytes = (uint64_t)hd__tensor_bytes(p, hd__tensor_const(p, hd__instr_tensor(i))),
                                      .peer = i->peer,
                                      .receives = i->op == HD_OP_RECV,
                                      .stream = hd__stream_way(i)};
@@ -160,19 +160,19 @@ static void between_stages(struct hd__exchange *x, const struct hd_program *p, c
 
 /* ---- the flight recorder */
 
-static void describe(struct hd__exchange *x, const struct hd_program *p, const struct hd__instr *i,
-                     const struct hd__exchange_place *place)
+static void describe_for_recorder(struct hd__comm_op *x, const struct hd_program *p, const struct hd__instr *i,
+                     const struct hd__instr_location *place)
 {
     const struct hd__group *g = x->group.of;
-    const struct hd__message *m = x->n_messages == 1 ? &x->message[0] : NULL;
+    const struct hd__p2p_message *m = x->n_messages == 1 ? &x->message[0] : NULL;
     int32_t from = !m ? -1 : m->receives ? g->ranks[m->peer] : g->ranks[g->me];
     int32_t to = !m ? -1 : m->receives ? g->ranks[g->me] : g->ranks[m->peer];
-    const struct hd__tensor *in = i->n_in ? hd__tc(p, i->in[0]) : NULL, *out = i->n_out ? hd__tc(p, i->out[0]) : NULL;
-    x->flight = (struct hd__flight_op){
+    const struct hd__tensor *in = i->n_in ? hd__tensor_const(p, i->in[0]) : NULL, *out = i->n_out ? hd__tensor_const(p, i->out[0]) : NULL;
+    x->flight_op = (struct hd__flight_op){
         .name = hd__op(i->op)->name,
         .section = place->section,
         .block = p->blocks.at[i->block],
-        .channel = hd__flight_channel(x->transports->flight, g->name, g->ranks, g->n, from, to, m ? m->stream : 0),
+        .channel = hd__comm_flight_channel(x->transports->flight, g->name, g->ranks, g->n, from, to, m ? m->stream : 0),
         .tag = x->call.tag,
         .count = x->call.coll ? x->call.count : (uint64_t)hd__numel(p, in ? in : out),
         .bytes = (uint64_t)HD__MAX(in ? hd__tensor_bytes(p, in) : 0, out ? hd__tensor_bytes(p, out) : 0),
@@ -182,198 +182,198 @@ static void describe(struct hd__exchange *x, const struct hd_program *p, const s
         .calls = x->n_requests,
         .root = x->call.coll == HD_COLL_BROADCAST ? x->call.root : -1,
     };
-    hd__flight_sign(&x->flight);
+    hd__comm_flight_hash_op(&x->flight_op);
 }
 
 /* ---- life */
 
-static uint32_t way_of(const struct hd__transports *t, const struct hd__group_ref *group)
+static uint32_t choose_path(const struct hd__transports *t, const struct hd__group_ref *group)
 {
-    if (!t->stage || group->of->n == 1)
-        return HD__WAY_HOST;
-    return group->transport->ordered ? HD__WAY_ORDERED : HD__WAY_STAGED;
+    if (!t->bounce || group->of->n == 1)
+        return HD__COMM_PATH_HOST;
+    return group->transport->stream_ordered ? HD__COMM_PATH_STREAM : HD__COMM_PATH_BOUNCE;
 }
 
 /* In one stream a stage that sends would keep itself from what it has to send before. */
-static int32_t check_messages(const struct hd__exchange *x, struct hd_error *err)
+static int32_t check_messages(const struct hd__comm_op *x, struct hd_error *err)
 {
     const char *use = x->group.transport->section->use;
-    if (x->way != HD__WAY_ORDERED || (x->group.transport->ops->caps & HD_COMM_STREAM_APART))
+    if (x->path != HD__COMM_PATH_STREAM || (x->group.transport->ops->caps & HD_COMM_STREAM_APART))
         return HD_OK;
     return hd_fail(err, HD_E_UNSUPPORTED, "comm-%s puts all its messages into one stream of the device, where those of a pipeline would "
                    "wait for each other: name another transport for them, comm: {use: %s, axes: {pp: shm}}", use, use);
 }
 
-static int32_t make_known(struct hd__exchange *x, const struct hd__instr *i, struct hd_error *err)
+static int32_t register_op(struct hd__comm_op *x, const struct hd__instr *i, struct hd_error *err)
 {
-    int32_t rc = x->pack.n ? give_blocks(x, err) : HD_OK;
-    if (!rc && x->way == HD__WAY_STAGED)
-        return hd__stage_add(x->transports->stage, x, i->stream, err);
-    return rc || x->way == HD__WAY_HOST ? rc : hd__ordered_add(x->transports->in_order, x, err);
+    int32_t rc = x->pack.n ? alloc_all_blocks(x, err) : HD_OK;
+    if (!rc && x->path == HD__COMM_PATH_BOUNCE)
+        return hd__exec_bounce_register(x->transports->bounce, x, i->stream, err);
+    return rc || x->path == HD__COMM_PATH_HOST ? rc : hd__exec_stream_comm_register(x->transports->stream_comm, x, err);
 }
 
-int32_t hd__exchange_new(struct hd__transports *transports, struct hd_program *p, const struct hd__instr *i,
-                         const struct hd__exchange_place *place, const int32_t coord[HD_AXIS_COUNT], void *arena,
-                         struct hd__exchange **exchange, struct hd_error *err)
+int32_t hd__exec_comm_op_create(struct hd__transports *transports, struct hd_program *p, const struct hd__instr *i,
+                         const struct hd__instr_location *place, const int32_t coord[HD_AXIS_COUNT], void *arena,
+                         struct hd__comm_op **exchange, struct hd_error *err)
 {
-    struct hd__exchange *x = hd__arena_alloc(&p->arena, sizeof *x);
+    struct hd__comm_op *x = hd__arena_alloc(&p->arena, sizeof *x);
     int p2p = hd__op(i->op)->class == HD__CLASS_P2P;
-    int32_t rc = hd__transports_group(transports, p2p ? HD_AXIS_BIT(HD_AXIS_PP) : i->axes, i->members, &x->group, err);
+    int32_t rc = hd__exec_transports_group(transports, p2p ? HD_AXIS_BIT(HD_AXIS_PP) : i->axes, i->members, &x->group, err);
     if (rc)
         return rc;
     *exchange = x;
     x->transports = transports;
-    x->way = way_of(transports, &x->group);
+    x->path = choose_path(transports, &x->group);
     x->call.struct_size = sizeof x->call;
-    x->call.send = i->n_in ? hd__address(p, i->in[0], coord, arena) : NULL;
-    x->call.recv = i->n_out ? hd__address(p, i->out[0], coord, arena) : NULL;
+    x->call.send = i->n_in ? hd__tensor_address(p, i->in[0], coord, arena) : NULL;
+    x->call.recv = i->n_out ? hd__tensor_address(p, i->out[0], coord, arena) : NULL;
     if (p2p && (rc = check_messages(x, err)))
         return rc;
     if (p2p)
-        between_stages(x, p, i);
+        init_p2p(x, p, i);
     else if (i->op == HD_OP_SHIFT)
-        around(x, p, i);
+        init_ring_shift(x, p, i);
     else if (coll_of(i->op))
-        collective(x, p, i);
+        init_collective(x, p, i);
     else
         return hd_fail(err, HD_E_UNSUPPORTED, "%s over %s cannot be executed between processes", hd__op(i->op)->name,
                        hd__axis_name(__builtin_ctz(i->axes)));
     x->requests = hd__arena_alloc(&p->arena, x->n_requests * sizeof *x->requests);
-    describe(x, p, i, place);
-    return make_known(x, i, err);
+    describe_for_recorder(x, p, i, place);
+    return register_op(x, i, err);
 }
 
-void hd__exchange_free(struct hd__exchange *x)
+void hd__exec_comm_op_free(struct hd__comm_op *x)
 {
     if (!x)
         return;
-    if (x->way == HD__WAY_STAGED)
-        hd__stage_remove(x->transports->stage, x);
-    if (x->way == HD__WAY_ORDERED)
-        hd__ordered_remove(x->transports->in_order, x);
+    if (x->path == HD__COMM_PATH_BOUNCE)
+        hd__exec_bounce_unregister(x->transports->bounce, x);
+    if (x->path == HD__COMM_PATH_STREAM)
+        hd__exec_stream_comm_unregister(x->transports->stream_comm, x);
     free_blocks(x, &x->pack);
     free_blocks(x, &x->unpack);
 }
 
 /* ---- running */
 
-static int32_t start_messages(struct hd__exchange *x, struct hd_error *err)
+static int32_t start_messages(struct hd__comm_op *x, struct hd_error *err)
 {
     const struct hd_comm_ops *ops = x->group.transport->ops;
     struct hd_comm_group *g = x->group.of->group;
     int32_t rc = HD_OK;
     for (uint32_t n = 0; n < x->n_messages && !rc; n++) {
-        const struct hd__message *m = &x->message[n];
+        const struct hd__p2p_message *m = &x->message[n];
         rc = m->receives ? ops->recv(g, m->peer, m->stream, m->data, m->bytes, &x->requests[n], err)
                          : ops->send(g, m->peer, m->stream, m->data, m->bytes, &x->requests[n], err);
     }
     return rc;
 }
 
-static int32_t start_collective(struct hd__exchange *x, struct hd_error *err)
+static int32_t start_collective(struct hd__comm_op *x, struct hd_error *err)
 {
     int32_t rc = HD_OK;
-    if (x->pack.n && x->way == HD__WAY_HOST)
-        hd__shuffle(&x->pack, x->pack.tensor, 1);
+    if (x->pack.n && x->path == HD__COMM_PATH_HOST)
+        hd__exec_permute_blocks(&x->pack, x->pack.tensor, 1);
     for (int64_t n = 0; n < x->n_calls && !rc; n++) {
         struct hd_comm_call call = x->call;
-        call.send = (const char *)x->call.send + n * x->send_step;
-        call.recv = (char *)x->call.recv + n * x->recv_step;
+        call.send = (const char *)x->call.send + n * x->send_stride;
+        call.recv = (char *)x->call.recv + n * x->recv_stride;
         rc = x->group.transport->ops->collective(x->group.of->group, &call, &x->requests[n], err);
     }
     return rc;
 }
 
 /* A rank that is alone in its group. */
-static int32_t keep(const struct hd__exchange *x, struct hd_error *err)
+static int32_t copy_to_self(const struct hd__comm_op *x, struct hd_error *err)
 {
     const struct hd__device *d = x->transports->device;
-    size_t bytes = (size_t)(x->n_calls * x->send_step);
+    size_t bytes = (size_t)(x->n_calls * x->send_stride);
     if (x->call.recv == x->call.send)
         return HD_OK;
     if (d->streams)
-        return d->ops->copy(d->at, HD_STREAM_COMPUTE, x->call.recv, x->call.send, bytes, err);
+        return d->ops->copy(d->handle, HD_STREAM_COMPUTE, x->call.recv, x->call.send, bytes, err);
     memmove(x->call.recv, x->call.send, bytes);
     return HD_OK;
 }
 
-int32_t hd__exchange_post(struct hd__exchange *x, struct hd_error *err)
+int32_t hd__exec_comm_op_post(struct hd__comm_op *x, struct hd_error *err)
 {
     int32_t rc;
-    hd__pump_enter(x->transports->pump);
+    hd__exec_progress_lock(x->transports->progress_thread);
     rc = x->n_messages ? start_messages(x, err) : start_collective(x, err);
-    hd__pump_leave(x->transports->pump, rc ? 0 : (int32_t)x->n_requests);
+    hd__exec_progress_unlock(x->transports->progress_thread, rc ? 0 : (int32_t)x->n_requests);
     return rc;
 }
 
-int32_t hd__exchange_start(struct hd__exchange *x, struct hd_error *err)
+int32_t hd__exec_comm_op_start(struct hd__comm_op *x, struct hd_error *err)
 {
     int32_t rc;
     if (x->group.of->n == 1)
-        return keep(x, err);
-    if (x->way == HD__WAY_ORDERED) {
-        rc = hd__ordered_start(x->transports->in_order, x, err);
+        return copy_to_self(x, err);
+    if (x->path == HD__COMM_PATH_STREAM) {
+        rc = hd__exec_stream_comm_start(x->transports->stream_comm, x, err);
         x->pending = !rc;
         return rc;
     }
-    x->flown = hd__flight_start(x->transports->flight, &x->flight, hd__clock_now(&x->transports->clock));
-    rc = x->way == HD__WAY_STAGED ? hd__stage_start(x->transports->stage, x, err) : hd__exchange_post(x, err);
+    x->flight_number = hd__comm_flight_start(x->transports->flight, &x->flight_op, hd__clock_now(&x->transports->clock));
+    rc = x->path == HD__COMM_PATH_BOUNCE ? hd__exec_bounce_start(x->transports->bounce, x, err) : hd__exec_comm_op_post(x, err);
     x->pending = !rc;
     if (rc)
-        hd__flight_end(x->transports->flight, x->flown, hd__clock_now(&x->transports->clock), rc);
+        hd__comm_flight_end(x->transports->flight, x->flight_number, hd__clock_now(&x->transports->clock), rc);
     return rc;
 }
 
-int32_t hd__exchange_quiet(const struct hd__exchange *x)
+int32_t hd__exec_comm_op_capturable(const struct hd__comm_op *x)
 {
-    return x->way == HD__WAY_ORDERED || (x->group.of->n == 1 && x->transports->device->streams);
+    return x->path == HD__COMM_PATH_STREAM || (x->group.of->n == 1 && x->transports->device->streams);
 }
 
-int32_t hd__exchange_watched(const struct hd__exchange *x)
+int32_t hd__exec_comm_op_stream_ordered(const struct hd__comm_op *x)
 {
-    return x->way == HD__WAY_ORDERED;
+    return x->path == HD__COMM_PATH_STREAM;
 }
 
-int32_t hd__exchange_pending(const struct hd__exchange *x)
+int32_t hd__exec_comm_op_pending(const struct hd__comm_op *x)
 {
     return x->pending;
 }
 
-void hd__exchange_forget(struct hd__exchange *x, double deadline)
+void hd__exec_comm_op_cancel(struct hd__comm_op *x, double deadline)
 {
     for (uint32_t n = 0; n < x->n_requests && x->pending; n++) {
         struct hd_error none = HD_ERROR_INIT;
-        (void)hd__transports_wait(x->transports, x->group.transport, x->requests[n], deadline, &none);
+        (void)hd__exec_transports_wait(x->transports, x->group.transport, x->requests[n], deadline, &none);
     }
     x->pending = 0;
 }
 
-static int32_t wait_requests(struct hd__exchange *x, double deadline, struct hd_error *err)
+static int32_t wait_requests(struct hd__comm_op *x, double deadline, struct hd_error *err)
 {
     int32_t rc = HD_OK;
     for (uint32_t n = 0; n < x->n_requests && !rc; n++)
-        rc = hd__transports_wait(x->transports, x->group.transport, x->requests[n], deadline, err);
+        rc = hd__exec_transports_wait(x->transports, x->group.transport, x->requests[n], deadline, err);
     if (x->unpack.n && !rc)
-        hd__shuffle(&x->unpack, x->unpack.tensor, 0);
+        hd__exec_permute_blocks(&x->unpack, x->unpack.tensor, 0);
     return rc;
 }
 
-int32_t hd__exchange_wait(struct hd__exchange *x, double timeout, double *seconds, struct hd_error *err)
+int32_t hd__exec_comm_op_wait(struct hd__comm_op *x, double timeout, double *seconds, struct hd_error *err)
 {
     double since = hd__clock_now(&x->transports->clock), now;
     int32_t rc;
     if (!x->pending)
         return HD_OK;
-    if (x->way == HD__WAY_ORDERED) {
+    if (x->path == HD__COMM_PATH_STREAM) {
         x->pending = 0;
-        return hd__ordered_wait(x->transports->in_order, x, err);
+        return hd__exec_stream_comm_wait(x->transports->stream_comm, x, err);
     }
-    hd__flight_wait(x->transports->flight, x->flown, since);
-    rc = x->way == HD__WAY_STAGED ? hd__stage_wait(x->transports->stage, x, since + timeout, err)
+    hd__comm_flight_wait(x->transports->flight, x->flight_number, since);
+    rc = x->path == HD__COMM_PATH_BOUNCE ? hd__exec_bounce_wait(x->transports->bounce, x, since + timeout, err)
                                   : wait_requests(x, since + timeout, err);
     x->pending = 0;
     now = hd__clock_now(&x->transports->clock);
-    hd__flight_end(x->transports->flight, x->flown, now, rc);
+    hd__comm_flight_end(x->transports->flight, x->flight_number, now, rc);
     *seconds += now - since;
     return rc;
 }

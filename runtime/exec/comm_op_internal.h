@@ -7,13 +7,13 @@
 #include "runtime/exec/stream_comm.h"
 
 /* [outer, n, inner] bytes in a tensor <-> n contiguous blocks [outer, inner]. */
-struct hd__shuffle {
+struct hd__block_layout {
     char *tensor, *blocks;
     int64_t outer, n, inner;
 };
 
 /* To or from one member. Messages match in the order of their pair and stream. */
-struct hd__message {
+struct hd__p2p_message {
     void *data;
     uint64_t bytes;
     int32_t peer, receives;
@@ -22,29 +22,29 @@ struct hd__message {
 
 /* How a transport reaches the tensors: where they are the host's it is called at once; where the device has streams, an
  * exchange goes through a lane of the stage, or into a stream of the device. */
-enum { HD__WAY_HOST = 0, HD__WAY_STAGED, HD__WAY_ORDERED };
+enum { HD__COMM_PATH_HOST = 0, HD__COMM_PATH_BOUNCE, HD__COMM_PATH_STREAM };
 
-struct hd__exchange {
+struct hd__comm_op {
     struct hd__transports *transports;
     struct hd__group_ref group;
     struct hd_comm_call call;              /* a collective */
-    int64_t n_calls, send_step, recv_step; /* bytes from one call to the next */
-    struct hd__shuffle pack, unpack;       /* all_to_all; n = 0 elsewhere */
-    struct hd__message message[2];
+    int64_t n_calls, send_stride, recv_stride; /* bytes from one call to the next */
+    struct hd__block_layout pack, unpack;       /* all_to_all; n = 0 elsewhere */
+    struct hd__p2p_message message[2];
     uint32_t n_messages, n_requests;
     hd_request *requests;
     int32_t pending;
-    uint32_t way;                /* HD__WAY_... */
-    struct hd__chunked staged;   /* HD__WAY_STAGED */
-    struct hd__in_order order;   /* HD__WAY_ORDERED */
-    struct hd__flight_op flight; /* as the recorder describes it */
-    uint64_t flown;              /* its number there while it is pending */
+    uint32_t path;                /* HD__WAY_... */
+    struct hd__bounce_op bounce;   /* HD__COMM_PATH_BOUNCE */
+    struct hd__stream_op stream_op;   /* HD__COMM_PATH_STREAM */
+    struct hd__flight_op flight_op; /* as the recorder describes it */
+    uint64_t flight_number;              /* its number there while it is pending */
 };
 
 /* to_blocks: from the tensor into the blocks; else back. `tensor` may be a copy of it. */
-void hd__shuffle(const struct hd__shuffle *s, char *tensor, int to_blocks);
+void hd__exec_permute_blocks(const struct hd__block_layout *s, char *tensor, int to_blocks);
 
 /* Gives all of it to the transport: n_requests requests. */
-int32_t hd__exchange_post(struct hd__exchange *x, struct hd_error *err);
+int32_t hd__exec_comm_op_post(struct hd__comm_op *x, struct hd_error *err);
 
 #endif

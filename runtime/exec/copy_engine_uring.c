@@ -9,10 +9,10 @@
 #include <liburing.h>
 
 #define ENTRIES 64
-#define LARGEST (INT64_C(1) << 26) /* one request; more are told in several */
+#define MAX_REQUEST_BYTES (INT64_C(1) << 26) /* one request; more are told in several */
 
 struct request {
-    struct hd__copy copy;
+    struct hd__copy_op copy;
     int64_t done;
     int32_t used, complete;
 };
@@ -24,7 +24,7 @@ struct hd__uring {
     uint32_t in_flight;
 };
 
-int32_t hd__uring_open(int file, struct hd__uring **uring, struct hd_error *err)
+int32_t hd__exec_uring_open(int file, struct hd__uring **uring, struct hd_error *err)
 {
     struct hd__uring *u = hd__alloc(sizeof *u);
     int rc = io_uring_queue_init(ENTRIES, &u->ring, 0);
@@ -42,7 +42,7 @@ static int32_t submit(struct hd__uring *u, uint32_t index, struct hd_error *err)
 {
     struct request *r = &u->requests.at[index];
     struct io_uring_sqe *sqe = io_uring_get_sqe(&u->ring);
-    unsigned n = (unsigned)HD__MIN(r->copy.bytes - r->done, LARGEST);
+    unsigned n = (unsigned)HD__MIN(r->copy.bytes - r->done, MAX_REQUEST_BYTES);
     int rc;
     if (!sqe)
         return hd_fail(err, HD_E_IO, "the ring of io_uring is full");
@@ -61,7 +61,7 @@ static int32_t submit(struct hd__uring *u, uint32_t index, struct hd_error *err)
 }
 
 /* Takes one completion; a short one goes on with what is left. */
-static int32_t reap(struct hd__uring *u, double deadline, struct hd_error *err)
+static int32_t wait_completion(struct hd__uring *u, double deadline, struct hd_error *err)
 {
     double left = deadline - hd__now();
     struct __kernel_timespec t = {.tv_sec = left > 0 ? (long long)left : 0};
@@ -90,12 +90,12 @@ static int32_t reap(struct hd__uring *u, double deadline, struct hd_error *err)
     return r->complete ? HD_OK : submit(u, index, err);
 }
 
-void hd__uring_close(struct hd__uring *u)
+void hd__exec_uring_close(struct hd__uring *u)
 {
     struct hd_error err = HD_ERROR_INIT;
     if (!u)
         return;
-    while (u->in_flight && !reap(u, hd__now() + 10, &err))
+    while (u->in_flight && !wait_completion(u, hd__now() + 10, &err))
         ;
     io_uring_queue_exit(&u->ring);
     hd__free_array(&u->requests);
@@ -111,11 +111,11 @@ static uint32_t free_request(struct hd__uring *u)
     return u->requests.count - 1;
 }
 
-int32_t hd__uring_start(struct hd__uring *u, struct hd__copy *copy, struct hd_error *err)
+int32_t hd__exec_uring_start(struct hd__uring *u, struct hd__copy_op *copy, struct hd_error *err)
 {
     uint32_t index = free_request(u);
     while (u->in_flight >= ENTRIES) {
-        int32_t rc = reap(u, hd__now() + 60, err);
+        int32_t rc = wait_completion(u, hd__now() + 60, err);
         if (rc)
             return rc;
     }
@@ -124,12 +124,12 @@ int32_t hd__uring_start(struct hd__uring *u, struct hd__copy *copy, struct hd_er
     return submit(u, index, err);
 }
 
-int32_t hd__uring_wait(struct hd__uring *u, const struct hd__copy *copy, double deadline, struct hd_error *err)
+int32_t hd__exec_uring_wait(struct hd__uring *u, const struct hd__copy_op *copy, double deadline, struct hd_error *err)
 {
     uint32_t index = copy->ticket - 1;
     int32_t rc = HD_OK;
     while (!rc && !u->requests.at[index].complete)
-        rc = reap(u, deadline, err);
+        rc = wait_completion(u, deadline, err);
     if (!rc)
         u->requests.at[index].used = 0;
     return rc;
@@ -137,26 +137,26 @@ int32_t hd__uring_wait(struct hd__uring *u, const struct hd__copy *copy, double 
 
 #else
 
-int32_t hd__uring_open(int file, struct hd__uring **uring, struct hd_error *err)
+int32_t hd__exec_uring_open(int file, struct hd__uring **uring, struct hd_error *err)
 {
     (void)file;
     (void)uring;
     return hd_fail(err, HD_E_UNSUPPORTED, "this heddle was built without liburing");
 }
 
-void hd__uring_close(struct hd__uring *uring)
+void hd__exec_uring_close(struct hd__uring *uring)
 {
     (void)uring;
 }
 
-int32_t hd__uring_start(struct hd__uring *uring, struct hd__copy *copy, struct hd_error *err)
+int32_t hd__exec_uring_start(struct hd__uring *uring, struct hd__copy_op *copy, struct hd_error *err)
 {
     (void)uring;
     (void)copy;
     return hd_fail(err, HD_E_INTERNAL, "there is no io_uring");
 }
 
-int32_t hd__uring_wait(struct hd__uring *uring, const struct hd__copy *copy, double deadline, struct hd_error *err)
+int32_t hd__exec_uring_wait(struct hd__uring *uring, const struct hd__copy_op *copy, double deadline, struct hd_error *err)
 {
     (void)uring;
     (void)copy;

@@ -1,41 +1,41 @@
 /* Small things that everything on streams needs. */
 #include "runtime/exec/device.h"
 
-int32_t hd__device_check(struct hd__device *d, struct hd_error *err)
+int32_t hd__exec_device_check(struct hd__device *d, struct hd_error *err)
 {
     d->streams = (d->ops->caps & HD_DEVICE_STREAMS) != 0;
-    d->apart = !(d->ops->caps & HD_DEVICE_HOST_MEMORY);
-    if (d->apart && !d->streams)
+    d->discrete = !(d->ops->caps & HD_DEVICE_HOST_MEMORY);
+    if (d->discrete && !d->streams)
         return hd_fail(err, HD_E_UNSUPPORTED, "device-%s has neither HD_DEVICE_HOST_MEMORY nor HD_DEVICE_STREAMS: nothing could "
                        "be copied to it", d->name);
     return HD_OK;
 }
 
-int32_t hd__device_order(const struct hd__device *d, uint32_t earlier, uint32_t later, struct hd_event *event,
+int32_t hd__exec_device_order_streams(const struct hd__device *d, uint32_t earlier, uint32_t later, struct hd_event *event,
                          struct hd_error *err)
 {
-    int32_t rc = d->ops->record(d->at, event, earlier, err);
-    return rc ? rc : d->ops->follow(d->at, later, event, err);
+    int32_t rc = d->ops->record(d->handle, event, earlier, err);
+    return rc ? rc : d->ops->follow(d->handle, later, event, err);
 }
 
-int32_t hd__device_event(const struct hd__device *d, struct hd_event **event, struct hd_error *err)
+int32_t hd__exec_device_create_event(const struct hd__device *d, struct hd_event **event, struct hd_error *err)
 {
-    return d->ops->event(d->at, event, err);
+    return d->ops->event(d->handle, event, err);
 }
 
-void hd__device_event_free(const struct hd__device *d, struct hd_event *event)
+void hd__exec_device_free_event(const struct hd__device *d, struct hd_event *event)
 {
     if (event)
-        d->ops->event_free(d->at, event);
+        d->ops->event_free(d->handle, event);
 }
 
-int32_t hd__device_pinned(const struct hd__device *d, size_t bytes, void **memory, struct hd_error *err)
+int32_t hd__exec_device_alloc_pinned(const struct hd__device *d, size_t bytes, void **memory, struct hd_error *err)
 {
-    return d->ops->alloc(d->at, HD_MEM_PINNED, bytes, memory, err);
+    return d->ops->alloc(d->handle, HD_MEM_PINNED, bytes, memory, err);
 }
 
-void hd__device_pinned_free(const struct hd__device *d, void *memory)
+void hd__exec_device_free_pinned(const struct hd__device *d, void *memory)
 {
     if (memory)
-        d->ops->free(d->at, HD_MEM_PINNED, memory);
+        d->ops->free(d->handle, HD_MEM_PINNED, memory);
 }

@@ -10,24 +10,24 @@
 
 struct hd__device {
     const struct hd_device_ops *ops;
-    struct hd_device *at;
+    struct hd_device *handle;
     const char *name;
     int32_t streams; /* it only enqueues */
-    int32_t apart;   /* the host cannot touch its memory */
+    int32_t discrete;   /* the host cannot touch its memory */
 };
 
 /* Checks what its capabilities mean for the executor. */
-int32_t hd__device_check(struct hd__device *d, struct hd_error *err);
+int32_t hd__exec_device_check(struct hd__device *d, struct hd_error *err);
 
 /* ---- of devices with streams */
 
 /* What `later` is given from now on starts after what `earlier` was given so far. */
-int32_t hd__device_order(const struct hd__device *d, uint32_t earlier, uint32_t later, struct hd_event *event,
+int32_t hd__exec_device_order_streams(const struct hd__device *d, uint32_t earlier, uint32_t later, struct hd_event *event,
                          struct hd_error *err);
-int32_t hd__device_event(const struct hd__device *d, struct hd_event **event, struct hd_error *err);
-void hd__device_event_free(const struct hd__device *d, struct hd_event *event); /* NULL is fine */
+int32_t hd__exec_device_create_event(const struct hd__device *d, struct hd_event **event, struct hd_error *err);
+void hd__exec_device_free_event(const struct hd__device *d, struct hd_event *event); /* NULL is fine */
 /* Memory that copies from and to the device are fast with. HD_MEM_PINNED, freed with the next call. */
-int32_t hd__device_pinned(const struct hd__device *d, size_t bytes, void **memory, struct hd_error *err);
-void hd__device_pinned_free(const struct hd__device *d, void *memory); /* NULL is fine */
+int32_t hd__exec_device_alloc_pinned(const struct hd__device *d, size_t bytes, void **memory, struct hd_error *err);
+void hd__exec_device_free_pinned(const struct hd__device *d, void *memory); /* NULL is fine */
 
 #endif

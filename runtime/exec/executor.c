@@ -19,7 +19,7 @@ static int same_group(const struct hd__instr *a, const struct hd__instr *b)
 static int32_t open_stage_groups(struct hd__exec *e, struct hd_error *err)
 {
     const struct hd__compiled *c = e->config.compiled;
-    HD__ARRAY(const struct hd__instr *) known = {0};
+    HD__ARRAY(const struct hd__instr *) groups_seen = {0};
     int32_t rc = HD_OK;
     for (int32_t stage = 0; stage < c->n_stages && c->n_stages > 1; stage++)
         for (uint32_t s = 0; s < c->stage[stage]->sections.count; s++)
@@ -29,52 +29,52 @@ static int32_t open_stage_groups(struct hd__exec *e, struct hd_error *err)
                 uint32_t n = 0;
                 if (!(i->axes & HD_AXIS_BIT(HD_AXIS_PP)))
                     continue;
-                while (n < known.count && !same_group(known.at[n], i))
+                while (n < groups_seen.count && !same_group(groups_seen.at[n], i))
                     n++;
-                if (n < known.count)
+                if (n < groups_seen.count)
                     continue;
-                hd__push(&known, i);
+                hd__push(&groups_seen, i);
                 if (!i->members || i->members >> e->coord[HD_AXIS_PP] & 1)
-                    rc = hd__transports_group(&e->transports, i->axes, i->members, &unused, err);
+                    rc = hd__exec_transports_group(&e->transports, i->axes, i->members, &unused, err);
             }
-    hd__free_array(&known);
+    hd__free_array(&groups_seen);
     return rc;
 }
 
-static int32_t open_agreement(struct hd__exec *e, struct hd_error *err)
+static int32_t alloc_max_buffer(struct hd__exec *e, struct hd_error *err)
 {
     void *pinned = NULL;
-    int32_t rc = hd__device_event(&e->device, &e->agreement.done, err);
+    int32_t rc = hd__exec_device_create_event(&e->device, &e->max_buffer.done, err);
     if (!rc)
-        rc = hd__device_pinned(&e->device, 4096, &pinned, err);
-    e->agreement.pinned = pinned;
-    return rc ? rc : e->device.ops->alloc(e->device.at, HD_MEM_DEVICE, 4096, &e->agreement.device, err);
+        rc = hd__exec_device_alloc_pinned(&e->device, 4096, &pinned, err);
+    e->max_buffer.pinned = pinned;
+    return rc ? rc : e->device.ops->alloc(e->device.handle, HD_MEM_DEVICE, 4096, &e->max_buffer.device, err);
 }
 
-static void close_agreement(struct hd__exec *e)
+static void free_max_buffer(struct hd__exec *e)
 {
-    if (e->agreement.device)
-        e->device.ops->free(e->device.at, HD_MEM_DEVICE, e->agreement.device);
-    hd__device_pinned_free(&e->device, e->agreement.pinned);
-    hd__device_event_free(&e->device, e->agreement.done);
+    if (e->max_buffer.device)
+        e->device.ops->free(e->device.handle, HD_MEM_DEVICE, e->max_buffer.device);
+    hd__exec_device_free_pinned(&e->device, e->max_buffer.pinned);
+    hd__exec_device_free_event(&e->device, e->max_buffer.done);
 }
 
 /* The group of all, and how the recorder calls what it does there. */
 static int32_t open_world(struct hd__exec *e, struct hd_error *err)
 {
-    int32_t rc = e->config.compiled->mesh.ranks > 1 ? hd__transports_group(&e->transports, ~UINT32_C(0), 0, &e->world, err) : HD_OK;
+    int32_t rc = e->config.compiled->mesh.ranks > 1 ? hd__exec_transports_group(&e->transports, ~UINT32_C(0), 0, &e->world, err) : HD_OK;
     if (rc || !e->world.of)
         return rc;
-    e->agree = (struct hd__flight_op){.name = "agree", .section = "step end", .block = "", .tag = UINT64_MAX, .count = 3,
+    e->max_op = (struct hd__flight_op){.name = "agree", .section = "step end", .block = "", .tag = UINT64_MAX, .count = 3,
                                       .bytes = 12, .dtype = HD_I32, .redop = HD_MAX, .calls = 1, .root = -1,
-                                      .channel = hd__flight_channel(e->transports.flight, e->world.of->name, e->world.of->ranks,
+                                      .channel = hd__comm_flight_channel(e->transports.flight, e->world.of->name, e->world.of->ranks,
                                                                     e->world.of->n, -1, -1, 0)};
-    e->meet = e->agree;
-    e->meet.name = "meet";
-    e->meet.section = "start";
-    hd__flight_sign(&e->agree);
-    hd__flight_sign(&e->meet);
-    return e->world.transport->ordered ? open_agreement(e, err) : HD_OK;
+    e->barrier_op = e->max_op;
+    e->barrier_op.name = "meet";
+    e->barrier_op.section = "start";
+    hd__comm_flight_hash_op(&e->max_op);
+    hd__comm_flight_hash_op(&e->barrier_op);
+    return e->world.transport->stream_ordered ? alloc_max_buffer(e, err) : HD_OK;
 }
 
 /* ---- life */
@@ -82,7 +82,7 @@ static int32_t open_world(struct hd__exec *e, struct hd_error *err)
 /* Cores for one rank's threads: those that it is pinned to; where nobody pinned it, its share of the machine's. */
 static int32_t thread_count(int32_t local_ranks)
 {
-    int32_t n = hd__cores();
+    int32_t n = hd__cpu_count();
     return HD__MAX(1, n < sysconf(_SC_NPROCESSORS_ONLN) ? n : n / local_ranks);
 }
 
@@ -97,13 +97,13 @@ static int32_t open_device(struct hd__exec *e, struct hd_error *err)
         return rc;
     e->device.ops = &c->device_choice.component->ops.device;
     e->device.name = c->device_choice.section->use;
-    rc = e->device.ops->open(hd__host(), c->device_choice.settings, &place, &e->device.at, err);
+    rc = e->device.ops->open(hd__exec_host_table(), c->device_choice.settings, &place, &e->device.handle, err);
     if (!rc)
-        rc = hd__device_check(&e->device, err);
+        rc = hd__exec_device_check(&e->device, err);
     if (rc || !e->device.streams)
         return rc;
-    e->transports.stage = hd__stage_create(&e->device, &e->transports, c->job->device_staging);
-    e->transports.in_order = hd__ordered_create(&e->device, &e->transports, c->job->comm_timeout);
+    e->transports.bounce = hd__exec_bounce_create(&e->device, &e->transports, c->job->device_staging);
+    e->transports.stream_comm = hd__exec_stream_comm_create(&e->device, &e->transports, c->job->comm_timeout);
     return HD_OK;
 }
 
@@ -111,19 +111,19 @@ struct hd__exec *hd__exec_create(const struct hd__exec_config *config)
 {
     struct hd__exec *e = hd__alloc(sizeof *e);
     e->config = *config;
-    e->p = hd__program_of(config->compiled, config->rank);
+    e->p = hd__compiled_program(config->compiled, config->rank);
     hd__mesh_coord(&config->compiled->mesh, config->rank, e->coord);
     e->transports = (struct hd__transports){.compiled = config->compiled, .store = config->store, .rank = config->rank,
                                             .local_rank = config->local_rank, .local_ranks = config->local_ranks,
                                             .device = &e->device, .lock = PTHREAD_MUTEX_INITIALIZER};
-    e->transports.flight = hd__flight_create((uint64_t)(config->operations ? config->operations : 64));
-    hd__exec_does(e, "opening the device");
+    e->transports.flight = hd__comm_flight_create((uint64_t)(config->operations ? config->operations : 64));
+    hd__exec_set_status(e, "opening the device");
     return e;
 }
 
 static int32_t open_transports(struct hd__exec *e, struct hd_error *err)
 {
-    return hd__transports_open(&e->transports, err);
+    return hd__exec_transports_open(&e->transports, err);
 }
 
 int32_t hd__exec_open(struct hd__exec *e, struct hd_error *err)
@@ -131,18 +131,18 @@ int32_t hd__exec_open(struct hd__exec *e, struct hd_error *err)
     static const struct {
         const char *what;
         int32_t (*stage)(struct hd__exec *e, struct hd_error *err);
-    } stages[] = {{"opening the device", open_device},       {"opening transports", open_transports},
-                  {"making room for its arena", hd__exec_map}, {"making groups", open_world},
+    } opening_steps[] = {{"opening the device", open_device},       {"opening transports", open_transports},
+                  {"making room for its arena", hd__exec_map_memory}, {"making groups", open_world},
                   {"making groups", open_stage_groups},      {"preparing kernels", hd__exec_prepare}};
     int32_t rc = HD_OK;
-    for (size_t i = 0; i < HD__COUNT(stages) && !rc; i++) {
-        hd__exec_does(e, stages[i].what);
-        rc = stages[i].stage(e, err);
+    for (size_t i = 0; i < HD__COUNT(opening_steps) && !rc; i++) {
+        hd__exec_set_status(e, opening_steps[i].what);
+        rc = opening_steps[i].stage(e, err);
     }
     if (rc)
         return rc;
-    hd__exec_does(e, "between sections");
-    hd__transports_pump(&e->transports);
+    hd__exec_set_status(e, "between sections");
+    hd__exec_transports_start_thread(&e->transports);
     return HD_OK;
 }
 
@@ -151,24 +151,24 @@ static void stop_device(struct hd__exec *e)
 {
     struct hd_error ignored = HD_ERROR_INIT;
     for (uint32_t s = 0; s < HD_STREAM_COUNT && e->device.streams; s++)
-        e->device.ops->sync(e->device.at, s, &ignored);
+        e->device.ops->sync(e->device.handle, s, &ignored);
 }
 
 void hd__exec_close(struct hd__exec *e)
 {
     if (!e)
         return;
-    if (e->device.at)
+    if (e->device.handle)
         stop_device(e);
     hd__exec_release(e);
-    hd__profile_free(e->profile);
-    close_agreement(e);
-    hd__exec_stop_copies(e);
-    hd__transports_close(&e->transports); /* after a failure they may still write where they were to receive */
-    hd__exec_unmap(e);
+    hd__exec_profile_free(e->profile);
+    free_max_buffer(e);
+    hd__exec_close_copy_engines(e);
+    hd__exec_transports_close(&e->transports); /* after a failure they may still write where they were to receive */
+    hd__exec_unmap_memory(e);
     if (e->device.ops)
-        e->device.ops->close(e->device.at);
-    hd__flight_destroy(e->transports.flight);
+        e->device.ops->close(e->device.handle);
+    hd__comm_flight_destroy(e->transports.flight);
     free(e);
 }
 
@@ -179,7 +179,7 @@ struct hd__flight *hd__exec_flight(struct hd__exec *e)
 
 void hd__exec_abort(struct hd__exec *e, const char *reason)
 {
-    hd__transports_abort(&e->transports, reason);
+    hd__exec_transports_abort(&e->transports, reason);
 }
 
 /* ---- what it has */
@@ -201,19 +201,19 @@ double hd__exec_comm_seconds(struct hd__exec *e)
     return s;
 }
 
-void hd__exec_profile(struct hd__exec *e, int on)
+void hd__exec_set_profiling(struct hd__exec *e, int on)
 {
     if (on && !e->profile)
-        e->profile = hd__profile_new(e->p);
+        e->profile = hd__exec_profile_create(e->p);
     e->profiling = on;
 }
 
-const struct hd__profile *hd__exec_profiled(const struct hd__exec *e)
+const struct hd__profile *hd__exec_get_profile(const struct hd__exec *e)
 {
     return e->profile;
 }
 
 double hd__exec_peak_flops(struct hd__exec *e)
 {
-    return e->device.ops->peak_flops ? e->device.ops->peak_flops(e->device.at, e->p->precision.compute) : 0;
+    return e->device.ops->peak_flops ? e->device.ops->peak_flops(e->device.handle, e->p->precision.compute) : 0;
 }

@@ -30,9 +30,9 @@ int32_t hd__exec_open(struct hd__exec *exec, struct hd_error *err);
 void hd__exec_close(struct hd__exec *exec); /* NULL is fine */
 
 /* Runs all sections of step `step`, counted from 1, in the program's order. */
-int32_t hd__exec_step(struct hd__exec *exec, int64_t step, struct hd_error *err);
+int32_t hd__exec_run_step(struct hd__exec *exec, int64_t step, struct hd_error *err);
 /* Runs one section by its name, as often as its repeat says, and once where that is 0. HD_OK where there is none. */
-int32_t hd__exec_section(struct hd__exec *exec, const char *name, struct hd_error *err);
+int32_t hd__exec_run_section(struct hd__exec *exec, const char *name, struct hd_error *err);
 
 struct hd_program *hd__exec_program(struct hd__exec *exec);
 const int32_t *hd__exec_coord(const struct hd__exec *exec);
@@ -42,21 +42,21 @@ const int32_t *hd__exec_coord(const struct hd__exec *exec);
  * view is the arena they do nothing else. */
 
 /* Where a tensor of this rank lies. */
-void *hd__exec_data(struct hd__exec *exec, hd_tensor tensor);
-/* What hd__address counts from. */
-void *hd__exec_arena(struct hd__exec *exec);
-int32_t hd__exec_pull(struct hd__exec *exec, const hd_tensor *tensors, uint32_t n, struct hd_error *err);
-int32_t hd__exec_push(struct hd__exec *exec, const hd_tensor *tensors, uint32_t n, struct hd_error *err);
+void *hd__exec_host_data(struct hd__exec *exec, hd_tensor tensor);
+/* What hd__tensor_address counts from. */
+void *hd__exec_host_arena(struct hd__exec *exec);
+int32_t hd__exec_d2h(struct hd__exec *exec, const hd_tensor *tensors, uint32_t n, struct hd_error *err);
+int32_t hd__exec_h2d(struct hd__exec *exec, const hd_tensor *tensors, uint32_t n, struct hd_error *err);
 /* All that a checkpoint holds; push also what is made of it. */
-int32_t hd__exec_pull_state(struct hd__exec *exec, struct hd_error *err);
-int32_t hd__exec_push_state(struct hd__exec *exec, struct hd_error *err);
+int32_t hd__exec_d2h_state(struct hd__exec *exec, struct hd_error *err);
+int32_t hd__exec_h2d_state(struct hd__exec *exec, struct hd_error *err);
 /* Gives back what a view that is not the arena takes; it is all zeros then. */
-void hd__exec_forget(struct hd__exec *exec);
+void hd__exec_drop_mirror(struct hd__exec *exec);
 
 /* Waits for all ranks, before the first step: what one of them does there keeps the others. */
-int32_t hd__exec_meet(struct hd__exec *exec, struct hd_error *err);
+int32_t hd__exec_barrier(struct hd__exec *exec, struct hd_error *err);
 /* The maximum of a small number over all ranks: agreement on signals and faults between steps. */
-int32_t hd__exec_agree(struct hd__exec *exec, int32_t mine, int32_t *highest, struct hd_error *err);
+int32_t hd__exec_all_reduce_max(struct hd__exec *exec, int32_t mine, int32_t *highest, struct hd_error *err);
 /* Ends everything pending on all ranks. [any-thread] */
 void hd__exec_abort(struct hd__exec *exec, const char *reason);
 
@@ -64,19 +64,19 @@ void hd__exec_abort(struct hd__exec *exec, const char *reason);
 double hd__exec_comm_seconds(struct hd__exec *exec);
 double hd__exec_peak_flops(struct hd__exec *exec);
 /* From now on the time of every instruction is taken, or no longer; what was taken: runtime/exec/profile.h, NULL for nothing. */
-void hd__exec_profile(struct hd__exec *exec, int on);
-const struct hd__profile *hd__exec_profiled(const struct hd__exec *exec);
+void hd__exec_set_profiling(struct hd__exec *exec, int on);
+const struct hd__profile *hd__exec_get_profile(const struct hd__exec *exec);
 /* Pieces of the program that the device captured so far, and how often one was replayed. */
-uint32_t hd__exec_pieces(const struct hd__exec *exec, uint64_t *replays);
+uint32_t hd__exec_graph_count(const struct hd__exec *exec, uint64_t *replays);
 /* Runs a step and looks at what every kernel read and wrote: the block and the instruction of the first that made a NaN or
  * Inf of finite numbers, or the parameter that had one, go to `out`. Returns 1 if there is one, 0 if not (it came from another
  * rank), or an error. For a step that went wrong; all ranks call it, and each runs the whole step. */
-int32_t hd__exec_find_bad(struct hd__exec *exec, int64_t step, char out[160], struct hd_error *err);
+int32_t hd__exec_find_nonfinite(struct hd__exec *exec, int64_t step, char out[160], struct hd_error *err);
 /* The flight recorder. From any thread while the executor is open. */
 struct hd__flight *hd__exec_flight(struct hd__exec *exec);
 /* What runs now: "micro_last #118 wait all_reduce(dp_shard)"; for messages, from any thread. */
-const char *hd__exec_where(struct hd__exec *exec, char out[128]);
+const char *hd__exec_position(struct hd__exec *exec, char out[128]);
 /* What that says between sections: "loading the checkpoint". Of static storage. */
-void hd__exec_does(struct hd__exec *exec, const char *what);
+void hd__exec_set_status(struct hd__exec *exec, const char *what);
 
 #endif

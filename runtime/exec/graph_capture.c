@@ -10,192 +10,192 @@
 
 /* ---- finding them */
 
-static int is_quiet(const struct hd__step *s)
+static int is_capturable(const struct hd__prepared *s)
 {
     switch (s->kind) {
-    case STEP_FEED:
+    case HD__PREPARED_FEED:
         return 0;
-    case STEP_EXCHANGE:
-    case STEP_EXCHANGE_WAIT:
-        return hd__exchange_quiet(s->exchange);
-    case STEP_COPY:
-    case STEP_COPY_WAIT:
+    case HD__PREPARED_COMM:
+    case HD__PREPARED_COMM_WAIT:
+        return hd__exec_comm_op_capturable(s->comm_op);
+    case HD__PREPARED_COPY:
+    case HD__PREPARED_COPY_WAIT:
         return s->copy->other != NULL;
     default:
         return 1;
     }
 }
 
-static int is_start(const struct hd__step *s)
+static int is_start(const struct hd__prepared *s)
 {
-    return s->kind == STEP_EXCHANGE || s->kind == STEP_COPY;
+    return s->kind == HD__PREPARED_COMM || s->kind == HD__PREPARED_COPY;
 }
 
 /* The wait of a start: both point at the same thing. -1: there is none. */
-static int64_t end_of(const struct hd__exec_section *section, uint32_t start)
+static int64_t end_of(const struct hd__prepared_section *section, uint32_t start)
 {
-    const struct hd__step *s = &section->steps[start];
+    const struct hd__prepared *s = &section->prepared[start];
     for (uint32_t k = start + 1; k < section->n; k++) {
-        const struct hd__step *w = &section->steps[k];
-        if ((s->kind == STEP_EXCHANGE && w->kind == STEP_EXCHANGE_WAIT && w->exchange == s->exchange) ||
-            (s->kind == STEP_COPY && w->kind == STEP_COPY_WAIT && w->copy == s->copy))
+        const struct hd__prepared *w = &section->prepared[k];
+        if ((s->kind == HD__PREPARED_COMM && w->kind == HD__PREPARED_COMM_WAIT && w->comm_op == s->comm_op) ||
+            (s->kind == HD__PREPARED_COPY && w->kind == HD__PREPARED_COPY_WAIT && w->copy == s->copy))
             return k;
     }
     return -1;
 }
 
 /* Starts that are apart from their waits are taken out, which may take others apart. */
-static void balance(const struct hd__exec_section *section, char *quiet)
+static void exclude_split_pairs(const struct hd__prepared_section *section, char *capturable)
 {
     uint32_t *run = hd__alloc((section->n + 1) * sizeof *run);
     for (int moved = 1; moved;) {
         uint32_t number = 0;
         moved = 0;
         for (uint32_t k = 0; k < section->n; k++)
-            run[k] = quiet[k] ? number : ++number;
+            run[k] = capturable[k] ? number : ++number;
         for (uint32_t k = 0; k < section->n; k++) {
-            int64_t end = is_start(&section->steps[k]) ? end_of(section, k) : k;
-            if (end == k || (end >= 0 && quiet[k] == quiet[end] && (!quiet[k] || run[k] == run[end])))
+            int64_t end = is_start(&section->prepared[k]) ? end_of(section, k) : k;
+            if (end == k || (end >= 0 && capturable[k] == capturable[end] && (!capturable[k] || run[k] == run[end])))
                 continue;
-            quiet[k] = 0;
+            capturable[k] = 0;
             if (end >= 0)
-                quiet[end] = 0;
+                capturable[end] = 0;
             moved = 1;
         }
     }
     free(run);
 }
 
-static struct hd__piece piece_of(const struct hd__exec_section *section, uint32_t first, uint32_t end)
+static struct hd__graph_segment make_segment(const struct hd__prepared_section *section, uint32_t first, uint32_t end)
 {
-    struct hd__piece piece = {.first = first, .end = end};
+    struct hd__graph_segment segment = {.first = first, .end = end};
     for (uint32_t k = first; k < end; k++) {
-        const struct hd__step *s = &section->steps[k];
-        piece.launches += s->kind == STEP_KERNEL || is_start(s);
-        if (s->kind == STEP_EXCHANGE && hd__exchange_watched(s->exchange))
-            hd__push(&piece.exchanges, s->exchange);
+        const struct hd__prepared *s = &section->prepared[k];
+        segment.launches += s->kind == HD__PREPARED_KERNEL || is_start(s);
+        if (s->kind == HD__PREPARED_COMM && hd__exec_comm_op_stream_ordered(s->comm_op))
+            hd__push(&segment.comm_ops, s->comm_op);
     }
-    return piece;
+    return segment;
 }
 
-void hd__exec_find_pieces(struct hd__exec *e, struct hd__exec_section *section)
+void hd__exec_find_segments(struct hd__exec *e, struct hd__prepared_section *section)
 {
-    char *quiet = hd__alloc(section->n + 1);
+    char *capturable = hd__alloc(section->n + 1);
     if (e->device.streams && e->device.ops->capture_begin && e->config.compiled->job->device_capture) {
         for (uint32_t k = 0; k < section->n; k++)
-            quiet[k] = (char)is_quiet(&section->steps[k]);
-        balance(section, quiet);
+            capturable[k] = (char)is_capturable(&section->prepared[k]);
+        exclude_split_pairs(section, capturable);
     }
     for (uint32_t k = 0, first; k < section->n; k++) {
-        struct hd__piece piece;
-        for (first = k; k < section->n && quiet[k]; k++)
+        struct hd__graph_segment segment;
+        for (first = k; k < section->n && capturable[k]; k++)
             ;
-        piece = piece_of(section, first, k);
-        if (piece.launches > 1)
-            hd__push(&section->pieces, piece);
+        segment = make_segment(section, first, k);
+        if (segment.launches > 1)
+            hd__push(&section->segments, segment);
         else
-            hd__free_array(&piece.exchanges);
+            hd__free_array(&segment.comm_ops);
     }
-    free(quiet);
+    free(capturable);
 }
 
-static void drop(struct hd__exec *e, struct hd__piece *piece)
+static void drop_graph(struct hd__exec *e, struct hd__graph_segment *segment)
 {
-    if (piece->captured)
-        e->device.ops->captured_free(e->device.at, piece->captured);
-    piece->captured = NULL;
+    if (segment->graph)
+        e->device.ops->captured_free(e->device.handle, segment->graph);
+    segment->graph = NULL;
 }
 
-void hd__exec_free_pieces(struct hd__exec *e, struct hd__exec_section *section)
+void hd__exec_free_segments(struct hd__exec *e, struct hd__prepared_section *section)
 {
-    for (uint32_t n = 0; n < section->pieces.count; n++) {
-        drop(e, &section->pieces.at[n]);
-        hd__free_array(&section->pieces.at[n].exchanges);
+    for (uint32_t n = 0; n < section->segments.count; n++) {
+        drop_graph(e, &section->segments.at[n]);
+        hd__free_array(&section->segments.at[n].comm_ops);
     }
-    hd__free_array(&section->pieces);
+    hd__free_array(&section->segments);
 }
 
 /* ---- running them */
 
-static int32_t run_all(struct hd__exec *e, struct hd__exec_section *section, const struct hd__piece *piece, struct hd_error *err)
+static int32_t launch_each(struct hd__exec *e, struct hd__prepared_section *section, const struct hd__graph_segment *segment, struct hd_error *err)
 {
     int32_t rc = HD_OK;
-    for (uint32_t k = piece->first; k < piece->end && !rc; k++) {
-        __atomic_store_n(&e->at_step, k, __ATOMIC_RELAXED);
-        rc = hd__exec_run(e, &section->steps[k], err);
+    for (uint32_t k = segment->first; k < segment->end && !rc; k++) {
+        __atomic_store_n(&e->current_instr, k, __ATOMIC_RELAXED);
+        rc = hd__exec_run_prepared(e, &section->prepared[k], err);
     }
     return rc;
 }
 
 /* What was started and will not be waited for. Before the end of the capture, so that what the transport gave to streams of its
  * own is joined. */
-static void forget(struct hd__exec *e, const struct hd__piece *piece)
+static void cancel_comm_ops(struct hd__exec *e, const struct hd__graph_segment *segment)
 {
     double deadline = hd__now() + e->config.compiled->job->comm_timeout;
-    for (uint32_t n = 0; n < piece->exchanges.count; n++)
-        hd__exchange_forget(piece->exchanges.at[n], deadline);
+    for (uint32_t n = 0; n < segment->comm_ops.count; n++)
+        hd__exec_comm_op_cancel(segment->comm_ops.at[n], deadline);
 }
 
 /* HD_E_UNSUPPORTED: there is something in the piece that cannot be captured. A library that the device calls may have another
  * word for it; then the end says so. */
-static int32_t capture(struct hd__exec *e, struct hd__exec_section *section, struct hd__piece *piece, struct hd_error *err)
+static int32_t capture(struct hd__exec *e, struct hd__prepared_section *section, struct hd__graph_segment *segment, struct hd_error *err)
 {
     const struct hd__device *d = &e->device;
-    int32_t ended, in_flight = e->in_flight, rc = d->ops->capture_begin(d->at, err);
+    int32_t ended, in_flight = e->in_flight, rc = d->ops->capture_begin(d->handle, err);
     if (rc)
         return rc;
-    hd__ordered_capture(e->transports.in_order, e->capturing = 1);
-    rc = run_all(e, section, piece, err);
+    hd__exec_stream_comm_set_capturing(e->transports.stream_comm, e->capturing = 1);
+    rc = launch_each(e, section, segment, err);
     if (rc)
-        forget(e, piece);
-    hd__ordered_capture(e->transports.in_order, e->capturing = 0);
-    ended = d->ops->capture_end(d->at, &piece->captured, rc ? &(struct hd_error)HD_ERROR_INIT : err);
+        cancel_comm_ops(e, segment);
+    hd__exec_stream_comm_set_capturing(e->transports.stream_comm, e->capturing = 0);
+    ended = d->ops->capture_end(d->handle, &segment->graph, rc ? &(struct hd_error)HD_ERROR_INIT : err);
     e->in_flight = in_flight;
     if (!rc)
         return ended;
-    drop(e, piece); /* it lacks what came after the failure */
+    drop_graph(e, segment); /* it lacks what came after the failure */
     return ended == HD_E_UNSUPPORTED ? ended : rc;
 }
 
-static int32_t replay(struct hd__exec *e, struct hd__piece *piece, struct hd_error *err)
+static int32_t replay(struct hd__exec *e, struct hd__graph_segment *segment, struct hd_error *err)
 {
-    struct hd__ordered *o = e->transports.in_order;
-    struct hd__watched *watched = NULL;
+    struct hd__stream_comm *o = e->transports.stream_comm;
+    struct hd__stream_inflight *inflight = NULL;
     int32_t rc = HD_OK;
-    if (piece->exchanges.count)
-        rc = hd__ordered_begin(o, piece->exchanges.at, piece->exchanges.count, &watched, err);
+    if (segment->comm_ops.count)
+        rc = hd__exec_stream_comm_begin_replay(o, segment->comm_ops.at, segment->comm_ops.count, &inflight, err);
     if (!rc)
-        rc = e->device.ops->replay(e->device.at, piece->captured, err);
-    if (!rc && watched)
-        rc = hd__ordered_end(o, watched, err);
-    e->replays++;
+        rc = e->device.ops->replay(e->device.handle, segment->graph, err);
+    if (!rc && inflight)
+        rc = hd__exec_stream_comm_end_replay(o, inflight, err);
+    e->graph_replays++;
     return rc ? rc : hd__exec_progress(e, err);
 }
 
-int32_t hd__exec_run_piece(struct hd__exec *e, struct hd__exec_section *section, struct hd__piece *piece, struct hd_error *err)
+int32_t hd__exec_run_segment(struct hd__exec *e, struct hd__prepared_section *section, struct hd__graph_segment *segment, struct hd_error *err)
 {
     int32_t rc = HD_OK;
-    if (!piece->captured && piece->runs++ == 1) {
-        rc = capture(e, section, piece, err);
+    if (!segment->graph && segment->runs++ == 1) {
+        rc = capture(e, section, segment, err);
         if (rc == HD_E_UNSUPPORTED) {
             hd__log(HD_LOG_WARN, "run", "section %s, instructions %u to %u are launched one by one: %s", section->of->name,
-                    piece->first, piece->end - 1, err->message);
+                    segment->first, segment->end - 1, err->message);
             *err = (struct hd_error)HD_ERROR_INIT;
             rc = HD_OK;
         }
     }
     if (rc)
         return rc;
-    __atomic_store_n(&e->at_step, piece->first, __ATOMIC_RELAXED);
-    return piece->captured ? replay(e, piece, err) : run_all(e, section, piece, err);
+    __atomic_store_n(&e->current_instr, segment->first, __ATOMIC_RELAXED);
+    return segment->graph ? replay(e, segment, err) : launch_each(e, section, segment, err);
 }
 
-uint32_t hd__exec_pieces(const struct hd__exec *e, uint64_t *replays)
+uint32_t hd__exec_graph_count(const struct hd__exec *e, uint64_t *replays)
 {
     uint32_t n = 0;
     for (uint32_t s = 0; s < e->p->sections.count; s++)
-        for (uint32_t k = 0; k < e->sections[s].pieces.count; k++)
-            n += e->sections[s].pieces.at[k].captured != NULL;
-    *replays = e->replays;
+        for (uint32_t k = 0; k < e->sections[s].segments.count; k++)
+            n += e->sections[s].segments.at[k].graph != NULL;
+    *replays = e->graph_replays;
     return n;
 }

@@ -7,13 +7,13 @@
 
 #include "runtime/exec/copy_engine.h"
 
-static int64_t distance(const void *from, const void *to)
+static int64_t byte_distance(const void *from, const void *to)
 {
     return (int64_t)((uintptr_t)to - (uintptr_t)from);
 }
 
 /* Without O_TMPFILE (NFS, overlays of old kernels) a name lives for a moment. */
-static int make_file(const char *folder, int flags)
+static int open_unnamed_file(const char *folder, int flags)
 {
     char name[4096];
     int file = open(folder, O_TMPFILE | O_RDWR | O_CLOEXEC | flags, 0600);
@@ -32,9 +32,9 @@ static int make_file(const char *folder, int flags)
 /* Past the page cache where the file system can: the state is larger than what it would be kept for. */
 static int32_t open_file(const char *folder, int64_t bytes, int *file, struct hd_error *err)
 {
-    int fd = make_file(folder, O_DIRECT);
+    int fd = open_unnamed_file(folder, O_DIRECT);
     if (fd < 0 && errno == EINVAL)
-        fd = make_file(folder, 0);
+        fd = open_unnamed_file(folder, 0);
     if (fd < 0)
         return hd_fail(err, HD_E_IO, "no file for offloaded state in %s (offload.path): %s", folder, strerror(errno));
     if (fallocate(fd, 0, 0, bytes) && (errno != EOPNOTSUPP || ftruncate(fd, bytes))) {
@@ -48,9 +48,9 @@ static int32_t open_file(const char *folder, int64_t bytes, int *file, struct hd
 }
 
 /* What a device copies from and to beside its kernels. */
-static int32_t pin(const struct hd__device *d, struct hd__memories *m, int64_t bytes, struct hd_error *err)
+static int32_t alloc_pinned(const struct hd__device *d, struct hd__host_pools *m, int64_t bytes, struct hd_error *err)
 {
-    int32_t rc = hd__device_pinned(d, (size_t)bytes, &m->base[HD__MEM_HOST], err);
+    int32_t rc = hd__exec_device_alloc_pinned(d, (size_t)bytes, &m->base[HD__MEM_HOST], err);
     if (rc)
         return rc;
     memset(m->base[HD__MEM_HOST], 0, (size_t)bytes);
@@ -58,7 +58,7 @@ static int32_t pin(const struct hd__device *d, struct hd__memories *m, int64_t b
     return HD_OK;
 }
 
-static int32_t map(struct hd__memories *m, int memory, int64_t bytes, struct hd_error *err)
+static int32_t map_pool(struct hd__host_pools *m, int memory, int64_t bytes, struct hd_error *err)
 {
     int flags = memory == HD__MEM_FILE ? MAP_SHARED : MAP_PRIVATE | MAP_ANONYMOUS;
     void *base = mmap(NULL, (size_t)bytes, PROT_READ | PROT_WRITE, flags, memory == HD__MEM_FILE ? m->file : -1, 0);
@@ -71,43 +71,43 @@ static int32_t map(struct hd__memories *m, int memory, int64_t bytes, struct hd_
 }
 
 /* Every page is there before the first step, as in the main arena. */
-static void touch(char *memory, int64_t bytes)
+static void touch_pages(char *memory, int64_t bytes)
 {
     madvise(memory, (size_t)bytes, MADV_HUGEPAGE);
     for (int64_t at = 0; at < bytes; at += 4096)
         *(volatile char *)(memory + at) = 0;
 }
 
-int32_t hd__memories_open(struct hd_program *p, void *arena, const struct hd__device *device, struct hd__memories *m,
+int32_t hd__exec_host_pools_open(struct hd_program *p, void *arena, const struct hd__device *device, struct hd__host_pools *m,
                           struct hd_error *err)
 {
     int32_t rc = HD_OK;
-    *m = (struct hd__memories){.file = -1};
+    *m = (struct hd__host_pools){.file = -1};
     if (p->bytes[HD__MEM_FILE])
         rc = open_file(p->file_folder ? p->file_folder : ".", p->bytes[HD__MEM_FILE], &m->file, err);
     for (int memory = 1; memory < HD__MEM_COUNT && !rc; memory++) {
         if (!p->bytes[memory])
             continue;
-        rc = memory == HD__MEM_HOST && device->streams ? pin(device, m, p->bytes[memory], err)
-                                                       : map(m, memory, p->bytes[memory], err);
+        rc = memory == HD__MEM_HOST && device->streams ? alloc_pinned(device, m, p->bytes[memory], err)
+                                                       : map_pool(m, memory, p->bytes[memory], err);
         if (!rc)
-            p->shift[memory] = distance(arena, m->base[memory]);
+            p->arena_base[memory] = byte_distance(arena, m->base[memory]);
     }
     if (!rc && m->base[HD__MEM_HOST] && !device->streams)
-        touch(m->base[HD__MEM_HOST], m->bytes[HD__MEM_HOST]);
+        touch_pages(m->base[HD__MEM_HOST], m->bytes[HD__MEM_HOST]);
     if (rc)
-        hd__memories_close(m, device);
+        hd__exec_host_pools_close(m, device);
     return rc;
 }
 
-void hd__memories_close(struct hd__memories *m, const struct hd__device *device)
+void hd__exec_host_pools_close(struct hd__host_pools *m, const struct hd__device *device)
 {
     for (int memory = 1; memory < HD__MEM_COUNT; memory++)
         if (m->base[memory] && memory == HD__MEM_HOST && device->streams)
-            hd__device_pinned_free(device, m->base[memory]);
+            hd__exec_device_free_pinned(device, m->base[memory]);
         else if (m->base[memory])
             munmap(m->base[memory], (size_t)m->bytes[memory]);
     if (m->bytes[HD__MEM_FILE] || m->file > 0)
         close(m->file);
-    *m = (struct hd__memories){.file = -1};
+    *m = (struct hd__host_pools){.file = -1};
 }

@@ -8,13 +8,13 @@ static const void *no_extension(const char *name)
     return NULL;
 }
 
-struct hd_host *hd__host(void)
+struct hd_host *hd__exec_host_table(void)
 {
     static struct hd_host host;
     if (!host.struct_size) {
-        host = *hd__comm_host();
+        host = *hd__store_host_table();
         host.struct_size = sizeof host;
-        hd__compile_lend(&host);
+        hd__compile_fill_host(&host);
         host.get_extension = no_extension;
     }
     return &host;

@@ -8,8 +8,8 @@
 
 static int all_finite(const struct hd__exec *e, hd_tensor t)
 {
-    const struct hd__tensor *x = hd__tc(e->p, t);
-    const void *data = hd__address(e->p, t, e->coord, e->view);
+    const struct hd__tensor *x = hd__tensor_const(e->p, t);
+    const void *data = hd__tensor_address(e->p, t, e->coord, e->host_mirror);
     int64_t n = hd__numel(e->p, x);
     float value[256];
     if (x->dtype == HD_I32 || x->dtype == HD_U8)
@@ -30,9 +30,9 @@ static int all_finite(const struct hd__exec *e, hd_tensor t)
 }
 
 /* The first of some tensors that is not finite; 0 where all are. */
-static int32_t first_bad(struct hd__exec *e, const hd_tensor *t, uint32_t n, hd_tensor *bad, struct hd_error *err)
+static int32_t first_nonfinite(struct hd__exec *e, const hd_tensor *t, uint32_t n, hd_tensor *bad, struct hd_error *err)
 {
-    int32_t rc = hd__exec_pull(e, t, n, err);
+    int32_t rc = hd__exec_d2h(e, t, n, err);
     *bad = 0;
     for (uint32_t k = 0; k < n && !rc && !*bad; k++)
         if (!all_finite(e, t[k]))
@@ -41,52 +41,52 @@ static int32_t first_bad(struct hd__exec *e, const hd_tensor *t, uint32_t n, hd_
 }
 
 /* A bad number is made where all that is read is finite, or it was in a parameter before. */
-int32_t hd__exec_look(struct hd__exec *e, const struct hd__exec_section *section, uint32_t k, struct hd_error *err)
+int32_t hd__exec_check_finite(struct hd__exec *e, const struct hd__prepared_section *section, uint32_t k, struct hd_error *err)
 {
     const struct hd__instr *i = &section->of->code.at[k];
-    int look = section->steps[k].kind == STEP_KERNEL && !*e->bad;
+    int checked = section->prepared[k].kind == HD__PREPARED_KERNEL && !*e->nonfinite;
     hd_tensor read = 0, written = 0;
-    int32_t rc = look ? first_bad(e, i->in, i->n_in, &read, err) : HD_OK;
+    int32_t rc = checked ? first_nonfinite(e, i->in, i->n_in, &read, err) : HD_OK;
     if (!rc)
-        rc = hd__exec_run(e, &section->steps[k], err);
-    if (!rc && look && !read)
-        rc = first_bad(e, i->out, i->n_out, &written, err);
-    if (rc || !look)
+        rc = hd__exec_run_prepared(e, &section->prepared[k], err);
+    if (!rc && checked && !read)
+        rc = first_nonfinite(e, i->out, i->n_out, &written, err);
+    if (rc || !checked)
         return rc;
-    if (read && hd__tc(e->p, read)->param && i->phase != HD__PHASE_O)
-        snprintf(e->bad, 160, "parameter %s, before the step", e->p->params.at[hd__tc(e->p, read)->param - 1].desc.name);
+    if (read && hd__tensor_const(e->p, read)->param && i->phase != HD__PHASE_O)
+        snprintf(e->nonfinite, 160, "parameter %s, before the step", e->p->params.at[hd__tensor_const(e->p, read)->param - 1].desc.name);
     else if (written)
-        snprintf(e->bad, 160, "block %s, %s (section %s, instruction %u)", e->p->blocks.at[i->block], hd__op(i->op)->name,
+        snprintf(e->nonfinite, 160, "block %s, %s (section %s, instruction %u)", e->p->blocks.at[i->block], hd__op(i->op)->name,
                  section->of->name, k);
     return HD_OK;
 }
 
-int32_t hd__exec_find_bad(struct hd__exec *e, int64_t step, char out[160], struct hd_error *err)
+int32_t hd__exec_find_nonfinite(struct hd__exec *e, int64_t step, char out[160], struct hd_error *err)
 {
     int32_t rc;
     *out = 0;
-    e->bad = out;
-    rc = hd__exec_step(e, step, err);
-    e->bad = NULL;
+    e->nonfinite = out;
+    rc = hd__exec_run_step(e, step, err);
+    e->nonfinite = NULL;
     return rc ? rc : *out != 0;
 }
 
 /* ---- where a rank is */
 
-void hd__exec_does(struct hd__exec *e, const char *what)
+void hd__exec_set_status(struct hd__exec *e, const char *what)
 {
-    __atomic_store_n(&e->does, what, __ATOMIC_RELAXED);
+    __atomic_store_n(&e->status, what, __ATOMIC_RELAXED);
 }
 
-const char *hd__exec_where(struct hd__exec *e, char out[128])
+const char *hd__exec_position(struct hd__exec *e, char out[128])
 {
-    const struct hd__exec_section *section = __atomic_load_n(&e->at_section, __ATOMIC_RELAXED);
-    uint32_t k = __atomic_load_n(&e->at_step, __ATOMIC_RELAXED);
+    const struct hd__prepared_section *section = __atomic_load_n(&e->current_section, __ATOMIC_RELAXED);
+    uint32_t k = __atomic_load_n(&e->current_instr, __ATOMIC_RELAXED);
     const struct hd__instr *i, *on = NULL;
     char axes[64], with[80] = "";
     const char *block;
     if (!section || k >= section->n)
-        return strcpy(out, __atomic_load_n(&e->does, __ATOMIC_RELAXED));
+        return strcpy(out, __atomic_load_n(&e->status, __ATOMIC_RELAXED));
     i = &section->of->code.at[k];
     for (uint32_t j = 0; j < k && i->op == HD_OP_WAIT; j++)
         if (section->of->code.at[j].id == i->wait)

@@ -24,7 +24,7 @@ struct table {
     HD__ARRAY(struct row) rows;
 };
 
-struct hd__profile *hd__profile_new(const struct hd_program *p)
+struct hd__profile *hd__exec_profile_create(const struct hd_program *p)
 {
     struct hd__profile *profile = hd__alloc(sizeof *profile);
     profile->p = p;
@@ -38,7 +38,7 @@ struct hd__profile *hd__profile_new(const struct hd_program *p)
     return profile;
 }
 
-void hd__profile_free(struct hd__profile *profile)
+void hd__exec_profile_free(struct hd__profile *profile)
 {
     if (!profile)
         return;
@@ -51,7 +51,7 @@ void hd__profile_free(struct hd__profile *profile)
     free(profile);
 }
 
-void hd__profile_add(struct hd__profile *profile, uint32_t section, uint32_t instr, double seconds)
+void hd__exec_profile_add(struct hd__profile *profile, uint32_t section, uint32_t instr, double seconds)
 {
     profile->seconds[section][instr] += seconds;
     profile->calls[section][instr]++;
@@ -60,12 +60,12 @@ void hd__profile_add(struct hd__profile *profile, uint32_t section, uint32_t ins
 /* ---- rows */
 
 /* The dims of `t` that `other` has (or lacks), multiplied. */
-static int64_t extent(const struct hd_program *p, const struct hd__tensor *t, const struct hd__tensor *other, int has)
+static int64_t dim_product(const struct hd_program *p, const struct hd__tensor *t, const struct hd__tensor *other, int has)
 {
     int64_t n = 1;
     for (int32_t d = 0; d < t->ndim; d++)
         if ((hd__dim_index(other, t->dim[d]) >= 0) == has)
-            n *= hd__local(p, t, d);
+            n *= hd__local_extent(p, t, d);
     return n;
 }
 
@@ -80,9 +80,9 @@ static void row_name(const struct hd_program *p, const struct hd__instr *i, char
     int n = snprintf(out, 96, "%s %s", hd__phase_name(i->phase), hd__op(i->op)->name);
     if (!is_product(i->op))
         return;
-    const struct hd__tensor *a = hd__tc(p, i->in[0]), *b = hd__tc(p, i->in[1]), *c = hd__tc(p, i->out[0]);
-    snprintf(out + n, (size_t)(96 - n), " %lldx%lldx%lld", (long long)extent(p, c, b, 0), (long long)extent(p, c, a, 0),
-             (long long)extent(p, a, c, 0));
+    const struct hd__tensor *a = hd__tensor_const(p, i->in[0]), *b = hd__tensor_const(p, i->in[1]), *c = hd__tensor_const(p, i->out[0]);
+    snprintf(out + n, (size_t)(96 - n), " %lldx%lldx%lld", (long long)dim_product(p, c, b, 0), (long long)dim_product(p, c, a, 0),
+             (long long)dim_product(p, a, c, 0));
 }
 
 static struct row *row_of(struct table *t, const char *name)
@@ -139,7 +139,7 @@ static void print_row(const struct row *r, double steps, double seconds, double 
     hd__text_add(out, "%s\n", r->name);
 }
 
-void hd__profile_text(const struct hd__profile *profile, int64_t steps, double seconds, double peak, struct hd__text *out)
+void hd__exec_profile_print(const struct hd__profile *profile, int64_t steps, double seconds, double peak, struct hd__text *out)
 {
     struct table t = {0};
     struct row rest = {.name = "between instructions", .seconds = seconds};
@@ -165,19 +165,19 @@ static int is_work(const struct hd__instr *i)
 }
 
 /* Sections that training runs: what an evaluation takes is no part of a micro-batch. */
-static int trains(const struct hd__code_section *s)
+static int is_training(const struct hd__code_section *s)
 {
     return s->repeat > 0;
 }
 
-int32_t hd__profile_blocks(const struct hd__profile *profile, int64_t micros, const char *path, struct hd_error *err)
+int32_t hd__exec_profile_write_blocks(const struct hd__profile *profile, int64_t micros, const char *path, struct hd_error *err)
 {
     const struct hd_program *p = profile->p;
     double *seconds = hd__alloc(p->blocks.count * sizeof *seconds);
     FILE *file;
     int bad;
     for (uint32_t s = 0; s < p->sections.count; s++)
-        for (uint32_t k = 0; k < p->sections.at[s].code.count && trains(&p->sections.at[s]); k++)
+        for (uint32_t k = 0; k < p->sections.at[s].code.count && is_training(&p->sections.at[s]); k++)
             if (is_work(&p->sections.at[s].code.at[k]))
                 seconds[p->sections.at[s].code.at[k].block] += profile->seconds[s][k];
     hd__make_folders(path);

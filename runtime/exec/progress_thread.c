@@ -12,54 +12,54 @@
 
 #include "core/base/base.h"
 
-#define NAP_LEAST_NS 50000
-#define NAP_MOST_NS 800000
-#define SLICE_NS 100000
-#define SLACK_NS 5000 /* naps are not rounded up to the kernel's usual 50 us more */
+#define BACKOFF_MIN_NS 50000
+#define BACKOFF_MAX_NS 800000
+#define SCHED_SLICE_NS 100000
+#define TIMER_SLACK_NS 5000 /* naps are not rounded up to the kernel's usual 50 us more */
 
-struct hd__pump {
+struct hd__progress_thread {
     int32_t (*progress)(void *user, struct hd_error *err);
     void *user;
     pthread_t thread;
     pthread_mutex_t lock; /* who holds it may call transports */
-    pthread_cond_t work;
-    _Atomic int32_t wanted; /* others want the lock: it is theirs first */
+    pthread_cond_t wakeup;
+    _Atomic int32_t lock_waiters; /* others want the lock: it is theirs first */
     int32_t in_flight, stop, failed;
-    int32_t in_a_row; /* the last call of `progress` moved something: not after a nap */
-    uint32_t others, seen; /* calls of `progress` by the thread that computes: all, and those before the last nap */
-    long nap_ns;
+    int32_t moved_last; /* the last call of `progress` moved something: not after a nap */
+    uint32_t outside_calls, outside_calls_seen; /* calls of `progress` by the thread that computes: all, and those before the last nap */
+    long backoff_ns;
 };
 
 /* Lets others in, and sleeps until they are through. */
-static void step_back(struct hd__pump *pump, int32_t moved)
+static void yield_lock(struct hd__progress_thread *thread, int32_t moved)
 {
-    struct timespec nap = {.tv_nsec = pump->nap_ns};
+    struct timespec delay = {.tv_nsec = thread->backoff_ns};
     if (!moved) {
-        pthread_mutex_unlock(&pump->lock);
-        nanosleep(&nap, NULL);
-        pthread_mutex_lock(&pump->lock);
+        pthread_mutex_unlock(&thread->lock);
+        nanosleep(&delay, NULL);
+        pthread_mutex_lock(&thread->lock);
     }
-    while (atomic_load(&pump->wanted) && !pump->stop)
-        pthread_cond_wait(&pump->work, &pump->lock);
+    while (atomic_load(&thread->lock_waiters) && !thread->stop)
+        pthread_cond_wait(&thread->wakeup, &thread->lock);
 }
 
 /* What is missed by a nap too long the buffers of a network hide for a while; naps too short cost the thread that computes, in a
  * virtual machine some 10 us each. So every second one should find something to do, unless the other has found it. */
-static int32_t work(struct hd__pump *pump)
+static int32_t progress_once(struct hd__progress_thread *thread)
 {
     struct hd_error err = HD_ERROR_INIT;
-    int32_t others = pump->others != pump->seen, moved = others ? 0 : pump->progress(pump->user, &err);
-    pump->seen = pump->others;
-    pump->failed |= moved < 0;
-    if (!pump->in_a_row)
-        pump->nap_ns = moved ? HD__MAX(pump->nap_ns / 2, NAP_LEAST_NS) : HD__MIN(pump->nap_ns * 2, NAP_MOST_NS);
-    pump->in_a_row = moved;
+    int32_t outside_call = thread->outside_calls != thread->outside_calls_seen, moved = outside_call ? 0 : thread->progress(thread->user, &err);
+    thread->outside_calls_seen = thread->outside_calls;
+    thread->failed |= moved < 0;
+    if (!thread->moved_last)
+        thread->backoff_ns = moved ? HD__MAX(thread->backoff_ns / 2, BACKOFF_MIN_NS) : HD__MIN(thread->backoff_ns * 2, BACKOFF_MAX_NS);
+    thread->moved_last = moved;
     return moved;
 }
 
 /* Where a processor has to be shared with the thread that computes: on for a moment at a time, but then at once, and not when the
  * other's slice of some milliseconds is over, for which the network would be idle. Linux 6.12 and later heed it. */
-static void ask_for_short_slices(void)
+static void request_short_slices(void)
 {
     struct { /* sched_setattr(2); the C library has no name for it */
         uint32_t size, policy;
@@ -70,92 +70,92 @@ static void ask_for_short_slices(void)
     } attr;
     if (syscall(SYS_sched_getattr, 0, &attr, sizeof attr, 0) || attr.policy != SCHED_OTHER)
         return;
-    attr.runtime = SLICE_NS;
+    attr.runtime = SCHED_SLICE_NS;
     syscall(SYS_sched_setattr, 0, &attr, 0);
 }
 
-static void *run(void *arg)
+static void *thread_main(void *arg)
 {
-    struct hd__pump *pump = arg;
-    prctl(PR_SET_TIMERSLACK, SLACK_NS);
-    ask_for_short_slices();
-    pthread_mutex_lock(&pump->lock);
-    while (!pump->stop) {
-        if (!pump->in_flight || pump->failed) {
-            pthread_cond_wait(&pump->work, &pump->lock);
+    struct hd__progress_thread *thread = arg;
+    prctl(PR_SET_TIMERSLACK, TIMER_SLACK_NS);
+    request_short_slices();
+    pthread_mutex_lock(&thread->lock);
+    while (!thread->stop) {
+        if (!thread->in_flight || thread->failed) {
+            pthread_cond_wait(&thread->wakeup, &thread->lock);
             continue;
         }
-        step_back(pump, work(pump));
+        yield_lock(thread, progress_once(thread));
     }
-    pthread_mutex_unlock(&pump->lock);
+    pthread_mutex_unlock(&thread->lock);
     return NULL;
 }
 
-struct hd__pump *hd__pump_start(int32_t (*progress)(void *user, struct hd_error *err), void *user)
+struct hd__progress_thread *hd__exec_progress_start(int32_t (*progress)(void *user, struct hd_error *err), void *user)
 {
-    struct hd__pump *pump = hd__alloc(sizeof *pump);
+    struct hd__progress_thread *thread = hd__alloc(sizeof *thread);
     sigset_t all, before;
     int rc;
-    pump->progress = progress;
-    pump->user = user;
-    pump->nap_ns = NAP_LEAST_NS;
-    pthread_mutex_init(&pump->lock, NULL);
-    pthread_cond_init(&pump->work, NULL);
+    thread->progress = progress;
+    thread->user = user;
+    thread->backoff_ns = BACKOFF_MIN_NS;
+    pthread_mutex_init(&thread->lock, NULL);
+    pthread_cond_init(&thread->wakeup, NULL);
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
-    rc = pthread_create(&pump->thread, NULL, run, pump);
+    rc = pthread_create(&thread->thread, NULL, thread_main, thread);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     if (!rc)
-        return pump;
+        return thread;
     hd__log(HD_LOG_WARN, NULL, "comm.progress: no thread (%s); transports move between instructions only",
             strerror(rc));
-    free(pump);
+    free(thread);
     return NULL;
 }
 
-void hd__pump_stop(struct hd__pump *pump)
+void hd__exec_progress_stop(struct hd__progress_thread *thread)
 {
-    if (!pump)
+    if (!thread)
         return;
-    hd__pump_enter(pump);
-    pump->stop = 1;
-    pthread_cond_signal(&pump->work);
-    hd__pump_leave(pump, 0);
-    pthread_join(pump->thread, NULL);
-    pthread_mutex_destroy(&pump->lock);
-    pthread_cond_destroy(&pump->work);
-    free(pump);
+    hd__exec_progress_lock(thread);
+    thread->stop = 1;
+    pthread_cond_signal(&thread->wakeup);
+    hd__exec_progress_unlock(thread, 0);
+    pthread_join(thread->thread, NULL);
+    pthread_mutex_destroy(&thread->lock);
+    pthread_cond_destroy(&thread->wakeup);
+    free(thread);
 }
 
-void hd__pump_enter(struct hd__pump *pump)
+void hd__exec_progress_lock(struct hd__progress_thread *thread)
 {
-    if (!pump)
+    if (!thread)
         return;
-    atomic_fetch_add(&pump->wanted, 1);
-    pthread_mutex_lock(&pump->lock);
-    atomic_fetch_sub(&pump->wanted, 1);
+    atomic_fetch_add(&thread->lock_waiters, 1);
+    pthread_mutex_lock(&thread->lock);
+    atomic_fetch_sub(&thread->lock_waiters, 1);
 }
 
-void hd__pump_leave(struct hd__pump *pump, int32_t more)
+void hd__exec_progress_unlock(struct hd__progress_thread *thread, int32_t more)
 {
-    if (!pump)
+    if (!thread)
         return;
-    pump->in_flight += more;
-    if (pump->in_flight)
-        pthread_cond_signal(&pump->work);
-    pthread_mutex_unlock(&pump->lock);
+    thread->in_flight += more;
+    if (thread->in_flight)
+        pthread_cond_signal(&thread->wakeup);
+    pthread_mutex_unlock(&thread->lock);
 }
 
-int32_t hd__pump_progress(struct hd__pump *pump, struct hd_error *err)
+int32_t hd__exec_progress_poll(struct hd__progress_thread *thread, struct hd_error *err)
 {
     int32_t moved = 0;
-    if (pthread_mutex_trylock(&pump->lock))
+    if (pthread_mutex_trylock(&thread->lock))
         return 0;
-    if (!pump->failed) {
-        moved = pump->progress(pump->user, err);
-        pump->failed = moved < 0;
-        pump->others++;
+    if (!thread->failed) {
+        moved = thread->progress(thread->user, err);
+        thread->failed = moved < 0;
+        thread->outside_calls++;
     }
-    pthread_mutex_unlock(&pump->lock);
+    pthread_mutex_unlock(&thread->lock);
     return moved;
 }

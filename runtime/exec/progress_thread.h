@@ -10,15 +10,15 @@
 
 #include "heddle/types.h"
 
-struct hd__pump;
+struct hd__progress_thread;
 
 /* `progress`: 1 if anything moved, 0 if not, or an error, after which it is not called any more: whoever waits meets
  * the cause itself. NULL and a line in the log where no thread can be made. */
-struct hd__pump *hd__pump_start(int32_t (*progress)(void *user, struct hd_error *err), void *user);
-void hd__pump_stop(struct hd__pump *pump);
-void hd__pump_enter(struct hd__pump *pump);
-void hd__pump_leave(struct hd__pump *pump, int32_t more); /* so many more operations are in flight; fewer: negative */
+struct hd__progress_thread *hd__exec_progress_start(int32_t (*progress)(void *user, struct hd_error *err), void *user);
+void hd__exec_progress_stop(struct hd__progress_thread *thread);
+void hd__exec_progress_lock(struct hd__progress_thread *thread);
+void hd__exec_progress_unlock(struct hd__progress_thread *thread, int32_t more); /* so many more operations are in flight; fewer: negative */
 /* Between instructions, outside: as `progress`; 0 also where the thread is at it. */
-int32_t hd__pump_progress(struct hd__pump *pump, struct hd_error *err);
+int32_t hd__exec_progress_poll(struct hd__progress_thread *thread, struct hd_error *err);
 
 #endif

@@ -10,91 +10,91 @@ static double deadline(const struct hd__exec *e)
 
 int32_t hd__exec_progress(struct hd__exec *e, struct hd_error *err)
 {
-    struct hd__ordered *ordered = e->transports.in_order;
+    struct hd__stream_comm *stream_comm = e->transports.stream_comm;
     int32_t rc;
-    if (e->spill && (rc = hd__spill_progress(e->spill, err)) < 0)
+    if (e->file_offload && (rc = hd__exec_file_offload_progress(e->file_offload, err)) < 0)
         return rc;
-    if (!e->in_flight && !(ordered && hd__ordered_busy(ordered)))
+    if (!e->in_flight && !(stream_comm && hd__exec_stream_comm_busy(stream_comm)))
         return HD_OK;
-    rc = hd__transports_progress(&e->transports, err);
-    if (rc >= 0 && ordered)
-        rc = hd__ordered_look(ordered, err);
-    if (rc >= 0 && e->transports.stage)
-        rc = hd__stage_progress(e->transports.stage, err);
+    rc = hd__exec_transports_progress(&e->transports, err);
+    if (rc >= 0 && stream_comm)
+        rc = hd__exec_stream_comm_poll(stream_comm, err);
+    if (rc >= 0 && e->transports.bounce)
+        rc = hd__exec_bounce_progress(e->transports.bounce, err);
     return HD__MIN(rc, HD_OK);
 }
 
-static int32_t start_exchange(struct hd__exec *e, struct hd__exchange *x, struct hd_error *err)
+static int32_t start_comm_op(struct hd__exec *e, struct hd__comm_op *x, struct hd_error *err)
 {
-    int32_t rc = hd__exchange_start(x, err);
-    e->in_flight += hd__exchange_pending(x);
+    int32_t rc = hd__exec_comm_op_start(x, err);
+    e->in_flight += hd__exec_comm_op_pending(x);
     return rc;
 }
 
-static int32_t wait_exchange(struct hd__exec *e, struct hd__exchange *x, struct hd_error *err)
+static int32_t wait_comm_op(struct hd__exec *e, struct hd__comm_op *x, struct hd_error *err)
 {
-    if (!hd__exchange_pending(x))
+    if (!hd__exec_comm_op_pending(x))
         return HD_OK;
     e->in_flight--;
-    return hd__exchange_wait(x, e->config.compiled->job->comm_timeout, &e->comm_seconds, err);
+    return hd__exec_comm_op_wait(x, e->config.compiled->job->comm_timeout, &e->comm_seconds, err);
 }
 
-static int32_t start_copy(struct hd__exec *e, struct hd__copy *c, struct hd_error *err)
+static int32_t start_copy(struct hd__exec *e, struct hd__copy_op *c, struct hd_error *err)
 {
     const struct hd__device *d = &e->device;
     uint32_t stream = c->out ? HD_STREAM_OUT : HD_STREAM_IN;
     int32_t rc;
     if (!d->streams)
-        return hd__copies_start(e->copies, c, err);
+        return hd__exec_copy_engine_start(e->copy_engine, c, err);
     if (!c->other)
-        return hd__spill_start(e->spill, c, err);
-    rc = hd__device_order(d, HD_STREAM_COMPUTE, stream, c->done, err);
+        return hd__exec_file_offload_start(e->file_offload, c, err);
+    rc = hd__exec_device_order_streams(d, HD_STREAM_COMPUTE, stream, c->done, err);
     if (!rc)
-        rc = d->ops->copy(d->at, stream, c->out ? c->other : c->main, c->out ? c->main : c->other, (size_t)c->bytes, err);
-    return rc ? rc : d->ops->record(d->at, c->done, stream, err);
+        rc = d->ops->copy(d->handle, stream, c->out ? c->other : c->main, c->out ? c->main : c->other, (size_t)c->bytes, err);
+    return rc ? rc : d->ops->record(d->handle, c->done, stream, err);
 }
 
-static int32_t wait_copy(struct hd__exec *e, struct hd__copy *c, struct hd_error *err)
+static int32_t wait_copy(struct hd__exec *e, struct hd__copy_op *c, struct hd_error *err)
 {
     if (e->device.streams && !c->other)
-        return hd__spill_wait(e->spill, c, deadline(e), err);
+        return hd__exec_file_offload_wait(e->file_offload, c, deadline(e), err);
     if (e->device.streams)
-        return e->device.ops->follow(e->device.at, HD_STREAM_COMPUTE, c->done, err);
-    return hd__copies_wait(e->copies, c, deadline(e), err);
+        return e->device.ops->follow(e->device.handle, HD_STREAM_COMPUTE, c->done, err);
+    return hd__exec_copy_engine_wait(e->copy_engine, c, deadline(e), err);
 }
 
-static int32_t feed(struct hd__exec *e, const struct hd__step *s, struct hd_error *err)
+static int32_t run_feed(struct hd__exec *e, const struct hd__prepared *s, struct hd_error *err)
 {
     const struct hd__device *d = &e->device;
-    struct hd__feeding *by = s->feed.by;
+    struct hd__feed_staging *by = s->feed.by;
     int32_t rc;
     if (!by)
         return e->config.feed(e->config.user, s->feed.labels, s->feed.out, s->feed.count, err);
-    rc = hd__exec_await(e, by->copied, 0, err);
+    rc = hd__exec_wait_event(e, by->copied, 0, err);
     if (!rc)
         rc = e->config.feed(e->config.user, s->feed.labels, by->pinned, s->feed.count, err);
     if (!rc)
-        rc = d->ops->copy(d->at, HD_STREAM_COMPUTE, s->feed.out, by->pinned, (size_t)s->feed.count * sizeof *by->pinned, err);
-    return rc ? rc : d->ops->record(d->at, by->copied, HD_STREAM_COMPUTE, err);
+        rc = d->ops->copy(d->handle, HD_STREAM_COMPUTE, s->feed.out, by->pinned, (size_t)s->feed.count * sizeof *by->pinned, err);
+    return rc ? rc : d->ops->record(d->handle, by->copied, HD_STREAM_COMPUTE, err);
 }
 
-int32_t hd__exec_run(struct hd__exec *e, struct hd__step *s, struct hd_error *err)
+int32_t hd__exec_run_prepared(struct hd__exec *e, struct hd__prepared *s, struct hd_error *err)
 {
     int32_t rc;
     switch (s->kind) {
-    case STEP_KERNEL:
-        rc = e->device.ops->launch(e->device.at, s->kernel, HD_STREAM_COMPUTE, err);
-        return rc || e->capturing || (!e->in_flight && !e->spill) ? rc : hd__exec_progress(e, err);
-    case STEP_EXCHANGE:
-        return start_exchange(e, s->exchange, err);
-    case STEP_EXCHANGE_WAIT:
-        return wait_exchange(e, s->exchange, err);
-    case STEP_COPY:
+    case HD__PREPARED_KERNEL:
+        rc = e->device.ops->launch(e->device.handle, s->kernel, HD_STREAM_COMPUTE, err);
+        return rc || e->capturing || (!e->in_flight && !e->file_offload) ? rc : hd__exec_progress(e, err);
+    case HD__PREPARED_COMM:
+        return start_comm_op(e, s->comm_op, err);
+    case HD__PREPARED_COMM_WAIT:
+        return wait_comm_op(e, s->comm_op, err);
+    case HD__PREPARED_COPY:
         return start_copy(e, s->copy, err);
-    case STEP_COPY_WAIT:
+    case HD__PREPARED_COPY_WAIT:
         return wait_copy(e, s->copy, err);
-    case STEP_FEED:
-        return feed(e, s, err);
+    case HD__PREPARED_FEED:
+        return run_feed(e, s, err);
     default:
         return HD_OK;
     }
@@ -103,43 +103,43 @@ int32_t hd__exec_run(struct hd__exec *e, struct hd__step *s, struct hd_error *er
 /* ---- sections */
 
 /* Of a device that only enqueues each instruction is waited for, so that its time is its own. */
-static int32_t time_step(struct hd__exec *e, const struct hd__exec_section *section, uint32_t k, struct hd_error *err)
+static int32_t run_timed(struct hd__exec *e, const struct hd__prepared_section *section, uint32_t k, struct hd_error *err)
 {
     double start = hd__now();
-    int32_t rc = hd__exec_run(e, &section->steps[k], err);
+    int32_t rc = hd__exec_run_prepared(e, &section->prepared[k], err);
     if (!rc)
-        rc = hd__exec_settle(e, err);
-    hd__profile_add(e->profile, (uint32_t)(section - e->sections), k, hd__now() - start);
+        rc = hd__exec_synchronize(e, err);
+    hd__exec_profile_add(e->profile, (uint32_t)(section - e->sections), k, hd__now() - start);
     return rc;
 }
 
-static int32_t run_one(struct hd__exec *e, const struct hd__exec_section *section, uint32_t k, struct hd_error *err)
+static int32_t run_instr(struct hd__exec *e, const struct hd__prepared_section *section, uint32_t k, struct hd_error *err)
 {
-    __atomic_store_n(&e->at_step, k, __ATOMIC_RELAXED);
-    if (e->bad)
-        return hd__exec_look(e, section, k, err);
-    return e->profiling ? time_step(e, section, k, err) : hd__exec_run(e, &section->steps[k], err);
+    __atomic_store_n(&e->current_instr, k, __ATOMIC_RELAXED);
+    if (e->nonfinite)
+        return hd__exec_check_finite(e, section, k, err);
+    return e->profiling ? run_timed(e, section, k, err) : hd__exec_run_prepared(e, &section->prepared[k], err);
 }
 
-static int32_t run_once(struct hd__exec *e, struct hd__exec_section *section, struct hd_error *err)
+static int32_t run_once(struct hd__exec *e, struct hd__prepared_section *section, struct hd_error *err)
 {
-    struct hd__piece *piece = section->pieces.at, *last = e->bad || e->profiling ? piece : piece + section->pieces.count;
+    struct hd__graph_segment *piece = section->segments.at, *last = e->nonfinite || e->profiling ? piece : piece + section->segments.count;
     int32_t rc = HD_OK;
-    __atomic_store_n(&e->at_section, section, __ATOMIC_RELAXED);
+    __atomic_store_n(&e->current_section, section, __ATOMIC_RELAXED);
     for (uint32_t k = 0; k < section->n && !rc;) {
         if (piece < last && piece->first == k) {
-            rc = hd__exec_run_piece(e, section, piece, err);
+            rc = hd__exec_run_segment(e, section, piece, err);
             k = piece++->end;
         } else {
-            rc = run_one(e, section, k++, err);
+            rc = run_instr(e, section, k++, err);
         }
     }
     if (rc && !err->where[0])
-        hd__exec_where(e, err->where);
+        hd__exec_position(e, err->where);
     return rc;
 }
 
-static int32_t run_section(struct hd__exec *e, struct hd__exec_section *section, struct hd_error *err)
+static int32_t run_section(struct hd__exec *e, struct hd__prepared_section *section, struct hd_error *err)
 {
     int32_t rc = HD_OK;
     for (int32_t n = 0; n < HD__MAX(1, section->of->repeat) && !rc; n++)
@@ -147,7 +147,7 @@ static int32_t run_section(struct hd__exec *e, struct hd__exec_section *section,
     return rc;
 }
 
-int32_t hd__exec_step(struct hd__exec *e, int64_t step, struct hd_error *err)
+int32_t hd__exec_run_step(struct hd__exec *e, int64_t step, struct hd_error *err)
 {
     int32_t rc = HD_OK;
     for (uint32_t s = 0; s < e->p->sections.count && !rc; s++)
@@ -156,9 +156,9 @@ int32_t hd__exec_step(struct hd__exec *e, int64_t step, struct hd_error *err)
     return rc;
 }
 
-int32_t hd__exec_section(struct hd__exec *e, const char *name, struct hd_error *err)
+int32_t hd__exec_run_section(struct hd__exec *e, const char *name, struct hd_error *err)
 {
-    const struct hd__code_section *of = hd__section(e->p, name);
+    const struct hd__code_section *of = hd__program_section(e->p, name);
     return of ? run_section(e, &e->sections[of - e->p->sections.at], err) : HD_OK;
 }
 
@@ -166,7 +166,7 @@ int32_t hd__exec_section(struct hd__exec *e, const char *name, struct hd_error *
 
 /* Ranks of one program have done the same so far: a transport may not notice where it is not so, as with sums that one rank
  * takes for other numbers. Largest and smallest hash must be one. Stages have programs of their own. */
-static int32_t check_chain(const struct hd__exec *e, const int32_t highest[3], struct hd_error *err)
+static int32_t check_same_ops(const struct hd__exec *e, const int32_t highest[3], struct hd_error *err)
 {
     if (e->config.compiled->n_stages > 1 || highest[1] == -highest[2])
         return HD_OK;
@@ -177,65 +177,65 @@ static int32_t check_chain(const struct hd__exec *e, const int32_t highest[3], s
 static int32_t reduce_on_device(struct hd__exec *e, struct hd_comm_call *call, hd_request *request, struct hd_error *err)
 {
     const struct hd__device *d = &e->device;
-    struct hd__exec_agreement *a = &e->agreement;
+    struct hd__exec_max_buffer *a = &e->max_buffer;
     int32_t rc;
     memcpy(a->pinned, call->send, call->count * sizeof *a->pinned);
     call->send = call->recv = a->device;
-    rc = d->ops->copy(d->at, HD_STREAM_COMM, a->device, a->pinned, call->count * sizeof *a->pinned, err);
+    rc = d->ops->copy(d->handle, HD_STREAM_COMM, a->device, a->pinned, call->count * sizeof *a->pinned, err);
     if (!rc)
         rc = e->world.transport->ops->collective(e->world.of->group, call, request, err);
     return rc;
 }
 
-static int32_t fetch(struct hd__exec *e, int32_t *most, uint64_t count, struct hd_error *err)
+static int32_t copy_back_max(struct hd__exec *e, int32_t *most, uint64_t count, struct hd_error *err)
 {
     const struct hd__device *d = &e->device;
-    struct hd__exec_agreement *a = &e->agreement;
-    int32_t rc = d->ops->copy(d->at, HD_STREAM_COMM, a->pinned, a->device, count * sizeof *most, err);
+    struct hd__exec_max_buffer *a = &e->max_buffer;
+    int32_t rc = d->ops->copy(d->handle, HD_STREAM_COMM, a->pinned, a->device, count * sizeof *most, err);
     if (!rc)
-        rc = d->ops->record(d->at, a->done, HD_STREAM_COMM, err);
+        rc = d->ops->record(d->handle, a->done, HD_STREAM_COMM, err);
     if (!rc)
-        rc = hd__exec_await(e, a->done, deadline(e), err);
+        rc = hd__exec_wait_event(e, a->done, deadline(e), err);
     if (!rc)
         memcpy(most, a->pinned, count * sizeof *most);
     return rc;
 }
 
-static int32_t agree(struct hd__exec *e, const struct hd__flight_op *op, int32_t mine, int32_t *highest, struct hd_error *err)
+static int32_t all_reduce_max(struct hd__exec *e, const struct hd__flight_op *op, int32_t mine, int32_t *highest, struct hd_error *err)
 {
-    int32_t chain = (int32_t)(e->transports.flight->chain >> 33), value[3] = {mine, chain, -chain}, most[3];
+    int32_t chain = (int32_t)(e->transports.flight->op_hash >> 33), value[3] = {mine, chain, -chain}, most[3];
     struct hd_comm_call call = {.struct_size = sizeof call, .coll = HD_COLL_ALL_REDUCE, .dtype = HD_I32, .redop = HD_MAX,
                                 .send = value, .recv = most, .count = 3, .tag = UINT64_MAX};
     hd_request request;
-    uint64_t flown;
+    uint64_t flight_number;
     int32_t rc;
     *highest = mine;
     if (!e->world.of)
         return HD_OK;
-    __atomic_store_n(&e->at_section, NULL, __ATOMIC_RELAXED);
-    flown = hd__flight_start(e->transports.flight, op, hd__now());
-    hd__pump_enter(e->transports.pump);
-    rc = e->agreement.device ? reduce_on_device(e, &call, &request, err)
+    __atomic_store_n(&e->current_section, NULL, __ATOMIC_RELAXED);
+    flight_number = hd__comm_flight_start(e->transports.flight, op, hd__now());
+    hd__exec_progress_lock(e->transports.progress_thread);
+    rc = e->max_buffer.device ? reduce_on_device(e, &call, &request, err)
                              : e->world.transport->ops->collective(e->world.of->group, &call, &request, err);
-    hd__pump_leave(e->transports.pump, !rc);
-    hd__flight_wait(e->transports.flight, flown, hd__now());
+    hd__exec_progress_unlock(e->transports.progress_thread, !rc);
+    hd__comm_flight_wait(e->transports.flight, flight_number, hd__now());
     if (!rc)
-        rc = hd__transports_wait(&e->transports, e->world.transport, request, deadline(e), err);
-    if (!rc && e->agreement.device)
-        rc = fetch(e, most, call.count, err);
-    hd__flight_end(e->transports.flight, flown, hd__now(), rc);
+        rc = hd__exec_transports_wait(&e->transports, e->world.transport, request, deadline(e), err);
+    if (!rc && e->max_buffer.device)
+        rc = copy_back_max(e, most, call.count, err);
+    hd__comm_flight_end(e->transports.flight, flight_number, hd__now(), rc);
     if (!rc)
         *highest = most[0];
-    return rc ? rc : check_chain(e, most, err);
+    return rc ? rc : check_same_ops(e, most, err);
 }
 
-int32_t hd__exec_agree(struct hd__exec *e, int32_t mine, int32_t *highest, struct hd_error *err)
+int32_t hd__exec_all_reduce_max(struct hd__exec *e, int32_t mine, int32_t *highest, struct hd_error *err)
 {
-    return agree(e, &e->agree, mine, highest, err);
+    return all_reduce_max(e, &e->max_op, mine, highest, err);
 }
 
-int32_t hd__exec_meet(struct hd__exec *e, struct hd_error *err)
+int32_t hd__exec_barrier(struct hd__exec *e, struct hd_error *err)
 {
     int32_t nobody = 0;
-    return agree(e, &e->meet, 0, &nobody, err);
+    return all_reduce_max(e, &e->barrier_op, 0, &nobody, err);
 }

@@ -7,7 +7,7 @@
 #include "runtime/comm/topology.h"
 #include "runtime/comm/tuning_file.h"
 
-const struct hd__chosen *hd__chosen_comm(const struct hd__compiled *c, const struct hd__section *section)
+const struct hd__chosen *hd__exec_chosen_comm(const struct hd__compiled *c, const struct hd__job_section *section)
 {
     for (uint32_t i = 0; i < c->selection->comms.count; i++)
         if (c->selection->comms.at[i].section == section)
@@ -15,13 +15,13 @@ const struct hd__chosen *hd__chosen_comm(const struct hd__compiled *c, const str
     return NULL;
 }
 
-static int32_t choose_comm(struct hd__compiled *c, struct hd__section *section, struct hd_error *err)
+static int32_t choose_comm(struct hd__compiled *c, struct hd__job_section *section, struct hd_error *err)
 {
     struct hd__chosen chosen;
     int32_t rc;
-    if (!section || hd__chosen_comm(c, section))
+    if (!section || hd__exec_chosen_comm(c, section))
         return HD_OK;
-    rc = hd__choose(c->job, c->plugins, HD_KIND_COMM, section, &chosen, err);
+    rc = hd__compile_choose(c->job, c->plugins, HD_KIND_COMM, section, &chosen, err);
     if (!rc)
         hd__push(&c->selection->comms, chosen);
     return rc;
@@ -37,12 +37,12 @@ static int32_t check_comm(struct hd__compiled *c, struct hd_error *err)
         hd__log(HD_LOG_WARN, NULL, "comm.use: %s; one rank needs none", absent.message);
         return HD_OK;
     }
-    return hd__choose(c->job, c->plugins, HD_KIND_COMM, c->job->comm, &unused, err);
+    return hd__compile_choose(c->job, c->plugins, HD_KIND_COMM, c->job->comm, &unused, err);
 }
 
-static int32_t choose_hook(struct hd__compiled *c, struct hd__section *section, struct hd_error *err)
+static int32_t choose_hook(struct hd__compiled *c, struct hd__job_section *section, struct hd_error *err)
 {
-    struct hd__hooked hooked = {.kind = hd__hook_find(section->use)};
+    struct hd__chosen_hook hooked = {.kind = hd__comm_hook_find(section->use)};
     const struct hd__hook_kind *k;
     struct hd__text list = {0};
     int32_t rc;
@@ -52,7 +52,7 @@ static int32_t choose_hook(struct hd__compiled *c, struct hd__section *section, 
         return hd__job_section_parse(c->job, section, hooked.kind->options, hooked.kind->n_options, sizeof(struct hd_option),
                                      hooked.settings, err);
     }
-    for (size_t i = 0; (k = hd__hook_at(i)); i++)
+    for (size_t i = 0; (k = hd__comm_hook_at(i)); i++)
         hd__text_add(&list, "%s%s", i ? ", " : "", k->name);
     rc = hd__job_fail(c->job, section->path, err, "%s: there is no hook %s; the hooks are %s", section->path, section->use, list.at);
     hd__text_free(&list);
@@ -63,9 +63,9 @@ static int32_t choose_hook(struct hd__compiled *c, struct hd__section *section, 
 static int32_t choose_runtime(struct hd__compiled *c, struct hd_error *err)
 {
     struct hd__job *job = c->job;
-    int32_t rc = hd__choose(job, c->plugins, HD_KIND_DEVICE, job->device, &c->device_choice, err);
+    int32_t rc = hd__compile_choose(job, c->plugins, HD_KIND_DEVICE, job->device, &c->device_choice, err);
     if (!rc && job->checkpoint)
-        rc = hd__choose(job, c->plugins, HD_KIND_CKPT, job->checkpoint, &c->checkpoint_choice, err);
+        rc = hd__compile_choose(job, c->plugins, HD_KIND_CKPT, job->checkpoint, &c->checkpoint_choice, err);
     for (uint64_t i = 0; i < job->n_hooks && !rc; i++)
         rc = choose_hook(c, job->hooks[i], err);
     if (rc || c->mesh.ranks == 1)
@@ -77,7 +77,7 @@ static int32_t choose_runtime(struct hd__compiled *c, struct hd_error *err)
 }
 
 /* What the job file can say and this heddle cannot do yet is refused by name: nothing is ignored. */
-static int32_t refuse_the_missing(struct hd__job *job, struct hd_error *err)
+static int32_t refuse_unsupported(struct hd__job *job, struct hd_error *err)
 {
     int levels = job->n_comm_levels > 1 || job->comm_levels[0];
     const struct {
@@ -88,7 +88,7 @@ static int32_t refuse_the_missing(struct hd__job *job, struct hd_error *err)
          "any does not go with job.deterministic: exact, which fixes the order of every sum"},
         {levels && !job->comm_inside, "comm.levels",
          "it says which ranks are inside, but comm.inside names no transport for them: add comm.inside: shm"},
-        {levels && !hd__places_known(), "comm.levels",
+        {levels && !hd__comm_topology_available(), "comm.levels",
          "this heddle was built without hwloc, which knows packages and NUMA nodes: use machine"},
     };
     for (size_t i = 0; i < HD__COUNT(rows); i++)
@@ -99,47 +99,47 @@ static int32_t refuse_the_missing(struct hd__job *job, struct hd_error *err)
     return HD_OK;
 }
 
-static int in_any_order(const struct hd__compiled *c, const struct hd__section *section)
+static int in_any_order(const struct hd__compiled *c, const struct hd__job_section *section)
 {
-    const struct hd__chosen *chosen = hd__chosen_comm(c, section);
+    const struct hd__chosen *chosen = hd__exec_chosen_comm(c, section);
     const struct hd_comm_ops *ops = &chosen->component->ops.comm;
     return (hd__comm_caps(ops, hd__comm_caps_with(ops, chosen->settings), &c->selection->tuning) & HD_COMM_ANY_ORDER) != 0;
 }
 
 /* A transport inside that adds in an order of its own would break the tree which the one between machines keeps. */
-static int32_t check_inside(struct hd__compiled *c, struct hd_error *err)
+static int32_t check_intra_order(struct hd__compiled *c, struct hd_error *err)
 {
-    const struct hd__section *inside = c->job->comm_inside;
-    if (!inside || c->mesh.ranks == 1 || c->selection->tuning.any_order || in_any_order(c, c->job->comm) || !in_any_order(c, inside))
+    const struct hd__job_section *intra = c->job->comm_inside;
+    if (!intra || c->mesh.ranks == 1 || c->selection->tuning.any_order || in_any_order(c, c->job->comm) || !in_any_order(c, intra))
         return HD_OK;
-    hd__job_fail(c->job, inside->path, err, "comm.inside: %s adds in an order of its own, but sums over %s keep to comm.sums: tree: "
-                 "name a transport that does too, as shm, or set comm.sums: any", inside->use, c->job->comm->use);
+    hd__job_fail(c->job, intra->path, err, "comm.inside: %s adds in an order of its own, but sums over %s keep to comm.sums: tree: "
+                 "name a transport that does too, as shm, or set comm.sums: any", intra->use, c->job->comm->use);
     return err->code = HD_E_UNSUPPORTED;
 }
 
 static int32_t select_all(struct hd__compiled *c, struct hd_error *err)
 {
     struct hd__tuning *tuning = &c->selection->tuning;
-    int32_t rc = refuse_the_missing(c->job, err);
+    int32_t rc = refuse_unsupported(c->job, err);
     tuning->any_order = c->job->comm_sums == HD__SUMS_ANY;
     if (!rc && c->job->comm_tune)
-        rc = hd__tuning_read(c->job->comm_tune, tuning, err);
+        rc = hd__comm_tuning_read(c->job->comm_tune, tuning, err);
     if (!rc)
         rc = choose_runtime(c, err);
-    return rc ? rc : check_inside(c, err);
+    return rc ? rc : check_intra_order(c, err);
 }
 
-int32_t hd__compile(struct hd__job *job, struct hd__plugins *plugins, struct hd__compiled **compiled,
+int32_t hd__exec_compile(struct hd__job *job, struct hd__plugins *plugins, struct hd__compiled **compiled,
                     struct hd_error *err)
 {
-    return hd__compile_with(job, plugins, 0, compiled, err);
+    return hd__exec_compile_with(job, plugins, 0, compiled, err);
 }
 
-int32_t hd__compile_with(struct hd__job *job, struct hd__plugins *plugins, uint32_t flags, struct hd__compiled **compiled,
+int32_t hd__exec_compile_with(struct hd__job *job, struct hd__plugins *plugins, uint32_t flags, struct hd__compiled **compiled,
                          struct hd_error *err)
 {
     double start = hd__now();
-    struct hd__compiled *c = hd__compiled_new(job, plugins, hd__host());
+    struct hd__compiled *c = hd__compiled_new(job, plugins, hd__exec_host_table());
     int32_t rc;
     c->selection = hd__alloc(sizeof *c->selection);
     rc = select_all(c, err);
@@ -147,19 +147,19 @@ int32_t hd__compile_with(struct hd__job *job, struct hd__plugins *plugins, uint3
         rc = hd__compile_stages(c, flags, err);
     c->seconds = hd__now() - start;
     if (rc) {
-        hd__compiled_free(c);
+        hd__exec_compiled_free(c);
         return rc;
     }
     *compiled = c;
     return HD_OK;
 }
 
-void hd__compiled_free(struct hd__compiled *c)
+void hd__exec_compiled_free(struct hd__compiled *c)
 {
     if (!c)
         return;
     hd__free_array(&c->selection->comms);
-    hd__tuning_free(&c->selection->tuning);
+    hd__comm_tuning_free(&c->selection->tuning);
     hd__free_array(&c->selection->hooks);
     free(c->selection);
     hd__compiled_finish(c);

@@ -7,10 +7,10 @@
 #include "runtime/comm/hook.h"
 
 /* The table that is lent to plugins. */
-struct hd_host *hd__host(void);
+struct hd_host *hd__exec_host_table(void);
 
 /* A wrapper of the job's transports with its settings; the first is outermost. */
-struct hd__hooked {
+struct hd__chosen_hook {
     const struct hd__hook_kind *kind;
     void *settings; /* in the job's arena */
 };
@@ -19,17 +19,17 @@ struct hd__hooked {
 struct hd__selection {
     HD__ARRAY(struct hd__chosen) comms;  /* jobs with more than one rank: each transport once */
     struct hd__tuning tuning;            /* of collectives over send and recv: comm.tune, comm.sums */
-    HD__ARRAY(struct hd__hooked) hooks;
+    HD__ARRAY(struct hd__chosen_hook) hooks;
 };
 
 /* Compiles all stages. The job must be resolved for the number of ranks; job and plugins outlive the result. */
-int32_t hd__compile(struct hd__job *job, struct hd__plugins *plugins, struct hd__compiled **compiled, struct hd_error *err);
+int32_t hd__exec_compile(struct hd__job *job, struct hd__plugins *plugins, struct hd__compiled **compiled, struct hd_error *err);
 /* `flags`: HD__COMPILE_... */
-int32_t hd__compile_with(struct hd__job *job, struct hd__plugins *plugins, uint32_t flags, struct hd__compiled **compiled,
+int32_t hd__exec_compile_with(struct hd__job *job, struct hd__plugins *plugins, uint32_t flags, struct hd__compiled **compiled,
                          struct hd_error *err);
-void hd__compiled_free(struct hd__compiled *compiled); /* NULL is fine */
+void hd__exec_compiled_free(struct hd__compiled *compiled); /* NULL is fine */
 
 /* The transport that a section of the job names. */
-const struct hd__chosen *hd__chosen_comm(const struct hd__compiled *c, const struct hd__section *section);
+const struct hd__chosen *hd__exec_chosen_comm(const struct hd__compiled *c, const struct hd__job_section *section);
 
 #endif

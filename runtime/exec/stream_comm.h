@@ -10,36 +10,36 @@
 #include "runtime/exec/device.h"
 #include "runtime/exec/transports.h"
 
-struct hd__exchange;
-struct hd__ordered;
-struct hd__watched;
+struct hd__comm_op;
+struct hd__stream_comm;
+struct hd__stream_inflight;
 
 /* Of an exchange. */
-struct hd__in_order {
-    struct hd__watched *watched;    /* while it is pending */
+struct hd__stream_op {
+    struct hd__stream_inflight *inflight;    /* while it is pending */
     struct hd_event *ready, *done;  /* in a captured piece */
     struct hd_kernel *pack, *unpack; /* NULL: the device copies piece by piece */
 };
 
-struct hd__ordered *hd__ordered_create(const struct hd__device *d, struct hd__transports *transports, double timeout);
-void hd__ordered_free(struct hd__ordered *o); /* NULL is fine */
+struct hd__stream_comm *hd__exec_stream_comm_create(const struct hd__device *d, struct hd__transports *transports, double timeout);
+void hd__exec_stream_comm_free(struct hd__stream_comm *o); /* NULL is fine */
 
 /* Makes an exchange known: its tensors and blocks have their addresses. */
-int32_t hd__ordered_add(struct hd__ordered *o, struct hd__exchange *x, struct hd_error *err);
-void hd__ordered_remove(struct hd__ordered *o, struct hd__exchange *x);
-int32_t hd__ordered_start(struct hd__ordered *o, struct hd__exchange *x, struct hd_error *err);
+int32_t hd__exec_stream_comm_register(struct hd__stream_comm *o, struct hd__comm_op *x, struct hd_error *err);
+void hd__exec_stream_comm_unregister(struct hd__stream_comm *o, struct hd__comm_op *x);
+int32_t hd__exec_stream_comm_start(struct hd__stream_comm *o, struct hd__comm_op *x, struct hd_error *err);
 /* What compute is given from now on starts when the exchange is complete. */
-int32_t hd__ordered_wait(struct hd__ordered *o, struct hd__exchange *x, struct hd_error *err);
+int32_t hd__exec_stream_comm_wait(struct hd__stream_comm *o, struct hd__comm_op *x, struct hd_error *err);
 
 /* Looks at what is under way: HD_OK, or HD_E_TIMEOUT. */
-int32_t hd__ordered_look(struct hd__ordered *o, struct hd_error *err);
-int32_t hd__ordered_busy(const struct hd__ordered *o);
+int32_t hd__exec_stream_comm_poll(struct hd__stream_comm *o, struct hd_error *err);
+int32_t hd__exec_stream_comm_busy(const struct hd__stream_comm *o);
 
 /* While a piece is captured exchanges are part of it, and not watched. */
-void hd__ordered_capture(struct hd__ordered *o, int32_t on);
+void hd__exec_stream_comm_set_capturing(struct hd__stream_comm *o, int32_t on);
 /* Around the launch of a captured piece: its exchanges are watched as one. */
-int32_t hd__ordered_begin(struct hd__ordered *o, struct hd__exchange *const *x, uint32_t n, struct hd__watched **watched,
+int32_t hd__exec_stream_comm_begin_replay(struct hd__stream_comm *o, struct hd__comm_op *const *x, uint32_t n, struct hd__stream_inflight **watched,
                           struct hd_error *err);
-int32_t hd__ordered_end(struct hd__ordered *o, struct hd__watched *watched, struct hd_error *err);
+int32_t hd__exec_stream_comm_end_replay(struct hd__stream_comm *o, struct hd__stream_inflight *watched, struct hd_error *err);
 
 #endif

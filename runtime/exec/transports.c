@@ -15,7 +15,7 @@ static uint32_t all_axes(const struct hd__mesh *mesh)
     return hd__mesh_live(mesh) | (mesh->size[HD_AXIS_PP] > 1 ? HD_AXIS_BIT(HD_AXIS_PP) : 0);
 }
 
-const struct hd__section *hd__transports_section(const struct hd__compiled *c, uint32_t axes)
+const struct hd__job_section *hd__exec_transports_section(const struct hd__compiled *c, uint32_t axes)
 {
     const struct hd__job *job = c->job;
     uint32_t world = all_axes(&c->mesh);
@@ -29,51 +29,51 @@ const struct hd__section *hd__transports_section(const struct hd__compiled *c, u
 
 /* Where a rank is: the first rank on its machine (launchers number a machine's ranks in a row), and its place there at each
  * of the job's levels. */
-struct whereabouts {
+struct rank_location {
     int32_t machine, at[HD__LEVELS_COUNT];
 };
 _Static_assert(HD__COUNT(((struct hd__job *)0)->comm_levels) == HD__LEVELS_COUNT, "a job names each level once at most");
 
 /* Every rank finds out where it is bound. */
-static int32_t find_mine(const struct hd__transports *t, struct whereabouts *mine, struct hd_error *err)
+static int32_t locate_self(const struct hd__transports *t, struct rank_location *mine, struct hd_error *err)
 {
     const struct hd__job *job = t->compiled->job;
-    struct hd__places *places;
-    int32_t rc = hd__places_open(job->comm_levels, job->n_comm_levels, &places, err);
-    *mine = (struct whereabouts){.machine = t->rank - t->local_rank};
+    struct hd__topology *places;
+    int32_t rc = hd__comm_topology_open(job->comm_levels, job->n_comm_levels, &places, err);
+    *mine = (struct rank_location){.machine = t->rank - t->local_rank};
     for (uint32_t i = 0; i < job->n_comm_levels && !rc; i++)
-        mine->at[i] = hd__places_here(places, (uint32_t)job->comm_levels[i], t->local_rank, t->local_ranks);
-    hd__places_close(places);
+        mine->at[i] = hd__comm_topology_locate(places, (uint32_t)job->comm_levels[i], t->local_rank, t->local_ranks);
+    hd__comm_topology_close(places);
     return rc;
 }
 
-static void say_places(const struct hd__transports *t, const struct hd__nest *nest)
+static void log_levels(const struct hd__transports *t, const struct hd__topology_levels *levels)
 {
     if (t->rank)
         return;
-    if (nest->nowhere >= 0)
+    if (levels->unbound_rank >= 0)
         hd__log(HD_LOG_WARN, "comm", "comm.levels: rank %d may run on the cores of more than one %s: bind ranks to fewer cores; %s",
-                nest->nowhere, hd__places_word(nest->lost), hd__places_instead(nest));
-    for (uint32_t i = 0; i < nest->n; i++) {
+                levels->unbound_rank, hd__comm_topology_level_name(levels->dropped_level), hd__comm_topology_fallback(levels));
+    for (uint32_t i = 0; i < levels->n; i++) {
         int32_t n = 0;
         for (int32_t r = 0; r < t->compiled->mesh.ranks; r++)
-            n += nest->firsts[i][r] == r;
-        if (nest->level[i] != HD__LEVELS_MACHINE)
-            hd__log(HD_LOG_INFO, "comm", "comm.levels: the ranks are on %d %ss", n, hd__places_word(nest->level[i]));
+            n += levels->leaders[i][r] == r;
+        if (levels->level[i] != HD__LEVELS_MACHINE)
+            hd__log(HD_LOG_INFO, "comm", "comm.levels: the ranks are on %d %ss", n, hd__comm_topology_level_name(levels->level[i]));
     }
 }
 
 /* Where all ranks are. */
-static int32_t find_nest(const struct hd__transports *t, struct hd__nest *nest, struct hd_error *err)
+static int32_t find_levels(const struct hd__transports *t, struct hd__topology_levels *levels, struct hd_error *err)
 {
     struct hd__job *job = t->compiled->job;
     int32_t n = t->compiled->mesh.ranks, *all = hd__alloc((1 + HD__LEVELS_COUNT) * (size_t)n * sizeof *all), rc;
     int32_t *at[HD__LEVELS_COUNT];
     double deadline = hd__now() + job->comm_timeout;
-    struct whereabouts where;
+    struct rank_location where;
     char key[64];
     snprintf(key, sizeof key, "comm/first/%d", t->rank);
-    rc = find_mine(t, &where, err);
+    rc = locate_self(t, &where, err);
     rc = rc ? rc : hd__store_put(t->store, key, &where, sizeof where, err);
     for (uint32_t i = 0; i < HD__LEVELS_COUNT; i++)
         at[i] = all + (1 + i) * (size_t)n;
@@ -88,8 +88,8 @@ static int32_t find_nest(const struct hd__transports *t, struct hd__nest *nest, 
             rc = hd_fail(err, HD_E_INVALID, "the launcher says that rank %d is the %d-th on its machine", r, r - where.machine);
     }
     if (!rc) {
-        hd__places_nest(nest, job->comm_levels, job->n_comm_levels, all, at, n, &job->arena);
-        say_places(t, nest);
+        hd__comm_topology_levels(levels, job->comm_levels, job->n_comm_levels, all, at, n, &job->arena);
+        log_levels(t, levels);
     }
     free(all);
     return rc;
@@ -97,63 +97,63 @@ static int32_t find_nest(const struct hd__transports *t, struct hd__nest *nest, 
 
 /* One level: `both`, which serves the ranks of `world`, goes between their places from here on, and what is opened, inside
  * this rank's. Where a level follows, that is cut in the same way. */
-static int32_t open_level(struct hd__transports *t, const struct hd__nest *nest, uint32_t level, const struct hd_world *world,
-                          struct hd__comm *both, struct hd_error *err)
+static int32_t open_level(struct hd__transports *t, const struct hd__topology_levels *levels, uint32_t level, const struct hd_world *world,
+                          struct hd__comm *transport, struct hd_error *err)
 {
-    const struct hd__chosen *chosen = hd__chosen_comm(t->compiled, t->compiled->job->comm_inside);
-    const int32_t *firsts = nest->firsts[level];
-    struct hd__comm inside = {.tuning = both->tuning, .ran = both->ran}, across = *both;
+    const struct hd__chosen *chosen = hd__exec_chosen_comm(t->compiled, t->compiled->job->comm_inside);
+    const int32_t *leaders = levels->leaders[level];
+    struct hd__comm intra = {.tuning = transport->tuning, .counts = transport->counts}, inter = *transport;
     struct hd_world ours;
     int32_t *number = hd__alloc((size_t)t->compiled->mesh.ranks * sizeof *number); /* of a rank in `world` */
     int32_t *local = hd__alloc((size_t)world->size * sizeof *local), rc;           /* firsts, by that number */
     for (int32_t n = 0; n < world->size; n++) {
         int32_t r = hd_job_rank(world, n);
         number[r] = n;
-        local[n] = number[firsts[r]];
+        local[n] = number[leaders[r]];
     }
-    ours = hd__levels_inside(world, local, hd__arena_alloc(&t->compiled->job->arena, (size_t)world->size * sizeof *local));
-    ours.instance = hd__arena_format(&t->compiled->job->arena, "comm/inside/%u/%d", level, firsts[t->rank]);
-    rc = hd__comm_open(&chosen->component->ops.comm, hd__host(), chosen->settings, &ours, &inside, err);
-    if (!rc && level + 1 < nest->n)
-        rc = open_level(t, nest, level + 1, &ours, &inside, err);
+    ours = hd__comm_hier_intra_world(world, local, hd__arena_alloc(&t->compiled->job->arena, (size_t)world->size * sizeof *local));
+    ours.instance = hd__arena_format(&t->compiled->job->arena, "comm/inside/%u/%d", level, leaders[t->rank]);
+    rc = hd__comm_open(&chosen->component->ops.comm, hd__exec_host_table(), chosen->settings, &ours, &intra, err);
+    if (!rc && level + 1 < levels->n)
+        rc = open_level(t, levels, level + 1, &ours, &intra, err);
     if (!rc)
-        hd__levels_create(&across, &inside, world, local, both);
+        hd__comm_hier_create(&inter, &intra, world, local, transport);
     else
-        hd__comm_close(both);
+        hd__comm_close(transport);
     free(number);
     free(local);
     return rc;
 }
 
 /* comm.inside: a transport of its own for the ranks of this machine, package or NUMA node; all become one. */
-static int32_t open_inside(struct hd__transports *t, const struct hd_world *world, struct hd__comm *both, struct hd_error *err)
+static int32_t open_inside(struct hd__transports *t, const struct hd_world *world, struct hd__comm *transport, struct hd_error *err)
 {
-    struct hd__nest nest;
-    int32_t rc = hd__plugin_probe(t->compiled->plugins, hd__chosen_comm(t->compiled, t->compiled->job->comm_inside)->component, err);
-    rc = rc ? rc : find_nest(t, &nest, err);
+    struct hd__topology_levels levels;
+    int32_t rc = hd__plugin_probe(t->compiled->plugins, hd__exec_chosen_comm(t->compiled, t->compiled->job->comm_inside)->component, err);
+    rc = rc ? rc : find_levels(t, &levels, err);
     if (!rc)
-        return open_level(t, &nest, 0, world, both, err);
-    hd__comm_close(both);
+        return open_level(t, &levels, 0, world, transport, err);
+    hd__comm_close(transport);
     return rc;
 }
 
 /* What its hooks' files are named for: the second libfabric of a job is libfabric-2. */
-static const char *label(struct hd__transports *t, const struct hd__transport *of)
+static const char *hook_file_label(struct hd__transports *t, const struct hd__transport *of)
 {
     int before = 0;
-    for (uint32_t i = 0; i < t->at.count; i++)
-        before += !strcmp(t->at.at[i]->section->use, of->section->use);
+    for (uint32_t i = 0; i < t->opened.count; i++)
+        before += !strcmp(t->opened.at[i]->section->use, of->section->use);
     return before ? hd__arena_format(&t->compiled->job->arena, "%s-%d", of->section->use, before + 1) : of->section->use;
 }
 
 /* The job's hooks, the last innermost. */
-static int32_t wrap(struct hd__transports *t, struct hd__transport *of, const struct hd_world *world, struct hd_error *err)
+static int32_t wrap_in_hooks(struct hd__transports *t, struct hd__transport *of, const struct hd_world *world, struct hd_error *err)
 {
     const struct hd__compiled *c = t->compiled;
-    struct hd__hook_place place = {.world = world, .flight = t->flight, .transport = label(t, of), .folder = hd__job_folder(c->job), .ran = of->open.ran};
+    struct hd__hook_context place = {.world = world, .flight = t->flight, .transport = hook_file_label(t, of), .folder = hd__job_folder(c->job), .counts = of->open.counts};
     int32_t rc = HD_OK;
     for (uint32_t i = c->selection->hooks.count; i-- > 0 && !rc;)
-        rc = hd__hook_wrap(&of->open, c->selection->hooks.at[i].kind, c->selection->hooks.at[i].settings, &place, err);
+        rc = hd__comm_hook_wrap(&of->open, c->selection->hooks.at[i].kind, c->selection->hooks.at[i].settings, &place, err);
     if (rc)
         hd__comm_close(&of->open);
     return rc;
@@ -165,7 +165,7 @@ static void lend_stream(const struct hd__transports *t, const struct hd_comm_ops
     const struct hd__device *d = t->device;
     if (!d->streams || !(ops->caps & HD_COMM_STREAM_ORDERED) || t->compiled->job->comm_inside)
         return;
-    world->stream = d->ops->native(d->at, HD_STREAM_COMM);
+    world->stream = d->ops->native(d->handle, HD_STREAM_COMM);
     world->device = d->name;
 }
 
@@ -173,36 +173,36 @@ static int counts_algorithms(const struct hd__compiled *c)
 {
     int asked = 0;
     for (uint32_t i = 0; i < c->selection->hooks.count; i++)
-        asked |= c->selection->hooks.at[i].kind == &hd__hook_perf;
+        asked |= c->selection->hooks.at[i].kind == &hd__comm_hook_perf;
     return asked;
 }
 
 /* From here on an abort reaches it. */
-static void add(struct hd__transports *t, struct hd__transport *new)
+static void add_transport(struct hd__transports *t, struct hd__transport *new)
 {
     pthread_mutex_lock(&t->lock);
-    hd__push(&t->at, new);
-    if (t->ended)
+    hd__push(&t->opened, new);
+    if (t->aborted)
         new->ops->abort(new->comm, t->reason);
     pthread_mutex_unlock(&t->lock);
 }
 
-void hd__transports_abort(struct hd__transports *t, const char *reason)
+void hd__exec_transports_abort(struct hd__transports *t, const char *reason)
 {
     pthread_mutex_lock(&t->lock);
-    if (!t->ended)
+    if (!t->aborted)
         snprintf(t->reason, sizeof t->reason, "%s", reason);
-    t->ended = 1;
-    for (uint32_t i = 0; i < t->at.count; i++)
-        t->at.at[i]->ops->abort(t->at.at[i]->comm, t->reason);
+    t->aborted = 1;
+    for (uint32_t i = 0; i < t->opened.count; i++)
+        t->opened.at[i]->ops->abort(t->opened.at[i]->comm, t->reason);
     pthread_mutex_unlock(&t->lock);
 }
 
-static int32_t open_one(struct hd__transports *t, const struct hd__section *section, struct hd__transport **out,
+static int32_t open_one(struct hd__transports *t, const struct hd__job_section *section, struct hd__transport **out,
                         struct hd_error *err)
 {
     const struct hd__job *job = t->compiled->job;
-    const struct hd__chosen *chosen = hd__chosen_comm(t->compiled, section);
+    const struct hd__chosen *chosen = hd__exec_chosen_comm(t->compiled, section);
     struct hd__transport *new = hd__alloc(sizeof *new);
     struct hd_world world = {.struct_size = sizeof world, .rank = t->rank, .size = t->compiled->mesh.ranks,
                              .local_rank = t->local_rank, .local_size = t->local_ranks, .store = t->store,
@@ -211,34 +211,34 @@ static int32_t open_one(struct hd__transports *t, const struct hd__section *sect
     lend_stream(t, &chosen->component->ops.comm, &world);
     new->section = section;
     new->open.tuning = &t->compiled->selection->tuning;
-    new->open.ran = counts_algorithms(t->compiled) ? &new->ran : NULL;
-    world.instance = hd__arena_format(&t->compiled->job->arena, "comm/%u", t->at.count);
+    new->open.counts = counts_algorithms(t->compiled) ? &new->counts : NULL;
+    world.instance = hd__arena_format(&t->compiled->job->arena, "comm/%u", t->opened.count);
     rc = hd__plugin_probe(t->compiled->plugins, chosen->component, err);
     if (!rc)
-        rc = hd__comm_open(&chosen->component->ops.comm, hd__host(), chosen->settings, &world, &new->open, err);
+        rc = hd__comm_open(&chosen->component->ops.comm, hd__exec_host_table(), chosen->settings, &world, &new->open, err);
     if (!rc && section == job->comm && job->comm_inside)
         rc = open_inside(t, &world, &new->open, err);
     if (!rc)
-        rc = wrap(t, new, &world, err);
+        rc = wrap_in_hooks(t, new, &world, err);
     if (rc) {
         free(new);
         return rc;
     }
     new->ops = &new->open.ops;
-    new->ordered = world.stream && (new->ops->caps & HD_COMM_STREAM_ORDERED);
+    new->stream_ordered = world.stream && (new->ops->caps & HD_COMM_STREAM_ORDERED);
     new->comm = new->open.comm;
-    new->groups = hd__groups_create(new->ops, new->comm, t->rank);
-    add(t, new);
+    new->groups = hd__comm_groups_create(new->ops, new->comm, t->rank);
+    add_transport(t, new);
     *out = new;
     return HD_OK;
 }
 
 /* A transport inside machines may serve axes whose groups do not leave them. Launchers number a machine's ranks in a row. */
-static int32_t check_local(struct hd__transports *t, const struct hd__section *section, uint32_t axes, struct hd_error *err)
+static int32_t check_local(struct hd__transports *t, const struct hd__job_section *section, uint32_t axes, struct hd_error *err)
 {
     const struct hd__mesh *mesh = &t->compiled->mesh;
-    const struct hd__chosen *chosen = hd__chosen_comm(t->compiled, section);
-    int32_t *ranks, n, first = t->rank - t->local_rank, away = -1;
+    const struct hd__chosen *chosen = hd__exec_chosen_comm(t->compiled, section);
+    int32_t *ranks, n, first = t->rank - t->local_rank, remote_rank = -1;
     char name[64];
     if (!(chosen->component->ops.comm.caps & HD_COMM_LOCAL_ONLY) || t->local_ranks == mesh->ranks)
         return HD_OK;
@@ -246,32 +246,32 @@ static int32_t check_local(struct hd__transports *t, const struct hd__section *s
     n = hd__mesh_group(mesh, t->rank, axes, 0, ranks);
     for (int32_t i = 0; i < n; i++)
         if (ranks[i] < first || ranks[i] >= first + t->local_ranks)
-            away = ranks[i];
+            remote_rank = ranks[i];
     free(ranks);
-    if (away < 0)
+    if (remote_rank < 0)
         return HD_OK;
     hd__axes_text(axes, name);
     return hd__job_fail(t->compiled->job, section->path, err, "comm-%s works inside one machine only, but over %s rank %d meets rank %d, "
                         "which is not among the %d ranks here: use another transport for axes across machines", section->use, name,
-                        t->rank, away, t->local_ranks);
+                        t->rank, remote_rank, t->local_ranks);
 }
 
 static int32_t transport_for(struct hd__transports *t, uint32_t axes, struct hd__transport **out, struct hd_error *err)
 {
-    const struct hd__section *section = hd__transports_section(t->compiled, axes);
+    const struct hd__job_section *section = hd__exec_transports_section(t->compiled, axes);
     int32_t rc = check_local(t, section, axes, err);
     if (rc)
         return rc;
-    for (uint32_t i = 0; i < t->at.count; i++)
-        if (t->at.at[i]->section == section) {
-            *out = t->at.at[i];
+    for (uint32_t i = 0; i < t->opened.count; i++)
+        if (t->opened.at[i]->section == section) {
+            *out = t->opened.at[i];
             return HD_OK;
         }
     return open_one(t, section, out, err);
 }
 
 /* Ranks that chose by different rules would wait for each other's messages. */
-static int32_t agree_on_rules(struct hd__transports *t, struct hd_error *err)
+static int32_t check_same_tuning(struct hd__transports *t, struct hd_error *err)
 {
     const struct hd__job *job = t->compiled->job;
     uint64_t mine = t->compiled->selection->tuning.hash, theirs = 0;
@@ -286,14 +286,14 @@ static int32_t agree_on_rules(struct hd__transports *t, struct hd_error *err)
                         "file on all machines", t->rank);
 }
 
-int32_t hd__transports_open(struct hd__transports *t, struct hd_error *err)
+int32_t hd__exec_transports_open(struct hd__transports *t, struct hd_error *err)
 {
     const struct hd__mesh *mesh = &t->compiled->mesh;
     struct hd__transport *unused;
     int32_t rc = HD_OK;
     if (mesh->ranks == 1)
         return HD_OK;
-    rc = agree_on_rules(t, err);
+    rc = check_same_tuning(t, err);
     if (!rc)
         rc = transport_for(t, all_axes(mesh), &unused, err);
     for (int32_t a = 0; a < HD_AXIS_COUNT && !rc; a++)
@@ -302,14 +302,14 @@ int32_t hd__transports_open(struct hd__transports *t, struct hd_error *err)
     return rc;
 }
 
-void hd__transports_group_name(const struct hd__mesh *mesh, uint32_t axes, uint32_t members, char out[96])
+void hd__exec_transports_group_name(const struct hd__mesh *mesh, uint32_t axes, uint32_t members, char out[96])
 {
     char name[64];
     hd__axes_text(axes & all_axes(mesh), name);
     snprintf(out, 96, "%s%s%.0x", name, members ? "/" : "", members);
 }
 
-int32_t hd__transports_group(struct hd__transports *t, uint32_t axes, uint32_t members, struct hd__group_ref *group,
+int32_t hd__exec_transports_group(struct hd__transports *t, uint32_t axes, uint32_t members, struct hd__group_ref *group,
                              struct hd_error *err)
 {
     const struct hd__mesh *mesh = &t->compiled->mesh;
@@ -317,34 +317,34 @@ int32_t hd__transports_group(struct hd__transports *t, uint32_t axes, uint32_t m
     char full[96];
     axes &= all_axes(mesh);
     n = hd__mesh_group(mesh, t->rank, axes, members, ranks);
-    hd__transports_group_name(mesh, axes, members, full);
+    hd__exec_transports_group_name(mesh, axes, members, full);
     rc = transport_for(t, axes, &group->transport, err);
     if (!rc)
-        rc = hd__groups_get(group->transport->groups, full, ranks, n, &group->of, err);
+        rc = hd__comm_groups_get(group->transport->groups, full, ranks, n, &group->of, err);
     free(ranks);
     return rc;
 }
 
-void hd__transports_close(struct hd__transports *t)
+void hd__exec_transports_close(struct hd__transports *t)
 {
-    hd__pump_stop(t->pump);
-    t->pump = NULL;
-    for (uint32_t i = 0; i < t->at.count; i++) {
-        hd__groups_destroy(t->at.at[i]->groups);
-        hd__comm_close(&t->at.at[i]->open);
-        hd__ran_free(&t->at.at[i]->ran);
-        free(t->at.at[i]);
+    hd__exec_progress_stop(t->progress_thread);
+    t->progress_thread = NULL;
+    for (uint32_t i = 0; i < t->opened.count; i++) {
+        hd__comm_groups_destroy(t->opened.at[i]->groups);
+        hd__comm_close(&t->opened.at[i]->open);
+        hd__comm_counts_free(&t->opened.at[i]->counts);
+        free(t->opened.at[i]);
     }
-    hd__free_array(&t->at);
+    hd__free_array(&t->opened);
 }
 
 /* 1 if anything moved. */
-static int32_t push_all(void *user, struct hd_error *err)
+static int32_t progress_all(void *user, struct hd_error *err)
 {
     struct hd__transports *t = user;
     int32_t moved = 0;
-    for (uint32_t i = 0; i < t->at.count; i++) {
-        int32_t rc = t->at.at[i]->ops->progress(t->at.at[i]->comm, err);
+    for (uint32_t i = 0; i < t->opened.count; i++) {
+        int32_t rc = t->opened.at[i]->ops->progress(t->opened.at[i]->comm, err);
         if (rc < 0)
             return rc;
         moved |= rc;
@@ -352,24 +352,24 @@ static int32_t push_all(void *user, struct hd_error *err)
     return moved;
 }
 
-void hd__transports_pump(struct hd__transports *t)
+void hd__exec_transports_start_thread(struct hd__transports *t)
 {
-    if (t->compiled->job->comm_progress && t->at.count)
-        t->pump = hd__pump_start(push_all, t);
+    if (t->compiled->job->comm_progress && t->opened.count)
+        t->progress_thread = hd__exec_progress_start(progress_all, t);
 }
 
-int32_t hd__transports_progress(struct hd__transports *t, struct hd_error *err)
+int32_t hd__exec_transports_progress(struct hd__transports *t, struct hd_error *err)
 {
-    return t->pump ? hd__pump_progress(t->pump, err) : push_all(t, err);
+    return t->progress_thread ? hd__exec_progress_poll(t->progress_thread, err) : progress_all(t, err);
 }
 
-static int32_t wait_among(struct hd__transports *t, struct hd__transport *of, hd_request request, double deadline,
+static int32_t wait_and_progress_all(struct hd__transports *t, struct hd__transport *of, hd_request request, double deadline,
                           struct hd_error *err)
 {
-    if (t->at.count == 1)
+    if (t->opened.count == 1)
         return of->ops->wait(of->comm, request, deadline, err);
     for (;;) {
-        int32_t done = 0, rc = push_all(t, err);
+        int32_t done = 0, rc = progress_all(t, err);
         if (rc < 0 || (rc = of->ops->test(of->comm, request, &done, err)) || done)
             return rc;
         if (hd__now() > deadline) /* it knows who is late */
@@ -378,12 +378,12 @@ static int32_t wait_among(struct hd__transports *t, struct hd__transport *of, hd
     }
 }
 
-int32_t hd__transports_wait(struct hd__transports *t, struct hd__transport *of, hd_request request, double deadline,
+int32_t hd__exec_transports_wait(struct hd__transports *t, struct hd__transport *of, hd_request request, double deadline,
                             struct hd_error *err)
 {
     int32_t rc;
-    hd__pump_enter(t->pump);
-    rc = wait_among(t, of, request, deadline, err);
-    hd__pump_leave(t->pump, -1);
+    hd__exec_progress_lock(t->progress_thread);
+    rc = wait_and_progress_all(t, of, request, deadline, err);
+    hd__exec_progress_unlock(t->progress_thread, -1);
     return rc;
 }

@@ -13,13 +13,13 @@
 #include "runtime/exec/select.h"
 
 struct hd__transport {
-    const struct hd__section *section; /* of the job; transports are told apart by it */
+    const struct hd__job_section *section; /* of the job; transports are told apart by it */
     struct hd__comm open;
     const struct hd_comm_ops *ops; /* open.ops: every slot of the data path is there */
     struct hd_comm *comm;          /* open.comm */
     struct hd__groups *groups;
-    struct hd__ran ran;        /* counted where the job has hooks */
-    int32_t ordered;           /* its operations go into a stream of the device */
+    struct hd__algorithm_counts counts;        /* counted where the job has hooks */
+    int32_t stream_ordered;           /* its operations go into a stream of the device */
     int32_t reserved;
 };
 
@@ -29,43 +29,43 @@ struct hd__group_ref {
 };
 
 struct hd__device;
-struct hd__stage;
-struct hd__ordered;
+struct hd__bounce;
+struct hd__stream_comm;
 
 struct hd__transports {
-    HD__ARRAY(struct hd__transport *) at;
+    HD__ARRAY(struct hd__transport *) opened;
     const struct hd__compiled *compiled;
     struct hd_store *store;
     const struct hd__device *device;
-    struct hd__stage *stage;   /* exchanges that do not begin at once: of a device with streams; else NULL */
-    struct hd__ordered *in_order; /* those of transports that are `ordered` */
+    struct hd__bounce *bounce;   /* exchanges that do not begin at once: of a device with streams; else NULL */
+    struct hd__stream_comm *stream_comm; /* those of transports that are `ordered` */
     struct hd__flight *flight; /* where every operation is recorded */
     struct hd__clock clock;    /* of the thread that runs the step program */
-    struct hd__pump *pump;     /* NULL: progress between instructions only */
+    struct hd__progress_thread *progress_thread;     /* NULL: progress between instructions only */
     int32_t rank, local_rank, local_ranks;
-    int32_t ended;             /* the job ends: what is opened from here on is aborted at once */
+    int32_t aborted;             /* the job ends: what is opened from here on is aborted at once */
     pthread_mutex_t lock;      /* of `at` and `ended`: another thread may end the job while transports are opened */
     char reason[512];
 };
 
 /* Opens what the job's axes larger than 1 name. Collective. */
-int32_t hd__transports_open(struct hd__transports *t, struct hd_error *err);
-void hd__transports_close(struct hd__transports *t);
+int32_t hd__exec_transports_open(struct hd__transports *t, struct hd_error *err);
+void hd__exec_transports_close(struct hd__transports *t);
 /* [any-thread] Ends everything pending, of transports that are opened later too. */
-void hd__transports_abort(struct hd__transports *t, const char *reason);
+void hd__exec_transports_abort(struct hd__transports *t, const char *reason);
 /* Which section of the job names the transport of a group over these axes. */
-const struct hd__section *hd__transports_section(const struct hd__compiled *compiled, uint32_t axes);
-void hd__transports_group_name(const struct hd__mesh *mesh, uint32_t axes, uint32_t members, char out[96]);
+const struct hd__job_section *hd__exec_transports_section(const struct hd__compiled *compiled, uint32_t axes);
+void hd__exec_transports_group_name(const struct hd__mesh *mesh, uint32_t axes, uint32_t members, char out[96]);
 /* The group of this rank along axes. Collective, in the same order on all ranks; the same axes give the same group. */
-int32_t hd__transports_group(struct hd__transports *t, uint32_t axes, uint32_t members, struct hd__group_ref *group,
+int32_t hd__exec_transports_group(struct hd__transports *t, uint32_t axes, uint32_t members, struct hd__group_ref *group,
                              struct hd_error *err);
 /* From now on a thread makes progress too, where the job says so: calls into transports belong between pump's enter and
  * leave. Those of this file go there themselves. */
-void hd__transports_pump(struct hd__transports *t);
+void hd__exec_transports_start_thread(struct hd__transports *t);
 /* A bounded piece of the pending work of all; nothing where a thread does it. 1 if anything moved, 0 if not, or an error. */
-int32_t hd__transports_progress(struct hd__transports *t, struct hd_error *err);
+int32_t hd__exec_transports_progress(struct hd__transports *t, struct hd_error *err);
 /* Waits for a request of one, while all go on; it is not in flight any more, whatever comes. */
-int32_t hd__transports_wait(struct hd__transports *t, struct hd__transport *of, hd_request request, double deadline,
+int32_t hd__exec_transports_wait(struct hd__transports *t, struct hd__transport *of, hd_request request, double deadline,
                             struct hd_error *err);
 
 #endif

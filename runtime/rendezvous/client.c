@@ -21,9 +21,9 @@ void hd__store_free(struct hd_store *s)
         close(s->wake);
     pthread_mutex_destroy(&s->write_lock);
     pthread_mutex_destroy(&s->lock);
-    pthread_mutex_destroy(&s->witness_lock);
+    pthread_mutex_destroy(&s->status_lock);
     pthread_cond_destroy(&s->replied);
-    hd__live_finish(&s->live);
+    hd__store_liveness_finish(&s->live);
     free(s->in);
     free(s);
 }
@@ -31,10 +31,10 @@ void hd__store_free(struct hd_store *s)
 struct hd_store *hd__store_new(int32_t rank, int32_t size)
 {
     struct hd_store *s = hd__alloc(sizeof *s);
-    hd__live_init(&s->live);
+    hd__store_liveness_init(&s->live);
     pthread_mutex_init(&s->write_lock, NULL);
     pthread_mutex_init(&s->lock, NULL);
-    pthread_mutex_init(&s->witness_lock, NULL);
+    pthread_mutex_init(&s->status_lock, NULL);
     hd__cond_init(&s->replied);
     s->rank = rank;
     s->size = size;
@@ -52,11 +52,11 @@ int32_t hd__store_connect(const struct hd__store_options *options, double deadli
     s->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     if (s->wake < 0)
         code = hd_fail(err, HD_E_IO, "eventfd: %s", strerror(errno));
-    while (code == HD_OK && (code = hd__store_meet(s, options, deadline, err)) == HD_E_IO && hd__now() < deadline) {
+    while (code == HD_OK && (code = hd__store_handshake(s, options, deadline, err)) == HD_E_IO && hd__now() < deadline) {
         usleep(20000);
         code = HD_OK;
     }
-    if (code == HD_OK && pthread_create(&s->thread, NULL, hd__store_listen, s) != 0)
+    if (code == HD_OK && pthread_create(&s->thread, NULL, hd__store_thread, s) != 0)
         code = hd_fail(err, HD_E_IO, "the store's thread cannot start");
     if (code != HD_OK) {
         hd__store_free(s);
@@ -68,7 +68,7 @@ int32_t hd__store_connect(const struct hd__store_options *options, double deadli
 
 /* A launcher may kill all ranks as soon as one has failed: none leaves before the server has put the report together, and
  * let go of it. */
-static void await_close(struct hd_store *s, double deadline)
+static void wait_for_close(struct hd_store *s, double deadline)
 {
     struct pollfd in = {.fd = s->fd, .events = POLLIN};
     ssize_t got = 1;
@@ -78,16 +78,16 @@ static void await_close(struct hd_store *s, double deadline)
 }
 
 /* Has the job ended by a fault, and is there still somebody who could write about it? */
-static int report_comes(struct hd_store *s)
+static int expects_report(struct hd_store *s)
 {
-    int32_t rank = -1, code = hd__live_dead(&s->live, &rank, NULL);
+    int32_t rank = -1, code = hd__store_liveness_check(&s->live, &rank, NULL);
     return code && !(code == HD_E_PEER && rank == s->server_rank);
 }
 
 void hd__store_leave(struct hd_store *store)
 {
     uint64_t one = 1;
-    if (store->space)
+    if (store->local)
         return;
     pthread_mutex_lock(&store->lock);
     store->stop = 1;
@@ -96,8 +96,8 @@ void hd__store_leave(struct hd_store *store)
         hd__log(HD_LOG_DEBUG, "store", "wake: %s", strerror(errno)); /* it wakes by itself within a beat */
     pthread_join(store->thread, NULL);
     hd__store_send(store, &(struct hd__frame){.type = WIRE_BYE}, hd__now() + 1);
-    if (report_comes(store) && store->server_rank != store->rank)
-        await_close(store, hd__now() + HD__REPORT_SECONDS);
+    if (expects_report(store) && store->server_rank != store->rank)
+        wait_for_close(store, hd__now() + HD__REPORT_SECONDS);
 }
 
 void hd__store_close(struct hd_store *store)
@@ -105,8 +105,8 @@ void hd__store_close(struct hd_store *store)
     if (!store)
         return;
     hd__store_leave(store);
-    if (store->space)
-        hd__local_close(store);
+    if (store->local)
+        hd__store_local_close(store);
     else
         hd__store_free(store);
 }
@@ -114,21 +114,21 @@ void hd__store_close(struct hd_store *store)
 /* ---- requests */
 
 /* Sends `frame` and waits for its reply, which lands in `p`. */
-static int32_t request(struct hd_store *s, struct hd__frame *frame, struct pending *p, double deadline,
+static int32_t request(struct hd_store *s, struct hd__frame *frame, struct store_request *p, double deadline,
                        struct hd_error *err)
 {
     struct timespec until = hd__cond_until(deadline + 0.5); /* the server answers at the deadline, and knows more */
     pthread_mutex_lock(&s->lock);
     frame->id = p->id = ++s->next_id;
-    p->next = s->pending;
-    s->pending = p;
+    p->next = s->requests;
+    s->requests = p;
     pthread_mutex_unlock(&s->lock);
     int32_t sent = hd__store_send(s, frame, deadline), ended = HD_OK;
     int late = 0;
     pthread_mutex_lock(&s->lock);
-    while (sent == HD_OK && !p->done && !late && (ended = hd__live_dead(&s->live, NULL, NULL)) == HD_OK)
+    while (sent == HD_OK && !p->done && !late && (ended = hd__store_liveness_check(&s->live, NULL, NULL)) == HD_OK)
         late = pthread_cond_timedwait(&s->replied, &s->lock, &until) == ETIMEDOUT;
-    for (struct pending **at = &s->pending; *at; at = &(*at)->next)
+    for (struct store_request **at = &s->requests; *at; at = &(*at)->next)
         if (*at == p) {
             *at = p->next;
             break;
@@ -136,14 +136,14 @@ static int32_t request(struct hd_store *s, struct hd__frame *frame, struct pendi
     pthread_mutex_unlock(&s->lock);
     if (p->done)
         return HD_OK;
-    if (hd__live_dead(&s->live, NULL, err) != HD_OK)
+    if (hd__store_liveness_check(&s->live, NULL, err) != HD_OK)
         return HD_E_PEER;
     if (sent == HD_E_PEER)
         return hd_fail(err, HD_E_PEER, "the rendezvous closed the connection");
     return hd_fail(err, HD_E_TIMEOUT, "the rendezvous did not answer");
 }
 
-static int32_t arg_ms(double deadline)
+static int32_t deadline_ms(double deadline)
 {
     return (int32_t)(HD__MIN(HD__MAX(0.0, deadline - hd__now()), 1e6) * 1e3);
 }
@@ -161,7 +161,7 @@ static int32_t check_key(const char *key, size_t bytes, struct hd_error *err)
 int32_t hd__store_put(struct hd_store *store, const char *key, const void *value, size_t bytes, struct hd_error *err)
 {
     uint8_t none[256];
-    struct pending p = {.value = none, .room = sizeof none};
+    struct store_request p = {.value = none, .room = sizeof none};
     struct hd__frame f = {.type = WIRE_PUT,
                           .key = key,
                           .key_bytes = (uint32_t)strlen(key),
@@ -170,8 +170,8 @@ int32_t hd__store_put(struct hd_store *store, const char *key, const void *value
     int32_t code = check_key(key, bytes, err);
     if (code != HD_OK)
         return code;
-    if (store->space)
-        return hd__local_put(store, key, value, bytes, err);
+    if (store->local)
+        return hd__store_local_put(store, key, value, bytes, err);
     code = request(store, &f, &p, hd__now() + HD__MAX(5.0, store->dead_after), err);
     if (code == HD_OK && p.code != HD_OK)
         return hd_fail(err, p.code, "store key %s: %.*s", key, (int)HD__MIN(p.bytes, 200u), (const char *)p.value);
@@ -181,11 +181,11 @@ int32_t hd__store_put(struct hd_store *store, const char *key, const void *value
 int32_t hd__store_remove(struct hd_store *store, const char *key, struct hd_error *err)
 {
     uint8_t none[256];
-    struct pending p = {.value = none, .room = sizeof none};
+    struct store_request p = {.value = none, .room = sizeof none};
     struct hd__frame f = {.type = WIRE_REMOVE, .key = key, .key_bytes = (uint32_t)strlen(key)};
     int32_t code = check_key(key, 0, err);
-    if (code == HD_OK && store->space)
-        hd__local_remove(store, key);
+    if (code == HD_OK && store->local)
+        hd__store_local_remove(store, key);
     else if (code == HD_OK)
         code = request(store, &f, &p, hd__now() + HD__MAX(5.0, store->dead_after), err);
     return code;
@@ -197,11 +197,11 @@ int32_t hd__store_get(struct hd_store *store, const char *key, void *value, size
     int32_t code = check_key(key, 0, err);
     if (code != HD_OK)
         return code;
-    if (store->space)
-        return hd__local_get(store, key, value, bytes, deadline, err);
-    struct pending p = {.value = hd__alloc(WIRE_VALUE_MAX), .room = WIRE_VALUE_MAX};
+    if (store->local)
+        return hd__store_local_get(store, key, value, bytes, deadline, err);
+    struct store_request p = {.value = hd__alloc(WIRE_VALUE_MAX), .room = WIRE_VALUE_MAX};
     struct hd__frame f = {
-        .type = WIRE_GET, .key = key, .key_bytes = (uint32_t)strlen(key), .arg = arg_ms(deadline)};
+        .type = WIRE_GET, .key = key, .key_bytes = (uint32_t)strlen(key), .arg = deadline_ms(deadline)};
     code = request(store, &f, &p, deadline, err);
     if (code == HD_OK && p.code == HD_E_TIMEOUT)
         code = hd_fail(err, HD_E_TIMEOUT, "nobody put %s into the store in time", key);
@@ -221,14 +221,14 @@ int32_t hd__store_get(struct hd_store *store, const char *key, void *value, size
 int32_t hd__store_barrier(struct hd_store *store, const char *name, double deadline, struct hd_error *err)
 {
     uint8_t text[256];
-    struct pending p = {.value = text, .room = sizeof text};
+    struct store_request p = {.value = text, .room = sizeof text};
     struct hd__frame f = {
-        .type = WIRE_BARRIER, .key = name, .key_bytes = (uint32_t)strlen(name), .arg = arg_ms(deadline)};
+        .type = WIRE_BARRIER, .key = name, .key_bytes = (uint32_t)strlen(name), .arg = deadline_ms(deadline)};
     int32_t code = check_key(name, 0, err);
     if (code != HD_OK)
         return code;
-    if (store->space)
-        return hd__local_barrier(store, name, deadline, err);
+    if (store->local)
+        return hd__store_local_barrier(store, name, deadline, err);
     code = request(store, &f, &p, deadline, err);
     if (code == HD_OK && p.code == HD_E_TIMEOUT)
         return hd_fail(err, HD_E_TIMEOUT, "barrier %s: no sign of rank %.*s", name, (int)HD__MIN(p.bytes, 200u), text);
@@ -239,7 +239,7 @@ int32_t hd__store_barrier(struct hd_store *store, const char *name, double deadl
 
 /* ---- the rest */
 
-struct hd__live *hd__store_live(struct hd_store *store)
+struct hd__liveness *hd__store_liveness(struct hd_store *store)
 {
     return &store->live;
 }
@@ -247,7 +247,7 @@ struct hd__live *hd__store_live(struct hd_store *store)
 void hd__store_reset(struct hd_store *store)
 {
     struct linger at_once = {.l_onoff = 1};
-    if (store->space)
+    if (store->local)
         return;
     setsockopt(store->fd, SOL_SOCKET, SO_LINGER, &at_once, sizeof at_once);
     shutdown(store->fd, SHUT_RDWR);
@@ -255,7 +255,7 @@ void hd__store_reset(struct hd_store *store)
 
 int32_t hd__store_server_rank(const struct hd_store *store)
 {
-    return store->space ? -1 : store->server_rank;
+    return store->local ? -1 : store->server_rank;
 }
 
 void hd__store_abort(struct hd_store *store, const char *reason)
@@ -267,15 +267,15 @@ void hd__store_fail(struct hd_store *store, int32_t code, const char *reason)
 {
     char cause[512];
     snprintf(cause, sizeof cause, "rank %d: %.400s", store->rank, reason);
-    if (store->space) {
-        hd__local_abort(store, cause);
+    if (store->local) {
+        hd__store_local_abort(store, cause);
         return;
     }
     struct hd__frame f = {.type = WIRE_ABORT, .arg = code, .value = (const uint8_t *)reason, .value_bytes = (uint32_t)HD__MIN(strlen(reason), 1024u)};
     double until = hd__now() + 1;
-    hd__store_tell(store, HD__GATHER_END);
+    hd__store_send_dump(store, HD__DUMP_FINAL);
     if (hd__store_send(store, &f, until) == HD_OK)
-        while (hd__live_dead(&store->live, NULL, NULL) == HD_OK && hd__now() < until) /* the server's answer */
+        while (hd__store_liveness_check(&store->live, NULL, NULL) == HD_OK && hd__now() < until) /* the server's answer */
             usleep(200);
-    hd__store_ends(store, HD_E_CANCELLED, code, store->rank, cause);
+    hd__store_record_end(store, HD_E_CANCELLED, code, store->rank, cause);
 }

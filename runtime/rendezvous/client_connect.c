@@ -13,7 +13,7 @@
 static int connect_once(const struct hd__store_options *o, struct hd_error *err)
 {
     struct addrinfo hints = {.ai_family = AF_INET, .ai_socktype = SOCK_STREAM}, *list;
-    struct timeval patience = {.tv_sec = 2}; /* connect() obeys the send time-out */
+    struct timeval timeout = {.tv_sec = 2}; /* connect() obeys the send time-out */
     char port[8];
     int one = 1, fd = -1;
     snprintf(port, sizeof port, "%u", o->port);
@@ -25,7 +25,7 @@ static int connect_once(const struct hd__store_options *o, struct hd_error *err)
     for (struct addrinfo *a = list; a && fd < 0; a = a->ai_next) {
         fd = socket(a->ai_family, a->ai_socktype | SOCK_CLOEXEC, 0);
         if (fd >= 0)
-            setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof patience);
+            setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &timeout, sizeof timeout);
         if (fd >= 0 && connect(fd, a->ai_addr, a->ai_addrlen) != 0) {
             hd_fail(err, HD_E_IO, "rendezvous at %s:%u: %s", o->host, o->port, strerror(errno));
             close(fd);
@@ -44,7 +44,7 @@ static int32_t first_frame(struct hd_store *s, struct hd__frame *frame, size_t *
 {
     for (;;) {
         struct pollfd in = {.fd = s->fd, .events = POLLIN};
-        ptrdiff_t n = hd__wire_parse(s->in, s->in_bytes, frame);
+        ptrdiff_t n = hd__store_wire_parse(s->in, s->in_bytes, frame);
         if (n > 0) {
             *used = (size_t)n;
             return HD_OK;
@@ -61,13 +61,13 @@ static int32_t first_frame(struct hd_store *s, struct hd__frame *frame, size_t *
     }
 }
 
-static int32_t greet(struct hd_store *s, const struct hd__store_options *o, double deadline, struct hd_error *err)
+static int32_t send_hello(struct hd_store *s, const struct hd__store_options *o, double deadline, struct hd_error *err)
 {
     uint8_t hello[WIRE_HELLO];
     struct hd__frame f = {.type = WIRE_SAY_HELLO, .value = hello, .value_bytes = WIRE_HELLO};
     size_t used = 0;
-    hd__wire_put_u32(hello, (uint32_t)o->rank);
-    hd__wire_put_u32(hello + 4, (uint32_t)o->size);
+    hd__store_wire_put_u32(hello, (uint32_t)o->rank);
+    hd__store_wire_put_u32(hello + 4, (uint32_t)o->size);
     memcpy(hello + 8, o->secret, WIRE_SECRET);
     if (hd__store_send(s, &f, deadline) != HD_OK)
         return hd_fail(err, HD_E_IO, "the rendezvous closed the connection");
@@ -84,14 +84,14 @@ static int32_t greet(struct hd_store *s, const struct hd__store_options *o, doub
 }
 
 /* Once. HD_E_IO: nobody listens yet, or somebody let us go without a word: strangers may crowd the door. */
-int32_t hd__store_meet(struct hd_store *s, const struct hd__store_options *o, double deadline, struct hd_error *err)
+int32_t hd__store_handshake(struct hd_store *s, const struct hd__store_options *o, double deadline, struct hd_error *err)
 {
     int32_t code;
     s->in_bytes = 0;
     s->fd = connect_once(o, err);
     if (s->fd < 0)
         return HD_E_IO;
-    code = greet(s, o, deadline, err);
+    code = send_hello(s, o, deadline, err);
     if (code != HD_OK) {
         close(s->fd);
         s->fd = -1;

@@ -16,8 +16,8 @@
 #include "runtime/rendezvous/wire.h"
 
 /* A request that waits for its reply; lives on the caller's stack. */
-struct pending {
-    struct pending *next;
+struct store_request {
+    struct store_request *next;
     uint32_t id;
     int32_t code;
     int done;
@@ -25,7 +25,7 @@ struct pending {
     uint8_t *value;
 };
 
-struct hd__space {
+struct hd__local_store {
     pthread_mutex_t lock;
     pthread_cond_t changed;
     struct hd__kv kv;
@@ -35,23 +35,23 @@ struct hd__space {
 };
 
 struct hd_store {
-    struct hd__live live;
-    struct hd__space *space; /* the store without sockets; then nothing below is used but `rank` and `size` */
+    struct hd__liveness live;
+    struct hd__local_store *local; /* the store without sockets; then nothing below is used but `rank` and `size` */
     int32_t rank, size;
     int32_t server_rank;
     int fd, wake;
-    double dead_after, heard;
+    double dead_after, last_heard;
     pthread_t thread;
     pthread_mutex_t write_lock; /* whole frames */
     pthread_mutex_t lock;       /* pending, next_id, stop */
     pthread_cond_t replied;
-    struct pending *pending;
+    struct store_request *requests;
     uint32_t next_id;
     int stop;
-    pthread_mutex_t witness_lock; /* held while the witness tells */
-    struct hd__witness witness;   /* tell NULL: there is none */
-    double next_ask;              /* of the present wait */
-    int told;                     /* at the end */
+    pthread_mutex_t status_lock; /* held while the witness tells */
+    struct hd__store_status_provider status;   /* tell NULL: there is none */
+    double next_dump_request;              /* of the present wait */
+    int final_dump_sent;                     /* at the end */
     size_t in_bytes;
     uint8_t *in; /* WIRE_FRAME_MAX */
 };
@@ -62,20 +62,20 @@ void hd__store_free(struct hd_store *s);
 
 /* client_link.c: HD_OK, HD_E_TIMEOUT or HD_E_PEER. */
 int32_t hd__store_send(struct hd_store *s, const struct hd__frame *frame, double deadline);
-void *hd__store_listen(void *store); /* the thread */
+void *hd__store_thread(void *store); /* the thread */
 /* Sends this rank's part, HD__GATHER_...; at the end only once. */
-void hd__store_tell(struct hd_store *s, int32_t what);
-void hd__store_ends(struct hd_store *s, int32_t code, int32_t fault, int32_t rank, const char *cause);
+void hd__store_send_dump(struct hd_store *s, int32_t what);
+void hd__store_record_end(struct hd_store *s, int32_t code, int32_t fault, int32_t rank, const char *cause);
 
 /* client_connect.c: once. HD_E_IO: nobody listens yet, or somebody let us go without a word. */
-int32_t hd__store_meet(struct hd_store *s, const struct hd__store_options *o, double deadline, struct hd_error *err);
+int32_t hd__store_handshake(struct hd_store *s, const struct hd__store_options *o, double deadline, struct hd_error *err);
 
 /* client_local.c */
-int32_t hd__local_put(struct hd_store *s, const char *key, const void *value, size_t bytes, struct hd_error *err);
-void hd__local_remove(struct hd_store *s, const char *key);
-int32_t hd__local_get(struct hd_store *s, const char *key, void *value, size_t *bytes, double deadline, struct hd_error *err);
-int32_t hd__local_barrier(struct hd_store *s, const char *name, double deadline, struct hd_error *err);
-void hd__local_abort(struct hd_store *s, const char *cause);
-void hd__local_close(struct hd_store *s);
+int32_t hd__store_local_put(struct hd_store *s, const char *key, const void *value, size_t bytes, struct hd_error *err);
+void hd__store_local_remove(struct hd_store *s, const char *key);
+int32_t hd__store_local_get(struct hd_store *s, const char *key, void *value, size_t *bytes, double deadline, struct hd_error *err);
+int32_t hd__store_local_barrier(struct hd_store *s, const char *name, double deadline, struct hd_error *err);
+void hd__store_local_abort(struct hd_store *s, const char *cause);
+void hd__store_local_close(struct hd_store *s);
 
 #endif

@@ -33,7 +33,7 @@ int32_t hd__store_send(struct hd_store *s, const struct hd__frame *frame, double
     uint8_t small[2048], *data = small;
     if (WIRE_HEADER + frame->key_bytes + frame->value_bytes > sizeof small)
         data = hd__alloc(WIRE_FRAME_MAX);
-    size_t bytes = hd__wire_write(data, frame);
+    size_t bytes = hd__store_wire_write(data, frame);
     pthread_mutex_lock(&s->write_lock);
     int32_t code = send_all(s, data, bytes, deadline);
     pthread_mutex_unlock(&s->write_lock);
@@ -44,7 +44,7 @@ int32_t hd__store_send(struct hd_store *s, const struct hd__frame *frame, double
 
 /* ---- what comes */
 
-static void wake_pending(struct hd_store *s)
+static void wake_waiters(struct hd_store *s)
 {
     pthread_mutex_lock(&s->lock);
     pthread_cond_broadcast(&s->replied);
@@ -54,7 +54,7 @@ static void wake_pending(struct hd_store *s)
 static void on_reply(struct hd_store *s, const struct hd__frame *f)
 {
     pthread_mutex_lock(&s->lock);
-    for (struct pending *p = s->pending; p; p = p->next)
+    for (struct store_request *p = s->requests; p; p = p->next)
         if (p->id == f->id && !p->done) {
             p->done = 1;
             p->code = f->arg;
@@ -65,53 +65,53 @@ static void on_reply(struct hd_store *s, const struct hd__frame *f)
     pthread_mutex_unlock(&s->lock);
 }
 
-void hd__store_ends(struct hd_store *s, int32_t code, int32_t fault, int32_t rank, const char *cause)
+void hd__store_record_end(struct hd_store *s, int32_t code, int32_t fault, int32_t rank, const char *cause)
 {
-    hd__live_record(&s->live, code, fault, rank, cause);
-    wake_pending(s);
+    hd__store_liveness_record(&s->live, code, fault, rank, cause);
+    wake_waiters(s);
 }
 
 /* ---- the witness */
 
-void hd__store_tell(struct hd_store *s, int32_t what)
+void hd__store_send_dump(struct hd_store *s, int32_t what)
 {
-    pthread_mutex_lock(&s->witness_lock);
-    if (s->witness.tell && !s->told) {
+    pthread_mutex_lock(&s->status_lock);
+    if (s->status.write_dump && !s->final_dump_sent) {
         uint8_t *text = hd__alloc(WIRE_VALUE_MAX);
-        struct hd__frame f = {.type = WIRE_PART, .arg = what, .value = text};
-        f.value_bytes = (uint32_t)s->witness.tell(s->witness.user, (char *)text, WIRE_VALUE_MAX);
-        s->told = what == HD__GATHER_END;
-        hd__store_send(s, &f, hd__now() + (s->told ? 0.5 : s->dead_after)); /* a frame cut short is the end of the connection */
+        struct hd__frame f = {.type = WIRE_DUMP, .arg = what, .value = text};
+        f.value_bytes = (uint32_t)s->status.write_dump(s->status.user, (char *)text, WIRE_VALUE_MAX);
+        s->final_dump_sent = what == HD__DUMP_FINAL;
+        hd__store_send(s, &f, hd__now() + (s->final_dump_sent ? 0.5 : s->dead_after)); /* a frame cut short is the end of the connection */
         free(text);
     }
-    pthread_mutex_unlock(&s->witness_lock);
+    pthread_mutex_unlock(&s->status_lock);
 }
 
 /* Has this rank waited for long? Then the server asks all what they do. */
-static void ask(struct hd_store *s)
+static void request_dumps_when_late(struct hd_store *s)
 {
     double waited = 0;
-    pthread_mutex_lock(&s->witness_lock);
-    if (s->witness.waited)
-        waited = s->witness.waited(s->witness.user);
-    if (waited < s->witness.ask_after)
-        s->next_ask = s->witness.ask_after;
-    int due = s->witness.waited && waited >= s->next_ask;
+    pthread_mutex_lock(&s->status_lock);
+    if (s->status.wait_seconds)
+        waited = s->status.wait_seconds(s->status.user);
+    if (waited < s->status.poll_after)
+        s->next_dump_request = s->status.poll_after;
+    int due = s->status.wait_seconds && waited >= s->next_dump_request;
     if (due)
-        s->next_ask *= 2;
-    pthread_mutex_unlock(&s->witness_lock);
+        s->next_dump_request *= 2;
+    pthread_mutex_unlock(&s->status_lock);
     if (due)
-        hd__store_send(s, &(struct hd__frame){.type = WIRE_LATE, .arg = (int32_t)(HD__MIN(waited, 1e6) * 1e3)}, hd__now() + 0.5);
+        hd__store_send(s, &(struct hd__frame){.type = WIRE_WAITING, .arg = (int32_t)(HD__MIN(waited, 1e6) * 1e3)}, hd__now() + 0.5);
 }
 
-void hd__store_witness(struct hd_store *store, const struct hd__witness *witness)
+void hd__store_set_status_provider(struct hd_store *store, const struct hd__store_status_provider *witness)
 {
-    pthread_mutex_lock(&store->witness_lock);
-    store->witness = witness ? *witness : (struct hd__witness){0};
-    store->next_ask = store->witness.ask_after;
-    pthread_mutex_unlock(&store->witness_lock);
-    if (witness && hd__live_dead(&store->live, NULL, NULL)) /* the end came before it could be told of */
-        hd__store_tell(store, HD__GATHER_END);
+    pthread_mutex_lock(&store->status_lock);
+    store->status = witness ? *witness : (struct hd__store_status_provider){0};
+    store->next_dump_request = store->status.poll_after;
+    pthread_mutex_unlock(&store->status_lock);
+    if (witness && hd__store_liveness_check(&store->live, NULL, NULL)) /* the end came before it could be told of */
+        hd__store_send_dump(store, HD__DUMP_FINAL);
 }
 
 /* ---- the thread */
@@ -122,14 +122,14 @@ static void on_frame(struct hd_store *s, const struct hd__frame *f)
     snprintf(cause, sizeof cause, "%.*s", (int)HD__MIN(f->value_bytes, 500u), (const char *)f->value);
     if (f->type == WIRE_REPLY)
         on_reply(s, f);
-    else if (f->type == WIRE_SHOW)
-        hd__store_tell(s, HD__GATHER_LOOK);
+    else if (f->type == WIRE_DUMP_REQUEST)
+        hd__store_send_dump(s, HD__DUMP_SNAPSHOT);
     else if (f->type == WIRE_DEAD || f->type == WIRE_ABORT) /* before anything is cancelled */
-        hd__store_tell(s, HD__GATHER_END);
+        hd__store_send_dump(s, HD__DUMP_FINAL);
     if (f->type == WIRE_DEAD)
-        hd__store_ends(s, HD_E_PEER, HD_E_PEER, f->arg, cause);
+        hd__store_record_end(s, HD_E_PEER, HD_E_PEER, f->arg, cause);
     else if (f->type == WIRE_ABORT)
-        hd__store_ends(s, HD_E_CANCELLED, (int32_t)f->id, f->arg, cause);
+        hd__store_record_end(s, HD_E_CANCELLED, (int32_t)f->id, f->arg, cause);
 }
 
 /* Reads what is there. NULL, or why the connection is over. */
@@ -143,9 +143,9 @@ static const char *read_frames(struct hd_store *s)
         return "closed the connection";
     if (got < 0)
         return errno == EAGAIN || errno == EINTR ? NULL : strerror(errno);
-    s->heard = hd__now();
+    s->last_heard = hd__now();
     s->in_bytes += (size_t)got;
-    while ((used = hd__wire_parse(s->in + at, s->in_bytes - at, &f)) > 0) {
+    while ((used = hd__store_wire_parse(s->in + at, s->in_bytes - at, &f)) > 0) {
         on_frame(s, &f);
         at += (size_t)used;
     }
@@ -154,14 +154,14 @@ static const char *read_frames(struct hd_store *s)
     return used < 0 ? "sent no frame of ours" : NULL;
 }
 
-static void lost_server(struct hd_store *s, const char *why)
+static void record_server_loss(struct hd_store *s, const char *why)
 {
     char cause[256];
     if (s->server_rank >= 0)
         snprintf(cause, sizeof cause, "rank %d, which serves the rendezvous, is gone (%s)", s->server_rank, why);
     else
         snprintf(cause, sizeof cause, "the launcher is gone (%s)", why);
-    hd__store_ends(s, HD_E_PEER, HD_E_PEER, s->server_rank, cause);
+    hd__store_record_end(s, HD_E_PEER, HD_E_PEER, s->server_rank, cause);
 }
 
 static int stopped(struct hd_store *s)
@@ -172,30 +172,30 @@ static int stopped(struct hd_store *s)
     return stop;
 }
 
-void *hd__store_listen(void *arg)
+void *hd__store_thread(void *arg)
 {
     struct hd_store *s = arg;
-    double beat = hd__live_beat(s->dead_after), next = hd__now() + beat;
-    hd__live_hurry();
-    s->heard = hd__now();
+    double interval = hd__store_heartbeat_seconds(s->dead_after), next = hd__now() + interval;
+    hd__store_raise_priority();
+    s->last_heard = hd__now();
     while (!stopped(s)) {
         struct pollfd fds[2] = {{.fd = s->fd, .events = POLLIN}, {.fd = s->wake, .events = POLLIN}};
         double now = hd__now();
         poll(fds, 2, (int)(HD__MAX(0.0, next - now) * 1e3) + 1);
         const char *end = fds[0].revents ? read_frames(s) : NULL;
         if (hd__now() - now > s->dead_after / 2) /* we were stopped ourselves */
-            s->heard = hd__now();
-        if (!end && hd__now() - s->heard > hd__live_silence(s->dead_after))
+            s->last_heard = hd__now();
+        if (!end && hd__now() - s->last_heard > hd__store_silence_seconds(s->dead_after))
             end = "it is silent";
         if (!end && hd__now() >= next) {
-            next = hd__now() + beat;
-            ask(s);
-            if (hd__store_send(s, &(struct hd__frame){.type = WIRE_BEAT}, next) == HD_E_PEER)
+            next = hd__now() + interval;
+            request_dumps_when_late(s);
+            if (hd__store_send(s, &(struct hd__frame){.type = WIRE_HEARTBEAT}, next) == HD_E_PEER)
                 end = "broke the connection";
         }
         if (end) {
             if (!stopped(s))
-                lost_server(s, end);
+                record_server_loss(s, end);
             break;
         }
     }

@@ -4,59 +4,59 @@
 
 #include "core/base/base.h"
 
-void hd__gather_init(struct hd__gather *g, int32_t size)
+void hd__server_dump_init(struct hd__dump_collect *g, int32_t size)
 {
-    *g = (struct hd__gather){.size = size};
-    g->part = hd__alloc((size_t)size * sizeof *g->part);
+    *g = (struct hd__dump_collect){.size = size};
+    g->dump = hd__alloc((size_t)size * sizeof *g->dump);
     g->answered = hd__alloc((size_t)size);
 }
 
-void hd__gather_finish(struct hd__gather *g)
+void hd__server_dump_finish(struct hd__dump_collect *g)
 {
     for (int32_t r = 0; r < g->size; r++)
-        free(g->part[r]);
-    free(g->part);
+        free(g->dump[r]);
+    free(g->dump);
     free(g->answered);
-    *g = (struct hd__gather){0};
+    *g = (struct hd__dump_collect){0};
 }
 
 /* Many ranks wait for one, and each asks: one look serves all, and the next has to be for a wait half as long again. */
-int hd__gather_begin(struct hd__gather *g, int32_t what, double waited, double now)
+int hd__server_dump_begin(struct hd__dump_collect *g, int32_t what, double waited, double now)
 {
-    if (what == HD__GATHER_LOOK && (g->active || now < g->quiet_until))
+    if (what == HD__DUMP_SNAPSHOT && (g->active || now < g->next_snapshot))
         return 0;
     for (int32_t r = 0; r < g->size; r++) /* who gave up has sent its part before it said so */
-        g->answered[r] = what == HD__GATHER_END && g->answered[r] == HD__GATHER_END ? HD__GATHER_END : 0;
+        g->answered[r] = what == HD__DUMP_FINAL && g->answered[r] == HD__DUMP_FINAL ? HD__DUMP_FINAL : 0;
     g->active = what;
     g->waited = waited;
-    g->deadline = now + HD__GATHER_SECONDS;
-    g->quiet_until = now + waited / 2;
+    g->deadline = now + HD__DUMP_SECONDS;
+    g->next_snapshot = now + waited / 2;
     return 1;
 }
 
-void hd__gather_put(struct hd__gather *g, int32_t rank, int32_t what, const void *text, size_t bytes)
+void hd__server_dump_put(struct hd__dump_collect *g, int32_t rank, int32_t what, const void *text, size_t bytes)
 {
-    free(g->part[rank]);
-    g->part[rank] = hd__alloc(bytes + 1);
+    free(g->dump[rank]);
+    g->dump[rank] = hd__alloc(bytes + 1);
     if (bytes)
-        memcpy(g->part[rank], text, bytes);
+        memcpy(g->dump[rank], text, bytes);
     g->answered[rank] = (uint8_t)what;
 }
 
-int hd__gather_complete(const struct hd__gather *g, const uint8_t *state, double now)
+int hd__server_dump_complete(const struct hd__dump_collect *g, const uint8_t *state, double now)
 {
     for (int32_t r = 0; r < g->size; r++)
-        if (state[r] == HD__PART_HERE && g->answered[r] < g->active && now < g->deadline)
+        if (state[r] == HD__RANK_CONNECTED && g->answered[r] < g->active && now < g->deadline)
             return 0;
     return 1;
 }
 
-void hd__gather_show(struct hd__gather *g, struct hd__gathered *out)
+void hd__server_dump_take(struct hd__dump_collect *g, struct hd__rank_dumps *out)
 {
     out->size = g->size;
     out->waited = g->waited;
-    out->part = hd__alloc((size_t)g->size * sizeof *out->part);
+    out->dump = hd__alloc((size_t)g->size * sizeof *out->dump);
     for (int32_t r = 0; r < g->size; r++)
-        out->part[r] = g->answered[r] >= g->active ? g->part[r] : NULL;
+        out->dump[r] = g->answered[r] >= g->active ? g->dump[r] : NULL;
     g->active = 0;
 }

@@ -29,7 +29,7 @@ static int32_t set_variable(const char *name, const char *value, struct hd_error
     return HD_OK;
 }
 
-const struct hd_host *hd__comm_host(void)
+const struct hd_host *hd__store_host_table(void)
 {
     static const struct hd_host host = {
         .struct_size = sizeof host,

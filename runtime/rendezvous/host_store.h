@@ -6,6 +6,6 @@
 #include "heddle/host.h"
 
 /* Static; never NULL. */
-const struct hd_host *hd__comm_host(void);
+const struct hd_host *hd__store_host_table(void);
 
 #endif

@@ -26,7 +26,7 @@ static void grow(struct hd__kv *kv)
     kv->room = bigger.room;
 }
 
-int hd__kv_put(struct hd__kv *kv, const char *key, size_t key_bytes, const void *value, size_t bytes)
+int hd__store_kv_put(struct hd__kv *kv, const char *key, size_t key_bytes, const void *value, size_t bytes)
 {
     if (kv->count * 2 >= kv->room)
         grow(kv);
@@ -49,7 +49,7 @@ int hd__kv_put(struct hd__kv *kv, const char *key, size_t key_bytes, const void 
     return 0;
 }
 
-const struct hd__kv_item *hd__kv_get(const struct hd__kv *kv, const char *key, size_t key_bytes)
+const struct hd__kv_item *hd__store_kv_get(const struct hd__kv *kv, const char *key, size_t key_bytes)
 {
     if (!kv->room)
         return NULL;
@@ -71,7 +71,7 @@ static void close_gap(struct hd__kv *kv, uint64_t hole)
     }
 }
 
-int hd__kv_remove(struct hd__kv *kv, const char *key, size_t key_bytes)
+int hd__store_kv_remove(struct hd__kv *kv, const char *key, size_t key_bytes)
 {
     struct hd__kv_item *item = kv->room ? find(kv, key, key_bytes) : NULL;
     if (!item || !item->key)
@@ -85,7 +85,7 @@ int hd__kv_remove(struct hd__kv *kv, const char *key, size_t key_bytes)
     return 1;
 }
 
-void hd__kv_free(struct hd__kv *kv)
+void hd__store_kv_free(struct hd__kv *kv)
 {
     for (uint32_t i = 0; i < kv->room; i++) {
         free(kv->at[i].key);

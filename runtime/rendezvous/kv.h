@@ -20,10 +20,10 @@ struct hd__kv {
 };
 
 /* Adds or replaces. 0, or -1 when the table would grow beyond HD__KV_MAX. */
-int hd__kv_put(struct hd__kv *kv, const char *key, size_t key_bytes, const void *value, size_t bytes);
-const struct hd__kv_item *hd__kv_get(const struct hd__kv *kv, const char *key, size_t key_bytes);
+int hd__store_kv_put(struct hd__kv *kv, const char *key, size_t key_bytes, const void *value, size_t bytes);
+const struct hd__kv_item *hd__store_kv_get(const struct hd__kv *kv, const char *key, size_t key_bytes);
 /* 1 if the key was there. */
-int hd__kv_remove(struct hd__kv *kv, const char *key, size_t key_bytes);
-void hd__kv_free(struct hd__kv *kv);
+int hd__store_kv_remove(struct hd__kv *kv, const char *key, size_t key_bytes);
+void hd__store_kv_free(struct hd__kv *kv);
 
 #endif

@@ -7,19 +7,19 @@
 
 #include "core/base/base.h"
 
-void hd__live_init(struct hd__live *live)
+void hd__store_liveness_init(struct hd__liveness *live)
 {
     memset(live, 0, sizeof *live);
     live->rank = -1;
     pthread_mutex_init(&live->lock, NULL);
 }
 
-void hd__live_finish(struct hd__live *live)
+void hd__store_liveness_finish(struct hd__liveness *live)
 {
     pthread_mutex_destroy(&live->lock);
 }
 
-int32_t hd__live_dead(struct hd__live *live, int32_t *rank, struct hd_error *err)
+int32_t hd__store_liveness_check(struct hd__liveness *live, int32_t *rank, struct hd_error *err)
 {
     int32_t code = atomic_load_explicit(&live->code, memory_order_acquire);
     if (code == HD_OK)
@@ -33,12 +33,12 @@ int32_t hd__live_dead(struct hd__live *live, int32_t *rank, struct hd_error *err
     return hd_fail(err, code, "%s", live->cause);
 }
 
-int32_t hd__live_fault(const struct hd__live *live)
+int32_t hd__store_liveness_fault(const struct hd__liveness *live)
 {
     return atomic_load_explicit(&live->code, memory_order_acquire) ? live->fault : HD_OK;
 }
 
-void hd__live_record(struct hd__live *live, int32_t code, int32_t fault, int32_t rank, const char *cause)
+void hd__store_liveness_record(struct hd__liveness *live, int32_t code, int32_t fault, int32_t rank, const char *cause)
 {
     pthread_mutex_lock(&live->lock);
     if (atomic_load(&live->code) == HD_OK) {
@@ -52,7 +52,7 @@ void hd__live_record(struct hd__live *live, int32_t code, int32_t fault, int32_t
     pthread_mutex_unlock(&live->lock);
 }
 
-void hd__live_notify(struct hd__live *live, void (*notify)(void *user, const char *cause), void *user)
+void hd__store_liveness_notify(struct hd__liveness *live, void (*notify)(void *user, const char *cause), void *user)
 {
     pthread_mutex_lock(&live->lock);
     live->notify = notify;
@@ -62,7 +62,7 @@ void hd__live_notify(struct hd__live *live, void (*notify)(void *user, const cha
     pthread_mutex_unlock(&live->lock);
 }
 
-void hd__live_hurry(void)
+void hd__store_raise_priority(void)
 {
     enum { FIRST = -10 };
     int error = errno;
@@ -70,12 +70,12 @@ void hd__live_hurry(void)
     errno = error;
 }
 
-double hd__live_beat(double dead_after)
+double hd__store_heartbeat_seconds(double dead_after)
 {
     return HD__MAX(0.02, HD__MIN(1.0, dead_after / 8));
 }
 
-double hd__live_silence(double dead_after)
+double hd__store_silence_seconds(double dead_after)
 {
     return 0.9 * dead_after;
 }

@@ -2,7 +2,7 @@
  *
  * Each rank's connection to the store has a thread that sleeps in poll(), sends a heartbeat now and then and listens.
  * When a rank's connection breaks, or it is silent for `dead_after`, the server tells all others; an abort travels the
- * same way. The first event is kept. hd__live_dead is one atomic load when all is well: wait loops call it freely. */
+ * same way. The first event is kept. hd__store_liveness_check is one atomic load when all is well: wait loops call it freely. */
 #ifndef HD_RUNTIME_RENDEZVOUS_LIVENESS_H
 #define HD_RUNTIME_RENDEZVOUS_LIVENESS_H
 
@@ -11,7 +11,7 @@
 
 #include "heddle/types.h"
 
-struct hd__live {
+struct hd__liveness {
     _Atomic int32_t code; /* HD_OK while all is well; then HD_E_PEER or HD_E_CANCELLED */
     int32_t rank;         /* who died or aborted; -1: the launcher, or unknown */
     int32_t fault;        /* why who aborted did, HD_E_...; HD_E_PEER of a death */
@@ -22,26 +22,26 @@ struct hd__live {
 };
 
 /* Of the caller's memory: all is well; finish frees the lock, when no other thread uses it any more. */
-void hd__live_init(struct hd__live *live);
-void hd__live_finish(struct hd__live *live);
+void hd__store_liveness_init(struct hd__liveness *live);
+void hd__store_liveness_finish(struct hd__liveness *live);
 /* [any-thread] HD_OK; or HD_E_PEER with the rank that died, or HD_E_CANCELLED with the rank that aborted. `err` gets
  * the cause. Both may be NULL. */
-int32_t hd__live_dead(struct hd__live *live, int32_t *rank, struct hd_error *err);
+int32_t hd__store_liveness_check(struct hd__liveness *live, int32_t *rank, struct hd_error *err);
 /* [any-thread] Why: of an event that was recorded, else HD_OK. */
-int32_t hd__live_fault(const struct hd__live *live);
+int32_t hd__store_liveness_fault(const struct hd__liveness *live);
 /* [any-thread] Records an event; only the first counts. */
-void hd__live_record(struct hd__live *live, int32_t code, int32_t fault, int32_t rank, const char *cause);
+void hd__store_liveness_record(struct hd__liveness *live, int32_t code, int32_t fault, int32_t rank, const char *cause);
 /* [control] Called once, from the listening thread, when something happens: the place to call a transport's abort().
  * Called at once if it already has. NULL removes it; after that returns, no call is under way. */
-void hd__live_notify(struct hd__live *live, void (*notify)(void *user, const char *cause), void *user);
+void hd__store_liveness_notify(struct hd__liveness *live, void (*notify)(void *user, const char *cause), void *user);
 
 /* [any-thread] The calling thread is scheduled before others where this process may ask for it: a heartbeat that comes late on
  * a busy machine would look like a death. */
-void hd__live_hurry(void);
+void hd__store_raise_priority(void);
 
 /* Seconds between two heartbeats. */
-double hd__live_beat(double dead_after);
+double hd__store_heartbeat_seconds(double dead_after);
 /* Silence after which a rank counts as dead: somewhat before dead_after, so that the others have ended by then. */
-double hd__live_silence(double dead_after);
+double hd__store_silence_seconds(double dead_after);
 
 #endif

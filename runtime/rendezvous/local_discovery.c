@@ -9,7 +9,7 @@
 
 #include "core/base/base.h"
 
-struct answer {
+struct endpoint {
     uint8_t secret[HD__SECRET_BYTES];
     uint16_t port;
 };
@@ -32,7 +32,7 @@ static int same_user(int fd)
 }
 
 /* Waits for input and reads all of it. */
-static int get(int fd, void *data, size_t bytes, double deadline)
+static int recv_exact(int fd, void *data, size_t bytes, double deadline)
 {
     struct pollfd wait = {.fd = fd, .events = POLLIN};
     for (size_t at = 0; at < bytes;) {
@@ -47,11 +47,11 @@ static int get(int fd, void *data, size_t bytes, double deadline)
 
 /* ---- rank 0 */
 
-static int32_t missing(const char *id, const uint8_t *came, int32_t size, struct hd_error *err)
+static int32_t missing_ranks_error(const char *id, const uint8_t *found, int32_t size, struct hd_error *err)
 {
     int32_t first = 1, absent = 0;
     for (int32_t r = size - 1; r > 0; r--)
-        if (!came[r]) {
+        if (!found[r]) {
             first = r;
             absent++;
         }
@@ -60,19 +60,19 @@ static int32_t missing(const char *id, const uint8_t *came, int32_t size, struct
 }
 
 /* One visitor. What is not one of our ranks is turned away in silence. */
-static int32_t serve(int fd, const struct answer *answer, uint8_t *came, int32_t size, double deadline)
+static int32_t answer_rank(int fd, const struct endpoint *endpoint, uint8_t *found, int32_t size, double deadline)
 {
     int32_t rank = 0;
-    double patience = HD__MIN(deadline, hd__now() + 1);
-    if (!same_user(fd) || !get(fd, &rank, sizeof rank, patience) || rank < 1 || rank >= size || came[rank])
+    double limit = HD__MIN(deadline, hd__now() + 1);
+    if (!same_user(fd) || !recv_exact(fd, &rank, sizeof rank, limit) || rank < 1 || rank >= size || found[rank])
         return 0;
-    if (send(fd, answer, sizeof *answer, MSG_NOSIGNAL) != sizeof *answer)
+    if (send(fd, endpoint, sizeof *endpoint, MSG_NOSIGNAL) != sizeof *endpoint)
         return 0;
-    came[rank] = 1;
+    found[rank] = 1;
     return 1;
 }
 
-static int listen_here(const char *id, int32_t size, struct hd_error *err)
+static int listen_abstract(const char *id, int32_t size, struct hd_error *err)
 {
     struct sockaddr_un name;
     socklen_t bytes = name_of(id, &name);
@@ -85,54 +85,54 @@ static int listen_here(const char *id, int32_t size, struct hd_error *err)
     return -1;
 }
 
-int32_t hd__meet_host(const char *id, int32_t size, uint16_t port, const uint8_t secret[HD__SECRET_BYTES], double deadline,
+int32_t hd__store_discovery_serve(const char *id, int32_t size, uint16_t port, const uint8_t secret[HD__SECRET_BYTES], double deadline,
                       struct hd_error *err)
 {
-    struct answer answer = {.port = port};
-    struct pollfd wait = {.fd = listen_here(id, size, err), .events = POLLIN};
-    uint8_t *came = hd__alloc((size_t)size);
+    struct endpoint endpoint = {.port = port};
+    struct pollfd wait = {.fd = listen_abstract(id, size, err), .events = POLLIN};
+    uint8_t *found = hd__alloc((size_t)size);
     int32_t left = size - 1, code = wait.fd < 0 ? HD_E_IO : HD_OK;
-    memcpy(answer.secret, secret, sizeof answer.secret);
+    memcpy(endpoint.secret, secret, sizeof endpoint.secret);
     while (left && !code) {
         double rest = deadline - hd__now();
         int fd = rest > 0 && poll(&wait, 1, (int)(rest * 1000) + 1) == 1 ? accept4(wait.fd, NULL, NULL, SOCK_CLOEXEC) : -1;
         if (fd >= 0) {
-            left -= serve(fd, &answer, came, size, deadline);
+            left -= answer_rank(fd, &endpoint, found, size, deadline);
             close(fd);
         } else if (rest <= 0) {
-            code = missing(id, came, size, err);
+            code = missing_ranks_error(id, found, size, err);
         }
     }
     if (wait.fd >= 0)
         close(wait.fd);
-    free(came);
+    free(found);
     return code;
 }
 
 /* ---- the others */
 
-static int ask(const char *id, int32_t rank, struct answer *answer, double deadline)
+static int query_rank_0(const char *id, int32_t rank, struct endpoint *endpoint, double deadline)
 {
     struct sockaddr_un name;
     socklen_t bytes = name_of(id, &name);
     int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
     int ok = fd >= 0 && !connect(fd, (struct sockaddr *)&name, bytes) && same_user(fd) &&
-             send(fd, &rank, sizeof rank, MSG_NOSIGNAL) == sizeof rank && get(fd, answer, sizeof *answer, deadline);
+             send(fd, &rank, sizeof rank, MSG_NOSIGNAL) == sizeof rank && recv_exact(fd, endpoint, sizeof *endpoint, deadline);
     if (fd >= 0)
         close(fd);
     return ok;
 }
 
-int32_t hd__meet_join(const char *id, int32_t rank, uint16_t *port, uint8_t secret[HD__SECRET_BYTES], double deadline,
+int32_t hd__store_discovery_find(const char *id, int32_t rank, uint16_t *port, uint8_t secret[HD__SECRET_BYTES], double deadline,
                       struct hd_error *err)
 {
-    struct answer answer;
-    while (!ask(id, rank, &answer, deadline)) {
+    struct endpoint endpoint;
+    while (!query_rank_0(id, rank, &endpoint, deadline)) {
         if (hd__now() > deadline)
             return hd_fail(err, HD_E_TIMEOUT, "rank 0 of job %s was not found on this machine in time", id);
         usleep(20000);
     }
-    *port = answer.port;
-    memcpy(secret, answer.secret, sizeof answer.secret);
+    *port = endpoint.port;
+    memcpy(secret, endpoint.secret, sizeof endpoint.secret);
     return HD_OK;
 }

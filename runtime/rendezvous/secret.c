@@ -5,19 +5,19 @@
 #include "core/base/base.h"
 #include "runtime/rendezvous/store.h"
 
-void hd__secret_make(uint8_t secret[HD__SECRET_BYTES])
+void hd__store_secret_generate(uint8_t secret[HD__SECRET_BYTES])
 {
     if (getrandom(secret, HD__SECRET_BYTES, 0) != HD__SECRET_BYTES)
         hd__die("getrandom: %s", strerror(errno));
 }
 
-void hd__secret_text(const uint8_t secret[HD__SECRET_BYTES], char text[33])
+void hd__store_secret_format(const uint8_t secret[HD__SECRET_BYTES], char text[33])
 {
     for (int i = 0; i < HD__SECRET_BYTES; i++)
         snprintf(text + 2 * i, 3, "%02x", secret[i]);
 }
 
-int hd__secret_parse(const char *text, uint8_t secret[HD__SECRET_BYTES])
+int hd__store_secret_parse(const char *text, uint8_t secret[HD__SECRET_BYTES])
 {
     uint8_t out[HD__SECRET_BYTES] = {0};
     if (strlen(text) != 2 * HD__SECRET_BYTES)

@@ -16,21 +16,21 @@
 
 /* ---- how a job ends */
 
-void hd__server_tell_end(struct hd__server *s, struct conn *c)
+void hd__server_send_end(struct hd__server *s, struct server_conn *c)
 {
-    hd__conn_send(c, &(struct hd__frame){.type = s->end.code == HD_E_PEER ? WIRE_DEAD : WIRE_ABORT,
+    hd__server_conn_send(c, &(struct hd__frame){.type = s->end.code == HD_E_PEER ? WIRE_DEAD : WIRE_ABORT,
                                      .id = (uint32_t)s->end.fault,
                                      .arg = s->end.rank,
                                      .value = (const uint8_t *)s->end.cause,
                                      .value_bytes = (uint32_t)strlen(s->end.cause)});
 }
 
-void hd__server_job_ends(struct hd__server *s, int32_t fault, int32_t rank, const char *cause)
+void hd__server_end_job(struct hd__server *s, int32_t fault, int32_t rank, const char *cause)
 {
     char slept[128];
     if (s->end.code != HD_OK)
         return;
-    if (s->options.rank >= 0 && s->slept > hd__live_silence(s->options.dead_after) && hd__now() < s->woke + 2) {
+    if (s->options.rank >= 0 && s->slept > hd__store_silence_seconds(s->options.dead_after) && hd__now() < s->woke + 2) {
         /* The others have ended because of that, whatever it looks like from here. */
         snprintf(slept, sizeof slept, "rank %d, which serves the rendezvous, had been stopped for %.1f s", s->options.rank, s->slept);
         fault = HD_E_PEER;
@@ -44,39 +44,39 @@ void hd__server_job_ends(struct hd__server *s, int32_t fault, int32_t rank, cons
     snprintf(s->end.cause, sizeof s->end.cause, "%s", cause);
     for (uint32_t i = 0; i < s->conns.count; i++)
         if (s->conns.at[i]->rank >= 0)
-            hd__server_tell_end(s, s->conns.at[i]);
-    hd__gather_begin(&s->gather, HD__GATHER_END, 0, hd__now());
+            hd__server_send_end(s, s->conns.at[i]);
+    hd__server_dump_begin(&s->dumps, HD__DUMP_FINAL, 0, hd__now());
 }
 
 /* ---- what everybody was doing */
 
-void hd__server_look(struct hd__server *s, double waited, double now)
+void hd__server_request_dumps(struct hd__server *s, double waited, double now)
 {
-    if (s->end.code != HD_OK || !s->options.gathered || !hd__gather_begin(&s->gather, HD__GATHER_LOOK, waited, now))
+    if (s->end.code != HD_OK || !s->options.on_dumps || !hd__server_dump_begin(&s->dumps, HD__DUMP_SNAPSHOT, waited, now))
         return;
     for (uint32_t i = 0; i < s->conns.count; i++)
         if (s->conns.at[i]->rank >= 0)
-            hd__conn_send(s->conns.at[i], &(struct hd__frame){.type = WIRE_SHOW, .arg = HD__GATHER_LOOK});
+            hd__server_conn_send(s->conns.at[i], &(struct hd__frame){.type = WIRE_DUMP_REQUEST, .arg = HD__DUMP_SNAPSHOT});
 }
 
-static void hand_over(struct hd__server *s)
+static void deliver_dumps(struct hd__server *s)
 {
-    struct hd__gathered all = {.code = s->end.fault, .rank = s->end.rank, .cause = s->end.cause, .state = s->ranks};
+    struct hd__rank_dumps all = {.code = s->end.fault, .rank = s->end.rank, .cause = s->end.cause, .state = s->rank_state};
     int32_t rank = -1, code = HD_OK;
     char cause[512] = "";
-    hd__gather_show(&s->gather, &all);
-    if (s->options.gathered)
-        code = s->options.gathered(s->options.user, &all, &rank, cause);
-    free(all.part);
+    hd__server_dump_take(&s->dumps, &all);
+    if (s->options.on_dumps)
+        code = s->options.on_dumps(s->options.user, &all, &rank, cause);
+    free(all.dump);
     for (uint32_t i = 0; i < s->conns.count; i++)
         s->conns.at[i]->closing |= s->conns.at[i]->leaving;
     if (code != HD_OK && s->end.code == HD_OK)
-        hd__server_job_ends(s, code, rank, cause);
+        hd__server_end_job(s, code, rank, cause);
 }
 
 /* ---- who has not come */
 
-int32_t hd__server_list(const struct hd__server *s, const uint8_t *is, char *out, size_t room)
+int32_t hd__server_format_ranks(const struct hd__server *s, const uint8_t *is, char *out, size_t room)
 {
     enum { MOST = 16 };
     int32_t n = 0;
@@ -96,9 +96,9 @@ static int32_t absent_ranks(const struct hd__server *s, char out[256])
     int32_t first = -1, n;
     char list[240] = "";
     for (int32_t r = s->options.size; r-- > 0;)
-        if ((absent[r] = s->ranks[r] == HD__PART_NONE))
+        if ((absent[r] = s->rank_state[r] == HD__RANK_ABSENT))
             first = r;
-    n = hd__server_list(s, absent, list, sizeof list);
+    n = hd__server_format_ranks(s, absent, list, sizeof list);
     snprintf(out, 256, "rank%s %s", n > 1 ? "s" : "", list);
     free(absent);
     return first;
@@ -106,30 +106,30 @@ static int32_t absent_ranks(const struct hd__server *s, char out[256])
 
 /* When it has to be looked for them; far away where all have come. Counted from the first that came: how long a launcher takes
  * is not the job's. */
-static double absent_due(const struct hd__server *s)
+static double next_absent_log(const struct hd__server *s)
 {
-    double due = s->said_absent ? 2 * s->said_absent : s->options.late_after;
-    if (s->all_came || s->end.code != HD_OK || s->options.late_after <= 0)
+    double due = s->absent_logged ? 2 * s->absent_logged : s->options.late_after;
+    if (s->all_connected || s->end.code != HD_OK || s->options.late_after <= 0)
         return 1e300;
-    if (!s->first)
+    if (!s->first_connected)
         return s->opened + due;
-    return s->first + (s->options.timeout > 0 ? HD__MIN(due, s->options.timeout) : due);
+    return s->first_connected + (s->options.timeout > 0 ? HD__MIN(due, s->options.timeout) : due);
 }
 
-static void look_for_absent(struct hd__server *s, double now)
+static void log_absent_ranks(struct hd__server *s, double now)
 {
     char who[256], cause[300];
     int32_t first;
-    if (now < absent_due(s))
+    if (now < next_absent_log(s))
         return;
     first = absent_ranks(s, who);
-    s->all_came = first < 0;
-    if (s->all_came)
+    s->all_connected = first < 0;
+    if (s->all_connected)
         return;
-    s->said_absent = now - (s->first ? s->first : s->opened);
-    snprintf(cause, sizeof cause, "%s did not come within %.0f s", who, s->said_absent);
-    if (s->first && s->options.timeout > 0 && s->said_absent >= s->options.timeout)
-        hd__server_job_ends(s, HD_E_PEER, first, cause);
+    s->absent_logged = now - (s->first_connected ? s->first_connected : s->opened);
+    snprintf(cause, sizeof cause, "%s did not come within %.0f s", who, s->absent_logged);
+    if (s->first_connected && s->options.timeout > 0 && s->absent_logged >= s->options.timeout)
+        hd__server_end_job(s, HD_E_PEER, first, cause);
     else
         hd__log(HD_LOG_WARN, NULL, "%s", cause);
 }
@@ -138,12 +138,12 @@ static void look_for_absent(struct hd__server *s, double now)
 
 static int wait_ms(struct hd__server *s, double now)
 {
-    double until = HD__MIN(now + hd__live_beat(s->options.dead_after), absent_due(s));
-    if (s->gather.active)
-        until = HD__MIN(until, s->gather.deadline);
+    double until = HD__MIN(now + hd__store_heartbeat_seconds(s->options.dead_after), next_absent_log(s));
+    if (s->dumps.active)
+        until = HD__MIN(until, s->dumps.deadline);
     for (uint32_t i = 0; i < s->conns.count; i++)
         if (s->conns.at[i]->rank >= 0 && !s->conns.at[i]->leaving)
-            until = HD__MIN(until, s->conns.at[i]->heard + hd__live_silence(s->options.dead_after));
+            until = HD__MIN(until, s->conns.at[i]->last_heard + hd__store_silence_seconds(s->options.dead_after));
     for (uint32_t i = 0; i < s->waits.count; i++)
         until = HD__MIN(until, s->waits.at[i].deadline);
     return (int)(HD__MAX(0.0, until - now) * 1e3) + 1;
@@ -153,24 +153,24 @@ static void serve_conns(struct hd__server *s, const struct pollfd *fds, uint32_t
 {
     /* Backwards: conn_free moves the last one, which was served already, into the hole. */
     for (uint32_t i = n; i-- > 0;) {
-        struct conn *c = s->conns.at[i];
+        struct server_conn *c = s->conns.at[i];
         char text[64];
         const char *end = NULL;
         if (fds[i].revents & (POLLIN | POLLHUP | POLLERR))
-            end = hd__conn_read(s, c, now);
+            end = hd__server_conn_read(s, c, now);
         if (!end)
-            end = hd__conn_late(s, c, now, text);
+            end = hd__server_conn_check_timeout(s, c, now, text);
         if (end)
-            hd__conn_free(s, i, end);
+            hd__server_conn_free(s, i, end);
     }
 }
 
 static void flush_conns(struct hd__server *s)
 {
     for (uint32_t i = s->conns.count; i-- > 0;) {
-        const char *end = hd__conn_write(s->conns.at[i]);
+        const char *end = hd__server_conn_write(s->conns.at[i]);
         if (end)
-            hd__conn_free(s, i, end);
+            hd__server_conn_free(s, i, end);
     }
 }
 
@@ -178,20 +178,20 @@ static void *serve(void *arg)
 {
     struct hd__server *s = arg;
     HD__ARRAY(struct pollfd) fds = {0};
-    hd__live_hurry();
+    hd__store_raise_priority();
     for (int stop = 0, more = 1; !stop || more;) {
         uint32_t n = s->conns.count;
         stop = atomic_load(&s->stop);
         fds.count = 0;
         for (uint32_t i = 0; i < n; i++) {
-            struct conn *c = s->conns.at[i];
+            struct server_conn *c = s->conns.at[i];
             short out = c->out_at < c->out_bytes ? POLLOUT : 0;
             hd__push(&fds, ((struct pollfd){.fd = c->fd, .events = (short)(POLLIN | out)}));
         }
         hd__push(&fds, ((struct pollfd){.fd = s->listener, .events = POLLIN}));
         hd__push(&fds, ((struct pollfd){.fd = s->wake, .events = stop ? 0 : POLLIN}));
         double before = hd__now();
-        int ready = poll(fds.at, fds.count, stop && !s->gather.active ? 0 : wait_ms(s, before));
+        int ready = poll(fds.at, fds.count, stop && !s->dumps.active ? 0 : wait_ms(s, before));
         if (ready < 0 && errno != EINTR)
             break;
         double now = hd__now();
@@ -199,20 +199,20 @@ static void *serve(void *arg)
             s->slept = now - before;
             s->woke = now;
             s->opened += s->slept;
-            s->first += s->first ? s->slept : 0;
+            s->first_connected += s->first_connected ? s->slept : 0;
         }
         if (s->woke == now)
             for (uint32_t i = 0; i < n; i++)
-                s->conns.at[i]->heard = now;
+                s->conns.at[i]->last_heard = now;
         serve_conns(s, fds.at, n, now);
         hd__server_expire_waits(s, now);
-        look_for_absent(s, now);
+        log_absent_ranks(s, now);
         if (fds.at[n].revents & POLLIN)
-            hd__conn_accept(s, now);
-        if (s->gather.active && hd__gather_complete(&s->gather, s->ranks, now))
-            hand_over(s);
+            hd__server_conn_accept(s, now);
+        if (s->dumps.active && hd__server_dump_complete(&s->dumps, s->rank_state, now))
+            deliver_dumps(s);
         flush_conns(s); /* who may leave now does not wait for the next event */
-        more = ready > 0 || s->gather.active; /* what the ranks said before they ended still counts */
+        more = ready > 0 || s->dumps.active; /* what the ranks said before they ended still counts */
     }
     hd__free_array(&fds);
     return NULL;
@@ -264,9 +264,9 @@ static void server_free(struct hd__server *s)
     }
     hd__free_array(&s->conns);
     hd__free_array(&s->waits);
-    hd__kv_free(&s->kv);
-    hd__gather_finish(&s->gather);
-    free(s->ranks);
+    hd__store_kv_free(&s->kv);
+    hd__server_dump_finish(&s->dumps);
+    free(s->rank_state);
     if (s->listener >= 0)
         close(s->listener);
     if (s->wake >= 0)
@@ -281,8 +281,8 @@ int32_t hd__server_open(const struct hd__server_options *options, struct hd__ser
     s->listener = -1;
     s->ended_by = -1;
     s->opened = hd__now();
-    s->ranks = hd__alloc((size_t)options->size);
-    hd__gather_init(&s->gather, options->size);
+    s->rank_state = hd__alloc((size_t)options->size);
+    hd__server_dump_init(&s->dumps, options->size);
     s->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     int32_t code = s->wake < 0 ? hd_fail(err, HD_E_IO, "eventfd: %s", strerror(errno)) : listen_at(s, err);
     if (code == HD_OK && pthread_create(&s->thread, NULL, serve, s) != 0)

@@ -13,7 +13,7 @@ enum { STRANGERS_MAX = 32 };
 #define STRANGER_SECONDS 5.0
 #define OUT_MAX (16u << 20) /* bytes that a rank may leave unread */
 
-void hd__conn_send(struct conn *c, const struct hd__frame *frame)
+void hd__server_conn_send(struct server_conn *c, const struct hd__frame *frame)
 {
     size_t need = WIRE_HEADER + (size_t)frame->key_bytes + frame->value_bytes;
     if (c->out_at == c->out_bytes)
@@ -26,10 +26,10 @@ void hd__conn_send(struct conn *c, const struct hd__frame *frame)
         c->out_room = HD__MAX(c->out_room * 2, c->out_bytes + need);
         c->out = hd__realloc(c->out, c->out_room);
     }
-    c->out_bytes += hd__wire_write(c->out + c->out_bytes, frame);
+    c->out_bytes += hd__store_wire_write(c->out + c->out_bytes, frame);
 }
 
-struct conn *hd__conn_of(struct hd__server *s, int32_t rank)
+struct server_conn *hd__server_conn_find(struct hd__server *s, int32_t rank)
 {
     for (uint32_t i = 0; i < s->conns.count; i++)
         if (s->conns.at[i]->rank == rank)
@@ -37,9 +37,9 @@ struct conn *hd__conn_of(struct hd__server *s, int32_t rank)
     return NULL;
 }
 
-void hd__conn_free(struct hd__server *s, uint32_t i, const char *cause)
+void hd__server_conn_free(struct hd__server *s, uint32_t i, const char *cause)
 {
-    struct conn *c = s->conns.at[i];
+    struct server_conn *c = s->conns.at[i];
     int32_t rank = c->rank;
     close(c->fd);
     free(c->in);
@@ -49,16 +49,16 @@ void hd__conn_free(struct hd__server *s, uint32_t i, const char *cause)
     if (rank < 0)
         return;
     hd__server_drop_waits(s, rank);
-    if (s->ranks[rank] == HD__PART_HERE) {
+    if (s->rank_state[rank] == HD__RANK_CONNECTED) {
         char text[256];
-        s->ranks[rank] = HD__PART_DEAD;
+        s->rank_state[rank] = HD__RANK_DEAD;
         snprintf(text, sizeof text, "rank %d died (%s)", rank, cause);
-        hd__server_job_ends(s, HD_E_PEER, rank, text);
+        hd__server_end_job(s, HD_E_PEER, rank, text);
     }
     atomic_fetch_add(&s->gone, 1);
 }
 
-void hd__conn_accept(struct hd__server *s, double now)
+void hd__server_conn_accept(struct hd__server *s, double now)
 {
     uint32_t strangers = 0, oldest = 0;
     int one = 1, fd = accept4(s->listener, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
@@ -73,19 +73,19 @@ void hd__conn_accept(struct hd__server *s, double now)
     }
     /* Ours greet at once: who has waited longest is least likely one of them. */
     if (strangers >= STRANGERS_MAX + (uint32_t)s->options.size)
-        hd__conn_free(s, oldest, "");
+        hd__server_conn_free(s, oldest, "");
     setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
-    struct conn *c = hd__alloc(sizeof *c);
+    struct server_conn *c = hd__alloc(sizeof *c);
     c->fd = fd;
     c->rank = -1;
-    c->heard = c->opened = now;
+    c->last_heard = c->opened = now;
     c->in_room = WIRE_HEADER + WIRE_HELLO;
     c->in = hd__alloc(c->in_room);
     hd__push(&s->conns, c);
 }
 
 /* NULL while the connection lives; else why it does not. */
-const char *hd__conn_read(struct hd__server *s, struct conn *c, double now)
+const char *hd__server_conn_read(struct hd__server *s, struct server_conn *c, double now)
 {
     int stranger = c->rank < 0;
     ssize_t got = read(c->fd, c->in + c->in_bytes, c->in_room - c->in_bytes);
@@ -93,12 +93,12 @@ const char *hd__conn_read(struct hd__server *s, struct conn *c, double now)
         return "its connection closed";
     if (got < 0)
         return errno == EAGAIN || errno == EINTR ? NULL : strerror(errno);
-    c->heard = now;
+    c->last_heard = now;
     c->in_bytes += (size_t)got;
     size_t at = 0;
     struct hd__frame f;
     ptrdiff_t used = 0;
-    while (!c->closing && (used = hd__wire_parse(c->in + at, c->in_bytes - at, &f)) > 0) {
+    while (!c->closing && (used = hd__store_wire_parse(c->in + at, c->in_bytes - at, &f)) > 0) {
         hd__server_on_frame(s, c, &f, now);
         at += (size_t)used;
     }
@@ -111,7 +111,7 @@ const char *hd__conn_read(struct hd__server *s, struct conn *c, double now)
     return NULL;
 }
 
-const char *hd__conn_write(struct conn *c)
+const char *hd__server_conn_write(struct server_conn *c)
 {
     while (c->out_at < c->out_bytes) {
         ssize_t done = send(c->fd, c->out + c->out_at, c->out_bytes - c->out_at, MSG_NOSIGNAL);
@@ -122,12 +122,12 @@ const char *hd__conn_write(struct conn *c)
     return c->closing ? "it left" : NULL;
 }
 
-const char *hd__conn_late(struct hd__server *s, struct conn *c, double now, char text[64])
+const char *hd__server_conn_check_timeout(struct hd__server *s, struct server_conn *c, double now, char text[64])
 {
     if (c->rank < 0)
         return now - c->opened > STRANGER_SECONDS ? "no greeting" : NULL;
-    if (c->leaving || now - c->heard < hd__live_silence(s->options.dead_after))
+    if (c->leaving || now - c->last_heard < hd__store_silence_seconds(s->options.dead_after))
         return NULL;
-    snprintf(text, 64, "silent for %.1f s", now - c->heard);
+    snprintf(text, 64, "silent for %.1f s", now - c->last_heard);
     return text;
 }

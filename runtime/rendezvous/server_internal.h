@@ -14,12 +14,12 @@
 #include "runtime/rendezvous/store.h"
 #include "runtime/rendezvous/wire.h"
 
-struct conn {
+struct server_conn {
     int fd;
     int32_t rank;         /* -1: a stranger */
     int closing;          /* 1: close once `out` is written */
     int leaving;          /* 1: said goodbye, and is let go when the parts are handed over */
-    double heard, opened;
+    double last_heard, opened;
     uint8_t *in;          /* `in_room`: a greeting's size for a stranger, WIRE_FRAME_MAX for a rank */
     size_t in_room;
     uint8_t *out;
@@ -27,7 +27,7 @@ struct conn {
 };
 
 /* A GET or a BARRIER whose reply is not due yet. */
-struct wait {
+struct waiting_request {
     int32_t rank;
     uint32_t type, id;
     double deadline;
@@ -43,43 +43,43 @@ struct hd__server {
     _Atomic int32_t gone; /* ranks that left or died */
     pthread_t thread;
     struct hd__kv kv;
-    uint8_t *ranks; /* HD__PART_... */
-    int all_came;   /* known to have */
-    HD__ARRAY(struct conn *) conns;
-    HD__ARRAY(struct wait) waits;
+    uint8_t *rank_state; /* HD__PART_... */
+    int all_connected;   /* known to have */
+    HD__ARRAY(struct server_conn *) conns;
+    HD__ARRAY(struct waiting_request) waits;
     _Atomic int32_t ended_by; /* as hd__server_ended_by says */
     struct {
         _Atomic int32_t code; /* HD_E_PEER or HD_E_CANCELLED; set before ended_by */
         int32_t rank, fault;  /* who; why who gave up did */
         char cause[512];
     } end; /* the first death or abort, told to ranks that connect later too */
-    struct hd__gather gather;
-    double opened, first;       /* when it was; when the first rank came, 0: none did */
-    double said_absent;         /* how many seconds after that the log last said who has not come */
+    struct hd__dump_collect dumps;
+    double opened, first_connected;       /* when it was; when the first rank came, 0: none did */
+    double absent_logged;         /* how many seconds after that the log last said who has not come */
     double slept, woke; /* how long this process was stopped the last time, and until when */
 };
 
 /* server.c */
-void hd__server_job_ends(struct hd__server *s, int32_t fault, int32_t rank, const char *cause);
-void hd__server_tell_end(struct hd__server *s, struct conn *c);
+void hd__server_end_job(struct hd__server *s, int32_t fault, int32_t rank, const char *cause);
+void hd__server_send_end(struct hd__server *s, struct server_conn *c);
 /* A rank has waited so long: asks all what they do. */
-void hd__server_look(struct hd__server *s, double waited, double now);
+void hd__server_request_dumps(struct hd__server *s, double waited, double now);
 
 /* "2, 5 and 3 more": the ranks r of which `is[r]`; returns how many. */
-int32_t hd__server_list(const struct hd__server *s, const uint8_t *is, char *out, size_t room);
+int32_t hd__server_format_ranks(const struct hd__server *s, const uint8_t *is, char *out, size_t room);
 
 /* server_conn.c. read, write and late say why the connection is over, or NULL. */
-void hd__conn_send(struct conn *c, const struct hd__frame *frame);
-struct conn *hd__conn_of(struct hd__server *s, int32_t rank); /* NULL: it has none */
-void hd__conn_accept(struct hd__server *s, double now);
-const char *hd__conn_read(struct hd__server *s, struct conn *c, double now);
-const char *hd__conn_write(struct conn *c);
-const char *hd__conn_late(struct hd__server *s, struct conn *c, double now, char text[64]);
+void hd__server_conn_send(struct server_conn *c, const struct hd__frame *frame);
+struct server_conn *hd__server_conn_find(struct hd__server *s, int32_t rank); /* NULL: it has none */
+void hd__server_conn_accept(struct hd__server *s, double now);
+const char *hd__server_conn_read(struct hd__server *s, struct server_conn *c, double now);
+const char *hd__server_conn_write(struct server_conn *c);
+const char *hd__server_conn_check_timeout(struct hd__server *s, struct server_conn *c, double now, char text[64]);
 /* Closes connection `i`; of a rank that did not say goodbye it is the death, by `cause`. */
-void hd__conn_free(struct hd__server *s, uint32_t i, const char *cause);
+void hd__server_conn_free(struct hd__server *s, uint32_t i, const char *cause);
 
 /* server_requests.c */
-void hd__server_on_frame(struct hd__server *s, struct conn *c, const struct hd__frame *f, double now);
+void hd__server_on_frame(struct hd__server *s, struct server_conn *c, const struct hd__frame *f, double now);
 void hd__server_drop_waits(struct hd__server *s, int32_t rank);
 void hd__server_expire_waits(struct hd__server *s, double now);
 

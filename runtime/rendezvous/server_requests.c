@@ -5,18 +5,18 @@
 
 enum { WAITS_PER_RANK = 64 };
 
-static void reply(struct conn *c, uint32_t id, int32_t code, const void *value, size_t bytes)
+static void reply(struct server_conn *c, uint32_t id, int32_t code, const void *value, size_t bytes)
 {
-    hd__conn_send(c, &(struct hd__frame){.type = WIRE_REPLY,
+    hd__server_conn_send(c, &(struct hd__frame){.type = WIRE_REPLY,
                                      .id = id,
                                      .arg = code,
                                      .value = value,
                                      .value_bytes = (uint32_t)HD__MIN(bytes, (size_t)WIRE_VALUE_MAX)});
 }
 
-static void reject(struct conn *c, const char *why)
+static void reject(struct server_conn *c, const char *why)
 {
-    hd__conn_send(c, &(struct hd__frame){
+    hd__server_conn_send(c, &(struct hd__frame){
                      .type = WIRE_REJECT, .value = (const uint8_t *)why, .value_bytes = (uint32_t)strlen(why)});
     c->closing = 1;
 }
@@ -32,7 +32,7 @@ void hd__server_drop_waits(struct hd__server *s, int32_t rank)
     s->waits.count = kept;
 }
 
-static int same_wait(const struct wait *w, uint32_t type, const char *key, size_t key_bytes)
+static int is_waiting_for(const struct waiting_request *w, uint32_t type, const char *key, size_t key_bytes)
 {
     return w->type == type && w->key_bytes == key_bytes && memcmp(w->key, key, key_bytes) == 0;
 }
@@ -43,8 +43,8 @@ static void answer_waits(struct hd__server *s, uint32_t type, const char *key, s
 {
     uint32_t kept = 0;
     for (uint32_t i = 0; i < s->waits.count; i++) {
-        struct wait *w = &s->waits.at[i];
-        struct conn *c = same_wait(w, type, key, key_bytes) ? hd__conn_of(s, w->rank) : NULL;
+        struct waiting_request *w = &s->waits.at[i];
+        struct server_conn *c = is_waiting_for(w, type, key, key_bytes) ? hd__server_conn_find(s, w->rank) : NULL;
         if (c)
             reply(c, w->id, HD_OK, value, bytes);
         else
@@ -54,21 +54,21 @@ static void answer_waits(struct hd__server *s, uint32_t type, const char *key, s
 }
 
 /* The ranks without a waiting request for this barrier. */
-static void missing_ranks(struct hd__server *s, const struct wait *barrier, char *out, size_t room)
+static void missing_ranks(struct hd__server *s, const struct waiting_request *barrier, char *out, size_t room)
 {
     uint8_t *missing = hd__alloc((size_t)s->options.size);
     memset(missing, 1, (size_t)s->options.size);
     for (uint32_t i = 0; i < s->waits.count; i++)
-        if (same_wait(&s->waits.at[i], barrier->type, barrier->key, barrier->key_bytes))
+        if (is_waiting_for(&s->waits.at[i], barrier->type, barrier->key, barrier->key_bytes))
             missing[s->waits.at[i].rank] = 0;
-    hd__server_list(s, missing, out, room);
+    hd__server_format_ranks(s, missing, out, room);
     free(missing);
 }
 
 void hd__server_expire_waits(struct hd__server *s, double now)
 {
     for (uint32_t i = 0; i < s->waits.count;) {
-        struct wait w = s->waits.at[i];
+        struct waiting_request w = s->waits.at[i];
         char text[256] = "";
         if (w.deadline > now) {
             i++;
@@ -76,16 +76,16 @@ void hd__server_expire_waits(struct hd__server *s, double now)
         }
         if (w.type == WIRE_BARRIER)
             missing_ranks(s, &w, text, sizeof text);
-        struct conn *c = hd__conn_of(s, w.rank);
+        struct server_conn *c = hd__server_conn_find(s, w.rank);
         if (c)
             reply(c, w.id, HD_E_TIMEOUT, text, strlen(text));
         memmove(&s->waits.at[i], &s->waits.at[i + 1], (--s->waits.count - i) * sizeof w);
     }
 }
 
-static void add_wait(struct hd__server *s, struct conn *c, const struct hd__frame *f, double now)
+static void add_wait(struct hd__server *s, struct server_conn *c, const struct hd__frame *f, double now)
 {
-    struct wait w = {.rank = c->rank, .type = f->type, .id = f->id, .key_bytes = f->key_bytes};
+    struct waiting_request w = {.rank = c->rank, .type = f->type, .id = f->id, .key_bytes = f->key_bytes};
     int mine = 0;
     for (uint32_t i = 0; i < s->waits.count; i++)
         mine += s->waits.at[i].rank == c->rank;
@@ -100,21 +100,21 @@ static void add_wait(struct hd__server *s, struct conn *c, const struct hd__fram
 
 /* ---- requests */
 
-static void on_hello(struct hd__server *s, struct conn *c, const struct hd__frame *f)
+static void on_hello(struct hd__server *s, struct server_conn *c, const struct hd__frame *f)
 {
     uint8_t body[8];
     if (f->type != WIRE_SAY_HELLO || f->value_bytes != WIRE_HELLO ||
-        !hd__wire_equal(f->value + 8, s->options.secret, WIRE_SECRET)) {
+        !hd__store_wire_equal(f->value + 8, s->options.secret, WIRE_SECRET)) {
         reject(c, "this is another job's rendezvous (the secret differs)");
         return;
     }
-    int32_t rank = (int32_t)hd__wire_u32(f->value), size = (int32_t)hd__wire_u32(f->value + 4);
+    int32_t rank = (int32_t)hd__store_wire_u32(f->value), size = (int32_t)hd__store_wire_u32(f->value + 4);
     char why[128] = "";
     if (size != s->options.size)
         snprintf(why, sizeof why, "the job has %d ranks here and %d there", s->options.size, size);
     else if (rank < 0 || rank >= size)
         snprintf(why, sizeof why, "rank %d is not one of 0 to %d", rank, size - 1);
-    else if (s->ranks[rank] != HD__PART_NONE)
+    else if (s->rank_state[rank] != HD__RANK_ABSENT)
         snprintf(why, sizeof why, "rank %d has connected before", rank);
     if (why[0]) {
         reject(c, why);
@@ -122,21 +122,21 @@ static void on_hello(struct hd__server *s, struct conn *c, const struct hd__fram
     }
     c->rank = rank;
     c->in_room = WIRE_FRAME_MAX;
-    s->ranks[rank] = HD__PART_HERE;
-    if (!s->first) {
-        s->first = c->heard;
-        s->said_absent = 0;
+    s->rank_state[rank] = HD__RANK_CONNECTED;
+    if (!s->first_connected) {
+        s->first_connected = c->last_heard;
+        s->absent_logged = 0;
     }
-    hd__wire_put_u32(body, (uint32_t)size);
-    hd__wire_put_u32(body + 4, (uint32_t)s->options.rank);
-    hd__conn_send(c, &(struct hd__frame){.type = WIRE_WELCOME, .arg = s->options.rank, .value = body, .value_bytes = 8});
+    hd__store_wire_put_u32(body, (uint32_t)size);
+    hd__store_wire_put_u32(body + 4, (uint32_t)s->options.rank);
+    hd__server_conn_send(c, &(struct hd__frame){.type = WIRE_WELCOME, .arg = s->options.rank, .value = body, .value_bytes = 8});
     if (s->end.code != HD_OK)
-        hd__server_tell_end(s, c);
+        hd__server_send_end(s, c);
 }
 
-static void on_put(struct hd__server *s, struct conn *c, const struct hd__frame *f)
+static void on_put(struct hd__server *s, struct server_conn *c, const struct hd__frame *f)
 {
-    if (hd__kv_put(&s->kv, f->key, f->key_bytes, f->value, f->value_bytes) != 0) {
+    if (hd__store_kv_put(&s->kv, f->key, f->key_bytes, f->value, f->value_bytes) != 0) {
         reply(c, f->id, HD_E_NOMEM, "the store is full", 17);
         return;
     }
@@ -144,32 +144,32 @@ static void on_put(struct hd__server *s, struct conn *c, const struct hd__frame 
     reply(c, f->id, HD_OK, NULL, 0);
 }
 
-static void on_remove(struct hd__server *s, struct conn *c, const struct hd__frame *f)
+static void on_remove(struct hd__server *s, struct server_conn *c, const struct hd__frame *f)
 {
-    hd__kv_remove(&s->kv, f->key, f->key_bytes);
+    hd__store_kv_remove(&s->kv, f->key, f->key_bytes);
     reply(c, f->id, HD_OK, NULL, 0);
 }
 
-static void on_get(struct hd__server *s, struct conn *c, const struct hd__frame *f, double now)
+static void on_get(struct hd__server *s, struct server_conn *c, const struct hd__frame *f, double now)
 {
-    const struct hd__kv_item *item = hd__kv_get(&s->kv, f->key, f->key_bytes);
+    const struct hd__kv_item *item = hd__store_kv_get(&s->kv, f->key, f->key_bytes);
     if (item)
         reply(c, f->id, HD_OK, item->value, item->value_bytes);
     else
         add_wait(s, c, f, now);
 }
 
-static void on_barrier(struct hd__server *s, struct conn *c, const struct hd__frame *f, double now)
+static void on_barrier(struct hd__server *s, struct server_conn *c, const struct hd__frame *f, double now)
 {
     int32_t here = 0;
     add_wait(s, c, f, now);
     for (uint32_t i = 0; i < s->waits.count; i++)
-        here += same_wait(&s->waits.at[i], WIRE_BARRIER, f->key, f->key_bytes);
+        here += is_waiting_for(&s->waits.at[i], WIRE_BARRIER, f->key, f->key_bytes);
     if (here == s->options.size)
         answer_waits(s, WIRE_BARRIER, f->key, f->key_bytes, NULL, 0);
 }
 
-void hd__server_on_frame(struct hd__server *s, struct conn *c, const struct hd__frame *f, double now)
+void hd__server_on_frame(struct hd__server *s, struct server_conn *c, const struct hd__frame *f, double now)
 {
     char cause[512];
     if (c->rank < 0) {
@@ -193,21 +193,21 @@ void hd__server_on_frame(struct hd__server *s, struct conn *c, const struct hd__
         snprintf(cause, sizeof cause, "rank %d: %.*s", c->rank, (int)HD__MIN(f->value_bytes, 400u),
                  (const char *)f->value);
         /* A rank that gives up because its transport lost another did not die itself. */
-        hd__server_job_ends(s, f->arg < 0 && f->arg != HD_E_PEER ? f->arg : HD_E_CANCELLED, c->rank, cause);
+        hd__server_end_job(s, f->arg < 0 && f->arg != HD_E_PEER ? f->arg : HD_E_CANCELLED, c->rank, cause);
         break;
-    case WIRE_PART:
-        hd__gather_put(&s->gather, c->rank, f->arg == HD__GATHER_END ? HD__GATHER_END : HD__GATHER_LOOK, f->value, f->value_bytes);
+    case WIRE_DUMP:
+        hd__server_dump_put(&s->dumps, c->rank, f->arg == HD__DUMP_FINAL ? HD__DUMP_FINAL : HD__DUMP_SNAPSHOT, f->value, f->value_bytes);
         break;
-    case WIRE_LATE:
-        hd__server_look(s, f->arg / 1e3, now);
+    case WIRE_WAITING:
+        hd__server_request_dumps(s, f->arg / 1e3, now);
         break;
     case WIRE_BYE:
-        s->ranks[c->rank] = HD__PART_LEFT;
+        s->rank_state[c->rank] = HD__RANK_LEFT;
         c->leaving = 1;
-        c->closing = s->gather.active != HD__GATHER_END;
+        c->closing = s->dumps.active != HD__DUMP_FINAL;
         break;
-    case WIRE_BEAT: /* answered, so that a rank notices when the server is silent */
-        hd__conn_send(c, &(struct hd__frame){.type = WIRE_BEAT});
+    case WIRE_HEARTBEAT: /* answered, so that a rank notices when the server is silent */
+        hd__server_conn_send(c, &(struct hd__frame){.type = WIRE_HEARTBEAT});
         break;
     default:
         c->closing = 1; /* no request: a broken client, and so a dead rank */

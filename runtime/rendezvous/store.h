@@ -8,7 +8,7 @@
  *     hd__server_open -> hd__server_port -> (ranks) hd__store_connect ... put, get, barrier ... hd__store_close
  *     -> hd__server_close
  *
- * For tests and for one-process runs there is a store without sockets: hd__space_create, hd__store_local.
+ * For tests and for one-process runs there is a store without sockets: hd__store_local_create, hd__store_local_open.
  * All calls may come from any thread. Deadlines are CLOCK_MONOTONIC seconds (hd__now). */
 #ifndef HD_RUNTIME_RENDEZVOUS_STORE_H
 #define HD_RUNTIME_RENDEZVOUS_STORE_H
@@ -20,8 +20,8 @@
 #define HD__SECRET_BYTES 16
 
 struct hd__server;
-struct hd__space;
-struct hd__live;
+struct hd__local_store;
+struct hd__liveness;
 
 struct hd__server_options {
     const char *address;                     /* to listen at, a name or IPv4 address of this machine */
@@ -33,7 +33,7 @@ struct hd__server_options {
     double late_after, timeout;              /* seconds until the log names ranks that have not come, and until that ends the
                                                 job; 0: never */
     uint8_t secret[HD__SECRET_BYTES];
-    hd__gathered_fn *gathered; /* told what the ranks were doing; NULL: nobody asks */
+    hd__rank_dumps_fn *on_dumps; /* told what the ranks were doing; NULL: nobody asks */
     void *user;
 };
 
@@ -65,9 +65,9 @@ void hd__store_close(struct hd_store *store);
 void hd__store_leave(struct hd_store *store);
 
 /* A store inside one process: a space, and a handle on it per rank. */
-struct hd__space *hd__space_create(int32_t size);
-void hd__space_destroy(struct hd__space *space); /* after its handles; NULL is fine */
-struct hd_store *hd__store_local(struct hd__space *space, int32_t rank);
+struct hd__local_store *hd__store_local_create(int32_t size);
+void hd__store_local_destroy(struct hd__local_store *space); /* after its handles; NULL is fine */
+struct hd_store *hd__store_local_open(struct hd__local_store *space, int32_t rank);
 
 /* As in struct hd_host. */
 int32_t hd__store_put(struct hd_store *store, const char *key, const void *value, size_t bytes, struct hd_error *err);
@@ -80,7 +80,7 @@ int32_t hd__store_remove(struct hd_store *store, const char *key, struct hd_erro
 int32_t hd__store_barrier(struct hd_store *store, const char *name, double deadline, struct hd_error *err);
 
 /* What this rank knows of the others' lives; never NULL, lives as long as the store. */
-struct hd__live *hd__store_live(struct hd_store *store);
+struct hd__liveness *hd__store_liveness(struct hd_store *store);
 /* Ends the job: every rank, this one too, learns `reason` within a second. `code` is why, HD_E_.... Where several ranks do so at
  * once, the first that the server heard counts for all of them: it is known when this returns. */
 void hd__store_fail(struct hd_store *store, int32_t code, const char *reason);
@@ -91,19 +91,19 @@ void hd__store_reset(struct hd_store *store);
 int32_t hd__store_server_rank(const struct hd_store *store);
 
 /* What this rank tells of itself when it is asked, and when the job ends; called from any thread. */
-struct hd__witness {
+struct hd__store_status_provider {
     void *user;
-    size_t (*tell)(void *user, char *out, size_t room); /* writes its part; returns the bytes */
-    double (*waited)(void *user); /* seconds that it has waited for others by now; 0: it does not */
-    double ask_after;             /* seconds: after such a wait, and each doubling of it, all are asked what they do */
+    size_t (*write_dump)(void *user, char *out, size_t room); /* writes its part; returns the bytes */
+    double (*wait_seconds)(void *user); /* seconds that it has waited for others by now; 0: it does not */
+    double poll_after;             /* seconds: after such a wait, and each doubling of it, all are asked what they do */
 };
 /* [control] NULL removes it; after that returns, no call is under way. */
-void hd__store_witness(struct hd_store *store, const struct hd__witness *witness);
+void hd__store_set_status_provider(struct hd_store *store, const struct hd__store_status_provider *witness);
 
 /* Fills 16 bytes from the kernel's random source. */
-void hd__secret_make(uint8_t secret[HD__SECRET_BYTES]);
+void hd__store_secret_generate(uint8_t secret[HD__SECRET_BYTES]);
 /* 32 hexadecimal digits to and from bytes; parse returns 0 if the text is anything else. */
-void hd__secret_text(const uint8_t secret[HD__SECRET_BYTES], char text[33]);
-int hd__secret_parse(const char *text, uint8_t secret[HD__SECRET_BYTES]);
+void hd__store_secret_format(const uint8_t secret[HD__SECRET_BYTES], char text[33]);
+int hd__store_secret_parse(const char *text, uint8_t secret[HD__SECRET_BYTES]);
 
 #endif

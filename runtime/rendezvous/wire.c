@@ -11,19 +11,19 @@ static const struct {
 #undef WIRE_RULE
 };
 
-uint32_t hd__wire_u32(const uint8_t *at)
+uint32_t hd__store_wire_u32(const uint8_t *at)
 {
     return (uint32_t)at[0] | (uint32_t)at[1] << 8 | (uint32_t)at[2] << 16 | (uint32_t)at[3] << 24;
 }
 
-void hd__wire_put_u32(uint8_t *at, uint32_t value)
+void hd__store_wire_put_u32(uint8_t *at, uint32_t value)
 {
     for (int i = 0; i < 4; i++)
         at[i] = (uint8_t)(value >> 8 * i);
 }
 
 /* Header: version u8, type u8, key bytes u16, value bytes u32, id u32, arg i32. */
-ptrdiff_t hd__wire_parse(const uint8_t *data, size_t bytes, struct hd__frame *frame)
+ptrdiff_t hd__store_wire_parse(const uint8_t *data, size_t bytes, struct hd__frame *frame)
 {
     struct hd__frame f = {0};
     if (bytes >= 1 && data[0] != WIRE_VERSION)
@@ -32,9 +32,9 @@ ptrdiff_t hd__wire_parse(const uint8_t *data, size_t bytes, struct hd__frame *fr
         return 0;
     f.type = data[1];
     f.key_bytes = (uint32_t)data[2] | (uint32_t)data[3] << 8;
-    f.value_bytes = hd__wire_u32(data + 4);
-    f.id = hd__wire_u32(data + 8);
-    f.arg = (int32_t)hd__wire_u32(data + 12);
+    f.value_bytes = hd__store_wire_u32(data + 4);
+    f.id = hd__store_wire_u32(data + 8);
+    f.arg = (int32_t)hd__store_wire_u32(data + 12);
     if (f.type == WIRE_NOTHING || f.type >= WIRE_TYPE_COUNT || f.value_bytes > type_rules[f.type].longest ||
         f.key_bytes > WIRE_KEY_MAX || !f.key_bytes != !type_rules[f.type].key)
         return -1;
@@ -47,15 +47,15 @@ ptrdiff_t hd__wire_parse(const uint8_t *data, size_t bytes, struct hd__frame *fr
     return (ptrdiff_t)need;
 }
 
-size_t hd__wire_write(uint8_t *out, const struct hd__frame *frame)
+size_t hd__store_wire_write(uint8_t *out, const struct hd__frame *frame)
 {
     out[0] = WIRE_VERSION;
     out[1] = (uint8_t)frame->type;
     out[2] = (uint8_t)frame->key_bytes;
     out[3] = (uint8_t)(frame->key_bytes >> 8);
-    hd__wire_put_u32(out + 4, frame->value_bytes);
-    hd__wire_put_u32(out + 8, frame->id);
-    hd__wire_put_u32(out + 12, (uint32_t)frame->arg);
+    hd__store_wire_put_u32(out + 4, frame->value_bytes);
+    hd__store_wire_put_u32(out + 8, frame->id);
+    hd__store_wire_put_u32(out + 12, (uint32_t)frame->arg);
     if (frame->key_bytes)
         memcpy(out + WIRE_HEADER, frame->key, frame->key_bytes);
     if (frame->value_bytes)
@@ -63,7 +63,7 @@ size_t hd__wire_write(uint8_t *out, const struct hd__frame *frame)
     return WIRE_HEADER + (size_t)frame->key_bytes + frame->value_bytes;
 }
 
-int hd__wire_equal(const uint8_t *a, const uint8_t *b, size_t bytes)
+int hd__store_wire_equal(const uint8_t *a, const uint8_t *b, size_t bytes)
 {
     volatile uint8_t difference = 0;
     for (size_t i = 0; i < bytes; i++)

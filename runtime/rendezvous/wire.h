@@ -28,16 +28,16 @@ enum {
     X(WIRE_PUT, 2, WIRE_VALUE_MAX, 1)              \
     X(WIRE_GET, 3, 0, 1)                           \
     X(WIRE_BARRIER, 4, 0, 1)                       \
-    X(WIRE_BEAT, 5, 0, 0)                          \
+    X(WIRE_HEARTBEAT, 5, 0, 0)                          \
     X(WIRE_BYE, 6, 0, 0)                           \
     X(WIRE_ABORT, 7, 1024, 0)                      \
     X(WIRE_WELCOME, 8, 8, 0)                       \
     X(WIRE_REJECT, 9, 1024, 0)                     \
     X(WIRE_REPLY, 10, WIRE_VALUE_MAX, 0)           \
     X(WIRE_DEAD, 11, 1024, 0)                      \
-    X(WIRE_PART, 12, WIRE_VALUE_MAX, 0)            \
-    X(WIRE_LATE, 13, 0, 0)                         \
-    X(WIRE_SHOW, 14, 0, 0)                         \
+    X(WIRE_DUMP, 12, WIRE_VALUE_MAX, 0)            \
+    X(WIRE_WAITING, 13, 0, 0)                         \
+    X(WIRE_DUMP_REQUEST, 14, 0, 0)                         \
     X(WIRE_REMOVE, 15, 0, 1)
 
 enum {
@@ -56,14 +56,14 @@ struct hd__frame {
 };
 
 /* Bytes of the frame at the front of `data`, and the frame; 0: more bytes are needed; -1: no frame of ours. */
-ptrdiff_t hd__wire_parse(const uint8_t *data, size_t bytes, struct hd__frame *frame);
+ptrdiff_t hd__store_wire_parse(const uint8_t *data, size_t bytes, struct hd__frame *frame);
 /* Writes the frame to `out` (room for WIRE_FRAME_MAX); returns its bytes. The lengths are within bounds. */
-size_t hd__wire_write(uint8_t *out, const struct hd__frame *frame);
+size_t hd__store_wire_write(uint8_t *out, const struct hd__frame *frame);
 
 /* 4 bytes, little-endian, at any address. */
-uint32_t hd__wire_u32(const uint8_t *at);
-void hd__wire_put_u32(uint8_t *at, uint32_t value);
+uint32_t hd__store_wire_u32(const uint8_t *at);
+void hd__store_wire_put_u32(uint8_t *at, uint32_t value);
 /* 1 if equal; takes the same time wherever the difference lies. */
-int hd__wire_equal(const uint8_t *a, const uint8_t *b, size_t bytes);
+int hd__store_wire_equal(const uint8_t *a, const uint8_t *b, size_t bytes);
 
 #endif

@@ -8,13 +8,13 @@
 
 #include "service/checkpoint/internal.h"
 
-struct hd__ckpt_saver {
+struct hd__ckpt_async_writer {
     struct hd__ckpt_store store;
     struct hd__ckpt_save save;
     struct hd__ckpt_run *runs;
     json_t *state;
-    char *copy; /* of what the runs point at; kept from save to save, so that its pages are there */
-    size_t room;
+    char *host_copy; /* of what the runs point at; kept from save to save, so that its pages are there */
+    size_t capacity;
     pthread_t thread;
     bool running;
     _Atomic int done;
@@ -22,38 +22,38 @@ struct hd__ckpt_saver {
     struct hd_error error;
 };
 
-struct hd__ckpt_saver *hd__ckpt_saver_create(const struct hd__ckpt_store *store)
+struct hd__ckpt_async_writer *hd__ckpt_async_writer_create(const struct hd__ckpt_store *store)
 {
-    struct hd__ckpt_saver *s = hd__alloc(sizeof *s);
+    struct hd__ckpt_async_writer *s = hd__alloc(sizeof *s);
     s->store = *store;
     return s;
 }
 
 static void *save_thread(void *user)
 {
-    struct hd__ckpt_saver *s = user;
+    struct hd__ckpt_async_writer *s = user;
     s->rc = hd__ckpt_save(&s->store, &s->save, &s->error);
     atomic_store(&s->done, 1);
     return NULL;
 }
 
-static int32_t need_room(struct hd__ckpt_saver *s, size_t bytes, struct hd_error *err)
+static int32_t reserve_snapshot(struct hd__ckpt_async_writer *s, size_t bytes, struct hd_error *err)
 {
-    if (bytes <= s->room)
+    if (bytes <= s->capacity)
         return HD_OK;
-    if (s->copy)
-        munmap(s->copy, s->room);
-    s->room = 0;
-    s->copy = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (s->copy == MAP_FAILED) {
+    if (s->host_copy)
+        munmap(s->host_copy, s->capacity);
+    s->capacity = 0;
+    s->host_copy = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (s->host_copy == MAP_FAILED) {
         char text[32];
-        s->copy = NULL;
+        s->host_copy = NULL;
         return hd_fail(err, HD_E_NOMEM,
                        "checkpoint: no memory for a copy of %s; checkpoint.async: false needs none",
                        hd__bytes_text(bytes, text));
     }
-    madvise(s->copy, bytes, MADV_HUGEPAGE);
-    s->room = bytes;
+    madvise(s->host_copy, bytes, MADV_HUGEPAGE);
+    s->capacity = bytes;
     return HD_OK;
 }
 
@@ -66,21 +66,21 @@ static size_t run_bytes(const struct hd__ckpt_save *save, uint32_t i)
 }
 
 /* Copies lie in the order of the runs without gaps: neighbours stay neighbours and still become one write. */
-static int32_t snapshot(struct hd__ckpt_saver *s, const struct hd__ckpt_save *save, struct hd_error *err)
+static int32_t take_snapshot(struct hd__ckpt_async_writer *s, const struct hd__ckpt_save *save, struct hd_error *err)
 {
     size_t bytes = 0, at = 0;
     for (uint32_t i = 0; i < save->n_runs; i++)
         bytes += run_bytes(save, i);
-    int32_t rc = need_room(s, bytes, err);
+    int32_t rc = reserve_snapshot(s, bytes, err);
     if (rc)
         return rc;
     s->runs = hd__realloc(s->runs, save->n_runs * sizeof *s->runs);
     for (uint32_t i = 0; i < save->n_runs; i++) {
         size_t n = run_bytes(save, i);
         s->runs[i] = save->runs[i];
-        s->runs[i].data = s->copy + at;
+        s->runs[i].data = s->host_copy + at;
         if (n)
-            memcpy(s->copy + at, save->runs[i].data, n);
+            memcpy(s->host_copy + at, save->runs[i].data, n);
         at += n;
     }
     s->save = *save;
@@ -89,12 +89,12 @@ static int32_t snapshot(struct hd__ckpt_saver *s, const struct hd__ckpt_save *sa
     return HD_OK;
 }
 
-int32_t hd__ckpt_saver_start(struct hd__ckpt_saver *s, const struct hd__ckpt_save *save, struct hd_error *err)
+int32_t hd__ckpt_async_writer_start(struct hd__ckpt_async_writer *s, const struct hd__ckpt_save *save, struct hd_error *err)
 {
     sigset_t all, old;
-    int32_t rc = hd__ckpt_saver_join(s, err);
+    int32_t rc = hd__ckpt_async_writer_join(s, err);
     if (!rc)
-        rc = snapshot(s, save, err);
+        rc = take_snapshot(s, save, err);
     if (rc)
         return rc;
     s->error = (struct hd_error)HD_ERROR_INIT;
@@ -109,12 +109,12 @@ int32_t hd__ckpt_saver_start(struct hd__ckpt_saver *s, const struct hd__ckpt_sav
     return HD_OK;
 }
 
-int hd__ckpt_saver_busy(struct hd__ckpt_saver *s)
+int hd__ckpt_async_writer_busy(struct hd__ckpt_async_writer *s)
 {
     return s->running && !atomic_load(&s->done);
 }
 
-int32_t hd__ckpt_saver_join(struct hd__ckpt_saver *s, struct hd_error *err)
+int32_t hd__ckpt_async_writer_join(struct hd__ckpt_async_writer *s, struct hd_error *err)
 {
     if (s->running)
         pthread_join(s->thread, NULL);
@@ -128,13 +128,13 @@ int32_t hd__ckpt_saver_join(struct hd__ckpt_saver *s, struct hd_error *err)
     return rc;
 }
 
-void hd__ckpt_saver_destroy(struct hd__ckpt_saver *s)
+void hd__ckpt_async_writer_destroy(struct hd__ckpt_async_writer *s)
 {
     if (!s)
         return;
-    hd__ckpt_saver_join(s, NULL);
-    if (s->copy)
-        munmap(s->copy, s->room);
+    hd__ckpt_async_writer_join(s, NULL);
+    if (s->host_copy)
+        munmap(s->host_copy, s->capacity);
     free(s->runs);
     free(s);
 }

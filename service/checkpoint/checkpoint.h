@@ -51,7 +51,7 @@ struct hd__ckpt_run {
 struct hd__ckpt_peers {
     int32_t rank, ranks; /* ranks 0 or 1: exchange is not called */
     /* all-gather: `all` gets ranks * bytes, in the order of ranks */
-    int32_t (*exchange)(void *user, const void *mine, uint64_t bytes, void *all, struct hd_error *err);
+    int32_t (*all_gather)(void *user, const void *mine, uint64_t bytes, void *all, struct hd_error *err);
     void *user;
 };
 
@@ -80,25 +80,25 @@ int32_t hd__ckpt_save(const struct hd__ckpt_store *store, const struct hd__ckpt_
                       struct hd_error *err);
 
 /* ---- saving in the background: one save at a time */
-struct hd__ckpt_saver;
-struct hd__ckpt_saver *hd__ckpt_saver_create(const struct hd__ckpt_store *store);
+struct hd__ckpt_async_writer;
+struct hd__ckpt_async_writer *hd__ckpt_async_writer_create(const struct hd__ckpt_store *store);
 /* Copies what `runs` point at and the state, then returns; `tensors` stay the caller's and must live until
  * the join. A save that is still under way is waited for first, and its error returned. */
-int32_t hd__ckpt_saver_start(struct hd__ckpt_saver *saver, const struct hd__ckpt_save *save,
+int32_t hd__ckpt_async_writer_start(struct hd__ckpt_async_writer *saver, const struct hd__ckpt_save *save,
                              struct hd_error *err);
-int hd__ckpt_saver_busy(struct hd__ckpt_saver *saver);
+int hd__ckpt_async_writer_busy(struct hd__ckpt_async_writer *saver);
 /* Waits for the save that is under way, if any; its result. */
-int32_t hd__ckpt_saver_join(struct hd__ckpt_saver *saver, struct hd_error *err);
-void hd__ckpt_saver_destroy(struct hd__ckpt_saver *saver); /* joins; NULL is fine */
+int32_t hd__ckpt_async_writer_join(struct hd__ckpt_async_writer *saver, struct hd_error *err);
+void hd__ckpt_async_writer_destroy(struct hd__ckpt_async_writer *saver); /* joins; NULL is fine */
 
 /* ---- loading */
 
 /* "step-00000100" */
-void hd__ckpt_name(uint64_t step, char name[32]);
+void hd__ckpt_step_name(uint64_t step, char name[32]);
 /* The newest complete checkpoint: the largest step. HD_E_NOTFOUND where there is none. */
 int32_t hd__ckpt_latest(const struct hd__ckpt_store *store, char name[32], struct hd_error *err);
 /* All of them, oldest first. Free *steps. */
-int32_t hd__ckpt_steps(const struct hd__ckpt_store *store, uint64_t **steps, uint32_t *n,
+int32_t hd__ckpt_list_steps(const struct hd__ckpt_store *store, uint64_t **steps, uint32_t *n,
                        struct hd_error *err);
 
 struct hd__ckpt; /* an open checkpoint: its index */
@@ -110,11 +110,11 @@ void hd__ckpt_close(struct hd__ckpt *ckpt); /* NULL is fine */
 uint64_t hd__ckpt_step(const struct hd__ckpt *ckpt);
 const json_t *hd__ckpt_state(const struct hd__ckpt *ckpt);
 const struct hd__ckpt_tensor *hd__ckpt_tensors(const struct hd__ckpt *ckpt, uint32_t *n);
-uint64_t hd__ckpt_bytes(const struct hd__ckpt *ckpt); /* of all tensor files */
+uint64_t hd__ckpt_total_bytes(const struct hd__ckpt *ckpt); /* of all tensor files */
 
 /* Is this a checkpoint of that model? Every tensor of the list must be there, with its shape and dtype; and a
  * group that the list speaks of has no other tensors. HD_E_MISMATCH names the first tensor. */
-int32_t hd__ckpt_check(const struct hd__ckpt *ckpt, const struct hd__ckpt_tensor *tensors, uint32_t n,
+int32_t hd__ckpt_check_tensors(const struct hd__ckpt *ckpt, const struct hd__ckpt_tensor *tensors, uint32_t n,
                        struct hd_error *err);
 /* Checks, then fills the runs. */
 int32_t hd__ckpt_load(const struct hd__ckpt *ckpt, const struct hd__ckpt_tensor *tensors, uint32_t n_tensors,

@@ -26,7 +26,7 @@ static bool parse_hex(const json_t *value, uint64_t *hash)
     return true;
 }
 
-int hd__ckpt_compare(const struct hd__ckpt_tensor *a, const struct hd__ckpt_tensor *b)
+int hd__ckpt_compare_tensors(const struct hd__ckpt_tensor *a, const struct hd__ckpt_tensor *b)
 {
     int group = strcmp(a->group, b->group);
     return group ? group : strcmp(a->name, b->name);
@@ -60,8 +60,8 @@ static json_t *tensors_json(const struct hd__ckpt_save *save, const struct hd__c
             json_array_append_new(shape, json_integer(t->shape[d]));
         json_array_append_new(tensors,
                               json_pack("{s:s, s:s, s:s, s:o, s:i, s:I}", "group", t->group, "name", t->name,
-                                        "dtype", hd__st_dtype_name(t->dtype), "shape", shape, "file",
-                                        (int)l->places[i].file, "offset", (json_int_t)l->places[i].offset));
+                                        "dtype", hd__ckpt_st_dtype_name(t->dtype), "shape", shape, "file",
+                                        (int)l->locations[i].file, "offset", (json_int_t)l->locations[i].offset));
     }
     return tensors;
 }
@@ -143,7 +143,7 @@ static int32_t parse_files(struct hd__ckpt *c, struct hd_error *err)
             return rc;
         c->layout.n_files++;
     }
-    hd__ckpt_layout_number(&c->layout);
+    hd__ckpt_layout_number_blocks(&c->layout);
     c->hashes = hd__alloc(c->layout.n_blocks * sizeof *c->hashes);
     for (size_t i = 0; i < n; i++) {
         const json_t *sums = json_object_get(json_array_get(files, i), "xxh3");
@@ -157,7 +157,7 @@ static int32_t parse_files(struct hd__ckpt *c, struct hd_error *err)
 static bool parse_dtype(const char *name, uint32_t *dtype)
 {
 #define SAME_NAME(constant, value, text, bytes)                                            \
-    if (name && hd__st_dtype_name(constant) && !strcmp(name, hd__st_dtype_name(constant))) \
+    if (name && hd__ckpt_st_dtype_name(constant) && !strcmp(name, hd__ckpt_st_dtype_name(constant))) \
         *dtype = constant;
     *dtype = 0;
     HD_DTYPES(SAME_NAME)
@@ -177,13 +177,13 @@ static bool parse_shape(const json_t *shape, struct hd__ckpt_tensor *t)
             return false;
         t->shape[d] = (int64_t)dim;
     }
-    return hd__ckpt_tensor_count(t) <= INT64_MAX / 8;
+    return hd__ckpt_tensor_numel(t) <= INT64_MAX / 8;
 }
 
 static int32_t parse_tensor(struct hd__ckpt *c, const json_t *entry, uint32_t i, struct hd_error *err)
 {
     struct hd__ckpt_tensor *t = &c->tensors[i];
-    struct hd__ckpt_place *p = &c->layout.places[i];
+    struct hd__ckpt_location *p = &c->layout.locations[i];
     const char *name = json_string_value(json_object_get(entry, "name"));
     const char *group = json_string_value(json_object_get(entry, "group"));
     uint64_t file = 0;
@@ -194,7 +194,7 @@ static int32_t parse_tensor(struct hd__ckpt *c, const json_t *entry, uint32_t i,
     if (!parse_dtype(json_string_value(json_object_get(entry, "dtype")), &t->dtype) ||
         !parse_shape(json_object_get(entry, "shape"), t))
         return corrupt(c, err, "unusable dtype or shape of tensor", name);
-    p->bytes = hd__ckpt_tensor_count(t) * hd_dtype_size(t->dtype);
+    p->bytes = hd__ckpt_tensor_numel(t) * hd_dtype_size(t->dtype);
     if (!c->layout.n_files || !parse_u64(json_object_get(entry, "file"), c->layout.n_files - 1, &file) ||
         !parse_u64(json_object_get(entry, "offset"), c->layout.files[file].bytes, &p->offset) ||
         p->bytes > c->layout.files[file].bytes - p->offset)
@@ -206,7 +206,7 @@ static int32_t parse_tensor(struct hd__ckpt *c, const json_t *entry, uint32_t i,
 static int by_key(const void *a, const void *b, void *tensors)
 {
     const struct hd__ckpt_tensor *t = tensors;
-    return hd__ckpt_compare(&t[*(const uint32_t *)a], &t[*(const uint32_t *)b]);
+    return hd__ckpt_compare_tensors(&t[*(const uint32_t *)a], &t[*(const uint32_t *)b]);
 }
 
 static int32_t parse_tensors(struct hd__ckpt *c, struct hd_error *err)
@@ -217,17 +217,17 @@ static int32_t parse_tensors(struct hd__ckpt *c, struct hd_error *err)
         return corrupt(c, err, "has no list of tensors", "");
     c->tensors = hd__alloc((n + 1) * sizeof *c->tensors);
     c->sorted = hd__alloc((n + 1) * sizeof *c->sorted);
-    c->layout.places = hd__alloc((n + 1) * sizeof *c->layout.places);
+    c->layout.locations = hd__alloc((n + 1) * sizeof *c->layout.locations);
     for (size_t i = 0; i < n; i++) {
         int32_t rc = parse_tensor(c, json_array_get(tensors, i), (uint32_t)i, err);
         if (rc)
             return rc;
         c->sorted[i] = (uint32_t)i;
     }
-    c->n_tensors = c->layout.n_places = (uint32_t)n;
+    c->n_tensors = c->layout.n_locations = (uint32_t)n;
     qsort_r(c->sorted, n, sizeof *c->sorted, by_key, c->tensors);
     for (size_t i = 1; i < n; i++)
-        if (!hd__ckpt_compare(&c->tensors[c->sorted[i - 1]], &c->tensors[c->sorted[i]]))
+        if (!hd__ckpt_compare_tensors(&c->tensors[c->sorted[i - 1]], &c->tensors[c->sorted[i]]))
             return corrupt(c, err, "is there twice: tensor", c->tensors[c->sorted[i]].name);
     return HD_OK;
 }
@@ -255,13 +255,13 @@ int32_t hd__ckpt_index_parse(struct hd__ckpt *c, const char *text, size_t bytes,
     return rc ? rc : parse_tensors(c, err);
 }
 
-int64_t hd__ckpt_find(const struct hd__ckpt *c, const char *group, const char *name)
+int64_t hd__ckpt_find_tensor(const struct hd__ckpt *c, const char *group, const char *name)
 {
     const struct hd__ckpt_tensor key = {.group = group, .name = name};
     uint32_t low = 0, high = c->n_tensors;
     while (low < high) {
         uint32_t middle = low + (high - low) / 2;
-        int order = hd__ckpt_compare(&c->tensors[c->sorted[middle]], &key);
+        int order = hd__ckpt_compare_tensors(&c->tensors[c->sorted[middle]], &key);
         if (!order)
             return c->sorted[middle];
         if (order < 0)

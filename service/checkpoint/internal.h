@@ -10,12 +10,12 @@
 /* ---- layout (layout.c) */
 struct hd__ckpt_file {
     char *name;
-    struct hd__text head; /* safetensors length and header; only when saving */
+    struct hd__text header; /* safetensors length and header; only when saving */
     uint64_t bytes;
     uint64_t first_block, n_blocks; /* numbered over all files */
 };
 
-struct hd__ckpt_place {
+struct hd__ckpt_location {
     uint32_t file;
     uint32_t reserved;
     uint64_t offset, bytes; /* in the file */
@@ -23,8 +23,8 @@ struct hd__ckpt_place {
 
 struct hd__ckpt_layout {
     struct hd__ckpt_file *files;
-    struct hd__ckpt_place *places; /* one a tensor */
-    uint32_t n_files, n_places;
+    struct hd__ckpt_location *locations; /* one a tensor */
+    uint32_t n_files, n_locations;
     uint64_t n_blocks, bytes;
 };
 
@@ -32,45 +32,45 @@ struct hd__ckpt_layout {
 int32_t hd__ckpt_layout_make(const struct hd__ckpt_tensor *tensors, uint32_t n, uint64_t file_bytes,
                              struct hd__ckpt_layout *layout, struct hd_error *err);
 /* Numbers the blocks of files whose bytes are known. */
-void hd__ckpt_layout_number(struct hd__ckpt_layout *layout);
+void hd__ckpt_layout_number_blocks(struct hd__ckpt_layout *layout);
 void hd__ckpt_layout_free(struct hd__ckpt_layout *layout);
-uint64_t hd__ckpt_tensor_count(const struct hd__ckpt_tensor *tensor); /* elements; UINT64_MAX: too many */
+uint64_t hd__ckpt_tensor_numel(const struct hd__ckpt_tensor *tensor); /* elements; UINT64_MAX: too many */
 /* The file of a block, and the bytes of the file that it covers. */
-uint32_t hd__ckpt_block_at(const struct hd__ckpt_layout *layout, uint64_t block, uint64_t *begin,
+uint32_t hd__ckpt_locate_block(const struct hd__ckpt_layout *layout, uint64_t block, uint64_t *begin,
                            uint64_t *bytes);
 
 /* ---- pieces: runs as byte ranges of files, sorted, and which block touches which. */
-struct hd__ckpt_piece {
+struct hd__ckpt_byte_range {
     uint32_t file, tensor; /* tensor UINT32_MAX: a header */
     uint64_t offset, bytes;
     char *data;
 };
 
-struct hd__ckpt_touch {
+struct hd__ckpt_block_ref {
     uint64_t block;
-    uint32_t piece;
+    uint32_t range;
     uint32_t reserved;
 };
 
-struct hd__ckpt_pieces {
-    struct hd__ckpt_piece *at;
-    struct hd__ckpt_touch *touch; /* sorted by block, then by offset */
-    uint64_t *first; /* first[k]: first touch of the k-th touched block; first[n_blocks] the end */
+struct hd__ckpt_byte_ranges {
+    struct hd__ckpt_byte_range *list;
+    struct hd__ckpt_block_ref *refs; /* sorted by block, then by offset */
+    uint64_t *first_ref; /* first[k]: first touch of the k-th touched block; first[n_blocks] the end */
     uint32_t n;
-    uint64_t n_touch, n_blocks;
+    uint64_t n_refs, n_blocks;
 };
 
 /* `headers`: also the headers of all files. */
-int32_t hd__ckpt_pieces_make(const struct hd__ckpt_layout *layout, const struct hd__ckpt_tensor *tensors,
+int32_t hd__ckpt_byte_ranges_make(const struct hd__ckpt_layout *layout, const struct hd__ckpt_tensor *tensors,
                              uint32_t n_tensors, const struct hd__ckpt_run *runs, uint32_t n_runs,
-                             int headers, struct hd__ckpt_pieces *pieces, struct hd_error *err);
-void hd__ckpt_pieces_free(struct hd__ckpt_pieces *pieces);
+                             int headers, struct hd__ckpt_byte_ranges *pieces, struct hd_error *err);
+void hd__ckpt_byte_ranges_free(struct hd__ckpt_byte_ranges *pieces);
 /* The part of a piece inside [begin, begin + bytes) of its file: *at in the block, *from in the piece. */
-uint64_t hd__ckpt_clip(const struct hd__ckpt_piece *piece, uint64_t begin, uint64_t bytes, uint64_t *at,
+uint64_t hd__ckpt_clip_to_block(const struct hd__ckpt_byte_range *range, uint64_t begin, uint64_t bytes, uint64_t *at,
                        uint64_t *from);
 
-/* hd__workers with blocks of a checkpoint's size; threads 0: two. */
-int32_t hd__ckpt_workers(uint32_t threads, uint64_t count,
+/* hd__parallel_for with blocks of a checkpoint's size; threads 0: two. */
+int32_t hd__ckpt_parallel_for(uint32_t threads, uint64_t count,
                          int32_t (*work)(void *user, uint64_t i, char *block, struct hd_error *err),
                          void *user, struct hd_error *err);
 
@@ -95,7 +95,7 @@ char *hd__ckpt_index_text(const struct hd__ckpt_save *save, const struct hd__ckp
 /* Fills json, layout, tensors, hashes, step from the text. Nothing of it is trusted. */
 int32_t hd__ckpt_index_parse(struct hd__ckpt *ckpt, const char *text, size_t bytes, struct hd_error *err);
 /* Position in ckpt->tensors, or -1. */
-int64_t hd__ckpt_find(const struct hd__ckpt *ckpt, const char *group, const char *name);
-int hd__ckpt_compare(const struct hd__ckpt_tensor *a, const struct hd__ckpt_tensor *b);
+int64_t hd__ckpt_find_tensor(const struct hd__ckpt *ckpt, const char *group, const char *name);
+int hd__ckpt_compare_tensors(const struct hd__ckpt_tensor *a, const struct hd__ckpt_tensor *b);
 
 #endif

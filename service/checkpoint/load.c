@@ -8,19 +8,19 @@ enum { INDEX_MAX = 1 << 30 };
 
 /* ---- names and steps */
 
-void hd__ckpt_name(uint64_t step, char name[32])
+void hd__ckpt_step_name(uint64_t step, char name[32])
 {
     snprintf(name, 32, "step-%08llu", (unsigned long long)step);
 }
 
-/* True for exactly the names that hd__ckpt_name makes. */
+/* True for exactly the names that hd__ckpt_step_name makes. */
 static bool parse_name(const char *name, uint64_t *step)
 {
     char again[32];
     if (strncmp(name, "step-", 5) || strspn(name + 5, "0123456789") != strlen(name + 5) || strlen(name) > 24)
         return false;
     *step = strtoull(name + 5, NULL, 10);
-    hd__ckpt_name(*step, again);
+    hd__ckpt_step_name(*step, again);
     return !strcmp(name, again);
 }
 
@@ -42,7 +42,7 @@ static int by_number(const void *a, const void *b)
     return x < y ? -1 : x > y;
 }
 
-int32_t hd__ckpt_steps(const struct hd__ckpt_store *store, uint64_t **steps, uint32_t *n,
+int32_t hd__ckpt_list_steps(const struct hd__ckpt_store *store, uint64_t **steps, uint32_t *n,
                        struct hd_error *err)
 {
     struct step_list list = {0};
@@ -57,7 +57,7 @@ int32_t hd__ckpt_steps(const struct hd__ckpt_store *store, uint64_t **steps, uin
         char name[32];
         uint64_t bytes;
         struct hd_error unused = HD_ERROR_INIT;
-        hd__ckpt_name(list.steps.at[i], name);
+        hd__ckpt_step_name(list.steps.at[i], name);
         if (!store->ops->size(store->ckpt, name, HD__CKPT_INDEX, &bytes, &unused))
             list.steps.at[kept++] = list.steps.at[i];
     }
@@ -72,11 +72,11 @@ int32_t hd__ckpt_latest(const struct hd__ckpt_store *store, char name[32], struc
 {
     uint64_t *steps = NULL;
     uint32_t n = 0;
-    int32_t rc = hd__ckpt_steps(store, &steps, &n, err);
+    int32_t rc = hd__ckpt_list_steps(store, &steps, &n, err);
     if (!rc && !n)
         rc = hd_fail(err, HD_E_NOTFOUND, "there is no checkpoint");
     if (!rc)
-        hd__ckpt_name(steps[n - 1], name);
+        hd__ckpt_step_name(steps[n - 1], name);
     free(steps);
     return rc;
 }
@@ -140,7 +140,7 @@ const struct hd__ckpt_tensor *hd__ckpt_tensors(const struct hd__ckpt *c, uint32_
     return c->tensors;
 }
 
-uint64_t hd__ckpt_bytes(const struct hd__ckpt *c)
+uint64_t hd__ckpt_total_bytes(const struct hd__ckpt *c)
 {
     return c->layout.bytes;
 }
@@ -164,7 +164,7 @@ static bool same_shape(const struct hd__ckpt_tensor *a, const struct hd__ckpt_te
 
 static int by_tensor(const void *a, const void *b)
 {
-    return hd__ckpt_compare(*(const struct hd__ckpt_tensor *const *)a,
+    return hd__ckpt_compare_tensors(*(const struct hd__ckpt_tensor *const *)a,
                             *(const struct hd__ckpt_tensor *const *)b);
 }
 
@@ -174,9 +174,9 @@ static const struct hd__ckpt_tensor *find_surplus(const struct hd__ckpt *c,
 {
     for (uint32_t i = 0, w = 0; i < c->n_tensors; i++) {
         const struct hd__ckpt_tensor *t = &c->tensors[c->sorted[i]];
-        while (w < n && hd__ckpt_compare(wanted[w], t) < 0)
+        while (w < n && hd__ckpt_compare_tensors(wanted[w], t) < 0)
             w++;
-        if (w < n && !hd__ckpt_compare(wanted[w], t))
+        if (w < n && !hd__ckpt_compare_tensors(wanted[w], t))
             continue;
         if ((w < n && !strcmp(wanted[w]->group, t->group)) || (w && !strcmp(wanted[w - 1]->group, t->group)))
             return t;
@@ -185,27 +185,27 @@ static const struct hd__ckpt_tensor *find_surplus(const struct hd__ckpt *c,
 }
 
 /* "optim-exp_avg" is state of the optimizer, "strategy-momentum" of a strategy. */
-static const char *owner(const char *group)
+static const char *group_owner(const char *group)
 {
     if (!strncmp(group, "strategy", 8))
         return "strategy";
     return strstr(group, "optim") ? "optimizer" : "model";
 }
 
-int32_t hd__ckpt_check(const struct hd__ckpt *c, const struct hd__ckpt_tensor *tensors, uint32_t n,
+int32_t hd__ckpt_check_tensors(const struct hd__ckpt *c, const struct hd__ckpt_tensor *tensors, uint32_t n,
                        struct hd_error *err)
 {
     char ours[160], theirs[160];
     for (uint32_t i = 0; i < n; i++) {
         const struct hd__ckpt_tensor *t = &tensors[i];
-        int64_t at = hd__ckpt_find(c, t->group, t->name);
+        int64_t at = hd__ckpt_find_tensor(c, t->group, t->name);
         if (at < 0)
             return hd_fail(err, HD_E_MISMATCH,
                            "checkpoint %s is of another %s: it has no tensor %s of group %s", c->name,
-                           owner(t->group), t->name, t->group);
+                           group_owner(t->group), t->name, t->group);
         if (!same_shape(t, &c->tensors[at]))
             return hd_fail(err, HD_E_MISMATCH, "checkpoint %s is of another %s: %s %s is %s there, %s here",
-                           c->name, owner(t->group), t->group, t->name, shape_text(&c->tensors[at], theirs),
+                           c->name, group_owner(t->group), t->group, t->name, shape_text(&c->tensors[at], theirs),
                            shape_text(t, ours));
     }
     const struct hd__ckpt_tensor **sorted = hd__alloc((n + 1) * sizeof *sorted);
@@ -217,7 +217,7 @@ int32_t hd__ckpt_check(const struct hd__ckpt *c, const struct hd__ckpt_tensor *t
     if (extra)
         return hd_fail(err, HD_E_MISMATCH,
                        "checkpoint %s is of another %s: this one has no tensor %s of group %s", c->name,
-                       owner(extra->group), extra->name, extra->group);
+                       group_owner(extra->group), extra->name, extra->group);
     return HD_OK;
 }
 
@@ -225,14 +225,14 @@ int32_t hd__ckpt_check(const struct hd__ckpt *c, const struct hd__ckpt_tensor *t
 
 struct loading {
     const struct hd__ckpt *ckpt;
-    struct hd__ckpt_pieces pieces;
+    struct hd__ckpt_byte_ranges ranges;
 };
 
 /* Some tensor of a block, for messages. */
-static const char *tensor_in(const struct hd__ckpt *c, uint32_t file, uint64_t begin, uint64_t bytes)
+static const char *tensor_at(const struct hd__ckpt *c, uint32_t file, uint64_t begin, uint64_t bytes)
 {
     for (uint32_t i = 0; i < c->n_tensors; i++) {
-        const struct hd__ckpt_place *p = &c->layout.places[i];
+        const struct hd__ckpt_location *p = &c->layout.locations[i];
         if (p->file == file && p->offset < begin + bytes && p->offset + p->bytes > begin && p->bytes)
             return c->tensors[i].name;
     }
@@ -243,7 +243,7 @@ static int32_t read_block(const struct hd__ckpt *c, uint64_t number, char *block
                           struct hd_error *err)
 {
     uint64_t begin, bytes;
-    uint32_t file = hd__ckpt_block_at(&c->layout, number, &begin, &bytes);
+    uint32_t file = hd__ckpt_locate_block(&c->layout, number, &begin, &bytes);
     const char *name = c->layout.files[file].name;
     int32_t rc = c->store.ops->read(c->store.ckpt, c->name, name, begin, block, bytes, err);
     if (rc)
@@ -255,25 +255,25 @@ static int32_t read_block(const struct hd__ckpt *c, uint64_t number, char *block
                    "checkpoint %s: %s: block %lu (bytes %lu to %lu), tensor %s: checksum %016lx, "
                    "written was %016lx: the file was changed or the disk is bad",
                    c->name, name, (unsigned long)(begin / HD__CKPT_BLOCK), (unsigned long)begin,
-                   (unsigned long)(begin + bytes), tensor ? tensor : tensor_in(c, file, begin, bytes),
+                   (unsigned long)(begin + bytes), tensor ? tensor : tensor_at(c, file, begin, bytes),
                    (unsigned long)hash, (unsigned long)c->hashes[number]);
 }
 
 static int32_t load_block(void *user, uint64_t k, char *block, struct hd_error *err)
 {
     const struct loading *l = user;
-    const struct hd__ckpt_pieces *p = &l->pieces;
-    const struct hd__ckpt_touch *touch = &p->touch[p->first[k]];
+    const struct hd__ckpt_byte_ranges *p = &l->ranges;
+    const struct hd__ckpt_block_ref *ref = &p->refs[p->first_ref[k]];
     uint64_t begin, bytes, at, from;
     int32_t rc =
-        read_block(l->ckpt, touch->block, block, l->ckpt->tensors[p->at[touch->piece].tensor].name, err);
+        read_block(l->ckpt, ref->block, block, l->ckpt->tensors[p->list[ref->range].tensor].name, err);
     if (rc)
         return rc;
-    hd__ckpt_block_at(&l->ckpt->layout, touch->block, &begin, &bytes);
-    for (uint64_t i = p->first[k]; i < p->first[k + 1]; i++) {
-        const struct hd__ckpt_piece *piece = &p->at[p->touch[i].piece];
-        uint64_t n = hd__ckpt_clip(piece, begin, bytes, &at, &from);
-        memcpy(piece->data + from, block + at, n);
+    hd__ckpt_locate_block(&l->ckpt->layout, ref->block, &begin, &bytes);
+    for (uint64_t i = p->first_ref[k]; i < p->first_ref[k + 1]; i++) {
+        const struct hd__ckpt_byte_range *range = &p->list[p->refs[i].range];
+        uint64_t n = hd__ckpt_clip_to_block(range, begin, bytes, &at, &from);
+        memcpy(range->data + from, block + at, n);
     }
     return HD_OK;
 }
@@ -297,7 +297,7 @@ int32_t hd__ckpt_load(const struct hd__ckpt *c, const struct hd__ckpt_tensor *te
                       const struct hd__ckpt_run *runs, uint32_t n_runs, struct hd_error *err)
 {
     struct loading l = {.ckpt = c};
-    int32_t rc = hd__ckpt_check(c, tensors, n_tensors, err);
+    int32_t rc = hd__ckpt_check_tensors(c, tensors, n_tensors, err);
     if (!rc)
         rc = check_files(c, err);
     if (rc)
@@ -311,13 +311,13 @@ int32_t hd__ckpt_load(const struct hd__ckpt *c, const struct hd__ckpt_tensor *te
                          n_tensors);
         else
             mine[i].tensor =
-                (uint32_t)hd__ckpt_find(c, tensors[runs[i].tensor].group, tensors[runs[i].tensor].name);
+                (uint32_t)hd__ckpt_find_tensor(c, tensors[runs[i].tensor].group, tensors[runs[i].tensor].name);
     }
     if (!rc)
-        rc = hd__ckpt_pieces_make(&c->layout, c->tensors, c->n_tensors, mine, n_runs, 0, &l.pieces, err);
+        rc = hd__ckpt_byte_ranges_make(&c->layout, c->tensors, c->n_tensors, mine, n_runs, 0, &l.ranges, err);
     if (!rc)
-        rc = hd__ckpt_workers(c->store.threads, l.pieces.n_blocks, load_block, &l, err);
-    hd__ckpt_pieces_free(&l.pieces);
+        rc = hd__ckpt_parallel_for(c->store.threads, l.ranges.n_blocks, load_block, &l, err);
+    hd__ckpt_byte_ranges_free(&l.ranges);
     free(mine);
     return rc;
 }
@@ -330,5 +330,5 @@ static int32_t verify_block(void *user, uint64_t i, char *block, struct hd_error
 int32_t hd__ckpt_verify(const struct hd__ckpt *c, struct hd_error *err)
 {
     int32_t rc = check_files(c, err);
-    return rc ? rc : hd__ckpt_workers(c->store.threads, c->layout.n_blocks, verify_block, (void *)c, err);
+    return rc ? rc : hd__ckpt_parallel_for(c->store.threads, c->layout.n_blocks, verify_block, (void *)c, err);
 }

@@ -14,7 +14,7 @@
 #include "heddle/program.h"
 
 /* X(name in files, bytes of an element, dtype of heddle or 0) */
-#define HD__ST_DTYPES(X)  \
+#define HD__CKPT_ST_DTYPES(X)  \
     X("F32", 4, HD_F32)   \
     X("BF16", 2, HD_BF16) \
     X("F16", 2, HD_F16)   \
@@ -33,7 +33,7 @@
     X("F8_E8M0", 1, 0)    \
     X("C64", 8, 0)
 
-struct hd__st_tensor {
+struct hd__ckpt_st_tensor {
     const char *name;
     const char *dtype_name; /* as in the file */
     uint32_t dtype;         /* HD_..., 0 where heddle does not compute with it */
@@ -41,40 +41,40 @@ struct hd__st_tensor {
     int64_t shape[HD_MAX_DIMS];
     uint64_t count;         /* elements */
     uint64_t offset, bytes; /* in the file */
-    uint32_t file;          /* number of the file, see hd__st_file_name */
+    uint32_t file;          /* number of the file, see hd__ckpt_st_file_name */
     uint32_t reserved;
 };
 
-struct hd__st;
+struct hd__ckpt_st;
 
 /* `path`: a .safetensors file, an index (.json), or a folder that holds model.safetensors or
  * model.safetensors.index.json. HD_E_NOTFOUND, HD_E_IO, HD_E_CORRUPT, HD_E_UNSUPPORTED. */
-int32_t hd__st_open(const char *path, struct hd__st **st, struct hd_error *err);
-void hd__st_close(struct hd__st *st); /* NULL is fine */
+int32_t hd__ckpt_st_open(const char *path, struct hd__ckpt_st **st, struct hd_error *err);
+void hd__ckpt_st_close(struct hd__ckpt_st *st); /* NULL is fine */
 
 /* Tensors in the order of their names. */
-uint32_t hd__st_count(const struct hd__st *st);
-const struct hd__st_tensor *hd__st_at(const struct hd__st *st, uint32_t i);
-const struct hd__st_tensor *hd__st_find(const struct hd__st *st,
+uint32_t hd__ckpt_st_count(const struct hd__ckpt_st *st);
+const struct hd__ckpt_st_tensor *hd__ckpt_st_tensor_at(const struct hd__ckpt_st *st, uint32_t i);
+const struct hd__ckpt_st_tensor *hd__ckpt_st_find(const struct hd__ckpt_st *st,
                                         const char *name); /* NULL if there is none */
-const char *hd__st_file_name(const struct hd__st *st, uint32_t file);
+const char *hd__ckpt_st_file_name(const struct hd__ckpt_st *st, uint32_t file);
 
 /* [any-thread] Bytes [first, first + bytes) of the tensor, as they lie. */
-int32_t hd__st_read(const struct hd__st *st, const struct hd__st_tensor *tensor, uint64_t first,
+int32_t hd__ckpt_st_read(const struct hd__ckpt_st *st, const struct hd__ckpt_st_tensor *tensor, uint64_t first,
                     uint64_t bytes, void *out, struct hd_error *err);
 /* [any-thread] Elements [first, first + count), converted from F32, BF16, F16 or F64. */
-int32_t hd__st_read_f32(const struct hd__st *st, const struct hd__st_tensor *tensor, uint64_t first,
+int32_t hd__ckpt_st_read_f32(const struct hd__ckpt_st *st, const struct hd__ckpt_st_tensor *tensor, uint64_t first,
                         uint64_t count, float *out, struct hd_error *err);
 
 /* One header, alone: `header` is the JSON (without the length), data_bytes what follows it. Calls visit for
  * every tensor in the order of the data; the tensor's strings live as long as the call, its offset counts
  * from the data's begin. `name` is for messages. */
-int32_t hd__st_parse(const char *name, const char *header, size_t header_bytes, uint64_t data_bytes,
-                     void (*visit)(void *user, const struct hd__st_tensor *tensor), void *user,
+int32_t hd__ckpt_st_parse(const char *name, const char *header, size_t header_bytes, uint64_t data_bytes,
+                     void (*visit)(void *user, const struct hd__ckpt_st_tensor *tensor), void *user,
                      struct hd_error *err);
 
 /* ---- writing */
-struct hd__st_item {
+struct hd__ckpt_st_item {
     const char *name;
     uint32_t dtype; /* HD_... */
     uint32_t ndim;
@@ -84,9 +84,9 @@ struct hd__st_item {
 
 /* Lays the items out in their order, data beginning at a multiple of 4096. Adds the first bytes of the file
  * (length and header) to `head`; *file_bytes is the size of the whole file. */
-int32_t hd__st_layout(struct hd__st_item *items, uint32_t n, struct hd__text *head, uint64_t *file_bytes,
+int32_t hd__ckpt_st_layout(struct hd__ckpt_st_item *items, uint32_t n, struct hd__text *head, uint64_t *file_bytes,
                       struct hd_error *err);
 /* "F32" for HD_F32; NULL for an unknown dtype. */
-const char *hd__st_dtype_name(uint32_t dtype);
+const char *hd__ckpt_st_dtype_name(uint32_t dtype);
 
 #endif

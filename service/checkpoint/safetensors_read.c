@@ -20,11 +20,11 @@ struct st_file {
     uint64_t data, data_bytes; /* where the tensors' bytes lie */
 };
 
-struct hd__st {
+struct hd__ckpt_st {
     struct hd__arena arena;
     const char *path;
     HD__ARRAY(struct st_file) files;
-    HD__ARRAY(struct hd__st_tensor) tensors;
+    HD__ARRAY(struct hd__ckpt_st_tensor) tensors;
 };
 
 static const struct {
@@ -32,14 +32,14 @@ static const struct {
     uint32_t bytes, dtype;
 } dtypes[] = {
 #define ST_ROW(name, bytes, dtype) {name, bytes, dtype},
-    HD__ST_DTYPES(ST_ROW)
+    HD__CKPT_ST_DTYPES(ST_ROW)
 #undef ST_ROW
 };
 
 /* ---- one header */
 
 /* shape -> count; false on a negative dim, too many of them, or a count that does not fit. */
-static bool parse_shape(const json_t *shape, struct hd__st_tensor *t)
+static bool parse_shape(const json_t *shape, struct hd__ckpt_st_tensor *t)
 {
     size_t n = json_array_size(shape);
     if (!json_is_array(shape) || n > HD_MAX_DIMS)
@@ -56,7 +56,7 @@ static bool parse_shape(const json_t *shape, struct hd__st_tensor *t)
     return true;
 }
 
-static int32_t parse_dtype(const char *file, const json_t *dtype, struct hd__st_tensor *t, uint32_t *size,
+static int32_t parse_dtype(const char *file, const json_t *dtype, struct hd__ckpt_st_tensor *t, uint32_t *size,
                            struct hd_error *err)
 {
     const char *name = json_string_value(dtype);
@@ -73,7 +73,7 @@ static int32_t parse_dtype(const char *file, const json_t *dtype, struct hd__st_
 }
 
 static int32_t parse_tensor(const char *file, const json_t *entry, uint64_t data_bytes,
-                            struct hd__st_tensor *t, struct hd_error *err)
+                            struct hd__ckpt_st_tensor *t, struct hd_error *err)
 {
     json_t *span = json_object_get(entry, "data_offsets");
     json_t *from = json_array_get(span, 0), *to = json_array_get(span, 1);
@@ -102,14 +102,14 @@ static int32_t parse_tensor(const char *file, const json_t *entry, uint64_t data
 
 static int by_offset(const void *a, const void *b)
 {
-    const struct hd__st_tensor *x = a, *y = b;
+    const struct hd__ckpt_st_tensor *x = a, *y = b;
     if (x->offset != y->offset)
         return x->offset < y->offset ? -1 : 1;
     return x->bytes != y->bytes ? (x->bytes < y->bytes ? -1 : 1) : strcmp(x->name, y->name);
 }
 
 /* Every byte belongs to exactly one tensor. */
-static int32_t check_cover(const char *file, struct hd__st_tensor *t, size_t n, uint64_t data_bytes,
+static int32_t check_cover(const char *file, struct hd__ckpt_st_tensor *t, size_t n, uint64_t data_bytes,
                            struct hd_error *err)
 {
     uint64_t at = 0;
@@ -129,7 +129,7 @@ static int32_t check_cover(const char *file, struct hd__st_tensor *t, size_t n, 
 }
 
 static int32_t parse_tensors(const char *file, json_t *root, uint64_t data_bytes,
-                             struct hd__st_tensor *tensors, size_t *n, struct hd_error *err)
+                             struct hd__ckpt_st_tensor *tensors, size_t *n, struct hd_error *err)
 {
     const char *key;
     json_t *entry;
@@ -137,7 +137,7 @@ static int32_t parse_tensors(const char *file, json_t *root, uint64_t data_bytes
     {
         if (!strcmp(key, "__metadata__"))
             continue;
-        struct hd__st_tensor *t = &tensors[(*n)++];
+        struct hd__ckpt_st_tensor *t = &tensors[(*n)++];
         t->name = key;
         if (!json_is_object(entry))
             return hd_fail(err, HD_E_CORRUPT, "%s: tensor %s: is not described by an object", file, key);
@@ -148,8 +148,8 @@ static int32_t parse_tensors(const char *file, json_t *root, uint64_t data_bytes
     return check_cover(file, tensors, *n, data_bytes, err);
 }
 
-int32_t hd__st_parse(const char *file, const char *header, size_t header_bytes, uint64_t data_bytes,
-                     void (*visit)(void *user, const struct hd__st_tensor *tensor), void *user,
+int32_t hd__ckpt_st_parse(const char *file, const char *header, size_t header_bytes, uint64_t data_bytes,
+                     void (*visit)(void *user, const struct hd__ckpt_st_tensor *tensor), void *user,
                      struct hd_error *err)
 {
     json_error_t why;
@@ -161,7 +161,7 @@ int32_t hd__st_parse(const char *file, const char *header, size_t header_bytes, 
         json_decref(root);
         return hd_fail(err, HD_E_CORRUPT, "%s: the header is not a JSON object", file);
     }
-    struct hd__st_tensor *tensors = hd__alloc((json_object_size(root) + 1) * sizeof *tensors);
+    struct hd__ckpt_st_tensor *tensors = hd__alloc((json_object_size(root) + 1) * sizeof *tensors);
     int32_t rc = parse_tensors(file, root, data_bytes, tensors, &n, err);
     for (size_t i = 0; i < n && !rc && visit; i++)
         visit(user, &tensors[i]);
@@ -207,16 +207,16 @@ static int32_t open_regular(const char *path, int *fd, uint64_t *bytes, struct h
 }
 
 /* The tensors of one file: all of them, or those that the index says are there. */
-struct collect {
-    struct hd__st *st;
+struct tensor_filter {
+    struct hd__ckpt_st *st;
     const json_t *map; /* NULL: all */
     uint32_t file;
 };
 
-static void collect_tensor(void *user, const struct hd__st_tensor *tensor)
+static void filter_tensor(void *user, const struct hd__ckpt_st_tensor *tensor)
 {
-    struct collect *c = user;
-    struct hd__st_tensor t = *tensor;
+    struct tensor_filter *c = user;
+    struct hd__ckpt_st_tensor t = *tensor;
     const struct st_file *f = &c->st->files.at[c->file];
     if (c->map) {
         const char *file = json_string_value(json_object_get(c->map, t.name));
@@ -229,11 +229,11 @@ static void collect_tensor(void *user, const struct hd__st_tensor *tensor)
     hd__push(&c->st->tensors, t);
 }
 
-static int32_t read_header(struct hd__st *st, uint32_t file, const json_t *map, uint64_t bytes,
+static int32_t read_header(struct hd__ckpt_st *st, uint32_t file, const json_t *map, uint64_t bytes,
                            struct hd_error *err)
 {
     struct st_file *f = &st->files.at[file];
-    struct collect collect = {st, map, file};
+    struct tensor_filter tensor_filter = {st, map, file};
     uint64_t length = 0;
     if (bytes < 8)
         return hd_fail(err, HD_E_CORRUPT, "%s: %lu bytes are no safetensors file", f->path,
@@ -251,12 +251,12 @@ static int32_t read_header(struct hd__st *st, uint32_t file, const json_t *map, 
     f->data_bytes = bytes - f->data;
     rc = read_at(f->fd, f->path, 8, header, length, err);
     if (!rc)
-        rc = hd__st_parse(f->path, header, length, f->data_bytes, collect_tensor, &collect, err);
+        rc = hd__ckpt_st_parse(f->path, header, length, f->data_bytes, filter_tensor, &tensor_filter, err);
     free(header);
     return rc;
 }
 
-static int32_t add_file(struct hd__st *st, const char *path, const json_t *map, struct hd_error *err)
+static int32_t add_file(struct hd__ckpt_st *st, const char *path, const json_t *map, struct hd_error *err)
 {
     struct st_file f = {.path = hd__arena_strdup(&st->arena, path)};
     uint64_t bytes;
@@ -273,16 +273,16 @@ static int32_t add_file(struct hd__st *st, const char *path, const json_t *map, 
 
 static int by_name(const void *a, const void *b)
 {
-    return strcmp(((const struct hd__st_tensor *)a)->name, ((const struct hd__st_tensor *)b)->name);
+    return strcmp(((const struct hd__ckpt_st_tensor *)a)->name, ((const struct hd__ckpt_st_tensor *)b)->name);
 }
 
-static void sort_tensors(struct hd__st *st)
+static void sort_tensors(struct hd__ckpt_st *st)
 {
     if (st->tensors.count)
         qsort(st->tensors.at, st->tensors.count, sizeof *st->tensors.at, by_name);
 }
 
-static bool has_file(const struct hd__st *st, const char *name)
+static bool has_file(const struct hd__ckpt_st *st, const char *name)
 {
     for (uint32_t i = 0; i < st->files.count; i++)
         if (!strcmp(st->files.at[i].name, name))
@@ -290,7 +290,7 @@ static bool has_file(const struct hd__st *st, const char *name)
     return false;
 }
 
-static int32_t load_map(struct hd__st *st, const char *path, const json_t *map, struct hd_error *err)
+static int32_t load_map(struct hd__ckpt_st *st, const char *path, const json_t *map, struct hd_error *err)
 {
     const char *tensor, *slash = strrchr(path, '/');
     json_t *entry;
@@ -310,12 +310,12 @@ static int32_t load_map(struct hd__st *st, const char *path, const json_t *map, 
             return rc;
     }
     sort_tensors(st);
-    json_object_foreach((json_t *)map, tensor, entry) if (!hd__st_find(st, tensor)) return hd_fail(
+    json_object_foreach((json_t *)map, tensor, entry) if (!hd__ckpt_st_find(st, tensor)) return hd_fail(
         err, HD_E_CORRUPT, "%s: tensor %s: is not in %s", path, tensor, json_string_value(entry));
     return HD_OK;
 }
 
-static int32_t add_index(struct hd__st *st, const char *path, struct hd_error *err)
+static int32_t add_index(struct hd__ckpt_st *st, const char *path, struct hd_error *err)
 {
     uint64_t bytes;
     int fd;
@@ -344,7 +344,7 @@ static int32_t add_index(struct hd__st *st, const char *path, struct hd_error *e
     return rc;
 }
 
-static int32_t add_folder(struct hd__st *st, const char *path, struct hd_error *err)
+static int32_t add_folder(struct hd__ckpt_st *st, const char *path, struct hd_error *err)
 {
     const char *file = hd__arena_format(&st->arena, "%s/model.safetensors", path);
     const char *index = hd__arena_format(&st->arena, "%s/model.safetensors.index.json", path);
@@ -356,10 +356,10 @@ static int32_t add_folder(struct hd__st *st, const char *path, struct hd_error *
                    path);
 }
 
-int32_t hd__st_open(const char *path, struct hd__st **out, struct hd_error *err)
+int32_t hd__ckpt_st_open(const char *path, struct hd__ckpt_st **out, struct hd_error *err)
 {
     struct stat info;
-    struct hd__st *st = hd__alloc(sizeof *st);
+    struct hd__ckpt_st *st = hd__alloc(sizeof *st);
     size_t n = strlen(path);
     int32_t rc;
     st->path = hd__arena_strdup(&st->arena, path);
@@ -370,7 +370,7 @@ int32_t hd__st_open(const char *path, struct hd__st **out, struct hd_error *err)
     else
         rc = add_file(st, path, NULL, err);
     if (rc) {
-        hd__st_close(st);
+        hd__ckpt_st_close(st);
         return rc;
     }
     sort_tensors(st);
@@ -378,7 +378,7 @@ int32_t hd__st_open(const char *path, struct hd__st **out, struct hd_error *err)
     return HD_OK;
 }
 
-void hd__st_close(struct hd__st *st)
+void hd__ckpt_st_close(struct hd__ckpt_st *st)
 {
     if (!st)
         return;
@@ -392,28 +392,28 @@ void hd__st_close(struct hd__st *st)
 
 /* ---- asking */
 
-uint32_t hd__st_count(const struct hd__st *st)
+uint32_t hd__ckpt_st_count(const struct hd__ckpt_st *st)
 {
     return st->tensors.count;
 }
 
-const struct hd__st_tensor *hd__st_at(const struct hd__st *st, uint32_t i)
+const struct hd__ckpt_st_tensor *hd__ckpt_st_tensor_at(const struct hd__ckpt_st *st, uint32_t i)
 {
     return &st->tensors.at[i];
 }
 
-const struct hd__st_tensor *hd__st_find(const struct hd__st *st, const char *name)
+const struct hd__ckpt_st_tensor *hd__ckpt_st_find(const struct hd__ckpt_st *st, const char *name)
 {
-    const struct hd__st_tensor key = {.name = name};
+    const struct hd__ckpt_st_tensor key = {.name = name};
     return st->tensors.count ? bsearch(&key, st->tensors.at, st->tensors.count, sizeof key, by_name) : NULL;
 }
 
-const char *hd__st_file_name(const struct hd__st *st, uint32_t file)
+const char *hd__ckpt_st_file_name(const struct hd__ckpt_st *st, uint32_t file)
 {
     return st->files.at[file].path;
 }
 
-int32_t hd__st_read(const struct hd__st *st, const struct hd__st_tensor *t, uint64_t first, uint64_t bytes,
+int32_t hd__ckpt_st_read(const struct hd__ckpt_st *st, const struct hd__ckpt_st_tensor *t, uint64_t first, uint64_t bytes,
                     void *out, struct hd_error *err)
 {
     const struct st_file *f = &st->files.at[t->file];
@@ -423,19 +423,19 @@ int32_t hd__st_read(const struct hd__st *st, const struct hd__st_tensor *t, uint
     return read_at(f->fd, f->path, t->offset + first, out, bytes, err);
 }
 
-int32_t hd__st_read_f32(const struct hd__st *st, const struct hd__st_tensor *t, uint64_t first,
+int32_t hd__ckpt_st_read_f32(const struct hd__ckpt_st *st, const struct hd__ckpt_st_tensor *t, uint64_t first,
                         uint64_t count, float *out, struct hd_error *err)
 {
     char chunk[65536];
     uint64_t size = hd_dtype_size(t->dtype);
     if (!t->dtype || t->dtype == HD_I32 || t->dtype == HD_U8)
         return hd_fail(err, HD_E_UNSUPPORTED, "%s: tensor %s: %s are no weights; convert it to F32 or BF16",
-                       hd__st_file_name(st, t->file), t->name, t->dtype_name);
+                       hd__ckpt_st_file_name(st, t->file), t->name, t->dtype_name);
     if (t->dtype == HD_F32)
-        return hd__st_read(st, t, first * size, count * size, out, err);
+        return hd__ckpt_st_read(st, t, first * size, count * size, out, err);
     while (count) {
         uint64_t n = HD__MIN(count, sizeof chunk / size);
-        int32_t rc = hd__st_read(st, t, first * size, n * size, chunk, err);
+        int32_t rc = hd__ckpt_st_read(st, t, first * size, n * size, chunk, err);
         if (rc)
             return rc;
         hd__to_f32(t->dtype, chunk, out, n);

@@ -6,14 +6,14 @@
 
 enum { ALIGN = 4096 };
 
-const char *hd__st_dtype_name(uint32_t dtype)
+const char *hd__ckpt_st_dtype_name(uint32_t dtype)
 {
     static const struct {
         const char *name;
         uint32_t dtype;
     } names[] = {
 #define ST_NAME(name, bytes, dtype) {name, dtype},
-        HD__ST_DTYPES(ST_NAME)
+        HD__CKPT_ST_DTYPES(ST_NAME)
 #undef ST_NAME
     };
     for (size_t i = 0; dtype && i < HD__COUNT(names); i++)
@@ -23,9 +23,9 @@ const char *hd__st_dtype_name(uint32_t dtype)
 }
 
 /* Offsets from the begin of the data; adds the item to the header. */
-static int32_t add_item(json_t *header, struct hd__st_item *item, uint64_t *at, struct hd_error *err)
+static int32_t add_item(json_t *header, struct hd__ckpt_st_item *item, uint64_t *at, struct hd_error *err)
 {
-    const char *dtype = hd__st_dtype_name(item->dtype);
+    const char *dtype = hd__ckpt_st_dtype_name(item->dtype);
     json_t *shape = json_array();
     uint64_t bytes = hd_dtype_size(item->dtype);
     int bad = !dtype || json_object_get(header, item->name) || !strcmp(item->name, "__metadata__");
@@ -50,7 +50,7 @@ static int32_t add_item(json_t *header, struct hd__st_item *item, uint64_t *at, 
     return HD_OK;
 }
 
-int32_t hd__st_layout(struct hd__st_item *items, uint32_t n, struct hd__text *head, uint64_t *file_bytes,
+int32_t hd__ckpt_st_layout(struct hd__ckpt_st_item *items, uint32_t n, struct hd__text *head, uint64_t *file_bytes,
                       struct hd_error *err)
 {
     json_t *header = json_pack("{s:{s:s}}", "__metadata__", "format", "pt"); /* transformers asks for it */

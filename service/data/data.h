@@ -9,7 +9,7 @@
  *   shifted by one as labels: (tokens - 1) / seq_len sequences. Listed files are read as if they were one.
  * - Epoch e = number / sequences. With shuffle, each epoch has its own permutation, drawn from the seed.
  * - In a weighted mix every file is a source of its own, with its own epochs. Which source serves a position
- *   is fixed by the weights alone: turns are dealt as evenly as they go, HD__DATA_TURNS in a round, so that
+ *   is fixed by the weights alone: turns are dealt as evenly as they go, HD__DATA_MIX_SLOTS in a round, so that
  *   every stretch of the stream has the mixture asked for.
  * - val_fraction v holds out the tail of each source: floor(tokens * (1 - v)) tokens are trained on.
  *
@@ -35,7 +35,7 @@ enum {
 #undef HD__DATA_FORMAT_ENUM
 };
 
-#define HD__DATA_TURNS 65536 /* positions in a round of a weighted mix */
+#define HD__DATA_MIX_SLOTS 65536 /* positions in a round of a weighted mix */
 
 struct hd__data_source {
     const char *path;
@@ -80,7 +80,7 @@ int32_t hd__data_read(const struct hd__data *data, uint64_t number, int32_t *ids
 uint64_t hd__data_permute(uint64_t i, uint64_t n, uint64_t key);
 
 /* ---- one file (token_files.c) */
-struct hd__token_file {
+struct hd__data_token_file {
     char *path;
     const void *map; /* the whole file */
     uint64_t map_bytes;
@@ -90,40 +90,40 @@ struct hd__token_file {
 };
 
 /* Opens, maps and checks one file. `file` is written only on success. */
-int32_t hd__token_file_open(const char *path, uint32_t format, uint32_t token_bytes,
-                            struct hd__token_file *file, struct hd_error *err);
-void hd__token_file_close(struct hd__token_file *file);
+int32_t hd__data_token_file_open(const char *path, uint32_t format, uint32_t token_bytes,
+                            struct hd__data_token_file *file, struct hd_error *err);
+void hd__data_token_file_close(struct hd__data_token_file *file);
 /* Tokens [first, first + count) into out; ids outside 0 .. vocab-1 are refused. */
-int32_t hd__token_file_read(const struct hd__token_file *file, uint64_t first, uint64_t count, int64_t vocab,
+int32_t hd__data_token_file_read(const struct hd__data_token_file *file, uint64_t first, uint64_t count, int64_t vocab,
                             int32_t *out, struct hd_error *err);
 /* The same refusal, without reading. */
-int32_t hd__token_file_scan(const struct hd__token_file *file, uint64_t first, uint64_t count, int64_t vocab,
+int32_t hd__data_token_file_scan(const struct hd__data_token_file *file, uint64_t first, uint64_t count, int64_t vocab,
                             struct hd_error *err);
 
 /* ---- reading ahead: a thread keeps the next requests ready, so that reading is off the critical path.
  * A request is `rows` sequences; `number` says which one row j of request r is. */
-struct hd__positions {
+struct hd__data_range {
     int64_t first, count;
 };
 
-struct hd__prefetch_config {
+struct hd__data_prefetch_config {
     const struct hd__data *data; /* outlives the prefetch */
     uint64_t (*number)(void *user, uint64_t request, uint32_t row);
     void *user;
     uint64_t first; /* the first request */
     uint32_t rows;
     uint32_t depth; /* requests kept ready; 0 means 2 */
-    struct hd__positions s[2]; /* positions of each sequence, one run after the other; the second may be empty */
+    struct hd__data_range ranges[2]; /* positions of each sequence, one run after the other; the second may be empty */
 };
 
-struct hd__prefetch;
+struct hd__data_prefetch;
 /* Starts a thread that reads ahead. Caller stops it; on failure there is nothing to stop. */
-int32_t hd__prefetch_start(const struct hd__prefetch_config *config, struct hd__prefetch **prefetch,
+int32_t hd__data_prefetch_start(const struct hd__data_prefetch_config *config, struct hd__data_prefetch **prefetch,
                            struct hd_error *err);
 /* The next request, [rows][s_count] each; valid until the next call of next or stop. An error in reading is
  * returned here, by the call whose request it was, and by all later ones. */
-int32_t hd__prefetch_next(struct hd__prefetch *prefetch, const int32_t **ids, const int32_t **labels,
+int32_t hd__data_prefetch_next(struct hd__data_prefetch *prefetch, const int32_t **ids, const int32_t **labels,
                           struct hd_error *err);
-void hd__prefetch_stop(struct hd__prefetch *prefetch); /* NULL is fine */
+void hd__data_prefetch_stop(struct hd__data_prefetch *prefetch); /* NULL is fine */
 
 #endif

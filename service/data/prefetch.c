@@ -6,8 +6,8 @@
 
 #include "service/data/data.h"
 
-struct hd__prefetch {
-    struct hd__prefetch_config config;
+struct hd__data_prefetch {
+    struct hd__data_prefetch_config config;
     pthread_t thread;
     pthread_mutex_t lock;
     pthread_cond_t changed;
@@ -19,33 +19,33 @@ struct hd__prefetch {
     struct hd_error error;
 };
 
-static int64_t length(const struct hd__prefetch_config *c)
+static int64_t row_length(const struct hd__data_prefetch_config *c)
 {
-    return c->s[0].count + c->s[1].count;
+    return c->ranges[0].count + c->ranges[1].count;
 }
 
-static int32_t *slot(const struct hd__prefetch *p, uint64_t request, bool labels)
+static int32_t *request_buffer(const struct hd__data_prefetch *p, uint64_t request, bool labels)
 {
-    uint64_t one = (uint64_t)p->config.rows * (uint64_t)length(&p->config);
+    uint64_t one = (uint64_t)p->config.rows * (uint64_t)row_length(&p->config);
     return p->buffer + (request % p->slots * 2 + labels) * one;
 }
 
-static int32_t fill(const struct hd__prefetch *p, uint64_t request, struct hd_error *err)
+static int32_t read_request(const struct hd__data_prefetch *p, uint64_t request, struct hd_error *err)
 {
-    const struct hd__prefetch_config *c = &p->config;
-    int32_t *ids = slot(p, request, false), *labels = slot(p, request, true), rc = HD_OK;
+    const struct hd__data_prefetch_config *c = &p->config;
+    int32_t *ids = request_buffer(p, request, false), *labels = request_buffer(p, request, true), rc = HD_OK;
     for (uint32_t j = 0; j < c->rows && !rc; j++)
-        for (uint32_t run = 0; run < 2 && c->s[run].count && !rc; run++) {
-            int64_t at = j * length(c) + (run ? c->s[0].count : 0);
-            rc = hd__data_read(c->data, c->number(c->user, c->first + request, j), ids + at, labels + at, c->s[run].first,
-                               c->s[run].count, err);
+        for (uint32_t run = 0; run < 2 && c->ranges[run].count && !rc; run++) {
+            int64_t at = j * row_length(c) + (run ? c->ranges[0].count : 0);
+            rc = hd__data_read(c->data, c->number(c->user, c->first + request, j), ids + at, labels + at, c->ranges[run].first,
+                               c->ranges[run].count, err);
         }
     return rc;
 }
 
-static void *reader(void *user)
+static void *prefetch_thread(void *user)
 {
-    struct hd__prefetch *p = user;
+    struct hd__data_prefetch *p = user;
     struct hd_error error = HD_ERROR_INIT;
     pthread_mutex_lock(&p->lock);
     for (;;) {
@@ -56,7 +56,7 @@ static void *reader(void *user)
             break;
         uint64_t request = p->filled;
         pthread_mutex_unlock(&p->lock);
-        int32_t rc = fill(p, request, &error);
+        int32_t rc = read_request(p, request, &error);
         pthread_mutex_lock(&p->lock);
         p->rc = rc;
         p->error = error;
@@ -69,16 +69,16 @@ static void *reader(void *user)
     return NULL;
 }
 
-int32_t hd__prefetch_start(const struct hd__prefetch_config *config, struct hd__prefetch **prefetch,
+int32_t hd__data_prefetch_start(const struct hd__data_prefetch_config *config, struct hd__data_prefetch **prefetch,
                            struct hd_error *err)
 {
-    struct hd__prefetch *p = hd__alloc(sizeof *p);
+    struct hd__data_prefetch *p = hd__alloc(sizeof *p);
     p->config = *config;
     p->slots = (config->depth ? config->depth : 2) + 1;
-    p->buffer = hd__alloc((size_t)p->slots * 2 * config->rows * (size_t)length(config) * sizeof *p->buffer);
+    p->buffer = hd__alloc((size_t)p->slots * 2 * config->rows * (size_t)row_length(config) * sizeof *p->buffer);
     pthread_mutex_init(&p->lock, NULL);
     pthread_cond_init(&p->changed, NULL);
-    int rc = pthread_create(&p->thread, NULL, reader, p);
+    int rc = pthread_create(&p->thread, NULL, prefetch_thread, p);
     if (rc) {
         pthread_cond_destroy(&p->changed);
         pthread_mutex_destroy(&p->lock);
@@ -90,7 +90,7 @@ int32_t hd__prefetch_start(const struct hd__prefetch_config *config, struct hd__
     return HD_OK;
 }
 
-int32_t hd__prefetch_next(struct hd__prefetch *p, const int32_t **ids, const int32_t **labels,
+int32_t hd__data_prefetch_next(struct hd__data_prefetch *p, const int32_t **ids, const int32_t **labels,
                           struct hd_error *err)
 {
     int32_t rc = HD_OK;
@@ -102,8 +102,8 @@ int32_t hd__prefetch_next(struct hd__prefetch *p, const int32_t **ids, const int
         if (err)
             *err = p->error;
     } else {
-        *ids = slot(p, p->taken, false);
-        *labels = slot(p, p->taken, true);
+        *ids = request_buffer(p, p->taken, false);
+        *labels = request_buffer(p, p->taken, true);
         p->taken++;
         pthread_cond_broadcast(&p->changed);
     }
@@ -111,7 +111,7 @@ int32_t hd__prefetch_next(struct hd__prefetch *p, const int32_t **ids, const int
     return rc;
 }
 
-void hd__prefetch_stop(struct hd__prefetch *p)
+void hd__data_prefetch_stop(struct hd__data_prefetch *p)
 {
     if (!p)
         return;

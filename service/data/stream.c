@@ -9,26 +9,26 @@
 #define READ_WHOLE (UINT64_C(256) << 20)
 
 /* A stream of tokens: consecutive files, of which [first, first + tokens) is read. */
-struct stream {
-    struct hd__token_file *files; /* into hd__data.files */
+struct token_stream {
+    struct hd__data_token_file *files; /* into hd__data.files */
     uint64_t *start;              /* start[k]: tokens before file k; start[n_files]: all of them */
     uint32_t n_files;
-    uint32_t turns; /* in a round of a mix */
+    uint32_t slots; /* in a round of a mix */
     uint64_t first, tokens, sequences;
     uint64_t key;
 };
 
 /* One position of a round of a mix. */
-struct turn {
-    uint32_t stream;
+struct mix_slot {
+    uint32_t stream_index;
     uint32_t nth; /* how many turns this stream had before, in this round */
 };
 
 struct hd__data {
     struct hd__data_config config; /* without its sources */
-    struct hd__token_file *files;
-    struct stream *streams;
-    struct turn *round; /* HD__DATA_TURNS of them; NULL without a mix */
+    struct hd__data_token_file *files;
+    struct token_stream *streams;
+    struct mix_slot *round; /* HD__DATA_MIX_SLOTS of them; NULL without a mix */
     uint32_t n_files, n_streams;
     uint64_t sequences, tokens;
 };
@@ -68,8 +68,8 @@ uint64_t hd__data_permute(uint64_t i, uint64_t n, uint64_t key)
 
 /* ---- a mix: weights become turns of a round, and a round deals them evenly */
 
-/* Largest remainder: turns add up to HD__DATA_TURNS exactly. */
-static int32_t share_turns(struct hd__data *d, const struct hd__data_config *c, struct hd_error *err)
+/* Largest remainder: turns add up to HD__DATA_MIX_SLOTS exactly. */
+static int32_t apportion_slots(struct hd__data *d, const struct hd__data_config *c, struct hd_error *err)
 {
     double sum = 0, *rest = hd__alloc(d->n_streams * sizeof *rest);
     uint32_t given = 0;
@@ -77,43 +77,43 @@ static int32_t share_turns(struct hd__data *d, const struct hd__data_config *c, 
     for (uint32_t k = 0; k < d->n_streams; k++)
         sum += c->sources[k].weight;
     for (uint32_t k = 0; k < d->n_streams; k++) {
-        double exact = c->sources[k].weight / sum * HD__DATA_TURNS;
-        d->streams[k].turns = (uint32_t)exact;
+        double exact = c->sources[k].weight / sum * HD__DATA_MIX_SLOTS;
+        d->streams[k].slots = (uint32_t)exact;
         rest[k] = exact - floor(exact);
-        given += d->streams[k].turns;
+        given += d->streams[k].slots;
     }
-    for (; given < HD__DATA_TURNS; given++) {
+    for (; given < HD__DATA_MIX_SLOTS; given++) {
         uint32_t best = 0;
         for (uint32_t k = 1; k < d->n_streams; k++)
             if (rest[k] > rest[best])
                 best = k;
-        d->streams[best].turns++;
+        d->streams[best].slots++;
         rest[best] = -1;
     }
     for (uint32_t k = 0; k < d->n_streams && !rc; k++)
-        if (!d->streams[k].turns)
+        if (!d->streams[k].slots)
             rc = hd_fail(err, HD_E_INVALID, "%s: weight %g is less than 1/%d of all weights (%g)",
-                         c->sources[k].path, c->sources[k].weight, HD__DATA_TURNS, sum);
+                         c->sources[k].path, c->sources[k].weight, HD__DATA_MIX_SLOTS, sum);
     free(rest);
     return rc;
 }
 
 /* Smooth weighted round robin: everyone is credited its turns, the richest is served and pays a whole round.
  */
-static void deal_round(struct hd__data *d)
+static void build_mix_round(struct hd__data *d)
 {
     int64_t *credit = hd__alloc(d->n_streams * sizeof *credit);
     uint32_t *nth = hd__alloc(d->n_streams * sizeof *nth);
-    d->round = hd__alloc(HD__DATA_TURNS * sizeof *d->round);
-    for (uint32_t i = 0; i < HD__DATA_TURNS; i++) {
+    d->round = hd__alloc(HD__DATA_MIX_SLOTS * sizeof *d->round);
+    for (uint32_t i = 0; i < HD__DATA_MIX_SLOTS; i++) {
         uint32_t best = 0;
         for (uint32_t k = 0; k < d->n_streams; k++) {
-            credit[k] += d->streams[k].turns;
+            credit[k] += d->streams[k].slots;
             if (credit[k] > credit[best])
                 best = k;
         }
-        credit[best] -= HD__DATA_TURNS;
-        d->round[i] = (struct turn){best, nth[best]++};
+        credit[best] -= HD__DATA_MIX_SLOTS;
+        d->round[i] = (struct mix_slot){best, nth[best]++};
     }
     free(nth);
     free(credit);
@@ -140,7 +140,7 @@ static int32_t check_config(const struct hd__data_config *c, struct hd_error *er
     return HD_OK;
 }
 
-static void advise(const struct hd__data *d, const struct hd__token_file *f)
+static void advise(const struct hd__data *d, const struct hd__data_token_file *f)
 {
     void *map = (void *)f->map;
     if (f->map_bytes <= READ_WHOLE)
@@ -154,15 +154,15 @@ static int32_t open_files(struct hd__data *d, const struct hd__data_config *c, s
     int32_t rc = HD_OK;
     d->files = hd__alloc(c->n_sources * sizeof *d->files);
     for (; d->n_files < c->n_sources && !rc; d->n_files += !rc) {
-        struct hd__token_file *f = &d->files[d->n_files];
-        rc = hd__token_file_open(c->sources[d->n_files].path, c->format, c->token_bytes, f, err);
+        struct hd__data_token_file *f = &d->files[d->n_files];
+        rc = hd__data_token_file_open(c->sources[d->n_files].path, c->format, c->token_bytes, f, err);
         if (!rc)
             advise(d, f);
     }
     return rc;
 }
 
-static int32_t cut_stream(const struct hd__data_config *c, struct stream *s, struct hd_error *err)
+static int32_t set_stream_range(const struct hd__data_config *c, struct token_stream *s, struct hd_error *err)
 {
     uint64_t all = s->start[s->n_files], train = (uint64_t)((double)all * (1 - c->val_fraction));
     uint64_t length = (uint64_t)c->seq_len;
@@ -185,14 +185,14 @@ static int32_t open_streams(struct hd__data *d, const struct hd__data_config *c,
     d->n_streams = c->mix ? d->n_files : 1;
     d->streams = hd__alloc(d->n_streams * sizeof *d->streams);
     for (uint32_t k = 0; k < d->n_streams; k++) {
-        struct stream *s = &d->streams[k];
+        struct token_stream *s = &d->streams[k];
         s->files = d->files + k;
         s->n_files = c->mix ? 1 : d->n_files;
         s->key = mix64(c->seed ^ mix64(k));
         s->start = hd__alloc((s->n_files + 1) * sizeof *s->start);
         for (uint32_t j = 0; j < s->n_files; j++)
             s->start[j + 1] = s->start[j] + s->files[j].count;
-        int32_t rc = cut_stream(c, s, err);
+        int32_t rc = set_stream_range(c, s, err);
         if (rc)
             return rc;
         d->sequences += s->sequences;
@@ -213,9 +213,9 @@ int32_t hd__data_open(const struct hd__data_config *config, struct hd__data **da
     if (!rc)
         rc = open_streams(d, config, err);
     if (!rc && config->mix) {
-        rc = share_turns(d, config, err);
+        rc = apportion_slots(d, config, err);
         if (!rc)
-            deal_round(d);
+            build_mix_round(d);
     }
     if (rc) {
         hd__data_close(d);
@@ -232,7 +232,7 @@ void hd__data_close(struct hd__data *d)
     for (uint32_t k = 0; k < d->n_streams; k++)
         free(d->streams[k].start);
     for (uint32_t k = 0; k < d->n_files; k++)
-        hd__token_file_close(&d->files[k]);
+        hd__data_token_file_close(&d->files[k]);
     free(d->streams);
     free(d->files);
     free(d->round);
@@ -255,13 +255,13 @@ int32_t hd__data_scan(const struct hd__data *d, uint64_t tokens, struct hd_error
     int32_t rc = HD_OK;
     uint32_t left = d->n_files;
     for (uint32_t k = 0; k < d->n_streams && !rc; k++) {
-        const struct stream *s = &d->streams[k];
+        const struct token_stream *s = &d->streams[k];
         for (uint32_t j = 0; j < s->n_files && !rc; j++, left--) {
             uint64_t from = HD__MAX(s->first, s->start[j]), to = HD__MIN(s->first + s->tokens, s->start[j + 1]), n;
             if (to <= from)
                 continue;
             n = HD__MIN(to - from, tokens / left);
-            rc = hd__token_file_scan(&s->files[j], from - s->start[j], n, d->config.vocab, err);
+            rc = hd__data_token_file_scan(&s->files[j], from - s->start[j], n, d->config.vocab, err);
             tokens -= n;
         }
     }
@@ -271,7 +271,7 @@ int32_t hd__data_scan(const struct hd__data *d, uint64_t tokens, struct hd_error
 /* ---- reading */
 
 /* Tokens [at, at + count) of a stream, which may begin in one file and end in another. */
-static int32_t read_stream(const struct stream *s, uint64_t at, uint64_t count, int64_t vocab, int32_t *out,
+static int32_t read_stream(const struct token_stream *s, uint64_t at, uint64_t count, int64_t vocab, int32_t *out,
                            struct hd_error *err)
 {
     uint32_t k = 0;
@@ -280,7 +280,7 @@ static int32_t read_stream(const struct stream *s, uint64_t at, uint64_t count, 
         k++;
     for (; count && !rc; k++) {
         uint64_t n = HD__MIN(count, s->start[k + 1] - at);
-        rc = hd__token_file_read(&s->files[k], at - s->start[k], n, vocab, out, err);
+        rc = hd__data_token_file_read(&s->files[k], at - s->start[k], n, vocab, out, err);
         out += n;
         at += n;
         count -= n;
@@ -289,14 +289,14 @@ static int32_t read_stream(const struct stream *s, uint64_t at, uint64_t count, 
 }
 
 /* Which stream serves a position, and the how-manieth sequence of that stream it is. */
-static const struct stream *find_stream(const struct hd__data *d, uint64_t number, uint64_t *nth)
+static const struct token_stream *locate_sequence(const struct hd__data *d, uint64_t number, uint64_t *nth)
 {
     *nth = number;
     if (!d->round)
         return d->streams;
-    struct turn t = d->round[number % HD__DATA_TURNS];
-    const struct stream *s = &d->streams[t.stream];
-    *nth = number / HD__DATA_TURNS * s->turns + t.nth;
+    struct mix_slot t = d->round[number % HD__DATA_MIX_SLOTS];
+    const struct token_stream *s = &d->streams[t.stream_index];
+    *nth = number / HD__DATA_MIX_SLOTS * s->slots + t.nth;
     return s;
 }
 
@@ -304,7 +304,7 @@ int32_t hd__data_read(const struct hd__data *d, uint64_t number, int32_t *ids, i
                       int64_t s_first, int64_t s_count, struct hd_error *err)
 {
     uint64_t nth, i, at;
-    const struct stream *s = find_stream(d, number, &nth);
+    const struct token_stream *s = locate_sequence(d, number, &nth);
     if (s_first < 0 || s_count < 1 || s_count > d->config.seq_len || s_first > d->config.seq_len - s_count)
         return hd_fail(err, HD_E_INTERNAL, "data: positions %ld + %ld of sequences of %ld", (long)s_first,
                        (long)s_count, (long)d->config.seq_len);

@@ -14,17 +14,17 @@
 #endif
 
 /* ---- token types: X(constant, value, C type, NumPy descr, code of Megatron's index; 0: none) */
-#define HD__TOKEN_TYPES(X)                  \
-    X(HD__TOKEN_U8, 0, uint8_t, "|u1", 1)   \
-    X(HD__TOKEN_U16, 1, uint16_t, "<u2", 8) \
-    X(HD__TOKEN_U32, 2, uint32_t, "<u4", 0) \
-    X(HD__TOKEN_I16, 3, int16_t, "<i2", 3)  \
-    X(HD__TOKEN_I32, 4, int32_t, "<i4", 4)  \
-    X(HD__TOKEN_I64, 5, int64_t, "<i8", 5)
+#define HD__DATA_TOKEN_TYPES(X)                  \
+    X(HD__DATA_TOKEN_U8, 0, uint8_t, "|u1", 1)   \
+    X(HD__DATA_TOKEN_U16, 1, uint16_t, "<u2", 8) \
+    X(HD__DATA_TOKEN_U32, 2, uint32_t, "<u4", 0) \
+    X(HD__DATA_TOKEN_I16, 3, int16_t, "<i2", 3)  \
+    X(HD__DATA_TOKEN_I32, 4, int32_t, "<i4", 4)  \
+    X(HD__DATA_TOKEN_I64, 5, int64_t, "<i8", 5)
 
 enum {
 #define TOKEN_ENUM(constant, value, type, descr, code) constant = value,
-    HD__TOKEN_TYPES(TOKEN_ENUM)
+    HD__DATA_TOKEN_TYPES(TOKEN_ENUM)
 #undef TOKEN_ENUM
 };
 
@@ -33,12 +33,12 @@ static const struct {
     const char *descr;
 } token_types[] = {
 #define TOKEN_ROW(constant, value, type, descr, code) [constant] = {sizeof(type), code, descr},
-    HD__TOKEN_TYPES(TOKEN_ROW)
+    HD__DATA_TOKEN_TYPES(TOKEN_ROW)
 #undef TOKEN_ROW
 };
 
 /* Unaligned little-endian fields of headers. */
-static uint64_t field(const uint8_t *p, uint32_t bytes)
+static uint64_t read_le(const uint8_t *p, uint32_t bytes)
 {
     uint64_t v = 0;
     memcpy(&v, p, bytes);
@@ -72,7 +72,7 @@ static int32_t map_file(const char *path, const uint8_t **at, uint64_t *bytes, s
 
 /* ---- formats. Each sets at, count and type of a file whose map is there. */
 
-static int32_t whole_tokens(struct hd__token_file *f, uint64_t skip, uint32_t type, struct hd_error *err)
+static int32_t set_tokens(struct hd__data_token_file *f, uint64_t skip, uint32_t type, struct hd_error *err)
 {
     uint64_t bytes = f->map_bytes - skip, size = token_types[type].bytes;
     if (bytes % size)
@@ -86,36 +86,36 @@ static int32_t whole_tokens(struct hd__token_file *f, uint64_t skip, uint32_t ty
     return HD_OK;
 }
 
-static int32_t open_bytes(struct hd__token_file *f, uint32_t token_bytes, struct hd_error *err)
+static int32_t open_bytes(struct hd__data_token_file *f, uint32_t token_bytes, struct hd_error *err)
 {
     (void)token_bytes;
-    return whole_tokens(f, 0, HD__TOKEN_U8, err);
+    return set_tokens(f, 0, HD__DATA_TOKEN_U8, err);
 }
 
-static int32_t open_nanogpt(struct hd__token_file *f, uint32_t token_bytes, struct hd_error *err)
+static int32_t open_nanogpt(struct hd__data_token_file *f, uint32_t token_bytes, struct hd_error *err)
 {
-    return whole_tokens(f, 0, token_bytes == 4 ? HD__TOKEN_U32 : HD__TOKEN_U16, err);
+    return set_tokens(f, 0, token_bytes == 4 ? HD__DATA_TOKEN_U32 : HD__DATA_TOKEN_U16, err);
 }
 
 /* llm.c: 256 int32 of header (magic, version, number of tokens), then the tokens. Its GPT-2 files are version
  * 1 with uint16, its Llama 3 files version 7 with uint32. */
 enum { LLMC_MAGIC = 20240520, LLMC_MAGIC_LLAMA3 = 20240801, LLMC_HEADER = 256 * 4 };
 
-static int32_t open_llmc(struct hd__token_file *f, uint32_t token_bytes, struct hd_error *err)
+static int32_t open_llmc(struct hd__data_token_file *f, uint32_t token_bytes, struct hd_error *err)
 {
     (void)token_bytes;
     if (f->map_bytes < LLMC_HEADER)
         return hd_fail(err, HD_E_CORRUPT, "%s: %lu bytes are less than llm.c's header of 1024", f->path,
                        (unsigned long)f->map_bytes);
-    uint64_t magic = field(f->map, 4), version = field((const uint8_t *)f->map + 4, 4);
-    uint64_t count = field((const uint8_t *)f->map + 8, 4);
+    uint64_t magic = read_le(f->map, 4), version = read_le((const uint8_t *)f->map + 4, 4);
+    uint64_t count = read_le((const uint8_t *)f->map + 8, 4);
     if (magic != LLMC_MAGIC && magic != LLMC_MAGIC_LLAMA3)
         return hd_fail(err, HD_E_CORRUPT, "%s: magic number %lu is not llm.c's 20240520 or 20240801", f->path,
                        (unsigned long)magic);
     if (version != 1 && version != 7)
         return hd_fail(err, HD_E_UNSUPPORTED, "%s: llm.c version %lu; known are 1 (uint16) and 7 (uint32)",
                        f->path, (unsigned long)version);
-    int32_t rc = whole_tokens(f, LLMC_HEADER, version == 7 ? HD__TOKEN_U32 : HD__TOKEN_U16, err);
+    int32_t rc = set_tokens(f, LLMC_HEADER, version == 7 ? HD__DATA_TOKEN_U32 : HD__DATA_TOKEN_U16, err);
     if (!rc && f->count != count)
         return hd_fail(err, HD_E_CORRUPT, "%s: the header promises %lu tokens, the file has %lu", f->path,
                        (unsigned long)count, (unsigned long)f->count);
@@ -149,7 +149,7 @@ static bool npy_type(const char *descr, uint32_t *type)
     return false;
 }
 
-static int32_t npy_dict(struct hd__token_file *f, const char *header, uint32_t *type, uint64_t *count,
+static int32_t npy_dict(struct hd__data_token_file *f, const char *header, uint32_t *type, uint64_t *count,
                         struct hd_error *err)
 {
     const char *descr = npy_value(header, "'descr'"), *shape = npy_value(header, "'shape'");
@@ -170,7 +170,7 @@ static int32_t npy_dict(struct hd__token_file *f, const char *header, uint32_t *
     return HD_OK;
 }
 
-static int32_t open_npy(struct hd__token_file *f, uint32_t token_bytes, struct hd_error *err)
+static int32_t open_npy(struct hd__data_token_file *f, uint32_t token_bytes, struct hd_error *err)
 {
     (void)token_bytes;
     const uint8_t *p = f->map;
@@ -179,7 +179,7 @@ static int32_t open_npy(struct hd__token_file *f, uint32_t token_bytes, struct h
     if (f->map_bytes < 12 || memcmp(p, "\x93NUMPY", 6) || p[6] < 1 || p[6] > 3)
         return hd_fail(err, HD_E_CORRUPT, "%s: not an npy file of version 1, 2 or 3", f->path);
     wide = p[6] == 1 ? 2 : 4;
-    length = field(p + 8, wide);
+    length = read_le(p + 8, wide);
     if (length > f->map_bytes - 8 - wide || length > 65536)
         return hd_fail(err, HD_E_CORRUPT, "%s: npy header of %lu bytes in a file of %lu", f->path,
                        (unsigned long)length, (unsigned long)f->map_bytes);
@@ -188,7 +188,7 @@ static int32_t open_npy(struct hd__token_file *f, uint32_t token_bytes, struct h
     int32_t rc = npy_dict(f, header, &type, &count, err);
     free(header);
     if (!rc)
-        rc = whole_tokens(f, 8 + wide + length, type, err);
+        rc = set_tokens(f, 8 + wide + length, type, err);
     if (!rc && f->count != count)
         return hd_fail(err, HD_E_CORRUPT, "%s: the npy header promises %lu tokens, the file has %lu", f->path,
                        (unsigned long)count, (unsigned long)f->count);
@@ -206,8 +206,8 @@ static int32_t megatron_documents(const char *idx, const uint8_t *p, uint64_t n,
     const uint8_t *lengths = p, *pointers = p + n * 4;
     uint64_t at = 0;
     for (uint64_t i = 0; i < n; i++) {
-        int32_t length = (int32_t)field(lengths + i * 4, 4);
-        if (length < 0 || field(pointers + i * 8, 8) != at * size)
+        int32_t length = (int32_t)read_le(lengths + i * 4, 4);
+        if (length < 0 || read_le(pointers + i * 8, 8) != at * size)
             return hd_fail(err, HD_E_CORRUPT, "%s: sequence %lu does not follow the one before", idx,
                            (unsigned long)i);
         at += (uint64_t)length;
@@ -218,24 +218,24 @@ static int32_t megatron_documents(const char *idx, const uint8_t *p, uint64_t n,
     return HD_OK;
 }
 
-static int32_t megatron_index(struct hd__token_file *f, const char *idx, const uint8_t *p, uint64_t bytes,
+static int32_t megatron_index(struct hd__data_token_file *f, const char *idx, const uint8_t *p, uint64_t bytes,
                               struct hd_error *err)
 {
     uint32_t type = 0;
     if (bytes < IDX_HEADER || memcmp(p, "MMIDIDX\0\0", 9))
         return hd_fail(err, HD_E_CORRUPT, "%s: does not begin with MMIDIDX", idx);
-    if (field(p + 9, 8) != 1)
+    if (read_le(p + 9, 8) != 1)
         return hd_fail(err, HD_E_UNSUPPORTED, "%s: version %lu; known is 1", idx,
-                       (unsigned long)field(p + 9, 8));
+                       (unsigned long)read_le(p + 9, 8));
     while (type < HD__COUNT(token_types) && (!p[17] || token_types[type].megatron != p[17]))
         type++;
     if (type == HD__COUNT(token_types))
         return hd_fail(err, HD_E_UNSUPPORTED, "%s: dtype code %u is none of whole numbers", idx, p[17]);
-    uint64_t sequences = field(p + 18, 8), documents = field(p + 26, 8), rest = bytes - IDX_HEADER;
+    uint64_t sequences = read_le(p + 18, 8), documents = read_le(p + 26, 8), rest = bytes - IDX_HEADER;
     if (sequences > rest / 12 || documents > (rest - sequences * 12) / 8)
         return hd_fail(err, HD_E_CORRUPT, "%s: %lu sequences and %lu documents do not fit into %lu bytes",
                        idx, (unsigned long)sequences, (unsigned long)documents, (unsigned long)bytes);
-    int32_t rc = whole_tokens(f, 0, type, err);
+    int32_t rc = set_tokens(f, 0, type, err);
     return rc ? rc
               : megatron_documents(idx, p + IDX_HEADER, sequences, token_types[type].bytes, f->count, err);
 }
@@ -246,7 +246,7 @@ static char *idx_path(const char *path)
     return hd__format("%.*s.idx", (int)(n > 4 && !strcmp(path + n - 4, ".bin") ? n - 4 : n), path);
 }
 
-static int32_t open_megatron(struct hd__token_file *f, uint32_t token_bytes, struct hd_error *err)
+static int32_t open_megatron(struct hd__data_token_file *f, uint32_t token_bytes, struct hd_error *err)
 {
     (void)token_bytes;
     const uint8_t *p;
@@ -269,9 +269,9 @@ static bool ends_with(const char *s, const char *tail)
     return n >= m && !strcmp(s + n - m, tail);
 }
 
-static uint32_t guess_format(const struct hd__token_file *f)
+static uint32_t guess_format(const struct hd__data_token_file *f)
 {
-    uint64_t magic = f->map_bytes >= LLMC_HEADER ? field(f->map, 4) : 0;
+    uint64_t magic = f->map_bytes >= LLMC_HEADER ? read_le(f->map, 4) : 0;
     if (magic == LLMC_MAGIC || magic == LLMC_MAGIC_LLAMA3)
         return HD__DATA_LLMC;
     if (ends_with(f->path, ".bin")) {
@@ -283,14 +283,14 @@ static uint32_t guess_format(const struct hd__token_file *f)
     return ends_with(f->path, ".npy") ? HD__DATA_NPY : HD__DATA_BYTES;
 }
 
-int32_t hd__token_file_open(const char *path, uint32_t format, uint32_t token_bytes,
-                            struct hd__token_file *file, struct hd_error *err)
+int32_t hd__data_token_file_open(const char *path, uint32_t format, uint32_t token_bytes,
+                            struct hd__data_token_file *file, struct hd_error *err)
 {
-    static int32_t (*const opener[])(struct hd__token_file *, uint32_t, struct hd_error *) = {
+    static int32_t (*const opener[])(struct hd__data_token_file *, uint32_t, struct hd_error *) = {
         [HD__DATA_BYTES] = open_bytes,       [HD__DATA_LLMC] = open_llmc, [HD__DATA_NANOGPT] = open_nanogpt,
         [HD__DATA_MEGATRON] = open_megatron, [HD__DATA_NPY] = open_npy,
     };
-    struct hd__token_file f = {0};
+    struct hd__data_token_file f = {0};
     const uint8_t *map = NULL;
     if (format >= HD__COUNT(opener))
         return hd_fail(err, HD_E_INVALID, "%s: unknown data format %u", path, format);
@@ -301,19 +301,19 @@ int32_t hd__token_file_open(const char *path, uint32_t format, uint32_t token_by
     f.path = hd__strdup(path);
     rc = opener[format ? format : guess_format(&f)](&f, token_bytes, err);
     if (rc) {
-        hd__token_file_close(&f);
+        hd__data_token_file_close(&f);
         return rc;
     }
     *file = f;
     return HD_OK;
 }
 
-void hd__token_file_close(struct hd__token_file *file)
+void hd__data_token_file_close(struct hd__data_token_file *file)
 {
     if (file->map)
         munmap((void *)file->map, file->map_bytes);
     free(file->path);
-    *file = (struct hd__token_file){0};
+    *file = (struct hd__data_token_file){0};
 }
 
 /* ---- reading: one loop a type. A bad id is looked for again afterwards, so that the loop has no branch. */
@@ -337,26 +337,26 @@ void hd__token_file_close(struct hd__token_file *file)
         return (int64_t)t;                            \
     }
 
-static int64_t one_token(const struct hd__token_file *f, uint64_t at)
+static int64_t token_at(const struct hd__data_token_file *f, uint64_t at)
 {
     switch (f->type) {
-        HD__TOKEN_TYPES(ONE_TOKEN)
+        HD__DATA_TOKEN_TYPES(ONE_TOKEN)
     default:
         return -1;
     }
 }
 
-static int32_t name_bad_token(const struct hd__token_file *f, uint64_t at, int64_t vocab,
+static int32_t fail_bad_token(const struct hd__data_token_file *f, uint64_t at, int64_t vocab,
                               struct hd_error *err)
 {
     int64_t t;
-    while (t = one_token(f, at), t >= 0 && t < vocab)
+    while (t = token_at(f, at), t >= 0 && t < vocab)
         at++;
     return hd_fail(err, HD_E_INVALID, "%s: token %lu is %ld, outside the model's vocabulary of %ld", f->path,
                    (unsigned long)at, (long)t, (long)vocab);
 }
 
-int32_t hd__token_file_read(const struct hd__token_file *f, uint64_t first, uint64_t count, int64_t vocab,
+int32_t hd__data_token_file_read(const struct hd__data_token_file *f, uint64_t first, uint64_t count, int64_t vocab,
                             int32_t *out, struct hd_error *err)
 {
     int bad = 0;
@@ -364,11 +364,11 @@ int32_t hd__token_file_read(const struct hd__token_file *f, uint64_t first, uint
         return hd_fail(err, HD_E_INVALID, "%s: tokens %lu to %lu of %lu were asked for", f->path,
                        (unsigned long)first, (unsigned long)(first + count), (unsigned long)f->count);
     switch (f->type) {
-        HD__TOKEN_TYPES(READ_TOKENS)
+        HD__DATA_TOKEN_TYPES(READ_TOKENS)
     default:
         return hd_fail(err, HD_E_INTERNAL, "%s: unknown token type %u", f->path, f->type);
     }
-    return bad ? name_bad_token(f, first, vocab, err) : HD_OK;
+    return bad ? fail_bad_token(f, first, vocab, err) : HD_OK;
 }
 
 /* ---- scanning: the largest of a block, as unsigned numbers, so that what is negative is large. A block is of fixed length:
@@ -385,7 +385,7 @@ enum { SCAN_BLOCK = 2048 };
         return most;                                                          \
     }
 
-static uint64_t largest(const uint8_t *from, uint64_t count, uint32_t bytes)
+static uint64_t block_max(const uint8_t *from, uint64_t count, uint32_t bytes)
 {
     switch (bytes) {
     case 1:
@@ -402,21 +402,21 @@ static uint64_t largest(const uint8_t *from, uint64_t count, uint32_t bytes)
 /* The largest id that a token of this type can be. */
 static uint64_t type_limit(uint32_t type)
 {
-    uint32_t bits = 8 * token_types[type].bytes - (type >= HD__TOKEN_I16);
+    uint32_t bits = 8 * token_types[type].bytes - (type >= HD__DATA_TOKEN_I16);
     return (UINT64_C(1) << bits) - 1;
 }
 
-int32_t hd__token_file_scan(const struct hd__token_file *f, uint64_t first, uint64_t count, int64_t vocab,
+int32_t hd__data_token_file_scan(const struct hd__data_token_file *f, uint64_t first, uint64_t count, int64_t vocab,
                             struct hd_error *err)
 {
     uint32_t size = token_types[f->type].bytes;
     uint64_t most = HD__MIN(type_limit(f->type), (uint64_t)vocab - 1), end;
-    if (f->type < HD__TOKEN_I16 && most == type_limit(f->type))
+    if (f->type < HD__DATA_TOKEN_I16 && most == type_limit(f->type))
         return HD_OK;
     if (first > f->count || count > f->count - first)
         return hd_fail(err, HD_E_INTERNAL, "%s: a scan beyond its end", f->path);
     for (end = first + count; first < end; first += SCAN_BLOCK)
-        if (largest(f->at + first * size, HD__MIN(SCAN_BLOCK, end - first), size) > most)
-            return name_bad_token(f, first, vocab, err);
+        if (block_max(f->at + first * size, HD__MIN(SCAN_BLOCK, end - first), size) > most)
+            return fail_bad_token(f, first, vocab, err);
     return HD_OK;
 }

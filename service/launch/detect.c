@@ -8,7 +8,7 @@
 #include "runtime/rendezvous/local_discovery.h"
 #include "service/launch/launch.h"
 
-#define REFUSED_SECONDS 5 /* rank 0 was started with us, and comes as far as we did in about the same time */
+#define REFUSAL_SECONDS 5 /* rank 0 was started with us, and comes as far as we did in about the same time */
 
 /* The variables of each launcher; the first whose rank and size are there counts. `local_size` may be NULL. `id`: what all
  * ranks of one start have in common and no other start has; both where there are two. `key`: the same, of random bits. */
@@ -22,7 +22,7 @@ static const struct launcher {
     {"srun", "SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", NULL, {"SLURM_JOB_ID", "SLURM_STEP_ID"}, NULL},
 };
 
-static int number(const char *name, int32_t *out)
+static int env_int(const char *name, int32_t *out)
 {
     const char *text = name ? getenv(name) : NULL;
     char *end;
@@ -34,12 +34,12 @@ static int number(const char *name, int32_t *out)
 }
 
 /* RANK or WORLD_SIZE with a value that is no number: to train alone then would be the worst answer. */
-static int32_t check_numbers(struct hd_error *err)
+static int32_t check_env_numbers(struct hd_error *err)
 {
     static const char *const names[] = {"RANK", "WORLD_SIZE"};
     int32_t value;
     for (size_t i = 0; i < HD__COUNT(names); i++)
-        if (getenv(names[i]) && !number(names[i], &value))
+        if (getenv(names[i]) && !env_int(names[i], &value))
             return hd_fail(err, HD_E_INVALID, "the environment says %s='%s': not a whole number; unset it to train without a launcher",
                            names[i], getenv(names[i]));
     if (!getenv("RANK") != !getenv("WORLD_SIZE"))
@@ -50,17 +50,17 @@ static int32_t check_numbers(struct hd_error *err)
 
 /* A batch script and an interactive shell of Slurm have SLURM_PROCID too, though nothing was started for each task: their
  * step has none of the small numbers that srun counts. */
-static int started(const struct launcher *l, struct hd__place_in_job *place)
+static int was_started_by(const struct launcher *l, struct hd__launch_env *env)
 {
     int32_t step;
-    return number(l->rank, &place->rank) && number(l->size, &place->size) && place->size > 0 &&
-           (strcmp(l->rank, "SLURM_PROCID") || number("SLURM_STEP_ID", &step));
+    return env_int(l->rank, &env->rank) && env_int(l->size, &env->size) && env->size > 0 &&
+           (strcmp(l->rank, "SLURM_PROCID") || env_int("SLURM_STEP_ID", &step));
 }
 
-static const struct launcher *find_launcher(struct hd__place_in_job *place)
+static const struct launcher *find_launcher(struct hd__launch_env *env)
 {
     for (size_t i = 0; i < HD__COUNT(launchers); i++)
-        if (started(&launchers[i], place))
+        if (was_started_by(&launchers[i], env))
             return &launchers[i];
     return NULL;
 }
@@ -70,7 +70,7 @@ static int32_t slurm_tasks_here(void)
 {
     const char *at = getenv("SLURM_STEP_TASKS_PER_NODE");
     int32_t node;
-    if (!at || !number("SLURM_NODEID", &node))
+    if (!at || !env_int("SLURM_NODEID", &node))
         return 0;
     for (; *at; at += *at == ',') {
         char *end;
@@ -91,13 +91,13 @@ static int32_t slurm_tasks_here(void)
     return 0;
 }
 
-static void find_local(const struct launcher *l, struct hd__place_in_job *place)
+static void detect_local_ranks(const struct launcher *l, struct hd__launch_env *env)
 {
     int32_t tasks = !l->local_size ? slurm_tasks_here() : 0;
-    if (!number(l->local_rank, &place->local_rank))
-        place->local_rank = place->rank;
-    if (!number(l->local_size, &place->local_size))
-        place->local_size = tasks ? tasks : place->size;
+    if (!env_int(l->local_rank, &env->local_rank))
+        env->local_rank = env->rank;
+    if (!env_int(l->local_size, &env->local_size))
+        env->local_size = tasks ? tasks : env->size;
 }
 
 /* ---- where the rendezvous is */
@@ -108,165 +108,165 @@ static int is_loopback(const char *host)
 }
 
 /* The secret of a job whose launcher says where the rendezvous is: HEDDLE_SECRET, or what its ranks have in common. */
-static int32_t environment_secret(const struct launcher *l, struct hd__place_in_job *place, struct hd_error *err)
+static int32_t environment_secret(const struct launcher *l, struct hd__launch_env *env, struct hd_error *err)
 {
     const char *given = getenv("HEDDLE_SECRET"), *key = l->key ? getenv(l->key) : NULL;
     const char *common[] = {getenv("MASTER_PORT"), getenv("TORCHELASTIC_RUN_ID"), l->id[0] ? getenv(l->id[0]) : NULL, l->id[1] ? getenv(l->id[1]) : NULL, key};
     struct hd__text text = {0};
     uint64_t half[2];
-    if (given && hd__secret_parse(given, place->store.secret))
+    if (given && hd__store_secret_parse(given, env->store.secret))
         return HD_OK;
     if (given)
         return hd_fail(err, HD_E_INVALID, "HEDDLE_SECRET is not 32 hexadecimal digits");
-    if (err && !key && place->rank == 0 && !is_loopback(place->store.host))
+    if (err && !key && env->rank == 0 && !is_loopback(env->store.host))
         hd__log(HD_LOG_WARN, NULL, "HEDDLE_SECRET is not set: the job's secret follows from MASTER_PORT and the number that %s gave the job, which "
-                "others may know; give all ranks the same 32 hexadecimal digits where others reach %s", l->name, place->store.host);
+                "others may know; give all ranks the same 32 hexadecimal digits where others reach %s", l->name, env->store.host);
     hd__text_add(&text, "%u", (unsigned)getuid());
     for (size_t i = 0; i < HD__COUNT(common); i++)
         hd__text_add(&text, "/%s", common[i] ? common[i] : "");
     half[0] = hd__hash(text.at, text.length, 1);
     half[1] = hd__hash(text.at, text.length, 2);
-    memcpy(place->store.secret, half, sizeof half);
+    memcpy(env->store.secret, half, sizeof half);
     hd__text_free(&text);
     return HD_OK;
 }
 
-static int32_t meet_by_id(const struct launcher *l, struct hd__place_in_job *place, struct hd_error *err)
+static int32_t set_discovery_id(const struct launcher *l, struct hd__launch_env *env, struct hd_error *err)
 {
     const char *id = l->id[0] ? getenv(l->id[0]) : NULL, *more = l->id[1] ? getenv(l->id[1]) : "";
-    if (place->local_size < place->size)
+    if (env->local_size < env->size)
         return hd_fail(err, HD_E_INVALID, "%s started %d ranks, %d of them on this machine, and MASTER_ADDR and MASTER_PORT are not set: "
                        "set them to the name of rank 0's machine and to a free port there (1 to 65534), the same for all", l->name,
-                       place->size, place->local_size);
+                       env->size, env->local_size);
     if (!id || !more)
         return hd_fail(err, HD_E_INVALID, "%s set %s and %s, but not MASTER_ADDR and MASTER_PORT (1 to 65534)", l->name, l->rank, l->size);
-    snprintf(place->meet, sizeof place->meet, "%s%s%s", id, *more ? "." : "", more);
+    snprintf(env->discovery_id, sizeof env->discovery_id, "%s%s%s", id, *more ? "." : "", more);
     return HD_OK;
 }
 
 /* A `heddle train` that started our launcher serves the rendezvous itself. */
-static int served(struct hd__place_in_job *place)
+static int served_by_launcher(struct hd__launch_env *env)
 {
-    const char *word = getenv(HD__RENDEZVOUS);
+    const char *word = getenv(HD__LAUNCH_RENDEZVOUS_ENV);
     char *end;
     long port = word ? strtol(word, &end, 10) : 0;
-    if (port < 1 || port > 65535 || *end != ' ' || !hd__secret_parse(end + 1, place->store.secret))
+    if (port < 1 || port > 65535 || *end != ' ' || !hd__store_secret_parse(end + 1, env->store.secret))
         return 0;
-    place->store.port = (uint16_t)port;
-    return place->local_size == place->size;
+    env->store.port = (uint16_t)port;
+    return env->local_size == env->size;
 }
 
-static int32_t find_rendezvous(const struct launcher *l, struct hd__place_in_job *place, struct hd_error *err)
+static int32_t find_rendezvous(const struct launcher *l, struct hd__launch_env *env, struct hd_error *err)
 {
     const char *address = getenv("MASTER_ADDR"), *agent = getenv("TORCHELASTIC_USE_AGENT_STORE");
     int32_t port = 0;
-    place->store.host = "127.0.0.1";
-    place->serves = place->rank == 0;
-    if (place->size == 1)
+    env->store.host = "127.0.0.1";
+    env->serves_rendezvous = env->rank == 0;
+    if (env->size == 1)
         return HD_OK;
-    if (served(place)) {
-        place->serves = 0;
-        place->ours = 1;
+    if (served_by_launcher(env)) {
+        env->serves_rendezvous = 0;
+        env->launched_by_heddle = 1;
         return HD_OK;
     }
     if (!address && !getenv("MASTER_PORT"))
-        return meet_by_id(l, place, err);
-    if (!address || !*address || !number("MASTER_PORT", &port) || port < 1 || port > 65534)
+        return set_discovery_id(l, env, err);
+    if (!address || !*address || !env_int("MASTER_PORT", &port) || port < 1 || port > 65534)
         return hd_fail(err, HD_E_INVALID, "%s set %s and %s, but not MASTER_ADDR and MASTER_PORT (1 to 65534)", l->name, l->rank, l->size);
     if (agent && !strcmp(agent, "True"))
         port++; /* torchrun's own store listens at MASTER_PORT */
-    place->store.host = address;
-    place->store.port = (uint16_t)port;
-    return environment_secret(l, place, err);
+    env->store.host = address;
+    env->store.port = (uint16_t)port;
+    return environment_secret(l, env, err);
 }
 
 /* Debian gives a machine's own name 127.0.1.1: rank 0 would listen where nobody else can come. */
-static void warn_of_loopback(const struct hd__place_in_job *place)
+static void warn_of_loopback(const struct hd__launch_env *env)
 {
     struct addrinfo hints = {.ai_family = AF_INET, .ai_socktype = SOCK_STREAM}, *list;
     uint32_t at;
-    if (place->rank || *place->meet || place->ours || place->local_size >= place->size || getaddrinfo(place->store.host, NULL, &hints, &list))
+    if (env->rank || *env->discovery_id || env->launched_by_heddle || env->local_size >= env->size || getaddrinfo(env->store.host, NULL, &hints, &list))
         return;
     at = ntohl(((const struct sockaddr_in *)(const void *)list->ai_addr)->sin_addr.s_addr);
     freeaddrinfo(list);
     if (at >> 24 == 127)
         hd__log(HD_LOG_WARN, NULL, "MASTER_ADDR=%s is %u.%u.%u.%u on its own machine, where ranks of other machines cannot reach it: give it "
-                "an address of the network, or mend /etc/hosts", place->store.host, at >> 24, at >> 16 & 255, at >> 8 & 255, at & 255);
+                "an address of the network, or mend /etc/hosts", env->store.host, at >> 24, at >> 16 & 255, at >> 8 & 255, at & 255);
 }
 
-int32_t hd__launch_environment(struct hd__place_in_job *place, int *found, struct hd_error *err)
+int32_t hd__launch_detect(struct hd__launch_env *env, int *found, struct hd_error *err)
 {
     const struct launcher *l;
     *found = 0;
-    memset(place, 0, sizeof *place);
-    if (check_numbers(err))
+    memset(env, 0, sizeof *env);
+    if (check_env_numbers(err))
         return HD_E_INVALID;
-    l = find_launcher(place);
+    l = find_launcher(env);
     if (!l && getenv("PMIX_RANK"))
         return hd_fail(err, HD_E_INVALID, "the environment has PMIX_RANK, but not how many ranks there are: set RANK and WORLD_SIZE, or "
                        "unset it to train without a launcher");
-    if (!l || (l != launchers && place->size == 1)) /* alone under srun or mpirun: nothing was launched */
+    if (!l || (l != launchers && env->size == 1)) /* alone under srun or mpirun: nothing was launched */
         return HD_OK;
     *found = 1;
-    find_local(l, place);
-    if (place->rank >= place->size)
-        return hd_fail(err, HD_E_INVALID, "the launcher set rank %d of %d: %s must be below %s", place->rank, place->size, l->rank, l->size);
-    return find_rendezvous(l, place, err);
+    detect_local_ranks(l, env);
+    if (env->rank >= env->size)
+        return hd_fail(err, HD_E_INVALID, "the launcher set rank %d of %d: %s must be below %s", env->rank, env->size, l->rank, l->size);
+    return find_rendezvous(l, env, err);
 }
 
 /* ---- meeting */
 
-static int32_t open_server(const struct hd__place_in_job *place, struct hd__store_options *options, struct hd__server **server,
+static int32_t open_server(const struct hd__launch_env *env, struct hd__store_options *options, struct hd__server **server,
                            double deadline, struct hd_error *err)
 {
-    struct hd__server_options o = {.address = options->host, .port = options->port, .size = place->size, .rank = 0,
-                                   .dead_after = options->dead_after, .gathered = place->reporter ? place->reporter->gathered : NULL,
-                                   .user = (void *)place->reporter};
+    struct hd__server_options o = {.address = options->host, .port = options->port, .size = env->size, .rank = 0,
+                                   .dead_after = options->dead_after, .on_dumps = env->reporter ? env->reporter->on_dumps : NULL,
+                                   .user = (void *)env->reporter};
     int32_t rc;
-    hd__launch_patience(&o, place->reporter);
-    warn_of_loopback(place);
-    if (*place->meet)
-        hd__secret_make(options->secret);
+    hd__launch_set_timeouts(&o, env->reporter);
+    warn_of_loopback(env);
+    if (*env->discovery_id)
+        hd__store_secret_generate(options->secret);
     memcpy(o.secret, options->secret, sizeof o.secret);
     rc = hd__server_open(&o, server, err);
-    if (rc || !*place->meet)
+    if (rc || !*env->discovery_id)
         return rc;
     options->port = hd__server_port(*server);
-    return hd__meet_host(place->meet, place->size, options->port, options->secret, deadline, err);
+    return hd__store_discovery_serve(env->discovery_id, env->size, options->port, options->secret, deadline, err);
 }
 
-static int32_t connect_until(const struct hd__place_in_job *place, double deadline, struct hd_store **store,
+static int32_t connect_until(const struct hd__launch_env *env, double deadline, struct hd_store **store,
                              struct hd__server **server, struct hd_error *err)
 {
-    struct hd__store_options options = place->store;
+    struct hd__store_options options = env->store;
     int32_t rc = HD_OK;
     *store = NULL;
     *server = NULL;
-    if (place->size == 1)
+    if (env->size == 1)
         return HD_OK;
-    options.rank = place->rank;
-    options.size = place->size;
-    if (place->serves)
-        rc = open_server(place, &options, server, deadline, err);
-    else if (*place->meet)
-        rc = hd__meet_join(place->meet, place->rank, &options.port, options.secret, deadline, err);
+    options.rank = env->rank;
+    options.size = env->size;
+    if (env->serves_rendezvous)
+        rc = open_server(env, &options, server, deadline, err);
+    else if (*env->discovery_id)
+        rc = hd__store_discovery_find(env->discovery_id, env->rank, &options.port, options.secret, deadline, err);
     return rc ? rc : hd__store_connect(&options, deadline, store, err);
 }
 
-int32_t hd__launch_connect(const struct hd__place_in_job *place, struct hd_store **store, struct hd__server **server,
+int32_t hd__launch_connect(const struct hd__launch_env *env, struct hd_store **store, struct hd__server **server,
                            struct hd_error *err)
 {
-    return connect_until(place, hd__now() + 60, store, server, err);
+    return connect_until(env, hd__now() + 60, store, server, err);
 }
 
-int hd__launch_refuse(const struct hd__place_in_job *place, const char *why)
+int hd__launch_report_refusal(const struct hd__launch_env *env, const char *why)
 {
-    struct hd__place_in_job here = *place;
+    struct hd__launch_env here = *env;
     struct hd_error err = HD_ERROR_INIT;
     struct hd__server *server;
     struct hd_store *store;
     here.store.dead_after = 10; /* of a connection that is closed at once */
-    if (place->serves || connect_until(&here, hd__now() + REFUSED_SECONDS, &store, &server, &err) || !store)
+    if (env->serves_rendezvous || connect_until(&here, hd__now() + REFUSAL_SECONDS, &store, &server, &err) || !store)
         return 0;
     hd__store_fail(store, HD_E_INVALID, why);
     hd__store_close(store);

@@ -13,32 +13,32 @@
 #include "core/base/base.h"
 #include "core/base/file.h"
 
-#define MARK "HEDDLE_LAUNCHED"
-#define GRACE 4.0 /* seconds that a command has to end by itself when its caller is gone */
+#define LAUNCHED_ENV "HEDDLE_LAUNCHED"
+#define GRACE_SECONDS 4.0 /* seconds that a command has to end by itself when its caller is gone */
 
-static const char **make_line(const struct hd_comm_launcher *l, const char *number, const char *const *words)
+static const char **make_argv(const struct hd_comm_launcher *l, const char *number, const char *const *words)
 {
     size_t n = 0, at = 0;
-    const char **line;
+    const char **argv;
     for (size_t i = 0; l->command[i]; i++)
         n++;
     for (size_t i = 0; words[i]; i++)
         n++;
-    line = hd__alloc((n + 1) * sizeof *line);
+    argv = hd__alloc((n + 1) * sizeof *argv);
     for (size_t i = 0; l->command[i]; i++)
-        line[at++] = strcmp(l->command[i], "%n") ? l->command[i] : number;
+        argv[at++] = strcmp(l->command[i], "%n") ? l->command[i] : number;
     for (size_t i = 0; words[i]; i++)
-        line[at++] = words[i];
-    return line;
+        argv[at++] = words[i];
+    return argv;
 }
 
 /* The last words of a complaint that the command is not there. */
-static const char *source_of(const struct hd_comm_launcher *l)
+static const char *install_hint(const struct hd_comm_launcher *l)
 {
     return l->struct_size > offsetof(struct hd_comm_launcher, source) ? l->source : NULL;
 }
 
-static void export(const char *setting)
+static void set_env_default(const char *setting)
 {
     char *name = hd__strdup(setting), *value = strchr(name, '=');
     if (value) {
@@ -51,14 +51,14 @@ static void export(const char *setting)
 /* ---- in the child */
 
 /* Ends with the caller: PR_SET_PDEATHSIG of whoever the parent was. */
-static void end_with(pid_t parent, int signal)
+static void die_with_parent(pid_t parent, int signal)
 {
     prctl(PR_SET_PDEATHSIG, signal);
     if (getppid() != parent)
         _exit(1);
 }
 
-static void run_command(const struct hd_comm_launcher *l, const char **line, int report)
+static void run_command(const struct hd_comm_launcher *l, const char **argv, int error_pipe)
 {
     sigset_t none;
     int in = open("/dev/null", O_RDONLY);
@@ -67,10 +67,10 @@ static void run_command(const struct hd_comm_launcher *l, const char **line, int
     if (in >= 0)
         dup2(in, STDIN_FILENO);
     for (size_t i = 0; l->environment && l->environment[i]; i++)
-        export(l->environment[i]);
-    setenv(MARK, isatty(STDOUT_FILENO) ? "terminal" : "file", 1);
-    execvp(line[0], (char *const *)line);
-    if (write(report, &errno, sizeof errno) < 0)
+        set_env_default(l->environment[i]);
+    setenv(LAUNCHED_ENV, isatty(STDOUT_FILENO) ? "terminal" : "file", 1);
+    execvp(argv[0], (char *const *)argv);
+    if (write(error_pipe, &errno, sizeof errno) < 0)
         _exit(126);
     _exit(127);
 }
@@ -78,7 +78,7 @@ static void run_command(const struct hd_comm_launcher *l, const char **line, int
 /* Passes signals on until the command has ended, and ends with its code. Where the caller is gone, its ranks notice by themselves,
  * and the command ends as it does after any failure. Only if it does not, it is told: Open MPI 4.1's mpirun, told while ranks end,
  * may crash, and then leaves the files of its ranks. */
-static void keep(pid_t command, const sigset_t *signals)
+static void forward_signals(pid_t command, const sigset_t *signals)
 {
     int status;
     double until = 0; /* the caller is gone */
@@ -88,7 +88,7 @@ static void keep(pid_t command, const sigset_t *signals)
         if (waitpid(command, &status, WNOHANG) == command)
             _exit(WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status));
         if (sig == SIGHUP && !until)
-            until = hd__now() + GRACE;
+            until = hd__now() + GRACE_SECONDS;
         else if (sig == SIGTERM || sig == SIGINT || sig == SIGUSR1)
             kill(command, sig);
         if (until > 0 && hd__now() > until) {
@@ -101,75 +101,75 @@ static void keep(pid_t command, const sigset_t *signals)
 /* The kernel tells of a parent's death once for each of the parent's threads, and mpirun takes a second SIGTERM for
  * impatience: it leaves without clearing up. So a process of one thread stands between the caller and the command, and tells
  * it once. What the caller's terminal sends is for the caller, who passes it on. */
-static void become(const struct hd_comm_launcher *l, const char **line, pid_t parent, int report)
+static void supervise(const struct hd_comm_launcher *l, const char **argv, pid_t parent, int error_pipe)
 {
     static const int passed[] = {SIGCHLD, SIGHUP, SIGTERM, SIGINT, SIGUSR1};
     sigset_t signals;
-    pid_t keeper = getpid(), command;
+    pid_t supervisor = getpid(), command;
     sigemptyset(&signals);
     for (size_t i = 0; i < HD__COUNT(passed); i++)
         sigaddset(&signals, passed[i]);
     sigprocmask(SIG_SETMASK, &signals, NULL);
     setpgid(0, 0);
-    end_with(parent, SIGHUP);
+    die_with_parent(parent, SIGHUP);
     command = fork();
     if (command == 0) {
-        end_with(keeper, SIGTERM);
-        run_command(l, line, report);
+        die_with_parent(supervisor, SIGTERM);
+        run_command(l, argv, error_pipe);
     }
     if (command < 0)
-        _exit(write(report, &errno, sizeof errno) < 0 ? 126 : 127);
+        _exit(write(error_pipe, &errno, sizeof errno) < 0 ? 126 : 127);
     close_range(3, ~0U, 0); /* the caller's sockets end with the caller */
-    keep(command, &signals);
+    forward_signals(command, &signals);
 }
 
 /* ---- in the caller */
 
-int32_t hd__launcher_start(const struct hd_comm_launcher *l, int32_t n, const char *const *words, pid_t *pid, struct hd_error *err)
+int32_t hd__launch_external_start(const struct hd_comm_launcher *l, int32_t n, const char *const *words, pid_t *pid, struct hd_error *err)
 {
     char number[16];
-    int report[2], problem = 0;
-    const char **line, *source = source_of(l);
+    int error_pipe[2], problem = 0;
+    const char **argv, *source = install_hint(l);
     pid_t parent = getpid();
-    if (pipe2(report, O_CLOEXEC))
+    if (pipe2(error_pipe, O_CLOEXEC))
         return hd_fail(err, HD_E_IO, "pipe: %s", strerror(errno));
     snprintf(number, sizeof number, "%d", n);
-    line = make_line(l, number, words);
+    argv = make_argv(l, number, words);
     fflush(NULL);
     *pid = fork();
     if (*pid == 0)
-        become(l, line, parent, report[1]);
-    close(report[1]);
-    if (*pid < 0 || read(report[0], &problem, sizeof problem) == sizeof problem)
-        hd_fail(err, HD_E_NOTFOUND, "%s, which starts the ranks of this transport: %s%s%s", line[0], strerror(*pid < 0 ? errno : problem),
+        supervise(l, argv, parent, error_pipe[1]);
+    close(error_pipe[1]);
+    if (*pid < 0 || read(error_pipe[0], &problem, sizeof problem) == sizeof problem)
+        hd_fail(err, HD_E_NOTFOUND, "%s, which starts the ranks of this transport: %s%s%s", argv[0], strerror(*pid < 0 ? errno : problem),
                 problem == ENOENT && source ? "; it comes with " : "", problem == ENOENT && source ? source : "");
-    close(report[0]);
-    free(line);
+    close(error_pipe[0]);
+    free(argv);
     return *pid < 0 || problem ? HD_E_NOTFOUND : HD_OK;
 }
 
-const char *hd__launcher_self(char path[4096])
+const char *hd__launch_self_path(char path[4096])
 {
     ssize_t n = readlink("/proc/self/exe", path, 4095);
     path[n > 0 ? n : 0] = '\0';
     return path;
 }
 
-int hd__launcher_joined(void)
+int hd__launch_join_external(void)
 {
-    const char *mark = getenv(MARK);
+    const char *mark = getenv(LAUNCHED_ENV);
     if (!mark)
         return 0;
     if (!strcmp(mark, "file"))
-        hd__output_is_file();
-    unsetenv(MARK);
+        hd__output_set_not_terminal();
+    unsetenv(LAUNCHED_ENV);
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     return 1;
 }
 
 /* ---- shared memory: a file without a name, which others open as one of our descriptors */
 
-void *hd__launcher_share(size_t bytes, char path[64])
+void *hd__launch_share_memory(size_t bytes, char path[64])
 {
     void *at = MAP_FAILED;
     int fd = memfd_create("launcher", MFD_CLOEXEC);
@@ -179,7 +179,7 @@ void *hd__launcher_share(size_t bytes, char path[64])
     return at == MAP_FAILED ? NULL : at;
 }
 
-void *hd__launcher_attach(const char *path, size_t bytes)
+void *hd__launch_attach_memory(const char *path, size_t bytes)
 {
     int fd = open(path, O_RDWR | O_CLOEXEC);
     void *at = fd < 0 ? MAP_FAILED : mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);

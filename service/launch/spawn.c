@@ -13,7 +13,7 @@
 #include "core/base/cpu_affinity.h"
 #include "service/launch/external.h"
 
-#define GRACE 4.0 /* seconds that the other ranks have to end by themselves after one failed */
+#define GRACE_SECONDS 4.0 /* seconds that the other ranks have to end by themselves after one failed */
 
 struct child {
     pid_t pid;
@@ -23,34 +23,34 @@ struct child {
 };
 
 /* Cores this process may use, dealt to the local ranks. */
-static void pin(int32_t local_rank, int32_t local_size)
+static void pin_rank(int32_t local_rank, int32_t local_size)
 {
     cpu_set_t all, mine;
     if (sched_getaffinity(0, sizeof all, &all))
         return;
-    hd__cpus_deal(&all, local_rank, local_size, &mine);
+    hd__cpus_partition(&all, local_rank, local_size, &mine);
     sched_setaffinity(0, sizeof mine, &mine);
 }
 
-void hd__launch_settle(const struct hd__place_in_job *place)
+void hd__launch_setup_rank(const struct hd__launch_env *env)
 {
-    if (hd__launcher_joined())
-        pin(place->local_rank, place->local_size);
+    if (hd__launch_join_external())
+        pin_rank(env->local_rank, env->local_size);
 }
 
-static int run_child(int32_t rank, int32_t n, int port_pipe, struct hd__place_in_job *place, pid_t parent,
-                     int (*body)(void *, const struct hd__place_in_job *), void *user)
+static int run_child(int32_t rank, int32_t n, int port_pipe, struct hd__launch_env *env, pid_t parent,
+                     int (*body)(void *, const struct hd__launch_env *), void *user)
 {
     sigset_t none;
     sigemptyset(&none);
     sigprocmask(SIG_SETMASK, &none, NULL);
     prctl(PR_SET_PDEATHSIG, SIGKILL);
-    if (getppid() != parent || read(port_pipe, &place->store.port, sizeof place->store.port) != sizeof place->store.port)
+    if (getppid() != parent || read(port_pipe, &env->store.port, sizeof env->store.port) != sizeof env->store.port)
         return 1;
     close(port_pipe);
-    pin(rank, n);
-    place->rank = place->local_rank = rank;
-    return body(user, place);
+    pin_rank(rank, n);
+    env->rank = env->local_rank = rank;
+    return body(user, env);
 }
 
 /* The first rank that ended badly; before all others the first that somebody killed: they may have seen it sooner. */
@@ -61,7 +61,7 @@ struct failure {
 };
 
 /* A rank that refused, stopped or gave up has said why. One that ended without a word, as the rendezvous saw it, has not. */
-static void say_exit(const struct child *children, const struct failure *first, int32_t culprit, int32_t why)
+static void report_exit(const struct child *children, const struct failure *first, int32_t culprit, int32_t why)
 {
     int32_t rank = culprit >= 0 ? culprit : first->rank;
     const struct child *child = &children[rank];
@@ -71,7 +71,7 @@ static void say_exit(const struct child *children, const struct failure *first, 
 }
 
 /* A child ended, or was stopped or continued: a stopped one cannot end by itself when it has to. */
-static void note(struct child *child, int32_t rank, int status, struct failure *first)
+static void record_status(struct child *child, int32_t rank, int status, struct failure *first)
 {
     int killed, is_first;
     if (WIFSTOPPED(status) || WIFCONTINUED(status)) {
@@ -116,40 +116,40 @@ static void signal_all(struct child *children, int32_t n, int sig)
 }
 
 /* Collects children that ended; returns how many still run. */
-static int32_t collect(struct child *children, int32_t n, struct failure *first)
+static int32_t reap_children(struct child *children, int32_t n, struct failure *first)
 {
     int32_t running = 0;
     for (int32_t i = 0; i < n; i++) {
         int status;
         while (children[i].running && waitpid(children[i].pid, &status, WNOHANG | WUNTRACED | WCONTINUED) == children[i].pid)
-            note(&children[i], i, status, first);
+            record_status(&children[i], i, status, first);
         running += children[i].running;
     }
     return running;
 }
 
 /* This process was stopped too, as by Ctrl-Z: nobody is to blame for the time. */
-static void forgive_stopped(struct child *children, int32_t n)
+static void restart_stop_timers(struct child *children, int32_t n)
 {
     for (int32_t i = 0; i < n; i++)
         children[i].since = hd__now();
 }
 
 /* A rank that is stopped for dead_after is dead, also where it never came to the rendezvous, or was the last to leave it. */
-static struct failure watch(struct child *children, int32_t n, double dead_after, const sigset_t *signals)
+static struct failure wait_children(struct child *children, int32_t n, double dead_after, const sigset_t *signals)
 {
     struct failure first = {0};
     int killed = 0;
-    while (collect(children, n, &first)) {
+    while (reap_children(children, n, &first)) {
         struct timespec wait = {.tv_nsec = 100000000};
         double before = hd__now();
         int sig = sigtimedwait(signals, NULL, &wait);
         if (sig == SIGTERM || sig == SIGINT)
             signal_all(children, n, sig);
         if (hd__now() - before > dead_after / 2)
-            forgive_stopped(children, n);
+            restart_stop_timers(children, n);
         kill_stopped(children, n, first.code && first.code != 3 ? 0 : dead_after);
-        if (first.code && first.code != 3 && !killed && hd__now() > first.since + GRACE) {
+        if (first.code && first.code != 3 && !killed && hd__now() > first.since + GRACE_SECONDS) {
             hd__log(HD_LOG_WARN, NULL, "ranks that did not end by themselves are killed");
             signal_all(children, n, SIGKILL);
             killed = 1;
@@ -175,25 +175,25 @@ static int serve_and_watch(struct child *children, int32_t n, int port_pipe, con
                 hd__log(HD_LOG_ERROR, NULL, "cannot tell rank %d where the rendezvous is", i);
     }
     close(port_pipe);
-    first = watch(children, n, options->dead_after, signals);
+    first = wait_children(children, n, options->dead_after, signals);
     culprit = server ? hd__server_ended_by(server, &why) : -1;
     hd__server_close(server);
-    say_exit(children, &first, culprit, why);
+    report_exit(children, &first, culprit, why);
     return !first.killed && culprit >= 0 && children[culprit].exit_code ? children[culprit].exit_code : first.code;
 }
 
-void hd__launch_patience(struct hd__server_options *options, const struct hd__reporter *reporter)
+void hd__launch_set_timeouts(struct hd__server_options *options, const struct hd__reporter *reporter)
 {
     options->late_after = reporter ? reporter->late_after : 0;
     options->timeout = reporter ? reporter->timeout : 0;
 }
 
-static struct hd__server_options options_for(int32_t n, double dead_after, const struct hd__reporter *reporter)
+static struct hd__server_options make_server_options(int32_t n, double dead_after, const struct hd__reporter *reporter)
 {
     struct hd__server_options options = {.address = "127.0.0.1", .size = n, .rank = -1, .dead_after = dead_after,
-                                         .gathered = reporter ? reporter->gathered : NULL, .user = (void *)reporter};
-    hd__launch_patience(&options, reporter);
-    hd__secret_make(options.secret);
+                                         .on_dumps = reporter ? reporter->on_dumps : NULL, .user = (void *)reporter};
+    hd__launch_set_timeouts(&options, reporter);
+    hd__store_secret_generate(options.secret);
     return options;
 }
 
@@ -210,34 +210,34 @@ static void block_signals(sigset_t *signals, sigset_t *before)
 }
 
 /* Serves the rendezvous, and leaves word of it in the environment. */
-static int32_t serve_ranks(int32_t n, double dead_after, const struct hd__reporter *reporter, struct hd__server **server,
+static int32_t serve_rendezvous(int32_t n, double dead_after, const struct hd__reporter *reporter, struct hd__server **server,
                            struct hd_error *err)
 {
-    struct hd__server_options options = options_for(n, dead_after, reporter);
+    struct hd__server_options options = make_server_options(n, dead_after, reporter);
     char secret[33], word[64];
     int32_t rc = getenv("MASTER_ADDR") ? HD_OK : hd__server_open(&options, server, err);
     if (rc || !*server)
         return rc;
-    hd__secret_text(options.secret, secret);
+    hd__store_secret_format(options.secret, secret);
     snprintf(word, sizeof word, "%u %s", hd__server_port(*server), secret);
-    setenv(HD__RENDEZVOUS, word, 1);
+    setenv(HD__LAUNCH_RENDEZVOUS_ENV, word, 1);
     return HD_OK;
 }
 
 /* The job ended by a fault, and the command that started its ranks does not end: it may not even have started them. */
-struct late_end {
+struct launcher_stop {
     double since; /* of the fault; 0: there was none */
     int sent;
 };
 
-static void end_late(pid_t pid, const struct hd__server *server, struct late_end *end)
+static void stop_late_launcher(pid_t pid, const struct hd__server *server, struct launcher_stop *end)
 {
     int32_t why = HD_OK;
     if (server)
         hd__server_ended_by(server, &why);
     if (!end->since && why)
         end->since = hd__now();
-    if (!end->since || hd__now() < end->since + (2 + end->sent) * GRACE)
+    if (!end->since || hd__now() < end->since + (2 + end->sent) * GRACE_SECONDS)
         return;
     if (!end->sent)
         hd__log(HD_LOG_WARN, NULL, "the command that started the ranks did not end by itself and is ended");
@@ -251,22 +251,22 @@ int hd__launch_command(const struct hd_comm_launcher *launcher, int32_t n, doubl
     struct hd_error err = HD_ERROR_INIT;
     struct hd__server *server = NULL;
     sigset_t signals, before;
-    struct late_end end = {0};
+    struct launcher_stop end = {0};
     pid_t pid;
     int status, sig;
     block_signals(&signals, &before);
-    if (serve_ranks(n, dead_after, reporter, &server, &err) || hd__launcher_start(launcher, n, words, &pid, &err)) {
+    if (serve_rendezvous(n, dead_after, reporter, &server, &err) || hd__launch_external_start(launcher, n, words, &pid, &err)) {
         hd__log(HD_LOG_ERROR, NULL, "%s", err.message);
         hd__server_close(server);
         return 2;
     }
-    unsetenv(HD__RENDEZVOUS);
+    unsetenv(HD__LAUNCH_RENDEZVOUS_ENV);
     while (waitpid(pid, &status, WNOHANG) != pid) {
         struct timespec wait = {.tv_nsec = 100000000};
         sig = sigtimedwait(&signals, NULL, &wait);
         if (sig == SIGTERM || sig == SIGINT)
             kill(pid, SIGUSR1);
-        end_late(pid, server, &end);
+        stop_late_launcher(pid, server, &end);
     }
     hd__server_close(server);
     sigprocmask(SIG_SETMASK, &before, NULL);
@@ -274,18 +274,18 @@ int hd__launch_command(const struct hd_comm_launcher *launcher, int32_t n, doubl
 }
 
 int hd__launch_local(int32_t n, double dead_after, const struct hd__reporter *reporter,
-                     int (*body)(void *user, const struct hd__place_in_job *place), void *user)
+                     int (*body)(void *user, const struct hd__launch_env *env), void *user)
 {
-    struct hd__place_in_job place = {.size = n, .local_size = n, .ours = 1, .reporter = reporter,
+    struct hd__launch_env env = {.size = n, .local_size = n, .launched_by_heddle = 1, .reporter = reporter,
                                      .store = {.host = "127.0.0.1", .dead_after = dead_after}};
-    struct hd__server_options options = options_for(n, dead_after, reporter);
+    struct hd__server_options options = make_server_options(n, dead_after, reporter);
     struct child *children = hd__alloc((size_t)n * sizeof *children);
     pid_t parent = getpid();
     sigset_t signals, before;
     int port_pipe[2], code;
     if (pipe(port_pipe))
         hd__die("pipe: %s", strerror(errno));
-    memcpy(place.store.secret, options.secret, sizeof options.secret);
+    memcpy(env.store.secret, options.secret, sizeof options.secret);
     block_signals(&signals, &before);
     signal(SIGPIPE, SIG_IGN); /* the others may have read their port, and the one that is left be dead */
     fflush(NULL);
@@ -294,7 +294,7 @@ int hd__launch_local(int32_t n, double dead_after, const struct hd__reporter *re
         if (pid == 0) {
             close(port_pipe[1]);
             free(children);
-            code = run_child(i, n, port_pipe[0], &place, parent, body, user);
+            code = run_child(i, n, port_pipe[0], &env, parent, body, user);
             fflush(NULL);
             _exit(code);
         }

@@ -13,16 +13,16 @@
 #include "service/metrics/tensorboard.h"
 
 struct hd__metrics {
-    int fd, live, lost; /* lost: the last line was not written */
+    int fd, is_terminal, write_failed; /* lost: the last line was not written */
     char *path;
     double started;
-    int64_t first; /* step before the first of this run */
-    struct hd__tensorboard *board; /* NULL: none */
+    int64_t first_step; /* step before the first of this run */
+    struct hd__metrics_event_writer *tensorboard; /* NULL: none */
 };
 
 /* ---- resuming */
 
-static int64_t step_of(const char *line, size_t length)
+static int64_t line_step(const char *line, size_t length)
 {
     json_t *object = json_loadb(line, length, 0, NULL);
     json_t *step = json_object_get(object, "step");
@@ -31,7 +31,7 @@ static int64_t step_of(const char *line, size_t length)
     return value;
 }
 
-int32_t hd__metrics_cut(const char *path, int64_t step, struct hd_error *err)
+int32_t hd__metrics_truncate(const char *path, int64_t step, struct hd_error *err)
 {
     FILE *file = fopen(path, "r+");
     char *line = NULL;
@@ -42,7 +42,7 @@ int32_t hd__metrics_cut(const char *path, int64_t step, struct hd_error *err)
     if (!file)
         return errno == ENOENT ? HD_OK : hd_fail(err, HD_E_IO, "%s: %s", path, strerror(errno));
     while ((n = getline(&line, &room, file)) > 0) {
-        int64_t at = line[n - 1] == '\n' ? step_of(line, (size_t)n) : -1;
+        int64_t at = line[n - 1] == '\n' ? line_step(line, (size_t)n) : -1;
         if (at < 0 || at > step)
             break;
         keep += n;
@@ -69,11 +69,11 @@ static void write_line(struct hd__metrics *m, struct hd__text *text)
             break;
         done += (size_t)n;
     }
-    if (done < text->length && !m->lost)
+    if (done < text->length && !m->write_failed)
         hd__log(HD_LOG_WARN, "metrics", "%s cannot be written: %s; lines are left out until it can be", m->path, strerror(errno));
     if (done < text->length && done && start >= 0 && ftruncate(m->fd, start))
         hd__log(HD_LOG_WARN, "metrics", "%s has half a line: %s", m->path, strerror(errno));
-    m->lost = done < text->length;
+    m->write_failed = done < text->length;
     hd__text_free(text);
 }
 
@@ -83,7 +83,7 @@ int32_t hd__metrics_open(const char *path, int64_t resumed, json_t *start, struc
     struct hd__text text = {0};
     char *first;
     int why;
-    int32_t rc = resumed ? hd__metrics_cut(path, resumed, err) : HD_OK;
+    int32_t rc = resumed ? hd__metrics_truncate(path, resumed, err) : HD_OK;
     if (rc)
         return rc;
     why = hd__make_folders(path);
@@ -95,9 +95,9 @@ int32_t hd__metrics_open(const char *path, int64_t resumed, json_t *start, struc
         return hd_fail(err, HD_E_IO, "metrics.jsonl: %s: %s", path, strerror(why));
     }
     m->path = hd__strdup(path);
-    m->live = hd__output_terminal();
+    m->is_terminal = hd__output_is_terminal();
     m->started = hd__now();
-    m->first = resumed;
+    m->first_step = resumed;
     first = json_dumps(start, JSON_COMPACT);
     hd__text_add(&text, "%s\n", first);
     free(first);
@@ -115,9 +115,9 @@ static void duration(double seconds, char out[32])
         snprintf(out, 32, "%ldm%02lds", s / 60, s % 60);
 }
 
-static void show(struct hd__metrics *m, const struct hd__metrics_row *r)
+static void print_step(struct hd__metrics *m, const struct hd__metrics_row *r)
 {
-    double per_step = (hd__now() - m->started) / (double)HD__MAX(1, r->step - m->first);
+    double per_step = (hd__now() - m->started) / (double)HD__MAX(1, r->step - m->first_step);
     char left[32], memory[32], mfu[32] = "", val[32] = "", scale[64] = "";
     duration(per_step * (double)(r->steps - r->step), left);
     hd__bytes_text((uint64_t)r->rss_bytes, memory);
@@ -127,32 +127,32 @@ static void show(struct hd__metrics *m, const struct hd__metrics_row *r)
         snprintf(val, sizeof val, "  val_loss %.4f", r->val_loss);
     if (r->loss_scale > 0)
         snprintf(scale, sizeof scale, "  scale %.0f%s", r->loss_scale, isfinite(r->grad_norm) ? "" : " (overflow: skipped)");
-    printf("%sstep %" PRId64 "/%" PRId64 "  loss %.4f%s  norm %.3f%s  lr %.2e  %.0f tokens/s%s  %s  left %s%s", m->live ? "\r\033[K" : "",
-           r->step, r->steps, r->loss, val, r->grad_norm, scale, r->lr, r->tokens_per_s, mfu, memory, left, m->live ? "" : "\n");
-    if (m->live && (r->step == r->steps || !isnan(r->val_loss)))
+    printf("%sstep %" PRId64 "/%" PRId64 "  loss %.4f%s  norm %.3f%s  lr %.2e  %.0f tokens/s%s  %s  left %s%s", m->is_terminal ? "\r\033[K" : "",
+           r->step, r->steps, r->loss, val, r->grad_norm, scale, r->lr, r->tokens_per_s, mfu, memory, left, m->is_terminal ? "" : "\n");
+    if (m->is_terminal && (r->step == r->steps || !isnan(r->val_loss)))
         putchar('\n');
     fflush(stdout);
 }
 
-int32_t hd__metrics_tensorboard(struct hd__metrics *m, const char *folder, int64_t resumed, struct hd_error *err)
+int32_t hd__metrics_open_tensorboard(struct hd__metrics *m, const char *folder, int64_t resumed, struct hd_error *err)
 {
-    return hd__tensorboard_open(folder, resumed, &m->board, err);
+    return hd__metrics_event_writer_open(folder, resumed, &m->tensorboard, err);
 }
 
-static void write_board(struct hd__metrics *m, const struct hd__metrics_row *r)
+static void write_tensorboard(struct hd__metrics *m, const struct hd__metrics_row *r)
 {
     struct timespec now;
-    const struct hd__scalar scalars[] = {
+    const struct hd__metrics_scalar scalars[] = {
         {"train/loss", r->loss},         {"val/loss", r->val_loss}, {"train/grad_norm", isfinite(r->grad_norm) ? r->grad_norm : NAN},
         {"train/lr", r->lr},             {"train/loss_scale", r->loss_scale > 0 ? r->loss_scale : NAN},
         {"perf/tokens_per_s", r->tokens_per_s},
         {"perf/step_s", r->step_s},      {"perf/comm_s", r->comm_s}, {"perf/mfu", r->mfu},
         {"memory/rss_bytes", (double)r->rss_bytes},
     };
-    if (!m->board)
+    if (!m->tensorboard)
         return;
     clock_gettime(CLOCK_REALTIME, &now);
-    hd__tensorboard_step(m->board, (double)now.tv_sec + (double)now.tv_nsec * 1e-9, r->step, scalars, HD__COUNT(scalars));
+    hd__metrics_event_writer_write(m->tensorboard, (double)now.tv_sec + (double)now.tv_nsec * 1e-9, r->step, scalars, HD__COUNT(scalars));
 }
 
 /* JSON has no infinity: null stands for what a skipped step has no number of. */
@@ -164,7 +164,7 @@ static void add_number(struct hd__text *text, const char *name, double value)
         hd__text_add(text, ", \"%s\": null", name);
 }
 
-void hd__metrics_step(struct hd__metrics *m, const struct hd__metrics_row *r)
+void hd__metrics_log_step(struct hd__metrics *m, const struct hd__metrics_row *r)
 {
     struct hd__text text = {0};
     hd__text_add(&text, "{\"step\": %" PRId64, r->step);
@@ -178,21 +178,21 @@ void hd__metrics_step(struct hd__metrics *m, const struct hd__metrics_row *r)
                  "\"comm_s\": %.6g, \"mfu\": %.6g, \"arena_bytes\": %" PRId64 ", \"rss_bytes\": %" PRId64 "}\n", r->lr,
                  r->tokens, r->tokens_per_s, r->step_s, r->comm_s, r->mfu, r->arena_bytes, r->rss_bytes);
     write_line(m, &text);
-    write_board(m, r);
-    show(m, r);
+    write_tensorboard(m, r);
+    print_step(m, r);
 }
 
 void hd__metrics_close(struct hd__metrics *m)
 {
     if (!m)
         return;
-    hd__tensorboard_close(m->board);
+    hd__metrics_event_writer_close(m->tensorboard);
     close(m->fd);
     free(m->path);
     free(m);
 }
 
-int64_t hd__resident_bytes(void)
+int64_t hd__metrics_resident_bytes(void)
 {
     long pages = 0;
     FILE *f = fopen("/proc/self/statm", "r");

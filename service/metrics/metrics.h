@@ -31,14 +31,14 @@ struct hd__metrics_row {
  * first line's object (borrowed); it is written by fresh and resumed runs alike. */
 int32_t hd__metrics_open(const char *path, int64_t resumed, json_t *start, struct hd__metrics **metrics, struct hd_error *err);
 /* Writes the same numbers for TensorBoard as well, into a folder. `resumed` as above. */
-int32_t hd__metrics_tensorboard(struct hd__metrics *metrics, const char *folder, int64_t resumed, struct hd_error *err);
+int32_t hd__metrics_open_tensorboard(struct hd__metrics *metrics, const char *folder, int64_t resumed, struct hd_error *err);
 /* Appends a line to the file and shows the step: one live line on a terminal, a plain line elsewhere. */
-void hd__metrics_step(struct hd__metrics *metrics, const struct hd__metrics_row *row);
+void hd__metrics_log_step(struct hd__metrics *metrics, const struct hd__metrics_row *row);
 void hd__metrics_close(struct hd__metrics *metrics); /* NULL is fine */
 
 /* Cuts a torn last line and all lines whose "step" is above `step`. */
-int32_t hd__metrics_cut(const char *path, int64_t step, struct hd_error *err);
+int32_t hd__metrics_truncate(const char *path, int64_t step, struct hd_error *err);
 
-int64_t hd__resident_bytes(void); /* of this process */
+int64_t hd__metrics_resident_bytes(void); /* of this process */
 
 #endif

@@ -13,7 +13,7 @@
 #include <time.h>
 #include <unistd.h>
 
-struct hd__tensorboard {
+struct hd__metrics_event_writer {
     char *path;
     int fd;
     int failed;
@@ -30,7 +30,7 @@ static uint32_t crc_of_byte(uint32_t c)
     return c;
 }
 
-uint32_t hd__crc32c(const void *data, size_t bytes)
+uint32_t hd__metrics_crc32c(const void *data, size_t bytes)
 {
     const uint8_t *p = data;
     uint32_t c = 0xffffffff;
@@ -39,9 +39,9 @@ uint32_t hd__crc32c(const void *data, size_t bytes)
     return ~c;
 }
 
-static uint32_t masked(const void *data, size_t bytes)
+static uint32_t masked_crc(const void *data, size_t bytes)
 {
-    uint32_t c = hd__crc32c(data, bytes);
+    uint32_t c = hd__metrics_crc32c(data, bytes);
     return (c >> 15 | c << 17) + 0xa282ead8;
 }
 
@@ -83,10 +83,10 @@ static void put_bytes(struct hd__text *out, uint32_t field, const void *data, si
 static void put_record(struct hd__text *out, struct hd__text *event)
 {
     uint64_t length = event->length;
-    uint32_t crc = masked(&length, sizeof length);
+    uint32_t crc = masked_crc(&length, sizeof length);
     put(out, &length, sizeof length);
     put(out, &crc, sizeof crc);
-    crc = masked(event->at, event->length);
+    crc = masked_crc(event->at, event->length);
     put(out, event->at, event->length);
     put(out, &crc, sizeof crc);
     hd__text_free(event);
@@ -94,7 +94,7 @@ static void put_record(struct hd__text *out, struct hd__text *event)
 
 /* ---- events */
 
-static void put_head(struct hd__text *event, double wall, int64_t step)
+static void put_event_header(struct hd__text *event, double wall, int64_t step)
 {
     put_key(event, 1, FIXED64);
     put(event, &wall, sizeof wall);
@@ -104,24 +104,24 @@ static void put_head(struct hd__text *event, double wall, int64_t step)
     put_varint(event, (uint64_t)step);
 }
 
-void hd__event_version(struct hd__text *out, double wall)
+void hd__metrics_event_version(struct hd__text *out, double wall)
 {
     struct hd__text event = {0};
-    put_head(&event, wall, 0);
+    put_event_header(&event, wall, 0);
     put_bytes(&event, 3, "brain.Event:2", 13);
     put_record(out, &event);
 }
 
-void hd__event_restart(struct hd__text *out, double wall, int64_t step)
+void hd__metrics_event_restart(struct hd__text *out, double wall, int64_t step)
 {
     static const uint8_t start[] = {1 << 3 | VARINT, 1};
     struct hd__text event = {0};
-    put_head(&event, wall, step);
+    put_event_header(&event, wall, step);
     put_bytes(&event, 7, start, sizeof start);
     put_record(out, &event);
 }
 
-static void put_scalar(struct hd__text *summary, const struct hd__scalar *scalar)
+static void put_scalar(struct hd__text *summary, const struct hd__metrics_scalar *scalar)
 {
     struct hd__text value = {0};
     float x = (float)scalar->value;
@@ -132,7 +132,7 @@ static void put_scalar(struct hd__text *summary, const struct hd__scalar *scalar
     hd__text_free(&value);
 }
 
-void hd__event_scalars(struct hd__text *out, double wall, int64_t step, const struct hd__scalar *scalars,
+void hd__metrics_event_scalars(struct hd__text *out, double wall, int64_t step, const struct hd__metrics_scalar *scalars,
                        uint32_t n)
 {
     struct hd__text event = {0}, summary = {0};
@@ -140,7 +140,7 @@ void hd__event_scalars(struct hd__text *out, double wall, int64_t step, const st
         if (!isnan(scalars[i].value))
             put_scalar(&summary, &scalars[i]);
     if (summary.length) {
-        put_head(&event, wall, step);
+        put_event_header(&event, wall, step);
         put_bytes(&event, 5, summary.at, summary.length);
         put_record(out, &event);
     }
@@ -162,7 +162,7 @@ static int make_folders(const char *path)
     return rc;
 }
 
-static void write_out(struct hd__tensorboard *b, struct hd__text *text)
+static void write_out(struct hd__metrics_event_writer *b, struct hd__text *text)
 {
     ssize_t n = text->length ? write(b->fd, text->at, text->length) : 0;
     if (n != (ssize_t)text->length && !b->failed) {
@@ -173,7 +173,7 @@ static void write_out(struct hd__tensorboard *b, struct hd__text *text)
     hd__text_free(text);
 }
 
-int32_t hd__tensorboard_open(const char *folder, int64_t resumed, struct hd__tensorboard **board,
+int32_t hd__metrics_event_writer_open(const char *folder, int64_t resumed, struct hd__metrics_event_writer **writer,
                              struct hd_error *err)
 {
     struct timespec now;
@@ -193,25 +193,25 @@ int32_t hd__tensorboard_open(const char *folder, int64_t resumed, struct hd__ten
         free(path);
         return HD_E_IO;
     }
-    struct hd__tensorboard *b = hd__alloc(sizeof *b);
+    struct hd__metrics_event_writer *b = hd__alloc(sizeof *b);
     b->path = path;
     b->fd = fd;
-    hd__event_version(&first, wall);
-    hd__event_restart(&first, wall, resumed + 1);
+    hd__metrics_event_version(&first, wall);
+    hd__metrics_event_restart(&first, wall, resumed + 1);
     write_out(b, &first);
-    *board = b;
+    *writer = b;
     return HD_OK;
 }
 
-void hd__tensorboard_step(struct hd__tensorboard *b, double wall, int64_t step,
-                          const struct hd__scalar *scalars, uint32_t n)
+void hd__metrics_event_writer_write(struct hd__metrics_event_writer *b, double wall, int64_t step,
+                          const struct hd__metrics_scalar *scalars, uint32_t n)
 {
     struct hd__text text = {0};
-    hd__event_scalars(&text, wall, step, scalars, n);
+    hd__metrics_event_scalars(&text, wall, step, scalars, n);
     write_out(b, &text);
 }
 
-void hd__tensorboard_close(struct hd__tensorboard *b)
+void hd__metrics_event_writer_close(struct hd__metrics_event_writer *b)
 {
     if (!b)
         return;

@@ -9,9 +9,9 @@
 
 #include "core/base/base.h"
 
-struct hd__tensorboard;
+struct hd__metrics_event_writer;
 
-struct hd__scalar {
+struct hd__metrics_scalar {
     const char *tag; /* "train/loss" */
     double value;    /* stored as a float */
 };
@@ -19,19 +19,19 @@ struct hd__scalar {
 /* Makes the folder, and a file in it that no other run has. `resumed`: the step of the checkpoint, 0 for a
  * fresh run.
  */
-int32_t hd__tensorboard_open(const char *folder, int64_t resumed, struct hd__tensorboard **board,
+int32_t hd__metrics_event_writer_open(const char *folder, int64_t resumed, struct hd__metrics_event_writer **writer,
                              struct hd_error *err);
 /* `wall`: seconds since 1970. Scalars that are NaN are left out. A failing write is logged once; training
  * goes on. */
-void hd__tensorboard_step(struct hd__tensorboard *board, double wall, int64_t step,
-                          const struct hd__scalar *scalars, uint32_t n);
-void hd__tensorboard_close(struct hd__tensorboard *board); /* NULL is fine */
+void hd__metrics_event_writer_write(struct hd__metrics_event_writer *writer, double wall, int64_t step,
+                          const struct hd__metrics_scalar *scalars, uint32_t n);
+void hd__metrics_event_writer_close(struct hd__metrics_event_writer *writer); /* NULL is fine */
 
 /* ---- the format, for tests */
-uint32_t hd__crc32c(const void *data, size_t bytes);
-void hd__event_version(struct hd__text *out, double wall);
-void hd__event_restart(struct hd__text *out, double wall, int64_t step);
-void hd__event_scalars(struct hd__text *out, double wall, int64_t step, const struct hd__scalar *scalars,
+uint32_t hd__metrics_crc32c(const void *data, size_t bytes);
+void hd__metrics_event_version(struct hd__text *out, double wall);
+void hd__metrics_event_restart(struct hd__text *out, double wall, int64_t step);
+void hd__metrics_event_scalars(struct hd__text *out, double wall, int64_t step, const struct hd__metrics_scalar *scalars,
                        uint32_t n);
 
 #endif

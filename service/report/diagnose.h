@@ -12,54 +12,54 @@
 #include "core/base/base.h"
 
 /* X(constant, name in the file): what is wrong */
-#define HD__VERDICTS(X)                                                        \
-    X(HD__VERDICT_NONE, "nothing found")                                       \
-    X(HD__VERDICT_DEAD, "dead")         /* the rank died */                    \
-    X(HD__VERDICT_SILENT, "silent")     /* others wait for it; no answer */    \
-    X(HD__VERDICT_MISMATCH, "mismatch") /* its call is not the others' */      \
-    X(HD__VERDICT_LATE, "late")         /* others wait for it; it lives */     \
-    X(HD__VERDICT_CYCLE, "circle")      /* they wait for each other */         \
-    X(HD__VERDICT_STUCK, "stuck")       /* all came, and it does not end */    \
-    X(HD__VERDICT_FAILED, "failed")     /* it gave up for a reason of its own */
+#define HD__DIAGNOSES(X)                                                        \
+    X(HD__DIAGNOSIS_NONE, "nothing found")                                       \
+    X(HD__DIAGNOSIS_DEAD, "dead")         /* the rank died */                    \
+    X(HD__DIAGNOSIS_SILENT, "silent")     /* others wait for it; no answer */    \
+    X(HD__DIAGNOSIS_MISMATCH, "mismatch") /* its call is not the others' */      \
+    X(HD__DIAGNOSIS_LATE, "late")         /* others wait for it; it lives */     \
+    X(HD__DIAGNOSIS_CYCLE, "circle")      /* they wait for each other */         \
+    X(HD__DIAGNOSIS_STUCK, "stuck")       /* all came, and it does not end */    \
+    X(HD__DIAGNOSIS_FAILED, "failed")     /* it gave up for a reason of its own */
 
 enum {
-#define HD__VERDICT_ENUM(constant, name) constant,
-    HD__VERDICTS(HD__VERDICT_ENUM)
-#undef HD__VERDICT_ENUM
+#define HD__DIAGNOSIS_ENUM(constant, name) constant,
+    HD__DIAGNOSES(HD__DIAGNOSIS_ENUM)
+#undef HD__DIAGNOSIS_ENUM
 };
 
-struct hd__verdict {
+struct hd__report_diagnosis {
     int32_t kind; /* HD__VERDICT_... */
     int32_t rank; /* the first to blame; -1: nobody */
     double waited; /* seconds that the wait took so far; of a circle the shortest */
-    char words[1024]; /* one sentence */
-    int32_t channel_rank, reserved; /* where the operation below is found: in this rank's part; -1: there is none */
-    uint64_t number; /* of the operation that the others wait for, or that differs, in that rank's numbering */
+    char summary[1024]; /* one sentence */
+    int32_t op_rank, reserved; /* where the operation below is found: in this rank's part; -1: there is none */
+    uint64_t op_number; /* of the operation that the others wait for, or that differs, in that rank's numbering */
 };
 
 /* `report` has size, end and rank (docs/running.md); parts that lack fields are passed over. */
-void hd__judge(const json_t *report, struct hd__verdict *verdict);
-const char *hd__verdict_name(int32_t kind);
+void hd__report_diagnose(const json_t *report, struct hd__report_diagnosis *diagnosis);
+const char *hd__report_diagnosis_name(int32_t kind);
 
 /* ---- shared with the table */
 
 /* An operation of a part. Text belongs to the report. */
-struct hd__seen {
+struct hd__report_op_record {
     int32_t rank;
     const char *channel; /* a key that is the same on all members */
     const char *name, *section, *dtype, *redop, *code;
     json_int_t number, seq, instr, count, bytes, calls, root, tag;
-    int32_t message; /* between two ranks */
+    int32_t p2p; /* between two ranks */
     double enqueued, waited, completed; /* seconds before the part was written; -1: not yet */
 };
-struct hd__seen_all {
-    HD__ARRAY(struct hd__seen) at; /* by channel, seq, rank */
+struct hd__report_op_records {
+    HD__ARRAY(struct hd__report_op_record) list; /* by channel, seq, rank */
     struct hd__arena arena;
 };
-void hd__seen_read(const json_t *report, struct hd__seen_all *all);
-void hd__seen_free(struct hd__seen_all *all);
-int hd__seen_differ(const struct hd__seen *a, const struct hd__seen *b);
+void hd__report_op_records_read(const json_t *report, struct hd__report_op_records *all);
+void hd__report_op_records_free(struct hd__report_op_records *all);
+int hd__report_op_records_differ(const struct hd__report_op_record *a, const struct hd__report_op_record *b);
 /* "#49 reduce_scatter fp32 sum count 434560 (operation 12 of dp, 0-3)". Returns out. */
-const char *hd__seen_text(const struct hd__seen *seen, char out[256]);
+const char *hd__report_op_record_text(const struct hd__report_op_record *record, char out[256]);
 
 #endif

@@ -54,27 +54,27 @@ static json_t *ops_json(const struct hd__flight *f, uint64_t n, double now)
     uint64_t last = __atomic_load_n(&f->number, __ATOMIC_ACQUIRE);
     for (uint64_t number = last > n ? last - n + 1 : 1; number <= last; number++) {
         struct hd__flight_record r;
-        if (hd__flight_read(f, number, &r))
+        if (hd__comm_flight_read(f, number, &r))
             json_array_append_new(ops, op_json(&r, now));
     }
     return ops;
 }
 
-size_t hd__report_part(const struct hd__flight *f, int32_t rank, const char *at, char *out, size_t room)
+size_t hd__report_rank_dump(const struct hd__flight *f, int32_t rank, const char *at, char *out, size_t room)
 {
     for (uint64_t n = f->room;; n /= 2) {
         double now = hd__now();
-        json_t *channels = json_array(), *part;
+        json_t *channels = json_array(), *dump;
         size_t bytes;
         for (const struct hd__flight_channel *c = __atomic_load_n(&f->channels, __ATOMIC_ACQUIRE); c; c = __atomic_load_n(&c->next, __ATOMIC_ACQUIRE))
             json_array_append_new(channels, channel_json(c));
-        part = json_pack("{s:i, s:I, s:s, s:f, s:I, s:I, s:o, s:o}", "rank", rank, "step",
-                         (json_int_t)__atomic_load_n(&f->step, __ATOMIC_RELAXED), "at", at, "waited", hd__flight_waited(f), "waiting",
+        dump = json_pack("{s:i, s:I, s:s, s:f, s:I, s:I, s:o, s:o}", "rank", rank, "step",
+                         (json_int_t)__atomic_load_n(&f->step, __ATOMIC_RELAXED), "at", at, "waited", hd__comm_flight_waited(f), "waiting",
                          (json_int_t)__atomic_load_n(&f->waiting, __ATOMIC_ACQUIRE), "operations",
                          (json_int_t)__atomic_load_n(&f->number, __ATOMIC_ACQUIRE), "channels", channels, "ops",
                          ops_json(f, n, now));
-        bytes = json_dumpb(part, out, room, JSON_COMPACT | JSON_REAL_PRECISION(9));
-        json_decref(part);
+        bytes = json_dumpb(dump, out, room, JSON_COMPACT | JSON_REAL_PRECISION(9));
+        json_decref(dump);
         if (bytes <= room)
             return bytes;
         if (!n)

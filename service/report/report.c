@@ -15,16 +15,16 @@
 /* ---- putting together */
 
 /* A rank's part, or that there is none: why. */
-static json_t *part_json(int32_t rank, const char *text, uint8_t state)
+static json_t *dump_json(int32_t rank, const char *text, uint8_t state)
 {
     static const char *const states[] = {"never came", "silent", "left", "dead"};
-    json_t *part = text ? json_loads(text, JSON_REJECT_DUPLICATES, NULL) : NULL;
-    if (json_is_object(part)) {
-        json_object_set_new(part, "rank", json_integer(rank)); /* whatever it says of itself */
-        json_object_set_new(part, "state", json_string(state == HD__PART_DEAD ? "dead" : "answered"));
-        return part;
+    json_t *dump = text ? json_loads(text, JSON_REJECT_DUPLICATES, NULL) : NULL;
+    if (json_is_object(dump)) {
+        json_object_set_new(dump, "rank", json_integer(rank)); /* whatever it says of itself */
+        json_object_set_new(dump, "state", json_string(state == HD__RANK_DEAD ? "dead" : "answered"));
+        return dump;
     }
-    json_decref(part);
+    json_decref(dump);
     return json_pack("{s:i, s:s}", "rank", rank, "state", states[state & 3]);
 }
 
@@ -41,7 +41,7 @@ static json_t *text_json(const char *text)
     return whole;
 }
 
-static json_t *report_json(const struct hd__reporter *reporter, const struct hd__gathered *g)
+static json_t *report_json(const struct hd__reporter *reporter, const struct hd__rank_dumps *g)
 {
     json_t *ranks = json_array(), *end = json_null(), *report;
     char when[32];
@@ -49,7 +49,7 @@ static json_t *report_json(const struct hd__reporter *reporter, const struct hd_
     struct tm utc;
     strftime(when, sizeof when, "%Y-%m-%dT%H:%M:%SZ", gmtime_r(&now, &utc));
     for (int32_t r = 0; r < g->size; r++)
-        json_array_append_new(ranks, part_json(r, g->part[r], g->state[r]));
+        json_array_append_new(ranks, dump_json(r, g->dump[r], g->state[r]));
     if (g->code != HD_OK)
         end = json_pack("{s:s, s:i, s:o}", "code", hd_code_name(g->code), "rank", g->rank, "cause", text_json(g->cause));
     report = json_pack("{s:s, s:s, s:s, s:i, s:o, s:o}", "kind", "heddle report", "job", reporter->job, "time", when, "ranks", g->size,
@@ -57,11 +57,11 @@ static json_t *report_json(const struct hd__reporter *reporter, const struct hd_
     return report;
 }
 
-static void add_verdict(json_t *report, const struct hd__verdict *v)
+static void add_diagnosis(json_t *report, const struct hd__report_diagnosis *diagnosis)
 {
-    json_t *out = json_pack("{s:s, s:i, s:o}", "kind", hd__verdict_name(v->kind), "rank", v->rank, "words", text_json(v->words));
-    if (v->channel_rank >= 0)
-        json_object_update_new(out, json_pack("{s:{s:i, s:I}}", "operation", "of_rank", v->channel_rank, "n", (json_int_t)v->number));
+    json_t *out = json_pack("{s:s, s:i, s:o}", "kind", hd__report_diagnosis_name(diagnosis->kind), "rank", diagnosis->rank, "words", text_json(diagnosis->summary));
+    if (diagnosis->op_rank >= 0)
+        json_object_update_new(out, json_pack("{s:{s:i, s:I}}", "operation", "of_rank", diagnosis->op_rank, "n", (json_int_t)diagnosis->op_number));
     json_object_set_new(report, "verdict", out);
 }
 
@@ -103,11 +103,11 @@ static int write_report(const struct hd__reporter *reporter, const json_t *repor
 }
 
 /* One write, so that it stays together. */
-static void say(const json_t *report, const char *path)
+static void print_report(const json_t *report, const char *path)
 {
     struct hd__text text = {0};
     hd__text_add(&text, "error: ");
-    hd__report_words(report, &text);
+    hd__report_summary(report, &text);
     if (*path)
         hd__text_add(&text, "  report: %s (`heddle debug` shows the operations side by side)\n", path);
     for (size_t at = 0; at < text.length;) {
@@ -119,10 +119,10 @@ static void say(const json_t *report, const char *path)
     hd__text_free(&text);
 }
 
-static int any_part(const struct hd__gathered *g)
+static int any_dump(const struct hd__rank_dumps *g)
 {
     for (int32_t r = 0; r < g->size; r++)
-        if (g->part[r])
+        if (g->dump[r])
             return 1;
     return 0;
 }
@@ -130,69 +130,69 @@ static int any_part(const struct hd__gathered *g)
 /* What a rank refused before the first step needs no report. */
 static int has_begun(const json_t *report)
 {
-    const json_t *part;
+    const json_t *dump;
     size_t i;
-    json_array_foreach(json_object_get(report, "rank"), i, part)
-        if (json_integer_value(json_object_get(part, "step")) > 0)
+    json_array_foreach(json_object_get(report, "rank"), i, dump)
+        if (json_integer_value(json_object_get(dump, "step")) > 0)
             return 1;
     return 0;
 }
 
-static int32_t look(const struct hd__reporter *reporter, const struct hd__verdict *v, int32_t *rank, char cause[512])
+static int32_t check_running_job(const struct hd__reporter *reporter, const struct hd__report_diagnosis *diagnosis, int32_t *rank, char cause[512])
 {
     /* Parts are not of one moment; but all who waited in a circle before the first of them was asked for wait for ever. */
-    if (v->kind == HD__VERDICT_MISMATCH || (v->kind == HD__VERDICT_CYCLE && v->waited > HD__GATHER_SECONDS)) {
-        *rank = v->rank;
-        snprintf(cause, 512, "%.511s", v->words);
+    if (diagnosis->kind == HD__DIAGNOSIS_MISMATCH || (diagnosis->kind == HD__DIAGNOSIS_CYCLE && diagnosis->waited > HD__DUMP_SECONDS)) {
+        *rank = diagnosis->rank;
+        snprintf(cause, 512, "%.511s", diagnosis->summary);
         return HD_E_MISMATCH;
     }
-    if (v->waited >= reporter->late_after)
-        hd__log(HD_LOG_WARN, NULL, "%s", v->words);
+    if (diagnosis->waited >= reporter->late_after)
+        hd__log(HD_LOG_WARN, NULL, "%s", diagnosis->summary);
     return HD_OK;
 }
 
-int32_t hd__report_gathered(void *user, const struct hd__gathered *g, int32_t *rank, char cause[512])
+int32_t hd__report_on_dumps(void *user, const struct hd__rank_dumps *g, int32_t *rank, char cause[512])
 {
     const struct hd__reporter *reporter = user;
-    struct hd__verdict verdict;
+    struct hd__report_diagnosis diagnosis;
     char path[512] = "";
     json_t *report;
     int32_t code = HD_OK;
-    if (!any_part(g) && g->code != HD_E_PEER) /* a death is reported even where nobody is left to say more, or nobody has come yet */
+    if (!any_dump(g) && g->code != HD_E_PEER) /* a death is reported even where nobody is left to say more, or nobody has come yet */
         return HD_OK;
     report = report_json(reporter, g);
-    hd__judge(report, &verdict);
+    hd__report_diagnose(report, &diagnosis);
     if (g->code == HD_OK) {
-        code = look(reporter, &verdict, rank, cause);
-    } else if (verdict.kind != HD__VERDICT_FAILED || has_begun(report)) {
-        add_verdict(report, &verdict);
+        code = check_running_job(reporter, &diagnosis, rank, cause);
+    } else if (diagnosis.kind != HD__DIAGNOSIS_FAILED || has_begun(report)) {
+        add_diagnosis(report, &diagnosis);
         if (!write_report(reporter, report, "", path))
             *path = 0;
-        say(report, path);
+        print_report(report, path);
     }
     json_decref(report);
     return code;
 }
 
-void hd__report_alone(const struct hd__reporter *reporter, int32_t rank, int32_t size, const char *part, int32_t lost, const char *cause)
+void hd__report_write_local(const struct hd__reporter *reporter, int32_t rank, int32_t size, const char *dump, int32_t lost, const char *cause)
 {
-    const char **parts = hd__alloc((size_t)size * sizeof *parts);
+    const char **dumps = hd__alloc((size_t)size * sizeof *dumps);
     uint8_t *state = hd__alloc((size_t)size);
-    struct hd__gathered g = {.size = size, .code = HD_E_PEER, .rank = lost, .cause = cause, .part = parts, .state = state};
-    struct hd__verdict verdict;
+    struct hd__rank_dumps g = {.size = size, .code = HD_E_PEER, .rank = lost, .cause = cause, .dump = dumps, .state = state};
+    struct hd__report_diagnosis diagnosis;
     char path[512], suffix[32];
     json_t *report;
-    memset(state, HD__PART_HERE, (size_t)size);
-    state[lost] = HD__PART_DEAD;
-    parts[rank] = part;
+    memset(state, HD__RANK_CONNECTED, (size_t)size);
+    state[lost] = HD__RANK_DEAD;
+    dumps[rank] = dump;
     report = report_json(reporter, &g);
-    hd__judge(report, &verdict);
-    add_verdict(report, &verdict);
+    hd__report_diagnose(report, &diagnosis);
+    add_diagnosis(report, &diagnosis);
     snprintf(suffix, sizeof suffix, "-rank%d", rank);
     if (write_report(reporter, report, suffix, path))
         hd__log(HD_LOG_ERROR, NULL, "what this rank was doing: %s (give `heddle debug` the files of all ranks)", path);
     json_decref(report);
-    free(parts);
+    free(dumps);
     free(state);
 }
 
@@ -202,12 +202,12 @@ static int is_report(const json_t *report)
 {
     const char *kind = json_string_value(json_object_get(report, "kind"));
     json_int_t ranks = json_integer_value(json_object_get(report, "ranks"));
-    const json_t *parts = json_object_get(report, "rank"), *part;
+    const json_t *dumps = json_object_get(report, "rank"), *dump;
     size_t i;
-    json_array_foreach(parts, i, part)
-        if (!json_is_integer(json_object_get(part, "rank")))
+    json_array_foreach(dumps, i, dump)
+        if (!json_is_integer(json_object_get(dump, "rank")))
             return 0;
-    return kind && !strcmp(kind, "heddle report") && ranks > 0 && ranks < 1 << 24 && json_is_array(parts);
+    return kind && !strcmp(kind, "heddle report") && ranks > 0 && ranks < 1 << 24 && json_is_array(dumps);
 }
 
 #define NO_REPORT "this is no report of heddle; a job that fails says where it wrote one: report-TIME.json, beside its metrics"
@@ -231,7 +231,7 @@ static int32_t load_file(const char *path, json_t **report, struct hd_error *err
 }
 
 /* Parts that the first report lacks. */
-static void merge(json_t *report, const json_t *more)
+static void merge_dumps(json_t *report, const json_t *more)
 {
     json_t *ranks = json_object_get(report, "rank"), *mine, *theirs;
     size_t i;
@@ -254,13 +254,13 @@ int32_t hd__report_load(const char *const *files, size_t n, json_t **report, str
         if (!all)
             all = json_incref(one);
         else
-            merge(all, one);
+            merge_dumps(all, one);
         json_decref(one);
     }
     if (!rc && n > 1) { /* with more parts there may be more to see */
-        struct hd__verdict verdict;
-        hd__judge(all, &verdict);
-        add_verdict(all, &verdict);
+        struct hd__report_diagnosis diagnosis;
+        hd__report_diagnose(all, &diagnosis);
+        add_diagnosis(all, &diagnosis);
     }
     if (rc)
         json_decref(all);

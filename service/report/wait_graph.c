@@ -7,23 +7,23 @@
 /* ---- members of a channel: "dp 0,1,2", "pp 0,2 0>2 stream 1" */
 
 /* The next member's rank, or -1; *at moves on. Of messages only the two ends are members. */
-static int32_t next_member(const struct hd__seen *op, const char **at)
+static int32_t next_member(const struct hd__report_op_record *op, const char **at)
 {
     char *end;
     if (!*at) {
         *at = strchr(op->channel, ' ');
-        if (*at && op->message)
+        if (*at && op->p2p)
             *at = strchr(*at + 1, ' ');
         *at = *at ? *at + 1 : "";
     }
     long rank = strtol(*at, &end, 10);
     if (end == *at)
         return -1;
-    *at = *end == ',' || (op->message && *end == '>') ? end + 1 : "";
+    *at = *end == ',' || (op->p2p && *end == '>') ? end + 1 : "";
     return rank < 0 || rank > INT32_MAX ? -1 : (int32_t)rank;
 }
 
-int hd__court_takes_part(const struct hd__seen *op, int32_t rank)
+int hd__report_is_member(const struct hd__report_op_record *op, int32_t rank)
 {
     const char *at = NULL;
     for (int32_t member; (member = next_member(op, &at)) >= 0;)
@@ -33,13 +33,13 @@ int hd__court_takes_part(const struct hd__seen *op, int32_t rank)
 }
 
 /* Operations are sorted by channel, number and rank: the first one that is not before this place. */
-static uint32_t lower_bound(const struct hd__court *c, const char *channel, json_int_t seq)
+static uint32_t lower_bound(const struct hd__report_context *c, const char *channel, json_int_t seq)
 {
-    uint32_t low = 0, high = c->seen.at.count;
+    uint32_t low = 0, high = c->ops.list.count;
     while (low < high) {
         uint32_t middle = low + (high - low) / 2;
-        int order = strcmp(c->seen.at.at[middle].channel, channel);
-        if (order < 0 || (!order && c->seen.at.at[middle].seq < seq))
+        int order = strcmp(c->ops.list.at[middle].channel, channel);
+        if (order < 0 || (!order && c->ops.list.at[middle].seq < seq))
             low = middle + 1;
         else
             high = middle;
@@ -48,11 +48,11 @@ static uint32_t lower_bound(const struct hd__court *c, const char *channel, json
 }
 
 /* By rank: has it begun `op` (1), and is done with it (2)? What came later says the same. The caller frees it. */
-static uint8_t *progress_of(const struct hd__court *c, const struct hd__seen *op)
+static uint8_t *member_progress(const struct hd__report_context *c, const struct hd__report_op_record *op)
 {
     uint8_t *done = hd__alloc((size_t)c->size + 1);
-    const struct hd__seen *at = c->seen.at.at;
-    for (uint32_t i = lower_bound(c, op->channel, op->seq); i < c->seen.at.count && !strcmp(at[i].channel, op->channel); i++)
+    const struct hd__report_op_record *at = c->ops.list.at;
+    for (uint32_t i = lower_bound(c, op->channel, op->seq); i < c->ops.list.count && !strcmp(at[i].channel, op->channel); i++)
         if (at[i].seq > op->seq)
             done[at[i].rank] |= 1;
         else
@@ -62,64 +62,64 @@ static uint8_t *progress_of(const struct hd__court *c, const struct hd__seen *op
 
 /* A rank that `op` waits for, first of all one that waits for nobody itself; -1: all have come, and wait. Who has begun it
  * and does something else meanwhile keeps it waiting too, where its transport moves only when it is called. */
-static int32_t missing(const struct hd__court *c, const struct hd__seen *op)
+static int32_t find_missing_member(const struct hd__report_context *c, const struct hd__report_op_record *op)
 {
-    uint8_t *done = progress_of(c, op);
+    uint8_t *done = member_progress(c, op);
     int32_t busy = -1, waits = -1, found = -1, r;
     for (const char *at = NULL; found < 0 && (r = next_member(op, &at)) >= 0;) {
         if (r >= c->size || r == op->rank)
             continue;
-        if (!hd__court_answered(c, r) || !done[r])
-            *(c->wait[r] ? &waits : &found) = c->wait[r] && waits >= 0 ? waits : r;
-        else if (!(done[r] & 2) && !c->wait[r] && busy < 0)
+        if (!hd__report_rank_answered(c, r) || !done[r])
+            *(c->waits_for[r] ? &waits : &found) = c->waits_for[r] && waits >= 0 ? waits : r;
+        else if (!(done[r] & 2) && !c->waits_for[r] && busy < 0)
             busy = r;
     }
     free(done);
     return found >= 0 ? found : waits >= 0 ? waits : busy;
 }
 
-static void say_circle(struct hd__court *c, int32_t rank, const struct hd__seen *op)
+static void describe_cycle(struct hd__report_context *c, int32_t rank, const struct hd__report_op_record *op)
 {
-    const struct hd__seen *other = c->wait[rank];
+    const struct hd__report_op_record *other = c->waits_for[rank];
     char a[256], b[256];
-    snprintf(c->v->words, sizeof c->v->words, "ranks wait for each other: rank %d for %s in section %.40s, rank %d for %s in section "
-             "%.40s", op->rank, hd__seen_text(op, a), op->section, rank, hd__seen_text(other, b), other->section);
+    snprintf(c->diagnosis->summary, sizeof c->diagnosis->summary, "ranks wait for each other: rank %d for %s in section %.40s, rank %d for %s in section "
+             "%.40s", op->rank, hd__report_op_record_text(op, a), op->section, rank, hd__report_op_record_text(other, b), other->section);
 }
 
 /* ---- who strayed */
 
 /* The first and last number that every rank's part has. */
-static void common_numbers(const struct hd__court *c, json_int_t *first, json_int_t *last)
+static void common_range(const struct hd__report_context *c, json_int_t *first, json_int_t *last)
 {
     *first = 1;
     *last = INT64_MAX;
     for (int32_t r = 0; r < c->size; r++) {
-        const json_t *ops = json_object_get(c->part[r], "ops"), *channel;
+        const json_t *ops = json_object_get(c->dump[r], "ops"), *channel;
         size_t k;
-        json_array_foreach(json_object_get(c->part[r], "channels"), k, channel)
+        json_array_foreach(json_object_get(c->dump[r], "channels"), k, channel)
             if (json_object_get(channel, "from")) /* pipeline stages: each has a program of its own */
                 *last = 0;
         if (json_array_size(ops)) {
             *first = HD__MAX(*first, json_integer_value(json_object_get(json_array_get(ops, 0), "n")));
-            *last = HD__MIN(*last, json_integer_value(json_object_get(c->part[r], "operations")));
+            *last = HD__MIN(*last, json_integer_value(json_object_get(c->dump[r], "operations")));
         }
     }
 }
 
-static int same_step(const struct hd__seen *a, const struct hd__seen *b)
+static int same_op(const struct hd__report_op_record *a, const struct hd__report_op_record *b)
 {
     return !strcmp(a->name, b->name) && !strncmp(a->channel, b->channel, strcspn(a->channel, " ") + 1);
 }
 
 /* The only one of `n` that is not like the others; NULL: there is none, or more than one. */
-static const struct hd__seen *odd_one(const struct hd__seen *const *of, uint32_t n, const struct hd__seen **other)
+static const struct hd__report_op_record *find_outlier(const struct hd__report_op_record *const *of, uint32_t n, const struct hd__report_op_record **other)
 {
-    const struct hd__seen *most, *odd = NULL;
+    const struct hd__report_op_record *most, *odd = NULL;
     if (n < 3)
         return NULL;
-    most = same_step(of[0], of[1]) || same_step(of[0], of[2]) ? of[0] : of[1];
+    most = same_op(of[0], of[1]) || same_op(of[0], of[2]) ? of[0] : of[1];
     for (uint32_t i = 0; i < n; i++) {
-        if (same_step(most, of[i]))
+        if (same_op(most, of[i]))
             continue;
         if (odd)
             return NULL;
@@ -131,91 +131,91 @@ static const struct hd__seen *odd_one(const struct hd__seen *const *of, uint32_t
 
 static int by_number(const void *a, const void *b)
 {
-    const struct hd__seen *x = *(const struct hd__seen *const *)a, *y = *(const struct hd__seen *const *)b;
+    const struct hd__report_op_record *x = *(const struct hd__report_op_record *const *)a, *y = *(const struct hd__report_op_record *const *)b;
     int order = (x->number > y->number) - (x->number < y->number);
     return order ? order : (x->rank > y->rank) - (x->rank < y->rank);
 }
 
 /* Ranks of one program do the same things in the same order: who strayed from it has another operation by number. */
-static int find_stray(struct hd__court *c)
+static int find_divergent_rank(struct hd__report_context *c)
 {
-    uint32_t all = c->seen.at.count;
-    const struct hd__seen **of = hd__alloc(((size_t)all + 1) * sizeof *of), *odd = NULL, *other = NULL;
+    uint32_t all = c->ops.list.count;
+    const struct hd__report_op_record **of = hd__alloc(((size_t)all + 1) * sizeof *of), *odd = NULL, *other = NULL;
     json_int_t first, last;
     char a[256], b[256];
-    common_numbers(c, &first, &last);
+    common_range(c, &first, &last);
     for (uint32_t i = 0; i < all; i++)
-        of[i] = &c->seen.at.at[i];
+        of[i] = &c->ops.list.at[i];
     if (all)
         qsort(of, all, sizeof *of, by_number);
     for (uint32_t from = 0, to; from < all && !odd; from = to) {
         for (to = from + 1; to < all && of[to]->number == of[from]->number;)
             to++;
         if (of[from]->number >= first && of[from]->number <= last && last < INT64_MAX)
-            odd = odd_one(of + from, to - from, &other);
+            odd = find_outlier(of + from, to - from, &other);
     }
     free(of);
     if (!odd || !other)
         return 0;
-    hd__court_blame(c, HD__VERDICT_MISMATCH, odd->rank, odd);
-    snprintf(c->v->words, sizeof c->v->words, "rank %d took a wrong turn: its operation %lld is %s in section %.40s, and %s on the "
-             "others", odd->rank, (long long)odd->number, hd__seen_text(odd, a), odd->section, hd__seen_text(other, b));
+    hd__report_attribute(c, HD__DIAGNOSIS_MISMATCH, odd->rank, odd);
+    snprintf(c->diagnosis->summary, sizeof c->diagnosis->summary, "rank %d took a wrong turn: its operation %lld is %s in section %.40s, and %s on the "
+             "others", odd->rank, (long long)odd->number, hd__report_op_record_text(odd, a), odd->section, hd__report_op_record_text(other, b));
     return 1;
 }
 
 /* ---- the walk */
 
-static void say_waited_for(struct hd__court *c, int32_t rank, const struct hd__seen *op)
+static void describe_straggler(struct hd__report_context *c, int32_t rank, const struct hd__report_op_record *op)
 {
-    int silent = !hd__court_answered(c, rank);
-    const char *at = json_string_value(json_object_get(c->part[rank], "at"));
+    int silent = !hd__report_rank_answered(c, rank);
+    const char *at = json_string_value(json_object_get(c->dump[rank], "at"));
     char text[256];
-    hd__court_blame(c, silent ? HD__VERDICT_SILENT : HD__VERDICT_LATE, rank, op);
-    hd__seen_text(op, text);
+    hd__report_attribute(c, silent ? HD__DIAGNOSIS_SILENT : HD__DIAGNOSIS_LATE, rank, op);
+    hd__report_op_record_text(op, text);
     if (silent)
-        snprintf(c->v->words, sizeof c->v->words, "rank %d does not answer; rank %d has waited %.1f s for it at %s of section %.40s",
+        snprintf(c->diagnosis->summary, sizeof c->diagnosis->summary, "rank %d does not answer; rank %d has waited %.1f s for it at %s of section %.40s",
                  rank, op->rank, op->waited, text, op->section);
     else
-        snprintf(c->v->words, sizeof c->v->words, "rank %d is %.1f s late at %s of section %.40s, for which rank %d waits; its place: %s",
+        snprintf(c->diagnosis->summary, sizeof c->diagnosis->summary, "rank %d is %.1f s late at %s of section %.40s, for which rank %d waits; its place: %s",
                  rank, op->waited, text, op->section, op->rank, at && *at ? at : "unknown");
 }
 
-int hd__court_waits(struct hd__court *c)
+int hd__report_walk_wait_graph(struct hd__report_context *c)
 {
-    const struct hd__seen *op = NULL;
-    uint8_t *met = hd__alloc((size_t)c->size + 1);
+    const struct hd__report_op_record *op = NULL;
+    uint8_t *visited = hd__alloc((size_t)c->size + 1);
     double least = 1e300;
     int32_t rank;
     char text[256];
     for (int32_t r = 0; r < c->size; r++) {
-        const struct hd__seen *its = c->wait[r];
+        const struct hd__report_op_record *its = c->waits_for[r];
         if (its && (!op || its->waited > op->waited))
             op = its;
     }
-    for (const struct hd__seen *next = op; next; next = c->wait[rank]) {
-        met[next->rank] = 1;
+    for (const struct hd__report_op_record *next = op; next; next = c->waits_for[rank]) {
+        visited[next->rank] = 1;
         least = HD__MIN(least, next->waited);
-        rank = missing(c, next);
+        rank = find_missing_member(c, next);
         if (rank < 0) {
-            hd__court_blame(c, HD__VERDICT_STUCK, -1, next);
-            snprintf(c->v->words, sizeof c->v->words, "rank %d has waited %.1f s for %s of section %.40s, which all members have begun: the "
-                     "transport does not finish it", next->rank, next->waited, hd__seen_text(next, text), next->section);
+            hd__report_attribute(c, HD__DIAGNOSIS_STUCK, -1, next);
+            snprintf(c->diagnosis->summary, sizeof c->diagnosis->summary, "rank %d has waited %.1f s for %s of section %.40s, which all members have begun: the "
+                     "transport does not finish it", next->rank, next->waited, hd__report_op_record_text(next, text), next->section);
             break;
         }
-        if (!c->wait[rank]) {
+        if (!c->waits_for[rank]) {
             op = next;
-            say_waited_for(c, rank, next);
+            describe_straggler(c, rank, next);
             break;
         }
-        if (met[rank]) {
-            hd__court_blame(c, HD__VERDICT_CYCLE, rank, next);
-            c->v->waited = least;
-            say_circle(c, rank, next);
-            if (least > HD__GATHER_SECONDS || !json_is_null(c->end)) /* else it may not be one: parts are not of one moment */
-                find_stray(c);
+        if (visited[rank]) {
+            hd__report_attribute(c, HD__DIAGNOSIS_CYCLE, rank, next);
+            c->diagnosis->waited = least;
+            describe_cycle(c, rank, next);
+            if (least > HD__DUMP_SECONDS || !json_is_null(c->end)) /* else it may not be one: parts are not of one moment */
+                find_divergent_rank(c);
             break;
         }
     }
-    free(met);
+    free(visited);
     return op != NULL;
 }

@@ -6,63 +6,63 @@
 
 #include <stdlib.h>
 
-struct hd__feed {
+struct hd__train_feed {
     const struct hd__compiled *compiled;
     struct hd__data *data;
-    struct hd__prefetch *prefetch;
+    struct hd__data_prefetch *prefetch;
     int64_t row, rows; /* of dim b on this rank */
-    struct hd__positions s[2];
+    struct hd__data_range ranges[2];
     int64_t base, global_rows;
     /* A pipeline's first stage reads ids only, its last labels only; where one has both, ids may be micro-batches ahead. */
-    int feeds[2];         /* ids, labels: does this rank's program read them? */
-    int32_t *ahead;       /* ring of [room] micro-batches of the other kind */
-    int64_t room, first, waiting;
-    int32_t waiting_labels;
-    int32_t pieces; /* a step's part of a rank is in one piece */
+    int reads[2];         /* ids, labels: does this rank's program read them? */
+    int32_t *buffered;       /* ring of [room] micro-batches of the other kind */
+    int64_t capacity, first, n_buffered;
+    int32_t buffered_labels;
+    int32_t contiguous; /* a step's part of a rank is in one piece */
 };
 
-static uint64_t number_of(void *user, uint64_t request, uint32_t row)
+static uint64_t sequence_number(void *user, uint64_t request, uint32_t row)
 {
-    const struct hd__feed *f = user;
-    uint64_t micros = (uint64_t)f->room;
-    if (f->pieces) /* exact sums: a rank's micro-batches follow one another */
+    const struct hd__train_feed *f = user;
+    uint64_t micros = (uint64_t)f->capacity;
+    if (f->contiguous) /* exact sums: a rank's micro-batches follow one another */
         return (uint64_t)f->base + request / micros * micros * (uint64_t)f->global_rows + (uint64_t)f->row * micros +
                request % micros * (uint64_t)f->rows + row;
     return (uint64_t)f->base + request * (uint64_t)f->global_rows + (uint64_t)f->row + row;
 }
 
 /* A rank's piece of a sequence: a run of neighbours, or two where ring attention deals it out in zig-zag. */
-static void positions(const struct hd_program *p, int64_t start, int64_t count, struct hd__positions run[2])
+static void split_ranges(const struct hd_program *p, int64_t start, int64_t count, struct hd__data_range run[2])
 {
     int64_t n = 1;
-    while (n < count && hd__position(p, start + n) == hd__position(p, start) + n)
+    while (n < count && hd__sequence_position(p, start + n) == hd__sequence_position(p, start) + n)
         n++;
-    run[0] = (struct hd__positions){hd__position(p, start), n};
-    run[1] = (struct hd__positions){n < count ? hd__position(p, start + n) : 0, count - n};
+    run[0] = (struct hd__data_range){hd__sequence_position(p, start), n};
+    run[1] = (struct hd__data_range){n < count ? hd__sequence_position(p, start + n) : 0, count - n};
 }
 
-static void place(struct hd__feed *f, int32_t rank)
+static void locate_rows(struct hd__train_feed *f, int32_t rank)
 {
-    struct hd_program *p = hd__program_of(f->compiled, rank);
-    const struct hd__tensor *ids = hd__tc(p, p->ids);
+    struct hd_program *p = hd__compiled_program(f->compiled, rank);
+    const struct hd__tensor *ids = hd__tensor_const(p, p->ids);
     int32_t coord[HD_AXIS_COUNT];
     hd__mesh_coord(&f->compiled->mesh, rank, coord);
-    f->row = hd__start(p, ids, 0, coord);
-    f->rows = hd__local(p, ids, 0);
-    positions(p, hd__start(p, ids, 1, coord), hd__local(p, ids, 1), f->s);
+    f->row = hd__global_start(p, ids, 0, coord);
+    f->rows = hd__local_extent(p, ids, 0);
+    split_ranges(p, hd__global_start(p, ids, 1, coord), hd__local_extent(p, ids, 1), f->ranges);
     f->global_rows = p->dims.at[ids->dim[0]].extent;
 }
 
-static void find_feeds(struct hd__feed *f, int32_t rank)
+static void find_inputs(struct hd__train_feed *f, int32_t rank)
 {
-    const struct hd_program *p = hd__program_of(f->compiled, rank);
+    const struct hd_program *p = hd__compiled_program(f->compiled, rank);
     for (uint32_t s = 0; s < p->sections.count; s++)
         for (uint32_t k = 0; k < p->sections.at[s].code.count; k++) {
             const struct hd__instr *i = &p->sections.at[s].code.at[k];
             if (i->op == HD_OP_FEED)
-                f->feeds[hd__tc(p, i->out[0])->origin == p->labels] = 1;
+                f->reads[hd__tensor_const(p, i->out[0])->origin == p->labels] = 1;
         }
-    f->room = p->accumulation;
+    f->capacity = p->accumulation;
 }
 
 static const struct hd__sources *sources_of(const struct hd__job *job, int held_out)
@@ -70,7 +70,7 @@ static const struct hd__sources *sources_of(const struct hd__job *job, int held_
     return held_out && job->val.count ? &job->val : &job->train;
 }
 
-int32_t hd__feed_open(const struct hd__compiled *compiled, int32_t rank, int held_out, struct hd__feed **feed,
+int32_t hd__train_feed_open(const struct hd__compiled *compiled, int32_t rank, int held_out, struct hd__train_feed **feed,
                       struct hd_error *err)
 {
     const struct hd__job *job = compiled->job;
@@ -89,7 +89,7 @@ int32_t hd__feed_open(const struct hd__compiled *compiled, int32_t rank, int hel
         .vocab = compiled->info.vocab,
         .seed = (uint64_t)job->seed,
     };
-    struct hd__feed *f;
+    struct hd__train_feed *f;
     int32_t rc;
     for (uint64_t i = 0; i < from->count; i++)
         sources[i] = (struct hd__data_source){from->at[i].path, from->at[i].weight};
@@ -105,70 +105,70 @@ int32_t hd__feed_open(const struct hd__compiled *compiled, int32_t rank, int hel
         free(f);
         return rc;
     }
-    place(f, rank);
-    find_feeds(f, rank);
-    f->pieces = !held_out && hd__program_of(compiled, rank)->exact;
+    locate_rows(f, rank);
+    find_inputs(f, rank);
+    f->contiguous = !held_out && hd__compiled_program(compiled, rank)->exact;
     *feed = f;
     return HD_OK;
 }
 
-int32_t hd__feed_check(const struct hd__feed *f, struct hd_error *err)
+int32_t hd__train_feed_check_tokens(const struct hd__train_feed *f, struct hd_error *err)
 {
     return hd__data_scan(f->data, (uint64_t)f->compiled->job->check_tokens, err);
 }
 
-void hd__feed_close(struct hd__feed *f)
+void hd__train_feed_close(struct hd__train_feed *f)
 {
     if (!f)
         return;
-    hd__prefetch_stop(f->prefetch);
+    hd__data_prefetch_stop(f->prefetch);
     hd__data_close(f->data);
-    free(f->ahead);
+    free(f->buffered);
     free(f);
 }
 
-int32_t hd__feed_seek(struct hd__feed *f, int64_t sequence, struct hd_error *err)
+int32_t hd__train_feed_seek(struct hd__train_feed *f, int64_t sequence, struct hd_error *err)
 {
-    struct hd__prefetch_config config = {.data = f->data, .number = number_of, .user = f, .rows = (uint32_t)f->rows, .s = {f->s[0], f->s[1]}};
-    hd__prefetch_stop(f->prefetch);
+    struct hd__data_prefetch_config config = {.data = f->data, .number = sequence_number, .user = f, .rows = (uint32_t)f->rows, .ranges = {f->ranges[0], f->ranges[1]}};
+    hd__data_prefetch_stop(f->prefetch);
     f->prefetch = NULL;
     f->base = sequence;
-    f->first = f->waiting = 0;
-    if (!f->ahead && f->feeds[0] && f->feeds[1])
-        f->ahead = hd__alloc((size_t)(f->room * f->rows * (f->s[0].count + f->s[1].count)) * sizeof *f->ahead);
-    return hd__prefetch_start(&config, &f->prefetch, err);
+    f->first = f->n_buffered = 0;
+    if (!f->buffered && f->reads[0] && f->reads[1])
+        f->buffered = hd__alloc((size_t)(f->capacity * f->rows * (f->ranges[0].count + f->ranges[1].count)) * sizeof *f->buffered);
+    return hd__data_prefetch_start(&config, &f->prefetch, err);
 }
 
 /* The next micro-batch of one kind; the other kind of it waits for its turn. */
-static int32_t next_micro(struct hd__feed *f, int32_t labels, int32_t *out, int64_t count, struct hd_error *err)
+static int32_t next_micro_batch(struct hd__train_feed *f, int32_t labels, int32_t *out, int64_t count, struct hd_error *err)
 {
     const int32_t *both[2];
-    int32_t rc = hd__prefetch_next(f->prefetch, &both[0], &both[1], err);
+    int32_t rc = hd__data_prefetch_next(f->prefetch, &both[0], &both[1], err);
     if (rc)
         return rc;
     memcpy(out, both[labels], (size_t)count * sizeof *out);
-    if (!f->feeds[!labels])
+    if (!f->reads[!labels])
         return HD_OK;
-    if (f->waiting == f->room)
+    if (f->n_buffered == f->capacity)
         return hd_fail(err, HD_E_INTERNAL, "%s are read more than a step before %s", labels ? "labels" : "ids", labels ? "ids" : "labels");
-    memcpy(f->ahead + (f->first + f->waiting++) % f->room * count, both[!labels], (size_t)count * sizeof *out);
-    f->waiting_labels = !labels;
+    memcpy(f->buffered + (f->first + f->n_buffered++) % f->capacity * count, both[!labels], (size_t)count * sizeof *out);
+    f->buffered_labels = !labels;
     return HD_OK;
 }
 
-int32_t hd__feed_next(void *feed, int32_t labels, int32_t *out, int64_t count, struct hd_error *err)
+int32_t hd__train_feed_next(void *feed, int32_t labels, int32_t *out, int64_t count, struct hd_error *err)
 {
-    struct hd__feed *f = feed;
+    struct hd__train_feed *f = feed;
     labels = labels != 0;
-    if (!f->waiting || f->waiting_labels != labels)
-        return next_micro(f, labels, out, count, err);
-    memcpy(out, f->ahead + f->first * count, (size_t)count * sizeof *out);
-    f->first = (f->first + 1) % f->room;
-    f->waiting--;
+    if (!f->n_buffered || f->buffered_labels != labels)
+        return next_micro_batch(f, labels, out, count, err);
+    memcpy(out, f->buffered + f->first * count, (size_t)count * sizeof *out);
+    f->first = (f->first + 1) % f->capacity;
+    f->n_buffered--;
     return HD_OK;
 }
 
-uint64_t hd__feed_sequences(const struct hd__feed *f)
+uint64_t hd__train_feed_sequences(const struct hd__train_feed *f)
 {
     return hd__data_sequences(f->data);
 }

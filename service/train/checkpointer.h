@@ -6,32 +6,32 @@
 #include "service/train/session.h"
 
 /* How far a run has come: a part of every checkpoint. */
-struct hd__progress {
+struct hd__train_progress {
     int64_t step;     /* finished */
     int64_t sequence; /* the next one of the data's stream */
     int64_t tokens;   /* trained */
-    struct hd__scaler scaler;
+    struct hd__train_loss_scaler scaler;
 };
 
-struct hd__keeper; /* the job's checkpoint store and what is being saved */
+struct hd__train_checkpointer; /* the job's checkpoint store and what is being saved */
 
 /* Opens checkpoint storage for a session; *keeper stays NULL where the job has no checkpoint section. `dir` replaces the
  * job's folder where it is not NULL. */
-int32_t hd__keeper_open(struct hd__session *s, const char *dir, struct hd__keeper **keeper, struct hd_error *err);
-void hd__keeper_close(struct hd__keeper *keeper); /* waits for a save under way; NULL is fine */
+int32_t hd__train_checkpointer_open(struct hd__train_session *s, const char *dir, struct hd__train_checkpointer **checkpointer, struct hd_error *err);
+void hd__train_checkpointer_close(struct hd__train_checkpointer *checkpointer); /* waits for a save under way; NULL is fine */
 
 /* Refuses a folder that cannot be written, before the hours until the first save. Not collective. */
-int32_t hd__keeper_try(struct hd__keeper *keeper, struct hd_error *err);
+int32_t hd__train_checkpointer_check_dir(struct hd__train_checkpointer *checkpointer, struct hd_error *err);
 
 /* Loads weights, optimizer state and position. `which`: "auto" (the newest; progress stays as it is where there is none), "never",
  * or the name or path of a checkpoint. `weights`: for evaluation and sampling, only these, "model" or the name of an average that
  * a strategy keeps; NULL: all, to train. */
-int32_t hd__keeper_load(struct hd__keeper *keeper, const char *which, const char *weights, struct hd__progress *progress,
+int32_t hd__train_checkpointer_load(struct hd__train_checkpointer *checkpointer, const char *which, const char *weights, struct hd__train_progress *progress,
                         struct hd_error *err);
 
 /* Saves the state. With checkpoint.async it returns once the state is copied. Collective. */
-int32_t hd__keeper_save(struct hd__keeper *keeper, const struct hd__progress *progress, struct hd_error *err);
+int32_t hd__train_checkpointer_save(struct hd__train_checkpointer *checkpointer, const struct hd__train_progress *progress, struct hd_error *err);
 /* Waits until what was saved is on disk. */
-int32_t hd__keeper_finish(struct hd__keeper *keeper, struct hd_error *err);
+int32_t hd__train_checkpointer_wait(struct hd__train_checkpointer *checkpointer, struct hd_error *err);
 
 #endif

@@ -15,21 +15,21 @@ struct file_tensor {
     uint32_t ndim;
 };
 
-struct piece { /* what a parameter gives to a file tensor */
+struct file_slice { /* what a parameter gives to a file tensor */
     uint32_t file, param;
     int64_t index; /* of the tensors that the parameter is made of */
 };
 
 struct tensors {
-    HD__ARRAY(struct file_tensor) file;
-    HD__ARRAY(struct piece) piece;
+    HD__ARRAY(struct file_tensor) files;
+    HD__ARRAY(struct file_slice) piece;
 };
 
 /* Extents of the file's axes: this parameter's dims merged, times its parts. */
 static struct file_tensor shape_in_file(const struct hd_program *p, const struct hd__param *param)
 {
     const struct hd_param_desc *d = &param->desc;
-    const struct hd__tensor *t = hd__tc(p, param->tensor);
+    const struct hd__tensor *t = hd__tensor_const(p, param->tensor);
     struct file_tensor f = {0};
     for (int32_t i = 0; i < t->ndim; i++) {
         uint32_t axis = d->file_axes ? (uint32_t)(d->file_axes[i] - '0') : (uint32_t)i;
@@ -44,10 +44,10 @@ static struct file_tensor shape_in_file(const struct hd_program *p, const struct
     return f;
 }
 
-static uint32_t file_named(struct tensors *all, const char *name)
+static uint32_t find_file_tensor(struct tensors *all, const char *name)
 {
     uint32_t k = 0;
-    while (k < all->file.count && strcmp(all->file.at[k].name, name))
+    while (k < all->files.count && strcmp(all->files.at[k].name, name))
         k++;
     return k;
 }
@@ -55,13 +55,13 @@ static uint32_t file_named(struct tensors *all, const char *name)
 static void list_tensors(const struct hd_program *p, struct tensors *all)
 {
     for (uint32_t i = 0; i < p->params.count; i++)
-        for (int64_t n = 0; n < hd__file_tensors(p, i); n++) {
+        for (int64_t n = 0; n < hd__ckpt_file_tensor_count(p, i); n++) {
             struct file_tensor f = shape_in_file(p, &p->params.at[i]);
-            struct piece piece = {.param = i, .index = n};
-            f.name = hd__file_tensor_name(p, i, n);
-            piece.file = file_named(all, f.name);
-            if (piece.file == all->file.count)
-                hd__push(&all->file, f);
+            struct file_slice piece = {.param = i, .index = n};
+            f.name = hd__ckpt_file_tensor_name(p, i, n);
+            piece.file = find_file_tensor(all, f.name);
+            if (piece.file == all->files.count)
+                hd__push(&all->files, f);
             else
                 free(f.name);
             hd__push(&all->piece, piece);
@@ -70,19 +70,19 @@ static void list_tensors(const struct hd_program *p, struct tensors *all)
 
 static void free_tensors(struct tensors *all)
 {
-    for (uint32_t k = 0; k < all->file.count; k++)
-        free(all->file.at[k].name);
-    hd__free_array(&all->file);
+    for (uint32_t k = 0; k < all->files.count; k++)
+        free(all->files.at[k].name);
+    hd__free_array(&all->files);
     hd__free_array(&all->piece);
 }
 
 /* Copies one parameter, or one of the tensors that it is made of, to its rows of the file tensor. Both row-major; a part is
  * `own` of every `width` elements. */
-static void scatter(const struct hd_program *p, const struct piece *piece, const float *from, float *to)
+static void copy_to_file_tensor(const struct hd_program *p, const struct file_slice *piece, const float *from, float *to)
 {
     const struct hd_param_desc *d = &p->params.at[piece->param].desc;
-    const struct hd__tensor *t = hd__tc(p, p->params.at[piece->param].tensor);
-    int64_t count = hd__global_numel(p, t) / hd__file_tensors(p, piece->param), own = count;
+    const struct hd__tensor *t = hd__tensor_const(p, p->params.at[piece->param].tensor);
+    int64_t count = hd__global_numel(p, t) / hd__ckpt_file_tensor_count(p, piece->param), own = count;
     uint32_t parts = d->parts > 1 ? d->parts : 1;
     from += piece->index * count;
     if (parts > 1) {
@@ -95,41 +95,41 @@ static void scatter(const struct hd_program *p, const struct piece *piece, const
         memcpy(to + row * own * parts + (int64_t)d->part * own, from + row * own, (size_t)own * sizeof *to);
 }
 
-static const float *master_of(struct hd__session *s, uint32_t param)
+static const float *master_weights(struct hd__train_session *s, uint32_t param)
 {
     const struct hd_program *p = hd__exec_program(s->exec);
     for (uint32_t f = 0; f < p->flats.count; f++)
         for (uint32_t k = 0; k < p->flats.at[f].n_params; k++)
             if (p->flats.at[f].params[k] == param)
-                return (const float *)hd__exec_data(s->exec, p->flats.at[f].master) + p->flats.at[f].offset[k];
+                return (const float *)hd__exec_host_data(s->exec, p->flats.at[f].master) + p->flats.at[f].offset[k];
     return NULL;
 }
 
-static void fill(struct hd__session *s, const struct tensors *all, uint32_t file, float *out)
+static void fill_file_tensor(struct hd__train_session *s, const struct tensors *all, uint32_t file, float *out)
 {
     for (uint32_t i = 0; i < all->piece.count; i++)
         if (all->piece.at[i].file == file)
-            scatter(hd__exec_program(s->exec), &all->piece.at[i], master_of(s, all->piece.at[i].param), out);
+            copy_to_file_tensor(hd__exec_program(s->exec), &all->piece.at[i], master_weights(s, all->piece.at[i].param), out);
 }
 
-static int32_t write_weights(struct hd__session *s, FILE *file, const char *path, struct hd_error *err)
+static int32_t write_weights(struct hd__train_session *s, FILE *file, const char *path, struct hd_error *err)
 {
     struct tensors all = {0};
-    struct hd__st_item *items;
+    struct hd__ckpt_st_item *items;
     struct hd__text head = {0};
     uint64_t size = 0;
     int32_t rc;
     list_tensors(hd__exec_program(s->exec), &all);
-    items = hd__alloc(all.file.count * sizeof *items);
-    for (uint32_t i = 0; i < all.file.count; i++)
-        items[i] = (struct hd__st_item){.name = all.file.at[i].name, .dtype = HD_F32, .ndim = all.file.at[i].ndim,
-                                        .shape = all.file.at[i].shape};
-    rc = hd__st_layout(items, all.file.count, &head, &size, err);
+    items = hd__alloc(all.files.count * sizeof *items);
+    for (uint32_t i = 0; i < all.files.count; i++)
+        items[i] = (struct hd__ckpt_st_item){.name = all.files.at[i].name, .dtype = HD_F32, .ndim = all.files.at[i].ndim,
+                                        .shape = all.files.at[i].shape};
+    rc = hd__ckpt_st_layout(items, all.files.count, &head, &size, err);
     if (!rc && fwrite(head.at, 1, head.length, file) != head.length)
         rc = hd_fail(err, HD_E_IO, "%s: %s", path, strerror(errno));
-    for (uint32_t i = 0; i < all.file.count && !rc; i++) {
+    for (uint32_t i = 0; i < all.files.count && !rc; i++) {
         float *values = hd__alloc(items[i].bytes);
-        fill(s, &all, i, values);
+        fill_file_tensor(s, &all, i, values);
         if (fseeko(file, (off_t)items[i].offset, SEEK_SET) || fwrite(values, 1, items[i].bytes, file) != items[i].bytes)
             rc = hd_fail(err, HD_E_IO, "%s: %s", path, strerror(errno));
         free(values);
@@ -141,8 +141,8 @@ static int32_t write_weights(struct hd__session *s, FILE *file, const char *path
 }
 
 /* Whole or not at all: what a folder had of that name stays until the new file is there. */
-static int32_t write_file(const char *folder, const char *name, int32_t (*write)(struct hd__session *, FILE *, const char *, struct hd_error *),
-                          struct hd__session *s, struct hd_error *err)
+static int32_t write_file(const char *folder, const char *name, int32_t (*write)(struct hd__train_session *, FILE *, const char *, struct hd_error *),
+                          struct hd__train_session *s, struct hd_error *err)
 {
     char *path = hd__format("%s/%s", folder, name), *part = hd__format("%s.part", path);
     FILE *file = fopen(part, "w");
@@ -158,7 +158,7 @@ static int32_t write_file(const char *folder, const char *name, int32_t (*write)
     return rc;
 }
 
-static int32_t write_config(struct hd__session *s, FILE *file, const char *path, struct hd_error *err)
+static int32_t write_config(struct hd__train_session *s, FILE *file, const char *path, struct hd_error *err)
 {
     const struct hd_model_ops *ops = &s->compiled->model_choice.component->ops.model;
     const char *text;
@@ -171,7 +171,7 @@ static int32_t write_config(struct hd__session *s, FILE *file, const char *path,
     return rc;
 }
 
-int32_t hd__export(struct hd__session *s, const char *folder, struct hd_error *err)
+int32_t hd__train_export(struct hd__train_session *s, const char *folder, struct hd_error *err)
 {
     const struct hd_program *p = hd__exec_program(s->exec);
     int32_t rc;
@@ -179,7 +179,7 @@ int32_t hd__export(struct hd__session *s, const char *folder, struct hd_error *e
         return hd_fail(err, HD_E_UNSUPPORTED, "export wants one rank and fp32 master weights");
     if (mkdir(folder, 0777) && errno != EEXIST)
         return hd_fail(err, HD_E_IO, "%s: %s", folder, strerror(errno));
-    rc = hd__exec_pull_state(s->exec, err);
+    rc = hd__exec_d2h_state(s->exec, err);
     if (!rc)
         rc = write_file(folder, "config.json", write_config, s, err);
     return rc ? rc : write_file(folder, "model.safetensors", write_weights, s, err);

@@ -5,6 +5,6 @@
 #include "service/train/session.h"
 
 /* The session has one rank and its weights are loaded. The folder is made; files in it are replaced. */
-int32_t hd__export(struct hd__session *session, const char *folder, struct hd_error *err);
+int32_t hd__train_export(struct hd__train_session *session, const char *folder, struct hd_error *err);
 
 #endif

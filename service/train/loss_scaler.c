@@ -7,14 +7,14 @@
 #define BACKOFF 0.5
 #define LEAST 1.0
 
-void hd__scaler_start(struct hd__scaler *s, const struct hd__job *job)
+void hd__train_loss_scaler_init(struct hd__train_loss_scaler *s, const struct hd__job *job)
 {
-    *s = (struct hd__scaler){.scaling = job->precision.loss_scaling, .scale = job->precision.loss_scale};
+    *s = (struct hd__train_loss_scaler){.scaling = job->precision.loss_scaling, .scale = job->precision.loss_scale};
     if (s->scaling == HD__LOSS_SCALE_NONE)
         s->scale = 1;
 }
 
-int hd__scaler_update(struct hd__scaler *s, int overflow)
+int hd__train_loss_scaler_update(struct hd__train_loss_scaler *s, int overflow)
 {
     if (s->scaling != HD__LOSS_SCALE_DYNAMIC)
         return !overflow;
@@ -32,12 +32,12 @@ int hd__scaler_update(struct hd__scaler *s, int overflow)
     return 1;
 }
 
-json_t *hd__scaler_json(const struct hd__scaler *s)
+json_t *hd__train_loss_scaler_json(const struct hd__train_loss_scaler *s)
 {
     return json_pack("{s:f,s:I,s:I}", "scale", s->scale, "good_steps", (json_int_t)s->good, "skipped", (json_int_t)s->skipped);
 }
 
-void hd__scaler_load(struct hd__scaler *s, const json_t *saved)
+void hd__train_loss_scaler_load(struct hd__train_loss_scaler *s, const json_t *saved)
 {
     const json_t *scale = json_object_get(saved, "scale"), *good = json_object_get(saved, "good_steps");
     const json_t *skipped = json_object_get(saved, "skipped");

@@ -11,7 +11,7 @@
 
 #include "core/job/job.h"
 
-struct hd__scaler {
+struct hd__train_loss_scaler {
     uint32_t scaling; /* HD__LOSS_SCALE_... */
     uint32_t reserved;
     double scale;    /* 1 without scaling */
@@ -20,12 +20,12 @@ struct hd__scaler {
 };
 
 /* As precision.loss_scale says, before the first step. */
-void hd__scaler_start(struct hd__scaler *s, const struct hd__job *job);
+void hd__train_loss_scaler_init(struct hd__train_loss_scaler *s, const struct hd__job *job);
 /* After a step. Returns 0 where the overflow is not the scale's fault: the run has diverged. */
-int hd__scaler_update(struct hd__scaler *s, int overflow);
+int hd__train_loss_scaler_update(struct hd__train_loss_scaler *s, int overflow);
 
 /* A part of a checkpoint's state. What was saved without scaling goes on as it starts. */
-json_t *hd__scaler_json(const struct hd__scaler *s);
-void hd__scaler_load(struct hd__scaler *s, const json_t *saved); /* NULL is fine */
+json_t *hd__train_loss_scaler_json(const struct hd__train_loss_scaler *s);
+void hd__train_loss_scaler_load(struct hd__train_loss_scaler *s, const json_t *saved); /* NULL is fine */
 
 #endif

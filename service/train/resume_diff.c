@@ -35,7 +35,7 @@ static uint32_t decides(const struct hd__job *job, const char *path)
         if (keys[k].path[length - 1] == '.' ? !strncmp(path, keys[k].path, length) : !strcmp(path, keys[k].path))
             return keys[k].decides;
     }
-    return !strcmp(path, "job.steps") && job->schedule.kind != HD__SCHEDULE_CONSTANT ? TRAINS : NOTHING; /* rates come down to its end */
+    return !strcmp(path, "job.steps") && job->schedule.kind != HD__LR_CONSTANT ? TRAINS : NOTHING; /* rates come down to its end */
 }
 
 /* ---- what has changed */
@@ -53,7 +53,7 @@ struct changes {
 };
 
 /* Of the checkpoint's job. Strategies, which are a list there, decide nothing here. */
-static const json_t *was(const json_t *state, const char *path)
+static const json_t *saved_value(const json_t *state, const char *path)
 {
     const json_t *at = json_object_get(state, "job");
     char key[64];
@@ -70,15 +70,15 @@ static const json_t *was(const json_t *state, const char *path)
 static int same_plugin(const struct changes *c, const char *path)
 {
     const char *use = hd__arena_format(&c->job->arena, "%.*s.use", (int)strcspn(path, "."), path);
-    const struct hd__value *now = hd__value_get(c->job, use);
-    const json_t *before = was(c->state, use);
+    const struct hd__job_value *now = hd__job_value_get(c->job, use);
+    const json_t *before = saved_value(c->state, use);
     return !now || !before || json_equal(now->json, before);
 }
 
 /* What nobody has set, and is not there, came with another version. */
-static void look_at_value(struct changes *c, const struct hd__value *now)
+static void compare_value(struct changes *c, const struct hd__job_value *now)
 {
-    const json_t *before = was(c->state, now->path);
+    const json_t *before = saved_value(c->state, now->path);
     if (decides(c->job, now->path) < c->least || (before && json_equal(before, now->json)))
         return;
     if (!before && (!strcmp(now->origin, "default") || !same_plugin(c, now->path)))
@@ -87,11 +87,11 @@ static void look_at_value(struct changes *c, const struct hd__value *now)
 }
 
 /* What was set, and is not any more. */
-static void look_for_lost(struct changes *c, const char *path, json_t *before)
+static void find_removed_keys(struct changes *c, const char *path, json_t *before)
 {
     const char *key;
     json_t *value;
-    if (hd__value_get(c->job, path))
+    if (hd__job_value_get(c->job, path))
         return;
     if (!json_is_object(before)) {
         if (decides(c->job, path) >= c->least && same_plugin(c, path))
@@ -99,7 +99,7 @@ static void look_for_lost(struct changes *c, const char *path, json_t *before)
         return;
     }
     json_object_foreach(before, key, value)
-        look_for_lost(c, *path ? hd__arena_format(&c->job->arena, "%s.%s", path, key) : hd__arena_strdup(&c->job->arena, key), value);
+        find_removed_keys(c, *path ? hd__arena_format(&c->job->arena, "%s.%s", path, key) : hd__arena_strdup(&c->job->arena, key), value);
 }
 
 static struct changes find_changes(struct hd__job *job, const json_t *state, uint32_t least)
@@ -107,9 +107,9 @@ static struct changes find_changes(struct hd__job *job, const json_t *state, uin
     struct changes c = {.job = job, .state = state, .least = least};
     json_t *before = json_object_get(state, "job");
     for (uint32_t i = 0; before && i < job->values.count; i++)
-        look_at_value(&c, &job->values.at[i]);
+        compare_value(&c, &job->values.at[i]);
     if (before)
-        look_for_lost(&c, "", before);
+        find_removed_keys(&c, "", before);
     return c;
 }
 
@@ -131,7 +131,7 @@ static void add_change(struct hd__text *text, const struct change *x)
     add_value(text, x->before);
 }
 
-void hd__changed_say(struct hd__job *job, const char *name, const json_t *state, int weights_only)
+void hd__train_resume_diff_log(struct hd__job *job, const char *name, const json_t *state, int weights_only)
 {
     struct changes c = find_changes(job, state, weights_only ? COMPUTES : TRAINS);
     for (uint32_t i = 0; i < c.list.count; i++) {
@@ -143,7 +143,7 @@ void hd__changed_say(struct hd__job *job, const char *name, const json_t *state,
     hd__free_array(&c.list);
 }
 
-int32_t hd__changed_blame(struct hd__job *job, const json_t *state, int weights_only, struct hd_error *err)
+int32_t hd__train_resume_diff_explain(struct hd__job *job, const json_t *state, int weights_only, struct hd_error *err)
 {
     struct changes c = find_changes(job, state, weights_only ? COMPUTES : SHAPES);
     struct hd_error why = HD_ERROR_INIT;
@@ -159,7 +159,7 @@ int32_t hd__changed_blame(struct hd__job *job, const json_t *state, int weights_
     return err->code = why.code;
 }
 
-int64_t hd__changed_was(const json_t *state, const char *section, const char *key, int64_t otherwise)
+int64_t hd__train_resume_saved_int(const json_t *state, const char *section, const char *key, int64_t otherwise)
 {
     const json_t *value = json_object_get(json_object_get(json_object_get(state, "job"), section), key);
     return json_is_integer(value) ? json_integer_value(value) : otherwise;

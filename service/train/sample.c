@@ -8,7 +8,7 @@
 #include "service/checkpoint/safetensors.h"
 
 struct sampler {
-    const struct hd__sample_config *config;
+    const struct hd__train_sample_config *config;
     int64_t seq, vocab;
     int32_t *tokens; /* all so far */
     int64_t n;
@@ -17,7 +17,7 @@ struct sampler {
     uint64_t draws;
 };
 
-static int32_t feed(void *user, int32_t labels, int32_t *out, int64_t count, struct hd_error *err)
+static int32_t feed_prompt(void *user, int32_t labels, int32_t *out, int64_t count, struct hd_error *err)
 {
     const struct sampler *s = user;
     int64_t from = s->n > s->seq ? s->n - s->seq : 0;
@@ -43,7 +43,7 @@ static int by_logit(const void *a, const void *b)
     return x > y ? -1 : x < y ? 1 : *(const int32_t *)a - *(const int32_t *)b;
 }
 
-static int32_t pick(struct sampler *s)
+static int32_t sample_token(struct sampler *s)
 {
     int64_t keep = s->config->top_k > 0 ? HD__MIN(s->config->top_k, s->vocab) : s->vocab;
     double total = 0, target;
@@ -64,23 +64,23 @@ static int32_t pick(struct sampler *s)
     return s->order[keep - 1];
 }
 
-static int32_t next_token(struct hd__session *session, struct sampler *s, int32_t *token, struct hd_error *err)
+static int32_t next_token(struct hd__train_session *session, struct sampler *s, int32_t *token, struct hd_error *err)
 {
     struct hd_program *p = hd__exec_program(session->exec);
-    const struct hd__tensor *t = hd__tc(p, p->kept_logits);
+    const struct hd__tensor *t = hd__tensor_const(p, p->kept_logits);
     int64_t at = HD__MIN(s->n, s->seq) - 1;
-    int32_t rc = hd__exec_section(session->exec, "eval", err);
-    const char *row = hd__exec_data(session->exec, p->kept_logits);
+    int32_t rc = hd__exec_run_section(session->exec, "eval", err);
+    const char *row = hd__exec_host_data(session->exec, p->kept_logits);
     if (!rc)
-        rc = hd__exec_pull(session->exec, &p->kept_logits, 1, err);
+        rc = hd__exec_d2h(session->exec, &p->kept_logits, 1, err);
     if (rc)
         return rc;
     hd__to_f32(t->dtype, row + at * s->vocab * (int64_t)hd_dtype_size(t->dtype), s->logits, (uint64_t)s->vocab);
-    *token = pick(s);
+    *token = sample_token(s);
     return HD_OK;
 }
 
-int32_t hd__sample(struct hd__session *session, const struct hd__sample_config *config, struct hd_error *err)
+int32_t hd__train_sample(struct hd__train_session *session, const struct hd__train_sample_config *config, struct hd_error *err)
 {
     struct sampler s = {.config = config, .seq = session->compiled->job->seq_len, .vocab = session->compiled->info.vocab};
     int32_t rc = HD_OK;
@@ -89,7 +89,7 @@ int32_t hd__sample(struct hd__session *session, const struct hd__sample_config *
     s.order = hd__alloc((size_t)s.vocab * sizeof *s.order);
     memcpy(s.tokens, config->prompt, (size_t)config->n_prompt * sizeof *s.tokens);
     s.n = config->n_prompt;
-    hd__session_feed(session, feed, &s);
+    hd__train_session_override_feed(session, feed_prompt, &s);
     for (int64_t i = 0; i < config->count && !rc; i++) {
         int32_t token;
         rc = next_token(session, &s, &token, err);
@@ -98,7 +98,7 @@ int32_t hd__sample(struct hd__session *session, const struct hd__sample_config *
         s.tokens[s.n++] = token;
         config->emit(config->user, token);
     }
-    hd__session_feed(session, NULL, NULL);
+    hd__train_session_override_feed(session, NULL, NULL);
     free(s.tokens);
     free(s.logits);
     free(s.order);

@@ -4,7 +4,7 @@
 
 #include "service/train/session.h"
 
-struct hd__sample_config {
+struct hd__train_sample_config {
     const int32_t *prompt; /* at least one token */
     int64_t n_prompt;
     int64_t count;      /* tokens to generate */
@@ -16,6 +16,6 @@ struct hd__sample_config {
 };
 
 /* Each token sees the last seq_len tokens. One forward pass a token: there is no cache of keys and values. */
-int32_t hd__sample(struct hd__session *session, const struct hd__sample_config *config, struct hd_error *err);
+int32_t hd__train_sample(struct hd__train_session *session, const struct hd__train_sample_config *config, struct hd_error *err);
 
 #endif

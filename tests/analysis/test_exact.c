@@ -29,7 +29,7 @@ static void emulate(const char *family, const char *deterministic, const char *c
 static void open_plugins(void)
 {
     struct hd_error err = HD_ERROR_INIT;
-    plugins = hd__plugins_create(hd__host());
+    plugins = hd__plugins_create(hd__exec_host_table());
     ck_assert_msg(hd__plugins_add_folder(plugins, PLUGINS, &err) == HD_OK, "%s", err.message);
 }
 

@@ -37,22 +37,22 @@ static void compile(int32_t stage)
              "precision: {compute: fp64}\ndevice: {use: cpu, kernels: reference, threads: 1}\n",
              stage);
     ck_assert_msg(!hd__job_parse("job", job_of, strlen(job_of), NULL, 0, &job, &err) &&
-                      !hd__job_resolve(job, 0, &err) && !hd__compile(job, plugins, &fine, &err) &&
-                      !hd__compile(job, plugins, &broken, &err),
+                      !hd__job_resolve(job, 0, &err) && !hd__exec_compile(job, plugins, &fine, &err) &&
+                      !hd__exec_compile(job, plugins, &broken, &err),
                   "%s", err.message);
 }
 
 static void discard(void)
 {
-    hd__compiled_free(fine);
-    hd__compiled_free(broken);
+    hd__exec_compiled_free(fine);
+    hd__exec_compiled_free(broken);
     hd__job_free(job);
 }
 
 static void set_up(void)
 {
     err = (struct hd_error)HD_ERROR_INIT;
-    plugins = hd__plugins_create(hd__host());
+    plugins = hd__plugins_create(hd__exec_host_table());
     ck_assert_msg(!hd__plugins_add_folder(plugins, PLUGINS, &err), "%s", err.message);
     state = 7;
 }
@@ -89,21 +89,21 @@ static int is_reduction(const struct hd_program *p, const hd__code *code, uint32
 {
     const struct hd__instr *i = &code->at[n];
     return (i->op == HD_OP_ALL_REDUCE || i->op == HD_OP_REDUCE_SCATTER) &&
-           i->axes & HD_AXIS_BIT(HD_AXIS_DP_SHARD) && hd__tc(p, i->in[0])->role == HD__ROLE_FLAT;
+           i->axes & HD_AXIS_BIT(HD_AXIS_DP_SHARD) && hd__tensor_const(p, i->in[0])->role == HD__ROLE_FLAT;
 }
 
 /* The first instruction that makes a temporary, which another reads. */
 static int is_needed(const struct hd_program *p, const hd__code *code, uint32_t n)
 {
     const struct hd__instr *i = &code->at[n];
-    uint32_t buffer = i->n_out ? hd__tc(p, i->out[0])->buffer : 0;
+    uint32_t buffer = i->n_out ? hd__tensor_const(p, i->out[0])->buffer : 0;
     int reads = 0;
     if (!buffer || hd__is_async(i) || p->buffers.at[buffer].life != HD__LIFE_TEMP || hd__reads_outputs(i) ||
         hd__op(i->op)->flags & HD__OP_IN_PLACE || hd__op(i->op)->class == HD__CLASS_LOCAL)
         return 0;
     for (uint32_t k = 0; k < code->count; k++)
         for (uint32_t a = 0; k != n && a < code->at[k].n_out; a++)
-            if (hd__tc(p, code->at[k].out[a])->buffer == buffer)
+            if (hd__tensor_const(p, code->at[k].out[a])->buffer == buffer)
                 return 0; /* somebody else makes it too */
     for (uint32_t k = n + 1; k < code->count; k++)
         for (uint32_t a = 0; a < code->at[k].n_in; a++)
@@ -148,12 +148,12 @@ static void assert_stuck(int32_t rank)
     char name[16];
     for (int32_t r = 0; r < 4; r++)
         programs[r] = r == rank ? broken->stage[0] : fine->stage[0];
-    struct hd__machine *m = hd__machine_create(&fine->mesh, programs, NULL);
-    ck_assert_int_eq(hd__machine_prove(m, &err), HD_E_MISMATCH);
+    struct hd__sim *m = hd__sim_create(&fine->mesh, programs, NULL);
+    ck_assert_int_eq(hd__sim_verify(m, &err), HD_E_MISMATCH);
     snprintf(name, sizeof name, "rank %d", rank);
-    ck_assert_msg(strstr(hd__machine_report(m), name) != NULL, "%s is not in: %s", name,
-                  hd__machine_report(m));
-    hd__machine_destroy(m);
+    ck_assert_msg(strstr(hd__sim_report(m), name) != NULL, "%s is not in: %s", name,
+                  hd__sim_report(m));
+    hd__sim_destroy(m);
 }
 
 #define EACH_STAGE_AND_TRY(tries)                      \
@@ -169,9 +169,9 @@ START_TEST(nothing_planted)
         for (int32_t r = 0; r < 4; r++)
             programs[r] = broken->stage[0];
         ck_assert_msg(!hd__verify(broken->stage[0], &err), "%s", err.message);
-        struct hd__machine *m = hd__machine_create(&fine->mesh, programs, NULL);
-        ck_assert_msg(!hd__machine_prove(m, &err), "%s", err.message);
-        hd__machine_destroy(m);
+        struct hd__sim *m = hd__sim_create(&fine->mesh, programs, NULL);
+        ck_assert_msg(!hd__sim_verify(m, &err), "%s", err.message);
+        hd__sim_destroy(m);
         discard();
     }
 }
@@ -249,11 +249,11 @@ START_TEST(a_release_comes_too_early)
             compile(stage);
             uint32_t at = choose(is_release, &code), use = at;
             struct hd__instr release = code->at[at];
-            uint32_t buffer = hd__tc(broken->stage[0], release.in[0])->buffer;
+            uint32_t buffer = hd__tensor_const(broken->stage[0], release.in[0])->buffer;
             for (int found = 0; !found;) { /* the last use before it */
-                struct hd__touch t[HD__MAX_TOUCH];
+                struct hd__access t[HD__MAX_ACCESSES];
                 use--;
-                for (uint32_t k = hd__touches(broken->stage[0], &code->at[use], t); k-- > 0;)
+                for (uint32_t k = hd__accesses(broken->stage[0], &code->at[use], t); k-- > 0;)
                     found |= t[k].buffer == buffer && t[k].reads;
             }
             erase(code, at);
@@ -379,10 +379,10 @@ static double difference(void)
     struct hd__job *alone;
     const char *const words[] = {"mesh={pp: 1, dp: 1, cp: 1, ep: 1, tp: 1}", "data.micro_batch=16"};
     ck_assert_msg(!hd__job_parse("job", job_of, strlen(job_of), words, 2, &alone, &err) &&
-                      !hd__job_resolve(alone, 0, &err) && !hd__compile(alone, plugins, &one, &err),
+                      !hd__job_resolve(alone, 0, &err) && !hd__exec_compile(alone, plugins, &one, &err),
                   "%s", err.message);
     ck_assert_msg(!hd__numerics(one, broken, 2, 5, &result, &err), "%s", err.message);
-    hd__compiled_free(one);
+    hd__exec_compiled_free(one);
     hd__job_free(alone);
     return result.worst;
 }
@@ -412,7 +412,7 @@ START_TEST(a_late_wait_changes_the_numbers)
     {
         hd__code *code;
         compile(stage);
-        code = &hd__section(broken->stage[0], "micro")->code;
+        code = &hd__program_section(broken->stage[0], "micro")->code;
         uint32_t at = 0;
         while (!is_wait(NULL, code, at)) /* the first one: the embedding's reduce_scatter */
             at++;

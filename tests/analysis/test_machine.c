@@ -20,24 +20,24 @@ static void set_up(void)
 
 /* All ranks run `p`, but `rank` runs `odd`, and every rank of pipeline stage 1 runs `second`, where these are
  * given. */
-static struct hd__machine *machine(const struct hd_program *p, const struct hd_program *second, int32_t rank,
-                                   const struct hd_program *odd, const struct hd__machine_options *options)
+static struct hd__sim *machine(const struct hd_program *p, const struct hd_program *second, int32_t rank,
+                                   const struct hd_program *odd, const struct hd__sim_options *options)
 {
     const struct hd_program **programs = hd__alloc((size_t)p->mesh.ranks * sizeof *programs);
     int32_t per_stage = p->mesh.ranks / p->mesh.size[HD_AXIS_PP];
     for (int32_t r = 0; r < p->mesh.ranks; r++)
         programs[r] = odd && r == rank ? odd : second && r >= per_stage ? second : p;
-    struct hd__machine *m = hd__machine_create(&p->mesh, programs, options);
+    struct hd__sim *m = hd__sim_create(&p->mesh, programs, options);
     free(programs);
     return m;
 }
 
 static void assert_proven(struct hd_program *p, uint64_t collectives)
 {
-    struct hd__machine *m = machine(p, NULL, 0, NULL, NULL);
-    ck_assert_msg(hd__machine_run(m, NULL, 1, &err) == HD_OK, "%s", err.message);
-    ck_assert_uint_eq(hd__machine_stats(m).collectives, collectives);
-    hd__machine_destroy(m);
+    struct hd__sim *m = machine(p, NULL, 0, NULL, NULL);
+    ck_assert_msg(hd__sim_run(m, NULL, 1, &err) == HD_OK, "%s", err.message);
+    ck_assert_uint_eq(hd__sim_stats(m).collectives, collectives);
+    hd__sim_destroy(m);
     hd__program_free(p);
 }
 
@@ -50,12 +50,12 @@ static void assert_says(const char *part)
 static void assert_broken(struct hd_program *p, struct hd_program *second, int32_t rank,
                           struct hd_program *odd, const char *const *parts)
 {
-    struct hd__machine *m = machine(p, second, rank, odd, NULL);
-    ck_assert_int_eq(hd__machine_run(m, NULL, 1, &err), HD_E_MISMATCH);
+    struct hd__sim *m = machine(p, second, rank, odd, NULL);
+    ck_assert_int_eq(hd__sim_run(m, NULL, 1, &err), HD_E_MISMATCH);
     for (; *parts; parts++)
         assert_says(*parts);
-    ck_assert_int_eq(strncmp(hd__machine_report(m), err.message, 100), 0);
-    hd__machine_destroy(m);
+    ck_assert_int_eq(strncmp(hd__sim_report(m), err.message, 100), 0);
+    hd__sim_destroy(m);
     hd__program_free(p);
     hd__program_free(second);
     hd__program_free(odd);
@@ -120,9 +120,9 @@ START_TEST(a_rank_disagrees_about_size_or_operation)
         struct hd__instr *i =
             &odd->sections.at[MICRO_LAST].code.at[tiny_find(odd, MICRO_LAST, HD_OP_ALL_REDUCE, "G", 0)];
         if (fault == 0)
-            hd__t(odd, i->in[0])->dim[0] = hd__dim_new(odd, "#f", 24);
+            hd__tensor_at(odd, i->in[0])->dim[0] = hd__dim_new(odd, "#f", 24);
         else if (fault == 1)
-            hd__t(odd, i->in[0])->dtype = HD_BF16;
+            hd__tensor_at(odd, i->in[0])->dtype = HD_BF16;
         else
             i->redop = HD_MAX;
         const char *says[] = {"24 x fp32", "32 x bf16", "32 x fp32, max"};
@@ -148,14 +148,14 @@ START_TEST(a_cyclic_wait)
     }
     /* ranks: 0 1 / 2 3 are tp pairs; 0 2 and 1 3 dp pairs. Ranks 0 and 3 begin with dp, 1 and 2 with tp. */
     const struct hd_program *programs[] = {p[0], p[1], p[1], p[0]};
-    struct hd__machine *m = hd__machine_create(&p[0]->mesh, programs, NULL);
-    ck_assert_int_eq(hd__machine_run(m, NULL, 1, &err), HD_E_MISMATCH);
+    struct hd__sim *m = hd__sim_create(&p[0]->mesh, programs, NULL);
+    ck_assert_int_eq(hd__sim_run(m, NULL, 1, &err), HD_E_MISMATCH);
     assert_says("stuck: 4 of 4 ranks cannot go on");
     assert_says("cycle: rank 0 waits for rank 2 (micro #0 all_reduce(dp_shard) a), rank 2 waits for rank 3 "
                 "(micro #0 all_reduce(tp) b),"
                 " rank 3 waits for rank 1 (micro #0 all_reduce(dp_shard) a), rank 1 waits for rank 0 (micro "
                 "#0 all_reduce(tp) b)");
-    hd__machine_destroy(m);
+    hd__sim_destroy(m);
     hd__program_free(p[0]);
     hd__program_free(p[1]);
 }
@@ -197,10 +197,10 @@ static struct hd_program *exchange(int32_t stage, int crossed, int with_recv)
 START_TEST(messages_meet)
 {
     struct hd_program *a = exchange(0, 0, 1), *b = exchange(1, 0, 1);
-    struct hd__machine *m = machine(a, b, 0, NULL, NULL);
-    ck_assert_msg(hd__machine_run(m, NULL, 1, &err) == HD_OK, "%s", err.message);
-    ck_assert_uint_eq(hd__machine_stats(m).messages, 2);
-    hd__machine_destroy(m);
+    struct hd__sim *m = machine(a, b, 0, NULL, NULL);
+    ck_assert_msg(hd__sim_run(m, NULL, 1, &err) == HD_OK, "%s", err.message);
+    ck_assert_uint_eq(hd__sim_stats(m).messages, 2);
+    hd__sim_destroy(m);
     hd__program_free(a);
     hd__program_free(b);
 }
@@ -229,7 +229,7 @@ START_TEST(a_message_of_another_size)
     struct hd_program *b = exchange(1, 0, 1);
     uint32_t at = tiny_find(b, 0, HD_OP_RECV, NULL, 0);
     hd_tensor in = b->sections.at[0].code.at[at].out[0];
-    hd__t(b, in)->dim[0] = hd__dim_new(b, "#n", 8);
+    hd__tensor_at(b, in)->dim[0] = hd__dim_new(b, "#n", 8);
     assert_broken(exchange(0, 0, 1), b, 0, NULL,
                   SAYS("mismatch: rank 0 sends step #1 send out (16 x fp32), rank 1 receives step #0 recv in "
                        "(8 x fp32)"));
@@ -290,14 +290,14 @@ static void release(void *user, int32_t rank, void *kernel)
     free(kernel);
 }
 
-static const struct hd__machine_kernels kernels = {.prepare = prepare, .run = run, .release = release};
+static const struct hd__sim_kernels kernels = {.prepare = prepare, .run = run, .release = release};
 
-static void run_emulated(struct hd__machine *m, const struct hd_program *p)
+static void run_emulated(struct hd__sim *m, const struct hd_program *p)
 {
     for (int32_t r = 0; r < p->mesh.ranks; r++)
-        memset(hd__machine_data(m, r, p->flats.at[0].master), 0,
-               (size_t)hd__tensor_bytes(p, hd__tc(p, p->flats.at[0].master)));
-    ck_assert_msg(hd__machine_run(m, NULL, 1, &err) == HD_OK, "%s", err.message);
+        memset(hd__sim_tensor_data(m, r, p->flats.at[0].master), 0,
+               (size_t)hd__tensor_bytes(p, hd__tensor_const(p, p->flats.at[0].master)));
+    ck_assert_msg(hd__sim_run(m, NULL, 1, &err) == HD_OK, "%s", err.message);
 }
 
 /* 4 data ranks x 2 tp: every gradient is 1 + rank, three micro-batches. w is summed over dp, n over dp and
@@ -307,16 +307,16 @@ START_TEST(sums_are_right_whatever_the_order)
     for (int32_t stage = 0; stage < 3; stage++)
         for (uint64_t seed = 0; seed < 20; seed++) {
             struct hd_program *p = tiny_step(4, 2, stage);
-            struct hd__machine *m =
-                machine(p, NULL, 0, NULL, &(struct hd__machine_options){.kernels = &kernels, .seed = seed});
+            struct hd__sim *m =
+                machine(p, NULL, 0, NULL, &(struct hd__sim_options){.kernels = &kernels, .seed = seed});
             run_emulated(m, p);
             for (int32_t r = 0; r < 8; r++) {
-                const float *w = hd__machine_data(m, r, p->flats.at[0].whole);
+                const float *w = hd__sim_tensor_data(m, r, p->flats.at[0].full);
                 float over_dp = (float)(r % 2 ? 2 + 4 + 6 + 8 : 1 + 3 + 5 + 7), over_all = 36;
                 for (uint32_t n = 0; n < 32; n++)
                     ck_assert_float_eq(w[n], -3 * (n < 16 ? over_dp : over_all));
             }
-            hd__machine_destroy(m);
+            hd__sim_destroy(m);
             hd__program_free(p);
         }
 }
@@ -331,11 +331,11 @@ START_TEST(a_missing_wait_shows_as_nan)
     tiny_drop(p, MICRO_LAST, at);
     tiny_insert(p, MICRO_LAST, p->sections.at[MICRO_LAST].code.count, wait);
     for (uint64_t seed = 0; seed < 20; seed++) {
-        struct hd__machine *m =
-            machine(p, NULL, 0, NULL, &(struct hd__machine_options){.kernels = &kernels, .seed = seed});
+        struct hd__sim *m =
+            machine(p, NULL, 0, NULL, &(struct hd__sim_options){.kernels = &kernels, .seed = seed});
         run_emulated(m, p);
-        seen += isnan(*(float *)hd__machine_data(m, 0, p->flats.at[0].whole)) != 0;
-        hd__machine_destroy(m);
+        seen += isnan(*(float *)hd__sim_tensor_data(m, 0, p->flats.at[0].full)) != 0;
+        hd__sim_destroy(m);
     }
     ck_assert_uint_gt(seen, 0);
     hd__program_free(p);
@@ -348,7 +348,7 @@ START_TEST(collectives_move_the_right_pieces)
     struct hd_program *p = tiny_program(1, 1, 2, 0);
     uint16_t rows = hd__dim_new(p, "r", 4), columns = hd__dim_new(p, "c", 6);
     struct hd__tensor t = {
-        .ndim = 2, .dtype = HD_F32, .role = HD__ROLE_STATE, .dim = {rows, columns}, .place.redop = HD_SUM};
+        .ndim = 2, .dtype = HD_F32, .role = HD__ROLE_STATE, .dim = {rows, columns}, .placement.redop = HD_SUM};
     hd_tensor by_row, by_column, all, sum;
     tiny_section(p, "update", 1);
     t.name = "all";
@@ -356,11 +356,11 @@ START_TEST(collectives_move_the_right_pieces)
     t.name = "sum";
     sum = hd__tensor_new(p, &t);
     t.name = "by_column";
-    t.place.shard[1] = hd__shard_push(0, HD_AXIS_TP);
+    t.placement.shard[1] = hd__shard_push(0, HD_AXIS_TP);
     by_column = hd__tensor_new(p, &t);
     t.name = "by_row";
-    t.place.shard[1] = 0;
-    t.place.shard[0] = hd__shard_push(0, HD_AXIS_TP);
+    t.placement.shard[1] = 0;
+    t.placement.shard[0] = hd__shard_push(0, HD_AXIS_TP);
     by_row = hd__tensor_new(p, &t);
     struct hd__instr *i = tiny_collective(p, 0, HD_OP_ALL_TO_ALL, HD_AXIS_TP, by_column, by_row);
     i->from = columns;
@@ -369,28 +369,28 @@ START_TEST(collectives_move_the_right_pieces)
     i->from = columns;
     tiny_collective(p, 0, HD_OP_ALL_REDUCE, HD_AXIS_TP, all, sum);
     hd_tensor part = hd__tensor_new(p, &t);
-    hd__t(p, part)->name = "part";
+    hd__tensor_at(p, part)->name = "part";
     i = tiny_collective(p, 0, HD_OP_REDUCE_SCATTER, HD_AXIS_TP, sum, part);
     i->to = rows;
     tiny_finish(p);
-    struct hd__machine *m =
-        machine(p, NULL, 0, NULL, &(struct hd__machine_options){.kernels = &kernels, .seed = 3});
+    struct hd__sim *m =
+        machine(p, NULL, 0, NULL, &(struct hd__sim_options){.kernels = &kernels, .seed = 3});
     for (int32_t r = 0; r < 2; r++)
         for (uint32_t n = 0; n < 12; n++) /* element (row, column) of the whole is 10 row + column */
-            ((float *)hd__machine_data(m, r, by_column))[n] = (float)(10 * (n / 3) + n % 3 + 3 * (uint32_t)r);
-    ck_assert_msg(hd__machine_run(m, NULL, 1, &err) == HD_OK, "%s", err.message);
+            ((float *)hd__sim_tensor_data(m, r, by_column))[n] = (float)(10 * (n / 3) + n % 3 + 3 * (uint32_t)r);
+    ck_assert_msg(hd__sim_run(m, NULL, 1, &err) == HD_OK, "%s", err.message);
     for (int32_t r = 0; r < 2; r++)
         for (uint32_t n = 0; n < 24; n++) {
             float value = (float)(10 * (n / 6) + n % 6);
-            ck_assert_float_eq(((float *)hd__machine_data(m, r, all))[n], value);
-            ck_assert_float_eq(((float *)hd__machine_data(m, r, sum))[n], 2 * value);
+            ck_assert_float_eq(((float *)hd__sim_tensor_data(m, r, all))[n], value);
+            ck_assert_float_eq(((float *)hd__sim_tensor_data(m, r, sum))[n], 2 * value);
             if (n < 12) {
                 value = (float)(10 * (n / 6 + 2 * (uint32_t)r) + n % 6);
-                ck_assert_float_eq(((float *)hd__machine_data(m, r, by_row))[n], value);
-                ck_assert_float_eq(((float *)hd__machine_data(m, r, part))[n], 4 * value);
+                ck_assert_float_eq(((float *)hd__sim_tensor_data(m, r, by_row))[n], value);
+                ck_assert_float_eq(((float *)hd__sim_tensor_data(m, r, part))[n], 4 * value);
             }
         }
-    hd__machine_destroy(m);
+    hd__sim_destroy(m);
     hd__program_free(p);
 }
 END_TEST
@@ -415,15 +415,15 @@ START_TEST(communication_hides_behind_what_does_not_need_it)
     tiny_op(p, 0, HD_OP_GELU, T(a), T(b));
     tiny_op(p, 0, HD_OP_GELU, T(y), T(x));
     tiny_finish(p);
-    struct hd__machine_costs costs = {
+    struct hd__sim_costs costs = {
         .seconds = one_second, .latency[HD_AXIS_TP] = 0.5, .bandwidth[HD_AXIS_TP] = 1000};
-    struct hd__machine *m = machine(p, NULL, 0, NULL, &(struct hd__machine_options){.costs = &costs});
-    ck_assert_msg(hd__machine_run(m, NULL, 1, &err) == HD_OK, "%s", err.message);
-    ck_assert_double_eq_tol(hd__machine_stats(m).seconds, 2 * (4.5 + 1), 1e-12); /* 1 s of it is hidden */
-    ck_assert_double_eq_tol(hd__machine_finish(m, 1), 11, 1e-12);
-    ck_assert_double_eq_tol(hd__machine_busy(m, 1), 4, 1e-12);
-    ck_assert_double_eq_tol(hd__machine_stats(m).idle, 7.0 / 11, 1e-12);
-    hd__machine_destroy(m);
+    struct hd__sim *m = machine(p, NULL, 0, NULL, &(struct hd__sim_options){.costs = &costs});
+    ck_assert_msg(hd__sim_run(m, NULL, 1, &err) == HD_OK, "%s", err.message);
+    ck_assert_double_eq_tol(hd__sim_stats(m).seconds, 2 * (4.5 + 1), 1e-12); /* 1 s of it is hidden */
+    ck_assert_double_eq_tol(hd__sim_finish_time(m, 1), 11, 1e-12);
+    ck_assert_double_eq_tol(hd__sim_busy_time(m, 1), 4, 1e-12);
+    ck_assert_double_eq_tol(hd__sim_stats(m).idle, 7.0 / 11, 1e-12);
+    hd__sim_destroy(m);
     hd__program_free(p);
 }
 END_TEST
@@ -444,12 +444,12 @@ START_TEST(a_thousand_ranks)
     }
     tiny_finish(p);
     double began = hd__now();
-    struct hd__machine *m = machine(p, NULL, 0, NULL, NULL);
-    ck_assert_msg(hd__machine_run(m, NULL, 1, &err) == HD_OK, "%s", err.message);
-    ck_assert_uint_eq(hd__machine_stats(m).collectives, 110 * 8 + 220 * 128);
+    struct hd__sim *m = machine(p, NULL, 0, NULL, NULL);
+    ck_assert_msg(hd__sim_run(m, NULL, 1, &err) == HD_OK, "%s", err.message);
+    ck_assert_uint_eq(hd__sim_stats(m).collectives, 110 * 8 + 220 * 128);
     fprintf(stderr, "proof of 1,024 ranks x %u instructions: %.3f s\n", p->sections.at[0].code.count,
             hd__now() - began);
-    hd__machine_destroy(m);
+    hd__sim_destroy(m);
     hd__program_free(p);
 }
 END_TEST

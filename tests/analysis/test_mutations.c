@@ -39,7 +39,7 @@ static const struct kind_of_job {
     const char *mesh, *three, *zero, *model;
     int micro_batch; /* sequences */
     const char *recompute, *deterministic;
-    uint32_t flags; /* of hd__compile_with */
+    uint32_t flags; /* of hd__exec_compile_with */
 } jobs[] = {
     {"dp: 4", "vocab_parallel: true", "stage: 0, bucket: 0", "family: llama, kv_heads: 2", 1},
     {"dp: 2", "vocab_parallel: true", "stage: 1, bucket: 4000", "family: gpt2, tied: true", 1},
@@ -91,7 +91,7 @@ static void compile(const char *text, uint32_t flags, struct hd__job **j, struct
     int32_t rc = *j ? HD_OK : hd__job_parse("job", text, strlen(text), NULL, 0, j, &err);
     if (!rc && !*c)
         rc = hd__job_resolve(*j, 0, &err);
-    ck_assert_msg(!rc && !hd__compile_with(*j, plugins, flags, c, &err), "%s\n%s", err.message, text);
+    ck_assert_msg(!rc && !hd__exec_compile_with(*j, plugins, flags, c, &err), "%s\n%s", err.message, text);
 }
 
 static void write_job(const struct kind_of_job *k, const char *axes, int micro_batch)
@@ -115,14 +115,14 @@ static void open_job(const struct kind_of_job *k)
     compile(job_text, HD__COMPILE_KEEP_HEAD | HD__COMPILE_KEEP_NORMS, &job_of_one, &one);
     write_job(k, k->mesh, k->micro_batch);
     compile(job_text, k->flags, &job, &fine);
-    ck_assert_msg(!hd__compile_with(job, plugins, k->flags, &broken, &err), "%s", err.message);
+    ck_assert_msg(!hd__exec_compile_with(job, plugins, k->flags, &broken, &err), "%s", err.message);
 }
 
 static void close_job(void)
 {
-    hd__compiled_free(one);
-    hd__compiled_free(fine);
-    hd__compiled_free(broken);
+    hd__exec_compiled_free(one);
+    hd__exec_compiled_free(fine);
+    hd__exec_compiled_free(broken);
     hd__job_free(job);
     hd__job_free(job_of_one);
 }
@@ -221,15 +221,15 @@ static int wait_late(struct hd_program *p, hd__code *code, uint32_t at)
 /* Before the last instruction that reads or writes what is released; or that one moves behind the release. */
 static int released_early(struct hd_program *p, hd__code *code, uint32_t at)
 {
-    struct hd__touch t[HD__MAX_TOUCH];
+    struct hd__access t[HD__MAX_ACCESSES];
     uint32_t buffer, use = at;
     int found = 0;
     if (code->at[at].op != HD_OP_RELEASE)
         return 0;
-    buffer = hd__tc(p, code->at[at].in[0])->buffer;
+    buffer = hd__tensor_const(p, code->at[at].in[0])->buffer;
     while (use > 0 && !found) {
         use--;
-        for (uint32_t k = hd__touches(p, &code->at[use], t); k-- > 0;)
+        for (uint32_t k = hd__accesses(p, &code->at[use], t); k-- > 0;)
             found |= t[k].buffer == buffer;
     }
     if (!found)
@@ -360,7 +360,7 @@ static int other_write(struct hd_program *p, hd__code *code, uint32_t at)
 /* Do two tensors look the same? */
 static int alike(const struct hd_program *p, hd_tensor a, hd_tensor b)
 {
-    const struct hd__tensor *x = hd__tc(p, a), *y = hd__tc(p, b);
+    const struct hd__tensor *x = hd__tensor_const(p, a), *y = hd__tensor_const(p, b);
     return x->ndim == y->ndim && x->dtype == y->dtype && hd__numel(p, x) == hd__numel(p, y) &&
            hd__memory_of(p, a) == hd__memory_of(p, b);
 }
@@ -420,7 +420,7 @@ static int other_number(struct hd_program *p, hd__code *code, uint32_t at)
 static int other_dim(struct hd_program *p, hd__code *code, uint32_t at)
 {
     struct hd__instr *i = &code->at[at];
-    const struct hd__tensor *t = i->n_in ? hd__tc(p, i->in[0]) : NULL;
+    const struct hd__tensor *t = i->n_in ? hd__tensor_const(p, i->in[0]) : NULL;
     uint16_t *dim = i->from && (!i->to || pick(2)) ? &i->from : &i->to, other;
     if (!t || !t->ndim || !*dim || i->op == HD_OP_ALL_REDUCE)
         return 0;
@@ -439,7 +439,7 @@ static int other_place(struct hd_program *p, hd__code *code, uint32_t at)
     struct hd__tensor t;
     if (!operands || i->op == HD_OP_WAIT || i->op == HD_OP_RELEASE)
         return 0;
-    t = *hd__tc(p, *operand(i, k));
+    t = *hd__tensor_const(p, *operand(i, k));
     if (t.offset < 16)
         return 0;
     t.offset -= 16;
@@ -509,8 +509,8 @@ static int plant(struct mutant *m)
 
 static void set_programs(const struct mutant *m)
 {
-    fine->odd = m->rank < 0 ? NULL : broken->stage[m->stage];
-    fine->odd_rank = m->rank;
+    fine->override_program = m->rank < 0 ? NULL : broken->stage[m->stage];
+    fine->override_rank = m->rank;
 }
 
 /* The job as a mutant has it: all broken programs, or the fine ones with an odd rank. */
@@ -522,15 +522,15 @@ static struct hd__compiled *mutated(const struct mutant *m)
 static int is_found(const struct mutant *m)
 {
     const struct hd_program *programs[16];
-    struct hd__machine *machine;
+    struct hd__sim *machine;
     int32_t rc = hd__verify(broken->stage[m->stage], &err);
     if (rc)
         return 1;
     for (int32_t r = 0; r < fine->mesh.ranks; r++)
-        programs[r] = hd__program_of(mutated(m), r);
-    machine = hd__machine_create(&fine->mesh, programs, NULL);
-    rc = hd__machine_prove(machine, &err);
-    hd__machine_destroy(machine);
+        programs[r] = hd__compiled_program(mutated(m), r);
+    machine = hd__sim_create(&fine->mesh, programs, NULL);
+    rc = hd__sim_verify(machine, &err);
+    hd__sim_destroy(machine);
     return rc != HD_OK;
 }
 
@@ -572,7 +572,7 @@ static void plant_many(uint32_t wanted, uint32_t *n)
             missed += !keeps_its_meaning(&m, *n);
             kept[m.kind]++;
         }
-        fine->odd = NULL;
+        fine->override_program = NULL;
         copy_sections(broken->stage[m.stage], fine->stage[m.stage]);
         planted++;
         ++*n;
@@ -587,7 +587,7 @@ START_TEST(all_faults_are_found)
     ck_assert_int_eq(chdir(scratch.dir), 0);
     measured_split();
     err = (struct hd_error)HD_ERROR_INIT;
-    plugins = hd__plugins_create(hd__host());
+    plugins = hd__plugins_create(hd__exec_host_table());
     ck_assert_msg(!hd__plugins_add_folder(plugins, PLUGINS, &err), "%s", err.message);
     state = seed;
     for (size_t k = 0; k < HD__COUNT(jobs); k++) {

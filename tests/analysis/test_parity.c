@@ -202,7 +202,7 @@ static void job_text(const struct draw *d, struct hd__text *text)
 START_TEST(jobs_on_any_mesh_train_like_one_rank)
 {
     struct hd_error err = HD_ERROR_INIT;
-    struct hd__plugins *plugins = hd__plugins_create(hd__host());
+    struct hd__plugins *plugins = hd__plugins_create(hd__exec_host_table());
     struct hd__numerics worst = {0};
     double began = hd__now(), ratio = 1;
     uint32_t splits = 0;

@@ -34,7 +34,7 @@ static void assert_lines(const char *is, const char *expected)
 START_TEST(a_section_as_text)
 {
     struct hd_program *p = tiny_step(2, 2, 1);
-    hd__print(p, &(struct hd__print_options){.section = "micro_last", .rank = 3}, &text);
+    hd__program_print(p, &(struct hd__program_print_options){.section = "micro_last", .rank = 3}, &text);
     assert_lines(
         text.at,
         "-- rank 3 of 4: dp 1/2, tp 1/2\n"
@@ -62,12 +62,12 @@ END_TEST
 START_TEST(all_sections_and_their_totals)
 {
     struct hd_program *p = tiny_step(2, 2, 2);
-    struct hd__totals totals;
-    hd__print(p, NULL, &text);
+    struct hd__cost_totals totals;
+    hd__program_print(p, NULL, &text);
     ck_assert_ptr_nonnull(strstr(text.at, "-- begin, once: 1 instructions\n"));
     ck_assert_ptr_nonnull(strstr(text.at, "-- micro, 2 times: 12 instructions\n"));
     ck_assert_ptr_nonnull(strstr(text.at, "-- totals of one step, this rank\n   instructions  40\n"));
-    hd__totals(p, NULL, &totals);
+    hd__cost_totals(p, NULL, &totals);
     ck_assert_double_eq(totals.sent[HD_AXIS_BIT(HD_AXIS_TP)],
                         3 * 64); /* 2 N (n-1)/n of 64 bytes, three times */
     ck_assert_double_eq(totals.sent[HD_AXIS_BIT(HD_AXIS_DP_SHARD)],
@@ -86,7 +86,7 @@ static json_t *at(json_t *object, const char *key)
 START_TEST(json_says_the_same)
 {
     struct hd_program *p = tiny_step(2, 2, 1);
-    json_t *all = hd__print_json(p, &(struct hd__print_options){.rank = 2}), *last, *list, *i, *t;
+    json_t *all = hd__program_print_json(p, &(struct hd__program_print_options){.rank = 2}), *last, *list, *i, *t;
     ck_assert_int_eq(json_integer_value(at(all, "version")), 1);
     ck_assert_int_eq(json_integer_value(at(at(at(all, "mesh"), "dp_shard"), "coordinate")), 1);
     ck_assert_uint_eq(json_array_size(at(all, "sections")), 4);

@@ -28,9 +28,9 @@ static double one_second(const struct hd_program *p, const struct hd__instr *i)
 }
 
 /* A second a kernel; messages and collectives take `wire` seconds. */
-static struct hd__rates plain_rates(double wire)
+static struct hd__sim_rates plain_rates(double wire)
 {
-    struct hd__rates r = {.seconds = one_second, .flops = 1, .memory = 1};
+    struct hd__sim_rates r = {.seconds = one_second, .flops = 1, .memory = 1};
     for (int32_t a = 0; a < HD_AXIS_COUNT; a++) {
         r.latency[a] = wire;
         r.link[a] = 1e30;
@@ -95,10 +95,10 @@ static struct hd_program *stages[2];
 static struct hd__timeline simulate_pipeline(double wire)
 {
     struct hd__timeline t;
-    struct hd__rates rates = plain_rates(wire);
+    struct hd__sim_rates rates = plain_rates(wire);
     stages[0] = stage_program(0);
     stages[1] = stage_program(1);
-    ck_assert_msg(!hd__simulate(&stages[0]->mesh, (const struct hd_program *const *)stages, &rates, -1, &t, &err), "%s",
+    ck_assert_msg(!hd__sim_timeline(&stages[0]->mesh, (const struct hd_program *const *)stages, &rates, -1, &t, &err), "%s",
                   err.message);
     return t;
 }
@@ -115,10 +115,10 @@ START_TEST(a_pipeline_has_its_bubble)
     struct hd__timeline t = simulate_pipeline(0);
     ck_assert_double_eq_tol(t.seconds, 6, 1e-12);
     ck_assert_double_eq_tol(t.span, 6, 1e-12);
-    ck_assert_double_eq_tol(t.over_ideal, 1.0 / 2, 1e-12); /* (P - 1) / M */
-    ck_assert_double_eq_tol(t.over_whole, 1.0 / 3, 1e-12); /* (P - 1) / (M + P - 1) */
+    ck_assert_double_eq_tol(t.bubble_of_work, 1.0 / 2, 1e-12); /* (P - 1) / M */
+    ck_assert_double_eq_tol(t.bubble_of_span, 1.0 / 3, 1e-12); /* (P - 1) / (M + P - 1) */
     ck_assert_double_eq_tol(t.busy, 4.0 / 6, 1e-12);
-    ck_assert_double_eq(t.wire, 0);
+    ck_assert_double_eq(t.comm, 0);
     close_pipeline(&t);
 }
 END_TEST
@@ -194,20 +194,20 @@ START_TEST(communication_is_hidden_or_not)
     const struct hd_program *both[] = {p, p};
     hd_tensor x = tiny_state(p, "x", 16), y = tiny_vector(p, "y", 16), a = tiny_state(p, "a", 16),
               b = tiny_state(p, "b", 16);
-    struct hd__rates rates = plain_rates(4);
+    struct hd__sim_rates rates = plain_rates(4);
     struct hd__timeline t;
     tiny_section(p, "micro", 2);
     tiny_collective(p, 0, HD_OP_ALL_REDUCE, HD_AXIS_TP, x, y);
     tiny_op(p, 0, HD_OP_GELU, T(a), T(b)); /* one second of four is hidden */
     tiny_op(p, 0, HD_OP_GELU, T(y), T(x));
     tiny_finish(p);
-    ck_assert_msg(!hd__simulate(&p->mesh, both, &rates, 1, &t, &err), "%s", err.message);
+    ck_assert_msg(!hd__sim_timeline(&p->mesh, both, &rates, 1, &t, &err), "%s", err.message);
     ck_assert_double_eq_tol(t.seconds, 10, 1e-12);
-    ck_assert_double_eq_tol(t.wire, 8, 1e-12);
-    ck_assert_double_eq_tol(t.hidden, 2, 1e-12);
+    ck_assert_double_eq_tol(t.comm, 8, 1e-12);
+    ck_assert_double_eq_tol(t.overlapped, 2, 1e-12);
     ck_assert_uint_eq(t.n_ranks, 2);
     ck_assert_int_eq(t.ranks[1].rank, 1);
-    ck_assert_double_eq_tol(t.ranks[1].hidden, 2, 1e-12);
+    ck_assert_double_eq_tol(t.ranks[1].overlapped, 2, 1e-12);
     hd__timeline_text(&t, 1, 17 + 20, &text);
     ck_assert_str_eq(text.at, "rank 1   compute FF......FFff......ff\n"
                               "         tp      aaaaaaaa  aaaaaaaa\n"
@@ -223,19 +223,19 @@ END_TEST
 
 START_TEST(rates_as_text)
 {
-    struct hd__rates r = hd__rates_default();
-    ck_assert_int_eq(hd__rates_parse(&r, "flops=2e12,link=1e10,tp.link=2e11,dp.latency=3e-6,kernel=0", &err), HD_OK);
+    struct hd__sim_rates r = hd__sim_rates_default();
+    ck_assert_int_eq(hd__sim_rates_parse(&r, "flops=2e12,link=1e10,tp.link=2e11,dp.latency=3e-6,kernel=0", &err), HD_OK);
     ck_assert_double_eq(r.flops, 2e12);
     ck_assert_double_eq(r.link[HD_AXIS_PP], 1e10);
     ck_assert_double_eq(r.link[HD_AXIS_TP], 2e11);
     ck_assert_double_eq(r.latency[HD_AXIS_DP_SHARD], 3e-6);
     ck_assert_double_eq(r.latency[HD_AXIS_DP_REPLICATE], 3e-6);
-    ck_assert_double_eq(r.latency[HD_AXIS_TP], hd__rates_default().latency[HD_AXIS_TP]);
-    hd__rates_text(&r, &text);
+    ck_assert_double_eq(r.latency[HD_AXIS_TP], hd__sim_rates_default().latency[HD_AXIS_TP]);
+    hd__sim_rates_text(&r, &text);
     ck_assert_str_eq(text.at, "flops=2e+12,memory=1e+10,kernel=0,latency=5e-06,link=1e+10,dp_replicate.latency=3e-06,"
                               "dp_shard.latency=3e-06,tp.link=2e+11");
-    struct hd__rates again = hd__rates_default();
-    ck_assert_int_eq(hd__rates_parse(&again, text.at, &err), HD_OK);
+    struct hd__sim_rates again = hd__sim_rates_default();
+    ck_assert_int_eq(hd__sim_rates_parse(&again, text.at, &err), HD_OK);
     ck_assert_mem_eq(&again, &r, sizeof r);
 }
 END_TEST
@@ -250,9 +250,9 @@ START_TEST(rates_that_are_wrong)
         {"xp.link=1", "no rate 'xp.link'"}, {"=3", "no rate ''"},
         {"link=1e9,,", "no rate ''"},
     };
-    struct hd__rates before = hd__rates_default(), r = before;
+    struct hd__sim_rates before = hd__sim_rates_default(), r = before;
     for (size_t n = 0; n < HD__COUNT(wrong); n++) {
-        ck_assert_int_eq(hd__rates_parse(&r, wrong[n][0], &err), HD_E_INVALID);
+        ck_assert_int_eq(hd__sim_rates_parse(&r, wrong[n][0], &err), HD_E_INVALID);
         ck_assert_msg(strstr(err.message, wrong[n][1]) != NULL, "'%s': %s", wrong[n][0], err.message);
         ck_assert_mem_eq(&before, &r, sizeof r);
     }

@@ -34,21 +34,21 @@ static void compile(uint32_t schedule, int32_t zero)
              "data: {train: none, seq_len: 8, batch: 16, micro_batch: 2}\n",
              schedules[schedule], zero);
     ck_assert_msg(!hd__job_parse("job", text, strlen(text), NULL, 0, &job, &err) && !hd__job_resolve(job, 0, &err) &&
-                      !hd__compile(job, plugins, &fine, &err) && !hd__compile(job, plugins, &broken, &err),
+                      !hd__exec_compile(job, plugins, &fine, &err) && !hd__exec_compile(job, plugins, &broken, &err),
                   "%s\n%s", err.message, text);
 }
 
 static void discard(void)
 {
-    hd__compiled_free(fine);
-    hd__compiled_free(broken);
+    hd__exec_compiled_free(fine);
+    hd__exec_compiled_free(broken);
     hd__job_free(job);
 }
 
 static void set_up(void)
 {
     err = (struct hd_error)HD_ERROR_INIT;
-    plugins = hd__plugins_create(hd__host());
+    plugins = hd__plugins_create(hd__exec_host_table());
     ck_assert_msg(!hd__plugins_add_folder(plugins, PLUGINS, &err), "%s", err.message);
     state = 11;
     hd__log_setup(HD_LOG_ERROR, NULL); /* stage 3 warns */
@@ -89,7 +89,7 @@ static uint32_t choose(hd__code *code, wanted *want)
 
 static hd__code *section(uint32_t stage, const char *name)
 {
-    return &hd__section(broken->stage[stage], name)->code;
+    return &hd__program_section(broken->stage[stage], name)->code;
 }
 
 static void drop(hd__code *code, uint32_t at)
@@ -108,14 +108,14 @@ static void assert_refused(uint32_t stage, const char *part)
 static int32_t prove(int32_t rank)
 {
     const struct hd_program *programs[4];
-    struct hd__machine *m;
+    struct hd__sim *m;
     int32_t rc;
     for (int32_t r = 0; r < 4; r++)
         programs[r] = (r == rank || rank < 0 ? broken : fine)->stage[r / 2];
-    m = hd__machine_create(&fine->mesh, programs, NULL);
-    rc = hd__machine_prove(m, &err);
-    ck_assert_msg(!rc || strstr(hd__machine_report(m), "rank") != NULL, "%s", hd__machine_report(m));
-    hd__machine_destroy(m);
+    m = hd__sim_create(&fine->mesh, programs, NULL);
+    rc = hd__sim_verify(m, &err);
+    ck_assert_msg(!rc || strstr(hd__sim_report(m), "rank") != NULL, "%s", hd__sim_report(m));
+    hd__sim_destroy(m);
     return rc;
 }
 

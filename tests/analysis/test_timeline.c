@@ -43,19 +43,19 @@ static void compile_schedule(struct compiled *c, const char *schedule, int stage
 static struct hd__timeline measure(const char *schedule, int stages, int micros, int virtual, double message,
                                    uint32_t flags)
 {
-    struct hd__rates rates = {.seconds = seconds};
+    struct hd__sim_rates rates = {.seconds = seconds};
     const struct hd_program *programs[16];
     struct hd_error err = HD_ERROR_INIT;
     struct hd__timeline t, numbers;
     struct compiled c;
     compile_schedule(&c, schedule, stages, micros, virtual, flags);
     for (int32_t r = 0; r < stages; r++)
-        programs[r] = hd__program_of(c.c, r);
+        programs[r] = hd__compiled_program(c.c, r);
     for (int32_t a = 0; a < HD_AXIS_COUNT; a++) {
         rates.latency[a] = message;
         rates.link[a] = 1e30;
     }
-    ck_assert_msg(!hd__simulate(&c.c->mesh, programs, &rates, -1, &t, &err), "%s", err.message);
+    ck_assert_msg(!hd__sim_timeline(&c.c->mesh, programs, &rates, -1, &t, &err), "%s", err.message);
     for (int32_t r = 0; r < stages; r++)
         ck_assert_double_eq_tol(t.ranks[r].work, micros * virtual * (times.f + times.b + times.w), 1e-6);
     numbers = t;
@@ -78,16 +78,16 @@ START_TEST(equal_stage_times)
         for (int m = p; m <= 8; m *= 2) {
             double P = p, M = m, eps = 1e-9;
             set_times(2, 3, 1, 0);
-            ck_assert_double_eq_tol(measure("gpipe", p, m, 1, 0, 0).over_ideal, (P - 1) / M, eps);
-            ck_assert_double_eq_tol(measure("1f1b", p, m, 1, 0, 0).over_ideal, (P - 1) / M, eps);
-            ck_assert_double_eq_tol(measure("1f1b", p, m, 1, 0, 0).over_whole, (P - 1) / (M + P - 1), eps);
-            ck_assert_double_eq_tol(measure("interleaved", p, m, 2, 0, 0).over_ideal, (P - 1) / (2 * M), eps);
-            ck_assert_double_eq_tol(measure("interleaved", p, m, 3, 0, 0).over_ideal, (P - 1) / (3 * M), eps);
+            ck_assert_double_eq_tol(measure("gpipe", p, m, 1, 0, 0).bubble_of_work, (P - 1) / M, eps);
+            ck_assert_double_eq_tol(measure("1f1b", p, m, 1, 0, 0).bubble_of_work, (P - 1) / M, eps);
+            ck_assert_double_eq_tol(measure("1f1b", p, m, 1, 0, 0).bubble_of_span, (P - 1) / (M + P - 1), eps);
+            ck_assert_double_eq_tol(measure("interleaved", p, m, 2, 0, 0).bubble_of_work, (P - 1) / (2 * M), eps);
+            ck_assert_double_eq_tol(measure("interleaved", p, m, 3, 0, 0).bubble_of_work, (P - 1) / (3 * M), eps);
             set_times(1, 1, 1, 1);
-            ck_assert_double_eq_tol(measure("zb-h1", p, m, 1, 0, HD__COMPILE_KEEP_WEIGHT_ORDER).over_ideal,
+            ck_assert_double_eq_tol(measure("zb-h1", p, m, 1, 0, HD__COMPILE_KEEP_WEIGHT_ORDER).bubble_of_work,
                                     (P - 1) / (3 * M), eps);
             if (m >= 2 * p - 1)
-                ck_assert_double_eq_tol(measure("zb-v", p, m, 2, 0, 0).over_ideal, 0, eps);
+                ck_assert_double_eq_tol(measure("zb-v", p, m, 2, 0, 0).bubble_of_work, 0, eps);
         }
 }
 END_TEST
@@ -106,11 +106,11 @@ START_TEST(published_bubbles)
         if (sscanf(line, "%*[^,],%d,%d,%lf,%lf,%lf,%lf,%lf,%lf", &p, &m, &tf, &tb, &tw, &message, &one, &zb) != 8)
             continue;
         set_times(tf, tb, tw, 0);
-        ck_assert_double_eq_tol(measure("1f1b", p, m, 1, message, 0).over_whole, one, 0.5e-4);
+        ck_assert_double_eq_tol(measure("1f1b", p, m, 1, message, 0).bubble_of_span, one, 0.5e-4);
         set_times(tf, tb, tw, 1);
-        ck_assert_double_eq_tol(measure("zb-h1", p, m, 1, message, HD__COMPILE_KEEP_WEIGHT_ORDER).over_whole, zb,
+        ck_assert_double_eq_tol(measure("zb-h1", p, m, 1, message, HD__COMPILE_KEEP_WEIGHT_ORDER).bubble_of_span, zb,
                                 0.5e-4);
-        ck_assert_double_lt(measure("zb-h1", p, m, 1, message, 0).over_whole, zb);
+        ck_assert_double_lt(measure("zb-h1", p, m, 1, message, 0).bubble_of_span, zb);
         seen++;
     }
     fclose(f);
@@ -121,7 +121,7 @@ END_TEST
 /* Two ranks on a link on which the gradients need about as long as the backward pass: bench/overlap.py's job. */
 static struct hd__timeline on_a_slow_link(const char *zero, const char *tied)
 {
-    struct hd__rates rates = hd__rates_default();
+    struct hd__sim_rates rates = hd__sim_rates_default();
     struct hd_error err = HD_ERROR_INIT;
     struct hd__timeline t, numbers;
     struct compiled c;
@@ -132,8 +132,8 @@ static struct hd__timeline on_a_slow_link(const char *zero, const char *tied)
              "model: {use: transformer, family: gpt2, layers: 12, hidden: 128, heads: 4, vocab: 256, max_seq_len: 128, tied: %s}\n"
              "data: {train: none, seq_len: 128, batch: 8, micro_batch: 4}\n", zero, tied);
     compile_text(&c, text, NULL, 0, 0);
-    ck_assert(!hd__rates_parse(&rates, "flops=8e10,memory=1e10,kernel=5e-6,latency=1e-4,link=1.25e8", &err));
-    ck_assert_msg(!hd__simulate(&c.c->mesh, (const struct hd_program *[]){hd__program_of(c.c, 0), hd__program_of(c.c, 1)}, &rates, -1, &t,
+    ck_assert(!hd__sim_rates_parse(&rates, "flops=8e10,memory=1e10,kernel=5e-6,latency=1e-4,link=1.25e8", &err));
+    ck_assert_msg(!hd__sim_timeline(&c.c->mesh, (const struct hd_program *[]){hd__compiled_program(c.c, 0), hd__compiled_program(c.c, 1)}, &rates, -1, &t,
                                 &err), "%s", err.message);
     numbers = t;
     hd__timeline_free(&t);
@@ -154,7 +154,7 @@ START_TEST(hidden_on_a_slow_link)
     for (size_t i = 0; i < HD__COUNT(rows); i++)
         for (int tied = 0; tied < 2; tied++) {
             struct hd__timeline t = on_a_slow_link(rows[i].zero, tied ? "true" : "false");
-            ck_assert_msg(t.hidden > rows[i].share * t.wire, "%s, tied %d: %g of %g s are hidden", rows[i].zero, tied, t.hidden, t.wire);
+            ck_assert_msg(t.overlapped > rows[i].share * t.comm, "%s, tied %d: %g of %g s are hidden", rows[i].zero, tied, t.overlapped, t.comm);
         }
 }
 END_TEST

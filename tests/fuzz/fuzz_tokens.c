@@ -35,7 +35,7 @@ static void put(const char *path, const void *data, size_t bytes)
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
 {
     struct hd_error err = HD_ERROR_INIT;
-    struct hd__token_file f;
+    struct hd__data_token_file f;
     uint8_t tokens[64];
     int32_t out[64];
     if (!file[0]) {
@@ -53,7 +53,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
     put(format == HD__DATA_MEGATRON ? idx : file, data + 1, bytes - 1);
     if (format == HD__DATA_MEGATRON)
         put(file, tokens, sizeof tokens);
-    if (hd__token_file_open(file, format, data[0] & 64 ? 4 : 2, &f, &err)) {
+    if (hd__data_token_file_open(file, format, data[0] & 64 ? 4 : 2, &f, &err)) {
         if (!strstr(err.message, folder))
             abort();
         return 0;
@@ -61,11 +61,11 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
     for (uint64_t at = 0; at < f.count; at += 64) {
         uint64_t n = HD__MIN(64, f.count - at);
         int64_t vocab = data[0] & 128 ? 40000 : 256;
-        if (!hd__token_file_read(&f, at, n, vocab, out, &err) != !hd__token_file_scan(&f, at, n, vocab, &err))
+        if (!hd__data_token_file_read(&f, at, n, vocab, out, &err) != !hd__data_token_file_scan(&f, at, n, vocab, &err))
             abort();
     }
-    if (!hd__token_file_read(&f, f.count, 1, 256, out, &err))
+    if (!hd__data_token_file_read(&f, f.count, 1, 256, out, &err))
         abort();
-    hd__token_file_close(&f);
+    hd__data_token_file_close(&f);
     return 0;
 }

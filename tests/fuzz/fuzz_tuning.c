@@ -13,8 +13,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
 {
     struct hd__tuning tuning = {0};
     struct hd_error err = HD_ERROR_INIT;
-    if (hd__tuning_parse("fuzz", (const char *)data, bytes, &tuning, &err) && strncmp(err.message, "fuzz", 4))
+    if (hd__comm_tuning_parse("fuzz", (const char *)data, bytes, &tuning, &err) && strncmp(err.message, "fuzz", 4))
         abort();
-    hd__tuning_free(&tuning);
+    hd__comm_tuning_free(&tuning);
     return 0;
 }

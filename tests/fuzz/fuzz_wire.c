@@ -27,21 +27,21 @@ static void parse(const uint8_t *data, size_t bytes)
     static uint8_t back[WIRE_FRAME_MAX];
     struct hd__frame f;
     ptrdiff_t used;
-    for (size_t at = 0; at < bytes && (used = hd__wire_parse(data + at, bytes - at, &f)) > 0; at += (size_t)used)
-        if ((size_t)used > sizeof back || hd__wire_write(back, &f) != (size_t)used || memcmp(back, data + at, (size_t)used))
+    for (size_t at = 0; at < bytes && (used = hd__store_wire_parse(data + at, bytes - at, &f)) > 0; at += (size_t)used)
+        if ((size_t)used > sizeof back || hd__store_wire_write(back, &f) != (size_t)used || memcmp(back, data + at, (size_t)used))
             abort();
 }
 
 static void judge(const uint8_t *data, size_t bytes)
 {
     json_t *report = json_loadb((const char *)data, bytes, JSON_REJECT_DUPLICATES, NULL);
-    struct hd__verdict verdict;
+    struct hd__report_diagnosis verdict;
     struct hd__text text = {0};
     if (json_is_object(report) && json_integer_value(json_object_get(report, "ranks")) < 64) {
-        hd__judge(report, &verdict);
+        hd__report_diagnose(report, &verdict);
         if (!memchr(verdict.words, 0, sizeof verdict.words))
             abort();
-        hd__report_words(report, &text);
+        hd__report_summary(report, &text);
         hd__report_table(report, &text);
     }
     json_decref(report);
@@ -50,7 +50,7 @@ static void judge(const uint8_t *data, size_t bytes)
 
 /* ---- a server, and who talks to it */
 
-static int32_t gathered(void *user, const struct hd__gathered *g, int32_t *rank, char cause[512])
+static int32_t gathered(void *user, const struct hd__rank_dumps *g, int32_t *rank, char cause[512])
 {
     size_t n = 0;
     (void)user;
@@ -82,9 +82,9 @@ static void say(int fd, const void *data, size_t bytes)
 static void greet(int fd, const struct hd__server_options *o)
 {
     uint8_t hello[WIRE_HELLO] = {0}, frame[WIRE_HEADER + WIRE_HELLO], reply[64];
-    hd__wire_put_u32(hello + 4, (uint32_t)o->size);
+    hd__store_wire_put_u32(hello + 4, (uint32_t)o->size);
     memcpy(hello + 8, o->secret, WIRE_SECRET);
-    hd__wire_write(frame, &(struct hd__frame){.type = WIRE_SAY_HELLO, .value = hello, .value_bytes = WIRE_HELLO});
+    hd__store_wire_write(frame, &(struct hd__frame){.type = WIRE_SAY_HELLO, .value = hello, .value_bytes = WIRE_HELLO});
     say(fd, frame, sizeof frame);
     for (size_t at = 0; at < WIRE_HEADER + 8;) {
         ssize_t got = recv(fd, reply + at, WIRE_HEADER + 8 - at, 0);

@@ -43,7 +43,7 @@ static void parse_sections(struct hd__job *job)
 {
     struct hd_error err = HD_ERROR_INIT;
     struct settings s = {0};
-    struct hd__section *all[] = {job->device,
+    struct hd__job_section *all[] = {job->device,
                                  job->comm,
                                  job->optimizer,
                                  job->model,

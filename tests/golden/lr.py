@@ -62,7 +62,7 @@ def rates(kind, shape, warmup, decay, steps, lr, low):
 path = os.path.join(os.path.dirname(os.path.abspath(__file__)), "job", "lr.h")
 with open(path, "w") as f:
     print(f"/* Made by tests/golden/lr.py with torch {torch.__version__}, transformers {transformers.__version__}. */", file=f)
-    print("static const struct {\n    struct hd__schedule schedule;\n    int64_t steps;\n    double rate[40];\n} golden[] = {", file=f)
+    print("static const struct {\n    struct hd__lr_schedule schedule;\n    int64_t steps;\n    double rate[40];\n} golden[] = {", file=f)
     for kind, shape, warmup, decay, steps, lr, low in CASES:
         values = rates(kind, shape, warmup, decay, steps, lr, low)
         print(f"    {{{{HD__SCHEDULE_{kind.upper()}, HD__DECAY_{shape.upper()}, {warmup}, {decay}, {lr!r}, {low!r}}}, {steps},", file=f)

@@ -6,14 +6,14 @@ static int32_t compile(struct compiled *out, const char *text, const char *const
                        uint32_t flags, struct hd_error *err)
 {
     int32_t rc;
-    *out = (struct compiled){.plugins = hd__plugins_create(hd__host())};
+    *out = (struct compiled){.plugins = hd__plugins_create(hd__exec_host_table())};
     rc = hd__plugins_add_folder(out->plugins, PLUGINS, err);
     if (!rc)
         rc = hd__job_parse("job.yaml", text, strlen(text), overrides, n, &out->job, err);
     if (!rc)
         rc = hd__job_resolve(out->job, ranks, err);
     if (!rc)
-        rc = hd__compile_with(out->job, out->plugins, flags, &out->c, err);
+        rc = hd__exec_compile_with(out->job, out->plugins, flags, &out->c, err);
     return rc;
 }
 
@@ -37,7 +37,7 @@ void compile_text(struct compiled *out, const char *text, const char *const *ove
 
 double flops_of(const struct compiled *c, const char *section)
 {
-    const hd__code *code = &hd__section(c->c->stage[0], section)->code;
+    const hd__code *code = &hd__program_section(c->c->stage[0], section)->code;
     double flops = 0;
     for (uint32_t k = 0; k < code->count; k++)
         flops += hd__instr_flops(c->c->stage[0], &code->at[k]);
@@ -46,7 +46,7 @@ double flops_of(const struct compiled *c, const char *section)
 
 void compiled_free(struct compiled *c)
 {
-    hd__compiled_free(c->c);
+    hd__exec_compiled_free(c->c);
     hd__plugins_destroy(c->plugins);
     hd__job_free(c->job);
 }

@@ -17,7 +17,7 @@ void compile_text(struct compiled *out, const char *text, const char *const *ove
 /* The same, but returns the code; err has the message. */
 int32_t try_compile_text(struct compiled *out, const char *text, const char *const *overrides, size_t n, int64_t ranks,
                          struct hd_error *err);
-/* Asserts that it compiles with these flags of hd__compile_with. */
+/* Asserts that it compiles with these flags of hd__exec_compile_with. */
 void compile_flags(struct compiled *out, const char *text, uint32_t flags);
 /* Of a section of the first stage's program, once. */
 double flops_of(const struct compiled *c, const char *section);

@@ -13,7 +13,7 @@ static struct hd__plugins *plugins;
 static void setup(void)
 {
     struct hd_error err = HD_ERROR_INIT;
-    plugins = hd__plugins_create(hd__host());
+    plugins = hd__plugins_create(hd__exec_host_table());
     ck_assert_msg(!hd__plugins_add_folder(plugins, PLUGINS, &err), "%s", err.message);
 }
 
@@ -41,12 +41,12 @@ static int32_t open_job(struct job *j, const char *mesh, const char *strategies,
     rc = hd__job_parse("job", text, strlen(text), &more, *more != 0, &j->job, err);
     if (!rc)
         rc = hd__job_resolve(j->job, 0, err);
-    return rc ? rc : hd__compile(j->job, plugins, &j->c, err);
+    return rc ? rc : hd__exec_compile(j->job, plugins, &j->c, err);
 }
 
 static void close_job(struct job *j)
 {
-    hd__compiled_free(j->c);
+    hd__exec_compiled_free(j->c);
     hd__job_free(j->job);
 }
 

@@ -45,13 +45,13 @@ static void read_numbers(struct golden *g, const char *path)
     json_decref(root);
 }
 
-static struct hd__st *open_tensors(const char *folder, const char *name)
+static struct hd__ckpt_st *open_tensors(const char *folder, const char *name)
 {
     char path[600];
-    struct hd__st *file = NULL;
+    struct hd__ckpt_st *file = NULL;
     struct hd_error err = HD_ERROR_INIT;
     snprintf(path, sizeof path, "%s/%s", folder, name);
-    ck_assert_msg(hd__st_open(path, &file, &err) == HD_OK, "%s", err.message);
+    ck_assert_msg(hd__ckpt_st_open(path, &file, &err) == HD_OK, "%s", err.message);
     return file;
 }
 
@@ -68,13 +68,13 @@ void golden_open(struct golden *g, const char *name)
 
 void golden_close(struct golden *g)
 {
-    hd__st_close(g->weights);
-    hd__st_close(g->expected);
+    hd__ckpt_st_close(g->weights);
+    hd__ckpt_st_close(g->expected);
 }
 
-static const struct hd__st_tensor *find(const struct hd__st *file, const char *name)
+static const struct hd__ckpt_st_tensor *find(const struct hd__ckpt_st *file, const char *name)
 {
-    const struct hd__st_tensor *tensor = hd__st_find(file, name);
+    const struct hd__ckpt_st_tensor *tensor = hd__ckpt_st_find(file, name);
     ck_assert_msg(tensor != NULL, "no tensor %s", name);
     return tensor;
 }
@@ -82,37 +82,37 @@ static const struct hd__st_tensor *find(const struct hd__st *file, const char *n
 int32_t *golden_tokens(const struct golden *g, const char *which, int64_t step)
 {
     struct hd_error err = HD_ERROR_INIT;
-    const struct hd__st_tensor *tensor = find(g->expected, which);
+    const struct hd__ckpt_st_tensor *tensor = find(g->expected, which);
     uint64_t bytes = (uint64_t)(g->batch * g->seq) * sizeof(int32_t);
     int32_t *tokens = malloc(bytes);
     ck_assert_uint_eq(tensor->dtype, HD_I32);
     ck_assert_uint_eq(tensor->bytes, bytes * (uint64_t)g->steps);
-    ck_assert_msg(hd__st_read(g->expected, tensor, bytes * (uint64_t)step, bytes, tokens, &err) == HD_OK,
+    ck_assert_msg(hd__ckpt_st_read(g->expected, tensor, bytes * (uint64_t)step, bytes, tokens, &err) == HD_OK,
                   "%s", err.message);
     return tokens;
 }
 
-static float *read_all(const struct hd__st *file, const struct hd__st_tensor *tensor)
+static float *read_all(const struct hd__ckpt_st *file, const struct hd__ckpt_st_tensor *tensor)
 {
     struct hd_error err = HD_ERROR_INIT;
     float *data = malloc(tensor->count * sizeof *data);
-    ck_assert_msg(hd__st_read_f32(file, tensor, 0, tensor->count, data, &err) == HD_OK, "%s", err.message);
+    ck_assert_msg(hd__ckpt_st_read_f32(file, tensor, 0, tensor->count, data, &err) == HD_OK, "%s", err.message);
     return data;
 }
 
-float *golden_floats(const struct hd__st *file, const char *name, int64_t *count)
+float *golden_floats(const struct hd__ckpt_st *file, const char *name, int64_t *count)
 {
-    const struct hd__st_tensor *tensor = find(file, name);
+    const struct hd__ckpt_st_tensor *tensor = find(file, name);
     if (count)
         *count = (int64_t)tensor->count;
     return read_all(file, tensor);
 }
 
 /* One tensor of the file, or the part of it that belongs to the parameter: of every `width` elements `own`. */
-static void copy_part(const struct hd__st *file, const char *name, const struct hd_param_desc *param, int64_t own, float *out,
+static void copy_part(const struct hd__ckpt_st *file, const char *name, const struct hd_param_desc *param, int64_t own, float *out,
                       int64_t count)
 {
-    const struct hd__st_tensor *tensor = find(file, name);
+    const struct hd__ckpt_st_tensor *tensor = find(file, name);
     int64_t width = own * param->parts;
     float *whole = read_all(file, tensor);
     ck_assert_uint_eq(tensor->count, (uint64_t)(count * param->parts));
@@ -121,7 +121,7 @@ static void copy_part(const struct hd__st *file, const char *name, const struct 
     free(whole);
 }
 
-float *golden_part(const struct hd__st *file, const char *prefix, const struct hd_param_desc *param,
+float *golden_part(const struct hd__ckpt_st *file, const char *prefix, const struct hd_param_desc *param,
                    const int64_t *extents, int64_t *count)
 {
     int64_t tensors = param->file_axes[0] == '*' ? extents[0] : 1, own = 1;

@@ -26,7 +26,7 @@ uint32_t tiny_section(struct hd_program *p, const char *name, int32_t repeat)
 
 hd_tensor tiny_vector(struct hd_program *p, const char *name, int64_t count)
 {
-    struct hd__tensor t = {.name = name, .ndim = 1, .dtype = HD_F32, .place.redop = HD_SUM};
+    struct hd__tensor t = {.name = name, .ndim = 1, .dtype = HD_F32, .placement.redop = HD_SUM};
     t.dim[0] = hd__dim_new(p, "#n", count);
     return hd__tensor_new(p, &t);
 }
@@ -34,16 +34,16 @@ hd_tensor tiny_vector(struct hd_program *p, const char *name, int64_t count)
 hd_tensor tiny_shard(struct hd_program *p, const char *name, int64_t count, int32_t axis)
 {
     hd_tensor t = tiny_vector(p, name, count * p->mesh.size[axis]);
-    hd__t(p, t)->place.shard[0] = hd__shard_push(0, axis);
+    hd__tensor_at(p, t)->placement.shard[0] = hd__shard_push(0, axis);
     return t;
 }
 
 static uint32_t buffer_of(struct hd_program *p, hd_tensor t, uint8_t life)
 {
-    int64_t bytes = hd__tensor_bytes(p, hd__tc(p, t));
-    if (!hd__tc(p, t)->buffer)
-        hd__t(p, t)->buffer = hd__buffer_new(p, hd__tc(p, t)->name, (bytes + 63) & ~(int64_t)63, life);
-    return hd__tc(p, t)->buffer;
+    int64_t bytes = hd__tensor_bytes(p, hd__tensor_const(p, t));
+    if (!hd__tensor_const(p, t)->buffer)
+        hd__tensor_at(p, t)->buffer = hd__buffer_new(p, hd__tensor_const(p, t)->name, (bytes + 63) & ~(int64_t)63, life);
+    return hd__tensor_const(p, t)->buffer;
 }
 
 hd_tensor tiny_state(struct hd_program *p, const char *name, int64_t count)
@@ -56,9 +56,9 @@ hd_tensor tiny_state(struct hd_program *p, const char *name, int64_t count)
 hd_tensor tiny_view(struct hd_program *p, const char *name, hd_tensor of, int64_t first, int64_t count)
 {
     hd_tensor t = tiny_vector(p, name, count);
-    hd__t(p, t)->buffer = buffer_of(p, of, HD__LIFE_TEMP);
-    hd__t(p, t)->offset = hd__tc(p, of)->offset + first;
-    hd__t(p, t)->role = HD__ROLE_FLAT;
+    hd__tensor_at(p, t)->buffer = buffer_of(p, of, HD__LIFE_TEMP);
+    hd__tensor_at(p, t)->offset = hd__tensor_const(p, of)->offset + first;
+    hd__tensor_at(p, t)->role = HD__ROLE_FLAT;
     return t;
 }
 
@@ -84,9 +84,9 @@ struct hd__instr *tiny_collective(struct hd_program *p, uint32_t section, uint16
     if (op == HD_OP_ALL_REDUCE || op == HD_OP_REDUCE_SCATTER)
         i->redop = HD_SUM;
     if (op == HD_OP_ALL_GATHER || op == HD_OP_ALL_TO_ALL)
-        i->from = hd__tc(p, in)->dim[0];
+        i->from = hd__tensor_const(p, in)->dim[0];
     if (op == HD_OP_REDUCE_SCATTER || op == HD_OP_ALL_TO_ALL)
-        i->to = hd__tc(p, in)->dim[0];
+        i->to = hd__tensor_const(p, in)->dim[0];
     return i;
 }
 
@@ -131,9 +131,9 @@ static hd_tensor flat_tensor(struct step *s, const char *name, int shard, uint8_
                            .dtype = HD_F32,
                            .role = HD__ROLE_FLAT,
                            .dim = {s->flat->dim},
-                           .place.redop = HD_SUM};
+                           .placement.redop = HD_SUM};
     if (shard && s->p->mesh.size[HD_AXIS_DP_SHARD] > 1)
-        t.place.shard[0] = hd__shard_push(0, HD_AXIS_DP_SHARD);
+        t.placement.shard[0] = hd__shard_push(0, HD_AXIS_DP_SHARD);
     hd_tensor id = hd__tensor_new(s->p, &t);
     buffer_of(s->p, id, life);
     return id;
@@ -141,10 +141,10 @@ static hd_tensor flat_tensor(struct step *s, const char *name, int shard, uint8_
 
 static hd_tensor param_view(struct step *s, hd_tensor whole, uint32_t k)
 {
-    struct hd__tensor t = *hd__tc(s->p, s->params[k]);
+    struct hd__tensor t = *hd__tensor_const(s->p, s->params[k]);
     t.name = k ? "G:n" : "G:w";
     t.role = HD__ROLE_FLAT;
-    t.buffer = hd__tc(s->p, whole)->buffer;
+    t.buffer = hd__tensor_const(s->p, whole)->buffer;
     t.offset = s->flat->offset[k];
     return hd__tensor_new(s->p, &t);
 }
@@ -153,13 +153,13 @@ static hd_tensor param_view(struct step *s, hd_tensor whole, uint32_t k)
 static hd_tensor tensor_of(struct step *s, const char *name, int rows, int columns)
 {
     const int32_t *size = s->p->mesh.size;
-    struct hd__tensor t = {.name = name, .dtype = HD_F32, .place.redop = HD_SUM};
+    struct hd__tensor t = {.name = name, .dtype = HD_F32, .placement.redop = HD_SUM};
     if (rows) {
-        t.place.shard[t.ndim] = size[HD_AXIS_DP_SHARD] > 1 ? hd__shard_push(0, HD_AXIS_DP_SHARD) : 0;
+        t.placement.shard[t.ndim] = size[HD_AXIS_DP_SHARD] > 1 ? hd__shard_push(0, HD_AXIS_DP_SHARD) : 0;
         t.dim[t.ndim++] = s->rows;
     }
     if (columns) {
-        t.place.shard[t.ndim] = size[HD_AXIS_TP] > 1 ? hd__shard_push(0, HD_AXIS_TP) : 0;
+        t.placement.shard[t.ndim] = size[HD_AXIS_TP] > 1 ? hd__shard_push(0, HD_AXIS_TP) : 0;
         t.dim[t.ndim++] = s->columns;
     }
     t.dim[t.ndim++] = s->n;
@@ -170,9 +170,9 @@ static void add_param(struct step *s, uint32_t k, uint32_t obligation)
 {
     struct hd_program *p = s->p;
     s->params[k] = tensor_of(s, k ? "n" : "w", 0, !k);
-    hd__t(p, s->params[k])->role = HD__ROLE_PARAM;
-    hd__t(p, s->params[k])->param = k + 1;
-    hd__push(&p->params, ((struct hd__param){.tensor = s->params[k], .obligation = obligation, .stages = 1}));
+    hd__tensor_at(p, s->params[k])->role = HD__ROLE_PARAM;
+    hd__tensor_at(p, s->params[k])->param = k + 1;
+    hd__push(&p->params, ((struct hd__param){.tensor = s->params[k], .unreduced_axes = obligation, .stages = 1}));
 }
 
 static void add_flat(struct step *s)
@@ -188,10 +188,10 @@ static void add_flat(struct step *s)
                                            .offset = offsets,
                                            .count = 32}));
     s->flat = &p->flats.at[0];
-    s->flat->whole = flat_tensor(s, "P", 0, HD__LIFE_PERSISTENT);
+    s->flat->full = flat_tensor(s, "P", 0, HD__LIFE_PERSISTENT);
     s->flat->grad = s->stage < 2 ? flat_tensor(s, "G", 0, HD__LIFE_PERSISTENT) : 0;
     s->flat->shard = s->stage ? flat_tensor(s, "GS", 1, HD__LIFE_PERSISTENT) : s->flat->grad;
-    s->flat->master = s->stage ? flat_tensor(s, "M", 1, HD__LIFE_PERSISTENT) : s->flat->whole;
+    s->flat->master = s->stage ? flat_tensor(s, "M", 1, HD__LIFE_PERSISTENT) : s->flat->full;
 }
 
 static void backward(struct step *s, uint32_t section, hd_tensor grad)
@@ -201,7 +201,7 @@ static void backward(struct step *s, uint32_t section, hd_tensor grad)
     tiny_op(p, section, HD_OP_FILL0, NONE, T(x));
     for (uint32_t k = 0; k < 2; k++) {
         hd_tensor d = tensor_of(s, k ? "dn" : "dw", 0, !k), v = param_view(s, grad, k);
-        hd__t(p, d)->place.partial = (uint8_t)p->params.at[k].obligation;
+        hd__tensor_at(p, d)->placement.partial = (uint8_t)p->params.at[k].unreduced_axes;
         tiny_op(p, section, HD_OP_BIAS_DW, T(x), T(d))->phase = HD__PHASE_W;
         tiny_op(p, section, HD_OP_ACCUM, T(d), T(v))->phase = HD__PHASE_W;
     }
@@ -261,15 +261,15 @@ struct hd_program *tiny_step_raw(int32_t dp_shard, int32_t tp, int32_t stage)
     tiny_op(p, UPDATE, HD_OP_SGD, T(s.flat->shard, tiny_state(p, "norm2", 1), tiny_state(p, "hyper", 8)),
             T(s.flat->master));
     if (stage && dp_shard > 1)
-        tiny_collective(p, UPDATE, HD_OP_ALL_GATHER, HD_AXIS_DP_SHARD, s.flat->master, s.flat->whole);
-    hd__meaning_promise(p);
+        tiny_collective(p, UPDATE, HD_OP_ALL_GATHER, HD_AXIS_DP_SHARD, s.flat->master, s.flat->full);
+    hd__value_numbers_annotate(p);
     return p;
 }
 
 void tiny_finish(struct hd_program *p)
 {
     struct hd_error err = HD_ERROR_INIT;
-    if (hd__schedule(p, &err) || hd__memory(p, &err))
+    if (hd__schedule_instrs(p, &err) || hd__memory_plan(p, &err))
         hd__die("%s", err.message);
 }
 
@@ -286,7 +286,7 @@ uint32_t tiny_find(const struct hd_program *p, uint32_t section, uint16_t op, co
     const hd__code *code = &p->sections.at[section].code;
     for (uint32_t n = 0; n < code->count; n++)
         if (code->at[n].op == op &&
-            (!tensor || !strcmp(hd__tc(p, hd__instr_tensor(&code->at[n]))->name, tensor)) && nth-- == 0)
+            (!tensor || !strcmp(hd__tensor_const(p, hd__instr_tensor(&code->at[n]))->name, tensor)) && nth-- == 0)
             return n;
     hd__die("no such instruction");
 }
@@ -321,13 +321,13 @@ char *tiny_listing(const struct hd_program *p, uint32_t section)
 {
     const struct hd__code_section *s = &p->sections.at[section];
     struct hd__text text = {0};
-    uint32_t *position = hd__positions(p);
+    uint32_t *position = hd__instr_positions(p);
     for (uint32_t n = 0; n < s->code.count; n++) {
         const struct hd__instr *i = &s->code.at[n];
-        uint32_t on = i->op == HD_OP_WAIT ? hd__waited(p, &s->code, position, i) : n;
+        uint32_t on = i->op == HD_OP_WAIT ? hd__wait_target(p, &s->code, position, i) : n;
         hd_tensor t = on < s->code.count ? hd__instr_tensor(&s->code.at[on]) : 0;
         hd__text_add(&text, "%s%s %s", n ? "; " : "", hd__op(i->op)->name,
-                     t ? hd__tc(p, t)->name : "nothing");
+                     t ? hd__tensor_const(p, t)->name : "nothing");
     }
     free(position);
     return text.at ? text.at : hd__strdup("");

@@ -19,31 +19,31 @@ static const char *const jobs[] = {
     "mesh.pp=2 strategies=[{\"use\":\"3d\"},{\"use\":\"zero\"},{\"use\":\"ema\",\"decay\":0.75}]",
 };
 
-static struct hd__st *open_weights(const char *dir, int step, const char *group)
+static struct hd__ckpt_st *open_weights(const char *dir, int step, const char *group)
 {
     struct hd_error err = HD_ERROR_INIT;
-    struct hd__st *file;
+    struct hd__ckpt_st *file;
     char path[128];
     snprintf(path, sizeof path, "%s/step-%08d/%s-00001-of-00001.safetensors", dir, step, group);
-    ck_assert_msg(!hd__st_open(path, &file, &err), "%s", err.message);
+    ck_assert_msg(!hd__ckpt_st_open(path, &file, &err), "%s", err.message);
     return file;
 }
 
 /* All tensors of a file, one behind another, in the order of their names. */
-static float *read_all(struct hd__st *file, uint64_t *count)
+static float *read_all(struct hd__ckpt_st *file, uint64_t *count)
 {
     struct hd_error err = HD_ERROR_INIT;
     uint64_t all = 0, at = 0;
     float *x;
-    for (uint32_t k = 0; k < hd__st_count(file); k++)
-        all += hd__st_at(file, k)->count;
+    for (uint32_t k = 0; k < hd__ckpt_st_count(file); k++)
+        all += hd__ckpt_st_tensor_at(file, k)->count;
     x = keep(malloc((all + 1) * sizeof *x));
-    for (uint32_t k = 0; k < hd__st_count(file); k++) {
-        const struct hd__st_tensor *t = hd__st_at(file, k);
-        ck_assert_msg(!hd__st_read_f32(file, t, 0, t->count, x + at, &err), "%s", err.message);
+    for (uint32_t k = 0; k < hd__ckpt_st_count(file); k++) {
+        const struct hd__ckpt_st_tensor *t = hd__ckpt_st_tensor_at(file, k);
+        ck_assert_msg(!hd__ckpt_st_read_f32(file, t, 0, t->count, x + at, &err), "%s", err.message);
         at += t->count;
     }
-    hd__st_close(file);
+    hd__ckpt_st_close(file);
     *count = all;
     return x;
 }
@@ -118,7 +118,7 @@ START_TEST(used)
 {
     struct hd_error err = HD_ERROR_INIT;
     struct command *c;
-    struct hd__st *exported;
+    struct hd__ckpt_st *exported;
     uint64_t n, m;
     const float *e, *x;
     char model[32];
@@ -131,7 +131,7 @@ START_TEST(used)
     ck_assert_msg(strstr(c->out, "\"step\": 20") && !strstr(c->out, model), "%s and %s", c->out, model);
     expect_code(command_run("sample llama.yaml checkpoint.dir=used --weights ema --prompt the --tokens 3"), 0);
     expect_code(command_run("ckpt export llama.yaml checkpoint.dir=used --weights ema --to averaged"), 0);
-    ck_assert_msg(!hd__st_open("averaged", &exported, &err), "%s", err.message);
+    ck_assert_msg(!hd__ckpt_st_open("averaged", &exported, &err), "%s", err.message);
     e = read_all(open_weights("used", 20, "strategy-ema"), &n);
     x = read_all(exported, &m);
     ck_assert_uint_eq(n, m);

@@ -50,30 +50,30 @@ static void expect_number(double is, double should, double relative, const char 
     ck_assert_msg(fabs(is - should) <= relative * fabs(should), "%s of step %d is %.9g, torch has %.9g", what, step, is, should);
 }
 
-static struct hd__st *open_weights(const char *path)
+static struct hd__ckpt_st *open_weights(const char *path)
 {
     struct hd_error err = HD_ERROR_INIT;
-    struct hd__st *file;
-    ck_assert_msg(!hd__st_open(path, &file, &err), "%s", err.message);
+    struct hd__ckpt_st *file;
+    ck_assert_msg(!hd__ckpt_st_open(path, &file, &err), "%s", err.message);
     return file;
 }
 
-static float *read_tensor(struct hd__st *file, const struct hd__st_tensor *t)
+static float *read_tensor(struct hd__ckpt_st *file, const struct hd__ckpt_st_tensor *t)
 {
     struct hd_error err = HD_ERROR_INIT;
     float *x = keep(malloc(t->count * sizeof *x));
-    ck_assert_msg(!hd__st_read_f32(file, t, 0, t->count, x, &err), "%s", err.message);
+    ck_assert_msg(!hd__ckpt_st_read_f32(file, t, 0, t->count, x, &err), "%s", err.message);
     return x;
 }
 
 /* Every tensor of torch's, within `relative` of its norm. */
 static void expect_weights(const char *exported, const char *golden, double relative)
 {
-    struct hd__st *is = open_weights(exported), *should = open_weights(golden);
-    uint32_t n = hd__st_count(should);
+    struct hd__ckpt_st *is = open_weights(exported), *should = open_weights(golden);
+    uint32_t n = hd__ckpt_st_count(should);
     ck_assert_uint_gt(n, 10);
     for (uint32_t k = 0; k < n; k++) {
-        const struct hd__st_tensor *want = hd__st_at(should, k), *have = hd__st_find(is, want->name);
+        const struct hd__ckpt_st_tensor *want = hd__ckpt_st_tensor_at(should, k), *have = hd__ckpt_st_find(is, want->name);
         double norm2 = 0, diff2 = 0;
         ck_assert_msg(have != NULL && have->count == want->count, "%s", want->name);
         const float *a = read_tensor(is, have), *b = read_tensor(should, want);
@@ -83,8 +83,8 @@ static void expect_weights(const char *exported, const char *golden, double rela
         }
         ck_assert_msg(diff2 <= relative * relative * norm2, "%s is off by %g of a norm of %g", want->name, sqrt(diff2), sqrt(norm2));
     }
-    hd__st_close(is);
-    hd__st_close(should);
+    hd__ckpt_st_close(is);
+    hd__ckpt_st_close(should);
 }
 
 START_TEST(as_torch)

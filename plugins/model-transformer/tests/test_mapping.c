@@ -9,7 +9,7 @@
 #include "tests/support/golden.h"
 
 /* Marks the parameter's elements of this tensor in `seen`: of every `own * parts` elements `own`, from axis part_axis on. */
-static void mark(const struct hd_program *p, const struct mock_param *param, const struct hd__st_tensor *tensor,
+static void mark(const struct hd_program *p, const struct mock_param *param, const struct hd__ckpt_st_tensor *tensor,
                  unsigned char *seen)
 {
     int64_t extent[HD_MAX_DIMS] = {1, 1, 1, 1, 1, 1}, own = 1, rows = 1;
@@ -43,7 +43,7 @@ static int lies_in(const struct hd_program *p, const struct mock_param *param, c
     return 0;
 }
 
-static void check_tensor(const struct hd_program *p, const struct hd__st_tensor *tensor)
+static void check_tensor(const struct hd_program *p, const struct hd__ckpt_st_tensor *tensor)
 {
     unsigned char *seen = calloc(tensor->count, 1);
     for (uint32_t i = 0; i < p->n_params; i++)
@@ -72,12 +72,12 @@ START_TEST(every_element_once)
     struct hd_program *p = mock_new(g.batch, g.seq);
     ck_assert_msg(model_ops->build(model, p, &err) == HD_OK, "%s", err.message);
 
-    for (uint32_t i = 0; i < hd__st_count(g.weights); i++)
-        check_tensor(p, hd__st_at(g.weights, i));
+    for (uint32_t i = 0; i < hd__ckpt_st_count(g.weights); i++)
+        check_tensor(p, hd__ckpt_st_tensor_at(g.weights, i));
     for (uint32_t i = 0; i < p->n_params; i++) {
         uint32_t found = 0;
-        for (uint32_t k = 0; k < hd__st_count(g.weights); k++)
-            found += (uint32_t)lies_in(p, &p->params[i], hd__st_at(g.weights, k)->name);
+        for (uint32_t k = 0; k < hd__ckpt_st_count(g.weights); k++)
+            found += (uint32_t)lies_in(p, &p->params[i], hd__ckpt_st_tensor_at(g.weights, k)->name);
         ck_assert_msg(found == (p->params[i].axes[0] == '*' ? p->extent[(unsigned char)p->params[i].dims[0]] : 1),
                       "%s is not in the file", p->params[i].file);
         check_axes_ascend(&p->params[i]);

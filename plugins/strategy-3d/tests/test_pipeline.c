@@ -13,7 +13,7 @@ static char path[] = "/tmp/heddle-pipeline-XXXXXX.csv";
 static void set_up(void)
 {
     struct hd_error err = HD_ERROR_INIT;
-    plugins = hd__plugins_create(hd__host());
+    plugins = hd__plugins_create(hd__exec_host_table());
     ck_assert_msg(hd__plugins_add_folder(plugins, PLUGINS, &err) == HD_OK, "%s", err.message);
 }
 
@@ -37,7 +37,7 @@ static int32_t compile(const char *model, int pp, const char *more, struct hd__j
     int32_t rc = hd__job_parse("job", text, strlen(text), NULL, 0, job, err);
     if (!rc)
         rc = hd__job_resolve(*job, 0, err);
-    return rc ? rc : hd__compile_with(*job, plugins, HD__COMPILE_KEEP_HEAD, compiled, err);
+    return rc ? rc : hd__exec_compile_with(*job, plugins, HD__COMPILE_KEEP_HEAD, compiled, err);
 }
 
 static void assert_same_bits(const char *model, int pp, const char *more)
@@ -52,8 +52,8 @@ static void assert_same_bits(const char *model, int pp, const char *more)
     ck_assert_msg(result.loss == 0 && result.gradient == 0 && result.parameter == 0, "%s, %s: %g at %s", model, more,
                   result.worst, result.where);
     ck_assert_double_lt(result.norm, 1e-12);
-    hd__compiled_free(one);
-    hd__compiled_free(many);
+    hd__exec_compiled_free(one);
+    hd__exec_compiled_free(many);
     hd__job_free(jobs[0]);
     hd__job_free(jobs[1]);
 }

@@ -10,7 +10,7 @@
 
 static hd__code *code_of(struct hd_program *p)
 {
-    return &hd__section(p, "ema")->code;
+    return &hd__program_section(p, "ema")->code;
 }
 
 /* ---- every flat has one, a master's size */
@@ -27,13 +27,13 @@ START_TEST(a_shard_beside_every_shard)
     for (size_t n = 0; n < HD__COUNT(rows); n++) {
         struct job j;
         struct hd_program *p = expect_job(&j, rows[n][0], rows[n][1]);
-        ck_assert_uint_eq(p->kept.count, p->flats.count);
+        ck_assert_uint_eq(p->strategy_states.count, p->flats.count);
         for (uint32_t f = 0; f < p->flats.count; f++) {
-            const struct hd__tensor *e = hd__tc(p, p->kept.at[f].tensor), *master = hd__tc(p, p->flats.at[f].master);
-            ck_assert_uint_eq(p->kept.at[f].flat, f);
+            const struct hd__tensor *e = hd__tensor_const(p, p->strategy_states.at[f].tensor), *master = hd__tensor_const(p, p->flats.at[f].master);
+            ck_assert_uint_eq(p->strategy_states.at[f].flat, f);
             ck_assert_int_eq(hd__numel(p, e), hd__numel(p, master));
             ck_assert_uint_eq(e->dtype, HD_F32);
-            ck_assert(hd__is_average(p, &p->kept.at[f]));
+            ck_assert(hd__is_param_average(p, &p->strategy_states.at[f]));
         }
         close_job(&j);
     }
@@ -44,7 +44,7 @@ START_TEST(every_so_many_steps)
 {
     struct job j;
     struct hd_program *p = expect_job(&j, "dp: 2", "{use: zero, stage: 2}, {use: ema, every: 4}");
-    const struct hd__code_section *s = hd__section(p, "ema");
+    const struct hd__code_section *s = hd__program_section(p, "ema");
     for (int64_t step = 1; step <= 8; step++)
         ck_assert_int_eq(hd__section_due(s, step), step % 4 == 0);
     close_job(&j);
@@ -91,11 +91,11 @@ START_TEST(faults_are_found)
     expect_fault(&j, "does not follow from the parameters that the ranks have trained");
 
     p = expect_job(&j, "dp: 2", TWO_FLATS);
-    code_of(p)->at[0].in[1] = p->kept.at[0].tensor;
+    code_of(p)->at[0].in[1] = p->strategy_states.at[0].tensor;
     expect_fault(&j, "does not follow from the parameters that the ranks have trained");
 
     p = expect_job(&j, "dp: 2", TWO_FLATS);
-    hd__push(&hd__section(p, "update")->code, code_of(p)->at[0]);
+    hd__push(&hd__program_section(p, "update")->code, code_of(p)->at[0]);
     erase(code_of(p), 0);
     expect_fault(&j, "is what a strategy keeps: only a section of its own writes it");
 

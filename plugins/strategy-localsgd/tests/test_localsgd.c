@@ -88,9 +88,9 @@ END_TEST
 
 static double sent(const struct job *j)
 {
-    struct hd__totals totals;
+    struct hd__cost_totals totals;
     double sum = 0;
-    hd__totals(j->c->stage[0], NULL, &totals);
+    hd__cost_totals(j->c->stage[0], NULL, &totals);
     for (uint32_t axes = 1; axes < HD__COUNT(totals.sent); axes++)
         sum += totals.sent[axes];
     return sum;
@@ -133,7 +133,7 @@ END_TEST
 START_TEST(a_step_has_its_share)
 {
     struct hd_error err = HD_ERROR_INIT;
-    struct hd__rates rates = hd__rates_default();
+    struct hd__sim_rates rates = hd__sim_rates_default();
     const struct hd_program *programs[4];
     struct hd__timeline t;
     struct hd__text text = {0};
@@ -141,11 +141,11 @@ START_TEST(a_step_has_its_share)
     expect_job(&j, "dp: 4", APART(""));
     for (int32_t r = 0; r < 4; r++)
         programs[r] = j.c->stage[0];
-    ck_assert_msg(!hd__simulate(&j.c->mesh, programs, &rates, -1, &t, &err), "%s", err.message);
-    ck_assert_uint_eq(t.n_rare, 1);
-    ck_assert_str_eq(t.rare[0].name, "outer");
-    ck_assert_uint_eq(t.rare[0].every, 4);
-    ck_assert(t.rare[0].seconds > 2 * rates.latency[HD_AXIS_DP_SHARD] && t.rare[0].seconds < t.seconds);
+    ck_assert_msg(!hd__sim_timeline(&j.c->mesh, programs, &rates, -1, &t, &err), "%s", err.message);
+    ck_assert_uint_eq(t.n_periodic, 1);
+    ck_assert_str_eq(t.periodic[0].name, "outer");
+    ck_assert_uint_eq(t.periodic[0].every, 4);
+    ck_assert(t.periodic[0].seconds > 2 * rates.latency[HD_AXIS_DP_SHARD] && t.periodic[0].seconds < t.seconds);
     hd__timeline_summary(&t, &text);
     ck_assert_msg(strstr(text.at, "section outer, every 4 steps: ") != NULL, "%s", text.at);
     hd__text_free(&text);
@@ -182,7 +182,7 @@ static int axes_where_none_are(struct hd_program *p, hd__code *code, uint32_t at
 {
     if (code->at[at].op != HD_OP_BLEND || code->at[at].axes)
         return 0;
-    code->at[at].axes = p->apart;
+    code->at[at].axes = p->local_axes;
     return 1;
 }
 
@@ -229,8 +229,8 @@ static int other_flat(struct hd_program *p, hd__code *code, uint32_t at)
     if (!i->n_in || i->op == HD_OP_WAIT)
         return 0;
     for (uint32_t f = 0; f + 1 < p->flats.count; f++)
-        if (i->in[0] == p->flats.at[f].common) {
-            i->in[0] = p->flats.at[f + 1].common;
+        if (i->in[0] == p->flats.at[f].global_copy) {
+            i->in[0] = p->flats.at[f + 1].global_copy;
             return 1;
         }
     return 0;
@@ -242,7 +242,7 @@ static int own(struct hd_program *p, hd__code *code, uint32_t at)
     struct hd__instr *i = &code->at[at];
     for (uint32_t k = 0; k < i->n_in && !i->axes; k++)
         for (uint32_t f = 0; f < p->flats.count; f++)
-            if (i->in[k] == p->flats.at[f].common && i->out[0] == p->flats.at[f].common) {
+            if (i->in[k] == p->flats.at[f].global_copy && i->out[0] == p->flats.at[f].global_copy) {
                 i->in[k] = p->flats.at[f].master;
                 return 1;
             }
@@ -254,7 +254,7 @@ static int set_back(struct hd_program *p, hd__code *code, uint32_t at)
 {
     struct hd__instr copy = code->at[at];
     (void)p;
-    if (copy.op != HD_OP_COPY || at < 4 || !hd__tc(p, copy.in[0])->common)
+    if (copy.op != HD_OP_COPY || at < 4 || !hd__tensor_const(p, copy.in[0])->global_copy)
         return 0;
     memmove(code->at + 1, code->at, at * sizeof *code->at);
     code->at[0] = copy;
@@ -288,7 +288,7 @@ static void plant(const struct fault *fault, uint32_t *count, const char *mesh, 
         hd__code *code;
         char what[128];
         expect_job(&j, mesh, strategies);
-        code = &hd__section(j.c->stage[0], "outer")->code;
+        code = &hd__program_section(j.c->stage[0], "outer")->code;
         n = code->count;
         snprintf(what, sizeof what, "%s: instruction %u, %s", fault->name, at, hd__op(code->at[at].op)->name);
         if (fault->plant(j.c->stage[0], code, at)) {
@@ -328,7 +328,7 @@ START_TEST(nothing_else_crosses)
     struct hd__code_section *update;
     expect_job(&j, "dp: 2", APART(""));
     p = j.c->stage[0];
-    update = hd__section(p, "update");
+    update = hd__program_section(p, "update");
     struct hd__instr copy = {.id = ++p->next_id,
                              .op = HD_OP_COPY,
                              .n_in = 1,
@@ -336,7 +336,7 @@ START_TEST(nothing_else_crosses)
                              .micro = -1,
                              .peer = -1,
                              .in = {p->flats.at[0].master},
-                             .out = {p->flats.at[0].common}};
+                             .out = {p->flats.at[0].global_copy}};
     hd__push(&update->code, copy);
     ck_assert(hd__verify(p, &err));
     ck_assert_msg(strstr(err.message, "only the section that brings them together writes it") != NULL, "%s",
@@ -344,7 +344,7 @@ START_TEST(nothing_else_crosses)
     close_job(&j);
     expect_job(&j, "dp: 2", APART(""));
     p = j.c->stage[0];
-    hd__section(p, "outer")->together = 0;
+    hd__program_section(p, "outer")->sync_axes = 0;
     ck_assert(hd__verify(p, &err));
     ck_assert_msg(strstr(err.message, "no section brings the ranks together") != NULL, "%s", err.message);
     close_job(&j);

@@ -20,7 +20,7 @@ static const char *const matrices[] = {"model.embed_tokens.weight", "model.layer
 static struct hd__plugins *plugins;
 static struct hd__job *job;
 static struct hd__compiled *compiled;
-static struct hd__machine *machine;
+static struct hd__sim *machine;
 static const struct hd_device_ops *ops;
 static struct hd_device *device;
 static struct hd_error err;
@@ -40,20 +40,20 @@ static void compile(const char *zero)
     job = NULL;
     compiled = NULL;
     ck_assert_msg(!hd__job_parse("job", text, strlen(text), NULL, 0, &job, &err) && !hd__job_resolve(job, 0, &err) &&
-                      !hd__compile(job, plugins, &compiled, &err),
+                      !hd__exec_compile(job, plugins, &compiled, &err),
                   "%s\n%s", err.message, text);
 }
 
 static void set_up(void)
 {
     err = (struct hd_error)HD_ERROR_INIT;
-    plugins = hd__plugins_create(hd__host());
+    plugins = hd__plugins_create(hd__exec_host_table());
     ck_assert_msg(!hd__plugins_add_folder(plugins, PLUGINS, &err), "%s", err.message);
 }
 
 static void tear_down(void)
 {
-    hd__compiled_free(compiled);
+    hd__exec_compiled_free(compiled);
     hd__job_free(job);
     hd__plugins_destroy(plugins);
 }
@@ -77,10 +77,10 @@ static void put_gradients(int32_t rank, double *to)
 {
     const struct hd_program *p = compiled->stage[0];
     for (uint32_t f = 0; f < p->flats.count; f++)
-        for (uint32_t k = 0; k < p->flats.at[f].n_params && hd__machine_data(machine, rank, p->flats.at[f].grad) == to;
+        for (uint32_t k = 0; k < p->flats.at[f].n_params && hd__sim_tensor_data(machine, rank, p->flats.at[f].grad) == to;
              k++) {
             int matrix = matrix_of(p, p->flats.at[f].params[k]);
-            int64_t n = hd__numel(p, hd__tc(p, p->params.at[p->flats.at[f].params[k]].tensor));
+            int64_t n = hd__numel(p, hd__tensor_const(p, p->params.at[p->flats.at[f].params[k]].tensor));
             for (int64_t i = 0; matrix >= 0 && i < n; i++) /* the hook takes the mean, heddle the sum */
                 to[p->flats.at[f].offset[k] + i] = hd_direction(i, 1000 + 10 * step + rank, (uint32_t)matrix) / RANKS;
         }
@@ -124,36 +124,36 @@ static int32_t feed(void *user, int32_t rank, const struct hd__instr *i, int32_t
 
 static void open_machine(void)
 {
-    static const struct hd__machine_kernels kernels = {NULL, prepare, run, release, feed};
+    static const struct hd__sim_kernels kernels = {NULL, prepare, run, release, feed};
     const struct hd_program *programs[RANKS] = {compiled->stage[0], compiled->stage[0]};
     struct hd_device_place place = {.struct_size = sizeof place, .local_ranks = 1, .threads = 1};
     ops = &compiled->device_choice.component->ops.device;
-    ck_assert(!ops->open(hd__host(), compiled->device_choice.settings, &place, &device, &err));
+    ck_assert(!ops->open(hd__exec_host_table(), compiled->device_choice.settings, &place, &device, &err));
     machine =
-        hd__machine_create(&compiled->mesh, programs, &(struct hd__machine_options){.kernels = &kernels, .seed = 1});
+        hd__sim_create(&compiled->mesh, programs, &(struct hd__sim_options){.kernels = &kernels, .seed = 1});
     for (int32_t r = 0; r < RANKS; r++) {
         int32_t coord[HD_AXIS_COUNT];
         hd__mesh_coord(&compiled->mesh, r, coord);
-        hd__init_zeros(compiled->stage[0], coord, hd__machine_arena(machine, r));
-        ck_assert(!hd__init_parameters(compiled->stage[0], coord, hd__machine_arena(machine, r), 1, &err));
+        hd__ckpt_init_zeros(compiled->stage[0], coord, hd__sim_arena(machine, r));
+        ck_assert(!hd__ckpt_init_params(compiled->stage[0], coord, hd__sim_arena(machine, r), 1, &err));
     }
 }
 
 static void close_machine(void)
 {
-    hd__machine_destroy(machine);
+    hd__sim_destroy(machine);
     ops->close(device);
 }
 
 static void run_step(int64_t number)
 {
     for (int32_t r = 0; r < RANKS; r++) {
-        double *hyper = hd__machine_data(machine, r, compiled->stage[0]->hyper);
+        double *hyper = hd__sim_tensor_data(machine, r, compiled->stage[0]->hyper);
         memset(hyper, 0, HD_HYPER_COUNT * sizeof *hyper);
         hyper[HD_HYPER_INV_SCALE] = 1;
         hyper[HD_HYPER_STEP] = (double)number;
     }
-    ck_assert_msg(!hd__machine_run(machine, NULL, number, &err), "%s", err.message);
+    ck_assert_msg(!hd__sim_run(machine, NULL, number, &err), "%s", err.message);
 }
 
 /* ---- the numbers */
@@ -171,9 +171,9 @@ static hd_tensor error_of(const struct hd_program *p, const struct hd__flat *f)
 {
     char name[64];
     snprintf(name, sizeof name, "E.%s", f->name);
-    for (uint32_t n = 0; n < p->zeros.count; n++)
-        if (!strcmp(hd__tc(p, p->zeros.at[n])->name, name))
-            return p->zeros.at[n];
+    for (uint32_t n = 0; n < p->zero_init.count; n++)
+        if (!strcmp(hd__tensor_const(p, p->zero_init.at[n])->name, name))
+            return p->zero_init.at[n];
     ck_abort_msg("no %s", name);
 }
 
@@ -187,9 +187,9 @@ static void compare(const struct golden *g)
             if (matrix_of(p, flat->params[k]) != g->matrix)
                 continue;
             for (int32_t r = 0; r < RANKS; r++)
-                near((double *)hd__machine_data(machine, r, flat->grad) + flat->offset[k], g->gradient,
+                near((double *)hd__sim_tensor_data(machine, r, flat->grad) + flat->offset[k], g->gradient,
                      g->rows * g->columns, 1, "the gradient", g);
-            near((double *)hd__machine_data(machine, 0, error_of(p, flat)) + flat->offset[k], g->error,
+            near((double *)hd__sim_tensor_data(machine, 0, error_of(p, flat)) + flat->offset[k], g->error,
                  g->rows * g->columns, RANKS, "the error", g);
             seen++;
         }
@@ -227,7 +227,7 @@ END_TEST
 static double sent(const char *section)
 {
     const struct hd_program *p = compiled->stage[0];
-    const struct hd__code_section *s = hd__section(compiled->stage[0], section);
+    const struct hd__code_section *s = hd__program_section(compiled->stage[0], section);
     double bytes = 0;
     ck_assert_ptr_nonnull(s);
     for (uint32_t k = 0; k < s->code.count; k++)
@@ -255,8 +255,8 @@ START_TEST(bytes_are_those_of_the_formula)
     others = 8 + 16 + 8; /* norms: the last, and the two of a layer, which begin at whole lines of 16 */
     ck_assert_double_eq(sent("micro_last"), ring * (thin + others));
     ck_assert_double_ge(sent("micro_last_warmup"), ring / (_i % 2 ? 2 : 1) * (whole + others));
-    ck_assert(hd__section(compiled->stage[0], "micro_last")->after == 3);
-    ck_assert(hd__section(compiled->stage[0], "micro_last_warmup")->last == 3);
+    ck_assert(hd__program_section(compiled->stage[0], "micro_last")->after == 3);
+    ck_assert(hd__program_section(compiled->stage[0], "micro_last_warmup")->last == 3);
 }
 END_TEST
 
@@ -268,7 +268,7 @@ START_TEST(verify_misses_each_part)
     static const uint16_t parts[] = {HD_OP_ORTHOGONALISE, HD_OP_EINSUM, HD_OP_BLEND};
     int left_out = 0;
     compile("stage: 0, bucket: 2000, compress: {kind: powersgd, rank: 2}");
-    hd__code *code = &hd__section(compiled->stage[0], "micro_last")->code;
+    hd__code *code = &hd__program_section(compiled->stage[0], "micro_last")->code;
     for (uint32_t k = 0; k < code->count; k++) {
         struct hd__instr i = code->at[k];
         int part = 0;
@@ -279,7 +279,7 @@ START_TEST(verify_misses_each_part)
         memmove(&code->at[k], &code->at[k + 1], (code->count - 1 - k) * sizeof i);
         code->count--;
         ck_assert_msg(hd__verify(compiled->stage[0], &err) == HD_E_INVALID, "not missed: %s, output %s",
-                      hd__op(i.op)->name, hd__tc(compiled->stage[0], i.out[0])->name);
+                      hd__op(i.op)->name, hd__tensor_const(compiled->stage[0], i.out[0])->name);
         hd__push(code, i);
         memmove(&code->at[k + 1], &code->at[k], (code->count - 1 - k) * sizeof i);
         code->at[k] = i;

@@ -30,10 +30,10 @@ static struct hd_program *compile(const char *const *options, size_t n, int64_t 
 /* Collectives over `axes` that move more than scalars. */
 static int count(struct hd_program *p, const char *section, uint16_t op, uint32_t axes)
 {
-    const struct hd__code_section *s = hd__section(p, section);
+    const struct hd__code_section *s = hd__program_section(p, section);
     int n = 0;
     for (uint32_t k = 0; k < s->code.count; k++)
-        n += s->code.at[k].op == op && s->code.at[k].axes == axes && hd__numel(p, hd__tc(p, s->code.at[k].in[0])) > 1;
+        n += s->code.at[k].op == op && s->code.at[k].axes == axes && hd__numel(p, hd__tensor_const(p, s->code.at[k].in[0])) > 1;
     return n;
 }
 
@@ -58,7 +58,7 @@ static void expect_fault(struct hd_program *p, const char *words)
 START_TEST(stages_0_and_1_reduce_once_a_step)
 {
     struct hd_program *p = COMPILE("strategies.zero.stage=0");
-    ck_assert_int_eq(hd__section(p, "micro")->repeat, 3);
+    ck_assert_int_eq(hd__program_section(p, "micro")->repeat, 3);
     expect_counts(p, "micro", 0, 0, 0);
     expect_counts(p, "micro_last", BLOCKS, 0, 0);
     expect_counts(p, "update", 0, 0, 0);
@@ -78,11 +78,11 @@ START_TEST(stages_2_and_3_reduce_every_micro_batch)
     for (int stage = 2; stage <= 3; stage++) {
         struct hd_program *p = COMPILE(stage == 2 ? "strategies.zero.stage=2" : "strategies.zero.stage=3");
         for (int s = 0; s < 2; s++) {
-            const hd__code *code = &hd__section(p, sections[s])->code;
+            const hd__code *code = &hd__program_section(p, sections[s])->code;
             expect_counts(p, sections[s], 0, BLOCKS, stage == 3 ? 2 * BLOCKS - 3 : 0); /* the head and the layer before it stay; embed has no use backward */
             for (uint32_t k = 0; k < code->count; k++)
                 if (code->at[k].op == HD_OP_REDUCE_SCATTER)
-                    ck_assert_int_eq(p->buffers.at[hd__tc(p, code->at[k].in[0])->buffer].life, HD__LIFE_TEMP);
+                    ck_assert_int_eq(p->buffers.at[hd__tensor_const(p, code->at[k].in[0])->buffer].life, HD__LIFE_TEMP);
         }
         expect_counts(p, "update", 0, 0, stage == 2 ? 1 : 0); /* the others: see below */
         compiled_free(&built);
@@ -104,7 +104,7 @@ static uint32_t wait_for(const hd__code *code, uint32_t at)
 /* All begin before anything is computed, and each is waited for where its block begins. */
 static void expect_gathered_ahead(struct hd_program *p, const char *section)
 {
-    const hd__code *code = &hd__section(p, section)->code;
+    const hd__code *code = &hd__program_section(p, section)->code;
     uint32_t before = 0;
     for (uint32_t k = 0; k + 1 < BLOCKS; k++) {
         uint32_t wait = wait_for(code, k), products = 0;
@@ -120,10 +120,10 @@ START_TEST(parameters_are_gathered_behind_the_next_forward_pass)
 {
     for (int stage = 1; stage <= 2; stage++) {
         struct hd_program *p = COMPILE(stage == 1 ? "strategies.zero.stage=1" : "strategies.zero.stage=2");
-        const hd__code *update = &hd__section(p, "update")->code;
+        const hd__code *update = &hd__program_section(p, "update")->code;
         uint32_t gather = 0, updates = 0;
-        ck_assert_int_eq(hd__section(p, "micro_first")->repeat, 1);
-        ck_assert_int_eq(hd__section(p, "micro")->repeat, 2);
+        ck_assert_int_eq(hd__program_section(p, "micro_first")->repeat, 1);
+        ck_assert_int_eq(hd__program_section(p, "micro")->repeat, 2);
         expect_counts(p, "micro_first", 0, stage == 2 ? BLOCKS : 0, BLOCKS - 1);
         expect_counts(p, "micro", 0, stage == 2 ? BLOCKS : 0, 0);
         expect_counts(p, "micro_last", 0, BLOCKS, 0);
@@ -150,7 +150,7 @@ START_TEST(one_section_begins_a_step)
     } rows[] = {{"data.micro_batch=4", 1}, {"data.micro_batch=2", 2}};
     for (size_t n = 0; n < HD__COUNT(rows); n++) {
         struct hd_program *p = COMPILE("strategies.zero.stage=1", rows[n].option);
-        ck_assert(!hd__section(p, "micro_first"));
+        ck_assert(!hd__program_section(p, "micro_first"));
         expect_gathered_ahead(p, rows[n].micros == 1 ? "micro_last" : "micro");
         compiled_free(&built);
     }
@@ -164,7 +164,7 @@ END_TEST
 
 static void drop(struct hd_program *p, const char *section, uint32_t at)
 {
-    hd__code *code = &hd__section(p, section)->code;
+    hd__code *code = &hd__program_section(p, section)->code;
     code->at[wait_for(code, at)].op = code->at[at].op = 0;
     hd__code_compact(code);
 }
@@ -176,8 +176,8 @@ START_TEST(the_proof_finds_what_is_not_gathered)
     drop(p, "micro_first", 1);
     expect_fault(p, "which is older than the master weights");
     p = COMPILE("strategies.zero.stage=2");
-    for (uint32_t k = 0; k < hd__section(p, "update")->code.count; k++)
-        if (hd__section(p, "update")->code.at[k].op == HD_OP_ALL_GATHER)
+    for (uint32_t k = 0; k < hd__program_section(p, "update")->code.count; k++)
+        if (hd__program_section(p, "update")->code.at[k].op == HD_OP_ALL_GATHER)
             drop(p, "update", k);
     expect_fault(p, "which is older than the master weights");
     p = COMPILE("strategies.zero.stage=2");
@@ -189,10 +189,10 @@ END_TEST
 /* A copy of the reduction of `flat` in micro_last, with a wait, at the end of `section`. */
 static void plant(struct hd_program *p, const char *section, uint16_t op)
 {
-    struct hd__code_section *from = hd__section(p, "micro_last"), *to = hd__section(p, section);
+    struct hd__code_section *from = hd__program_section(p, "micro_last"), *to = hd__program_section(p, section);
     for (uint32_t k = 0; k < from->code.count; k++) {
         struct hd__instr i = from->code.at[k], wait;
-        if (i.op != op || hd__numel(p, hd__tc(p, i.in[0])) == 1)
+        if (i.op != op || hd__numel(p, hd__tensor_const(p, i.in[0])) == 1)
             continue;
         i.id = ++p->next_id;
         wait = hd__instr_new(p, HD_OP_WAIT);
@@ -217,7 +217,7 @@ START_TEST(the_proof_finds_what_is_reduced_early_or_twice)
     plant(p, "micro", HD_OP_REDUCE_SCATTER);
     expect_fault(p, "is added to after a part of its reduction");
     p = COMPILE("strategies.zero.stage=1", "mesh.dp={\"replicate\":2,\"shard\":2}");
-    const hd__code *code = &hd__section(p, "update")->code;
+    const hd__code *code = &hd__program_section(p, "update")->code;
     for (uint32_t k = 0; k < code->count; k++) /* the replicas' sum becomes a broadcast */
         if (code->at[k].op == HD_OP_ALL_REDUCE && code->at[k].axes == replicate)
             code->at[k].op = HD_OP_BROADCAST;
@@ -254,7 +254,7 @@ START_TEST(the_formulas_of_the_paper)
         char option[64];
         snprintf(option, sizeof option, "strategies.zero.stage=%d", stage);
         compile_text(&built, large, (const char *const[]){option}, 1, 64);
-        int64_t n = hd__parameter_count(built.c), bytes = states(built.c->stage[0], HD__MEM_MAIN);
+        int64_t n = hd__compiled_parameter_count(built.c), bytes = states(built.c->stage[0], HD__MEM_MAIN);
         const int64_t expected[] = {16 * n, 4 * n + 12 * n / 64, 2 * n + 14 * n / 64, 16 * n / 64};
         ck_assert_int_eq(n % 1024, 0); /* so nothing is padded, and the formulas hold to the byte */
         ck_assert_int_eq(bytes, expected[stage]);
@@ -269,7 +269,7 @@ START_TEST(what_options_add)
 {
     const int64_t norms = 36 * 2 * 4096 + 4096; /* the only parameters below 5000 elements */
     compile_text(&built, large, (const char *const[]){"strategies.zero.stage=3", "strategies.zero.persist_below=5000"}, 2, 64);
-    int64_t n = hd__parameter_count(built.c);
+    int64_t n = hd__compiled_parameter_count(built.c);
     ck_assert_int_eq(states(built.c->stage[0], HD__MEM_MAIN), 14 * n / 64 + 2 * norms + 2 * (n - norms) / 64);
     compiled_free(&built);
     compile_text(&built, large, (const char *const[]){"strategies.zero.stage=2", "strategies.zero.offload.optimizer=host"}, 2, 64);
@@ -312,7 +312,7 @@ START_TEST(hybrid_sharding_at_every_stage)
         ck_assert_int_eq(count(p, "update", HD_OP_ALL_REDUCE, replicate), BLOCKS);     /* across groups, on the shard */
         ck_assert_int_eq(count(p, "micro_last", HD_OP_ALL_REDUCE, replicate), 0);
         for (uint32_t f = 0; f < p->flats.count; f++)
-            ck_assert_int_eq(hd__numel(p, hd__tc(p, p->flats.at[f].shard)), p->flats.at[f].count / 2);
+            ck_assert_int_eq(hd__numel(p, hd__tensor_const(p, p->flats.at[f].shard)), p->flats.at[f].count / 2);
         compiled_free(&built);
     }
     struct hd_program *p = COMPILE("strategies.zero.stage=3", "mesh.dp={\"replicate\":2,\"shard\":2}",
@@ -328,7 +328,7 @@ END_TEST
 /* Gathers that are under way, or done and not yet used, at most at once: issued before what they are used by is reached. */
 static int most_ahead(struct hd_program *p, const char *section)
 {
-    const hd__code *code = &hd__section(p, section)->code;
+    const hd__code *code = &hd__program_section(p, section)->code;
     uint32_t *position = hd__alloc((p->next_id + 1) * sizeof *position);
     int ahead = 0, most = 0;
     for (uint32_t k = 0; k < code->count; k++) {
@@ -393,10 +393,10 @@ START_TEST(buckets_grow_and_shrink)
 {
     static const int layers[] = {0, 1, 1, 2, 3, 2, 1, 1, 1, 0}; /* the first is the head, the last the embedding */
     struct hd_program *p = COMPILE("strategies.zero.stage=0", "strategies.zero.reduce_bucket_size=500kB", "model.layers=12");
-    const hd__code *code = &hd__section(p, "micro_last")->code;
+    const hd__code *code = &hd__program_section(p, "micro_last")->code;
     uint32_t n = 0;
     for (uint32_t k = 0; k < code->count; k++) {
-        int64_t bytes = hd__tensor_bytes(p, hd__tc(p, code->at[k].out[0]));
+        int64_t bytes = hd__tensor_bytes(p, hd__tensor_const(p, code->at[k].out[0]));
         if (code->at[k].op != HD_OP_ALL_REDUCE || bytes < 1000)
             continue;
         ck_assert_uint_lt(n, HD__COUNT(layers));
@@ -411,7 +411,7 @@ END_TEST
 START_TEST(tied_embeddings_come_last)
 {
     struct hd_program *p = COMPILE("strategies.zero.stage=0", "model.tied=true");
-    const hd__code *code = &hd__section(p, "micro_last")->code;
+    const hd__code *code = &hd__program_section(p, "micro_last")->code;
     uint32_t embedding = 0, last = 0, n = 0;
     for (uint32_t k = 0; k < p->params.count; k++)
         embedding = strstr(p->params.at[k].desc.name, "embed") ? k : embedding;

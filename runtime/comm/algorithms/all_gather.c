@@ -5,48 +5,48 @@
 
 enum { CHUNKS = 8 };
 
-void hd__build_bruck(struct hd__schedule *s, const void *mine, uint8_t *out, uint64_t bytes)
+void hd__comm_add_bruck(struct hd__coll_plan *s, const void *mine, uint8_t *out, uint64_t bytes)
 {
     int32_t n = s->n, me = s->me;
-    uint8_t *turned = hd__schedule_scratch(s, (uint64_t)n * bytes);
-    hd__step_copy(s, turned, mine, bytes);
+    uint8_t *turned = hd__comm_plan_scratch(s, (uint64_t)n * bytes);
+    hd__comm_plan_copy(s, turned, mine, bytes);
     for (int32_t k = 1; k < n; k <<= 1) {
         uint64_t some = (uint64_t)HD__MIN(k, n - k) * bytes;
-        hd__step_send(s, (me - k + n) % n, turned, some);
-        hd__step_recv(s, (me + k) % n, turned + (uint64_t)k * bytes, some);
-        hd__step_fence(s);
+        hd__comm_plan_send(s, (me - k + n) % n, turned, some);
+        hd__comm_plan_recv(s, (me + k) % n, turned + (uint64_t)k * bytes, some);
+        hd__comm_plan_fence(s);
     }
     for (int32_t i = 0; i < n; i++)
-        hd__step_copy(s, out + (uint64_t)((me + i) % n) * bytes, turned + (uint64_t)i * bytes, bytes);
+        hd__comm_plan_copy(s, out + (uint64_t)((me + i) % n) * bytes, turned + (uint64_t)i * bytes, bytes);
 }
 
-void hd__build_bruck_gather(struct hd__schedule *s, const struct hd_comm_call *call, size_t esize)
+void hd__comm_build_bruck_gather(struct hd__coll_plan *s, const struct hd_comm_call *call, size_t esize)
 {
-    hd__build_bruck(s, call->send, call->recv, call->count * esize);
+    hd__comm_add_bruck(s, call->send, call->recv, call->count * esize);
 }
 
-void hd__build_doubling_gather(struct hd__schedule *s, const struct hd_comm_call *call, size_t esize)
+void hd__comm_build_doubling_gather(struct hd__coll_plan *s, const struct hd_comm_call *call, size_t esize)
 {
     uint64_t bytes = call->count * esize;
     uint8_t *out = call->recv;
-    hd__step_copy(s, out + (uint64_t)s->me * bytes, call->send, bytes);
+    hd__comm_plan_copy(s, out + (uint64_t)s->me * bytes, call->send, bytes);
     for (int32_t bit = 1; bit < s->n; bit <<= 1) {
         int32_t mine = s->me & ~(bit - 1), peer = s->me ^ bit;
-        hd__step_send(s, peer, out + (uint64_t)mine * bytes, (uint64_t)bit * bytes);
-        hd__step_recv(s, peer, out + (uint64_t)(mine ^ bit) * bytes, (uint64_t)bit * bytes);
-        hd__step_fence(s);
+        hd__comm_plan_send(s, peer, out + (uint64_t)mine * bytes, (uint64_t)bit * bytes);
+        hd__comm_plan_recv(s, peer, out + (uint64_t)(mine ^ bit) * bytes, (uint64_t)bit * bytes);
+        hd__comm_plan_fence(s);
     }
 }
 
 /* Chunk k of slice i, in elements. */
 static struct hd__slice chunk_of(uint64_t count, int32_t n, int32_t i, uint64_t step, uint64_t k)
 {
-    struct hd__slice whole = hd__slice_of(count, n, i);
+    struct hd__slice whole = hd__comm_slice_of(count, n, i);
     uint64_t first = HD__MIN(whole.first + k * step, whole.last);
     return (struct hd__slice){first, HD__MIN(first + step, whole.last)};
 }
 
-void hd__build_round(struct hd__schedule *s, uint8_t *out, uint64_t count, size_t esize)
+void hd__comm_add_ring_gather(struct hd__coll_plan *s, uint8_t *out, uint64_t count, size_t esize)
 {
     int32_t n = s->n, me = s->me;
     uint64_t each = (count + (uint64_t)n - 1) / (uint64_t)n, mark[CHUNKS];
@@ -56,18 +56,18 @@ void hd__build_round(struct hd__schedule *s, uint8_t *out, uint64_t count, size_
             struct hd__slice goes = chunk_of(count, n, (me - turn + n) % n, step, k);
             struct hd__slice comes = chunk_of(count, n, (me - turn - 1 + n) % n, step, k);
             if (turn)
-                hd__step_fence_first(s, mark[k]); /* what goes on now has come */
+                hd__comm_plan_fence_first(s, mark[k]); /* what goes on now has come */
             if (goes.last > goes.first)
-                hd__step_send(s, (me + 1) % n, out + goes.first * esize, (goes.last - goes.first) * esize);
+                hd__comm_plan_send(s, (me + 1) % n, out + goes.first * esize, (goes.last - goes.first) * esize);
             if (comes.last > comes.first)
-                hd__step_recv(s, (me - 1 + n) % n, out + comes.first * esize, (comes.last - comes.first) * esize);
+                hd__comm_plan_recv(s, (me - 1 + n) % n, out + comes.first * esize, (comes.last - comes.first) * esize);
             mark[k] = s->messages;
         }
 }
 
-void hd__build_ring_gather(struct hd__schedule *s, const struct hd_comm_call *call, size_t esize)
+void hd__comm_build_ring_gather(struct hd__coll_plan *s, const struct hd_comm_call *call, size_t esize)
 {
     uint64_t bytes = call->count * esize;
-    hd__step_copy(s, (uint8_t *)call->recv + (uint64_t)s->me * bytes, call->send, bytes);
-    hd__build_round(s, call->recv, call->count * (uint64_t)s->n, esize);
+    hd__comm_plan_copy(s, (uint8_t *)call->recv + (uint64_t)s->me * bytes, call->send, bytes);
+    hd__comm_add_ring_gather(s, call->recv, call->count * (uint64_t)s->n, esize);
 }

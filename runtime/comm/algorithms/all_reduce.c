@@ -2,35 +2,35 @@
  * reduce_scatter), then the slices travel round a ring; in a reduce they go to the root instead. */
 #include "runtime/comm/algorithms/plan.h"
 
-void hd__build_gather_sum(struct hd__schedule *s, const struct hd_comm_call *call, size_t esize)
+void hd__comm_build_gather_sum(struct hd__coll_plan *s, const struct hd_comm_call *call, size_t esize)
 {
     uint64_t bytes = call->count * esize;
     const void *sources[1024];
-    uint8_t *all = hd__schedule_scratch(s, bytes * (uint64_t)s->n);
-    hd__build_bruck(s, call->send, all, bytes);
+    uint8_t *all = hd__comm_plan_scratch(s, bytes * (uint64_t)s->n);
+    hd__comm_add_bruck(s, call->send, all, bytes);
     for (int32_t i = 0; i < s->n; i++)
         sources[i] = all + (uint64_t)i * bytes;
-    hd__step_reduce(s, call->recv, sources, (uint32_t)s->n, call->count, call->dtype, call->redop);
+    hd__comm_plan_reduce(s, call->recv, sources, (uint32_t)s->n, call->count, call->dtype, call->redop);
 }
 
-void hd__build_slices_sum(struct hd__schedule *s, const struct hd_comm_call *call, size_t esize)
+void hd__comm_build_slices_sum(struct hd__coll_plan *s, const struct hd_comm_call *call, size_t esize)
 {
-    hd__build_slices(s, call, esize, (uint8_t *)call->recv + hd__slice_of(call->count, s->n, s->me).first * esize);
-    hd__build_round(s, call->recv, call->count, esize);
+    hd__comm_add_slices(s, call, esize, (uint8_t *)call->recv + hd__comm_slice_of(call->count, s->n, s->me).first * esize);
+    hd__comm_add_ring_gather(s, call->recv, call->count, esize);
 }
 
-void hd__build_reduce(struct hd__schedule *s, const struct hd_comm_call *call, size_t esize)
+void hd__comm_build_reduce(struct hd__coll_plan *s, const struct hd_comm_call *call, size_t esize)
 {
     int32_t n = s->n, me = s->me;
-    struct hd__slice mine = hd__slice_of(call->count, n, me);
+    struct hd__slice mine = hd__comm_slice_of(call->count, n, me);
     uint64_t bytes = (mine.last - mine.first) * esize;
-    uint8_t *out = me == call->root ? (uint8_t *)call->recv + mine.first * esize : hd__schedule_scratch(s, bytes);
-    hd__build_slices(s, call, esize, out);
+    uint8_t *out = me == call->root ? (uint8_t *)call->recv + mine.first * esize : hd__comm_plan_scratch(s, bytes);
+    hd__comm_add_slices(s, call, esize, out);
     for (int32_t i = 0; i < n && me == call->root; i++) {
-        struct hd__slice part = hd__slice_of(call->count, n, i);
+        struct hd__slice part = hd__comm_slice_of(call->count, n, i);
         if (i != me && part.last > part.first)
-            hd__step_recv(s, i, (uint8_t *)call->recv + part.first * esize, (part.last - part.first) * esize);
+            hd__comm_plan_recv(s, i, (uint8_t *)call->recv + part.first * esize, (part.last - part.first) * esize);
     }
     if (me != call->root && bytes)
-        hd__step_send(s, call->root, out, bytes);
+        hd__comm_plan_send(s, call->root, out, bytes);
 }

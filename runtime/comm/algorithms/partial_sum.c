@@ -1,7 +1,7 @@
 /* Partial sums that travel: fp16 and bf16 as fp32, so that they are rounded once, at the end. */
 #include "runtime/comm/algorithms/plan.h"
 
-int32_t hd__tree_left(int32_t n)
+int32_t hd__comm_tree_left(int32_t n)
 {
     int32_t left = 1;
     while (2 * left < n)
@@ -9,46 +9,46 @@ int32_t hd__tree_left(int32_t n)
     return left;
 }
 
-struct hd__partial hd__partial_begin(struct hd__schedule *s, const struct hd_comm_call *call, uint8_t *out)
+struct hd__partial hd__comm_partial_begin(struct hd__coll_plan *s, const struct hd_comm_call *call, uint8_t *out)
 {
     int half = call->dtype == HD_BF16 || call->dtype == HD_F16;
     struct hd__partial p = {.count = call->count, .dtype = half ? HD_F32 : call->dtype, .redop = call->redop};
     p.esize = hd_dtype_size(p.dtype);
-    p.other = hd__schedule_scratch(s, p.count * p.esize);
-    p.spare = s->n > 2 ? hd__schedule_scratch(s, p.count * p.esize) : p.other; /* of two, one comes */
-    p.at = out && !half ? out : hd__schedule_scratch(s, p.count * p.esize);
+    p.other = hd__comm_plan_scratch(s, p.count * p.esize);
+    p.spare = s->n > 2 ? hd__comm_plan_scratch(s, p.count * p.esize) : p.other; /* of two, one comes */
+    p.at = out && !half ? out : hd__comm_plan_scratch(s, p.count * p.esize);
     if (half)
-        hd__step_widen(s, (float *)(void *)p.at, call->send, p.count, call->dtype);
+        hd__comm_plan_widen(s, (float *)(void *)p.at, call->send, p.count, call->dtype);
     else
-        hd__step_copy(s, p.at, call->send, p.count * p.esize);
+        hd__comm_plan_copy(s, p.at, call->send, p.count * p.esize);
     return p;
 }
 
-uint8_t *hd__partial_room(const struct hd__partial *p, uint64_t first)
+uint8_t *hd__comm_partial_recv_at(const struct hd__partial *p, uint64_t first)
 {
     return p->other + (first - p->first) * p->esize;
 }
 
-void hd__partial_turn(struct hd__partial *p)
+void hd__comm_partial_swap(struct hd__partial *p)
 {
     uint8_t *next = p->spare;
     p->spare = p->other;
     p->other = next;
 }
 
-void hd__partial_join(struct hd__schedule *s, const struct hd__partial *p, uint64_t first, uint64_t count, int other_is_lower,
+void hd__comm_partial_add(struct hd__coll_plan *s, const struct hd__partial *p, uint64_t first, uint64_t count, int other_is_lower,
                       int last)
 {
-    const void *a = p->at + first * p->esize, *b = hd__partial_room(p, first);
+    const void *a = p->at + first * p->esize, *b = hd__comm_partial_recv_at(p, first);
     const void *sources[] = {other_is_lower ? b : a, other_is_lower ? a : b};
-    hd__step_reduce(s, p->at + first * p->esize, sources, 2, count, p->dtype,
+    hd__comm_plan_reduce(s, p->at + first * p->esize, sources, 2, count, p->dtype,
                     p->redop == HD_AVG && !last ? (uint32_t)HD_SUM : p->redop);
 }
 
-void hd__partial_end(struct hd__schedule *s, const struct hd__partial *p, const struct hd_comm_call *call, uint8_t *out)
+void hd__comm_partial_end(struct hd__coll_plan *s, const struct hd__partial *p, const struct hd_comm_call *call, uint8_t *out)
 {
     if (p->dtype != call->dtype)
-        hd__step_narrow(s, out, (const float *)(const void *)p->at, p->count, call->dtype);
+        hd__comm_plan_narrow(s, out, (const float *)(const void *)p->at, p->count, call->dtype);
     else
-        hd__step_copy(s, out, p->at, p->count * p->esize);
+        hd__comm_plan_copy(s, out, p->at, p->count * p->esize);
 }

@@ -2,71 +2,71 @@
 
 #include <stdlib.h>
 
-static void add(struct hd__schedule *s, struct hd__step step)
+static void append_step(struct hd__coll_plan *s, struct hd__coll_step step)
 {
     hd__push(&s->steps, step);
 }
 
-void hd__step_send(struct hd__schedule *s, int32_t peer, const void *from, uint64_t bytes)
+void hd__comm_plan_send(struct hd__coll_plan *s, int32_t peer, const void *from, uint64_t bytes)
 {
-    add(s, (struct hd__step){.kind = HD__STEP_SEND, .peer = peer, .from = from, .bytes = bytes});
+    append_step(s, (struct hd__coll_step){.kind = HD__COLL_STEP_SEND, .peer = peer, .from = from, .bytes = bytes});
     s->messages++;
 }
 
-void hd__step_recv(struct hd__schedule *s, int32_t peer, void *to, uint64_t bytes)
+void hd__comm_plan_recv(struct hd__coll_plan *s, int32_t peer, void *to, uint64_t bytes)
 {
-    add(s, (struct hd__step){.kind = HD__STEP_RECV, .peer = peer, .to = to, .bytes = bytes});
+    append_step(s, (struct hd__coll_step){.kind = HD__COLL_STEP_RECV, .peer = peer, .to = to, .bytes = bytes});
     s->messages++;
 }
 
-void hd__step_copy(struct hd__schedule *s, void *to, const void *from, uint64_t bytes)
+void hd__comm_plan_copy(struct hd__coll_plan *s, void *to, const void *from, uint64_t bytes)
 {
     if (to != from && bytes)
-        add(s, (struct hd__step){.kind = HD__STEP_COPY, .to = to, .from = from, .bytes = bytes});
+        append_step(s, (struct hd__coll_step){.kind = HD__COLL_STEP_COPY, .to = to, .from = from, .bytes = bytes});
 }
 
-void hd__step_reduce(struct hd__schedule *s, void *to, const void *const *sources, uint32_t n, uint64_t count, uint32_t dtype,
+void hd__comm_plan_reduce(struct hd__coll_plan *s, void *to, const void *const *sources, uint32_t n, uint64_t count, uint32_t dtype,
                      uint32_t redop)
 {
-    add(s, (struct hd__step){.kind = HD__STEP_REDUCE, .to = to, .bytes = count, .first = s->sources.count, .n = n, .dtype = dtype,
+    append_step(s, (struct hd__coll_step){.kind = HD__COLL_STEP_REDUCE, .to = to, .bytes = count, .first = s->sources.count, .n = n, .dtype = dtype,
                              .redop = redop});
     hd__append(&s->sources, sources, n);
 }
 
-void hd__step_widen(struct hd__schedule *s, float *to, const void *from, uint64_t count, uint32_t dtype)
+void hd__comm_plan_widen(struct hd__coll_plan *s, float *to, const void *from, uint64_t count, uint32_t dtype)
 {
-    add(s, (struct hd__step){.kind = HD__STEP_WIDEN, .to = to, .from = from, .bytes = count, .dtype = dtype});
+    append_step(s, (struct hd__coll_step){.kind = HD__COLL_STEP_WIDEN, .to = to, .from = from, .bytes = count, .dtype = dtype});
 }
 
-void hd__step_narrow(struct hd__schedule *s, void *to, const float *from, uint64_t count, uint32_t dtype)
+void hd__comm_plan_narrow(struct hd__coll_plan *s, void *to, const float *from, uint64_t count, uint32_t dtype)
 {
-    add(s, (struct hd__step){.kind = HD__STEP_NARROW, .to = to, .from = from, .bytes = count, .dtype = dtype});
+    append_step(s, (struct hd__coll_step){.kind = HD__COLL_STEP_NARROW, .to = to, .from = from, .bytes = count, .dtype = dtype});
 }
 
-void hd__step_fence_first(struct hd__schedule *s, uint64_t messages)
+void hd__comm_plan_fence_first(struct hd__coll_plan *s, uint64_t messages)
 {
-    add(s, (struct hd__step){.kind = HD__STEP_FENCE, .bytes = messages});
+    append_step(s, (struct hd__coll_step){.kind = HD__COLL_STEP_FENCE, .bytes = messages});
 }
 
-void hd__step_fence(struct hd__schedule *s)
+void hd__comm_plan_fence(struct hd__coll_plan *s)
 {
-    hd__step_fence_first(s, s->messages);
+    hd__comm_plan_fence_first(s, s->messages);
 }
 
-uint8_t *hd__schedule_scratch(struct hd__schedule *s, uint64_t bytes)
+uint8_t *hd__comm_plan_scratch(struct hd__coll_plan *s, uint64_t bytes)
 {
     void *p = hd__alloc(bytes);
     hd__push(&s->scratch, p);
     return p;
 }
 
-struct hd__slice hd__slice_of(uint64_t count, int32_t n, int32_t i)
+struct hd__slice hd__comm_slice_of(uint64_t count, int32_t n, int32_t i)
 {
     uint64_t each = (count + (uint64_t)n - 1) / (uint64_t)n, first = HD__MIN(count, each * (uint64_t)i);
     return (struct hd__slice){first, HD__MIN(count, first + each)};
 }
 
-void hd__schedule_clear(struct hd__schedule *s)
+void hd__comm_plan_clear(struct hd__coll_plan *s)
 {
     for (uint32_t i = 0; i < s->scratch.count; i++)
         free(s->scratch.at[i]);
@@ -74,15 +74,15 @@ void hd__schedule_clear(struct hd__schedule *s)
     s->messages = 0;
 }
 
-void hd__schedule_free(struct hd__schedule *s)
+void hd__comm_plan_free(struct hd__coll_plan *s)
 {
-    hd__schedule_clear(s);
+    hd__comm_plan_clear(s);
     hd__free_array(&s->scratch);
     hd__free_array(&s->steps);
     hd__free_array(&s->sources);
 }
 
-int32_t hd__schedule_build(struct hd__schedule *s, const struct hd__tuning *tuning, int32_t n, int32_t me,
+int32_t hd__comm_plan_build(struct hd__coll_plan *s, const struct hd__tuning *tuning, int32_t n, int32_t me,
                            const struct hd_comm_call *call, struct hd_error *err)
 {
     uint32_t coll = call->coll;
@@ -101,9 +101,9 @@ int32_t hd__schedule_build(struct hd__schedule *s, const struct hd__tuning *tuni
         return hd_fail(err, HD_E_INVALID, "all_to_all cannot be in place");
     s->n = n;
     s->me = me;
-    s->use = coll == HD_COLL_BARRIER || call->count ? hd__algorithm_choose(tuning, call, n, &s->chunk) : NULL;
+    s->use = coll == HD_COLL_BARRIER || call->count ? hd__comm_algorithm_select(tuning, call, n, &s->chunk) : NULL;
     if (s->use)
         s->use->build(s, call, esize);
-    hd__step_fence(s);
+    hd__comm_plan_fence(s);
     return HD_OK;
 }

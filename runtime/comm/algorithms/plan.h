@@ -26,10 +26,10 @@
 #include "heddle/comm.h"
 #include "runtime/comm/algorithms/select.h"
 
-enum { HD__STEP_SEND = 0, HD__STEP_RECV, HD__STEP_COPY, HD__STEP_REDUCE, HD__STEP_WIDEN, HD__STEP_NARROW, HD__STEP_FENCE,
-       HD__STEP_POSTED /* what a RECV becomes that was posted before its turn */ };
+enum { HD__COLL_STEP_SEND = 0, HD__COLL_STEP_RECV, HD__COLL_STEP_COPY, HD__COLL_STEP_REDUCE, HD__COLL_STEP_WIDEN, HD__COLL_STEP_NARROW, HD__COLL_STEP_FENCE,
+       HD__COLL_STEP_POSTED /* what a RECV becomes that was posted before its turn */ };
 
-struct hd__step {
+struct hd__coll_step {
     uint32_t kind;
     int32_t peer;     /* SEND, RECV: member */
     const void *from; /* SEND, COPY, WIDEN, NARROW */
@@ -38,8 +38,8 @@ struct hd__step {
     uint32_t first, n, dtype, redop; /* REDUCE: sources first .. first + n - 1; WIDEN, NARROW: dtype of the narrow side */
 };
 
-struct hd__schedule {
-    HD__ARRAY(struct hd__step) steps;
+struct hd__coll_plan {
+    HD__ARRAY(struct hd__coll_step) steps;
     HD__ARRAY(const void *) sources; /* of REDUCE steps */
     HD__ARRAY(void *) scratch;       /* freed with the schedule */
     int32_t n, me;
@@ -49,38 +49,38 @@ struct hd__schedule {
 };
 
 /* Builds the schedule of member `me` of n. The schedule's memory is reused from call to call. */
-int32_t hd__schedule_build(struct hd__schedule *s, const struct hd__tuning *tuning, int32_t n, int32_t me,
+int32_t hd__comm_plan_build(struct hd__coll_plan *s, const struct hd__tuning *tuning, int32_t n, int32_t me,
                            const struct hd_comm_call *call, struct hd_error *err);
-void hd__schedule_clear(struct hd__schedule *s); /* before the next build */
-void hd__schedule_free(struct hd__schedule *s);
+void hd__comm_plan_clear(struct hd__coll_plan *s); /* before the next build */
+void hd__comm_plan_free(struct hd__coll_plan *s);
 
 /* dst = src[0] op src[1] ... in the binary tree over them (heddle/comm.h); fp16 and bf16 in fp32, rounded once. HD_AVG divides
  * the sum by `over`. dst may be one of them. */
-void hd__reduce(void *dst, const void *const *src, int32_t n, int32_t over, uint64_t count, uint32_t dtype, uint32_t redop);
+void hd__comm_reduce(void *dst, const void *const *src, int32_t n, int32_t over, uint64_t count, uint32_t dtype, uint32_t redop);
 /* bf16 or fp16 to fp32, and back, rounded. */
-void hd__widen(float *dst, const void *src, uint64_t count, uint32_t dtype);
-void hd__narrow(void *dst, const float *src, uint64_t count, uint32_t dtype);
+void hd__comm_widen(float *dst, const void *src, uint64_t count, uint32_t dtype);
+void hd__comm_narrow(void *dst, const float *src, uint64_t count, uint32_t dtype);
 
 /* ---- for the builders */
-void hd__step_send(struct hd__schedule *s, int32_t peer, const void *from, uint64_t bytes);
-void hd__step_recv(struct hd__schedule *s, int32_t peer, void *to, uint64_t bytes);
-void hd__step_copy(struct hd__schedule *s, void *to, const void *from, uint64_t bytes); /* nothing if they are one */
+void hd__comm_plan_send(struct hd__coll_plan *s, int32_t peer, const void *from, uint64_t bytes);
+void hd__comm_plan_recv(struct hd__coll_plan *s, int32_t peer, void *to, uint64_t bytes);
+void hd__comm_plan_copy(struct hd__coll_plan *s, void *to, const void *from, uint64_t bytes); /* nothing if they are one */
 /* The sum of n sources; redop HD_AVG divides by the members of the group, n or not. */
-void hd__step_reduce(struct hd__schedule *s, void *to, const void *const *sources, uint32_t n, uint64_t count, uint32_t dtype,
+void hd__comm_plan_reduce(struct hd__coll_plan *s, void *to, const void *const *sources, uint32_t n, uint64_t count, uint32_t dtype,
                      uint32_t redop);
-void hd__step_widen(struct hd__schedule *s, float *to, const void *from, uint64_t count, uint32_t dtype);
-void hd__step_narrow(struct hd__schedule *s, void *to, const float *from, uint64_t count, uint32_t dtype);
-void hd__step_fence(struct hd__schedule *s);
-void hd__step_fence_first(struct hd__schedule *s, uint64_t messages); /* the first so many of s->messages */
-uint8_t *hd__schedule_scratch(struct hd__schedule *s, uint64_t bytes);
+void hd__comm_plan_widen(struct hd__coll_plan *s, float *to, const void *from, uint64_t count, uint32_t dtype);
+void hd__comm_plan_narrow(struct hd__coll_plan *s, void *to, const float *from, uint64_t count, uint32_t dtype);
+void hd__comm_plan_fence(struct hd__coll_plan *s);
+void hd__comm_plan_fence_first(struct hd__coll_plan *s, uint64_t messages); /* the first so many of s->messages */
+uint8_t *hd__comm_plan_scratch(struct hd__coll_plan *s, uint64_t bytes);
 
 /* Elements first..last of n slices of `count`; slice i. */
 struct hd__slice {
     uint64_t first, last;
 };
-struct hd__slice hd__slice_of(uint64_t count, int32_t n, int32_t i);
+struct hd__slice hd__comm_slice_of(uint64_t count, int32_t n, int32_t i);
 /* The largest power of two below n; members before it are the left half of the tree of sums. n > 1. */
-int32_t hd__tree_left(int32_t n);
+int32_t hd__comm_tree_left(int32_t n);
 
 /* A partial sum on its way: fp32 where the call's dtype is narrower, which is rounded only once. */
 struct hd__partial {
@@ -92,28 +92,28 @@ struct hd__partial {
     size_t esize;
 };
 /* The call's input as the first partial sum; out, unless NULL, may hold it. */
-struct hd__partial hd__partial_begin(struct hd__schedule *s, const struct hd_comm_call *call, uint8_t *out);
+struct hd__partial hd__comm_partial_begin(struct hd__coll_plan *s, const struct hd_comm_call *call, uint8_t *out);
 /* Where elements from `first` on come. */
-uint8_t *hd__partial_room(const struct hd__partial *p, uint64_t first);
+uint8_t *hd__comm_partial_recv_at(const struct hd__partial *p, uint64_t first);
 /* After a join: the next comes into the spare room. */
-void hd__partial_turn(struct hd__partial *p);
+void hd__comm_partial_swap(struct hd__partial *p);
 /* Of `count` elements: at + other, or other + at where the other is lower; the last join also divides for an average. */
-void hd__partial_join(struct hd__schedule *s, const struct hd__partial *p, uint64_t first, uint64_t count, int other_is_lower,
+void hd__comm_partial_add(struct hd__coll_plan *s, const struct hd__partial *p, uint64_t first, uint64_t count, int other_is_lower,
                       int last);
-void hd__partial_end(struct hd__schedule *s, const struct hd__partial *p, const struct hd_comm_call *call, uint8_t *out);
+void hd__comm_partial_end(struct hd__coll_plan *s, const struct hd__partial *p, const struct hd_comm_call *call, uint8_t *out);
 
-hd__build_fn hd__build_barrier, hd__build_broadcast, hd__build_chain, hd__build_bruck_gather, hd__build_doubling_gather,
-    hd__build_ring_gather, hd__build_all_to_all, hd__build_reduce_scatter, hd__build_ring_scatter, hd__build_gather_sum,
-    hd__build_slices_sum, hd__build_doubling, hd__build_halving, hd__build_tree, hd__build_ring, hd__build_reduce,
-    hd__build_tree_reduce;
+hd__coll_build_fn hd__comm_build_barrier, hd__comm_build_broadcast, hd__comm_build_chain, hd__comm_build_bruck_gather, hd__comm_build_doubling_gather,
+    hd__comm_build_ring_gather, hd__comm_build_all_to_all, hd__comm_build_reduce_scatter, hd__comm_build_ring_scatter, hd__comm_build_gather_sum,
+    hd__comm_build_slices_sum, hd__comm_build_doubling, hd__comm_build_halving, hd__comm_build_tree, hd__comm_build_ring, hd__comm_build_reduce,
+    hd__comm_build_tree_reduce;
 
 /* Exchanges raw slices and leaves this member's slice of the sum in `to` (its first element is the slice's). */
-void hd__build_slices(struct hd__schedule *s, const struct hd_comm_call *call, size_t esize, uint8_t *to);
+void hd__comm_add_slices(struct hd__coll_plan *s, const struct hd_comm_call *call, size_t esize, uint8_t *to);
 /* Each member's slice of `out` is complete there: they travel round to all. */
-void hd__build_round(struct hd__schedule *s, uint8_t *out, uint64_t count, size_t esize);
+void hd__comm_add_ring_gather(struct hd__coll_plan *s, uint8_t *out, uint64_t count, size_t esize);
 /* Gathers `bytes` from each member into out (n of them, in member order), in ceil(log2 n) rounds. */
-void hd__build_bruck(struct hd__schedule *s, const void *mine, uint8_t *out, uint64_t bytes);
+void hd__comm_add_bruck(struct hd__coll_plan *s, const void *mine, uint8_t *out, uint64_t bytes);
 /* From member `root` to all, in ceil(log2 n) rounds; out holds it at the root. */
-void hd__build_down(struct hd__schedule *s, int32_t root, uint8_t *out, uint64_t bytes);
+void hd__comm_add_binomial(struct hd__coll_plan *s, int32_t root, uint8_t *out, uint64_t bytes);
 
 #endif

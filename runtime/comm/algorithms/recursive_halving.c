@@ -16,7 +16,7 @@ static struct hd__slice chunk_of(struct hd__slice part, uint64_t step, uint64_t 
     return (struct hd__slice){first, HD__MIN(first + step, part.last)};
 }
 
-static void swap_and_add(struct hd__schedule *s, const struct hd__partial *p, const struct swap *w, int last)
+static void exchange_half(struct hd__coll_plan *s, const struct hd__partial *p, const struct swap *w, int last)
 {
     uint64_t step = HD__MAX(s->chunk / p->esize, UINT64_C(1)), mark[AHEAD], posted = 0;
     uint64_t chunks = (HD__MAX(w->out.last - w->out.first, w->in.last - w->in.first) + step - 1) / step;
@@ -24,43 +24,43 @@ static void swap_and_add(struct hd__schedule *s, const struct hd__partial *p, co
         for (; posted < chunks && posted < k + AHEAD; posted++) {
             struct hd__slice out = chunk_of(w->out, step, posted), in = chunk_of(w->in, step, posted);
             if (out.last > out.first)
-                hd__step_send(s, w->peer, p->at + out.first * p->esize, (out.last - out.first) * p->esize);
+                hd__comm_plan_send(s, w->peer, p->at + out.first * p->esize, (out.last - out.first) * p->esize);
             if (in.last > in.first)
-                hd__step_recv(s, w->peer, hd__partial_room(p, in.first), (in.last - in.first) * p->esize);
+                hd__comm_plan_recv(s, w->peer, hd__comm_partial_recv_at(p, in.first), (in.last - in.first) * p->esize);
             mark[posted % AHEAD] = s->messages;
         }
         struct hd__slice in = chunk_of(w->in, step, k);
-        hd__step_fence_first(s, mark[k % AHEAD]);
+        hd__comm_plan_fence_first(s, mark[k % AHEAD]);
         if (in.last > in.first)
-            hd__partial_join(s, p, in.first, in.last - in.first, w->peer < s->me, last);
+            hd__comm_partial_add(s, p, in.first, in.last - in.first, w->peer < s->me, last);
     }
-    hd__step_fence(s);
+    hd__comm_plan_fence(s);
 }
 
-void hd__build_halving(struct hd__schedule *s, const struct hd_comm_call *call, size_t esize)
+void hd__comm_build_halving(struct hd__coll_plan *s, const struct hd_comm_call *call, size_t esize)
 {
     struct hd__partial p = {.at = call->recv, .count = call->count, .dtype = call->dtype, .redop = call->redop, .esize = esize};
     struct swap swaps[LEVELS];
     struct hd__slice mine = {0, call->count};
     int levels = 0;
-    p.other = hd__schedule_scratch(s, (call->count + LEVELS) * esize); /* halves of halves, rounded up: a place for each level's */
-    hd__step_copy(s, p.at, call->send, call->count * esize);
+    p.other = hd__comm_plan_scratch(s, (call->count + LEVELS) * esize); /* halves of halves, rounded up: a place for each level's */
+    hd__comm_plan_copy(s, p.at, call->send, call->count * esize);
     for (int32_t bit = 1; bit < s->n; bit <<= 1) {
         struct swap *w = &swaps[levels++];
         uint64_t middle = mine.first + (mine.last - mine.first) / 2;
         struct hd__slice low = {mine.first, middle}, high = {middle, mine.last};
         *w = (struct swap){s->me ^ bit, s->me & bit ? low : high, s->me & bit ? high : low};
         p.first = w->in.first;
-        swap_and_add(s, &p, w, 2 * bit == s->n);
+        exchange_half(s, &p, w, 2 * bit == s->n);
         p.other += (w->in.last - w->in.first) * esize;
         mine = w->in;
     }
     while (levels--) {
         const struct swap *w = &swaps[levels];
         if (w->in.last > w->in.first)
-            hd__step_send(s, w->peer, p.at + w->in.first * esize, (w->in.last - w->in.first) * esize);
+            hd__comm_plan_send(s, w->peer, p.at + w->in.first * esize, (w->in.last - w->in.first) * esize);
         if (w->out.last > w->out.first)
-            hd__step_recv(s, w->peer, p.at + w->out.first * esize, (w->out.last - w->out.first) * esize);
-        hd__step_fence(s);
+            hd__comm_plan_recv(s, w->peer, p.at + w->out.first * esize, (w->out.last - w->out.first) * esize);
+        hd__comm_plan_fence(s);
     }
 }

@@ -100,7 +100,7 @@ REDUCE(reduce_f16, uint16_t, float, f16_load, f16_store)
 REDUCE(reduce_i32, int32_t, int64_t, SAME, (uint32_t))
 REDUCE(reduce_u8, uint8_t, uint64_t, SAME, SAME)
 
-void hd__reduce(void *dst, const void *const *src, int32_t n, int32_t over, uint64_t count, uint32_t dtype, uint32_t redop)
+void hd__comm_reduce(void *dst, const void *const *src, int32_t n, int32_t over, uint64_t count, uint32_t dtype, uint32_t redop)
 {
     switch (dtype) {
     case HD_F32:
@@ -123,14 +123,14 @@ void hd__reduce(void *dst, const void *const *src, int32_t n, int32_t over, uint
     }
 }
 
-void hd__widen(float *dst, const void *src, uint64_t count, uint32_t dtype)
+void hd__comm_widen(float *dst, const void *src, uint64_t count, uint32_t dtype)
 {
     const uint16_t *from = src;
     for (uint64_t i = 0; i < count; i++)
         dst[i] = dtype == HD_BF16 ? bf16_load(from[i]) : f16_load(from[i]);
 }
 
-void hd__narrow(void *dst, const float *src, uint64_t count, uint32_t dtype)
+void hd__comm_narrow(void *dst, const float *src, uint64_t count, uint32_t dtype)
 {
     uint16_t *to = dst;
     for (uint64_t i = 0; i < count; i++)

@@ -4,7 +4,7 @@
 
 enum { SCRATCH_BYTES = 8 << 20 };
 
-struct exchange {
+struct pairwise {
     const uint8_t *in;
     const struct hd__slice *part; /* each member's part of `in`, in elements */
     uint64_t room;                /* elements of a chunk */
@@ -13,75 +13,75 @@ struct exchange {
 };
 
 /* The chunk of member i's part that begins at element `at` of it. */
-static struct hd__slice chunk_of(const struct exchange *x, int32_t i, uint64_t at)
+static struct hd__slice chunk_of(const struct pairwise *x, int32_t i, uint64_t at)
 {
     uint64_t first = HD__MIN(x->part[i].first + at, x->part[i].last);
     return (struct hd__slice){first, HD__MIN(first + x->room, x->part[i].last)};
 }
 
-static uint8_t *raw(const struct exchange *x, int32_t from, uint64_t at)
+static uint8_t *recv_at(const struct pairwise *x, int32_t from, uint64_t at)
 {
     return x->scratch[at / x->room & 1] + (uint64_t)from * x->room * x->esize;
 }
 
-static void post(struct hd__schedule *s, const struct exchange *x, uint64_t at)
+static void post_chunk(struct hd__coll_plan *s, const struct pairwise *x, uint64_t at)
 {
     struct hd__slice mine = chunk_of(x, s->me, at);
     for (int32_t i = 1; i < s->n; i++) {
         int32_t peer = (s->me + i) % s->n, from = (s->me - i + s->n) % s->n;
         struct hd__slice theirs = chunk_of(x, peer, at);
         if (theirs.last > theirs.first)
-            hd__step_send(s, peer, x->in + theirs.first * x->esize, (theirs.last - theirs.first) * x->esize);
+            hd__comm_plan_send(s, peer, x->in + theirs.first * x->esize, (theirs.last - theirs.first) * x->esize);
         if (mine.last > mine.first)
-            hd__step_recv(s, from, raw(x, from, at), (mine.last - mine.first) * x->esize);
+            hd__comm_plan_recv(s, from, recv_at(x, from, at), (mine.last - mine.first) * x->esize);
     }
 }
 
-static void add(struct hd__schedule *s, const struct exchange *x, uint64_t at, const struct hd_comm_call *call)
+static void reduce_chunk(struct hd__coll_plan *s, const struct pairwise *x, uint64_t at, const struct hd_comm_call *call)
 {
     struct hd__slice mine = chunk_of(x, s->me, at);
     const void *sources[1024];
     for (int32_t i = 0; i < s->n; i++)
-        sources[i] = i == s->me ? x->in + mine.first * x->esize : raw(x, i, at);
+        sources[i] = i == s->me ? x->in + mine.first * x->esize : recv_at(x, i, at);
     if (mine.last > mine.first)
-        hd__step_reduce(s, x->to + at * x->esize, sources, (uint32_t)s->n, mine.last - mine.first, call->dtype, call->redop);
+        hd__comm_plan_reduce(s, x->to + at * x->esize, sources, (uint32_t)s->n, mine.last - mine.first, call->dtype, call->redop);
 }
 
 /* The sum of part `me` goes to `to`. */
-static void exchange_all(struct hd__schedule *s, const struct hd_comm_call *call, const struct hd__slice *part, uint8_t *to,
+static void run_pairwise(struct hd__coll_plan *s, const struct hd_comm_call *call, const struct hd__slice *part, uint8_t *to,
                          size_t esize)
 {
-    struct exchange x = {.in = call->send, .part = part, .to = to, .esize = esize};
+    struct pairwise x = {.in = call->send, .part = part, .to = to, .esize = esize};
     uint64_t most = 0;
     for (int32_t i = 0; i < s->n; i++)
         most = HD__MAX(most, part[i].last - part[i].first);
     x.room = HD__MIN(s->chunk, SCRATCH_BYTES / 2 / (uint64_t)s->n) / esize;
     x.room = HD__MAX(HD__MIN(most, x.room), UINT64_C(1));
     for (int i = 0; i < 2; i++)
-        x.scratch[i] = hd__schedule_scratch(s, x.room * (uint64_t)s->n * esize);
-    post(s, &x, 0);
+        x.scratch[i] = hd__comm_plan_scratch(s, x.room * (uint64_t)s->n * esize);
+    post_chunk(s, &x, 0);
     for (uint64_t at = 0; at < most; at += x.room) {
         uint64_t posted = s->messages;
         if (at + x.room < most)
-            post(s, &x, at + x.room);
-        hd__step_fence_first(s, posted);
-        add(s, &x, at, call);
+            post_chunk(s, &x, at + x.room);
+        hd__comm_plan_fence_first(s, posted);
+        reduce_chunk(s, &x, at, call);
     }
 }
 
-void hd__build_reduce_scatter(struct hd__schedule *s, const struct hd_comm_call *call, size_t esize)
+void hd__comm_build_reduce_scatter(struct hd__coll_plan *s, const struct hd_comm_call *call, size_t esize)
 {
     struct hd__slice part[1024];
     for (int32_t i = 0; i < s->n; i++)
         part[i] = (struct hd__slice){(uint64_t)i * call->count, (uint64_t)(i + 1) * call->count};
-    exchange_all(s, call, part, call->recv, esize);
+    run_pairwise(s, call, part, call->recv, esize);
 }
 
-void hd__build_slices(struct hd__schedule *s, const struct hd_comm_call *call, size_t esize, uint8_t *to)
+void hd__comm_add_slices(struct hd__coll_plan *s, const struct hd_comm_call *call, size_t esize, uint8_t *to)
 {
     struct hd__slice part[1024];
     for (int32_t i = 0; i < s->n; i++)
-        part[i] = hd__slice_of(call->count, s->n, i);
-    exchange_all(s, call, part, to, esize);
-    hd__step_fence(s);
+        part[i] = hd__comm_slice_of(call->count, s->n, i);
+    run_pairwise(s, call, part, to, esize);
+    hd__comm_plan_fence(s);
 }

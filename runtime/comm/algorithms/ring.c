@@ -17,7 +17,7 @@ struct ring {
 
 
 /* Chunk k of piece i: elements of the piece. */
-static struct hd__slice cut(const struct ring *r, int32_t i, uint64_t k)
+static struct hd__slice chunk_of(const struct ring *r, int32_t i, uint64_t k)
 {
     uint64_t whole = r->part[i].last - r->part[i].first, first = HD__MIN(k * r->step, whole);
     return (struct hd__slice){first, HD__MIN(first + r->step, whole)};
@@ -25,30 +25,30 @@ static struct hd__slice cut(const struct ring *r, int32_t i, uint64_t k)
 
 /* Round `turn`: piece me - 1 - turn goes on, piece me - 2 - turn comes. The send stands before the receive, so that who
  * waits for the receive may use the sent chunk's memory again. */
-static void post(struct hd__schedule *s, struct ring *r, int32_t turn, uint64_t k)
+static void post_round(struct hd__coll_plan *s, struct ring *r, int32_t round, uint64_t k)
 {
-    int32_t n = s->n, goes = (s->me - 1 - turn + 2 * n) % n, comes = (s->me - 2 - turn + 2 * n) % n;
-    struct hd__slice out = cut(r, goes, k), in = cut(r, comes, k);
-    const uint8_t *from = turn ? r->buffer[(turn - 1) % ROUNDS] : r->in + r->part[goes].first * r->esize;
+    int32_t n = s->n, goes = (s->me - 1 - round + 2 * n) % n, comes = (s->me - 2 - round + 2 * n) % n;
+    struct hd__slice out = chunk_of(r, goes, k), in = chunk_of(r, comes, k);
+    const uint8_t *from = round ? r->buffer[(round - 1) % ROUNDS] : r->in + r->part[goes].first * r->esize;
     if (out.last > out.first)
-        hd__step_send(s, (s->me + 1) % n, from + out.first * r->esize, (out.last - out.first) * r->esize);
+        hd__comm_plan_send(s, (s->me + 1) % n, from + out.first * r->esize, (out.last - out.first) * r->esize);
     if (in.last > in.first)
-        hd__step_recv(s, (s->me - 1 + n) % n, r->buffer[turn % ROUNDS] + in.first * r->esize, (in.last - in.first) * r->esize);
+        hd__comm_plan_recv(s, (s->me - 1 + n) % n, r->buffer[round % ROUNDS] + in.first * r->esize, (in.last - in.first) * r->esize);
     r->mark[k] = s->messages;
 }
 
-static void add(struct hd__schedule *s, const struct ring *r, int32_t turn, uint64_t k)
+static void reduce_received(struct hd__coll_plan *s, const struct ring *r, int32_t round, uint64_t k)
 {
-    int32_t piece = (s->me - 2 - turn + 2 * s->n) % s->n, last = turn == s->n - 2;
-    struct hd__slice c = cut(r, piece, k);
-    uint8_t *came = r->buffer[turn % ROUNDS] + c.first * r->esize;
+    int32_t piece = (s->me - 2 - round + 2 * s->n) % s->n, last = round == s->n - 2;
+    struct hd__slice c = chunk_of(r, piece, k);
+    uint8_t *came = r->buffer[round % ROUNDS] + c.first * r->esize;
     const void *sources[] = {came, r->in + (r->part[piece].first + c.first) * r->esize};
     if (c.last > c.first)
-        hd__step_reduce(s, last ? r->to + c.first * r->esize : came, sources, 2, c.last - c.first, r->call->dtype,
+        hd__comm_plan_reduce(s, last ? r->to + c.first * r->esize : came, sources, 2, c.last - c.first, r->call->dtype,
                         r->call->redop == HD_AVG && !last ? (uint32_t)HD_SUM : r->call->redop);
 }
 
-static void scatter(struct hd__schedule *s, const struct hd_comm_call *call, const struct hd__slice *part, uint8_t *to,
+static void ring_reduce_scatter(struct hd__coll_plan *s, const struct hd_comm_call *call, const struct hd__slice *part, uint8_t *to,
                     size_t esize)
 {
     struct ring r = {.in = call->send, .part = part, .to = to, .call = call, .esize = esize};
@@ -58,33 +58,33 @@ static void scatter(struct hd__schedule *s, const struct hd_comm_call *call, con
     r.chunks = HD__MIN(most * esize / s->chunk + 1, (uint64_t)CHUNKS);
     r.step = (most + r.chunks - 1) / r.chunks;
     for (int i = 0; i < ROUNDS; i++)
-        r.buffer[i] = hd__schedule_scratch(s, most * esize);
+        r.buffer[i] = hd__comm_plan_scratch(s, most * esize);
     if (s->n == 1)
-        hd__step_copy(s, to, r.in, most * esize);
+        hd__comm_plan_copy(s, to, r.in, most * esize);
     for (uint64_t k = 0; k < r.chunks && s->n > 1; k++)
-        post(s, &r, 0, k);
-    for (int32_t turn = 0; turn < s->n - 1; turn++)
+        post_round(s, &r, 0, k);
+    for (int32_t round = 0; round < s->n - 1; round++)
         for (uint64_t k = 0; k < r.chunks; k++) {
-            hd__step_fence_first(s, r.mark[k]);
-            add(s, &r, turn, k);
-            if (turn < s->n - 2)
-                post(s, &r, turn + 1, k);
+            hd__comm_plan_fence_first(s, r.mark[k]);
+            reduce_received(s, &r, round, k);
+            if (round < s->n - 2)
+                post_round(s, &r, round + 1, k);
         }
 }
 
-void hd__build_ring_scatter(struct hd__schedule *s, const struct hd_comm_call *call, size_t esize)
+void hd__comm_build_ring_scatter(struct hd__coll_plan *s, const struct hd_comm_call *call, size_t esize)
 {
     struct hd__slice part[1024];
     for (int32_t i = 0; i < s->n; i++)
         part[i] = (struct hd__slice){(uint64_t)i * call->count, (uint64_t)(i + 1) * call->count};
-    scatter(s, call, part, call->recv, esize);
+    ring_reduce_scatter(s, call, part, call->recv, esize);
 }
 
-void hd__build_ring(struct hd__schedule *s, const struct hd_comm_call *call, size_t esize)
+void hd__comm_build_ring(struct hd__coll_plan *s, const struct hd_comm_call *call, size_t esize)
 {
     struct hd__slice part[1024];
     for (int32_t i = 0; i < s->n; i++)
-        part[i] = hd__slice_of(call->count, s->n, i);
-    scatter(s, call, part, (uint8_t *)call->recv + part[s->me].first * esize, esize);
-    hd__build_round(s, call->recv, call->count, esize);
+        part[i] = hd__comm_slice_of(call->count, s->n, i);
+    ring_reduce_scatter(s, call, part, (uint8_t *)call->recv + part[s->me].first * esize, esize);
+    hd__comm_add_ring_gather(s, call->recv, call->count, esize);
 }

@@ -8,8 +8,8 @@
 #include "core/base/base.h"
 #include "heddle/comm.h"
 
-struct hd__schedule;
-typedef void hd__build_fn(struct hd__schedule *s, const struct hd_comm_call *call, size_t esize);
+struct hd__coll_plan;
+typedef void hd__coll_build_fn(struct hd__coll_plan *s, const struct hd_comm_call *call, size_t esize);
 
 /* What a builder needs. */
 enum { HD__NEEDS_POWER_OF_TWO = 1, HD__NEEDS_ANY_ORDER = 2, HD__ROUNDS_HALVES = 4, HD__NO_EXACT_AVERAGE = 8 };
@@ -17,7 +17,7 @@ enum { HD__NEEDS_POWER_OF_TWO = 1, HD__NEEDS_ANY_ORDER = 2, HD__ROUNDS_HALVES = 
 struct hd__algorithm {
     const char *name; /* unique among those of one operation */
     uint32_t coll, needs;
-    hd__build_fn *build;
+    hd__coll_build_fn *build;
 };
 
 struct hd__tuning_rule {
@@ -34,17 +34,17 @@ struct hd__tuning {
     uint64_t hash;                           /* of the rules: the same on all ranks, or the job does not start */
 };
 
-enum { HD__CHUNK = 256 << 10 };
+enum { HD__DEFAULT_CHUNK = 256 << 10 };
 
 /* The i-th algorithm of all; NULL after the last. */
-const struct hd__algorithm *hd__algorithm_at(uint32_t i);
-const struct hd__algorithm *hd__algorithm_find(uint32_t coll, const char *name);
+const struct hd__algorithm *hd__comm_algorithm_at(uint32_t i);
+const struct hd__algorithm *hd__comm_algorithm_find(uint32_t coll, const char *name);
 /* Whether it can do this call of n members: n, dtype, redop and order. */
-int hd__algorithm_can(const struct hd__algorithm *a, const struct hd_comm_call *call, int32_t n, int any_order);
+int hd__comm_algorithm_supports(const struct hd__algorithm *a, const struct hd_comm_call *call, int32_t n, int any_order);
 /* tuning may be NULL: the built-in rules, tree order. *chunk is never 0. */
-const struct hd__algorithm *hd__algorithm_choose(const struct hd__tuning *tuning, const struct hd_comm_call *call, int32_t n,
+const struct hd__algorithm *hd__comm_algorithm_select(const struct hd__tuning *tuning, const struct hd_comm_call *call, int32_t n,
                                                  uint64_t *chunk);
 /* The larger buffer of a call. */
-uint64_t hd__call_bytes(const struct hd_comm_call *call, int32_t n);
+uint64_t hd__comm_call_bytes(const struct hd_comm_call *call, int32_t n);
 
 #endif

@@ -219,7 +219,7 @@ int main(int argc, char **argv)
     TCase *tc = tcase_create("bench");
     struct hd_error err = HD_ERROR_INIT;
     folder = argc > 1 ? argv[1] : ".";
-    plugins = hd__plugins_create(hd__comm_host());
+    plugins = hd__plugins_create(hd__store_host_table());
     if (hd__plugins_add_folder(plugins, folder, &err) != HD_OK) {
         fprintf(stderr, "%s\n", err.message);
         return 1;

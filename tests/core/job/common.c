@@ -80,7 +80,7 @@ const char *refusal(const char *text, const char *override, int64_t ranks)
     return err.message;
 }
 
-int32_t parse_section(struct hd__job *job, struct hd__section *section, struct plugin_settings *out)
+int32_t parse_section(struct hd__job *job, struct hd__job_section *section, struct plugin_settings *out)
 {
     memset(out, 0, sizeof *out);
     return hd__job_section_parse(job, section, plugin_options, plugin_option_count, sizeof(struct hd_option),

@@ -31,6 +31,6 @@ struct hd__job *load(const char *text, const char *a, const char *b, const char 
 /* Loads and resolves what must be refused; returns the message. */
 const char *refusal(const char *text, const char *override, int64_t ranks);
 /* Parses a section through the made-up plugin's table. */
-int32_t parse_section(struct hd__job *job, struct hd__section *section, struct plugin_settings *out);
+int32_t parse_section(struct hd__job *job, struct hd__job_section *section, struct plugin_settings *out);
 
 #endif

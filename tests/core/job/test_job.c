@@ -18,7 +18,7 @@ START_TEST(every_key)
     ck_assert_double_eq(j->comm_dead_after, 5);
     ck_assert_double_eq(j->late_after, 10);
     ck_assert_int_eq(j->flight_operations, 64);
-    ck_assert_int_eq(j->schedule.kind, HD__SCHEDULE_COSINE);
+    ck_assert_int_eq(j->schedule.kind, HD__LR_COSINE);
     ck_assert_int_eq(j->schedule.warmup, 100);
     ck_assert_double_eq(j->schedule.min_lr, 3e-5);
     ck_assert_uint_eq(j->train.count, 2);
@@ -120,7 +120,7 @@ START_TEST(defaults)
     ck_assert_ptr_null(j->checkpoint);
     ck_assert_double_eq(j->val_fraction, 0);
     ck_assert_int_eq(j->shuffle, 1);
-    ck_assert_int_eq(j->schedule.kind, HD__SCHEDULE_CONSTANT);
+    ck_assert_int_eq(j->schedule.kind, HD__LR_CONSTANT);
     ck_assert_int_eq(j->schedule.warmup, 0);
     ck_assert_int_eq(j->eval_every, 0);
     ck_assert_uint_eq(j->precision.compute, HD_F32);
@@ -282,7 +282,7 @@ END_TEST
 static void parse_all(struct hd__job *j)
 {
     struct plugin_settings s;
-    struct hd__section *all[] = {j->device, j->comm,       j->optimizer,
+    struct hd__job_section *all[] = {j->device, j->comm,       j->optimizer,
                                  j->model,  j->checkpoint, j->comm_axis[HD_AXIS_TP]};
     for (size_t i = 0; i < HD__COUNT(all); i++)
         if (all[i])
@@ -297,7 +297,7 @@ static void same_values(const struct hd__job *a, const struct hd__job *b)
 {
     ck_assert_uint_eq(a->values.count, b->values.count);
     for (uint32_t i = 0; i < a->values.count; i++) {
-        const struct hd__value *value = &a->values.at[i], *other = NULL;
+        const struct hd__job_value *value = &a->values.at[i], *other = NULL;
         for (uint32_t k = 0; k < b->values.count && !other; k++)
             if (!strcmp(b->values.at[k].path, value->path))
                 other = &b->values.at[k];

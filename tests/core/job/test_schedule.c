@@ -20,22 +20,22 @@ END_TEST
 
 START_TEST(by_hand)
 {
-    struct hd__schedule s = {.kind = HD__SCHEDULE_COSINE, .warmup = 4, .lr = 8, .min_lr = 2};
+    struct hd__lr_schedule s = {.kind = HD__LR_COSINE, .warmup = 4, .lr = 8, .min_lr = 2};
     ck_assert_double_eq(hd__lr(&s, 1, 12), 2);
     ck_assert_double_eq(hd__lr(&s, 4, 12), 8);
     ck_assert_double_eq(hd__lr(&s, 5, 12), 8);
     ck_assert_double_eq_tol(hd__lr(&s, 9, 12), 5, 1e-12); /* half way: the mean */
     ck_assert_double_eq(hd__lr(&s, 13, 12), 2);
     ck_assert_double_eq(hd__lr(&s, 1000, 12), 2);
-    s = (struct hd__schedule){.kind = HD__SCHEDULE_WSD, .lr = 1, .min_lr = 0}; /* decay: a tenth of 100 */
+    s = (struct hd__lr_schedule){.kind = HD__LR_WSD, .lr = 1, .min_lr = 0}; /* decay: a tenth of 100 */
     ck_assert_double_eq(hd__lr(&s, 90, 100), 1);
     ck_assert_double_eq(hd__lr(&s, 91, 100), 1);
     ck_assert_double_eq_tol(hd__lr(&s, 92, 100), 0.9, 1e-12);
     ck_assert_double_eq_tol(hd__lr(&s, 100, 100), 0.1, 1e-12);
-    s = (struct hd__schedule){.kind = HD__SCHEDULE_LINEAR, .warmup = 3, .lr = 3}; /* all warm-up */
+    s = (struct hd__lr_schedule){.kind = HD__LR_LINEAR, .warmup = 3, .lr = 3}; /* all warm-up */
     ck_assert_double_eq(hd__lr(&s, 2, 3), 2);
     ck_assert_double_eq(hd__lr(&s, 3, 3), 3);
-    s.kind = HD__SCHEDULE_CONSTANT;
+    s.kind = HD__LR_CONSTANT;
     ck_assert_double_eq(hd__lr(&s, 999, 3), 3);
 }
 END_TEST

@@ -21,7 +21,7 @@ static void job_text(const char *deterministic, const char *more, char out[2048]
 
 static uint32_t count(const struct hd_program *p, const char *section, uint16_t op, uint32_t outputs)
 {
-    const struct hd__code_section *s = hd__section((struct hd_program *)p, section);
+    const struct hd__code_section *s = hd__program_section((struct hd_program *)p, section);
     uint32_t n = 0;
     for (uint32_t k = 0; s && k < s->code.count; k++)
         n += s->code.at[k].op == op && (!outputs || s->code.at[k].n_out == outputs);

@@ -36,7 +36,7 @@ static uint32_t count(const struct hd_program *p, const hd__code *code, uint16_t
     uint32_t n = 0;
     for (uint32_t k = 0; k < code->count; k++) {
         const struct hd__instr *i = &code->at[k];
-        const struct hd__tensor *t = hd__tc(p, hd__instr_tensor(i));
+        const struct hd__tensor *t = hd__tensor_const(p, hd__instr_tensor(i));
         n += i->op == op && (!wide || (t->ndim == 3 && t->dim[2] == p->letter['v']));
     }
     return n;
@@ -73,7 +73,7 @@ static void check_section(const struct hd_program *p, const struct hd__code_sect
     if (!heads || evaluates)
         return;
     hd_tensor dw = output_of(&s->code, HD_OP_XENT_HEAD, 2);
-    ck_assert_msg(hd__tc(p, dw)->param && hd__tc(p, dw)->role == HD__ROLE_FLAT, "dw is apart in %s of\n%s",
+    ck_assert_msg(hd__tensor_const(p, dw)->param && hd__tensor_const(p, dw)->role == HD__ROLE_FLAT, "dw is apart in %s of\n%s",
                   s->name, text);
 }
 
@@ -90,10 +90,10 @@ static void check_job(const struct kind *k, int fused)
         check_section(p, &p->sections.at[s], fused, text);
     for (int32_t r = 0; r < c.c->mesh.ranks; r++)
         programs[r] = p;
-    struct hd__machine *m =
-        hd__machine_create(&c.c->mesh, programs, &(struct hd__machine_options){.seed = 1});
-    ck_assert_msg(!hd__machine_prove(m, &err), "%s\n%s", err.message, text);
-    hd__machine_destroy(m);
+    struct hd__sim *m =
+        hd__sim_create(&c.c->mesh, programs, &(struct hd__sim_options){.seed = 1});
+    ck_assert_msg(!hd__sim_verify(m, &err), "%s\n%s", err.message, text);
+    hd__sim_destroy(m);
     free(programs);
     compiled_free(&c);
 }

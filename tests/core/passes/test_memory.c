@@ -44,8 +44,8 @@ static void add_random(struct hd_program *p, uint32_t s, uint32_t *r, uint32_t n
 
 static void plan(struct hd_program *p)
 {
-    ck_assert_int_eq(hd__schedule(p, &err), HD_OK);
-    ck_assert_int_eq(hd__memory(p, &err), HD_OK);
+    ck_assert_int_eq(hd__schedule_instrs(p, &err), HD_OK);
+    ck_assert_int_eq(hd__memory_plan(p, &err), HD_OK);
 }
 
 static struct hd_program *random_program(uint32_t seed, uint32_t n)
@@ -64,12 +64,12 @@ static struct span *spans_of(const struct hd_program *p, uint32_t section)
 {
     const hd__code *code = &p->sections.at[section].code;
     struct span *spans = hd__alloc(p->buffers.count * sizeof *spans);
-    uint32_t *position = hd__positions(p);
-    struct hd__touch t[HD__MAX_TOUCH];
+    uint32_t *position = hd__instr_positions(p);
+    struct hd__access t[HD__MAX_ACCESSES];
     for (uint32_t b = 0; b < p->buffers.count; b++)
         spans[b].first = UINT32_MAX;
     for (uint32_t n = 0; n < code->count; n++)
-        for (uint32_t k = hd__lives_on(p, code, position, n, t); k-- > 0;) {
+        for (uint32_t k = hd__live_accesses(p, code, position, n, t); k-- > 0;) {
             spans[t[k].buffer].first = HD__MIN(spans[t[k].buffer].first, n);
             spans[t[k].buffer].last = n;
         }
@@ -123,15 +123,15 @@ START_TEST(sections_plan_the_same_memory)
     tiny_op(p, one, HD_OP_ACCUM, T(a), T(keep));
     tiny_op(p, two, HD_OP_FILL0, NONE, T(b));
     tiny_op(p, two, HD_OP_ACCUM, T(b), T(keep));
-    ck_assert_int_eq(hd__schedule(p, &err), HD_OK);
-    ck_assert_int_eq(hd__memory(p, &err), HD_OK);
+    ck_assert_int_eq(hd__schedule_instrs(p, &err), HD_OK);
+    ck_assert_int_eq(hd__memory_plan(p, &err), HD_OK);
     ck_assert_int_eq(p->persistent_bytes, 448);
     ck_assert_int_eq(p->temp_bytes, 4032);
     ck_assert_int_eq(p->temp_bound, 4032);
     ck_assert_int_eq(p->arena_bytes, 4480);
-    ck_assert_int_eq(p->buffers.at[hd__tc(p, keep)->buffer].offset, 0);
-    ck_assert_int_eq(p->buffers.at[hd__tc(p, a)->buffer].offset, 448);
-    ck_assert_int_eq(p->buffers.at[hd__tc(p, b)->buffer].offset, 448);
+    ck_assert_int_eq(p->buffers.at[hd__tensor_const(p, keep)->buffer].offset, 0);
+    ck_assert_int_eq(p->buffers.at[hd__tensor_const(p, a)->buffer].offset, 448);
+    ck_assert_int_eq(p->buffers.at[hd__tensor_const(p, b)->buffer].offset, 448);
     hd__program_free(p);
 }
 END_TEST
@@ -139,8 +139,8 @@ END_TEST
 static hd_tensor add_step_tensor(struct hd_program *p, uint32_t section, int64_t count, uint8_t life)
 {
     hd_tensor s = tiny_vector(p, "s", count);
-    hd__t(p, s)->role = HD__ROLE_FLAT;
-    hd__t(p, s)->buffer = hd__buffer_new(p, "s", (count * 4 + 63) / 64 * 64, life);
+    hd__tensor_at(p, s)->role = HD__ROLE_FLAT;
+    hd__tensor_at(p, s)->buffer = hd__buffer_new(p, "s", (count * 4 + 63) / 64 * 64, life);
     tiny_op(p, section, HD_OP_FILL0, NONE, T(s));
     return s;
 }
@@ -208,7 +208,7 @@ START_TEST(what_lives_for_a_step)
     for (size_t n = 0; n < HD__COUNT(rows); n++) {
         hd_tensor s;
         struct hd_program *p = step_program(rows[n].first, rows[n].repeat, &s);
-        const struct hd__buffer *b = &p->buffers.at[hd__tc(p, s)->buffer];
+        const struct hd__buffer *b = &p->buffers.at[hd__tensor_const(p, s)->buffer];
         ck_assert_int_eq(b->life, rows[n].shared ? HD__LIFE_STEP : HD__LIFE_PERSISTENT);
         ck_assert_int_eq(p->persistent_bytes, rows[n].shared ? 448 : 448 + 4032);
         ck_assert_int_eq(p->temp_bytes, rows[n].shared ? 4032 + 2048 : 5632); /* s and b; e */
@@ -233,9 +233,9 @@ static struct hd_program *gelu_program(hd_tensor *x, hd_tensor *y, hd_tensor *z)
 
 static int same_buffer(struct hd_program *p, hd_tensor x, hd_tensor y)
 {
-    ck_assert_int_eq(hd__schedule(p, &err), HD_OK);
-    ck_assert_int_eq(hd__memory(p, &err), HD_OK);
-    int same = hd__tc(p, x)->buffer == hd__tc(p, y)->buffer;
+    ck_assert_int_eq(hd__schedule_instrs(p, &err), HD_OK);
+    ck_assert_int_eq(hd__memory_plan(p, &err), HD_OK);
+    int same = hd__tensor_const(p, x)->buffer == hd__tensor_const(p, y)->buffer;
     hd__program_free(p);
     return same;
 }
@@ -295,10 +295,10 @@ START_TEST(binds_shapes_addresses_and_parts)
     tiny_op(p, 0, HD_OP_FILL0, NONE, T(whole));
     struct hd__instr *i = tiny_op(p, 0, HD_OP_SLICE, T(whole), T(part));
     i->axes = HD_AXIS_BIT(HD_AXIS_TP);
-    i->to = hd__tc(p, part)->dim[0];
-    ck_assert_int_eq(hd__schedule(p, &err), HD_OK);
-    ck_assert_int_eq(hd__memory(p, &err), HD_OK);
-    hd__bind(p, &p->sections.at[0].code.at[1], coord, arena, &desc, in, out);
+    i->to = hd__tensor_const(p, part)->dim[0];
+    ck_assert_int_eq(hd__schedule_instrs(p, &err), HD_OK);
+    ck_assert_int_eq(hd__memory_plan(p, &err), HD_OK);
+    hd__instr_lower(p, &p->sections.at[0].code.at[1], coord, arena, &desc, in, out);
     ck_assert_str_eq(desc.label, "L3 F slice #1");
     ck_assert_uint_eq(desc.attrs.index, 3);
     ck_assert_uint_eq(desc.attrs.parts, 4);
@@ -308,10 +308,10 @@ START_TEST(binds_shapes_addresses_and_parts)
     ck_assert_int_eq(out[0].start[0], 48);
     ck_assert_ptr_eq(in[0].data, arena);
     ck_assert_ptr_eq(out[0].data, arena + 256);
-    ck_assert_ptr_null(hd__address(p, part, coord, NULL));
-    hd__t(p, part)->window = 1; /* a shard inside the whole starts at its own elements */
-    hd__t(p, part)->buffer = hd__tc(p, whole)->buffer;
-    ck_assert_ptr_eq(hd__address(p, part, coord, arena), arena + 48 * 4);
+    ck_assert_ptr_null(hd__tensor_address(p, part, coord, NULL));
+    hd__tensor_at(p, part)->shard_view = 1; /* a shard inside the whole starts at its own elements */
+    hd__tensor_at(p, part)->buffer = hd__tensor_const(p, whole)->buffer;
+    ck_assert_ptr_eq(hd__tensor_address(p, part, coord, arena), arena + 48 * 4);
     hd__program_free(p);
 }
 END_TEST
@@ -325,24 +325,24 @@ START_TEST(says_which_inputs_are_gradients_and_what_is_of_logits)
     struct hd_operand in[HD_MAX_IN], out[HD_MAX_OUT];
     tiny_section(p, "micro", 1);
     hd_tensor x = tiny_vector(p, "x", 8), z = tiny_vector(p, "z", 8), dz = tiny_vector(p, "dz", 8), dx = tiny_vector(p, "dx", 8);
-    hd_tensor placed = hd__tensor_new(p, hd__tc(p, z));
-    hd__t(p, dz)->grad_of = z;
-    hd__t(p, dx)->grad_of = x;
-    hd__bind(p, tiny_op(p, 0, HD_OP_EINSUM, T(dz, x), T(dx)), coord, NULL, &desc, in, out);
+    hd_tensor placed = hd__tensor_new(p, hd__tensor_const(p, z));
+    hd__tensor_at(p, dz)->grad_of = z;
+    hd__tensor_at(p, dx)->grad_of = x;
+    hd__instr_lower(p, tiny_op(p, 0, HD_OP_EINSUM, T(dz, x), T(dx)), coord, NULL, &desc, in, out);
     ck_assert_uint_eq(desc.grads, 1 << 0);
     ck_assert_uint_eq(desc.flags, 0);
     p->logits = z;
-    hd__bind(p, tiny_op(p, 0, HD_OP_EINSUM, T(x, dz), T(dx)), coord, NULL, &desc, in, out);
+    hd__instr_lower(p, tiny_op(p, 0, HD_OP_EINSUM, T(x, dz), T(dx)), coord, NULL, &desc, in, out);
     ck_assert_uint_eq(desc.grads, 1 << 1);
     ck_assert_uint_eq(desc.flags, HD_INSTR_LOGITS);
-    hd__bind(p, tiny_op(p, 0, HD_OP_EINSUM, T(x, x), T(placed)), coord, NULL, &desc, in, out);
+    hd__instr_lower(p, tiny_op(p, 0, HD_OP_EINSUM, T(x, x), T(placed)), coord, NULL, &desc, in, out);
     ck_assert_uint_eq(desc.grads, 0);
     ck_assert_uint_eq(desc.flags, HD_INSTR_LOGITS);
-    hd__bind(p, tiny_op(p, 0, HD_OP_EINSUM, T(dx, dx), T(x)), coord, NULL, &desc, in, out);
+    hd__instr_lower(p, tiny_op(p, 0, HD_OP_EINSUM, T(dx, dx), T(x)), coord, NULL, &desc, in, out);
     ck_assert_uint_eq(desc.grads, 3);
     ck_assert_uint_eq(desc.flags, 0);
     p->exact = 1;
-    hd__bind(p, tiny_op(p, 0, HD_OP_EINSUM, T(x, x), T(x)), coord, NULL, &desc, in, out);
+    hd__instr_lower(p, tiny_op(p, 0, HD_OP_EINSUM, T(x, x), T(x)), coord, NULL, &desc, in, out);
     ck_assert_uint_eq(desc.flags, HD_INSTR_EXACT);
     hd__program_free(p);
 }
@@ -357,7 +357,7 @@ START_TEST(peers_are_world_ranks)
     tiny_section(p, "step", 1);
     struct hd__instr *i = tiny_send(p, 0, 1, 7, tiny_vector(p, "a", 8));
     hd__mesh_coord(&p->mesh, 3, coord);
-    hd__bind(p, i, coord, NULL, &desc, in, out);
+    hd__instr_lower(p, i, coord, NULL, &desc, in, out);
     ck_assert_int_eq(desc.attrs.peer, 7);
     hd__program_free(p);
 }

@@ -22,8 +22,8 @@ static void set_up(void)
 static hd_tensor elsewhere(struct hd_program *p, const char *name, int64_t count, uint8_t memory)
 {
     hd_tensor t = tiny_state(p, name, count);
-    p->buffers.at[hd__tc(p, t)->buffer].memory = memory;
-    p->buffers.at[hd__tc(p, t)->buffer].paged = memory == HD__MEM_FILE;
+    p->buffers.at[hd__tensor_const(p, t)->buffer].memory = memory;
+    p->buffers.at[hd__tensor_const(p, t)->buffer].paged = memory == HD__MEM_FILE;
     return t;
 }
 
@@ -37,14 +37,14 @@ static struct hd_program *staged_update(uint8_t memory, int finish)
         flat.master = elsewhere(p, hd__arena_format(&p->arena, "m%d", f), 1000 + 100 * f, memory);
         hd__push(&p->flats, flat);
     }
-    hd__fetch(p, "update", 1, HD_PART_MASTER, HD_PART_MASTER, 0);
+    hd__offload_fetch(p, "update", 1, HD_PART_MASTER, HD_PART_MASTER, 0);
     for (uint32_t f = 0; f < FLATS; f++) {
         hd_tensor twin;
         if (f + 1 < FLATS)
-            hd__fetch(p, "update", f + 2, HD_PART_MASTER, HD_PART_MASTER, (f + 1) % 3);
-        twin = hd__staged(p, "update", p->flats.at[f].master);
+            hd__offload_fetch(p, "update", f + 2, HD_PART_MASTER, HD_PART_MASTER, (f + 1) % 3);
+        twin = hd__offload_staged(p, "update", p->flats.at[f].master);
         tiny_op(p, s, HD_OP_ACCUM, T(twin), T(twin));
-        hd__store(p, "update", f + 1, HD_PART_MASTER);
+        hd__offload_store(p, "update", f + 1, HD_PART_MASTER);
     }
     if (finish)
         tiny_finish(p);
@@ -59,18 +59,18 @@ START_TEST(each_memory_has_an_arena)
     int32_t coord[HD_AXIS_COUNT] = {0};
     char *arena = (char *)4096;
     tiny_section(p, "update", 1);
-    ck_assert_int_eq(hd__memory(p, &err), HD_OK);
+    ck_assert_int_eq(hd__memory_plan(p, &err), HD_OK);
     ck_assert_int_eq(p->bytes[HD__MEM_MAIN], 448);
     ck_assert_int_eq(p->arena_bytes, 448);
     ck_assert_int_eq(p->bytes[HD__MEM_HOST], 448);
     ck_assert_int_eq(p->bytes[HD__MEM_FILE], 2 * 4096); /* whole pages */
-    ck_assert_ptr_eq(hd__address(p, here, coord, arena), arena);
-    ck_assert_ptr_eq(hd__address(p, host, coord, arena), arena + 4096);
-    ck_assert_ptr_eq(hd__address(p, file, coord, arena), arena + 8192);
-    ck_assert_ptr_eq(hd__address(p, second, coord, arena), arena + 8192 + 4096);
-    ck_assert_int_eq(hd__all_arenas(p), 8192 + 2 * 4096);
-    p->shift[HD__MEM_HOST] = 1 << 20; /* as who maps it elsewhere says */
-    ck_assert_ptr_eq(hd__address(p, host, coord, arena), arena + (1 << 20));
+    ck_assert_ptr_eq(hd__tensor_address(p, here, coord, arena), arena);
+    ck_assert_ptr_eq(hd__tensor_address(p, host, coord, arena), arena + 4096);
+    ck_assert_ptr_eq(hd__tensor_address(p, file, coord, arena), arena + 8192);
+    ck_assert_ptr_eq(hd__tensor_address(p, second, coord, arena), arena + 8192 + 4096);
+    ck_assert_int_eq(hd__arena_total_bytes(p), 8192 + 2 * 4096);
+    p->arena_base[HD__MEM_HOST] = 1 << 20; /* as who maps it elsewhere says */
+    ck_assert_ptr_eq(hd__tensor_address(p, host, coord, arena), arena + (1 << 20));
     hd__program_free(p);
 }
 END_TEST
@@ -79,13 +79,13 @@ END_TEST
 static uint32_t position(const struct hd_program *p, const char *name, int is_out, int wait)
 {
     const hd__code *code = &p->sections.at[0].code;
-    uint32_t *at = hd__positions(p), found = UINT32_MAX;
+    uint32_t *at = hd__instr_positions(p), found = UINT32_MAX;
     for (uint32_t n = 0; n < code->count; n++) {
         const struct hd__instr *i = &code->at[n];
-        uint32_t on = wait && i->op == HD_OP_WAIT ? hd__waited(p, code, at, i) : n;
+        uint32_t on = wait && i->op == HD_OP_WAIT ? hd__wait_target(p, code, at, i) : n;
         i = &code->at[on];
         if ((code->at[n].op == HD_OP_WAIT) == wait && i->op == HD_OP_COPY && (i->stream == HD__STREAM_OUT) == is_out &&
-            !strcmp(hd__tc(p, is_out ? i->out[0] : i->in[0])->name, name))
+            !strcmp(hd__tensor_const(p, is_out ? i->out[0] : i->in[0])->name, name))
             found = n;
     }
     free(at);
@@ -167,9 +167,9 @@ START_TEST(what_is_not_fetched_is_refused)
 {
     struct hd_program *p = staged_update(HD__MEM_HOST, 0);
     hd_tensor other = elsewhere(p, "other", 16, HD__MEM_HOST), here = tiny_state(p, "here", 16);
-    ck_assert_uint_eq(hd__staged(p, "update", here), here);
+    ck_assert_uint_eq(hd__offload_staged(p, "update", here), here);
     ck_assert_int_eq(p->failed, 0);
-    hd__staged(p, "update", other);
+    hd__offload_staged(p, "update", other);
     ck_assert_int_eq(p->failed, HD_E_INVALID);
     ck_assert_str_eq(p->error.message, "section update computes with other, which lies in host memory, and does not fetch it first");
     hd__program_free(p);

@@ -44,40 +44,40 @@ struct result {
     double loss[STEPS];
 };
 
-static double run_step(struct hd__session *s, int64_t step)
+static double run_step(struct hd__train_session *s, int64_t step)
 {
     struct hd_error err = HD_ERROR_INIT;
-    double *hyper = hd__exec_data(s->exec, hd__exec_program(s->exec)->hyper);
+    double *hyper = hd__exec_host_data(s->exec, hd__exec_program(s->exec)->hyper);
     hyper[HD_HYPER_LR] = 1e-2;
     hyper[HD_HYPER_STEP] = (double)step;
     hyper[HD_HYPER_INV_SCALE] = 1;
     double loss;
-    ck_assert_msg(!hd__exec_step(s->exec, step, &err), "%s", err.message);
-    ck_assert_msg(!hd__session_scalars(s, &hd__exec_program(s->exec)->loss_sum, 1, &loss, &err), "%s", err.message);
+    ck_assert_msg(!hd__exec_run_step(s->exec, step, &err), "%s", err.message);
+    ck_assert_msg(!hd__train_session_read_scalars(s, &hd__exec_program(s->exec)->loss_sum, 1, &loss, &err), "%s", err.message);
     return loss;
 }
 
 static struct result train(const char *family, const char *precision, const char *mode)
 {
-    static const struct hd__place_in_job alone = {.size = 1, .local_size = 1};
+    static const struct hd__launch_env alone = {.size = 1, .local_size = 1};
     struct hd_error err = HD_ERROR_INIT;
     struct result result = {0};
     struct compiled c;
-    struct hd__session s;
+    struct hd__train_session s;
     uint64_t at = 1;
     compile_model(&c, family, precision, 3, mode);
-    ck_assert_msg(!hd__session_open(&s, c.c, &alone, &err) && !hd__session_initialise(&s, &err), "%s", err.message);
-    hd__session_feed(&s, feed, &at);
+    ck_assert_msg(!hd__train_session_open(&s, c.c, &alone, &err) && !hd__train_session_init_params(&s, &err), "%s", err.message);
+    hd__train_session_override_feed(&s, feed, &at);
     for (int64_t step = 1; step <= STEPS; step++)
         result.loss[step - 1] = run_step(&s, step);
     const struct hd_program *p = hd__exec_program(s.exec);
     for (uint32_t f = 0; f < p->flats.count; f++) {
-        size_t bytes = (size_t)hd__tensor_bytes(p, hd__tc(p, p->flats.at[f].master));
+        size_t bytes = (size_t)hd__tensor_bytes(p, hd__tensor_const(p, p->flats.at[f].master));
         result.weights = hd__realloc(result.weights, result.bytes + bytes);
-        memcpy(result.weights + result.bytes, hd__exec_data(s.exec, p->flats.at[f].master), bytes);
+        memcpy(result.weights + result.bytes, hd__exec_host_data(s.exec, p->flats.at[f].master), bytes);
         result.bytes += bytes;
     }
-    hd__session_close(&s, 0, NULL);
+    hd__train_session_close(&s, 0, NULL);
     compiled_free(&c);
     return result;
 }
@@ -112,7 +112,7 @@ static struct cost cost_of(const char *family, const char *mode, int layers)
     compile_model(&c, family, "fp32", layers, mode);
     struct hd_program *p = c.c->stage[0];
     cost.bytes = p->temp_bound;
-    const hd__code *micro = &hd__section(p, "micro")->code;
+    const hd__code *micro = &hd__program_section(p, "micro")->code;
     for (uint32_t k = 0; k < micro->count; k++)
         cost.flops[micro->at[k].phase] += hd__instr_flops(p, &micro->at[k]);
     compiled_free(&c);

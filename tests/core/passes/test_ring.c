@@ -7,7 +7,7 @@
 
 static uint32_t count(const struct hd_program *p, uint16_t op)
 {
-    const hd__code *code = &hd__section((struct hd_program *)p, "micro_last")->code;
+    const hd__code *code = &hd__program_section((struct hd_program *)p, "micro_last")->code;
     uint32_t n = 0;
     for (uint32_t k = 0; k < code->count; k++)
         n += code->at[k].op == op;

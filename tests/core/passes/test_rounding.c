@@ -17,7 +17,7 @@ static uint32_t seeds_of(const char *text, uint32_t *seeds)
     struct compiled c;
     uint32_t n = 0;
     compile_flags(&c, text, 0);
-    const hd__code *code = &hd__section(c.c->stage[0], "update")->code;
+    const hd__code *code = &hd__program_section(c.c->stage[0], "update")->code;
     for (uint32_t k = 0; k < code->count; k++)
         if (code->at[k].op == HD_OP_ADAMW) {
             ck_assert(n < MOST && code->at[k].attrs->flags & HD_ATTR_STOCHASTIC);

@@ -25,7 +25,7 @@ static void tear_down(void)
 
 static void assert_scheduled(const char *expected)
 {
-    ck_assert_msg(hd__schedule(p, &err) == HD_OK, "%s", err.message);
+    ck_assert_msg(hd__schedule_instrs(p, &err) == HD_OK, "%s", err.message);
     char *listing = tiny_listing(p, s);
     ck_assert_str_eq(listing, expected);
     free(listing);
@@ -91,8 +91,8 @@ START_TEST(a_window_counts_as_its_whole_view)
 {
     hd_tensor g = tiny_vector(p, "g", 64), part = tiny_shard(p, "part", 32, HD_AXIS_TP),
               right = tiny_view(p, "right", g, 32, 32);
-    hd__t(p, part)->buffer = hd__tc(p, g)->buffer;
-    hd__t(p, part)->window = 1;
+    hd__tensor_at(p, part)->buffer = hd__tensor_const(p, g)->buffer;
+    hd__tensor_at(p, part)->shard_view = 1;
     tiny_op(p, s, HD_OP_FILL0, NONE, T(g));
     tiny_collective(p, s, HD_OP_REDUCE_SCATTER, HD_AXIS_TP, g, part);
     tiny_op(p, s, HD_OP_FILL0, NONE, T(right));
@@ -157,11 +157,11 @@ END_TEST
 START_TEST(buffers_are_rounded_and_live_by_role)
 {
     hd_tensor a = tiny_vector(p, "a", 17), w = tiny_vector(p, "w", 16);
-    hd__t(p, w)->role = HD__ROLE_PARAM;
+    hd__tensor_at(p, w)->role = HD__ROLE_PARAM;
     tiny_op(p, s, HD_OP_GELU, T(w), T(a));
-    ck_assert_int_eq(hd__schedule(p, &err), HD_OK);
-    const struct hd__buffer *ab = &p->buffers.at[hd__tc(p, a)->buffer],
-                            *wb = &p->buffers.at[hd__tc(p, w)->buffer];
+    ck_assert_int_eq(hd__schedule_instrs(p, &err), HD_OK);
+    const struct hd__buffer *ab = &p->buffers.at[hd__tensor_const(p, a)->buffer],
+                            *wb = &p->buffers.at[hd__tensor_const(p, w)->buffer];
     ck_assert_int_eq(ab->bytes, 128);
     ck_assert_int_eq(ab->life, HD__LIFE_TEMP);
     ck_assert_int_eq(wb->bytes, 64);
@@ -175,7 +175,7 @@ START_TEST(a_temporary_of_two_sections_is_refused)
     uint32_t last = tiny_section(p, "micro_last", 1);
     tiny_op(p, s, HD_OP_FILL0, NONE, T(a));
     tiny_op(p, last, HD_OP_GELU, T(a), T(b));
-    ck_assert_int_eq(hd__schedule(p, &err), HD_E_INTERNAL);
+    ck_assert_int_eq(hd__schedule_instrs(p, &err), HD_E_INTERNAL);
     ck_assert_str_eq(
         err.message,
         "temporary a is used in sections micro and micro_last: give it a persistent buffer, or each "

@@ -298,11 +298,11 @@ END_TEST
 START_TEST(kind_of_label)
 {
     const char *name = NULL;
-    ck_assert_uint_eq(hd__kind_of_label("comm-shm", &name), HD_KIND_COMM);
+    ck_assert_uint_eq(hd__plugin_kind_of_label("comm-shm", &name), HD_KIND_COMM);
     ck_assert_str_eq(name, "shm");
-    ck_assert_uint_eq(hd__kind_of_label("comm", NULL), 0);
-    ck_assert_uint_eq(hd__kind_of_label("comm-", NULL), 0);
-    ck_assert_uint_eq(hd__kind_of_label("commander-x", NULL), 0);
+    ck_assert_uint_eq(hd__plugin_kind_of_label("comm", NULL), 0);
+    ck_assert_uint_eq(hd__plugin_kind_of_label("comm-", NULL), 0);
+    ck_assert_uint_eq(hd__plugin_kind_of_label("commander-x", NULL), 0);
 }
 END_TEST
 

@@ -82,8 +82,8 @@ START_TEST(use_after_the_memory_was_taken)
     tiny_op(p, 0, HD_OP_FILL0, NONE, T(x));
     tiny_op(p, 0, HD_OP_GELU, T(x), T(y));
     tiny_finish(p);
-    ck_assert_uint_eq(hd__tc(p, x)->buffer, hd__tc(p, y)->buffer);
-    hd__t(p, z)->buffer = hd__buffer_new(p, "z", 128, HD__LIFE_TEMP);
+    ck_assert_uint_eq(hd__tensor_const(p, x)->buffer, hd__tensor_const(p, y)->buffer);
+    hd__tensor_at(p, z)->buffer = hd__buffer_new(p, "z", 128, HD__LIFE_TEMP);
     tiny_op(p, 0, HD_OP_GELU, T(x), T(z));
     assert_fault(p, "micro #2 gelu z: use of x after its memory was taken by an output");
 }
@@ -136,15 +136,15 @@ START_TEST(memory_of_two_at_once)
     struct hd_program *p = tiny_step(2, 1, 2);
     hd_tensor x = p->sections.at[MICRO].code.at[1].out[0], g = p->sections.at[MICRO].code.at[0].out[0];
     char expected[160];
-    int64_t at = p->buffers.at[hd__tc(p, g)->buffer].offset;
-    p->buffers.at[hd__tc(p, x)->buffer].offset = at + 64;
+    int64_t at = p->buffers.at[hd__tensor_const(p, g)->buffer].offset;
+    p->buffers.at[hd__tensor_const(p, x)->buffer].offset = at + 64;
     snprintf(
         expected, sizeof expected,
         "micro #1 fill0 x: the memory of x, [%lld, %lld), is also that of g, [%lld, %lld), which is alive",
         (long long)at + 64, (long long)at + 128, (long long)at, (long long)at + 128);
     assert_fault(p, expected);
     p = tiny_step(2, 1, 2);
-    p->buffers.at[hd__tc(p, x)->buffer].offset = 0;
+    p->buffers.at[hd__tensor_const(p, x)->buffer].offset = 0;
     assert_fault(p, "micro #1 fill0 x: x lies at [0, 64), outside the temporary part of the arena");
 }
 END_TEST
@@ -153,10 +153,10 @@ START_TEST(a_newcomer_on_planned_memory)
 {
     struct hd_program *p = tiny_step(2, 1, 0); /* after the plan: late lies on dw, which is still read */
     hd_tensor x = p->sections.at[MICRO].code.at[0].out[0], w = p->sections.at[MICRO].code.at[1].out[0],
-              late = hd__tensor_new(p, hd__tc(p, x));
-    hd__t(p, late)->name = "late";
-    hd__t(p, late)->buffer = hd__buffer_new(p, "late", 64, HD__LIFE_TEMP);
-    p->buffers.at[hd__tc(p, late)->buffer].offset = p->buffers.at[hd__tc(p, w)->buffer].offset;
+              late = hd__tensor_new(p, hd__tensor_const(p, x));
+    hd__tensor_at(p, late)->name = "late";
+    hd__tensor_at(p, late)->buffer = hd__buffer_new(p, "late", 64, HD__LIFE_TEMP);
+    p->buffers.at[hd__tensor_const(p, late)->buffer].offset = p->buffers.at[hd__tensor_const(p, w)->buffer].offset;
     tiny_insert(
         p, MICRO, 2,
         (struct hd__instr){
@@ -177,8 +177,8 @@ static struct hd_program *carried_program(hd_tensor *s, hd_tensor *b)
     tiny_section(p, "eval", 0);
     *s = tiny_vector(p, "s", 16);
     *b = tiny_vector(p, "b", 16);
-    hd__t(p, *s)->role = HD__ROLE_FLAT;
-    hd__t(p, *s)->buffer = hd__buffer_new(p, "s", 64, HD__LIFE_STEP);
+    hd__tensor_at(p, *s)->role = HD__ROLE_FLAT;
+    hd__tensor_at(p, *s)->buffer = hd__buffer_new(p, "s", 64, HD__LIFE_STEP);
     tiny_op(p, 1, HD_OP_FILL0, NONE, T(*s));
     tiny_op(p, 2, HD_OP_FILL0, NONE, T(*b));
     tiny_op(p, 2, HD_OP_COPY, T(*s), T(keep));
@@ -191,9 +191,9 @@ START_TEST(what_lives_for_a_step)
     char expected[160];
     hd_tensor s, b;
     struct hd_program *p = carried_program(&s, &b);
-    int64_t at = p->buffers.at[hd__tc(p, s)->buffer].offset;
+    int64_t at = p->buffers.at[hd__tensor_const(p, s)->buffer].offset;
     ck_assert_msg(hd__verify(p, &err) == HD_OK, "%s", err.message);
-    p->buffers.at[hd__tc(p, b)->buffer].offset = at;
+    p->buffers.at[hd__tensor_const(p, b)->buffer].offset = at;
     snprintf(expected, sizeof expected, "update #0 fill0 b: the memory of b, [%lld, %lld), is also that of s, [%lld, %lld), which is alive",
              (long long)at, (long long)at + 64, (long long)at, (long long)at + 64);
     assert_fault(p, expected);
@@ -211,13 +211,13 @@ END_TEST
 START_TEST(operands_that_do_not_fit)
 {
     struct hd_program *p = tiny_step(2, 1, 1);
-    hd__t(p, p->flats.at[0].shard)->dim[0] = hd__dim_new(p, "#wrong", 24);
+    hd__tensor_at(p, p->flats.at[0].shard)->dim[0] = hd__dim_new(p, "#wrong", 24);
     ck_assert_int_eq(hd__verify(p, &err), HD_E_INVALID);
     ck_assert_msg(strstr(err.message, "GS does not have the size that reduce_scatter from G has") != NULL,
                   "%s", err.message);
     hd__program_free(p);
     p = tiny_step(2, 1, 0);
-    hd__t(p, p->flats.at[0].grad)->offset = 1;
+    hd__tensor_at(p, p->flats.at[0].grad)->offset = 1;
     assert_fault(p, "begin #0 fill0 G: G is bytes [4, 132) of buffer G, which has 128");
     p = tiny_step(2, 1, 0);
     p->sections.at[UPDATE].code.at[0].n_in = 2;
@@ -235,11 +235,11 @@ START_TEST(a_lost_partial_sum)
 {
     struct hd_program *p = tiny_step(2, 2, 0);
     hd_tensor dw = p->sections.at[MICRO].code.at[1].out[0], x = p->sections.at[MICRO].code.at[0].out[0];
-    hd__t(p, dw)->place.partial = 0;
+    hd__tensor_at(p, dw)->placement.partial = 0;
     assert_fault(p, "micro #1 bias_dw dw: no rule places it thus on dp_shard: x #rows -> dw replicated");
     p = tiny_step(2, 2, 0);
-    hd__t(p, x)->place.partial = HD_AXIS_BIT(HD_AXIS_DP_SHARD); /* partial, and cut: an op that is not linear takes neither */
-    hd__t(p, x)->place.shard[0] = 0;
+    hd__tensor_at(p, x)->placement.partial = HD_AXIS_BIT(HD_AXIS_DP_SHARD); /* partial, and cut: an op that is not linear takes neither */
+    hd__tensor_at(p, x)->placement.shard[0] = 0;
     ck_assert_int_eq(hd__verify(p, &err), HD_E_INVALID);
     ck_assert_msg(strstr(err.message, "on dp_shard: x partial -> dw partial") != NULL, "%s", err.message);
     hd__program_free(p);
@@ -251,13 +251,13 @@ static struct hd_program *one(uint16_t op, uint32_t r_in, uint32_t c_in, uint32_
                               uint8_t partial_out)
 {
     struct hd_program *p = tiny_program(1, 2, 2, 0);
-    struct hd__tensor t = {.name = "x", .ndim = 2, .dtype = HD_F32, .place = {{r_in, c_in}, partial_in, HD_SUM, 0}};
+    struct hd__tensor t = {.name = "x", .ndim = 2, .dtype = HD_F32, .placement = {{r_in, c_in}, partial_in, HD_SUM, 0}};
     hd_tensor x, y;
     t.dim[0] = hd__dim_new(p, "#r", 8);
     t.dim[1] = hd__dim_new(p, "#c", 8);
     x = hd__tensor_new(p, &t);
     t.name = "y";
-    t.place = (struct hd__place){{r_out, c_out}, partial_out, HD_SUM, 0};
+    t.placement = (struct hd__placement){{r_out, c_out}, partial_out, HD_SUM, 0};
     y = hd__tensor_new(p, &t);
     tiny_section(p, "micro", 1);
     tiny_op(p, 0, HD_OP_FILL0, NONE, T(x));
@@ -304,12 +304,12 @@ START_TEST(pieces_that_differ)
     assert_fine(one(HD_OP_COPY, DP, TP, DP, TP, 0, 0));
     assert_fault(one(HD_OP_COPY, DP, 0, TP, 0, 0, 0), "micro #1 copy y: x and y hold other pieces of #r");
     p = tiny_step(2, 1, 1);
-    hd__t(p, p->flats.at[0].shard)->place.shard[0] = hd__shard_push(0, HD_AXIS_TP);
+    hd__tensor_at(p, p->flats.at[0].shard)->placement.shard[0] = hd__shard_push(0, HD_AXIS_TP);
     ck_assert_int_eq(hd__verify(p, &err), HD_E_INVALID);
     ck_assert_msg(strstr(err.message, "update #0 sgd M: GS and M hold other pieces of #f") != NULL, "%s", err.message);
     hd__program_free(p);
     p = one(HD_OP_GELU, DP, 0, DP, 0, 0, 0);
-    p->dims.at[hd__tc(p, 1)->dim[0]].extent = 7;
+    p->dims.at[hd__tensor_const(p, 1)->dim[0]].extent = 7;
     ck_assert_int_eq(hd__verify(p, &err), HD_E_INVALID);
     ck_assert_msg(strstr(err.message, "x cannot be cut 2 ways along #r, which has 7") != NULL, "%s", err.message);
     hd__program_free(p);
@@ -362,9 +362,9 @@ START_TEST(a_contribution_with_another_placement)
     struct hd_program *p = tiny_step(2, 2, 0);
     uint32_t at = tiny_find(p, MICRO, HD_OP_ACCUM, "G:n", 0);
     hd_tensor *in = &p->sections.at[MICRO].code.at[at].in[0];
-    *in = hd__tensor_new(p, hd__tc(p, *in));
-    hd__t(p, *in)->role = HD__ROLE_FLAT; /* another view of the same memory */
-    hd__t(p, *in)->place.partial = HD_AXIS_BIT(HD_AXIS_DP_SHARD);
+    *in = hd__tensor_new(p, hd__tensor_const(p, *in));
+    hd__tensor_at(p, *in)->role = HD__ROLE_FLAT; /* another view of the same memory */
+    hd__tensor_at(p, *in)->placement.partial = HD_AXIS_BIT(HD_AXIS_DP_SHARD);
     assert_fault(p, "micro #4 accum G:n: the contribution to n is partial over [dp_shard], its obligation is "
                     "[dp_shard.tp]");
 }

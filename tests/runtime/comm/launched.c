@@ -46,14 +46,14 @@ int run_launched(const struct hd_comm_launcher *launcher, struct launched *share
     pid_t pid;
     int bad = 0, code;
     read_words(words);
-    words[0] = hd__launcher_self(self);
+    words[0] = hd__launch_self_path(self);
     setenv("TEST_LAUNCHED", path, 1);
     if (expect_signal) { /* a launcher that ends the others at once would leave nothing to be tested: Open MPI's 4.1 and 5.0 */
         setenv("OMPI_MCA_orte_enable_recovery", "1", 1);
         setenv("PRTE_MCA_state_base_recoverable", "1", 1);
         setenv("PRTE_MCA_state_base_continuous", "1", 1);
     }
-    if (hd__launcher_start(launcher, shared->options.size, words, &pid, &err)) {
+    if (hd__launch_external_start(launcher, shared->options.size, words, &pid, &err)) {
         fprintf(stderr, "%s\n", err.message);
         return 1;
     }

@@ -82,7 +82,7 @@ static int parse_settings(const struct hd__component *component, const char *tex
 
 static const struct hd__component *find_transport(const char *name, const char *folder, struct hd_error *err)
 {
-    struct hd__plugins *plugins = keep(hd__plugins_create(hd__comm_host()));
+    struct hd__plugins *plugins = keep(hd__plugins_create(hd__store_host_table()));
     const struct hd__component *component;
     if (hd__plugins_add_folder(plugins, folder, err) != HD_OK ||
         hd__plugin_find(plugins, HD_KIND_COMM, name, &component, err) != HD_OK)
@@ -112,14 +112,14 @@ static int32_t open_inside(const struct hd_world *across, int32_t each, struct h
     void *settings = hd__arena_alloc(&arena, component->settings_size);
     for (int32_t r = 0; r < across->size; r++)
         firsts[r] = first_inside(r, each);
-    world = hd__levels_inside(across, firsts, hd__arena_alloc(&arena, (size_t)across->size * sizeof *firsts));
+    world = hd__comm_hier_intra_world(across, firsts, hd__arena_alloc(&arena, (size_t)across->size * sizeof *firsts));
     world.instance = hd__arena_format(&arena, "%s/inside/%d", across->instance, firsts[across->rank]);
     code = hd__options_defaults(&table, settings, &arena, err);
-    code = code ? code : hd__comm_open(&component->ops.comm, hd__comm_host(), settings, &world, &inside, err);
+    code = code ? code : hd__comm_open(&component->ops.comm, hd__store_host_table(), settings, &world, &inside, err);
     if (code == HD_OK && inside_nodes && each == inside_ranks)
         code = open_inside(&world, inside_nodes, &inside, err);
     if (code == HD_OK) {
-        hd__levels_create(transport, &inside, across, firsts, &both);
+        hd__comm_hier_create(transport, &inside, across, firsts, &both);
         *transport = both;
     }
     return code;
@@ -148,7 +148,7 @@ static int open_transport(struct rank *rank, const struct ranks_options *o, doub
                              .dead_after = dead_after};
     if (*driver) {
         /* In the core's order: the probe comes when the process has opened its device. */
-        if (stream_open(driver, rank->rank, &rank->stream, err) || component->probe(hd__comm_host(), err))
+        if (stream_open(driver, rank->rank, &rank->stream, err) || component->probe(hd__store_host_table(), err))
             return -1;
         world.device = "cuda";
         world.stream = rank->stream;
@@ -160,7 +160,7 @@ static int open_transport(struct rank *rank, const struct ranks_options *o, doub
     struct hd__comm *transport = keep(hd__alloc(sizeof *transport));
     *own = ops;
     transport->tuning = transport_tuning;
-    int32_t code = hd__comm_open(own, hd__comm_host(), settings, &world, transport, err);
+    int32_t code = hd__comm_open(own, hd__store_host_table(), settings, &world, transport, err);
     if (code == HD_OK && inside_ranks)
         code = open_inside(&world, inside_ranks, transport, err);
     rank->own_messages = ops.collective && !inside_ranks;
@@ -182,7 +182,7 @@ int32_t settle(struct rank *rank, double deadline, struct hd_error *err)
             return HD_OK;
         if (hd__now() > deadline)
             return hd_fail(err, HD_E_TIMEOUT, "the stream did not come to its end");
-        hd__relax(idle);
+        hd__comm_backoff(idle);
     }
 }
 
@@ -212,9 +212,9 @@ static int rank_main(struct rank *rank, const struct ranks_options *o, uint16_t 
         return 2;
     }
     if (transport_told && rank->comm)
-        hd__live_notify(hd__store_live(rank->store), on_end, rank);
+        hd__store_liveness_notify(hd__store_liveness(rank->store), on_end, rank);
     int result = body(rank);
-    hd__live_notify(hd__store_live(rank->store), NULL, NULL);
+    hd__store_liveness_notify(hd__store_liveness(rank->store), NULL, NULL);
     if (rank->comm)
         rank->ops->close(rank->comm);
     hd__store_close(rank->store);
@@ -306,7 +306,7 @@ static struct hd__server *serve(const struct ranks_options *o, struct notice *no
         .address = "127.0.0.1", .size = o->size, .rank = -1, .dead_after = o->dead_after > 0 ? o->dead_after : 10};
     struct hd__server *server = NULL;
     struct hd_error err = HD_ERROR_INIT;
-    hd__secret_make(options.secret);
+    hd__store_secret_generate(options.secret);
     memcpy(notice->secret, options.secret, sizeof notice->secret);
     if (hd__server_open(&options, &server, &err) == HD_OK)
         atomic_store(&notice->port, hd__server_port(server));
@@ -340,7 +340,7 @@ static int run_by(const struct hd_comm_launcher *launcher, const struct ranks_op
                   const int *expect_signal)
 {
     char path[64];
-    struct launched *shared = hd__launcher_share(sizeof *shared, path);
+    struct launched *shared = hd__launch_share_memory(sizeof *shared, path);
     if (!shared)
         return 1;
     shared->options = *o;
@@ -356,7 +356,7 @@ static int run_by(const struct hd_comm_launcher *launcher, const struct ranks_op
 int launched_rank(int *result)
 {
     const char *path = getenv("TEST_LAUNCHED"), *number = getenv("OMPI_COMM_WORLD_RANK");
-    struct launched *shared = path && number && hd__launcher_joined() ? hd__launcher_attach(path, sizeof *shared) : NULL;
+    struct launched *shared = path && number && hd__launch_join_external() ? hd__launch_attach_memory(path, sizeof *shared) : NULL;
     int (*body)(struct rank *);
     struct rank rank;
     if (!shared)

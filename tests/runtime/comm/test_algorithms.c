@@ -20,7 +20,7 @@ struct message {
 };
 
 struct member {
-    struct hd__schedule schedule;
+    struct hd__coll_plan schedule;
     uint32_t at;
     uint64_t posted;
     uint8_t *send, *recv;
@@ -54,9 +54,9 @@ static struct message *match(struct world *w, int32_t from, int32_t to, int send
     return &w->messages.at[w->messages.count - 1];
 }
 
-static void post(struct world *w, int32_t me, const struct hd__step *step)
+static void post(struct world *w, int32_t me, const struct hd__coll_step *step)
 {
-    int sends = step->kind == HD__STEP_SEND;
+    int sends = step->kind == HD__COLL_STEP_SEND;
     struct message *m = match(w, sends ? me : step->peer, sends ? step->peer : me, sends);
     if (step->peer < 0 || step->peer >= w->n)
         ck_abort_msg("a message with member %d of %d", step->peer, w->n);
@@ -98,24 +98,24 @@ static int fence(struct world *w, int32_t me, uint64_t first)
 static int one_step(struct world *w, int32_t me)
 {
     struct member *m = &w->member[me];
-    const struct hd__step *step = &m->schedule.steps.at[m->at];
+    const struct hd__coll_step *step = &m->schedule.steps.at[m->at];
     switch (step->kind) {
-    case HD__STEP_SEND:
-    case HD__STEP_RECV:
+    case HD__COLL_STEP_SEND:
+    case HD__COLL_STEP_RECV:
         post(w, me, step);
         break;
-    case HD__STEP_COPY:
+    case HD__COLL_STEP_COPY:
         memmove(step->to, step->from, step->bytes);
         break;
-    case HD__STEP_REDUCE:
-        hd__reduce(step->to, m->schedule.sources.at + step->first, (int32_t)step->n, w->n, step->bytes, step->dtype,
+    case HD__COLL_STEP_REDUCE:
+        hd__comm_reduce(step->to, m->schedule.sources.at + step->first, (int32_t)step->n, w->n, step->bytes, step->dtype,
                    step->redop);
         break;
-    case HD__STEP_WIDEN:
-        hd__widen(step->to, step->from, step->bytes, step->dtype);
+    case HD__COLL_STEP_WIDEN:
+        hd__comm_widen(step->to, step->from, step->bytes, step->dtype);
         break;
-    case HD__STEP_NARROW:
-        hd__narrow(step->to, step->from, step->bytes, step->dtype);
+    case HD__COLL_STEP_NARROW:
+        hd__comm_narrow(step->to, step->from, step->bytes, step->dtype);
         break;
     default:
         if (!fence(w, me, step->bytes))
@@ -182,8 +182,8 @@ static void prepare(struct world *w, const struct hd__tuning *tuning, int in_pla
         call.recv = call.coll == HD_COLL_REDUCE && r != call.root ? NULL : m->recv;
         m->at = 0;
         m->posted = 0;
-        hd__schedule_clear(&m->schedule);
-        if (hd__schedule_build(&m->schedule, tuning, w->n, r, &call, &err))
+        hd__comm_plan_clear(&m->schedule);
+        if (hd__comm_plan_build(&m->schedule, tuning, w->n, r, &call, &err))
             ck_abort_msg("%s", err.message);
         m->send = a; /* to free */
         m->recv = in_place ? m->recv : b;
@@ -255,9 +255,9 @@ static void all_calls(struct world *w, const struct hd__algorithm *a, struct hd_
                                             .dtype = dtypes[k / HD__COUNT(counts)],
                                             .count = counts[k % HD__COUNT(counts)],
                                             .root = (int32_t)draw(w, (uint64_t)w->n)};
-            if (!hd__algorithm_can(a, &w->call, w->n, tuning->any_order))
+            if (!hd__comm_algorithm_supports(a, &w->call, w->n, tuning->any_order))
                 continue;
-            ck_assert_ptr_eq(hd__algorithm_choose(tuning, &w->call, w->n, &chunk), a);
+            ck_assert_ptr_eq(hd__comm_algorithm_select(tuning, &w->call, w->n, &chunk), a);
             one_call(w, tuning, a->name, in_place);
         }
 }
@@ -265,7 +265,7 @@ static void all_calls(struct world *w, const struct hd__algorithm *a, struct hd_
 /* _i: the algorithm, twice: sums in the tree, and in any order. */
 START_TEST(every_algorithm)
 {
-    const struct hd__algorithm *a = hd__algorithm_at((uint32_t)_i / 2);
+    const struct hd__algorithm *a = hd__comm_algorithm_at((uint32_t)_i / 2);
     static struct world w;
     w.random = 77 + (uint64_t)_i;
     for (w.n = 1; w.n <= MEMBERS; w.n += w.n < 9 ? 1 : 4)
@@ -277,7 +277,7 @@ START_TEST(every_algorithm)
             hd__free_array(&tuning.rules);
         }
     for (int r = 0; r < MEMBERS; r++)
-        hd__schedule_free(&w.member[r].schedule);
+        hd__comm_plan_free(&w.member[r].schedule);
     hd__free_array(&w.messages);
 }
 END_TEST
@@ -292,8 +292,8 @@ START_TEST(somebody_can)
                     for (uint32_t redop = HD_SUM; redop <= HD_AVG; redop++) {
                         struct hd_comm_call call = {.coll = coll, .dtype = dtype, .redop = redop, .count = count};
                         uint64_t chunk = 0;
-                        const struct hd__algorithm *a = hd__algorithm_choose(NULL, &call, n, &chunk);
-                        if (!a || !chunk || !hd__algorithm_can(a, &call, n, 0))
+                        const struct hd__algorithm *a = hd__comm_algorithm_select(NULL, &call, n, &chunk);
+                        if (!a || !chunk || !hd__comm_algorithm_supports(a, &call, n, 0))
                             ck_abort_msg("%s of %s, n %d: nobody can", hd_coll_name(coll), hd_dtype_name(dtype), n);
                     }
 }
@@ -303,7 +303,7 @@ int main(void)
 {
     TCase *tc = tcase_create("algorithms");
     int n = 0;
-    while (hd__algorithm_at((uint32_t)n))
+    while (hd__comm_algorithm_at((uint32_t)n))
         n++;
     tcase_set_timeout(tc, 60);
     tcase_add_loop_test(tc, every_algorithm, 0, 2 * n);

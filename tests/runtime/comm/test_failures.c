@@ -401,12 +401,12 @@ static int store_abort(struct rank *rank)
     EXPECT(rank->ops->recv(group, (rank->rank + 1) % rank->size, 0, data[1], 8, &request, &err) == HD_OK, "%s",
            err.message);
     EXPECT(hd__store_barrier(rank->store, "ready", hd__now() + 20, &err) == HD_OK, "%s", err.message);
-    hd__live_notify(hd__store_live(rank->store), on_end, rank);
+    hd__store_liveness_notify(hd__store_liveness(rank->store), on_end, rank);
     if (rank->rank == 0)
         hd__store_abort(rank->store, "the data ran out");
     EXPECT(finish(rank, request, hd__now() + 30, &err) == HD_E_CANCELLED, "%s", err.message);
     EXPECT(strstr(err.message, "the data ran out"), "%s", err.message);
-    hd__live_notify(hd__store_live(rank->store), NULL, NULL);
+    hd__store_liveness_notify(hd__store_liveness(rank->store), NULL, NULL);
     usleep(100000); /* the peers read our reason: a real job's ranks end after their own notice */
     return 0;
 }

@@ -43,51 +43,51 @@ END_TEST
 
 START_TEST(the_newest_stay)
 {
-    struct hd__flight *f = hd__flight_create(5); /* rounded up to 8 */
-    struct hd__flight_channel *a = hd__flight_channel(f, "dp", members, 3, -1, -1, 0), *b = hd__flight_channel(f, "tp", members, 2, -1, -1, 0);
+    struct hd__flight *f = hd__comm_flight_create(5); /* rounded up to 8 */
+    struct hd__flight_channel *a = hd__comm_flight_channel(f, "dp", members, 3, -1, -1, 0), *b = hd__comm_flight_channel(f, "tp", members, 2, -1, -1, 0);
     struct hd__flight_op sum = op_on(a, "all_reduce"), gather = op_on(b, "all_gather");
     struct hd__flight_record r;
-    ck_assert_ptr_eq(hd__flight_channel(f, "dp", members, 3, -1, -1, 0), a);
-    ck_assert_ptr_ne(hd__flight_channel(f, "dp", members, 2, -1, -1, 0), a);
-    ck_assert_ptr_ne(hd__flight_channel(f, "dp", members, 3, 0, 2, 1), a);
+    ck_assert_ptr_eq(hd__comm_flight_channel(f, "dp", members, 3, -1, -1, 0), a);
+    ck_assert_ptr_ne(hd__comm_flight_channel(f, "dp", members, 2, -1, -1, 0), a);
+    ck_assert_ptr_ne(hd__comm_flight_channel(f, "dp", members, 3, 0, 2, 1), a);
     for (uint64_t i = 1; i <= 20; i++)
-        ck_assert_uint_eq(hd__flight_start(f, i % 4 ? &sum : &gather, (double)i), i);
-    ck_assert_int_eq(hd__flight_read(f, 12, &r), 0);
-    ck_assert_int_eq(hd__flight_read(f, 0, &r), 0);
-    ck_assert_int_eq(hd__flight_read(f, 21, &r), 0);
+        ck_assert_uint_eq(hd__comm_flight_start(f, i % 4 ? &sum : &gather, (double)i), i);
+    ck_assert_int_eq(hd__comm_flight_read(f, 12, &r), 0);
+    ck_assert_int_eq(hd__comm_flight_read(f, 0, &r), 0);
+    ck_assert_int_eq(hd__comm_flight_read(f, 21, &r), 0);
     for (uint64_t i = 13; i <= 20; i++) {
-        ck_assert_int_eq(hd__flight_read(f, i, &r), 1);
+        ck_assert_int_eq(hd__comm_flight_read(f, i, &r), 1);
         ck_assert_ptr_eq(r.op, i % 4 ? &sum : &gather);
         ck_assert_uint_eq(r.seq, i % 4 ? i - i / 4 : i / 4);
         ck_assert_double_eq(r.enqueued, (double)i);
         ck_assert_double_eq(r.completed, 0);
     }
-    hd__flight_destroy(f);
+    hd__comm_flight_destroy(f);
 }
 END_TEST
 
 START_TEST(waiting_and_failing)
 {
-    struct hd__flight *f = hd__flight_create(8);
-    struct hd__flight_op sum = op_on(hd__flight_channel(f, "dp", members, 3, -1, -1, 0), "all_reduce");
+    struct hd__flight *f = hd__comm_flight_create(8);
+    struct hd__flight_op sum = op_on(hd__comm_flight_channel(f, "dp", members, 3, -1, -1, 0), "all_reduce");
     struct hd__flight_record r;
-    uint64_t first = hd__flight_start(f, &sum, hd__now()), second = hd__flight_start(f, &sum, hd__now());
-    ck_assert_double_eq(hd__flight_waited(f), 0);
-    hd__flight_wait(f, first, hd__now() - 3);
-    ck_assert(hd__flight_waited(f) >= 3 && hd__flight_waited(f) < 60);
-    hd__flight_end(f, first, hd__now(), HD_OK);
-    ck_assert_double_eq(hd__flight_waited(f), 0);
-    hd__flight_wait(f, second, hd__now());
-    hd__flight_end(f, second, hd__now(), HD_E_TIMEOUT);
+    uint64_t first = hd__comm_flight_start(f, &sum, hd__now()), second = hd__comm_flight_start(f, &sum, hd__now());
+    ck_assert_double_eq(hd__comm_flight_waited(f), 0);
+    hd__comm_flight_wait(f, first, hd__now() - 3);
+    ck_assert(hd__comm_flight_waited(f) >= 3 && hd__comm_flight_waited(f) < 60);
+    hd__comm_flight_end(f, first, hd__now(), HD_OK);
+    ck_assert_double_eq(hd__comm_flight_waited(f), 0);
+    hd__comm_flight_wait(f, second, hd__now());
+    hd__comm_flight_end(f, second, hd__now(), HD_E_TIMEOUT);
     ck_assert_uint_eq(f->waiting, second); /* it stays where it failed */
-    ck_assert_int_eq(hd__flight_read(f, second, &r), 1);
+    ck_assert_int_eq(hd__comm_flight_read(f, second, &r), 1);
     ck_assert_int_eq(r.code, HD_E_TIMEOUT);
     for (int i = 0; i < 8; i++)
-        hd__flight_start(f, &sum, hd__now());
-    hd__flight_end(f, second, 99, HD_OK); /* overwritten long ago: nobody else's record is touched */
-    ck_assert_int_eq(hd__flight_read(f, second + 8, &r), 1);
+        hd__comm_flight_start(f, &sum, hd__now());
+    hd__comm_flight_end(f, second, 99, HD_OK); /* overwritten long ago: nobody else's record is touched */
+    ck_assert_int_eq(hd__comm_flight_read(f, second + 8, &r), 1);
     ck_assert_double_eq(r.completed, 0);
-    hd__flight_destroy(f);
+    hd__comm_flight_destroy(f);
 }
 END_TEST
 
@@ -102,35 +102,35 @@ static void *read_all_the_time(void *arg)
         uint64_t last = __atomic_load_n(&f->number, __ATOMIC_ACQUIRE);
         for (uint64_t n = last > 8 ? last - 8 : 1; n <= last; n++) {
             struct hd__flight_record r;
-            if (!hd__flight_read(f, n, &r))
+            if (!hd__comm_flight_read(f, n, &r))
                 continue;
             if (r.enqueued != (double)n || r.seq != n || (r.waited != 0 && r.waited != (double)n + 0.25) ||
                 (r.completed != 0 && (r.completed != (double)n + 0.5 || r.code != -(int64_t)(n % 5))))
                 return NULL;
             read++;
         }
-        hd__flight_waited(f);
+        hd__comm_flight_waited(f);
     }
     return (void *)(uintptr_t)(read + 1);
 }
 
 START_TEST(read_while_written)
 {
-    struct hd__flight *f = hd__flight_create(8);
-    struct hd__flight_op sum = op_on(hd__flight_channel(f, "dp", members, 3, -1, -1, 0), "all_reduce");
+    struct hd__flight *f = hd__comm_flight_create(8);
+    struct hd__flight_op sum = op_on(hd__comm_flight_channel(f, "dp", members, 3, -1, -1, 0), "all_reduce");
     pthread_t reader;
     void *fine;
     atomic_store(&stop, 0);
     pthread_create(&reader, NULL, read_all_the_time, f);
     for (uint64_t n = 1; n <= 300000; n++) {
-        hd__flight_start(f, &sum, (double)n);
-        hd__flight_wait(f, n, (double)n + 0.25);
-        hd__flight_end(f, n, (double)n + 0.5, -(int32_t)(n % 5));
+        hd__comm_flight_start(f, &sum, (double)n);
+        hd__comm_flight_wait(f, n, (double)n + 0.25);
+        hd__comm_flight_end(f, n, (double)n + 0.5, -(int32_t)(n % 5));
     }
     atomic_store(&stop, 1);
     pthread_join(reader, &fine);
     ck_assert_ptr_nonnull(fine);
-    hd__flight_destroy(f);
+    hd__comm_flight_destroy(f);
 }
 END_TEST
 
@@ -146,7 +146,7 @@ static struct {
     double waited;
 } seen = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
-static int32_t gathered(void *user, const struct hd__gathered *g, int32_t *rank, char cause[512])
+static int32_t gathered(void *user, const struct hd__rank_dumps *g, int32_t *rank, char cause[512])
 {
     (void)user;
     pthread_mutex_lock(&seen.lock);
@@ -157,7 +157,7 @@ static int32_t gathered(void *user, const struct hd__gathered *g, int32_t *rank,
     seen.waited = g->waited;
     snprintf(seen.cause, sizeof seen.cause, "%s", g->cause);
     for (int r = 0; r < RANKS; r++) {
-        snprintf(seen.part[r], sizeof seen.part[r], "%s", g->part[r] ? g->part[r] : "silent");
+        snprintf(seen.part[r], sizeof seen.part[r], "%s", g->dump[r] ? g->dump[r] : "silent");
         seen.state[r] = g->state[r];
     }
     pthread_mutex_unlock(&seen.lock);
@@ -188,16 +188,16 @@ static double waited(void *user)
 static void open_served_by(int32_t server_rank, int witnesses)
 {
     struct hd_error err = HD_ERROR_INIT;
-    struct hd__server_options o = {.address = "127.0.0.1", .size = RANKS, .rank = server_rank, .dead_after = 8, .gathered = gathered};
-    hd__secret_make(o.secret);
+    struct hd__server_options o = {.address = "127.0.0.1", .size = RANKS, .rank = server_rank, .dead_after = 8, .on_dumps = gathered};
+    hd__store_secret_generate(o.secret);
     ck_assert_msg(!hd__server_open(&o, &server, &err), "%s", err.message);
     for (int r = 0; r < RANKS; r++) {
         struct hd__store_options s = {.host = "127.0.0.1", .port = hd__server_port(server), .rank = r, .size = RANKS, .dead_after = 8};
-        struct hd__witness w = {.user = &who[r], .tell = tell, .waited = waited, .ask_after = 0.5};
+        struct hd__store_status_provider w = {.user = &who[r], .write_dump = tell, .wait_seconds = waited, .poll_after = 0.5};
         memcpy(s.secret, o.secret, sizeof s.secret);
         ck_assert_msg(!hd__store_connect(&s, hd__now() + 10, &store[r], &err), "%s", err.message);
         if (r < witnesses)
-            hd__store_witness(store[r], &w);
+            hd__store_set_status_provider(store[r], &w);
     }
 }
 
@@ -225,7 +225,7 @@ START_TEST(parts_at_the_end)
     ck_assert_str_eq(seen.cause, "rank 2: no sign of rank 1");
     ck_assert_str_eq(seen.part[2], "part of 2");
     for (int r = 0; r < 2; r++) /* the others were told, and answered or were closed first */
-        ck_assert_msg(!strncmp(seen.part[r], "part of", 7) || seen.state[r] == HD__PART_LEFT, "rank %d: %s", r, seen.part[r]);
+        ck_assert_msg(!strncmp(seen.part[r], "part of", 7) || seen.state[r] == HD__RANK_LEFT, "rank %d: %s", r, seen.part[r]);
 }
 END_TEST
 
@@ -247,7 +247,7 @@ START_TEST(a_silent_rank_is_not_waited_for_long)
     ck_assert_str_eq(seen.part[0], "part of 0");
     ck_assert_str_eq(seen.part[1], "part of 1");
     ck_assert_str_eq(seen.part[2], "silent");
-    ck_assert_int_eq(seen.state[2], HD__PART_HERE);
+    ck_assert_int_eq(seen.state[2], HD__RANK_CONNECTED);
     close_all();
 }
 END_TEST
@@ -255,12 +255,12 @@ END_TEST
 /* A job that ends while a rank still opens its transports: what it does is told as soon as it can be. */
 START_TEST(a_late_witness)
 {
-    struct hd__witness w = {.user = &who[1], .tell = tell, .waited = waited, .ask_after = 0.5};
+    struct hd__store_status_provider w = {.user = &who[1], .write_dump = tell, .wait_seconds = waited, .poll_after = 0.5};
     open_all(1);
     hd__store_fail(store[0], HD_E_MISMATCH, "ranks differ");
-    while (!hd__live_dead(hd__store_live(store[1]), NULL, NULL))
+    while (!hd__store_liveness_check(hd__store_liveness(store[1]), NULL, NULL))
         usleep(1000);
-    hd__store_witness(store[1], &w);
+    hd__store_set_status_provider(store[1], &w);
     close_all();
     ck_assert_int_eq(seen.ends, 1);
     ck_assert_str_eq(seen.part[1], "part of 1");
@@ -278,9 +278,9 @@ START_TEST(a_look_may_end_the_job)
     pthread_mutex_lock(&waited_lock);
     waited_for[0] = waited_for[2] = 0.7;
     pthread_mutex_unlock(&waited_lock);
-    while (!hd__live_dead(hd__store_live(store[1]), &rank, &err) && hd__now() < until)
+    while (!hd__store_liveness_check(hd__store_liveness(store[1]), &rank, &err) && hd__now() < until)
         usleep(1000);
-    ck_assert_int_eq(hd__live_dead(hd__store_live(store[1]), &rank, &err), HD_E_CANCELLED);
+    ck_assert_int_eq(hd__store_liveness_check(hd__store_liveness(store[1]), &rank, &err), HD_E_CANCELLED);
     ck_assert_int_eq(rank, 1);
     ck_assert_str_eq(err.message, "rank 1 took a wrong turn");
     close_all();
@@ -320,14 +320,14 @@ START_TEST(nobody_leaves_before_the_report)
     static const struct {
         int32_t server, fails; /* ranks; -1: the launcher serves */
     } cases[] = {{0, 0}, {0, 1}, {0, 2}, {-1, 0}, {-1, 1}};
-    struct hd__witness late = {.user = &who[2], .tell = tell_late, .waited = waited, .ask_after = 0.5};
+    struct hd__store_status_provider late = {.user = &who[2], .write_dump = tell_late, .wait_seconds = waited, .poll_after = 0.5};
     pthread_t thread;
     int32_t rank;
     sem_init(&one_has_gone, 0, 0);
     open_served_by(cases[_i].server, 2);
-    hd__store_witness(store[2], &late);
+    hd__store_set_status_provider(store[2], &late);
     hd__store_fail(store[cases[_i].fails], HD_E_MISMATCH, "ranks differ");
-    while (!hd__live_dead(hd__store_live(store[1]), &rank, NULL)) /* it has heard of it */
+    while (!hd__store_liveness_check(hd__store_liveness(store[1]), &rank, NULL)) /* it has heard of it */
         usleep(1000);
     ck_assert_int_eq(rank, cases[_i].fails);
     pthread_create(&thread, NULL, leave, store[1]);
@@ -344,22 +344,22 @@ END_TEST
 static int cost(void)
 {
     enum { RUN = 1000, SAMPLES = 3000 };
-    struct hd__flight *f = hd__flight_create(64);
-    struct hd__flight_op sum = op_on(hd__flight_channel(f, "dp", members, 3, -1, -1, 0), "all_reduce");
+    struct hd__flight *f = hd__comm_flight_create(64);
+    struct hd__flight_op sum = op_on(hd__comm_flight_channel(f, "dp", members, 3, -1, -1, 0), "all_reduce");
     double best[2] = {1, 1};
     for (int i = 0; i < SAMPLES; i++)
         for (int clock = 0; clock < 2; clock++) {
             double start = hd__now(), now = start;
             for (int k = 0; k < RUN; k++) {
-                uint64_t number = hd__flight_start(f, &sum, clock ? now = hd__now() : now);
-                hd__flight_wait(f, number, now);
-                hd__flight_end(f, number, now, HD_OK);
+                uint64_t number = hd__comm_flight_start(f, &sum, clock ? now = hd__now() : now);
+                hd__comm_flight_wait(f, number, now);
+                hd__comm_flight_end(f, number, now, HD_OK);
                 __asm__ volatile("" ::: "memory");
             }
             best[clock] = HD__MIN(best[clock], (hd__now() - start) / RUN);
         }
     printf("an operation costs %.1f ns, with the one look at the clock that it adds %.1f ns\n", best[0] * 1e9, best[1] * 1e9);
-    hd__flight_destroy(f);
+    hd__comm_flight_destroy(f);
     return 0;
 }
 

@@ -26,9 +26,9 @@ static int wrap(struct rank *rank, const char *name, const char *words)
 {
     static struct hd_world world;
     static struct hd__arena arena;
-    const struct hd__hook_kind *kind = hd__hook_find(name);
+    const struct hd__hook_kind *kind = hd__comm_hook_find(name);
     struct hd__options table = {kind->options, kind->n_options, sizeof(struct hd_option)};
-    struct hd__hook_place place = {.world = &world, .folder = folder, .transport = transport_name};
+    struct hd__hook_context place = {.world = &world, .folder = folder, .transport = transport_name};
     struct hd_error err = HD_ERROR_INIT;
     void *settings = hd__arena_alloc(&arena, kind->settings_size + 1);
     struct hd__comm *open = hd__arena_alloc(&arena, sizeof *open); /* read until the rank ends */
@@ -40,10 +40,10 @@ static int wrap(struct rank *rank, const char *name, const char *words)
         EXPECT(!hd__option_parse(&o, value, settings, &arena, &err), "%s", err.message);
     }
     *open = (struct hd__comm){.ops = *rank->ops, .comm = rank->comm};
-    EXPECT(!hd__hook_wrap(open, kind, settings, &place, &err), "%s", err.message);
+    EXPECT(!hd__comm_hook_wrap(open, kind, settings, &place, &err), "%s", err.message);
     rank->ops = &open->ops;
     rank->comm = open->comm;
-    hd__live_notify(hd__store_live(rank->store), on_end, rank);
+    hd__store_liveness_notify(hd__store_liveness(rank->store), on_end, rank);
     return 0;
 }
 

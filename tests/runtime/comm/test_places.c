@@ -6,13 +6,13 @@
 #include "runtime/comm/topology.h"
 #include "tests/suite.h"
 
-static struct hd__places *open_places(const char *topology)
+static struct hd__topology *open_places(const char *topology)
 {
     static const int32_t levels[] = {HD__LEVELS_MACHINE, HD__LEVELS_PACKAGE, HD__LEVELS_NUMA};
     struct hd_error err = HD_ERROR_INIT;
-    struct hd__places *places = NULL;
+    struct hd__topology *places = NULL;
     setenv("HWLOC_SYNTHETIC", topology, 1);
-    ck_assert_msg(hd__places_open(levels, HD__COUNT(levels), &places, &err) == HD_OK, "%s", err.message);
+    ck_assert_msg(hd__comm_topology_open(levels, HD__COUNT(levels), &places, &err) == HD_OK, "%s", err.message);
     return places;
 }
 
@@ -37,43 +37,43 @@ static const struct {
 
 START_TEST(ranks_are_in_places)
 {
-    struct hd__places *places = open_places(rows[_i].topology);
+    struct hd__topology *places = open_places(rows[_i].topology);
     for (int32_t r = 0; r < rows[_i].ranks; r++) {
-        int32_t at = hd__places_by_rule(places, rows[_i].level, r, rows[_i].ranks);
+        int32_t at = hd__comm_topology_locate_by_rule(places, rows[_i].level, r, rows[_i].ranks);
         ck_assert_msg(at == rows[_i].at[r], "%s: rank %d of %d is at %d, not %d", rows[_i].topology, r, rows[_i].ranks,
                       at, rows[_i].at[r]);
-        ck_assert_int_eq(hd__places_here(places, rows[_i].level, r, rows[_i].ranks), at); /* another machine's: bound in thought */
+        ck_assert_int_eq(hd__comm_topology_locate(places, rows[_i].level, r, rows[_i].ranks), at); /* another machine's: bound in thought */
     }
-    hd__places_close(places);
+    hd__comm_topology_close(places);
 }
 END_TEST
 
 /* The topology is taken for this machine's, and has a node for each core: where this process is bound counts. */
 START_TEST(a_binding_counts)
 {
-    struct hd__places *places;
+    struct hd__topology *places;
     cpu_set_t all, one;
     char topology[64];
     int32_t cpu = 0, most = 0;
     ck_assert_int_eq(sched_getaffinity(0, sizeof all, &all), 0);
     for (int32_t c = 0; c < CPU_SETSIZE; c++)
         most = CPU_ISSET(c, &all) ? c : most;
-    for (hd__cpus_deal(&all, 1, 2, &one); !CPU_ISSET(cpu, &one);)
+    for (hd__cpus_partition(&all, 1, 2, &one); !CPU_ISSET(cpu, &one);)
         cpu++;
     snprintf(topology, sizeof topology, "numa:%d core:1 pu:1", most + 1);
     setenv("HWLOC_THISSYSTEM", "1", 1);
     if (CPU_COUNT(&all) > 1) {
         places = open_places(topology);
-        ck_assert_int_eq(hd__places_here(places, HD__LEVELS_NUMA, 0, 8), -1);
-        hd__places_close(places);
+        ck_assert_int_eq(hd__comm_topology_locate(places, HD__LEVELS_NUMA, 0, 8), -1);
+        hd__comm_topology_close(places);
     }
     CPU_ZERO(&one);
     CPU_SET(cpu, &one);
     ck_assert_int_eq(sched_setaffinity(0, sizeof one, &one), 0);
     places = open_places(topology);
-    ck_assert_int_eq(hd__places_here(places, HD__LEVELS_NUMA, 0, 8), cpu);
-    ck_assert_int_eq(hd__places_here(places, HD__LEVELS_NUMA, 5, 8), cpu);
-    hd__places_close(places);
+    ck_assert_int_eq(hd__comm_topology_locate(places, HD__LEVELS_NUMA, 0, 8), cpu);
+    ck_assert_int_eq(hd__comm_topology_locate(places, HD__LEVELS_NUMA, 5, 8), cpu);
+    hd__comm_topology_close(places);
 }
 END_TEST
 
@@ -82,13 +82,13 @@ START_TEST(machines_need_no_topology)
 {
     static const int32_t levels[] = {HD__LEVELS_MACHINE};
     struct hd_error err = HD_ERROR_INIT;
-    struct hd__places *places = (void *)levels;
+    struct hd__topology *places = (void *)levels;
     setenv("HWLOC_SYNTHETIC", "no such topology", 1);
-    ck_assert_int_eq(hd__places_open(levels, 1, &places, &err), HD_OK);
+    ck_assert_int_eq(hd__comm_topology_open(levels, 1, &places, &err), HD_OK);
     ck_assert_ptr_null(places);
-    ck_assert_int_eq(hd__places_here(places, HD__LEVELS_MACHINE, 1, 2), 0);
-    ck_assert_int_eq(hd__places_by_rule(places, HD__LEVELS_MACHINE, 1, 2), 0);
-    hd__places_close(places);
+    ck_assert_int_eq(hd__comm_topology_locate(places, HD__LEVELS_MACHINE, 1, 2), 0);
+    ck_assert_int_eq(hd__comm_topology_locate_by_rule(places, HD__LEVELS_MACHINE, 1, 2), 0);
+    hd__comm_topology_close(places);
 }
 END_TEST
 
@@ -104,7 +104,7 @@ START_TEST(firsts_of_places)
     };
     for (size_t i = 0; i < HD__COUNT(cases); i++) {
         int32_t firsts[6];
-        ck_assert_int_eq(hd__places_firsts(cases[i].machine, cases[i].at, 6, firsts), cases[i].nowhere);
+        ck_assert_int_eq(hd__comm_topology_leaders(cases[i].machine, cases[i].at, 6, firsts), cases[i].nowhere);
         for (int32_t r = 0; r < 6; r++)
             ck_assert_msg(firsts[r] == cases[i].firsts[r], "case %zu: rank %d: %d", i, r, firsts[r]);
     }
@@ -134,15 +134,15 @@ START_TEST(levels_in_levels)
     };
     for (size_t i = 0; i < HD__COUNT(cases); i++) {
         struct hd__arena arena = {0};
-        struct hd__nest nest;
-        hd__places_nest(&nest, cases[i].levels, cases[i].n, machine, cases[i].at, 8, &arena);
+        struct hd__topology_levels nest;
+        hd__comm_topology_levels(&nest, cases[i].levels, cases[i].n, machine, cases[i].at, 8, &arena);
         ck_assert_uint_eq(nest.n, cases[i].kept);
-        ck_assert_int_eq(nest.nowhere, cases[i].nowhere);
-        ck_assert(nest.nowhere < 0 || !strcmp(hd__places_instead(&nest), cases[i].instead));
+        ck_assert_int_eq(nest.unbound_rank, cases[i].nowhere);
+        ck_assert(nest.unbound_rank < 0 || !strcmp(hd__comm_topology_fallback(&nest), cases[i].instead));
         for (uint32_t l = 0; l < nest.n; l++) {
             ck_assert_uint_eq(nest.level[l], cases[i].level[l]);
             for (int32_t r = 0; r < 8; r++)
-                ck_assert_msg(nest.firsts[l][r] == cases[i].firsts[l][r], "case %zu, level %u: rank %d: %d", i, l, r, nest.firsts[l][r]);
+                ck_assert_msg(nest.leaders[l][r] == cases[i].firsts[l][r], "case %zu, level %u: rank %d: %d", i, l, r, nest.leaders[l][r]);
         }
         hd__arena_free(&arena);
     }

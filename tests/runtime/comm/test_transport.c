@@ -499,7 +499,7 @@ static int in_any_order(void)
     static struct hd__tuning tuning = {.any_order = 1};
     for (int k = 0; k < 4; k++) { /* rings for groups of three and four, others for larger ones */
         struct hd__tuning_rule rule = {colls[k & 1], k < 2 ? 4 : INT32_MAX, UINT64_MAX,
-                                       hd__algorithm_find(colls[k & 1], names[k & 1][k / 2]), 4096};
+                                       hd__comm_algorithm_find(colls[k & 1], names[k & 1][k / 2]), 4096};
         hd__push(&tuning.rules, rule);
     }
     transport_tuning = &tuning;

@@ -14,7 +14,7 @@ static const char good[] = "{\"heddle_tuning\": 1, \"rules\": [\n"
 static const char *chosen(const struct hd__tuning *t, uint32_t coll, uint64_t count, int32_t n, uint64_t *chunk)
 {
     struct hd_comm_call call = {.coll = coll, .dtype = HD_F32, .redop = HD_SUM, .count = count};
-    return hd__algorithm_choose(t, &call, n, chunk)->name;
+    return hd__comm_algorithm_select(t, &call, n, chunk)->name;
 }
 
 START_TEST(rules_decide)
@@ -22,7 +22,7 @@ START_TEST(rules_decide)
     struct hd__tuning t = {0};
     struct hd_error err = HD_ERROR_INIT;
     uint64_t chunk;
-    ck_assert_msg(hd__tuning_parse("t.json", good, sizeof good - 1, &t, &err) == HD_OK, "%s", err.message);
+    ck_assert_msg(hd__comm_tuning_parse("t.json", good, sizeof good - 1, &t, &err) == HD_OK, "%s", err.message);
     ck_assert_uint_eq(t.rules.count, 3);
     ck_assert_str_eq(chosen(&t, HD_COLL_ALL_REDUCE, 16384, 4, &chunk), "tree");
     ck_assert_uint_eq(chunk, 4096);
@@ -32,8 +32,8 @@ START_TEST(rules_decide)
     ck_assert_str_eq(chosen(&t, HD_COLL_BROADCAST, 250001, 2, &chunk), "binomial");
     t.any_order = 1;
     ck_assert_str_eq(chosen(&t, HD_COLL_ALL_REDUCE, 16384, 5, &chunk), "ring");
-    ck_assert_uint_eq(chunk, HD__CHUNK);
-    hd__tuning_free(&t);
+    ck_assert_uint_eq(chunk, HD__DEFAULT_CHUNK);
+    hd__comm_tuning_free(&t);
 }
 END_TEST
 
@@ -45,17 +45,17 @@ START_TEST(written_and_read)
     int fd = mkstemp(path);
     ck_assert_int_ge(fd, 0);
     close(fd);
-    ck_assert(hd__tuning_parse("t.json", good, sizeof good - 1, &a, &err) == HD_OK);
-    ck_assert_msg(hd__tuning_write(path, &a, &err) == HD_OK, "%s", err.message);
-    ck_assert_msg(hd__tuning_read(path, &b, &err) == HD_OK, "%s", err.message);
+    ck_assert(hd__comm_tuning_parse("t.json", good, sizeof good - 1, &a, &err) == HD_OK);
+    ck_assert_msg(hd__comm_tuning_write(path, &a, &err) == HD_OK, "%s", err.message);
+    ck_assert_msg(hd__comm_tuning_read(path, &b, &err) == HD_OK, "%s", err.message);
     unlink(path);
     ck_assert_uint_eq(a.hash, b.hash);
     ck_assert_uint_eq(b.rules.count, 3);
     a.rules.count = 0;
     b.rules.at[0].chunk++;
-    ck_assert(hd__tuning_parse("t.json", good, sizeof good - 1, &a, &err) == HD_OK && a.hash == b.hash);
-    hd__tuning_free(&a);
-    hd__tuning_free(&b);
+    ck_assert(hd__comm_tuning_parse("t.json", good, sizeof good - 1, &a, &err) == HD_OK && a.hash == b.hash);
+    hd__comm_tuning_free(&a);
+    hd__comm_tuning_free(&b);
 }
 END_TEST
 
@@ -85,7 +85,7 @@ START_TEST(refused_with_the_place)
 {
     struct hd__tuning t = {0};
     struct hd_error err = HD_ERROR_INIT;
-    ck_assert_int_eq(hd__tuning_parse("t.json", bad[_i].text, strlen(bad[_i].text), &t, &err), HD_E_INVALID);
+    ck_assert_int_eq(hd__comm_tuning_parse("t.json", bad[_i].text, strlen(bad[_i].text), &t, &err), HD_E_INVALID);
     ck_assert_msg(strstr(err.message, bad[_i].message) && !strncmp(err.message, "t.json", 6), "%s", err.message);
     ck_assert_uint_eq(t.rules.count, 0);
 }
@@ -104,9 +104,9 @@ START_TEST(any_bytes)
             random = random * UINT64_C(6364136223846793005) + 1;
             text[(random >> 33) % (sizeof good - 1)] = (char)(k & 1 ? good[(random >> 45) % (sizeof good - 1)] : (char)(random >> 56));
         }
-        if (hd__tuning_parse("t.json", text, sizeof good - 1, &t, &err) && strncmp(err.message, "t.json", 6))
+        if (hd__comm_tuning_parse("t.json", text, sizeof good - 1, &t, &err) && strncmp(err.message, "t.json", 6))
             ck_abort_msg("%s", err.message);
-        hd__tuning_free(&t);
+        hd__comm_tuning_free(&t);
     }
 }
 END_TEST

@@ -38,20 +38,20 @@ static void round_trip(int file, uint32_t engine, char *other)
 {
     int64_t bytes = PAGES * INT64_C(4096);
     char *main = filled(bytes), *back = aligned_alloc(4096, (size_t)bytes);
-    struct hd__copy *copy = calloc(PAGES, sizeof *copy);
-    struct hd__copies *c;
-    ck_ok(hd__copies_open(file, engine, &c, &err));
+    struct hd__copy_op *copy = calloc(PAGES, sizeof *copy);
+    struct hd__copy_engine *c;
+    ck_ok(hd__exec_copy_engine_open(file, engine, &c, &err));
     for (int out = 1; out >= 0; out--) {
         for (int64_t n = 0; n < PAGES; n++) {
             int64_t at = n * 4096;
-            copy[n] = (struct hd__copy){.main = (out ? main : back) + at, .other = other ? other + at : NULL, .at = at, .bytes = 4096, .out = out};
-            ck_ok(hd__copies_start(c, &copy[n], &err));
+            copy[n] = (struct hd__copy_op){.main = (out ? main : back) + at, .other = other ? other + at : NULL, .offset = at, .bytes = 4096, .out = out};
+            ck_ok(hd__exec_copy_engine_start(c, &copy[n], &err));
         }
         for (int64_t n = PAGES; n-- > 0;) /* not in the order of their start */
-            ck_ok(hd__copies_wait(c, &copy[n], hd__now() + 60, &err));
+            ck_ok(hd__exec_copy_engine_wait(c, &copy[n], hd__now() + 60, &err));
     }
     ck_assert_int_eq(memcmp(main, back, (size_t)bytes), 0);
-    hd__copies_close(c);
+    hd__exec_copy_engine_close(c);
     free(copy);
     free(main);
     free(back);
@@ -61,7 +61,7 @@ START_TEST(host_memory)
 {
     char *other = aligned_alloc(4096, PAGES * 4096);
     memset(other, 0, PAGES * 4096);
-    round_trip(-1, HD__COPIES_AUTO, other);
+    round_trip(-1, HD__COPY_ENGINE_AUTO, other);
     for (int64_t n = 0; n < PAGES * 4096; n += 777)
         ck_assert_int_eq(other[n], pattern(n));
     free(other);
@@ -70,14 +70,14 @@ END_TEST
 
 static int have_uring(int file)
 {
-    struct hd__copies *c;
+    struct hd__copy_engine *c;
     struct hd_error why = HD_ERROR_INIT;
-    if (hd__copies_open(file, HD__COPIES_URING, &c, &why)) {
+    if (hd__exec_copy_engine_open(file, HD__COPY_ENGINE_URING, &c, &why)) {
         fprintf(stderr, "io_uring is not tested here: %s\n", why.message);
         return 0;
     }
-    ck_assert_str_eq(hd__copies_engine(c), "io_uring");
-    hd__copies_close(c);
+    ck_assert_str_eq(hd__exec_copy_engine_name(c), "io_uring");
+    hd__exec_copy_engine_close(c);
     return 1;
 }
 
@@ -86,10 +86,10 @@ START_TEST(a_file)
 {
     int file = make_file(PAGES * 4096);
     char byte;
-    for (uint32_t engine = HD__COPIES_THREADS; engine <= HD__COPIES_URING; engine++) {
+    for (uint32_t engine = HD__COPY_ENGINE_THREADS; engine <= HD__COPY_ENGINE_URING; engine++) {
         ck_assert_int_eq(ftruncate(file, 0), 0);
         ck_assert_int_eq(ftruncate(file, PAGES * 4096), 0);
-        if (engine == HD__COPIES_URING && !have_uring(file))
+        if (engine == HD__COPY_ENGINE_URING && !have_uring(file))
             break;
         round_trip(file, engine, NULL);
         for (int64_t n = 0; n < PAGES * 4096; n += 777) {
@@ -106,16 +106,16 @@ START_TEST(a_short_file)
 {
     int file = make_file(4096);
     char *main = aligned_alloc(4096, 8192);
-    for (uint32_t engine = HD__COPIES_THREADS; engine <= HD__COPIES_URING; engine++) {
-        struct hd__copy in = {.main = main, .bytes = 8192, .at = 0};
-        struct hd__copies *c;
-        if (engine == HD__COPIES_URING && !have_uring(file))
+    for (uint32_t engine = HD__COPY_ENGINE_THREADS; engine <= HD__COPY_ENGINE_URING; engine++) {
+        struct hd__copy_op in = {.main = main, .bytes = 8192, .offset = 0};
+        struct hd__copy_engine *c;
+        if (engine == HD__COPY_ENGINE_URING && !have_uring(file))
             break;
-        ck_ok(hd__copies_open(file, engine, &c, &err));
-        ck_ok(hd__copies_start(c, &in, &err));
-        ck_assert_int_eq(hd__copies_wait(c, &in, hd__now() + 60, &err), HD_E_IO);
+        ck_ok(hd__exec_copy_engine_open(file, engine, &c, &err));
+        ck_ok(hd__exec_copy_engine_start(c, &in, &err));
+        ck_assert_int_eq(hd__exec_copy_engine_wait(c, &in, hd__now() + 60, &err), HD_E_IO);
         ck_assert_str_eq(err.message, "reading 4096 bytes at 4096 of the file of offloaded state: it is shorter than planned");
-        hd__copies_close(c);
+        hd__exec_copy_engine_close(c);
     }
     free(main);
     close(file);
@@ -128,15 +128,15 @@ START_TEST(a_large_request)
     int64_t bytes = (INT64_C(1) << 26) + 8192;
     int file = make_file(bytes);
     char *main = filled(bytes), *back = aligned_alloc(4096, (size_t)bytes);
-    struct hd__copy out = {.main = main, .bytes = bytes, .out = 1}, in = {.main = back, .bytes = bytes};
-    struct hd__copies *c;
-    ck_ok(hd__copies_open(file, HD__COPIES_AUTO, &c, &err));
-    ck_ok(hd__copies_start(c, &out, &err));
-    ck_ok(hd__copies_wait(c, &out, hd__now() + 60, &err));
-    ck_ok(hd__copies_start(c, &in, &err));
-    ck_ok(hd__copies_wait(c, &in, hd__now() + 60, &err));
+    struct hd__copy_op out = {.main = main, .bytes = bytes, .out = 1}, in = {.main = back, .bytes = bytes};
+    struct hd__copy_engine *c;
+    ck_ok(hd__exec_copy_engine_open(file, HD__COPY_ENGINE_AUTO, &c, &err));
+    ck_ok(hd__exec_copy_engine_start(c, &out, &err));
+    ck_ok(hd__exec_copy_engine_wait(c, &out, hd__now() + 60, &err));
+    ck_ok(hd__exec_copy_engine_start(c, &in, &err));
+    ck_ok(hd__exec_copy_engine_wait(c, &in, hd__now() + 60, &err));
     ck_assert_int_eq(memcmp(main, back, (size_t)bytes), 0);
-    hd__copies_close(c);
+    hd__exec_copy_engine_close(c);
     free(main);
     free(back);
     close(file);
@@ -149,24 +149,24 @@ START_TEST(memories)
     struct hd__mesh mesh = hd__mesh_make((const int32_t[HD_AXIS_COUNT]){1, 1, 1, 1, 1, 1, 1});
     struct hd_program *p = hd__program_new(&mesh, 0);
     const struct hd__device device = {0};
-    struct hd__memories m;
+    struct hd__host_pools m;
     char arena[64], *host, *file, *page = aligned_alloc(4096, 4096);
     p->bytes[HD__MEM_HOST] = 10000;
     p->bytes[HD__MEM_FILE] = 3 * 4096;
     p->file_folder = scratch_path(&scratch, "");
-    ck_ok(hd__memories_open(p, arena, &device, &m, &err));
-    host = (char *)((uintptr_t)arena + (uintptr_t)p->shift[HD__MEM_HOST]);
-    file = (char *)((uintptr_t)arena + (uintptr_t)p->shift[HD__MEM_FILE]);
+    ck_ok(hd__exec_host_pools_open(p, arena, &device, &m, &err));
+    host = (char *)((uintptr_t)arena + (uintptr_t)p->arena_base[HD__MEM_HOST]);
+    file = (char *)((uintptr_t)arena + (uintptr_t)p->arena_base[HD__MEM_FILE]);
     ck_assert_ptr_eq(host, m.base[HD__MEM_HOST]);
     ck_assert_int_eq(host[9999], 0);
     file[5000] = 3; /* as a checkpoint that is loaded */
     ck_assert_int_eq(pread(m.file, page, 4096, 4096), 4096);
     ck_assert_int_eq(page[5000 - 4096], 3);
     ck_assert_int_eq(rmdir(p->file_folder), 0); /* empty */
-    hd__memories_close(&m, &device);
+    hd__exec_host_pools_close(&m, &device);
     free(page);
     p->file_folder = "/nowhere/at/all";
-    ck_assert_int_eq(hd__memories_open(p, arena, &device, &m, &err), HD_E_IO);
+    ck_assert_int_eq(hd__exec_host_pools_open(p, arena, &device, &m, &err), HD_E_IO);
     ck_assert_str_eq(err.message, "no file for offloaded state in /nowhere/at/all (offload.path): No such file or directory");
     hd__program_free(p);
 }

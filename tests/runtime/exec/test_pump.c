@@ -34,18 +34,18 @@ static void wait_for_calls(struct transport *t, int64_t n)
         nanosleep(&some, NULL);
 }
 
-static void call(struct hd__pump *pump, struct transport *t, int32_t more)
+static void call(struct hd__progress_thread *pump, struct transport *t, int32_t more)
 {
-    hd__pump_enter(pump);
+    hd__exec_progress_lock(pump);
     ck_assert_int_eq(t->inside++, 0);
     t->inside--;
-    hd__pump_leave(pump, more);
+    hd__exec_progress_unlock(pump, more);
 }
 
 START_TEST(works_while_something_is_in_flight)
 {
     struct transport t = {0};
-    struct hd__pump *pump = hd__pump_start(work, &t);
+    struct hd__progress_thread *pump = hd__exec_progress_start(work, &t);
     int64_t before;
     ck_assert_ptr_nonnull(pump);
     call(pump, &t, 2);
@@ -53,25 +53,25 @@ START_TEST(works_while_something_is_in_flight)
     call(pump, &t, -1);
     wait_for_calls(&t, atomic_load(&t.seen) + 100);
     call(pump, &t, -1);
-    hd__pump_enter(pump);
+    hd__exec_progress_lock(pump);
     before = t.calls;
-    hd__pump_leave(pump, 0);
+    hd__exec_progress_unlock(pump, 0);
     nanosleep(&(struct timespec){.tv_nsec = 20000000}, NULL);
     ck_assert_int_eq(atomic_load(&t.seen), before);
-    hd__pump_stop(pump);
+    hd__exec_progress_stop(pump);
 }
 END_TEST
 
 START_TEST(one_at_a_time)
 {
     struct transport t = {0};
-    struct hd__pump *pump = hd__pump_start(work, &t);
+    struct hd__progress_thread *pump = hd__exec_progress_start(work, &t);
     for (int i = 0; i < 20000; i++) {
         call(pump, &t, 1);
         call(pump, &t, -1);
     }
     call(pump, &t, 1);
-    hd__pump_stop(pump); /* with something in flight */
+    hd__exec_progress_stop(pump); /* with something in flight */
 }
 END_TEST
 
@@ -80,38 +80,38 @@ START_TEST(others_may_look)
 {
     struct transport t = {0};
     struct hd_error err = HD_ERROR_INIT;
-    struct hd__pump *pump = hd__pump_start(work, &t);
+    struct hd__progress_thread *pump = hd__exec_progress_start(work, &t);
     int64_t moved = 0, before;
-    ck_assert_int_eq(hd__pump_progress(pump, &err), 1);
+    ck_assert_int_eq(hd__exec_progress_poll(pump, &err), 1);
     call(pump, &t, 1);
     for (int i = 0; i < 20000 || moved < 100; i++)
-        moved += hd__pump_progress(pump, &err);
+        moved += hd__exec_progress_poll(pump, &err);
     call(pump, &t, -1);
-    hd__pump_enter(pump);
+    hd__exec_progress_lock(pump);
     before = t.calls;
-    ck_assert_int_eq(hd__pump_progress(pump, &err), 0); /* somebody is inside */
+    ck_assert_int_eq(hd__exec_progress_poll(pump, &err), 0); /* somebody is inside */
     ck_assert_int_eq(t.calls, before);
-    hd__pump_leave(pump, 0);
+    hd__exec_progress_unlock(pump, 0);
     t.fails_at = (int32_t)before + 1;
-    ck_assert_int_eq(hd__pump_progress(pump, &err), HD_E_IO);
-    ck_assert_int_eq(hd__pump_progress(pump, &err), 0);
-    hd__pump_stop(pump);
+    ck_assert_int_eq(hd__exec_progress_poll(pump, &err), HD_E_IO);
+    ck_assert_int_eq(hd__exec_progress_poll(pump, &err), 0);
+    hd__exec_progress_stop(pump);
 }
 END_TEST
 
 START_TEST(an_error_ends_it)
 {
     struct transport t = {.fails_at = 10};
-    struct hd__pump *pump = hd__pump_start(work, &t);
+    struct hd__progress_thread *pump = hd__exec_progress_start(work, &t);
     call(pump, &t, 1);
     wait_for_calls(&t, 10);
     call(pump, &t, 1);
     nanosleep(&(struct timespec){.tv_nsec = 20000000}, NULL);
     ck_assert_int_eq(atomic_load(&t.seen), 10);
-    hd__pump_stop(pump);
-    hd__pump_enter(NULL);
-    hd__pump_leave(NULL, 1);
-    hd__pump_stop(NULL);
+    hd__exec_progress_stop(pump);
+    hd__exec_progress_lock(NULL);
+    hd__exec_progress_unlock(NULL, 1);
+    hd__exec_progress_stop(NULL);
 }
 END_TEST
 

@@ -63,23 +63,23 @@ static void write_corpus(char *path)
 }
 
 /* Asserts nothing: Check allocates when it does. */
-static int32_t one_step(struct hd__session *s, int64_t step)
+static int32_t one_step(struct hd__train_session *s, int64_t step)
 {
     struct hd_error err = HD_ERROR_INIT;
-    double *hyper = hd__exec_data(s->exec, hd__exec_program(s->exec)->hyper);
+    double *hyper = hd__exec_host_data(s->exec, hd__exec_program(s->exec)->hyper);
     hyper[HD_HYPER_LR] = 1e-3;
     hyper[HD_HYPER_STEP] = (double)step;
     hyper[HD_HYPER_INV_SCALE] = 1;
-    return hd__exec_step(s->exec, step, &err);
+    return hd__exec_run_step(s->exec, step, &err);
 }
 
 static void steady(const char *family, const char *precision)
 {
-    static const struct hd__place_in_job alone = {.size = 1, .local_size = 1};
+    static const struct hd__launch_env alone = {.size = 1, .local_size = 1};
     char path[] = "/tmp/heddle-steady-XXXXXX", text[1024];
     struct hd_error err = HD_ERROR_INIT;
     struct compiled c;
-    struct hd__session s;
+    struct hd__train_session s;
     uint64_t allocated;
     long faulted;
     int32_t rc = HD_OK;
@@ -93,10 +93,10 @@ static void steady(const char *family, const char *precision)
              "precision: {compute: %s}\n",
              family, path, precision);
     compile_text(&c, text, NULL, 0, 1);
-    ck_assert_msg(!hd__session_open(&s, c.c, &alone, &err), "%s", err.message);
-    ck_assert_msg(!hd__feed_open(c.c, 0, 0, &s.train, &err) && !hd__session_initialise(&s, &err) &&
-                      !hd__feed_seek(s.train, 0, &err), "%s", err.message);
-    s.feeding = s.train;
+    ck_assert_msg(!hd__train_session_open(&s, c.c, &alone, &err), "%s", err.message);
+    ck_assert_msg(!hd__train_feed_open(c.c, 0, 0, &s.train_feed, &err) && !hd__train_session_init_params(&s, &err) &&
+                      !hd__train_feed_seek(s.train_feed, 0, &err), "%s", err.message);
+    s.current_feed = s.train_feed;
     for (int64_t step = 1; step <= 3; step++)
         ck_assert_int_eq(one_step(&s, step), HD_OK);
     allocated = allocations;
@@ -106,7 +106,7 @@ static void steady(const char *family, const char *precision)
     allocated = allocations - allocated;
     faulted = faults() - faulted;
     ck_assert_int_eq(rc, HD_OK);
-    hd__session_close(&s, 0, NULL);
+    hd__train_session_close(&s, 0, NULL);
     compiled_free(&c);
     unlink(path);
 #ifdef COUNTED

@@ -10,7 +10,7 @@
 
 static struct scratch scratch;
 
-static const struct hd__place_in_job alone = {.size = 1, .local_size = 1};
+static const struct hd__launch_env alone = {.size = 1, .local_size = 1};
 
 struct run {
     double loss[6], norm[6];
@@ -21,22 +21,22 @@ struct run {
 static struct hd__plugins *load_plugins(void)
 {
     struct hd_error err = HD_ERROR_INIT;
-    struct hd__plugins *plugins = hd__plugins_create(hd__host());
+    struct hd__plugins *plugins = hd__plugins_create(hd__exec_host_table());
     ck_assert_msg(!hd__plugins_add_folder(plugins, PLUGINS, &err) && !hd__plugins_add_folder(plugins, ASYNC, &err), "%s", err.message);
     return plugins;
 }
 
-static void one_step(struct hd__session *s, int64_t step, double value[2])
+static void one_step(struct hd__train_session *s, int64_t step, double value[2])
 {
     struct hd_error err = HD_ERROR_INIT;
     struct hd_program *p = hd__exec_program(s->exec);
     const hd_tensor scalars[] = {p->loss_sum, p->norm2};
-    double *hyper = hd__exec_data(s->exec, p->hyper);
+    double *hyper = hd__exec_host_data(s->exec, p->hyper);
     hyper[HD_HYPER_LR] = 1e-2;
     hyper[HD_HYPER_STEP] = (double)step;
     hyper[HD_HYPER_INV_SCALE] = 1;
-    ck_assert_msg(!hd__exec_push(s->exec, &p->hyper, 1, &err) && !hd__exec_step(s->exec, step, &err) &&
-                      !hd__session_scalars(s, scalars, 2, value, &err), "%s; at %s", err.message, err.where);
+    ck_assert_msg(!hd__exec_h2d(s->exec, &p->hyper, 1, &err) && !hd__exec_run_step(s->exec, step, &err) &&
+                      !hd__train_session_read_scalars(s, scalars, 2, value, &err), "%s; at %s", err.message, err.where);
 }
 
 static void train(const char *device, struct run *run)
@@ -44,7 +44,7 @@ static void train(const char *device, struct run *run)
     struct hd_error err = HD_ERROR_INIT;
     struct hd__plugins *plugins = load_plugins();
     struct hd__compiled *c;
-    struct hd__session s;
+    struct hd__train_session s;
     struct hd__job *job;
     char text[1024], corpus[4096];
     for (size_t i = 0; i < sizeof corpus; i++)
@@ -56,19 +56,19 @@ static void train(const char *device, struct run *run)
              "data: {train: %s, seq_len: 16, batch: 8, micro_batch: 2}\noptimizer: {use: adamw, clip: 1.0}\n", device,
              scratch_path(&scratch, "corpus"));
     ck_assert_msg(!hd__job_parse("job.yaml", text, strlen(text), NULL, 0, &job, &err) && !hd__job_resolve(job, 1, &err) &&
-                      !hd__compile(job, plugins, &c, &err), "%s", err.message);
-    ck_assert_msg(!hd__session_open(&s, c, &alone, &err) && !hd__feed_open(c, 0, 0, &s.train, &err) &&
-                      !hd__session_initialise(&s, &err) && !hd__feed_seek(s.train, 0, &err), "%s", err.message);
-    s.feeding = s.train;
+                      !hd__exec_compile(job, plugins, &c, &err), "%s", err.message);
+    ck_assert_msg(!hd__train_session_open(&s, c, &alone, &err) && !hd__train_feed_open(c, 0, 0, &s.train_feed, &err) &&
+                      !hd__train_session_init_params(&s, &err) && !hd__train_feed_seek(s.train_feed, 0, &err), "%s", err.message);
+    s.current_feed = s.train_feed;
     for (int64_t step = 1; step <= 6; step++) {
         double value[2];
         one_step(&s, step, value);
         run->loss[step - 1] = value[0];
         run->norm[step - 1] = value[1];
     }
-    run->pieces = hd__exec_pieces(s.exec, &run->replays);
-    hd__session_close(&s, 0, NULL);
-    hd__compiled_free(c);
+    run->pieces = hd__exec_graph_count(s.exec, &run->replays);
+    hd__train_session_close(&s, 0, NULL);
+    hd__exec_compiled_free(c);
     hd__plugins_destroy(plugins);
     hd__job_free(job);
 }
@@ -142,7 +142,7 @@ static void open_bench(struct bench *x, int seed)
     x->settings = hd__alloc(c->settings_size);
     *(int64_t *)x->settings = seed;
     x->ops = &c->ops.device;
-    ck_assert_int_eq(x->ops->open(hd__host(), x->settings, &place, &x->device, &err), HD_OK);
+    ck_assert_int_eq(x->ops->open(hd__exec_host_table(), x->settings, &place, &x->device, &err), HD_OK);
     for (int i = 0; i < 3; i++)
         ck_assert_int_eq(x->ops->alloc(x->device, i < 2 ? HD_MEM_DEVICE : HD_MEM_PINNED, 4096, &memory[i], &err), HD_OK);
     x->a = memory[0];

@@ -23,7 +23,7 @@ static pid_t join(int32_t rank, double patience)
         struct hd_error err = HD_ERROR_INIT;
         uint8_t secret[HD__SECRET_BYTES];
         uint16_t port = 0;
-        int32_t code = hd__meet_join(id, rank, &port, secret, hd__now() + patience, &err);
+        int32_t code = hd__store_discovery_find(id, rank, &port, secret, hd__now() + patience, &err);
         _exit(code == HD_E_TIMEOUT ? 2 : code || port != 4711 || secret[0] != 1 || secret[15] != 16);
     }
     return pid;
@@ -34,7 +34,7 @@ static int32_t host(int32_t size, double patience, struct hd_error *err)
     uint8_t secret[HD__SECRET_BYTES];
     for (uint8_t i = 0; i < sizeof secret; i++)
         secret[i] = (uint8_t)(i + 1);
-    return hd__meet_host(id, size, 4711, secret, hd__now() + patience, err);
+    return hd__store_discovery_serve(id, size, 4711, secret, hd__now() + patience, err);
 }
 
 static void ended(pid_t pid, int code)
@@ -79,7 +79,7 @@ START_TEST(nobody)
     struct hd_error err = HD_ERROR_INIT;
     uint8_t secret[HD__SECRET_BYTES];
     uint16_t port;
-    ck_assert_int_eq(hd__meet_join(id, 1, &port, secret, hd__now() + 0.1, &err), HD_E_TIMEOUT);
+    ck_assert_int_eq(hd__store_discovery_find(id, 1, &port, secret, hd__now() + 0.1, &err), HD_E_TIMEOUT);
     ck_assert_msg(strstr(err.message, "rank 0 of job test-meet") != NULL, "%s", err.message);
     ck_assert_int_eq(host(9, 0.1, &err), HD_E_TIMEOUT);
     ck_assert_msg(strstr(err.message, "rank 1 and others did not come") != NULL, "%s", err.message);

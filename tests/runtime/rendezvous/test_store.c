@@ -25,7 +25,7 @@ static void serve(int32_t size, double dead_after)
 {
     struct hd_error err = HD_ERROR_INIT;
     server_options = (struct hd__server_options){.address = "127.0.0.1", .size = size, .rank = -1, .dead_after = dead_after};
-    hd__secret_make(server_options.secret);
+    hd__store_secret_generate(server_options.secret);
     ck_assert_msg(hd__server_open(&server_options, &server, &err) == HD_OK, "%s", err.message);
 }
 
@@ -51,16 +51,16 @@ static struct hd_store *join(int32_t rank)
 
 /* ---- keys, the same over sockets (_i = 0) and inside one process (_i = 1) */
 
-static struct hd__space *space;
+static struct hd__local_store *space;
 
 static void open_two(int local, struct hd_store *store[2])
 {
     if (!local)
         serve(2, 10);
     else
-        space = hd__space_create(2);
+        space = hd__store_local_create(2);
     for (int r = 0; r < 2; r++)
-        store[r] = local ? hd__store_local(space, r) : join(r);
+        store[r] = local ? hd__store_local_open(space, r) : join(r);
 }
 
 static void close_two(int local, struct hd_store *store[2])
@@ -68,7 +68,7 @@ static void close_two(int local, struct hd_store *store[2])
     hd__store_close(store[0]);
     hd__store_close(store[1]);
     if (local)
-        hd__space_destroy(space);
+        hd__store_local_destroy(space);
     else
         hd__server_close(server);
 }
@@ -117,23 +117,23 @@ START_TEST(remove_keys)
         char key[16];
         snprintf(key, sizeof key, "key/%d", k);
         if (state & 1 << 30) {
-            ck_assert_int_eq(hd__kv_put(&kv, key, strlen(key), &k, sizeof k), 0);
+            ck_assert_int_eq(hd__store_kv_put(&kv, key, strlen(key), &k, sizeof k), 0);
             there[k] = 1;
         } else {
-            ck_assert_int_eq(hd__kv_remove(&kv, key, strlen(key)), there[k]);
+            ck_assert_int_eq(hd__store_kv_remove(&kv, key, strlen(key)), there[k]);
             there[k] = 0;
         }
         for (int j = i % 7; j < KEYS; j += 7) {
             const struct hd__kv_item *item;
             snprintf(key, sizeof key, "key/%d", j);
-            item = hd__kv_get(&kv, key, strlen(key));
+            item = hd__store_kv_get(&kv, key, strlen(key));
             ck_assert(!item == !there[j] && (!item || !memcmp(item->value, &j, sizeof j)));
         }
         for (int j = 0; j < KEYS; j++)
             n += there[j];
         ck_assert_int_eq(n, (int)kv.count);
     }
-    hd__kv_free(&kv);
+    hd__store_kv_free(&kv);
     ck_assert_uint_eq(kv.bytes, 0);
 }
 END_TEST
@@ -214,10 +214,10 @@ START_TEST(aborts)
     size_t bytes = sizeof got;
     int32_t rank = -1;
     open_two(_i, store);
-    ck_assert_int_eq(hd__live_dead(hd__store_live(store[1]), &rank, &err), HD_OK);
+    ck_assert_int_eq(hd__store_liveness_check(hd__store_liveness(store[1]), &rank, &err), HD_OK);
     hd__store_abort(store[0], "no more data");
     ck_assert_int_eq(hd__store_get(store[1], "never", got, &bytes, hd__now() + 20, &err), HD_E_PEER);
-    ck_assert_int_eq(hd__live_dead(hd__store_live(store[1]), &rank, &err), HD_E_CANCELLED);
+    ck_assert_int_eq(hd__store_liveness_check(hd__store_liveness(store[1]), &rank, &err), HD_E_CANCELLED);
     ck_assert_int_eq(rank, 0);
     ck_assert_msg(strstr(err.message, "no more data") != NULL, "%s", err.message);
     close_two(_i, store);
@@ -274,12 +274,12 @@ START_TEST(secrets)
 {
     uint8_t a[HD__SECRET_BYTES], b[HD__SECRET_BYTES];
     char text[33];
-    hd__secret_make(a);
-    hd__secret_text(a, text);
-    ck_assert(hd__secret_parse(text, b) && memcmp(a, b, sizeof a) == 0);
+    hd__store_secret_generate(a);
+    hd__store_secret_format(a, text);
+    ck_assert(hd__store_secret_parse(text, b) && memcmp(a, b, sizeof a) == 0);
     text[3] = 'g';
-    ck_assert(!hd__secret_parse(text, b));
-    ck_assert(!hd__secret_parse("00", b));
+    ck_assert(!hd__store_secret_parse(text, b));
+    ck_assert(!hd__store_secret_parse("00", b));
 }
 END_TEST
 
@@ -362,7 +362,7 @@ START_TEST(a_death_is_told)
     await_here(store);
     kill(pid, _i ? SIGSTOP : SIGKILL);
     ck_assert_int_eq(hd__store_get(store, "never", NULL, &bytes, hd__now() + 30, &err), HD_E_PEER);
-    ck_assert_int_eq(hd__live_dead(hd__store_live(store), &rank, &err), HD_E_PEER);
+    ck_assert_int_eq(hd__store_liveness_check(hd__store_liveness(store), &rank, &err), HD_E_PEER);
     ck_assert_int_eq(rank, 1);
     ck_assert_msg(strstr(err.message, "rank 1 died") != NULL, "%s", err.message);
     kill(pid, SIGKILL);
@@ -382,7 +382,7 @@ START_TEST(leaving_is_no_death)
     tell_child();
     waitpid(pid, &status, 0);
     ck_assert_int_eq(hd__store_put(store, "k", "v", 1, &err), HD_OK); /* the server has seen all before this */
-    ck_assert_int_eq(hd__live_dead(hd__store_live(store), NULL, &err), HD_OK);
+    ck_assert_int_eq(hd__store_liveness_check(hd__store_liveness(store), NULL, &err), HD_OK);
     hd__store_close(store);
     hd__server_drain(server, hd__now() + 10);
     hd__server_close(server);
@@ -466,13 +466,13 @@ START_TEST(parser_noise)
         uint32_t value_bytes = draw() % 50 == 0 ? (uint32_t)(draw() % WIRE_VALUE_MAX) : (uint32_t)(draw() % 40);
         struct hd__frame in = {.type = type, .id = (uint32_t)draw(), .arg = (int32_t)draw(), .key = "a/key/123",
                                .key_bytes = key_bytes, .value = value, .value_bytes = value_bytes}, out;
-        size_t bytes = hd__wire_write(frame, &in), changed = draw() % 4;
+        size_t bytes = hd__store_wire_write(frame, &in), changed = draw() % 4;
         for (size_t c = 0; c < changed; c++)
             frame[draw() % (c ? WIRE_HEADER : bytes)] = (uint8_t)draw();
         size_t have = draw() % 3 ? bytes : draw() % (bytes + 1);
         uint8_t *exact = malloc(have ? have : 1); /* so that a sanitizer sees a read beyond */
         memcpy(exact, frame, have);
-        ptrdiff_t used = hd__wire_parse(exact, have, &out);
+        ptrdiff_t used = hd__store_wire_parse(exact, have, &out);
         ck_assert(used >= -1 && used <= (ptrdiff_t)have);
         if (used > 0) {
             ck_assert(out.type > 0 && out.type < WIRE_TYPE_COUNT && out.key_bytes <= WIRE_KEY_MAX);
@@ -521,12 +521,12 @@ START_TEST(server_noise)
         close(fd);
     }
     ck_assert_int_eq(hd__store_put(store, "still", "here", 4, &err), HD_OK);
-    ck_assert_int_eq(hd__live_dead(hd__store_live(store), NULL, &err), HD_OK);
+    ck_assert_int_eq(hd__store_liveness_check(hd__store_liveness(store), NULL, &err), HD_OK);
     uint8_t hello[WIRE_HELLO], out[WIRE_HEADER + WIRE_HELLO + 64];
-    hd__wire_put_u32(hello, 2);
-    hd__wire_put_u32(hello + 4, 3);
+    hd__store_wire_put_u32(hello, 2);
+    hd__store_wire_put_u32(hello + 4, 3);
     memcpy(hello + 8, server_options.secret, WIRE_SECRET);
-    size_t n = hd__wire_write(out, &(struct hd__frame){.type = WIRE_SAY_HELLO, .value = hello, .value_bytes = WIRE_HELLO});
+    size_t n = hd__store_wire_write(out, &(struct hd__frame){.type = WIRE_SAY_HELLO, .value = hello, .value_bytes = WIRE_HELLO});
     memset(out + n, 0xee, 64);
     int fd = raw_connect();
     ck_assert_int_eq(send(fd, out, n + 64, MSG_NOSIGNAL), (ssize_t)(n + 64));

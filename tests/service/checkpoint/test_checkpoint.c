@@ -318,20 +318,20 @@ END_TEST
 START_TEST(files)
 {
     struct scratch s;
-    struct hd__st *st;
+    struct hd__ckpt_st *st;
     struct values in = make_values(6);
     float x[7];
     scratch_init(&s);
     const struct member like = {
         .dir = s.dir, .values = &in, .deal = deal_flat, .step = 12, .file_bytes = 100000};
     ck_ok(save_as(&like, 2));
-    ck_ok(hd__st_open(scratch_path(&s, "step-00000012/model-00002-of-00002.safetensors"), &st, &err));
-    const struct hd__st_tensor *t = hd__st_find(st, "norm.bias");
+    ck_ok(hd__ckpt_st_open(scratch_path(&s, "step-00000012/model-00002-of-00002.safetensors"), &st, &err));
+    const struct hd__ckpt_st_tensor *t = hd__ckpt_st_find(st, "norm.bias");
     ck_assert_uint_eq(t->dtype, HD_F32);
-    ck_ok(hd__st_read(st, t, 0, sizeof x, x, &err));
+    ck_ok(hd__ckpt_st_read(st, t, 0, sizeof x, x, &err));
     ck_assert_mem_eq(x, in.at[1], sizeof x);
-    ck_assert_int_eq(hd__st_find(st, "low.weight")->shape[2], 1001);
-    hd__st_close(st);
+    ck_assert_int_eq(hd__ckpt_st_find(st, "low.weight")->shape[2], 1001);
+    hd__ckpt_st_close(st);
     struct values out = make_values(0);
     load_as(s.dir, &out, deal_columns, 3);
     check_equal(&in, &out);
@@ -362,7 +362,7 @@ START_TEST(housekeeping)
     mkdir(scratch_path(&s, "a/b/checkpoints/step-00000099"), 0755);      /* nothing in it */
     mkdir(scratch_path(&s, "a/b/checkpoints/step-1000"), 0755);          /* not a name of ours */
     mkdir(scratch_path(&s, "a/b/checkpoints/.tmp-step-00000070"), 0755); /* interrupted */
-    ck_ok(hd__ckpt_steps(&store, &steps, &n, &err));
+    ck_ok(hd__ckpt_list_steps(&store, &steps, &n, &err));
     ck_assert_uint_eq(n, 3);
     ck_assert_uint_eq(steps[0], 40);
     ck_assert_uint_eq(steps[2], 60);
@@ -405,19 +405,19 @@ START_TEST(other_model)
     struct hd__ckpt_store store = open_store(s.dir);
     ck_ok(hd__ckpt_open(&store, "step-00000001", &c, &err));
     memcpy(list, model, sizeof list);
-    ck_ok(hd__ckpt_check(c, list, TENSORS, &err));
-    ck_ok(hd__ckpt_check(c, list, 4, &err)); /* the weights alone */
+    ck_ok(hd__ckpt_check_tensors(c, list, TENSORS, &err));
+    ck_ok(hd__ckpt_check_tensors(c, list, 4, &err)); /* the weights alone */
     list[2].name = "high.weight";
-    ck_refused(hd__ckpt_check(c, list, TENSORS, &err), HD_E_MISMATCH, "no tensor high.weight");
+    ck_refused(hd__ckpt_check_tensors(c, list, TENSORS, &err), HD_E_MISMATCH, "no tensor high.weight");
     list[2] = model[2];
     list[0].shape[1] = 1001;
-    ck_refused(hd__ckpt_check(c, list, TENSORS, &err), HD_E_MISMATCH,
+    ck_refused(hd__ckpt_check_tensors(c, list, TENSORS, &err), HD_E_MISMATCH,
                "model embed.weight is fp32 [700, 1000] there, fp32 [700, 1001] here");
     list[0] = model[0];
     list[1].dtype = HD_BF16;
-    ck_refused(hd__ckpt_check(c, list, TENSORS, &err), HD_E_MISMATCH, "norm.bias");
+    ck_refused(hd__ckpt_check_tensors(c, list, TENSORS, &err), HD_E_MISMATCH, "norm.bias");
     list[1] = model[1];
-    ck_refused(hd__ckpt_check(c, list, 2, &err), HD_E_MISMATCH,
+    ck_refused(hd__ckpt_check_tensors(c, list, 2, &err), HD_E_MISMATCH,
                "this one has no tensor empty of group model");
     hd__ckpt_close(c);
     ck_refused(hd__ckpt_open(&store, "step-00000002", &c, &err), HD_E_NOTFOUND, "step-00000002");
@@ -593,7 +593,7 @@ START_TEST(background)
     struct scratch s;
     scratch_init(&s);
     struct hd__ckpt_store store = open_store(s.dir);
-    struct hd__ckpt_saver *saver = hd__ckpt_saver_create(&store);
+    struct hd__ckpt_async_writer *saver = hd__ckpt_async_writer_create(&store);
     for (uint64_t step = 1; step <= 4; step++) {
         struct values v = make_values(step), out = make_values(0), wanted = make_values(step);
         runs r = deal_flat(&v, 0, 1);
@@ -604,7 +604,7 @@ START_TEST(background)
                                            .runs = r.list.at,
                                            .n_runs = r.list.count,
                                            .state = state};
-        ck_ok(hd__ckpt_saver_start(saver, &save, &err));
+        ck_ok(hd__ckpt_async_writer_start(saver, &save, &err));
         /* what comes after the start does not matter */
         json_object_set_new(state, "step", json_integer(777));
         for (uint32_t t = 0; t < TENSORS; t++)
@@ -612,12 +612,12 @@ START_TEST(background)
         if (step == 3) { /* the next start waits */
             struct hd__ckpt_save next = save;
             next.step = 99;
-            ck_ok(hd__ckpt_saver_start(saver, &next, &err));
-            ck_ok(hd__ckpt_saver_join(saver, &err));
+            ck_ok(hd__ckpt_async_writer_start(saver, &next, &err));
+            ck_ok(hd__ckpt_async_writer_join(saver, &err));
             ck_ok(store.ops->remove(store.ckpt, "step-00000099", &err));
         }
-        ck_ok(hd__ckpt_saver_join(saver, &err));
-        ck_assert_int_eq(hd__ckpt_saver_busy(saver), 0);
+        ck_ok(hd__ckpt_async_writer_join(saver, &err));
+        ck_assert_int_eq(hd__ckpt_async_writer_busy(saver), 0);
         load_as(s.dir, &out, deal_random, 2);
         check_equal(&wanted, &out);
         free_values(&v);
@@ -632,10 +632,10 @@ START_TEST(background)
     bad.data = eight;
     const struct hd__ckpt_save save = {
         .step = 5, .tensors = model, .n_tensors = TENSORS, .runs = &bad, .n_runs = 1};
-    ck_ok(hd__ckpt_saver_start(saver, &save, &err));
-    ck_refused(hd__ckpt_saver_join(saver, &err), HD_E_INTERNAL, "8 elements");
-    ck_ok(hd__ckpt_saver_join(saver, &err));
-    hd__ckpt_saver_destroy(saver);
+    ck_ok(hd__ckpt_async_writer_start(saver, &save, &err));
+    ck_refused(hd__ckpt_async_writer_join(saver, &err), HD_E_INTERNAL, "8 elements");
+    ck_ok(hd__ckpt_async_writer_join(saver, &err));
+    hd__ckpt_async_writer_destroy(saver);
     close_store(&store);
     scratch_finish(&s);
 }

@@ -10,15 +10,15 @@ static struct hd_error err = HD_ERROR_INIT;
 /* ---- the library's files */
 
 /* values.txt: a line a tensor, name and the bits of each element as float32 */
-static void check_values(const struct hd__st *st, char *line)
+static void check_values(const struct hd__ckpt_st *st, char *line)
 {
     char *rest, *name = strtok_r(line, " ", &rest), *word;
-    const struct hd__st_tensor *t = hd__st_find(st, name);
+    const struct hd__ckpt_st_tensor *t = hd__ckpt_st_find(st, name);
     float *got;
     uint64_t i = 0;
     ck_assert_msg(t != NULL, "%s", name);
     got = hd__alloc((t->count + 1) * sizeof *got);
-    ck_ok(hd__st_read_f32(st, t, 0, t->count, got, &err));
+    ck_ok(hd__ckpt_st_read_f32(st, t, 0, t->count, got, &err));
     for (; (word = strtok_r(NULL, " ", &rest)); i++) {
         uint32_t wanted = (uint32_t)strtoul(word, NULL, 16), bits;
         memcpy(&bits, &got[i], 4);
@@ -30,31 +30,31 @@ static void check_values(const struct hd__st *st, char *line)
 
 START_TEST(golden)
 {
-    struct hd__st *st;
+    struct hd__ckpt_st *st;
     size_t bytes;
     int64_t whole[5];
-    ck_ok(hd__st_open(GOLDEN "/model.safetensors", &st, &err));
-    ck_assert_uint_eq(hd__st_count(st), 7);
+    ck_ok(hd__ckpt_st_open(GOLDEN "/model.safetensors", &st, &err));
+    ck_assert_uint_eq(hd__ckpt_st_count(st), 7);
     char *values = scratch_read(GOLDEN "/values.txt", &bytes), *rest, *line = strtok_r(values, "\n", &rest);
     int lines = 0;
     for (; line; line = strtok_r(NULL, "\n", &rest), lines++)
         check_values(st, line);
     ck_assert_int_eq(lines, 6);
-    const struct hd__st_tensor *t = hd__st_find(st, "e.i64");
+    const struct hd__ckpt_st_tensor *t = hd__ckpt_st_find(st, "e.i64");
     ck_assert_uint_eq(t->dtype, 0);
-    ck_ok(hd__st_read(st, t, 0, sizeof whole, whole, &err));
+    ck_ok(hd__ckpt_st_read(st, t, 0, sizeof whole, whole, &err));
     for (int i = 0; i < 5; i++)
         ck_assert_int_eq(whole[i], i);
     float x;
-    ck_refused(hd__st_read_f32(st, t, 0, 1, &x, &err), HD_E_UNSUPPORTED, "e.i64: I64");
-    t = hd__st_find(st, "a.bf16");
+    ck_refused(hd__ckpt_st_read_f32(st, t, 0, 1, &x, &err), HD_E_UNSUPPORTED, "e.i64: I64");
+    t = hd__ckpt_st_find(st, "a.bf16");
     ck_assert_uint_eq(t->ndim, 3);
     ck_assert_int_eq(t->shape[2], 8);
-    ck_assert_uint_eq(hd__st_find(st, "g.scalar")->ndim, 0);
-    ck_assert_uint_eq(hd__st_find(st, "f.empty")->count, 0);
-    ck_assert_ptr_null(hd__st_find(st, "nothing"));
-    ck_assert_int_eq(hd__st_read(st, t, 60, 5, whole, &err), HD_E_INTERNAL);
-    hd__st_close(st);
+    ck_assert_uint_eq(hd__ckpt_st_find(st, "g.scalar")->ndim, 0);
+    ck_assert_uint_eq(hd__ckpt_st_find(st, "f.empty")->count, 0);
+    ck_assert_ptr_null(hd__ckpt_st_find(st, "nothing"));
+    ck_assert_int_eq(hd__ckpt_st_read(st, t, 60, 5, whole, &err), HD_E_INTERNAL);
+    hd__ckpt_st_close(st);
     free(values);
 }
 END_TEST
@@ -62,19 +62,19 @@ END_TEST
 /* Rounding to half and bfloat16 gives PyTorch's bits. */
 START_TEST(rounding)
 {
-    struct hd__st *st;
+    struct hd__ckpt_st *st;
     float x[32];
     uint16_t mine[32], theirs[32];
-    ck_ok(hd__st_open(GOLDEN "/model.safetensors", &st, &err));
-    ck_ok(hd__st_read_f32(st, hd__st_find(st, "b.f32"), 0, 32, x, &err));
+    ck_ok(hd__ckpt_st_open(GOLDEN "/model.safetensors", &st, &err));
+    ck_ok(hd__ckpt_st_read_f32(st, hd__ckpt_st_find(st, "b.f32"), 0, 32, x, &err));
     ck_assert_int_eq(hd__from_f32(HD_F16, x, mine, 32), 0);
-    ck_ok(hd__st_read(st, hd__st_find(st, "c.f16"), 0, 64, theirs, &err));
+    ck_ok(hd__ckpt_st_read(st, hd__ckpt_st_find(st, "c.f16"), 0, 64, theirs, &err));
     ck_assert_mem_eq(mine, theirs, sizeof mine);
     ck_assert_int_eq(hd__from_f32(HD_BF16, x, mine, 32), 0);
-    ck_ok(hd__st_read(st, hd__st_find(st, "a.bf16"), 0, 64, theirs, &err));
+    ck_ok(hd__ckpt_st_read(st, hd__ckpt_st_find(st, "a.bf16"), 0, 64, theirs, &err));
     ck_assert_mem_eq(mine, theirs, sizeof mine);
     ck_assert_int_ne(hd__from_f32(HD_U8, x, mine, 1), 0);
-    hd__st_close(st);
+    hd__ckpt_st_close(st);
 }
 END_TEST
 
@@ -111,17 +111,17 @@ END_TEST
 
 START_TEST(sharded)
 {
-    struct hd__st *st;
+    struct hd__ckpt_st *st;
     float x[6];
     static const char *const paths[] = {GOLDEN "/sharded", GOLDEN "/sharded/model.safetensors.index.json"};
     for (size_t i = 0; i < HD__COUNT(paths); i++) {
-        ck_ok(hd__st_open(paths[i], &st, &err));
-        ck_assert_uint_eq(hd__st_count(st), 3);
-        ck_ok(hd__st_read_f32(st, hd__st_find(st, "x"), 1, 5, x, &err));
+        ck_ok(hd__ckpt_st_open(paths[i], &st, &err));
+        ck_assert_uint_eq(hd__ckpt_st_count(st), 3);
+        ck_ok(hd__ckpt_st_read_f32(st, hd__ckpt_st_find(st, "x"), 1, 5, x, &err));
         ck_assert_float_eq(x[4], 5);
-        ck_ok(hd__st_read_f32(st, hd__st_find(st, "y"), 2, 2, x, &err));
+        ck_ok(hd__ckpt_st_read_f32(st, hd__ckpt_st_find(st, "y"), 2, 2, x, &err));
         ck_assert_float_eq(x[1], 13);
-        hd__st_close(st);
+        hd__ckpt_st_close(st);
     }
 }
 END_TEST
@@ -129,7 +129,7 @@ END_TEST
 START_TEST(bad_index)
 {
     struct scratch s;
-    struct hd__st *st;
+    struct hd__ckpt_st *st;
     size_t bytes;
     scratch_init(&s);
     char *one = scratch_read(GOLDEN "/sharded/model-00001-of-00002.safetensors", &bytes);
@@ -148,9 +148,9 @@ START_TEST(bad_index)
     };
     for (size_t i = 0; i < HD__COUNT(bad); i++) {
         const char *path = scratch_write(&s, "m.json", bad[i].json, strlen(bad[i].json));
-        ck_refused(hd__st_open(path, &st, &err), bad[i].rc, bad[i].words);
+        ck_refused(hd__ckpt_st_open(path, &st, &err), bad[i].rc, bad[i].words);
     }
-    ck_refused(hd__st_open(s.dir, &st, &err), HD_E_NOTFOUND, "neither");
+    ck_refused(hd__ckpt_st_open(s.dir, &st, &err), HD_E_NOTFOUND, "neither");
     free(one);
     scratch_finish(&s);
 }
@@ -190,7 +190,7 @@ START_TEST(bad_headers)
     };
     for (size_t i = 0; i < HD__COUNT(bad); i++) {
         int32_t rc =
-            hd__st_parse("x.safetensors", bad[i].json, strlen(bad[i].json), bad[i].data, NULL, NULL, &err);
+            hd__ckpt_st_parse("x.safetensors", bad[i].json, strlen(bad[i].json), bad[i].data, NULL, NULL, &err);
         ck_assert_msg(rc != HD_OK && strstr(err.message, bad[i].words), "%s: %d %s", bad[i].json, rc,
                       err.message);
         ck_assert_ptr_nonnull(strstr(err.message, "x.safetensors"));
@@ -201,7 +201,7 @@ END_TEST
 START_TEST(hostile)
 {
     struct scratch s;
-    struct hd__st *st;
+    struct hd__ckpt_st *st;
     uint64_t state = 7;
     size_t bytes;
     scratch_init(&s);
@@ -210,18 +210,18 @@ START_TEST(hostile)
         memcpy(copy, good, bytes);
         size_t n = scratch_damage(&state, copy, bytes);
         const char *path = scratch_write(&s, "h.safetensors", copy, n);
-        if (hd__st_open(path, &st, &err)) {
+        if (hd__ckpt_st_open(path, &st, &err)) {
             ck_assert_ptr_nonnull(strstr(err.message, "h.safetensors"));
             continue;
         }
         opened++;
-        for (uint32_t i = 0; i < hd__st_count(st); i++) {
-            const struct hd__st_tensor *t = hd__st_at(st, i);
+        for (uint32_t i = 0; i < hd__ckpt_st_count(st); i++) {
+            const struct hd__ckpt_st_tensor *t = hd__ckpt_st_tensor_at(st, i);
             uint8_t *out = hd__alloc(t->bytes);
-            ck_ok(hd__st_read(st, t, 0, t->bytes, out, &err));
+            ck_ok(hd__ckpt_st_read(st, t, 0, t->bytes, out, &err));
             free(out);
         }
-        hd__st_close(st);
+        hd__ckpt_st_close(st);
     }
     free(good);
     free(copy);
@@ -234,15 +234,15 @@ END_TEST
 START_TEST(layout)
 {
     struct scratch s;
-    struct hd__st *st;
+    struct hd__ckpt_st *st;
     struct hd__text head = {0};
     uint64_t bytes;
     float data[6] = {1, 2, 3, 4, 5, 6};
     const int64_t shape[] = {2, 3}, four[] = {2};
-    struct hd__st_item items[] = {{.name = "w \"q\" \u00e9", .dtype = HD_F32, .ndim = 2, .shape = shape},
+    struct hd__ckpt_st_item items[] = {{.name = "w \"q\" \u00e9", .dtype = HD_F32, .ndim = 2, .shape = shape},
                                   {.name = "b", .dtype = HD_BF16, .ndim = 1, .shape = four}};
     scratch_init(&s);
-    ck_ok(hd__st_layout(items, 2, &head, &bytes, &err));
+    ck_ok(hd__ckpt_st_layout(items, 2, &head, &bytes, &err));
     ck_assert_uint_eq(head.length % 4096, 0);
     ck_assert_uint_eq(items[0].offset, head.length);
     ck_assert_uint_eq(items[1].offset, head.length + 24);
@@ -251,16 +251,16 @@ START_TEST(layout)
     memcpy(file, head.at, head.length);
     memcpy(file + items[0].offset, data, sizeof data);
     hd__from_f32(HD_BF16, data, file + items[1].offset, 2);
-    ck_ok(hd__st_open(scratch_write(&s, "w.safetensors", file, bytes), &st, &err));
-    const struct hd__st_tensor *t = hd__st_find(st, items[0].name);
+    ck_ok(hd__ckpt_st_open(scratch_write(&s, "w.safetensors", file, bytes), &st, &err));
+    const struct hd__ckpt_st_tensor *t = hd__ckpt_st_find(st, items[0].name);
     float back[6];
-    ck_ok(hd__st_read_f32(st, t, 0, 6, back, &err));
+    ck_ok(hd__ckpt_st_read_f32(st, t, 0, 6, back, &err));
     ck_assert_mem_eq(back, data, sizeof data);
-    ck_ok(hd__st_read_f32(st, hd__st_find(st, "b"), 0, 2, back, &err));
+    ck_ok(hd__ckpt_st_read_f32(st, hd__ckpt_st_find(st, "b"), 0, 2, back, &err));
     ck_assert_mem_eq(back, data, 8);
-    hd__st_close(st);
+    hd__ckpt_st_close(st);
     items[1].name = items[0].name;
-    ck_refused(hd__st_layout(items, 2, &head, &bytes, &err), HD_E_INVALID, "twice");
+    ck_refused(hd__ckpt_st_layout(items, 2, &head, &bytes, &err), HD_E_INVALID, "twice");
     free(file);
     hd__text_free(&head);
     scratch_finish(&s);

@@ -68,14 +68,14 @@ static const char *put_megatron(const struct scratch *s, uint8_t code, uint32_t 
 
 static void check_tokens(const char *path, uint32_t format, uint32_t token_bytes)
 {
-    struct hd__token_file f;
+    struct hd__data_token_file f;
     int32_t out[TOKENS];
-    ck_ok(hd__token_file_open(path, format, token_bytes, &f, &err));
+    ck_ok(hd__data_token_file_open(path, format, token_bytes, &f, &err));
     ck_assert_uint_eq(f.count, TOKENS);
-    ck_ok(hd__token_file_read(&f, 0, TOKENS, 251, out, &err));
+    ck_ok(hd__data_token_file_read(&f, 0, TOKENS, 251, out, &err));
     for (uint32_t i = 0; i < TOKENS; i++)
         ck_assert_int_eq(out[i], token(i));
-    hd__token_file_close(&f);
+    hd__data_token_file_close(&f);
 }
 
 START_TEST(formats)
@@ -103,15 +103,15 @@ START_TEST(numpy)
     static const char *const dtype[] = {"uint8", "uint16", "uint32", "int32", "int64"};
     for (size_t i = 0; i < HD__COUNT(dtype); i++) {
         char path[512];
-        struct hd__token_file f;
+        struct hd__data_token_file f;
         int32_t out[50];
         snprintf(path, sizeof path, "%s/tokens-%s.npy", GOLDEN, dtype[i]);
-        ck_ok(hd__token_file_open(path, HD__DATA_AUTO, 0, &f, &err));
+        ck_ok(hd__data_token_file_open(path, HD__DATA_AUTO, 0, &f, &err));
         ck_assert_uint_eq(f.count, 50);
-        ck_ok(hd__token_file_read(&f, 0, 50, 256, out, &err));
+        ck_ok(hd__data_token_file_read(&f, 0, 50, 256, out, &err));
         for (int32_t k = 0; k < 50; k++)
             ck_assert_int_eq(out[k], k * 5);
-        hd__token_file_close(&f);
+        hd__data_token_file_close(&f);
     }
 }
 END_TEST
@@ -119,26 +119,26 @@ END_TEST
 START_TEST(refusals)
 {
     struct scratch s;
-    struct hd__token_file f;
+    struct hd__data_token_file f;
     uint8_t idx[128];
     size_t n;
     scratch_init(&s);
-    ck_refused(hd__token_file_open("/nowhere/x.bin", 0, 0, &f, &err), HD_E_NOTFOUND, "/nowhere/x.bin");
-    ck_refused(hd__token_file_open(s.dir, 0, 0, &f, &err), HD_E_INVALID, "regular");
-    ck_refused(hd__token_file_open(scratch_write(&s, "empty", "", 0), 0, 0, &f, &err), HD_E_INVALID, "empty");
-    ck_refused(hd__token_file_open(scratch_write(&s, "odd.bin", "abc", 3), 0, 0, &f, &err), HD_E_CORRUPT,
+    ck_refused(hd__data_token_file_open("/nowhere/x.bin", 0, 0, &f, &err), HD_E_NOTFOUND, "/nowhere/x.bin");
+    ck_refused(hd__data_token_file_open(s.dir, 0, 0, &f, &err), HD_E_INVALID, "regular");
+    ck_refused(hd__data_token_file_open(scratch_write(&s, "empty", "", 0), 0, 0, &f, &err), HD_E_INVALID, "empty");
+    ck_refused(hd__data_token_file_open(scratch_write(&s, "odd.bin", "abc", 3), 0, 0, &f, &err), HD_E_CORRUPT,
                "odd.bin");
-    ck_refused(hd__token_file_open(put_llmc(&s, "l", 20240520, 3, 2), 0, 0, &f, &err), HD_E_UNSUPPORTED,
+    ck_refused(hd__data_token_file_open(put_llmc(&s, "l", 20240520, 3, 2), 0, 0, &f, &err), HD_E_UNSUPPORTED,
                "version 3");
-    ck_refused(hd__token_file_open(put_llmc(&s, "l", 20240520, 1, 4), 0, 0, &f, &err), HD_E_CORRUPT,
+    ck_refused(hd__data_token_file_open(put_llmc(&s, "l", 20240520, 1, 4), 0, 0, &f, &err), HD_E_CORRUPT,
                "promises 1000");
-    ck_refused(hd__token_file_open(put_llmc(&s, "l", 7, 1, 4), HD__DATA_LLMC, 0, &f, &err), HD_E_CORRUPT,
+    ck_refused(hd__data_token_file_open(put_llmc(&s, "l", 7, 1, 4), HD__DATA_LLMC, 0, &f, &err), HD_E_CORRUPT,
                "magic");
-    ck_refused(hd__token_file_open(scratch_write(&s, "x.npy", "abc", 3), 0, 0, &f, &err), HD_E_CORRUPT,
+    ck_refused(hd__data_token_file_open(scratch_write(&s, "x.npy", "abc", 3), 0, 0, &f, &err), HD_E_CORRUPT,
                "x.npy");
-    ck_refused(hd__token_file_open(put_megatron(&s, 7, 4, idx, &n), 0, 0, &f, &err), HD_E_UNSUPPORTED,
+    ck_refused(hd__data_token_file_open(put_megatron(&s, 7, 4, idx, &n), 0, 0, &f, &err), HD_E_UNSUPPORTED,
                "code 7");
-    ck_refused(hd__token_file_open(put_megatron(&s, 4, 2, idx, &n), 0, 0, &f, &err), HD_E_CORRUPT,
+    ck_refused(hd__data_token_file_open(put_megatron(&s, 4, 2, idx, &n), 0, 0, &f, &err), HD_E_CORRUPT,
                "sequence 1");
     scratch_finish(&s);
 }
@@ -157,14 +157,14 @@ START_TEST(scan)
     int32_t *out = hd__alloc(5000 * sizeof *out);
     for (size_t r = 0; r < HD__COUNT(rows); r++)
         for (size_t k = 0; k < HD__COUNT(places); k++) {
-            struct hd__token_file f = {.path = (char *)"mem", .at = at, .count = 5000, .type = rows[r].type};
+            struct hd__data_token_file f = {.path = (char *)"mem", .at = at, .count = 5000, .type = rows[r].type};
             struct hd_error other = HD_ERROR_INIT;
             memset(at, 0, 5000 * 8);
             memcpy(at + places[k] * rows[r].bytes, &rows[r].bad, rows[r].bytes);
-            ck_assert_int_eq(hd__token_file_read(&f, 0, 5000, rows[r].vocab, out, &other), HD_E_INVALID);
-            ck_refused(hd__token_file_scan(&f, 0, 5000, rows[r].vocab, &err), HD_E_INVALID, other.message);
-            ck_ok(hd__token_file_scan(&f, 0, places[k], rows[r].vocab, &err));
-            ck_ok(hd__token_file_scan(&f, places[k] + 1, 4999 - places[k], rows[r].vocab, &err));
+            ck_assert_int_eq(hd__data_token_file_read(&f, 0, 5000, rows[r].vocab, out, &other), HD_E_INVALID);
+            ck_refused(hd__data_token_file_scan(&f, 0, 5000, rows[r].vocab, &err), HD_E_INVALID, other.message);
+            ck_ok(hd__data_token_file_scan(&f, 0, places[k], rows[r].vocab, &err));
+            ck_ok(hd__data_token_file_scan(&f, places[k] + 1, 4999 - places[k], rows[r].vocab, &err));
         }
     free(out);
     free(tokens);
@@ -218,14 +218,14 @@ START_TEST(vocabulary)
     ck_ok(hd__data_read(d, 3, ids, labels, 0, SEQ, &err));
     hd__data_close(d);
     /* a negative id, and one that would be in range if it were cut to 32 bits */
-    struct hd__token_file f = {.path = (char *)"mem", .at = (uint8_t *)wide, .count = 40, .type = 5};
+    struct hd__data_token_file f = {.path = (char *)"mem", .at = (uint8_t *)wide, .count = 40, .type = 5};
     int32_t out[40];
     wide[7] = -1;
-    ck_refused(hd__token_file_read(&f, 0, 40, 250, out, &err), HD_E_INVALID, "token 7 is -1");
+    ck_refused(hd__data_token_file_read(&f, 0, 40, 250, out, &err), HD_E_INVALID, "token 7 is -1");
     wide[7] = INT64_C(0x100000003);
-    ck_refused(hd__token_file_read(&f, 0, 40, 250, out, &err), HD_E_INVALID, "token 7 is 4294967299");
-    ck_refused(hd__token_file_scan(&f, 0, 40, 250, &err), HD_E_INVALID, "token 7 is 4294967299");
-    ck_ok(hd__token_file_scan(&f, 8, 32, 250, &err));
+    ck_refused(hd__data_token_file_read(&f, 0, 40, 250, out, &err), HD_E_INVALID, "token 7 is 4294967299");
+    ck_refused(hd__data_token_file_scan(&f, 0, 40, 250, &err), HD_E_INVALID, "token 7 is 4294967299");
+    ck_ok(hd__data_token_file_scan(&f, 8, 32, 250, &err));
     scratch_finish(&s);
 }
 END_TEST
@@ -423,7 +423,7 @@ START_TEST(mix)
     struct hd__data_config c = {.sources = sources, .n_sources = 3, .mix = 1, .seq_len = SEQ, .vocab = 256};
     struct hd__data *d = open_one(&c);
     ck_assert_uint_eq(hd__data_sequences(d), 99);
-    for (uint32_t i = 0; i < 3 * HD__DATA_TURNS; i++) {
+    for (uint32_t i = 0; i < 3 * HD__DATA_MIX_SLOTS; i++) {
         ck_ok(hd__data_read(d, i, ids, labels, 0, SEQ, &err));
         uint32_t k = (uint32_t)ids[0] / 64;
         /* in order within a source, whatever the round */
@@ -461,24 +461,24 @@ START_TEST(prefetch)
         .sources = &source, .n_sources = 1, .seq_len = SEQ, .vocab = 256, .shuffle = 1};
     struct hd__data *d = open_one(&c);
     for (uint32_t depth = 0; depth < 4; depth++) {
-        struct hd__prefetch *p;
-        const struct hd__prefetch_config pc = {.data = d,
+        struct hd__data_prefetch *p;
+        const struct hd__data_prefetch_config pc = {.data = d,
                                                .number = row_number,
                                                .user = &batch,
                                                .first = 5,
                                                .rows = ROWS,
                                                .depth = depth,
-                                               .s = {{4, 3}, {7, 5}}};
-        ck_ok(hd__prefetch_start(&pc, &p, &err));
+                                               .ranges = {{4, 3}, {7, 5}}};
+        ck_ok(hd__data_prefetch_start(&pc, &p, &err));
         for (uint64_t r = 5; r < 200; r++) {
-            ck_ok(hd__prefetch_next(p, &got, &next, &err));
+            ck_ok(hd__data_prefetch_next(p, &got, &next, &err));
             for (uint32_t j = 0; j < ROWS; j++) {
                 ck_ok(hd__data_read(d, r * batch + j, ids, labels, 4, 8, &err));
                 ck_assert_mem_eq(got + j * 8, ids, 8 * sizeof *ids);
                 ck_assert_mem_eq(next + j * 8, labels, 8 * sizeof *ids);
             }
         }
-        hd__prefetch_stop(p);
+        hd__data_prefetch_stop(p);
     }
     hd__data_close(d);
     /* token 36 is 252 mod 251 = 1, the largest of the first 100 is 250 at position 215: the error comes with
@@ -487,18 +487,18 @@ START_TEST(prefetch)
     c.vocab = 250, c.shuffle = 0;
     d = open_one(&c);
     batch = 1;
-    struct hd__prefetch *p;
-    const struct hd__prefetch_config pc = {
-        .data = d, .number = row_number, .user = &batch, .rows = 1, .s = {{0, SEQ}}};
-    ck_ok(hd__prefetch_start(&pc, &p, &err));
+    struct hd__data_prefetch *p;
+    const struct hd__data_prefetch_config pc = {
+        .data = d, .number = row_number, .user = &batch, .rows = 1, .ranges = {{0, SEQ}}};
+    ck_ok(hd__data_prefetch_start(&pc, &p, &err));
     uint32_t bad = 0;
     while (token(bad) != 250)
         bad++;
     for (uint32_t r = 0; r < (bad - 1) / SEQ; r++)
-        ck_ok(hd__prefetch_next(p, &got, &next, &err));
-    ck_refused(hd__prefetch_next(p, &got, &next, &err), HD_E_INVALID, "is 250");
-    ck_refused(hd__prefetch_next(p, &got, &next, &err), HD_E_INVALID, "is 250");
-    hd__prefetch_stop(p);
+        ck_ok(hd__data_prefetch_next(p, &got, &next, &err));
+    ck_refused(hd__data_prefetch_next(p, &got, &next, &err), HD_E_INVALID, "is 250");
+    ck_refused(hd__data_prefetch_next(p, &got, &next, &err), HD_E_INVALID, "is 250");
+    hd__data_prefetch_stop(p);
     hd__data_close(d);
     scratch_finish(&s);
 }
@@ -508,18 +508,18 @@ END_TEST
 
 static void try_file(const char *path, uint32_t format)
 {
-    struct hd__token_file f;
+    struct hd__data_token_file f;
     int32_t out[64];
-    int32_t rc = hd__token_file_open(path, format, 0, &f, &err);
+    int32_t rc = hd__data_token_file_open(path, format, 0, &f, &err);
     if (rc) {
         ck_assert_ptr_nonnull(strstr(err.message, "/tmp/heddle-test-"));
         return;
     }
     for (uint64_t at = 0; at < f.count; at += 64)
-        hd__token_file_read(&f, at, HD__MIN(64, f.count - at), 256, out, &err);
-    ck_assert_int_eq(hd__token_file_read(&f, f.count, 1, 256, out, &err), HD_E_INVALID);
-    ck_assert_int_eq(hd__token_file_read(&f, UINT64_MAX, 2, 256, out, &err), HD_E_INVALID);
-    hd__token_file_close(&f);
+        hd__data_token_file_read(&f, at, HD__MIN(64, f.count - at), 256, out, &err);
+    ck_assert_int_eq(hd__data_token_file_read(&f, f.count, 1, 256, out, &err), HD_E_INVALID);
+    ck_assert_int_eq(hd__data_token_file_read(&f, UINT64_MAX, 2, 256, out, &err), HD_E_INVALID);
+    hd__data_token_file_close(&f);
 }
 
 START_TEST(hostile)

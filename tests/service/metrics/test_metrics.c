@@ -14,13 +14,13 @@ static struct hd_error err = HD_ERROR_INIT;
 START_TEST(crc)
 {
     uint8_t bytes[32] = {0};
-    ck_assert_uint_eq(hd__crc32c(bytes, 32), 0x8a9136aa);
+    ck_assert_uint_eq(hd__metrics_crc32c(bytes, 32), 0x8a9136aa);
     memset(bytes, 0xff, 32);
-    ck_assert_uint_eq(hd__crc32c(bytes, 32), 0x62a8ab43);
+    ck_assert_uint_eq(hd__metrics_crc32c(bytes, 32), 0x62a8ab43);
     for (uint8_t i = 0; i < 32; i++)
         bytes[i] = i;
-    ck_assert_uint_eq(hd__crc32c(bytes, 32), 0x46dd794e);
-    ck_assert_uint_eq(hd__crc32c("123456789", 9), 0xe3069283);
+    ck_assert_uint_eq(hd__metrics_crc32c(bytes, 32), 0x46dd794e);
+    ck_assert_uint_eq(hd__metrics_crc32c("123456789", 9), 0xe3069283);
 }
 END_TEST
 
@@ -31,12 +31,12 @@ START_TEST(events)
     struct hd__text out = {0};
     size_t bytes;
     char *golden = scratch_read(GOLDEN "/events.tfevents", &bytes);
-    hd__event_version(&out, 1700000000.25);
-    hd__event_restart(&out, 1700000000.25, 101);
+    hd__metrics_event_version(&out, 1700000000.25);
+    hd__metrics_event_restart(&out, 1700000000.25, 101);
     for (size_t i = 0; i < HD__COUNT(steps); i++) {
-        const struct hd__scalar scalars[] = {
+        const struct hd__metrics_scalar scalars[] = {
             {"train/loss", 5.5 / (double)steps[i]}, {"val/loss", NAN}, {"train/lr", 3e-4}};
-        hd__event_scalars(&out, 1700000000.5 + (double)steps[i], steps[i], scalars, 3);
+        hd__metrics_event_scalars(&out, 1700000000.5 + (double)steps[i], steps[i], scalars, 3);
     }
     ck_assert_uint_eq(out.length, bytes);
     ck_assert_mem_eq(out.at, golden, bytes);
@@ -48,20 +48,20 @@ END_TEST
 START_TEST(event_files)
 {
     struct scratch s;
-    struct hd__tensorboard *b;
-    const struct hd__scalar loss = {"train/loss", 1.5}, nothing = {"val/loss", NAN};
+    struct hd__metrics_event_writer *b;
+    const struct hd__metrics_scalar loss = {"train/loss", 1.5}, nothing = {"val/loss", NAN};
     struct hd__text wanted = {0};
     char path[512];
     int files = 0;
     scratch_init(&s);
     const char *folder = scratch_path(&s, "a/b");
     for (int run = 0; run < 2; run++) {
-        ck_ok(hd__tensorboard_open(folder, 0, &b, &err));
-        hd__tensorboard_step(b, 2.5, 7, &loss, 1);
-        hd__tensorboard_step(b, 2.5, 8, &nothing, 1);
-        hd__tensorboard_close(b);
+        ck_ok(hd__metrics_event_writer_open(folder, 0, &b, &err));
+        hd__metrics_event_writer_write(b, 2.5, 7, &loss, 1);
+        hd__metrics_event_writer_write(b, 2.5, 8, &nothing, 1);
+        hd__metrics_event_writer_close(b);
     }
-    hd__event_scalars(&wanted, 2.5, 7, &loss, 1);
+    hd__metrics_event_scalars(&wanted, 2.5, 7, &loss, 1);
     DIR *dir = opendir(folder);
     for (struct dirent *e; (e = readdir(dir));) {
         size_t bytes;
@@ -79,7 +79,7 @@ START_TEST(event_files)
     closedir(dir);
     ck_assert_int_eq(files, 2);
     scratch_write(&s, "file", "", 0);
-    ck_refused(hd__tensorboard_open(scratch_path(&s, "file/x"), 0, &b, &err), HD_E_IO, "file/x");
+    ck_refused(hd__metrics_event_writer_open(scratch_path(&s, "file/x"), 0, &b, &err), HD_E_IO, "file/x");
     hd__text_free(&wanted);
     scratch_finish(&s);
 }
@@ -124,7 +124,7 @@ static void write_steps(const char *path, int64_t resumed, int64_t first, int64_
                                             .val_loss = k % 2 ? NAN : 2,
                                             .lr = 3e-4,
                                             .tokens = 1000 * k};
-        hd__metrics_step(m, &row);
+        hd__metrics_log_step(m, &row);
     }
     hd__metrics_close(m);
     json_decref(start);

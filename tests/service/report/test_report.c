@@ -8,7 +8,7 @@
 #include "tests/suite.h"
 
 static json_t *report;
-static struct hd__verdict verdict;
+static struct hd__report_diagnosis verdict;
 
 static void begin(int ranks)
 {
@@ -65,9 +65,9 @@ static void ends(const char *code, int rank, const char *cause)
 
 static void expect(int kind, int rank, const char *words)
 {
-    hd__judge(report, &verdict);
-    ck_assert_msg(verdict.kind == kind && verdict.rank == rank && strstr(verdict.words, words), "%s, rank %d: %s",
-                  hd__verdict_name(verdict.kind), verdict.rank, verdict.words);
+    hd__report_diagnose(report, &verdict);
+    ck_assert_msg(verdict.kind == kind && verdict.rank == rank && strstr(verdict.summary, words), "%s, rank %d: %s",
+                  hd__report_diagnosis_name(verdict.kind), verdict.rank, verdict.summary);
     json_decref(report);
 }
 
@@ -78,7 +78,7 @@ START_TEST(nobody_waits)
     answers(1, "there");
     op(0, 0, 1, "all_reduce", 10, -1);
     op(1, 0, 1, "all_reduce", 10, -1);
-    expect(HD__VERDICT_NONE, -1, "");
+    expect(HD__DIAGNOSIS_NONE, -1, "");
 }
 END_TEST
 
@@ -91,7 +91,7 @@ START_TEST(one_is_late)
     }
     op(0, 0, 2, "reduce_scatter", 10, 20.04);
     op(1, 0, 2, "reduce_scatter", 10, 12);
-    expect(HD__VERDICT_LATE, 2, "rank 2 is 20.0 s late at #14 reduce_scatter(dp) fp32 sum count 10 of section micro, for which rank 0 "
+    expect(HD__DIAGNOSIS_LATE, 2, "rank 2 is 20.0 s late at #14 reduce_scatter(dp) fp32 sum count 10 of section micro, for which rank 0 "
                                 "waits; its place: section micro, instruction 3: feed");
 }
 END_TEST
@@ -106,7 +106,7 @@ START_TEST(one_is_late_behind_another)
     }
     op(0, 2, 1, "recv", 10, 30);
     op(1, 1, 1, "all_gather", 10, 29);
-    expect(HD__VERDICT_LATE, 2, "#7 all_gather(tp)");
+    expect(HD__DIAGNOSIS_LATE, 2, "#7 all_gather(tp)");
 }
 END_TEST
 
@@ -118,13 +118,13 @@ START_TEST(one_went_away)
         answers(r, r == 2 ? "instruction 3: feed" : "waiting");
         json_object_del(op(r, 0, 1, "all_reduce", 10, r == 2 ? -1 : 4), "completed");
     }
-    expect(HD__VERDICT_LATE, 2, "rank 2 is 4.0 s late at #7 all_reduce(dp)");
+    expect(HD__DIAGNOSIS_LATE, 2, "rank 2 is 4.0 s late at #7 all_reduce(dp)");
     begin(3);
     for (int r = 0; r < 3; r++) {
         answers(r, "waiting");
         op(r, 0, 1, "all_reduce", 10, r == 2 ? -1 : 4);
     }
-    expect(HD__VERDICT_STUCK, -1, "which all members have begun"); /* rank 2 is done with it */
+    expect(HD__DIAGNOSIS_STUCK, -1, "which all members have begun"); /* rank 2 is done with it */
 }
 END_TEST
 
@@ -135,7 +135,7 @@ START_TEST(one_does_not_answer)
     answers(1, "here");
     op(0, 0, 1, "all_reduce", 10, 6);
     op(1, 0, 1, "all_reduce", 10, 6);
-    expect(HD__VERDICT_SILENT, 2, "rank 2 does not answer; rank 0 has waited 6.0 s");
+    expect(HD__DIAGNOSIS_SILENT, 2, "rank 2 does not answer; rank 0 has waited 6.0 s");
 }
 END_TEST
 
@@ -146,7 +146,7 @@ START_TEST(one_died)
     answers(2, "here");
     op(2, 0, 1, "all_reduce", 10, 0.1);
     ends("peer lost", 1, "rank 1 died (its connection closed)");
-    expect(HD__VERDICT_DEAD, 1, "rank 1 died (its connection closed); rank 2 waited for it at #7 all_reduce(dp)");
+    expect(HD__DIAGNOSIS_DEAD, 1, "rank 1 died (its connection closed); rank 2 waited for it at #7 all_reduce(dp)");
 }
 END_TEST
 
@@ -170,7 +170,7 @@ START_TEST(one_takes_a_wrong_turn)
                 json_object_set_new(second, fields[_i].key, fields[_i].text ? json_string(fields[_i].text) : json_integer(fields[_i].number));
         }
         snprintf(words, sizeof words, "rank %d took a wrong turn: operation 2 of dp is ", odd);
-        expect(HD__VERDICT_MISMATCH, odd, words);
+        expect(HD__DIAGNOSIS_MISMATCH, odd, words);
     }
 }
 END_TEST
@@ -183,7 +183,7 @@ START_TEST(two_differ)
     op(0, 0, 1, "all_reduce", 10, 1);
     op(1, 0, 1, "all_reduce", 12, 1);
     ends("mismatch", 1, "rank 1: they differ");
-    expect(HD__VERDICT_MISMATCH, -1, "ranks 0 and 1 do not do the same: operation 1 of dp is #7 all_reduce(dp) fp32 sum count 10 in "
+    expect(HD__DIAGNOSIS_MISMATCH, -1, "ranks 0 and 1 do not do the same: operation 1 of dp is #7 all_reduce(dp) fp32 sum count 10 in "
                                     "section micro on rank 0, and #7 all_reduce(dp) fp32 sum count 12 in section micro on rank 1");
 }
 END_TEST
@@ -199,9 +199,9 @@ START_TEST(a_message_of_another_size)
         op(0, 2, 1, "send", 10, 1);
         op(1, 2, 1, "recv", 10 + more, 1);
         if (more)
-            expect(HD__VERDICT_MISMATCH, -1, "send");
+            expect(HD__DIAGNOSIS_MISMATCH, -1, "send");
         else
-            expect(HD__VERDICT_STUCK, -1, "all members have begun");
+            expect(HD__DIAGNOSIS_STUCK, -1, "all members have begun");
     }
 }
 END_TEST
@@ -215,16 +215,16 @@ START_TEST(one_joins_another_group)
         op(r, 0, 1, "all_reduce", 10, -1);
         op(r, r == 1, r == 1 ? 1 : 2, "all_reduce", 10, 3);
     }
-    expect(HD__VERDICT_MISMATCH, 1, "rank 1 took a wrong turn: its operation 2 is #7 all_reduce(tp)");
+    expect(HD__DIAGNOSIS_MISMATCH, 1, "rank 1 took a wrong turn: its operation 2 is #7 all_reduce(tp)");
     begin(2);
     for (int r = 0; r < 2; r++) {
         answers(r, "here");
         op(r, r, 1, "all_reduce", 10, 3);
     }
-    hd__judge(report, &verdict);
-    ck_assert_int_eq(verdict.kind, HD__VERDICT_CYCLE);
-    ck_assert_ptr_nonnull(strstr(verdict.words, "ranks wait for each other: rank 1 for #7 all_reduce(tp)"));
-    ck_assert_ptr_nonnull(strstr(verdict.words, "rank 0 for #7 all_reduce(dp)"));
+    hd__report_diagnose(report, &verdict);
+    ck_assert_int_eq(verdict.kind, HD__DIAGNOSIS_CYCLE);
+    ck_assert_ptr_nonnull(strstr(verdict.summary, "ranks wait for each other: rank 1 for #7 all_reduce(tp)"));
+    ck_assert_ptr_nonnull(strstr(verdict.summary, "rank 0 for #7 all_reduce(dp)"));
     json_decref(report);
 }
 END_TEST
@@ -235,7 +235,7 @@ START_TEST(a_reason_of_its_own)
     answers(0, "here");
     op(0, 0, 1, "all_reduce", 10, 1);
     ends("invalid", 1, "rank 1: step 3: the loss is nan");
-    expect(HD__VERDICT_FAILED, 1, "rank 1: step 3: the loss is nan");
+    expect(HD__DIAGNOSIS_FAILED, 1, "rank 1: step 3: the loss is nan");
 }
 END_TEST
 
@@ -250,8 +250,8 @@ START_TEST(large_ones)
         op(r, r > 0, 1, "all_reduce", 10, 3);
         json_object_set_new(rank_of(r), "operations", json_integer(INT64_C(1) << 62));
     }
-    hd__judge(report, &verdict);
-    ck_assert_int_eq(verdict.kind, HD__VERDICT_MISMATCH);
+    hd__report_diagnose(report, &verdict);
+    ck_assert_int_eq(verdict.kind, HD__DIAGNOSIS_MISMATCH);
     ck_assert_int_eq(verdict.rank, 0);
     json_decref(report);
     begin(2);
@@ -260,8 +260,8 @@ START_TEST(large_ones)
         op(r, r, 1, "all_reduce", 10, 3);
         json_object_set_new(rank_of(r), "operations", json_integer(INT64_C(1) << 62));
     }
-    hd__judge(report, &verdict);
-    ck_assert_int_eq(verdict.kind, HD__VERDICT_CYCLE);
+    hd__report_diagnose(report, &verdict);
+    ck_assert_int_eq(verdict.kind, HD__DIAGNOSIS_CYCLE);
     json_decref(report);
     begin(MANY);
     for (int r = 0; r < MANY; r++)
@@ -274,7 +274,7 @@ START_TEST(large_ones)
             op(r, 0, 2, "all_reduce", 10, 3 + r * 1e-3);
     }
     json_decref(members);
-    expect(HD__VERDICT_LATE, 1234, "rank 1234 is 6.0 s late at #14 all_reduce(dp)");
+    expect(HD__DIAGNOSIS_LATE, 1234, "rank 1234 is 6.0 s late at #14 all_reduce(dp)");
 }
 END_TEST
 
@@ -284,18 +284,18 @@ START_TEST(part_of_a_recorder)
 {
     static const int32_t members[] = {0, 1, 2};
     static char text[65536];
-    struct hd__flight *f = hd__flight_create(64);
+    struct hd__flight *f = hd__comm_flight_create(64);
     struct hd__flight_op sum = {.name = "all_reduce", .section = "micro", .block = "L0", .instr = 49, .dtype = HD_BF16, .redop = HD_SUM,
                                 .count = 1000, .bytes = 2000, .calls = 1, .root = -1, .tag = UINT64_MAX,
-                                .channel = hd__flight_channel(f, "dp", members, 3, -1, -1, 0)};
+                                .channel = hd__comm_flight_channel(f, "dp", members, 3, -1, -1, 0)};
     for (int i = 0; i < 100; i++) {
-        uint64_t n = hd__flight_start(f, &sum, hd__now());
-        hd__flight_wait(f, n, hd__now());
+        uint64_t n = hd__comm_flight_start(f, &sum, hd__now());
+        hd__comm_flight_wait(f, n, hd__now());
         if (i < 99)
-            hd__flight_end(f, n, hd__now(), HD_OK);
+            hd__comm_flight_end(f, n, hd__now(), HD_OK);
     }
     for (size_t room = sizeof text; room > 300; room /= 2) {
-        size_t bytes = hd__report_part(f, 1, "at home", text, room);
+        size_t bytes = hd__report_rank_dump(f, 1, "at home", text, room);
         json_t *part = json_loadb(text, bytes, 0, NULL), *ops = json_object_get(part, "ops"), *last;
         ck_assert_msg(json_is_object(part), "%zu bytes of %zu: %.*s", bytes, room, (int)bytes, text);
         ck_assert_uint_le(bytes, room);
@@ -311,7 +311,7 @@ START_TEST(part_of_a_recorder)
         }
         json_decref(part);
     }
-    hd__flight_destroy(f);
+    hd__comm_flight_destroy(f);
 }
 END_TEST
 
@@ -341,7 +341,7 @@ START_TEST(files)
     }
     ck_assert_msg(!hd__report_load(names, 2, &both, &err), "%s", err.message);
     ck_assert_str_eq(json_string_value(json_object_get(json_object_get(both, "verdict"), "kind")), "mismatch");
-    hd__report_words(both, &text);
+    hd__report_summary(both, &text);
     hd__report_table(both, &text);
     ck_assert_ptr_nonnull(strstr(text.at, ">      1  all_reduce     #7"));
     ck_assert_ptr_nonnull(strstr(text.at, "rank 1: #7 all_reduce(dp) fp32 sum count 10, tag 1"));
@@ -408,8 +408,8 @@ START_TEST(noise)
             else
                 json_object_set_new(channel, of_channel[x / 5 % HD__COUNT(of_channel)], strange(x / 64));
         }
-        hd__judge(report, &verdict);
-        hd__report_words(report, &text);
+        hd__report_diagnose(report, &verdict);
+        hd__report_summary(report, &text);
         hd__report_table(report, &text);
         hd__text_free(&text);
         json_decref(report);

@@ -43,10 +43,10 @@ static void run_open(struct run *r, const char *name, const char *kernels)
              r->golden.clip);
     compile_text(&r->compiled, text, NULL, 0, 1);
     config.compiled = r->compiled.c;
-    ck_assert_int_eq(hd__parameter_count(r->compiled.c), r->golden.parameters);
+    ck_assert_int_eq(hd__compiled_parameter_count(r->compiled.c), r->golden.parameters);
     r->exec = hd__exec_create(&config);
     ck_assert_msg(!hd__exec_open(r->exec, &err), "%s", err.message);
-    ck_assert_msg(!hd__init_from_files(hd__exec_program(r->exec), hd__exec_coord(r->exec), hd__exec_arena(r->exec),
+    ck_assert_msg(!hd__ckpt_init_from_safetensors(hd__exec_program(r->exec), hd__exec_coord(r->exec), hd__exec_host_arena(r->exec),
                                        r->compiled.c->info.weights, &err), "%s", err.message);
 }
 
@@ -60,13 +60,13 @@ static void run_close(struct run *r)
 static void section(struct run *r, const char *name)
 {
     struct hd_error err = HD_ERROR_INIT;
-    ck_assert_msg(!hd__exec_section(r->exec, name, &err), "%s: %s", err.where, err.message);
+    ck_assert_msg(!hd__exec_run_section(r->exec, name, &err), "%s: %s", err.where, err.message);
 }
 
 static double scalar(struct run *r, hd_tensor t)
 {
-    const void *data = hd__exec_data(r->exec, t);
-    return hd__tc(hd__exec_program(r->exec), t)->dtype == HD_F64 ? *(const double *)data : *(const float *)data;
+    const void *data = hd__exec_host_data(r->exec, t);
+    return hd__tensor_const(hd__exec_program(r->exec), t)->dtype == HD_F64 ? *(const double *)data : *(const float *)data;
 }
 
 /* Each gradient within 1e-5 of the norm of torch's; where the true gradient is zero (GPT-2's key bias), of an absolute floor. */
@@ -75,14 +75,14 @@ static void compare_gradients(struct run *r)
     struct hd_program *p = hd__exec_program(r->exec);
     for (uint32_t f = 0; f < p->flats.count; f++) {
         const struct hd__flat *flat = &p->flats.at[f];
-        const float *grad = hd__exec_data(r->exec, flat->grad);
+        const float *grad = hd__exec_host_data(r->exec, flat->grad);
         for (uint32_t k = 0; k < flat->n_params; k++) {
             const struct hd__param *param = &p->params.at[flat->params[k]];
             int64_t extents[HD_MAX_DIMS], count;
             double norm2 = 0, diff2 = 0;
             float *want;
-            for (int32_t d = 0; d < hd__tc(p, param->tensor)->ndim; d++)
-                extents[d] = p->dims.at[hd__tc(p, param->tensor)->dim[d]].extent;
+            for (int32_t d = 0; d < hd__tensor_const(p, param->tensor)->ndim; d++)
+                extents[d] = p->dims.at[hd__tensor_const(p, param->tensor)->dim[d]].extent;
             want = golden_part(r->golden.expected, "grad.", &param->desc, extents, &count);
             for (int64_t i = 0; i < count; i++) {
                 double got = grad[flat->offset[k] + i];
@@ -98,7 +98,7 @@ static void compare_gradients(struct run *r)
 
 static void set_hyper(struct run *r)
 {
-    double *hyper = hd__exec_data(r->exec, hd__exec_program(r->exec)->hyper);
+    double *hyper = hd__exec_host_data(r->exec, hd__exec_program(r->exec)->hyper);
     hyper[HD_HYPER_LR] = r->golden.lr;
     hyper[HD_HYPER_STEP] = (double)(r->step + 1);
     hyper[HD_HYPER_INV_SCALE] = 1;
@@ -146,10 +146,10 @@ START_TEST(predicates)
     struct hd_error err = HD_ERROR_INIT;
     struct run r = {0};
     run_open(&r, golden_names[0], "fast");
-    hd__section(hd__exec_program(r.exec), "update")->predicate = 2;
+    hd__program_section(hd__exec_program(r.exec), "update")->every = 2;
     set_hyper(&r);
     for (int64_t step = 1; step <= 4; step++) {
-        ck_assert_msg(!hd__exec_step(r.exec, step, &err), "%s: %s", err.where, err.message);
+        ck_assert_msg(!hd__exec_run_step(r.exec, step, &err), "%s: %s", err.where, err.message);
         ck_assert_int_eq(scalar(&r, hd__exec_program(r.exec)->norm2) > 0, step % 2 == 0);
     }
     run_close(&r);
@@ -162,7 +162,7 @@ static float *parameter(struct run *r, const char *name)
     for (uint32_t f = 0; f < p->flats.count; f++)
         for (uint32_t k = 0; k < p->flats.at[f].n_params; k++)
             if (!strcmp(p->params.at[p->flats.at[f].params[k]].desc.name, name))
-                return (float *)hd__exec_data(r->exec, p->flats.at[f].master) + p->flats.at[f].offset[k];
+                return (float *)hd__exec_host_data(r->exec, p->flats.at[f].master) + p->flats.at[f].offset[k];
     ck_abort_msg("no parameter %s", name);
 }
 
@@ -175,12 +175,12 @@ START_TEST(bad_numbers)
     struct run r = {0};
     run_open(&r, golden_names[0], "fast");
     set_hyper(&r);
-    ck_assert_int_eq(hd__exec_find_bad(r.exec, 1, where, &err), 0);
+    ck_assert_int_eq(hd__exec_find_nonfinite(r.exec, 1, where, &err), 0);
     *parameter(&r, norm) = 3e38f;
-    ck_assert_int_eq(hd__exec_find_bad(r.exec, 1, where, &err), 1);
+    ck_assert_int_eq(hd__exec_find_nonfinite(r.exec, 1, where, &err), 1);
     ck_assert_msg(!strncmp(where, "block L0, layernorm (section micro_last, ", 41), "%s", where);
     *parameter(&r, norm) = INFINITY;
-    ck_assert_int_eq(hd__exec_find_bad(r.exec, 1, where, &err), 1);
+    ck_assert_int_eq(hd__exec_find_nonfinite(r.exec, 1, where, &err), 1);
     ck_assert_str_eq(where, "parameter transformer.h.0.ln_1.weight, before the step");
     run_close(&r);
 }

@@ -1,14 +1,14 @@
 /* Drawing a chart: scales, axes, lines, the legend. */
-#include "cli/bench_chart.h"
+#include "cli/bench/chart.h"
 
 #include <math.h>
 #include <string.h>
 
 #include "core/base/base.h"
 
-enum { PANEL = HD__CHART_WIDTH / 2, LEFT = 62, RIGHT = 12, TOP = 62, BOTTOM = 46 };
+enum { PANEL = HD__BENCH_CHART_WIDTH / 2, LEFT = 62, RIGHT = 12, TOP = 62, BOTTOM = 46 };
 
-const char hd__chart_style[] =
+const char hd__bench_chart_style[] =
     ".chart{--ink:#1d2430;--soft:#57606f;--grid:#e1e5ea;--c0:#0072b2;--c1:#d55e00;--c2:#009e73;--c3:#cc79a7;--c4:#"
     "b07d00;"
     "--c5:#2f8fc4;--c6:#1d2430;--c7:#7a6a00}\n"
@@ -18,10 +18,10 @@ const char hd__chart_style[] =
     ".chart .grid{stroke:var(--grid)}.chart .axis{stroke:var(--soft)}.chart .line{fill:none;stroke-width:2}\n"
     ".chart .hit{fill:transparent}.chart .point:hover .mark{stroke:var(--ink);stroke-width:2}\n";
 
-static const char *const dashes[HD__CHART_COMMS] = {"none", "7 3", "2 3", "10 3 2 3", "none", "7 3", "2 3", "10 3 2 3"};
+static const char *const dashes[HD__BENCH_CHART_COMMS] = {"none", "7 3", "2 3", "10 3 2 3", "none", "7 3", "2 3", "10 3 2 3"};
 
 /* Around (0, 0). */
-static const char *const marks[HD__CHART_COMMS] = {
+static const char *const marks[HD__BENCH_CHART_COMMS] = {
     "M-4 0a4 4 0 1 0 8 0a4 4 0 1 0 -8 0",
     "M-4 -4H4V4H-4Z",
     "M0 -5L5 4H-5Z",
@@ -67,7 +67,7 @@ static double x_of(const struct panel *p, double bytes)
 static double y_of(const struct panel *p, double value)
 {
     double share = (log10(value) - p->y0) / (p->y1 - p->y0);
-    return p->top + HD__CHART_HEIGHT - BOTTOM - share * (HD__CHART_HEIGHT - TOP - BOTTOM);
+    return p->top + HD__BENCH_CHART_HEIGHT - BOTTOM - share * (HD__BENCH_CHART_HEIGHT - TOP - BOTTOM);
 }
 
 static void size_text(double bytes, char out[16])
@@ -107,7 +107,7 @@ static int scale(struct panel *p)
 
 static void x_axis(const struct panel *p)
 {
-    double y0 = p->top + TOP, y1 = p->top + HD__CHART_HEIGHT - BOTTOM;
+    double y0 = p->top + TOP, y1 = p->top + HD__BENCH_CHART_HEIGHT - BOTTOM;
     int span = (int)(p->x1 - p->x0), step = span > 21 ? 4 : span > 14 ? 3 : span > 7 ? 2 : 1;
     char text[16];
     for (int e = (int)ceil(p->x0); e <= p->x1; e += step) {
@@ -145,7 +145,7 @@ static void mark(FILE *file, double x, double y, int k)
     fprintf(
         file,
         "<path class=\"mark\" transform=\"translate(%.1f %.1f)\" d=\"%s\" fill=\"var(--c%d)\" stroke=\"var(--c%d)\"/>",
-        x, y, marks[k % HD__CHART_COMMS], k % HD__CHART_COMMS, k % HD__CHART_COMMS);
+        x, y, marks[k % HD__BENCH_CHART_COMMS], k % HD__BENCH_CHART_COMMS, k % HD__BENCH_CHART_COMMS);
 }
 
 static void point(const struct panel *p, const json_t *row, int k)
@@ -156,7 +156,7 @@ static void point(const struct panel *p, const json_t *row, int k)
     fprintf(p->file, "<g class=\"point\"><circle class=\"hit\" cx=\"%.1f\" cy=\"%.1f\" r=\"9\"/>", x, y);
     mark(p->file, x, y, k);
     fputs("<title>", p->file);
-    hd__put_xml(p->file, p->comm[k]);
+    hd__bench_put_xml(p->file, p->comm[k]);
     fprintf(p->file, ", %s: %.2f us, p99 %.2f us, busbw %.3f GB/s</title></g>\n", size, number(row, "time_us"),
             number(row, "p99_us"), number(row, "busbw_gbs"));
 }
@@ -166,7 +166,7 @@ static void line(const struct panel *p, int k)
     size_t i;
     json_t *row;
     fprintf(p->file, "<polyline class=\"line\" stroke=\"var(--c%d)\" stroke-dasharray=\"%s\" points=\"",
-            k % HD__CHART_COMMS, dashes[k % HD__CHART_COMMS]);
+            k % HD__BENCH_CHART_COMMS, dashes[k % HD__BENCH_CHART_COMMS]);
     json_array_foreach((json_t *)p->rows, i, row) if (drawn(p, row, p->comm[k]))
         fprintf(p->file, "%.1f,%.1f ", x_of(p, number(row, "bytes")), y_of(p, number(row, p->key)));
     fputs("\"/>\n", p->file);
@@ -180,7 +180,7 @@ static int panel(struct panel *p)
     x_axis(p);
     y_axis(p);
     fprintf(p->file, "<path class=\"axis\" fill=\"none\" d=\"M%d %dV%dH%d\"/>\n", p->left + LEFT, p->top + TOP,
-            p->top + HD__CHART_HEIGHT - BOTTOM, p->left + PANEL - RIGHT);
+            p->top + HD__BENCH_CHART_HEIGHT - BOTTOM, p->left + PANEL - RIGHT);
     for (int k = 0; k < p->n; k++)
         line(p, k);
     return 1;
@@ -193,16 +193,16 @@ static void legend(const struct panel *p)
         fprintf(p->file,
                 "<line class=\"line\" x1=\"%.0f\" x2=\"%.0f\" y1=\"%.0f\" y2=\"%.0f\" stroke=\"var(--c%d)\""
                 " stroke-dasharray=\"%s\"/>",
-                x, x + 34, y, y, k % HD__CHART_COMMS, dashes[k % HD__CHART_COMMS]);
+                x, x + 34, y, y, k % HD__BENCH_CHART_COMMS, dashes[k % HD__BENCH_CHART_COMMS]);
         mark(p->file, x + 17, y, k);
         fprintf(p->file, "<text class=\"head\" x=\"%.0f\" y=\"%.0f\">", x + 42, y + 4);
-        hd__put_xml(p->file, p->comm[k]);
+        hd__bench_put_xml(p->file, p->comm[k]);
         fputs("</text>\n", p->file);
         x += 68 + 7.6 * (double)strlen(p->comm[k]);
     }
 }
 
-void hd__put_xml(FILE *file, const char *plain)
+void hd__bench_put_xml(FILE *file, const char *plain)
 {
     struct hd__text text = {0};
     hd__text_add_xml(&text, plain);
@@ -210,7 +210,7 @@ void hd__put_xml(FILE *file, const char *plain)
     hd__text_free(&text);
 }
 
-int hd__chart(FILE *file, const json_t *rows, const char *const *comm, int n, const char *op, int in_place, int top)
+int hd__bench_write_chart(FILE *file, const json_t *rows, const char *const *comm, int n, const char *op, int in_place, int top)
 {
     struct panel p = {.file = file, .rows = rows, .comm = comm, .n = n, .op = op, .in_place = in_place, .top = top};
     p.key = "time_us";

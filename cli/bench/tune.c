@@ -2,7 +2,7 @@
  * go into a file. */
 #include <stdlib.h>
 
-#include "cli/bench.h"
+#include "cli/bench/bench.h"
 #include "cli/command.h"
 #include "runtime/comm/tuning_file.h"
 
@@ -18,7 +18,7 @@ struct best {
     uint64_t chunk;
 };
 
-struct trial {
+struct tune_trial {
     struct best *best;
     uint32_t n;
     const struct hd__tuning_rule *rule;
@@ -27,7 +27,7 @@ struct trial {
 
 static void on_row(void *user, const struct hd__bench_row *row)
 {
-    struct trial *t = user;
+    struct tune_trial *t = user;
     uint32_t i = 0;
     t->errors += row->errors;
     while (i < t->n && t->best[i].bytes != row->bytes)
@@ -43,7 +43,7 @@ static void on_row(void *user, const struct hd__bench_row *row)
     }
 }
 
-static int32_t try_one(struct hd__bench *bench, struct trial *t, const struct hd__algorithm *a, uint64_t chunk,
+static int32_t try_one(struct hd__bench *bench, struct tune_trial *t, const struct hd__algorithm *a, uint64_t chunk,
                        int any_order, struct hd_error *err)
 {
     struct hd__tuning tuning = {.any_order = any_order};
@@ -61,7 +61,7 @@ static int32_t try_one(struct hd__bench *bench, struct trial *t, const struct hd
 }
 
 /* Neighbours with the same winner are one rule; above the largest size measured its winner goes on. */
-static void add_rules(struct hd__tuning *out, const struct trial *t, uint32_t coll, int32_t ranks)
+static void add_rules(struct hd__tuning *out, const struct tune_trial *t, uint32_t coll, int32_t ranks)
 {
     for (uint32_t i = 0; i < t->n; i++) {
         const struct best *b = &t->best[i];
@@ -78,14 +78,14 @@ static int32_t tune_one(const struct hd__bench *asked, uint32_t op, uint32_t col
                         struct hd__tuning *out, struct hd_error *err)
 {
     struct best best[SIZES] = {0};
-    struct trial t = {.best = best};
+    struct tune_trial t = {.best = best};
     struct hd_comm_call call = {.coll = coll, .dtype = asked->dtype, .redop = HD_SUM, .count = 1};
     const struct hd__algorithm *a;
     int32_t rc = HD_OK, others = 0;
-    for (uint32_t i = 0; (a = hd__algorithm_at(i)); i++)
-        others += a->coll == coll && hd__algorithm_can(a, &call, asked->ranks, any_order);
-    for (uint32_t i = 0; (a = hd__algorithm_at(i)) && !rc && others > 0; i++) {
-        if (a->coll != coll || !hd__algorithm_can(a, &call, asked->ranks, any_order))
+    for (uint32_t i = 0; (a = hd__comm_algorithm_at(i)); i++)
+        others += a->coll == coll && hd__comm_algorithm_supports(a, &call, asked->ranks, any_order);
+    for (uint32_t i = 0; (a = hd__comm_algorithm_at(i)) && !rc && others > 0; i++) {
+        if (a->coll != coll || !hd__comm_algorithm_supports(a, &call, asked->ranks, any_order))
             continue;
         for (size_t k = 0; k < HD__COUNT(chunks) && !rc; k++) {
             struct hd__bench bench = *asked;
@@ -99,7 +99,7 @@ static int32_t tune_one(const struct hd__bench *asked, uint32_t op, uint32_t col
                 rc = try_one(&bench, &t, a, chunks[k], any_order, err);
         }
     }
-    if (!rc && hd__bench_speaks(asked))
+    if (!rc && hd__bench_is_root(asked))
         add_rules(out, &t, coll, asked->ranks);
     return rc;
 }
@@ -128,16 +128,16 @@ int hd__bench_tune(struct hd__bench *bench, const char *path, int any_order)
     int32_t rc = HD_OK;
     if (refused(bench))
         return HD__EXIT_REFUSED;
-    if (hd__bench_speaks(bench)) {
+    if (hd__bench_is_root(bench)) {
         printf("# comm-%s, %d ranks, %s: the best by size\n", bench->component->name, bench->ranks, hd_dtype_name(bench->dtype));
         printf("# %-14s %12s   %-14s %8s %12s\n", "op", "size", "algorithm", "chunk", "time (us)");
     }
     for (uint32_t i = 0; i < bench->n_ops && !rc; i++)
         if (colls[bench->ops[i]] && colls[bench->ops[i]] != HD_COLL_BARRIER)
             rc = tune_one(bench, bench->ops[i], colls[bench->ops[i]], any_order, &out, &err);
-    if (!rc && hd__bench_speaks(bench))
-        rc = hd__tuning_write(path, &out, &err);
-    hd__tuning_free(&out);
+    if (!rc && hd__bench_is_root(bench))
+        rc = hd__comm_tuning_write(path, &out, &err);
+    hd__comm_tuning_free(&out);
     if (rc)
         fprintf(stderr, "heddle bench: %s\n", err.message);
     return rc ? HD__EXIT_FAILED : HD__EXIT_DONE;

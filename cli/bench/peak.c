@@ -3,13 +3,13 @@
 #include <jansson.h>
 #include <stdlib.h>
 
-#include "cli/bench.h"
+#include "cli/bench/bench.h"
 #include "cli/command.h"
 #include "runtime/rendezvous/host_store.h"
 
 enum { TRIES = 10 };
 
-static const struct stream {
+static const struct stream_kernel {
     const char *name;
     uint32_t op, n_in;
 } streams[] = {{"fill", HD_OP_FILL0, 0}, {"copy", HD_OP_COPY, 1}, {"add", HD_OP_ADD, 2}};
@@ -25,7 +25,7 @@ struct peak {
 
 /* ---- output */
 
-static void row(const struct peak *p, const char *what, const char *dtype, double value, const char *unit)
+static void print_row(const struct peak *p, const char *what, const char *dtype, double value, const char *unit)
 {
     if (p->json)
         json_array_append_new(p->rows, json_pack("{s:s, s:s, s:f, s:s}", "what", what, "dtype", dtype, "value", value,
@@ -44,7 +44,7 @@ static uint32_t memory_kind(const struct peak *p)
     return p->ops->caps & HD_DEVICE_HOST_MEMORY ? HD_MEM_HOST : HD_MEM_DEVICE;
 }
 
-static int32_t take_memory(struct peak *p, struct hd_error *err)
+static int32_t alloc_memory(struct peak *p, struct hd_error *err)
 {
     int32_t rc = HD_OK;
     for (int i = 0; i < 3 && !rc; i++) {
@@ -56,7 +56,7 @@ static int32_t take_memory(struct peak *p, struct hd_error *err)
     return rc;
 }
 
-static void give_memory(struct peak *p)
+static void free_memory(struct peak *p)
 {
     for (int i = 0; i < 3; i++)
         if (p->memory[i] && p->ops->alloc)
@@ -83,7 +83,7 @@ static int32_t best_time(const struct peak *p, struct hd_kernel *k, double *best
     return rc;
 }
 
-static int32_t stream_once(const struct peak *p, const struct stream *s, struct hd_error *err)
+static int32_t stream_once(const struct peak *p, const struct stream_kernel *s, struct hd_error *err)
 {
     struct hd_operand x[3];
     struct hd_kernel *k;
@@ -101,7 +101,7 @@ static int32_t stream_once(const struct peak *p, const struct stream *s, struct 
     rc = best_time(p, k, &seconds, err);
     p->ops->release(p->device, k);
     if (!rc)
-        row(p, s->name, "fp32", (double)p->bytes * (s->n_in + 1) / seconds / 1e9, "GB/s");
+        print_row(p, s->name, "fp32", (double)p->bytes * (s->n_in + 1) / seconds / 1e9, "GB/s");
     return rc;
 }
 
@@ -112,12 +112,12 @@ static int32_t measure(struct peak *p, struct hd_error *err)
     static const uint32_t dtypes[] = {HD_F32, HD_BF16, HD_F16, HD_F64};
     int32_t rc;
     for (size_t i = 0; i < HD__COUNT(dtypes); i++)
-        row(p, "product", hd_dtype_name(dtypes[i]),
+        print_row(p, "product", hd_dtype_name(dtypes[i]),
             p->ops->peak_flops ? p->ops->peak_flops(p->device, dtypes[i]) / 1e9 : 0, "GFLOP/s");
-    rc = take_memory(p, err);
+    rc = alloc_memory(p, err);
     for (size_t i = 0; i < HD__COUNT(streams) && !rc; i++)
         rc = stream_once(p, &streams[i], err);
-    give_memory(p);
+    free_memory(p);
     return rc;
 }
 
@@ -131,10 +131,10 @@ static int32_t open_device(struct peak *p, struct hd__plugins *plugins, const ch
     if ((rc = hd__plugin_find(plugins, HD_KIND_DEVICE, name, &c, err)) || (rc = hd__plugin_probe(plugins, c, err)))
         return rc;
     settings = hd__arena_alloc(arena, HD__MAX(c->settings_size, (size_t)1));
-    if ((rc = hd__bench_settings(c, set, sets, settings, arena, err)))
+    if ((rc = hd__bench_parse_settings(c, set, sets, settings, arena, err)))
         return rc;
     p->ops = &c->ops.device;
-    return p->ops->open(hd__comm_host(), settings, &place, &p->device, err);
+    return p->ops->open(hd__store_host_table(), settings, &place, &p->device, err);
 }
 
 static void print_json(const struct peak *p, const char *device)

@@ -1,13 +1,13 @@
 /* core/plugin/registry: inside the room: what the registry holds. */
-#ifndef HD_CORE_PLUGIN_REGISTRY_H
-#define HD_CORE_PLUGIN_REGISTRY_H
+#ifndef HD_CORE_PLUGIN_INTERNAL_H
+#define HD_CORE_PLUGIN_INTERNAL_H
 
 #include "core/plugin/plugin.h"
 #include "core/plugin/search.h"
 
 struct hd__plugins {
     const struct hd_host *host;
-    struct hd__folders folders;
+    struct hd__plugin_folders folders;
     struct hd__arena arena;
     HD__ARRAY(struct hd__component *) loaded;
     HD__ARRAY(struct hd__plugin_entry) entries; /* of the last scan */

@@ -5,7 +5,7 @@
 #include <sys/utsname.h>
 #include <unistd.h>
 
-#include "cli/bench.h"
+#include "cli/bench/bench.h"
 
 /* "model name      : X" */
 static void processor(char out[96])
@@ -25,7 +25,7 @@ static void processor(char out[96])
         fclose(f);
 }
 
-void hd__bench_machine(char out[256])
+void hd__bench_machine_text(char out[256])
 {
     char cpu[96];
     struct utsname kernel;

@@ -3,19 +3,19 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "cli/bench.h"
+#include "cli/bench/bench.h"
 
-struct column {
+struct table_column {
     const char *key, *head, *unit;
     int width, digits;
 };
 
-static const struct column places[] = {{"time_us", "time", "(us)", 10, 2},
+static const struct table_column base_columns[] = {{"time_us", "time", "(us)", 10, 2},
                                        {"p99_us", "p99", "(us)", 10, 2},
                                        {"algbw_gbs", "algbw", "(GB/s)", 7, 2},
                                        {"busbw_gbs", "busbw", "(GB/s)", 7, 2},
                                        {"errors", "#", "wrong", 6, 0}};
-static const struct column hiding[] = {{"products", "products", "", 10, 0},
+static const struct table_column overlap_columns[] = {{"products", "products", "", 10, 0},
                                        {"products_us", "products", "(us)", 12, 2},
                                        {"alone_us", "alone", "(us)", 12, 2},
                                        {"both_us", "both", "(us)", 12, 2},
@@ -23,23 +23,23 @@ static const struct column hiding[] = {{"products", "products", "", 10, 0},
                                        {"hidden_percent", "hidden", "(%)", 8, 0},
                                        {"errors", "#", "wrong", 6, 0}};
 /* The first decides which transport is the best, and stands before its mark. */
-static const struct column beside[] = {
+static const struct table_column comparison_columns[] = {
     {"time_us", "time", "(us)", 10, 2}, {"p99_us", "p99", "(us)", 10, 2}, {"busbw_gbs", "busbw", "(GB/s)", 7, 2}};
-static const struct column beside_hiding[] = {{"exposed_us", "exposed", "(us)", 10, 2},
+static const struct table_column overlap_comparison_columns[] = {{"exposed_us", "exposed", "(us)", 10, 2},
                                               {"alone_us", "alone", "(us)", 10, 2},
                                               {"hidden_percent", "hidden", "(%)", 7, 0}};
 
-enum { BESIDE = HD__COUNT(beside), ALL_COLUMNS = 3 /* so many transports fit beside each other with all of them */ };
+enum { N_COMPARISON = HD__COUNT(comparison_columns), ALL_COLUMNS = 3 /* so many transports fit beside each other with all of them */ };
 
-static size_t columns_of(const struct hd__bench *b, const struct column **columns)
+static size_t columns_of(const struct hd__bench *b, const struct table_column **columns)
 {
-    *columns = b->device ? hiding : places;
-    return b->device ? HD__COUNT(hiding) : HD__COUNT(places);
+    *columns = b->device ? overlap_columns : base_columns;
+    return b->device ? HD__COUNT(overlap_columns) : HD__COUNT(base_columns);
 }
 
-static const struct column *beside_of(const struct hd__bench *b)
+static const struct table_column *comparison_columns_of(const struct hd__bench *b)
 {
-    return b->device ? beside_hiding : beside;
+    return b->device ? overlap_comparison_columns : comparison_columns;
 }
 
 static const char *place_name(int in_place)
@@ -67,14 +67,14 @@ static void heading(const struct hd__bench *b, uint32_t op)
 
 /* ---- one transport */
 
-static int halves(const struct hd__bench *b, uint32_t op)
+static int placement_count(const struct hd__bench *b, uint32_t op)
 {
     return b->both && hd__bench_has_in_place(op) ? 2 : 1;
 }
 
 static void columns_head(const struct hd__bench *b, int n, int unit)
 {
-    const struct column *at;
+    const struct table_column *at;
     size_t count = columns_of(b, &at);
     for (int half = 0; half < n; half++)
         for (size_t c = 0; c < count; c++)
@@ -84,9 +84,9 @@ static void columns_head(const struct hd__bench *b, int n, int unit)
 
 static void table_head(const struct hd__bench *b, uint32_t op)
 {
-    const struct column *at;
+    const struct table_column *at;
     size_t count = columns_of(b, &at);
-    int n = halves(b, op), width = 0;
+    int n = placement_count(b, op), width = 0;
     for (size_t c = 0; c < count; c++)
         width += at[c].width;
     heading(b, op);
@@ -99,11 +99,11 @@ static void table_head(const struct hd__bench *b, uint32_t op)
     columns_head(b, n, 1);
 }
 
-void hd__bench_table_row(struct hd__bench_table *t, uint32_t op, const json_t *row)
+void hd__bench_print_row(struct hd__bench_table *t, uint32_t op, const json_t *row)
 {
-    const struct column *at;
+    const struct table_column *at;
     size_t count = columns_of(t->bench, &at);
-    int n = halves(t->bench, op), second = n == 2 && json_is_true(json_object_get(row, "in_place"));
+    int n = placement_count(t->bench, op), second = n == 2 && json_is_true(json_object_get(row, "in_place"));
     if (!t->started || t->op != op)
         table_head(t->bench, op);
     t->started = 1;
@@ -119,7 +119,7 @@ void hd__bench_table_row(struct hd__bench_table *t, uint32_t op, const json_t *r
 
 /* ---- several */
 
-const json_t *hd__bench_row_at(const json_t *rows, const char *comm, const char *op, int in_place, uint64_t bytes)
+const json_t *hd__bench_find_row(const json_t *rows, const char *comm, const char *op, int in_place, uint64_t bytes)
 {
     size_t i;
     json_t *row;
@@ -130,12 +130,12 @@ const json_t *hd__bench_row_at(const json_t *rows, const char *comm, const char 
     return NULL;
 }
 
-int hd__bench_best(const json_t *rows, const char *const *comm, int n, const char *op, int in_place, uint64_t bytes)
+int hd__bench_fastest(const json_t *rows, const char *const *comm, int n, const char *op, int in_place, uint64_t bytes)
 {
     int best = -1;
     double least = 0;
     for (int i = 0; i < n; i++) {
-        const json_t *row = hd__bench_row_at(rows, comm[i], op, in_place, bytes);
+        const json_t *row = hd__bench_find_row(rows, comm[i], op, in_place, bytes);
         double time = number(row, json_object_get(row, "exposed_us") ? "exposed_us" : "time_us");
         if (row && !number(row, "errors") && (best < 0 || time < least)) {
             best = i;
@@ -145,9 +145,9 @@ int hd__bench_best(const json_t *rows, const char *const *comm, int n, const cha
     return best;
 }
 
-static int shown(size_t column, int n)
+static int shown(size_t table_column, int n)
 {
-    return n <= ALL_COLUMNS || column != 1;
+    return n <= ALL_COLUMNS || table_column != 1;
 }
 
 /* "libfabric:provider=tcp" without the names of options: "libfabric:tcp" */
@@ -163,11 +163,11 @@ static const char *short_name(const char *comm, char out[64])
     return out;
 }
 
-static void side_head(const struct column *at, const char *const *comm, int n)
+static void comparison_head(const struct table_column *at, const char *const *comm, int n)
 {
     char name[64];
     int width = 1;
-    for (size_t c = 0; c < BESIDE; c++)
+    for (size_t c = 0; c < N_COMPARISON; c++)
         width += shown(c, n) ? at[c].width : 0;
     printf("#%10s", "");
     for (int i = 0; i < n; i++)
@@ -175,21 +175,21 @@ static void side_head(const struct column *at, const char *const *comm, int n)
     for (int unit = 0; unit < 2; unit++) {
         printf("\n#%10s", unit ? "(B)" : "size");
         for (int i = 0; i < n; i++)
-            for (size_t c = 0; c < BESIDE; c++)
+            for (size_t c = 0; c < N_COMPARISON; c++)
                 if (shown(c, n))
                     printf("%*s%s", at[c].width, unit ? at[c].unit : at[c].head, c ? "" : " ");
     }
     printf("\n");
 }
 
-static void side_row(const struct column *at, const json_t *rows, const char *const *comm, int n, const char *op,
+static void comparison_row(const struct table_column *at, const json_t *rows, const char *const *comm, int n, const char *op,
                      int in_place, uint64_t bytes)
 {
-    int best = hd__bench_best(rows, comm, n, op, in_place, bytes);
+    int best = hd__bench_fastest(rows, comm, n, op, in_place, bytes);
     printf("%11llu", (unsigned long long)bytes);
     for (int i = 0; i < n; i++) {
-        const json_t *row = hd__bench_row_at(rows, comm[i], op, in_place, bytes);
-        for (size_t c = 0; c < BESIDE; c++) {
+        const json_t *row = hd__bench_find_row(rows, comm[i], op, in_place, bytes);
+        for (size_t c = 0; c < N_COMPARISON; c++) {
             const char *mark = number(row, "errors") > 0 ? "!" : i == best ? "*" : " ";
             if (shown(c, n))
                 printf("%*.*f%s", at[c].width, at[c].digits, number(row, at[c].key), c ? "" : mark);
@@ -198,7 +198,7 @@ static void side_row(const struct column *at, const json_t *rows, const char *co
     printf("\n");
 }
 
-void hd__bench_side_by_side(const struct hd__bench *b, const char *const *comm, int n, const json_t *rows)
+void hd__bench_print_comparison(const struct hd__bench *b, const char *const *comm, int n, const json_t *rows)
 {
     for (uint32_t k = 0; k < b->n_ops; k++)
         for (int in_place = 0; in_place < 2; in_place++) {
@@ -208,15 +208,15 @@ void hd__bench_side_by_side(const struct hd__bench *b, const char *const *comm, 
             json_array_foreach((json_t *)rows, i, row)
             {
                 uint64_t bytes = (uint64_t)number(row, "bytes");
-                if (hd__bench_row_at(rows, comm[0], op, in_place, bytes) != row)
+                if (hd__bench_find_row(rows, comm[0], op, in_place, bytes) != row)
                     continue;
                 if (!seen++) {
                     heading(b, b->ops[k]);
                     printf("# %s; *: the %s; !: wrong results\n", place_name(in_place),
                            b->device ? "least exposed" : "fastest");
-                    side_head(beside_of(b), comm, n);
+                    comparison_head(comparison_columns_of(b), comm, n);
                 }
-                side_row(beside_of(b), rows, comm, n, op, in_place, bytes);
+                comparison_row(comparison_columns_of(b), rows, comm, n, op, in_place, bytes);
             }
         }
 }

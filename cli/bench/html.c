@@ -6,13 +6,13 @@
 #include <string.h>
 #include <time.h>
 
-#include "cli/bench.h"
-#include "cli/bench_chart.h"
+#include "cli/bench/bench.h"
+#include "cli/bench/chart.h"
 
 struct page {
     FILE *file;
     const json_t *rows;
-    const char *comm[HD__CHART_COMMS];
+    const char *comm[HD__BENCH_CHART_COMMS];
     int n;
 };
 
@@ -63,7 +63,7 @@ static void table_head(const struct page *p, int in_place)
             in_place ? "in place" : "out of place");
     for (int k = 0; k < p->n; k++) {
         fputs("<th class=\"first group\" colspan=\"4\">", p->file);
-        hd__put_xml(p->file, p->comm[k]);
+        hd__bench_put_xml(p->file, p->comm[k]);
         fputs("</th>", p->file);
     }
     fputs("</tr><tr><th>size (B)</th>", p->file);
@@ -108,14 +108,14 @@ static void table(const struct page *p, const char *op, int in_place)
     json_array_foreach((json_t *)p->rows, i, row)
     {
         uint64_t bytes = (uint64_t)number(row, "bytes");
-        if (hd__bench_row_at(p->rows, p->comm[0], op, in_place, bytes) != row)
+        if (hd__bench_find_row(p->rows, p->comm[0], op, in_place, bytes) != row)
             continue;
         if (!seen++)
             table_head(p, in_place);
-        int best = hd__bench_best(p->rows, p->comm, p->n, op, in_place, bytes);
+        int best = hd__bench_fastest(p->rows, p->comm, p->n, op, in_place, bytes);
         fprintf(p->file, "<tr><td>%llu</td>", (unsigned long long)bytes);
         for (int k = 0; k < p->n; k++)
-            cell(p, hd__bench_row_at(p->rows, p->comm[k], op, in_place, bytes), p->n > 1 && best == k);
+            cell(p, hd__bench_find_row(p->rows, p->comm[k], op, in_place, bytes), p->n > 1 && best == k);
         fputs("</tr>\n", p->file);
     }
     if (seen)
@@ -139,8 +139,8 @@ static void chart(const struct page *p, const char *op, int in_place)
     fprintf(p->file,
             "<div class=\"wide\"><svg class=\"chart\" viewBox=\"0 0 %d %d\" role=\"img\" aria-label=\"%s: time and bus bandwidth over "
             "size\">\n",
-            HD__CHART_WIDTH, HD__CHART_HEIGHT, op);
-    hd__chart(p->file, p->rows, p->comm, p->n, op, in_place, 0);
+            HD__BENCH_CHART_WIDTH, HD__BENCH_CHART_HEIGHT, op);
+    hd__bench_write_chart(p->file, p->rows, p->comm, p->n, op, in_place, 0);
     fputs("</svg></div>\n", p->file);
 }
 
@@ -158,7 +158,7 @@ static void operation(const struct page *p, const json_t *row)
 static struct page page_of(const char *path, const json_t *rows)
 {
     struct page p = {.file = fopen(path, "w"), .rows = rows};
-    for (size_t i = 0; i < json_array_size(rows) && p.n < HD__CHART_COMMS; i++)
+    for (size_t i = 0; i < json_array_size(rows) && p.n < HD__BENCH_CHART_COMMS; i++)
         if (first_of(rows, i, "comm"))
             p.comm[p.n++] = word(json_array_get(rows, i), "comm");
     return p;
@@ -170,9 +170,9 @@ static int32_t close_page(const struct page *p, const char *path, struct hd_erro
     return fclose(p->file) || bad ? hd_fail(err, HD_E_IO, "%s: cannot be written: %s", path, strerror(errno)) : HD_OK;
 }
 
-int32_t hd__bench_svg(const char *path, const char *title, const json_t *rows, struct hd_error *err)
+int32_t hd__bench_write_svg(const char *path, const char *title, const json_t *rows, struct hd_error *err)
 {
-    enum { HEAD = 36, STEP = HD__CHART_HEIGHT + HEAD };
+    enum { HEAD = 36, STEP = HD__BENCH_CHART_HEIGHT + HEAD };
     struct page p = page_of(path, rows);
     int top = HEAD, charts = 0;
     if (!p.file)
@@ -183,14 +183,14 @@ int32_t hd__bench_svg(const char *path, const char *title, const json_t *rows, s
             "<svg xmlns=\"http://www.w3.org/2000/svg\" class=\"chart\" viewBox=\"0 0 %d %d\">\n<style>\n%s"
             ".back{fill:#fff}@media(prefers-color-scheme:dark){.back{fill:#12161d}}\n</style>\n"
             "<rect class=\"back\" width=\"100%%\" height=\"100%%\"/>\n<text x=\"12\" y=\"24\">%s</text>\n",
-            HD__CHART_WIDTH, HEAD + charts * STEP, hd__chart_style, title);
+            HD__BENCH_CHART_WIDTH, HEAD + charts * STEP, hd__bench_chart_style, title);
     for (size_t i = 0; i < json_array_size(rows); i++) {
         const json_t *row = json_array_get(rows, i);
         const char *op = word(row, "op");
         if (!first_of(rows, i, "op") || number(row, "bytes") <= 0)
             continue;
         fprintf(p.file, "<text class=\"head\" x=\"12\" y=\"%d\">%s, %s</text>\n", top + 18, op, word(row, "dtype"));
-        hd__chart(p.file, rows, p.comm, p.n, op, !has(&p, op, 0), top + HEAD - 16);
+        hd__bench_write_chart(p.file, rows, p.comm, p.n, op, !has(&p, op, 0), top + HEAD - 16);
         top += STEP;
     }
     fputs("</svg>\n", p.file);
@@ -206,12 +206,12 @@ static void put_command(FILE *file, const char *const *words)
     fprintf(file, "<p>%s: <code>heddle", day);
     for (; *words; words++) {
         putc(' ', file);
-        hd__put_xml(file, *words);
+        hd__bench_put_xml(file, *words);
     }
     fputs("</code></p>\n", file);
 }
 
-int32_t hd__bench_html(const char *path, const char *title, const char *const *words, const json_t *rows, struct hd_error *err)
+int32_t hd__bench_write_html(const char *path, const char *title, const char *const *words, const json_t *rows, struct hd_error *err)
 {
     struct page p = page_of(path, rows);
     if (!p.file)
@@ -219,7 +219,7 @@ int32_t hd__bench_html(const char *path, const char *title, const char *const *w
     fprintf(p.file,
             "<!doctype html>\n<html lang=\"en\"><meta charset=\"utf-8\"><meta name=\"viewport\""
             " content=\"width=device-width\">\n<title>heddle bench: transports</title>\n<style>\n%s%s</style>\n",
-            style, hd__chart_style);
+            style, hd__bench_chart_style);
     fprintf(p.file,
             "<h1>Transports side by side</h1>\n<p>%s</p>\n<p>time: the median over batches of the mean of calls back to"
             " back, of the slowest rank; p50, p99: of single calls; busbw: as nccl-tests defines it</p>\n",

@@ -1,6 +1,6 @@
 /* cli/bench: what the parts of `heddle bench` share. */
-#ifndef HD_CLI_BENCH_H
-#define HD_CLI_BENCH_H
+#ifndef HD_CLI_BENCH_BENCH_H
+#define HD_CLI_BENCH_BENCH_H
 
 #include <jansson.h>
 
@@ -9,23 +9,23 @@
 #include "service/launch/launch.h"
 
 /* OPTION=VALUE words into a component's settings; the rest gets its defaults. */
-int32_t hd__bench_settings(const struct hd__component *component, const char *const *set, int sets, void *settings,
+int32_t hd__bench_parse_settings(const struct hd__component *component, const char *const *set, int sets, void *settings,
                            struct hd__arena *arena, struct hd_error *err);
 /* "PROCESSOR, 8 cores, 64 GiB, Linux 6.1" */
-void hd__bench_machine(char out[256]);
+void hd__bench_machine_text(char out[256]);
 
 /* ---- this process among the ranks of another launcher (bench_meet.c) */
-struct hd__bench_meeting {
-    struct hd__place_in_job place;
-    struct hd__bench_among among; /* store: NULL before they have met */
+struct hd__bench_launch {
+    struct hd__launch_env env;
+    struct hd__bench_external external; /* store: NULL before they have met */
     struct hd__server *server;    /* of the rank that serves the rendezvous */
 };
 /* Where there are others, bench->among and bench->ranks say so from here on. */
 /* `asked`: --ranks, 0 without it. */
-int32_t hd__bench_find_others(struct hd__bench_meeting *m, struct hd__bench *bench, int32_t asked, int overlap, struct hd_error *err);
-int32_t hd__bench_meet(struct hd__bench_meeting *m, const struct hd__bench *bench, struct hd_error *err);
+int32_t hd__bench_detect_launch(struct hd__bench_launch *m, struct hd__bench *bench, int32_t asked, int overlap, struct hd_error *err);
+int32_t hd__bench_connect(struct hd__bench_launch *m, const struct hd__bench *bench, struct hd_error *err);
 /* Waits for the others so long, where they meet here. */
-void hd__bench_leave(struct hd__bench_meeting *m, double timeout);
+void hd__bench_disconnect(struct hd__bench_launch *m, double timeout);
 
 /* ---- rows are those of --json; `comm` is a transport as the command line names it (bench_table.c) */
 
@@ -35,20 +35,20 @@ struct hd__bench_table {
     uint32_t op; /* of the newest row */
     int started;
 };
-void hd__bench_table_row(struct hd__bench_table *table, uint32_t op, const json_t *row);
+void hd__bench_print_row(struct hd__bench_table *table, uint32_t op, const json_t *row);
 /* Several, after all were measured. */
-void hd__bench_side_by_side(const struct hd__bench *bench, const char *const *comm, int n, const json_t *rows);
+void hd__bench_print_comparison(const struct hd__bench *bench, const char *const *comm, int n, const json_t *rows);
 /* NULL: there is none. */
-const json_t *hd__bench_row_at(const json_t *rows, const char *comm, const char *op, int in_place, uint64_t bytes);
+const json_t *hd__bench_find_row(const json_t *rows, const char *comm, const char *op, int in_place, uint64_t bytes);
 /* The index of the fastest at this size, of those without wrong results; -1: none. */
-int hd__bench_best(const json_t *rows, const char *const *comm, int n, const char *op, int in_place, uint64_t bytes);
+int hd__bench_fastest(const json_t *rows, const char *const *comm, int n, const char *op, int in_place, uint64_t bytes);
 
 /* heddle bench --html FILE: a page with charts of each operation and the numbers. */
-int32_t hd__bench_html(const char *path, const char *title, const char *const *words, const json_t *rows, struct hd_error *err);
+int32_t hd__bench_write_html(const char *path, const char *title, const char *const *words, const json_t *rows, struct hd_error *err);
 /* heddle bench --tune FILE: the best algorithm by size for each operation asked for. Returns an exit code. */
 int hd__bench_tune(struct hd__bench *bench, const char *path, int any_order);
 /* heddle bench --svg FILE: the charts alone, a picture. */
-int32_t hd__bench_svg(const char *path, const char *title, const json_t *rows, struct hd_error *err);
+int32_t hd__bench_write_svg(const char *path, const char *title, const json_t *rows, struct hd_error *err);
 /* heddle bench --peak: what a device gives at best. Returns an exit code. */
 int hd__bench_peak(struct hd__plugins *plugins, const char *device, const char *const *set, int sets, uint64_t bytes,
                    int json);

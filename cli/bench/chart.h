@@ -6,17 +6,17 @@
 #include <jansson.h>
 #include <stdio.h>
 
-enum { HD__CHART_WIDTH = 960, HD__CHART_HEIGHT = 380, HD__CHART_COMMS = 8 };
+enum { HD__BENCH_CHART_WIDTH = 960, HD__BENCH_CHART_HEIGHT = 380, HD__BENCH_CHART_COMMS = 8 };
 
 /* Rules of the drawing for a <style>: colours for a light and a dark page, those of Okabe and Ito, which the
  * colour-blind tell apart; markers differ as well. */
-extern const char hd__chart_style[];
+extern const char hd__bench_chart_style[];
 
 /* Writes elements that lie in a box of the size above, at `top`. 0: there is nothing to draw (a barrier has no size).
  */
-int hd__chart(FILE *file, const json_t *rows, const char *const *comm, int n, const char *op, int in_place, int top);
+int hd__bench_write_chart(FILE *file, const json_t *rows, const char *const *comm, int n, const char *op, int in_place, int top);
 
 /* As text between tags. */
-void hd__put_xml(FILE *file, const char *plain);
+void hd__bench_put_xml(FILE *file, const char *plain);
 
 #endif

@@ -1,0 +1,28 @@
+/* Timelines as pictures: a lane cut into equal columns, in each what took most of it. Shared by text and SVG. */
+#ifndef HD_ANALYSIS_TIMELINE_INTERNAL_H
+#define HD_ANALYSIS_TIMELINE_INTERNAL_H
+
+#include "analysis/sim/simulate.h"
+
+struct hd__timeline_cell {
+    char letter;   /* F R B W O; a g s t b > < of communication; 0: idle */
+    uint8_t phase; /* HD__PHASE_... */
+    uint16_t op;
+    int32_t micro; /* -1: of none */
+    int32_t chunk;
+};
+
+/* cells[n]: of [0, seconds). Compute: what took most of a column, idle included. Communication: whatever took any of
+ * it. */
+void hd__timeline_cells(const struct hd__timeline_lane *lane, double seconds, uint32_t n, struct hd__timeline_cell *cells);
+/* A round number of seconds between marks, so that about `marks` of them fit. */
+double hd__timeline_tick(double seconds, int32_t marks);
+const char *hd__timeline_letter_text(char letter); /* "forward" */
+/* "stage 1" or "rank 3". */
+void hd__timeline_rank_label(const struct hd__timeline *t, const struct hd__rank_times *r, char out[32]);
+/* The lane's stream: "compute", "tp", "pp". */
+const char *hd__timeline_lane_label(const struct hd__timeline_lane *lane);
+int hd__timeline_is_pp_lane(const struct hd__timeline_lane *lane); /* messages between stages: several streams, one row */
+int hd__timeline_is_shown(const struct hd__timeline *t, uint32_t n, int32_t only);
+
+#endif
