@@ -23,8 +23,8 @@ static uint64_t caps_of(const struct finder *f, const struct hd__job_section *se
     return hd__comm_caps(ops, hd__comm_caps_with(ops, chosen->settings), &f->c->selection->tuning);
 }
 
-static struct hd__hop hop_of(const struct finder *f, const struct hd__job_section *section, const struct hd_comm_call *call,
-                             uint32_t where, int32_t members)
+static struct hd__hop hop_of(const struct finder *f, const struct hd__job_section *section,
+                             const struct hd_comm_call *call, uint32_t where, int32_t members)
 {
     struct hd__hop hop = {.coll = call->coll,
                           .where = where,
@@ -59,8 +59,11 @@ static struct hd__hier_layout layout_of(const struct finder *f, const struct mem
 /* Those in this rank's place, one level further in. */
 static struct members intra_members(const struct members *m, const struct hd__hier_layout *g, uint32_t depth)
 {
-    return (struct members){.ranks = m->ranks + g->me / g->per_machine * g->per_machine, .n = g->per_machine, .me = g->me % g->per_machine,
-                            .level = m->level + 1, .depth = depth};
+    return (struct members){.ranks = m->ranks + g->me / g->per_machine * g->per_machine,
+                            .n = g->per_machine,
+                            .me = g->me % g->per_machine,
+                            .level = m->level + 1,
+                            .depth = depth};
 }
 
 /* Between places of the outermost level goes comm.use, else comm.inside. */
@@ -70,10 +73,12 @@ static const struct hd__job_section *section_at(const struct finder *f, uint32_t
 }
 
 /* The parts that hierarchical.c will make of a call, level by level. */
-static void add_parts(const struct finder *f, struct hd__route *r, const struct members *m, const struct hd_comm_call *call)
+static void add_parts(const struct finder *f, struct hd__route *r, const struct members *m,
+                      const struct hd_comm_call *call)
 {
     struct hd__hier_layout g = layout_of(f, m);
-    int any = f->c->selection->tuning.any_order || (caps_of(f, section_at(f, m->level, HD__HIER_INTER)) & HD_COMM_ANY_ORDER);
+    int any =
+        f->c->selection->tuning.any_order || (caps_of(f, section_at(f, m->level, HD__HIER_INTER)) & HD_COMM_ANY_ORDER);
     static uint8_t nowhere[64]; /* addresses that nobody follows */
     struct hd_comm_call of = *call;
     struct hd__hier_plan plan = {.scratch = nowhere};
@@ -154,7 +159,7 @@ static void add_route(struct hd__route_group *g, struct hd__route *new)
     for (uint32_t i = 0; i < g->routes.count; i++) {
         struct hd__route *r = &g->routes.at[i];
         if (!strcmp(r->op, new->op) && r->dtype == new->dtype && r->bytes == new->bytes &&
-            r->levels == new->levels && same_hops(r, new)) {
+            r->levels == new->levels &&same_hops(r, new)) {
             r->calls += new->calls;
             hd__free_array(&new->hops);
             return;
@@ -167,7 +172,8 @@ static void add_call(struct finder *f, struct hd__route_group *g, const struct h
                      const struct hd_comm_call *call, double times)
 {
     struct members all = {.ranks = g->ranks, .n = g->layouts[0].n, .me = g->layouts[0].me};
-    struct hd__route r = {.op = op, .dtype = call->dtype, .levels = 1, .bytes = hd__comm_call_bytes(call, all.n), .calls = times};
+    struct hd__route r = {
+        .op = op, .dtype = call->dtype, .levels = 1, .bytes = hd__comm_call_bytes(call, all.n), .calls = times};
     if (g->intra_transport)
         add_parts(f, &r, &all, call);
     else
@@ -177,16 +183,18 @@ static void add_call(struct finder *f, struct hd__route_group *g, const struct h
 
 /* Elements of a call that the transport gets at once: all, unless the stage cuts (runtime/exec/bounce.h). Two levels are over host
  * memory, whatever the transports below can do. */
-static uint64_t elements_per_call(const struct finder *f, const struct hd__route_group *g, const struct hd__job_section *section,
-                              const struct hd_comm_call *call)
+static uint64_t elements_per_call(const struct finder *f, const struct hd__route_group *g,
+                                  const struct hd__job_section *section, const struct hd_comm_call *call)
 {
-    uint64_t device = f->c->device_choice.component->ops.device.caps, caps = g->intra_transport ? 0 : caps_of(f, section);
+    uint64_t device = f->c->device_choice.component->ops.device.caps,
+             caps = g->intra_transport ? 0 : caps_of(f, section);
     struct hd_comm_call one = *call;
     one.count = 1;
     if (!(device & HD_DEVICE_STREAMS) || (device & HD_DEVICE_HOST_MEMORY) ||
         (caps & (HD_COMM_STREAM_ORDERED | HD_COMM_DEVICE_MEMORY)) || call->coll == HD_COLL_ALL_TO_ALL)
         return call->count;
-    return (uint64_t)hd__exec_bounce_chunk_count((int64_t)call->count, (int64_t)hd__comm_call_bytes(&one, g->layouts[0].n), f->c->job->device_staging);
+    return (uint64_t)hd__exec_bounce_chunk_count(
+        (int64_t)call->count, (int64_t)hd__comm_call_bytes(&one, g->layouts[0].n), f->c->job->device_staging);
 }
 
 static void add_collective(struct finder *f, struct hd__route_group *g, const struct hd__job_section *section,
@@ -209,7 +217,8 @@ static void add_message(const struct finder *f, struct hd__route_group *g, const
     const struct hd__tensor *t = hd__tensor_const(f->p, hd__instr_tensor(i));
     struct hd__route r = {.op = hd__op(i->op)->name, .dtype = t->dtype, .levels = 1, .calls = times};
     struct hd__hop hop = {.where = HD__HIER_WORLD, .members = 2, .transport = section->use};
-    for (uint32_t l = 0; l < g->n_layouts && (hop.where == HD__HIER_INTRA || !l); l++) { /* as far in as all members are */
+    for (uint32_t l = 0; l < g->n_layouts && (hop.where == HD__HIER_INTRA || !l);
+         l++) { /* as far in as all members are */
         hop.where = hd__comm_hier_home(&g->layouts[l]);
         hop.level = l;
         hop.transport = section_at(f, l, hop.where)->use;
@@ -253,7 +262,8 @@ static void drop_single_member(struct hd__routes *routes)
 static void find_levels(struct finder *f, int32_t per_machine)
 {
     const struct hd__job *job = f->c->job;
-    int32_t n = f->c->mesh.ranks, *all = hd__alloc((1 + HD__LEVELS_COUNT) * (size_t)n * sizeof *all), *at[HD__LEVELS_COUNT];
+    int32_t n = f->c->mesh.ranks, *all = hd__alloc((1 + HD__LEVELS_COUNT) * (size_t)n * sizeof *all),
+            *at[HD__LEVELS_COUNT];
     struct hd__topology_levels *nest = &f->out->levels;
     struct hd_error err = HD_ERROR_INIT;
     struct hd__topology *places;
@@ -264,15 +274,18 @@ static void find_levels(struct finder *f, int32_t per_machine)
         uint32_t level = (uint32_t)job->comm_levels[i];
         at[i] = all + (1 + i) * (size_t)n;
         for (int32_t r = 0; r < n; r++)
-            at[i][r] = rc ? -1 : hd__comm_topology_locate_by_rule(places, level, r - all[r], per_machine ? HD__MIN(per_machine, n - all[r]) : n);
+            at[i][r] = rc ? -1
+                          : hd__comm_topology_locate_by_rule(places, level, r - all[r],
+                                                             per_machine ? HD__MIN(per_machine, n - all[r]) : n);
     }
     hd__comm_topology_close(places);
     hd__comm_topology_levels(nest, job->comm_levels, job->n_comm_levels, all, at, n, &f->out->arena);
     if (err.code != HD_OK)
         f->out->fallback = hd__arena_format(&f->out->arena, "the job will not start: %s", err.message);
     else if (nest->unbound_rank >= 0)
-        f->out->fallback = hd__arena_format(&f->out->arena, "rank %d will run on the cores of more than one %s; %s", nest->unbound_rank,
-                                            hd__comm_topology_level_name(nest->dropped_level), hd__comm_topology_fallback(nest));
+        f->out->fallback = hd__arena_format(&f->out->arena, "rank %d will run on the cores of more than one %s; %s",
+                                            nest->unbound_rank, hd__comm_topology_level_name(nest->dropped_level),
+                                            hd__comm_topology_fallback(nest));
     free(all);
 }
 

@@ -26,10 +26,10 @@ struct hd__hop {
 
 /* Operations of a group that are alike. */
 struct hd__route {
-    const char *op;      /* "all_gather", "send" */
+    const char *op;         /* "all_gather", "send" */
     uint32_t dtype, levels; /* in how many it goes: 1, or more */
-    uint64_t bytes;      /* of the larger buffer, of one call */
-    double calls;        /* in one step, or in one run of the section */
+    uint64_t bytes;         /* of the larger buffer, of one call */
+    double calls;           /* in one step, or in one run of the section */
     HD__ARRAY(struct hd__hop) hops;
 };
 
@@ -37,15 +37,16 @@ struct hd__route_group {
     const char *name;
     const int32_t *ranks;
     const char *transport, *intra_transport; /* inside: NULL where there is one transport for all */
-    struct hd__hier_layout layouts[HD__LEVELS_COUNT]; /* where there is `inside`: by level, of the members in this rank's place */
-    uint32_t n_layouts, reserved;                /* so many levels say something of it; the first is there always */
+    struct hd__hier_layout
+        layouts[HD__LEVELS_COUNT]; /* where there is `inside`: by level, of the members in this rank's place */
+    uint32_t n_layouts, reserved;  /* so many levels say something of it; the first is there always */
     HD__ARRAY(struct hd__route) routes;
 };
 
 struct hd__routes {
     struct hd__arena arena;
     HD__ARRAY(struct hd__route_group) groups; /* with two members and more, in the program's order */
-    struct hd__topology_levels levels;                     /* as it will be; n is 0 without comm.inside */
+    struct hd__topology_levels levels;        /* as it will be; n is 0 without comm.inside */
     const char *fallback;                     /* NULL, or why it will not be as the job says */
 };
 
@@ -53,7 +54,8 @@ struct hd__routes_options {
     const char *section; /* NULL: those of a step */
     int32_t per_machine; /* ranks of each machine, one machine after the other, bound by heddle; 0: all are on one */
     int32_t reserved;
-    const struct hd__routes *shared; /* NULL, or another rank's by these options: it knows where ranks lie, and lives longer */
+    const struct hd__routes
+        *shared; /* NULL, or another rank's by these options: it knows where ranks lie, and lives longer */
 };
 
 void hd__routes_find(const struct hd__compiled *c, int32_t rank, const struct hd__routes_options *options,

@@ -3,7 +3,8 @@
 
 #include "analysis/comm_plan.h"
 
-static const char *const places[] = {[HD__HIER_INTER] = "between", [HD__HIER_INTRA] = "inside", [HD__HIER_WORLD] = "world"};
+static const char *const places[] = {
+    [HD__HIER_INTER] = "between", [HD__HIER_INTRA] = "inside", [HD__HIER_WORLD] = "world"};
 
 /* "between", of several levels "between machines"; a whole place of the level around: "inside machines". */
 static void add_where(struct hd__text *out, const struct hd__routes *routes, const struct hd__hop *hop)
@@ -73,7 +74,8 @@ static void add_levels(struct hd__text *out, const struct hd__routes *routes, co
         else if (lies->per_machine)
             hd__text_add(out, ", in one level%s: one member on each %s", there, word);
         else
-            hd__text_add(out, ", in one level%s: its %ss do not have as many members each, one after the other", there, word);
+            hd__text_add(out, ", in one level%s: its %ss do not have as many members each, one after the other", there,
+                         word);
     }
 }
 
@@ -176,8 +178,8 @@ static void add_layouts(json_t *o, const struct hd__routes *all, const struct hd
 {
     json_t *within = json_array();
     for (uint32_t l = 0; l < g->n_layouts; l++) {
-        json_t *one = json_pack("{s:s,s:i,s:i}", "level", hd__comm_topology_level_name(all->levels.level[l]), "machines", g->layouts[l].machines,
-                                "of_each", g->layouts[l].per_machine);
+        json_t *one = json_pack("{s:s,s:i,s:i}", "level", hd__comm_topology_level_name(all->levels.level[l]),
+                                "machines", g->layouts[l].machines, "of_each", g->layouts[l].per_machine);
         if (l)
             json_array_append_new(within, one);
         else

@@ -20,8 +20,7 @@ struct side { /* one of the two runs */
 
 /* ---- what the machine calls */
 
-static int32_t prepare(void *user, int32_t rank, const struct hd_instr_desc *desc, void **kernel,
-                       struct hd_error *err)
+static int32_t prepare(void *user, int32_t rank, const struct hd_instr_desc *desc, void **kernel, struct hd_error *err)
 {
     struct side *s = user;
     struct hd_kernel *made;
@@ -48,8 +47,8 @@ static void release(void *user, int32_t rank, void *kernel)
 
 /* Rows of micro-batch m are rows [m b, (m + 1) b) of the batch; b is the extent of dim b: over all data
  * ranks. With exact sums those of a rank follow one another: deterministic.c. */
-static int32_t feed(void *user, int32_t rank, const struct hd__instr *i, int32_t micro,
-                    const struct hd_operand *out, struct hd_error *err)
+static int32_t feed(void *user, int32_t rank, const struct hd__instr *i, int32_t micro, const struct hd_operand *out,
+                    struct hd_error *err)
 {
     struct side *s = user;
     const struct hd_program *p = hd__compiled_program(s->compiled, rank);
@@ -75,13 +74,15 @@ static int32_t open_device(struct side *s, struct hd_error *err)
     struct hd__chosen chosen;
     struct hd_device_place place = {.struct_size = sizeof place, .local_ranks = 1, .threads = 1};
     int32_t rc = hd__compile_choose(s->compiled->job, s->compiled->plugins, HD_KIND_DEVICE, s->compiled->job->device,
-                            &chosen, err);
+                                    &chosen, err);
     if (rc)
         return rc;
     s->ops = &chosen.component->ops.device;
     if (!(s->ops->caps & HD_DEVICE_HOST_MEMORY))
-        return hd__job_fail(s->compiled->job, "device.use", err, "all ranks are computed in this process, in host memory, which "
-                            "device-%s does not reach: device.use=cpu", s->compiled->job->device->use);
+        return hd__job_fail(s->compiled->job, "device.use", err,
+                            "all ranks are computed in this process, in host memory, which "
+                            "device-%s does not reach: device.use=cpu",
+                            s->compiled->job->device->use);
     return s->ops->open(hd__exec_host_table(), chosen.settings, &place, &s->device, err);
 }
 
@@ -110,8 +111,8 @@ static int32_t open_side(struct side *s, struct hd__compiled *compiled, uint64_t
     s->compiled = compiled;
     for (int32_t r = 0; r < compiled->mesh.ranks; r++)
         programs[r] = hd__compiled_program(compiled, r);
-    s->machine = hd__sim_create(&compiled->mesh, programs,
-                                    &(struct hd__sim_options){.kernels = &kernels, .seed = seed});
+    s->machine =
+        hd__sim_create(&compiled->mesh, programs, &(struct hd__sim_options){.kernels = &kernels, .seed = seed});
     free(programs);
     rc = open_device(s, err);
     for (int32_t r = 0; r < compiled->mesh.ranks && !rc; r++)
@@ -180,8 +181,7 @@ static void compare(struct comparison *c, double is, double expected, const char
     if (*c->largest <= c->result->worst)
         return;
     c->result->worst = *c->largest;
-    snprintf(c->result->where, sizeof c->result->where, "step %d, rank %d, %s%s", c->step, c->rank, c->what,
-             name);
+    snprintf(c->result->where, sizeof c->result->where, "step %d, rank %d, %s%s", c->step, c->rank, c->what, name);
 }
 
 static int32_t compare_piece(void *user, const struct hd__ckpt_shard_run *piece)
@@ -201,8 +201,7 @@ struct collection {
 static int32_t collect_piece(void *user, const struct hd__ckpt_shard_run *piece)
 {
     struct collection *c = user;
-    memcpy(c->global[piece->param] + piece->first, c->data + piece->offset,
-           (size_t)piece->count * sizeof(double));
+    memcpy(c->global[piece->param] + piece->first, c->data + piece->offset, (size_t)piece->count * sizeof(double));
     return HD_OK;
 }
 
@@ -226,10 +225,11 @@ static double scalar(struct side *s, int32_t rank, hd_tensor t)
     return *(const double *)hd__sim_tensor_data(s->machine, rank, t);
 }
 
-static int32_t compare_rank(struct side *one, struct side *many, int32_t rank, int32_t step,
-                            double **global[2], struct hd__numerics *result)
+static int32_t compare_rank(struct side *one, struct side *many, int32_t rank, int32_t step, double **global[2],
+                            struct hd__numerics *result)
 {
-    const struct hd_program *p = hd__compiled_program(many->compiled, rank), *q = hd__compiled_program(one->compiled, 0);
+    const struct hd_program *p = hd__compiled_program(many->compiled, rank),
+                            *q = hd__compiled_program(one->compiled, 0);
     struct comparison c = {.result = result, .p = p, .scale = 1, .step = step, .rank = rank};
     int32_t rc = HD_OK;
     c.largest = &result->loss;
@@ -251,7 +251,8 @@ static int32_t compare_rank(struct side *one, struct side *many, int32_t rank, i
 
 static void compare_evaluation(struct side *one, struct side *many, struct hd__numerics *result)
 {
-    struct comparison c = {.result = result, .scale = 1, .largest = &result->evaluation, .what = "loss of an evaluation"};
+    struct comparison c = {
+        .result = result, .scale = 1, .largest = &result->evaluation, .what = "loss of an evaluation"};
     for (c.rank = 0; c.rank < many->compiled->mesh.ranks; c.rank++)
         compare(&c, scalar(many, c.rank, hd__compiled_program(many->compiled, c.rank)->loss_sum),
                 scalar(one, 0, one->compiled->stage[0]->loss_sum), "");
@@ -294,8 +295,8 @@ static void free_arrays(const struct hd_program *p, double **arrays)
     free(arrays);
 }
 
-static int32_t run_steps(struct side *one, struct side *many, int32_t steps, uint64_t seed,
-                         struct hd__numerics *result, struct hd_error *err)
+static int32_t run_steps(struct side *one, struct side *many, int32_t steps, uint64_t seed, struct hd__numerics *result,
+                         struct hd_error *err)
 {
     const struct hd_program *p = one->compiled->stage[0];
     double **global[2] = {global_arrays(p), global_arrays(p)};
@@ -315,8 +316,7 @@ static int32_t run_steps(struct side *one, struct side *many, int32_t steps, uin
     return rc;
 }
 
-static int32_t same_parameters(const struct hd__compiled *one, const struct hd__compiled *many,
-                               struct hd_error *err)
+static int32_t same_parameters(const struct hd__compiled *one, const struct hd__compiled *many, struct hd_error *err)
 {
     const struct hd_program *p = one->stage[0], *q = many->stage[0];
     if (one->mesh.ranks != 1 || p->params.count != q->params.count || p->precision.compute != HD_F64 ||
@@ -334,8 +334,8 @@ int32_t hd__numerics(struct hd__compiled *one, struct hd__compiled *many, int32_
     *result = (struct hd__numerics){.ranks = many->mesh.ranks, .steps = steps, .memory_ratio = 1};
     for (int32_t s = 0; s < many->n_stages; s++)
         if (many->stage[s]->temp_bound)
-            result->memory_ratio = HD__MAX(result->memory_ratio, (double)many->stage[s]->temp_bytes /
-                                                                     (double)many->stage[s]->temp_bound);
+            result->memory_ratio =
+                HD__MAX(result->memory_ratio, (double)many->stage[s]->temp_bytes / (double)many->stage[s]->temp_bound);
     if (!rc)
         rc = open_side(&a, one, seed, err);
     if (!rc)
@@ -360,9 +360,8 @@ static int32_t load_text(const char *text, const char *const *overrides, size_t 
 
 /* Loads and compiles with more overrides behind those of the user. */
 static int32_t compile_with(loader *load, const char *from, const char *const *overrides, size_t n,
-                            const char *const *more, size_t n_more, struct hd__plugins *plugins,
-                            uint32_t flags, struct hd__job **job, struct hd__compiled **compiled,
-                            struct hd_error *err)
+                            const char *const *more, size_t n_more, struct hd__plugins *plugins, uint32_t flags,
+                            struct hd__job **job, struct hd__compiled **compiled, struct hd_error *err)
 {
     const char **all = hd__alloc((n + n_more) * sizeof *all);
     int32_t rc;
@@ -377,8 +376,8 @@ static int32_t compile_with(loader *load, const char *from, const char *const *o
 }
 
 static int32_t numerics_from(loader *load, const char *from, const char *const *overrides, size_t n,
-                             struct hd__plugins *plugins, int32_t steps, uint64_t seed,
-                             struct hd__numerics *result, struct hd_error *err)
+                             struct hd__plugins *plugins, int32_t steps, uint64_t seed, struct hd__numerics *result,
+                             struct hd_error *err)
 {
     char micro_batch[48];
     const char *const more[] = {"precision.compute=fp64",
@@ -398,7 +397,8 @@ static int32_t numerics_from(loader *load, const char *from, const char *const *
     int32_t rc = compile_with(load, from, overrides, n, more, 3, plugins, 0, &jobs[0], &many, err);
     if (!rc) {
         int exact = many->stage[0]->exact; /* then to the last bit: the same micro-batches and the same kernels */
-        snprintf(micro_batch, sizeof micro_batch, "data.micro_batch=%lld", (long long)(exact ? jobs[0]->micro_batch : jobs[0]->batch));
+        snprintf(micro_batch, sizeof micro_batch, "data.micro_batch=%lld",
+                 (long long)(exact ? jobs[0]->micro_batch : jobs[0]->batch));
         rc = compile_with(load, from, overrides, n, more, HD__COUNT(more), plugins,
                           (exact ? 0 : HD__COMPILE_KEEP_HEAD) | HD__COMPILE_KEEP_NORMS, &jobs[1], &one, err);
     }
@@ -411,16 +411,14 @@ static int32_t numerics_from(loader *load, const char *from, const char *const *
     return rc;
 }
 
-int32_t hd__numerics_file(const char *file, const char *const *overrides, size_t n,
-                          struct hd__plugins *plugins, int32_t steps, uint64_t seed,
-                          struct hd__numerics *result, struct hd_error *err)
+int32_t hd__numerics_file(const char *file, const char *const *overrides, size_t n, struct hd__plugins *plugins,
+                          int32_t steps, uint64_t seed, struct hd__numerics *result, struct hd_error *err)
 {
     return numerics_from(hd__job_load, file, overrides, n, plugins, steps, seed, result, err);
 }
 
-int32_t hd__numerics_text(const char *text, const char *const *overrides, size_t n,
-                          struct hd__plugins *plugins, int32_t steps, uint64_t seed,
-                          struct hd__numerics *result, struct hd_error *err)
+int32_t hd__numerics_text(const char *text, const char *const *overrides, size_t n, struct hd__plugins *plugins,
+                          int32_t steps, uint64_t seed, struct hd__numerics *result, struct hd_error *err)
 {
     return numerics_from(load_text, text, overrides, n, plugins, steps, seed, result, err);
 }

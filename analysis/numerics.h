@@ -17,12 +17,10 @@ struct hd__numerics {
 
 /* The job is loaded twice with fp64 and reference kernels: as it is, and for one rank with the whole batch at
  * once, the loss as a plain chain of instructions (no fused head), and sums apart from norms. */
-int32_t hd__numerics_file(const char *file, const char *const *overrides, size_t n,
-                          struct hd__plugins *plugins, int32_t steps, uint64_t seed,
-                          struct hd__numerics *result, struct hd_error *err);
-int32_t hd__numerics_text(const char *text, const char *const *overrides, size_t n,
-                          struct hd__plugins *plugins, int32_t steps, uint64_t seed,
-                          struct hd__numerics *result, struct hd_error *err);
+int32_t hd__numerics_file(const char *file, const char *const *overrides, size_t n, struct hd__plugins *plugins,
+                          int32_t steps, uint64_t seed, struct hd__numerics *result, struct hd_error *err);
+int32_t hd__numerics_text(const char *text, const char *const *overrides, size_t n, struct hd__plugins *plugins,
+                          int32_t steps, uint64_t seed, struct hd__numerics *result, struct hd_error *err);
 /* The same for what is compiled already. `one` has one rank. */
 int32_t hd__numerics(struct hd__compiled *one, struct hd__compiled *many, int32_t steps, uint64_t seed,
                      struct hd__numerics *result, struct hd_error *err);

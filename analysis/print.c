@@ -143,7 +143,8 @@ static void address_text(const struct printer *w, const struct hd__instr *i, cha
     out[0] = 0;
     if (at)
         snprintf(out, 48, "%s%s%lld+%lld", memory ? hd__memory_name(memory) : "", memory ? " " : "",
-                 (long long)(at - base - w->p->arena_base[memory]), (long long)hd__tensor_bytes(w->p, hd__tensor_const(w->p, i->out[0])));
+                 (long long)(at - base - w->p->arena_base[memory]),
+                 (long long)hd__tensor_bytes(w->p, hd__tensor_const(w->p, i->out[0])));
 }
 
 static void widen(int *width, const char *text)
@@ -215,8 +216,7 @@ static void add_totals(struct printer *w, const char *section)
     struct hd__cost_totals totals;
     char text[4][32];
     hd__cost_totals(p, section, &totals);
-    hd__text_add(w->out, "-- totals of %s%s, this rank\n", section ? "section " : "one step",
-                 section ? section : "");
+    hd__text_add(w->out, "-- totals of %s%s, this rank\n", section ? "section " : "one step", section ? section : "");
     hd__text_add(w->out, "   instructions  %lld\n   FLOPs         %.4g\n", (long long)totals.instructions,
                  totals.flops);
     for (uint32_t axes = 1; axes < HD__COUNT(totals.sent); axes++) {
@@ -231,12 +231,11 @@ static void add_totals(struct printer *w, const char *section)
             hd__text_add(w->out, "   %-13s %s beside the arena, %s copied in and out\n", hd__memory_name(memory),
                          hd__bytes_text((uint64_t)p->bytes[memory], text[0]),
                          hd__bytes_text((uint64_t)totals.copied[memory], text[1]));
-    hd__text_add(
-        w->out, "   arena         %s = persistent %s + temporary %s (at once alive: %s, ratio %.3f)\n",
-        hd__bytes_text((uint64_t)p->arena_bytes, text[0]),
-        hd__bytes_text((uint64_t)p->persistent_bytes, text[1]),
-        hd__bytes_text((uint64_t)p->temp_bytes, text[2]), hd__bytes_text((uint64_t)p->temp_bound, text[3]),
-        p->temp_bound ? (double)p->temp_bytes / (double)p->temp_bound : 1);
+    hd__text_add(w->out, "   arena         %s = persistent %s + temporary %s (at once alive: %s, ratio %.3f)\n",
+                 hd__bytes_text((uint64_t)p->arena_bytes, text[0]),
+                 hd__bytes_text((uint64_t)p->persistent_bytes, text[1]),
+                 hd__bytes_text((uint64_t)p->temp_bytes, text[2]), hd__bytes_text((uint64_t)p->temp_bound, text[3]),
+                 p->temp_bound ? (double)p->temp_bytes / (double)p->temp_bound : 1);
     hd__text_add(w->out, "   peak          %lld bytes\n", (long long)p->arena_bytes);
 }
 
@@ -252,7 +251,8 @@ static void add_mesh(struct printer *w, int32_t rank)
     hd__text_add(w->out, "%s\n", w->p->mesh.ranks == 1 ? "alone" : "");
 }
 
-void hd__program_print(const struct hd_program *p, const struct hd__program_print_options *options, struct hd__text *out)
+void hd__program_print(const struct hd_program *p, const struct hd__program_print_options *options,
+                       struct hd__text *out)
 {
     uint32_t *position = hd__instr_positions(p);
     struct printer w = {.p = p, .out = out, .position = position};

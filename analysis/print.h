@@ -13,7 +13,8 @@ struct hd__program_print_options {
 };
 
 /* One instruction a line, with totals at the end. */
-void hd__program_print(const struct hd_program *p, const struct hd__program_print_options *options, struct hd__text *out);
+void hd__program_print(const struct hd_program *p, const struct hd__program_print_options *options,
+                       struct hd__text *out);
 /* The same as an object (docs/explain-json.md); the caller owns the reference. */
 json_t *hd__program_print_json(const struct hd_program *p, const struct hd__program_print_options *options);
 

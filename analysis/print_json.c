@@ -147,7 +147,8 @@ static json_t *totals_json(const struct hd_program *p, const char *only)
     set(object, "instructions", json_integer(totals.instructions));
     set(object, "flops", json_real(totals.flops));
     set(object, "sent_bytes", sent);
-    set(object, "copied_bytes", json_pack("{s:f, s:f}", "host", totals.copied[HD__MEM_HOST], "file", totals.copied[HD__MEM_FILE]));
+    set(object, "copied_bytes",
+        json_pack("{s:f, s:f}", "host", totals.copied[HD__MEM_HOST], "file", totals.copied[HD__MEM_FILE]));
     set(object, "memory", memory(p));
     return object;
 }

@@ -15,14 +15,10 @@ static const struct {
     char letter;
     const char *text;
 } wires[] = {
-    {HD_OP_ALL_GATHER, 'g', "all_gather"},
-    {HD_OP_REDUCE_SCATTER, 's', "reduce_scatter"},
-    {HD_OP_ALL_REDUCE, 'a', "all_reduce"},
-    {HD_OP_ALL_TO_ALL, 't', "all_to_all"},
-    {HD_OP_BROADCAST, 'b', "broadcast"},
-    {HD_OP_SHIFT, 'o', "shift to the next around a ring"},
-    {HD_OP_SEND, '>', "send to another stage"},
-    {HD_OP_RECV, '<', "receive from another stage"},
+    {HD_OP_ALL_GATHER, 'g', "all_gather"},      {HD_OP_REDUCE_SCATTER, 's', "reduce_scatter"},
+    {HD_OP_ALL_REDUCE, 'a', "all_reduce"},      {HD_OP_ALL_TO_ALL, 't', "all_to_all"},
+    {HD_OP_BROADCAST, 'b', "broadcast"},        {HD_OP_SHIFT, 'o', "shift to the next around a ring"},
+    {HD_OP_SEND, '>', "send to another stage"}, {HD_OP_RECV, '<', "receive from another stage"},
 };
 
 static const struct {
@@ -85,10 +81,11 @@ static struct hd__timeline_cell winner(const struct column *c, double width, int
     if (!span || (!any && width - all > all))
         return (struct hd__timeline_cell){.micro = -1};
     return (struct hd__timeline_cell){letter_of(span->instr), span->instr->phase, span->instr->op, span->micro,
-                             span->instr->chunk};
+                                      span->instr->chunk};
 }
 
-void hd__timeline_cells(const struct hd__timeline_lane *lane, double seconds, uint32_t n, struct hd__timeline_cell *cells)
+void hd__timeline_cells(const struct hd__timeline_lane *lane, double seconds, uint32_t n,
+                        struct hd__timeline_cell *cells)
 {
     double width = seconds / n;
     uint32_t at = 0;
@@ -261,8 +258,8 @@ void hd__timeline_summary(const struct hd__timeline *t, struct hd__text *out)
                      hd__seconds_text(t->comm, text[2]), t->stages > 1 ? " (sum over stages)" : "",
                      100 * t->overlapped / t->comm);
     for (uint32_t n = 0; n < t->n_periodic; n++)
-        hd__text_add(out, "section %s, every %u steps: %s more, %s a step on average\n", t->periodic[n].name, t->periodic[n].every,
-                     hd__seconds_text(t->periodic[n].seconds, text[0]),
+        hd__text_add(out, "section %s, every %u steps: %s more, %s a step on average\n", t->periodic[n].name,
+                     t->periodic[n].every, hd__seconds_text(t->periodic[n].seconds, text[0]),
                      hd__seconds_text(t->periodic[n].seconds / t->periodic[n].every, text[1]));
 }
 

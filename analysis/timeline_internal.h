@@ -14,7 +14,8 @@ struct hd__timeline_cell {
 
 /* cells[n]: of [0, seconds). Compute: what took most of a column, idle included. Communication: whatever took any of
  * it. */
-void hd__timeline_cells(const struct hd__timeline_lane *lane, double seconds, uint32_t n, struct hd__timeline_cell *cells);
+void hd__timeline_cells(const struct hd__timeline_lane *lane, double seconds, uint32_t n,
+                        struct hd__timeline_cell *cells);
 /* A round number of seconds between marks, so that about `marks` of them fit. */
 double hd__timeline_tick(double seconds, int32_t marks);
 const char *hd__timeline_letter_text(char letter); /* "forward" */
@@ -22,7 +23,8 @@ const char *hd__timeline_letter_text(char letter); /* "forward" */
 void hd__timeline_rank_label(const struct hd__timeline *t, const struct hd__rank_times *r, char out[32]);
 /* The lane's stream: "compute", "tp", "pp". */
 const char *hd__timeline_lane_label(const struct hd__timeline_lane *lane);
-int hd__timeline_is_pp_lane(const struct hd__timeline_lane *lane); /* messages between stages: several streams, one row */
+int hd__timeline_is_pp_lane(
+    const struct hd__timeline_lane *lane); /* messages between stages: several streams, one row */
 int hd__timeline_is_shown(const struct hd__timeline *t, uint32_t n, int32_t only);
 
 #endif

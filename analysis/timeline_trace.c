@@ -202,10 +202,10 @@ void hd__timeline_svg(const struct hd__timeline *t, int32_t only, const char *ti
 /* Threads are numbers in this format; what a stream is called stands in an event of its own. */
 static void name_thread(json_t *events, int32_t rank, uint32_t lane, const char *name)
 {
-    json_array_append_new(events, json_pack("{s:s,s:s,s:i,s:i,s:{s:s}}", "name", "thread_name", "ph", "M", "pid", rank, "tid", (int)lane,
-                                            "args", "name", name));
-    json_array_append_new(events, json_pack("{s:s,s:s,s:i,s:i,s:{s:i}}", "name", "thread_sort_index", "ph", "M", "pid", rank, "tid",
-                                            (int)lane, "args", "sort_index", (int)lane));
+    json_array_append_new(events, json_pack("{s:s,s:s,s:i,s:i,s:{s:s}}", "name", "thread_name", "ph", "M", "pid", rank,
+                                            "tid", (int)lane, "args", "name", name));
+    json_array_append_new(events, json_pack("{s:s,s:s,s:i,s:i,s:{s:i}}", "name", "thread_sort_index", "ph", "M", "pid",
+                                            rank, "tid", (int)lane, "args", "sort_index", (int)lane));
 }
 
 static void add_events(json_t *events, const struct hd__rank_times *r, const struct hd_program *p)
@@ -219,8 +219,8 @@ static void add_events(json_t *events, const struct hd__rank_times *r, const str
             json_array_append_new(events, json_pack("{s:s,s:s,s:s,s:f,s:f,s:i,s:i,s:{s:s,s:i,s:i,s:s}}", "name",
                                                     hd__op(s->instr->op)->name, "cat", hd__phase_name(s->instr->phase),
                                                     "ph", "X", "ts", s->start * 1e6, "dur", (s->end - s->start) * 1e6,
-                                                    "pid", r->rank, "tid", (int)n, "args",
-                                                    "block", p->blocks.at[s->instr->block], "micro", s->micro, "chunk",
+                                                    "pid", r->rank, "tid", (int)n, "args", "block",
+                                                    p->blocks.at[s->instr->block], "micro", s->micro, "chunk",
                                                     s->instr->chunk, "section", p->sections.at[s->section].name));
         }
     }

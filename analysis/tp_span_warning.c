@@ -44,8 +44,11 @@ void hd__warn_tp_span(const struct hd__compiled *c, int32_t per_machine)
     first = widest_tp(c, tp, per_machine, &machines);
     fits = common_divisor(tp, per_machine);
     if (machines > 1)
-        hd__log(HD_LOG_WARN, NULL, "mesh.tp = %d spans %d machines of %d rank%s (ranks %d to %d): each layer waits for the network "
-                "between them, %.4g MB a step from rank %d; mesh.tp=%d stays inside a machine, with mesh.dp or mesh.pp %d times as "
-                "large", tp, machines, per_machine, per_machine > 1 ? "s" : "", first, first + tp - 1,
+        hd__log(HD_LOG_WARN, NULL,
+                "mesh.tp = %d spans %d machines of %d rank%s (ranks %d to %d): each layer waits for the network "
+                "between them, %.4g MB a step from rank %d; mesh.tp=%d stays inside a machine, with mesh.dp or mesh.pp "
+                "%d times as "
+                "large",
+                tp, machines, per_machine, per_machine > 1 ? "s" : "", first, first + tp - 1,
                 bytes_sent(hd__compiled_program(c, first)) / 1e6, first, fits, tp / fits);
 }

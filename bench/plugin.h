@@ -125,8 +125,8 @@ BENCH_USED void bench_option(const struct hd_component *c, char *settings, const
 
 /* The plugin's first component, of this kind; in `settings`, of so many bytes of zeros, the defaults of its options and then
  * `words`, OPTION=VALUE and a NULL at the end, or NULL. */
-BENCH_USED const struct hd_component *bench_component(const char *path, uint32_t kind, const char *const *words, char *settings,
-                                                      size_t bytes)
+BENCH_USED const struct hd_component *bench_component(const char *path, uint32_t kind, const char *const *words,
+                                                      char *settings, size_t bytes)
 {
     void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
     hd_plugin_entry entry = library ? (hd_plugin_entry)(uintptr_t)dlsym(library, HD_PLUGIN_SYMBOL) : NULL;

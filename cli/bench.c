@@ -19,7 +19,7 @@ enum { COMMS_MAX = 8, SETS_MAX = 32 };
 struct bench_arguments {
     struct hd__arena arena; /* words of the command line that are cut, and settings */
     struct hd__bench bench;
-    const char *comm[COMMS_MAX];  /* as given: libfabric:provider=tcp */
+    const char *comm[COMMS_MAX]; /* as given: libfabric:provider=tcp */
     const char *set[SETS_MAX], *device, *html, *svg, *tune;
     int any_order;
     const char *only_transports; /* the first option that a device's peak has no use for */
@@ -156,8 +156,10 @@ static const char *expected_value(const char *option)
     static const struct {
         const char *option, *what;
     } rows[] = {
-        {"--comm", "names of transports with commas between them, at most 8: shm,mpi,libfabric:provider=tcp (`heddle plugins` lists them)"},
-        {"--op", "names with commas between them: all_reduce, reduce_scatter, all_gather, broadcast, reduce, all_to_all, sendrecv, barrier"},
+        {"--comm", "names of transports with commas between them, at most 8: shm,mpi,libfabric:provider=tcp (`heddle "
+                   "plugins` lists them)"},
+        {"--op", "names with commas between them: all_reduce, reduce_scatter, all_gather, broadcast, reduce, "
+                 "all_to_all, sendrecv, barrier"},
         {"--ranks", "a whole number from 1 to 1024"},
         {"--groups", "a whole number from 1 to 1024"},
         {"-b", "a size of a byte or more: 8, 64K, 128M"},
@@ -187,9 +189,9 @@ static int is_device_option(const char *option)
 
 static int parse(int argc, char **argv, struct bench_arguments *a)
 {
-    static const char *const with_value[] = {"--comm", "--op", "--ranks",   "-b",    "-e",       "-f",    "-n",
-                                             "-w",     "-d",   "--timeout", "--set", "--device", "--html", "--tune",
-                                             "--groups", "--product", "--svg"};
+    static const char *const with_value[] = {"--comm", "--op",   "--ranks",  "-b",        "-e",    "-f",
+                                             "-n",     "-w",     "-d",       "--timeout", "--set", "--device",
+                                             "--html", "--tune", "--groups", "--product", "--svg"};
     for (int i = 1; i < argc; i++) {
         const char *option = argv[i];
         int known = 0;
@@ -214,7 +216,8 @@ static int parse(int argc, char **argv, struct bench_arguments *a)
                     return hd__cli_usage_error(&hd__command_bench, "%s wants a value", argv[i]);
                 char *value = hd__arena_strdup(&a->arena, argv[i + 1]);
                 if (!parse_value(a, argv[i], value))
-                    return hd__cli_usage_error(&hd__command_bench, "%s '%s': wanted %s", argv[i], argv[i + 1], expected_value(argv[i]));
+                    return hd__cli_usage_error(&hd__command_bench, "%s '%s': wanted %s", argv[i], argv[i + 1],
+                                               expected_value(argv[i]));
                 i++;
             }
         if (!known)
@@ -229,14 +232,16 @@ static int parse(int argc, char **argv, struct bench_arguments *a)
     if (!a->overlap && a->bench.product)
         return hd__cli_usage_error(&hd__command_bench, "--product wants --overlap");
     if (a->tune && (a->html || a->svg || a->json || a->comms > 1))
-        return hd__cli_usage_error(&hd__command_bench, "--tune is of one transport, and writes its file alone: no --html, --svg or --json");
+        return hd__cli_usage_error(&hd__command_bench,
+                                   "--tune is of one transport, and writes its file alone: no --html, --svg or --json");
     if (a->overlap && (a->html || a->svg || a->tune))
         return hd__cli_usage_error(&hd__command_bench, "--overlap goes with neither --html, --svg nor --tune");
     if (a->bench.in_place && a->out_of_place)
         return hd__cli_usage_error(&hd__command_bench, "--in-place and --out-of-place: without them both are measured");
     for (uint32_t i = 0; i < a->bench.n_ops && a->bench.in_place; i++)
         if (!hd__bench_has_in_place(a->bench.ops[i]) && a->bench.ops[i] != HD__BENCH_BARRIER)
-            return hd__cli_usage_error(&hd__command_bench, "%s has no in-place form", hd__bench_op_name(a->bench.ops[i]));
+            return hd__cli_usage_error(&hd__command_bench, "%s has no in-place form",
+                                       hd__bench_op_name(a->bench.ops[i]));
     if (a->bench.last < a->bench.first)
         return hd__cli_usage_error(&hd__command_bench, "-e is below -b");
     return HD__EXIT_DONE;
@@ -246,7 +251,7 @@ static int check_groups(const struct bench_arguments *a)
 {
     if (a->bench.groups > 1 && (a->bench.ranks % a->bench.groups || a->bench.ranks == a->bench.groups))
         return hd__cli_usage_error(&hd__command_bench, "--groups %d: --ranks %d is no multiple of it, twice or more",
-                                a->bench.groups, a->bench.ranks);
+                                   a->bench.groups, a->bench.ranks);
     return HD__EXIT_DONE;
 }
 
@@ -312,7 +317,7 @@ static void on_row(void *user, const struct hd__bench_row *r)
 /* ---- transports */
 
 int32_t hd__bench_parse_settings(const struct hd__component *c, const char *const *set, int sets, void *settings,
-                           struct hd__arena *arena, struct hd_error *err)
+                                 struct hd__arena *arena, struct hd_error *err)
 {
     const char *kind = hd__plugin_kind_name(c->kind);
     struct hd__options table = {c->options, c->n_options, sizeof(struct hd_option)};
@@ -340,13 +345,17 @@ struct transport {
 };
 
 /* ":inside=NAME": a transport of its own inside machines, with its defaults; as comm.inside of a job. */
-static int32_t find_inside(const struct bench_arguments *a, const char *name, struct hd__plugins *plugins, struct hd__arena *arena,
-                           struct transport *out, struct hd_error *err)
+static int32_t find_inside(const struct bench_arguments *a, const char *name, struct hd__plugins *plugins,
+                           struct hd__arena *arena, struct transport *out, struct hd_error *err)
 {
     int32_t rc;
     if (!a->bench.external)
-        return hd_fail(err, HD_E_INVALID, "inside=%s wants ranks on machines that mpirun, srun or torchrun started them on: here is one machine", name);
-    if ((rc = hd__plugin_find(plugins, HD_KIND_COMM, name, &out->inside, err)) || (rc = hd__plugin_probe(plugins, out->inside, err)))
+        return hd_fail(
+            err, HD_E_INVALID,
+            "inside=%s wants ranks on machines that mpirun, srun or torchrun started them on: here is one machine",
+            name);
+    if ((rc = hd__plugin_find(plugins, HD_KIND_COMM, name, &out->inside, err)) ||
+        (rc = hd__plugin_probe(plugins, out->inside, err)))
         return rc;
     out->inside_settings = hd__arena_alloc(arena, HD__MAX(out->inside->settings_size, (size_t)1));
     return hd__bench_parse_settings(out->inside, NULL, 0, out->inside_settings, arena, err);
@@ -472,7 +481,8 @@ static int32_t check_memory(const struct bench_arguments *a, struct hd_error *er
     char one[32], all[32], here[32];
     if (left <= 0 || need <= (double)left)
         return HD_OK;
-    return hd_fail(err, HD_E_NOMEM, "-e %s: two buffers of %d ranks take %s, and %s are free: a smaller -e, or fewer --ranks",
+    return hd_fail(err, HD_E_NOMEM,
+                   "-e %s: two buffers of %d ranks take %s, and %s are free: a smaller -e, or fewer --ranks",
                    hd__bytes_text(a->bench.last, one), ranks, hd__bytes_text((uint64_t)need, all),
                    hd__bytes_text((uint64_t)left, here));
 }
@@ -500,7 +510,8 @@ static int32_t check_files(const struct bench_arguments *a, struct hd_error *err
     return rc ? rc : check_writable(a->tune, err);
 }
 
-static int32_t prepare(struct bench_arguments *a, struct hd__plugins *plugins, int joined, struct transport *transports, struct hd_error *err)
+static int32_t prepare(struct bench_arguments *a, struct hd__plugins *plugins, int joined, struct transport *transports,
+                       struct hd_error *err)
 {
     int32_t rc = joined || !hd__bench_is_root(&a->bench) ? HD_OK : check_files(a, err);
     if (!rc && !joined && !a->peak)
@@ -548,13 +559,20 @@ static int measure(struct bench_arguments *a, int32_t joined)
 static int run(int argc, char **argv)
 {
     struct bench_arguments a = {.comm = {"shm"}, .comms = 1};
-    a.bench = (struct hd__bench){.ranks = 2, .dtype = HD_F32, .first = 8, .last = 128u << 20, .factor = 2, .warmup = 5,
-                                 .timeout = 60, .n_ops = 3,
+    a.bench = (struct hd__bench){.ranks = 2,
+                                 .dtype = HD_F32,
+                                 .first = 8,
+                                 .last = 128u << 20,
+                                 .factor = 2,
+                                 .warmup = 5,
+                                 .timeout = 60,
+                                 .n_ops = 3,
                                  .ops = {HD__BENCH_ALL_REDUCE, HD__BENCH_REDUCE_SCATTER, HD__BENCH_ALL_GATHER}};
     struct hd_error err = HD_ERROR_INIT;
     int32_t joined = hd__bench_launched_index();
     int code = parse(argc, argv, &a);
-    if (code == HD__EXIT_DONE && joined < 0 && !a.peak && hd__bench_detect_launch(&a.launch, &a.bench, a.asked, a.overlap, &err)) {
+    if (code == HD__EXIT_DONE && joined < 0 && !a.peak &&
+        hd__bench_detect_launch(&a.launch, &a.bench, a.asked, a.overlap, &err)) {
         fprintf(stderr, "heddle bench: %s\n", err.message);
         code = HD__EXIT_REFUSED;
     }
@@ -581,36 +599,37 @@ const struct hd__command hd__command_bench = {
              "             [-e SIZE]\n"
              "       heddle bench --peak [--device NAME] [-e SIZE] [--set OPTION=VALUE] [--json]",
     .summary = "measure transports, in the columns of nccl-tests, or a device's peak",
-    .help = "  --comm NAME,...      transports (shm); several are printed side by side once all are measured\n"
-            "                       NAME:OPTION=VALUE:... with options of its own: libfabric:provider=tcp;\n"
-            "                       inside=NAME: in two levels, with another inside each machine\n"
-            "  --op NAME,...        all_reduce, reduce_scatter, all_gather (these by default), broadcast, reduce,\n"
-            "                       all_to_all, sendrecv, barrier\n"
-            "  --ranks N            processes, started here (mpi's by mpirun), on cores of their own if there are (2);\n"
-            "                       under mpirun, srun or torchrun, on one machine or several: those that they started\n"
-            "  --groups N           groups of neighbours that run an operation at the same time; the slowest counts\n"
-            "  -b, -e SIZE          first and last size: 8, 64K, 128M (K = 1024); of an operation's larger buffer\n"
-            "  -f FACTOR            from one size to the next (2)\n"
-            "  -n CALLS, -w CALLS   timed calls a size (by size), warm-up calls (5)\n"
-            "  -d DTYPE             fp32, bf16, fp16, fp64, int32, uint8\n"
-            "  --in-place           only with send and receive buffer in one; --out-of-place: only apart (both)\n"
-            "  --overlap            how much of an operation hides behind matrix products; progress is made between\n"
-            "                       them, as in training; --product SIDE: their rows and columns (256)\n"
-            "  --plain              buffers outside the transport's memory\n"
-            "  --set OPTION=VALUE   an option of all transports\n"
-            "  --timeout SECONDS    the longest wait (60)\n"
-            "  --json               one object with `rows`\n"
-            "  --html FILE          writes a page as well: a chart an operation, a line a transport\n"
-            "  --svg FILE           writes its charts alone as well: a picture\n"
-            "  --tune FILE          measures the algorithms for collectives over send and recv; the best by size go\n"
-            "                       into FILE, which a job names: comm: {tune: FILE}\n"
-            "  --any-order          with those whose sums follow an order of their own: comm: {sums: any}\n"
-            "  --peak               a device instead: its best matrix product by dtype, and its memory's bandwidth\n"
-            "  --device NAME        which (cpu), for --overlap too; with --peak -e is an operand's size (256M),\n"
-            "                       --set an option of the device\n"
-            "\n"
-            "Every result is checked; wrong elements are counted, and make the command fail.\n"
-            "busbw: algbw times 2(n-1)/n for all_reduce, (n-1)/n for reduce_scatter, all_gather, all_to_all, else 1.\n",
+    .help =
+        "  --comm NAME,...      transports (shm); several are printed side by side once all are measured\n"
+        "                       NAME:OPTION=VALUE:... with options of its own: libfabric:provider=tcp;\n"
+        "                       inside=NAME: in two levels, with another inside each machine\n"
+        "  --op NAME,...        all_reduce, reduce_scatter, all_gather (these by default), broadcast, reduce,\n"
+        "                       all_to_all, sendrecv, barrier\n"
+        "  --ranks N            processes, started here (mpi's by mpirun), on cores of their own if there are (2);\n"
+        "                       under mpirun, srun or torchrun, on one machine or several: those that they started\n"
+        "  --groups N           groups of neighbours that run an operation at the same time; the slowest counts\n"
+        "  -b, -e SIZE          first and last size: 8, 64K, 128M (K = 1024); of an operation's larger buffer\n"
+        "  -f FACTOR            from one size to the next (2)\n"
+        "  -n CALLS, -w CALLS   timed calls a size (by size), warm-up calls (5)\n"
+        "  -d DTYPE             fp32, bf16, fp16, fp64, int32, uint8\n"
+        "  --in-place           only with send and receive buffer in one; --out-of-place: only apart (both)\n"
+        "  --overlap            how much of an operation hides behind matrix products; progress is made between\n"
+        "                       them, as in training; --product SIDE: their rows and columns (256)\n"
+        "  --plain              buffers outside the transport's memory\n"
+        "  --set OPTION=VALUE   an option of all transports\n"
+        "  --timeout SECONDS    the longest wait (60)\n"
+        "  --json               one object with `rows`\n"
+        "  --html FILE          writes a page as well: a chart an operation, a line a transport\n"
+        "  --svg FILE           writes its charts alone as well: a picture\n"
+        "  --tune FILE          measures the algorithms for collectives over send and recv; the best by size go\n"
+        "                       into FILE, which a job names: comm: {tune: FILE}\n"
+        "  --any-order          with those whose sums follow an order of their own: comm: {sums: any}\n"
+        "  --peak               a device instead: its best matrix product by dtype, and its memory's bandwidth\n"
+        "  --device NAME        which (cpu), for --overlap too; with --peak -e is an operand's size (256M),\n"
+        "                       --set an option of the device\n"
+        "\n"
+        "Every result is checked; wrong elements are counted, and make the command fail.\n"
+        "busbw: algbw times 2(n-1)/n for all_reduce, (n-1)/n for reduce_scatter, all_gather, all_to_all, else 1.\n",
     .example = "  heddle bench --comm shm --op all_reduce,all_gather --ranks 2 -b 8 -e 128M -f 4\n",
     .run = run,
 };

@@ -138,11 +138,13 @@ static void print_text(const struct hd__compiled *c, const struct tally *t, cons
 {
     char arena[32];
     printf("%d rank%s, %d program%s of %llu instructions; compiled in %.3f s, proved in %.3f s\n", c->mesh.ranks,
-           c->mesh.ranks > 1 ? "s" : "", c->n_stages, c->n_stages > 1 ? "s" : "", (unsigned long long)t->instructions, c->seconds, t->seconds);
+           c->mesh.ranks > 1 ? "s" : "", c->n_stages, c->n_stages > 1 ? "s" : "", (unsigned long long)t->instructions,
+           c->seconds, t->seconds);
     puts("proved for every rank:");
     puts("  every tensor is defined before it is used, and not used after it is released");
     puts("  every asynchronous operation is waited for, and nothing touches what is in flight");
-    puts("  every instruction makes what the model says, of the operands that it says, and reads parameters where they lie");
+    puts("  every instruction makes what the model says, of the operands that it says, and reads parameters where they "
+         "lie");
     puts("  every parameter's gradient is summed exactly once over every mesh axis that it owes");
     puts("  so are the loss and the norm, and what the optimizer writes reaches all that the model reads");
     puts("  all that the micro-batches add is there, once, in sums that were cleared; every parameter is updated once");
@@ -206,7 +208,8 @@ static int run(int argc, char **argv)
     code = hd__cli_job_arguments(&hd__command_check, argc, argv, flags, HD__COUNT(flags), &arguments);
     if (!code)
         code = hd__cli_load_job(&arguments, 0, &loaded);
-    if (!code && hd__cli_parse_per_machine(&hd__command_check, machine_text, loaded.compiled->mesh.ranks, &how.per_machine))
+    if (!code &&
+        hd__cli_parse_per_machine(&hd__command_check, machine_text, loaded.compiled->mesh.ranks, &how.per_machine))
         code = HD__EXIT_REFUSED;
     if (!code)
         hd__warn_tp_span(loaded.compiled, how.per_machine);

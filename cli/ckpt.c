@@ -19,9 +19,11 @@ static int open_store(struct ckpt_request *r, struct hd_error *err)
 {
     const struct hd__chosen *chosen = &r->loaded.compiled->checkpoint_choice;
     if (!chosen->component)
-        return hd__job_fail(r->loaded.job, "checkpoint", err, "the job has no checkpoint section, so it has no checkpoints");
+        return hd__job_fail(r->loaded.job, "checkpoint", err,
+                            "the job has no checkpoint section, so it has no checkpoints");
     r->store = (struct hd__ckpt_store){.ops = &chosen->component->ops.ckpt};
-    return r->store.ops->open(hd__exec_host_table(), chosen->settings, r->loaded.job->checkpoint_dir, &r->store.ckpt, err);
+    return r->store.ops->open(hd__exec_host_table(), chosen->settings, r->loaded.job->checkpoint_dir, &r->store.ckpt,
+                              err);
 }
 
 static int32_t open_checkpoint(struct ckpt_request *r, struct hd__ckpt **ckpt, struct hd_error *err)
@@ -35,7 +37,8 @@ static int32_t open_checkpoint(struct ckpt_request *r, struct hd__ckpt **ckpt, s
     }
     rc = rc ? rc : hd__ckpt_open(&r->store, r->name, ckpt, err);
     if (rc == HD_E_NOTFOUND)
-        hd_fail(err, rc, "%s has no checkpoint %s: `heddle ckpt ls` lists them", r->loaded.job->checkpoint_dir, r->name);
+        hd_fail(err, rc, "%s has no checkpoint %s: `heddle ckpt ls` lists them", r->loaded.job->checkpoint_dir,
+                r->name);
     return rc;
 }
 
@@ -150,14 +153,17 @@ static int run_verb(struct ckpt_request *r)
             rc = verbs[i].run(r, &err);
     if (r->store.ckpt)
         r->store.ops->close(r->store.ckpt);
-    return rc ? hd__cli_print_error(&err, rc == HD_E_CORRUPT || rc == HD_E_IO ? HD__EXIT_FAILED : HD__EXIT_REFUSED) : HD__EXIT_DONE;
+    return rc ? hd__cli_print_error(&err, rc == HD_E_CORRUPT || rc == HD_E_IO ? HD__EXIT_FAILED : HD__EXIT_REFUSED)
+              : HD__EXIT_DONE;
 }
 
 static int run(int argc, char **argv)
 {
     struct ckpt_request r = {.weights = "model"};
-    const struct hd__cli_flag flags[] = {{"--checkpoint", &r.name, NULL}, {"--to", &r.to, NULL}, {"--weights", &r.weights, NULL},
-                                     {"--json", NULL, &r.json}};
+    const struct hd__cli_flag flags[] = {{"--checkpoint", &r.name, NULL},
+                                         {"--to", &r.to, NULL},
+                                         {"--weights", &r.weights, NULL},
+                                         {"--json", NULL, &r.json}};
     const char *names[HD__COUNT(verbs)], *nearest;
     struct hd__cli_job_arguments arguments;
     int code, known = 0;
@@ -170,8 +176,9 @@ static int run(int argc, char **argv)
     }
     nearest = hd__nearest(r.verb, names, HD__COUNT(names));
     if (!known)
-        return hd__cli_usage_error(&hd__command_ckpt, "there is no 'ckpt %s'%s%s%s", r.verb, nearest ? "; did you mean '" : "",
-                                nearest ? nearest : "", nearest ? "'?" : ": ls, show, verify or export");
+        return hd__cli_usage_error(&hd__command_ckpt, "there is no 'ckpt %s'%s%s%s", r.verb,
+                                   nearest ? "; did you mean '" : "", nearest ? nearest : "",
+                                   nearest ? "'?" : ": ls, show, verify or export");
     code = hd__cli_job_arguments(&hd__command_ckpt, argc - 1, argv + 1, flags, HD__COUNT(flags), &arguments);
     if (!code && !strcmp(r.verb, "export") && !r.to)
         code = hd__cli_usage_error(&hd__command_ckpt, "export needs --to FOLDER");

@@ -13,10 +13,10 @@ enum {
 
 struct hd__command {
     const char *name;
-    const char *usage;   /* after the name: "[NAME] [--json]" */
-    const char *summary; /* one line */
-    const char *help;    /* what it does and its options; whole lines */
-    const char *example; /* whole lines that can be typed */
+    const char *usage;                 /* after the name: "[NAME] [--json]" */
+    const char *summary;               /* one line */
+    const char *help;                  /* what it does and its options; whole lines */
+    const char *example;               /* whole lines that can be typed */
     int (*run)(int argc, char **argv); /* argv[0] is the command's name; returns an exit code */
 };
 
@@ -43,6 +43,7 @@ void hd__cli_print_message(const char *text);
 void hd__cli_defer_messages(void);
 const char *hd__cli_deferred_message(void); /* what was kept; "" where nothing was */
 /* The message to stderr, with the way to the command's help; returns HD__EXIT_REFUSED. */
-int hd__cli_usage_error(const struct hd__command *command, const char *format, ...) __attribute__((format(printf, 2, 3)));
+int hd__cli_usage_error(const struct hd__command *command, const char *format, ...)
+    __attribute__((format(printf, 2, 3)));
 
 #endif

@@ -15,7 +15,8 @@ static json_t *summary_json(const json_t *report)
     size_t i;
     for (size_t k = 0; k < HD__COUNT(keys); k++)
         json_object_set(out, keys[k], json_object_get(report, keys[k]));
-    json_array_foreach(json_object_get(report, "rank"), i, dump) {
+    json_array_foreach(json_object_get(report, "rank"), i, dump)
+    {
         json_t *one = json_object();
         for (size_t k = 0; k < HD__COUNT(of); k++)
             if (json_object_get(dump, of[k]))
@@ -77,12 +78,13 @@ const struct hd__command hd__command_debug = {
     .name = "debug",
     .usage = "REPORT ... [--json]",
     .summary = "read the report of a job that failed",
-    .help = "A job that ends because a rank died, hung or did something else than the others leaves a report beside\n"
-            "its metrics, and says where. This command shows it: the cause, where each rank was, and the last\n"
-            "operations of all ranks side by side, by their number in their group. '>' stands before the first in which\n"
-            "ranks differ, or for which one still waits. Where rank 0 served the rendezvous and died, each rank wrote a\n"
-            "report of its own: give all.\n\n"
-            "  --json    the cause and where each rank was, for machines; the report itself is JSON with the rest\n",
+    .help =
+        "A job that ends because a rank died, hung or did something else than the others leaves a report beside\n"
+        "its metrics, and says where. This command shows it: the cause, where each rank was, and the last\n"
+        "operations of all ranks side by side, by their number in their group. '>' stands before the first in which\n"
+        "ranks differ, or for which one still waits. Where rank 0 served the rendezvous and died, each rank wrote a\n"
+        "report of its own: give all.\n\n"
+        "  --json    the cause and where each rank was, for machines; the report itself is JSON with the rest\n",
     .example = "  heddle debug runs/kjv/report-20260301-101500.json\n",
     .run = run,
 };

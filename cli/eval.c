@@ -6,7 +6,8 @@
 #include "cli/job.h"
 #include "service/train/checkpointer.h"
 
-static int32_t evaluate(struct hd__train_session *session, const char *checkpoint, const char *weights, int64_t *step, double *loss, struct hd_error *err)
+static int32_t evaluate(struct hd__train_session *session, const char *checkpoint, const char *weights, int64_t *step,
+                        double *loss, struct hd_error *err)
 {
     static const struct hd__launch_env alone = {.size = 1, .local_size = 1};
     struct hd__compiled *compiled = session->compiled;
@@ -31,7 +32,8 @@ static int run(int argc, char **argv)
 {
     const char *checkpoint = "auto", *weights = "model";
     int json = 0, code;
-    const struct hd__cli_flag flags[] = {{"--checkpoint", &checkpoint, NULL}, {"--weights", &weights, NULL}, {"--json", NULL, &json}};
+    const struct hd__cli_flag flags[] = {
+        {"--checkpoint", &checkpoint, NULL}, {"--weights", &weights, NULL}, {"--json", NULL, &json}};
     struct hd__cli_job_arguments arguments;
     struct hd__cli_job loaded = {0};
     struct hd__train_session session = {0};
@@ -64,11 +66,12 @@ const struct hd__command hd__command_eval = {
     .name = "eval",
     .usage = "JOB [key=value ...] [--checkpoint PATH] [--weights NAME] [--json]",
     .summary = "loss on the held-out data",
-    .help = "Loads the job's newest checkpoint (or --checkpoint) on one rank and prints the mean loss over eval.batches\n"
-            "batches of the held-out part (data.val or data.val_fraction), in natural logarithms.\n\n"
-            "  --checkpoint PATH    a checkpoint's folder or name, instead of the newest\n"
-            "  --weights NAME       an average that a strategy keeps instead of the weights: ema\n"
-            "  --json               {\"step\", \"val_loss\"}\n",
+    .help =
+        "Loads the job's newest checkpoint (or --checkpoint) on one rank and prints the mean loss over eval.batches\n"
+        "batches of the held-out part (data.val or data.val_fraction), in natural logarithms.\n\n"
+        "  --checkpoint PATH    a checkpoint's folder or name, instead of the newest\n"
+        "  --weights NAME       an average that a strategy keeps instead of the weights: ema\n"
+        "  --json               {\"step\", \"val_loss\"}\n",
     .example = "  heddle eval examples/kjv.yaml eval.batches=20\n",
     .run = run,
 };

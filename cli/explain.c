@@ -74,7 +74,8 @@ static int ends_with(const char *text, const char *end)
 static int is_output_file(const char *word)
 {
     const char *dot = strrchr(word, '.');
-    return dot && dot[1] && !strchr(dot, '/') && !strchr(word, '=') && word[0] != '-' && !ends_with(word, ".yaml") && !ends_with(word, ".yml");
+    return dot && dot[1] && !strchr(dot, '/') && !strchr(word, '=') && word[0] != '-' && !ends_with(word, ".yaml") &&
+           !ends_with(word, ".yml");
 }
 
 /* "--timeline FILE.svg": takes the file, which is no job, out of the words. */
@@ -121,7 +122,8 @@ static int write_timeline(const struct hd__timeline *t, int32_t only, const char
     return code;
 }
 
-static int print_timeline(const struct hd__compiled *c, int32_t only, const struct hd__sim_rates *rates, const char *file)
+static int print_timeline(const struct hd__compiled *c, int32_t only, const struct hd__sim_rates *rates,
+                          const char *file)
 {
     const struct hd_program **programs = hd__alloc((size_t)c->mesh.ranks * sizeof *programs);
     struct hd_error err = HD_ERROR_INIT;
@@ -153,12 +155,9 @@ static int run(int argc, char **argv)
     const char *rank_text = NULL, *rates_text = NULL, *machine_text = NULL, *file = take_timeline_file(&argc, argv);
     struct hd__routes_options how = {0};
     int json = 0, timeline = 0, code;
-    const struct hd__cli_flag flags[] = {{"--rank", &rank_text, NULL},
-                                     {"--section", &how.section, NULL},
-                                     {"--per-machine", &machine_text, NULL},
-                                     {"--json", NULL, &json},
-                                     {"--timeline", NULL, &timeline},
-                                     {"--rates", &rates_text, NULL}};
+    const struct hd__cli_flag flags[] = {{"--rank", &rank_text, NULL},           {"--section", &how.section, NULL},
+                                         {"--per-machine", &machine_text, NULL}, {"--json", NULL, &json},
+                                         {"--timeline", NULL, &timeline},        {"--rates", &rates_text, NULL}};
     struct hd__sim_rates rates = hd__sim_rates_default();
     struct hd_error err = HD_ERROR_INIT;
     struct hd__cli_job_arguments arguments;
@@ -167,9 +166,10 @@ static int run(int argc, char **argv)
     long rank;
     code = hd__cli_job_arguments(&hd__command_explain, argc, argv, flags, HD__COUNT(flags), &arguments);
     if (!code && ((timeline && (json || how.section)) || (rates_text && !timeline)))
-        code = hd__cli_usage_error(&hd__command_explain, "%s",
-                                timeline ? "--timeline is of a whole step, as text, FILE.svg or FILE.json: no --section, no --json"
-                                         : "--rates is for --timeline");
+        code = hd__cli_usage_error(
+            &hd__command_explain, "%s",
+            timeline ? "--timeline is of a whole step, as text, FILE.svg or FILE.json: no --section, no --json"
+                     : "--rates is for --timeline");
     if (!code && file && !ends_with(file, ".svg") && !ends_with(file, ".json"))
         code = hd__cli_usage_error(&hd__command_explain, "--timeline %s: it writes FILE.svg or FILE.json", file);
     if (!code && rates_text && hd__sim_rates_parse(&rates, rates_text, &err))
@@ -180,8 +180,9 @@ static int run(int argc, char **argv)
     rank = rank_text ? strtol(rank_text, &end, 10) : 0;
     if (!code && (*end || end == rank_text || rank < 0 || rank >= loaded.compiled->mesh.ranks))
         code = hd__cli_usage_error(&hd__command_explain, "--rank %s: the job has ranks 0 to %d", rank_text,
-                                loaded.compiled->mesh.ranks - 1);
-    if (!code && hd__cli_parse_per_machine(&hd__command_explain, machine_text, loaded.compiled->mesh.ranks, &how.per_machine))
+                                   loaded.compiled->mesh.ranks - 1);
+    if (!code &&
+        hd__cli_parse_per_machine(&hd__command_explain, machine_text, loaded.compiled->mesh.ranks, &how.per_machine))
         code = HD__EXIT_REFUSED;
     if (!code)
         hd__warn_tp_span(loaded.compiled, how.per_machine);
@@ -195,22 +196,25 @@ static int run(int argc, char **argv)
 
 const struct hd__command hd__command_explain = {
     .name = "explain",
-    .usage = "JOB [key=value ...] [--rank R] [--section NAME] [--per-machine N] [--json] [--timeline [FILE.svg | FILE.json]] [--rates ...]",
+    .usage = "JOB [key=value ...] [--rank R] [--section NAME] [--per-machine N] [--json] [--timeline [FILE.svg | "
+             "FILE.json]] [--rates ...]",
     .summary = "print the step program, or draw its timeline",
-    .help = "Compiles the job and prints one rank's program, one instruction a line: number, stream, block, micro-batch,\n"
-            "phase, operation and its mesh axes, outputs <- inputs with dtype, local shape and placement, arena bytes.\n"
-            "At the end totals, and for each group of ranks the transport, the levels and the algorithm of its operations.\n"
-            "Nothing is run; no data file is needed.\n\n"
-            "  --rank R          whose program (default 0)\n"
-            "  --section NAME    only begin, micro, micro_last, update, eval, ...\n"
-            "  --per-machine N   for the groups at the end, where comm.inside is set: as if each machine had N ranks, one\n"
-            "                    machine after the other (default: all ranks on one)\n"
-            "  --json            for machines; the fields are described in docs/explain-json.md\n"
-            "  --timeline        instead of the program, when each stage (or rank R) computes and communicates in one\n"
-            "                    step, estimated: as text, or with a file's name after it as a picture (FILE.svg) or as\n"
-            "                    a trace for chrome://tracing and Perfetto (FILE.json)\n"
-            "  --rates LIST      what the estimate takes: flops=, memory=, link= (a second), kernel=, latency=\n"
-            "                    (seconds), and by axis tp.link=, dp.latency=, ...\n",
+    .help =
+        "Compiles the job and prints one rank's program, one instruction a line: number, stream, block, micro-batch,\n"
+        "phase, operation and its mesh axes, outputs <- inputs with dtype, local shape and placement, arena bytes.\n"
+        "At the end totals, and for each group of ranks the transport, the levels and the algorithm of its "
+        "operations.\n"
+        "Nothing is run; no data file is needed.\n\n"
+        "  --rank R          whose program (default 0)\n"
+        "  --section NAME    only begin, micro, micro_last, update, eval, ...\n"
+        "  --per-machine N   for the groups at the end, where comm.inside is set: as if each machine had N ranks, one\n"
+        "                    machine after the other (default: all ranks on one)\n"
+        "  --json            for machines; the fields are described in docs/explain-json.md\n"
+        "  --timeline        instead of the program, when each stage (or rank R) computes and communicates in one\n"
+        "                    step, estimated: as text, or with a file's name after it as a picture (FILE.svg) or as\n"
+        "                    a trace for chrome://tracing and Perfetto (FILE.json)\n"
+        "  --rates LIST      what the estimate takes: flops=, memory=, link= (a second), kernel=, latency=\n"
+        "                    (seconds), and by axis tp.link=, dp.latency=, ...\n",
     .example = "  heddle explain examples/kjv.yaml --section update\n"
                "  heddle explain examples/kjv.yaml --timeline step.svg --rates flops=2e12,memory=1e11,link=1e10\n",
     .run = run,

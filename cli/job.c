@@ -11,7 +11,8 @@ static const struct hd__cli_flag *find_flag(const struct hd__cli_flag *flags, si
     return NULL;
 }
 
-static int fail_unknown_option(const struct hd__command *command, const struct hd__cli_flag *flags, size_t n, const char *word)
+static int fail_unknown_option(const struct hd__command *command, const struct hd__cli_flag *flags, size_t n,
+                               const char *word)
 {
     const char **names = hd__alloc((n + 1) * sizeof *names), *nearest;
     for (size_t i = 0; i < n; i++)
@@ -19,11 +20,11 @@ static int fail_unknown_option(const struct hd__command *command, const struct h
     nearest = hd__nearest(word, names, n);
     free(names);
     return hd__cli_usage_error(command, "there is no option %s%s%s%s", word, nearest ? ": did you mean " : "",
-                            nearest ? nearest : "", nearest ? "?" : "");
+                               nearest ? nearest : "", nearest ? "?" : "");
 }
 
 int hd__cli_job_arguments(const struct hd__command *command, int argc, char **argv, const struct hd__cli_flag *flags,
-                      size_t n_flags, struct hd__cli_job_arguments *out)
+                          size_t n_flags, struct hd__cli_job_arguments *out)
 {
     static const char *words[256];
     *out = (struct hd__cli_job_arguments){.overrides = words};
@@ -43,8 +44,8 @@ int hd__cli_job_arguments(const struct hd__command *command, int argc, char **ar
                 return hd__cli_usage_error(command, "more than %zu overrides", HD__COUNT(words));
             words[out->n_overrides++] = argv[i];
         } else if (out->file) {
-            return hd__cli_usage_error(command, "two job files: %s and %s (an override is written key=value)", out->file,
-                                    argv[i]);
+            return hd__cli_usage_error(command, "two job files: %s and %s (an override is written key=value)",
+                                       out->file, argv[i]);
         } else {
             out->file = argv[i];
         }
@@ -58,7 +59,8 @@ int hd__cli_parse_per_machine(const struct hd__command *command, const char *tex
     long value = text ? strtol(text, &end, 10) : 0;
     *n = 0;
     if (text && (*end || end == text || value < 1 || value > ranks))
-        return hd__cli_usage_error(command, "--per-machine %s: a number from 1 to the job's %d ranks is wanted", text, ranks);
+        return hd__cli_usage_error(command, "--per-machine %s: a number from 1 to the job's %d ranks is wanted", text,
+                                   ranks);
     *n = (int32_t)value;
     return HD__EXIT_DONE;
 }

@@ -19,8 +19,8 @@ struct hd__cli_job_arguments {
 };
 
 /* Splits the words after the command's name into flags, the job file and overrides. HD__EXIT_DONE or a refusal. */
-int hd__cli_job_arguments(const struct hd__command *command, int argc, char **argv, const struct hd__cli_flag *flags, size_t n_flags,
-                      struct hd__cli_job_arguments *out);
+int hd__cli_job_arguments(const struct hd__command *command, int argc, char **argv, const struct hd__cli_flag *flags,
+                          size_t n_flags, struct hd__cli_job_arguments *out);
 
 struct hd__cli_job {
     struct hd__job *job;

@@ -16,9 +16,7 @@ static int is_help(const char *word)
 
 static int overview(FILE *out)
 {
-    fputs(
-        "heddle trains transformers across processes and machines.\n\nusage: heddle COMMAND [ARGUMENTS]\n\n",
-        out);
+    fputs("heddle trains transformers across processes and machines.\n\nusage: heddle COMMAND [ARGUMENTS]\n\n", out);
     for (size_t i = 0; i < HD__COUNT(commands); i++)
         fprintf(out, "  %-9s %s\n", commands[i]->name, commands[i]->summary);
     fputs("\n`heddle help COMMAND` says more, with an example.\n"
@@ -29,8 +27,7 @@ static int overview(FILE *out)
 
 static int help(const struct hd__command *c)
 {
-    printf("%s\n\nusage: heddle %s %s\n\n%s\nexample:\n%s", c->summary, c->name, c->usage, c->help,
-           c->example);
+    printf("%s\n\nusage: heddle %s %s\n\n%s\nexample:\n%s", c->summary, c->name, c->usage, c->help, c->example);
     return HD__EXIT_DONE;
 }
 

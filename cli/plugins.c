@@ -36,8 +36,7 @@ static void print_table(const struct hd__plugin_entry *entries, size_t n)
         puts("no plugins found: set HEDDLE_PLUGIN_PATH to a folder that has some");
         return;
     }
-    printf("%-9s %-*s %-9s %-7s %s\n", "kind", width, "name", "version", "usable",
-           "summary, or why not usable");
+    printf("%-9s %-*s %-9s %-7s %s\n", "kind", width, "name", "version", "usable", "summary, or why not usable");
     for (size_t i = 0; i < n; i++)
         print_row(&entries[i], width);
 }
@@ -82,11 +81,10 @@ static json_t *text_or_null(const char *text)
 static json_t *entry_json(const struct hd__plugin_entry *e)
 {
     const struct hd__component *c = e->component;
-    return json_pack("{s:s, s:s, s:o, s:o, s:o, s:b, s:o, s:o}", "kind",
-                     e->kind ? hd__plugin_kind_name(e->kind) : "?", "name", entry_name(e), "version",
-                     text_or_null(c ? c->version : NULL), "licence", text_or_null(c ? c->licence : NULL),
-                     "summary", text_or_null(c ? c->summary : NULL), "usable", (int)e->usable, "reason",
-                     text_or_null(e->reason), "path", text_or_null(e->path));
+    return json_pack("{s:s, s:s, s:o, s:o, s:o, s:b, s:o, s:o}", "kind", e->kind ? hd__plugin_kind_name(e->kind) : "?",
+                     "name", entry_name(e), "version", text_or_null(c ? c->version : NULL), "licence",
+                     text_or_null(c ? c->licence : NULL), "summary", text_or_null(c ? c->summary : NULL), "usable",
+                     (int)e->usable, "reason", text_or_null(e->reason), "path", text_or_null(e->path));
 }
 
 static void print_json(const struct hd__plugin_entry *entries, size_t n, int with_options)
@@ -107,8 +105,7 @@ static void print_json(const struct hd__plugin_entry *entries, size_t n, int wit
 
 /* ---- the command */
 
-static const struct hd__plugin_entry *find_entry(const struct hd__plugin_entry *entries, size_t n,
-                                                 const char *label)
+static const struct hd__plugin_entry *find_entry(const struct hd__plugin_entry *entries, size_t n, const char *label)
 {
     for (size_t i = 0; i < n; i++)
         if (strcmp(entries[i].label, label) == 0)

@@ -30,7 +30,8 @@ static int parse_whole(const char *flag, const char *text, int64_t low, int64_t 
     *out = strtoll(text, &end, 10);
     if (end != text && !*end && !errno && *out >= low && *out <= high)
         return HD__EXIT_DONE;
-    return hd__cli_usage_error(&hd__command_sample, "%s %s: wanted a whole number from %" PRId64 " to %" PRId64, flag, text, low, high);
+    return hd__cli_usage_error(&hd__command_sample, "%s %s: wanted a whole number from %" PRId64 " to %" PRId64, flag,
+                               text, low, high);
 }
 
 static int parse(struct sample_request *r)
@@ -65,7 +66,8 @@ static int read_prompt(struct sample_request *r, int64_t vocab, int32_t *tokens,
         char *end = (char *)at + 1;
         long token = r->text ? (unsigned char)*at : strtol(at, &end, 10);
         if (end == at || token < 0 || token >= vocab)
-            return hd__cli_usage_error(&hd__command_sample, "--prompt: wanted token ids from 0 to %lld", (long long)vocab - 1);
+            return hd__cli_usage_error(&hd__command_sample, "--prompt: wanted token ids from 0 to %lld",
+                                       (long long)vocab - 1);
         tokens[r->config.n_prompt++] = (int32_t)token;
         at = end;
         while (!r->text && *at == ' ')
@@ -107,11 +109,17 @@ static int generate(struct hd__cli_job *loaded, struct sample_request *r)
 
 static int run(int argc, char **argv)
 {
-    struct sample_request r = {.checkpoint = "auto", .weights = "model", .prompt = "", .tokens = "200", .temperature = "0.8", .top_k = "0", .seed = "1"};
+    struct sample_request r = {.checkpoint = "auto",
+                               .weights = "model",
+                               .prompt = "",
+                               .tokens = "200",
+                               .temperature = "0.8",
+                               .top_k = "0",
+                               .seed = "1"};
     const struct hd__cli_flag flags[] = {{"--checkpoint", &r.checkpoint, NULL}, {"--prompt", &r.prompt, NULL},
-                                     {"--tokens", &r.tokens, NULL},         {"--temperature", &r.temperature, NULL},
-                                     {"--top-k", &r.top_k, NULL},           {"--seed", &r.seed, NULL},
-                                     {"--weights", &r.weights, NULL}};
+                                         {"--tokens", &r.tokens, NULL},         {"--temperature", &r.temperature, NULL},
+                                         {"--top-k", &r.top_k, NULL},           {"--seed", &r.seed, NULL},
+                                         {"--weights", &r.weights, NULL}};
     static int32_t prompt[65536];
     struct hd__cli_job_arguments arguments;
     struct hd__cli_job loaded = {0};
@@ -132,18 +140,20 @@ static int run(int argc, char **argv)
 
 const struct hd__command hd__command_sample = {
     .name = "sample",
-    .usage = "JOB [key=value ...] [--checkpoint PATH] [--weights NAME] [--prompt TEXT] [--tokens N] [--temperature T] [--top-k K] [--seed S]",
+    .usage = "JOB [key=value ...] [--checkpoint PATH] [--weights NAME] [--prompt TEXT] [--tokens N] [--temperature T] "
+             "[--top-k K] [--seed S]",
     .summary = "generate text",
-    .help = "Loads the job's newest checkpoint (or --checkpoint, or the weights of model.from) on one rank and prints the\n"
-            "prompt and what the model makes of it. A model with a vocabulary of 256 reads and writes bytes; others take\n"
-            "and print token ids.\n\n"
-            "  --checkpoint PATH    a checkpoint's folder or name, instead of the newest\n"
-            "  --weights NAME       an average that a strategy keeps instead of the weights: ema\n"
-            "  --prompt TEXT        where to begin\n"
-            "  --tokens N           how many to generate (200)\n"
-            "  --temperature T      0 takes the likeliest token (0.8)\n"
-            "  --top-k K            only the K likeliest tokens; 0: all (0)\n"
-            "  --seed S             another seed, another text (1)\n",
+    .help =
+        "Loads the job's newest checkpoint (or --checkpoint, or the weights of model.from) on one rank and prints the\n"
+        "prompt and what the model makes of it. A model with a vocabulary of 256 reads and writes bytes; others take\n"
+        "and print token ids.\n\n"
+        "  --checkpoint PATH    a checkpoint's folder or name, instead of the newest\n"
+        "  --weights NAME       an average that a strategy keeps instead of the weights: ema\n"
+        "  --prompt TEXT        where to begin\n"
+        "  --tokens N           how many to generate (200)\n"
+        "  --temperature T      0 takes the likeliest token (0.8)\n"
+        "  --top-k K            only the K likeliest tokens; 0: all (0)\n"
+        "  --seed S             another seed, another text (1)\n",
     .example = "  heddle sample examples/kjv.yaml --prompt 'In the beginning' --tokens 300\n",
     .run = run,
 };

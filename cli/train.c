@@ -57,7 +57,10 @@ static int print_config(struct hd__cli_job *loaded)
 /* Reports lie beside the metrics. */
 static struct hd__reporter reporter_of(struct hd__job *job)
 {
-    return (struct hd__reporter){.on_dumps = hd__report_on_dumps, .job = job->name, .folder = hd__job_folder(job), .late_after = job->late_after,
+    return (struct hd__reporter){.on_dumps = hd__report_on_dumps,
+                                 .job = job->name,
+                                 .folder = hd__job_folder(job),
+                                 .late_after = job->late_after,
                                  .timeout = job->comm_timeout};
 }
 

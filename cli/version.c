@@ -1,6 +1,6 @@
 /* heddle version */
-#include "cli/command.h"
 #include "cli/version.h" /* from meson */
+#include "cli/command.h"
 #include "core/base/base.h"
 
 static int run(int argc, char **argv)

@@ -96,8 +96,7 @@ static int32_t waits_for(const struct hd__sim *m, int32_t rank, uint32_t queue)
     const struct hd__sim_op *d = queue == UINT32_MAX ? NULL : hd__sim_queue_head(&m->ranks[rank], queue);
     if (!d)
         return -1;
-    return d->kind == HD__SIM_COLLECTIVE ? missing_member(m, rank, queue)
-                                        : hd__sim_peer_rank(m, rank, d->instr->peer);
+    return d->kind == HD__SIM_COLLECTIVE ? missing_member(m, rank, queue) : hd__sim_peer_rank(m, rank, d->instr->peer);
 }
 
 static int is_stuck(const struct hd__sim *m, int32_t rank)

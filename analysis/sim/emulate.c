@@ -19,8 +19,7 @@ int32_t hd__sim_emulate_open(struct hd__sim *m, struct hd_error *err)
             continue;
         r->arena = aligned_alloc(4096, (bytes + 4095) & ~(size_t)4095);
         if (!r->arena)
-            return hd_fail(err, HD_E_NOMEM, "no memory for the emulated arena of rank %d (%zu bytes)", n,
-                           bytes);
+            return hd_fail(err, HD_E_NOMEM, "no memory for the emulated arena of rank %d (%zu bytes)", n, bytes);
         memset(r->arena, POISON, bytes);
         r->kernels = hd__alloc((image->first[image->p->sections.count] + 1) * sizeof *r->kernels);
     }
@@ -59,7 +58,8 @@ static const struct hd__buffer *next_carried(const struct hd__sim_rank *r, int64
     const struct hd__buffer *next = NULL;
     for (uint32_t b = 1; b < p->buffers.count && p->sections.at[r->section].repeat; b++) {
         const struct hd__buffer *x = &p->buffers.at[b];
-        if (x->life == HD__LIFE_STEP && x->section < r->section && x->offset >= at && (!next || x->offset < next->offset))
+        if (x->life == HD__LIFE_STEP && x->section < r->section && x->offset >= at &&
+            (!next || x->offset < next->offset))
             next = x;
     }
     return next;
@@ -87,8 +87,7 @@ static int32_t feed(struct hd__sim *m, int32_t rank, const struct hd__instr *i, 
     return m->kernels.feed(m->kernels.user, rank, i, micro, out, err);
 }
 
-static int32_t prepare(struct hd__sim *m, int32_t rank, const struct hd__instr *i, void **kernel,
-                       struct hd_error *err)
+static int32_t prepare(struct hd__sim *m, int32_t rank, const struct hd__instr *i, void **kernel, struct hd_error *err)
 {
     struct hd__sim_rank *r = &m->ranks[rank];
     struct hd_instr_desc desc;
@@ -267,7 +266,8 @@ static double reduce_at(const struct collective_view *a, uint32_t dtype, int64_t
 
 static void all_reduce(const struct collective_view *a)
 {
-    uint32_t dtype = hd__tensor_const(a->p, a->instr->in[0])->dtype, to = hd__tensor_const(a->p, a->instr->out[0])->dtype;
+    uint32_t dtype = hd__tensor_const(a->p, a->instr->in[0])->dtype,
+             to = hd__tensor_const(a->p, a->instr->out[0])->dtype;
     int64_t n = a->in_bytes / (int64_t)hd_dtype_size(dtype);
     for (int64_t e = 0; e < n; e++) {
         double x = reduce_at(a, dtype, e);
@@ -278,7 +278,8 @@ static void all_reduce(const struct collective_view *a)
 
 static void reduce_scatter(const struct collective_view *a)
 {
-    uint32_t dtype = hd__tensor_const(a->p, a->instr->in[0])->dtype, to = hd__tensor_const(a->p, a->instr->out[0])->dtype;
+    uint32_t dtype = hd__tensor_const(a->p, a->instr->in[0])->dtype,
+             to = hd__tensor_const(a->p, a->instr->out[0])->dtype;
     struct dim_split c = split_at(a->p, a->instr->in[0], a->instr->to);
     int64_t size = (int64_t)hd_dtype_size(dtype), part = c.extent / a->meeting->size * (c.inner / size);
     for (uint32_t k = 0; k < a->meeting->size; k++) {
@@ -304,8 +305,7 @@ static void all_gather(const struct collective_view *a)
 static void copy_block(const struct collective_view *a, uint32_t to, uint32_t k)
 {
     const struct hd__tensor *in = hd__tensor_const(a->p, a->instr->in[0]);
-    int64_t extent[HD_MAX_DIMS] = {0}, index[HD_MAX_DIMS] = {0}, count = 1,
-            size = (int64_t)hd_dtype_size(in->dtype);
+    int64_t extent[HD_MAX_DIMS] = {0}, index[HD_MAX_DIMS] = {0}, count = 1, size = (int64_t)hd_dtype_size(in->dtype);
     int32_t split = hd__dim_index(in, a->instr->to), combine = hd__dim_index(in, a->instr->from);
     char *out = a->out[to];
     for (int32_t i = 0; i < in->ndim; i++) {
@@ -381,7 +381,8 @@ int32_t hd__sim_emulate_meeting(struct hd__sim *m, const struct hd__sim_meeting 
 void hd__sim_emulate_message(struct hd__sim *m, const struct hd__sim_event *e)
 {
     struct hd__sim_rank *from = &m->ranks[e->rank], *to = &m->ranks[e->peer];
-    hd_tensor in = hd__sim_queue_head(from, e->queue)->instr->in[0], out = hd__sim_queue_head(to, e->peer_queue)->instr->out[0];
+    hd_tensor in = hd__sim_queue_head(from, e->queue)->instr->in[0],
+              out = hd__sim_queue_head(to, e->peer_queue)->instr->out[0];
     memcpy(hd__tensor_address(to->program->p, out, to->coord, to->arena),
            hd__tensor_address(from->program->p, in, from->coord, from->arena),
            (size_t)hd__tensor_bytes(to->program->p, hd__tensor_const(to->program->p, out)));

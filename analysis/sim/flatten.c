@@ -36,8 +36,7 @@ static uint64_t signature(const struct hd_program *p, const struct hd__instr *i)
     const struct hd__tensor *in = hd__tensor_const(p, i->n_in ? i->in[0] : i->out[0]),
                             *out = hd__tensor_const(p, i->n_out ? i->out[0] : i->in[0]);
     uint64_t fixed[] = {
-        i->op,    i->axes, i->members, i->redop, (uint64_t)hd__numel(p, in), (uint64_t)hd__numel(p, out),
-        in->dtype};
+        i->op, i->axes, i->members, i->redop, (uint64_t)hd__numel(p, in), (uint64_t)hd__numel(p, out), in->dtype};
     uint64_t h = hd__hash(fixed, sizeof fixed, 0);
     h = hd__hash(dim_name(p, i->from), strlen(dim_name(p, i->from)), h);
     h = hd__hash(dim_name(p, i->to), strlen(dim_name(p, i->to)), h);
@@ -101,8 +100,7 @@ static void resolve_waits(struct hd__sim_program *program)
     for (uint32_t s = 0; s < p->sections.count; s++) {
         const hd__code *code = &p->sections.at[s].code;
         for (uint32_t n = 0; n < code->count; n++) {
-            uint32_t on =
-                code->at[n].op == HD_OP_WAIT ? hd__wait_target(p, code, position, &code->at[n]) : UINT32_MAX;
+            uint32_t on = code->at[n].op == HD_OP_WAIT ? hd__wait_target(p, code, position, &code->at[n]) : UINT32_MAX;
             if (on == UINT32_MAX)
                 continue;
             program->code[program->first[s] + n].async = program->code[program->first[s] + on].async;
@@ -176,8 +174,9 @@ static void join_channel(struct hd__sim *m, struct hd__sim_channel *c)
             mine |= group[k] == r;
         if (!mine)
             continue;
-        hd__push(&m->meetings, ((struct hd__sim_meeting){.first_member = m->members.count, .size = (uint32_t)n,
-                                                     .channel = (uint32_t)(c - m->channels.at)}));
+        hd__push(&m->meetings, ((struct hd__sim_meeting){.first_member = m->members.count,
+                                                         .size = (uint32_t)n,
+                                                         .channel = (uint32_t)(c - m->channels.at)}));
         hd__append(&m->members, group, n);
         for (int32_t k = 0; k < n; k++)
             c->meeting[group[k]] = m->meetings.count;

@@ -29,7 +29,7 @@ static void rank_init(struct hd__sim *m, struct hd__sim_rank *r)
 }
 
 struct hd__sim *hd__sim_create(const struct hd__mesh *mesh, const struct hd_program *const *programs,
-                                       const struct hd__sim_options *options)
+                               const struct hd__sim_options *options)
 {
     struct hd__sim *m = hd__alloc(sizeof *m);
     m->mesh = *mesh;
@@ -131,11 +131,11 @@ static int find_partner(struct hd__sim *m, int32_t rank, uint16_t queue, struct 
     uint8_t wanted = mine->kind == HD__SIM_SEND ? HD__SIM_RECV : HD__SIM_SEND;
     for (uint32_t q = 0; peer >= 0 && q < m->streams.count; q++) {
         const struct hd__sim_op *its = hd__sim_queue_head(&m->ranks[peer], q);
-        if (!its || its->kind != wanted || m->ranks[peer].queues[q].matched ||
-            its->instr->tag != mine->instr->tag || hd__sim_peer_rank(m, peer, its->instr->peer) != rank)
+        if (!its || its->kind != wanted || m->ranks[peer].queues[q].matched || its->instr->tag != mine->instr->tag ||
+            hd__sim_peer_rank(m, peer, its->instr->peer) != rank)
             continue;
         *e = mine->kind == HD__SIM_SEND ? (struct hd__sim_event){UINT32_MAX, rank, peer, queue, (uint16_t)q}
-                                       : (struct hd__sim_event){UINT32_MAX, peer, rank, (uint16_t)q, queue};
+                                        : (struct hd__sim_event){UINT32_MAX, peer, rank, (uint16_t)q, queue};
         return 1;
     }
     return 0;

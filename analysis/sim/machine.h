@@ -32,9 +32,9 @@ struct hd__sim_kernels {
 /* Something that took time: compute, or the transfer of an asynchronous instruction, from when all its members were there. */
 struct hd__sim_span {
     const struct hd__instr *instr;
-    double start, end;  /* seconds */
-    uint32_t section;   /* index */
-    int32_t micro;      /* micro-batch of the step; -1: of none */
+    double start, end; /* seconds */
+    uint32_t section;  /* index */
+    int32_t micro;     /* micro-batch of the step; -1: of none */
 };
 
 /* A collective over several axes costs what its outermost one costs. */
@@ -43,27 +43,27 @@ struct hd__sim_costs {
     /* Called with everything that took time, in any order; NULL: not wanted. */
     void (*span)(void *user, int32_t rank, const struct hd__sim_span *span);
     double (*seconds)(void *user, const struct hd_program *p, const struct hd__instr *instr); /* of compute */
-    double latency[HD_AXIS_COUNT];   /* seconds an operation */
-    double bandwidth[HD_AXIS_COUNT]; /* bytes a second that one rank sends */
+    double latency[HD_AXIS_COUNT];                                                            /* seconds an operation */
+    double bandwidth[HD_AXIS_COUNT];      /* bytes a second that one rank sends */
     double copy_bandwidth[HD__MEM_COUNT]; /* bytes a second between the main memory and this one; 0: no time at all */
 };
 
 struct hd__sim_options {
     const struct hd__sim_kernels *kernels; /* NULL: none */
     const struct hd__sim_costs *costs;     /* NULL: none */
-    uint64_t seed;                             /* order of events */
+    uint64_t seed;                         /* order of events */
 };
 
 struct hd__sim_stats {
     uint64_t events; /* instructions that were started or completed */
     uint64_t collectives, messages, copies;
-    double seconds;  /* of the slowest rank (costs) */
-    double idle;     /* share of all ranks' time in which they computed nothing (costs) */
+    double seconds; /* of the slowest rank (costs) */
+    double idle;    /* share of all ranks' time in which they computed nothing (costs) */
 };
 
 /* `programs`: by rank; ranks that are alike share one, which must outlive the machine. */
 struct hd__sim *hd__sim_create(const struct hd__mesh *mesh, const struct hd_program *const *programs,
-                                       const struct hd__sim_options *options);
+                               const struct hd__sim_options *options);
 void hd__sim_destroy(struct hd__sim *m);
 
 /* Runs one section of every rank, or, with NULL, all sections of step `step` (from 1); those with repeat 0

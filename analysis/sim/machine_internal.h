@@ -44,7 +44,7 @@ struct hd__sim_queue { /* of one rank and stream; a ring of indexes into code */
 struct hd__sim_rank {
     const struct hd__sim_program *program;
     struct hd__sim_queue *queues;
-    uint32_t *issue; /* by async: which issue of its queue it was, from 1; 0: never */
+    uint32_t *issue;     /* by async: which issue of its queue it was, from 1; 0: never */
     double *start, *end; /* by async (costs) */
     char *arena;
     void **kernels; /* by index into code */
@@ -55,7 +55,7 @@ struct hd__sim_rank {
     double now, busy;
 };
 
-struct hd__sim_meeting { /* one group of one channel */
+struct hd__sim_meeting {   /* one group of one channel */
     uint32_t first_member; /* into machine.members */
     uint32_t size, arrived, channel;
     int32_t first_rank; /* who arrived first */

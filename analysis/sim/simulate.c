@@ -50,8 +50,10 @@ static const struct {
     size_t offset;
     uint8_t by_axis, seconds; /* seconds: 0 will do */
 } rate_rows[] = {
-    {"flops", offsetof(struct hd__sim_rates, flops), 0, 0},   {"memory", offsetof(struct hd__sim_rates, memory), 0, 0},
-    {"kernel", offsetof(struct hd__sim_rates, kernel), 0, 1}, {"latency", offsetof(struct hd__sim_rates, latency), 1, 1},
+    {"flops", offsetof(struct hd__sim_rates, flops), 0, 0},
+    {"memory", offsetof(struct hd__sim_rates, memory), 0, 0},
+    {"kernel", offsetof(struct hd__sim_rates, kernel), 0, 1},
+    {"latency", offsetof(struct hd__sim_rates, latency), 1, 1},
     {"link", offsetof(struct hd__sim_rates, link), 1, 0},
 };
 
@@ -116,7 +118,7 @@ void hd__sim_rates_text(const struct hd__sim_rates *r, struct hd__text *out)
 struct recorder {
     const struct hd__sim_rates *rates;
     struct hd__timeline *t;
-    int32_t *slot; /* by rank: index into t->ranks, -1: not looked at */
+    int32_t *slot;         /* by rank: index into t->ranks, -1: not looked at */
     int32_t off, reserved; /* off: nothing is recorded */
 };
 
@@ -265,7 +267,8 @@ static int64_t typical_step(const struct hd_program *p)
 }
 
 /* Each by itself; nothing of it is drawn. */
-static int32_t simulate_periodic(struct hd__sim *m, struct recorder *w, const struct hd_program *p, struct hd_error *err)
+static int32_t simulate_periodic(struct hd__sim *m, struct recorder *w, const struct hd_program *p,
+                                 struct hd_error *err)
 {
     struct hd__timeline *t = w->t;
     w->off = 1;
@@ -284,7 +287,8 @@ static int32_t simulate_periodic(struct hd__sim *m, struct recorder *w, const st
 }
 
 int32_t hd__sim_timeline(const struct hd__mesh *mesh, const struct hd_program *const *programs,
-                     const struct hd__sim_rates *rates, int32_t rank, struct hd__timeline *out, struct hd_error *err)
+                         const struct hd__sim_rates *rates, int32_t rank, struct hd__timeline *out,
+                         struct hd_error *err)
 {
     struct recorder w = {.rates = rates, .t = out};
     struct hd__sim_costs costs = {.user = &w, .span = record, .seconds = seconds_of};

@@ -39,10 +39,10 @@ struct hd__rank_times {
     int32_t rank;
     uint32_t n_lanes;
     struct hd__timeline_lane *lane; /* compute first; then those that were used */
-    double first, last;    /* of the model's compute: the first forward's start, the last backward's end */
-    double work;           /* seconds of that compute */
-    double finish;         /* the step's end */
-    double comm, overlapped;   /* seconds in which something was on the wire; of these, in which the rank computed */
+    double first, last;             /* of the model's compute: the first forward's start, the last backward's end */
+    double work;                    /* seconds of that compute */
+    double finish;                  /* the step's end */
+    double comm, overlapped; /* seconds in which something was on the wire; of these, in which the rank computed */
 };
 
 enum { HD__TIMELINE_MAX_PERIODIC = 4 };
@@ -55,9 +55,9 @@ struct hd__timeline {
     double seconds;                           /* of the step */
     double busy;                              /* share of it in which they computed, on average */
     double span;                              /* the longest of a rank, first to last */
-    double bubble_of_work;                        /* idle time of all of them in that span, over their work */
-    double bubble_of_span;                        /* and over the span */
-    double comm, overlapped;                      /* sums */
+    double bubble_of_work;                    /* idle time of all of them in that span, over their work */
+    double bubble_of_span;                    /* and over the span */
+    double comm, overlapped;                  /* sums */
     struct {                                  /* what the step does not have: sections that run every N steps */
         const char *name;
         double seconds; /* alone, behind the others */
@@ -69,7 +69,8 @@ struct hd__timeline {
 /* A step as most are. programs: by rank; they outlive the timeline. rank: looked at besides the first of each stage; -1: none.
  * HD_E_MISMATCH where the programs do not fit together. */
 int32_t hd__sim_timeline(const struct hd__mesh *mesh, const struct hd_program *const *programs,
-                     const struct hd__sim_rates *rates, int32_t rank, struct hd__timeline *out, struct hd_error *err);
+                         const struct hd__sim_rates *rates, int32_t rank, struct hd__timeline *out,
+                         struct hd_error *err);
 void hd__timeline_free(struct hd__timeline *t);
 
 /* ---- timeline.c, timeline_trace.c: pictures. `title`: the job's name. only: this rank; -1: all. */

@@ -67,8 +67,7 @@ static double cpu(void)
 {
     struct rusage u;
     getrusage(RUSAGE_SELF, &u);
-    return (double)(u.ru_utime.tv_sec + u.ru_stime.tv_sec) +
-           (double)(u.ru_utime.tv_usec + u.ru_stime.tv_usec) * 1e-6;
+    return (double)(u.ru_utime.tv_sec + u.ru_stime.tv_sec) + (double)(u.ru_utime.tv_usec + u.ru_stime.tv_usec) * 1e-6;
 }
 
 static int fail(const struct hd_error *err)
@@ -96,12 +95,10 @@ int main(int argc, char **argv)
         return fail(&err);
     double saved = hd__now() - start, work = cpu() - used;
     start = hd__now();
-    if (hd__ckpt_open(&store, "step-00000001", &c, &err) ||
-        hd__ckpt_load(c, tensors, count, runs, count, &err))
+    if (hd__ckpt_open(&store, "step-00000001", &c, &err) || hd__ckpt_load(c, tensors, count, runs, count, &err))
         return fail(&err);
-    printf("%s: %.2f GB save %.0f MB/s (%.2f s, cpu %.2f s), load %.0f MB/s\n",
-           settings.direct ? "direct" : "cached", (double)bytes * 1e-9, (double)bytes * 1e-6 / saved, saved,
-           work, (double)bytes * 1e-6 / (hd__now() - start));
+    printf("%s: %.2f GB save %.0f MB/s (%.2f s, cpu %.2f s), load %.0f MB/s\n", settings.direct ? "direct" : "cached",
+           (double)bytes * 1e-9, (double)bytes * 1e-6 / saved, saved, work, (double)bytes * 1e-6 / (hd__now() - start));
     hd__ckpt_close(c);
     return store.ops->remove(store.ckpt, "step-00000001", &err) ? fail(&err) : 0;
 }

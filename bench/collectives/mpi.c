@@ -50,8 +50,8 @@ static void all_to_all(int count)
 
 static void sendrecv(int count)
 {
-    MPI_Sendrecv(in, count, MPI_FLOAT, (rank + 1) % ranks, 0, out, count, MPI_FLOAT, (rank + ranks - 1) % ranks, 0, MPI_COMM_WORLD,
-                 MPI_STATUS_IGNORE);
+    MPI_Sendrecv(in, count, MPI_FLOAT, (rank + 1) % ranks, 0, out, count, MPI_FLOAT, (rank + ranks - 1) % ranks, 0,
+                 MPI_COMM_WORLD, MPI_STATUS_IGNORE);
 }
 
 static void barrier(int count)
@@ -64,8 +64,10 @@ static const struct op {
     const char *name;
     void (*call)(int count);
     int cut; /* into one piece a rank */
-} ops[] = {{"all_reduce", all_reduce, 0}, {"reduce_scatter", reduce_scatter, 1}, {"all_gather", all_gather, 1}, {"broadcast", broadcast, 0},
-           {"reduce", reduce, 0},         {"all_to_all", all_to_all, 1},         {"sendrecv", sendrecv, 0},     {"barrier", barrier, 0}};
+} ops[] = {{"all_reduce", all_reduce, 0}, {"reduce_scatter", reduce_scatter, 1},
+           {"all_gather", all_gather, 1}, {"broadcast", broadcast, 0},
+           {"reduce", reduce, 0},         {"all_to_all", all_to_all, 1},
+           {"sendrecv", sendrecv, 0},     {"barrier", barrier, 0}};
 
 static double measure(const struct op *op, size_t bytes)
 {
@@ -121,7 +123,8 @@ static float *page_aligned(size_t bytes)
 
 int main(int argc, char **argv)
 {
-    size_t first = argc > 1 ? strtoull(argv[1], NULL, 10) : 8, last = argc > 2 ? strtoull(argv[2], NULL, 10) : 128u << 20;
+    size_t first = argc > 1 ? strtoull(argv[1], NULL, 10) : 8,
+           last = argc > 2 ? strtoull(argv[2], NULL, 10) : 128u << 20;
     size_t factor = argc > 3 ? strtoull(argv[3], NULL, 10) : 4;
     MPI_Init(&argc, &argv);
     MPI_Comm_rank(MPI_COMM_WORLD, &rank);

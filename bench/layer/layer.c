@@ -62,14 +62,22 @@ int main(int argc, char **argv)
     struct hd__transports transports = {.flight = hd__comm_flight_create(64)};
     struct hd__group group = {.name = "dp", .ranks = ranks, .n = 2};
     struct hd__comm_op x = {.transports = &transports,
-                             .group = {&transport, &group},
-                             .call = {.struct_size = sizeof x.call, .coll = HD_COLL_ALL_REDUCE, .dtype = HD_F32,
-                                      .redop = HD_SUM, .send = data, .recv = data, .count = 2},
-                             .n_calls = 1,
-                             .n_requests = 1,
-                             .requests = &request};
-    x.flight_op = (struct hd__flight_op){.name = "all_reduce", .section = "", .block = "",
-                                      .channel = hd__comm_flight_channel(transports.flight, "dp", ranks, 2, -1, -1, 0)};
+                            .group = {&transport, &group},
+                            .call = {.struct_size = sizeof x.call,
+                                     .coll = HD_COLL_ALL_REDUCE,
+                                     .dtype = HD_F32,
+                                     .redop = HD_SUM,
+                                     .send = data,
+                                     .recv = data,
+                                     .count = 2},
+                            .n_calls = 1,
+                            .n_requests = 1,
+                            .requests = &request};
+    x.flight_op =
+        (struct hd__flight_op){.name = "all_reduce",
+                               .section = "",
+                               .block = "",
+                               .channel = hd__comm_flight_channel(transports.flight, "dp", ranks, 2, -1, -1, 0)};
     hd__push(&transports.opened, &transport);
     for (int i = 0; i < batches; i++)
         for (size_t w = 0; w < HD__COUNT(ways); w++) {

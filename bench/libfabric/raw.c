@@ -64,8 +64,13 @@ static int32_t get(struct hd_store *store, const char *key, void *value, size_t 
     return hd_fail(err, HD_E_TIMEOUT, "no %s", key);
 }
 
-static const struct hd_host host = {.struct_size = sizeof host, .abi_minor = HD_ABI_MINOR, .log = bench_say, .alloc = bench_alloc,
-                                    .free = free, .store_put = put, .store_get = get};
+static const struct hd_host host = {.struct_size = sizeof host,
+                                    .abi_minor = HD_ABI_MINOR,
+                                    .log = bench_say,
+                                    .alloc = bench_alloc,
+                                    .free = free,
+                                    .store_put = put,
+                                    .store_get = get};
 
 /* ---- the two ways */
 
@@ -90,8 +95,13 @@ static const struct hd_comm_ops *plugin(void)
 
 static struct hd_comm *open_comm(const char *instance, const struct lf_settings *settings)
 {
-    struct hd_world world = {.struct_size = sizeof world, .rank = me, .size = 2, .local_rank = me, .local_size = 2,
-                             .instance = instance, .timeout = 60};
+    struct hd_world world = {.struct_size = sizeof world,
+                             .rank = me,
+                             .size = 2,
+                             .local_rank = me,
+                             .local_size = 2,
+                             .instance = instance,
+                             .timeout = 60};
     struct hd_comm *c;
     check(plugin()->open(&host, settings, &world, &c, &err) == HD_OK, "open");
     return c;
@@ -179,8 +189,8 @@ static void compare(const struct lf_settings *settings, int rounds)
     memset(out, 1, LARGEST);
     memset(in, 2, LARGEST);
     if (!me)
-        printf("%10s %30s %40s\n%10s %10s %10s %8s %16s %14s %8s\n", "", "one message", "many under way", "bytes", "bare us",
-               "plugin us", "ratio", "bare GB/s", "plugin GB/s", "ratio");
+        printf("%10s %30s %40s\n%10s %10s %10s %8s %16s %14s %8s\n", "", "one message", "many under way", "bytes",
+               "bare us", "plugin us", "ratio", "bare GB/s", "plugin GB/s", "ratio");
     for (uint64_t bytes = 8; bytes <= LARGEST; bytes *= 8) {
         double one[2], many[2];
         int times = bytes > 1 << 20 ? rounds / 8 + 3 : rounds;
@@ -188,8 +198,9 @@ static void compare(const struct lf_settings *settings, int rounds)
         least_of_each(flow, bytes, times / 4 + 1, many);
         check(in[0] == 1 && in[bytes - 1] == 1, "the bytes");
         if (!me)
-            printf("%10llu %10.2f %10.2f %8.3f %16.3f %14.3f %8.3f\n", (unsigned long long)bytes, one[0] * 1e6, one[1] * 1e6,
-                   one[0] / one[1], 1e-9 * (double)bytes / many[0], 1e-9 * (double)bytes / many[1], many[0] / many[1]);
+            printf("%10llu %10.2f %10.2f %8.3f %16.3f %14.3f %8.3f\n", (unsigned long long)bytes, one[0] * 1e6,
+                   one[1] * 1e6, one[0] / one[1], 1e-9 * (double)bytes / many[0], 1e-9 * (double)bytes / many[1],
+                   many[0] / many[1]);
     }
     fflush(stdout);
     lf_group_free(group);

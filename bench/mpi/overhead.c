@@ -21,8 +21,14 @@ static void open_plugin(const char *path)
 {
     static _Alignas(16) char settings[256];
     struct hd_error err = HD_ERROR_INIT;
-    struct hd_world world = {.struct_size = sizeof world, .rank = rank, .size = size, .local_rank = rank, .local_size = size,
-                             .instance = "bench", .timeout = 60, .dead_after = 60};
+    struct hd_world world = {.struct_size = sizeof world,
+                             .rank = rank,
+                             .size = size,
+                             .local_rank = rank,
+                             .local_size = size,
+                             .instance = "bench",
+                             .timeout = 60,
+                             .dead_after = 60};
     int32_t ranks[256];
     for (int i = 0; i < size; i++)
         ranks[i] = i;
@@ -35,7 +41,13 @@ static void open_plugin(const char *path)
 
 static double through(uint32_t coll, uint32_t dtype, const void *in, void *out, uint64_t count)
 {
-    struct hd_comm_call call = {.struct_size = sizeof call, .coll = coll, .dtype = dtype, .redop = HD_SUM, .send = in, .recv = out, .count = count};
+    struct hd_comm_call call = {.struct_size = sizeof call,
+                                .coll = coll,
+                                .dtype = dtype,
+                                .redop = HD_SUM,
+                                .send = in,
+                                .recv = out,
+                                .count = count};
     struct hd_error err = HD_ERROR_INIT;
     hd_request request;
     MPI_Barrier(MPI_COMM_WORLD);
@@ -94,9 +106,9 @@ static void one(const char *name, uint32_t coll, uint64_t bytes, int samples, fl
     for (int i = 0; i < 2; i++)
         qsort(time[i], (size_t)samples, sizeof(double), by_size);
     if (rank == 0)
-        printf("%-14s %10llu %10.2f %10.2f %7.3f %10.2f %10.2f %7.3f\n", name, (unsigned long long)bytes, time[0][0] * 1e6,
-               time[1][0] * 1e6, time[0][0] / time[1][0], time[0][samples / 2] * 1e6, time[1][samples / 2] * 1e6,
-               time[0][samples / 2] / time[1][samples / 2]);
+        printf("%-14s %10llu %10.2f %10.2f %7.3f %10.2f %10.2f %7.3f\n", name, (unsigned long long)bytes,
+               time[0][0] * 1e6, time[1][0] * 1e6, time[0][0] / time[1][0], time[0][samples / 2] * 1e6,
+               time[1][samples / 2] * 1e6, time[0][samples / 2] / time[1][samples / 2]);
     fflush(stdout);
     free(time[0]), free(time[1]);
 }
@@ -113,7 +125,9 @@ int main(int argc, char **argv)
         in[i] = (float)(rank + 1);
     memset(out, 0, MOST);
     if (rank == 0)
-        printf("# %d ranks, fp32; time (us): least through the plugin, bare, ratio; median through the plugin, bare, ratio\n", size);
+        printf("# %d ranks, fp32; time (us): least through the plugin, bare, ratio; median through the plugin, bare, "
+               "ratio\n",
+               size);
     for (uint64_t bytes = 4096; bytes <= 16 << 20; bytes *= 4) {
         int n = bytes > 1 << 20 ? samples / 4 + 1 : samples;
         one("all_reduce", HD_COLL_ALL_REDUCE, bytes, n, in, out);

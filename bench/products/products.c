@@ -70,9 +70,30 @@ static const struct work works[] = {
     {HD_OP_ATTENTION, "S", "attention", "bskgd bskd bskd", "bskgd bskg", {8, 256, 6, 1, 64}, 6, 0},
     {HD_OP_ATTENTION, "M", "attention", "bskgd bskd bskd", "bskgd bskg", {4, 256, 12, 1, 64}, 12, 0},
     {HD_OP_ATTENTION, "LL", "attention", "bskgd bskd bskd", "bskgd bskg", {4, 256, 4, 2, 64}, 8, 0},
-    {HD_OP_ATTENTION_GRAD, "S", "attention_grad", "bskgd bskd bskd bskgd bskg bskgd", "bskgd bskd bskd", {8, 256, 6, 1, 64}, 6, 0},
-    {HD_OP_ATTENTION_GRAD, "M", "attention_grad", "bskgd bskd bskd bskgd bskg bskgd", "bskgd bskd bskd", {4, 256, 12, 1, 64}, 12, 0},
-    {HD_OP_ATTENTION_GRAD, "LL", "attention_grad", "bskgd bskd bskd bskgd bskg bskgd", "bskgd bskd bskd", {4, 256, 4, 2, 64}, 8, 0},
+    {HD_OP_ATTENTION_GRAD,
+     "S",
+     "attention_grad",
+     "bskgd bskd bskd bskgd bskg bskgd",
+     "bskgd bskd bskd",
+     {8, 256, 6, 1, 64},
+     6,
+     0},
+    {HD_OP_ATTENTION_GRAD,
+     "M",
+     "attention_grad",
+     "bskgd bskd bskd bskgd bskg bskgd",
+     "bskgd bskd bskd",
+     {4, 256, 12, 1, 64},
+     12,
+     0},
+    {HD_OP_ATTENTION_GRAD,
+     "LL",
+     "attention_grad",
+     "bskgd bskd bskd bskgd bskg bskgd",
+     "bskgd bskd bskd",
+     {4, 256, 4, 2, 64},
+     8,
+     0},
 };
 
 struct contestant {
@@ -157,9 +178,12 @@ static void prepare(struct bench *b, const struct work *w, struct contestant *x)
         struct hd_operand o[OPERANDS];
         struct hd_error err = HD_ERROR_INIT;
         int inputs, n = operands_of(b, w, copy, o, &inputs);
-        struct hd_instr_desc d = {
-            .struct_size = sizeof d, .op = w->op, .n_in = (uint32_t)inputs, .n_out = (uint32_t)(n - inputs),
-            .in = o, .out = o + inputs};
+        struct hd_instr_desc d = {.struct_size = sizeof d,
+                                  .op = w->op,
+                                  .n_in = (uint32_t)inputs,
+                                  .n_out = (uint32_t)(n - inputs),
+                                  .in = o,
+                                  .out = o + inputs};
         snprintf(d.label, sizeof d.label, "%s", w->what);
         d.attrs.scale = w->op == HD_OP_EINSUM ? 1 : 1 / sqrt((double)w->extent[4]);
         d.attrs.flags = w->adds ? HD_ATTR_ACCUMULATE : 0;
@@ -210,7 +234,8 @@ static void operands_make(struct bench *b, const struct work *w)
 static void launch(struct contestant *x, int copy)
 {
     struct hd_error err = HD_ERROR_INIT;
-    if (x->plugin.ops->launch(x->plugin.device, x->kernel[copy], 0, &err) || (x->plugin.ops->sync && x->plugin.ops->sync(x->plugin.device, 0, &err)))
+    if (x->plugin.ops->launch(x->plugin.device, x->kernel[copy], 0, &err) ||
+        (x->plugin.ops->sync && x->plugin.ops->sync(x->plugin.device, 0, &err)))
         bench_stop("%s", err.message);
 }
 
@@ -359,7 +384,7 @@ int main(int argc, char **argv)
             break;
         default:
             bench_stop("usage: products [-m MODELS] [-p PART] [-d f32|bf16] [-t THREADS] [-s SECONDS] "
-                 "PLUGIN.so[,OPTION=VALUE...]...");
+                       "PLUGIN.so[,OPTION=VALUE...]...");
         }
     if (optind == argc || argc - optind > MOST)
         bench_stop("from one to %d contestants: PLUGIN.so[,OPTION=VALUE...]", MOST);

@@ -9,8 +9,8 @@
 #include "service/launch/launch.h"
 
 /* OPTION=VALUE words into a component's settings; the rest gets its defaults. */
-int32_t hd__bench_parse_settings(const struct hd__component *component, const char *const *set, int sets, void *settings,
-                           struct hd__arena *arena, struct hd_error *err);
+int32_t hd__bench_parse_settings(const struct hd__component *component, const char *const *set, int sets,
+                                 void *settings, struct hd__arena *arena, struct hd_error *err);
 /* "PROCESSOR, 8 cores, 64 GiB, Linux 6.1" */
 void hd__bench_machine_text(char out[256]);
 
@@ -18,11 +18,12 @@ void hd__bench_machine_text(char out[256]);
 struct hd__bench_launch {
     struct hd__launch_env env;
     struct hd__bench_external external; /* store: NULL before they have met */
-    struct hd__server *server;    /* of the rank that serves the rendezvous */
+    struct hd__server *server;          /* of the rank that serves the rendezvous */
 };
 /* Where there are others, bench->among and bench->ranks say so from here on. */
 /* `asked`: --ranks, 0 without it. */
-int32_t hd__bench_detect_launch(struct hd__bench_launch *m, struct hd__bench *bench, int32_t asked, int overlap, struct hd_error *err);
+int32_t hd__bench_detect_launch(struct hd__bench_launch *m, struct hd__bench *bench, int32_t asked, int overlap,
+                                struct hd_error *err);
 int32_t hd__bench_connect(struct hd__bench_launch *m, const struct hd__bench *bench, struct hd_error *err);
 /* Waits for the others so long, where they meet here. */
 void hd__bench_disconnect(struct hd__bench_launch *m, double timeout);
@@ -44,7 +45,8 @@ const json_t *hd__bench_find_row(const json_t *rows, const char *comm, const cha
 int hd__bench_fastest(const json_t *rows, const char *const *comm, int n, const char *op, int in_place, uint64_t bytes);
 
 /* heddle bench --html FILE: a page with charts of each operation and the numbers. */
-int32_t hd__bench_write_html(const char *path, const char *title, const char *const *words, const json_t *rows, struct hd_error *err);
+int32_t hd__bench_write_html(const char *path, const char *title, const char *const *words, const json_t *rows,
+                             struct hd_error *err);
 /* heddle bench --tune FILE: the best algorithm by size for each operation asked for. Returns an exit code. */
 int hd__bench_tune(struct hd__bench *bench, const char *path, int any_order);
 /* heddle bench --svg FILE: the charts alone, a picture. */

@@ -18,7 +18,8 @@ const char hd__bench_chart_style[] =
     ".chart .grid{stroke:var(--grid)}.chart .axis{stroke:var(--soft)}.chart .line{fill:none;stroke-width:2}\n"
     ".chart .hit{fill:transparent}.chart .point:hover .mark{stroke:var(--ink);stroke-width:2}\n";
 
-static const char *const dashes[HD__BENCH_CHART_COMMS] = {"none", "7 3", "2 3", "10 3 2 3", "none", "7 3", "2 3", "10 3 2 3"};
+static const char *const dashes[HD__BENCH_CHART_COMMS] = {"none", "7 3", "2 3", "10 3 2 3",
+                                                          "none", "7 3", "2 3", "10 3 2 3"};
 
 /* Around (0, 0). */
 static const char *const marks[HD__BENCH_CHART_COMMS] = {
@@ -210,7 +211,8 @@ void hd__bench_put_xml(FILE *file, const char *plain)
     hd__text_free(&text);
 }
 
-int hd__bench_write_chart(FILE *file, const json_t *rows, const char *const *comm, int n, const char *op, int in_place, int top)
+int hd__bench_write_chart(FILE *file, const json_t *rows, const char *const *comm, int n, const char *op, int in_place,
+                          int top)
 {
     struct panel p = {.file = file, .rows = rows, .comm = comm, .n = n, .op = op, .in_place = in_place, .top = top};
     p.key = "time_us";

@@ -14,7 +14,8 @@ extern const char hd__bench_chart_style[];
 
 /* Writes elements that lie in a box of the size above, at `top`. 0: there is nothing to draw (a barrier has no size).
  */
-int hd__bench_write_chart(FILE *file, const json_t *rows, const char *const *comm, int n, const char *op, int in_place, int top);
+int hd__bench_write_chart(FILE *file, const json_t *rows, const char *const *comm, int n, const char *op, int in_place,
+                          int top);
 
 /* As text between tags. */
 void hd__bench_put_xml(FILE *file, const char *plain);

@@ -1,18 +1,22 @@
 /* heddle bench as a rank: mpirun, srun or torchrun started this command, once a rank, on one machine or several. */
 #include "cli/bench/bench.h"
 
-int32_t hd__bench_detect_launch(struct hd__bench_launch *m, struct hd__bench *bench, int32_t asked, int overlap, struct hd_error *err)
+int32_t hd__bench_detect_launch(struct hd__bench_launch *m, struct hd__bench *bench, int32_t asked, int overlap,
+                                struct hd_error *err)
 {
     const struct hd__launch_env *env = &m->env;
     int found;
     int32_t rc = hd__launch_detect(&m->env, &found, err);
     if (rc || !found || env->size == 1) /* alone: nothing was launched */
         return rc;
-    m->external = (struct hd__bench_external){.rank = env->rank, .local_rank = env->local_rank, .local_ranks = env->local_size};
+    m->external =
+        (struct hd__bench_external){.rank = env->rank, .local_rank = env->local_rank, .local_ranks = env->local_size};
     if (asked && asked != env->size)
-        return hd_fail(err, HD_E_INVALID, "--ranks %d: the launcher started %d ranks; leave --ranks out", asked, env->size);
+        return hd_fail(err, HD_E_INVALID, "--ranks %d: the launcher started %d ranks; leave --ranks out", asked,
+                       env->size);
     if (overlap)
-        return hd_fail(err, HD_E_UNSUPPORTED, "--overlap wants ranks that it starts itself: run it without mpirun, srun or torchrun");
+        return hd_fail(err, HD_E_UNSUPPORTED,
+                       "--overlap wants ranks that it starts itself: run it without mpirun, srun or torchrun");
     bench->external = &m->external;
     bench->ranks = env->size;
     return HD_OK;

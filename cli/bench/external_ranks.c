@@ -27,7 +27,8 @@ int32_t hd__bench_gather_timings(struct hd__bench_rank *b)
 }
 
 /* Where every rank's machine begins: the first rank on it. */
-static int32_t find_machines(const struct hd__bench *bench, struct hd_store *store, int32_t *firsts, struct hd_error *err)
+static int32_t find_machines(const struct hd__bench *bench, struct hd_store *store, int32_t *firsts,
+                             struct hd_error *err)
 {
     int32_t first = bench->external->rank - bench->external->local_rank, code;
     double deadline = hd__now() + bench->timeout;
@@ -39,13 +40,14 @@ static int32_t find_machines(const struct hd__bench *bench, struct hd_store *sto
         snprintf(key, sizeof key, "bench/first/%d/%d", bench->external->runs, r);
         code = hd__store_get(store, key, &firsts[r], &bytes, deadline, err);
         if (code == HD_OK && (firsts[r] < 0 || firsts[r] > r))
-            code = hd_fail(err, HD_E_INVALID, "the launcher says that rank %d is the %d-th on its machine", r, r - firsts[r]);
+            code = hd_fail(err, HD_E_INVALID, "the launcher says that rank %d is the %d-th on its machine", r,
+                           r - firsts[r]);
     }
     return code;
 }
 
-int32_t hd__bench_open_hierarchical(const struct hd__bench *bench, const struct hd_world *world, struct hd__bench_intra *in,
-                              struct hd__comm *both, struct hd_error *err)
+int32_t hd__bench_open_hierarchical(const struct hd__bench *bench, const struct hd_world *world,
+                                    struct hd__bench_intra *in, struct hd__comm *both, struct hd_error *err)
 {
     int32_t *firsts = hd__alloc((size_t)world->size * sizeof *firsts);
     struct hd__comm intra = {.tuning = both->tuning}, inter = *both;
@@ -53,9 +55,11 @@ int32_t hd__bench_open_hierarchical(const struct hd__bench *bench, const struct 
     if (code == HD_OK) {
         in->ranks = hd__alloc((size_t)world->size * sizeof *in->ranks);
         struct hd_world ours = hd__comm_hier_intra_world(world, firsts, in->ranks);
-        snprintf(in->instance, sizeof in->instance, "comm/bench/%d/inside/%d", bench->external->runs, firsts[world->rank]);
+        snprintf(in->instance, sizeof in->instance, "comm/bench/%d/inside/%d", bench->external->runs,
+                 firsts[world->rank]);
         ours.instance = in->instance;
-        code = hd__comm_open(&bench->intra->ops.comm, hd__store_host_table(), bench->intra_settings, &ours, &intra, err);
+        code =
+            hd__comm_open(&bench->intra->ops.comm, hd__store_host_table(), bench->intra_settings, &ours, &intra, err);
     }
     if (code == HD_OK)
         hd__comm_hier_create(&inter, &intra, world, firsts, both);
@@ -65,8 +69,8 @@ int32_t hd__bench_open_hierarchical(const struct hd__bench *bench, const struct 
     return code;
 }
 
-int32_t hd__bench_run_external(const struct hd__bench *bench, void (*row)(void *user, const struct hd__bench_row *row), void *user,
-                            struct hd_error *err)
+int32_t hd__bench_run_external(const struct hd__bench *bench, void (*row)(void *user, const struct hd__bench_row *row),
+                               void *user, struct hd_error *err)
 {
     struct hd__bench_timings *timings = hd__alloc((size_t)bench->ranks * sizeof *timings);
     struct hd__bench_sink sink = {.out = -1, .row = row, .user = user};

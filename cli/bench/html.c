@@ -137,7 +137,8 @@ static int has(const struct page *p, const char *op, int in_place)
 static void chart(const struct page *p, const char *op, int in_place)
 {
     fprintf(p->file,
-            "<div class=\"wide\"><svg class=\"chart\" viewBox=\"0 0 %d %d\" role=\"img\" aria-label=\"%s: time and bus bandwidth over "
+            "<div class=\"wide\"><svg class=\"chart\" viewBox=\"0 0 %d %d\" role=\"img\" aria-label=\"%s: time and bus "
+            "bandwidth over "
             "size\">\n",
             HD__BENCH_CHART_WIDTH, HD__BENCH_CHART_HEIGHT, op);
     hd__bench_write_chart(p->file, p->rows, p->comm, p->n, op, in_place, 0);
@@ -211,7 +212,8 @@ static void put_command(FILE *file, const char *const *words)
     fputs("</code></p>\n", file);
 }
 
-int32_t hd__bench_write_html(const char *path, const char *title, const char *const *words, const json_t *rows, struct hd_error *err)
+int32_t hd__bench_write_html(const char *path, const char *title, const char *const *words, const json_t *rows,
+                             struct hd_error *err)
 {
     struct page p = page_of(path, rows);
     if (!p.file)

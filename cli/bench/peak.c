@@ -28,8 +28,8 @@ struct peak {
 static void print_row(const struct peak *p, const char *what, const char *dtype, double value, const char *unit)
 {
     if (p->json)
-        json_array_append_new(p->rows, json_pack("{s:s, s:s, s:f, s:s}", "what", what, "dtype", dtype, "value", value,
-                                                 "unit", unit));
+        json_array_append_new(
+            p->rows, json_pack("{s:s, s:s, s:f, s:s}", "what", what, "dtype", dtype, "value", value, "unit", unit));
     else if (value > 0)
         printf("  %-8s %-6s %12.2f %s\n", what, dtype, value, unit);
     else
@@ -113,7 +113,7 @@ static int32_t measure(struct peak *p, struct hd_error *err)
     int32_t rc;
     for (size_t i = 0; i < HD__COUNT(dtypes); i++)
         print_row(p, "product", hd_dtype_name(dtypes[i]),
-            p->ops->peak_flops ? p->ops->peak_flops(p->device, dtypes[i]) / 1e9 : 0, "GFLOP/s");
+                  p->ops->peak_flops ? p->ops->peak_flops(p->device, dtypes[i]) / 1e9 : 0, "GFLOP/s");
     rc = alloc_memory(p, err);
     for (size_t i = 0; i < HD__COUNT(streams) && !rc; i++)
         rc = stream_once(p, &streams[i], err);
@@ -139,8 +139,8 @@ static int32_t open_device(struct peak *p, struct hd__plugins *plugins, const ch
 
 static void print_json(const struct peak *p, const char *device)
 {
-    json_t *root = json_pack("{s:s, s:I, s:O}", "device", device, "operand_bytes", (json_int_t)p->bytes, "rows",
-                             p->rows);
+    json_t *root =
+        json_pack("{s:s, s:I, s:O}", "device", device, "operand_bytes", (json_int_t)p->bytes, "rows", p->rows);
     json_dumpf(root, stdout, JSON_INDENT(2) | JSON_REAL_PRECISION(6));
     putchar('\n');
     json_decref(root);

@@ -4,10 +4,10 @@
 #include <unistd.h>
 
 #include "cli/bench/rank.h"
+#include "runtime/comm/open.h"
 #include "runtime/rendezvous/host_store.h"
 #include "runtime/rendezvous/liveness.h"
 #include "runtime/rendezvous/store.h"
-#include "runtime/comm/open.h"
 
 static const struct {
     uint32_t coll, parts;
@@ -125,7 +125,8 @@ static int32_t measure(struct hd__bench_rank *b, uint32_t op, struct hd_comm_cal
 
 /* Out of place the last timed call's result is checked. In place sums would grow from call to call: the timed calls add
  * zeros, and one call with values is checked before them. */
-static int32_t check_and_measure(struct hd__bench_rank *b, uint32_t op, struct hd_comm_call *call, const struct sample_plan *p)
+static int32_t check_and_measure(struct hd__bench_rank *b, uint32_t op, struct hd_comm_call *call,
+                                 const struct sample_plan *p)
 {
     struct hd__bench_timings *mine = &b->timings[b->rank];
     size_t esize = hd_dtype_size(call->dtype);
@@ -185,7 +186,8 @@ static void add_overlap(const struct hd__bench_rank *b, uint32_t batches, struct
     row->hidden = (row->products_us + row->alone_us - row->both_us) / HD__MIN(row->products_us, row->alone_us);
 }
 
-static void write_row(struct hd__bench_rank *b, uint32_t op, uint64_t bytes, uint64_t count, const struct sample_plan *p)
+static void write_row(struct hd__bench_rank *b, uint32_t op, uint64_t bytes, uint64_t count,
+                      const struct sample_plan *p)
 {
     struct hd__bench_row row = {.op = op, .in_place = b->in_place, .bytes = bytes, .count = count};
     double time = batch_at(b, b->timings->batch, p->batches, p->batches / 2);
@@ -294,11 +296,12 @@ static void on_peer_failure(void *user, const char *cause)
     transport->ops.abort(transport->comm, cause);
 }
 
-int32_t hd__bench_rank(const struct hd__bench *bench, int32_t rank, struct hd_store *store, struct hd__bench_timings *timings,
-                       const struct hd__bench_sink *sink, struct hd_error *err)
+int32_t hd__bench_rank(const struct hd__bench *bench, int32_t rank, struct hd_store *store,
+                       struct hd__bench_timings *timings, const struct hd__bench_sink *sink, struct hd_error *err)
 {
     const struct hd__bench_external *among = bench->external;
-    struct hd__bench_rank b = {.bench = bench, .timings = timings, .store = store, .err = err, .rank = rank, .sink = sink};
+    struct hd__bench_rank b = {
+        .bench = bench, .timings = timings, .store = store, .err = err, .rank = rank, .sink = sink};
     struct hd__comm transport = {.tuning = bench->tuning};
     char instance[32];
     struct hd_world world = {.struct_size = sizeof world,

@@ -16,10 +16,10 @@ struct hd__bench_rank {
     uint8_t *send, *recv, *plain; /* plain: to free; NULL where the transport gave the memory */
     int32_t rank;
     int32_t group_rank, group_size; /* member of the group, and of how many */
-    int32_t in_place; /* of what is measured now */
+    int32_t in_place;               /* of what is measured now */
     const struct hd__bench_sink *sink;
     uint64_t tag;
-    double deadline; /* of what waits now */
+    double deadline;                   /* of what waits now */
     struct hd__bench_compute *compute; /* NULL: nothing is overlapped */
 };
 
@@ -43,10 +43,10 @@ struct hd__bench_intra {
     char instance[48];
 };
 /* In two levels: `both`, which is open, goes between machines from here on; closed where this fails. */
-int32_t hd__bench_open_hierarchical(const struct hd__bench *bench, const struct hd_world *world, struct hd__bench_intra *intra,
-                              struct hd__comm *both, struct hd_error *err);
-int32_t hd__bench_run_external(const struct hd__bench *bench, void (*row)(void *user, const struct hd__bench_row *row), void *user,
-                            struct hd_error *err);
+int32_t hd__bench_open_hierarchical(const struct hd__bench *bench, const struct hd_world *world,
+                                    struct hd__bench_intra *intra, struct hd__comm *both, struct hd_error *err);
+int32_t hd__bench_run_external(const struct hd__bench *bench, void (*row)(void *user, const struct hd__bench_row *row),
+                               void *user, struct hd_error *err);
 
 /* ---- ranks.c */
 /* Rank r runs on the r-th core that we may use, round and round: migrations are noise. */

@@ -27,7 +27,7 @@ enum {
 #define HD__BENCH_ENUM(constant, value, name, coll, parts, factor) constant = value,
     HD__BENCH_OPS(HD__BENCH_ENUM)
 #undef HD__BENCH_ENUM
-    HD__BENCH_OP_COUNT
+        HD__BENCH_OP_COUNT
 };
 
 struct hd_store;
@@ -43,9 +43,11 @@ struct hd__bench {
     struct hd__bench_external *external; /* NULL: the ranks are started here */
     const struct hd__component *component;
     const void *settings; /* the component's, parsed */
-    const struct hd__component *intra; /* among ranks of several machines: the transport inside each; NULL: there is one level */
+    const struct hd__component
+        *intra; /* among ranks of several machines: the transport inside each; NULL: there is one level */
     const void *intra_settings;
-    const char *const *words; /* this command: a launcher may start ranks by it, which end in hd__bench_run_launched_rank */
+    const char *const
+        *words;    /* this command: a launcher may start ranks by it, which end in hd__bench_run_launched_rank */
     int32_t index; /* the caller's number of this transport */
     int32_t ranks;
     int32_t groups; /* 0, 1: all ranks in one; else so many of neighbours, which run an operation at the same time */
@@ -55,8 +57,8 @@ struct hd__bench {
     uint32_t iterations;  /* calls timed a size; 0: by size, as many as give a steady median */
     uint32_t warmup;
     int32_t in_place;
-    int32_t both;  /* 1: out of place, then in place where there is such a form */
-    int32_t plain; /* 1: buffers outside the transport's memory */
+    int32_t both;                       /* 1: out of place, then in place where there is such a form */
+    int32_t plain;                      /* 1: buffers outside the transport's memory */
     const struct hd__component *device; /* the operation is overlapped with its products; NULL: it is not */
     const void *device_settings;
     int32_t product, reserved; /* rows and columns of the matrices */
@@ -123,7 +125,7 @@ struct hd__bench_sink {
     void *user;
 };
 /* Runs everything. `boards` are shared by all ranks, or each has a copy of its own and they go through the store. */
-int32_t hd__bench_rank(const struct hd__bench *bench, int32_t rank, struct hd_store *store, struct hd__bench_timings *timings,
-                       const struct hd__bench_sink *sink, struct hd_error *err);
+int32_t hd__bench_rank(const struct hd__bench *bench, int32_t rank, struct hd_store *store,
+                       struct hd__bench_timings *timings, const struct hd__bench_sink *sink, struct hd_error *err);
 
 #endif

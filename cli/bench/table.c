@@ -11,25 +11,28 @@ struct table_column {
 };
 
 static const struct table_column base_columns[] = {{"time_us", "time", "(us)", 10, 2},
-                                       {"p99_us", "p99", "(us)", 10, 2},
-                                       {"algbw_gbs", "algbw", "(GB/s)", 7, 2},
-                                       {"busbw_gbs", "busbw", "(GB/s)", 7, 2},
-                                       {"errors", "#", "wrong", 6, 0}};
+                                                   {"p99_us", "p99", "(us)", 10, 2},
+                                                   {"algbw_gbs", "algbw", "(GB/s)", 7, 2},
+                                                   {"busbw_gbs", "busbw", "(GB/s)", 7, 2},
+                                                   {"errors", "#", "wrong", 6, 0}};
 static const struct table_column overlap_columns[] = {{"products", "products", "", 10, 0},
-                                       {"products_us", "products", "(us)", 12, 2},
-                                       {"alone_us", "alone", "(us)", 12, 2},
-                                       {"both_us", "both", "(us)", 12, 2},
-                                       {"exposed_us", "exposed", "(us)", 12, 2},
-                                       {"hidden_percent", "hidden", "(%)", 8, 0},
-                                       {"errors", "#", "wrong", 6, 0}};
+                                                      {"products_us", "products", "(us)", 12, 2},
+                                                      {"alone_us", "alone", "(us)", 12, 2},
+                                                      {"both_us", "both", "(us)", 12, 2},
+                                                      {"exposed_us", "exposed", "(us)", 12, 2},
+                                                      {"hidden_percent", "hidden", "(%)", 8, 0},
+                                                      {"errors", "#", "wrong", 6, 0}};
 /* The first decides which transport is the best, and stands before its mark. */
 static const struct table_column comparison_columns[] = {
     {"time_us", "time", "(us)", 10, 2}, {"p99_us", "p99", "(us)", 10, 2}, {"busbw_gbs", "busbw", "(GB/s)", 7, 2}};
 static const struct table_column overlap_comparison_columns[] = {{"exposed_us", "exposed", "(us)", 10, 2},
-                                              {"alone_us", "alone", "(us)", 10, 2},
-                                              {"hidden_percent", "hidden", "(%)", 7, 0}};
+                                                                 {"alone_us", "alone", "(us)", 10, 2},
+                                                                 {"hidden_percent", "hidden", "(%)", 7, 0}};
 
-enum { N_COMPARISON = HD__COUNT(comparison_columns), ALL_COLUMNS = 3 /* so many transports fit beside each other with all of them */ };
+enum {
+    N_COMPARISON = HD__COUNT(comparison_columns),
+    ALL_COLUMNS = 3 /* so many transports fit beside each other with all of them */
+};
 
 static size_t columns_of(const struct hd__bench *b, const struct table_column **columns)
 {
@@ -182,8 +185,8 @@ static void comparison_head(const struct table_column *at, const char *const *co
     printf("\n");
 }
 
-static void comparison_row(const struct table_column *at, const json_t *rows, const char *const *comm, int n, const char *op,
-                     int in_place, uint64_t bytes)
+static void comparison_row(const struct table_column *at, const json_t *rows, const char *const *comm, int n,
+                           const char *op, int in_place, uint64_t bytes)
 {
     int best = hd__bench_fastest(rows, comm, n, op, in_place, bytes);
     printf("%11llu", (unsigned long long)bytes);

@@ -129,7 +129,8 @@ int hd__bench_tune(struct hd__bench *bench, const char *path, int any_order)
     if (refused(bench))
         return HD__EXIT_REFUSED;
     if (hd__bench_is_root(bench)) {
-        printf("# comm-%s, %d ranks, %s: the best by size\n", bench->component->name, bench->ranks, hd_dtype_name(bench->dtype));
+        printf("# comm-%s, %d ranks, %s: the best by size\n", bench->component->name, bench->ranks,
+               hd_dtype_name(bench->dtype));
         printf("# %-14s %12s   %-14s %8s %12s\n", "op", "size", "algorithm", "chunk", "time (us)");
     }
     for (uint32_t i = 0; i < bench->n_ops && !rc; i++)

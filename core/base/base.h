@@ -32,33 +32,33 @@ void *hd__arena_copy(struct hd__arena *arena, const void *data, size_t bytes);
 void hd__arena_free(struct hd__arena *arena);
 
 /* ---- growing arrays: declare  struct { T *at; uint32_t count, room; } name;  Init by {0}. */
-#define HD__ARRAY(T) \
-    struct {         \
-        T *at;       \
+#define HD__ARRAY(T)          \
+    struct {                  \
+        T *at;                \
         uint32_t count, room; \
     }
 void *hd__array_grow(void *at, uint32_t *room, uint32_t need, size_t item);
 /* Appends one value. */
-#define hd__push(array, ...)                                                                                 \
-    do {                                                                                                     \
-        if ((array)->count == (array)->room)                                                                 \
+#define hd__push(array, ...)                                                                                     \
+    do {                                                                                                         \
+        if ((array)->count == (array)->room)                                                                     \
             (array)->at = hd__array_grow((array)->at, &(array)->room, (array)->count + 1, sizeof(*(array)->at)); \
-        (array)->at[(array)->count++] = (__VA_ARGS__);                                                       \
+        (array)->at[(array)->count++] = (__VA_ARGS__);                                                           \
     } while (0)
 /* Appends n items from `from`. */
-#define hd__append(array, from, n)                                                                           \
-    do {                                                                                                     \
-        uint32_t hd__n = (uint32_t)(n);                                                                      \
-        if ((array)->count + hd__n > (array)->room)                                                          \
+#define hd__append(array, from, n)                                                                                   \
+    do {                                                                                                             \
+        uint32_t hd__n = (uint32_t)(n);                                                                              \
+        if ((array)->count + hd__n > (array)->room)                                                                  \
             (array)->at = hd__array_grow((array)->at, &(array)->room, (array)->count + hd__n, sizeof(*(array)->at)); \
-        if (hd__n)                                                                                           \
-            memcpy((array)->at + (array)->count, (from), hd__n * sizeof(*(array)->at));                      \
-        (array)->count += hd__n;                                                                             \
+        if (hd__n)                                                                                                   \
+            memcpy((array)->at + (array)->count, (from), hd__n * sizeof(*(array)->at));                              \
+        (array)->count += hd__n;                                                                                     \
     } while (0)
-#define hd__free_array(array)            \
-    do {                                 \
-        free((array)->at);               \
-        (array)->at = NULL;              \
+#define hd__free_array(array)               \
+    do {                                    \
+        free((array)->at);                  \
+        (array)->at = NULL;                 \
         (array)->count = (array)->room = 0; \
     } while (0)
 

@@ -43,8 +43,7 @@ static uint16_t to_f16(float x)
         return (uint16_t)(sign | 0x7e00);
     if (abs >= 0x477ff000) /* 65520: from here on rounds to infinity */
         return (uint16_t)(sign | 0x7c00);
-    if (abs <
-        0x38800000) /* below 2^-14: a multiple of 2^-24, rounded by adding 2^-1 whose last bit that is */
+    if (abs < 0x38800000) /* below 2^-14: a multiple of 2^-24, rounded by adding 2^-1 whose last bit that is */
         return (uint16_t)(sign | (bits(from_bits(abs) + 0.5f) - bits(0.5f)));
     return (uint16_t)(sign | ((abs - (112u << 23) + 0xfff + (abs >> 13 & 1)) >> 13));
 }

@@ -68,8 +68,7 @@ int32_t hd__options_defaults(const struct hd__options *table, void *settings, st
 
 /* ---- is the table sound? */
 
-static int32_t check_one(const struct hd__options *table, size_t i, size_t settings_size,
-                         struct hd_error *err)
+static int32_t check_one(const struct hd__options *table, size_t i, size_t settings_size, struct hd_error *err)
 {
     struct hd_option option = hd__option_at(table, i);
     size_t bytes = hd__option_bytes(option.type);
@@ -78,23 +77,19 @@ static int32_t check_one(const struct hd__options *table, size_t i, size_t setti
     if (!strcmp(option.name, "use"))
         return hd_fail(err, HD_E_INVALID, "no option may be called use: it names the component");
     if (option.name[strspn(option.name, "abcdefghijklmnopqrstuvwxyz0123456789_.-")])
-        return hd_fail(err, HD_E_INVALID, "option %s: names are lower-case letters, digits, _ - and .",
-                       option.name);
+        return hd_fail(err, HD_E_INVALID, "option %s: names are lower-case letters, digits, _ - and .", option.name);
     if (!bytes)
         return hd_fail(err, HD_E_INVALID, "option %s has the unknown type %u", option.name, option.type);
-    if (bytes > settings_size || option.offset > settings_size - bytes ||
-        option.offset % HD__MIN(bytes, (size_t)8))
-        return hd_fail(err, HD_E_INVALID,
-                       "option %s: %zu bytes at offset %zu do not fit settings of %zu bytes", option.name,
-                       bytes, option.offset, settings_size);
+    if (bytes > settings_size || option.offset > settings_size - bytes || option.offset % HD__MIN(bytes, (size_t)8))
+        return hd_fail(err, HD_E_INVALID, "option %s: %zu bytes at offset %zu do not fit settings of %zu bytes",
+                       option.name, bytes, option.offset, settings_size);
     if (option.type == HD_OPT_ENUM && (!option.choices || !*option.choices))
         return hd_fail(err, HD_E_INVALID, "option %s is an enum without choices", option.name);
     if (option.value && (option.flags & HD_OPTION_REQUIRED))
         return hd_fail(err, HD_E_INVALID, "option %s is required and has a default", option.name);
     for (size_t j = 0; j < i; j++) {
         struct hd_option other = hd__option_at(table, j);
-        if (!strcmp(option.name, other.name) ||
-            word_index(other.aliases, option.name, strlen(option.name)) >= 0 ||
+        if (!strcmp(option.name, other.name) || word_index(other.aliases, option.name, strlen(option.name)) >= 0 ||
             word_index(option.aliases, other.name, strlen(other.name)) >= 0)
             return hd_fail(err, HD_E_INVALID, "two options are called %s", option.name);
     }

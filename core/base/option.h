@@ -37,11 +37,11 @@ int hd__option_prefix(const struct hd__options *table, const char *name);
 int32_t hd__options_check(const struct hd__options *table, size_t settings_size, struct hd_error *err);
 
 /* Writes one value. Strings and lists are copied to the arena. Nothing is written on an error. */
-int32_t hd__option_parse(const struct hd_option *option, const char *text, void *settings,
-                         struct hd__arena *arena, struct hd_error *err);
+int32_t hd__option_parse(const struct hd_option *option, const char *text, void *settings, struct hd__arena *arena,
+                         struct hd_error *err);
 /* Writes a LIST from separate items. */
-int32_t hd__option_parse_list(const struct hd_option *option, const char *const *items, size_t n,
-                              void *settings, struct hd__arena *arena, struct hd_error *err);
+int32_t hd__option_parse_list(const struct hd_option *option, const char *const *items, size_t n, void *settings,
+                              struct hd__arena *arena, struct hd_error *err);
 /* Writes all defaults. */
 int32_t hd__options_defaults(const struct hd__options *table, void *settings, struct hd__arena *arena,
                              struct hd_error *err);

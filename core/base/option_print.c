@@ -6,8 +6,8 @@
 const char *hd__option_type_name(uint32_t type)
 {
     switch (type) {
-#define HD_OPT_NAME(constant, value, name)                                                                   \
-    case constant:                                                                                           \
+#define HD_OPT_NAME(constant, value, name) \
+    case constant:                         \
         return name;
         HD_OPTION_TYPES(HD_OPT_NAME)
 #undef HD_OPT_NAME
@@ -93,8 +93,7 @@ void hd__options_print(const struct hd__options *table, struct hd__text *out)
         hd__text_add(out, "%-*s  %-8s  %-*s  %s\n", name, "option", "type", value, "default", "what");
     for (size_t i = 0; i < table->count; i++) {
         struct hd_option o = hd__option_at(table, i);
-        hd__text_add(out, "%-*s  %-8s  %-*s  ", name, o.name, hd__option_type_name(o.type), value,
-                     default_text(&o));
+        hd__text_add(out, "%-*s  %-8s  %-*s  ", name, o.name, hd__option_type_name(o.type), value, default_text(&o));
         add_help(out, &o);
     }
 }

@@ -76,8 +76,7 @@ static int32_t parse_int(const struct hd_option *o, const char *text, union fiel
     long long whole = strtoll(digits, &end, 10);
     if (!n || text[n] || *end || text[n - 1] == '_') {
         if (read_number(text, &value, &rest) && !*rest && value == floor(value) && fabs(value) < 1e15)
-            return hd_fail(err, HD_E_INVALID, "'%.60s' is not written as a whole number: write %.0f", text,
-                           value);
+            return hd_fail(err, HD_E_INVALID, "'%.60s' is not written as a whole number: write %.0f", text, value);
         return hd_fail(err, HD_E_INVALID, "'%.60s' is not a whole number", text);
     }
     if (errno)
@@ -86,8 +85,7 @@ static int32_t parse_int(const struct hd_option *o, const char *text, union fiel
     return check_range(o, (double)whole, text, err);
 }
 
-static int32_t parse_float(const struct hd_option *o, const char *text, union field *out,
-                           struct hd_error *err)
+static int32_t parse_float(const struct hd_option *o, const char *text, union field *out, struct hd_error *err)
 {
     const char *rest;
     if (!read_number(text, &out->f64, &rest) || *rest)
@@ -121,17 +119,15 @@ static int32_t parse_size(const struct hd_option *o, const char *text, union fie
     double value;
     const char *rest;
     if (!read_number(text, &value, &rest))
-        return hd_fail(err, HD_E_INVALID,
-                       "'%.60s' is not a size: write 25MB (10^6 bytes), 16MiB (2^20) or 4096", text);
+        return hd_fail(err, HD_E_INVALID, "'%.60s' is not a size: write 25MB (10^6 bytes), 16MiB (2^20) or 4096", text);
     rest += strspn(rest, " ");
     double factor = unit_factor(size_units, HD__COUNT(size_units), rest);
     if (factor == 0 && strlen(rest) == 1 && strchr("kKMGT", *rest))
-        return hd_fail(err, HD_E_INVALID,
-                       "'%.60s': %s is not a unit; write %sB (powers of 1000) or %ciB (of 1024)", text, rest,
-                       rest, *rest == 'k' ? 'K' : *rest);
+        return hd_fail(err, HD_E_INVALID, "'%.60s': %s is not a unit; write %sB (powers of 1000) or %ciB (of 1024)",
+                       text, rest, rest, *rest == 'k' ? 'K' : *rest);
     if (factor == 0)
-        return hd_fail(err, HD_E_INVALID,
-                       "'%.60s': unknown unit; allowed are B, kB, MB, GB, TB, KiB, MiB, GiB, TiB", text);
+        return hd_fail(err, HD_E_INVALID, "'%.60s': unknown unit; allowed are B, kB, MB, GB, TB, KiB, MiB, GiB, TiB",
+                       text);
     /* 64 bits of mantissa: products of decimal fractions and units that are whole come out whole. */
     long double bytes = (long double)value * factor;
     if (bytes < 0 || bytes >= 0x1p63L)
@@ -143,8 +139,7 @@ static int32_t parse_size(const struct hd_option *o, const char *text, union fie
     return check_range(o, (double)out->i64, text, err);
 }
 
-static int32_t parse_duration(const struct hd_option *o, const char *text, union field *out,
-                              struct hd_error *err)
+static int32_t parse_duration(const struct hd_option *o, const char *text, union field *out, struct hd_error *err)
 {
     double value;
     const char *rest;
@@ -208,8 +203,8 @@ static int32_t parse_enum(const struct hd_option *o, const char *text, union fie
 
 /* ---- lists */
 
-static int32_t make_list(const struct hd_option *o, const char *const *items, size_t n,
-                         struct hd__arena *arena, struct hd_list *out, struct hd_error *err)
+static int32_t make_list(const struct hd_option *o, const char *const *items, size_t n, struct hd__arena *arena,
+                         struct hd_list *out, struct hd_error *err)
 {
     const char **text = hd__arena_alloc(arena, (n + 1) * sizeof *text);
     double *number = hd__arena_alloc(arena, (n + 1) * sizeof *number);
@@ -250,8 +245,8 @@ static const char *cut_item(const char *text, char *out)
     return text + strspn(text, " ");
 }
 
-static int32_t parse_list(const struct hd_option *o, const char *text, struct hd__arena *arena,
-                          struct hd_list *out, struct hd_error *err)
+static int32_t parse_list(const struct hd_option *o, const char *text, struct hd__arena *arena, struct hd_list *out,
+                          struct hd_error *err)
 {
     if (*text != '[')
         return make_list(o, &text, 1, arena, out, err);
@@ -304,8 +299,7 @@ static void store(const struct hd_option *o, const union field *value, void *set
 int32_t hd__option_parse(const struct hd_option *o, const char *text, void *settings, struct hd__arena *arena,
                          struct hd_error *err)
 {
-    static int32_t (*const parsers[])(const struct hd_option *, const char *, union field *,
-                                      struct hd_error *) = {
+    static int32_t (*const parsers[])(const struct hd_option *, const char *, union field *, struct hd_error *) = {
         [HD_OPT_BOOL] = parse_bool, [HD_OPT_INT] = parse_int,           [HD_OPT_FLOAT] = parse_float,
         [HD_OPT_SIZE] = parse_size, [HD_OPT_DURATION] = parse_duration, [HD_OPT_ENUM] = parse_enum,
     };
@@ -375,8 +369,7 @@ const char *hd__yaml_quote(const char *word, struct hd__arena *arena)
     static const char *const taken[] = {"null", "Null", "NULL", "~"};
     int plain = *word != 0 && !strchr("-", *word);
     for (const char *c = word; *c && plain; c++)
-        plain = (*c >= '0' && *c <= '9') || (*c >= 'a' && *c <= 'z') || (*c >= 'A' && *c <= 'Z') ||
-                strchr("_./+-", *c);
+        plain = (*c >= '0' && *c <= '9') || (*c >= 'a' && *c <= 'z') || (*c >= 'A' && *c <= 'Z') || strchr("_./+-", *c);
     for (size_t i = 0; i < HD__COUNT(taken); i++)
         plain &= strcmp(word, taken[i]) != 0;
     if (plain || (*word == '-' && word[1] >= '0' && word[1] <= '9' && !word[strspn(word, "-0123456789.e")]))
@@ -463,8 +456,7 @@ static json_t *list_json(const struct hd_list *list)
 {
     json_t *out = json_array();
     for (uint64_t i = 0; i < list->count; i++)
-        json_array_append_new(out, isnan(list->number[i]) ? json_string(list->text[i])
-                                                          : json_real(list->number[i]));
+        json_array_append_new(out, isnan(list->number[i]) ? json_string(list->text[i]) : json_real(list->number[i]));
     return out;
 }
 

@@ -47,8 +47,8 @@ static void *crew_member(void *user)
 }
 
 int32_t hd__parallel_for(uint32_t threads, uint64_t count, size_t block_bytes,
-                    int32_t (*work)(void *user, uint64_t i, char *block, struct hd_error *err), void *user,
-                    struct hd_error *err)
+                         int32_t (*work)(void *user, uint64_t i, char *block, struct hd_error *err), void *user,
+                         struct hd_error *err)
 {
     enum { MOST = 64 };
     struct crew crew = {.work = work, .user = user, .count = count, .block_bytes = block_bytes};

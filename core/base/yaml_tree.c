@@ -153,8 +153,7 @@ static int32_t fail_yaml(struct reader *r)
         hint = "; a value with ': ' in it needs quotes, {key: value} needs braces on one line";
     else if (strstr(problem, "could not find expected ':'"))
         hint = "; a key needs a colon and a space before its value";
-    snprintf(text, sizeof text, "%s%s%s%s", p->context ? p->context : "", p->context ? ", " : "", problem,
-             hint);
+    snprintf(text, sizeof text, "%s%s%s%s", p->context ? p->context : "", p->context ? ", " : "", problem, hint);
     return fail_at(r, p->problem_mark.line + 1, p->problem_mark.column + 1, text);
 }
 
@@ -170,8 +169,7 @@ static struct hd__tree_node *new_node(struct reader *r, uint32_t kind)
     node->kind = kind;
     node->line = (uint32_t)r->event.start_mark.line + 1;
     node->column = (uint32_t)r->event.start_mark.column + 1;
-    node->origin =
-        r->place ? r->place : hd__arena_format(r->arena, "%s:%u:%u", r->name, node->line, node->column);
+    node->origin = r->place ? r->place : hd__arena_format(r->arena, "%s:%u:%u", r->name, node->line, node->column);
     return node;
 }
 
@@ -285,20 +283,20 @@ static int32_t read_document(struct reader *r, struct hd__tree_node **out)
         return fail_at(r, 1, 1, "empty");
     if ((rc = next(r)) || (rc = read_value(r, 1, out)) || (rc = next(r)) || (rc = next(r)))
         return rc;
-    return r->event.type == YAML_STREAM_END_EVENT ? HD_OK
-                                                  : fail_event(r, "a second document: a job is one document");
+    return r->event.type == YAML_STREAM_END_EVENT ? HD_OK : fail_event(r, "a second document: a job is one document");
 }
 
-int32_t hd__tree_parse(const char *name, const char *text, size_t bytes, const char *place,
-                       struct hd__arena *arena, struct hd__tree_node **root, struct hd_error *err)
+int32_t hd__tree_parse(const char *name, const char *text, size_t bytes, const char *place, struct hd__arena *arena,
+                       struct hd__tree_node **root, struct hd_error *err)
 {
-    size_t mark = bytes >= 3 && !memcmp(text, "\xef\xbb\xbf", 3) ? 3 : 0; /* a byte order mark: some editors begin UTF-8 with it */
+    size_t mark = bytes >= 3 && !memcmp(text, "\xef\xbb\xbf", 3)
+                      ? 3
+                      : 0; /* a byte order mark: some editors begin UTF-8 with it */
     struct reader r = {
         .name = name, .place = place, .text = text + mark, .bytes = bytes - mark, .arena = arena, .err = err};
     struct hd__tree_node *out = NULL;
     if (bytes > HD__TREE_BYTES)
-        return hd_fail(err, HD_E_INVALID, "%s: %zu bytes: a job file has at most 1 MiB", place ? place : name,
-                       bytes);
+        return hd_fail(err, HD_E_INVALID, "%s: %zu bytes: a job file has at most 1 MiB", place ? place : name, bytes);
     if (!yaml_parser_initialize(&r.yaml))
         return hd_fail(err, HD_E_NOMEM, "%s: no memory to read it", name);
     yaml_parser_set_encoding(&r.yaml, YAML_UTF8_ENCODING);

@@ -16,18 +16,18 @@ struct hd__tree_node {
     uint32_t quoted;       /* a scalar that was in quotes: never null */
     uint32_t count;        /* items of a list or a map */
     uint32_t room;
-    const char *text;        /* scalar */
-    const char *origin;      /* "job.yaml:12:7", "command line", "default" */
+    const char *text;             /* scalar */
+    const char *origin;           /* "job.yaml:12:7", "command line", "default" */
     struct hd__tree_node **value; /* list: items; map: values */
     struct hd__tree_node **key;   /* map: keys, scalars */
-    void *leaf;              /* for printing: the JSON that stands here */
-    const char *note;        /* for printing: a word after the origin */
+    void *leaf;                   /* for printing: the JSON that stands here */
+    const char *note;             /* for printing: a word after the origin */
 };
 
 /* Reads one document; `name` is what messages and origins call it. Messages begin with the place. With
  * `place` the text is not a file: origins and messages say `place` alone, without line and column. */
-int32_t hd__tree_parse(const char *name, const char *text, size_t bytes, const char *place,
-                       struct hd__arena *arena, struct hd__tree_node **root, struct hd_error *err);
+int32_t hd__tree_parse(const char *name, const char *text, size_t bytes, const char *place, struct hd__arena *arena,
+                       struct hd__tree_node **root, struct hd_error *err);
 
 /* Nodes that are in no file; `origin` is what messages call their place. In the arena, as are copies of the texts. */
 struct hd__tree_node *hd__tree_scalar(struct hd__arena *arena, const char *text, const char *origin);

@@ -8,8 +8,8 @@
 #include "core/program/value_number.h"
 #include "core/verify/verify.h"
 
-int32_t hd__compile_choose(struct hd__job *job, struct hd__plugins *plugins, uint32_t kind, struct hd__job_section *section,
-                   struct hd__chosen *chosen, struct hd_error *err)
+int32_t hd__compile_choose(struct hd__job *job, struct hd__plugins *plugins, uint32_t kind,
+                           struct hd__job_section *section, struct hd__chosen *chosen, struct hd_error *err)
 {
     const struct hd__component *c;
     int32_t rc = hd__plugin_find(plugins, kind, section->use, &c, err);
@@ -40,7 +40,8 @@ static int32_t check_optimizer(struct hd__compiled *c, struct hd_error *err)
         return locate_plugin_error(c->job, "optimizer", err);
     peak = ops->learning_rate(c->optimizer_choice.settings);
     if (c->job->schedule.min_lr > peak)
-        return hd__job_fail(c->job, "schedule.min_lr", err, "schedule.min_lr: %g is above optimizer.lr, %g: a schedule comes down to it",
+        return hd__job_fail(c->job, "schedule.min_lr", err,
+                            "schedule.min_lr: %g is above optimizer.lr, %g: a schedule comes down to it",
                             c->job->schedule.min_lr, peak);
     return HD_OK;
 }
@@ -91,8 +92,8 @@ static int32_t check_axes(const struct hd__compiled *c, const struct hd_program 
         const char *name = hd__axis_name(axes[a]);
         uint32_t used = p->mesh.size[axes[a]] == 1;
         for (uint32_t letter = 0; letter < HD__COUNT(p->param_shard); letter++)
-            used |= HD_AXIS_BIT(axes[a]) & (hd__shard_mask(p->param_shard[letter]) |
-                                            hd__shard_mask(p->mark_shard[HD__MARK_RESIDUAL][letter]));
+            used |= HD_AXIS_BIT(axes[a]) &
+                    (hd__shard_mask(p->param_shard[letter]) | hd__shard_mask(p->mark_shard[HD__MARK_RESIDUAL][letter]));
         if (!used)
             return hd__job_fail(
                 c->job, hd__arena_format(&c->job->arena, "mesh.%s", name), err,
@@ -147,8 +148,8 @@ static int32_t run_strategy(struct hd__compiled *c, struct hd_program *p, const 
                             struct hd_error *err)
 {
     const struct hd_strategy_ops *ops = &strategy->component->ops.strategy;
-    int32_t (*const slots[])(const struct hd_host *, const void *, struct hd_program *, struct hd_error *) = {
-        ops->layout, ops->partition, ops->transform};
+    int32_t (*const slots[])(const struct hd_host *, const void *, struct hd_program *,
+                             struct hd_error *) = {ops->layout, ops->partition, ops->transform};
     int32_t rc, end;
     if (!slots[slot])
         return HD_OK;
@@ -237,7 +238,8 @@ static int32_t transform(struct hd__compiled *c, struct hd_program *p, struct hd
 {
     int32_t rc = run_strategies(c, p, TRANSFORM, err);
     if (!rc && p->params.count && !p->flats.count)
-        rc = hd__job_fail(c->job, "strategies", err, "strategies: none of these updates the parameters: add {use: zero} as the last");
+        rc = hd__job_fail(c->job, "strategies", err,
+                          "strategies: none of these updates the parameters: add {use: zero} as the last");
     return !rc && p->exact && hd__exact_reduce(p, err) ? locate_exact_error(c, err) : rc;
 }
 

@@ -21,8 +21,8 @@ struct hd__chosen {
 struct hd__compiled {
     struct hd__job *job;
     struct hd__plugins *plugins;
-    const struct hd_host *host;          /* what plug-ins are lent */
-    struct hd__selection *selection;     /* transports and hooks: runtime/exec/select.h */
+    const struct hd_host *host;      /* what plug-ins are lent */
+    struct hd__selection *selection; /* transports and hooks: runtime/exec/select.h */
     struct hd__chosen model_choice, optimizer_choice, device_choice;
     struct hd__chosen checkpoint_choice; /* component NULL: nothing is saved */
     struct hd__chosen *strategies;
@@ -34,13 +34,14 @@ struct hd__compiled {
     int32_t n_stages;
     struct hd_program **stage; /* by pp coordinate */
     double seconds;            /* that compilation took */
-    struct hd_program *override_program;    /* tests of faults: one rank, `odd_rank`, runs this program, which is lent; else NULL */
+    struct hd_program
+        *override_program; /* tests of faults: one rank, `odd_rank`, runs this program, which is lent; else NULL */
     int32_t override_rank, reserved;
 };
 
 /* Finds a component and parses its section of the job. */
-int32_t hd__compile_choose(struct hd__job *job, struct hd__plugins *plugins, uint32_t kind, struct hd__job_section *section,
-                   struct hd__chosen *chosen, struct hd_error *err);
+int32_t hd__compile_choose(struct hd__job *job, struct hd__plugins *plugins, uint32_t kind,
+                           struct hd__job_section *section, struct hd__chosen *chosen, struct hd_error *err);
 
 /* What hd__exec_compile of runtime/exec/select.h is made of: a frame, in which it chooses device, checkpoints and transports; then the program of
  * every stage, by plug-ins that this opens. A fault leaves a frame that can be finished. The job must be resolved for the number of
@@ -52,7 +53,8 @@ void hd__compile_fill_host(struct hd_host *host);
 /* Flags: HD__COMPILE_LOGITS: the eval section leaves the logits behind (hd_program.kept_logits). */
 #define HD__COMPILE_LOGITS 1
 #define HD__COMPILE_KEEP_HEAD 2 /* the loss stays a chain of instructions: fuse_loss_head.c is left out */
-#define HD__COMPILE_KEEP_WEIGHT_ORDER 4 /* gradients of weights stay where the schedule has them, and do not sink into waits */
+#define HD__COMPILE_KEEP_WEIGHT_ORDER \
+    4                           /* gradients of weights stay where the schedule has them, and do not sink into waits */
 #define HD__COMPILE_EPILOGUES 8 /* as if the device had HD_DEVICE_EPILOGUES: device cpu's reference kernels do */
 #define HD__COMPILE_KEEP_NORMS 16 /* sums stay apart from norms: fuse_norms.c is left out */
 int32_t hd__compile_stages(struct hd__compiled *c, uint32_t flags, struct hd_error *err);

@@ -24,10 +24,9 @@ static int32_t read_dp_parts(struct hd__job *job, struct hd__tree_node *node, st
         const char *key = node->key[i]->text;
         int shard = !strcmp(key, "shard");
         if (!shard && strcmp(key, "replicate"))
-            return hd__job_node_fail(node->key[i], err,
-                                 "mesh.dp: unknown key %.60s; the keys are replicate and shard", key);
-        int32_t rc =
-            axis_size(job, shard ? "mesh.dp.shard" : "mesh.dp.replicate", node->value[i], &part[shard], err);
+            return hd__job_node_fail(node->key[i], err, "mesh.dp: unknown key %.60s; the keys are replicate and shard",
+                                     key);
+        int32_t rc = axis_size(job, shard ? "mesh.dp.shard" : "mesh.dp.replicate", node->value[i], &part[shard], err);
         if (rc)
             return rc;
     }
@@ -43,7 +42,7 @@ static int32_t read_dp(struct hd__job *job, const char *path, struct hd__tree_no
     int32_t rc;
     if (node->kind == HD__LIST)
         return hd__job_node_fail(node, err,
-                             "mesh.dp is a list where a number, auto or {replicate: R, shard: S} is wanted");
+                                 "mesh.dp is a list where a number, auto or {replicate: R, shard: S} is wanted");
     if (node->kind == HD__MAP) {
         rc = read_dp_parts(job, node, err);
     } else {
@@ -73,11 +72,10 @@ static int32_t read_source(struct hd__job *job, const char *path, const struct h
         const struct hd__tree_node *value = node->value[i];
         int32_t rc = HD_OK;
         if (!strcmp(key, "weight"))
-            rc = hd__job_node_parse(value, hd__arena_format(&job->arena, "%s: weight", path), &number,
-                                &out->weight, &job->arena, err);
+            rc = hd__job_node_parse(value, hd__arena_format(&job->arena, "%s: weight", path), &number, &out->weight,
+                                    &job->arena, err);
         else if (strcmp(key, "path"))
-            rc = hd__job_node_fail(node->key[i], err, "%s: unknown key %.60s; the keys are path and weight", path,
-                               key);
+            rc = hd__job_node_fail(node->key[i], err, "%s: unknown key %.60s; the keys are path and weight", path, key);
         else if (value->kind != HD__SCALAR || hd__tree_is_null(value))
             rc = hd__job_node_fail(value, err, "%s: path is no file name", path);
         else
@@ -89,8 +87,7 @@ static int32_t read_source(struct hd__job *job, const char *path, const struct h
     return out->path ? HD_OK : hd__job_node_fail(node, err, "%s: path is missing", path);
 }
 
-static int32_t read_sources(struct hd__job *job, const char *path, struct hd__tree_node *node,
-                            struct hd_error *err)
+static int32_t read_sources(struct hd__job *job, const char *path, struct hd__tree_node *node, struct hd_error *err)
 {
     struct hd__sources *out = !strcmp(path, "data.val") ? &job->val : &job->train;
     uint32_t n = node->kind == HD__LIST ? node->count : 1;
@@ -100,8 +97,7 @@ static int32_t read_sources(struct hd__job *job, const char *path, struct hd__tr
         return hd__job_node_fail(node, err, "%s is an empty list", path);
     for (uint32_t i = 0; i < n; i++) {
         uint32_t with_weight = 0;
-        int32_t rc =
-            read_source(job, path, node->kind == HD__LIST ? node->value[i] : node, &at[i], &with_weight, err);
+        int32_t rc = read_source(job, path, node->kind == HD__LIST ? node->value[i] : node, &at[i], &with_weight, err);
         if (rc)
             return rc;
         weighted += with_weight;
@@ -140,8 +136,7 @@ static struct hd__job_section *known_transport(struct hd__job *job, const char *
     if (!strcmp(job->comm->use, use))
         return job->comm;
     for (int a = 0; a < HD_AXIS_COUNT; a++)
-        if (job->comm_axis[a] != job->comm && !job->comm_axis[a]->node &&
-            !strcmp(job->comm_axis[a]->use, use))
+        if (job->comm_axis[a] != job->comm && !job->comm_axis[a]->node && !strcmp(job->comm_axis[a]->use, use))
             return job->comm_axis[a];
     return NULL;
 }
@@ -152,8 +147,8 @@ static int32_t named_or_mapping(struct hd__job *job, const char *path, struct hd
     if (node->kind == HD__LIST || hd__tree_is_null(node))
         return hd__job_node_fail(node, err, "%s: a name or {use: NAME, ...} is wanted", path);
     const char *use = node->kind == HD__SCALAR ? node->text : NULL;
-    int32_t rc = hd__job_section_make(job, path, HD_KIND_COMM, use, node->kind == HD__MAP ? node : NULL,
-                                  node->origin, out, err);
+    int32_t rc =
+        hd__job_section_make(job, path, HD_KIND_COMM, use, node->kind == HD__MAP ? node : NULL, node->origin, out, err);
     if (!rc && use)
         (*out)->origin = node->origin;
     return rc;
@@ -172,8 +167,7 @@ static int32_t read_axes(struct hd__job *job, const char *path, struct hd__tree_
             if (!bits)
                 return hd__job_node_fail(
                     node->key[i], err,
-                    "%s: unknown axis %.60s; the axes are pp, dp, dp_replicate, dp_shard, cp, ep, tp", path,
-                    word);
+                    "%s: unknown axis %.60s; the axes are pp, dp, dp_replicate, dp_shard, cp, ep, tp", path, word);
             if ((strcmp(word, "dp") == 0) == pass)
                 continue;
             if (node->value[i]->kind == HD__SCALAR)
@@ -194,7 +188,7 @@ static int32_t read_hooks(struct hd__job *job, const char *path, struct hd__tree
 {
     if (node->kind != HD__LIST)
         return hd__job_node_fail(node, err, "%s is %s where a list is wanted: [check, trace]", path,
-                             hd__tree_kind_name(node));
+                                 hd__tree_kind_name(node));
     job->hooks = hd__arena_alloc(&job->arena, (node->count + 1) * sizeof(struct hd__job_section *));
     job->n_hooks = node->count;
     for (uint32_t i = 0; i < node->count; i++) {
@@ -211,7 +205,8 @@ static int32_t read_inside(struct hd__job *job, const char *path, struct hd__tre
 {
     int32_t rc;
     if (node->kind != HD__SCALAR)
-        return hd__job_node_fail(node, err, "%s is %s where a transport's name is wanted: shm", path, hd__tree_kind_name(node));
+        return hd__job_node_fail(node, err, "%s is %s where a transport's name is wanted: shm", path,
+                                 hd__tree_kind_name(node));
     rc = named_or_mapping(job, path, node, &job->comm_inside, err);
     if (!rc)
         hd__job_value_set_tree(job, path, node, HD_OPTION_GLOBAL);
@@ -242,8 +237,7 @@ static int32_t read_levels(struct hd__job *job, const char *path, struct hd__tre
 
 /* ---- precision.loss_scale, recompute */
 
-static int32_t read_loss_scale(struct hd__job *job, const char *path, struct hd__tree_node *node,
-                               struct hd_error *err)
+static int32_t read_loss_scale(struct hd__job *job, const char *path, struct hd__tree_node *node, struct hd_error *err)
 {
     static const struct hd_option number = {.type = HD_OPT_FLOAT, .min = 1, .max = 0x1p40};
     const char *word = node->kind == HD__SCALAR ? node->text : "";
@@ -255,8 +249,7 @@ static int32_t read_loss_scale(struct hd__job *job, const char *path, struct hd_
         job->precision.loss_scale = 65536;
     } else if (strcmp(word, "none") && strcmp(word, "auto")) {
         struct hd_error why = HD_ERROR_INIT;
-        if (node->kind != HD__SCALAR ||
-            hd__option_parse(&number, word, &job->precision.loss_scale, &job->arena, &why))
+        if (node->kind != HD__SCALAR || hd__option_parse(&number, word, &job->precision.loss_scale, &job->arena, &why))
             return hd__job_node_fail(node, err, "%s: auto, none, dynamic or a number from 1 up is wanted", path);
         job->precision.loss_scaling = HD__LOSS_SCALE_STATIC;
     }
@@ -270,23 +263,20 @@ static int32_t read_every(struct hd__job *job, const struct hd__tree_node *node,
     for (uint32_t i = 0; i < node->count; i++)
         if (strcmp(node->key[i]->text, "every"))
             return hd__job_node_fail(node->key[i], err, "recompute: unknown key %.60s; the key is every",
-                                 node->key[i]->text);
+                                     node->key[i]->text);
     if (!node->count)
         return hd__job_node_fail(node, err, "recompute: {every: N} is wanted");
     job->recompute = HD__RECOMPUTE_EVERY;
-    return hd__job_node_parse(node->value[0], "recompute.every", &number, &job->recompute_every, &job->arena,
-                          err);
+    return hd__job_node_parse(node->value[0], "recompute.every", &number, &job->recompute_every, &job->arena, err);
 }
 
-static int32_t read_recompute(struct hd__job *job, const char *path, struct hd__tree_node *node,
-                              struct hd_error *err)
+static int32_t read_recompute(struct hd__job *job, const char *path, struct hd__tree_node *node, struct hd_error *err)
 {
     static const struct hd_option words = {.type = HD_OPT_ENUM, .choices = "none|selective|full"};
     int32_t rc;
     struct hd_error why = HD_ERROR_INIT;
     if (node->kind == HD__LIST)
-        return hd__job_node_fail(node, err, "%s is a list where none, selective, full or {every: N} is wanted",
-                             path);
+        return hd__job_node_fail(node, err, "%s is a list where none, selective, full or {every: N} is wanted", path);
     if (node->kind == HD__MAP)
         rc = read_every(job, node, err);
     else if ((rc = hd__option_parse(&words, node->text, &job->recompute, &job->arena, &why)))

@@ -19,24 +19,24 @@ struct hd__options hd__job_core_table(const char *section);
 
 /* ---- section_parse.c: a mapping through a table */
 typedef int32_t (*hd__job_composite_fn)(struct hd__job *job, const char *path, struct hd__tree_node *node,
-                                  struct hd_error *err);
+                                        struct hd_error *err);
 
 struct hd__job_fields {
-    const char *path;      /* "data", in front of names */
-    const char *location;     /* where the section begins: a missing key is reported there */
+    const char *path;           /* "data", in front of names */
+    const char *location;       /* where the section begins: a missing key is reported there */
     struct hd__tree_node *node; /* NULL: all defaults */
     struct hd__options table;
     void *settings;
     const struct hd__job_section *owner;  /* NULL: the core */
     const struct hd__options *other_keys; /* keys of the same mapping that are read elsewhere; may be NULL */
-    int allow_unknown;                         /* unknown keys are somebody else's business */
+    int allow_unknown;                    /* unknown keys are somebody else's business */
     hd__job_composite_fn (*composite_reader)(const char *path); /* keys with readers of their own; may be NULL */
 };
 int32_t hd__job_fields_parse(struct hd__job *job, const struct hd__job_fields *fields, struct hd_error *err);
 
 /* Notes a resolved value, in place of an earlier one of the same path. Takes the reference of json. */
 void hd__job_value_set(struct hd__job *job, const struct hd__job_section *owner, const char *path, const char *text,
-                   json_t *json, const char *origin, uint32_t flags);
+                       json_t *json, const char *origin, uint32_t flags);
 /* The node as text and JSON, for values that are no single option. */
 void hd__job_value_set_tree(struct hd__job *job, const char *path, const struct hd__tree_node *node, uint32_t flags);
 
@@ -45,7 +45,7 @@ int32_t hd__job_node_fail(const struct hd__tree_node *node, struct hd_error *err
     __attribute__((format(printf, 3, 4)));
 /* One option from one node. `path` is the key's full name. */
 int32_t hd__job_node_parse(const struct hd__tree_node *node, const char *path, const struct hd_option *option,
-                       void *settings, struct hd__arena *arena, struct hd_error *err);
+                           void *settings, struct hd__arena *arena, struct hd_error *err);
 
 /* ---- composite_keys.c */
 hd__job_composite_fn hd__job_composite_key(const char *path);
@@ -53,8 +53,8 @@ hd__job_composite_fn hd__job_composite_key(const char *path);
 /* ---- sections.c */
 int32_t hd__job_sections_read(struct hd__job *job, struct hd_error *err);
 int32_t hd__job_section_make(struct hd__job *job, const char *path, uint32_t kind, const char *use,
-                         struct hd__tree_node *node, const char *place, struct hd__job_section **out,
-                         struct hd_error *err);
+                             struct hd__tree_node *node, const char *place, struct hd__job_section **out,
+                             struct hd_error *err);
 
 /* ---- override.c */
 int32_t hd__job_override(struct hd__job *job, const char *word, struct hd_error *err);

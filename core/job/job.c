@@ -20,8 +20,8 @@ static int32_t add_defaults(struct hd__job *job, struct hd_error *err)
     struct hd__tree_node *list;
     if (hd__tree_get(job->root, "strategies"))
         return HD_OK;
-    int32_t rc = hd__tree_parse("default", default_strategies, sizeof default_strategies - 1, NULL,
-                                &job->arena, &list, err);
+    int32_t rc =
+        hd__tree_parse("default", default_strategies, sizeof default_strategies - 1, NULL, &job->arena, &list, err);
     if (rc)
         return rc;
     mark_default(list);
@@ -29,23 +29,23 @@ static int32_t add_defaults(struct hd__job *job, struct hd_error *err)
     return HD_OK;
 }
 
-static int32_t read_job(struct hd__job *job, const char *text, size_t bytes, const char *const *overrides,
-                        size_t n, struct hd_error *err)
+static int32_t read_job(struct hd__job *job, const char *text, size_t bytes, const char *const *overrides, size_t n,
+                        struct hd_error *err)
 {
     int32_t rc = hd__tree_parse(job->file, text, bytes, NULL, &job->arena, &job->root, err);
     if (rc)
         return rc;
     if (job->root->kind != HD__MAP)
         return hd__job_node_fail(job->root, err, "a job is a mapping of sections, not %s",
-                             hd__tree_kind_name(job->root));
+                                 hd__tree_kind_name(job->root));
     rc = add_defaults(job, err);
     for (size_t i = 0; i < n && !rc; i++)
         rc = hd__job_override(job, overrides[i], err);
     return rc ? rc : hd__job_sections_read(job, err);
 }
 
-int32_t hd__job_parse(const char *file, const char *text, size_t bytes, const char *const *overrides,
-                      size_t n, struct hd__job **out, struct hd_error *err)
+int32_t hd__job_parse(const char *file, const char *text, size_t bytes, const char *const *overrides, size_t n,
+                      struct hd__job **out, struct hd_error *err)
 {
     struct hd__job *job = hd__alloc(sizeof *job);
     job->file = hd__arena_strdup(&job->arena, file);
@@ -88,9 +88,8 @@ void hd__job_free(struct hd__job *job)
     free(job);
 }
 
-int32_t hd__job_section_parse(struct hd__job *job, struct hd__job_section *section,
-                              const struct hd_option *options, size_t n, size_t option_size, void *settings,
-                              struct hd_error *err)
+int32_t hd__job_section_parse(struct hd__job *job, struct hd__job_section *section, const struct hd_option *options,
+                              size_t n, size_t option_size, void *settings, struct hd_error *err)
 {
     struct hd__options others = hd__job_core_table(section->path);
     struct hd__job_fields fields = {

@@ -26,21 +26,21 @@ struct hd__job;
 /* A part of the job that names a component: device, comm, each strategy, optimizer, model, checkpoint, each
  * hook, each transport of comm.axes. */
 struct hd__job_section {
-    const char *path;   /* as the command line addresses it: "optimizer", "strategies.zero", "comm.axes.dp" */
-    const char *use;    /* the component's name */
-    const char *origin; /* of `use`: "job.yaml:12:7", "default", "command line" */
-    uint32_t kind;      /* HD_KIND_... */
-    uint32_t parsed;    /* hd__job_section_parse was called */
-    const char *location;  /* where the section begins, for messages */
+    const char *path;           /* as the command line addresses it: "optimizer", "strategies.zero", "comm.axes.dp" */
+    const char *use;            /* the component's name */
+    const char *origin;         /* of `use`: "job.yaml:12:7", "default", "command line" */
+    uint32_t kind;              /* HD_KIND_... */
+    uint32_t parsed;            /* hd__job_section_parse was called */
+    const char *location;       /* where the section begins, for messages */
     struct hd__tree_node *node; /* the whole mapping; NULL where only a name was given */
 };
 
 /* One resolved value. The text is valid YAML (flow style) and reads back as the same value. */
 struct hd__job_value {
-    const char *path;                /* "data.batch", "strategies.zero.stage" */
-    const char *text;                /* "32", "[0.9, 0.95]" */
-    const char *origin;              /* "default", "job.yaml:12:7", "command line" */
-    const char *note;                /* "auto": what stood there before it was resolved; or NULL */
+    const char *path;                    /* "data.batch", "strategies.zero.stage" */
+    const char *text;                    /* "32", "[0.9, 0.95]" */
+    const char *origin;                  /* "default", "job.yaml:12:7", "command line" */
+    const char *note;                    /* "auto": what stood there before it was resolved; or NULL */
     const struct hd__job_section *owner; /* whose option it is; NULL: the core's */
     json_t *json;
     uint32_t flags; /* HD_OPTION_GLOBAL: ranks must agree */
@@ -101,18 +101,17 @@ struct hd__job {
     uint64_t n_strategies;
     struct hd__job_section **hooks; /* comm.hooks: wrappers, the first is outermost */
     uint64_t n_hooks;
-    struct hd__job_section
-        *comm_axis[HD_AXIS_COUNT]; /* the transport of each axis; `comm` where comm.axes is silent */
-    struct hd__job_section *comm_inside; /* comm.inside; NULL: one transport for all */
-    int32_t comm_levels[3];       /* HD__LEVELS_..., the outermost first, each inside the one before */
-    uint32_t n_comm_levels;       /* 1 to 3 */
-    int32_t comm_sums;            /* HD__SUMS_... */
-    const char *comm_tune;         /* a file; NULL: the built-in rules */
-    int32_t comm_progress;         /* 0: between instructions; 1: by a thread */
-    double comm_timeout;           /* seconds; hd_world.timeout */
-    double comm_dead_after;        /* seconds; hd_world.dead_after */
-    double late_after;             /* seconds: who is waited for longer is named in the log */
-    int64_t flight_operations;     /* that the flight recorder keeps */
+    struct hd__job_section *comm_axis[HD_AXIS_COUNT]; /* the transport of each axis; `comm` where comm.axes is silent */
+    struct hd__job_section *comm_inside;              /* comm.inside; NULL: one transport for all */
+    int32_t comm_levels[3];    /* HD__LEVELS_..., the outermost first, each inside the one before */
+    uint32_t n_comm_levels;    /* 1 to 3 */
+    int32_t comm_sums;         /* HD__SUMS_... */
+    const char *comm_tune;     /* a file; NULL: the built-in rules */
+    int32_t comm_progress;     /* 0: between instructions; 1: by a thread */
+    double comm_timeout;       /* seconds; hd_world.timeout */
+    double comm_dead_after;    /* seconds; hd_world.dead_after */
+    double late_after;         /* seconds: who is waited for longer is named in the log */
+    int64_t flight_operations; /* that the flight recorder keeps */
 
     /* mesh: filled by hd__job_resolve; tq is 1 here: the compiler splits tp where kv heads are few */
     int64_t mesh[HD_AXIS_COUNT];
@@ -141,7 +140,7 @@ struct hd__job {
     struct {
         uint32_t compute, grad, reduce, master, optimizer; /* HD_F32, ... */
         uint32_t loss_scaling;                             /* HD__LOSS_SCALE_... */
-        double loss_scale; /* STATIC: the factor; DYNAMIC: the first one; NONE: 1 */
+        double loss_scale;                                 /* STATIC: the factor; DYNAMIC: the first one; NONE: 1 */
     } precision;
 
     int32_t recompute;       /* HD__RECOMPUTE_... */
@@ -171,22 +170,22 @@ struct hd__job {
 int32_t hd__job_load(const char *file, const char *const *overrides, size_t n, struct hd__job **job,
                      struct hd_error *err);
 /* The same from memory; `file` is what messages call it. */
-int32_t hd__job_parse(const char *file, const char *text, size_t bytes, const char *const *overrides,
-                      size_t n, struct hd__job **job, struct hd_error *err);
+int32_t hd__job_parse(const char *file, const char *text, size_t bytes, const char *const *overrides, size_t n,
+                      struct hd__job **job, struct hd_error *err);
 void hd__job_free(struct hd__job *job); /* NULL is fine */
 
 /* Parses a plugin's section into `settings` (its settings_size bytes, zeroed by the caller) through its
  * table: defaults first, then the file and the command line. Strings and lists live as long as the job.
  * Unknown keys are refused with the nearest right one. */
-int32_t hd__job_section_parse(struct hd__job *job, struct hd__job_section *section,
-                              const struct hd_option *options, size_t n, size_t option_size, void *settings,
-                              struct hd_error *err);
+int32_t hd__job_section_parse(struct hd__job *job, struct hd__job_section *section, const struct hd_option *options,
+                              size_t n, size_t option_size, void *settings, struct hd_error *err);
 
 /* Fixes the mesh for a number of ranks and what follows from it. ranks 0: launch.ranks, or the mesh's own
  * product, or 1. May be called again with another number. */
 int32_t hd__job_resolve(struct hd__job *job, int64_t ranks, struct hd_error *err);
 
-const struct hd__job_value *hd__job_value_get(const struct hd__job *job, const char *path); /* NULL: not set, and it has no default */
+const struct hd__job_value *hd__job_value_get(const struct hd__job *job,
+                                              const char *path); /* NULL: not set, and it has no default */
 
 /* "job.yaml:12:7" or "command line": where a path like "mesh.tp", "optimizer.use" or "strategies.zero.stage"
  * was written, or, where it was not, the nearest thing around it that was. The job owns the text. */

@@ -18,8 +18,7 @@
 #define NAMED(words) .choices = words
 
 static const struct hd_option job_keys[] = {
-    KEY("name", STRING, NULL, ANY, G, name,
-        "names the run's folder; the file's name without .yaml if left out"),
+    KEY("name", STRING, NULL, ANY, G, name, "names the run's folder; the file's name without .yaml if left out"),
     KEY("steps", INT, NULL, FROM(1), G | R, steps, "optimizer steps to train", .unit = "steps"),
     KEY("seed", INT, "1337", FROM(0), G, seed, "seed of initial weights and of the order of data"),
     KEY("deterministic", ENUM, "normal", ANY, G, deterministic,
@@ -37,10 +36,11 @@ static const struct hd_option plugins_keys[] = {
 
 static const struct hd_option device_keys[] = {
     KEY("staging", SIZE, "4MiB", WITHIN(4096, 1e12), G, device_staging,
-        "of a device with memory of its own: transports that take host memory get chunks of about so many", .unit = "bytes",
-        .level = HD_LEVEL_TUNER),
+        "of a device with memory of its own: transports that take host memory get chunks of about so many",
+        .unit = "bytes", .level = HD_LEVEL_TUNER),
     KEY("capture", BOOL, "true", ANY, 0, device_capture,
-        "what a step launches without the host is launched as one, where the device can (a CUDA graph)", .level = HD_LEVEL_TUNER),
+        "what a step launches without the host is launched as one, where the device can (a CUDA graph)",
+        .level = HD_LEVEL_TUNER),
 };
 
 static const struct hd_option liveness_keys[] = {
@@ -55,14 +55,15 @@ static const struct hd_option liveness_keys[] = {
 static const struct hd_option comm_keys[] = {
     KEY("axes", LIST, NULL, ANY, G, special,
         "transports that differ by mesh axis: {dp: mpi}, or {dp: {use: mpi, ...}}"),
-    KEY("hooks", LIST, NULL, ANY, G, special,
-        "wrappers around the transport, the outermost first: [check, trace]"),
+    KEY("hooks", LIST, NULL, ANY, G, special, "wrappers around the transport, the outermost first: [check, trace]"),
     KEY("inside", STRING, NULL, ANY, G, special,
         "another transport inside machines; collectives of several machines then go in two levels"),
     KEY("levels", LIST, "machine", ANY, G, special,
-        "whose ranks comm.inside serves: those of a machine, a package of it, or a NUMA node (numa); several, the outermost first: [machine, numa]"),
+        "whose ranks comm.inside serves: those of a machine, a package of it, or a NUMA node (numa); several, the "
+        "outermost first: [machine, numa]"),
     KEY("sums", ENUM, "tree", ANY, G, comm_sums,
-        "over send and recv: in one tree whatever the algorithm, or in any order that is the same on all ranks and in all runs",
+        "over send and recv: in one tree whatever the algorithm, or in any order that is the same on all ranks and in "
+        "all runs",
         NAMED("tree|any")),
     KEY("tune", STRING, NULL, ANY, G, comm_tune, "a file of `heddle bench --tune`: which algorithm for which size"),
     KEY("timeout", DURATION, "300s", WITHIN(0.01, 1e6), G, comm_timeout, "longest wait of any operation"),
@@ -74,8 +75,7 @@ static const struct hd_option comm_keys[] = {
 
 static const struct hd_option mesh_keys[] = {
     KEY("pp", INT, "1", WITHIN(1, 1048576), G, mesh_asked[HD_AXIS_PP], "pipeline stages"),
-    KEY("dp", STRING, "auto", ANY, G, special,
-        "data parallel: N, auto, or {replicate: R, shard: S}, one of them auto"),
+    KEY("dp", STRING, "auto", ANY, G, special, "data parallel: N, auto, or {replicate: R, shard: S}, one of them auto"),
     KEY("cp", INT, "1", WITHIN(1, 1048576), G, mesh_asked[HD_AXIS_CP], "context parallel"),
     KEY("ep", INT, "1", WITHIN(1, 1048576), G, mesh_asked[HD_AXIS_EP], "expert parallel"),
     KEY("tp", INT, "1", WITHIN(1, 1048576), G, mesh_asked[HD_AXIS_TP], "tensor parallel"),
@@ -98,14 +98,13 @@ static const struct hd_option data_keys[] = {
     KEY("val", LIST, NULL, ANY, G, special, "the same, for evaluation"),
     KEY("val_fraction", FLOAT, "0", WITHIN(0, 0.99), G, val_fraction,
         "the last part of train, held out for evaluation"),
-    KEY("format", ENUM, "auto", ANY, G, format, "format of the files",
-        NAMED("auto|bytes|llmc|nanogpt|megatron|npy")),
+    KEY("format", ENUM, "auto", ANY, G, format, "format of the files", NAMED("auto|bytes|llmc|nanogpt|megatron|npy")),
     KEY("token_dtype", ENUM, "uint16", ANY, G, token_dtype, "width of a token in nanogpt files",
         NAMED("uint16|uint32")),
     KEY("seq_len", INT, NULL, WITHIN(1, 1 << 30), G | R, seq_len, "length of a sequence", .unit = "tokens",
         .aliases = "sequence_length|block_size"),
-    KEY("batch", INT, NULL, WITHIN(1, 1 << 30), G | R, batch, "size of one step, over all ranks",
-        .unit = "sequences", .aliases = "global_batch|global_batch_size|train_batch_size"),
+    KEY("batch", INT, NULL, WITHIN(1, 1 << 30), G | R, batch, "size of one step, over all ranks", .unit = "sequences",
+        .aliases = "global_batch|global_batch_size|train_batch_size"),
     KEY("micro_batch", INT, NULL, WITHIN(1, 1 << 30), G, micro_batch_asked,
         "size of one micro-batch on one data coordinate; batch / (dp x ep) if left out", .unit = "sequences",
         .aliases = "micro_batch_size|train_micro_batch_size_per_gpu"),
@@ -121,8 +120,8 @@ static const struct hd_option eval_keys[] = {
 
 #define DTYPES NAMED("fp32|bf16|fp16|fp64")
 static const struct hd_option precision_keys[] = {
-    KEY("compute", ENUM, "fp32", ANY, G, precision.compute,
-        "activations and products; fp64: reference kernels", DTYPES),
+    KEY("compute", ENUM, "fp32", ANY, G, precision.compute, "activations and products; fp64: reference kernels",
+        DTYPES),
     KEY("grad", ENUM, "fp32", ANY, G, precision.grad, "gradients as they are accumulated", DTYPES),
     KEY("reduce", ENUM, "fp32", ANY, G, precision.reduce, "gradients as they travel", DTYPES),
     KEY("master", ENUM, "fp32", ANY, G, precision.master, "parameters as the optimizer sees them", DTYPES),
@@ -135,8 +134,7 @@ static const struct hd_option recompute_keys[] = {
 };
 
 static const struct hd_option checkpoint_keys[] = {
-    KEY("dir", STRING, NULL, ANY, G, checkpoint_dir,
-        "folder of the checkpoints; runs/NAME/checkpoints if left out"),
+    KEY("dir", STRING, NULL, ANY, G, checkpoint_dir, "folder of the checkpoints; runs/NAME/checkpoints if left out"),
     KEY("every", INT, "0", FROM(0), G, checkpoint_every, "save after every so many; 0: only at the end",
         .unit = "steps"),
     KEY("keep", INT, "3", FROM(0), G, checkpoint_keep, "how many of the newest stay; 0: all"),
@@ -149,7 +147,8 @@ static const struct hd_option metrics_keys[] = {
     KEY("jsonl", STRING, NULL, ANY, 0, metrics_jsonl, "JSON lines; runs/NAME/metrics.jsonl if left out"),
     KEY("tensorboard", STRING, NULL, ANY, 0, metrics_tensorboard, "folder of event files; none if left out"),
     KEY("profile", BOOL, "false", ANY, 0, metrics_profile, "time every instruction of rank 0; a table at the end"),
-    KEY("blocks", STRING, NULL, ANY, 0, metrics_blocks, "FILE.csv: seconds of each block, measured; for strategies.3d.split"),
+    KEY("blocks", STRING, NULL, ANY, 0, metrics_blocks,
+        "FILE.csv: seconds of each block, measured; for strategies.3d.split"),
 };
 
 #define KEYS(name) name##_keys, HD__COUNT(name##_keys)

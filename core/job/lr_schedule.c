@@ -30,11 +30,9 @@ double hd__lr(const struct hd__lr_schedule *s, int64_t step, int64_t steps)
         return s->lr * (double)step / (double)s->warmup;
     switch (s->kind) {
     case HD__LR_LINEAR:
-        return interpolate(HD__DECAY_LINEAR, s->lr, s->min_lr,
-                           progress(step - 1 - s->warmup, steps - s->warmup));
+        return interpolate(HD__DECAY_LINEAR, s->lr, s->min_lr, progress(step - 1 - s->warmup, steps - s->warmup));
     case HD__LR_COSINE:
-        return interpolate(HD__DECAY_COSINE, s->lr, s->min_lr,
-                           progress(step - 1 - s->warmup, steps - s->warmup));
+        return interpolate(HD__DECAY_COSINE, s->lr, s->min_lr, progress(step - 1 - s->warmup, steps - s->warmup));
     case HD__LR_WSD:
         return interpolate(s->decay_shape, s->lr, s->min_lr, progress(step - 1 - (steps - decay), decay));
     default:

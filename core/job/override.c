@@ -51,8 +51,7 @@ static int32_t find_item(const struct hd__tree_node *list, const char *word, con
     }
     const char *near = hd__nearest(part, names, n);
     if (near)
-        hd_fail(err, HD_E_INVALID, ORIGIN ": '%.200s': no item %.60s in the job; did you mean %s?", word,
-                part, near);
+        hd_fail(err, HD_E_INVALID, ORIGIN ": '%.200s': no item %.60s in the job; did you mean %s?", word, part, near);
     else
         hd_fail(err, HD_E_INVALID, ORIGIN ": '%.200s': no item %.60s in the job; there is %s", word, part,
                 n ? all.at : "none with a name");
@@ -62,7 +61,7 @@ static int32_t find_item(const struct hd__tree_node *list, const char *word, con
 
 /* Walks to the mapping or list that holds the last part, making mappings on the way. */
 static int32_t set_at_path(struct hd__job *job, const char *word, char *path, struct hd__tree_node *value,
-                   struct hd_error *err)
+                           struct hd_error *err)
 {
     struct hd__tree_node *at = job->root;
     for (char *part = path, *rest; part; part = rest) {
@@ -104,15 +103,14 @@ static uint32_t depth_of(const struct hd__tree_node *node)
 }
 
 /* The limit of files holds for the command line too: everything that walks a tree may rely on it. */
-static int32_t check_depth(const char *word, const char *path, const struct hd__tree_node *value,
-                           struct hd_error *err)
+static int32_t check_depth(const char *word, const char *path, const struct hd__tree_node *value, struct hd_error *err)
 {
     uint32_t depth = depth_of(value) + 1;
     for (const char *c = path; *c; c++)
         depth += *c == '.';
-    return depth <= HD__TREE_DEPTH ? HD_OK
-                                   : hd_fail(err, HD_E_INVALID, ORIGIN ": '%.200s': nested more than %d deep",
-                                             word, HD__TREE_DEPTH);
+    return depth <= HD__TREE_DEPTH
+               ? HD_OK
+               : hd_fail(err, HD_E_INVALID, ORIGIN ": '%.200s': nested more than %d deep", word, HD__TREE_DEPTH);
 }
 
 int32_t hd__job_override(struct hd__job *job, const char *word, struct hd_error *err)

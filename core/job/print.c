@@ -35,8 +35,7 @@ static void put_at_path(struct view *v, struct hd__tree_node *map, const char *n
     }
 }
 
-static void put_values(struct view *v, struct hd__tree_node *map, const struct hd__job_section *owner,
-                         const char *path)
+static void put_values(struct view *v, struct hd__tree_node *map, const struct hd__job_section *owner, const char *path)
 {
     size_t n = strlen(path);
     for (uint32_t i = 0; i < v->job->values.count; i++) {
@@ -177,8 +176,8 @@ static void print_leaf(const struct hd__tree_node *node, struct hd__text *out, s
 {
     hd__text_add(out, " %s", node->text);
     size_t width = out->length - line;
-    hd__text_add(out, "%*s # %s%s%s\n", width < 48 ? (int)(48 - width) : 1, "", node->origin,
-                 node->note ? ", " : "", node->note ? node->note : "");
+    hd__text_add(out, "%*s # %s%s%s\n", width < 48 ? (int)(48 - width) : 1, "", node->origin, node->note ? ", " : "",
+                 node->note ? node->note : "");
 }
 
 static void print_map(const struct hd__tree_node *map, int indent, int dash, struct hd__text *out)

@@ -32,10 +32,7 @@ static const char *axis_key(const struct hd__job *job, int a)
         return "mesh.dp.replicate";
     if (a == HD_AXIS_DP_SHARD)
         return job->mesh_asked[HD_AXIS_DP_REPLICATE] == 1 ? "mesh.dp" : "mesh.dp.shard";
-    return a == HD_AXIS_PP   ? "mesh.pp"
-           : a == HD_AXIS_CP ? "mesh.cp"
-           : a == HD_AXIS_EP ? "mesh.ep"
-                             : "mesh.tp";
+    return a == HD_AXIS_PP ? "mesh.pp" : a == HD_AXIS_CP ? "mesh.cp" : a == HD_AXIS_EP ? "mesh.ep" : "mesh.tp";
 }
 
 /* Divisors of n next to `near`, below and above; 0 where there is none. */
@@ -61,8 +58,7 @@ static void suggest(struct hd__text *out, const char *key, int64_t value)
         hd__text_add(out, "%s%s%lld", out->length ? ", " : "", key, (long long)value);
 }
 
-static int32_t mesh_fail(struct hd__job *job, int64_t ranks, int64_t fixed, int has_auto,
-                         struct hd_error *err)
+static int32_t mesh_fail(struct hd__job *job, int64_t ranks, int64_t fixed, int has_auto, struct hd_error *err)
 {
     struct hd__text out = {0};
     char key[40];
@@ -80,17 +76,18 @@ static int32_t mesh_fail(struct hd__job *job, int64_t ranks, int64_t fixed, int 
     }
     suggest(&out, "ranks ", has_auto ? ranks / fixed * fixed : fixed);
     suggest(&out, "ranks ", has_auto ? (ranks / fixed + 1) * fixed : 0);
-    int32_t rc = hd__job_fail(
-        job, "mesh", err,
-        "mesh: %lld rank%s %s %s; the product must be the number of ranks; nearest that work: %s",
-        (long long)ranks, ranks == 1 ? "" : "s", has_auto ? "cannot be cut into" : ranks == 1 ? "is not" : "are not",
-        mesh_text(job, job->mesh_asked), out.at);
+    int32_t rc = hd__job_fail(job, "mesh", err,
+                              "mesh: %lld rank%s %s %s; the product must be the number of ranks; nearest that work: %s",
+                              (long long)ranks, ranks == 1 ? "" : "s",
+                              has_auto     ? "cannot be cut into"
+                              : ranks == 1 ? "is not"
+                                           : "are not",
+                              mesh_text(job, job->mesh_asked), out.at);
     hd__text_free(&out);
     return rc;
 }
 
-static int32_t resolve_mesh(struct hd__job *job, int64_t ranks, int64_t mesh[HD_AXIS_COUNT],
-                            struct hd_error *err)
+static int32_t resolve_mesh(struct hd__job *job, int64_t ranks, int64_t mesh[HD_AXIS_COUNT], struct hd_error *err)
 {
     int64_t fixed = 1;
     int automatic = -1;
@@ -101,8 +98,8 @@ static int32_t resolve_mesh(struct hd__job *job, int64_t ranks, int64_t mesh[HD_
         else
             fixed *= mesh[a];
         if (fixed > MOST_RANKS) /* each factor is at most 2^20: no overflow on the way */
-            return hd__job_fail(job, "mesh", err, "mesh: %s are more than %d ranks",
-                                mesh_text(job, job->mesh_asked), MOST_RANKS);
+            return hd__job_fail(job, "mesh", err, "mesh: %s are more than %d ranks", mesh_text(job, job->mesh_asked),
+                                MOST_RANKS);
     }
     if (!ranks)
         ranks = job->launch_ranks ? job->launch_ranks : fixed;
@@ -129,12 +126,11 @@ static int32_t batch_fail(struct hd__job *job, int64_t dp, int64_t ep, struct hd
         micro ? hd__job_fail(job, "data.batch", err,
                              "data.batch: %lld is no multiple of micro_batch %lld x dp %lld x ep %lld = "
                              "%lld; nearest that work: %s",
-                             (long long)job->batch, (long long)micro, (long long)dp, (long long)ep,
-                             (long long)unit, out.at)
-              : hd__job_fail(
-                    job, "data.batch", err,
-                    "data.batch: %lld is no multiple of dp %lld x ep %lld = %lld; nearest that work: %s",
-                    (long long)job->batch, (long long)dp, (long long)ep, (long long)unit, out.at);
+                             (long long)job->batch, (long long)micro, (long long)dp, (long long)ep, (long long)unit,
+                             out.at)
+              : hd__job_fail(job, "data.batch", err,
+                             "data.batch: %lld is no multiple of dp %lld x ep %lld = %lld; nearest that work: %s",
+                             (long long)job->batch, (long long)dp, (long long)ep, (long long)unit, out.at);
     hd__text_free(&out);
     return rc;
 }
@@ -145,9 +141,9 @@ static void note_dp(struct hd__job *job)
     int parts = job->mesh_asked[HD_AXIS_DP_REPLICATE] != 1;
     int was_auto = !job->mesh_asked[HD_AXIS_DP_REPLICATE] || !job->mesh_asked[HD_AXIS_DP_SHARD];
     const struct hd__job_value *before = hd__job_value_get(job, "mesh.dp");
-    const char *text =
-        parts ? hd__arena_format(&job->arena, "{replicate: %lld, shard: %lld}", (long long)r, (long long)s)
-              : hd__arena_format(&job->arena, "%lld", (long long)s);
+    const char *text = parts
+                           ? hd__arena_format(&job->arena, "{replicate: %lld, shard: %lld}", (long long)r, (long long)s)
+                           : hd__arena_format(&job->arena, "%lld", (long long)s);
     json_t *json =
         parts ? json_pack("{s:I, s:I}", "replicate", (json_int_t)r, "shard", (json_int_t)s) : json_integer(s);
     hd__job_value_set(job, NULL, "mesh.dp", text, json, before ? before->origin : "default", HD_OPTION_GLOBAL);
@@ -159,8 +155,7 @@ static void note_micro_batch(struct hd__job *job)
 {
     char text[24];
     snprintf(text, sizeof text, "%lld", (long long)job->micro_batch);
-    hd__job_value_set(job, NULL, "data.micro_batch", text, json_integer(job->micro_batch), "default",
-                  HD_OPTION_GLOBAL);
+    hd__job_value_set(job, NULL, "data.micro_batch", text, json_integer(job->micro_batch), "default", HD_OPTION_GLOBAL);
     ((struct hd__job_value *)hd__job_value_get(job, "data.micro_batch"))->note = "batch / (dp x ep)";
 }
 
@@ -170,12 +165,11 @@ int32_t hd__job_resolve(struct hd__job *job, int64_t ranks, struct hd_error *err
     int32_t rc = resolve_mesh(job, ranks, mesh, err);
     if (rc)
         return rc;
-    int64_t dp = mesh[HD_AXIS_DP_REPLICATE] * mesh[HD_AXIS_DP_SHARD], ep = mesh[HD_AXIS_EP],
-            cp = mesh[HD_AXIS_CP];
+    int64_t dp = mesh[HD_AXIS_DP_REPLICATE] * mesh[HD_AXIS_DP_SHARD], ep = mesh[HD_AXIS_EP], cp = mesh[HD_AXIS_CP];
     if (job->seq_len % cp)
         return hd__job_fail(job, "data.seq_len", err,
-                            "data.seq_len: %lld cannot be cut into mesh.cp = %lld equal parts",
-                            (long long)job->seq_len, (long long)cp);
+                            "data.seq_len: %lld cannot be cut into mesh.cp = %lld equal parts", (long long)job->seq_len,
+                            (long long)cp);
     if (job->batch % (HD__MAX(job->micro_batch_asked, 1) * dp * ep))
         return batch_fail(job, dp, ep, err);
     memcpy(job->mesh, mesh, sizeof mesh);

@@ -15,14 +15,14 @@ const struct hd__job_value *hd__job_value_get(const struct hd__job *job, const c
 }
 
 void hd__job_value_set(struct hd__job *job, const struct hd__job_section *owner, const char *path, const char *text,
-                   json_t *json, const char *origin, uint32_t flags)
+                       json_t *json, const char *origin, uint32_t flags)
 {
     struct hd__job_value value = {.path = hd__arena_strdup(&job->arena, path),
-                              .text = hd__arena_strdup(&job->arena, text),
-                              .origin = origin,
-                              .owner = owner,
-                              .json = json,
-                              .flags = flags};
+                                  .text = hd__arena_strdup(&job->arena, text),
+                                  .origin = origin,
+                                  .owner = owner,
+                                  .json = json,
+                                  .flags = flags};
     struct hd__job_value *before = (struct hd__job_value *)hd__job_value_get(job, path);
     if (before) {
         json_decref(before->json);
@@ -88,7 +88,7 @@ static int32_t parse_items(const struct hd__tree_node *node, const char *path, c
         const struct hd__tree_node *item = node->kind == HD__LIST ? node->value[i] : node;
         if (item->kind != HD__SCALAR || hd__tree_is_null(item))
             return hd__job_node_fail(item, err, "%s: an item is %s where a single value is wanted", path,
-                                 item->kind == HD__SCALAR ? "empty" : hd__tree_kind_name(item));
+                                     item->kind == HD__SCALAR ? "empty" : hd__tree_kind_name(item));
         items[i] = item->text;
     }
     if (hd__option_parse_list(option, items, n, settings, arena, &why))
@@ -97,7 +97,7 @@ static int32_t parse_items(const struct hd__tree_node *node, const char *path, c
 }
 
 int32_t hd__job_node_parse(const struct hd__tree_node *node, const char *path, const struct hd_option *option,
-                       void *settings, struct hd__arena *arena, struct hd_error *err)
+                           void *settings, struct hd__arena *arena, struct hd_error *err)
 {
     struct hd_error why = HD_ERROR_INIT;
     if (hd__tree_is_null(node))
@@ -106,8 +106,8 @@ int32_t hd__job_node_parse(const struct hd__tree_node *node, const char *path, c
         return parse_items(node, path, option, settings, arena, err);
     if (node->kind != HD__SCALAR)
         return hd__job_node_fail(node, err, "%s is %s where %s%s is wanted", path, hd__tree_kind_name(node),
-                             option->type == HD_OPT_LIST ? "a " : "one value of type ",
-                             hd__option_type_name(option->type));
+                                 option->type == HD_OPT_LIST ? "a " : "one value of type ",
+                                 hd__option_type_name(option->type));
     if (hd__option_parse(option, node->text, settings, arena, &why))
         return hd__job_node_fail(node, err, "%s: %s", path, why.message);
     return HD_OK;
@@ -150,9 +150,9 @@ static int32_t unknown_key(const struct parse_state *w, const struct hd__tree_no
     struct hd__text list = {0};
     for (size_t i = 0; i < n; i++)
         hd__text_add(&list, "%s%s", i ? ", " : "", names[i]);
-    int32_t rc =
-        near ? hd__job_node_fail(key, w->err, "%s: unknown key %.60s; did you mean %s?", f->path, name, near)
-             : hd__job_node_fail(key, w->err, "%s: unknown key %.60s; the keys are %s", f->path, name, list.at);
+    int32_t rc = near
+                     ? hd__job_node_fail(key, w->err, "%s: unknown key %.60s; did you mean %s?", f->path, name, near)
+                     : hd__job_node_fail(key, w->err, "%s: unknown key %.60s; the keys are %s", f->path, name, list.at);
     hd__text_free(&list);
     free(names);
     return rc;
@@ -165,7 +165,7 @@ static int from_command_line(const struct hd__tree_node *node)
 
 /* A key may be given by its name, an alias, dotted or nested; the command line wins over the file. */
 static int32_t record_given(struct parse_state *w, size_t i, const struct hd__tree_node *key, const char *name,
-                    const struct hd__tree_node *value)
+                            const struct hd__tree_node *value)
 {
     const struct hd__tree_node *before = w->given[i];
     if (before && from_command_line(before) && !from_command_line(value))
@@ -221,8 +221,8 @@ static int32_t check_required(const struct parse_state *w)
     return rc;
 }
 
-static int32_t parse_composite(struct parse_state *w, hd__job_composite_fn fn, const char *path, const struct hd_option *o,
-                             const struct hd__tree_node *given)
+static int32_t parse_composite(struct parse_state *w, hd__job_composite_fn fn, const char *path,
+                               const struct hd_option *o, const struct hd__tree_node *given)
 {
     struct hd__tree_node *node = (struct hd__tree_node *)given;
     if (!node && !o->value)
@@ -242,14 +242,13 @@ static int32_t parse_one(struct parse_state *w, size_t i)
     hd__job_composite_fn special = f->composite_reader ? f->composite_reader(path) : NULL;
     if (special)
         return parse_composite(w, special, path, &o, w->given[i]);
-    int32_t rc =
-        w->given[i] ? hd__job_node_parse(w->given[i], path, &o, f->settings, &w->job->arena, w->err) : HD_OK;
+    int32_t rc = w->given[i] ? hd__job_node_parse(w->given[i], path, &o, f->settings, &w->job->arena, w->err) : HD_OK;
     if (rc || (!w->given[i] && !o.value))
         return rc;
     const char *text = hd__option_text(&o, f->settings, &w->job->arena);
     if (text)
         hd__job_value_set(w->job, f->owner, path, text, hd__option_json(&o, f->settings),
-                      w->given[i] ? w->given[i]->origin : "default", o.flags);
+                          w->given[i] ? w->given[i]->origin : "default", o.flags);
     return HD_OK;
 }
 

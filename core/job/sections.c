@@ -6,8 +6,8 @@
 static const char *kind_name(uint32_t kind)
 {
     switch (kind) {
-#define KIND_NAME(constant, value, name)                                                                     \
-    case constant:                                                                                           \
+#define KIND_NAME(constant, value, name) \
+    case constant:                       \
         return name;
         HD_KINDS(KIND_NAME)
 #undef KIND_NAME
@@ -33,20 +33,20 @@ static int32_t read_use(struct hd__job_section *s, struct hd_error *err)
         s->use = default_use(s->path);
         s->origin = "default";
         return s->use ? HD_OK
-                      : hd_fail(err, HD_E_INVALID, "%s: %s needs use, the name of a plugin of kind %s",
-                                s->location, s->path, kind_name(s->kind));
+                      : hd_fail(err, HD_E_INVALID, "%s: %s needs use, the name of a plugin of kind %s", s->location,
+                                s->path, kind_name(s->kind));
     }
     if (use->kind != HD__SCALAR || hd__tree_is_null(use))
         return hd__job_node_fail(use, err, "%s.use: the name of a plugin of kind %s is wanted", s->path,
-                             kind_name(s->kind));
+                                 kind_name(s->kind));
     s->use = use->text;
     s->origin = use->origin;
     return HD_OK;
 }
 
 int32_t hd__job_section_make(struct hd__job *job, const char *path, uint32_t kind, const char *use,
-                         struct hd__tree_node *node, const char *place, struct hd__job_section **out,
-                         struct hd_error *err)
+                             struct hd__tree_node *node, const char *place, struct hd__job_section **out,
+                             struct hd_error *err)
 {
     struct hd__job_section *s = hd__arena_alloc(&job->arena, sizeof *s);
     *s = (struct hd__job_section){
@@ -55,12 +55,11 @@ int32_t hd__job_section_make(struct hd__job *job, const char *path, uint32_t kin
     if (rc)
         return rc;
     if (!*s->use || s->use[strspn(s->use, "abcdefghijklmnopqrstuvwxyz0123456789_-")] || strlen(s->use) > 60)
-        return hd_fail(err, HD_E_INVALID,
-                       "%s: %s: '%.60s' is no plugin's name (lower-case letters, digits, _ and -)", s->origin,
-                       path, s->use);
+        return hd_fail(err, HD_E_INVALID, "%s: %s: '%.60s' is no plugin's name (lower-case letters, digits, _ and -)",
+                       s->origin, path, s->use);
     if (!use) /* one that is only named is part of its parent's value */
-        hd__job_value_set(job, s, hd__arena_format(&job->arena, "%s.use", path), s->use, json_string(s->use),
-                      s->origin, HD_OPTION_GLOBAL);
+        hd__job_value_set(job, s, hd__arena_format(&job->arena, "%s.use", path), s->use, json_string(s->use), s->origin,
+                          HD_OPTION_GLOBAL);
     *out = s;
     return HD_OK;
 }
@@ -82,7 +81,7 @@ static int32_t read_strategies(struct hd__job *job, struct hd__tree_node *list, 
 {
     if (list->kind != HD__LIST)
         return hd__job_node_fail(list, err, "strategies is %s where a list is wanted: [{use: zero, stage: 1}]",
-                             hd__tree_kind_name(list));
+                                 hd__tree_kind_name(list));
     if (!list->count)
         return hd__job_node_fail(list, err, "strategies is empty; leave it out for [{use: zero, stage: 0}]");
     job->strategies = hd__arena_alloc(&job->arena, list->count * sizeof(struct hd__job_section *));
@@ -91,9 +90,9 @@ static int32_t read_strategies(struct hd__job *job, struct hd__tree_node *list, 
         struct hd__tree_node *item = list->value[i];
         if (item->kind != HD__MAP)
             return hd__job_node_fail(item, err, "a strategy is %s where {use: NAME, ...} is wanted",
-                                 hd__tree_kind_name(item));
-        int32_t rc = hd__job_section_make(job, strategy_path(job, list, i), HD_KIND_STRATEGY, NULL, item,
-                                      item->origin, &job->strategies[i], err);
+                                     hd__tree_kind_name(item));
+        int32_t rc = hd__job_section_make(job, strategy_path(job, list, i), HD_KIND_STRATEGY, NULL, item, item->origin,
+                                          &job->strategies[i], err);
         if (rc)
             return rc;
     }
@@ -137,11 +136,10 @@ static int32_t read_component(struct hd__job *job, const struct hd__job_core_sec
     if (s->kind == HD_KIND_STRATEGY)
         return read_strategies(job, node, err);
     if (!node && !s->use)
-        return hd_fail(err, HD_E_INVALID,
-                       "%s: section %s is missing; it needs use, the name of a plugin of kind %s",
+        return hd_fail(err, HD_E_INVALID, "%s: section %s is missing; it needs use, the name of a plugin of kind %s",
                        job->root->origin, s->name, kind_name(s->kind));
     int32_t rc = hd__job_section_make(job, s->name, s->kind, NULL, node, place_of(job, s->name),
-                                  section_slot(job, s->kind), err);
+                                      section_slot(job, s->kind), err);
     for (int a = 0; a < HD_AXIS_COUNT && s->kind == HD_KIND_COMM; a++)
         job->comm_axis[a] = job->comm;
     return rc;
@@ -154,14 +152,14 @@ static int32_t read_section(struct hd__job *job, const struct hd__job_core_secti
     if (!node && s->kind == HD_KIND_CKPT)
         return HD_OK;
     if (node && hd__tree_is_null(node))
-        return hd_fail(err, HD_E_INVALID, "%s: %s has no value; leave it out for the defaults",
-                       place_of(job, s->name), s->name);
+        return hd_fail(err, HD_E_INVALID, "%s: %s has no value; leave it out for the defaults", place_of(job, s->name),
+                       s->name);
     if (!strcmp(s->name, "recompute"))
         return hd__job_composite_key(s->name)(job, s->name,
-                                    node ? node : hd__tree_scalar(&job->arena, "none", "default"), err);
+                                              node ? node : hd__tree_scalar(&job->arena, "none", "default"), err);
     if (node && node->kind != HD__MAP && s->kind != HD_KIND_STRATEGY)
         return hd__job_node_fail(node, err, "%s is %s where a mapping is wanted: {%s: ...}", s->name,
-                             hd__tree_kind_name(node), s->kind ? "use" : s->options[0].name);
+                                 hd__tree_kind_name(node), s->kind ? "use" : s->options[0].name);
     if (s->kind)
         rc = read_component(job, s, node, err);
     if (rc || !s->count)
@@ -219,7 +217,7 @@ static int32_t finish_name(struct hd__job *job, struct hd_error *err)
             *stem = '_';
         job->name = *stem ? stem : "job";
         hd__job_value_set(job, NULL, "job.name", hd__yaml_quote(job->name, &job->arena), json_string(job->name),
-                      "default", HD_OPTION_GLOBAL);
+                          "default", HD_OPTION_GLOBAL);
     }
     for (const char *c = job->name; *c || c == job->name; c++)
         if ((!isalnum((unsigned char)*c) && !strchr("._-", *c)) || *c == 0 || *job->name == '.')
@@ -229,14 +227,12 @@ static int32_t finish_name(struct hd__job *job, struct hd_error *err)
     return HD_OK;
 }
 
-static void default_path(struct hd__job *job, const char *path, const char **field, const char *file,
-                         uint32_t flags)
+static void default_path(struct hd__job *job, const char *path, const char **field, const char *file, uint32_t flags)
 {
     if (*field)
         return;
     *field = hd__arena_format(&job->arena, "runs/%s/%s", job->name, file);
-    hd__job_value_set(job, NULL, path, hd__yaml_quote(*field, &job->arena), json_string(*field), "default",
-                  flags);
+    hd__job_value_set(job, NULL, path, hd__yaml_quote(*field, &job->arena), json_string(*field), "default", flags);
 }
 
 static int32_t check_schedule(struct hd__job *job, struct hd_error *err)
@@ -244,17 +240,15 @@ static int32_t check_schedule(struct hd__job *job, struct hd_error *err)
     const struct hd__lr_schedule *s = &job->schedule;
     int64_t decay = s->kind != HD__LR_WSD ? 0 : s->decay ? s->decay : job->steps / 10;
     if (s->warmup > job->steps)
-        return hd__job_fail(job, "schedule.warmup", err,
-                            "schedule.warmup: %lld steps are more than job.steps, %lld", (long long)s->warmup,
-                            (long long)job->steps);
+        return hd__job_fail(job, "schedule.warmup", err, "schedule.warmup: %lld steps are more than job.steps, %lld",
+                            (long long)s->warmup, (long long)job->steps);
     if (decay > job->steps - s->warmup)
         return hd__job_fail(job, "schedule.decay", err,
                             "schedule.decay: warmup %lld + decay %lld are more than job.steps, %lld",
                             (long long)s->warmup, (long long)decay, (long long)job->steps);
     if (s->kind == HD__LR_CONSTANT && s->min_lr > 0)
-        return hd__job_fail(
-            job, "schedule.min_lr", err,
-            "schedule.min_lr: a constant schedule never comes down; say kind: linear, cosine or wsd");
+        return hd__job_fail(job, "schedule.min_lr", err,
+                            "schedule.min_lr: a constant schedule never comes down; say kind: linear, cosine or wsd");
     if (s->kind != HD__LR_WSD && (s->decay || s->decay_shape))
         return hd__job_fail(job, s->decay ? "schedule.decay" : "schedule.decay_shape", err,
                             "schedule.%s: only kind: wsd has it", s->decay ? "decay" : "decay_shape");
@@ -264,8 +258,7 @@ static int32_t check_schedule(struct hd__job *job, struct hd_error *err)
 static int32_t check_data(struct hd__job *job, struct hd_error *err)
 {
     if (job->val.count && job->val_fraction > 0)
-        return hd__job_fail(job, "data.val_fraction", err,
-                            "data.val_fraction: data.val is given too; say one of them");
+        return hd__job_fail(job, "data.val_fraction", err, "data.val_fraction: data.val is given too; say one of them");
     if (job->eval_every && !job->val.count && job->val_fraction == 0)
         return hd__job_fail(job, "eval.every", err,
                             "eval.every: nothing to evaluate on; say data.val or data.val_fraction");
@@ -280,8 +273,7 @@ static void finish_precision(struct hd__job *job)
 {
     uint32_t *const all[] = {&job->precision.compute, &job->precision.grad, &job->precision.reduce,
                              &job->precision.master, &job->precision.optimizer};
-    _Static_assert(HD_F32 == 1 && HD_BF16 == 2 && HD_F16 == 3 && HD_F64 == 4,
-                   "the order of the choices in tables.c");
+    _Static_assert(HD_F32 == 1 && HD_BF16 == 2 && HD_F16 == 3 && HD_F64 == 4, "the order of the choices in tables.c");
     for (size_t i = 0; i < HD__COUNT(all); i++)
         *all[i] += 1;
 }

@@ -22,7 +22,7 @@ struct reverse {
 };
 
 static struct hd__instr new_instr(struct hd_program *p, uint16_t op, const struct hd_attrs *attrs, const hd_tensor *ins,
-                              uint32_t n_in)
+                                  uint32_t n_in)
 {
     struct hd__instr i = hd__instr_new(p, op);
     i.attrs = attrs ? hd__attrs_new(p, attrs) : NULL;

@@ -29,8 +29,8 @@ static const char *op_short(uint16_t op)
 }
 
 /* Appends one conversion; its output has the placement `place`. */
-static hd_tensor emit_conversion(struct hd__placer *w, uint16_t op, hd_tensor t, uint32_t axes, uint16_t from, uint16_t to,
-                     const struct hd__placement *place)
+static hd_tensor emit_conversion(struct hd__placer *w, uint16_t op, hd_tensor t, uint32_t axes, uint16_t from,
+                                 uint16_t to, const struct hd__placement *place)
 {
     struct hd_program *p = w->p;
     struct hd__tensor out = *hd__tensor_const(p, t);
@@ -55,14 +55,15 @@ static hd_tensor emit_conversion(struct hd__placer *w, uint16_t op, hd_tensor t,
 }
 
 /* One axis: `from` and `to` are dim ids or 0; `partial` is the new set of partial axes. */
-static hd_tensor convert_axis(struct hd__placer *w, uint16_t op, hd_tensor t, int32_t axis, uint16_t from, uint16_t to, uint32_t partial)
+static hd_tensor convert_axis(struct hd__placer *w, uint16_t op, hd_tensor t, int32_t axis, uint16_t from, uint16_t to,
+                              uint32_t partial)
 {
     struct hd__placement place = hd__tensor_const(w->p, t)->placement;
     if (from) {
         int32_t d = hd__dim_index(hd__tensor_const(w->p, t), from);
         if (hd__shard_minor(place.shard[d]) != axis)
-            hd__program_fail(w->p, HD_E_INTERNAL, "%s of %s: %s is not the minor-most axis of its dim", hd__op(op)->name,
-                             hd__tensor_const(w->p, t)->name, hd__axis_name(axis));
+            hd__program_fail(w->p, HD_E_INTERNAL, "%s of %s: %s is not the minor-most axis of its dim",
+                             hd__op(op)->name, hd__tensor_const(w->p, t)->name, hd__axis_name(axis));
         place.shard[d] = hd__shard_pop(place.shard[d]);
     }
     if (to) {
@@ -110,13 +111,15 @@ static int target_is_ready(const struct hd__placer *w, hd_tensor t, uint32_t ope
 }
 
 /* Which axis leaves next: a minor-most one; those that end as R or P first, then all_to_alls whose target is settled. */
-static int32_t next_to_gather(const struct hd__placer *w, hd_tensor t, uint32_t open, uint32_t change, const uint16_t *goal)
+static int32_t next_to_gather(const struct hd__placer *w, hd_tensor t, uint32_t open, uint32_t change,
+                              const uint16_t *goal)
 {
     int32_t any = -1, plain = -1, ready = -1;
     for (int32_t n = 0; n < w->n_axes; n++) {
         int32_t a = w->axes[n];
         const struct hd__tensor *x = hd__tensor_const(w->p, t);
-        if (!(open & HD_AXIS_BIT(a)) || hd__shard_minor(x->placement.shard[hd__dim_index(x, placement_on(w, t, a))]) != a)
+        if (!(open & HD_AXIS_BIT(a)) ||
+            hd__shard_minor(x->placement.shard[hd__dim_index(x, placement_on(w, t, a))]) != a)
             continue;
         any = a;
         if (!((change & HD_AXIS_BIT(a)) && hd__is_shard(goal[a])))
@@ -154,7 +157,8 @@ static hd_tensor reduce_all(struct hd__placer *w, hd_tensor t, uint32_t change, 
     struct hd__placement place = hd__tensor_const(w->p, t)->placement;
     uint32_t axes = 0;
     for (int32_t n = 0; n < w->n_axes; n++)
-        if ((change & HD_AXIS_BIT(w->axes[n])) && goal[w->axes[n]] == HD__REPLICATED && placement_on(w, t, w->axes[n]) == HD__PARTIAL)
+        if ((change & HD_AXIS_BIT(w->axes[n])) && goal[w->axes[n]] == HD__REPLICATED &&
+            placement_on(w, t, w->axes[n]) == HD__PARTIAL)
             axes |= HD_AXIS_BIT(w->axes[n]);
     if (!axes)
         return t;
@@ -199,7 +203,8 @@ static hd_tensor find_conversion(struct hd__placer *w, hd_tensor t, const uint16
     hd_tensor forward_hit = 0;
     for (uint32_t m = w->first_conversion[origin]; m; m = w->conversions.at[m - 1].next) {
         const struct hd__conversion *conversion = &w->conversions.at[m - 1];
-        if (conversion->block != p->block || conversion->backward > backward || !has_placement(w, hd__tensor_const(p, conversion->tensor), goal))
+        if (conversion->block != p->block || conversion->backward > backward ||
+            !has_placement(w, hd__tensor_const(p, conversion->tensor), goal))
             continue;
         if (conversion->backward == backward)
             return conversion->tensor;
@@ -213,8 +218,11 @@ static void record_conversion(struct hd__placer *w, hd_tensor t)
 {
     struct hd_program *p = w->p;
     hd_tensor origin = hd__tensor_const(p, t)->origin;
-    struct hd__conversion conversion = {.tensor = t, .origin = origin, .next = w->first_conversion[origin], .block = p->block,
-                            .backward = p->phase != HD__PHASE_F};
+    struct hd__conversion conversion = {.tensor = t,
+                                        .origin = origin,
+                                        .next = w->first_conversion[origin],
+                                        .block = p->block,
+                                        .backward = p->phase != HD__PHASE_F};
     hd__push(&w->conversions, conversion);
     w->first_conversion[origin] = w->conversions.count;
 }
@@ -243,12 +251,14 @@ hd_tensor hd__convert(struct hd__placer *w, hd_tensor t, const hd__goal goal)
 hd_tensor hd__reorder(struct hd__placer *w, hd_tensor t, const uint32_t *shard)
 {
     for (int32_t d = 0; d < hd__tensor_const(w->p, t)->ndim; d++) {
-        uint32_t now = hd__tensor_const(w->p, t)->placement.shard[d], partial = hd__tensor_const(w->p, t)->placement.partial;
+        uint32_t now = hd__tensor_const(w->p, t)->placement.shard[d],
+                 partial = hd__tensor_const(w->p, t)->placement.partial;
         uint16_t dim = hd__tensor_const(w->p, t)->dim[d];
         if (now == shard[d] || hd__shard_mask(now) != hd__shard_mask(shard[d]))
             continue;
         while (hd__tensor_const(w->p, t)->placement.shard[d])
-            t = convert_axis(w, HD_OP_ALL_GATHER, t, hd__shard_minor(hd__tensor_const(w->p, t)->placement.shard[d]), dim, 0, partial);
+            t = convert_axis(w, HD_OP_ALL_GATHER, t, hd__shard_minor(hd__tensor_const(w->p, t)->placement.shard[d]),
+                             dim, 0, partial);
         for (uint32_t s = shard[d]; s; s >>= 4)
             t = convert_axis(w, HD_OP_SLICE, t, (int32_t)(s & 15) - 1, 0, dim, partial);
     }

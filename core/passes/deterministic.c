@@ -98,8 +98,9 @@ static void add_leaf(struct sums *s, const struct hd__instr *accum, hd_tensor *n
 {
     uint32_t at = s->leaves + (uint32_t)accum->micro;
     for (node[at] = left_edge(at) ? emit_accum(s, accum, value) : value; at > 1 && node[at ^ 1]; at /= 2)
-        node[at / 2] = left_edge(at / 2) ? emit_accum(s, accum, node[at | 1])
-                                         : emit_add(s, accum, node[at & ~1u], node[at | 1], at >= s->leaves ? HD__FLAG_LEAVES : 0);
+        node[at / 2] = left_edge(at / 2)
+                           ? emit_accum(s, accum, node[at | 1])
+                           : emit_add(s, accum, node[at & ~1u], node[at | 1], at >= s->leaves ? HD__FLAG_LEAVES : 0);
 }
 
 static void build_trees(struct sums *s, const hd__code *code)
@@ -142,8 +143,10 @@ static int32_t count_blocks(struct sums *s, struct hd_error *err)
     for (uint32_t n = 0; n < p->params.count; n++) {
         struct hd__param *param = &p->params.at[n];
         if (param->parts > 2 && __builtin_popcount(param->stages) > 1)
-            return hd_fail(err, HD_E_UNSUPPORTED, "%s is used in %u blocks and in several pipeline stages, each of which sums its part of "
-                           "the gradient, so sums would depend on mesh.pp: use mesh.pp: 1", param->desc.name, param->parts);
+            return hd_fail(err, HD_E_UNSUPPORTED,
+                           "%s is used in %u blocks and in several pipeline stages, each of which sums its part of "
+                           "the gradient, so sums would depend on mesh.pp: use mesh.pp: 1",
+                           param->desc.name, param->parts);
         param->parts = param->parts == 2 ? 2 : 0;
     }
     return HD_OK;
@@ -194,8 +197,10 @@ static int32_t check_weights(const struct hd__instr *i, struct hd_error *err)
     int unused;
     for (uint64_t k = 0; i->op == HD_OP_SUMSQ && k < i->attrs->n_ranges; k++)
         if (i->attrs->ranges[k].value != 0 && frexp(i->attrs->ranges[k].value, &unused) != 0.5)
-            return hd_fail(err, HD_E_UNSUPPORTED, "%g ranks have copies of a parameter, so its part of the gradient's norm would be "
-                           "rounded: use sizes of mesh.tp, cp and ep that are powers of two", 1 / i->attrs->ranges[k].value);
+            return hd_fail(err, HD_E_UNSUPPORTED,
+                           "%g ranks have copies of a parameter, so its part of the gradient's norm would be "
+                           "rounded: use sizes of mesh.tp, cp and ep that are powers of two",
+                           1 / i->attrs->ranges[k].value);
     return HD_OK;
 }
 

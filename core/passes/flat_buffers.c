@@ -4,8 +4,11 @@
 uint32_t hd__pass_flat(struct hd_program *p, const char *name, uint32_t block, uint32_t axes, const uint32_t *params,
                        uint32_t n, uint32_t members)
 {
-    struct hd__flat f = {.name = hd__arena_strdup(&p->arena, name), .block = (uint16_t)block, .axes = axes,
-                         .members = members, .n_params = n};
+    struct hd__flat f = {.name = hd__arena_strdup(&p->arena, name),
+                         .block = (uint16_t)block,
+                         .axes = axes,
+                         .members = members,
+                         .n_params = n};
     int64_t ways = hd__mesh_ways(&p->mesh, axes);
     f.params = hd__arena_copy(&p->arena, params, n * sizeof *params);
     f.offset = hd__arena_alloc(&p->arena, n * sizeof *f.offset);
@@ -23,9 +26,18 @@ uint32_t hd__pass_flat(struct hd_program *p, const char *name, uint32_t block, u
 void hd__pass_flat_get(const struct hd_program *p, uint32_t id, struct hd_pass_flat *out)
 {
     const struct hd__flat *f = &p->flats.at[id - 1];
-    *out = (struct hd_pass_flat){.struct_size = sizeof *out, .block = f->block, .axes = f->axes, .members = f->members,
-                                 .n_params = f->n_params, .params = f->params, .offset = f->offset, .count = f->count,
-                                 .ways = hd__mesh_ways(&p->mesh, f->axes), .whole = f->full, .master = f->master, .low = f->compute_copy,
+    *out = (struct hd_pass_flat){.struct_size = sizeof *out,
+                                 .block = f->block,
+                                 .axes = f->axes,
+                                 .members = f->members,
+                                 .n_params = f->n_params,
+                                 .params = f->params,
+                                 .offset = f->offset,
+                                 .count = f->count,
+                                 .ways = hd__mesh_ways(&p->mesh, f->axes),
+                                 .whole = f->full,
+                                 .master = f->master,
+                                 .low = f->compute_copy,
                                  .common = f->global_copy};
 }
 
@@ -36,8 +48,13 @@ uint32_t hd__pass_n_flats(const struct hd_program *p)
 
 static struct hd__tensor flat_tensor(struct hd_program *p, const struct hd__flat *f, const char *name, uint32_t type)
 {
-    return (struct hd__tensor){.name = hd__arena_format(&p->arena, "%s.%s", name, f->name), .ndim = 1, .dtype = (uint8_t)type,
-                               .role = HD__ROLE_FLAT, .block = f->block, .dim = {f->dim}, .placement.redop = HD_SUM};
+    return (struct hd__tensor){.name = hd__arena_format(&p->arena, "%s.%s", name, f->name),
+                               .ndim = 1,
+                               .dtype = (uint8_t)type,
+                               .role = HD__ROLE_FLAT,
+                               .block = f->block,
+                               .dim = {f->dim},
+                               .placement.redop = HD_SUM};
 }
 
 hd_tensor hd__tensor_new_with_buffer(struct hd_program *p, struct hd__tensor *t, uint32_t life)
@@ -53,7 +70,8 @@ hd_tensor hd__pass_flat_whole(struct hd_program *p, uint32_t id, const char *nam
     return hd__tensor_new_with_buffer(p, &t, life);
 }
 
-hd_tensor hd__pass_flat_shard(struct hd_program *p, uint32_t id, const char *name, uint32_t type, uint32_t life, hd_tensor inside)
+hd_tensor hd__pass_flat_shard(struct hd_program *p, uint32_t id, const char *name, uint32_t type, uint32_t life,
+                              hd_tensor inside)
 {
     const struct hd__flat *f = &p->flats.at[id - 1];
     struct hd__tensor t = flat_tensor(p, f, name, type);
@@ -105,7 +123,8 @@ static void along(struct hd_program *p, struct hd__tensor *t, uint32_t axes)
             t->placement.shard[0] = hd__shard_push(t->placement.shard[0], axis);
 }
 
-hd_tensor hd__pass_vector(struct hd_program *p, uint32_t id, const char *name, int64_t n, uint32_t type, uint32_t axes, uint32_t life)
+hd_tensor hd__pass_vector(struct hd_program *p, uint32_t id, const char *name, int64_t n, uint32_t type, uint32_t axes,
+                          uint32_t life)
 {
     struct hd__tensor t = flat_tensor(p, &p->flats.at[id - 1], name, type);
     t.dim[0] = hd__dim_new(p, hd__arena_format(&p->arena, "#%s", t.name), n);

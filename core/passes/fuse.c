@@ -21,7 +21,8 @@ struct hd__tensor_use *hd__count_uses(const struct hd_program *p, const hd__code
 }
 
 /* Does anything between the two touch the buffer that the accum writes? */
-static int touched_between(const struct hd_program *p, const hd__code *code, uint32_t from, uint32_t to, uint32_t buffer)
+static int touched_between(const struct hd_program *p, const hd__code *code, uint32_t from, uint32_t to,
+                           uint32_t buffer)
 {
     for (uint32_t k = from + 1; k < to; k++) {
         const struct hd__instr *i = &code->at[k];
@@ -29,7 +30,8 @@ static int touched_between(const struct hd_program *p, const hd__code *code, uin
             if (hd__tensor_const(p, i->in[n])->buffer == buffer)
                 return i->op != HD_OP_ACCUM;
         for (uint32_t n = 0; n < i->n_out; n++)
-            if (hd__tensor_const(p, i->out[n])->buffer == buffer && i->op != HD_OP_ACCUM && !(i->attrs && i->attrs->flags & HD_ATTR_ACCUMULATE))
+            if (hd__tensor_const(p, i->out[n])->buffer == buffer && i->op != HD_OP_ACCUM &&
+                !(i->attrs && i->attrs->flags & HD_ATTR_ACCUMULATE))
                 return 1;
     }
     return 0;
@@ -49,7 +51,8 @@ static int stays_exact(const struct hd_program *p, const hd__code *code, const s
     uint32_t first = 0;
     if (!p->exact || (p->adds_once && maker->op == HD_OP_EINSUM))
         return 1;
-    while (code->at[first].op != HD_OP_ACCUM || hd__tensor_const(p, code->at[first].out[0])->param != hd__tensor_const(p, code->at[k].out[0])->param ||
+    while (code->at[first].op != HD_OP_ACCUM ||
+           hd__tensor_const(p, code->at[first].out[0])->param != hd__tensor_const(p, code->at[k].out[0])->param ||
            hd__tensor_const(p, code->at[first].out[0])->buffer != hd__tensor_const(p, code->at[k].out[0])->buffer)
         first++;
     return first == k;
@@ -63,13 +66,15 @@ static struct hd__instr *accumulator(struct hd_program *p, hd__code *code, const
     struct hd__instr *maker = m ? &code->at[m - 1] : NULL;
     if (!maker || use[accum->in[0]].count != 1 || !(hd__op(maker->op)->flags & HD__OP_ACCUMULATES) || m > k + 1)
         return NULL;
-    if (!hd__tensor_const(p, accum->out[0])->buffer || !same_shape(p, accum->in[0], accum->out[0]) || !stays_exact(p, code, maker, k))
+    if (!hd__tensor_const(p, accum->out[0])->buffer || !same_shape(p, accum->in[0], accum->out[0]) ||
+        !stays_exact(p, code, maker, k))
         return NULL;
     return touched_between(p, code, m - 1, k, hd__tensor_const(p, accum->out[0])->buffer) ? NULL : maker;
 }
 
 /* Outputs that can accumulate do so together or not at all. */
-static int all_fusable(struct hd_program *p, hd__code *code, const struct hd__tensor_use *use, const uint32_t *accum_of, struct hd__instr *maker)
+static int all_fusable(struct hd_program *p, hd__code *code, const struct hd__tensor_use *use, const uint32_t *accum_of,
+                       struct hd__instr *maker)
 {
     uint32_t adding = 0;
     for (uint32_t n = 0; n < maker->n_out; n++) {
@@ -121,23 +126,27 @@ static void fuse_section(struct hd_program *p, hd__code *code)
 
 enum { SUMS = HD__FLAG_GRADSUM | HD__FLAG_LEAF | HD__FLAG_LEAVES };
 
-static int is_term(const struct hd_program *p, const hd__code *code, const struct hd__tensor_use *use, uint32_t k, hd_tensor term)
+static int is_term(const struct hd_program *p, const hd__code *code, const struct hd__tensor_use *use, uint32_t k,
+                   hd_tensor term)
 {
     hd_tensor sum = code->at[k].out[0];
     uint32_t m = use[term].maker;
-    return m && m <= k && code->at[m - 1].op && !hd__is_async(&code->at[m - 1]) && use[term].count == 1 && !hd__tensor_const(p, term)->buffer &&
-           same_shape(p, term, sum) && hd__tensor_const(p, term)->dtype == hd__tensor_const(p, sum)->dtype &&
+    return m && m <= k && code->at[m - 1].op && !hd__is_async(&code->at[m - 1]) && use[term].count == 1 &&
+           !hd__tensor_const(p, term)->buffer && same_shape(p, term, sum) &&
+           hd__tensor_const(p, term)->dtype == hd__tensor_const(p, sum)->dtype &&
            hd__tensor_const(p, term)->placement.partial == hd__tensor_const(p, sum)->placement.partial;
 }
 
 static int can_add(const struct hd_program *p, const struct hd__instr *maker, uint8_t flags)
 {
-    return maker->n_out == 1 && (hd__op(maker->op)->flags & HD__OP_ACCUMULATES) && !(maker->attrs && maker->attrs->flags & HD_ATTR_ACCUMULATE) &&
+    return maker->n_out == 1 && (hd__op(maker->op)->flags & HD__OP_ACCUMULATES) &&
+           !(maker->attrs && maker->attrs->flags & HD_ATTR_ACCUMULATE) &&
            (!(flags & HD__FLAG_LEAVES) || (p->adds_once && maker->op == HD_OP_EINSUM));
 }
 
 /* Index of the first term's maker; UINT32_MAX where the terms cannot be added where they are made. */
-static uint32_t first_maker(const struct hd_program *p, const hd__code *code, const struct hd__tensor_use *use, uint32_t k)
+static uint32_t first_maker(const struct hd_program *p, const hd__code *code, const struct hd__tensor_use *use,
+                            uint32_t k)
 {
     const struct hd__instr *add = &code->at[k];
     uint32_t first = UINT32_MAX;
@@ -229,7 +238,8 @@ static int first_contributions(const struct hd_program *p, const hd__code *code,
 }
 
 /* An instruction with several outputs writes all of them or none. */
-static int whole_writers(const struct hd_program *p, const hd__code *code, const struct hd__flat *flat, const uint32_t *writer)
+static int whole_writers(const struct hd_program *p, const hd__code *code, const struct hd__flat *flat,
+                         const uint32_t *writer)
 {
     for (uint32_t k = 0; k < flat->n_params; k++) {
         uint32_t w = writer[flat->params[k]];
@@ -274,7 +284,8 @@ static void drop_clears(struct hd_program *p, hd__code *clears, hd__code *code)
 
 int32_t hd__fuse(struct hd_program *p, struct hd_error *err)
 {
-    struct hd__code_section *begin = hd__program_section(p, "begin"), *last = hd__program_section(p, "micro_last"), *step = hd__program_section(p, "step");
+    struct hd__code_section *begin = hd__program_section(p, "begin"), *last = hd__program_section(p, "micro_last"),
+                            *step = hd__program_section(p, "step");
     (void)err;
     for (uint32_t s = 0; s < p->sections.count && !p->keep_head; s++)
         hd__fuse_loss_head(p, &p->sections.at[s].code);

@@ -99,7 +99,8 @@ static void fuse_gelu_grad(struct fusion *f, uint32_t k)
 /* dw keeps those dims of dy that db has, and no other. */
 static int same_rows(const struct hd_program *p, const struct hd__instr *product, const struct hd__instr *sum)
 {
-    const struct hd__tensor *dy = hd__tensor_const(p, sum->in[0]), *dw = hd__tensor_const(p, product->out[0]), *db = hd__tensor_const(p, sum->out[0]);
+    const struct hd__tensor *dy = hd__tensor_const(p, sum->in[0]), *dw = hd__tensor_const(p, product->out[0]),
+                            *db = hd__tensor_const(p, sum->out[0]);
     for (int32_t d = 0; d < dy->ndim; d++)
         if ((hd__dim_index(dw, dy->dim[d]) >= 0) != (hd__dim_index(db, dy->dim[d]) >= 0))
             return 0;

@@ -85,8 +85,8 @@ static int find_loss(struct head *h)
     if (!made_by(h, LOGITS, z, HD_OP_EINSUM, 0, 3) || !made_by(h, MAX, m, HD_OP_ROWMAX, 0, 3) ||
         part(h, MAX)->in[0] != z)
         return 0;
-    if (!made_by(h, NLL_GRAD, grad->in[3], HD_OP_NLL_GRAD, 0, 1) ||
-        part(h, NLL_GRAD)->out[1] != grad->in[4] || h->flow[grad->in[4]].readers != 1)
+    if (!made_by(h, NLL_GRAD, grad->in[3], HD_OP_NLL_GRAD, 0, 1) || part(h, NLL_GRAD)->out[1] != grad->in[4] ||
+        h->flow[grad->in[4]].readers != 1)
         return 0;
     if (!made_by(h, SPREAD, part(h, NLL_GRAD)->in[1], HD_OP_SPREAD, 0, 1) ||
         !made_by(h, SUMS, part(h, NLL_GRAD)->in[0], HD_OP_XENT_LOCAL, 0, 2))
@@ -101,8 +101,8 @@ static int find_forward(struct head *h)
     const struct hd__instr *sums = part(h, SUMS);
     hd_tensor z = sums->in[0], m = sums->in[1];
     return made_by(h, LOGITS, z, HD_OP_EINSUM, 0, 2) && made_by(h, MAX, m, HD_OP_ROWMAX, 0, 2) &&
-           part(h, MAX)->in[0] == z && h->flow[sums->out[0]].readers == 1 && h->flow[sums->in[2]].maker <= h->part[LOGITS] &&
-           find_nll(h);
+           part(h, MAX)->in[0] == z && h->flow[sums->out[0]].readers == 1 &&
+           h->flow[sums->in[2]].maker <= h->part[LOGITS] && find_nll(h);
 }
 
 /* ---- the products */
@@ -151,8 +151,7 @@ static int logits_fit(struct head *h)
     if (accumulates(i) || x->ndim != z->ndim || w->ndim != 2 || x->dtype != w->dtype || x->placement.partial ||
         z->placement.partial)
         return 0;
-    if (z->dim[last] != w->dim[0] || x->dim[last] != w->dim[1] ||
-        memcmp(x->dim, z->dim, last * sizeof *x->dim) ||
+    if (z->dim[last] != w->dim[0] || x->dim[last] != w->dim[1] || memcmp(x->dim, z->dim, last * sizeof *x->dim) ||
         memcmp(x->placement.shard, z->placement.shard, last * sizeof *x->placement.shard))
         return 0;
     return !w->placement.shard[0] && !w->placement.shard[1] && !z->placement.shard[last] && !x->placement.shard[last];

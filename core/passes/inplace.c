@@ -12,7 +12,7 @@
 
 struct inplace {
     struct hd_program *p;
-    uint32_t *root;        /* by buffer: the one that it became part of; itself */
+    uint32_t *root;         /* by buffer: the one that it became part of; itself */
     uint32_t *first, *last; /* by buffer: positions in the section */
 };
 
@@ -81,8 +81,7 @@ static void share_buffers(struct inplace *a, const hd__code *code, const uint32_
     for (uint32_t n = 0; n < code->count; n++)
         end[n] = n;
     for (uint32_t n = 0; n < code->count; n++) {
-        uint32_t on =
-            code->at[n].op == HD_OP_WAIT ? hd__wait_target(a->p, code, position, &code->at[n]) : UINT32_MAX;
+        uint32_t on = code->at[n].op == HD_OP_WAIT ? hd__wait_target(a->p, code, position, &code->at[n]) : UINT32_MAX;
         if (on != UINT32_MAX)
             end[on] = n;
     }
@@ -100,7 +99,7 @@ void hd__inplace(struct hd_program *p)
 {
     size_t n = p->buffers.count;
     struct inplace a = {p, hd__alloc(n * sizeof(uint32_t)), hd__alloc(n * sizeof(uint32_t)),
-                      hd__alloc(n * sizeof(uint32_t))};
+                        hd__alloc(n * sizeof(uint32_t))};
     uint32_t *position = hd__instr_positions(p);
     for (uint32_t b = 0; b < n; b++)
         a.root[b] = b;

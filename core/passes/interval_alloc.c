@@ -126,7 +126,8 @@ static uint32_t list(const struct set **sets, uint32_t n, const struct set *s)
 }
 
 /* The sets whose union is what is taken from `first` to `last`. */
-static uint32_t list_sets(const struct hd__interval_alloc *s, uint32_t first, uint32_t last, const struct set *sets[MAX_SETS])
+static uint32_t list_sets(const struct hd__interval_alloc *s, uint32_t first, uint32_t last,
+                          const struct set *sets[MAX_SETS])
 {
     uint32_t l = first + s->leaves, r = last + s->leaves, n = 0;
     for (uint32_t a = l, z = r; a; a /= 2, z /= 2) {
@@ -144,7 +145,8 @@ static uint32_t list_sets(const struct hd__interval_alloc *s, uint32_t first, ui
 }
 
 /* All sets are walked at once, each as far as the place that is tried. */
-static int64_t find_gap(const struct hd__interval_alloc *space, uint32_t first, uint32_t last, int64_t bytes, int64_t step)
+static int64_t find_gap(const struct hd__interval_alloc *space, uint32_t first, uint32_t last, int64_t bytes,
+                        int64_t step)
 {
     const struct set *sets[MAX_SETS];
     uint32_t n = list_sets(space, first, last, sets), cursor[MAX_SETS] = {0};
@@ -165,7 +167,8 @@ static int64_t find_gap(const struct hd__interval_alloc *space, uint32_t first, 
     return at;
 }
 
-int64_t hd__interval_alloc_take(struct hd__interval_alloc *s, uint32_t first, uint32_t last, int64_t bytes, int64_t step)
+int64_t hd__interval_alloc_take(struct hd__interval_alloc *s, uint32_t first, uint32_t last, int64_t bytes,
+                                int64_t step)
 {
     int64_t at = find_gap(s, first, last, bytes, step);
     mark_used(s, first, last, (struct interval){at, at + bytes});

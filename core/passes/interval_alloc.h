@@ -16,6 +16,7 @@ void hd__interval_alloc_free(struct hd__interval_alloc *space);
 
 /* Takes the lowest `bytes` that are free from position `first` to `last`, both included; returns where they begin: a multiple of
  * `step`, which is a power of two. */
-int64_t hd__interval_alloc_take(struct hd__interval_alloc *space, uint32_t first, uint32_t last, int64_t bytes, int64_t step);
+int64_t hd__interval_alloc_take(struct hd__interval_alloc *space, uint32_t first, uint32_t last, int64_t bytes,
+                                int64_t step);
 
 #endif

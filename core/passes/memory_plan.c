@@ -37,7 +37,8 @@ struct life {
 typedef HD__ARRAY(struct life) lives;
 
 /* `end`: the last position of a step; 0: the section is in none. */
-static void extend_life(const struct hd_program *p, lives *out, uint32_t *slot, uint32_t buffer, uint32_t n, uint32_t end)
+static void extend_life(const struct hd_program *p, lives *out, uint32_t *slot, uint32_t buffer, uint32_t n,
+                        uint32_t end)
 {
     const struct hd__buffer *b = &p->buffers.at[buffer];
     if (b->life == HD__LIFE_PERSISTENT || (b->life == HD__LIFE_STEP && !end))

@@ -34,7 +34,8 @@ static hd_tensor make_main_copy(struct hd_program *p, const char *section, hd_te
     t.origin = 0;
     p->buffers.at[t.buffer].bytes = HD__MAX(p->buffers.at[t.buffer].bytes, bytes);
     p->buffers.at[t.buffer].paged |= paged;
-    struct hd__offloaded s = {.home = home, .main_copy = hd__tensor_new(p, &t), .section = section, .slot = slot, .nth = nth};
+    struct hd__offloaded s = {
+        .home = home, .main_copy = hd__tensor_new(p, &t), .section = section, .slot = slot, .nth = nth};
     hd__push(&p->offloaded, s);
     return s.main_copy;
 }
@@ -47,7 +48,8 @@ hd_tensor hd__offload_staged(struct hd_program *p, const char *section, hd_tenso
     s = find_offloaded(p, section, home);
     if (s)
         return s->main_copy;
-    hd__program_fail(p, HD_E_INVALID, "section %s computes with %s, which lies in %s memory, and does not fetch it first", section,
+    hd__program_fail(p, HD_E_INVALID,
+                     "section %s computes with %s, which lies in %s memory, and does not fetch it first", section,
                      hd__tensor_const(p, home)->name, hd__memory_of(p, home) == HD__MEM_HOST ? "host" : "file");
     return home;
 }
@@ -87,7 +89,8 @@ static hd_tensor flat_part(const struct hd__flat *f, uint32_t what, uint32_t nth
 
 #define MAX_PARTS 6
 
-void hd__offload_fetch(struct hd_program *p, const char *section, uint32_t flat, uint32_t what, uint32_t load, uint32_t slot)
+void hd__offload_fetch(struct hd_program *p, const char *section, uint32_t flat, uint32_t what, uint32_t load,
+                       uint32_t slot)
 {
     for (uint32_t nth = 0; nth < MAX_PARTS && !p->failed; nth++) {
         const struct hd__flat *f = &p->flats.at[flat - 1];

@@ -58,8 +58,10 @@ static void seed_rounding(struct hd_program *p, const struct hd__flat *f, struct
     if (!(attrs->flags & HD_ATTR_STOCHASTIC))
         return;
     if (master != HD_BF16 && master != HD_F64)
-        hd__program_fail(p, HD_E_INVALID, "optimizer.rounding: weights in %s are not rounded by lot; stochastic rounding is for "
-                         "precision.master=bf16", hd_dtype_name(master));
+        hd__program_fail(p, HD_E_INVALID,
+                         "optimizer.rounding: weights in %s are not rounded by lot; stochastic rounding is for "
+                         "precision.master=bf16",
+                         hd_dtype_name(master));
     attrs->index = (uint32_t)hd__hash(name, strlen(name), attrs->index);
 }
 

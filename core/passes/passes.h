@@ -6,30 +6,33 @@
 #include "core/program/program.h"
 
 int32_t hd__autodiff(struct hd_program *p, struct hd_error *err); /* autodiff.c */
-void hd__scale_local_gradients(struct hd_program *p);                       /* local_replicas.c, after autodiff */
+void hd__scale_local_gradients(struct hd_program *p);             /* local_replicas.c, after autodiff */
 int32_t hd__place(struct hd_program *p, struct hd_error *err);    /* place.c */
 /* pipeline.c: after the strategies' partition: is there one where mesh.pp asks for it, and is it complete? */
 int32_t hd__pipeline_check(struct hd_program *p, struct hd_error *err);
 /* recompute.c: segments of `every` blocks; cheap_only: only what needs no product, no attention and no collective. */
 int32_t hd__recompute(struct hd_program *p, uint32_t every, int cheap_only, struct hd_error *err);
-int32_t hd__ring_attention(struct hd_program *p, struct hd_error *err);     /* ring_attention.c: attention over a sharded sequence */
+int32_t hd__ring_attention(struct hd_program *p,
+                           struct hd_error *err); /* ring_attention.c: attention over a sharded sequence */
 /* deterministic.c: before hd__lower, after it, and after the strategies' transform. */
 void hd__exact_partition(struct hd_program *p);
 int32_t hd__exact_sums(struct hd_program *p, struct hd_error *err);
 int32_t hd__exact_reduce(struct hd_program *p, struct hd_error *err);
-int32_t hd__lower(struct hd_program *p, struct hd_error *err);    /* lower.c */
-void hd__scale_loss(struct hd_program *p);                        /* loss_scale.c, after hd__lower where the job scales its loss */
-int32_t hd__fuse(struct hd_program *p, struct hd_error *err);     /* fuse.c */
+int32_t hd__lower(struct hd_program *p, struct hd_error *err); /* lower.c */
+void hd__scale_loss(struct hd_program *p); /* loss_scale.c, after hd__lower where the job scales its loss */
+int32_t hd__fuse(struct hd_program *p, struct hd_error *err); /* fuse.c */
 struct hd__tensor_use {
     uint32_t maker; /* index + 1 of the instruction that writes the tensor */
     uint32_t count; /* how many operands read it */
 };
-struct hd__tensor_use *hd__count_uses(const struct hd_program *p, const hd__code *code); /* fuse.c: by tensor; caller frees */
-void hd__fuse_epilogues(struct hd_program *p, hd__code *code);    /* fuse_epilogues.c, called by hd__fuse */
-void hd__fuse_norms(struct hd_program *p, hd__code *code);        /* fuse_norms.c, called by hd__fuse */
-void hd__fuse_loss_head(struct hd_program *p, hd__code *code);         /* fuse_loss_head.c, called by hd__fuse */
+struct hd__tensor_use *hd__count_uses(const struct hd_program *p,
+                                      const hd__code *code);             /* fuse.c: by tensor; caller frees */
+void hd__fuse_epilogues(struct hd_program *p, hd__code *code);           /* fuse_epilogues.c, called by hd__fuse */
+void hd__fuse_norms(struct hd_program *p, hd__code *code);               /* fuse_norms.c, called by hd__fuse */
+void hd__fuse_loss_head(struct hd_program *p, hd__code *code);           /* fuse_loss_head.c, called by hd__fuse */
 int32_t hd__schedule_instrs(struct hd_program *p, struct hd_error *err); /* schedule.c: buffers for all, then waits */
-int32_t hd__memory_plan(struct hd_program *p, struct hd_error *err);   /* memory_plan.c: hd__inplace, then offsets for all buffers */
-void hd__inplace(struct hd_program *p); /* outputs take the memory of inputs that die, where the op allows it */
+int32_t hd__memory_plan(struct hd_program *p,
+                        struct hd_error *err); /* memory_plan.c: hd__inplace, then offsets for all buffers */
+void hd__inplace(struct hd_program *p);        /* outputs take the memory of inputs that die, where the op allows it */
 
 #endif

@@ -77,27 +77,35 @@ void hd__pass_block(const struct hd_program *p, uint32_t index, struct hd_pass_b
 
 /* ---- saying */
 
-static int chunks_fit(struct hd_program *p, uint32_t n_chunks, const uint32_t *stage, const uint32_t *chunk, uint32_t n_blocks)
+static int chunks_fit(struct hd_program *p, uint32_t n_chunks, const uint32_t *stage, const uint32_t *chunk,
+                      uint32_t n_blocks)
 {
     uint32_t stages = (uint32_t)p->mesh.size[HD_AXIS_PP];
     if (p->pipeline)
-        return (int)hd__program_fail(p, HD_E_INVALID, "the model is cut into chunks already by a strategy before this one");
+        return (int)hd__program_fail(p, HD_E_INVALID,
+                                     "the model is cut into chunks already by a strategy before this one");
     if (n_chunks < stages || n_chunks > n_blocks)
-        return (int)hd__program_fail(p, HD_E_INVALID, "%u chunks for %u pipeline stages and a model of %u blocks: there must be one a "
-                                     "stage or more, and a block for each", n_chunks, stages, n_blocks);
+        return (int)hd__program_fail(p, HD_E_INVALID,
+                                     "%u chunks for %u pipeline stages and a model of %u blocks: there must be one a "
+                                     "stage or more, and a block for each",
+                                     n_chunks, stages, n_blocks);
     for (uint32_t c = 0; c < n_chunks; c++)
         if (stage[c] >= stages)
-            return (int)hd__program_fail(p, HD_E_INVALID, "chunk %u is given to stage %u, but mesh.pp is %u", c, stage[c], stages);
+            return (int)hd__program_fail(p, HD_E_INVALID, "chunk %u is given to stage %u, but mesh.pp is %u", c,
+                                         stage[c], stages);
     for (uint32_t b = 0; b < n_blocks; b++) {
         uint32_t before = b ? chunk[b - 1] : 0;
         if (chunk[b] < before || chunk[b] > before + (b > 0) || (b == n_blocks - 1 && chunk[b] != n_chunks - 1))
-            return (int)hd__program_fail(p, HD_E_INVALID, "block %u is put into chunk %u after chunk %u: chunks follow one another, and "
-                                         "each has a block", b, chunk[b], before);
+            return (int)hd__program_fail(p, HD_E_INVALID,
+                                         "block %u is put into chunk %u after chunk %u: chunks follow one another, and "
+                                         "each has a block",
+                                         b, chunk[b], before);
     }
     return 1;
 }
 
-void hd__pass_chunks(struct hd_program *p, uint32_t n_chunks, const uint32_t *stage_of_chunk, const uint32_t *chunk_of_block)
+void hd__pass_chunks(struct hd_program *p, uint32_t n_chunks, const uint32_t *stage_of_chunk,
+                     const uint32_t *chunk_of_block)
 {
     struct hd__pipeline *made;
     uint32_t n;
@@ -135,21 +143,28 @@ struct seen { /* of one chunk */
 
 static const char kind_letter[] = "FBW";
 
-static int32_t check_action(const struct hd_program *p, uint32_t stage, const struct hd_action *a, uint8_t *done, struct seen *seen,
-                            struct hd_error *err)
+static int32_t check_action(const struct hd_program *p, uint32_t stage, const struct hd_action *a, uint8_t *done,
+                            struct seen *seen, struct hd_error *err)
 {
     const struct hd__pipeline *pipe = p->pipeline;
     uint32_t micros = (uint32_t)p->accumulation;
     if (a->kind > HD_ACTION_W || a->chunk >= pipe->n_chunks || pipe->stage[a->chunk] != stage || a->micro >= micros)
-        return hd_fail(err, HD_E_INVALID, "schedule of stage %u: action kind %u of chunk %u for micro-batch %u is not this stage's: there "
-                       "are %u chunks and %u micro-batches", stage, a->kind, a->chunk, a->micro, pipe->n_chunks, micros);
+        return hd_fail(err, HD_E_INVALID,
+                       "schedule of stage %u: action kind %u of chunk %u for micro-batch %u is not this stage's: there "
+                       "are %u chunks and %u micro-batches",
+                       stage, a->kind, a->chunk, a->micro, pipe->n_chunks, micros);
     done += ((size_t)a->chunk * micros + a->micro) * 3;
     if (done[a->kind] || (a->kind && !done[a->kind - 1]))
-        return hd_fail(err, HD_E_INVALID, "schedule of stage %u: %c of chunk %u for micro-batch %u comes %s", stage, kind_letter[a->kind],
-                       a->chunk, a->micro, done[a->kind] ? "twice" : a->kind == HD_ACTION_B ? "before its F" : "before its B");
+        return hd_fail(err, HD_E_INVALID, "schedule of stage %u: %c of chunk %u for micro-batch %u comes %s", stage,
+                       kind_letter[a->kind], a->chunk, a->micro,
+                       done[a->kind]            ? "twice"
+                       : a->kind == HD_ACTION_B ? "before its F"
+                                                : "before its B");
     if (a->kind == HD_ACTION_F && a->micro + 1 <= seen[a->chunk].last_forward)
-        return hd_fail(err, HD_E_INVALID, "schedule of stage %u: F of chunk %u for micro-batch %u comes after that for %u: micro-batches "
-                       "enter a chunk in their order", stage, a->chunk, a->micro, seen[a->chunk].last_forward - 1);
+        return hd_fail(err, HD_E_INVALID,
+                       "schedule of stage %u: F of chunk %u for micro-batch %u comes after that for %u: micro-batches "
+                       "enter a chunk in their order",
+                       stage, a->chunk, a->micro, seen[a->chunk].last_forward - 1);
     done[a->kind] = 1;
     seen[a->chunk].count[a->kind]++;
     if (a->kind == HD_ACTION_F)
@@ -168,10 +183,9 @@ static int32_t check_stage(const struct hd_program *p, uint32_t stage, struct hd
     for (uint32_t k = 0; k < list->n && !rc; k++)
         rc = check_action(p, stage, &list->at[k], done, seen, err);
     for (uint32_t c = 0; c < pipe->n_chunks && !rc; c++)
-        if (pipe->stage[c] == stage &&
-            (seen[c].count[0] != micros || seen[c].count[1] != micros))
-            rc = hd_fail(err, HD_E_INVALID, "schedule of stage %u: chunk %u has %u F and %u B for %u micro-batches", stage, c,
-                         seen[c].count[0], seen[c].count[1], micros);
+        if (pipe->stage[c] == stage && (seen[c].count[0] != micros || seen[c].count[1] != micros))
+            rc = hd_fail(err, HD_E_INVALID, "schedule of stage %u: chunk %u has %u F and %u B for %u micro-batches",
+                         stage, c, seen[c].count[0], seen[c].count[1], micros);
     free(done);
     free(seen);
     return rc;
@@ -181,11 +195,13 @@ int32_t hd__pipeline_check(struct hd_program *p, struct hd_error *err)
 {
     int32_t rc = HD_OK;
     if (!p->pipeline && p->mesh.size[HD_AXIS_PP] > 1)
-        return hd_fail(err, HD_E_INVALID, "mesh.pp is %d, but no strategy of the job cuts the model into stages: add {use: 3d} to "
-                       "`strategies`", p->mesh.size[HD_AXIS_PP]);
+        return hd_fail(err, HD_E_INVALID,
+                       "mesh.pp is %d, but no strategy of the job cuts the model into stages: add {use: 3d} to "
+                       "`strategies`",
+                       p->mesh.size[HD_AXIS_PP]);
     if (p->pipeline && (p->mesh.size[HD_AXIS_PP] > 32 || p->accumulation > INT16_MAX))
-        return hd_fail(err, HD_E_UNSUPPORTED, "a pipeline has at most 32 stages and %d micro-batches, not %d and %d", INT16_MAX,
-                       p->mesh.size[HD_AXIS_PP], p->accumulation);
+        return hd_fail(err, HD_E_UNSUPPORTED, "a pipeline has at most 32 stages and %d micro-batches, not %d and %d",
+                       INT16_MAX, p->mesh.size[HD_AXIS_PP], p->accumulation);
     for (uint32_t s = 0; p->pipeline && s < (uint32_t)p->mesh.size[HD_AXIS_PP] && !rc; s++)
         rc = check_stage(p, s, err);
     return rc;

@@ -11,7 +11,7 @@
 enum { FORWARD = 0, BACKWARD = 1 }; /* the two ways of messages */
 
 struct crossing {
-    hd_tensor tensor; /* of the template */
+    hd_tensor tensor;  /* of the template */
     uint32_t from, to; /* chunks */
     uint32_t way;
 };
@@ -70,7 +70,8 @@ static void find_crossings(struct unroll *u)
         for (uint32_t n = 0; n < code->at[k].n_in; n++) {
             hd_tensor t = code->at[k].in[n];
             uint32_t made = u->maker[t], to = chunk_of(u, k);
-            if (!made || chunk_of(u, made - 1) == to || crosses_already(u, t, to) || (u->forward_only && u->kind[k] != HD_ACTION_F))
+            if (!made || chunk_of(u, made - 1) == to || crosses_already(u, t, to) ||
+                (u->forward_only && u->kind[k] != HD_ACTION_F))
                 continue;
             hd__push(&u->crossings, ((struct crossing){t, chunk_of(u, made - 1), to,
                                                        u->kind[made - 1] == HD_ACTION_F ? FORWARD : BACKWARD}));
@@ -143,7 +144,8 @@ static void receive(struct unroll *u, const struct hd_action *a, hd__code *code)
         if (x->to != a->chunk || x->way != a->kind)
             continue;
         if ((int32_t)peer == u->p->stage) {
-            twins(u, a->micro, a->chunk)[x->tensor] = twin_of(u, &(struct hd_action){a->kind, x->from, a->micro}, x->tensor);
+            twins(u, a->micro, a->chunk)[x->tensor] =
+                twin_of(u, &(struct hd_action){a->kind, x->from, a->micro}, x->tensor);
             continue;
         }
         i = message(u, a, n, HD_OP_RECV, peer);
@@ -180,7 +182,8 @@ static void sum_loss(struct unroll *u, const struct hd__instr *total, hd__code *
 
 static int belongs(const struct unroll *u, uint32_t k, const struct hd_action *a)
 {
-    return u->kind[k] == a->kind || (a->kind == HD_ACTION_B && u->kind[k] == HD_ACTION_W && !u->split[(size_t)a->micro * u->pipe->n_chunks + a->chunk]);
+    return u->kind[k] == a->kind || (a->kind == HD_ACTION_B && u->kind[k] == HD_ACTION_W &&
+                                     !u->split[(size_t)a->micro * u->pipe->n_chunks + a->chunk]);
 }
 
 static void instructions(struct unroll *u, const struct hd_action *a, hd__code *code)
@@ -239,7 +242,8 @@ static void interleave_receives(const hd__code *parts, uint32_t n, hd__code *cod
     }
 }
 
-static struct unroll open_unroll(struct hd_program *p, const struct hd__actions *list, int forward_only, uint32_t micros)
+static struct unroll open_unroll(struct hd_program *p, const struct hd__actions *list, int forward_only,
+                                 uint32_t micros)
 {
     struct unroll u = {.p = p, .pipe = p->pipeline, .n_tensors = p->tensors.count, .forward_only = forward_only};
     u.kind = hd__alloc(p->template.count + 1);

@@ -5,8 +5,8 @@
  * The cheapest in bytes moved wins; axes are settled in order of their cheapest candidate. */
 #include <stdlib.h>
 
-#include "core/passes/place.h"
 #include "core/passes/passes.h"
+#include "core/passes/place.h"
 
 #define MAX_LABELS 32
 #define COST_PINNED 1e9 /* parameters are used as they lie: only strategies move them */
@@ -82,7 +82,8 @@ static int depends_on(const struct hd__placer *w, const struct placed_op *o, uin
     return !o->row->from[n];
 }
 
-static int rule_shard(const struct hd__placer *w, const struct placed_op *o, int32_t axis, uint16_t dim, struct plan *plan)
+static int rule_shard(const struct hd__placer *w, const struct placed_op *o, int32_t axis, uint16_t dim,
+                      struct plan *plan)
 {
     if (has_letter(w->p, o->row->unsharded_letters, dim) && !is_ring_axis(w->p, o, axis, dim))
         return 0;
@@ -102,7 +103,8 @@ static int rule_shard(const struct hd__placer *w, const struct placed_op *o, int
     return 1;
 }
 
-static int rule(const struct hd__placer *w, const struct placed_op *o, int32_t axis, uint16_t candidate, struct plan *plan)
+static int rule(const struct hd__placer *w, const struct placed_op *o, int32_t axis, uint16_t candidate,
+                struct plan *plan)
 {
     if (candidate == HD__PARTIAL)
         return rule_partial(w, o, axis, plan);
@@ -120,7 +122,8 @@ static int is_converted(const struct hd__placer *w, hd_tensor t, int32_t axis, u
     uint8_t backward = w->p->phase != HD__PHASE_F;
     for (uint32_t m = w->first_conversion[hd__tensor_const(w->p, t)->origin]; m; m = w->conversions.at[m - 1].next) {
         const struct hd__conversion *conversion = &w->conversions.at[m - 1];
-        if (conversion->backward == backward && conversion->block == w->p->block && hd__placement_on(hd__tensor_const(w->p, conversion->tensor), axis) == to)
+        if (conversion->backward == backward && conversion->block == w->p->block &&
+            hd__placement_on(hd__tensor_const(w->p, conversion->tensor), axis) == to)
             return 1;
     }
     return 0;
@@ -165,7 +168,8 @@ static void best_candidate(const struct hd__placer *w, struct placed_op *o, int3
     for (uint32_t c = 0; c < o->n_labels + 2; c++) {
         uint16_t candidate = c == 0 ? HD__REPLICATED : c == 1 ? HD__PARTIAL : o->label[c - 2];
         struct plan plan = {.candidate = candidate};
-        if (hd__is_shard(candidate) && w->p->dims.at[candidate].extent % (*ways_of(o, candidate) * w->p->mesh.size[axis]))
+        if (hd__is_shard(candidate) &&
+            w->p->dims.at[candidate].extent % (*ways_of(o, candidate) * w->p->mesh.size[axis]))
             continue;
         if (!rule(w, o, axis, candidate, &plan))
             continue;
@@ -258,7 +262,8 @@ static void same_order(struct hd__placer *w, struct placed_op *o, hd_tensor *con
 }
 
 /* Writes the placement of a logical output: order of axes from the inputs, then the dims that only the output has. */
-static void set_output_placement(struct hd__placer *w, const struct placed_op *o, const hd_tensor *conv, hd_tensor out, const uint16_t *goal)
+static void set_output_placement(struct hd__placer *w, const struct placed_op *o, const hd_tensor *conv, hd_tensor out,
+                                 const uint16_t *goal)
 {
     struct hd__tensor *t = hd__tensor_at(w->p, out);
     memset(t->placement.shard, 0, sizeof t->placement.shard);
@@ -284,7 +289,8 @@ static void set_output_placement(struct hd__placer *w, const struct placed_op *o
 
 /* ---- wants, hints, marks */
 
-static void mark_goal(const struct hd__placer *w, const struct hd__tensor *t, uint8_t mark, hd__goal goal, uint32_t *shard)
+static void mark_goal(const struct hd__placer *w, const struct hd__tensor *t, uint8_t mark, hd__goal goal,
+                      uint32_t *shard)
 {
     const uint32_t *by_letter = w->p->mark_shard[mark];
     memset(goal, 0, sizeof(hd__goal));
@@ -317,7 +323,8 @@ static uint16_t residual_dim(const struct hd_program *p, int32_t axis)
 static void find_constraints(const struct hd__placer *w, const struct hd__instr *i, struct placed_op *o)
 {
     const struct hd__tensor *out = o->out[0];
-    for (int32_t n = 0; n < w->n_axes; n++) { /* where an axis rests: its dim in the token ids, or in the residual stream */
+    for (int32_t n = 0; n < w->n_axes;
+         n++) { /* where an axis rests: its dim in the token ids, or in the residual stream */
         int32_t a = w->axes[n];
         const struct hd__tensor *ids = hd__tensor_const(w->p, w->p->ids);
         o->hint[a] = w->p->ids ? hd__placement_on(ids, a) : HD__REPLICATED;
@@ -336,7 +343,8 @@ static void find_constraints(const struct hd__placer *w, const struct hd__instr 
         for (int32_t n = 0; n < w->n_axes; n++)
             if (hd__placement_on(hd__tensor_const(w->p, o->in[0]), w->axes[n]) == HD__REPLICATED)
                 o->constraint[w->axes[n]] = (struct constraint){.at = {HD__REPLICATED}, .n = 1};
-    } else if (out->grad_of && (i->op == HD_OP_SPREAD || hd__tensor_const(w->p, out->grad_of)->role == HD__ROLE_PARAM)) {
+    } else if (out->grad_of &&
+               (i->op == HD_OP_SPREAD || hd__tensor_const(w->p, out->grad_of)->role == HD__ROLE_PARAM)) {
         /* spread lies like its twin; a parameter's gradient is S where the parameter is, and R or P elsewhere: the
          * obligation. */
         const struct hd__tensor *like = hd__tensor_const(w->p, w->current[out->grad_of]);
@@ -386,7 +394,8 @@ static void place_one(struct hd__placer *w, const struct hd__instr *logical, con
     hd__push(w->code, i);
     for (uint32_t n = 0; n < i.n_out; n++) {
         hd_tensor t = n ? i.out[n] : apply_constraints(w, &o, i.out[n]);
-        w->current[i.out[n]] = hd__tensor_const(p, i.out[n])->mark ? convert_to_mark(w, t, hd__tensor_const(p, i.out[n])->mark) : t;
+        w->current[i.out[n]] =
+            hd__tensor_const(p, i.out[n])->mark ? convert_to_mark(w, t, hd__tensor_const(p, i.out[n])->mark) : t;
     }
 }
 
@@ -394,7 +403,8 @@ static void place_one(struct hd__placer *w, const struct hd__instr *logical, con
 
 static int same_placement(const struct hd__tensor *a, const struct hd__tensor *b)
 {
-    return !memcmp(a->placement.shard, b->placement.shard, sizeof a->placement.shard) && a->placement.partial == b->placement.partial;
+    return !memcmp(a->placement.shard, b->placement.shard, sizeof a->placement.shard) &&
+           a->placement.partial == b->placement.partial;
 }
 
 static hd_tensor logical_copy(struct hd__placer *w, hd_tensor of)
@@ -466,7 +476,8 @@ static void place_accumulators(struct hd__placer *w)
         struct hd__param *param = &p->params.at[hd__tensor_const(p, i->out[0])->param - 1];
         for (int32_t n = 0; n < w->n_axes; n++)
             if (hd__placement_on(hd__tensor_const(p, i->out[0]), w->axes[n]) == HD__REPLICATED)
-                param->unreduced_axes |= HD_AXIS_BIT(w->axes[n]) & (data | hd__tensor_const(p, i->in[0])->placement.partial);
+                param->unreduced_axes |=
+                    HD_AXIS_BIT(w->axes[n]) & (data | hd__tensor_const(p, i->in[0])->placement.partial);
     }
     w->code = &fresh;
     for (uint32_t k = 0; k < old.count; k++) {
@@ -500,8 +511,9 @@ static int32_t check_marks(const struct hd_program *p, const uint32_t *by_letter
         char text[64];
         hd__axes_text(axes, text);
         if (p->letter[letter] && dim->extent % hd__mesh_ways(&p->mesh, axes))
-            return hd_fail(err, HD_E_INVALID, "%s = %lld cannot be cut over mesh axes %s (%lld ways): it does not divide",
-                           dim->long_name, (long long)dim->extent, text, (long long)hd__mesh_ways(&p->mesh, axes));
+            return hd_fail(err, HD_E_INVALID,
+                           "%s = %lld cannot be cut over mesh axes %s (%lld ways): it does not divide", dim->long_name,
+                           (long long)dim->extent, text, (long long)hd__mesh_ways(&p->mesh, axes));
     }
     return HD_OK;
 }
@@ -580,7 +592,8 @@ int32_t hd__place(struct hd_program *p, struct hd_error *err)
 
 /* ---- the rules again, for verify */
 
-int hd__place_allows(const struct hd_program *p, const struct hd__instr *i, const struct hd__tensor *const *outs, int32_t axis)
+int hd__place_allows(const struct hd_program *p, const struct hd__instr *i, const struct hd__tensor *const *outs,
+                     int32_t axis)
 {
     const struct hd__placer w = {.p = (struct hd_program *)p};
     struct placed_op o = {.row = hd__op(i->op), .n_in = i->n_in, .n_out = i->n_out};

@@ -18,9 +18,9 @@ struct hd__placer {
     struct hd_program *p;
     hd__code *code; /* where instructions go */
     int32_t axes[HD_AXIS_COUNT];
-    int32_t n_axes; /* live axes, outermost first */
-    uint32_t logical; /* tensors below this number are logical */
-    hd_tensor *current; /* by logical tensor: the placed version that consumers start from */
+    int32_t n_axes;             /* live axes, outermost first */
+    uint32_t logical;           /* tensors below this number are logical */
+    hd_tensor *current;         /* by logical tensor: the placed version that consumers start from */
     uint32_t *first_conversion; /* by logical tensor: index + 1 into made */
     HD__ARRAY(struct hd__conversion) conversions;
 };
@@ -39,6 +39,7 @@ hd_tensor hd__convert(struct hd__placer *w, hd_tensor t, const hd__goal goal);
 hd_tensor hd__reorder(struct hd__placer *w, hd_tensor t, const uint32_t *shard);
 /* Is there a rule by which inputs and outputs of this op lie as they do on one axis? The outputs are given apart: an
  * accumulator is no output of its op. */
-int hd__place_allows(const struct hd_program *p, const struct hd__instr *i, const struct hd__tensor *const *outs, int32_t axis);
+int hd__place_allows(const struct hd_program *p, const struct hd__instr *i, const struct hd__tensor *const *outs,
+                     int32_t axis);
 
 #endif

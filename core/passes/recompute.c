@@ -193,7 +193,8 @@ int32_t hd__recompute(struct hd_program *p, uint32_t every, int cheap_only, stru
         find_redo(&r, cheap_only);
         rewrite(&r);
     } else {
-        rc = hd_fail(err, HD_E_UNSUPPORTED, "the model has no block before that of the loss which keeps anything for its backward "
+        rc = hd_fail(err, HD_E_UNSUPPORTED,
+                     "the model has no block before that of the loss which keeps anything for its backward "
                      "pass, so there is nothing to make again: use recompute: none");
     }
     free(r.segment);

@@ -56,15 +56,18 @@ static hd_tensor emit_shift(const struct ring *r, hd_tensor from, hd_tensor to)
 /* Runs of the sequence, as zig-zag deals them out, of which the first sees some of the second. */
 static int attends_run(const struct ring *r, int64_t queries, int64_t keys)
 {
-    int64_t run = r->p->dims.at[r->p->letter['s']].extent / (2 * r->size), window = r->of->attrs ? r->of->attrs->window : 0;
+    int64_t run = r->p->dims.at[r->p->letter['s']].extent / (2 * r->size),
+            window = r->of->attrs ? r->of->attrs->window : 0;
     return queries == keys || (queries > keys && (window <= 0 || (queries - keys - 1) * run + 1 < window));
 }
 
 /* Has the member at `at` anything to do with the keys that have come `step` members on? */
 static int has_work(const struct ring *r, int32_t at, int32_t step)
 {
-    int64_t runs = 2 * r->size, from = (at - step + r->size) % r->size, queries[2] = {at, runs - 1 - at}, keys[2] = {from, runs - 1 - from};
-    return attends_run(r, queries[0], keys[0]) || attends_run(r, queries[0], keys[1]) || attends_run(r, queries[1], keys[0]) || attends_run(r, queries[1], keys[1]);
+    int64_t runs = 2 * r->size, from = (at - step + r->size) % r->size, queries[2] = {at, runs - 1 - at},
+            keys[2] = {from, runs - 1 - from};
+    return attends_run(r, queries[0], keys[0]) || attends_run(r, queries[0], keys[1]) ||
+           attends_run(r, queries[1], keys[0]) || attends_run(r, queries[1], keys[1]);
 }
 
 /* Steps in which every member's keys lie outside its queries' window are left out. */
@@ -191,7 +194,8 @@ static int32_t check(const struct hd_program *p, struct hd_error *err)
 {
     int64_t length = p->dims.at[p->letter['s']].extent, ways = hd__mesh_ways(&p->mesh, p->ring_axes);
     if (length % (2 * ways))
-        return hd_fail(err, HD_E_INVALID, "data.seq_len = %lld must be a multiple of 2 x mesh.cp = %lld for ring attention",
+        return hd_fail(err, HD_E_INVALID,
+                       "data.seq_len = %lld must be a multiple of 2 x mesh.cp = %lld for ring attention",
                        (long long)length, (long long)(2 * ways));
     return HD_OK;
 }

@@ -17,9 +17,8 @@
 
 static uint8_t natural_life(const struct hd__tensor *t)
 {
-    return t->role == HD__ROLE_PARAM || t->role == HD__ROLE_FLAT || t->role == HD__ROLE_STATE
-               ? HD__LIFE_PERSISTENT
-               : HD__LIFE_TEMP;
+    return t->role == HD__ROLE_PARAM || t->role == HD__ROLE_FLAT || t->role == HD__ROLE_STATE ? HD__LIFE_PERSISTENT
+                                                                                              : HD__LIFE_TEMP;
 }
 
 static void give_buffer(struct hd_program *p, hd_tensor id)
@@ -75,8 +74,7 @@ enum { MADE = 1, READ = 2, PENDING = 4 };
 
 struct sink {
     const struct hd_program *p;
-    uint8_t
-        *state; /* by buffer: MADE, READ by what is held; PENDING: an asynchronous instruction writes it */
+    uint8_t *state; /* by buffer: MADE, READ by what is held; PENDING: an asynchronous instruction writes it */
     hd__code out, held;
 };
 
@@ -85,7 +83,7 @@ static void release_held(struct sink *s)
     struct hd__access t[HD__MAX_ACCESSES];
     for (uint32_t n = 0; n < s->held.count; n++)
         for (uint32_t k = hd__accesses(s->p, &s->held.at[n], t); k-- > 0;)
-            s->state[t[k].buffer] &= (uint8_t)~(MADE | READ);
+            s->state[t[k].buffer] &= (uint8_t) ~(MADE | READ);
     hd__append(&s->out, s->held.at, s->held.count);
     s->held.count = 0;
 }
@@ -120,8 +118,7 @@ static void sink_weight_gradients(struct hd_program *p, hd__code *code)
 {
     struct sink s = {.p = p, .state = hd__alloc(p->buffers.count)};
     struct hd__access t[HD__MAX_ACCESSES];
-    uint32_t *next =
-        hd__alloc((code->count + 1) * sizeof *next); /* the next collective that something waits for */
+    uint32_t *next = hd__alloc((code->count + 1) * sizeof *next); /* the next collective that something waits for */
     next[code->count] = UINT32_MAX;
     for (uint32_t n = code->count; n-- > 0;)
         next[n] = hd__is_async(&code->at[n]) && code->at[n].phase != HD__PHASE_O ? n : next[n + 1];
@@ -251,10 +248,8 @@ static void place_waits(struct waits *w, const uint32_t *position)
 
 static void insert_waits(struct hd_program *p, hd__code *code, const uint32_t *position)
 {
-    struct waits w = {.p = p,
-                      .code = code,
-                      .waited = hd__alloc(code->count),
-                      .head = hd__alloc(p->buffers.count * sizeof(uint32_t))};
+    struct waits w = {
+        .p = p, .code = code, .waited = hd__alloc(code->count), .head = hd__alloc(p->buffers.count * sizeof(uint32_t))};
     place_waits(&w, position);
     free(code->at);
     *code = w.out;

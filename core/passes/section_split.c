@@ -56,9 +56,9 @@ static struct hd__code_section copy_section(struct hd_program *p, uint32_t secti
 {
     struct hd__code_section twin = p->sections.at[section];
     struct section_copy w = {.p = p,
-                      .tensor = hd__alloc(p->tensors.count * sizeof *w.tensor),
-                      .buffer = hd__alloc(p->buffers.count * sizeof *w.buffer),
-                      .instr = hd__alloc(((size_t)p->next_id + 1) * sizeof *w.instr)};
+                             .tensor = hd__alloc(p->tensors.count * sizeof *w.tensor),
+                             .buffer = hd__alloc(p->buffers.count * sizeof *w.buffer),
+                             .instr = hd__alloc(((size_t)p->next_id + 1) * sizeof *w.instr)};
     twin.name = hd__arena_format(&p->arena, "%s_%s", twin.name, ending);
     twin.code = (hd__code){0};
     for (uint32_t k = 0; k < p->sections.at[section].code.count; k++) {

@@ -48,9 +48,19 @@ static uint32_t n_instr(const struct hd_program *p, uint32_t section)
 static void instr(const struct hd_program *p, uint32_t section, uint32_t index, struct hd_pass_instr *out)
 {
     const struct hd__instr *i = &p->sections.at[section].code.at[index];
-    *out = (struct hd_pass_instr){.struct_size = sizeof *out, .id = i->id, .op = i->op, .block = i->block, .phase = i->phase,
-                                  .axes = i->axes, .members = i->members, .redop = i->redop, .n_in = i->n_in,
-                                  .n_out = i->n_out, .micro = i->micro, .chunk = i->chunk, .attrs = i->attrs};
+    *out = (struct hd_pass_instr){.struct_size = sizeof *out,
+                                  .id = i->id,
+                                  .op = i->op,
+                                  .block = i->block,
+                                  .phase = i->phase,
+                                  .axes = i->axes,
+                                  .members = i->members,
+                                  .redop = i->redop,
+                                  .n_in = i->n_in,
+                                  .n_out = i->n_out,
+                                  .micro = i->micro,
+                                  .chunk = i->chunk,
+                                  .attrs = i->attrs};
     memcpy(out->in, i->in, sizeof out->in);
     memcpy(out->out, i->out, sizeof out->out);
 }
@@ -86,9 +96,16 @@ static void param(const struct hd_program *p, uint32_t index, struct hd_pass_par
 {
     const struct hd__param *a = &p->params.at[index];
     const struct hd__tensor *t = hd__tensor_const(p, a->tensor);
-    *out = (struct hd_pass_param){.struct_size = sizeof *out, .name = t->name, .tensor = a->tensor, .block = t->block,
-                                  .ndim = t->ndim, .obligation = a->unreduced_axes & ~p->local_axes, .stages = a->stages,
-                                  .count = hd__numel(p, t), .rows = matrix_rows(p, a, t), .parts = a->parts};
+    *out = (struct hd_pass_param){.struct_size = sizeof *out,
+                                  .name = t->name,
+                                  .tensor = a->tensor,
+                                  .block = t->block,
+                                  .ndim = t->ndim,
+                                  .obligation = a->unreduced_axes & ~p->local_axes,
+                                  .stages = a->stages,
+                                  .count = hd__numel(p, t),
+                                  .rows = matrix_rows(p, a, t),
+                                  .parts = a->parts};
     for (int32_t axis = 0; axis < HD_AXIS_COUNT; axis++)
         if ((live_axes(p) & HD_AXIS_BIT(axis)) && hd__placement_on(t, axis) == HD__REPLICATED)
             out->replicated |= HD_AXIS_BIT(axis);
@@ -114,8 +131,11 @@ static uint32_t dtype(const struct hd_program *p, const char *what)
     const struct {
         const char *name;
         uint8_t dtype;
-    } known[] = {{"compute", p->precision.compute}, {"grad", p->precision.grad}, {"reduce", p->precision.reduce},
-                 {"master", p->precision.master}, {"optimizer", p->precision.optimizer}};
+    } known[] = {{"compute", p->precision.compute},
+                 {"grad", p->precision.grad},
+                 {"reduce", p->precision.reduce},
+                 {"master", p->precision.master},
+                 {"optimizer", p->precision.optimizer}};
     for (uint32_t n = 0; n < HD__COUNT(known); n++)
         if (!strcmp(known[n].name, what))
             return known[n].dtype;
@@ -198,14 +218,14 @@ static void file_folder(struct hd_program *p, const char *folder)
 
 static struct hd__instr make(struct hd_program *p, const struct hd_pass_instr *new)
 {
-    struct hd__instr i = hd__instr_new(p, (uint16_t)new->op);
-    i.block = (uint16_t)new->block;
-    i.phase = (uint8_t)new->phase;
+    struct hd__instr i = hd__instr_new(p, (uint16_t) new->op);
+    i.block = (uint16_t) new->block;
+    i.phase = (uint8_t) new->phase;
     i.axes = new->axes;
     i.members = new->members;
     i.redop = (uint8_t)(new->redop ? new->redop : HD_SUM);
-    i.n_in = (uint8_t)new->n_in;
-    i.n_out = (uint8_t)new->n_out;
+    i.n_in = (uint8_t) new->n_in;
+    i.n_out = (uint8_t) new->n_out;
     i.attrs = new->attrs ? hd__attrs_new(p, new->attrs) : NULL;
     memcpy(i.in, new->in, sizeof i.in);
     memcpy(i.out, new->out, sizeof i.out);
@@ -227,7 +247,7 @@ static struct hd__instr make(struct hd_program *p, const struct hd_pass_instr *n
 
 static int wants_wait(const struct hd_pass_instr *new, const struct hd__instr *i)
 {
-    return new->flags & HD_PASS_WAIT && hd__is_async(i);
+    return new->flags &HD_PASS_WAIT &&hd__is_async(i);
 }
 
 static struct hd__instr wait_of(struct hd_program *p, const struct hd__instr *on)
@@ -241,7 +261,8 @@ static struct hd__instr wait_of(struct hd_program *p, const struct hd__instr *on
     return i;
 }
 
-static void insert(struct hd_program *p, uint32_t section, uint32_t index, int32_t after, const struct hd_pass_instr *new)
+static void insert(struct hd_program *p, uint32_t section, uint32_t index, int32_t after,
+                   const struct hd_pass_instr *new)
 {
     struct edit e = {.section = section, .index = index, .after = after, .order = p->pass->edits.count};
     e.instr = make(p, new);
@@ -328,7 +349,9 @@ int32_t hd__pass_end(struct hd_program *p, struct hd_error *err)
     for (uint32_t s = 0; s < p->sections.count && pass->edits.count; s++) {
         hd__code old = p->sections.at[s].code, fresh = {0};
         for (uint32_t k = 0; k < old.count; k++) {
-            for (; e < pass->edits.count && pass->edits.at[e].section == s && pass->edits.at[e].index == k && !pass->edits.at[e].after; e++)
+            for (; e < pass->edits.count && pass->edits.at[e].section == s && pass->edits.at[e].index == k &&
+                   !pass->edits.at[e].after;
+                 e++)
                 hd__push(&fresh, pass->edits.at[e].instr);
             hd__push(&fresh, old.at[k]);
             for (; e < pass->edits.count && pass->edits.at[e].section == s && pass->edits.at[e].index == k; e++)

@@ -20,28 +20,33 @@ int32_t hd__pass_end(struct hd_program *p, struct hd_error *err);
 /* For slots elsewhere. Called between begin and end. */
 const struct hd__optimizer *hd__pass_optimizer(const struct hd_program *p);
 void hd__pass_append(struct hd_program *p, const char *section, const struct hd_pass_instr *new);
-uint32_t hd__pass_file_ndim(const struct hd__param *param, const struct hd__tensor *t); /* as other people count a parameter's dimensions */
+uint32_t hd__pass_file_ndim(const struct hd__param *param,
+                            const struct hd__tensor *t); /* as other people count a parameter's dimensions */
 
 /* flat_buffers.c: the slots about flat buffers, and vectors that fit them. */
-uint32_t hd__pass_flat(struct hd_program *p, const char *name, uint32_t block, uint32_t axes, const uint32_t *params, uint32_t n,
-                       uint32_t members);
+uint32_t hd__pass_flat(struct hd_program *p, const char *name, uint32_t block, uint32_t axes, const uint32_t *params,
+                       uint32_t n, uint32_t members);
 void hd__pass_flat_get(const struct hd_program *p, uint32_t id, struct hd_pass_flat *out);
 uint32_t hd__pass_n_flats(const struct hd_program *p);
 hd_tensor hd__pass_flat_whole(struct hd_program *p, uint32_t id, const char *name, uint32_t type, uint32_t life);
-hd_tensor hd__pass_flat_shard(struct hd_program *p, uint32_t id, const char *name, uint32_t type, uint32_t life, hd_tensor inside);
+hd_tensor hd__pass_flat_shard(struct hd_program *p, uint32_t id, const char *name, uint32_t type, uint32_t life,
+                              hd_tensor inside);
 hd_tensor hd__pass_flat_shard_in(struct hd_program *p, uint32_t id, const char *name, uint32_t type, uint32_t memory);
 hd_tensor hd__pass_flat_view(struct hd_program *p, uint32_t id, hd_tensor whole, uint32_t index);
 hd_tensor hd__pass_flat_range(struct hd_program *p, uint32_t id, hd_tensor whole, int64_t first, int64_t n);
 void hd__pass_flat_role(struct hd_program *p, uint32_t id, uint32_t role, hd_tensor t);
 void hd__pass_states_in(struct hd_program *p, uint32_t id, uint32_t memory);
-hd_tensor hd__pass_vector(struct hd_program *p, uint32_t id, const char *name, int64_t n, uint32_t type, uint32_t axes, uint32_t life);
+hd_tensor hd__pass_vector(struct hd_program *p, uint32_t id, const char *name, int64_t n, uint32_t type, uint32_t axes,
+                          uint32_t life);
 hd_tensor hd__pass_vector_like(struct hd_program *p, const char *name, hd_tensor like, uint32_t axes, uint32_t life);
-hd_tensor hd__tensor_new_with_buffer(struct hd_program *p, struct hd__tensor *t, uint32_t life); /* a new one of its size, with `t` in it */
-void hd__tensor_set_memory(struct hd_program *p, hd_tensor t, uint32_t memory);                 /* HD__MEM_... */
+hd_tensor hd__tensor_new_with_buffer(struct hd_program *p, struct hd__tensor *t,
+                                     uint32_t life); /* a new one of its size, with `t` in it */
+void hd__tensor_set_memory(struct hd_program *p, hd_tensor t, uint32_t memory); /* HD__MEM_... */
 
 /* optimizer_update.c: the slots about the optimizer. */
 uint32_t hd__pass_optimizer_states(const struct hd_program *p);
-void hd__pass_fetch(struct hd_program *p, const char *section, uint32_t id, uint32_t what, uint32_t load, uint32_t slot);
+void hd__pass_fetch(struct hd_program *p, const char *section, uint32_t id, uint32_t what, uint32_t load,
+                    uint32_t slot);
 void hd__pass_update(struct hd_program *p, uint32_t id, hd_tensor low);
 
 /* pipeline.c: the slots about blocks, chunks and actions. */
@@ -49,7 +54,8 @@ int32_t hd__pass_stage(const struct hd_program *p);
 uint32_t hd__pass_micro_batches(const struct hd_program *p);
 uint32_t hd__pass_n_blocks(const struct hd_program *p);
 void hd__pass_block(const struct hd_program *p, uint32_t index, struct hd_pass_block *out);
-void hd__pass_chunks(struct hd_program *p, uint32_t n_chunks, const uint32_t *stage_of_chunk, const uint32_t *chunk_of_block);
+void hd__pass_chunks(struct hd_program *p, uint32_t n_chunks, const uint32_t *stage_of_chunk,
+                     const uint32_t *chunk_of_block);
 void hd__pass_actions(struct hd_program *p, uint32_t stage, const struct hd_action *list, uint32_t n);
 
 /* local_replicas.c */
@@ -65,7 +71,8 @@ int hd__pass_unedited(struct hd_program *p); /* or a fault: only then a section 
 hd_tensor hd__offload_staged(struct hd_program *p, const char *section, hd_tensor home);
 void hd__offload_copy(struct hd_program *p, const char *section, uint16_t block, hd_tensor from, hd_tensor to);
 uint16_t hd__offload_stream(const struct hd_program *p, hd_tensor from, hd_tensor to);
-void hd__offload_fetch(struct hd_program *p, const char *section, uint32_t flat, uint32_t what, uint32_t load, uint32_t slot);
+void hd__offload_fetch(struct hd_program *p, const char *section, uint32_t flat, uint32_t what, uint32_t load,
+                       uint32_t slot);
 void hd__offload_store(struct hd_program *p, const char *section, uint32_t flat, uint32_t what);
 
 #endif

@@ -14,8 +14,7 @@ struct hd__plugins {
 };
 
 /* A component that is loaded already; NULL where it is not. Belongs to the registry. */
-const struct hd__component *hd__plugin_loaded(const struct hd__plugins *registry, uint32_t kind,
-                                              const char *name);
+const struct hd__component *hd__plugin_loaded(const struct hd__plugins *registry, uint32_t kind, const char *name);
 /* Opens the shared object at `path` and checks it; *component, of the registry, on success only. HD_E_UNSUPPORTED
  * with the file and the reason. */
 int32_t hd__plugin_load(struct hd__plugins *registry, uint32_t kind, const char *name, const char *path,

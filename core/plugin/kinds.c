@@ -2,7 +2,10 @@
 #include "core/plugin/plugin.h"
 
 #define END(type, field) (offsetof(type, field) + sizeof(((type *)0)->field))
-#define SLOT(type, slot) {#slot, offsetof(struct type, slot)}
+#define SLOT(type, slot)                   \
+    {                                      \
+#slot, offsetof(struct type, slot) \
+    }
 
 /* Every table of slots begins alike, which is how normalising reads caps without knowing the kind. */
 #define HEAD(type)                                               \
@@ -31,9 +34,9 @@ static const struct hd__plugin_slot optimizer_slots[] = {
 };
 
 static const struct hd__plugin_slot ckpt_slots[] = {
-    SLOT(hd_ckpt_ops, open),   SLOT(hd_ckpt_ops, close),  SLOT(hd_ckpt_ops, begin),  SLOT(hd_ckpt_ops, write),
-    SLOT(hd_ckpt_ops, flush),  SLOT(hd_ckpt_ops, commit), SLOT(hd_ckpt_ops, cancel), SLOT(hd_ckpt_ops, list),
-    SLOT(hd_ckpt_ops, size),   SLOT(hd_ckpt_ops, read),   SLOT(hd_ckpt_ops, remove), SLOT(hd_ckpt_ops, read_back),
+    SLOT(hd_ckpt_ops, open),  SLOT(hd_ckpt_ops, close),  SLOT(hd_ckpt_ops, begin),  SLOT(hd_ckpt_ops, write),
+    SLOT(hd_ckpt_ops, flush), SLOT(hd_ckpt_ops, commit), SLOT(hd_ckpt_ops, cancel), SLOT(hd_ckpt_ops, list),
+    SLOT(hd_ckpt_ops, size),  SLOT(hd_ckpt_ops, read),   SLOT(hd_ckpt_ops, remove), SLOT(hd_ckpt_ops, read_back),
 };
 
 static const struct hd__plugin_slot model_slots[] = {
@@ -48,10 +51,11 @@ static const char *check_device(const void *ops)
     const struct hd_device_ops *o = ops;
     if (!o->alloc != !o->free)
         return "slots 'alloc' and 'free' go together, one is missing";
-    if ((o->caps & HD_DEVICE_STREAMS) && (!o->alloc || !o->sync || !o->event || !o->event_free || !o->record || !o->follow ||
-                                          !o->reached || !o->copy || !o->native))
+    if ((o->caps & HD_DEVICE_STREAMS) && (!o->alloc || !o->sync || !o->event || !o->event_free || !o->record ||
+                                          !o->follow || !o->reached || !o->copy || !o->native))
         return "it says HD_DEVICE_STREAMS, but not all slots of streams are there: see heddle/device.h";
-    if (!o->capture_begin != !o->capture_end || !o->capture_begin != !o->replay || !o->capture_begin != !o->captured_free)
+    if (!o->capture_begin != !o->capture_end || !o->capture_begin != !o->replay ||
+        !o->capture_begin != !o->captured_free)
         return "slots 'capture_begin', 'capture_end', 'replay' and 'captured_free' go together, one is missing";
     return NULL;
 }
@@ -82,8 +86,8 @@ static const char *check_strategy(const void *ops)
     return NULL;
 }
 
-#define KIND(kind, type, last, slots, fault)                                                       \
-    {                                                                                              \
+#define KIND(kind, type, last, slots, fault)                                                               \
+    {                                                                                                      \
         kind, "struct " #type, sizeof(struct type), END(struct type, last), slots, HD__COUNT(slots), fault \
     }
 
@@ -94,8 +98,8 @@ static const struct hd__plugin_kind kinds[] = {
     KIND(HD_KIND_OPTIMIZER, hd_optimizer_ops, clip, optimizer_slots, check_optimizer),
     KIND(HD_KIND_CKPT, hd_ckpt_ops, read_back, ckpt_slots, NULL),
     KIND(HD_KIND_MODEL, hd_model_ops, config_json, model_slots, NULL),
-    {HD_KIND_STRATEGY, "struct hd_strategy_ops", sizeof(struct hd_strategy_ops),
-     END(struct hd_strategy_ops, transform), NULL, 0, check_strategy},
+    {HD_KIND_STRATEGY, "struct hd_strategy_ops", sizeof(struct hd_strategy_ops), END(struct hd_strategy_ops, transform),
+     NULL, 0, check_strategy},
 };
 
 const struct hd__plugin_kind *hd__plugin_kind_find(uint32_t kind)
@@ -127,7 +131,7 @@ uint32_t hd__plugin_kind_of_label(const char *label, const char **name)
         return 0;
     if (name)
         *name = dash + 1;
-#define KIND_MATCH(constant, value, text)                     \
+#define KIND_MATCH(constant, value, text)                    \
     if (n == sizeof text - 1 && memcmp(label, text, n) == 0) \
         return constant;
     HD_KINDS(KIND_MATCH)

@@ -12,11 +12,10 @@ static int32_t missing_library(const char *path, const char *why, struct hd_erro
     const char *colon = strstr(why, ": cannot open shared object file");
     if (!colon || strncmp(why, path, strlen(path)) == 0)
         return HD_OK;
-    return hd_fail(
-        err, HD_E_UNSUPPORTED,
-        "plugin %s needs the library %.*s, which is not on this machine: install it (or add its folder to "
-        "LD_LIBRARY_PATH), or build the plugin again",
-        path, (int)(colon - why), why);
+    return hd_fail(err, HD_E_UNSUPPORTED,
+                   "plugin %s needs the library %.*s, which is not on this machine: install it (or add its folder to "
+                   "LD_LIBRARY_PATH), or build the plugin again",
+                   path, (int)(colon - why), why);
 }
 
 static int32_t undefined_symbol(const char *path, const char *why, struct hd_error *err)
@@ -51,15 +50,13 @@ static int32_t no_entry(const char *path, void *handle, struct hd_error *err)
         char symbol[32];
         snprintf(symbol, sizeof symbol, "heddle_plugin_v%d", major);
         if (major != HD_ABI_MAJOR && dlsym(handle, symbol))
-            return hd_fail(
-                err, HD_E_UNSUPPORTED,
-                "plugin %s speaks ABI major %d (symbol %s), this heddle speaks %d: use a plugin built with "
-                "this heddle's headers%s",
-                path, major, symbol, HD_ABI_MAJOR, major > HD_ABI_MAJOR ? ", or a newer heddle" : "");
+            return hd_fail(err, HD_E_UNSUPPORTED,
+                           "plugin %s speaks ABI major %d (symbol %s), this heddle speaks %d: use a plugin built with "
+                           "this heddle's headers%s",
+                           path, major, symbol, HD_ABI_MAJOR, major > HD_ABI_MAJOR ? ", or a newer heddle" : "");
     }
     return hd_fail(err, HD_E_UNSUPPORTED,
-                   "%s is not a heddle plugin: it has no symbol " HD_PLUGIN_SYMBOL
-                   ", which HD_PLUGIN_EXPORT defines",
+                   "%s is not a heddle plugin: it has no symbol " HD_PLUGIN_SYMBOL ", which HD_PLUGIN_EXPORT defines",
                    path);
 }
 
@@ -80,6 +77,5 @@ int32_t hd__plugin_open(const char *path, const struct hd_plugin **plugin, struc
     if (!entry)
         return no_entry(path, handle, err);
     *plugin = entry();
-    return *plugin ? HD_OK
-                   : hd_fail(err, HD_E_UNSUPPORTED, "plugin %s: " HD_PLUGIN_SYMBOL "() returned NULL", path);
+    return *plugin ? HD_OK : hd_fail(err, HD_E_UNSUPPORTED, "plugin %s: " HD_PLUGIN_SYMBOL "() returned NULL", path);
 }

@@ -29,15 +29,13 @@ static void copy_sized(void *ours, size_t our_size, const void *theirs, size_t t
     memcpy(ours, theirs, HD__MIN(our_size, their_size));
 }
 
-static int32_t check_size(const struct subject *s, const char *what, size_t theirs, size_t least,
-                          struct hd_error *err)
+static int32_t check_size(const struct subject *s, const char *what, size_t theirs, size_t least, struct hd_error *err)
 {
     if (theirs >= least)
         return HD_OK;
-    return refuse(
-        s, err,
-        "%s is short: %zu bytes, ABI %d.0 has %zu: set its size with sizeof and build with heddle's headers",
-        what, theirs, HD_ABI_MAJOR, least);
+    return refuse(s, err,
+                  "%s is short: %zu bytes, ABI %d.0 has %zu: set its size with sizeof and build with heddle's headers",
+                  what, theirs, HD_ABI_MAJOR, least);
 }
 
 static int32_t check_caps(const struct subject *s, const char *what, uint64_t caps, struct hd_error *err)
@@ -61,8 +59,7 @@ static int32_t check_magic(const struct subject *s, const struct hd_plugin *plug
         return HD_OK;
     for (size_t i = 0; i < sizeof plugin->magic; i++)
         snprintf(hex + 3 * i, 4, " %02x", (unsigned char)plugin->magic[i]);
-    return refuse(s, err, "wrong magic%s, heddle's is 68 65 64 64 6c 65 0a 1a: set .magic = HD_PLUGIN_MAGIC",
-                  hex);
+    return refuse(s, err, "wrong magic%s, heddle's is 68 65 64 64 6c 65 0a 1a: set .magic = HD_PLUGIN_MAGIC", hex);
 }
 
 static int32_t check_descriptor(const struct subject *s, const struct hd_plugin *plugin, struct hd_error *err)
@@ -79,7 +76,9 @@ static int32_t check_descriptor(const struct subject *s, const struct hd_plugin 
                       HD_ABI_MAJOR, plugin->abi_minor, HD_ABI_MAJOR, HD_ABI_MINOR);
     if (!plugin->name || !plugin->version || !plugin->licence)
         return refuse(s, err, "struct hd_plugin.%s is NULL: fill it",
-                      !plugin->name ? "name" : !plugin->version ? "version" : "licence");
+                      !plugin->name      ? "name"
+                      : !plugin->version ? "version"
+                                         : "licence");
     if (!plugin->components || !plugin->components[0])
         return refuse(s, err, "it offers no component: struct hd_plugin.components is empty");
     return HD_OK;
@@ -103,13 +102,12 @@ static int32_t wrong_component(const struct subject *s, const struct hd_plugin *
     return r;
 }
 
-static int32_t pick_component(const struct subject *s, const struct hd_plugin *plugin, uint32_t kind,
-                              const char *name, const struct hd_component **picked, struct hd_error *err)
+static int32_t pick_component(const struct subject *s, const struct hd_plugin *plugin, uint32_t kind, const char *name,
+                              const struct hd_component **picked, struct hd_error *err)
 {
     const struct hd_component *found = NULL;
     for (const struct hd_component *const *c = plugin->components; *c; c++) {
-        int32_t r =
-            check_size(s, "struct hd_component", (*c)->struct_size, END(struct hd_component, ops), err);
+        int32_t r = check_size(s, "struct hd_component", (*c)->struct_size, END(struct hd_component, ops), err);
         if (r)
             return r;
         if (!(*c)->name || !(*c)->summary)
@@ -128,9 +126,8 @@ static int32_t pick_component(const struct subject *s, const struct hd_plugin *p
 
 /* ---- options */
 
-static int32_t normalise_options(struct hd__arena *arena, const struct subject *s,
-                                 const struct hd_component *theirs, struct hd__component *out,
-                                 struct hd_error *err)
+static int32_t normalise_options(struct hd__arena *arena, const struct subject *s, const struct hd_component *theirs,
+                                 struct hd__component *out, struct hd_error *err)
 {
     struct hd_option *ours = hd__arena_alloc(arena, theirs->n_options * sizeof *ours);
     struct hd__options table = {ours, theirs->n_options, sizeof *ours};
@@ -186,9 +183,8 @@ static int32_t normalise_ops(const struct subject *s, const struct hd__plugin_ki
     return fault ? refuse(s, err, "%s", fault) : HD_OK;
 }
 
-int32_t hd__plugin_normalise(struct hd__arena *arena, const struct hd_plugin *plugin, uint32_t kind,
-                             const char *name, const char *path, struct hd__component *out,
-                             struct hd_error *err)
+int32_t hd__plugin_normalise(struct hd__arena *arena, const struct hd_plugin *plugin, uint32_t kind, const char *name,
+                             const char *path, struct hd__component *out, struct hd_error *err)
 {
     char *label = hd__arena_format(arena, "%s-%s", hd__plugin_kind_name(kind), name);
     struct subject s = {label, path};
@@ -202,8 +198,7 @@ int32_t hd__plugin_normalise(struct hd__arena *arena, const struct hd_plugin *pl
     if (!rules)
         return refuse(&s, err, "this heddle has no interface for plugins of kind %s", hd__plugin_kind_name(kind));
     if ((r = check_caps(&s, "struct hd_component", theirs->caps, err)) ||
-        (r = normalise_options(arena, &s, theirs, &c, err)) ||
-        (r = normalise_ops(&s, rules, theirs->ops, &c, err)))
+        (r = normalise_options(arena, &s, theirs, &c, err)) || (r = normalise_ops(&s, rules, theirs->ops, &c, err)))
         return r;
     c.kind = kind;
     c.name = theirs->name;

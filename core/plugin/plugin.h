@@ -23,13 +23,13 @@ struct hd__plugins; /* the registry */
 
 /* A component, normalised. Owned by the registry. Optional slots may be NULL: callers check. */
 struct hd__component {
-    uint32_t kind;        /* HD_KIND_... */
-    const char *name;     /* "adamw" */
-    const char *label;    /* "optim-adamw" */
-    const char *summary;  /* one line */
-    const char *version;  /* of the plugin */
-    const char *licence;  /* of the plugin */
-    const char *path;     /* of the file; HD__PLUGIN_STATIC where it is linked in */
+    uint32_t kind;       /* HD_KIND_... */
+    const char *name;    /* "adamw" */
+    const char *label;   /* "optim-adamw" */
+    const char *summary; /* one line */
+    const char *version; /* of the plugin */
+    const char *licence; /* of the plugin */
+    const char *path;    /* of the file; HD__PLUGIN_STATIC where it is linked in */
     uint64_t caps;
     const struct hd_option *options;
     size_t n_options;
@@ -69,8 +69,7 @@ int32_t hd__plugin_find(struct hd__plugins *registry, uint32_t kind, const char 
                         const struct hd__component **component, struct hd_error *err);
 /* Can it be used on this machine? For commands that will open it; `heddle check` needs no devices and does
  * not ask. */
-int32_t hd__plugin_probe(struct hd__plugins *registry, const struct hd__component *component,
-                         struct hd_error *err);
+int32_t hd__plugin_probe(struct hd__plugins *registry, const struct hd__component *component, struct hd_error *err);
 
 /* ---- the whole list: only for `heddle plugins` */
 struct hd__plugin_entry {
@@ -85,7 +84,7 @@ struct hd__plugin_entry {
 void hd__plugin_scan(struct hd__plugins *registry, const struct hd__plugin_entry **entries, size_t *n);
 
 /* ---- kinds */
-const char *hd__plugin_kind_name(uint32_t kind);                                    /* "optim"; "?" if unknown */
+const char *hd__plugin_kind_name(uint32_t kind); /* "optim"; "?" if unknown */
 /* The kind of "optim-adamw", 0 if unknown; *name, where name is not NULL, is then "adamw". */
 uint32_t hd__plugin_kind_of_label(const char *label, const char **name);
 
@@ -101,7 +100,7 @@ struct hd__plugin_kind {
     uint32_t kind;
     const char *struct_name; /* "struct hd_comm_ops" */
     size_t size;             /* ours, today */
-    size_t min_size;            /* of ABI 1.0: no valid plugin has less */
+    size_t min_size;         /* of ABI 1.0: no valid plugin has less */
     const struct hd__plugin_slot *mandatory;
     size_t n_mandatory;
     /* Rules between slots; NULL: none. Returns what is wrong, or NULL. */
@@ -110,9 +109,8 @@ struct hd__plugin_kind {
 const struct hd__plugin_kind *hd__plugin_kind_find(uint32_t kind); /* NULL if unknown */
 
 /* Checks a descriptor and fills `out` with its component kind-name. `path` names it in messages. */
-int32_t hd__plugin_normalise(struct hd__arena *arena, const struct hd_plugin *plugin, uint32_t kind,
-                             const char *name, const char *path, struct hd__component *out,
-                             struct hd_error *err);
+int32_t hd__plugin_normalise(struct hd__arena *arena, const struct hd_plugin *plugin, uint32_t kind, const char *name,
+                             const char *path, struct hd__component *out, struct hd_error *err);
 /* dlopen and the entry function. */
 int32_t hd__plugin_open(const char *path, const struct hd_plugin **plugin, struct hd_error *err);
 

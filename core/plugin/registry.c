@@ -46,8 +46,7 @@ void hd__plugins_destroy(struct hd__plugins *registry)
 
 /* ---- folders */
 
-static int32_t add_folder(struct hd__plugins *registry, const char *folder, const char *origin,
-                          struct hd_error *err)
+static int32_t add_folder(struct hd__plugins *registry, const char *folder, const char *origin, struct hd_error *err)
 {
     struct stat s;
     if (stat(folder, &s) || !S_ISDIR(s.st_mode))
@@ -79,8 +78,7 @@ int32_t hd__plugins_add_default_folders(struct hd__plugins *registry, struct hd_
 
 /* ---- loading */
 
-const struct hd__component *hd__plugin_loaded(const struct hd__plugins *registry, uint32_t kind,
-                                              const char *name)
+const struct hd__component *hd__plugin_loaded(const struct hd__plugins *registry, uint32_t kind, const char *name)
 {
     for (uint32_t i = 0; i < registry->loaded.count; i++) {
         const struct hd__component *c = registry->loaded.at[i];
@@ -90,9 +88,8 @@ const struct hd__component *hd__plugin_loaded(const struct hd__plugins *registry
     return NULL;
 }
 
-static int32_t keep(struct hd__plugins *registry, const struct hd_plugin *plugin, uint32_t kind,
-                    const char *name, const char *path, const struct hd__component **component,
-                    struct hd_error *err)
+static int32_t keep(struct hd__plugins *registry, const struct hd_plugin *plugin, uint32_t kind, const char *name,
+                    const char *path, const struct hd__component **component, struct hd_error *err)
 {
     struct hd__component c, *own;
     int32_t r = hd__plugin_normalise(&registry->arena, plugin, kind, name, path, &c, err);
@@ -196,8 +193,8 @@ static int32_t not_found(struct hd__plugins *registry, const char *label, struct
 static int32_t duplicate(const char *label, const char *one, const char *two, struct hd_error *err)
 {
     return hd_fail(err, HD_E_INVALID,
-                   "duplicate name: plugin %s is both %s and %s: remove one, or one folder of the search",
-                   label, one, two);
+                   "duplicate name: plugin %s is both %s and %s: remove one, or one folder of the search", label, one,
+                   two);
 }
 
 static int32_t find_file(struct hd__plugins *registry, uint32_t kind, const char *name, const char *label,
@@ -235,8 +232,7 @@ int32_t hd__plugin_find(struct hd__plugins *registry, uint32_t kind, const char 
     return r;
 }
 
-int32_t hd__plugin_probe(struct hd__plugins *registry, const struct hd__component *component,
-                         struct hd_error *err)
+int32_t hd__plugin_probe(struct hd__plugins *registry, const struct hd__component *component, struct hd_error *err)
 {
     struct hd_error why = HD_ERROR_INIT;
     int32_t r = component->probe ? component->probe(registry->host, &why) : HD_OK;

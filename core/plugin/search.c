@@ -85,8 +85,8 @@ uint32_t hd__plugin_search(const struct hd__plugin_folders *folders, const char 
     uint32_t n = 0;
     for (uint32_t i = 0; i < folders->count && n < 2; i++)
         for (int nested = 0; nested < 2 && n < 2; nested++) {
-            char *path = hd__format("%s/%s%s" PREFIX "%s" SUFFIX, folders->at[i], nested ? label : "",
-                                    nested ? "/" : "", label);
+            char *path =
+                hd__format("%s/%s%s" PREFIX "%s" SUFFIX, folders->at[i], nested ? label : "", nested ? "/" : "", label);
             if (access(path, F_OK) == 0 && !(n && same_file(paths[0], path)))
                 paths[n++] = path;
             else

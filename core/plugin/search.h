@@ -10,7 +10,7 @@ struct hd__plugin_folders {
 };
 
 void hd__plugin_folders_add(struct hd__plugin_folders *folders,
-                     const char *path); /* a folder that is already there is not added */
+                            const char *path); /* a folder that is already there is not added */
 void hd__plugin_folders_free(struct hd__plugin_folders *folders);
 
 /* The folder of this program's own plugins: build tree or install folder; NULL if there is none. Caller
@@ -23,10 +23,10 @@ uint32_t hd__plugin_search(const struct hd__plugin_folders *folders, const char 
 
 /* Calls visit for each plugin file in the folders, with its label. */
 void hd__plugin_search_all(const struct hd__plugin_folders *folders,
-                    void (*visit)(void *user, const char *label, const char *path), void *user);
+                           void (*visit)(void *user, const char *label, const char *path), void *user);
 
 /* Calls visit for each line "KIND-NAME: why" of the lists that the build wrote. */
 void hd__plugin_search_skipped(const struct hd__plugin_folders *folders,
-                        void (*visit)(void *user, const char *label, const char *why), void *user);
+                               void (*visit)(void *user, const char *label, const char *why), void *user);
 
 #endif

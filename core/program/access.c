@@ -10,11 +10,8 @@ static struct hd__access make_access(const struct hd_program *p, hd_tensor id, i
     const struct hd__tensor *t = hd__tensor_const(p, id);
     int64_t size = (int64_t)hd_dtype_size(t->dtype);
     int64_t count = t->shard_view ? hd__global_numel(p, t) : hd__numel(p, t);
-    struct hd__access out = {.tensor = id,
-                            .buffer = t->buffer,
-                            .lo = t->offset * size,
-                            .reads = (uint8_t)reads,
-                            .writes = (uint8_t)writes};
+    struct hd__access out = {
+        .tensor = id, .buffer = t->buffer, .lo = t->offset * size, .reads = (uint8_t)reads, .writes = (uint8_t)writes};
     out.hi = out.lo + count * size;
     return out;
 }
@@ -24,16 +21,15 @@ struct hd__access hd__access_of(const struct hd_program *p, hd_tensor t)
     return make_access(p, t, 0, 0);
 }
 
-uint32_t hd__accesses(const struct hd_program *p, const struct hd__instr *i,
-                     struct hd__access out[HD__MAX_ACCESSES])
+uint32_t hd__accesses(const struct hd_program *p, const struct hd__instr *i, struct hd__access out[HD__MAX_ACCESSES])
 {
     uint32_t n = 0;
     if (i->op == HD_OP_WAIT)
         return 0;
     if (i->op == HD_OP_RELEASE) {
         uint32_t buffer = hd__tensor_const(p, i->in[0])->buffer;
-        out[0] = (struct hd__access){
-            .tensor = i->in[0], .buffer = buffer, .hi = p->buffers.at[buffer].bytes, .writes = 1};
+        out[0] =
+            (struct hd__access){.tensor = i->in[0], .buffer = buffer, .hi = p->buffers.at[buffer].bytes, .writes = 1};
         return 1;
     }
     for (uint32_t k = 0; k < i->n_in; k++)
@@ -88,7 +84,7 @@ uint32_t *hd__instr_positions(const struct hd_program *p)
 }
 
 uint32_t hd__live_accesses(const struct hd_program *p, const hd__code *code, const uint32_t *position, uint32_t n,
-                      struct hd__access out[HD__MAX_ACCESSES])
+                           struct hd__access out[HD__MAX_ACCESSES])
 {
     const struct hd__instr *i = &code->at[n];
     if (i->op == HD_OP_WAIT && (n = hd__wait_target(p, code, position, i)) != UINT32_MAX)
@@ -96,8 +92,7 @@ uint32_t hd__live_accesses(const struct hd_program *p, const hd__code *code, con
     return hd__accesses(p, i, out);
 }
 
-const char *hd__instr_text(const struct hd_program *p, const struct hd__code_section *s, uint32_t n,
-                           char out[160])
+const char *hd__instr_text(const struct hd_program *p, const struct hd__code_section *s, uint32_t n, char out[160])
 {
     const struct hd__instr *i = &s->code.at[n], *on = i;
     char axes[64] = "";
@@ -115,8 +110,8 @@ const char *hd__instr_text(const struct hd_program *p, const struct hd__code_sec
     if (hd__is_collective(on->op))
         hd__axes_text(on->axes, axes);
     snprintf(out, 160, "%s #%u %s%s%s%s%s%s%s", s->name, n, wait ? "wait " : "",
-             wait && on == i ? "for what is not here" : hd__op(on->op)->name, *axes ? "(" : "", axes,
-             *axes ? ")" : "", hd__instr_tensor(on) ? " " : "",
+             wait && on == i ? "for what is not here" : hd__op(on->op)->name, *axes ? "(" : "", axes, *axes ? ")" : "",
+             hd__instr_tensor(on) ? " " : "",
              hd__instr_tensor(on) ? hd__tensor_const(p, hd__instr_tensor(on))->name : "");
     return out;
 }

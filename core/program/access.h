@@ -18,8 +18,7 @@ struct hd__access {
 #define HD__MAX_ACCESSES (HD_MAX_IN + HD_MAX_OUT)
 
 /* Inputs first, then outputs. Returns how many; none for a wait. */
-uint32_t hd__accesses(const struct hd_program *p, const struct hd__instr *i,
-                     struct hd__access out[HD__MAX_ACCESSES]);
+uint32_t hd__accesses(const struct hd_program *p, const struct hd__instr *i, struct hd__access out[HD__MAX_ACCESSES]);
 
 /* The bytes of one tensor. */
 struct hd__access hd__access_of(const struct hd_program *p, hd_tensor t);
@@ -36,18 +35,17 @@ uint32_t *hd__instr_positions(const struct hd_program *p);
 
 /* Position of what a wait waits for; UINT32_MAX if it is not in this section. */
 static inline uint32_t hd__wait_target(const struct hd_program *p, const hd__code *code, const uint32_t *position,
-                                  const struct hd__instr *wait)
+                                       const struct hd__instr *wait)
 {
     uint32_t n = wait->wait <= p->next_id ? position[wait->wait] : UINT32_MAX;
     return n < code->count && code->at[n].id == wait->wait ? n : UINT32_MAX;
 }
 /* The touches of instruction n as lifetimes see them: a wait touches what it waits for. */
 uint32_t hd__live_accesses(const struct hd_program *p, const hd__code *code, const uint32_t *position, uint32_t n,
-                      struct hd__access out[HD__MAX_ACCESSES]);
+                           struct hd__access out[HD__MAX_ACCESSES]);
 
 /* "micro #118 all_gather p.L0": how messages name instruction n of a section. Returns out. */
-const char *hd__instr_text(const struct hd_program *p, const struct hd__code_section *s, uint32_t n,
-                           char out[160]);
+const char *hd__instr_text(const struct hd_program *p, const struct hd__code_section *s, uint32_t n, char out[160]);
 
 /* The first output, else the first input; 0 for a wait. */
 static inline hd_tensor hd__instr_tensor(const struct hd__instr *i)

@@ -99,10 +99,12 @@ static int known_label(const struct hd_program *p, const hd_tensor *ins, uint32_
     return 0;
 }
 
-static int32_t check_shape(struct hd_program *p, const struct hd__op *row, const hd_tensor *ins, uint32_t n_in, uint32_t n_out)
+static int32_t check_shape(struct hd_program *p, const struct hd__op *row, const hd_tensor *ins, uint32_t n_in,
+                           uint32_t n_out)
 {
     if (!row->name || row->class != HD__CLASS_MODEL)
-        return (int32_t)hd__program_fail(p, HD_E_INVALID, "a model may not emit %s", row->name ? row->name : "an unknown op");
+        return (int32_t)hd__program_fail(p, HD_E_INVALID, "a model may not emit %s",
+                                         row->name ? row->name : "an unknown op");
     if ((row->n_in >= 0 && n_in != (uint32_t)row->n_in) || n_in > HD_MAX_IN)
         return (int32_t)hd__program_fail(p, HD_E_INVALID, "%s takes %d inputs, not %u", row->name, row->n_in, n_in);
     if (n_out != (uint32_t)row->n_out)
@@ -113,8 +115,8 @@ static int32_t check_shape(struct hd_program *p, const struct hd__op *row, const
     return 1;
 }
 
-hd_tensor hd__builder_emit(struct hd_program *p, uint16_t op, const struct hd_attrs *attrs, const hd_tensor *ins, uint32_t n_in,
-                   const char *out_dims, hd_tensor *outs)
+hd_tensor hd__builder_emit(struct hd_program *p, uint16_t op, const struct hd_attrs *attrs, const hd_tensor *ins,
+                           uint32_t n_in, const char *out_dims, hd_tensor *outs)
 {
     const struct hd__op *row = hd__op(op);
     struct hd__instr i;
@@ -137,8 +139,8 @@ hd_tensor hd__builder_emit(struct hd_program *p, uint16_t op, const struct hd_at
         out_dims += *out_dims == ',';
         for (int32_t d = 0; d < t.ndim; d++)
             if (n_in && !(row->flags & HD__OP_NEW_DIMS) && !known_label(p, ins, n_in, t.dim[d]))
-                return hd__program_fail(p, HD_E_INVALID, "output of %s has dimension '%s', which no input has", row->name,
-                                        p->dims.at[t.dim[d]].name);
+                return hd__program_fail(p, HD_E_INVALID, "output of %s has dimension '%s', which no input has",
+                                        row->name, p->dims.at[t.dim[d]].name);
         i.out[n] = hd__tensor_new(p, &t);
         if (outs)
             outs[n] = i.out[n];
@@ -147,8 +149,8 @@ hd_tensor hd__builder_emit(struct hd_program *p, uint16_t op, const struct hd_at
     return p->failed ? 0 : i.out[0];
 }
 
-static hd_tensor b_emit(struct hd_program *p, uint32_t op, const struct hd_attrs *attrs, const hd_tensor *ins, uint32_t n_in,
-                        const char *out_dims, hd_tensor *outs)
+static hd_tensor b_emit(struct hd_program *p, uint32_t op, const struct hd_attrs *attrs, const hd_tensor *ins,
+                        uint32_t n_in, const char *out_dims, hd_tensor *outs)
 {
     if (outs)
         memset(outs, 0, HD__MIN(hd__op((uint16_t)op)->n_out, HD_MAX_OUT) * sizeof *outs);

@@ -14,7 +14,8 @@ void *hd__tensor_address(const struct hd_program *p, hd_tensor id, const int32_t
         at += hd__global_start(p, t, i, coord) * stride;
         stride *= p->dims.at[t->dim[i]].extent;
     }
-    return (char *)arena + p->arena_base[p->buffers.at[t->buffer].memory] + p->buffers.at[t->buffer].offset + at * (int64_t)hd_dtype_size(t->dtype);
+    return (char *)arena + p->arena_base[p->buffers.at[t->buffer].memory] + p->buffers.at[t->buffer].offset +
+           at * (int64_t)hd_dtype_size(t->dtype);
 }
 
 /* Operands name dims in one byte. Those of flat buffers and of strategies, which are many, are 255, 254, ... in the
@@ -61,8 +62,8 @@ static uint32_t shard_index(const struct hd_program *p, uint32_t axes, const int
 }
 
 /* Keys and values that have come around a ring: where they lie at home. The member they started from is `steps` before. */
-static void set_ring_origin(const struct hd_program *p, const struct hd__instr *i, const int32_t coord[HD_AXIS_COUNT], hd_tensor id,
-                    struct hd_operand *o)
+static void set_ring_origin(const struct hd_program *p, const struct hd__instr *i, const int32_t coord[HD_AXIS_COUNT],
+                            hd_tensor id, struct hd_operand *o)
 {
     const struct hd__tensor *t = hd__tensor_const(p, id);
     int32_t home[HD_AXIS_COUNT], axis = __builtin_ctz(i->axes), n = p->mesh.size[axis];
@@ -82,8 +83,8 @@ static void ring_operands(const struct hd_program *p, const struct hd__instr *i,
         set_ring_origin(p, i, coord, i->out[k], &out[k]);
 }
 
-static void attributes(const struct hd_program *p, const struct hd__instr *i,
-                       const int32_t coord[HD_AXIS_COUNT], struct names *names, struct hd_attrs *a)
+static void attributes(const struct hd_program *p, const struct hd__instr *i, const int32_t coord[HD_AXIS_COUNT],
+                       struct names *names, struct hd_attrs *a)
 {
     if (i->attrs)
         *a = *i->attrs;
@@ -146,7 +147,7 @@ static void roles(const struct hd_program *p, const struct hd__instr *i, struct 
 }
 
 void hd__instr_lower(const struct hd_program *p, const struct hd__instr *i, const int32_t coord[HD_AXIS_COUNT],
-              void *arena, struct hd_instr_desc *desc, struct hd_operand *in, struct hd_operand *out)
+                     void *arena, struct hd_instr_desc *desc, struct hd_operand *in, struct hd_operand *out)
 {
     struct names names = {.n = 0};
     *desc = (struct hd_instr_desc){

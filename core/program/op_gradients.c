@@ -4,7 +4,8 @@
 hd_tensor hd__grad_like(struct hd_program *p, hd_tensor of, const char *op)
 {
     const struct hd__tensor *f = hd__tensor_const(p, of);
-    struct hd__tensor t = {.ndim = f->ndim, .dtype = f->dtype, .block = p->block, .grad_of = of, .placement.redop = HD_SUM};
+    struct hd__tensor t = {
+        .ndim = f->ndim, .dtype = f->dtype, .block = p->block, .grad_of = of, .placement.redop = HD_SUM};
     memcpy(t.dim, f->dim, sizeof t.dim);
     if (f->role == HD__ROLE_PARAM) {
         t.role = HD__ROLE_GRAD;
@@ -23,8 +24,8 @@ hd_tensor hd__grad_emit(struct hd__grad *g, uint32_t n, uint16_t op, const struc
     return g->dx[n];
 }
 
-void hd__grad_emit_all(struct hd__grad *g, uint16_t op, const struct hd_attrs *attrs, const hd_tensor *ins, uint32_t n_in,
-                       const uint8_t *n, uint32_t count)
+void hd__grad_emit_all(struct hd__grad *g, uint16_t op, const struct hd_attrs *attrs, const hd_tensor *ins,
+                       uint32_t n_in, const uint8_t *n, uint32_t count)
 {
     struct hd_program *p = g->p;
     struct hd__instr i;

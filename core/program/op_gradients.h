@@ -7,10 +7,10 @@
 
 struct hd__grad {
     struct hd_program *p;
-    const struct hd__instr *i;  /* the forward instruction */
-    hd_tensor dy[HD_MAX_OUT];   /* gradients of its outputs; 0: none flows */
-    hd_tensor dx[HD_MAX_IN];    /* results: gradients of its inputs; 0: none */
-    uint8_t needed[HD_MAX_IN];  /* is the gradient of this input wanted at all? */
+    const struct hd__instr *i; /* the forward instruction */
+    hd_tensor dy[HD_MAX_OUT];  /* gradients of its outputs; 0: none flows */
+    hd_tensor dx[HD_MAX_IN];   /* results: gradients of its inputs; 0: none */
+    uint8_t needed[HD_MAX_IN]; /* is the gradient of this input wanted at all? */
 };
 
 /* A gradient tensor looks like the tensor that it is the gradient of. */
@@ -19,8 +19,8 @@ hd_tensor hd__grad_like(struct hd_program *p, hd_tensor of, const char *op);
 hd_tensor hd__grad_emit(struct hd__grad *g, uint32_t n, uint16_t op, const struct hd_attrs *attrs, const hd_tensor *ins,
                         uint32_t n_in);
 /* One instruction that makes the gradients of inputs n[0..count) at once, into g->dx. */
-void hd__grad_emit_all(struct hd__grad *g, uint16_t op, const struct hd_attrs *attrs, const hd_tensor *ins, uint32_t n_in,
-                       const uint8_t *n, uint32_t count);
+void hd__grad_emit_all(struct hd__grad *g, uint16_t op, const struct hd_attrs *attrs, const hd_tensor *ins,
+                       uint32_t n_in, const uint8_t *n, uint32_t count);
 
 /* One rule an operation: emits the gradients of its inputs. HD_OK, or the program's sticky code. */
 int32_t hd__grad_einsum(struct hd__grad *g);

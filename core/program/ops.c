@@ -42,7 +42,8 @@ static double flops_xent_head(const struct hd_program *p, const struct hd__instr
 /* Of all slots, the share that holds tokens. The output (or dw) of [b e # n] (or [e n m]) says n. */
 static double flops_grouped(const struct hd_program *p, const struct hd__instr *i)
 {
-    const struct hd__tensor *x = hd__tensor_const(p, i->in[0]), *w = hd__tensor_const(p, i->op == HD_OP_GROUPED ? i->in[1] : i->out[0]);
+    const struct hd__tensor *x = hd__tensor_const(p, i->in[0]),
+                            *w = hd__tensor_const(p, i->op == HD_OP_GROUPED ? i->in[1] : i->out[0]);
     double n = 2.0 * (double)hd__numel(p, x) * (i->attrs && i->attrs->share > 0 ? i->attrs->share : 1);
     for (int32_t d = 0; d < w->ndim; d++)
         if (hd__dim_index(x, w->dim[d]) < 0)

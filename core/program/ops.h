@@ -8,25 +8,34 @@
 struct hd__grad; /* autodiff.c */
 
 enum { HD__LINEAR_NONE = 0, HD__LINEAR_FIRST, HD__LINEAR_ONE, HD__LINEAR_ALL }; /* inputs through which P flows */
-enum { HD__CLASS_MODEL = 0, HD__CLASS_LOCAL, HD__CLASS_COLLECTIVE, HD__CLASS_P2P, HD__CLASS_STRUCTURE, HD__CLASS_UPDATE };
+enum {
+    HD__CLASS_MODEL = 0,
+    HD__CLASS_LOCAL,
+    HD__CLASS_COLLECTIVE,
+    HD__CLASS_P2P,
+    HD__CLASS_STRUCTURE,
+    HD__CLASS_UPDATE
+};
 
 #define HD__OP_ACCUMULATES 1 /* honours HD_ATTR_ACCUMULATE */
 #define HD__OP_IN_PLACE 2    /* output 0 may be the memory of input 0 */
 #define HD__OP_NEW_DIMS 4    /* outputs may have dims that no input has */
-#define HD__OP_TOKENWISE 8   /* input 0 is laid out as the token ids are first: what follows is larger, and would be moved instead */
+#define HD__OP_TOKENWISE \
+    8 /* input 0 is laid out as the token ids are first: what follows is larger, and would be moved instead */
 
 struct hd__op {
     const char *name;
-    const char *unsharded_letters;              /* letters of dims that may not be sharded */
-    const char *partial_letters[HD_MAX_OUT];   /* letters whose sharding makes this output P; "*": any that the output lacks */
-    uint8_t from[HD_MAX_OUT];       /* inputs that this output is made of, as a mask; 0: all */
-    const char *prefer;             /* ties between shardings go to the first of these */
-    const char *dtypes;             /* an output each: a = compute dtype, f = fixed (fp32), i = int32 */
-    int32_t (*gradient)(struct hd__grad *g); /* NULL: none flows */
+    const char *unsharded_letters; /* letters of dims that may not be sharded */
+    const char
+        *partial_letters[HD_MAX_OUT]; /* letters whose sharding makes this output P; "*": any that the output lacks */
+    uint8_t from[HD_MAX_OUT];         /* inputs that this output is made of, as a mask; 0: all */
+    const char *prefer;               /* ties between shardings go to the first of these */
+    const char *dtypes;               /* an output each: a = compute dtype, f = fixed (fp32), i = int32 */
+    int32_t (*gradient)(struct hd__grad *g);                                /* NULL: none flows */
     double (*flops)(const struct hd_program *p, const struct hd__instr *i); /* NULL: counted as 0 */
     uint8_t class, linear, redop, flags;
     int8_t n_in, n_out; /* -1: any */
-    uint16_t adds; /* outputs that HD_ATTR_ACCUMULATE adds to, as a mask; 0: all. The others are written */
+    uint16_t adds;      /* outputs that HD_ATTR_ACCUMULATE adds to, as a mask; 0: all. The others are written */
 };
 
 /* The row of an op; name is NULL where there is none. */

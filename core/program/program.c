@@ -94,7 +94,8 @@ hd_tensor hd__tensor_new(struct hd_program *p, const struct hd__tensor *tensor)
 
 uint32_t hd__buffer_new(struct hd_program *p, const char *name, int64_t bytes, uint8_t life)
 {
-    hd__push(&p->buffers, ((struct hd__buffer){.name = name, .bytes = bytes, .offset = -1, .life = life, .block = p->block}));
+    hd__push(&p->buffers,
+             ((struct hd__buffer){.name = name, .bytes = bytes, .offset = -1, .life = life, .block = p->block}));
     return p->buffers.count - 1;
 }
 
@@ -109,7 +110,8 @@ void hd__code_compact(hd__code *code)
 
 struct hd__instr hd__instr_new(struct hd_program *p, uint16_t op)
 {
-    return (struct hd__instr){.id = ++p->next_id, .op = op, .block = p->block, .phase = p->phase, .micro = -1, .peer = -1};
+    return (struct hd__instr){
+        .id = ++p->next_id, .op = op, .block = p->block, .phase = p->phase, .micro = -1, .peer = -1};
 }
 
 struct hd_attrs *hd__attrs_new(struct hd_program *p, const struct hd_attrs *from)
@@ -173,7 +175,8 @@ int64_t hd__global_numel(const struct hd_program *p, const struct hd__tensor *t)
     return n;
 }
 
-int64_t hd__global_start(const struct hd_program *p, const struct hd__tensor *t, int32_t i, const int32_t coord[HD_AXIS_COUNT])
+int64_t hd__global_start(const struct hd_program *p, const struct hd__tensor *t, int32_t i,
+                         const int32_t coord[HD_AXIS_COUNT])
 {
     int64_t part = 0;
     for (uint32_t s = t->placement.shard[i]; s; s >>= 4) {

@@ -95,7 +95,11 @@ static inline uint32_t hd__shard_pop(uint32_t shard)
 
 enum { HD__ROLE_ACT = 0, HD__ROLE_PARAM, HD__ROLE_GRAD, HD__ROLE_INPUT, HD__ROLE_FLAT, HD__ROLE_STATE };
 enum { HD__MARK_NONE = 0, HD__MARK_RESIDUAL, HD__MARK_TOKENS };
-enum { HD__LIFE_TEMP = 0, HD__LIFE_PERSISTENT, HD__LIFE_STEP }; /* STEP: from its first touch in a step until that ends */
+enum {
+    HD__LIFE_TEMP = 0,
+    HD__LIFE_PERSISTENT,
+    HD__LIFE_STEP
+}; /* STEP: from its first touch in a step until that ends */
 
 /* Memories. Compute and collectives use the first; the others hold what is persistent and are reached by copies only, on
  * streams of their own. Each has an arena. */
@@ -103,10 +107,10 @@ enum { HD__MEM_MAIN = 0, HD__MEM_HOST, HD__MEM_FILE, HD__MEM_COUNT };
 
 struct hd__buffer {
     const char *name;
-    int64_t bytes;   /* on one rank */
-    int64_t offset;  /* in the arena of its memory; -1 before memory_plan.c */
-    uint8_t life;    /* HD__LIFE_... */
-    uint8_t memory;  /* HD__MEM_... */
+    int64_t bytes;  /* on one rank */
+    int64_t offset; /* in the arena of its memory; -1 before memory_plan.c */
+    uint8_t life;   /* HD__LIFE_... */
+    uint8_t memory; /* HD__MEM_... */
     uint16_t block;
     uint32_t section; /* TEMP: the section that uses it; STEP: the first of a step that does */
     uint32_t paged;   /* begins and ends at a page: what is copied from and to a file */
@@ -117,7 +121,7 @@ struct hd__tensor {
     const char *name;
     uint8_t ndim, dtype, role, mark;
     uint16_t block;
-    uint8_t shard_view; /* a shard that lives inside the whole: its address is start(rank) elements into the view */
+    uint8_t shard_view;  /* a shard that lives inside the whole: its address is start(rank) elements into the view */
     uint8_t global_copy; /* the same on ranks that are apart, and so changed only where they come together */
     uint16_t dim[HD_MAX_DIMS]; /* ids into hd_program.dims */
     struct hd__placement placement;
@@ -125,10 +129,10 @@ struct hd__tensor {
     hd_tensor grad_of; /* the logical tensor whose gradient this is; 0 */
     uint32_t buffer;   /* 0: none yet */
     uint32_t param;    /* PARAM: index + 1 into hd_program.params */
-    uint32_t n_terms;     /* as many instructions add up to it: fuse.c; 0: one makes all of it */
+    uint32_t n_terms;  /* as many instructions add up to it: fuse.c; 0: one makes all of it */
     uint32_t reserved;
-    int64_t offset;    /* elements into the buffer */
-    uint64_t value_number;  /* what the model makes it: value_numbers.c; 0: nothing was said */
+    int64_t offset;        /* elements into the buffer */
+    uint64_t value_number; /* what the model makes it: value_numbers.c; 0: nothing was said */
 };
 
 /* ---- instructions */
@@ -139,8 +143,14 @@ enum { HD__PHASE_F = 0, HD__PHASE_R, HD__PHASE_B, HD__PHASE_W, HD__PHASE_O }; /*
  * into the main memory and out of it; from 16: one a pipeline peer, direction and phase (16 + 4 peer + 2 receives +
  * backward). Everything but 0 is asynchronous: it starts after every compute instruction
  * listed before it and is complete at its wait. */
-enum { HD__STREAM_COMPUTE = 0, HD__STREAM_AXIS = 1, HD__STREAM_WORLD = 8, HD__STREAM_IN = 9, HD__STREAM_OUT = 10,
-       HD__STREAM_PP = 16 };
+enum {
+    HD__STREAM_COMPUTE = 0,
+    HD__STREAM_AXIS = 1,
+    HD__STREAM_WORLD = 8,
+    HD__STREAM_IN = 9,
+    HD__STREAM_OUT = 10,
+    HD__STREAM_PP = 16
+};
 
 #define HD__FLAG_CONV 1    /* inserted by placement */
 #define HD__FLAG_GRADSUM 2 /* an add of gradient contributions: equal placements first */
@@ -170,20 +180,20 @@ typedef HD__ARRAY(struct hd__instr) hd__code;
 struct hd__code_section {
     const char *name; /* begin, micro, micro_last, update, eval, ... */
     hd__code code;
-    int32_t repeat; /* 0: not part of a step, run only when asked for */
-    uint32_t every; /* 0: every step; N: every N steps */
-    uint32_t sync_axes;  /* axes: ranks that were apart along them have the same parameters after it */
+    int32_t repeat;                   /* 0: not part of a step, run only when asked for */
+    uint32_t every;                   /* 0: every step; N: every N steps */
+    uint32_t sync_axes;               /* axes: ranks that were apart along them have the same parameters after it */
     uint64_t loss_value, sends_value; /* what it adds to the loss, and sends to other stages: value_numbers.c */
-    int64_t after, last; /* steps after `after`, and up to `last`; 0: from the first, to the end */
+    int64_t after, last;              /* steps after `after`, and up to `last`; 0: from the first, to the end */
 };
 
 /* ---- parameters, flat buffers */
 
 struct hd__param {
     hd_tensor tensor;
-    uint32_t unreduced_axes; /* axes on which its gradient accumulator is P: each must be summed over exactly once */
-    uint32_t stages;     /* mask of pp coordinates that use it */
-    uint32_t parts;      /* deterministic.c: 2: contributions of its two blocks are summed apart; 0: together */
+    uint32_t unreduced_axes;   /* axes on which its gradient accumulator is P: each must be summed over exactly once */
+    uint32_t stages;           /* mask of pp coordinates that use it */
+    uint32_t parts;            /* deterministic.c: 2: contributions of its two blocks are summed apart; 0: together */
     uint64_t gradient_value;   /* what it is in a step as verify.c walks it: value_numbers.c */
     struct hd_param_desc desc; /* strings in the program's arena */
 };
@@ -196,19 +206,20 @@ struct hd__flat {
     uint32_t axes;       /* the shards lie along these */
     uint32_t members;    /* pp coordinates that share it; 0: only this stage */
     uint32_t n_params;
-    uint32_t *params;  /* indexes into hd_program.params */
-    int64_t *offset;   /* of each, in elements */
-    int64_t count;     /* elements, padded to a multiple of the ways of axes */
-    hd_tensor full;   /* P: what compute reads */
-    hd_tensor master;  /* what the optimizer updates (whole, shard, or a window of whole) */
-    hd_tensor grad;    /* G: what compute accumulates into */
-    hd_tensor shard;   /* what the optimizer reads */
-    hd_tensor compute_copy;     /* a low-precision copy of the master that update writes; 0 if none */
-    hd_tensor global_copy;  /* where ranks are apart: what they have in common, which checkpoints call the model; 0 if none */
+    uint32_t *params;       /* indexes into hd_program.params */
+    int64_t *offset;        /* of each, in elements */
+    int64_t count;          /* elements, padded to a multiple of the ways of axes */
+    hd_tensor full;         /* P: what compute reads */
+    hd_tensor master;       /* what the optimizer updates (whole, shard, or a window of whole) */
+    hd_tensor grad;         /* G: what compute accumulates into */
+    hd_tensor shard;        /* what the optimizer reads */
+    hd_tensor compute_copy; /* a low-precision copy of the master that update writes; 0 if none */
+    hd_tensor
+        global_copy; /* where ranks are apart: what they have in common, which checkpoints call the model; 0 if none */
     hd_tensor state[4];
     uint32_t n_states;
-    uint32_t states_created;  /* strategy_api.c */
-    uint32_t state_memory; /* HD__MEM_... of the states */
+    uint32_t states_created; /* strategy_api.c */
+    uint32_t state_memory;   /* HD__MEM_... of the states */
 };
 
 /* A strategy's own state over a flat, which checkpoints keep: made of differences of parameters, or an average of them. */
@@ -234,7 +245,8 @@ struct hd__dim {
 /* ---- the program */
 
 struct hd__precision {
-    uint8_t compute, grad, reduce, master, optimizer, fixed; /* fixed: losses and statistics: fp32, or fp64 with compute fp64 */
+    uint8_t compute, grad, reduce, master, optimizer,
+        fixed; /* fixed: losses and statistics: fp32, or fp64 with compute fp64 */
     uint8_t reserved[2];
 };
 
@@ -268,9 +280,9 @@ struct hd_program {
     HD__ARRAY(struct hd__flat) flats;
     uint32_t next_id;
 
-    hd__code logical; /* forward, then backward, of one micro-batch */
-    uint32_t forward; /* how many of them are forward */
-    hd__code template; /* placed */
+    hd__code logical;              /* forward, then backward, of one micro-batch */
+    uint32_t forward;              /* how many of them are forward */
+    hd__code template;             /* placed */
     struct hd__pipeline *pipeline; /* NULL: no pipeline; set even with one stage if a strategy wants actions */
     HD__ARRAY(struct hd__code_section) sections;
 
@@ -278,22 +290,25 @@ struct hd_program {
     HD__ARRAY(hd_tensor) auxiliary;      /* logical: further scalars that are minimised */
     hd_tensor kept_logits; /* with keep_logits: the placed logits that the eval section leaves behind; else 0 */
     uint32_t keep_logits;
-    hd_tensor norm_digits;               /* deterministic.c: what norm2 is made of, HD_SUM_DIGITS numbers; 0: nothing */
-    hd_tensor loss_sum, norm2, hyper;    /* persistent: accumulated loss, squared gradient norm, see optimizer.h */
-    HD__ARRAY(hd_tensor) zero_init; /* strategies' own persistent tensors, which begin as zeros */
-    hd_tensor scale; /* persistent fp64 scalar that multiplies the gradient of the loss (loss scaling); 0: there is none */
+    hd_tensor norm_digits;            /* deterministic.c: what norm2 is made of, HD_SUM_DIGITS numbers; 0: nothing */
+    hd_tensor loss_sum, norm2, hyper; /* persistent: accumulated loss, squared gradient norm, see optimizer.h */
+    HD__ARRAY(hd_tensor) zero_init;   /* strategies' own persistent tensors, which begin as zeros */
+    hd_tensor
+        scale; /* persistent fp64 scalar that multiplies the gradient of the loss (loss scaling); 0: there is none */
 
     /* layout marks, set by strategies before placement */
-    uint32_t param_shard[128]; /* letter -> axes (as hd__placement.shard) for parameters */
+    uint32_t param_shard[128];   /* letter -> axes (as hd__placement.shard) for parameters */
     uint32_t mark_shard[3][128]; /* [HD__MARK_...][letter] */
 
-    uint32_t local_axes; /* axes along which parameters may differ from step to step: gradients are not summed over them */
+    uint32_t
+        local_axes; /* axes along which parameters may differ from step to step: gradients are not summed over them */
     HD__ARRAY(struct hd__strategy_state) strategy_states;
     HD__ARRAY(struct hd__offloaded) offloaded; /* offload.c */
-    const char *file_folder;             /* where the arena HD__MEM_FILE is made; NULL: none asked for */
+    const char *file_folder;                   /* where the arena HD__MEM_FILE is made; NULL: none asked for */
     uint32_t ring_axes; /* axes along which attention goes around a ring instead of moving heads */
 
-    uint32_t gather_deferred; /* staleness.c: between steps what the model reads may be older than the master weights: `restore` runs
+    uint32_t
+        gather_deferred; /* staleness.c: between steps what the model reads may be older than the master weights: `restore` runs
                               before an evaluation */
     uint32_t exact;     /* deterministic.c runs: micro-batch m of a rank is the m-th of its own piece of the batch */
     uint32_t adds_once; /* the device has HD_DEVICE_ADDS_ONCE, and gradients are not rounded to less than sums */
@@ -316,7 +331,7 @@ struct hd_program {
     uint16_t block;
     uint8_t phase;
     struct hd__pass *pass; /* strategy_api.c: edits of the strategy that runs */
-    int32_t failed; /* sticky code */
+    int32_t failed;        /* sticky code */
     struct hd_error error;
 };
 
@@ -324,7 +339,8 @@ struct hd_program {
 struct hd_program *hd__program_new(const struct hd__mesh *mesh, int32_t stage);
 void hd__program_free(struct hd_program *p);
 /* Records the first fault; always returns 0, so that builders can `return hd__program_fail(...)`. */
-uint32_t hd__program_fail(struct hd_program *p, int32_t code, const char *format, ...) __attribute__((format(printf, 3, 4)));
+uint32_t hd__program_fail(struct hd_program *p, int32_t code, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
 /* The same with HD_E_INVALID: what plug-ins call. */
 void hd__program_refuse(struct hd_program *p, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
@@ -333,7 +349,7 @@ uint16_t hd__dim_new(struct hd_program *p, const char *name, int64_t extent);
 uint16_t hd__block_id(struct hd_program *p, const char *name); /* makes it where it is new */
 hd_tensor hd__tensor_new(struct hd_program *p, const struct hd__tensor *tensor);
 uint32_t hd__buffer_new(struct hd_program *p, const char *name, int64_t bytes, uint8_t life);
-void hd__code_compact(hd__code *code); /* instructions whose op is 0 leave */
+void hd__code_compact(hd__code *code);                             /* instructions whose op is 0 leave */
 struct hd__instr hd__instr_new(struct hd_program *p, uint16_t op); /* a fresh id, block and phase of the builder */
 struct hd_attrs *hd__attrs_new(struct hd_program *p, const struct hd_attrs *from); /* a copy in the arena */
 
@@ -353,14 +369,15 @@ int32_t hd__dim_index(const struct hd__tensor *t, uint16_t dim);
 enum { HD__REPLICATED = 0, HD__PARTIAL = 0xffff };
 uint16_t hd__placement_on(const struct hd__tensor *t, int32_t axis);
 int64_t hd__local_extent(const struct hd_program *p, const struct hd__tensor *t, int32_t i); /* local extent of dim i */
-int64_t hd__numel(const struct hd_program *p, const struct hd__tensor *t);            /* local elements */
+int64_t hd__numel(const struct hd_program *p, const struct hd__tensor *t);                   /* local elements */
 int64_t hd__global_numel(const struct hd_program *p, const struct hd__tensor *t);
 /* Parts in which ring attention deals out the sequence in zig-zag; 0 where it lies in its own order. */
 int64_t hd__zigzag_parts(const struct hd_program *p);
 /* The position in the sequence of element `index` of dim s. */
 int64_t hd__sequence_position(const struct hd_program *p, int64_t index);
 /* Global index of local element 0 along dim i at a coordinate. */
-int64_t hd__global_start(const struct hd_program *p, const struct hd__tensor *t, int32_t i, const int32_t coord[HD_AXIS_COUNT]);
+int64_t hd__global_start(const struct hd_program *p, const struct hd__tensor *t, int32_t i,
+                         const int32_t coord[HD_AXIS_COUNT]);
 static inline int64_t hd__tensor_bytes(const struct hd_program *p, const struct hd__tensor *t)
 {
     return hd__numel(p, t) * (int64_t)hd_dtype_size(t->dtype);
@@ -382,8 +399,7 @@ struct hd__code_section *hd__program_section(struct hd_program *p, const char *n
 /* Is it part of step `step`, counted from 1? */
 static inline int hd__section_due(const struct hd__code_section *s, int64_t step)
 {
-    return s->repeat > 0 && (!s->every || step % s->every == 0) && step > s->after &&
-           (!s->last || step <= s->last);
+    return s->repeat > 0 && (!s->every || step % s->every == 0) && step > s->after && (!s->last || step <= s->last);
 }
 
 /* How often it is run in a step that all later ones are like, an Nth for what runs every N steps, 0 for what is then over; of a
@@ -406,8 +422,8 @@ int64_t hd__steady_step(const struct hd_program *p);
 /* ---- what all passes stand on */
 
 extern const struct hd_builder_api hd__builder_api; /* builder.c */
-hd_tensor hd__builder_emit(struct hd_program *p, uint16_t op, const struct hd_attrs *attrs, const hd_tensor *ins, uint32_t n_in,
-                   const char *out_dims, hd_tensor *outs);
+hd_tensor hd__builder_emit(struct hd_program *p, uint16_t op, const struct hd_attrs *attrs, const hd_tensor *ins,
+                           uint32_t n_in, const char *out_dims, hd_tensor *outs);
 static inline int hd__is_copy(const struct hd__instr *i)
 {
     return i->stream == HD__STREAM_IN || i->stream == HD__STREAM_OUT;
@@ -431,8 +447,8 @@ static inline int64_t hd__arena_total_bytes(const struct hd_program *p)
 
 /* lower_instr.c: lowers one instruction for the rank at `coord`. Operands are written to in[HD_MAX_IN], out[HD_MAX_OUT],
  * which desc points to. `arena` may be NULL: then all data pointers are NULL. */
-void hd__instr_lower(const struct hd_program *p, const struct hd__instr *i, const int32_t coord[HD_AXIS_COUNT], void *arena,
-              struct hd_instr_desc *desc, struct hd_operand *in, struct hd_operand *out);
+void hd__instr_lower(const struct hd_program *p, const struct hd__instr *i, const int32_t coord[HD_AXIS_COUNT],
+                     void *arena, struct hd_instr_desc *desc, struct hd_operand *in, struct hd_operand *out);
 /* Address of a tensor's first element for the rank at coord. */
 void *hd__tensor_address(const struct hd_program *p, hd_tensor t, const int32_t coord[HD_AXIS_COUNT], void *arena);
 

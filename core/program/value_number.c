@@ -87,7 +87,8 @@ static uint64_t output_value(const struct hd_program *p, const struct hd__instr 
     case HD_OP_PAD:
         return in[0];
     case HD_OP_FEED:
-        return hd__hash(hd__tensor_const(p, i->out[k])->name, strlen(hd__tensor_const(p, i->out[k])->name), mix(i->op, (uint64_t)i->micro));
+        return hd__hash(hd__tensor_const(p, i->out[k])->name, strlen(hd__tensor_const(p, i->out[k])->name),
+                        mix(i->op, (uint64_t)i->micro));
     case HD_OP_RECV:
         return mix(i->op, (uint64_t)i->tag << 32 | hd__stream_way(i) << 16 | (uint16_t)i->peer);
     case HD_OP_SPREAD:
@@ -127,7 +128,8 @@ int hd__value_number_reads_weight(const struct hd__value_numbers *m, const struc
 
 static uint64_t read_value(const struct hd__value_numbers *m, const struct hd__instr *i, uint32_t n)
 {
-    return hd__value_number_reads_weight(m, i, n) ? mix(OF_PARAM, hd__tensor_const(m->p, i->in[n])->param) : m->value[i->in[n]];
+    return hd__value_number_reads_weight(m, i, n) ? mix(OF_PARAM, hd__tensor_const(m->p, i->in[n])->param)
+                                                  : m->value[i->in[n]];
 }
 
 /* Values the outputs; gains: what each of them becomes, or gets added. */
@@ -165,7 +167,8 @@ static void pin_value(struct hd__value_numbers *m, hd_tensor t, uint64_t value)
 static void pin_flat(struct hd__value_numbers *m, uint32_t n)
 {
     const struct hd__flat *f = &m->p->flats.at[n];
-    const hd_tensor weights[] = {f->master, f->compute_copy, f->global_copy, f->full}; /* whole last: a master may lie inside */
+    const hd_tensor weights[] = {f->master, f->compute_copy, f->global_copy,
+                                 f->full}; /* whole last: a master may lie inside */
     for (uint32_t k = 0; k < HD__COUNT(weights); k++)
         pin_value(m, weights[k], hd__value_number_of_flat(n, 0));
     for (uint32_t s = 0; s < f->n_states; s++)
@@ -219,7 +222,8 @@ static void annotate(struct hd__value_numbers *m, struct hd_program *p, struct h
             uint32_t param = hd__tensor_const(p, i->out[k])->param;
             if (param && i->op == HD_OP_ACCUM)
                 p->params.at[param - 1].gradient_value += walks * contribution[k];
-            else if (hd__tensor_const(p, i->out[k])->role == HD__ROLE_ACT || hd__tensor_const(p, i->out[k])->role == HD__ROLE_INPUT)
+            else if (hd__tensor_const(p, i->out[k])->role == HD__ROLE_ACT ||
+                     hd__tensor_const(p, i->out[k])->role == HD__ROLE_INPUT)
                 hd__tensor_at(p, i->out[k])->value_number = m->value[i->out[k]];
             if (i->op == HD_OP_ACCUM && i->out[k] == p->loss_sum)
                 s->loss_value += contribution[k];

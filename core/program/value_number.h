@@ -6,20 +6,21 @@
 
 struct hd__value_numbers {
     const struct hd_program *p;
-    uint64_t *value;     /* by tensor */
-    uint64_t *pinned;      /* by tensor: of weights and states of flats, whose value no update changes; 0: none of them */
-    uint64_t *buffer_value;     /* by buffer: the value of what was written there last */
-    int64_t *buffer_offset;     /* by buffer: at which element of it that begins */
-    uint32_t *flat_of;   /* by parameter: index + 1 */
-    uint32_t *shard_of;  /* by tensor: hd__flats_by_shard */
-    uint64_t sends_value;      /* of this section: values of messages add up */
+    uint64_t *value;  /* by tensor */
+    uint64_t *pinned; /* by tensor: of weights and states of flats, whose value no update changes; 0: none of them */
+    uint64_t *buffer_value; /* by buffer: the value of what was written there last */
+    int64_t *buffer_offset; /* by buffer: at which element of it that begins */
+    uint32_t *flat_of;      /* by parameter: index + 1 */
+    uint32_t *shard_of;     /* by tensor: hd__flats_by_shard */
+    uint64_t sends_value;   /* of this section: values of messages add up */
 };
 
 /* Before anything is walked: weights and states of flats have values. Caller destroys. */
 struct hd__value_numbers *hd__value_numbers_create(const struct hd_program *p);
 void hd__value_numbers_destroy(struct hd__value_numbers *m);
 /* Walks one instruction: values its outputs. gains: what each of them becomes, or gets added. */
-void hd__value_number_outputs(struct hd__value_numbers *m, const struct hd__instr *i, uint64_t contribution[HD_MAX_OUT]);
+void hd__value_number_outputs(struct hd__value_numbers *m, const struct hd__instr *i,
+                              uint64_t contribution[HD_MAX_OUT]);
 /* Is input n a parameter? */
 int hd__value_number_reads_weight(const struct hd__value_numbers *m, const struct hd__instr *i, uint32_t n);
 /* Of flat `flat`: part 0: its weights, in whatever precision; 1 and up: its states. */

@@ -106,14 +106,15 @@ static int is_strategy_state(const struct hd_program *p, uint32_t buffer)
 }
 
 /* One piece of what is there gets more: both must owe the same. */
-static void add_to_interval(const struct hd__verify_grads *o, struct hd__verify_diags *f, struct hd__verify_interval *has, const struct hd__verify_interval *x)
+static void add_to_interval(const struct hd__verify_grads *o, struct hd__verify_diags *f,
+                            struct hd__verify_interval *has, const struct hd__verify_interval *x)
 {
     char first[64], then[64];
     if (has->form != HD__INTERVAL_ZERO && has->unreduced_axes != x->unreduced_axes) {
         hd__axes_text(has->unreduced_axes, first);
         hd__axes_text(x->unreduced_axes, then);
         hd__verify_diag(f, "%s is added to after a part of its reduction: the sum so far owes [%s], this owes [%s]",
-                  hd__verify_grad_name(o, x->param), first, then);
+                        hd__verify_grad_name(o, x->param), first, then);
     }
     struct hd__verify_interval sum = *x;
     sum.lo = has->lo;
@@ -122,7 +123,8 @@ static void add_to_interval(const struct hd__verify_grads *o, struct hd__verify_
     *has = sum;
 }
 
-void hd__verify_interval_add(struct hd__verify_grads *o, struct hd__verify_diags *f, hd_tensor to, struct hd__verify_interval x)
+void hd__verify_interval_add(struct hd__verify_grads *o, struct hd__verify_diags *f, hd_tensor to,
+                             struct hd__verify_interval x)
 {
     hd__verify_intervals *l = hd__verify_intervals_of(o, to, 1);
     uint32_t n;
@@ -136,6 +138,7 @@ void hd__verify_interval_add(struct hd__verify_grads *o, struct hd__verify_diags
     if (at >= x.hi)
         return;
     if (!is_strategy_state(o->p, hd__tensor_const(o->p, to)->buffer))
-        hd__verify_diag(f, "%s is added to what was there before: nothing has cleared it", hd__verify_grad_name(o, x.param));
+        hd__verify_diag(f, "%s is added to what was there before: nothing has cleared it",
+                        hd__verify_grad_name(o, x.param));
     hd__verify_interval_set(l, x);
 }

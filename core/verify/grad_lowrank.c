@@ -46,10 +46,13 @@ void hd__verify_lowrank_multiply(struct hd__verify_grads *o, struct hd__verify_d
     x = *a;
     x.form = a->form == HD__INTERVAL_ORTHOGONAL ? HD__INTERVAL_GRADIENT : HD__INTERVAL_PROJECTED;
     if (a->form == HD__INTERVAL_ORTHOGONAL && (!b || b->form != HD__INTERVAL_PROJECTED || b->param != a->param))
-        hd__verify_diag(f, "%s is not what was projected onto these directions", hd__tensor_const(o->p, i->in[1])->name);
+        hd__verify_diag(f, "%s is not what was projected onto these directions",
+                        hd__tensor_const(o->p, i->in[1])->name);
     if (a->form == HD__INTERVAL_PROJECTED ||
-        (a->form == HD__INTERVAL_GRADIENT && (!b || b->form != HD__INTERVAL_ORTHOGONAL || (b->param != a->param && b->param != HD__INTERVAL_NO_PARAM))))
-        hd__verify_diag(f, "%s is no product of a gradient with directions of its own", hd__tensor_const(o->p, i->out[0])->name);
+        (a->form == HD__INTERVAL_GRADIENT &&
+         (!b || b->form != HD__INTERVAL_ORTHOGONAL || (b->param != a->param && b->param != HD__INTERVAL_NO_PARAM))))
+        hd__verify_diag(f, "%s is no product of a gradient with directions of its own",
+                        hd__tensor_const(o->p, i->out[0])->name);
     if (a->form == HD__INTERVAL_ORTHOGONAL && b)
         x.unreduced_axes = b->unreduced_axes;
     x.lo = r.lo;
@@ -101,7 +104,8 @@ void hd__verify_lowrank_check_state(struct hd__verify_grads *o, struct hd__verif
         for (uint32_t k = 0; l && k < l->count; k++)
             if (l->at[k].form == HD__INTERVAL_GRADIENT) {
                 hd__verify_diag(f, "%s still has the gradient of %s: what travelled was not taken away",
-                          hd__tensor_const(o->p, o->p->zero_init.at[n])->name, hd__verify_grad_name(o, l->at[k].param));
+                                hd__tensor_const(o->p, o->p->zero_init.at[n])->name,
+                                hd__verify_grad_name(o, l->at[k].param));
                 return;
             }
     }

@@ -19,13 +19,18 @@ static void contribute(struct hd__verify_grads *o, struct hd__verify_diags *f, c
     hd_tensor out = i->out[k];
     uint32_t param = hd__tensor_const(o->p, out)->param - 1;
     struct hd__verify_range r = hd__verify_range_of(o->p, out);
-    struct hd__verify_interval x = {.lo = r.lo, .hi = r.hi, .param = param, .unreduced_axes = initial_unreduced(o->p, &o->p->params.at[param]), .value = f->contribution[k]};
-    if (i->op == HD_OP_ACCUM && hd__tensor_const(o->p, i->in[0])->placement.partial != o->p->params.at[param].unreduced_axes) {
+    struct hd__verify_interval x = {.lo = r.lo,
+                                    .hi = r.hi,
+                                    .param = param,
+                                    .unreduced_axes = initial_unreduced(o->p, &o->p->params.at[param]),
+                                    .value = f->contribution[k]};
+    if (i->op == HD_OP_ACCUM &&
+        hd__tensor_const(o->p, i->in[0])->placement.partial != o->p->params.at[param].unreduced_axes) {
         char has[64], owes[64];
         hd__axes_text(hd__tensor_const(o->p, i->in[0])->placement.partial, has);
         hd__axes_text(o->p->params.at[param].unreduced_axes, owes);
         hd__verify_diag(f, "the contribution to %s is partial over [%s], its obligation is [%s]",
-                  hd__tensor_const(o->p, o->p->params.at[param].tensor)->name, has, owes);
+                        hd__tensor_const(o->p, o->p->params.at[param].tensor)->name, has, owes);
     }
     if (hd__reads_output(i, k))
         hd__verify_interval_add(o, f, out, x);
@@ -43,14 +48,13 @@ static uint32_t axes_summed(const struct hd__instr *i, const struct hd__verify_i
 
 /* What a reduction leaves of what x owes. */
 static uint32_t axes_left(struct hd__verify_grads *o, struct hd__verify_diags *f, const struct hd__instr *i,
-                        const struct hd__verify_interval *x)
+                          const struct hd__verify_interval *x)
 {
     uint32_t axes = x->form == HD__INTERVAL_ZERO ? 0 : axes_summed(i, x);
     char twice[64];
     if (axes & ~x->unreduced_axes) {
         hd__axes_text(axes & ~x->unreduced_axes, twice);
-        hd__verify_diag(f, "%s is summed twice over %s", hd__verify_grad_name(o, x->param),
-                  twice);
+        hd__verify_diag(f, "%s is summed twice over %s", hd__verify_grad_name(o, x->param), twice);
     }
     return x->unreduced_axes & ~axes;
 }
@@ -93,7 +97,8 @@ static void move_intervals(struct hd__verify_grads *o, struct hd__verify_diags *
 }
 
 /* What is wrong with the piece that the optimizer finds where a parameter's gradient should be; NULL is no piece. */
-static void report_gradient(const struct hd__verify_grads *o, struct hd__verify_diags *f, const struct hd__param *param, const struct hd__verify_interval *x)
+static void report_gradient(const struct hd__verify_grads *o, struct hd__verify_diags *f, const struct hd__param *param,
+                            const struct hd__verify_interval *x)
 {
     const char *name = hd__tensor_const(o->p, param->tensor)->name;
     char axes[64];
@@ -103,7 +108,9 @@ static void report_gradient(const struct hd__verify_grads *o, struct hd__verify_
         hd__axes_text(x->unreduced_axes, axes);
         hd__verify_diag(f, "%s still owes a sum over %s", name, axes);
     } else {
-        hd__verify_diag(f, "the gradient of %s is not the sum that its micro-batches make: a term is missing, doubled or another", name);
+        hd__verify_diag(
+            f, "the gradient of %s is not the sum that its micro-batches make: a term is missing, doubled or another",
+            name);
     }
 }
 
@@ -116,8 +123,10 @@ static void check_update(struct hd__verify_grads *o, struct hd__verify_diags *f,
     for (uint32_t k = 0; k < flat->n_params; k++) {
         const struct hd__param *param = &o->p->params.at[flat->params[k]];
         int64_t at = base + flat->offset[k], end = at + hd__numel(o->p, hd__tensor_const(o->p, param->tensor));
-        const struct hd__verify_interval *x = l && l->count ? l->at + hd__verify_interval_find(l, at) : NULL, *past = x ? l->at + l->count : NULL;
-        while (at < end && x < past && x->lo <= at && x->form != HD__INTERVAL_ZERO && !x->unreduced_axes && x->value == param->gradient_value)
+        const struct hd__verify_interval *x = l && l->count ? l->at + hd__verify_interval_find(l, at) : NULL,
+                                         *past = x ? l->at + l->count : NULL;
+        while (at < end && x < past && x->lo <= at && x->form != HD__INTERVAL_ZERO && !x->unreduced_axes &&
+               x->value == param->gradient_value)
             at = x++->hi;
         if (at < end)
             report_gradient(o, f, param, x < past && x->lo <= at ? x : NULL);
@@ -130,7 +139,8 @@ static void visit(void *state, struct hd__verify_diags *f, const struct hd__inst
     if (i->op == HD_OP_FILL0) {
         struct hd__verify_range r = hd__verify_range_of(o->p, i->out[0]);
         hd__verify_interval_set(hd__verify_intervals_of(o, i->out[0], 1),
-                     (struct hd__verify_interval){.lo = r.lo, .hi = r.hi, .param = HD__INTERVAL_NO_PARAM, .form = HD__INTERVAL_ZERO});
+                                (struct hd__verify_interval){
+                                    .lo = r.lo, .hi = r.hi, .param = HD__INTERVAL_NO_PARAM, .form = HD__INTERVAL_ZERO});
         return;
     }
     if (i->op == HD_OP_RELEASE) {
@@ -160,4 +170,5 @@ static void visit(void *state, struct hd__verify_diags *f, const struct hd__inst
             move_intervals(o, f, i);
 }
 
-const struct hd__verify_analysis hd__verify_grad_reduce = {.create = hd__verify_grads_create, .destroy = hd__verify_grads_destroy, .visit = visit};
+const struct hd__verify_analysis hd__verify_grad_reduce = {
+    .create = hd__verify_grads_create, .destroy = hd__verify_grads_destroy, .visit = visit};

@@ -10,8 +10,8 @@ struct hd__verify_interval {
     uint32_t param; /* index into hd_program.params */
     uint32_t unreduced_axes;
     uint32_t decode_axes; /* codes: axes whose members' parts are here, to be summed when they are decoded */
-    uint32_t form;    /* HD__INTERVAL_GRADIENT, ... */
-    uint64_t value;   /* of a step, all micro-batches: value_numbers.c */
+    uint32_t form;        /* HD__INTERVAL_GRADIENT, ... */
+    uint64_t value;       /* of a step, all micro-batches: value_numbers.c */
 };
 
 #define HD__INTERVAL_NO_PARAM UINT32_MAX /* directions that nothing was projected onto yet */
@@ -41,14 +41,16 @@ hd__verify_intervals *hd__verify_intervals_of(struct hd__verify_grads *o, hd_ten
 /* Elements of the whole flat buffer that a tensor stands for. */
 struct hd__verify_range hd__verify_range_of(const struct hd_program *p, hd_tensor id);
 uint32_t hd__verify_interval_find(const hd__verify_intervals *l, int64_t lo); /* the first that ends behind lo */
-void hd__verify_interval_split(hd__verify_intervals *l, int64_t at); /* no piece crosses `at` afterwards */
+void hd__verify_interval_split(hd__verify_intervals *l, int64_t at);          /* no piece crosses `at` afterwards */
 void hd__verify_interval_erase(hd__verify_intervals *l, struct hd__verify_range r);
 void hd__verify_interval_set(hd__verify_intervals *l, struct hd__verify_interval x);
 /* Adding to what is in this tensor's memory: both must owe the same. */
-void hd__verify_interval_add(struct hd__verify_grads *o, struct hd__verify_diags *f, hd_tensor to, struct hd__verify_interval x);
+void hd__verify_interval_add(struct hd__verify_grads *o, struct hd__verify_diags *f, hd_tensor to,
+                             struct hd__verify_interval x);
 
 /* ---- grad_lowrank.c: one instruction each; then what is left when the optimizer reads */
-void hd__verify_lowrank_orthogonalise(struct hd__verify_grads *o, struct hd__verify_diags *f, const struct hd__instr *i);
+void hd__verify_lowrank_orthogonalise(struct hd__verify_grads *o, struct hd__verify_diags *f,
+                                      const struct hd__instr *i);
 void hd__verify_lowrank_multiply(struct hd__verify_grads *o, struct hd__verify_diags *f, const struct hd__instr *i);
 void hd__verify_lowrank_blend(struct hd__verify_grads *o, struct hd__verify_diags *f, const struct hd__instr *i);
 void hd__verify_lowrank_check_state(struct hd__verify_grads *o, struct hd__verify_diags *f);

@@ -34,8 +34,8 @@ static void insert_alive(alive_set *s, struct hd__verify_diags *f, struct alive 
                                                                      : NULL;
     if (meets)
         hd__verify_diag(f, "the memory of %s, [%lld, %lld), is also that of %s, [%lld, %lld), which is alive",
-                  b[x.buffer].name, (long long)x.lo, (long long)x.hi, b[meets->buffer].name,
-                  (long long)meets->lo, (long long)meets->hi);
+                        b[x.buffer].name, (long long)x.lo, (long long)x.hi, b[meets->buffer].name, (long long)meets->lo,
+                        (long long)meets->hi);
     hd__push(s, x);
     memmove(s->at + at + 1, s->at + at, (s->count - 1 - at) * sizeof *s->at);
     s->at[at] = x;
@@ -57,13 +57,14 @@ static void begin_life(alive_set *s, struct hd__verify_diags *f, uint32_t buffer
     const struct hd__buffer *b = &f->p->buffers.at[buffer];
     if (b->offset < f->p->persistent_bytes || b->offset + b->bytes > f->p->arena_bytes)
         hd__verify_diag(f, "%s lies at [%lld, %lld), outside the temporary part of the arena", b->name,
-                  (long long)b->offset, (long long)(b->offset + b->bytes));
+                        (long long)b->offset, (long long)(b->offset + b->bytes));
     else
         insert_alive(s, f, (struct alive){b->offset, b->offset + b->bytes, buffer});
 }
 
 /* What lives for a step is alive from its first touch to the step's end; where its section is repeated, all the time. */
-static void begin_carried(alive_set *set, struct hd__verify_diags *f, const struct hd__code_section *section, const uint32_t *last, uint8_t *carried)
+static void begin_carried(alive_set *set, struct hd__verify_diags *f, const struct hd__code_section *section,
+                          const uint32_t *last, uint8_t *carried)
 {
     const struct hd_program *p = f->p;
     f->position = 0;
@@ -75,7 +76,8 @@ static void begin_carried(alive_set *set, struct hd__verify_diags *f, const stru
     }
 }
 
-void hd__verify_memory_overlap(struct hd__verify_diags *f, const struct hd__code_section *section, const uint32_t *position, uint8_t *carried)
+void hd__verify_memory_overlap(struct hd__verify_diags *f, const struct hd__code_section *section,
+                               const uint32_t *position, uint8_t *carried)
 {
     const struct hd_program *p = f->p;
     const hd__code *code = &section->code;

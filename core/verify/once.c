@@ -6,7 +6,7 @@
 
 #include "core/verify/verify.h"
 
-struct norm_term {            /* of the norm: one parameter's */
+struct norm_term {       /* of the norm: one parameter's */
     uint32_t param, cut; /* axes along which it lies in pieces */
     double weight;
 };
@@ -17,11 +17,11 @@ struct once {
     uint32_t *updates; /* by flat: in this step */
     HD__ARRAY(struct norm_term) norm_terms;
     uint32_t loss_unreduced, norm_summed; /* axes */
-    uint64_t loss;                   /* what this section adds to it */
+    uint64_t loss;                        /* what this section adds to it */
     int32_t loss_cleared, norm_cleared;
     int32_t norm_added, norm_checked; /* norm2 is made of all digits; what it is now was looked at */
-    uint32_t *main_copy_of;                /* by tensor: index + 1 into p->staged of the twin that it is */
-    uint8_t *dirty;                /* by index into p->staged: computed in, and not written back */
+    uint32_t *main_copy_of;           /* by tensor: index + 1 into p->staged of the twin that it is */
+    uint8_t *dirty;                   /* by index into p->staged: computed in, and not written back */
 };
 
 static uint32_t stages_bit(const struct hd_program *p)
@@ -123,13 +123,15 @@ static void check_norm(const struct once *s, struct hd__verify_diags *f, uint32_
         const struct norm_term *x = &s->norm_terms.at[k];
         times[x->param] += x->weight * ways(p, axes) / ways(p, x->cut);
         if (x->cut & ~axes)
-            hd__verify_diag(f, "of %s only a rank's own piece counts in the gradient norm", hd__tensor_const(p, p->params.at[x->param].tensor)->name);
+            hd__verify_diag(f, "of %s only a rank's own piece counts in the gradient norm",
+                            hd__tensor_const(p, p->params.at[x->param].tensor)->name);
     }
     for (uint32_t n = 0; n < p->flats.count; n++)
         for (uint32_t k = 0; k < p->flats.at[n].n_params && f->count == before; k++) {
             uint32_t param = p->flats.at[n].params[k];
             if (!(fabs(times[param] - 1) < 1e-9))
-                hd__verify_diag(f, "%s counts %g times in the gradient norm", hd__tensor_const(p, p->params.at[param].tensor)->name, times[param]);
+                hd__verify_diag(f, "%s counts %g times in the gradient norm",
+                                hd__tensor_const(p, p->params.at[param].tensor)->name, times[param]);
         }
     free(times);
 }
@@ -219,7 +221,8 @@ static void check_written_back(struct once *s, struct hd__verify_diags *f)
 {
     for (uint32_t n = 0; n < s->p->offloaded.count; n++)
         if (s->dirty[n]) {
-            hd__verify_diag(f, "%s is changed and not written back", hd__tensor_const(s->p, s->p->offloaded.at[n].home)->name);
+            hd__verify_diag(f, "%s is changed and not written back",
+                            hd__tensor_const(s->p, s->p->offloaded.at[n].home)->name);
             s->dirty[n] = 0;
         }
 }
@@ -231,7 +234,8 @@ static void visit(void *state, struct hd__verify_diags *f, const struct hd__inst
         visit_loss(s, f, i);
     if (i->n_out && i->out[0] == norm_sum(s->p))
         visit_norm(s, f, i);
-    if (i->op == HD_OP_TOTAL && i->out[0] == s->p->norm2 && i->in[0] == s->p->norm_digits && i->attrs && i->attrs->scale == 1)
+    if (i->op == HD_OP_TOTAL && i->out[0] == s->p->norm2 && i->in[0] == s->p->norm_digits && i->attrs &&
+        i->attrs->scale == 1)
         s->norm_added = 1, s->norm_checked = 0;
     if (hd__op(i->op)->class == HD__CLASS_UPDATE)
         visit_update(s, f, i);
@@ -255,7 +259,8 @@ static void section_end(void *state, struct hd__verify_diags *f)
     struct once *s = state;
     char axes[64];
     if (s->loss != f->section->loss_value)
-        hd__verify_diag(f, "the loss is not the sum that its micro-batches make: a term is missing, doubled or another");
+        hd__verify_diag(f,
+                        "the loss is not the sum that its micro-batches make: a term is missing, doubled or another");
     if ((!strcmp(f->section->name, "update") || !strcmp(f->section->name, "eval_end")) && s->loss_unreduced) {
         hd__axes_text(s->loss_unreduced, axes);
         hd__verify_diag(f, "the loss still owes a sum over %s", axes);
@@ -265,4 +270,5 @@ static void section_end(void *state, struct hd__verify_diags *f)
     check_written_back(s, f);
 }
 
-const struct hd__verify_analysis hd__verify_once = {.create = create, .destroy = destroy, .section_begin = section_begin, .visit = visit, .section_end = section_end};
+const struct hd__verify_analysis hd__verify_once = {
+    .create = create, .destroy = destroy, .section_begin = section_begin, .visit = visit, .section_end = section_end};

@@ -12,15 +12,18 @@ static const char *at_text(const struct hd_program *p, uint16_t at)
 }
 
 /* "x partial, w replicated -> y k" on one axis. */
-static void describe(const struct hd_program *p, const struct hd__instr *i, const struct hd__tensor *const *outs, int32_t axis,
-                     char out[256])
+static void describe(const struct hd_program *p, const struct hd__instr *i, const struct hd__tensor *const *outs,
+                     int32_t axis, char out[256])
 {
     size_t n = 0;
     out[0] = 0;
     for (uint32_t k = 0; k < (uint32_t)i->n_in + i->n_out && n < 256; k++) {
         const struct hd__tensor *t = k < i->n_in ? hd__tensor_const(p, i->in[k]) : outs[k - i->n_in];
-        n += (size_t)snprintf(out + n, 256 - n, "%s%s %s", k == i->n_in ? " -> " : k ? ", " : "", t->name,
-                              at_text(p, hd__placement_on(t, axis)));
+        n += (size_t)snprintf(out + n, 256 - n, "%s%s %s",
+                              k == i->n_in ? " -> "
+                              : k          ? ", "
+                                           : "",
+                              t->name, at_text(p, hd__placement_on(t, axis)));
     }
 }
 
@@ -29,7 +32,8 @@ static int same_order(const struct hd__tensor *a, const struct hd__tensor *b)
 {
     for (int32_t d = 0; d < a->ndim; d++) {
         int32_t k = hd__dim_index(b, a->dim[d]);
-        if (k >= 0 && hd__shard_mask(a->placement.shard[d]) == hd__shard_mask(b->placement.shard[k]) && a->placement.shard[d] != b->placement.shard[k])
+        if (k >= 0 && hd__shard_mask(a->placement.shard[d]) == hd__shard_mask(b->placement.shard[k]) &&
+            a->placement.shard[d] != b->placement.shard[k])
             return 0;
     }
     return 1;
@@ -50,10 +54,11 @@ static void check_even(struct hd__verify_diags *f, const struct hd__instr *i)
     for (uint32_t k = 0; k < i->n_out; k++) {
         const struct hd__tensor *t = hd__tensor_const(f->p, i->out[k]);
         for (int32_t d = 0; d < t->ndim; d++) {
-            int64_t ways = hd__mesh_ways(&f->p->mesh, hd__shard_mask(t->placement.shard[d])), extent = f->p->dims.at[t->dim[d]].extent;
+            int64_t ways = hd__mesh_ways(&f->p->mesh, hd__shard_mask(t->placement.shard[d])),
+                    extent = f->p->dims.at[t->dim[d]].extent;
             if (extent % ways)
                 hd__verify_diag(f, "%s cannot be cut %lld ways along %s, which has %lld", t->name, (long long)ways,
-                          f->p->dims.at[t->dim[d]].name, (long long)extent);
+                                f->p->dims.at[t->dim[d]].name, (long long)extent);
         }
     }
 }
@@ -88,8 +93,8 @@ static const struct conversion {
     uint16_t op;
     uint8_t from, to;
 } conversions[] = {
-    {HD_OP_ALL_GATHER, S, R}, {HD_OP_ALL_TO_ALL, S, S}, {HD_OP_PAD, S, P},   {HD_OP_ALL_REDUCE, P, R},
-    {HD_OP_REDUCE_SCATTER, P, S}, {HD_OP_SLICE, R, S}, {HD_OP_MASK, R, P},
+    {HD_OP_ALL_GATHER, S, R},     {HD_OP_ALL_TO_ALL, S, S}, {HD_OP_PAD, S, P},  {HD_OP_ALL_REDUCE, P, R},
+    {HD_OP_REDUCE_SCATTER, P, S}, {HD_OP_SLICE, R, S},      {HD_OP_MASK, R, P},
 };
 
 /* How a tensor must lie on the axes of its conversion: S means along `dim`, minor-most. */
@@ -115,8 +120,9 @@ static void check_conversion(struct hd__verify_diags *f, const struct hd__instr 
             c = &conversions[k];
     for (int32_t a = 0; a < HD_AXIS_COUNT; a++)
         if ((live & ~i->axes & HD_AXIS_BIT(a)) && hd__placement_on(in, a) != hd__placement_on(out, a))
-            hd__verify_diag(f, "%s is %s on %s, %s is %s: the conversion is not over %s", in->name, at_text(f->p, hd__placement_on(in, a)),
-                      hd__axis_name(a), out->name, at_text(f->p, hd__placement_on(out, a)), hd__axis_name(a));
+            hd__verify_diag(f, "%s is %s on %s, %s is %s: the conversion is not over %s", in->name,
+                            at_text(f->p, hd__placement_on(in, a)), hd__axis_name(a), out->name,
+                            at_text(f->p, hd__placement_on(out, a)), hd__axis_name(a));
     if (c && !is_placed(in, i->axes, c->from, i->from))
         hd__verify_diag(f, "%s is not placed as the input of this conversion", in->name);
     if (c && !is_placed(out, i->axes, c->to, i->to))
@@ -137,7 +143,8 @@ static void check_blend(struct hd__verify_diags *f, const struct hd__instr *i)
             hd__verify_diag(f, "%s and %s are not the same pieces of one thing", in->name, out->name);
     }
     if (i->n_in > 4 || !i->attrs || i->attrs->n_table != i->n_in)
-        hd__verify_diag(f, "a blend of %u tensors has %llu factors", i->n_in, (unsigned long long)(i->attrs ? i->attrs->n_table : 0));
+        hd__verify_diag(f, "a blend of %u tensors has %llu factors", i->n_in,
+                        (unsigned long long)(i->attrs ? i->attrs->n_table : 0));
 }
 
 static void check_same_placement(struct hd__verify_diags *f, const struct hd__instr *i)
@@ -146,7 +153,8 @@ static void check_same_placement(struct hd__verify_diags *f, const struct hd__in
         const struct hd__tensor *in = hd__tensor_const(f->p, i->in[0]), *out = hd__tensor_const(f->p, i->out[n]);
         for (int32_t d = 0; d < in->ndim && d < out->ndim; d++)
             if (in->dim[d] == out->dim[d] && in->placement.shard[d] != out->placement.shard[d])
-                hd__verify_diag(f, "%s and %s hold other pieces of %s", in->name, out->name, f->p->dims.at[in->dim[d]].name);
+                hd__verify_diag(f, "%s and %s hold other pieces of %s", in->name, out->name,
+                                f->p->dims.at[in->dim[d]].name);
     }
 }
 

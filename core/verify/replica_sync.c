@@ -21,12 +21,13 @@ struct sync_value {
 
 struct replica_sync {
     const struct hd_program *p;
-    struct sync_value *value_of;             /* by tensor */
-    uint8_t *is_global_copy;              /* by buffer: something lies there that ranks have in common */
-    HD__ARRAY(hd_tensor) must_match; /* what must be equal behind the section: parameters and averages of them, then what else is kept */
-    uint32_t n_params;          /* of them */
-    uint32_t sync_axes;                /* of the section */
-    int active;                    /* this section: it brings ranks together, or is a strategy's own where they are not apart */
+    struct sync_value *value_of; /* by tensor */
+    uint8_t *is_global_copy;     /* by buffer: something lies there that ranks have in common */
+    HD__ARRAY(hd_tensor)
+    must_match; /* what must be equal behind the section: parameters and averages of them, then what else is kept */
+    uint32_t n_params;  /* of them */
+    uint32_t sync_axes; /* of the section */
+    int active;         /* this section: it brings ranks together, or is a strategy's own where they are not apart */
 };
 
 static void require_match(struct replica_sync *g, hd_tensor t)
@@ -104,16 +105,18 @@ static void diag_axes(struct replica_sync *g, struct hd__verify_diags *f, hd_ten
     hd__verify_diag(f, "%s %s %s", name_of(g, t), what, text);
 }
 
-static struct sync_value begin_mean(struct replica_sync *g, struct hd__verify_diags *f, const struct hd__instr *i, struct sync_value v)
+static struct sync_value begin_mean(struct replica_sync *g, struct hd__verify_diags *f, const struct hd__instr *i,
+                                    struct sync_value v)
 {
     if (i->axes & ~g->p->local_axes)
         diag_axes(g, f, i->out[0],
-                   "is a share of a mean over an axis on which ranks are not apart:", i->axes & ~g->p->local_axes);
+                  "is a share of a mean over an axis on which ranks are not apart:", i->axes & ~g->p->local_axes);
     v.unreduced_axes = i->axes;
     return v;
 }
 
-static struct sync_value reduce_mean(struct replica_sync *g, struct hd__verify_diags *f, const struct hd__instr *i, struct sync_value v)
+static struct sync_value reduce_mean(struct replica_sync *g, struct hd__verify_diags *f, const struct hd__instr *i,
+                                     struct sync_value v)
 {
     if (i->axes & ~v.unreduced_axes)
         diag_axes(g, f, i->in[0], "is summed, but it is no share of a mean over", i->axes & ~v.unreduced_axes);
@@ -181,8 +184,12 @@ static void visit(void *state, struct hd__verify_diags *f, const struct hd__inst
     }
     for (uint32_t k = 0; k < i->n_out; k++)
         if (g->is_global_copy[hd__tensor_const(g->p, i->out[k])->buffer])
-            hd__verify_diag(f, g->p->local_axes ? "%s is common to ranks that are apart: only the section that brings them together writes it"
-                                     : "%s is what a strategy keeps: only a section of its own writes it", name_of(g, i->out[k]));
+            hd__verify_diag(
+                f,
+                g->p->local_axes
+                    ? "%s is common to ranks that are apart: only the section that brings them together writes it"
+                    : "%s is what a strategy keeps: only a section of its own writes it",
+                name_of(g, i->out[k]));
 }
 
 static void section_end(void *state, struct hd__verify_diags *f)
@@ -196,10 +203,12 @@ static void section_end(void *state, struct hd__verify_diags *f)
         else if (x->varying_axes & g->sync_axes)
             diag_axes(g, f, t, "is not the same on all ranks along", x->varying_axes & g->sync_axes);
         else if (!x->from_trained)
-            hd__verify_diag(f, "%s does not follow from the parameters that the ranks have trained: their steps are lost",
-                      name_of(g, t));
+            hd__verify_diag(f,
+                            "%s does not follow from the parameters that the ranks have trained: their steps are lost",
+                            name_of(g, t));
         else if (!(fabs(x->param_weight - (n < g->n_params)) < 1e-9))
-            hd__verify_diag(f, "%s is made of %g times the parameters: it should be %d", name_of(g, t), x->param_weight, n < g->n_params);
+            hd__verify_diag(f, "%s is made of %g times the parameters: it should be %d", name_of(g, t), x->param_weight,
+                            n < g->n_params);
         else if (n < g->n_params && x->trained_weight < 0)
             hd__verify_diag(f, "%s moves away from what the ranks have trained", name_of(g, t));
     }
@@ -225,5 +234,9 @@ static void finish(void *state, struct hd__verify_diags *f)
     f->count++;
 }
 
-const struct hd__verify_analysis hd__verify_replica_sync = {
-    .create = create, .destroy = destroy, .section_begin = section_begin, .visit = visit, .section_end = section_end, .finish = finish};
+const struct hd__verify_analysis hd__verify_replica_sync = {.create = create,
+                                                            .destroy = destroy,
+                                                            .section_begin = section_begin,
+                                                            .visit = visit,
+                                                            .section_end = section_end,
+                                                            .finish = finish};

@@ -29,7 +29,8 @@ static void destroy(void *state)
 
 static int is_sequence_axis(const struct hd_program *p, hd_tensor t, uint32_t axes)
 {
-    int32_t s = hd__dim_index(hd__tensor_const(p, t), p->letter['s']), minor = s < 0 ? -1 : hd__shard_minor(hd__tensor_const(p, t)->placement.shard[s]);
+    int32_t s = hd__dim_index(hd__tensor_const(p, t), p->letter['s']),
+            minor = s < 0 ? -1 : hd__shard_minor(hd__tensor_const(p, t)->placement.shard[s]);
     return minor >= 0 && axes == HD_AXIS_BIT(minor);
 }
 
@@ -58,8 +59,8 @@ static void visit(void *state, struct hd__verify_diags *f, const struct hd__inst
     for (uint32_t k = 0; k < i->n_in; k++) {
         uint32_t is = t->offset[i->in[k]], expected = keys && (k == 1 || k == 2) ? keys : all;
         if (is != expected)
-            hd__verify_diag(f, "%s has come %u members around its ring, not %u", hd__tensor_const(t->p, i->in[k])->name, is & 0xffff,
-                      expected & 0xffff);
+            hd__verify_diag(f, "%s has come %u members around its ring, not %u", hd__tensor_const(t->p, i->in[k])->name,
+                            is & 0xffff, expected & 0xffff);
     }
     for (uint32_t k = 0; k < i->n_out; k++) {
         t->offset[i->out[k]] = keys && (k == 1 || k == 2) && i->op == HD_OP_ATTENTION_GRAD ? keys : all;

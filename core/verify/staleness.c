@@ -8,16 +8,17 @@
 struct staleness {
     const struct hd_program *p;
     uint32_t *shard_of, *full_in; /* by tensor, by buffer: the flat, index + 1 */
-    uint8_t *stale;                  /* by flat */
-    uint8_t *stale_at_end;                 /* by flat: old when a step ends */
-    uint32_t has_restore;             /* there is a section that makes them new between steps */
+    uint8_t *stale;               /* by flat */
+    uint8_t *stale_at_end;        /* by flat: old when a step ends */
+    uint32_t has_restore;         /* there is a section that makes them new between steps */
 };
 
 int hd__verify_covers(const struct hd_program *p, hd_tensor a, hd_tensor b)
 {
     const struct hd__tensor *x = hd__tensor_const(p, a), *y = hd__tensor_const(p, b);
     int64_t size = (int64_t)hd_dtype_size(x->dtype);
-    return x->buffer == y->buffer && !x->shard_view && x->offset * size <= y->offset * (int64_t)hd_dtype_size(y->dtype) &&
+    return x->buffer == y->buffer && !x->shard_view &&
+           x->offset * size <= y->offset * (int64_t)hd_dtype_size(y->dtype) &&
            x->offset * size + hd__tensor_bytes(p, x) >=
                y->offset * (int64_t)hd_dtype_size(y->dtype) + hd__tensor_bytes(p, y);
 }
@@ -26,7 +27,8 @@ static void track_writes(struct staleness *g, const struct hd__instr *i)
 {
     uint32_t flat = hd__is_update(i) && i->n_in ? g->shard_of[i->in[0]] : 0;
     if (flat)
-        g->stale[flat - 1] = g->p->flats.at[flat - 1].full && g->full_in[hd__tensor_const(g->p, g->p->flats.at[flat - 1].full)->buffer];
+        g->stale[flat - 1] =
+            g->p->flats.at[flat - 1].full && g->full_in[hd__tensor_const(g->p, g->p->flats.at[flat - 1].full)->buffer];
     for (uint32_t k = 0; k < i->n_out; k++) {
         flat = g->full_in[hd__tensor_const(g->p, i->out[k])->buffer];
         if (flat && g->stale[flat - 1])
@@ -94,7 +96,8 @@ static void section_begin(void *state, struct hd__verify_diags *f)
         memset(g->stale, 0, p->flats.count);
     for (uint32_t n = 0; n < p->flats.count && !strcmp(section->name, "restore"); n++) {
         const struct hd__flat *flat = &p->flats.at[n];
-        g->stale[n] = flat->full && g->full_in[hd__tensor_const(p, flat->full)->buffer] && !hd__verify_covers(p, flat->master, flat->full);
+        g->stale[n] = flat->full && g->full_in[hd__tensor_const(p, flat->full)->buffer] &&
+                      !hd__verify_covers(p, flat->master, flat->full);
     }
 }
 
@@ -107,8 +110,10 @@ static void check_reads(struct staleness *g, struct hd__verify_diags *f, const s
         uint32_t flat = g->full_in[t[k].buffer];
         if (!flat || !g->stale[flat - 1] || !t[k].reads || hd__tensor_const(g->p, t[k].tensor)->shard_view)
             continue;
-        hd__verify_diag(f, "use of %s, which is older than the master weights of parameters %s: nothing has gathered them since their update",
-                  hd__tensor_const(g->p, t[k].tensor)->name, g->p->flats.at[flat - 1].name);
+        hd__verify_diag(f,
+                        "use of %s, which is older than the master weights of parameters %s: nothing has gathered them "
+                        "since their update",
+                        hd__tensor_const(g->p, t[k].tensor)->name, g->p->flats.at[flat - 1].name);
         g->stale[flat - 1] = 0; /* once is enough */
     }
 }
@@ -128,10 +133,11 @@ static void section_end(void *state, struct hd__verify_diags *f)
     int restore = !strcmp(f->section->name, "restore"), update = !strcmp(f->section->name, "update");
     for (uint32_t k = 0; k < g->p->flats.count; k++)
         if (g->stale[k] && (restore || (update && !g->has_restore))) {
-            hd__verify_diag(f, "parameters %s are %s, but what the model reads of them is not made anew", g->p->flats.at[k].name,
-                      restore ? "loaded" : "updated");
+            hd__verify_diag(f, "parameters %s are %s, but what the model reads of them is not made anew",
+                            g->p->flats.at[k].name, restore ? "loaded" : "updated");
             g->stale[k] = 0;
         }
 }
 
-const struct hd__verify_analysis hd__verify_staleness = {.create = create, .destroy = destroy, .section_begin = section_begin, .visit = visit, .section_end = section_end};
+const struct hd__verify_analysis hd__verify_staleness = {
+    .create = create, .destroy = destroy, .section_begin = section_begin, .visit = visit, .section_end = section_end};

@@ -24,7 +24,8 @@ static void check_weight(const struct hd__value_numbers *m, struct hd__verify_di
     for (uint32_t k = 0; of && k < of->n_params; k++)
         if (of->params[k] == param)
             at = of->offset[k];
-    if (of && (m->buffer_value[view->buffer] != hd__value_number_of_flat(flat - 1, 0) || view->offset - m->buffer_offset[view->buffer] != at))
+    if (of && (m->buffer_value[view->buffer] != hd__value_number_of_flat(flat - 1, 0) ||
+               view->offset - m->buffer_offset[view->buffer] != at))
         hd__verify_diag(f, "reads %s where something else is", view->name);
 }
 
@@ -39,7 +40,8 @@ static void check_resident(const struct hd__value_numbers *m, struct hd__verify_
 static void check_copy(const struct hd__value_numbers *m, struct hd__verify_diags *f, const struct hd__instr *i)
 {
     if (m->pinned[i->out[0]] && m->value[i->in[0]] != m->pinned[i->out[0]])
-        hd__verify_diag(f, "%s is made of %s, which is something else", hd__tensor_const(m->p, i->out[0])->name, hd__tensor_const(m->p, i->in[0])->name);
+        hd__verify_diag(f, "%s is made of %s, which is something else", hd__tensor_const(m->p, i->out[0])->name,
+                        hd__tensor_const(m->p, i->in[0])->name);
 }
 
 static void check_update(const struct hd__value_numbers *m, struct hd__verify_diags *f, const struct hd__instr *i)
@@ -51,7 +53,8 @@ static void check_update(const struct hd__value_numbers *m, struct hd__verify_di
         hd__verify_diag(f, "%s is not the gradient's norm", hd__tensor_const(m->p, i->in[1])->name);
     for (uint32_t k = 0; k < i->n_out; k++)
         if (m->value[i->out[k]] != hd__value_number_of_flat(flat - 1, k > 0 && k <= states ? k : 0))
-            hd__verify_diag(f, "%s does not belong to the gradient %s", hd__tensor_const(m->p, i->out[k])->name, hd__tensor_const(m->p, i->in[0])->name);
+            hd__verify_diag(f, "%s does not belong to the gradient %s", hd__tensor_const(m->p, i->out[k])->name,
+                            hd__tensor_const(m->p, i->in[0])->name);
 }
 
 static void check_reads(const struct hd__value_numbers *m, struct hd__verify_diags *f, const struct hd__instr *i)
@@ -102,4 +105,5 @@ static void section_end(void *state, struct hd__verify_diags *f)
         hd__verify_diag(f, "what is sent to other stages is not what they are to have");
 }
 
-const struct hd__verify_analysis hd__verify_value_numbers = {.create = create, .destroy = destroy, .section_begin = section_begin, .visit = visit, .section_end = section_end};
+const struct hd__verify_analysis hd__verify_value_numbers = {
+    .create = create, .destroy = destroy, .section_begin = section_begin, .visit = visit, .section_end = section_end};

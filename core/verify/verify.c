@@ -16,8 +16,8 @@ void hd__verify_diag(struct hd__verify_diags *f, const char *format, ...)
     va_start(args, format);
     vsnprintf(what, sizeof what, format, args);
     va_end(args);
-    hd__text_add(&f->text, "%s%s: %s", f->text.length ? "\n" : "",
-                 hd__instr_text(f->p, f->section, f->position, where), what);
+    hd__text_add(&f->text, "%s%s: %s", f->text.length ? "\n" : "", hd__instr_text(f->p, f->section, f->position, where),
+                 what);
 }
 
 struct flight {
@@ -29,8 +29,9 @@ struct flight {
 enum { ABSENT = 0, DEFINED, RELEASED };
 enum { IDLE = 0, IN_FLIGHT, REPORTED, WAITED }; /* BLAMED: touched too early, which was reported; once is enough */
 
-static const struct hd__verify_analysis *const analyses[] = {&hd__verify_value_numbers,  &hd__verify_grad_reduce,   &hd__verify_once, &hd__verify_staleness,
-                                                 &hd__verify_replica_sync, &hd__verify_ring_offset, &hd__verify_placement};
+static const struct hd__verify_analysis *const analyses[] = {
+    &hd__verify_value_numbers, &hd__verify_grad_reduce, &hd__verify_once,     &hd__verify_staleness,
+    &hd__verify_replica_sync,  &hd__verify_ring_offset, &hd__verify_placement};
 #define ANALYSES HD__COUNT(analyses)
 
 struct walk {
@@ -41,9 +42,10 @@ struct walk {
     uint8_t *buffer;  /* by buffer: ABSENT, DEFINED, RELEASED */
     uint8_t *carried; /* by buffer: an earlier section of this step has touched what lives for a step */
     uint8_t *taken;   /* by tensor: another has taken its memory */
-    uint32_t *written;   /* by tensor: how many of this section wrote it, the last that does not add and those behind it */
-    uint8_t *in_flight;   /* by position: IDLE, FLYING, ... */
-    uint32_t *head;   /* by buffer: first flight; 0: none */
+    uint32_t
+        *written; /* by tensor: how many of this section wrote it, the last that does not add and those behind it */
+    uint8_t *in_flight; /* by position: IDLE, FLYING, ... */
+    uint32_t *head;     /* by buffer: first flight; 0: none */
     HD__ARRAY(struct flight) flights;
     void *state[ANALYSES]; /* of proofs[] */
 };
@@ -93,12 +95,13 @@ static int operands_exist(struct walk *w, const struct hd__instr *i)
     uint8_t class = hd__op(i->op)->class;
     if (!arity_fits(w, i)) {
         hd__verify_diag(&w->diags, "op %u with %u inputs and %u outputs does not fit its row of the table of ops",
-                  i->op, i->n_in, i->n_out);
+                        i->op, i->n_in, i->n_out);
         return 0;
     }
-    if ((class == HD__CLASS_COLLECTIVE || class == HD__CLASS_P2P || (i->op == HD_OP_COPY && hd__is_copy(i))) != hd__is_async(i)) {
+    if ((class == HD__CLASS_COLLECTIVE || class == HD__CLASS_P2P || (i->op == HD_OP_COPY && hd__is_copy(i))) !=
+        hd__is_async(i)) {
         hd__verify_diag(&w->diags, hd__is_async(i) ? "only communication and copies run beside the compute stream"
-                                              : "communication cannot run on the compute stream");
+                                                   : "communication cannot run on the compute stream");
         return 0;
     }
     for (uint32_t n = hd__accesses(w->p, i, t), k = 0; k < n; k++) {
@@ -108,9 +111,9 @@ static int operands_exist(struct walk *w, const struct hd__instr *i)
             return 0;
         }
         if (t[k].lo < 0 || t[k].hi > bytes)
-            hd__verify_diag(&w->diags, "%s is bytes [%lld, %lld) of buffer %s, which has %lld",
-                      name_of(w, t[k].tensor), (long long)t[k].lo, (long long)t[k].hi,
-                      w->p->buffers.at[t[k].buffer].name, (long long)bytes);
+            hd__verify_diag(&w->diags, "%s is bytes [%lld, %lld) of buffer %s, which has %lld", name_of(w, t[k].tensor),
+                            (long long)t[k].lo, (long long)t[k].hi, w->p->buffers.at[t[k].buffer].name,
+                            (long long)bytes);
     }
     check_memories(w, i);
     return 1;
@@ -151,10 +154,12 @@ static void check_read(struct walk *w, const struct hd__access *t)
     else if (w->buffer[t->buffer] == ABSENT)
         hd__verify_diag(&w->diags, "use of %s before its definition", name_of(w, t->tensor));
     else if (hd__tensor_const(w->p, t->tensor)->role == HD__ROLE_ACT && !w->written[t->tensor])
-        hd__verify_diag(&w->diags, "use of %s before its definition: its memory has something else", name_of(w, t->tensor));
-    else if (!t->writes && hd__tensor_const(w->p, t->tensor)->n_terms > 1 && hd__tensor_const(w->p, t->tensor)->n_terms != w->written[t->tensor])
-        hd__verify_diag(&w->diags, "use of %s, of which %u of %u terms are there", name_of(w, t->tensor), w->written[t->tensor],
-                  hd__tensor_const(w->p, t->tensor)->n_terms);
+        hd__verify_diag(&w->diags, "use of %s before its definition: its memory has something else",
+                        name_of(w, t->tensor));
+    else if (!t->writes && hd__tensor_const(w->p, t->tensor)->n_terms > 1 &&
+             hd__tensor_const(w->p, t->tensor)->n_terms != w->written[t->tensor])
+        hd__verify_diag(&w->diags, "use of %s, of which %u of %u terms are there", name_of(w, t->tensor),
+                        w->written[t->tensor], hd__tensor_const(w->p, t->tensor)->n_terms);
     else if (w->taken[t->tensor])
         hd__verify_diag(&w->diags, "use of %s after its memory was taken by an output", name_of(w, t->tensor));
 }
@@ -170,8 +175,8 @@ static void check_in_flight(struct walk *w, const struct hd__access *t)
             continue;
         }
         if (hd__access_conflict(&x->touch, t)) {
-            hd__verify_diag(&w->diags, "touches %s, which %s has in flight: a wait is missing",
-                      name_of(w, t->tensor), hd__instr_text(w->p, w->diags.section, x->instr, on));
+            hd__verify_diag(&w->diags, "touches %s, which %s has in flight: a wait is missing", name_of(w, t->tensor),
+                            hd__instr_text(w->p, w->diags.section, x->instr, on));
             w->in_flight[x->instr] = REPORTED;
             return;
         }
@@ -217,12 +222,14 @@ static void check_instr(struct walk *w, const struct hd__instr *i)
     }
     if (!operands_exist(w, i))
         return;
-    if ((i->op == HD_OP_ALL_REDUCE || i->op == HD_OP_REDUCE_SCATTER) && i->redop != hd__tensor_const(w->p, i->in[0])->placement.redop)
-        hd__verify_diag(&w->diags, "%s is not what is owed: %s is a partial %s", hd__op(i->op)->name, name_of(w, i->in[0]),
-                  hd__tensor_const(w->p, i->in[0])->placement.redop == HD_MAX ? "maximum" : "sum");
+    if ((i->op == HD_OP_ALL_REDUCE || i->op == HD_OP_REDUCE_SCATTER) &&
+        i->redop != hd__tensor_const(w->p, i->in[0])->placement.redop)
+        hd__verify_diag(&w->diags, "%s is not what is owed: %s is a partial %s", hd__op(i->op)->name,
+                        name_of(w, i->in[0]),
+                        hd__tensor_const(w->p, i->in[0])->placement.redop == HD_MAX ? "maximum" : "sum");
     if (!sizes_fit(w, i))
         hd__verify_diag(&w->diags, "%s does not have the size that %s from %s has", name_of(w, i->out[0]),
-                  hd__op(i->op)->name, name_of(w, i->in[0]));
+                        hd__op(i->op)->name, name_of(w, i->in[0]));
     n = hd__accesses(w->p, i, t);
     for (uint32_t k = 0; k < n; k++) {
         if (t[k].reads || i->op == HD_OP_RELEASE)

@@ -27,7 +27,8 @@ void hd__verify_diag(struct hd__verify_diags *f, const char *format, ...) __attr
 
 /* memory_overlap.c: no two temporaries of a section that are alive at once share memory. By buffer: `carried`, which lives for a step
  * and was made by an earlier section of it; those of this one join. */
-void hd__verify_memory_overlap(struct hd__verify_diags *f, const struct hd__code_section *section, const uint32_t *position, uint8_t *carried);
+void hd__verify_memory_overlap(struct hd__verify_diags *f, const struct hd__code_section *section,
+                               const uint32_t *position, uint8_t *carried);
 
 /* A proof is walked through a program's sections, in the order of a step; what it knows lies in a state of its own. Any slot but
  * step may be NULL. */
@@ -40,15 +41,22 @@ struct hd__verify_analysis {
     void (*finish)(void *state, struct hd__verify_diags *f); /* behind all sections */
 };
 
-extern const struct hd__verify_analysis hd__verify_value_numbers;  /* every instruction reads and makes what the model says, and other stages are sent it.
+extern const struct hd__verify_analysis
+    hd__verify_value_numbers; /* every instruction reads and makes what the model says, and other stages are sent it.
                                                      The first to be asked: fills f->gains */
-extern const struct hd__verify_analysis hd__verify_grad_reduce;     /* every gradient is summed over all axes that it owes once: reports what is summed
+extern const struct hd__verify_analysis
+    hd__verify_grad_reduce; /* every gradient is summed over all axes that it owes once: reports what is summed
                                                      twice, mixed, or missing when the optimizer reads */
-extern const struct hd__verify_analysis hd__verify_once;  /* loss and norm are summed once, and parameters are updated once */
-extern const struct hd__verify_analysis hd__verify_staleness; /* what the model reads of parameters is as new as their master weights */
-extern const struct hd__verify_analysis hd__verify_replica_sync; /* ranks that are apart are brought together, by the mean of what they have trained */
-extern const struct hd__verify_analysis hd__verify_ring_offset;   /* what goes around a ring is used where it has come to */
-extern const struct hd__verify_analysis hd__verify_placement;   /* the placements of an instruction's outputs follow from those of its inputs */
+extern const struct hd__verify_analysis
+    hd__verify_once; /* loss and norm are summed once, and parameters are updated once */
+extern const struct hd__verify_analysis
+    hd__verify_staleness; /* what the model reads of parameters is as new as their master weights */
+extern const struct hd__verify_analysis
+    hd__verify_replica_sync; /* ranks that are apart are brought together, by the mean of what they have trained */
+extern const struct hd__verify_analysis
+    hd__verify_ring_offset; /* what goes around a ring is used where it has come to */
+extern const struct hd__verify_analysis
+    hd__verify_placement; /* the placements of an instruction's outputs follow from those of its inputs */
 
 /* Does it change parameters? */
 static inline int hd__is_update(const struct hd__instr *i)

@@ -21,7 +21,8 @@ struct hd_ckpt_ops {
     void (*close)(struct hd_ckpt *ckpt); /* [control] mandatory; NULL is fine */
     /* [any-thread] mandatory. Starts (rank `leader` != 0) or joins a checkpoint called `name` ("step-00000100"). The
      * leader removes leftovers of an interrupted attempt. Joining ranks call it after the leader's begin returned. */
-    int32_t (*begin)(struct hd_ckpt *ckpt, const char *name, int32_t leader, struct hd_ckpt_tx **tx, struct hd_error *err);
+    int32_t (*begin)(struct hd_ckpt *ckpt, const char *name, int32_t leader, struct hd_ckpt_tx **tx,
+                     struct hd_error *err);
     /* [any-thread] mandatory. Writes bytes at offset of `file`. Ranges of different ranks never overlap. */
     int32_t (*write)(struct hd_ckpt_tx *tx, const char *file, uint64_t offset, const void *data, uint64_t bytes,
                      struct hd_error *err);
@@ -31,12 +32,13 @@ struct hd_ckpt_ops {
     int32_t (*commit)(struct hd_ckpt_tx *tx, struct hd_error *err);
     void (*cancel)(struct hd_ckpt_tx *tx); /* [any-thread] mandatory; frees the tx, the leader removes the data */
     /* [any-thread] mandatory. Calls visit(name) for every complete checkpoint, oldest first. */
-    int32_t (*list)(struct hd_ckpt *ckpt, void (*visit)(void *user, const char *name), void *user, struct hd_error *err);
+    int32_t (*list)(struct hd_ckpt *ckpt, void (*visit)(void *user, const char *name), void *user,
+                    struct hd_error *err);
     /* [any-thread] mandatory. Size of a file of a checkpoint; HD_E_NOTFOUND. */
     int32_t (*size)(struct hd_ckpt *ckpt, const char *name, const char *file, uint64_t *bytes, struct hd_error *err);
     /* [any-thread] mandatory. Reads exactly bytes at offset. */
-    int32_t (*read)(struct hd_ckpt *ckpt, const char *name, const char *file, uint64_t offset, void *data, uint64_t bytes,
-                    struct hd_error *err);
+    int32_t (*read)(struct hd_ckpt *ckpt, const char *name, const char *file, uint64_t offset, void *data,
+                    uint64_t bytes, struct hd_error *err);
     int32_t (*remove)(struct hd_ckpt *ckpt, const char *name, struct hd_error *err); /* [any-thread] mandatory */
     /* [any-thread] mandatory. Reads exactly bytes at offset of a file that is being written: what this rank wrote, and
      * what other ranks wrote before their `flush` returned. Checksums of blocks that several ranks wrote need it. */

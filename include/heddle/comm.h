@@ -25,9 +25,10 @@ struct hd_store;      /* heddle/host.h */
 #define HD_COMM_HOST_PROGRESS (UINT64_C(1) << 1)  /* progress must be called (shm, MPI, libfabric) */
 #define HD_COMM_LOCAL_ONLY (UINT64_C(1) << 2)     /* only between processes of one machine */
 #define HD_COMM_DEVICE_MEMORY (UINT64_C(1) << 3)  /* buffers may be device memory */
-#define HD_COMM_ANY_ORDER (UINT64_C(1) << 4)      /* sums of floats follow the transport's own order, the same on all
+#define HD_COMM_ANY_ORDER \
+    (UINT64_C(1) << 4)                           /* sums of floats follow the transport's own order, the same on all
                                                      members and from run to run; without it: the tree below */
-#define HD_COMM_MESSAGES_ONLY (UINT64_C(1) << 5)  /* from caps_of: opened so that `collective` is not to be called */
+#define HD_COMM_MESSAGES_ONLY (UINT64_C(1) << 5) /* from caps_of: opened so that `collective` is not to be called */
 /* With HD_COMM_STREAM_ORDERED: an operation begins where the stream was when it was posted, and the stream waits for it only
  * once `test` or `wait` said done. Until then operations of other groups and all messages are independent of it, as they are
  * on the host. Without it a pipeline's messages would wait for each other, and the core does not send them. */
@@ -102,10 +103,10 @@ struct hd_world {
     size_t struct_size;
     int32_t rank, size;             /* of the job, from 0 */
     int32_t local_rank, local_size; /* of those on this machine, as the launcher numbers them */
-    struct hd_store *store; /* for exchanging addresses, through hd_host.store_put and store_get */
-    const char *instance;   /* prefix for this transport's keys in the store: "comm/dp" */
-    double timeout;         /* seconds: the longest wait of any operation */
-    double dead_after;      /* seconds until a silent peer counts as dead */
+    struct hd_store *store;         /* for exchanging addresses, through hd_host.store_put and store_get */
+    const char *instance;           /* prefix for this transport's keys in the store: "comm/dp" */
+    double timeout;                 /* seconds: the longest wait of any operation */
+    double dead_after;              /* seconds until a silent peer counts as dead */
     /* For a transport that can be HD_COMM_STREAM_ORDERED: what the device's HD_STREAM_COMM is natively (a cudaStream_t) and
      * the device plugin's name ("cuda"). NULL: operations are on host memory. `test` then says done when an operation is
      * enqueued; its buffers are the stream's until the stream has passed it. Sends and receives that were posted since the last
@@ -121,7 +122,8 @@ struct hd_world {
 
 static inline int32_t hd_job_rank(const struct hd_world *world, int32_t rank)
 {
-    int known = world->struct_size >= offsetof(struct hd_world, job_ranks) + sizeof world->job_ranks && world->job_ranks;
+    int known =
+        world->struct_size >= offsetof(struct hd_world, job_ranks) + sizeof world->job_ranks && world->job_ranks;
     return known && rank >= 0 && rank < world->size ? world->job_ranks[rank] : rank;
 }
 
@@ -131,15 +133,16 @@ struct hd_comm_launcher {
     size_t struct_size;
     const char *const *command;     /* {"mpirun", "-n", "%n", NULL} */
     const char *const *environment; /* {"NAME=value", ..., NULL}: set for it where not set already; NULL: nothing */
-    const char *source;             /* where the command comes from, for those who lack it: "Debian's package openmpi-bin"; NULL: unknown */
+    const char *
+        source; /* where the command comes from, for those who lack it: "Debian's package openmpi-bin"; NULL: unknown */
 };
 
 struct hd_comm_ops {
     size_t struct_size;
     uint64_t caps;
     /* [control] mandatory. Collective: all ranks call it. */
-    int32_t (*open)(const struct hd_host *host, const void *settings, const struct hd_world *world, struct hd_comm **comm,
-                    struct hd_error *err);
+    int32_t (*open)(const struct hd_host *host, const void *settings, const struct hd_world *world,
+                    struct hd_comm **comm, struct hd_error *err);
     /* [control] mandatory; NULL is fine. Does not wait for peers, unless nothing failed and all are bound to come. */
     void (*close)(struct hd_comm *comm);
     /* [control] Collective. Memory that peers can reach directly, for this rank's arena: zeroed, 4096-byte aligned,
@@ -148,8 +151,8 @@ struct hd_comm_ops {
     /* [control] mandatory. Collective over `ranks` (world ranks, n of them, this one among them; order = member index).
      * `name` is the same on all members and unique among groups with the same members. Not all groups are made on all ranks; those
      * that two ranks share they make in the same order. */
-    int32_t (*group)(struct hd_comm *comm, const char *name, const int32_t *ranks, int32_t n, struct hd_comm_group **group,
-                     struct hd_error *err);
+    int32_t (*group)(struct hd_comm *comm, const char *name, const int32_t *ranks, int32_t n,
+                     struct hd_comm_group **group, struct hd_error *err);
     /* [control] Before close; requests of the group are not asked for again. NULL slot: there is nothing to free. */
     void (*group_free)(struct hd_comm_group *group);
     /* [progress] Enqueues a collective. NULL slot: the core's algorithms over send and recv are used. */

@@ -87,7 +87,8 @@ struct hd_device_ops {
     int32_t (*reached)(struct hd_device *device, struct hd_event *event, int32_t *done, struct hd_error *err);
     /* [progress] Enqueues a copy between any two memories. Between pinned and device memory it runs beside the other
      * streams; with plain host memory it may wait. */
-    int32_t (*copy)(struct hd_device *device, uint32_t stream, void *to, const void *from, size_t bytes, struct hd_error *err);
+    int32_t (*copy)(struct hd_device *device, uint32_t stream, void *to, const void *from, size_t bytes,
+                    struct hd_error *err);
     /* [control] What a stream-ordered transport of this kind of device enqueues on: a cudaStream_t. It belongs to the device. */
     void *(*native)(struct hd_device *device, uint32_t stream);
     /* [control] Optional, all four or none. What is enqueued between begin and end (on the compute stream, and on those that
@@ -96,7 +97,8 @@ struct hd_device_ops {
      * was HD_OK is followed by an end, even where a call in between failed. */
     int32_t (*capture_begin)(struct hd_device *device, struct hd_error *err);
     int32_t (*capture_end)(struct hd_device *device, struct hd_captured **captured, struct hd_error *err);
-    int32_t (*replay)(struct hd_device *device, struct hd_captured *captured, struct hd_error *err); /* [progress] on compute */
+    int32_t (*replay)(struct hd_device *device, struct hd_captured *captured,
+                      struct hd_error *err);                                       /* [progress] on compute */
     void (*captured_free)(struct hd_device *device, struct hd_captured *captured); /* [control] */
 };
 

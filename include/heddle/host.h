@@ -27,7 +27,8 @@ struct hd_host {
      * ("shm/3/arena"), values at most 64 KiB. `deadline` is CLOCK_MONOTONIC in seconds.
      * [control] put: visible to all ranks when it returns. get: waits until the key exists; *bytes is the room on
      * entry, the length on return; HD_E_TIMEOUT when the deadline passes, HD_E_PEER when the job is ending. */
-    int32_t (*store_put)(struct hd_store *store, const char *key, const void *value, size_t bytes, struct hd_error *err);
+    int32_t (*store_put)(struct hd_store *store, const char *key, const void *value, size_t bytes,
+                         struct hd_error *err);
     int32_t (*store_get)(struct hd_store *store, const char *key, void *value, size_t *bytes, double deadline,
                          struct hd_error *err);
 

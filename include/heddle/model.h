@@ -10,9 +10,10 @@ struct hd_model; /* the plugin's own: settings, resolved (config.json read) */
 struct hd_model_info {
     size_t struct_size;
     int64_t vocab, layers, hidden, heads, kv_heads, head_dim, ffn, max_seq_len; /* max_seq_len in tokens, 0: any */
-    const char *family; /* strings live as long as the model */
+    const char *family;                                                         /* strings live as long as the model */
     const char *weights; /* folder with *.safetensors to start from; NULL: initialise */
-    int64_t experts, experts_per_token; /* 0: no experts. A parameter with dim e that is not HD_PARAM_WHOLE is one of each expert */
+    int64_t experts,
+        experts_per_token; /* 0: no experts. A parameter with dim e that is not HD_PARAM_WHOLE is one of each expert */
 };
 
 struct hd_model_ops {

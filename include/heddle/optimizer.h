@@ -94,11 +94,11 @@ static inline float hd_rounding_lot(float x, uint64_t key, int64_t index)
 struct hd_optim_args {
     size_t struct_size;
     int64_t first, count;
-    const float *grad; /* [count], not yet scaled, not yet clipped */
-    float *param;      /* [count], master weights */
-    float *state[4];   /* [count] each, n_states of them */
-    double norm2;      /* squared global norm of the gradients, as they are in `grad` */
-    const double *hyper; /* [HD_HYPER_COUNT] */
+    const float *grad;            /* [count], not yet scaled, not yet clipped */
+    float *param;                 /* [count], master weights */
+    float *state[4];              /* [count] each, n_states of them */
+    double norm2;                 /* squared global norm of the gradients, as they are in `grad` */
+    const double *hyper;          /* [HD_HYPER_COUNT] */
     const struct hd_range *decay; /* weight decay by range of the whole flat buffer */
     uint64_t n_decay;
 };

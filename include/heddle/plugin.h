@@ -14,12 +14,12 @@
 struct hd_host;
 
 /* ---- kinds of component: X(constant, value, name) */
-#define HD_KINDS(X)                     \
-    X(HD_KIND_DEVICE, 1, "device")      \
-    X(HD_KIND_COMM, 2, "comm")          \
-    X(HD_KIND_STRATEGY, 3, "strategy")  \
-    X(HD_KIND_OPTIMIZER, 4, "optim")    \
-    X(HD_KIND_CKPT, 5, "ckpt")          \
+#define HD_KINDS(X)                    \
+    X(HD_KIND_DEVICE, 1, "device")     \
+    X(HD_KIND_COMM, 2, "comm")         \
+    X(HD_KIND_STRATEGY, 3, "strategy") \
+    X(HD_KIND_OPTIMIZER, 4, "optim")   \
+    X(HD_KIND_CKPT, 5, "ckpt")         \
     X(HD_KIND_MODEL, 6, "model")
 
 enum {
@@ -101,7 +101,7 @@ struct hd_plugin {
     uint32_t reserved;
     const char *name;
     const char *version;
-    const char *licence;                           /* SPDX */
+    const char *licence;                          /* SPDX */
     const struct hd_component *const *components; /* NULL-terminated */
 };
 
@@ -119,26 +119,26 @@ typedef const struct hd_plugin *(*hd_plugin_entry)(void);
 #define HD_PLUGIN_ENTRY heddle_plugin_v1
 #endif
 
-#define HD_PLUGIN_EXPORT(descriptor)                                                            \
-    __attribute__((visibility("default"))) const struct hd_plugin *HD_PLUGIN_ENTRY(void);       \
-    const struct hd_plugin *HD_PLUGIN_ENTRY(void)                                               \
-    {                                                                                           \
-        return &(descriptor);                                                                   \
+#define HD_PLUGIN_EXPORT(descriptor)                                                      \
+    __attribute__((visibility("default"))) const struct hd_plugin *HD_PLUGIN_ENTRY(void); \
+    const struct hd_plugin *HD_PLUGIN_ENTRY(void)                                         \
+    {                                                                                     \
+        return &(descriptor);                                                             \
     }
 
 /* A plugin with one component, whole: descriptor, array and entry. In a source file of its own, once, at the end:
  *     HD_PLUGIN_ONE("optim-adamw", "0.1.0", "Apache-2.0", component) */
-#define HD_PLUGIN_ONE(plugin_name, plugin_version, spdx, component)                             \
-    static const struct hd_component *const hd_plugin_components[] = {&(component), NULL};      \
-    static const struct hd_plugin hd_plugin_descriptor = {                                      \
-        .magic = HD_PLUGIN_MAGIC,                                                               \
-        .struct_size = sizeof(struct hd_plugin),                                                \
-        .abi_minor = HD_ABI_MINOR,                                                              \
-        .name = plugin_name,                                                                    \
-        .version = plugin_version,                                                              \
-        .licence = spdx,                                                                        \
-        .components = hd_plugin_components,                                                     \
-    };                                                                                          \
+#define HD_PLUGIN_ONE(plugin_name, plugin_version, spdx, component)                        \
+    static const struct hd_component *const hd_plugin_components[] = {&(component), NULL}; \
+    static const struct hd_plugin hd_plugin_descriptor = {                                 \
+        .magic = HD_PLUGIN_MAGIC,                                                          \
+        .struct_size = sizeof(struct hd_plugin),                                           \
+        .abi_minor = HD_ABI_MINOR,                                                         \
+        .name = plugin_name,                                                               \
+        .version = plugin_version,                                                         \
+        .licence = spdx,                                                                   \
+        .components = hd_plugin_components,                                                \
+    };                                                                                     \
     HD_PLUGIN_EXPORT(hd_plugin_descriptor)
 
 #endif

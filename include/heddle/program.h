@@ -26,7 +26,8 @@ struct hd_range {
 };
 
 #define HD_ATTR_ACCUMULATE (UINT32_C(1) << 0) /* outputs += instead of = */
-#define HD_ATTR_ONCE (UINT32_C(1) << 1)       /* with it: what is added is the whole result, rounded to the output's dtype before */
+#define HD_ATTR_ONCE \
+    (UINT32_C(1) << 1) /* with it: what is added is the whole result, rounded to the output's dtype before */
 #define HD_ATTR_STOCHASTIC (UINT32_C(1) << 2) /* adamw: weights in bf16 are rounded by lot: see heddle/optimizer.h */
 #define HD_ATTR_CONCAT (UINT32_C(1) << 8)     /* decode: parts follow one another instead of being summed */
 
@@ -48,13 +49,13 @@ struct hd_attrs {
     uint64_t n_table;
     const struct hd_range *ranges; /* in elements of the whole flat buffer; cut them with operand.start[0] */
     uint64_t n_ranges;
-    double beta1, beta2, clip; /* adamw, sgd (beta1 = momentum); clip 0 = none */
+    double beta1, beta2, clip;                               /* adamw, sgd (beta1 = momentum); clip 0 = none */
     int32_t (*step)(const void *settings, const void *args); /* optim_step: see heddle/optimizer.h */
     const void *settings;
     /* Which position of the sequence an index on dim s is: see hd_position. 0: the same. */
     int64_t zigzag_parts, zigzag_length;
-    int64_t top_k;          /* gate */
-    double share, z_scale;  /* grouped, grouped_dw; router_loss */
+    int64_t top_k;         /* gate */
+    double share, z_scale; /* grouped, grouped_dw; router_loss */
 };
 
 /* Ring attention stores a sequence in zig-zag order, so that every rank has as much causal work as any other: cut in 2 n
@@ -73,8 +74,8 @@ static inline int64_t hd_position(const struct hd_attrs *a, int64_t index)
 struct hd_operand {
     void *data;
     uint32_t dtype;
-    uint32_t ndim;              /* 0: a scalar */
-    uint8_t dim[8];             /* logical dim ids; the first HD_MAX_DIMS are used */
+    uint32_t ndim;               /* 0: a scalar */
+    uint8_t dim[8];              /* logical dim ids; the first HD_MAX_DIMS are used */
     int64_t extent[HD_MAX_DIMS]; /* on this rank */
     int64_t start[HD_MAX_DIMS];  /* global index of local element 0 */
 };
@@ -148,7 +149,8 @@ struct hd_param_desc {
      * parameter's, in the same order, some of them merged. GPT-2's fused c_attn.weight [h, 3 h]: part 0, 1, 2 of
      * parts 3 along file axis 1. `file_axes[i]` says which file axis parameter dim i belongs to ("1112" -> "0001"). */
     const char *file_name;
-    const char *file_axes; /* one digit a dim: dims kgdh of [heads*d, h]: "0001". A first dim of '*' counts file tensors: its
+    const char
+        *file_axes; /* one digit a dim: dims kgdh of [heads*d, h]: "0001". A first dim of '*' counts file tensors: its
                             * index stands for the * in file_name: dims efh of "experts.*.w1" [f, h]: "*01" */
     uint32_t part, parts, part_axis;
     uint32_t flags; /* HD_PARAM_... */
@@ -171,8 +173,8 @@ struct hd_builder_api {
     hd_tensor (*input)(struct hd_program *p, const char *name); /* "ids" or "labels": int32 [b, s] */
     /* Emits op; out_dims has one string an output, separated by commas: "bskgd,bskg". The dtype of outputs follows
      * the table of ops. Writes n outputs to outs; returns the first. attrs may be NULL. */
-    hd_tensor (*emit)(struct hd_program *p, uint32_t op, const struct hd_attrs *attrs, const hd_tensor *ins, uint32_t n_in,
-                      const char *out_dims, hd_tensor *outs);
+    hd_tensor (*emit)(struct hd_program *p, uint32_t op, const struct hd_attrs *attrs, const hd_tensor *ins,
+                      uint32_t n_in, const char *out_dims, hd_tensor *outs);
     /* Says that t is the residual stream: strategies may pin where it lies (sequence parallel). Returns t. */
     hd_tensor (*residual)(struct hd_program *p, hd_tensor t);
     /* Says that t lies like the token ids whatever the strategies do with the residual stream. Returns t. */

@@ -25,19 +25,19 @@
 #define HD_ABI_MINOR 0
 
 /* ---- results: X(constant, value, name) */
-#define HD_CODES(X)                                                                                     \
-    X(HD_OK, 0, "ok")                                                                                   \
-    X(HD_E_INVALID, -1, "invalid")         /* the caller, the job file or an input is wrong */          \
-    X(HD_E_UNSUPPORTED, -2, "unsupported") /* a missing slot, or a combination nobody offers */         \
-    X(HD_E_NOMEM, -3, "no memory")                                                                      \
-    X(HD_E_IO, -4, "input/output")                                                                      \
-    X(HD_E_TIMEOUT, -5, "timed out")       /* the deadline passed; nothing else is known to be wrong */ \
-    X(HD_E_PEER, -6, "peer lost")          /* another rank died or left; hd_error.peer says which */    \
-    X(HD_E_MISMATCH, -7, "mismatch")       /* two ranks disagree about an operation */                  \
-    X(HD_E_CANCELLED, -8, "cancelled")     /* aborted by request */                                     \
-    X(HD_E_CORRUPT, -9, "corrupt")         /* stored data fails its checksum or its format */           \
-    X(HD_E_NOTFOUND, -10, "not found")                                                                  \
-    X(HD_E_INTERNAL, -11, "internal")      /* heddle's own fault */
+#define HD_CODES(X)                                                                                 \
+    X(HD_OK, 0, "ok")                                                                               \
+    X(HD_E_INVALID, -1, "invalid")         /* the caller, the job file or an input is wrong */      \
+    X(HD_E_UNSUPPORTED, -2, "unsupported") /* a missing slot, or a combination nobody offers */     \
+    X(HD_E_NOMEM, -3, "no memory")                                                                  \
+    X(HD_E_IO, -4, "input/output")                                                                  \
+    X(HD_E_TIMEOUT, -5, "timed out")   /* the deadline passed; nothing else is known to be wrong */ \
+    X(HD_E_PEER, -6, "peer lost")      /* another rank died or left; hd_error.peer says which */    \
+    X(HD_E_MISMATCH, -7, "mismatch")   /* two ranks disagree about an operation */                  \
+    X(HD_E_CANCELLED, -8, "cancelled") /* aborted by request */                                     \
+    X(HD_E_CORRUPT, -9, "corrupt")     /* stored data fails its checksum or its format */           \
+    X(HD_E_NOTFOUND, -10, "not found")                                                              \
+    X(HD_E_INTERNAL, -11, "internal") /* heddle's own fault */
 
 enum {
 #define HD_CODE_ENUM(constant, value, name) constant = value,
@@ -59,7 +59,10 @@ struct hd_error {
     char message[1024];
 };
 
-#define HD_ERROR_INIT {.struct_size = sizeof(struct hd_error), .peer = -1}
+#define HD_ERROR_INIT                                      \
+    {                                                      \
+        .struct_size = sizeof(struct hd_error), .peer = -1 \
+    }
 
 /* Sets code and message and returns the code, so that a failing function ends in `return hd_fail(err, ...)`. */
 __attribute__((format(printf, 3, 4))) static inline int32_t hd_fail(struct hd_error *err, int32_t code,
@@ -102,12 +105,12 @@ static inline const char *hd_code_name(int32_t code)
 }
 
 /* ---- element types: X(constant, value, name, bytes) */
-#define HD_DTYPES(X)         \
-    X(HD_F32, 1, "fp32", 4)  \
-    X(HD_BF16, 2, "bf16", 2) \
-    X(HD_F16, 3, "fp16", 2)  \
+#define HD_DTYPES(X)                                                      \
+    X(HD_F32, 1, "fp32", 4)                                               \
+    X(HD_BF16, 2, "bf16", 2)                                              \
+    X(HD_F16, 3, "fp16", 2)                                               \
     X(HD_F64, 4, "fp64", 8) /* reference kernels and the emulator only */ \
-    X(HD_I32, 5, "int32", 4) \
+    X(HD_I32, 5, "int32", 4)                                              \
     X(HD_U8, 6, "uint8", 1)
 
 enum {
@@ -148,20 +151,20 @@ enum { HD_SUM = 1, HD_MAX = 2, HD_AVG = 3 };
 
 /* ---- mesh axes, outermost to innermost: X(constant, value, name).
  * tq is a factor of tp: tp 4 over 2 kv heads is tp 2 x tq 2 (kv heads sharded on tp, replicated on tq). */
-#define HD_AXES(X)                              \
-    X(HD_AXIS_PP, 0, "pp")                      \
-    X(HD_AXIS_DP_REPLICATE, 1, "dp_replicate")  \
-    X(HD_AXIS_DP_SHARD, 2, "dp_shard")          \
-    X(HD_AXIS_CP, 3, "cp")                      \
-    X(HD_AXIS_EP, 4, "ep")                      \
-    X(HD_AXIS_TP, 5, "tp")                      \
+#define HD_AXES(X)                             \
+    X(HD_AXIS_PP, 0, "pp")                     \
+    X(HD_AXIS_DP_REPLICATE, 1, "dp_replicate") \
+    X(HD_AXIS_DP_SHARD, 2, "dp_shard")         \
+    X(HD_AXIS_CP, 3, "cp")                     \
+    X(HD_AXIS_EP, 4, "ep")                     \
+    X(HD_AXIS_TP, 5, "tp")                     \
     X(HD_AXIS_TQ, 6, "tq")
 
 enum {
 #define HD_AXIS_ENUM(constant, value, name) constant = value,
     HD_AXES(HD_AXIS_ENUM)
 #undef HD_AXIS_ENUM
-    HD_AXIS_COUNT = 7
+        HD_AXIS_COUNT = 7
 };
 
 /* A set of axes is a bit mask: bit n is axis n. */

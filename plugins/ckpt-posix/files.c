@@ -28,8 +28,7 @@ static struct posix_file *find_file(struct hd_ckpt_tx *tx, const char *name)
 
 static int32_t add_file(struct hd_ckpt_tx *tx, const char *name, struct posix_file *out, struct hd_error *err)
 {
-    struct posix_file f = {strdup(name), -1, -1},
-                      *files = realloc(tx->files, (tx->n_files + 1) * sizeof *files);
+    struct posix_file f = {strdup(name), -1, -1}, *files = realloc(tx->files, (tx->n_files + 1) * sizeof *files);
     if (files)
         tx->files = files;
     if (!files || !f.name) {
@@ -103,8 +102,8 @@ static int32_t write_all(struct hd_ckpt_tx *tx, const char *file, int fd, uint64
 }
 
 /* Through the page cache; the disk is told to begin at once, so that fsync finds little left to do. */
-static int32_t write_cached(struct hd_ckpt_tx *tx, const struct posix_file *f, uint64_t offset,
-                            const char *data, uint64_t bytes, struct hd_error *err)
+static int32_t write_cached(struct hd_ckpt_tx *tx, const struct posix_file *f, uint64_t offset, const char *data,
+                            uint64_t bytes, struct hd_error *err)
 {
     int32_t rc = write_all(tx, f->name, f->fd, offset, data, bytes, err);
     if (!rc && bytes >= LARGE)
@@ -112,8 +111,8 @@ static int32_t write_cached(struct hd_ckpt_tx *tx, const struct posix_file *f, u
     return rc;
 }
 
-int32_t posix_write(struct hd_ckpt_tx *tx, const char *file, uint64_t offset, const void *data,
-                    uint64_t bytes, struct hd_error *err)
+int32_t posix_write(struct hd_ckpt_tx *tx, const char *file, uint64_t offset, const void *data, uint64_t bytes,
+                    struct hd_error *err)
 {
     struct posix_file f;
     const char *p = data;
@@ -133,8 +132,8 @@ int32_t posix_write(struct hd_ckpt_tx *tx, const char *file, uint64_t offset, co
     return rc;
 }
 
-int32_t posix_read_at(int fd, const char *folder, const char *file, uint64_t offset, void *data,
-                      uint64_t bytes, struct hd_error *err)
+int32_t posix_read_at(int fd, const char *folder, const char *file, uint64_t offset, void *data, uint64_t bytes,
+                      struct hd_error *err)
 {
     char *p = data;
     while (bytes) {
@@ -143,12 +142,12 @@ int32_t posix_read_at(int fd, const char *folder, const char *file, uint64_t off
             continue;
         if (n < 0) {
             err->native = errno;
-            return hd_fail(err, HD_E_IO, "%s/%s: reading at %llu: %s", folder, file,
-                           (unsigned long long)offset, strerror(errno));
+            return hd_fail(err, HD_E_IO, "%s/%s: reading at %llu: %s", folder, file, (unsigned long long)offset,
+                           strerror(errno));
         }
         if (!n)
-            return hd_fail(err, HD_E_CORRUPT, "%s/%s: ends at byte %llu, %llu bytes are missing", folder,
-                           file, (unsigned long long)offset, (unsigned long long)bytes);
+            return hd_fail(err, HD_E_CORRUPT, "%s/%s: ends at byte %llu, %llu bytes are missing", folder, file,
+                           (unsigned long long)offset, (unsigned long long)bytes);
         p += n;
         offset += (uint64_t)n;
         bytes -= (uint64_t)n;

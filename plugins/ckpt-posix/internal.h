@@ -47,15 +47,15 @@ struct hd_ckpt_tx {
 
 /* Closes all files and frees the tx. */
 void posix_tx_free(struct hd_ckpt_tx *tx);
-int32_t posix_write(struct hd_ckpt_tx *tx, const char *file, uint64_t offset, const void *data,
-                    uint64_t bytes, struct hd_error *err);
+int32_t posix_write(struct hd_ckpt_tx *tx, const char *file, uint64_t offset, const void *data, uint64_t bytes,
+                    struct hd_error *err);
 int32_t posix_read_back(struct hd_ckpt_tx *tx, const char *file, uint64_t offset, void *data, uint64_t bytes,
                         struct hd_error *err);
 int32_t posix_flush(struct hd_ckpt_tx *tx, struct hd_error *err);
 
 /* Exactly bytes at offset; `path` is for messages. */
-int32_t posix_read_at(int fd, const char *folder, const char *file, uint64_t offset, void *data,
-                      uint64_t bytes, struct hd_error *err);
+int32_t posix_read_at(int fd, const char *folder, const char *file, uint64_t offset, void *data, uint64_t bytes,
+                      struct hd_error *err);
 /* HD_OK for a name that stays inside its folder and is not hidden. */
 int32_t posix_check_name(const char *name, struct hd_error *err);
 

@@ -89,8 +89,8 @@ static int sync_folder(const struct hd_ckpt *ckpt, const char *path)
 
 /* ---- open, close */
 
-static int32_t posix_open(const struct hd_host *host, const void *settings, const char *location,
-                          struct hd_ckpt **out, struct hd_error *err)
+static int32_t posix_open(const struct hd_host *host, const void *settings, const char *location, struct hd_ckpt **out,
+                          struct hd_error *err)
 {
     struct hd_ckpt *ckpt = calloc(1, sizeof *ckpt);
     if (!ckpt || !*location || !(ckpt->dir = strdup(location))) {
@@ -176,8 +176,7 @@ static int32_t make_visible(const struct hd_ckpt_tx *tx, const char *final, stru
     if (tx->ckpt->settings->fsync && fsync(tx->folder_fd))
         return io_error(err, tx->folder, "fsync: ");
     int replaced = !access(final, F_OK);
-    if (replaced ? renameat2(AT_FDCWD, tx->folder, AT_FDCWD, final, RENAME_EXCHANGE)
-                 : rename(tx->folder, final))
+    if (replaced ? renameat2(AT_FDCWD, tx->folder, AT_FDCWD, final, RENAME_EXCHANGE) : rename(tx->folder, final))
         return io_error(err, final, "cannot be put in place: ");
     if (sync_folder(tx->ckpt, tx->ckpt->dir))
         return io_error(err, tx->ckpt->dir, "fsync: ");
@@ -246,8 +245,7 @@ static int32_t posix_list(struct hd_ckpt *ckpt, void (*visit)(void *user, const 
     return rc;
 }
 
-static int32_t open_file(const struct hd_ckpt *ckpt, const char *name, const char *file, int *fd,
-                         struct hd_error *err)
+static int32_t open_file(const struct hd_ckpt *ckpt, const char *name, const char *file, int *fd, struct hd_error *err)
 {
     char *path = NULL;
     int32_t rc = posix_check_name(name, err);
@@ -314,8 +312,8 @@ static uint64_t read_pages(int fd, uint64_t offset, char *data, uint64_t bytes)
     return done;
 }
 
-static int32_t posix_read(struct hd_ckpt *ckpt, const char *name, const char *file, uint64_t offset,
-                          void *data, uint64_t bytes, struct hd_error *err)
+static int32_t posix_read(struct hd_ckpt *ckpt, const char *name, const char *file, uint64_t offset, void *data,
+                          uint64_t bytes, struct hd_error *err)
 {
     int fd;
     int32_t rc = open_file(ckpt, name, file, &fd, err);

@@ -101,7 +101,8 @@ void lf_arrived(struct hd_comm *c, const uint8_t *data, size_t bytes)
     if (bytes < sizeof head)
         return;
     memcpy(&head, data, sizeof head);
-    if (head.nonce != c->nonce || head.kind < LF_EAGER || head.kind > LF_HELLO || head.from < 0 || head.from >= c->world.size || head.text > LF_TEXT ||
+    if (head.nonce != c->nonce || head.kind < LF_EAGER || head.kind > LF_HELLO || head.from < 0 ||
+        head.from >= c->world.size || head.text > LF_TEXT ||
         bytes - sizeof head != (head.kind == LF_EAGER ? head.bytes : head.text))
         return;
     if (head.kind == LF_HELLO)

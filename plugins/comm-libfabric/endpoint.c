@@ -92,9 +92,10 @@ int32_t lf_peer_meet(struct hd_comm *c, int32_t rank, struct hd_error *err)
     card.provider[sizeof card.provider - 1] = 0;
     if (bytes != sizeof card || card.bytes > sizeof card.address ||
         strcmp(card.provider, c->info->fabric_attr->prov_name))
-        return hd_fail(
-            err, HD_E_INVALID, "libfabric: rank %d uses provider %s, rank %d %s: name one with comm.provider", hd_job_rank(&c->world, rank),
-            bytes == sizeof card ? card.provider : "(unknown)", hd_job_rank(&c->world, c->world.rank), c->info->fabric_attr->prov_name);
+        return hd_fail(err, HD_E_INVALID,
+                       "libfabric: rank %d uses provider %s, rank %d %s: name one with comm.provider",
+                       hd_job_rank(&c->world, rank), bytes == sizeof card ? card.provider : "(unknown)",
+                       hd_job_rank(&c->world, c->world.rank), c->info->fabric_attr->prov_name);
     if (fi_av_insert(c->av, card.address, 1, &peer->address, 0, NULL) != 1)
         return hd_fail(err, HD_E_IO, "libfabric: provider %s does not take the address of rank %d", card.provider,
                        hd_job_rank(&c->world, rank));

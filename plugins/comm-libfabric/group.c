@@ -130,14 +130,18 @@ int32_t lf_greet(struct hd_comm *c, const char *name, const int32_t *ranks, int3
     while ((rank = unheard(c, ranks, n)) >= 0 || (rank = untold(c, ranks, n)) >= 0) {
         const struct lf_peer *peer = &c->peer[rank];
         if (lf_abort_look(c))
-            return hd_fail(err, HD_E_CANCELLED, "libfabric: rank %d aborted: %s", hd_job_rank(&c->world, c->abort_by), c->reason);
+            return hd_fail(err, HD_E_CANCELLED, "libfabric: rank %d aborted: %s", hd_job_rank(&c->world, c->abort_by),
+                           c->reason);
         if (lf_now() > deadline || (peer->broken && lf_now() > peer->gone_at + 1))
             return hd_fail(err, peer->broken ? HD_E_PEER : HD_E_TIMEOUT,
                            "libfabric: rank %d cannot reach rank %d to make group %s "
                            "(provider %s, %s%s%s)%s",
-                           hd_job_rank(&c->world, c->world.rank), hd_job_rank(&c->world, rank), name, c->info->fabric_attr->prov_name, c->info->domain_attr->name,
-                           peer->broken ? ", " : "", peer->broken ? fi_strerror(peer->broken) : "",
-                           lf_by_shm(c) ? "" : ": can these machines reach each other over this network? comm.interface names one");
+                           hd_job_rank(&c->world, c->world.rank), hd_job_rank(&c->world, rank), name,
+                           c->info->fabric_attr->prov_name, c->info->domain_attr->name, peer->broken ? ", " : "",
+                           peer->broken ? fi_strerror(peer->broken) : "",
+                           lf_by_shm(c)
+                               ? ""
+                               : ": can these machines reach each other over this network? comm.interface names one");
         if (lf_now() - asked > ASK_SECONDS) {
             if ((code = lf_job_lives(c, err)) != HD_OK)
                 return code;

@@ -35,14 +35,14 @@
 #define LF_MAX(a, b) ((a) > (b) ? (a) : (b))
 
 enum {
-    LF_WINDOW = 16,       /* chunks of one message under way, at most */
+    LF_WINDOW = 16, /* chunks of one message under way, at most */
     LF_CHUNK = 8 << 20,
     LF_RXM_EAGER = 16 << 10, /* what ofi_rxm sends without asking (FI_OFI_RXM_BUFFER_SIZE) */
-    LF_SLOTS = 64,        /* notices that can arrive between two calls of progress without being buffered */
-    LF_TEXT = 512,        /* bytes of a reason in a notice */
-    LF_GREETED = 64,      /* groups up to this size connect when they are made, larger ones when they first talk */
-    LF_ORPHANS = 1 << 16, /* notices that may wait for their group to be made */
-    LF_INDEX_BITS = 18,   /* of a token: the operation's index; above it its generation */
+    LF_SLOTS = 64,           /* notices that can arrive between two calls of progress without being buffered */
+    LF_TEXT = 512,           /* bytes of a reason in a notice */
+    LF_GREETED = 64,         /* groups up to this size connect when they are made, larger ones when they first talk */
+    LF_ORPHANS = 1 << 16,    /* notices that may wait for their group to be made */
+    LF_INDEX_BITS = 18,      /* of a token: the operation's index; above it its generation */
     LF_TURN_BITS = 10,
     LF_CHUNK_BITS = 16 /* of a tag: the chunk's number */
 };
@@ -195,8 +195,8 @@ struct hd_comm {
     struct lf_slot *slots, *slot[LF_SLOTS];
     struct lf_note *free_notes;
     struct lf_piece *free_pieces;
-    uint32_t notes_out; /* posted, not complete */
-    int32_t row;        /* 1 + the rank that the last call was a recv from; 0: it was none */
+    uint32_t notes_out;      /* posted, not complete */
+    int32_t row;             /* 1 + the rank that the last call was a recv from; 0: it was none */
     struct lf_note *readies; /* of that row, not told yet */
     double checked;
     _Atomic int32_t aborted; /* 1: reason is being written, 2: written */
@@ -241,7 +241,7 @@ void lf_note_free(struct hd_comm *comm, struct lf_note *note);
 int32_t lf_tell(struct hd_comm *comm, int32_t to, struct lf_head *head, const void *payload);
 void lf_row_end(struct hd_comm *comm); /* any call but another recv from the same rank: tells what the row has left */
 int32_t lf_tell_ready(struct hd_comm *comm, int32_t to, struct lf_head *head); /* at once, or with others of its row */
-void lf_arrived(struct hd_comm *comm, const uint8_t *data, size_t bytes); /* from the wire: checks it */
+void lf_arrived(struct hd_comm *comm, const uint8_t *data, size_t bytes);      /* from the wire: checks it */
 void lf_heard(struct hd_comm *comm, const struct lf_head *head, const uint8_t *payload);
 void lf_letter_keep(struct hd_comm *comm, struct lf_letter **list, const struct lf_head *head, const void *payload);
 

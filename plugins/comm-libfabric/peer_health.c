@@ -134,14 +134,13 @@ static int is_lost(struct lf_op *op, double now)
     e.peer = rank;
     op_text(op, text);
     if (m->failed && now - m->failed_at > CLOSED_SECONDS)
-        hd_fail(&e, m->failed, "libfabric: rank %d gave group %s up: %s", rank, op->group->name,
-                m->why ? m->why : "");
+        hd_fail(&e, m->failed, "libfabric: rank %d gave group %s up: %s", rank, op->group->name, m->why ? m->why : "");
     else if (peer->closed && now - peer->gone_at > CLOSED_SECONDS)
         hd_fail(&e, HD_E_PEER, "libfabric: rank %d has closed the transport; %s in group %s cannot complete", rank,
                 text, op->group->name);
     else if (peer->broken && now - peer->gone_at > BROKEN_SECONDS)
-        hd_fail(&e, HD_E_PEER, "libfabric: the connection to rank %d broke (%s); %s in group %s cannot complete",
-                rank, fi_strerror(peer->broken), text, op->group->name);
+        hd_fail(&e, HD_E_PEER, "libfabric: the connection to rank %d broke (%s); %s in group %s cannot complete", rank,
+                fi_strerror(peer->broken), text, op->group->name);
     else
         return 0;
     e.native = peer->broken;

@@ -20,11 +20,13 @@ static const struct hd_option options[] = {
     {.name = "eager",
      .value = "0",
      .unit = "bytes",
-     .help = "messages up to this size are sent at once and copied; larger ones wait until their receiver is ready; 0: what serves the provider "
+     .help = "messages up to this size are sent at once and copied; larger ones wait until their receiver is ready; 0: "
+             "what serves the provider "
              "well, 4048 with shm, 8144 with others",
      .aliases = "inject",
      .min = 0,
-     .max = (16 << 10) - 48, /* with its head what ofi_rxm lets go at once; the rest of more waits until its sender makes progress */
+     .max = (16 << 10) -
+            48, /* with its head what ofi_rxm lets go at once; the rest of more waits until its sender makes progress */
      .type = HD_OPT_SIZE,
      .level = HD_LEVEL_TUNER,
      .flags = HD_OPTION_GLOBAL,
@@ -32,7 +34,8 @@ static const struct hd_option options[] = {
     {.name = "chunk",
      .value = "0",
      .unit = "bytes",
-     .help = "larger messages travel in pieces of this size; 0: 8 MiB, and between machines over tcp 16 KiB, 16 at a time, of messages up to 256 KiB",
+     .help = "larger messages travel in pieces of this size; 0: 8 MiB, and between machines over tcp 16 KiB, 16 at a "
+             "time, of messages up to 256 KiB",
      .min = 0,
      .max = 1 << 30,
      .type = HD_OPT_SIZE,

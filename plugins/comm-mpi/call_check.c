@@ -35,15 +35,18 @@ int cm_agree_begin(struct cm_op *op)
         put_up(g);
         return MPI_SUCCESS;
     }
-    code = MPI_Irecv(&op->theirs, sizeof op->theirs, MPI_BYTE, (g->me + g->n - 1) % g->n, CM_TAG_SIGN, g->mpi, &op->signing[0]);
+    code = MPI_Irecv(&op->theirs, sizeof op->theirs, MPI_BYTE, (g->me + g->n - 1) % g->n, CM_TAG_SIGN, g->mpi,
+                     &op->signing[0]);
     if (code == MPI_SUCCESS)
-        code = MPI_Isend(&op->mine, sizeof op->mine, MPI_BYTE, (g->me + 1) % g->n, CM_TAG_SIGN, g->mpi, &op->signing[1]);
+        code =
+            MPI_Isend(&op->mine, sizeof op->mine, MPI_BYTE, (g->me + 1) % g->n, CM_TAG_SIGN, g->mpi, &op->signing[1]);
     return code;
 }
 
 static void say_sign(const struct cm_sign *s, char out[200])
 {
-    int n = snprintf(out, 200, "%s of %llu %s", hd_coll_name(s->coll), (unsigned long long)s->count, hd_dtype_name(s->dtype));
+    int n = snprintf(out, 200, "%s of %llu %s", hd_coll_name(s->coll), (unsigned long long)s->count,
+                     hd_dtype_name(s->dtype));
     if (s->redop)
         n += snprintf(out + n, 200 - (size_t)n, ", reduction %u", s->redop);
     if (s->root >= 0)
@@ -60,8 +63,8 @@ static void differ(struct cm_op *op)
     say_sign(&op->mine, mine);
     say_sign(&op->theirs, theirs);
     err.peer = before;
-    hd_fail(&err, HD_E_MISMATCH, "mpi: members of group %s do not do the same: rank %d has %s, rank %d has %s", g->name, before, theirs,
-            g->ranks[g->me], mine);
+    hd_fail(&err, HD_E_MISMATCH, "mpi: members of group %s do not do the same: rank %d has %s, rank %d has %s", g->name,
+            before, theirs, g->ranks[g->me], mine);
     cm_group_give_up(g, &err);
 }
 

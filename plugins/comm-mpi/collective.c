@@ -14,8 +14,8 @@ struct sum {
 
 const char *cm_call_text(const struct hd_comm_call *call, char out[160])
 {
-    snprintf(out, 160, "%s of %llu %s (tag %llu)", hd_coll_name(call->coll),
-             (unsigned long long)call->count, hd_dtype_name(call->dtype), (unsigned long long)call->tag);
+    snprintf(out, 160, "%s of %llu %s (tag %llu)", hd_coll_name(call->coll), (unsigned long long)call->count,
+             hd_dtype_name(call->dtype), (unsigned long long)call->tag);
     return out;
 }
 
@@ -52,7 +52,8 @@ static int move(struct cm_op *op, uint64_t count, MPI_Datatype type, int n)
     if (!request)
         return MPI_ERR_NO_MEM;
     if (c->coll == HD_COLL_ALL_GATHER)
-        return MPI_Iallgather(send == recv + (uint64_t)g->me * bytes ? MPI_IN_PLACE : send, n, type, recv, n, type, g->mpi, request);
+        return MPI_Iallgather(send == recv + (uint64_t)g->me * bytes ? MPI_IN_PLACE : send, n, type, recv, n, type,
+                              g->mpi, request);
     if (c->coll == HD_COLL_ALL_TO_ALL)
         return MPI_Ialltoall(send, n, type, recv, n, type, g->mpi, request);
     if (g->me == c->root && recv && recv != send)
@@ -63,7 +64,8 @@ static int move(struct cm_op *op, uint64_t count, MPI_Datatype type, int n)
 static int start_move(struct cm_op *op)
 {
     MPI_Datatype type;
-    int n, made, code = cm_type(op->call.count, cm_element(op->call.dtype), op->group->comm->settings.largest, &n, &type, &made);
+    int n, made,
+        code = cm_type(op->call.count, cm_element(op->call.dtype), op->group->comm->settings.largest, &n, &type, &made);
     if (code != MPI_SUCCESS)
         return code;
     code = move(op, op->call.count, type, n);
@@ -86,10 +88,12 @@ static int start_piece(struct cm_op *op, const struct sum *s, uint64_t in_at, ui
         if (!request)
             return MPI_ERR_NO_MEM;
         if (root < 0)
-            code = MPI_Iallreduce(s->in_place ? MPI_IN_PLACE : in, out, n, s->rule.type, s->rule.op, op->group->mpi, request);
+            code = MPI_Iallreduce(s->in_place ? MPI_IN_PLACE : in, out, n, s->rule.type, s->rule.op, op->group->mpi,
+                                  request);
         else
-            code = MPI_Ireduce(s->in_place && root == op->group->me ? MPI_IN_PLACE : in, root == op->group->me ? out : NULL, n,
-                               s->rule.type, s->rule.op, root, op->group->mpi, request);
+            code = MPI_Ireduce(s->in_place && root == op->group->me ? MPI_IN_PLACE : in,
+                               root == op->group->me ? out : NULL, n, s->rule.type, s->rule.op, root, op->group->mpi,
+                               request);
         if (code != MPI_SUCCESS)
             return code;
     }
@@ -125,8 +129,13 @@ static int widen(struct cm_op *op, struct sum *s, uint32_t wide)
     s->in = own;
     s->out = scatters ? own + inputs * s->esize : own;
     s->in_place = !scatters;
-    op->after = (struct cm_after){.scratch = own, .from = s->out, .to = c->recv, .count = c->count, .dtype = c->dtype,
-                                  .widened = 1, .divide = c->redop == HD_AVG};
+    op->after = (struct cm_after){.scratch = own,
+                                  .from = s->out,
+                                  .to = c->recv,
+                                  .count = c->count,
+                                  .dtype = c->dtype,
+                                  .widened = 1,
+                                  .divide = c->redop == HD_AVG};
     return MPI_SUCCESS;
 }
 
@@ -140,7 +149,8 @@ static int narrow(struct cm_op *op, struct sum *s)
     s->in_place = c->send == c->recv && c->coll != HD_COLL_REDUCE_SCATTER;
     op->after = (struct cm_after){.to = c->recv, .count = c->count, .dtype = c->dtype, .divide = s->rule.divide};
     /* MPI scatters into the middle of its input in no case. */
-    if (c->coll == HD_COLL_REDUCE_SCATTER && s->out >= s->in && s->out < s->in + c->count * (uint64_t)op->group->n * s->esize) {
+    if (c->coll == HD_COLL_REDUCE_SCATTER && s->out >= s->in &&
+        s->out < s->in + c->count * (uint64_t)op->group->n * s->esize) {
         op->after.bytes = c->count * s->esize;
         op->after.from = op->after.scratch = s->out = op->group->comm->host->alloc(op->after.bytes);
         return s->out ? MPI_SUCCESS : MPI_ERR_NO_MEM;
@@ -180,7 +190,8 @@ void cm_collective_broke(struct cm_op *op, int code)
     cm_group_give_up(op->group, &why);
 }
 
-int32_t cm_collective(struct hd_comm_group *group, const struct hd_comm_call *call, hd_request *request, struct hd_error *err)
+int32_t cm_collective(struct hd_comm_group *group, const struct hd_comm_call *call, hd_request *request,
+                      struct hd_error *err)
 {
     struct cm_group *g = (struct cm_group *)group;
     int32_t rc = cm_usable(g, err);
@@ -189,7 +200,8 @@ int32_t cm_collective(struct hd_comm_group *group, const struct hd_comm_call *ca
     if (!op)
         return rc ? rc : HD_E_NOMEM;
     op->call = *call;
-    *g->tail = op; /* before all else: what is still to be said is found here, and a failure completes it with all others */
+    *g->tail =
+        op; /* before all else: what is still to be said is found here, and a failure completes it with all others */
     g->tail = &op->next;
     code = compared ? cm_agree_begin(op) : cm_collective_start(op);
     *request = rq_number(&op->id);

@@ -93,13 +93,15 @@ static void take(struct hd_comm *c, const struct cm_note *note)
     struct hd_error err = HD_ERROR_INIT;
     err.peer = note->rank;
     if (!note->group) {
-        hd_fail(&err, note->code, "mpi: rank %d %s%.*s", note->rank, note->code == HD_E_CANCELLED ? "aborted: " : "", CM_REASON, note->text);
+        hd_fail(&err, note->code, "mpi: rank %d %s%.*s", note->rank, note->code == HD_E_CANCELLED ? "aborted: " : "",
+                CM_REASON, note->text);
         end(c, &err);
         return;
     }
     for (struct cm_group *g = c->groups; g; g = g->next)
         if (g->id == note->group) {
-            hd_fail(&err, note->code, "mpi: rank %d gave group %s up: %.*s", note->rank, g->name, CM_REASON, note->text);
+            hd_fail(&err, note->code, "mpi: rank %d gave group %s up: %.*s", note->rank, g->name, CM_REASON,
+                    note->text);
             cm_group_fail(g, &err);
         }
 }
@@ -116,7 +118,8 @@ void cm_look_around(struct hd_comm *c)
             cm_tell(c, NULL, HD_E_CANCELLED, c->reason);
         end(c, &err);
     }
-    while (c->listening != MPI_REQUEST_NULL && MPI_Test(&c->listening, &come, MPI_STATUS_IGNORE) == MPI_SUCCESS && come) {
+    while (c->listening != MPI_REQUEST_NULL && MPI_Test(&c->listening, &come, MPI_STATUS_IGNORE) == MPI_SUCCESS &&
+           come) {
         struct cm_note note = c->note;
         cm_listen(c, NULL);
         take(c, &note);

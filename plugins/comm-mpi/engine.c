@@ -73,7 +73,8 @@ const char *cm_op_text(const struct cm_op *op, char out[160])
     if (op->kind == CM_COLLECTIVE)
         return cm_call_text(&op->call, out);
     snprintf(out, 160, "%s of %llu bytes %s rank %d (stream %u)", op->kind == CM_SEND ? "send" : "recv",
-             (unsigned long long)op->bytes, op->kind == CM_SEND ? "to" : "from", op->group->ranks[op->peer], op->stream);
+             (unsigned long long)op->bytes, op->kind == CM_SEND ? "to" : "from", op->group->ranks[op->peer],
+             op->stream);
     return out;
 }
 
@@ -127,17 +128,18 @@ static void fail_late(struct cm_op *op, double waited)
     char text[160];
     err.peer = op->kind != CM_COLLECTIVE ? g->ranks[op->peer] : g->n == 2 ? g->ranks[!g->me] : -1;
     if (err.peer >= 0)
-        hd_fail(&err, HD_E_TIMEOUT, "mpi: %s in group %s: no sign of rank %lld after %.1f s", cm_op_text(op, text), g->name,
-                (long long)err.peer, waited);
+        hd_fail(&err, HD_E_TIMEOUT, "mpi: %s in group %s: no sign of rank %lld after %.1f s", cm_op_text(op, text),
+                g->name, (long long)err.peer, waited);
     else
-        hd_fail(&err, HD_E_TIMEOUT, "mpi: %s in group %s did not finish in %.1f s: one of its %d members has not come", 
+        hd_fail(&err, HD_E_TIMEOUT, "mpi: %s in group %s did not finish in %.1f s: one of its %d members has not come",
                 cm_op_text(op, text), g->name, waited, g->n);
     cm_group_give_up(g, &err);
 }
 
 static void check_late(struct cm_group *g, double now)
 {
-    struct cm_op *late = g->head && g->head->since != 0 && now - g->head->since > g->comm->world.timeout ? g->head : NULL;
+    struct cm_op *late =
+        g->head && g->head->since != 0 && now - g->head->since > g->comm->world.timeout ? g->head : NULL;
     if (g->head && g->head->since == 0)
         g->head->since = now;
     for (uint32_t i = 0; i < g->n_messages; i++) {

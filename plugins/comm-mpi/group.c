@@ -40,7 +40,8 @@ static int32_t check_members(const struct hd_comm *c, const char *name, const in
     *me = -1;
     for (int32_t i = 0; i < n; i++) {
         if (ranks[i] < 0 || ranks[i] >= c->world.size)
-            return hd_fail(err, HD_E_INVALID, "mpi: group %s names rank %d, the job has %d", name, ranks[i], c->world.size);
+            return hd_fail(err, HD_E_INVALID, "mpi: group %s names rank %d, the job has %d", name, ranks[i],
+                           c->world.size);
         for (int32_t j = 0; j < i; j++)
             if (ranks[j] == ranks[i])
                 return hd_fail(err, HD_E_INVALID, "mpi: group %s names rank %d twice", name, ranks[i]);
@@ -48,7 +49,8 @@ static int32_t check_members(const struct hd_comm *c, const char *name, const in
             *me = i;
     }
     if (n < 1 || *me < 0)
-        return hd_fail(err, HD_E_INVALID, "mpi: group %s of %d ranks is asked for by rank %d, which is no member", name, n, c->world.rank);
+        return hd_fail(err, HD_E_INVALID, "mpi: group %s of %d ranks is asked for by rank %d, which is no member", name,
+                       n, c->world.rank);
     return HD_OK;
 }
 

@@ -47,12 +47,12 @@ struct cm_group;
 
 /* What is left to do when MPI has finished. */
 struct cm_after {
-    void *scratch;        /* to free, and where the result lies if `from` says so */
-    const void *from;     /* copied to `to`; NULL: nothing */
+    void *scratch;    /* to free, and where the result lies if `from` says so */
+    const void *from; /* copied to `to`; NULL: nothing */
     void *to;
     uint64_t bytes, count; /* bytes to copy; elements to finish */
     uint32_t dtype;
-    int32_t divide; /* by the number of members, 0 or 1 */
+    int32_t divide;  /* by the number of members, 0 or 1 */
     int32_t widened; /* `from` holds a wider type: narrowed into `to` */
     int32_t reserved;
 };
@@ -89,8 +89,8 @@ struct cm_notices;
 
 struct cm_board {
     struct cm_notices *own, *before; /* NULL: by messages */
-    uint64_t put, taken; /* signs so far */
-    uint64_t read;       /* of `put`, as last looked up */
+    uint64_t put, taken;             /* signs so far */
+    uint64_t read;                   /* of `put`, as last looked up */
 };
 
 struct cm_group {
@@ -99,12 +99,12 @@ struct cm_group {
     MPI_Comm mpi;
     int32_t n, me;
     int32_t *ranks;
-    uint64_t id; /* the same on all members, another for each group */
+    uint64_t id;                /* the same on all members, another for each group */
     struct cm_op *head, **tail; /* collectives: they complete in this order */
     struct cm_op *unstarted;    /* the first that MPI does not have yet; those behind it neither */
     struct cm_op *unsaid;       /* the first that is not on the board yet */
     struct cm_board board;
-    struct cm_op **message;     /* messages under way, beside their requests */
+    struct cm_op **message; /* messages under way, beside their requests */
     MPI_Request *request;
     int *index;
     MPI_Status *status;
@@ -142,14 +142,14 @@ struct hd_comm {
     struct cm_note note; /* being received */
     MPI_Request listening;
     struct cm_sent *sent;
-    double looked;     /* when late operations were looked for */
-    uint32_t spins; /* looks in vain before a wait gives the core away */
-    int32_t failed; /* some operation did: MPI cannot be finalised in order */
+    double looked;             /* when late operations were looked for */
+    uint32_t spins;            /* looks in vain before a wait gives the core away */
+    int32_t failed;            /* some operation did: MPI cannot be finalised in order */
     _Atomic uint32_t aborting; /* 0, 1: the reason is being written, 2: it is there */
     uint32_t told;             /* the others were */
     int32_t node;              /* the first rank of those that MPI says share memory with this one */
     int32_t reserved_node;
-    struct hd_error error;     /* after an abort, here or elsewhere */
+    struct hd_error error; /* after an abort, here or elsewhere */
     char reason[CM_REASON];
 };
 
@@ -181,7 +181,8 @@ int32_t cm_group(struct hd_comm *comm, const char *name, const int32_t *ranks, i
 void cm_group_free(struct hd_comm_group *group);
 
 /* collective.c */
-int32_t cm_collective(struct hd_comm_group *group, const struct hd_comm_call *call, hd_request *request, struct hd_error *err);
+int32_t cm_collective(struct hd_comm_group *group, const struct hd_comm_call *call, hd_request *request,
+                      struct hd_error *err);
 const char *cm_call_text(const struct hd_comm_call *call, char out[160]);
 int cm_reduces(uint32_t coll);
 int cm_collective_start(struct cm_op *op); /* MPI's code */
@@ -203,10 +204,10 @@ int cm_board_put(struct cm_board *board, const struct cm_sign *sign); /* 0: no r
 int cm_board_take(struct cm_board *board, struct cm_sign *sign);      /* 0: the member before has said nothing yet */
 
 /* message.c */
-int32_t cm_send(struct hd_comm_group *group, int32_t peer, uint32_t stream, const void *data, uint64_t bytes, hd_request *request,
-                struct hd_error *err);
-int32_t cm_recv(struct hd_comm_group *group, int32_t peer, uint32_t stream, void *data, uint64_t bytes, hd_request *request,
-                struct hd_error *err);
+int32_t cm_send(struct hd_comm_group *group, int32_t peer, uint32_t stream, const void *data, uint64_t bytes,
+                hd_request *request, struct hd_error *err);
+int32_t cm_recv(struct hd_comm_group *group, int32_t peer, uint32_t stream, void *data, uint64_t bytes,
+                hd_request *request, struct hd_error *err);
 /* 1 if any was completed. */
 int cm_messages_advance(struct cm_group *group);
 /* `count` times `element` as one datatype, however many; a new one is *made and to be freed. */

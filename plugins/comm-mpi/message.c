@@ -71,11 +71,12 @@ static int32_t check(const struct cm_group *g, int32_t peer, uint32_t stream, st
     return HD_OK;
 }
 
-static int32_t post(struct cm_group *g, uint32_t kind, int32_t peer, uint32_t stream, const void *from, void *to, uint64_t bytes,
-                    hd_request *request, struct hd_error *err)
+static int32_t post(struct cm_group *g, uint32_t kind, int32_t peer, uint32_t stream, const void *from, void *to,
+                    uint64_t bytes, hd_request *request, struct hd_error *err)
 {
     int32_t rc = cm_usable(g, err);
-    struct cm_op *op = rc || (rc = check(g, peer, stream, err)) || (rc = make_room(g, err)) ? NULL : cm_op_new(g, kind, err);
+    struct cm_op *op =
+        rc || (rc = check(g, peer, stream, err)) || (rc = make_room(g, err)) ? NULL : cm_op_new(g, kind, err);
     char text[160];
     if (!op)
         return rc ? rc : HD_E_NOMEM;
@@ -95,14 +96,14 @@ static int32_t post(struct cm_group *g, uint32_t kind, int32_t peer, uint32_t st
     return HD_OK;
 }
 
-int32_t cm_send(struct hd_comm_group *group, int32_t peer, uint32_t stream, const void *data, uint64_t bytes, hd_request *request,
-                struct hd_error *err)
+int32_t cm_send(struct hd_comm_group *group, int32_t peer, uint32_t stream, const void *data, uint64_t bytes,
+                hd_request *request, struct hd_error *err)
 {
     return post((struct cm_group *)group, CM_SEND, peer, stream, data, NULL, bytes, request, err);
 }
 
-int32_t cm_recv(struct hd_comm_group *group, int32_t peer, uint32_t stream, void *data, uint64_t bytes, hd_request *request,
-                struct hd_error *err)
+int32_t cm_recv(struct hd_comm_group *group, int32_t peer, uint32_t stream, void *data, uint64_t bytes,
+                hd_request *request, struct hd_error *err)
 {
     return post((struct cm_group *)group, CM_RECV, peer, stream, NULL, data, bytes, request, err);
 }
@@ -114,8 +115,9 @@ static void wrong_size(struct cm_op *op, uint64_t sent)
     struct cm_group *g = op->group;
     struct hd_error err = HD_ERROR_INIT;
     err.peer = g->ranks[op->peer];
-    hd_fail(&err, HD_E_MISMATCH, "mpi: message in group %s, stream %u: rank %d sends %llu bytes, rank %d receives %llu", g->name,
-            op->stream, g->ranks[op->peer], (unsigned long long)sent, g->ranks[g->me], (unsigned long long)op->bytes);
+    hd_fail(&err, HD_E_MISMATCH, "mpi: message in group %s, stream %u: rank %d sends %llu bytes, rank %d receives %llu",
+            g->name, op->stream, g->ranks[op->peer], (unsigned long long)sent, g->ranks[g->me],
+            (unsigned long long)op->bytes);
     cm_group_give_up(g, &err);
 }
 

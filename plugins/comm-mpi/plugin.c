@@ -11,7 +11,8 @@ static const struct hd_option options[] = {
      .offset = offsetof(struct cm_settings, order)},
     {.name = "halves",
      .value = "narrow",
-     .help = "sums of bf16 and fp16 travel as they are, rounded at each step; or as fp32: twice the bytes, rounded once",
+     .help =
+         "sums of bf16 and fp16 travel as they are, rounded at each step; or as fp32: twice the bytes, rounded once",
      .choices = "narrow|wide",
      .type = HD_OPT_ENUM,
      .level = HD_LEVEL_TUNER,
@@ -19,7 +20,8 @@ static const struct hd_option options[] = {
      .offset = offsetof(struct cm_settings, halves)},
     {.name = "compare",
      .value = "true",
-     .help = "members tell each other what they call before MPI is called: a difference is named; without it MPI may crash",
+     .help =
+         "members tell each other what they call before MPI is called: a difference is named; without it MPI may crash",
      .type = HD_OPT_BOOL,
      .level = HD_LEVEL_TUNER,
      .flags = HD_OPTION_GLOBAL,

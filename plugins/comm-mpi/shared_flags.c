@@ -67,7 +67,8 @@ static struct card make_own(struct cm_board *b)
     card.fd = memfd_create("heddle", MFD_CLOEXEC);
     if (card.fd < 0)
         return card;
-    if (ftruncate((int)card.fd, sizeof *b->own) == 0 && getrandom(card.nonce, sizeof card.nonce, 0) == sizeof card.nonce)
+    if (ftruncate((int)card.fd, sizeof *b->own) == 0 &&
+        getrandom(card.nonce, sizeof card.nonce, 0) == sizeof card.nonce)
         b->own = map((int)card.fd);
     if (b->own) {
         memcpy(b->own->nonce, card.nonce, sizeof card.nonce);
@@ -98,8 +99,8 @@ struct place {
 static int all_here(const struct place *at, int32_t n)
 {
     for (int32_t i = 0; i < n; i++)
-        if (at[i].node != at[0].node || at[i].card.machine != at[0].card.machine || at[i].card.pid_space != at[0].card.pid_space ||
-            at[i].card.fd < 0)
+        if (at[i].node != at[0].node || at[i].card.machine != at[0].card.machine ||
+            at[i].card.pid_space != at[0].card.pid_space || at[i].card.fd < 0)
             return 0;
     return 1;
 }

@@ -8,14 +8,14 @@ static MPI_Op float_max, double_max, bf16_sum, bf16_max, f16_sum, f16_max, u8_su
 #define SAME(x) (x)
 #define ADD(a, b) ((a) + (b))
 #define MOST(a, b) ((a) > (b) || (a) != (a) ? (a) : (b)) /* a NaN wins */
-#define REDUCTION(name, type, load, store, combine)                   \
+#define REDUCTION(name, type, load, store, combine)                       \
     static void name(void *in, void *inout, int *n, MPI_Datatype *unused) \
-    {                                                                 \
-        const type *a = in;                                           \
-        type *b = inout;                                              \
-        (void)unused;                                                 \
-        for (int i = 0; i < *n; i++)                                  \
-            b[i] = store(combine(load(a[i]), load(b[i])));            \
+    {                                                                     \
+        const type *a = in;                                               \
+        type *b = inout;                                                  \
+        (void)unused;                                                     \
+        for (int i = 0; i < *n; i++)                                      \
+            b[i] = store(combine(load(a[i]), load(b[i])));                \
     }
 
 REDUCTION(max_float, float, SAME, SAME, MOST)
@@ -29,9 +29,8 @@ REDUCTION(sum_u8, uint8_t, SAME, (uint8_t), ADD)
 static const struct {
     MPI_User_function *function;
     MPI_Op *op;
-} made[] = {{max_float, &float_max}, {max_double, &double_max}, {sum_bf16, &bf16_sum},
-            {max_bf16, &bf16_max},   {sum_f16, &f16_sum},       {max_f16, &f16_max},
-            {sum_u8, &u8_sum}};
+} made[] = {{max_float, &float_max}, {max_double, &double_max}, {sum_bf16, &bf16_sum}, {max_bf16, &bf16_max},
+            {sum_f16, &f16_sum},     {max_f16, &f16_max},       {sum_u8, &u8_sum}};
 
 int cm_sums_open(void)
 {
@@ -72,7 +71,8 @@ size_t cm_size(uint32_t dtype)
 
 struct cm_rule cm_rule(uint32_t dtype, uint32_t redop)
 {
-    struct cm_rule rule = {.type = cm_element(dtype), .op = redop == HD_MAX ? MPI_MAX : MPI_SUM, .divide = redop == HD_AVG};
+    struct cm_rule rule = {
+        .type = cm_element(dtype), .op = redop == HD_MAX ? MPI_MAX : MPI_SUM, .divide = redop == HD_AVG};
     if (dtype == HD_BF16)
         rule.op = redop == HD_MAX ? bf16_max : bf16_sum;
     if (dtype == HD_F16)

@@ -41,11 +41,11 @@ uint32_t cm_wider(uint32_t dtype, uint32_t redop, int32_t halves)
     return (dtype == HD_BF16 || dtype == HD_F16) && redop != HD_MAX && halves == CM_HALVES_WIDE ? HD_F32 : 0;
 }
 
-#define WIDEN(wide, type, load)                        \
-    for (uint64_t i = 0; i < count; i++)               \
+#define WIDEN(wide, type, load)          \
+    for (uint64_t i = 0; i < count; i++) \
         ((wide *)to)[i] = (wide)load(((const type *)from)[i]);
-#define NARROW(wide, type, store)                      \
-    for (uint64_t i = 0; i < count; i++)               \
+#define NARROW(wide, type, store)        \
+    for (uint64_t i = 0; i < count; i++) \
         ((type *)to)[i] = (type)store(((const wide *)from)[i] / (wide)divide_by);
 #define SAME(x) (x)
 

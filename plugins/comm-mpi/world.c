@@ -15,11 +15,14 @@ static int32_t check_size(const struct hd_world *world, struct hd_error *err)
     if (size == world->size)
         return HD_OK;
     if (size > world->size)
-        return hd_fail(err, HD_E_UNSUPPORTED, "mpi: MPI has %d ranks here, and %d of them are to have a transport of their own: it serves all "
-                       "of them or none, so inside the machines or nodes of a job name another", size, world->size);
-    return hd_fail(err, HD_E_INVALID, "mpi: MPI has %d rank%s here, the job %d: let heddle start the ranks, or start them with mpirun "
-                   "-n %d or srun --mpi=pmix -n %d, and with the MPI that this plugin was built for", size, size == 1 ? "" : "s",
-                   world->size, world->size, world->size);
+        return hd_fail(err, HD_E_UNSUPPORTED,
+                       "mpi: MPI has %d ranks here, and %d of them are to have a transport of their own: it serves all "
+                       "of them or none, so inside the machines or nodes of a job name another",
+                       size, world->size);
+    return hd_fail(err, HD_E_INVALID,
+                   "mpi: MPI has %d rank%s here, the job %d: let heddle start the ranks, or start them with mpirun "
+                   "-n %d or srun --mpi=pmix -n %d, and with the MPI that this plugin was built for",
+                   size, size == 1 ? "" : "s", world->size, world->size, world->size);
 }
 
 /* Which ranks are here, as MPI sees it, and do they share cores? Then a wait gives the core away at once. */

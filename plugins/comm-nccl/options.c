@@ -43,45 +43,45 @@ const struct hd_option nc_options[NC_N_OPTIONS] = {
      .level = HD_LEVEL_TUNER,
      .help = "the network module of communicators",
      .offset = AT(net_name)},
-#define ROW(id, variable, text_level, text)                                                                            \
-    {.name = #id,                                                                                                      \
-     .type = HD_OPT_STRING,                                                                                            \
-     .level = HD_LEVEL_##text_level,                                                                                   \
-     .help = text " (" variable ")",                                                                                   \
+#define ROW(id, variable, text_level, text) \
+    {.name = #id,                           \
+     .type = HD_OPT_STRING,                 \
+     .level = HD_LEVEL_##text_level,        \
+     .help = text " (" variable ")",        \
      .offset = AT(id)},
     NC_TEXTS(ROW)
 #undef ROW
-#define ROW(id, variable, lowest, highest, unset, in, number_level, text)                                              \
-    {.name = #id,                                                                                                      \
-     .value = #unset,                                                                                                  \
-     .type = highest > 1e9 ? HD_OPT_SIZE : HD_OPT_INT,                                                                 \
-     .level = HD_LEVEL_##number_level,                                                                                 \
-     .unit = in,                                                                                                       \
-     .min = lowest,                                                                                                    \
-     .max = highest,                                                                                                   \
-     .help = text " (" variable ")",                                                                                   \
+#define ROW(id, variable, lowest, highest, unset, in, number_level, text) \
+    {.name = #id,                                                         \
+     .value = #unset,                                                     \
+     .type = highest > 1e9 ? HD_OPT_SIZE : HD_OPT_INT,                    \
+     .level = HD_LEVEL_##number_level,                                    \
+     .unit = in,                                                          \
+     .min = lowest,                                                       \
+     .max = highest,                                                      \
+     .help = text " (" variable ")",                                      \
      .offset = AT(id)},
         NC_NUMBERS(ROW)
 #undef ROW
-#define ROW(id, variable, words, choice_level, text)                                                                   \
-    {.name = #id,                                                                                                      \
-     .value = "default",                                                                                               \
-     .type = HD_OPT_ENUM,                                                                                              \
-     .choices = words,                                                                                                 \
-     .level = HD_LEVEL_##choice_level,                                                                                 \
-     .help = text " (" variable ")",                                                                                   \
+#define ROW(id, variable, words, choice_level, text) \
+    {.name = #id,                                    \
+     .value = "default",                             \
+     .type = HD_OPT_ENUM,                            \
+     .choices = words,                               \
+     .level = HD_LEVEL_##choice_level,               \
+     .help = text " (" variable ")",                 \
      .offset = AT(id)},
             NC_CHOICES(ROW)
 #undef ROW
-#define ROW(id, highest, first, in, field_level, text)                                                                 \
-    {.name = #id,                                                                                                      \
-     .value = "-1",                                                                                                    \
-     .type = HD_OPT_INT,                                                                                               \
-     .level = HD_LEVEL_##field_level,                                                                                  \
-     .unit = in,                                                                                                       \
-     .min = -1,                                                                                                        \
-     .max = highest,                                                                                                   \
-     .help = text "; -1: NCCL's",                                                                                      \
+#define ROW(id, highest, first, in, field_level, text) \
+    {.name = #id,                                      \
+     .value = "-1",                                    \
+     .type = HD_OPT_INT,                               \
+     .level = HD_LEVEL_##field_level,                  \
+     .unit = in,                                       \
+     .min = -1,                                        \
+     .max = highest,                                   \
+     .help = text "; -1: NCCL's",                      \
      .offset = AT(id)},
                 NC_FIELDS(ROW)
 #undef ROW
@@ -132,18 +132,18 @@ int32_t nc_variables(const struct nc_settings *s, struct nc_variable variables[N
 {
     struct list list = {.at = variables};
     int32_t rc = HD_OK;
-#define ROW(name, variable, ...)                                                                                       \
-    if (!rc && s->name)                                                                                                \
+#define ROW(name, variable, ...) \
+    if (!rc && s->name)          \
         rc = add(&list, variable, s->name, strlen(s->name), err);
     NC_TEXTS(ROW)
 #undef ROW
-#define ROW(name, variable, lowest, highest, unset, ...)                                                               \
-    if (!rc && s->name != (unset))                                                                                     \
+#define ROW(name, variable, lowest, highest, unset, ...) \
+    if (!rc && s->name != (unset))                       \
         rc = add_number(&list, variable, s->name, err);
     NC_NUMBERS(ROW)
 #undef ROW
-#define ROW(name, variable, words, ...)                                                                                \
-    if (!rc && s->name)                                                                                                \
+#define ROW(name, variable, words, ...) \
+    if (!rc && s->name)                 \
         rc = add_choice(&list, variable, words, s->name, err);
     NC_CHOICES(ROW)
 #undef ROW
@@ -166,9 +166,9 @@ int32_t nc_config(const struct nc_settings *s, int version, struct nc_config *ou
                                .blocking = s->blocking != 0,
                                .net_name = s->net_name,
                                .shrink_share = NC_UNSET};
-#define ROW(id, highest, first, ...)                                                                                   \
-    if (s->id >= 0 && version < (first))                                                                               \
-        return too_old(#id, first, version, err);                                                                      \
+#define ROW(id, highest, first, ...)              \
+    if (s->id >= 0 && version < (first))          \
+        return too_old(#id, first, version, err); \
     config.id = s->id >= 0 ? (int)s->id : NC_UNSET;
     NC_FIELDS(ROW)
 #undef ROW

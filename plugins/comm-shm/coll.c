@@ -101,8 +101,8 @@ static void fail_mismatch(struct shm_group *g, int32_t i, uint64_t seq)
     shm_coll_text(mine->what, mine->count, mine->tag, here);
     shm_coll_text(theirs->what, theirs->count, theirs->tag, there);
     e.peer = shm_job_rank(g, i);
-    hd_fail(&e, HD_E_MISMATCH, "shm: operation %llu of group %s differs: rank %d has %s; rank %d has %s", (unsigned long long)seq,
-            g->name, shm_job_rank(g, g->me), here, shm_job_rank(g, i), there);
+    hd_fail(&e, HD_E_MISMATCH, "shm: operation %llu of group %s differs: rank %d has %s; rank %d has %s",
+            (unsigned long long)seq, g->name, shm_job_rank(g, g->me), here, shm_job_rank(g, i), there);
     shm_fail(g, &e);
 }
 
@@ -177,7 +177,9 @@ static inline int meet_awaited(struct shm_op *op)
     case FROM_NONE:
         return MET;
     case FROM_ROOT:
-        return !has_posted(op->group, op->root, op->seq) ? NOT_YET : agrees(op->group, op->root, op->seq) ? MET : FAILED;
+        return !has_posted(op->group, op->root, op->seq) ? NOT_YET
+               : agrees(op->group, op->root, op->seq)    ? MET
+                                                         : FAILED;
     default:
         return meet(op, op->seq);
     }

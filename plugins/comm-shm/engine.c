@@ -158,8 +158,8 @@ static int32_t fail_gone(struct shm_op *op, int32_t i)
     if (failed != HD_OK)
         hd_fail(&e, failed, "shm: rank %d gave group %s up: %.511s", rank, op->group->name, m->part->why);
     else if (shm_peer_gone(m->peer))
-        hd_fail(&e, HD_E_PEER, "shm: rank %d (process %d) died; %s in group %s cannot complete", rank,
-                m->peer->pid, op_text(op, text), op->group->name);
+        hd_fail(&e, HD_E_PEER, "shm: rank %d (process %d) died; %s in group %s cannot complete", rank, m->peer->pid,
+                op_text(op, text), op->group->name);
     else
         hd_fail(&e, HD_E_PEER, "shm: rank %d has closed the transport; %s in group %s cannot complete", rank,
                 op_text(op, text), op->group->name);

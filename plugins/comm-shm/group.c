@@ -28,7 +28,8 @@ static size_t place_of(uint64_t small)
 static struct layout layout_of(const struct hd_comm *comm, int32_t n)
 {
     int64_t most = SHM_MAX(comm->settings.small, comm->settings.small_crowded);
-    struct layout l = {.place = place_of((uint64_t)SHM_MAX(most, comm->settings.small_rooted)), .mail_place = place_of((uint64_t)most)};
+    struct layout l = {.place = place_of((uint64_t)SHM_MAX(most, comm->settings.small_rooted)),
+                       .mail_place = place_of((uint64_t)most)};
     size_t stage = line_up((size_t)comm->settings.stage);
     l.slot = page_up(sizeof(struct shm_part));
     l.said = l.slot + SHM_SLOTS * sizeof(struct shm_slot);
@@ -77,8 +78,8 @@ static int32_t note_made(struct hd_comm *comm, uint64_t hash, uint32_t *before, 
     return HD_OK;
 }
 
-static int32_t check_members(const struct hd_comm *comm, const char *name, const int32_t *ranks, int32_t n,
-                             int32_t *me, struct hd_error *err)
+static int32_t check_members(const struct hd_comm *comm, const char *name, const int32_t *ranks, int32_t n, int32_t *me,
+                             struct hd_error *err)
 {
     *me = -1;
     if (n < 1 || n > SHM_MEMBERS)
@@ -94,16 +95,16 @@ static int32_t check_members(const struct hd_comm *comm, const char *name, const
             *me = i;
     }
     if (*me < 0)
-        return hd_fail(err, HD_E_INVALID, "shm: rank %d asks for group %s, of which it is no member",
-                       comm->world.rank, name);
+        return hd_fail(err, HD_E_INVALID, "shm: rank %d asks for group %s, of which it is no member", comm->world.rank,
+                       name);
     return HD_OK;
 }
 
 static struct shm_group *group_alloc(struct hd_comm *comm, const char *name, const int32_t *ranks, int32_t n)
 {
     size_t members = line_up((size_t)n * sizeof(struct shm_member)), pointers = (size_t)n * sizeof(void *);
-    uint8_t *memory = comm->host->alloc(line_up(sizeof(struct shm_group)) + members + 2 * pointers +
-                                        (size_t)n * sizeof *ranks);
+    uint8_t *memory =
+        comm->host->alloc(line_up(sizeof(struct shm_group)) + members + 2 * pointers + (size_t)n * sizeof *ranks);
     if (!memory)
         return NULL;
     struct shm_group *g = (void *)memory;

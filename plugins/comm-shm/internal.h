@@ -16,10 +16,10 @@
 #include <sched.h>
 #include <stdatomic.h>
 
+#include "../common/request_pool.h"
+#include "../common/shm_handle.h"
 #include "heddle/comm.h"
 #include "heddle/host.h"
-#include "../common/shm_handle.h"
-#include "../common/request_pool.h"
 #include "kernels.h"
 
 #pragma GCC diagnostic ignored "-Wpadded" /* what follows never crosses the ABI */
@@ -60,7 +60,7 @@ struct shm_control {
     _Atomic uint32_t doorbell;
     _Alignas(SHM_LINE) _Atomic uint32_t aborted; /* 1 + the rank that aborted; written by that rank */
     _Alignas(SHM_LINE) _Atomic uint32_t closed;
-    char reason[256];    /* of the owner's abort */
+    char reason[256];       /* of the owner's abort */
     uint8_t cpus[1024 / 8]; /* the owner's affinity */
 };
 
@@ -86,8 +86,8 @@ struct shm_said {
     uint64_t what, count, tag;
 };
 
-enum { MAIL_EMPTY = 0, MAIL_POSTED = 1, MAIL_FINISHED = 2 };          /* the sender's word */
-enum { ACK_ACCEPTED = 1, ACK_DONE = 2, ACK_MISMATCH = 3 };            /* the receiver's */
+enum { MAIL_EMPTY = 0, MAIL_POSTED = 1, MAIL_FINISHED = 2 }; /* the sender's word */
+enum { ACK_ACCEPTED = 1, ACK_DONE = 2, ACK_MISMATCH = 3 };   /* the receiver's */
 
 /* A small message is in here, or in the mail's place behind all boxes. */
 struct shm_mail {
@@ -191,10 +191,10 @@ struct shm_pair {
     struct shm_box *mine, *theirs;
     uint8_t *small_out, *small_in; /* what I fill, a place a mail; what the peer fills */
     uint8_t *stage_out, *stage_in;
-    uint64_t posted, seen;         /* messages sent; messages of the peer that were looked at */
-    uint64_t tickets;              /* staged transfers that I, as the receiver, have granted */
-    uint64_t out_turn, in_turn;    /* the staged transfer under way, from 1 */
-    uint64_t busy;                 /* bit m: mail m is in use */
+    uint64_t posted, seen;      /* messages sent; messages of the peer that were looked at */
+    uint64_t tickets;           /* staged transfers that I, as the receiver, have granted */
+    uint64_t out_turn, in_turn; /* the staged transfer under way, from 1 */
+    uint64_t busy;              /* bit m: mail m is in use */
     uint32_t letters;
     uint32_t reserved;
     struct shm_letter letter[SHM_MAIL];
@@ -220,10 +220,10 @@ struct shm_group {
     /* Bytes, the same on all members: of what travels in a place, if it is a broadcast or reduce, or not; from one place to the next,
      * of slots and of mails. */
     uint64_t small, small_rooted, place, mail_place;
-    uint64_t seq, met;     /* of the last collective enqueued; of one that all members posted, all the same up to it */
-    uint64_t past;         /* the digest of what was posted */
+    uint64_t seq, met; /* of the last collective enqueued; of one that all members posted, all the same up to it */
+    uint64_t past;     /* the digest of what was posted */
     struct shm_op *head, **tail;
-    struct shm_op *mail; /* sends and recvs under way, oldest first */
+    struct shm_op *mail;   /* sends and recvs under way, oldest first */
     struct hd_error error; /* code != HD_OK: poisoned */
     const uint8_t **src;   /* of the operation at the head, at the start of its share */
     uint8_t **dst;
@@ -238,13 +238,13 @@ struct hd_comm {
     struct shm_segment control;
     struct shm_segment arena[SHM_ARENAS];
     int32_t arenas;
-    int32_t crowded; /* fewer cores than ranks, as far as they were met: never spin */
+    int32_t crowded;                  /* fewer cores than ranks, as far as they were met: never spin */
     _Atomic(struct shm_peer *) *peer; /* by world rank; NULL: not met */
     struct shm_group *groups;
     uint64_t *made; /* hashes of groups created so far */
     uint32_t n_made, made_room;
     struct rq_pool ops; /* struct shm_op */
-    uint32_t idle; /* progress calls in a row that moved nothing */
+    uint32_t idle;      /* progress calls in a row that moved nothing */
     double idle_since, checked;
     uint64_t layout;
     const struct shm_kernels *kernels;
@@ -298,7 +298,7 @@ int32_t shm_usable(struct shm_group *group, struct hd_error *err);
 /* coll.c */
 int32_t shm_collective(struct hd_comm_group *group, const struct hd_comm_call *call, hd_request *request,
                        struct hd_error *err);
-int shm_coll_advance(struct shm_group *group); /* 1 if anything moved */
+int shm_coll_advance(struct shm_group *group);         /* 1 if anything moved */
 int shm_coll_late(const struct shm_op *op, int32_t i); /* does it wait for member i? */
 void shm_coll_compare(struct shm_group *g); /* all that was posted; fails the group if two members went apart */
 void shm_coll_text(uint64_t what, uint64_t count, uint64_t tag, char out[160]);
@@ -314,13 +314,13 @@ int shm_mail_advance(struct shm_group *group);
 /* wait.c */
 double shm_now(void);
 void shm_pause(void);
-void shm_ring(struct shm_peer *peer);       /* wakes it if it sleeps */
+void shm_ring(struct shm_peer *peer); /* wakes it if it sleeps */
 void shm_ring_group(struct shm_group *group);
 /* One turn of a wait in which nothing moved: spins, yields or sleeps, as long as it has been so. */
 void shm_relax(struct hd_comm *comm);
 void shm_note_cores(struct hd_comm *comm); /* once, at open: all members count with the same */
 void shm_look_at_cores(struct hd_comm *comm);
 int shm_crowded(const struct shm_group *group); /* the same on all members */
-int shm_peer_gone(struct shm_peer *peer); /* 1: its process is dead */
+int shm_peer_gone(struct shm_peer *peer);       /* 1: its process is dead */
 
 #endif

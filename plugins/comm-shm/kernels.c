@@ -9,7 +9,8 @@ static int runs_here(const struct shm_kernels *set)
 {
 #if defined(__x86_64__)
     if (set == &shm_kernels_avx512)
-        return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl");
+        return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+               __builtin_cpu_supports("avx512vl");
     if (set == &shm_kernels_avx2)
         return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("f16c");
 #endif

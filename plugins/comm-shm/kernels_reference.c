@@ -102,40 +102,40 @@ static inline uint8_t u8_store(uint64_t x)
 #define SHARE(x, n) ((x) / (n))
 
 /* T: element, A: accumulator. Sums that are ready wait, as the bits of a counter do, until their other half is there. */
-#define REDUCE(name, T, A, load, store, OP, END)                                                                       \
-    static inline void name##_join(A *a, const A *b, size_t k)                                                         \
-    {                                                                                                                  \
-        for (size_t i = 0; i < k; i++)                                                                                 \
-            a[i] = OP(a[i], b[i]);                                                                                     \
-    }                                                                                                                  \
-    static void name(uint8_t *const *dst, int m, const uint8_t *const *src, int n, size_t count, int stream)           \
-    {                                                                                                                  \
-        (void)stream;                                                                                                  \
-        for (size_t at = 0; at < count; at += BLOCK) {                                                                 \
-            size_t k = count - at < BLOCK ? count - at : BLOCK;                                                        \
-            A acc[DEPTH][BLOCK];                                                                                       \
-            T out[BLOCK];                                                                                              \
-            int top = 0;                                                                                               \
-            for (int j = 0; j < n; j++) {                                                                              \
-                const T *next = (const T *)src[j] + at;                                                                \
-                for (size_t i = 0; i < k; i++)                                                                         \
-                    acc[top][i] = load(next[i]);                                                                       \
-                for (int bits = j; bits & 1; bits >>= 1, top--)                                                        \
-                    name##_join(acc[top - 1], acc[top], k);                                                            \
-                top++;                                                                                                 \
-            }                                                                                                          \
-            for (top--; top; top--)                                                                                    \
-                name##_join(acc[top - 1], acc[top], k);                                                                \
-            for (size_t i = 0; i < k; i++)                                                                             \
-                out[i] = store(END(acc[0][i], (A)n));                                                                  \
-            for (int j = 0; j < m; j++)                                                                                \
-                memcpy(dst[j] + at * sizeof(T), out, k * sizeof(T));                                                   \
-        }                                                                                                              \
+#define REDUCE(name, T, A, load, store, OP, END)                                                             \
+    static inline void name##_join(A *a, const A *b, size_t k)                                               \
+    {                                                                                                        \
+        for (size_t i = 0; i < k; i++)                                                                       \
+            a[i] = OP(a[i], b[i]);                                                                           \
+    }                                                                                                        \
+    static void name(uint8_t *const *dst, int m, const uint8_t *const *src, int n, size_t count, int stream) \
+    {                                                                                                        \
+        (void)stream;                                                                                        \
+        for (size_t at = 0; at < count; at += BLOCK) {                                                       \
+            size_t k = count - at < BLOCK ? count - at : BLOCK;                                              \
+            A acc[DEPTH][BLOCK];                                                                             \
+            T out[BLOCK];                                                                                    \
+            int top = 0;                                                                                     \
+            for (int j = 0; j < n; j++) {                                                                    \
+                const T *next = (const T *)src[j] + at;                                                      \
+                for (size_t i = 0; i < k; i++)                                                               \
+                    acc[top][i] = load(next[i]);                                                             \
+                for (int bits = j; bits & 1; bits >>= 1, top--)                                              \
+                    name##_join(acc[top - 1], acc[top], k);                                                  \
+                top++;                                                                                       \
+            }                                                                                                \
+            for (top--; top; top--)                                                                          \
+                name##_join(acc[top - 1], acc[top], k);                                                      \
+            for (size_t i = 0; i < k; i++)                                                                   \
+                out[i] = store(END(acc[0][i], (A)n));                                                        \
+            for (int j = 0; j < m; j++)                                                                      \
+                memcpy(dst[j] + at * sizeof(T), out, k * sizeof(T));                                         \
+        }                                                                                                    \
     }
 
-#define REDUCE_ALL(type, T, A)                                                    \
-    REDUCE(type##_sum, T, A, type##_load, type##_store, ADD, KEEP)                \
-    REDUCE(type##_max, T, A, type##_load, type##_store, MAX, KEEP)                \
+#define REDUCE_ALL(type, T, A)                                     \
+    REDUCE(type##_sum, T, A, type##_load, type##_store, ADD, KEEP) \
+    REDUCE(type##_max, T, A, type##_load, type##_store, MAX, KEEP) \
     REDUCE(type##_avg, T, A, type##_load, type##_store, ADD, SHARE)
 
 REDUCE_ALL(f32, float, float)
@@ -154,7 +154,10 @@ static void no_fence(void)
 {
 }
 
-#define ROW(type) {[HD_SUM] = type##_sum, [HD_MAX] = type##_max, [HD_AVG] = type##_avg}
+#define ROW(type)                                                           \
+    {                                                                       \
+        [HD_SUM] = type##_sum, [HD_MAX] = type##_max, [HD_AVG] = type##_avg \
+    }
 
 const struct shm_kernels shm_kernels_reference = {
     .name = "reference",

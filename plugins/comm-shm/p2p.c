@@ -66,7 +66,8 @@ static int fail_size(struct shm_group *g, int32_t from, int32_t to, uint32_t str
     struct hd_error e = HD_ERROR_INIT;
     e.peer = shm_job_rank(g, from == g->me ? to : from);
     hd_fail(&e, HD_E_MISMATCH, "shm: message in group %s, stream %u: rank %d sends %llu bytes, rank %d receives %llu",
-            g->name, stream, shm_job_rank(g, from), (unsigned long long)sent, shm_job_rank(g, to), (unsigned long long)received);
+            g->name, stream, shm_job_rank(g, from), (unsigned long long)sent, shm_job_rank(g, to),
+            (unsigned long long)received);
     shm_fail(g, &e);
     return 1;
 }
@@ -354,8 +355,8 @@ static int32_t enqueue(struct shm_group *g, uint32_t kind, int32_t peer, uint32_
     if (code != HD_OK)
         return code;
     if (peer < 0 || peer >= g->n)
-        return hd_fail(err, HD_E_INVALID, "shm: %s member %d of group %s of %d", kind == SHM_SEND ? "send to" : "recv from",
-                       peer, g->name, g->n);
+        return hd_fail(err, HD_E_INVALID, "shm: %s member %d of group %s of %d",
+                       kind == SHM_SEND ? "send to" : "recv from", peer, g->name, g->n);
     struct shm_op *op = shm_op_new(g, kind, err);
     if (!op)
         return HD_E_NOMEM;

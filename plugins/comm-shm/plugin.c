@@ -103,8 +103,14 @@ static int32_t probe(const struct hd_host *host, struct hd_error *err)
 /* Hash of what all members must agree on. */
 static uint64_t layout_hash(const struct shm_settings *s)
 {
-    const uint64_t parts[] = {(uint64_t)s->small, (uint64_t)s->small_crowded, (uint64_t)s->small_rooted, (uint64_t)s->stage,
-                              sizeof(struct shm_box), sizeof(struct shm_part), SHM_SLOTS, SHM_MAIL};
+    const uint64_t parts[] = {(uint64_t)s->small,
+                              (uint64_t)s->small_crowded,
+                              (uint64_t)s->small_rooted,
+                              (uint64_t)s->stage,
+                              sizeof(struct shm_box),
+                              sizeof(struct shm_part),
+                              SHM_SLOTS,
+                              SHM_MAIL};
     uint64_t h = UINT64_C(0xcbf29ce484222325);
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
         h = (h ^ parts[i]) * UINT64_C(0x9e3779b97f4a7c15) ^ h >> 29;

@@ -157,11 +157,13 @@ static int32_t check_card(const struct hd_comm *comm, const struct shm_card *car
     if (bytes != sizeof *card || card->magic != SHM_MAGIC)
         return hd_fail(err, HD_E_MISMATCH, "shm: rank %d runs another version of comm-shm", rank);
     if (card->at.machine != mine.machine)
-        return hd_fail(err, HD_E_INVALID, "shm: rank %d runs on another machine; use another transport for this axis", rank);
+        return hd_fail(err, HD_E_INVALID, "shm: rank %d runs on another machine; use another transport for this axis",
+                       rank);
     if (card->at.pid_space != mine.pid_space)
         return hd_fail(err, HD_E_INVALID,
                        "shm: rank %d runs in another container (process namespace): start all ranks in one, or use "
-                       "another transport", rank);
+                       "another transport",
+                       rank);
     if (card->layout != comm->layout)
         return hd_fail(err, HD_E_MISMATCH, "shm: rank %d has other settings (small, stage) than rank %d", rank,
                        hd_job_rank(&comm->world, comm->world.rank));
@@ -176,7 +178,8 @@ static int32_t map_card(const struct card *card, int32_t rank, struct shm_segmen
     struct shm_segment s = {.fd = -1};
     uint64_t size;
     int fd = card_open(card, &size);
-    int bad = fd < 0 || size < card->bytes + SHM_PAGE || card->bytes + SHM_PAGE < card->bytes || map_aligned(&s, fd, size) != 0;
+    int bad = fd < 0 || size < card->bytes + SHM_PAGE || card->bytes + SHM_PAGE < card->bytes ||
+              map_aligned(&s, fd, size) != 0;
     int error = errno;
     if (fd >= 0)
         close(fd);

@@ -107,8 +107,7 @@ void shm_small(struct shm_op *op)
         break;
     case HD_COLL_ALL_TO_ALL:
         for (int32_t i = 0; i < g->n; i++)
-            small_copy((uint8_t *)op->recv + (uint64_t)i * piece,
-                       input(op, i, bytes) + (uint64_t)g->me * piece, piece);
+            small_copy((uint8_t *)op->recv + (uint64_t)i * piece, input(op, i, bytes) + (uint64_t)g->me * piece, piece);
         break;
     case HD_COLL_BROADCAST:
         small_copy(op->recv, input(op, op->root, bytes), piece);
@@ -132,7 +131,8 @@ static void plan_pass(struct shm_op *op)
     for (int32_t i = 0; i < g->n; i++) {
         if (r->reads == FROM_ALL || (r->reads == FROM_ROOT ? i == op->root : i == g->me))
             g->src[op->n_src++] = place(op, i, 0, from_piece, op->first);
-        int mine = r->share == BY_PEER ? i == peer : r->writes == FROM_ALL || (r->writes == FROM_ROOT ? i == op->root : i == g->me);
+        int mine = r->share == BY_PEER ? i == peer
+                                       : r->writes == FROM_ALL || (r->writes == FROM_ROOT ? i == op->root : i == g->me);
         if (mine)
             g->dst[op->n_dst++] = place(op, i, 1, to_piece, op->first);
     }
@@ -178,8 +178,8 @@ static void copy_piece(struct shm_group *g, struct shm_op *op, uint64_t at, uint
 }
 
 /* Streaming to several destinations: each gets a block at a time, from a sum in the first cache. Memory likes long runs. */
-static void reduce_blocks(struct shm_group *g, struct shm_op *op, shm_reduce_fn *reduce, uint8_t **dst, const uint8_t **src,
-                          uint64_t count)
+static void reduce_blocks(struct shm_group *g, struct shm_op *op, shm_reduce_fn *reduce, uint8_t **dst,
+                          const uint8_t **src, uint64_t count)
 {
     enum { BLOCK = 8192 };
     _Alignas(SHM_LINE) uint8_t sum[BLOCK], *to = sum;

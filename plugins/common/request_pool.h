@@ -100,7 +100,8 @@ static inline void *rq_find(const struct rq_pool *pool, hd_request number, const
     struct rq_record *one = index < pool->n ? rq_at(pool, index) : NULL;
     if (one && one->used && one->generation == (uint32_t)(number >> 32))
         return one;
-    hd_fail(err, HD_E_INVALID, "%s: request %llx is unknown, or was completed before", transport, (unsigned long long)number);
+    hd_fail(err, HD_E_INVALID, "%s: request %llx is unknown, or was completed before", transport,
+            (unsigned long long)number);
     return NULL;
 }
 

@@ -26,7 +26,8 @@ int32_t cpu_check_same(struct hd_kernel *k, struct hd_error *err)
 int32_t cpu_check_blend(struct hd_kernel *k, struct hd_error *err)
 {
     if (!k->d.attrs.table || k->d.attrs.n_table != k->d.n_in)
-        return cpu_invalid(k, err, "a blend of %u tensors has %llu factors", k->d.n_in, (unsigned long long)k->d.attrs.n_table);
+        return cpu_invalid(k, err, "a blend of %u tensors has %llu factors", k->d.n_in,
+                           (unsigned long long)k->d.attrs.n_table);
     return cpu_check_same(k, err);
 }
 
@@ -213,8 +214,9 @@ int32_t cpu_check_attention_grad(struct hd_kernel *k, struct hd_error *err)
         const struct hd_operand *o;
         int64_t n;
         const char *name;
-    } want[] = {{&k->in[3], n_q, "o"},   {&k->in[4], h.b * h.s * h.k * h.g, "lse"}, {&k->in[5], n_q, "do"},
-                {&k->out[0], n_q, "dq"}, {&k->out[1], n_k, "dk"},                   {&k->out[2], n_k, "dv"}};
+    } want[] = {{&k->in[3], n_q, "o"},   {&k->in[4], h.b * h.s * h.k * h.g, "lse"},
+                {&k->in[5], n_q, "do"},  {&k->out[0], n_q, "dq"},
+                {&k->out[1], n_k, "dk"}, {&k->out[2], n_k, "dv"}};
     for (uint32_t i = 0; !rc && i < sizeof want / sizeof want[0]; i++)
         rc = same_count(k, want[i].o, want[i].n, want[i].name, err);
     return rc ? rc : cpu_kernel_state(k, (size_t)(n_q + 2 * n_k) * sizeof(double), err);

@@ -2,7 +2,10 @@
 #include "internal.h"
 #include "reference/reference.h"
 
-#define ROW(min_i, max_i, min_o, max_o, name, check, fast) {min_i, max_i, min_o, max_o, 0, cpu_ref_##name, check, fast}
+#define ROW(min_i, max_i, min_o, max_o, name, check, fast)         \
+    {                                                              \
+        min_i, max_i, min_o, max_o, 0, cpu_ref_##name, check, fast \
+    }
 
 static const struct cpu_op rows[HD_OP_LIMIT] = {
     [HD_OP_EINSUM] = ROW(2, 2, 1, 1, einsum, cpu_check_einsum, cpu_fast_einsum),

@@ -15,8 +15,7 @@ static double now(void)
 
 static struct hd_operand matrix(void *data, uint32_t dtype, uint8_t row, uint8_t column)
 {
-    return (struct hd_operand){
-        .data = data, .dtype = dtype, .ndim = 2, .dim = {row, column}, .extent = {SIDE, SIDE}};
+    return (struct hd_operand){.data = data, .dtype = dtype, .ndim = 2, .dim = {row, column}, .extent = {SIDE, SIDE}};
 }
 
 static double best_rate(struct hd_kernel *k)
@@ -38,8 +37,8 @@ static double measure(struct hd_device *device, uint32_t dtype, char *memory)
     size_t bytes = (size_t)SIDE * SIDE * hd_dtype_size(dtype);
     struct hd_operand in[2] = {matrix(memory, dtype, 'm', 'k'), matrix(memory + bytes, dtype, 'k', 'n')};
     struct hd_operand out[1] = {matrix(memory + 2 * bytes, dtype, 'm', 'n')};
-    struct hd_instr_desc d = {.struct_size = sizeof d, .op = HD_OP_EINSUM, .n_in = 2, .n_out = 1, .in = in, .out = out,
-                              .label = "peak"};
+    struct hd_instr_desc d = {
+        .struct_size = sizeof d, .op = HD_OP_EINSUM, .n_in = 2, .n_out = 1, .in = in, .out = out, .label = "peak"};
     struct hd_error err = HD_ERROR_INIT;
     struct hd_kernel *k;
     double rate = 0;

@@ -1,8 +1,8 @@
 /* The vtable of device cuda. */
-#include "products/blas.h"
 #include "attention/cudnn_attention.h"
-#include "products/fp8.h"
 #include "op_table.h"
+#include "products/blas.h"
+#include "products/fp8.h"
 
 static int32_t choose_index(const struct cu_settings *settings, const struct hd_device_place *place, int32_t *index,
                             struct hd_error *err)
@@ -21,7 +21,8 @@ static int32_t choose_index(const struct cu_settings *settings, const struct hd_
 static int32_t set_connections(const struct hd_host *host, int64_t connections, struct hd_error *err)
 {
     char text[24];
-    if (!connections || host->struct_size < offsetof(struct hd_host, set_variable) + sizeof host->set_variable || !host->set_variable)
+    if (!connections || host->struct_size < offsetof(struct hd_host, set_variable) + sizeof host->set_variable ||
+        !host->set_variable)
         return HD_OK;
     snprintf(text, sizeof text, "%lld", (long long)connections);
     return host->set_variable("CUDA_DEVICE_MAX_CONNECTIONS", text, err);
@@ -193,34 +194,81 @@ static const struct hd_device_ops ops = {
 };
 
 static const struct hd_option options[] = {
-    {.name = "index", .value = "-1", .type = HD_OPT_INT, .min = -1, .max = 1023,
-     .help = "which GPU; -1: the local rank modulo the number of GPUs", .offset = offsetof(struct cu_settings, index)},
-    {.name = "tf32", .value = "false", .type = HD_OPT_BOOL, .flags = HD_OPTION_GLOBAL,
+    {.name = "index",
+     .value = "-1",
+     .type = HD_OPT_INT,
+     .min = -1,
+     .max = 1023,
+     .help = "which GPU; -1: the local rank modulo the number of GPUs",
+     .offset = offsetof(struct cu_settings, index)},
+    {.name = "tf32",
+     .value = "false",
+     .type = HD_OPT_BOOL,
+     .flags = HD_OPTION_GLOBAL,
      .help = "matrix products of fp32 in TF32: several times faster, 10 bits of mantissa",
      .offset = offsetof(struct cu_settings, tf32)},
-    {.name = "fp8", .value = "off", .type = HD_OPT_ENUM, .choices = "off|e4m3|hybrid", .flags = HD_OPTION_GLOBAL,
+    {.name = "fp8",
+     .value = "off",
+     .type = HD_OPT_ENUM,
+     .choices = "off|e4m3|hybrid",
+     .flags = HD_OPTION_GLOBAL,
      .help = "operands of large 16-bit products in fp8, each with one scale; hybrid: gradients in e5m2",
      .offset = offsetof(struct cu_settings, fp8)},
-    {.name = "fp8_above", .value = "1024", .type = HD_OPT_INT, .min = 0, .max = 1e9, .level = HD_LEVEL_TUNER, .flags = HD_OPTION_GLOBAL,
+    {.name = "fp8_above",
+     .value = "1024",
+     .type = HD_OPT_INT,
+     .min = 0,
+     .max = 1e9,
+     .level = HD_LEVEL_TUNER,
+     .flags = HD_OPTION_GLOBAL,
      .help = "products [m k] [k n] with m n / (m + n) below it stay out of fp8: casts would cost more than they save",
      .offset = offsetof(struct cu_settings, fp8_above)},
-    {.name = "attention", .value = "own", .type = HD_OPT_ENUM, .choices = "own|wgmma|cudnn|auto",
-     .help = "whose attention: heddle's kernels for every GPU; those for Hopper (9.0), or cuDNN's, where they agree with them; or whichever "
+    {.name = "attention",
+     .value = "own",
+     .type = HD_OPT_ENUM,
+     .choices = "own|wgmma|cudnn|auto",
+     .help = "whose attention: heddle's kernels for every GPU; those for Hopper (9.0), or cuDNN's, where they agree "
+             "with them; or whichever "
              "is faster at start; with cudnn gradients, with auto all may differ in the last bits from run to run",
      .offset = offsetof(struct cu_settings, attention)},
-    {.name = "cudnn_library", .value = "libcudnn.so.9", .type = HD_OPT_STRING, .level = HD_LEVEL_TUNER,
+    {.name = "cudnn_library",
+     .value = "libcudnn.so.9",
+     .type = HD_OPT_STRING,
+     .level = HD_LEVEL_TUNER,
      .help = "cuDNN, 9.10 or newer: a file, or a name that the dynamic loader finds",
      .offset = offsetof(struct cu_settings, cudnn_library)},
-    {.name = "tune", .value = "false", .type = HD_OPT_BOOL, .level = HD_LEVEL_TUNER,
+    {.name = "tune",
+     .value = "false",
+     .type = HD_OPT_BOOL,
+     .level = HD_LEVEL_TUNER,
      .help = "true: time cuBLASLt's candidates for each matrix product at start; runs may then differ in the last bits",
      .offset = offsetof(struct cu_settings, tune)},
-    {.name = "workspace", .value = "64MiB", .type = HD_OPT_SIZE, .unit = "bytes", .min = 0, .max = 1e12, .level = HD_LEVEL_TUNER,
-     .help = "memory that matrix products may use beside their operands", .offset = offsetof(struct cu_settings, workspace)},
-    {.name = "logits", .value = "256MiB", .type = HD_OPT_SIZE, .unit = "bytes", .min = 0, .max = 1e12, .level = HD_LEVEL_TUNER,
+    {.name = "workspace",
+     .value = "64MiB",
+     .type = HD_OPT_SIZE,
+     .unit = "bytes",
+     .min = 0,
+     .max = 1e12,
+     .level = HD_LEVEL_TUNER,
+     .help = "memory that matrix products may use beside their operands",
+     .offset = offsetof(struct cu_settings, workspace)},
+    {.name = "logits",
+     .value = "256MiB",
+     .type = HD_OPT_SIZE,
+     .unit = "bytes",
+     .min = 0,
+     .max = 1e12,
+     .level = HD_LEVEL_TUNER,
      .help = "about how much memory the loss may take for a chunk of logits; at least 64 tokens are done at once",
      .offset = offsetof(struct cu_settings, logits)},
-    {.name = "connections", .value = "32", .type = HD_OPT_INT, .min = 0, .max = 32, .level = HD_LEVEL_TUNER,
-     .help = "queues to the GPU (CUDA_DEVICE_MAX_CONNECTIONS): streams that share one wait for each other, and each group of ranks has some "
+    {.name = "connections",
+     .value = "32",
+     .type = HD_OPT_INT,
+     .min = 0,
+     .max = 32,
+     .level = HD_LEVEL_TUNER,
+     .help = "queues to the GPU (CUDA_DEVICE_MAX_CONNECTIONS): streams that share one wait for each other, and each "
+             "group of ranks has some "
              "over NCCL; 0: what the environment says, else CUDA's 8",
      .offset = offsetof(struct cu_settings, connections)},
 };

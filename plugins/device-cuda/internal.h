@@ -9,8 +9,8 @@
 #include "heddle/device.h"
 #include "heddle/host.h"
 #include "heddle/optimizer.h"
-#include <stddef.h>
 #include <cuda_runtime_api.h>
+#include <stddef.h>
 
 #ifdef __cplusplus
 extern "C" {
@@ -37,11 +37,11 @@ struct hd_device {
     const struct hd_host *host;
     const struct cu_settings *settings;
     int32_t index;
-    int32_t major, minor; /* compute capability */
-    int32_t processors;   /* multiprocessors */
-    int32_t shared_limit; /* bytes of shared memory that a block may ask for */
-    int32_t clock;         /* kHz */
-    int32_t plain_einsums; /* how many could not be a matrix product */
+    int32_t major, minor;    /* compute capability */
+    int32_t processors;      /* multiprocessors */
+    int32_t shared_limit;    /* bytes of shared memory that a block may ask for */
+    int32_t clock;           /* kHz */
+    int32_t plain_einsums;   /* how many could not be a matrix product */
     int32_t plain_epilogues; /* how many products could not do what stands behind them */
     int32_t plain_fp8;       /* how many products keep their dtype where fp8 is asked for */
     int32_t captured;        /* pieces that were captured and not freed */
@@ -54,7 +54,7 @@ struct hd_device {
     void *scratch;
     size_t scratch_bytes;
     struct cu_blas *blas;
-    struct cu_dnn *dnn; /* NULL: cuDNN is not used; cudnn_attention.c */
+    struct cu_dnn *dnn;            /* NULL: cuDNN is not used; cudnn_attention.c */
     struct cu_wgmma_choice *wgmma; /* what trials said; attention.c */
 };
 

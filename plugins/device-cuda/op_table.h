@@ -17,7 +17,7 @@ struct cu_slot {
     cu_prepare_fn prepare;
 };
 
-#define CU_PREPARE(name)                                                                                               \
+#define CU_PREPARE(name) \
     int32_t cu_prepare_##name(struct hd_device *, const struct hd_instr_desc *, struct hd_kernel *, struct hd_error *)
 
 /* Those that are made in C. */

@@ -50,12 +50,8 @@ static const struct demand gpt2_demands[] = {
     {NULL, NULL},
 };
 static const struct demand llama_demands[] = {
-    {"hidden_act", "\"silu\"|\"swish\""},
-    {"mlp_bias", "false"},
-    {"router_jitter_noise", "null|0|0.0"},
-    {"use_sliding_window", "false"},
-    {"quantization_config", "null"},
-    {NULL, NULL},
+    {"hidden_act", "\"silu\"|\"swish\""}, {"mlp_bias", "false"},           {"router_jitter_noise", "null|0|0.0"},
+    {"use_sliding_window", "false"},      {"quantization_config", "null"}, {NULL, NULL},
 };
 static const struct demand rope_demands[] = {
     {"partial_rotary_factor", "null|1|1.0"},
@@ -64,10 +60,10 @@ static const struct demand rope_demands[] = {
 };
 static const char *const dropouts[] = {"attn_pdrop", "embd_pdrop", "resid_pdrop", "attention_dropout"};
 
-#define refuse(r, code, format, ...)                                                           \
-    do {                                                                                       \
-        if (!(r)->rc)                                                                          \
-            (r)->rc = hd_fail((r)->err, code, "%s: " format, (r)->path, ##__VA_ARGS__);        \
+#define refuse(r, code, format, ...)                                                    \
+    do {                                                                                \
+        if (!(r)->rc)                                                                   \
+            (r)->rc = hd_fail((r)->err, code, "%s: " format, (r)->path, ##__VA_ARGS__); \
     } while (0)
 
 /* NULL where the key is missing or null, which transformers takes as the same. */
@@ -144,8 +140,8 @@ static void warn_of_dropout(const struct reader *r, const struct hd_host *host)
     for (size_t i = 0; i < sizeof dropouts / sizeof dropouts[0]; i++) {
         double rate = json_number_value(json_object_get(r->root, dropouts[i]));
         if (rate > 0)
-            host->log(HD_LOG_WARN, "model-transformer", "%s: \"%s\" is %g; heddle trains without dropout",
-                      r->path, dropouts[i], rate);
+            host->log(HD_LOG_WARN, "model-transformer", "%s: \"%s\" is %g; heddle trains without dropout", r->path,
+                      dropouts[i], rate);
     }
 }
 
@@ -171,8 +167,7 @@ static void read_rope_kind(struct reader *r, struct tf_rope *rope)
         if (rope->high_freq_factor <= rope->low_freq_factor)
             refuse(r, HD_E_INVALID, "\"high_freq_factor\" must be above \"low_freq_factor\"");
     } else {
-        refuse(r, HD_E_UNSUPPORTED, "rope_scaling of type \"%.40s\" is not offered (default, linear, llama3)",
-               type);
+        refuse(r, HD_E_UNSUPPORTED, "rope_scaling of type \"%.40s\" is not offered (default, linear, llama3)", type);
     }
 }
 
@@ -216,8 +211,7 @@ static void check_layer_types(struct reader *r)
     for (size_t i = 0; i < json_array_size(types); i++) {
         const char *type = json_string_value(json_array_get(types, i));
         if (!type || strcmp(type, "full_attention"))
-            refuse(r, HD_E_UNSUPPORTED,
-                   "\"layer_types\" has \"%.40s\"; this model offers only \"full_attention\"",
+            refuse(r, HD_E_UNSUPPORTED, "\"layer_types\" has \"%.40s\"; this model offers only \"full_attention\"",
                    type ? type : "?");
     }
 }
@@ -298,17 +292,15 @@ static int32_t load(const char *path, json_t **root, struct hd_error *err)
     int broken = ferror(file);
     json_error_t where;
     fclose(file);
-    *root = text && !broken && length <= LONGEST_CONFIG
-                ? json_loadb(text, length, JSON_REJECT_DUPLICATES, &where)
-                : NULL;
+    *root =
+        text && !broken && length <= LONGEST_CONFIG ? json_loadb(text, length, JSON_REJECT_DUPLICATES, &where) : NULL;
     free(text);
     if (!text)
         return hd_fail(err, HD_E_NOMEM, "%s: no memory", path);
     if (broken)
         return hd_fail(err, HD_E_IO, "%s: cannot be read: %s", path, strerror(errno));
     if (length > LONGEST_CONFIG)
-        return hd_fail(err, HD_E_INVALID, "%s: longer than %d bytes, so no config.json", path,
-                       LONGEST_CONFIG);
+        return hd_fail(err, HD_E_INVALID, "%s: longer than %d bytes, so no config.json", path, LONGEST_CONFIG);
     if (!*root)
         return hd_fail(err, HD_E_INVALID, "%s:%d:%d: %s", path, where.line, where.column, where.text);
     if (!json_is_object(*root)) {

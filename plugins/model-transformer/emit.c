@@ -23,11 +23,14 @@ void tf_emit_begin(struct tf_emit *e, struct hd_model *model, struct hd_program 
     const struct tf_shape *shape = &model->shape;
     *e = (struct tf_emit){.model = model, .api = model->host->build, .program = program};
     e->norm = (struct hd_attrs){.struct_size = sizeof e->norm, .eps = shape->norm_eps};
-    e->rope = (struct hd_attrs){.struct_size = sizeof e->rope, .sign = 1, .table = model->frequencies,
+    e->rope = (struct hd_attrs){.struct_size = sizeof e->rope,
+                                .sign = 1,
+                                .table = model->frequencies,
                                 .n_table = (uint64_t)(shape->head_dim / 2)};
-    e->attention = (struct hd_attrs){.struct_size = sizeof e->attention,
-                                     .scale = 1 / sqrt((double)shape->head_dim),
-                                     .window = shape->sliding_window < e->api->extent(program, 's') ? shape->sliding_window : 0};
+    e->attention =
+        (struct hd_attrs){.struct_size = sizeof e->attention,
+                          .scale = 1 / sqrt((double)shape->head_dim),
+                          .window = shape->sliding_window < e->api->extent(program, 's') ? shape->sliding_window : 0};
     e->api->dim(program, 'h', "hidden", shape->hidden);
     e->api->dim(program, 'k', "kv_heads", shape->kv_heads);
     e->api->dim(program, 'g', "heads_per_kv", shape->heads / shape->kv_heads);
@@ -79,8 +82,8 @@ hd_tensor tf_param(struct tf_emit *e, const struct tf_param *row)
     return e->api->param(e->program, &desc);
 }
 
-hd_tensor tf_op(struct tf_emit *e, uint32_t op, const struct hd_attrs *attrs, const char *dims,
-                const hd_tensor *ins, uint32_t n_in)
+hd_tensor tf_op(struct tf_emit *e, uint32_t op, const struct hd_attrs *attrs, const char *dims, const hd_tensor *ins,
+                uint32_t n_in)
 {
     hd_tensor outs[HD_MAX_OUT] = {0};
     return e->api->emit(e->program, op, attrs, ins, n_in, dims, outs);

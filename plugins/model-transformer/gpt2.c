@@ -3,8 +3,28 @@
 #include "internal.h"
 
 enum {
-    WTE, WPE, NORM1, NORM1_BIAS, WQ, WK, WV, BQ, BK, BV, WO, BO, NORM2, NORM2_BIAS, FC, FC_BIAS, PROJ,
-    PROJ_BIAS, NORM, NORM_BIAS, HEAD, N_PARAMS
+    WTE,
+    WPE,
+    NORM1,
+    NORM1_BIAS,
+    WQ,
+    WK,
+    WV,
+    BQ,
+    BK,
+    BV,
+    WO,
+    BO,
+    NORM2,
+    NORM2_BIAS,
+    FC,
+    FC_BIAS,
+    PROJ,
+    PROJ_BIAS,
+    NORM,
+    NORM_BIAS,
+    HEAD,
+    N_PARAMS
 };
 
 #define LAYER "transformer.h.*."

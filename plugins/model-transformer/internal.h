@@ -18,7 +18,8 @@ enum tf_family { TF_AUTO = 0, TF_GPT2 = 1, TF_LLAMA = 2, TF_QWEN3 = 3, TF_MIXTRA
 
 /* What the job file says; 0 and NULL mean "not said". Offsets stand in the option table of plugin.c. */
 struct tf_settings {
-    int64_t layers, hidden, heads, kv_heads, head_dim, ffn, vocab, max_seq_len, experts, experts_per_token, sliding_window;
+    int64_t layers, hidden, heads, kv_heads, head_dim, ffn, vocab, max_seq_len, experts, experts_per_token,
+        sliding_window;
     double rope_theta, norm_eps, aux_loss_coef, z_loss_coef;
     const char *from, *capacity;
     int32_t family; /* enum tf_family */
@@ -37,16 +38,16 @@ struct tf_rope {
 struct tf_shape {
     enum tf_family family;
     int64_t layers, hidden, heads, kv_heads, head_dim, ffn, vocab, experts, experts_per_token; /* experts: 0 none */
-    int64_t max_seq_len;    /* 0: any */
+    int64_t max_seq_len;                                                                       /* 0: any */
     int64_t sliding_window; /* positions that attention sees, the query's own one among them; 0: all */
     double norm_eps;
     struct tf_rope rope;
     int tied;
     int qkv_bias, out_bias; /* llama: biases of the attention's projections */
-    double capacity;      /* slots of an expert, as a multiple of its fair share of a sequence; 0: dropless */
+    double capacity;        /* slots of an expert, as a multiple of its fair share of a sequence; 0: dropless */
     double aux_loss_coef, z_loss_coef;
-    int fused_experts;    /* the files hold experts.gate_up_proj, not a tensor an expert */
-    int qk_norm;            /* RMSNorm over each head's query and key before they are turned */
+    int fused_experts; /* the files hold experts.gate_up_proj, not a tensor an expert */
+    int qk_norm;       /* RMSNorm over each head's query and key before they are turned */
 };
 
 struct hd_model {
@@ -55,7 +56,7 @@ struct hd_model {
     double *frequencies;  /* head_dim / 2; NULL for gpt2 */
     char *from;           /* NULL: initialise */
     char *config_text;    /* from's config.json, or made on demand by export.c */
-    int unprefixed; /* from's tensors lack "transformer." or "model.", as in the first published GPT-2 */
+    int unprefixed;       /* from's tensors lack "transformer." or "model.", as in the first published GPT-2 */
     int64_t longest_seen; /* the longest sequence that a program was built for */
 };
 
@@ -103,14 +104,14 @@ struct tf_param {
 };
 
 void tf_emit_begin(struct tf_emit *e, struct hd_model *model, struct hd_program *program);
-void tf_block(struct tf_emit *e, const char *name);       /* "embed", "head" */
-void tf_layer_block(struct tf_emit *e, int64_t layer);    /* "L3" */
+void tf_block(struct tf_emit *e, const char *name);    /* "embed", "head" */
+void tf_layer_block(struct tf_emit *e, int64_t layer); /* "L3" */
 hd_tensor tf_param(struct tf_emit *e, const struct tf_param *row);
-hd_tensor tf_op(struct tf_emit *e, uint32_t op, const struct hd_attrs *attrs, const char *dims,
-                const hd_tensor *ins, uint32_t n_in);
+hd_tensor tf_op(struct tf_emit *e, uint32_t op, const struct hd_attrs *attrs, const char *dims, const hd_tensor *ins,
+                uint32_t n_in);
 /* The same, with the inputs as arguments. */
-#define TF_OP(e, op, attrs, dims, ...)                                 \
-    tf_op(e, op, attrs, dims, (const hd_tensor[]){__VA_ARGS__},        \
+#define TF_OP(e, op, attrs, dims, ...)                          \
+    tf_op(e, op, attrs, dims, (const hd_tensor[]){__VA_ARGS__}, \
           sizeof((const hd_tensor[]){__VA_ARGS__}) / sizeof(hd_tensor))
 hd_tensor tf_residual(struct tf_emit *e, hd_tensor x);
 hd_tensor tf_attention(struct tf_emit *e, hd_tensor q, hd_tensor k, hd_tensor v);

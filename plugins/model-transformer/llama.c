@@ -3,9 +3,7 @@
  * Qwen3 an RMSNorm over each head's query and key (arXiv:2505.09388); Mixtral experts in place of the feed-forward. */
 #include "internal.h"
 
-enum {
-    EMBED, NORM1, WQ, WK, WV, WO, BQ, BK, BV, BO, NORM_Q, NORM_K, NORM2, GATE, UP, DOWN, NORM, HEAD, N_PARAMS
-};
+enum { EMBED, NORM1, WQ, WK, WV, WO, BQ, BK, BV, BO, NORM_Q, NORM_K, NORM2, GATE, UP, DOWN, NORM, HEAD, N_PARAMS };
 
 #define LAYER "model.layers.*."
 

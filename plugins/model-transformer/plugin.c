@@ -5,12 +5,17 @@
 
 #define LARGEST 2147483647.0
 #define FIELD(field) offsetof(struct tf_settings, field)
-#define COUNT(option, unit_, help_)                                                                 \
-    {.name = #option, .unit = unit_, .help = help_, .type = HD_OPT_INT, .min = 0, .max = LARGEST,   \
-     .flags = HD_OPTION_GLOBAL, .offset = FIELD(option)}
+#define COUNT(option, unit_, help_)                                                                  \
+    {                                                                                                \
+        .name = #option, .unit = unit_, .help = help_, .type = HD_OPT_INT, .min = 0, .max = LARGEST, \
+        .flags = HD_OPTION_GLOBAL, .offset = FIELD(option)                                           \
+    }
 
 static const struct hd_option options[] = {
-    {.name = "family", .value = "auto", .choices = "auto|gpt2|llama|qwen3|mixtral", .type = HD_OPT_ENUM,
+    {.name = "family",
+     .value = "auto",
+     .choices = "auto|gpt2|llama|qwen3|mixtral",
+     .type = HD_OPT_ENUM,
      .flags = HD_OPTION_GLOBAL,
      .help = "gpt2: LayerNorm, GELU, learned positions; llama: RMSNorm, SwiGLU, rotary; qwen3: llama with normalised "
              "queries and keys; mixtral: llama with experts; auto: as `from` says",
@@ -24,27 +29,71 @@ static const struct hd_option options[] = {
     COUNT(vocab, "tokens", "size of the vocabulary; 256 for text as bytes"),
     COUNT(max_seq_len, "tokens", "longest sequence; 0: gpt2 1024 learned positions, llama any"),
     COUNT(sliding_window, "tokens", "llama and mixtral: attention sees so many positions, its own the last; 0: all"),
-    {.name = "tied", .value = "auto", .choices = "auto|true|false", .type = HD_OPT_ENUM,
+    {.name = "tied",
+     .value = "auto",
+     .choices = "auto|true|false",
+     .type = HD_OPT_ENUM,
      .flags = HD_OPTION_GLOBAL,
      .help = "does the head use the embedding's weights; auto: gpt2 true, llama false",
      .offset = FIELD(tied)},
-    {.name = "experts", .help = "mixtral: number of experts", .type = HD_OPT_INT, .min = 0, .max = LARGEST,
-     .aliases = "num_local_experts|num_experts", .unit = "experts", .flags = HD_OPTION_GLOBAL, .offset = FIELD(experts)},
-    {.name = "experts_per_token", .help = "mixtral: how many experts the router chooses for a token; 0: 2", .type = HD_OPT_INT,
-     .min = 0, .max = LARGEST, .aliases = "num_experts_per_tok|top_k", .unit = "experts", .flags = HD_OPTION_GLOBAL,
+    {.name = "experts",
+     .help = "mixtral: number of experts",
+     .type = HD_OPT_INT,
+     .min = 0,
+     .max = LARGEST,
+     .aliases = "num_local_experts|num_experts",
+     .unit = "experts",
+     .flags = HD_OPTION_GLOBAL,
+     .offset = FIELD(experts)},
+    {.name = "experts_per_token",
+     .help = "mixtral: how many experts the router chooses for a token; 0: 2",
+     .type = HD_OPT_INT,
+     .min = 0,
+     .max = LARGEST,
+     .aliases = "num_experts_per_tok|top_k",
+     .unit = "experts",
+     .flags = HD_OPTION_GLOBAL,
      .offset = FIELD(experts_per_token)},
-    {.name = "capacity", .value = "dropless", .type = HD_OPT_STRING, .aliases = "capacity_factor", .flags = HD_OPTION_GLOBAL,
-     .help = "mixtral: dropless, or slots of an expert in a sequence as a multiple of its fair share (1.25); tokens beyond are dropped",
+    {.name = "capacity",
+     .value = "dropless",
+     .type = HD_OPT_STRING,
+     .aliases = "capacity_factor",
+     .flags = HD_OPTION_GLOBAL,
+     .help = "mixtral: dropless, or slots of an expert in a sequence as a multiple of its fair share (1.25); tokens "
+             "beyond are dropped",
      .offset = FIELD(capacity)},
-    {.name = "router_aux_loss_coef", .value = "-1", .type = HD_OPT_FLOAT, .min = -1, .max = 1e6, .flags = HD_OPTION_GLOBAL,
-     .help = "mixtral: weight of the loss that balances experts; -1: 0.001, or as `from` says", .offset = FIELD(aux_loss_coef)},
-    {.name = "router_z_loss_coef", .type = HD_OPT_FLOAT, .min = 0, .max = 1e6, .flags = HD_OPTION_GLOBAL,
-     .help = "mixtral: weight of the squared log sum exp of the router's logits", .offset = FIELD(z_loss_coef)},
-    {.name = "rope_theta", .type = HD_OPT_FLOAT, .min = 0, .max = 1e12, .flags = HD_OPTION_GLOBAL,
-     .help = "llama: base of the rotary frequencies; 0: 10000", .offset = FIELD(rope_theta)},
-    {.name = "norm_eps", .type = HD_OPT_FLOAT, .min = 0, .max = 1, .flags = HD_OPTION_GLOBAL,
-     .help = "added to the variance in norms; 0: 1e-5", .offset = FIELD(norm_eps)},
-    {.name = "from", .type = HD_OPT_STRING, .flags = HD_OPTION_GLOBAL,
+    {.name = "router_aux_loss_coef",
+     .value = "-1",
+     .type = HD_OPT_FLOAT,
+     .min = -1,
+     .max = 1e6,
+     .flags = HD_OPTION_GLOBAL,
+     .help = "mixtral: weight of the loss that balances experts; -1: 0.001, or as `from` says",
+     .offset = FIELD(aux_loss_coef)},
+    {.name = "router_z_loss_coef",
+     .type = HD_OPT_FLOAT,
+     .min = 0,
+     .max = 1e6,
+     .flags = HD_OPTION_GLOBAL,
+     .help = "mixtral: weight of the squared log sum exp of the router's logits",
+     .offset = FIELD(z_loss_coef)},
+    {.name = "rope_theta",
+     .type = HD_OPT_FLOAT,
+     .min = 0,
+     .max = 1e12,
+     .flags = HD_OPTION_GLOBAL,
+     .help = "llama: base of the rotary frequencies; 0: 10000",
+     .offset = FIELD(rope_theta)},
+    {.name = "norm_eps",
+     .type = HD_OPT_FLOAT,
+     .min = 0,
+     .max = 1,
+     .flags = HD_OPTION_GLOBAL,
+     .help = "added to the variance in norms; 0: 1e-5",
+     .offset = FIELD(norm_eps)},
+    {.name = "from",
+     .type = HD_OPT_STRING,
+     .flags = HD_OPTION_GLOBAL,
      .help = "a Hugging Face folder: config.json (gpt2, llama, mistral, qwen2, qwen3, mixtral) and safetensors weights",
      .offset = FIELD(from)},
 };
@@ -54,9 +103,12 @@ static const struct row {
     const char *name;
     size_t setting, shape;
 } rows[] = {
-#define ROW(field) {#field, FIELD(field), offsetof(struct tf_shape, field)}
-    ROW(layers), ROW(hidden), ROW(heads), ROW(kv_heads), ROW(head_dim), ROW(ffn), ROW(vocab),
-    ROW(max_seq_len), ROW(experts), ROW(experts_per_token), ROW(sliding_window),
+#define ROW(field)                                             \
+    {                                                          \
+#field, FIELD(field), offsetof(struct tf_shape, field) \
+    }
+    ROW(layers), ROW(hidden),      ROW(heads),   ROW(kv_heads),          ROW(head_dim),       ROW(ffn),
+    ROW(vocab),  ROW(max_seq_len), ROW(experts), ROW(experts_per_token), ROW(sliding_window),
 };
 #define N_ROWS (sizeof rows / sizeof rows[0])
 
@@ -75,8 +127,7 @@ const char *tf_family_name(enum tf_family family)
 
 /* ---- settings alone */
 
-static int32_t shape_from_settings(const struct tf_settings *set, struct tf_shape *shape,
-                                   struct hd_error *err)
+static int32_t shape_from_settings(const struct tf_settings *set, struct tf_shape *shape, struct hd_error *err)
 {
     if (set->family == TF_AUTO)
         return hd_fail(err, HD_E_INVALID,
@@ -100,8 +151,7 @@ static int32_t shape_from_settings(const struct tf_settings *set, struct tf_shap
 
 /* ---- settings beside a config.json: what both say must agree */
 
-static int32_t check_against_config(const struct tf_settings *set, const struct tf_shape *shape,
-                                    struct hd_error *err)
+static int32_t check_against_config(const struct tf_settings *set, const struct tf_shape *shape, struct hd_error *err)
 {
     for (size_t i = 0; i < N_ROWS; i++) {
         int64_t said = get(set, rows[i].setting), read = get(shape, rows[i].shape);
@@ -110,11 +160,9 @@ static int32_t check_against_config(const struct tf_settings *set, const struct 
                            rows[i].name, (long long)said, set->from, (long long)read);
     }
     if (set->family != TF_AUTO && set->family != (int32_t)shape->family)
-        return hd_fail(err, HD_E_INVALID, "model.family does not agree with %s/config.json: leave it out",
-                       set->from);
+        return hd_fail(err, HD_E_INVALID, "model.family does not agree with %s/config.json: leave it out", set->from);
     if (set->tied && (set->tied == 1) != shape->tied)
-        return hd_fail(err, HD_E_INVALID, "model.tied does not agree with %s/config.json: leave it out",
-                       set->from);
+        return hd_fail(err, HD_E_INVALID, "model.tied does not agree with %s/config.json: leave it out", set->from);
     if (set->norm_eps > 0 && set->norm_eps != shape->norm_eps)
         return hd_fail(err, HD_E_INVALID, "model.norm_eps is %g, but %s/config.json says %g: leave it out",
                        set->norm_eps, set->from, shape->norm_eps);
@@ -136,17 +184,18 @@ static int32_t set_training(const struct tf_settings *set, struct tf_shape *shap
     if (set->capacity && strcmp(set->capacity, "dropless")) {
         shape->capacity = strtod(set->capacity, &end);
         if (*end || end == set->capacity || !(shape->capacity > 0) || shape->capacity > 1e6)
-            return hd_fail(err, HD_E_INVALID, "model.capacity is \"%.40s\"; say dropless, or a number above 0 such as 1.25",
+            return hd_fail(err, HD_E_INVALID,
+                           "model.capacity is \"%.40s\"; say dropless, or a number above 0 such as 1.25",
                            set->capacity);
     }
     if (shape->family != TF_MIXTRAL && (shape->experts || shape->experts_per_token || shape->capacity > 0 ||
                                         shape->z_loss_coef > 0 || set->aux_loss_coef > 0))
         return hd_fail(err, HD_E_INVALID, "model.%s is for mixtral; %s has no experts",
-                       shape->experts               ? "experts"
-                       : shape->experts_per_token   ? "experts_per_token"
-                       : shape->capacity > 0        ? "capacity"
-                       : shape->z_loss_coef > 0     ? "router_z_loss_coef"
-                                                    : "router_aux_loss_coef",
+                       shape->experts             ? "experts"
+                       : shape->experts_per_token ? "experts_per_token"
+                       : shape->capacity > 0      ? "capacity"
+                       : shape->z_loss_coef > 0   ? "router_z_loss_coef"
+                                                  : "router_aux_loss_coef",
                        tf_family_name(shape->family));
     if (shape->experts && shape->experts_per_token > shape->experts)
         return hd_fail(err, HD_E_INVALID, "model.experts_per_token is %lld, but there are %lld experts",
@@ -185,7 +234,8 @@ static int32_t complete(struct tf_shape *shape, struct hd_error *err)
     if (shape->family == TF_GPT2 && shape->head_dim * shape->heads != shape->hidden)
         return hd_fail(err, HD_E_INVALID, "model.head_dim must be hidden / heads for gpt2");
     if (shape->sliding_window && shape->family != TF_LLAMA && shape->family != TF_MIXTRAL)
-        return hd_fail(err, HD_E_INVALID, "model.sliding_window is for llama and mixtral; %s has none", tf_family_name(shape->family));
+        return hd_fail(err, HD_E_INVALID, "model.sliding_window is for llama and mixtral; %s has none",
+                       tf_family_name(shape->family));
     if (shape->family != TF_GPT2 && shape->head_dim % 2)
         return hd_fail(err, HD_E_INVALID, "model.head_dim (%lld) must be even: rotary positions turn pairs",
                        (long long)shape->head_dim);
@@ -215,8 +265,7 @@ static int32_t open_folder(struct hd_model *model, const struct tf_settings *set
     if (!rc)
         rc = check_against_config(set, shape, err);
     if (!rc)
-        rc = tf_weights_have(set->from, shape->family == TF_GPT2 ? "wte.weight" : "embed_tokens.weight",
-                             &found, err);
+        rc = tf_weights_have(set->from, shape->family == TF_GPT2 ? "wte.weight" : "embed_tokens.weight", &found, err);
     model->unprefixed = !rc && found;
     if (!rc && shape->experts) {
         rc = tf_weights_have(set->from, "model.layers.0.mlp.experts.gate_up_proj", &found, err);
@@ -234,14 +283,12 @@ static int32_t make_frequencies(struct hd_model *model, struct hd_error *err)
         return HD_OK;
     model->frequencies = model->host->alloc((size_t)shape->head_dim / 2 * sizeof(double));
     if (!model->frequencies)
-        return hd_fail(err, HD_E_NOMEM, "no memory for %lld rotary frequencies",
-                       (long long)shape->head_dim / 2);
+        return hd_fail(err, HD_E_NOMEM, "no memory for %lld rotary frequencies", (long long)shape->head_dim / 2);
     tf_rope_table(&shape->rope, shape->head_dim, model->frequencies);
     return HD_OK;
 }
 
-static int32_t model_open(const struct hd_host *host, const void *settings, struct hd_model **out,
-                          struct hd_error *err)
+static int32_t model_open(const struct hd_host *host, const void *settings, struct hd_model **out, struct hd_error *err)
 {
     const struct tf_settings *set = settings;
     struct hd_model *model = host->alloc(sizeof *model);

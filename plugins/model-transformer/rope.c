@@ -11,8 +11,7 @@ static double llama3(const struct tf_rope *rope, double frequency)
         return frequency;
     if (wave > length / rope->low_freq_factor)
         return frequency / rope->factor;
-    double smooth =
-        (length / wave - rope->low_freq_factor) / (rope->high_freq_factor - rope->low_freq_factor);
+    double smooth = (length / wave - rope->low_freq_factor) / (rope->high_freq_factor - rope->low_freq_factor);
     return (1 - smooth) * frequency / rope->factor + smooth * frequency;
 }
 

@@ -18,8 +18,8 @@ static int32_t read_header(FILE *file, const char *path, json_t **header, struct
     for (int i = 7; i >= 0; i--)
         length = length << 8 | bytes[i];
     if (length > LONGEST_HEADER)
-        return hd_fail(err, HD_E_CORRUPT, "%s: not a safetensors file (its header would be %llu bytes long)",
-                       path, (unsigned long long)length);
+        return hd_fail(err, HD_E_CORRUPT, "%s: not a safetensors file (its header would be %llu bytes long)", path,
+                       (unsigned long long)length);
     char *text = malloc((size_t)length + 1);
     if (!text)
         return hd_fail(err, HD_E_NOMEM, "%s: no memory", path);
@@ -29,8 +29,8 @@ static int32_t read_header(FILE *file, const char *path, json_t **header, struct
     if (!whole)
         return hd_fail(err, HD_E_CORRUPT, "%s: the safetensors header is cut off", path);
     if (!*header)
-        return hd_fail(err, HD_E_CORRUPT, "%s: bad safetensors header at byte %d: %s", path,
-                       8 + where.position, where.text);
+        return hd_fail(err, HD_E_CORRUPT, "%s: bad safetensors header at byte %d: %s", path, 8 + where.position,
+                       where.text);
     return HD_OK;
 }
 
@@ -55,8 +55,8 @@ int32_t tf_weights_have(const char *folder, const char *tensor, int *found, stru
         file = fopen(path, "rb");
     }
     if (!file)
-        return hd_fail(err, HD_E_NOTFOUND, "%s: %s; model.from must name a folder with safetensors weights",
-                       path, strerror(errno));
+        return hd_fail(err, HD_E_NOTFOUND, "%s: %s; model.from must name a folder with safetensors weights", path,
+                       strerror(errno));
     int32_t rc = sharded ? read_index(file, path, &root, err) : read_header(file, path, &root, err);
     fclose(file);
     if (rc)

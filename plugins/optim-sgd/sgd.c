@@ -16,21 +16,45 @@ struct sgd_settings {
 #define OFFSET(field) .offset = offsetof(struct sgd_settings, field)
 
 static const struct hd_option options[] = {
-    {.name = "lr", .value = "0.1", .type = HD_OPT_FLOAT, .min = 0, .max = 1e6,
-     .flags = HD_OPTION_GLOBAL, OFFSET(lr),
+    {.name = "lr",
+     .value = "0.1",
+     .type = HD_OPT_FLOAT,
+     .min = 0,
+     .max = 1e6,
+     .flags = HD_OPTION_GLOBAL,
+     OFFSET(lr),
      .help = "peak learning rate; the schedule section shapes it"},
-    {.name = "momentum", .value = "0", .type = HD_OPT_FLOAT, .min = 0, .max = 1,
-     .flags = HD_OPTION_GLOBAL, OFFSET(momentum),
+    {.name = "momentum",
+     .value = "0",
+     .type = HD_OPT_FLOAT,
+     .min = 0,
+     .max = 1,
+     .flags = HD_OPTION_GLOBAL,
+     OFFSET(momentum),
      .help = "share of the last step's direction that is kept; 0 keeps no state at all"},
-    {.name = "weight_decay", .value = "0", .type = HD_OPT_FLOAT, .min = 0, .max = 1e3,
-     .flags = HD_OPTION_GLOBAL, OFFSET(weight_decay),
+    {.name = "weight_decay",
+     .value = "0",
+     .type = HD_OPT_FLOAT,
+     .min = 0,
+     .max = 1e3,
+     .flags = HD_OPTION_GLOBAL,
+     OFFSET(weight_decay),
      .help = "coupled: parameters times this are added to the clipped gradient"},
-    {.name = "clip", .value = "0", .type = HD_OPT_FLOAT, .min = 0, .max = 1e30,
+    {.name = "clip",
+     .value = "0",
+     .type = HD_OPT_FLOAT,
+     .min = 0,
+     .max = 1e30,
      .aliases = "grad_clip|max_grad_norm",
-     .flags = HD_OPTION_GLOBAL, OFFSET(clip),
+     .flags = HD_OPTION_GLOBAL,
+     OFFSET(clip),
      .help = "largest global gradient norm, 0 for no clipping"},
-    {.name = "decay", .value = "all", .type = HD_OPT_ENUM, .choices = "all|matrices",
-     .flags = HD_OPTION_GLOBAL, OFFSET(decay),
+    {.name = "decay",
+     .value = "all",
+     .type = HD_OPT_ENUM,
+     .choices = "all|matrices",
+     .flags = HD_OPTION_GLOBAL,
+     OFFSET(decay),
      .help = "what decays: all tensors, or those of two dimensions or more"},
 };
 
@@ -59,8 +83,8 @@ static uint32_t sgd_states(const void *settings)
 }
 
 /* Elements [first, first + count) of the call, all with one decay. */
-static void update(const struct sgd_settings *s, const struct hd_optim_args *a, int64_t first,
-                   int64_t count, double decay)
+static void update(const struct sgd_settings *s, const struct hd_optim_args *a, int64_t first, int64_t count,
+                   double decay)
 {
     double lr = a->hyper[HD_HYPER_LR], inv_scale = a->hyper[HD_HYPER_INV_SCALE];
     double scale = inv_scale * hd_clip_factor(a->norm2 * inv_scale * inv_scale, s->clip, sqrt);

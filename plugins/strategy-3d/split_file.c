@@ -71,7 +71,8 @@ static int32_t read_file(struct reader *r, int32_t stage, int32_t *stages)
     if (!file)
         return hd_fail(r->err, HD_E_INVALID, "split: cannot open %s: %s", r->path, strerror(errno));
     r->line = 1;
-    if (fscanf(file, "# stage %d of %d", &is, &of) != 2 || is != stage || of < 1 || of > 65536 || (*stages && of != *stages))
+    if (fscanf(file, "# stage %d of %d", &is, &of) != 2 || is != stage || of < 1 || of > 65536 ||
+        (*stages && of != *stages))
         rc = *stages ? hd_fail(r->err, HD_E_INVALID, "%s:1: expected \"# stage %d of %d\"", r->path, stage, *stages)
                      : fault(r, "expected \"# stage 0 of N\", as metrics.blocks writes it");
     else {

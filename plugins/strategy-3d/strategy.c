@@ -18,28 +18,58 @@ struct settings {
 enum { CONTEXT_AUTO, CONTEXT_ULYSSES, CONTEXT_RING };
 
 static const struct hd_option options[] = {
-    {.name = "sequence_parallel", .type = HD_OPT_BOOL, .value = "false", .flags = HD_OPTION_GLOBAL,
+    {.name = "sequence_parallel",
+     .type = HD_OPT_BOOL,
+     .value = "false",
+     .flags = HD_OPTION_GLOBAL,
      .help = "cut the residual stream along the sequence over tp: less memory, the same bytes moved",
      .offset = offsetof(struct settings, sequence_parallel)},
-    {.name = "vocab_parallel", .type = HD_OPT_BOOL, .value = "true", .flags = HD_OPTION_GLOBAL, .level = HD_LEVEL_TUNER,
+    {.name = "vocab_parallel",
+     .type = HD_OPT_BOOL,
+     .value = "true",
+     .flags = HD_OPTION_GLOBAL,
+     .level = HD_LEVEL_TUNER,
      .help = "cut embedding, head and cross-entropy along the vocabulary over tp",
      .offset = offsetof(struct settings, vocab_parallel)},
-    {.name = "context", .type = HD_OPT_ENUM, .value = "auto", .choices = "auto|ulysses|ring", .flags = HD_OPTION_GLOBAL,
-     .help = "attention over mesh.cp: ulysses moves heads (all_to_all), ring moves keys and values; auto: ulysses where heads divide",
+    {.name = "context",
+     .type = HD_OPT_ENUM,
+     .value = "auto",
+     .choices = "auto|ulysses|ring",
+     .flags = HD_OPTION_GLOBAL,
+     .help = "attention over mesh.cp: ulysses moves heads (all_to_all), ring moves keys and values; auto: ulysses "
+             "where heads divide",
      .offset = offsetof(struct settings, context)},
-    {.name = "schedule", .type = HD_OPT_STRING, .value = "1f1b", .flags = HD_OPTION_GLOBAL,
+    {.name = "schedule",
+     .type = HD_OPT_STRING,
+     .value = "1f1b",
+     .flags = HD_OPTION_GLOBAL,
      .help = "with mesh.pp above 1, the order of micro-batches: gpipe, 1f1b, interleaved, zb-h1, zb-v, or FILE.csv",
      .offset = offsetof(struct settings, pipe.schedule)},
-    {.name = "virtual", .type = HD_OPT_INT, .value = "0", .unit = "chunks", .max = 65536, .flags = HD_OPTION_GLOBAL,
+    {.name = "virtual",
+     .type = HD_OPT_INT,
+     .value = "0",
+     .unit = "chunks",
+     .max = 65536,
+     .flags = HD_OPTION_GLOBAL,
      .aliases = "virtual_stages|num_virtual_stages",
      .help = "parts of the model that a stage has; 0: what suits the schedule (interleaved and zb-v: 2, others: 1)",
      .offset = offsetof(struct settings, pipe.virtual)},
-    {.name = "split", .type = HD_OPT_LIST, .value = "layers", .flags = HD_OPTION_GLOBAL,
-     .help = "layers to chunks: evenly by layers, balanced by params, by an estimate of time, or by FILE.csv that metrics.blocks"
+    {.name = "split",
+     .type = HD_OPT_LIST,
+     .value = "layers",
+     .flags = HD_OPTION_GLOBAL,
+     .help = "layers to chunks: evenly by layers, balanced by params, by an estimate of time, or by FILE.csv that "
+             "metrics.blocks"
              " wrote; or a list: layers of each chunk",
      .offset = offsetof(struct settings, pipe.split)},
-    {.name = "split_intensity", .type = HD_OPT_FLOAT, .value = "20", .unit = "FLOPs a byte", .min = 1e-3, .max = 1e6,
-     .flags = HD_OPTION_GLOBAL, .level = HD_LEVEL_TUNER,
+    {.name = "split_intensity",
+     .type = HD_OPT_FLOAT,
+     .value = "20",
+     .unit = "FLOPs a byte",
+     .min = 1e-3,
+     .max = 1e6,
+     .flags = HD_OPTION_GLOBAL,
+     .level = HD_LEVEL_TUNER,
      .help = "split: time takes so many FLOPs to last as long as a byte read or written",
      .offset = offsetof(struct settings, pipe.intensity)},
 };
@@ -50,11 +80,13 @@ static int64_t tensor_ranks(const struct hd_pass_api *api, const struct hd_progr
     return (int64_t)api->axis_size(p, HD_AXIS_TP) * api->axis_size(p, HD_AXIS_TQ);
 }
 
-static int32_t shard(const struct hd_pass_api *api, struct hd_program *p, char dim, const char *what, struct hd_error *err)
+static int32_t shard(const struct hd_pass_api *api, struct hd_program *p, char dim, const char *what,
+                     struct hd_error *err)
 {
     int64_t tp = tensor_ranks(api, p), n = api->extent(p, dim);
     if (n && n % tp)
-        return hd_fail(err, HD_E_INVALID, "%s = %lld must be a multiple of mesh.tp = %lld", what, (long long)n, (long long)tp);
+        return hd_fail(err, HD_E_INVALID, "%s = %lld must be a multiple of mesh.tp = %lld", what, (long long)n,
+                       (long long)tp);
     api->shard_params(p, dim, HD_AXIS_TP);
     api->shard_params(p, dim, HD_AXIS_TQ);
     return HD_OK;
@@ -81,8 +113,10 @@ static int32_t shard_heads(const struct hd_pass_api *api, struct hd_program *p, 
         return HD_OK;
     }
     if (g % (tp / few))
-        return hd_fail(err, HD_E_INVALID, "mesh.tp = %lld must divide the kv heads (%lld), or what is left of it after them (%lld) the "
-                       "query heads of each (%lld)", (long long)tp, (long long)kv, (long long)(tp / few), (long long)g);
+        return hd_fail(err, HD_E_INVALID,
+                       "mesh.tp = %lld must divide the kv heads (%lld), or what is left of it after them (%lld) the "
+                       "query heads of each (%lld)",
+                       (long long)tp, (long long)kv, (long long)(tp / few), (long long)g);
     api->split_tp(p, (int32_t)(tp / few));
     api->shard_params(p, 'k', HD_AXIS_TP);
     api->shard_params(p, 'g', HD_AXIS_TQ);
@@ -90,13 +124,15 @@ static int32_t shard_heads(const struct hd_pass_api *api, struct hd_program *p, 
 }
 
 /* Ulysses (Jacobs et al., arXiv 2309.14509) cuts the heads that tp left; a ring (Liu et al., arXiv 2310.01889) cuts none. */
-static int32_t context_parallel(const struct hd_pass_api *api, const struct settings *s, struct hd_program *p, struct hd_error *err)
+static int32_t context_parallel(const struct hd_pass_api *api, const struct settings *s, struct hd_program *p,
+                                struct hd_error *err)
 {
     int64_t cp = api->axis_size(p, HD_AXIS_CP), tp = api->axis_size(p, HD_AXIS_TP), tq = api->axis_size(p, HD_AXIS_TQ);
     int64_t kv = api->extent(p, 'k'), g = api->extent(p, 'g');
     int divides = kv % tp ? kv % cp == 0 || g % (tp * cp) == 0 : kv % (tp * cp) == 0 || g % (tq * cp) == 0;
     if (s->context == CONTEXT_ULYSSES && cp > 1 && !divides)
-        return hd_fail(err, HD_E_INVALID, "context: ulysses needs heads that divide: kv heads (%lld) or the query heads of each (%lld) "
+        return hd_fail(err, HD_E_INVALID,
+                       "context: ulysses needs heads that divide: kv heads (%lld) or the query heads of each (%lld) "
                        "over mesh.cp = %lld, after mesh.tp = %lld; use context: ring",
                        (long long)kv, (long long)g, (long long)cp, (long long)(tp * tq));
     if (s->context == CONTEXT_RING || (s->context == CONTEXT_AUTO && !divides))
@@ -120,19 +156,22 @@ static int32_t shard_experts(const struct hd_pass_api *api, struct hd_program *p
     if (ep == 1)
         return HD_OK;
     if (!n)
-        return hd_fail(err, HD_E_INVALID, "mesh.ep = %lld, but the model has no experts: use ep: 1 and a larger dp", (long long)ep);
+        return hd_fail(err, HD_E_INVALID, "mesh.ep = %lld, but the model has no experts: use ep: 1 and a larger dp",
+                       (long long)ep);
     parts_around(n, ep, &below, &above);
     if (n % ep && ep > n)
-        return hd_fail(err, HD_E_INVALID, "mesh.ep = %lld does not divide model.experts = %lld; ep: %lld does", (long long)ep,
-                       (long long)n, (long long)n);
+        return hd_fail(err, HD_E_INVALID, "mesh.ep = %lld does not divide model.experts = %lld; ep: %lld does",
+                       (long long)ep, (long long)n, (long long)n);
     if (n % ep)
-        return hd_fail(err, HD_E_INVALID, "mesh.ep = %lld does not divide model.experts = %lld; ep: %lld and ep: %lld do",
-                       (long long)ep, (long long)n, (long long)below, (long long)above);
+        return hd_fail(err, HD_E_INVALID,
+                       "mesh.ep = %lld does not divide model.experts = %lld; ep: %lld and ep: %lld do", (long long)ep,
+                       (long long)n, (long long)below, (long long)above);
     api->shard_params(p, 'e', HD_AXIS_EP);
     return HD_OK;
 }
 
-static int32_t tensor_parallel(const struct hd_pass_api *api, const struct settings *s, struct hd_program *p, struct hd_error *err)
+static int32_t tensor_parallel(const struct hd_pass_api *api, const struct settings *s, struct hd_program *p,
+                               struct hd_error *err)
 {
     int32_t rc = shard_heads(api, p, err);
     if (!rc)

@@ -30,7 +30,8 @@ static void average(const struct hd_pass_api *api, struct hd_program *p, uint32_
 {
     const double factor[] = {decay, 1 - decay};
     struct hd_attrs attrs = {.struct_size = sizeof attrs, .table = factor, .n_table = 2};
-    struct hd_pass_instr i = {.struct_size = sizeof i, .op = HD_OP_BLEND, .phase = HD_PHASE_O, .n_in = 2, .n_out = 1, .attrs = &attrs};
+    struct hd_pass_instr i = {
+        .struct_size = sizeof i, .op = HD_OP_BLEND, .phase = HD_PHASE_O, .n_in = 2, .n_out = 1, .attrs = &attrs};
     struct hd_pass_flat f;
     hd_tensor e = api->flat_shard(p, flat, "E", api->dtype(p, "master"), HD_LIFE_PERSISTENT, 0);
     api->flat_get(p, flat, &f);
@@ -48,16 +49,19 @@ static const char *obstacle(const struct hd_pass_api *api, const struct hd_progr
     struct hd_pass_flat first;
     uint32_t master = api->dtype(p, "master");
     if (!api->n_flats(p))
-        return "a strategy that holds and updates parameters must stand before it in `strategies`: [{use: zero}, {use: ema}]";
+        return "a strategy that holds and updates parameters must stand before it in `strategies`: [{use: zero}, {use: "
+               "ema}]";
     api->flat_get(p, 1, &first);
     if (first.common)
-        return "replicas that train apart have no weights to average until they meet; leave one of the two strategies out";
+        return "replicas that train apart have no weights to average until they meet; leave one of the two strategies "
+               "out";
     if (master != HD_F32 && master != HD_F64)
         return "what a step adds to an average is lost in 16 bits: use precision.master fp32";
     return NULL;
 }
 
-static int32_t transform(const struct hd_host *host, const void *settings, struct hd_program *program, struct hd_error *err)
+static int32_t transform(const struct hd_host *host, const void *settings, struct hd_program *program,
+                         struct hd_error *err)
 {
     const struct settings *s = settings;
     const char *why = obstacle(host->pass, program);

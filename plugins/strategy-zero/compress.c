@@ -59,11 +59,14 @@ static void make_tensors(struct zero *z, struct zero_flat *f, struct zero_code *
     c->gathered = z->api->vector_like(z->p, "cg", c->sent, 0, HD_LIFE_TEMP);
 }
 
-static void put(struct zero *z, const struct zero_flat *f, uint32_t op, hd_tensor in, hd_tensor out, hd_tensor error, int64_t parts,
-                uint32_t flags, uint32_t section, uint32_t index)
+static void put(struct zero *z, const struct zero_flat *f, uint32_t op, hd_tensor in, hd_tensor out, hd_tensor error,
+                int64_t parts, uint32_t flags, uint32_t section, uint32_t index)
 {
-    struct hd_attrs attrs = {.struct_size = sizeof attrs, .index = z->bits, .window = z->settings.compress_block,
-                             .parts = (uint32_t)parts, .flags = flags};
+    struct hd_attrs attrs = {.struct_size = sizeof attrs,
+                             .index = z->bits,
+                             .window = z->settings.compress_block,
+                             .parts = (uint32_t)parts,
+                             .flags = flags};
     struct hd_range *ranges = z->host->alloc((f->n_params + 1) * sizeof *ranges);
     uint32_t axes = op == HD_OP_ALL_TO_ALL || op == HD_OP_ALL_GATHER ? zero_code_axes(z, f) : 0;
     struct hd_pass_instr i = zero_instr(z, f, op, in, out, axes);
@@ -86,7 +89,8 @@ static void put(struct zero *z, const struct zero_flat *f, uint32_t op, hd_tenso
     z->host->free(ranges);
 }
 
-void zero_compress(struct zero *z, struct zero_flat *f, hd_tensor grad, struct zero_tail *tail, uint32_t section, uint32_t index)
+void zero_compress(struct zero *z, struct zero_flat *f, hd_tensor grad, struct zero_tail *tail, uint32_t section,
+                   uint32_t index)
 {
     struct zero_code *c = &f->code;
     if (z->rank) {
@@ -145,14 +149,20 @@ static int scales_its_loss(const struct zero *z)
 static int32_t check_codes(const struct zero *z, const char *kind, struct hd_error *err)
 {
     if (z->stage >= 2)
-        return hd_fail(err, HD_E_UNSUPPORTED, "strategies.zero.compress.kind: %s keeps an error as large as all gradients on every rank, "
-                       "which stage %u is there to avoid: use stage 0 or 1, or kind: bf16", kind, z->stage);
+        return hd_fail(err, HD_E_UNSUPPORTED,
+                       "strategies.zero.compress.kind: %s keeps an error as large as all gradients on every rank, "
+                       "which stage %u is there to avoid: use stage 0 or 1, or kind: bf16",
+                       kind, z->stage);
     if (z->bits && z->stage == 1 && zero_ways(z, z->outer_axes) > 1)
-        return hd_fail(err, HD_E_UNSUPPORTED, "strategies.zero.compress.kind: %s at stage 1 reduces over the axes that are sharded "
-                       "alone, and the job has other data axes: use stage 0, or let mesh.dp shard", kind);
+        return hd_fail(err, HD_E_UNSUPPORTED,
+                       "strategies.zero.compress.kind: %s at stage 1 reduces over the axes that are sharded "
+                       "alone, and the job has other data axes: use stage 0, or let mesh.dp shard",
+                       kind);
     if (scales_its_loss(z))
-        return hd_fail(err, HD_E_UNSUPPORTED, "strategies.zero.compress.kind: the error that %s carries over has the size of one loss "
-                       "scale: use bf16 or fp32 and precision.loss_scale: none", kind);
+        return hd_fail(err, HD_E_UNSUPPORTED,
+                       "strategies.zero.compress.kind: the error that %s carries over has the size of one loss "
+                       "scale: use bf16 or fp32 and precision.loss_scale: none",
+                       kind);
     if (z->bits && z->settings.compress_block % 16)
         return hd_fail(err, HD_E_INVALID, "strategies.zero.compress.block (%lld) is not a multiple of 16",
                        (long long)z->settings.compress_block);
@@ -164,20 +174,24 @@ int32_t zero_configure_compression(struct zero *z, struct hd_error *err)
     static const struct {
         const char *name;
         uint32_t dtype, bits;
-    } kinds[] = {{"none", 0, 0}, {"fp16", HD_F16, 0}, {"bf16", HD_BF16, 0}, {"int8", 0, 8}, {"int4", 0, 4},
-                 {"powersgd", 0, 0}};
+    } kinds[] = {{"none", 0, 0}, {"fp16", HD_F16, 0}, {"bf16", HD_BF16, 0},
+                 {"int8", 0, 8}, {"int4", 0, 4},      {"powersgd", 0, 0}};
     const char *kind = kinds[z->settings.compress_kind].name;
     z->bits = kinds[z->settings.compress_kind].bits;
     z->rank = !strcmp(kind, "powersgd") ? (uint32_t)z->settings.compress_rank : 0;
     z->wire = z->api->dtype(z->p, "reduce");
     if (z->settings.compress_warmup && !z->bits && !z->rank)
-        return hd_fail(err, HD_E_INVALID, "strategies.zero.compress.warmup says how many steps begin uncompressed, which "
-                       "int8, int4 and powersgd know, and kind: %s does not: leave it out", kind);
+        return hd_fail(err, HD_E_INVALID,
+                       "strategies.zero.compress.warmup says how many steps begin uncompressed, which "
+                       "int8, int4 and powersgd know, and kind: %s does not: leave it out",
+                       kind);
     if (!z->settings.compress_kind)
         return HD_OK;
     if (z->wire != z->api->dtype(z->p, "grad"))
-        return hd_fail(err, HD_E_INVALID, "strategies.zero.compress.kind (%s) and precision.reduce both say how gradients travel: leave "
-                       "one of them out", kind);
+        return hd_fail(err, HD_E_INVALID,
+                       "strategies.zero.compress.kind (%s) and precision.reduce both say how gradients travel: leave "
+                       "one of them out",
+                       kind);
     if (z->bits || z->rank)
         return check_codes(z, kind, err);
     z->wire = kinds[z->settings.compress_kind].dtype;

@@ -9,8 +9,8 @@
  * temporary of its own. */
 
 struct group {
-    uint32_t flat; /* index + 1; 0: none */
-    uint32_t end;  /* index + 1 of its last contribution */
+    uint32_t flat;  /* index + 1; 0: none */
+    uint32_t end;   /* index + 1 of its last contribution */
     uint32_t block; /* of a part */
     uint32_t more;  /* a part, and the other one ends later */
     hd_tensor grad;

@@ -14,7 +14,16 @@
 #include "heddle/experimental/strategy.h"
 #include "heddle/host.h"
 
-enum { ZERO_STAGE_0 = 0, ZERO_STAGE_1, ZERO_STAGE_2, ZERO_STAGE_3, ZERO_NO_SHARD, ZERO_SHARD_GRAD_OP, ZERO_FULL_SHARD, ZERO_HYBRID };
+enum {
+    ZERO_STAGE_0 = 0,
+    ZERO_STAGE_1,
+    ZERO_STAGE_2,
+    ZERO_STAGE_3,
+    ZERO_NO_SHARD,
+    ZERO_SHARD_GRAD_OP,
+    ZERO_FULL_SHARD,
+    ZERO_HYBRID
+};
 
 struct zero_settings {
     int64_t bucket, gather_bucket;
@@ -24,7 +33,7 @@ struct zero_settings {
     int32_t stage; /* index into the choices: ZERO_... */
     int32_t reshard_after_forward, overlap, gather_in_forward;
     int32_t offload_optimizer, offload_params; /* HD_MEMORY_... */
-    int32_t reserved, compress_kind; /* none, fp16, bf16, int8, int4, powersgd */
+    int32_t reserved, compress_kind;           /* none, fp16, bf16, int8, int4, powersgd */
     int64_t compress_block, compress_rank, compress_warmup;
     const char *path; /* offload.path */
 };
@@ -33,10 +42,10 @@ struct zero_code { /* compress.c: the tensors of one flat */
     int64_t ways;
     hd_tensor sent, got, error;
     hd_tensor sum, sum_error, sum_sent, gathered; /* stage 0 */
-    uint32_t ends; /* what was gathered is still to be decoded in this section */
+    uint32_t ends;                                /* what was gathered is still to be decoded in this section */
 };
 
-struct zero_matrix { /* powersgd.c: M [m n] is P [m r] Q [n r]^T */
+struct zero_matrix {             /* powersgd.c: M [m n] is P [m r] Q [n r]^T */
     hd_tensor moved, grad, p, q; /* moved: the gradient and the error of the steps before */
 };
 
@@ -50,14 +59,14 @@ struct zero_flat {
     int64_t ways;
     int64_t count; /* elements of the whole */
     uint32_t *params;
-    uint32_t begins; /* where its first gradient is made, counted from the program's end */
+    uint32_t begins;               /* where its first gradient is made, counted from the program's end */
     uint32_t n_params, n_matrices; /* matrices come first where they travel as products of two */
-    uint32_t members; /* pipeline stages that share it; 0: only this one */
-    uint32_t late;    /* gathered in the next step's forward pass, not behind the update */
-    uint32_t parts;   /* 2: of one parameter whose blocks' contributions are summed apart (exact sums); else 0 */
-    hd_tensor first;  /* the sum of the part that was there first, until it is added to the other one */
+    uint32_t members;              /* pipeline stages that share it; 0: only this one */
+    uint32_t late;                 /* gathered in the next step's forward pass, not behind the update */
+    uint32_t parts;  /* 2: of one parameter whose blocks' contributions are summed apart (exact sums); else 0 */
+    hd_tensor first; /* the sum of the part that was there first, until it is added to the other one */
     hd_tensor whole, grad, shard, master, home, low; /* home: what stage 3 gathers from */
-    hd_tensor travelling; /* the shard, or a copy of it, on the outer axes */
+    hd_tensor travelling;                            /* the shard, or a copy of it, on the outer axes */
     struct zero_code code;
     struct zero_matrix *matrices;
     hd_tensor left, right; /* all P, all Q, one after another */
@@ -113,19 +122,20 @@ static inline int zero_sums_once(const struct zero *z, const struct zero_flat *f
     return f->stage == 1 || (f->stage >= 2 && !f->parts && z->api->micro_batches(z->p) == 1);
 }
 
-int zero_plan(struct zero *z);            /* 0 when out of memory; other faults are sticky in the program */
+int zero_plan(struct zero *z); /* 0 when out of memory; other faults are sticky in the program */
 void zero_free(struct zero *z);
 int zero_gradients(struct zero *z, uint32_t section, int last); /* 0 when out of memory */
 struct zero_tail { /* what is done with the result of the previous reduction: to op= from; then `dead` is released */
     struct zero_flat *flat; /* NULL: nothing */
-    uint32_t op; /* 0: it lies where it belongs */
+    uint32_t op;            /* 0: it lies where it belongs */
     hd_tensor dead, from, to;
 };
 /* All that follows the last contribution to a flat, put behind instruction `index`. */
-void zero_reduce(struct zero *z, struct zero_flat *f, hd_tensor grad, struct zero_tail *tail, uint32_t section, uint32_t index);
+void zero_reduce(struct zero *z, struct zero_flat *f, hd_tensor grad, struct zero_tail *tail, uint32_t section,
+                 uint32_t index);
 /* The same of one part of two; `more`: the other part is still to come. */
-void zero_reduce_part(struct zero *z, struct zero_flat *f, hd_tensor grad, int more, struct zero_tail *tail, uint32_t section,
-                      uint32_t index);
+void zero_reduce_part(struct zero *z, struct zero_flat *f, hd_tensor grad, int more, struct zero_tail *tail,
+                      uint32_t section, uint32_t index);
 void zero_flush(struct zero *z, struct zero_tail *tail, uint32_t section, uint32_t index);
 void zero_reduce_outer(struct zero *z);
 /* ---- compress.c */
@@ -133,7 +143,8 @@ int32_t zero_configure_compression(struct zero *z, struct hd_error *err);
 int zero_codes(const struct zero *z, const struct zero_flat *f); /* does this flat travel as codes, or products? */
 uint32_t zero_code_axes(const struct zero *z, const struct zero_flat *f); /* over which it is reduced then */
 int64_t zero_ways(const struct zero *z, uint32_t axes);
-void zero_compress(struct zero *z, struct zero_flat *f, hd_tensor grad, struct zero_tail *tail, uint32_t section, uint32_t index);
+void zero_compress(struct zero *z, struct zero_flat *f, hd_tensor grad, struct zero_tail *tail, uint32_t section,
+                   uint32_t index);
 void zero_decode(struct zero *z, struct zero_flat *f, uint32_t section, uint32_t index);
 void zero_decode_rest(struct zero *z, uint32_t section, uint32_t index);
 /* ---- powersgd.c: the same three steps for products */
@@ -145,7 +156,7 @@ int zero_params(struct zero *z, uint32_t section); /* 0 when out of memory */
 void zero_update(struct zero *z);
 
 /* An instruction over one flat, ready to be inserted. */
-struct hd_pass_instr zero_instr(const struct zero *z, const struct zero_flat *f, uint32_t op, hd_tensor in, hd_tensor out,
-                                uint32_t axes);
+struct hd_pass_instr zero_instr(const struct zero *z, const struct zero_flat *f, uint32_t op, hd_tensor in,
+                                hd_tensor out, uint32_t axes);
 
 #endif

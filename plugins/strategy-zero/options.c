@@ -11,65 +11,199 @@
 
 /* Sizes are bytes and need a unit (25MB). DeepSpeed counts elements: so do the options that count parameters here. */
 const struct hd_option zero_options[ZERO_OPTIONS] = {
-    {.name = "stage", .type = HD_OPT_ENUM, .value = "0", GLOBAL, .offset = AT(stage),
-     .choices = "0|1|2|3|NO_SHARD|SHARD_GRAD_OP|FULL_SHARD|HYBRID_SHARD", .aliases = "sharding_strategy|zero_stage",
-     .help = "what is sharded: 0 nothing, 1 optimizer state, 2 and gradients, 3 and parameters; FSDP's names: NO_SHARD = 0, "
-             "FULL_SHARD = 3, SHARD_GRAD_OP = 3 with reshard_after_forward: false, HYBRID_SHARD = 3 on mesh.dp: {replicate, shard}"},
-    {.name = "axes", .type = HD_OPT_LIST, .value = "[dp_shard, cp, ep]", GLOBAL, .offset = AT(axes),
+    {.name = "stage",
+     .type = HD_OPT_ENUM,
+     .value = "0",
+     GLOBAL,
+     .offset = AT(stage),
+     .choices = "0|1|2|3|NO_SHARD|SHARD_GRAD_OP|FULL_SHARD|HYBRID_SHARD",
+     .aliases = "sharding_strategy|zero_stage",
+     .help = "what is sharded: 0 nothing, 1 optimizer state, 2 and gradients, 3 and parameters; FSDP's names: NO_SHARD "
+             "= 0, "
+             "FULL_SHARD = 3, SHARD_GRAD_OP = 3 with reshard_after_forward: false, HYBRID_SHARD = 3 on mesh.dp: "
+             "{replicate, shard}"},
+    {.name = "axes",
+     .type = HD_OPT_LIST,
+     .value = "[dp_shard, cp, ep]",
+     GLOBAL,
+     .offset = AT(axes),
      .help = "mesh axes to shard over, where a parameter is replicated on them; of dp_replicate, dp_shard, cp, ep"},
-    {.name = "bucket", .type = HD_OPT_SIZE, .value = "25MB", .unit = "bytes", .min = 0, .max = 1e12, TUNER, .offset = AT(bucket),
+    {.name = "bucket",
+     .type = HD_OPT_SIZE,
+     .value = "25MB",
+     .unit = "bytes",
+     .min = 0,
+     .max = 1e12,
+     TUNER,
+     .offset = AT(bucket),
      .aliases = "reduce_bucket_size|bucket_cap_mb",
-     .help = "stages 0-2: blocks are put together until their gradients reach this size: one reduction, and after the update "
-             "one gather, for them all; the first and the last ones are smaller; 0: a block each. In bytes: write 25MB (DeepSpeed counts elements, DDP megabytes)"},
-    {.name = "gather_bucket", .type = HD_OPT_SIZE, .value = "0", .unit = "bytes", .min = 0, .max = 1e12, TUNER,
-     .offset = AT(gather_bucket), .aliases = "allgather_bucket_size",
-     .help = "stage 3: blocks are put together until their parameters reach this size: one gather and one reduction for them "
+     .help = "stages 0-2: blocks are put together until their gradients reach this size: one reduction, and after the "
+             "update "
+             "one gather, for them all; the first and the last ones are smaller; 0: a block each. In bytes: write 25MB "
+             "(DeepSpeed counts elements, DDP megabytes)"},
+    {.name = "gather_bucket",
+     .type = HD_OPT_SIZE,
+     .value = "0",
+     .unit = "bytes",
+     .min = 0,
+     .max = 1e12,
+     TUNER,
+     .offset = AT(gather_bucket),
+     .aliases = "allgather_bucket_size",
+     .help = "stage 3: blocks are put together until their parameters reach this size: one gather and one reduction "
+             "for them "
              "all; 0: a block each. In bytes"},
-    {.name = "prefetch", .type = HD_OPT_INT, .value = "1", .unit = "blocks", .min = 0, .max = 64, TUNER, .offset = AT(prefetch),
-     .aliases = "forward_prefetch", .help = "stage 3, forward pass: how many blocks ahead parameters are gathered"},
-    {.name = "prefetch_backward", .type = HD_OPT_INT, .value = "1", .unit = "blocks", .min = 0, .max = 64, TUNER,
-     .offset = AT(prefetch_backward), .aliases = "backward_prefetch", .help = "stage 3: the same for the backward pass"},
-    {.name = "prefetch_size", .type = HD_OPT_INT, .value = "0", .unit = "parameters", .min = 0, .max = 1e15, TUNER,
-     .offset = AT(prefetch_size), .aliases = "stage3_prefetch_bucket_size",
+    {.name = "prefetch",
+     .type = HD_OPT_INT,
+     .value = "1",
+     .unit = "blocks",
+     .min = 0,
+     .max = 64,
+     TUNER,
+     .offset = AT(prefetch),
+     .aliases = "forward_prefetch",
+     .help = "stage 3, forward pass: how many blocks ahead parameters are gathered"},
+    {.name = "prefetch_backward",
+     .type = HD_OPT_INT,
+     .value = "1",
+     .unit = "blocks",
+     .min = 0,
+     .max = 64,
+     TUNER,
+     .offset = AT(prefetch_backward),
+     .aliases = "backward_prefetch",
+     .help = "stage 3: the same for the backward pass"},
+    {.name = "prefetch_size",
+     .type = HD_OPT_INT,
+     .value = "0",
+     .unit = "parameters",
+     .min = 0,
+     .max = 1e15,
+     TUNER,
+     .offset = AT(prefetch_size),
+     .aliases = "stage3_prefetch_bucket_size",
      .help = "stage 3: further blocks are gathered ahead while together they have no more parameters than this"},
-    {.name = "max_inflight", .type = HD_OPT_INT, .value = "0", .unit = "gathers", .min = 0, .max = 1024, TUNER,
-     .offset = AT(max_inflight), .aliases = "limit_all_gathers",
-     .help = "stage 3: how many gathers may be under way ahead of their use, however far prefetching reaches; 0: no limit"},
-    {.name = "persist_below", .type = HD_OPT_INT, .value = "0", .unit = "parameters", .min = 0, .max = 1e15, TUNER,
-     .offset = AT(persist_below), .aliases = "stage3_param_persistence_threshold",
+    {.name = "max_inflight",
+     .type = HD_OPT_INT,
+     .value = "0",
+     .unit = "gathers",
+     .min = 0,
+     .max = 1024,
+     TUNER,
+     .offset = AT(max_inflight),
+     .aliases = "limit_all_gathers",
+     .help =
+         "stage 3: how many gathers may be under way ahead of their use, however far prefetching reaches; 0: no limit"},
+    {.name = "persist_below",
+     .type = HD_OPT_INT,
+     .value = "0",
+     .unit = "parameters",
+     .min = 0,
+     .max = 1e15,
+     TUNER,
+     .offset = AT(persist_below),
+     .aliases = "stage3_param_persistence_threshold",
      .help = "stage 3: a parameter with fewer elements than this (norms, biases) stays whole, as at stage 2"},
-    {.name = "max_live", .type = HD_OPT_INT, .value = "0", .unit = "parameters", .min = 0, .max = 1e15, TUNER,
-     .offset = AT(max_live), .aliases = "stage3_max_live_parameters",
-     .help = "stage 3: gather ahead, or keep after the forward pass, only while no more parameters than this are whole; 0: no "
+    {.name = "max_live",
+     .type = HD_OPT_INT,
+     .value = "0",
+     .unit = "parameters",
+     .min = 0,
+     .max = 1e15,
+     TUNER,
+     .offset = AT(max_live),
+     .aliases = "stage3_max_live_parameters",
+     .help = "stage 3: gather ahead, or keep after the forward pass, only while no more parameters than this are "
+             "whole; 0: no "
              "limit. What a block needs at once is gathered in any case"},
-    {.name = "reshard_after_forward", .type = HD_OPT_BOOL, .value = "true", GLOBAL, .offset = AT(reshard_after_forward),
-     .help = "stage 3: release a block's parameters after its forward pass and gather them again for the backward pass"},
-    {.name = "overlap", .type = HD_OPT_BOOL, .value = "true", TUNER, .offset = AT(overlap), .aliases = "overlap_comm",
-     .help = "false: every collective of this strategy is waited for where it starts, and nothing is gathered or fetched ahead"},
-    {.name = "gather_in_forward", .type = HD_OPT_BOOL, .value = "true", TUNER, .offset = AT(gather_in_forward),
+    {.name = "reshard_after_forward",
+     .type = HD_OPT_BOOL,
+     .value = "true",
+     GLOBAL,
+     .offset = AT(reshard_after_forward),
+     .help =
+         "stage 3: release a block's parameters after its forward pass and gather them again for the backward pass"},
+    {.name = "overlap",
+     .type = HD_OPT_BOOL,
+     .value = "true",
+     TUNER,
+     .offset = AT(overlap),
+     .aliases = "overlap_comm",
+     .help = "false: every collective of this strategy is waited for where it starts, and nothing is gathered or "
+             "fetched ahead"},
+    {.name = "gather_in_forward",
+     .type = HD_OPT_BOOL,
+     .value = "true",
+     TUNER,
+     .offset = AT(gather_in_forward),
      .aliases = "overlap_param_gather",
-     .help = "stages 1 and 2: updated parameters are gathered when the next step begins, behind the forward pass of the blocks before "
-             "them; only those that it needs first are gathered behind the update of the others. false: all behind the update"},
-    {.name = "offload.optimizer", .type = HD_OPT_ENUM, .value = "none", .choices = "none|host|file", GLOBAL,
-     .offset = AT(offload_optimizer), .aliases = "offload_optimizer",
-     .help = "where the optimizer's states, and the master weights where they are a copy of their own, lie between updates: in "
+     .help = "stages 1 and 2: updated parameters are gathered when the next step begins, behind the forward pass of "
+             "the blocks before "
+             "them; only those that it needs first are gathered behind the update of the others. false: all behind the "
+             "update"},
+    {.name = "offload.optimizer",
+     .type = HD_OPT_ENUM,
+     .value = "none",
+     .choices = "none|host|file",
+     GLOBAL,
+     .offset = AT(offload_optimizer),
+     .aliases = "offload_optimizer",
+     .help = "where the optimizer's states, and the master weights where they are a copy of their own, lie between "
+             "updates: in "
              "host memory, or in a file; the update of one flat buffer overlaps the copies of its neighbours"},
-    {.name = "offload.params", .type = HD_OPT_ENUM, .value = "none", .choices = "none|host", GLOBAL, .offset = AT(offload_params),
-     .aliases = "offload_param", .help = "stage 3: where parameter shards lie while they are not gathered"},
-    {.name = "offload.path", .type = HD_OPT_STRING, .offset = AT(path), .aliases = "nvme_path",
-     .help = "offload.optimizer: file: the folder, on each machine, best on NVMe, in which every rank makes a file without a name"},
-    {.name = "compress.kind", .type = HD_OPT_ENUM, .value = "none", .choices = "none|fp16|bf16|int8|int4|powersgd", GLOBAL,
+    {.name = "offload.params",
+     .type = HD_OPT_ENUM,
+     .value = "none",
+     .choices = "none|host",
+     GLOBAL,
+     .offset = AT(offload_params),
+     .aliases = "offload_param",
+     .help = "stage 3: where parameter shards lie while they are not gathered"},
+    {.name = "offload.path",
+     .type = HD_OPT_STRING,
+     .offset = AT(path),
+     .aliases = "nvme_path",
+     .help = "offload.optimizer: file: the folder, on each machine, best on NVMe, in which every rank makes a file "
+             "without a name"},
+    {.name = "compress.kind",
+     .type = HD_OPT_ENUM,
+     .value = "none",
+     .choices = "none|fp16|bf16|int8|int4|powersgd",
+     GLOBAL,
      .offset = AT(compress_kind),
-     .help = "how gradients travel: fp16 and bf16 at all stages; int8 and int4 in blocks with a scale each, and powersgd, matrices "
+     .help = "how gradients travel: fp16 and bf16 at all stages; int8 and int4 in blocks with a scale each, and "
+             "powersgd, matrices "
              "as products of two thin ones, with error feedback, at stages 0 and 1"},
-    {.name = "compress.block", .type = HD_OPT_INT, .value = "256", .unit = "elements", .min = 16, .max = 65536, TUNER,
-     .offset = AT(compress_block), .help = "int8, int4: elements that share a scale; a multiple of 16"},
-    {.name = "compress.rank", .type = HD_OPT_INT, .value = "4", .unit = "columns", .min = 1, .max = 65536, TUNER,
-     .offset = AT(compress_rank), .aliases = "matrix_approximation_rank",
-     .help = "powersgd: columns of the two matrices that a gradient is the product of; where a matrix has fewer rows or "
-             "columns, these"},
-    {.name = "compress.warmup", .type = HD_OPT_INT, .value = "0", .unit = "steps", .min = 0, .max = 1e12, TUNER,
-     .offset = AT(compress_warmup), .aliases = "start_powerSGD_iter",
+    {.name = "compress.block",
+     .type = HD_OPT_INT,
+     .value = "256",
+     .unit = "elements",
+     .min = 16,
+     .max = 65536,
+     TUNER,
+     .offset = AT(compress_block),
+     .help = "int8, int4: elements that share a scale; a multiple of 16"},
+    {.name = "compress.rank",
+     .type = HD_OPT_INT,
+     .value = "4",
+     .unit = "columns",
+     .min = 1,
+     .max = 65536,
+     TUNER,
+     .offset = AT(compress_rank),
+     .aliases = "matrix_approximation_rank",
+     .help =
+         "powersgd: columns of the two matrices that a gradient is the product of; where a matrix has fewer rows or "
+         "columns, these"},
+    {.name = "compress.warmup",
+     .type = HD_OPT_INT,
+     .value = "0",
+     .unit = "steps",
+     .min = 0,
+     .max = 1e12,
+     TUNER,
+     .offset = AT(compress_warmup),
+     .aliases = "start_powerSGD_iter",
      .help = "int8, int4, powersgd: the first steps of a run, in which gradients travel whole"},
 };
 
@@ -88,8 +222,10 @@ static int32_t read_axes(struct zero *z, struct hd_error *err)
         while (a < HD_AXIS_COUNT && strcmp(name[a], list->text[n]) != 0)
             a++;
         if (a == HD_AXIS_COUNT || !(data_axes & BIT(a)))
-            return hd_fail(err, HD_E_INVALID, "strategies.zero.axes: '%.40s' is no axis that parameters are replicated on by data "
-                           "parallelism; choose of dp_replicate, dp_shard, cp, ep", list->text[n]);
+            return hd_fail(err, HD_E_INVALID,
+                           "strategies.zero.axes: '%.40s' is no axis that parameters are replicated on by data "
+                           "parallelism; choose of dp_replicate, dp_shard, cp, ep",
+                           list->text[n]);
         z->shard_axes |= BIT(a);
     }
     z->outer_axes = data_axes & ~z->shard_axes;
@@ -115,24 +251,36 @@ static uint32_t stage_of(struct zero_settings *s)
 /* On one rank all is allowed: the same job is compared with itself there. */
 static int32_t check_mesh(const struct zero *z, struct hd_error *err)
 {
-    int32_t replicas = z->api->axis_size(z->p, HD_AXIS_DP_REPLICATE), shards = z->api->axis_size(z->p, HD_AXIS_DP_SHARD);
+    int32_t replicas = z->api->axis_size(z->p, HD_AXIS_DP_REPLICATE),
+            shards = z->api->axis_size(z->p, HD_AXIS_DP_SHARD);
     int64_t data = zero_ways(z, data_axes);
     if (z->settings.stage == ZERO_HYBRID && z->api->live_axes(z->p) && (replicas == 1 || shards == 1))
-        return hd_fail(err, HD_E_INVALID, "strategies.zero.stage HYBRID_SHARD shards inside a group of ranks and replicates across "
-                       "groups, but mesh.dp is {replicate: %d, shard: %d}: make both larger than 1, or say FULL_SHARD", replicas, shards);
+        return hd_fail(err, HD_E_INVALID,
+                       "strategies.zero.stage HYBRID_SHARD shards inside a group of ranks and replicates across "
+                       "groups, but mesh.dp is {replicate: %d, shard: %d}: make both larger than 1, or say FULL_SHARD",
+                       replicas, shards);
     if (z->settings.stage == ZERO_FULL_SHARD && replicas > 1 && !(z->shard_axes & BIT(HD_AXIS_DP_REPLICATE)))
-        return hd_fail(err, HD_E_INVALID, "strategies.zero.stage FULL_SHARD shards over all data ranks, but mesh.dp replicates %d "
-                       "times: say HYBRID_SHARD (or 3), or mesh.dp: %d", replicas, replicas * shards);
+        return hd_fail(err, HD_E_INVALID,
+                       "strategies.zero.stage FULL_SHARD shards over all data ranks, but mesh.dp replicates %d "
+                       "times: say HYBRID_SHARD (or 3), or mesh.dp: %d",
+                       replicas, replicas * shards);
     if (z->stage && zero_ways(z, z->shard_axes) > 1 && zero_ways(z, z->shard_axes & z->api->live_axes(z->p)) == 1)
-        return hd_fail(err, HD_E_INVALID, "strategies.zero.stage %u shards what the ranks along its axes have in common, but another strategy "
-                       "of the job has them train apart, each with parameters of its own: say stage: 0, or shard inside a replica: mesh.dp: "
-                       "{replicate, shard} and only dp_replicate apart", z->stage);
+        return hd_fail(
+            err, HD_E_INVALID,
+            "strategies.zero.stage %u shards what the ranks along its axes have in common, but another strategy "
+            "of the job has them train apart, each with parameters of its own: say stage: 0, or shard inside a "
+            "replica: mesh.dp: "
+            "{replicate, shard} and only dp_replicate apart",
+            z->stage);
     if (z->settings.compress_kind && data > 1 && zero_ways(z, data_axes & z->api->live_axes(z->p)) == 1)
-        return hd_fail(err, HD_E_INVALID, "strategies.zero.compress: no gradient travels, since another strategy of the job has all data "
+        return hd_fail(err, HD_E_INVALID,
+                       "strategies.zero.compress: no gradient travels, since another strategy of the job has all data "
                        "ranks train apart: leave it out");
     if (z->stage && data > 1 && zero_ways(z, z->shard_axes) == 1)
-        return hd_fail(err, HD_E_INVALID, "strategies.zero.stage %u would shard nothing: none of its axes is larger than 1, and the "
-                       "%lld data ranks lie on others; let mesh.dp shard, name another axis in strategies.zero.axes, or use stage: 0",
+        return hd_fail(err, HD_E_INVALID,
+                       "strategies.zero.stage %u would shard nothing: none of its axes is larger than 1, and the "
+                       "%lld data ranks lie on others; let mesh.dp shard, name another axis in strategies.zero.axes, "
+                       "or use stage: 0",
                        z->stage, (long long)data);
     return HD_OK;
 }
@@ -146,8 +294,10 @@ static int32_t check_sizes(const struct zero *z, struct hd_error *err)
     } sizes[] = {{"bucket", z->settings.bucket}, {"gather_bucket", z->settings.gather_bucket}};
     for (uint32_t n = 0; n < sizeof sizes / sizeof *sizes; n++)
         if (sizes[n].bytes > 0 && sizes[n].bytes < 1000)
-            return hd_fail(err, HD_E_INVALID, "strategies.zero.%s is %lld bytes: a size without a unit is bytes; write %lldMB for "
-                           "megabytes, or 0 for a block each", sizes[n].name, (long long)sizes[n].bytes, (long long)sizes[n].bytes);
+            return hd_fail(err, HD_E_INVALID,
+                           "strategies.zero.%s is %lld bytes: a size without a unit is bytes; write %lldMB for "
+                           "megabytes, or 0 for a block each",
+                           sizes[n].name, (long long)sizes[n].bytes, (long long)sizes[n].bytes);
     return HD_OK;
 }
 
@@ -155,12 +305,16 @@ static int32_t check_offload(const struct zero *z, struct hd_error *err)
 {
     const struct zero_settings *s = &z->settings;
     if (s->offload_params && z->stage != 3)
-        return hd_fail(err, HD_E_INVALID, "strategies.zero.offload.params: host needs stage: 3; at stage %u every rank computes with "
-                       "its whole parameters all the time", z->stage);
+        return hd_fail(err, HD_E_INVALID,
+                       "strategies.zero.offload.params: host needs stage: 3; at stage %u every rank computes with "
+                       "its whole parameters all the time",
+                       z->stage);
     if (s->offload_optimizer == HD_MEMORY_FILE && !s->path)
-        return hd_fail(err, HD_E_INVALID, "strategies.zero.offload.optimizer: file needs strategies.zero.offload.path, a folder");
+        return hd_fail(err, HD_E_INVALID,
+                       "strategies.zero.offload.optimizer: file needs strategies.zero.offload.path, a folder");
     if (s->path && s->offload_optimizer != HD_MEMORY_FILE)
-        return hd_fail(err, HD_E_INVALID, "strategies.zero.offload.path is used by offload.optimizer: file alone; leave it out");
+        return hd_fail(err, HD_E_INVALID,
+                       "strategies.zero.offload.path is used by offload.optimizer: file alone; leave it out");
     return HD_OK;
 }
 

@@ -9,7 +9,7 @@ struct run {
     uint32_t block, backward;
     int32_t micro;
     hd_tensor whole;
-    uint32_t early; /* the run at whose start it is gathered */
+    uint32_t early;        /* the run at whose start it is gathered */
     int32_t stays, stayed; /* for a later run; from a former one */
 };
 
@@ -46,7 +46,8 @@ static int64_t live_at(const struct zero *z, const struct run *runs, uint32_t r,
 static uint32_t early_run(const struct zero *z, const struct run *runs, uint32_t r)
 {
     const struct zero_settings *s = &z->settings;
-    int64_t blocks = 0, ahead = z->flats[runs[r].flat].count, distance = runs[r].backward ? s->prefetch_backward : s->prefetch;
+    int64_t blocks = 0, ahead = z->flats[runs[r].flat].count,
+            distance = runs[r].backward ? s->prefetch_backward : s->prefetch;
     uint32_t e = r;
     while (s->overlap && e > 0 && e > runs[r - 1].early) {
         const struct run *next = &runs[e - 1];
@@ -81,7 +82,8 @@ static void keep_former(const struct zero *z, struct run *runs, uint32_t n)
     runs[n].whole = runs[q - 1].whole;
 }
 
-static struct run *run_of(struct zero *z, struct run *runs, uint32_t *n, const struct hd_pass_instr *i, uint32_t flat, uint32_t at)
+static struct run *run_of(struct zero *z, struct run *runs, uint32_t *n, const struct hd_pass_instr *i, uint32_t flat,
+                          uint32_t at)
 {
     uint32_t backward = i->phase != HD_PHASE_F && !z->flats[flat].keep;
     for (uint32_t r = *n; r-- > 0;)
@@ -89,12 +91,14 @@ static struct run *run_of(struct zero *z, struct run *runs, uint32_t *n, const s
             runs[r].last = at;
             return &runs[r];
         }
-    runs[*n] = (struct run){.first = at, .last = at, .flat = flat, .block = i->block, .micro = i->micro, .backward = backward};
+    runs[*n] =
+        (struct run){.first = at, .last = at, .flat = flat, .block = i->block, .micro = i->micro, .backward = backward};
     keep_former(z, runs, *n);
     return &runs[(*n)++];
 }
 
-static void views(struct zero *z, uint32_t section, uint32_t index, const struct hd_pass_instr *i, uint32_t flat, hd_tensor whole)
+static void views(struct zero *z, uint32_t section, uint32_t index, const struct hd_pass_instr *i, uint32_t flat,
+                  hd_tensor whole)
 {
     for (uint32_t k = 0; k < i->n_in; k++) {
         uint32_t param = z->api->param_of(z->p, i->in[k]);
@@ -128,14 +132,16 @@ static void gather(struct zero *z, struct run *runs, uint32_t n, uint32_t sectio
             z->api->insert(z->p, section, runs[r].last, 1, &out);
         if (runs[r].stayed)
             continue;
-        in = zero_instr(z, f, f->axes ? HD_OP_ALL_GATHER : HD_OP_COPY, fetch(z, runs, r, section), runs[r].whole, f->axes);
+        in = zero_instr(z, f, f->axes ? HD_OP_ALL_GATHER : HD_OP_COPY, fetch(z, runs, r, section), runs[r].whole,
+                        f->axes);
         z->gathered += f->count * (f->ways - 1) / f->ways;
         z->api->insert(z->p, section, runs[runs[r].early].first, 0, &in);
     }
 }
 
 /* The whole that instruction k of the section reads flat `flat` from. */
-static hd_tensor whole_for(struct zero *z, struct run *runs, uint32_t *n, const struct hd_pass_instr *i, uint32_t flat, uint32_t k)
+static hd_tensor whole_for(struct zero *z, struct run *runs, uint32_t *n, const struct hd_pass_instr *i, uint32_t flat,
+                           uint32_t k)
 {
     struct zero_flat *f = &z->flats[flat];
     struct run *r;

@@ -9,9 +9,10 @@ struct key {
     uint32_t param, bucket, axes, outer, minor, order;
     uint32_t begins; /* where its first gradient is made, from the program's end */
     uint32_t matrix; /* travels as a product */
-    uint32_t small; /* stays whole at stage 3 */
-    uint32_t tied;  /* used by several pipeline stages, or in parts: param + 1; a flat of its own, laid out alike on all stages */
-    int32_t chunk;  /* of its last gradient: a bucket does not span chunks */
+    uint32_t small;  /* stays whole at stage 3 */
+    uint32_t
+        tied; /* used by several pipeline stages, or in parts: param + 1; a flat of its own, laid out alike on all stages */
+    int32_t chunk; /* of its last gradient: a bucket does not span chunks */
 };
 
 static int before(const struct key *a, const struct key *b)
@@ -82,7 +83,8 @@ static uint32_t block_of(const struct zero *z, const struct key *k)
 }
 
 /* From k on: those of one kind, or only those of k's block. */
-static int64_t elements(const struct zero *z, const struct key *keys, uint32_t k, uint32_t n, uint32_t small, int one_block)
+static int64_t elements(const struct zero *z, const struct key *keys, uint32_t k, uint32_t n, uint32_t small,
+                        int one_block)
 {
     int64_t count = 0;
     for (uint32_t j = k; j < n; j++)
@@ -112,7 +114,8 @@ static uint32_t fill_buckets(struct zero *z, struct key *keys, uint32_t n, uint3
         next = gathered ? 0 : elements(z, keys, k, n, small, 1) * item;
         behind = gathered ? 0 : elements(z, keys, k, n, small, 0) * item;
         if (last && block_of(z, last) != block_of(z, &keys[k]) &&
-            (last->chunk != keys[k].chunk || (gathered ? bytes >= limit : is_full(bytes, next, before, behind, limit)))) {
+            (last->chunk != keys[k].chunk ||
+             (gathered ? bytes >= limit : is_full(bytes, next, before, behind, limit)))) {
             bucket++;
             before += bytes;
             bytes = 0;
@@ -154,14 +157,17 @@ static hd_tensor home_shard(struct zero *z, struct zero_flat *f, const char *nam
 /* Master weights beside what compute reads: they go where the states go. */
 static hd_tensor master_shard(struct zero *z, struct zero_flat *f)
 {
-    return z->api->flat_shard_in(z->p, f->id, "M", z->api->dtype(z->p, "master"), (uint32_t)z->settings.offload_optimizer);
+    return z->api->flat_shard_in(z->p, f->id, "M", z->api->dtype(z->p, "master"),
+                                 (uint32_t)z->settings.offload_optimizer);
 }
 
 static void make_tensors(struct zero *z, struct zero_flat *f)
 {
     const struct hd_pass_api *api = z->api;
-    uint32_t compute = api->dtype(z->p, "compute"), master = api->dtype(z->p, "master"), grad = api->dtype(z->p, "grad");
-    uint32_t keep = HD_LIFE_PERSISTENT, step = z->bits || z->rank ? HD_LIFE_PERSISTENT : HD_LIFE_STEP; /* codes read what lies between gradients */
+    uint32_t compute = api->dtype(z->p, "compute"), master = api->dtype(z->p, "master"),
+             grad = api->dtype(z->p, "grad");
+    uint32_t keep = HD_LIFE_PERSISTENT,
+             step = z->bits || z->rank ? HD_LIFE_PERSISTENT : HD_LIFE_STEP; /* codes read what lies between gradients */
     int low = compute != master;
     if (f->stage < 3)
         f->whole = api->flat_whole(z->p, f->id, "P", compute, keep);
@@ -290,11 +296,11 @@ void zero_free(struct zero *z)
     z->host->free(z->params);
 }
 
-struct hd_pass_instr zero_instr(const struct zero *z, const struct zero_flat *f, uint32_t op, hd_tensor in, hd_tensor out,
-                                uint32_t axes)
+struct hd_pass_instr zero_instr(const struct zero *z, const struct zero_flat *f, uint32_t op, hd_tensor in,
+                                hd_tensor out, uint32_t axes)
 {
-    struct hd_pass_instr i = {.struct_size = sizeof i, .op = op, .block = f->block, .phase = HD_PHASE_O, .axes = axes,
-                              .redop = HD_SUM};
+    struct hd_pass_instr i = {
+        .struct_size = sizeof i, .op = op, .block = f->block, .phase = HD_PHASE_O, .axes = axes, .redop = HD_SUM};
     if (axes && !z->settings.overlap)
         i.flags = HD_PASS_WAIT;
     if (in)

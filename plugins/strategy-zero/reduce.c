@@ -5,8 +5,8 @@
  * stream. */
 #include "internal.h"
 
-static void put(struct zero *z, const struct zero_flat *f, uint32_t op, hd_tensor in, hd_tensor out, uint32_t axes, uint32_t section,
-                uint32_t index)
+static void put(struct zero *z, const struct zero_flat *f, uint32_t op, hd_tensor in, hd_tensor out, uint32_t axes,
+                uint32_t section, uint32_t index)
 {
     struct hd_pass_instr i = zero_instr(z, f, op, in, out, axes);
     z->api->insert(z->p, section, index, 1, &i);
@@ -73,7 +73,8 @@ static hd_tensor as_it_travels(struct zero *z, struct zero_flat *f, hd_tensor gr
     return wire;
 }
 
-void zero_reduce(struct zero *z, struct zero_flat *f, hd_tensor grad, struct zero_tail *tail, uint32_t section, uint32_t index)
+void zero_reduce(struct zero *z, struct zero_flat *f, hd_tensor grad, struct zero_tail *tail, uint32_t section,
+                 uint32_t index)
 {
     hd_tensor wire = as_it_travels(z, f, grad, section, index), part;
     uint32_t dtype = wire == grad ? z->api->dtype(z->p, "grad") : z->wire;
@@ -91,21 +92,29 @@ void zero_reduce(struct zero *z, struct zero_flat *f, hd_tensor grad, struct zer
         *tail = (struct zero_tail){f, HD_OP_COPY, wire, wire, grad};
         return;
     }
-    part = zero_sums_once(z, f) && wire == grad ? f->shard : z->api->flat_shard(z->p, f->id, "gs", dtype, HD_LIFE_TEMP, 0);
+    part =
+        zero_sums_once(z, f) && wire == grad ? f->shard : z->api->flat_shard(z->p, f->id, "gs", dtype, HD_LIFE_TEMP, 0);
     put(z, f, f->axes ? HD_OP_REDUCE_SCATTER : HD_OP_COPY, wire, part, f->axes, section, index);
-    if (zero_codes(z, f) && zero_code_axes(z, f) & ~f->axes) /* in the steps after, products are reduced over all axes here */
+    if (zero_codes(z, f) &&
+        zero_code_axes(z, f) & ~f->axes) /* in the steps after, products are reduced over all axes here */
         put(z, f, HD_OP_ALL_REDUCE, part, part, f->outer, section, index);
     if (part == f->shard && f->stage == 1)
         return;
     zero_flush(z, tail, section, index);
-    *tail = (struct zero_tail){f, part == f->shard ? 0 : zero_sums_once(z, f) ? HD_OP_COPY : HD_OP_ACCUM, wire, part, f->shard};
+    *tail = (struct zero_tail){f,
+                               part == f->shard       ? 0
+                               : zero_sums_once(z, f) ? HD_OP_COPY
+                                                      : HD_OP_ACCUM,
+                               wire, part, f->shard};
 }
 
 /* Two parts of one gradient, each summed over all ranks before they are added: whatever the mesh, a sum of two sums. */
-void zero_reduce_part(struct zero *z, struct zero_flat *f, hd_tensor grad, int more, struct zero_tail *tail, uint32_t section,
-                      uint32_t index)
+void zero_reduce_part(struct zero *z, struct zero_flat *f, hd_tensor grad, int more, struct zero_tail *tail,
+                      uint32_t section, uint32_t index)
 {
-    hd_tensor part = !f->stage ? grad : more ? z->api->flat_shard(z->p, f->id, "gs", z->api->dtype(z->p, "grad"), HD_LIFE_TEMP, 0) : f->shard;
+    hd_tensor part = !f->stage ? grad
+                     : more    ? z->api->flat_shard(z->p, f->id, "gs", z->api->dtype(z->p, "grad"), HD_LIFE_TEMP, 0)
+                               : f->shard;
     uint32_t rest = f->stage ? f->outer : f->axes | f->outer;
     settle(z, f, grad, section, index);
     if (f->stage)

@@ -40,7 +40,8 @@ static void add_norm(struct zero *z, struct zero_flat *f, uint32_t axes, struct 
 static void clear_gradients(struct zero *z)
 {
     for (uint32_t f = 0; f < z->n_flats; f++) {
-        struct hd_pass_instr i = zero_instr(z, &z->flats[f], HD_OP_FILL0, 0, z->flats[f].stage < 2 ? z->flats[f].grad : z->flats[f].shard, 0);
+        struct hd_pass_instr i = zero_instr(z, &z->flats[f], HD_OP_FILL0, 0,
+                                            z->flats[f].stage < 2 ? z->flats[f].grad : z->flats[f].shard, 0);
         if (z->flats[f].stage < 2 || !zero_sums_once(z, &z->flats[f]))
             z->api->append(z->p, "begin", &i);
     }
@@ -106,7 +107,8 @@ void zero_update(struct zero *z)
     zero_reduce_outer(z);
     for (uint32_t f = 0; f < z->n_flats; f++) /* tied parameters: each stage has a part of the gradient */
         if (z->flats[f].members) {
-            struct hd_pass_instr i = zero_instr(z, &z->flats[f], HD_OP_ALL_REDUCE, z->flats[f].shard, z->flats[f].shard, stages);
+            struct hd_pass_instr i =
+                zero_instr(z, &z->flats[f], HD_OP_ALL_REDUCE, z->flats[f].shard, z->flats[f].shard, stages);
             i.members = z->flats[f].members;
             z->api->append(z->p, "update", &i);
         }
@@ -114,8 +116,13 @@ void zero_update(struct zero *z)
         add_norm(z, &z->flats[f], axes, ranges);
     axes |= z->api->axis_size(z->p, HD_AXIS_PP) > 1 ? stages : 0;
     if (axes) {
-        struct hd_pass_instr i = {.struct_size = sizeof i, .op = HD_OP_ALL_REDUCE, .phase = HD_PHASE_O, .axes = axes,
-                                  .redop = HD_SUM, .n_in = 1, .n_out = 1};
+        struct hd_pass_instr i = {.struct_size = sizeof i,
+                                  .op = HD_OP_ALL_REDUCE,
+                                  .phase = HD_PHASE_O,
+                                  .axes = axes,
+                                  .redop = HD_SUM,
+                                  .n_in = 1,
+                                  .n_out = 1};
         i.in[0] = i.out[0] = z->api->norm2(z->p);
         i.flags = z->settings.overlap ? 0 : HD_PASS_WAIT;
         z->api->append(z->p, "update", &i);

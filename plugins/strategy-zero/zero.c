@@ -25,9 +25,10 @@ static void warn_of_gathers(const struct zero *z)
         once += (double)(z->flats[f].count * (z->flats[f].ways - 1) / z->flats[f].ways) * item;
     if (z->stage == 3 && z->gathered && z->api->axis_size(z->p, HD_AXIS_PP) > 1 && z->api->stage(z->p) == 0 &&
         micros >= MANY_MICRO_BATCHES)
-        z->host->log(HD_LOG_WARN, "strategy-zero", "stage 3 under a pipeline gathers a stage's parameters for each of %u micro-batches: "
-                     "a rank of pipeline stage 0 receives %.4g MB a step, with stage 1 or 2 it would be %.4g MB", micros, all / 1e6,
-                     once / 1e6);
+        z->host->log(HD_LOG_WARN, "strategy-zero",
+                     "stage 3 under a pipeline gathers a stage's parameters for each of %u micro-batches: "
+                     "a rank of pipeline stage 0 receives %.4g MB a step, with stage 1 or 2 it would be %.4g MB",
+                     micros, all / 1e6, once / 1e6);
 }
 
 /* Parameters are gathered where a step begins, in a section that runs once in it. Returns its index, or NONE. */
@@ -59,7 +60,8 @@ static void find_last(struct zero *z, uint32_t *warm, uint32_t *last)
     *warm = (*last)++;
 }
 
-static int32_t transform(const struct hd_host *host, const void *settings, struct hd_program *program, struct hd_error *err)
+static int32_t transform(const struct hd_host *host, const void *settings, struct hd_program *program,
+                         struct hd_error *err)
 {
     struct zero z = {.host = host, .api = host->pass, .p = program};
     uint32_t first = NONE, last, warm, ok;

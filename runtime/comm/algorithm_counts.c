@@ -2,7 +2,8 @@
 
 #include <stdlib.h>
 
-void hd__comm_count_algorithm(struct hd__algorithm_counts *counts, const char *group, uint32_t coll, const char *algorithm)
+void hd__comm_count_algorithm(struct hd__algorithm_counts *counts, const char *group, uint32_t coll,
+                              const char *algorithm)
 {
     struct hd__algorithm_count row = {.algorithm = algorithm, .coll = coll, .calls = 1};
     if (!counts)

@@ -6,7 +6,7 @@
 
 struct hd__algorithm_count {
     const char *group, *algorithm; /* an algorithm's name, or "two levels" */
-    uint32_t coll, reserved; /* HD_COLL_... */
+    uint32_t coll, reserved;       /* HD_COLL_... */
     uint64_t calls;
 };
 
@@ -16,7 +16,8 @@ struct hd__algorithm_counts {
 };
 
 /* `how` lives as long as the program. NULL: nobody asked, nothing is counted. */
-void hd__comm_count_algorithm(struct hd__algorithm_counts *counts, const char *group, uint32_t coll, const char *algorithm);
+void hd__comm_count_algorithm(struct hd__algorithm_counts *counts, const char *group, uint32_t coll,
+                              const char *algorithm);
 void hd__comm_counts_free(struct hd__algorithm_counts *counts);
 
 #endif

@@ -23,8 +23,8 @@ void hd__comm_flight_destroy(struct hd__flight *f)
     free(f);
 }
 
-struct hd__flight_channel *hd__comm_flight_channel(struct hd__flight *f, const char *group, const int32_t *ranks, int32_t n,
-                                              int32_t from, int32_t to, uint32_t stream)
+struct hd__flight_channel *hd__comm_flight_channel(struct hd__flight *f, const char *group, const int32_t *ranks,
+                                                   int32_t n, int32_t from, int32_t to, uint32_t stream)
 {
     struct hd__flight_channel *c;
     for (c = f->channels; c; c = c->next)
@@ -47,8 +47,9 @@ struct hd__flight_channel *hd__comm_flight_channel(struct hd__flight *f, const c
 void hd__comm_flight_hash_op(struct hd__flight_op *op)
 {
     char text[256];
-    int n = snprintf(text, sizeof text, "%s %s %s %llu %llu %u %u %u %d", op->name, op->section, op->channel->group,
-                     (unsigned long long)op->tag, (unsigned long long)op->count, op->dtype, op->redop, op->calls, op->root);
+    int n =
+        snprintf(text, sizeof text, "%s %s %s %llu %llu %u %u %u %d", op->name, op->section, op->channel->group,
+                 (unsigned long long)op->tag, (unsigned long long)op->count, op->dtype, op->redop, op->calls, op->root);
     op->hash = hd__hash(text, (size_t)HD__MIN(n, (int)sizeof text - 1), 7);
 }
 

@@ -45,10 +45,10 @@ struct hd__flight_record {
 struct hd__flight {
     struct hd__flight_record *ring; /* `room` of them, a power of two */
     uint64_t room;
-    uint64_t number;  /* of the newest */
-    uint64_t waiting; /* for this one; 0: for none */
+    uint64_t number;                  /* of the newest */
+    uint64_t waiting;                 /* for this one; 0: for none */
     uint64_t op_hash, op_hash_before; /* of the signs of all operations so far; without the newest */
-    int64_t step;     /* of training, where there are steps; -1 */
+    int64_t step;                     /* of training, where there are steps; -1 */
     struct hd__arena arena;
     struct hd__flight_channel *channels, **tail;
     uint32_t n_channels, reserved;
@@ -59,8 +59,8 @@ struct hd__flight *hd__comm_flight_create(uint64_t room);
 void hd__comm_flight_destroy(struct hd__flight *flight); /* NULL is fine */
 
 /* The channel of these, made when first asked for; before the first operation only. */
-struct hd__flight_channel *hd__comm_flight_channel(struct hd__flight *flight, const char *group, const int32_t *ranks, int32_t n,
-                                              int32_t from, int32_t to, uint32_t stream);
+struct hd__flight_channel *hd__comm_flight_channel(struct hd__flight *flight, const char *group, const int32_t *ranks,
+                                                   int32_t n, int32_t from, int32_t to, uint32_t stream);
 
 /* Fills in op->sign. */
 void hd__comm_flight_hash_op(struct hd__flight_op *op);

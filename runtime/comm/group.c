@@ -32,7 +32,7 @@ static const struct hd__group *find(const struct hd__groups *groups, const char 
 }
 
 int32_t hd__comm_groups_get(struct hd__groups *groups, const char *name, const int32_t *ranks, int32_t n,
-                       const struct hd__group **group, struct hd_error *err)
+                            const struct hd__group **group, struct hd_error *err)
 {
     const struct hd__group *known = find(groups, name, ranks, n);
     if (known) {

@@ -21,7 +21,7 @@ struct hd__group {
 struct hd__groups *hd__comm_groups_create(const struct hd_comm_ops *ops, struct hd_comm *comm, int32_t rank);
 /* The same name and ranks, the same group. Lives until hd__comm_groups_destroy. */
 int32_t hd__comm_groups_get(struct hd__groups *groups, const char *name, const int32_t *ranks, int32_t n,
-                       const struct hd__group **group, struct hd_error *err);
+                            const struct hd__group **group, struct hd_error *err);
 void hd__comm_groups_destroy(struct hd__groups *groups); /* before the transport is closed; NULL is fine */
 
 #endif

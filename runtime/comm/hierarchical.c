@@ -15,7 +15,8 @@ struct op {
 
 struct hd_comm_group {
     struct hd__wrapper_group base;
-    struct hd_comm_group *sub[HD__HIER_GROUPS]; /* HD__HIER_INTER, HD__HIER_INTRA, HD__HIER_WORLD, HD__HIER_INTRA_AFTER; NULL where there is none */
+    struct hd_comm_group *sub
+        [HD__HIER_GROUPS]; /* HD__HIER_INTER, HD__HIER_INTRA, HD__HIER_WORLD, HD__HIER_INTRA_AFTER; NULL where there is none */
     struct hd__hier_layout layout;
 };
 
@@ -152,8 +153,8 @@ static void hier_finish(struct hd__wrapper *layer)
     free(c->local_ranks);
 }
 
-static int32_t create_subgroup(struct hd_comm_group *g, uint32_t where, const char *name, const int32_t *ranks, int32_t n,
-                        struct hd_error *err)
+static int32_t create_subgroup(struct hd_comm_group *g, uint32_t where, const char *name, const int32_t *ranks,
+                               int32_t n, struct hd_error *err)
 {
     struct hd__comm *t = transport_of(g->base.layer, where);
     return t->ops.group(t->comm, name, ranks, n, &g->sub[where], err);
@@ -181,8 +182,8 @@ static int32_t create_subgroups(struct hd_comm_group *g, const char *name, const
     return rc;
 }
 
-static int32_t hier_group(struct hd_comm *c, const char *name, const int32_t *ranks, int32_t n, struct hd_comm_group **group,
-                            struct hd_error *err)
+static int32_t hier_group(struct hd_comm *c, const char *name, const int32_t *ranks, int32_t n,
+                          struct hd_comm_group **group, struct hd_error *err)
 {
     struct hd_comm_group *g = hd__alloc(sizeof *g);
     int32_t rc = HD_OK, me = 0;
@@ -190,15 +191,18 @@ static int32_t hier_group(struct hd_comm *c, const char *name, const int32_t *ra
     for (int32_t i = 0; i < n; i++) /* where it lies is looked up by rank; all else the transports below see to */
         if (ranks[i] < 0 || ranks[i] >= c->base.world.size) {
             free(g);
-            return hd_fail(err, HD_E_INVALID, "group %s names rank %d of a world of %d", name, ranks[i], c->base.world.size);
+            return hd_fail(err, HD_E_INVALID, "group %s names rank %d of a world of %d", name, ranks[i],
+                           c->base.world.size);
         }
     hd__comm_wrapper_group_init(&c->base, &g->base, name);
     for (int32_t i = 0; i < n; i++)
         me = ranks[i] == c->base.world.rank ? i : me;
     g->layout = hd__comm_hier_layout(c->leaders, ranks, n, me);
     if (!g->layout.per_machine && g->layout.me == 0 && !c->told++) /* once: other groups will be like it */
-        hd__log(HD_LOG_INFO, "comm", "group %s goes in one level between machines: they do not have as many of its %d members each, "
-                "one machine after the other", name, n);
+        hd__log(HD_LOG_INFO, "comm",
+                "group %s goes in one level between machines: they do not have as many of its %d members each, "
+                "one machine after the other",
+                name, n);
     if (g->layout.machines != 1)
         rc = create_subgroup(g, HD__HIER_WORLD, name, ranks, n, err);
     if (!rc && (g->layout.machines == 1 || g->layout.per_machine > 1))
@@ -215,7 +219,7 @@ static int32_t hier_group(struct hd_comm *c, const char *name, const int32_t *ra
 }
 
 static int32_t hier_collective(struct hd_comm_group *g, const struct hd_comm_call *call, hd_request *request,
-                                 struct hd_error *err)
+                               struct hd_error *err)
 {
     struct hd_comm *c = (struct hd_comm *)g->base.layer;
     struct op *op;
@@ -234,20 +238,21 @@ static int32_t hier_collective(struct hd_comm_group *g, const struct hd_comm_cal
     op->plan.scratch = scratch ? hd__alloc(scratch) : NULL;
     hd__comm_hier_build_plan(&op->plan, &g->layout, call, two);
     if (two)
-        hd__comm_count_algorithm(transport_of(&c->base, HD__HIER_INTER)->counts, g->base.name, call->coll, "two levels");
+        hd__comm_count_algorithm(transport_of(&c->base, HD__HIER_INTER)->counts, g->base.name, call->coll,
+                                 "two levels");
     return hd__comm_wrapper_enqueue(&op->base, request, err);
 }
 
 static const struct hd__wrapper_kind hier_kind = {.op_bytes = sizeof(struct op),
-                                             .max_inflight = 2, /* may_start knows of two */
-                                             .advance = hier_advance,
-                                             .on_timeout = hier_on_timeout,
-                                             .op_clear = op_clear,
-                                             .op_free = op_free,
-                                             .finish = hier_finish,
-                                             .group = hier_group,
-                                             .group_free = hier_group_free,
-                                             .collective = hier_collective};
+                                                  .max_inflight = 2, /* may_start knows of two */
+                                                  .advance = hier_advance,
+                                                  .on_timeout = hier_on_timeout,
+                                                  .op_clear = op_clear,
+                                                  .op_free = op_free,
+                                                  .finish = hier_finish,
+                                                  .group = hier_group,
+                                                  .group_free = hier_group_free,
+                                                  .collective = hier_collective};
 
 struct hd_world hd__comm_hier_intra_world(const struct hd_world *world, const int32_t *leaders, int32_t *job_ranks)
 {
@@ -265,13 +270,15 @@ struct hd_world hd__comm_hier_intra_world(const struct hd_world *world, const in
     return intra;
 }
 
-void hd__comm_hier_create(struct hd__comm *inter, struct hd__comm *intra, const struct hd_world *world, const int32_t *leaders,
-                       struct hd__comm *out)
+void hd__comm_hier_create(struct hd__comm *inter, struct hd__comm *intra, const struct hd_world *world,
+                          const int32_t *leaders, struct hd__comm *out)
 {
     size_t size = (size_t)world->size;
     struct hd_comm *c = hd__alloc(sizeof *c);
-    c->base = (struct hd__wrapper){
-        .kind = &hier_kind, .below = {[HD__HIER_INTER] = *inter, [HD__HIER_INTRA] = *intra}, .n_below = 2, .world = *world};
+    c->base = (struct hd__wrapper){.kind = &hier_kind,
+                                   .below = {[HD__HIER_INTER] = *inter, [HD__HIER_INTRA] = *intra},
+                                   .n_below = 2,
+                                   .world = *world};
     c->any_order = (inter->tuning && inter->tuning->any_order) || (inter->ops.caps & HD_COMM_ANY_ORDER);
     c->leaders = hd__alloc(size * sizeof *leaders);
     memcpy(c->leaders, leaders, size * sizeof *leaders);

@@ -25,6 +25,6 @@ struct hd_world hd__comm_hier_intra_world(const struct hd_world *world, const in
 
 /* Takes over both transports, which are open: `across` for `world`, `inside` for hd__comm_hier_intra_world of it. Then `out` is used like
  * any transport. Where `across` keeps the tree of heddle/comm.h, `inside` does. */
-void hd__comm_hier_create(struct hd__comm *inter, struct hd__comm *intra, const struct hd_world *world, const int32_t *leaders,
-                       struct hd__comm *out);
+void hd__comm_hier_create(struct hd__comm *inter, struct hd__comm *intra, const struct hd_world *world,
+                          const int32_t *leaders, struct hd__comm *out);
 #endif

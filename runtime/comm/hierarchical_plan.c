@@ -27,12 +27,14 @@ static int32_t members_per_machine(const int32_t *leaders, const int32_t *ranks,
 struct hd__hier_layout hd__comm_hier_layout(const int32_t *leaders, const int32_t *ranks, int32_t n, int32_t me)
 {
     int32_t per_machine = members_per_machine(leaders, ranks, n);
-    return (struct hd__hier_layout){.n = n, .me = me, .per_machine = per_machine, .machines = per_machine ? n / per_machine : 0};
+    return (struct hd__hier_layout){
+        .n = n, .me = me, .per_machine = per_machine, .machines = per_machine ? n / per_machine : 0};
 }
 
 int32_t *hd__comm_hier_local_ranks(const int32_t *leaders, int32_t size)
 {
-    int32_t *local_ranks = hd__alloc((size_t)size * sizeof *local_ranks), *seen = hd__alloc((size_t)size * sizeof *seen);
+    int32_t *local_ranks = hd__alloc((size_t)size * sizeof *local_ranks),
+            *seen = hd__alloc((size_t)size * sizeof *seen);
     for (int32_t r = 0; r < size; r++)
         local_ranks[r] = seen[leaders[r]]++;
     free(seen);
@@ -52,7 +54,7 @@ uint32_t hd__comm_hier_home(const struct hd__hier_layout *g)
 /* ---- a call as parts */
 
 static void add_part(struct hd__hier_plan *plan, uint32_t phase, uint32_t where, const struct hd_comm_call *like,
-                uint32_t coll, const void *send, void *recv, uint64_t count)
+                     uint32_t coll, const void *send, void *recv, uint64_t count)
 {
     struct hd__hier_part p = {.call = *like, .phase = phase, .where = where};
     p.call.coll = coll;
@@ -77,15 +79,15 @@ static void add_tail(struct hd__hier_plan *plan, const struct hd_comm_call *call
 }
 
 static void add_divide(struct hd__hier_plan *plan, uint32_t phase, const struct hd_comm_call *call, void *at,
-                   uint64_t count)
+                       uint64_t count)
 {
     if (call->redop != HD_AVG)
         return;
     add_part(plan, phase, HD__HIER_DIVIDE, call, call->coll, at, at, count);
 }
 
-static void plan_all_reduce(struct hd__hier_plan *plan, const struct hd__hier_layout *g, const struct hd_comm_call *call,
-                            size_t esize)
+static void plan_all_reduce(struct hd__hier_plan *plan, const struct hd__hier_layout *g,
+                            const struct hd_comm_call *call, size_t esize)
 {
     uint64_t piece = call->count / (uint64_t)g->per_machine, whole = piece * (uint64_t)g->per_machine;
     uint8_t *mine = (uint8_t *)call->recv + (uint64_t)(g->me % g->per_machine) * piece * esize;
@@ -102,20 +104,20 @@ static void plan_reduce_scatter(struct hd__hier_plan *plan, const struct hd__hie
     uint64_t bytes = call->count * esize;
     for (int32_t m = 0; m < g->machines; m++)
         add_part(plan, 0, HD__HIER_INTRA, call, HD_COLL_REDUCE_SCATTER,
-            (const uint8_t *)call->send + (uint64_t)(m * g->per_machine) * bytes, plan->scratch + (uint64_t)m * bytes,
-            call->count);
+                 (const uint8_t *)call->send + (uint64_t)(m * g->per_machine) * bytes,
+                 plan->scratch + (uint64_t)m * bytes, call->count);
     add_part(plan, 1, HD__HIER_INTER, call, HD_COLL_REDUCE_SCATTER, plan->scratch, call->recv, call->count);
     add_divide(plan, 2, call, call->recv, call->count);
 }
 
-static void plan_all_gather(struct hd__hier_plan *plan, const struct hd__hier_layout *g, const struct hd_comm_call *call,
-                            size_t esize)
+static void plan_all_gather(struct hd__hier_plan *plan, const struct hd__hier_layout *g,
+                            const struct hd_comm_call *call, size_t esize)
 {
     uint64_t bytes = call->count * esize;
     add_part(plan, 0, HD__HIER_INTER, call, HD_COLL_ALL_GATHER, call->send, plan->scratch, call->count);
     for (int32_t m = 0; m < g->machines; m++)
         add_part(plan, 1, HD__HIER_INTRA_AFTER, call, HD_COLL_ALL_GATHER, plan->scratch + (uint64_t)m * bytes,
-            (uint8_t *)call->recv + (uint64_t)(m * g->per_machine) * bytes, call->count);
+                 (uint8_t *)call->recv + (uint64_t)(m * g->per_machine) * bytes, call->count);
 }
 
 static void plan_broadcast(struct hd__hier_plan *plan, const struct hd__hier_layout *g, const struct hd_comm_call *call,
@@ -126,7 +128,8 @@ static void plan_broadcast(struct hd__hier_plan *plan, const struct hd__hier_lay
     int home = g->me / g->per_machine == call->root / g->per_machine;
     add_tail(plan, call, piece * (uint64_t)g->per_machine, esize);
     if (home) {
-        add_part(plan, 0, HD__HIER_INTRA, call, HD_COLL_BROADCAST, call->send, call->recv, piece * (uint64_t)g->per_machine);
+        add_part(plan, 0, HD__HIER_INTRA, call, HD_COLL_BROADCAST, call->send, call->recv,
+                 piece * (uint64_t)g->per_machine);
         plan->parts.at[plan->parts.count - 1].call.root = call->root % g->per_machine;
     }
     add_part(plan, 1, HD__HIER_INTER, call, HD_COLL_BROADCAST, mine, mine, piece);
@@ -171,7 +174,8 @@ uint64_t hd__comm_hier_scratch_bytes(const struct hd__hier_layout *g, const stru
     return some ? (uint64_t)g->machines * call->count * hd_dtype_size(call->dtype) : 0;
 }
 
-void hd__comm_hier_build_plan(struct hd__hier_plan *plan, const struct hd__hier_layout *g, const struct hd_comm_call *call, int two_level)
+void hd__comm_hier_build_plan(struct hd__hier_plan *plan, const struct hd__hier_layout *g,
+                              const struct hd_comm_call *call, int two_level)
 {
     if (two_level)
         planner(call->coll)(plan, g, call, hd_dtype_size(call->dtype));

@@ -8,14 +8,21 @@
 
 /* BACK: inside too, what follows on what went across, in a group of its own: so the next collective goes inside meanwhile.
  * DIVIDE: recv = recv / members, here. */
-enum { HD__HIER_INTER, HD__HIER_INTRA, HD__HIER_WORLD, HD__HIER_INTRA_AFTER, HD__HIER_DIVIDE, HD__HIER_GROUPS = HD__HIER_DIVIDE };
+enum {
+    HD__HIER_INTER,
+    HD__HIER_INTRA,
+    HD__HIER_WORLD,
+    HD__HIER_INTRA_AFTER,
+    HD__HIER_DIVIDE,
+    HD__HIER_GROUPS = HD__HIER_DIVIDE
+};
 enum { HD__HIER_PHASES = 4 };
 
 /* How the members of a group lie on machines. */
 struct hd__hier_layout {
     int32_t n, me;
-    int32_t per_machine;   /* members on each machine, one machine after the other; 0: it is not so */
-    int32_t machines; /* 0 where locals is */
+    int32_t per_machine; /* members on each machine, one machine after the other; 0: it is not so */
+    int32_t machines;    /* 0 where locals is */
 };
 
 /* One collective over a part of the group, or a division. Parts of one phase may run at once. */
@@ -28,7 +35,7 @@ struct hd__hier_part {
 
 struct hd__hier_plan {
     HD__ARRAY(struct hd__hier_part) parts; /* by phase */
-    uint8_t *scratch;                 /* hd__comm_hier_scratch_bytes bytes, of who runs it */
+    uint8_t *scratch;                      /* hd__comm_hier_scratch_bytes bytes, of who runs it */
 };
 
 /* firsts[r]: the first rank on the machine of rank r. */
@@ -40,8 +47,8 @@ int hd__comm_hier_applies(const struct hd__hier_layout *g);
 int hd__comm_hier_supports(const struct hd__hier_layout *g, const struct hd_comm_call *call, int any_order);
 uint64_t hd__comm_hier_scratch_bytes(const struct hd__hier_layout *g, const struct hd_comm_call *call);
 /* Adds the parts of a call that can go so; of any other the whole of it, as one part. */
-void hd__comm_hier_build_plan(struct hd__hier_plan *plan, const struct hd__hier_layout *g, const struct hd_comm_call *call,
-                     int two_level);
+void hd__comm_hier_build_plan(struct hd__hier_plan *plan, const struct hd__hier_layout *g,
+                              const struct hd_comm_call *call, int two_level);
 /* Where messages go, and what goes in one level. */
 uint32_t hd__comm_hier_home(const struct hd__hier_layout *g);
 

@@ -14,7 +14,8 @@ struct hd_comm {
     uint64_t number;
 };
 
-static const struct hd__hook_kind *const kinds[] = {&hd__comm_hook_check, &hd__comm_hook_trace, &hd__comm_hook_faults, &hd__comm_hook_perf};
+static const struct hd__hook_kind *const kinds[] = {&hd__comm_hook_check, &hd__comm_hook_trace, &hd__comm_hook_faults,
+                                                    &hd__comm_hook_perf};
 
 const struct hd__hook_kind *hd__comm_hook_at(size_t i)
 {
@@ -184,8 +185,8 @@ static int32_t hook_memory(struct hd_comm *c, size_t bytes, void **base, struct 
     return c->hook.inner.ops.memory(c->hook.inner.comm, bytes, base, err);
 }
 
-static int32_t hook_group(struct hd_comm *c, const char *name, const int32_t *ranks, int32_t n, struct hd_comm_group **group,
-                          struct hd_error *err)
+static int32_t hook_group(struct hd_comm *c, const char *name, const int32_t *ranks, int32_t n,
+                          struct hd_comm_group **group, struct hd_error *err)
 {
     struct hd_comm_group *inner;
     int32_t code = c->hook.inner.ops.group(c->hook.inner.comm, name, ranks, n, &inner, err);
@@ -218,7 +219,8 @@ static void hook_group_free(struct hd_comm_group *group)
         g->comm->hook.inner.ops.group_free(g->inner);
 }
 
-static int32_t hook_collective(struct hd_comm_group *group, const struct hd_comm_call *call, hd_request *request, struct hd_error *err)
+static int32_t hook_collective(struct hd_comm_group *group, const struct hd_comm_call *call, hd_request *request,
+                               struct hd_error *err)
 {
     struct hd__hook_group *g = (struct hd__hook_group *)group;
     struct hd__hook_op *op = op_new(g->comm, g);
@@ -228,8 +230,8 @@ static int32_t hook_collective(struct hd_comm_group *group, const struct hd_comm
     return start_op(g->comm, op, request, err);
 }
 
-static int32_t start_message(struct hd_comm_group *group, uint32_t what, int32_t peer, uint32_t stream, const void *data, uint64_t bytes,
-                       hd_request *request, struct hd_error *err)
+static int32_t start_message(struct hd_comm_group *group, uint32_t what, int32_t peer, uint32_t stream,
+                             const void *data, uint64_t bytes, hd_request *request, struct hd_error *err)
 {
     struct hd__hook_group *g = (struct hd__hook_group *)group;
     struct hd__hook_op *op = op_new(g->comm, g);
@@ -247,8 +249,8 @@ static int32_t hook_send(struct hd_comm_group *group, int32_t peer, uint32_t str
     return start_message(group, HD__HOOK_SEND, peer, stream, data, bytes, request, err);
 }
 
-static int32_t hook_recv(struct hd_comm_group *group, int32_t peer, uint32_t stream, void *data, uint64_t bytes, hd_request *request,
-                         struct hd_error *err)
+static int32_t hook_recv(struct hd_comm_group *group, int32_t peer, uint32_t stream, void *data, uint64_t bytes,
+                         hd_request *request, struct hd_error *err)
 {
     return start_message(group, HD__HOOK_RECV, peer, stream, data, bytes, request, err);
 }
@@ -277,8 +279,10 @@ static int32_t hook_test(struct hd_comm *c, hd_request request, int32_t *done, s
         return HD_E_INVALID;
     *done = 0;
     if (op->held && atomic_load(&c->hook.aborted))
-        return finish_op(c, op, hd_fail(err, HD_E_CANCELLED, "%s of group %s was held back when the job ended", hd__comm_hook_op_name(op->what),
-                                     op->group->name), err);
+        return finish_op(c, op,
+                         hd_fail(err, HD_E_CANCELLED, "%s of group %s was held back when the job ended",
+                                 hd__comm_hook_op_name(op->what), op->group->name),
+                         err);
     if (op->held)
         return HD_OK;
     if (op->code != HD_OK)
@@ -311,8 +315,8 @@ static int32_t hook_wait(struct hd_comm *c, hd_request request, double deadline,
         code = c->hook.inner.ops.wait(c->hook.inner.comm, op->inner, deadline, err);
         return finish_op(c, op, code, err);
     }
-    return hd_fail(err, HD_E_TIMEOUT, "%s of group %s was held back by comm.hooks: %s until the deadline", hd__comm_hook_op_name(op->what),
-                   op->group->name, c->hook.kind->name);
+    return hd_fail(err, HD_E_TIMEOUT, "%s of group %s was held back by comm.hooks: %s until the deadline",
+                   hd__comm_hook_op_name(op->what), op->group->name, c->hook.kind->name);
 }
 
 static void hook_abort(struct hd_comm *c, const char *reason)
@@ -322,11 +326,12 @@ static void hook_abort(struct hd_comm *c, const char *reason)
 }
 
 int32_t hd__comm_hook_wrap(struct hd__comm *transport, const struct hd__hook_kind *kind, const void *settings,
-                      const struct hd__hook_context *place, struct hd_error *err)
+                           const struct hd__hook_context *place, struct hd_error *err)
 {
     struct hd_comm *c = hd__alloc(sizeof *c);
     int32_t code;
-    c->hook = (struct hd__hook){.kind = kind, .settings = settings, .context = *place, .world = *place->world, .inner = *transport, .outer = c};
+    c->hook = (struct hd__hook){
+        .kind = kind, .settings = settings, .context = *place, .world = *place->world, .inner = *transport, .outer = c};
     code = kind->open ? kind->open(&c->hook, err) : HD_OK;
     if (code != HD_OK) {
         free(c);

@@ -43,22 +43,22 @@ struct hd__hook_op {
     struct hd_comm_call call; /* of a message: send or recv, and count in bytes */
     int32_t peer;             /* member; of a message */
     uint32_t stream;
-    uint64_t seq;             /* in its group, of a collective; from 1 */
-    uint64_t number;          /* of this rank on this transport, from 1 */
-    double since;             /* enqueued */
-    double value[2];          /* the hook's */
-    uint64_t word[4];         /* the hook's */
+    uint64_t seq;     /* in its group, of a collective; from 1 */
+    uint64_t number;  /* of this rank on this transport, from 1 */
+    double since;     /* enqueued */
+    double value[2];  /* the hook's */
+    uint64_t word[4]; /* the hook's */
     hd_request inner;
-    int32_t code;             /* of a start that was put off */
+    int32_t code; /* of a start that was put off */
     int32_t reserved;
 };
 
 /* What a hook may know of the job. */
 struct hd__hook_context {
     const struct hd_world *world;
-    struct hd__flight *flight; /* may be NULL */
-    const char *folder;        /* for files; may be NULL: the working directory */
-    const char *transport;     /* "shm" */
+    struct hd__flight *flight;                 /* may be NULL */
+    const char *folder;                        /* for files; may be NULL: the working directory */
+    const char *transport;                     /* "shm" */
     const struct hd__algorithm_counts *counts; /* which algorithms the transport's collectives take; may be NULL */
 };
 
@@ -80,7 +80,8 @@ struct hd__hook_kind {
     int32_t (*open)(struct hd__hook *hook, struct hd_error *err); /* slots may be NULL */
     int32_t (*group)(struct hd__hook *hook, struct hd__hook_group *group, struct hd_error *err);
     int32_t (*begin)(struct hd__hook *hook, struct hd__hook_op *op, struct hd_error *err);
-    int32_t (*end)(struct hd__hook *hook, struct hd__hook_op *op, int32_t code, struct hd_error *err); /* the code to go on with */
+    int32_t (*end)(struct hd__hook *hook, struct hd__hook_op *op, int32_t code,
+                   struct hd_error *err); /* the code to go on with */
     int32_t (*progress)(struct hd__hook *hook, struct hd_error *err);
     void (*leave)(struct hd__hook *hook); /* before the transport is closed */
     void (*close)(struct hd__hook *hook); /* after it was */
@@ -94,7 +95,7 @@ const struct hd__hook_kind *hd__comm_hook_at(size_t i);
 
 /* Puts a hook around a transport that is open; on failure it stays as it was. `settings` outlives it. */
 int32_t hd__comm_hook_wrap(struct hd__comm *transport, const struct hd__hook_kind *kind, const void *settings,
-                      const struct hd__hook_context *context, struct hd_error *err);
+                           const struct hd__hook_context *context, struct hd_error *err);
 
 /* ---- for hooks */
 

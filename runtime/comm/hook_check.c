@@ -85,10 +85,10 @@ static const char *argument_error(const struct hd__hook_op *op)
     int reduces = op->what == HD_COLL_ALL_REDUCE || op->what == HD_COLL_REDUCE_SCATTER || op->what == HD_COLL_REDUCE;
     uint64_t sent, received;
     if (is_message(op))
-        return op->peer < 0 || op->peer >= op->group->n   ? "the peer is no member"
-               : op->stream == HD__STREAM_CHECK           ? "the stream is comm.hooks: check's own"
+        return op->peer < 0 || op->peer >= op->group->n    ? "the peer is no member"
+               : op->stream == HD__STREAM_CHECK            ? "the stream is comm.hooks: check's own"
                : call->count && !call->send && !call->recv ? "the buffer is NULL"
-                                                          : NULL;
+                                                           : NULL;
     if (op->what < HD_COLL_ALL_REDUCE || op->what > HD_COLL_BARRIER)
         return "there is no such collective";
     if (op->what == HD_COLL_BARRIER)
@@ -114,13 +114,17 @@ static int32_t check_arguments(struct hd__hook *h, const struct hd__hook_op *op,
     struct overlap_search overlap_search = {.op = op};
     const char *wrong = argument_error(op);
     if (wrong)
-        return hd_fail(err, HD_E_INVALID, "check: rank %d, operation %llu, %s in group %s: %s", h->world.rank, (unsigned long long)op->number,
-                       hd__comm_hook_op_name(op->what), op->group->name, wrong);
+        return hd_fail(err, HD_E_INVALID, "check: rank %d, operation %llu, %s in group %s: %s", h->world.rank,
+                       (unsigned long long)op->number, hd__comm_hook_op_name(op->what), op->group->name, wrong);
     hd__comm_hook_each_op(h, find_overlap, &overlap_search);
     if (overlap_search.with)
-        return hd_fail(err, HD_E_INVALID, "check: rank %d, operation %llu, %s in group %s: its buffers are in use by operation %llu, %s in "
-                       "group %s, which is still under way", h->world.rank, (unsigned long long)op->number, hd__comm_hook_op_name(op->what),
-                       op->group->name, (unsigned long long)overlap_search.with->number, hd__comm_hook_op_name(overlap_search.with->what), overlap_search.with->group->name);
+        return hd_fail(
+            err, HD_E_INVALID,
+            "check: rank %d, operation %llu, %s in group %s: its buffers are in use by operation %llu, %s in "
+            "group %s, which is still under way",
+            h->world.rank, (unsigned long long)op->number, hd__comm_hook_op_name(op->what), op->group->name,
+            (unsigned long long)overlap_search.with->number, hd__comm_hook_op_name(overlap_search.with->what),
+            overlap_search.with->group->name);
     return HD_OK;
 }
 
@@ -132,15 +136,20 @@ static struct signature signature_of(const struct hd__hook_op *op)
     int rooted = op->what == HD_COLL_BROADCAST || op->what == HD_COLL_REDUCE;
     int reduces = op->what == HD_COLL_ALL_REDUCE || op->what == HD_COLL_REDUCE_SCATTER || op->what == HD_COLL_REDUCE;
     int bare = op->what == HD_COLL_BARRIER;
-    return (struct signature){.seq = op->seq, .count = bare ? 0 : c->count, .tag = c->tag, .coll = op->what, .dtype = bare ? 0 : c->dtype,
-                              .redop = reduces ? c->redop : 0, .root = rooted ? c->root : 0};
+    return (struct signature){.seq = op->seq,
+                              .count = bare ? 0 : c->count,
+                              .tag = c->tag,
+                              .coll = op->what,
+                              .dtype = bare ? 0 : c->dtype,
+                              .redop = reduces ? c->redop : 0,
+                              .root = rooted ? c->root : 0};
 }
 
 static const char *text_of(const struct signature *s, char out[160])
 {
     static const char *const redops[] = {"", " sum", " max", " avg"};
-    snprintf(out, 160, "%s %s%s count %llu root %d tag %llu", hd__comm_hook_op_name(s->coll), hd_dtype_name(s->dtype), redops[s->redop & 3],
-             (unsigned long long)s->count, s->root, (unsigned long long)s->tag);
+    snprintf(out, 160, "%s %s%s count %llu root %d tag %llu", hd__comm_hook_op_name(s->coll), hd_dtype_name(s->dtype),
+             redops[s->redop & 3], (unsigned long long)s->count, s->root, (unsigned long long)s->tag);
     return out;
 }
 
@@ -155,9 +164,11 @@ static int32_t send_signature(struct hd__hook *h, const struct hd__hook_op *op, 
     else
         x = hd__alloc(sizeof *x);
     *x = (struct signature_exchange){.group = g, .mine = signature_of(op)};
-    code = h->inner.ops.recv(g->inner, (g->me + g->n - 1) % g->n, HD__STREAM_CHECK, &x->theirs, sizeof x->theirs, &x->recv, err);
+    code = h->inner.ops.recv(g->inner, (g->me + g->n - 1) % g->n, HD__STREAM_CHECK, &x->theirs, sizeof x->theirs,
+                             &x->recv, err);
     if (code == HD_OK)
-        code = h->inner.ops.send(g->inner, (g->me + 1) % g->n, HD__STREAM_CHECK, &x->mine, sizeof x->mine, &x->send, err);
+        code =
+            h->inner.ops.send(g->inner, (g->me + 1) % g->n, HD__STREAM_CHECK, &x->mine, sizeof x->mine, &x->send, err);
     *c->tail = x;
     c->tail = &x->next;
     return code;
@@ -170,8 +181,9 @@ static int32_t report_mismatch(struct hd__hook *h, const struct signature_exchan
     int32_t other = g->ranks[(g->me + g->n - 1) % g->n];
     char a[160], b[160];
     c->failed.peer = other;
-    return hd_fail(&c->failed, HD_E_MISMATCH, "check: operation %llu of group %s differs: rank %d has %s; rank %d has %s",
-                   (unsigned long long)x->mine.seq, g->name, h->world.rank, text_of(&x->mine, a), other, text_of(&x->theirs, b));
+    return hd_fail(
+        &c->failed, HD_E_MISMATCH, "check: operation %llu of group %s differs: rank %d has %s; rank %d has %s",
+        (unsigned long long)x->mine.seq, g->name, h->world.rank, text_of(&x->mine, a), other, text_of(&x->theirs, b));
 }
 
 static int32_t check_progress(struct hd__hook *h, struct hd_error *err)
@@ -238,8 +250,10 @@ static int32_t check_end(struct hd__hook *h, struct hd__hook_op *op, int32_t cod
         return hd_fail(err, c->failed.code, "%s", c->failed.message); /* the cause of whatever came of it */
     }
     if (code == HD_OK && sum_of(op) != op->word[0])
-        return hd_fail(err, HD_E_INVALID, "check: rank %d, operation %llu, %s in group %s: what it sends was changed while it was under way",
-                       h->world.rank, (unsigned long long)op->number, hd__comm_hook_op_name(op->what), op->group->name);
+        return hd_fail(
+            err, HD_E_INVALID,
+            "check: rank %d, operation %llu, %s in group %s: what it sends was changed while it was under way",
+            h->world.rank, (unsigned long long)op->number, hd__comm_hook_op_name(op->what), op->group->name);
     return code;
 }
 

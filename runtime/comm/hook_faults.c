@@ -9,7 +9,8 @@
 #include "runtime/rendezvous/store.h"
 
 enum { DELAY = 0, STALL, DROP, FAIL, KILL, STOP, RESET, SIZE, DTYPE, REDOP, ROOT, OP, GROUP };
-static const char *const kind_names[] = {"delay", "stall", "drop", "fail", "kill", "stop", "reset", "size", "dtype", "redop", "root", "op", "group"};
+static const char *const kind_names[] = {"delay", "stall", "drop",  "fail", "kill", "stop", "reset",
+                                         "size",  "dtype", "redop", "root", "op",   "group"};
 #define KINDS "delay|stall|drop|fail|kill|stop|reset|size|dtype|redop|root|op|group"
 
 enum { OPERATION = 0, OPENING, CLOSING };
@@ -26,20 +27,49 @@ struct faults {
 };
 
 static const struct hd_option options[] = {
-    {.name = "rank", .value = "0", .help = "of the rank that does it", .min = 0, .max = 1 << 24, .type = HD_OPT_INT,
+    {.name = "rank",
+     .value = "0",
+     .help = "of the rank that does it",
+     .min = 0,
+     .max = 1 << 24,
+     .type = HD_OPT_INT,
      .offset = offsetof(struct settings, rank)},
-    {.name = "at", .value = "1", .help = "its operation on this transport, from 1; the first from there on that it fits", .min = 1,
-     .max = 1e15, .type = HD_OPT_INT, .offset = offsetof(struct settings, at)},
-    {.name = "every", .value = "0", .help = "and again after every so many; 0: once", .min = 0, .max = 1e15, .type = HD_OPT_INT,
+    {.name = "at",
+     .value = "1",
+     .help = "its operation on this transport, from 1; the first from there on that it fits",
+     .min = 1,
+     .max = 1e15,
+     .type = HD_OPT_INT,
+     .offset = offsetof(struct settings, at)},
+    {.name = "every",
+     .value = "0",
+     .help = "and again after every so many; 0: once",
+     .min = 0,
+     .max = 1e15,
+     .type = HD_OPT_INT,
      .offset = offsetof(struct settings, every)},
-    {.name = "kind", .value = "stall", .choices = KINDS, .type = HD_OPT_ENUM, .offset = offsetof(struct settings, kind),
-     .help = "delay, stall (until the job ends), drop, fail; kill, stop, reset: the process, its link to the rendezvous; "
-             "the others change the call"},
-    {.name = "when", .value = "operation", .choices = "operation|opening|closing", .type = HD_OPT_ENUM,
+    {.name = "kind",
+     .value = "stall",
+     .choices = KINDS,
+     .type = HD_OPT_ENUM,
+     .offset = offsetof(struct settings, kind),
+     .help =
+         "delay, stall (until the job ends), drop, fail; kill, stop, reset: the process, its link to the rendezvous; "
+         "the others change the call"},
+    {.name = "when",
+     .value = "operation",
+     .choices = "operation|opening|closing",
+     .type = HD_OPT_ENUM,
      .offset = offsetof(struct settings, when),
-     .help = "opening: before it has memory and groups; closing: when nothing is left to do; for delay, stall, fail (opening), kill, "
+     .help = "opening: before it has memory and groups; closing: when nothing is left to do; for delay, stall, fail "
+             "(opening), kill, "
              "stop and reset"},
-    {.name = "seconds", .value = "1s", .help = "how long delay takes", .min = 0, .max = 1e6, .type = HD_OPT_DURATION,
+    {.name = "seconds",
+     .value = "1s",
+     .help = "how long delay takes",
+     .min = 0,
+     .max = 1e6,
+     .type = HD_OPT_DURATION,
      .offset = offsetof(struct settings, seconds)},
 };
 
@@ -54,7 +84,8 @@ static int32_t sleep_before(struct hd__hook *h, double seconds, int recorded, st
         usleep(1000);
     if (op)
         hd__comm_flight_start(h->context.flight, op, hd__now());
-    return atomic_load(&h->aborted) ? hd_fail(err, HD_E_CANCELLED, "stalled by comm.hooks: faults until the job ended") : HD_OK;
+    return atomic_load(&h->aborted) ? hd_fail(err, HD_E_CANCELLED, "stalled by comm.hooks: faults until the job ended")
+                                    : HD_OK;
 }
 
 /* ---- a wrong turn */
@@ -67,7 +98,8 @@ static int is_message(const struct hd__hook_op *op)
 static struct hd__hook_group *another_group(struct hd__hook *h, const struct hd__hook_group *g)
 {
     for (struct hd__hook_group *other = hd__comm_hook_groups(h); other; other = other->next)
-        if (other != g && other->n > 1 && (other->n != g->n || memcmp(other->ranks, g->ranks, (size_t)g->n * sizeof *g->ranks)))
+        if (other != g && other->n > 1 &&
+            (other->n != g->n || memcmp(other->ranks, g->ranks, (size_t)g->n * sizeof *g->ranks)))
             return other;
     return NULL;
 }
@@ -187,10 +219,13 @@ static int32_t faults_open(struct hd__hook *h, struct hd_error *err)
     f->next = (uint64_t)s->at;
     h->state = f;
     if (s->rank >= h->world.size)
-        rc = hd_fail(err, HD_E_INVALID, "comm.hooks: faults: rank %lld is not one of 0 to %d", (long long)s->rank, h->world.size - 1);
+        rc = hd_fail(err, HD_E_INVALID, "comm.hooks: faults: rank %lld is not one of 0 to %d", (long long)s->rank,
+                     h->world.size - 1);
     else if (s->when != OPERATION && (!is_injected(s->kind) || (s->kind == FAIL && s->when == CLOSING)))
-        rc = hd_fail(err, HD_E_INVALID, "comm.hooks: faults: %s is of an operation, not of opening or closing: take delay, stall, kill, "
-                     "stop or reset", kind_names[s->kind]);
+        rc = hd_fail(err, HD_E_INVALID,
+                     "comm.hooks: faults: %s is of an operation, not of opening or closing: take delay, stall, kill, "
+                     "stop or reset",
+                     kind_names[s->kind]);
     if (!rc)
         rc = inject_at(h, OPENING, "opening", err);
     if (rc)
@@ -219,8 +254,9 @@ static int32_t faults_begin(struct hd__hook *h, struct hd__hook_op *op, struct h
     if (s->when != OPERATION || s->rank != h->world.rank || op->number < f->next || !applies_to(h, op, s->kind))
         return HD_OK;
     f->next = s->every ? op->number + (uint64_t)s->every : UINT64_MAX;
-    hd__log(HD_LOG_WARN, "faults", "rank %d, operation %llu, %s in group %s: %s, at %.3f s", h->world.rank, (unsigned long long)op->number,
-            hd__comm_hook_op_name(op->what), op->group->name, kind_names[s->kind], hd__now());
+    hd__log(HD_LOG_WARN, "faults", "rank %d, operation %llu, %s in group %s: %s, at %.3f s", h->world.rank,
+            (unsigned long long)op->number, hd__comm_hook_op_name(op->what), op->group->name, kind_names[s->kind],
+            hd__now());
     if (s->kind == DROP)
         return HD__HOOK_HOLD;
     if (is_injected(s->kind)) {

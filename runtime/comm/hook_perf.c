@@ -38,7 +38,10 @@ static struct row *row_of(struct perf *p, const struct hd__hook_op *op, uint32_t
         if (r->what == op->what && r->bits == bits && !strcmp(r->group, op->group->name))
             return r;
     }
-    hd__push(&p->rows, ((struct row){.group = hd__arena_strdup(&p->arena, op->group->name), .what = op->what, .bits = bits, .least = 1e300}));
+    hd__push(
+        &p->rows,
+        ((struct row){
+            .group = hd__arena_strdup(&p->arena, op->group->name), .what = op->what, .bits = bits, .least = 1e300}));
     return &p->rows.at[p->rows.count - 1];
 }
 
@@ -63,20 +66,22 @@ static int by_group_and_size(const void *a, const void *b)
     const struct row *x = a, *y = b;
     int order = strcmp(x->group, y->group);
     if (!order)
-        order = x->what != y->what ? (x->what > y->what) - (x->what < y->what) : (x->bits > y->bits) - (x->bits < y->bits);
+        order =
+            x->what != y->what ? (x->what > y->what) - (x->what < y->what) : (x->bits > y->bits) - (x->bits < y->bits);
     return order;
 }
 
 static void print(const struct perf *p, const char *transport)
 {
     char bytes[32];
-    printf("operations of rank 0 on comm-%s\n  %-16s %-14s %9s %9s %10s %10s %10s %8s\n", transport, "group", "operation", "up to", "calls",
-           "least us", "mean us", "most us", "GB/s");
+    printf("operations of rank 0 on comm-%s\n  %-16s %-14s %9s %9s %10s %10s %10s %8s\n", transport, "group",
+           "operation", "up to", "calls", "least us", "mean us", "most us", "GB/s");
     for (uint32_t i = 0; i < p->rows.count; i++) {
         const struct row *r = &p->rows.at[i];
         hd__bytes_text(UINT64_C(1) << r->bits, bytes);
-        printf("  %-16s %-14s %9s %9" PRIu64 " %10.1f %10.1f %10.1f %8.3f\n", r->group, hd__comm_hook_op_name(r->what), r->bits ? bytes : "0 B",
-               r->n, r->least * 1e6, r->seconds / (double)r->n * 1e6, r->most * 1e6, r->seconds > 0 ? r->bytes / r->seconds / 1e9 : 0);
+        printf("  %-16s %-14s %9s %9" PRIu64 " %10.1f %10.1f %10.1f %8.3f\n", r->group, hd__comm_hook_op_name(r->what),
+               r->bits ? bytes : "0 B", r->n, r->least * 1e6, r->seconds / (double)r->n * 1e6, r->most * 1e6,
+               r->seconds > 0 ? r->bytes / r->seconds / 1e9 : 0);
     }
 }
 
@@ -84,7 +89,8 @@ static void print_algorithms(const struct hd__algorithm_counts *ran, const char 
 {
     if (!ran || !ran->rows.count)
         return;
-    printf("algorithms of rank 0 over comm-%s\n  %-16s %-14s %-14s %9s\n", transport, "group", "operation", "algorithm", "calls");
+    printf("algorithms of rank 0 over comm-%s\n  %-16s %-14s %-14s %9s\n", transport, "group", "operation", "algorithm",
+           "calls");
     for (uint32_t i = 0; i < ran->rows.count; i++) {
         const struct hd__algorithm_count *r = &ran->rows.at[i];
         printf("  %-16s %-14s %-14s %9" PRIu64 "\n", r->group, hd_coll_name(r->coll), r->algorithm, r->calls);
@@ -96,8 +102,8 @@ static void write_algorithms(FILE *f, const struct hd__algorithm_counts *ran)
     fputs("], \"algorithms\": [", f);
     for (uint32_t i = 0; ran && i < ran->rows.count; i++) {
         const struct hd__algorithm_count *r = &ran->rows.at[i];
-        fprintf(f, "%s\n {\"group\": \"%s\", \"op\": \"%s\", \"algorithm\": \"%s\", \"calls\": %" PRIu64 "}", i ? "," : "", r->group,
-                hd_coll_name(r->coll), r->algorithm, r->calls);
+        fprintf(f, "%s\n {\"group\": \"%s\", \"op\": \"%s\", \"algorithm\": \"%s\", \"calls\": %" PRIu64 "}",
+                i ? "," : "", r->group, hd_coll_name(r->coll), r->algorithm, r->calls);
     }
 }
 
@@ -106,9 +112,11 @@ static void write_json(FILE *f, const struct perf *p, const struct hd__hook *h)
     fprintf(f, "{\"rank\": %d, \"transport\": \"%s\", \"rows\": [", h->world.rank, h->context.transport);
     for (uint32_t i = 0; i < p->rows.count; i++) {
         const struct row *r = &p->rows.at[i];
-        fprintf(f, "%s\n {\"group\": \"%s\", \"op\": \"%s\", \"up_to_bytes\": %" PRIu64 ", \"calls\": %" PRIu64 ", \"failed\": %" PRIu64
-                ", \"bytes\": %.0f, \"seconds\": %.9f, \"least_s\": %.9f, \"most_s\": %.9f}", i ? "," : "", r->group, hd__comm_hook_op_name(r->what),
-                r->bits ? UINT64_C(1) << r->bits : 0, r->n, r->failed, r->bytes, r->seconds, r->least, r->most);
+        fprintf(f,
+                "%s\n {\"group\": \"%s\", \"op\": \"%s\", \"up_to_bytes\": %" PRIu64 ", \"calls\": %" PRIu64
+                ", \"failed\": %" PRIu64 ", \"bytes\": %.0f, \"seconds\": %.9f, \"least_s\": %.9f, \"most_s\": %.9f}",
+                i ? "," : "", r->group, hd__comm_hook_op_name(r->what), r->bits ? UINT64_C(1) << r->bits : 0, r->n,
+                r->failed, r->bytes, r->seconds, r->least, r->most);
     }
     write_algorithms(f, h->context.counts);
     fputs("\n]}\n", f);

@@ -24,8 +24,14 @@ struct trace {
 };
 
 static const struct hd_option options[] = {
-    {.name = "most", .value = "100000", .unit = "operations", .help = "of a rank that are kept; later ones are only counted", .min = 1,
-     .max = 1e9, .type = HD_OPT_INT, .offset = offsetof(struct settings, most)},
+    {.name = "most",
+     .value = "100000",
+     .unit = "operations",
+     .help = "of a rank that are kept; later ones are only counted",
+     .min = 1,
+     .max = 1e9,
+     .type = HD_OPT_INT,
+     .offset = offsetof(struct settings, most)},
 };
 
 static int32_t trace_open(struct hd__hook *h, struct hd_error *err)
@@ -66,9 +72,15 @@ static int32_t trace_end(struct hd__hook *h, struct hd__hook_op *op, int32_t cod
     t->lost += !e;
     if (!e)
         return code;
-    *e = (struct event){.what = op->what, .dtype = op->call.dtype, .group = group_of(t, op->group->name), .seq = op->seq,
-                        .peer = op->seq ? -1 : op->group->ranks[op->peer], .count = op->call.count, .tag = op->call.tag,
-                        .began = op->since, .ended = hd__now()};
+    *e = (struct event){.what = op->what,
+                        .dtype = op->call.dtype,
+                        .group = group_of(t, op->group->name),
+                        .seq = op->seq,
+                        .peer = op->seq ? -1 : op->group->ranks[op->peer],
+                        .count = op->call.count,
+                        .tag = op->call.tag,
+                        .began = op->since,
+                        .ended = hd__now()};
     hd__comm_hook_op_bytes(op, &e->sent, &e->received);
     return code;
 }
@@ -79,16 +91,18 @@ static int32_t trace_end(struct hd__hook *h, struct hd__hook_op *op, int32_t cod
 static void write_event(FILE *f, const struct trace *t, const struct event *e, uint64_t number, int32_t rank)
 {
     const char *group = e->group >= 0 ? t->groups.at[e->group] : "?";
-    fprintf(f, ",\n{\"ph\":\"b\",\"cat\":\"%s\",\"name\":\"%s\",\"id\":%" PRIu64 ",\"pid\":%d,\"tid\":%d,\"ts\":%.3f,\"args\":{", group,
-            hd__comm_hook_op_name(e->what), number, rank, e->group, e->began * 1e6);
+    fprintf(f,
+            ",\n{\"ph\":\"b\",\"cat\":\"%s\",\"name\":\"%s\",\"id\":%" PRIu64
+            ",\"pid\":%d,\"tid\":%d,\"ts\":%.3f,\"args\":{",
+            group, hd__comm_hook_op_name(e->what), number, rank, e->group, e->began * 1e6);
     if (e->peer >= 0)
         fprintf(f, "\"peer\":%d,", e->peer);
     else
         fprintf(f, "\"seq\":%" PRIu64 ",\"tag\":%" PRId64 ",", e->seq, (int64_t)e->tag);
-    fprintf(f, "\"dtype\":\"%s\",\"count\":%" PRIu64 ",\"sent\":%" PRIu64 ",\"received\":%" PRIu64 "}}", hd_dtype_name(e->dtype), e->count,
-            e->sent, e->received);
-    fprintf(f, ",\n{\"ph\":\"e\",\"cat\":\"%s\",\"name\":\"%s\",\"id\":%" PRIu64 ",\"pid\":%d,\"tid\":%d,\"ts\":%.3f}", group,
-            hd__comm_hook_op_name(e->what), number, rank, e->group, e->ended * 1e6);
+    fprintf(f, "\"dtype\":\"%s\",\"count\":%" PRIu64 ",\"sent\":%" PRIu64 ",\"received\":%" PRIu64 "}}",
+            hd_dtype_name(e->dtype), e->count, e->sent, e->received);
+    fprintf(f, ",\n{\"ph\":\"e\",\"cat\":\"%s\",\"name\":\"%s\",\"id\":%" PRIu64 ",\"pid\":%d,\"tid\":%d,\"ts\":%.3f}",
+            group, hd__comm_hook_op_name(e->what), number, rank, e->group, e->ended * 1e6);
 }
 
 static void trace_close(struct hd__hook *h)
@@ -97,9 +111,11 @@ static void trace_close(struct hd__hook *h)
     char path[512];
     FILE *f = fopen(hd__comm_hook_output_path(h, "trace", path), "we");
     if (f) {
-        fprintf(f, "{\"displayTimeUnit\":\"ms\",\"otherData\":{\"rank\":%d,\"transport\":\"%s\",\"not_kept\":%" PRIu64 "},\"traceEvents\":[\n"
-                "{\"ph\":\"M\",\"name\":\"process_name\",\"pid\":%d,\"args\":{\"name\":\"rank %d\"}}", h->world.rank, h->context.transport,
-                t->lost, h->world.rank, h->world.rank);
+        fprintf(f,
+                "{\"displayTimeUnit\":\"ms\",\"otherData\":{\"rank\":%d,\"transport\":\"%s\",\"not_kept\":%" PRIu64
+                "},\"traceEvents\":[\n"
+                "{\"ph\":\"M\",\"name\":\"process_name\",\"pid\":%d,\"args\":{\"name\":\"rank %d\"}}",
+                h->world.rank, h->context.transport, t->lost, h->world.rank, h->world.rank);
         for (uint64_t i = 0; i < t->n; i++)
             write_event(f, t, &t->at[i], ((uint64_t)h->world.rank << 32) + i, h->world.rank);
         fputs("\n]}\n", f);

@@ -14,7 +14,7 @@ uint64_t hd__comm_caps(const struct hd_comm_ops *component, uint64_t caps, const
 }
 
 int32_t hd__comm_open(const struct hd_comm_ops *component, const struct hd_host *host, const void *settings,
-                           const struct hd_world *world, struct hd__comm *transport, struct hd_error *err)
+                      const struct hd_world *world, struct hd__comm *transport, struct hd_error *err)
 {
     struct hd_comm *comm = NULL;
     uint64_t caps;

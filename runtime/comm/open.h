@@ -15,15 +15,15 @@ enum { HD__STREAM_CHECK = HD_STREAMS_OF_CALLERS, HD__STREAM_COLLECTIVES /* and t
 
 struct hd__comm {
     const struct hd__tuning *tuning; /* set before opening, lives as long; NULL: the built-in rules, sums in the tree */
-    struct hd__algorithm_counts *counts;             /* the same; NULL: algorithms are not counted */
-    struct hd_comm_ops ops; /* `memory` may still be NULL: the caller allocates */
+    struct hd__algorithm_counts *counts; /* the same; NULL: algorithms are not counted */
+    struct hd_comm_ops ops;              /* `memory` may still be NULL: the caller allocates */
     struct hd_comm *comm;
 };
 
 /* Fills in *transport, which hd__comm_close closes; on failure there is nothing to close. Returns the component's error.
  * `settings` and `host` live as long as the transport. */
 int32_t hd__comm_open(const struct hd_comm_ops *component, const struct hd_host *host, const void *settings,
-                           const struct hd_world *world, struct hd__comm *transport, struct hd_error *err);
+                      const struct hd_world *world, struct hd__comm *transport, struct hd_error *err);
 void hd__comm_close(struct hd__comm *transport);
 /* Its caps with these settings. */
 uint64_t hd__comm_caps_with(const struct hd_comm_ops *component, const void *settings);

@@ -10,22 +10,26 @@
 #include "runtime/comm/algorithms/plan.h"
 #include "runtime/comm/wrapper.h"
 
-enum { MAX_INFLIGHT = 2, LOOKAHEAD_STEPS = 24, MAX_EARLY_RECVS = 8 }; /* collectives under way; steps that are looked at, and receives posted, at a fence */
+enum {
+    MAX_INFLIGHT = 2,
+    LOOKAHEAD_STEPS = 24,
+    MAX_EARLY_RECVS = 8
+}; /* collectives under way; steps that are looked at, and receives posted, at a fence */
 
 struct op {
     struct hd__wrapper_op base;
     struct hd_comm_call call;
     struct hd__coll_plan schedule;
-    uint32_t at;     /* next step */
+    uint32_t at; /* next step */
     uint32_t stream;
-    uint32_t looked;  /* the fence behind which receives were posted last */
+    uint32_t looked; /* the fence behind which receives were posted last */
     uint32_t reserved;
     uint64_t messages; /* before the next step */
     struct {
         hd_request request;
         uint64_t number; /* of the message, from 0 */
         uint32_t step, reserved;
-    } *pending;
+    } * pending;
     uint32_t n_pending, pending_room;
 };
 
@@ -81,7 +85,8 @@ static int32_t run_step(struct op *op, uint32_t at, uint64_t number, struct hd_e
         hd__comm_narrow(step->to, step->from, step->bytes, step->dtype);
         return HD_OK;
     default:
-        hd__comm_reduce(step->to, op->schedule.sources.at + step->first, (int32_t)step->n, g->n, step->bytes, step->dtype, step->redop);
+        hd__comm_reduce(step->to, op->schedule.sources.at + step->first, (int32_t)step->n, g->n, step->bytes,
+                        step->dtype, step->redop);
         return HD_OK;
     }
     if (code == HD_OK)
@@ -98,9 +103,12 @@ static int overlap(const uint8_t *a, uint64_t a_bytes, const void *b, uint64_t b
 }
 
 /* Does the step read or write memory of `bytes` at `at`? */
-static int touches_memory(const struct hd__coll_plan *s, const struct hd__coll_step *step, const uint8_t *at, uint64_t bytes)
+static int touches_memory(const struct hd__coll_plan *s, const struct hd__coll_step *step, const uint8_t *at,
+                          uint64_t bytes)
 {
-    size_t esize = step->kind == HD__COLL_STEP_REDUCE ? hd_dtype_size(step->dtype) : step->kind == HD__COLL_STEP_WIDEN ? 2 : 4;
+    size_t esize = step->kind == HD__COLL_STEP_REDUCE  ? hd_dtype_size(step->dtype)
+                   : step->kind == HD__COLL_STEP_WIDEN ? 2
+                                                       : 4;
     int used;
     switch (step->kind) {
     case HD__COLL_STEP_SEND:
@@ -112,7 +120,8 @@ static int touches_memory(const struct hd__coll_plan *s, const struct hd__coll_s
         return overlap(at, bytes, step->from, step->bytes) || overlap(at, bytes, step->to, step->bytes);
     case HD__COLL_STEP_WIDEN:
     case HD__COLL_STEP_NARROW:
-        return overlap(at, bytes, step->from, step->bytes * esize) || overlap(at, bytes, step->to, step->bytes * (6 - esize));
+        return overlap(at, bytes, step->from, step->bytes * esize) ||
+               overlap(at, bytes, step->to, step->bytes * (6 - esize));
     case HD__COLL_STEP_REDUCE:
         used = overlap(at, bytes, step->to, step->bytes * esize);
         for (uint32_t k = 0; k < step->n && !used; k++)
@@ -181,7 +190,8 @@ static int32_t software_advance(struct hd__wrapper_op *head, struct hd_error *er
     int32_t moved = 0;
     while (op->at < op->schedule.steps.count) {
         const struct hd__coll_step *step = &op->schedule.steps.at[op->at];
-        int is_message = step->kind == HD__COLL_STEP_SEND || step->kind == HD__COLL_STEP_RECV || step->kind == HD__COLL_STEP_POSTED;
+        int is_message =
+            step->kind == HD__COLL_STEP_SEND || step->kind == HD__COLL_STEP_RECV || step->kind == HD__COLL_STEP_POSTED;
         int32_t code = step->kind == HD__COLL_STEP_FENCE ? test_messages(op, step->bytes, err) : HD_OK;
         if (step->kind != HD__COLL_STEP_FENCE && step->kind != HD__COLL_STEP_POSTED)
             code = run_step(op, op->at, op->messages, err);
@@ -213,8 +223,8 @@ static int32_t software_on_timeout(struct hd__wrapper_op *head, struct hd_error 
         return code;
     }
     err->peer = op->n_pending ? g->ranks[op->schedule.steps.at[op->pending[oldest].step].peer] : -1;
-    return hd_fail(err, HD_E_TIMEOUT, "%s (tag %llu) in group %s: no sign of rank %lld in time", hd_coll_name(op->call.coll),
-                   (unsigned long long)op->call.tag, g->base.name, (long long)err->peer);
+    return hd_fail(err, HD_E_TIMEOUT, "%s (tag %llu) in group %s: no sign of rank %lld in time",
+                   hd_coll_name(op->call.coll), (unsigned long long)op->call.tag, g->base.name, (long long)err->peer);
 }
 
 static void op_clear(struct hd__wrapper_op *op)
@@ -231,7 +241,7 @@ static void op_free(struct hd__wrapper_op *op)
 /* ---- slots */
 
 static int32_t software_group(struct hd_comm *o, const char *name, const int32_t *ranks, int32_t n,
-                             struct hd_comm_group **group, struct hd_error *err)
+                              struct hd_comm_group **group, struct hd_error *err)
 {
     const struct hd__comm *inner = &o->base.below[0];
     struct hd_comm_group *inner_group, *g;
@@ -263,7 +273,7 @@ static void software_group_free(struct hd_comm_group *g)
 }
 
 static int32_t software_collective(struct hd_comm_group *g, const struct hd_comm_call *call, hd_request *request,
-                                  struct hd_error *err)
+                                   struct hd_error *err)
 {
     const struct hd__comm *inner = g->base.home;
     struct op *op;
@@ -289,15 +299,15 @@ static int32_t software_collective(struct hd_comm_group *g, const struct hd_comm
 }
 
 static const struct hd__wrapper_kind software_kind = {.op_bytes = sizeof(struct op),
-                                              .first_reserved_stream = HD__STREAM_COLLECTIVES,
-                                              .max_inflight = MAX_INFLIGHT,
-                                              .advance = software_advance,
-                                              .on_timeout = software_on_timeout,
-                                              .op_clear = op_clear,
-                                              .op_free = op_free,
-                                              .group = software_group,
-                                              .group_free = software_group_free,
-                                              .collective = software_collective};
+                                                      .first_reserved_stream = HD__STREAM_COLLECTIVES,
+                                                      .max_inflight = MAX_INFLIGHT,
+                                                      .advance = software_advance,
+                                                      .on_timeout = software_on_timeout,
+                                                      .op_clear = op_clear,
+                                                      .op_free = op_free,
+                                                      .group = software_group,
+                                                      .group_free = software_group_free,
+                                                      .collective = software_collective};
 
 void hd__comm_software_create(struct hd__comm *inner, const struct hd_world *world, struct hd__comm *out)
 {

@@ -34,8 +34,8 @@ int32_t hd__comm_topology_leaders(const int32_t *outer, const int32_t *at, int32
     return -1;
 }
 
-void hd__comm_topology_levels(struct hd__topology_levels *out, const int32_t *levels, uint32_t n, const int32_t *machine, int32_t *const *at,
-                     int32_t ranks, struct hd__arena *arena)
+void hd__comm_topology_levels(struct hd__topology_levels *out, const int32_t *levels, uint32_t n,
+                              const int32_t *machine, int32_t *const *at, int32_t ranks, struct hd__arena *arena)
 {
     const int32_t *outer = machine;
     *out = (struct hd__topology_levels){.unbound_rank = -1};
@@ -88,7 +88,8 @@ static int32_t load_topology(struct hd__topology *p, struct hd_error *err)
 static void find_cores(struct hd__topology *p)
 {
     if (!p->real || sched_getaffinity(0, sizeof p->all, &p->all))
-        hwloc_cpuset_to_glibc_sched_affinity(p->topology, hwloc_topology_get_topology_cpuset(p->topology), &p->all, sizeof p->all);
+        hwloc_cpuset_to_glibc_sched_affinity(p->topology, hwloc_topology_get_topology_cpuset(p->topology), &p->all,
+                                             sizeof p->all);
 }
 
 int32_t hd__comm_topology_open(const int32_t *levels, uint32_t n, struct hd__topology **places, struct hd_error *err)
@@ -129,7 +130,8 @@ static int32_t object_of(const struct hd__topology *p, uint32_t level, const cpu
     hwloc_cpuset_from_glibc_sched_affinity(p->topology, mine, cpus, sizeof *cpus);
     for (int i = 0; i < n; i++) {
         hwloc_obj_t place = hwloc_get_obj_by_type(p->topology, type, (unsigned)i);
-        if (!hwloc_bitmap_intersects(place->cpuset, mine) || (found && hwloc_bitmap_isequal(found->cpuset, place->cpuset)))
+        if (!hwloc_bitmap_intersects(place->cpuset, mine) ||
+            (found && hwloc_bitmap_isequal(found->cpuset, place->cpuset)))
             continue;
         several = found != NULL;
         found = place;
@@ -140,7 +142,8 @@ static int32_t object_of(const struct hd__topology *p, uint32_t level, const cpu
     return found && !several ? (int32_t)found->logical_index : -1;
 }
 
-int32_t hd__comm_topology_locate_by_rule(const struct hd__topology *p, uint32_t level, int32_t local_rank, int32_t local_ranks)
+int32_t hd__comm_topology_locate_by_rule(const struct hd__topology *p, uint32_t level, int32_t local_rank,
+                                         int32_t local_ranks)
 {
     cpu_set_t mine;
     if (!p || level == HD__LEVELS_MACHINE)
@@ -151,8 +154,9 @@ int32_t hd__comm_topology_locate_by_rule(const struct hd__topology *p, uint32_t 
 
 int32_t hd__comm_topology_locate(const struct hd__topology *p, uint32_t level, int32_t local_rank, int32_t local_ranks)
 {
-    return p && p->real && level != HD__LEVELS_MACHINE ? object_of(p, level, &p->all)
-                                                       : hd__comm_topology_locate_by_rule(p, level, local_rank, local_ranks);
+    return p && p->real && level != HD__LEVELS_MACHINE
+               ? object_of(p, level, &p->all)
+               : hd__comm_topology_locate_by_rule(p, level, local_rank, local_ranks);
 }
 
 #else
@@ -177,13 +181,15 @@ void hd__comm_topology_close(struct hd__topology *places)
     (void)places;
 }
 
-int32_t hd__comm_topology_locate(const struct hd__topology *places, uint32_t level, int32_t local_rank, int32_t local_ranks)
+int32_t hd__comm_topology_locate(const struct hd__topology *places, uint32_t level, int32_t local_rank,
+                                 int32_t local_ranks)
 {
     (void)places, (void)level, (void)local_rank, (void)local_ranks;
     return 0;
 }
 
-int32_t hd__comm_topology_locate_by_rule(const struct hd__topology *places, uint32_t level, int32_t local_rank, int32_t local_ranks)
+int32_t hd__comm_topology_locate_by_rule(const struct hd__topology *places, uint32_t level, int32_t local_rank,
+                                         int32_t local_ranks)
 {
     (void)places, (void)level, (void)local_rank, (void)local_ranks;
     return 0;

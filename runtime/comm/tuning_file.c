@@ -16,7 +16,10 @@ struct row {
 
 #define OFFSET(field) .offset = offsetof(struct row, field)
 static const struct hd_option keys[] = {
-    {.name = "op", .type = HD_OPT_ENUM, .value = "all_reduce", OFFSET(op),
+    {.name = "op",
+     .type = HD_OPT_ENUM,
+     .value = "all_reduce",
+     OFFSET(op),
      .choices = "all_reduce|all_gather|reduce_scatter|all_to_all|broadcast|reduce|barrier"},
     {.name = "ranks", .type = HD_OPT_INT, .value = "2147483647", .min = 1, .max = INT32_MAX, OFFSET(ranks)},
     {.name = "bytes", .type = HD_OPT_SIZE, .value = "1000000000000000", .min = 0, .max = 1e15, OFFSET(bytes)},
@@ -27,13 +30,14 @@ static const struct hd__options table = {keys, HD__COUNT(keys), sizeof(struct hd
 
 /* ---- reading */
 
-static int32_t read_key(const struct hd__tree_node *key, const struct hd__tree_node *value, struct row *row, struct hd__arena *arena,
-                        struct hd_error *err)
+static int32_t read_key(const struct hd__tree_node *key, const struct hd__tree_node *value, struct row *row,
+                        struct hd__arena *arena, struct hd_error *err)
 {
     int64_t at = hd__option_find(&table, key->text);
     struct hd_error why = HD_ERROR_INIT;
     if (at < 0)
-        return hd_fail(err, HD_E_INVALID, "%s: unknown key %.60s; the keys are op, ranks, bytes, use, chunk", key->origin, key->text);
+        return hd_fail(err, HD_E_INVALID, "%s: unknown key %.60s; the keys are op, ranks, bytes, use, chunk",
+                       key->origin, key->text);
     if (value->kind != HD__SCALAR)
         return hd_fail(err, HD_E_INVALID, "%s: %s is %s where a single value is wanted", value->origin, key->text,
                        hd__tree_kind_name(value));
@@ -52,7 +56,8 @@ static void list_algorithms(uint32_t coll, struct hd__text *out)
             hd__text_add(out, "%s%s", out->length ? ", " : "", a->name);
 }
 
-static int32_t read_rule(const struct hd__tree_node *node, struct hd__tuning *tuning, struct hd__arena *arena, struct hd_error *err)
+static int32_t read_rule(const struct hd__tree_node *node, struct hd__tuning *tuning, struct hd__arena *arena,
+                         struct hd_error *err)
 {
     struct hd__tuning_rule rule;
     struct row row = {0};
@@ -66,7 +71,8 @@ static int32_t read_rule(const struct hd__tree_node *node, struct hd__tuning *tu
         rc = hd_fail(err, HD_E_INVALID, "%s: a rule needs op and use", node->origin);
     if (rc)
         return rc;
-    rule = (struct hd__tuning_rule){(uint32_t)row.op + 1, (int32_t)row.ranks, (uint64_t)row.bytes, NULL, (uint64_t)row.chunk};
+    rule = (struct hd__tuning_rule){(uint32_t)row.op + 1, (int32_t)row.ranks, (uint64_t)row.bytes, NULL,
+                                    (uint64_t)row.chunk};
     rule.use = hd__comm_algorithm_find(rule.coll, row.use);
     if (!rule.use) {
         struct hd__text names = {0};
@@ -80,17 +86,19 @@ static int32_t read_rule(const struct hd__tree_node *node, struct hd__tuning *tu
     return HD_OK;
 }
 
-static int32_t read_root(const struct hd__tree_node *root, struct hd__tuning *tuning, struct hd__arena *arena, struct hd_error *err)
+static int32_t read_root(const struct hd__tree_node *root, struct hd__tuning *tuning, struct hd__arena *arena,
+                         struct hd_error *err)
 {
     const struct hd__tree_node *format = hd__tree_get(root, "heddle_tuning"), *rules = hd__tree_get(root, "rules");
     int32_t rc = HD_OK;
     if (!format || format->kind != HD__SCALAR || strcmp(format->text, "1"))
-        return hd_fail(err, HD_E_INVALID, "%s: this is no tuning file of `heddle bench --tune`: \"heddle_tuning\": %d is missing",
+        return hd_fail(err, HD_E_INVALID,
+                       "%s: this is no tuning file of `heddle bench --tune`: \"heddle_tuning\": %d is missing",
                        root->origin, FORMAT);
     for (uint32_t i = 0; i < root->count; i++)
         if (strcmp(root->key[i]->text, "heddle_tuning") && strcmp(root->key[i]->text, "rules"))
-            return hd_fail(err, HD_E_INVALID, "%s: unknown key %.60s; the keys are heddle_tuning and rules", root->key[i]->origin,
-                           root->key[i]->text);
+            return hd_fail(err, HD_E_INVALID, "%s: unknown key %.60s; the keys are heddle_tuning and rules",
+                           root->key[i]->origin, root->key[i]->text);
     if (!rules || rules->kind != HD__LIST)
         return hd_fail(err, HD_E_INVALID, "%s: rules: a list is wanted", rules ? rules->origin : root->origin);
     for (uint32_t i = 0; i < rules->count && !rc; i++)
@@ -104,13 +112,15 @@ static uint64_t hash_rules(const struct hd__tuning *tuning)
     uint64_t hash = 1;
     for (uint32_t i = 0; i < tuning->rules.count; i++) {
         const struct hd__tuning_rule *r = &tuning->rules.at[i];
-        uint64_t fields[] = {r->coll, (uint64_t)r->ranks, r->bytes, r->chunk, hd__hash(r->use->name, strlen(r->use->name), 0)};
+        uint64_t fields[] = {r->coll, (uint64_t)r->ranks, r->bytes, r->chunk,
+                             hd__hash(r->use->name, strlen(r->use->name), 0)};
         hash = hd__hash(fields, sizeof fields, hash);
     }
     return hash;
 }
 
-int32_t hd__comm_tuning_parse(const char *name, const char *text, size_t bytes, struct hd__tuning *tuning, struct hd_error *err)
+int32_t hd__comm_tuning_parse(const char *name, const char *text, size_t bytes, struct hd__tuning *tuning,
+                              struct hd_error *err)
 {
     struct hd__arena arena = {0};
     struct hd__tree_node *root = NULL;

@@ -118,7 +118,8 @@ static int32_t wrap_request(struct hd__wrapper_group *g, int32_t code, hd_reques
     return HD_OK;
 }
 
-int32_t hd__comm_wrapper_pass_through(struct hd__wrapper_group *g, const struct hd_comm_call *call, hd_request *request, struct hd_error *err)
+int32_t hd__comm_wrapper_pass_through(struct hd__wrapper_group *g, const struct hd_comm_call *call, hd_request *request,
+                                      struct hd_error *err)
 {
     hd_request inner = 0;
     int32_t code = g->home->ops.collective(g->inner_group, call, &inner, err);
@@ -132,8 +133,8 @@ static int32_t check_stream(const struct hd__wrapper_group *g, uint32_t stream, 
     return HD_OK;
 }
 
-static int32_t wrapper_send(struct hd_comm_group *group, int32_t peer, uint32_t stream, const void *data, uint64_t bytes,
-                          hd_request *request, struct hd_error *err)
+static int32_t wrapper_send(struct hd_comm_group *group, int32_t peer, uint32_t stream, const void *data,
+                            uint64_t bytes, hd_request *request, struct hd_error *err)
 {
     struct hd__wrapper_group *g = (struct hd__wrapper_group *)group;
     hd_request inner = 0;
@@ -143,7 +144,7 @@ static int32_t wrapper_send(struct hd_comm_group *group, int32_t peer, uint32_t 
 }
 
 static int32_t wrapper_recv(struct hd_comm_group *group, int32_t peer, uint32_t stream, void *data, uint64_t bytes,
-                          hd_request *request, struct hd_error *err)
+                            hd_request *request, struct hd_error *err)
 {
     struct hd__wrapper_group *g = (struct hd__wrapper_group *)group;
     hd_request inner = 0;
@@ -247,7 +248,8 @@ static int32_t wrapper_test(struct hd_comm *comm, hd_request request, int32_t *d
     if (code != HD_OK && op->group && err)
         err->peer = op->group->error.peer;
     if (code != HD_OK)
-        hd_fail(err, code, "%s", op->group ? op->group->error.message : "the group was freed while the operation was under way");
+        hd_fail(err, code, "%s",
+                op->group ? op->group->error.message : "the group was freed while the operation was under way");
     release_op(l, op);
     return code;
 }

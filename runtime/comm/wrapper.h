@@ -14,7 +14,7 @@ struct hd__wrapper_op {
     struct hd__request request;
     struct hd__wrapper_op *next;     /* in its queue */
     struct hd__wrapper_group *group; /* NULL: it was freed */
-    const struct hd__comm *below;  /* whose request it is, if it passed through; else NULL */
+    const struct hd__comm *below;    /* whose request it is, if it passed through; else NULL */
     hd_request inner;
     int32_t finished; /* nothing is left to do; done once those before it are */
     int32_t done, code;
@@ -24,16 +24,17 @@ struct hd__wrapper_group {
     struct hd__wrapper *layer;
     struct hd__wrapper_group *next;
     struct hd__wrapper_op *head, **tail;
-    const struct hd__comm *home; /* where what passes through goes */
+    const struct hd__comm *home;       /* where what passes through goes */
     struct hd_comm_group *inner_group; /* the group on it */
-    struct hd_error error;       /* the first */
+    struct hd_error error;             /* the first */
     char name[64];
 };
 
 struct hd__wrapper_kind {
     size_t op_bytes;
-    uint32_t first_reserved_stream; /* messages on it and all beyond are the owner's: refused to others; 0: there is none */
-    uint32_t max_inflight;    /* so many of a queue advance beside each other */
+    uint32_t
+        first_reserved_stream; /* messages on it and all beyond are the owner's: refused to others; 0: there is none */
+    uint32_t max_inflight;     /* so many of a queue advance beside each other */
     /* An operation, as far as it goes. 1: something moved; 0: nothing; or an error. over = 1 once it is. */
     int32_t (*advance)(struct hd__wrapper_op *op, struct hd_error *err);
     /* The head of a queue is late. The transport below is asked to wait, no longer: it knows best who is missing, and tells the others. */
@@ -41,10 +42,11 @@ struct hd__wrapper_kind {
     void (*op_clear)(struct hd__wrapper_op *op); /* it is over, and its record will be used again */
     void (*op_free)(struct hd__wrapper_op *op);
     void (*finish)(struct hd__wrapper *layer); /* what the owner added to it is freed; NULL: nothing was */
-    int32_t (*group)(struct hd_comm *comm, const char *name, const int32_t *ranks, int32_t n, struct hd_comm_group **group,
-                     struct hd_error *err);
+    int32_t (*group)(struct hd_comm *comm, const char *name, const int32_t *ranks, int32_t n,
+                     struct hd_comm_group **group, struct hd_error *err);
     void (*group_free)(struct hd_comm_group *group); /* never NULL */
-    int32_t (*collective)(struct hd_comm_group *group, const struct hd_comm_call *call, hd_request *request, struct hd_error *err);
+    int32_t (*collective)(struct hd_comm_group *group, const struct hd_comm_call *call, hd_request *request,
+                          struct hd_error *err);
 };
 
 struct hd__wrapper {
@@ -59,8 +61,8 @@ struct hd__wrapper {
 /* The transport that it is, whose `close` frees the groups, closes what is below, then frees what operations own, and the layer. */
 void hd__comm_wrapper_make_table(struct hd__wrapper *layer, uint64_t caps, struct hd__comm *out);
 /* A collective that passes through. */
-int32_t hd__comm_wrapper_pass_through(struct hd__wrapper_group *group, const struct hd_comm_call *call, hd_request *request,
-                       struct hd_error *err);
+int32_t hd__comm_wrapper_pass_through(struct hd__wrapper_group *group, const struct hd_comm_call *call,
+                                      hd_request *request, struct hd_error *err);
 
 /* `group` is zeroed; home and there are its owner's to set. */
 void hd__comm_wrapper_group_init(struct hd__wrapper *layer, struct hd__wrapper_group *group, const char *name);

@@ -159,10 +159,12 @@ static int32_t copy_tensors(struct hd__exec *e, const hd_tensor *tensors, uint32
     int32_t rc = HD_OK;
     for (uint32_t k = 0; k < n && !rc && e->device.discrete; k++) {
         const struct hd__tensor *t = hd__tensor_const(e->p, tensors[k]);
-        char *here = hd__tensor_address(e->p, tensors[k], e->coord, e->host_mirror), *there = (char *)e->arena + (here - e->host_mirror);
+        char *here = hd__tensor_address(e->p, tensors[k], e->coord, e->host_mirror),
+             *there = (char *)e->arena + (here - e->host_mirror);
         size_t bytes = (size_t)hd__tensor_bytes(e->p, t);
         if (hd__memory_of(e->p, tensors[k]) == HD__MEM_MAIN && bytes)
-            rc = e->device.ops->copy(e->device.handle, HD_STREAM_COMPUTE, d2h ? here : there, d2h ? there : here, bytes, err);
+            rc = e->device.ops->copy(e->device.handle, HD_STREAM_COMPUTE, d2h ? here : there, d2h ? there : here, bytes,
+                                     err);
     }
     return rc ? rc : hd__exec_synchronize(e, err);
 }
@@ -183,8 +185,10 @@ static int32_t copy_state(struct hd__exec *e, int d2h, struct hd_error *err)
     int32_t rc;
     for (uint32_t f = 0; f < e->p->flats.count && e->device.discrete; f++) {
         const struct hd__flat *flat = &e->p->flats.at[f];
-        const hd_tensor holders[] = {d2h ? 0 : flat->full, d2h ? 0 : flat->compute_copy, flat->master, flat->global_copy,
-                                     flat->state[0], flat->state[1], flat->state[2], flat->state[3]};
+        const hd_tensor holders[] = {d2h ? 0 : flat->full, d2h ? 0 : flat->compute_copy,
+                                     flat->master,         flat->global_copy,
+                                     flat->state[0],       flat->state[1],
+                                     flat->state[2],       flat->state[3]};
         for (uint32_t h = 0; h < HD__COUNT(holders); h++)
             if (holders[h])
                 hd__push(&all, holders[h]);

@@ -46,7 +46,8 @@ static struct hd__bounce_queue *find_or_add_queue(struct hd__bounce *stage, uint
     return stage->queues = l;
 }
 
-int32_t hd__exec_bounce_register(struct hd__bounce *stage, struct hd__comm_op *x, uint32_t queue_id, struct hd_error *err)
+int32_t hd__exec_bounce_register(struct hd__bounce *stage, struct hd__comm_op *x, uint32_t queue_id,
+                                 struct hd_error *err)
 {
     struct hd__bounce_op *s = &x->bounce;
     int reaches = !stage->device->discrete || (x->group.transport->ops->caps & HD_COMM_DEVICE_MEMORY);
@@ -71,8 +72,8 @@ void hd__exec_bounce_unregister(struct hd__bounce *stage, struct hd__comm_op *x)
     hd__exec_device_free_event(stage->device, x->bounce.arrived);
 }
 
-static int32_t alloc_slot(const struct hd__bounce *stage, const struct hd__bounce_queue *l, struct hd__bounce_slot *slot,
-                          struct hd_error *err)
+static int32_t alloc_slot(const struct hd__bounce *stage, const struct hd__bounce_queue *l,
+                          struct hd__bounce_slot *slot, struct hd_error *err)
 {
     int64_t out = (l->out_room + 4095) & ~INT64_C(4095);
     void *memory = NULL;
@@ -157,7 +158,8 @@ static int32_t try_copy_in(struct hd__bounce *stage, struct hd__bounce_queue *l,
 
 int32_t hd__exec_bounce_progress(struct hd__bounce *stage, struct hd_error *err)
 {
-    static int32_t (*const stages_of_chunk[])(struct hd__bounce *, struct hd__bounce_queue *, struct hd_error *) = {try_copy_in, try_copy_out, try_post};
+    static int32_t (*const stages_of_chunk[])(struct hd__bounce *, struct hd__bounce_queue *,
+                                              struct hd_error *) = {try_copy_in, try_copy_out, try_post};
     int32_t moved = 0;
     for (struct hd__bounce_queue *l = stage->under_way ? stage->queues : NULL; l; l = l->next)
         for (size_t n = 0; n < HD__COUNT(stages_of_chunk) && l->head; n++) {
@@ -196,8 +198,9 @@ static int32_t timeout_error(struct hd__bounce *stage, struct hd__comm_op *x, st
     if (l->done == l->posted)
         return hd_fail(err, HD_E_TIMEOUT, "the device has not come to this exchange before the deadline");
     rc = hd__exec_transports_wait(stage->transports, slot->x->group.transport, slot->requests[0], hd__now(), err);
-    return rc ? rc : hd_fail(err, HD_E_TIMEOUT, "an exchange of %u chunks is at chunk %u at the deadline", x->bounce.chunks,
-                             x->bounce.copied_in);
+    return rc ? rc
+              : hd_fail(err, HD_E_TIMEOUT, "an exchange of %u chunks is at chunk %u at the deadline", x->bounce.chunks,
+                        x->bounce.copied_in);
 }
 
 int32_t hd__exec_bounce_wait(struct hd__bounce *stage, struct hd__comm_op *x, double deadline, struct hd_error *err)

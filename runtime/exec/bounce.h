@@ -27,13 +27,13 @@ struct hd__bounce_queue;
 /* Of an exchange. */
 struct hd__bounce_op {
     struct hd__bounce_queue *queue;
-    struct hd__comm_op *next;        /* in the lane, while it is under way */
-    struct hd_event *ready, *arrived; /* compute made the input; the output is in the device's memory */
-    int64_t chunk_count;                     /* elements (bytes of messages) of a call in one chunk */
-    int64_t calls;                    /* calls in one chunk; 1 where a call is cut */
-    uint32_t chunks, per_call;        /* in all; of one call that is cut, else 1 */
-    uint32_t copied_out, posted, copied_in;      /* chunks */
-    int32_t direct;                   /* nothing is copied */
+    struct hd__comm_op *next;               /* in the lane, while it is under way */
+    struct hd_event *ready, *arrived;       /* compute made the input; the output is in the device's memory */
+    int64_t chunk_count;                    /* elements (bytes of messages) of a call in one chunk */
+    int64_t calls;                          /* calls in one chunk; 1 where a call is cut */
+    uint32_t chunks, per_call;              /* in all; of one call that is cut, else 1 */
+    uint32_t copied_out, posted, copied_in; /* chunks */
+    int32_t direct;                         /* nothing is copied */
     int32_t reserved;
 };
 
@@ -45,7 +45,8 @@ void hd__exec_bounce_free(struct hd__bounce *stage); /* after all its exchanges;
  * all pieces together. */
 int64_t hd__exec_bounce_chunk_count(int64_t all, int64_t widest, int64_t chunk);
 /* Makes an exchange known; `lane` is the stream of its instruction. */
-int32_t hd__exec_bounce_register(struct hd__bounce *stage, struct hd__comm_op *x, uint32_t queue_id, struct hd_error *err);
+int32_t hd__exec_bounce_register(struct hd__bounce *stage, struct hd__comm_op *x, uint32_t queue_id,
+                                 struct hd_error *err);
 void hd__exec_bounce_unregister(struct hd__bounce *stage, struct hd__comm_op *x);
 /* All are known: takes the pinned memory. */
 int32_t hd__exec_bounce_alloc_slots(struct hd__bounce *stage, struct hd_error *err);

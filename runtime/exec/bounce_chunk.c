@@ -73,7 +73,8 @@ int64_t hd__exec_bounce_chunk_count(int64_t all, int64_t widest, int64_t chunk)
 void hd__exec_bounce_split(const struct hd__bounce *stage, struct hd__comm_op *x)
 {
     struct hd__bounce_op *s = &x->bounce;
-    int64_t all = item_count(x), calls = HD__MAX(1, x->n_calls), widest = HD__MAX(blocks_out(x), blocks_in(x)) * item_bytes(x);
+    int64_t all = item_count(x), calls = HD__MAX(1, x->n_calls),
+            widest = HD__MAX(blocks_out(x), blocks_in(x)) * item_bytes(x);
     int64_t most = max_chunk_items(widest, stage->chunk);
     int whole = s->direct || x->pack.n;
     s->chunk_count = whole ? all : hd__exec_bounce_chunk_count(all, widest, stage->chunk);
@@ -117,12 +118,13 @@ struct side {
     uint32_t stream;
 };
 
-static int32_t copy_bytes(const struct hd__bounce *stage, const struct side *side, char *device, char *host, int64_t bytes,
-                    struct hd_error *err)
+static int32_t copy_bytes(const struct hd__bounce *stage, const struct side *side, char *device, char *host,
+                          int64_t bytes, struct hd_error *err)
 {
     const struct hd__device *d = stage->device;
     int out = side->stream == HD_STREAM_OUT;
-    return bytes ? d->ops->copy(d->handle, side->stream, out ? host : device, out ? device : host, (size_t)bytes, err) : HD_OK;
+    return bytes ? d->ops->copy(d->handle, side->stream, out ? host : device, out ? device : host, (size_t)bytes, err)
+                 : HD_OK;
 }
 
 /* Whole calls lie one behind another in both; of one that is cut each piece has a part of its own. */
@@ -157,7 +159,7 @@ static struct side side_of(const struct hd__comm_op *x, const struct hd__bounce_
 
 /* Behind what compute did before the exchange began; `done` follows. */
 static int32_t copy_chunk(const struct hd__bounce *stage, const struct hd__bounce_slot *slot, int out,
-                         struct hd_event *done, struct hd_error *err)
+                          struct hd_event *done, struct hd_error *err)
 {
     const struct hd__device *d = stage->device;
     struct chunk c = chunk_of(slot->x, slot->chunk);
@@ -170,7 +172,8 @@ static int32_t copy_chunk(const struct hd__bounce *stage, const struct hd__bounc
 
 /* ---- a chunk's way */
 
-int32_t hd__exec_chunk_copy_out(struct hd__bounce *stage, struct hd__bounce_queue *l, struct hd__comm_op *x, struct hd_error *err)
+int32_t hd__exec_chunk_copy_out(struct hd__bounce *stage, struct hd__bounce_queue *l, struct hd__comm_op *x,
+                                struct hd_error *err)
 {
     struct hd__bounce_slot *slot = &l->slot[l->sent % HD__BOUNCE_SLOTS];
     int32_t rc = HD_OK;
@@ -183,7 +186,8 @@ int32_t hd__exec_chunk_copy_out(struct hd__bounce *stage, struct hd__bounce_queu
     return rc;
 }
 
-static int32_t post_messages(struct hd__comm_op *x, struct hd__bounce_slot *slot, const struct chunk *c, struct hd_error *err)
+static int32_t post_messages(struct hd__comm_op *x, struct hd__bounce_slot *slot, const struct chunk *c,
+                             struct hd_error *err)
 {
     const struct hd_comm_ops *ops = x->group.transport->ops;
     int32_t rc = HD_OK;
@@ -198,7 +202,8 @@ static int32_t post_messages(struct hd__comm_op *x, struct hd__bounce_slot *slot
     return rc;
 }
 
-static int32_t post_calls(struct hd__comm_op *x, struct hd__bounce_slot *slot, const struct chunk *c, struct hd_error *err)
+static int32_t post_calls(struct hd__comm_op *x, struct hd__bounce_slot *slot, const struct chunk *c,
+                          struct hd_error *err)
 {
     int64_t out = c->count * blocks_out(x) * item_bytes(x), in = c->count * blocks_in(x) * item_bytes(x);
     char *recv = in_place(x) ? slot->out : slot->in;
@@ -221,7 +226,8 @@ static int32_t post_calls(struct hd__comm_op *x, struct hd__bounce_slot *slot, c
     return rc;
 }
 
-int32_t hd__exec_chunk_post(struct hd__bounce *stage, struct hd__bounce_queue *l, struct hd__bounce_slot *slot, struct hd_error *err)
+int32_t hd__exec_chunk_post(struct hd__bounce *stage, struct hd__bounce_queue *l, struct hd__bounce_slot *slot,
+                            struct hd_error *err)
 {
     struct chunk c = chunk_of(slot->x, slot->chunk);
     int32_t rc;
@@ -254,7 +260,8 @@ int32_t hd__exec_chunk_test(struct hd__bounce *stage, struct hd__bounce_slot *sl
 }
 
 /* Into the device's memory. */
-int32_t hd__exec_chunk_copy_in(struct hd__bounce *stage, struct hd__bounce_queue *l, struct hd__bounce_slot *slot, struct hd_error *err)
+int32_t hd__exec_chunk_copy_in(struct hd__bounce *stage, struct hd__bounce_queue *l, struct hd__bounce_slot *slot,
+                               struct hd_error *err)
 {
     const struct hd__device *d = stage->device;
     struct hd__comm_op *x = slot->x;

@@ -29,7 +29,8 @@ static uint32_t coll_of(uint16_t op)
 }
 
 /* Elements before and from dim `dim` of an operand: [outer, dim...]. */
-static void split_at(const struct hd_program *p, const struct hd__tensor *t, uint16_t dim, int64_t *outer, int64_t *inner)
+static void split_at(const struct hd_program *p, const struct hd__tensor *t, uint16_t dim, int64_t *outer,
+                     int64_t *inner)
 {
     int32_t at = hd__dim_index(t, dim);
     *outer = *inner = 1;
@@ -109,7 +110,8 @@ struct hd__coll_calls hd__exec_coll_calls(const struct hd_program *p, const stru
     const struct hd__tensor *in = hd__tensor_const(p, i->in[0]), *out = hd__tensor_const(p, i->out[0]);
     int64_t outer = 1, inner_in = hd__numel(p, in), inner_out = hd__numel(p, out), unused;
     int64_t item = (int64_t)hd_dtype_size(in->dtype), blocks = i->op == HD_OP_ALL_TO_ALL;
-    struct hd__coll_calls calls = {.call = {.struct_size = sizeof calls.call, .coll = coll_of(i->op), .dtype = in->dtype}};
+    struct hd__coll_calls calls = {
+        .call = {.struct_size = sizeof calls.call, .coll = coll_of(i->op), .dtype = in->dtype}};
     if ((i->from || i->to) && !blocks) {
         split_at(p, in, i->from ? i->from : i->to, &outer, &inner_in);
         split_at(p, out, i->from ? i->from : i->to, &unused, &inner_out);
@@ -143,31 +145,34 @@ static void init_ring_shift(struct hd__comm_op *x, const struct hd_program *p, c
 {
     int32_t n = x->group.of->n, me = x->group.of->me;
     uint64_t bytes = (uint64_t)hd__tensor_bytes(p, hd__tensor_const(p, i->in[0]));
-    x->message[0] = (struct hd__p2p_message){.data = x->call.recv, .bytes = bytes, .peer = (me + n - 1) % n, .receives = 1};
+    x->message[0] =
+        (struct hd__p2p_message){.data = x->call.recv, .bytes = bytes, .peer = (me + n - 1) % n, .receives = 1};
     x->message[1] = (struct hd__p2p_message){.data = (void *)x->call.send, .bytes = bytes, .peer = (me + 1) % n};
     x->n_messages = x->n_requests = 2;
 }
 
 static void init_p2p(struct hd__comm_op *x, const struct hd_program *p, const struct hd__instr *i)
 {
-    x->message[0] = (struct hd__p2p_message){.data = i->n_in ? (void *)x->call.send : x->call.recv,
-                                     .bytes = (uint64_t)hd__tensor_bytes(p, hd__tensor_const(p, hd__instr_tensor(i))),
-                                     .peer = i->peer,
-                                     .receives = i->op == HD_OP_RECV,
-                                     .stream = hd__stream_way(i)};
+    x->message[0] =
+        (struct hd__p2p_message){.data = i->n_in ? (void *)x->call.send : x->call.recv,
+                                 .bytes = (uint64_t)hd__tensor_bytes(p, hd__tensor_const(p, hd__instr_tensor(i))),
+                                 .peer = i->peer,
+                                 .receives = i->op == HD_OP_RECV,
+                                 .stream = hd__stream_way(i)};
     x->n_messages = x->n_requests = 1;
 }
 
 /* ---- the flight recorder */
 
 static void describe_for_recorder(struct hd__comm_op *x, const struct hd_program *p, const struct hd__instr *i,
-                     const struct hd__instr_location *place)
+                                  const struct hd__instr_location *place)
 {
     const struct hd__group *g = x->group.of;
     const struct hd__p2p_message *m = x->n_messages == 1 ? &x->message[0] : NULL;
     int32_t from = !m ? -1 : m->receives ? g->ranks[m->peer] : g->ranks[g->me];
     int32_t to = !m ? -1 : m->receives ? g->ranks[g->me] : g->ranks[m->peer];
-    const struct hd__tensor *in = i->n_in ? hd__tensor_const(p, i->in[0]) : NULL, *out = i->n_out ? hd__tensor_const(p, i->out[0]) : NULL;
+    const struct hd__tensor *in = i->n_in ? hd__tensor_const(p, i->in[0]) : NULL,
+                            *out = i->n_out ? hd__tensor_const(p, i->out[0]) : NULL;
     x->flight_op = (struct hd__flight_op){
         .name = hd__op(i->op)->name,
         .section = place->section,
@@ -200,8 +205,10 @@ static int32_t check_messages(const struct hd__comm_op *x, struct hd_error *err)
     const char *use = x->group.transport->section->use;
     if (x->path != HD__COMM_PATH_STREAM || (x->group.transport->ops->caps & HD_COMM_STREAM_APART))
         return HD_OK;
-    return hd_fail(err, HD_E_UNSUPPORTED, "comm-%s puts all its messages into one stream of the device, where those of a pipeline would "
-                   "wait for each other: name another transport for them, comm: {use: %s, axes: {pp: shm}}", use, use);
+    return hd_fail(err, HD_E_UNSUPPORTED,
+                   "comm-%s puts all its messages into one stream of the device, where those of a pipeline would "
+                   "wait for each other: name another transport for them, comm: {use: %s, axes: {pp: shm}}",
+                   use, use);
 }
 
 static int32_t register_op(struct hd__comm_op *x, const struct hd__instr *i, struct hd_error *err)
@@ -213,12 +220,13 @@ static int32_t register_op(struct hd__comm_op *x, const struct hd__instr *i, str
 }
 
 int32_t hd__exec_comm_op_create(struct hd__transports *transports, struct hd_program *p, const struct hd__instr *i,
-                         const struct hd__instr_location *place, const int32_t coord[HD_AXIS_COUNT], void *arena,
-                         struct hd__comm_op **exchange, struct hd_error *err)
+                                const struct hd__instr_location *place, const int32_t coord[HD_AXIS_COUNT], void *arena,
+                                struct hd__comm_op **exchange, struct hd_error *err)
 {
     struct hd__comm_op *x = hd__arena_alloc(&p->arena, sizeof *x);
     int p2p = hd__op(i->op)->class == HD__CLASS_P2P;
-    int32_t rc = hd__exec_transports_group(transports, p2p ? HD_AXIS_BIT(HD_AXIS_PP) : i->axes, i->members, &x->group, err);
+    int32_t rc =
+        hd__exec_transports_group(transports, p2p ? HD_AXIS_BIT(HD_AXIS_PP) : i->axes, i->members, &x->group, err);
     if (rc)
         return rc;
     *exchange = x;
@@ -316,8 +324,10 @@ int32_t hd__exec_comm_op_start(struct hd__comm_op *x, struct hd_error *err)
         x->pending = !rc;
         return rc;
     }
-    x->flight_number = hd__comm_flight_start(x->transports->flight, &x->flight_op, hd__clock_now(&x->transports->clock));
-    rc = x->path == HD__COMM_PATH_BOUNCE ? hd__exec_bounce_start(x->transports->bounce, x, err) : hd__exec_comm_op_post(x, err);
+    x->flight_number =
+        hd__comm_flight_start(x->transports->flight, &x->flight_op, hd__clock_now(&x->transports->clock));
+    rc = x->path == HD__COMM_PATH_BOUNCE ? hd__exec_bounce_start(x->transports->bounce, x, err)
+                                         : hd__exec_comm_op_post(x, err);
     x->pending = !rc;
     if (rc)
         hd__comm_flight_end(x->transports->flight, x->flight_number, hd__clock_now(&x->transports->clock), rc);
@@ -370,7 +380,7 @@ int32_t hd__exec_comm_op_wait(struct hd__comm_op *x, double timeout, double *sec
     }
     hd__comm_flight_wait(x->transports->flight, x->flight_number, since);
     rc = x->path == HD__COMM_PATH_BOUNCE ? hd__exec_bounce_wait(x->transports->bounce, x, since + timeout, err)
-                                  : wait_requests(x, since + timeout, err);
+                                         : wait_requests(x, since + timeout, err);
     x->pending = 0;
     now = hd__clock_now(&x->transports->clock);
     hd__comm_flight_end(x->transports->flight, x->flight_number, now, rc);

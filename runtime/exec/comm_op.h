@@ -23,8 +23,8 @@ struct hd__coll_calls hd__exec_coll_calls(const struct hd_program *p, const stru
 
 /* May make groups: collective over their members, in the same order on all. `transports` outlives it. */
 int32_t hd__exec_comm_op_create(struct hd__transports *transports, struct hd_program *p, const struct hd__instr *i,
-                         const struct hd__instr_location *place, const int32_t coord[HD_AXIS_COUNT], void *arena,
-                         struct hd__comm_op **exchange, struct hd_error *err);
+                                const struct hd__instr_location *place, const int32_t coord[HD_AXIS_COUNT], void *arena,
+                                struct hd__comm_op **exchange, struct hd_error *err);
 void hd__exec_comm_op_free(struct hd__comm_op *exchange); /* NULL is fine */
 
 /* No part of it is the host's to do: it may be part of a captured piece. */

@@ -27,18 +27,18 @@ enum { HD__COMM_PATH_HOST = 0, HD__COMM_PATH_BOUNCE, HD__COMM_PATH_STREAM };
 struct hd__comm_op {
     struct hd__transports *transports;
     struct hd__group_ref group;
-    struct hd_comm_call call;              /* a collective */
+    struct hd_comm_call call;                  /* a collective */
     int64_t n_calls, send_stride, recv_stride; /* bytes from one call to the next */
-    struct hd__block_layout pack, unpack;       /* all_to_all; n = 0 elsewhere */
+    struct hd__block_layout pack, unpack;      /* all_to_all; n = 0 elsewhere */
     struct hd__p2p_message message[2];
     uint32_t n_messages, n_requests;
     hd_request *requests;
     int32_t pending;
-    uint32_t path;                /* HD__WAY_... */
-    struct hd__bounce_op bounce;   /* HD__COMM_PATH_BOUNCE */
-    struct hd__stream_op stream_op;   /* HD__COMM_PATH_STREAM */
+    uint32_t path;                  /* HD__WAY_... */
+    struct hd__bounce_op bounce;    /* HD__COMM_PATH_BOUNCE */
+    struct hd__stream_op stream_op; /* HD__COMM_PATH_STREAM */
     struct hd__flight_op flight_op; /* as the recorder describes it */
-    uint64_t flight_number;              /* its number there while it is pending */
+    uint64_t flight_number;         /* its number there while it is pending */
 };
 
 /* to_blocks: from the tensor into the blocks; else back. `tensor` may be a copy of it. */

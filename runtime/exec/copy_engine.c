@@ -35,8 +35,9 @@ static int32_t copy_file(int file, const struct hd__copy_op *c, struct hd_error 
         if (n < 0 && errno == EINTR)
             continue;
         if (n <= 0)
-            return hd_fail(err, HD_E_IO, "%s %zu bytes at %lld of the file of offloaded state: %s", c->out ? "writing" : "reading",
-                           left, (long long)(c->offset + done), n ? strerror(errno) : "it is shorter than planned");
+            return hd_fail(err, HD_E_IO, "%s %zu bytes at %lld of the file of offloaded state: %s",
+                           c->out ? "writing" : "reading", left, (long long)(c->offset + done),
+                           n ? strerror(errno) : "it is shorter than planned");
         done += n;
     }
     return HD_OK;
@@ -121,7 +122,8 @@ static void enqueue_copy(struct copy_thread *l, struct hd__copy_op *c)
 
 static int32_t wait_copy(struct copy_thread *l, uint32_t ticket, double deadline, struct hd_error *err)
 {
-    struct timespec until = {.tv_sec = (time_t)deadline, .tv_nsec = (long)((deadline - (double)(time_t)deadline) * 1e9)};
+    struct timespec until = {.tv_sec = (time_t)deadline,
+                             .tv_nsec = (long)((deadline - (double)(time_t)deadline) * 1e9)};
     int32_t rc = HD_OK;
     pthread_mutex_lock(&l->lock);
     while ((int32_t)(l->finished - ticket) < 0 && !rc)
@@ -177,7 +179,8 @@ int32_t hd__exec_copy_engine_start(struct hd__copy_engine *c, struct hd__copy_op
     return HD_OK;
 }
 
-int32_t hd__exec_copy_engine_wait(struct hd__copy_engine *c, const struct hd__copy_op *copy, double deadline, struct hd_error *err)
+int32_t hd__exec_copy_engine_wait(struct hd__copy_engine *c, const struct hd__copy_op *copy, double deadline,
+                                  struct hd_error *err)
 {
     if (c->uring && !copy->other)
         return hd__exec_uring_wait(c->uring, copy, deadline, err);

@@ -82,9 +82,9 @@ static int32_t wait_completion(struct hd__uring *u, double deadline, struct hd_e
     if (got == -EINTR || got == -EAGAIN)
         return submit(u, index, err);
     if (got <= 0)
-        return hd_fail(err, HD_E_IO, "%s %lld bytes at %lld of the file of offloaded state: %s", r->copy.out ? "writing" : "reading",
-                       (long long)(r->copy.bytes - r->done), (long long)(r->copy.at + r->done),
-                       got ? strerror(-got) : "it is shorter than planned");
+        return hd_fail(err, HD_E_IO, "%s %lld bytes at %lld of the file of offloaded state: %s",
+                       r->copy.out ? "writing" : "reading", (long long)(r->copy.bytes - r->done),
+                       (long long)(r->copy.at + r->done), got ? strerror(-got) : "it is shorter than planned");
     r->done += got;
     r->complete = r->done >= r->copy.bytes;
     return r->complete ? HD_OK : submit(u, index, err);
@@ -156,7 +156,8 @@ int32_t hd__exec_uring_start(struct hd__uring *uring, struct hd__copy_op *copy, 
     return hd_fail(err, HD_E_INTERNAL, "there is no io_uring");
 }
 
-int32_t hd__exec_uring_wait(struct hd__uring *uring, const struct hd__copy_op *copy, double deadline, struct hd_error *err)
+int32_t hd__exec_uring_wait(struct hd__uring *uring, const struct hd__copy_op *copy, double deadline,
+                            struct hd_error *err)
 {
     (void)uring;
     (void)copy;

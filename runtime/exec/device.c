@@ -6,13 +6,15 @@ int32_t hd__exec_device_check(struct hd__device *d, struct hd_error *err)
     d->streams = (d->ops->caps & HD_DEVICE_STREAMS) != 0;
     d->discrete = !(d->ops->caps & HD_DEVICE_HOST_MEMORY);
     if (d->discrete && !d->streams)
-        return hd_fail(err, HD_E_UNSUPPORTED, "device-%s has neither HD_DEVICE_HOST_MEMORY nor HD_DEVICE_STREAMS: nothing could "
-                       "be copied to it", d->name);
+        return hd_fail(err, HD_E_UNSUPPORTED,
+                       "device-%s has neither HD_DEVICE_HOST_MEMORY nor HD_DEVICE_STREAMS: nothing could "
+                       "be copied to it",
+                       d->name);
     return HD_OK;
 }
 
-int32_t hd__exec_device_order_streams(const struct hd__device *d, uint32_t earlier, uint32_t later, struct hd_event *event,
-                         struct hd_error *err)
+int32_t hd__exec_device_order_streams(const struct hd__device *d, uint32_t earlier, uint32_t later,
+                                      struct hd_event *event, struct hd_error *err)
 {
     int32_t rc = d->ops->record(d->handle, event, earlier, err);
     return rc ? rc : d->ops->follow(d->handle, later, event, err);

@@ -12,8 +12,8 @@ struct hd__device {
     const struct hd_device_ops *ops;
     struct hd_device *handle;
     const char *name;
-    int32_t streams; /* it only enqueues */
-    int32_t discrete;   /* the host cannot touch its memory */
+    int32_t streams;  /* it only enqueues */
+    int32_t discrete; /* the host cannot touch its memory */
 };
 
 /* Checks what its capabilities mean for the executor. */
@@ -22,8 +22,8 @@ int32_t hd__exec_device_check(struct hd__device *d, struct hd_error *err);
 /* ---- of devices with streams */
 
 /* What `later` is given from now on starts after what `earlier` was given so far. */
-int32_t hd__exec_device_order_streams(const struct hd__device *d, uint32_t earlier, uint32_t later, struct hd_event *event,
-                         struct hd_error *err);
+int32_t hd__exec_device_order_streams(const struct hd__device *d, uint32_t earlier, uint32_t later,
+                                      struct hd_event *event, struct hd_error *err);
 int32_t hd__exec_device_create_event(const struct hd__device *d, struct hd_event **event, struct hd_error *err);
 void hd__exec_device_free_event(const struct hd__device *d, struct hd_event *event); /* NULL is fine */
 /* Memory that copies from and to the device are fast with. HD_MEM_PINNED, freed with the next call. */

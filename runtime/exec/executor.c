@@ -62,13 +62,24 @@ static void free_max_buffer(struct hd__exec *e)
 /* The group of all, and how the recorder calls what it does there. */
 static int32_t open_world(struct hd__exec *e, struct hd_error *err)
 {
-    int32_t rc = e->config.compiled->mesh.ranks > 1 ? hd__exec_transports_group(&e->transports, ~UINT32_C(0), 0, &e->world, err) : HD_OK;
+    int32_t rc = e->config.compiled->mesh.ranks > 1
+                     ? hd__exec_transports_group(&e->transports, ~UINT32_C(0), 0, &e->world, err)
+                     : HD_OK;
     if (rc || !e->world.of)
         return rc;
-    e->max_op = (struct hd__flight_op){.name = "agree", .section = "step end", .block = "", .tag = UINT64_MAX, .count = 3,
-                                      .bytes = 12, .dtype = HD_I32, .redop = HD_MAX, .calls = 1, .root = -1,
-                                      .channel = hd__comm_flight_channel(e->transports.flight, e->world.of->name, e->world.of->ranks,
-                                                                    e->world.of->n, -1, -1, 0)};
+    e->max_op =
+        (struct hd__flight_op){.name = "agree",
+                               .section = "step end",
+                               .block = "",
+                               .tag = UINT64_MAX,
+                               .count = 3,
+                               .bytes = 12,
+                               .dtype = HD_I32,
+                               .redop = HD_MAX,
+                               .calls = 1,
+                               .root = -1,
+                               .channel = hd__comm_flight_channel(e->transports.flight, e->world.of->name,
+                                                                  e->world.of->ranks, e->world.of->n, -1, -1, 0)};
     e->barrier_op = e->max_op;
     e->barrier_op.name = "meet";
     e->barrier_op.section = "start";
@@ -89,7 +100,8 @@ static int32_t thread_count(int32_t local_ranks)
 static int32_t open_device(struct hd__exec *e, struct hd_error *err)
 {
     const struct hd__compiled *c = e->config.compiled;
-    struct hd_device_place place = {.struct_size = sizeof place, .local_rank = e->config.local_rank,
+    struct hd_device_place place = {.struct_size = sizeof place,
+                                    .local_rank = e->config.local_rank,
                                     .local_ranks = e->config.local_ranks,
                                     .threads = thread_count(e->config.local_ranks)};
     int32_t rc = hd__plugin_probe(c->plugins, c->device_choice.component, err);
@@ -113,9 +125,13 @@ struct hd__exec *hd__exec_create(const struct hd__exec_config *config)
     e->config = *config;
     e->p = hd__compiled_program(config->compiled, config->rank);
     hd__mesh_coord(&config->compiled->mesh, config->rank, e->coord);
-    e->transports = (struct hd__transports){.compiled = config->compiled, .store = config->store, .rank = config->rank,
-                                            .local_rank = config->local_rank, .local_ranks = config->local_ranks,
-                                            .device = &e->device, .lock = PTHREAD_MUTEX_INITIALIZER};
+    e->transports = (struct hd__transports){.compiled = config->compiled,
+                                            .store = config->store,
+                                            .rank = config->rank,
+                                            .local_rank = config->local_rank,
+                                            .local_ranks = config->local_ranks,
+                                            .device = &e->device,
+                                            .lock = PTHREAD_MUTEX_INITIALIZER};
     e->transports.flight = hd__comm_flight_create((uint64_t)(config->operations ? config->operations : 64));
     hd__exec_set_status(e, "opening the device");
     return e;
@@ -131,9 +147,12 @@ int32_t hd__exec_open(struct hd__exec *e, struct hd_error *err)
     static const struct {
         const char *what;
         int32_t (*stage)(struct hd__exec *e, struct hd_error *err);
-    } opening_steps[] = {{"opening the device", open_device},       {"opening transports", open_transports},
-                  {"making room for its arena", hd__exec_map_memory}, {"making groups", open_world},
-                  {"making groups", open_stage_groups},      {"preparing kernels", hd__exec_prepare}};
+    } opening_steps[] = {{"opening the device", open_device},
+                         {"opening transports", open_transports},
+                         {"making room for its arena", hd__exec_map_memory},
+                         {"making groups", open_world},
+                         {"making groups", open_stage_groups},
+                         {"preparing kernels", hd__exec_prepare}};
     int32_t rc = HD_OK;
     for (size_t i = 0; i < HD__COUNT(opening_steps) && !rc; i++) {
         hd__exec_set_status(e, opening_steps[i].what);

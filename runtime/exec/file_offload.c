@@ -9,16 +9,16 @@ enum { SLOTS = 3 };
 
 struct slot {
     struct hd__copy_op *of;
-    struct hd__copy_op file;      /* between the slot and the file */
-    struct hd_event *moved;    /* the device's copy is done */
-    int64_t at;                /* bytes of `of` before this chunk */
+    struct hd__copy_op file; /* between the slot and the file */
+    struct hd_event *moved;  /* the device's copy is done */
+    int64_t at;              /* bytes of `of` before this chunk */
 };
 
 struct direction {
     struct hd__copy_op *head, **tail; /* under way, in order */
     struct hd__copy_op *next;         /* whose next chunk begins next; NULL: all have begun */
-    int64_t at;                    /* bytes of it that have begun */
-    uint64_t begun, half, done;    /* chunks, since the beginning; half: the file's turn (out), the device's (in) */
+    int64_t at;                       /* bytes of it that have begun */
+    uint64_t begun, half, done;       /* chunks, since the beginning; half: the file's turn (out), the device's (in) */
     struct slot slot[SLOTS];
 };
 
@@ -37,8 +37,8 @@ static int32_t open_slot(const struct hd__file_offload *s, struct slot *slot, st
     return rc ? rc : hd__exec_device_alloc_pinned(s->device, (size_t)s->chunk, &slot->file.main, err);
 }
 
-int32_t hd__exec_file_offload_open(const struct hd__device *d, struct hd__copy_engine *copy_engine, int64_t chunk, struct hd__file_offload **offload,
-                       struct hd_error *err)
+int32_t hd__exec_file_offload_open(const struct hd__device *d, struct hd__copy_engine *copy_engine, int64_t chunk,
+                                   struct hd__file_offload **offload, struct hd_error *err)
 {
     struct hd__file_offload *s = hd__alloc(sizeof *s);
     int32_t rc = HD_OK;
@@ -84,8 +84,8 @@ static int32_t device_copy(const struct hd__file_offload *s, struct slot *slot, 
     char *there = (char *)slot->of->main + slot->at;
     int32_t rc = slot->at ? HD_OK : d->ops->follow(d->handle, stream, slot->of->done, err);
     if (!rc)
-        rc = d->ops->copy(d->handle, stream, slot->of->out ? slot->file.main : there, slot->of->out ? there : slot->file.main,
-                          (size_t)slot->file.bytes, err);
+        rc = d->ops->copy(d->handle, stream, slot->of->out ? slot->file.main : there,
+                          slot->of->out ? there : slot->file.main, (size_t)slot->file.bytes, err);
     return rc ? rc : d->ops->record(d->handle, slot->moved, stream, err);
 }
 
@@ -167,7 +167,8 @@ int32_t hd__exec_file_offload_start(struct hd__file_offload *s, struct hd__copy_
 
 int32_t hd__exec_file_offload_progress(struct hd__file_offload *s, struct hd_error *err)
 {
-    static int32_t (*const steps_of_chunk[])(struct hd__file_offload *, struct direction *, struct hd_error *) = {finish_chunk, start_chunk, continue_chunk};
+    static int32_t (*const steps_of_chunk[])(struct hd__file_offload *, struct direction *,
+                                             struct hd_error *) = {finish_chunk, start_chunk, continue_chunk};
     int32_t moved = 0;
     for (int way = 0; way < 2; way++)
         for (size_t n = 0; n < HD__COUNT(steps_of_chunk) && s->direction[way].head; n++) {
@@ -179,7 +180,8 @@ int32_t hd__exec_file_offload_progress(struct hd__file_offload *s, struct hd_err
     return moved;
 }
 
-int32_t hd__exec_file_offload_wait(struct hd__file_offload *s, struct hd__copy_op *copy, double deadline, struct hd_error *err)
+int32_t hd__exec_file_offload_wait(struct hd__file_offload *s, struct hd__copy_op *copy, double deadline,
+                                   struct hd_error *err)
 {
     for (uint32_t idle = 0; copy->under_way; idle++) {
         int32_t rc = hd__exec_file_offload_progress(s, err);
@@ -188,7 +190,8 @@ int32_t hd__exec_file_offload_wait(struct hd__file_offload *s, struct hd__copy_o
         idle = rc ? 0 : idle;
         hd__comm_backoff(idle);
         if (idle % 64 == 63 && hd__now() > deadline)
-            return hd_fail(err, HD_E_TIMEOUT, "a copy between the device and the file of offloaded state is not done before the deadline");
+            return hd_fail(err, HD_E_TIMEOUT,
+                           "a copy between the device and the file of offloaded state is not done before the deadline");
     }
     return copy->out ? HD_OK : s->device->ops->follow(s->device->handle, HD_STREAM_COMPUTE, copy->done, err);
 }

@@ -11,14 +11,15 @@
 struct hd__file_offload;
 
 /* `copies` has the file; both outlive it. `chunk`: bytes, a multiple of a page. */
-int32_t hd__exec_file_offload_open(const struct hd__device *d, struct hd__copy_engine *copies, int64_t chunk, struct hd__file_offload **spill,
-                       struct hd_error *err);
+int32_t hd__exec_file_offload_open(const struct hd__device *d, struct hd__copy_engine *copies, int64_t chunk,
+                                   struct hd__file_offload **spill, struct hd_error *err);
 void hd__exec_file_offload_close(struct hd__file_offload *spill); /* NULL is fine */
 
 /* `copy` stays as it is until its wait; its event is of its own. */
 int32_t hd__exec_file_offload_start(struct hd__file_offload *spill, struct hd__copy_op *copy, struct hd_error *err);
 /* A bounded piece of what is under way: 1 if anything moved, 0 if not, or an error. */
 int32_t hd__exec_file_offload_progress(struct hd__file_offload *spill, struct hd_error *err);
-int32_t hd__exec_file_offload_wait(struct hd__file_offload *spill, struct hd__copy_op *copy, double deadline, struct hd_error *err);
+int32_t hd__exec_file_offload_wait(struct hd__file_offload *spill, struct hd__copy_op *copy, double deadline,
+                                   struct hd_error *err);
 
 #endif

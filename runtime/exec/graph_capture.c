@@ -117,7 +117,8 @@ void hd__exec_free_segments(struct hd__exec *e, struct hd__prepared_section *sec
 
 /* ---- running them */
 
-static int32_t launch_each(struct hd__exec *e, struct hd__prepared_section *section, const struct hd__graph_segment *segment, struct hd_error *err)
+static int32_t launch_each(struct hd__exec *e, struct hd__prepared_section *section,
+                           const struct hd__graph_segment *segment, struct hd_error *err)
 {
     int32_t rc = HD_OK;
     for (uint32_t k = segment->first; k < segment->end && !rc; k++) {
@@ -138,7 +139,8 @@ static void cancel_comm_ops(struct hd__exec *e, const struct hd__graph_segment *
 
 /* HD_E_UNSUPPORTED: there is something in the piece that cannot be captured. A library that the device calls may have another
  * word for it; then the end says so. */
-static int32_t capture(struct hd__exec *e, struct hd__prepared_section *section, struct hd__graph_segment *segment, struct hd_error *err)
+static int32_t capture(struct hd__exec *e, struct hd__prepared_section *section, struct hd__graph_segment *segment,
+                       struct hd_error *err)
 {
     const struct hd__device *d = &e->device;
     int32_t ended, in_flight = e->in_flight, rc = d->ops->capture_begin(d->handle, err);
@@ -172,14 +174,15 @@ static int32_t replay(struct hd__exec *e, struct hd__graph_segment *segment, str
     return rc ? rc : hd__exec_progress(e, err);
 }
 
-int32_t hd__exec_run_segment(struct hd__exec *e, struct hd__prepared_section *section, struct hd__graph_segment *segment, struct hd_error *err)
+int32_t hd__exec_run_segment(struct hd__exec *e, struct hd__prepared_section *section,
+                             struct hd__graph_segment *segment, struct hd_error *err)
 {
     int32_t rc = HD_OK;
     if (!segment->graph && segment->runs++ == 1) {
         rc = capture(e, section, segment, err);
         if (rc == HD_E_UNSUPPORTED) {
-            hd__log(HD_LOG_WARN, "run", "section %s, instructions %u to %u are launched one by one: %s", section->of->name,
-                    segment->first, segment->end - 1, err->message);
+            hd__log(HD_LOG_WARN, "run", "section %s, instructions %u to %u are launched one by one: %s",
+                    section->of->name, segment->first, segment->end - 1, err->message);
             *err = (struct hd_error)HD_ERROR_INIT;
             rc = HD_OK;
         }

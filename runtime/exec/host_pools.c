@@ -40,8 +40,8 @@ static int32_t open_file(const char *folder, int64_t bytes, int *file, struct hd
     if (fallocate(fd, 0, 0, bytes) && (errno != EOPNOTSUPP || ftruncate(fd, bytes))) {
         int why = errno;
         close(fd);
-        return hd_fail(err, HD_E_IO, "no room for %lld bytes of offloaded state in %s (offload.path): %s", (long long)bytes,
-                       folder, strerror(why));
+        return hd_fail(err, HD_E_IO, "no room for %lld bytes of offloaded state in %s (offload.path): %s",
+                       (long long)bytes, folder, strerror(why));
     }
     *file = fd;
     return HD_OK;
@@ -78,8 +78,8 @@ static void touch_pages(char *memory, int64_t bytes)
         *(volatile char *)(memory + at) = 0;
 }
 
-int32_t hd__exec_host_pools_open(struct hd_program *p, void *arena, const struct hd__device *device, struct hd__host_pools *m,
-                          struct hd_error *err)
+int32_t hd__exec_host_pools_open(struct hd_program *p, void *arena, const struct hd__device *device,
+                                 struct hd__host_pools *m, struct hd_error *err)
 {
     int32_t rc = HD_OK;
     *m = (struct hd__host_pools){.file = -1};

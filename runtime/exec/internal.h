@@ -13,7 +13,15 @@
 #include "runtime/exec/stream_comm.h"
 #include "runtime/exec/transports.h"
 
-enum { HD__PREPARED_KERNEL = 0, HD__PREPARED_COMM, HD__PREPARED_COMM_WAIT, HD__PREPARED_COPY, HD__PREPARED_COPY_WAIT, HD__PREPARED_FEED, HD__PREPARED_NOTHING };
+enum {
+    HD__PREPARED_KERNEL = 0,
+    HD__PREPARED_COMM,
+    HD__PREPARED_COMM_WAIT,
+    HD__PREPARED_COPY,
+    HD__PREPARED_COPY_WAIT,
+    HD__PREPARED_FEED,
+    HD__PREPARED_NOTHING
+};
 
 /* Tokens on their way to a device with streams. */
 struct hd__feed_staging {
@@ -23,7 +31,7 @@ struct hd__feed_staging {
 
 struct hd__prepared {
     uint32_t kind;
-    uint32_t instr;   /* index in its section */
+    uint32_t instr; /* index in its section */
     union {
         struct hd_kernel *kernel;
         struct hd__comm_op *comm_op;
@@ -57,23 +65,23 @@ struct hd__exec {
     int32_t coord[HD_AXIS_COUNT];
     struct hd__device device;
     struct hd__transports transports;
-    void *arena;                /* as the device sees it */
-    char *host_mirror;                 /* as the host does: the arena itself, or a copy of what was pulled */
-    struct hd_event *sync_event;   /* of a device with streams */
+    void *arena;                      /* as the device sees it */
+    char *host_mirror;                /* as the host does: the arena itself, or a copy of what was pulled */
+    struct hd_event *sync_event;      /* of a device with streams */
     struct hd__host_pools host_pools; /* the others */
     struct hd__copy_engine *copy_engine;
     struct hd__file_offload *file_offload; /* of a device with streams that keeps state in a file */
-    int32_t arena_from; /* 0: transport (freed with it), 1: device, 2: mmap */
+    int32_t arena_from;                    /* 0: transport (freed with it), 1: device, 2: mmap */
     int32_t in_flight;
     struct hd__prepared_section *sections;
-    struct hd__group_ref world; /* of = NULL: there is one rank */
-    struct hd__exec_max_buffer {  /* where the world's transport is ordered: its numbers in the device's memory */
+    struct hd__group_ref world;  /* of = NULL: there is one rank */
+    struct hd__exec_max_buffer { /* where the world's transport is ordered: its numbers in the device's memory */
         void *device;
         int32_t *pinned;
         struct hd_event *done;
     } max_buffer;
     struct hd__flight_op max_op, barrier_op; /* hd__exec_all_reduce_max and hd__exec_barrier, for the recorder */
-    const char *status;                 /* between sections */
+    const char *status;                      /* between sections */
     double comm_seconds;
     struct hd__profile *profile; /* NULL: nobody asked */
     uint64_t graph_replays;
@@ -103,9 +111,11 @@ int32_t hd__exec_run_prepared(struct hd__exec *e, struct hd__prepared *s, struct
 /* graph_capture.c */
 void hd__exec_find_segments(struct hd__exec *e, struct hd__prepared_section *section);
 void hd__exec_free_segments(struct hd__exec *e, struct hd__prepared_section *section);
-int32_t hd__exec_run_segment(struct hd__exec *e, struct hd__prepared_section *section, struct hd__graph_segment *piece, struct hd_error *err);
+int32_t hd__exec_run_segment(struct hd__exec *e, struct hd__prepared_section *section, struct hd__graph_segment *piece,
+                             struct hd_error *err);
 
 /* nan_check.c: a step while bad numbers are looked for. */
-int32_t hd__exec_check_finite(struct hd__exec *e, const struct hd__prepared_section *section, uint32_t k, struct hd_error *err);
+int32_t hd__exec_check_finite(struct hd__exec *e, const struct hd__prepared_section *section, uint32_t k,
+                              struct hd_error *err);
 
 #endif

@@ -41,7 +41,8 @@ static int32_t first_nonfinite(struct hd__exec *e, const hd_tensor *t, uint32_t 
 }
 
 /* A bad number is made where all that is read is finite, or it was in a parameter before. */
-int32_t hd__exec_check_finite(struct hd__exec *e, const struct hd__prepared_section *section, uint32_t k, struct hd_error *err)
+int32_t hd__exec_check_finite(struct hd__exec *e, const struct hd__prepared_section *section, uint32_t k,
+                              struct hd_error *err)
 {
     const struct hd__instr *i = &section->of->code.at[k];
     int checked = section->prepared[k].kind == HD__PREPARED_KERNEL && !*e->nonfinite;
@@ -54,10 +55,11 @@ int32_t hd__exec_check_finite(struct hd__exec *e, const struct hd__prepared_sect
     if (rc || !checked)
         return rc;
     if (read && hd__tensor_const(e->p, read)->param && i->phase != HD__PHASE_O)
-        snprintf(e->nonfinite, 160, "parameter %s, before the step", e->p->params.at[hd__tensor_const(e->p, read)->param - 1].desc.name);
+        snprintf(e->nonfinite, 160, "parameter %s, before the step",
+                 e->p->params.at[hd__tensor_const(e->p, read)->param - 1].desc.name);
     else if (written)
-        snprintf(e->nonfinite, 160, "block %s, %s (section %s, instruction %u)", e->p->blocks.at[i->block], hd__op(i->op)->name,
-                 section->of->name, k);
+        snprintf(e->nonfinite, 160, "block %s, %s (section %s, instruction %u)", e->p->blocks.at[i->block],
+                 hd__op(i->op)->name, section->of->name, k);
     return HD_OK;
 }
 

@@ -3,7 +3,8 @@
 
 #include "runtime/exec/internal.h"
 
-static int32_t prepare_kernel(struct hd__exec *e, const struct hd__instr *i, struct hd__prepared *s, struct hd_error *err)
+static int32_t prepare_kernel(struct hd__exec *e, const struct hd__instr *i, struct hd__prepared *s,
+                              struct hd_error *err)
 {
     struct hd_operand in[HD_MAX_IN], out[HD_MAX_OUT];
     struct hd_instr_desc desc;
@@ -18,8 +19,9 @@ static int32_t prepare_copy(struct hd__exec *e, const struct hd__instr *i, struc
     int32_t out = i->stream == HD__STREAM_OUT;
     hd_tensor there = out ? i->out[0] : i->in[0], here = out ? i->in[0] : i->out[0];
     struct hd__copy_op *c = hd__arena_alloc(&e->p->arena, sizeof *c);
-    *c = (struct hd__copy_op){.main = hd__tensor_address(e->p, here, e->coord, e->arena), .out = out,
-                           .bytes = hd__tensor_bytes(e->p, hd__tensor_const(e->p, here))};
+    *c = (struct hd__copy_op){.main = hd__tensor_address(e->p, here, e->coord, e->arena),
+                              .out = out,
+                              .bytes = hd__tensor_bytes(e->p, hd__tensor_const(e->p, here))};
     if (hd__memory_of(e->p, there) == HD__MEM_FILE) {
         c->offset = e->p->buffers.at[hd__tensor_const(e->p, there)->buffer].offset;
         c->bytes = (c->bytes + 4095) & ~INT64_C(4095);
@@ -31,7 +33,8 @@ static int32_t prepare_copy(struct hd__exec *e, const struct hd__instr *i, struc
     return e->device.streams ? hd__exec_device_create_event(&e->device, &c->done, err) : HD_OK;
 }
 
-static void prepare_wait(const struct hd__prepared_section *done, uint32_t at, const struct hd__instr *i, struct hd__prepared *s)
+static void prepare_wait(const struct hd__prepared_section *done, uint32_t at, const struct hd__instr *i,
+                         struct hd__prepared *s)
 {
     s->kind = HD__PREPARED_NOTHING;
     for (uint32_t k = at; k-- > 0;) {
@@ -94,8 +97,8 @@ static int32_t prepare_instr(struct hd__exec *e, struct hd__prepared_section *se
     }
 }
 
-static int32_t prepare_section(struct hd__exec *e, struct hd__prepared_section *section, const struct hd__code_section *of,
-                               struct hd_error *err)
+static int32_t prepare_section(struct hd__exec *e, struct hd__prepared_section *section,
+                               const struct hd__code_section *of, struct hd_error *err)
 {
     int32_t rc = HD_OK;
     section->of = of;

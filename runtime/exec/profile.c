@@ -60,7 +60,8 @@ void hd__exec_profile_add(struct hd__profile *profile, uint32_t section, uint32_
 /* ---- rows */
 
 /* The dims of `t` that `other` has (or lacks), multiplied. */
-static int64_t dim_product(const struct hd_program *p, const struct hd__tensor *t, const struct hd__tensor *other, int has)
+static int64_t dim_product(const struct hd_program *p, const struct hd__tensor *t, const struct hd__tensor *other,
+                           int has)
 {
     int64_t n = 1;
     for (int32_t d = 0; d < t->ndim; d++)
@@ -80,9 +81,10 @@ static void row_name(const struct hd_program *p, const struct hd__instr *i, char
     int n = snprintf(out, 96, "%s %s", hd__phase_name(i->phase), hd__op(i->op)->name);
     if (!is_product(i->op))
         return;
-    const struct hd__tensor *a = hd__tensor_const(p, i->in[0]), *b = hd__tensor_const(p, i->in[1]), *c = hd__tensor_const(p, i->out[0]);
-    snprintf(out + n, (size_t)(96 - n), " %lldx%lldx%lld", (long long)dim_product(p, c, b, 0), (long long)dim_product(p, c, a, 0),
-             (long long)dim_product(p, a, c, 0));
+    const struct hd__tensor *a = hd__tensor_const(p, i->in[0]), *b = hd__tensor_const(p, i->in[1]),
+                            *c = hd__tensor_const(p, i->out[0]);
+    snprintf(out + n, (size_t)(96 - n), " %lldx%lldx%lld", (long long)dim_product(p, c, b, 0),
+             (long long)dim_product(p, c, a, 0), (long long)dim_product(p, a, c, 0));
 }
 
 static struct row *row_of(struct table *t, const char *name)
@@ -139,7 +141,8 @@ static void print_row(const struct row *r, double steps, double seconds, double 
     hd__text_add(out, "%s\n", r->name);
 }
 
-void hd__exec_profile_print(const struct hd__profile *profile, int64_t steps, double seconds, double peak, struct hd__text *out)
+void hd__exec_profile_print(const struct hd__profile *profile, int64_t steps, double seconds, double peak,
+                            struct hd__text *out)
 {
     struct table t = {0};
     struct row rest = {.name = "between instructions", .seconds = seconds};
@@ -150,7 +153,8 @@ void hd__exec_profile_print(const struct hd__profile *profile, int64_t steps, do
     hd__push(&t.rows, rest);
     qsort(t.rows.at, t.rows.count, sizeof *t.rows.at, slower_first);
     hd__text_add(out, "profile of rank 0: %lld steps of %.3f ms\n", (long long)steps, 1e3 * seconds / (double)steps);
-    hd__text_add(out, "%7s %9s %7s %9s %9s %8s  %s\n", "share", "ms/step", "calls", "GB/s", "GFLOP/s", "of peak", "instruction");
+    hd__text_add(out, "%7s %9s %7s %9s %9s %8s  %s\n", "share", "ms/step", "calls", "GB/s", "GFLOP/s", "of peak",
+                 "instruction");
     for (uint32_t k = 0; k < t.rows.count; k++)
         print_row(&t.rows.at[k], (double)steps, seconds, peak, out);
     free(t.rows.at);
@@ -161,7 +165,8 @@ void hd__exec_profile_print(const struct hd__profile *profile, int64_t steps, do
 static int is_work(const struct hd__instr *i)
 {
     uint8_t class = hd__op(i->op)->class;
-    return i->phase != HD__PHASE_O && !hd__is_async(i) && class != HD__CLASS_COLLECTIVE && class != HD__CLASS_P2P && i->op != HD_OP_WAIT;
+    return i->phase != HD__PHASE_O && !hd__is_async(i) && class != HD__CLASS_COLLECTIVE && class != HD__CLASS_P2P &&
+           i->op != HD_OP_WAIT;
 }
 
 /* Sections that training runs: what an evaluation takes is no part of a micro-batch. */
@@ -170,7 +175,8 @@ static int is_training(const struct hd__code_section *s)
     return s->repeat > 0;
 }
 
-int32_t hd__exec_profile_write_blocks(const struct hd__profile *profile, int64_t micros, const char *path, struct hd_error *err)
+int32_t hd__exec_profile_write_blocks(const struct hd__profile *profile, int64_t micros, const char *path,
+                                      struct hd_error *err)
 {
     const struct hd_program *p = profile->p;
     double *seconds = hd__alloc(p->blocks.count * sizeof *seconds);

@@ -17,10 +17,12 @@ void hd__exec_profile_free(struct hd__profile *profile); /* NULL is fine */
 void hd__exec_profile_add(struct hd__profile *profile, uint32_t section, uint32_t instr, double seconds);
 
 /* The table: rows by time, over `steps` steps that took `seconds` together; `peak`: FLOP/s of the device, 0 if unknown. */
-void hd__exec_profile_print(const struct hd__profile *profile, int64_t steps, double seconds, double peak, struct hd__text *out);
+void hd__exec_profile_print(const struct hd__profile *profile, int64_t steps, double seconds, double peak,
+                            struct hd__text *out);
 
 /* Writes what each block of the model takes of a micro-batch, update and communication left out: "# stage S of N", then
  * BLOCK,SECONDS lines. `micros`: micro-batches that were profiled. HD_E_IO. */
-int32_t hd__exec_profile_write_blocks(const struct hd__profile *profile, int64_t micros, const char *path, struct hd_error *err);
+int32_t hd__exec_profile_write_blocks(const struct hd__profile *profile, int64_t micros, const char *path,
+                                      struct hd_error *err);
 
 #endif

@@ -26,7 +26,8 @@ struct hd__progress_thread {
     _Atomic int32_t lock_waiters; /* others want the lock: it is theirs first */
     int32_t in_flight, stop, failed;
     int32_t moved_last; /* the last call of `progress` moved something: not after a nap */
-    uint32_t outside_calls, outside_calls_seen; /* calls of `progress` by the thread that computes: all, and those before the last nap */
+    uint32_t outside_calls,
+        outside_calls_seen; /* calls of `progress` by the thread that computes: all, and those before the last nap */
     long backoff_ns;
 };
 
@@ -48,11 +49,13 @@ static void yield_lock(struct hd__progress_thread *thread, int32_t moved)
 static int32_t progress_once(struct hd__progress_thread *thread)
 {
     struct hd_error err = HD_ERROR_INIT;
-    int32_t outside_call = thread->outside_calls != thread->outside_calls_seen, moved = outside_call ? 0 : thread->progress(thread->user, &err);
+    int32_t outside_call = thread->outside_calls != thread->outside_calls_seen,
+            moved = outside_call ? 0 : thread->progress(thread->user, &err);
     thread->outside_calls_seen = thread->outside_calls;
     thread->failed |= moved < 0;
     if (!thread->moved_last)
-        thread->backoff_ns = moved ? HD__MAX(thread->backoff_ns / 2, BACKOFF_MIN_NS) : HD__MIN(thread->backoff_ns * 2, BACKOFF_MAX_NS);
+        thread->backoff_ns =
+            moved ? HD__MAX(thread->backoff_ns / 2, BACKOFF_MIN_NS) : HD__MIN(thread->backoff_ns * 2, BACKOFF_MAX_NS);
     thread->moved_last = moved;
     return moved;
 }

@@ -17,7 +17,8 @@ struct hd__progress_thread;
 struct hd__progress_thread *hd__exec_progress_start(int32_t (*progress)(void *user, struct hd_error *err), void *user);
 void hd__exec_progress_stop(struct hd__progress_thread *thread);
 void hd__exec_progress_lock(struct hd__progress_thread *thread);
-void hd__exec_progress_unlock(struct hd__progress_thread *thread, int32_t more); /* so many more operations are in flight; fewer: negative */
+void hd__exec_progress_unlock(struct hd__progress_thread *thread,
+                              int32_t more); /* so many more operations are in flight; fewer: negative */
 /* Between instructions, outside: as `progress`; 0 also where the thread is at it. */
 int32_t hd__exec_progress_poll(struct hd__progress_thread *thread, struct hd_error *err);
 

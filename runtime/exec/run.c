@@ -50,7 +50,8 @@ static int32_t start_copy(struct hd__exec *e, struct hd__copy_op *c, struct hd_e
         return hd__exec_file_offload_start(e->file_offload, c, err);
     rc = hd__exec_device_order_streams(d, HD_STREAM_COMPUTE, stream, c->done, err);
     if (!rc)
-        rc = d->ops->copy(d->handle, stream, c->out ? c->other : c->main, c->out ? c->main : c->other, (size_t)c->bytes, err);
+        rc = d->ops->copy(d->handle, stream, c->out ? c->other : c->main, c->out ? c->main : c->other, (size_t)c->bytes,
+                          err);
     return rc ? rc : d->ops->record(d->handle, c->done, stream, err);
 }
 
@@ -74,7 +75,8 @@ static int32_t run_feed(struct hd__exec *e, const struct hd__prepared *s, struct
     if (!rc)
         rc = e->config.feed(e->config.user, s->feed.labels, by->pinned, s->feed.count, err);
     if (!rc)
-        rc = d->ops->copy(d->handle, HD_STREAM_COMPUTE, s->feed.out, by->pinned, (size_t)s->feed.count * sizeof *by->pinned, err);
+        rc = d->ops->copy(d->handle, HD_STREAM_COMPUTE, s->feed.out, by->pinned,
+                          (size_t)s->feed.count * sizeof *by->pinned, err);
     return rc ? rc : d->ops->record(d->handle, by->copied, HD_STREAM_COMPUTE, err);
 }
 
@@ -103,7 +105,8 @@ int32_t hd__exec_run_prepared(struct hd__exec *e, struct hd__prepared *s, struct
 /* ---- sections */
 
 /* Of a device that only enqueues each instruction is waited for, so that its time is its own. */
-static int32_t run_timed(struct hd__exec *e, const struct hd__prepared_section *section, uint32_t k, struct hd_error *err)
+static int32_t run_timed(struct hd__exec *e, const struct hd__prepared_section *section, uint32_t k,
+                         struct hd_error *err)
 {
     double start = hd__now();
     int32_t rc = hd__exec_run_prepared(e, &section->prepared[k], err);
@@ -113,7 +116,8 @@ static int32_t run_timed(struct hd__exec *e, const struct hd__prepared_section *
     return rc;
 }
 
-static int32_t run_instr(struct hd__exec *e, const struct hd__prepared_section *section, uint32_t k, struct hd_error *err)
+static int32_t run_instr(struct hd__exec *e, const struct hd__prepared_section *section, uint32_t k,
+                         struct hd_error *err)
 {
     __atomic_store_n(&e->current_instr, k, __ATOMIC_RELAXED);
     if (e->nonfinite)
@@ -123,7 +127,8 @@ static int32_t run_instr(struct hd__exec *e, const struct hd__prepared_section *
 
 static int32_t run_once(struct hd__exec *e, struct hd__prepared_section *section, struct hd_error *err)
 {
-    struct hd__graph_segment *piece = section->segments.at, *last = e->nonfinite || e->profiling ? piece : piece + section->segments.count;
+    struct hd__graph_segment *piece = section->segments.at,
+                             *last = e->nonfinite || e->profiling ? piece : piece + section->segments.count;
     int32_t rc = HD_OK;
     __atomic_store_n(&e->current_section, section, __ATOMIC_RELAXED);
     for (uint32_t k = 0; k < section->n && !rc;) {
@@ -174,7 +179,8 @@ static int32_t check_same_ops(const struct hd__exec *e, const int32_t highest[3]
 }
 
 /* The numbers go through the device's memory. */
-static int32_t reduce_on_device(struct hd__exec *e, struct hd_comm_call *call, hd_request *request, struct hd_error *err)
+static int32_t reduce_on_device(struct hd__exec *e, struct hd_comm_call *call, hd_request *request,
+                                struct hd_error *err)
 {
     const struct hd__device *d = &e->device;
     struct hd__exec_max_buffer *a = &e->max_buffer;
@@ -201,11 +207,18 @@ static int32_t copy_back_max(struct hd__exec *e, int32_t *most, uint64_t count, 
     return rc;
 }
 
-static int32_t all_reduce_max(struct hd__exec *e, const struct hd__flight_op *op, int32_t mine, int32_t *highest, struct hd_error *err)
+static int32_t all_reduce_max(struct hd__exec *e, const struct hd__flight_op *op, int32_t mine, int32_t *highest,
+                              struct hd_error *err)
 {
     int32_t chain = (int32_t)(e->transports.flight->op_hash >> 33), value[3] = {mine, chain, -chain}, most[3];
-    struct hd_comm_call call = {.struct_size = sizeof call, .coll = HD_COLL_ALL_REDUCE, .dtype = HD_I32, .redop = HD_MAX,
-                                .send = value, .recv = most, .count = 3, .tag = UINT64_MAX};
+    struct hd_comm_call call = {.struct_size = sizeof call,
+                                .coll = HD_COLL_ALL_REDUCE,
+                                .dtype = HD_I32,
+                                .redop = HD_MAX,
+                                .send = value,
+                                .recv = most,
+                                .count = 3,
+                                .tag = UINT64_MAX};
     hd_request request;
     uint64_t flight_number;
     int32_t rc;
@@ -216,7 +229,7 @@ static int32_t all_reduce_max(struct hd__exec *e, const struct hd__flight_op *op
     flight_number = hd__comm_flight_start(e->transports.flight, op, hd__now());
     hd__exec_progress_lock(e->transports.progress_thread);
     rc = e->max_buffer.device ? reduce_on_device(e, &call, &request, err)
-                             : e->world.transport->ops->collective(e->world.of->group, &call, &request, err);
+                              : e->world.transport->ops->collective(e->world.of->group, &call, &request, err);
     hd__exec_progress_unlock(e->transports.progress_thread, !rc);
     hd__comm_flight_wait(e->transports.flight, flight_number, hd__now());
     if (!rc)

@@ -49,12 +49,13 @@ static int32_t choose_hook(struct hd__compiled *c, struct hd__job_section *secti
     if (hooked.kind) {
         hooked.settings = hd__arena_alloc(&c->job->arena, hooked.kind->settings_size + 1);
         hd__push(&c->selection->hooks, hooked);
-        return hd__job_section_parse(c->job, section, hooked.kind->options, hooked.kind->n_options, sizeof(struct hd_option),
-                                     hooked.settings, err);
+        return hd__job_section_parse(c->job, section, hooked.kind->options, hooked.kind->n_options,
+                                     sizeof(struct hd_option), hooked.settings, err);
     }
     for (size_t i = 0; (k = hd__comm_hook_at(i)); i++)
         hd__text_add(&list, "%s%s", i ? ", " : "", k->name);
-    rc = hd__job_fail(c->job, section->path, err, "%s: there is no hook %s; the hooks are %s", section->path, section->use, list.at);
+    rc = hd__job_fail(c->job, section->path, err, "%s: there is no hook %s; the hooks are %s", section->path,
+                      section->use, list.at);
     hd__text_free(&list);
     return rc;
 }
@@ -103,17 +104,21 @@ static int in_any_order(const struct hd__compiled *c, const struct hd__job_secti
 {
     const struct hd__chosen *chosen = hd__exec_chosen_comm(c, section);
     const struct hd_comm_ops *ops = &chosen->component->ops.comm;
-    return (hd__comm_caps(ops, hd__comm_caps_with(ops, chosen->settings), &c->selection->tuning) & HD_COMM_ANY_ORDER) != 0;
+    return (hd__comm_caps(ops, hd__comm_caps_with(ops, chosen->settings), &c->selection->tuning) & HD_COMM_ANY_ORDER) !=
+           0;
 }
 
 /* A transport inside that adds in an order of its own would break the tree which the one between machines keeps. */
 static int32_t check_intra_order(struct hd__compiled *c, struct hd_error *err)
 {
     const struct hd__job_section *intra = c->job->comm_inside;
-    if (!intra || c->mesh.ranks == 1 || c->selection->tuning.any_order || in_any_order(c, c->job->comm) || !in_any_order(c, intra))
+    if (!intra || c->mesh.ranks == 1 || c->selection->tuning.any_order || in_any_order(c, c->job->comm) ||
+        !in_any_order(c, intra))
         return HD_OK;
-    hd__job_fail(c->job, intra->path, err, "comm.inside: %s adds in an order of its own, but sums over %s keep to comm.sums: tree: "
-                 "name a transport that does too, as shm, or set comm.sums: any", intra->use, c->job->comm->use);
+    hd__job_fail(c->job, intra->path, err,
+                 "comm.inside: %s adds in an order of its own, but sums over %s keep to comm.sums: tree: "
+                 "name a transport that does too, as shm, or set comm.sums: any",
+                 intra->use, c->job->comm->use);
     return err->code = HD_E_UNSUPPORTED;
 }
 
@@ -130,13 +135,13 @@ static int32_t select_all(struct hd__compiled *c, struct hd_error *err)
 }
 
 int32_t hd__exec_compile(struct hd__job *job, struct hd__plugins *plugins, struct hd__compiled **compiled,
-                    struct hd_error *err)
+                         struct hd_error *err)
 {
     return hd__exec_compile_with(job, plugins, 0, compiled, err);
 }
 
-int32_t hd__exec_compile_with(struct hd__job *job, struct hd__plugins *plugins, uint32_t flags, struct hd__compiled **compiled,
-                         struct hd_error *err)
+int32_t hd__exec_compile_with(struct hd__job *job, struct hd__plugins *plugins, uint32_t flags,
+                              struct hd__compiled **compiled, struct hd_error *err)
 {
     double start = hd__now();
     struct hd__compiled *c = hd__compiled_new(job, plugins, hd__exec_host_table());

@@ -17,16 +17,17 @@ struct hd__chosen_hook {
 
 /* Of a struct hd__compiled; its device_choice and checkpoint_choice are filled in here, too. */
 struct hd__selection {
-    HD__ARRAY(struct hd__chosen) comms;  /* jobs with more than one rank: each transport once */
-    struct hd__tuning tuning;            /* of collectives over send and recv: comm.tune, comm.sums */
+    HD__ARRAY(struct hd__chosen) comms; /* jobs with more than one rank: each transport once */
+    struct hd__tuning tuning;           /* of collectives over send and recv: comm.tune, comm.sums */
     HD__ARRAY(struct hd__chosen_hook) hooks;
 };
 
 /* Compiles all stages. The job must be resolved for the number of ranks; job and plugins outlive the result. */
-int32_t hd__exec_compile(struct hd__job *job, struct hd__plugins *plugins, struct hd__compiled **compiled, struct hd_error *err);
-/* `flags`: HD__COMPILE_... */
-int32_t hd__exec_compile_with(struct hd__job *job, struct hd__plugins *plugins, uint32_t flags, struct hd__compiled **compiled,
+int32_t hd__exec_compile(struct hd__job *job, struct hd__plugins *plugins, struct hd__compiled **compiled,
                          struct hd_error *err);
+/* `flags`: HD__COMPILE_... */
+int32_t hd__exec_compile_with(struct hd__job *job, struct hd__plugins *plugins, uint32_t flags,
+                              struct hd__compiled **compiled, struct hd_error *err);
 void hd__exec_compiled_free(struct hd__compiled *compiled); /* NULL is fine */
 
 /* The transport that a section of the job names. */

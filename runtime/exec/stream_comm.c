@@ -8,8 +8,8 @@
 struct hd__stream_inflight {
     struct hd__stream_inflight *next;
     struct hd_event *ready, *done;
-    const char *name; /* of the first operation */
-    uint64_t *flight_numbers;  /* their numbers in the recorder */
+    const char *name;         /* of the first operation */
+    uint64_t *flight_numbers; /* their numbers in the recorder */
     uint32_t n, room;
     int32_t wait_recorded, reserved; /* compute has come to the wait: `done` says when it is complete */
 };
@@ -25,7 +25,8 @@ struct hd__stream_comm {
 
 /* ---- what is watched */
 
-struct hd__stream_comm *hd__exec_stream_comm_create(const struct hd__device *d, struct hd__transports *transports, double timeout)
+struct hd__stream_comm *hd__exec_stream_comm_create(const struct hd__device *d, struct hd__transports *transports,
+                                                    double timeout)
 {
     struct hd__stream_comm *o = hd__alloc(sizeof *o);
     o->device = d;
@@ -110,7 +111,8 @@ static void complete_head(struct hd__stream_comm *o, double now, int32_t code)
     o->since = 0;
 }
 
-static int32_t event_reached(const struct hd__stream_comm *o, struct hd_event *event, int32_t *done, struct hd_error *err)
+static int32_t event_reached(const struct hd__stream_comm *o, struct hd_event *event, int32_t *done,
+                             struct hd_error *err)
 {
     return o->device->ops->reached(o->device->handle, event, done, err);
 }
@@ -133,8 +135,10 @@ int32_t hd__exec_stream_comm_poll(struct hd__stream_comm *o, struct hd_error *er
         o->since = now;
     if (rc || o->since == 0 || now < o->since + o->timeout)
         return rc;
-    rc = hd_fail(err, HD_E_TIMEOUT, "%s%s: on the device for %.0f s (comm.timeout) without coming to an end: is another rank "
-                 "somewhere else?", o->head->name, o->head->n > 1 ? ", or one that follows it" : "", o->timeout);
+    rc = hd_fail(err, HD_E_TIMEOUT,
+                 "%s%s: on the device for %.0f s (comm.timeout) without coming to an end: is another rank "
+                 "somewhere else?",
+                 o->head->name, o->head->n > 1 ? ", or one that follows it" : "", o->timeout);
     complete_head(o, now, rc);
     return rc;
 }
@@ -147,24 +151,29 @@ int32_t hd__exec_stream_comm_busy(const struct hd__stream_comm *o)
 /* ---- packing */
 
 /* [outer, n, inner] <-> [n, outer, inner]: a copy whose dims stand in another order. */
-static int32_t prepare_permute(struct hd__stream_comm *o, const struct hd__block_layout *s, uint32_t dtype, int to_blocks,
-                               struct hd_kernel **kernel, struct hd_error *err)
+static int32_t prepare_permute(struct hd__stream_comm *o, const struct hd__block_layout *s, uint32_t dtype,
+                               int to_blocks, struct hd_kernel **kernel, struct hd_error *err)
 {
     int64_t inner = s->inner / (int64_t)hd_dtype_size(dtype);
-    struct hd_operand tensor = {.data = s->tensor, .dtype = dtype, .ndim = 3, .dim = {'a', 'b', 'c'},
-                                .extent = {s->outer, s->n, inner}};
-    struct hd_operand blocks = {.data = s->blocks, .dtype = dtype, .ndim = 3, .dim = {'b', 'a', 'c'},
-                                .extent = {s->n, s->outer, inner}};
-    struct hd_instr_desc desc = {.struct_size = sizeof desc, .op = HD_OP_COPY, .n_in = 1, .n_out = 1,
-                                 .in = to_blocks ? &tensor : &blocks, .out = to_blocks ? &blocks : &tensor,
-                                 .attrs = {.struct_size = sizeof desc.attrs, .peer = -1}, .label = "all_to_all"};
+    struct hd_operand tensor = {
+        .data = s->tensor, .dtype = dtype, .ndim = 3, .dim = {'a', 'b', 'c'}, .extent = {s->outer, s->n, inner}};
+    struct hd_operand blocks = {
+        .data = s->blocks, .dtype = dtype, .ndim = 3, .dim = {'b', 'a', 'c'}, .extent = {s->n, s->outer, inner}};
+    struct hd_instr_desc desc = {.struct_size = sizeof desc,
+                                 .op = HD_OP_COPY,
+                                 .n_in = 1,
+                                 .n_out = 1,
+                                 .in = to_blocks ? &tensor : &blocks,
+                                 .out = to_blocks ? &blocks : &tensor,
+                                 .attrs = {.struct_size = sizeof desc.attrs, .peer = -1},
+                                 .label = "all_to_all"};
     if (!(o->device->ops->caps & HD_DEVICE_PERMUTES))
         return HD_OK;
     return o->device->ops->prepare(o->device->handle, &desc, kernel, err);
 }
 
-static int32_t run_permute(struct hd__stream_comm *o, const struct hd__block_layout *s, struct hd_kernel *kernel, int to_blocks,
-                       struct hd_error *err)
+static int32_t run_permute(struct hd__stream_comm *o, const struct hd__block_layout *s, struct hd_kernel *kernel,
+                           int to_blocks, struct hd_error *err)
 {
     const struct hd__device *d = o->device;
     int32_t rc = HD_OK;
@@ -173,7 +182,8 @@ static int32_t run_permute(struct hd__stream_comm *o, const struct hd__block_lay
     for (int64_t b = 0; b < s->n; b++)
         for (int64_t k = 0; k < s->outer && !rc; k++) {
             char *block = s->blocks + (b * s->outer + k) * s->inner, *piece = s->tensor + (k * s->n + b) * s->inner;
-            rc = d->ops->copy(d->handle, HD_STREAM_COMPUTE, to_blocks ? block : piece, to_blocks ? piece : block, (size_t)s->inner, err);
+            rc = d->ops->copy(d->handle, HD_STREAM_COMPUTE, to_blocks ? block : piece, to_blocks ? piece : block,
+                              (size_t)s->inner, err);
         }
     return rc;
 }
@@ -253,8 +263,8 @@ void hd__exec_stream_comm_set_capturing(struct hd__stream_comm *o, int32_t on)
     o->capturing = on;
 }
 
-int32_t hd__exec_stream_comm_begin_replay(struct hd__stream_comm *o, struct hd__comm_op *const *x, uint32_t n, struct hd__stream_inflight **watched,
-                          struct hd_error *err)
+int32_t hd__exec_stream_comm_begin_replay(struct hd__stream_comm *o, struct hd__comm_op *const *x, uint32_t n,
+                                          struct hd__stream_inflight **watched, struct hd_error *err)
 {
     int32_t rc = take_inflight(o, watched, err);
     if (rc)
@@ -265,7 +275,8 @@ int32_t hd__exec_stream_comm_begin_replay(struct hd__stream_comm *o, struct hd__
     return o->device->ops->record(o->device->handle, (*watched)->ready, HD_STREAM_COMPUTE, err);
 }
 
-int32_t hd__exec_stream_comm_end_replay(struct hd__stream_comm *o, struct hd__stream_inflight *watched, struct hd_error *err)
+int32_t hd__exec_stream_comm_end_replay(struct hd__stream_comm *o, struct hd__stream_inflight *watched,
+                                        struct hd_error *err)
 {
     watched->wait_recorded = 1;
     return o->device->ops->record(o->device->handle, watched->done, HD_STREAM_COMPUTE, err);

@@ -16,12 +16,13 @@ struct hd__stream_inflight;
 
 /* Of an exchange. */
 struct hd__stream_op {
-    struct hd__stream_inflight *inflight;    /* while it is pending */
-    struct hd_event *ready, *done;  /* in a captured piece */
-    struct hd_kernel *pack, *unpack; /* NULL: the device copies piece by piece */
+    struct hd__stream_inflight *inflight; /* while it is pending */
+    struct hd_event *ready, *done;        /* in a captured piece */
+    struct hd_kernel *pack, *unpack;      /* NULL: the device copies piece by piece */
 };
 
-struct hd__stream_comm *hd__exec_stream_comm_create(const struct hd__device *d, struct hd__transports *transports, double timeout);
+struct hd__stream_comm *hd__exec_stream_comm_create(const struct hd__device *d, struct hd__transports *transports,
+                                                    double timeout);
 void hd__exec_stream_comm_free(struct hd__stream_comm *o); /* NULL is fine */
 
 /* Makes an exchange known: its tensors and blocks have their addresses. */
@@ -38,8 +39,9 @@ int32_t hd__exec_stream_comm_busy(const struct hd__stream_comm *o);
 /* While a piece is captured exchanges are part of it, and not watched. */
 void hd__exec_stream_comm_set_capturing(struct hd__stream_comm *o, int32_t on);
 /* Around the launch of a captured piece: its exchanges are watched as one. */
-int32_t hd__exec_stream_comm_begin_replay(struct hd__stream_comm *o, struct hd__comm_op *const *x, uint32_t n, struct hd__stream_inflight **watched,
-                          struct hd_error *err);
-int32_t hd__exec_stream_comm_end_replay(struct hd__stream_comm *o, struct hd__stream_inflight *watched, struct hd_error *err);
+int32_t hd__exec_stream_comm_begin_replay(struct hd__stream_comm *o, struct hd__comm_op *const *x, uint32_t n,
+                                          struct hd__stream_inflight **watched, struct hd_error *err);
+int32_t hd__exec_stream_comm_end_replay(struct hd__stream_comm *o, struct hd__stream_inflight *watched,
+                                        struct hd_error *err);
 
 #endif

@@ -32,7 +32,8 @@ const struct hd__job_section *hd__exec_transports_section(const struct hd__compi
 struct rank_location {
     int32_t machine, at[HD__LEVELS_COUNT];
 };
-_Static_assert(HD__COUNT(((struct hd__job *)0)->comm_levels) == HD__LEVELS_COUNT, "a job names each level once at most");
+_Static_assert(HD__COUNT(((struct hd__job *)0)->comm_levels) == HD__LEVELS_COUNT,
+               "a job names each level once at most");
 
 /* Every rank finds out where it is bound. */
 static int32_t locate_self(const struct hd__transports *t, struct rank_location *mine, struct hd_error *err)
@@ -52,14 +53,17 @@ static void log_levels(const struct hd__transports *t, const struct hd__topology
     if (t->rank)
         return;
     if (levels->unbound_rank >= 0)
-        hd__log(HD_LOG_WARN, "comm", "comm.levels: rank %d may run on the cores of more than one %s: bind ranks to fewer cores; %s",
-                levels->unbound_rank, hd__comm_topology_level_name(levels->dropped_level), hd__comm_topology_fallback(levels));
+        hd__log(HD_LOG_WARN, "comm",
+                "comm.levels: rank %d may run on the cores of more than one %s: bind ranks to fewer cores; %s",
+                levels->unbound_rank, hd__comm_topology_level_name(levels->dropped_level),
+                hd__comm_topology_fallback(levels));
     for (uint32_t i = 0; i < levels->n; i++) {
         int32_t n = 0;
         for (int32_t r = 0; r < t->compiled->mesh.ranks; r++)
             n += levels->leaders[i][r] == r;
         if (levels->level[i] != HD__LEVELS_MACHINE)
-            hd__log(HD_LOG_INFO, "comm", "comm.levels: the ranks are on %d %ss", n, hd__comm_topology_level_name(levels->level[i]));
+            hd__log(HD_LOG_INFO, "comm", "comm.levels: the ranks are on %d %ss", n,
+                    hd__comm_topology_level_name(levels->level[i]));
     }
 }
 
@@ -85,7 +89,8 @@ static int32_t find_levels(const struct hd__transports *t, struct hd__topology_l
         for (uint32_t i = 0; i < HD__LEVELS_COUNT; i++)
             at[i][r] = where.at[i];
         if (!rc && (where.machine < 0 || where.machine > r))
-            rc = hd_fail(err, HD_E_INVALID, "the launcher says that rank %d is the %d-th on its machine", r, r - where.machine);
+            rc = hd_fail(err, HD_E_INVALID, "the launcher says that rank %d is the %d-th on its machine", r,
+                         r - where.machine);
     }
     if (!rc) {
         hd__comm_topology_levels(levels, job->comm_levels, job->n_comm_levels, all, at, n, &job->arena);
@@ -97,8 +102,8 @@ static int32_t find_levels(const struct hd__transports *t, struct hd__topology_l
 
 /* One level: `both`, which serves the ranks of `world`, goes between their places from here on, and what is opened, inside
  * this rank's. Where a level follows, that is cut in the same way. */
-static int32_t open_level(struct hd__transports *t, const struct hd__topology_levels *levels, uint32_t level, const struct hd_world *world,
-                          struct hd__comm *transport, struct hd_error *err)
+static int32_t open_level(struct hd__transports *t, const struct hd__topology_levels *levels, uint32_t level,
+                          const struct hd_world *world, struct hd__comm *transport, struct hd_error *err)
 {
     const struct hd__chosen *chosen = hd__exec_chosen_comm(t->compiled, t->compiled->job->comm_inside);
     const int32_t *leaders = levels->leaders[level];
@@ -111,7 +116,8 @@ static int32_t open_level(struct hd__transports *t, const struct hd__topology_le
         number[r] = n;
         local[n] = number[leaders[r]];
     }
-    ours = hd__comm_hier_intra_world(world, local, hd__arena_alloc(&t->compiled->job->arena, (size_t)world->size * sizeof *local));
+    ours = hd__comm_hier_intra_world(world, local,
+                                     hd__arena_alloc(&t->compiled->job->arena, (size_t)world->size * sizeof *local));
     ours.instance = hd__arena_format(&t->compiled->job->arena, "comm/inside/%u/%d", level, leaders[t->rank]);
     rc = hd__comm_open(&chosen->component->ops.comm, hd__exec_host_table(), chosen->settings, &ours, &intra, err);
     if (!rc && level + 1 < levels->n)
@@ -126,10 +132,12 @@ static int32_t open_level(struct hd__transports *t, const struct hd__topology_le
 }
 
 /* comm.inside: a transport of its own for the ranks of this machine, package or NUMA node; all become one. */
-static int32_t open_inside(struct hd__transports *t, const struct hd_world *world, struct hd__comm *transport, struct hd_error *err)
+static int32_t open_inside(struct hd__transports *t, const struct hd_world *world, struct hd__comm *transport,
+                           struct hd_error *err)
 {
     struct hd__topology_levels levels;
-    int32_t rc = hd__plugin_probe(t->compiled->plugins, hd__exec_chosen_comm(t->compiled, t->compiled->job->comm_inside)->component, err);
+    int32_t rc = hd__plugin_probe(t->compiled->plugins,
+                                  hd__exec_chosen_comm(t->compiled, t->compiled->job->comm_inside)->component, err);
     rc = rc ? rc : find_levels(t, &levels, err);
     if (!rc)
         return open_level(t, &levels, 0, world, transport, err);
@@ -143,17 +151,24 @@ static const char *hook_file_label(struct hd__transports *t, const struct hd__tr
     int before = 0;
     for (uint32_t i = 0; i < t->opened.count; i++)
         before += !strcmp(t->opened.at[i]->section->use, of->section->use);
-    return before ? hd__arena_format(&t->compiled->job->arena, "%s-%d", of->section->use, before + 1) : of->section->use;
+    return before ? hd__arena_format(&t->compiled->job->arena, "%s-%d", of->section->use, before + 1)
+                  : of->section->use;
 }
 
 /* The job's hooks, the last innermost. */
-static int32_t wrap_in_hooks(struct hd__transports *t, struct hd__transport *of, const struct hd_world *world, struct hd_error *err)
+static int32_t wrap_in_hooks(struct hd__transports *t, struct hd__transport *of, const struct hd_world *world,
+                             struct hd_error *err)
 {
     const struct hd__compiled *c = t->compiled;
-    struct hd__hook_context place = {.world = world, .flight = t->flight, .transport = hook_file_label(t, of), .folder = hd__job_folder(c->job), .counts = of->open.counts};
+    struct hd__hook_context place = {.world = world,
+                                     .flight = t->flight,
+                                     .transport = hook_file_label(t, of),
+                                     .folder = hd__job_folder(c->job),
+                                     .counts = of->open.counts};
     int32_t rc = HD_OK;
     for (uint32_t i = c->selection->hooks.count; i-- > 0 && !rc;)
-        rc = hd__comm_hook_wrap(&of->open, c->selection->hooks.at[i].kind, c->selection->hooks.at[i].settings, &place, err);
+        rc = hd__comm_hook_wrap(&of->open, c->selection->hooks.at[i].kind, c->selection->hooks.at[i].settings, &place,
+                                err);
     if (rc)
         hd__comm_close(&of->open);
     return rc;
@@ -204,9 +219,14 @@ static int32_t open_one(struct hd__transports *t, const struct hd__job_section *
     const struct hd__job *job = t->compiled->job;
     const struct hd__chosen *chosen = hd__exec_chosen_comm(t->compiled, section);
     struct hd__transport *new = hd__alloc(sizeof *new);
-    struct hd_world world = {.struct_size = sizeof world, .rank = t->rank, .size = t->compiled->mesh.ranks,
-                             .local_rank = t->local_rank, .local_size = t->local_ranks, .store = t->store,
-                             .timeout = job->comm_timeout, .dead_after = job->comm_dead_after};
+    struct hd_world world = {.struct_size = sizeof world,
+                             .rank = t->rank,
+                             .size = t->compiled->mesh.ranks,
+                             .local_rank = t->local_rank,
+                             .local_size = t->local_ranks,
+                             .store = t->store,
+                             .timeout = job->comm_timeout,
+                             .dead_after = job->comm_dead_after};
     int32_t rc;
     lend_stream(t, &chosen->component->ops.comm, &world);
     new->section = section;
@@ -215,7 +235,8 @@ static int32_t open_one(struct hd__transports *t, const struct hd__job_section *
     world.instance = hd__arena_format(&t->compiled->job->arena, "comm/%u", t->opened.count);
     rc = hd__plugin_probe(t->compiled->plugins, chosen->component, err);
     if (!rc)
-        rc = hd__comm_open(&chosen->component->ops.comm, hd__exec_host_table(), chosen->settings, &world, &new->open, err);
+        rc = hd__comm_open(&chosen->component->ops.comm, hd__exec_host_table(), chosen->settings, &world, &new->open,
+                           err);
     if (!rc && section == job->comm && job->comm_inside)
         rc = open_inside(t, &world, &new->open, err);
     if (!rc)
@@ -225,7 +246,7 @@ static int32_t open_one(struct hd__transports *t, const struct hd__job_section *
         return rc;
     }
     new->ops = &new->open.ops;
-    new->stream_ordered = world.stream && (new->ops->caps & HD_COMM_STREAM_ORDERED);
+    new->stream_ordered = world.stream && (new->ops->caps &HD_COMM_STREAM_ORDERED);
     new->comm = new->open.comm;
     new->groups = hd__comm_groups_create(new->ops, new->comm, t->rank);
     add_transport(t, new);
@@ -234,7 +255,8 @@ static int32_t open_one(struct hd__transports *t, const struct hd__job_section *
 }
 
 /* A transport inside machines may serve axes whose groups do not leave them. Launchers number a machine's ranks in a row. */
-static int32_t check_local(struct hd__transports *t, const struct hd__job_section *section, uint32_t axes, struct hd_error *err)
+static int32_t check_local(struct hd__transports *t, const struct hd__job_section *section, uint32_t axes,
+                           struct hd_error *err)
 {
     const struct hd__mesh *mesh = &t->compiled->mesh;
     const struct hd__chosen *chosen = hd__exec_chosen_comm(t->compiled, section);
@@ -251,9 +273,10 @@ static int32_t check_local(struct hd__transports *t, const struct hd__job_sectio
     if (remote_rank < 0)
         return HD_OK;
     hd__axes_text(axes, name);
-    return hd__job_fail(t->compiled->job, section->path, err, "comm-%s works inside one machine only, but over %s rank %d meets rank %d, "
-                        "which is not among the %d ranks here: use another transport for axes across machines", section->use, name,
-                        t->rank, remote_rank, t->local_ranks);
+    return hd__job_fail(t->compiled->job, section->path, err,
+                        "comm-%s works inside one machine only, but over %s rank %d meets rank %d, "
+                        "which is not among the %d ranks here: use another transport for axes across machines",
+                        section->use, name, t->rank, remote_rank, t->local_ranks);
 }
 
 static int32_t transport_for(struct hd__transports *t, uint32_t axes, struct hd__transport **out, struct hd_error *err)
@@ -282,8 +305,10 @@ static int32_t check_same_tuning(struct hd__transports *t, struct hd_error *err)
     rc = hd__store_get(t->store, "comm/tuning", &theirs, &bytes, hd__now() + job->comm_timeout, err);
     if (rc || theirs == mine)
         return rc;
-    return hd__job_fail(t->compiled->job, "comm.tune", err, "comm.tune: rank %d does not have the rules that rank 0 has: put the same "
-                        "file on all machines", t->rank);
+    return hd__job_fail(t->compiled->job, "comm.tune", err,
+                        "comm.tune: rank %d does not have the rules that rank 0 has: put the same "
+                        "file on all machines",
+                        t->rank);
 }
 
 int32_t hd__exec_transports_open(struct hd__transports *t, struct hd_error *err)
@@ -309,8 +334,8 @@ void hd__exec_transports_group_name(const struct hd__mesh *mesh, uint32_t axes, 
     snprintf(out, 96, "%s%s%.0x", name, members ? "/" : "", members);
 }
 
-int32_t hd__exec_transports_group(struct hd__transports *t, uint32_t axes, uint32_t members, struct hd__group_ref *group,
-                             struct hd_error *err)
+int32_t hd__exec_transports_group(struct hd__transports *t, uint32_t axes, uint32_t members,
+                                  struct hd__group_ref *group, struct hd_error *err)
 {
     const struct hd__mesh *mesh = &t->compiled->mesh;
     int32_t *ranks = hd__alloc((size_t)mesh->ranks * sizeof *ranks), n, rc;
@@ -363,8 +388,8 @@ int32_t hd__exec_transports_progress(struct hd__transports *t, struct hd_error *
     return t->progress_thread ? hd__exec_progress_poll(t->progress_thread, err) : progress_all(t, err);
 }
 
-static int32_t wait_and_progress_all(struct hd__transports *t, struct hd__transport *of, hd_request request, double deadline,
-                          struct hd_error *err)
+static int32_t wait_and_progress_all(struct hd__transports *t, struct hd__transport *of, hd_request request,
+                                     double deadline, struct hd_error *err)
 {
     if (t->opened.count == 1)
         return of->ops->wait(of->comm, request, deadline, err);
@@ -378,8 +403,8 @@ static int32_t wait_and_progress_all(struct hd__transports *t, struct hd__transp
     }
 }
 
-int32_t hd__exec_transports_wait(struct hd__transports *t, struct hd__transport *of, hd_request request, double deadline,
-                            struct hd_error *err)
+int32_t hd__exec_transports_wait(struct hd__transports *t, struct hd__transport *of, hd_request request,
+                                 double deadline, struct hd_error *err)
 {
     int32_t rc;
     hd__exec_progress_lock(t->progress_thread);

@@ -18,8 +18,8 @@ struct hd__transport {
     const struct hd_comm_ops *ops; /* open.ops: every slot of the data path is there */
     struct hd_comm *comm;          /* open.comm */
     struct hd__groups *groups;
-    struct hd__algorithm_counts counts;        /* counted where the job has hooks */
-    int32_t stream_ordered;           /* its operations go into a stream of the device */
+    struct hd__algorithm_counts counts; /* counted where the job has hooks */
+    int32_t stream_ordered;             /* its operations go into a stream of the device */
     int32_t reserved;
 };
 
@@ -37,14 +37,14 @@ struct hd__transports {
     const struct hd__compiled *compiled;
     struct hd_store *store;
     const struct hd__device *device;
-    struct hd__bounce *bounce;   /* exchanges that do not begin at once: of a device with streams; else NULL */
+    struct hd__bounce *bounce;           /* exchanges that do not begin at once: of a device with streams; else NULL */
     struct hd__stream_comm *stream_comm; /* those of transports that are `ordered` */
-    struct hd__flight *flight; /* where every operation is recorded */
-    struct hd__clock clock;    /* of the thread that runs the step program */
-    struct hd__progress_thread *progress_thread;     /* NULL: progress between instructions only */
+    struct hd__flight *flight;           /* where every operation is recorded */
+    struct hd__clock clock;              /* of the thread that runs the step program */
+    struct hd__progress_thread *progress_thread; /* NULL: progress between instructions only */
     int32_t rank, local_rank, local_ranks;
-    int32_t aborted;             /* the job ends: what is opened from here on is aborted at once */
-    pthread_mutex_t lock;      /* of `at` and `ended`: another thread may end the job while transports are opened */
+    int32_t aborted;      /* the job ends: what is opened from here on is aborted at once */
+    pthread_mutex_t lock; /* of `at` and `ended`: another thread may end the job while transports are opened */
     char reason[512];
 };
 
@@ -57,15 +57,15 @@ void hd__exec_transports_abort(struct hd__transports *t, const char *reason);
 const struct hd__job_section *hd__exec_transports_section(const struct hd__compiled *compiled, uint32_t axes);
 void hd__exec_transports_group_name(const struct hd__mesh *mesh, uint32_t axes, uint32_t members, char out[96]);
 /* The group of this rank along axes. Collective, in the same order on all ranks; the same axes give the same group. */
-int32_t hd__exec_transports_group(struct hd__transports *t, uint32_t axes, uint32_t members, struct hd__group_ref *group,
-                             struct hd_error *err);
+int32_t hd__exec_transports_group(struct hd__transports *t, uint32_t axes, uint32_t members,
+                                  struct hd__group_ref *group, struct hd_error *err);
 /* From now on a thread makes progress too, where the job says so: calls into transports belong between pump's enter and
  * leave. Those of this file go there themselves. */
 void hd__exec_transports_start_thread(struct hd__transports *t);
 /* A bounded piece of the pending work of all; nothing where a thread does it. 1 if anything moved, 0 if not, or an error. */
 int32_t hd__exec_transports_progress(struct hd__transports *t, struct hd_error *err);
 /* Waits for a request of one, while all go on; it is not in flight any more, whatever comes. */
-int32_t hd__exec_transports_wait(struct hd__transports *t, struct hd__transport *of, hd_request request, double deadline,
-                            struct hd_error *err);
+int32_t hd__exec_transports_wait(struct hd__transports *t, struct hd__transport *of, hd_request request,
+                                 double deadline, struct hd_error *err);
 
 #endif

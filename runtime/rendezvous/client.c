@@ -52,7 +52,8 @@ int32_t hd__store_connect(const struct hd__store_options *options, double deadli
     s->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     if (s->wake < 0)
         code = hd_fail(err, HD_E_IO, "eventfd: %s", strerror(errno));
-    while (code == HD_OK && (code = hd__store_handshake(s, options, deadline, err)) == HD_E_IO && hd__now() < deadline) {
+    while (code == HD_OK && (code = hd__store_handshake(s, options, deadline, err)) == HD_E_IO &&
+           hd__now() < deadline) {
         usleep(20000);
         code = HD_OK;
     }
@@ -271,11 +272,15 @@ void hd__store_fail(struct hd_store *store, int32_t code, const char *reason)
         hd__store_local_abort(store, cause);
         return;
     }
-    struct hd__frame f = {.type = WIRE_ABORT, .arg = code, .value = (const uint8_t *)reason, .value_bytes = (uint32_t)HD__MIN(strlen(reason), 1024u)};
+    struct hd__frame f = {.type = WIRE_ABORT,
+                          .arg = code,
+                          .value = (const uint8_t *)reason,
+                          .value_bytes = (uint32_t)HD__MIN(strlen(reason), 1024u)};
     double until = hd__now() + 1;
     hd__store_send_dump(store, HD__DUMP_FINAL);
     if (hd__store_send(store, &f, until) == HD_OK)
-        while (hd__store_liveness_check(&store->live, NULL, NULL) == HD_OK && hd__now() < until) /* the server's answer */
+        while (hd__store_liveness_check(&store->live, NULL, NULL) == HD_OK &&
+               hd__now() < until) /* the server's answer */
             usleep(200);
     hd__store_record_end(store, HD_E_CANCELLED, code, store->rank, cause);
 }

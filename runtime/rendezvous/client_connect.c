@@ -84,7 +84,8 @@ static int32_t send_hello(struct hd_store *s, const struct hd__store_options *o,
 }
 
 /* Once. HD_E_IO: nobody listens yet, or somebody let us go without a word: strangers may crowd the door. */
-int32_t hd__store_handshake(struct hd_store *s, const struct hd__store_options *o, double deadline, struct hd_error *err)
+int32_t hd__store_handshake(struct hd_store *s, const struct hd__store_options *o, double deadline,
+                            struct hd_error *err)
 {
     int32_t code;
     s->in_bytes = 0;

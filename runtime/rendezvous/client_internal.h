@@ -48,9 +48,9 @@ struct hd_store {
     struct store_request *requests;
     uint32_t next_id;
     int stop;
-    pthread_mutex_t status_lock; /* held while the witness tells */
-    struct hd__store_status_provider status;   /* tell NULL: there is none */
-    double next_dump_request;              /* of the present wait */
+    pthread_mutex_t status_lock;             /* held while the witness tells */
+    struct hd__store_status_provider status; /* tell NULL: there is none */
+    double next_dump_request;                /* of the present wait */
     int final_dump_sent;                     /* at the end */
     size_t in_bytes;
     uint8_t *in; /* WIRE_FRAME_MAX */
@@ -68,12 +68,14 @@ void hd__store_send_dump(struct hd_store *s, int32_t what);
 void hd__store_record_end(struct hd_store *s, int32_t code, int32_t fault, int32_t rank, const char *cause);
 
 /* client_connect.c: once. HD_E_IO: nobody listens yet, or somebody let us go without a word. */
-int32_t hd__store_handshake(struct hd_store *s, const struct hd__store_options *o, double deadline, struct hd_error *err);
+int32_t hd__store_handshake(struct hd_store *s, const struct hd__store_options *o, double deadline,
+                            struct hd_error *err);
 
 /* client_local.c */
 int32_t hd__store_local_put(struct hd_store *s, const char *key, const void *value, size_t bytes, struct hd_error *err);
 void hd__store_local_remove(struct hd_store *s, const char *key);
-int32_t hd__store_local_get(struct hd_store *s, const char *key, void *value, size_t *bytes, double deadline, struct hd_error *err);
+int32_t hd__store_local_get(struct hd_store *s, const char *key, void *value, size_t *bytes, double deadline,
+                            struct hd_error *err);
 int32_t hd__store_local_barrier(struct hd_store *s, const char *name, double deadline, struct hd_error *err);
 void hd__store_local_abort(struct hd_store *s, const char *cause);
 void hd__store_local_close(struct hd_store *s);

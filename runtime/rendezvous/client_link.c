@@ -81,7 +81,10 @@ void hd__store_send_dump(struct hd_store *s, int32_t what)
         struct hd__frame f = {.type = WIRE_DUMP, .arg = what, .value = text};
         f.value_bytes = (uint32_t)s->status.write_dump(s->status.user, (char *)text, WIRE_VALUE_MAX);
         s->final_dump_sent = what == HD__DUMP_FINAL;
-        hd__store_send(s, &f, hd__now() + (s->final_dump_sent ? 0.5 : s->dead_after)); /* a frame cut short is the end of the connection */
+        hd__store_send(s, &f,
+                       hd__now() + (s->final_dump_sent
+                                        ? 0.5
+                                        : s->dead_after)); /* a frame cut short is the end of the connection */
         free(text);
     }
     pthread_mutex_unlock(&s->status_lock);
@@ -101,7 +104,8 @@ static void request_dumps_when_late(struct hd_store *s)
         s->next_dump_request *= 2;
     pthread_mutex_unlock(&s->status_lock);
     if (due)
-        hd__store_send(s, &(struct hd__frame){.type = WIRE_WAITING, .arg = (int32_t)(HD__MIN(waited, 1e6) * 1e3)}, hd__now() + 0.5);
+        hd__store_send(s, &(struct hd__frame){.type = WIRE_WAITING, .arg = (int32_t)(HD__MIN(waited, 1e6) * 1e3)},
+                       hd__now() + 0.5);
 }
 
 void hd__store_set_status_provider(struct hd_store *store, const struct hd__store_status_provider *witness)

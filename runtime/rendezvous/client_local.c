@@ -22,7 +22,7 @@ void hd__store_local_remove(struct hd_store *s, const char *key)
 }
 
 int32_t hd__store_local_get(struct hd_store *s, const char *key, void *value, size_t *bytes, double deadline,
-                         struct hd_error *err)
+                            struct hd_error *err)
 {
     struct timespec until = hd__cond_until(deadline);
     const struct hd__kv_item *item;
@@ -66,8 +66,8 @@ int32_t hd__store_local_barrier(struct hd_store *s, const char *name, double dea
         if (hd__store_liveness_check(&s->live, NULL, err) != HD_OK)
             code = HD_E_PEER;
         else if (pthread_cond_timedwait(&s->local->changed, &s->local->lock, &until) == ETIMEDOUT)
-            code = hd_fail(err, HD_E_TIMEOUT, "barrier %s: %d of %d ranks came", name,
-                           (int)(count % (uint64_t)s->size), s->size);
+            code = hd_fail(err, HD_E_TIMEOUT, "barrier %s: %d of %d ranks came", name, (int)(count % (uint64_t)s->size),
+                           s->size);
         memcpy(&count, hd__store_kv_get(&s->local->kv, key, strlen(key))->value, sizeof count);
     }
     if (code != HD_OK && count < goal) { /* not here any more */

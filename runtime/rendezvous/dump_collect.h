@@ -14,9 +14,9 @@
 enum { HD__RANK_ABSENT = 0, HD__RANK_CONNECTED, HD__RANK_LEFT, HD__RANK_DEAD }; /* what became of a rank */
 
 struct hd__rank_dumps {
-    int32_t size;         /* ranks */
-    int32_t code;         /* why the job ends; HD_OK: it does not, this is a look */
-    int32_t rank;         /* who died or gave up; -1 */
+    int32_t size; /* ranks */
+    int32_t code; /* why the job ends; HD_OK: it does not, this is a look */
+    int32_t rank; /* who died or gave up; -1 */
     int32_t reserved;
     double waited;        /* of a look: how long the rank that asked has waited, in seconds */
     const char *cause;    /* of the end */
@@ -31,14 +31,15 @@ typedef int32_t hd__rank_dumps_fn(void *user, const struct hd__rank_dumps *gathe
 /* Who writes reports, and how: outlives the server that calls it. */
 struct hd__reporter {
     hd__rank_dumps_fn *on_dumps; /* hd__report_on_dumps; `user` is this struct */
-    const char *job;    /* its name */
-    const char *folder; /* of the files; it is made when needed */
-    double late_after;  /* seconds that somebody has to wait before the log says so */
-    double timeout;     /* comm.timeout: until that ends the job */
+    const char *job;             /* its name */
+    const char *folder;          /* of the files; it is made when needed */
+    double late_after;           /* seconds that somebody has to wait before the log says so */
+    double timeout;              /* comm.timeout: until that ends the job */
 };
 
 #define HD__DUMP_SECONDS 2.0
-#define HD__REPORT_SECONDS 3.5 /* the same, and until the report is written; less than a launcher of ours waits (spawn.c) */
+#define HD__REPORT_SECONDS \
+    3.5 /* the same, and until the report is written; less than a launcher of ours waits (spawn.c) */
 
 struct hd__dump_collect {
     char **dump; /* by rank */

@@ -66,7 +66,8 @@ void hd__store_raise_priority(void)
 {
     enum { FIRST = -10 };
     int error = errno;
-    setpriority(PRIO_PROCESS, (id_t)syscall(SYS_gettid), FIRST); /* of this thread alone; without the right to it, as before */
+    setpriority(PRIO_PROCESS, (id_t)syscall(SYS_gettid),
+                FIRST); /* of this thread alone; without the right to it, as before */
     errno = error;
 }
 

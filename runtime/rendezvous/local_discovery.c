@@ -37,7 +37,8 @@ static int recv_exact(int fd, void *data, size_t bytes, double deadline)
     struct pollfd wait = {.fd = fd, .events = POLLIN};
     for (size_t at = 0; at < bytes;) {
         double left = deadline - hd__now();
-        ssize_t n = left > 0 && poll(&wait, 1, (int)(left * 1000) + 1) == 1 ? recv(fd, (char *)data + at, bytes - at, 0) : 0;
+        ssize_t n =
+            left > 0 && poll(&wait, 1, (int)(left * 1000) + 1) == 1 ? recv(fd, (char *)data + at, bytes - at, 0) : 0;
         if (n <= 0)
             return 0;
         at += (size_t)n;
@@ -55,8 +56,8 @@ static int32_t missing_ranks_error(const char *id, const uint8_t *found, int32_t
             first = r;
             absent++;
         }
-    return hd_fail(err, HD_E_TIMEOUT, "rank %d%s did not come to the rendezvous of job %s on this machine in time", first,
-                   absent > 1 ? " and others" : "", id);
+    return hd_fail(err, HD_E_TIMEOUT, "rank %d%s did not come to the rendezvous of job %s on this machine in time",
+                   first, absent > 1 ? " and others" : "", id);
 }
 
 /* One visitor. What is not one of our ranks is turned away in silence. */
@@ -79,14 +80,16 @@ static int listen_abstract(const char *id, int32_t size, struct hd_error *err)
     int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
     if (fd >= 0 && !bind(fd, (struct sockaddr *)&name, bytes) && !listen(fd, size))
         return fd;
-    hd_fail(err, HD_E_IO, errno == EADDRINUSE ? "another rank 0 of job %s waits for its ranks on this machine: %s"
-                                              : "the rendezvous of job %s cannot listen: %s", id, strerror(errno));
+    hd_fail(err, HD_E_IO,
+            errno == EADDRINUSE ? "another rank 0 of job %s waits for its ranks on this machine: %s"
+                                : "the rendezvous of job %s cannot listen: %s",
+            id, strerror(errno));
     close(fd);
     return -1;
 }
 
-int32_t hd__store_discovery_serve(const char *id, int32_t size, uint16_t port, const uint8_t secret[HD__SECRET_BYTES], double deadline,
-                      struct hd_error *err)
+int32_t hd__store_discovery_serve(const char *id, int32_t size, uint16_t port, const uint8_t secret[HD__SECRET_BYTES],
+                                  double deadline, struct hd_error *err)
 {
     struct endpoint endpoint = {.port = port};
     struct pollfd wait = {.fd = listen_abstract(id, size, err), .events = POLLIN};
@@ -95,7 +98,8 @@ int32_t hd__store_discovery_serve(const char *id, int32_t size, uint16_t port, c
     memcpy(endpoint.secret, secret, sizeof endpoint.secret);
     while (left && !code) {
         double rest = deadline - hd__now();
-        int fd = rest > 0 && poll(&wait, 1, (int)(rest * 1000) + 1) == 1 ? accept4(wait.fd, NULL, NULL, SOCK_CLOEXEC) : -1;
+        int fd =
+            rest > 0 && poll(&wait, 1, (int)(rest * 1000) + 1) == 1 ? accept4(wait.fd, NULL, NULL, SOCK_CLOEXEC) : -1;
         if (fd >= 0) {
             left -= answer_rank(fd, &endpoint, found, size, deadline);
             close(fd);
@@ -117,14 +121,15 @@ static int query_rank_0(const char *id, int32_t rank, struct endpoint *endpoint,
     socklen_t bytes = name_of(id, &name);
     int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
     int ok = fd >= 0 && !connect(fd, (struct sockaddr *)&name, bytes) && same_user(fd) &&
-             send(fd, &rank, sizeof rank, MSG_NOSIGNAL) == sizeof rank && recv_exact(fd, endpoint, sizeof *endpoint, deadline);
+             send(fd, &rank, sizeof rank, MSG_NOSIGNAL) == sizeof rank &&
+             recv_exact(fd, endpoint, sizeof *endpoint, deadline);
     if (fd >= 0)
         close(fd);
     return ok;
 }
 
-int32_t hd__store_discovery_find(const char *id, int32_t rank, uint16_t *port, uint8_t secret[HD__SECRET_BYTES], double deadline,
-                      struct hd_error *err)
+int32_t hd__store_discovery_find(const char *id, int32_t rank, uint16_t *port, uint8_t secret[HD__SECRET_BYTES],
+                                 double deadline, struct hd_error *err)
 {
     struct endpoint endpoint;
     while (!query_rank_0(id, rank, &endpoint, deadline)) {

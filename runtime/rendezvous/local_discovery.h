@@ -8,10 +8,10 @@
 
 /* For rank 0: tells ranks 1 to size - 1 where the rendezvous is, and returns when all know. HD_E_TIMEOUT names who did not
  * come. */
-int32_t hd__store_discovery_serve(const char *id, int32_t size, uint16_t port, const uint8_t secret[HD__SECRET_BYTES], double deadline,
-                      struct hd_error *err);
+int32_t hd__store_discovery_serve(const char *id, int32_t size, uint16_t port, const uint8_t secret[HD__SECRET_BYTES],
+                                  double deadline, struct hd_error *err);
 /* For the others: asks until the deadline while rank 0 is not there yet. */
-int32_t hd__store_discovery_find(const char *id, int32_t rank, uint16_t *port, uint8_t secret[HD__SECRET_BYTES], double deadline,
-                      struct hd_error *err);
+int32_t hd__store_discovery_find(const char *id, int32_t rank, uint16_t *port, uint8_t secret[HD__SECRET_BYTES],
+                                 double deadline, struct hd_error *err);
 
 #endif

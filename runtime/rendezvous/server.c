@@ -19,10 +19,10 @@
 void hd__server_send_end(struct hd__server *s, struct server_conn *c)
 {
     hd__server_conn_send(c, &(struct hd__frame){.type = s->end.code == HD_E_PEER ? WIRE_DEAD : WIRE_ABORT,
-                                     .id = (uint32_t)s->end.fault,
-                                     .arg = s->end.rank,
-                                     .value = (const uint8_t *)s->end.cause,
-                                     .value_bytes = (uint32_t)strlen(s->end.cause)});
+                                                .id = (uint32_t)s->end.fault,
+                                                .arg = s->end.rank,
+                                                .value = (const uint8_t *)s->end.cause,
+                                                .value_bytes = (uint32_t)strlen(s->end.cause)});
 }
 
 void hd__server_end_job(struct hd__server *s, int32_t fault, int32_t rank, const char *cause)
@@ -30,9 +30,11 @@ void hd__server_end_job(struct hd__server *s, int32_t fault, int32_t rank, const
     char slept[128];
     if (s->end.code != HD_OK)
         return;
-    if (s->options.rank >= 0 && s->slept > hd__store_silence_seconds(s->options.dead_after) && hd__now() < s->woke + 2) {
+    if (s->options.rank >= 0 && s->slept > hd__store_silence_seconds(s->options.dead_after) &&
+        hd__now() < s->woke + 2) {
         /* The others have ended because of that, whatever it looks like from here. */
-        snprintf(slept, sizeof slept, "rank %d, which serves the rendezvous, had been stopped for %.1f s", s->options.rank, s->slept);
+        snprintf(slept, sizeof slept, "rank %d, which serves the rendezvous, had been stopped for %.1f s",
+                 s->options.rank, s->slept);
         fault = HD_E_PEER;
         rank = s->options.rank;
         cause = slept;
@@ -52,16 +54,19 @@ void hd__server_end_job(struct hd__server *s, int32_t fault, int32_t rank, const
 
 void hd__server_request_dumps(struct hd__server *s, double waited, double now)
 {
-    if (s->end.code != HD_OK || !s->options.on_dumps || !hd__server_dump_begin(&s->dumps, HD__DUMP_SNAPSHOT, waited, now))
+    if (s->end.code != HD_OK || !s->options.on_dumps ||
+        !hd__server_dump_begin(&s->dumps, HD__DUMP_SNAPSHOT, waited, now))
         return;
     for (uint32_t i = 0; i < s->conns.count; i++)
         if (s->conns.at[i]->rank >= 0)
-            hd__server_conn_send(s->conns.at[i], &(struct hd__frame){.type = WIRE_DUMP_REQUEST, .arg = HD__DUMP_SNAPSHOT});
+            hd__server_conn_send(s->conns.at[i],
+                                 &(struct hd__frame){.type = WIRE_DUMP_REQUEST, .arg = HD__DUMP_SNAPSHOT});
 }
 
 static void deliver_dumps(struct hd__server *s)
 {
-    struct hd__rank_dumps all = {.code = s->end.fault, .rank = s->end.rank, .cause = s->end.cause, .state = s->rank_state};
+    struct hd__rank_dumps all = {
+        .code = s->end.fault, .rank = s->end.rank, .cause = s->end.cause, .state = s->rank_state};
     int32_t rank = -1, code = HD_OK;
     char cause[512] = "";
     hd__server_dump_take(&s->dumps, &all);
@@ -211,7 +216,7 @@ static void *serve(void *arg)
             hd__server_conn_accept(s, now);
         if (s->dumps.active && hd__server_dump_complete(&s->dumps, s->rank_state, now))
             deliver_dumps(s);
-        flush_conns(s); /* who may leave now does not wait for the next event */
+        flush_conns(s);                      /* who may leave now does not wait for the next event */
         more = ready > 0 || s->dumps.active; /* what the ranks said before they ended still counts */
     }
     hd__free_array(&fds);

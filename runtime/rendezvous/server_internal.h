@@ -16,11 +16,11 @@
 
 struct server_conn {
     int fd;
-    int32_t rank;         /* -1: a stranger */
-    int closing;          /* 1: close once `out` is written */
-    int leaving;          /* 1: said goodbye, and is let go when the parts are handed over */
+    int32_t rank; /* -1: a stranger */
+    int closing;  /* 1: close once `out` is written */
+    int leaving;  /* 1: said goodbye, and is let go when the parts are handed over */
     double last_heard, opened;
-    uint8_t *in;          /* `in_room`: a greeting's size for a stranger, WIRE_FRAME_MAX for a rank */
+    uint8_t *in; /* `in_room`: a greeting's size for a stranger, WIRE_FRAME_MAX for a rank */
     size_t in_room;
     uint8_t *out;
     size_t in_bytes, out_at, out_bytes, out_room;
@@ -54,9 +54,9 @@ struct hd__server {
         char cause[512];
     } end; /* the first death or abort, told to ranks that connect later too */
     struct hd__dump_collect dumps;
-    double opened, first_connected;       /* when it was; when the first rank came, 0: none did */
-    double absent_logged;         /* how many seconds after that the log last said who has not come */
-    double slept, woke; /* how long this process was stopped the last time, and until when */
+    double opened, first_connected; /* when it was; when the first rank came, 0: none did */
+    double absent_logged;           /* how many seconds after that the log last said who has not come */
+    double slept, woke;             /* how long this process was stopped the last time, and until when */
 };
 
 /* server.c */

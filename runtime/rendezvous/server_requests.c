@@ -8,16 +8,17 @@ enum { WAITS_PER_RANK = 64 };
 static void reply(struct server_conn *c, uint32_t id, int32_t code, const void *value, size_t bytes)
 {
     hd__server_conn_send(c, &(struct hd__frame){.type = WIRE_REPLY,
-                                     .id = id,
-                                     .arg = code,
-                                     .value = value,
-                                     .value_bytes = (uint32_t)HD__MIN(bytes, (size_t)WIRE_VALUE_MAX)});
+                                                .id = id,
+                                                .arg = code,
+                                                .value = value,
+                                                .value_bytes = (uint32_t)HD__MIN(bytes, (size_t)WIRE_VALUE_MAX)});
 }
 
 static void reject(struct server_conn *c, const char *why)
 {
-    hd__server_conn_send(c, &(struct hd__frame){
-                     .type = WIRE_REJECT, .value = (const uint8_t *)why, .value_bytes = (uint32_t)strlen(why)});
+    hd__server_conn_send(
+        c,
+        &(struct hd__frame){.type = WIRE_REJECT, .value = (const uint8_t *)why, .value_bytes = (uint32_t)strlen(why)});
     c->closing = 1;
 }
 
@@ -129,7 +130,8 @@ static void on_hello(struct hd__server *s, struct server_conn *c, const struct h
     }
     hd__store_wire_put_u32(body, (uint32_t)size);
     hd__store_wire_put_u32(body + 4, (uint32_t)s->options.rank);
-    hd__server_conn_send(c, &(struct hd__frame){.type = WIRE_WELCOME, .arg = s->options.rank, .value = body, .value_bytes = 8});
+    hd__server_conn_send(
+        c, &(struct hd__frame){.type = WIRE_WELCOME, .arg = s->options.rank, .value = body, .value_bytes = 8});
     if (s->end.code != HD_OK)
         hd__server_send_end(s, c);
 }
@@ -196,7 +198,8 @@ void hd__server_on_frame(struct hd__server *s, struct server_conn *c, const stru
         hd__server_end_job(s, f->arg < 0 && f->arg != HD_E_PEER ? f->arg : HD_E_CANCELLED, c->rank, cause);
         break;
     case WIRE_DUMP:
-        hd__server_dump_put(&s->dumps, c->rank, f->arg == HD__DUMP_FINAL ? HD__DUMP_FINAL : HD__DUMP_SNAPSHOT, f->value, f->value_bytes);
+        hd__server_dump_put(&s->dumps, c->rank, f->arg == HD__DUMP_FINAL ? HD__DUMP_FINAL : HD__DUMP_SNAPSHOT, f->value,
+                            f->value_bytes);
         break;
     case WIRE_WAITING:
         hd__server_request_dumps(s, f->arg / 1e3, now);

@@ -24,13 +24,13 @@ struct hd__local_store;
 struct hd__liveness;
 
 struct hd__server_options {
-    const char *address;                     /* to listen at, a name or IPv4 address of this machine */
-    uint16_t port;                           /* 0: any */
+    const char *address; /* to listen at, a name or IPv4 address of this machine */
+    uint16_t port;       /* 0: any */
     uint16_t reserved;
-    int32_t size;                            /* ranks of the job */
-    int32_t rank;                            /* rank of the serving process; -1: the launcher */
-    double dead_after;                       /* seconds until all others have ended after a rank fell silent */
-    double late_after, timeout;              /* seconds until the log names ranks that have not come, and until that ends the
+    int32_t size;               /* ranks of the job */
+    int32_t rank;               /* rank of the serving process; -1: the launcher */
+    double dead_after;          /* seconds until all others have ended after a rank fell silent */
+    double late_after, timeout; /* seconds until the log names ranks that have not come, and until that ends the
                                                 job; 0: never */
     uint8_t secret[HD__SECRET_BYTES];
     hd__rank_dumps_fn *on_dumps; /* told what the ranks were doing; NULL: nobody asks */
@@ -95,7 +95,7 @@ struct hd__store_status_provider {
     void *user;
     size_t (*write_dump)(void *user, char *out, size_t room); /* writes its part; returns the bytes */
     double (*wait_seconds)(void *user); /* seconds that it has waited for others by now; 0: it does not */
-    double poll_after;             /* seconds: after such a wait, and each doubling of it, all are asked what they do */
+    double poll_after; /* seconds: after such a wait, and each doubling of it, all are asked what they do */
 };
 /* [control] NULL removes it; after that returns, no call is under way. */
 void hd__store_set_status_provider(struct hd_store *store, const struct hd__store_status_provider *witness);

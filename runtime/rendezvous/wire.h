@@ -22,29 +22,29 @@ enum {
 /* X(constant, value, longest value, key wanted). Requests carry an id that the reply repeats; `arg` is a time in
  * milliseconds for GET, BARRIER and LATE (how long the rank has waited), a result code for REPLY and for a rank's ABORT, a
  * rank for DEAD, WELCOME and the server's ABORT, HD__GATHER_... for PART and SHOW (runtime/rendezvous/dump_collect.h). */
-#define WIRE_TYPES(X)                              \
-    X(WIRE_NOTHING, 0, 0, 0)                       \
-    X(WIRE_SAY_HELLO, 1, WIRE_HELLO, 0)            \
-    X(WIRE_PUT, 2, WIRE_VALUE_MAX, 1)              \
-    X(WIRE_GET, 3, 0, 1)                           \
-    X(WIRE_BARRIER, 4, 0, 1)                       \
-    X(WIRE_HEARTBEAT, 5, 0, 0)                          \
-    X(WIRE_BYE, 6, 0, 0)                           \
-    X(WIRE_ABORT, 7, 1024, 0)                      \
-    X(WIRE_WELCOME, 8, 8, 0)                       \
-    X(WIRE_REJECT, 9, 1024, 0)                     \
-    X(WIRE_REPLY, 10, WIRE_VALUE_MAX, 0)           \
-    X(WIRE_DEAD, 11, 1024, 0)                      \
-    X(WIRE_DUMP, 12, WIRE_VALUE_MAX, 0)            \
-    X(WIRE_WAITING, 13, 0, 0)                         \
-    X(WIRE_DUMP_REQUEST, 14, 0, 0)                         \
+#define WIRE_TYPES(X)                    \
+    X(WIRE_NOTHING, 0, 0, 0)             \
+    X(WIRE_SAY_HELLO, 1, WIRE_HELLO, 0)  \
+    X(WIRE_PUT, 2, WIRE_VALUE_MAX, 1)    \
+    X(WIRE_GET, 3, 0, 1)                 \
+    X(WIRE_BARRIER, 4, 0, 1)             \
+    X(WIRE_HEARTBEAT, 5, 0, 0)           \
+    X(WIRE_BYE, 6, 0, 0)                 \
+    X(WIRE_ABORT, 7, 1024, 0)            \
+    X(WIRE_WELCOME, 8, 8, 0)             \
+    X(WIRE_REJECT, 9, 1024, 0)           \
+    X(WIRE_REPLY, 10, WIRE_VALUE_MAX, 0) \
+    X(WIRE_DEAD, 11, 1024, 0)            \
+    X(WIRE_DUMP, 12, WIRE_VALUE_MAX, 0)  \
+    X(WIRE_WAITING, 13, 0, 0)            \
+    X(WIRE_DUMP_REQUEST, 14, 0, 0)       \
     X(WIRE_REMOVE, 15, 0, 1)
 
 enum {
 #define WIRE_ENUM(constant, value, longest, key) constant = value,
     WIRE_TYPES(WIRE_ENUM)
 #undef WIRE_ENUM
-    WIRE_TYPE_COUNT
+        WIRE_TYPE_COUNT
 };
 
 struct hd__frame {

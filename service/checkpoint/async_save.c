@@ -48,8 +48,7 @@ static int32_t reserve_snapshot(struct hd__ckpt_async_writer *s, size_t bytes, s
     if (s->host_copy == MAP_FAILED) {
         char text[32];
         s->host_copy = NULL;
-        return hd_fail(err, HD_E_NOMEM,
-                       "checkpoint: no memory for a copy of %s; checkpoint.async: false needs none",
+        return hd_fail(err, HD_E_NOMEM, "checkpoint: no memory for a copy of %s; checkpoint.async: false needs none",
                        hd__bytes_text(bytes, text));
     }
     madvise(s->host_copy, bytes, MADV_HUGEPAGE);
@@ -89,7 +88,8 @@ static int32_t take_snapshot(struct hd__ckpt_async_writer *s, const struct hd__c
     return HD_OK;
 }
 
-int32_t hd__ckpt_async_writer_start(struct hd__ckpt_async_writer *s, const struct hd__ckpt_save *save, struct hd_error *err)
+int32_t hd__ckpt_async_writer_start(struct hd__ckpt_async_writer *s, const struct hd__ckpt_save *save,
+                                    struct hd_error *err)
 {
     sigset_t all, old;
     int32_t rc = hd__ckpt_async_writer_join(s, err);

@@ -76,8 +76,7 @@ struct hd__ckpt_save {
 };
 
 /* [collective] Saves and makes visible. */
-int32_t hd__ckpt_save(const struct hd__ckpt_store *store, const struct hd__ckpt_save *save,
-                      struct hd_error *err);
+int32_t hd__ckpt_save(const struct hd__ckpt_store *store, const struct hd__ckpt_save *save, struct hd_error *err);
 
 /* ---- saving in the background: one save at a time */
 struct hd__ckpt_async_writer;
@@ -85,7 +84,7 @@ struct hd__ckpt_async_writer *hd__ckpt_async_writer_create(const struct hd__ckpt
 /* Copies what `runs` point at and the state, then returns; `tensors` stay the caller's and must live until
  * the join. A save that is still under way is waited for first, and its error returned. */
 int32_t hd__ckpt_async_writer_start(struct hd__ckpt_async_writer *saver, const struct hd__ckpt_save *save,
-                             struct hd_error *err);
+                                    struct hd_error *err);
 int hd__ckpt_async_writer_busy(struct hd__ckpt_async_writer *saver);
 /* Waits for the save that is under way, if any; its result. */
 int32_t hd__ckpt_async_writer_join(struct hd__ckpt_async_writer *saver, struct hd_error *err);
@@ -98,8 +97,7 @@ void hd__ckpt_step_name(uint64_t step, char name[32]);
 /* The newest complete checkpoint: the largest step. HD_E_NOTFOUND where there is none. */
 int32_t hd__ckpt_latest(const struct hd__ckpt_store *store, char name[32], struct hd_error *err);
 /* All of them, oldest first. Free *steps. */
-int32_t hd__ckpt_list_steps(const struct hd__ckpt_store *store, uint64_t **steps, uint32_t *n,
-                       struct hd_error *err);
+int32_t hd__ckpt_list_steps(const struct hd__ckpt_store *store, uint64_t **steps, uint32_t *n, struct hd_error *err);
 
 struct hd__ckpt; /* an open checkpoint: its index */
 int32_t hd__ckpt_open(const struct hd__ckpt_store *store, const char *name, struct hd__ckpt **ckpt,
@@ -115,7 +113,7 @@ uint64_t hd__ckpt_total_bytes(const struct hd__ckpt *ckpt); /* of all tensor fil
 /* Is this a checkpoint of that model? Every tensor of the list must be there, with its shape and dtype; and a
  * group that the list speaks of has no other tensors. HD_E_MISMATCH names the first tensor. */
 int32_t hd__ckpt_check_tensors(const struct hd__ckpt *ckpt, const struct hd__ckpt_tensor *tensors, uint32_t n,
-                       struct hd_error *err);
+                               struct hd_error *err);
 /* Checks, then fills the runs. */
 int32_t hd__ckpt_load(const struct hd__ckpt *ckpt, const struct hd__ckpt_tensor *tensors, uint32_t n_tensors,
                       const struct hd__ckpt_run *runs, uint32_t n_runs, struct hd_error *err);

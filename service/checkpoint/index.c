@@ -59,8 +59,8 @@ static json_t *tensors_json(const struct hd__ckpt_save *save, const struct hd__c
         for (uint32_t d = 0; d < t->ndim; d++)
             json_array_append_new(shape, json_integer(t->shape[d]));
         json_array_append_new(tensors,
-                              json_pack("{s:s, s:s, s:s, s:o, s:i, s:I}", "group", t->group, "name", t->name,
-                                        "dtype", hd__ckpt_st_dtype_name(t->dtype), "shape", shape, "file",
+                              json_pack("{s:s, s:s, s:s, s:o, s:i, s:I}", "group", t->group, "name", t->name, "dtype",
+                                        hd__ckpt_st_dtype_name(t->dtype), "shape", shape, "file",
                                         (int)l->locations[i].file, "offset", (json_int_t)l->locations[i].offset));
     }
     return tensors;
@@ -71,10 +71,10 @@ char *hd__ckpt_index_text(const struct hd__ckpt_save *save, const struct hd__ckp
 {
     char sum[17];
     json_t *state = save->state ? json_deep_copy(save->state) : json_object();
-    json_t *root = json_pack("{s:s, s:s, s:I, s:I, s:o, s:o, s:o}", "format", FORMAT, "heddle",
-                             save->version ? save->version : "", "step", (json_int_t)save->step,
-                             "block_bytes", (json_int_t)HD__CKPT_BLOCK, "files", files_json(layout, hashes),
-                             "tensors", tensors_json(save, layout), "state", state);
+    json_t *root =
+        json_pack("{s:s, s:s, s:I, s:I, s:o, s:o, s:o}", "format", FORMAT, "heddle", save->version ? save->version : "",
+                  "step", (json_int_t)save->step, "block_bytes", (json_int_t)HD__CKPT_BLOCK, "files",
+                  files_json(layout, hashes), "tensors", tensors_json(save, layout), "state", state);
     char *text = root ? json_dumps(root, CANONICAL) : NULL;
     if (text) {
         hex(hd__hash(text, strlen(text), 0), sum);
@@ -90,8 +90,7 @@ char *hd__ckpt_index_text(const struct hd__ckpt_save *save, const struct hd__ckp
 
 static int32_t corrupt(const struct hd__ckpt *c, struct hd_error *err, const char *what, const char *which)
 {
-    return hd_fail(err, HD_E_CORRUPT, "checkpoint %s: index.json: %s%s%s", c->name, what, *which ? " " : "",
-                   which);
+    return hd_fail(err, HD_E_CORRUPT, "checkpoint %s: index.json: %s%s%s", c->name, what, *which ? " " : "", which);
 }
 
 static int32_t check_sum(struct hd__ckpt *c, struct hd_error *err)
@@ -108,15 +107,13 @@ static int32_t check_sum(struct hd__ckpt *c, struct hd_error *err)
 
 static bool parse_u64(const json_t *value, uint64_t most, uint64_t *out)
 {
-    if (!json_is_integer(value) || json_integer_value(value) < 0 ||
-        (uint64_t)json_integer_value(value) > most)
+    if (!json_is_integer(value) || json_integer_value(value) < 0 || (uint64_t)json_integer_value(value) > most)
         return false;
     *out = (uint64_t)json_integer_value(value);
     return true;
 }
 
-static int32_t parse_file(struct hd__ckpt *c, const json_t *entry, struct hd__ckpt_file *f,
-                          struct hd_error *err)
+static int32_t parse_file(struct hd__ckpt *c, const json_t *entry, struct hd__ckpt_file *f, struct hd_error *err)
 {
     const char *name = json_string_value(json_object_get(entry, "name"));
     const json_t *sums = json_object_get(entry, "xxh3");
@@ -156,7 +153,7 @@ static int32_t parse_files(struct hd__ckpt *c, struct hd_error *err)
 
 static bool parse_dtype(const char *name, uint32_t *dtype)
 {
-#define SAME_NAME(constant, value, text, bytes)                                            \
+#define SAME_NAME(constant, value, text, bytes)                                                      \
     if (name && hd__ckpt_st_dtype_name(constant) && !strcmp(name, hd__ckpt_st_dtype_name(constant))) \
         *dtype = constant;
     *dtype = 0;
@@ -238,17 +235,15 @@ int32_t hd__ckpt_index_parse(struct hd__ckpt *c, const char *text, size_t bytes,
     uint64_t block = 0;
     c->json = json_loadb(text, bytes, JSON_REJECT_DUPLICATES, &why);
     if (!c->json)
-        return hd_fail(err, HD_E_CORRUPT, "checkpoint %s: index.json:%d:%d: %s", c->name, why.line,
-                       why.column, why.text);
+        return hd_fail(err, HD_E_CORRUPT, "checkpoint %s: index.json:%d:%d: %s", c->name, why.line, why.column,
+                       why.text);
     const char *format = json_string_value(json_object_get(c->json, "format"));
     if (!format || strcmp(format, FORMAT))
-        return hd_fail(err, HD_E_UNSUPPORTED,
-                       "checkpoint %s: index.json: format '%.40s'; known is '" FORMAT "'", c->name,
-                       format ? format : "");
+        return hd_fail(err, HD_E_UNSUPPORTED, "checkpoint %s: index.json: format '%.40s'; known is '" FORMAT "'",
+                       c->name, format ? format : "");
     int32_t rc = check_sum(c, err);
-    if (!rc &&
-        (!parse_u64(json_object_get(c->json, "step"), INT64_MAX, &c->step) ||
-         !parse_u64(json_object_get(c->json, "block_bytes"), INT64_MAX, &block) || block != HD__CKPT_BLOCK))
+    if (!rc && (!parse_u64(json_object_get(c->json, "step"), INT64_MAX, &c->step) ||
+                !parse_u64(json_object_get(c->json, "block_bytes"), INT64_MAX, &block) || block != HD__CKPT_BLOCK))
         rc = corrupt(c, err, "step or block_bytes is unusable", "");
     if (!rc)
         rc = parse_files(c, err);

@@ -36,8 +36,7 @@ void hd__ckpt_layout_number_blocks(struct hd__ckpt_layout *layout);
 void hd__ckpt_layout_free(struct hd__ckpt_layout *layout);
 uint64_t hd__ckpt_tensor_numel(const struct hd__ckpt_tensor *tensor); /* elements; UINT64_MAX: too many */
 /* The file of a block, and the bytes of the file that it covers. */
-uint32_t hd__ckpt_locate_block(const struct hd__ckpt_layout *layout, uint64_t block, uint64_t *begin,
-                           uint64_t *bytes);
+uint32_t hd__ckpt_locate_block(const struct hd__ckpt_layout *layout, uint64_t block, uint64_t *begin, uint64_t *bytes);
 
 /* ---- pieces: runs as byte ranges of files, sorted, and which block touches which. */
 struct hd__ckpt_byte_range {
@@ -55,24 +54,24 @@ struct hd__ckpt_block_ref {
 struct hd__ckpt_byte_ranges {
     struct hd__ckpt_byte_range *list;
     struct hd__ckpt_block_ref *refs; /* sorted by block, then by offset */
-    uint64_t *first_ref; /* first[k]: first touch of the k-th touched block; first[n_blocks] the end */
+    uint64_t *first_ref;             /* first[k]: first touch of the k-th touched block; first[n_blocks] the end */
     uint32_t n;
     uint64_t n_refs, n_blocks;
 };
 
 /* `headers`: also the headers of all files. */
 int32_t hd__ckpt_byte_ranges_make(const struct hd__ckpt_layout *layout, const struct hd__ckpt_tensor *tensors,
-                             uint32_t n_tensors, const struct hd__ckpt_run *runs, uint32_t n_runs,
-                             int headers, struct hd__ckpt_byte_ranges *pieces, struct hd_error *err);
+                                  uint32_t n_tensors, const struct hd__ckpt_run *runs, uint32_t n_runs, int headers,
+                                  struct hd__ckpt_byte_ranges *pieces, struct hd_error *err);
 void hd__ckpt_byte_ranges_free(struct hd__ckpt_byte_ranges *pieces);
 /* The part of a piece inside [begin, begin + bytes) of its file: *at in the block, *from in the piece. */
 uint64_t hd__ckpt_clip_to_block(const struct hd__ckpt_byte_range *range, uint64_t begin, uint64_t bytes, uint64_t *at,
-                       uint64_t *from);
+                                uint64_t *from);
 
 /* hd__parallel_for with blocks of a checkpoint's size; threads 0: two. */
 int32_t hd__ckpt_parallel_for(uint32_t threads, uint64_t count,
-                         int32_t (*work)(void *user, uint64_t i, char *block, struct hd_error *err),
-                         void *user, struct hd_error *err);
+                              int32_t (*work)(void *user, uint64_t i, char *block, struct hd_error *err), void *user,
+                              struct hd_error *err);
 
 /* ---- index.json (index.c) */
 struct hd__ckpt {

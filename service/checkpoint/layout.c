@@ -25,20 +25,17 @@ static bool file_has_room(const struct hd__ckpt_tensor *tensors, uint32_t first,
 }
 
 /* One file: tensors [first, end). */
-static int32_t make_file(const struct hd__ckpt_tensor *tensors, uint32_t first, uint32_t end,
-                         struct hd__ckpt_layout *l, struct hd_error *err)
+static int32_t make_file(const struct hd__ckpt_tensor *tensors, uint32_t first, uint32_t end, struct hd__ckpt_layout *l,
+                         struct hd_error *err)
 {
     struct hd__ckpt_st_item *items = hd__alloc((end - first) * sizeof *items);
     struct hd__ckpt_file *f = &l->files[l->n_files];
     for (uint32_t i = first; i < end; i++)
-        items[i - first] = (struct hd__ckpt_st_item){.name = tensors[i].name,
-                                                .dtype = tensors[i].dtype,
-                                                .ndim = tensors[i].ndim,
-                                                .shape = tensors[i].shape};
+        items[i - first] = (struct hd__ckpt_st_item){
+            .name = tensors[i].name, .dtype = tensors[i].dtype, .ndim = tensors[i].ndim, .shape = tensors[i].shape};
     int32_t rc = hd__ckpt_st_layout(items, end - first, &f->header, &f->bytes, err);
     for (uint32_t i = first; i < end && !rc; i++)
-        l->locations[i] =
-            (struct hd__ckpt_location){l->n_files, 0, items[i - first].offset, items[i - first].bytes};
+        l->locations[i] = (struct hd__ckpt_location){l->n_files, 0, items[i - first].offset, items[i - first].bytes};
     l->n_files += !rc;
     free(items);
     return rc;
@@ -47,13 +44,12 @@ static int32_t make_file(const struct hd__ckpt_tensor *tensors, uint32_t first, 
 static void name_files(struct hd__ckpt_layout *l, uint32_t first, const char *group)
 {
     for (uint32_t i = first; i < l->n_files; i++)
-        l->files[i].name =
-            hd__format("%s-%05u-of-%05u.safetensors", group, i - first + 1, l->n_files - first);
+        l->files[i].name = hd__format("%s-%05u-of-%05u.safetensors", group, i - first + 1, l->n_files - first);
 }
 
 /* Tensors of a group follow each other; each group begins a file. */
-static int32_t make_files(const struct hd__ckpt_tensor *tensors, uint32_t n, uint64_t limit,
-                          struct hd__ckpt_layout *l, struct hd_error *err)
+static int32_t make_files(const struct hd__ckpt_tensor *tensors, uint32_t n, uint64_t limit, struct hd__ckpt_layout *l,
+                          struct hd_error *err)
 {
     int32_t rc = HD_OK;
     for (uint32_t i = 0, group_file = 0; i < n && !rc;) {
@@ -87,8 +83,8 @@ static int32_t check_tensors(const struct hd__ckpt_tensor *t, uint32_t n, struct
         sorted[i] = i;
         uint64_t count = hd__ckpt_tensor_numel(&t[i]), size = hd_dtype_size(t[i].dtype);
         if (!size || t[i].ndim > HD_MAX_DIMS || count > INT64_MAX / 8)
-            rc = hd_fail(err, HD_E_INVALID, "checkpoint: tensor %s: dtype %u and %u dims cannot be stored",
-                         t[i].name, t[i].dtype, t[i].ndim);
+            rc = hd_fail(err, HD_E_INVALID, "checkpoint: tensor %s: dtype %u and %u dims cannot be stored", t[i].name,
+                         t[i].dtype, t[i].ndim);
         else if (!*t[i].group || strpbrk(t[i].group, "/.") || strlen(t[i].group) > 100)
             rc = hd_fail(err, HD_E_INVALID, "checkpoint: '%s' is no name for a group of tensors", t[i].group);
     }
@@ -177,9 +173,8 @@ static int by_block(const void *a, const void *b)
     return x->range != y->range ? (x->range < y->range ? -1 : 1) : 0;
 }
 
-static int32_t add_range(const struct hd__ckpt_layout *l, const struct hd__ckpt_tensor *tensors,
-                       uint32_t n_tensors, const struct hd__ckpt_run *run, struct hd__ckpt_byte_ranges *p,
-                       struct hd_error *err)
+static int32_t add_range(const struct hd__ckpt_layout *l, const struct hd__ckpt_tensor *tensors, uint32_t n_tensors,
+                         const struct hd__ckpt_run *run, struct hd__ckpt_byte_ranges *p, struct hd_error *err)
 {
     if (run->tensor >= n_tensors)
         return hd_fail(err, HD_E_INTERNAL, "checkpoint: a run of tensor %u of %u", run->tensor, n_tensors);
@@ -187,12 +182,12 @@ static int32_t add_range(const struct hd__ckpt_layout *l, const struct hd__ckpt_
     const struct hd__ckpt_location *location = &l->locations[run->tensor];
     int64_t size = (int64_t)hd_dtype_size(t->dtype), count = (int64_t)location->bytes / size;
     if (run->first < 0 || run->count < 0 || run->first > count || run->count > count - run->first)
-        return hd_fail(err, HD_E_INTERNAL, "checkpoint: tensor %s: a run of %ld elements at %ld of %ld",
-                       t->name, (long)run->count, (long)run->first, (long)count);
+        return hd_fail(err, HD_E_INTERNAL, "checkpoint: tensor %s: a run of %ld elements at %ld of %ld", t->name,
+                       (long)run->count, (long)run->first, (long)count);
     if (run->count)
         p->list[p->n++] =
             (struct hd__ckpt_byte_range){location->file, run->tensor, location->offset + (uint64_t)(run->first * size),
-                                    (uint64_t)(run->count * size), run->data};
+                                         (uint64_t)(run->count * size), run->data};
     return HD_OK;
 }
 
@@ -231,8 +226,8 @@ static void map_blocks(const struct hd__ckpt_layout *l, struct hd__ckpt_byte_ran
 }
 
 int32_t hd__ckpt_byte_ranges_make(const struct hd__ckpt_layout *layout, const struct hd__ckpt_tensor *tensors,
-                             uint32_t n_tensors, const struct hd__ckpt_run *runs, uint32_t n_runs,
-                             int headers, struct hd__ckpt_byte_ranges *pieces, struct hd_error *err)
+                                  uint32_t n_tensors, const struct hd__ckpt_run *runs, uint32_t n_runs, int headers,
+                                  struct hd__ckpt_byte_ranges *pieces, struct hd_error *err)
 {
     struct hd__ckpt_byte_ranges p = {0};
     int32_t rc = HD_OK;
@@ -262,7 +257,7 @@ void hd__ckpt_byte_ranges_free(struct hd__ckpt_byte_ranges *p)
 }
 
 uint64_t hd__ckpt_clip_to_block(const struct hd__ckpt_byte_range *range, uint64_t begin, uint64_t bytes, uint64_t *at,
-                       uint64_t *from)
+                                uint64_t *from)
 {
     uint64_t low = HD__MAX(begin, range->offset), high = HD__MIN(begin + bytes, range->offset + range->bytes);
     *at = low - begin;
@@ -273,8 +268,8 @@ uint64_t hd__ckpt_clip_to_block(const struct hd__ckpt_byte_range *range, uint64_
 /* ---- threads */
 
 int32_t hd__ckpt_parallel_for(uint32_t threads, uint64_t count,
-                         int32_t (*work)(void *user, uint64_t i, char *block, struct hd_error *err), void *user,
-                         struct hd_error *err)
+                              int32_t (*work)(void *user, uint64_t i, char *block, struct hd_error *err), void *user,
+                              struct hd_error *err)
 {
     return hd__parallel_for(threads ? threads : 2, count, HD__CKPT_BLOCK, work, user, err);
 }

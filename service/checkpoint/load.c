@@ -42,8 +42,7 @@ static int by_number(const void *a, const void *b)
     return x < y ? -1 : x > y;
 }
 
-int32_t hd__ckpt_list_steps(const struct hd__ckpt_store *store, uint64_t **steps, uint32_t *n,
-                       struct hd_error *err)
+int32_t hd__ckpt_list_steps(const struct hd__ckpt_store *store, uint64_t **steps, uint32_t *n, struct hd_error *err)
 {
     struct step_list list = {0};
     uint32_t kept = 0;
@@ -83,8 +82,7 @@ int32_t hd__ckpt_latest(const struct hd__ckpt_store *store, char name[32], struc
 
 /* ---- opening */
 
-int32_t hd__ckpt_open(const struct hd__ckpt_store *store, const char *name, struct hd__ckpt **out,
-                      struct hd_error *err)
+int32_t hd__ckpt_open(const struct hd__ckpt_store *store, const char *name, struct hd__ckpt **out, struct hd_error *err)
 {
     uint64_t bytes = 0;
     if (strlen(name) > 31)
@@ -93,8 +91,7 @@ int32_t hd__ckpt_open(const struct hd__ckpt_store *store, const char *name, stru
     if (rc)
         return rc;
     if (bytes > INDEX_MAX)
-        return hd_fail(err, HD_E_CORRUPT, "checkpoint %s: index.json of %lu bytes", name,
-                       (unsigned long)bytes);
+        return hd_fail(err, HD_E_CORRUPT, "checkpoint %s: index.json of %lu bytes", name, (unsigned long)bytes);
     struct hd__ckpt *c = hd__alloc(sizeof *c);
     c->store = *store;
     snprintf(c->name, sizeof c->name, "%s", name);
@@ -158,19 +155,18 @@ static const char *shape_text(const struct hd__ckpt_tensor *t, char out[160])
 
 static bool same_shape(const struct hd__ckpt_tensor *a, const struct hd__ckpt_tensor *b)
 {
-    return a->dtype == b->dtype && a->ndim == b->ndim &&
-           !memcmp(a->shape, b->shape, a->ndim * sizeof *a->shape);
+    return a->dtype == b->dtype && a->ndim == b->ndim && !memcmp(a->shape, b->shape, a->ndim * sizeof *a->shape);
 }
 
 static int by_tensor(const void *a, const void *b)
 {
     return hd__ckpt_compare_tensors(*(const struct hd__ckpt_tensor *const *)a,
-                            *(const struct hd__ckpt_tensor *const *)b);
+                                    *(const struct hd__ckpt_tensor *const *)b);
 }
 
 /* The first tensor of the checkpoint that `wanted` (sorted) lacks although it speaks of its group. */
-static const struct hd__ckpt_tensor *find_surplus(const struct hd__ckpt *c,
-                                                  const struct hd__ckpt_tensor **wanted, uint32_t n)
+static const struct hd__ckpt_tensor *find_surplus(const struct hd__ckpt *c, const struct hd__ckpt_tensor **wanted,
+                                                  uint32_t n)
 {
     for (uint32_t i = 0, w = 0; i < c->n_tensors; i++) {
         const struct hd__ckpt_tensor *t = &c->tensors[c->sorted[i]];
@@ -193,19 +189,18 @@ static const char *group_owner(const char *group)
 }
 
 int32_t hd__ckpt_check_tensors(const struct hd__ckpt *c, const struct hd__ckpt_tensor *tensors, uint32_t n,
-                       struct hd_error *err)
+                               struct hd_error *err)
 {
     char ours[160], theirs[160];
     for (uint32_t i = 0; i < n; i++) {
         const struct hd__ckpt_tensor *t = &tensors[i];
         int64_t at = hd__ckpt_find_tensor(c, t->group, t->name);
         if (at < 0)
-            return hd_fail(err, HD_E_MISMATCH,
-                           "checkpoint %s is of another %s: it has no tensor %s of group %s", c->name,
-                           group_owner(t->group), t->name, t->group);
+            return hd_fail(err, HD_E_MISMATCH, "checkpoint %s is of another %s: it has no tensor %s of group %s",
+                           c->name, group_owner(t->group), t->name, t->group);
         if (!same_shape(t, &c->tensors[at]))
-            return hd_fail(err, HD_E_MISMATCH, "checkpoint %s is of another %s: %s %s is %s there, %s here",
-                           c->name, group_owner(t->group), t->group, t->name, shape_text(&c->tensors[at], theirs),
+            return hd_fail(err, HD_E_MISMATCH, "checkpoint %s is of another %s: %s %s is %s there, %s here", c->name,
+                           group_owner(t->group), t->group, t->name, shape_text(&c->tensors[at], theirs),
                            shape_text(t, ours));
     }
     const struct hd__ckpt_tensor **sorted = hd__alloc((n + 1) * sizeof *sorted);
@@ -215,9 +210,8 @@ int32_t hd__ckpt_check_tensors(const struct hd__ckpt *c, const struct hd__ckpt_t
     const struct hd__ckpt_tensor *extra = find_surplus(c, sorted, n);
     free(sorted);
     if (extra)
-        return hd_fail(err, HD_E_MISMATCH,
-                       "checkpoint %s is of another %s: this one has no tensor %s of group %s", c->name,
-                       group_owner(extra->group), extra->name, extra->group);
+        return hd_fail(err, HD_E_MISMATCH, "checkpoint %s is of another %s: this one has no tensor %s of group %s",
+                       c->name, group_owner(extra->group), extra->name, extra->group);
     return HD_OK;
 }
 
@@ -265,8 +259,7 @@ static int32_t load_block(void *user, uint64_t k, char *block, struct hd_error *
     const struct hd__ckpt_byte_ranges *p = &l->ranges;
     const struct hd__ckpt_block_ref *ref = &p->refs[p->first_ref[k]];
     uint64_t begin, bytes, at, from;
-    int32_t rc =
-        read_block(l->ckpt, ref->block, block, l->ckpt->tensors[p->list[ref->range].tensor].name, err);
+    int32_t rc = read_block(l->ckpt, ref->block, block, l->ckpt->tensors[p->list[ref->range].tensor].name, err);
     if (rc)
         return rc;
     hd__ckpt_locate_block(&l->ckpt->layout, ref->block, &begin, &bytes);
@@ -287,8 +280,7 @@ static int32_t check_files(const struct hd__ckpt *c, struct hd_error *err)
             return rc;
         if (bytes != c->layout.files[i].bytes)
             return hd_fail(err, HD_E_CORRUPT, "checkpoint %s: %s has %lu bytes, written were %lu", c->name,
-                           c->layout.files[i].name, (unsigned long)bytes,
-                           (unsigned long)c->layout.files[i].bytes);
+                           c->layout.files[i].name, (unsigned long)bytes, (unsigned long)c->layout.files[i].bytes);
     }
     return HD_OK;
 }
@@ -307,8 +299,7 @@ int32_t hd__ckpt_load(const struct hd__ckpt *c, const struct hd__ckpt_tensor *te
     for (uint32_t i = 0; i < n_runs && !rc; i++) {
         mine[i] = runs[i];
         if (runs[i].tensor >= n_tensors)
-            rc = hd_fail(err, HD_E_INTERNAL, "checkpoint: a run of tensor %u of %u", runs[i].tensor,
-                         n_tensors);
+            rc = hd_fail(err, HD_E_INTERNAL, "checkpoint: a run of tensor %u of %u", runs[i].tensor, n_tensors);
         else
             mine[i].tensor =
                 (uint32_t)hd__ckpt_find_tensor(c, tensors[runs[i].tensor].group, tensors[runs[i].tensor].name);

@@ -77,8 +77,8 @@ static int32_t init_run_from_seed(void *user, const struct hd__ckpt_shard_run *r
 {
     struct init_context *f = user;
     struct draw_task draw_task = {f, run};
-    return hd__parallel_for((uint32_t)hd__cpu_count(), (uint64_t)(run->count + PART - 1) / PART, PART * sizeof(float), draw_chunk, &draw_task,
-                       f->err);
+    return hd__parallel_for((uint32_t)hd__cpu_count(), (uint64_t)(run->count + PART - 1) / PART, PART * sizeof(float),
+                            draw_chunk, &draw_task, f->err);
 }
 
 /* ---- from files */
@@ -86,7 +86,8 @@ static int32_t init_run_from_seed(void *user, const struct hd__ckpt_shard_run *r
 int64_t hd__ckpt_file_tensor_count(const struct hd_program *p, uint32_t param)
 {
     const struct hd__param *a = &p->params.at[param];
-    return a->desc.file_axes && a->desc.file_axes[0] == '*' ? p->dims.at[hd__tensor_const(p, a->tensor)->dim[0]].extent : 1;
+    return a->desc.file_axes && a->desc.file_axes[0] == '*' ? p->dims.at[hd__tensor_const(p, a->tensor)->dim[0]].extent
+                                                            : 1;
 }
 
 char *hd__ckpt_file_tensor_name(const struct hd_program *p, uint32_t param, int64_t index)
@@ -104,9 +105,11 @@ struct file_slice {
     int64_t own, width, skip, first, end;
 };
 
-static int32_t fail_shape_mismatch(struct init_context *f, const struct hd_param_desc *d, const struct hd__ckpt_st_tensor *t, int64_t count)
+static int32_t fail_shape_mismatch(struct init_context *f, const struct hd_param_desc *d,
+                                   const struct hd__ckpt_st_tensor *t, int64_t count)
 {
-    return hd_fail(f->err, HD_E_INVALID, "%s: tensor %s has %llu elements, but parameter %s needs %lld of them: another model?",
+    return hd_fail(f->err, HD_E_INVALID,
+                   "%s: tensor %s has %llu elements, but parameter %s needs %lld of them: another model?",
                    hd__ckpt_st_file_name(f->files, t->file), t->name, (unsigned long long)t->count, d->name,
                    (long long)(count * (d->parts > 1 ? d->parts : 1)));
 }
@@ -158,7 +161,8 @@ static int32_t init_run_from_file(void *user, const struct hd__ckpt_shard_run *r
         row = (at - where.first) / where.own;
         column = (at - where.first) % where.own;
         n = HD__MIN(HD__MIN(CHUNK, run->count - done), where.own - column);
-        rc = hd__ckpt_st_read_f32(f->files, where.t, (uint64_t)(row * where.width + where.skip + column), (uint64_t)n, values, f->err);
+        rc = hd__ckpt_st_read_f32(f->files, where.t, (uint64_t)(row * where.width + where.skip + column), (uint64_t)n,
+                                  values, f->err);
         if (!rc)
             store_values(f->data, f->dtype, run->offset + done, values, n);
     }
@@ -167,8 +171,9 @@ static int32_t init_run_from_file(void *user, const struct hd__ckpt_shard_run *r
 
 /* ---- all tensors that hold parameters */
 
-static int32_t init_tensor(struct hd_program *p, const struct hd__flat *flat, hd_tensor holder, const int32_t *coord, void *arena,
-                         struct init_context *f, int32_t (*visit)(void *, const struct hd__ckpt_shard_run *))
+static int32_t init_tensor(struct hd_program *p, const struct hd__flat *flat, hd_tensor holder, const int32_t *coord,
+                           void *arena, struct init_context *f,
+                           int32_t (*visit)(void *, const struct hd__ckpt_shard_run *))
 {
     f->dtype = hd__tensor_const(p, holder)->dtype;
     f->data = hd__tensor_address(p, holder, coord, arena);
@@ -176,17 +181,19 @@ static int32_t init_tensor(struct hd_program *p, const struct hd__flat *flat, hd
 }
 
 static int32_t init_all_tensors(struct hd_program *p, const int32_t *coord, void *arena, struct init_context *f,
-                        int32_t (*visit)(void *, const struct hd__ckpt_shard_run *))
+                                int32_t (*visit)(void *, const struct hd__ckpt_shard_run *))
 {
     int32_t rc = HD_OK;
     for (uint32_t n = 0; n < p->strategy_states.count && !rc; n++)
         if (hd__is_param_average(p, &p->strategy_states.at[n]))
-            rc = init_tensor(p, &p->flats.at[p->strategy_states.at[n].flat], p->strategy_states.at[n].tensor, coord, arena, f, visit);
+            rc = init_tensor(p, &p->flats.at[p->strategy_states.at[n].flat], p->strategy_states.at[n].tensor, coord,
+                             arena, f, visit);
     for (uint32_t k = 0; k < p->flats.count && !rc; k++) {
         const struct hd__flat *flat = &p->flats.at[k];
         const hd_tensor holders[] = {flat->master, flat->full, flat->compute_copy, flat->global_copy};
         for (uint32_t h = 0; h < HD__COUNT(holders) && !rc; h++) {
-            if (holders[h] && (h == 1 || !hd__tensor_const(p, holders[h])->shard_view)) /* windows lie inside the whole */
+            if (holders[h] &&
+                (h == 1 || !hd__tensor_const(p, holders[h])->shard_view)) /* windows lie inside the whole */
                 rc = init_tensor(p, flat, holders[h], coord, arena, f, visit);
         }
     }
@@ -194,14 +201,14 @@ static int32_t init_all_tensors(struct hd_program *p, const int32_t *coord, void
 }
 
 int32_t hd__ckpt_init_params(struct hd_program *p, const int32_t coord[HD_AXIS_COUNT], void *arena, uint64_t seed,
-                            struct hd_error *err)
+                             struct hd_error *err)
 {
     struct init_context f = {.p = p, .seed = seed, .err = err};
     return init_all_tensors(p, coord, arena, &f, init_run_from_seed);
 }
 
-int32_t hd__ckpt_init_from_safetensors(struct hd_program *p, const int32_t coord[HD_AXIS_COUNT], void *arena, const char *folder,
-                            struct hd_error *err)
+int32_t hd__ckpt_init_from_safetensors(struct hd_program *p, const int32_t coord[HD_AXIS_COUNT], void *arena,
+                                       const char *folder, struct hd_error *err)
 {
     struct init_context f = {.p = p, .err = err};
     int32_t rc = hd__ckpt_st_open(folder, &f.files, err);
@@ -214,5 +221,6 @@ int32_t hd__ckpt_init_from_safetensors(struct hd_program *p, const int32_t coord
 void hd__ckpt_init_zeros(struct hd_program *p, const int32_t coord[HD_AXIS_COUNT], void *arena)
 {
     for (uint32_t n = 0; n < p->zero_init.count; n++)
-        memset(hd__tensor_address(p, p->zero_init.at[n], coord, arena), 0, (size_t)hd__tensor_bytes(p, hd__tensor_const(p, p->zero_init.at[n])));
+        memset(hd__tensor_address(p, p->zero_init.at[n], coord, arena), 0,
+               (size_t)hd__tensor_bytes(p, hd__tensor_const(p, p->zero_init.at[n])));
 }

@@ -7,12 +7,12 @@
 /* Initial values from the job's seed, as each parameter's description says. A value depends on the seed, the parameter's
  * name and its global index only: the same whatever the mesh. Fills master, whole and low-precision copies. */
 int32_t hd__ckpt_init_params(struct hd_program *p, const int32_t coord[HD_AXIS_COUNT], void *arena, uint64_t seed,
-                            struct hd_error *err);
+                             struct hd_error *err);
 
 /* Values from safetensors: `folder` as hd__ckpt_st_open takes it, tensors by hd_param_desc.file_name. A tensor that lacks, or
  * has another shape, is named. */
-int32_t hd__ckpt_init_from_safetensors(struct hd_program *p, const int32_t coord[HD_AXIS_COUNT], void *arena, const char *folder,
-                            struct hd_error *err);
+int32_t hd__ckpt_init_from_safetensors(struct hd_program *p, const int32_t coord[HD_AXIS_COUNT], void *arena,
+                                       const char *folder, struct hd_error *err);
 
 /* A parameter is one tensor of its files, or part of one, or, where its first dim counts tensors (file_axes '*'), several.
  * The name of the index-th is the caller's, by free(). */

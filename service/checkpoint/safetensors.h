@@ -14,23 +14,23 @@
 #include "heddle/program.h"
 
 /* X(name in files, bytes of an element, dtype of heddle or 0) */
-#define HD__CKPT_ST_DTYPES(X)  \
-    X("F32", 4, HD_F32)   \
-    X("BF16", 2, HD_BF16) \
-    X("F16", 2, HD_F16)   \
-    X("F64", 8, HD_F64)   \
-    X("I32", 4, HD_I32)   \
-    X("U8", 1, HD_U8)     \
-    X("I64", 8, 0)        \
-    X("U64", 8, 0)        \
-    X("U32", 4, 0)        \
-    X("I16", 2, 0)        \
-    X("U16", 2, 0)        \
-    X("I8", 1, 0)         \
-    X("BOOL", 1, 0)       \
-    X("F8_E4M3", 1, 0)    \
-    X("F8_E5M2", 1, 0)    \
-    X("F8_E8M0", 1, 0)    \
+#define HD__CKPT_ST_DTYPES(X) \
+    X("F32", 4, HD_F32)       \
+    X("BF16", 2, HD_BF16)     \
+    X("F16", 2, HD_F16)       \
+    X("F64", 8, HD_F64)       \
+    X("I32", 4, HD_I32)       \
+    X("U8", 1, HD_U8)         \
+    X("I64", 8, 0)            \
+    X("U64", 8, 0)            \
+    X("U32", 4, 0)            \
+    X("I16", 2, 0)            \
+    X("U16", 2, 0)            \
+    X("I8", 1, 0)             \
+    X("BOOL", 1, 0)           \
+    X("F8_E4M3", 1, 0)        \
+    X("F8_E5M2", 1, 0)        \
+    X("F8_E8M0", 1, 0)        \
     X("C64", 8, 0)
 
 struct hd__ckpt_st_tensor {
@@ -56,22 +56,22 @@ void hd__ckpt_st_close(struct hd__ckpt_st *st); /* NULL is fine */
 uint32_t hd__ckpt_st_count(const struct hd__ckpt_st *st);
 const struct hd__ckpt_st_tensor *hd__ckpt_st_tensor_at(const struct hd__ckpt_st *st, uint32_t i);
 const struct hd__ckpt_st_tensor *hd__ckpt_st_find(const struct hd__ckpt_st *st,
-                                        const char *name); /* NULL if there is none */
+                                                  const char *name); /* NULL if there is none */
 const char *hd__ckpt_st_file_name(const struct hd__ckpt_st *st, uint32_t file);
 
 /* [any-thread] Bytes [first, first + bytes) of the tensor, as they lie. */
 int32_t hd__ckpt_st_read(const struct hd__ckpt_st *st, const struct hd__ckpt_st_tensor *tensor, uint64_t first,
-                    uint64_t bytes, void *out, struct hd_error *err);
+                         uint64_t bytes, void *out, struct hd_error *err);
 /* [any-thread] Elements [first, first + count), converted from F32, BF16, F16 or F64. */
 int32_t hd__ckpt_st_read_f32(const struct hd__ckpt_st *st, const struct hd__ckpt_st_tensor *tensor, uint64_t first,
-                        uint64_t count, float *out, struct hd_error *err);
+                             uint64_t count, float *out, struct hd_error *err);
 
 /* One header, alone: `header` is the JSON (without the length), data_bytes what follows it. Calls visit for
  * every tensor in the order of the data; the tensor's strings live as long as the call, its offset counts
  * from the data's begin. `name` is for messages. */
 int32_t hd__ckpt_st_parse(const char *name, const char *header, size_t header_bytes, uint64_t data_bytes,
-                     void (*visit)(void *user, const struct hd__ckpt_st_tensor *tensor), void *user,
-                     struct hd_error *err);
+                          void (*visit)(void *user, const struct hd__ckpt_st_tensor *tensor), void *user,
+                          struct hd_error *err);
 
 /* ---- writing */
 struct hd__ckpt_st_item {
@@ -85,7 +85,7 @@ struct hd__ckpt_st_item {
 /* Lays the items out in their order, data beginning at a multiple of 4096. Adds the first bytes of the file
  * (length and header) to `head`; *file_bytes is the size of the whole file. */
 int32_t hd__ckpt_st_layout(struct hd__ckpt_st_item *items, uint32_t n, struct hd__text *head, uint64_t *file_bytes,
-                      struct hd_error *err);
+                           struct hd_error *err);
 /* "F32" for HD_F32; NULL for an unknown dtype. */
 const char *hd__ckpt_st_dtype_name(uint32_t dtype);
 

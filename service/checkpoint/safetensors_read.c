@@ -72,8 +72,8 @@ static int32_t parse_dtype(const char *file, const json_t *dtype, struct hd__ckp
                    name ? name : "(not a string)");
 }
 
-static int32_t parse_tensor(const char *file, const json_t *entry, uint64_t data_bytes,
-                            struct hd__ckpt_st_tensor *t, struct hd_error *err)
+static int32_t parse_tensor(const char *file, const json_t *entry, uint64_t data_bytes, struct hd__ckpt_st_tensor *t,
+                            struct hd_error *err)
 {
     json_t *span = json_object_get(entry, "data_offsets");
     json_t *from = json_array_get(span, 0), *to = json_array_get(span, 1);
@@ -82,20 +82,18 @@ static int32_t parse_tensor(const char *file, const json_t *entry, uint64_t data
     if (rc)
         return rc;
     if (!parse_shape(json_object_get(entry, "shape"), t) || __builtin_mul_overflow(t->count, size, &t->bytes))
-        return hd_fail(err, HD_E_CORRUPT,
-                       "%s: tensor %s: its shape is not a list of at most %d sizes that fit", file, t->name,
-                       HD_MAX_DIMS);
-    if (json_array_size(span) != 2 || !json_is_integer(from) || !json_is_integer(to) ||
-        json_integer_value(from) < 0 || json_integer_value(to) < json_integer_value(from))
+        return hd_fail(err, HD_E_CORRUPT, "%s: tensor %s: its shape is not a list of at most %d sizes that fit", file,
+                       t->name, HD_MAX_DIMS);
+    if (json_array_size(span) != 2 || !json_is_integer(from) || !json_is_integer(to) || json_integer_value(from) < 0 ||
+        json_integer_value(to) < json_integer_value(from))
         return hd_fail(err, HD_E_CORRUPT, "%s: tensor %s: data_offsets are not [begin, end]", file, t->name);
     uint64_t begin = (uint64_t)json_integer_value(from), end = (uint64_t)json_integer_value(to);
     if (end > data_bytes)
-        return hd_fail(err, HD_E_CORRUPT, "%s: tensor %s: ends at byte %lu of %lu: the file is cut short",
-                       file, t->name, (unsigned long)end, (unsigned long)data_bytes);
+        return hd_fail(err, HD_E_CORRUPT, "%s: tensor %s: ends at byte %lu of %lu: the file is cut short", file,
+                       t->name, (unsigned long)end, (unsigned long)data_bytes);
     if (end - begin != t->bytes)
-        return hd_fail(err, HD_E_CORRUPT,
-                       "%s: tensor %s: %s of its shape takes %lu bytes, data_offsets give %lu", file, t->name,
-                       t->dtype_name, (unsigned long)t->bytes, (unsigned long)(end - begin));
+        return hd_fail(err, HD_E_CORRUPT, "%s: tensor %s: %s of its shape takes %lu bytes, data_offsets give %lu", file,
+                       t->name, t->dtype_name, (unsigned long)t->bytes, (unsigned long)(end - begin));
     t->offset = begin;
     return HD_OK;
 }
@@ -116,11 +114,10 @@ static int32_t check_cover(const char *file, struct hd__ckpt_st_tensor *t, size_
     qsort(t, n, sizeof *t, by_offset);
     for (size_t i = 0; i < n; at = t[i].offset + t[i].bytes, i++) {
         if (t[i].offset < at)
-            return hd_fail(err, HD_E_CORRUPT, "%s: tensors %s and %s overlap", file, t[i - 1].name,
-                           t[i].name);
+            return hd_fail(err, HD_E_CORRUPT, "%s: tensors %s and %s overlap", file, t[i - 1].name, t[i].name);
         if (t[i].offset > at)
-            return hd_fail(err, HD_E_CORRUPT, "%s: tensor %s: bytes %lu to %lu before it belong to no tensor",
-                           file, t[i].name, (unsigned long)at, (unsigned long)t[i].offset);
+            return hd_fail(err, HD_E_CORRUPT, "%s: tensor %s: bytes %lu to %lu before it belong to no tensor", file,
+                           t[i].name, (unsigned long)at, (unsigned long)t[i].offset);
     }
     if (at != data_bytes)
         return hd_fail(err, HD_E_CORRUPT, "%s: %lu bytes after the last tensor", file,
@@ -128,8 +125,8 @@ static int32_t check_cover(const char *file, struct hd__ckpt_st_tensor *t, size_
     return HD_OK;
 }
 
-static int32_t parse_tensors(const char *file, json_t *root, uint64_t data_bytes,
-                             struct hd__ckpt_st_tensor *tensors, size_t *n, struct hd_error *err)
+static int32_t parse_tensors(const char *file, json_t *root, uint64_t data_bytes, struct hd__ckpt_st_tensor *tensors,
+                             size_t *n, struct hd_error *err)
 {
     const char *key;
     json_t *entry;
@@ -149,8 +146,8 @@ static int32_t parse_tensors(const char *file, json_t *root, uint64_t data_bytes
 }
 
 int32_t hd__ckpt_st_parse(const char *file, const char *header, size_t header_bytes, uint64_t data_bytes,
-                     void (*visit)(void *user, const struct hd__ckpt_st_tensor *tensor), void *user,
-                     struct hd_error *err)
+                          void (*visit)(void *user, const struct hd__ckpt_st_tensor *tensor), void *user,
+                          struct hd_error *err)
 {
     json_error_t why;
     size_t n = 0;
@@ -180,8 +177,7 @@ static int32_t read_at(int fd, const char *path, uint64_t at, void *out, uint64_
         if (n < 0 && errno == EINTR)
             continue;
         if (n < 0)
-            return hd_fail(err, HD_E_IO, "%s: reading at byte %lu: %s", path, (unsigned long)at,
-                           strerror(errno));
+            return hd_fail(err, HD_E_IO, "%s: reading at byte %lu: %s", path, (unsigned long)at, strerror(errno));
         if (!n)
             return hd_fail(err, HD_E_CORRUPT, "%s: ends at byte %lu, earlier than its header says", path,
                            (unsigned long)at);
@@ -236,8 +232,7 @@ static int32_t read_header(struct hd__ckpt_st *st, uint32_t file, const json_t *
     struct tensor_filter tensor_filter = {st, map, file};
     uint64_t length = 0;
     if (bytes < 8)
-        return hd_fail(err, HD_E_CORRUPT, "%s: %lu bytes are no safetensors file", f->path,
-                       (unsigned long)bytes);
+        return hd_fail(err, HD_E_CORRUPT, "%s: %lu bytes are no safetensors file", f->path, (unsigned long)bytes);
     int32_t rc = read_at(f->fd, f->path, 0, &length, 8, err);
     if (rc)
         return rc;
@@ -299,8 +294,7 @@ static int32_t load_map(struct hd__ckpt_st *st, const char *path, const json_t *
     {
         const char *name = json_string_value(entry);
         if (!name || !*name || strchr(name, '/') || name[0] == '.')
-            return hd_fail(err, HD_E_CORRUPT, "%s: tensor %s: not the name of a file in the same folder",
-                           path, tensor);
+            return hd_fail(err, HD_E_CORRUPT, "%s: tensor %s: not the name of a file in the same folder", path, tensor);
         if (has_file(st, name))
             continue;
         char *full = hd__format("%.*s%s", folder, path, name);
@@ -325,8 +319,7 @@ static int32_t add_index(struct hd__ckpt_st *st, const char *path, struct hd_err
         return rc;
     if (bytes > INDEX_MAX) {
         close(fd);
-        return hd_fail(err, HD_E_CORRUPT, "%s: %lu bytes are too many for an index", path,
-                       (unsigned long)bytes);
+        return hd_fail(err, HD_E_CORRUPT, "%s: %lu bytes are too many for an index", path, (unsigned long)bytes);
     }
     char *text = hd__alloc(bytes);
     rc = read_at(fd, path, 0, text, bytes, err);
@@ -352,8 +345,7 @@ static int32_t add_folder(struct hd__ckpt_st *st, const char *path, struct hd_er
         return add_index(st, index, err);
     if (!access(file, F_OK))
         return add_file(st, file, NULL, err);
-    return hd_fail(err, HD_E_NOTFOUND, "%s: holds neither model.safetensors nor model.safetensors.index.json",
-                   path);
+    return hd_fail(err, HD_E_NOTFOUND, "%s: holds neither model.safetensors nor model.safetensors.index.json", path);
 }
 
 int32_t hd__ckpt_st_open(const char *path, struct hd__ckpt_st **out, struct hd_error *err)
@@ -413,8 +405,8 @@ const char *hd__ckpt_st_file_name(const struct hd__ckpt_st *st, uint32_t file)
     return st->files.at[file].path;
 }
 
-int32_t hd__ckpt_st_read(const struct hd__ckpt_st *st, const struct hd__ckpt_st_tensor *t, uint64_t first, uint64_t bytes,
-                    void *out, struct hd_error *err)
+int32_t hd__ckpt_st_read(const struct hd__ckpt_st *st, const struct hd__ckpt_st_tensor *t, uint64_t first,
+                         uint64_t bytes, void *out, struct hd_error *err)
 {
     const struct st_file *f = &st->files.at[t->file];
     if (first > t->bytes || bytes > t->bytes - first)
@@ -424,7 +416,7 @@ int32_t hd__ckpt_st_read(const struct hd__ckpt_st *st, const struct hd__ckpt_st_
 }
 
 int32_t hd__ckpt_st_read_f32(const struct hd__ckpt_st *st, const struct hd__ckpt_st_tensor *t, uint64_t first,
-                        uint64_t count, float *out, struct hd_error *err)
+                             uint64_t count, float *out, struct hd_error *err)
 {
     char chunk[65536];
     uint64_t size = hd_dtype_size(t->dtype);

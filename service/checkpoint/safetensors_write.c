@@ -37,8 +37,8 @@ static int32_t add_item(json_t *header, struct hd__ckpt_st_item *item, uint64_t 
     item->offset = *at;
     item->bytes = bytes;
     *at += bad ? 0 : bytes;
-    json_t *entry = json_pack("{s:s, s:o, s:[I, I]}", "dtype", dtype ? dtype : "?", "shape", shape,
-                              "data_offsets", (json_int_t)item->offset, (json_int_t)*at);
+    json_t *entry = json_pack("{s:s, s:o, s:[I, I]}", "dtype", dtype ? dtype : "?", "shape", shape, "data_offsets",
+                              (json_int_t)item->offset, (json_int_t)*at);
     if (bad || json_object_set(header, item->name, entry)) {
         json_decref(entry);
         return hd_fail(err, HD_E_INVALID,
@@ -51,7 +51,7 @@ static int32_t add_item(json_t *header, struct hd__ckpt_st_item *item, uint64_t 
 }
 
 int32_t hd__ckpt_st_layout(struct hd__ckpt_st_item *items, uint32_t n, struct hd__text *head, uint64_t *file_bytes,
-                      struct hd_error *err)
+                           struct hd_error *err)
 {
     json_t *header = json_pack("{s:{s:s}}", "__metadata__", "format", "pt"); /* transformers asks for it */
     uint64_t at = 0;

@@ -15,9 +15,9 @@ struct saving {
     struct hd__ckpt_layout layout;
     struct hd__ckpt_byte_ranges ranges;
     struct hd_ckpt_tx *tx;
-    uint64_t *hashes; /* by block */
-    uint8_t *hash_known;   /* by block: its hash is known */
-    uint64_t *shared_blocks;   /* blocks that ranks share */
+    uint64_t *hashes;        /* by block */
+    uint8_t *hash_known;     /* by block: its hash is known */
+    uint64_t *shared_blocks; /* blocks that ranks share */
     uint64_t n_shared;
     uint64_t written; /* bytes, by this rank */
     char name[32];
@@ -69,14 +69,13 @@ static int32_t agree_on_status(const struct saving *s, int32_t rc, uint64_t *wri
 
 /* ---- writing: a block is assembled from its pieces and written in as few stretches as they make */
 
-static int32_t write_range(struct saving *s, uint32_t file, uint64_t begin, const char *block,
-                             uint64_t from, uint64_t to, struct hd_error *err)
+static int32_t write_range(struct saving *s, uint32_t file, uint64_t begin, const char *block, uint64_t from,
+                           uint64_t to, struct hd_error *err)
 {
     if (from == to)
         return HD_OK;
     __atomic_add_fetch(&s->written, to - from, __ATOMIC_RELAXED);
-    return s->store->ops->write(s->tx, s->layout.files[file].name, begin + from, block + from, to - from,
-                                err);
+    return s->store->ops->write(s->tx, s->layout.files[file].name, begin + from, block + from, to - from, err);
 }
 
 static int32_t write_block(void *user, uint64_t k, char *block, struct hd_error *err)
@@ -91,8 +90,7 @@ static int32_t write_block(void *user, uint64_t k, char *block, struct hd_error 
         uint64_t n = hd__ckpt_clip_to_block(range, begin, bytes, &at, &from);
         if (at != end || i == p->first_ref[k]) {
             if (at < end)
-                return hd_fail(err, HD_E_INTERNAL,
-                               "checkpoint: two runs of this rank overlap in %s at byte %lu",
+                return hd_fail(err, HD_E_INTERNAL, "checkpoint: two runs of this rank overlap in %s at byte %lu",
                                s->layout.files[file].name, (unsigned long)(begin + at));
             rc = write_range(s, file, begin, block, start, end, err);
             start = at;
@@ -221,8 +219,7 @@ static int32_t write_index(struct saving *s, struct hd_error *err)
 {
     char *text = hd__ckpt_index_text(s->save, &s->layout, s->hashes);
     if (!text)
-        return hd_fail(err, HD_E_INTERNAL,
-                       "checkpoint: the state cannot be written as JSON (NaN, or not UTF-8)");
+        return hd_fail(err, HD_E_INTERNAL, "checkpoint: the state cannot be written as JSON (NaN, or not UTF-8)");
     int32_t rc = s->store->ops->write(s->tx, HD__CKPT_INDEX, 0, text, strlen(text), err);
     free(text);
     return rc ? rc : s->store->ops->flush(s->tx, err);
@@ -265,15 +262,14 @@ static int32_t remove_old(const struct saving *s, struct hd_error *err)
     return rc;
 }
 
-int32_t hd__ckpt_save(const struct hd__ckpt_store *store, const struct hd__ckpt_save *save,
-                      struct hd_error *err)
+int32_t hd__ckpt_save(const struct hd__ckpt_store *store, const struct hd__ckpt_save *save, struct hd_error *err)
 {
     struct saving s = {.store = store, .save = save};
     hd__ckpt_step_name(save->step, s.name);
     int32_t rc = hd__ckpt_layout_make(save->tensors, save->n_tensors, store->file_bytes, &s.layout, err);
     if (!rc)
         rc = hd__ckpt_byte_ranges_make(&s.layout, save->tensors, save->n_tensors, save->runs, save->n_runs,
-                                  is_leader(&s), &s.ranges, err);
+                                       is_leader(&s), &s.ranges, err);
     s.hashes = hd__alloc(s.layout.n_blocks * sizeof *s.hashes);
     s.hash_known = hd__alloc(s.layout.n_blocks);
     rc = phase_begin(&s, rc, err);

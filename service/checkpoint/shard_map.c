@@ -36,8 +36,9 @@ static int64_t to_global(const struct param_shape *s, int64_t i, int64_t *contig
     return global;
 }
 
-int32_t hd__ckpt_visit_shard_runs(const struct hd_program *p, const struct hd__flat *flat, hd_tensor tensor, const int32_t coord[HD_AXIS_COUNT],
-                   int32_t (*visit)(void *user, const struct hd__ckpt_shard_run *run), void *user)
+int32_t hd__ckpt_visit_shard_runs(const struct hd_program *p, const struct hd__flat *flat, hd_tensor tensor,
+                                  const int32_t coord[HD_AXIS_COUNT],
+                                  int32_t (*visit)(void *user, const struct hd__ckpt_shard_run *run), void *user)
 {
     const struct hd__tensor *t = hd__tensor_const(p, tensor);
     int64_t first = hd__global_start(p, t, 0, coord), end = first + hd__local_extent(p, t, 0);
@@ -59,10 +60,11 @@ int32_t hd__ckpt_visit_shard_runs(const struct hd_program *p, const struct hd__f
 }
 
 int hd__ckpt_owns_shard(const struct hd_program *p, const struct hd__flat *flat, uint32_t param, hd_tensor tensor,
-                    const int32_t coord[HD_AXIS_COUNT])
+                        const int32_t coord[HD_AXIS_COUNT])
 {
     const struct hd__tensor *t = hd__tensor_const(p, p->params.at[param].tensor);
-    uint32_t held = hd__shard_mask(hd__tensor_const(p, tensor)->placement.shard[0]) | hd__local_axes_of(p, tensor), replicated;
+    uint32_t held = hd__shard_mask(hd__tensor_const(p, tensor)->placement.shard[0]) | hd__local_axes_of(p, tensor),
+             replicated;
     for (int32_t d = 0; d < t->ndim; d++)
         held |= hd__shard_mask(t->placement.shard[d]);
     replicated = hd__mesh_live(&p->mesh) & ~held;

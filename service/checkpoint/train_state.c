@@ -20,7 +20,9 @@ static int32_t add_run(void *user, const struct hd__ckpt_shard_run *shard)
 {
     struct collector *c = user;
     int64_t item = (int64_t)hd_dtype_size(hd__tensor_const(c->p, c->tensor)->dtype);
-    struct hd__ckpt_run run = {.tensor = c->base + shard->param, .first = shard->first, .count = shard->count,
+    struct hd__ckpt_run run = {.tensor = c->base + shard->param,
+                               .first = shard->first,
+                               .count = shard->count,
                                .data = c->data + shard->offset * item};
     if (!c->owned || hd__ckpt_owns_shard(c->p, c->flat, shard->param, c->tensor, c->coord))
         hd__push(&c->state->runs, run);
@@ -28,7 +30,8 @@ static int32_t add_run(void *user, const struct hd__ckpt_shard_run *shard)
 }
 
 /* Every parameter, in one more group; returns the index of the first. */
-static uint32_t add_group(struct hd__ckpt_train_state *state, const struct hd_program *p, const char *group, uint32_t dtype)
+static uint32_t add_group(struct hd__ckpt_train_state *state, const struct hd_program *p, const char *group,
+                          uint32_t dtype)
 {
     uint32_t base = state->tensors.count;
     for (uint32_t i = 0; i < p->params.count; i++) {
@@ -51,7 +54,8 @@ static void collect_flat(struct collector *c, const struct hd__flat *flat, hd_te
 }
 
 /* What the optimizer works on: of every replica where ranks are apart. Its weights are the model where they are not. */
-static void collect_training(struct collector *c, const char *const *state_names, int64_t replica, int64_t replicas, void *arena)
+static void collect_training(struct collector *c, const char *const *state_names, int64_t replica, int64_t replicas,
+                             void *arena)
 {
     struct hd_program *p = c->p;
     const char *prefix = "";
@@ -66,7 +70,8 @@ static void collect_training(struct collector *c, const char *const *state_names
             for (uint32_t f = 0; f < p->flats.count; f++)
                 collect_flat(c, &p->flats.at[f], p->flats.at[f].master, base, arena);
         for (uint32_t s = 0; s < n_states; s++) {
-            base = add_group(c->state, p, hd__arena_format(&c->state->arena, "%soptim-%s", prefix, state_names[s]), p->precision.optimizer);
+            base = add_group(c->state, p, hd__arena_format(&c->state->arena, "%soptim-%s", prefix, state_names[s]),
+                             p->precision.optimizer);
             mine = r == replica && !s ? base : mine;
         }
     }
@@ -90,8 +95,9 @@ static void collect_strategy_state(struct collector *c, void *arena)
     }
 }
 
-void hd__ckpt_collect_train_state(struct hd__ckpt_train_state *state, struct hd_program *p, const int32_t coord[HD_AXIS_COUNT], void *arena,
-                       const char *const *state_names, int owned, const char *weights)
+void hd__ckpt_collect_train_state(struct hd__ckpt_train_state *state, struct hd_program *p,
+                                  const int32_t coord[HD_AXIS_COUNT], void *arena, const char *const *state_names,
+                                  int owned, const char *weights)
 {
     struct collector c = {.state = state, .p = p, .coord = coord, .owned = owned};
     int64_t replica = 0;
@@ -120,7 +126,7 @@ static int is_strategy_state(const struct hd_program *p, hd_tensor t)
 }
 
 void hd__ckpt_collect_rank_state(struct hd__ckpt_train_state *state, struct hd_program *const *stages, int32_t n_stages,
-                             const int32_t coord[HD_AXIS_COUNT], void *arena)
+                                 const int32_t coord[HD_AXIS_COUNT], void *arena)
 {
     for (int32_t s = 0; s < n_stages; s++) {
         struct hd_program *p = stages[s];

@@ -19,13 +19,14 @@ struct hd__ckpt_train_state {
 
 /* `owned`: only runs that this rank stores (others hold copies); 0: all that it needs. `weights`: nothing but the weights of
  * this group, "model" or "strategy-NAME", for where the model is used; NULL: all. */
-void hd__ckpt_collect_train_state(struct hd__ckpt_train_state *state, struct hd_program *p, const int32_t coord[HD_AXIS_COUNT], void *arena,
-                       const char *const *state_names, int owned, const char *weights);
+void hd__ckpt_collect_train_state(struct hd__ckpt_train_state *state, struct hd_program *p,
+                                  const int32_t coord[HD_AXIS_COUNT], void *arena, const char *const *state_names,
+                                  int owned, const char *weights);
 /* What a rank alone has: a strategy's tensors that begin as zeros, unless it keeps them as state over a flat. Group
  * "strategy-ranks", one tensor for each of every stage's, with a row a rank of the stage: of use on the same mesh only. The
  * list is the same on all ranks, the run is this rank's row. */
 void hd__ckpt_collect_rank_state(struct hd__ckpt_train_state *state, struct hd_program *const *stages, int32_t n_stages,
-                             const int32_t coord[HD_AXIS_COUNT], void *arena);
+                                 const int32_t coord[HD_AXIS_COUNT], void *arena);
 void hd__ckpt_train_state_free(struct hd__ckpt_train_state *state);
 
 #endif

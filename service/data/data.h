@@ -73,8 +73,8 @@ uint64_t hd__data_tokens(const struct hd__data *data);
 
 /* Positions [s_first, s_first + s_count) of sequence `number` of the endless stream. Thread-safe.
  * HD_E_INVALID names file and position of a token that is outside the vocabulary. */
-int32_t hd__data_read(const struct hd__data *data, uint64_t number, int32_t *ids, int32_t *labels,
-                      int64_t s_first, int64_t s_count, struct hd_error *err);
+int32_t hd__data_read(const struct hd__data *data, uint64_t number, int32_t *ids, int32_t *labels, int64_t s_first,
+                      int64_t s_count, struct hd_error *err);
 
 /* Item i of a permutation of 0 .. n-1 that `key` chooses; no memory. i < n. */
 uint64_t hd__data_permute(uint64_t i, uint64_t n, uint64_t key);
@@ -91,14 +91,14 @@ struct hd__data_token_file {
 
 /* Opens, maps and checks one file. `file` is written only on success. */
 int32_t hd__data_token_file_open(const char *path, uint32_t format, uint32_t token_bytes,
-                            struct hd__data_token_file *file, struct hd_error *err);
+                                 struct hd__data_token_file *file, struct hd_error *err);
 void hd__data_token_file_close(struct hd__data_token_file *file);
 /* Tokens [first, first + count) into out; ids outside 0 .. vocab-1 are refused. */
 int32_t hd__data_token_file_read(const struct hd__data_token_file *file, uint64_t first, uint64_t count, int64_t vocab,
-                            int32_t *out, struct hd_error *err);
+                                 int32_t *out, struct hd_error *err);
 /* The same refusal, without reading. */
 int32_t hd__data_token_file_scan(const struct hd__data_token_file *file, uint64_t first, uint64_t count, int64_t vocab,
-                            struct hd_error *err);
+                                 struct hd_error *err);
 
 /* ---- reading ahead: a thread keeps the next requests ready, so that reading is off the critical path.
  * A request is `rows` sequences; `number` says which one row j of request r is. */
@@ -112,18 +112,18 @@ struct hd__data_prefetch_config {
     void *user;
     uint64_t first; /* the first request */
     uint32_t rows;
-    uint32_t depth; /* requests kept ready; 0 means 2 */
+    uint32_t depth;                  /* requests kept ready; 0 means 2 */
     struct hd__data_range ranges[2]; /* positions of each sequence, one run after the other; the second may be empty */
 };
 
 struct hd__data_prefetch;
 /* Starts a thread that reads ahead. Caller stops it; on failure there is nothing to stop. */
 int32_t hd__data_prefetch_start(const struct hd__data_prefetch_config *config, struct hd__data_prefetch **prefetch,
-                           struct hd_error *err);
+                                struct hd_error *err);
 /* The next request, [rows][s_count] each; valid until the next call of next or stop. An error in reading is
  * returned here, by the call whose request it was, and by all later ones. */
 int32_t hd__data_prefetch_next(struct hd__data_prefetch *prefetch, const int32_t **ids, const int32_t **labels,
-                          struct hd_error *err);
+                               struct hd_error *err);
 void hd__data_prefetch_stop(struct hd__data_prefetch *prefetch); /* NULL is fine */
 
 #endif

@@ -37,8 +37,8 @@ static int32_t read_request(const struct hd__data_prefetch *p, uint64_t request,
     for (uint32_t j = 0; j < c->rows && !rc; j++)
         for (uint32_t run = 0; run < 2 && c->ranges[run].count && !rc; run++) {
             int64_t at = j * row_length(c) + (run ? c->ranges[0].count : 0);
-            rc = hd__data_read(c->data, c->number(c->user, c->first + request, j), ids + at, labels + at, c->ranges[run].first,
-                               c->ranges[run].count, err);
+            rc = hd__data_read(c->data, c->number(c->user, c->first + request, j), ids + at, labels + at,
+                               c->ranges[run].first, c->ranges[run].count, err);
         }
     return rc;
 }
@@ -70,7 +70,7 @@ static void *prefetch_thread(void *user)
 }
 
 int32_t hd__data_prefetch_start(const struct hd__data_prefetch_config *config, struct hd__data_prefetch **prefetch,
-                           struct hd_error *err)
+                                struct hd_error *err)
 {
     struct hd__data_prefetch *p = hd__alloc(sizeof *p);
     p->config = *config;
@@ -91,7 +91,7 @@ int32_t hd__data_prefetch_start(const struct hd__data_prefetch_config *config, s
 }
 
 int32_t hd__data_prefetch_next(struct hd__data_prefetch *p, const int32_t **ids, const int32_t **labels,
-                          struct hd_error *err)
+                               struct hd_error *err)
 {
     int32_t rc = HD_OK;
     pthread_mutex_lock(&p->lock);

@@ -11,7 +11,7 @@
 /* A stream of tokens: consecutive files, of which [first, first + tokens) is read. */
 struct token_stream {
     struct hd__data_token_file *files; /* into hd__data.files */
-    uint64_t *start;              /* start[k]: tokens before file k; start[n_files]: all of them */
+    uint64_t *start;                   /* start[k]: tokens before file k; start[n_files]: all of them */
     uint32_t n_files;
     uint32_t slots; /* in a round of a mix */
     uint64_t first, tokens, sequences;
@@ -92,8 +92,8 @@ static int32_t apportion_slots(struct hd__data *d, const struct hd__data_config 
     }
     for (uint32_t k = 0; k < d->n_streams && !rc; k++)
         if (!d->streams[k].slots)
-            rc = hd_fail(err, HD_E_INVALID, "%s: weight %g is less than 1/%d of all weights (%g)",
-                         c->sources[k].path, c->sources[k].weight, HD__DATA_MIX_SLOTS, sum);
+            rc = hd_fail(err, HD_E_INVALID, "%s: weight %g is less than 1/%d of all weights (%g)", c->sources[k].path,
+                         c->sources[k].weight, HD__DATA_MIX_SLOTS, sum);
     free(rest);
     return rc;
 }
@@ -126,13 +126,12 @@ static int32_t check_config(const struct hd__data_config *c, struct hd_error *er
     if (!c->n_sources)
         return hd_fail(err, HD_E_INVALID, "data: no files were named");
     if (c->seq_len < 1 || c->vocab < 1 || c->vocab > INT32_MAX)
-        return hd_fail(err, HD_E_INVALID, "data: seq_len %ld and vocab %ld: both must be at least 1",
-                       (long)c->seq_len, (long)c->vocab);
+        return hd_fail(err, HD_E_INVALID, "data: seq_len %ld and vocab %ld: both must be at least 1", (long)c->seq_len,
+                       (long)c->vocab);
     if (!(c->val_fraction >= 0 && c->val_fraction < 1))
         return hd_fail(err, HD_E_INVALID, "data: val_fraction %g is outside 0 <= v < 1", c->val_fraction);
     if (c->token_bytes != 0 && c->token_bytes != 2 && c->token_bytes != 4)
-        return hd_fail(err, HD_E_INVALID, "data: tokens of %u bytes; uint16 and uint32 are known",
-                       c->token_bytes);
+        return hd_fail(err, HD_E_INVALID, "data: tokens of %u bytes; uint16 and uint32 are known", c->token_bytes);
     for (uint32_t k = 0; c->mix && k < c->n_sources; k++)
         if (!(c->sources[k].weight > 0) || isinf(c->sources[k].weight))
             return hd_fail(err, HD_E_INVALID, "%s: weight %g; weights are above 0", c->sources[k].path,
@@ -174,8 +173,8 @@ static int32_t set_stream_range(const struct hd__data_config *c, struct token_st
                        "%ld",
                        s->files[0].path, s->n_files > 1 ? " and the rest" : "",
                        c->held_out ? "the held-out part of " : "", (unsigned long)s->tokens,
-                       c->val_fraction > 0 && !c->held_out ? " (without the held-out part)" : "",
-                       (long)c->seq_len, (long)c->seq_len + 1);
+                       c->val_fraction > 0 && !c->held_out ? " (without the held-out part)" : "", (long)c->seq_len,
+                       (long)c->seq_len + 1);
     s->sequences = (s->tokens - 1) / length;
     return HD_OK;
 }
@@ -300,8 +299,8 @@ static const struct token_stream *locate_sequence(const struct hd__data *d, uint
     return s;
 }
 
-int32_t hd__data_read(const struct hd__data *d, uint64_t number, int32_t *ids, int32_t *labels,
-                      int64_t s_first, int64_t s_count, struct hd_error *err)
+int32_t hd__data_read(const struct hd__data *d, uint64_t number, int32_t *ids, int32_t *labels, int64_t s_first,
+                      int64_t s_count, struct hd_error *err)
 {
     uint64_t nth, i, at;
     const struct token_stream *s = locate_sequence(d, number, &nth);

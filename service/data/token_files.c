@@ -113,8 +113,8 @@ static int32_t open_llmc(struct hd__data_token_file *f, uint32_t token_bytes, st
         return hd_fail(err, HD_E_CORRUPT, "%s: magic number %lu is not llm.c's 20240520 or 20240801", f->path,
                        (unsigned long)magic);
     if (version != 1 && version != 7)
-        return hd_fail(err, HD_E_UNSUPPORTED, "%s: llm.c version %lu; known are 1 (uint16) and 7 (uint32)",
-                       f->path, (unsigned long)version);
+        return hd_fail(err, HD_E_UNSUPPORTED, "%s: llm.c version %lu; known are 1 (uint16) and 7 (uint32)", f->path,
+                       (unsigned long)version);
     int32_t rc = set_tokens(f, LLMC_HEADER, version == 7 ? HD__DATA_TOKEN_U32 : HD__DATA_TOKEN_U16, err);
     if (!rc && f->count != count)
         return hd_fail(err, HD_E_CORRUPT, "%s: the header promises %lu tokens, the file has %lu", f->path,
@@ -165,8 +165,7 @@ static int32_t npy_dict(struct hd__data_token_file *f, const char *header, uint3
     errno = 0;
     *count = shape[0] == '(' && shape[1] >= '0' && shape[1] <= '9' ? strtoull(shape + 1, &end, 10) : 0;
     if (shape[0] != '(' || shape[1] < '0' || shape[1] > '9' || errno || strncmp(end, ",)", 2))
-        return hd_fail(err, HD_E_UNSUPPORTED, "%s: npy shape %.24s; a token array has one dimension", f->path,
-                       shape);
+        return hd_fail(err, HD_E_UNSUPPORTED, "%s: npy shape %.24s; a token array has one dimension", f->path, shape);
     return HD_OK;
 }
 
@@ -200,16 +199,15 @@ static int32_t open_npy(struct hd__data_token_file *f, uint32_t token_bytes, str
  * asked to. */
 enum { IDX_HEADER = 9 + 8 + 1 + 8 + 8 };
 
-static int32_t megatron_documents(const char *idx, const uint8_t *p, uint64_t n, uint64_t size,
-                                  uint64_t tokens, struct hd_error *err)
+static int32_t megatron_documents(const char *idx, const uint8_t *p, uint64_t n, uint64_t size, uint64_t tokens,
+                                  struct hd_error *err)
 {
     const uint8_t *lengths = p, *pointers = p + n * 4;
     uint64_t at = 0;
     for (uint64_t i = 0; i < n; i++) {
         int32_t length = (int32_t)read_le(lengths + i * 4, 4);
         if (length < 0 || read_le(pointers + i * 8, 8) != at * size)
-            return hd_fail(err, HD_E_CORRUPT, "%s: sequence %lu does not follow the one before", idx,
-                           (unsigned long)i);
+            return hd_fail(err, HD_E_CORRUPT, "%s: sequence %lu does not follow the one before", idx, (unsigned long)i);
         at += (uint64_t)length;
     }
     if (at != tokens)
@@ -225,19 +223,17 @@ static int32_t megatron_index(struct hd__data_token_file *f, const char *idx, co
     if (bytes < IDX_HEADER || memcmp(p, "MMIDIDX\0\0", 9))
         return hd_fail(err, HD_E_CORRUPT, "%s: does not begin with MMIDIDX", idx);
     if (read_le(p + 9, 8) != 1)
-        return hd_fail(err, HD_E_UNSUPPORTED, "%s: version %lu; known is 1", idx,
-                       (unsigned long)read_le(p + 9, 8));
+        return hd_fail(err, HD_E_UNSUPPORTED, "%s: version %lu; known is 1", idx, (unsigned long)read_le(p + 9, 8));
     while (type < HD__COUNT(token_types) && (!p[17] || token_types[type].megatron != p[17]))
         type++;
     if (type == HD__COUNT(token_types))
         return hd_fail(err, HD_E_UNSUPPORTED, "%s: dtype code %u is none of whole numbers", idx, p[17]);
     uint64_t sequences = read_le(p + 18, 8), documents = read_le(p + 26, 8), rest = bytes - IDX_HEADER;
     if (sequences > rest / 12 || documents > (rest - sequences * 12) / 8)
-        return hd_fail(err, HD_E_CORRUPT, "%s: %lu sequences and %lu documents do not fit into %lu bytes",
-                       idx, (unsigned long)sequences, (unsigned long)documents, (unsigned long)bytes);
+        return hd_fail(err, HD_E_CORRUPT, "%s: %lu sequences and %lu documents do not fit into %lu bytes", idx,
+                       (unsigned long)sequences, (unsigned long)documents, (unsigned long)bytes);
     int32_t rc = set_tokens(f, 0, type, err);
-    return rc ? rc
-              : megatron_documents(idx, p + IDX_HEADER, sequences, token_types[type].bytes, f->count, err);
+    return rc ? rc : megatron_documents(idx, p + IDX_HEADER, sequences, token_types[type].bytes, f->count, err);
 }
 
 static char *idx_path(const char *path)
@@ -284,7 +280,7 @@ static uint32_t guess_format(const struct hd__data_token_file *f)
 }
 
 int32_t hd__data_token_file_open(const char *path, uint32_t format, uint32_t token_bytes,
-                            struct hd__data_token_file *file, struct hd_error *err)
+                                 struct hd__data_token_file *file, struct hd_error *err)
 {
     static int32_t (*const opener[])(struct hd__data_token_file *, uint32_t, struct hd_error *) = {
         [HD__DATA_BYTES] = open_bytes,       [HD__DATA_LLMC] = open_llmc, [HD__DATA_NANOGPT] = open_nanogpt,
@@ -346,8 +342,7 @@ static int64_t token_at(const struct hd__data_token_file *f, uint64_t at)
     }
 }
 
-static int32_t fail_bad_token(const struct hd__data_token_file *f, uint64_t at, int64_t vocab,
-                              struct hd_error *err)
+static int32_t fail_bad_token(const struct hd__data_token_file *f, uint64_t at, int64_t vocab, struct hd_error *err)
 {
     int64_t t;
     while (t = token_at(f, at), t >= 0 && t < vocab)
@@ -357,12 +352,12 @@ static int32_t fail_bad_token(const struct hd__data_token_file *f, uint64_t at, 
 }
 
 int32_t hd__data_token_file_read(const struct hd__data_token_file *f, uint64_t first, uint64_t count, int64_t vocab,
-                            int32_t *out, struct hd_error *err)
+                                 int32_t *out, struct hd_error *err)
 {
     int bad = 0;
     if (first > f->count || count > f->count - first)
-        return hd_fail(err, HD_E_INVALID, "%s: tokens %lu to %lu of %lu were asked for", f->path,
-                       (unsigned long)first, (unsigned long)(first + count), (unsigned long)f->count);
+        return hd_fail(err, HD_E_INVALID, "%s: tokens %lu to %lu of %lu were asked for", f->path, (unsigned long)first,
+                       (unsigned long)(first + count), (unsigned long)f->count);
     switch (f->type) {
         HD__DATA_TOKEN_TYPES(READ_TOKENS)
     default:
@@ -376,13 +371,13 @@ int32_t hd__data_token_file_read(const struct hd__data_token_file *f, uint64_t f
 
 enum { SCAN_BLOCK = 2048 };
 
-#define SCAN_TOKENS(type)                                                     \
-    {                                                                         \
-        type block[SCAN_BLOCK] = {0}, most = 0;                               \
-        memcpy(block, from, count * sizeof(type));                            \
-        for (int i = 0; i < SCAN_BLOCK; i++)                                  \
-            most = block[i] > most ? block[i] : most;                         \
-        return most;                                                          \
+#define SCAN_TOKENS(type)                             \
+    {                                                 \
+        type block[SCAN_BLOCK] = {0}, most = 0;       \
+        memcpy(block, from, count * sizeof(type));    \
+        for (int i = 0; i < SCAN_BLOCK; i++)          \
+            most = block[i] > most ? block[i] : most; \
+        return most;                                  \
     }
 
 static uint64_t block_max(const uint8_t *from, uint64_t count, uint32_t bytes)
@@ -407,7 +402,7 @@ static uint64_t type_limit(uint32_t type)
 }
 
 int32_t hd__data_token_file_scan(const struct hd__data_token_file *f, uint64_t first, uint64_t count, int64_t vocab,
-                            struct hd_error *err)
+                                 struct hd_error *err)
 {
     uint32_t size = token_types[f->type].bytes;
     uint64_t most = HD__MIN(type_limit(f->type), (uint64_t)vocab - 1), end;

@@ -16,8 +16,13 @@ static const struct launcher {
     const char *name, *rank, *size, *local_rank, *local_size, *id[2], *key;
 } launchers[] = {
     {"the launcher", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", {NULL, NULL}, NULL},
-    {"mpirun", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE",
-     {"PMIX_NAMESPACE", NULL}, "OMPI_MCA_orte_precondition_transports"},
+    {"mpirun",
+     "OMPI_COMM_WORLD_RANK",
+     "OMPI_COMM_WORLD_SIZE",
+     "OMPI_COMM_WORLD_LOCAL_RANK",
+     "OMPI_COMM_WORLD_LOCAL_SIZE",
+     {"PMIX_NAMESPACE", NULL},
+     "OMPI_MCA_orte_precondition_transports"},
     {"mpiexec", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS", {"I_MPI_HYDRA_UUID", NULL}, NULL},
     {"srun", "SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", NULL, {"SLURM_JOB_ID", "SLURM_STEP_ID"}, NULL},
 };
@@ -40,10 +45,12 @@ static int32_t check_env_numbers(struct hd_error *err)
     int32_t value;
     for (size_t i = 0; i < HD__COUNT(names); i++)
         if (getenv(names[i]) && !env_int(names[i], &value))
-            return hd_fail(err, HD_E_INVALID, "the environment says %s='%s': not a whole number; unset it to train without a launcher",
+            return hd_fail(err, HD_E_INVALID,
+                           "the environment says %s='%s': not a whole number; unset it to train without a launcher",
                            names[i], getenv(names[i]));
     if (!getenv("RANK") != !getenv("WORLD_SIZE"))
-        return hd_fail(err, HD_E_INVALID, "the environment has %s, but not %s: a launcher sets both; unset it to train without one",
+        return hd_fail(err, HD_E_INVALID,
+                       "the environment has %s, but not %s: a launcher sets both; unset it to train without one",
                        getenv("RANK") ? "RANK" : "WORLD_SIZE", getenv("RANK") ? "WORLD_SIZE" : "RANK");
     return HD_OK;
 }
@@ -111,7 +118,8 @@ static int is_loopback(const char *host)
 static int32_t environment_secret(const struct launcher *l, struct hd__launch_env *env, struct hd_error *err)
 {
     const char *given = getenv("HEDDLE_SECRET"), *key = l->key ? getenv(l->key) : NULL;
-    const char *common[] = {getenv("MASTER_PORT"), getenv("TORCHELASTIC_RUN_ID"), l->id[0] ? getenv(l->id[0]) : NULL, l->id[1] ? getenv(l->id[1]) : NULL, key};
+    const char *common[] = {getenv("MASTER_PORT"), getenv("TORCHELASTIC_RUN_ID"), l->id[0] ? getenv(l->id[0]) : NULL,
+                            l->id[1] ? getenv(l->id[1]) : NULL, key};
     struct hd__text text = {0};
     uint64_t half[2];
     if (given && hd__store_secret_parse(given, env->store.secret))
@@ -119,8 +127,11 @@ static int32_t environment_secret(const struct launcher *l, struct hd__launch_en
     if (given)
         return hd_fail(err, HD_E_INVALID, "HEDDLE_SECRET is not 32 hexadecimal digits");
     if (err && !key && env->rank == 0 && !is_loopback(env->store.host))
-        hd__log(HD_LOG_WARN, NULL, "HEDDLE_SECRET is not set: the job's secret follows from MASTER_PORT and the number that %s gave the job, which "
-                "others may know; give all ranks the same 32 hexadecimal digits where others reach %s", l->name, env->store.host);
+        hd__log(HD_LOG_WARN, NULL,
+                "HEDDLE_SECRET is not set: the job's secret follows from MASTER_PORT and the number that %s gave the "
+                "job, which "
+                "others may know; give all ranks the same 32 hexadecimal digits where others reach %s",
+                l->name, env->store.host);
     hd__text_add(&text, "%u", (unsigned)getuid());
     for (size_t i = 0; i < HD__COUNT(common); i++)
         hd__text_add(&text, "/%s", common[i] ? common[i] : "");
@@ -135,11 +146,14 @@ static int32_t set_discovery_id(const struct launcher *l, struct hd__launch_env 
 {
     const char *id = l->id[0] ? getenv(l->id[0]) : NULL, *more = l->id[1] ? getenv(l->id[1]) : "";
     if (env->local_size < env->size)
-        return hd_fail(err, HD_E_INVALID, "%s started %d ranks, %d of them on this machine, and MASTER_ADDR and MASTER_PORT are not set: "
-                       "set them to the name of rank 0's machine and to a free port there (1 to 65534), the same for all", l->name,
-                       env->size, env->local_size);
+        return hd_fail(
+            err, HD_E_INVALID,
+            "%s started %d ranks, %d of them on this machine, and MASTER_ADDR and MASTER_PORT are not set: "
+            "set them to the name of rank 0's machine and to a free port there (1 to 65534), the same for all",
+            l->name, env->size, env->local_size);
     if (!id || !more)
-        return hd_fail(err, HD_E_INVALID, "%s set %s and %s, but not MASTER_ADDR and MASTER_PORT (1 to 65534)", l->name, l->rank, l->size);
+        return hd_fail(err, HD_E_INVALID, "%s set %s and %s, but not MASTER_ADDR and MASTER_PORT (1 to 65534)", l->name,
+                       l->rank, l->size);
     snprintf(env->discovery_id, sizeof env->discovery_id, "%s%s%s", id, *more ? "." : "", more);
     return HD_OK;
 }
@@ -172,7 +186,8 @@ static int32_t find_rendezvous(const struct launcher *l, struct hd__launch_env *
     if (!address && !getenv("MASTER_PORT"))
         return set_discovery_id(l, env, err);
     if (!address || !*address || !env_int("MASTER_PORT", &port) || port < 1 || port > 65534)
-        return hd_fail(err, HD_E_INVALID, "%s set %s and %s, but not MASTER_ADDR and MASTER_PORT (1 to 65534)", l->name, l->rank, l->size);
+        return hd_fail(err, HD_E_INVALID, "%s set %s and %s, but not MASTER_ADDR and MASTER_PORT (1 to 65534)", l->name,
+                       l->rank, l->size);
     if (agent && !strcmp(agent, "True"))
         port++; /* torchrun's own store listens at MASTER_PORT */
     env->store.host = address;
@@ -185,13 +200,17 @@ static void warn_of_loopback(const struct hd__launch_env *env)
 {
     struct addrinfo hints = {.ai_family = AF_INET, .ai_socktype = SOCK_STREAM}, *list;
     uint32_t at;
-    if (env->rank || *env->discovery_id || env->launched_by_heddle || env->local_size >= env->size || getaddrinfo(env->store.host, NULL, &hints, &list))
+    if (env->rank || *env->discovery_id || env->launched_by_heddle || env->local_size >= env->size ||
+        getaddrinfo(env->store.host, NULL, &hints, &list))
         return;
     at = ntohl(((const struct sockaddr_in *)(const void *)list->ai_addr)->sin_addr.s_addr);
     freeaddrinfo(list);
     if (at >> 24 == 127)
-        hd__log(HD_LOG_WARN, NULL, "MASTER_ADDR=%s is %u.%u.%u.%u on its own machine, where ranks of other machines cannot reach it: give it "
-                "an address of the network, or mend /etc/hosts", env->store.host, at >> 24, at >> 16 & 255, at >> 8 & 255, at & 255);
+        hd__log(
+            HD_LOG_WARN, NULL,
+            "MASTER_ADDR=%s is %u.%u.%u.%u on its own machine, where ranks of other machines cannot reach it: give it "
+            "an address of the network, or mend /etc/hosts",
+            env->store.host, at >> 24, at >> 16 & 255, at >> 8 & 255, at & 255);
 }
 
 int32_t hd__launch_detect(struct hd__launch_env *env, int *found, struct hd_error *err)
@@ -203,24 +222,30 @@ int32_t hd__launch_detect(struct hd__launch_env *env, int *found, struct hd_erro
         return HD_E_INVALID;
     l = find_launcher(env);
     if (!l && getenv("PMIX_RANK"))
-        return hd_fail(err, HD_E_INVALID, "the environment has PMIX_RANK, but not how many ranks there are: set RANK and WORLD_SIZE, or "
+        return hd_fail(err, HD_E_INVALID,
+                       "the environment has PMIX_RANK, but not how many ranks there are: set RANK and WORLD_SIZE, or "
                        "unset it to train without a launcher");
     if (!l || (l != launchers && env->size == 1)) /* alone under srun or mpirun: nothing was launched */
         return HD_OK;
     *found = 1;
     detect_local_ranks(l, env);
     if (env->rank >= env->size)
-        return hd_fail(err, HD_E_INVALID, "the launcher set rank %d of %d: %s must be below %s", env->rank, env->size, l->rank, l->size);
+        return hd_fail(err, HD_E_INVALID, "the launcher set rank %d of %d: %s must be below %s", env->rank, env->size,
+                       l->rank, l->size);
     return find_rendezvous(l, env, err);
 }
 
 /* ---- meeting */
 
-static int32_t open_server(const struct hd__launch_env *env, struct hd__store_options *options, struct hd__server **server,
-                           double deadline, struct hd_error *err)
+static int32_t open_server(const struct hd__launch_env *env, struct hd__store_options *options,
+                           struct hd__server **server, double deadline, struct hd_error *err)
 {
-    struct hd__server_options o = {.address = options->host, .port = options->port, .size = env->size, .rank = 0,
-                                   .dead_after = options->dead_after, .on_dumps = env->reporter ? env->reporter->on_dumps : NULL,
+    struct hd__server_options o = {.address = options->host,
+                                   .port = options->port,
+                                   .size = env->size,
+                                   .rank = 0,
+                                   .dead_after = options->dead_after,
+                                   .on_dumps = env->reporter ? env->reporter->on_dumps : NULL,
                                    .user = (void *)env->reporter};
     int32_t rc;
     hd__launch_set_timeouts(&o, env->reporter);

@@ -50,10 +50,14 @@ static void *watch_call(void *user)
     return NULL;
 }
 
-void hd__launch_exit_watchdog_start(struct hd__launch_exit_watchdog *w, struct hd_store *store, struct hd__server *server, int closing)
+void hd__launch_exit_watchdog_start(struct hd__launch_exit_watchdog *w, struct hd_store *store,
+                                    struct hd__server *server, int closing)
 {
-    *w = (struct hd__launch_exit_watchdog){.store = store, .server = server, .closing = closing, .phase = closing ? "closing" : "opening",
-                              .lock = PTHREAD_MUTEX_INITIALIZER};
+    *w = (struct hd__launch_exit_watchdog){.store = store,
+                                           .server = server,
+                                           .closing = closing,
+                                           .phase = closing ? "closing" : "opening",
+                                           .lock = PTHREAD_MUTEX_INITIALIZER};
     if (!store)
         return;
     hd__cond_init(&w->changed);

@@ -125,7 +125,8 @@ static void supervise(const struct hd_comm_launcher *l, const char **argv, pid_t
 
 /* ---- in the caller */
 
-int32_t hd__launch_external_start(const struct hd_comm_launcher *l, int32_t n, const char *const *words, pid_t *pid, struct hd_error *err)
+int32_t hd__launch_external_start(const struct hd_comm_launcher *l, int32_t n, const char *const *words, pid_t *pid,
+                                  struct hd_error *err)
 {
     char number[16];
     int error_pipe[2], problem = 0;
@@ -141,8 +142,9 @@ int32_t hd__launch_external_start(const struct hd_comm_launcher *l, int32_t n, c
         supervise(l, argv, parent, error_pipe[1]);
     close(error_pipe[1]);
     if (*pid < 0 || read(error_pipe[0], &problem, sizeof problem) == sizeof problem)
-        hd_fail(err, HD_E_NOTFOUND, "%s, which starts the ranks of this transport: %s%s%s", argv[0], strerror(*pid < 0 ? errno : problem),
-                problem == ENOENT && source ? "; it comes with " : "", problem == ENOENT && source ? source : "");
+        hd_fail(err, HD_E_NOTFOUND, "%s, which starts the ranks of this transport: %s%s%s", argv[0],
+                strerror(*pid < 0 ? errno : problem), problem == ENOENT && source ? "; it comes with " : "",
+                problem == ENOENT && source ? source : "");
     close(error_pipe[0]);
     free(argv);
     return *pid < 0 || problem ? HD_E_NOTFOUND : HD_OK;

@@ -11,8 +11,8 @@
  * caller's, with what the launcher asks for. *pid is a process that starts the command and ends with its exit code; both have
  * a process group of their own. SIGTERM, SIGINT and SIGUSR1 to *pid reach the command, and when the caller dies it gets one
  * SIGTERM. */
-int32_t hd__launch_external_start(const struct hd_comm_launcher *launcher, int32_t n, const char *const *words, pid_t *pid,
-                           struct hd_error *err);
+int32_t hd__launch_external_start(const struct hd_comm_launcher *launcher, int32_t n, const char *const *words,
+                                  pid_t *pid, struct hd_error *err);
 /* The program that runs here, for `words`. */
 const char *hd__launch_self_path(char path[4096]);
 

@@ -8,11 +8,12 @@
 
 struct hd__launch_env {
     int32_t rank, size, local_rank, local_size;
-    struct hd__store_options store; /* where the rendezvous is; used where size > 1 */
-    int32_t serves_rendezvous;                 /* this process serves the rendezvous itself (rank 0 under another launcher) */
-    int32_t launched_by_heddle;                   /* heddle train started all ranks: who reads one reads all */
+    struct hd__store_options store;      /* where the rendezvous is; used where size > 1 */
+    int32_t serves_rendezvous;           /* this process serves the rendezvous itself (rank 0 under another launcher) */
+    int32_t launched_by_heddle;          /* heddle train started all ranks: who reads one reads all */
     const struct hd__reporter *reporter; /* NULL: nobody writes reports */
-    char discovery_id[128]; /* not empty: the ranks of this machine find the rendezvous by this id of their launcher's */
+    char
+        discovery_id[128]; /* not empty: the ranks of this machine find the rendezvous by this id of their launcher's */
 };
 
 /* detect.c. Reads the variables of torchrun, mpirun, mpiexec or srun. *found = 0 where none is set. */
@@ -31,8 +32,8 @@ int hd__launch_local(int32_t n, double dead_after, const struct hd__reporter *re
  * This process serves their rendezvous, unless MASTER_ADDR says where it is: such a command kills all ranks when one has
  * failed, and somebody has to write the report. SIGTERM and SIGINT are passed on: as SIGUSR1, which such commands hand to the
  * ranks and do not heed themselves. Returns the exit code of the job; 2 if the command cannot be started. */
-int hd__launch_command(const struct hd_comm_launcher *launcher, int32_t n, double dead_after, const struct hd__reporter *reporter,
-                       const char *const *words);
+int hd__launch_command(const struct hd_comm_launcher *launcher, int32_t n, double dead_after,
+                       const struct hd__reporter *reporter, const char *const *words);
 /* detect.c. What tells the ranks of such a command where the rendezvous is, and its secret: "PORT SECRET". */
 #define HD__LAUNCH_RENDEZVOUS_ENV "HEDDLE_RENDEZVOUS"
 /* For a rank of another launcher: settles down as one of ours would, if we started the launcher. */

@@ -67,7 +67,8 @@ static void report_exit(const struct child *children, const struct failure *firs
     const struct child *child = &children[rank];
     int said = child->exit_code == 2 || child->exit_code == 3 || (child->exit_code <= 1 && why == HD_E_CANCELLED);
     if (first->code && !child->signal && !said)
-        hd__log(HD_LOG_ERROR, NULL, "rank %d (process %d) ended with exit code %d", rank, (int)child->pid, child->exit_code);
+        hd__log(HD_LOG_ERROR, NULL, "rank %d (process %d) ended with exit code %d", rank, (int)child->pid,
+                child->exit_code);
 }
 
 /* A child ended, or was stopped or continued: a stopped one cannot end by itself when it has to. */
@@ -85,10 +86,11 @@ static void record_status(struct child *child, int32_t rank, int status, struct 
     killed = child->signal && child->signal != child->sent;
     is_first = child->exit_code && !first->code;
     if (is_first || killed > first->killed)
-        *first = (struct failure){.code = child->exit_code, .rank = rank, .killed = killed, .since = is_first ? hd__now() : first->since};
+        *first = (struct failure){
+            .code = child->exit_code, .rank = rank, .killed = killed, .since = is_first ? hd__now() : first->since};
     if (killed || (is_first && child->signal && child->signal != SIGKILL)) /* ours: it was said why */
-        hd__log(HD_LOG_ERROR, NULL, "rank %d (process %d) was killed by signal %d (%s)", rank, (int)child->pid, child->signal,
-                strsignal(child->signal));
+        hd__log(HD_LOG_ERROR, NULL, "rank %d (process %d) was killed by signal %d (%s)", rank, (int)child->pid,
+                child->signal, strsignal(child->signal));
 }
 
 static void send_signal(struct child *child, int sig)
@@ -102,7 +104,8 @@ static void kill_stopped(struct child *children, int32_t n, double seconds)
 {
     for (int32_t i = 0; i < n; i++)
         if (children[i].running && children[i].stopped && hd__now() >= children[i].since + seconds) {
-            hd__log(HD_LOG_ERROR, NULL, "rank %d (process %d) had been stopped by a signal; it is killed", i, (int)children[i].pid);
+            hd__log(HD_LOG_ERROR, NULL, "rank %d (process %d) had been stopped by a signal; it is killed", i,
+                    (int)children[i].pid);
             send_signal(&children[i], SIGKILL);
             children[i].stopped = 0;
         }
@@ -121,7 +124,8 @@ static int32_t reap_children(struct child *children, int32_t n, struct failure *
     int32_t running = 0;
     for (int32_t i = 0; i < n; i++) {
         int status;
-        while (children[i].running && waitpid(children[i].pid, &status, WNOHANG | WUNTRACED | WCONTINUED) == children[i].pid)
+        while (children[i].running &&
+               waitpid(children[i].pid, &status, WNOHANG | WUNTRACED | WCONTINUED) == children[i].pid)
             record_status(&children[i], i, status, first);
         running += children[i].running;
     }
@@ -171,7 +175,8 @@ static int serve_and_watch(struct child *children, int32_t n, int port_pipe, con
     } else {
         uint16_t port = hd__server_port(server);
         for (int32_t i = 0; i < n; i++)
-            if (write(port_pipe, &port, sizeof port) != sizeof port && errno != EPIPE) /* a rank that died at once: watch tells */
+            if (write(port_pipe, &port, sizeof port) != sizeof port &&
+                errno != EPIPE) /* a rank that died at once: watch tells */
                 hd__log(HD_LOG_ERROR, NULL, "cannot tell rank %d where the rendezvous is", i);
     }
     close(port_pipe);
@@ -190,8 +195,12 @@ void hd__launch_set_timeouts(struct hd__server_options *options, const struct hd
 
 static struct hd__server_options make_server_options(int32_t n, double dead_after, const struct hd__reporter *reporter)
 {
-    struct hd__server_options options = {.address = "127.0.0.1", .size = n, .rank = -1, .dead_after = dead_after,
-                                         .on_dumps = reporter ? reporter->on_dumps : NULL, .user = (void *)reporter};
+    struct hd__server_options options = {.address = "127.0.0.1",
+                                         .size = n,
+                                         .rank = -1,
+                                         .dead_after = dead_after,
+                                         .on_dumps = reporter ? reporter->on_dumps : NULL,
+                                         .user = (void *)reporter};
     hd__launch_set_timeouts(&options, reporter);
     hd__store_secret_generate(options.secret);
     return options;
@@ -210,8 +219,8 @@ static void block_signals(sigset_t *signals, sigset_t *before)
 }
 
 /* Serves the rendezvous, and leaves word of it in the environment. */
-static int32_t serve_rendezvous(int32_t n, double dead_after, const struct hd__reporter *reporter, struct hd__server **server,
-                           struct hd_error *err)
+static int32_t serve_rendezvous(int32_t n, double dead_after, const struct hd__reporter *reporter,
+                                struct hd__server **server, struct hd_error *err)
 {
     struct hd__server_options options = make_server_options(n, dead_after, reporter);
     char secret[33], word[64];
@@ -245,8 +254,8 @@ static void stop_late_launcher(pid_t pid, const struct hd__server *server, struc
     end->sent++;
 }
 
-int hd__launch_command(const struct hd_comm_launcher *launcher, int32_t n, double dead_after, const struct hd__reporter *reporter,
-                       const char *const *words)
+int hd__launch_command(const struct hd_comm_launcher *launcher, int32_t n, double dead_after,
+                       const struct hd__reporter *reporter, const char *const *words)
 {
     struct hd_error err = HD_ERROR_INIT;
     struct hd__server *server = NULL;
@@ -255,7 +264,8 @@ int hd__launch_command(const struct hd_comm_launcher *launcher, int32_t n, doubl
     pid_t pid;
     int status, sig;
     block_signals(&signals, &before);
-    if (serve_rendezvous(n, dead_after, reporter, &server, &err) || hd__launch_external_start(launcher, n, words, &pid, &err)) {
+    if (serve_rendezvous(n, dead_after, reporter, &server, &err) ||
+        hd__launch_external_start(launcher, n, words, &pid, &err)) {
         hd__log(HD_LOG_ERROR, NULL, "%s", err.message);
         hd__server_close(server);
         return 2;
@@ -276,8 +286,11 @@ int hd__launch_command(const struct hd_comm_launcher *launcher, int32_t n, doubl
 int hd__launch_local(int32_t n, double dead_after, const struct hd__reporter *reporter,
                      int (*body)(void *user, const struct hd__launch_env *env), void *user)
 {
-    struct hd__launch_env env = {.size = n, .local_size = n, .launched_by_heddle = 1, .reporter = reporter,
-                                     .store = {.host = "127.0.0.1", .dead_after = dead_after}};
+    struct hd__launch_env env = {.size = n,
+                                 .local_size = n,
+                                 .launched_by_heddle = 1,
+                                 .reporter = reporter,
+                                 .store = {.host = "127.0.0.1", .dead_after = dead_after}};
     struct hd__server_options options = make_server_options(n, dead_after, reporter);
     struct child *children = hd__alloc((size_t)n * sizeof *children);
     pid_t parent = getpid();

@@ -16,7 +16,7 @@ struct hd__metrics {
     int fd, is_terminal, write_failed; /* lost: the last line was not written */
     char *path;
     double started;
-    int64_t first_step; /* step before the first of this run */
+    int64_t first_step;                           /* step before the first of this run */
     struct hd__metrics_event_writer *tensorboard; /* NULL: none */
 };
 
@@ -70,14 +70,16 @@ static void write_line(struct hd__metrics *m, struct hd__text *text)
         done += (size_t)n;
     }
     if (done < text->length && !m->write_failed)
-        hd__log(HD_LOG_WARN, "metrics", "%s cannot be written: %s; lines are left out until it can be", m->path, strerror(errno));
+        hd__log(HD_LOG_WARN, "metrics", "%s cannot be written: %s; lines are left out until it can be", m->path,
+                strerror(errno));
     if (done < text->length && done && start >= 0 && ftruncate(m->fd, start))
         hd__log(HD_LOG_WARN, "metrics", "%s has half a line: %s", m->path, strerror(errno));
     m->write_failed = done < text->length;
     hd__text_free(text);
 }
 
-int32_t hd__metrics_open(const char *path, int64_t resumed, json_t *start, struct hd__metrics **metrics, struct hd_error *err)
+int32_t hd__metrics_open(const char *path, int64_t resumed, json_t *start, struct hd__metrics **metrics,
+                         struct hd_error *err)
 {
     struct hd__metrics *m;
     struct hd__text text = {0};
@@ -126,9 +128,11 @@ static void print_step(struct hd__metrics *m, const struct hd__metrics_row *r)
     if (!isnan(r->val_loss))
         snprintf(val, sizeof val, "  val_loss %.4f", r->val_loss);
     if (r->loss_scale > 0)
-        snprintf(scale, sizeof scale, "  scale %.0f%s", r->loss_scale, isfinite(r->grad_norm) ? "" : " (overflow: skipped)");
-    printf("%sstep %" PRId64 "/%" PRId64 "  loss %.4f%s  norm %.3f%s  lr %.2e  %.0f tokens/s%s  %s  left %s%s", m->is_terminal ? "\r\033[K" : "",
-           r->step, r->steps, r->loss, val, r->grad_norm, scale, r->lr, r->tokens_per_s, mfu, memory, left, m->is_terminal ? "" : "\n");
+        snprintf(scale, sizeof scale, "  scale %.0f%s", r->loss_scale,
+                 isfinite(r->grad_norm) ? "" : " (overflow: skipped)");
+    printf("%sstep %" PRId64 "/%" PRId64 "  loss %.4f%s  norm %.3f%s  lr %.2e  %.0f tokens/s%s  %s  left %s%s",
+           m->is_terminal ? "\r\033[K" : "", r->step, r->steps, r->loss, val, r->grad_norm, scale, r->lr,
+           r->tokens_per_s, mfu, memory, left, m->is_terminal ? "" : "\n");
     if (m->is_terminal && (r->step == r->steps || !isnan(r->val_loss)))
         putchar('\n');
     fflush(stdout);
@@ -143,16 +147,22 @@ static void write_tensorboard(struct hd__metrics *m, const struct hd__metrics_ro
 {
     struct timespec now;
     const struct hd__metrics_scalar scalars[] = {
-        {"train/loss", r->loss},         {"val/loss", r->val_loss}, {"train/grad_norm", isfinite(r->grad_norm) ? r->grad_norm : NAN},
-        {"train/lr", r->lr},             {"train/loss_scale", r->loss_scale > 0 ? r->loss_scale : NAN},
+        {"train/loss", r->loss},
+        {"val/loss", r->val_loss},
+        {"train/grad_norm", isfinite(r->grad_norm) ? r->grad_norm : NAN},
+        {"train/lr", r->lr},
+        {"train/loss_scale", r->loss_scale > 0 ? r->loss_scale : NAN},
         {"perf/tokens_per_s", r->tokens_per_s},
-        {"perf/step_s", r->step_s},      {"perf/comm_s", r->comm_s}, {"perf/mfu", r->mfu},
+        {"perf/step_s", r->step_s},
+        {"perf/comm_s", r->comm_s},
+        {"perf/mfu", r->mfu},
         {"memory/rss_bytes", (double)r->rss_bytes},
     };
     if (!m->tensorboard)
         return;
     clock_gettime(CLOCK_REALTIME, &now);
-    hd__metrics_event_writer_write(m->tensorboard, (double)now.tv_sec + (double)now.tv_nsec * 1e-9, r->step, scalars, HD__COUNT(scalars));
+    hd__metrics_event_writer_write(m->tensorboard, (double)now.tv_sec + (double)now.tv_nsec * 1e-9, r->step, scalars,
+                                   HD__COUNT(scalars));
 }
 
 /* JSON has no infinity: null stands for what a skipped step has no number of. */
@@ -174,9 +184,10 @@ void hd__metrics_log_step(struct hd__metrics *m, const struct hd__metrics_row *r
     add_number(&text, "grad_norm", r->grad_norm);
     if (r->loss_scale > 0)
         hd__text_add(&text, ", \"loss_scale\": %.9g, \"skipped\": %" PRId64, r->loss_scale, r->skipped);
-    hd__text_add(&text, ", \"lr\": %.9g, \"tokens\": %" PRId64 ", \"tokens_per_s\": %.6g, \"step_s\": %.6g, "
-                 "\"comm_s\": %.6g, \"mfu\": %.6g, \"arena_bytes\": %" PRId64 ", \"rss_bytes\": %" PRId64 "}\n", r->lr,
-                 r->tokens, r->tokens_per_s, r->step_s, r->comm_s, r->mfu, r->arena_bytes, r->rss_bytes);
+    hd__text_add(&text,
+                 ", \"lr\": %.9g, \"tokens\": %" PRId64 ", \"tokens_per_s\": %.6g, \"step_s\": %.6g, "
+                 "\"comm_s\": %.6g, \"mfu\": %.6g, \"arena_bytes\": %" PRId64 ", \"rss_bytes\": %" PRId64 "}\n",
+                 r->lr, r->tokens, r->tokens_per_s, r->step_s, r->comm_s, r->mfu, r->arena_bytes, r->rss_bytes);
     write_line(m, &text);
     write_tensorboard(m, r);
     print_step(m, r);

@@ -13,25 +13,27 @@
 struct hd__metrics;
 
 struct hd__metrics_row {
-    int64_t step;    /* 1 = after the first update */
-    int64_t steps;   /* of the whole run */
-    double loss;     /* mean over the global batch's tokens, natural logarithm */
-    double val_loss; /* NaN where not evaluated */
+    int64_t step;         /* 1 = after the first update */
+    int64_t steps;        /* of the whole run */
+    double loss;          /* mean over the global batch's tokens, natural logarithm */
+    double val_loss;      /* NaN where not evaluated */
     double grad_norm, lr; /* before clipping, not finite where the step was skipped; of this step */
     double loss_scale;    /* of this step; 0 without loss scaling */
     int64_t skipped;      /* steps of the run that overflowed and updated nothing */
-    int64_t tokens;  /* so far */
+    int64_t tokens;       /* so far */
     double tokens_per_s, step_s;
-    double comm_s;   /* communication that compute waited for, in this step */
-    double mfu;      /* 0 where the peak is unknown */
+    double comm_s; /* communication that compute waited for, in this step */
+    double mfu;    /* 0 where the peak is unknown */
     int64_t arena_bytes, rss_bytes;
 };
 
 /* `path` of metrics.jsonl; its folders are made. `resumed`: the step of the checkpoint, 0 for a fresh run. `start` is the
  * first line's object (borrowed); it is written by fresh and resumed runs alike. */
-int32_t hd__metrics_open(const char *path, int64_t resumed, json_t *start, struct hd__metrics **metrics, struct hd_error *err);
+int32_t hd__metrics_open(const char *path, int64_t resumed, json_t *start, struct hd__metrics **metrics,
+                         struct hd_error *err);
 /* Writes the same numbers for TensorBoard as well, into a folder. `resumed` as above. */
-int32_t hd__metrics_open_tensorboard(struct hd__metrics *metrics, const char *folder, int64_t resumed, struct hd_error *err);
+int32_t hd__metrics_open_tensorboard(struct hd__metrics *metrics, const char *folder, int64_t resumed,
+                                     struct hd_error *err);
 /* Appends a line to the file and shows the step: one live line on a terminal, a plain line elsewhere. */
 void hd__metrics_log_step(struct hd__metrics *metrics, const struct hd__metrics_row *row);
 void hd__metrics_close(struct hd__metrics *metrics); /* NULL is fine */

@@ -132,8 +132,8 @@ static void put_scalar(struct hd__text *summary, const struct hd__metrics_scalar
     hd__text_free(&value);
 }
 
-void hd__metrics_event_scalars(struct hd__text *out, double wall, int64_t step, const struct hd__metrics_scalar *scalars,
-                       uint32_t n)
+void hd__metrics_event_scalars(struct hd__text *out, double wall, int64_t step,
+                               const struct hd__metrics_scalar *scalars, uint32_t n)
 {
     struct hd__text event = {0}, summary = {0};
     for (uint32_t i = 0; i < n; i++)
@@ -174,7 +174,7 @@ static void write_out(struct hd__metrics_event_writer *b, struct hd__text *text)
 }
 
 int32_t hd__metrics_event_writer_open(const char *folder, int64_t resumed, struct hd__metrics_event_writer **writer,
-                             struct hd_error *err)
+                                      struct hd_error *err)
 {
     struct timespec now;
     struct hd__text first = {0};
@@ -204,7 +204,7 @@ int32_t hd__metrics_event_writer_open(const char *folder, int64_t resumed, struc
 }
 
 void hd__metrics_event_writer_write(struct hd__metrics_event_writer *b, double wall, int64_t step,
-                          const struct hd__metrics_scalar *scalars, uint32_t n)
+                                    const struct hd__metrics_scalar *scalars, uint32_t n)
 {
     struct hd__text text = {0};
     hd__metrics_event_scalars(&text, wall, step, scalars, n);

@@ -20,18 +20,18 @@ struct hd__metrics_scalar {
  * fresh run.
  */
 int32_t hd__metrics_event_writer_open(const char *folder, int64_t resumed, struct hd__metrics_event_writer **writer,
-                             struct hd_error *err);
+                                      struct hd_error *err);
 /* `wall`: seconds since 1970. Scalars that are NaN are left out. A failing write is logged once; training
  * goes on. */
 void hd__metrics_event_writer_write(struct hd__metrics_event_writer *writer, double wall, int64_t step,
-                          const struct hd__metrics_scalar *scalars, uint32_t n);
+                                    const struct hd__metrics_scalar *scalars, uint32_t n);
 void hd__metrics_event_writer_close(struct hd__metrics_event_writer *writer); /* NULL is fine */
 
 /* ---- the format, for tests */
 uint32_t hd__metrics_crc32c(const void *data, size_t bytes);
 void hd__metrics_event_version(struct hd__text *out, double wall);
 void hd__metrics_event_restart(struct hd__text *out, double wall, int64_t step);
-void hd__metrics_event_scalars(struct hd__text *out, double wall, int64_t step, const struct hd__metrics_scalar *scalars,
-                       uint32_t n);
+void hd__metrics_event_scalars(struct hd__text *out, double wall, int64_t step,
+                               const struct hd__metrics_scalar *scalars, uint32_t n);
 
 #endif

@@ -14,7 +14,8 @@ const char *hd__report_diagnosis_name(int32_t kind)
     return kind >= 0 && kind < (int32_t)HD__COUNT(names) ? names[kind] : "?";
 }
 
-void hd__report_attribute(struct hd__report_context *c, int32_t kind, int32_t rank, const struct hd__report_op_record *what)
+void hd__report_attribute(struct hd__report_context *c, int32_t kind, int32_t rank,
+                          const struct hd__report_op_record *what)
 {
     c->diagnosis->kind = kind;
     c->diagnosis->rank = rank;
@@ -41,7 +42,8 @@ struct op_variant {
 };
 enum { VARIANTS_MAX = 16 }; /* that are told apart; what is still another counts with the last */
 
-static uint32_t group_variants(const struct hd__report_context *c, uint32_t from, uint32_t to, struct op_variant variants[VARIANTS_MAX])
+static uint32_t group_variants(const struct hd__report_context *c, uint32_t from, uint32_t to,
+                               struct op_variant variants[VARIANTS_MAX])
 {
     uint32_t n = 0;
     for (uint32_t i = from; i < to; i++) {
@@ -71,13 +73,17 @@ static void describe_mismatch(struct hd__report_context *c, uint32_t from, uint3
     hd__report_op_record_text(odd, a);
     hd__report_op_record_text(other, b);
     if (tie)
-        snprintf(c->diagnosis->summary, sizeof c->diagnosis->summary, "ranks %d and %d do not do the same: operation %lld of %.*s is %s in section %.40s on "
-                 "rank %d, and %s in section %.40s on rank %d", odd->rank, other->rank, (long long)odd->seq,
-                 (int)strcspn(odd->channel, " "), odd->channel, a, odd->section, odd->rank, b, other->section, other->rank);
+        snprintf(c->diagnosis->summary, sizeof c->diagnosis->summary,
+                 "ranks %d and %d do not do the same: operation %lld of %.*s is %s in section %.40s on "
+                 "rank %d, and %s in section %.40s on rank %d",
+                 odd->rank, other->rank, (long long)odd->seq, (int)strcspn(odd->channel, " "), odd->channel, a,
+                 odd->section, odd->rank, b, other->section, other->rank);
     else
-        snprintf(c->diagnosis->summary, sizeof c->diagnosis->summary, "rank %d took a wrong turn: operation %lld of %.*s is %s in section %.40s there, and "
-                 "%s in section %.40s on the others", odd->rank, (long long)odd->seq, (int)strcspn(odd->channel, " "), odd->channel, a,
-                 odd->section, b, other->section);
+        snprintf(c->diagnosis->summary, sizeof c->diagnosis->summary,
+                 "rank %d took a wrong turn: operation %lld of %.*s is %s in section %.40s there, and "
+                 "%s in section %.40s on the others",
+                 odd->rank, (long long)odd->seq, (int)strcspn(odd->channel, " "), odd->channel, a, odd->section, b,
+                 other->section);
 }
 
 static int find_mismatch(struct hd__report_context *c)
@@ -120,7 +126,8 @@ static void describe_dead_rank(struct hd__report_context *c, int32_t rank)
     }
     hd__report_attribute(c, HD__DIAGNOSIS_DEAD, rank, op);
     if (op)
-        snprintf(c->diagnosis->summary, sizeof c->diagnosis->summary, "%.400s; rank %d waited for it at %s of section %.40s", end_text(c, "cause"), op->rank,
+        snprintf(c->diagnosis->summary, sizeof c->diagnosis->summary,
+                 "%.400s; rank %d waited for it at %s of section %.40s", end_text(c, "cause"), op->rank,
                  hd__report_op_record_text(op, text), op->section);
     else
         snprintf(c->diagnosis->summary, sizeof c->diagnosis->summary, "%.400s", end_text(c, "cause"));
@@ -129,7 +136,8 @@ static void describe_dead_rank(struct hd__report_context *c, int32_t rank)
 /* Did the rank that ended the job do so because of what another did, or did not? */
 static int is_secondary_failure(const char *code)
 {
-    return !strcmp(code, "timed out") || !strcmp(code, "mismatch") || !strcmp(code, "peer lost") || !strcmp(code, "cancelled") || !*code;
+    return !strcmp(code, "timed out") || !strcmp(code, "mismatch") || !strcmp(code, "peer lost") ||
+           !strcmp(code, "cancelled") || !*code;
 }
 
 /* By rank: its part, and what it waits for. What claims to be of no rank of the job is left out. */
@@ -141,7 +149,8 @@ static void index_ranks(struct hd__report_context *c)
     c->size = (int32_t)json_array_size(dumps);
     c->dump = hd__alloc(((size_t)c->size + 1) * sizeof *c->dump);
     c->waits_for = hd__alloc(((size_t)c->size + 1) * sizeof *c->waits_for);
-    json_array_foreach(dumps, i, dump) {
+    json_array_foreach(dumps, i, dump)
+    {
         json_int_t rank = json_integer_value(json_object_get(dump, "rank"));
         if (rank >= 0 && rank < c->size && !c->dump[rank])
             c->dump[rank] = dump;
@@ -168,7 +177,8 @@ void hd__report_diagnose(const json_t *report, struct hd__report_diagnosis *diag
         ;
     else if (rank >= 0 && !strcmp(end_text(&c, "code"), "peer lost"))
         describe_dead_rank(&c, rank);
-    else if (!is_secondary_failure(end_text(&c, "code")) || (!hd__report_walk_wait_graph(&c) && *end_text(&c, "cause"))) {
+    else if (!is_secondary_failure(end_text(&c, "code")) ||
+             (!hd__report_walk_wait_graph(&c) && *end_text(&c, "cause"))) {
         hd__report_attribute(&c, HD__DIAGNOSIS_FAILED, rank, NULL);
         snprintf(diagnosis->summary, sizeof diagnosis->summary, "%.1000s", end_text(&c, "cause"));
     }

@@ -12,14 +12,14 @@
 #include "core/base/base.h"
 
 /* X(constant, name in the file): what is wrong */
-#define HD__DIAGNOSES(X)                                                        \
-    X(HD__DIAGNOSIS_NONE, "nothing found")                                       \
-    X(HD__DIAGNOSIS_DEAD, "dead")         /* the rank died */                    \
-    X(HD__DIAGNOSIS_SILENT, "silent")     /* others wait for it; no answer */    \
-    X(HD__DIAGNOSIS_MISMATCH, "mismatch") /* its call is not the others' */      \
-    X(HD__DIAGNOSIS_LATE, "late")         /* others wait for it; it lives */     \
-    X(HD__DIAGNOSIS_CYCLE, "circle")      /* they wait for each other */         \
-    X(HD__DIAGNOSIS_STUCK, "stuck")       /* all came, and it does not end */    \
+#define HD__DIAGNOSES(X)                                                      \
+    X(HD__DIAGNOSIS_NONE, "nothing found")                                    \
+    X(HD__DIAGNOSIS_DEAD, "dead")         /* the rank died */                 \
+    X(HD__DIAGNOSIS_SILENT, "silent")     /* others wait for it; no answer */ \
+    X(HD__DIAGNOSIS_MISMATCH, "mismatch") /* its call is not the others' */   \
+    X(HD__DIAGNOSIS_LATE, "late")         /* others wait for it; it lives */  \
+    X(HD__DIAGNOSIS_CYCLE, "circle")      /* they wait for each other */      \
+    X(HD__DIAGNOSIS_STUCK, "stuck")       /* all came, and it does not end */ \
     X(HD__DIAGNOSIS_FAILED, "failed")     /* it gave up for a reason of its own */
 
 enum {
@@ -29,10 +29,10 @@ enum {
 };
 
 struct hd__report_diagnosis {
-    int32_t kind; /* HD__VERDICT_... */
-    int32_t rank; /* the first to blame; -1: nobody */
-    double waited; /* seconds that the wait took so far; of a circle the shortest */
-    char summary[1024]; /* one sentence */
+    int32_t kind;              /* HD__VERDICT_... */
+    int32_t rank;              /* the first to blame; -1: nobody */
+    double waited;             /* seconds that the wait took so far; of a circle the shortest */
+    char summary[1024];        /* one sentence */
     int32_t op_rank, reserved; /* where the operation below is found: in this rank's part; -1: there is none */
     uint64_t op_number; /* of the operation that the others wait for, or that differs, in that rank's numbering */
 };
@@ -49,7 +49,7 @@ struct hd__report_op_record {
     const char *channel; /* a key that is the same on all members */
     const char *name, *section, *dtype, *redop, *code;
     json_int_t number, seq, instr, count, bytes, calls, root, tag;
-    int32_t p2p; /* between two ranks */
+    int32_t p2p;                        /* between two ranks */
     double enqueued, waited, completed; /* seconds before the part was written; -1: not yet */
 };
 struct hd__report_op_records {

@@ -10,7 +10,7 @@
 struct hd__report_context {
     const json_t *report, *end;
     struct hd__report_op_records ops;
-    const json_t **dump;          /* by rank; NULL: it has none */
+    const json_t **dump;                           /* by rank; NULL: it has none */
     const struct hd__report_op_record **waits_for; /* by rank: what it waits for; NULL: it does not, or says nothing */
     int32_t size;
     struct hd__report_diagnosis *diagnosis;
@@ -24,7 +24,8 @@ static inline int hd__report_rank_answered(const struct hd__report_context *c, i
 
 /* Is the rank one of the channel's? Of messages only the two ends are. */
 int hd__report_is_member(const struct hd__report_op_record *op, int32_t rank);
-void hd__report_attribute(struct hd__report_context *c, int32_t kind, int32_t rank, const struct hd__report_op_record *what);
+void hd__report_attribute(struct hd__report_context *c, int32_t kind, int32_t rank,
+                          const struct hd__report_op_record *what);
 /* The wait that lasts longest is followed to its end. 0: nobody waits. */
 int hd__report_walk_wait_graph(struct hd__report_context *c);
 

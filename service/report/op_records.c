@@ -31,27 +31,39 @@ static const char *channel_key(const json_t *channel, struct hd__arena *arena)
     json_array_foreach(json_object_get(channel, "ranks"), i, rank)
         hd__text_add(&text, "%s%lld", i ? "," : "", (long long)json_integer_value(rank));
     if (json_object_get(channel, "from"))
-        hd__text_add(&text, " %lld>%lld stream %lld", (long long)json_number(channel, "from"), (long long)json_number(channel, "to"),
-                     (long long)json_number(channel, "stream"));
+        hd__text_add(&text, " %lld>%lld stream %lld", (long long)json_number(channel, "from"),
+                     (long long)json_number(channel, "to"), (long long)json_number(channel, "stream"));
     key = hd__arena_strdup(arena, text.at);
     hd__text_free(&text);
     return key;
 }
 
-static void read_op(struct hd__report_op_records *all, const json_t *dump, const json_t *op, const char *const *keys, size_t n)
+static void read_op(struct hd__report_op_records *all, const json_t *dump, const json_t *op, const char *const *keys,
+                    size_t n)
 {
     size_t channel = (size_t)json_number(op, "channel");
     const json_t *of = json_array_get(json_object_get(dump, "channels"), channel);
     if (channel >= n)
         return;
-    hd__push(&all->list, ((struct hd__report_op_record){
-                           .rank = (int32_t)json_number(dump, "rank"), .channel = keys[channel], .name = json_text(op, "op"),
-                           .section = json_text(op, "section"), .dtype = json_text(op, "dtype"), .redop = json_text(op, "redop"),
-                           .code = json_text(op, "code"), .number = json_number(op, "n"), .seq = json_number(op, "seq"),
-                           .instr = json_number(op, "instruction"), .count = json_number(op, "count"), .bytes = json_number(op, "bytes"),
-                           .calls = json_number(op, "calls"), .root = json_number(op, "root"), .tag = json_number(op, "tag"),
-                           .p2p = json_object_get(of, "from") != NULL, .enqueued = json_seconds(op, "enqueued"),
-                           .waited = json_seconds(op, "waited"), .completed = json_seconds(op, "completed")}));
+    hd__push(&all->list, ((struct hd__report_op_record){.rank = (int32_t)json_number(dump, "rank"),
+                                                        .channel = keys[channel],
+                                                        .name = json_text(op, "op"),
+                                                        .section = json_text(op, "section"),
+                                                        .dtype = json_text(op, "dtype"),
+                                                        .redop = json_text(op, "redop"),
+                                                        .code = json_text(op, "code"),
+                                                        .number = json_number(op, "n"),
+                                                        .seq = json_number(op, "seq"),
+                                                        .instr = json_number(op, "instruction"),
+                                                        .count = json_number(op, "count"),
+                                                        .bytes = json_number(op, "bytes"),
+                                                        .calls = json_number(op, "calls"),
+                                                        .root = json_number(op, "root"),
+                                                        .tag = json_number(op, "tag"),
+                                                        .p2p = json_object_get(of, "from") != NULL,
+                                                        .enqueued = json_seconds(op, "enqueued"),
+                                                        .waited = json_seconds(op, "waited"),
+                                                        .completed = json_seconds(op, "completed")}));
 }
 
 static int by_channel_seq_rank(const void *a, const void *b)
@@ -67,14 +79,13 @@ void hd__report_op_records_read(const json_t *report, struct hd__report_op_recor
 {
     const json_t *dump, *item;
     size_t r, i;
-    json_array_foreach(json_object_get(report, "rank"), r, dump) {
+    json_array_foreach(json_object_get(report, "rank"), r, dump)
+    {
         const json_t *channels = json_object_get(dump, "channels");
         size_t n = json_array_size(channels);
         const char **keys = hd__alloc((n + 1) * sizeof *keys);
-        json_array_foreach(channels, i, item)
-            keys[i] = channel_key(item, &all->arena);
-        json_array_foreach(json_object_get(dump, "ops"), i, item)
-            read_op(all, dump, item, keys, n);
+        json_array_foreach(channels, i, item) keys[i] = channel_key(item, &all->arena);
+        json_array_foreach(json_object_get(dump, "ops"), i, item) read_op(all, dump, item, keys, n);
         free(keys);
     }
     if (all->list.count)
@@ -100,7 +111,8 @@ const char *hd__report_op_record_text(const struct hd__report_op_record *s, char
     int group = (int)strcspn(s->channel, " "), n;
     n = snprintf(out, 256, "#%lld %.40s(%.*s)", (long long)s->instr, s->name, HD__MIN(group, 60), s->channel);
     if (strcmp(s->name, "barrier"))
-        n += snprintf(out + n, 256 - (size_t)n, " %.8s%s%.8s count %lld", s->dtype, *s->redop ? " " : "", s->redop, (long long)s->count);
+        n += snprintf(out + n, 256 - (size_t)n, " %.8s%s%.8s count %lld", s->dtype, *s->redop ? " " : "", s->redop,
+                      (long long)s->count);
     if (s->calls > 1 && n < 256)
         n += snprintf(out + n, 256 - (size_t)n, " x %lld", (long long)s->calls);
     if (s->root >= 0 && n < 256)

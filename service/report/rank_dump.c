@@ -19,7 +19,8 @@ static json_t *channel_json(const struct hd__flight_channel *c)
     out = json_pack("{s:s, s:o, s:I}", "group", c->group, "ranks", ranks, "count",
                     (json_int_t)__atomic_load_n(&c->count, __ATOMIC_RELAXED));
     if (c->from >= 0)
-        json_object_update_new(out, json_pack("{s:i, s:i, s:I}", "from", c->from, "to", c->to, "stream", (json_int_t)c->stream));
+        json_object_update_new(
+            out, json_pack("{s:i, s:i, s:I}", "from", c->from, "to", c->to, "stream", (json_int_t)c->stream));
     return out;
 }
 
@@ -33,12 +34,12 @@ static void add_time(json_t *to, const char *key, double at, double now)
 static json_t *op_json(const struct hd__flight_record *r, double now)
 {
     const struct hd__flight_op *op = r->op;
-    json_t *out = json_pack("{s:I, s:I, s:I, s:s, s:s, s:I, s:s, s:s, s:s, s:I, s:I, s:I, s:I, s:I}", "n", (json_int_t)r->number,
-                            "channel", (json_int_t)op->channel->index, "seq", (json_int_t)r->seq, "op", op->name, "section",
-                            op->section, "instruction", (json_int_t)op->instr, "block", op->block, "dtype",
-                            hd_dtype_name(op->dtype), "redop", redop_name(op->redop), "root", (json_int_t)op->root, "count",
-                            (json_int_t)op->count, "bytes", (json_int_t)op->bytes, "calls", (json_int_t)op->calls, "tag",
-                            (json_int_t)op->tag);
+    json_t *out = json_pack("{s:I, s:I, s:I, s:s, s:s, s:I, s:s, s:s, s:s, s:I, s:I, s:I, s:I, s:I}", "n",
+                            (json_int_t)r->number, "channel", (json_int_t)op->channel->index, "seq", (json_int_t)r->seq,
+                            "op", op->name, "section", op->section, "instruction", (json_int_t)op->instr, "block",
+                            op->block, "dtype", hd_dtype_name(op->dtype), "redop", redop_name(op->redop), "root",
+                            (json_int_t)op->root, "count", (json_int_t)op->count, "bytes", (json_int_t)op->bytes,
+                            "calls", (json_int_t)op->calls, "tag", (json_int_t)op->tag);
     add_time(out, "enqueued", r->enqueued, now);
     add_time(out, "waited", r->waited, now);
     add_time(out, "completed", r->completed, now);
@@ -66,13 +67,15 @@ size_t hd__report_rank_dump(const struct hd__flight *f, int32_t rank, const char
         double now = hd__now();
         json_t *channels = json_array(), *dump;
         size_t bytes;
-        for (const struct hd__flight_channel *c = __atomic_load_n(&f->channels, __ATOMIC_ACQUIRE); c; c = __atomic_load_n(&c->next, __ATOMIC_ACQUIRE))
+        for (const struct hd__flight_channel *c = __atomic_load_n(&f->channels, __ATOMIC_ACQUIRE); c;
+             c = __atomic_load_n(&c->next, __ATOMIC_ACQUIRE))
             json_array_append_new(channels, channel_json(c));
-        dump = json_pack("{s:i, s:I, s:s, s:f, s:I, s:I, s:o, s:o}", "rank", rank, "step",
-                         (json_int_t)__atomic_load_n(&f->step, __ATOMIC_RELAXED), "at", at, "waited", hd__comm_flight_waited(f), "waiting",
-                         (json_int_t)__atomic_load_n(&f->waiting, __ATOMIC_ACQUIRE), "operations",
-                         (json_int_t)__atomic_load_n(&f->number, __ATOMIC_ACQUIRE), "channels", channels, "ops",
-                         ops_json(f, n, now));
+        dump =
+            json_pack("{s:i, s:I, s:s, s:f, s:I, s:I, s:o, s:o}", "rank", rank, "step",
+                      (json_int_t)__atomic_load_n(&f->step, __ATOMIC_RELAXED), "at", at, "waited",
+                      hd__comm_flight_waited(f), "waiting", (json_int_t)__atomic_load_n(&f->waiting, __ATOMIC_ACQUIRE),
+                      "operations", (json_int_t)__atomic_load_n(&f->number, __ATOMIC_ACQUIRE), "channels", channels,
+                      "ops", ops_json(f, n, now));
         bytes = json_dumpb(dump, out, room, JSON_COMPACT | JSON_REAL_PRECISION(9));
         json_decref(dump);
         if (bytes <= room)

@@ -51,17 +51,20 @@ static json_t *report_json(const struct hd__reporter *reporter, const struct hd_
     for (int32_t r = 0; r < g->size; r++)
         json_array_append_new(ranks, dump_json(r, g->dump[r], g->state[r]));
     if (g->code != HD_OK)
-        end = json_pack("{s:s, s:i, s:o}", "code", hd_code_name(g->code), "rank", g->rank, "cause", text_json(g->cause));
-    report = json_pack("{s:s, s:s, s:s, s:i, s:o, s:o}", "kind", "heddle report", "job", reporter->job, "time", when, "ranks", g->size,
-                       "end", end, "rank", ranks);
+        end =
+            json_pack("{s:s, s:i, s:o}", "code", hd_code_name(g->code), "rank", g->rank, "cause", text_json(g->cause));
+    report = json_pack("{s:s, s:s, s:s, s:i, s:o, s:o}", "kind", "heddle report", "job", reporter->job, "time", when,
+                       "ranks", g->size, "end", end, "rank", ranks);
     return report;
 }
 
 static void add_diagnosis(json_t *report, const struct hd__report_diagnosis *diagnosis)
 {
-    json_t *out = json_pack("{s:s, s:i, s:o}", "kind", hd__report_diagnosis_name(diagnosis->kind), "rank", diagnosis->rank, "words", text_json(diagnosis->summary));
+    json_t *out = json_pack("{s:s, s:i, s:o}", "kind", hd__report_diagnosis_name(diagnosis->kind), "rank",
+                            diagnosis->rank, "words", text_json(diagnosis->summary));
     if (diagnosis->op_rank >= 0)
-        json_object_update_new(out, json_pack("{s:{s:i, s:I}}", "operation", "of_rank", diagnosis->op_rank, "n", (json_int_t)diagnosis->op_number));
+        json_object_update_new(out, json_pack("{s:{s:i, s:I}}", "operation", "of_rank", diagnosis->op_rank, "n",
+                                              (json_int_t)diagnosis->op_number));
     json_object_set_new(report, "verdict", out);
 }
 
@@ -132,16 +135,17 @@ static int has_begun(const json_t *report)
 {
     const json_t *dump;
     size_t i;
-    json_array_foreach(json_object_get(report, "rank"), i, dump)
-        if (json_integer_value(json_object_get(dump, "step")) > 0)
-            return 1;
+    json_array_foreach(json_object_get(report, "rank"), i,
+                       dump) if (json_integer_value(json_object_get(dump, "step")) > 0) return 1;
     return 0;
 }
 
-static int32_t check_running_job(const struct hd__reporter *reporter, const struct hd__report_diagnosis *diagnosis, int32_t *rank, char cause[512])
+static int32_t check_running_job(const struct hd__reporter *reporter, const struct hd__report_diagnosis *diagnosis,
+                                 int32_t *rank, char cause[512])
 {
     /* Parts are not of one moment; but all who waited in a circle before the first of them was asked for wait for ever. */
-    if (diagnosis->kind == HD__DIAGNOSIS_MISMATCH || (diagnosis->kind == HD__DIAGNOSIS_CYCLE && diagnosis->waited > HD__DUMP_SECONDS)) {
+    if (diagnosis->kind == HD__DIAGNOSIS_MISMATCH ||
+        (diagnosis->kind == HD__DIAGNOSIS_CYCLE && diagnosis->waited > HD__DUMP_SECONDS)) {
         *rank = diagnosis->rank;
         snprintf(cause, 512, "%.511s", diagnosis->summary);
         return HD_E_MISMATCH;
@@ -158,7 +162,8 @@ int32_t hd__report_on_dumps(void *user, const struct hd__rank_dumps *g, int32_t 
     char path[512] = "";
     json_t *report;
     int32_t code = HD_OK;
-    if (!any_dump(g) && g->code != HD_E_PEER) /* a death is reported even where nobody is left to say more, or nobody has come yet */
+    if (!any_dump(g) &&
+        g->code != HD_E_PEER) /* a death is reported even where nobody is left to say more, or nobody has come yet */
         return HD_OK;
     report = report_json(reporter, g);
     hd__report_diagnose(report, &diagnosis);
@@ -174,11 +179,13 @@ int32_t hd__report_on_dumps(void *user, const struct hd__rank_dumps *g, int32_t 
     return code;
 }
 
-void hd__report_write_local(const struct hd__reporter *reporter, int32_t rank, int32_t size, const char *dump, int32_t lost, const char *cause)
+void hd__report_write_local(const struct hd__reporter *reporter, int32_t rank, int32_t size, const char *dump,
+                            int32_t lost, const char *cause)
 {
     const char **dumps = hd__alloc((size_t)size * sizeof *dumps);
     uint8_t *state = hd__alloc((size_t)size);
-    struct hd__rank_dumps g = {.size = size, .code = HD_E_PEER, .rank = lost, .cause = cause, .dump = dumps, .state = state};
+    struct hd__rank_dumps g = {
+        .size = size, .code = HD_E_PEER, .rank = lost, .cause = cause, .dump = dumps, .state = state};
     struct hd__report_diagnosis diagnosis;
     char path[512], suffix[32];
     json_t *report;
@@ -204,13 +211,12 @@ static int is_report(const json_t *report)
     json_int_t ranks = json_integer_value(json_object_get(report, "ranks"));
     const json_t *dumps = json_object_get(report, "rank"), *dump;
     size_t i;
-    json_array_foreach(dumps, i, dump)
-        if (!json_is_integer(json_object_get(dump, "rank")))
-            return 0;
+    json_array_foreach(dumps, i, dump) if (!json_is_integer(json_object_get(dump, "rank"))) return 0;
     return kind && !strcmp(kind, "heddle report") && ranks > 0 && ranks < 1 << 24 && json_is_array(dumps);
 }
 
-#define NO_REPORT "this is no report of heddle; a job that fails says where it wrote one: report-TIME.json, beside its metrics"
+#define NO_REPORT \
+    "this is no report of heddle; a job that fails says where it wrote one: report-TIME.json, beside its metrics"
 
 static int32_t load_file(const char *path, json_t **report, struct hd_error *err)
 {
@@ -235,7 +241,8 @@ static void merge_dumps(json_t *report, const json_t *more)
 {
     json_t *ranks = json_object_get(report, "rank"), *mine, *theirs;
     size_t i;
-    json_array_foreach(ranks, i, mine) {
+    json_array_foreach(ranks, i, mine)
+    {
         theirs = json_array_get(json_object_get(more, "rank"), i);
         if (json_object_get(theirs, "ops") && !json_object_get(mine, "ops"))
             json_array_set(ranks, i, theirs);

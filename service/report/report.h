@@ -13,7 +13,9 @@
 #include "runtime/comm/flight_recorder.h"
 #include "runtime/rendezvous/dump_collect.h"
 
-enum { HD__REPORT_OPS_SHOWN = 20 }; /* operations of each rank that are shown to people; the file has all that were kept */
+enum {
+    HD__REPORT_OPS_SHOWN = 20
+}; /* operations of each rank that are shown to people; the file has all that were kept */
 
 /* What this rank was doing, as JSON of less than `room` bytes: the oldest operations are left out where it would be more.
  * `at` is hd__exec_position's text. Returns the bytes. */
@@ -23,7 +25,8 @@ size_t hd__report_rank_dump(const struct hd__flight *flight, int32_t rank, const
  * ranks do not do the same. */
 hd__rank_dumps_fn hd__report_on_dumps;
 /* The same for a rank whose rendezvous is gone: its own part alone. */
-void hd__report_write_local(const struct hd__reporter *reporter, int32_t rank, int32_t size, const char *dump, int32_t lost, const char *cause);
+void hd__report_write_local(const struct hd__reporter *reporter, int32_t rank, int32_t size, const char *dump,
+                            int32_t lost, const char *cause);
 
 /* Reads reports; several of one job, each with some ranks' parts, become one. Caller owns *report. */
 int32_t hd__report_load(const char *const *files, size_t n, json_t **report, struct hd_error *err);

@@ -20,7 +20,8 @@ static void rank_summary(const json_t *dump, struct hd__text *out)
     const char *at = *json_text(dump, "at") ? json_text(dump, "at") : "unknown";
     hd__text_add(out, "  rank %lld", (long long)json_integer_value(json_object_get(dump, "rank")));
     if (strcmp(json_text(dump, "state"), "answered"))
-        hd__text_add(out, " %s\n", !strcmp(json_text(dump, "state"), "silent") ? "does not answer" : json_text(dump, "state"));
+        hd__text_add(out, " %s\n",
+                     !strcmp(json_text(dump, "state"), "silent") ? "does not answer" : json_text(dump, "state"));
     else if (json_integer_value(step) >= 0)
         hd__text_add(out, " at step %lld, %s\n", (long long)json_integer_value(step), at);
     else
@@ -32,9 +33,8 @@ void hd__report_summary(const json_t *report, struct hd__text *out)
     const json_t *ranks = json_object_get(report, "rank"), *dump;
     size_t i, n = json_array_size(ranks);
     hd__text_add(out, "%s\n", json_text(json_object_get(report, "verdict"), "words"));
-    json_array_foreach(ranks, i, dump)
-        if (i < SUMMARY_RANKS || strcmp(json_text(dump, "state"), "answered"))
-            rank_summary(dump, out);
+    json_array_foreach(ranks, i, dump) if (i < SUMMARY_RANKS || strcmp(json_text(dump, "state"), "answered"))
+        rank_summary(dump, out);
     if (n > SUMMARY_RANKS)
         hd__text_add(out, "  (%zu ranks; those that answered are shown up to rank %d)\n", n, SUMMARY_RANKS - 1);
 }
@@ -68,7 +68,8 @@ static void add_cell(struct op_table *t, const struct hd__report_op_record *s)
     hd__text_add(t->out, "  %-*.*s %-10.10s", COLUMN - 11, COLUMN - 11, text, state);
 }
 
-static const struct hd__report_op_record *find_record(const struct op_table *t, uint32_t from, uint32_t to, int32_t rank)
+static const struct hd__report_op_record *find_record(const struct op_table *t, uint32_t from, uint32_t to,
+                                                      int32_t rank)
 {
     for (uint32_t i = from; i < to; i++)
         if (t->ops.list.at[i].rank == rank)
@@ -92,7 +93,8 @@ static void add_row(struct op_table *t, uint32_t from, uint32_t to)
     if (why && !strcmp(why, "differs")) {
         char text[256];
         for (uint32_t i = from; i < to; i++)
-            hd__text_add(t->out, "          rank %d: %s, tag %lld\n", at[i].rank, hd__report_op_record_text(&at[i], text), (long long)at[i].tag);
+            hd__text_add(t->out, "          rank %d: %s, tag %lld\n", at[i].rank,
+                         hd__report_op_record_text(&at[i], text), (long long)at[i].tag);
     }
     t->marked |= why != NULL;
 }
@@ -106,7 +108,8 @@ static void add_channel(struct op_table *t, uint32_t from, uint32_t to)
             next++;
     skip = rows > HD__REPORT_OPS_SHOWN ? rows - HD__REPORT_OPS_SHOWN : 0;
     hd__text_add(t->out, "\n%s of group %.*s, ranks%s\n", at[from].p2p ? "messages" : "operations",
-                 (int)strcspn(at[from].channel, " "), at[from].channel, at[from].channel + strcspn(at[from].channel, " "));
+                 (int)strcspn(at[from].channel, " "), at[from].channel,
+                 at[from].channel + strcspn(at[from].channel, " "));
     hd__text_add(t->out, "  number");
     for (int32_t c = 0; c < t->n; c++) {
         char name[32];
@@ -137,9 +140,10 @@ void hd__report_table(const json_t *report, struct hd__text *out)
         for (to = from + 1; to < t.ops.list.count && !strcmp(t.ops.list.at[to].channel, t.ops.list.at[from].channel);)
             to++;
         t.n = 0;
-        json_array_foreach(json_object_get(report, "rank"), i, dump)
-            if (find_record(&t, from, to, (int32_t)json_integer_value(json_object_get(dump, "rank"))))
-                t.ranks[t.n++] = (int32_t)json_integer_value(json_object_get(dump, "rank"));
+        json_array_foreach(
+            json_object_get(report, "rank"), i,
+            dump) if (find_record(&t, from, to, (int32_t)json_integer_value(json_object_get(dump, "rank"))))
+            t.ranks[t.n++] = (int32_t)json_integer_value(json_object_get(dump, "rank"));
         add_channel(&t, from, to);
     }
     free(t.ranks);

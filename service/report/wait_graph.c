@@ -52,7 +52,8 @@ static uint8_t *member_progress(const struct hd__report_context *c, const struct
 {
     uint8_t *done = hd__alloc((size_t)c->size + 1);
     const struct hd__report_op_record *at = c->ops.list.at;
-    for (uint32_t i = lower_bound(c, op->channel, op->seq); i < c->ops.list.count && !strcmp(at[i].channel, op->channel); i++)
+    for (uint32_t i = lower_bound(c, op->channel, op->seq);
+         i < c->ops.list.count && !strcmp(at[i].channel, op->channel); i++)
         if (at[i].seq > op->seq)
             done[at[i].rank] |= 1;
         else
@@ -82,8 +83,11 @@ static void describe_cycle(struct hd__report_context *c, int32_t rank, const str
 {
     const struct hd__report_op_record *other = c->waits_for[rank];
     char a[256], b[256];
-    snprintf(c->diagnosis->summary, sizeof c->diagnosis->summary, "ranks wait for each other: rank %d for %s in section %.40s, rank %d for %s in section "
-             "%.40s", op->rank, hd__report_op_record_text(op, a), op->section, rank, hd__report_op_record_text(other, b), other->section);
+    snprintf(c->diagnosis->summary, sizeof c->diagnosis->summary,
+             "ranks wait for each other: rank %d for %s in section %.40s, rank %d for %s in section "
+             "%.40s",
+             op->rank, hd__report_op_record_text(op, a), op->section, rank, hd__report_op_record_text(other, b),
+             other->section);
 }
 
 /* ---- who strayed */
@@ -96,9 +100,10 @@ static void common_range(const struct hd__report_context *c, json_int_t *first, 
     for (int32_t r = 0; r < c->size; r++) {
         const json_t *ops = json_object_get(c->dump[r], "ops"), *channel;
         size_t k;
-        json_array_foreach(json_object_get(c->dump[r], "channels"), k, channel)
-            if (json_object_get(channel, "from")) /* pipeline stages: each has a program of its own */
-                *last = 0;
+        json_array_foreach(
+            json_object_get(c->dump[r], "channels"), k,
+            channel) if (json_object_get(channel, "from")) /* pipeline stages: each has a program of its own */
+            *last = 0;
         if (json_array_size(ops)) {
             *first = HD__MAX(*first, json_integer_value(json_object_get(json_array_get(ops, 0), "n")));
             *last = HD__MIN(*last, json_integer_value(json_object_get(c->dump[r], "operations")));
@@ -112,7 +117,8 @@ static int same_op(const struct hd__report_op_record *a, const struct hd__report
 }
 
 /* The only one of `n` that is not like the others; NULL: there is none, or more than one. */
-static const struct hd__report_op_record *find_outlier(const struct hd__report_op_record *const *of, uint32_t n, const struct hd__report_op_record **other)
+static const struct hd__report_op_record *find_outlier(const struct hd__report_op_record *const *of, uint32_t n,
+                                                       const struct hd__report_op_record **other)
 {
     const struct hd__report_op_record *most, *odd = NULL;
     if (n < 3)
@@ -131,7 +137,8 @@ static const struct hd__report_op_record *find_outlier(const struct hd__report_o
 
 static int by_number(const void *a, const void *b)
 {
-    const struct hd__report_op_record *x = *(const struct hd__report_op_record *const *)a, *y = *(const struct hd__report_op_record *const *)b;
+    const struct hd__report_op_record *x = *(const struct hd__report_op_record *const *)a,
+                                      *y = *(const struct hd__report_op_record *const *)b;
     int order = (x->number > y->number) - (x->number < y->number);
     return order ? order : (x->rank > y->rank) - (x->rank < y->rank);
 }
@@ -158,8 +165,11 @@ static int find_divergent_rank(struct hd__report_context *c)
     if (!odd || !other)
         return 0;
     hd__report_attribute(c, HD__DIAGNOSIS_MISMATCH, odd->rank, odd);
-    snprintf(c->diagnosis->summary, sizeof c->diagnosis->summary, "rank %d took a wrong turn: its operation %lld is %s in section %.40s, and %s on the "
-             "others", odd->rank, (long long)odd->number, hd__report_op_record_text(odd, a), odd->section, hd__report_op_record_text(other, b));
+    snprintf(c->diagnosis->summary, sizeof c->diagnosis->summary,
+             "rank %d took a wrong turn: its operation %lld is %s in section %.40s, and %s on the "
+             "others",
+             odd->rank, (long long)odd->number, hd__report_op_record_text(odd, a), odd->section,
+             hd__report_op_record_text(other, b));
     return 1;
 }
 
@@ -173,11 +183,13 @@ static void describe_straggler(struct hd__report_context *c, int32_t rank, const
     hd__report_attribute(c, silent ? HD__DIAGNOSIS_SILENT : HD__DIAGNOSIS_LATE, rank, op);
     hd__report_op_record_text(op, text);
     if (silent)
-        snprintf(c->diagnosis->summary, sizeof c->diagnosis->summary, "rank %d does not answer; rank %d has waited %.1f s for it at %s of section %.40s",
-                 rank, op->rank, op->waited, text, op->section);
+        snprintf(c->diagnosis->summary, sizeof c->diagnosis->summary,
+                 "rank %d does not answer; rank %d has waited %.1f s for it at %s of section %.40s", rank, op->rank,
+                 op->waited, text, op->section);
     else
-        snprintf(c->diagnosis->summary, sizeof c->diagnosis->summary, "rank %d is %.1f s late at %s of section %.40s, for which rank %d waits; its place: %s",
-                 rank, op->waited, text, op->section, op->rank, at && *at ? at : "unknown");
+        snprintf(c->diagnosis->summary, sizeof c->diagnosis->summary,
+                 "rank %d is %.1f s late at %s of section %.40s, for which rank %d waits; its place: %s", rank,
+                 op->waited, text, op->section, op->rank, at && *at ? at : "unknown");
 }
 
 int hd__report_walk_wait_graph(struct hd__report_context *c)
@@ -198,8 +210,10 @@ int hd__report_walk_wait_graph(struct hd__report_context *c)
         rank = find_missing_member(c, next);
         if (rank < 0) {
             hd__report_attribute(c, HD__DIAGNOSIS_STUCK, -1, next);
-            snprintf(c->diagnosis->summary, sizeof c->diagnosis->summary, "rank %d has waited %.1f s for %s of section %.40s, which all members have begun: the "
-                     "transport does not finish it", next->rank, next->waited, hd__report_op_record_text(next, text), next->section);
+            snprintf(c->diagnosis->summary, sizeof c->diagnosis->summary,
+                     "rank %d has waited %.1f s for %s of section %.40s, which all members have begun: the "
+                     "transport does not finish it",
+                     next->rank, next->waited, hd__report_op_record_text(next, text), next->section);
             break;
         }
         if (!c->waits_for[rank]) {
@@ -211,7 +225,8 @@ int hd__report_walk_wait_graph(struct hd__report_context *c)
             hd__report_attribute(c, HD__DIAGNOSIS_CYCLE, rank, next);
             c->diagnosis->waited = least;
             describe_cycle(c, rank, next);
-            if (least > HD__DUMP_SECONDS || !json_is_null(c->end)) /* else it may not be one: parts are not of one moment */
+            if (least > HD__DUMP_SECONDS ||
+                !json_is_null(c->end)) /* else it may not be one: parts are not of one moment */
                 find_divergent_rank(c);
             break;
         }

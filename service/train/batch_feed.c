@@ -14,8 +14,8 @@ struct hd__train_feed {
     struct hd__data_range ranges[2];
     int64_t base, global_rows;
     /* A pipeline's first stage reads ids only, its last labels only; where one has both, ids may be micro-batches ahead. */
-    int reads[2];         /* ids, labels: does this rank's program read them? */
-    int32_t *buffered;       /* ring of [room] micro-batches of the other kind */
+    int reads[2];      /* ids, labels: does this rank's program read them? */
+    int32_t *buffered; /* ring of [room] micro-batches of the other kind */
     int64_t capacity, first, n_buffered;
     int32_t buffered_labels;
     int32_t contiguous; /* a step's part of a rank is in one piece */
@@ -70,8 +70,8 @@ static const struct hd__sources *sources_of(const struct hd__job *job, int held_
     return held_out && job->val.count ? &job->val : &job->train;
 }
 
-int32_t hd__train_feed_open(const struct hd__compiled *compiled, int32_t rank, int held_out, struct hd__train_feed **feed,
-                      struct hd_error *err)
+int32_t hd__train_feed_open(const struct hd__compiled *compiled, int32_t rank, int held_out,
+                            struct hd__train_feed **feed, struct hd_error *err)
 {
     const struct hd__job *job = compiled->job;
     const struct hd__sources *from = sources_of(job, held_out);
@@ -129,18 +129,24 @@ void hd__train_feed_close(struct hd__train_feed *f)
 
 int32_t hd__train_feed_seek(struct hd__train_feed *f, int64_t sequence, struct hd_error *err)
 {
-    struct hd__data_prefetch_config config = {.data = f->data, .number = sequence_number, .user = f, .rows = (uint32_t)f->rows, .ranges = {f->ranges[0], f->ranges[1]}};
+    struct hd__data_prefetch_config config = {.data = f->data,
+                                              .number = sequence_number,
+                                              .user = f,
+                                              .rows = (uint32_t)f->rows,
+                                              .ranges = {f->ranges[0], f->ranges[1]}};
     hd__data_prefetch_stop(f->prefetch);
     f->prefetch = NULL;
     f->base = sequence;
     f->first = f->n_buffered = 0;
     if (!f->buffered && f->reads[0] && f->reads[1])
-        f->buffered = hd__alloc((size_t)(f->capacity * f->rows * (f->ranges[0].count + f->ranges[1].count)) * sizeof *f->buffered);
+        f->buffered = hd__alloc((size_t)(f->capacity * f->rows * (f->ranges[0].count + f->ranges[1].count)) *
+                                sizeof *f->buffered);
     return hd__data_prefetch_start(&config, &f->prefetch, err);
 }
 
 /* The next micro-batch of one kind; the other kind of it waits for its turn. */
-static int32_t next_micro_batch(struct hd__train_feed *f, int32_t labels, int32_t *out, int64_t count, struct hd_error *err)
+static int32_t next_micro_batch(struct hd__train_feed *f, int32_t labels, int32_t *out, int64_t count,
+                                struct hd_error *err)
 {
     const int32_t *both[2];
     int32_t rc = hd__data_prefetch_next(f->prefetch, &both[0], &both[1], err);
@@ -150,8 +156,10 @@ static int32_t next_micro_batch(struct hd__train_feed *f, int32_t labels, int32_
     if (!f->reads[!labels])
         return HD_OK;
     if (f->n_buffered == f->capacity)
-        return hd_fail(err, HD_E_INTERNAL, "%s are read more than a step before %s", labels ? "labels" : "ids", labels ? "ids" : "labels");
-    memcpy(f->buffered + (f->first + f->n_buffered++) % f->capacity * count, both[!labels], (size_t)count * sizeof *out);
+        return hd_fail(err, HD_E_INTERNAL, "%s are read more than a step before %s", labels ? "labels" : "ids",
+                       labels ? "ids" : "labels");
+    memcpy(f->buffered + (f->first + f->n_buffered++) % f->capacity * count, both[!labels],
+           (size_t)count * sizeof *out);
     f->buffered_labels = !labels;
     return HD_OK;
 }

@@ -9,8 +9,8 @@ struct hd__train_feed;
 
 /* held_out: the part to evaluate on. `rank` decides which rows (dp, ep) and positions (cp) are read. HD_E_NOTFOUND with
  * held_out when the job has no such part. */
-int32_t hd__train_feed_open(const struct hd__compiled *compiled, int32_t rank, int held_out, struct hd__train_feed **feed,
-                      struct hd_error *err);
+int32_t hd__train_feed_open(const struct hd__compiled *compiled, int32_t rank, int held_out,
+                            struct hd__train_feed **feed, struct hd_error *err);
 /* Looks at the first data.check_tokens ids: HD_E_INVALID names one that is outside the vocabulary. */
 int32_t hd__train_feed_check_tokens(const struct hd__train_feed *feed, struct hd_error *err);
 void hd__train_feed_close(struct hd__train_feed *feed); /* NULL is fine */

@@ -15,7 +15,7 @@ struct hd__train_checkpointer {
     const char *dir;
     struct hd__ckpt_store store;
     struct hd__ckpt_async_writer *async_writer; /* checkpoint.async */
-    struct hd__ckpt_train_state saving;      /* what the saver reads */
+    struct hd__ckpt_train_state saving;         /* what the saver reads */
     uint64_t exchanges;
     uint64_t last_exchange, last_bytes; /* the one before: its number, and what is still in the store of it */
 };
@@ -39,11 +39,13 @@ static int32_t all_gather(void *user, const void *mine, uint64_t bytes, void *al
     uint64_t number = k->exchanges++;
     char key[96];
     for (uint64_t at = 0; at < bytes && !rc; at += CHUNK_BYTES)
-        rc = hd__store_put(store, gather_key(number, at, me, key), (const char *)mine + at, HD__MIN(CHUNK_BYTES, bytes - at), err);
+        rc = hd__store_put(store, gather_key(number, at, me, key), (const char *)mine + at,
+                           HD__MIN(CHUNK_BYTES, bytes - at), err);
     for (int32_t r = 0; r < ranks; r++)
         for (uint64_t at = 0; at < bytes && !rc; at += CHUNK_BYTES) {
             size_t room = HD__MIN(CHUNK_BYTES, bytes - at);
-            rc = hd__store_get(store, gather_key(number, at, r, key), (char *)all + (uint64_t)r * bytes + at, &room, deadline, err);
+            rc = hd__store_get(store, gather_key(number, at, r, key), (char *)all + (uint64_t)r * bytes + at, &room,
+                               deadline, err);
         }
     if (!bytes) /* nobody has said anything */
         return HD_OK;
@@ -54,7 +56,8 @@ static int32_t all_gather(void *user, const void *mine, uint64_t bytes, void *al
     return rc;
 }
 
-int32_t hd__train_checkpointer_open(struct hd__train_session *s, const char *dir, struct hd__train_checkpointer **checkpointer, struct hd_error *err)
+int32_t hd__train_checkpointer_open(struct hd__train_session *s, const char *dir,
+                                    struct hd__train_checkpointer **checkpointer, struct hd_error *err)
 {
     const struct hd__chosen *chosen = &s->compiled->checkpoint_choice;
     struct hd__train_checkpointer *k;
@@ -71,8 +74,10 @@ int32_t hd__train_checkpointer_open(struct hd__train_session *s, const char *dir
         free(k);
         return rc;
     }
-    k->store = (struct hd__ckpt_store){.ops = k->ops, .ckpt = k->ckpt,
-                                       .peers = {.rank = s->env->rank, .ranks = s->env->size, .all_gather = all_gather, .user = k}};
+    k->store = (struct hd__ckpt_store){
+        .ops = k->ops,
+        .ckpt = k->ckpt,
+        .peers = {.rank = s->env->rank, .ranks = s->env->size, .all_gather = all_gather, .user = k}};
     *checkpointer = k;
     return HD_OK;
 }
@@ -87,18 +92,21 @@ void hd__train_checkpointer_close(struct hd__train_checkpointer *k)
     free(k);
 }
 
-static void collect_state(struct hd__train_checkpointer *k, struct hd__ckpt_train_state *state, int owned, const char *weights)
+static void collect_state(struct hd__train_checkpointer *k, struct hd__ckpt_train_state *state, int owned,
+                          const char *weights)
 {
-    hd__ckpt_collect_train_state(state, hd__exec_program(k->s->exec), hd__exec_coord(k->s->exec), hd__exec_host_arena(k->s->exec),
-                      k->s->compiled->optimizer.ops->state_names, owned,
-                      weights && strcmp(weights, "model") ? hd__arena_format(&k->s->compiled->job->arena, "strategy-%s", weights) : weights);
+    hd__ckpt_collect_train_state(state, hd__exec_program(k->s->exec), hd__exec_coord(k->s->exec),
+                                 hd__exec_host_arena(k->s->exec), k->s->compiled->optimizer.ops->state_names, owned,
+                                 weights && strcmp(weights, "model")
+                                     ? hd__arena_format(&k->s->compiled->job->arena, "strategy-%s", weights)
+                                     : weights);
 }
 
 /* What ranks have of their own; behind what is there already. */
 static void collect_rank_state(struct hd__train_checkpointer *k, struct hd__ckpt_train_state *state)
 {
     hd__ckpt_collect_rank_state(state, k->s->compiled->stage, k->s->compiled->n_stages, hd__exec_coord(k->s->exec),
-                            hd__exec_host_arena(k->s->exec));
+                                hd__exec_host_arena(k->s->exec));
 }
 
 int32_t hd__train_checkpointer_check_dir(struct hd__train_checkpointer *k, struct hd_error *err)
@@ -123,19 +131,22 @@ static json_t *state_json(const struct hd__train_checkpointer *k, const struct h
 {
     const struct hd__compiled *c = k->s->compiled;
     json_t *model = json_pack("{s:s,s:I,s:I,s:I,s:I}", "family", c->info.family ? c->info.family : "", "layers",
-                              (json_int_t)c->info.layers, "hidden", (json_int_t)c->info.hidden, "vocab", (json_int_t)c->info.vocab,
-                              "parameters", (json_int_t)hd__compiled_parameter_count(c));
+                              (json_int_t)c->info.layers, "hidden", (json_int_t)c->info.hidden, "vocab",
+                              (json_int_t)c->info.vocab, "parameters", (json_int_t)hd__compiled_parameter_count(c));
     return json_pack("{s:I,s:I,s:I,s:I,s:I,s:s,s:f,s:o,s:o,s:o}", "step", (json_int_t)progress->step, "sequence",
-                     (json_int_t)progress->sequence, "tokens", (json_int_t)progress->tokens, "replicas", (json_int_t)replica_count(k), "seed",
-                     (json_int_t)c->job->seed, "optimizer", c->optimizer_choice.component->name, "lr",
+                     (json_int_t)progress->sequence, "tokens", (json_int_t)progress->tokens, "replicas",
+                     (json_int_t)replica_count(k), "seed", (json_int_t)c->job->seed, "optimizer",
+                     c->optimizer_choice.component->name, "lr",
                      hd__lr(&c->job->schedule, progress->step, c->job->steps), "model", model, "loss_scale",
                      hd__train_loss_scaler_json(&progress->scaler), "job", hd__job_json(c->job));
 }
 
-int32_t hd__train_checkpointer_save(struct hd__train_checkpointer *k, const struct hd__train_progress *progress, struct hd_error *err)
+int32_t hd__train_checkpointer_save(struct hd__train_checkpointer *k, const struct hd__train_progress *progress,
+                                    struct hd_error *err)
 {
     const struct hd__job *job = k->s->compiled->job;
-    struct hd__ckpt_save save = {.step = (uint64_t)progress->step, .version = HEDDLE_VERSION, .keep = (uint32_t)job->checkpoint_keep};
+    struct hd__ckpt_save save = {
+        .step = (uint64_t)progress->step, .version = HEDDLE_VERSION, .keep = (uint32_t)job->checkpoint_keep};
     json_t *state;
     int32_t rc = hd__train_checkpointer_wait(k, err); /* the saver still reads k->saving */
     if (rc)
@@ -179,7 +190,8 @@ static int64_t integer_or(const json_t *value, int64_t otherwise)
 static void read_progress(const struct hd__job *job, const struct hd__ckpt *ckpt, struct hd__train_progress *progress)
 {
     const json_t *state = hd__ckpt_state(ckpt);
-    int64_t length = hd__train_resume_saved_int(state, "data", "seq_len", job->seq_len), batch = hd__train_resume_saved_int(state, "data", "batch", job->batch);
+    int64_t length = hd__train_resume_saved_int(state, "data", "seq_len", job->seq_len),
+            batch = hd__train_resume_saved_int(state, "data", "batch", job->batch);
     progress->step = (int64_t)hd__ckpt_step(ckpt);
     hd__train_loss_scaler_load(&progress->scaler, json_object_get(state, "loss_scale"));
     progress->sequence = (integer_or(json_object_get(state, "sequence"), 0) * length + job->seq_len - 1) / job->seq_len;
@@ -187,17 +199,21 @@ static void read_progress(const struct hd__job *job, const struct hd__ckpt *ckpt
 }
 
 /* Ranks that are apart have a model each. */
-static int32_t check_replicas(const struct hd__train_checkpointer *k, const char *name, const struct hd__ckpt *ckpt, struct hd_error *err)
+static int32_t check_replicas(const struct hd__train_checkpointer *k, const char *name, const struct hd__ckpt *ckpt,
+                              struct hd_error *err)
 {
     long long has = integer_or(json_object_get(hd__ckpt_state(ckpt), "replicas"), 1), here = replica_count(k);
     if (has == here)
         return HD_OK;
-    return hd_fail(err, HD_E_MISMATCH, "checkpoint %s has the state of %lld replica%s that train apart, this job has %lld: go on with as "
-                   "many, or begin anew from its model: `heddle ckpt export`, then model.from", name, has, has == 1 ? "" : "s", here);
+    return hd_fail(err, HD_E_MISMATCH,
+                   "checkpoint %s has the state of %lld replica%s that train apart, this job has %lld: go on with as "
+                   "many, or begin anew from its model: `heddle ckpt export`, then model.from",
+                   name, has, has == 1 ? "" : "s", here);
 }
 
 /* Without it a run goes on as well, and not to the same bits. */
-static int32_t load_rank_state(struct hd__train_checkpointer *k, const char *name, const struct hd__ckpt *ckpt, struct hd_error *err)
+static int32_t load_rank_state(struct hd__train_checkpointer *k, const char *name, const struct hd__ckpt *ckpt,
+                               struct hd_error *err)
 {
     struct hd_error why = HD_ERROR_INIT;
     struct hd__ckpt_train_state state = {0};
@@ -205,8 +221,10 @@ static int32_t load_rank_state(struct hd__train_checkpointer *k, const char *nam
     collect_rank_state(k, &state);
     other = state.tensors.count ? hd__ckpt_check_tensors(ckpt, state.tensors.at, state.tensors.count, &why) : HD_OK;
     if (other && k->s->env->rank == 0)
-        hd__log(HD_LOG_WARN, NULL, "checkpoint %s does not have what each rank of this job keeps of its own (errors of compressed "
-                "gradients): it begins as zeros", name);
+        hd__log(HD_LOG_WARN, NULL,
+                "checkpoint %s does not have what each rank of this job keeps of its own (errors of compressed "
+                "gradients): it begins as zeros",
+                name);
     if (!other && state.tensors.count)
         rc = hd__ckpt_load(ckpt, state.tensors.at, state.tensors.count, state.runs.at, state.runs.count, err);
     hd__ckpt_train_state_free(&state);
@@ -224,7 +242,8 @@ static int32_t mention_others(int32_t rc, const char *weights, struct hd_error *
                    weights ? "--checkpoint NAME takes one" : "checkpoint.resume=NAME goes on from one");
 }
 
-static int32_t load_named(struct hd__train_checkpointer *k, const char *name, const char *weights, struct hd__train_progress *progress, struct hd_error *err)
+static int32_t load_named(struct hd__train_checkpointer *k, const char *name, const char *weights,
+                          struct hd__train_progress *progress, struct hd_error *err)
 {
     struct hd__ckpt_train_state state;
     struct hd__ckpt *ckpt;
@@ -255,7 +274,8 @@ static int32_t load_named(struct hd__train_checkpointer *k, const char *name, co
 }
 
 /* A path: its folder is the storage, its last part the name. */
-static int32_t load_path(struct hd__train_checkpointer *k, const char *path, const char *weights, struct hd__train_progress *progress, struct hd_error *err)
+static int32_t load_path(struct hd__train_checkpointer *k, const char *path, const char *weights,
+                         struct hd__train_progress *progress, struct hd_error *err)
 {
     char *folder = hd__strdup(path), *slash;
     struct hd__train_checkpointer *other = NULL;
@@ -276,7 +296,8 @@ static int32_t load_path(struct hd__train_checkpointer *k, const char *path, con
     return rc;
 }
 
-int32_t hd__train_checkpointer_load(struct hd__train_checkpointer *k, const char *which, const char *weights, struct hd__train_progress *progress, struct hd_error *err)
+int32_t hd__train_checkpointer_load(struct hd__train_checkpointer *k, const char *which, const char *weights,
+                                    struct hd__train_progress *progress, struct hd_error *err)
 {
     char name[32];
     int32_t rc;

@@ -17,8 +17,10 @@ struct hd__train_checkpointer; /* the job's checkpoint store and what is being s
 
 /* Opens checkpoint storage for a session; *keeper stays NULL where the job has no checkpoint section. `dir` replaces the
  * job's folder where it is not NULL. */
-int32_t hd__train_checkpointer_open(struct hd__train_session *s, const char *dir, struct hd__train_checkpointer **checkpointer, struct hd_error *err);
-void hd__train_checkpointer_close(struct hd__train_checkpointer *checkpointer); /* waits for a save under way; NULL is fine */
+int32_t hd__train_checkpointer_open(struct hd__train_session *s, const char *dir,
+                                    struct hd__train_checkpointer **checkpointer, struct hd_error *err);
+void hd__train_checkpointer_close(
+    struct hd__train_checkpointer *checkpointer); /* waits for a save under way; NULL is fine */
 
 /* Refuses a folder that cannot be written, before the hours until the first save. Not collective. */
 int32_t hd__train_checkpointer_check_dir(struct hd__train_checkpointer *checkpointer, struct hd_error *err);
@@ -26,11 +28,12 @@ int32_t hd__train_checkpointer_check_dir(struct hd__train_checkpointer *checkpoi
 /* Loads weights, optimizer state and position. `which`: "auto" (the newest; progress stays as it is where there is none), "never",
  * or the name or path of a checkpoint. `weights`: for evaluation and sampling, only these, "model" or the name of an average that
  * a strategy keeps; NULL: all, to train. */
-int32_t hd__train_checkpointer_load(struct hd__train_checkpointer *checkpointer, const char *which, const char *weights, struct hd__train_progress *progress,
-                        struct hd_error *err);
+int32_t hd__train_checkpointer_load(struct hd__train_checkpointer *checkpointer, const char *which, const char *weights,
+                                    struct hd__train_progress *progress, struct hd_error *err);
 
 /* Saves the state. With checkpoint.async it returns once the state is copied. Collective. */
-int32_t hd__train_checkpointer_save(struct hd__train_checkpointer *checkpointer, const struct hd__train_progress *progress, struct hd_error *err);
+int32_t hd__train_checkpointer_save(struct hd__train_checkpointer *checkpointer,
+                                    const struct hd__train_progress *progress, struct hd_error *err);
 /* Waits until what was saved is on disk. */
 int32_t hd__train_checkpointer_wait(struct hd__train_checkpointer *checkpointer, struct hd_error *err);
 

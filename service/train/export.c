@@ -78,7 +78,8 @@ static void free_tensors(struct tensors *all)
 
 /* Copies one parameter, or one of the tensors that it is made of, to its rows of the file tensor. Both row-major; a part is
  * `own` of every `width` elements. */
-static void copy_to_file_tensor(const struct hd_program *p, const struct file_slice *piece, const float *from, float *to)
+static void copy_to_file_tensor(const struct hd_program *p, const struct file_slice *piece, const float *from,
+                                float *to)
 {
     const struct hd_param_desc *d = &p->params.at[piece->param].desc;
     const struct hd__tensor *t = hd__tensor_const(p, p->params.at[piece->param].tensor);
@@ -109,7 +110,8 @@ static void fill_file_tensor(struct hd__train_session *s, const struct tensors *
 {
     for (uint32_t i = 0; i < all->piece.count; i++)
         if (all->piece.at[i].file == file)
-            copy_to_file_tensor(hd__exec_program(s->exec), &all->piece.at[i], master_weights(s, all->piece.at[i].param), out);
+            copy_to_file_tensor(hd__exec_program(s->exec), &all->piece.at[i], master_weights(s, all->piece.at[i].param),
+                                out);
 }
 
 static int32_t write_weights(struct hd__train_session *s, FILE *file, const char *path, struct hd_error *err)
@@ -122,8 +124,10 @@ static int32_t write_weights(struct hd__train_session *s, FILE *file, const char
     list_tensors(hd__exec_program(s->exec), &all);
     items = hd__alloc(all.files.count * sizeof *items);
     for (uint32_t i = 0; i < all.files.count; i++)
-        items[i] = (struct hd__ckpt_st_item){.name = all.files.at[i].name, .dtype = HD_F32, .ndim = all.files.at[i].ndim,
-                                        .shape = all.files.at[i].shape};
+        items[i] = (struct hd__ckpt_st_item){.name = all.files.at[i].name,
+                                             .dtype = HD_F32,
+                                             .ndim = all.files.at[i].ndim,
+                                             .shape = all.files.at[i].shape};
     rc = hd__ckpt_st_layout(items, all.files.count, &head, &size, err);
     if (!rc && fwrite(head.at, 1, head.length, file) != head.length)
         rc = hd_fail(err, HD_E_IO, "%s: %s", path, strerror(errno));
@@ -141,7 +145,8 @@ static int32_t write_weights(struct hd__train_session *s, FILE *file, const char
 }
 
 /* Whole or not at all: what a folder had of that name stays until the new file is there. */
-static int32_t write_file(const char *folder, const char *name, int32_t (*write)(struct hd__train_session *, FILE *, const char *, struct hd_error *),
+static int32_t write_file(const char *folder, const char *name,
+                          int32_t (*write)(struct hd__train_session *, FILE *, const char *, struct hd_error *),
                           struct hd__train_session *s, struct hd_error *err)
 {
     char *path = hd__format("%s/%s", folder, name), *part = hd__format("%s.part", path);
@@ -164,7 +169,8 @@ static int32_t write_config(struct hd__train_session *s, FILE *file, const char 
     const char *text;
     int32_t rc;
     if (!ops->config_json)
-        return hd_fail(err, HD_E_UNSUPPORTED, "model-%s has no Hugging Face form", s->compiled->model_choice.component->name);
+        return hd_fail(err, HD_E_UNSUPPORTED, "model-%s has no Hugging Face form",
+                       s->compiled->model_choice.component->name);
     rc = ops->config_json(s->compiled->model, &text, err);
     if (!rc && fputs(text, file) < 0)
         rc = hd_fail(err, HD_E_IO, "%s: %s", path, strerror(errno));

@@ -21,12 +21,12 @@ struct loop {
     struct hd_program *p;
     struct hd__train_progress progress;
     struct hd__train_checkpointer *checkpointer; /* NULL where nothing is saved */
-    int64_t saved;             /* step of the newest checkpoint of this run, -1 if there is none */
-    double loss, norm, lr, scale, val_loss; /* scale: of the loss, in this step */
-    double step_s, comm_s, peak_flops; /* peak: FLOP/s of all ranks' devices */
-    int64_t steps_run, profiled_steps;       /* steps of this run; those that are in the profile */
+    int64_t saved;                               /* step of the newest checkpoint of this run, -1 if there is none */
+    double loss, norm, lr, scale, val_loss;      /* scale: of the loss, in this step */
+    double step_s, comm_s, peak_flops;           /* peak: FLOP/s of all ranks' devices */
+    int64_t steps_run, profiled_steps;           /* steps of this run; those that are in the profile */
     double profiled_s;
-    struct hd__metrics *metrics; /* of rank 0 */
+    struct hd__metrics *metrics;   /* of rank 0 */
     int is_leader, barrier_failed; /* failed_meeting: with the others, before the first step */
 };
 
@@ -59,7 +59,8 @@ static void on_bus_error(int sig)
 static void catch_bus_errors(const char *prefix)
 {
     struct sigaction action = {.sa_handler = on_bus_error};
-    snprintf(bus_error, sizeof bus_error, "%serror: a mapped file became shorter while it was read, or its disk failed: most likely data.train\n",
+    snprintf(bus_error, sizeof bus_error,
+             "%serror: a mapped file became shorter while it was read, or its disk failed: most likely data.train\n",
              prefix);
     sigaction(SIGBUS, &action, NULL);
 }
@@ -117,8 +118,10 @@ static int32_t fail_diverged(struct loop *l, struct hd_error *err)
     if (found < 0)
         return found;
     /* Where another rank found it, that one says so. */
-    return hd_fail(err, where[0] || l->s.env->size == 1 ? HD_E_INVALID : HD_E_CANCELLED, "step %" PRId64 ": the loss is %g and the gradient norm %g; the first bad number: %s. "
-                   "Nothing of this step is saved. %s", l->progress.step + 1, l->loss, l->norm, where[0] ? where : "on another rank", remedy(l));
+    return hd_fail(err, where[0] || l->s.env->size == 1 ? HD_E_INVALID : HD_E_CANCELLED,
+                   "step %" PRId64 ": the loss is %g and the gradient norm %g; the first bad number: %s. "
+                   "Nothing of this step is saved. %s",
+                   l->progress.step + 1, l->loss, l->norm, where[0] ? where : "on another rank", remedy(l));
 }
 
 static int32_t train_step(struct loop *l, struct hd_error *err)
@@ -135,7 +138,8 @@ static int32_t train_step(struct loop *l, struct hd_error *err)
     l->loss = value[0];
     l->norm = sqrt(value[1]) / l->progress.scaler.scale;
     l->scale = l->progress.scaler.scale;
-    if (!hd__train_loss_scaler_update(&l->progress.scaler, !isfinite(l->norm)) || (!isfinite(l->loss) && isfinite(l->norm)))
+    if (!hd__train_loss_scaler_update(&l->progress.scaler, !isfinite(l->norm)) ||
+        (!isfinite(l->loss) && isfinite(l->norm)))
         return fail_diverged(l, err);
     l->progress.step++;
     l->progress.sequence += l->job->batch;
@@ -156,17 +160,19 @@ static json_t *mesh_json(const struct hd__mesh *mesh)
 static int32_t open_metrics(struct loop *l, const struct hd__compiled *c, struct hd_error *err)
 {
     json_t *plan = json_pack("{s:I,s:I,s:I,s:f}", "arena_bytes", (json_int_t)l->p->arena_bytes, "persistent_bytes",
-                             (json_int_t)l->p->persistent_bytes, "temporary_bytes", (json_int_t)l->p->temp_bytes, "flops_per_token",
-                             hd__compiled_flops_per_token(c));
-    json_t *start = json_pack("{s:s,s:o,s:o,s:I,s:o}", "event", l->progress.step ? "resume" : "start", "job", hd__job_json(l->job), "mesh",
-                              mesh_json(&c->mesh), "parameters", (json_int_t)hd__compiled_parameter_count(c), "plan", plan);
+                             (json_int_t)l->p->persistent_bytes, "temporary_bytes", (json_int_t)l->p->temp_bytes,
+                             "flops_per_token", hd__compiled_flops_per_token(c));
+    json_t *start =
+        json_pack("{s:s,s:o,s:o,s:I,s:o}", "event", l->progress.step ? "resume" : "start", "job", hd__job_json(l->job),
+                  "mesh", mesh_json(&c->mesh), "parameters", (json_int_t)hd__compiled_parameter_count(c), "plan", plan);
     int32_t rc;
     if (l->progress.step)
         json_object_set_new(start, "from_step", json_integer(l->progress.step));
     rc = hd__metrics_open(l->job->metrics_jsonl, l->progress.step, start, &l->metrics, err);
     if (rc)
         hd__job_locate_error(l->job, "metrics.jsonl", err);
-    if (!rc && l->job->metrics_tensorboard && (rc = hd__metrics_open_tensorboard(l->metrics, l->job->metrics_tensorboard, l->progress.step, err)))
+    if (!rc && l->job->metrics_tensorboard &&
+        (rc = hd__metrics_open_tensorboard(l->metrics, l->job->metrics_tensorboard, l->progress.step, err)))
         hd__job_locate_error(l->job, "metrics.tensorboard", err);
     json_decref(start);
     l->peak_flops = hd__exec_peak_flops(l->s.exec) * c->mesh.ranks;
@@ -255,7 +261,8 @@ static void write_blocks(const struct loop *l)
     struct hd_error err = HD_ERROR_INIT;
     struct hd__text path = {0};
     add_blocks_path(l, &path);
-    if (hd__exec_profile_write_blocks(hd__exec_get_profile(l->s.exec), l->profiled_steps * l->job->accumulation, path.at, &err))
+    if (hd__exec_profile_write_blocks(hd__exec_get_profile(l->s.exec), l->profiled_steps * l->job->accumulation,
+                                      path.at, &err))
         hd__log(HD_LOG_ERROR, NULL, "%s", err.message);
     hd__text_free(&path);
 }
@@ -269,7 +276,8 @@ static void print_profile(const struct loop *l)
         write_blocks(l);
     if (!l->job->metrics_profile || !l->is_leader)
         return;
-    hd__exec_profile_print(hd__exec_get_profile(l->s.exec), l->profiled_steps, l->profiled_s, hd__exec_peak_flops(l->s.exec), &text);
+    hd__exec_profile_print(hd__exec_get_profile(l->s.exec), l->profiled_steps, l->profiled_s,
+                           hd__exec_peak_flops(l->s.exec), &text);
     fputs(text.at, stdout);
     hd__text_free(&text);
 }
@@ -302,7 +310,8 @@ static int32_t run_steps(struct loop *l, int *stopped, struct hd_error *err)
         evaluated = !rc && l->job->eval_every && l->progress.step % l->job->eval_every == 0;
         if (evaluated)
             rc = evaluate(l, err);
-        if (!rc && l->is_leader && (evaluated || l->progress.step % l->job->metrics_every == 0 || l->progress.step == l->job->steps))
+        if (!rc && l->is_leader &&
+            (evaluated || l->progress.step % l->job->metrics_every == 0 || l->progress.step == l->job->steps))
             log_step(l);
         if (!rc)
             rc = hd__exec_all_reduce_max(l->s.exec, stop_signal, &agreed, err);
@@ -370,7 +379,8 @@ static int32_t open_files(struct loop *l, struct hd__compiled *compiled, struct 
     return rc;
 }
 
-static int32_t open_run(struct loop *l, const struct hd__launch_env *env, struct hd__compiled *compiled, struct hd_error *err)
+static int32_t open_run(struct loop *l, const struct hd__launch_env *env, struct hd__compiled *compiled,
+                        struct hd_error *err)
 {
     int32_t rc = hd__train_session_open(&l->s, compiled, env, err);
     hd__train_loss_scaler_init(&l->progress.scaler, l->job);
@@ -399,14 +409,16 @@ static int is_remote_failure(const struct loop *l, const struct hd_error *err)
 {
     char name[24];
     return err->code == HD_E_PEER || err->code == HD_E_CANCELLED ||
-           (err->peer >= 0 && err->peer != l->s.env->rank && !strncmp(err->message, name, rank_prefix(err->peer, name)));
+           (err->peer >= 0 && err->peer != l->s.env->rank &&
+            !strncmp(err->message, name, rank_prefix(err->peer, name)));
 }
 
 /* A transport that another rank aborted may know a moment before the rendezvous says who it was. */
 static void wait_for_cause(const struct loop *l, const struct hd_error *err)
 {
     double until = hd__now() + 0.5;
-    while (is_remote_failure(l, err) && !hd__store_liveness_check(hd__store_liveness(l->s.store), NULL, NULL) && hd__now() < until)
+    while (is_remote_failure(l, err) && !hd__store_liveness_check(hd__store_liveness(l->s.store), NULL, NULL) &&
+           hd__now() < until)
         usleep(1000);
 }
 
@@ -431,7 +443,8 @@ static void report_failure(struct loop *l, const struct hd_error *err)
     struct hd_error end = HD_ERROR_INIT;
     if (l->s.store) {
         wait_for_cause(l, err);
-        hd__train_session_fail(&l->s, err->code == HD_E_INVALID ? HD_E_INTERNAL : err->code, err->message); /* no refusal: see below */
+        hd__train_session_fail(&l->s, err->code == HD_E_INVALID ? HD_E_INTERNAL : err->code,
+                               err->message); /* no refusal: see below */
     }
     if (l->s.store && failed_elsewhere(l, err, &end))
         hd__log(HD_LOG_ERROR, NULL, "%s, so this rank ends", end.message);
@@ -477,8 +490,9 @@ int hd__train(struct hd__compiled *compiled, const struct hd__launch_env *env)
     catch_signals(on_signal);
     prepared = !rc;
     if (!rc && l.progress.step >= l.job->steps && l.is_leader)
-        printf("the job is finished: its checkpoint is at step %" PRId64 " of %" PRId64 "; set job.steps higher to go on\n", l.progress.step,
-               l.job->steps);
+        printf("the job is finished: its checkpoint is at step %" PRId64 " of %" PRId64
+               "; set job.steps higher to go on\n",
+               l.progress.step, l.job->steps);
     if (!rc)
         rc = run_steps(&l, &stopped, &err);
     code = !rc ? 0 : prepared || !is_refused(&l, &err) ? 1 : 2;
@@ -486,7 +500,8 @@ int hd__train(struct hd__compiled *compiled, const struct hd__launch_env *env)
         (code == 1 ? report_failure : report_refusal)(&l, &err);
     if (stopped && l.is_leader)
         fprintf(stderr, "stopped by signal %d after step %" PRId64 "; %s\n", stopped, l.progress.step,
-                l.checkpointer ? "the state is saved: the same command goes on" : "no checkpoint section, so nothing is saved");
+                l.checkpointer ? "the state is saved: the same command goes on"
+                               : "no checkpoint section, so nothing is saved");
     hd__metrics_close(l.metrics);
     hd__train_checkpointer_close(l.checkpointer);
     hd__train_session_close(&l.s, rc, err.message);
@@ -517,7 +532,8 @@ static int64_t read_number(const char *path, const char *key)
 int64_t hd__train_memory_available(void)
 {
     int64_t left = read_number("/proc/meminfo", "MemAvailable:") * 1024;
-    int64_t limit = read_number("/sys/fs/cgroup/memory.max", NULL), used = read_number("/sys/fs/cgroup/memory.current", NULL);
+    int64_t limit = read_number("/sys/fs/cgroup/memory.max", NULL),
+            used = read_number("/sys/fs/cgroup/memory.current", NULL);
     if (limit > 0 && used >= 0)
         left = HD__MIN(left, limit - used);
     limit = read_number("/sys/fs/cgroup/memory/memory.limit_in_bytes", NULL);
@@ -539,9 +555,12 @@ int32_t hd__train_check_memory(const struct hd__compiled *compiled, int32_t loca
         return HD_OK;
     hd__bytes_text((uint64_t)left, c);
     if (local_ranks == 1)
-        return hd_fail(err, HD_E_NOMEM, "does not fit: the arena takes %s, and %s are free: use a smaller micro_batch or model",
+        return hd_fail(err, HD_E_NOMEM,
+                       "does not fit: the arena takes %s, and %s are free: use a smaller micro_batch or model",
                        hd__bytes_text((uint64_t)need, a), c);
-    return hd_fail(err, HD_E_NOMEM, "does not fit: the arena of a rank takes %s, %d ranks here take %s, and %s are free: use a smaller "
-                   "micro_batch, a higher zero stage, or fewer ranks on this machine", hd__bytes_text((uint64_t)need, a), local_ranks,
-                   hd__bytes_text((uint64_t)(need * local_ranks), b), c);
+    return hd_fail(err, HD_E_NOMEM,
+                   "does not fit: the arena of a rank takes %s, %d ranks here take %s, and %s are free: use a smaller "
+                   "micro_batch, a higher zero stage, or fewer ranks on this machine",
+                   hd__bytes_text((uint64_t)need, a), local_ranks, hd__bytes_text((uint64_t)(need * local_ranks), b),
+                   c);
 }

@@ -34,7 +34,8 @@ int hd__train_loss_scaler_update(struct hd__train_loss_scaler *s, int overflow)
 
 json_t *hd__train_loss_scaler_json(const struct hd__train_loss_scaler *s)
 {
-    return json_pack("{s:f,s:I,s:I}", "scale", s->scale, "good_steps", (json_int_t)s->good, "skipped", (json_int_t)s->skipped);
+    return json_pack("{s:f,s:I,s:I}", "scale", s->scale, "good_steps", (json_int_t)s->good, "skipped",
+                     (json_int_t)s->skipped);
 }
 
 void hd__train_loss_scaler_load(struct hd__train_loss_scaler *s, const json_t *saved)

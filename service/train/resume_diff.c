@@ -18,14 +18,8 @@ static const struct {
     uint32_t decides;
 } keys[] = {
     {"model.from", NOTHING}, /* its weights are the checkpoint's; its fields are the model's tensors */
-    {"model.", COMPUTES},
-    {"optimizer.", SHAPES},
-    {"precision.", SHAPES},
-    {"schedule.", TRAINS},
-    {"data.micro_batch", NOTHING},
-    {"data.check_tokens", NOTHING},
-    {"data.", TRAINS},
-    {"job.seed", TRAINS},
+    {"model.", COMPUTES},          {"optimizer.", SHAPES},         {"precision.", SHAPES}, {"schedule.", TRAINS},
+    {"data.micro_batch", NOTHING}, {"data.check_tokens", NOTHING}, {"data.", TRAINS},      {"job.seed", TRAINS},
 };
 
 static uint32_t decides(const struct hd__job *job, const char *path)
@@ -35,7 +29,9 @@ static uint32_t decides(const struct hd__job *job, const char *path)
         if (keys[k].path[length - 1] == '.' ? !strncmp(path, keys[k].path, length) : !strcmp(path, keys[k].path))
             return keys[k].decides;
     }
-    return !strcmp(path, "job.steps") && job->schedule.kind != HD__LR_CONSTANT ? TRAINS : NOTHING; /* rates come down to its end */
+    return !strcmp(path, "job.steps") && job->schedule.kind != HD__LR_CONSTANT
+               ? TRAINS
+               : NOTHING; /* rates come down to its end */
 }
 
 /* ---- what has changed */
@@ -98,8 +94,8 @@ static void find_removed_keys(struct changes *c, const char *path, json_t *befor
             hd__push(&c->list, ((struct change){path, NULL, before}));
         return;
     }
-    json_object_foreach(before, key, value)
-        find_removed_keys(c, *path ? hd__arena_format(&c->job->arena, "%s.%s", path, key) : hd__arena_strdup(&c->job->arena, key), value);
+    json_object_foreach(before, key, value) find_removed_keys(
+        c, *path ? hd__arena_format(&c->job->arena, "%s.%s", path, key) : hd__arena_strdup(&c->job->arena, key), value);
 }
 
 static struct changes find_changes(struct hd__job *job, const json_t *state, uint32_t least)
@@ -137,7 +133,8 @@ void hd__train_resume_diff_log(struct hd__job *job, const char *name, const json
     for (uint32_t i = 0; i < c.list.count; i++) {
         struct hd__text text = {0};
         add_change(&text, &c.list.at[i]);
-        hd__log(HD_LOG_WARN, NULL, "%s: %s when checkpoint %s was saved", hd__job_where(job, c.list.at[i].path), text.at, name);
+        hd__log(HD_LOG_WARN, NULL, "%s: %s when checkpoint %s was saved", hd__job_where(job, c.list.at[i].path),
+                text.at, name);
         hd__text_free(&text);
     }
     hd__free_array(&c.list);

@@ -80,9 +80,11 @@ static int32_t next_token(struct hd__train_session *session, struct sampler *s, 
     return HD_OK;
 }
 
-int32_t hd__train_sample(struct hd__train_session *session, const struct hd__train_sample_config *config, struct hd_error *err)
+int32_t hd__train_sample(struct hd__train_session *session, const struct hd__train_sample_config *config,
+                         struct hd_error *err)
 {
-    struct sampler s = {.config = config, .seq = session->compiled->job->seq_len, .vocab = session->compiled->info.vocab};
+    struct sampler s = {
+        .config = config, .seq = session->compiled->job->seq_len, .vocab = session->compiled->info.vocab};
     int32_t rc = HD_OK;
     s.tokens = hd__alloc((size_t)(config->n_prompt + config->count) * sizeof *s.tokens);
     s.logits = hd__alloc((size_t)s.vocab * sizeof *s.logits);

@@ -16,6 +16,7 @@ struct hd__train_sample_config {
 };
 
 /* Each token sees the last seq_len tokens. One forward pass a token: there is no cache of keys and values. */
-int32_t hd__train_sample(struct hd__train_session *session, const struct hd__train_sample_config *config, struct hd_error *err);
+int32_t hd__train_sample(struct hd__train_session *session, const struct hd__train_sample_config *config,
+                         struct hd_error *err);
 
 #endif

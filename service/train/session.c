@@ -16,7 +16,9 @@ static int32_t feed(void *user, int32_t labels, int32_t *out, int64_t count, str
 }
 
 void hd__train_session_override_feed(struct hd__train_session *s,
-                      int32_t (*override)(void *user, int32_t labels, int32_t *out, int64_t count, struct hd_error *err), void *user)
+                                     int32_t (*override)(void *user, int32_t labels, int32_t *out, int64_t count,
+                                                         struct hd_error *err),
+                                     void *user)
 {
     s->feed_override = override;
     s->feed_override_user = user;
@@ -47,7 +49,10 @@ static double wait_seconds(void *user)
 static void set_status_provider(struct hd__train_session *s)
 {
     /* All are asked early, since a wrong turn that the transport does not see is found then; the log is told later. */
-    struct hd__store_status_provider w = {.user = s, .write_dump = write_dump, .wait_seconds = wait_seconds, .poll_after = s->compiled->job->late_after / 8};
+    struct hd__store_status_provider w = {.user = s,
+                                          .write_dump = write_dump,
+                                          .wait_seconds = wait_seconds,
+                                          .poll_after = s->compiled->job->late_after / 8};
     hd__store_liveness_notify(hd__store_liveness(s->store), on_peer_failure, s);
     hd__store_set_status_provider(s->store, &w);
 }
@@ -58,7 +63,8 @@ static void write_local_report(struct hd__train_session *s)
     struct hd_error err = HD_ERROR_INIT;
     int32_t rank = -1, served_by = hd__store_server_rank(s->store);
     char *dump = hd__alloc(65536);
-    if (s->env->reporter && served_by >= 0 && hd__store_liveness_check(hd__store_liveness(s->store), &rank, &err) == HD_E_PEER && rank == served_by) {
+    if (s->env->reporter && served_by >= 0 &&
+        hd__store_liveness_check(hd__store_liveness(s->store), &rank, &err) == HD_E_PEER && rank == served_by) {
         write_dump(s, dump, 65536);
         hd__report_write_local(s->env->reporter, s->env->rank, s->env->size, dump, rank, err.message);
     }
@@ -67,11 +73,15 @@ static void write_local_report(struct hd__train_session *s)
 
 /* ---- opening and closing */
 
-int32_t hd__train_session_open(struct hd__train_session *s, struct hd__compiled *compiled, const struct hd__launch_env *env,
-                         struct hd_error *err)
+int32_t hd__train_session_open(struct hd__train_session *s, struct hd__compiled *compiled,
+                               const struct hd__launch_env *env, struct hd_error *err)
 {
-    struct hd__exec_config config = {.compiled = compiled, .rank = env->rank, .local_rank = env->local_rank,
-                                     .local_ranks = env->local_size, .feed = feed, .user = s};
+    struct hd__exec_config config = {.compiled = compiled,
+                                     .rank = env->rank,
+                                     .local_rank = env->local_rank,
+                                     .local_ranks = env->local_size,
+                                     .feed = feed,
+                                     .user = s};
     int32_t rc;
     *s = (struct hd__train_session){.compiled = compiled, .env = env};
     rc = hd__launch_connect(env, &s->store, &s->server, err);
@@ -128,7 +138,8 @@ static int has_ended_already(struct hd__train_session *s, const struct hd_error 
 {
     struct hd_error end = HD_ERROR_INIT;
     int32_t rank = -1;
-    if (hd__store_liveness_check(hd__store_liveness(s->store), &rank, &end) != HD_E_CANCELLED || rank < 0 || rank == s->env->rank)
+    if (hd__store_liveness_check(hd__store_liveness(s->store), &rank, &end) != HD_E_CANCELLED || rank < 0 ||
+        rank == s->env->rank)
         return 0;
     return err->code == HD_E_CANCELLED ? rank == 0 : strstr(end.message, err->message) != NULL;
 }
@@ -145,7 +156,8 @@ int hd__train_session_reported(struct hd__train_session *s, const struct hd_erro
         hd__store_put(s->store, "refused", err->message, strlen(err->message), NULL);
     if (s->env->rank == 0)
         return 0;
-    if (alike && !hd__store_get(s->store, "refused", first, &bytes, hd__now() + 1, NULL) && !strcmp(first, err->message))
+    if (alike && !hd__store_get(s->store, "refused", first, &bytes, hd__now() + 1, NULL) &&
+        !strcmp(first, err->message))
         return 1;
     return has_ended_already(s, err);
 }
@@ -155,20 +167,23 @@ int32_t hd__train_session_init_params(struct hd__train_session *s, struct hd_err
     struct hd_program *p = hd__exec_program(s->exec);
     const int32_t *coord = hd__exec_coord(s->exec);
     void *arena = hd__exec_host_arena(s->exec);
-    int32_t rc = s->compiled->info.weights ? hd__ckpt_init_from_safetensors(p, coord, arena, s->compiled->info.weights, err)
-                                           : hd__ckpt_init_params(p, coord, arena, (uint64_t)s->compiled->job->seed, err);
+    int32_t rc = s->compiled->info.weights
+                     ? hd__ckpt_init_from_safetensors(p, coord, arena, s->compiled->info.weights, err)
+                     : hd__ckpt_init_params(p, coord, arena, (uint64_t)s->compiled->job->seed, err);
     if (!rc)
         rc = hd__exec_h2d_state(s->exec, err);
     hd__exec_drop_mirror(s->exec);
     return rc;
 }
 
-int32_t hd__train_session_read_scalars(struct hd__train_session *s, const hd_tensor *scalars, uint32_t n, double *values, struct hd_error *err)
+int32_t hd__train_session_read_scalars(struct hd__train_session *s, const hd_tensor *scalars, uint32_t n,
+                                       double *values, struct hd_error *err)
 {
     int32_t rc = hd__exec_d2h(s->exec, scalars, n, err);
     for (uint32_t k = 0; k < n && !rc; k++) {
         const void *data = hd__exec_host_data(s->exec, scalars[k]);
-        values[k] = hd__tensor_const(hd__exec_program(s->exec), scalars[k])->dtype == HD_F64 ? *(const double *)data : *(const float *)data;
+        values[k] = hd__tensor_const(hd__exec_program(s->exec), scalars[k])->dtype == HD_F64 ? *(const double *)data
+                                                                                             : *(const float *)data;
     }
     return rc;
 }

@@ -15,16 +15,16 @@ struct hd__train_session {
     struct hd__server *server;
     struct hd__exec *exec;
     struct hd__train_feed *train_feed, *eval_feed; /* NULL where not opened */
-    struct hd__train_feed *current_feed;          /* the one that the executor reads now */
-    int failure_sent;                        /* others were told */
-    struct hd__launch_exit_watchdog exit_watchdog;        /* while it opens and closes */
+    struct hd__train_feed *current_feed;           /* the one that the executor reads now */
+    int failure_sent;                              /* others were told */
+    struct hd__launch_exit_watchdog exit_watchdog; /* while it opens and closes */
     int32_t (*feed_override)(void *user, int32_t labels, int32_t *out, int64_t count, struct hd_error *err);
     void *feed_override_user;
 };
 
 /* Connects and opens the executor. Parameters are not initialised yet. */
-int32_t hd__train_session_open(struct hd__train_session *s, struct hd__compiled *compiled, const struct hd__launch_env *env,
-                         struct hd_error *err);
+int32_t hd__train_session_open(struct hd__train_session *s, struct hd__compiled *compiled,
+                               const struct hd__launch_env *env, struct hd_error *err);
 /* Ends the job on all ranks, unless it has ended: hd__store_liveness_check then says whose failure it is, the same on all of them. */
 void hd__train_session_fail(struct hd__train_session *s, int32_t code, const char *reason);
 /* `failed`: HD_OK, or why the job ends badly: others are told, if they were not. */
@@ -42,9 +42,12 @@ int32_t hd__train_session_evaluate(struct hd__train_session *s, int64_t batches,
 
 /* Tokens come from a function instead of the job's data; NULL: from the data again. */
 void hd__train_session_override_feed(struct hd__train_session *s,
-                      int32_t (*feed)(void *user, int32_t labels, int32_t *out, int64_t count, struct hd_error *err), void *user);
+                                     int32_t (*feed)(void *user, int32_t labels, int32_t *out, int64_t count,
+                                                     struct hd_error *err),
+                                     void *user);
 
 /* Scalars of the program, whatever their dtype. */
-int32_t hd__train_session_read_scalars(struct hd__train_session *s, const hd_tensor *scalars, uint32_t n, double *values, struct hd_error *err);
+int32_t hd__train_session_read_scalars(struct hd__train_session *s, const hd_tensor *scalars, uint32_t n,
+                                       double *values, struct hd_error *err);
 
 #endif

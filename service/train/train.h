@@ -2,8 +2,8 @@
 #ifndef HD_SERVICE_TRAIN_TRAIN_H
 #define HD_SERVICE_TRAIN_TRAIN_H
 
-#include "service/launch/launch.h"
 #include "runtime/exec/select.h"
+#include "service/launch/launch.h"
 
 /* Trains until the job's last step, a signal or a fault. Returns the exit code. */
 int hd__train(struct hd__compiled *compiled, const struct hd__launch_env *env);

@@ -88,8 +88,8 @@ static int is_release(const struct hd_program *p, const hd__code *code, uint32_t
 static int is_reduction(const struct hd_program *p, const hd__code *code, uint32_t n)
 {
     const struct hd__instr *i = &code->at[n];
-    return (i->op == HD_OP_ALL_REDUCE || i->op == HD_OP_REDUCE_SCATTER) &&
-           i->axes & HD_AXIS_BIT(HD_AXIS_DP_SHARD) && hd__tensor_const(p, i->in[0])->role == HD__ROLE_FLAT;
+    return (i->op == HD_OP_ALL_REDUCE || i->op == HD_OP_REDUCE_SCATTER) && i->axes & HD_AXIS_BIT(HD_AXIS_DP_SHARD) &&
+           hd__tensor_const(p, i->in[0])->role == HD__ROLE_FLAT;
 }
 
 /* The first instruction that makes a temporary, which another reads. */
@@ -151,13 +151,12 @@ static void assert_stuck(int32_t rank)
     struct hd__sim *m = hd__sim_create(&fine->mesh, programs, NULL);
     ck_assert_int_eq(hd__sim_verify(m, &err), HD_E_MISMATCH);
     snprintf(name, sizeof name, "rank %d", rank);
-    ck_assert_msg(strstr(hd__sim_report(m), name) != NULL, "%s is not in: %s", name,
-                  hd__sim_report(m));
+    ck_assert_msg(strstr(hd__sim_report(m), name) != NULL, "%s is not in: %s", name, hd__sim_report(m));
     hd__sim_destroy(m);
 }
 
-#define EACH_STAGE_AND_TRY(tries)                      \
-    for (int32_t stage = 0; stage < 4; stage++)        \
+#define EACH_STAGE_AND_TRY(tries)               \
+    for (int32_t stage = 0; stage < 4; stage++) \
         for (uint32_t try = 0; try < (tries); try++)
 
 START_TEST(nothing_planted)
@@ -186,8 +185,8 @@ START_TEST(a_wait_is_dropped)
         uint32_t at = choose(is_wait, &code);
         erase(code, at);
         ck_assert_int_eq(hd__verify(broken->stage[0], &err), HD_E_INVALID);
-        ck_assert_msg(strstr(err.message, "is never waited for") || strstr(err.message, "a wait is missing"),
-                      "%s", err.message);
+        ck_assert_msg(strstr(err.message, "is never waited for") || strstr(err.message, "a wait is missing"), "%s",
+                      err.message);
         discard();
     }
 }
@@ -342,8 +341,8 @@ START_TEST(one_rank_swaps_two_collectives)
         uint32_t a, b;
         do {
             a = choose(is_collective, &code);
-            for (b = a + 1; b < code->count &&
-                            !(is_collective(NULL, code, b) && code->at[b].stream == code->at[a].stream);)
+            for (b = a + 1;
+                 b < code->count && !(is_collective(NULL, code, b) && code->at[b].stream == code->at[a].stream);)
                 b++;
         } while (b == code->count);
         struct hd__instr x = code->at[a];

@@ -21,7 +21,7 @@ static void set_up(void)
 /* All ranks run `p`, but `rank` runs `odd`, and every rank of pipeline stage 1 runs `second`, where these are
  * given. */
 static struct hd__sim *machine(const struct hd_program *p, const struct hd_program *second, int32_t rank,
-                                   const struct hd_program *odd, const struct hd__sim_options *options)
+                               const struct hd_program *odd, const struct hd__sim_options *options)
 {
     const struct hd_program **programs = hd__alloc((size_t)p->mesh.ranks * sizeof *programs);
     int32_t per_stage = p->mesh.ranks / p->mesh.size[HD_AXIS_PP];
@@ -47,8 +47,8 @@ static void assert_says(const char *part)
 }
 
 /* Rank `rank` runs `odd`: the report has all of these. */
-static void assert_broken(struct hd_program *p, struct hd_program *second, int32_t rank,
-                          struct hd_program *odd, const char *const *parts)
+static void assert_broken(struct hd_program *p, struct hd_program *second, int32_t rank, struct hd_program *odd,
+                          const char *const *parts)
 {
     struct hd__sim *m = machine(p, second, rank, odd, NULL);
     ck_assert_int_eq(hd__sim_run(m, NULL, 1, &err), HD_E_MISMATCH);
@@ -64,8 +64,8 @@ static void assert_broken(struct hd_program *p, struct hd_program *second, int32
 
 START_TEST(correct_steps_finish)
 {
-    assert_proven(tiny_step(4, 2, 0), 4 + 2);         /* tp groups of the norm, dp groups of the flat */
-    assert_proven(tiny_step(4, 2, 1), 4 + 2 + 2);     /* and the gather */
+    assert_proven(tiny_step(4, 2, 0), 4 + 2);             /* tp groups of the norm, dp groups of the flat */
+    assert_proven(tiny_step(4, 2, 1), 4 + 2 + 2);         /* and the gather */
     assert_proven(tiny_step(4, 2, 2), 3 * 4 + 3 * 2 + 2); /* in every micro-batch */
     assert_proven(tiny_step(1, 1, 0), 0);
 }
@@ -78,8 +78,7 @@ START_TEST(a_rank_lacks_a_collective)
     struct hd_program *odd = tiny_step(2, 2, 1);
     tiny_drop(odd, MICRO_LAST, tiny_find(odd, MICRO_LAST, HD_OP_REDUCE_SCATTER, NULL, 0));
     assert_broken(tiny_step(2, 2, 1), NULL, 1, odd,
-                  SAYS("mismatch: rank ", "issues ", "rank 1",
-                       "update #1 all_gather(dp_shard) P (16 x fp32, from #f)",
+                  SAYS("mismatch: rank ", "issues ", "rank 1", "update #1 all_gather(dp_shard) P (16 x fp32, from #f)",
                        "micro_last #7 reduce_scatter(dp_shard) GS (32 x fp32, sum, to #f)"));
 }
 END_TEST
@@ -88,11 +87,10 @@ START_TEST(a_rank_lacks_the_last_collective)
 {
     struct hd_program *odd = tiny_step(2, 1, 0);
     tiny_drop(odd, MICRO_LAST, tiny_find(odd, MICRO_LAST, HD_OP_ALL_REDUCE, "G", 0));
-    assert_broken(
-        tiny_step(2, 1, 0), NULL, 1, odd,
-        SAYS("stuck: 1 of 2 ranks cannot go on",
-             "rank 0 at micro_last #6 wait all_reduce(dp_shard) G; first in that stream: micro_last #5 "
-             "all_reduce(dp_shard) G, which rank 1 has not reached"));
+    assert_broken(tiny_step(2, 1, 0), NULL, 1, odd,
+                  SAYS("stuck: 1 of 2 ranks cannot go on",
+                       "rank 0 at micro_last #6 wait all_reduce(dp_shard) G; first in that stream: micro_last #5 "
+                       "all_reduce(dp_shard) G, which rank 1 has not reached"));
 }
 END_TEST
 
@@ -107,9 +105,8 @@ START_TEST(a_rank_swaps_two_collectives)
         tiny_collective(p[k], 0, HD_OP_ALL_REDUCE, HD_AXIS_DP_SHARD, k ? a : b, k ? a : b);
         tiny_finish(p[k]);
     }
-    assert_broken(
-        p[0], NULL, 2, p[1],
-        SAYS("mismatch: ", "rank 2", "all_reduce(dp_shard) b (16 x fp32, sum)", "all_reduce(dp_shard) a"));
+    assert_broken(p[0], NULL, 2, p[1],
+                  SAYS("mismatch: ", "rank 2", "all_reduce(dp_shard) b (16 x fp32, sum)", "all_reduce(dp_shard) a"));
 }
 END_TEST
 
@@ -137,8 +134,7 @@ START_TEST(a_cyclic_wait)
     for (uint32_t k = 0; k < 2; k++) { /* two streams, waited for in opposite order */
         p[k] = tiny_program(1, 2, 2, 0);
         tiny_section(p[k], "micro", 1);
-        hd_tensor a = tiny_state(p[k], "a", 16), b = tiny_state(p[k], "b", 16),
-                  c = tiny_vector(p[k], "c", 16);
+        hd_tensor a = tiny_state(p[k], "a", 16), b = tiny_state(p[k], "b", 16), c = tiny_vector(p[k], "c", 16);
         for (uint32_t n = 0; n < 2; n++) {
             hd_tensor t = n == k ? a : b;
             tiny_collective(p[k], 0, HD_OP_ALL_REDUCE, n == k ? HD_AXIS_DP_SHARD : HD_AXIS_TP, t, t);
@@ -208,12 +204,11 @@ END_TEST
 
 START_TEST(synchronous_sends_that_cross_are_stuck)
 {
-    assert_broken(
-        exchange(0, 1, 1), exchange(1, 1, 1), 0, NULL,
-        SAYS("stuck: 2 of 2",
-             "rank 0 at step #1 wait send out; first in that stream: step #0 send out, which rank 1 has "
-             "not answered",
-             "cycle: rank 0 waits for rank 1 (step #0 send out), rank 1 waits for rank 0"));
+    assert_broken(exchange(0, 1, 1), exchange(1, 1, 1), 0, NULL,
+                  SAYS("stuck: 2 of 2",
+                       "rank 0 at step #1 wait send out; first in that stream: step #0 send out, which rank 1 has "
+                       "not answered",
+                       "cycle: rank 0 waits for rank 1 (step #0 send out), rank 1 waits for rank 0"));
 }
 END_TEST
 
@@ -245,8 +240,7 @@ struct op_kernel {
     int64_t n;
 };
 
-static int32_t prepare(void *user, int32_t rank, const struct hd_instr_desc *desc, void **kernel,
-                       struct hd_error *e)
+static int32_t prepare(void *user, int32_t rank, const struct hd_instr_desc *desc, void **kernel, struct hd_error *e)
 {
     struct op_kernel *k = hd__alloc(sizeof *k);
     (void)user;
@@ -307,8 +301,7 @@ START_TEST(sums_are_right_whatever_the_order)
     for (int32_t stage = 0; stage < 3; stage++)
         for (uint64_t seed = 0; seed < 20; seed++) {
             struct hd_program *p = tiny_step(4, 2, stage);
-            struct hd__sim *m =
-                machine(p, NULL, 0, NULL, &(struct hd__sim_options){.kernels = &kernels, .seed = seed});
+            struct hd__sim *m = machine(p, NULL, 0, NULL, &(struct hd__sim_options){.kernels = &kernels, .seed = seed});
             run_emulated(m, p);
             for (int32_t r = 0; r < 8; r++) {
                 const float *w = hd__sim_tensor_data(m, r, p->flats.at[0].full);
@@ -331,8 +324,7 @@ START_TEST(a_missing_wait_shows_as_nan)
     tiny_drop(p, MICRO_LAST, at);
     tiny_insert(p, MICRO_LAST, p->sections.at[MICRO_LAST].code.count, wait);
     for (uint64_t seed = 0; seed < 20; seed++) {
-        struct hd__sim *m =
-            machine(p, NULL, 0, NULL, &(struct hd__sim_options){.kernels = &kernels, .seed = seed});
+        struct hd__sim *m = machine(p, NULL, 0, NULL, &(struct hd__sim_options){.kernels = &kernels, .seed = seed});
         run_emulated(m, p);
         seen += isnan(*(float *)hd__sim_tensor_data(m, 0, p->flats.at[0].full)) != 0;
         hd__sim_destroy(m);
@@ -373,8 +365,7 @@ START_TEST(collectives_move_the_right_pieces)
     i = tiny_collective(p, 0, HD_OP_REDUCE_SCATTER, HD_AXIS_TP, sum, part);
     i->to = rows;
     tiny_finish(p);
-    struct hd__sim *m =
-        machine(p, NULL, 0, NULL, &(struct hd__sim_options){.kernels = &kernels, .seed = 3});
+    struct hd__sim *m = machine(p, NULL, 0, NULL, &(struct hd__sim_options){.kernels = &kernels, .seed = 3});
     for (int32_t r = 0; r < 2; r++)
         for (uint32_t n = 0; n < 12; n++) /* element (row, column) of the whole is 10 row + column */
             ((float *)hd__sim_tensor_data(m, r, by_column))[n] = (float)(10 * (n / 3) + n % 3 + 3 * (uint32_t)r);
@@ -410,13 +401,11 @@ START_TEST(communication_hides_behind_what_does_not_need_it)
     hd_tensor x = tiny_state(p, "x", 1000), y = tiny_vector(p, "y", 1000), a = tiny_state(p, "a", 16),
               b = tiny_state(p, "b", 16);
     tiny_section(p, "micro", 2);
-    tiny_collective(p, 0, HD_OP_ALL_REDUCE, HD_AXIS_TP, x,
-                    y); /* 4,000 bytes at 1,000 a second, 0.5 s latency */
+    tiny_collective(p, 0, HD_OP_ALL_REDUCE, HD_AXIS_TP, x, y); /* 4,000 bytes at 1,000 a second, 0.5 s latency */
     tiny_op(p, 0, HD_OP_GELU, T(a), T(b));
     tiny_op(p, 0, HD_OP_GELU, T(y), T(x));
     tiny_finish(p);
-    struct hd__sim_costs costs = {
-        .seconds = one_second, .latency[HD_AXIS_TP] = 0.5, .bandwidth[HD_AXIS_TP] = 1000};
+    struct hd__sim_costs costs = {.seconds = one_second, .latency[HD_AXIS_TP] = 0.5, .bandwidth[HD_AXIS_TP] = 1000};
     struct hd__sim *m = machine(p, NULL, 0, NULL, &(struct hd__sim_options){.costs = &costs});
     ck_assert_msg(hd__sim_run(m, NULL, 1, &err) == HD_OK, "%s", err.message);
     ck_assert_double_eq_tol(hd__sim_stats(m).seconds, 2 * (4.5 + 1), 1e-12); /* 1 s of it is hidden */

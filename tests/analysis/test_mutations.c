@@ -43,7 +43,8 @@ static const struct kind_of_job {
 } jobs[] = {
     {"dp: 4", "vocab_parallel: true", "stage: 0, bucket: 0", "family: llama, kv_heads: 2", 1},
     {"dp: 2", "vocab_parallel: true", "stage: 1, bucket: 4000", "family: gpt2, tied: true", 1},
-    {"dp: {replicate: 2, shard: 2}", "vocab_parallel: true", "stage: 2, bucket: 0, gather_in_forward: false", "family: llama", 2},
+    {"dp: {replicate: 2, shard: 2}", "vocab_parallel: true", "stage: 2, bucket: 0, gather_in_forward: false",
+     "family: llama", 2},
     {"dp: 2", "vocab_parallel: true", "stage: 3, prefetch: 2", "family: llama, tied: true", 2},
     {"dp: {replicate: 2, shard: 2}", "vocab_parallel: true", "stage: 3, reshard_after_forward: false", "family: gpt2",
      2},
@@ -63,18 +64,25 @@ static const struct kind_of_job {
     {"dp: 2, tp: 2", "sequence_parallel: true", "stage: 3", "family: llama", 2, "full"},
     {"pp: 2, dp: 2", "schedule: zb-v", "stage: 1", "family: gpt2", 1, "selective"},
     {"dp: 2", "vocab_parallel: true", "stage: 0, bucket: 0" AVERAGED, "family: llama", 2},
-    {"dp: {replicate: 2, shard: 2}", "vocab_parallel: true", "stage: 3" AVERAGED ", axes: [dp_replicate]", "family: llama", 2},
+    {"dp: {replicate: 2, shard: 2}", "vocab_parallel: true", "stage: 3" AVERAGED ", axes: [dp_replicate]",
+     "family: llama", 2},
     {"dp: 2", "vocab_parallel: true", "stage: 2, bucket: 0}, {use: ema, decay: 0.5", "family: llama", 2},
-    {"dp: 2", "vocab_parallel: true", "stage: 0, bucket: 4000, compress: {kind: powersgd, rank: 64}", "family: llama", 2},
-    {"dp: {replicate: 2, shard: 2}", "vocab_parallel: true", "stage: 1, compress: {kind: powersgd, rank: 64, warmup: 1}", "family: gpt2", 1},
-    {"ep: 2, dp: 2", "vocab_parallel: true", "stage: 1", "family: mixtral, experts: 4, experts_per_token: 2, router_aux_loss_coef: 0.3", 1},
-    {"ep: 2, tp: 2", "sequence_parallel: true", "stage: 3", "family: mixtral, experts: 4, experts_per_token: 2, capacity: 1.5", 2},
+    {"dp: 2", "vocab_parallel: true", "stage: 0, bucket: 4000, compress: {kind: powersgd, rank: 64}", "family: llama",
+     2},
+    {"dp: {replicate: 2, shard: 2}", "vocab_parallel: true",
+     "stage: 1, compress: {kind: powersgd, rank: 64, warmup: 1}", "family: gpt2", 1},
+    {"ep: 2, dp: 2", "vocab_parallel: true", "stage: 1",
+     "family: mixtral, experts: 4, experts_per_token: 2, router_aux_loss_coef: 0.3", 1},
+    {"ep: 2, tp: 2", "sequence_parallel: true", "stage: 3",
+     "family: mixtral, experts: 4, experts_per_token: 2, capacity: 1.5", 2},
     {"cp: 2, dp: 2", "context: ring", "stage: 2", "family: llama", 2},
     {"cp: 4", "context: ring", "stage: 1", "family: gpt2, tied: true", 4},
     {"cp: 4", "context: ring", "stage: 1", "family: llama, sliding_window: 2", 4},
-    {"dp: {replicate: 2, shard: 2}", "vocab_parallel: true", "stage: 1, bucket: 0", "family: llama, tied: true", 1, "none", "exact"},
+    {"dp: {replicate: 2, shard: 2}", "vocab_parallel: true", "stage: 1, bucket: 0", "family: llama, tied: true", 1,
+     "none", "exact"},
     {"pp: 2, dp: 2", "schedule: 1f1b", "stage: 0", "family: gpt2, tied: true", 1, "none", "exact"},
-    {"dp: 2, tp: 2", "sequence_parallel: true", "stage: 2, bucket: 0", "family: gpt2", 1, "none", "normal", HD__COMPILE_EPILOGUES},
+    {"dp: 2, tp: 2", "sequence_parallel: true", "stage: 2, bucket: 0", "family: gpt2", 1, "none", "normal",
+     HD__COMPILE_EPILOGUES},
     {"pp: 2, dp: 2", "schedule: zb-h1", "stage: 3", "family: gpt2", 1, "selective", "normal", HD__COMPILE_EPILOGUES},
 };
 
@@ -97,14 +105,15 @@ static void compile(const char *text, uint32_t flags, struct hd__job **j, struct
 static void write_job(const struct kind_of_job *k, const char *axes, int micro_batch)
 {
     snprintf(job_text, sizeof job_text,
-             "job: {name: mutations, steps: 2, deterministic: %s}\nmesh: {%s}\nstrategies: [{use: 3d, %s}, {use: zero, %s}]\n"
+             "job: {name: mutations, steps: 2, deterministic: %s}\nmesh: {%s}\nstrategies: [{use: 3d, %s}, {use: zero, "
+             "%s}]\n"
              "optimizer: %s\n"
              "model: {use: transformer, %s, layers: 8, hidden: 8, heads: 4, ffn: 8, vocab: 16, max_seq_len: 8}\n"
              "data: {train: none, seq_len: 8, batch: 8, micro_batch: %d}\n"
              "recompute: %s\nprecision: {compute: fp64}\ndevice: {use: cpu, kernels: reference, threads: 1}\n",
              k->deterministic ? k->deterministic : "normal", axes, k->three, k->zero,
-             strstr(k->zero, AVERAGED) ? "{use: sgd, lr: 1e-1}" : "{use: adamw, lr: 1e-2, clip: 1.0}", k->model, micro_batch,
-             k->recompute ? k->recompute : "none");
+             strstr(k->zero, AVERAGED) ? "{use: sgd, lr: 1e-1}" : "{use: adamw, lr: 1e-2, clip: 1.0}", k->model,
+             micro_batch, k->recompute ? k->recompute : "none");
 }
 
 static void open_job(const struct kind_of_job *k)
@@ -379,8 +388,8 @@ static int other_operand(struct hd_program *p, hd__code *code, uint32_t at)
         return 0;
     for (uint32_t n = 0; n < code->count; n++) {
         struct hd__instr *from = &code->at[(start + n) % code->count];
-        if (from->op != i->op || from->n_in != i->n_in || from->n_out != i->n_out || *operand(from, k) == *operand(i, k) ||
-            !alike(p, *operand(from, k), *operand(i, k)))
+        if (from->op != i->op || from->n_in != i->n_in || from->n_out != i->n_out ||
+            *operand(from, k) == *operand(i, k) || !alike(p, *operand(from, k), *operand(i, k)))
             continue;
         *operand(i, k) = *operand(from, k);
         return 1;
@@ -543,9 +552,10 @@ static int keeps_its_meaning(const struct mutant *m, uint32_t n)
         int32_t rc = hd__numerics(one, mutated(m), 2, order, &result, &err);
         if (!rc && result.worst < TOLERANCE)
             continue;
-        fprintf(stderr, "not found, mutant %u of mesh %s: %s, %s, stage %d, rank %d: %s\n", n, mesh, kinds[m->kind].name,
-                hd__instr_text(fine->stage[m->stage], &fine->stage[m->stage]->sections.at[m->section], m->at, text), m->stage,
-                m->rank, rc ? err.message : result.where);
+        fprintf(stderr, "not found, mutant %u of mesh %s: %s, %s, stage %d, rank %d: %s\n", n, mesh,
+                kinds[m->kind].name,
+                hd__instr_text(fine->stage[m->stage], &fine->stage[m->stage]->sections.at[m->section], m->at, text),
+                m->stage, m->rank, rc ? err.message : result.where);
         return 0;
     }
     return 1;

@@ -25,8 +25,7 @@ static uint32_t pick(uint32_t n)
     return (uint32_t)((state >> 33) % n);
 }
 
-#define ONE_OF(...)                                                                                          \
-    one_of((const int64_t[]){__VA_ARGS__}, sizeof((const int64_t[]){__VA_ARGS__}) / sizeof(int64_t))
+#define ONE_OF(...) one_of((const int64_t[]){__VA_ARGS__}, sizeof((const int64_t[]){__VA_ARGS__}) / sizeof(int64_t))
 
 static int64_t one_of(const int64_t *values, size_t n)
 {
@@ -34,8 +33,8 @@ static int64_t one_of(const int64_t *values, size_t n)
 }
 
 struct draw {
-    int64_t replicate, shard, cp, tp, accumulation, zero, sequence_parallel, vocab_parallel, kv_heads,
-        tied, bucket, pp, layers, gather_bucket, prefetch, prefetch_backward, prefetch_size, max_inflight, persist_below, max_live,
+    int64_t replicate, shard, cp, tp, accumulation, zero, sequence_parallel, vocab_parallel, kv_heads, tied, bucket, pp,
+        layers, gather_bucket, prefetch, prefetch_backward, prefetch_size, max_inflight, persist_below, max_live,
         reshard, overlap, gather_in_forward, offload_optimizer, offload_params, ring;
     const char *family, *schedule, *recompute;
 
@@ -80,7 +79,8 @@ static int draw(struct draw *d)
     d->loss_scale = ONE_OF(1, 1, 64, 1000);
     d->grad = pick(8) ? "fp32" : "bf16"; /* accumulated in fp64 here; what travels in a dtype of its own does so */
     d->reduce = (const char *const[]){"fp32", "fp32", "fp32", "fp32", "bf16", "fp16"}[pick(6)];
-    d->compress = (const char *const[]){"none", "none", "none", "none", "none", "fp16", "int8", "int4", "powersgd"}[pick(9)];
+    d->compress =
+        (const char *const[]){"none", "none", "none", "none", "none", "fp16", "int8", "int4", "powersgd"}[pick(9)];
     d->warmup = ONE_OF(0, 0, 1, 2);
     if (strcmp(d->grad, d->reduce) != 0)
         d->compress = "none";
@@ -147,7 +147,8 @@ static const char *measured(const struct draw *d)
 /* Products of as many columns as a matrix has are the matrix. */
 static int rounds(const struct draw *d)
 {
-    return strcmp(d->grad, d->reduce) != 0 || (strcmp(d->compress, "none") != 0 && strcmp(d->compress, "powersgd") != 0);
+    return strcmp(d->grad, d->reduce) != 0 ||
+           (strcmp(d->compress, "none") != 0 && strcmp(d->compress, "powersgd") != 0);
 }
 
 /* What travels in a dtype of its own is rounded there, relative to the terms of a sum. Adam makes a step of lr = 0.01 out of
@@ -159,7 +160,8 @@ static int within(const struct hd__numerics *r, const struct draw *d)
     double bound = !strcmp(d->reduce, "fp32") ? 2e-7 : !strcmp(d->reduce, "fp16") ? 2e-3 : 1.6e-2;
     if (strcmp(d->compress, "none") != 0)
         bound = !strcmp(d->compress, "fp16") ? 2e-3 : !strcmp(d->compress, "int8") ? 1e-2 : 2e-1;
-    return r->loss < TOLERANCE && r->evaluation < TOLERANCE && r->gradient < bound && r->norm < bound && r->parameter < 2.001e-2;
+    return r->loss < TOLERANCE && r->evaluation < TOLERANCE && r->gradient < bound && r->norm < bound &&
+           r->parameter < 2.001e-2;
 }
 
 static void job_text(const struct draw *d, struct hd__text *text)
@@ -168,18 +170,27 @@ static void job_text(const struct draw *d, struct hd__text *text)
     hd__text_add(text, "mesh: {pp: %lld, dp: {replicate: %lld, shard: %lld}, cp: %lld, ep: %lld, tp: %lld}\n",
                  (long long)d->pp, (long long)d->replicate, (long long)d->shard, (long long)d->cp, (long long)d->ep,
                  (long long)d->tp);
-    hd__text_add(text, "strategies:\n  - {use: 3d, schedule: %s, sequence_parallel: %s, vocab_parallel: %s, context: %s, split: %s}\n", d->schedule,
-                 d->sequence_parallel ? "true" : "false", d->vocab_parallel ? "true" : "false", d->ring ? "ring" : "auto",
-                 d->split ? measured(d) : "layers");
-    hd__text_add(text, "  - {use: zero, stage: %lld, bucket: %lld, gather_bucket: %lld, prefetch: %lld, prefetch_backward: %lld,\n",
-                 (long long)d->zero, (long long)d->bucket, (long long)d->gather_bucket, (long long)d->prefetch,
-                 (long long)d->prefetch_backward);
-    hd__text_add(text, "     prefetch_size: %lld, max_inflight: %lld, persist_below: %lld, max_live: %lld, reshard_after_forward: %s, "
-                 "compress: {kind: %s, block: 64, rank: 64, warmup: %lld}, gather_in_forward: %s, overlap: %s", (long long)d->prefetch_size, (long long)d->max_inflight, (long long)d->persist_below,
-                 (long long)d->max_live, d->reshard ? "true" : "false", d->compress, (long long)d->warmup,
-                 d->gather_in_forward ? "true" : "false", d->overlap ? "true" : "false");
+    hd__text_add(
+        text,
+        "strategies:\n  - {use: 3d, schedule: %s, sequence_parallel: %s, vocab_parallel: %s, context: %s, split: %s}\n",
+        d->schedule, d->sequence_parallel ? "true" : "false", d->vocab_parallel ? "true" : "false",
+        d->ring ? "ring" : "auto", d->split ? measured(d) : "layers");
+    hd__text_add(
+        text,
+        "  - {use: zero, stage: %lld, bucket: %lld, gather_bucket: %lld, prefetch: %lld, prefetch_backward: %lld,\n",
+        (long long)d->zero, (long long)d->bucket, (long long)d->gather_bucket, (long long)d->prefetch,
+        (long long)d->prefetch_backward);
+    hd__text_add(
+        text,
+        "     prefetch_size: %lld, max_inflight: %lld, persist_below: %lld, max_live: %lld, reshard_after_forward: %s, "
+        "compress: {kind: %s, block: 64, rank: 64, warmup: %lld}, gather_in_forward: %s, overlap: %s",
+        (long long)d->prefetch_size, (long long)d->max_inflight, (long long)d->persist_below, (long long)d->max_live,
+        d->reshard ? "true" : "false", d->compress, (long long)d->warmup, d->gather_in_forward ? "true" : "false",
+        d->overlap ? "true" : "false");
     hd__text_add(text, ", offload: {optimizer: %s%s, params: %s}}\n",
-                 d->offload_optimizer == 2 ? "file" : d->offload_optimizer ? "host" : "none",
+                 d->offload_optimizer == 2 ? "file"
+                 : d->offload_optimizer    ? "host"
+                                           : "none",
                  d->offload_optimizer == 2 ? ", path: /tmp" : "", d->zero == 3 && d->offload_params ? "host" : "none");
     precision_text(d, text);
     hd__text_add(text, "recompute: %s\n", d->recompute);
@@ -192,7 +203,9 @@ static void job_text(const struct draw *d, struct hd__text *text)
     if (d->window)
         hd__text_add(text, ", sliding_window: %lld", (long long)d->window);
     if (d->experts)
-        hd__text_add(text, ", experts: %lld, experts_per_token: %lld, capacity: %s, router_aux_loss_coef: 0.3, router_z_loss_coef: 0.1",
+        hd__text_add(text,
+                     ", experts: %lld, experts_per_token: %lld, capacity: %s, router_aux_loss_coef: 0.3, "
+                     "router_z_loss_coef: 0.1",
                      (long long)d->experts, (long long)d->top_k, d->capacity);
     int64_t batch = d->ep == 3 ? 48 : 16;
     hd__text_add(text, "}\ndata: {train: none, seq_len: 8, batch: %lld, micro_batch: %lld}\n", (long long)batch,
@@ -218,8 +231,8 @@ START_TEST(jobs_on_any_mesh_train_like_one_rank)
         job_text(&d, &text);
         ck_assert_msg(hd__numerics_text(text.at, NULL, 0, plugins, rounds(&d) ? 1 : 3, done, &result, &err) == HD_OK,
                       "draw %u: %s\n%s", done, err.message, text.at);
-        ck_assert_msg(rounds(&d) ? within(&result, &d) : result.worst < TOLERANCE, "draw %u: %s differs by %.2e\n%s", done,
-                      result.where, result.worst, text.at);
+        ck_assert_msg(rounds(&d) ? within(&result, &d) : result.worst < TOLERANCE, "draw %u: %s differs by %.2e\n%s",
+                      done, result.where, result.worst, text.at);
         if (!rounds(&d))
             worst = result.worst > worst.worst ? result : worst;
         ratio = HD__MAX(ratio, result.memory_ratio);
@@ -227,8 +240,10 @@ START_TEST(jobs_on_any_mesh_train_like_one_rank)
         hd__text_free(&text);
         done++;
     }
-    fprintf(stderr, "parity: %u draws in %.1f s, %u with measured splits, worst difference %.1e (%s), worst memory ratio %.3f\n",
-            draws, hd__now() - began, splits, worst.worst, worst.where, ratio);
+    fprintf(
+        stderr,
+        "parity: %u draws in %.1f s, %u with measured splits, worst difference %.1e (%s), worst memory ratio %.3f\n",
+        draws, hd__now() - began, splits, worst.worst, worst.where, ratio);
     ck_assert_uint_gt(splits, 0);
     scratch_finish(&scratch);
     hd__plugins_destroy(plugins);

@@ -23,8 +23,8 @@ static void assert_lines(const char *is, const char *expected)
 {
     for (int line = 1; *expected; line++) {
         int n = (int)strcspn(expected, "\n"), m = (int)strcspn(is, "\n");
-        ck_assert_msg(n == m && !strncmp(is, expected, (size_t)n), "line %d is '%.*s', not '%.*s'", line, m,
-                      is, n, expected);
+        ck_assert_msg(n == m && !strncmp(is, expected, (size_t)n), "line %d is '%.*s', not '%.*s'", line, m, is, n,
+                      expected);
         expected += n + 1;
         is += m + 1;
     }
@@ -40,7 +40,8 @@ START_TEST(a_section_as_text)
         "-- rank 3 of 4: dp 1/2, tp 1/2\n"
         "-- micro_last, once: 9 instructions\n"
         "   0 compute     F fill0              512+64  x f32[1,1,16 #rows:dp #columns:tp]\n"
-        "   1 compute     W bias_dw            576+64  dw f32[1,16 #columns:tp P(dp)] <- x f32[1,1,16 #rows:dp #columns:tp]\n"
+        "   1 compute     W bias_dw            576+64  dw f32[1,16 #columns:tp P(dp)] <- x f32[1,1,16 #rows:dp "
+        "#columns:tp]\n"
         "   2 compute     W accum              128+64  G:w f32[1,16 #columns:tp] +<- dw f32[1,16 #columns:tp P(dp)]\n"
         "   3 compute     W bias_dw            576+64  dn f32[16 P(dp.tp)] <- x f32[1,1,16 #rows:dp #columns:tp]\n"
         "   4 compute     W accum              192+64  G:n f32[16] +<- dn f32[16 P(dp.tp)]\n"
@@ -68,8 +69,7 @@ START_TEST(all_sections_and_their_totals)
     ck_assert_ptr_nonnull(strstr(text.at, "-- micro, 2 times: 12 instructions\n"));
     ck_assert_ptr_nonnull(strstr(text.at, "-- totals of one step, this rank\n   instructions  40\n"));
     hd__cost_totals(p, NULL, &totals);
-    ck_assert_double_eq(totals.sent[HD_AXIS_BIT(HD_AXIS_TP)],
-                        3 * 64); /* 2 N (n-1)/n of 64 bytes, three times */
+    ck_assert_double_eq(totals.sent[HD_AXIS_BIT(HD_AXIS_TP)], 3 * 64); /* 2 N (n-1)/n of 64 bytes, three times */
     ck_assert_double_eq(totals.sent[HD_AXIS_BIT(HD_AXIS_DP_SHARD)],
                         3 * 64 + 64); /* N (n-1)/n of 128, three times; a gather */
     hd__program_free(p);

@@ -98,8 +98,8 @@ static struct hd__timeline simulate_pipeline(double wire)
     struct hd__sim_rates rates = plain_rates(wire);
     stages[0] = stage_program(0);
     stages[1] = stage_program(1);
-    ck_assert_msg(!hd__sim_timeline(&stages[0]->mesh, (const struct hd_program *const *)stages, &rates, -1, &t, &err), "%s",
-                  err.message);
+    ck_assert_msg(!hd__sim_timeline(&stages[0]->mesh, (const struct hd_program *const *)stages, &rates, -1, &t, &err),
+                  "%s", err.message);
     return t;
 }
 
@@ -144,14 +144,17 @@ static void expect_threads(const json_t *events)
 {
     const json_t *e, *other;
     size_t n, k;
-    json_array_foreach(events, n, e) {
+    json_array_foreach(events, n, e)
+    {
         const json_t *pid = json_object_get(e, "pid"), *tid = json_object_get(e, "tid");
         int named = 0;
         if (strcmp(json_string_value(json_object_get(e, "ph")), "X"))
             continue;
-        double start = json_number_value(json_object_get(e, "ts")), end = start + json_number_value(json_object_get(e, "dur"));
+        double start = json_number_value(json_object_get(e, "ts")),
+               end = start + json_number_value(json_object_get(e, "dur"));
         ck_assert(json_is_integer(pid) && json_is_integer(tid));
-        json_array_foreach(events, k, other) {
+        json_array_foreach(events, k, other)
+        {
             double at = json_number_value(json_object_get(other, "ts"));
             if (!json_equal(json_object_get(other, "pid"), pid) || !json_equal(json_object_get(other, "tid"), tid))
                 continue;
@@ -224,7 +227,8 @@ END_TEST
 START_TEST(rates_as_text)
 {
     struct hd__sim_rates r = hd__sim_rates_default();
-    ck_assert_int_eq(hd__sim_rates_parse(&r, "flops=2e12,link=1e10,tp.link=2e11,dp.latency=3e-6,kernel=0", &err), HD_OK);
+    ck_assert_int_eq(hd__sim_rates_parse(&r, "flops=2e12,link=1e10,tp.link=2e11,dp.latency=3e-6,kernel=0", &err),
+                     HD_OK);
     ck_assert_double_eq(r.flops, 2e12);
     ck_assert_double_eq(r.link[HD_AXIS_PP], 1e10);
     ck_assert_double_eq(r.link[HD_AXIS_TP], 2e11);

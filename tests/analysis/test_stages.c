@@ -26,13 +26,14 @@ static uint32_t pick(uint32_t n)
 static void compile(uint32_t schedule, int32_t zero)
 {
     static char text[1024];
-    snprintf(text, sizeof text,
-             "job: {name: stages, steps: 1}\nmesh: {pp: 2, dp: 2}\n"
-             "strategies:\n  - {use: 3d, schedule: %s}\n  - {use: zero, stage: %d, bucket: 0}\n"
-             "optimizer: {use: adamw, lr: 1e-2}\n"
-             "model: {use: transformer, family: gpt2, layers: 4, tied: true, hidden: 16, heads: 4, ffn: 32, vocab: 32}\n"
-             "data: {train: none, seq_len: 8, batch: 16, micro_batch: 2}\n",
-             schedules[schedule], zero);
+    snprintf(
+        text, sizeof text,
+        "job: {name: stages, steps: 1}\nmesh: {pp: 2, dp: 2}\n"
+        "strategies:\n  - {use: 3d, schedule: %s}\n  - {use: zero, stage: %d, bucket: 0}\n"
+        "optimizer: {use: adamw, lr: 1e-2}\n"
+        "model: {use: transformer, family: gpt2, layers: 4, tied: true, hidden: 16, heads: 4, ffn: 32, vocab: 32}\n"
+        "data: {train: none, seq_len: 8, batch: 16, micro_batch: 2}\n",
+        schedules[schedule], zero);
     ck_assert_msg(!hd__job_parse("job", text, strlen(text), NULL, 0, &job, &err) && !hd__job_resolve(job, 0, &err) &&
                       !hd__exec_compile(job, plugins, &fine, &err) && !hd__exec_compile(job, plugins, &broken, &err),
                   "%s\n%s", err.message, text);
@@ -142,7 +143,8 @@ static void a_receive_is_not_waited_for(void)
     hd__code *code = section(stage, "step");
     erase(code, wait_of(code, code->at[choose(code, is_recv)].id));
     assert_refused(stage, "");
-    ck_assert_msg(strstr(err.message, "a wait is missing") || strstr(err.message, "is never waited for"), "%s", err.message);
+    ck_assert_msg(strstr(err.message, "a wait is missing") || strstr(err.message, "is never waited for"), "%s",
+                  err.message);
 }
 
 /* The next message of the same stream; code->count if there is none. */
@@ -225,9 +227,9 @@ static void plant(void (*fault)(void))
 
 START_TEST(faults_are_found)
 {
-    static void (*const faults[])(void) = {a_send_is_dropped, a_receive_is_dropped, a_receive_is_not_waited_for,
-                                           two_sends_are_swapped, two_receives_are_swapped, a_message_to_the_wrong_stage,
-                                           tied_embeddings_are_not_summed};
+    static void (*const faults[])(void) = {
+        a_send_is_dropped,        a_receive_is_dropped,         a_receive_is_not_waited_for,   two_sends_are_swapped,
+        two_receives_are_swapped, a_message_to_the_wrong_stage, tied_embeddings_are_not_summed};
     for (uint32_t schedule = 0; schedule < HD__COUNT(schedules); schedule++)
         for (int32_t zero = 0; zero < 4; zero++) {
             compile(schedule, zero);

@@ -129,12 +129,17 @@ static struct hd__timeline on_a_slow_link(const char *zero, const char *tied)
     snprintf(text, sizeof text,
              "job: {name: overlap, steps: 1}\nmesh: {dp: 2}\nstrategies: [{use: zero, %s}]\n"
              "optimizer: {use: adamw, lr: 3e-4}\n"
-             "model: {use: transformer, family: gpt2, layers: 12, hidden: 128, heads: 4, vocab: 256, max_seq_len: 128, tied: %s}\n"
-             "data: {train: none, seq_len: 128, batch: 8, micro_batch: 4}\n", zero, tied);
+             "model: {use: transformer, family: gpt2, layers: 12, hidden: 128, heads: 4, vocab: 256, max_seq_len: 128, "
+             "tied: %s}\n"
+             "data: {train: none, seq_len: 128, batch: 8, micro_batch: 4}\n",
+             zero, tied);
     compile_text(&c, text, NULL, 0, 0);
     ck_assert(!hd__sim_rates_parse(&rates, "flops=8e10,memory=1e10,kernel=5e-6,latency=1e-4,link=1.25e8", &err));
-    ck_assert_msg(!hd__sim_timeline(&c.c->mesh, (const struct hd_program *[]){hd__compiled_program(c.c, 0), hd__compiled_program(c.c, 1)}, &rates, -1, &t,
-                                &err), "%s", err.message);
+    ck_assert_msg(
+        !hd__sim_timeline(&c.c->mesh,
+                          (const struct hd_program *[]){hd__compiled_program(c.c, 0), hd__compiled_program(c.c, 1)},
+                          &rates, -1, &t, &err),
+        "%s", err.message);
     numbers = t;
     hd__timeline_free(&t);
     compiled_free(&c);
@@ -154,7 +159,8 @@ START_TEST(hidden_on_a_slow_link)
     for (size_t i = 0; i < HD__COUNT(rows); i++)
         for (int tied = 0; tied < 2; tied++) {
             struct hd__timeline t = on_a_slow_link(rows[i].zero, tied ? "true" : "false");
-            ck_assert_msg(t.overlapped > rows[i].share * t.comm, "%s, tied %d: %g of %g s are hidden", rows[i].zero, tied, t.overlapped, t.comm);
+            ck_assert_msg(t.overlapped > rows[i].share * t.comm, "%s, tied %d: %g of %g s are hidden", rows[i].zero,
+                          tied, t.overlapped, t.comm);
         }
 }
 END_TEST

@@ -77,8 +77,8 @@ static void *zeroed(size_t bytes)
     return p;
 }
 
-static const struct hd_host host = {.struct_size = sizeof host, .abi_minor = HD_ABI_MINOR, .log = note,
-                                    .alloc = zeroed, .free = free};
+static const struct hd_host host = {
+    .struct_size = sizeof host, .abi_minor = HD_ABI_MINOR, .log = note, .alloc = zeroed, .free = free};
 
 static const struct hd_component *component_at(const char *path)
 {

@@ -37,7 +37,8 @@ const struct hd_component *h_component(void);
 /* Lines that devices logged at WARN or worse since the test began, and the last of them. */
 extern int h_warnings;
 extern char h_last_log[512]; /* the last of them */
-extern char h_log[8192];     /* those and what is worth to know, line after line without ends; whoever reads it empties it before */
+extern char
+    h_log[8192]; /* those and what is worth to know, line after line without ends; whoever reads it empties it before */
 
 struct h_case {
     const char *name;

@@ -38,7 +38,8 @@ static void *place(struct staged *s, struct h_device *d, struct h_instr *i, cons
     }
     ck_assert_msg(d->ops->alloc(d->device, HD_MEM_DEVICE, b->bytes + 1, &memory, &err) == HD_OK, "%s", err.message);
     b->device = memory;
-    ck_assert_msg(d->ops->copy(d->device, HD_STREAM_COMPUTE, memory, b->host, b->bytes, &err) == HD_OK, "%s", err.message);
+    ck_assert_msg(d->ops->copy(d->device, HD_STREAM_COMPUTE, memory, b->host, b->bytes, &err) == HD_OK, "%s",
+                  err.message);
     return b->device + (at - b->host);
 }
 
@@ -62,8 +63,9 @@ static void bring_back(struct staged *s, struct h_device *d)
 {
     struct hd_error err = HD_ERROR_INIT;
     for (int b = 0; b < s->n; b++)
-        ck_assert_msg(d->ops->copy(d->device, HD_STREAM_COMPUTE, s->blocks[b].host, s->blocks[b].device, s->blocks[b].bytes,
-                                   &err) == HD_OK, "%s", err.message);
+        ck_assert_msg(d->ops->copy(d->device, HD_STREAM_COMPUTE, s->blocks[b].host, s->blocks[b].device,
+                                   s->blocks[b].bytes, &err) == HD_OK,
+                      "%s", err.message);
     ck_assert_msg(d->ops->sync(d->device, HD_STREAM_COMPUTE, &err) == HD_OK, "%s", err.message);
     for (int b = 0; b < s->n; b++)
         d->ops->free(d->device, HD_MEM_DEVICE, s->blocks[b].device);

@@ -36,14 +36,12 @@ static const struct {
 
 static struct h_case forward_case(int i)
 {
-    return (struct h_case){
-        shapes[i].name, FORWARD, shapes[i].dims, {.scale = 0.7, .window = shapes[i].window}};
+    return (struct h_case){shapes[i].name, FORWARD, shapes[i].dims, {.scale = 0.7, .window = shapes[i].window}};
 }
 
 static struct h_case backward_case(int i)
 {
-    return (struct h_case){
-        shapes[i].name, BACKWARD, shapes[i].dims, {.scale = 0.7, .window = shapes[i].window}};
+    return (struct h_case){shapes[i].name, BACKWARD, shapes[i].dims, {.scale = 0.7, .window = shapes[i].window}};
 }
 
 START_TEST(forward_is_near_its_reference)
@@ -80,14 +78,13 @@ static double norm(const struct hd_operand *o)
 
 /* As h_near; but a gradient that is zero (a query that sees one key has a constant weight) is measured by
  * do. */
-static void backward_near(const char *name, const struct h_instr *got, const struct h_instr *want,
-                          double tolerance)
+static void backward_near(const char *name, const struct h_instr *got, const struct h_instr *want, double tolerance)
 {
     double scale = norm(&want->in[5]);
     for (uint32_t o = 0; o < want->d.n_out; o++)
         if (norm(&want->out[o]) > 1e-9 * scale)
-            ck_assert_msg(h_distance(&got->out[o], &want->out[o]) <= tolerance, "%s, output %u: off by %g",
-                          name, o, h_distance(&got->out[o], &want->out[o]));
+            ck_assert_msg(h_distance(&got->out[o], &want->out[o]) <= tolerance, "%s, output %u: off by %g", name, o,
+                          h_distance(&got->out[o], &want->out[o]));
         else
             ck_assert_msg(norm(&got->out[o]) <= tolerance * scale, "%s, output %u: %g, not 0", name, o,
                           norm(&got->out[o]));
@@ -157,9 +154,8 @@ END_TEST
 /* Queries that lie after their keys are left to the reference: right, though slower. */
 START_TEST(shifted_queries_are_left_to_the_reference)
 {
-    struct h_case c = {
-        "shifted",     HD_OP_ATTENTION, "bskgd btkd btkd", "bskgd f:bskg", "b=1 s=5@5 t=10 k=1 g=2 d=8",
-        {.scale = 0.5}};
+    struct h_case c = {"shifted",     HD_OP_ATTENTION, "bskgd btkd btkd", "bskgd f:bskg", "b=1 s=5@5 t=10 k=1 g=2 d=8",
+                       {.scale = 0.5}};
     struct h_device *fast = h_open(2, H_FAST);
     struct h_instr *a = h_make(&c, HD_F32, 4);
     h_check(fast, a, h_as(a, HD_F64), 1e-5);

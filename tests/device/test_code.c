@@ -16,7 +16,8 @@ struct code_case {
 
 /* One part or more, parts that do not divide, blocks that do not divide parts, one element. */
 static const struct code_case cases[] = {
-    {1024, 1, 256, 8}, {1024, 2, 256, 4}, {1000, 3, 64, 8}, {4999, 4, 1024, 4}, {1, 2, 16, 8}, {17, 2, 16, 4}, {3000, 2, 4096, 8},
+    {1024, 1, 256, 8}, {1024, 2, 256, 4}, {1000, 3, 64, 8},   {4999, 4, 1024, 4},
+    {1, 2, 16, 8},     {17, 2, 16, 4},    {3000, 2, 4096, 8},
 };
 
 struct round { /* one gradient on its way */
@@ -31,15 +32,22 @@ static struct hd_operand vector(void *data, uint32_t dtype, int64_t n)
     return (struct hd_operand){.data = data, .dtype = dtype, .ndim = 1, .dim = {1}, .extent = {n}};
 }
 
-static void run(struct h_device *d, struct round *r, uint32_t op, uint32_t flags, struct hd_operand in, struct hd_operand out,
-                struct hd_operand error, const struct hd_range *ranges, uint64_t n_ranges)
+static void run(struct h_device *d, struct round *r, uint32_t op, uint32_t flags, struct hd_operand in,
+                struct hd_operand out, struct hd_operand error, const struct hd_range *ranges, uint64_t n_ranges)
 {
-    struct h_instr i = {.d = {.struct_size = sizeof i.d, .op = op, .n_in = 1, .n_out = op == HD_OP_ENCODE ? 2 : 1, .label = "code"},
-                        .in = {in}, .out = {out, error}};
+    struct h_instr i = {
+        .d = {.struct_size = sizeof i.d, .op = op, .n_in = 1, .n_out = op == HD_OP_ENCODE ? 2 : 1, .label = "code"},
+        .in = {in},
+        .out = {out, error}};
     i.d.in = i.in;
     i.d.out = i.out;
-    i.d.attrs = (struct hd_attrs){.struct_size = sizeof i.d.attrs, .index = r->c.bits, .window = r->c.block,
-                                  .parts = (uint32_t)r->c.parts, .flags = flags, .ranges = ranges, .n_ranges = n_ranges};
+    i.d.attrs = (struct hd_attrs){.struct_size = sizeof i.d.attrs,
+                                  .index = r->c.bits,
+                                  .window = r->c.block,
+                                  .parts = (uint32_t)r->c.parts,
+                                  .flags = flags,
+                                  .ranges = ranges,
+                                  .n_ranges = n_ranges};
     h_run(d, &i);
 }
 
@@ -73,8 +81,8 @@ static void encode(struct h_device *d, struct round *r)
         ranges[1] = (struct hd_range){13, r->c.n - 13, 1};
         n = 2;
     }
-    run(d, r, HD_OP_ENCODE, HD_ATTR_ACCUMULATE, vector(r->g, HD_F32, r->c.n), vector(r->code, HD_U8, r->c.parts * r->bytes),
-        vector(r->e, HD_F32, r->c.n), ranges, n);
+    run(d, r, HD_OP_ENCODE, HD_ATTR_ACCUMULATE, vector(r->g, HD_F32, r->c.n),
+        vector(r->code, HD_U8, r->c.parts * r->bytes), vector(r->e, HD_F32, r->c.n), ranges, n);
 }
 
 static void decode(struct h_device *d, struct round *r)
@@ -150,8 +158,8 @@ START_TEST(parts_are_summed)
         float sum[MOST] = {0};
         encode(d, r);
         decode(d, r);
-        run(d, r, HD_OP_DECODE, 0, vector(r->code, HD_U8, r->c.parts * r->bytes), vector(sum, HD_F32, r->part), (struct hd_operand){0},
-            NULL, 0);
+        run(d, r, HD_OP_DECODE, 0, vector(r->code, HD_U8, r->c.parts * r->bytes), vector(sum, HD_F32, r->part),
+            (struct hd_operand){0}, NULL, 0);
         for (int64_t i = 0; i < r->part; i++) {
             double want = 0;
             for (int64_t p = 0; p < r->c.parts; p++)
@@ -197,12 +205,15 @@ START_TEST(codes_that_do_not_fit_are_refused)
     static float g[64], e[64];
     static uint8_t code[1024];
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
-        int64_t bytes = bad[i].block && bad[i].bits != 5 ? hd_code_bytes(64, bad[i].block, bad[i].bits) + bad[i].more : 64;
+        int64_t bytes =
+            bad[i].block && bad[i].bits != 5 ? hd_code_bytes(64, bad[i].block, bad[i].bits) + bad[i].more : 64;
         struct hd_operand in = vector(g, HD_F32, 64), out[2] = {vector(code, HD_U8, bytes), vector(e, HD_F32, 64)};
-        struct hd_instr_desc desc = {.struct_size = sizeof desc, .op = HD_OP_ENCODE, .n_in = 1, .n_out = 2, .in = &in, .out = out};
+        struct hd_instr_desc desc = {
+            .struct_size = sizeof desc, .op = HD_OP_ENCODE, .n_in = 1, .n_out = 2, .in = &in, .out = out};
         struct hd_error err = HD_ERROR_INIT;
         struct hd_kernel *k;
-        desc.attrs = (struct hd_attrs){.struct_size = sizeof desc.attrs, .index = bad[i].bits, .window = bad[i].block, .parts = 1};
+        desc.attrs = (struct hd_attrs){
+            .struct_size = sizeof desc.attrs, .index = bad[i].bits, .window = bad[i].block, .parts = 1};
         ck_assert_int_eq(d->ops->prepare(d->device, &desc, &k, &err), HD_E_INVALID);
     }
     h_close(d);

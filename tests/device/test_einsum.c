@@ -116,8 +116,8 @@ static void adds_once(struct h_device *d, const struct h_case *c, uint32_t dtype
         h_run(d, product);
         h_run(d, sum);
         for (int64_t i = 0; i < n; i++)
-            ck_assert_msg(to[i] == before[i] + made[i], "%s, element %lld: %.9g is not %.9g + %.9g", c->name, (long long)i,
-                          (double)to[i], (double)before[i], (double)made[i]);
+            ck_assert_msg(to[i] == before[i] + made[i], "%s, element %lld: %.9g is not %.9g + %.9g", c->name,
+                          (long long)i, (double)to[i], (double)before[i], (double)made[i]);
         free(before);
     }
     h_free(product);

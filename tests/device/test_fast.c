@@ -10,9 +10,18 @@ static const double inverse_frequencies[] = {1, 0.4, 0.1, 0.03, 0.01};
 
 static const double factors[] = {1, -0.7, 0.63, 2};
 
-#define BLEND(n, parts_) {.table = factors, .n_table = n, .parts = parts_}
-#define NORM {.eps = 1e-5}
-#define ROPE(sign_, scale_) {.sign = sign_, .scale = scale_, .table = inverse_frequencies, .n_table = 5}
+#define BLEND(n, parts_)                                \
+    {                                                   \
+        .table = factors, .n_table = n, .parts = parts_ \
+    }
+#define NORM        \
+    {               \
+        .eps = 1e-5 \
+    }
+#define ROPE(sign_, scale_)                                                        \
+    {                                                                              \
+        .sign = sign_, .scale = scale_, .table = inverse_frequencies, .n_table = 5 \
+    }
 
 /* Small and odd; then large enough that each of three threads has work, with tails. */
 static const struct h_case cases[] = {
@@ -179,11 +188,23 @@ static const struct h_case updates[] = {
     {"sumsq of a later shard", HD_OP_SUMSQ, "n", "d:", "n=1777@50", {.ranges = ranges, .n_ranges = 4}},
     {"sumsq in digits", HD_OP_SUMSQ, "n", "d:y", "n=40001 y=24", {.ranges = ranges, .n_ranges = 4}},
     {"sumsq in digits, later shard", HD_OP_SUMSQ, "n", "d:y", "n=1777@50 y=24", {.ranges = ranges, .n_ranges = 4}},
-    {"adamw", HD_OP_ADAMW, "f:n d: d:y", "f:n +:n +:n", "n=61001 y=8",
+    {"adamw",
+     HD_OP_ADAMW,
+     "f:n d: d:y",
+     "f:n +:n +:n",
+     "n=61001 y=8",
      {.ranges = ranges, .n_ranges = 4, .eps = 1e-8, .beta1 = 0.9, .beta2 = 0.95, .clip = 1}},
-    {"adamw with a copy, later shard", HD_OP_ADAMW, "n d: d:y", "f:n +:n +:n n", "n=1777@50 y=8",
+    {"adamw with a copy, later shard",
+     HD_OP_ADAMW,
+     "n d: d:y",
+     "f:n +:n +:n n",
+     "n=1777@50 y=8",
      {.ranges = ranges, .n_ranges = 4, .eps = 1e-8, .beta1 = 0.9, .beta2 = 0.999}},
-    {"sgd with momentum and a copy", HD_OP_SGD, "n d: d:y", "f:n f:n n", "n=61001 y=8",
+    {"sgd with momentum and a copy",
+     HD_OP_SGD,
+     "n d: d:y",
+     "f:n f:n n",
+     "n=61001 y=8",
      {.ranges = ranges, .n_ranges = 4, .beta1 = 0.9, .clip = 2}},
     {"sgd", HD_OP_SGD, "f:n d: d:y", "f:n", "n=1777@50 y=8", {.ranges = ranges, .n_ranges = 4}},
 };
@@ -289,8 +310,8 @@ START_TEST(bf16_is_rounded_to_nearest_even)
     h_run(plain, same);
     for (int64_t j = 0; j < 390000; j++) { /* which NaN is a machine's own */
         uint16_t a = ((const uint16_t *)i->out[0].data)[j], b = ((const uint16_t *)same->out[0].data)[j];
-        ck_assert_msg(a == b || (isnan(h_get(&i->out[0], j)) && isnan(h_get(&same->out[0], j))), "%#x becomes %#x, not %#x",
-                      ((const uint32_t *)i->in[0].data)[j], a, b);
+        ck_assert_msg(a == b || (isnan(h_get(&i->out[0], j)) && isnan(h_get(&same->out[0], j))),
+                      "%#x becomes %#x, not %#x", ((const uint32_t *)i->in[0].data)[j], a, b);
     }
     uint32_t right = 0, finite = 0x7f80 * 6; /* and positive */
     for (uint32_t j = 0; j < finite; j++) {

@@ -10,15 +10,14 @@
 
 static const struct h_case small = {"xent_head",   HD_OP_XENT_HEAD,   "bsh vh i:bs",
                                     "f:bs bsh vh", "b=2 s=3 h=5 v=7", {.scale = SCALE}};
-static const struct h_case later = {
-    "xent_head of later entries", HD_OP_XENT_HEAD, "bsh vh i:bs", "f:bs bsh vh",
-    "b=2 s=9 h=5 v=6@6",          {.scale = SCALE}};
+static const struct h_case later = {"xent_head of later entries", HD_OP_XENT_HEAD, "bsh vh i:bs", "f:bs bsh vh",
+                                    "b=2 s=9 h=5 v=6@6",          {.scale = SCALE}};
 
 /* ---- the chain */
 
 /* An instruction whose operands are borrowed; only `made` new ones, all zero, are its own. */
-static struct h_instr *borrow(uint32_t op, const struct hd_operand *in, uint32_t n_in,
-                              const struct hd_operand *out, uint32_t n_out)
+static struct h_instr *borrow(uint32_t op, const struct hd_operand *in, uint32_t n_in, const struct hd_operand *out,
+                              uint32_t n_out)
 {
     struct h_instr *i = calloc(1, sizeof *i);
     i->d = (struct hd_instr_desc){
@@ -30,8 +29,8 @@ static struct h_instr *borrow(uint32_t op, const struct hd_operand *in, uint32_t
     return i;
 }
 
-static void step(struct h_device *d, uint32_t op, struct hd_attrs attrs, const struct hd_operand *in,
-                 uint32_t n_in, const struct hd_operand *out, uint32_t n_out)
+static void step(struct h_device *d, uint32_t op, struct hd_attrs attrs, const struct hd_operand *in, uint32_t n_in,
+                 const struct hd_operand *out, uint32_t n_out)
 {
     struct h_instr *i = borrow(op, in, n_in, out, n_out);
     i->d.attrs = attrs;
@@ -49,7 +48,7 @@ static struct hd_operand made(const struct hd_operand *like, uint32_t ndim, doub
     return o;
 }
 
-#define OPERANDS(...)                                                                                        \
+#define OPERANDS(...) \
     (struct hd_operand[]){__VA_ARGS__}, sizeof((struct hd_operand[]){__VA_ARGS__}) / sizeof(struct hd_operand)
 
 /* What stands in a program without the fused op. `i`: its operands in fp64. */
@@ -187,7 +186,8 @@ START_TEST(the_loss_alone)
 {
     for (int kernels = H_FAST; kernels <= H_REFERENCE; kernels++)
         for (int d = 0; d < 3; d++) {
-            struct h_case c = {chunked[_i].dims, HD_OP_XENT_HEAD, "bsh vh i:bs", "f:bs bsh vh", chunked[_i].dims, {.scale = 0.02}};
+            struct h_case c = {chunked[_i].dims, HD_OP_XENT_HEAD,  "bsh vh i:bs",
+                               "f:bs bsh vh",    chunked[_i].dims, {.scale = 0.02}};
             struct h_device *device = h_open_with(2, kernels, "logits", 0);
             struct h_instr *all = h_make(&c, dtypes[d].dtype, 3), *loss;
             c.out = "f:bs";
@@ -254,8 +254,7 @@ START_TEST(operands_that_do_not_fit_are_refused)
     };
     struct h_device *d = h_open(1, H_FAST);
     for (size_t n = 0; n < sizeof wrong / sizeof wrong[0]; n++) {
-        struct h_case c = {"wrong",      HD_OP_XENT_HEAD,   wrong[n].in,
-                           wrong[n].out, "b=2 s=3 h=5 v=7", {.scale = 1}};
+        struct h_case c = {"wrong", HD_OP_XENT_HEAD, wrong[n].in, wrong[n].out, "b=2 s=3 h=5 v=7", {.scale = 1}};
         struct h_instr *i = h_make(&c, HD_F32, 3);
         struct hd_error err = HD_ERROR_INIT;
         struct hd_kernel *k;

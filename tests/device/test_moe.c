@@ -8,8 +8,9 @@
 #include <stdlib.h>
 
 /* Dropless: a slot a token; capacity: c slots an expert, fewer than tokens want. In a later shard tokens count from 5. */
-static const char *const meshes[] = {"b=2 s=7 e=5 h=9 f=6 c=3 v=1", "b=1 s=40 e=4 h=70 f=33 c=17 v=1", "b=3 s=6@5 e=3 h=8 f=4 c=2 v=1",
-                                     "b=2 s=5 e=7 h=3 f=2 c=1 v=1", "b=1 s=3 e=2 h=600 f=530 c=3 v=1"};
+static const char *const meshes[] = {"b=2 s=7 e=5 h=9 f=6 c=3 v=1", "b=1 s=40 e=4 h=70 f=33 c=17 v=1",
+                                     "b=3 s=6@5 e=3 h=8 f=4 c=2 v=1", "b=2 s=5 e=7 h=3 f=2 c=1 v=1",
+                                     "b=1 s=3 e=2 h=600 f=530 c=3 v=1"};
 enum { MESHES = 5 };
 
 struct op {
@@ -23,7 +24,10 @@ struct op {
     int32_t wrt;
 };
 
-#define LOSS {.scale = 0.3, .z_scale = 0.07}
+#define LOSS                          \
+    {                                 \
+        .scale = 0.3, .z_scale = 0.07 \
+    }
 
 /* In dims, # is s (dropless) or c. */
 static const struct op ops[] = {
@@ -69,7 +73,8 @@ struct made {
 };
 
 /* The forward instruction in fp64 with consistent gates and slots. */
-static void make(struct made *m, struct h_device *reference, const struct op *op, const char *dims, int dropless, uint64_t seed)
+static void make(struct made *m, struct h_device *reference, const struct op *op, const char *dims, int dropless,
+                 uint64_t seed)
 {
     struct h_instr *r = routed(reference, dims, dropless, seed);
     with_slots(m->in, op->in, dropless);
@@ -243,7 +248,8 @@ END_TEST
 START_TEST(slots_are_filled_in_order)
 {
     static const double gates[12] = {0.5, 0, 0.5, 1, 0, 0, 0.25, 0.75, 0, 1, 0, 0}; /* [4 tokens, 3 experts] */
-    static const int32_t capacity[6] = {11, 12, 13, 0, 11, 0}, dropless[12] = {11, 12, 13, 14, 0, 0, 13, 0, 11, 0, 0, 0};
+    static const int32_t capacity[6] = {11, 12, 13, 0, 11, 0},
+                         dropless[12] = {11, 12, 13, 14, 0, 0, 13, 0, 11, 0, 0, 0};
     static const struct h_case cases[] = {{"route", HD_OP_ROUTE, "f:bse", "i:bec", "b=1 s=4@10 e=3 c=2 v=1", {0}},
                                           {"route", HD_OP_ROUTE, "f:bse", "i:bes", "b=1 s=4@10 e=3 v=1", {0}}};
     for (int kernels = H_FAST; kernels <= H_REFERENCE; kernels++)

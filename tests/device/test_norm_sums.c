@@ -23,8 +23,8 @@ static struct h_instr *make(uint32_t op, const char *in, const char *out, int sh
 }
 
 /* Runs op on some of i's operands. */
-static void run_part(struct h_device *d, const struct h_instr *i, uint32_t op, const struct hd_operand *in, uint32_t n_in,
-                     const struct hd_operand *out)
+static void run_part(struct h_device *d, const struct h_instr *i, uint32_t op, const struct hd_operand *in,
+                     uint32_t n_in, const struct hd_operand *out)
 {
     struct h_instr part = *i;
     part.d.op = op;

@@ -36,8 +36,10 @@ static int32_t prepare(struct h_device *d, struct hd_operand *in, struct hd_oper
 
 static void run(struct h_device *d, uint32_t dtype, struct shape s, void *from, void *to)
 {
-    struct h_instr i = {.d = {.struct_size = sizeof i.d, .op = HD_OP_ORTHOGONALISE, .n_in = 1, .n_out = 1, .label = "orthogonalise"},
-                        .in = {matrix(from, dtype, s)}, .out = {matrix(to, dtype, s)}};
+    struct h_instr i = {
+        .d = {.struct_size = sizeof i.d, .op = HD_OP_ORTHOGONALISE, .n_in = 1, .n_out = 1, .label = "orthogonalise"},
+        .in = {matrix(from, dtype, s)},
+        .out = {matrix(to, dtype, s)}};
     i.d.attrs.struct_size = sizeof i.d.attrs;
     i.d.in = i.in;
     i.d.out = i.out;

@@ -58,8 +58,8 @@ static void exchange(int shape, int64_t part, const struct hd_operand *whole, co
 }
 
 /* An instruction over the queries of one part and the keys of another; inputs come from the whole one. */
-static struct h_instr *piece(int shape, const struct h_case *c, uint32_t dtype, const struct h_instr *whole, int64_t queries,
-                             int64_t keys)
+static struct h_instr *piece(int shape, const struct h_case *c, uint32_t dtype, const struct h_instr *whole,
+                             int64_t queries, int64_t keys)
 {
     struct h_instr *i = h_make(c, dtype, 5);
     for (uint32_t n = 0; n < i->d.n_in; n++) {

@@ -15,8 +15,13 @@ static struct h_instr *update_of(int64_t first, int64_t n, double step, int shri
 {
     char dims[64];
     snprintf(dims, sizeof dims, "n=%lld@%lld y=8", (long long)n, (long long)first);
-    struct h_case c = {"adamw", HD_OP_ADAMW, "f:n d: d:y", "n f:n f:n n", dims,
-                       {.ranges = decays, .n_ranges = 1, .eps = 1e-8, .beta1 = 0.9, .beta2 = 0.95, .flags = flags, .index = SEED}};
+    struct h_case c = {
+        "adamw",
+        HD_OP_ADAMW,
+        "f:n d: d:y",
+        "n f:n f:n n",
+        dims,
+        {.ranges = decays, .n_ranges = 1, .eps = 1e-8, .beta1 = 0.9, .beta2 = 0.95, .flags = flags, .index = SEED}};
     struct h_instr *i = h_make(&c, HD_BF16, 1);
     double hyper[HD_HYPER_COUNT] = {ldexp(1, -shrink), step, 1};
     for (int j = 0; j < HD_HYPER_COUNT; j++)
@@ -52,7 +57,8 @@ START_TEST(lots_are_the_same_everywhere)
     }
     h_run(d, i);
     for (int64_t j = 0; j < N; j++) {
-        ck_assert_msg(h_get(&i->out[0], j) == want[j], "element %lld is %.9g, not %.9g", (long long)j, h_get(&i->out[0], j), want[j]);
+        ck_assert_msg(h_get(&i->out[0], j) == want[j], "element %lld is %.9g, not %.9g", (long long)j,
+                      h_get(&i->out[0], j), want[j]);
         ck_assert_double_eq(h_get(&i->out[3], j), want[j]); /* the copy is the weight's */
     }
     ck_assert_int_gt(up, N / 4); /* both neighbours are taken */
@@ -122,9 +128,11 @@ START_TEST(lots_have_no_bias)
         for (int by_step = 0; by_step < 2; by_step++) { /* lots of one step, and of one element */
             double sum = 0, gap = fabs(ldexp(1, ilogb(values[v]) - 7));
             for (int64_t j = 0; j < DRAWS; j++)
-                sum += (double)hd_rounding_lot(values[v], hd_rounding_key(SEED, by_step ? (double)j : 9), by_step ? 77 : j) - values[v];
-            ck_assert_msg(fabs(sum / DRAWS) < 4 * 0.5 * gap / sqrt(DRAWS), "%g is off by %g of a gap of %g", (double)values[v],
-                          sum / DRAWS, gap);
+                sum += (double)hd_rounding_lot(values[v], hd_rounding_key(SEED, by_step ? (double)j : 9),
+                                               by_step ? 77 : j) -
+                       values[v];
+            ck_assert_msg(fabs(sum / DRAWS) < 4 * 0.5 * gap / sqrt(DRAWS), "%g is off by %g of a gap of %g",
+                          (double)values[v], sum / DRAWS, gap);
         }
 }
 END_TEST

@@ -14,10 +14,12 @@ static const struct hd_range ranges[] = {{0, 7000, 1}, {7000, 9000, 0.25}, {1600
 static const struct hd_range all[] = {{0, N, 1}};
 
 /* Adds the squares of elements first to last to y. */
-static void sum(struct h_device *d, const struct hd_range *r, uint64_t n, int64_t first, int64_t last, double *y, int64_t digits)
+static void sum(struct h_device *d, const struct hd_range *r, uint64_t n, int64_t first, int64_t last, double *y,
+                int64_t digits)
 {
     struct h_instr i = {.d = {.struct_size = sizeof i.d, .op = HD_OP_SUMSQ, .n_in = 1, .n_out = 1, .label = "sumsq"}};
-    i.in[0] = (struct hd_operand){.data = x + first, .dtype = HD_F32, .ndim = 1, .dim = {1}, .extent = {last - first}, .start = {first}};
+    i.in[0] = (struct hd_operand){
+        .data = x + first, .dtype = HD_F32, .ndim = 1, .dim = {1}, .extent = {last - first}, .start = {first}};
     i.out[0] = (struct hd_operand){.data = y, .dtype = HD_F64, .ndim = digits > 1, .dim = {2}, .extent = {digits}};
     i.d.attrs = (struct hd_attrs){.struct_size = sizeof i.d.attrs, .ranges = r, .n_ranges = n};
     i.d.in = i.in;

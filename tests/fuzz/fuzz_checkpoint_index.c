@@ -39,8 +39,7 @@ static void parse(const char *text, size_t bytes)
         /* what the index says must be usable: every block of every tensor is found in its file */
         uint64_t begin, length;
         for (uint64_t b = 0; b < c->layout.n_blocks && b < 1000; b++)
-            if (hd__ckpt_locate_block(&c->layout, b, &begin, &length) >= c->layout.n_files ||
-                length > HD__CKPT_BLOCK)
+            if (hd__ckpt_locate_block(&c->layout, b, &begin, &length) >= c->layout.n_files || length > HD__CKPT_BLOCK)
                 abort();
         if (hd__ckpt_check_tensors(c, c->tensors, c->n_tensors, &err))
             abort();

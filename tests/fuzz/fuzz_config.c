@@ -29,7 +29,8 @@ static void *take(size_t bytes)
     return calloc(1, bytes);
 }
 
-static const struct hd_host host = {.struct_size = sizeof host, .abi_minor = HD_ABI_MINOR, .log = quiet, .alloc = take, .free = free};
+static const struct hd_host host = {
+    .struct_size = sizeof host, .abi_minor = HD_ABI_MINOR, .log = quiet, .alloc = take, .free = free};
 
 static void put(const char *path, const void *data, size_t bytes)
 {

@@ -28,7 +28,8 @@ static void parse(const uint8_t *data, size_t bytes)
     struct hd__frame f;
     ptrdiff_t used;
     for (size_t at = 0; at < bytes && (used = hd__store_wire_parse(data + at, bytes - at, &f)) > 0; at += (size_t)used)
-        if ((size_t)used > sizeof back || hd__store_wire_write(back, &f) != (size_t)used || memcmp(back, data + at, (size_t)used))
+        if ((size_t)used > sizeof back || hd__store_wire_write(back, &f) != (size_t)used ||
+            memcmp(back, data + at, (size_t)used))
             abort();
 }
 
@@ -98,7 +99,8 @@ static void greet(int fd, const struct hd__server_options *o)
 
 static void serve(const uint8_t *data, size_t bytes)
 {
-    struct hd__server_options o = {.address = "127.0.0.1", .size = 2, .rank = -1, .dead_after = 5, .gathered = gathered};
+    struct hd__server_options o = {
+        .address = "127.0.0.1", .size = 2, .rank = -1, .dead_after = 5, .gathered = gathered};
     struct hd__server *server;
     struct hd_error err = HD_ERROR_INIT;
     memset(o.secret, 7, sizeof o.secret);

@@ -25,13 +25,7 @@ struct settings {
 static const struct hd_option options[] = {
     {.name = "lr", .type = HD_OPT_FLOAT, .value = "1e-3", .offset = AT(lr)},
     {.name = "wait", .type = HD_OPT_DURATION, .value = "1s", .offset = AT(wait)},
-    {.name = "stage",
-     .type = HD_OPT_INT,
-     .value = "0",
-     .min = 0,
-     .max = 3,
-     .offset = AT(stage),
-     .aliases = "level"},
+    {.name = "stage", .type = HD_OPT_INT, .value = "0", .min = 0, .max = 3, .offset = AT(stage), .aliases = "level"},
     {.name = "bucket", .type = HD_OPT_SIZE, .value = "1MiB", .offset = AT(bucket)},
     {.name = "order", .type = HD_OPT_ENUM, .value = "1f1b", .choices = "gpipe|1f1b", .offset = AT(order)},
     {.name = "overlap", .type = HD_OPT_BOOL, .value = "true", .offset = AT(overlap)},
@@ -44,12 +38,12 @@ static void parse_sections(struct hd__job *job)
     struct hd_error err = HD_ERROR_INIT;
     struct settings s = {0};
     struct hd__job_section *all[] = {job->device,
-                                 job->comm,
-                                 job->optimizer,
-                                 job->model,
-                                 job->checkpoint,
-                                 job->strategies[0],
-                                 job->comm_axis[HD_AXIS_TP]};
+                                     job->comm,
+                                     job->optimizer,
+                                     job->model,
+                                     job->checkpoint,
+                                     job->strategies[0],
+                                     job->comm_axis[HD_AXIS_TP]};
     for (size_t i = 0; i < HD__COUNT(all); i++)
         if (all[i])
             hd__job_section_parse(job, all[i], options, HD__COUNT(options), sizeof options[0], &s, &err);
@@ -70,8 +64,8 @@ static void check_printed(const struct hd__job *job)
     struct hd__text text = {0};
     struct hd__job *again = NULL;
     hd__job_print(job, &text);
-    must(!hd__job_parse("printed.yaml", text.at, text.length, NULL, 0, &again, &err), "does not read back",
-         err.message, text.at);
+    must(!hd__job_parse("printed.yaml", text.at, text.length, NULL, 0, &again, &err), "does not read back", err.message,
+         text.at);
     json_t *a = hd__job_json(job), *b;
     if (job->ranks)
         must(!hd__job_resolve(again, job->ranks, &err), "does not resolve again", err.message, text.at);

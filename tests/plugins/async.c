@@ -32,7 +32,7 @@ struct hd_device {
 };
 
 struct hd_kernel {
-    struct hd_kernel *cpu;     /* NULL: a copy whose dims stand in another order */
+    struct hd_kernel *cpu; /* NULL: a copy whose dims stand in another order */
     struct hd_operand from, to;
 };
 
@@ -185,10 +185,12 @@ static void permute(const struct hd_operand *from, const struct hd_operand *to)
     int64_t a = from->extent[0], b = from->extent[1], bytes = from->extent[2] * (int64_t)hd_dtype_size(from->dtype);
     for (int64_t i = 0; i < a; i++)
         for (int64_t k = 0; k < b; k++)
-            memcpy((char *)to->data + (k * a + i) * bytes, (const char *)from->data + (i * b + k) * bytes, (size_t)bytes);
+            memcpy((char *)to->data + (k * a + i) * bytes, (const char *)from->data + (i * b + k) * bytes,
+                   (size_t)bytes);
 }
 
-static int32_t prepare(struct hd_device *d, const struct hd_instr_desc *instr, struct hd_kernel **kernel, struct hd_error *err)
+static int32_t prepare(struct hd_device *d, const struct hd_instr_desc *instr, struct hd_kernel **kernel,
+                       struct hd_error *err)
 {
     struct hd_operand in[HD_MAX_IN], out[HD_MAX_OUT];
     struct hd_instr_desc here = *instr;
@@ -247,7 +249,8 @@ static int32_t launch(struct hd_device *d, struct hd_kernel *kernel, uint32_t st
     return async_enqueue(d->streams, op, err);
 }
 
-static int32_t copy(struct hd_device *d, uint32_t stream, void *to, const void *from, size_t bytes, struct hd_error *err)
+static int32_t copy(struct hd_device *d, uint32_t stream, void *to, const void *from, size_t bytes,
+                    struct hd_error *err)
 {
     struct async_op *op = calloc(1, sizeof *op);
     op->kind = ASYNC_COPY;
@@ -344,11 +347,27 @@ static struct hd_device_ops ops = {
 };
 
 static struct hd_option options[32] = {
-    {.name = "seed", .value = "1", .type = HD_OPT_INT, .min = 0, .max = 1e9, .help = "of the order in which streams go on",
+    {.name = "seed",
+     .value = "1",
+     .type = HD_OPT_INT,
+     .min = 0,
+     .max = 1e9,
+     .help = "of the order in which streams go on",
      .offset = offsetof(struct settings, seed)},
-    {.name = "refuse", .value = "0", .type = HD_OPT_INT, .min = -2, .max = 1e9, .offset = offsetof(struct settings, refuse),
-     .help = "what of a captured piece is not possible: -1 its beginning, -2 its end, or the so manyth thing in it; 0: all is"},
-    {.name = "voided", .value = "0", .type = HD_OPT_INT, .min = 0, .max = 1, .offset = offsetof(struct settings, voided),
+    {.name = "refuse",
+     .value = "0",
+     .type = HD_OPT_INT,
+     .min = -2,
+     .max = 1e9,
+     .offset = offsetof(struct settings, refuse),
+     .help = "what of a captured piece is not possible: -1 its beginning, -2 its end, or the so manyth thing in it; 0: "
+             "all is"},
+    {.name = "voided",
+     .value = "0",
+     .type = HD_OPT_INT,
+     .min = 0,
+     .max = 1,
+     .offset = offsetof(struct settings, voided),
      .help = "1: nor is what comes after that, and its end"},
 };
 
@@ -380,7 +399,8 @@ __attribute__((visibility("default"))) const struct hd_plugin *HD_PLUGIN_ENTRY(v
 const struct hd_plugin *HD_PLUGIN_ENTRY(void)
 {
     const struct hd_component *cpu = inner_component(DEVICE_CPU);
-    if (!cpu || !inner_options(&component, options, 3, sizeof options / sizeof *options, cpu, offsetof(struct settings, cpu)))
+    if (!cpu ||
+        !inner_options(&component, options, 3, sizeof options / sizeof *options, cpu, offsetof(struct settings, cpu)))
         return NULL;
     ops.caps |= ((const struct hd_device_ops *)cpu->ops)->caps & ~HD_DEVICE_HOST_MEMORY;
     return &plugin;

@@ -16,7 +16,7 @@ struct async_streams {
     int32_t stop, capturing;
     struct async_queue queue[ASYNC_STREAMS];
     struct async_queue captured;
-    uint64_t state, asked; /* asked: times that the core let it work */
+    uint64_t state, asked;              /* asked: times that the core let it work */
     uint32_t rank[ASYNC_STREAMS], left; /* who goes first, for so many ops more */
     struct async_refusal refusal;
     int64_t given; /* to the piece that is captured: launches, copies, calls */
@@ -238,8 +238,9 @@ int32_t async_follow(struct async_streams *s, uint32_t stream, struct hd_event *
     pthread_mutex_lock(&s->lock);
     rc = failed(s, err);
     if (!rc && event->mark && event->mark->captured != s->capturing)
-        rc = hd_fail(err, HD_E_INVALID, s->capturing ? "a captured piece follows what is not part of it" :
-                     "what was recorded in a captured piece is no place in a stream");
+        rc = hd_fail(err, HD_E_INVALID,
+                     s->capturing ? "a captured piece follows what is not part of it"
+                                  : "what was recorded in a captured piece is no place in a stream");
     if (!rc && event->mark)
         append(s, op_new(ASYNC_FOLLOW, stream, event->mark));
     pthread_mutex_unlock(&s->lock);

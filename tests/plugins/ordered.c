@@ -121,8 +121,8 @@ static int32_t take(struct hd_comm_group *g, const struct op *what, hd_request *
 
 /* ---- slots */
 
-static int32_t ordered_open(const struct hd_host *host, const void *settings, const struct hd_world *world, struct hd_comm **comm,
-                            struct hd_error *err)
+static int32_t ordered_open(const struct hd_host *host, const void *settings, const struct hd_world *world,
+                            struct hd_comm **comm, struct hd_error *err)
 {
     struct hd_comm *c;
     int32_t rc;
@@ -158,8 +158,8 @@ static void ordered_close(struct hd_comm *c)
     free(c);
 }
 
-static int32_t ordered_group(struct hd_comm *c, const char *name, const int32_t *ranks, int32_t n, struct hd_comm_group **group,
-                             struct hd_error *err)
+static int32_t ordered_group(struct hd_comm *c, const char *name, const int32_t *ranks, int32_t n,
+                             struct hd_comm_group **group, struct hd_error *err)
 {
     struct hd_comm_group *g = calloc(1, sizeof *g);
     int32_t rc = c->shm_ops->group(c->shm, name, ranks, n, &g->shm, err);
@@ -178,7 +178,8 @@ static void ordered_group_free(struct hd_comm_group *g)
     free(g);
 }
 
-static int32_t ordered_collective(struct hd_comm_group *g, const struct hd_comm_call *call, hd_request *request, struct hd_error *err)
+static int32_t ordered_collective(struct hd_comm_group *g, const struct hd_comm_call *call, hd_request *request,
+                                  struct hd_error *err)
 {
     struct async_stream *stream = g->comm->stream;
     struct op op = {.call = *call};
@@ -195,8 +196,8 @@ static int32_t ordered_send(struct hd_comm_group *g, int32_t peer, uint32_t stre
     return take(g, &op, request, err);
 }
 
-static int32_t ordered_recv(struct hd_comm_group *g, int32_t peer, uint32_t stream, void *data, uint64_t bytes, hd_request *request,
-                            struct hd_error *err)
+static int32_t ordered_recv(struct hd_comm_group *g, int32_t peer, uint32_t stream, void *data, uint64_t bytes,
+                            hd_request *request, struct hd_error *err)
 {
     struct op op = {.message = 1, .receives = 1, .peer = peer, .stream = stream, .bytes = bytes};
     op.data = g->comm->stream->reach(g->comm->stream, data);
@@ -253,7 +254,12 @@ static uint64_t caps_of(const struct hd_comm *c)
 }
 
 static struct hd_option options[32] = {
-    {.name = "apart", .value = "1", .type = HD_OPT_INT, .min = 0, .max = 1, .help = "0: does not say that messages are independent",
+    {.name = "apart",
+     .value = "1",
+     .type = HD_OPT_INT,
+     .min = 0,
+     .max = 1,
+     .help = "0: does not say that messages are independent",
      .offset = offsetof(struct settings, apart)},
 };
 
@@ -285,7 +291,8 @@ __attribute__((visibility("default"))) const struct hd_plugin *HD_PLUGIN_ENTRY(v
 const struct hd_plugin *HD_PLUGIN_ENTRY(void)
 {
     const struct hd_component *shm = inner_component(COMM_SHM);
-    if (!shm || !inner_options(&component, options, 1, sizeof options / sizeof *options, shm, offsetof(struct settings, shm)))
+    if (!shm ||
+        !inner_options(&component, options, 1, sizeof options / sizeof *options, shm, offsetof(struct settings, shm)))
         return NULL;
     return &plugin;
 }

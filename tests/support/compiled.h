@@ -33,11 +33,12 @@ static int32_t open_job(struct job *j, const char *mesh, const char *strategies,
     char text[1024];
     int32_t rc;
     *j = (struct job){0};
-    snprintf(text, sizeof text,
-             "job: {name: small, steps: 8}\nmesh: {%s}\nstrategies: [%s]\noptimizer: {use: adamw, lr: 1e-2, clip: 1.0}\n"
-             "model: {use: transformer, family: llama, layers: 2, hidden: 8, heads: 4, ffn: 8, vocab: 16, max_seq_len: 4}\n"
-             "data: {train: none, seq_len: 4, batch: 8, micro_batch: 1}\n",
-             mesh, strategies);
+    snprintf(
+        text, sizeof text,
+        "job: {name: small, steps: 8}\nmesh: {%s}\nstrategies: [%s]\noptimizer: {use: adamw, lr: 1e-2, clip: 1.0}\n"
+        "model: {use: transformer, family: llama, layers: 2, hidden: 8, heads: 4, ffn: 8, vocab: 16, max_seq_len: 4}\n"
+        "data: {train: none, seq_len: 4, batch: 8, micro_batch: 1}\n",
+        mesh, strategies);
     rc = hd__job_parse("job", text, strlen(text), &more, *more != 0, &j->job, err);
     if (!rc)
         rc = hd__job_resolve(j->job, 0, err);

@@ -4,8 +4,8 @@
 #include <jansson.h>
 #include <stdlib.h>
 
-const char *const golden_names[] = {"gpt2", "llama", "llama-tied", "qwen2", "mistral", "qwen3", "mixtral",
-                                    "mixtral-aux"};
+const char *const golden_names[] = {"gpt2",    "llama", "llama-tied", "qwen2",
+                                    "mistral", "qwen3", "mixtral",    "mixtral-aux"};
 
 static double number(const json_t *object, const char *key)
 {
@@ -87,8 +87,8 @@ int32_t *golden_tokens(const struct golden *g, const char *which, int64_t step)
     int32_t *tokens = malloc(bytes);
     ck_assert_uint_eq(tensor->dtype, HD_I32);
     ck_assert_uint_eq(tensor->bytes, bytes * (uint64_t)g->steps);
-    ck_assert_msg(hd__ckpt_st_read(g->expected, tensor, bytes * (uint64_t)step, bytes, tokens, &err) == HD_OK,
-                  "%s", err.message);
+    ck_assert_msg(hd__ckpt_st_read(g->expected, tensor, bytes * (uint64_t)step, bytes, tokens, &err) == HD_OK, "%s",
+                  err.message);
     return tokens;
 }
 
@@ -109,8 +109,8 @@ float *golden_floats(const struct hd__ckpt_st *file, const char *name, int64_t *
 }
 
 /* One tensor of the file, or the part of it that belongs to the parameter: of every `width` elements `own`. */
-static void copy_part(const struct hd__ckpt_st *file, const char *name, const struct hd_param_desc *param, int64_t own, float *out,
-                      int64_t count)
+static void copy_part(const struct hd__ckpt_st *file, const char *name, const struct hd_param_desc *param, int64_t own,
+                      float *out, int64_t count)
 {
     const struct hd__ckpt_st_tensor *tensor = find(file, name);
     int64_t width = own * param->parts;
@@ -137,8 +137,8 @@ float *golden_part(const struct hd__ckpt_st *file, const char *prefix, const str
     for (int64_t n = 0; n < tensors; n++) {
         char name[256];
         if (star)
-            snprintf(name, sizeof name, "%s%.*s%lld%s", prefix, (int)(star - param->file_name), param->file_name, (long long)n,
-                     star + 1);
+            snprintf(name, sizeof name, "%s%.*s%lld%s", prefix, (int)(star - param->file_name), param->file_name,
+                     (long long)n, star + 1);
         else
             snprintf(name, sizeof name, "%s%s", prefix, param->file_name);
         copy_part(file, name, param, own, all + n * (*count / tensors), *count / tensors);

@@ -8,10 +8,10 @@ enum { GOLDEN_STEPS = 64 };
 
 /* "wte.weight" in a file may be several parameters of heddle: see golden_part. */
 struct golden {
-    char folder[512];          /* for model.from */
-    struct hd__ckpt_st *weights;    /* model.safetensors */
-    struct hd__ckpt_st *expected;   /* expected.safetensors: ids, labels, logits, grad.TENSOR */
-    int64_t steps, batch, seq; /* of ids and labels */
+    char folder[512];             /* for model.from */
+    struct hd__ckpt_st *weights;  /* model.safetensors */
+    struct hd__ckpt_st *expected; /* expected.safetensors: ids, labels, logits, grad.TENSOR */
+    int64_t steps, batch, seq;    /* of ids and labels */
     int64_t parameters;
     double lr, beta1, beta2, eps, weight_decay, clip; /* of the AdamW run */
     double losses[GOLDEN_STEPS], grad_norms[GOLDEN_STEPS];

@@ -64,8 +64,7 @@ uint64_t scratch_random(uint64_t *state)
 
 size_t scratch_damage(uint64_t *state, uint8_t *data, size_t bytes)
 {
-    static const uint8_t feared[] = {0,   0xff, 0x7f, 0x80, '"',  '{', '}', '[',
-                                     ']', '-',  '9',  ',',  '\\', 'e', '.', ' '};
+    static const uint8_t feared[] = {0, 0xff, 0x7f, 0x80, '"', '{', '}', '[', ']', '-', '9', ',', '\\', 'e', '.', ' '};
     uint64_t times = 1 + scratch_random(state) % 4;
     for (uint64_t k = 0; k < times && bytes; k++) {
         size_t at = scratch_random(state) % bytes, from = scratch_random(state) % bytes;

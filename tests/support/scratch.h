@@ -39,12 +39,11 @@ int scratch_run(const char *name, const struct scratch_test *tests);
         ck_assert_msg(ck_rc == HD_OK, "%s: %d: %s", #call, ck_rc, err.message); \
     } while (0)
 /* The call fails with this code and its message has these words. */
-#define ck_refused(call, rc_wanted, words)                                                                   \
-    do {                                                                                                     \
-        int32_t ck_rc = (call);                                                                              \
-        ck_assert_msg(ck_rc == (rc_wanted), "%s: %d (wanted %d): %s", #call, ck_rc, rc_wanted, err.message); \
-        ck_assert_msg(strstr(err.message, words) != NULL, "%s: \"%s\" lacks \"%s\"", #call, err.message,     \
-                      words);                                                                                \
+#define ck_refused(call, rc_wanted, words)                                                                       \
+    do {                                                                                                         \
+        int32_t ck_rc = (call);                                                                                  \
+        ck_assert_msg(ck_rc == (rc_wanted), "%s: %d (wanted %d): %s", #call, ck_rc, rc_wanted, err.message);     \
+        ck_assert_msg(strstr(err.message, words) != NULL, "%s: \"%s\" lacks \"%s\"", #call, err.message, words); \
     } while (0)
 
 #endif

@@ -10,10 +10,9 @@
 
 struct hd_program *tiny_program(int32_t pp, int32_t dp_shard, int32_t tp, int32_t stage)
 {
-    int32_t size[HD_AXIS_COUNT] = {
-        [HD_AXIS_PP] = pp, [HD_AXIS_DP_REPLICATE] = 1, [HD_AXIS_DP_SHARD] = dp_shard,
-        [HD_AXIS_CP] = 1,  [HD_AXIS_EP] = 1,           [HD_AXIS_TP] = tp,
-        [HD_AXIS_TQ] = 1};
+    int32_t size[HD_AXIS_COUNT] = {[HD_AXIS_PP] = pp, [HD_AXIS_DP_REPLICATE] = 1, [HD_AXIS_DP_SHARD] = dp_shard,
+                                   [HD_AXIS_CP] = 1,  [HD_AXIS_EP] = 1,           [HD_AXIS_TP] = tp,
+                                   [HD_AXIS_TQ] = 1};
     struct hd__mesh mesh = hd__mesh_make(size);
     return hd__program_new(&mesh, stage);
 }
@@ -42,7 +41,8 @@ static uint32_t buffer_of(struct hd_program *p, hd_tensor t, uint8_t life)
 {
     int64_t bytes = hd__tensor_bytes(p, hd__tensor_const(p, t));
     if (!hd__tensor_const(p, t)->buffer)
-        hd__tensor_at(p, t)->buffer = hd__buffer_new(p, hd__tensor_const(p, t)->name, (bytes + 63) & ~(int64_t)63, life);
+        hd__tensor_at(p, t)->buffer =
+            hd__buffer_new(p, hd__tensor_const(p, t)->name, (bytes + 63) & ~(int64_t)63, life);
     return hd__tensor_const(p, t)->buffer;
 }
 
@@ -75,8 +75,8 @@ struct hd__instr *tiny_op(struct hd_program *p, uint32_t section, uint16_t op, c
     return &code->at[code->count - 1];
 }
 
-struct hd__instr *tiny_collective(struct hd_program *p, uint32_t section, uint16_t op, int32_t axis,
-                                  hd_tensor in, hd_tensor out)
+struct hd__instr *tiny_collective(struct hd_program *p, uint32_t section, uint16_t op, int32_t axis, hd_tensor in,
+                                  hd_tensor out)
 {
     struct hd__instr *i = tiny_op(p, section, op, T(in), T(out));
     i->axes = HD_AXIS_BIT(axis);
@@ -280,8 +280,7 @@ struct hd_program *tiny_step(int32_t dp_shard, int32_t tp, int32_t stage)
     return p;
 }
 
-uint32_t tiny_find(const struct hd_program *p, uint32_t section, uint16_t op, const char *tensor,
-                   uint32_t nth)
+uint32_t tiny_find(const struct hd_program *p, uint32_t section, uint16_t op, const char *tensor, uint32_t nth)
 {
     const hd__code *code = &p->sections.at[section].code;
     for (uint32_t n = 0; n < code->count; n++)

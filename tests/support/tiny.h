@@ -24,8 +24,8 @@ hd_tensor tiny_view(struct hd_program *p, const char *name, hd_tensor of, int64_
  * append. */
 struct hd__instr *tiny_op(struct hd_program *p, uint32_t section, uint16_t op, const hd_tensor *ins,
                           const hd_tensor *outs);
-struct hd__instr *tiny_collective(struct hd_program *p, uint32_t section, uint16_t op, int32_t axis,
-                                  hd_tensor in, hd_tensor out);
+struct hd__instr *tiny_collective(struct hd_program *p, uint32_t section, uint16_t op, int32_t axis, hd_tensor in,
+                                  hd_tensor out);
 struct hd__instr *tiny_send(struct hd_program *p, uint32_t section, int32_t stage, uint16_t tag, hd_tensor t);
 struct hd__instr *tiny_recv(struct hd_program *p, uint32_t section, int32_t stage, uint16_t tag, hd_tensor t);
 #define T(...) ((const hd_tensor[]){__VA_ARGS__, 0})
@@ -40,8 +40,7 @@ void tiny_finish(struct hd_program *p);
 
 /* Position of the nth (from 0) instruction with this op and, unless NULL, this first output or input; it must
  * exist. */
-uint32_t tiny_find(const struct hd_program *p, uint32_t section, uint16_t op, const char *tensor,
-                   uint32_t nth);
+uint32_t tiny_find(const struct hd_program *p, uint32_t section, uint16_t op, const char *tensor, uint32_t nth);
 void tiny_drop(struct hd_program *p, uint32_t section, uint32_t at); /* with its wait, if it has one */
 void tiny_insert(struct hd_program *p, uint32_t section, uint32_t at, struct hd__instr i);
 

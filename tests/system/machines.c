@@ -8,8 +8,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <sys/prctl.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -123,7 +123,8 @@ unsigned long long machine_sent(int i)
     char line[256] = "", word[64];
     unsigned long long bytes = 0;
     FILE *f;
-    snprintf(line, sizeof line, "PATH=$PATH:/usr/sbin:/sbin nsenter --net=/proc/%d/ns/net ip -s link show eth0", (int)holder[i]);
+    snprintf(line, sizeof line, "PATH=$PATH:/usr/sbin:/sbin nsenter --net=/proc/%d/ns/net ip -s link show eth0",
+             (int)holder[i]);
     f = popen(line, "r");
     ck_assert_ptr_nonnull(f);
     while (fgets(line, sizeof line, f)) /* "TX: bytes packets ...", and the numbers in the next line */
@@ -140,8 +141,10 @@ void machines_rsh(const char *path)
     fprintf(f, "#!/bin/bash\nhost=$1; shift\ncase $host in\n");
     for (int i = 0; i < MACHINES_MAX && holder[i]; i++)
         fprintf(f, "n%d) pid=%d ;;\n", i + 1, (int)holder[i]);
-    fprintf(f, "*) exit 1 ;;\nesac\n"
-               "exec nsenter --net=/proc/$pid/ns/net unshare --uts bash -c 'hostname $0; exec bash -c \"$*\"' $host \"$@\"\n");
+    fprintf(
+        f,
+        "*) exit 1 ;;\nesac\n"
+        "exec nsenter --net=/proc/$pid/ns/net unshare --uts bash -c 'hostname $0; exec bash -c \"$*\"' $host \"$@\"\n");
     ck_assert_int_eq(fchmod(fileno(f), 0755), 0);
     fclose(f);
 }

@@ -86,9 +86,10 @@ static int file_has(const char *path, const char *words)
 /* Words by a fixed generator, each drawn from a few that depend on the word before: there is something to learn. */
 static void write_corpus(const char *path)
 {
-    static const char *const words[] = {"the",  "warp", "is",   "set",  "and",   "a",     "weft",  "goes",  "over",  "under",
-                                        "one",  "by",   "each", "heddle", "lifts", "its", "thread", "until", "cloth", "falls",
-                                        "from", "loom", "to",   "beam", "where", "hands", "turn",  "it",    "slowly", "again"};
+    static const char *const words[] = {"the",    "warp",  "is",    "set",   "and",    "a",      "weft",  "goes",
+                                        "over",   "under", "one",   "by",    "each",   "heddle", "lifts", "its",
+                                        "thread", "until", "cloth", "falls", "from",   "loom",   "to",    "beam",
+                                        "where",  "hands", "turn",  "it",    "slowly", "again"};
     uint64_t state = 88172645463325252u;
     uint32_t word = 0;
     FILE *f = fopen(path, "w");
@@ -127,11 +128,31 @@ static int remove_one(const char *path, const struct stat *st, int flag, struct 
 /* A launcher may have started the test itself. */
 static void clean_environment(void)
 {
-    static const char *const names[] = {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT",
-                                        "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK",
-                                        "SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", "HEDDLE_SECRET", "HEDDLE_PLUGIN_PATH",
-                                        "SLURM_STEP_ID", "SLURM_STEP_TASKS_PER_NODE", "SLURM_NODEID", "SLURM_JOB_ID",
-                                        "PMI_RANK", "PMI_SIZE", "PMIX_RANK", "PMIX_NAMESPACE", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_USE_AGENT_STORE", "OMPI_COMM_WORLD_LOCAL_SIZE"};
+    static const char *const names[] = {"RANK",
+                                        "WORLD_SIZE",
+                                        "LOCAL_RANK",
+                                        "LOCAL_WORLD_SIZE",
+                                        "MASTER_ADDR",
+                                        "MASTER_PORT",
+                                        "OMPI_COMM_WORLD_RANK",
+                                        "OMPI_COMM_WORLD_SIZE",
+                                        "OMPI_COMM_WORLD_LOCAL_RANK",
+                                        "SLURM_PROCID",
+                                        "SLURM_NTASKS",
+                                        "SLURM_LOCALID",
+                                        "HEDDLE_SECRET",
+                                        "HEDDLE_PLUGIN_PATH",
+                                        "SLURM_STEP_ID",
+                                        "SLURM_STEP_TASKS_PER_NODE",
+                                        "SLURM_NODEID",
+                                        "SLURM_JOB_ID",
+                                        "PMI_RANK",
+                                        "PMI_SIZE",
+                                        "PMIX_RANK",
+                                        "PMIX_NAMESPACE",
+                                        "TORCHELASTIC_RUN_ID",
+                                        "TORCHELASTIC_USE_AGENT_STORE",
+                                        "OMPI_COMM_WORLD_LOCAL_SIZE"};
     for (size_t i = 0; i < HD__COUNT(names); i++)
         unsetenv(names[i]);
 }
@@ -360,7 +381,8 @@ static void printed(const char *line, char out[64])
 {
     const char *loss = strstr(line, "\"loss\": "), *norm = strstr(line, "\"grad_norm\": ");
     if (loss && norm)
-        snprintf(out, 64, "%.*s %.*s", (int)strcspn(loss + 8, ",}"), loss + 8, (int)strcspn(norm + 13, ",}"), norm + 13);
+        snprintf(out, 64, "%.*s %.*s", (int)strcspn(loss + 8, ",}"), loss + 8, (int)strcspn(norm + 13, ",}"),
+                 norm + 13);
 }
 
 static void read_row(struct curve *c, const char *line, json_t *row)

@@ -69,7 +69,7 @@ struct curve {
     int n;
     int64_t step[CURVE_MAX];
     double loss[CURVE_MAX], norm[CURVE_MAX], val_loss[CURVE_MAX]; /* NAN where there is none */
-    char text[CURVE_MAX][64];                                    /* loss and norm as they were printed */
+    char text[CURVE_MAX][64];                                     /* loss and norm as they were printed */
 };
 void curve_read(struct curve *c, const char *job);
 /* Waits until a running job has logged this step. */

@@ -22,16 +22,27 @@ static const struct {
     {"llama.yaml job.steps=8 precision.compute=fp16 recompute=full", "4MiB"},
     {"llama.yaml job.steps=6 mesh.dp=2 strategies.zero.stage=1 strategies.zero.compress.kind=int8", "4KiB"},
     {"llama.yaml job.steps=6 mesh.dp=2 strategies.zero.stage=3 strategies.zero.offload.optimizer=host "
-     "strategies.zero.offload.params=host", "16KiB"},
-    {"llama.yaml job.steps=6 mesh.dp=2 strategies.zero.stage=3 strategies.zero.offload.optimizer=file strategies.zero.offload.path=. "
-     "strategies.zero.offload.params=host", "4KiB"},
+     "strategies.zero.offload.params=host",
+     "16KiB"},
+    {"llama.yaml job.steps=6 mesh.dp=2 strategies.zero.stage=3 strategies.zero.offload.optimizer=file "
+     "strategies.zero.offload.path=. "
+     "strategies.zero.offload.params=host",
+     "4KiB"},
     {"gpt2.yaml job.steps=6 mesh.dp=2 strategies.zero.stage=3 comm.use=pipes", "4KiB"},
-    {"llama.yaml job.steps=6 mesh.tp=2 mesh.dp=2 strategies=[{\"use\":\"3d\",\"sequence_parallel\":true},{\"use\":\"zero\",\"stage\":2}] "
-     "comm.axes={\"dp\":\"pipes\"}", "4KiB"},
-    {"llama.yaml job.steps=6 mesh.cp=2 strategies=[{\"use\":\"3d\",\"context\":\"ulysses\"},{\"use\":\"zero\"}]", "4KiB"},
-    {"llama.yaml job.steps=6 mesh.cp=2 strategies=[{\"use\":\"3d\",\"context\":\"ring\"},{\"use\":\"zero\",\"stage\":1}]", "4KiB"},
-    {"mixtral.yaml job.steps=6 mesh.ep=2 strategies=[{\"use\":\"3d\"},{\"use\":\"zero\"}] comm.progress=thread", "4KiB"},
-    {"llama.yaml job.steps=6 mesh.pp=2 strategies=[{\"use\":\"3d\",\"schedule\":\"1f1b\"},{\"use\":\"zero\"}] data.micro_batch=1", "4KiB"},
+    {"llama.yaml job.steps=6 mesh.tp=2 mesh.dp=2 "
+     "strategies=[{\"use\":\"3d\",\"sequence_parallel\":true},{\"use\":\"zero\",\"stage\":2}] "
+     "comm.axes={\"dp\":\"pipes\"}",
+     "4KiB"},
+    {"llama.yaml job.steps=6 mesh.cp=2 strategies=[{\"use\":\"3d\",\"context\":\"ulysses\"},{\"use\":\"zero\"}]",
+     "4KiB"},
+    {"llama.yaml job.steps=6 mesh.cp=2 "
+     "strategies=[{\"use\":\"3d\",\"context\":\"ring\"},{\"use\":\"zero\",\"stage\":1}]",
+     "4KiB"},
+    {"mixtral.yaml job.steps=6 mesh.ep=2 strategies=[{\"use\":\"3d\"},{\"use\":\"zero\"}] comm.progress=thread",
+     "4KiB"},
+    {"llama.yaml job.steps=6 mesh.pp=2 strategies=[{\"use\":\"3d\",\"schedule\":\"1f1b\"},{\"use\":\"zero\"}] "
+     "data.micro_batch=1",
+     "4KiB"},
 };
 
 START_TEST(trains_to_the_same_bits)
@@ -44,19 +55,26 @@ END_TEST
 static const char *const ordered[] = {
     "llama.yaml job.steps=6 mesh.dp=2 strategies.zero.stage=0",
     "gpt2.yaml job.steps=6 mesh.dp=2 strategies.zero.stage=3 data.val_fraction=0.1 eval.every=3 eval.batches=2",
-    "llama.yaml job.steps=6 mesh.cp=2 strategies=[{\"use\":\"3d\",\"context\":\"ulysses\"},{\"use\":\"zero\",\"stage\":2}]",
-    "llama.yaml job.steps=6 mesh.cp=2 strategies=[{\"use\":\"3d\",\"context\":\"ring\"},{\"use\":\"zero\",\"stage\":1}]",
-    "mixtral.yaml job.steps=6 mesh.ep=2 mesh.tp=2 strategies=[{\"use\":\"3d\",\"sequence_parallel\":true},{\"use\":\"zero\"}]",
-    "llama.yaml job.steps=6 mesh.pp=2 mesh.dp=2 strategies=[{\"use\":\"3d\"},{\"use\":\"zero\",\"stage\":1}] comm.axes={\"pp\":\"shm\"}",
-    "llama.yaml job.steps=6 mesh.pp=2 mesh.dp=2 strategies=[{\"use\":\"3d\",\"schedule\":\"1f1b\"},{\"use\":\"zero\",\"stage\":1}] data.micro_batch=1",
-    "llama.yaml job.steps=6 mesh.pp=2 model.layers=4 strategies=[{\"use\":\"3d\",\"schedule\":\"zb-v\"},{\"use\":\"zero\"}] data.micro_batch=1",
+    "llama.yaml job.steps=6 mesh.cp=2 "
+    "strategies=[{\"use\":\"3d\",\"context\":\"ulysses\"},{\"use\":\"zero\",\"stage\":2}]",
+    "llama.yaml job.steps=6 mesh.cp=2 "
+    "strategies=[{\"use\":\"3d\",\"context\":\"ring\"},{\"use\":\"zero\",\"stage\":1}]",
+    "mixtral.yaml job.steps=6 mesh.ep=2 mesh.tp=2 "
+    "strategies=[{\"use\":\"3d\",\"sequence_parallel\":true},{\"use\":\"zero\"}]",
+    "llama.yaml job.steps=6 mesh.pp=2 mesh.dp=2 strategies=[{\"use\":\"3d\"},{\"use\":\"zero\",\"stage\":1}] "
+    "comm.axes={\"pp\":\"shm\"}",
+    "llama.yaml job.steps=6 mesh.pp=2 mesh.dp=2 "
+    "strategies=[{\"use\":\"3d\",\"schedule\":\"1f1b\"},{\"use\":\"zero\",\"stage\":1}] data.micro_batch=1",
+    "llama.yaml job.steps=6 mesh.pp=2 model.layers=4 "
+    "strategies=[{\"use\":\"3d\",\"schedule\":\"zb-v\"},{\"use\":\"zero\"}] data.micro_batch=1",
 };
 
 START_TEST(orders_a_transport_by_its_streams)
 {
     train(&a, "cpu", "%s " PLUGINS, ordered[_i]);
     expect_learns(&a);
-    train(&b, "async", "%s " ON_ASYNC " comm.use=ordered device.capture=%s", ordered[_i], _i + 1, "4KiB", _i % 2 ? "false" : "true");
+    train(&b, "async", "%s " ON_ASYNC " comm.use=ordered device.capture=%s", ordered[_i], _i + 1, "4KiB",
+          _i % 2 ? "false" : "true");
     expect_same_bits(&a, &b);
 }
 END_TEST
@@ -67,7 +85,8 @@ static const char *const refused[] = {
     "gpt2.yaml job.steps=6 mesh.dp=2 strategies.zero.stage=3 device.refuse=20",
     "gpt2.yaml job.steps=6 mesh.dp=2 strategies.zero.stage=3 device.refuse=21 device.voided=1",
     "llama.yaml job.steps=6 mesh.dp=2 strategies.zero.stage=3 device.refuse=22",
-    "llama.yaml job.steps=6 mesh.cp=2 strategies=[{\"use\":\"3d\",\"context\":\"ring\"},{\"use\":\"zero\",\"stage\":1}] device.refuse=30",
+    "llama.yaml job.steps=6 mesh.cp=2 "
+    "strategies=[{\"use\":\"3d\",\"context\":\"ring\"},{\"use\":\"zero\",\"stage\":1}] device.refuse=30",
 };
 
 START_TEST(goes_on_where_it_cannot_capture)
@@ -86,8 +105,9 @@ END_TEST
 
 START_TEST(refuses_messages_in_one_stream)
 {
-    struct command *c = command_run("train llama.yaml mesh.pp=2 strategies=[{\"use\":\"3d\"},{\"use\":\"zero\"}] comm={\"use\":\"ordered\",\"apart\":0} "
-                                    ON_ASYNC, 1, "4KiB");
+    struct command *c = command_run("train llama.yaml mesh.pp=2 strategies=[{\"use\":\"3d\"},{\"use\":\"zero\"}] "
+                                    "comm={\"use\":\"ordered\",\"apart\":0} " ON_ASYNC,
+                                    1, "4KiB");
     expect_code(c, 2);
     expect_says(c, "axes: {pp: shm}");
 }
@@ -119,14 +139,18 @@ START_TEST(reads_what_it_made)
     says_the_same("sample llama.yaml --prompt the --tokens 20 checkpoint.dir=made");
     says_the_same("eval llama.yaml checkpoint.dir=made data.val_fraction=0.1");
     says_the_same("ckpt export llama.yaml checkpoint.dir=made --to exported");
-    expect_code(command_run("sample llama.yaml model={\"use\":\"transformer\",\"from\":\"exported\"} --tokens 2 " ON_ASYNC, 1, "4MiB"), 0);
+    expect_code(
+        command_run("sample llama.yaml model={\"use\":\"transformer\",\"from\":\"exported\"} --tokens 2 " ON_ASYNC, 1,
+                    "4MiB"),
+        0);
 }
 END_TEST
 
 /* A step that went wrong is looked at through the view of the device's memory. */
 START_TEST(names_the_first_bad_number)
 {
-    struct command *c = command_run("train llama.yaml precision.compute=fp16 precision.loss_scale=1e9 " ON_ASYNC, 1, "4MiB");
+    struct command *c =
+        command_run("train llama.yaml precision.compute=fp16 precision.loss_scale=1e9 " ON_ASYNC, 1, "4MiB");
     char *from_async, *from_cpu;
     expect_code(c, 1);
     from_async = strstr(c->err, "the first bad number");
@@ -140,13 +164,14 @@ END_TEST
 
 int main(void)
 {
-    const struct system_test tests[] = {{"trains to the same bits", trains_to_the_same_bits, HD__COUNT(jobs)},
-                                        {"orders a transport by its streams", orders_a_transport_by_its_streams, HD__COUNT(ordered)},
-                                        {"goes on where it cannot capture", goes_on_where_it_cannot_capture, HD__COUNT(refused)},
-                                        {"refuses messages in one stream", refuses_messages_in_one_stream, 1},
-                                        {"checkpoints", checkpoints, 1},
-                                        {"reads what it made", reads_what_it_made, 1},
-                                        {"names the first bad number", names_the_first_bad_number, 1},
-                                        {NULL, NULL, 0}};
+    const struct system_test tests[] = {
+        {"trains to the same bits", trains_to_the_same_bits, HD__COUNT(jobs)},
+        {"orders a transport by its streams", orders_a_transport_by_its_streams, HD__COUNT(ordered)},
+        {"goes on where it cannot capture", goes_on_where_it_cannot_capture, HD__COUNT(refused)},
+        {"refuses messages in one stream", refuses_messages_in_one_stream, 1},
+        {"checkpoints", checkpoints, 1},
+        {"reads what it made", reads_what_it_made, 1},
+        {"names the first bad number", names_the_first_bad_number, 1},
+        {NULL, NULL, 0}};
     return system_run("system-async", tests);
 }

@@ -47,10 +47,14 @@ static void expect_only_checkpoints(const char *dir, int most)
     ck_assert_int_ge(n, 1);
 }
 
-static const char *const meshes[] = {"", "mesh.dp=2", "mesh.dp=2 strategies.zero.stage=1", "mesh.dp=2 strategies.zero.stage=3",
-                                     "mesh.tp=2 strategies=[{\"use\":\"3d\",\"sequence_parallel\":true},{\"use\":\"zero\"}]",
-                                     "mesh.dp=2 strategies.zero.compress.kind=int4",
-                                     "mesh.dp=2 strategies.zero.compress.kind=powersgd strategies.zero.compress.warmup=4"};
+static const char *const meshes[] = {
+    "",
+    "mesh.dp=2",
+    "mesh.dp=2 strategies.zero.stage=1",
+    "mesh.dp=2 strategies.zero.stage=3",
+    "mesh.tp=2 strategies=[{\"use\":\"3d\",\"sequence_parallel\":true},{\"use\":\"zero\"}]",
+    "mesh.dp=2 strategies.zero.compress.kind=int4",
+    "mesh.dp=2 strategies.zero.compress.kind=powersgd strategies.zero.compress.warmup=4"};
 
 START_TEST(resume_is_exact)
 {
@@ -68,7 +72,8 @@ END_TEST
 /* SIGTERM saves, the same command goes on. */
 START_TEST(stop_and_go_on)
 {
-#define STOPPED "llama.yaml job.steps=400 mesh.dp=2 strategies.zero.stage=2 " COSINE "checkpoint.dir=stop checkpoint.every=150 "
+#define STOPPED \
+    "llama.yaml job.steps=400 mesh.dp=2 strategies.zero.stage=2 " COSINE "checkpoint.dir=stop checkpoint.every=150 "
     struct command *c = command_start(NULL, "train " STOPPED "job.name=stop");
     curve_wait("stop", 20);
     kill(c->pid, SIGTERM);
@@ -87,7 +92,8 @@ END_TEST
 /* kill -9 of everything at a random step, also in the middle of saving; resumed until the job is finished. */
 START_TEST(killed_anywhere)
 {
-#define KILLED "llama.yaml job.steps=400 mesh.dp=2 strategies.zero.stage=3 " COSINE "checkpoint.dir=killed checkpoint.every=3 "
+#define KILLED \
+    "llama.yaml job.steps=400 mesh.dp=2 strategies.zero.stage=3 " COSINE "checkpoint.dir=killed checkpoint.every=3 "
     uint64_t state = 0x9e3779b97f4a7c15u;
     train(&whole, "unkilled", KILLED "checkpoint.dir=unkilled checkpoint.every=1000");
     prctl(PR_SET_CHILD_SUBREAPER, 1);
@@ -115,8 +121,12 @@ END_TEST
  * loaded, so the first loss of each part differs by rounding alone. */
 START_TEST(other_meshes)
 {
-    static const char *const parts_of[] = {"", "mesh.dp=2 strategies.zero.stage=3", "mesh.dp=2 strategies.zero.stage=1", "",
-                                           "mesh.tp=2 strategies=[{\"use\":\"3d\"},{\"use\":\"zero\"}]", ""};
+    static const char *const parts_of[] = {"",
+                                           "mesh.dp=2 strategies.zero.stage=3",
+                                           "mesh.dp=2 strategies.zero.stage=1",
+                                           "",
+                                           "mesh.tp=2 strategies=[{\"use\":\"3d\"},{\"use\":\"zero\"}]",
+                                           ""};
     train(&whole, "onemesh", "llama.yaml job.steps=30");
     for (uint32_t i = 0; i < HD__COUNT(parts_of); i++) {
         train(&parts, "meshes", "llama.yaml %s checkpoint.dir=meshes job.steps=%u", parts_of[i], 5 * (i + 1));
@@ -135,7 +145,8 @@ START_TEST(one_checkpoint_every_mesh)
     train(&whole, "seed-of-all", "llama.yaml checkpoint.dir=all job.steps=10 checkpoint.keep=0");
     train(&whole, "first", "llama.yaml checkpoint.dir=first checkpoint.resume=all/step-00000010 job.steps=11");
     for (uint32_t i = 1; i < HD__COUNT(meshes); i++) {
-        train(&parts, "next", "llama.yaml %s checkpoint.dir=next%u checkpoint.resume=all/step-00000010 job.steps=11", meshes[i], i);
+        train(&parts, "next", "llama.yaml %s checkpoint.dir=next%u checkpoint.resume=all/step-00000010 job.steps=11",
+              meshes[i], i);
         ck_assert_int_eq(parts.n, 1);
         ck_assert_int_eq(parts.step[0], 11);
         ck_assert_msg(fabs(parts.loss[0] - whole.loss[0]) <= 1e-6 * whole.loss[0], "%s: %.9g against %.9g", meshes[i],
@@ -178,16 +189,19 @@ START_TEST(of_another_model)
     expect_refused("model.layers=3", "model.layers.2.input_layernorm.weight");
     expect_refused("model.layers=1", "model.layers.1.");
     expect_refused("model.ffn=64", "is fp32 [128, 64] there, fp32 [64, 64] here");
-    expect_refused("model={\"use\":\"transformer\",\"family\":\"gpt2\",\"layers\":2,\"hidden\":64,\"heads\":4,\"vocab\":256}",
-                   "transformer.wte.weight");
+    expect_refused(
+        "model={\"use\":\"transformer\",\"family\":\"gpt2\",\"layers\":2,\"hidden\":64,\"heads\":4,\"vocab\":256}",
+        "transformer.wte.weight");
     expect_refused("mesh.dp=2 model.layers=3", "is of another model");
-    struct command *c = command_run("train llama.yaml job.name=other checkpoint.dir=others job.steps=25 mesh.dp=2 model.layers=3");
+    struct command *c =
+        command_run("train llama.yaml job.name=other checkpoint.dir=others job.steps=25 mesh.dp=2 model.layers=3");
     const char *once = strstr(c->err, "is of another model");
     ck_assert_msg(once && !strstr(once + 1, "is of another model"), "two ranks said the same:\n%s", c->err);
     expect_refused("model.layers=3", "command line: model.layers is 3 and was 2 when this was saved: checkpoint");
     expect_refused("model.layers=3", "go on with what was, or begin anew with checkpoint.resume=never");
     expect_refused("optimizer={\"use\":\"sgd\",\"lr\":0.1,\"momentum\":0.9}", "is of another optimizer");
-    expect_refused("optimizer={\"use\":\"sgd\",\"lr\":0.1,\"momentum\":0.9}", "command line: optimizer.use is sgd and was adamw, optimizer.lr");
+    expect_refused("optimizer={\"use\":\"sgd\",\"lr\":0.1,\"momentum\":0.9}",
+                   "command line: optimizer.use is sgd and was adamw, optimizer.lr");
     expect_refused("checkpoint.resume=step-00000007", "others has no checkpoint step-00000007");
     expect_refused("checkpoint.resume=nowhere/step-00000007", "nowhere has no checkpoint step-00000007");
 }
@@ -215,7 +229,9 @@ START_TEST(damaged)
     ck_assert_int_eq(unlink(path), 0);
     run_says("train llama.yaml job.name=damaged checkpoint.dir=damaged job.steps=25", 2,
              "model-00001-of-00001.safetensors: No such file or directory; `heddle ckpt ls`");
-    expect_code(command_run("train llama.yaml job.name=damaged checkpoint.dir=damaged checkpoint.resume=never job.steps=24 checkpoint.every=12"), 0);
+    expect_code(command_run("train llama.yaml job.name=damaged checkpoint.dir=damaged checkpoint.resume=never "
+                            "job.steps=24 checkpoint.every=12"),
+                0);
     write_file("damaged/step-00000012/index.json", "{\"format\": [1,");
     c = run_says("ckpt ls llama.yaml checkpoint.dir=damaged", 1, "checkpoint step-00000012: index.json:1:");
     ck_assert_msg(strstr(c->out, "step-00000024  step 24") != NULL, "it listed: %s", c->out);
@@ -265,7 +281,8 @@ START_TEST(evaluate_and_export)
     expect_code(c, 0);
     /* An export that fails leaves what was there, and no half of anything. */
     ck_assert_int_eq(system("mkdir -p older/model.safetensors.part/x && echo old > older/model.safetensors"), 0);
-    run_says("ckpt export llama.yaml checkpoint.dir=held --to older", 1, "older/model.safetensors.part: Is a directory");
+    run_says("ckpt export llama.yaml checkpoint.dir=held --to older", 1,
+             "older/model.safetensors.part: Is a directory");
     ck_assert_str_eq(read_file("older/model.safetensors"), "old\n");
     ck_assert_int_eq(access("older/config.json.part", F_OK), -1);
     c = command_run("eval llama.yaml --json model={\"use\":\"transformer\",\"from\":\"exported\"} " HELD_OUT);
@@ -278,7 +295,8 @@ START_TEST(look_at_them)
 {
     struct command *c;
     json_t *rows;
-    train(&whole, "list", "llama.yaml mesh.dp=2 strategies.zero.stage=3 checkpoint.dir=list checkpoint.every=4 checkpoint.keep=2");
+    train(&whole, "list",
+          "llama.yaml mesh.dp=2 strategies.zero.stage=3 checkpoint.dir=list checkpoint.every=4 checkpoint.keep=2");
     expect_only_checkpoints("list", 2);
     c = command_run("ckpt ls llama.yaml checkpoint.dir=list --json");
     expect_code(c, 0);
@@ -289,7 +307,8 @@ START_TEST(look_at_them)
     json_decref(rows);
     c = command_run("ckpt show llama.yaml checkpoint.dir=list --checkpoint step-00000016");
     expect_code(c, 0);
-    ck_assert_msg(strstr(c->out, "step-00000016: step 16") && strstr(c->out, "[256x64] lm_head.weight"), "it said: %s", c->out);
+    ck_assert_msg(strstr(c->out, "step-00000016: step 16") && strstr(c->out, "[256x64] lm_head.weight"), "it said: %s",
+                  c->out);
     c = command_run("ckpt show llama.yaml checkpoint.dir=list --json");
     expect_code(c, 0);
     ck_assert_int_eq((int)number_in(c->out, "step"), 20);
@@ -317,7 +336,8 @@ START_TEST(sample)
         a = command_run("sample llama.yaml --checkpoint step-00000009%s", known ? " checkpoint.dir=talk" : "");
         expect_code(a, 2);
         expect_says(a, "checkpoint");
-        a = command_run("eval llama.yaml data.val_fraction=0.1 --checkpoint step-00000009%s", known ? " checkpoint.dir=talk" : "");
+        a = command_run("eval llama.yaml data.val_fraction=0.1 --checkpoint step-00000009%s",
+                        known ? " checkpoint.dir=talk" : "");
         expect_code(a, 2);
         expect_says(a, "checkpoint");
     }
@@ -378,7 +398,8 @@ START_TEST(what_is_trained_has_changed)
     };
     train(&whole, "before", "llama.yaml checkpoint.dir=before job.steps=6");
     for (size_t n = 0; n < HD__COUNT(rows); n++) {
-        struct command *c = command_run("train llama.yaml job.name=after checkpoint.dir=after checkpoint.resume=before/step-00000006 job.steps=7 %s",
+        struct command *c = command_run("train llama.yaml job.name=after checkpoint.dir=after "
+                                        "checkpoint.resume=before/step-00000006 job.steps=7 %s",
                                         rows[n].key);
         const char *first = strstr(c->err, " when checkpoint ");
         expect_code(c, 0);
@@ -414,7 +435,8 @@ START_TEST(sequences_of_another_length)
 {
     json_t *row, *state;
     train(&whole, "short", "llama.yaml checkpoint.dir=short job.steps=6");
-    train(&parts, "long", "llama.yaml checkpoint.dir=long checkpoint.resume=short/step-00000006 job.steps=8 data.seq_len=48");
+    train(&parts, "long",
+          "llama.yaml checkpoint.dir=long checkpoint.resume=short/step-00000006 job.steps=8 data.seq_len=48");
     row = last_row("long");
     expect_whole(row, "step", 8);
     expect_whole(row, "tokens", 6 * 8 * 32 + 2 * 8 * 48);
@@ -431,24 +453,36 @@ START_TEST(weights_of_another_model)
 {
     struct command *c;
     train(&whole, "weights", "llama.yaml checkpoint.dir=weights job.steps=4");
-    c = run_says("sample llama.yaml checkpoint.dir=weights --prompt the --tokens 2 model.rope_theta=500000 optimizer.lr=1", 0,
-                 "command line: model.rope_theta is 500000.0 and was not set");
+    c = run_says(
+        "sample llama.yaml checkpoint.dir=weights --prompt the --tokens 2 model.rope_theta=500000 optimizer.lr=1", 0,
+        "command line: model.rope_theta is 500000.0 and was not set");
     ck_assert_msg(!strstr(c->err, "optimizer.lr"), "it said: %s", c->err);
-    run_says("sample llama.yaml checkpoint.dir=weights --prompt the --tokens 2 model.ffn=64", 2,
-             "command line: model.ffn is 64 and was 128 when this was saved: checkpoint step-00000004 is of another model");
+    run_says(
+        "sample llama.yaml checkpoint.dir=weights --prompt the --tokens 2 model.ffn=64", 2,
+        "command line: model.ffn is 64 and was 128 when this was saved: checkpoint step-00000004 is of another model");
 }
 END_TEST
 
 int main(void)
 {
-    const struct system_test tests[] = {
-        {"resume", resume_is_exact, HD__COUNT(meshes)}, {"stop and go on", stop_and_go_on, 1}, {"killed anywhere", killed_anywhere, 1},
-        {"other meshes", other_meshes, 1}, {"one checkpoint, every mesh", one_checkpoint_every_mesh, 1}, {"finished", finished, 1},
-        {"of another model", of_another_model, 1}, {"damaged", damaged, 1}, {"nowhere to save", nowhere_to_save, 1},
-        {"evaluate and export", evaluate_and_export, 1}, {"look at them", look_at_them, 1}, {"sample", sample, 1},
-        {"errors of another job", errors_of_another_job, 1},
-        {"what is trained has changed", what_is_trained_has_changed, 1}, {"what was set is not", what_was_set_is_not, 1},
-        {"schedules end elsewhere", schedules_end_elsewhere, 1},
-        {"sequences of another length", sequences_of_another_length, 1}, {"weights of another model", weights_of_another_model, 1}, {NULL, NULL, 0}};
+    const struct system_test tests[] = {{"resume", resume_is_exact, HD__COUNT(meshes)},
+                                        {"stop and go on", stop_and_go_on, 1},
+                                        {"killed anywhere", killed_anywhere, 1},
+                                        {"other meshes", other_meshes, 1},
+                                        {"one checkpoint, every mesh", one_checkpoint_every_mesh, 1},
+                                        {"finished", finished, 1},
+                                        {"of another model", of_another_model, 1},
+                                        {"damaged", damaged, 1},
+                                        {"nowhere to save", nowhere_to_save, 1},
+                                        {"evaluate and export", evaluate_and_export, 1},
+                                        {"look at them", look_at_them, 1},
+                                        {"sample", sample, 1},
+                                        {"errors of another job", errors_of_another_job, 1},
+                                        {"what is trained has changed", what_is_trained_has_changed, 1},
+                                        {"what was set is not", what_was_set_is_not, 1},
+                                        {"schedules end elsewhere", schedules_end_elsewhere, 1},
+                                        {"sequences of another length", sequences_of_another_length, 1},
+                                        {"weights of another model", weights_of_another_model, 1},
+                                        {NULL, NULL, 0}};
     return system_run("system-checkpoints", tests);
 }

@@ -14,7 +14,9 @@ static struct curve whole, parts;
 static const char *const jobs[] = {
     "strategies=[{\"use\":\"zero\"},{\"use\":\"ema\",\"decay\":0.75}]",
     "mesh.dp=2 strategies=[{\"use\":\"zero\",\"stage\":1},{\"use\":\"ema\",\"decay\":0.75}]",
-    "mesh.dp=2 strategies=[{\"use\":\"zero\",\"stage\":3,\"offload\":{\"params\":\"host\",\"optimizer\":\"host\"}},{\"use\":\"ema\",\"decay\":0.75}]",
+    "mesh.dp=2 "
+    "strategies=[{\"use\":\"zero\",\"stage\":3,\"offload\":{\"params\":\"host\",\"optimizer\":\"host\"}},{\"use\":"
+    "\"ema\",\"decay\":0.75}]",
     "mesh.tp=2 strategies=[{\"use\":\"3d\"},{\"use\":\"zero\"},{\"use\":\"ema\",\"decay\":0.75}]",
     "mesh.pp=2 strategies=[{\"use\":\"3d\"},{\"use\":\"zero\"},{\"use\":\"ema\",\"decay\":0.75}]",
 };
@@ -61,8 +63,9 @@ static void expect_average(const char *dir, int from, int to)
         ck_assert_uint_eq(n, m);
         for (uint64_t k = 0; k < n; k++) {
             double should = DECAY * (double)e[k] + (1 - DECAY) * (double)p[k];
-            ck_assert_msg(fabs(next[k] - should) <= 2e-7 * (fabs(e[k]) + fabs(p[k])), "step %d, element %lu: %.9g, should be %.9g", step,
-                          (unsigned long)k, (double)next[k], should);
+            ck_assert_msg(fabs(next[k] - should) <= 2e-7 * (fabs(e[k]) + fabs(p[k])),
+                          "step %d, element %lu: %.9g, should be %.9g", step, (unsigned long)k, (double)next[k],
+                          should);
             moved += fabs(next[k] - (double)e[k]);
         }
         ck_assert_double_gt(moved, 0);
@@ -74,7 +77,8 @@ START_TEST(as_the_formula_says)
 {
     char job[32];
     snprintf(job, sizeof job, "ema%d", _i);
-    train(&whole, job, "llama.yaml %s job.steps=%d checkpoint.dir=%s checkpoint.every=1 checkpoint.keep=0", jobs[_i], STEPS, job);
+    train(&whole, job, "llama.yaml %s job.steps=%d checkpoint.dir=%s checkpoint.every=1 checkpoint.keep=0", jobs[_i],
+          STEPS, job);
     expect_average(job, 1, STEPS);
 }
 END_TEST
@@ -84,7 +88,8 @@ START_TEST(begins_as_the_weights)
 {
     uint64_t n, m;
     const float *first, *last;
-    train(&whole, "start", "llama.yaml strategies=[{\"use\":\"zero\"},{\"use\":\"ema\",\"decay\":1}] job.steps=3 checkpoint.dir=start");
+    train(&whole, "start",
+          "llama.yaml strategies=[{\"use\":\"zero\"},{\"use\":\"ema\",\"decay\":1}] job.steps=3 checkpoint.dir=start");
     train(&whole, "none", "llama.yaml optimizer.lr=0 job.steps=1 checkpoint.dir=none");
     first = read_all(open_weights("none", 1, "model"), &n);
     last = read_all(open_weights("start", 3, "strategy-ema"), &m);
@@ -141,7 +146,8 @@ START_TEST(used)
     expect_says(c, "of group strategy-swa");
     c = command_run("train llama.yaml job.name=used checkpoint.dir=plainly job.steps=2");
     expect_code(c, 0);
-    c = command_run("train llama.yaml job.name=used checkpoint.dir=plainly job.steps=3 %s", jobs[0]); /* there was none before */
+    c = command_run("train llama.yaml job.name=used checkpoint.dir=plainly job.steps=3 %s",
+                    jobs[0]); /* there was none before */
     expect_code(c, 2);
     expect_says(c, "of group strategy-ema");
 }

@@ -89,7 +89,8 @@ static void expect_first_named(const struct command *c, int rank)
     const char *error = strstr(c->err, "error: ");
     ck_assert_msg(error != NULL, "no error was said:\n%s", c->err);
     snprintf(words, sizeof words, "error: rank %d", rank);
-    ck_assert_msg(!strncmp(error, words, strlen(words)) && strchr(" ,", error[strlen(words)]), "\"%s\" is not the first error in\n%s", words, c->err);
+    ck_assert_msg(!strncmp(error, words, strlen(words)) && strchr(" ,", error[strlen(words)]),
+                  "\"%s\" is not the first error in\n%s", words, c->err);
 }
 
 /* The report of a job lies beside its metrics, is named on stderr, and `heddle debug` finds this in it. */
@@ -130,7 +131,8 @@ START_TEST(killed_rank)
         ck_assert_msg(hd__now() - since < 5, "it took %g s", hd__now() - since);
         expect_code(c, 1);
         expect_first_named(c, victim);
-        ck_assert_msg(times_said(c, " died (its connection closed), so this rank ends\n") == RANKS - 1, "it said:\n%s", c->err);
+        ck_assert_msg(times_said(c, " died (its connection closed), so this rank ends\n") == RANKS - 1, "it said:\n%s",
+                      c->err);
         expect_says(c, "section ");
         expect_report(c, job, "dead", victim);
         expect_gone(ranks, RANKS, 0.5);
@@ -141,7 +143,8 @@ END_TEST
 /* Killed as soon as it is there, before it has heard where the others are: whenever it is, the command lives to tell. */
 START_TEST(killed_at_once)
 {
-    struct command *c = command_start(NULL, "train llama.yaml mesh.dp=2 launch.ranks=2 job.steps=100000 job.name=at-once%d comm.use=shm", _i);
+    struct command *c = command_start(
+        NULL, "train llama.yaml mesh.dp=2 launch.ranks=2 job.steps=100000 job.name=at-once%d comm.use=shm", _i);
     pid_t ranks[2];
     command_ranks(c, 2, ranks);
     kill(ranks[1], SIGKILL);
@@ -185,8 +188,11 @@ static void stop_when(const char *when, const char *use)
         return;
     }
     snprintf(job, sizeof job, "stops-%s-%s", when, use);
-    c = command_start(NULL, "train llama.yaml mesh.dp=3 data.batch=12 job.steps=5 job.name=%s liveness.dead_after=3s plugins.path=" PIPES
-                      " comm.use=%s comm.hooks=[{\"use\":\"faults\",\"rank\":1,\"when\":\"%s\",\"kind\":\"stop\"}]", job, use, when);
+    c = command_start(
+        NULL,
+        "train llama.yaml mesh.dp=3 data.batch=12 job.steps=5 job.name=%s liveness.dead_after=3s plugins.path=" PIPES
+        " comm.use=%s comm.hooks=[{\"use\":\"faults\",\"rank\":1,\"when\":\"%s\",\"kind\":\"stop\"}]",
+        job, use, when);
     command_wait(c, 60);
     ck_assert_msg(hd__now() - since < 20, "it took %g s", hd__now() - since); /* comm.timeout is 300 s */
     expect_code(c, 1);
@@ -213,12 +219,15 @@ END_TEST
 START_TEST(late_in_opening_and_closing)
 {
     int port = free_port();
-    struct command *c[2] = {command_run("train llama.yaml mesh.dp=2 job.steps=3 job.name=late comm.use=shm "
-                                        "comm.hooks=[{\"use\":\"faults\",\"rank\":1,\"when\":\"opening\",\"kind\":\"delay\",\"seconds\":\"1s\"}]")};
+    struct command *c[2] = {command_run(
+        "train llama.yaml mesh.dp=2 job.steps=3 job.name=late comm.use=shm "
+        "comm.hooks=[{\"use\":\"faults\",\"rank\":1,\"when\":\"opening\",\"kind\":\"delay\",\"seconds\":\"1s\"}]")};
     expect_code(c[0], 0);
     for (int rank = 1; rank >= 0; rank--)
-        c[rank] = command_start_rank(rank, 2, 0, port, "train llama.yaml job.steps=3 job.name=late comm.use=shm "
-                                     "comm.hooks=[{\"use\":\"faults\",\"rank\":1,\"when\":\"closing\",\"kind\":\"delay\",\"seconds\":\"12s\"}]");
+        c[rank] = command_start_rank(
+            rank, 2, 0, port,
+            "train llama.yaml job.steps=3 job.name=late comm.use=shm "
+            "comm.hooks=[{\"use\":\"faults\",\"rank\":1,\"when\":\"closing\",\"kind\":\"delay\",\"seconds\":\"12s\"}]");
     for (int rank = 0; rank < 2; rank++) {
         command_wait(c[rank], 60);
         expect_code(c[rank], 0);
@@ -230,8 +239,11 @@ START_TEST(stopped_at_once)
 {
     pid_t ranks[2];
     struct timespec later = {.tv_nsec = 3000000L * _i};
-    struct command *c = command_start(NULL, "train llama.yaml mesh.dp=2 job.steps=100000 job.name=stopped-at-once%d comm.use=shm "
-                                      "liveness.dead_after=1s", _i);
+    struct command *c =
+        command_start(NULL,
+                      "train llama.yaml mesh.dp=2 job.steps=100000 job.name=stopped-at-once%d comm.use=shm "
+                      "liveness.dead_after=1s",
+                      _i);
     command_ranks(c, 2, ranks);
     nanosleep(&later, NULL);
     kill(ranks[1], SIGSTOP);
@@ -290,7 +302,8 @@ START_TEST(one_rank_gives_up)
 {
     static const char *const transports[] = {"shm", "pipes", DP_TRANSPORT};
     struct command *c = command_run("train " ENDLESS "mesh.dp=4 data.micro_batch=1 plugins.path=" PIPES " comm.use=%s "
-                                    "comm.hooks=[{\"use\":\"faults\",\"rank\":2,\"at\":30,\"kind\":\"fail\"}]", transports[_i]);
+                                    "comm.hooks=[{\"use\":\"faults\",\"rank\":2,\"at\":30,\"kind\":\"fail\"}]",
+                                    transports[_i]);
     expect_short(c, "made to fail by comm.hooks: faults", 2, 3);
 }
 END_TEST
@@ -298,7 +311,8 @@ END_TEST
 /* Rank 0 begins a checkpoint, and its folder has become a file. */
 START_TEST(checkpoint_fails)
 {
-    struct command *c = command_start(NULL, "train " ENDLESS_ON_3 "job.name=full checkpoint={\"dir\":\"saved\",\"every\":50,\"keep\":1}");
+    struct command *c = command_start(NULL, "train " ENDLESS_ON_3
+                                            "job.name=full checkpoint={\"dir\":\"saved\",\"every\":50,\"keep\":1}");
     int fd = -1;
     curve_wait("full", 60);
     for (int i = 0; i < 1000 && fd < 0; i++) {
@@ -324,7 +338,8 @@ START_TEST(data_ends)
     ck_assert_int_eq(truncate("shrinks.txt", 100), 0);
     command_wait(c, 30);
     expect_code(c, 1);
-    expect_says(c, "] error: a mapped file became shorter while it was read, or its disk failed: most likely data.train\n");
+    expect_says(
+        c, "] error: a mapped file became shorter while it was read, or its disk failed: most likely data.train\n");
     expect_says(c, "was killed by signal 7 (Bus error)");
 }
 END_TEST
@@ -339,7 +354,8 @@ START_TEST(diverging)
     static struct curve curve;
     for (size_t n = 0; n < HD__COUNT(rows); n++) {
         char words[64], block[64];
-        struct command *c = command_run("train llama.yaml job.name=diverges job.steps=200 optimizer.lr=1e6 %s", rows[n].words);
+        struct command *c =
+            command_run("train llama.yaml job.name=diverges job.steps=200 optimizer.lr=1e6 %s", rows[n].words);
         snprintf(block, sizeof block, "the first bad number: block %s", rows[n].block);
         expect_code(c, 1);
         curve_read(&curve, "diverges"); /* whatever could still be computed was logged */
@@ -382,8 +398,9 @@ END_TEST
 static const struct {
     const char *name, *environment; /* of the rank */
 } meeting[] = {
-    {"mpirun", "OMPI_COMM_WORLD_RANK=%d OMPI_COMM_WORLD_SIZE=2 OMPI_COMM_WORLD_LOCAL_RANK=%d OMPI_COMM_WORLD_LOCAL_SIZE=2 "
-               "PMIX_NAMESPACE=test%d PMIX_RANK=0"},
+    {"mpirun",
+     "OMPI_COMM_WORLD_RANK=%d OMPI_COMM_WORLD_SIZE=2 OMPI_COMM_WORLD_LOCAL_RANK=%d OMPI_COMM_WORLD_LOCAL_SIZE=2 "
+     "PMIX_NAMESPACE=test%d PMIX_RANK=0"},
     {"mpiexec", "PMI_RANK=%d PMI_SIZE=2 MPI_LOCALRANKID=%d MPI_LOCALNRANKS=2 I_MPI_HYDRA_UUID=test%d"},
     {"srun", "SLURM_PROCID=%d SLURM_NTASKS=2 SLURM_LOCALID=%d SLURM_JOB_ID=%d SLURM_STEP_ID=0 SLURM_NODEID=0 "
              "SLURM_STEP_TASKS_PER_NODE=2"},
@@ -417,8 +434,10 @@ START_TEST(under_mpirun)
         printf("skipped: there is no mpirun here\n");
         return;
     }
-    ck_assert_int_eq(system("mpirun --allow-run-as-root --oversubscribe -np 2 " HEDDLE " train llama.yaml job.steps=5 job.name=mpi "
-                            "</dev/null >mpi.log 2>&1"), 0);
+    ck_assert_int_eq(system("mpirun --allow-run-as-root --oversubscribe -np 2 " HEDDLE
+                            " train llama.yaml job.steps=5 job.name=mpi "
+                            "</dev/null >mpi.log 2>&1"),
+                     0);
     curve_read(&theirs, "mpi");
     train(&ours, "met", "llama.yaml job.steps=5 mesh.dp=2");
     expect_same_bits(&ours, &theirs);
@@ -531,7 +550,8 @@ static void expect_environment_refused(const char *environment, const char *word
 START_TEST(wrong_environment)
 {
 #define AT " MASTER_ADDR=127.0.0.1 MASTER_PORT=29400"
-    expect_environment_refused("RANK=0 WORLD_SIZE=2" AT, "mesh.dp=4", "command line: mesh: 2 ranks are not pp 1 x dp 4");
+    expect_environment_refused("RANK=0 WORLD_SIZE=2" AT, "mesh.dp=4",
+                               "command line: mesh: 2 ranks are not pp 1 x dp 4");
     expect_environment_refused("RANK=0 WORLD_SIZE=3" AT, "", "data.batch: 8 is no multiple of micro_batch 2 x dp 3");
     expect_environment_refused("RANK=2 WORLD_SIZE=2" AT, "", "RANK must be below WORLD_SIZE");
     expect_environment_refused("RANK=two WORLD_SIZE=2" AT, "", "RANK='two': not a whole number");
@@ -539,15 +559,20 @@ START_TEST(wrong_environment)
     expect_environment_refused("RANK=0" AT, "", "RANK, but not WORLD_SIZE");
     expect_environment_refused("WORLD_SIZE=2" AT, "", "WORLD_SIZE, but not RANK");
     expect_environment_refused("RANK=0 WORLD_SIZE=2", "", "not MASTER_ADDR and MASTER_PORT");
-    expect_environment_refused("RANK=0 WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=many", "", "MASTER_PORT (1 to 65534)");
-    expect_environment_refused("OMPI_COMM_WORLD_RANK=0 OMPI_COMM_WORLD_SIZE=2 OMPI_COMM_WORLD_LOCAL_SIZE=1 PMIX_NAMESPACE=7", "",
-                               "mpirun started 2 ranks, 1 of them on this machine, and MASTER_ADDR and MASTER_PORT are not set");
-    expect_environment_refused("SLURM_PROCID=8 SLURM_LOCALID=0 SLURM_NTASKS=11 SLURM_STEP_ID=0 SLURM_JOB_ID=3 SLURM_NODEID=2 "
-                               "SLURM_STEP_TASKS_PER_NODE=4(x2),3", "data.batch=22 data.micro_batch=2",
-                               "srun started 11 ranks, 3 of them on this machine");
-    expect_environment_refused("OMPI_COMM_WORLD_RANK=0 OMPI_COMM_WORLD_SIZE=2", "", "mpirun set OMPI_COMM_WORLD_RANK and");
+    expect_environment_refused("RANK=0 WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=many", "",
+                               "MASTER_PORT (1 to 65534)");
+    expect_environment_refused(
+        "OMPI_COMM_WORLD_RANK=0 OMPI_COMM_WORLD_SIZE=2 OMPI_COMM_WORLD_LOCAL_SIZE=1 PMIX_NAMESPACE=7", "",
+        "mpirun started 2 ranks, 1 of them on this machine, and MASTER_ADDR and MASTER_PORT are not set");
+    expect_environment_refused(
+        "SLURM_PROCID=8 SLURM_LOCALID=0 SLURM_NTASKS=11 SLURM_STEP_ID=0 SLURM_JOB_ID=3 SLURM_NODEID=2 "
+        "SLURM_STEP_TASKS_PER_NODE=4(x2),3",
+        "data.batch=22 data.micro_batch=2", "srun started 11 ranks, 3 of them on this machine");
+    expect_environment_refused("OMPI_COMM_WORLD_RANK=0 OMPI_COMM_WORLD_SIZE=2", "",
+                               "mpirun set OMPI_COMM_WORLD_RANK and");
     expect_environment_refused("PMIX_RANK=0", "", "PMIX_RANK, but not how many ranks there are");
-    expect_environment_refused("RANK=0 WORLD_SIZE=2 MASTER_ADDR= MASTER_PORT=29400", "", "not MASTER_ADDR and MASTER_PORT");
+    expect_environment_refused("RANK=0 WORLD_SIZE=2 MASTER_ADDR= MASTER_PORT=29400", "",
+                               "not MASTER_ADDR and MASTER_PORT");
 }
 END_TEST
 
@@ -555,8 +580,10 @@ static struct command *dry_run(int rank, int each, const char *mesh)
 {
     char environment[160];
     struct command *c;
-    snprintf(environment, sizeof environment, "RANK=%d WORLD_SIZE=4 LOCAL_RANK=%d LOCAL_WORLD_SIZE=%d" AT, rank, rank % each, each);
-    c = command_run_env(environment, "train llama.yaml --dry-run strategies=[{\"use\":\"3d\"},{\"use\":\"zero\"}] %s", mesh);
+    snprintf(environment, sizeof environment, "RANK=%d WORLD_SIZE=4 LOCAL_RANK=%d LOCAL_WORLD_SIZE=%d" AT, rank,
+             rank % each, each);
+    c = command_run_env(environment, "train llama.yaml --dry-run strategies=[{\"use\":\"3d\"},{\"use\":\"zero\"}] %s",
+                        mesh);
     expect_code(c, 0);
     return c;
 }
@@ -569,7 +596,8 @@ START_TEST(tensor_parallel_across_machines)
     expect_says(dry_run(0, 1, "mesh.tp=2 mesh.dp=2"), "mesh.tp = 2 spans 2 machines of 1 rank (ranks 0 to 1)");
     expect_says(dry_run(0, 3, "mesh.tp=2 mesh.dp=2"), "(ranks 2 to 3)");
     for (int i = 0; i < 2; i++) {
-        c = command_run("%s llama.yaml mesh.tp=4 strategies=[{\"use\":\"3d\"},{\"use\":\"zero\"}] --per-machine 2", i ? "check" : "explain");
+        c = command_run("%s llama.yaml mesh.tp=4 strategies=[{\"use\":\"3d\"},{\"use\":\"zero\"}] --per-machine 2",
+                        i ? "check" : "explain");
         expect_code(c, 0);
         expect_says(c, "mesh.tp = 4 spans 2 machines of 2 ranks (ranks 0 to 3)");
     }
@@ -593,17 +621,31 @@ END_TEST
 
 int main(void)
 {
-    const struct system_test tests[] = {
-        {"SIGTERM", terminate, 1}, {"SIGINT", interrupt, 1}, {"killed rank", killed_rank, 1}, {"killed at once", killed_at_once, 5},
-        {"stopped rank", stopped_rank, 1}, {"stopped while opening", stopped_while_opening, HD__COUNT(stop_over)},
-        {"stopped while closing", stopped_while_closing, HD__COUNT(stop_over)}, {"stopped at once", stopped_at_once, 5},
-        {"late in opening and closing", late_in_opening_and_closing, 1},
-        {"continued rank", continued_rank, 1}, {"killed parent", killed_parent, 1}, {"diverging", diverging, 1},
-        {"gives up", one_rank_gives_up, 3}, {"checkpoint fails", checkpoint_fails, 1}, {"data ends", data_ends, 1},
-        {"launched by environment", launched_by_environment, 1},
-        {"launched without an address", launched_without_an_address, 3}, {"under mpirun", under_mpirun, 1},
-        {"in a batch script", in_a_batch_script, 1}, {"launched rank killed", launched_rank_killed, 1},
-        {"refused", refused, 1}, {"alone", alone, 1}, {"suspended", suspended, 1}, {"wrong environment", wrong_environment, 1},
-        {"tensor parallel across machines", tensor_parallel_across_machines, 1}, {NULL, NULL, 0}};
+    const struct system_test tests[] = {{"SIGTERM", terminate, 1},
+                                        {"SIGINT", interrupt, 1},
+                                        {"killed rank", killed_rank, 1},
+                                        {"killed at once", killed_at_once, 5},
+                                        {"stopped rank", stopped_rank, 1},
+                                        {"stopped while opening", stopped_while_opening, HD__COUNT(stop_over)},
+                                        {"stopped while closing", stopped_while_closing, HD__COUNT(stop_over)},
+                                        {"stopped at once", stopped_at_once, 5},
+                                        {"late in opening and closing", late_in_opening_and_closing, 1},
+                                        {"continued rank", continued_rank, 1},
+                                        {"killed parent", killed_parent, 1},
+                                        {"diverging", diverging, 1},
+                                        {"gives up", one_rank_gives_up, 3},
+                                        {"checkpoint fails", checkpoint_fails, 1},
+                                        {"data ends", data_ends, 1},
+                                        {"launched by environment", launched_by_environment, 1},
+                                        {"launched without an address", launched_without_an_address, 3},
+                                        {"under mpirun", under_mpirun, 1},
+                                        {"in a batch script", in_a_batch_script, 1},
+                                        {"launched rank killed", launched_rank_killed, 1},
+                                        {"refused", refused, 1},
+                                        {"alone", alone, 1},
+                                        {"suspended", suspended, 1},
+                                        {"wrong environment", wrong_environment, 1},
+                                        {"tensor parallel across machines", tensor_parallel_across_machines, 1},
+                                        {NULL, NULL, 0}};
     return system_run("system-ends", tests);
 }

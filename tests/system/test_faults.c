@@ -44,9 +44,10 @@ static const struct {
     double takes;
     int opening; /* before the groups are made */
 } faults[] = {
-    {"kill", "dead", 2, 0},      {"stop", "dead", 2, DEAD_AFTER}, {"reset", "dead", 2, 0},  {"stall", "late", 2, TIMEOUT},
-    {"size", "mismatch", 2, 0},  {"dtype", "mismatch", 2, 0},     {"op", "mismatch", 2, 0}, {"redop", "mismatch", 2, 0},
-    {"group", "mismatch", 4, TIMEOUT}, {"kill", "dead", 2, 0, 1}, {"stop", "dead", 2, DEAD_AFTER, 1},
+    {"kill", "dead", 2, 0},        {"stop", "dead", 2, DEAD_AFTER},    {"reset", "dead", 2, 0},
+    {"stall", "late", 2, TIMEOUT}, {"size", "mismatch", 2, 0},         {"dtype", "mismatch", 2, 0},
+    {"op", "mismatch", 2, 0},      {"redop", "mismatch", 2, 0},        {"group", "mismatch", 4, TIMEOUT},
+    {"kill", "dead", 2, 0, 1},     {"stop", "dead", 2, DEAD_AFTER, 1},
 };
 
 static uint64_t draw(uint64_t *state, uint64_t n)
@@ -63,7 +64,8 @@ static int blames(const json_t *verdict, int rank)
     int one, other;
     if (blamed >= 0)
         return blamed == rank;
-    return words && sscanf(words, "ranks %d and %d do not do the same", &one, &other) == 2 && (one == rank || other == rank);
+    return words && sscanf(words, "ranks %d and %d do not do the same", &one, &other) == 2 &&
+           (one == rank || other == rank);
 }
 
 /* ---- what may stay behind */
@@ -130,7 +132,8 @@ static void expect_named(const struct command *c, const char *job, const char *v
     const char *named = NULL;
     json_t *report, *judged;
     snprintf(path, sizeof path, "runs/%s/report-", job);
-    for (const char *at = strstr(c->err, path); at; at = strstr(at + 1, path)) /* of all, if it was written, not of one rank */
+    for (const char *at = strstr(c->err, path); at;
+         at = strstr(at + 1, path)) /* of all, if it was written, not of one rank */
         if (!named || memcmp(at + strcspn(at, " \n") - 11, "-rank", 5))
             named = at;
     ck_assert_msg(named != NULL, "no report is named in\n%.3000s", c->err);
@@ -190,15 +193,18 @@ START_TEST(one_fault)
     snprintf(job, sizeof job, "fault-%d-%s-%s%s", n, use, faults[which].kind, faults[which].opening ? "-opening" : "");
     snprintf(word, sizeof word, "job.name=%s", job);
     snprintf(file, sizeof file, "%s.yaml", job);
-    write_file(file, keep(hd__format("%s%sliveness: {dead_after: %gs, late_after: 1s}\nplugins: {path: [" PIPES "]}\ncomm: {use: %s, %stimeout: %gs, "
-                                     "hooks: [{use: faults, rank: %d, at: %d, kind: %s, when: %s}]}\n", read_file("llama.yaml"),
-                                     ranks == 4 ? "strategies: [{use: 3d}, {use: zero}]\n" : "", slow * DEAD_AFTER,
-                                     transports[t].use, transports[t].words, slow * TIMEOUT, victim, at, faults[which].kind,
-                                     faults[which].opening ? "opening" : "operation")));
+    write_file(file,
+               keep(hd__format("%s%sliveness: {dead_after: %gs, late_after: 1s}\nplugins: {path: [" PIPES
+                               "]}\ncomm: {use: %s, %stimeout: %gs, "
+                               "hooks: [{use: faults, rank: %d, at: %d, kind: %s, when: %s}]}\n",
+                               read_file("llama.yaml"), ranks == 4 ? "strategies: [{use: 3d}, {use: zero}]\n" : "",
+                               slow * DEAD_AFTER, transports[t].use, transports[t].words, slow * TIMEOUT, victim, at,
+                               faults[which].kind, faults[which].opening ? "opening" : "operation")));
     make_folder(folder);
     snprintf(environment, sizeof environment, "TMPDIR=%s OMPI_MCA_btl_vader_backing_directory=%s", folder, folder);
     before = names_of_the_dead();
-    struct command *c = command_start(environment, "train %s %s %s job.steps=1000000000", file, meshes[ranks - 2], word);
+    struct command *c =
+        command_start(environment, "train %s %s %s job.steps=1000000000", file, meshes[ranks - 2], word);
     command_wait(c, 80 * slow);
     seconds = seconds_since_fault(c);
     expect_code(c, 1);
@@ -215,7 +221,8 @@ START_TEST(one_fault)
     ck_assert_int_eq(left_in(folder), 0);
     note(use, faults[which].kind, faults[which].opening, seconds);
     if (bound > 0)
-        ck_assert_msg(seconds < slow * faults[which].takes + bound, "%s over %s took %.1f s:\n%.3000s", faults[which].kind, use, seconds, c->err);
+        ck_assert_msg(seconds < slow * faults[which].takes + bound, "%s over %s took %.1f s:\n%.3000s",
+                      faults[which].kind, use, seconds, c->err);
 }
 END_TEST
 

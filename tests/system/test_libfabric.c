@@ -31,7 +31,8 @@ static void same_as_shm(const char *job, const char *comm)
 
 START_TEST(over_shm)
 {
-    same_as_shm("llama.yaml mesh.dp=2 strategies.zero.stage=3", "comm.use=libfabric comm.provider=shm comm.progress=thread");
+    same_as_shm("llama.yaml mesh.dp=2 strategies.zero.stage=3",
+                "comm.use=libfabric comm.provider=shm comm.progress=thread");
     same_as_shm("llama.yaml mesh.pp=2 strategies=[{\"use\":\"3d\"},{\"use\":\"zero\"}]", "comm.use=libfabric");
 }
 END_TEST
@@ -39,8 +40,9 @@ END_TEST
 START_TEST(over_tcp)
 {
     same_as_shm("gpt2.yaml mesh.dp=2 strategies.zero.stage=1", "comm.use=libfabric comm.provider=tcp");
-    same_as_shm("llama.yaml mesh.tp=2 mesh.dp=2 strategies=[{\"use\":\"3d\"},{\"use\":\"zero\",\"stage\":2}]",
-                "comm.use=libfabric comm.provider=tcp comm.eager=1KiB comm.chunk=4KiB comm.window=2 comm.progress=thread");
+    same_as_shm(
+        "llama.yaml mesh.tp=2 mesh.dp=2 strategies=[{\"use\":\"3d\"},{\"use\":\"zero\",\"stage\":2}]",
+        "comm.use=libfabric comm.provider=tcp comm.eager=1KiB comm.chunk=4KiB comm.window=2 comm.progress=thread");
 }
 END_TEST
 
@@ -73,7 +75,9 @@ START_TEST(a_rank_dies)
 {
     const char *provider = _i ? "tcp" : "shm";
     struct command *c = command_start(
-        NULL, "train llama.yaml mesh.dp=2 launch.ranks=2 job.steps=100000 job.name=%s comm.use=libfabric comm.provider=%s", provider, provider);
+        NULL,
+        "train llama.yaml mesh.dp=2 launch.ranks=2 job.steps=100000 job.name=%s comm.use=libfabric comm.provider=%s",
+        provider, provider);
     pid_t ranks[2];
     command_ranks(c, 2, ranks);
     curve_wait(provider, 2);

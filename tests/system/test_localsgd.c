@@ -27,13 +27,14 @@ static const struct {
 static void write_golden_job(int n)
 {
     char text[1024];
-    snprintf(text, sizeof text,
-             "job: {name: golden%d, steps: %d}\nmesh: {dp: 2}\nstrategies: [{use: zero}, {use: localsgd, every: %d, %s}]\n"
-             "optimizer: {use: adamw, lr: 1e-2, betas: [0.9, 0.95], eps: 1e-8, weight_decay: 0.1, clip: 1.0}\n"
-             "model: {use: transformer, from: %s/llama}\n"
-             "data: {train: %s/localsgd/tokens.npy, seq_len: 8, batch: 4, micro_batch: 2, shuffle: false}\n"
-             "checkpoint: {dir: golden%d}\n",
-             n, STEPS, EVERY, outer[n].options, GOLDEN_DIR, GOLDEN_DIR, n);
+    snprintf(
+        text, sizeof text,
+        "job: {name: golden%d, steps: %d}\nmesh: {dp: 2}\nstrategies: [{use: zero}, {use: localsgd, every: %d, %s}]\n"
+        "optimizer: {use: adamw, lr: 1e-2, betas: [0.9, 0.95], eps: 1e-8, weight_decay: 0.1, clip: 1.0}\n"
+        "model: {use: transformer, from: %s/llama}\n"
+        "data: {train: %s/localsgd/tokens.npy, seq_len: 8, batch: 4, micro_batch: 2, shuffle: false}\n"
+        "checkpoint: {dir: golden%d}\n",
+        n, STEPS, EVERY, outer[n].options, GOLDEN_DIR, GOLDEN_DIR, n);
     write_file("golden.yaml", text);
 }
 
@@ -47,7 +48,8 @@ static json_t *expected(const char *name)
 
 static void expect_number(double is, double should, double relative, const char *what, int step)
 {
-    ck_assert_msg(fabs(is - should) <= relative * fabs(should), "%s of step %d is %.9g, torch has %.9g", what, step, is, should);
+    ck_assert_msg(fabs(is - should) <= relative * fabs(should), "%s of step %d is %.9g, torch has %.9g", what, step, is,
+                  should);
 }
 
 static struct hd__ckpt_st *open_weights(const char *path)
@@ -73,7 +75,8 @@ static void expect_weights(const char *exported, const char *golden, double rela
     uint32_t n = hd__ckpt_st_count(should);
     ck_assert_uint_gt(n, 10);
     for (uint32_t k = 0; k < n; k++) {
-        const struct hd__ckpt_st_tensor *want = hd__ckpt_st_tensor_at(should, k), *have = hd__ckpt_st_find(is, want->name);
+        const struct hd__ckpt_st_tensor *want = hd__ckpt_st_tensor_at(should, k),
+                                        *have = hd__ckpt_st_find(is, want->name);
         double norm2 = 0, diff2 = 0;
         ck_assert_msg(have != NULL && have->count == want->count, "%s", want->name);
         const float *a = read_tensor(is, have), *b = read_tensor(should, want);
@@ -81,7 +84,8 @@ static void expect_weights(const char *exported, const char *golden, double rela
             norm2 += (double)b[i] * b[i];
             diff2 += ((double)a[i] - b[i]) * ((double)a[i] - b[i]);
         }
-        ck_assert_msg(diff2 <= relative * relative * norm2, "%s is off by %g of a norm of %g", want->name, sqrt(diff2), sqrt(norm2));
+        ck_assert_msg(diff2 <= relative * relative * norm2, "%s is off by %g of a norm of %g", want->name, sqrt(diff2),
+                      sqrt(norm2));
     }
     hd__ckpt_st_close(is);
     hd__ckpt_st_close(should);
@@ -96,9 +100,10 @@ START_TEST(as_torch)
     train(&whole, job, "golden.yaml");
     ck_assert_int_eq(whole.n, STEPS);
     for (int n = 0; n < STEPS; n++) {
-        expect_number(whole.loss[n], json_number_value(json_array_get(json_object_get(want, "losses"), (size_t)n)), 1e-5, "the loss", n + 1);
-        expect_number(whole.norm[n], json_number_value(json_array_get(json_object_get(want, "grad_norms"), (size_t)n)), 1e-4,
-                      "the gradient norm", n + 1);
+        expect_number(whole.loss[n], json_number_value(json_array_get(json_object_get(want, "losses"), (size_t)n)),
+                      1e-5, "the loss", n + 1);
+        expect_number(whole.norm[n], json_number_value(json_array_get(json_object_get(want, "grad_norms"), (size_t)n)),
+                      1e-4, "the gradient norm", n + 1);
     }
     expect_code(command_run("ckpt export golden.yaml --to exported%d", _i), 0);
     snprintf(job, sizeof job, "exported%d", _i);
@@ -126,7 +131,8 @@ END_TEST
 START_TEST(meeting_in_every_step)
 {
     train(&whole, "ddp", "llama.yaml mesh.dp=2 " SGD);
-    train(&parts, "averaged", "llama.yaml mesh.dp=2 " SGD
+    train(&parts, "averaged",
+          "llama.yaml mesh.dp=2 " SGD
           "strategies=[{\"use\":\"zero\"},{\"use\":\"localsgd\",\"every\":1,\"outer_lr\":1,\"momentum\":0}]");
     expect_learns(&parts);
     expect_close(&parts, &whole, 1e-5);
@@ -157,7 +163,9 @@ START_TEST(resume_apart_is_exact)
 }
 END_TEST
 
-#define KILLED "llama.yaml job.steps=300 mesh.dp=2 strategies=[{\"use\":\"zero\"},{\"use\":\"localsgd\",\"every\":11}] checkpoint.every=4 "
+#define KILLED                                                                                                \
+    "llama.yaml job.steps=300 mesh.dp=2 strategies=[{\"use\":\"zero\"},{\"use\":\"localsgd\",\"every\":11}] " \
+    "checkpoint.every=4 "
 
 START_TEST(killed_apart)
 {
@@ -184,7 +192,8 @@ START_TEST(replicas_of_another_number)
 {
     struct command *c;
     train(&parts, "two", "%s checkpoint.dir=two job.steps=10", jobs[0]);
-    c = command_run("train llama.yaml mesh.dp=4 checkpoint.dir=two strategies=[{\"use\":\"zero\"},{\"use\":\"localsgd\",\"every\":7}]");
+    c = command_run("train llama.yaml mesh.dp=4 checkpoint.dir=two "
+                    "strategies=[{\"use\":\"zero\"},{\"use\":\"localsgd\",\"every\":7}]");
     expect_code(c, 2);
     expect_says(c, "has the state of 2 replicas that train apart, this job has 4");
     c = command_run("train llama.yaml mesh.dp=2 checkpoint.dir=two");

@@ -86,8 +86,9 @@ START_TEST(bench_apart)
     json_t *all, *rows, *row;
     size_t k;
     machines_up(2, NULL);
-    start_words(ranks, 4, 2, "bench --json --op all_reduce,all_gather,barrier -b 16 -e 1M -f 256 --out-of-place "
-                             "--comm libfabric:interface=eth0,libfabric:interface=eth0:inside=shm");
+    start_words(ranks, 4, 2,
+                "bench --json --op all_reduce,all_gather,barrier -b 16 -e 1M -f 256 --out-of-place "
+                "--comm libfabric:interface=eth0,libfabric:interface=eth0:inside=shm");
     for (int r = 0; r < 4; r++) {
         command_wait(ranks[r], 60);
         expect_code(ranks[r], 0);
@@ -96,7 +97,8 @@ START_TEST(bench_apart)
     all = json_loads(ranks[0]->out, 0, NULL);
     rows = json_object_get(all, "rows");
     ck_assert_int_eq(json_array_size(rows), 2 * (3 + 3 + 1));
-    json_array_foreach(rows, k, row) {
+    json_array_foreach(rows, k, row)
+    {
         ck_assert_int_eq(json_integer_value(json_object_get(row, "ranks")), 4);
         ck_assert_int_eq(json_integer_value(json_object_get(row, "errors")), 0);
         ck_assert_double_gt(json_real_value(json_object_get(row, "time_us")), 0);
@@ -230,11 +232,14 @@ static void train_by_mpirun(struct curve *c, const char *name, int machines, con
     for (int i = 0; i < machines; i++)
         hd__text_add(&hosts, "%sn%d:2", i ? "," : "", i + 1);
     machine_enter(0);
-    ck_assert_msg(!system(keep(hd__format("exec timeout 120 mpirun --allow-run-as-root --mca plm_rsh_agent $PWD/rsh --mca oob_tcp_if_include eth0 "
-                                          "--mca btl self,vader,tcp --mca btl_tcp_if_include eth0 --mca mpi_yield_when_idle 1 --bind-to none "
-                                          "-H %s -x MASTER_ADDR=10.77.0.1 -x MASTER_PORT=29501 " HEDDLE " train %s '%s' job.steps=6 job.name=%s "
-                                          "</dev/null >%s.log 2>&1", hosts.at, words, comm, name, name))),
-                  "%.3000s", read_file(keep(hd__format("%s.log", name))));
+    ck_assert_msg(
+        !system(keep(hd__format(
+            "exec timeout 120 mpirun --allow-run-as-root --mca plm_rsh_agent $PWD/rsh --mca oob_tcp_if_include eth0 "
+            "--mca btl self,vader,tcp --mca btl_tcp_if_include eth0 --mca mpi_yield_when_idle 1 --bind-to none "
+            "-H %s -x MASTER_ADDR=10.77.0.1 -x MASTER_PORT=29501 " HEDDLE " train %s '%s' job.steps=6 job.name=%s "
+            "</dev/null >%s.log 2>&1",
+            hosts.at, words, comm, name, name))),
+        "%.3000s", read_file(keep(hd__format("%s.log", name))));
     machine_enter(-1);
     hd__text_free(&hosts);
     curve_read(c, name);
@@ -262,8 +267,9 @@ START_TEST(two_levels)
     double crosses = (machines - 1.0) / machines * ranks / (ranks - 1.0);
     unsigned long long bytes[HD__COUNT(ways)];
     char words[128], comm[128];
-    write_file("ring.json", "{\"heddle_tuning\": 1, \"rules\": [{\"op\": \"all_reduce\", \"ranks\": 4, \"use\": \"ring\"}, "
-                            "{\"op\": \"all_reduce\", \"ranks\": 8, \"use\": \"ring\"}]}");
+    write_file("ring.json",
+               "{\"heddle_tuning\": 1, \"rules\": [{\"op\": \"all_reduce\", \"ranks\": 4, \"use\": \"ring\"}, "
+               "{\"op\": \"all_reduce\", \"ranks\": 8, \"use\": \"ring\"}]}");
     network_up(kind, machines);
     snprintf(words, sizeof words, "llama.yaml mesh.dp=%d data.micro_batch=1", ranks);
     train(&a, "near", "%s job.steps=6", words);
@@ -283,8 +289,8 @@ START_TEST(two_levels)
             expect_same_bits(&a, &b);
         if (kind == FAR)
             ck_assert_double_gt(least_step(ways[k].name), 0.02); /* there and back: it did go the long way */
-        fprintf(stderr, "%d machines, %-20s %-17s %8.1f ms a step %8.2f MB\n", machines, network_names[kind], ways[k].name, 1e3 * least_step(ways[k].name),
-                (double)bytes[k] / 1e6);
+        fprintf(stderr, "%d machines, %-20s %-17s %8.1f ms a step %8.2f MB\n", machines, network_names[kind],
+                ways[k].name, 1e3 * least_step(ways[k].name), (double)bytes[k] / 1e6);
         if (k % 3 == 2)
             ck_assert_double_lt((double)bytes[k], 1.05 * crosses * (double)bytes[k - 1]);
     }
@@ -293,15 +299,13 @@ END_TEST
 
 int main(int argc, char **argv)
 {
-    const struct system_test quick[] = {{"two machines", two_machines, 1},
-                                        {"two transports", two_transports, 1},
-                                        {"bench apart", bench_apart, 1},
-                                        {"refusals", refusals, 1},
-                                        {"one goes", one_goes, 2},
-                                        {NULL, NULL, 0}};
-    const struct system_test more[] = {
-        {"four machines", four_machines, 1}, {"a network that loses", a_network_that_loses, 1}, {"two levels", two_levels, 8},
-        {NULL, NULL, 0}};
+    const struct system_test quick[] = {{"two machines", two_machines, 1}, {"two transports", two_transports, 1},
+                                        {"bench apart", bench_apart, 1},   {"refusals", refusals, 1},
+                                        {"one goes", one_goes, 2},         {NULL, NULL, 0}};
+    const struct system_test more[] = {{"four machines", four_machines, 1},
+                                       {"a network that loses", a_network_that_loses, 1},
+                                       {"two levels", two_levels, 8},
+                                       {NULL, NULL, 0}};
     const char *why;
     if (!machines_possible(&why)) {
         fprintf(stderr, "skipped: %s\n", why);

@@ -23,7 +23,8 @@ START_TEST(learns_as_over_shm)
     train(&b, "mpi", "llama.yaml mesh.dp=2 strategies=[%s] comm.use=mpi", "{\"use\":\"zero\",\"stage\":1}");
     expect_learns(&b);
     expect_same_bits(&a, &b); /* of two numbers there is one sum */
-    train(&b, "mpi-bf16", "llama.yaml mesh.dp=2 strategies=[%s] comm.use=mpi precision.compute=bf16", "{\"use\":\"zero\",\"stage\":3}");
+    train(&b, "mpi-bf16", "llama.yaml mesh.dp=2 strategies=[%s] comm.use=mpi precision.compute=bf16",
+          "{\"use\":\"zero\",\"stage\":3}");
     expect_learns(&b);
 }
 END_TEST
@@ -42,7 +43,8 @@ START_TEST(inside)
 {
     struct command *c;
     train(&a, "shm", "llama.yaml mesh.dp=2 strategies=[%s]", "{\"use\":\"zero\",\"stage\":1}");
-    train(&b, "inside", "llama.yaml mesh.dp=2 strategies=[%s] comm.inside=mpi comm.sums=any", "{\"use\":\"zero\",\"stage\":1}");
+    train(&b, "inside", "llama.yaml mesh.dp=2 strategies=[%s] comm.inside=mpi comm.sums=any",
+          "{\"use\":\"zero\",\"stage\":1}");
     expect_same_bits(&a, &b);
     c = command_run("train llama.yaml mesh.dp=2 comm.inside=mpi");
     expect_code(c, 2);
@@ -58,9 +60,10 @@ END_TEST
 
 START_TEST(core_order_gives_the_bits_of_shm)
 {
-    train(&a, "shm", "%s mesh.dp=3 mesh.tp=1 data.batch=12 strategies=[%s]", "llama.yaml job.steps=8", "{\"use\":\"zero\",\"stage\":2}");
-    train(&b, "core", "%s mesh.dp=3 mesh.tp=1 data.batch=12 strategies=[%s] comm.use=mpi comm.collectives=core", "llama.yaml job.steps=8",
+    train(&a, "shm", "%s mesh.dp=3 mesh.tp=1 data.batch=12 strategies=[%s]", "llama.yaml job.steps=8",
           "{\"use\":\"zero\",\"stage\":2}");
+    train(&b, "core", "%s mesh.dp=3 mesh.tp=1 data.batch=12 strategies=[%s] comm.use=mpi comm.collectives=core",
+          "llama.yaml job.steps=8", "{\"use\":\"zero\",\"stage\":2}");
     expect_same_bits(&a, &b);
 }
 END_TEST
@@ -68,7 +71,8 @@ END_TEST
 START_TEST(exact_is_exact)
 {
     train(&a, "one", "%s", "llama.yaml job.steps=6 job.deterministic=exact");
-    train(&b, "four", "%s", "llama.yaml job.steps=6 job.deterministic=exact mesh.dp=4 data.micro_batch=2 comm.use=mpi "
+    train(&b, "four", "%s",
+          "llama.yaml job.steps=6 job.deterministic=exact mesh.dp=4 data.micro_batch=2 comm.use=mpi "
           "strategies=[{\"use\":\"zero\",\"stage\":2}]");
     expect_same_bits(&a, &b);
 }
@@ -87,7 +91,8 @@ static double sent_over(const char *transport, const char *group, int rank)
     double sent = 0;
     size_t i;
     ck_assert_msg(file != NULL, "%s is not there", path);
-    json_array_foreach(json_object_get(file, "rows"), i, row) {
+    json_array_foreach(json_object_get(file, "rows"), i, row)
+    {
         const char *op = json_string_value(json_object_get(row, "op"));
         double bytes = json_number_value(json_object_get(row, "bytes")); /* of the larger buffer */
         if (strcmp(json_string_value(json_object_get(row, "group")), group) || !strcmp(op, "recv"))
@@ -102,7 +107,8 @@ static double planned(const char *axes, int rank)
 {
     struct command *c = command_run("explain " MIXED "--json --rank %d", rank);
     json_t *all = json_loads(c->out, 0, NULL);
-    double bytes = json_number_value(json_object_get(json_object_get(json_object_get(all, "totals"), "sent_bytes"), axes));
+    double bytes =
+        json_number_value(json_object_get(json_object_get(json_object_get(all, "totals"), "sent_bytes"), axes));
     expect_code(c, 0);
     json_decref(all);
     return bytes;
@@ -112,8 +118,10 @@ START_TEST(bytes_by_transport)
 {
     static const char *const axes[] = {"dp_shard", "pp"}, *const others[] = {"shm", "mpi", DP_TRANSPORT};
     train(&a, "alone", MIXED "job.steps=4");
-    train(&b, "mixed", MIXED "job.steps=%d comm={\"use\":\"shm\",\"hooks\":[\"perf\"],\"axes\":{\"dp\":\"" DP_TRANSPORT
-          "\",\"pp\":\"mpi\"}}", 4);
+    train(&b, "mixed",
+          MIXED "job.steps=%d comm={\"use\":\"shm\",\"hooks\":[\"perf\"],\"axes\":{\"dp\":\"" DP_TRANSPORT
+                "\",\"pp\":\"mpi\"}}",
+          4);
     expect_same_bits(&a, &b); /* of two numbers there is one sum */
     for (int rank = 0; rank < 4; rank += 3)
         for (int k = 0; k < 2; k++) {
@@ -154,7 +162,8 @@ static void run_three(struct running *r, const char *job)
     ck_assert_ptr_nonnull(getcwd(here, sizeof here));
     snprintf(r->folder, sizeof r->folder, "%s/%s", here, job);
     ck_assert_int_eq(mkdir(r->folder, 0700), 0);
-    snprintf(environment, sizeof environment, "TMPDIR=%s OMPI_MCA_btl_vader_backing_directory=%s", r->folder, r->folder);
+    snprintf(environment, sizeof environment, "TMPDIR=%s OMPI_MCA_btl_vader_backing_directory=%s", r->folder,
+             r->folder);
     prctl(PR_SET_CHILD_SUBREAPER, 1);
     r->command = command_start(environment, "train " ENDLESS "job.name=%s", job);
     curve_wait(job, 10);
@@ -220,7 +229,8 @@ START_TEST(a_launcher_is_told_in_the_end)
     char here[64], environment[200];
     pid_t pids[2];
     ck_assert_ptr_nonnull(getcwd(here, sizeof here));
-    write_file("mpirun", "#!/bin/sh\ntrap 'echo told >told; exit 1' TERM\necho started >started\nwhile :; do sleep 0.05; done\n");
+    write_file("mpirun",
+               "#!/bin/sh\ntrap 'echo told >told; exit 1' TERM\necho started >started\nwhile :; do sleep 0.05; done\n");
     ck_assert_int_eq(chmod("mpirun", 0755), 0);
     snprintf(environment, sizeof environment, "PATH=%s:/usr/bin:/bin", here);
     prctl(PR_SET_CHILD_SUBREAPER, 1);
@@ -243,15 +253,18 @@ START_TEST(refuses_what_it_cannot_be)
 {
     struct command *c = command_run_env("PATH=/nowhere", "train llama.yaml mesh.dp=2 comm.use=mpi");
     expect_code(c, 2);
-    expect_says(c, "mpirun, which starts the ranks of this transport: No such file or directory; it comes with Debian's package openmpi-bin");
-    c = command_run_env("RANK=0 WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=1", "train llama.yaml mesh.dp=2 comm.use=mpi --dry-run");
+    expect_says(c, "mpirun, which starts the ranks of this transport: No such file or directory; it comes with "
+                   "Debian's package openmpi-bin");
+    c = command_run_env("RANK=0 WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=1",
+                        "train llama.yaml mesh.dp=2 comm.use=mpi --dry-run");
     expect_code(c, 0);
 }
 END_TEST
 
 START_TEST(bench_beside_shm)
 {
-    struct command *c = command_run("bench --comm shm,mpi --op all_reduce,all_to_all,barrier -b 64 -e 4K -f 8 -n 20 --ranks %d", 1 + 2 * _i);
+    struct command *c = command_run(
+        "bench --comm shm,mpi --op all_reduce,all_to_all,barrier -b 64 -e 4K -f 8 -n 20 --ranks %d", 1 + 2 * _i);
     expect_code(c, 0);
     ck_assert_msg(strstr(c->out, " shm ") && strstr(c->out, " mpi ") && strstr(c->out, "# barrier"), "%s", c->out);
 }
@@ -261,8 +274,10 @@ END_TEST
 START_TEST(bench_under_mpirun)
 {
     json_t *all;
-    ck_assert_int_eq(system("timeout 60 mpirun --allow-run-as-root --oversubscribe -np 3 " HEDDLE " bench --json --comm mpi,shm --op all_reduce,barrier "
-                            "-b 12 -e 12 --out-of-place </dev/null >bench.json 2>bench.log"), 0);
+    ck_assert_int_eq(system("timeout 60 mpirun --allow-run-as-root --oversubscribe -np 3 " HEDDLE
+                            " bench --json --comm mpi,shm --op all_reduce,barrier "
+                            "-b 12 -e 12 --out-of-place </dev/null >bench.json 2>bench.log"),
+                     0);
     all = json_load_file("bench.json", 0, NULL);
     ck_assert_int_eq(json_array_size(json_object_get(all, "rows")), 4);
     json_decref(all);
@@ -272,12 +287,19 @@ END_TEST
 int main(void)
 {
     const struct system_test tests[] = {
-        {"learns", learns_as_over_shm, 1},       {"mixed", one_axis_over_mpi, 1},
+        {"learns", learns_as_over_shm, 1},
+        {"mixed", one_axis_over_mpi, 1},
         {"inside", inside, 1},
-        {"order", core_order_gives_the_bits_of_shm, 1}, {"exact", exact_is_exact, 1},
-        {"lost", a_lost_rank_is_named, 2},       {"asked", stops_when_asked, 1},
-        {"orphans", nothing_outlives_the_command, 1}, {"told", a_launcher_is_told_in_the_end, 1}, {"starts", refuses_what_it_cannot_be, 1},
-        {"bench", bench_beside_shm, 2}, {"bench under mpirun", bench_under_mpirun, 1},          {"bytes", bytes_by_transport, 1},
+        {"order", core_order_gives_the_bits_of_shm, 1},
+        {"exact", exact_is_exact, 1},
+        {"lost", a_lost_rank_is_named, 2},
+        {"asked", stops_when_asked, 1},
+        {"orphans", nothing_outlives_the_command, 1},
+        {"told", a_launcher_is_told_in_the_end, 1},
+        {"starts", refuses_what_it_cannot_be, 1},
+        {"bench", bench_beside_shm, 2},
+        {"bench under mpirun", bench_under_mpirun, 1},
+        {"bytes", bytes_by_transport, 1},
         {NULL, NULL, 0},
     };
     return system_run("mpi", tests);

@@ -20,7 +20,8 @@ static json_t *field(json_t *object, const char *path, json_type type)
     for (char *part; object && (part = strsep(&rest, "."));)
         object = json_object_get(object, part);
     ck_assert_msg(object != NULL, "there is no %s", path);
-    ck_assert_msg(json_typeof(object) == type || (type == JSON_REAL && json_is_number(object)), "%s is of another type", path);
+    ck_assert_msg(json_typeof(object) == type || (type == JSON_REAL && json_is_number(object)), "%s is of another type",
+                  path);
     return object;
 }
 
@@ -52,8 +53,8 @@ static int read_lines(const char *job, json_t *line[LINES])
 
 static void check_row(json_t *row, int64_t step, int64_t arena)
 {
-    static const char *const names[] = {"step", "loss", "val_loss", "grad_norm", "lr", "tokens", "tokens_per_s", "step_s", "comm_s",
-                                        "mfu", "arena_bytes", "rss_bytes"};
+    static const char *const names[] = {"step",         "loss",   "val_loss", "grad_norm", "lr",          "tokens",
+                                        "tokens_per_s", "step_s", "comm_s",   "mfu",       "arena_bytes", "rss_bytes"};
     const char *key;
     json_t *value;
     ck_assert_int_eq(whole(row, "step"), step);
@@ -82,8 +83,10 @@ static void metrics_of(int ranks)
     json_t *line[LINES];
     int64_t arena;
     int n;
-    struct command *c = command_run("train llama.yaml job.name=fields mesh.dp=%d schedule.warmup=4 data.val_fraction=0.1 "
-                                    "eval.every=10 eval.batches=2", ranks);
+    struct command *c =
+        command_run("train llama.yaml job.name=fields mesh.dp=%d schedule.warmup=4 data.val_fraction=0.1 "
+                    "eval.every=10 eval.batches=2",
+                    ranks);
     expect_code(c, 0);
     n = read_lines("fields", line);
     ck_assert_int_eq(n, 21);
@@ -114,10 +117,15 @@ START_TEST(block_times)
 {
     static const char *const of[] = {"", "mesh.pp=2 strategies=[{\"use\":\"3d\"},{\"use\":\"zero\"}]"};
     for (int i = 0; i < 2; i++) {
-        expect_code(command_run("train llama.yaml job.name=blocks job.steps=4 metrics.blocks=blocks%d.csv %s", i, of[i]), 0);
-        expect_code(command_run("check llama.yaml mesh.pp=2 strategies=[{\"use\":\"3d\",\"split\":\"blocks%d.csv\"},{\"use\":\"zero\"}]", i), 0);
+        expect_code(
+            command_run("train llama.yaml job.name=blocks job.steps=4 metrics.blocks=blocks%d.csv %s", i, of[i]), 0);
+        expect_code(command_run("check llama.yaml mesh.pp=2 "
+                                "strategies=[{\"use\":\"3d\",\"split\":\"blocks%d.csv\"},{\"use\":\"zero\"}]",
+                                i),
+                    0);
         struct command *c = command_run("check llama.yaml mesh.pp=2 model.layers=3 "
-                                        "strategies=[{\"use\":\"3d\",\"split\":\"blocks%d.csv\"},{\"use\":\"zero\"}]", i);
+                                        "strategies=[{\"use\":\"3d\",\"split\":\"blocks%d.csv\"},{\"use\":\"zero\"}]",
+                                        i);
         expect_code(c, 2);
         ck_assert_msg(strstr(c->err, "it is of another model") != NULL, "%s", c->err);
     }
@@ -127,8 +135,8 @@ END_TEST
 /* Rows of the table: those that a llama must have are there, calls are whole, and the parts make the whole. */
 START_TEST(profile_table)
 {
-    static const char *const must[] = {"F einsum 64x128x64", "B attention_grad", "W einsum 128x64x64", "F xent_head", "O adamw",
-                                       "between instructions"};
+    static const char *const must[] = {"F einsum 64x128x64", "B attention_grad", "W einsum 128x64x64",
+                                       "F xent_head",        "O adamw",          "between instructions"};
     struct command *c = command_run("train llama.yaml job.name=profile job.steps=4 metrics.profile=true");
     char *table = strstr(c->out, "profile of rank 0: 2 steps of "), *rest, *one;
     double step, share, ms, calls, sum = 0, shares = 0;
@@ -184,9 +192,11 @@ START_TEST(metrics_nowhere)
         expect_code(c, 2);
         expect_says(c, "metrics.jsonl: .: Is a directory");
         ck_assert_msg(!strstr(c->err, "rank 1") && !strstr(c->err, "report"), "it said:\n%s", c->err);
-        c = command_run("train llama.yaml metrics.jsonl=/sys/nowhere/deeper/m.jsonl mesh.dp=%d", dp); /* no folder can be made there: why? */
+        c = command_run("train llama.yaml metrics.jsonl=/sys/nowhere/deeper/m.jsonl mesh.dp=%d",
+                        dp); /* no folder can be made there: why? */
         expect_code(c, 2);
-        ck_assert_msg(strstr(c->err, "/sys/nowhere/deeper/m.jsonl: ") && !strstr(c->err, "No such file"), "it said:\n%s", c->err);
+        ck_assert_msg(strstr(c->err, "/sys/nowhere/deeper/m.jsonl: ") && !strstr(c->err, "No such file"),
+                      "it said:\n%s", c->err);
     }
 }
 END_TEST
@@ -222,17 +232,21 @@ static char *without_origins(const char *text)
     return out;
 }
 
-#define UNUSUAL "job.seed=7 optimizer.lr=2.5e-3 optimizer.betas=[0.8,0.99] schedule.kind=cosine schedule.warmup=3 data.shuffle=false "
+#define UNUSUAL                                                                                         \
+    "job.seed=7 optimizer.lr=2.5e-3 optimizer.betas=[0.8,0.99] schedule.kind=cosine schedule.warmup=3 " \
+    "data.shuffle=false "
 
 START_TEST(resolved_job_is_a_job)
 {
     static struct curve given, resolved, logged;
     static const char *const meshes[] = {"", "mesh.dp=2 strategies.zero.stage=3 strategies.zero.bucket=40kB"};
     for (size_t m = 0; m < HD__COUNT(meshes); m++) {
-        struct command *first = command_run("train llama.yaml job.name=given --print-config " UNUSUAL "%s", meshes[m]), *second;
+        struct command *first = command_run("train llama.yaml job.name=given --print-config " UNUSUAL "%s", meshes[m]),
+                       *second;
         json_t *line[LINES];
         expect_code(first, 0);
-        ck_assert_msg(strstr(first->out, "# command line") && strstr(first->out, "# llama.yaml:3:") && strstr(first->out, "# default"),
+        ck_assert_msg(strstr(first->out, "# command line") && strstr(first->out, "# llama.yaml:3:") &&
+                          strstr(first->out, "# default"),
                       "origins are missing:\n%s", first->out);
         write_file("resolved.yaml", first->out);
         second = command_run("train resolved.yaml --print-config");
@@ -272,7 +286,8 @@ static void check_tensor(json_t *t)
 static void check_instruction(json_t *list, size_t at)
 {
     json_t *i = json_array_get(list, at), *t;
-    const char *stream = json_string_value(field(i, "stream", JSON_STRING)), *phase = json_string_value(field(i, "phase", JSON_STRING));
+    const char *stream = json_string_value(field(i, "stream", JSON_STRING)),
+               *phase = json_string_value(field(i, "phase", JSON_STRING));
     size_t k;
     ck_assert_int_eq(whole(i, "n"), at);
     ck_assert_msg(strchr("FRBWO", phase[0]) && !phase[1], "phase %s", phase);
@@ -287,13 +302,13 @@ static void check_instruction(json_t *list, size_t at)
     if (strcmp(stream, "compute"))
         ck_assert_int_gt(json_array_size(field(i, "axes", JSON_ARRAY)), 0);
     ck_assert(real(i, "flops") >= 0 && real(i, "sent_bytes") >= 0);
-    json_array_foreach(field(i, "out", JSON_ARRAY), k, t)
-        check_tensor(t);
-    json_array_foreach(field(i, "in", JSON_ARRAY), k, t)
-        check_tensor(t);
+    json_array_foreach(field(i, "out", JSON_ARRAY), k, t) check_tensor(t);
+    json_array_foreach(field(i, "in", JSON_ARRAY), k, t) check_tensor(t);
 }
 
-#define MESH_2_2 "gpt2.yaml mesh.dp=2 mesh.tp=2 strategies=[{\"use\":\"3d\",\"sequence_parallel\":true},{\"use\":\"zero\",\"stage\":3}]"
+#define MESH_2_2                     \
+    "gpt2.yaml mesh.dp=2 mesh.tp=2 " \
+    "strategies=[{\"use\":\"3d\",\"sequence_parallel\":true},{\"use\":\"zero\",\"stage\":3}]"
 
 START_TEST(explain_json)
 {
@@ -317,7 +332,8 @@ START_TEST(explain_json)
             check_instruction(list, i);
     }
     ck_assert_int_eq(found, 1);
-    ck_assert(real(o, "totals.flops") > 0 && real(o, "totals.sent_bytes.tp") > 0 && real(o, "totals.sent_bytes.dp_shard") > 0);
+    ck_assert(real(o, "totals.flops") > 0 && real(o, "totals.sent_bytes.tp") > 0 &&
+              real(o, "totals.sent_bytes.dp_shard") > 0);
     ck_assert_int_eq(whole(o, "totals.memory.arena_bytes"),
                      whole(o, "totals.memory.persistent_bytes") + whole(o, "totals.memory.temporary_bytes"));
     ck_assert_int_ge(whole(o, "totals.memory.temporary_bytes"), whole(o, "totals.memory.temporary_bound_bytes"));
@@ -379,7 +395,8 @@ START_TEST(check_json)
     ck_assert_int_eq(whole(o, "numerics.ranks"), 4);
     ck_assert(real(o, "numerics.loss") < 1e-9 && real(o, "numerics.parameter") < 1e-9);
     expect_groups(MESH_2_2 " comm.inside=shm --per-machine 2", 1);
-    expect_groups(MESH_2_2 " mesh.pp=2 strategies=[{\"use\":\"3d\"},{\"use\":\"zero\"}] --per-machine 4 comm.inside=shm", 2);
+    expect_groups(
+        MESH_2_2 " mesh.pp=2 strategies=[{\"use\":\"3d\"},{\"use\":\"zero\"}] --per-machine 4 comm.inside=shm", 2);
     ck_assert_int_eq(json_array_size(json_object_get(parse(command_run("check llama.yaml --json")->out), "groups")), 0);
     c = command_run("check llama.yaml");
     expect_code(c, 0);
@@ -391,7 +408,8 @@ END_TEST
 
 START_TEST(help)
 {
-    static const char *const names[] = {"train", "explain", "check", "bench", "plugins", "ckpt", "eval", "sample", "version"};
+    static const char *const names[] = {"train", "explain", "check",  "bench",  "plugins",
+                                        "ckpt",  "eval",    "sample", "version"};
     struct command *c = command_run("help"), *one;
     expect_code(c, 0);
     for (size_t i = 0; i < HD__COUNT(names); i++) {
@@ -400,7 +418,8 @@ START_TEST(help)
         ck_assert_msg(strstr(c->out, names[i]) != NULL, "help does not know %s:\n%s", names[i], c->out);
         one = command_run("help %s", names[i]);
         expect_code(one, 0);
-        ck_assert_msg(strstr(one->out, usage) && strstr(one->out, "example:\n  heddle "), "help %s says:\n%s", names[i], one->out);
+        ck_assert_msg(strstr(one->out, usage) && strstr(one->out, "example:\n  heddle "), "help %s says:\n%s", names[i],
+                      one->out);
         ck_assert_str_eq(command_run("%s --help", names[i])->out, one->out);
     }
 }
@@ -436,7 +455,8 @@ END_TEST
 START_TEST(bench_overlap)
 {
     struct command *c = command_run("bench --overlap --product 32 --op all_reduce -b 4K -e 4K -n 5 --json");
-    const char *const keys[] = {"\"products\": ", "\"alone_us\": ", "\"both_us\": ", "\"hidden_percent\": ", "\"errors\": 0"};
+    const char *const keys[] = {
+        "\"products\": ", "\"alone_us\": ", "\"both_us\": ", "\"hidden_percent\": ", "\"errors\": 0"};
     expect_code(c, 0);
     for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
         ck_assert_msg(strstr(c->out, keys[i]) != NULL, "no %s in\n%s", keys[i], c->out);
@@ -454,7 +474,8 @@ START_TEST(bench_html)
     ck_assert_ptr_nonnull(strstr(page, "<h2>barrier</h2>"));
     ck_assert_ptr_nonnull(strstr(page, "<th class=\"first group\" colspan=\"4\">shm</th>"));
     ck_assert_ptr_nonnull(strstr(page, "<tr><td>512</td><td class=\"first\">"));
-    ck_assert_ptr_nonnull(strstr(page, ": <code>heddle bench --ranks 2 --op all_reduce,barrier -b 8 -e 512 -f 8 -n 5 --html page.html</code>"));
+    ck_assert_ptr_nonnull(strstr(
+        page, ": <code>heddle bench --ranks 2 --op all_reduce,barrier -b 8 -e 512 -f 8 -n 5 --html page.html</code>"));
     ck_assert_ptr_null(strstr(page, "nan"));
     for (; (page = strstr(page, "<polyline")); page++)
         lines++;
@@ -482,7 +503,8 @@ START_TEST(bench_peak)
         json_t *row = json_array_get(rows, i);
         double value = json_number_value(field(row, "value", JSON_REAL));
         ck_assert_str_eq(json_string_value(field(row, "what", JSON_STRING)), what[i]);
-        ck_assert_msg(i == 3 ? value == 0 : value > 0, "%s %s: %g", what[i], json_string_value(field(row, "dtype", JSON_STRING)), value);
+        ck_assert_msg(i == 3 ? value == 0 : value > 0, "%s %s: %g", what[i],
+                      json_string_value(field(row, "dtype", JSON_STRING)), value);
     }
     c = command_run("bench --peak --op all_reduce");
     expect_code(c, 2);
@@ -499,7 +521,8 @@ END_TEST
 /* A launcher of one rank: there is nobody to meet. */
 START_TEST(bench_of_one_rank)
 {
-    struct command *c = command_run_env("RANK=0 WORLD_SIZE=1 MASTER_ADDR=127.0.0.1 MASTER_PORT=29400", "bench --op barrier");
+    struct command *c =
+        command_run_env("RANK=0 WORLD_SIZE=1 MASTER_ADDR=127.0.0.1 MASTER_PORT=29400", "bench --op barrier");
     expect_code(c, 0);
     c = command_run_env("RANK=0 WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=29400", "bench --overlap");
     expect_code(c, 2);
@@ -509,13 +532,22 @@ END_TEST
 
 int main(void)
 {
-    const struct system_test tests[] = {
-        {"metrics, fields", metrics_fields, 1}, {"metrics, every", metrics_every, 1}, {"profile", profile_table, 1}, {"block times", block_times, 1},
-        {"metrics, nowhere", metrics_nowhere, 1}, {"refused leaves metrics", refused_leaves_metrics, 1}, {"resolved job", resolved_job_is_a_job, 1},
-        {"explain, JSON", explain_json, 1}, {"explain", explain_text, 1}, {"check", check_json, 1}, {"help", help, 1},
-        {"bench, peak", bench_peak, 1},
-        {"bench, beside", bench_side_by_side, 1}, {"bench, overlap", bench_overlap, 1},
-        {"bench, page", bench_html, 1}, {"bench of one rank", bench_of_one_rank, 1},
-        {NULL, NULL, 0}};
+    const struct system_test tests[] = {{"metrics, fields", metrics_fields, 1},
+                                        {"metrics, every", metrics_every, 1},
+                                        {"profile", profile_table, 1},
+                                        {"block times", block_times, 1},
+                                        {"metrics, nowhere", metrics_nowhere, 1},
+                                        {"refused leaves metrics", refused_leaves_metrics, 1},
+                                        {"resolved job", resolved_job_is_a_job, 1},
+                                        {"explain, JSON", explain_json, 1},
+                                        {"explain", explain_text, 1},
+                                        {"check", check_json, 1},
+                                        {"help", help, 1},
+                                        {"bench, peak", bench_peak, 1},
+                                        {"bench, beside", bench_side_by_side, 1},
+                                        {"bench, overlap", bench_overlap, 1},
+                                        {"bench, page", bench_html, 1},
+                                        {"bench of one rank", bench_of_one_rank, 1},
+                                        {NULL, NULL, 0}};
     return system_run("system-outputs", tests);
 }

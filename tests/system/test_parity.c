@@ -54,9 +54,10 @@ static void zero_stages(const char *model)
 START_TEST(gathered_in_the_forward_pass)
 {
 #define EVALUATED "job.steps=8 data.val_fraction=0.1 eval.every=3 eval.batches=2 "
-    static const char *const jobs[] = {"llama.yaml mesh.dp=2 strategies.zero.stage=1 strategies.zero.bucket=0 " EVALUATED,
-                                       "gpt2.yaml mesh.dp=2 data.micro_batch=1 strategies.zero.stage=2 strategies.zero.bucket=0 " EVALUATED,
-                                       "llama.yaml precision.compute=bf16 mesh.dp=2 strategies.zero.stage=1 " EVALUATED};
+    static const char *const jobs[] = {
+        "llama.yaml mesh.dp=2 strategies.zero.stage=1 strategies.zero.bucket=0 " EVALUATED,
+        "gpt2.yaml mesh.dp=2 data.micro_batch=1 strategies.zero.stage=2 strategies.zero.bucket=0 " EVALUATED,
+        "llama.yaml precision.compute=bf16 mesh.dp=2 strategies.zero.stage=1 " EVALUATED};
     for (size_t i = 0; i < HD__COUNT(jobs); i++) {
         train(&a, "behind-update", "%s strategies.zero.gather_in_forward=false", jobs[i]);
         train(&b, "behind-forward", "%s strategies.zero.gather_in_forward=true", jobs[i]);
@@ -88,11 +89,14 @@ START_TEST(zero_offload)
     for (int stage = 0; stage <= 3; stage += 3)
         for (int low = 0; low < 2; low++) {
             const char *compute = low ? "bf16" : "fp32", *params = stage == 3 ? "host" : "none";
-            train(&a, "kept", "llama.yaml job.steps=8 mesh.dp=2 strategies.zero.stage=%d precision.compute=%s", stage, compute);
+            train(&a, "kept", "llama.yaml job.steps=8 mesh.dp=2 strategies.zero.stage=%d precision.compute=%s", stage,
+                  compute);
             expect_learns(&a);
             for (size_t n = 0; n < HD__COUNT(offload); n++) {
-                train(&b, "offloaded", "llama.yaml job.steps=8 mesh.dp=2 strategies.zero.stage=%d precision.compute=%s %s "
-                      "strategies.zero.offload.params=%s", stage, compute, offload[n], params);
+                train(&b, "offloaded",
+                      "llama.yaml job.steps=8 mesh.dp=2 strategies.zero.stage=%d precision.compute=%s %s "
+                      "strategies.zero.offload.params=%s",
+                      stage, compute, offload[n], params);
                 expect_same_bits(&a, &b);
             }
         }
@@ -104,9 +108,12 @@ END_TEST
 static double process_bytes(const char *name, int stage)
 {
     char path[64], *at;
-    struct command *c = command_start(NULL, "train llama.yaml job.name=%s job.steps=2 launch.ranks=4 mesh.dp=4 strategies.zero.stage=%d "
-                                      "model.hidden=256 model.layers=48 model.ffn=704 data.batch=4 data.micro_batch=1 data.seq_len=16 "
-                                      "device.threads=1", name, stage);
+    struct command *c =
+        command_start(NULL,
+                      "train llama.yaml job.name=%s job.steps=2 launch.ranks=4 mesh.dp=4 strategies.zero.stage=%d "
+                      "model.hidden=256 model.layers=48 model.ffn=704 data.batch=4 data.micro_batch=1 data.seq_len=16 "
+                      "device.threads=1",
+                      name, stage);
     command_wait(c, 600);
     expect_code(c, 0);
     snprintf(path, sizeof path, "runs/%s/metrics.jsonl", name);
@@ -170,7 +177,8 @@ END_TEST
 /* A transport that offers send and recv only: the core's collectives sum in the same order as comm-shm's. */
 START_TEST(messages_alone)
 {
-    static const char *const jobs[] = {"llama.yaml mesh.dp=2 strategies.zero.stage=1", "gpt2.yaml mesh.dp=2 strategies.zero.stage=3",
+    static const char *const jobs[] = {"llama.yaml mesh.dp=2 strategies.zero.stage=1",
+                                       "gpt2.yaml mesh.dp=2 strategies.zero.stage=3",
                                        "llama.yaml mesh.tp=2 mesh.dp=2 " STRATEGIES};
     for (size_t i = 0; i < HD__COUNT(jobs); i++) {
         char format[512], name[32];
@@ -190,8 +198,10 @@ END_TEST
 START_TEST(a_transport_for_an_axis)
 {
     train(&a, "axis-shm", "llama.yaml job.steps=6 mesh.tp=2 mesh.dp=2 " STRATEGIES, "true", 2);
-    train(&b, "axis-both", "llama.yaml job.steps=6 mesh.tp=2 mesh.dp=2 " STRATEGIES " plugins.path=" PIPES
-          " comm.axes={\"dp\":\"pipes\"}", "true", 2);
+    train(&b, "axis-both",
+          "llama.yaml job.steps=6 mesh.tp=2 mesh.dp=2 " STRATEGIES " plugins.path=" PIPES
+          " comm.axes={\"dp\":\"pipes\"}",
+          "true", 2);
     expect_same_bits(&a, &b);
 }
 END_TEST
@@ -202,13 +212,16 @@ START_TEST(context_parallel)
     static const char *const kinds[] = {"ulysses", "ring"};
     train(&a, "context-one", "llama.yaml");
     for (int i = 0; i < 2; i++) {
-        train(&b, "context-two", "llama.yaml mesh.cp=2 strategies=[{\"use\":\"3d\",\"context\":\"%s\"},{\"use\":\"zero\",\"stage\":%d}]", kinds[i], i);
+        train(&b, "context-two",
+              "llama.yaml mesh.cp=2 strategies=[{\"use\":\"3d\",\"context\":\"%s\"},{\"use\":\"zero\",\"stage\":%d}]",
+              kinds[i], i);
         expect_close(&b, &a, 1e-5);
     }
     train(&b, "context-four", "llama.yaml mesh.cp=4 strategies=[{\"use\":\"3d\"},{\"use\":\"zero\",\"stage\":3}]");
     expect_close(&b, &a, 1e-5);
     train(&a, "context-gpt2", "gpt2.yaml");
-    train(&b, "context-gpt2-ring", "gpt2.yaml mesh.cp=2 strategies=[{\"use\":\"3d\",\"context\":\"ring\"},{\"use\":\"zero\"}]");
+    train(&b, "context-gpt2-ring",
+          "gpt2.yaml mesh.cp=2 strategies=[{\"use\":\"3d\",\"context\":\"ring\"},{\"use\":\"zero\"}]");
     expect_close(&b, &a, 1e-5);
 }
 END_TEST
@@ -216,8 +229,8 @@ END_TEST
 /* Experts apart on two and four processes, with what they may be mixed with. */
 START_TEST(expert_parallel)
 {
-    static const char *const meshes[] = {"mesh.ep=2 " STRATEGIES, "mesh.ep=4 " STRATEGIES, "mesh.ep=2 mesh.tp=2 " STRATEGIES,
-                                         "mesh.ep=2 mesh.dp=2 " STRATEGIES};
+    static const char *const meshes[] = {"mesh.ep=2 " STRATEGIES, "mesh.ep=4 " STRATEGIES,
+                                         "mesh.ep=2 mesh.tp=2 " STRATEGIES, "mesh.ep=2 mesh.dp=2 " STRATEGIES};
     for (int capacity = 0; capacity < 2; capacity++) {
         const char *slots = capacity ? "model.capacity=1" : "model.capacity=dropless";
         train(&a, "experts", "mixtral.yaml %s", slots);
@@ -258,7 +271,8 @@ START_TEST(recompute)
     static const struct {
         const char *job, *how[2];
     } rows[] = {{"gpt2.yaml mesh.dp=2 strategies.zero.stage=3", {"recompute=full", "recompute=selective"}},
-                {"llama.yaml mesh.tp=2 mesh.dp=2 strategies=[{\"use\":\"3d\",\"sequence_parallel\":true},{\"use\":\"zero\",\"stage\":2}]",
+                {"llama.yaml mesh.tp=2 mesh.dp=2 "
+                 "strategies=[{\"use\":\"3d\",\"sequence_parallel\":true},{\"use\":\"zero\",\"stage\":2}]",
                  {"recompute.every=2", "recompute=selective"}}};
     for (size_t i = 0; i < HD__COUNT(rows); i++) {
         train(&a, "kept", "%s job.steps=6", rows[i].job);
@@ -280,7 +294,8 @@ START_TEST(exact_sums)
         "mesh.dp={\"replicate\":2,\"shard\":2} strategies=[{\"use\":\"zero\",\"stage\":2}] recompute=selective",
         "mesh.dp=2 strategies=[{\"use\":\"zero\",\"stage\":3}] recompute=full",
         "mesh.pp=2 strategies=[{\"use\":\"3d\"},{\"use\":\"zero\"}]"};
-    const char *const base = "llama.yaml job.steps=100 job.deterministic=exact data.micro_batch=1 model.tied=true device.threads=1";
+    const char *const base =
+        "llama.yaml job.steps=100 job.deterministic=exact data.micro_batch=1 model.tied=true device.threads=1";
     train(&a, "exact", "%s", base);
     expect_learns(&a);
     for (size_t i = 0; i < HD__COUNT(how); i++) {
@@ -292,14 +307,25 @@ END_TEST
 
 int main(void)
 {
-    const struct system_test tests[] = {
-        {"twice on one rank", twice_on_one_rank, 1}, {"twice on two ranks", twice_on_two_ranks, 1}, {"another seed", another_seed, 1},
-        {"gathered in the forward pass", gathered_in_the_forward_pass, 1},
-        {"zero, llama", zero_llama, 1}, {"zero, gpt2", zero_gpt2, 1}, {"zero, offload", zero_offload, 1},
-        {"stage 3 needs a third", stage_3_needs_a_third, 1}, {"tensor parallel, llama", tensor_parallel_llama, 1},
-        {"tensor parallel, gpt2", tensor_parallel_gpt2, 1}, {"four ranks", four_ranks, 1}, {"context parallel", context_parallel, 1}, {"messages alone", messages_alone, 1},
-        {"a transport for an axis", a_transport_for_an_axis, 1}, {"bf16", bf16, 1}, {"accumulation", accumulation, 1},
-        {"recompute", recompute, 1}, {"exact sums", exact_sums, 1}, {"expert parallel", expert_parallel, 1},
-        {NULL, NULL, 0}};
+    const struct system_test tests[] = {{"twice on one rank", twice_on_one_rank, 1},
+                                        {"twice on two ranks", twice_on_two_ranks, 1},
+                                        {"another seed", another_seed, 1},
+                                        {"gathered in the forward pass", gathered_in_the_forward_pass, 1},
+                                        {"zero, llama", zero_llama, 1},
+                                        {"zero, gpt2", zero_gpt2, 1},
+                                        {"zero, offload", zero_offload, 1},
+                                        {"stage 3 needs a third", stage_3_needs_a_third, 1},
+                                        {"tensor parallel, llama", tensor_parallel_llama, 1},
+                                        {"tensor parallel, gpt2", tensor_parallel_gpt2, 1},
+                                        {"four ranks", four_ranks, 1},
+                                        {"context parallel", context_parallel, 1},
+                                        {"messages alone", messages_alone, 1},
+                                        {"a transport for an axis", a_transport_for_an_axis, 1},
+                                        {"bf16", bf16, 1},
+                                        {"accumulation", accumulation, 1},
+                                        {"recompute", recompute, 1},
+                                        {"exact sums", exact_sums, 1},
+                                        {"expert parallel", expert_parallel, 1},
+                                        {NULL, NULL, 0}};
     return system_run("system-parity", tests);
 }

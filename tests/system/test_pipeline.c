@@ -24,7 +24,8 @@ START_TEST(stages_are_one_rank)
     ck_assert(!isnan(a.val_loss[3]) && !isnan(a.val_loss[7]));
     for (size_t s = 0; s < HD__COUNT(schedules); s++) {
         snprintf(job, sizeof job, "pp2-%s", schedules[s]);
-        train(&b, job, "llama.yaml " FOUR "optimizer.clip=0 data.val_fraction=0.1 eval.every=4 eval.batches=3 " PIPE, schedules[s], 0);
+        train(&b, job, "llama.yaml " FOUR "optimizer.clip=0 data.val_fraction=0.1 eval.every=4 eval.batches=3 " PIPE,
+              schedules[s], 0);
         for (int i = 0; i < a.n; i++)
             ck_assert_double_eq(b.loss[i], a.loss[i]);
         for (int i = 3; i < 8; i += 4)
@@ -52,12 +53,8 @@ START_TEST(with_other_strategies)
     static const struct {
         const char *schedule, *words;
         int zero;
-    } rows[] = {{"1f1b", "mesh.dp=2", 0},
-                {"zb-h1", "mesh.dp=2", 1},
-                {"gpipe", "mesh.dp=2", 2},
-                {"1f1b", "mesh.dp=2", 3},
-                {"zb-v", "mesh.dp=2", 3},
-                {"interleaved", "mesh.tp=2", 0},
+    } rows[] = {{"1f1b", "mesh.dp=2", 0},          {"zb-h1", "mesh.dp=2", 1}, {"gpipe", "mesh.dp=2", 2},
+                {"1f1b", "mesh.dp=2", 3},          {"zb-v", "mesh.dp=2", 3},  {"interleaved", "mesh.tp=2", 0},
                 {"1f1b", "mesh.tp=2 mesh.dp=2", 2}};
     char job[32];
     train(&a, "alone", "llama.yaml " FOUR);
@@ -84,7 +81,8 @@ START_TEST(other_meshes_go_on)
     static const char *const meshes[] = {"mesh.pp=1", "mesh.pp=2", "mesh.pp=4", "mesh.pp=1"};
     train(&a, "straight", "gpt2.yaml model.layers=4 job.steps=12");
     for (int i = 0; i < 4; i++)
-        train(&b, "relay", "gpt2.yaml model.layers=4 " PIPE "checkpoint.dir=relay job.steps=%d %s", "1f1b", 0, 3 * (i + 1), meshes[i]);
+        train(&b, "relay", "gpt2.yaml model.layers=4 " PIPE "checkpoint.dir=relay job.steps=%d %s", "1f1b", 0,
+              3 * (i + 1), meshes[i]);
     ck_assert_int_eq(b.n, 12);
     expect_close(&b, &a, 1e-5);
 }
@@ -115,7 +113,8 @@ END_TEST
 /* A stage that dies ends the run, and the message names its rank. */
 START_TEST(a_stage_dies)
 {
-    struct command *c = command_start(NULL, "train llama.yaml job.name=dies model.layers=4 job.steps=100000 " PIPE, "1f1b", 0);
+    struct command *c =
+        command_start(NULL, "train llama.yaml job.name=dies model.layers=4 job.steps=100000 " PIPE, "1f1b", 0);
     pid_t ranks[2];
     curve_wait("dies", 3);
     command_ranks(c, 2, ranks);
@@ -136,19 +135,23 @@ START_TEST(export_eval_sample)
     train(&a, "of-one", "llama.yaml " FOUR HELD "checkpoint.dir=of-one");
     train(&b, "of-two", "llama.yaml " FOUR HELD PIPE "checkpoint.dir=of-two", "zb-v", 0);
     for (int i = 0; i < 2; i++) {
-        struct command *e = command_run("ckpt export llama.yaml " FOUR "checkpoint.dir=%s --to export-%s", folders[i], folders[i]);
+        struct command *e =
+            command_run("ckpt export llama.yaml " FOUR "checkpoint.dir=%s --to export-%s", folders[i], folders[i]);
         expect_code(e, 0);
-        c[i] = command_run("sample llama.yaml " FOUR "checkpoint.dir=%s --prompt the --tokens 20 --temperature 0", folders[i]);
+        c[i] = command_run("sample llama.yaml " FOUR "checkpoint.dir=%s --prompt the --tokens 20 --temperature 0",
+                           folders[i]);
         expect_code(c[i], 0);
     }
     ck_assert_str_eq(c[0]->out, c[1]->out);
     for (int i = 0; i < 2; i++) {
-        c[i] = command_run("eval llama.yaml --json " HELD "model={\"use\":\"transformer\",\"from\":\"export-%s\"}", folders[i]);
+        c[i] = command_run("eval llama.yaml --json " HELD "model={\"use\":\"transformer\",\"from\":\"export-%s\"}",
+                           folders[i]);
         expect_code(c[i], 0);
     }
     ck_assert_str_eq(c[0]->out, c[1]->out);
     ck_assert_msg(strstr(c[0]->out, "val_loss") != NULL, "%s", c[0]->out);
-    c[0] = command_run("eval llama.yaml " FOUR HELD "mesh.pp=2 " "checkpoint.dir=of-two strategies=[{\"use\":\"3d\"},{\"use\":\"zero\"}]");
+    c[0] = command_run("eval llama.yaml " FOUR HELD "mesh.pp=2 "
+                       "checkpoint.dir=of-two strategies=[{\"use\":\"3d\"},{\"use\":\"zero\"}]");
     expect_code(c[0], 0);
 }
 END_TEST

@@ -38,8 +38,8 @@ static double sent(const struct command *c)
     const char *axis;
     double sum = 0;
     expect_code(c, 0);
-    json_object_foreach(json_object_get(json_object_get(root, "totals"), "sent_bytes"), axis, value)
-        sum += json_number_value(value);
+    json_object_foreach(json_object_get(json_object_get(root, "totals"), "sent_bytes"), axis, value) sum +=
+        json_number_value(value);
     json_decref(root);
     ck_assert_double_gt(sum, 0);
     return sum;
@@ -53,7 +53,8 @@ START_TEST(reduced_in_another_dtype)
     train(&a, "reduce-fp32", "llama.yaml");
     for (int d = 0; d < 2; d++)
         for (int stage = 0; stage <= 3; stage++) {
-            train(&b, "reduce-short", "llama.yaml mesh.dp=2 strategies.zero.stage=%d precision.reduce=%s", stage, dtypes[d]);
+            train(&b, "reduce-short", "llama.yaml mesh.dp=2 strategies.zero.stage=%d precision.reduce=%s", stage,
+                  dtypes[d]);
             expect_close(&b, &a, d ? 5e-4 : 2e-3);
             ck_assert_str_ne(a.text[1], b.text[1]);
         }
@@ -68,18 +69,26 @@ START_TEST(compressed)
     static const struct {
         const char *kind;
         double bound, bytes; /* of the loss, and at most of what is sent uncompressed */
-    } kinds[] = {{"bf16", 2e-3, 0.51}, {"fp16", 5e-4, 0.51}, {"int8", 5e-3, 0.27}, {"int4", 2e-2, 0.15}, {"powersgd", 5e-2, 0.25}};
+    } kinds[] = {{"bf16", 2e-3, 0.51},
+                 {"fp16", 5e-4, 0.51},
+                 {"int8", 5e-3, 0.27},
+                 {"int4", 2e-2, 0.15},
+                 {"powersgd", 5e-2, 0.25}};
     double whole;
     train(&a, "compress-none", "llama.yaml");
     whole = sent(command_run("explain llama.yaml mesh.dp=2 strategies.zero.stage=0 --json"));
     for (size_t k = 0; k < HD__COUNT(kinds); k++) {
         for (int stage = 0; stage < 2; stage++) {
-            train(&b, "compress", "llama.yaml mesh.dp=2 strategies.zero.stage=%d strategies.zero.compress.kind=%s", stage, kinds[k].kind);
+            train(&b, "compress", "llama.yaml mesh.dp=2 strategies.zero.stage=%d strategies.zero.compress.kind=%s",
+                  stage, kinds[k].kind);
             expect_close(&b, &a, kinds[k].bound);
             ck_assert_str_ne(a.text[2], b.text[2]);
         }
-        ck_assert_double_le(sent(command_run("explain llama.yaml mesh.dp=2 strategies.zero.stage=0 strategies.zero.compress.kind=%s --json",
-                                             kinds[k].kind)), kinds[k].bytes * whole);
+        ck_assert_double_le(
+            sent(command_run(
+                "explain llama.yaml mesh.dp=2 strategies.zero.stage=0 strategies.zero.compress.kind=%s --json",
+                kinds[k].kind)),
+            kinds[k].bytes * whole);
     }
 }
 END_TEST
@@ -94,15 +103,20 @@ START_TEST(compression_that_makes_no_sense)
         {"precision.reduce=bf16", "both say how gradients travel"},
         {"job.deterministic=exact", "exact: gradients must not travel compressed"},
         {"strategies.zero.compress.block=100", "strategies.zero.compress.block (100) is not a multiple of 16"},
-        {"strategies.zero.compress.kind=powersgd strategies.zero.stage=3", "strategies.zero.compress.kind: powersgd keeps an error as large"},
-        {"strategies.zero.compress.kind=powersgd precision.compute=fp16", "the error that powersgd carries over has the size of one loss"},
+        {"strategies.zero.compress.kind=powersgd strategies.zero.stage=3",
+         "strategies.zero.compress.kind: powersgd keeps an error as large"},
+        {"strategies.zero.compress.kind=powersgd precision.compute=fp16",
+         "the error that powersgd carries over has the size of one loss"},
         {"strategies.zero.compress.kind=powersgd strategies.zero.compress.rank=0", "strategies.zero.compress.rank"},
-        {"strategies.zero.compress.kind=powersgd job.deterministic=exact", "exact: gradients must not travel compressed"},
+        {"strategies.zero.compress.kind=powersgd job.deterministic=exact",
+         "exact: gradients must not travel compressed"},
         {"strategies.zero.compress.kind=bf16 strategies.zero.compress.warmup=9", "which int8, int4 and powersgd know"},
-        {"launch.ranks=4 mesh.dp={\"replicate\":2,\"shard\":2} strategies.zero.stage=1", "use stage 0, or let mesh.dp shard"},
+        {"launch.ranks=4 mesh.dp={\"replicate\":2,\"shard\":2} strategies.zero.stage=1",
+         "use stage 0, or let mesh.dp shard"},
     };
     for (size_t i = 0; i < HD__COUNT(rows); i++) {
-        struct command *c = command_run("train llama.yaml mesh.dp=2 strategies.zero.compress.kind=int8 %s", rows[i].words);
+        struct command *c =
+            command_run("train llama.yaml mesh.dp=2 strategies.zero.compress.kind=int8 %s", rows[i].words);
         expect_code(c, 2);
         expect_says(c, rows[i].message);
     }
@@ -115,8 +129,10 @@ START_TEST(short_optimizer_states)
     train(&a, "states-fp32", "llama.yaml");
     train(&b, "states-bf16", "llama.yaml precision.optimizer=bf16 mesh.dp=2 strategies.zero.stage=2");
     expect_close(&b, &a, 2e-3);
-    train(&a, "states-resumed", "llama.yaml precision.optimizer=bf16 mesh.dp=2 strategies.zero.stage=2 checkpoint.dir=states job.steps=9");
-    train(&a, "states-resumed", "llama.yaml precision.optimizer=bf16 mesh.dp=2 strategies.zero.stage=2 checkpoint.dir=states");
+    train(&a, "states-resumed",
+          "llama.yaml precision.optimizer=bf16 mesh.dp=2 strategies.zero.stage=2 checkpoint.dir=states job.steps=9");
+    train(&a, "states-resumed",
+          "llama.yaml precision.optimizer=bf16 mesh.dp=2 strategies.zero.stage=2 checkpoint.dir=states");
     expect_same_bits(&a, &b);
     train(&b, "weights-bf16", "llama.yaml precision.compute=bf16 precision.master=bf16 precision.optimizer=bf16");
     expect_learns(&b);
@@ -124,8 +140,9 @@ START_TEST(short_optimizer_states)
 END_TEST
 
 /* So few tokens that the gradient of the loss, times 65536, leaves fp16's range every few steps. */
-#define NARROW "llama.yaml precision.compute=fp16 data.seq_len=2 data.batch=2 data.micro_batch=1 job.steps=16 eval.every=1 " \
-               "eval.batches=1 data.val_fraction=0.1 mesh.dp=2 strategies.zero.stage=%d "
+#define NARROW                                                                                                    \
+    "llama.yaml precision.compute=fp16 data.seq_len=2 data.batch=2 data.micro_batch=1 job.steps=16 eval.every=1 " \
+    "eval.batches=1 data.val_fraction=0.1 mesh.dp=2 strategies.zero.stage=%d "
 
 static double field(const char *line, const char *key)
 {

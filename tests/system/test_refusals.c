@@ -13,8 +13,10 @@ static void expect_rows(const struct row *rows)
     for (; rows->words; rows++) {
         struct command *c = command_run("%s", rows->words);
         ck_assert_msg(c->code == 2, "`%s`: exit code %d; it said:\n%s%s", rows->words, c->code, c->out, c->err);
-        ck_assert_msg(strstr(c->err, rows->message) != NULL, "`%s`: \"%s\" is not in:\n%s", rows->words, rows->message, c->err);
-        ck_assert_msg(!rows->also || strstr(c->err, rows->also), "`%s`: \"%s\" is not in:\n%s", rows->words, rows->also, c->err);
+        ck_assert_msg(strstr(c->err, rows->message) != NULL, "`%s`: \"%s\" is not in:\n%s", rows->words, rows->message,
+                      c->err);
+        ck_assert_msg(!rows->also || strstr(c->err, rows->also), "`%s`: \"%s\" is not in:\n%s", rows->words, rows->also,
+                      c->err);
         ck_assert_msg(c->seconds < 10, "`%s` took %g s", rows->words, c->seconds);
         ck_assert_msg(!*c->out, "`%s` wrote to stdout: %s", rows->words, c->out);
         ck_assert_int_eq(access("runs", F_OK), -1); /* nothing began */
@@ -37,10 +39,11 @@ START_TEST(job_files)
     write_file("empty.yaml", "");
     write_file("broken.yaml", "job: {steps: 3}\ndata: {train: corpus.txt\nmodel: [\n");
     write_file("typo.yaml", "job: {steps: 3}\noptimizer: {use: adamw, lr: 1e-3}\n"
-               "model: {use: transformer, family: llama, layers: 1, hidden: 8, heads: 1, vocab: 256}\n"
-               "data:\n  {train: corpus.txt, sequence_len: 8, batch: 1}\n");
+                            "model: {use: transformer, family: llama, layers: 1, hidden: 8, heads: 1, vocab: 256}\n"
+                            "data:\n  {train: corpus.txt, sequence_len: 8, batch: 1}\n");
     write_file("anchor.yaml", "job: {steps: 3}\ndata: &d {train: corpus.txt}\n");
-    write_file("headless.yaml", "job: {steps: 3}\nmodel: {use: transformer}\ndata: {train: corpus.txt, seq_len: 8, batch: 1}\n");
+    write_file("headless.yaml",
+               "job: {steps: 3}\nmodel: {use: transformer}\ndata: {train: corpus.txt, seq_len: 8, batch: 1}\n");
     expect_rows(rows);
 }
 END_TEST
@@ -52,8 +55,10 @@ START_TEST(keys)
         {"train llama.yaml optimiser.lr=1", "optimiser", "did you mean optimizer?"},
         {"train llama.yaml data.batch=many", "command line: data.batch: 'many' is not a whole number", NULL},
         {"train llama.yaml optimizer.lr=-1", "command line: optimizer.lr: -1 is out of range", NULL},
-        {"train llama.yaml optimizer.betas=[0.9]", "command line: optimizer.betas has 1 numbers, AdamW needs two", NULL},
-        {"train llama.yaml optimizer.betas=[0.9,1]", "command line: optimizer.betas: '1' is not a number from 0 up to", NULL},
+        {"train llama.yaml optimizer.betas=[0.9]", "command line: optimizer.betas has 1 numbers, AdamW needs two",
+         NULL},
+        {"train llama.yaml optimizer.betas=[0.9,1]", "command line: optimizer.betas: '1' is not a number from 0 up to",
+         NULL},
         {"train betas.yaml", "betas.yaml:2:39: optimizer.betas: '1.5' is not a number from 0", NULL},
         {"check betas.yaml", "betas.yaml:2:39: optimizer.betas: '1.5' is not a number from 0", NULL},
         {"train llama.yaml optimizer.lr=nan", "command line: optimizer.lr: 'nan' is not a number", NULL},
@@ -62,23 +67,30 @@ START_TEST(keys)
         {"train llama.yaml =3", "command line: '=3' is not key=value", NULL},
         {"train llama.yaml job.name=../up", "command line: job.name: '../up'", NULL},
         {"train llama.yaml model.family=lama", "command line: model.family: 'lama' is none of", "llama"},
-        {"train llama.yaml strategies.zero.stage=7", "command line: strategies.zero.stage: '7' is none of 0, 1, 2, 3", NULL},
+        {"train llama.yaml strategies.zero.stage=7", "command line: strategies.zero.stage: '7' is none of 0, 1, 2, 3",
+         NULL},
         {"train llama.yaml model.layers=1000000", "command line: model.layers is 1000000; at most", NULL},
-        {"train llama.yaml model.kv_heads=3", "llama.yaml:4:100: model.heads (4) is not a multiple of model.kv_heads (3)", NULL},
+        {"train llama.yaml model.kv_heads=3",
+         "llama.yaml:4:100: model.heads (4) is not a multiple of model.kv_heads (3)", NULL},
         {"train llama.yaml eval.every=2", "command line: eval.every: ", "data.val_fraction"},
-        {"train llama.yaml precision.loss_scale=0.5", "command line: precision.loss_scale: auto, none, dynamic or a number", NULL},
-        {"train llama.yaml schedule={\"kind\":\"cosine\",\"min_lr\":0.5}", "command line: schedule.min_lr: 0.5 is above optimizer.lr, ", NULL},
+        {"train llama.yaml precision.loss_scale=0.5",
+         "command line: precision.loss_scale: auto, none, dynamic or a number", NULL},
+        {"train llama.yaml schedule={\"kind\":\"cosine\",\"min_lr\":0.5}",
+         "command line: schedule.min_lr: 0.5 is above optimizer.lr, ", NULL},
         {"train llama.yaml recompute=ful", "command line: recompute: ", "did you mean full?"},
-        {"train llama.yaml strategies.zero.bucket=25", "command line: strategies.zero.bucket is 25 bytes", "write 25MB"},
-        {"train llama.yaml comm.spinn=1ms", "command line: comm: unknown key spinn", "did you mean spin?"}, /* of one rank, too */
+        {"train llama.yaml strategies.zero.bucket=25", "command line: strategies.zero.bucket is 25 bytes",
+         "write 25MB"},
+        {"train llama.yaml comm.spinn=1ms", "command line: comm: unknown key spinn",
+         "did you mean spin?"}, /* of one rank, too */
         {"train llama.yaml comm.spin=soon", "command line: comm.spin: 'soon' is not a duration", NULL},
         {"train llama.yaml metrics.jsonl=.", "command line: metrics.jsonl: .: Is a directory", NULL},
         {"train llama.yaml metrics.blocks=.", "command line: metrics.blocks: .: Is a directory", NULL},
-        {"train llama.yaml metrics.jsonl=m.jsonl metrics.tensorboard=corpus.txt", "command line: metrics.tensorboard: corpus.txt/", NULL},
+        {"train llama.yaml metrics.jsonl=m.jsonl metrics.tensorboard=corpus.txt",
+         "command line: metrics.tensorboard: corpus.txt/", NULL},
         {NULL, NULL, NULL}};
     write_file("betas.yaml", "job: {steps: 3}\noptimizer: {use: adamw, lr: 1, betas: [1.5, 0.9]}\n"
-               "model: {use: transformer, family: llama, layers: 1, hidden: 8, heads: 1, vocab: 256}\n"
-               "data: {train: corpus.txt, seq_len: 8, batch: 1}\n");
+                             "model: {use: transformer, family: llama, layers: 1, hidden: 8, heads: 1, vocab: 256}\n"
+                             "data: {train: corpus.txt, seq_len: 8, batch: 1}\n");
     expect_rows(rows);
 }
 END_TEST
@@ -87,26 +99,32 @@ START_TEST(meshes)
 {
 #define WITH_3D "strategies=[{\"use\":\"3d\"},{\"use\":\"zero\"}]"
     static const struct row rows[] = {
-        {"train llama.yaml mesh.tp=2", "command line: mesh.tp is 2, but no strategy of the job cuts anything on tp", NULL},
+        {"train llama.yaml mesh.tp=2", "command line: mesh.tp is 2, but no strategy of the job cuts anything on tp",
+         NULL},
         {"train llama.yaml strategies=[{\"use\":\"3d\"}]", "none of these updates the parameters", "{use: zero}"},
         {"train llama.yaml mesh.tp=3 " WITH_3D, "mesh.tp = 3 must divide the kv heads (2)", NULL},
-        {"train llama.yaml mesh.tp=2 model.vocab=257 " WITH_3D, "model.vocab = 257 must be a multiple of mesh.tp = 2", NULL},
-        {"train llama.yaml mesh.tp=2 model.ffn=127 " WITH_3D, "model.ffn = 127 must be a multiple of mesh.tp = 2", NULL},
-        {"train llama.yaml mesh.dp=3", "llama.yaml:5:53: data.batch: 8 is no multiple of micro_batch 2 x dp 3", "nearest that work"},
+        {"train llama.yaml mesh.tp=2 model.vocab=257 " WITH_3D, "model.vocab = 257 must be a multiple of mesh.tp = 2",
+         NULL},
+        {"train llama.yaml mesh.tp=2 model.ffn=127 " WITH_3D, "model.ffn = 127 must be a multiple of mesh.tp = 2",
+         NULL},
+        {"train llama.yaml mesh.dp=3", "llama.yaml:5:53: data.batch: 8 is no multiple of micro_batch 2 x dp 3",
+         "nearest that work"},
         {"train llama.yaml data.batch=7", "command line: data.batch: 7 is no multiple", "data.batch=8"},
         {"train llama.yaml launch.ranks=1 mesh.dp=4", "command line: mesh: 1 rank is not pp 1 x dp 4", "ranks 4"},
         {"train llama.yaml launch.ranks=2 mesh.dp=4", "command line: mesh: 2 ranks are not pp 1 x dp 4", "mesh.dp=2"},
         {"train llama.yaml mesh.cp=3", "seq_len", "3"},
-        {"train llama.yaml mesh.pp=2", "command line: mesh.pp is 2, but no strategy of the job cuts the model into stages", "{use: 3d}"},
+        {"train llama.yaml mesh.pp=2",
+         "command line: mesh.pp is 2, but no strategy of the job cuts the model into stages", "{use: 3d}"},
         {"train llama.yaml mesh.dp=0", "command line: mesh.dp", NULL},
         {"train llama.yaml mesh.dp=1000000 data.batch=2000000", "does not fit: ", "1000000 ranks here"},
         {"check llama.yaml mesh.dp=3", "data.batch: 8 is no multiple", NULL},
         {"explain llama.yaml mesh.tp=2", "mesh.tp is 2", NULL},
         {"explain llama.yaml mesh.dp=2 comm.levels=numa", "comm.inside names no transport", NULL},
 #ifdef MPI
-        {"check llama.yaml mesh.dp=4 data.batch=8 comm.inside=mpi", "command line: comm.inside: mpi adds in an order of its own",
-         "comm.sums: any"},
-        {"train llama.yaml mesh.dp=2 plugins.path=" PIPES " comm.use=pipes comm.inside=mpi", "comm.inside: mpi adds in an order of its own", NULL},
+        {"check llama.yaml mesh.dp=4 data.batch=8 comm.inside=mpi",
+         "command line: comm.inside: mpi adds in an order of its own", "comm.sums: any"},
+        {"train llama.yaml mesh.dp=2 plugins.path=" PIPES " comm.use=pipes comm.inside=mpi",
+         "comm.inside: mpi adds in an order of its own", NULL},
 #endif
         {NULL, NULL, NULL}};
     expect_rows(rows);
@@ -116,15 +134,20 @@ END_TEST
 START_TEST(data_files)
 {
     static const struct row rows[] = {
-        {"train llama.yaml data.train=missing.txt", "command line: data.train: missing.txt: No such file or directory", NULL},
+        {"train llama.yaml data.train=missing.txt", "command line: data.train: missing.txt: No such file or directory",
+         NULL},
         {"train gone.yaml", "gone.yaml:4:15: data.train: missing.txt: No such file or directory", NULL},
         {"train llama.yaml data.train=.", "command line: data.train: .: not a regular file", NULL},
         {"train llama.yaml data.train=nothing.txt", "nothing.txt: the file is empty", NULL},
-        {"train llama.yaml data.train=short.txt", "short.txt: 32 tokens are too few for one sequence of seq_len 32, which takes 33", NULL},
+        {"train llama.yaml data.train=short.txt",
+         "short.txt: 32 tokens are too few for one sequence of seq_len 32, which takes 33", NULL},
         {"train llama.yaml data.train=[]", "command line: data.train is an empty list", NULL},
-        {"train llama.yaml data.val=missing.txt eval.every=2", "command line: data.val: missing.txt: No such file", NULL},
-        {"train llama.yaml data.val=short.txt eval.every=2", "command line: data.val: short.txt: 32 tokens are too few", NULL},
-        {"train llama.yaml data.val_fraction=0.00001 eval.every=2", "command line: data.val_fraction: corpus.txt: ", "too few"},
+        {"train llama.yaml data.val=missing.txt eval.every=2", "command line: data.val: missing.txt: No such file",
+         NULL},
+        {"train llama.yaml data.val=short.txt eval.every=2", "command line: data.val: short.txt: 32 tokens are too few",
+         NULL},
+        {"train llama.yaml data.val_fraction=0.00001 eval.every=2",
+         "command line: data.val_fraction: corpus.txt: ", "too few"},
         {"train llama.yaml data.train=odd.bin", "odd.bin: ", NULL},
         {"train llama.yaml data.train=corpus.txt data.format=llmc", "corpus.txt: ", "llm.c"},
         {"train llama.yaml data.train=corpus.txt data.format=npy", "corpus.txt: not an npy file", NULL},
@@ -132,8 +155,8 @@ START_TEST(data_files)
         {"eval llama.yaml", "set data.val or data.val_fraction", NULL},
         {NULL, NULL, NULL}};
     write_file("gone.yaml", "job: {steps: 3}\noptimizer: {use: adamw, lr: 1e-3}\n"
-               "model: {use: transformer, family: llama, layers: 1, hidden: 8, heads: 1, vocab: 256}\n"
-               "data: {train: missing.txt, seq_len: 8, batch: 1}\n");
+                            "model: {use: transformer, family: llama, layers: 1, hidden: 8, heads: 1, vocab: 256}\n"
+                            "data: {train: missing.txt, seq_len: 8, batch: 1}\n");
     write_file("nothing.txt", "");
     write_file("short.txt", "thirty-two characters of a text.");
     write_file("odd.bin", "tokens of two bytes in a file of an odd length: no, this is refused");
@@ -146,11 +169,16 @@ END_TEST
 START_TEST(beyond_the_vocabulary)
 {
     static const struct row rows[] = {
-        {"train llama.yaml model.vocab=123 data.train=high.txt", "command line: data.train: high.txt: token 600 is 126, outside the "
-         "model's vocabulary of 123", NULL},
-        {"train llama.yaml model.vocab=123 data.train=high.txt mesh.dp=2 --dry-run", "high.txt: token 600 is 126", NULL},
-        {"train llama.yaml model.vocab=123 data.train=high.txt data.check_tokens=601", "high.txt: token 600 is 126", NULL},
-        {"train llama.yaml model.vocab=123 data.train=low.txt data.val=high.txt eval.every=1", "data.val: high.txt: token 600 is 126", NULL},
+        {"train llama.yaml model.vocab=123 data.train=high.txt",
+         "command line: data.train: high.txt: token 600 is 126, outside the "
+         "model's vocabulary of 123",
+         NULL},
+        {"train llama.yaml model.vocab=123 data.train=high.txt mesh.dp=2 --dry-run", "high.txt: token 600 is 126",
+         NULL},
+        {"train llama.yaml model.vocab=123 data.train=high.txt data.check_tokens=601", "high.txt: token 600 is 126",
+         NULL},
+        {"train llama.yaml model.vocab=123 data.train=low.txt data.val=high.txt eval.every=1",
+         "data.val: high.txt: token 600 is 126", NULL},
         {NULL, NULL, NULL}};
     char text[2000];
     for (size_t i = 0; i < sizeof text - 1; i++)
@@ -161,8 +189,10 @@ START_TEST(beyond_the_vocabulary)
     write_file("high.txt", text);
     expect_rows(rows);
     for (int n = 1; n <= 2; n++) {
-        struct command *c = command_run("train llama.yaml job.name=beyond model.vocab=123 data.train=high.txt data.shuffle=false "
-                                        "data.check_tokens=600 mesh.dp=%d", n);
+        struct command *c =
+            command_run("train llama.yaml job.name=beyond model.vocab=123 data.train=high.txt data.shuffle=false "
+                        "data.check_tokens=600 mesh.dp=%d",
+                        n);
         static struct curve curve;
         expect_code(c, 1);
         expect_says(c, "high.txt: token 600 is 126, outside the model's vocabulary of 123");
@@ -175,13 +205,17 @@ END_TEST
 START_TEST(plugins)
 {
     static const struct row rows[] = {
-        {"train llama.yaml strategies.0.use=zeroo", "command line: there is no plugin strategy-zeroo: did you mean strategy-zero?", NULL},
-        {"train llama.yaml optimizer={\"use\":\"adam\",\"lr\":1}", "there is no plugin optim-adam: did you mean optim-adamw?", NULL},
-        {"train llama.yaml optimizer={\"use\":\"lion\",\"lr\":1}", "there is no plugin optim-lion (looked for heddle-optim-lion.so", NULL},
+        {"train llama.yaml strategies.0.use=zeroo",
+         "command line: there is no plugin strategy-zeroo: did you mean strategy-zero?", NULL},
+        {"train llama.yaml optimizer={\"use\":\"adam\",\"lr\":1}",
+         "there is no plugin optim-adam: did you mean optim-adamw?", NULL},
+        {"train llama.yaml optimizer={\"use\":\"lion\",\"lr\":1}",
+         "there is no plugin optim-lion (looked for heddle-optim-lion.so", NULL},
         {"train llama.yaml device.use=abacus", "there is no plugin device-abacus", "heddle-device-abacus.so"},
         {"train llama.yaml comm.use=pigeon mesh.dp=2", "there is no plugin comm-pigeon", NULL},
         {"train llama.yaml checkpoint.use=stone", "there is no plugin ckpt-stone", NULL},
-        {"train llama.yaml model.use=transformers", "there is no plugin model-transformers: did you mean model-transformer?", NULL},
+        {"train llama.yaml model.use=transformers",
+         "there is no plugin model-transformers: did you mean model-transformer?", NULL},
         {"train llama.yaml plugins.path=[nowhere]", "command line: plugins.path: 'nowhere' is not a folder", NULL},
         {"train llama.yaml plugins.path=bad optimizer={\"use\":\"text\"}", "bad/heddle-optim-text.so", NULL},
         {NULL, NULL, NULL}};
@@ -195,7 +229,8 @@ END_TEST
 /* One rank goes on without the transport that the job names: it is told that there is none. */
 START_TEST(a_transport_that_is_not_here)
 {
-    struct command *one = command_run("check llama.yaml comm.use=foo"), *two = command_run("check llama.yaml mesh.dp=2 comm.use=foo");
+    struct command *one = command_run("check llama.yaml comm.use=foo"),
+                   *two = command_run("check llama.yaml mesh.dp=2 comm.use=foo");
     ck_assert_msg(one->code == 0, "exit code %d: %s", one->code, one->err);
     expect_says(one, "comm.use: there is no plugin comm-foo");
     ck_assert_msg(two->code == 2, "exit code %d: %s", two->code, two->err);
@@ -263,9 +298,15 @@ END_TEST
 
 int main(void)
 {
-    const struct system_test tests[] = {
-        {"job files", job_files, 1}, {"keys", keys, 1}, {"meshes", meshes, 1}, {"data files", data_files, 1},
-        {"plugins", plugins, 1}, {"does not fit", does_not_fit, 1}, {"a transport that is not here", a_transport_that_is_not_here, 1},
-        {"command lines", command_lines, 1}, {"beyond the vocabulary", beyond_the_vocabulary, 1}, {NULL, NULL, 0}};
+    const struct system_test tests[] = {{"job files", job_files, 1},
+                                        {"keys", keys, 1},
+                                        {"meshes", meshes, 1},
+                                        {"data files", data_files, 1},
+                                        {"plugins", plugins, 1},
+                                        {"does not fit", does_not_fit, 1},
+                                        {"a transport that is not here", a_transport_that_is_not_here, 1},
+                                        {"command lines", command_lines, 1},
+                                        {"beyond the vocabulary", beyond_the_vocabulary, 1},
+                                        {NULL, NULL, 0}};
     return system_run("system-refusals", tests);
 }

@@ -77,8 +77,8 @@ static void add_operation(struct rows *rows, json_t *group, json_t *operation, c
         const char *where = word(part, "where");
         int level = 0;
         char name[96];
-        json_array_foreach(json_object_get(group, "within"), l, within)
-            level = strcmp(word(within, "level"), word(part, "level")) ? level : (int)l + 1;
+        json_array_foreach(json_object_get(group, "within"), l, within) level =
+            strcmp(word(within, "level"), word(part, "level")) ? level : (int)l + 1;
         name_part(name, word(group, "name"), level, where);
         ck_assert_msg((strcmp(where, "inside") && !level) || !strcmp(word(part, "transport"), "shm"), "inside over %s",
                       word(part, "transport"));
@@ -258,12 +258,14 @@ START_TEST(levels_in_levels_of_machines)
     c = command_run("explain %s --per-machine 4", job);
     ck_assert_msg(strstr(c->out, "libfabric, shm inside: 2 machines of 4, 2 NUMA nodes of 2 there\n") != NULL, "%s",
                   strstr(c->out, "-- groups"));
-    ck_assert_msg(strstr(c->out, "in three levels: all_gather between machines (") != NULL, "%s", strstr(c->out, "-- groups"));
+    ck_assert_msg(strstr(c->out, "in three levels: all_gather between machines (") != NULL, "%s",
+                  strstr(c->out, "-- groups"));
     train_on_machines("nested", job, 8, 4);
     said(&says, NULL, job, 4);
     counted(&is, "libfabric", "nested");
     expect_same(&is, &says, "dp_shard");
-    ck_assert(row_of(&says, "dp_shard", "all_gather", "two levels") && row_of(&says, "dp_shard/inside", "all_gather", "two levels"));
+    ck_assert(row_of(&says, "dp_shard", "all_gather", "two levels") &&
+              row_of(&says, "dp_shard/inside", "all_gather", "two levels"));
 }
 END_TEST
 #endif

@@ -35,7 +35,7 @@ struct hd_pass_instr {
     uint32_t n_in, n_out;
     int32_t micro, chunk;
     hd_tensor in[HD_MAX_IN], out[HD_MAX_OUT];
-    uint32_t flags; /* HD_PASS_... */
+    uint32_t flags;               /* HD_PASS_... */
     const struct hd_attrs *attrs; /* copied at insert; may be NULL */
 };
 
@@ -49,8 +49,8 @@ struct hd_pass_param {
     uint32_t replicated; /* live axes on which the parameter is R */
     uint32_t stages;     /* mask of pipeline stages that use it */
     int64_t count;       /* elements on this rank */
-    int64_t rows;        /* on this rank, of a matrix as its file has it (heads and head_dim are one dim); 0: no matrix */
-    uint32_t parts;      /* 2: with exact sums the contributions of its two blocks are summed apart, all of each over every
+    int64_t rows;   /* on this rank, of a matrix as its file has it (heads and head_dim are one dim); 0: no matrix */
+    uint32_t parts; /* 2: with exact sums the contributions of its two blocks are summed apart, all of each over every
                             data rank, and then added: pipeline stages may have one each. Else 0 */
     uint32_t reserved;
 };
@@ -61,11 +61,12 @@ struct hd_pass_flat {
     uint32_t block, axes, members, n_params;
     const uint32_t *params;
     const int64_t *offset;
-    int64_t count; /* elements, padded so that the shards are equal */
-    int64_t ways;  /* how many shards */
+    int64_t count;    /* elements, padded so that the shards are equal */
+    int64_t ways;     /* how many shards */
     hd_tensor whole;  /* what compute reads */
     hd_tensor master; /* what the optimizer updates: this rank's shard, a tensor of its own or part of the whole */
-    hd_tensor low;    /* the copy of the master, in the compute dtype, that the whole is made of; 0: that is the master itself */
+    hd_tensor
+        low; /* the copy of the master, in the compute dtype, that the whole is made of; 0: that is the master itself */
     hd_tensor common; /* what ranks that are apart have in common (HD_FLAT_COMMON); 0: they are not apart */
 };
 
@@ -76,7 +77,7 @@ struct hd_pass_block {
     const char *name;
     uint32_t id; /* as in hd_pass_instr.block */
     uint32_t n_params;
-    int64_t params; /* elements on this rank of the parameters that it is the first to use */
+    int64_t params;  /* elements on this rank of the parameters that it is the first to use */
     double flops[3]; /* forward, backward, weights */
     double bytes[3]; /* of operands read and written */
 };
@@ -96,7 +97,14 @@ struct hd_action {
     uint32_t micro; /* from 0 */
 };
 
-enum { HD_FLAT_WHOLE = 0, HD_FLAT_MASTER = 1, HD_FLAT_GRAD = 2, HD_FLAT_SHARD = 3, HD_FLAT_LOW = 4, HD_FLAT_COMMON = 5 };
+enum {
+    HD_FLAT_WHOLE = 0,
+    HD_FLAT_MASTER = 1,
+    HD_FLAT_GRAD = 2,
+    HD_FLAT_SHARD = 3,
+    HD_FLAT_LOW = 4,
+    HD_FLAT_COMMON = 5
+};
 /* A temporary belongs to one section. HD_LIFE_STEP: from where a step first writes it until the step ends, and nothing is in it
  * when the next one begins; before that its memory may serve temporaries. */
 enum { HD_LIFE_TEMP = 0, HD_LIFE_PERSISTENT = 1, HD_LIFE_STEP = 2 };
@@ -144,7 +152,8 @@ struct hd_pass_api {
     /* Says what verification, checkpoints and initialisation shall take for this flat. */
     void (*flat_role)(struct hd_program *p, uint32_t flat, uint32_t role, hd_tensor t);
     /* ---- edits */
-    void (*insert)(struct hd_program *p, uint32_t section, uint32_t index, int32_t after, const struct hd_pass_instr *instr);
+    void (*insert)(struct hd_program *p, uint32_t section, uint32_t index, int32_t after,
+                   const struct hd_pass_instr *instr);
     void (*append)(struct hd_program *p, const char *section, const struct hd_pass_instr *instr);
     void (*replace_in)(struct hd_program *p, uint32_t section, uint32_t index, uint32_t k, hd_tensor t);
     void (*replace_out)(struct hd_program *p, uint32_t section, uint32_t index, uint32_t k, hd_tensor t);
@@ -158,9 +167,11 @@ struct hd_pass_api {
     int32_t (*stage)(const struct hd_program *p);          /* pp coordinate that is compiled */
     uint32_t (*micro_batches)(const struct hd_program *p); /* of a step */
     uint32_t (*n_blocks)(const struct hd_program *p);
-    void (*block)(const struct hd_program *p, uint32_t index, struct hd_pass_block *out); /* index: order of the forward pass */
+    void (*block)(const struct hd_program *p, uint32_t index,
+                  struct hd_pass_block *out); /* index: order of the forward pass */
     /* Cuts the model: chunk_of_block[n_blocks] by index, never falling, from 0 to n_chunks - 1; stage_of_chunk[n_chunks]. */
-    void (*chunks)(struct hd_program *p, uint32_t n_chunks, const uint32_t *stage_of_chunk, const uint32_t *chunk_of_block);
+    void (*chunks)(struct hd_program *p, uint32_t n_chunks, const uint32_t *stage_of_chunk,
+                   const uint32_t *chunk_of_block);
     /* What a stage does in one step. Called once for every stage. */
     void (*actions)(struct hd_program *p, uint32_t stage, const struct hd_action *list, uint32_t n);
     /* ---- other memories: persistent tensors that compute does not use where they lie. A COPY from or to one (insert,
@@ -174,7 +185,8 @@ struct hd_pass_api {
     /* Stages what `what` (HD_PART_...) names of a flat and lies elsewhere, for `section`: memory in slot `slot`, which
      * other flats may use before and after, and copies of those in `load`. update needs it in the section "update", and
      * appends the copies back. */
-    void (*fetch)(struct hd_program *p, const char *section, uint32_t flat, uint32_t what, uint32_t load, uint32_t slot);
+    void (*fetch)(struct hd_program *p, const char *section, uint32_t flat, uint32_t what, uint32_t load,
+                  uint32_t slot);
     /* The staged twin of a tensor, or the tensor itself if compute can use it where it is. */
     hd_tensor (*staged)(struct hd_program *p, const char *section, hd_tensor t);
     /* Copies back. */
@@ -183,8 +195,8 @@ struct hd_pass_api {
      * heads (all_to_all). */
     void (*ring_attention)(struct hd_program *p, uint32_t axis);
     /* ---- vectors: one dim of their own, with `count` elements; with axes this rank holds its shard. */
-    hd_tensor (*vector)(struct hd_program *p, uint32_t flat, const char *name, int64_t count, uint32_t dtype, uint32_t axes,
-                        uint32_t life);
+    hd_tensor (*vector)(struct hd_program *p, uint32_t flat, const char *name, int64_t count, uint32_t dtype,
+                        uint32_t axes, uint32_t life);
     /* A tensor that looks like another and has a buffer of its own: the same elements, sharded along axes. */
     hd_tensor (*vector_like)(struct hd_program *p, const char *name, hd_tensor like, uint32_t axes, uint32_t life);
     /* A persistent tensor of a strategy's own begins as zeros, and where a run is resumed on the mesh that it was saved on as
@@ -234,11 +246,14 @@ struct hd_strategy_ops {
      * message that begins with the key, "strategies.NAME.KEY ...", to be printed with its place); what is wrong in calls of
      * hd_pass_api, and `fail`, is kept by the program and found there when the pass returns HD_OK. */
     /* [control] Before placement: shard_params, shard_residual, apart, split_tp, ring_attention. May be NULL. */
-    int32_t (*layout)(const struct hd_host *host, const void *settings, struct hd_program *program, struct hd_error *err);
+    int32_t (*layout)(const struct hd_host *host, const void *settings, struct hd_program *program,
+                      struct hd_error *err);
     /* [control] After placement and lowering. May be NULL. */
-    int32_t (*transform)(const struct hd_host *host, const void *settings, struct hd_program *program, struct hd_error *err);
+    int32_t (*transform)(const struct hd_host *host, const void *settings, struct hd_program *program,
+                         struct hd_error *err);
     /* [control] After placement, before lowering: chunks, actions. May be NULL. */
-    int32_t (*partition)(const struct hd_host *host, const void *settings, struct hd_program *program, struct hd_error *err);
+    int32_t (*partition)(const struct hd_host *host, const void *settings, struct hd_program *program,
+                         struct hd_error *err);
 };
 
 #endif

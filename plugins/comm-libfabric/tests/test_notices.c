@@ -32,7 +32,8 @@ struct stage {
 static struct stage stage_open(void)
 {
     static const uint8_t data[BYTES];
-    struct stage s = {.comm = calloc(1, sizeof *s.comm), .group = calloc(1, sizeof *s.group + RANKS * sizeof *s.group->member)};
+    struct stage s = {.comm = calloc(1, sizeof *s.comm),
+                      .group = calloc(1, sizeof *s.group + RANKS * sizeof *s.group->member)};
     struct hd_error err = HD_ERROR_INIT;
     s.comm->host = &host;
     s.comm->nonce = NONCE;
@@ -51,8 +52,14 @@ static struct stage stage_open(void)
     }
     for (uint32_t k = 0; k < SENDS; k++) {
         ck_assert_int_eq(lf_send(s.group, 1, STREAM, data, BYTES, &s.send[k], &err), HD_OK);
-        s.ready[k] = (struct lf_head){
-            .nonce = NONCE, .group = GROUP, .bytes = BYTES, .stream = STREAM, .number = k, .token = k, .from = 1, .kind = LF_READY};
+        s.ready[k] = (struct lf_head){.nonce = NONCE,
+                                      .group = GROUP,
+                                      .bytes = BYTES,
+                                      .stream = STREAM,
+                                      .number = k,
+                                      .token = k,
+                                      .from = 1,
+                                      .kind = LF_READY};
     }
     s.ready[0].text = (uint16_t)((SENDS - 1) * sizeof *s.ready);
     return s;
@@ -163,7 +170,8 @@ START_TEST(anything)
                 n = (state >> 20) % (sizeof bytes + 1);
             for (uint64_t turns = state >> 60 & 7; turns; turns--) {
                 state = state * 6364136223846793005u + 1442695040888963407u;
-                bytes[(state >> 33) % (state >> 62 ? sizeof *s.ready : sizeof bytes)] ^= (uint8_t)(1u << (state >> 30 & 7));
+                bytes[(state >> 33) % (state >> 62 ? sizeof *s.ready : sizeof bytes)] ^=
+                    (uint8_t)(1u << (state >> 30 & 7));
             }
             if (n >= sizeof *s.ready && state >> 61 & 1) { /* one that hangs together, whatever it is */
                 struct lf_head head = s.ready[0];

@@ -46,7 +46,8 @@ struct shared {
 struct ncclComm {
     struct shared *shared;
     int n, rank, blocking;
-    _Atomic int aborted, result, users, pending, launching, captured; /* result: the asynchronous one; captured: calls in graphs */
+    _Atomic int aborted, result, users, pending, launching,
+        captured; /* result: the asynchronous one; captured: calls in graphs */
 };
 
 enum { ALL_REDUCE, ALL_GATHER, REDUCE_SCATTER, BROADCAST, REDUCE, SEND, RECV };

@@ -25,15 +25,15 @@ static uint16_t store_bf16(float f)
 #define TO_HALF(x) ((_Float16)(x))
 
 /* A maximum loses a NaN, as NCCL's does. */
-#define ADD(T, load, store)                                                                                            \
-    do {                                                                                                               \
-        T *a = into;                                                                                                   \
-        const T *b = from;                                                                                             \
-        for (size_t i = 0; i < count; i++)                                                                             \
-            if (op == NC_MAX)                                                                                          \
-                a[i] = load(a[i]) >= load(b[i]) || load(b[i]) != load(b[i]) ? a[i] : b[i];                             \
-            else                                                                                                       \
-                a[i] = store(load(a[i]) + load(b[i]));                                                                 \
+#define ADD(T, load, store)                                                                \
+    do {                                                                                   \
+        T *a = into;                                                                       \
+        const T *b = from;                                                                 \
+        for (size_t i = 0; i < count; i++)                                                 \
+            if (op == NC_MAX)                                                              \
+                a[i] = load(a[i]) >= load(b[i]) || load(b[i]) != load(b[i]) ? a[i] : b[i]; \
+            else                                                                           \
+                a[i] = store(load(a[i]) + load(b[i]));                                     \
     } while (0)
 
 void sum_into(void *into, const void *from, size_t count, int type, int op)
@@ -62,11 +62,11 @@ void sum_into(void *into, const void *from, size_t count, int type, int op)
     }
 }
 
-#define SCALE(T, load, store)                                                                                          \
-    do {                                                                                                               \
-        T *a = x;                                                                                                      \
-        for (size_t i = 0; i < count; i++)                                                                             \
-            a[i] = store(load(a[i]) * factor);                                                                         \
+#define SCALE(T, load, store)                  \
+    do {                                       \
+        T *a = x;                              \
+        for (size_t i = 0; i < count; i++)     \
+            a[i] = store(load(a[i]) * factor); \
     } while (0)
 
 void sum_before(void *x, size_t count, int type, int op, int n)

@@ -117,11 +117,11 @@ static int run_fault(const char *text, double timeout, int (*body)(struct rank *
     return run_ranks(&o, body, NULL);
 }
 
-#define FAULT_TEST(name, text, timeout, body)                                                                          \
-    START_TEST(name)                                                                                                   \
-    {                                                                                                                  \
-        ck_assert_int_eq(run_fault(text, timeout, body), 0);                                                           \
-    }                                                                                                                  \
+#define FAULT_TEST(name, text, timeout, body)                \
+    START_TEST(name)                                         \
+    {                                                        \
+        ck_assert_int_eq(run_fault(text, timeout, body), 0); \
+    }                                                        \
     END_TEST
 
 FAULT_TEST(a_call_that_is_refused, "2 fail 5", 30, refused)

@@ -35,15 +35,16 @@ static struct hd_comm_call a_call(uint32_t coll, int32_t *send, int32_t *recv, u
     return (struct hd_comm_call){sizeof(struct hd_comm_call), coll, HD_I32, HD_SUM, 0, send, recv, count, 1};
 }
 
-static int32_t run(struct rank *rank, struct hd_comm_group *group, const struct hd_comm_call *call, struct hd_error *err)
+static int32_t run(struct rank *rank, struct hd_comm_group *group, const struct hd_comm_call *call,
+                   struct hd_error *err)
 {
     hd_request request;
     int32_t code = rank->ops->collective(group, call, &request, err);
     return code == HD_OK ? finish(rank, request, err) : code;
 }
 
-static int32_t message(struct rank *rank, struct hd_comm_group *group, int32_t peer, int sending, int32_t *data, uint64_t bytes,
-                       struct hd_error *err)
+static int32_t message(struct rank *rank, struct hd_comm_group *group, int32_t peer, int sending, int32_t *data,
+                       uint64_t bytes, struct hd_error *err)
 {
     hd_request request;
     int32_t code = sending ? rank->ops->send(group, peer, 3, data, bytes, &request, err)
@@ -58,7 +59,8 @@ static void fill(int32_t *data, uint64_t count, int32_t k)
 }
 
 /* Operation k of those that run ahead: `ahead` of them complete while nobody else has begun, from one buffer; the next does not. */
-static int run_ahead(struct rank *rank, struct hd_comm_group *group, struct hd_comm_call *call, int32_t *data, int round)
+static int run_ahead(struct rank *rank, struct hd_comm_group *group, struct hd_comm_call *call, int32_t *data,
+                     int round)
 {
     struct hd_error err = HD_ERROR_INIT;
     hd_request request;
@@ -75,7 +77,8 @@ static int run_ahead(struct rank *rank, struct hd_comm_group *group, struct hd_c
     return 0;
 }
 
-static int follow(struct rank *rank, struct hd_comm_group *group, struct hd_comm_call *call, const int32_t *got, int32_t times, int round)
+static int follow(struct rank *rank, struct hd_comm_group *group, struct hd_comm_call *call, const int32_t *got,
+                  int32_t times, int round)
 {
     struct hd_error err = HD_ERROR_INIT;
     int32_t want[1024];
@@ -128,7 +131,8 @@ static int others_of_reduce(struct rank *rank)
         struct hd_comm_call call = a_call(HD_COLL_REDUCE, data, sum, counts[round]);
         call.root = rank->size - 1;
         memset(data, 0, sizeof data);
-        if (rank->rank == call.root ? follow(rank, group, &call, sum, rank->size - 1, round) : run_ahead(rank, group, &call, data, round))
+        if (rank->rank == call.root ? follow(rank, group, &call, sum, rank->size - 1, round)
+                                    : run_ahead(rank, group, &call, data, round))
             return 1;
         if (level(rank, group))
             return 1;
@@ -192,8 +196,10 @@ static int wrong_turn(struct rank *rank)
             return 1;
         code = run(rank, group, &call, &err);
     }
-    EXPECT(code == HD_E_MISMATCH && err.peer == 1 - rank->rank, "%d of %lld: %s", code, (long long)err.peer, err.message);
-    EXPECT(strstr(err.message, "operation 3 of group world differs") && strstr(err.message, "count 9") && strstr(err.message, "count 8"),
+    EXPECT(code == HD_E_MISMATCH && err.peer == 1 - rank->rank, "%d of %lld: %s", code, (long long)err.peer,
+           err.message);
+    EXPECT(strstr(err.message, "operation 3 of group world differs") && strstr(err.message, "count 9") &&
+               strstr(err.message, "count 8"),
            "%s", err.message);
     return 0;
 }
@@ -214,8 +220,10 @@ static int wrong_in_the_middle(struct rank *rank)
         call.tag = rank->rank == 1 && k == WRONG ? 2 : 1;
         code = run(rank, group, &call, &err);
     }
-    EXPECT(code == HD_E_MISMATCH && k - 1 == (rank->rank == root ? WRONG : AHEAD + 1), "operation %d: %d %s", k - 1, code, err.message);
-    EXPECT(strstr(err.message, "operation 20 of group world differs") && strstr(err.message, "tag 2"), "%s", err.message);
+    EXPECT(code == HD_E_MISMATCH && k - 1 == (rank->rank == root ? WRONG : AHEAD + 1), "operation %d: %d %s", k - 1,
+           code, err.message);
+    EXPECT(strstr(err.message, "operation 20 of group world differs") && strstr(err.message, "tag 2"), "%s",
+           err.message);
     return rank->rank == root ? 0 : meet(rank, "ahead", 0);
 }
 
@@ -228,20 +236,24 @@ static int apart_before_the_last(struct rank *rank)
     if (world_group(rank, "world", &group))
         return 1;
     if (rank->rank < 2) {
-        struct hd_comm_call first = a_call(HD_COLL_BROADCAST, data, data, 8), barrier = a_call(HD_COLL_BARRIER, NULL, NULL, 0);
+        struct hd_comm_call first = a_call(HD_COLL_BROADCAST, data, data, 8),
+                            barrier = a_call(HD_COLL_BARRIER, NULL, NULL, 0);
         first.root = rank->rank ? 2 : 0;
         code = run(rank, group, &first, &err);
         EXPECT(code == (rank->rank ? HD_E_MISMATCH : HD_OK), "%d %s", code, err.message);
         code = code == HD_OK ? run(rank, group, &barrier, &err) : code;
-        EXPECT(code == HD_E_MISMATCH && err.peer == 1 - rank->rank, "%d of %lld: %s", code, (long long)err.peer, err.message);
-        EXPECT(strstr(err.message, "operation 1 of group world differs") && strstr(err.message, "root 2"), "%s", err.message);
+        EXPECT(code == HD_E_MISMATCH && err.peer == 1 - rank->rank, "%d of %lld: %s", code, (long long)err.peer,
+               err.message);
+        EXPECT(strstr(err.message, "operation 1 of group world differs") && strstr(err.message, "root 2"), "%s",
+               err.message);
     }
     return meet(rank, "found", 0);
 }
 
 /* ---- who is ahead, or behind, and goes */
 
-static int32_t broadcast(struct rank *rank, struct hd_comm_group *group, int32_t root, int32_t *data, struct hd_error *err)
+static int32_t broadcast(struct rank *rank, struct hd_comm_group *group, int32_t root, int32_t *data,
+                         struct hd_error *err)
 {
     struct hd_comm_call call = a_call(HD_COLL_BROADCAST, data, data, 50);
     call.root = root;
@@ -389,7 +401,8 @@ static int wrong_size(struct rank *rank)
         return 1;
     for (k = 0; k < SENT && code == HD_OK; k++)
         code = message(rank, group, 1 - rank->rank, rank->rank == 0, data, rank->rank && k == BEFORE ? 41 : 40, &err);
-    EXPECT(code == HD_E_MISMATCH && k - 1 >= BEFORE && (rank->rank == 0 || k - 1 == BEFORE), "message %d: %d %s", k - 1, code, err.message);
+    EXPECT(code == HD_E_MISMATCH && k - 1 >= BEFORE && (rank->rank == 0 || k - 1 == BEFORE), "message %d: %d %s", k - 1,
+           code, err.message);
     EXPECT(strstr(err.message, "stream 3: rank 0 sends 40 bytes, rank 1 receives 41"), "%s", err.message);
     return 0;
 }
@@ -417,12 +430,15 @@ static int many_streams(struct rank *rank)
         }
         for (uint32_t s = STREAMS; s-- > 0;)
             for (uint32_t k = 0; k < EACH; k++)
-                EXPECT(rank->ops->recv(group, from, s, in[s][k], sizes[k], &received[s][k], &err) == HD_OK, "%s", err.message);
+                EXPECT(rank->ops->recv(group, from, s, in[s][k], sizes[k], &received[s][k], &err) == HD_OK, "%s",
+                       err.message);
         for (uint32_t i = 0; i < STREAMS * EACH; i++) {
             uint32_t s = i % STREAMS, k = i / STREAMS;
-            EXPECT(finish(rank, received[s][k], &err) == HD_OK && finish(rank, sent[s][k], &err) == HD_OK, "%s", err.message);
+            EXPECT(finish(rank, received[s][k], &err) == HD_OK && finish(rank, sent[s][k], &err) == HD_OK, "%s",
+                   err.message);
             for (uint64_t b = 0; b < sizes[k]; b++)
-                EXPECT(in[s][k][b] == (uint8_t)(i + (uint32_t)round + 64 * (uint32_t)from), "stream %u message %u byte %zu", s, k, (size_t)b);
+                EXPECT(in[s][k][b] == (uint8_t)(i + (uint32_t)round + 64 * (uint32_t)from),
+                       "stream %u message %u byte %zu", s, k, (size_t)b);
         }
     }
     return 0;
@@ -431,8 +447,9 @@ static int many_streams(struct rank *rank)
 static const struct {
     int32_t ranks;
     int (*body)(struct rank *rank);
-} cases[] = {{2, root_of_broadcast}, {4, root_of_broadcast}, {2, others_of_reduce}, {4, others_of_reduce}, {2, senders}, {2, wrong_turn},
-           {3, wrong_in_the_middle}, {3, apart_before_the_last}, {2, wrong_size}, {2, many_streams}, {3, many_streams}};
+} cases[] = {{2, root_of_broadcast}, {4, root_of_broadcast}, {2, others_of_reduce},    {4, others_of_reduce},
+             {2, senders},           {2, wrong_turn},        {3, wrong_in_the_middle}, {3, apart_before_the_last},
+             {2, wrong_size},        {2, many_streams},      {3, many_streams}};
 
 START_TEST(ahead)
 {

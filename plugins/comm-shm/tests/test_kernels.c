@@ -63,8 +63,8 @@ static void compare(const struct shm_kernels *set, uint32_t dtype, uint32_t redo
     shm_kernel(set, dtype, redop)(dst, m, src, n, count, stream);
     set->fence();
     for (int j = 0; j < m; j++) {
-        ck_assert_msg(memcmp(dst[j], want, bytes) == 0, "%s %s redop %u n %d m %d count %zu skew %zu stream %d", set->name,
-                      hd_dtype_name(dtype), redop, n, m, count, skew, stream);
+        ck_assert_msg(memcmp(dst[j], want, bytes) == 0, "%s %s redop %u n %d m %d count %zu skew %zu stream %d",
+                      set->name, hd_dtype_name(dtype), redop, n, m, count, skew, stream);
         if (!in_place)
             for (size_t i = 0; i < 32; i++)
                 ck_assert_int_eq(dst[j][bytes + i], 0xa5);
@@ -84,7 +84,8 @@ START_TEST(same_bits)
                 for (int k = 0; k < 24; k++) {
                     int m = k & 1 ? n : 1;
                     size_t room = MOST / hd_dtype_size(dtype) - 8;
-                    compare(set, dtype, redop, n, m, k < 4 ? (size_t)k : draw() % room, draw() % 4, k >> 1 & 1, k % 5 == 0);
+                    compare(set, dtype, redop, n, m, k < 4 ? (size_t)k : draw() % room, draw() % 4, k >> 1 & 1,
+                            k % 5 == 0);
                 }
 }
 END_TEST
@@ -106,8 +107,10 @@ START_TEST(at_the_end_of_memory)
 {
     enum { PAGE = 4096, PAGES = 4 };
     const struct shm_kernels *set = shm_kernels_named(names[_i]);
-    uint8_t *base = mmap(NULL, PAGES * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0), want[512], *ref = want;
-    ck_assert(base != MAP_FAILED && !mprotect(base + PAGE, PAGE, PROT_NONE) && !mprotect(base + 3 * PAGE, PAGE, PROT_NONE));
+    uint8_t *base = mmap(NULL, PAGES * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0), want[512],
+            *ref = want;
+    ck_assert(base != MAP_FAILED && !mprotect(base + PAGE, PAGE, PROT_NONE) &&
+              !mprotect(base + 3 * PAGE, PAGE, PROT_NONE));
     for (uint32_t dtype = HD_F32; set && dtype <= HD_U8; dtype++)
         for (uint32_t redop = HD_SUM; redop <= HD_AVG; redop++)
             for (size_t count = 1; count < 40; count++)
@@ -119,8 +122,8 @@ START_TEST(at_the_end_of_memory)
                     memset(base, 0xa5, PAGE);
                     shm_kernels_reference.reduce[dtype][redop](&ref, 1, src, n, count, 0);
                     shm_kernel(set, dtype, redop)(&dst, 1, src, n, count, 0);
-                    ck_assert_msg(!memcmp(dst, want, bytes) && dst[-1] == 0xa5, "%s %s redop %u n %d count %zu", set->name,
-                                  hd_dtype_name(dtype), redop, n, count);
+                    ck_assert_msg(!memcmp(dst, want, bytes) && dst[-1] == 0xa5, "%s %s redop %u n %d count %zu",
+                                  set->name, hd_dtype_name(dtype), redop, n, count);
                 }
     munmap(base, PAGES * PAGE);
 }
@@ -153,7 +156,8 @@ START_TEST(meaning)
     const uint16_t a[] = {0x3f80, 0x3f80, 0x7f80, 0x0001}, b[] = {0x3b80, 0x3b81, 0x4000, 0x0001};
     const uint16_t sum[] = {0x3f80, 0x3f81, 0x7f80, 0x0002}; /* ties to even; above the tie; infinity; subnormal */
     const uint16_t h[] = {0x3c00, 0x7bff, 0x0001, 0x8001}, g[] = {0x1000, 0x4c00, 0x0001, 0x0001};
-    const uint16_t hsum[] = {0x3c00, 0x7c00, 0x0002, 0x0000}; /* 1 + 2^-11 ties to even; 65504 + 16; subnormals; -x + x */
+    const uint16_t hsum[] = {0x3c00, 0x7c00, 0x0002,
+                             0x0000}; /* 1 + 2^-11 ties to even; 65504 + 16; subnormals; -x + x */
     const int32_t i[] = {INT32_MAX, -3, 5}, j[] = {1, -2, 2}, wrap[] = {INT32_MIN, -5, 7}, mean[] = {1 << 30, -2, 3};
     const float nan[] = {NAN, 1, -1}, one[] = {1, NAN, 2};
     uint8_t out[16], *dst = out;

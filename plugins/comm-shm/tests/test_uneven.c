@@ -125,11 +125,12 @@ static void deviate(struct job *j, int how, uint64_t *tag)
     }
 }
 
-static int32_t run_job(struct rank *rank, struct hd_comm_group *group, struct buffers *b, const struct job *j, uint64_t tag,
-                       struct hd_error *err)
+static int32_t run_job(struct rank *rank, struct hd_comm_group *group, struct buffers *b, const struct job *j,
+                       uint64_t tag, struct hd_error *err)
 {
     hd_request request;
-    struct hd_comm_call call = {sizeof call, j->coll, j->dtype, j->redop, j->root, b->send[0], b->recv[0], j->count, tag};
+    struct hd_comm_call call = {sizeof call, j->coll,    j->dtype, j->redop, j->root,
+                                b->send[0],  b->recv[0], j->count, tag};
     int32_t code = rank->ops->collective(group, &call, &request, err);
     return code == HD_OK ? finish(rank, request, err) : code;
 }
@@ -153,7 +154,8 @@ static int astray_once(struct rank *rank, struct buffers *b, struct plan *plan, 
         dawdle(rank, plan, own);
         code = run_job(rank, group, b, &j, tag, &err);
     }
-    EXPECT(code == HD_E_MISMATCH && k > where, "trial %d: operation %d of which %d differs: %d %s", trial, k - 1, where, code, err.message);
+    EXPECT(code == HD_E_MISMATCH && k > where, "trial %d: operation %d of which %d differs: %d %s", trial, k - 1, where,
+           code, err.message);
     snprintf(text, sizeof text, "operation %d of group %s differs", where + 1, name);
     EXPECT(strstr(err.message, text), "trial %d: %s", trial, err.message);
     snprintf(text, sizeof text, "rank %d has", odd);
@@ -183,12 +185,8 @@ static const struct {
     const char *settings;
     int one_core; /* small operations are larger where ranks share cores */
 } cases[] = {
-    {2, uneven, "stage=64KiB", 0},
-    {2, uneven, "stage=64KiB", 1},
-    {3, uneven, "small=1KiB stage=64KiB", 0},
-    {5, uneven, "stage=64KiB", 0},
-    {2, astray, NULL, 0},
-    {3, astray, NULL, 0},
+    {2, uneven, "stage=64KiB", 0}, {2, uneven, "stage=64KiB", 1}, {3, uneven, "small=1KiB stage=64KiB", 0},
+    {5, uneven, "stage=64KiB", 0}, {2, astray, NULL, 0},          {3, astray, NULL, 0},
     {5, astray, NULL, 1},
 };
 

@@ -10,8 +10,8 @@
 
 /* ---- shared with the backward kernel */
 
-struct cpu_panels cpu_tiles_left(const struct cpu_tiles *t, const float *scores, int64_t step, int64_t k_step, int64_t rows,
-                                 int64_t k, void *room)
+struct cpu_panels cpu_tiles_left(const struct cpu_tiles *t, const float *scores, int64_t step, int64_t k_step,
+                                 int64_t rows, int64_t k, void *room)
 {
     int64_t size = sizeof *scores, row = cpu_tiles_pad(t, k), all = cpu_round_up(rows, t->mr);
     if (t->any_order && t->bytes == size)
@@ -52,8 +52,8 @@ void cpu_attention_store(const struct cpu_attention *x, uint32_t output, int64_t
                          int64_t rows)
 {
     const struct hd_operand *o = &x->kernel->out[output];
-    x->tiles->store((char *)o->data + to * (int64_t)hd_dtype_size(o->dtype), o->dtype, step, from, x->d_room, rows, x->h.d,
-                    cpu_accumulates(x->kernel));
+    x->tiles->store((char *)o->data + to * (int64_t)hd_dtype_size(o->dtype), o->dtype, step, from, x->d_room, rows,
+                    x->h.d, cpu_accumulates(x->kernel));
 }
 
 static int all_float(const struct hd_kernel *k)
@@ -80,12 +80,12 @@ int32_t cpu_attention_init(struct cpu_attention *x, struct hd_kernel *k, struct 
     x->tiles = cpu_tiles_choose(dtype);
     x->rows = cpu_softmax_at(cpu_vectors());
     if (!all_float(k) || lse_dtype != HD_F32)
-        return hd_fail(err, HD_E_UNSUPPORTED,
-                       "attention: fast kernels are for fp32, bf16 and fp16, with lse in fp32");
+        return hd_fail(err, HD_E_UNSUPPORTED, "attention: fast kernels are for fp32, bf16 and fp16, with lse in fp32");
     if (x->h.s != x->h.t)
         return hd_fail(err, HD_E_UNSUPPORTED, "attention: fast kernels want as many keys as queries");
     if (x->h.s == 0 || x->h.d == 0 || !(x->scale > 0))
-        return hd_fail(err, HD_E_UNSUPPORTED, "attention: fast kernels want operands that are not empty, and a scale above 0");
+        return hd_fail(err, HD_E_UNSUPPORTED,
+                       "attention: fast kernels want operands that are not empty, and a scale above 0");
     x->d_room = cpu_round_up(x->h.d, x->tiles->nr);
     x->panels_d = x->d_room / x->tiles->nr;
     return HD_OK;
@@ -157,12 +157,10 @@ static void pack_head(const struct cpu_attention *x, char *scratch, int64_t b, i
 {
     const struct hd_operand *k = &x->kernel->in[1], *v = &x->kernel->in[2];
     int64_t step = cpu_key_step(x), tile = x->panels_d * cpu_tiles_panel_b(x->tiles, x->tile_k);
-    x->tiles->pack_b(scratch + x->at[KEYS], cpu_element(k, cpu_key_at(x, b, kv, 0)), k->dtype, step, 1,
-                     x->h.t, x->h.d);
+    x->tiles->pack_b(scratch + x->at[KEYS], cpu_element(k, cpu_key_at(x, b, kv, 0)), k->dtype, step, 1, x->h.t, x->h.d);
     for (int64_t k0 = 0; k0 < x->h.t; k0 += x->tile_k)
-        x->tiles->pack_b(scratch + x->at[VALUES] + k0 / x->tile_k * tile,
-                         cpu_element(v, cpu_key_at(x, b, kv, k0)), v->dtype, 1, step, x->h.d,
-                         cpu_least(x->tile_k, x->h.t - k0));
+        x->tiles->pack_b(scratch + x->at[VALUES] + k0 / x->tile_k * tile, cpu_element(v, cpu_key_at(x, b, kv, k0)),
+                         v->dtype, 1, step, x->h.d, cpu_least(x->tile_k, x->h.t - k0));
 }
 
 /* Of the tile's keys, those that rows i.. of it, a panel, see. */
@@ -177,7 +175,8 @@ static void scores(const struct cpu_attention *x, const struct tile *t)
     struct cpu_panels q = {buffer(x, t, QUERIES), cpu_tiles_panel_a(x->tiles, d), 0, 0};
     struct cpu_panels k = {(char *)buffer(x, t, KEYS) + t->k0 / x->tiles->nr * one, one, 0, 0};
     for (int64_t i = 0; i < t->rows; i += x->tiles->mr)
-        cpu_tiles_product(x->tiles, i, keys_seen(x, t, i), (struct cpu_span){0, d}, &q, &k, buffer(x, t, SCORES), x->tile_k, 0);
+        cpu_tiles_product(x->tiles, i, keys_seen(x, t, i), (struct cpu_span){0, d}, &q, &k, buffer(x, t, SCORES),
+                          x->tile_k, 0);
 }
 
 /* Scores of row r become weights; the row's maximum and sum move on, and its o so far shrinks. */
@@ -206,10 +205,11 @@ static void weigh(const struct cpu_attention *x, const struct tile *t, int add)
     int64_t full = cpu_least(x->tile_k, x->h.t - t->k0), one = cpu_tiles_panel_b(x->tiles, full);
     int64_t tile = x->panels_d * cpu_tiles_panel_b(x->tiles, x->tile_k);
     struct cpu_panels v = {(char *)buffer(x, t, VALUES) + t->k0 / x->tile_k * tile, one, 0, 0};
-    struct cpu_panels p = cpu_tiles_left(x->tiles, buffer(x, t, SCORES), x->tile_k, 1, t->rows, t->keys, buffer(x, t, WEIGHTS));
+    struct cpu_panels p =
+        cpu_tiles_left(x->tiles, buffer(x, t, SCORES), x->tile_k, 1, t->rows, t->keys, buffer(x, t, WEIGHTS));
     for (int64_t i = 0; i < t->rows; i += x->tiles->mr)
-        cpu_tiles_product(x->tiles, i, (struct cpu_span){0, x->h.d}, keys_seen(x, t, i), &p, &v, buffer(x, t, SUMS), x->d_room,
-                          add);
+        cpu_tiles_product(x->tiles, i, (struct cpu_span){0, x->h.d}, keys_seen(x, t, i), &p, &v, buffer(x, t, SUMS),
+                          x->d_room, add);
 }
 
 static void finish(const struct cpu_attention *x, const struct tile *t, int64_t b, int64_t kv, int64_t g)

@@ -6,8 +6,8 @@
 #ifndef HD_DEVICE_CPU_ATTENTION_ATTENTION_H
 #define HD_DEVICE_CPU_ATTENTION_ATTENTION_H
 
-#include "products/products.h"
 #include "attention/softmax.h"
+#include "products/products.h"
 #include "products/tiles.h"
 #include "reference/reference.h"
 
@@ -86,8 +86,8 @@ struct cpu_span {
 struct cpu_span cpu_keys_seen(const struct cpu_attention *x, int64_t query, int64_t end, int64_t k0, int64_t keys);
 /* Rows of a tile of scores as the left operand: as they lie where the kernel reads them so, else rounded or packed into
  * `room`. Rows go on with zeros to a multiple of kr terms. */
-struct cpu_panels cpu_tiles_left(const struct cpu_tiles *t, const float *scores, int64_t step, int64_t k_step, int64_t rows,
-                                 int64_t k, void *room);
+struct cpu_panels cpu_tiles_left(const struct cpu_tiles *t, const float *scores, int64_t step, int64_t k_step,
+                                 int64_t rows, int64_t k, void *room);
 /* A panel of rows, from row i of a and c on: c[mr, cols] (+)= a b over `terms`. Spans are widened to whole panels of b and,
  * at their beginning, to multiples of nr; c has room for whole panels. */
 void cpu_tiles_product(const struct cpu_tiles *t, int64_t i, struct cpu_span cols, struct cpu_span terms,

@@ -50,13 +50,12 @@ static float *rows(const struct cpu_attention *x, char *scratch, int which)
 /* ---- packing */
 
 /* A head's positions as panels across d, tile by tile; each tile's panels take the room of a full one. */
-static void pack_by_tile(const struct cpu_attention *x, char *to, const struct hd_operand *o, int64_t at,
-                         int64_t step, int64_t tile)
+static void pack_by_tile(const struct cpu_attention *x, char *to, const struct hd_operand *o, int64_t at, int64_t step,
+                         int64_t tile)
 {
     int64_t room = x->panels_d * cpu_tiles_panel_b(x->tiles, tile);
     for (int64_t i = 0; i < x->h.s; i += tile, to += room)
-        x->tiles->pack_b(to, cpu_element(o, at + i * step), o->dtype, 1, step, x->h.d,
-                         cpu_least(tile, x->h.s - i));
+        x->tiles->pack_b(to, cpu_element(o, at + i * step), o->dtype, 1, step, x->h.d, cpu_least(tile, x->h.s - i));
 }
 
 static void pack_keys(const struct cpu_attention *x, char *scratch, int64_t b, int64_t kv)
@@ -66,10 +65,9 @@ static void pack_keys(const struct cpu_attention *x, char *scratch, int64_t b, i
     for (int64_t k0 = 0; k0 < x->h.t; k0 += x->tile_k) {
         int64_t keys = cpu_least(x->tile_k, x->h.t - k0);
         int64_t to = k0 / x->tile_k * tile * cpu_tiles_panel_a(x->tiles, x->h.d);
-        x->tiles->pack_a(scratch + x->at[KEYS_A] + to, cpu_element(k, at + k0 * step), k->dtype, step, 1,
-                         keys, x->h.d);
-        x->tiles->pack_a(scratch + x->at[VALUES_A] + to, cpu_element(v, at + k0 * step), v->dtype, step, 1,
-                         keys, x->h.d);
+        x->tiles->pack_a(scratch + x->at[KEYS_A] + to, cpu_element(k, at + k0 * step), k->dtype, step, 1, keys, x->h.d);
+        x->tiles->pack_a(scratch + x->at[VALUES_A] + to, cpu_element(v, at + k0 * step), v->dtype, step, 1, keys,
+                         x->h.d);
     }
     pack_by_tile(x, scratch + x->at[KEYS_B], k, at, step, x->tile_k);
 }
@@ -137,29 +135,29 @@ static void weights(const struct cpu_attention *x, const struct tile *t)
 /* dv += p' do, or dk += ds' q. */
 static void add_to_keys(const struct cpu_attention *x, const struct tile *t, int left, int right, float *to)
 {
-    int64_t full = cpu_least(x->tile_q, x->h.s - t->from),
-            tile = x->panels_d * cpu_tiles_panel_b(x->tiles, x->tile_q);
-    struct cpu_panels a = cpu_tiles_left(x->tiles, (const float *)(t->scratch + x->at[left]), x->tile_q, 1, t->keys, t->queries,
-                                         t->scratch + x->at[LEFT]);
+    int64_t full = cpu_least(x->tile_q, x->h.s - t->from), tile = x->panels_d * cpu_tiles_panel_b(x->tiles, x->tile_q);
+    struct cpu_panels a = cpu_tiles_left(x->tiles, (const float *)(t->scratch + x->at[left]), x->tile_q, 1, t->keys,
+                                         t->queries, t->scratch + x->at[LEFT]);
     struct cpu_panels b = {t->scratch + x->at[right] + t->from / x->tile_q * tile +
                                (t->q0 - t->from) * x->tiles->nr * x->tiles->bytes,
                            cpu_tiles_panel_b(x->tiles, full), 0, 0};
     for (int64_t i = 0; i < t->keys; i += x->tiles->mr)
-        cpu_tiles_product(x->tiles, i, (struct cpu_span){0, x->h.d}, queries_seeing(x, t, i), &a, &b, to + t->k0 * x->d_room,
-                          x->d_room, 1);
+        cpu_tiles_product(x->tiles, i, (struct cpu_span){0, x->h.d}, queries_seeing(x, t, i), &a, &b,
+                          to + t->k0 * x->d_room, x->d_room, 1);
 }
 
 /* dq += ds k. */
 static void add_to_queries(const struct cpu_attention *x, const struct tile *t)
 {
-    struct cpu_panels a = cpu_tiles_left(x->tiles, (const float *)(t->scratch + x->at[SLOPES]), 1, x->tile_q, t->queries,
-                                         t->keys, t->scratch + x->at[LEFT]);
+    struct cpu_panels a = cpu_tiles_left(x->tiles, (const float *)(t->scratch + x->at[SLOPES]), 1, x->tile_q,
+                                         t->queries, t->keys, t->scratch + x->at[LEFT]);
     struct cpu_panels b = {t->scratch + x->at[KEYS_B] +
                                t->k0 / x->tile_k * x->panels_d * cpu_tiles_panel_b(x->tiles, x->tile_k),
                            cpu_tiles_panel_b(x->tiles, t->keys), 0, 0};
     for (int64_t i = 0; i < t->queries; i += x->tiles->mr)
         cpu_tiles_product(x->tiles, i, (struct cpu_span){0, x->h.d},
-                          cpu_keys_seen(x, t->q0 + i, t->q0 + t->queries, t->k0, t->keys), &a, &b, sums(x, t->scratch, 2) + t->q0 * x->d_room, x->d_room, 1);
+                          cpu_keys_seen(x, t->q0 + i, t->q0 + t->queries, t->k0, t->keys), &a, &b,
+                          sums(x, t->scratch, 2) + t->q0 * x->d_room, x->d_room, 1);
 }
 
 static void backward_tile(const struct cpu_attention *x, const struct tile *t)
@@ -222,8 +220,7 @@ static void backward_layout(struct cpu_attention *x)
     const struct cpu_tiles *t = x->tiles;
     x->tile_q = query_tile(t);
     x->tile_k = KEY_TILE / t->mr * t->mr;
-    int64_t d = x->h.d, n_k = (x->h.t + x->tile_k - 1) / x->tile_k,
-            n_q = (x->h.s + x->tile_q - 1) / x->tile_q;
+    int64_t d = x->h.d, n_k = (x->h.t + x->tile_k - 1) / x->tile_k, n_q = (x->h.s + x->tile_q - 1) / x->tile_q;
     int64_t keys_a = n_k * (x->tile_k / t->mr) * cpu_tiles_panel_a(t, d);
     int64_t across = cpu_round_up(x->h.s, t->nr) / t->nr * cpu_tiles_panel_b(t, d);
     int64_t queries_b = n_q * x->panels_d * cpu_tiles_panel_b(t, x->tile_q);

@@ -4,9 +4,9 @@
 #include <math.h>
 #include <string.h>
 
-#include "products/tiles.h"
-#include "kernels/half.h"
 #include "heddle/types.h"
+#include "kernels/half.h"
+#include "products/tiles.h"
 #ifdef __x86_64__
 #include <immintrin.h>
 #endif
@@ -15,8 +15,9 @@ static const int32_t count_up[16] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 1
 
 static inline float load_one(const void *x, uint32_t dtype, int64_t i)
 {
-    uint32_t word = dtype == HD_F16 ? cpu_half_widen(((const uint16_t *)x)[i])
-                    : dtype == HD_F32 ? ((const uint32_t *)x)[i] : (uint32_t)((const uint16_t *)x)[i] << 16;
+    uint32_t word = dtype == HD_F16   ? cpu_half_widen(((const uint16_t *)x)[i])
+                    : dtype == HD_F32 ? ((const uint32_t *)x)[i]
+                                      : (uint32_t)((const uint16_t *)x)[i] << 16;
     float value;
     memcpy(&value, &word, 4);
     return value;
@@ -61,8 +62,7 @@ static inline four_floats larger_four(four_floats x, four_floats y)
 #define NAME(x) avx512_##x
 #include "attention/softmax_simd.h"
 
-static const struct cpu_softmax *const of_vectors[CPU_VECTORS] = {&plain_softmax, &avx2_softmax,
-                                                                  &avx512_softmax};
+static const struct cpu_softmax *const of_vectors[CPU_VECTORS] = {&plain_softmax, &avx2_softmax, &avx512_softmax};
 
 #else
 

@@ -18,8 +18,7 @@ struct cpu_softmax {
     /* x = exp(scale x - shift); returns the sum. */
     float (*exp)(float *x, const struct cpu_kept *kept, float scale, float shift);
     /* x = p = exp(scale x - lse), dp = scale p (dp - delta); lse and delta are rows too. */
-    void (*grad)(float *x, float *dp, const float *lse, const float *delta, const struct cpu_kept *kept,
-                 float scale);
+    void (*grad)(float *x, float *dp, const float *lse, const float *delta, const struct cpu_kept *kept, float scale);
     /* Of n values, fp32, bf16 or fp16. */
     float (*dot)(const void *a, uint32_t a_dtype, const void *b, uint32_t b_dtype, int64_t n);
     void (*scale)(float *x, int64_t n, float factor);

@@ -59,10 +59,10 @@ static int32_t prepare(struct hd_kernel *k, chunk_fn fn, struct hd_error *err)
 static const float two_a = 1.59576912f, cubic = 0.044715f; /* 2 sqrt(2/pi) */
 
 /* name(x, y, n, half) from name_of, for each instruction set and dtype. */
-#define CHUNK_FN(name)                                                                          \
+#define CHUNK_FN(name)                                                                      \
     CPU_CLONES static void name(const void *const *x, float *const *y, int64_t n, int half) \
-    {                                                                                           \
-        CPU_EITHER(half, name##_of, x, y, n);                                                   \
+    {                                                                                       \
+        CPU_EITHER(half, name##_of, x, y, n);                                               \
     }
 
 CPU_INLINE void swiglu_of(const void *const *x, float *const *y, int64_t n, int half)

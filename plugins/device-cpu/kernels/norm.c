@@ -35,7 +35,8 @@ static int all_half(const struct hd_kernel *k, const struct cpu_norm *o)
     return cpu_half(k, (1u << k->d.n_in) - 1) && o->x->dtype == HD_BF16;
 }
 
-static struct row row_of(const struct hd_kernel *k, const struct hd_operand *x, int64_t at, int64_t h, int centred, int half)
+static struct row row_of(const struct hd_kernel *k, const struct hd_operand *x, int64_t at, int64_t h, int centred,
+                         int half)
 {
     float buf[CPU_CHUNK];
     double sum = 0, square = 0;
@@ -72,7 +73,8 @@ CPU_CLONES static void scale_rms(float *y, const void *x, const void *w, float r
     CPU_EITHER(half, scale_rms_of, y, x, w, r, n);
 }
 
-CPU_INLINE void scale_shift_of(float *y, const void *x, const void *w, const void *c, struct row row, int64_t n, int half)
+CPU_INLINE void scale_shift_of(float *y, const void *x, const void *w, const void *c, struct row row, int64_t n,
+                               int half)
 {
 #pragma omp simd
     for (int64_t i = 0; i < n; i++) {

@@ -1,6 +1,6 @@
 /* The router of a mixture of experts: gates, which token lies in which slot, and its losses. Rows of e experts. */
-#include "kernels/rows.h"
 #include "kernels/moe.h"
+#include "kernels/rows.h"
 
 enum { GRAIN = 4096 };
 

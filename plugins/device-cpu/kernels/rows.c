@@ -28,7 +28,8 @@ CPU_CLONES static void narrow_plain(uint16_t *y, const float *x, int64_t n)
 {
 #pragma omp simd
     for (int64_t i = 0; i < n; i++) {
-        uint32_t b = ((union cpu_bits){.f = x[i]}).u, rounded = (b + 0x7fffu + (b >> 16 & 1)) >> 16, quiet = b >> 16 | 0x40;
+        uint32_t b = ((union cpu_bits){.f = x[i]}).u, rounded = (b + 0x7fffu + (b >> 16 & 1)) >> 16,
+                 quiet = b >> 16 | 0x40;
         y[i] = (uint16_t)((b & 0x7fffffffu) > 0x7f800000u ? quiet : rounded);
     }
 }

@@ -1,6 +1,6 @@
 /* Tokens into the slots of their experts and back. Slots without a token are zeros; nothing else of them is touched. */
-#include "kernels/rows.h"
 #include "kernels/moe.h"
+#include "kernels/rows.h"
 
 enum { GRAIN = 8192 };
 

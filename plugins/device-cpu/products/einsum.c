@@ -82,8 +82,7 @@ static int plan(struct einsum *e, const struct hd_kernel *k)
 {
     struct labels l = {.count = 0};
     struct choice x = {&label_none, &label_none, &label_none};
-    if (!labels_enter(&l, &k->in[0], A) || !labels_enter(&l, &k->in[1], B) ||
-        !labels_enter(&l, &k->out[0], C))
+    if (!labels_enter(&l, &k->in[0], A) || !labels_enter(&l, &k->in[1], B) || !labels_enter(&l, &k->out[0], C))
         return 0;
     labels_fuse(&l);
     if (!labels_valid(&l) || !choose(&l, k, &x))
@@ -111,9 +110,8 @@ static void run_loops(struct einsum *e, int64_t depth, const char *a, const char
     }
     const struct label *x = &e->outer.at[depth];
     for (int64_t i = 0; i < x->extent; i++)
-        run_loops(e, depth + 1, a + i * x->stride[A] * (int64_t)e->size[A],
-                  b + i * x->stride[B] * (int64_t)e->size[B], c + i * x->stride[C] * (int64_t)e->size[C],
-                  add || (x->where == K && i > 0));
+        run_loops(e, depth + 1, a + i * x->stride[A] * (int64_t)e->size[A], b + i * x->stride[B] * (int64_t)e->size[B],
+                  c + i * x->stride[C] * (int64_t)e->size[C], add || (x->where == K && i > 0));
 }
 
 static void add_rows(void *context, int64_t first, int64_t last)
@@ -203,7 +201,8 @@ int32_t cpu_fast_einsum(struct hd_kernel *k, struct hd_error *err)
         e->size[A] = hd_dtype_size(k->in[0].dtype);
         e->size[B] = hd_dtype_size(k->in[1].dtype);
         e->size[C] = hd_dtype_size(k->out[0].dtype);
-        status = e->gemm.accumulate && k->d.attrs.flags & HD_ATTR_ONCE ? once_prepare(e, k, err) : products_prepare(e, err);
+        status =
+            e->gemm.accumulate && k->d.attrs.flags & HD_ATTR_ONCE ? once_prepare(e, k, err) : products_prepare(e, err);
     } else {
         status = hd_fail(err, HD_E_UNSUPPORTED, "einsum: no matrix product with these orders of dims");
     }

@@ -44,8 +44,7 @@ struct product {
 typedef dnnl_memory_desc_t desc;
 typedef const_dnnl_memory_desc_t const_desc;
 
-static dnnl_status_t desc_init(desc *md, const dnnl_dims_t dims, dnnl_data_type_t type,
-                               const dnnl_dims_t strides)
+static dnnl_status_t desc_init(desc *md, const dnnl_dims_t dims, dnnl_data_type_t type, const dnnl_dims_t strides)
 {
     return dnnl_memory_desc_create_with_strides(md, 2, dims, type, strides);
 }
@@ -82,8 +81,7 @@ static dnnl_status_t matmul(dnnl_primitive_desc_t *pd, const desc *md, const_dnn
 typedef dnnl_memory_desc_t desc;
 typedef const dnnl_memory_desc_t *const_desc;
 
-static dnnl_status_t desc_init(desc *md, const dnnl_dims_t dims, dnnl_data_type_t type,
-                               const dnnl_dims_t strides)
+static dnnl_status_t desc_init(desc *md, const dnnl_dims_t dims, dnnl_data_type_t type, const dnnl_dims_t strides)
 {
     return dnnl_memory_desc_init_by_strides(md, 2, dims, type, strides);
 }
@@ -220,14 +218,14 @@ static int is_reference(dnnl_primitive_desc_t pd)
     return dnnl_primitive_desc_query(pd, dnnl_query_impl_info_str, 0, &name) || !name || strstr(name, "ref");
 }
 
-static dnnl_status_t product_create(struct product *p, dnnl_primitive_desc_t pd, const desc *md,
-                                    struct hd_device *d, struct hd_error *err)
+static dnnl_status_t product_create(struct product *p, dnnl_primitive_desc_t pd, const desc *md, struct hd_device *d,
+                                    struct hd_error *err)
 {
     dnnl_status_t status = dnnl_primitive_create(&p->primitive, pd);
     const_desc scratch = dnnl_primitive_desc_query_md(pd, dnnl_query_scratchpad_md, 0);
     for (int i = 0; i < MEMORIES && !status; i++)
-        status = dnnl_memory_create(&p->memory[i], i == SCRATCH ? scratch : desc_ref(&md[i]),
-                                    p->engine->engine, DNNL_MEMORY_NONE);
+        status = dnnl_memory_create(&p->memory[i], i == SCRATCH ? scratch : desc_ref(&md[i]), p->engine->engine,
+                                    DNNL_MEMORY_NONE);
     if (!status && cpu_scratch_reserve(d, desc_bytes(scratch), err))
         status = dnnl_out_of_memory;
     return status;
@@ -279,8 +277,7 @@ int32_t cpu_gemm_onednn(struct cpu_gemm *g, struct hd_error *err)
         product_release(g);
         if (status == dnnl_out_of_memory)
             return hd_fail(err, HD_E_NOMEM, "no memory for a matrix product of oneDNN");
-        return hd_fail(err, HD_E_UNSUPPORTED, "oneDNN has no fast product of this kind (status %d)",
-                       (int)status);
+        return hd_fail(err, HD_E_UNSUPPORTED, "oneDNN has no fast product of this kind (status %d)", (int)status);
     }
     g->run = product_run;
     g->release = product_release;

@@ -1,9 +1,9 @@
 /* Matrix products of experts, over rows that hold tokens alone. Buffers have room for the worst case; how many rows are
  * real is data. The rows of one expert, from all sequences, are brought together in scratch; one product makes them, and its
  * sizes are set when it runs. Rows are taken in the order of slots, so results do not depend on the number of threads. */
-#include "products/products.h"
-#include "kernels/rows.h"
 #include "kernels/moe.h"
+#include "kernels/rows.h"
+#include "products/products.h"
 
 #include <stdlib.h>
 

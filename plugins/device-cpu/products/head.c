@@ -4,8 +4,8 @@
  * gradient in place (fp32 sums), and two more products use it. How many rows a chunk has depends on shapes
  * alone, chunks follow one another, and products sum in a fixed order: results are the same bits for any
  * number of threads. With one output the loss is all that is asked for: one product, and no gradient. */
-#include "products/products.h"
 #include "kernels/rows.h"
+#include "products/products.h"
 
 #include <stdlib.h>
 
@@ -134,8 +134,7 @@ int32_t cpu_fast_xent_head(struct hd_kernel *k, struct hd_error *err)
     if (rc)
         return rc;
     if (x->dtype != w->dtype)
-        return hd_fail(err, HD_E_UNSUPPORTED, "x is %s and w %s", hd_dtype_name(x->dtype),
-                       hd_dtype_name(w->dtype));
+        return hd_fail(err, HD_E_UNSUPPORTED, "x is %s and w %s", hd_dtype_name(x->dtype), hd_dtype_name(w->dtype));
     if (!hd_operand_count(x) || !hd_operand_count(w))
         return hd_fail(err, HD_E_UNSUPPORTED, "there is nothing to multiply");
     struct head *a = calloc(1, sizeof *a);

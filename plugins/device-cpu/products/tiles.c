@@ -4,8 +4,8 @@
 
 #include <string.h>
 
-#include "kernels/half.h"
 #include "heddle/types.h"
+#include "kernels/half.h"
 #ifdef __x86_64__
 #include <immintrin.h>
 #endif

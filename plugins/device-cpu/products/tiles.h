@@ -18,25 +18,24 @@ typedef void (*cpu_tiles_store_fn)(void *dst, uint32_t dtype, int64_t ld, const 
 struct cpu_tiles {
     const char *name;
     int64_t mr, nr, kr;
-    int64_t bytes; /* of a packed element */
-    int64_t depth; /* terms that suit the caches */
+    int64_t bytes;     /* of a packed element */
+    int64_t depth;     /* terms that suit the caches */
     int64_t any_order; /* see kernel_rows */
-    int64_t alias;     /* rows a multiple of so many bytes apart would push each other out of the first cache, 0: never */
+    int64_t alias; /* rows a multiple of so many bytes apart would push each other out of the first cache, 0: never */
     int64_t adds_last; /* kernel() adds what c holds to whole sums; else it begins with it */
     /* Around a thread's use of kernel(). */
     void (*begin)(void);
     void (*end)(void);
     /* Packs rows x k of a (k x cols of b) where element (i, p) lies at src + i * step + p * k_step, as fp32,
      * bf16 or fp16 by `dtype`. */
-    void (*pack_a)(void *dst, const void *src, uint32_t dtype, int64_t step, int64_t k_step, int64_t rows,
-                   int64_t k);
-    void (*pack_b)(void *dst, const void *src, uint32_t dtype, int64_t step, int64_t k_step, int64_t cols,
-                   int64_t k);
+    void (*pack_a)(void *dst, const void *src, uint32_t dtype, int64_t step, int64_t k_step, int64_t rows, int64_t k);
+    void (*pack_b)(void *dst, const void *src, uint32_t dtype, int64_t step, int64_t k_step, int64_t cols, int64_t k);
     /* c[mr, nr] (+)= a b; rows of c are ldc apart. */
     void (*kernel)(int64_t k, const void *a, const void *b, float *c, int64_t ldc, int add);
     /* The same with rows of a that are not packed: of the kernel's element type, rs bytes apart, terms cs bytes apart: one
      * element without `any_order`. Whole multiples of kr terms. NULL: cannot. */
-    void (*kernel_rows)(int64_t k, const void *a, int64_t rs, int64_t cs, const void *b, float *c, int64_t ldc, int add);
+    void (*kernel_rows)(int64_t k, const void *a, int64_t rs, int64_t cs, const void *b, float *c, int64_t ldc,
+                        int add);
     /* dst[rows, cols] (+)= src, as fp32 or rounded to bf16 or fp16; rows lie ld and src_ld elements apart. */
     cpu_tiles_store_fn store;
 };
@@ -55,8 +54,8 @@ int cpu_vectors(void);
 /* NULL where the machine has no AMX; no AVX512-BF16. */
 const struct cpu_tiles *cpu_tiles_amx(void);
 const struct cpu_tiles *cpu_tiles_dots(void);
-void cpu_tiles_store_avx512(void *dst, uint32_t dtype, int64_t ld, const float *src, int64_t src_ld,
-                            int64_t rows, int64_t cols, int add);
+void cpu_tiles_store_avx512(void *dst, uint32_t dtype, int64_t ld, const float *src, int64_t src_ld, int64_t rows,
+                            int64_t cols, int add);
 
 static inline int cpu_is_amd(void)
 {

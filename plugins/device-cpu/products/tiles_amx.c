@@ -20,14 +20,13 @@ enum { SIDE = 16, TERMS = 32, PANEL = 32, TILE = SIDE * SIDE }; /* TILE in words
 /* ---- packing */
 
 /* A whole tile. `rows_are_k`: rows of the tile are words of k (b); else they are steps (a). */
-AVX512 static inline __attribute__((always_inline)) void
-tile_full(uint32_t *dst, const void *src, uint32_t dtype, int64_t step, int64_t k_step, int rows_are_k)
+AVX512 static inline __attribute__((always_inline)) void tile_full(uint32_t *dst, const void *src, uint32_t dtype,
+                                                                   int64_t step, int64_t k_step, int rows_are_k)
 {
     pair_words r[SIDE];
     int source_rows_are_k = k_step != 1;
     if (source_rows_are_k)
-        _Pragma("GCC unroll 16") for (int i = 0; i < SIDE; i++) r[i] =
-            two_rows(src, dtype, 2 * i * k_step, k_step);
+        _Pragma("GCC unroll 16") for (int i = 0; i < SIDE; i++) r[i] = two_rows(src, dtype, 2 * i * k_step, k_step);
     else
         _Pragma("GCC unroll 16") for (int i = 0; i < SIDE; i++) r[i] = along_k(src, dtype, i * step);
     if (source_rows_are_k != rows_are_k)
@@ -52,8 +51,8 @@ AVX512 static void tile_edge(uint32_t *dst, const void *src, uint32_t dtype, int
 
 /* The two tiles of a panel for one range of 32 terms. */
 AVX512 static inline __attribute__((always_inline)) void pair(uint32_t *to, const char *from, uint32_t dtype,
-                                                              int64_t step, int64_t k_step, int64_t have,
-                                                              int64_t terms, int rows_are_k)
+                                                              int64_t step, int64_t k_step, int64_t have, int64_t terms,
+                                                              int rows_are_k)
 {
     int64_t size = dtype == HD_F32 ? 4 : 2;
     for (int64_t t = 0; t < PANEL; t += SIDE, to += TILE)
@@ -64,22 +63,20 @@ AVX512 static inline __attribute__((always_inline)) void pair(uint32_t *to, cons
 }
 
 /* Goes through the source in the order in which it lies. */
-AVX512 static inline __attribute__((always_inline)) void pack(void *dst, const char *src, uint32_t dtype,
-                                                              int64_t step, int64_t k_step, int64_t count,
-                                                              int64_t k, int rows_are_k)
+AVX512 static inline __attribute__((always_inline)) void pack(void *dst, const char *src, uint32_t dtype, int64_t step,
+                                                              int64_t k_step, int64_t count, int64_t k, int rows_are_k)
 {
-    int64_t size = dtype == HD_F32 ? 4 : 2, panels = (count + PANEL - 1) / PANEL,
-            ranges = (k + TERMS - 1) / TERMS;
+    int64_t size = dtype == HD_F32 ? 4 : 2, panels = (count + PANEL - 1) / PANEL, ranges = (k + TERMS - 1) / TERMS;
     for (int64_t n = 0; n < panels * ranges; n++) {
         int64_t panel = step == 1 ? n % panels : n / ranges, range = step == 1 ? n / panels : n % ranges;
         int64_t i = panel * PANEL, p = range * TERMS;
-        pair((uint32_t *)dst + (panel * ranges + range) * 2 * TILE, src + (i * step + p * k_step) * size,
-             dtype, step, k_step, count - i, k - p, rows_are_k);
+        pair((uint32_t *)dst + (panel * ranges + range) * 2 * TILE, src + (i * step + p * k_step) * size, dtype, step,
+             k_step, count - i, k - p, rows_are_k);
     }
 }
 
-AVX512 static void amx_pack_a(void *dst, const void *src, uint32_t dtype, int64_t step, int64_t k_step,
-                              int64_t rows, int64_t k)
+AVX512 static void amx_pack_a(void *dst, const void *src, uint32_t dtype, int64_t step, int64_t k_step, int64_t rows,
+                              int64_t k)
 {
     if (dtype == HD_BF16)
         pack(dst, src, HD_BF16, step, k_step, rows, k, 0);
@@ -87,8 +84,8 @@ AVX512 static void amx_pack_a(void *dst, const void *src, uint32_t dtype, int64_
         pack(dst, src, HD_F32, step, k_step, rows, k, 0);
 }
 
-AVX512 static void amx_pack_b(void *dst, const void *src, uint32_t dtype, int64_t step, int64_t k_step,
-                              int64_t cols, int64_t k)
+AVX512 static void amx_pack_b(void *dst, const void *src, uint32_t dtype, int64_t step, int64_t k_step, int64_t cols,
+                              int64_t k)
 {
     if (dtype == HD_BF16)
         pack(dst, src, HD_BF16, step, k_step, cols, k, 1);
@@ -123,8 +120,9 @@ AMX static void amx_end(void)
 
 /* Tiles 0-3 hold the sums, 4 and 5 a, 6 and 7 b. The tile of a below lies `below` bytes
  * further, the next one along k `next`, rows `ld`. */
-AMX static inline __attribute__((always_inline)) void multiply(int64_t k, const char *a, int64_t ld, int64_t below, int64_t next,
-                                                               const uint32_t *b, float *c, int64_t ldc, int add)
+AMX static inline __attribute__((always_inline)) void multiply(int64_t k, const char *a, int64_t ld, int64_t below,
+                                                               int64_t next, const uint32_t *b, float *c, int64_t ldc,
+                                                               int add)
 {
     float *c1 = c + SIDE * ldc;
     size_t row = (size_t)ldc * 4;
@@ -160,7 +158,8 @@ AMX static void amx_kernel(int64_t k, const void *a, const void *b, float *c, in
     multiply(k, a, 64, TILE * 4, 2 * TILE * 4, b, c, ldc, add);
 }
 
-AMX static void amx_kernel_rows(int64_t k, const void *a, int64_t rs, int64_t cs, const void *b, float *c, int64_t ldc, int add)
+AMX static void amx_kernel_rows(int64_t k, const void *a, int64_t rs, int64_t cs, const void *b, float *c, int64_t ldc,
+                                int add)
 {
     (void)cs;
     multiply(k, a, rs, SIDE * rs, 64, b, c, ldc, add);
@@ -171,10 +170,7 @@ AMX static void amx_kernel_rows(int64_t k, const void *a, int64_t rs, int64_t cs
 
 static int supported(void)
 {
-    enum {
-        REQUEST_PERMISSION = 0x1023,
-        TILE_DATA = 18
-    }; /* arch_prctl(ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA) */
+    enum { REQUEST_PERMISSION = 0x1023, TILE_DATA = 18 }; /* arch_prctl(ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA) */
     unsigned eax, ebx, ecx, edx;
     if (!__get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx) || !(edx & (1u << 22)) || !(edx & (1u << 24)))
         return 0;

@@ -86,15 +86,16 @@ INLINE __m512i some_halves(const void *src, uint32_t dtype, int64_t index, __mma
 INLINE void pack_pair(uint32_t *to, const struct source *s, uint32_t dtype, int64_t at, int paired, __mmask16 have,
                       __mmask16 lanes)
 {
-    const __m512i zip = _mm512_set_epi16(47, 15, 46, 14, 45, 13, 44, 12, 43, 11, 42, 10, 41, 9, 40, 8, 39, 7, 38, 6, 37, 5,
-                                         36, 4, 35, 3, 34, 2, 33, 1, 32, 0);
+    const __m512i zip = _mm512_set_epi16(47, 15, 46, 14, 45, 13, 44, 12, 43, 11, 42, 10, 41, 9, 40, 8, 39, 7, 38, 6, 37,
+                                         5, 36, 4, 35, 3, 34, 2, 33, 1, 32, 0);
     __m512i low = some_halves(s->at, dtype, at, have);
     __m512i high = some_halves(s->at, dtype, at + s->k_step, paired ? have : 0);
     _mm512_mask_storeu_epi32(to, lanes, _mm512_permutex2var_epi16(low, zip, high));
 }
 
 /* Two rows' words of a panel of which `have` columns are there. */
-INLINE void pack_panel(uint32_t *to, const struct source *s, uint32_t dtype, int64_t at, int paired, int64_t have, int64_t width)
+INLINE void pack_panel(uint32_t *to, const struct source *s, uint32_t dtype, int64_t at, int paired, int64_t have,
+                       int64_t width)
 {
     _Pragma("GCC unroll 2") for (int64_t j = 0; j < width; j += PAIR_LANES)
     {

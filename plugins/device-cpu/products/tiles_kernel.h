@@ -17,7 +17,7 @@ enum { NAME(cols) = 2 * LANES, NAME(pointers) = (ROWS + 2) / 3 };
 #define INLINE TARGET static inline __attribute__((always_inline))
 
 /* acc += x y. The sums stay in their registers: left alone, the compiler moves some of them about in the loop. */
-INLINE void NAME(fma)(NAME(floats) *acc, NAME(floats) x, NAME(floats) y)
+INLINE void NAME(fma)(NAME(floats) * acc, NAME(floats) x, NAME(floats) y)
 {
 #ifdef FMA
     __asm__(FMA : "+v"(*acc) : "v"(x), "v"(y));
@@ -62,8 +62,8 @@ INLINE void NAME(sum)(NAME(floats) acc[ROWS][2], int64_t k, const char *a, int64
     }
 }
 
-TARGET static void NAME(kernel_rows)(int64_t k, const void *a, int64_t rs, int64_t cs, const void *b, float *c, int64_t ldc,
-                                     int add)
+TARGET static void NAME(kernel_rows)(int64_t k, const void *a, int64_t rs, int64_t cs, const void *b, float *c,
+                                     int64_t ldc, int add)
 {
     NAME(floats) acc[ROWS][2];
     NAME(fetch)(c, ldc);

@@ -65,8 +65,8 @@ AVX512 static inline __m256i half_row(__m256i old, __m512 x, int add)
     return (__m256i)_mm512_cvtneps_pbh(x);
 }
 
-AVX512 static inline __attribute__((always_inline)) void half_rows(uint16_t *to, int64_t ld, const float *src, int64_t src_ld,
-                                                                   int64_t rows, int64_t cols, int add)
+AVX512 static inline __attribute__((always_inline)) void half_rows(uint16_t *to, int64_t ld, const float *src,
+                                                                   int64_t src_ld, int64_t rows, int64_t cols, int add)
 {
     for (int64_t i = 0; i < rows; i++, to += ld, src += src_ld) {
         int64_t j = 0;

@@ -33,8 +33,13 @@ struct cpu_order cpu_order(const struct hd_operand *o, uint32_t dim, const struc
 struct cpu_heads cpu_heads(const struct hd_operand *q, const struct hd_operand *k, const struct hd_attrs *attrs)
 {
     uint32_t s = q->ndim - 4, t = k->ndim - 3;
-    return (struct cpu_heads){.b = cpu_span(q, 0, s), .s = q->extent[s], .t = k->extent[t], .k = q->extent[s + 1],
-                              .g = q->extent[s + 2], .d = q->extent[s + 3], .queries = cpu_order(q, s, attrs),
+    return (struct cpu_heads){.b = cpu_span(q, 0, s),
+                              .s = q->extent[s],
+                              .t = k->extent[t],
+                              .k = q->extent[s + 1],
+                              .g = q->extent[s + 2],
+                              .d = q->extent[s + 3],
+                              .queries = cpu_order(q, s, attrs),
                               .keys = cpu_order(k, t, attrs)};
 }
 

@@ -25,8 +25,8 @@ int32_t cpu_check_code(struct hd_kernel *k, struct hd_error *err)
         return cpu_invalid(k, err, "codes have 8 or 4 bits, blocks of a multiple of 16 elements, and parts");
     c = cpu_code_of(k);
     if (code->dtype != HD_U8 || hd_operand_count(code) != c.parts * c.bytes)
-        return cpu_invalid(k, err, "the codes are %lld bytes, not %lld parts of %lld", (long long)hd_operand_count(code),
-                           (long long)c.parts, (long long)c.bytes);
+        return cpu_invalid(k, err, "the codes are %lld bytes, not %lld parts of %lld",
+                           (long long)hd_operand_count(code), (long long)c.parts, (long long)c.bytes);
     if (k->d.op == HD_OP_ENCODE && hd_operand_count(&k->out[1]) != hd_operand_count(&k->in[0]))
         return cpu_invalid(k, err, "the error has another size than the gradient");
     return HD_OK;
@@ -60,7 +60,8 @@ static double value_at(const struct hd_kernel *k, int64_t i)
 
 static void encode_block(const struct hd_kernel *k, const struct cpu_code *c, int64_t part, int64_t block)
 {
-    int64_t first = block * c->block, last = first + c->block < c->part ? first + c->block : c->part, base = part * c->part;
+    int64_t first = block * c->block, last = first + c->block < c->part ? first + c->block : c->part,
+            base = part * c->part;
     double most = 0;
     for (int64_t i = first; i < last; i++) {
         double x = fabs(value_at(k, base + i));

@@ -140,7 +140,10 @@ static void head_dw(const struct head *a, int64_t j)
 
 void cpu_ref_xent_head(struct hd_kernel *k)
 {
-    struct head a = {.k = k, .rows = hd_operand_count(&k->out[0]), .v = k->in[1].extent[0], .h = k->in[1].extent[1],
+    struct head a = {.k = k,
+                     .rows = hd_operand_count(&k->out[0]),
+                     .v = k->in[1].extent[0],
+                     .h = k->in[1].extent[1],
                      .seed = cpu_seed(k, 3),
                      .lse = k->state};
     a.z = a.lse + a.rows;

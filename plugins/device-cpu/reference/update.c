@@ -132,9 +132,15 @@ void cpu_ref_optim_step(struct hd_kernel *k)
         low = states--;
     for (int64_t i = 0; i < HD_HYPER_COUNT; i++)
         hyper[i] = cpu_load(&k->in[2], i);
-    struct hd_optim_args args = {.struct_size = sizeof args, .first = k->out[0].start[0], .count = n,
-                                 .grad = k->in[0].data, .param = k->out[0].data, .norm2 = cpu_load(&k->in[1], 0),
-                                 .hyper = hyper, .decay = a->ranges, .n_decay = a->n_ranges};
+    struct hd_optim_args args = {.struct_size = sizeof args,
+                                 .first = k->out[0].start[0],
+                                 .count = n,
+                                 .grad = k->in[0].data,
+                                 .param = k->out[0].data,
+                                 .norm2 = cpu_load(&k->in[1], 0),
+                                 .hyper = hyper,
+                                 .decay = a->ranges,
+                                 .n_decay = a->n_ranges};
     for (uint32_t i = 0; i < states; i++)
         args.state[i] = k->out[1 + i].data;
     if (!hd_update_runs(hyper, args.norm2) || a->step(a->settings, &args))

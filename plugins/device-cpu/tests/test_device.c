@@ -114,14 +114,17 @@ static const struct {
     int32_t code;
     const char *says;
 } wrong[] = {
-    {{"one factor", HD_OP_EINSUM, "mk", "mn", "m=3 k=4 n=5", {0}}, HD_E_INVALID, "one factor: op 1 wants 2 to 2 inputs"},
+    {{"one factor", HD_OP_EINSUM, "mk", "mn", "m=3 k=4 n=5", {0}},
+     HD_E_INVALID,
+     "one factor: op 1 wants 2 to 2 inputs"},
     {{"no source", HD_OP_EINSUM, "mk kn", "mz", "m=3 k=4 n=5 z=2", {0}}, HD_E_INVALID, "is in no input"},
     {{"add", HD_OP_ADD, "mk m", "mk", "m=3 k=4", {0}}, HD_E_INVALID, "3 elements"},
     {{"norm", HD_OP_RMSNORM, "mh k", "mh", "m=3 h=4 k=5", {.eps = 1}}, HD_E_INVALID, "the last one of the input"},
     {{"rope", HD_OP_ROPE, "bsd", "bsd", "b=1 s=2 d=5", {.sign = 1}}, HD_E_INVALID, "the head size even"},
     {{"rope", HD_OP_ROPE, "bsd", "bsd", "b=1 s=2 d=6", {.sign = 1}}, HD_E_INVALID, "3 inverse frequencies"},
     {{"attention", HD_OP_ATTENTION, "bskgd bsKd bsKd", "bskgd f:bskg", "b=1 s=2 k=2 K=3 g=1 d=2", {.scale = 1}},
-     HD_E_INVALID, "differ in heads"},
+     HD_E_INVALID,
+     "differ in heads"},
     {{"embed", HD_OP_EMBED, "f:bs vh", "bsh", "b=1 s=2 v=3 h=4", {0}}, HD_E_INVALID, "must be int32"},
     {{"slice", HD_OP_SLICE, "bs", "bs", "b=2 s=4", {.to = 's', .index = 2, .parts = 2}}, HD_E_INVALID, "part 2 of 2"},
     {{"slice", HD_OP_SLICE, "bs", "bs", "b=2 s=4", {.to = 's', .index = 1, .parts = 2}}, HD_E_INVALID, "the whole"},
@@ -174,7 +177,8 @@ START_TEST(slow_kernels_are_announced_once)
     ck_assert_str_eq(h_last_log, "gelu runs on the slow reference kernel: input 0 is fp64");
     for (int e = 0; e < 7; e++) {
         double x = h_get(&i->in[0], e);
-        ck_assert_double_eq_tol(h_get(&i->out[0], e), x / (1 + exp(-2 * sqrt(2 / M_PI) * (x + 0.044715 * x * x * x))), 1e-14);
+        ck_assert_double_eq_tol(h_get(&i->out[0], e), x / (1 + exp(-2 * sqrt(2 / M_PI) * (x + 0.044715 * x * x * x))),
+                                1e-14);
     }
     h_free(i);
     h_close(d);
@@ -256,8 +260,8 @@ static void random_dims(uint64_t *seed, char *text)
     static const int starts[] = {0, 0, 0, 1, 3};
     *text = 0;
     for (const char *letter = "bskgdthfvpn"; *letter; letter++)
-        text += sprintf(text, "%c=%d@%d ", *letter, *letter == 'v' || *letter == 'p' ? 1 + draw(seed, 9) : draw(seed, 12),
-                        starts[draw(seed, 5)]);
+        text += sprintf(text, "%c=%d@%d ", *letter,
+                        *letter == 'v' || *letter == 'p' ? 1 + draw(seed, 9) : draw(seed, 12), starts[draw(seed, 5)]);
     sprintf(text, "y=8");
 }
 
@@ -265,10 +269,19 @@ static struct hd_attrs random_attrs(uint64_t *seed)
 {
     static const double table[8] = {1, 0.5};
     static const struct hd_range ranges[2] = {{-3, 5, 1}, {4, 100, 2}};
-    return (struct hd_attrs){.scale = 1, .eps = 1, .sign = 1, .from = "bst"[draw(seed, 3)], .to = "bst"[draw(seed, 3)],
-                             .index = (uint32_t)draw(seed, 3), .parts = 1 + (uint32_t)draw(seed, 3),
-                             .window = draw(seed, 3), .table = table, .n_table = 2 + (uint64_t)draw(seed, 7),
-                             .ranges = ranges, .n_ranges = (uint64_t)draw(seed, 3), .flags = (uint32_t)draw(seed, 2),
+    return (struct hd_attrs){.scale = 1,
+                             .eps = 1,
+                             .sign = 1,
+                             .from = "bst"[draw(seed, 3)],
+                             .to = "bst"[draw(seed, 3)],
+                             .index = (uint32_t)draw(seed, 3),
+                             .parts = 1 + (uint32_t)draw(seed, 3),
+                             .window = draw(seed, 3),
+                             .table = table,
+                             .n_table = 2 + (uint64_t)draw(seed, 7),
+                             .ranges = ranges,
+                             .n_ranges = (uint64_t)draw(seed, 3),
+                             .flags = (uint32_t)draw(seed, 2),
                              .beta1 = draw(seed, 2) * 0.5};
 }
 
@@ -332,8 +345,8 @@ static int32_t step(const void *settings, const void *args)
 START_TEST(an_optimizers_step_is_called)
 {
     static const double factor = 3;
-    const struct h_case c = {"step", HD_OP_OPTIM_STEP, "f:n d: d:y", "f:n f:n n", "n=5@100 y=8",
-                             {.step = step, .settings = &factor}};
+    const struct h_case c = {"step",      HD_OP_OPTIM_STEP, "f:n d: d:y",
+                             "f:n f:n n", "n=5@100 y=8",    {.step = step, .settings = &factor}};
     for (int skip = 0; skip < 2; skip++) {
         struct h_device *d = h_open(1, H_FAST);
         struct h_instr *i = h_make(&c, HD_BF16, 1), *before = h_make(&c, HD_BF16, 1);

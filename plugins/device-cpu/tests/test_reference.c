@@ -11,54 +11,112 @@
 struct gradient {
     struct h_case forward;
     uint32_t op;
-    const char *in;   /* x<i>, y<i>: the forward's inputs and outputs; d<i>: the weights of output i */
-    const char *wrt;  /* which forward input each output of the gradient kernel belongs to: "02" */
+    const char *in;  /* x<i>, y<i>: the forward's inputs and outputs; d<i>: the weights of output i */
+    const char *wrt; /* which forward input each output of the gradient kernel belongs to: "02" */
     struct hd_attrs attrs;
 };
 
 static const double inverse_frequencies[] = {1, 0.4, 0.1};
 
-#define NORM {.eps = 1e-2}
+#define NORM        \
+    {               \
+        .eps = 1e-2 \
+    }
 #define TABLE .table = inverse_frequencies, .n_table = 3
 
 static const struct gradient gradients[] = {
     {{"einsum, da", HD_OP_EINSUM, "bsh vh", "bsv", "b=2 s=3 h=5 v=4", {0}}, HD_OP_EINSUM, "d0 x1", "0", {0}},
     {{"einsum, db", HD_OP_EINSUM, "bsh vh", "bsv", "b=2 s=3 h=5 v=4", {0}}, HD_OP_EINSUM, "d0 x0", "1", {0}},
-    {{"einsum of heads, da", HD_OP_EINSUM, "bskgd kgdh", "bsh", "b=2 s=2 k=2 g=2 d=3 h=4", {0}}, HD_OP_EINSUM, "d0 x1",
-     "0", {0}},
-    {{"einsum with a batch, db", HD_OP_EINSUM, "bsk bkt", "tbs", "b=2 s=3 k=4 t=2", {0}}, HD_OP_EINSUM, "x0 d0", "1", {0}},
+    {{"einsum of heads, da", HD_OP_EINSUM, "bskgd kgdh", "bsh", "b=2 s=2 k=2 g=2 d=3 h=4", {0}},
+     HD_OP_EINSUM,
+     "d0 x1",
+     "0",
+     {0}},
+    {{"einsum with a batch, db", HD_OP_EINSUM, "bsk bkt", "tbs", "b=2 s=3 k=4 t=2", {0}},
+     HD_OP_EINSUM,
+     "x0 d0",
+     "1",
+     {0}},
     {{"bias", HD_OP_BIAS, "bskd kd", "bskd", "b=2 s=3 k=2 d=2", {0}}, HD_OP_BIAS_DW, "d0", "1", {0}},
     {{"bias of a middle dim", HD_OP_BIAS, "bskd s", "bskd", "b=2 s=3 k=2 d=2", {0}}, HD_OP_BIAS_DW, "d0", "1", {0}},
     {{"rmsnorm", HD_OP_RMSNORM, "bsh h", "bsh", "b=2 s=2 h=5", NORM}, HD_OP_RMSNORM_DX, "x0 x1 d0", "0", NORM},
     {{"rmsnorm, dw", HD_OP_RMSNORM, "bsh h", "bsh", "b=2 s=2 h=5", NORM}, HD_OP_RMSNORM_DW, "x0 d0", "1", NORM},
     {{"layernorm", HD_OP_LAYERNORM, "bsh h h", "bsh", "b=2 s=2 h=5", NORM}, HD_OP_LAYERNORM_DX, "x0 x1 d0", "0", NORM},
-    {{"layernorm, dw dc", HD_OP_LAYERNORM, "bsh h h", "bsh", "b=2 s=2 h=5", NORM}, HD_OP_LAYERNORM_DW, "x0 d0", "12",
+    {{"layernorm, dw dc", HD_OP_LAYERNORM, "bsh h h", "bsh", "b=2 s=2 h=5", NORM},
+     HD_OP_LAYERNORM_DW,
+     "x0 d0",
+     "12",
      NORM},
-    {{"add_rmsnorm, first term", HD_OP_ADD_RMSNORM, "bsh bsh h", "bsh bsh", "b=2 s=2 h=5", NORM}, HD_OP_RMSNORM_DX_ADD,
-     "d0 y0 x2 d1", "0", NORM},
+    {{"add_rmsnorm, first term", HD_OP_ADD_RMSNORM, "bsh bsh h", "bsh bsh", "b=2 s=2 h=5", NORM},
+     HD_OP_RMSNORM_DX_ADD,
+     "d0 y0 x2 d1",
+     "0",
+     NORM},
     {{"add_layernorm, second term", HD_OP_ADD_LAYERNORM, "bsh bsh h h", "bsh bsh", "b=2 s=2 h=5", NORM},
-     HD_OP_LAYERNORM_DX_ADD, "d0 y0 x2 d1", "1", NORM},
-    {{"rope", HD_OP_ROPE, "bskd", "bskd", "b=2 s=4@3 k=2 d=6", {.sign = 1, .scale = 0.8, TABLE}}, HD_OP_ROPE, "d0", "0",
+     HD_OP_LAYERNORM_DX_ADD,
+     "d0 y0 x2 d1",
+     "1",
+     NORM},
+    {{"rope", HD_OP_ROPE, "bskd", "bskd", "b=2 s=4@3 k=2 d=6", {.sign = 1, .scale = 0.8, TABLE}},
+     HD_OP_ROPE,
+     "d0",
+     "0",
      {.sign = -1, .scale = 0.8, TABLE}},
     {{"attention", HD_OP_ATTENTION, "bskgd bskd bskd", "bskgd f:bskg", "b=2 s=5 k=2 g=2 d=3", {.scale = 0.6}},
-     HD_OP_ATTENTION_GRAD, "x0 x1 x2 y0 y1 d0", "012", {.scale = 0.6}},
-    {{"attention with a window", HD_OP_ATTENTION, "bskgd bskd bskd", "bskgd f:bskg", "b=1 s=6 k=1 g=3 d=3",
-      {.scale = 0.6, .window = 2}}, HD_OP_ATTENTION_GRAD, "x0 x1 x2 y0 y1 d0", "012", {.scale = 0.6, .window = 2}},
-    {{"attention of a later shard", HD_OP_ATTENTION, "bskgd btkd btkd", "bskgd f:bskg", "b=2 s=3@3 t=6 k=2 g=1 d=2",
-      {.scale = 0.6}}, HD_OP_ATTENTION_GRAD, "x0 x1 x2 y0 y1 d0", "012", {.scale = 0.6}},
-    {{"attention to keys that begin later", HD_OP_ATTENTION, "bskgd btkd btkd", "bskgd f:bskg",
-      "b=1 s=5 t=3@2 k=1 g=1 d=2", {.scale = 0.6}}, HD_OP_ATTENTION_GRAD, "x0 x1 x2 y0 y1 d0", "012", {.scale = 0.6}},
+     HD_OP_ATTENTION_GRAD,
+     "x0 x1 x2 y0 y1 d0",
+     "012",
+     {.scale = 0.6}},
+    {{"attention with a window",
+      HD_OP_ATTENTION,
+      "bskgd bskd bskd",
+      "bskgd f:bskg",
+      "b=1 s=6 k=1 g=3 d=3",
+      {.scale = 0.6, .window = 2}},
+     HD_OP_ATTENTION_GRAD,
+     "x0 x1 x2 y0 y1 d0",
+     "012",
+     {.scale = 0.6, .window = 2}},
+    {{"attention of a later shard",
+      HD_OP_ATTENTION,
+      "bskgd btkd btkd",
+      "bskgd f:bskg",
+      "b=2 s=3@3 t=6 k=2 g=1 d=2",
+      {.scale = 0.6}},
+     HD_OP_ATTENTION_GRAD,
+     "x0 x1 x2 y0 y1 d0",
+     "012",
+     {.scale = 0.6}},
+    {{"attention to keys that begin later",
+      HD_OP_ATTENTION,
+      "bskgd btkd btkd",
+      "bskgd f:bskg",
+      "b=1 s=5 t=3@2 k=1 g=1 d=2",
+      {.scale = 0.6}},
+     HD_OP_ATTENTION_GRAD,
+     "x0 x1 x2 y0 y1 d0",
+     "012",
+     {.scale = 0.6}},
     {{"swiglu", HD_OP_SWIGLU, "bf bf", "bf", "b=3 f=5", {0}}, HD_OP_SWIGLU_GRAD, "x0 x1 d0", "01", {0}},
     {{"gelu", HD_OP_GELU, "bf", "bf", "b=3 f=5", {0}}, HD_OP_GELU_GRAD, "x0 d0", "0", {0}},
     {{"embed", HD_OP_EMBED, "i:bs vh", "bsh", "b=2 s=5 v=6 h=3", {0}}, HD_OP_EMBED_DW, "x0 d0", "1", {0}},
     {{"embed of a shard", HD_OP_EMBED, "i:bs vh", "bsh", "b=2 s=9 v=6@6 h=3", {0}}, HD_OP_EMBED_DW, "x0 d0", "1", {0}},
     {{"position", HD_OP_POSITION, "bsh ph", "bsh", "b=2 s=3@2 p=6 h=3", {0}}, HD_OP_POSITION_DW, "d0", "1", {0}},
-    {{"xent_local", HD_OP_XENT_LOCAL, "bsv f:bs i:bs", "f:bs f:bs", "b=2 s=3 v=5", {0}}, HD_OP_XENT_GRAD,
-     "x0 x1 x2 d0 d1", "0", {0}},
-    {{"xent_local of a shard", HD_OP_XENT_LOCAL, "bsv f:bs i:bs", "f:bs f:bs", "b=2 s=7 v=5@5", {0}}, HD_OP_XENT_GRAD,
-     "x0 x1 x2 d0 d1", "0", {0}},
+    {{"xent_local", HD_OP_XENT_LOCAL, "bsv f:bs i:bs", "f:bs f:bs", "b=2 s=3 v=5", {0}},
+     HD_OP_XENT_GRAD,
+     "x0 x1 x2 d0 d1",
+     "0",
+     {0}},
+    {{"xent_local of a shard", HD_OP_XENT_LOCAL, "bsv f:bs i:bs", "f:bs f:bs", "b=2 s=7 v=5@5", {0}},
+     HD_OP_XENT_GRAD,
+     "x0 x1 x2 d0 d1",
+     "0",
+     {0}},
     {{"nll", HD_OP_NLL, "+:bs f:bs f:bs", "f:bs", "b=2 s=3", {0}}, HD_OP_NLL_GRAD, "x0 d0", "02", {0}},
-    {{"mask", HD_OP_MASK, "bs", "bs", "b=2 s=3", {.index = 0, .parts = 2}}, HD_OP_MASK, "d0", "0",
+    {{"mask", HD_OP_MASK, "bs", "bs", "b=2 s=3", {.index = 0, .parts = 2}},
+     HD_OP_MASK,
+     "d0",
+     "0",
      {.index = 0, .parts = 2}},
     {{"add", HD_OP_ADD, "bs bs", "bs", "b=2 s=3", {0}}, HD_OP_COPY, "d0", "1", {0}},
     {{"copy", HD_OP_COPY, "bs", "bs", "b=2 s=3", {0}}, HD_OP_COPY, "d0", "0", {0}},
@@ -242,8 +300,8 @@ END_TEST
 
 START_TEST(attention_row_without_keys_is_zero)
 {
-    static const struct h_case c = {"attention", HD_OP_ATTENTION, "bskgd btkd btkd", "bskgd f:bskg",
-                                    "b=1 s=3 t=3@1 k=1 g=1 d=2", {.scale = 1}};
+    static const struct h_case c = {
+        "attention", HD_OP_ATTENTION, "bskgd btkd btkd", "bskgd f:bskg", "b=1 s=3 t=3@1 k=1 g=1 d=2", {.scale = 1}};
     struct h_device *d = h_open(1, H_REFERENCE);
     struct h_instr *i = h_make(&c, HD_F32, 1);
     h_run(d, i); /* query 0 is before all keys, query 1 sees key 0 alone */
@@ -312,9 +370,9 @@ START_TEST(rounding_to_half_is_to_nearest_even)
     static const struct {
         float from;
         uint16_t to;
-    } facts[] = {{1 + 0x1p-11f, 0x3c00}, {1 + 0x3p-11f, 0x3c02}, {1 + 0x1.02p-11f, 0x3c01}, {65519, 0x7bff},
-                 {65520, 0x7c00},        {0x1p-25f, 0},          {0x1.8p-24f, 2},           {0x3ff.cp-24f, 0x400},
-                 {-2047.9f, 0xe800}};
+    } facts[] = {{1 + 0x1p-11f, 0x3c00}, {1 + 0x3p-11f, 0x3c02}, {1 + 0x1.02p-11f, 0x3c01},
+                 {65519, 0x7bff},        {65520, 0x7c00},        {0x1p-25f, 0},
+                 {0x1.8p-24f, 2},        {0x3ff.cp-24f, 0x400},  {-2047.9f, 0xe800}};
     static const struct h_case c = {"copy", HD_OP_COPY, "f:n", "n", "n=9", {0}};
     struct h_device *d = h_open(1, H_REFERENCE);
     struct h_instr *i = h_make(&c, HD_BF16, 1);

@@ -1,9 +1,9 @@
 /* The micro-kernels of every instruction set that this machine has, not only the best: packing from any
  * strides and dtype, products of panels, storing, and the rows of softmax, against plain loops in double. */
 #include "attention/softmax.h"
-#include "products/tiles.h"
-#include "kernels/half.h"
 #include "heddle/types.h"
+#include "kernels/half.h"
+#include "products/tiles.h"
 #include "tests/suite.h"
 
 #include <check.h>
@@ -77,8 +77,7 @@ static void matrix_free(struct matrix *x)
     free(x->value);
 }
 
-static void product_check(const struct cpu_tiles *t, uint32_t dtype, int layout, int64_t rows, int64_t cols,
-                          int64_t k)
+static void product_check(const struct cpu_tiles *t, uint32_t dtype, int layout, int64_t rows, int64_t cols, int64_t k)
 {
     struct matrix a = matrix_make(dtype, layout, rows, k), b = matrix_make(dtype, (layout + 1) % 3, cols, k);
     void *pa = room((size_t)cpu_tiles_panel_a(t, k)), *pb = room((size_t)cpu_tiles_panel_b(t, k));
@@ -94,9 +93,8 @@ static void product_check(const struct cpu_tiles *t, uint32_t dtype, int layout,
             double want = 0;
             for (int64_t p = 0; p < k && i < rows && j < cols; p++)
                 want += 2 * a.value[i * MOST_K + p] * b.value[j * MOST_K + p];
-            ck_assert_msg(fabs(c[i * t->nr + j] - want) <= 1e-5,
-                          "%s, layout %d, %d x %d x %d at %d %d: %g, not %g", t->name, layout, (int)rows,
-                          (int)cols, (int)k, (int)i, (int)j, c[i * t->nr + j], want);
+            ck_assert_msg(fabs(c[i * t->nr + j] - want) <= 1e-5, "%s, layout %d, %d x %d x %d at %d %d: %g, not %g",
+                          t->name, layout, (int)rows, (int)cols, (int)k, (int)i, (int)j, c[i * t->nr + j], want);
         }
     matrix_free(&a);
     matrix_free(&b);
@@ -166,8 +164,7 @@ START_TEST(panels_follow_each_other)
             const struct cpu_tiles *t = cpu_tiles_at(i);
             struct matrix a = matrix_make(HD_BF16, layout, t->mr + 1, K),
                           b = matrix_make(HD_BF16, layout, t->nr + 1, K);
-            char *pa = room((size_t)cpu_tiles_panel_a(t, K) * 2),
-                 *pb = room((size_t)cpu_tiles_panel_b(t, K) * 2);
+            char *pa = room((size_t)cpu_tiles_panel_a(t, K) * 2), *pb = room((size_t)cpu_tiles_panel_b(t, K) * 2);
             float *c = room((size_t)(t->mr * t->nr) * 4);
             double want = 0;
             t->begin();
@@ -283,8 +280,7 @@ START_TEST(dots)
         half[i] = half_of(uniform());
         want += (double)full[i] * from_half(half[i]);
         for (int v = 0; v <= cpu_vectors(); v++)
-            ck_assert_float_eq_tol(cpu_softmax_at(v)->dot(full, HD_F32, half, HD_BF16, i + 1), (float)want,
-                                   1e-5);
+            ck_assert_float_eq_tol(cpu_softmax_at(v)->dot(full, HD_F32, half, HD_BF16, i + 1), (float)want, 1e-5);
     }
 }
 END_TEST
@@ -307,7 +303,8 @@ START_TEST(every_half_is_widened)
         _Float16 h;
         memcpy(&h, &half[i], 2);
         float want = h, plain = cpu_half_float(half[i]);
-        ck_assert(is_nan(half[i]) ? isnan(plain) && isnan(fast[i]) : !memcmp(&plain, &want, 4) && !memcmp(&fast[i], &want, 4));
+        ck_assert(is_nan(half[i]) ? isnan(plain) && isnan(fast[i])
+                                  : !memcmp(&plain, &want, 4) && !memcmp(&fast[i], &want, 4));
     }
 }
 END_TEST
@@ -328,7 +325,8 @@ static void round_check(const float *x, int n)
 /* Every exponent and sign with the bits of the mantissa that decide: ties, just above and below, carries. */
 START_TEST(floats_are_rounded_to_half)
 {
-    static const uint32_t tails[] = {0, 1, 0xfff, 0x1000, 0x1001, 0x1fff, 0x2000, 0x2fff, 0x3000, 0x3001, 0x3fffff, 0x400000, 0x7fefff, 0x7ff000, 0x7fffff};
+    static const uint32_t tails[] = {0,      1,      0xfff,    0x1000,   0x1001,   0x1fff,   0x2000,  0x2fff,
+                                     0x3000, 0x3001, 0x3fffff, 0x400000, 0x7fefff, 0x7ff000, 0x7fffff};
     float x[512];
     int n = 0;
     for (uint32_t top = 0; top < 512; top++)

@@ -33,14 +33,15 @@ static struct cu_heads heads_of(const struct hd_instr_desc *i)
 /* Which dim of its n-th operand, inputs first, is the sequence's. */
 static uint32_t sequence_dim(const struct hd_instr_desc *i, uint32_t n)
 {
-    static const uint8_t from_end[2][8] = {{4, 3, 3, 4, 3}, {4, 3, 3, 4, 3, 4, 4, 3}}; /* q k v o lse, q k v o lse do dq dk */
+    static const uint8_t from_end[2][8] = {{4, 3, 3, 4, 3},
+                                           {4, 3, 3, 4, 3, 4, 4, 3}}; /* q k v o lse, q k v o lse do dq dk */
     int back = i->op == HD_OP_ATTENTION_GRAD;
     const struct hd_operand *o = n < i->n_in ? &i->in[n] : &i->out[n - i->n_in];
     return o->ndim - (n < 8 ? from_end[back][n] : 3);
 }
 
-static int32_t same_count(const struct hd_instr_desc *i, const struct hd_operand *o, int64_t n, uint64_t ndim, const char *name,
-                          struct hd_error *err)
+static int32_t same_count(const struct hd_instr_desc *i, const struct hd_operand *o, int64_t n, uint64_t ndim,
+                          const char *name, struct hd_error *err)
 {
     if (o->ndim != ndim)
         return cu_refuse(err, HD_E_INVALID, i, "%s has %u dims, not %u", name, o->ndim, (uint32_t)ndim);
@@ -126,8 +127,8 @@ static struct cu_attention pack(const struct hd_instr_desc *i, const struct cu_h
     return a;
 }
 
-static int32_t prepare_kernels(const struct hd_instr_desc *i, const struct cu_heads *h, int32_t wgmma, struct hd_kernel *k,
-                               struct hd_error *err)
+static int32_t prepare_kernels(const struct hd_instr_desc *i, const struct cu_heads *h, int32_t wgmma,
+                               struct hd_kernel *k, struct hd_error *err)
 {
     struct cu_attention a = pack(i, h);
     a.wgmma = wgmma;
@@ -142,8 +143,8 @@ static int32_t prepare_kernels(const struct hd_instr_desc *i, const struct cu_he
     return cu_attention_backward(&a, k, err);
 }
 
-int32_t cu_attention_own(struct hd_device *d, const struct hd_instr_desc *i, const struct cu_heads *h, struct hd_kernel *k,
-                         struct hd_error *err)
+int32_t cu_attention_own(struct hd_device *d, const struct hd_instr_desc *i, const struct cu_heads *h,
+                         struct hd_kernel *k, struct hd_error *err)
 {
     int32_t rc = fits(d, i, h) ? prepare_kernels(i, h, 0, k, err) : HD_E_UNSUPPORTED;
     return rc == HD_E_UNSUPPORTED ? cu_attention_plain(i, h, k, err) : rc;
@@ -169,14 +170,15 @@ static int may_wgmma(const struct hd_device *d, const struct hd_instr_desc *i, c
     return is_hopper(d) && fits(d, i, h) && (h->d <= 64 || h->d > 96) && h->s > 1 && h->t > 1;
 }
 
-static int32_t prepare_trial(struct hd_device *d, const struct hd_instr_desc *i, const struct cu_heads *h, void *state, char *scratch,
-                             struct hd_kernel *k, struct hd_error *err)
+static int32_t prepare_trial(struct hd_device *d, const struct hd_instr_desc *i, const struct cu_heads *h, void *state,
+                             char *scratch, struct hd_kernel *k, struct hd_error *err)
 {
     (void)d, (void)state, (void)scratch; /* what they need of scratch is the device's */
     return prepare_kernels(i, h, 1, k, err);
 }
 
-static const struct cu_verdict *wgmma_verdict(struct hd_device *d, const struct hd_instr_desc *like, const struct cu_heads *part)
+static const struct cu_verdict *wgmma_verdict(struct hd_device *d, const struct hd_instr_desc *like,
+                                              const struct cu_heads *part)
 {
     struct hd_instr_desc i = *like;
     struct hd_operand in[6], out[3];
@@ -199,18 +201,21 @@ static const struct cu_verdict *wgmma_verdict(struct hd_device *d, const struct 
     struct cu_wgmma_choice *c = d->host->alloc(sizeof *c);
     if (!c)
         return NULL;
-    *c = (struct cu_wgmma_choice){.next = d->wgmma, .h = h, .dtype = in[0].dtype, .out_dtype = out[0].dtype, .op = i.op};
+    *c =
+        (struct cu_wgmma_choice){.next = d->wgmma, .h = h, .dtype = in[0].dtype, .out_dtype = out[0].dtype, .op = i.op};
     d->wgmma = c;
-    if (cu_attention_try(d, &i, &h, &(struct cu_candidate){.who = "by wgmma", .prepare = prepare_trial}, &c->verdict, &why))
-        d->host->log(d->settings->attention == CU_ATTENTION_WGMMA ? HD_LOG_WARN : HD_LOG_INFO, "device-cuda", "%s: attention is not by wgmma: %s",
-                     i.label, why.message);
+    if (cu_attention_try(d, &i, &h, &(struct cu_candidate){.who = "by wgmma", .prepare = prepare_trial}, &c->verdict,
+                         &why))
+        d->host->log(d->settings->attention == CU_ATTENTION_WGMMA ? HD_LOG_WARN : HD_LOG_INFO, "device-cuda",
+                     "%s: attention is not by wgmma: %s", i.label, why.message);
     return &c->verdict;
 }
 
 int32_t cu_attention_check(struct hd_device *d, struct hd_error *err)
 {
     if (d->settings->attention == CU_ATTENTION_WGMMA && !is_hopper(d))
-        d->host->log(HD_LOG_WARN, "device-cuda", "option attention: wgmma is for GPUs of compute capability 9.0, and GPU %d has %d.%d: as own",
+        d->host->log(HD_LOG_WARN, "device-cuda",
+                     "option attention: wgmma is for GPUs of compute capability 9.0, and GPU %d has %d.%d: as own",
                      d->index, d->major, d->minor);
     return cu_dnn_check(d, err);
 }

@@ -73,7 +73,7 @@ struct cu_attention {
     float scale;
     int32_t s_room;         /* s in whole tiles */
     int32_t tiles, section; /* tiles a head; heads whose tiles run side by side */
-    int32_t wgmma;          /* by products of warpgroups, attention_wgmma.cu; the GPU and the head size are right for it */
+    int32_t wgmma; /* by products of warpgroups, attention_wgmma.cu; the GPU and the head size are right for it */
     struct cu_heads h;
 };
 
@@ -88,8 +88,8 @@ int32_t cu_attention_backward(const struct cu_attention *a, struct hd_kernel *k,
 int32_t cu_attention_plain(const struct hd_instr_desc *i, const struct cu_heads *h, struct hd_kernel *k,
                            struct hd_error *err);
 /* attention.c: the kernels that every GPU has: for tensor cores, else the plain ones. */
-int32_t cu_attention_own(struct hd_device *d, const struct hd_instr_desc *i, const struct cu_heads *h, struct hd_kernel *k,
-                         struct hd_error *err);
+int32_t cu_attention_own(struct hd_device *d, const struct hd_instr_desc *i, const struct cu_heads *h,
+                         struct hd_kernel *k, struct hd_error *err);
 
 #ifdef __cplusplus
 }

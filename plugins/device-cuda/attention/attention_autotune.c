@@ -54,7 +54,8 @@ static size_t lay_out(struct trial *t, const struct hd_instr_desc *i, size_t scr
     return bytes;
 }
 
-static struct hd_instr_desc instr_of(const struct hd_instr_desc *like, const struct hd_operand *in, const struct hd_operand *out)
+static struct hd_instr_desc instr_of(const struct hd_instr_desc *like, const struct hd_operand *in,
+                                     const struct hd_operand *out)
 {
     struct hd_instr_desc i = *like;
     i.in = in;
@@ -62,7 +63,8 @@ static struct hd_instr_desc instr_of(const struct hd_instr_desc *like, const str
     return i;
 }
 
-static int32_t trial_open(struct trial *t, struct hd_device *d, const struct hd_instr_desc *i, size_t scratch, struct hd_error *err)
+static int32_t trial_open(struct trial *t, struct hd_device *d, const struct hd_instr_desc *i, size_t scratch,
+                          struct hd_error *err)
 {
     void *memory = NULL;
     *t = (struct trial){.d = d, .stream = d->stream[HD_STREAM_COMPUTE]};
@@ -123,10 +125,12 @@ static int32_t go_forward(struct trial *t, const struct cu_heads *h, struct hd_e
 /* Scores of a few units: weights are neither all alike nor one of them all. Outputs begin as something else. */
 static int32_t fill(struct trial *t, struct hd_error *err)
 {
-    float wide = sqrtf(6 / (float)fmax(t->ours.attrs.scale, 1e-3)) / powf((float)t->in[0].extent[t->in[0].ndim - 1], 0.25f);
+    float wide =
+        sqrtf(6 / (float)fmax(t->ours.attrs.scale, 1e-3)) / powf((float)t->in[0].extent[t->in[0].ndim - 1], 0.25f);
     cudaError_t rc = cudaSuccess;
     for (uint32_t n = 0; n < t->ours.n_in && !rc; n++)
-        rc = cu_trial_fill(t->in[n].data, t->in[n].dtype, hd_operand_count(&t->in[n]), n + 1, n < 2 ? wide : 1, t->stream);
+        rc = cu_trial_fill(t->in[n].data, t->in[n].dtype, hd_operand_count(&t->in[n]), n + 1, n < 2 ? wide : 1,
+                           t->stream);
     for (uint32_t n = 0; n < t->ours.n_out && !rc; n++)
         for (int who = 0; who < 2 && !rc; who++)
             rc = cudaMemsetAsync(t->out[who][n].data, 0xff, size_of(&t->out[who][n]), t->stream);
@@ -202,20 +206,24 @@ static void say(const struct trial *t, const struct cu_heads *h, const char *who
     t->d->host->log(wrong ? HD_LOG_WARN : HD_LOG_INFO, "device-cuda",
                     "%s: attention%s of %d x %d, %d heads (%d) of %d: %s is %s: %.3f ms, ours %.3f ms; a row is off by "
                     "%.2g of its norm, %.2g is allowed",
-                    t->ours.label, t->ours.op == HD_OP_ATTENTION_GRAD ? "'s gradient" : "", h->b, h->s, h->k * h->g, h->k, h->d, who,
-                    v->taken ? "used" : wrong ? "wrong, and not used" : "not used", (double)v->theirs, (double)v->ours, v->distance,
-                    near);
+                    t->ours.label, t->ours.op == HD_OP_ATTENTION_GRAD ? "'s gradient" : "", h->b, h->s, h->k * h->g,
+                    h->k, h->d, who,
+                    v->taken ? "used"
+                    : wrong  ? "wrong, and not used"
+                             : "not used",
+                    (double)v->theirs, (double)v->ours, v->distance, near);
 }
 
-int32_t cu_attention_try(struct hd_device *d, const struct hd_instr_desc *i, const struct cu_heads *h, const struct cu_candidate *c,
-                         struct cu_verdict *v, struct hd_error *err)
+int32_t cu_attention_try(struct hd_device *d, const struct hd_instr_desc *i, const struct cu_heads *h,
+                         const struct cu_candidate *c, struct cu_verdict *v, struct hd_error *err)
 {
     struct trial t;
     int32_t rc = trial_open(&t, d, i, c->scratch, err);
     rc = rc ? rc : try_on(&t, h, c, err);
     if (!rc) {
         *v = (struct cu_verdict){.distance = t.distance, .ours = t.ms[0], .theirs = t.ms[1]};
-        v->taken = cu_trial_takes(d->settings->attention, v->distance, cu_trial_near(i->in[0].dtype), v->ours, v->theirs);
+        v->taken =
+            cu_trial_takes(d->settings->attention, v->distance, cu_trial_near(i->in[0].dtype), v->ours, v->theirs);
         say(&t, h, c->who, v);
     }
     trial_close(&t);

@@ -17,19 +17,19 @@ struct cu_candidate {
     const char *who; /* in the log: "cuDNN's" */
     size_t scratch;
     void *state;
-    int32_t (*prepare)(struct hd_device *d, const struct hd_instr_desc *i, const struct cu_heads *h, void *state, char *scratch,
-                       struct hd_kernel *k, struct hd_error *err);
+    int32_t (*prepare)(struct hd_device *d, const struct hd_instr_desc *i, const struct cu_heads *h, void *state,
+                       char *scratch, struct hd_kernel *k, struct hd_error *err);
 };
 
 struct cu_verdict {
-    double distance; /* of the worst row, as a part of its norm */
+    double distance;    /* of the worst row, as a part of its norm */
     float ours, theirs; /* ms */
     int32_t taken, reserved;
 };
 
 /* Runs one and writes a line to the log. An error: there was none, for want of memory or because a kernel refused. */
-int32_t cu_attention_try(struct hd_device *d, const struct hd_instr_desc *i, const struct cu_heads *h, const struct cu_candidate *c,
-                         struct cu_verdict *v, struct hd_error *err);
+int32_t cu_attention_try(struct hd_device *d, const struct hd_instr_desc *i, const struct cu_heads *h,
+                         const struct cu_candidate *c, struct cu_verdict *v, struct hd_error *err);
 
 /* attention.c: can the option be followed? */
 int32_t cu_attention_check(struct hd_device *d, struct hd_error *err);

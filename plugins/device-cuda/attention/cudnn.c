@@ -24,14 +24,15 @@ int32_t dnn_open(struct dnn_api *api, const char *path, struct hd_error *err)
     }
     api->version = api->GetVersion();
     if (api->version < CU_DNN_LEAST || api->version >= CU_DNN_BELOW)
-        return hd_fail(err, HD_E_UNSUPPORTED, "%s is cuDNN %zu.%zu, a 9 from 9.10 on is needed", path, api->version / 10000,
-                       api->version / 100 % 100);
+        return hd_fail(err, HD_E_UNSUPPORTED, "%s is cuDNN %zu.%zu, a 9 from 9.10 on is needed", path,
+                       api->version / 10000, api->version / 100 % 100);
     return HD_OK;
 }
 
 static int32_t code_of(int status)
 {
-    if (status == DNN_STATUS_INTERNAL_ERROR_HOST_ALLOCATION_FAILED || status == DNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED)
+    if (status == DNN_STATUS_INTERNAL_ERROR_HOST_ALLOCATION_FAILED ||
+        status == DNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED)
         return HD_E_NOMEM;
     /* What cuDNN says of a graph, it says of what it can do, not of what is wrong. */
     return status >= DNN_STATUS_BAD_PARAM && status < DNN_STATUS_INTERNAL_ERROR ? HD_E_UNSUPPORTED : HD_E_IO;
@@ -46,5 +47,6 @@ int32_t dnn_fail(const struct dnn_api *api, int status, const char *what, struct
     words[strcspn(words, "\n")] = 0;
     if (err)
         err->native = status;
-    return hd_fail(err, code_of(status), "cuDNN: %s: %s%s%s", what, api->GetErrorString(status), *words ? ": " : "", words);
+    return hd_fail(err, code_of(status), "cuDNN: %s: %s%s%s", what, api->GetErrorString(status), *words ? ": " : "",
+                   words);
 }

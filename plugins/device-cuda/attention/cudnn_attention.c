@@ -77,7 +77,8 @@ int32_t cu_dnn_check(struct hd_device *d, struct hd_error *err)
         return HD_OK;
     cu_dnn_close(d);
     if (asked == CU_ATTENTION_CUDNN)
-        return hd_fail(err, rc, "device option attention: cudnn: %s (device.cudnn_library=PATH says where it is)", why.message);
+        return hd_fail(err, rc, "device option attention: cudnn: %s (device.cudnn_library=PATH says where it is)",
+                       why.message);
     d->host->log(HD_LOG_INFO, "device-cuda", "attention is heddle's own: %s", why.message);
     return HD_OK;
 }
@@ -87,7 +88,8 @@ int32_t cu_dnn_check(struct hd_device *d, struct hd_error *err)
 /* Every query sees the keys up to its own position: no window, no part of a ring. */
 static int is_causal(const struct cu_heads *h)
 {
-    return h->s == h->t && !h->window && h->queries.first == h->s && h->keys.first == h->t && h->queries.at[0] == h->keys.at[0];
+    return h->s == h->t && !h->window && h->queries.first == h->s && h->keys.first == h->t &&
+           h->queries.at[0] == h->keys.at[0];
 }
 
 static int is_plain(const struct hd_operand *o, uint32_t dtype)
@@ -178,8 +180,9 @@ static int32_t make_pack(struct attention *x, char *scratch, struct hd_error *er
 {
     drop_pack(x);
     x->scratch = scratch;
-    int32_t rc = dnn_fail(&x->dnn->api, x->dnn->api.BackendCreateDescriptor(DNN_BACKEND_VARIANT_PACK_DESCRIPTOR, &x->pack),
-                          "naming operands", err);
+    int32_t rc =
+        dnn_fail(&x->dnn->api, x->dnn->api.BackendCreateDescriptor(DNN_BACKEND_VARIANT_PACK_DESCRIPTOR, &x->pack),
+                 "naming operands", err);
     rc = rc ? rc : fill_pack(x, x->pack, err);
     if (rc)
         drop_pack(x);
@@ -260,8 +263,8 @@ static int32_t prepare_theirs(struct hd_device *d, const struct hd_instr_desc *i
 
 /* ---- the choice */
 
-static int32_t prepare_trial(struct hd_device *d, const struct hd_instr_desc *i, const struct cu_heads *h, void *state, char *scratch,
-                             struct hd_kernel *k, struct hd_error *err)
+static int32_t prepare_trial(struct hd_device *d, const struct hd_instr_desc *i, const struct cu_heads *h, void *state,
+                             char *scratch, struct hd_kernel *k, struct hd_error *err)
 {
     (void)h;
     return prepare_theirs(d, i, state, scratch, k, err);
@@ -274,7 +277,8 @@ static int32_t judge(struct hd_device *d, const struct hd_instr_desc *i, const s
     rc = rc ? rc : dnn_plan(&c->graph, d->dnn->handle, &c->plan, &c->workspace);
     if (rc)
         return rc;
-    struct cu_candidate theirs = {.who = "cuDNN's", .scratch = places_of(c).bytes, .state = c, .prepare = prepare_trial};
+    struct cu_candidate theirs = {
+        .who = "cuDNN's", .scratch = places_of(c).bytes, .state = c, .prepare = prepare_trial};
     return cu_attention_try(d, i, h, &theirs, &c->verdict, err);
 }
 
@@ -302,8 +306,8 @@ const struct cu_verdict *cu_dnn_verdict(struct hd_device *d, const struct hd_ins
     return &c->verdict;
 }
 
-int32_t cu_dnn_attention(struct hd_device *d, const struct hd_instr_desc *i, const struct cu_heads *h, struct hd_kernel *k,
-                         struct hd_error *err)
+int32_t cu_dnn_attention(struct hd_device *d, const struct hd_instr_desc *i, const struct cu_heads *h,
+                         struct hd_kernel *k, struct hd_error *err)
 {
     struct dnn_shape shape = shape_of(i, h);
     return prepare_theirs(d, i, choice_of(d, &shape), NULL, k, err);

@@ -177,10 +177,14 @@ static int64_t reshape(struct dnn_graph *g, int64_t x, int64_t y)
 /* x where the query's index is at least the key's, else -inf. */
 static int64_t causal(struct dnn_graph *g, int64_t x, const struct layout *scores)
 {
-    int64_t row = pointwise(g, (struct pointwise){DNN_POINTWISE_GEN_INDEX, .x = x, .y = add_virtual(g, DNN_DATA_INT32, scores), .axis = 2});
-    int64_t col = pointwise(g, (struct pointwise){DNN_POINTWISE_GEN_INDEX, .x = x, .y = add_virtual(g, DNN_DATA_INT32, scores), .axis = 3});
-    int64_t seen = pointwise(g, (struct pointwise){DNN_POINTWISE_CMP_GE, row, col, .y = add_virtual(g, DNN_DATA_BOOLEAN, scores)});
-    return pointwise(g, (struct pointwise){DNN_POINTWISE_BINARY_SELECT, x, DNN_MASKED, seen, add_virtual(g, DNN_DATA_FLOAT, scores)});
+    int64_t row = pointwise(
+        g, (struct pointwise){DNN_POINTWISE_GEN_INDEX, .x = x, .y = add_virtual(g, DNN_DATA_INT32, scores), .axis = 2});
+    int64_t col = pointwise(
+        g, (struct pointwise){DNN_POINTWISE_GEN_INDEX, .x = x, .y = add_virtual(g, DNN_DATA_INT32, scores), .axis = 3});
+    int64_t seen =
+        pointwise(g, (struct pointwise){DNN_POINTWISE_CMP_GE, row, col, .y = add_virtual(g, DNN_DATA_BOOLEAN, scores)});
+    return pointwise(g, (struct pointwise){DNN_POINTWISE_BINARY_SELECT, x, DNN_MASKED, seen,
+                                           add_virtual(g, DNN_DATA_FLOAT, scores)});
 }
 
 /* ---- the graphs */
@@ -207,7 +211,8 @@ static void add_operands(struct dnn_graph *g, const struct dnn_shape *x)
 static int64_t scores_of(struct dnn_graph *g, const struct layout *scores)
 {
     int64_t s = matmul(g, DNN_Q, DNN_K, add_virtual(g, DNN_DATA_FLOAT, scores));
-    return pointwise(g, (struct pointwise){DNN_POINTWISE_MUL, s, DNN_SCALE, .y = add_virtual(g, DNN_DATA_FLOAT, scores)});
+    return pointwise(g,
+                     (struct pointwise){DNN_POINTWISE_MUL, s, DNN_SCALE, .y = add_virtual(g, DNN_DATA_FLOAT, scores)});
 }
 
 static void forward(struct dnn_graph *g, const struct dnn_shape *x)
@@ -252,7 +257,8 @@ static void add_gradients(struct dnn_graph *g, const struct dnn_shape *x)
 static void sum_rows(struct dnn_graph *g, const struct dnn_shape *x)
 {
     struct layout row = dense(x, x->s, 1, 0), product = heads_of(x, x->heads, 0);
-    int64_t p = pointwise(g, (struct pointwise){DNN_POINTWISE_MUL, DNN_DO, DNN_O, .y = add_virtual(g, DNN_DATA_FLOAT, &product)});
+    int64_t p = pointwise(
+        g, (struct pointwise){DNN_POINTWISE_MUL, DNN_DO, DNN_O, .y = add_virtual(g, DNN_DATA_FLOAT, &product)});
     int64_t sum = reduce(g, DNN_REDUCE_TENSOR_ADD, p, add_virtual(g, DNN_DATA_FLOAT, &row));
     pointwise(g, (struct pointwise){DNN_POINTWISE_MUL, sum, DNN_ONE, .y = DNN_SUMS});
 }
@@ -263,8 +269,10 @@ static void backward(struct dnn_graph *g, const struct dnn_shape *x)
     int32_t f = DNN_DATA_FLOAT;
     add_gradients(g, x);
     sum_rows(g, x);
-    int64_t less = pointwise(g, (struct pointwise){DNN_POINTWISE_SUB, scores_of(g, &scores), DNN_STATS, .y = add_virtual(g, f, &scores)});
-    int64_t p = pointwise(g, (struct pointwise){DNN_POINTWISE_EXP, causal(g, less, &scores), .y = add_virtual(g, f, &scores)});
+    int64_t less = pointwise(
+        g, (struct pointwise){DNN_POINTWISE_SUB, scores_of(g, &scores), DNN_STATS, .y = add_virtual(g, f, &scores)});
+    int64_t p =
+        pointwise(g, (struct pointwise){DNN_POINTWISE_EXP, causal(g, less, &scores), .y = add_virtual(g, f, &scores)});
     summed(g, x, p, DNN_DO, DNN_DV);
     int64_t dp = matmul(g, DNN_DO, DNN_V, add_virtual(g, f, &scores));
     dp = pointwise(g, (struct pointwise){DNN_POINTWISE_SUB, dp, DNN_SUMS, .y = add_virtual(g, f, &scores)});
@@ -312,7 +320,8 @@ static int64_t proposals(struct dnn_graph *g, dnn_descriptor *found)
         found[i] = dnn_make(g, DNN_BACKEND_ENGINECFG_DESCRIPTOR);
     if (!g->rc)
         g->rc = dnn_fail(g->api,
-                         g->api->BackendGetAttribute(asked, DNN_ATTR_ENGINEHEUR_RESULTS, DNN_TYPE_BACKEND_DESCRIPTOR, PROPOSALS, &n, found),
+                         g->api->BackendGetAttribute(asked, DNN_ATTR_ENGINEHEUR_RESULTS, DNN_TYPE_BACKEND_DESCRIPTOR,
+                                                     PROPOSALS, &n, found),
                          "asking for kernels", g->err);
     return n;
 }
@@ -342,7 +351,8 @@ int32_t dnn_plan(struct dnn_graph *g, void *handle, dnn_descriptor *plan, int64_
     }
     if (!g->rc)
         g->rc = dnn_fail(g->api,
-                         g->api->BackendGetAttribute(*plan, DNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE, DNN_TYPE_INT64, 1, &one, workspace),
+                         g->api->BackendGetAttribute(*plan, DNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE, DNN_TYPE_INT64, 1,
+                                                     &one, workspace),
                          "asking for the size of its workspace", g->err);
     return g->rc;
 }

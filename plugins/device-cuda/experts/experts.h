@@ -14,12 +14,13 @@ struct cu_expert_rows {
     void *to;
     const int32_t *token; /* [b e #]; 0: none */
     int64_t b, e, slots;
-    int64_t row_bytes; /* even */
+    int64_t row_bytes;  /* even */
     uint32_t by_expert; /* to [e b # width] */
     uint32_t wide;      /* rows are whole pieces of 16 bytes, and so aligned */
 };
 
-int32_t cu_expert_rows_launch(struct hd_kernel *k, const struct cu_expert_rows *a, cudaStream_t stream, struct hd_error *err);
+int32_t cu_expert_rows_launch(struct hd_kernel *k, const struct cu_expert_rows *a, cudaStream_t stream,
+                              struct hd_error *err);
 
 #ifdef __cplusplus
 }

@@ -37,7 +37,10 @@ static int32_t fail(struct hd_error *err, cublasStatus_t rc, const char *what)
         return HD_OK;
     if (err)
         err->native = rc;
-    return hd_fail(err, rc == CUBLAS_STATUS_NOT_SUPPORTED ? HD_E_UNSUPPORTED : rc == CUBLAS_STATUS_ALLOC_FAILED ? HD_E_NOMEM : HD_E_IO,
+    return hd_fail(err,
+                   rc == CUBLAS_STATUS_NOT_SUPPORTED  ? HD_E_UNSUPPORTED
+                   : rc == CUBLAS_STATUS_ALLOC_FAILED ? HD_E_NOMEM
+                                                      : HD_E_IO,
                    "device cuda: %s: cuBLASLt says %s (%d)", what, cublasLtGetStatusString(rc), (int)rc);
 }
 
@@ -73,7 +76,8 @@ static uint32_t alignment(const void *p)
 static cublasStatus_t make_layout(cublasLtMatrixLayout_t *layout, const struct cu_matrix *x, int64_t batch)
 {
     int32_t count = (int32_t)batch;
-    cublasStatus_t rc = cublasLtMatrixLayoutCreate(layout, type_of(x->dtype), (uint64_t)x->rows, (uint64_t)x->cols, x->ld);
+    cublasStatus_t rc =
+        cublasLtMatrixLayoutCreate(layout, type_of(x->dtype), (uint64_t)x->rows, (uint64_t)x->cols, x->ld);
     if (rc == CUBLAS_STATUS_SUCCESS && batch > 1)
         rc = cublasLtMatrixLayoutSetAttribute(*layout, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, &count, sizeof count);
     if (rc == CUBLAS_STATUS_SUCCESS && batch > 1)
@@ -98,9 +102,11 @@ static uint32_t epilogue_of(uint32_t epilogue)
 
 static cublasStatus_t set_scales(cublasLtMatmulDesc_t desc, const struct cu_beside *x)
 {
-    cublasStatus_t rc = cublasLtMatmulDescSetAttribute(desc, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, &x->scale[0], sizeof x->scale[0]);
+    cublasStatus_t rc =
+        cublasLtMatmulDescSetAttribute(desc, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, &x->scale[0], sizeof x->scale[0]);
     if (rc == CUBLAS_STATUS_SUCCESS)
-        rc = cublasLtMatmulDescSetAttribute(desc, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, &x->scale[1], sizeof x->scale[1]);
+        rc = cublasLtMatmulDescSetAttribute(desc, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, &x->scale[1],
+                                            sizeof x->scale[1]);
     return rc;
 }
 
@@ -177,8 +183,8 @@ static cublasStatus_t prefer(cublasLtMatmulPreference_t preference, const struct
     };
     cublasStatus_t rc = CUBLAS_STATUS_SUCCESS;
     for (size_t i = 0; i < sizeof all / sizeof all[0] && rc == CUBLAS_STATUS_SUCCESS; i++)
-        rc = cublasLtMatmulPreferenceSetAttribute(preference, (cublasLtMatmulPreferenceAttributes_t)all[i].what, all[i].value,
-                                                  all[i].bytes);
+        rc = cublasLtMatmulPreferenceSetAttribute(preference, (cublasLtMatmulPreferenceAttributes_t)all[i].what,
+                                                  all[i].value, all[i].bytes);
     return rc;
 }
 
@@ -190,7 +196,8 @@ static cublasStatus_t ask(struct cu_gemm *g, cublasLtMatmulHeuristicResult_t *fo
         return rc;
     rc = prefer(preference, &g->key, g->blas->workspace_bytes);
     if (rc == CUBLAS_STATUS_SUCCESS)
-        rc = cublasLtMatmulAlgoGetHeuristic(g->blas->handle, g->desc, g->a, g->b, g->d, g->d, preference, CANDIDATES, found, n);
+        rc = cublasLtMatmulAlgoGetHeuristic(g->blas->handle, g->desc, g->a, g->b, g->d, g->d, preference, CANDIDATES,
+                                            found, n);
     cublasLtMatmulPreferenceDestroy(preference);
     return rc == CUBLAS_STATUS_SUCCESS && !*n ? CUBLAS_STATUS_NOT_SUPPORTED : rc;
 }
@@ -362,8 +369,9 @@ int32_t cu_gemm_run(const struct cu_gemm *g, const void *a, const void *b, void 
     if (rc)
         return rc;
     return fail(err,
-                cublasLtMatmul(g->blas->handle, g->desc, alpha, a, g->a, b, g->b, g->key.product.accumulate ? alpha : none, d, g->d,
-                               d, g->d, &g->algo, g->blas->workspace, g->blas->workspace_bytes, stream),
+                cublasLtMatmul(g->blas->handle, g->desc, alpha, a, g->a, b, g->b,
+                               g->key.product.accumulate ? alpha : none, d, g->d, d, g->d, &g->algo, g->blas->workspace,
+                               g->blas->workspace_bytes, stream),
                 "a matrix product");
 }
 

@@ -5,7 +5,8 @@
 #include "internal.h"
 #include "products/plan.h"
 
-struct cu_gemm; /* a product with its algorithm, shared by all kernels that want the same; lives as long as the device */
+struct
+    cu_gemm; /* a product with its algorithm, shared by all kernels that want the same; lives as long as the device */
 
 /* What an epilogue reads or writes besides: see plan.h. Products in fp8: what a and b are multiplied by, on the device. */
 struct cu_beside {

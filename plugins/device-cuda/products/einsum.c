@@ -1,8 +1,8 @@
 /* HD_OP_EINSUM: cuBLASLt where the shapes are a product's, else a plain kernel. What is added once (HD_ATTR_ONCE) is made in scratch:
  * cuBLASLt promises nothing of when it adds to what is there. The plain kernel adds a whole sum anyhow. */
 #include "products/einsum.h"
-#include "products/fp8.h"
 #include "op_table.h"
+#include "products/fp8.h"
 
 /* ---- products */
 
@@ -21,7 +21,8 @@ static int32_t run_loops(const struct cu_einsum *e, int64_t depth, const char *a
     return rc;
 }
 
-int32_t cu_einsum_run(const struct cu_einsum *e, const void *a, const void *b, void *c, cudaStream_t stream, struct hd_error *err)
+int32_t cu_einsum_run(const struct cu_einsum *e, const void *a, const void *b, void *c, cudaStream_t stream,
+                      struct hd_error *err)
 {
     return run_loops(e, 0, a, b, c, 0, stream, err);
 }
@@ -35,8 +36,8 @@ static const void *least_aligned(const struct cu_einsum *e, const struct hd_oper
     return (const void *)all;
 }
 
-int32_t cu_einsum_prepare(struct hd_device *d, const struct hd_operand *in, const struct hd_operand *out, uint32_t accumulate,
-                          struct cu_einsum *e, struct hd_error *err)
+int32_t cu_einsum_prepare(struct hd_device *d, const struct hd_operand *in, const struct hd_operand *out,
+                          uint32_t accumulate, struct cu_einsum *e, struct hd_error *err)
 {
     struct cu_plan plan;
     const char *why = cu_plan(&plan, in, out, accumulate);
@@ -72,7 +73,8 @@ static int32_t run(struct hd_kernel *k, cudaStream_t stream, struct hd_error *er
     return rc || !e->once ? rc : cu_scratch_add(k, &e->out, stream, err);
 }
 
-static int32_t prepare_product(struct hd_device *d, const struct hd_instr_desc *i, struct einsum *e, struct hd_error *err)
+static int32_t prepare_product(struct hd_device *d, const struct hd_instr_desc *i, struct einsum *e,
+                               struct hd_error *err)
 {
     struct hd_operand made = e->out;
     e->once = cu_accumulates(i) && i->attrs.flags & HD_ATTR_ONCE;
@@ -84,7 +86,8 @@ static int32_t prepare_product(struct hd_device *d, const struct hd_instr_desc *
 }
 
 /* HD_E_UNSUPPORTED where the product keeps its dtype. */
-static int32_t prepare_fp8(struct hd_device *d, const struct hd_instr_desc *i, struct hd_kernel *k, struct einsum *e, struct hd_error *err)
+static int32_t prepare_fp8(struct hd_device *d, const struct hd_instr_desc *i, struct hd_kernel *k, struct einsum *e,
+                           struct hd_error *err)
 {
     struct hd_error why = HD_ERROR_INIT;
     int32_t rc = d->settings->fp8 ? cu_fp8_prepare(d, i, &e->fp8, &why) : HD_E_UNSUPPORTED;

@@ -12,8 +12,9 @@ struct cu_einsum {
 };
 
 /* HD_E_UNSUPPORTED where it is no product. The operands' addresses count for their alignment alone. */
-int32_t cu_einsum_prepare(struct hd_device *d, const struct hd_operand *in, const struct hd_operand *out, uint32_t accumulate,
-                          struct cu_einsum *e, struct hd_error *err);
-int32_t cu_einsum_run(const struct cu_einsum *e, const void *a, const void *b, void *c, cudaStream_t stream, struct hd_error *err);
+int32_t cu_einsum_prepare(struct hd_device *d, const struct hd_operand *in, const struct hd_operand *out,
+                          uint32_t accumulate, struct cu_einsum *e, struct hd_error *err);
+int32_t cu_einsum_run(const struct cu_einsum *e, const void *a, const void *b, void *c, cudaStream_t stream,
+                      struct hd_error *err);
 
 #endif

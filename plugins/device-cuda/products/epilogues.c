@@ -2,9 +2,9 @@
  * are one product's and cuBLASLt has it, else the instructions that they stand for, one after another. cuBLASLt's GELU
  * is the tanh form, as heddle's is. Its gradients of biases are written, never added to: what is to be added goes
  * through scratch. Products in fp8 have no epilogue: they run as those instructions, too. */
+#include "op_table.h"
 #include "products/blas.h"
 #include "products/fp8.h"
-#include "op_table.h"
 
 enum { MOST_PARTS = 3 };
 

@@ -2,8 +2,8 @@
  * makes it, each row becomes its gradient in place, two more products use it. Chunks follow one another: dw is summed in their
  * order. */
 #include "products/head.h"
-#include "products/blas.h"
 #include "op_table.h"
+#include "products/blas.h"
 
 enum { LEAST_ROWS = 64, ROWS_UNIT = 32, COLUMNS_UNIT = 8 };
 enum { LOGITS, DX, DW, PRODUCTS };
@@ -30,7 +30,8 @@ static int64_t round_up(int64_t n, int64_t unit)
 
 /* ---- running */
 
-static int32_t run_chunk(struct hd_kernel *k, const struct head *a, int64_t done, cudaStream_t stream, struct hd_error *err)
+static int32_t run_chunk(struct hd_kernel *k, const struct head *a, int64_t done, cudaStream_t stream,
+                         struct hd_error *err)
 {
     const struct cu_gemm *const *g = a->product[!done ? FIRST : done + a->chunk < a->rows ? MIDDLE : LAST];
     struct cu_head_rows rows = a->of;
@@ -76,8 +77,8 @@ static struct cu_matrix matrix(uint32_t dtype, int64_t rows, int64_t cols, int64
 }
 
 /* Column-major, as cuBLAS has it: a matrix [rows h] of ours is [h rows] of its. */
-static int32_t prepare_chunk(struct hd_device *d, const struct hd_instr_desc *i, struct head *a, int which, int64_t rows,
-                             struct hd_error *err)
+static int32_t prepare_chunk(struct hd_device *d, const struct hd_instr_desc *i, struct head *a, int which,
+                             int64_t rows, struct hd_error *err)
 {
     uint32_t dtype = i->in[0].dtype, adds = which != FIRST || cu_accumulates(i);
     const void *z = CU_SCRATCH_LATER;
@@ -121,8 +122,14 @@ static void fill(struct hd_device *d, const struct hd_instr_desc *i, struct head
     a->ld = round_up(a->v, COLUMNS_UNIT);
     a->rows = cu_span(x, 0, x->ndim - 1);
     a->x_row = a->h * (int64_t)hd_dtype_size(x->dtype);
-    a->of = (struct cu_head_rows){.dtype = x->dtype, .trains = i->n_out == 3, .v = a->v, .ld = a->ld, .labels = i->in[2].data,
-                                  .start = w->start[0], .nll = i->out[0].data, .scale = i->attrs.scale,
+    a->of = (struct cu_head_rows){.dtype = x->dtype,
+                                  .trains = i->n_out == 3,
+                                  .v = a->v,
+                                  .ld = a->ld,
+                                  .labels = i->in[2].data,
+                                  .start = w->start[0],
+                                  .nll = i->out[0].data,
+                                  .scale = i->attrs.scale,
                                   .seed = i->n_in > 3 ? i->in[3].data : NULL};
     if (a->of.trains) {
         a->dx = i->out[1].data;
@@ -132,7 +139,8 @@ static void fill(struct hd_device *d, const struct hd_instr_desc *i, struct head
     a->chunk = chunk_rows(d, a, x->dtype);
 }
 
-int32_t cu_prepare_xent_head(struct hd_device *d, const struct hd_instr_desc *i, struct hd_kernel *k, struct hd_error *err)
+int32_t cu_prepare_xent_head(struct hd_device *d, const struct hd_instr_desc *i, struct hd_kernel *k,
+                             struct hd_error *err)
 {
     if (i->in[0].dtype != i->in[1].dtype || i->out[0].dtype != HD_F32 || i->in[2].dtype != HD_I32 || i->in[1].ndim != 2)
         return cu_refuse(err, HD_E_UNSUPPORTED, i, "x of %s, w of %s and a loss of %s", hd_dtype_name(i->in[0].dtype),

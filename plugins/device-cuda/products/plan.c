@@ -44,8 +44,12 @@ static int choose(const struct labels *l, struct choice *best)
     for (int64_t m = 0; m < at_least_one(labels_count(l, LABEL_M)); m++)
         for (int64_t n = 0; n < at_least_one(labels_count(l, LABEL_N)); n++)
             for (int64_t k = 0; k < at_least_one(labels_count(l, LABEL_K)); k++) {
-                struct choice x = {labels_member(l, LABEL_M, m), labels_member(l, LABEL_N, n), labels_member(l, LABEL_K, k),
-                                   {0}, {0}, {0}};
+                struct choice x = {labels_member(l, LABEL_M, m),
+                                   labels_member(l, LABEL_N, n),
+                                   labels_member(l, LABEL_K, k),
+                                   {0},
+                                   {0},
+                                   {0}};
                 double size = (double)x.m->extent * (double)x.n->extent * (double)x.k->extent;
                 if (fits(&x) && size > most) {
                     most = size;
@@ -237,7 +241,8 @@ const char *cu_plan_fp8(const struct cu_plan *plan, int64_t above)
         return "its sizes are no multiples of 16";
     if ((double)p->m * (double)p->n < (double)above * (double)(p->m + p->n))
         return "it is too small to pay for casts: option fp8_above";
-    if (p->batch >= most || p->m >= most || p->n >= most || p->k >= most || p->batch * p->m >= most / p->k || p->batch * p->n >= most / p->k)
+    if (p->batch >= most || p->m >= most || p->n >= most || p->k >= most || p->batch * p->m >= most / p->k ||
+        p->batch * p->n >= most / p->k)
         return "it is too large";
     return NULL;
 }

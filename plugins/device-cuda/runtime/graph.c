@@ -24,11 +24,13 @@ int32_t cu_capture_end(struct hd_device *d, struct hd_captured **captured, struc
     cudaGraph_t graph = NULL;
     struct hd_captured *c = d->host->alloc(sizeof *c);
     cudaError_t rc = cudaStreamEndCapture(d->stream[HD_STREAM_COMPUTE], &graph);
-    (void)cudaGetLastError(); /* what a library was refused in between is told by its call, and its next launch must not find it */
+    (void)
+        cudaGetLastError(); /* what a library was refused in between is told by its call, and its next launch must not find it */
     if (rc == cudaSuccess && !c)
         rc = cudaErrorMemoryAllocation;
     if (rc == cudaSuccess)
-        rc = cudaGraphInstantiate(&c->exec, graph, cudaGraphInstantiateFlagUseNodePriority); /* its streams keep theirs */
+        rc = cudaGraphInstantiate(&c->exec, graph,
+                                  cudaGraphInstantiateFlagUseNodePriority); /* its streams keep theirs */
     if (rc == cudaSuccess)
         rc = cudaGraphUpload(c->exec, d->stream[HD_STREAM_COMPUTE]);
     if (graph)
@@ -44,7 +46,8 @@ int32_t cu_capture_end(struct hd_device *d, struct hd_captured **captured, struc
 
 int32_t cu_replay(struct hd_device *d, struct hd_captured *captured, struct hd_error *err)
 {
-    return cu_fail(err, cudaGraphLaunch(captured->exec, d->stream[HD_STREAM_COMPUTE]), NULL, "device cuda: launching a graph");
+    return cu_fail(err, cudaGraphLaunch(captured->exec, d->stream[HD_STREAM_COMPUTE]), NULL,
+                   "device cuda: launching a graph");
 }
 
 void cu_captured_free(struct hd_device *d, struct hd_captured *captured)

@@ -6,7 +6,7 @@ struct cu_block {
     struct cu_block *next;
     void *memory;
     size_t bytes;
-    uint32_t kind;     /* HD_MEM_... */
+    uint32_t kind; /* HD_MEM_... */
     uint32_t reserved;
 };
 
@@ -142,8 +142,9 @@ int32_t cu_table(struct hd_device *d, const void *host, size_t bytes, const void
     memcpy(t + 1, host, bytes);
     int32_t rc = cu_zeros(d, bytes, &t->memory, err);
     if (rc == HD_OK)
-        rc = cu_fail(err, cudaMemcpyAsync(t->memory, t + 1, bytes, cudaMemcpyHostToDevice, d->stream[HD_STREAM_COMPUTE]), NULL,
-                     "copying a table");
+        rc =
+            cu_fail(err, cudaMemcpyAsync(t->memory, t + 1, bytes, cudaMemcpyHostToDevice, d->stream[HD_STREAM_COMPUTE]),
+                    NULL, "copying a table");
     if (rc == HD_OK)
         rc = cu_fail(err, cudaStreamSynchronize(d->stream[HD_STREAM_COMPUTE]), NULL, "copying a table");
     if (rc) {

@@ -30,7 +30,8 @@ static int32_t look(struct hd_error *err)
     int32_t n = 0, rc = cu_count(&n, err);
     for (int32_t i = 0; i < n && rc == HD_OK; i++) {
         int major;
-        rc = cu_fail(err, cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, i), NULL, "asking a GPU what it is");
+        rc = cu_fail(err, cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, i), NULL,
+                     "asking a GPU what it is");
         if (rc == HD_OK && major >= LEAST_MAJOR)
             return HD_OK;
     }
@@ -76,7 +77,8 @@ int32_t cu_probe(const struct hd_host *host, struct hd_error *err)
         raise(SIGABRT);
     }
     close(ends[1]);
-    int32_t rc = child < 0 ? hd_fail(err, HD_E_IO, "no process to ask for GPUs with: %s", strerror(errno)) : hear(ends[0], err);
+    int32_t rc =
+        child < 0 ? hd_fail(err, HD_E_IO, "no process to ask for GPUs with: %s", strerror(errno)) : hear(ends[0], err);
     close(ends[0]);
     if (child > 0) {
         if (rc == HD_E_TIMEOUT)

@@ -32,7 +32,8 @@ int32_t cu_event(struct hd_device *d, struct hd_event **event, struct hd_error *
     struct hd_event *e = d->host->alloc(sizeof *e);
     if (!e)
         return hd_fail(err, HD_E_NOMEM, "no memory for an event");
-    int32_t rc = cu_fail(err, cudaEventCreateWithFlags(&e->event, cudaEventDisableTiming), NULL, "device cuda: making an event");
+    int32_t rc =
+        cu_fail(err, cudaEventCreateWithFlags(&e->event, cudaEventDisableTiming), NULL, "device cuda: making an event");
     if (rc) {
         d->host->free(e);
         return rc;
@@ -56,7 +57,8 @@ int32_t cu_record(struct hd_device *d, struct hd_event *event, uint32_t stream, 
 
 int32_t cu_follow(struct hd_device *d, uint32_t stream, struct hd_event *event, struct hd_error *err)
 {
-    return cu_fail(err, cudaStreamWaitEvent(d->stream[stream], event->event, 0), NULL, "device cuda: following an event");
+    return cu_fail(err, cudaStreamWaitEvent(d->stream[stream], event->event, 0), NULL,
+                   "device cuda: following an event");
 }
 
 int32_t cu_reached(struct hd_device *d, struct hd_event *event, int32_t *done, struct hd_error *err)
@@ -74,7 +76,8 @@ int32_t cu_copy(struct hd_device *d, uint32_t stream, void *to, const void *from
 {
     if (!bytes)
         return HD_OK;
-    return cu_fail(err, cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, d->stream[stream]), NULL, "device cuda: copying");
+    return cu_fail(err, cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, d->stream[stream]), NULL,
+                   "device cuda: copying");
 }
 
 void *cu_native(struct hd_device *d, uint32_t stream)

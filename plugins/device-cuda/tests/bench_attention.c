@@ -19,9 +19,15 @@ static struct hd_operand operand(struct bench *x, const char *dims, uint32_t dty
     struct hd_operand o = {.dtype = dtype, .ndim = (uint32_t)strlen(dims)};
     for (uint32_t i = 0; i < o.ndim; i++) {
         o.dim[i] = (uint8_t)dims[i];
-        o.extent[i] = dims[i] == 'b' ? x->b : dims[i] == 's' ? x->s : dims[i] == 'k' ? x->k : dims[i] == 'g' ? x->g : x->d;
+        o.extent[i] = dims[i] == 'b'   ? x->b
+                      : dims[i] == 's' ? x->s
+                      : dims[i] == 'k' ? x->k
+                      : dims[i] == 'g' ? x->g
+                                       : x->d;
     }
-    bench_check(x->plugin.ops->alloc(x->plugin.device, HD_MEM_DEVICE, (size_t)hd_operand_count(&o) * hd_dtype_size(dtype), &o.data, &err), &err, "alloc");
+    bench_check(x->plugin.ops->alloc(x->plugin.device, HD_MEM_DEVICE,
+                                     (size_t)hd_operand_count(&o) * hd_dtype_size(dtype), &o.data, &err),
+                &err, "alloc");
     return o;
 }
 
@@ -65,8 +71,14 @@ static double run(struct bench *x, uint32_t op, int n_in, int n_out, const struc
 {
     struct hd_error err = HD_ERROR_INIT;
     struct hd_kernel *kernel;
-    struct hd_instr_desc i = {.struct_size = sizeof i, .op = op, .n_in = (uint32_t)n_in, .n_out = (uint32_t)n_out, .in = x->at, .out = out,
-                              .attrs = {.struct_size = sizeof i.attrs, .scale = 1 / sqrt((double)x->d)}, .label = "bench"};
+    struct hd_instr_desc i = {.struct_size = sizeof i,
+                              .op = op,
+                              .n_in = (uint32_t)n_in,
+                              .n_out = (uint32_t)n_out,
+                              .in = x->at,
+                              .out = out,
+                              .attrs = {.struct_size = sizeof i.attrs, .scale = 1 / sqrt((double)x->d)},
+                              .label = "bench"};
     bench_check(x->plugin.ops->prepare(x->plugin.device, &i, &kernel, &err), &err, "prepare");
     double begin = 0;
     for (int n = -1; n < times; n++) {
@@ -140,8 +152,10 @@ int main(int n, char **words)
     int times = pairs * d > 1e8 ? TIMES : 1;
     double forward = run(&x, HD_OP_ATTENTION, 3, 2, &x.at[O], times);
     int right = first_is_right(&x);
-    double backward = run(&x, HD_OP_ATTENTION_GRAD, 6, 3, &x.at[DQ], times), copy = copy_rate(&x, times > 1 ? (size_t)1 << 30 : 1 << 16, times);
-    printf("{\"forward_ms\": %.4f, \"forward_flops\": %.6g, \"forward_bytes\": %.6g, \"backward_ms\": %.4f, \"backward_flops\": %.6g, "
+    double backward = run(&x, HD_OP_ATTENTION_GRAD, 6, 3, &x.at[DQ], times),
+           copy = copy_rate(&x, times > 1 ? (size_t)1 << 30 : 1 << 16, times);
+    printf("{\"forward_ms\": %.4f, \"forward_flops\": %.6g, \"forward_bytes\": %.6g, \"backward_ms\": %.4f, "
+           "\"backward_flops\": %.6g, "
            "\"backward_bytes\": %.6g, \"copy_gbs\": %.1f, \"peak_flops\": %.6g, \"wgmma\": %s, \"right\": %s}\n",
            forward, 4 * d * pairs, 2 * q + 2 * kv + lse, backward, 10 * d * pairs, 4 * q + 4 * kv + lse, copy,
            x.plugin.ops->peak_flops ? x.plugin.ops->peak_flops(x.plugin.device, x.dtype) : 0,

@@ -68,7 +68,9 @@ static struct hd_operand operand(struct bench *x, const char *dims, uint32_t dty
         o.dim[i] = (uint8_t)dims[i];
         o.extent[i] = extent(x, dims[i]);
     }
-    bench_check(x->plugin.ops->alloc(x->plugin.device, HD_MEM_DEVICE, (size_t)hd_operand_count(&o) * hd_dtype_size(dtype), &o.data, &err), &err, "alloc");
+    bench_check(x->plugin.ops->alloc(x->plugin.device, HD_MEM_DEVICE,
+                                     (size_t)hd_operand_count(&o) * hd_dtype_size(dtype), &o.data, &err),
+                &err, "alloc");
     fill(x, &o, (uint32_t)dims[0] * 7 + (uint32_t)dims[1]);
     return o;
 }
@@ -123,14 +125,23 @@ static int measure(struct bench *x, const struct work *w, int times)
     struct hd_error err = HD_ERROR_INIT;
     struct hd_kernel *k;
     x->work = w;
-    struct hd_operand in[2] = {operand(x, w->a, HD_BF16), operand(x, w->b, HD_BF16)}, out = operand(x, "mn", w->adds ? HD_F32 : HD_BF16);
-    struct hd_instr_desc i = {.struct_size = sizeof i, .op = HD_OP_EINSUM, .n_in = 2, .n_out = 1, .in = in, .out = &out,
-                              .attrs = {.struct_size = sizeof i.attrs, .flags = w->adds ? HD_ATTR_ACCUMULATE : 0}, .label = "bench"};
+    struct hd_operand in[2] = {operand(x, w->a, HD_BF16), operand(x, w->b, HD_BF16)},
+                      out = operand(x, "mn", w->adds ? HD_F32 : HD_BF16);
+    struct hd_instr_desc i = {.struct_size = sizeof i,
+                              .op = HD_OP_EINSUM,
+                              .n_in = 2,
+                              .n_out = 1,
+                              .in = in,
+                              .out = &out,
+                              .attrs = {.struct_size = sizeof i.attrs, .flags = w->adds ? HD_ATTR_ACCUMULATE : 0},
+                              .label = "bench"};
     bench_check(x->plugin.ops->prepare(x->plugin.device, &i, &k, &err), &err, "prepare");
     double ms = run(x, k, times);
     int right = w->adds || first_is_right(x, in, &out);
-    printf("{\"name\": \"%s\", \"m\": %lld, \"n\": %lld, \"k\": %lld, \"dims\": \"%s %s mn\", \"adds\": %d, \"ms\": %.5f, \"right\": %s}\n", w->name,
-           (long long)extent(x, 'm'), (long long)extent(x, 'n'), (long long)extent(x, 'k'), w->a, w->b, w->adds, ms, right ? "true" : "false");
+    printf("{\"name\": \"%s\", \"m\": %lld, \"n\": %lld, \"k\": %lld, \"dims\": \"%s %s mn\", \"adds\": %d, \"ms\": "
+           "%.5f, \"right\": %s}\n",
+           w->name, (long long)extent(x, 'm'), (long long)extent(x, 'n'), (long long)extent(x, 'k'), w->a, w->b,
+           w->adds, ms, right ? "true" : "false");
     x->plugin.ops->release(x->plugin.device, k);
     for (int n = 0; n < 2; n++)
         x->plugin.ops->free(x->plugin.device, HD_MEM_DEVICE, in[n].data);
@@ -144,7 +155,8 @@ enum { EXPERTS = 8, CHOSEN = 2 };
 
 static const int64_t tokens = 8192, hidden = 2048, ffn = 5632;
 
-static struct hd_operand slots_operand(struct bench *x, uint32_t ndim, const char *dims, const int64_t *extent, uint32_t dtype)
+static struct hd_operand slots_operand(struct bench *x, uint32_t ndim, const char *dims, const int64_t *extent,
+                                       uint32_t dtype)
 {
     struct hd_error err = HD_ERROR_INIT;
     struct hd_operand o = {.dtype = dtype, .ndim = ndim};
@@ -152,7 +164,9 @@ static struct hd_operand slots_operand(struct bench *x, uint32_t ndim, const cha
         o.dim[i] = (uint8_t)dims[i];
         o.extent[i] = extent[i];
     }
-    bench_check(x->plugin.ops->alloc(x->plugin.device, HD_MEM_DEVICE, (size_t)hd_operand_count(&o) * hd_dtype_size(dtype), &o.data, &err), &err, "alloc");
+    bench_check(x->plugin.ops->alloc(x->plugin.device, HD_MEM_DEVICE,
+                                     (size_t)hd_operand_count(&o) * hd_dtype_size(dtype), &o.data, &err),
+                &err, "alloc");
     if (dtype == HD_BF16)
         fill(x, &o, ndim);
     return o;
@@ -187,13 +201,20 @@ static void measure_experts(struct bench *x, const char *name, double share, int
                                slots_operand(x, 3, "ehf", (const int64_t[]){EXPERTS, h, f}, HD_BF16),
                                slots_operand(x, 3, "bes", (const int64_t[]){1, EXPERTS, s}, HD_I32)},
                       out = slots_operand(x, 4, "besf", (const int64_t[]){1, EXPERTS, s, f}, HD_BF16);
-    struct hd_instr_desc i = {.struct_size = sizeof i, .op = HD_OP_GROUPED, .n_in = 3, .n_out = 1, .in = in, .out = &out,
-                              .attrs = {.struct_size = sizeof i.attrs, .share = share}, .label = "bench"};
+    struct hd_instr_desc i = {.struct_size = sizeof i,
+                              .op = HD_OP_GROUPED,
+                              .n_in = 3,
+                              .n_out = 1,
+                              .in = in,
+                              .out = &out,
+                              .attrs = {.struct_size = sizeof i.attrs, .share = share},
+                              .label = "bench"};
     choose_slots(x, &in[2]);
     bench_check(x->plugin.ops->prepare(x->plugin.device, &i, &k, &err), &err, "prepare");
     double ms = run(x, k, times);
-    printf("{\"name\": \"%s\", \"m\": %lld, \"n\": %lld, \"k\": %lld, \"dims\": \"experts\", \"adds\": 1, \"ms\": %.5f, \"right\": true}\n", name,
-           (long long)s * CHOSEN, (long long)f, (long long)h, ms);
+    printf("{\"name\": \"%s\", \"m\": %lld, \"n\": %lld, \"k\": %lld, \"dims\": \"experts\", \"adds\": 1, \"ms\": "
+           "%.5f, \"right\": true}\n",
+           name, (long long)s * CHOSEN, (long long)f, (long long)h, ms);
     x->plugin.ops->release(x->plugin.device, k);
     for (int n = 0; n < 3; n++)
         x->plugin.ops->free(x->plugin.device, HD_MEM_DEVICE, in[n].data);

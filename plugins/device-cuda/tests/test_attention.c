@@ -105,7 +105,8 @@ static void check_instr(const char *name, struct h_instr *a, struct h_instr *b, 
     h_run(d, b);
     h_run(plain, want);
     ck_assert_msg(h_warnings == 0, "%s: %s", name, h_last_log);
-    ck_assert_msg((attention == CU_ATTENTION_WGMMA && !wide) == (strstr(h_log, "by wgmma is used") != NULL), "%s: %s", name, h_log);
+    ck_assert_msg((attention == CU_ATTENTION_WGMMA && !wide) == (strstr(h_log, "by wgmma is used") != NULL), "%s: %s",
+                  name, h_log);
     check_near(name, a, want, tolerance);
     h_equal(name, a, b);
     h_free(a);

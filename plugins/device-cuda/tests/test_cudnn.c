@@ -55,7 +55,8 @@ static void *zeroed(size_t bytes)
     return calloc(1, bytes ? bytes : 1);
 }
 
-static const struct hd_host host = {.struct_size = sizeof host, .abi_minor = HD_ABI_MINOR, .log = keep, .alloc = zeroed, .free = free};
+static const struct hd_host host = {
+    .struct_size = sizeof host, .abi_minor = HD_ABI_MINOR, .log = keep, .alloc = zeroed, .free = free};
 
 static void set(struct h_device *d, const char *name, const void *value, size_t bytes)
 {
@@ -223,7 +224,14 @@ START_TEST(others_are_ours_without_a_trial)
         {{"queries after their keys", FORWARD, "b=1 s=4@5 t=9 k=1 g=1 d=8", {.scale = 0.3}}, HD_BF16, 0},
         {{"fp32", FORWARD, "b=1 s=9 t=9 k=1 g=1 d=8", {.scale = 0.3}}, HD_F32, 0},
         {{"a head size", FORWARD, "b=1 s=9 t=9 k=1 g=1 d=12", {.scale = 0.3}}, HD_BF16, 0},
-        {{"outputs in fp32", HD_OP_ATTENTION, "bskgd btkd btkd", "f:bskgd f:bskg", "b=1 s=9 t=9 k=1 g=1 d=8", {.scale = 0.3}}, HD_BF16, 0},
+        {{"outputs in fp32",
+          HD_OP_ATTENTION,
+          "bskgd btkd btkd",
+          "f:bskgd f:bskg",
+          "b=1 s=9 t=9 k=1 g=1 d=8",
+          {.scale = 0.3}},
+         HD_BF16,
+         0},
         {{"a sum", FORWARD, "b=1 s=9 t=9 k=1 g=1 d=8", {.scale = 0.3, .flags = HD_ATTR_ACCUMULATE}}, HD_BF16, 0},
         {{"exact", FORWARD, "b=1 s=9 t=9 k=1 g=1 d=8", {.scale = 0.3}}, HD_BF16, HD_INSTR_EXACT},
     };
@@ -250,7 +258,8 @@ START_TEST(a_missing_library_is_said)
     struct hd_error err = HD_ERROR_INIT;
     struct h_device d;
     ck_assert_int_eq(open_at(&d, CU_ATTENTION_CUDNN, "/nowhere/libcudnn.so.9", &err), HD_E_NOTFOUND);
-    ck_assert_msg(strstr(err.message, "attention: cudnn: cuDNN was not found: /nowhere/libcudnn.so.9") != NULL, "%s", err.message);
+    ck_assert_msg(strstr(err.message, "attention: cudnn: cuDNN was not found: /nowhere/libcudnn.so.9") != NULL, "%s",
+                  err.message);
     ck_assert_ptr_nonnull(strstr(err.message, "device.cudnn_library=PATH"));
     ck_assert_int_eq(open_at(&d, CU_ATTENTION_AUTO, "/nowhere/libcudnn.so.9", &err), HD_OK);
     ck_assert_msg(said("attention is heddle's own: cuDNN was not found"), "%s", words);

@@ -34,7 +34,8 @@ END_TEST
 
 START_TEST(what_is_no_number_is_infinitely_far)
 {
-    const float theirs[][2] = {{0, 1}, {NAN, 1}}, ours[][2] = {{0, INFINITY}}, nothing[][2] = {{0, 0}}, something[][2] = {{1, 0}};
+    const float theirs[][2] = {{0, 1}, {NAN, 1}}, ours[][2] = {{0, INFINITY}}, nothing[][2] = {{0, 0}},
+                something[][2] = {{1, 0}};
     ck_assert(isinf(cu_trial_distance(theirs, 2)));
     ck_assert(isinf(cu_trial_distance(ours, 1)));
     ck_assert(isinf(cu_trial_distance(something, 1)));
@@ -67,29 +68,32 @@ enum { GPUS = sizeof gpus / sizeof gpus[0] };
 
 /* batch, sequence, kv heads, heads, head size: GPT-2 124M and 1.5B, a Llama 1B, sizes that are no whole tile. */
 static const struct dnn_shape shapes[] = {
-    {32, 1024, 12, 12, 64, HD_BF16, 0}, {4, 1024, 25, 25, 64, HD_BF16, 0}, {4, 4096, 8, 32, 64, HD_BF16, 0}, {1, 4096, 8, 32, 128, HD_BF16, 0},
-    {8, 2048, 16, 16, 96, HD_F16, 0},   {2, 1000, 2, 6, 128, HD_F16, 0},
+    {32, 1024, 12, 12, 64, HD_BF16, 0}, {4, 1024, 25, 25, 64, HD_BF16, 0}, {4, 4096, 8, 32, 64, HD_BF16, 0},
+    {1, 4096, 8, 32, 128, HD_BF16, 0},  {8, 2048, 16, 16, 96, HD_F16, 0},  {2, 1000, 2, 6, 128, HD_F16, 0},
 };
 enum { SHAPES = sizeof shapes / sizeof shapes[0] };
 
 static int describe(int gpu, char *text, size_t bytes)
 {
-    return snprintf(text, bytes,
-                    "{\"deviceVer\": %d, \"deviceName\": \"%s\", \"cudaDeviceId\": 0, \"driverVer\": 13000, "
-                    "\"maxGridSize\": [2147483647, 65535, 65535], "
-                    "\"maxBlockSize\": [1024, 1024, 64], \"regsPerBlock\": 65536, \"multiProcessorCount\": %d, \"warpSize\": 32, "
-                    "\"maxSharedMemoryPerBlock\": 49152, \"maxSharedMemoryPerBlockOptin\": %d, \"reservedSharedMemoryPerBlock\": 1024, "
-                    "\"maxRegistersPerSM\": 65536, \"maxCtasPerSM\": 32, \"maxThreadsPerBlock\": 1024, \"maxThreadsPerSM\": 2048, "
-                    "\"pciDeviceId\": 0, \"isTccDriver\": 0, \"supportCoopLaunch\": 1, \"totalGlobalMem\": 80000000000, "
-                    "\"smClockRateKHz\": 1800000, \"memClockRateKHz\": 2600000, \"l2CacheSize\": 50000000}",
-                    gpus[gpu].capability, gpus[gpu].name, gpus[gpu].processors, gpus[gpu].shared);
+    return snprintf(
+        text, bytes,
+        "{\"deviceVer\": %d, \"deviceName\": \"%s\", \"cudaDeviceId\": 0, \"driverVer\": 13000, "
+        "\"maxGridSize\": [2147483647, 65535, 65535], "
+        "\"maxBlockSize\": [1024, 1024, 64], \"regsPerBlock\": 65536, \"multiProcessorCount\": %d, \"warpSize\": 32, "
+        "\"maxSharedMemoryPerBlock\": 49152, \"maxSharedMemoryPerBlockOptin\": %d, \"reservedSharedMemoryPerBlock\": "
+        "1024, "
+        "\"maxRegistersPerSM\": 65536, \"maxCtasPerSM\": 32, \"maxThreadsPerBlock\": 1024, \"maxThreadsPerSM\": 2048, "
+        "\"pciDeviceId\": 0, \"isTccDriver\": 0, \"supportCoopLaunch\": 1, \"totalGlobalMem\": 80000000000, "
+        "\"smClockRateKHz\": 1800000, \"memClockRateKHz\": 2600000, \"l2CacheSize\": 50000000}",
+        gpus[gpu].capability, gpus[gpu].name, gpus[gpu].processors, gpus[gpu].shared);
 }
 
 static int64_t proposals(struct dnn_graph *g, int gpu)
 {
     char text[2048];
     int length = describe(gpu, text, sizeof text), mode = DNN_HEUR_MODE_A;
-    dnn_descriptor device = dnn_make(g, BACKEND_DEVICEPROP), asked = dnn_make(g, DNN_BACKEND_ENGINEHEUR_DESCRIPTOR), found[PROPOSALS];
+    dnn_descriptor device = dnn_make(g, BACKEND_DEVICEPROP), asked = dnn_make(g, DNN_BACKEND_ENGINEHEUR_DESCRIPTOR),
+                   found[PROPOSALS];
     int64_t n = 0;
     dnn_set(g, device, DEVICEPROP_JSON, TYPE_CHAR, length, text);
     dnn_finalize(g, device, "a device");
@@ -100,7 +104,9 @@ static int64_t proposals(struct dnn_graph *g, int gpu)
     for (int i = 0; i < PROPOSALS; i++)
         found[i] = dnn_make(g, DNN_BACKEND_ENGINECFG_DESCRIPTOR);
     ck_assert_msg(g->rc == HD_OK, "%s", g->err->message);
-    ck_assert_int_eq(g->api->BackendGetAttribute(asked, DNN_ATTR_ENGINEHEUR_RESULTS, DNN_TYPE_BACKEND_DESCRIPTOR, PROPOSALS, &n, found), 0);
+    ck_assert_int_eq(g->api->BackendGetAttribute(asked, DNN_ATTR_ENGINEHEUR_RESULTS, DNN_TYPE_BACKEND_DESCRIPTOR,
+                                                 PROPOSALS, &n, found),
+                     0);
     return n;
 }
 
@@ -115,8 +121,8 @@ START_TEST(cudnn_has_kernels_for_these_graphs)
     ck_assert_msg(dnn_open(&api, getenv("HEDDLE_TEST_CUDNN"), &err) == HD_OK, "%s", err.message);
     for (int gpu = 0; gpu < GPUS; gpu++) {
         ck_assert_msg(dnn_graph_make(g, &api, NULL, &shape, &err) == HD_OK, "%s", err.message);
-        ck_assert_msg(proposals(g, gpu) > 0, "cuDNN %zu has no kernel on an %s for shape %d%s", api.version, gpus[gpu].name, _i / 2,
-                      shape.back ? ", backward" : "");
+        ck_assert_msg(proposals(g, gpu) > 0, "cuDNN %zu has no kernel on an %s for shape %d%s", api.version,
+                      gpus[gpu].name, _i / 2, shape.back ? ", backward" : "");
         dnn_graph_free(g);
     }
     free(g);

@@ -41,8 +41,8 @@ static void spread(struct h_instr *i, uint64_t seed)
 
 static struct h_instr *made(int n, double share)
 {
-    struct h_case c = {cases[n].name, cases[n].op, cases[n].in, cases[n].out, cases[n].dims,
-                       {.share = share, .flags = cases[n].adds ? HD_ATTR_ACCUMULATE : 0}};
+    struct h_case c = {cases[n].name, cases[n].op,   cases[n].in,
+                       cases[n].out,  cases[n].dims, {.share = share, .flags = cases[n].adds ? HD_ATTR_ACCUMULATE : 0}};
     struct h_instr *i = h_make(&c, cases[n].dtype, 17);
     spread(i, 5);
     return i;
@@ -86,7 +86,9 @@ START_TEST(others_are_multiplied_whole)
     static const struct {
         const char *dims;
         uint32_t dtype;
-    } others[] = {{"b=1 e=3 c=9 h=12 f=16 v=1", HD_BF16}, {"b=1 e=3 c=9 h=16 f=16 v=1", HD_F32}, {"b=1 e=3 c=9 h=16 f=20 v=1", HD_F16}};
+    } others[] = {{"b=1 e=3 c=9 h=12 f=16 v=1", HD_BF16},
+                  {"b=1 e=3 c=9 h=16 f=16 v=1", HD_F32},
+                  {"b=1 e=3 c=9 h=16 f=20 v=1", HD_F16}};
     struct h_device *d = h_open(1, H_FAST), *plain = h_open(1, H_REFERENCE);
     for (size_t n = 0; n < sizeof others / sizeof others[0]; n++) {
         struct h_case c = {"others", HD_OP_GROUPED, "bech ehf i:bec", "becf", others[n].dims, {.share = 0.2}};

@@ -9,9 +9,9 @@
 static const double inverse_frequencies[] = {1, 0.4, 0.1, 0.03, 0.01, 0.004, 0.001, 0.0003};
 static const double factors[] = {1, -0.7, 0.63, 2};
 
-#define NORM                                                                                                           \
-    {                                                                                                                  \
-        .eps = 1e-5                                                                                                    \
+#define NORM        \
+    {               \
+        .eps = 1e-5 \
     }
 #define ZIGZAG .zigzag_parts = 2, .zigzag_length = 16
 
@@ -172,8 +172,12 @@ START_TEST(copies_permute)
     static const struct {
         const char *in, *out, *dims;
     } all[] = {
-        {"abc", "bac", "a=3 b=4 c=16"}, {"abc", "bac", "a=5 b=2 c=7"},       {"ab", "ba", "a=33 b=9"},
-        {"abcd", "cbad", "a=3 b=2 c=5 d=8"}, {"abcd", "badc", "a=3 b=2 c=5 d=3"}, {"abcde", "ecadb", "a=2 b=3 c=4 d=2 e=5"},
+        {"abc", "bac", "a=3 b=4 c=16"},
+        {"abc", "bac", "a=5 b=2 c=7"},
+        {"ab", "ba", "a=33 b=9"},
+        {"abcd", "cbad", "a=3 b=2 c=5 d=8"},
+        {"abcd", "badc", "a=3 b=2 c=5 d=3"},
+        {"abcde", "ecadb", "a=2 b=3 c=4 d=2 e=5"},
     };
     static const uint32_t dtypes[] = {HD_F32, HD_BF16, HD_F64};
     for (size_t n = 0; n < sizeof all / sizeof all[0]; n++)

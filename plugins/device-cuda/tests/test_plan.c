@@ -10,7 +10,8 @@ static int64_t extent_of(char letter)
     static const struct {
         char letter;
         int64_t extent;
-    } all[] = {{'b', 2}, {'s', 3}, {'k', 4}, {'g', 5}, {'d', 8}, {'h', 16}, {'f', 7}, {'e', 6}, {'t', 9}, {'m', 11}, {'n', 13}, {'u', 1}, {'z', 100}, {'q', 48}, {'r', 48}};
+    } all[] = {{'b', 2}, {'s', 3},  {'k', 4},  {'g', 5}, {'d', 8},   {'h', 16}, {'f', 7}, {'e', 6},
+               {'t', 9}, {'m', 11}, {'n', 13}, {'u', 1}, {'z', 100}, {'q', 48}, {'r', 48}};
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
         if (all[i].letter == letter)
             return all[i].extent;
@@ -37,7 +38,8 @@ static const char *plan_of(struct cu_plan *p, const char *a, const char *b, cons
 static void expect(const char *name, const struct cu_matrix *x, int64_t rows, int64_t cols, int64_t ld, uint32_t trans,
                    int64_t batch_stride)
 {
-    ck_assert_msg(x->rows == rows && x->cols == cols && x->ld == ld && x->trans == trans && x->batch_stride == batch_stride,
+    ck_assert_msg(x->rows == rows && x->cols == cols && x->ld == ld && x->trans == trans &&
+                      x->batch_stride == batch_stride,
                   "%s is %lld x %lld, ld %lld, trans %u, %lld a batch", name, (long long)x->rows, (long long)x->cols,
                   (long long)x->ld, x->trans, (long long)x->batch_stride);
 }
@@ -153,8 +155,8 @@ START_TEST(what_is_no_product_is_refused)
     struct cu_plan p;
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
         const char *why = plan_of(&p, all[i].a, all[i].b, all[i].c);
-        ck_assert_msg(why == NULL ? !all[i].why : all[i].why && !strcmp(why, all[i].why), "%s %s -> %s: %s", all[i].a, all[i].b,
-                      all[i].c, why ? why : "a product");
+        ck_assert_msg(why == NULL ? !all[i].why : all[i].why && !strcmp(why, all[i].why), "%s %s -> %s: %s", all[i].a,
+                      all[i].b, all[i].c, why ? why : "a product");
     }
     struct hd_operand in[2] = {operand("mk", HD_BF16), operand("nk", HD_F32)}, out = operand("mn", HD_F32);
     ck_assert_str_eq(cu_plan(&p, in, &out, 0), "the inputs have two dtypes");
@@ -178,7 +180,8 @@ END_TEST
 
 /* ---- epilogues */
 
-static const char *epilogue_of(struct cu_plan *p, uint32_t op, const char *ins, const char *outs, uint32_t out_dtype, uint32_t accumulate)
+static const char *epilogue_of(struct cu_plan *p, uint32_t op, const char *ins, const char *outs, uint32_t out_dtype,
+                               uint32_t accumulate)
 {
     char text[64];
     struct hd_operand in[4], out[4];
@@ -216,8 +219,8 @@ START_TEST(epilogues)
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
         struct cu_plan p;
         const char *why = epilogue_of(&p, all[i].op, all[i].in, all[i].out, all[i].dtype, all[i].accumulate);
-        ck_assert_msg(!why && p.product.epilogue == all[i].epilogue, "%s -> %s: %s, epilogue %u", all[i].in, all[i].out, why ? why : "fine",
-                      p.product.epilogue);
+        ck_assert_msg(!why && p.product.epilogue == all[i].epilogue, "%s -> %s: %s, epilogue %u", all[i].in, all[i].out,
+                      why ? why : "fine", p.product.epilogue);
     }
 }
 END_TEST
@@ -238,13 +241,15 @@ START_TEST(products_that_have_none)
         {HD_OP_EINSUM_GELU_GRAD, "bsd dh bsh", "bsh", HD_F32, 0, "what GELU is of has another dtype"},
         {HD_OP_EINSUM_BIAS_DW, "ebf ebh", "efh ef", HD_F32, 0, "several products"},
         {HD_OP_EINSUM_BIAS_DW, "bsf bsh", "fh b", HD_F32, 0, "the sum is not over the terms of the product"},
-        {HD_OP_EINSUM_BIAS_DW, "bsf bsh", "fh f", HD_BF16, 1, "the gradient of the bias would be rounded before it is added"},
+        {HD_OP_EINSUM_BIAS_DW, "bsf bsh", "fh f", HD_BF16, 1,
+         "the gradient of the bias would be rounded before it is added"},
         {HD_OP_EINSUM, "bsh fh", "bsf", HD_BF16, 0, "no such epilogue"},
     };
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
         struct cu_plan p;
         const char *why = epilogue_of(&p, all[i].op, all[i].in, all[i].out, all[i].dtype, all[i].accumulate);
-        ck_assert_msg(why && !strcmp(why, all[i].why) && !p.product.epilogue, "%s -> %s: %s", all[i].in, all[i].out, why ? why : "fine");
+        ck_assert_msg(why && !strcmp(why, all[i].why) && !p.product.epilogue, "%s -> %s: %s", all[i].in, all[i].out,
+                      why ? why : "fine");
     }
 }
 END_TEST
@@ -271,14 +276,16 @@ START_TEST(products_that_may_be_in_fp8)
         {"etqh", "terh", "etqr", HD_BF16, 16, 0, "several products"},
     };
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
-        struct hd_operand in[2] = {operand(all[i].a, all[i].dtype), operand(all[i].b, all[i].dtype)}, out = operand(all[i].c, all[i].dtype);
+        struct hd_operand in[2] = {operand(all[i].a, all[i].dtype), operand(all[i].b, all[i].dtype)},
+                          out = operand(all[i].c, all[i].dtype);
         struct cu_plan p;
         for (int n = 0; n < 2; n++)
             for (uint32_t k = 0; k < in[n].ndim; k++)
                 in[n].extent[k] = in[n].dim[k] == 'h' ? all[i].h : in[n].extent[k];
         ck_assert_ptr_null(cu_plan(&p, in, &out, 0));
         const char *why = cu_plan_fp8(&p, all[i].above);
-        ck_assert_msg(all[i].why ? why && !strcmp(why, all[i].why) : !why, "%s, %s: %s", all[i].a, all[i].b, why ? why : "fine");
+        ck_assert_msg(all[i].why ? why && !strcmp(why, all[i].why) : !why, "%s, %s: %s", all[i].a, all[i].b,
+                      why ? why : "fine");
     }
 }
 END_TEST

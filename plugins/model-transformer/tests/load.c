@@ -19,8 +19,7 @@ static void note(uint32_t level, const char *component, const char *format, ...)
     va_end(args);
     ck_assert_str_eq(component, "model-transformer");
     if (level == HD_LOG_WARN)
-        snprintf(model_warnings + strlen(model_warnings), sizeof model_warnings - strlen(model_warnings),
-                 "%s\n", line);
+        snprintf(model_warnings + strlen(model_warnings), sizeof model_warnings - strlen(model_warnings), "%s\n", line);
 }
 
 static void *take(size_t bytes)

@@ -77,14 +77,11 @@ static void join_ins(const struct hd_program *p, const struct mock_instr *i, cha
 static void check_einsum(const char *a, const char *b, const char *c)
 {
     for (const char *at = c; *at; at++)
-        ck_assert_msg(strchr(a, *at) || strchr(b, *at), "einsum %s,%s->%s: %c comes from nowhere", a, b, c,
-                      *at);
+        ck_assert_msg(strchr(a, *at) || strchr(b, *at), "einsum %s,%s->%s: %c comes from nowhere", a, b, c, *at);
     for (const char *at = a; *at; at++)
-        ck_assert_msg(strchr(b, *at) || strchr(c, *at), "einsum %s,%s->%s: %c is summed in one input", a, b,
-                      c, *at);
+        ck_assert_msg(strchr(b, *at) || strchr(c, *at), "einsum %s,%s->%s: %c is summed in one input", a, b, c, *at);
     for (const char *at = b; *at; at++)
-        ck_assert_msg(strchr(a, *at) || strchr(c, *at), "einsum %s,%s->%s: %c is summed in one input", a, b,
-                      c, *at);
+        ck_assert_msg(strchr(a, *at) || strchr(c, *at), "einsum %s,%s->%s: %c is summed in one input", a, b, c, *at);
 }
 
 /* Is `part` what is left of `whole` after dropping letters? */
@@ -170,8 +167,12 @@ static hd_tensor mock_add_param(struct hd_program *p, const struct hd_param_desc
     for (uint32_t i = 0; i < p->n_params; i++)
         if (!strcmp(p->params[i].name, desc->name))
             ck_abort_msg("parameter %s twice", desc->name);
-    *row = (struct mock_param){.init = desc->init, .std = desc->std, .part = desc->part, .parts = desc->parts,
-                               .part_axis = desc->part_axis, .tensor = new_tensor(p, desc->dims, -1)};
+    *row = (struct mock_param){.init = desc->init,
+                               .std = desc->std,
+                               .part = desc->part,
+                               .parts = desc->parts,
+                               .part_axis = desc->part_axis,
+                               .tensor = new_tensor(p, desc->dims, -1)};
     snprintf(row->name, sizeof row->name, "%s", desc->name);
     snprintf(row->file, sizeof row->file, "%s", desc->file_name);
     snprintf(row->dims, sizeof row->dims, "%s", desc->dims);
@@ -190,8 +191,8 @@ static hd_tensor mock_input(struct hd_program *p, const char *name)
     return t;
 }
 
-static hd_tensor mock_emit(struct hd_program *p, uint32_t op, const struct hd_attrs *attrs,
-                           const hd_tensor *ins, uint32_t n_in, const char *out_dims, hd_tensor *outs)
+static hd_tensor mock_emit(struct hd_program *p, uint32_t op, const struct hd_attrs *attrs, const hd_tensor *ins,
+                           uint32_t n_in, const char *out_dims, hd_tensor *outs)
 {
     struct mock_instr *i = &p->instrs[p->n_instrs];
     char copy[64], *at = copy, *dims;
@@ -321,6 +322,5 @@ void mock_ops(const struct hd_program *p, const char *block, char *out, size_t r
     out[0] = '\0';
     for (uint32_t i = 0; i < p->n_instrs; i++)
         if (!strcmp(p->instrs[i].block, block))
-            snprintf(out + strlen(out), room - strlen(out), "%s%s", out[0] ? " " : "",
-                     op_name(p->instrs[i].op));
+            snprintf(out + strlen(out), room - strlen(out), "%s%s", out[0] ? " " : "", op_name(p->instrs[i].op));
 }

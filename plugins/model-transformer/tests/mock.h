@@ -10,8 +10,8 @@ enum { MOCK_TENSORS = 4096, MOCK_PARAMS = 1024 };
 struct mock_tensor {
     char dims[8];
     char block[16];
-    int32_t param;  /* -1: none */
-    int32_t maker;  /* instruction; -1: parameter or input */
+    int32_t param; /* -1: none */
+    int32_t maker; /* instruction; -1: parameter or input */
     int residual, tokenwise;
     uint32_t users;
 };
@@ -48,8 +48,7 @@ struct hd_program *mock_new(int64_t batch, int64_t seq);
 void mock_free(struct hd_program *p);
 int64_t mock_count(const struct hd_program *p, const char *dims); /* product of extents */
 int64_t mock_parameters(const struct hd_program *p);
-const struct mock_param *mock_param(const struct hd_program *p,
-                                    const char *name); /* asserts that it exists */
+const struct mock_param *mock_param(const struct hd_program *p, const char *name); /* asserts that it exists */
 /* "embed rmsnorm einsum ..." of one block */
 void mock_ops(const struct hd_program *p, const char *block, char *out, size_t room);
 

@@ -56,22 +56,22 @@ static struct hd_model *open_config(const char *text, struct hd_error *err)
     return model_open(err, model_settings("from", folder, NULL));
 }
 
-#define GPT2                                                                                                 \
-    "\"model_type\": \"gpt2\", \"vocab_size\": 64, \"n_embd\": 12, \"n_layer\": 2, \"n_head\": 3, "          \
+#define GPT2                                                                                        \
+    "\"model_type\": \"gpt2\", \"vocab_size\": 64, \"n_embd\": 12, \"n_layer\": 2, \"n_head\": 3, " \
     "\"n_positions\": 16"
-#define LLAMA                                                                                                \
-    "\"model_type\": \"llama\", \"vocab_size\": 64, \"hidden_size\": 16, \"num_hidden_layers\": 2, "         \
+#define LLAMA                                                                                        \
+    "\"model_type\": \"llama\", \"vocab_size\": 64, \"hidden_size\": 16, \"num_hidden_layers\": 2, " \
     "\"num_attention_heads\": 4, \"intermediate_size\": 24"
-#define MISTRAL                                                                                              \
-    "\"model_type\": \"mistral\", \"vocab_size\": 64, \"hidden_size\": 16, \"num_hidden_layers\": 2, "       \
+#define MISTRAL                                                                                        \
+    "\"model_type\": \"mistral\", \"vocab_size\": 64, \"hidden_size\": 16, \"num_hidden_layers\": 2, " \
     "\"num_attention_heads\": 4, \"intermediate_size\": 24, \"num_key_value_heads\": 2"
 
-#define QWEN3                                                                                                \
-    "\"model_type\": \"qwen3\", \"vocab_size\": 64, \"hidden_size\": 16, \"num_hidden_layers\": 2, "         \
+#define QWEN3                                                                                        \
+    "\"model_type\": \"qwen3\", \"vocab_size\": 64, \"hidden_size\": 16, \"num_hidden_layers\": 2, " \
     "\"num_attention_heads\": 4, \"intermediate_size\": 24, \"num_key_value_heads\": 2"
 
-#define MIXTRAL                                                                                              \
-    "\"model_type\": \"mixtral\", \"vocab_size\": 64, \"hidden_size\": 16, \"num_hidden_layers\": 2, "       \
+#define MIXTRAL                                                                                        \
+    "\"model_type\": \"mixtral\", \"vocab_size\": 64, \"hidden_size\": 16, \"num_hidden_layers\": 2, " \
     "\"num_attention_heads\": 4, \"intermediate_size\": 24, \"num_key_value_heads\": 2"
 
 /* ---- refusals */
@@ -100,10 +100,8 @@ static const struct {
     {"{" LLAMA ", \"mlp_bias\": true}", "\"mlp_bias\" is true"},
     {"{" LLAMA ", \"num_key_value_heads\": 3}", "model.heads (4) is not a multiple of model.kv_heads (3)"},
     {"{" LLAMA ", \"head_dim\": 5}", "model.head_dim (5) must be even"},
-    {"{" LLAMA ", \"rope_scaling\": {\"rope_type\": \"yarn\", \"factor\": 2}}",
-     "rope_scaling of type \"yarn\""},
-    {"{" LLAMA ", \"rope_scaling\": {\"type\": \"dynamic\", \"factor\": 2}}",
-     "rope_scaling of type \"dynamic\""},
+    {"{" LLAMA ", \"rope_scaling\": {\"rope_type\": \"yarn\", \"factor\": 2}}", "rope_scaling of type \"yarn\""},
+    {"{" LLAMA ", \"rope_scaling\": {\"type\": \"dynamic\", \"factor\": 2}}", "rope_scaling of type \"dynamic\""},
     {"{" LLAMA ", \"rope_scaling\": [2]}", "\"rope_scaling\" must be an object"},
     {"{" LLAMA ", \"rope_scaling\": {\"rope_type\": \"linear\", \"factor\": 0}}",
      "\"factor\" must be a number above 0"},
@@ -131,10 +129,8 @@ START_TEST(refusals)
     struct hd_error err = HD_ERROR_INIT;
     struct hd_model *model = open_config(refused[_i].config, &err);
     ck_assert_msg(!model, "accepted: %s", refused[_i].config);
-    ck_assert_msg(strstr(err.message, refused[_i].words), "\"%s\" does not say %s", err.message,
-                  refused[_i].words);
-    ck_assert_msg(strstr(err.message, "config.json") || strstr(err.message, "model."), "no place in: %s",
-                  err.message);
+    ck_assert_msg(strstr(err.message, refused[_i].words), "\"%s\" does not say %s", err.message, refused[_i].words);
+    ck_assert_msg(strstr(err.message, "config.json") || strstr(err.message, "model."), "no place in: %s", err.message);
 }
 END_TEST
 
@@ -230,14 +226,12 @@ START_TEST(rope_tables)
         char config[1024], *newer = json_dumps(rope, 0);
         int head_dim = (int)json_integer_value(json_object_get(row, "head_dim"));
         double theta = json_number_value(json_object_get(rope, "rope_theta"));
-        snprintf(config, sizeof config, "{" LLAMA ", \"head_dim\": %d, \"rope_parameters\": %s}", head_dim,
-                 newer);
+        snprintf(config, sizeof config, "{" LLAMA ", \"head_dim\": %d, \"rope_parameters\": %s}", head_dim, newer);
         check_frequencies(config, json_object_get(row, "frequencies"));
         json_object_del(rope, "rope_theta");
         char *older = json_dumps(rope, 0);
-        snprintf(config, sizeof config,
-                 "{" LLAMA ", \"head_dim\": %d, \"rope_theta\": %.17g, \"rope_scaling\": %s}", head_dim,
-                 theta, older);
+        snprintf(config, sizeof config, "{" LLAMA ", \"head_dim\": %d, \"rope_theta\": %.17g, \"rope_scaling\": %s}",
+                 head_dim, theta, older);
         check_frequencies(config, json_object_get(row, "frequencies"));
         free(newer);
         free(older);
@@ -416,16 +410,16 @@ static const struct {
     {{"layers", "2"}, "model.family is missing"},
     {{"family", "llama", "hidden", "64", "heads", "4", "vocab", "256"}, "model.layers is missing"},
     {{"family", "llama", "layers", "2", "hidden", "64", "heads", "4"}, "model.vocab is missing"},
-    {{"family", "llama", "layers", "2", "hidden", "66", "heads", "4", "vocab", "256"},
-     "not a multiple of model.heads"},
+    {{"family", "llama", "layers", "2", "hidden", "66", "heads", "4", "vocab", "256"}, "not a multiple of model.heads"},
     {{"family", "llama", "layers", "2", "hidden", "60", "heads", "4", "vocab", "256"}, "must be even"},
-    {{"family", "gpt2", "layers", "2", "hidden", "64", "heads", "4", "vocab", "256", "kv_heads", "2"},
-     "is for llama"},
+    {{"family", "gpt2", "layers", "2", "hidden", "64", "heads", "4", "vocab", "256", "kv_heads", "2"}, "is for llama"},
     {{"family", "gpt2", "layers", "2", "hidden", "64", "heads", "4", "vocab", "256", "head_dim", "8"},
      "must be hidden / heads"},
     {{"family", "mixtral", "layers", "2", "hidden", "64", "heads", "4", "vocab", "256"}, "model.experts is missing"},
-    {{"family", "llama", "layers", "2", "hidden", "64", "heads", "4", "vocab", "256", "experts", "4"}, "model.experts is for mixtral"},
-    {{"family", "llama", "layers", "2", "hidden", "64", "heads", "4", "vocab", "256", "capacity", "2"}, "model.capacity is for mixtral"},
+    {{"family", "llama", "layers", "2", "hidden", "64", "heads", "4", "vocab", "256", "experts", "4"},
+     "model.experts is for mixtral"},
+    {{"family", "llama", "layers", "2", "hidden", "64", "heads", "4", "vocab", "256", "capacity", "2"},
+     "model.capacity is for mixtral"},
     {{"family", "llama", "layers", "200000", "hidden", "64", "heads", "4", "vocab", "256"}, "at most 100000"},
 };
 
@@ -436,23 +430,25 @@ START_TEST(fields)
     struct hd_model *model = model_open(
         &err, model_settings(w[0], w[1], w[2], w[3], w[4], w[5], w[6], w[7], w[8], w[9], w[10], w[11], NULL));
     ck_assert_ptr_null(model);
-    ck_assert_msg(strstr(err.message, bad_fields[_i].says), "\"%s\" does not say %s", err.message,
-                  bad_fields[_i].says);
+    ck_assert_msg(strstr(err.message, bad_fields[_i].says), "\"%s\" does not say %s", err.message, bad_fields[_i].says);
 }
 END_TEST
 
 START_TEST(fields_beside_from_must_agree)
 {
     static const char *const rows[][3] = {
-        {"layers", "2", NULL}, {"layers", "3", "model.layers is 3"}, {"family", "gpt2", NULL},
-        {"family", "llama", "model.family does not agree"}, {"tied", "true", NULL},
-        {"tied", "false", "model.tied does not agree"}, {"norm_eps", "1e-3", "model.norm_eps is 0.001"},
+        {"layers", "2", NULL},
+        {"layers", "3", "model.layers is 3"},
+        {"family", "gpt2", NULL},
+        {"family", "llama", "model.family does not agree"},
+        {"tied", "true", NULL},
+        {"tied", "false", "model.tied does not agree"},
+        {"norm_eps", "1e-3", "model.norm_eps is 0.001"},
     };
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
         struct hd_error err = HD_ERROR_INIT;
         write_file("config.json", "{" GPT2 "}", strlen("{" GPT2 "}"));
-        struct hd_model *model =
-            model_open(&err, model_settings("from", folder, rows[i][0], rows[i][1], NULL));
+        struct hd_model *model = model_open(&err, model_settings("from", folder, rows[i][0], rows[i][1], NULL));
         ck_assert_int_eq(model == NULL, rows[i][2] != NULL);
         ck_assert_msg(model || strstr(err.message, rows[i][2]), "%s", err.message);
         model_ops->close(model);
@@ -491,17 +487,16 @@ static void check_round_trip(const void *settings)
 
 START_TEST(round_trips)
 {
-    check_round_trip(model_settings("family", "gpt2", "layers", "2", "hidden", "12", "heads", "3", "ffn",
-                                    "20", "vocab", "64", NULL));
-    check_round_trip(model_settings("family", "llama", "layers", "2", "hidden", "16", "heads", "4",
-                                    "kv_heads", "2", "vocab", "64", "tied", "true", "head_dim", "6",
-                                    "norm_eps", "1e-6", NULL));
+    check_round_trip(model_settings("family", "gpt2", "layers", "2", "hidden", "12", "heads", "3", "ffn", "20", "vocab",
+                                    "64", NULL));
+    check_round_trip(model_settings("family", "llama", "layers", "2", "hidden", "16", "heads", "4", "kv_heads", "2",
+                                    "vocab", "64", "tied", "true", "head_dim", "6", "norm_eps", "1e-6", NULL));
     check_round_trip(model_settings("family", "mixtral", "layers", "2", "hidden", "16", "heads", "4", "kv_heads", "2",
                                     "vocab", "64", "experts", "6", NULL));
-    check_round_trip(model_settings("family", "llama", "layers", "2", "hidden", "16", "heads", "4", "vocab", "64", "sliding_window", "5",
-                                    NULL));
-    check_round_trip(model_settings("family", "qwen3", "layers", "2", "hidden", "16", "heads", "4",
-                                    "kv_heads", "2", "vocab", "64", "head_dim", "6", NULL));
+    check_round_trip(model_settings("family", "llama", "layers", "2", "hidden", "16", "heads", "4", "vocab", "64",
+                                    "sliding_window", "5", NULL));
+    check_round_trip(model_settings("family", "qwen3", "layers", "2", "hidden", "16", "heads", "4", "kv_heads", "2",
+                                    "vocab", "64", "head_dim", "6", NULL));
 }
 END_TEST
 
@@ -558,8 +553,8 @@ START_TEST(hostile_files)
         write_file(files[_i][1], text, length);
         struct hd_error err = HD_ERROR_INIT;
         struct hd_model *model = model_open(&err, model_settings("from", folder, NULL));
-        ck_assert_msg(model || strstr(err.message, files[_i][1]) || strstr(err.message, "model."),
-                      "no place in: %s", err.message);
+        ck_assert_msg(model || strstr(err.message, files[_i][1]) || strstr(err.message, "model."), "no place in: %s",
+                      err.message);
         opened += model != NULL;
         refusals_seen += model == NULL;
         model_ops->close(model);

@@ -18,8 +18,8 @@ static void mark(const struct hd_program *p, const struct mock_param *param, con
             extent[param->axes[i] - '0'] *= p->extent[(unsigned char)param->dims[i]];
     for (uint32_t axis = 0; axis < tensor->ndim; axis++) {
         uint32_t parts = param->part_axis == axis ? param->parts : 1;
-        ck_assert_msg(extent[axis] * parts == tensor->shape[axis], "%s: axis %u has %lld of %lld elements", param->name, axis,
-                      (long long)(extent[axis] * parts), (long long)tensor->shape[axis]);
+        ck_assert_msg(extent[axis] * parts == tensor->shape[axis], "%s: axis %u has %lld of %lld elements", param->name,
+                      axis, (long long)(extent[axis] * parts), (long long)tensor->shape[axis]);
         *(axis < param->part_axis ? &rows : &own) *= extent[axis];
     }
     for (int64_t i = 0; i < rows; i++)
@@ -50,8 +50,8 @@ static void check_tensor(const struct hd_program *p, const struct hd__ckpt_st_te
         if (lies_in(p, &p->params[i], tensor->name))
             mark(p, &p->params[i], tensor, seen);
     for (uint64_t i = 0; i < tensor->count; i++)
-        ck_assert_msg(seen[i] == 1, "%s: element %llu belongs to %d parameters", tensor->name,
-                      (unsigned long long)i, seen[i]);
+        ck_assert_msg(seen[i] == 1, "%s: element %llu belongs to %d parameters", tensor->name, (unsigned long long)i,
+                      seen[i]);
     free(seen);
 }
 

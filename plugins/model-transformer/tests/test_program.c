@@ -29,8 +29,7 @@ static void check_sane(const struct hd_program *p)
         int last = t == p->loss;
         int lse = p->tensors[t].maker >= 0 && p->instrs[p->tensors[t].maker].op == HD_OP_ATTENTION &&
                   p->instrs[p->tensors[t].maker].out[1] == t;
-        ck_assert_msg(last || lse || p->tensors[t].users, "tensor %u (%s) is never used", t,
-                      p->tensors[t].dims);
+        ck_assert_msg(last || lse || p->tensors[t].users, "tensor %u (%s) is never used", t, p->tensors[t].dims);
     }
 }
 
@@ -49,10 +48,9 @@ START_TEST(sizes_of_known_models)
     };
     for (size_t i = 0; i < sizeof known / sizeof known[0]; i++) {
         const char *const *w = known[i].words;
-        struct hd_program *p =
-            build(model_settings("family", w[0], "layers", w[1], "hidden", w[2], "heads", w[3], "kv_heads",
-                                 w[4], "ffn", w[5], "vocab", w[6], "tied", w[7], NULL),
-                  64);
+        struct hd_program *p = build(model_settings("family", w[0], "layers", w[1], "hidden", w[2], "heads", w[3],
+                                                    "kv_heads", w[4], "ffn", w[5], "vocab", w[6], "tied", w[7], NULL),
+                                     64);
         ck_assert_int_eq(mock_parameters(p), known[i].parameters);
         check_sane(p);
         mock_free(p);
@@ -62,15 +60,16 @@ END_TEST
 
 static struct hd_program *small_llama(const char *tied)
 {
-    return build(model_settings("family", "llama", "layers", "2", "hidden", "64", "heads", "4", "kv_heads",
-                                "2", "vocab", "256", "tied", tied, NULL),
+    return build(model_settings("family", "llama", "layers", "2", "hidden", "64", "heads", "4", "kv_heads", "2",
+                                "vocab", "256", "tied", tied, NULL),
                  16);
 }
 
 static struct hd_program *small_gpt2(void)
 {
     return build(model_settings("family", "gpt2", "layers", "2", "hidden", "64", "heads", "4", "vocab", "256",
-                                "max_seq_len", "32", NULL), 16);
+                                "max_seq_len", "32", NULL),
+                 16);
 }
 
 START_TEST(llama_order)
@@ -141,10 +140,9 @@ static const struct mock_instr *first(const struct hd_program *p, uint32_t op)
 
 START_TEST(attributes)
 {
-    struct hd_program *p =
-        build(model_settings("family", "llama", "layers", "1", "hidden", "64", "heads", "4", "vocab", "256",
-                             "rope_theta", "500000", "norm_eps", "1e-6", NULL),
-              16);
+    struct hd_program *p = build(model_settings("family", "llama", "layers", "1", "hidden", "64", "heads", "4", "vocab",
+                                                "256", "rope_theta", "500000", "norm_eps", "1e-6", NULL),
+                                 16);
     ck_assert_double_eq_tol(first(p, HD_OP_ATTENTION)->attrs.scale, 0.25, 1e-15);
     ck_assert_double_eq(first(p, HD_OP_RMSNORM)->attrs.eps, 1e-6);
     ck_assert_double_eq(first(p, HD_OP_TOTAL)->attrs.scale, MOCK_LOSS_SCALE);

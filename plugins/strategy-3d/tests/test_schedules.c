@@ -399,7 +399,8 @@ START_TEST(measured_times_are_read)
                 {"# stage 0 of 2\nembed,1\n", NULL, "split: cannot open"},
                 {"# stage 0 of 2\nembed,1\n", "# stage 1 of 3\n", ".1:1: expected \"# stage 1 of 2\""}};
     double weight[4];
-    ck_assert_msg(!read_times("# stage 0 of 2\nembed,0.5\nL0,2e-3\n", "# stage 1 of 2\nL1,3\n\nhead,0.25\r\n", weight), "%s", err.message);
+    ck_assert_msg(!read_times("# stage 0 of 2\nembed,0.5\nL0,2e-3\n", "# stage 1 of 2\nL1,3\n\nhead,0.25\r\n", weight),
+                  "%s", err.message);
     ck_assert(weight[0] == 0.5 && weight[1] == 2e-3 && weight[2] == 3 && weight[3] == 0.25);
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         ck_assert_int_eq(read_times(rows[i].first, rows[i].second, weight), HD_E_INVALID);

@@ -29,7 +29,8 @@ START_TEST(a_shard_beside_every_shard)
         struct hd_program *p = expect_job(&j, rows[n][0], rows[n][1]);
         ck_assert_uint_eq(p->strategy_states.count, p->flats.count);
         for (uint32_t f = 0; f < p->flats.count; f++) {
-            const struct hd__tensor *e = hd__tensor_const(p, p->strategy_states.at[f].tensor), *master = hd__tensor_const(p, p->flats.at[f].master);
+            const struct hd__tensor *e = hd__tensor_const(p, p->strategy_states.at[f].tensor),
+                                    *master = hd__tensor_const(p, p->flats.at[f].master);
             ck_assert_uint_eq(p->strategy_states.at[f].flat, f);
             ck_assert_int_eq(hd__numel(p, e), hd__numel(p, master));
             ck_assert_uint_eq(e->dtype, HD_F32);
@@ -135,7 +136,8 @@ START_TEST(refused_by_name)
         struct hd_error err = HD_ERROR_INIT;
         struct job j;
         ck_assert_int_ne(open_job(&j, "dp: 2", rows[n].strategies, rows[n].more, &err), HD_OK);
-        ck_assert_msg(strstr(err.message, rows[n].message) && strstr(err.message, "ema"), "%s: %s", rows[n].strategies, err.message);
+        ck_assert_msg(strstr(err.message, rows[n].message) && strstr(err.message, "ema"), "%s: %s", rows[n].strategies,
+                      err.message);
         hd__job_free(j.job);
     }
 }
@@ -143,7 +145,8 @@ END_TEST
 
 int main(void)
 {
-    const TTest *const tests[] = {a_shard_beside_every_shard, every_so_many_steps, faults_are_found, of_its_own_weights, refused_by_name};
+    const TTest *const tests[] = {a_shard_beside_every_shard, every_so_many_steps, faults_are_found, of_its_own_weights,
+                                  refused_by_name};
     TCase *c = tcase_create("ema");
     tcase_add_checked_fixture(c, setup, teardown);
     for (uint32_t n = 0; n < HD__COUNT(tests); n++)

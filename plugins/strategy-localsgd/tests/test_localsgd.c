@@ -27,7 +27,7 @@ static uint32_t pick(uint32_t n)
     return (uint32_t)((state >> 33) % n);
 }
 
-#define ONE_OF(...)                                                                                                    \
+#define ONE_OF(...) \
     ((const char *const[]){__VA_ARGS__})[pick(sizeof((const char *const[]){__VA_ARGS__}) / sizeof(char *))]
 
 /* ---- meeting in every step, averaging: data parallel SGD
@@ -384,7 +384,8 @@ int main(int argc, char **argv)
 {
     const TTest *const tests[] = {meeting_in_every_step_is_data_parallel_sgd,
                                   a_quarter_of_the_bytes,
-                                  eight_bytes_a_parameter_more, a_step_has_its_share,
+                                  eight_bytes_a_parameter_more,
+                                  a_step_has_its_share,
                                   faults_are_found,
                                   nothing_else_crosses,
                                   refused_by_name};

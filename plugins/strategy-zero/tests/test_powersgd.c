@@ -77,8 +77,8 @@ static void put_gradients(int32_t rank, double *to)
 {
     const struct hd_program *p = compiled->stage[0];
     for (uint32_t f = 0; f < p->flats.count; f++)
-        for (uint32_t k = 0; k < p->flats.at[f].n_params && hd__sim_tensor_data(machine, rank, p->flats.at[f].grad) == to;
-             k++) {
+        for (uint32_t k = 0;
+             k < p->flats.at[f].n_params && hd__sim_tensor_data(machine, rank, p->flats.at[f].grad) == to; k++) {
             int matrix = matrix_of(p, p->flats.at[f].params[k]);
             int64_t n = hd__numel(p, hd__tensor_const(p, p->params.at[p->flats.at[f].params[k]].tensor));
             for (int64_t i = 0; matrix >= 0 && i < n; i++) /* the hook takes the mean, heddle the sum */
@@ -129,8 +129,7 @@ static void open_machine(void)
     struct hd_device_place place = {.struct_size = sizeof place, .local_ranks = 1, .threads = 1};
     ops = &compiled->device_choice.component->ops.device;
     ck_assert(!ops->open(hd__exec_host_table(), compiled->device_choice.settings, &place, &device, &err));
-    machine =
-        hd__sim_create(&compiled->mesh, programs, &(struct hd__sim_options){.kernels = &kernels, .seed = 1});
+    machine = hd__sim_create(&compiled->mesh, programs, &(struct hd__sim_options){.kernels = &kernels, .seed = 1});
     for (int32_t r = 0; r < RANKS; r++) {
         int32_t coord[HD_AXIS_COUNT];
         hd__mesh_coord(&compiled->mesh, r, coord);
@@ -245,7 +244,9 @@ START_TEST(bytes_are_those_of_the_formula)
     int rank = thick[_i];
     double ring = 2.0 * (RANKS - 1) / RANKS * 8, whole = 0, thin = 0, others = 0;
     char zero[128];
-    snprintf(zero, sizeof zero, "stage: %d, bucket: 0, gather_in_forward: false, compress: {kind: powersgd, rank: %d, warmup: 3}", _i % 2, rank);
+    snprintf(zero, sizeof zero,
+             "stage: %d, bucket: 0, gather_in_forward: false, compress: {kind: powersgd, rank: %d, warmup: 3}", _i % 2,
+             rank);
     compile(zero);
     for (size_t k = 0; k < HD__COUNT(shapes); k++) {
         int least = HD__MIN(shapes[k].rows, shapes[k].columns);

@@ -33,13 +33,15 @@ static int count(struct hd_program *p, const char *section, uint16_t op, uint32_
     const struct hd__code_section *s = hd__program_section(p, section);
     int n = 0;
     for (uint32_t k = 0; k < s->code.count; k++)
-        n += s->code.at[k].op == op && s->code.at[k].axes == axes && hd__numel(p, hd__tensor_const(p, s->code.at[k].in[0])) > 1;
+        n += s->code.at[k].op == op && s->code.at[k].axes == axes &&
+             hd__numel(p, hd__tensor_const(p, s->code.at[k].in[0])) > 1;
     return n;
 }
 
 static const uint32_t shard = HD_AXIS_BIT(HD_AXIS_DP_SHARD), replicate = HD_AXIS_BIT(HD_AXIS_DP_REPLICATE);
 
-static void expect_counts(struct hd_program *p, const char *section, int all_reduces, int reduce_scatters, int all_gathers)
+static void expect_counts(struct hd_program *p, const char *section, int all_reduces, int reduce_scatters,
+                          int all_gathers)
 {
     ck_assert_int_eq(count(p, section, HD_OP_ALL_REDUCE, shard), all_reduces);
     ck_assert_int_eq(count(p, section, HD_OP_REDUCE_SCATTER, shard), reduce_scatters);
@@ -79,7 +81,9 @@ START_TEST(stages_2_and_3_reduce_every_micro_batch)
         struct hd_program *p = COMPILE(stage == 2 ? "strategies.zero.stage=2" : "strategies.zero.stage=3");
         for (int s = 0; s < 2; s++) {
             const hd__code *code = &hd__program_section(p, sections[s])->code;
-            expect_counts(p, sections[s], 0, BLOCKS, stage == 3 ? 2 * BLOCKS - 3 : 0); /* the head and the layer before it stay; embed has no use backward */
+            expect_counts(p, sections[s], 0, BLOCKS,
+                          stage == 3 ? 2 * BLOCKS - 3
+                                     : 0); /* the head and the layer before it stay; embed has no use backward */
             for (uint32_t k = 0; k < code->count; k++)
                 if (code->at[k].op == HD_OP_REDUCE_SCATTER)
                     ck_assert_int_eq(p->buffers.at[hd__tensor_const(p, code->at[k].in[0])->buffer].life, HD__LIFE_TEMP);
@@ -130,7 +134,8 @@ START_TEST(parameters_are_gathered_behind_the_next_forward_pass)
         expect_counts(p, "update", 0, 0, 1);
         expect_counts(p, "restore", 0, 0, BLOCKS);
         expect_gathered_ahead(p, "micro_first");
-        while (update->at[gather].op != HD_OP_ALL_GATHER) /* what the next step needs first, behind the others' update */
+        while (update->at[gather].op !=
+               HD_OP_ALL_GATHER) /* what the next step needs first, behind the others' update */
             gather++;
         ck_assert_str_eq(p->blocks.at[update->at[gather].block], "embed");
         for (uint32_t k = gather; k < wait_for(update, gather); k++)
@@ -154,8 +159,8 @@ START_TEST(one_section_begins_a_step)
         expect_gathered_ahead(p, rows[n].micros == 1 ? "micro_last" : "micro");
         compiled_free(&built);
     }
-    struct hd_program *p = COMPILE("strategies.zero.stage=1", "strategies.zero.compress.kind=int8", "strategies.zero.compress.warmup=2",
-                                   "data.micro_batch=4");
+    struct hd_program *p = COMPILE("strategies.zero.stage=1", "strategies.zero.compress.kind=int8",
+                                   "strategies.zero.compress.warmup=2", "data.micro_batch=4");
     expect_gathered_ahead(p, "micro_last_warmup"); /* both begin a step */
     expect_gathered_ahead(p, "micro_last");
     compiled_free(&built);
@@ -237,14 +242,15 @@ static int64_t states(const struct hd_program *p, int memory)
     return n;
 }
 
-static const char large[] = "job: {name: large, steps: 3}\n"
-                            "mesh: {dp: 64}\n"
-                            "strategies:\n  - {use: zero, stage: 0}\n"
-                            "optimizer: {use: adamw, lr: 1e-3}\n"
-                            "precision: {compute: bf16, grad: bf16, reduce: bf16}\n"
-                            "model: {use: transformer, family: llama, layers: 36, hidden: 4096, heads: 32, ffn: 11008, vocab: 32000, "
-                            "tied: false}\n"
-                            "data: {train: none, seq_len: 64, batch: 64, micro_batch: 1}\n";
+static const char large[] =
+    "job: {name: large, steps: 3}\n"
+    "mesh: {dp: 64}\n"
+    "strategies:\n  - {use: zero, stage: 0}\n"
+    "optimizer: {use: adamw, lr: 1e-3}\n"
+    "precision: {compute: bf16, grad: bf16, reduce: bf16}\n"
+    "model: {use: transformer, family: llama, layers: 36, hidden: 4096, heads: 32, ffn: 11008, vocab: 32000, "
+    "tied: false}\n"
+    "data: {train: none, seq_len: 64, batch: 64, micro_batch: 1}\n";
 
 /* arXiv 1910.02054, figure 1: 7.5 billion parameters on 64 ranks, 16 bytes a parameter: 120, 31.4, 16.6, 1.9 GB. */
 START_TEST(the_formulas_of_the_paper)
@@ -268,20 +274,25 @@ END_TEST
 START_TEST(what_options_add)
 {
     const int64_t norms = 36 * 2 * 4096 + 4096; /* the only parameters below 5000 elements */
-    compile_text(&built, large, (const char *const[]){"strategies.zero.stage=3", "strategies.zero.persist_below=5000"}, 2, 64);
+    compile_text(&built, large, (const char *const[]){"strategies.zero.stage=3", "strategies.zero.persist_below=5000"},
+                 2, 64);
     int64_t n = hd__compiled_parameter_count(built.c);
     ck_assert_int_eq(states(built.c->stage[0], HD__MEM_MAIN), 14 * n / 64 + 2 * norms + 2 * (n - norms) / 64);
     compiled_free(&built);
-    compile_text(&built, large, (const char *const[]){"strategies.zero.stage=2", "strategies.zero.offload.optimizer=host"}, 2, 64);
+    compile_text(&built, large,
+                 (const char *const[]){"strategies.zero.stage=2", "strategies.zero.offload.optimizer=host"}, 2, 64);
     ck_assert_int_eq(states(built.c->stage[0], HD__MEM_MAIN), 2 * n + 2 * n / 64);
     ck_assert_int_eq(states(built.c->stage[0], HD__MEM_HOST), 12 * n / 64);
     compiled_free(&built);
-    compile_text(&built, large, (const char *const[]){"strategies.zero.stage=3", "strategies.zero.offload.optimizer=file",
-                 "strategies.zero.offload.path=/tmp", "strategies.zero.offload.params=host"}, 4, 64);
+    compile_text(&built, large,
+                 (const char *const[]){"strategies.zero.stage=3", "strategies.zero.offload.optimizer=file",
+                                       "strategies.zero.offload.path=/tmp", "strategies.zero.offload.params=host"},
+                 4, 64);
     ck_assert_int_eq(states(built.c->stage[0], HD__MEM_MAIN), 2 * n / 64);
     ck_assert_int_eq(states(built.c->stage[0], HD__MEM_HOST), 2 * n / 64);
     ck_assert_int_ge(built.c->stage[0]->bytes[HD__MEM_FILE], 12 * n / 64);
-    ck_assert_int_le(built.c->stage[0]->bytes[HD__MEM_FILE], 12 * n / 64 + 3 * 4096 * 38); /* whole pages, a flat and state each */
+    ck_assert_int_le(built.c->stage[0]->bytes[HD__MEM_FILE],
+                     12 * n / 64 + 3 * 4096 * 38); /* whole pages, a flat and state each */
     compiled_free(&built);
 }
 END_TEST
@@ -291,8 +302,8 @@ START_TEST(stage_3_needs_a_third)
 {
     int64_t bytes[2];
     for (int s = 0; s < 2; s++) {
-        struct hd_program *p = COMPILE(s ? "strategies.zero.stage=3" : "strategies.zero.stage=0", "model.hidden=256", "model.layers=48",
-                                       "model.ffn=704", "data.seq_len=16", "data.batch=4");
+        struct hd_program *p = COMPILE(s ? "strategies.zero.stage=3" : "strategies.zero.stage=0", "model.hidden=256",
+                                       "model.layers=48", "model.ffn=704", "data.seq_len=16", "data.batch=4");
         bytes[s] = p->arena_bytes;
         compiled_free(&built);
     }
@@ -304,8 +315,8 @@ END_TEST
 
 START_TEST(hybrid_sharding_at_every_stage)
 {
-    static const char *const stages[] = {"strategies.zero.stage=1", "strategies.zero.stage=2", "strategies.zero.stage=HYBRID_SHARD",
-                                         "strategies.zero.stage=SHARD_GRAD_OP"};
+    static const char *const stages[] = {"strategies.zero.stage=1", "strategies.zero.stage=2",
+                                         "strategies.zero.stage=HYBRID_SHARD", "strategies.zero.stage=SHARD_GRAD_OP"};
     for (size_t s = 0; s < HD__COUNT(stages); s++) {
         struct hd_program *p = COMPILE(stages[s], "mesh.dp={\"replicate\":2,\"shard\":2}");
         ck_assert_int_eq(count(p, "micro_last", HD_OP_REDUCE_SCATTER, shard), BLOCKS); /* inside a group */
@@ -374,14 +385,16 @@ START_TEST(options_do_what_they_say)
     };
     for (size_t n = 0; n < HD__COUNT(rows); n++) {
         int ahead, gathers = gathers_with(rows[n].option, &ahead);
-        ck_assert_msg(gathers == rows[n].gathers && ahead == rows[n].ahead, "%s: %d gathers, %d at once; expected %d and %d",
-                      rows[n].option, gathers, ahead, rows[n].gathers, rows[n].ahead);
+        ck_assert_msg(gathers == rows[n].gathers && ahead == rows[n].ahead,
+                      "%s: %d gathers, %d at once; expected %d and %d", rows[n].option, gathers, ahead, rows[n].gathers,
+                      rows[n].ahead);
     }
-    struct hd_program *p = COMPILE("strategies.zero.stage=3", "strategies.zero.prefetch=4", "strategies.zero.max_inflight=2",
-                                   "strategies.zero.prefetch_backward=4");
+    struct hd_program *p = COMPILE("strategies.zero.stage=3", "strategies.zero.prefetch=4",
+                                   "strategies.zero.max_inflight=2", "strategies.zero.prefetch_backward=4");
     ck_assert_int_eq(most_ahead(p, "micro"), 3); /* two beyond the one in use */
     compiled_free(&built);
-    p = COMPILE("strategies.zero.stage=3", "strategies.zero.reshard_after_forward=false", "strategies.zero.max_live=150000");
+    p = COMPILE("strategies.zero.stage=3", "strategies.zero.reshard_after_forward=false",
+                "strategies.zero.max_live=150000");
     ck_assert_int_eq(count(p, "micro", HD_OP_ALL_GATHER, shard), 6 + 2); /* the head and two layers stay */
     compiled_free(&built);
 }
@@ -392,7 +405,8 @@ END_TEST
 START_TEST(buckets_grow_and_shrink)
 {
     static const int layers[] = {0, 1, 1, 2, 3, 2, 1, 1, 1, 0}; /* the first is the head, the last the embedding */
-    struct hd_program *p = COMPILE("strategies.zero.stage=0", "strategies.zero.reduce_bucket_size=500kB", "model.layers=12");
+    struct hd_program *p =
+        COMPILE("strategies.zero.stage=0", "strategies.zero.reduce_bucket_size=500kB", "model.layers=12");
     const hd__code *code = &hd__program_section(p, "micro_last")->code;
     uint32_t n = 0;
     for (uint32_t k = 0; k < code->count; k++) {
@@ -439,8 +453,8 @@ START_TEST(without_overlap_nothing_is_in_flight)
             const hd__code *code = &p->sections.at[s].code;
             for (uint32_t k = 0; k < code->count; k++)
                 if (hd__is_collective(code->at[k].op) && code->at[k].out[0] != p->loss_sum)
-                    ck_assert_msg(code->at[k + 1].op == HD_OP_WAIT && code->at[k + 1].wait == code->at[k].id, "stage %d, %s #%u",
-                                  stage, p->sections.at[s].name, k);
+                    ck_assert_msg(code->at[k + 1].op == HD_OP_WAIT && code->at[k + 1].wait == code->at[k].id,
+                                  "stage %d, %s #%u", stage, p->sections.at[s].name, k);
         }
         compiled_free(&built);
     }
@@ -455,12 +469,15 @@ START_TEST(what_makes_no_sense_is_refused)
         const char *option[2];
         const char *words;
     } rows[] = {
-        {{"strategies.zero.stage=HYBRID_SHARD", "mesh.dp=4"}, "mesh.dp is {replicate: 1, shard: 4}: make both larger than 1"},
-        {{"strategies.zero.stage=FULL_SHARD", "mesh.dp={\"replicate\":2,\"shard\":2}"}, "say HYBRID_SHARD (or 3), or mesh.dp: 4"},
+        {{"strategies.zero.stage=HYBRID_SHARD", "mesh.dp=4"},
+         "mesh.dp is {replicate: 1, shard: 4}: make both larger than 1"},
+        {{"strategies.zero.stage=FULL_SHARD", "mesh.dp={\"replicate\":2,\"shard\":2}"},
+         "say HYBRID_SHARD (or 3), or mesh.dp: 4"},
         {{"strategies.zero.stage=2", "mesh.dp={\"replicate\":4,\"shard\":1}"}, "stage 2 would shard nothing"},
         {{"strategies.zero.stage=1", "strategies.zero.axes=[cp]"}, "stage 1 would shard nothing"},
         {{"strategies.zero.stage=1", "strategies.zero.axes=[tp]"}, "axes: 'tp' is no axis"},
-        {{"strategies.zero.bucket_cap_mb=25", "mesh.dp=4"}, "bucket is 25 bytes: a size without a unit is bytes; write 25MB"},
+        {{"strategies.zero.bucket_cap_mb=25", "mesh.dp=4"},
+         "bucket is 25 bytes: a size without a unit is bytes; write 25MB"},
         {{"strategies.zero.stage=2", "strategies.zero.offload.params=host"}, "offload.params: host needs stage: 3"},
         {{"strategies.zero.stage=2", "strategies.zero.offload.optimizer=file"}, "needs strategies.zero.offload.path"},
         {{"strategies.zero.stage=2", "strategies.zero.offload.path=/tmp"}, "used by offload.optimizer: file alone"},
@@ -468,7 +485,8 @@ START_TEST(what_makes_no_sense_is_refused)
         {{"strategies.zero.prefech=4", "mesh.dp=4"}, "prefetch"},
     };
     for (size_t n = 0; n < HD__COUNT(rows); n++) {
-        ck_assert_msg(try_compile_text(&built, job, rows[n].option, 2, 4, &err) == HD_E_INVALID, "%s is accepted", rows[n].option[0]);
+        ck_assert_msg(try_compile_text(&built, job, rows[n].option, 2, 4, &err) == HD_E_INVALID, "%s is accepted",
+                      rows[n].option[0]);
         ck_assert_msg(strstr(err.message, rows[n].words), "\"%s\" lacks \"%s\"", err.message, rows[n].words);
         compiled_free(&built);
     }

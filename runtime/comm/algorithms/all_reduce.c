@@ -15,7 +15,8 @@ void hd__comm_build_gather_sum(struct hd__coll_plan *s, const struct hd_comm_cal
 
 void hd__comm_build_slices_sum(struct hd__coll_plan *s, const struct hd_comm_call *call, size_t esize)
 {
-    hd__comm_add_slices(s, call, esize, (uint8_t *)call->recv + hd__comm_slice_of(call->count, s->n, s->me).first * esize);
+    hd__comm_add_slices(s, call, esize,
+                        (uint8_t *)call->recv + hd__comm_slice_of(call->count, s->n, s->me).first * esize);
     hd__comm_add_ring_gather(s, call->recv, call->count, esize);
 }
 

@@ -36,16 +36,17 @@ void hd__comm_partial_swap(struct hd__partial *p)
     p->other = next;
 }
 
-void hd__comm_partial_add(struct hd__coll_plan *s, const struct hd__partial *p, uint64_t first, uint64_t count, int other_is_lower,
-                      int last)
+void hd__comm_partial_add(struct hd__coll_plan *s, const struct hd__partial *p, uint64_t first, uint64_t count,
+                          int other_is_lower, int last)
 {
     const void *a = p->at + first * p->esize, *b = hd__comm_partial_recv_at(p, first);
     const void *sources[] = {other_is_lower ? b : a, other_is_lower ? a : b};
     hd__comm_plan_reduce(s, p->at + first * p->esize, sources, 2, count, p->dtype,
-                    p->redop == HD_AVG && !last ? (uint32_t)HD_SUM : p->redop);
+                         p->redop == HD_AVG && !last ? (uint32_t)HD_SUM : p->redop);
 }
 
-void hd__comm_partial_end(struct hd__coll_plan *s, const struct hd__partial *p, const struct hd_comm_call *call, uint8_t *out)
+void hd__comm_partial_end(struct hd__coll_plan *s, const struct hd__partial *p, const struct hd_comm_call *call,
+                          uint8_t *out)
 {
     if (p->dtype != call->dtype)
         hd__comm_plan_narrow(s, out, (const float *)(const void *)p->at, p->count, call->dtype);

@@ -25,22 +25,29 @@ void hd__comm_plan_copy(struct hd__coll_plan *s, void *to, const void *from, uin
         append_step(s, (struct hd__coll_step){.kind = HD__COLL_STEP_COPY, .to = to, .from = from, .bytes = bytes});
 }
 
-void hd__comm_plan_reduce(struct hd__coll_plan *s, void *to, const void *const *sources, uint32_t n, uint64_t count, uint32_t dtype,
-                     uint32_t redop)
+void hd__comm_plan_reduce(struct hd__coll_plan *s, void *to, const void *const *sources, uint32_t n, uint64_t count,
+                          uint32_t dtype, uint32_t redop)
 {
-    append_step(s, (struct hd__coll_step){.kind = HD__COLL_STEP_REDUCE, .to = to, .bytes = count, .first = s->sources.count, .n = n, .dtype = dtype,
-                             .redop = redop});
+    append_step(s, (struct hd__coll_step){.kind = HD__COLL_STEP_REDUCE,
+                                          .to = to,
+                                          .bytes = count,
+                                          .first = s->sources.count,
+                                          .n = n,
+                                          .dtype = dtype,
+                                          .redop = redop});
     hd__append(&s->sources, sources, n);
 }
 
 void hd__comm_plan_widen(struct hd__coll_plan *s, float *to, const void *from, uint64_t count, uint32_t dtype)
 {
-    append_step(s, (struct hd__coll_step){.kind = HD__COLL_STEP_WIDEN, .to = to, .from = from, .bytes = count, .dtype = dtype});
+    append_step(
+        s, (struct hd__coll_step){.kind = HD__COLL_STEP_WIDEN, .to = to, .from = from, .bytes = count, .dtype = dtype});
 }
 
 void hd__comm_plan_narrow(struct hd__coll_plan *s, void *to, const float *from, uint64_t count, uint32_t dtype)
 {
-    append_step(s, (struct hd__coll_step){.kind = HD__COLL_STEP_NARROW, .to = to, .from = from, .bytes = count, .dtype = dtype});
+    append_step(s, (struct hd__coll_step){
+                       .kind = HD__COLL_STEP_NARROW, .to = to, .from = from, .bytes = count, .dtype = dtype});
 }
 
 void hd__comm_plan_fence_first(struct hd__coll_plan *s, uint64_t messages)
@@ -83,7 +90,7 @@ void hd__comm_plan_free(struct hd__coll_plan *s)
 }
 
 int32_t hd__comm_plan_build(struct hd__coll_plan *s, const struct hd__tuning *tuning, int32_t n, int32_t me,
-                           const struct hd_comm_call *call, struct hd_error *err)
+                            const struct hd_comm_call *call, struct hd_error *err)
 {
     uint32_t coll = call->coll;
     size_t esize = hd_dtype_size(call->dtype);

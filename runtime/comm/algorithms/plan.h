@@ -26,8 +26,16 @@
 #include "heddle/comm.h"
 #include "runtime/comm/algorithms/select.h"
 
-enum { HD__COLL_STEP_SEND = 0, HD__COLL_STEP_RECV, HD__COLL_STEP_COPY, HD__COLL_STEP_REDUCE, HD__COLL_STEP_WIDEN, HD__COLL_STEP_NARROW, HD__COLL_STEP_FENCE,
-       HD__COLL_STEP_POSTED /* what a RECV becomes that was posted before its turn */ };
+enum {
+    HD__COLL_STEP_SEND = 0,
+    HD__COLL_STEP_RECV,
+    HD__COLL_STEP_COPY,
+    HD__COLL_STEP_REDUCE,
+    HD__COLL_STEP_WIDEN,
+    HD__COLL_STEP_NARROW,
+    HD__COLL_STEP_FENCE,
+    HD__COLL_STEP_POSTED /* what a RECV becomes that was posted before its turn */
+};
 
 struct hd__coll_step {
     uint32_t kind;
@@ -35,7 +43,8 @@ struct hd__coll_step {
     const void *from; /* SEND, COPY, WIDEN, NARROW */
     void *to;         /* RECV, COPY, REDUCE, WIDEN, NARROW */
     uint64_t bytes;   /* REDUCE, WIDEN, NARROW: elements; FENCE: how many of the messages so far */
-    uint32_t first, n, dtype, redop; /* REDUCE: sources first .. first + n - 1; WIDEN, NARROW: dtype of the narrow side */
+    uint32_t first, n, dtype,
+        redop; /* REDUCE: sources first .. first + n - 1; WIDEN, NARROW: dtype of the narrow side */
 };
 
 struct hd__coll_plan {
@@ -43,20 +52,21 @@ struct hd__coll_plan {
     HD__ARRAY(const void *) sources; /* of REDUCE steps */
     HD__ARRAY(void *) scratch;       /* freed with the schedule */
     int32_t n, me;
-    uint64_t messages; /* steps that send or receive, so far */
-    uint64_t chunk;    /* bytes of a message where a builder cuts; never 0 */
+    uint64_t messages;               /* steps that send or receive, so far */
+    uint64_t chunk;                  /* bytes of a message where a builder cuts; never 0 */
     const struct hd__algorithm *use; /* NULL: there was nothing to do */
 };
 
 /* Builds the schedule of member `me` of n. The schedule's memory is reused from call to call. */
 int32_t hd__comm_plan_build(struct hd__coll_plan *s, const struct hd__tuning *tuning, int32_t n, int32_t me,
-                           const struct hd_comm_call *call, struct hd_error *err);
+                            const struct hd_comm_call *call, struct hd_error *err);
 void hd__comm_plan_clear(struct hd__coll_plan *s); /* before the next build */
 void hd__comm_plan_free(struct hd__coll_plan *s);
 
 /* dst = src[0] op src[1] ... in the binary tree over them (heddle/comm.h); fp16 and bf16 in fp32, rounded once. HD_AVG divides
  * the sum by `over`. dst may be one of them. */
-void hd__comm_reduce(void *dst, const void *const *src, int32_t n, int32_t over, uint64_t count, uint32_t dtype, uint32_t redop);
+void hd__comm_reduce(void *dst, const void *const *src, int32_t n, int32_t over, uint64_t count, uint32_t dtype,
+                     uint32_t redop);
 /* bf16 or fp16 to fp32, and back, rounded. */
 void hd__comm_widen(float *dst, const void *src, uint64_t count, uint32_t dtype);
 void hd__comm_narrow(void *dst, const float *src, uint64_t count, uint32_t dtype);
@@ -64,10 +74,11 @@ void hd__comm_narrow(void *dst, const float *src, uint64_t count, uint32_t dtype
 /* ---- for the builders */
 void hd__comm_plan_send(struct hd__coll_plan *s, int32_t peer, const void *from, uint64_t bytes);
 void hd__comm_plan_recv(struct hd__coll_plan *s, int32_t peer, void *to, uint64_t bytes);
-void hd__comm_plan_copy(struct hd__coll_plan *s, void *to, const void *from, uint64_t bytes); /* nothing if they are one */
+void hd__comm_plan_copy(struct hd__coll_plan *s, void *to, const void *from,
+                        uint64_t bytes); /* nothing if they are one */
 /* The sum of n sources; redop HD_AVG divides by the members of the group, n or not. */
-void hd__comm_plan_reduce(struct hd__coll_plan *s, void *to, const void *const *sources, uint32_t n, uint64_t count, uint32_t dtype,
-                     uint32_t redop);
+void hd__comm_plan_reduce(struct hd__coll_plan *s, void *to, const void *const *sources, uint32_t n, uint64_t count,
+                          uint32_t dtype, uint32_t redop);
 void hd__comm_plan_widen(struct hd__coll_plan *s, float *to, const void *from, uint64_t count, uint32_t dtype);
 void hd__comm_plan_narrow(struct hd__coll_plan *s, void *to, const float *from, uint64_t count, uint32_t dtype);
 void hd__comm_plan_fence(struct hd__coll_plan *s);
@@ -84,9 +95,9 @@ int32_t hd__comm_tree_left(int32_t n);
 
 /* A partial sum on its way: fp32 where the call's dtype is narrower, which is rounded only once. */
 struct hd__partial {
-    uint8_t *at;       /* the sum so far */
-    uint8_t *other;    /* room for what comes, from element `first` on */
-    uint8_t *spare;    /* as much again, for what comes after it: that may come before this is added */
+    uint8_t *at;    /* the sum so far */
+    uint8_t *other; /* room for what comes, from element `first` on */
+    uint8_t *spare; /* as much again, for what comes after it: that may come before this is added */
     uint64_t count, first;
     uint32_t dtype, redop;
     size_t esize;
@@ -98,13 +109,15 @@ uint8_t *hd__comm_partial_recv_at(const struct hd__partial *p, uint64_t first);
 /* After a join: the next comes into the spare room. */
 void hd__comm_partial_swap(struct hd__partial *p);
 /* Of `count` elements: at + other, or other + at where the other is lower; the last join also divides for an average. */
-void hd__comm_partial_add(struct hd__coll_plan *s, const struct hd__partial *p, uint64_t first, uint64_t count, int other_is_lower,
-                      int last);
-void hd__comm_partial_end(struct hd__coll_plan *s, const struct hd__partial *p, const struct hd_comm_call *call, uint8_t *out);
+void hd__comm_partial_add(struct hd__coll_plan *s, const struct hd__partial *p, uint64_t first, uint64_t count,
+                          int other_is_lower, int last);
+void hd__comm_partial_end(struct hd__coll_plan *s, const struct hd__partial *p, const struct hd_comm_call *call,
+                          uint8_t *out);
 
-hd__coll_build_fn hd__comm_build_barrier, hd__comm_build_broadcast, hd__comm_build_chain, hd__comm_build_bruck_gather, hd__comm_build_doubling_gather,
-    hd__comm_build_ring_gather, hd__comm_build_all_to_all, hd__comm_build_reduce_scatter, hd__comm_build_ring_scatter, hd__comm_build_gather_sum,
-    hd__comm_build_slices_sum, hd__comm_build_doubling, hd__comm_build_halving, hd__comm_build_tree, hd__comm_build_ring, hd__comm_build_reduce,
+hd__coll_build_fn hd__comm_build_barrier, hd__comm_build_broadcast, hd__comm_build_chain, hd__comm_build_bruck_gather,
+    hd__comm_build_doubling_gather, hd__comm_build_ring_gather, hd__comm_build_all_to_all,
+    hd__comm_build_reduce_scatter, hd__comm_build_ring_scatter, hd__comm_build_gather_sum, hd__comm_build_slices_sum,
+    hd__comm_build_doubling, hd__comm_build_halving, hd__comm_build_tree, hd__comm_build_ring, hd__comm_build_reduce,
     hd__comm_build_tree_reduce;
 
 /* Exchanges raw slices and leaves this member's slice of the sum in `to` (its first element is the slice's). */

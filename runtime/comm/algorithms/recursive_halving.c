@@ -39,11 +39,13 @@ static void exchange_half(struct hd__coll_plan *s, const struct hd__partial *p, 
 
 void hd__comm_build_halving(struct hd__coll_plan *s, const struct hd_comm_call *call, size_t esize)
 {
-    struct hd__partial p = {.at = call->recv, .count = call->count, .dtype = call->dtype, .redop = call->redop, .esize = esize};
+    struct hd__partial p = {
+        .at = call->recv, .count = call->count, .dtype = call->dtype, .redop = call->redop, .esize = esize};
     struct swap swaps[LEVELS];
     struct hd__slice mine = {0, call->count};
     int levels = 0;
-    p.other = hd__comm_plan_scratch(s, (call->count + LEVELS) * esize); /* halves of halves, rounded up: a place for each level's */
+    p.other = hd__comm_plan_scratch(s, (call->count + LEVELS) *
+                                           esize); /* halves of halves, rounded up: a place for each level's */
     hd__comm_plan_copy(s, p.at, call->send, call->count * esize);
     for (int32_t bit = 1; bit < s->n; bit <<= 1) {
         struct swap *w = &swaps[levels++];

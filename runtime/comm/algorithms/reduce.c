@@ -60,37 +60,37 @@ enum { BLOCK = 256, DEPTH = 32 /* the tree of 2^31 sources */ };
 /* T: element, A: accumulator, wide enough for the exact integer sum; store: what the result is cast through. A block at a
  * time, in loops that the compiler makes vectors of. Sums that are ready wait, as the bits of a counter do, until their
  * other half is there. */
-#define REDUCE(name, T, A, load, store)                                                                \
-    static inline void name##_join(A *a, const A *b, uint64_t k, uint32_t redop)                       \
-    {                                                                                                  \
-        if (redop != HD_MAX)                                                                           \
-            for (uint64_t i = 0; i < k; i++)                                                           \
-                a[i] = a[i] + b[i];                                                                    \
-        else                                                                                           \
-            for (uint64_t i = 0; i < k; i++)                                                           \
-                a[i] = b[i] > a[i] || b[i] != b[i] ? b[i] : a[i]; /* a NaN wins */                     \
-    }                                                                                                  \
-    static inline void name##_load(A *to, const void *from, uint64_t at, uint64_t k)                   \
-    {                                                                                                  \
-        for (uint64_t i = 0; i < k; i++)                                                               \
-            to[i] = load(((const T *)from)[at + i]);                                                   \
-    }                                                                                                  \
-    static void name(T *dst, const void *const *src, int32_t n, int32_t over, uint64_t count, uint32_t redop)\
-    {                                                                                                  \
-        A half[DEPTH][BLOCK];                                                                          \
-        for (uint64_t at = 0; at < count; at += BLOCK) {                                               \
-            uint64_t k = count - at < BLOCK ? count - at : BLOCK;                                      \
-            int32_t top = 0;                                                                           \
-            for (int32_t j = 0; j < n; j++, top++) {                                                   \
-                name##_load(half[top], src[j], at, k);                                                 \
-                for (int32_t bits = j; bits & 1; bits >>= 1, top--)                                    \
-                    name##_join(half[top - 1], half[top], k, redop);                                   \
-            }                                                                                          \
-            for (top--; top; top--)                                                                    \
-                name##_join(half[top - 1], half[top], k, redop);                                       \
-            for (uint64_t i = 0; i < k; i++)                                                           \
-                dst[at + i] = (T)store(redop == HD_AVG ? half[0][i] / (A)over : half[0][i]);           \
-        }                                                                                              \
+#define REDUCE(name, T, A, load, store)                                                                       \
+    static inline void name##_join(A *a, const A *b, uint64_t k, uint32_t redop)                              \
+    {                                                                                                         \
+        if (redop != HD_MAX)                                                                                  \
+            for (uint64_t i = 0; i < k; i++)                                                                  \
+                a[i] = a[i] + b[i];                                                                           \
+        else                                                                                                  \
+            for (uint64_t i = 0; i < k; i++)                                                                  \
+                a[i] = b[i] > a[i] || b[i] != b[i] ? b[i] : a[i]; /* a NaN wins */                            \
+    }                                                                                                         \
+    static inline void name##_load(A *to, const void *from, uint64_t at, uint64_t k)                          \
+    {                                                                                                         \
+        for (uint64_t i = 0; i < k; i++)                                                                      \
+            to[i] = load(((const T *)from)[at + i]);                                                          \
+    }                                                                                                         \
+    static void name(T *dst, const void *const *src, int32_t n, int32_t over, uint64_t count, uint32_t redop) \
+    {                                                                                                         \
+        A half[DEPTH][BLOCK];                                                                                 \
+        for (uint64_t at = 0; at < count; at += BLOCK) {                                                      \
+            uint64_t k = count - at < BLOCK ? count - at : BLOCK;                                             \
+            int32_t top = 0;                                                                                  \
+            for (int32_t j = 0; j < n; j++, top++) {                                                          \
+                name##_load(half[top], src[j], at, k);                                                        \
+                for (int32_t bits = j; bits & 1; bits >>= 1, top--)                                           \
+                    name##_join(half[top - 1], half[top], k, redop);                                          \
+            }                                                                                                 \
+            for (top--; top; top--)                                                                           \
+                name##_join(half[top - 1], half[top], k, redop);                                              \
+            for (uint64_t i = 0; i < k; i++)                                                                  \
+                dst[at + i] = (T)store(redop == HD_AVG ? half[0][i] / (A)over : half[0][i]);                  \
+        }                                                                                                     \
     }
 
 REDUCE(reduce_f32, float, float, SAME, SAME)
@@ -100,7 +100,8 @@ REDUCE(reduce_f16, uint16_t, float, f16_load, f16_store)
 REDUCE(reduce_i32, int32_t, int64_t, SAME, (uint32_t))
 REDUCE(reduce_u8, uint8_t, uint64_t, SAME, SAME)
 
-void hd__comm_reduce(void *dst, const void *const *src, int32_t n, int32_t over, uint64_t count, uint32_t dtype, uint32_t redop)
+void hd__comm_reduce(void *dst, const void *const *src, int32_t n, int32_t over, uint64_t count, uint32_t dtype,
+                     uint32_t redop)
 {
     switch (dtype) {
     case HD_F32:

@@ -37,19 +37,21 @@ static void post_chunk(struct hd__coll_plan *s, const struct pairwise *x, uint64
     }
 }
 
-static void reduce_chunk(struct hd__coll_plan *s, const struct pairwise *x, uint64_t at, const struct hd_comm_call *call)
+static void reduce_chunk(struct hd__coll_plan *s, const struct pairwise *x, uint64_t at,
+                         const struct hd_comm_call *call)
 {
     struct hd__slice mine = chunk_of(x, s->me, at);
     const void *sources[1024];
     for (int32_t i = 0; i < s->n; i++)
         sources[i] = i == s->me ? x->in + mine.first * x->esize : recv_at(x, i, at);
     if (mine.last > mine.first)
-        hd__comm_plan_reduce(s, x->to + at * x->esize, sources, (uint32_t)s->n, mine.last - mine.first, call->dtype, call->redop);
+        hd__comm_plan_reduce(s, x->to + at * x->esize, sources, (uint32_t)s->n, mine.last - mine.first, call->dtype,
+                             call->redop);
 }
 
 /* The sum of part `me` goes to `to`. */
-static void run_pairwise(struct hd__coll_plan *s, const struct hd_comm_call *call, const struct hd__slice *part, uint8_t *to,
-                         size_t esize)
+static void run_pairwise(struct hd__coll_plan *s, const struct hd_comm_call *call, const struct hd__slice *part,
+                         uint8_t *to, size_t esize)
 {
     struct pairwise x = {.in = call->send, .part = part, .to = to, .esize = esize};
     uint64_t most = 0;

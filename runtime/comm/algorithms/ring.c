@@ -15,7 +15,6 @@ struct ring {
     uint64_t mark[CHUNKS]; /* by chunk: messages until its latest receive */
 };
 
-
 /* Chunk k of piece i: elements of the piece. */
 static struct hd__slice chunk_of(const struct ring *r, int32_t i, uint64_t k)
 {
@@ -33,7 +32,8 @@ static void post_round(struct hd__coll_plan *s, struct ring *r, int32_t round, u
     if (out.last > out.first)
         hd__comm_plan_send(s, (s->me + 1) % n, from + out.first * r->esize, (out.last - out.first) * r->esize);
     if (in.last > in.first)
-        hd__comm_plan_recv(s, (s->me - 1 + n) % n, r->buffer[round % ROUNDS] + in.first * r->esize, (in.last - in.first) * r->esize);
+        hd__comm_plan_recv(s, (s->me - 1 + n) % n, r->buffer[round % ROUNDS] + in.first * r->esize,
+                           (in.last - in.first) * r->esize);
     r->mark[k] = s->messages;
 }
 
@@ -45,11 +45,11 @@ static void reduce_received(struct hd__coll_plan *s, const struct ring *r, int32
     const void *sources[] = {came, r->in + (r->part[piece].first + c.first) * r->esize};
     if (c.last > c.first)
         hd__comm_plan_reduce(s, last ? r->to + c.first * r->esize : came, sources, 2, c.last - c.first, r->call->dtype,
-                        r->call->redop == HD_AVG && !last ? (uint32_t)HD_SUM : r->call->redop);
+                             r->call->redop == HD_AVG && !last ? (uint32_t)HD_SUM : r->call->redop);
 }
 
-static void ring_reduce_scatter(struct hd__coll_plan *s, const struct hd_comm_call *call, const struct hd__slice *part, uint8_t *to,
-                    size_t esize)
+static void ring_reduce_scatter(struct hd__coll_plan *s, const struct hd_comm_call *call, const struct hd__slice *part,
+                                uint8_t *to, size_t esize)
 {
     struct ring r = {.in = call->send, .part = part, .to = to, .call = call, .esize = esize};
     uint64_t most = 0;

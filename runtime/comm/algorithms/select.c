@@ -3,23 +3,24 @@
 #include "runtime/comm/algorithms/plan.h"
 
 /* X(operation, name, needs, builder) */
-#define ALGORITHMS(X)                                                                                                \
-    X(HD_COLL_ALL_REDUCE, "gather", 0, hd__comm_build_gather_sum)                                                         \
-    X(HD_COLL_ALL_REDUCE, "doubling", HD__NO_EXACT_AVERAGE, hd__comm_build_doubling)                                      \
-    X(HD_COLL_ALL_REDUCE, "halving", HD__NO_EXACT_AVERAGE | HD__NEEDS_POWER_OF_TWO | HD__ROUNDS_HALVES, hd__comm_build_halving) \
-    X(HD_COLL_ALL_REDUCE, "slices", 0, hd__comm_build_slices_sum)                                                         \
-    X(HD_COLL_ALL_REDUCE, "tree", HD__NO_EXACT_AVERAGE, hd__comm_build_tree)                                              \
-    X(HD_COLL_ALL_REDUCE, "ring", HD__NO_EXACT_AVERAGE | HD__NEEDS_ANY_ORDER, hd__comm_build_ring)                        \
-    X(HD_COLL_ALL_GATHER, "bruck", 0, hd__comm_build_bruck_gather)                                                        \
-    X(HD_COLL_ALL_GATHER, "doubling", HD__NEEDS_POWER_OF_TWO, hd__comm_build_doubling_gather)                             \
-    X(HD_COLL_ALL_GATHER, "ring", 0, hd__comm_build_ring_gather)                                                          \
-    X(HD_COLL_REDUCE_SCATTER, "pairwise", 0, hd__comm_build_reduce_scatter)                                               \
-    X(HD_COLL_REDUCE_SCATTER, "ring", HD__NO_EXACT_AVERAGE | HD__NEEDS_ANY_ORDER, hd__comm_build_ring_scatter)            \
-    X(HD_COLL_ALL_TO_ALL, "pairwise", 0, hd__comm_build_all_to_all)                                                       \
-    X(HD_COLL_BROADCAST, "binomial", 0, hd__comm_build_broadcast)                                                         \
-    X(HD_COLL_BROADCAST, "chain", 0, hd__comm_build_chain)                                                                \
-    X(HD_COLL_REDUCE, "tree", HD__NO_EXACT_AVERAGE, hd__comm_build_tree_reduce)                                           \
-    X(HD_COLL_REDUCE, "slices", 0, hd__comm_build_reduce)                                                                 \
+#define ALGORITHMS(X)                                                                                          \
+    X(HD_COLL_ALL_REDUCE, "gather", 0, hd__comm_build_gather_sum)                                              \
+    X(HD_COLL_ALL_REDUCE, "doubling", HD__NO_EXACT_AVERAGE, hd__comm_build_doubling)                           \
+    X(HD_COLL_ALL_REDUCE, "halving", HD__NO_EXACT_AVERAGE | HD__NEEDS_POWER_OF_TWO | HD__ROUNDS_HALVES,        \
+      hd__comm_build_halving)                                                                                  \
+    X(HD_COLL_ALL_REDUCE, "slices", 0, hd__comm_build_slices_sum)                                              \
+    X(HD_COLL_ALL_REDUCE, "tree", HD__NO_EXACT_AVERAGE, hd__comm_build_tree)                                   \
+    X(HD_COLL_ALL_REDUCE, "ring", HD__NO_EXACT_AVERAGE | HD__NEEDS_ANY_ORDER, hd__comm_build_ring)             \
+    X(HD_COLL_ALL_GATHER, "bruck", 0, hd__comm_build_bruck_gather)                                             \
+    X(HD_COLL_ALL_GATHER, "doubling", HD__NEEDS_POWER_OF_TWO, hd__comm_build_doubling_gather)                  \
+    X(HD_COLL_ALL_GATHER, "ring", 0, hd__comm_build_ring_gather)                                               \
+    X(HD_COLL_REDUCE_SCATTER, "pairwise", 0, hd__comm_build_reduce_scatter)                                    \
+    X(HD_COLL_REDUCE_SCATTER, "ring", HD__NO_EXACT_AVERAGE | HD__NEEDS_ANY_ORDER, hd__comm_build_ring_scatter) \
+    X(HD_COLL_ALL_TO_ALL, "pairwise", 0, hd__comm_build_all_to_all)                                            \
+    X(HD_COLL_BROADCAST, "binomial", 0, hd__comm_build_broadcast)                                              \
+    X(HD_COLL_BROADCAST, "chain", 0, hd__comm_build_chain)                                                     \
+    X(HD_COLL_REDUCE, "tree", HD__NO_EXACT_AVERAGE, hd__comm_build_tree_reduce)                                \
+    X(HD_COLL_REDUCE, "slices", 0, hd__comm_build_reduce)                                                      \
     X(HD_COLL_BARRIER, "dissemination", 0, hd__comm_build_barrier)
 
 static const struct hd__algorithm algorithms[] = {
@@ -65,7 +66,8 @@ const struct hd__algorithm *hd__comm_algorithm_find(uint32_t coll, const char *n
     return NULL;
 }
 
-int hd__comm_algorithm_supports(const struct hd__algorithm *a, const struct hd_comm_call *call, int32_t n, int any_order)
+int hd__comm_algorithm_supports(const struct hd__algorithm *a, const struct hd_comm_call *call, int32_t n,
+                                int any_order)
 {
     int whole = call->dtype == HD_I32 || call->dtype == HD_U8, half = call->dtype == HD_BF16 || call->dtype == HD_F16;
     int rounds = !whole && call->redop != HD_MAX && !any_order; /* and the order shows, and matters */
@@ -78,19 +80,21 @@ int hd__comm_algorithm_supports(const struct hd__algorithm *a, const struct hd_c
 
 uint64_t hd__comm_call_bytes(const struct hd_comm_call *call, int32_t n)
 {
-    int parts = call->coll == HD_COLL_ALL_GATHER || call->coll == HD_COLL_REDUCE_SCATTER || call->coll == HD_COLL_ALL_TO_ALL;
+    int parts =
+        call->coll == HD_COLL_ALL_GATHER || call->coll == HD_COLL_REDUCE_SCATTER || call->coll == HD_COLL_ALL_TO_ALL;
     return call->coll == HD_COLL_BARRIER ? 0 : call->count * hd_dtype_size(call->dtype) * (parts ? (uint64_t)n : 1);
 }
 
-const struct hd__algorithm *hd__comm_algorithm_select(const struct hd__tuning *tuning, const struct hd_comm_call *call, int32_t n,
-                                                 uint64_t *chunk)
+const struct hd__algorithm *hd__comm_algorithm_select(const struct hd__tuning *tuning, const struct hd_comm_call *call,
+                                                      int32_t n, uint64_t *chunk)
 {
     uint64_t bytes = hd__comm_call_bytes(call, n);
     int any_order = tuning && tuning->any_order;
     *chunk = HD__DEFAULT_CHUNK;
     for (uint32_t i = 0; tuning && i < tuning->rules.count; i++) {
         const struct hd__tuning_rule *r = &tuning->rules.at[i];
-        if (r->coll != call->coll || n > r->ranks || bytes > r->bytes || !hd__comm_algorithm_supports(r->use, call, n, any_order))
+        if (r->coll != call->coll || n > r->ranks || bytes > r->bytes ||
+            !hd__comm_algorithm_supports(r->use, call, n, any_order))
             continue;
         *chunk = r->chunk ? r->chunk : HD__DEFAULT_CHUNK;
         return r->use;

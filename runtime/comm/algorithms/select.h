@@ -40,10 +40,11 @@ enum { HD__DEFAULT_CHUNK = 256 << 10 };
 const struct hd__algorithm *hd__comm_algorithm_at(uint32_t i);
 const struct hd__algorithm *hd__comm_algorithm_find(uint32_t coll, const char *name);
 /* Whether it can do this call of n members: n, dtype, redop and order. */
-int hd__comm_algorithm_supports(const struct hd__algorithm *a, const struct hd_comm_call *call, int32_t n, int any_order);
+int hd__comm_algorithm_supports(const struct hd__algorithm *a, const struct hd_comm_call *call, int32_t n,
+                                int any_order);
 /* tuning may be NULL: the built-in rules, tree order. *chunk is never 0. */
-const struct hd__algorithm *hd__comm_algorithm_select(const struct hd__tuning *tuning, const struct hd_comm_call *call, int32_t n,
-                                                 uint64_t *chunk);
+const struct hd__algorithm *hd__comm_algorithm_select(const struct hd__tuning *tuning, const struct hd_comm_call *call,
+                                                      int32_t n, uint64_t *chunk);
 /* The larger buffer of a call. */
 uint64_t hd__comm_call_bytes(const struct hd_comm_call *call, int32_t n);
 

@@ -7,8 +7,8 @@ static int32_t subtree_root(int32_t first, int32_t n, int32_t root)
     return root >= first && root < first + n ? root : first;
 }
 
-static void reduce_to_root(struct hd__coll_plan *s, struct hd__partial *p, struct hd__slice part, int32_t first, int32_t n,
-               int32_t root, int last)
+static void reduce_to_root(struct hd__coll_plan *s, struct hd__partial *p, struct hd__slice part, int32_t first,
+                           int32_t n, int32_t root, int last)
 {
     uint64_t at = part.first * p->esize, bytes = (part.last - part.first) * p->esize;
     int32_t left, middle, to, from;

@@ -33,8 +33,15 @@ static void on_row(void *user, const struct hd__bench_row *row)
 
 static struct hd__bench a_bench(void)
 {
-    struct hd__bench b = {.ranks = 3, .dtype = HD_F32, .first = 8, .last = 40000, .factor = 10, .iterations = 20,
-                          .warmup = 1, .timeout = 30, .n_ops = HD__BENCH_OP_COUNT};
+    struct hd__bench b = {.ranks = 3,
+                          .dtype = HD_F32,
+                          .first = 8,
+                          .last = 40000,
+                          .factor = 10,
+                          .iterations = 20,
+                          .warmup = 1,
+                          .timeout = 30,
+                          .n_ops = HD__BENCH_OP_COUNT};
     struct hd_error err = HD_ERROR_INIT;
     const struct hd__component *c;
     ck_assert_msg(hd__plugin_find(plugins, HD_KIND_COMM, "shm", &c, &err) == HD_OK, "%s", err.message);
@@ -117,8 +124,11 @@ START_TEST(behind_products)
     struct hd__bench b = a_bench();
     struct hd_error err = HD_ERROR_INIT;
     struct seen seen = {0};
-    device.ops.device = (struct hd_device_ops){.struct_size = sizeof device.ops.device, .open = slow_open,
-                                               .close = slow_close, .prepare = slow_prepare, .launch = slow_launch};
+    device.ops.device = (struct hd_device_ops){.struct_size = sizeof device.ops.device,
+                                               .open = slow_open,
+                                               .close = slow_close,
+                                               .prepare = slow_prepare,
+                                               .launch = slow_launch};
     b.device = &device;
     b.product = 64;
     b.first = b.last = 40000;

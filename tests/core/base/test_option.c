@@ -47,11 +47,7 @@ static const struct hd_option table[] = {
      .help = "speed"},
     {.name = "wait.for", .type = HD_OPT_DURATION, .value = "5m", .offset = AT(wait), .help = "patience"},
     {.name = "name", .type = HD_OPT_STRING, .offset = AT(name), .help = "a word"},
-    {.name = "list",
-     .type = HD_OPT_LIST,
-     .value = "[a, 'b, c', \"d\\\"\"]",
-     .offset = AT(list),
-     .help = "words"},
+    {.name = "list", .type = HD_OPT_LIST, .value = "[a, 'b, c', \"d\\\"\"]", .offset = AT(list), .help = "words"},
     {.name = "ratios",
      .type = HD_OPT_LIST,
      .value = "[0.9, 0.95]",
@@ -220,8 +216,7 @@ START_TEST(shorter_rows)
     struct hd__options longer = {(const struct hd_option *)(void *)bytes, 2, ROW};
     ck_assert_str_eq(hd__option_at(&longer, 1).name, "count");
     ck_assert_int_eq(hd__option_find(&longer, "count"), 1);
-    struct hd__options shorter = {(const struct hd_option *)(void *)bytes, 1,
-                                  offsetof(struct hd_option, choices)};
+    struct hd__options shorter = {(const struct hd_option *)(void *)bytes, 1, offsetof(struct hd_option, choices)};
     ck_assert_str_eq(hd__option_at(&shorter, 0).help, "a switch");
     ck_assert_uint_eq(hd__option_at(&shorter, 0).type, 0);
 }
@@ -246,8 +241,7 @@ static const struct {
     {{{.name = "x", .type = HD_OPT_INT}, {.name = "x", .type = HD_OPT_INT}}, "two options are called x"},
     {{{.name = "x", .type = HD_OPT_INT, .aliases = "a|y"}, {.name = "y", .type = HD_OPT_INT}},
      "two options are called y"},
-    {{{.name = "x", .type = HD_OPT_INT, .value = "one"}},
-     "the default of option x: 'one' is not a whole number"},
+    {{{.name = "x", .type = HD_OPT_INT, .value = "one"}}, "the default of option x: 'one' is not a whole number"},
 };
 
 START_TEST(wrong_table)
@@ -262,34 +256,32 @@ START_TEST(printed)
 {
     struct hd__text out = {0};
     hd__options_print(&options, &out);
-    ck_assert_str_eq(
-        out.at,
-        "option    type      default             what\n"
-        "flag      bool      yes                 a switch\n"
-        "choice    enum      1f1b                a schedule; one of gpipe, 1f1b, interleaved; also called "
-        "order, kind\n"
-        "count     int       3                   how many [layers]; 0 to 9\n"
-        "bytes     size      25MB                a bucket; at least 1; for tuning\n"
-        "rate      float     (required)          speed\n"
-        "wait.for  duration  5m                  patience\n"
-        "name      string    -                   a word\n"
-        "list      list      [a, 'b, c', \"d\\\"\"]  words\n"
-        "ratios    list      [0.9, 0.95]         numbers; 0 to 1\n");
+    ck_assert_str_eq(out.at,
+                     "option    type      default             what\n"
+                     "flag      bool      yes                 a switch\n"
+                     "choice    enum      1f1b                a schedule; one of gpipe, 1f1b, interleaved; also called "
+                     "order, kind\n"
+                     "count     int       3                   how many [layers]; 0 to 9\n"
+                     "bytes     size      25MB                a bucket; at least 1; for tuning\n"
+                     "rate      float     (required)          speed\n"
+                     "wait.for  duration  5m                  patience\n"
+                     "name      string    -                   a word\n"
+                     "list      list      [a, 'b, c', \"d\\\"\"]  words\n"
+                     "ratios    list      [0.9, 0.95]         numbers; 0 to 1\n");
     hd__text_free(&out);
     json_t *json = hd__options_json(&options);
     const char *name, *help;
     int required;
     double low, high;
     ck_assert_uint_eq(json_array_size(json), HD__COUNT(table));
-    ck_assert_int_eq(json_unpack(json_array_get(json, 2), "{s:s, s:F, s:F, s:s}", "name", &name, "min", &low,
-                                 "max", &high, "help", &help),
+    ck_assert_int_eq(json_unpack(json_array_get(json, 2), "{s:s, s:F, s:F, s:s}", "name", &name, "min", &low, "max",
+                                 &high, "help", &help),
                      0);
     ck_assert_str_eq(name, "count");
     ck_assert_double_eq(high, 9);
     ck_assert_int_eq(json_unpack(json_array_get(json, 4), "{s:b}", "required", &required), 0);
     ck_assert_int_eq(required, 1);
-    ck_assert_str_eq(
-        json_string_value(json_array_get(json_object_get(json_array_get(json, 1), "aliases"), 1)), "kind");
+    ck_assert_str_eq(json_string_value(json_array_get(json_object_get(json_array_get(json, 1), "aliases"), 1)), "kind");
     ck_assert(json_is_null(json_object_get(json_array_get(json, 3), "max")));
     json_decref(json);
 }

@@ -75,14 +75,13 @@ const char *refusal(const char *text, const char *override, int64_t ranks)
     } else {
         ck_assert_ptr_null(job);
     }
-    ck_assert_msg(rc == HD_E_INVALID && err.code == rc, "%s",
-                  rc ? hd__format("code %d", rc) : "it was accepted");
+    ck_assert_msg(rc == HD_E_INVALID && err.code == rc, "%s", rc ? hd__format("code %d", rc) : "it was accepted");
     return err.message;
 }
 
 int32_t parse_section(struct hd__job *job, struct hd__job_section *section, struct plugin_settings *out)
 {
     memset(out, 0, sizeof *out);
-    return hd__job_section_parse(job, section, plugin_options, plugin_option_count, sizeof(struct hd_option),
-                                 out, &err);
+    return hd__job_section_parse(job, section, plugin_options, plugin_option_count, sizeof(struct hd_option), out,
+                                 &err);
 }

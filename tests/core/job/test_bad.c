@@ -22,8 +22,7 @@ static const struct bad files[] = {
      "job.yaml:2:1: while scanning for the next token, found character that cannot start any token; a tab, "
      "or a character such as "
      "% @ `: indent with spaces, quote the value"},
-    {"job: {steps: 3\n", NULL,
-     "job.yaml:2:1: while parsing a flow mapping, did not find expected ',' or '}'"},
+    {"job: {steps: 3\n", NULL, "job.yaml:2:1: while parsing a flow mapping, did not find expected ',' or '}'"},
     {"job: a: b\n", NULL,
      "job.yaml:1:7: mapping values are not allowed in this context; a value with ': ' in it needs quotes, "
      "{key: value} needs braces "
@@ -38,8 +37,7 @@ static const struct bad files[] = {
     {"job: \"\xff\"\n", NULL, "job.yaml:1:7: not UTF-8 text (byte 6: invalid leading UTF-8 octet)"},
     {"job: \x01\n", NULL, "job.yaml:1:6: not UTF-8 text (byte 5: control characters are not allowed)"},
     {"job: &a {steps: 3}\n", NULL, "job.yaml:1:6: anchors (&name) are not supported: write the value out"},
-    {"job: {steps: 3}\nmesh: *a\n", NULL,
-     "job.yaml:2:7: aliases (*name) are not supported: write the value out"},
+    {"job: {steps: 3}\nmesh: *a\n", NULL, "job.yaml:2:7: aliases (*name) are not supported: write the value out"},
     {"job: {steps: !!int 3}\n", NULL, "job.yaml:1:14: tags (!name) are not supported: the key says the type"},
     {"job: {<<: {steps: 3}}\n", NULL, "job.yaml:1:7: merge keys (<<) are not supported"},
     {"job: {steps: 3,\n  steps: 4}\n", NULL, "job.yaml:2:3: steps was already given at line 1"},
@@ -62,8 +60,7 @@ static const struct bad keys[] = {
      "job.yaml:4:1: data needs train, batch"},
     {JOB "optimizer: {lr: 1}\nmodel: {use: t}\ndata: {train: a, seq_len: 8, batch: 4}\n", NULL,
      "job.yaml:2:1: optimizer needs use, the name of a plugin of kind optim"},
-    {JOB REST "optimzer: {use: adamw}\n", NULL,
-     "job.yaml:5:1: unknown section optimzer; did you mean optimizer?"},
+    {JOB REST "optimzer: {use: adamw}\n", NULL, "job.yaml:5:1: unknown section optimzer; did you mean optimizer?"},
     {JOB REST "whatever_it_is: 3\n", NULL,
      "job.yaml:5:1: unknown section whatever_it_is; the sections are job, launch, plugins, device, liveness, comm, "
      "mesh, strategies, optimizer, "
@@ -71,8 +68,7 @@ static const struct bad keys[] = {
     {JOB REST "mesh:\n", NULL, "job.yaml:5:1: mesh has no value; leave it out for the defaults"},
     {JOB REST "mesh: ~\n", NULL, "job.yaml:5:1: mesh has no value; leave it out for the defaults"},
     {JOB REST "mesh: [1, 2]\n", NULL, "job.yaml:5:7: mesh is a list where a mapping is wanted: {pp: ...}"},
-    {JOB REST "comm: shm\n", NULL,
-     "job.yaml:5:7: comm is a single value where a mapping is wanted: {use: ...}"},
+    {JOB REST "comm: shm\n", NULL, "job.yaml:5:7: comm is a single value where a mapping is wanted: {use: ...}"},
     {JOB REST "schedule: {kind: cosin}\n", NULL,
      "job.yaml:5:18: schedule.kind: 'cosin' is none of constant, linear, cosine, wsd; did you mean cosine?"},
     {JOB REST "schedule: {kind: }\n", NULL,
@@ -84,16 +80,15 @@ static const struct bad keys[] = {
      "job.yaml:6:3: eval: unknown key something; the keys are every, batches"},
     {JOB REST "mesh: {tp: 0}\n", NULL, "job.yaml:5:12: mesh.tp: 0 is out of range: 1 to 1048576"},
     {JOB REST "mesh: {tp: auto}\n", NULL, "job.yaml:5:12: mesh.tp: 'auto' is not a whole number"},
-    {JOB "optimizer: {use: sgd}\nmodel: {use: t}\ndata: {train: a, seq_len: 8, batch: 4, global_batch: 4}\n",
-     NULL, "job.yaml:4:40: data: global_batch was already given at job.yaml:4:37"},
+    {JOB "optimizer: {use: sgd}\nmodel: {use: t}\ndata: {train: a, seq_len: 8, batch: 4, global_batch: 4}\n", NULL,
+     "job.yaml:4:40: data: global_batch was already given at job.yaml:4:37"},
     {NULL, "job.steps=1.5", "command line: job.steps: '1.5' is not a whole number"},
     {NULL, "job.name=../../etc",
      "command line: job.name: '../../etc' names a folder: letters, digits, . _ - only, no dot first"},
     {NULL, "job.seed=-1", "command line: job.seed: -1 is too small: at least 0"},
     {NULL, "comm.timeout=5 years",
      "command line: comm.timeout: '5 years': unknown unit; allowed are us, ms, s, m, h, d"},
-    {NULL, "plugins.path=[[a]]",
-     "command line: plugins.path: an item is a list where a single value is wanted"},
+    {NULL, "plugins.path=[[a]]", "command line: plugins.path: an item is a list where a single value is wanted"},
     {NULL, "plugins.path={a: b}", "command line: plugins.path is a mapping where a list is wanted"},
     {NULL, "data.shuffle=maybe", "command line: data.shuffle: 'maybe' is neither true nor false"},
     {NULL, "optimizer.use=../evil",
@@ -104,12 +99,10 @@ static const struct bad keys[] = {
 /* ---- values with readers of their own */
 static const struct bad specials[] = {
     {NULL, "mesh.dp=lots", "command line: mesh.dp: 'lots' is not a whole number"},
-    {NULL, "mesh.dp=[2]",
-     "command line: mesh.dp is a list where a number, auto or {replicate: R, shard: S} is wanted"},
+    {NULL, "mesh.dp=[2]", "command line: mesh.dp is a list where a number, auto or {replicate: R, shard: S} is wanted"},
     {NULL, "mesh.dp={replicate: 2, shards: 2}",
      "command line: mesh.dp: unknown key shards; the keys are replicate and shard"},
-    {NULL, "mesh.dp={replicate: auto, shard: auto}",
-     "command line: mesh.dp: replicate and shard cannot both be auto"},
+    {NULL, "mesh.dp={replicate: auto, shard: auto}", "command line: mesh.dp: replicate and shard cannot both be auto"},
     {NULL, "data.train=[]", "command line: data.train is an empty list"},
     {NULL, "data.train=[{path: a}, {path: b, weight: 1}]",
      "command line: data.train: either every file has a weight or none"},
@@ -123,24 +116,23 @@ static const struct bad specials[] = {
     {NULL, "comm.axes.xp=mpi",
      "command line: comm.axes: unknown axis xp; the axes are pp, dp, dp_replicate, dp_shard, cp, ep, tp"},
     {NULL, "comm.axes.dp=[mpi]", "command line: comm.axes.dp: a name or {use: NAME, ...} is wanted"},
-    {NULL, "comm.axes.dp={stage: 1}",
-     "command line: comm.axes.dp needs use, the name of a plugin of kind comm"},
-    {NULL, "comm.hooks=check",
-     "command line: comm.hooks is a single value where a list is wanted: [check, trace]"},
+    {NULL, "comm.axes.dp={stage: 1}", "command line: comm.axes.dp needs use, the name of a plugin of kind comm"},
+    {NULL, "comm.hooks=check", "command line: comm.hooks is a single value where a list is wanted: [check, trace]"},
     {NULL, "comm.hooks=[Check]",
      "command line: comm.hooks.0: 'Check' is no plugin's name (lower-case letters, digits, _ and -)"},
-    {NULL, "comm.levels=numma", "command line: comm.levels: 'numma' is none of machine, package, numa; did you mean numa?"},
+    {NULL, "comm.levels=numma",
+     "command line: comm.levels: 'numma' is none of machine, package, numa; did you mean numa?"},
     {NULL, "comm.levels=[]", "command line: comm.levels is empty; leave the key out for the default"},
-    {NULL, "comm.levels=[numa, machine]", "command line: comm.levels: machine, package, numa are wanted in this order, once each"},
-    {NULL, "comm.levels=[numa, numa]", "command line: comm.levels: machine, package, numa are wanted in this order, once each"},
+    {NULL, "comm.levels=[numa, machine]",
+     "command line: comm.levels: machine, package, numa are wanted in this order, once each"},
+    {NULL, "comm.levels=[numa, numa]",
+     "command line: comm.levels: machine, package, numa are wanted in this order, once each"},
     {NULL, "comm.levels={numa: 2}", "command line: comm.levels is a mapping where one value of type enum is wanted"},
     {NULL, "strategies=zero",
      "command line: strategies is a single value where a list is wanted: [{use: zero, stage: 1}]"},
     {NULL, "strategies=[]", "command line: strategies is empty; leave it out for [{use: zero, stage: 0}]"},
-    {NULL, "strategies=[zero]",
-     "command line: a strategy is a single value where {use: NAME, ...} is wanted"},
-    {NULL, "strategies=[{stage: 1}]",
-     "command line: strategies.0 needs use, the name of a plugin of kind strategy"},
+    {NULL, "strategies=[zero]", "command line: a strategy is a single value where {use: NAME, ...} is wanted"},
+    {NULL, "strategies=[{stage: 1}]", "command line: strategies.0 needs use, the name of a plugin of kind strategy"},
     {NULL, "precision.compute=fp8",
      "command line: precision.compute: 'fp8' is none of fp32, bf16, fp16, fp64; did you mean fp32?"},
     {NULL, "precision.loss_scale=big",
@@ -165,8 +157,7 @@ static const struct bad words[] = {
      "command line: 'strategies.zer.stage=1': no item zer in the job; did you mean zero?"},
     {NULL, "strategies.fsdp.stage=1",
      "command line: 'strategies.fsdp.stage=1': no item fsdp in the job; there is 3d, zero"},
-    {NULL, "strategies.7.stage=1",
-     "command line: 'strategies.7.stage=1': no item 7 in the job; there is 3d, zero"},
+    {NULL, "strategies.7.stage=1", "command line: 'strategies.7.stage=1': no item 7 in the job; there is 3d, zero"},
     {NULL, "mesh.dp={replicate: 2",
      "command line: 'mesh.dp={replicate: 2': while parsing a flow mapping, did not find expected ',' or '}'"},
     {NULL, "mesh.dp={tp: &a 2}",
@@ -177,14 +168,12 @@ static const struct bad words[] = {
      "command line: 'model.a.b.c.d.e.f.g.h.i.j.k.l.m={n: {o: 1}}': nested more than 16 deep"},
     {NULL, "mash.tp=2", "command line: unknown section mash; did you mean mesh?"},
     {NULL, "data.bacth=2", "command line: data: unknown key bacth; did you mean batch?"},
-    {NULL, "data.batch.size=2",
-     "command line: data.batch is a mapping where one value of type int is wanted"},
+    {NULL, "data.batch.size=2", "command line: data.batch is a mapping where one value of type int is wanted"},
 };
 
 /* ---- what the keys say together */
 static const struct bad rules[] = {
-    {NULL, "data.val_fraction=0.1",
-     "command line: data.val_fraction: data.val is given too; say one of them"},
+    {NULL, "data.val_fraction=0.1", "command line: data.val_fraction: data.val is given too; say one of them"},
     {JOB REST "eval: {every: 3}\n", NULL,
      "job.yaml:5:15: eval.every: nothing to evaluate on; say data.val or data.val_fraction"},
     {NULL, "schedule.warmup=301", "command line: schedule.warmup: 301 steps are more than job.steps, 300"},
@@ -194,8 +183,7 @@ static const struct bad rules[] = {
      "command line: schedule.min_lr: a constant schedule never comes down; say kind: linear, cosine or wsd"},
     {NULL, "schedule.decay=10", "command line: schedule.decay: only kind: wsd has it"},
     {NULL, "schedule.decay_shape=sqrt", "command line: schedule.decay_shape: only kind: wsd has it"},
-    {NULL, "data.token_dtype=uint32",
-     "command line: data.token_dtype: only nanogpt files need it; the others say it"},
+    {NULL, "data.token_dtype=uint32", "command line: data.token_dtype: only nanogpt files need it; the others say it"},
 };
 
 /* ---- the mesh: full_job has tp 2, launch.ranks 4, batch 32, micro_batch 4 */
@@ -345,10 +333,8 @@ START_TEST(required_option)
     const char *path = NULL;
     ck_assert_int_eq(hd__job_section_parse(job, job->strategies[1], &option, 1, sizeof option, &path, &err),
                      HD_E_INVALID);
-    ck_assert_str_eq(err.message,
-                     "job.yaml:10:5: strategies.zero: unknown key stage; the keys are path, use");
-    ck_assert_int_eq(hd__job_section_parse(job, job->hooks[0], &option, 1, sizeof option, &path, &err),
-                     HD_E_INVALID);
+    ck_assert_str_eq(err.message, "job.yaml:10:5: strategies.zero: unknown key stage; the keys are path, use");
+    ck_assert_int_eq(hd__job_section_parse(job, job->hooks[0], &option, 1, sizeof option, &path, &err), HD_E_INVALID);
     ck_assert_str_eq(err.message, "job.yaml:5:89: comm.hooks.0 needs path (where)");
     hd__job_free(job);
 }
@@ -373,8 +359,7 @@ START_TEST(huge)
     ck_assert_str_eq(refusal(text, NULL, 1), "job.yaml:1:17: nested more than 16 deep");
     free(text);
     text = repeat("a: [", "1,", 200000, "1]\n");
-    ck_assert_str_eq(refusal(text, NULL, 1),
-                     "job.yaml:1:200001: more than 100000 values: this is no job file");
+    ck_assert_str_eq(refusal(text, NULL, 1), "job.yaml:1:200001: more than 100000 values: this is no job file");
     free(text);
     text = repeat("a: \"", "x", 2000000, "\"\n");
     ck_assert_str_eq(refusal(text, NULL, 1), "job.yaml: 2000006 bytes: a job file has at most 1 MiB");

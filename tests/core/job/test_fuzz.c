@@ -103,7 +103,8 @@ static void mutate(struct bytes *b, uint64_t *state)
                                         "\xe2\x80\xa8",
                                         "\xef\xbb\xbf",
                                         "\\0",
-                                        "? ", "<<: "};
+                                        "? ",
+                                        "<<: "};
     size_t at = b->size ? draw(state, (uint32_t)b->size) : 0;
     size_t few = 1 + draw(state, 12), many = 1 + draw(state, 60), n = HD__MIN(b->size - at, few);
     const char *word = words[draw(state, HD__COUNT(words))];
@@ -148,8 +149,8 @@ START_TEST(replay)
         }
     /* Most are refused, as they should be; but many get to the end, or this test would see only the YAML
      * reader. */
-    ck_assert_msg(accepted > n_seeds * MUTATIONS / 20 && accepted < n_seeds * MUTATIONS * 19 / 20,
-                  "%u of %u accepted", accepted, n_seeds * MUTATIONS);
+    ck_assert_msg(accepted > n_seeds * MUTATIONS / 20 && accepted < n_seeds * MUTATIONS * 19 / 20, "%u of %u accepted",
+                  accepted, n_seeds * MUTATIONS);
 }
 END_TEST
 

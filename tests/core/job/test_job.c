@@ -72,8 +72,7 @@ START_TEST(components)
     ck_assert_str_eq(j->hooks[0]->use, "check");
     ck_assert_str_eq(j->hooks[1]->use, "faults");
     struct plugin_settings s;
-    ck_assert_int_eq(parse_section(j, j->comm, &s),
-                     HD_OK); /* the core's keys are no concern of the plugin's */
+    ck_assert_int_eq(parse_section(j, j->comm, &s), HD_OK); /* the core's keys are no concern of the plugin's */
     ck_assert_int_eq(s.stage, 0);
     ck_assert_int_eq(parse_section(j, j->comm_axis[HD_AXIS_TP], &s), HD_OK);
     ck_assert_int_eq(s.stage, 2);
@@ -98,8 +97,7 @@ START_TEST(axes)
     struct hd__job *j = load(all, NULL, NULL, NULL);
     ck_assert_str_eq(j->comm->use, "shm");
     ck_assert_str_eq(j->comm->origin, "default");
-    ck_assert_ptr_eq(j->comm_axis[HD_AXIS_DP_SHARD],
-                     j->comm); /* shared with what is there, and finer than dp */
+    ck_assert_ptr_eq(j->comm_axis[HD_AXIS_DP_SHARD], j->comm); /* shared with what is there, and finer than dp */
     ck_assert_str_eq(j->comm_axis[HD_AXIS_DP_REPLICATE]->use, "mpi");
     ck_assert_ptr_eq(j->comm_axis[HD_AXIS_PP], j->comm_axis[HD_AXIS_DP_REPLICATE]);
     hd__job_free(j);
@@ -150,8 +148,7 @@ END_TEST
 START_TEST(file_name)
 {
     struct hd__job *j = NULL;
-    ck_assert_int_eq(
-        hd__job_parse("some/dir/my job.v2.yaml", small_job, strlen(small_job), NULL, 0, &j, &err), HD_OK);
+    ck_assert_int_eq(hd__job_parse("some/dir/my job.v2.yaml", small_job, strlen(small_job), NULL, 0, &j, &err), HD_OK);
     ck_assert_str_eq(j->name, "my_job.v2");
     hd__job_free(j);
     char marked[2000]; /* as some editors begin UTF-8 */
@@ -167,8 +164,7 @@ END_TEST
 
 START_TEST(overrides)
 {
-    struct hd__job *j =
-        load(full_job, "optimizer.lr=1e-2", "strategies.zero.stage=1", "strategies.0.order=1f1b");
+    struct hd__job *j = load(full_job, "optimizer.lr=1e-2", "strategies.zero.stage=1", "strategies.0.order=1f1b");
     struct plugin_settings s;
     ck_assert_int_eq(parse_section(j, j->optimizer, &s), HD_OK);
     ck_assert_double_eq(s.lr, 1e-2);
@@ -256,8 +252,7 @@ START_TEST(meshes)
     ck_assert_int_eq(j->accumulation, cases[_i].accumulation);
     ck_assert_int_eq(j->micro_batch, cases[_i].micro);
     hd__job_free(j);
-    j = load(small_job, "data.batch=48", cases[_i].mesh,
-             "data.micro_batch=2"); /* the same, in micro-batches */
+    j = load(small_job, "data.batch=48", cases[_i].mesh, "data.micro_batch=2"); /* the same, in micro-batches */
     ck_assert_int_eq(hd__job_resolve(j, cases[_i].ranks, &err), HD_OK);
     ck_assert_int_eq(j->micro_batch, 2);
     ck_assert_int_eq(j->accumulation, cases[_i].micro / 2);
@@ -283,7 +278,7 @@ static void parse_all(struct hd__job *j)
 {
     struct plugin_settings s;
     struct hd__job_section *all[] = {j->device, j->comm,       j->optimizer,
-                                 j->model,  j->checkpoint, j->comm_axis[HD_AXIS_TP]};
+                                     j->model,  j->checkpoint, j->comm_axis[HD_AXIS_TP]};
     for (size_t i = 0; i < HD__COUNT(all); i++)
         if (all[i])
             ck_assert_msg(!parse_section(j, all[i], &s), "%s", err.message);
@@ -399,10 +394,8 @@ START_TEST(printed)
                                "    path: /tmp                                   # job.yaml:2:49\n"
                                "schedule:\n";
     ck_assert_msg(!strncmp(out.at, want, strlen(want)), "%s", out.at);
-    ck_assert_ptr_nonnull(
-        strstr(out.at, "\n  layers: 2                                      # job.yaml:3:35\n"));
-    ck_assert_ptr_nonnull(
-        strstr(out.at, "\n  train: [a.txt, b.txt]                          # job.yaml:5:15\n"));
+    ck_assert_ptr_nonnull(strstr(out.at, "\n  layers: 2                                      # job.yaml:3:35\n"));
+    ck_assert_ptr_nonnull(strstr(out.at, "\n  train: [a.txt, b.txt]                          # job.yaml:5:15\n"));
     ck_assert_ptr_nonnull(
         strstr(out.at, "\n  micro_batch: 2                                 # default, batch / (dp x ep)\n"));
     ck_assert_ptr_nonnull(strstr(out.at, "\nrecompute: none                                  # default\n"));
@@ -411,8 +404,8 @@ START_TEST(printed)
     json_int_t seed, dp;
     double lr;
     const char *axis;
-    ck_assert_int_eq(json_unpack(json, "{s:{s:I}, s:{s:I}, s:{s:F}, s:{s:{s:s}}}", "job", "seed", &seed,
-                                 "mesh", "dp", &dp, "optimizer", "lr", &lr, "comm", "axes", "dp", &axis),
+    ck_assert_int_eq(json_unpack(json, "{s:{s:I}, s:{s:I}, s:{s:F}, s:{s:{s:s}}}", "job", "seed", &seed, "mesh", "dp",
+                                 &dp, "optimizer", "lr", &lr, "comm", "axes", "dp", &axis),
                      0);
     ck_assert_int_eq(seed, 5);
     ck_assert_int_eq(dp, 2);
@@ -430,8 +423,7 @@ START_TEST(tables)
     const char *name;
     size_t i = 0;
     for (; (name = hd__job_table(i, &table)); i++)
-        ck_assert_msg(hd__options_check(&table, sizeof(struct hd__job), &err) == HD_OK, "%s: %s", name,
-                      err.message);
+        ck_assert_msg(hd__options_check(&table, sizeof(struct hd__job), &err) == HD_OK, "%s: %s", name, err.message);
     ck_assert_uint_eq(i, 17);
 }
 END_TEST

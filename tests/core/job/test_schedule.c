@@ -12,8 +12,8 @@ START_TEST(same_as_pytorch)
 {
     for (int64_t step = 1; step <= golden[_i].steps; step++) {
         double want = golden[_i].rate[step - 1], have = hd__lr(&golden[_i].schedule, step, golden[_i].steps);
-        ck_assert_msg(fabs(have - want) <= 1e-12 * golden[_i].schedule.lr,
-                      "case %d step %d: %.17g, not %.17g", _i, (int)step, have, want);
+        ck_assert_msg(fabs(have - want) <= 1e-12 * golden[_i].schedule.lr, "case %d step %d: %.17g, not %.17g", _i,
+                      (int)step, have, want);
     }
 }
 END_TEST

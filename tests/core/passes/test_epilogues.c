@@ -9,12 +9,13 @@
 
 static void job_text(const char *deterministic, const char *more, char out[2048])
 {
-    snprintf(out, 2048,
-             "job: {name: epilogues, steps: 2, deterministic: %s}\n"
-             "optimizer: {use: adamw, lr: 1e-2, weight_decay: 0.1, clip: 1.0}\n"
-             "model: {use: transformer, family: gpt2, layers: 2, hidden: 16, heads: 4, ffn: 24, vocab: 32, max_seq_len: 8}\n"
-             "precision: {compute: fp64}\ndevice: {use: cpu, kernels: reference, threads: 1}\n%s",
-             deterministic, more);
+    snprintf(
+        out, 2048,
+        "job: {name: epilogues, steps: 2, deterministic: %s}\n"
+        "optimizer: {use: adamw, lr: 1e-2, weight_decay: 0.1, clip: 1.0}\n"
+        "model: {use: transformer, family: gpt2, layers: 2, hidden: 16, heads: 4, ffn: 24, vocab: 32, max_seq_len: 8}\n"
+        "precision: {compute: fp64}\ndevice: {use: cpu, kernels: reference, threads: 1}\n%s",
+        deterministic, more);
 }
 
 #define DATA(micro_batch) "data: {train: none, seq_len: 8, batch: 8, micro_batch: " micro_batch "}\n"
@@ -71,8 +72,7 @@ START_TEST(sums_over_ranks_come_before_the_bias)
 {
     struct compiled c;
     char text[2048];
-    job_text("normal", "mesh: {tp: 2}\nstrategies: [{use: 3d}, {use: zero, stage: 0}]\n"
-                   DATA("8"), text);
+    job_text("normal", "mesh: {tp: 2}\nstrategies: [{use: 3d}, {use: zero, stage: 0}]\n" DATA("8"), text);
     compile_flags(&c, text, HD__COMPILE_EPILOGUES);
     ck_assert_uint_eq(count(c.c->stage[0], "micro_last", HD_OP_EINSUM_BIAS, 1), 2 * 3);
     ck_assert_uint_eq(count(c.c->stage[0], "micro_last", HD_OP_BIAS, 0), 2 * 2);
@@ -82,7 +82,6 @@ START_TEST(sums_over_ranks_come_before_the_bias)
 END_TEST
 
 /* ---- they train like the instructions that they stand for */
-
 
 static const struct {
     const char *deterministic, *more;

@@ -17,17 +17,16 @@ struct kind {
 
 static void job_text(const struct kind *k, const char *more, char out[2048])
 {
-    snprintf(
-        out, 2048,
-        "job: {name: head, steps: 2}\n"
-        "mesh: {dp: {shard: %d}, tp: %d}\n"
-        "strategies: [{use: 3d, vocab_parallel: %s}, {use: zero, stage: %d}]\n"
-        "optimizer: {use: adamw, lr: 1e-2, weight_decay: 0.1, clip: 1.0}\n"
-        "model: {use: transformer, family: gpt2, layers: 2, hidden: %d, heads: 4, vocab: %d, max_seq_len: 8, "
-        "tied: %s}\n"
-        "data: {train: none, seq_len: 8, batch: 8, micro_batch: %d}\n%s",
-        k->shard, k->tp, k->vocab_parallel ? "true" : "false", k->stage, HIDDEN, VOCAB,
-        k->tied ? "true" : "false", k->micro_batch, more);
+    snprintf(out, 2048,
+             "job: {name: head, steps: 2}\n"
+             "mesh: {dp: {shard: %d}, tp: %d}\n"
+             "strategies: [{use: 3d, vocab_parallel: %s}, {use: zero, stage: %d}]\n"
+             "optimizer: {use: adamw, lr: 1e-2, weight_decay: 0.1, clip: 1.0}\n"
+             "model: {use: transformer, family: gpt2, layers: 2, hidden: %d, heads: 4, vocab: %d, max_seq_len: 8, "
+             "tied: %s}\n"
+             "data: {train: none, seq_len: 8, batch: 8, micro_batch: %d}\n%s",
+             k->shard, k->tp, k->vocab_parallel ? "true" : "false", k->stage, HIDDEN, VOCAB, k->tied ? "true" : "false",
+             k->micro_batch, more);
 }
 
 /* Instructions of an op that touch something as wide as the vocabulary, or any of it where `wide` is 0. */
@@ -62,19 +61,22 @@ static uint32_t chain_length(const struct hd_program *p, const hd__code *code)
 
 /* ---- where it stands */
 
-static void check_section(const struct hd_program *p, const struct hd__code_section *s, int fused,
-                          const char *text)
+static void check_section(const struct hd_program *p, const struct hd__code_section *s, int fused, const char *text)
 {
     int trains = !strncmp(s->name, "micro", 5), evaluates = !strcmp(s->name, "eval");
     uint32_t heads = count(p, &s->code, HD_OP_XENT_HEAD, 0), chain = chain_length(p, &s->code);
-    ck_assert_msg(heads == (uint32_t)((trains || evaluates) && fused), "%u fused heads in %s of\n%s", heads, s->name, text);
-    ck_assert_msg(chain == (fused ? 0u : trains ? 7u : evaluates ? 4u : 0u),
+    ck_assert_msg(heads == (uint32_t)((trains || evaluates) && fused), "%u fused heads in %s of\n%s", heads, s->name,
+                  text);
+    ck_assert_msg(chain == (fused       ? 0u
+                            : trains    ? 7u
+                            : evaluates ? 4u
+                                        : 0u),
                   "%u instructions of the chain in %s of\n%s", chain, s->name, text);
     if (!heads || evaluates)
         return;
     hd_tensor dw = output_of(&s->code, HD_OP_XENT_HEAD, 2);
-    ck_assert_msg(hd__tensor_const(p, dw)->param && hd__tensor_const(p, dw)->role == HD__ROLE_FLAT, "dw is apart in %s of\n%s",
-                  s->name, text);
+    ck_assert_msg(hd__tensor_const(p, dw)->param && hd__tensor_const(p, dw)->role == HD__ROLE_FLAT,
+                  "dw is apart in %s of\n%s", s->name, text);
 }
 
 static void check_job(const struct kind *k, int fused)
@@ -84,14 +86,12 @@ static void check_job(const struct kind *k, int fused)
     struct hd_error err = HD_ERROR_INIT;
     job_text(k, "", text);
     compile_flags(&c, text, 0);
-    const struct hd_program *p = c.c->stage[0],
-                            **programs = hd__alloc((size_t)c.c->mesh.ranks * sizeof *programs);
+    const struct hd_program *p = c.c->stage[0], **programs = hd__alloc((size_t)c.c->mesh.ranks * sizeof *programs);
     for (uint32_t s = 0; s < p->sections.count; s++)
         check_section(p, &p->sections.at[s], fused, text);
     for (int32_t r = 0; r < c.c->mesh.ranks; r++)
         programs[r] = p;
-    struct hd__sim *m =
-        hd__sim_create(&c.c->mesh, programs, &(struct hd__sim_options){.seed = 1});
+    struct hd__sim *m = hd__sim_create(&c.c->mesh, programs, &(struct hd__sim_options){.seed = 1});
     ck_assert_msg(!hd__sim_verify(m, &err), "%s\n%s", err.message, text);
     hd__sim_destroy(m);
     free(programs);
@@ -174,8 +174,7 @@ END_TEST
 
 START_TEST(numbers_are_those_of_the_chain)
 {
-    static const char *const exact =
-        "precision: {compute: fp64}\ndevice: {use: cpu, kernels: reference, threads: 1}\n";
+    static const char *const exact = "precision: {compute: fp64}\ndevice: {use: cpu, kernels: reference, threads: 1}\n";
     static const struct kind plain = {1, 1, 0, 0, 8, 0}, plain_tied = {1, 1, 0, 0, 8, 1};
     for (int shard = 1; shard <= 2; shard++)
         for (int rounds = 1; rounds <= 2; rounds++)

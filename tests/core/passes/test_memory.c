@@ -28,8 +28,7 @@ static void add_random(struct hd_program *p, uint32_t s, uint32_t *r, uint32_t n
         if (next_random(r) % 3 == 0)
             count += next_random(r) % 1000;
         hd_tensor t = made[k] = tiny_vector(p, "t", count);
-        uint32_t back = 1 + next_random(r) % 6, near = k - HD__MIN(k, back),
-                 far = k ? next_random(r) % k : 0;
+        uint32_t back = 1 + next_random(r) % 6, near = k - HD__MIN(k, back), far = k ? next_random(r) % k : 0;
         if (k == 0)
             tiny_op(p, s, HD_OP_FILL0, NONE, T(t));
         else if (next_random(r) % 4)
@@ -89,8 +88,8 @@ static void assert_no_overlap(const struct hd_program *p)
         ck_assert_int_le(x->offset + x->bytes, p->arena_bytes);
         for (uint32_t b = a + 1; b < p->buffers.count; b++) {
             const struct hd__buffer *y = &p->buffers.at[b];
-            int in_time = spans[b].first != UINT32_MAX && spans[a].first <= spans[b].last &&
-                          spans[b].first <= spans[a].last;
+            int in_time =
+                spans[b].first != UINT32_MAX && spans[a].first <= spans[b].last && spans[b].first <= spans[a].last;
             int in_space = x->offset < y->offset + y->bytes && y->offset < x->offset + x->bytes;
             if (in_time && in_space)
                 ck_abort_msg("buffers %u and %u share memory while both live", a, b);
@@ -149,8 +148,10 @@ static hd_tensor add_step_tensor(struct hd_program *p, uint32_t section, int64_t
 static struct hd_program *step_program(const char *first, int32_t repeat, hd_tensor *s)
 {
     struct hd_program *p = tiny_program(1, 1, 1, 0);
-    uint32_t one = tiny_section(p, first, repeat), two = tiny_section(p, "update", 1), eval = tiny_section(p, "eval", 0);
-    hd_tensor keep = tiny_state(p, "keep", 100), a = tiny_vector(p, "a", 1000), b = tiny_vector(p, "b", 500), e = tiny_vector(p, "e", 1400);
+    uint32_t one = tiny_section(p, first, repeat), two = tiny_section(p, "update", 1),
+             eval = tiny_section(p, "eval", 0);
+    hd_tensor keep = tiny_state(p, "keep", 100), a = tiny_vector(p, "a", 1000), b = tiny_vector(p, "b", 500),
+              e = tiny_vector(p, "e", 1400);
     tiny_op(p, one, HD_OP_FILL0, NONE, T(a));
     tiny_op(p, one, HD_OP_ACCUM, T(a), T(keep));
     *s = add_step_tensor(p, one, 1000, HD__LIFE_STEP);
@@ -187,8 +188,8 @@ START_TEST(a_step_is_planned_together_only_where_that_is_smaller)
     uint32_t alone = 0, together = 0;
     for (uint32_t seed = 1; seed <= 100; seed++) {
         struct hd_program *step = random_steps(seed, HD__LIFE_STEP), *kept = random_steps(seed, HD__LIFE_PERSISTENT);
-        ck_assert_msg(step->arena_bytes <= kept->arena_bytes, "seed %u: %lld bytes, and %lld where all of it is kept", seed,
-                      (long long)step->arena_bytes, (long long)kept->arena_bytes);
+        ck_assert_msg(step->arena_bytes <= kept->arena_bytes, "seed %u: %lld bytes, and %lld where all of it is kept",
+                      seed, (long long)step->arena_bytes, (long long)kept->arena_bytes);
         alone += step->persistent_bytes == kept->persistent_bytes;
         together += step->arena_bytes < kept->arena_bytes;
         hd__program_free(step);
@@ -250,7 +251,7 @@ START_TEST(an_output_takes_the_memory_of_an_input_that_dies)
     p = gelu_program(&x, &y, &z);
     tiny_op(p, 0, HD_OP_GELU, T(x), T(y));
     tiny_op(p, 0, HD_OP_ADD, T(y, x), T(z)); /* x lives on */
-    ck_assert(same_buffer(p, y, z)); /* y dies there, though it is named first or second */
+    ck_assert(same_buffer(p, y, z));         /* y dies there, though it is named first or second */
     p = gelu_program(&x, &y, &z);
     tiny_op(p, 0, HD_OP_GELU, T(x), T(y));
     tiny_op(p, 0, HD_OP_ADD, T(x, y), T(z));
@@ -269,8 +270,7 @@ START_TEST(what_is_in_flight_is_not_taken)
 {
     hd_tensor x, y, z;
     struct hd_program *p = gelu_program(&x, &y, &z);
-    tiny_collective(p, 0, HD_OP_ALL_REDUCE, HD_AXIS_TP, x,
-                    y); /* an asynchronous reader until the section's end */
+    tiny_collective(p, 0, HD_OP_ALL_REDUCE, HD_AXIS_TP, x, y); /* an asynchronous reader until the section's end */
     tiny_op(p, 0, HD_OP_GELU, T(x), T(z));
     ck_assert(!same_buffer(p, x, z));
     p = gelu_program(&x, &y, &z);
@@ -324,7 +324,8 @@ START_TEST(says_which_inputs_are_gradients_and_what_is_of_logits)
     struct hd_instr_desc desc;
     struct hd_operand in[HD_MAX_IN], out[HD_MAX_OUT];
     tiny_section(p, "micro", 1);
-    hd_tensor x = tiny_vector(p, "x", 8), z = tiny_vector(p, "z", 8), dz = tiny_vector(p, "dz", 8), dx = tiny_vector(p, "dx", 8);
+    hd_tensor x = tiny_vector(p, "x", 8), z = tiny_vector(p, "z", 8), dz = tiny_vector(p, "dz", 8),
+              dx = tiny_vector(p, "dx", 8);
     hd_tensor placed = hd__tensor_new(p, hd__tensor_const(p, z));
     hd__tensor_at(p, dz)->grad_of = z;
     hd__tensor_at(p, dx)->grad_of = x;

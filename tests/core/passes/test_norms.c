@@ -5,12 +5,13 @@
 
 static void job_text(const char *family, const char *deterministic, const char *more, char out[2048])
 {
-    snprintf(out, 2048,
-             "job: {name: norms, steps: 2, deterministic: %s}\n"
-             "optimizer: {use: adamw, lr: 1e-2, weight_decay: 0.1, clip: 1.0}\n"
-             "model: {use: transformer, family: %s, layers: 2, hidden: 16, heads: 4, ffn: 24, vocab: 32, max_seq_len: 8}\n"
-             "precision: {compute: fp64}\ndevice: {use: cpu, kernels: reference, threads: 1}\n%s",
-             deterministic, family, more);
+    snprintf(
+        out, 2048,
+        "job: {name: norms, steps: 2, deterministic: %s}\n"
+        "optimizer: {use: adamw, lr: 1e-2, weight_decay: 0.1, clip: 1.0}\n"
+        "model: {use: transformer, family: %s, layers: 2, hidden: 16, heads: 4, ffn: 24, vocab: 32, max_seq_len: 8}\n"
+        "precision: {compute: fp64}\ndevice: {use: cpu, kernels: reference, threads: 1}\n%s",
+        deterministic, family, more);
 }
 
 #define DATA(micro_batch) "data: {train: none, seq_len: 8, batch: 8, micro_batch: " micro_batch "}\n"
@@ -69,7 +70,8 @@ START_TEST(sums_over_ranks_come_before_the_stream)
 {
     struct compiled c;
     char text[2048];
-    job_text(families[_i].family, "normal", "mesh: {tp: 2}\nstrategies: [{use: 3d}, {use: zero, stage: 0}]\n" DATA("8"), text);
+    job_text(families[_i].family, "normal", "mesh: {tp: 2}\nstrategies: [{use: 3d}, {use: zero, stage: 0}]\n" DATA("8"),
+             text);
     compile_flags(&c, text, 0);
     ck_assert_uint_eq(count(c.c->stage[0], "micro_last", families[_i].sum_norm), 4);
     ck_assert_uint_eq(count(c.c->stage[0], "micro_last", families[_i].dx_sum), 4);
@@ -123,8 +125,9 @@ static const struct {
 } trained[] = {
     {"llama", "normal", DATA("4")},
     {"gpt2", "normal", "recompute: full\n" DATA("2")},
-    {"llama", "normal", "mesh: {dp: 2, tp: 2}\nstrategies: [{use: 3d, sequence_parallel: true}, {use: zero, stage: 3}]\n"
-                        "recompute: selective\n" DATA("2")},
+    {"llama", "normal",
+     "mesh: {dp: 2, tp: 2}\nstrategies: [{use: 3d, sequence_parallel: true}, {use: zero, stage: 3}]\n"
+     "recompute: selective\n" DATA("2")},
     {"llama", "normal", "mesh: {pp: 2}\nstrategies: [{use: 3d, schedule: zb-h1}, {use: zero, stage: 0}]\n" DATA("2")},
     {"gpt2", "normal", "mesh: {cp: 2}\nstrategies: [{use: 3d}, {use: zero, stage: 2}]\n" DATA("4")},
     {"gpt2", "exact", "mesh: {dp: 2}\nstrategies: [{use: zero, stage: 1}]\n" DATA("1")},

@@ -171,7 +171,8 @@ START_TEST(what_is_not_fetched_is_refused)
     ck_assert_int_eq(p->failed, 0);
     hd__offload_staged(p, "update", other);
     ck_assert_int_eq(p->failed, HD_E_INVALID);
-    ck_assert_str_eq(p->error.message, "section update computes with other, which lies in host memory, and does not fetch it first");
+    ck_assert_str_eq(p->error.message,
+                     "section update computes with other, which lies in host memory, and does not fetch it first");
     hd__program_free(p);
 }
 END_TEST

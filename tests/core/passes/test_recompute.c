@@ -18,7 +18,8 @@ static void compile_model(struct compiled *c, const char *family, const char *pr
     snprintf(text, sizeof text,
              "job: {steps: 9}\n"
              "device: {use: cpu, threads: 1}\n"
-             "model: {use: transformer, family: %s, layers: %d, hidden: %d, heads: %d, ffn: %d, vocab: %d, max_seq_len: %d}\n"
+             "model: {use: transformer, family: %s, layers: %d, hidden: %d, heads: %d, ffn: %d, vocab: %d, "
+             "max_seq_len: %d}\n"
              "data: {train: none.txt, seq_len: %d, batch: %d, micro_batch: %d}\n"
              "optimizer: {use: adamw, lr: 1e-2, clip: 1.0}\n"
              "precision: {compute: %s}\n",
@@ -33,7 +34,8 @@ static int32_t feed(void *user, int32_t labels, int32_t *out, int64_t count, str
     uint64_t *at = user; /* every micro-batch has its own tokens; labels come after ids */
     (void)err;
     for (int64_t n = 0; n < count; n++)
-        out[n] = (int32_t)((*at * 31 + (uint64_t)(n + labels) * 7 + (uint64_t)(n + labels) * (uint64_t)(n + labels)) % VOCAB);
+        out[n] = (int32_t)((*at * 31 + (uint64_t)(n + labels) * 7 + (uint64_t)(n + labels) * (uint64_t)(n + labels)) %
+                           VOCAB);
     *at += (uint64_t)labels;
     return HD_OK;
 }
@@ -53,7 +55,8 @@ static double run_step(struct hd__train_session *s, int64_t step)
     hyper[HD_HYPER_INV_SCALE] = 1;
     double loss;
     ck_assert_msg(!hd__exec_run_step(s->exec, step, &err), "%s", err.message);
-    ck_assert_msg(!hd__train_session_read_scalars(s, &hd__exec_program(s->exec)->loss_sum, 1, &loss, &err), "%s", err.message);
+    ck_assert_msg(!hd__train_session_read_scalars(s, &hd__exec_program(s->exec)->loss_sum, 1, &loss, &err), "%s",
+                  err.message);
     return loss;
 }
 
@@ -66,7 +69,8 @@ static struct result train(const char *family, const char *precision, const char
     struct hd__train_session s;
     uint64_t at = 1;
     compile_model(&c, family, precision, 3, mode);
-    ck_assert_msg(!hd__train_session_open(&s, c.c, &alone, &err) && !hd__train_session_init_params(&s, &err), "%s", err.message);
+    ck_assert_msg(!hd__train_session_open(&s, c.c, &alone, &err) && !hd__train_session_init_params(&s, &err), "%s",
+                  err.message);
     hd__train_session_override_feed(&s, feed, &at);
     for (int64_t step = 1; step <= STEPS; step++)
         result.loss[step - 1] = run_step(&s, step);
@@ -89,9 +93,10 @@ START_TEST(on_and_off_give_the_same_bits)
     ck_assert_double_ne(off.loss[STEPS - 1], off.loss[0]);
     for (size_t m = 1; m < HD__COUNT(modes); m++) {
         struct result on = train(jobs[_i][0], jobs[_i][1], modes[m]);
-        ck_assert_msg(!memcmp(on.loss, off.loss, sizeof on.loss), "%s %s, %s: another loss", jobs[_i][0], jobs[_i][1], modes[m]);
-        ck_assert_msg(on.bytes == off.bytes && !memcmp(on.weights, off.weights, on.bytes), "%s %s, %s: other weights", jobs[_i][0],
-                      jobs[_i][1], modes[m]);
+        ck_assert_msg(!memcmp(on.loss, off.loss, sizeof on.loss), "%s %s, %s: another loss", jobs[_i][0], jobs[_i][1],
+                      modes[m]);
+        ck_assert_msg(on.bytes == off.bytes && !memcmp(on.weights, off.weights, on.bytes), "%s %s, %s: other weights",
+                      jobs[_i][0], jobs[_i][1], modes[m]);
         free(on.weights);
     }
     free(off.weights);
@@ -101,7 +106,7 @@ END_TEST
 /* ---- memory and FLOPs: what one layer more adds */
 
 struct cost {
-    int64_t bytes; /* alive at once, fp32 */
+    int64_t bytes;   /* alive at once, fp32 */
     double flops[5]; /* by phase */
 };
 
@@ -145,8 +150,9 @@ START_TEST(memory_falls_by_what_is_made_again)
     static const char *const families[] = {"gpt2", "llama"};
     for (size_t m = 0; m < 3; m++) {
         struct cost layer = cost_of_a_layer(families[_i], modes[m]);
-        ck_assert_msg(layer.bytes == BATCH * SEQ * 4 * kept(_i, modes[m]), "%s, %s: a layer more is alive with %lld bytes, not %lld",
-                      families[_i], modes[m], (long long)layer.bytes, (long long)(BATCH * SEQ * 4 * kept(_i, modes[m])));
+        ck_assert_msg(layer.bytes == BATCH * SEQ * 4 * kept(_i, modes[m]),
+                      "%s, %s: a layer more is alive with %lld bytes, not %lld", families[_i], modes[m],
+                      (long long)layer.bytes, (long long)(BATCH * SEQ * 4 * kept(_i, modes[m])));
     }
 }
 END_TEST

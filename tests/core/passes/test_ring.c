@@ -26,8 +26,10 @@ START_TEST(steps_that_nobody_sees_are_left_out)
         snprintf(text, sizeof text,
                  "job: {name: ring, steps: 1}\nmesh: {cp: 4}\nstrategies: [{use: 3d, context: ring}, {use: zero}]\n"
                  "optimizer: {use: adamw, lr: 1e-3}\n"
-                 "model: {use: transformer, family: llama, layers: 1, hidden: 8, heads: 2, ffn: 8, vocab: 16, sliding_window: %d}\n"
-                 "data: {train: none, seq_len: 64, batch: 2}\n", rows[i].window);
+                 "model: {use: transformer, family: llama, layers: 1, hidden: 8, heads: 2, ffn: 8, vocab: 16, "
+                 "sliding_window: %d}\n"
+                 "data: {train: none, seq_len: 64, batch: 2}\n",
+                 rows[i].window);
         compile_text(&c, text, NULL, 0, 4);
         ck_assert_uint_eq(count(c.c->stage[0], HD_OP_ATTENTION), rows[i].tiles);
         ck_assert_uint_eq(count(c.c->stage[0], HD_OP_ATTENTION_GRAD), rows[i].tiles);

@@ -3,10 +3,11 @@
 #include "tests/suite.h"
 #include "tests/support/compile.h"
 
-#define JOB(master, ranks)                                                                                                   \
-    "job: {name: rounding, steps: 2}\nmesh: {dp: " ranks "}\nstrategies: [{use: zero, stage: 3}]\n"                           \
-    "optimizer: {use: adamw, rounding: stochastic, rounding_seed: 5}\nprecision: {compute: bf16, master: " master "}\n"       \
-    "model: {use: transformer, family: llama, layers: 2, hidden: 16, heads: 4, ffn: 24, vocab: 32, max_seq_len: 8}\n"         \
+#define JOB(master, ranks)                                                                                            \
+    "job: {name: rounding, steps: 2}\nmesh: {dp: " ranks "}\nstrategies: [{use: zero, stage: 3}]\n"                   \
+    "optimizer: {use: adamw, rounding: stochastic, rounding_seed: 5}\nprecision: {compute: bf16, master: " master     \
+    "}\n"                                                                                                             \
+    "model: {use: transformer, family: llama, layers: 2, hidden: 16, heads: 4, ffn: 24, vocab: 32, max_seq_len: 8}\n" \
     "data: {train: none, seq_len: 8, batch: 8, micro_batch: 2}\n"
 
 enum { MOST = 64 };

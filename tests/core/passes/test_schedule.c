@@ -176,10 +176,9 @@ START_TEST(a_temporary_of_two_sections_is_refused)
     tiny_op(p, s, HD_OP_FILL0, NONE, T(a));
     tiny_op(p, last, HD_OP_GELU, T(a), T(b));
     ck_assert_int_eq(hd__schedule_instrs(p, &err), HD_E_INTERNAL);
-    ck_assert_str_eq(
-        err.message,
-        "temporary a is used in sections micro and micro_last: give it a persistent buffer, or each "
-        "section its own tensor");
+    ck_assert_str_eq(err.message,
+                     "temporary a is used in sections micro and micro_last: give it a persistent buffer, or each "
+                     "section its own tensor");
 }
 END_TEST
 

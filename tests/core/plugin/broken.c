@@ -55,12 +55,18 @@ static int32_t probe(const struct hd_host *host, struct hd_error *err)
 #endif
 
 static const struct hd_option options[] = {
-    {.name = "lr", .value = "0.1", .help = "learning rate", .type = HD_OPT_FLOAT,
+    {.name = "lr",
+     .value = "0.1",
+     .help = "learning rate",
+     .type = HD_OPT_FLOAT,
      .offset = offsetof(struct settings, lr)},
 #ifdef FAULT_OPTION_OFFSET
     {.name = "count", .help = "beyond the end", .type = HD_OPT_INT, .offset = sizeof(struct settings)},
 #elif defined FAULT_OPTION_DEFAULT
-    {.name = "count", .value = "many", .help = "no number", .type = HD_OPT_INT,
+    {.name = "count",
+     .value = "many",
+     .help = "no number",
+     .type = HD_OPT_INT,
      .offset = offsetof(struct settings, count)},
 #elif defined FAULT_OPTION_HELP
     {.name = "count", .type = HD_OPT_INT, .offset = offsetof(struct settings, count)},

@@ -255,8 +255,7 @@ END_TEST
 
 /* ---- the list */
 
-static const struct hd__plugin_entry *entry_of(const struct hd__plugin_entry *entries, size_t n,
-                                               const char *label)
+static const struct hd__plugin_entry *entry_of(const struct hd__plugin_entry *entries, size_t n, const char *label)
 {
     for (size_t i = 0; i < n; i++)
         if (strcmp(entries[i].label, label) == 0)

@@ -97,8 +97,8 @@ static void start_run(struct run *run, const struct hd__component *c, const void
     memcpy(run->param, start, sizeof start);
 }
 
-static void call(struct run *run, const struct golden *g, const float *grad, double norm2,
-                 const double *hyper, int64_t first, int64_t count)
+static void call(struct run *run, const struct golden *g, const float *grad, double norm2, const double *hyper,
+                 int64_t first, int64_t count)
 {
     const struct hd_range decay[] = {{0, MATRIX, g->decay_matrix}, {MATRIX, COUNT - MATRIX, g->decay_bias}};
     struct hd_optim_args a = {
@@ -140,12 +140,10 @@ static void train(struct run *run, const struct golden *g)
 /* Values are stored in fp32 after each of 8 steps: 8 roundings of 2^-24 are 5e-7. `other` is what else a
  * rounding of the stored parameter (about 1 here) reaches: the parameter itself, and SGD's momentum through
  * the coupled decay. */
-static void assert_near(const struct golden *g, const char *what, int i, double ours, double theirs,
-                        double other)
+static void assert_near(const struct golden *g, const char *what, int i, double ours, double theirs, double other)
 {
     double room = 5e-7 * (fmax(fabs(theirs), 1e-3) + other);
-    ck_assert_msg(fabs(ours - theirs) <= room, "%s: %s[%d] is %.9g, should be %.9g", g->name, what, i, ours,
-                  theirs);
+    ck_assert_msg(fabs(ours - theirs) <= room, "%s: %s[%d] is %.9g, should be %.9g", g->name, what, i, ours, theirs);
 }
 
 START_TEST(step_is_golden)

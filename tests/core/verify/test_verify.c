@@ -138,10 +138,9 @@ START_TEST(memory_of_two_at_once)
     char expected[160];
     int64_t at = p->buffers.at[hd__tensor_const(p, g)->buffer].offset;
     p->buffers.at[hd__tensor_const(p, x)->buffer].offset = at + 64;
-    snprintf(
-        expected, sizeof expected,
-        "micro #1 fill0 x: the memory of x, [%lld, %lld), is also that of g, [%lld, %lld), which is alive",
-        (long long)at + 64, (long long)at + 128, (long long)at, (long long)at + 128);
+    snprintf(expected, sizeof expected,
+             "micro #1 fill0 x: the memory of x, [%lld, %lld), is also that of g, [%lld, %lld), which is alive",
+             (long long)at + 64, (long long)at + 128, (long long)at, (long long)at + 128);
     assert_fault(p, expected);
     p = tiny_step(2, 1, 2);
     p->buffers.at[hd__tensor_const(p, x)->buffer].offset = 0;
@@ -157,10 +156,9 @@ START_TEST(a_newcomer_on_planned_memory)
     hd__tensor_at(p, late)->name = "late";
     hd__tensor_at(p, late)->buffer = hd__buffer_new(p, "late", 64, HD__LIFE_TEMP);
     p->buffers.at[hd__tensor_const(p, late)->buffer].offset = p->buffers.at[hd__tensor_const(p, w)->buffer].offset;
-    tiny_insert(
-        p, MICRO, 2,
-        (struct hd__instr){
-            .id = ++p->next_id, .op = HD_OP_RMSNORM, .n_in = 2, .n_out = 1, .in = {x, x}, .out = {late}});
+    tiny_insert(p, MICRO, 2,
+                (struct hd__instr){
+                    .id = ++p->next_id, .op = HD_OP_RMSNORM, .n_in = 2, .n_out = 1, .in = {x, x}, .out = {late}});
     assert_fault(p, "micro #2 rmsnorm late: the memory of late, [448, 512), is also that of dw, [448, 512), "
                     "which is alive");
 }
@@ -194,7 +192,8 @@ START_TEST(what_lives_for_a_step)
     int64_t at = p->buffers.at[hd__tensor_const(p, s)->buffer].offset;
     ck_assert_msg(hd__verify(p, &err) == HD_OK, "%s", err.message);
     p->buffers.at[hd__tensor_const(p, b)->buffer].offset = at;
-    snprintf(expected, sizeof expected, "update #0 fill0 b: the memory of b, [%lld, %lld), is also that of s, [%lld, %lld), which is alive",
+    snprintf(expected, sizeof expected,
+             "update #0 fill0 b: the memory of b, [%lld, %lld), is also that of s, [%lld, %lld), which is alive",
              (long long)at, (long long)at + 64, (long long)at, (long long)at + 64);
     assert_fault(p, expected);
     p = carried_program(&s, &b);
@@ -213,16 +212,15 @@ START_TEST(operands_that_do_not_fit)
     struct hd_program *p = tiny_step(2, 1, 1);
     hd__tensor_at(p, p->flats.at[0].shard)->dim[0] = hd__dim_new(p, "#wrong", 24);
     ck_assert_int_eq(hd__verify(p, &err), HD_E_INVALID);
-    ck_assert_msg(strstr(err.message, "GS does not have the size that reduce_scatter from G has") != NULL,
-                  "%s", err.message);
+    ck_assert_msg(strstr(err.message, "GS does not have the size that reduce_scatter from G has") != NULL, "%s",
+                  err.message);
     hd__program_free(p);
     p = tiny_step(2, 1, 0);
     hd__tensor_at(p, p->flats.at[0].grad)->offset = 1;
     assert_fault(p, "begin #0 fill0 G: G is bytes [4, 132) of buffer G, which has 128");
     p = tiny_step(2, 1, 0);
     p->sections.at[UPDATE].code.at[0].n_in = 2;
-    assert_fault(
-        p, "update #0 sgd P: op 72 with 2 inputs and 1 outputs does not fit its row of the table of ops");
+    assert_fault(p, "update #0 sgd P: op 72 with 2 inputs and 1 outputs does not fit its row of the table of ops");
     p = tiny_step(2, 1, 0);
     p->sections.at[MICRO_LAST].code.at[tiny_find(p, MICRO_LAST, HD_OP_ALL_REDUCE, NULL, 0)].stream = 0;
     assert_fault(p, "micro_last #5 all_reduce(dp_shard) G: communication cannot run on the compute stream");
@@ -238,7 +236,8 @@ START_TEST(a_lost_partial_sum)
     hd__tensor_at(p, dw)->placement.partial = 0;
     assert_fault(p, "micro #1 bias_dw dw: no rule places it thus on dp_shard: x #rows -> dw replicated");
     p = tiny_step(2, 2, 0);
-    hd__tensor_at(p, x)->placement.partial = HD_AXIS_BIT(HD_AXIS_DP_SHARD); /* partial, and cut: an op that is not linear takes neither */
+    hd__tensor_at(p, x)->placement.partial =
+        HD_AXIS_BIT(HD_AXIS_DP_SHARD); /* partial, and cut: an op that is not linear takes neither */
     hd__tensor_at(p, x)->placement.shard[0] = 0;
     ck_assert_int_eq(hd__verify(p, &err), HD_E_INVALID);
     ck_assert_msg(strstr(err.message, "on dp_shard: x partial -> dw partial") != NULL, "%s", err.message);
@@ -247,8 +246,8 @@ START_TEST(a_lost_partial_sum)
 END_TEST
 
 /* A section with y = op(x), x and y as given; dims r and c of 8 each on a mesh of dp 2, tp 2. */
-static struct hd_program *one(uint16_t op, uint32_t r_in, uint32_t c_in, uint32_t r_out, uint32_t c_out, uint8_t partial_in,
-                              uint8_t partial_out)
+static struct hd_program *one(uint16_t op, uint32_t r_in, uint32_t c_in, uint32_t r_out, uint32_t c_out,
+                              uint8_t partial_in, uint8_t partial_out)
 {
     struct hd_program *p = tiny_program(1, 2, 2, 0);
     struct hd__tensor t = {.name = "x", .ndim = 2, .dtype = HD_F32, .placement = {{r_in, c_in}, partial_in, HD_SUM, 0}};
@@ -278,7 +277,8 @@ START_TEST(an_op_that_no_rule_places)
     assert_fine(one(HD_OP_GELU, DP, TP, DP, TP, 0, 0));
     assert_fault(one(HD_OP_GELU, DP, 0, DP, 0, TP_BIT, TP_BIT), /* not linear: partial sums do not flow */
                  "micro #1 gelu y: no rule places it thus on tp: x partial -> y partial");
-    assert_fault(one(HD_OP_GELU, DP, TP, DP, 0, 0, 0), "micro #1 gelu y: no rule places it thus on tp: x #c -> y replicated");
+    assert_fault(one(HD_OP_GELU, DP, TP, DP, 0, 0, 0),
+                 "micro #1 gelu y: no rule places it thus on tp: x #c -> y replicated");
     assert_fault(one(HD_OP_GELU, DP | TP << 4, 0, TP | DP << 4, 0, 0, 0),
                  "micro #1 gelu y: x and y are cut by the same axes in another order");
 }
@@ -291,8 +291,9 @@ START_TEST(a_conversion_that_is_none)
                  "micro #1 all_reduce(tp) y: x is not placed as the input of this conversion");
     assert_fault(one(HD_OP_ALL_REDUCE, DP, 0, DP, 0, TP_BIT, TP_BIT),
                  "micro #1 all_reduce(tp) y: y is not placed as the output of this conversion");
-    assert_fault(one(HD_OP_ALL_REDUCE, DP, 0, 0, DP, TP_BIT, 0), "micro #1 all_reduce(tp) y: x is #r on dp_shard, y is #c: the "
-                                                                 "conversion is not over dp_shard");
+    assert_fault(one(HD_OP_ALL_REDUCE, DP, 0, 0, DP, TP_BIT, 0),
+                 "micro #1 all_reduce(tp) y: x is #r on dp_shard, y is #c: the "
+                 "conversion is not over dp_shard");
     assert_fault(one(HD_OP_ALL_GATHER, TP | DP << 4, 0, DP, 0, 0, 0), /* tp is major: what leaves is the minor axis */
                  "micro #1 all_gather(tp) y: x is not placed as the input of this conversion");
 }
@@ -346,14 +347,12 @@ END_TEST
 
 START_TEST(a_reduction_in_a_repeated_section)
 {
-    struct hd_program *p =
-        tiny_step_raw(2, 1, 0); /* micro runs twice: the second round adds to reduced sums */
+    struct hd_program *p = tiny_step_raw(2, 1, 0); /* micro runs twice: the second round adds to reduced sums */
     tiny_collective(p, MICRO, HD_OP_ALL_REDUCE, HD_AXIS_DP_SHARD, p->flats.at[0].grad, p->flats.at[0].grad);
     tiny_finish(p);
-    assert_fault(
-        p,
-        "micro #2 accum G:w: w is added to after a part of its reduction: the sum so far owes [], this owes "
-        "[dp_shard]");
+    assert_fault(p,
+                 "micro #2 accum G:w: w is added to after a part of its reduction: the sum so far owes [], this owes "
+                 "[dp_shard]");
 }
 END_TEST
 
@@ -378,7 +377,8 @@ START_TEST(a_missing_contribution)
     assert_fault(p, "update #0 sgd M: w has no gradient");
     p = tiny_step(2, 1, 2);
     tiny_drop(p, MICRO_LAST, tiny_find(p, MICRO_LAST, HD_OP_ACCUM, "GS", 0));
-    assert_fault(p, "update #0 sgd M: the gradient of w is not the sum that its micro-batches make: a term is missing, doubled or another");
+    assert_fault(p, "update #0 sgd M: the gradient of w is not the sum that its micro-batches make: a term is missing, "
+                    "doubled or another");
 }
 END_TEST
 

@@ -35,8 +35,10 @@ static int huge_one(struct rank *rank, struct hd_comm_group *group, uint32_t col
     struct hd_error err = HD_ERROR_INIT;
     hd_request request;
     struct job j = {.coll = coll, .n = rank->size, .me = rank->rank, .root = rank->size - 1, .count = huge_bytes};
-    int words = coll != HD_COLL_ALL_REDUCE && coll != HD_COLL_BROADCAST; /* those as bytes: the count is beyond 32 bits */
-    j.count = (words ? huge_bytes / 4 : huge_bytes) / (coll < HD_COLL_ALL_GATHER || coll > HD_COLL_ALL_TO_ALL ? 1 : (uint64_t)j.n);
+    int words =
+        coll != HD_COLL_ALL_REDUCE && coll != HD_COLL_BROADCAST; /* those as bytes: the count is beyond 32 bits */
+    j.count = (words ? huge_bytes / 4 : huge_bytes) /
+              (coll < HD_COLL_ALL_GATHER || coll > HD_COLL_ALL_TO_ALL ? 1 : (uint64_t)j.n);
     for (uint64_t i = 0; i < job_send_count(&j); i++) {
         uint32_t v = huge_value(rank->rank, 1, i);
         if (words)
@@ -44,8 +46,15 @@ static int huge_one(struct rank *rank, struct hd_comm_group *group, uint32_t col
         else
             send[i] = (uint8_t)v;
     }
-    struct hd_comm_call call = {.struct_size = sizeof call, .coll = coll, .dtype = words ? HD_I32 : HD_U8, .redop = HD_SUM,
-                                .root = j.root, .send = send, .recv = recv, .count = j.count, .tag = coll};
+    struct hd_comm_call call = {.struct_size = sizeof call,
+                                .coll = coll,
+                                .dtype = words ? HD_I32 : HD_U8,
+                                .redop = HD_SUM,
+                                .root = j.root,
+                                .send = send,
+                                .recv = recv,
+                                .count = j.count,
+                                .tag = coll};
     EXPECT(rank->ops->collective(group, &call, &request, &err) == HD_OK, "%s", err.message);
     EXPECT(finish(rank, request, &err) == HD_OK, "%s", err.message);
     for (uint64_t i = 0; i < job_recv_count(&j); i++) {
@@ -71,8 +80,14 @@ int huge_in_place(struct rank *rank)
     hd_request request;
     int32_t last = rank->size - 1;
     uint8_t *data = malloc(huge_bytes);
-    struct hd_comm_call call = {.struct_size = sizeof call, .coll = HD_COLL_BROADCAST, .dtype = HD_U8, .root = last, .send = data,
-                                .recv = data, .count = huge_bytes, .tag = 1};
+    struct hd_comm_call call = {.struct_size = sizeof call,
+                                .coll = HD_COLL_BROADCAST,
+                                .dtype = HD_U8,
+                                .root = last,
+                                .send = data,
+                                .recv = data,
+                                .count = huge_bytes,
+                                .tag = 1};
     EXPECT(data != NULL, "memory");
     if (world_group(rank, "world", &group))
         return 1;
@@ -107,14 +122,22 @@ int huge_sums(struct rank *rank)
     if (world_group(rank, "world", &group))
         return 1;
     for (size_t k = 0; k < HD__COUNT(colls); k++) {
-        struct hd_comm_call call = {.struct_size = sizeof call, .coll = colls[k], .dtype = HD_U8, .redop = HD_SUM, .root = last,
-                                    .send = data, .recv = data, .count = huge_bytes, .tag = k + 1};
+        struct hd_comm_call call = {.struct_size = sizeof call,
+                                    .coll = colls[k],
+                                    .dtype = HD_U8,
+                                    .redop = HD_SUM,
+                                    .root = last,
+                                    .send = data,
+                                    .recv = data,
+                                    .count = huge_bytes,
+                                    .tag = k + 1};
         hd_request request;
         fill(data, rank->rank);
         EXPECT(rank->ops->collective(group, &call, &request, &err) == HD_OK, "%s", err.message);
         EXPECT(finish(rank, request, &err) == HD_OK, "%s", err.message);
         for (uint64_t i = 0; i < huge_bytes && (colls[k] == HD_COLL_ALL_REDUCE || rank->rank == last); i++)
-            EXPECT(data[i] == (uint8_t)huge_value(n * (n - 1) / 2, n, i), "%s: element %llu", hd_coll_name(colls[k]), (unsigned long long)i);
+            EXPECT(data[i] == (uint8_t)huge_value(n * (n - 1) / 2, n, i), "%s: element %llu", hd_coll_name(colls[k]),
+                   (unsigned long long)i);
     }
     return 0;
 }

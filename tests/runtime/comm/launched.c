@@ -37,8 +37,8 @@ static int await(pid_t pid, double seconds)
     return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
 }
 
-int run_launched(const struct hd_comm_launcher *launcher, struct launched *shared, const char *path, const int *expect_signal,
-                 double seconds)
+int run_launched(const struct hd_comm_launcher *launcher, struct launched *shared, const char *path,
+                 const int *expect_signal, double seconds)
 {
     struct hd_error err = HD_ERROR_INIT;
     const char *words[64];
@@ -62,7 +62,8 @@ int run_launched(const struct hd_comm_launcher *launcher, struct launched *share
         int dies = expect_signal && expect_signal[r], ended = atomic_load(&shared->ended[r]);
         if (atomic_load(&shared->came[r]) && ended == (dies ? 0 : 1))
             continue;
-        fprintf(stderr, "rank %d %s %d\n", r, ended ? "ended with" : "did not end, the launcher's code is", ended ? ended - 1 : code);
+        fprintf(stderr, "rank %d %s %d\n", r, ended ? "ended with" : "did not end, the launcher's code is",
+                ended ? ended - 1 : code);
         bad = 1;
     }
     if (code && !expect_signal)

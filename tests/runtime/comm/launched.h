@@ -17,12 +17,12 @@ struct launched {
     struct notice notice;
     struct ranks_options options; /* settings: in `settings` */
     char settings[256];
-    intptr_t body; /* from run_ranks on */
+    intptr_t body;                       /* from run_ranks on */
     _Atomic int32_t came[64], ended[64]; /* by rank: 1; 1 + the result, 0 while it has none */
 };
 
 /* As run_ranks, from where the server is there. */
-int run_launched(const struct hd_comm_launcher *launcher, struct launched *shared, const char *path, const int *expect_signal,
-                 double seconds);
+int run_launched(const struct hd_comm_launcher *launcher, struct launched *shared, const char *path,
+                 const int *expect_signal, double seconds);
 
 #endif

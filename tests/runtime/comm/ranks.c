@@ -98,7 +98,8 @@ static int32_t first_inside(int32_t rank, int32_t each)
 }
 
 /* Below `transport`, which has `across`, one for the ranks of each machine; and below that one for those of each node. */
-static int32_t open_inside(const struct hd_world *across, int32_t each, struct hd__comm *transport, struct hd_error *err)
+static int32_t open_inside(const struct hd_world *across, int32_t each, struct hd__comm *transport,
+                           struct hd_error *err)
 {
     const struct hd__component *component = find_transport(inside_name, inside_folder, err);
     struct hd__options table;
@@ -336,8 +337,8 @@ static int run_forked(const struct ranks_options *o, int (*body)(struct rank *ra
 
 /* ---- by the transport's launcher: this program again, which ends in launched_rank */
 
-static int run_by(const struct hd_comm_launcher *launcher, const struct ranks_options *o, int (*body)(struct rank *rank),
-                  const int *expect_signal)
+static int run_by(const struct hd_comm_launcher *launcher, const struct ranks_options *o,
+                  int (*body)(struct rank *rank), const int *expect_signal)
 {
     char path[64];
     struct launched *shared = hd__launch_share_memory(sizeof *shared, path);
@@ -356,7 +357,8 @@ static int run_by(const struct hd_comm_launcher *launcher, const struct ranks_op
 int launched_rank(int *result)
 {
     const char *path = getenv("TEST_LAUNCHED"), *number = getenv("OMPI_COMM_WORLD_RANK");
-    struct launched *shared = path && number && hd__launch_join_external() ? hd__launch_attach_memory(path, sizeof *shared) : NULL;
+    struct launched *shared =
+        path && number && hd__launch_join_external() ? hd__launch_attach_memory(path, sizeof *shared) : NULL;
     int (*body)(struct rank *);
     struct rank rank;
     if (!shared)
@@ -366,7 +368,8 @@ int launched_rank(int *result)
     rank = a_rank(&options, atoi(number));
     body = (int (*)(struct rank *))((intptr_t)&run_ranks + shared->body);
     atomic_store(&shared->came[rank.rank], 1);
-    *result = with_leaks(rank_main(&rank, &options, (uint16_t)atomic_load(&shared->notice.port), shared->notice.secret, body));
+    *result = with_leaks(
+        rank_main(&rank, &options, (uint16_t)atomic_load(&shared->notice.port), shared->notice.secret, body));
     atomic_store(&shared->ended[rank.rank], 1 + *result);
     return 1;
 }
@@ -374,7 +377,8 @@ int launched_rank(int *result)
 int run_ranks(const struct ranks_options *o, int (*body)(struct rank *rank), const int *expect_signal)
 {
     struct hd_error err = HD_ERROR_INIT;
-    const struct hd__component *component = o->no_transport ? NULL : find_transport(transport_name, transport_folder, &err);
+    const struct hd__component *component =
+        o->no_transport ? NULL : find_transport(transport_name, transport_folder, &err);
     if (component && component->ops.comm.launcher)
         return run_by(component->ops.comm.launcher, o, body, expect_signal);
     return run_forked(o, body, expect_signal);

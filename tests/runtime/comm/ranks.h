@@ -13,7 +13,7 @@ struct rank {
     const struct hd_comm_ops *ops;
     struct hd_comm *comm; /* NULL where the run asked for no transport */
     double timeout;
-    void *stream; /* by which the transport is ordered; NULL: none */
+    void *stream;     /* by which the transport is ordered; NULL: none */
     int own_messages; /* send and recv are the transport's own: no stream is kept for collectives */
 };
 
@@ -31,8 +31,8 @@ extern const struct hd__tuning *transport_tuning; /* of the core's algorithms; N
 extern int transport_bare; /* without its collectives: the core's algorithms over send and recv */
 extern int transport_told; /* it learns of a death from liveness, which aborts it, as the executor has it done */
 extern char transport_settings[512]; /* before those of the run */
-extern int transport_narrow; /* it refuses means that NCCL forms in its own way, and its maxima lose a NaN */
-extern int32_t transport_most; /* ranks that it can have here; 0: any number */
+extern int transport_narrow;         /* it refuses means that NCCL forms in its own way, and its maxima lose a NaN */
+extern int32_t transport_most;       /* ranks that it can have here; 0: any number */
 
 /* A word of the command line: bare, told, narrow, most:N, stream:DRIVER (it is ordered by a stream of that CUDA driver),
  * set:KEY=VALUE, or inside:NAME:FOLDER:N[:M], another transport inside machines that are
@@ -56,14 +56,14 @@ void *rank_memory(const struct rank *rank, size_t bytes);
 int world_group(struct rank *rank, const char *name, struct hd_comm_group **group);
 
 /* In a body: fails the rank with a line on stderr. */
-#define EXPECT(condition, ...)                                                                            \
-    do {                                                                                                  \
-        if (!(condition)) {                                                                               \
-            char expect_text[1400];                                                                       \
-            snprintf(expect_text, sizeof expect_text, __VA_ARGS__);                                       \
+#define EXPECT(condition, ...)                                                                                    \
+    do {                                                                                                          \
+        if (!(condition)) {                                                                                       \
+            char expect_text[1400];                                                                               \
+            snprintf(expect_text, sizeof expect_text, __VA_ARGS__);                                               \
             fprintf(stderr, "%s:%d: rank %d: %s: %s\n", __FILE__, __LINE__, rank->rank, #condition, expect_text); \
-            return 1;                                                                                     \
-        }                                                                                                 \
+            return 1;                                                                                             \
+        }                                                                                                         \
     } while (0)
 
 #endif

@@ -89,7 +89,9 @@ static uint64_t draw_count(uint64_t *state, uint64_t most)
     uint64_t bits = value_below(state, 10), count = value_draw(state);
     if (bits == 0)
         return count % 3;
-    return bits < 6 ? count % HD__MIN(most, UINT64_C(200)) : bits < 9 ? count % HD__MIN(most, UINT64_C(5000)) : count % most;
+    return bits < 6   ? count % HD__MIN(most, UINT64_C(200))
+           : bits < 9 ? count % HD__MIN(most, UINT64_C(5000))
+                      : count % most;
 }
 
 static struct planned draw_operation(struct soak *s, uint64_t number)
@@ -170,8 +172,8 @@ static int check(struct soak *s, const struct planned *o)
         uint8_t want = 0xa5;
         if (i >= GUARD && i - GUARD < o->job.count)
             value_make(&want, HD_U8, o->job.seed, o->from, i - GUARD);
-        EXPECT(o->job.recv[(int64_t)i - GUARD] == want, "message of %llu bytes: byte %lld", (unsigned long long)o->job.count,
-               (long long)i - GUARD);
+        EXPECT(o->job.recv[(int64_t)i - GUARD] == want, "message of %llu bytes: byte %lld",
+               (unsigned long long)o->job.count, (long long)i - GUARD);
     }
     return 0;
 }

@@ -108,8 +108,8 @@ static int one_step(struct world *w, int32_t me)
         memmove(step->to, step->from, step->bytes);
         break;
     case HD__COLL_STEP_REDUCE:
-        hd__comm_reduce(step->to, m->schedule.sources.at + step->first, (int32_t)step->n, w->n, step->bytes, step->dtype,
-                   step->redop);
+        hd__comm_reduce(step->to, m->schedule.sources.at + step->first, (int32_t)step->n, w->n, step->bytes,
+                        step->dtype, step->redop);
         break;
     case HD__COLL_STEP_WIDEN:
         hd__comm_widen(step->to, step->from, step->bytes, step->dtype);

@@ -39,7 +39,8 @@ static struct hd_comm_call a_call(uint64_t count)
                                  .tag = 7};
 }
 
-static int32_t run(struct rank *rank, struct hd_comm_group *group, const struct hd_comm_call *call, struct hd_error *err)
+static int32_t run(struct rank *rank, struct hd_comm_group *group, const struct hd_comm_call *call,
+                   struct hd_error *err)
 {
     hd_request request;
     int32_t code = rank->ops->collective(group, call, &request, err);
@@ -84,7 +85,8 @@ static int mismatch(struct rank *rank)
 }
 
 /* A small message's sender may be through before anybody looks at it. Then what it waits for next in the group tells. */
-static int32_t finish_small(struct rank *rank, struct hd_comm_group *group, int32_t peer, hd_request request, struct hd_error *err)
+static int32_t finish_small(struct rank *rank, struct hd_comm_group *group, int32_t peer, hd_request request,
+                            struct hd_error *err)
 {
     int32_t code = finish(rank, request, hd__now() + rank->timeout, err);
     if (code != HD_OK)
@@ -141,7 +143,8 @@ static int last_two_disagree(struct rank *rank)
     snprintf(a, sizeof a, "rank %d sends 100", pair[0]);
     snprintf(b, sizeof b, "rank %d receives 101", pair[1]);
     EXPECT(strstr(err.message, a) && strstr(err.message, b), "%s", err.message);
-    EXPECT(err.peer == pair[rank->rank == pair[0]] || err.peer == -1, "peer %lld: %s", (long long)err.peer, err.message);
+    EXPECT(err.peer == pair[rank->rank == pair[0]] || err.peer == -1, "peer %lld: %s", (long long)err.peer,
+           err.message);
     return 0;
 }
 
@@ -424,11 +427,11 @@ static int run_with(int32_t size, double timeout, double dead_after, int (*body)
     return run_ranks(&o, body, signals);
 }
 
-#define FAILURE_TEST(name, body, size, timeout, dead)                                  \
-    START_TEST(name)                                                                   \
-    {                                                                                  \
-        ck_assert_int_eq(run_with(size, timeout, 30, body, dead), 0);                  \
-    }                                                                                  \
+#define FAILURE_TEST(name, body, size, timeout, dead)                 \
+    START_TEST(name)                                                  \
+    {                                                                 \
+        ck_assert_int_eq(run_with(size, timeout, 30, body, dead), 0); \
+    }                                                                 \
     END_TEST
 
 FAILURE_TEST(disagreement_is_named, mismatch, 2 + _i, 30, -1)

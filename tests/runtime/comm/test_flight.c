@@ -17,7 +17,8 @@ static const int32_t members[] = {0, 2, 5};
 
 static struct hd__flight_op op_on(struct hd__flight_channel *channel, const char *name)
 {
-    return (struct hd__flight_op){.name = name, .section = "micro", .block = "L0", .channel = channel, .calls = 1, .root = -1};
+    return (struct hd__flight_op){
+        .name = name, .section = "micro", .block = "L0", .channel = channel, .calls = 1, .root = -1};
 }
 
 /* Between two looks at the system's clock it is between them, but for some microseconds. */
@@ -44,7 +45,8 @@ END_TEST
 START_TEST(the_newest_stay)
 {
     struct hd__flight *f = hd__comm_flight_create(5); /* rounded up to 8 */
-    struct hd__flight_channel *a = hd__comm_flight_channel(f, "dp", members, 3, -1, -1, 0), *b = hd__comm_flight_channel(f, "tp", members, 2, -1, -1, 0);
+    struct hd__flight_channel *a = hd__comm_flight_channel(f, "dp", members, 3, -1, -1, 0),
+                              *b = hd__comm_flight_channel(f, "tp", members, 2, -1, -1, 0);
     struct hd__flight_op sum = op_on(a, "all_reduce"), gather = op_on(b, "all_gather");
     struct hd__flight_record r;
     ck_assert_ptr_eq(hd__comm_flight_channel(f, "dp", members, 3, -1, -1, 0), a);
@@ -188,12 +190,15 @@ static double waited(void *user)
 static void open_served_by(int32_t server_rank, int witnesses)
 {
     struct hd_error err = HD_ERROR_INIT;
-    struct hd__server_options o = {.address = "127.0.0.1", .size = RANKS, .rank = server_rank, .dead_after = 8, .on_dumps = gathered};
+    struct hd__server_options o = {
+        .address = "127.0.0.1", .size = RANKS, .rank = server_rank, .dead_after = 8, .on_dumps = gathered};
     hd__store_secret_generate(o.secret);
     ck_assert_msg(!hd__server_open(&o, &server, &err), "%s", err.message);
     for (int r = 0; r < RANKS; r++) {
-        struct hd__store_options s = {.host = "127.0.0.1", .port = hd__server_port(server), .rank = r, .size = RANKS, .dead_after = 8};
-        struct hd__store_status_provider w = {.user = &who[r], .write_dump = tell, .wait_seconds = waited, .poll_after = 0.5};
+        struct hd__store_options s = {
+            .host = "127.0.0.1", .port = hd__server_port(server), .rank = r, .size = RANKS, .dead_after = 8};
+        struct hd__store_status_provider w = {
+            .user = &who[r], .write_dump = tell, .wait_seconds = waited, .poll_after = 0.5};
         memcpy(s.secret, o.secret, sizeof s.secret);
         ck_assert_msg(!hd__store_connect(&s, hd__now() + 10, &store[r], &err), "%s", err.message);
         if (r < witnesses)
@@ -225,7 +230,8 @@ START_TEST(parts_at_the_end)
     ck_assert_str_eq(seen.cause, "rank 2: no sign of rank 1");
     ck_assert_str_eq(seen.part[2], "part of 2");
     for (int r = 0; r < 2; r++) /* the others were told, and answered or were closed first */
-        ck_assert_msg(!strncmp(seen.part[r], "part of", 7) || seen.state[r] == HD__RANK_LEFT, "rank %d: %s", r, seen.part[r]);
+        ck_assert_msg(!strncmp(seen.part[r], "part of", 7) || seen.state[r] == HD__RANK_LEFT, "rank %d: %s", r,
+                      seen.part[r]);
 }
 END_TEST
 
@@ -255,7 +261,8 @@ END_TEST
 /* A job that ends while a rank still opens its transports: what it does is told as soon as it can be. */
 START_TEST(a_late_witness)
 {
-    struct hd__store_status_provider w = {.user = &who[1], .write_dump = tell, .wait_seconds = waited, .poll_after = 0.5};
+    struct hd__store_status_provider w = {
+        .user = &who[1], .write_dump = tell, .wait_seconds = waited, .poll_after = 0.5};
     open_all(1);
     hd__store_fail(store[0], HD_E_MISMATCH, "ranks differ");
     while (!hd__store_liveness_check(hd__store_liveness(store[1]), NULL, NULL))
@@ -320,7 +327,8 @@ START_TEST(nobody_leaves_before_the_report)
     static const struct {
         int32_t server, fails; /* ranks; -1: the launcher serves */
     } cases[] = {{0, 0}, {0, 1}, {0, 2}, {-1, 0}, {-1, 1}};
-    struct hd__store_status_provider late = {.user = &who[2], .write_dump = tell_late, .wait_seconds = waited, .poll_after = 0.5};
+    struct hd__store_status_provider late = {
+        .user = &who[2], .write_dump = tell_late, .wait_seconds = waited, .poll_after = 0.5};
     pthread_t thread;
     int32_t rank;
     sem_init(&one_has_gone, 0, 0);
@@ -358,7 +366,8 @@ static int cost(void)
             }
             best[clock] = HD__MIN(best[clock], (hd__now() - start) / RUN);
         }
-    printf("an operation costs %.1f ns, with the one look at the clock that it adds %.1f ns\n", best[0] * 1e9, best[1] * 1e9);
+    printf("an operation costs %.1f ns, with the one look at the clock that it adds %.1f ns\n", best[0] * 1e9,
+           best[1] * 1e9);
     hd__comm_flight_destroy(f);
     return 0;
 }

@@ -32,7 +32,8 @@ static int wrap(struct rank *rank, const char *name, const char *words)
     struct hd_error err = HD_ERROR_INIT;
     void *settings = hd__arena_alloc(&arena, kind->settings_size + 1);
     struct hd__comm *open = hd__arena_alloc(&arena, sizeof *open); /* read until the rank ends */
-    world = (struct hd_world){.struct_size = sizeof world, .rank = rank->rank, .size = rank->size, .store = rank->store};
+    world =
+        (struct hd_world){.struct_size = sizeof world, .rank = rank->rank, .size = rank->size, .store = rank->store};
     EXPECT(!hd__options_defaults(&table, settings, &arena, &err), "%s", err.message);
     char key[32], value[32];
     for (int used; words && sscanf(words, " %31[^=]=%31s%n", key, value, &used) == 2; words += used) {
@@ -59,11 +60,18 @@ static int group_of_all(struct rank *rank, const char *name, struct hd_comm_grou
 
 static struct hd_comm_call sum(int from, int to, uint64_t count)
 {
-    return (struct hd_comm_call){.struct_size = sizeof(struct hd_comm_call), .coll = HD_COLL_ALL_REDUCE, .dtype = HD_F32, .redop = HD_SUM,
-                                 .send = data[from], .recv = data[to], .count = count, .tag = 7};
+    return (struct hd_comm_call){.struct_size = sizeof(struct hd_comm_call),
+                                 .coll = HD_COLL_ALL_REDUCE,
+                                 .dtype = HD_F32,
+                                 .redop = HD_SUM,
+                                 .send = data[from],
+                                 .recv = data[to],
+                                 .count = count,
+                                 .tag = 7};
 }
 
-static int32_t run(struct rank *rank, struct hd_comm_group *group, const struct hd_comm_call *call, struct hd_error *err)
+static int32_t run(struct rank *rank, struct hd_comm_group *group, const struct hd_comm_call *call,
+                   struct hd_error *err)
 {
     hd_request request;
     int32_t code = rank->ops->collective(group, call, &request, err);
@@ -85,9 +93,12 @@ static int valid_calls_pass(struct rank *rank)
             data[0][i] = (float)rank->rank + 1;
         EXPECT(!run(rank, group, &call, &err), "%s", err.message);
         for (uint64_t i = 0; i < count; i++)
-            EXPECT(((float *)call.recv)[i] == (float)(rank->size * (rank->size + 1) / 2), "%g", (double)((float *)call.recv)[i]);
-        EXPECT(!rank->ops->recv(group, (rank->rank + 1) % rank->size, 3, data[2], 100, &message[0], &err), "%s", err.message);
-        EXPECT(!rank->ops->send(group, (rank->rank + rank->size - 1) % rank->size, 3, data[3], 100, &message[1], &err), "%s", err.message);
+            EXPECT(((float *)call.recv)[i] == (float)(rank->size * (rank->size + 1) / 2), "%g",
+                   (double)((float *)call.recv)[i]);
+        EXPECT(!rank->ops->recv(group, (rank->rank + 1) % rank->size, 3, data[2], 100, &message[0], &err), "%s",
+               err.message);
+        EXPECT(!rank->ops->send(group, (rank->rank + rank->size - 1) % rank->size, 3, data[3], 100, &message[1], &err),
+               "%s", err.message);
         for (int i = 0; i < 2; i++)
             EXPECT(!rank->ops->wait(rank->comm, message[i], hd__now() + rank->timeout, &err), "%s", err.message);
     }
@@ -98,9 +109,11 @@ static int broken_calls_are_refused(struct rank *rank)
 {
     struct hd_comm_group *group;
     struct hd_error err = HD_ERROR_INIT;
-    struct hd_comm_call call[8] = {sum(0, 1, 4), sum(0, 1, 4), sum(0, 1, 4), sum(0, 1, 4), sum(0, 1, 4), sum(0, 1, 4), sum(0, 1, 4), sum(0, 1, 4)};
-    static const char *const says[] = {"no such collective", "no such dtype", "no such reduction", "the root is no member", "a buffer is NULL",
-                                       "not aligned", "cannot be in place", NULL};
+    struct hd_comm_call call[8] = {sum(0, 1, 4), sum(0, 1, 4), sum(0, 1, 4), sum(0, 1, 4),
+                                   sum(0, 1, 4), sum(0, 1, 4), sum(0, 1, 4), sum(0, 1, 4)};
+    static const char *const says[] = {
+        "no such collective", "no such dtype", "no such reduction",  "the root is no member",
+        "a buffer is NULL",   "not aligned",   "cannot be in place", NULL};
     hd_request request, other;
     call[0].coll = 40;
     call[1].dtype = 40;
@@ -114,14 +127,17 @@ static int broken_calls_are_refused(struct rank *rank)
     if (wrap(rank, "check", NULL) || group_of_all(rank, "world", &group))
         return 1;
     for (int i = 0; i < 7; i++)
-        EXPECT(rank->ops->collective(group, &call[i], &request, &err) == HD_E_INVALID && strstr(err.message, says[i]), "%d: %s", i, err.message);
-    EXPECT(rank->ops->send(group, rank->size, 0, data[0], 4, &request, &err) == HD_E_INVALID && strstr(err.message, "no member"), "%s",
-           err.message);
+        EXPECT(rank->ops->collective(group, &call[i], &request, &err) == HD_E_INVALID && strstr(err.message, says[i]),
+               "%d: %s", i, err.message);
+    EXPECT(rank->ops->send(group, rank->size, 0, data[0], 4, &request, &err) == HD_E_INVALID &&
+               strstr(err.message, "no member"),
+           "%s", err.message);
     /* What is read by one that is under way may be read by another, but not written. */
     EXPECT(!rank->ops->collective(group, &call[7], &request, &err), "%s", err.message);
     call[6] = sum(2, 0, 4);
-    EXPECT(rank->ops->collective(group, &call[6], &other, &err) == HD_E_INVALID && strstr(err.message, "are in use by operation"), "%s",
-           err.message);
+    EXPECT(rank->ops->collective(group, &call[6], &other, &err) == HD_E_INVALID &&
+               strstr(err.message, "are in use by operation"),
+           "%s", err.message);
     call[6] = sum(0, 2, 4);
     EXPECT(!rank->ops->collective(group, &call[6], &other, &err), "%s", err.message);
     EXPECT(!rank->ops->wait(rank->comm, request, hd__now() + rank->timeout, &err), "%s", err.message);
@@ -153,7 +169,7 @@ static int a_touched_buffer_is_named(struct rank *rank)
 
 static struct {
     char named[1100], noticed[1100];
-} *said; /* shared by the ranks */
+} * said; /* shared by the ranks */
 
 static const char *const turns[] = {"size", "dtype", "redop", "root", "op"};
 static int turn;
@@ -168,13 +184,15 @@ static int a_wrong_turn_is_named(struct rank *rank)
     snprintf(words, sizeof words, "rank=1 at=5 kind=%s", turns[turn]);
     if (wrap(rank, "check", NULL) || wrap(rank, "faults", words) || group_of_all(rank, "world", &group))
         return 1;
-    for (int i = 1; i < 30 && !code; i++) { /* where the sizes fit, the operation itself may be through before it is found */
+    for (int i = 1; i < 30 && !code;
+         i++) { /* where the sizes fit, the operation itself may be through before it is found */
         call.coll = i == 5 && !strcmp(turns[turn], "root") ? HD_COLL_BROADCAST : HD_COLL_ALL_REDUCE;
         code = run(rank, group, &call, &err);
     }
     EXPECT(code != HD_OK, "nobody noticed");
     if (code == HD_E_MISMATCH)
-        snprintf(strstr(err.message, " differs: ") ? said->named : said->noticed, sizeof said->named, "%s", err.message);
+        snprintf(strstr(err.message, " differs: ") ? said->named : said->noticed, sizeof said->named, "%s",
+                 err.message);
     hd__store_abort(rank->store, "they differ"); /* as a job does: who finds it tells the others */
     return 0;
 }
@@ -186,7 +204,8 @@ static void expect_named(void)
     if (!*said->named && late)
         ck_assert_str_ne(said->noticed, "");
     else
-        ck_assert_msg(strstr(said->named, "rank 1 has") && strstr(said->named, "operation 5 of group world"), "%s", said->named);
+        ck_assert_msg(strstr(said->named, "rank 1 has") && strstr(said->named, "operation 5 of group world"), "%s",
+                      said->named);
 }
 
 static int a_failure_is_a_failure(struct rank *rank)
@@ -224,8 +243,9 @@ static int a_dropped_one_holds_the_others(struct rank *rank)
         hd__store_abort(rank->store, "enough");
     }
     for (int i = 0; i < 2; i++)
-        EXPECT((code = rank->ops->wait(rank->comm, request[i], hd__now() + rank->timeout, &err)) == HD_E_CANCELLED || code == HD_E_PEER, "%d: %s",
-               code, err.message);
+        EXPECT((code = rank->ops->wait(rank->comm, request[i], hd__now() + rank->timeout, &err)) == HD_E_CANCELLED ||
+                   code == HD_E_PEER,
+               "%d: %s", code, err.message);
     return 0;
 }
 
@@ -302,12 +322,12 @@ static void expect_seen(int rank)
 
 /* ---- the suite */
 
-#define HOOK_TEST(name, body, ranks)                                                                    \
-    START_TEST(name)                                                                                    \
-    {                                                                                                   \
-        struct ranks_options o = {.size = ranks, .timeout = 30, .dead_after = 30};                      \
-            ck_assert_int_eq(run_ranks(&o, body, NULL), 0);                                                 \
-    }                                                                                                   \
+#define HOOK_TEST(name, body, ranks)                                               \
+    START_TEST(name)                                                               \
+    {                                                                              \
+        struct ranks_options o = {.size = ranks, .timeout = 30, .dead_after = 30}; \
+        ck_assert_int_eq(run_ranks(&o, body, NULL), 0);                            \
+    }                                                                              \
     END_TEST
 
 HOOK_TEST(check_lets_valid_calls_pass, valid_calls_pass, 2 + _i)

@@ -11,8 +11,8 @@ static struct message {
 } messages[64];
 static uint32_t n_messages;
 
-static int32_t open_it(const struct hd_host *host, const void *settings, const struct hd_world *world, struct hd_comm **comm,
-                       struct hd_error *err)
+static int32_t open_it(const struct hd_host *host, const void *settings, const struct hd_world *world,
+                       struct hd_comm **comm, struct hd_error *err)
 {
     (void)host, (void)settings, (void)world, (void)err;
     *comm = NULL;
@@ -24,7 +24,8 @@ static void close_it(struct hd_comm *comm)
     (void)comm;
 }
 
-static int32_t group(struct hd_comm *comm, const char *name, const int32_t *ranks, int32_t n, struct hd_comm_group **out, struct hd_error *err)
+static int32_t group(struct hd_comm *comm, const char *name, const int32_t *ranks, int32_t n,
+                     struct hd_comm_group **out, struct hd_error *err)
 {
     (void)comm, (void)name, (void)ranks, (void)n, (void)err;
     *out = NULL;
@@ -40,15 +41,15 @@ static int32_t post(uint32_t stream, hd_request *request, struct hd_error *err)
     return HD_OK;
 }
 
-static int32_t send_it(struct hd_comm_group *g, int32_t peer, uint32_t stream, const void *data, uint64_t bytes, hd_request *request,
-                       struct hd_error *err)
+static int32_t send_it(struct hd_comm_group *g, int32_t peer, uint32_t stream, const void *data, uint64_t bytes,
+                       hd_request *request, struct hd_error *err)
 {
     (void)g, (void)peer, (void)data, (void)bytes;
     return post(stream, request, err);
 }
 
-static int32_t recv_it(struct hd_comm_group *g, int32_t peer, uint32_t stream, void *data, uint64_t bytes, hd_request *request,
-                       struct hd_error *err)
+static int32_t recv_it(struct hd_comm_group *g, int32_t peer, uint32_t stream, void *data, uint64_t bytes,
+                       hd_request *request, struct hd_error *err)
 {
     (void)g, (void)peer, (void)data, (void)bytes;
     return post(stream, request, err);
@@ -72,8 +73,15 @@ static void abort_it(struct hd_comm *comm, const char *reason)
     (void)comm, (void)reason;
 }
 
-static const struct hd_comm_ops silent = {.struct_size = sizeof silent, .open = open_it, .close = close_it, .group = group,
-                                          .send = send_it, .recv = recv_it, .progress = progress, .test = test_it, .abort = abort_it};
+static const struct hd_comm_ops silent = {.struct_size = sizeof silent,
+                                          .open = open_it,
+                                          .close = close_it,
+                                          .group = group,
+                                          .send = send_it,
+                                          .recv = recv_it,
+                                          .progress = progress,
+                                          .test = test_it,
+                                          .abort = abort_it};
 
 static struct hd__comm transport;
 static struct hd_comm_group *pair;
@@ -96,8 +104,12 @@ static void teardown(void)
 
 static hd_request gather(uint32_t n)
 {
-    const struct hd_comm_call call = {.struct_size = sizeof call, .coll = HD_COLL_ALL_GATHER, .dtype = HD_F32, .send = buffer[2 * n],
-                                      .recv = buffer[2 * n + 1], .count = 16};
+    const struct hd_comm_call call = {.struct_size = sizeof call,
+                                      .coll = HD_COLL_ALL_GATHER,
+                                      .dtype = HD_F32,
+                                      .send = buffer[2 * n],
+                                      .recv = buffer[2 * n + 1],
+                                      .count = 16};
     struct hd_error err = HD_ERROR_INIT;
     hd_request request;
     ck_assert_msg(!transport.ops.collective(pair, &call, &request, &err), "%s", err.message);

@@ -42,7 +42,8 @@ START_TEST(ranks_are_in_places)
         int32_t at = hd__comm_topology_locate_by_rule(places, rows[_i].level, r, rows[_i].ranks);
         ck_assert_msg(at == rows[_i].at[r], "%s: rank %d of %d is at %d, not %d", rows[_i].topology, r, rows[_i].ranks,
                       at, rows[_i].at[r]);
-        ck_assert_int_eq(hd__comm_topology_locate(places, rows[_i].level, r, rows[_i].ranks), at); /* another machine's: bound in thought */
+        ck_assert_int_eq(hd__comm_topology_locate(places, rows[_i].level, r, rows[_i].ranks),
+                         at); /* another machine's: bound in thought */
     }
     hd__comm_topology_close(places);
 }
@@ -113,7 +114,8 @@ END_TEST
 
 START_TEST(levels_in_levels)
 {
-    static int32_t node[] = {0, 0, 1, 1, 0, 0, 1, 1}, same[8], odd[] = {0, 0, 1, 1, 0, 0, 0, 1}, lost[] = {0, 0, 1, 1, 0, -1, 1, 1};
+    static int32_t node[] = {0, 0, 1, 1, 0, 0, 1, 1}, same[8], odd[] = {0, 0, 1, 1, 0, 0, 0, 1},
+                   lost[] = {0, 0, 1, 1, 0, -1, 1, 1};
     static const int32_t machine[] = {0, 0, 0, 0, 4, 4, 4, 4};
     static const struct {
         int32_t levels[3], *at[3];
@@ -121,15 +123,45 @@ START_TEST(levels_in_levels)
         int32_t firsts[3][8], nowhere;
         const char *instead;
     } cases[] = {
-        {{HD__LEVELS_MACHINE, HD__LEVELS_NUMA}, {same, node}, 2, 2, {HD__LEVELS_MACHINE, HD__LEVELS_NUMA},
-         {{0, 0, 0, 0, 4, 4, 4, 4}, {0, 0, 2, 2, 4, 4, 6, 6}}, -1, NULL},
-        {{HD__LEVELS_PACKAGE, HD__LEVELS_NUMA}, {node, odd}, 2, 2, {HD__LEVELS_PACKAGE, HD__LEVELS_NUMA}, /* odd: a node of two packages is cut */
-         {{0, 0, 2, 2, 4, 4, 6, 6}, {0, 0, 2, 2, 4, 4, 6, 7}}, -1, NULL},
-        {{HD__LEVELS_MACHINE, HD__LEVELS_PACKAGE, HD__LEVELS_NUMA}, {same, lost, node}, 3, 2, {HD__LEVELS_MACHINE, HD__LEVELS_NUMA},
-         {{0, 0, 0, 0, 4, 4, 4, 4}, {0, 0, 2, 2, 4, 4, 6, 6}}, 5, "that level is left out"},
-        {{HD__LEVELS_MACHINE, HD__LEVELS_NUMA}, {same, lost}, 2, 1, {HD__LEVELS_MACHINE}, {{0, 0, 0, 0, 4, 4, 4, 4}}, 5,
+        {{HD__LEVELS_MACHINE, HD__LEVELS_NUMA},
+         {same, node},
+         2,
+         2,
+         {HD__LEVELS_MACHINE, HD__LEVELS_NUMA},
+         {{0, 0, 0, 0, 4, 4, 4, 4}, {0, 0, 2, 2, 4, 4, 6, 6}},
+         -1,
+         NULL},
+        {{HD__LEVELS_PACKAGE, HD__LEVELS_NUMA},
+         {node, odd},
+         2,
+         2,
+         {HD__LEVELS_PACKAGE, HD__LEVELS_NUMA}, /* odd: a node of two packages is cut */
+         {{0, 0, 2, 2, 4, 4, 6, 6}, {0, 0, 2, 2, 4, 4, 6, 7}},
+         -1,
+         NULL},
+        {{HD__LEVELS_MACHINE, HD__LEVELS_PACKAGE, HD__LEVELS_NUMA},
+         {same, lost, node},
+         3,
+         2,
+         {HD__LEVELS_MACHINE, HD__LEVELS_NUMA},
+         {{0, 0, 0, 0, 4, 4, 4, 4}, {0, 0, 2, 2, 4, 4, 6, 6}},
+         5,
+         "that level is left out"},
+        {{HD__LEVELS_MACHINE, HD__LEVELS_NUMA},
+         {same, lost},
+         2,
+         1,
+         {HD__LEVELS_MACHINE},
+         {{0, 0, 0, 0, 4, 4, 4, 4}},
+         5,
          "machines are the levels"},
-        {{HD__LEVELS_PACKAGE, HD__LEVELS_NUMA}, {lost, lost}, 2, 1, {HD__LEVELS_MACHINE}, {{0, 0, 0, 0, 4, 4, 4, 4}}, 5,
+        {{HD__LEVELS_PACKAGE, HD__LEVELS_NUMA},
+         {lost, lost},
+         2,
+         1,
+         {HD__LEVELS_MACHINE},
+         {{0, 0, 0, 0, 4, 4, 4, 4}},
+         5,
          "machines are the levels"},
     };
     for (size_t i = 0; i < HD__COUNT(cases); i++) {
@@ -142,7 +174,8 @@ START_TEST(levels_in_levels)
         for (uint32_t l = 0; l < nest.n; l++) {
             ck_assert_uint_eq(nest.level[l], cases[i].level[l]);
             for (int32_t r = 0; r < 8; r++)
-                ck_assert_msg(nest.leaders[l][r] == cases[i].firsts[l][r], "case %zu, level %u: rank %d: %d", i, l, r, nest.leaders[l][r]);
+                ck_assert_msg(nest.leaders[l][r] == cases[i].firsts[l][r], "case %zu, level %u: rank %d: %d", i, l, r,
+                              nest.leaders[l][r]);
         }
         hd__arena_free(&arena);
     }

@@ -57,7 +57,8 @@ static int collectives(struct rank *rank)
     for (uint32_t coll = HD_COLL_ALL_REDUCE; coll <= HD_COLL_REDUCE; coll++)
         for (size_t d = 0; d < HD__COUNT(all_dtypes); d++) {
             for (uint32_t redop = HD_SUM; redop <= (coll_reduces(coll) ? HD_AVG : HD_SUM); redop++) {
-                struct job job = {.coll = coll, .dtype = all_dtypes[d], .redop = redop, .n = rank->size, .me = rank->rank};
+                struct job job = {
+                    .coll = coll, .dtype = all_dtypes[d], .redop = redop, .n = rank->size, .me = rank->rank};
                 if (all_shapes(rank, group, &b, job))
                     return 1;
             }
@@ -84,9 +85,14 @@ static int specials(struct rank *rank)
     for (size_t k = 0; k < HD__COUNT(colls) * HD__COUNT(counts); k++)
         for (int d = 0; d < 4; d++)
             for (uint32_t redop = HD_SUM; redop <= HD_AVG; redop++) {
-                struct job job = {.coll = colls[k / HD__COUNT(counts)], .count = counts[k % HD__COUNT(counts)],
-                                  .dtype = all_dtypes[d], .redop = redop, .n = rank->size, .me = rank->rank,
-                                  .memory = k % 3 == 0 ? NO_ARENA : MIXED, .seed = VALUES_SPECIAL};
+                struct job job = {.coll = colls[k / HD__COUNT(counts)],
+                                  .count = counts[k % HD__COUNT(counts)],
+                                  .dtype = all_dtypes[d],
+                                  .redop = redop,
+                                  .n = rank->size,
+                                  .me = rank->rank,
+                                  .memory = k % 3 == 0 ? NO_ARENA : MIXED,
+                                  .seed = VALUES_SPECIAL};
                 if (sums_in_order(rank, &job) && job_run(rank, group, &b, &job, 0))
                     return 1;
             }
@@ -169,11 +175,17 @@ static int in_flight(struct rank *rank)
 
 enum { AHEAD_ROOM = 4 * GUARD + 8 * 40 }; /* bytes of one buffer */
 
-static int post_some(struct rank *rank, struct hd_comm_group *group, struct job *jobs, int from, int to, uint8_t *send, uint8_t *recv)
+static int post_some(struct rank *rank, struct hd_comm_group *group, struct job *jobs, int from, int to, uint8_t *send,
+                     uint8_t *recv)
 {
     for (int k = from; k < to; k++) {
-        jobs[k] = (struct job){.coll = 1 + (uint32_t)k % 6, .dtype = HD_I32, .redop = HD_SUM, .n = rank->size, .me = rank->rank,
-                               .count = 1 + (uint64_t)k % 10, .seed = 7000 + (uint64_t)k};
+        jobs[k] = (struct job){.coll = 1 + (uint32_t)k % 6,
+                               .dtype = HD_I32,
+                               .redop = HD_SUM,
+                               .n = rank->size,
+                               .me = rank->rank,
+                               .count = 1 + (uint64_t)k % 10,
+                               .seed = 7000 + (uint64_t)k};
         if (job_start(rank, group, &jobs[k], send + k * AHEAD_ROOM, recv + k * AHEAD_ROOM))
             return 1;
     }
@@ -252,12 +264,13 @@ static int streams(struct rank *rank, struct hd_comm_group *group, uint32_t firs
         for (int k = 0; k < EACH; k++) {
             values_fill(out[s][k], HD_U8, 900 + s, rank->rank, (uint64_t)k * BYTES, BYTES);
             uint64_t bytes = k & 1 ? BYTES : 100;
-            EXPECT(rank->ops->send(group, peer, first + s, out[s][k], bytes, &sends[s][k], &err) == HD_OK, "%s", err.message);
+            EXPECT(rank->ops->send(group, peer, first + s, out[s][k], bytes, &sends[s][k], &err) == HD_OK, "%s",
+                   err.message);
         }
     for (uint32_t s = STREAMS; s-- > 0;)
         for (int k = 0; k < EACH; k++)
-            EXPECT(rank->ops->recv(group, peer, first + s, in[s][k], k & 1 ? BYTES : 100, &recvs[s][k], &err) == HD_OK, "%s",
-                   err.message);
+            EXPECT(rank->ops->recv(group, peer, first + s, in[s][k], k & 1 ? BYTES : 100, &recvs[s][k], &err) == HD_OK,
+                   "%s", err.message);
     for (uint32_t s = 0; s < STREAMS; s++)
         for (int k = 0; k < EACH; k++) {
             uint8_t want[BYTES];
@@ -283,19 +296,22 @@ static int crossed(struct rank *rank, struct hd_comm_group *group)
     for (int k = 0; k < EACH; k++)
         for (int32_t peer = 0; peer < n; peer++)
             if (peer != me)
-                EXPECT(rank->ops->recv(group, peer, 0, in[peer][k], sizes[k % 4], &recvs[peer][k], &err) == HD_OK, "%s", err.message);
+                EXPECT(rank->ops->recv(group, peer, 0, in[peer][k], sizes[k % 4], &recvs[peer][k], &err) == HD_OK, "%s",
+                       err.message);
     for (int32_t peer = 0; peer < n; peer++)
         for (int k = 0; k < EACH; k++) {
             memset(out[peer][k], 100 * me + 10 * peer + k, LARGE);
             if (peer != me)
-                EXPECT(rank->ops->send(group, peer, 0, out[peer][k], sizes[k % 4], &sends[peer][k], &err) == HD_OK, "%s", err.message);
+                EXPECT(rank->ops->send(group, peer, 0, out[peer][k], sizes[k % 4], &sends[peer][k], &err) == HD_OK,
+                       "%s", err.message);
         }
     for (int32_t peer = 0; peer < n; peer++)
         for (int k = 0; k < EACH && peer != me; k++) {
             EXPECT(finish(rank, recvs[peer][k], &err) == HD_OK, "%s", err.message);
             EXPECT(finish(rank, sends[peer][k], &err) == HD_OK, "%s", err.message);
             for (uint64_t i = 0; i < sizes[k % 4]; i++)
-                EXPECT(in[peer][k][i] == (uint8_t)(100 * peer + 10 * me + k), "message %d of rank %d, byte %zu", k, peer, (size_t)i);
+                EXPECT(in[peer][k][i] == (uint8_t)(100 * peer + 10 * me + k), "message %d of rank %d, byte %zu", k,
+                       peer, (size_t)i);
         }
     return 0;
 }
@@ -303,7 +319,8 @@ static int crossed(struct rank *rank, struct hd_comm_group *group)
 static int messages(struct rank *rank)
 {
     /* Where ways part: comm-shm at 40, 256 and 4096, comm-libfabric at 4048 and 8144. */
-    static const uint64_t sizes[] = {0, 1, 40, 41, 256, 257, 4048, 4049, 4096, 4097, 8144, 8145, 65536, 200001, 1 << 20, 3 << 20};
+    static const uint64_t sizes[] = {0,    1,    40,   41,   256,   257,    4048,    4049,
+                                     4096, 4097, 8144, 8145, 65536, 200001, 1 << 20, 3 << 20};
     struct buffers b;
     struct hd_comm_group *group;
     if (buffers_open(rank, &b) || world_group(rank, "world", &group))
@@ -323,7 +340,8 @@ static int moves_while_it_waits(struct rank *rank)
 {
     struct hd_comm_group *group;
     struct hd_error err = HD_ERROR_INIT;
-    struct job job = {.coll = HD_COLL_ALL_REDUCE, .dtype = HD_F32, .redop = HD_SUM, .n = rank->size, .me = rank->rank, .count = 5003};
+    struct job job = {
+        .coll = HD_COLL_ALL_REDUCE, .dtype = HD_F32, .redop = HD_SUM, .n = rank->size, .me = rank->rank, .count = 5003};
     size_t room = job.count * sizeof(float) + (size_t)2 * GUARD;
     uint8_t *s = rank_memory(rank, room), *r = rank_memory(rank, room), sent = 7, got = 0;
     hd_request message;
@@ -351,8 +369,12 @@ static int regroup(struct rank *rank)
         return 1;
     for (int k = 0; k < 5; k++) {
         struct hd_comm_group *group;
-        struct job job = {.coll = HD_COLL_ALL_REDUCE, .dtype = HD_F32, .redop = HD_SUM, .n = rank->size,
-                          .me = rank->rank, .count = 5000};
+        struct job job = {.coll = HD_COLL_ALL_REDUCE,
+                          .dtype = HD_F32,
+                          .redop = HD_SUM,
+                          .n = rank->size,
+                          .me = rank->rank,
+                          .count = 5000};
         if (world_group(rank, "again", &group) || job_run(rank, group, &b, &job, 0))
             return 1;
         rank->ops->group_free(group);
@@ -382,7 +404,11 @@ static int leaves_nothing(struct rank *rank)
 {
     struct hd_comm_group *group;
     struct buffers b;
-    struct job job = {.coll = HD_COLL_ALL_REDUCE, .dtype = HD_F32, .redop = HD_SUM, .n = rank->size, .me = rank->rank,
+    struct job job = {.coll = HD_COLL_ALL_REDUCE,
+                      .dtype = HD_F32,
+                      .redop = HD_SUM,
+                      .n = rank->size,
+                      .me = rank->rank,
                       .count = 30000};
     if (buffers_open(rank, &b) || world_group(rank, "world", &group) || job_run(rank, group, &b, &job, 0))
         return 1;
@@ -411,14 +437,14 @@ static int32_t soak_ranks = 4;
 static int few;
 static char one_buffer; /* 0; w: whole, s: sums */
 
-#define TRANSPORT_TEST(name, body, ...)                                                           \
-    START_TEST(name)                                                                              \
-    {                                                                                             \
-        struct ranks_options o = {.size = _i, .patience = patience, __VA_ARGS__};                 \
-        if (transport_most && _i > transport_most)                                                \
-            return;                                                                               \
-        ck_assert_msg(run_ranks(&o, body, NULL) == 0, "with %d ranks", _i);                       \
-    }                                                                                             \
+#define TRANSPORT_TEST(name, body, ...)                                           \
+    START_TEST(name)                                                              \
+    {                                                                             \
+        struct ranks_options o = {.size = _i, .patience = patience, __VA_ARGS__}; \
+        if (transport_most && _i > transport_most)                                \
+            return;                                                               \
+        ck_assert_msg(run_ranks(&o, body, NULL) == 0, "with %d ranks", _i);       \
+    }                                                                             \
     END_TEST
 
 TRANSPORT_TEST(collectives_are_exact, collectives, .settings = "small=1KiB small_crowded=1KiB stage=64KiB")
@@ -543,7 +569,8 @@ static int parse_word(const char *word)
     if (sscanf(word, "soak=%llu", &n) == 1) {
         soak_operations = n;
         patience = 60 * (1 + (double)n / 1000);
-    } else if (sscanf(word, "huge=%llu", &n) == 1 || sscanf(word, "whole=%llu", &n) == 1 || sscanf(word, "sums=%llu", &n) == 1) {
+    } else if (sscanf(word, "huge=%llu", &n) == 1 || sscanf(word, "whole=%llu", &n) == 1 ||
+               sscanf(word, "sums=%llu", &n) == 1) {
         huge_bytes = n;
         one_buffer = *word == 'h' ? 0 : *word;
         patience = 60 * (1 + (double)n / (64 << 20));

@@ -6,10 +6,11 @@
 #include "runtime/comm/tuning_file.h"
 #include "tests/suite.h"
 
-static const char good[] = "{\"heddle_tuning\": 1, \"rules\": [\n"
-                           "  {\"op\": \"all_reduce\", \"ranks\": 4, \"bytes\": 64KiB, \"use\": \"tree\", \"chunk\": 4096},\n"
-                           "  {\"op\": \"all_reduce\", \"use\": \"ring\"},\n"
-                           "  {\"op\": \"broadcast\", \"use\": \"chain\", \"bytes\": 1000000}]}\n";
+static const char good[] =
+    "{\"heddle_tuning\": 1, \"rules\": [\n"
+    "  {\"op\": \"all_reduce\", \"ranks\": 4, \"bytes\": 64KiB, \"use\": \"tree\", \"chunk\": 4096},\n"
+    "  {\"op\": \"all_reduce\", \"use\": \"ring\"},\n"
+    "  {\"op\": \"broadcast\", \"use\": \"chain\", \"bytes\": 1000000}]}\n";
 
 static const char *chosen(const struct hd__tuning *t, uint32_t coll, uint64_t count, int32_t n, uint64_t *chunk)
 {
@@ -74,7 +75,8 @@ static const struct {
     {"{\"heddle_tuning\": 1, \"rules\": [\n{\"op\": \"sum\", \"use\": \"ring\"}]}", "t.json:2:8: op: "},
     {"{\"heddle_tuning\": 1, \"rules\": [\n{\"op\": \"broadcast\", \"use\": \"ring\"}]}",
      "t.json:2:28: use: there is no algorithm 'ring' for broadcast; there are binomial, chain"},
-    {"{\"heddle_tuning\": 1, \"rules\": [\n{\"op\": \"reduce\", \"use\": \"tree\", \"ranks\": 0}]}", "t.json:2:42: ranks: "},
+    {"{\"heddle_tuning\": 1, \"rules\": [\n{\"op\": \"reduce\", \"use\": \"tree\", \"ranks\": 0}]}",
+     "t.json:2:42: ranks: "},
     {"{\"heddle_tuning\": 1, \"rules\": [\n{\"op\": \"reduce\", \"use\": \"tree\", \"byte\": 0}]}",
      "t.json:2:33: unknown key byte; the keys are op, ranks, bytes, use, chunk"},
     {"{\"heddle_tuning\": 1, \"rules\": [\n{\"op\": \"reduce\", \"use\": \"tree\", \"chunk\": [1]}]}",
@@ -102,7 +104,8 @@ START_TEST(any_bytes)
         memcpy(text, good, sizeof good);
         for (int i = 0; i <= k % 4; i++) {
             random = random * UINT64_C(6364136223846793005) + 1;
-            text[(random >> 33) % (sizeof good - 1)] = (char)(k & 1 ? good[(random >> 45) % (sizeof good - 1)] : (char)(random >> 56));
+            text[(random >> 33) % (sizeof good - 1)] =
+                (char)(k & 1 ? good[(random >> 45) % (sizeof good - 1)] : (char)(random >> 56));
         }
         if (hd__comm_tuning_parse("t.json", text, sizeof good - 1, &t, &err) && strncmp(err.message, "t.json", 6))
             ck_abort_msg("%s", err.message);

@@ -72,8 +72,9 @@ static void put_float(void *at, uint32_t dtype, float v)
 /* Halves of the least, ties, what overflows in one dtype and not in another: every third value. */
 static double special(uint64_t h, double v)
 {
-    static const double table[] = {0.0, -0.0, INFINITY, -INFINITY, NAN, 0x1.fffffep127, -0x1.fffffep127, 65504, 65519,
-                                   -65520, 0x1p-24, 0x1p-25, -0x1.8p-24, 0x1p-126, -0x1p-149, 0x1.01p0, 0x1.03p0, 1};
+    static const double table[] = {0.0,       -0.0,     INFINITY, -INFINITY, NAN,     0x1.fffffep127, -0x1.fffffep127,
+                                   65504,     65519,    -65520,   0x1p-24,   0x1p-25, -0x1.8p-24,     0x1p-126,
+                                   -0x1p-149, 0x1.01p0, 0x1.03p0, 1};
     return h % 3 ? v : table[h / 3 % (sizeof table / sizeof *table)];
 }
 
@@ -146,7 +147,8 @@ static struct sum reduce_float(uint32_t dtype, int max, uint64_t seed, int first
     }
     while (2 * left < n)
         left *= 2;
-    struct sum a = reduce_float(dtype, max, seed, first, left, i), b = reduce_float(dtype, max, seed, first + left, n - left, i);
+    struct sum a = reduce_float(dtype, max, seed, first, left, i),
+               b = reduce_float(dtype, max, seed, first + left, n - left, i);
     return max ? (struct sum){larger(a.d, b.d), (float)larger(a.f, b.f)} : (struct sum){a.d + b.d, a.f + b.f};
 }
 

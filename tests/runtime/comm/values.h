@@ -6,8 +6,9 @@
 #include <stdint.h>
 
 /* What kind of values: bits of the seed. None: numbers whose sums round, so that the order of a sum shows. */
-#define VALUES_WHOLE (UINT64_C(1) << 62)   /* small whole numbers: sums are exact in any order */
-#define VALUES_SPECIAL (UINT64_C(1) << 61) /* zeros of both signs, infinities, NaN, the largest and the least among them */
+#define VALUES_WHOLE (UINT64_C(1) << 62) /* small whole numbers: sums are exact in any order */
+#define VALUES_SPECIAL \
+    (UINT64_C(1) << 61) /* zeros of both signs, infinities, NaN, the largest and the least among them */
 #define VALUES_KIND (VALUES_WHOLE | VALUES_SPECIAL)
 
 /* Element i of what member m contributes to operation `seed`. */

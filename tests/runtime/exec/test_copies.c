@@ -44,7 +44,11 @@ static void round_trip(int file, uint32_t engine, char *other)
     for (int out = 1; out >= 0; out--) {
         for (int64_t n = 0; n < PAGES; n++) {
             int64_t at = n * 4096;
-            copy[n] = (struct hd__copy_op){.main = (out ? main : back) + at, .other = other ? other + at : NULL, .offset = at, .bytes = 4096, .out = out};
+            copy[n] = (struct hd__copy_op){.main = (out ? main : back) + at,
+                                           .other = other ? other + at : NULL,
+                                           .offset = at,
+                                           .bytes = 4096,
+                                           .out = out};
             ck_ok(hd__exec_copy_engine_start(c, &copy[n], &err));
         }
         for (int64_t n = PAGES; n-- > 0;) /* not in the order of their start */
@@ -114,7 +118,8 @@ START_TEST(a_short_file)
         ck_ok(hd__exec_copy_engine_open(file, engine, &c, &err));
         ck_ok(hd__exec_copy_engine_start(c, &in, &err));
         ck_assert_int_eq(hd__exec_copy_engine_wait(c, &in, hd__now() + 60, &err), HD_E_IO);
-        ck_assert_str_eq(err.message, "reading 4096 bytes at 4096 of the file of offloaded state: it is shorter than planned");
+        ck_assert_str_eq(err.message,
+                         "reading 4096 bytes at 4096 of the file of offloaded state: it is shorter than planned");
         hd__exec_copy_engine_close(c);
     }
     free(main);
@@ -167,7 +172,8 @@ START_TEST(memories)
     free(page);
     p->file_folder = "/nowhere/at/all";
     ck_assert_int_eq(hd__exec_host_pools_open(p, arena, &device, &m, &err), HD_E_IO);
-    ck_assert_str_eq(err.message, "no file for offloaded state in /nowhere/at/all (offload.path): No such file or directory");
+    ck_assert_str_eq(err.message,
+                     "no file for offloaded state in /nowhere/at/all (offload.path): No such file or directory");
     hd__program_free(p);
 }
 END_TEST

@@ -87,7 +87,8 @@ static void steady(const char *family, const char *precision)
     snprintf(text, sizeof text,
              "job: {steps: 9}\n"
              "device: {use: cpu, threads: 1}\n"
-             "model: {use: transformer, family: %s, layers: 2, hidden: 64, heads: 4, ffn: 128, vocab: 256, max_seq_len: 64}\n"
+             "model: {use: transformer, family: %s, layers: 2, hidden: 64, heads: 4, ffn: 128, vocab: 256, "
+             "max_seq_len: 64}\n"
              "data: {train: %s, seq_len: 64, batch: 8, micro_batch: 2}\n"
              "optimizer: {use: adamw, clip: 1.0}\n"
              "precision: {compute: %s}\n",
@@ -95,7 +96,8 @@ static void steady(const char *family, const char *precision)
     compile_text(&c, text, NULL, 0, 1);
     ck_assert_msg(!hd__train_session_open(&s, c.c, &alone, &err), "%s", err.message);
     ck_assert_msg(!hd__train_feed_open(c.c, 0, 0, &s.train_feed, &err) && !hd__train_session_init_params(&s, &err) &&
-                      !hd__train_feed_seek(s.train_feed, 0, &err), "%s", err.message);
+                      !hd__train_feed_seek(s.train_feed, 0, &err),
+                  "%s", err.message);
     s.current_feed = s.train_feed;
     for (int64_t step = 1; step <= 3; step++)
         ck_assert_int_eq(one_step(&s, step), HD_OK);

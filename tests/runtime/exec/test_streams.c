@@ -22,7 +22,8 @@ static struct hd__plugins *load_plugins(void)
 {
     struct hd_error err = HD_ERROR_INIT;
     struct hd__plugins *plugins = hd__plugins_create(hd__exec_host_table());
-    ck_assert_msg(!hd__plugins_add_folder(plugins, PLUGINS, &err) && !hd__plugins_add_folder(plugins, ASYNC, &err), "%s", err.message);
+    ck_assert_msg(!hd__plugins_add_folder(plugins, PLUGINS, &err) && !hd__plugins_add_folder(plugins, ASYNC, &err),
+                  "%s", err.message);
     return plugins;
 }
 
@@ -36,7 +37,8 @@ static void one_step(struct hd__train_session *s, int64_t step, double value[2])
     hyper[HD_HYPER_STEP] = (double)step;
     hyper[HD_HYPER_INV_SCALE] = 1;
     ck_assert_msg(!hd__exec_h2d(s->exec, &p->hyper, 1, &err) && !hd__exec_run_step(s->exec, step, &err) &&
-                      !hd__train_session_read_scalars(s, scalars, 2, value, &err), "%s; at %s", err.message, err.where);
+                      !hd__train_session_read_scalars(s, scalars, 2, value, &err),
+                  "%s; at %s", err.message, err.where);
 }
 
 static void train(const char *device, struct run *run)
@@ -52,13 +54,16 @@ static void train(const char *device, struct run *run)
     scratch_write(&scratch, "corpus", corpus, sizeof corpus);
     snprintf(text, sizeof text,
              "job: {steps: 9}\ndevice: %s\n"
-             "model: {use: transformer, family: gpt2, layers: 2, hidden: 32, heads: 4, ffn: 64, vocab: 256, max_seq_len: 16}\n"
-             "data: {train: %s, seq_len: 16, batch: 8, micro_batch: 2}\noptimizer: {use: adamw, clip: 1.0}\n", device,
-             scratch_path(&scratch, "corpus"));
-    ck_assert_msg(!hd__job_parse("job.yaml", text, strlen(text), NULL, 0, &job, &err) && !hd__job_resolve(job, 1, &err) &&
-                      !hd__exec_compile(job, plugins, &c, &err), "%s", err.message);
+             "model: {use: transformer, family: gpt2, layers: 2, hidden: 32, heads: 4, ffn: 64, vocab: 256, "
+             "max_seq_len: 16}\n"
+             "data: {train: %s, seq_len: 16, batch: 8, micro_batch: 2}\noptimizer: {use: adamw, clip: 1.0}\n",
+             device, scratch_path(&scratch, "corpus"));
+    ck_assert_msg(!hd__job_parse("job.yaml", text, strlen(text), NULL, 0, &job, &err) &&
+                      !hd__job_resolve(job, 1, &err) && !hd__exec_compile(job, plugins, &c, &err),
+                  "%s", err.message);
     ck_assert_msg(!hd__train_session_open(&s, c, &alone, &err) && !hd__train_feed_open(c, 0, 0, &s.train_feed, &err) &&
-                      !hd__train_session_init_params(&s, &err) && !hd__train_feed_seek(s.train_feed, 0, &err), "%s", err.message);
+                      !hd__train_session_init_params(&s, &err) && !hd__train_feed_seek(s.train_feed, 0, &err),
+                  "%s", err.message);
     s.current_feed = s.train_feed;
     for (int64_t step = 1; step <= 6; step++) {
         double value[2];
@@ -103,8 +108,9 @@ END_TEST
  * too: what it ends as if nothing had been is a piece without its rest. */
 START_TEST(pieces_that_cannot_be_captured_stay_as_they_are)
 {
-    static const char *const refusals[] = {"refuse: -1", "refuse: -2", "refuse: 1", "refuse: 3", "refuse: 10",
-                                           "refuse: 1, voided: 1", "refuse: 10, voided: 1"};
+    static const char *const refusals[] = {
+        "refuse: -1",           "refuse: -2",           "refuse: 1", "refuse: 3", "refuse: 10",
+        "refuse: 1, voided: 1", "refuse: 10, voided: 1"};
     struct run cpu;
     scratch_init(&scratch);
     train("{use: cpu}", &cpu);
@@ -144,7 +150,8 @@ static void open_bench(struct bench *x, int seed)
     x->ops = &c->ops.device;
     ck_assert_int_eq(x->ops->open(hd__exec_host_table(), x->settings, &place, &x->device, &err), HD_OK);
     for (int i = 0; i < 3; i++)
-        ck_assert_int_eq(x->ops->alloc(x->device, i < 2 ? HD_MEM_DEVICE : HD_MEM_PINNED, 4096, &memory[i], &err), HD_OK);
+        ck_assert_int_eq(x->ops->alloc(x->device, i < 2 ? HD_MEM_DEVICE : HD_MEM_PINNED, 4096, &memory[i], &err),
+                         HD_OK);
     x->a = memory[0];
     x->b = memory[1];
     x->pinned = memory[2];

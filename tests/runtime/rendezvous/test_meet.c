@@ -63,7 +63,8 @@ START_TEST(who_does_not_belong)
     struct hd_error err = HD_ERROR_INIT;
     pid_t stranger = join(7, 1.5), twice[2] = {join(1, 1.5), join(1, 1.5)};
     ck_assert_int_eq(host(3, 1, &err), HD_E_TIMEOUT);
-    ck_assert_msg(strstr(err.message, "rank 2 did not come to the rendezvous of job test-meet") != NULL, "%s", err.message);
+    ck_assert_msg(strstr(err.message, "rank 2 did not come to the rendezvous of job test-meet") != NULL, "%s",
+                  err.message);
     ended(stranger, 2);
     int codes = 0, status;
     for (int i = 0; i < 2; i++) {

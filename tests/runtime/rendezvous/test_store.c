@@ -24,7 +24,8 @@ static struct hd__server_options server_options;
 static void serve(int32_t size, double dead_after)
 {
     struct hd_error err = HD_ERROR_INIT;
-    server_options = (struct hd__server_options){.address = "127.0.0.1", .size = size, .rank = -1, .dead_after = dead_after};
+    server_options =
+        (struct hd__server_options){.address = "127.0.0.1", .size = size, .rank = -1, .dead_after = dead_after};
     hd__store_secret_generate(server_options.secret);
     ck_assert_msg(hd__server_open(&server_options, &server, &err) == HD_OK, "%s", err.message);
 }
@@ -302,8 +303,11 @@ static pid_t child(void (*body)(void))
         prctl(PR_SET_PDEATHSIG, SIGKILL);
         while (!atomic_load(&notice->port))
             usleep(200);
-        child_options = (struct hd__store_options){.host = "127.0.0.1", .port = (uint16_t)atomic_load(&notice->port),
-                                                   .rank = 1, .size = 2, .dead_after = notice->options.dead_after};
+        child_options = (struct hd__store_options){.host = "127.0.0.1",
+                                                   .port = (uint16_t)atomic_load(&notice->port),
+                                                   .rank = 1,
+                                                   .size = 2,
+                                                   .dead_after = notice->options.dead_after};
         memcpy(child_options.secret, notice->options.secret, HD__SECRET_BYTES);
         body();
         _exit(0);
@@ -406,7 +410,8 @@ END_TEST
  * in, since the oldest stranger makes room, and one that was let go without a word comes again. */
 static void *crowd(void *arg)
 {
-    struct sockaddr_in at = {.sin_family = AF_INET, .sin_port = htons(hd__server_port(server)), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    struct sockaddr_in at = {
+        .sin_family = AF_INET, .sin_port = htons(hd__server_port(server)), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
     static const char drop = WIRE_VERSION;
     int fd[64];
     for (int i = 0; i < 64; i++)
@@ -464,8 +469,14 @@ START_TEST(parser_noise)
     for (int k = 0; k < 200000; k++) {
         uint32_t type = 1 + (uint32_t)(draw() % (WIRE_TYPE_COUNT - 1)), key_bytes = (uint32_t)(draw() % 9);
         uint32_t value_bytes = draw() % 50 == 0 ? (uint32_t)(draw() % WIRE_VALUE_MAX) : (uint32_t)(draw() % 40);
-        struct hd__frame in = {.type = type, .id = (uint32_t)draw(), .arg = (int32_t)draw(), .key = "a/key/123",
-                               .key_bytes = key_bytes, .value = value, .value_bytes = value_bytes}, out;
+        struct hd__frame in = {.type = type,
+                               .id = (uint32_t)draw(),
+                               .arg = (int32_t)draw(),
+                               .key = "a/key/123",
+                               .key_bytes = key_bytes,
+                               .value = value,
+                               .value_bytes = value_bytes},
+                         out;
         size_t bytes = hd__store_wire_write(frame, &in), changed = draw() % 4;
         for (size_t c = 0; c < changed; c++)
             frame[draw() % (c ? WIRE_HEADER : bytes)] = (uint8_t)draw();
@@ -489,8 +500,8 @@ END_TEST
 
 static int raw_connect(void)
 {
-    struct sockaddr_in at = {.sin_family = AF_INET, .sin_port = htons(hd__server_port(server)),
-                             .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    struct sockaddr_in at = {
+        .sin_family = AF_INET, .sin_port = htons(hd__server_port(server)), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
     int fd = socket(AF_INET, SOCK_STREAM, 0);
     struct timeval second = {.tv_sec = 10};
     ck_assert_int_eq(connect(fd, (struct sockaddr *)&at, sizeof at), 0);
@@ -526,7 +537,8 @@ START_TEST(server_noise)
     hd__store_wire_put_u32(hello, 2);
     hd__store_wire_put_u32(hello + 4, 3);
     memcpy(hello + 8, server_options.secret, WIRE_SECRET);
-    size_t n = hd__store_wire_write(out, &(struct hd__frame){.type = WIRE_SAY_HELLO, .value = hello, .value_bytes = WIRE_HELLO});
+    size_t n = hd__store_wire_write(
+        out, &(struct hd__frame){.type = WIRE_SAY_HELLO, .value = hello, .value_bytes = WIRE_HELLO});
     memset(out + n, 0xee, 64);
     int fd = raw_connect();
     ck_assert_int_eq(send(fd, out, n + 64, MSG_NOSIGNAL), (ssize_t)(n + 64));

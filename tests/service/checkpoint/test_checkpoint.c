@@ -93,8 +93,8 @@ static void free_values(struct values *v)
 static void check_equal(const struct values *a, const struct values *b)
 {
     for (uint32_t t = 0; t < TENSORS; t++)
-        ck_assert_msg(!memcmp(a->at[t], b->at[t], (size_t)elements(t) * size_of(t)), "%s %s differs",
-                      model[t].group, model[t].name);
+        ck_assert_msg(!memcmp(a->at[t], b->at[t], (size_t)elements(t) * size_of(t)), "%s %s differs", model[t].group,
+                      model[t].name);
 }
 
 /* ---- meshes: ways to deal the elements of a tensor to ranks, as runs */
@@ -288,8 +288,7 @@ START_TEST(resharding)
         for (uint32_t k = 0; k < HD__COUNT(counts); k++) {
             char path[64];
             settings.direct = k % 2;
-            const struct member like = {
-                .dir = s.dir, .values = &in, .deal = deals[d], .step = ++step, .keep = 1};
+            const struct member like = {.dir = s.dir, .values = &in, .deal = deals[d], .step = ++step, .keep = 1};
             ck_ok(save_as(&like, counts[k]));
             for (uint32_t e = 0; e < HD__COUNT(deals); e++) {
                 struct values out = make_values(0);
@@ -322,8 +321,7 @@ START_TEST(files)
     struct values in = make_values(6);
     float x[7];
     scratch_init(&s);
-    const struct member like = {
-        .dir = s.dir, .values = &in, .deal = deal_flat, .step = 12, .file_bytes = 100000};
+    const struct member like = {.dir = s.dir, .values = &in, .deal = deal_flat, .step = 12, .file_bytes = 100000};
     ck_ok(save_as(&like, 2));
     ck_ok(hd__ckpt_st_open(scratch_path(&s, "step-00000012/model-00002-of-00002.safetensors"), &st, &err));
     const struct hd__ckpt_st_tensor *t = hd__ckpt_st_find(st, "norm.bias");
@@ -417,8 +415,7 @@ START_TEST(other_model)
     list[1].dtype = HD_BF16;
     ck_refused(hd__ckpt_check_tensors(c, list, TENSORS, &err), HD_E_MISMATCH, "norm.bias");
     list[1] = model[1];
-    ck_refused(hd__ckpt_check_tensors(c, list, 2, &err), HD_E_MISMATCH,
-               "this one has no tensor empty of group model");
+    ck_refused(hd__ckpt_check_tensors(c, list, 2, &err), HD_E_MISMATCH, "this one has no tensor empty of group model");
     hd__ckpt_close(c);
     ck_refused(hd__ckpt_open(&store, "step-00000002", &c, &err), HD_E_NOTFOUND, "step-00000002");
     ck_refused(hd__ckpt_open(&store, "../x", &c, &err), HD_E_INVALID, "../x");
@@ -443,8 +440,8 @@ static void flip(const char *path, size_t at)
 
 START_TEST(flipped_bits)
 {
-    static const char *const names[] = {"model-00001-of-00001.safetensors",
-                                        "optim-exp_avg-00001-of-00001.safetensors", "index.json"};
+    static const char *const names[] = {"model-00001-of-00001.safetensors", "optim-exp_avg-00001-of-00001.safetensors",
+                                        "index.json"};
     struct scratch s;
     struct values in = make_values(10), out = make_values(0);
     uint64_t state = 3;
@@ -630,8 +627,7 @@ START_TEST(background)
     struct hd__ckpt_run bad = {1, 0, 0, 8, NULL};
     float eight[8] = {0};
     bad.data = eight;
-    const struct hd__ckpt_save save = {
-        .step = 5, .tensors = model, .n_tensors = TENSORS, .runs = &bad, .n_runs = 1};
+    const struct hd__ckpt_save save = {.step = 5, .tensors = model, .n_tensors = TENSORS, .runs = &bad, .n_runs = 1};
     ck_ok(hd__ckpt_async_writer_start(saver, &save, &err));
     ck_refused(hd__ckpt_async_writer_join(saver, &err), HD_E_INTERNAL, "8 elements");
     ck_ok(hd__ckpt_async_writer_join(saver, &err));
@@ -648,8 +644,8 @@ static struct hd_ckpt_ops fragile; /* the store's ops, which end the process at 
 static const struct hd_ckpt_ops *sound;
 static int calls_left;
 
-static int32_t fragile_write(struct hd_ckpt_tx *tx, const char *file, uint64_t offset, const void *data,
-                             uint64_t bytes, struct hd_error *e)
+static int32_t fragile_write(struct hd_ckpt_tx *tx, const char *file, uint64_t offset, const void *data, uint64_t bytes,
+                             struct hd_error *e)
 {
     if (__atomic_sub_fetch(&calls_left, 1, __ATOMIC_SEQ_CST) == 0) {
         sound->write(tx, file, offset, data, bytes / 2, e); /* torn */
@@ -685,12 +681,8 @@ static void save_forever(const char *dir, uint64_t step, int calls)
     for (;; step++) {
         struct values v = make_values(step);
         runs r = deal_flat(&v, 0, 1);
-        const struct hd__ckpt_save save = {.step = step,
-                                           .tensors = model,
-                                           .n_tensors = TENSORS,
-                                           .runs = r.list.at,
-                                           .n_runs = r.list.count,
-                                           .keep = 2};
+        const struct hd__ckpt_save save = {
+            .step = step, .tensors = model, .n_tensors = TENSORS, .runs = r.list.at, .n_runs = r.list.count, .keep = 2};
         if (hd__ckpt_save(&store, &save, &err))
             _exit(1);
         free_values(&v);
@@ -745,8 +737,7 @@ END_TEST
 
 static int32_t fails(struct hd_error *e)
 {
-    return __atomic_sub_fetch(&calls_left, 1, __ATOMIC_SEQ_CST) ? HD_OK
-                                                                : hd_fail(e, HD_E_IO, "the call that fails");
+    return __atomic_sub_fetch(&calls_left, 1, __ATOMIC_SEQ_CST) ? HD_OK : hd_fail(e, HD_E_IO, "the call that fails");
 }
 
 static int32_t failing_begin(struct hd_ckpt *c, const char *name, int32_t leader, struct hd_ckpt_tx **tx,
@@ -756,8 +747,8 @@ static int32_t failing_begin(struct hd_ckpt *c, const char *name, int32_t leader
     return rc ? rc : sound->begin(c, name, leader, tx, e);
 }
 
-static int32_t failing_write(struct hd_ckpt_tx *tx, const char *file, uint64_t offset, const void *data,
-                             uint64_t bytes, struct hd_error *e)
+static int32_t failing_write(struct hd_ckpt_tx *tx, const char *file, uint64_t offset, const void *data, uint64_t bytes,
+                             struct hd_error *e)
 {
     int32_t rc = fails(e);
     return rc ? rc : sound->write(tx, file, offset, data, bytes, e);
@@ -769,8 +760,8 @@ static int32_t failing_flush(struct hd_ckpt_tx *tx, struct hd_error *e)
     return rc ? rc : sound->flush(tx, e);
 }
 
-static int32_t failing_read_back(struct hd_ckpt_tx *tx, const char *file, uint64_t offset, void *data,
-                                 uint64_t bytes, struct hd_error *e)
+static int32_t failing_read_back(struct hd_ckpt_tx *tx, const char *file, uint64_t offset, void *data, uint64_t bytes,
+                                 struct hd_error *e)
 {
     int32_t rc = fails(e);
     return rc ? rc : sound->read_back(tx, file, offset, data, bytes, e);

@@ -93,12 +93,10 @@ START_TEST(all_halves)
         wanted = h & 0x8000 ? -wanted : wanted;
         ck_assert_msg(isnan(wanted) ? isnan(x) : (double)x == wanted, "half %04x", i);
         hd__from_f32(HD_F16, &x, &back, 1);
-        ck_assert_msg(isnan(x) ? (back & 0x7fff) > 0x7c00 : back == h, "half %04x came back as %04x", i,
-                      back);
+        ck_assert_msg(isnan(x) ? (back & 0x7fff) > 0x7c00 : back == h, "half %04x came back as %04x", i, back);
         hd__to_f32(HD_BF16, &h, &x, 1);
         hd__from_f32(HD_BF16, &x, &back, 1);
-        ck_assert_msg(isnan(x) ? (back & 0x7fff) > 0x7f80 : back == h, "bf16 %04x came back as %04x", i,
-                      back);
+        ck_assert_msg(isnan(x) ? (back & 0x7fff) > 0x7f80 : back == h, "bf16 %04x came back as %04x", i, back);
     }
     for (uint32_t i = 0; i < 4; i++) { /* ties go to even */
         float x = 1 + (2 * (float)i + 1) * 0x1p-11f;
@@ -143,8 +141,7 @@ START_TEST(bad_index)
         {"{\"weight_map\": {\"x\": \"../one.safetensors\"}}", "tensor x", HD_E_CORRUPT},
         {"{\"weight_map\": {\"x\": 7}}", "tensor x", HD_E_CORRUPT},
         {"{\"weight_map\": {\"x\": \"two.safetensors\"}}", "two.safetensors", HD_E_NOTFOUND},
-        {"{\"weight_map\": {\"w\": \"one.safetensors\"}}", "tensor w: is not in one.safetensors",
-         HD_E_CORRUPT},
+        {"{\"weight_map\": {\"w\": \"one.safetensors\"}}", "tensor w: is not in one.safetensors", HD_E_CORRUPT},
     };
     for (size_t i = 0; i < HD__COUNT(bad); i++) {
         const char *path = scratch_write(&s, "m.json", bad[i].json, strlen(bad[i].json));
@@ -185,14 +182,12 @@ START_TEST(bad_headers)
         {"{\"a\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[0,1]},"
          "\"a\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[0,1]}}",
          "duplicate", 1},
-        {"{\"a\":{\"dtype\":\"U8\",\"shape\":[99999999999999999999],\"data_offsets\":[0,1]}}", "big integer",
-         1},
+        {"{\"a\":{\"dtype\":\"U8\",\"shape\":[99999999999999999999],\"data_offsets\":[0,1]}}", "big integer", 1},
     };
     for (size_t i = 0; i < HD__COUNT(bad); i++) {
         int32_t rc =
             hd__ckpt_st_parse("x.safetensors", bad[i].json, strlen(bad[i].json), bad[i].data, NULL, NULL, &err);
-        ck_assert_msg(rc != HD_OK && strstr(err.message, bad[i].words), "%s: %d %s", bad[i].json, rc,
-                      err.message);
+        ck_assert_msg(rc != HD_OK && strstr(err.message, bad[i].words), "%s: %d %s", bad[i].json, rc, err.message);
         ck_assert_ptr_nonnull(strstr(err.message, "x.safetensors"));
     }
 }
@@ -240,7 +235,7 @@ START_TEST(layout)
     float data[6] = {1, 2, 3, 4, 5, 6};
     const int64_t shape[] = {2, 3}, four[] = {2};
     struct hd__ckpt_st_item items[] = {{.name = "w \"q\" \u00e9", .dtype = HD_F32, .ndim = 2, .shape = shape},
-                                  {.name = "b", .dtype = HD_BF16, .ndim = 1, .shape = four}};
+                                       {.name = "b", .dtype = HD_BF16, .ndim = 1, .shape = four}};
     scratch_init(&s);
     ck_ok(hd__ckpt_st_layout(items, 2, &head, &bytes, &err));
     ck_assert_uint_eq(head.length % 4096, 0);

@@ -29,8 +29,7 @@ static size_t put_tokens(uint8_t *out, uint32_t bytes)
     return TOKENS * bytes;
 }
 
-static const char *put_llmc(const struct scratch *s, const char *name, int32_t magic, int32_t version,
-                            uint32_t bytes)
+static const char *put_llmc(const struct scratch *s, const char *name, int32_t magic, int32_t version, uint32_t bytes)
 {
     static uint8_t file[1024 + TOKENS * 4];
     int32_t header[256] = {magic, version, TOKENS};
@@ -46,8 +45,7 @@ static const char *put_plain(const struct scratch *s, const char *name, uint32_t
 
 /* Three documents of 1, 0 and 999 tokens; the layout of Megatron-LM's
  * megatron/core/datasets/indexed_dataset.py */
-static const char *put_megatron(const struct scratch *s, uint8_t code, uint32_t bytes, uint8_t idx[128],
-                                size_t *n)
+static const char *put_megatron(const struct scratch *s, uint8_t code, uint32_t bytes, uint8_t idx[128], size_t *n)
 {
     const int32_t lengths[] = {1, 0, 999};
     const uint64_t head[] = {3, 4};
@@ -132,14 +130,10 @@ START_TEST(refusals)
                "version 3");
     ck_refused(hd__data_token_file_open(put_llmc(&s, "l", 20240520, 1, 4), 0, 0, &f, &err), HD_E_CORRUPT,
                "promises 1000");
-    ck_refused(hd__data_token_file_open(put_llmc(&s, "l", 7, 1, 4), HD__DATA_LLMC, 0, &f, &err), HD_E_CORRUPT,
-               "magic");
-    ck_refused(hd__data_token_file_open(scratch_write(&s, "x.npy", "abc", 3), 0, 0, &f, &err), HD_E_CORRUPT,
-               "x.npy");
-    ck_refused(hd__data_token_file_open(put_megatron(&s, 7, 4, idx, &n), 0, 0, &f, &err), HD_E_UNSUPPORTED,
-               "code 7");
-    ck_refused(hd__data_token_file_open(put_megatron(&s, 4, 2, idx, &n), 0, 0, &f, &err), HD_E_CORRUPT,
-               "sequence 1");
+    ck_refused(hd__data_token_file_open(put_llmc(&s, "l", 7, 1, 4), HD__DATA_LLMC, 0, &f, &err), HD_E_CORRUPT, "magic");
+    ck_refused(hd__data_token_file_open(scratch_write(&s, "x.npy", "abc", 3), 0, 0, &f, &err), HD_E_CORRUPT, "x.npy");
+    ck_refused(hd__data_token_file_open(put_megatron(&s, 7, 4, idx, &n), 0, 0, &f, &err), HD_E_UNSUPPORTED, "code 7");
+    ck_refused(hd__data_token_file_open(put_megatron(&s, 4, 2, idx, &n), 0, 0, &f, &err), HD_E_CORRUPT, "sequence 1");
     scratch_finish(&s);
 }
 END_TEST
@@ -150,8 +144,10 @@ START_TEST(scan)
     static const struct {
         uint32_t type, bytes;
         int64_t vocab, bad;
-    } rows[] = {{0, 1, 250, 250}, {1, 2, 300, 300}, {1, 2, 40000, 65535}, {2, 4, 300, UINT32_MAX}, {3, 2, 60000, -1},
-                {3, 2, 60000, -20000}, {4, 4, 300, -1}, {4, 4, INT32_MAX, -2}, {5, 8, 300, INT64_C(0x100000003)}, {5, 8, 300, -1}};
+    } rows[] = {{0, 1, 250, 250},        {1, 2, 300, 300},      {1, 2, 40000, 65535},
+                {2, 4, 300, UINT32_MAX}, {3, 2, 60000, -1},     {3, 2, 60000, -20000},
+                {4, 4, 300, -1},         {4, 4, INT32_MAX, -2}, {5, 8, 300, INT64_C(0x100000003)},
+                {5, 8, 300, -1}};
     static const uint64_t places[] = {0, 1, 2047, 2048, 2049, 4095, 4096, 4998, 4999};
     uint8_t *tokens = hd__alloc(5000 * 8 + 1), *at = tokens + 1; /* unaligned, as a header may leave them */
     int32_t *out = hd__alloc(5000 * sizeof *out);
@@ -178,7 +174,8 @@ START_TEST(scan_of_many)
     uint16_t tokens[100] = {0};
     scratch_init(&s);
     struct hd__data_source sources[3] = {{scratch_write(&s, "a.bin", tokens, sizeof tokens), 0},
-                                         {scratch_write(&s, "b.bin", tokens, sizeof tokens), 0}, {NULL, 0}};
+                                         {scratch_write(&s, "b.bin", tokens, sizeof tokens), 0},
+                                         {NULL, 0}};
     tokens[29] = 300;
     sources[2].path = scratch_write(&s, "c.bin", tokens, sizeof tokens);
     struct hd__data_config c = {.sources = sources, .n_sources = 3, .seq_len = SEQ, .vocab = 250};
@@ -272,8 +269,7 @@ START_TEST(several_files)
     struct hd__data_source three[] = {{scratch_write(&s, "1.txt", all, 333), 0},
                                       {scratch_write(&s, "2.npy", none, 128), 0},
                                       {scratch_write(&s, "3.txt", all + 333, TOKENS - 333), 0}};
-    struct hd__data_config c = {
-        .sources = &one, .n_sources = 1, .seq_len = SEQ, .vocab = 256, .shuffle = 1, .seed = 9};
+    struct hd__data_config c = {.sources = &one, .n_sources = 1, .seq_len = SEQ, .vocab = 256, .shuffle = 1, .seed = 9};
     struct hd__data *d = open_one(&c);
     c.sources = three;
     c.n_sources = 3;
@@ -297,8 +293,7 @@ START_TEST(held_out)
     int32_t ids[SEQ], labels[SEQ];
     scratch_init(&s);
     struct hd__data_source source = {put_plain(&s, "a.txt", 1), 0};
-    struct hd__data_config c = {
-        .sources = &source, .n_sources = 1, .seq_len = SEQ, .vocab = 256, .val_fraction = 0.1};
+    struct hd__data_config c = {.sources = &source, .n_sources = 1, .seq_len = SEQ, .vocab = 256, .val_fraction = 0.1};
     struct hd__data *train = open_one(&c);
     c.held_out = 1;
     struct hd__data *val = open_one(&c);
@@ -342,8 +337,7 @@ START_TEST(permutation)
         }
         free(seen);
     }
-    ck_assert_uint_lt(hd__data_permute(UINT64_C(1) << 62, (UINT64_C(1) << 62) + 1, 1),
-                      (UINT64_C(1) << 62) + 1);
+    ck_assert_uint_lt(hd__data_permute(UINT64_C(1) << 62, (UINT64_C(1) << 62) + 1, 1), (UINT64_C(1) << 62) + 1);
 }
 END_TEST
 
@@ -417,8 +411,7 @@ START_TEST(mix)
         char name[] = {(char)('a' + k), '\0'};
         for (uint32_t i = 0; i < sizeof tokens[k]; i++)
             tokens[k][i] = (uint8_t)(k * 64 + i / SEQ);
-        sources[k] =
-            (struct hd__data_source){scratch_write(&s, name, tokens[k], sizeof tokens[k]), weight[k]};
+        sources[k] = (struct hd__data_source){scratch_write(&s, name, tokens[k], sizeof tokens[k]), weight[k]};
     }
     struct hd__data_config c = {.sources = sources, .n_sources = 3, .mix = 1, .seq_len = SEQ, .vocab = 256};
     struct hd__data *d = open_one(&c);
@@ -457,18 +450,17 @@ START_TEST(prefetch)
     uint64_t batch = 12;
     scratch_init(&s);
     struct hd__data_source source = {put_plain(&s, "a.txt", 1), 0};
-    struct hd__data_config c = {
-        .sources = &source, .n_sources = 1, .seq_len = SEQ, .vocab = 256, .shuffle = 1};
+    struct hd__data_config c = {.sources = &source, .n_sources = 1, .seq_len = SEQ, .vocab = 256, .shuffle = 1};
     struct hd__data *d = open_one(&c);
     for (uint32_t depth = 0; depth < 4; depth++) {
         struct hd__data_prefetch *p;
         const struct hd__data_prefetch_config pc = {.data = d,
-                                               .number = row_number,
-                                               .user = &batch,
-                                               .first = 5,
-                                               .rows = ROWS,
-                                               .depth = depth,
-                                               .ranges = {{4, 3}, {7, 5}}};
+                                                    .number = row_number,
+                                                    .user = &batch,
+                                                    .first = 5,
+                                                    .rows = ROWS,
+                                                    .depth = depth,
+                                                    .ranges = {{4, 3}, {7, 5}}};
         ck_ok(hd__data_prefetch_start(&pc, &p, &err));
         for (uint64_t r = 5; r < 200; r++) {
             ck_ok(hd__data_prefetch_next(p, &got, &next, &err));
@@ -555,7 +547,9 @@ int main(void)
         {"formats", formats},
         {"numpy", numpy},
         {"refusals", refusals},
-        {"vocabulary", vocabulary}, {"scan", scan}, {"scan of many", scan_of_many},
+        {"vocabulary", vocabulary},
+        {"scan", scan},
+        {"scan of many", scan_of_many},
         {"in order", in_order},
         {"several files", several_files},
         {"held out", held_out},

@@ -154,8 +154,7 @@ START_TEST(jsonl)
     for (int i = 1; i < 5; i++) {
         ck_assert_int_eq(steps[i], i);
         /* two floats that differ print differently: they come back as they were */
-        ck_assert_float_eq((float)json_number_value(json_object_get(line[i], "loss")),
-                           (float)(1.0 / (3.0 * i)));
+        ck_assert_float_eq((float)json_number_value(json_object_get(line[i], "loss")), (float)(1.0 / (3.0 * i)));
         ck_assert_float_eq((float)json_number_value(json_object_get(line[i], "grad_norm")), 0.1f);
         ck_assert_int_eq(json_object_get(line[i], "val_loss") != NULL, i % 2 == 0);
     }

@@ -15,7 +15,8 @@ static void begin(int ranks)
     json_t *all = json_array();
     for (int r = 0; r < ranks; r++)
         json_array_append_new(all, json_pack("{s:i, s:s}", "rank", r, "state", "silent"));
-    report = json_pack("{s:s, s:s, s:i, s:n, s:o}", "kind", "heddle report", "job", "j", "ranks", ranks, "end", "rank", all);
+    report =
+        json_pack("{s:s, s:s, s:i, s:n, s:o}", "kind", "heddle report", "job", "j", "ranks", ranks, "end", "rank", all);
 }
 
 static json_t *rank_of(int r)
@@ -25,18 +26,19 @@ static json_t *rank_of(int r)
 
 static void answers(int r, const char *at)
 {
-    json_t *channels = json_pack("[{s:s, s:[i,i,i], s:i}, {s:s, s:[i,i,i], s:i}]", "group", "dp", "ranks", 0, 1, 2, "count", 0, "group",
-                                 "tp", "ranks", 0, 1, 2, "count", 0);
-    json_object_update_new(rank_of(r), json_pack("{s:s, s:s, s:i, s:i, s:o, s:o}", "state", "answered", "at", at, "waiting", 0,
-                                                 "operations", 0, "channels", channels, "ops", json_array()));
+    json_t *channels = json_pack("[{s:s, s:[i,i,i], s:i}, {s:s, s:[i,i,i], s:i}]", "group", "dp", "ranks", 0, 1, 2,
+                                 "count", 0, "group", "tp", "ranks", 0, 1, 2, "count", 0);
+    json_object_update_new(rank_of(r),
+                           json_pack("{s:s, s:s, s:i, s:i, s:o, s:o}", "state", "answered", "at", at, "waiting", 0,
+                                     "operations", 0, "channels", channels, "ops", json_array()));
 }
 
 /* Channel 2: messages from rank 0 to rank 1. */
 static void has_stages(int r)
 {
     json_array_append_new(json_object_get(rank_of(r), "channels"),
-                          json_pack("{s:s, s:[i,i], s:i, s:i, s:i, s:i}", "group", "pp", "ranks", 0, 1, "count", 0, "from", 0, "to", 1,
-                                    "stream", 3));
+                          json_pack("{s:s, s:[i,i], s:i, s:i, s:i, s:i}", "group", "pp", "ranks", 0, 1, "count", 0,
+                                    "from", 0, "to", 1, "stream", 3));
 }
 
 /* The rank's next operation; waited >= 0: it waits for it. */
@@ -44,9 +46,10 @@ static json_t *op(int r, int channel, int seq, const char *name, int count, doub
 {
     json_t *ops = json_object_get(rank_of(r), "ops"), *one;
     json_int_t n = (json_int_t)json_array_size(ops) + 1;
-    one = json_pack("{s:I, s:i, s:i, s:s, s:s, s:i, s:s, s:s, s:s, s:i, s:i, s:i, s:i, s:i, s:f}", "n", n, "channel", channel, "seq",
-                    seq, "op", name, "section", "micro", "instruction", 7 * seq, "block", "L0", "dtype", "fp32", "redop", "sum", "root",
-                    -1, "count", count, "bytes", 4 * count, "calls", 1, "tag", seq, "enqueued", 100.0 - seq);
+    one = json_pack("{s:I, s:i, s:i, s:s, s:s, s:i, s:s, s:s, s:s, s:i, s:i, s:i, s:i, s:i, s:f}", "n", n, "channel",
+                    channel, "seq", seq, "op", name, "section", "micro", "instruction", 7 * seq, "block", "L0", "dtype",
+                    "fp32", "redop", "sum", "root", -1, "count", count, "bytes", 4 * count, "calls", 1, "tag", seq,
+                    "enqueued", 100.0 - seq);
     if (waited >= 0) {
         json_object_set_new(one, "waited", json_real(waited));
         json_object_set_new(rank_of(r), "waiting", json_integer(n));
@@ -91,8 +94,9 @@ START_TEST(one_is_late)
     }
     op(0, 0, 2, "reduce_scatter", 10, 20.04);
     op(1, 0, 2, "reduce_scatter", 10, 12);
-    expect(HD__DIAGNOSIS_LATE, 2, "rank 2 is 20.0 s late at #14 reduce_scatter(dp) fp32 sum count 10 of section micro, for which rank 0 "
-                                "waits; its place: section micro, instruction 3: feed");
+    expect(HD__DIAGNOSIS_LATE, 2,
+           "rank 2 is 20.0 s late at #14 reduce_scatter(dp) fp32 sum count 10 of section micro, for which rank 0 "
+           "waits; its place: section micro, instruction 3: feed");
 }
 END_TEST
 
@@ -154,7 +158,8 @@ END_TEST
 static const struct {
     const char *key, *text;
     int number;
-} fields[] = {{"op", "all_gather", 0}, {"dtype", "bf16", 0}, {"redop", "max", 0}, {"count", NULL, 11}, {"calls", NULL, 2}, {"root", NULL, 1}, {"tag", NULL, 99}};
+} fields[] = {{"op", "all_gather", 0}, {"dtype", "bf16", 0}, {"redop", "max", 0}, {"count", NULL, 11},
+              {"calls", NULL, 2},      {"root", NULL, 1},    {"tag", NULL, 99}};
 
 START_TEST(one_takes_a_wrong_turn)
 {
@@ -167,7 +172,8 @@ START_TEST(one_takes_a_wrong_turn)
             op(r, 0, 1, "all_reduce", 10, -1);
             second = op(r, 0, 2, "all_reduce", 10, 1);
             if (r == odd)
-                json_object_set_new(second, fields[_i].key, fields[_i].text ? json_string(fields[_i].text) : json_integer(fields[_i].number));
+                json_object_set_new(second, fields[_i].key,
+                                    fields[_i].text ? json_string(fields[_i].text) : json_integer(fields[_i].number));
         }
         snprintf(words, sizeof words, "rank %d took a wrong turn: operation 2 of dp is ", odd);
         expect(HD__DIAGNOSIS_MISMATCH, odd, words);
@@ -183,8 +189,9 @@ START_TEST(two_differ)
     op(0, 0, 1, "all_reduce", 10, 1);
     op(1, 0, 1, "all_reduce", 12, 1);
     ends("mismatch", 1, "rank 1: they differ");
-    expect(HD__DIAGNOSIS_MISMATCH, -1, "ranks 0 and 1 do not do the same: operation 1 of dp is #7 all_reduce(dp) fp32 sum count 10 in "
-                                    "section micro on rank 0, and #7 all_reduce(dp) fp32 sum count 12 in section micro on rank 1");
+    expect(HD__DIAGNOSIS_MISMATCH, -1,
+           "ranks 0 and 1 do not do the same: operation 1 of dp is #7 all_reduce(dp) fp32 sum count 10 in "
+           "section micro on rank 0, and #7 all_reduce(dp) fp32 sum count 12 in section micro on rank 1");
 }
 END_TEST
 
@@ -285,8 +292,17 @@ START_TEST(part_of_a_recorder)
     static const int32_t members[] = {0, 1, 2};
     static char text[65536];
     struct hd__flight *f = hd__comm_flight_create(64);
-    struct hd__flight_op sum = {.name = "all_reduce", .section = "micro", .block = "L0", .instr = 49, .dtype = HD_BF16, .redop = HD_SUM,
-                                .count = 1000, .bytes = 2000, .calls = 1, .root = -1, .tag = UINT64_MAX,
+    struct hd__flight_op sum = {.name = "all_reduce",
+                                .section = "micro",
+                                .block = "L0",
+                                .instr = 49,
+                                .dtype = HD_BF16,
+                                .redop = HD_SUM,
+                                .count = 1000,
+                                .bytes = 2000,
+                                .calls = 1,
+                                .root = -1,
+                                .tag = UINT64_MAX,
                                 .channel = hd__comm_flight_channel(f, "dp", members, 3, -1, -1, 0)};
     for (int i = 0; i < 100; i++) {
         uint64_t n = hd__comm_flight_start(f, &sum, hd__now());
@@ -353,8 +369,10 @@ START_TEST(files)
     fputs("{\"kind\": \"something else\"}", f);
     fclose(f);
     ck_assert_int_eq(hd__report_load(names, 2, &both, &err), HD_E_INVALID);
-    ck_assert_str_eq(err.message, "b.json: this is no report of heddle; a job that fails says where it wrote one: report-TIME.json, beside "
-                                 "its metrics");
+    ck_assert_str_eq(
+        err.message,
+        "b.json: this is no report of heddle; a job that fails says where it wrote one: report-TIME.json, beside "
+        "its metrics");
     unlink("a.json");
     unlink("b.json");
     rmdir(folder);
@@ -385,7 +403,8 @@ static json_t *strange(uint32_t x)
 START_TEST(noise)
 {
     static const char *const of_part[] = {"rank", "state", "at", "waiting", "operations", "channels", "ops"};
-    static const char *const of_op[] = {"n", "channel", "seq", "op", "section", "dtype", "root", "count", "waited", "completed", "tag"};
+    static const char *const of_op[] = {"n",    "channel", "seq",    "op",        "section", "dtype",
+                                        "root", "count",   "waited", "completed", "tag"};
     static const char *const of_channel[] = {"group", "ranks", "from", "to", "stream"};
     uint32_t state = 1;
     for (int i = 0; i < 5000; i++) {
@@ -400,7 +419,8 @@ START_TEST(noise)
         for (int k = 0; k < 3; k++) {
             json_t *part = rank_of((state = state * 1664525 + 1013904223) >> 20 & 1);
             uint32_t x = (state = state * 1664525 + 1013904223) >> 8;
-            json_t *one = json_array_get(json_object_get(part, "ops"), x % 3), *channel = json_array_get(json_object_get(part, "channels"), x % 3);
+            json_t *one = json_array_get(json_object_get(part, "ops"), x % 3),
+                   *channel = json_array_get(json_object_get(part, "channels"), x % 3);
             if (x % 5 == 0)
                 json_object_set_new(part, of_part[x / 5 % HD__COUNT(of_part)], strange(x / 64));
             else if (x % 5 < 4)

@@ -98,8 +98,12 @@ END_TEST
 
 START_TEST(nonsense_is_not_loaded)
 {
-    static const char *const texts[] = {"{}", "{\"scale\": 0.25, \"good_steps\": 1}", "{\"scale\": \"x\", \"good_steps\": 1}",
-                                        "{\"scale\": 4.0}", "{\"skipped\": -1}", "[]"};
+    static const char *const texts[] = {"{}",
+                                        "{\"scale\": 0.25, \"good_steps\": 1}",
+                                        "{\"scale\": \"x\", \"good_steps\": 1}",
+                                        "{\"scale\": 4.0}",
+                                        "{\"skipped\": -1}",
+                                        "[]"};
     for (size_t i = 0; i < HD__COUNT(texts); i++) {
         struct hd__train_loss_scaler s = started(HD__LOSS_SCALE_DYNAMIC, 65536);
         json_t *saved = json_loads(texts[i], 0, NULL);

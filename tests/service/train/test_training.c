@@ -32,22 +32,24 @@ static void run_open(struct run *r, const char *name, const char *kernels)
     struct hd__exec_config config = {.local_ranks = 1, .feed = feed, .user = r};
     char text[2048];
     golden_open(&r->golden, name);
-    snprintf(text, sizeof text,
-             "job: {name: golden, steps: %lld}\n"
-             "device: {use: cpu, threads: 1, kernels: %s}\n"
-             "model: {use: transformer, from: %s}\n"
-             "data: {train: none.txt, seq_len: %lld, batch: %lld, micro_batch: %lld}\n"
-             "optimizer: {use: adamw, lr: %.17g, betas: [%.17g, %.17g], eps: %.17g, weight_decay: %.17g, clip: %.17g}\n",
-             (long long)r->golden.steps, kernels, r->golden.folder, (long long)r->golden.seq, (long long)r->golden.batch,
-             (long long)r->golden.batch, r->golden.lr, r->golden.beta1, r->golden.beta2, r->golden.eps, r->golden.weight_decay,
-             r->golden.clip);
+    snprintf(
+        text, sizeof text,
+        "job: {name: golden, steps: %lld}\n"
+        "device: {use: cpu, threads: 1, kernels: %s}\n"
+        "model: {use: transformer, from: %s}\n"
+        "data: {train: none.txt, seq_len: %lld, batch: %lld, micro_batch: %lld}\n"
+        "optimizer: {use: adamw, lr: %.17g, betas: [%.17g, %.17g], eps: %.17g, weight_decay: %.17g, clip: %.17g}\n",
+        (long long)r->golden.steps, kernels, r->golden.folder, (long long)r->golden.seq, (long long)r->golden.batch,
+        (long long)r->golden.batch, r->golden.lr, r->golden.beta1, r->golden.beta2, r->golden.eps,
+        r->golden.weight_decay, r->golden.clip);
     compile_text(&r->compiled, text, NULL, 0, 1);
     config.compiled = r->compiled.c;
     ck_assert_int_eq(hd__compiled_parameter_count(r->compiled.c), r->golden.parameters);
     r->exec = hd__exec_create(&config);
     ck_assert_msg(!hd__exec_open(r->exec, &err), "%s", err.message);
-    ck_assert_msg(!hd__ckpt_init_from_safetensors(hd__exec_program(r->exec), hd__exec_coord(r->exec), hd__exec_host_arena(r->exec),
-                                       r->compiled.c->info.weights, &err), "%s", err.message);
+    ck_assert_msg(!hd__ckpt_init_from_safetensors(hd__exec_program(r->exec), hd__exec_coord(r->exec),
+                                                  hd__exec_host_arena(r->exec), r->compiled.c->info.weights, &err),
+                  "%s", err.message);
 }
 
 static void run_close(struct run *r)
@@ -66,7 +68,8 @@ static void section(struct run *r, const char *name)
 static double scalar(struct run *r, hd_tensor t)
 {
     const void *data = hd__exec_host_data(r->exec, t);
-    return hd__tensor_const(hd__exec_program(r->exec), t)->dtype == HD_F64 ? *(const double *)data : *(const float *)data;
+    return hd__tensor_const(hd__exec_program(r->exec), t)->dtype == HD_F64 ? *(const double *)data
+                                                                           : *(const float *)data;
 }
 
 /* Each gradient within 1e-5 of the norm of torch's; where the true gradient is zero (GPT-2's key bias), of an absolute floor. */
@@ -90,8 +93,8 @@ static void compare_gradients(struct run *r)
                 diff2 += (got - want[i]) * (got - want[i]);
             }
             free(want);
-            ck_assert_msg(sqrt(diff2) <= 1e-5 * sqrt(norm2) + 1e-7, "gradient of %s: off by %g of a norm of %g", param->desc.name,
-                          sqrt(diff2), sqrt(norm2));
+            ck_assert_msg(sqrt(diff2) <= 1e-5 * sqrt(norm2) + 1e-7, "gradient of %s: off by %g of a norm of %g",
+                          param->desc.name, sqrt(diff2), sqrt(norm2));
         }
     }
 }
@@ -120,10 +123,12 @@ static void train(const char *name, const char *kernels)
         section(&r, "update");
         loss = scalar(&r, p->loss_sum);
         norm = sqrt(scalar(&r, p->norm2));
-        ck_assert_msg(fabs(loss - r.golden.losses[r.step]) <= tolerance * r.golden.losses[r.step], "%s step %lld: loss %.9g, torch %.9g",
-                      name, (long long)r.step + 1, loss, r.golden.losses[r.step]);
+        ck_assert_msg(fabs(loss - r.golden.losses[r.step]) <= tolerance * r.golden.losses[r.step],
+                      "%s step %lld: loss %.9g, torch %.9g", name, (long long)r.step + 1, loss,
+                      r.golden.losses[r.step]);
         ck_assert_msg(fabs(norm - r.golden.grad_norms[r.step]) <= tolerance * r.golden.grad_norms[r.step],
-                      "%s step %lld: gradient norm %.9g, torch %.9g", name, (long long)r.step + 1, norm, r.golden.grad_norms[r.step]);
+                      "%s step %lld: gradient norm %.9g, torch %.9g", name, (long long)r.step + 1, norm,
+                      r.golden.grad_norms[r.step]);
     }
     run_close(&r);
 }

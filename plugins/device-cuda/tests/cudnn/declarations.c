@@ -16,9 +16,9 @@ SAME(Destroy, cudnnStatus_t (*)(cudnnHandle_t));
 SAME(SetStream, cudnnStatus_t (*)(cudnnHandle_t, cudaStream_t));
 SAME(BackendCreateDescriptor, cudnnStatus_t (*)(cudnnBackendDescriptorType_t, cudnnBackendDescriptor_t *));
 SAME(BackendDestroyDescriptor, cudnnStatus_t (*)(cudnnBackendDescriptor_t));
-SAME(BackendSetAttribute,
-     cudnnStatus_t (*)(cudnnBackendDescriptor_t, cudnnBackendAttributeName_t, cudnnBackendAttributeType_t, int64_t, const void *));
-SAME(BackendGetAttribute,
-     cudnnStatus_t (*)(cudnnBackendDescriptor_t, cudnnBackendAttributeName_t, cudnnBackendAttributeType_t, int64_t, int64_t *, void *));
+SAME(BackendSetAttribute, cudnnStatus_t (*)(cudnnBackendDescriptor_t, cudnnBackendAttributeName_t,
+                                            cudnnBackendAttributeType_t, int64_t, const void *));
+SAME(BackendGetAttribute, cudnnStatus_t (*)(cudnnBackendDescriptor_t, cudnnBackendAttributeName_t,
+                                            cudnnBackendAttributeType_t, int64_t, int64_t *, void *));
 SAME(BackendFinalize, cudnnStatus_t (*)(cudnnBackendDescriptor_t));
 SAME(BackendExecute, cudnnStatus_t (*)(cudnnHandle_t, cudnnBackendDescriptor_t, cudnnBackendDescriptor_t));

@@ -84,14 +84,14 @@ static constexpr int warpSize = 32;
 void *emulate_shared(const void *at, size_t bytes);
 void *emulate_dynamic(void);
 
-#define CU_SHARED(type, name, dims)                                                                                    \
-    static char name##_place;                                                                                          \
-    typedef type name##_type dims;                                                                                     \
+#define CU_SHARED(type, name, dims) \
+    static char name##_place;       \
+    typedef type name##_type dims;  \
     name##_type &name = *static_cast<name##_type *>(emulate_shared(&name##_place, sizeof(name##_type)))
 #define CU_SHARED_DYNAMIC(type, name) type *name = static_cast<type *>(emulate_dynamic())
 
-cudaError_t emulate_launch(const char *name, const void *kernel, dim3 grid, dim3 block, size_t shared, cudaStream_t stream,
-                           std::function<void()> body);
+cudaError_t emulate_launch(const char *name, const void *kernel, dim3 grid, dim3 block, size_t shared,
+                           cudaStream_t stream, std::function<void()> body);
 /* What cudaFuncSetAttribute allowed: a launch that wants more fails, as on a GPU. */
 cudaError_t emulate_allow(const void *kernel, size_t bytes);
 
@@ -103,7 +103,7 @@ static inline cudaError_t emulate_call(const char *name, void (*kernel)(P...), d
     return emulate_launch(name, (const void *)kernel, grid, block, shared, stream, [=] { std::apply(kernel, kept); });
 }
 /* What <<<>>> and cudaPeekAtLastError are: an error of before is this launch's. */
-#define CU_LAUNCH(kernel, grid, block, shared, stream, ...)                                                            \
+#define CU_LAUNCH(kernel, grid, block, shared, stream, ...) \
     (emulate_call(#kernel, kernel, (grid), (block), (shared), (stream), __VA_ARGS__), cudaPeekAtLastError())
 
 template <class F> static inline cudaError_t cu_allow_shared(F *kernel, size_t bytes)
