@@ -44,27 +44,29 @@ static int32_t prove(const struct hd__compiled *c, struct tally *t, struct hd_er
     return rc;
 }
 
-static void print_apart(const struct hd_program *p)
+static void print_local_sgd(const struct hd_program *p)
 {
     char axes[64];
     hd__axes_text(p->local_axes, axes);
     for (uint32_t s = 0; s < p->sections.count && p->local_axes; s++)
         if (p->sections.at[s].sync_axes)
-            printf("  ranks train apart along %s; every %u steps all parameters become equal, by the mean of "
-                   "what each has trained\n",
-                   axes, p->sections.at[s].every);
+            printf(
+                "  local SGD: replicas along %s take local steps; every %u steps their parameters become equal, from "
+                "the mean of what each has trained\n",
+                axes, p->sections.at[s].every);
 }
 
-/* Ranks that train apart do not train like one. */
+/* Local SGD does not train like one rank. */
 static int numerics_refused(const struct hd__compiled *c)
 {
     char axes[64];
     hd__axes_text(c->stage[0]->local_axes, axes);
     if (c->stage[0]->local_axes)
-        fprintf(stderr,
-                "--numerics compares a job with itself on one rank; this one's ranks train apart along %s, which is "
-                "another training: leave --numerics out\n",
-                axes);
+        fprintf(
+            stderr,
+            "--numerics compares a job with itself on one rank, but replicas along %s take local steps (local SGD), "
+            "which one rank does not: leave --numerics out\n",
+            axes);
     return c->stage[0]->local_axes != 0;
 }
 
@@ -92,14 +94,14 @@ static void each_stage(const struct hd__compiled *c, const struct hd__routes_opt
     hd__routes_free(&first);
 }
 
-/* What another stage has said is not said again. */
+/* Stages with the same groups as the one before are not repeated. */
 static void print_stage(void *user, const struct stage *stage, const struct hd__routes *routes)
 {
     struct hd__text *before = user, text = {0};
     hd__routes_line(routes, &text);
     if (text.at && (!before->at || strcmp(before->at, text.at))) {
         if (stage->c->n_stages > 1)
-            printf("groups from stage %d on: %s\n", stage->number, text.at);
+            printf("groups, from stage %d: %s\n", stage->number, text.at);
         else
             printf("groups: %s\n", text.at);
     }
@@ -140,20 +142,20 @@ static void print_text(const struct hd__compiled *c, const struct tally *t, cons
     printf("%d rank%s, %d program%s of %llu instructions; compiled in %.3f s, proved in %.3f s\n", c->mesh.ranks,
            c->mesh.ranks > 1 ? "s" : "", c->n_stages, c->n_stages > 1 ? "s" : "", (unsigned long long)t->instructions,
            c->seconds, t->seconds);
-    puts("proved for every rank:");
-    puts("  every tensor is defined before it is used, and not used after it is released");
-    puts("  every asynchronous operation is waited for, and nothing touches what is in flight");
-    puts("  every instruction makes what the model says, of the operands that it says, and reads parameters where they "
-         "lie");
-    puts("  every parameter's gradient is summed exactly once over every mesh axis that it owes");
-    puts("  so are the loss and the norm, and what the optimizer writes reaches all that the model reads");
-    puts("  all that the micro-batches add is there, once, in sums that were cleared; every parameter is updated once");
-    print_apart(c->stage[0]);
+    puts("proved on every rank:");
+    puts("  tensors: defined before use, not used after release; no two live temporaries overlap in memory");
+    puts("  collectives, sends, receives and copies: waited for before anything touches their buffers");
+    puts("  values: every instruction computes what the lowered model says, from the operands that it says");
+    puts("  gradients: every micro-batch adds once, into zeroed sums; reduced exactly once over every axis they are "
+         "partial on");
+    puts("  loss and gradient norm: likewise");
+    puts("  update: every parameter once a step; the copies that the model reads are refreshed");
+    print_local_sgd(c->stage[0]);
     puts("proved across ranks:");
-    printf("  %llu collectives and %llu messages of a step and an evaluation meet: same order, operation, size and "
-           "dtype on every member\n",
+    printf("  %llu collectives and %llu sends of a step and an evaluation match: same order, operation, size and dtype "
+           "on every member\n",
            (unsigned long long)t->collectives, (unsigned long long)t->messages);
-    puts("  no cyclic wait, with sends that wait for their receiver: the job cannot deadlock by mismatch");
+    puts("  no cyclic wait, even if every send blocks until it is received: the job cannot deadlock by mismatch");
     print_groups(c, how);
     printf("arena: %s a rank (%lld bytes)\n", hd__bytes_text((uint64_t)t->arena, arena), (long long)t->arena);
 }

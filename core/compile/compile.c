@@ -260,8 +260,8 @@ static int32_t check_local_axes(struct hd__compiled *c, struct hd_program *p, st
     hd__axes_text(p->local_axes, axes);
     for (size_t i = 0; i < HD__COUNT(rows) && p->local_axes; i++)
         if (rows[i].asked) {
-            hd__job_fail(c->job, rows[i].path, err, "ranks are apart along %s, which excludes %s %s", axes,
-                         rows[i].path, rows[i].what);
+            hd__job_fail(c->job, rows[i].path, err, "local SGD along %s excludes %s %s", axes, rows[i].path,
+                         rows[i].what);
             return err->code = HD_E_UNSUPPORTED;
         }
     hd__scale_local_gradients(p);

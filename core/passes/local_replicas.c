@@ -16,8 +16,8 @@ void hd__pass_apart(struct hd_program *p, uint32_t axes)
     if (axes & ~data)
         hd__program_fail(
             p, HD_E_INVALID,
-            "ranks cannot be apart along %s: they share one sequence, or one model; of the mesh's axes only "
-            "those of dp have replicas",
+            "local SGD needs replicas, and ranks along %s are none: they share one sequence or one model; use axes "
+            "of dp",
             text);
     p->local_axes |= axes & hd__mesh_live(&p->mesh);
 }

@@ -113,8 +113,10 @@ static void add_to_interval(const struct hd__verify_grads *o, struct hd__verify_
     if (has->form != HD__INTERVAL_ZERO && has->unreduced_axes != x->unreduced_axes) {
         hd__axes_text(has->unreduced_axes, first);
         hd__axes_text(x->unreduced_axes, then);
-        hd__verify_diag(f, "%s is added to after a part of its reduction: the sum so far owes [%s], this owes [%s]",
-                        hd__verify_grad_name(o, x->param), first, then);
+        hd__verify_diag(
+            f,
+            "%s: accumulated after it was partly reduced: the sum so far is unreduced over [%s], this term over [%s]",
+            hd__verify_grad_name(o, x->param), first, then);
     }
     struct hd__verify_interval sum = *x;
     sum.lo = has->lo;
@@ -138,7 +140,6 @@ void hd__verify_interval_add(struct hd__verify_grads *o, struct hd__verify_diags
     if (at >= x.hi)
         return;
     if (!is_strategy_state(o->p, hd__tensor_const(o->p, to)->buffer))
-        hd__verify_diag(f, "%s is added to what was there before: nothing has cleared it",
-                        hd__verify_grad_name(o, x.param));
+        hd__verify_diag(f, "%s: accumulates into a buffer that nothing has zeroed", hd__verify_grad_name(o, x.param));
     hd__verify_interval_set(l, x);
 }

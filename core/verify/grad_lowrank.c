@@ -26,7 +26,7 @@ void hd__verify_lowrank_orthogonalise(struct hd__verify_grads *o, struct hd__ver
     char owes[64];
     if (unreduced_here(&x)) {
         hd__axes_text(unreduced_here(&x), owes);
-        hd__verify_diag(f, "directions of %s are taken before its sum over %s", hd__verify_grad_name(o, x.param), owes);
+        hd__verify_diag(f, "%s: orthogonalised before its all_reduce over %s", hd__verify_grad_name(o, x.param), owes);
     }
     x.lo = r.lo;
     x.hi = r.hi;
@@ -42,16 +42,16 @@ void hd__verify_lowrank_multiply(struct hd__verify_grads *o, struct hd__verify_d
     if (!a)
         return;
     if (hd__reads_output(i, 0))
-        hd__verify_diag(f, "%s is added to what was there before", hd__verify_grad_name(o, a->param));
+        hd__verify_diag(f, "%s: accumulates into a buffer that nothing has zeroed", hd__verify_grad_name(o, a->param));
     x = *a;
     x.form = a->form == HD__INTERVAL_ORTHOGONAL ? HD__INTERVAL_GRADIENT : HD__INTERVAL_PROJECTED;
     if (a->form == HD__INTERVAL_ORTHOGONAL && (!b || b->form != HD__INTERVAL_PROJECTED || b->param != a->param))
-        hd__verify_diag(f, "%s is not what was projected onto these directions",
+        hd__verify_diag(f, "%s: low-rank factor and projection do not belong together",
                         hd__tensor_const(o->p, i->in[1])->name);
     if (a->form == HD__INTERVAL_PROJECTED ||
         (a->form == HD__INTERVAL_GRADIENT &&
          (!b || b->form != HD__INTERVAL_ORTHOGONAL || (b->param != a->param && b->param != HD__INTERVAL_NO_PARAM))))
-        hd__verify_diag(f, "%s is no product of a gradient with directions of its own",
+        hd__verify_diag(f, "%s: low-rank factor is not this gradient times its own projection",
                         hd__tensor_const(o->p, i->out[0])->name);
     if (a->form == HD__INTERVAL_ORTHOGONAL && b)
         x.unreduced_axes = b->unreduced_axes;
@@ -82,7 +82,8 @@ static void subtract_sent(struct hd__verify_grads *o, struct hd__verify_diags *f
     const hd__verify_intervals *l = hd__verify_intervals_of(o, from, 0);
     for (uint32_t n = hd__verify_interval_find(l, r.lo); n < l->count && l->at[n].lo < r.hi; n++)
         if (unreduced_here(&l->at[n])) {
-            hd__verify_diag(f, "the error of %s is taken before its sum", hd__verify_grad_name(o, l->at[n].param));
+            hd__verify_diag(f, "%s: error feedback computed before its all_reduce",
+                            hd__verify_grad_name(o, l->at[n].param));
             break;
         }
     if (hd__verify_intervals_of(o, to, 0))
@@ -103,7 +104,7 @@ void hd__verify_lowrank_check_state(struct hd__verify_grads *o, struct hd__verif
         const hd__verify_intervals *l = hd__verify_intervals_of(o, o->p->zero_init.at[n], 0);
         for (uint32_t k = 0; l && k < l->count; k++)
             if (l->at[k].form == HD__INTERVAL_GRADIENT) {
-                hd__verify_diag(f, "%s still has the gradient of %s: what travelled was not taken away",
+                hd__verify_diag(f, "%s: error feedback of %s does not subtract the low-rank part that was reduced",
                                 hd__tensor_const(o->p, o->p->zero_init.at[n])->name,
                                 hd__verify_grad_name(o, l->at[k].param));
                 return;

@@ -29,7 +29,7 @@ static void contribute(struct hd__verify_grads *o, struct hd__verify_diags *f, c
         char has[64], owes[64];
         hd__axes_text(hd__tensor_const(o->p, i->in[0])->placement.partial, has);
         hd__axes_text(o->p->params.at[param].unreduced_axes, owes);
-        hd__verify_diag(f, "the contribution to %s is partial over [%s], its obligation is [%s]",
+        hd__verify_diag(f, "contribution to %s is partial over [%s], but its gradient must be partial over [%s]",
                         hd__tensor_const(o->p, o->p->params.at[param].tensor)->name, has, owes);
     }
     if (hd__reads_output(i, k))
@@ -54,7 +54,7 @@ static uint32_t axes_left(struct hd__verify_grads *o, struct hd__verify_diags *f
     char twice[64];
     if (axes & ~x->unreduced_axes) {
         hd__axes_text(axes & ~x->unreduced_axes, twice);
-        hd__verify_diag(f, "%s is summed twice over %s", hd__verify_grad_name(o, x->param), twice);
+        hd__verify_diag(f, "%s: reduced twice over %s", hd__verify_grad_name(o, x->param), twice);
     }
     return x->unreduced_axes & ~axes;
 }
@@ -106,11 +106,10 @@ static void report_gradient(const struct hd__verify_grads *o, struct hd__verify_
         hd__verify_diag(f, "%s has no gradient", name);
     } else if (x->unreduced_axes) {
         hd__axes_text(x->unreduced_axes, axes);
-        hd__verify_diag(f, "%s still owes a sum over %s", name, axes);
+        hd__verify_diag(f, "%s: not reduced over %s", name, axes);
     } else {
-        hd__verify_diag(
-            f, "the gradient of %s is not the sum that its micro-batches make: a term is missing, doubled or another",
-            name);
+        hd__verify_diag(f, "gradient of %s is not the sum over its micro-batches: a term is missing, doubled or wrong",
+                        name);
     }
 }
 

@@ -33,8 +33,8 @@ static void insert_alive(alive_set *s, struct hd__verify_diags *f, struct alive 
                                 : at && s->at[at - 1].hi > x.lo      ? &s->at[at - 1]
                                                                      : NULL;
     if (meets)
-        hd__verify_diag(f, "the memory of %s, [%lld, %lld), is also that of %s, [%lld, %lld), which is alive",
-                        b[x.buffer].name, (long long)x.lo, (long long)x.hi, b[meets->buffer].name, (long long)meets->lo,
+        hd__verify_diag(f, "%s at [%lld, %lld) overlaps %s at [%lld, %lld), which is live", b[x.buffer].name,
+                        (long long)x.lo, (long long)x.hi, b[meets->buffer].name, (long long)meets->lo,
                         (long long)meets->hi);
     hd__push(s, x);
     memmove(s->at + at + 1, s->at + at, (s->count - 1 - at) * sizeof *s->at);
@@ -56,7 +56,7 @@ static void begin_life(alive_set *s, struct hd__verify_diags *f, uint32_t buffer
 {
     const struct hd__buffer *b = &f->p->buffers.at[buffer];
     if (b->offset < f->p->persistent_bytes || b->offset + b->bytes > f->p->arena_bytes)
-        hd__verify_diag(f, "%s lies at [%lld, %lld), outside the temporary part of the arena", b->name,
+        hd__verify_diag(f, "%s lies at [%lld, %lld), outside the arena's temporary region", b->name,
                         (long long)b->offset, (long long)(b->offset + b->bytes));
     else
         insert_alive(s, f, (struct alive){b->offset, b->offset + b->bytes, buffer});

@@ -65,9 +65,9 @@ static void visit_loss(struct once *s, struct hd__verify_diags *f, const struct 
     char axes[64];
     if (i->op != HD_OP_ALL_REDUCE) {
         if (i->op != HD_OP_FILL0 && !hd__reads_output(i, 0))
-            hd__verify_diag(f, "the loss so far is overwritten");
+            hd__verify_diag(f, "loss: the accumulated sum is overwritten");
         else if (i->op != HD_OP_FILL0 && !s->loss_cleared)
-            hd__verify_diag(f, "the loss is added to that of the step before: it is not cleared");
+            hd__verify_diag(f, "loss: not zeroed: it would add to the previous step's");
         s->loss_cleared = 1;
         s->loss += i->op == HD_OP_FILL0 ? 0 : f->contribution[0];
         s->loss_unreduced = loss_axes(s->p);
@@ -75,7 +75,7 @@ static void visit_loss(struct once *s, struct hd__verify_diags *f, const struct 
     }
     if (i->axes & ~s->loss_unreduced) {
         hd__axes_text(i->axes & ~s->loss_unreduced, axes);
-        hd__verify_diag(f, "the loss is summed over %s, where nothing of it is owed", axes);
+        hd__verify_diag(f, "loss: reduced over %s, where it is not partial", axes);
     }
     s->loss_unreduced &= ~i->axes;
 }
@@ -123,14 +123,14 @@ static void check_norm(const struct once *s, struct hd__verify_diags *f, uint32_
         const struct norm_term *x = &s->norm_terms.at[k];
         times[x->param] += x->weight * ways(p, axes) / ways(p, x->cut);
         if (x->cut & ~axes)
-            hd__verify_diag(f, "of %s only a rank's own piece counts in the gradient norm",
+            hd__verify_diag(f, "%s: the gradient norm is reduced over too few axes: only this rank's shard is counted",
                             hd__tensor_const(p, p->params.at[x->param].tensor)->name);
     }
     for (uint32_t n = 0; n < p->flats.count; n++)
         for (uint32_t k = 0; k < p->flats.at[n].n_params && f->count == before; k++) {
             uint32_t param = p->flats.at[n].params[k];
             if (!(fabs(times[param] - 1) < 1e-9))
-                hd__verify_diag(f, "%s counts %g times in the gradient norm",
+                hd__verify_diag(f, "%s is counted %g times in the gradient norm, not once",
                                 hd__tensor_const(p, p->params.at[param].tensor)->name, times[param]);
         }
     free(times);
@@ -147,7 +147,7 @@ static void reduce_norm(struct once *s, struct hd__verify_diags *f, const struct
     char axes[64];
     if (i->axes & s->norm_summed) {
         hd__axes_text(i->axes & s->norm_summed, axes);
-        hd__verify_diag(f, "the gradient norm is summed twice over %s", axes);
+        hd__verify_diag(f, "gradient norm: reduced twice over %s", axes);
     }
     s->norm_summed |= i->axes;
 }
@@ -158,11 +158,11 @@ static void check_norm_read(struct once *s, struct hd__verify_diags *f)
         return;
     s->norm_checked = 1;
     if (!s->norm_cleared)
-        hd__verify_diag(f, "the gradient norm is added to that of the step before: it is not cleared");
+        hd__verify_diag(f, "gradient norm: not zeroed: it would add to the previous step's");
     if (s->p->norm_digits && !s->norm_added)
-        hd__verify_diag(f, "the gradient norm is read before the digits that it is summed in are added");
+        hd__verify_diag(f, "gradient norm: read before its exact partial sums are added up");
     if (stages_bit(s->p) & ~s->norm_summed)
-        hd__verify_diag(f, "the gradient norm still owes a sum over pp");
+        hd__verify_diag(f, "gradient norm: not reduced over pp");
     check_norm(s, f, s->norm_summed & ~HD_AXIS_BIT(HD_AXIS_PP));
 }
 
@@ -176,7 +176,7 @@ static void visit_norm(struct once *s, struct hd__verify_diags *f, const struct 
     } else if (i->op == HD_OP_ALL_REDUCE) {
         reduce_norm(s, f, i);
     } else if (s->norm_summed) {
-        hd__verify_diag(f, "the gradient norm is added to after its sum over the ranks");
+        hd__verify_diag(f, "gradient norm: accumulated after its all_reduce");
     }
 }
 
@@ -201,7 +201,8 @@ static void end_updates(struct once *s, struct hd__verify_diags *f)
 {
     for (uint32_t k = 0; k < s->p->flats.count; k++)
         if (s->p->flats.at[k].n_params && s->updates[k] != 1)
-            hd__verify_diag(f, "parameters %s are updated %u times in a step", s->p->flats.at[k].name, s->updates[k]);
+            hd__verify_diag(f, "parameters %s are updated %u times in a step, not once", s->p->flats.at[k].name,
+                            s->updates[k]);
     memset(s->updates, 0, s->p->flats.count * sizeof *s->updates);
 }
 
@@ -221,7 +222,7 @@ static void check_written_back(struct once *s, struct hd__verify_diags *f)
 {
     for (uint32_t n = 0; n < s->p->offloaded.count; n++)
         if (s->dirty[n]) {
-            hd__verify_diag(f, "%s is changed and not written back",
+            hd__verify_diag(f, "%s: modified copy of an offloaded tensor is not written back",
                             hd__tensor_const(s->p, s->p->offloaded.at[n].home)->name);
             s->dirty[n] = 0;
         }
@@ -259,11 +260,10 @@ static void section_end(void *state, struct hd__verify_diags *f)
     struct once *s = state;
     char axes[64];
     if (s->loss != f->section->loss_value)
-        hd__verify_diag(f,
-                        "the loss is not the sum that its micro-batches make: a term is missing, doubled or another");
+        hd__verify_diag(f, "loss is not the sum over its micro-batches: a term is missing, doubled or wrong");
     if ((!strcmp(f->section->name, "update") || !strcmp(f->section->name, "eval_end")) && s->loss_unreduced) {
         hd__axes_text(s->loss_unreduced, axes);
-        hd__verify_diag(f, "the loss still owes a sum over %s", axes);
+        hd__verify_diag(f, "loss: not reduced over %s", axes);
     }
     if (!strcmp(f->section->name, "update"))
         end_updates(s, f);

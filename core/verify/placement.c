@@ -45,7 +45,7 @@ static void check_order(struct hd__verify_diags *f, const struct hd__instr *i)
     for (uint32_t k = 0; k < (uint32_t)i->n_in + i->n_out; k++) {
         const struct hd__tensor *t = hd__tensor_const(f->p, k < i->n_in ? i->in[k] : i->out[k - i->n_in]);
         if (!same_order(first, t))
-            hd__verify_diag(f, "%s and %s are cut by the same axes in another order", first->name, t->name);
+            hd__verify_diag(f, "%s and %s are sharded by the same axes in a different order", first->name, t->name);
     }
 }
 
@@ -57,8 +57,8 @@ static void check_even(struct hd__verify_diags *f, const struct hd__instr *i)
             int64_t ways = hd__mesh_ways(&f->p->mesh, hd__shard_mask(t->placement.shard[d])),
                     extent = f->p->dims.at[t->dim[d]].extent;
             if (extent % ways)
-                hd__verify_diag(f, "%s cannot be cut %lld ways along %s, which has %lld", t->name, (long long)ways,
-                                f->p->dims.at[t->dim[d]].name, (long long)extent);
+                hd__verify_diag(f, "%s cannot be sharded %lld ways along %s, whose extent is %lld", t->name,
+                                (long long)ways, f->p->dims.at[t->dim[d]].name, (long long)extent);
         }
     }
 }
@@ -81,7 +81,7 @@ static void check_rules(struct hd__verify_diags *f, const struct hd__instr *i)
     for (int32_t a = 0; a < HD_AXIS_COUNT; a++)
         if ((live & HD_AXIS_BIT(a)) && !hd__place_allows(p, i, outs, a)) {
             describe(p, i, outs, a, how);
-            hd__verify_diag(f, "no rule places it thus on %s: %s", hd__axis_name(a), how);
+            hd__verify_diag(f, "no placement rule of this op allows this on %s: %s", hd__axis_name(a), how);
         }
     check_order(f, i);
 }
@@ -124,9 +124,9 @@ static void check_conversion(struct hd__verify_diags *f, const struct hd__instr 
                             at_text(f->p, hd__placement_on(in, a)), hd__axis_name(a), out->name,
                             at_text(f->p, hd__placement_on(out, a)), hd__axis_name(a));
     if (c && !is_placed(in, i->axes, c->from, i->from))
-        hd__verify_diag(f, "%s is not placed as the input of this conversion", in->name);
+        hd__verify_diag(f, "%s does not have the placement of this conversion's input", in->name);
     if (c && !is_placed(out, i->axes, c->to, i->to))
-        hd__verify_diag(f, "%s is not placed as the output of this conversion", out->name);
+        hd__verify_diag(f, "%s does not have the placement of this conversion's output", out->name);
     check_order(f, i);
 }
 
@@ -140,10 +140,10 @@ static void check_blend(struct hd__verify_diags *f, const struct hd__instr *i)
         const struct hd__tensor *in = hd__tensor_const(f->p, i->in[k]);
         if (in->ndim != out->ndim || memcmp(in->dim, out->dim, in->ndim * sizeof *in->dim) ||
             memcmp(in->placement.shard, out->placement.shard, in->ndim * sizeof *in->placement.shard))
-            hd__verify_diag(f, "%s and %s are not the same pieces of one thing", in->name, out->name);
+            hd__verify_diag(f, "%s and %s are not the same shard of one tensor", in->name, out->name);
     }
     if (i->n_in > 4 || !i->attrs || i->attrs->n_table != i->n_in)
-        hd__verify_diag(f, "a blend of %u tensors has %llu factors", i->n_in,
+        hd__verify_diag(f, "weighted sum of %u tensors has %llu weights", i->n_in,
                         (unsigned long long)(i->attrs ? i->attrs->n_table : 0));
 }
 
@@ -153,7 +153,7 @@ static void check_same_placement(struct hd__verify_diags *f, const struct hd__in
         const struct hd__tensor *in = hd__tensor_const(f->p, i->in[0]), *out = hd__tensor_const(f->p, i->out[n]);
         for (int32_t d = 0; d < in->ndim && d < out->ndim; d++)
             if (in->dim[d] == out->dim[d] && in->placement.shard[d] != out->placement.shard[d])
-                hd__verify_diag(f, "%s and %s hold other pieces of %s", in->name, out->name,
+                hd__verify_diag(f, "%s and %s hold different shards of %s", in->name, out->name,
                                 f->p->dims.at[in->dim[d]].name);
     }
 }
@@ -173,7 +173,7 @@ static void check_shards(struct hd__verify_diags *f, const struct hd__instr *i)
         return;
     hd__axes_text(cut, is);
     hd__axes_text(i->axes, axes);
-    hd__verify_diag(f, "%s is cut along [%s], not along [%s]", pieces->name, is, axes);
+    hd__verify_diag(f, "%s is sharded along [%s], not along [%s]", pieces->name, is, axes);
 }
 
 static void visit(void *state, struct hd__verify_diags *f, const struct hd__instr *i)

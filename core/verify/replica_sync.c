@@ -110,7 +110,7 @@ static struct sync_value begin_mean(struct replica_sync *g, struct hd__verify_di
 {
     if (i->axes & ~g->p->local_axes)
         diag_axes(g, f, i->out[0],
-                  "is a share of a mean over an axis on which ranks are not apart:", i->axes & ~g->p->local_axes);
+                  "is divided for a mean over an axis that is not a local-SGD axis:", i->axes & ~g->p->local_axes);
     v.unreduced_axes = i->axes;
     return v;
 }
@@ -119,7 +119,7 @@ static struct sync_value reduce_mean(struct replica_sync *g, struct hd__verify_d
                                      struct sync_value v)
 {
     if (i->axes & ~v.unreduced_axes)
-        diag_axes(g, f, i->in[0], "is summed, but it is no share of a mean over", i->axes & ~v.unreduced_axes);
+        diag_axes(g, f, i->in[0], "is reduced, but it is not a partial mean over", i->axes & ~v.unreduced_axes);
     v.varying_axes &= ~i->axes;
     v.unreduced_axes &= ~i->axes;
     return v;
@@ -132,7 +132,7 @@ static struct sync_value transfer(struct replica_sync *g, struct hd__verify_diag
         const struct sync_value *x = &g->value_of[i->in[k]];
         double factor = i->op != HD_OP_BLEND ? 1 : i->attrs && k < i->attrs->n_table ? i->attrs->table[k] : 0;
         if (x->unreduced_axes && i->op != HD_OP_ALL_REDUCE && i->op != HD_OP_COPY)
-            diag_axes(g, f, i->in[k], "is read, a share of a mean that is still to be summed over", x->unreduced_axes);
+            diag_axes(g, f, i->in[k], "is read while still partial, its mean not reduced over", x->unreduced_axes);
         v.varying_axes |= x->varying_axes;
         v.unreduced_axes |= x->unreduced_axes;
         v.from_trained |= x->from_trained;
@@ -184,12 +184,11 @@ static void visit(void *state, struct hd__verify_diags *f, const struct hd__inst
     }
     for (uint32_t k = 0; k < i->n_out; k++)
         if (g->is_global_copy[hd__tensor_const(g->p, i->out[k])->buffer])
-            hd__verify_diag(
-                f,
-                g->p->local_axes
-                    ? "%s is common to ranks that are apart: only the section that brings them together writes it"
-                    : "%s is what a strategy keeps: only a section of its own writes it",
-                name_of(g, i->out[k]));
+            hd__verify_diag(f,
+                            g->p->local_axes
+                                ? "%s is the global copy of local-SGD replicas: only their sync section may write it"
+                                : "%s is strategy state: only the strategy's own section may write it",
+                            name_of(g, i->out[k]));
 }
 
 static void section_end(void *state, struct hd__verify_diags *f)
@@ -199,18 +198,16 @@ static void section_end(void *state, struct hd__verify_diags *f)
         hd_tensor t = g->must_match.at[n];
         const struct sync_value *x = &g->value_of[t];
         if (x->unreduced_axes)
-            diag_axes(g, f, t, "is left a share of a mean over", x->unreduced_axes);
+            diag_axes(g, f, t, "is left partial, its mean not reduced over", x->unreduced_axes);
         else if (x->varying_axes & g->sync_axes)
-            diag_axes(g, f, t, "is not the same on all ranks along", x->varying_axes & g->sync_axes);
+            diag_axes(g, f, t, "differs between replicas along", x->varying_axes & g->sync_axes);
         else if (!x->from_trained)
-            hd__verify_diag(f,
-                            "%s does not follow from the parameters that the ranks have trained: their steps are lost",
-                            name_of(g, t));
+            hd__verify_diag(f, "%s does not depend on the trained parameters: what was trained is lost", name_of(g, t));
         else if (!(fabs(x->param_weight - (n < g->n_params)) < 1e-9))
-            hd__verify_diag(f, "%s is made of %g times the parameters: it should be %d", name_of(g, t), x->param_weight,
+            hd__verify_diag(f, "%s: weights of the parameters in it sum to %g, not %d", name_of(g, t), x->param_weight,
                             n < g->n_params);
         else if (n < g->n_params && x->trained_weight < 0)
-            hd__verify_diag(f, "%s moves away from what the ranks have trained", name_of(g, t));
+            hd__verify_diag(f, "%s: sync applies the outer gradient with the wrong sign", name_of(g, t));
     }
 }
 
@@ -229,7 +226,7 @@ static void finish(void *state, struct hd__verify_diags *f)
     hd__axes_text(missing, axes);
     f->section = &p->sections.at[p->sections.count - 1];
     f->position = 0;
-    hd__text_add(&f->text, "%sno section brings the ranks together that are apart along %s", f->text.length ? "\n" : "",
+    hd__text_add(&f->text, "%sno section synchronises the local-SGD replicas along %s", f->text.length ? "\n" : "",
                  axes);
     f->count++;
 }

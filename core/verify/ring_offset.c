@@ -38,7 +38,7 @@ static void visit_shift(struct ring_offset *t, struct hd__verify_diags *f, const
 {
     uint32_t ways = (uint32_t)hd__mesh_ways(&t->p->mesh, i->axes), offset = t->offset[i->in[0]] & 0xffff;
     if (!is_sequence_axis(t->p, i->in[0], i->axes))
-        hd__verify_diag(f, "the sequence of %s is not cut around this ring", hd__tensor_const(t->p, i->in[0])->name);
+        hd__verify_diag(f, "%s: its sequence is not sharded along this ring", hd__tensor_const(t->p, i->in[0])->name);
     t->offset[i->out[0]] = RING_OFFSET(i->axes, (offset + 1) % ways);
 }
 
@@ -59,13 +59,13 @@ static void visit(void *state, struct hd__verify_diags *f, const struct hd__inst
     for (uint32_t k = 0; k < i->n_in; k++) {
         uint32_t is = t->offset[i->in[k]], expected = keys && (k == 1 || k == 2) ? keys : all;
         if (is != expected)
-            hd__verify_diag(f, "%s has come %u members around its ring, not %u", hd__tensor_const(t->p, i->in[k])->name,
-                            is & 0xffff, expected & 0xffff);
+            hd__verify_diag(f, "%s: ring offset is %u, not %u", hd__tensor_const(t->p, i->in[k])->name, is & 0xffff,
+                            expected & 0xffff);
     }
     for (uint32_t k = 0; k < i->n_out; k++) {
         t->offset[i->out[k]] = keys && (k == 1 || k == 2) && i->op == HD_OP_ATTENTION_GRAD ? keys : all;
         if (i->op == HD_OP_ACCUM && t->offset[i->out[k]])
-            hd__verify_diag(f, "%s is not brought home around its ring", hd__tensor_const(t->p, i->in[0])->name);
+            hd__verify_diag(f, "%s: ring does not return it to its owner", hd__tensor_const(t->p, i->in[0])->name);
     }
 }
 

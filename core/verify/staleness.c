@@ -111,7 +111,7 @@ static void check_reads(struct staleness *g, struct hd__verify_diags *f, const s
         if (!flat || !g->stale[flat - 1] || !t[k].reads || hd__tensor_const(g->p, t[k].tensor)->shard_view)
             continue;
         hd__verify_diag(f,
-                        "use of %s, which is older than the master weights of parameters %s: nothing has gathered them "
+                        "use of %s, which is stale: the master weights of parameters %s have not been gathered "
                         "since their update",
                         hd__tensor_const(g->p, t[k].tensor)->name, g->p->flats.at[flat - 1].name);
         g->stale[flat - 1] = 0; /* once is enough */
@@ -133,7 +133,7 @@ static void section_end(void *state, struct hd__verify_diags *f)
     int restore = !strcmp(f->section->name, "restore"), update = !strcmp(f->section->name, "update");
     for (uint32_t k = 0; k < g->p->flats.count; k++)
         if (g->stale[k] && (restore || (update && !g->has_restore))) {
-            hd__verify_diag(f, "parameters %s are %s, but what the model reads of them is not made anew",
+            hd__verify_diag(f, "parameters %s are %s, but the copy that the model reads is not refreshed",
                             g->p->flats.at[k].name, restore ? "loaded" : "updated");
             g->stale[k] = 0;
         }

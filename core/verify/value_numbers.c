@@ -26,22 +26,22 @@ static void check_weight(const struct hd__value_numbers *m, struct hd__verify_di
             at = of->offset[k];
     if (of && (m->buffer_value[view->buffer] != hd__value_number_of_flat(flat - 1, 0) ||
                view->offset - m->buffer_offset[view->buffer] != at))
-        hd__verify_diag(f, "reads %s where something else is", view->name);
+        hd__verify_diag(f, "reads %s, whose memory holds a different value", view->name);
 }
 
 /* Of weights and states: others may have taken a place that they share. */
 static void check_resident(const struct hd__value_numbers *m, struct hd__verify_diags *f, hd_tensor t)
 {
     if (m->pinned[t] && m->buffer_value[hd__tensor_const(m->p, t)->buffer] != m->pinned[t])
-        hd__verify_diag(f, "use of %s, which was not brought into its place", hd__tensor_const(m->p, t)->name);
+        hd__verify_diag(f, "use of %s before it was copied from its offloaded home", hd__tensor_const(m->p, t)->name);
 }
 
 /* Weights and states go to where they belong. */
 static void check_copy(const struct hd__value_numbers *m, struct hd__verify_diags *f, const struct hd__instr *i)
 {
     if (m->pinned[i->out[0]] && m->value[i->in[0]] != m->pinned[i->out[0]])
-        hd__verify_diag(f, "%s is made of %s, which is something else", hd__tensor_const(m->p, i->out[0])->name,
-                        hd__tensor_const(m->p, i->in[0])->name);
+        hd__verify_diag(f, "%s is computed from %s, which holds a different value",
+                        hd__tensor_const(m->p, i->out[0])->name, hd__tensor_const(m->p, i->in[0])->name);
 }
 
 static void check_update(const struct hd__value_numbers *m, struct hd__verify_diags *f, const struct hd__instr *i)
@@ -50,10 +50,10 @@ static void check_update(const struct hd__value_numbers *m, struct hd__verify_di
     if (!flat)
         return;
     if (i->n_in > 1 && m->p->norm2 && i->in[1] != m->p->norm2)
-        hd__verify_diag(f, "%s is not the gradient's norm", hd__tensor_const(m->p, i->in[1])->name);
+        hd__verify_diag(f, "%s is not the gradient norm", hd__tensor_const(m->p, i->in[1])->name);
     for (uint32_t k = 0; k < i->n_out; k++)
         if (m->value[i->out[k]] != hd__value_number_of_flat(flat - 1, k > 0 && k <= states ? k : 0))
-            hd__verify_diag(f, "%s does not belong to the gradient %s", hd__tensor_const(m->p, i->out[k])->name,
+            hd__verify_diag(f, "%s does not belong to gradient %s", hd__tensor_const(m->p, i->out[k])->name,
                             hd__tensor_const(m->p, i->in[0])->name);
 }
 
@@ -78,7 +78,7 @@ static void check_output(struct hd__value_numbers *m, struct hd__verify_diags *f
     const struct hd__tensor *t = hd__tensor_const(m->p, out);
     if (!t->value_number || terms < t->n_terms || m->value[out] == t->value_number)
         return;
-    hd__verify_diag(f, "%s is not what the model makes it: an operand is another, or its op", t->name);
+    hd__verify_diag(f, "%s differs from the lowered model: wrong operand or op", t->name);
     m->value[out] = t->value_number; /* once is enough */
 }
 
@@ -102,7 +102,7 @@ static void section_end(void *state, struct hd__verify_diags *f)
 {
     const struct hd__value_numbers *m = state;
     if (m->sends_value != f->section->sends_value)
-        hd__verify_diag(f, "what is sent to other stages is not what they are to have");
+        hd__verify_diag(f, "pipeline send mismatch: values sent differ from those of the lowered program");
 }
 
 const struct hd__verify_analysis hd__verify_value_numbers = {

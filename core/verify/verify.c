@@ -81,12 +81,12 @@ static void check_memories(struct walk *w, const struct hd__instr *i)
         hd_tensor t = k < i->n_in ? i->in[k] : i->out[k - i->n_in];
         elsewhere += hd__memory_of(w->p, t) != HD__MEM_MAIN;
         if (hd__memory_of(w->p, t) != HD__MEM_MAIN && !hd__is_copy(i))
-            hd__verify_diag(&w->diags, "%s lies in another memory: only copies reach it", name_of(w, t));
+            hd__verify_diag(&w->diags, "%s is offloaded: only copies may access it", name_of(w, t));
     }
     if (hd__is_copy(i) && elsewhere != 1)
-        hd__verify_diag(&w->diags, "a copy between memories has one end in the main one and one elsewhere");
+        hd__verify_diag(&w->diags, "offload copy must have exactly one end in device memory");
     if (hd__is_copy(i) && hd__tensor_const(w->p, i->in[0])->dtype != hd__tensor_const(w->p, i->out[0])->dtype)
-        hd__verify_diag(&w->diags, "a copy between memories cannot change %s's dtype", name_of(w, i->in[0]));
+        hd__verify_diag(&w->diags, "offload copy cannot change %s's dtype", name_of(w, i->in[0]));
 }
 
 static int operands_exist(struct walk *w, const struct hd__instr *i)
@@ -94,14 +94,15 @@ static int operands_exist(struct walk *w, const struct hd__instr *i)
     struct hd__access t[HD__MAX_ACCESSES];
     uint8_t class = hd__op(i->op)->class;
     if (!arity_fits(w, i)) {
-        hd__verify_diag(&w->diags, "op %u with %u inputs and %u outputs does not fit its row of the table of ops",
-                        i->op, i->n_in, i->n_out);
+        hd__verify_diag(&w->diags, "op %u with %u inputs and %u outputs does not match its row in the op table", i->op,
+                        i->n_in, i->n_out);
         return 0;
     }
     if ((class == HD__CLASS_COLLECTIVE || class == HD__CLASS_P2P || (i->op == HD_OP_COPY && hd__is_copy(i))) !=
         hd__is_async(i)) {
-        hd__verify_diag(&w->diags, hd__is_async(i) ? "only communication and copies run beside the compute stream"
-                                                   : "communication cannot run on the compute stream");
+        hd__verify_diag(&w->diags, hd__is_async(i)
+                                       ? "only collectives, sends, receives and offload copies are asynchronous"
+                                       : "collectives, sends and receives cannot run on the compute stream");
         return 0;
     }
     for (uint32_t n = hd__accesses(w->p, i, t), k = 0; k < n; k++) {
@@ -154,14 +155,15 @@ static void check_read(struct walk *w, const struct hd__access *t)
     else if (w->buffer[t->buffer] == ABSENT)
         hd__verify_diag(&w->diags, "use of %s before its definition", name_of(w, t->tensor));
     else if (hd__tensor_const(w->p, t->tensor)->role == HD__ROLE_ACT && !w->written[t->tensor])
-        hd__verify_diag(&w->diags, "use of %s before its definition: its memory has something else",
+        hd__verify_diag(&w->diags, "use of %s before its definition: its memory holds another tensor",
                         name_of(w, t->tensor));
     else if (!t->writes && hd__tensor_const(w->p, t->tensor)->n_terms > 1 &&
              hd__tensor_const(w->p, t->tensor)->n_terms != w->written[t->tensor])
-        hd__verify_diag(&w->diags, "use of %s, of which %u of %u terms are there", name_of(w, t->tensor),
+        hd__verify_diag(&w->diags, "use of %s with %u of its %u terms accumulated", name_of(w, t->tensor),
                         w->written[t->tensor], hd__tensor_const(w->p, t->tensor)->n_terms);
     else if (w->taken[t->tensor])
-        hd__verify_diag(&w->diags, "use of %s after its memory was taken by an output", name_of(w, t->tensor));
+        hd__verify_diag(&w->diags, "use of %s after its memory was reused by an in-place output",
+                        name_of(w, t->tensor));
 }
 
 static void check_in_flight(struct walk *w, const struct hd__access *t)
@@ -175,7 +177,7 @@ static void check_in_flight(struct walk *w, const struct hd__access *t)
             continue;
         }
         if (hd__access_conflict(&x->touch, t)) {
-            hd__verify_diag(&w->diags, "touches %s, which %s has in flight: a wait is missing", name_of(w, t->tensor),
+            hd__verify_diag(&w->diags, "accesses %s while %s is in flight: missing wait", name_of(w, t->tensor),
                             hd__instr_text(w->p, w->diags.section, x->instr, on));
             w->in_flight[x->instr] = REPORTED;
             return;
@@ -190,7 +192,8 @@ static void check_wait(struct walk *w, const struct hd__instr *i)
     if (on >= w->diags.position)
         hd__verify_diag(&w->diags, "waits for instruction %u, which is not before it in this section", i->wait);
     else if (w->in_flight[on] != IN_FLIGHT && w->in_flight[on] != REPORTED)
-        hd__verify_diag(&w->diags, "waits for what is not in flight%s", w->in_flight[on] == WAITED ? " any more" : "");
+        hd__verify_diag(&w->diags, "waits for an operation that is not in flight%s",
+                        w->in_flight[on] == WAITED ? " any more" : "");
     else
         w->in_flight[on] = WAITED;
 }
@@ -224,12 +227,12 @@ static void check_instr(struct walk *w, const struct hd__instr *i)
         return;
     if ((i->op == HD_OP_ALL_REDUCE || i->op == HD_OP_REDUCE_SCATTER) &&
         i->redop != hd__tensor_const(w->p, i->in[0])->placement.redop)
-        hd__verify_diag(&w->diags, "%s is not what is owed: %s is a partial %s", hd__op(i->op)->name,
+        hd__verify_diag(&w->diags, "%s has the wrong reduction: %s is a partial %s", hd__op(i->op)->name,
                         name_of(w, i->in[0]),
                         hd__tensor_const(w->p, i->in[0])->placement.redop == HD_MAX ? "maximum" : "sum");
     if (!sizes_fit(w, i))
-        hd__verify_diag(&w->diags, "%s does not have the size that %s from %s has", name_of(w, i->out[0]),
-                        hd__op(i->op)->name, name_of(w, i->in[0]));
+        hd__verify_diag(&w->diags, "%s does not have the size of %s of %s", name_of(w, i->out[0]), hd__op(i->op)->name,
+                        name_of(w, i->in[0]));
     n = hd__accesses(w->p, i, t);
     for (uint32_t k = 0; k < n; k++) {
         if (t[k].reads || i->op == HD_OP_RELEASE)

@@ -53,8 +53,8 @@ static const char *obstacle(const struct hd_pass_api *api, const struct hd_progr
                "ema}]";
     api->flat_get(p, 1, &first);
     if (first.common)
-        return "replicas that train apart have no weights to average until they meet; leave one of the two strategies "
-               "out";
+        return "local-SGD replicas have no common weights to average between synchronisations; leave one of the two "
+               "strategies out";
     if (master != HD_F32 && master != HD_F64)
         return "what a step adds to an average is lost in 16 bits: use precision.master fp32";
     return NULL;

@@ -32,7 +32,7 @@ struct settings {
 static const struct hd_option options[] = {
     {.name = "every", .type = HD_OPT_INT, .value = "20", .unit = "steps", .min = 1, .max = 1e9, GLOBAL,
      .offset = AT(every),
-     .help = "how many steps replicas train apart; DiLoCo's H"},
+     .help = "local steps between two synchronisations of the replicas; DiLoCo's H"},
     {.name = "outer_lr", .type = HD_OPT_FLOAT, .value = "0.7", .min = 0, .max = 1e6, GLOBAL, .offset = AT(outer_lr),
      .help = "learning rate of the outer step; 1 with momentum: 0 averages parameters (local SGD)"},
     {.name = "momentum", .type = HD_OPT_FLOAT, .value = "0.9", .min = 0, .max = 1, GLOBAL, .offset = AT(momentum),
@@ -40,7 +40,7 @@ static const struct hd_option options[] = {
     {.name = "nesterov", .type = HD_OPT_BOOL, .value = "true", GLOBAL, .offset = AT(nesterov),
      .help = "the outer step looks ahead along its momentum"},
     {.name = "axes", .type = HD_OPT_LIST, .value = "[dp_replicate, dp_shard]", GLOBAL, .offset = AT(axes),
-     .help = "mesh axes along which replicas train apart: [dp_replicate] leaves dp_shard to zero, inside a replica"},
+     .help = "mesh axes along which ranks are replicas: [dp_replicate] leaves dp_shard to zero, inside a replica"},
 };
 /* clang-format on */
 
@@ -207,7 +207,7 @@ static const struct hd_component component = {
     .struct_size = sizeof component,
     .kind = HD_KIND_STRATEGY,
     .name = "localsgd",
-    .summary = "local SGD and DiLoCo: replicas train apart and meet every so many steps",
+    .summary = "local SGD and DiLoCo: replicas take local steps and synchronise every so many",
     .options = options,
     .n_options = sizeof options / sizeof *options,
     .option_size = sizeof *options,

@@ -267,15 +267,15 @@ static int32_t check_mesh(const struct zero *z, struct hd_error *err)
     if (z->stage && zero_ways(z, z->shard_axes) > 1 && zero_ways(z, z->shard_axes & z->api->live_axes(z->p)) == 1)
         return hd_fail(
             err, HD_E_INVALID,
-            "strategies.zero.stage %u shards what the ranks along its axes have in common, but another strategy "
-            "of the job has them train apart, each with parameters of its own: say stage: 0, or shard inside a "
-            "replica: mesh.dp: "
-            "{replicate, shard} and only dp_replicate apart",
+            "strategies.zero.stage %u shards parameters over axes along which another strategy of the job makes every "
+            "rank a local-SGD replica with its own: use stage: 0, or shard inside each replica: mesh.dp: {replicate, "
+            "shard} with local SGD over dp_replicate alone",
             z->stage);
     if (z->settings.compress_kind && data > 1 && zero_ways(z, data_axes & z->api->live_axes(z->p)) == 1)
-        return hd_fail(err, HD_E_INVALID,
-                       "strategies.zero.compress: no gradient travels, since another strategy of the job has all data "
-                       "ranks train apart: leave it out");
+        return hd_fail(
+            err, HD_E_INVALID,
+            "strategies.zero.compress: no gradient is reduced, since another strategy of the job makes all data "
+            "ranks local-SGD replicas: leave it out");
     if (z->stage && data > 1 && zero_ways(z, z->shard_axes) == 1)
         return hd_fail(err, HD_E_INVALID,
                        "strategies.zero.stage %u would shard nothing: none of its axes is larger than 1, and the "

@@ -198,7 +198,7 @@ static void read_progress(const struct hd__job *job, const struct hd__ckpt *ckpt
     progress->tokens = integer_or(json_object_get(state, "tokens"), progress->step * batch * length);
 }
 
-/* Ranks that are apart have a model each. */
+/* Each local-SGD replica has its own model. */
 static int32_t check_replicas(const struct hd__train_checkpointer *k, const char *name, const struct hd__ckpt *ckpt,
                               struct hd_error *err)
 {
@@ -206,7 +206,7 @@ static int32_t check_replicas(const struct hd__train_checkpointer *k, const char
     if (has == here)
         return HD_OK;
     return hd_fail(err, HD_E_MISMATCH,
-                   "checkpoint %s has the state of %lld replica%s that train apart, this job has %lld: go on with as "
+                   "checkpoint %s has the state of %lld local-SGD replica%s, this job has %lld: go on with as "
                    "many, or begin anew from its model: `heddle ckpt export`, then model.from",
                    name, has, has == 1 ? "" : "s", here);
 }

@@ -96,7 +96,7 @@ static int32_t find_nonfinite(struct loop *l, char where[160], struct hd_error *
 {
     int32_t found;
     if (l->p->local_axes && isfinite(l->loss)) {
-        snprintf(where, 160, "a gradient of this replica, which trains apart");
+        snprintf(where, 160, "a gradient of this local-SGD replica");
         return HD_OK;
     }
     found = hd__train_feed_seek(l->s.train_feed, l->progress.sequence, err);

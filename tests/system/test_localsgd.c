@@ -195,10 +195,10 @@ START_TEST(replicas_of_another_number)
     c = command_run("train llama.yaml mesh.dp=4 checkpoint.dir=two "
                     "strategies=[{\"use\":\"zero\"},{\"use\":\"localsgd\",\"every\":7}]");
     expect_code(c, 2);
-    expect_says(c, "has the state of 2 replicas that train apart, this job has 4");
+    expect_says(c, "has the state of 2 local-SGD replicas, this job has 4");
     c = command_run("train llama.yaml mesh.dp=2 checkpoint.dir=two");
     expect_code(c, 2);
-    expect_says(c, "has the state of 2 replicas that train apart, this job has 1");
+    expect_says(c, "has the state of 2 local-SGD replicas, this job has 1");
 }
 END_TEST
 
@@ -206,10 +206,10 @@ START_TEST(proved_and_not_compared)
 {
     struct command *c = command_run("check %s", jobs[0]);
     expect_code(c, 0);
-    ck_assert_msg(strstr(c->out, "every 7 steps all parameters become equal") != NULL, "%s", c->out);
+    ck_assert_msg(strstr(c->out, "every 7 steps their parameters become equal") != NULL, "%s", c->out);
     c = command_run("check %s --numerics", jobs[0]);
     expect_code(c, 2);
-    expect_says(c, "train apart along dp_shard");
+    expect_says(c, "replicas along dp_shard take local steps");
 }
 END_TEST
 

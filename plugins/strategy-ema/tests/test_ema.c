@@ -81,28 +81,28 @@ START_TEST(faults_are_found)
     hd__code *code = code_of(p);
     ck_assert_uint_gt(code->count, 1);
     set_factors(p, &code->at[0], 0.9, 0.2);
-    expect_fault(&j, "is made of 1.1 times the parameters: it should be 1");
+    expect_fault(&j, "weights of the parameters in it sum to 1.1, not 1");
 
     p = expect_job(&j, "dp: 2", TWO_FLATS);
     set_factors(p, &code_of(p)->at[0], 1.5, -0.5);
-    expect_fault(&j, "moves away from what the ranks have trained");
+    expect_fault(&j, "sync applies the outer gradient with the wrong sign");
 
     p = expect_job(&j, "dp: 2", TWO_FLATS);
     erase(code_of(p), 0);
-    expect_fault(&j, "does not follow from the parameters that the ranks have trained");
+    expect_fault(&j, "does not depend on the trained parameters");
 
     p = expect_job(&j, "dp: 2", TWO_FLATS);
     code_of(p)->at[0].in[1] = p->strategy_states.at[0].tensor;
-    expect_fault(&j, "does not follow from the parameters that the ranks have trained");
+    expect_fault(&j, "does not depend on the trained parameters");
 
     p = expect_job(&j, "dp: 2", TWO_FLATS);
     hd__push(&hd__program_section(p, "update")->code, code_of(p)->at[0]);
     erase(code_of(p), 0);
-    expect_fault(&j, "is what a strategy keeps: only a section of its own writes it");
+    expect_fault(&j, "is strategy state: only the strategy's own section may write it");
 
     p = expect_job(&j, "dp: 2", TWO_FLATS); /* into the weights instead of out of them */
     code_of(p)->at[0].out[0] = p->flats.at[0].master;
-    expect_fault(&j, "does not follow from the parameters that the ranks have trained");
+    expect_fault(&j, "does not depend on the trained parameters");
 }
 END_TEST
 
@@ -115,7 +115,7 @@ START_TEST(of_its_own_weights)
     hd_tensor first = code->at[0].in[1];
     code->at[0].in[1] = code->at[1].in[1];
     code->at[1].in[1] = first;
-    expect_fault(&j, "are not the same pieces of one thing");
+    expect_fault(&j, "are not the same shard of one tensor");
 }
 END_TEST
 
@@ -127,7 +127,7 @@ START_TEST(refused_by_name)
         const char *strategies, *more, *message;
     } rows[] = {
         {"{use: ema}, {use: zero}", "", "a strategy that holds and updates parameters must stand before it"},
-        {"{use: zero}, {use: localsgd}, {use: ema}", "", "replicas that train apart have no weights to average"},
+        {"{use: zero}, {use: localsgd}, {use: ema}", "", "local-SGD replicas have no common weights to average"},
         {"{use: zero}, {use: ema}", "precision.master=bf16", "use precision.master fp32"},
         {"{use: zero}, {use: ema, decay: 1.5}", "", "decay"},
         {"{use: zero}, {use: ema, every: 0}", "", "every"},

@@ -339,14 +339,14 @@ START_TEST(nothing_else_crosses)
                              .out = {p->flats.at[0].global_copy}};
     hd__push(&update->code, copy);
     ck_assert(hd__verify(p, &err));
-    ck_assert_msg(strstr(err.message, "only the section that brings them together writes it") != NULL, "%s",
+    ck_assert_msg(strstr(err.message, "only their sync section may write it") != NULL, "%s",
                   err.message);
     close_job(&j);
     expect_job(&j, "dp: 2", APART(""));
     p = j.c->stage[0];
     hd__program_section(p, "outer")->sync_axes = 0;
     ck_assert(hd__verify(p, &err));
-    ck_assert_msg(strstr(err.message, "no section brings the ranks together") != NULL, "%s", err.message);
+    ck_assert_msg(strstr(err.message, "no section synchronises") != NULL, "%s", err.message);
     close_job(&j);
 }
 END_TEST
@@ -359,12 +359,12 @@ START_TEST(refused_by_name)
         const char *mesh, *strategies, *more, *why;
     } jobs[] = {
         {"dp: 2", "{use: zero, stage: 1}, {use: localsgd}", "",
-         "strategies.zero.stage 1 shards what the ranks along its axes have in common"},
-        {"dp: 2", "{use: zero, stage: 3}, {use: localsgd}", "", "shard inside a replica"},
+         "strategies.zero.stage 1 shards parameters over axes along which"},
+        {"dp: 2", "{use: zero, stage: 3}, {use: localsgd}", "", "shard inside each replica"},
         {"dp: 2", "{use: localsgd}", "", "localsgd has nothing to bring together"},
         {"dp: 2", "{use: localsgd}, {use: zero}", "", "must stand before it"},
         {"dp: 2", "{use: zero}, {use: localsgd, axes: [tp]}", "", "'tp' is no axis of replicas"},
-        {"dp: 2", "{use: zero, compress: {kind: int8}}, {use: localsgd}", "", "no gradient travels"},
+        {"dp: 2", "{use: zero, compress: {kind: int8}}, {use: localsgd}", "", "no gradient is reduced"},
         {"dp: 2", "{use: zero}, {use: localsgd}", "precision.compute=fp16", "excludes precision.loss_scale dynamic"},
         {"dp: 2", "{use: zero}, {use: localsgd}", "job.deterministic=exact", "excludes job.deterministic exact"},
         {"dp: 2", "{use: zero}, {use: localsgd, every: 0}", "", "every"},

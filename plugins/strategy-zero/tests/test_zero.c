@@ -179,15 +179,15 @@ START_TEST(the_proof_finds_what_is_not_gathered)
 {
     struct hd_program *p = COMPILE("strategies.zero.stage=2");
     drop(p, "micro_first", 1);
-    expect_fault(p, "which is older than the master weights");
+    expect_fault(p, "which is stale: the master weights");
     p = COMPILE("strategies.zero.stage=2");
     for (uint32_t k = 0; k < hd__program_section(p, "update")->code.count; k++)
         if (hd__program_section(p, "update")->code.at[k].op == HD_OP_ALL_GATHER)
             drop(p, "update", k);
-    expect_fault(p, "which is older than the master weights");
+    expect_fault(p, "which is stale: the master weights");
     p = COMPILE("strategies.zero.stage=2");
     drop(p, "restore", 2);
-    expect_fault(p, "is not made anew");
+    expect_fault(p, "is not refreshed");
 }
 END_TEST
 
@@ -214,19 +214,19 @@ START_TEST(the_proof_finds_what_is_reduced_early_or_twice)
 {
     struct hd_program *p = COMPILE("strategies.zero.stage=0");
     plant(p, "micro", HD_OP_ALL_REDUCE);
-    expect_fault(p, "is added to after a part of its reduction");
+    expect_fault(p, "accumulated after it was partly reduced");
     p = COMPILE("strategies.zero.stage=0");
     plant(p, "micro_last", HD_OP_ALL_REDUCE);
-    expect_fault(p, "is summed twice over dp_shard");
+    expect_fault(p, "reduced twice over dp_shard");
     p = COMPILE("strategies.zero.stage=1");
     plant(p, "micro", HD_OP_REDUCE_SCATTER);
-    expect_fault(p, "is added to after a part of its reduction");
+    expect_fault(p, "accumulated after it was partly reduced");
     p = COMPILE("strategies.zero.stage=1", "mesh.dp={\"replicate\":2,\"shard\":2}");
     const hd__code *code = &hd__program_section(p, "update")->code;
     for (uint32_t k = 0; k < code->count; k++) /* the replicas' sum becomes a broadcast */
         if (code->at[k].op == HD_OP_ALL_REDUCE && code->at[k].axes == replicate)
             code->at[k].op = HD_OP_BROADCAST;
-    expect_fault(p, "still owes a sum over dp_replicate");
+    expect_fault(p, "not reduced over dp_replicate");
 }
 END_TEST
 

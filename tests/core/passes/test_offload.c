@@ -134,31 +134,31 @@ START_TEST(planted_faults_are_found)
     struct hd__code_section *s = &p->sections.at[0];
     uint32_t at = tiny_find(p, 0, HD_OP_ACCUM, NULL, 1);
     s->code.at[at].in[0] = s->code.at[at].out[0] = p->flats.at[1].master; /* computes where it may not */
-    assert_fault(p, "m1 lies in another memory: only copies reach it");
+    assert_fault(p, "m1 is offloaded: only copies may access it");
 
     p = staged_update(HD__MEM_HOST, 1);
     at = position(p, "m2", 0, 1);
     tiny_drop(p, 0, at); /* its wait */
-    assert_fault(p, "a wait is missing");
+    assert_fault(p, "missing wait");
 
     p = staged_update(HD__MEM_HOST, 1);
     p->sections.at[0].code.at[position(p, "m2", 0, 0)].stream = HD__STREAM_COMPUTE;
-    assert_fault(p, "m2 lies in another memory: only copies reach it");
+    assert_fault(p, "m2 is offloaded: only copies may access it");
 
     p = staged_update(HD__MEM_HOST, 0);
     p->sections.at[0].code.at[position(p, "m2", 0, 0)].in[0] = tiny_state(p, "here", 1200);
     tiny_finish(p);
-    assert_fault(p, "one end in the main one and one elsewhere");
+    assert_fault(p, "exactly one end in device memory");
 
     p = staged_update(HD__MEM_HOST, 0);
     tiny_drop(p, 0, position(p, "m3", 0, 0));
     tiny_finish(p);
-    assert_fault(p, "use of m3@0, which was not brought into its place"); /* m0 is there */
+    assert_fault(p, "use of m3@0 before it was copied from its offloaded home"); /* m0 is there */
 
     p = staged_update(HD__MEM_HOST, 0);
     tiny_drop(p, 0, position(p, "m2", 1, 0));
     tiny_finish(p);
-    assert_fault(p, "m2 is changed and not written back");
+    assert_fault(p, "m2: modified copy of an offloaded tensor is not written back");
 }
 END_TEST
 

@@ -85,7 +85,7 @@ START_TEST(use_after_the_memory_was_taken)
     ck_assert_uint_eq(hd__tensor_const(p, x)->buffer, hd__tensor_const(p, y)->buffer);
     hd__tensor_at(p, z)->buffer = hd__buffer_new(p, "z", 128, HD__LIFE_TEMP);
     tiny_op(p, 0, HD_OP_GELU, T(x), T(z));
-    assert_fault(p, "micro #2 gelu z: use of x after its memory was taken by an output");
+    assert_fault(p, "micro #2 gelu z: use of x after its memory was reused by an in-place output");
 }
 END_TEST
 
@@ -95,9 +95,8 @@ START_TEST(a_missing_wait)
 {
     struct hd_program *p = tiny_step(2, 2, 2);
     tiny_drop(p, MICRO, tiny_find(p, MICRO, HD_OP_WAIT, NULL, 0));
-    assert_fault(p, "micro #7 reduce_scatter(dp_shard) gs: touches g, which micro #6 all_reduce(tp) G[16:32] "
-                    "has in flight: a wait "
-                    "is missing");
+    assert_fault(p, "micro #7 reduce_scatter(dp_shard) gs: accesses g while micro #6 all_reduce(tp) G[16:32] is in "
+                    "flight: missing wait");
 }
 END_TEST
 
@@ -114,7 +113,7 @@ START_TEST(waited_for_twice)
     struct hd_program *p = tiny_step(2, 1, 0);
     uint32_t at = tiny_find(p, MICRO_LAST, HD_OP_WAIT, NULL, 0);
     tiny_insert(p, MICRO_LAST, at, p->sections.at[MICRO_LAST].code.at[at]);
-    assert_fault(p, "micro_last #7 wait all_reduce(dp_shard) G: waits for what is not in flight any more");
+    assert_fault(p, "micro_last #7 wait all_reduce(dp_shard) G: waits for an operation that is not in flight any more");
 }
 END_TEST
 
@@ -138,13 +137,12 @@ START_TEST(memory_of_two_at_once)
     char expected[160];
     int64_t at = p->buffers.at[hd__tensor_const(p, g)->buffer].offset;
     p->buffers.at[hd__tensor_const(p, x)->buffer].offset = at + 64;
-    snprintf(expected, sizeof expected,
-             "micro #1 fill0 x: the memory of x, [%lld, %lld), is also that of g, [%lld, %lld), which is alive",
+    snprintf(expected, sizeof expected, "micro #1 fill0 x: x at [%lld, %lld) overlaps g at [%lld, %lld), which is live",
              (long long)at + 64, (long long)at + 128, (long long)at, (long long)at + 128);
     assert_fault(p, expected);
     p = tiny_step(2, 1, 2);
     p->buffers.at[hd__tensor_const(p, x)->buffer].offset = 0;
-    assert_fault(p, "micro #1 fill0 x: x lies at [0, 64), outside the temporary part of the arena");
+    assert_fault(p, "micro #1 fill0 x: x lies at [0, 64), outside the arena's temporary region");
 }
 END_TEST
 
@@ -159,8 +157,7 @@ START_TEST(a_newcomer_on_planned_memory)
     tiny_insert(p, MICRO, 2,
                 (struct hd__instr){
                     .id = ++p->next_id, .op = HD_OP_RMSNORM, .n_in = 2, .n_out = 1, .in = {x, x}, .out = {late}});
-    assert_fault(p, "micro #2 rmsnorm late: the memory of late, [448, 512), is also that of dw, [448, 512), "
-                    "which is alive");
+    assert_fault(p, "micro #2 rmsnorm late: late at [448, 512) overlaps dw at [448, 512), which is live");
 }
 END_TEST
 
@@ -193,8 +190,8 @@ START_TEST(what_lives_for_a_step)
     ck_assert_msg(hd__verify(p, &err) == HD_OK, "%s", err.message);
     p->buffers.at[hd__tensor_const(p, b)->buffer].offset = at;
     snprintf(expected, sizeof expected,
-             "update #0 fill0 b: the memory of b, [%lld, %lld), is also that of s, [%lld, %lld), which is alive",
-             (long long)at, (long long)at + 64, (long long)at, (long long)at + 64);
+             "update #0 fill0 b: b at [%lld, %lld) overlaps s at [%lld, %lld), which is live", (long long)at,
+             (long long)at + 64, (long long)at, (long long)at + 64);
     assert_fault(p, expected);
     p = carried_program(&s, &b);
     tiny_drop(p, 1, 0);
@@ -212,18 +209,18 @@ START_TEST(operands_that_do_not_fit)
     struct hd_program *p = tiny_step(2, 1, 1);
     hd__tensor_at(p, p->flats.at[0].shard)->dim[0] = hd__dim_new(p, "#wrong", 24);
     ck_assert_int_eq(hd__verify(p, &err), HD_E_INVALID);
-    ck_assert_msg(strstr(err.message, "GS does not have the size that reduce_scatter from G has") != NULL, "%s",
-                  err.message);
+    ck_assert_msg(strstr(err.message, "GS does not have the size of reduce_scatter of G") != NULL, "%s", err.message);
     hd__program_free(p);
     p = tiny_step(2, 1, 0);
     hd__tensor_at(p, p->flats.at[0].grad)->offset = 1;
     assert_fault(p, "begin #0 fill0 G: G is bytes [4, 132) of buffer G, which has 128");
     p = tiny_step(2, 1, 0);
     p->sections.at[UPDATE].code.at[0].n_in = 2;
-    assert_fault(p, "update #0 sgd P: op 72 with 2 inputs and 1 outputs does not fit its row of the table of ops");
+    assert_fault(p, "update #0 sgd P: op 72 with 2 inputs and 1 outputs does not match its row in the op table");
     p = tiny_step(2, 1, 0);
     p->sections.at[MICRO_LAST].code.at[tiny_find(p, MICRO_LAST, HD_OP_ALL_REDUCE, NULL, 0)].stream = 0;
-    assert_fault(p, "micro_last #5 all_reduce(dp_shard) G: communication cannot run on the compute stream");
+    assert_fault(
+        p, "micro_last #5 all_reduce(dp_shard) G: collectives, sends and receives cannot run on the compute stream");
 }
 END_TEST
 
@@ -234,7 +231,8 @@ START_TEST(a_lost_partial_sum)
     struct hd_program *p = tiny_step(2, 2, 0);
     hd_tensor dw = p->sections.at[MICRO].code.at[1].out[0], x = p->sections.at[MICRO].code.at[0].out[0];
     hd__tensor_at(p, dw)->placement.partial = 0;
-    assert_fault(p, "micro #1 bias_dw dw: no rule places it thus on dp_shard: x #rows -> dw replicated");
+    assert_fault(p,
+                 "micro #1 bias_dw dw: no placement rule of this op allows this on dp_shard: x #rows -> dw replicated");
     p = tiny_step(2, 2, 0);
     hd__tensor_at(p, x)->placement.partial =
         HD_AXIS_BIT(HD_AXIS_DP_SHARD); /* partial, and cut: an op that is not linear takes neither */
@@ -276,11 +274,11 @@ START_TEST(an_op_that_no_rule_places)
 {
     assert_fine(one(HD_OP_GELU, DP, TP, DP, TP, 0, 0));
     assert_fault(one(HD_OP_GELU, DP, 0, DP, 0, TP_BIT, TP_BIT), /* not linear: partial sums do not flow */
-                 "micro #1 gelu y: no rule places it thus on tp: x partial -> y partial");
+                 "micro #1 gelu y: no placement rule of this op allows this on tp: x partial -> y partial");
     assert_fault(one(HD_OP_GELU, DP, TP, DP, 0, 0, 0),
-                 "micro #1 gelu y: no rule places it thus on tp: x #c -> y replicated");
+                 "micro #1 gelu y: no placement rule of this op allows this on tp: x #c -> y replicated");
     assert_fault(one(HD_OP_GELU, DP | TP << 4, 0, TP | DP << 4, 0, 0, 0),
-                 "micro #1 gelu y: x and y are cut by the same axes in another order");
+                 "micro #1 gelu y: x and y are sharded by the same axes in a different order");
 }
 END_TEST
 
@@ -288,14 +286,13 @@ START_TEST(a_conversion_that_is_none)
 {
     assert_fine(one(HD_OP_ALL_REDUCE, DP, 0, DP, 0, TP_BIT, 0));
     assert_fault(one(HD_OP_ALL_REDUCE, DP, 0, DP, 0, 0, 0),
-                 "micro #1 all_reduce(tp) y: x is not placed as the input of this conversion");
+                 "micro #1 all_reduce(tp) y: x does not have the placement of this conversion's input");
     assert_fault(one(HD_OP_ALL_REDUCE, DP, 0, DP, 0, TP_BIT, TP_BIT),
-                 "micro #1 all_reduce(tp) y: y is not placed as the output of this conversion");
+                 "micro #1 all_reduce(tp) y: y does not have the placement of this conversion's output");
     assert_fault(one(HD_OP_ALL_REDUCE, DP, 0, 0, DP, TP_BIT, 0),
-                 "micro #1 all_reduce(tp) y: x is #r on dp_shard, y is #c: the "
-                 "conversion is not over dp_shard");
+                 "micro #1 all_reduce(tp) y: x is #r on dp_shard, y is #c: the conversion is not over dp_shard");
     assert_fault(one(HD_OP_ALL_GATHER, TP | DP << 4, 0, DP, 0, 0, 0), /* tp is major: what leaves is the minor axis */
-                 "micro #1 all_gather(tp) y: x is not placed as the input of this conversion");
+                 "micro #1 all_gather(tp) y: x does not have the placement of this conversion's input");
 }
 END_TEST
 
@@ -303,16 +300,18 @@ START_TEST(pieces_that_differ)
 {
     struct hd_program *p;
     assert_fine(one(HD_OP_COPY, DP, TP, DP, TP, 0, 0));
-    assert_fault(one(HD_OP_COPY, DP, 0, TP, 0, 0, 0), "micro #1 copy y: x and y hold other pieces of #r");
+    assert_fault(one(HD_OP_COPY, DP, 0, TP, 0, 0, 0), "micro #1 copy y: x and y hold different shards of #r");
     p = tiny_step(2, 1, 1);
     hd__tensor_at(p, p->flats.at[0].shard)->placement.shard[0] = hd__shard_push(0, HD_AXIS_TP);
     ck_assert_int_eq(hd__verify(p, &err), HD_E_INVALID);
-    ck_assert_msg(strstr(err.message, "update #0 sgd M: GS and M hold other pieces of #f") != NULL, "%s", err.message);
+    ck_assert_msg(strstr(err.message, "update #0 sgd M: GS and M hold different shards of #f") != NULL, "%s",
+                  err.message);
     hd__program_free(p);
     p = one(HD_OP_GELU, DP, 0, DP, 0, 0, 0);
     p->dims.at[hd__tensor_const(p, 1)->dim[0]].extent = 7;
     ck_assert_int_eq(hd__verify(p, &err), HD_E_INVALID);
-    ck_assert_msg(strstr(err.message, "x cannot be cut 2 ways along #r, which has 7") != NULL, "%s", err.message);
+    ck_assert_msg(strstr(err.message, "x cannot be sharded 2 ways along #r, whose extent is 7") != NULL, "%s",
+                  err.message);
     hd__program_free(p);
 }
 END_TEST
@@ -323,10 +322,10 @@ START_TEST(a_dropped_reduction)
 {
     struct hd_program *p = tiny_step(2, 2, 0);
     tiny_drop(p, MICRO_LAST, tiny_find(p, MICRO_LAST, HD_OP_ALL_REDUCE, "G", 0));
-    assert_fault(p, "update #0 sgd P: w still owes a sum over dp_shard");
+    assert_fault(p, "update #0 sgd P: w: not reduced over dp_shard");
     p = tiny_step(2, 2, 0);
     tiny_drop(p, MICRO_LAST, tiny_find(p, MICRO_LAST, HD_OP_ALL_REDUCE, "G[16:32]", 0));
-    assert_fault(p, "update #0 sgd P: n still owes a sum over tp");
+    assert_fault(p, "update #0 sgd P: n: not reduced over tp");
     p = tiny_step(2, 2, 1);
     tiny_drop(p, MICRO_LAST, tiny_find(p, MICRO_LAST, HD_OP_REDUCE_SCATTER, NULL, 0));
     assert_fault(p, "update #0 sgd M: w has no gradient");
@@ -341,7 +340,7 @@ START_TEST(a_double_reduction)
     again.id = ++p->next_id;
     tiny_insert(p, MICRO_LAST, at + 1, again);
     tiny_finish(p);
-    assert_fault(p, "micro_last #9 all_reduce(dp_shard) G: w is summed twice over dp_shard");
+    assert_fault(p, "micro_last #9 all_reduce(dp_shard) G: w: reduced twice over dp_shard");
 }
 END_TEST
 
@@ -350,9 +349,8 @@ START_TEST(a_reduction_in_a_repeated_section)
     struct hd_program *p = tiny_step_raw(2, 1, 0); /* micro runs twice: the second round adds to reduced sums */
     tiny_collective(p, MICRO, HD_OP_ALL_REDUCE, HD_AXIS_DP_SHARD, p->flats.at[0].grad, p->flats.at[0].grad);
     tiny_finish(p);
-    assert_fault(p,
-                 "micro #2 accum G:w: w is added to after a part of its reduction: the sum so far owes [], this owes "
-                 "[dp_shard]");
+    assert_fault(p, "micro #2 accum G:w: w: accumulated after it was partly reduced: the sum so far is "
+                    "unreduced over [], this term over [dp_shard]");
 }
 END_TEST
 
@@ -364,8 +362,8 @@ START_TEST(a_contribution_with_another_placement)
     *in = hd__tensor_new(p, hd__tensor_const(p, *in));
     hd__tensor_at(p, *in)->role = HD__ROLE_FLAT; /* another view of the same memory */
     hd__tensor_at(p, *in)->placement.partial = HD_AXIS_BIT(HD_AXIS_DP_SHARD);
-    assert_fault(p, "micro #4 accum G:n: the contribution to n is partial over [dp_shard], its obligation is "
-                    "[dp_shard.tp]");
+    assert_fault(p, "micro #4 accum G:n: contribution to n is partial over [dp_shard], but its gradient must be "
+                    "partial over [dp_shard.tp]");
 }
 END_TEST
 
@@ -377,8 +375,8 @@ START_TEST(a_missing_contribution)
     assert_fault(p, "update #0 sgd M: w has no gradient");
     p = tiny_step(2, 1, 2);
     tiny_drop(p, MICRO_LAST, tiny_find(p, MICRO_LAST, HD_OP_ACCUM, "GS", 0));
-    assert_fault(p, "update #0 sgd M: the gradient of w is not the sum that its micro-batches make: a term is missing, "
-                    "doubled or another");
+    assert_fault(
+        p, "update #0 sgd M: gradient of w is not the sum over its micro-batches: a term is missing, doubled or wrong");
 }
 END_TEST
 
@@ -386,7 +384,7 @@ START_TEST(a_dropped_clear)
 {
     struct hd_program *p = tiny_step(2, 1, 0);
     tiny_drop(p, BEGIN, tiny_find(p, BEGIN, HD_OP_FILL0, NULL, 0));
-    assert_fault(p, "micro #2 accum G:w: w is added to what was there before: nothing has cleared it");
+    assert_fault(p, "micro #2 accum G:w: w: accumulates into a buffer that nothing has zeroed");
 }
 END_TEST
 
@@ -394,7 +392,7 @@ START_TEST(a_dropped_update)
 {
     struct hd_program *p = tiny_step(2, 1, 0);
     tiny_drop(p, UPDATE, tiny_find(p, UPDATE, HD_OP_SGD, NULL, 0));
-    assert_fault(p, "update, at its end: parameters f are updated 0 times in a step");
+    assert_fault(p, "update, at its end: parameters f are updated 0 times in a step, not once");
 }
 END_TEST
 
