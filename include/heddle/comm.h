@@ -1,17 +1,16 @@
 /* heddle/comm.h: a transport moves data between ranks.
  *
- * Life: open (all ranks of the world together) -> memory (optional) -> group, group, ... -> operations ->
- * close. Data operations only enqueue: they return a request at once and complete in the background of `progress`,
- * which the core calls between instructions and while it waits, or from a thread of its own (`comm.progress: thread`): slots
- * tagged [progress] are called by one thread at a time, not always the same. Collectives of one group
- * complete in the order in which they were enqueued, messages in the order of their sender, receiver and stream;
- * operations of different groups are independent, and several may be in flight. Buffers stay untouched by the caller
- * until the request is done.
- * A member may be done with an operation before others begin theirs, where it needs nothing of them (the root of a broadcast,
- * the others of a reduce, a sender); what is then found to differ fails a later operation of its in the group, at the latest
- * the next that waits for all members.
- * A failed operation poisons its group: every later call on it fails with the first cause. What was under way may still be
- * written into its buffers until the transport is closed: their memory stays until then. */
+ * Life: open (all ranks of the world together) -> memory (optional) -> group, group, ... -> operations -> close.
+ * Data operations only enqueue: they return a request at once and complete in the background of `progress`, which
+ * the core calls between instructions and while it waits, or from a thread of its own (`comm.progress: thread`):
+ * slots tagged [progress] are called by one thread at a time, not always the same. Collectives of one group complete
+ * in the order in which they were enqueued, messages in the order of their sender, receiver and stream; operations
+ * of different groups are independent, and several may be in flight. Buffers stay untouched by the caller until the
+ * request is done. A member may be done with an operation before others begin theirs, where it needs nothing of them
+ * (the root of a broadcast, the others of a reduce, a sender); what is then found to differ fails a later operation
+ * of its in the group, at the latest the next that waits for all members. A failed operation poisons its group:
+ * every later call on it fails with the first cause. What was under way may still be written into its buffers until
+ * the transport is closed: their memory stays until then. */
 #ifndef HEDDLE_COMM_H
 #define HEDDLE_COMM_H
 
@@ -29,10 +28,12 @@ struct hd_store;      /* heddle/host.h */
     (UINT64_C(1) << 4)                           /* sums of floats follow the transport's own order, the same on all
                                                      members and from run to run; without it: the tree below */
 #define HD_COMM_MESSAGES_ONLY (UINT64_C(1) << 5) /* from caps_of: opened so that `collective` is not to be called */
-/* With HD_COMM_STREAM_ORDERED: an operation begins where the stream was when it was posted, and the stream waits for it only
- * once `test` or `wait` said done. Until then operations of other groups and all messages are independent of it, as they are
- * on the host. Without it a pipeline's messages would wait for each other, and the core does not send them. */
-#define HD_COMM_STREAM_APART (UINT64_C(1) << 6)
+/* With HD_COMM_STREAM_ORDERED: an operation begins where the stream was when it was posted, and the stream waits for
+ * it only once `test` or `wait` said done. Until then operations of other groups and all messages are independent of
+ * it, as they are on the host. Without it a pipeline's messages would wait for each other, and the core does not
+ * send them. */
+#define HD_COMM_INDEPENDENT_P2P (UINT64_C(1) << 6)
+#define HD_COMM_STREAM_APART HD_COMM_INDEPENDENT_P2P /* its name until ABI 1.0 */
 
 /* Operations of struct hd_comm_call. Counts are in elements of what ONE rank contributes or receives:
  *   all_reduce      send[count] -> recv[count]
@@ -43,13 +44,13 @@ struct hd_store;      /* heddle/host.h */
  *   reduce          send[count] -> root's recv[count]
  *   barrier         nothing
  * In place: all_reduce, broadcast, reduce: send == recv. all_gather: send == recv + me count (elements);
- * reduce_scatter: recv == send + me count. Sums of bf16 and fp16 are formed in fp32 and rounded once.
- * Integer sums wrap; HD_AVG is the sum divided by n, of integers the exact one, truncated; a maximum is NaN if an input is.
- * Every sum is formed in one binary tree over the members, whatever the algorithm: those before the largest power of two
- * below n on the left, the others on the right, each half alike; ((0 + 1) + (2 + 3)) + (4 + 5) of six. Results are bit-identical
- * on all members and from run to run, and a sum over two axes is that over the inner axis, then over the outer, where
- * the inner has a power of two. Under HD_COMM_ANY_ORDER fp and bf sums follow an order of the transport's own, partial sums
- * of bf16 and fp16 may be rounded, and members and runs still agree to the bit. */
+ * reduce_scatter: recv == send + me count. Sums of bf16 and fp16 are formed in fp32 and rounded once. Integer sums
+ * wrap; HD_AVG is the sum divided by n, of integers the exact one, truncated; a maximum is NaN if an input is. Every
+ * sum is formed in one binary tree over the members, whatever the algorithm: those before the largest power of two
+ * below n on the left, the others on the right, each half alike; ((0 + 1) + (2 + 3)) + (4 + 5) of six. Results are
+ * bit-identical on all members and from run to run, and a sum over two axes is that over the inner axis, then over
+ * the outer, where the inner has a power of two. Under HD_COMM_ANY_ORDER fp and bf sums follow an order of the
+ * transport's own, partial sums of bf16 and fp16 may be rounded, and members and runs still agree to the bit. */
 #define HD_COLLS(X)                                \
     X(HD_COLL_ALL_REDUCE, 1, "all_reduce")         \
     X(HD_COLL_ALL_GATHER, 2, "all_gather")         \
@@ -92,7 +93,8 @@ struct hd_comm_call {
     uint64_t tag; /* the caller's number of this operation (instruction); compared across members, named in errors */
 };
 
-/* Streams of messages are numbers below this; some from it on are the core's own. None is larger than MPI's largest tag. */
+/* Streams of messages are numbers below this; some from it on are the core's own. None is larger than MPI's largest
+ * tag. */
 #define HD_STREAMS_OF_CALLERS 2147483616u
 
 /* A request is a number that the transport gives; it is valid until test or wait said done (or failed) once. */
@@ -107,16 +109,17 @@ struct hd_world {
     const char *instance;           /* prefix for this transport's keys in the store: "comm/dp" */
     double timeout;                 /* seconds: the longest wait of any operation */
     double dead_after;              /* seconds until a silent peer counts as dead */
-    /* For a transport that can be HD_COMM_STREAM_ORDERED: what the device's HD_STREAM_COMM is natively (a cudaStream_t) and
-     * the device plugin's name ("cuda"). NULL: operations are on host memory. `test` then says done when an operation is
-     * enqueued; its buffers are the stream's until the stream has passed it. Sends and receives that were posted since the last
-     * test, wait or progress go into the stream together, as one: none of them waits for another of them to be done. What
-     * fails after that ends the operation on the stream, and `progress` returns the error from then on: ask it once after the
-     * stream has passed. */
+    /* For a transport that can be HD_COMM_STREAM_ORDERED: what the device's HD_STREAM_COMM is natively (a
+     * cudaStream_t) and the device plugin's name ("cuda"). NULL: operations are on host memory. `test` then says
+     * done when an operation is enqueued; its buffers are the stream's until the stream has passed it. Sends and
+     * receives that were posted since the last test, wait or progress go into the stream together, as one: none of
+     * them waits for another of them to be done. What fails after that ends the operation on the stream, and
+     * `progress` returns the error from then on: ask it once after the stream has passed. */
     void *stream;
     const char *device;
-    /* What messages and hd_error.peer call its ranks, where it serves but some of the job's (comm.inside): job_ranks[r] is what
-     * rank r is in the job. Lives until `close`. NULL: all ranks, the same numbers. hd_job_rank reads it. */
+    /* What messages and hd_error.peer call its ranks, where it serves but some of the job's (comm.inside):
+     * job_ranks[r] is what rank r is in the job. Lives until `close`. NULL: all ranks, the same numbers. hd_job_rank
+     * reads it. */
     const int32_t *job_ranks;
 };
 
@@ -133,8 +136,8 @@ struct hd_comm_launcher {
     size_t struct_size;
     const char *const *command;     /* {"mpirun", "-n", "%n", NULL} */
     const char *const *environment; /* {"NAME=value", ..., NULL}: set for it where not set already; NULL: nothing */
-    const char *
-        source; /* where the command comes from, for those who lack it: "Debian's package openmpi-bin"; NULL: unknown */
+    /* where the command comes from, for those who lack it: "Debian's package openmpi-bin"; NULL: unknown */
+    const char *source;
 };
 
 struct hd_comm_ops {
@@ -148,9 +151,9 @@ struct hd_comm_ops {
     /* [control] Collective. Memory that peers can reach directly, for this rank's arena: zeroed, 4096-byte aligned,
      * lives until close. Sizes may differ by rank. NULL slot: the core allocates. */
     int32_t (*memory)(struct hd_comm *comm, size_t bytes, void **base, struct hd_error *err);
-    /* [control] mandatory. Collective over `ranks` (world ranks, n of them, this one among them; order = member index).
-     * `name` is the same on all members and unique among groups with the same members. Not all groups are made on all ranks; those
-     * that two ranks share they make in the same order. */
+    /* [control] mandatory. Collective over `ranks` (world ranks, n of them, this one among them; order = member
+     * index). `name` is the same on all members and unique among groups with the same members. Not all groups are
+     * made on all ranks; those that two ranks share they make in the same order. */
     int32_t (*group)(struct hd_comm *comm, const char *name, const int32_t *ranks, int32_t n,
                      struct hd_comm_group **group, struct hd_error *err);
     /* [control] Before close; requests of the group are not asked for again. NULL slot: there is nothing to free. */
@@ -158,14 +161,15 @@ struct hd_comm_ops {
     /* [progress] Enqueues a collective. NULL slot: the core's algorithms over send and recv are used. */
     int32_t (*collective)(struct hd_comm_group *group, const struct hd_comm_call *call, hd_request *request,
                           struct hd_error *err);
-    /* [progress] mandatory. Point to point inside a group; `peer` is a member index, one's own too. Matched in order per
-     * (sender, receiver, stream); a different size is HD_E_MISMATCH on both sides, at a sender that was done by then of what next
-     * waits for this receiver. Messages of 0 bytes are matched like others. */
+    /* [progress] mandatory. Point to point inside a group; `peer` is a member index, one's own too. Matched in order
+     * per (sender, receiver, stream); a different size is HD_E_MISMATCH on both sides, at a sender that was done by
+     * then of what next waits for this receiver. Messages of 0 bytes are matched like others. */
     int32_t (*send)(struct hd_comm_group *group, int32_t peer, uint32_t stream, const void *data, uint64_t bytes,
                     hd_request *request, struct hd_error *err);
     int32_t (*recv)(struct hd_comm_group *group, int32_t peer, uint32_t stream, void *data, uint64_t bytes,
                     hd_request *request, struct hd_error *err);
-    /* [progress] mandatory. Does a bounded piece of pending work. Returns 1 if anything moved, 0 if not, or an error. */
+    /* [progress] mandatory. Does a bounded piece of pending work. Returns 1 if anything moved, 0 if not, or an
+     * error. */
     int32_t (*progress)(struct hd_comm *comm, struct hd_error *err);
     /* [progress] mandatory. *done = 1 when complete. Does not make progress by itself. */
     int32_t (*test)(struct hd_comm *comm, hd_request request, int32_t *done, struct hd_error *err);
@@ -178,7 +182,8 @@ struct hd_comm_ops {
     uint64_t (*caps_of)(const struct hd_comm *comm);
     /* NULL: any way to start the ranks will do. */
     const struct hd_comm_launcher *launcher;
-    /* [load] What caps_of will say of a transport that is opened with these settings: `heddle explain` asks. NULL slot: `caps`. */
+    /* [load] What caps_of will say of a transport that is opened with these settings: `heddle explain` asks. NULL
+     * slot: `caps`. */
     uint64_t (*caps_with)(const void *settings);
 };
 

@@ -4,9 +4,9 @@
  * release -> close. All addresses are known at prepare: choose algorithms, pack descriptors and allocate scratch
  * there; launch allocates nothing.
  *
- * A device without HD_DEVICE_STREAMS is done with a kernel when launch returns, and has no slot from `event` on. One with
- * it only enqueues: work given to one stream runs in order, streams run beside each other, and events order them. The core
- * never reads or writes HD_MEM_DEVICE itself: everything goes through `copy`. */
+ * A device without HD_DEVICE_STREAMS is done with a kernel when launch returns, and has no slot from `event` on. One
+ * with it only enqueues: work given to one stream runs in order, streams run beside each other, and events order
+ * them. The core never reads or writes HD_MEM_DEVICE itself: everything goes through `copy`. */
 #ifndef HEDDLE_DEVICE_H
 #define HEDDLE_DEVICE_H
 
@@ -22,21 +22,21 @@ enum { HD_MEM_HOST = 0, HD_MEM_PINNED = 1, HD_MEM_DEVICE = 2 };
 
 /* The device computes on host memory: arenas may come from a transport. */
 #define HD_DEVICE_HOST_MEMORY (UINT64_C(1) << 0)
-/* It has HD_OP_XENT_HEAD, with three outputs and with one: heddle then computes the loss, in training with its gradient,
- * without whole logits where it can. */
+/* It has HD_OP_XENT_HEAD, with three outputs and with one: heddle then computes the loss, in training with its
+ * gradient, without whole logits where it can. */
 #define HD_DEVICE_XENT_HEAD (UINT64_C(1) << 1)
 /* Streams: all slots from `event` to `native` are there, but the capture's, and `sync`. */
 #define HD_DEVICE_STREAMS (UINT64_C(1) << 2)
 /* Its einsum honours HD_ATTR_ONCE for fp32 and fp64 outputs: exact sums are then added where products are made. */
 #define HD_DEVICE_ADDS_ONCE (UINT64_C(1) << 3)
-/* HD_OP_COPY takes operands whose dims stand in another order, [a b c] -> [b a c]: how an all_to_all is packed on the device.
- * Without it such a copy is made of many small ones. */
+/* HD_OP_COPY takes operands whose dims stand in another order, [a b c] -> [b a c]: how an all_to_all is packed on
+ * the device. Without it such a copy is made of many small ones. */
 #define HD_DEVICE_PERMUTES (UINT64_C(1) << 4)
-/* It has HD_OP_EINSUM_BIAS, HD_OP_EINSUM_GELU, HD_OP_EINSUM_GELU_GRAD and HD_OP_EINSUM_BIAS_DW: biases and GELUs of products, and
- * their gradients, are then made where the products are. */
+/* It has HD_OP_EINSUM_BIAS, HD_OP_EINSUM_GELU, HD_OP_EINSUM_GELU_GRAD and HD_OP_EINSUM_BIAS_DW: biases and GELUs of
+ * products, and their gradients, are then made where the products are. */
 #define HD_DEVICE_EPILOGUES (UINT64_C(1) << 5)
-/* It has HD_OP_ADD_RMSNORM, HD_OP_ADD_LAYERNORM, HD_OP_RMSNORM_DX_ADD and HD_OP_LAYERNORM_DX_ADD: the sum before a norm, and the
- * one behind its gradient, are then made where the norm is. */
+/* It has HD_OP_ADD_RMSNORM, HD_OP_ADD_LAYERNORM, HD_OP_RMSNORM_DX_ADD and HD_OP_LAYERNORM_DX_ADD: the sum before a
+ * norm, and the one behind its gradient, are then made where the norm is. */
 #define HD_DEVICE_NORM_SUMS (UINT64_C(1) << 6)
 
 /* Streams of a device that has them. Kernels run on the first; transports with HD_COMM_STREAM_ORDERED on the second. */
@@ -81,7 +81,8 @@ struct hd_device_ops {
     void (*event_free)(struct hd_device *device, struct hd_event *event); /* [control] */
     /* [progress] `event` is now the end of what `stream` was given so far. */
     int32_t (*record)(struct hd_device *device, struct hd_event *event, uint32_t stream, struct hd_error *err);
-    /* [progress] What `stream` is given from now on starts when `event`, as it stands now, is reached. Does not wait. */
+    /* [progress] What `stream` is given from now on starts when `event`, as it stands now, is reached. Does not
+     * wait. */
     int32_t (*follow)(struct hd_device *device, uint32_t stream, struct hd_event *event, struct hd_error *err);
     /* [progress] *done = 1 when everything before the event is complete. Does not wait. */
     int32_t (*reached)(struct hd_device *device, struct hd_event *event, int32_t *done, struct hd_error *err);
@@ -89,12 +90,13 @@ struct hd_device_ops {
      * streams; with plain host memory it may wait. */
     int32_t (*copy)(struct hd_device *device, uint32_t stream, void *to, const void *from, size_t bytes,
                     struct hd_error *err);
-    /* [control] What a stream-ordered transport of this kind of device enqueues on: a cudaStream_t. It belongs to the device. */
+    /* [control] What a stream-ordered transport of this kind of device enqueues on: a cudaStream_t. It belongs to
+     * the device. */
     void *(*native)(struct hd_device *device, uint32_t stream);
-    /* [control] Optional, all four or none. What is enqueued between begin and end (on the compute stream, and on those that
-     * follow it and that it follows again before the end) is not run but kept, to be launched as often as one likes.
-     * HD_E_UNSUPPORTED, from begin, from a call in between or from the end: the piece is launched without. A begin that
-     * was HD_OK is followed by an end, even where a call in between failed. */
+    /* [control] Optional, all four or none. What is enqueued between begin and end (on the compute stream, and on
+     * those that follow it and that it follows again before the end) is not run but kept, to be launched as often as
+     * one likes. HD_E_UNSUPPORTED, from begin, from a call in between or from the end: the piece is launched
+     * without. A begin that was HD_OK is followed by an end, even where a call in between failed. */
     int32_t (*capture_begin)(struct hd_device *device, struct hd_error *err);
     int32_t (*capture_end)(struct hd_device *device, struct hd_captured **captured, struct hd_error *err);
     int32_t (*replay)(struct hd_device *device, struct hd_captured *captured,

@@ -39,9 +39,9 @@ struct hd_host {
     /* [any-thread] Families of calls that came later, by name: "heddle.comm.onesided/1". NULL if unknown. */
     const void *(*get_extension)(const char *name);
 
-    /* [control] Sets an environment variable of this process, for a library that a plugin opens and that takes its settings
-     * nowhere else: before that library's first call, and from what the job says alone. What the environment had is replaced,
-     * with a line in the log. HD_E_INVALID of a name that is none. */
+    /* [control] Sets an environment variable of this process, for a library that a plugin opens and that takes its
+     * settings nowhere else: before that library's first call, and from what the job says alone. What the
+     * environment had is replaced, with a line in the log. HD_E_INVALID of a name that is none. */
     int32_t (*set_variable)(const char *name, const char *value, struct hd_error *err);
 };
 

@@ -1,4 +1,5 @@
-/* heddle/model.h: a model is a function that builds a logical forward program, and a mapping to other people's files. */
+/* heddle/model.h: a model is a function that builds a logical forward program, and a mapping to other people's
+ * files. */
 #ifndef HEDDLE_MODEL_H
 #define HEDDLE_MODEL_H
 
@@ -26,7 +27,8 @@ struct hd_model_ops {
     int32_t (*info)(struct hd_model *model, struct hd_model_info *info, struct hd_error *err); /* [control] mandatory */
     /* [control] mandatory. Emits the forward program of one micro-batch through host->build. */
     int32_t (*build)(struct hd_model *model, struct hd_program *program, struct hd_error *err);
-    /* [control] The Hugging Face config.json of this model, as text, for export. The string lives as long as the model. */
+    /* [control] The Hugging Face config.json of this model, as text, for export. The string lives as long as the
+     * model. */
     int32_t (*config_json)(struct hd_model *model, const char **text, struct hd_error *err);
 };
 

@@ -9,30 +9,6 @@
 #include "heddle/plugin.h"
 #include "heddle/program.h"
 
-/* The tensor hyper[8], fp64, which the training loop fills before every update. */
-enum {
-    HD_HYPER_LR = 0,        /* learning rate of this step, after the schedule */
-    HD_HYPER_STEP = 1,      /* number of this step, from 1 */
-    HD_HYPER_INV_SCALE = 2, /* gradients are multiplied by this first (loss scaling); 1 without */
-    HD_HYPER_SKIP = 3,      /* not 0: leave everything as it is (overflow) */
-    HD_HYPER_COUNT = 8
-};
-
-/* The factor that clipping gives, as PyTorch's clip_grad_norm_: min(1, clip / (norm + 1e-6)). norm2 is the squared
- * global norm of the gradients after inv_scale. clip 0 means none. */
-static inline double hd_clip_factor(double norm2, double clip, double (*square_root)(double))
-{
-    double f = clip > 0 ? clip / (square_root(norm2) + 1e-6) : 1.0;
-    return f < 1.0 ? f : 1.0;
-}
-
-/* Whether an update may change anything: nobody asked to skip it, and the gradients are numbers. So a step that overflowed
- * leaves the weights as they were, on all ranks alike, since norm2 is the same on all. */
-static inline int32_t hd_update_runs(const double *hyper, double norm2)
-{
-    return hyper[HD_HYPER_SKIP] == 0 && norm2 - norm2 == 0;
-}
-
 /* ---- the update rules of HD_OP_ADAMW and HD_OP_SGD, which kernels and `step` functions share
  *
  * For every element, with lr, t, inv_scale, skip from hyper (LR, STEP, INV_SCALE, SKIP), the rest from hd_attrs, and
@@ -55,42 +31,15 @@ static inline int32_t hd_update_runs(const double *hyper, double norm2)
  *
  * States are fp32 and start at zero. `decay` is the value of the range in hd_attrs.ranges (hd_optim_args.decay) that
  * holds the element's index in the whole flat buffer, 0 outside all ranges; ranges ascend and do not overlap.
- * p and the low-precision copy, where there is one, are the new p rounded to nearest even (see HD_ATTR_STOCHASTIC). Factors that are the same for all
- * elements are formed in double; whether an element is computed in float or double is the kernel's choice. */
-
-/* Rounding by lot, HD_ATTR_STOCHASTIC: a weight in bf16 becomes the neighbour away from zero as often as the weight is near it, so
- * that updates too small for bf16 are not lost but made now and then (Gupta et al., arXiv 1502.02551, section 3). Lots are a
- * function of the seed (attrs.index), the step and the element's index in the whole flat buffer: the same however it is cut, the same
- * on every device, and after a resume. Infinities and NaN stay. The low-precision copy is then a copy of the rounded weight. */
-static inline uint64_t hd_rounding_mix(uint64_t x) /* splitmix64 (Steele et al. 2014) */
-{
-    x = (x ^ x >> 30) * UINT64_C(0xbf58476d1ce4e5b9);
-    x = (x ^ x >> 27) * UINT64_C(0x94d049bb133111eb);
-    return x ^ x >> 31;
-}
-
-/* What the elements of one step have in common. */
-static inline uint64_t hd_rounding_key(uint32_t seed, double step)
-{
-    return hd_rounding_mix(((uint64_t)seed << 32) + (uint64_t)step * UINT64_C(0x9e3779b97f4a7c15));
-}
-
-/* x, rounded to bf16 and widened again. */
-static inline float hd_rounding_lot(float x, uint64_t key, int64_t index)
-{
-    uint32_t lot = (uint32_t)(hd_rounding_mix(key + (uint64_t)index * UINT64_C(0x9e3779b97f4a7c15)) >> 48), bits;
-    memcpy(&bits, &x, sizeof bits);
-    if ((bits & 0x7f800000) != 0x7f800000)
-        bits = (bits + lot) & 0xffff0000;
-    memcpy(&x, &bits, sizeof x);
-    return x;
-}
+ * p and the low-precision copy, where there is one, are the new p rounded to nearest even (or as HD_ATTR_STOCHASTIC
+ * says). Factors common to all elements are formed in double; whether an element is computed in float or double is the
+ * kernel's choice. */
 
 /* Any flat shard will do (AdamW); without it whole matrices are needed (Muon). */
 #define HD_OPTIM_FLAT (UINT64_C(1) << 0)
 
-/* What `step` gets: elements [first, first + count) of a flat buffer. Updated in place. Element 0 of grad, param and state is
- * element `first` of the buffer; none of them overlap. */
+/* Arguments of `step`: elements [first, first + count) of a flat buffer, updated in place. Element 0 of grad, param and
+ * state is element `first` of the buffer; none of them overlap. */
 struct hd_optim_args {
     size_t struct_size;
     int64_t first, count;
@@ -103,8 +52,8 @@ struct hd_optim_args {
     uint64_t n_decay;
 };
 
-/* From element `at` on, counted from args->first: how many have one decay, at least 1 before args->count, and which. Of ranges
- * that overlap the one that is listed first counts. */
+/* Length of the run of elements from `at` (counted from args->first) that have one weight decay, at least 1 before
+ * args->count, and that decay. Of overlapping ranges the one listed first counts. */
 static inline int64_t hd_decay_run(const struct hd_optim_args *args, int64_t at, double *decay)
 {
     int64_t end = args->count;
@@ -122,7 +71,7 @@ static inline int64_t hd_decay_run(const struct hd_optim_args *args, int64_t at,
     return end - at;
 }
 
-/* What `emit` gets: tensors of one shard. */
+/* Tensors of one shard. */
 struct hd_optim_shard {
     size_t struct_size;
     hd_tensor grad, norm2, hyper;
@@ -140,7 +89,7 @@ struct hd_optimizer_ops {
     uint32_t n_states; /* 0 to 4 fp32 tensors the size of the parameters */
     uint32_t reserved;
     const char *const *state_names; /* "exp_avg", "exp_avg_sq": names in checkpoints */
-    /* [control] Which weight decay applies to a parameter of ndim dimensions, counted as in its Hugging Face file (a
+    /* [control] Weight decay of a parameter of ndim dimensions, counted as in its Hugging Face file (a
      * bias is one-dimensional even where the program splits it into heads). NULL: none. */
     double (*decay)(const void *settings, const char *param, uint32_t ndim);
     /* [control] Fills op and attrs of the one instruction that updates a shard: HD_OP_ADAMW, HD_OP_SGD. NULL slot:
@@ -153,9 +102,9 @@ struct hd_optimizer_ops {
     /* [control] Peak learning rate and clipping, which the training loop schedules and applies. Mandatory. */
     double (*learning_rate)(const void *settings);
     double (*clip)(const void *settings);
-    /* [control] Refuses settings that the table of options lets pass. Called once, when the job is read, before any other
-     * slot. A message that begins with the key, "optimizer.betas ...", is printed with that key's place in the job. NULL:
-     * all are fine. */
+    /* [control] Refuses settings that pass the option table. Called once, when the job is read, before any other
+     * slot. A message that begins with the key, "optimizer.betas ...", is printed with that key's place in the job.
+     * NULL: all are accepted. */
     int32_t (*check)(const void *settings, struct hd_error *err);
 };
 

@@ -7,6 +7,7 @@
 #define HEDDLE_PROGRAM_H
 
 #include "heddle/ops.h"
+#include "heddle/reference.h"
 #include "heddle/types.h"
 
 #define HD_MAX_DIMS 6
@@ -28,10 +29,10 @@ struct hd_range {
 #define HD_ATTR_ACCUMULATE (UINT32_C(1) << 0) /* outputs += instead of = */
 #define HD_ATTR_ONCE \
     (UINT32_C(1) << 1) /* with it: what is added is the whole result, rounded to the output's dtype before */
-#define HD_ATTR_STOCHASTIC (UINT32_C(1) << 2) /* adamw: weights in bf16 are rounded by lot: see heddle/optimizer.h */
+#define HD_ATTR_STOCHASTIC (UINT32_C(1) << 2) /* adamw: stochastic rounding of bf16 weights: heddle/reference.h */
 #define HD_ATTR_CONCAT (UINT32_C(1) << 8)     /* decode: parts follow one another instead of being summed */
 
-/* What an instruction knows besides its operands; which fields count for which op is said in heddle/ops.h.
+/* Attributes of an instruction besides its operands; heddle/ops.h says which fields an op uses.
  * Zero everywhere is the neutral value. Pointers belong to the program. */
 struct hd_attrs {
     size_t struct_size;
@@ -41,7 +42,7 @@ struct hd_attrs {
     uint32_t flags;
     uint32_t redop;    /* HD_SUM ... */
     uint32_t from, to; /* conversions: dim ids */
-    uint32_t index;    /* slice, mask, pad: which part is this rank's; adamw: the seed of rounding by lot */
+    uint32_t index;    /* slice, mask, pad: which part is this rank's; adamw: the seed of stochastic rounding */
     uint32_t parts;
     int32_t peer; /* send, recv: world rank */
     int64_t window;
@@ -52,15 +53,15 @@ struct hd_attrs {
     double beta1, beta2, clip;                               /* adamw, sgd (beta1 = momentum); clip 0 = none */
     int32_t (*step)(const void *settings, const void *args); /* optim_step: see heddle/optimizer.h */
     const void *settings;
-    /* Which position of the sequence an index on dim s is: see hd_position. 0: the same. */
+    /* Maps an index on dim s to a position of the sequence: hd_position. 0: identity. */
     int64_t zigzag_parts, zigzag_length;
     int64_t top_k;         /* gate */
     double share, z_scale; /* grouped, grouped_dw; router_loss */
 };
 
-/* Ring attention stores a sequence in zig-zag order, so that every rank has as much causal work as any other: cut in 2 n
- * equal runs, part r of n holds runs r and 2 n - 1 - r (Llama 3, arXiv 2407.21783, section 3.3.2). Within a part positions
- * rise. attrs: zigzag_parts = n, zigzag_length = the whole sequence. */
+/* Ring attention stores a sequence in zig-zag order, so that every rank has as much causal work as any other: cut in
+ * 2 n equal runs, part r of n holds runs r and 2 n - 1 - r (Llama 3, arXiv 2407.21783, section 3.3.2). Within a part
+ * positions rise. attrs: zigzag_parts = n, zigzag_length = the whole sequence. */
 static inline int64_t hd_position(const struct hd_attrs *a, int64_t index)
 {
     int64_t run = a->zigzag_parts > 1 ? a->zigzag_length / (2 * a->zigzag_parts) : 0;
@@ -88,33 +89,6 @@ static inline int64_t hd_operand_count(const struct hd_operand *o)
     return n;
 }
 
-/* ---- codes: n elements in `parts` equal parts, each of whole lines of 16, in blocks of `block` (a multiple of 16; the
- * last of a part may be shorter). A part is its codes, one after another, then one fp32 scale a block, then zeros up to a
- * multiple of 16 bytes. Code q of a block with scale s means s (q - 128) with 8 bits; with 4 bits s (q - 8), of two
- * elements the first in the low half. s = max |x| / 127 or / 7; q is x / s to nearest even. */
-static inline int64_t hd_code_part(int64_t n, int64_t parts)
-{
-    return ((n + parts - 1) / parts + 15) / 16 * 16;
-}
-
-/* Bytes of one part of so many elements. */
-static inline int64_t hd_code_bytes(int64_t part, int64_t block, uint32_t bits)
-{
-    return (part * bits / 8 + (part + block - 1) / block * 4 + 15) / 16 * 16;
-}
-
-/* What ORTHOGONALISE puts where a column adds nothing: element `row` of direction `column`, in [-1, 1), the same
- * everywhere. `attempt` counts from 0: the next where this one, too, adds nothing. Mixing: splitmix64 (Steele et al. 2014). */
-static inline double hd_direction(int64_t row, int64_t column, uint32_t attempt)
-{
-    uint64_t x = (uint64_t)row * UINT64_C(0x9e3779b97f4a7c15) + attempt + 1;
-    x += (uint64_t)column * UINT64_C(0xd1b54a32d192ed03);
-    x = (x ^ x >> 30) * UINT64_C(0xbf58476d1ce4e5b9);
-    x = (x ^ x >> 27) * UINT64_C(0x94d049bb133111eb);
-    x ^= x >> 31;
-    return (double)(x >> 11) * 0x1p-52 - 1;
-}
-
 #define HD_INSTR_LOGITS (UINT32_C(1) << 0) /* logits or their gradient are among the operands */
 #define HD_INSTR_EXACT (UINT32_C(1) << 1)  /* the same bits are promised on every mesh */
 
@@ -128,7 +102,7 @@ struct hd_instr_desc {
     const struct hd_operand *out;
     struct hd_attrs attrs;
     char label[64]; /* "L3 F attention #118": for messages and traces */
-    /* What devices that round operands need to know of them; 0 where the host is older. */
+    /* For devices that round operands; 0 from an older host. */
     uint32_t grads; /* bit n: input n is a gradient */
     uint32_t flags; /* HD_INSTR_... */
 };
@@ -145,18 +119,19 @@ struct hd_param_desc {
     uint32_t init; /* HD_INIT_... */
     uint32_t reserved;
     double std; /* NORMAL: mean 0 */
-    /* Where it lies in a Hugging Face file: tensor `file_name` seen as a 2-d (or 1-d) array whose dims are this
+    /* Location in a Hugging Face file: tensor `file_name` seen as a 2-d (or 1-d) array whose dims are this
      * parameter's, in the same order, some of them merged. GPT-2's fused c_attn.weight [h, 3 h]: part 0, 1, 2 of
      * parts 3 along file axis 1. `file_axes[i]` says which file axis parameter dim i belongs to ("1112" -> "0001"). */
     const char *file_name;
-    const char
-        *file_axes; /* one digit a dim: dims kgdh of [heads*d, h]: "0001". A first dim of '*' counts file tensors: its
-                            * index stands for the * in file_name: dims efh of "experts.*.w1" [f, h]: "*01" */
+    /* one digit a dim: dims kgdh of [heads*d, h]: "0001". A first dim of '*' counts file tensors: its index stands
+     * for the * in file_name: dims efh of "experts.*.w1" [f, h]: "*01" */
+    const char *file_axes;
     uint32_t part, parts, part_axis;
     uint32_t flags; /* HD_PARAM_... */
 };
 
-#define HD_PARAM_WHOLE (UINT32_C(1) << 0) /* strategies' marks leave it whole: a router's weight, though it has dim e */
+/* never sharded by strategies' marks: a router's weight, though it has dim e */
+#define HD_PARAM_WHOLE (UINT32_C(1) << 0)
 
 /* Errors are sticky: after the first, every call returns 0 and does nothing; the core reports it. So a model's code
  * reads as straight lines. All slots are [control]. Dims must be declared before they are used. */
@@ -186,7 +161,7 @@ struct hd_builder_api {
     double (*loss_scale)(struct hd_program *p);
     /* Reports a fault of the model's settings; sticky. */
     void (*fail)(struct hd_program *p, const char *format, ...) __attribute__((format(printf, 2, 3)));
-    /* A further scalar to minimise: its gradient joins that of the loss, its value is not part of the loss that is logged. */
+    /* A further scalar to minimise: its gradient is added to the loss's, its value is not part of the logged loss. */
     void (*auxiliary)(struct hd_program *p, hd_tensor loss);
 };
 

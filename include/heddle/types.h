@@ -1,17 +1,16 @@
 /* heddle/types.h: words that every part of the ABI shares: codes, dtypes, reductions, mesh axes, errors.
  *
- * Rules of all public headers: every struct that crosses begins with `struct_size` (set it with sizeof);
- * fields are only ever appended; no bool, long, enum or bit-field is a field's type; outputs are written
- * only on success. A function that can fail returns int32_t: HD_OK or a negative HD_E_ code, and fills the
- * caller's `struct hd_error`, which may be NULL (hd_fail and hd_error_copy know).
+ * Rules of all public headers: every struct that crosses begins with `struct_size` (set it with sizeof); fields are
+ * only ever appended; no bool, long, enum or bit-field is a field's type; outputs are written only on success. A
+ * function that can fail returns int32_t: HD_OK or a negative HD_E_ code, and fills the caller's `struct hd_error`,
+ * which may be NULL (hd_fail and hd_error_copy know).
  *
- * Whose: what a pointer argument leads to is the caller's and lives until the call returns, unless its comment says more; so a
- * plugin copies names, arrays and structs that it wants to keep. `settings` live until what was opened with them is closed,
- * `host` until the process ends.
+ * Whose: what a pointer argument leads to is the caller's and lives until the call returns, unless its comment says
+ * more; so a plugin copies names, arrays and structs that it wants to keep. `settings` live until what was opened
+ * with them is closed, `host` until the process ends.
  *
- * Thread tags, in each slot's comment: [load] while plugins are looked at, before anything is open;
- * [control] the one thread that builds, opens and closes; [any-thread]; [progress] the thread that runs the
- * step program. */
+ * Thread tags, in each slot's comment: [load] while plugins are looked at, before anything is open; [control] the
+ * one thread that builds, opens and closes; [any-thread]; [progress] the thread that runs the step program. */
 #ifndef HEDDLE_TYPES_H
 #define HEDDLE_TYPES_H
 

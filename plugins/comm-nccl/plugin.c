@@ -9,7 +9,7 @@ static int32_t probe(const struct hd_host *host, struct hd_error *err)
     return rc ? rc : nc_driver_tried(&api, err);
 }
 
-#define CAPS (HD_COMM_STREAM_ORDERED | HD_COMM_STREAM_APART | HD_COMM_DEVICE_MEMORY | HD_COMM_ANY_ORDER)
+#define CAPS (HD_COMM_STREAM_ORDERED | HD_COMM_INDEPENDENT_P2P | HD_COMM_DEVICE_MEMORY | HD_COMM_ANY_ORDER)
 
 static const struct hd_comm_ops ops = {
     .struct_size = sizeof ops,

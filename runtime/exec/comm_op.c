@@ -203,7 +203,7 @@ static uint32_t choose_path(const struct hd__transports *t, const struct hd__gro
 static int32_t check_messages(const struct hd__comm_op *x, struct hd_error *err)
 {
     const char *use = x->group.transport->section->use;
-    if (x->path != HD__COMM_PATH_STREAM || (x->group.transport->ops->caps & HD_COMM_STREAM_APART))
+    if (x->path != HD__COMM_PATH_STREAM || (x->group.transport->ops->caps & HD_COMM_INDEPENDENT_P2P))
         return HD_OK;
     return hd_fail(err, HD_E_UNSUPPORTED,
                    "comm-%s puts all its messages into one stream of the device, where those of a pipeline would "

@@ -48,11 +48,11 @@ START_TEST(lots_are_the_same_everywhere)
     struct h_device *d = device_of(_i);
     struct h_instr *i = update_of(FIRST, N, 7, 6, HD_ATTR_STOCHASTIC);
     double *want = malloc(N * sizeof *want);
-    uint64_t key = hd_rounding_key(SEED, 7);
+    uint64_t key = hd_round_stochastic_key(SEED, 7);
     int64_t up = 0;
     for (int64_t j = 0; j < N; j++) {
         double exact = h_get(&i->out[0], j) * (1 - ldexp(1, -6));
-        want[j] = hd_rounding_lot((float)exact, key, FIRST + j);
+        want[j] = hd_round_stochastic_bf16((float)exact, key, FIRST + j);
         up += fabs(want[j]) > fabs(exact);
     }
     h_run(d, i);
@@ -128,7 +128,7 @@ START_TEST(lots_have_no_bias)
         for (int by_step = 0; by_step < 2; by_step++) { /* lots of one step, and of one element */
             double sum = 0, gap = fabs(ldexp(1, ilogb(values[v]) - 7));
             for (int64_t j = 0; j < DRAWS; j++)
-                sum += (double)hd_rounding_lot(values[v], hd_rounding_key(SEED, by_step ? (double)j : 9),
+                sum += (double)hd_round_stochastic_bf16(values[v], hd_round_stochastic_key(SEED, by_step ? (double)j : 9),
                                                by_step ? 77 : j) -
                        values[v];
             ck_assert_msg(fabs(sum / DRAWS) < 4 * 0.5 * gap / sqrt(DRAWS), "%g is off by %g of a gap of %g",
@@ -142,10 +142,10 @@ START_TEST(what_is_exact_stays)
     static const float values[] = {0.0f, -0.0f, 1.0f, -1.0078125f, 0x1.fep127f, INFINITY, -INFINITY};
     for (int64_t j = 0; j < 1000; j++)
         for (size_t v = 0; v < sizeof values / sizeof values[0]; v++) {
-            float got = hd_rounding_lot(values[v], hd_rounding_key(1, 2), j);
+            float got = hd_round_stochastic_bf16(values[v], hd_round_stochastic_key(1, 2), j);
             ck_assert(!memcmp(&got, &values[v], sizeof got));
         }
-    ck_assert(isnan(hd_rounding_lot(NAN, hd_rounding_key(1, 2), 3)));
+    ck_assert(isnan(hd_round_stochastic_bf16(NAN, hd_round_stochastic_key(1, 2), 3)));
 }
 END_TEST
 
@@ -154,9 +154,9 @@ START_TEST(seeds_and_steps_draw_other_lots)
     int64_t same_seed = 0, same_step = 0;
     enum { DRAWS = 20000 };
     for (int64_t j = 0; j < DRAWS; j++) {
-        float x = hd_rounding_lot(1.00390625f, hd_rounding_key(1, 5), j); /* half way: two equal neighbours */
-        same_seed += x == hd_rounding_lot(1.00390625f, hd_rounding_key(2, 5), j);
-        same_step += x == hd_rounding_lot(1.00390625f, hd_rounding_key(1, 6), j);
+        float x = hd_round_stochastic_bf16(1.00390625f, hd_round_stochastic_key(1, 5), j); /* half way: two equal neighbours */
+        same_seed += x == hd_round_stochastic_bf16(1.00390625f, hd_round_stochastic_key(2, 5), j);
+        same_step += x == hd_round_stochastic_bf16(1.00390625f, hd_round_stochastic_key(1, 6), j);
     }
     ck_assert_int_lt(llabs(same_seed - DRAWS / 2), 4 * 71); /* four deviations of DRAWS coins */
     ck_assert_int_lt(llabs(same_step - DRAWS / 2), 4 * 71);

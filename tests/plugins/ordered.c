@@ -234,7 +234,7 @@ static uint64_t caps_of(const struct hd_comm *c);
 
 static const struct hd_comm_ops ops = {
     .struct_size = sizeof ops,
-    .caps = HD_COMM_STREAM_ORDERED | HD_COMM_STREAM_APART | HD_COMM_DEVICE_MEMORY | HD_COMM_LOCAL_ONLY,
+    .caps = HD_COMM_STREAM_ORDERED | HD_COMM_INDEPENDENT_P2P | HD_COMM_DEVICE_MEMORY | HD_COMM_LOCAL_ONLY,
     .open = ordered_open,
     .close = ordered_close,
     .group = ordered_group,
@@ -250,7 +250,7 @@ static const struct hd_comm_ops ops = {
 
 static uint64_t caps_of(const struct hd_comm *c)
 {
-    return c->apart ? ops.caps : ops.caps & ~HD_COMM_STREAM_APART;
+    return c->apart ? ops.caps : ops.caps & ~HD_COMM_INDEPENDENT_P2P;
 }
 
 static struct hd_option options[32] = {

@@ -1,12 +1,12 @@
-/* heddle/experimental/strategy.h: a strategy is a pass over the step program. Experimental: it may change until three
- * unlike strategies live on it; the core refuses a plugin built with another HD_STRATEGY_API.
+/* heddle/experimental/strategy.h: a strategy is a pass over the step program. Experimental: it may change until
+ * three unlike strategies live on it; the core refuses a plugin built with another HD_STRATEGY_API.
  *
- * Life, for every pipeline stage's program: layout (before anything is placed: marks) -> partition (the placed template of
- * one micro-batch: which stage runs what, and when) -> transform (the placed program, cut into sections). Strategies run in
- * the job's order; each sees what the former left.
+ * Life, for every pipeline stage's program: layout (before anything is placed: marks) -> partition (the placed
+ * template of one micro-batch: which stage runs what, and when) -> transform (the placed program, cut into
+ * sections). Strategies run in the job's order; each sees what the former left.
  *
- * What a call fills in (`out`) it fills whole, struct_size too; names and arrays in it are the program's, until the pass returns.
- * Names that are given are copied.
+ * What a call fills in (`out`) it fills whole, struct_size too; names and arrays in it are the program's, until the
+ * pass returns. Names that are given are copied.
  *
  * The program is a list of sections (begin, micro, micro_last, update); a section is a list of instructions. A pass
  * looks at instructions by (section, index) and records edits; indexes stay valid until the pass returns, then all
@@ -21,7 +21,7 @@
 
 enum { HD_PHASE_F = 0, HD_PHASE_R = 1, HD_PHASE_B = 2, HD_PHASE_W = 3, HD_PHASE_O = 4 };
 
-/* insert, append: what is asynchronous is waited for at once. */
+/* insert, append: an asynchronous instruction is waited for at once. */
 #define HD_PASS_WAIT (UINT32_C(1) << 0)
 
 /* An instruction, to look at (instr) or to insert (insert: id, micro and chunk are set by the core). */
@@ -45,8 +45,8 @@ struct hd_pass_param {
     hd_tensor tensor;
     uint32_t block;
     uint32_t ndim;
-    uint32_t obligation; /* axes on which its gradient is P: each must be summed over exactly once */
-    uint32_t replicated; /* live axes on which the parameter is R */
+    uint32_t obligation; /* axes on which its gradient is partial: it must be reduced exactly once over each */
+    uint32_t replicated; /* live axes on which the parameter is replicated */
     uint32_t stages;     /* mask of pipeline stages that use it */
     int64_t count;       /* elements on this rank */
     int64_t rows;   /* on this rank, of a matrix as its file has it (heads and head_dim are one dim); 0: no matrix */
@@ -55,7 +55,7 @@ struct hd_pass_param {
     uint32_t reserved;
 };
 
-/* What a flat buffer is made of; tensors are 0 where there is none. */
+/* Tensors of a flat buffer; 0: none. */
 struct hd_pass_flat {
     size_t struct_size;
     uint32_t block, axes, members, n_params;
@@ -65,9 +65,9 @@ struct hd_pass_flat {
     int64_t ways;     /* how many shards */
     hd_tensor whole;  /* what compute reads */
     hd_tensor master; /* what the optimizer updates: this rank's shard, a tensor of its own or part of the whole */
-    hd_tensor
-        low; /* the copy of the master, in the compute dtype, that the whole is made of; 0: that is the master itself */
-    hd_tensor common; /* what ranks that are apart have in common (HD_FLAT_COMMON); 0: they are not apart */
+    /* the copy of the master, in the compute dtype, that the whole is made of; 0: that is the master itself */
+    hd_tensor low;
+    hd_tensor common; /* global copy of local-SGD replicas (HD_FLAT_COMMON); 0: no local SGD */
 };
 
 /* A block of the model, in the order of the forward pass, as the placed template has it: what one rank computes for one
@@ -82,13 +82,14 @@ struct hd_pass_block {
     double bytes[3]; /* of operands read and written */
 };
 
-/* Pipeline schedules. The model is cut into chunks, numbered from 0 in the order of the forward pass; a chunk belongs to one
- * stage, a stage may have several. An action runs a part of one chunk for one micro-batch:
+/* Pipeline schedules. The model is cut into chunks, numbered from 0 in the order of the forward pass; a chunk
+ * belongs to one stage, a stage may have several. An action runs a part of one chunk for one micro-batch:
  *   F  forward
  *   B  backward; with weight gradients, unless the list has a W for the same chunk and micro-batch
  *   W  weight gradients
- * A stage's list names every (chunk of the stage, micro-batch) once with F, later once with B, and later once with W or not
- * at all; the F of a chunk come in the order of micro-batches. Sends and receives follow from it: whatever one chunk makes and another uses. */
+ * A stage's list names every (chunk of the stage, micro-batch) once with F, later once with B, and later once with W
+ * or not at all; the F of a chunk come in the order of micro-batches. Sends and receives follow from it: whatever
+ * one chunk makes and another uses. */
 enum { HD_ACTION_F = 0, HD_ACTION_B = 1, HD_ACTION_W = 2 };
 
 struct hd_action {
@@ -105,8 +106,8 @@ enum {
     HD_FLAT_LOW = 4,
     HD_FLAT_COMMON = 5
 };
-/* A temporary belongs to one section. HD_LIFE_STEP: from where a step first writes it until the step ends, and nothing is in it
- * when the next one begins; before that its memory may serve temporaries. */
+/* A temporary belongs to one section. HD_LIFE_STEP: from where a step first writes it until the step ends, and
+ * nothing is in it when the next one begins; before that its memory may serve temporaries. */
 enum { HD_LIFE_TEMP = 0, HD_LIFE_PERSISTENT = 1, HD_LIFE_STEP = 2 };
 enum { HD_MEMORY_MAIN = 0, HD_MEMORY_HOST = 1, HD_MEMORY_FILE = 2 };
 enum { HD_PART_MASTER = 1, HD_PART_LOW = 2, HD_PART_STATES = 4 };
@@ -117,12 +118,12 @@ struct hd_pass_api {
     /* ---- the mesh */
     uint32_t (*live_axes)(const struct hd_program *p);
     int32_t (*axis_size)(const struct hd_program *p, uint32_t axis);
-    /* ---- layout: before placement, when the model's dims are known (0: no such dim). dim is a letter; axes are appended minor-most, in the order of the calls. Axes of
-     * size 1 are left out. */
+    /* ---- layout: before placement, when the model's dims are known (0: no such dim). dim is a letter; axes are
+     * appended minor-most, in the order of the calls. Axes of size 1 are left out. */
     int64_t (*extent)(const struct hd_program *p, char dim);
     void (*shard_params)(struct hd_program *p, char dim, uint32_t axis);
     void (*shard_residual)(struct hd_program *p, char dim, uint32_t axis);
-    /* ---- looking */
+    /* ---- queries */
     uint32_t (*n_sections)(const struct hd_program *p);
     const char *(*section_name)(const struct hd_program *p, uint32_t section);
     uint32_t (*n_instr)(const struct hd_program *p, uint32_t section);
@@ -135,8 +136,8 @@ struct hd_pass_api {
     /* The dtypes of the job: what = "compute", "grad", "reduce", "master", "optimizer". */
     uint32_t (*dtype)(const struct hd_program *p, const char *what);
     uint32_t (*optimizer_states)(const struct hd_program *p); /* how many: AdamW 2 */
-    /* ---- flat buffers: parameters one after another. Returns an id from 1. `params`: indexes, as of param(); `axes`: those along
-     * which its shards lie; `members`: coordinates on a single axis, 0: all. */
+    /* ---- flat buffers: parameters one after another. Returns an id from 1. `params`: indexes, as of param();
+     * `axes`: those along which its shards lie; `members`: coordinates on a single axis, 0: all. */
     uint32_t (*flat)(struct hd_program *p, const char *name, uint32_t block, uint32_t axes, const uint32_t *params,
                      uint32_t n_params, uint32_t members);
     void (*flat_get)(const struct hd_program *p, uint32_t flat, struct hd_pass_flat *out);
@@ -149,7 +150,7 @@ struct hd_pass_api {
     hd_tensor (*flat_view)(struct hd_program *p, uint32_t flat, hd_tensor whole, uint32_t param);
     /* Elements [first, first + count) of a whole tensor. */
     hd_tensor (*flat_range)(struct hd_program *p, uint32_t flat, hd_tensor whole, int64_t first, int64_t count);
-    /* Says what verification, checkpoints and initialisation shall take for this flat. */
+    /* Sets the tensor of this role, for verification, checkpoints and initialisation. */
     void (*flat_role)(struct hd_program *p, uint32_t flat, uint32_t role, hd_tensor t);
     /* ---- edits */
     void (*insert)(struct hd_program *p, uint32_t section, uint32_t index, int32_t after,
@@ -157,8 +158,8 @@ struct hd_pass_api {
     void (*append)(struct hd_program *p, const char *section, const struct hd_pass_instr *instr);
     void (*replace_in)(struct hd_program *p, uint32_t section, uint32_t index, uint32_t k, hd_tensor t);
     void (*replace_out)(struct hd_program *p, uint32_t section, uint32_t index, uint32_t k, hd_tensor t);
-    /* Appends to the update section the optimizer's instructions for a flat: reads SHARD, updates MASTER and states that
-     * the core adds; `low`: a copy in the compute dtype to write too, or 0. */
+    /* Appends to the update section the optimizer's instructions for a flat: reads SHARD, updates MASTER and states
+     * that the core adds; `low`: a copy in the compute dtype to write too, or 0. */
     void (*update)(struct hd_program *p, uint32_t flat, hd_tensor low);
     /* The squared global gradient norm: fp64 scalar that sumsq adds to and the update reads. */
     hd_tensor (*norm2)(struct hd_program *p);
@@ -169,58 +170,61 @@ struct hd_pass_api {
     uint32_t (*n_blocks)(const struct hd_program *p);
     void (*block)(const struct hd_program *p, uint32_t index,
                   struct hd_pass_block *out); /* index: order of the forward pass */
-    /* Cuts the model: chunk_of_block[n_blocks] by index, never falling, from 0 to n_chunks - 1; stage_of_chunk[n_chunks]. */
+    /* Cuts the model: chunk_of_block[n_blocks] by index, never falling, from 0 to n_chunks - 1;
+     * stage_of_chunk[n_chunks]. */
     void (*chunks)(struct hd_program *p, uint32_t n_chunks, const uint32_t *stage_of_chunk,
                    const uint32_t *chunk_of_block);
-    /* What a stage does in one step. Called once for every stage. */
+    /* Actions of a stage in one step. Called once for every stage. */
     void (*actions)(struct hd_program *p, uint32_t stage, const struct hd_action *list, uint32_t n);
     /* ---- other memories: persistent tensors that compute does not use where they lie. A COPY from or to one (insert,
      * append) runs on a stream of its own. */
     /* This rank's shard of a flat, persistent, in `memory`. */
     hd_tensor (*flat_shard_in)(struct hd_program *p, uint32_t flat, const char *name, uint32_t dtype, uint32_t memory);
-    /* Where the optimizer's states of a flat shall lie. Before fetch and update. */
+    /* Memory of the optimizer's states of a flat. Before fetch and update. */
     void (*states_in)(struct hd_program *p, uint32_t flat, uint32_t memory);
     /* The folder in which HD_MEMORY_FILE is made, on each rank's machine; the file has no name. */
     void (*file_folder)(struct hd_program *p, const char *folder);
-    /* Stages what `what` (HD_PART_...) names of a flat and lies elsewhere, for `section`: memory in slot `slot`, which
-     * other flats may use before and after, and copies of those in `load`. update needs it in the section "update", and
-     * appends the copies back. */
+    /* Copies the offloaded tensors that `what` (HD_PART_...) names to device memory for `section`: memory in slot
+     * `slot`, which other flats may use before and after, and copies of those in `load`. update needs it in the
+     * section "update", and appends the copies back. */
     void (*fetch)(struct hd_program *p, const char *section, uint32_t flat, uint32_t what, uint32_t load,
                   uint32_t slot);
-    /* The staged twin of a tensor, or the tensor itself if compute can use it where it is. */
+    /* The device copy of an offloaded tensor, or the tensor itself if it is not offloaded. */
     hd_tensor (*staged)(struct hd_program *p, const char *section, hd_tensor t);
     /* Copies back. */
     void (*store)(struct hd_program *p, const char *section, uint32_t flat, uint32_t what);
-    /* ---- layout: where the sequence is cut over this axis, attention goes around a ring of its ranks instead of moving
-     * heads (all_to_all). */
+    /* ---- layout: where the sequence is cut over this axis, attention goes around a ring of its ranks instead of
+     * moving heads (all_to_all). */
     void (*ring_attention)(struct hd_program *p, uint32_t axis);
     /* ---- vectors: one dim of their own, with `count` elements; with axes this rank holds its shard. */
     hd_tensor (*vector)(struct hd_program *p, uint32_t flat, const char *name, int64_t count, uint32_t dtype,
                         uint32_t axes, uint32_t life);
-    /* A tensor that looks like another and has a buffer of its own: the same elements, sharded along axes. */
+    /* A tensor like another with a buffer of its own: the same elements, sharded along axes. */
     hd_tensor (*vector_like)(struct hd_program *p, const char *name, hd_tensor like, uint32_t axes, uint32_t life);
-    /* A persistent tensor of a strategy's own begins as zeros, and where a run is resumed on the mesh that it was saved on as
-     * it was: checkpoints have one of every rank. */
+    /* A persistent tensor of a strategy's own begins as zeros, and where a run is resumed on the mesh that it was
+     * saved on as it was: checkpoints have one of every rank. */
     void (*zeros)(struct hd_program *p, hd_tensor t);
-    /* ---- ranks that are apart: for some steps the parameters of ranks along an axis differ (local SGD).
-     * In layout: gradients are not summed over these axes, and are those of the mean over this rank's part of the batch.
-     * Axes of dp only. To strategies, whatever their order, a rank is alone along such an axis: live_axes, obligation and
-     * replicated leave it out. The core proves that nothing else crosses it, and that a section (below) brings the ranks together. */
+    /* ---- local SGD: ranks along these axes are replicas whose parameters differ for some steps. In layout:
+     * gradients are not summed over these axes, and are those of the mean over this rank's part of the batch. Axes
+     * of dp only. To strategies, whatever their order, such an axis has one rank: live_axes, obligation and
+     * replicated leave it out. The core proves that nothing else crosses it, and that a section (below) synchronises
+     * the replicas. */
     void (*apart)(struct hd_program *p, uint32_t axes);
     uint32_t (*n_flats)(const struct hd_program *p); /* ids 1 to n */
-    /* A new section behind the others, run after `update` in steps every, 2 every, ... With `together`, axes that are apart:
-     * it makes the parameters equal along them, which is proved: a BLEND with `axes` makes a rank's share of a mean, an
-     * all_reduce over these axes the mean, and everything that is read of each flat afterwards follows from it. */
+    /* A new section behind the others, run after `update` in steps every, 2 every, ... `together`: the local-SGD
+     * axes along which it makes the parameters equal, which is proved: a BLEND with `axes` makes a rank's term of a
+     * mean, an all_reduce over these axes the mean, and everything that is read of each flat afterwards depends on
+     * it. */
     void (*section)(struct hd_program *p, const char *name, uint32_t every, uint32_t together);
-    /* Checkpoints keep t, a persistent tensor of a strategy's own over a flat's shard, as NAME, and load it. What begins as
-     * `zeros` is made of differences of parameters: where nothing was trained it gains nothing. What does not begins as the
-     * parameters and is an average of them: it stays made of them once. Only a section of a strategy's own may write
-     * either, which is where that is proved; on ranks that are apart they are the same, and that section brings them
-     * together. flat_role HD_FLAT_COMMON says the same of the parameters that such ranks
-     * have in common: they begin as all parameters do, and are what a checkpoint calls the model. */
+    /* Registers t, a persistent tensor of a strategy's own over a flat's shard, as state NAME of checkpoints. One of
+     * `zeros` holds differences of parameters: its weights of the parameters sum to 0. Any other begins as the
+     * parameters and is an average of them: its weights sum to 1. Both are proved of the strategy's own section,
+     * which alone may write them; on local-SGD replicas they are equal, and that section synchronises them.
+     * flat_role HD_FLAT_COMMON says the same of the replicas' global copy: it begins as the parameters do, and is
+     * the model of a checkpoint. */
     void (*keep)(struct hd_program *p, uint32_t flat, hd_tensor t, const char *name);
-    /* ---- matrices: a dim of a strategy's own, which no axis cuts, and elements [first, first + product of the extents)
-     * of a tensor as a row-major block with these dims. Its name: that of the tensor where it is NULL. */
+    /* ---- matrices: a dim of a strategy's own, which no axis cuts, and elements [first, first + product of the
+     * extents) of a tensor as a row-major block with these dims. Its name: that of the tensor where it is NULL. */
     uint32_t (*dim)(struct hd_program *p, const char *name, int64_t extent);
     hd_tensor (*view)(struct hd_program *p, hd_tensor inside, const char *name, int64_t first, const uint32_t *dims,
                       uint32_t n);
@@ -228,12 +232,12 @@ struct hd_pass_api {
      * ends in "_warmup" and with temporaries of its own, and `section`, which is one further from now on, in the steps
      * after. Before any other edit. */
     void (*split_section)(struct hd_program *p, uint32_t section, int64_t last);
-    /* In layout, before shard_params: the ranks of tp become tp / ways times ways, the latter along the axis tq, innermost.
-     * All stages must say the same. */
+    /* In layout, before shard_params: the ranks of tp become tp / ways times ways, the latter along the axis tq,
+     * innermost. All stages must say the same. */
     void (*split_tp)(struct hd_program *p, int32_t ways);
-    /* Splits a section that is repeated in a step (gradient accumulation) in two by the round: `section` is the first one
-     * from now on, under a name that ends in "_first" and with temporaries of its own, and what follows it all others. A
-     * section that runs once stays as it is. Before any other edit. */
+    /* Splits a section that is repeated in a step (gradient accumulation) in two by the round: `section` is the
+     * first one from now on, under a name that ends in "_first" and with temporaries of its own, and what follows it
+     * all others. A section that runs once stays as it is. Before any other edit. */
     void (*first_round)(struct hd_program *p, uint32_t section);
 };
 
@@ -242,9 +246,9 @@ struct hd_strategy_ops {
     uint64_t caps;
     uint32_t api; /* HD_STRATEGY_API */
     uint32_t reserved;
-    /* Of all three: what is wrong in the settings is returned (hd_fail, with a
-     * message that begins with the key, "strategies.NAME.KEY ...", to be printed with its place); what is wrong in calls of
-     * hd_pass_api, and `fail`, is kept by the program and found there when the pass returns HD_OK. */
+    /* Errors, all three: a fault of the settings is returned (hd_fail, with a message that begins with the key,
+     * "strategies.NAME.KEY ...", to be printed with its place); a fault of hd_pass_api calls, and `fail`, is sticky
+     * in the program and found there when the pass returns HD_OK. */
     /* [control] Before placement: shard_params, shard_residual, apart, split_tp, ring_attention. May be NULL. */
     int32_t (*layout)(const struct hd_host *host, const void *settings, struct hd_program *program,
                       struct hd_error *err);

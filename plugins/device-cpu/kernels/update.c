@@ -124,7 +124,7 @@ static int begin_update(struct hd_kernel *k, struct update *u)
         .fix1 = (float)(1 / (1 - pow(a->beta1, t))),
         .fix2 = (float)(1 / (1 - pow(a->beta2, t))),
         .eps = (float)a->eps,
-        .key = hd_rounding_key(a->index, t),
+        .key = hd_round_stochastic_key(a->index, t),
     };
     return hd_update_runs(hyper, norm2);
 }
@@ -148,7 +148,7 @@ CPU_CLONES static void round_by_lot(float *p, int64_t n, uint64_t key, int64_t i
 {
 #pragma omp simd
     for (int64_t i = 0; i < n; i++)
-        p[i] = hd_rounding_lot(p[i], key, index + i);
+        p[i] = hd_round_stochastic_bf16(p[i], key, index + i);
 }
 
 CPU_CLONES static void sgd(const struct update *all, float *p, float *m, const float *g, int64_t n)

@@ -81,7 +81,7 @@ void cpu_ref_adamw(struct hd_kernel *k)
     double t = cpu_load(&k->in[2], HD_HYPER_STEP);
     double fix1 = 1 - pow(a->beta1, t), fix2 = 1 - pow(a->beta2, t);
     int by_lot = a->flags & HD_ATTR_STOCHASTIC && p->dtype == HD_BF16;
-    uint64_t key = hd_rounding_key(a->index, t);
+    uint64_t key = hd_round_stochastic_key(a->index, t);
     for (int64_t i = 0; run && i < n; i++) {
         double g = cpu_load(&k->in[0], i) * factor;
         double decay = cpu_range_value(a, p->start[0] + i, 0);
@@ -89,7 +89,7 @@ void cpu_ref_adamw(struct hd_kernel *k)
         double v1 = a->beta2 * cpu_load(v, i) + (1 - a->beta2) * g * g;
         double p1 = cpu_load(p, i) * (1 - lr * decay) - lr * (m1 / fix1) / (sqrt(v1 / fix2) + a->eps);
         if (by_lot)
-            p1 = hd_rounding_lot((float)p1, key, p->start[0] + i);
+            p1 = hd_round_stochastic_bf16((float)p1, key, p->start[0] + i);
         cpu_store(m, i, m1);
         cpu_store(v, i, v1);
         cpu_store(p, i, p1);

@@ -25,7 +25,7 @@ struct update_args {
 
 enum { SGD, ADAM, ADAM_BY_LOT };
 
-/* hd_rounding_mix, hd_rounding_key, hd_rounding_lot */
+/* hd_splitmix64, hd_round_stochastic_key, hd_round_stochastic_bf16 */
 CU_DEVICE uint64_t mix(uint64_t x)
 {
     x = (x ^ x >> 30) * UINT64_C(0xbf58476d1ce4e5b9);
