@@ -183,7 +183,8 @@ static void compare(const struct lf_settings *settings, int rounds)
     static const int32_t ranks[2] = {0, 1};
     struct hd_comm *mine = open_comm("plugin", settings);
     bare = open_comm("bare", settings);
-    check(lf_group(mine, "pair", ranks, 2, &group, &err) == HD_OK && lf_peer_meet(bare, !me, &err) == HD_OK, "group");
+    check(lf_group(mine, "pair", ranks, 2, &group, &err) == HD_OK, "group");
+    check(lf_peer_connect(bare, !me, &err) == HD_OK, "peer");
     out = aligned_alloc(4096, LARGEST);
     in = aligned_alloc(4096, LARGEST);
     memset(out, 1, LARGEST);

@@ -7,23 +7,23 @@ static uint64_t tag_of(uint32_t token, uint64_t chunk)
     return LF_TAG_CHUNK | (uint64_t)token << LF_CHUNK_BITS | chunk;
 }
 
-static struct lf_piece *piece_new(struct hd_comm *c)
+static struct lf_chunk *chunk_new(struct hd_comm *c)
 {
-    struct lf_piece *piece = c->free_pieces;
-    if (piece) {
-        c->free_pieces = piece->next;
-        return piece;
+    struct lf_chunk *chunk = c->free_chunks;
+    if (chunk) {
+        c->free_chunks = chunk->next;
+        return chunk;
     }
-    piece = c->host->alloc(sizeof *piece);
-    if (piece)
-        piece->wire.kind = LF_PIECE;
-    return piece;
+    chunk = c->host->alloc(sizeof *chunk);
+    if (chunk)
+        chunk->wire.kind = LF_CHUNK;
+    return chunk;
 }
 
-void lf_piece_free(struct hd_comm *c, struct lf_piece *piece)
+void lf_chunk_free(struct hd_comm *c, struct lf_chunk *chunk)
 {
-    piece->next = c->free_pieces;
-    c->free_pieces = piece;
+    chunk->next = c->free_chunks;
+    c->free_chunks = chunk;
 }
 
 static int post_chunk(struct lf_op *op)
@@ -31,24 +31,24 @@ static int post_chunk(struct lf_op *op)
     struct hd_comm *c = op->group->comm;
     uint64_t at = op->posted * op->chunk, bytes = LF_MIN(op->chunk, op->bytes - at);
     fi_addr_t peer = c->peer[op->group->member[op->peer].rank].address;
-    struct lf_piece *piece = piece_new(c);
+    struct lf_chunk *chunk = chunk_new(c);
     uint64_t tag = tag_of(op->token, op->posted);
     ssize_t rc;
-    if (!piece)
+    if (!chunk)
         return 0;
-    piece->op = op;
-    piece->generation = op->id.generation;
-    piece->bytes = bytes;
-    piece->number = (uint32_t)(op->posted % LF_WINDOW);
-    rc = op->sending ? fi_tsend(c->ep, op->data + at, bytes, NULL, peer, tag, &piece->wire.context)
-                     : fi_trecv(c->ep, op->data + at, bytes, NULL, FI_ADDR_UNSPEC, tag, 0, &piece->wire.context);
+    chunk->op = op;
+    chunk->generation = op->id.generation;
+    chunk->bytes = bytes;
+    chunk->number = (uint32_t)(op->posted % LF_WINDOW);
+    rc = op->sending ? fi_tsend(c->ep, op->data + at, bytes, NULL, peer, tag, &chunk->wire.context)
+                     : fi_trecv(c->ep, op->data + at, bytes, NULL, FI_ADDR_UNSPEC, tag, 0, &chunk->wire.context);
     if (rc) {
-        lf_piece_free(c, piece);
+        lf_chunk_free(c, chunk);
         if (rc != -FI_EAGAIN)
             lf_peer_broke(c, op->group->member[op->peer].rank, (int)-rc);
         return 0;
     }
-    op->piece[piece->number] = piece;
+    op->inflight[chunk->number] = chunk;
     op->posted++;
     return 1;
 }
@@ -56,7 +56,7 @@ static int post_chunk(struct lf_op *op)
 static int post_some(struct lf_op *op)
 {
     uint64_t window = op->window, before = op->posted;
-    while (op->posted < op->chunks && op->posted - op->finished < window && !op->piece[op->posted % LF_WINDOW])
+    while (op->posted < op->chunks && op->posted - op->finished < window && !op->inflight[op->posted % LF_WINDOW])
         if (!post_chunk(op))
             break;
     if (!op->sending && !op->ready && (op->posted == op->chunks || op->posted >= window))
@@ -69,14 +69,14 @@ static int has_more(const struct lf_op *op)
     return !op->done && (op->posted < op->chunks || (!op->sending && !op->ready));
 }
 
-/* The receiver has said READY: its places are posted. Yet ofi_rxm asks again for each message of more than LF_RXM_EAGER, three ways
- * instead of one. Up to a window of them a message goes in pieces that it does not ask for; inside a machine the way is short, and
- * copies of small pieces cost more. All ranks find the same. */
+/* The receiver has said READY: its places are posted. Yet ofi_rxm asks again for each message of more than
+ * LF_RXM_EAGER, three ways instead of one. Up to a window of them a message goes in pieces that it does not ask for;
+ * inside a machine the way is short, and copies of small pieces cost more. All ranks find the same. */
 static void cut(struct lf_op *op)
 {
     const struct hd_comm *c = op->group->comm;
-    int asks = c->apart && op->bytes <= (uint64_t)LF_WINDOW * LF_RXM_EAGER;
-    op->chunk = c->settings.chunk ? (uint64_t)c->settings.chunk : asks ? LF_RXM_EAGER : LF_CHUNK;
+    int asks = c->rendezvous && op->bytes <= (uint64_t)LF_WINDOW * LF_RXM_EAGER;
+    op->chunk = c->settings.chunk ? (uint64_t)c->settings.chunk : asks ? LF_RXM_EAGER : LF_CHUNK_BYTES;
     op->window = asks && !c->settings.chunk ? LF_WINDOW : (uint32_t)c->settings.window;
 }
 
@@ -117,35 +117,35 @@ int lf_chunks_post(struct hd_comm *c)
     return moved;
 }
 
-void lf_chunk_done(struct hd_comm *c, struct lf_piece *piece, uint64_t bytes)
+void lf_chunk_done(struct hd_comm *c, struct lf_chunk *chunk, uint64_t bytes)
 {
-    struct lf_op *op = piece->op;
-    int current = op->id.generation == piece->generation && !op->done;
+    struct lf_op *op = chunk->op;
+    int current = op->id.generation == chunk->generation && !op->done;
     if (current) {
-        op->piece[piece->number] = NULL;
+        op->inflight[chunk->number] = NULL;
         op->finished++;
     }
-    if (current && !op->sending && bytes != piece->bytes) {
+    if (current && !op->sending && bytes != chunk->bytes) {
         struct hd_error e = HD_ERROR_INIT;
         e.peer = lf_job_rank(op->group, op->peer);
         hd_fail(&e, HD_E_INTERNAL, "libfabric: a chunk of %llu bytes from rank %lld where %llu were expected",
-                (unsigned long long)bytes, (long long)e.peer, (unsigned long long)piece->bytes);
+                (unsigned long long)bytes, (long long)e.peer, (unsigned long long)chunk->bytes);
         lf_fail(op->group, &e);
     } else if (current && op->finished == op->chunks) {
         lf_op_finish(op, HD_OK);
     }
-    lf_piece_free(c, piece);
+    lf_chunk_free(c, chunk);
 }
 
-/* What was posted for a message that failed is called back. Of the providers shm and tcp;ofi_rxm fi_cancel takes receives that
- * no chunk has met, at once, before it returns; sends, and what has met, it does not find. Those go on until they are through,
- * the connection breaks, or the endpoint is closed. Nobody waits for that here: a peer that stands still would set the time, and
- * buffers stay until the transport is closed anyway (heddle/comm.h). */
+/* Cancels the chunks of a failed message. With the providers shm and tcp;ofi_rxm, fi_cancel takes back receives that no
+ * chunk has matched, before it returns; it does not find sends, nor receives that are matched. These go on until they
+ * complete, the connection breaks, or the endpoint is closed. That is not waited for: a stopped peer would set the
+ * time, and buffers stay until the transport is closed anyway (heddle/comm.h). */
 void lf_chunks_cancel(struct lf_op *op)
 {
     for (int i = 0; i < LF_WINDOW; i++) {
-        if (op->piece[i] && !op->sending)
-            fi_cancel(&op->group->comm->ep->fid, &op->piece[i]->wire.context);
-        op->piece[i] = NULL;
+        if (op->inflight[i] && !op->sending)
+            fi_cancel(&op->group->comm->ep->fid, &op->inflight[i]->wire.context);
+        op->inflight[i] = NULL;
     }
 }

@@ -5,7 +5,7 @@
 #include "../common/shm_handle.h"
 #include "internal.h"
 
-/* What a rank leaves in the store. */
+/* A rank's entry in the store. */
 struct address {
     char provider[64];
     uint64_t bytes;
@@ -51,16 +51,16 @@ static void key_of(const struct hd_comm *c, int32_t rank, char key[160])
 
 static int32_t announce(struct hd_comm *c, struct hd_error *err)
 {
-    struct address card = {.bytes = sizeof card.address};
+    struct address stored = {.bytes = sizeof stored.address};
     char key[160];
-    size_t bytes = sizeof card.address;
-    int rc = fi_getname(&c->ep->fid, card.address, &bytes);
+    size_t bytes = sizeof stored.address;
+    int rc = fi_getname(&c->ep->fid, stored.address, &bytes);
     if (rc)
         return failed(c, "fi_getname", rc, err);
-    card.bytes = bytes;
-    snprintf(card.provider, sizeof card.provider, "%s", c->info->fabric_attr->prov_name);
+    stored.bytes = bytes;
+    snprintf(stored.provider, sizeof stored.provider, "%s", c->info->fabric_attr->prov_name);
     key_of(c, c->world.rank, key);
-    return c->host->store_put(c->world.store, key, &card, sizeof card, err);
+    return c->host->store_put(c->world.store, key, &stored, sizeof stored, err);
 }
 
 /* Rank 0's random number, by which the ranks of this job know each other's messages. */
@@ -76,28 +76,28 @@ static int32_t agree_on_nonce(struct hd_comm *c, struct hd_error *err)
     return c->host->store_put(c->world.store, key, &c->nonce, sizeof c->nonce, err);
 }
 
-int32_t lf_peer_meet(struct hd_comm *c, int32_t rank, struct hd_error *err)
+int32_t lf_peer_connect(struct hd_comm *c, int32_t rank, struct hd_error *err)
 {
     struct lf_peer *peer = &c->peer[rank];
-    struct address card;
-    size_t bytes = sizeof card;
+    struct address stored;
+    size_t bytes = sizeof stored;
     char key[160];
     int32_t code;
     if (peer->known)
         return HD_OK;
     key_of(c, rank, key);
-    code = c->host->store_get(c->world.store, key, &card, &bytes, lf_now() + c->world.timeout, err);
+    code = c->host->store_get(c->world.store, key, &stored, &bytes, lf_now() + c->world.timeout, err);
     if (code != HD_OK)
         return code;
-    card.provider[sizeof card.provider - 1] = 0;
-    if (bytes != sizeof card || card.bytes > sizeof card.address ||
-        strcmp(card.provider, c->info->fabric_attr->prov_name))
+    stored.provider[sizeof stored.provider - 1] = 0;
+    if (bytes != sizeof stored || stored.bytes > sizeof stored.address ||
+        strcmp(stored.provider, c->info->fabric_attr->prov_name))
         return hd_fail(err, HD_E_INVALID,
                        "libfabric: rank %d uses provider %s, rank %d %s: name one with comm.provider",
-                       hd_job_rank(&c->world, rank), bytes == sizeof card ? card.provider : "(unknown)",
+                       hd_job_rank(&c->world, rank), bytes == sizeof stored ? stored.provider : "(unknown)",
                        hd_job_rank(&c->world, c->world.rank), c->info->fabric_attr->prov_name);
-    if (fi_av_insert(c->av, card.address, 1, &peer->address, 0, NULL) != 1)
-        return hd_fail(err, HD_E_IO, "libfabric: provider %s does not take the address of rank %d", card.provider,
+    if (fi_av_insert(c->av, stored.address, 1, &peer->address, 0, NULL) != 1)
+        return hd_fail(err, HD_E_IO, "libfabric: provider %s does not take the address of rank %d", stored.provider,
                        hd_job_rank(&c->world, rank));
     peer->known = 1;
     return HD_OK;
@@ -112,26 +112,26 @@ int32_t lf_job_lives(struct hd_comm *c, struct hd_error *err)
     return c->host->store_get(c->world.store, key, &own, &bytes, lf_now() + c->world.timeout, err);
 }
 
-static int32_t allocate_slots(struct hd_comm *c, struct hd_error *err)
+static int32_t allocate_rx(struct hd_comm *c, struct hd_error *err)
 {
-    for (int i = 0; i < LF_SLOTS; i++) {
-        struct lf_slot *slot = c->host->alloc(sizeof *slot + lf_notice_bytes(c));
-        if (!slot)
+    for (int i = 0; i < LF_RX_BUFFERS; i++) {
+        struct lf_rx *rx = c->host->alloc(sizeof *rx + lf_control_bytes(c));
+        if (!rx)
             return hd_fail(err, HD_E_NOMEM, "libfabric: no memory");
-        slot->wire.kind = LF_SLOT;
-        slot->next = c->slots;
-        c->slots = c->slot[i] = slot;
+        rx->wire.kind = LF_RX;
+        rx->next = c->rx_idle;
+        c->rx_idle = c->rx[i] = rx;
     }
-    lf_slots_post(c);
+    lf_rx_post(c);
     return HD_OK;
 }
 
-/* What two ranks have in common that can share memory and a loopback interface: the running kernel, and the namespaces
- * of processes and networks. */
+/* Equal on ranks that can share memory and a loopback interface: a hash of the running kernel and of the namespaces of
+ * processes and networks. */
 static uint64_t machine_id(void)
 {
     static const char *const files[] = {"/proc/self/ns/pid", "/proc/self/ns/net", "/dev/shm"};
-    uint64_t h = card_machine();
+    uint64_t h = shm_handle_machine();
     for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
         struct stat about;
         if (!stat(files[i], &about))
@@ -142,7 +142,7 @@ static uint64_t machine_id(void)
 
 /* Are all ranks on this machine? Launchers that do not say how many are here are taken to mean all: so they are asked.
  */
-static int32_t look_around(struct hd_comm *c, int32_t *away, struct hd_error *err)
+static int32_t find_machines(struct hd_comm *c, int32_t *away, struct hd_error *err)
 {
     uint64_t mine = machine_id(), theirs;
     char key[160];
@@ -170,7 +170,7 @@ int32_t lf_endpoint_open(struct hd_comm *c, struct hd_error *err)
 {
     int local = c->world.local_size == c->world.size;
     const char *provider = c->settings.provider;
-    int32_t away = -1, code = local ? look_around(c, &away, err) : HD_OK;
+    int32_t away = -1, code = local ? find_machines(c, &away, err) : HD_OK;
     if (code == HD_OK && c->settings.chunk && c->settings.chunk < 4096)
         code = hd_fail(err, HD_E_INVALID, "libfabric: comm.chunk: 0, or 4KiB and more");
     if (code == HD_OK && (!local || away >= 0) && provider && !strcmp(provider, "shm"))
@@ -186,11 +186,11 @@ int32_t lf_endpoint_open(struct hd_comm *c, struct hd_error *err)
         code = lf_choose(c->host, &c->settings, local && away < 0, &c->info, err);
     if (code == HD_OK) {
         c->settings.eager = eager_of(c);
-        c->apart = (!local || away >= 0) && !strcmp(c->info->fabric_attr->prov_name, "tcp;ofi_rxm");
+        c->rendezvous = (!local || away >= 0) && !strcmp(c->info->fabric_attr->prov_name, "tcp;ofi_rxm");
         code = open_objects(c, err);
     }
     if (code == HD_OK)
-        code = allocate_slots(c, err);
+        code = allocate_rx(c, err);
     if (code == HD_OK)
         code = announce(c, err);
     if (code == HD_OK)
@@ -211,6 +211,6 @@ void lf_endpoint_close(struct hd_comm *c)
     if (c->info)
         lf_names_sweep(c); /* of a rank that was killed while others were opening */
     fi_freeinfo(c->info);
-    for (int i = 0; i < LF_SLOTS; i++)
-        c->host->free(c->slot[i]);
+    for (int i = 0; i < LF_RX_BUFFERS; i++)
+        c->host->free(c->rx[i]);
 }

@@ -85,19 +85,19 @@ void lf_ops_orphan(struct hd_comm_group *g)
 static void completed(struct hd_comm *c, struct lf_wire *wire, uint64_t bytes)
 {
     switch (wire->kind) {
-    case LF_SLOT: {
-        struct lf_slot *slot = (struct lf_slot *)wire;
-        lf_arrived(c, slot->data, bytes);
-        slot->next = c->slots;
-        c->slots = slot;
+    case LF_RX: {
+        struct lf_rx *rx = (struct lf_rx *)wire;
+        lf_control_received(c, rx->data, bytes);
+        rx->next = c->rx_idle;
+        c->rx_idle = rx;
         return;
     }
-    case LF_NOTE:
-        c->notes_out--;
-        lf_note_free(c, (struct lf_note *)wire);
+    case LF_TX:
+        c->tx_posted--;
+        lf_tx_free(c, (struct lf_tx *)wire);
         return;
     default:
-        lf_chunk_done(c, (struct lf_piece *)wire, bytes);
+        lf_chunk_done(c, (struct lf_chunk *)wire, bytes);
     }
 }
 
@@ -110,24 +110,24 @@ static void complete_error(struct hd_comm *c)
     if (fi_cq_readerr(c->cq, &e, 0) != 1 || !e.op_context)
         return;
     wire = e.op_context;
-    if (wire->kind == LF_NOTE) {
-        rank = ((struct lf_note *)wire)->to;
-    } else if (wire->kind == LF_PIECE) {
-        struct lf_piece *piece = (struct lf_piece *)wire;
-        if (piece->op->id.generation == piece->generation && !piece->op->done)
-            rank = piece->op->group->member[piece->op->peer].rank;
-        piece->op->piece[piece->number] = rank >= 0 ? NULL : piece->op->piece[piece->number];
+    if (wire->kind == LF_TX) {
+        rank = ((struct lf_tx *)wire)->to;
+    } else if (wire->kind == LF_CHUNK) {
+        struct lf_chunk *chunk = (struct lf_chunk *)wire;
+        if (chunk->op->id.generation == chunk->generation && !chunk->op->done)
+            rank = chunk->op->group->member[chunk->op->peer].rank;
+        chunk->op->inflight[chunk->number] = rank >= 0 ? NULL : chunk->op->inflight[chunk->number];
     }
     if (rank >= 0 && e.err != FI_ECANCELED)
         lf_peer_broke(c, rank, e.err);
-    if (wire->kind == LF_NOTE) {
-        c->notes_out--;
-        lf_note_free(c, (struct lf_note *)wire);
-    } else if (wire->kind == LF_PIECE) {
-        lf_piece_free(c, (struct lf_piece *)wire);
+    if (wire->kind == LF_TX) {
+        c->tx_posted--;
+        lf_tx_free(c, (struct lf_tx *)wire);
+    } else if (wire->kind == LF_CHUNK) {
+        lf_chunk_free(c, (struct lf_chunk *)wire);
     } else {
-        ((struct lf_slot *)wire)->next = c->slots;
-        c->slots = (struct lf_slot *)wire;
+        ((struct lf_rx *)wire)->next = c->rx_idle;
+        c->rx_idle = (struct lf_rx *)wire;
     }
 }
 
@@ -152,15 +152,15 @@ static int read_completions(struct hd_comm *c)
     return moved;
 }
 
-int lf_pump(struct hd_comm *c)
+int lf_advance(struct hd_comm *c)
 {
     int moved;
-    lf_row_end(c);
+    lf_ready_flush(c);
     moved = read_completions(c);
-    if (c->slots)
-        lf_slots_post(c);
+    if (c->rx_idle)
+        lf_rx_post(c);
     if (c->talking)
-        moved |= lf_notes_post(c);
+        moved |= lf_tx_post(c);
     if (c->busy)
         moved |= lf_chunks_post(c);
     return moved;
@@ -169,9 +169,9 @@ int lf_pump(struct hd_comm *c)
 int32_t lf_progress(struct hd_comm *c, struct hd_error *err)
 {
     (void)err; /* failures belong to the requests */
-    if (lf_abort_look(c))
+    if (lf_abort_poll(c))
         return 1;
-    if (lf_pump(c)) {
+    if (lf_advance(c)) {
         c->idle = 0;
         return 1;
     }
@@ -185,7 +185,7 @@ int32_t lf_test(struct hd_comm *c, hd_request request, int32_t *done, struct hd_
     struct lf_op *op = rq_find(&c->ops, request, "libfabric", err);
     if (!op)
         return HD_E_INVALID;
-    lf_row_end(c);
+    lf_ready_flush(c);
     *done = op->done;
     return op->done ? release(c, op, err) : HD_OK;
 }
@@ -205,7 +205,7 @@ int32_t lf_wait(struct hd_comm *c, hd_request request, double deadline, struct h
     struct lf_op *op = rq_find(&c->ops, request, "libfabric", err);
     if (!op)
         return HD_E_INVALID;
-    lf_row_end(c);
+    lf_ready_flush(c);
     for (uint32_t turn = 0; !op->done; turn++) {
         if (lf_progress(c, err)) {
             turn = 0;

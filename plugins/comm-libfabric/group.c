@@ -1,6 +1,6 @@
-/* Groups: members and their flows. A group's number follows from its name and ranks, and from how often it was made
- * before; what is exchanged when one is made is a greeting, so that connections are there before they are needed, or
- * their lack is told. */
+/* Groups: members and their flows. A group's number follows from its name and ranks, and from how many like it were
+ * created before. Its members exchange a greeting, so that connections exist before they are needed, or their lack is
+ * reported. */
 #include <sched.h>
 
 #include "internal.h"
@@ -14,10 +14,10 @@ static uint64_t hash(const void *data, size_t bytes, uint64_t h)
     return h;
 }
 
-/* How often a group of this name and these ranks was made before. */
-static uint64_t times_made(struct hd_comm *c, uint64_t h)
+/* How many groups of this name and these ranks were created before. */
+static uint64_t count_group(struct hd_comm *c, uint64_t h)
 {
-    struct lf_made *m = c->made;
+    struct lf_group_count *m = c->counts;
     while (m && m->hash != h)
         m = m->next;
     if (!m) {
@@ -25,8 +25,8 @@ static uint64_t times_made(struct hd_comm *c, uint64_t h)
         if (!m)
             return 0;
         m->hash = h;
-        m->next = c->made;
-        c->made = m;
+        m->next = c->counts;
+        c->counts = m;
     }
     return ++m->times;
 }
@@ -78,27 +78,27 @@ struct lf_flow *lf_flow(struct hd_comm_group *g, int32_t member, uint32_t stream
     return f;
 }
 
-/* What came for this group while it was not there. */
+/* Control messages that came for this group before it was created. */
 static void deliver_orphans(struct hd_comm *c, uint64_t id)
 {
-    struct lf_letter *mine = NULL, **last = &mine;
-    for (struct lf_letter **at = &c->orphans; *at;) {
-        struct lf_letter *letter = *at;
-        if (letter->head.group != id) {
-            at = &letter->next;
+    struct lf_unexpected *mine = NULL, **last = &mine;
+    for (struct lf_unexpected **at = &c->orphans; *at;) {
+        struct lf_unexpected *message = *at;
+        if (message->head.group != id) {
+            at = &message->next;
             continue;
         }
-        *at = letter->next;
-        *last = letter;
-        last = &letter->next;
+        *at = message->next;
+        *last = message;
+        last = &message->next;
         *last = NULL;
         c->n_orphans--;
     }
     while (mine) {
-        struct lf_letter *letter = mine;
-        mine = letter->next;
-        lf_heard(c, &letter->head, letter->payload);
-        c->host->free(letter);
+        struct lf_unexpected *message = mine;
+        mine = message->next;
+        lf_control_handle(c, &message->head, message->payload);
+        c->host->free(message);
     }
 }
 
@@ -126,10 +126,10 @@ int32_t lf_greet(struct hd_comm *c, const char *name, const int32_t *ranks, int3
     int32_t rank, code;
     for (int32_t i = 0; i < n; i++)
         if (ranks[i] != c->world.rank && !c->peer[ranks[i]].greeted++)
-            lf_tell(c, ranks[i], &head, NULL);
+            lf_control_send(c, ranks[i], &head, NULL);
     while ((rank = unheard(c, ranks, n)) >= 0 || (rank = untold(c, ranks, n)) >= 0) {
         const struct lf_peer *peer = &c->peer[rank];
-        if (lf_abort_look(c))
+        if (lf_abort_poll(c))
             return hd_fail(err, HD_E_CANCELLED, "libfabric: rank %d aborted: %s", hd_job_rank(&c->world, c->abort_by),
                            c->reason);
         if (lf_now() > deadline || (peer->broken && lf_now() > peer->gone_at + 1))
@@ -147,7 +147,7 @@ int32_t lf_greet(struct hd_comm *c, const char *name, const int32_t *ranks, int3
                 return code;
             asked = lf_now();
         }
-        if (!lf_pump(c))
+        if (!lf_advance(c))
             sched_yield();
     }
     return HD_OK;
@@ -159,9 +159,9 @@ int32_t lf_group(struct hd_comm *c, const char *name, const int32_t *ranks, int3
     struct hd_comm_group *g;
     uint64_t h;
     int32_t me, code = check_ranks(c, name, ranks, n, &me, err);
-    lf_row_end(c);
+    lf_ready_flush(c);
     for (int32_t i = 0; i < n && code == HD_OK; i++)
-        code = lf_peer_meet(c, ranks[i], err);
+        code = lf_peer_connect(c, ranks[i], err);
     if (code == HD_OK && n <= LF_GREETED)
         code = lf_greet(c, name, ranks, n, err);
     if (code != HD_OK)
@@ -170,7 +170,7 @@ int32_t lf_group(struct hd_comm *c, const char *name, const int32_t *ranks, int3
     if (!g)
         return hd_fail(err, HD_E_NOMEM, "libfabric: no memory");
     h = hash(ranks, (size_t)n * sizeof *ranks, hash(name, strlen(name) + 1, UINT64_C(0xcbf29ce484222325)));
-    g->id = h + times_made(c, h) * UINT64_C(0x9e3779b97f4a7c15);
+    g->id = h + count_group(c, h) * UINT64_C(0x9e3779b97f4a7c15);
     g->comm = c;
     g->n = n;
     g->me = me;
@@ -185,11 +185,11 @@ int32_t lf_group(struct hd_comm *c, const char *name, const int32_t *ranks, int3
     return HD_OK;
 }
 
-static void free_letters(struct hd_comm *c, struct lf_letter *letter)
+static void free_unexpected(struct hd_comm *c, struct lf_unexpected *message)
 {
-    for (struct lf_letter *next; letter; letter = next) {
-        next = letter->next;
-        c->host->free(letter);
+    for (struct lf_unexpected *next; message; message = next) {
+        next = message->next;
+        c->host->free(message);
     }
 }
 
@@ -198,7 +198,7 @@ void lf_group_free(struct hd_comm_group *g)
     struct hd_comm *c = g ? g->comm : NULL;
     if (!g)
         return;
-    lf_row_end(c);
+    lf_ready_flush(c);
     lf_ops_orphan(g);
     for (struct hd_comm_group **at = &c->groups; *at; at = &(*at)->next)
         if (*at == g) {
@@ -208,7 +208,7 @@ void lf_group_free(struct hd_comm_group *g)
     for (int32_t i = 0; i < g->n; i++) {
         for (struct lf_flow *f = g->member[i].flows, *next; f; f = next) {
             next = f->next;
-            free_letters(c, f->letters);
+            free_unexpected(c, f->unexpected);
             c->host->free(f);
         }
         c->host->free(g->member[i].why);
@@ -221,8 +221,8 @@ void lf_groups_forget(struct hd_comm *c)
 {
     while (c->groups)
         lf_group_free(c->groups);
-    free_letters(c, c->orphans);
-    for (struct lf_made *m = c->made, *next; m; m = next) {
+    free_unexpected(c, c->orphans);
+    for (struct lf_group_count *m = c->counts, *next; m; m = next) {
         next = m->next;
         c->host->free(m);
     }

@@ -2,7 +2,8 @@
  *
  * Each rank has one endpoint (reliable, unconnected), whose address it leaves in the job's store. A message takes place
  * in two halves that meet, whichever comes first:
- *   the receiver   READY {group, stream, number, bytes, token}, as soon as it receives; of a row of small recvs several in one
+ *   the receiver   READY {group, stream, number, bytes, token}, as soon as it receives; those of several small recvs in
+ *                  a row are sent together
  *   the sender     small: EAGER {group, stream, number, bytes} and the bytes, as soon as it sends
  *                  large: waits for READY; then the bytes, in chunks, under tags that only this token has
  * So both learn both sizes, nothing large arrives unasked for, and of a small message the sender is done when READY is
@@ -10,7 +11,8 @@
  * the order in which a provider delivers.
  *
  * Providers do not say reliably that a peer died: the core's liveness calls `abort`. A rank that gives a group up,
- * closes or aborts tells the others in a notice. Nothing happens but in send, recv, progress, test, wait and close. */
+ * closes or aborts tells the others in a control message. Nothing happens but in send, recv, progress, test, wait and
+ * close. */
 #ifndef HD_COMM_LIBFABRIC_INTERNAL_H
 #define HD_COMM_LIBFABRIC_INTERNAL_H
 
@@ -36,17 +38,17 @@
 
 enum {
     LF_WINDOW = 16, /* chunks of one message under way, at most */
-    LF_CHUNK = 8 << 20,
+    LF_CHUNK_BYTES = 8 << 20,
     LF_RXM_EAGER = 16 << 10, /* what ofi_rxm sends without asking (FI_OFI_RXM_BUFFER_SIZE) */
-    LF_SLOTS = 64,           /* notices that can arrive between two calls of progress without being buffered */
-    LF_TEXT = 512,           /* bytes of a reason in a notice */
+    LF_RX_BUFFERS = 64,      /* control messages that can arrive between two calls of progress without being buffered */
+    LF_TEXT = 512,           /* bytes of a reason in a control message */
     LF_GREETED = 64,         /* groups up to this size connect when they are made, larger ones when they first talk */
-    LF_ORPHANS = 1 << 16,    /* notices that may wait for their group to be made */
+    LF_ORPHANS = 1 << 16,    /* control messages that may wait for their group to be created */
     LF_INDEX_BITS = 18,      /* of a token: the operation's index; above it its generation */
     LF_TURN_BITS = 10,
     LF_CHUNK_BITS = 16 /* of a tag: the chunk's number */
 };
-#define LF_TAG_NOTICE UINT64_C(1)
+#define LF_TAG_CONTROL UINT64_C(1)
 #define LF_TAG_CHUNK (UINT64_C(1) << 47) /* token and chunk below; 48 bits, as the narrowest provider has */
 
 struct lf_settings {
@@ -70,30 +72,30 @@ struct lf_head {
 
 /* ---- what the provider holds: fi_context first */
 
-enum { LF_SLOT, LF_NOTE, LF_PIECE };
+enum { LF_RX, LF_TX, LF_CHUNK };
 
 struct lf_wire {
     struct fi_context2 context;
     uint32_t kind;
 };
 
-struct lf_slot { /* receives a notice */
+struct lf_rx { /* a receive buffer for control messages */
     struct lf_wire wire;
-    struct lf_slot *next; /* to be posted again */
+    struct lf_rx *next; /* to be posted again */
     _Alignas(16) uint8_t data[];
 };
 
-struct lf_note { /* a notice on its way out */
+struct lf_tx { /* a control message on its way out */
     struct lf_wire wire;
-    struct lf_note *next;
+    struct lf_tx *next;
     int32_t to;
     uint32_t bytes;
     _Alignas(16) uint8_t data[];
 };
 
-struct lf_piece { /* a chunk */
+struct lf_chunk { /* a chunk of a large message, posted to the provider */
     struct lf_wire wire;
-    struct lf_piece *next;
+    struct lf_chunk *next;
     struct lf_op *op;
     uint32_t generation;
     uint32_t number;
@@ -102,8 +104,8 @@ struct lf_piece { /* a chunk */
 
 /* ---- what is private */
 
-struct lf_letter { /* came before its operation: EAGER or READY, or anything for a group that is not there yet */
-    struct lf_letter *next;
+struct lf_unexpected { /* came before its operation: EAGER or READY; or before its group: any kind */
+    struct lf_unexpected *next;
     struct lf_head head;
     uint8_t payload[];
 };
@@ -125,14 +127,14 @@ struct lf_op {
     uint8_t done, sending, busy;
     uint8_t gone;  /* sending: the bytes left in EAGER */
     uint8_t ready; /* sending: READY came; receiving: it was sent */
-    struct lf_piece *piece[LF_WINDOW];
+    struct lf_chunk *inflight[LF_WINDOW];
 };
 
 struct lf_flow { /* one stream between this rank and one member, both ways */
     struct lf_flow *next;
     uint32_t stream, sent, received;
     struct lf_op *sends, *recvs;
-    struct lf_letter *letters;
+    struct lf_unexpected *unexpected;
 };
 
 struct lf_member {
@@ -159,14 +161,14 @@ struct lf_peer { /* by world rank */
     int32_t eager;                 /* small messages under way without an answer */
     int32_t broken;                /* FI_E...: the provider failed to send to it */
     int32_t closed;
-    double gone_at;                /* when it broke or closed */
-    struct lf_note *first, **last; /* waiting to be posted */
-    struct lf_peer *next;          /* has some */
+    double gone_at;              /* when it broke or closed */
+    struct lf_tx *first, **last; /* waiting to be posted */
+    struct lf_peer *next;        /* has some */
     int32_t listed;
 };
 
-struct lf_made { /* how often a group of this name and these ranks was made */
-    struct lf_made *next;
+struct lf_group_count { /* how many groups of this name and these ranks were created */
+    struct lf_group_count *next;
     uint64_t hash, times;
 };
 
@@ -183,21 +185,21 @@ struct hd_comm {
     struct fid_cq *cq;
     struct fid_av *av;
     struct lf_peer *peer;
-    struct lf_peer *talking; /* peers with notes to post */
+    struct lf_peer *talking; /* peers with control messages to post */
     struct hd_comm_group *groups;
-    struct lf_made *made;
-    struct lf_letter *orphans;
+    struct lf_group_count *counts;
+    struct lf_unexpected *orphans;
     uint32_t n_orphans;
     struct rq_pool ops; /* struct lf_op */
     struct lf_op *pending, *busy;
     uint32_t idle;
-    int32_t apart; /* there are ranks on other machines, and the provider asks before it sends what is large */
-    struct lf_slot *slots, *slot[LF_SLOTS];
-    struct lf_note *free_notes;
-    struct lf_piece *free_pieces;
-    uint32_t notes_out;      /* posted, not complete */
-    int32_t row;             /* 1 + the rank that the last call was a recv from; 0: it was none */
-    struct lf_note *readies; /* of that row, not told yet */
+    int32_t rendezvous; /* ranks on other machines, and a provider that asks before it sends a large message */
+    struct lf_rx *rx_idle, *rx[LF_RX_BUFFERS];
+    struct lf_tx *free_tx;
+    struct lf_chunk *free_chunks;
+    uint32_t tx_posted;    /* not complete */
+    int32_t row;           /* 1 + the rank that the last call was a recv from; 0: it was no recv */
+    struct lf_tx *readies; /* of these recvs, not sent yet */
     double checked;
     _Atomic int32_t aborted; /* 1: reason is being written, 2: written */
     int32_t abort_told;
@@ -205,7 +207,7 @@ struct hd_comm {
     char reason[LF_TEXT];
 };
 
-/* What messages call a member: its rank in the job. */
+/* A member's rank in the job, for messages. */
 static inline int32_t lf_job_rank(const struct hd_comm_group *g, int32_t member)
 {
     return hd_job_rank(&g->comm->world, g->member[member].rank);
@@ -223,9 +225,9 @@ int32_t lf_choose(const struct hd_host *host, const struct lf_settings *settings
 /* endpoint.c */
 int32_t lf_endpoint_open(struct hd_comm *comm, struct hd_error *err);
 void lf_endpoint_close(struct hd_comm *comm);
-int32_t lf_peer_meet(struct hd_comm *comm, int32_t rank, struct hd_error *err); /* waits until it is open */
-/* Asks the store for what is there: it answers unless the job has ended, and then says who died. For waits while the transport is being
- * opened, when nobody else would tell it. */
+int32_t lf_peer_connect(struct hd_comm *comm, int32_t rank, struct hd_error *err); /* waits until it is open */
+/* Asks the store for what is there: it answers unless the job has ended, and then says who died. For waits while the
+ * transport is being opened, when nobody else would tell it. */
 int32_t lf_job_lives(struct hd_comm *comm, struct hd_error *err);
 
 /* shm_names.c: the shm provider's names in /dev/shm go once all ranks know each other. */
@@ -233,39 +235,42 @@ int32_t lf_names_settle(struct hd_comm *comm, struct hd_error *err);
 void lf_names_sweep(const struct hd_comm *comm); /* of the dead */
 
 /* control_msg.c */
-uint64_t lf_notice_bytes(const struct hd_comm *comm);
-int lf_slots_post(struct hd_comm *comm);
-int lf_notes_post(struct hd_comm *comm); /* 1: something moved */
-void lf_note_free(struct hd_comm *comm, struct lf_note *note);
+uint64_t lf_control_bytes(const struct hd_comm *comm);
+int lf_rx_post(struct hd_comm *comm);
+int lf_tx_post(struct hd_comm *comm); /* 1: something moved */
+void lf_tx_free(struct hd_comm *comm, struct lf_tx *tx);
 /* Copies head and payload (EAGER: head->bytes, else head->text of it) and sends them, now or later. */
-int32_t lf_tell(struct hd_comm *comm, int32_t to, struct lf_head *head, const void *payload);
-void lf_row_end(struct hd_comm *comm); /* any call but another recv from the same rank: tells what the row has left */
-int32_t lf_tell_ready(struct hd_comm *comm, int32_t to, struct lf_head *head); /* at once, or with others of its row */
-void lf_arrived(struct hd_comm *comm, const uint8_t *data, size_t bytes);      /* from the wire: checks it */
-void lf_heard(struct hd_comm *comm, const struct lf_head *head, const uint8_t *payload);
-void lf_letter_keep(struct hd_comm *comm, struct lf_letter **list, const struct lf_head *head, const void *payload);
+int32_t lf_control_send(struct hd_comm *comm, int32_t to, struct lf_head *head, const void *payload);
+/* Sends a recv's READY at once, or holds it back to send it with those of further small recvs from the same rank:
+ * lf_ready_flush does, at any call but another recv from that rank. */
+int32_t lf_control_send_ready(struct hd_comm *comm, int32_t to, struct lf_head *head);
+void lf_ready_flush(struct hd_comm *comm);
+void lf_control_received(struct hd_comm *comm, const uint8_t *data, size_t bytes); /* from the provider: checks it */
+void lf_control_handle(struct hd_comm *comm, const struct lf_head *head, const uint8_t *payload);
+void lf_unexpected_add(struct hd_comm *comm, struct lf_unexpected **list, const struct lf_head *head,
+                       const void *payload);
 
 /* message.c */
 int32_t lf_send(struct hd_comm_group *g, int32_t peer, uint32_t stream, const void *data, uint64_t bytes,
                 hd_request *request, struct hd_error *err);
 int32_t lf_recv(struct hd_comm_group *g, int32_t peer, uint32_t stream, void *data, uint64_t bytes, hd_request *request,
                 struct hd_error *err);
-void lf_message_heard(struct hd_comm_group *g, int32_t member, const struct lf_head *head, const uint8_t *payload);
+void lf_message_handle(struct hd_comm_group *g, int32_t member, const struct lf_head *head, const uint8_t *payload);
 void lf_ready_send(struct lf_op *op);
 
 /* chunk.c */
 void lf_chunks_begin(struct lf_op *op);
 int lf_chunks_post(struct hd_comm *comm); /* 1: something moved */
-void lf_chunk_done(struct hd_comm *comm, struct lf_piece *piece, uint64_t bytes);
+void lf_chunk_done(struct hd_comm *comm, struct lf_chunk *chunk, uint64_t bytes);
 void lf_chunks_cancel(struct lf_op *op);
-void lf_piece_free(struct hd_comm *comm, struct lf_piece *piece);
+void lf_chunk_free(struct hd_comm *comm, struct lf_chunk *chunk);
 
 /* group.c */
 int32_t lf_group(struct hd_comm *comm, const char *name, const int32_t *ranks, int32_t n, struct hd_comm_group **group,
                  struct hd_error *err);
 void lf_group_free(struct hd_comm_group *g);
 void lf_groups_forget(struct hd_comm *comm);
-/* Tells them that this rank is there, and waits until all have told it: then there are ways in both directions. */
+/* Sends HELLO to all and waits for theirs: then there are connections in both directions. */
 int32_t lf_greet(struct hd_comm *comm, const char *name, const int32_t *ranks, int32_t n, struct hd_error *err);
 struct hd_comm_group *lf_group_find(const struct hd_comm *comm, uint64_t id);
 int32_t lf_group_member(const struct hd_comm_group *g, int32_t rank); /* -1: none */
@@ -277,7 +282,7 @@ struct lf_op *lf_op_new(struct hd_comm_group *g); /* NULL: no memory, or too man
 uint32_t lf_op_token(const struct lf_op *op);
 void lf_op_finish(struct lf_op *op, int32_t code);
 void lf_ops_orphan(struct hd_comm_group *g);
-int lf_pump(struct hd_comm *comm); /* 1: something moved */
+int lf_advance(struct hd_comm *comm); /* 1: something moved */
 int32_t lf_progress(struct hd_comm *comm, struct hd_error *err);
 int32_t lf_test(struct hd_comm *comm, hd_request request, int32_t *done, struct hd_error *err);
 int32_t lf_wait(struct hd_comm *comm, hd_request request, double deadline, struct hd_error *err);
@@ -289,7 +294,7 @@ void lf_peer_broke(struct hd_comm *comm, int32_t rank, int code);
 void lf_health(struct hd_comm *comm);
 void lf_abort(struct hd_comm *comm, const char *reason);
 void lf_abort_by(struct hd_comm *comm, int32_t rank, const char *text, size_t length);
-int lf_abort_look(struct hd_comm *comm); /* 1: somebody has */
+int lf_abort_poll(struct hd_comm *comm); /* 1: some rank aborted */
 int32_t lf_usable(struct hd_comm_group *g, struct hd_error *err);
 
 #endif

@@ -21,7 +21,7 @@ static int32_t rank_of(const struct lf_op *op)
 static int32_t tell(struct lf_op *op, uint16_t kind, const void *payload)
 {
     struct lf_head head = head_of(op, kind);
-    return lf_tell(op->group->comm, rank_of(op), &head, payload);
+    return lf_control_send(op->group->comm, rank_of(op), &head, payload);
 }
 
 static int is_small(const struct lf_op *op)
@@ -102,20 +102,20 @@ void lf_ready_send(struct lf_op *op)
 {
     struct lf_head head = head_of(op, LF_READY);
     op->ready = 1;
-    if (lf_tell_ready(op->group->comm, rank_of(op), &head) != HD_OK)
+    if (lf_control_send_ready(op->group->comm, rank_of(op), &head) != HD_OK)
         fail_memory(op->group);
 }
 
 /* ---- meeting */
 
-/* What a peer said about this operation before it was there. */
-static struct lf_letter *take_letter(struct lf_flow *flow, uint32_t number, int sending)
+/* The control message that came for this operation before it was posted; NULL: none. */
+static struct lf_unexpected *take_unexpected(struct lf_flow *flow, uint32_t number, int sending)
 {
-    for (struct lf_letter **at = &flow->letters; *at; at = &(*at)->next)
+    for (struct lf_unexpected **at = &flow->unexpected; *at; at = &(*at)->next)
         if ((*at)->head.number == number && ((*at)->head.kind == LF_READY) == sending) {
-            struct lf_letter *letter = *at;
-            *at = letter->next;
-            return letter;
+            struct lf_unexpected *message = *at;
+            *at = message->next;
+            return message;
         }
     return NULL;
 }
@@ -127,14 +127,14 @@ static struct lf_op *find_op(struct lf_op *list, uint32_t number)
     return list;
 }
 
-void lf_message_heard(struct hd_comm_group *g, int32_t member, const struct lf_head *head, const uint8_t *payload)
+void lf_message_handle(struct hd_comm_group *g, int32_t member, const struct lf_head *head, const uint8_t *payload)
 {
     struct lf_flow *flow = lf_flow(g, member, head->stream);
     struct lf_op *op = flow ? find_op(head->kind == LF_READY ? flow->sends : flow->recvs, head->number) : NULL;
     if (!flow)
         return;
     if (!op)
-        lf_letter_keep(g->comm, &flow->letters, head, payload);
+        lf_unexpected_add(g->comm, &flow->unexpected, head, payload);
     else if (head->kind == LF_READY)
         ready_came(op, head);
     else
@@ -173,20 +173,20 @@ int32_t lf_send(struct hd_comm_group *g, int32_t peer, uint32_t stream, const vo
                 hd_request *request, struct hd_error *err)
 {
     struct hd_comm *c = g->comm;
-    struct lf_letter *letter;
+    struct lf_unexpected *message;
     struct lf_op *op;
     int32_t code;
-    lf_row_end(c);
+    lf_ready_flush(c);
     code = begin(g, peer, stream, (void *)data, bytes, 1, &op, err);
     if (code != HD_OK)
         return code;
     *request = rq_number(&op->id);
-    letter = take_letter(op->flow, op->number, 1);
-    if (letter)
-        ready_came(op, &letter->head);
+    message = take_unexpected(op->flow, op->number, 1);
+    if (message)
+        ready_came(op, &message->head);
     else if (is_small(op) && c->peer[g->member[peer].rank].eager < EAGER_CREDIT)
         send_eager(op);
-    c->host->free(letter);
+    c->host->free(message);
     return HD_OK;
 }
 
@@ -194,23 +194,23 @@ int32_t lf_recv(struct hd_comm_group *g, int32_t peer, uint32_t stream, void *da
                 struct hd_error *err)
 {
     struct hd_comm *c = g->comm;
-    struct lf_letter *letter;
+    struct lf_unexpected *message;
     struct lf_op *op;
     int32_t code = begin(g, peer, stream, data, bytes, 0, &op, err);
     if (code != HD_OK)
         return code;
     if (c->row != rank_of(op) + 1)
-        lf_row_end(c);
+        lf_ready_flush(c);
     *request = rq_number(&op->id);
     op->token = lf_op_token(op);
-    letter = take_letter(op->flow, op->number, 0);
-    if (is_small(op) || letter)
+    message = take_unexpected(op->flow, op->number, 0);
+    if (is_small(op) || message)
         lf_ready_send(op);
     else
         lf_chunks_begin(op);
-    if (letter && !op->done) /* telling may have failed, and the group with it */
-        eager_came(op, &letter->head, letter->payload);
-    c->host->free(letter);
+    if (message && !op->done) /* telling may have failed, and the group with it */
+        eager_came(op, &message->head, message->payload);
+    c->host->free(message);
     c->row = rank_of(op) + 1;
     return HD_OK;
 }

@@ -1,5 +1,5 @@
-/* What goes wrong: failures, late and lost peers, abort. A failure belongs to a group: its first error is kept,
- * everything pending there completes with it, and the other members are told. */
+/* Failures, late and lost peers, abort. A failure belongs to a group: its first error is recorded, every pending
+ * operation of the group completes with it, and the other members are told. */
 #include "internal.h"
 
 #define HEALTH_SECONDS 0.005
@@ -29,12 +29,12 @@ int32_t lf_fail(struct hd_comm_group *g, const struct hd_error *err)
     if (g->error.code != HD_OK)
         return g->error.code;
     give_up(g, err);
-    lf_row_end(g->comm);
+    lf_ready_flush(g->comm);
     head.group = g->id;
     head.code = err->code;
     for (int32_t i = 0; i < g->n; i++)
         if (i != g->me)
-            lf_tell(g->comm, g->member[i].rank, &head, g->error.message);
+            lf_control_send(g->comm, g->member[i].rank, &head, g->error.message);
     return g->error.code;
 }
 
@@ -63,7 +63,7 @@ void lf_abort(struct hd_comm *c, const char *text)
 }
 
 /* Ends every group of an aborted transport. 1: it is. */
-int lf_abort_look(struct hd_comm *c)
+int lf_abort_poll(struct hd_comm *c)
 {
     struct hd_error e = HD_ERROR_INIT;
     if (atomic_load_explicit(&c->aborted, memory_order_acquire) != 2)
@@ -77,16 +77,16 @@ int lf_abort_look(struct hd_comm *c)
         struct lf_head head = reason(LF_ABORTED, c->reason);
         for (int32_t r = 0; r < c->world.size; r++)
             if (r != c->world.rank && c->peer[r].known)
-                lf_tell(c, r, &head, c->reason);
+                lf_control_send(c, r, &head, c->reason);
     }
     c->abort_told = 1;
-    lf_pump(c);
+    lf_advance(c);
     return 1;
 }
 
 int32_t lf_usable(struct hd_comm_group *g, struct hd_error *err)
 {
-    lf_abort_look(g->comm);
+    lf_abort_poll(g->comm);
     if (g->error.code != HD_OK)
         hd_error_copy(err, &g->error);
     return g->error.code;

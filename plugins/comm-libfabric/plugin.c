@@ -76,21 +76,21 @@ static void say_goodbye(struct hd_comm *c)
 {
     struct lf_head head = {.kind = LF_CLOSED};
     double until = lf_now() + 0.2;
-    lf_abort_look(c);
-    lf_row_end(c);
+    lf_abort_poll(c);
+    lf_ready_flush(c);
     for (int32_t r = 0; r < c->world.size; r++)
         if (r != c->world.rank && c->peer[r].known && !c->peer[r].closed && !c->peer[r].broken)
-            lf_tell(c, r, &head, NULL);
+            lf_control_send(c, r, &head, NULL);
     do
-        lf_pump(c);
-    while ((c->talking || c->notes_out) && lf_now() < until);
+        lf_advance(c);
+    while ((c->talking || c->tx_posted) && lf_now() < until);
 }
 
-static void free_notes(struct hd_comm *c, struct lf_note *note)
+static void free_tx(struct hd_comm *c, struct lf_tx *tx)
 {
-    for (struct lf_note *next; note; note = next) {
-        next = note->next;
-        c->host->free(note);
+    for (struct lf_tx *next; tx; tx = next) {
+        next = tx->next;
+        c->host->free(tx);
     }
 }
 
@@ -103,11 +103,11 @@ static void close_comm(struct hd_comm *c)
     lf_groups_forget(c);
     lf_endpoint_close(c);
     for (int32_t r = 0; c->peer && r < c->world.size; r++)
-        free_notes(c, c->peer[r].first);
-    free_notes(c, c->free_notes);
-    for (struct lf_piece *piece = c->free_pieces, *next; piece; piece = next) {
-        next = piece->next;
-        c->host->free(piece);
+        free_tx(c, c->peer[r].first);
+    free_tx(c, c->free_tx);
+    for (struct lf_chunk *chunk = c->free_chunks, *next; chunk; chunk = next) {
+        next = chunk->next;
+        c->host->free(chunk);
     }
     rq_finish(&c->ops);
     c->host->free(c->peer);

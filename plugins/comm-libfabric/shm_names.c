@@ -1,6 +1,6 @@
-/* The shm provider names its memory in /dev/shm, PID:UID:N as its address says, and a killed process would leave it
- * there. Once every other rank has mapped it, a name is needed no more and goes. What a job leaves that is killed
- * before that, the next one takes away. */
+/* The shm provider names its memory in /dev/shm, PID:UID:N as in its address, and a killed process would leave it
+ * there. The name is unlinked once every other rank has mapped the memory. Names of a job that is killed before that
+ * are removed by the next one. */
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -30,7 +30,7 @@ void lf_names_sweep(const struct hd_comm *c)
         closedir(dir);
 }
 
-/* Whoever has sent a message has mapped its receiver's memory: some versions do so no sooner. */
+/* A message to each rank: its sender has then mapped the receiver's memory, which some versions do no sooner. */
 static int32_t greet_all(struct hd_comm *c, struct hd_error *err)
 {
     int32_t *ranks = c->host->alloc((size_t)c->world.size * sizeof *ranks), code = HD_OK;
@@ -39,7 +39,7 @@ static int32_t greet_all(struct hd_comm *c, struct hd_error *err)
     for (int32_t r = 0; r < c->world.size; r++)
         ranks[r] = r;
     for (int32_t r = 0; r < c->world.size && code == HD_OK; r++)
-        code = lf_peer_meet(c, r, err);
+        code = lf_peer_connect(c, r, err);
     if (code == HD_OK)
         code = lf_greet(c, "of all", ranks, c->world.size, err);
     c->host->free(ranks);

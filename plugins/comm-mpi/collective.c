@@ -1,8 +1,8 @@
-/* A call -> MPI's requests, and what remains to be done when they have completed. What exceeds `largest` elements is cut:
- * data that only moves becomes one element of a larger type, sums become several sums. */
+/* A call -> MPI's requests, and what remains to be done when they have completed. What exceeds `largest` elements is
+ * cut: data that only moves becomes one element of a larger type, sums become several sums. */
 #include "internal.h"
 
-/* Where a reduction finds and leaves its numbers: the caller's buffers, or ours. */
+/* A reduction's buffers: the caller's, or wider ones of ours. */
 struct sum {
     const uint8_t *in;
     uint8_t *out;
@@ -64,12 +64,13 @@ static int move(struct cm_op *op, uint64_t count, MPI_Datatype type, int n)
 static int start_move(struct cm_op *op)
 {
     MPI_Datatype type;
-    int n, made,
-        code = cm_type(op->call.count, cm_element(op->call.dtype), op->group->comm->settings.largest, &n, &type, &made);
+    int n, is_new,
+        code =
+            cm_type(op->call.count, cm_element(op->call.dtype), op->group->comm->settings.largest, &n, &type, &is_new);
     if (code != MPI_SUCCESS)
         return code;
     code = move(op, op->call.count, type, n);
-    if (made)
+    if (is_new)
         MPI_Type_free(&type); /* lives on while a request uses it */
     return code;
 }
@@ -77,7 +78,7 @@ static int start_move(struct cm_op *op)
 /* ---- sums */
 
 /* Sums of `count` elements at `at`, for all or (root >= 0) for one. */
-static int start_piece(struct cm_op *op, const struct sum *s, uint64_t in_at, uint64_t out_at, int32_t root)
+static int start_part(struct cm_op *op, const struct sum *s, uint64_t in_at, uint64_t out_at, int32_t root)
 {
     uint64_t largest = (uint64_t)op->group->comm->settings.largest;
     for (uint64_t at = 0; at < s->count; at += largest) {
@@ -106,7 +107,7 @@ static int start_scatter(struct cm_op *op, const struct sum *s)
     MPI_Request *request;
     if (s->count > (uint64_t)op->group->comm->settings.largest) {
         for (int32_t i = 0; i < op->group->n && code == MPI_SUCCESS; i++)
-            code = start_piece(op, s, (uint64_t)i * s->count, 0, i);
+            code = start_part(op, s, (uint64_t)i * s->count, 0, i);
         return code;
     }
     if (!(request = cm_op_request(op)))
@@ -170,7 +171,7 @@ static int start_sum(struct cm_op *op)
         op->after.to = NULL;
     if (c->coll == HD_COLL_REDUCE_SCATTER)
         return start_scatter(op, &s);
-    return start_piece(op, &s, 0, 0, c->coll == HD_COLL_REDUCE ? c->root : -1);
+    return start_part(op, &s, 0, 0, c->coll == HD_COLL_REDUCE ? c->root : -1);
 }
 
 /* ---- the slot */
@@ -203,13 +204,13 @@ int32_t cm_collective(struct hd_comm_group *group, const struct hd_comm_call *ca
     *g->tail =
         op; /* before all else: what is still to be said is found here, and a failure completes it with all others */
     g->tail = &op->next;
-    code = compared ? cm_agree_begin(op) : cm_collective_start(op);
+    code = compared ? cm_check_begin(op) : cm_collective_start(op);
     *request = rq_number(&op->id);
     if (code != MPI_SUCCESS)
         cm_collective_broke(op, code);
     else if (compared && !g->unstarted)
         g->unstarted = op;
     if (g->unstarted)
-        cm_agree_advance(g);
+        cm_check_advance(g);
     return HD_OK;
 }

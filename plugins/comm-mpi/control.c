@@ -1,16 +1,16 @@
-/* Notes between ranks, beside the data: short messages that MPI sends off at once, whoever is ready to receive. They are
- * looked for while something waits, and sent only when something is wrong. */
+/* Control messages between ranks: short, so that MPI sends them at once, received or not. They are polled for while an
+ * operation waits, and sent only after a failure. */
 #include "internal.h"
 
 #define TAG_NOTE 1
 
-int32_t cm_listen(struct hd_comm *c, struct hd_error *err)
+int32_t cm_control_listen(struct hd_comm *c, struct hd_error *err)
 {
     int code = MPI_Irecv(&c->note, sizeof c->note, MPI_BYTE, MPI_ANY_SOURCE, TAG_NOTE, c->mpi, &c->listening);
     return code == MPI_SUCCESS ? HD_OK : cm_fail(err, code, "MPI_Irecv");
 }
 
-void cm_stop_listening(struct hd_comm *c)
+void cm_control_stop(struct hd_comm *c)
 {
     if (c->listening == MPI_REQUEST_NULL)
         return;
@@ -18,7 +18,7 @@ void cm_stop_listening(struct hd_comm *c)
     MPI_Wait(&c->listening, MPI_STATUS_IGNORE);
 }
 
-/* Frees the notes that MPI has done with. */
+/* Frees the messages that MPI has sent. */
 static void free_sent(struct hd_comm *c)
 {
     for (struct cm_sent **at = &c->sent, *sent; (sent = *at);) {
@@ -33,7 +33,7 @@ static void free_sent(struct hd_comm *c)
 }
 
 /* Waits for nobody: MPI may read what a rank that is gone never took, so those bytes stay until the process ends. */
-void cm_leave_sent(struct hd_comm *c)
+void cm_control_release(struct hd_comm *c)
 {
     free_sent(c);
     for (struct cm_sent *sent = c->sent; sent; sent = sent->next)
@@ -41,7 +41,8 @@ void cm_leave_sent(struct hd_comm *c)
     c->sent = NULL;
 }
 
-/* Below MPI's eager size a note is on its way when the call returns; its bytes must stay until MPI has done with them. */
+/* Below MPI's eager size a note is on its way when the call returns; its bytes must stay until MPI has done with
+ * them. */
 static void send_note(struct hd_comm *c, const struct cm_note *note, int32_t rank)
 {
     struct cm_sent *sent = c->host->alloc(sizeof *sent);
@@ -65,7 +66,7 @@ static int shares_group(const struct hd_comm *c, int32_t rank)
     return !c->groups; /* closing: it had them */
 }
 
-void cm_tell(struct hd_comm *c, const struct cm_group *g, int32_t code, const char *text)
+void cm_control_send(struct hd_comm *c, const struct cm_group *g, int32_t code, const char *text)
 {
     struct cm_note note = {.group = g ? g->id : 0, .rank = c->world.rank, .code = code};
     snprintf(note.text, sizeof note.text, "%s", text);
@@ -106,7 +107,7 @@ static void take(struct hd_comm *c, const struct cm_note *note)
         }
 }
 
-void cm_look_around(struct hd_comm *c)
+void cm_control_poll(struct hd_comm *c)
 {
     struct hd_error err = HD_ERROR_INIT;
     int come = 0;
@@ -115,13 +116,13 @@ void cm_look_around(struct hd_comm *c)
         err.peer = c->world.rank;
         hd_fail(&err, HD_E_CANCELLED, "mpi: rank %d aborted: %s", c->world.rank, c->reason);
         if (c->mpi != MPI_COMM_NULL)
-            cm_tell(c, NULL, HD_E_CANCELLED, c->reason);
+            cm_control_send(c, NULL, HD_E_CANCELLED, c->reason);
         end(c, &err);
     }
     while (c->listening != MPI_REQUEST_NULL && MPI_Test(&c->listening, &come, MPI_STATUS_IGNORE) == MPI_SUCCESS &&
            come) {
         struct cm_note note = c->note;
-        cm_listen(c, NULL);
+        cm_control_listen(c, NULL);
         take(c, &note);
     }
     free_sent(c);

@@ -1,13 +1,13 @@
 /* Operations: completion, failure; progress, test, wait.
  *
- * A failure belongs to a group: its first error is kept, all that is pending completes with it, and later calls return
- * it. */
+ * A failure belongs to a group: its first error is recorded, pending operations complete with it, and later calls
+ * return it. */
 #include <sched.h>
 #include <time.h>
 
 #include "internal.h"
 
-#define LOOK_SECONDS 0.01
+#define CHECK_SECONDS 0.01
 
 double cm_now(void)
 {
@@ -80,7 +80,7 @@ const char *cm_op_text(const struct cm_op *op, char out[160])
 
 /* ---- failure */
 
-/* What was begun stays with MPI; only what is still to be received can be taken back. */
+/* Operations that MPI has begun stay its own; only receives can be cancelled. */
 void cm_group_fail(struct cm_group *g, const struct hd_error *err)
 {
     if (g->error.code != HD_OK)
@@ -88,7 +88,7 @@ void cm_group_fail(struct cm_group *g, const struct hd_error *err)
     g->error = *err;
     g->error.scope = HD_SCOPE_GROUP;
     g->comm->failed |= err->code != HD_E_CANCELLED || g->head || g->n_messages;
-    cm_agree_cancel(g);
+    cm_check_cancel(g);
     for (struct cm_op *op = g->head, *next; op; op = next) {
         next = op->next;
         cm_op_finish(op, err->code);
@@ -108,13 +108,13 @@ void cm_group_give_up(struct cm_group *g, const struct hd_error *err)
     if (g->error.code != HD_OK)
         return;
     cm_group_fail(g, err);
-    cm_tell(g->comm, g, err->code, err->message);
+    cm_control_send(g->comm, g, err->code, err->message);
 }
 
 int32_t cm_usable(struct cm_group *g, struct hd_error *err)
 {
     if (__builtin_expect(atomic_load_explicit(&g->comm->aborting, memory_order_relaxed) != 0, 0))
-        cm_look_around(g->comm);
+        cm_control_poll(g->comm);
     if (__builtin_expect(g->error.code != HD_OK, 0))
         hd_error_copy(err, &g->error);
     return g->error.code;
@@ -174,7 +174,7 @@ static void complete(struct cm_op *op)
 /* Completes what is done at the head of the queue. */
 static int advance(struct cm_group *g)
 {
-    int moved = g->unstarted ? cm_agree_advance(g) : 0, done = 1;
+    int moved = g->unstarted ? cm_check_advance(g) : 0, done = 1;
     while (g->head != g->unstarted) {
         struct cm_op *op = g->head;
         int code = op->n == 1 ? MPI_Test(op->requests, &done, MPI_STATUS_IGNORE)
@@ -194,14 +194,14 @@ static int advance(struct cm_group *g)
     return g->n_messages ? moved | cm_messages_advance(g) : moved;
 }
 
-/* While nothing moves: is there news, is something late? */
-static void look(struct hd_comm *c)
+/* While nothing moves: control messages, and operations that are late. */
+static void check_health(struct hd_comm *c)
 {
     double now = cm_now();
-    cm_look_around(c);
-    if (now - c->looked < LOOK_SECONDS)
+    cm_control_poll(c);
+    if (now - c->checked < CHECK_SECONDS)
         return;
-    c->looked = now;
+    c->checked = now;
     for (struct cm_group *g = c->groups; g; g = g->next)
         check_late(g, now);
 }
@@ -215,7 +215,7 @@ static int progress(struct hd_comm *c)
     if (moved)
         c->idle = 0;
     else if ((++c->idle & 63) == 0 || atomic_load_explicit(&c->aborting, memory_order_relaxed))
-        look(c);
+        check_health(c);
     return moved;
 }
 
@@ -265,7 +265,7 @@ int32_t cm_wait(struct hd_comm *c, hd_request request, double deadline, struct h
     return finish(c, op, err);
 }
 
-int32_t cm_settle(struct hd_comm *c, int n, MPI_Request *requests, const char *what, struct hd_error *err)
+int32_t cm_wait_all(struct hd_comm *c, int n, MPI_Request *requests, const char *what, struct hd_error *err)
 {
     double deadline = cm_now() + c->world.timeout;
     int done = 0, code;
@@ -278,7 +278,7 @@ int32_t cm_settle(struct hd_comm *c, int n, MPI_Request *requests, const char *w
             sched_yield();
         if (idle % 64)
             continue;
-        cm_look_around(c);
+        cm_control_poll(c);
         if (c->error.code != HD_OK) {
             hd_error_copy(err, &c->error);
             return c->error.code;

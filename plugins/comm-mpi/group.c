@@ -1,8 +1,8 @@
 /* Groups: a communicator each, made by its members alone. */
 #include "internal.h"
 
-#define TAG_MEET 16
-#define MEET_TAGS (1u << 20)
+#define TAG_BARRIER 16
+#define BARRIER_TAGS (1u << 20)
 
 static uint64_t hash_of(const char *name, const int32_t *ranks, int32_t n)
 {
@@ -15,22 +15,22 @@ static uint64_t hash_of(const char *name, const int32_t *ranks, int32_t n)
 }
 
 /* A group that is made again, after it was freed, is another one. */
-static int32_t note_made(struct hd_comm *c, uint64_t *id, struct hd_error *err)
+static int32_t new_group_id(struct hd_comm *c, uint64_t *id, struct hd_error *err)
 {
     uint64_t hash = *id;
-    for (uint32_t i = 0; i < c->n_made; i++)
-        *id += c->made[i] == hash ? UINT64_C(0x9e3779b97f4a7c16) : 0;
-    if (c->n_made == c->made_room) {
-        uint32_t room = CM_MAX(32, 2 * c->made_room);
-        uint64_t *made = c->host->alloc(room * sizeof *made);
-        if (!made)
+    for (uint32_t i = 0; i < c->n_hashes; i++)
+        *id += c->hashes[i] == hash ? UINT64_C(0x9e3779b97f4a7c16) : 0;
+    if (c->n_hashes == c->hash_room) {
+        uint32_t room = CM_MAX(32, 2 * c->hash_room);
+        uint64_t *hashes = c->host->alloc(room * sizeof *hashes);
+        if (!hashes)
             return hd_fail(err, HD_E_NOMEM, "mpi: no memory");
-        memcpy(made, c->n_made ? c->made : made, c->n_made * sizeof *made);
-        c->host->free(c->made);
-        c->made = made;
-        c->made_room = room;
+        memcpy(hashes, c->n_hashes ? c->hashes : hashes, c->n_hashes * sizeof *hashes);
+        c->host->free(c->hashes);
+        c->hashes = hashes;
+        c->hash_room = room;
     }
-    c->made[c->n_made++] = hash;
+    c->hashes[c->n_hashes++] = hash;
     return HD_OK;
 }
 
@@ -56,10 +56,10 @@ static int32_t check_members(const struct hd_comm *c, const char *name, const in
 
 /* MPI waits without end for a member that never comes. So all wait for all by messages first, which can be given up:
  * round k, to the member 2^k after and from the one 2^k before. */
-static int32_t meet(struct cm_group *g, struct hd_error *err)
+static int32_t barrier(struct cm_group *g, struct hd_error *err)
 {
     struct hd_comm *c = g->comm;
-    int tag = TAG_MEET + (int)(g->id % MEET_TAGS), code;
+    int tag = TAG_BARRIER + (int)(g->id % BARRIER_TAGS), code;
     static char in, out; /* given up, a message is MPI's still; what it says is nothing */
     char what[160];
     snprintf(what, sizeof what, "making group %s", g->name);
@@ -70,7 +70,7 @@ static int32_t meet(struct cm_group *g, struct hd_error *err)
             code = MPI_Isend(&out, 1, MPI_BYTE, g->ranks[(g->me + step) % g->n], tag, c->mpi, &pair[1]);
         if (code != MPI_SUCCESS)
             return cm_fail(err, code, what);
-        int32_t rc = cm_settle(c, 2, pair, what, err);
+        int32_t rc = cm_wait_all(c, 2, pair, what, err);
         if (rc)
             return rc;
     }
@@ -85,7 +85,7 @@ static int32_t make_communicator(struct cm_group *g, struct hd_error *err)
         return cm_fail(err, code, "MPI_Comm_group");
     code = MPI_Group_incl(all, g->n, g->ranks, &members);
     if (code == MPI_SUCCESS) {
-        code = MPI_Comm_create_group(g->comm->mpi, members, (int)(g->id % MEET_TAGS), &g->mpi);
+        code = MPI_Comm_create_group(g->comm->mpi, members, (int)(g->id % BARRIER_TAGS), &g->mpi);
         MPI_Group_free(&members);
     }
     MPI_Group_free(&all);
@@ -101,7 +101,7 @@ int32_t cm_group(struct hd_comm *c, const char *name, const int32_t *ranks, int3
     int32_t me, rc = check_members(c, name, ranks, n, &me, err);
     uint64_t id = rc ? 0 : hash_of(name, ranks, n);
     struct cm_group *g;
-    if (rc || (rc = note_made(c, &id, err)))
+    if (rc || (rc = new_group_id(c, &id, err)))
         return rc;
     if (c->error.code != HD_OK)
         return hd_fail(err, c->error.code, "%s", c->error.message);
@@ -119,7 +119,7 @@ int32_t cm_group(struct hd_comm *c, const char *name, const int32_t *ranks, int3
     snprintf(g->name, sizeof g->name, "%s", name);
     g->next = c->groups;
     c->groups = g;
-    if ((rc = meet(g, err)) || (rc = make_communicator(g, err)) || (rc = cm_board_open(g, err))) {
+    if ((rc = barrier(g, err)) || (rc = make_communicator(g, err)) || (rc = cm_flags_open(g, err))) {
         c->failed = 1;
         cm_group_free((struct hd_comm_group *)g);
         return rc;
@@ -149,7 +149,7 @@ void cm_group_free(struct hd_comm_group *group)
     }
     if (idle && g->mpi != MPI_COMM_NULL)
         MPI_Comm_free(&g->mpi); /* after a failure it stays: what was begun in it is MPI's still */
-    cm_board_close(&g->board);
+    cm_flags_close(&g->flags);
     g->comm->host->free(g->message);
     g->comm->host->free(g->request);
     g->comm->host->free(g->index);

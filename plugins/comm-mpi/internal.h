@@ -3,11 +3,11 @@
  *   plugin.c        options, the table
  *   process.c       MPI_Init, MPI_Finalize: once a process, whatever is opened in it
  *   world.c         open, close, abort
- *   control.c       what ranks tell each other beside the data: an abort, a group given up
+ *   control.c       control messages: an abort, a group given up
  *   group.c         communicators
  *   collective.c    a call -> MPI requests
- *   call_check.c    members call the same, or the call does not get into MPI
- *   shared_flags.c  where members of one machine say what they call
+ *   call_check.c    compares what members call before it gets into MPI
+ *   shared_flags.c  call signatures in memory that members of one machine share
  *   message.c       send, recv
  *   sums.c          reductions that MPI has not: bf16, fp16, maxima that keep a NaN
  *   widen.c         sums in a wider type, rounded once
@@ -45,7 +45,7 @@ enum { CM_HALVES_NARROW = 0, CM_HALVES_WIDE = 1 };
 
 struct cm_group;
 
-/* What is left to do when MPI has finished. */
+/* Work that remains when MPI's part is complete. */
 struct cm_after {
     void *scratch;    /* to free, and where the result lies if `from` says so */
     const void *from; /* copied to `to`; NULL: nothing */
@@ -57,8 +57,8 @@ struct cm_after {
     int32_t reserved;
 };
 
-/* What a member tells the next one. */
-struct cm_sign {
+/* The signature of a call, which a member sends to the next one. */
+struct cm_signature {
     uint64_t count, tag;
     uint32_t coll, dtype, redop;
     int32_t root;
@@ -78,19 +78,19 @@ struct cm_op {
     double since;   /* when it first had to wait; 0: not yet */
     struct hd_comm_call call;
     struct cm_after after;
-    struct cm_sign mine, theirs; /* theirs: of the member before */
-    MPI_Request signing[2];
+    struct cm_signature mine, theirs; /* theirs: of the member before */
+    MPI_Request signature_requests[2];
 };
 
 enum { CM_COLLECTIVE = 0, CM_SEND = 1, CM_RECV = 2 };
 
-/* Memory that a member and the next one share. */
-struct cm_notices;
+/* Memory that a member shares with the next one: a ring of signatures. */
+struct cm_flag_ring;
 
-struct cm_board {
-    struct cm_notices *own, *before; /* NULL: by messages */
-    uint64_t put, taken;             /* signs so far */
-    uint64_t read;                   /* of `put`, as last looked up */
+struct cm_flags {
+    struct cm_flag_ring *own, *before; /* NULL: by messages */
+    uint64_t put, taken;               /* signatures so far */
+    uint64_t read;                     /* of `put`, as last read */
 };
 
 struct cm_group {
@@ -102,8 +102,8 @@ struct cm_group {
     uint64_t id;                /* the same on all members, another for each group */
     struct cm_op *head, **tail; /* collectives: they complete in this order */
     struct cm_op *unstarted;    /* the first that MPI does not have yet; those behind it neither */
-    struct cm_op *unsaid;       /* the first that is not on the board yet */
-    struct cm_board board;
+    struct cm_op *unpublished;  /* the first whose signature is not in shared memory yet */
+    struct cm_flags flags;
     struct cm_op **message; /* messages under way, beside their requests */
     MPI_Request *request;
     int *index;
@@ -115,14 +115,14 @@ struct cm_group {
 
 #define CM_REASON 400
 
-/* What one rank tells another beside the data. */
+/* A control message between two ranks. */
 struct cm_note {
     uint64_t group; /* 0: all */
     int32_t rank, code;
     char text[CM_REASON];
 };
 
-/* A note that MPI may still be sending. */
+/* A control message that MPI may still be sending. */
 struct cm_sent {
     struct cm_sent *next;
     MPI_Request request;
@@ -135,15 +135,15 @@ struct hd_comm {
     struct hd_world world;
     MPI_Comm mpi; /* all ranks, in heddle's order */
     struct cm_group *groups;
-    uint64_t *made; /* ids of all groups that there were */
-    uint32_t n_made, made_room;
+    uint64_t *hashes; /* of all groups so far */
+    uint32_t n_hashes, hash_room;
     struct rq_pool ops; /* struct cm_op */
     uint32_t idle, reserved;
     struct cm_note note; /* being received */
     MPI_Request listening;
     struct cm_sent *sent;
-    double looked;             /* when late operations were looked for */
-    uint32_t spins;            /* looks in vain before a wait gives the core away */
+    double checked;            /* when late operations were last searched for */
+    uint32_t spins;            /* polls in vain before a wait yields the core */
     int32_t failed;            /* some operation did: MPI cannot be finalised in order */
     _Atomic uint32_t aborting; /* 0, 1: the reason is being written, 2: it is there */
     uint32_t told;             /* the others were */
@@ -166,14 +166,14 @@ void cm_close(struct hd_comm *comm);
 void cm_abort(struct hd_comm *comm, const char *reason);
 
 /* control.c */
-int32_t cm_listen(struct hd_comm *comm, struct hd_error *err);
-void cm_stop_listening(struct hd_comm *comm);
+int32_t cm_control_listen(struct hd_comm *comm, struct hd_error *err);
+void cm_control_stop(struct hd_comm *comm);
 /* Tells the members; the note is on its way when it returns. */
-void cm_tell(struct hd_comm *comm, const struct cm_group *group, int32_t code, const char *text);
+void cm_control_send(struct hd_comm *comm, const struct cm_group *group, int32_t code, const char *text);
 /* The last of those told, as the transport closes. */
-void cm_leave_sent(struct hd_comm *comm);
-/* Takes in what has come, and passes on an abort of our own. */
-void cm_look_around(struct hd_comm *comm);
+void cm_control_release(struct hd_comm *comm);
+/* Handles control messages that came, and passes on an abort of our own. */
+void cm_control_poll(struct hd_comm *comm);
 
 /* group.c */
 int32_t cm_group(struct hd_comm *comm, const char *name, const int32_t *ranks, int32_t n, struct hd_comm_group **group,
@@ -186,22 +186,23 @@ int32_t cm_collective(struct hd_comm_group *group, const struct hd_comm_call *ca
 const char *cm_call_text(const struct hd_comm_call *call, char out[160]);
 int cm_reduces(uint32_t coll);
 int cm_collective_start(struct cm_op *op); /* MPI's code */
-/* What MPI said no to: the group is given up. */
+/* After MPI refused a call: gives the group up. */
 void cm_collective_broke(struct cm_op *op, int code);
 
 /* call_check.c */
-#define CM_TAG_SIGN (INT32_MAX - 1)
-int cm_agree_begin(struct cm_op *op); /* MPI's code */
+#define CM_TAG_SIGNATURE (INT32_MAX - 1)
+int cm_check_begin(struct cm_op *op); /* MPI's code */
 /* Hands MPI what is known to be the same on the member before, in order. 1 if anything moved. */
-int cm_agree_advance(struct cm_group *group);
-void cm_agree_cancel(struct cm_group *group);
+int cm_check_advance(struct cm_group *group);
+void cm_check_cancel(struct cm_group *group);
 
 /* shared_flags.c */
-/* Collective. Without memory that all can share the board stays empty, which is no error. */
-int32_t cm_board_open(struct cm_group *group, struct hd_error *err);
-void cm_board_close(struct cm_board *board);
-int cm_board_put(struct cm_board *board, const struct cm_sign *sign); /* 0: no room yet */
-int cm_board_take(struct cm_board *board, struct cm_sign *sign);      /* 0: the member before has said nothing yet */
+/* Collective. Without memory that all can share, the flags stay empty, which is no error. */
+int32_t cm_flags_open(struct cm_group *group, struct hd_error *err);
+void cm_flags_close(struct cm_flags *flags);
+/* 0: the ring has no room yet; the member before has published nothing yet. */
+int cm_flags_put(struct cm_flags *flags, const struct cm_signature *signature);
+int cm_flags_take(struct cm_flags *flags, struct cm_signature *signature);
 
 /* message.c */
 int32_t cm_send(struct hd_comm_group *group, int32_t peer, uint32_t stream, const void *data, uint64_t bytes,
@@ -210,8 +211,8 @@ int32_t cm_recv(struct hd_comm_group *group, int32_t peer, uint32_t stream, void
                 hd_request *request, struct hd_error *err);
 /* 1 if any was completed. */
 int cm_messages_advance(struct cm_group *group);
-/* `count` times `element` as one datatype, however many; a new one is *made and to be freed. */
-int cm_type(uint64_t count, MPI_Datatype element, int64_t largest, int *n, MPI_Datatype *type, int *made);
+/* `count` times `element` as one datatype, however many; *is_new: it is to be freed. */
+int cm_type(uint64_t count, MPI_Datatype element, int64_t largest, int *n, MPI_Datatype *type, int *is_new);
 
 /* sums.c */
 struct cm_rule {
@@ -257,6 +258,6 @@ int32_t cm_progress(struct hd_comm *comm, struct hd_error *err);
 int32_t cm_test(struct hd_comm *comm, hd_request request, int32_t *done, struct hd_error *err);
 int32_t cm_wait(struct hd_comm *comm, hd_request request, double deadline, struct hd_error *err);
 /* Waits for requests of MPI, bounded by the time-out and by an abort; `what` for the message. */
-int32_t cm_settle(struct hd_comm *comm, int n, MPI_Request *requests, const char *what, struct hd_error *err);
+int32_t cm_wait_all(struct hd_comm *comm, int n, MPI_Request *requests, const char *what, struct hd_error *err);
 
 #endif

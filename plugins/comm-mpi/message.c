@@ -1,16 +1,16 @@
 /* Send and recv: MPI's own, in the group's communicator; the stream is the tag. */
 #include "internal.h"
 
-int cm_type(uint64_t count, MPI_Datatype element, int64_t largest, int *n, MPI_Datatype *type, int *made)
+int cm_type(uint64_t count, MPI_Datatype element, int64_t largest, int *n, MPI_Datatype *type, int *is_new)
 {
     uint64_t whole = count / (uint64_t)largest, rest = count % (uint64_t)largest;
     int lengths[2] = {(int)whole, (int)rest}, bytes, code;
     MPI_Aint at[2] = {0};
     MPI_Datatype types[2] = {MPI_DATATYPE_NULL, element};
-    *made = whole > 1 || (whole && rest);
-    *n = *made ? 1 : (int)count;
+    *is_new = whole > 1 || (whole && rest);
+    *n = *is_new ? 1 : (int)count;
     *type = element;
-    if (!*made)
+    if (!*is_new)
         return MPI_SUCCESS;
     MPI_Type_size(element, &bytes);
     at[1] = (MPI_Aint)(whole * (uint64_t)largest * (uint64_t)bytes);
@@ -51,12 +51,12 @@ static int start(struct cm_op *op, const void *from, void *to, MPI_Request *requ
 {
     struct cm_group *g = op->group;
     MPI_Datatype type;
-    int n, made, tag = (int)op->stream;
-    int code = cm_type(op->bytes, MPI_BYTE, g->comm->settings.largest, &n, &type, &made);
+    int n, is_new, tag = (int)op->stream;
+    int code = cm_type(op->bytes, MPI_BYTE, g->comm->settings.largest, &n, &type, &is_new);
     if (code == MPI_SUCCESS)
         code = op->kind == CM_SEND ? MPI_Isend(from, n, type, op->peer, tag, g->mpi, request)
                                    : MPI_Irecv(to, n, type, op->peer, tag, g->mpi, request);
-    if (made)
+    if (is_new)
         MPI_Type_free(&type);
     return code;
 }
@@ -66,8 +66,8 @@ static int32_t check(const struct cm_group *g, int32_t peer, uint32_t stream, st
 {
     if (peer < 0 || peer >= g->n)
         return hd_fail(err, HD_E_INVALID, "mpi: a message for member %d of group %s of %d", peer, g->name, g->n);
-    if (stream >= CM_TAG_SIGN)
-        return hd_fail(err, HD_E_INVALID, "mpi: stream %u: the last is %d", stream, CM_TAG_SIGN - 1);
+    if (stream >= CM_TAG_SIGNATURE)
+        return hd_fail(err, HD_E_INVALID, "mpi: stream %u: the last is %d", stream, CM_TAG_SIGNATURE - 1);
     return HD_OK;
 }
 

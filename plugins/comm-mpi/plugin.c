@@ -51,7 +51,7 @@ static uint64_t caps_with(const void *settings)
     return HD_COMM_HOST_PROGRESS | (s->order == CM_ORDER_CORE ? HD_COMM_MESSAGES_ONLY : HD_COMM_ANY_ORDER);
 }
 
-/* What lets ranks share cores: MPI waits by polling, and has to give the core away between two looks. */
+/* For ranks that share cores: MPI waits by polling, and has to yield the core between two polls. */
 static const char *const environment[] = {
     "OMPI_MCA_mpi_yield_when_idle=1",
     "OMPI_MCA_rmaps_base_oversubscribe=1",

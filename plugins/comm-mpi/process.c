@@ -1,4 +1,5 @@
-/* MPI lives once in a process: it is started with the first transport and ended with the last, and cannot be started again. */
+/* MPI lives once in a process: it is started with the first transport and ended with the last, and cannot be started
+ * again. */
 #include "internal.h"
 
 static struct {
@@ -32,8 +33,8 @@ int32_t cm_process_open(struct hd_error *err)
     return code == MPI_SUCCESS ? HD_OK : cm_fail(err, code, "MPI_Op_create");
 }
 
-/* After a failure MPI_Finalize could wait for a rank that never comes: the process then ends without it, which a launcher
- * takes for what it is. */
+/* After a failure MPI_Finalize could wait for a rank that never comes: the process then ends without it, which a
+ * launcher takes for what it is. */
 void cm_process_close(int in_order)
 {
     process.disorder |= !in_order;

@@ -1,5 +1,5 @@
-/* A member's board: a ring of what it calls, in memory that the next member reads. One line of cache goes from one to the
- * other where a message of MPI's would, in half the time. */
+/* Shared flags: a ring of the signatures of a member's calls, in memory that the next member reads. One line of cache
+ * goes from one to the other in place of an MPI message, in half the time. */
 #include <sys/mman.h>
 #include <sys/random.h>
 
@@ -7,144 +7,144 @@
 #include "internal.h"
 
 #define LINE 64
-#define ROOM 64 /* signs that the next member has not read */
+#define ROOM 64 /* signatures that the next member has not read */
 
-struct notice {
-    _Alignas(LINE) struct cm_sign sign;
-    _Atomic uint64_t number; /* of the sign, from 1 */
+struct flag {
+    _Alignas(LINE) struct cm_signature signature;
+    _Atomic uint64_t number; /* of the signature, from 1 */
     uint64_t unused[3];
 };
 
-struct cm_notices {
-    struct notice ring[ROOM];
+struct cm_flag_ring {
+    struct flag ring[ROOM];
     _Alignas(LINE) _Atomic uint64_t read; /* by the next member */
     uint64_t nonce[2], unused[5];
 };
 
-int cm_board_put(struct cm_board *b, const struct cm_sign *sign)
+int cm_flags_put(struct cm_flags *b, const struct cm_signature *signature)
 {
-    struct notice *at = &b->own->ring[b->put % ROOM];
+    struct flag *at = &b->own->ring[b->put % ROOM];
     if (b->put - b->read == ROOM) {
         b->read = atomic_load_explicit(&b->own->read, memory_order_acquire);
         if (b->put - b->read == ROOM)
             return 0;
     }
-    at->sign = *sign;
+    at->signature = *signature;
     atomic_store_explicit(&at->number, ++b->put, memory_order_release);
     return 1;
 }
 
-int cm_board_take(struct cm_board *b, struct cm_sign *sign)
+int cm_flags_take(struct cm_flags *b, struct cm_signature *signature)
 {
-    struct notice *at = &b->before->ring[b->taken % ROOM];
+    struct flag *at = &b->before->ring[b->taken % ROOM];
     if (atomic_load_explicit(&at->number, memory_order_acquire) != b->taken + 1)
         return 0;
-    *sign = at->sign;
+    *signature = at->signature;
     atomic_store_explicit(&b->before->read, ++b->taken, memory_order_release);
     return 1;
 }
 
 /* ---- opening */
 
-static void unmap(struct cm_notices **notices)
+static void unmap(struct cm_flag_ring **ring)
 {
-    if (*notices)
-        munmap(*notices, sizeof **notices);
-    *notices = NULL;
+    if (*ring)
+        munmap(*ring, sizeof **ring);
+    *ring = NULL;
 }
 
-static struct cm_notices *map(int fd)
+static struct cm_flag_ring *map(int fd)
 {
-    void *p = fd < 0 ? MAP_FAILED : mmap(NULL, sizeof(struct cm_notices), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    void *p = fd < 0 ? MAP_FAILED : mmap(NULL, sizeof(struct cm_flag_ring), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     return p == MAP_FAILED ? NULL : p;
 }
 
-/* The card's fd is -1 where there is no such memory. */
-static struct card make_own(struct cm_board *b)
+/* The handle's fd is -1 where there is no such memory. */
+static struct shm_handle make_own(struct cm_flags *b)
 {
-    struct card card = card_here();
-    card.bytes = sizeof *b->own;
-    card.fd = memfd_create("heddle", MFD_CLOEXEC);
-    if (card.fd < 0)
-        return card;
-    if (ftruncate((int)card.fd, sizeof *b->own) == 0 &&
-        getrandom(card.nonce, sizeof card.nonce, 0) == sizeof card.nonce)
-        b->own = map((int)card.fd);
+    struct shm_handle handle = shm_handle_here();
+    handle.bytes = sizeof *b->own;
+    handle.fd = memfd_create("heddle", MFD_CLOEXEC);
+    if (handle.fd < 0)
+        return handle;
+    if (ftruncate((int)handle.fd, sizeof *b->own) == 0 &&
+        getrandom(handle.nonce, sizeof handle.nonce, 0) == sizeof handle.nonce)
+        b->own = map((int)handle.fd);
     if (b->own) {
-        memcpy(b->own->nonce, card.nonce, sizeof card.nonce);
-        return card;
+        memcpy(b->own->nonce, handle.nonce, sizeof handle.nonce);
+        return handle;
     }
-    close((int)card.fd);
-    card.fd = -1;
-    return card;
+    close((int)handle.fd);
+    handle.fd = -1;
+    return handle;
 }
 
-static void map_before(struct cm_board *b, const struct card *card)
+static void map_before(struct cm_flags *b, const struct shm_handle *handle)
 {
     uint64_t bytes;
-    int fd = card_open(card, &bytes);
+    int fd = shm_handle_open(handle, &bytes);
     b->before = map(fd);
     if (fd >= 0)
         close(fd);
-    if (b->before && memcmp(b->before->nonce, card->nonce, sizeof card->nonce))
+    if (b->before && memcmp(b->before->nonce, handle->nonce, sizeof handle->nonce))
         unmap(&b->before);
 }
 
-/* Where a member is, and its board. */
-struct place {
-    struct card card;
+/* A member's machine, and the handle of its ring. */
+struct contact {
+    struct shm_handle handle;
     int64_t node;
 };
 
-static int all_here(const struct place *at, int32_t n)
+static int on_one_machine(const struct contact *at, int32_t n)
 {
     for (int32_t i = 0; i < n; i++)
-        if (at[i].node != at[0].node || at[i].card.machine != at[0].card.machine ||
-            at[i].card.pid_space != at[0].card.pid_space || at[i].card.fd < 0)
+        if (at[i].node != at[0].node || at[i].handle.machine != at[0].handle.machine ||
+            at[i].handle.pid_space != at[0].handle.pid_space || at[i].handle.fd < 0)
             return 0;
     return 1;
 }
 
-/* What MPI is given while a board is opened: not on the stack, as it is MPI's for good after a failure. */
-struct meeting {
+/* MPI's buffers while the flags are opened: not on the stack, as they are MPI's for good after a failure. */
+struct contacts {
     int32_t good, all_good;
-    struct place at[];
+    struct contact at[];
 };
 
-/* Have all members what they need? */
-static int32_t find_before(struct cm_group *g, struct meeting *m, struct hd_error *err)
+/* Exchanges handles, maps the ring of the member before, and finds out whether all members could. */
+static int32_t exchange_handles(struct cm_group *g, struct contacts *m, struct hd_error *err)
 {
-    static const char what[] = "making a group's boards";
-    struct cm_board *b = &g->board;
+    static const char what[] = "making a group's shared flags";
+    struct cm_flags *b = &g->flags;
     MPI_Request request;
     int32_t rc;
     int code = MPI_Iallgather(MPI_IN_PLACE, 0, MPI_DATATYPE_NULL, m->at, sizeof *m->at, MPI_BYTE, g->mpi, &request);
     if (code != MPI_SUCCESS)
         return cm_fail(err, code, what);
-    if ((rc = cm_settle(g->comm, 1, &request, what, err)))
+    if ((rc = cm_wait_all(g->comm, 1, &request, what, err)))
         return rc;
-    if (all_here(m->at, g->n))
-        map_before(b, &m->at[(g->me + g->n - 1) % g->n].card);
+    if (on_one_machine(m->at, g->n))
+        map_before(b, &m->at[(g->me + g->n - 1) % g->n].handle);
     m->good = b->before != NULL;
     code = MPI_Iallreduce(&m->good, &m->all_good, 1, MPI_INT32_T, MPI_MIN, g->mpi, &request);
-    return code == MPI_SUCCESS ? cm_settle(g->comm, 1, &request, what, err) : cm_fail(err, code, what);
+    return code == MPI_SUCCESS ? cm_wait_all(g->comm, 1, &request, what, err) : cm_fail(err, code, what);
 }
 
 /* All members do the same here, with or without memory: they have met, so none is waited for long. */
-int32_t cm_board_open(struct cm_group *g, struct hd_error *err)
+int32_t cm_flags_open(struct cm_group *g, struct hd_error *err)
 {
     if (g->n < 2 || !g->comm->settings.compare || !g->comm->settings.boards)
         return HD_OK;
-    struct meeting *m = g->comm->host->alloc(sizeof *m + (size_t)g->n * sizeof *m->at);
+    struct contacts *m = g->comm->host->alloc(sizeof *m + (size_t)g->n * sizeof *m->at);
     if (!m)
         return hd_fail(err, HD_E_NOMEM, "mpi: no memory");
-    struct card mine = make_own(&g->board);
-    m->at[g->me] = (struct place){.card = mine, .node = g->comm->node};
-    int32_t rc = find_before(g, m, err);
+    struct shm_handle mine = make_own(&g->flags);
+    m->at[g->me] = (struct contact){.handle = mine, .node = g->comm->node};
+    int32_t rc = exchange_handles(g, m, err);
     if (mine.fd >= 0)
-        close((int)mine.fd); /* everybody has it open, or nobody will */
+        close((int)mine.fd); /* all members have it open, or none will */
     if (rc || !m->all_good)
-        cm_board_close(&g->board);
+        cm_flags_close(&g->flags);
     if (!rc)
         g->comm->host->free(m);
     else
@@ -152,7 +152,7 @@ int32_t cm_board_open(struct cm_group *g, struct hd_error *err)
     return rc;
 }
 
-void cm_board_close(struct cm_board *b)
+void cm_flags_close(struct cm_flags *b)
 {
     unmap(&b->own);
     unmap(&b->before);

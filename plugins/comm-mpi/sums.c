@@ -1,6 +1,6 @@
-/* Reductions. MPI has no bf16 and no fp16, its maximum may lose a NaN, and Open MPI's sum of bytes stops at 255 where it uses
- * AVX: those are operations of ours. All of them are commutative to the bit, so that an order of MPI's gives every member
- * the same. */
+/* Reductions. MPI has no bf16 and no fp16, its maximum may lose a NaN, and Open MPI's sum of bytes stops at 255 where
+ * it uses AVX: those are operations of ours. All of them are commutative to the bit, so that an order of MPI's gives
+ * every member the same. */
 #include "internal.h"
 
 static MPI_Op float_max, double_max, bf16_sum, bf16_max, f16_sum, f16_max, u8_sum;
@@ -29,21 +29,21 @@ REDUCTION(sum_u8, uint8_t, SAME, (uint8_t), ADD)
 static const struct {
     MPI_User_function *function;
     MPI_Op *op;
-} made[] = {{max_float, &float_max}, {max_double, &double_max}, {sum_bf16, &bf16_sum}, {max_bf16, &bf16_max},
-            {sum_f16, &f16_sum},     {max_f16, &f16_max},       {sum_u8, &u8_sum}};
+} ops[] = {{max_float, &float_max}, {max_double, &double_max}, {sum_bf16, &bf16_sum}, {max_bf16, &bf16_max},
+           {sum_f16, &f16_sum},     {max_f16, &f16_max},       {sum_u8, &u8_sum}};
 
 int cm_sums_open(void)
 {
     int code = MPI_SUCCESS;
-    for (size_t i = 0; i < sizeof made / sizeof *made && code == MPI_SUCCESS; i++)
-        code = MPI_Op_create(made[i].function, 1, made[i].op);
+    for (size_t i = 0; i < sizeof ops / sizeof *ops && code == MPI_SUCCESS; i++)
+        code = MPI_Op_create(ops[i].function, 1, ops[i].op);
     return code;
 }
 
 void cm_sums_close(void)
 {
-    for (size_t i = 0; i < sizeof made / sizeof *made; i++)
-        MPI_Op_free(made[i].op);
+    for (size_t i = 0; i < sizeof ops / sizeof *ops; i++)
+        MPI_Op_free(ops[i].op);
 }
 
 MPI_Datatype cm_element(uint32_t dtype)

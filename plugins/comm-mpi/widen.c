@@ -1,5 +1,5 @@
-/* Between a dtype and the wider one in which its sums are formed: bf16 and fp16 in fp32 where they are to be rounded once
- * only, integers in 64 bits where the mean is asked for. */
+/* Between a dtype and the wider one in which its sums are formed: bf16 and fp16 in fp32 where they are to be rounded
+ * once only, integers in 64 bits where the mean is asked for. */
 #include "internal.h"
 
 float cm_bf16_load(uint16_t x)

@@ -7,7 +7,8 @@
 #define SPINS_CROWDED 32
 #define SPINS_ALONE 16384
 
-/* Is MPI's world the job's? It is not where something else than MPI's launcher started the ranks: each is then alone. */
+/* Is MPI's world the job's? It is not where something else than MPI's launcher started the ranks: each is then
+ * alone. */
 static int32_t check_size(const struct hd_world *world, struct hd_error *err)
 {
     int size = 0;
@@ -46,7 +47,8 @@ static int look_at_machine(struct hd_comm *c)
     return code;
 }
 
-/* All ranks, in heddle's order, which need not be MPI's. What follows the barrier cannot wait for long: all are there. */
+/* All ranks, in heddle's order, which need not be MPI's. What follows the barrier cannot wait for long: all are
+ * there. */
 static int32_t make_world(struct hd_comm *c, struct hd_error *err)
 {
     MPI_Request here;
@@ -54,12 +56,12 @@ static int32_t make_world(struct hd_comm *c, struct hd_error *err)
     int code = rc ? MPI_SUCCESS : MPI_Ibarrier(MPI_COMM_WORLD, &here);
     if (rc || code != MPI_SUCCESS)
         return rc ? rc : cm_fail(err, code, "MPI_Ibarrier");
-    if ((rc = cm_settle(c, 1, &here, "opening the transport", err)))
+    if ((rc = cm_wait_all(c, 1, &here, "opening the transport", err)))
         return rc;
     code = MPI_Comm_split(MPI_COMM_WORLD, 0, c->world.rank, &c->mpi);
     if (code == MPI_SUCCESS)
         code = look_at_machine(c);
-    return code == MPI_SUCCESS ? cm_listen(c, err) : cm_fail(err, code, "MPI_Comm_split");
+    return code == MPI_SUCCESS ? cm_control_listen(c, err) : cm_fail(err, code, "MPI_Comm_split");
 }
 
 int32_t cm_open(const struct hd_host *host, const void *settings, const struct hd_world *world, struct hd_comm **comm,
@@ -93,7 +95,7 @@ static int all_leave(struct hd_comm *c)
     MPI_Request here;
     struct hd_error err = HD_ERROR_INIT;
     return !c->failed && c->error.code == HD_OK && MPI_Ibarrier(c->mpi, &here) == MPI_SUCCESS &&
-           cm_settle(c, 1, &here, "closing the transport", &err) == HD_OK;
+           cm_wait_all(c, 1, &here, "closing the transport", &err) == HD_OK;
 }
 
 void cm_close(struct hd_comm *c)
@@ -106,15 +108,15 @@ void cm_close(struct hd_comm *c)
         cm_group_free((struct hd_comm_group *)c->groups);
     }
     if (c->mpi != MPI_COMM_NULL && c->failed && c->error.code == HD_OK)
-        cm_tell(c, NULL, HD_E_PEER, "left after a failure");
+        cm_control_send(c, NULL, HD_E_PEER, "left after a failure");
     in_order = all_leave(c);
-    cm_stop_listening(c); /* into *c, which goes */
-    cm_leave_sent(c);
+    cm_control_stop(c); /* into *c, which goes */
+    cm_control_release(c);
     if (in_order)
         MPI_Comm_free(&c->mpi);
     cm_process_close(in_order);
     cm_ops_free(c);
-    c->host->free(c->made);
+    c->host->free(c->hashes);
     c->host->free(c);
 }
 

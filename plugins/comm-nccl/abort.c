@@ -48,7 +48,7 @@ static void end_all(struct hd_comm *c)
     int locked;
     nc_enter(c);
     locked = take_lock(c);
-    nc_lanes_end(c, NULL, 0);
+    nc_queues_end(c, NULL, 0);
     if (locked)
         pthread_mutex_unlock(&c->lock);
 }
@@ -126,7 +126,7 @@ void nc_stop_listening(struct hd_comm *c)
         pthread_join(c->ender, NULL);
 }
 
-int32_t nc_look(struct hd_comm *c, struct hd_error *err)
+int32_t nc_poll_abort(struct hd_comm *c, struct hd_error *err)
 {
     if (__builtin_expect(atomic_load_explicit(&c->stopped, memory_order_acquire) != 2, 1))
         return HD_OK;

@@ -1,6 +1,6 @@
-/* What comm-nccl uses of NCCL 2.18 and later and of the CUDA driver, declared here so that it is built without either: both
- * are opened at run time. A row of a table is a function; those that are not needed may be missing in the library. Names and
- * values are those of nccl.h and cuda.h; the tests compare them where these headers are found. */
+/* Functions of NCCL (2.18 and later) and of the CUDA driver, declared here so that comm-nccl is built without either:
+ * both are opened at run time. A row of a table is a function; those that are not needed may be missing in the library.
+ * Names and values are those of nccl.h and cuda.h; the tests compare them where these headers are found. */
 #ifndef HD_COMM_NCCL_API_H
 #define HD_COMM_NCCL_API_H
 
@@ -34,7 +34,8 @@ struct nc_id {
     char internal[NC_ID_BYTES];
 };
 
-/* ncclConfig_t as of 2.28. A library of before reads its own, shorter part; a later one takes its defaults for the rest. */
+/* ncclConfig_t as of 2.28. A library of before reads its own, shorter part; a later one takes its defaults for the
+ * rest. */
 struct nc_config {
     size_t size;
     unsigned magic, version;

@@ -51,18 +51,19 @@ static int32_t check(const struct nc_group *g, const struct hd_comm_call *call, 
 }
 
 /* Before 2.28 NCCL has messages only. */
-static int all_to_all(const struct nc_api *api, const struct nc_lane *lane, const struct hd_comm_call *call)
+static int all_to_all(const struct nc_api *api, const struct nc_queue *queue, const struct hd_comm_call *call)
 {
     size_t bytes = call->count * hd_dtype_size(call->dtype);
     int type = type_of(call->dtype), result, ended;
     if (api->AlltoAll)
-        return api->AlltoAll(call->send, call->recv, call->count, type, lane->comm, lane->stream);
+        return api->AlltoAll(call->send, call->recv, call->count, type, queue->comm, queue->stream);
     result = api->GroupStart();
-    for (int32_t i = 0; i < lane->n && !result; i++) {
+    for (int32_t i = 0; i < queue->n && !result; i++) {
         result =
-            api->Send((const char *)call->send + (size_t)i * bytes, call->count, type, i, lane->comm, lane->stream);
+            api->Send((const char *)call->send + (size_t)i * bytes, call->count, type, i, queue->comm, queue->stream);
         if (!result || result == NC_IN_PROGRESS)
-            result = api->Recv((char *)call->recv + (size_t)i * bytes, call->count, type, i, lane->comm, lane->stream);
+            result =
+                api->Recv((char *)call->recv + (size_t)i * bytes, call->count, type, i, queue->comm, queue->stream);
         result = result == NC_IN_PROGRESS ? NC_SUCCESS : result;
     }
     ended = api->GroupEnd();
@@ -75,34 +76,34 @@ static void *of(uint64_t memory)
 }
 
 /* The first word is what all put in, the second what comes out; nobody reads either. */
-static int barrier(const struct hd_comm *c, const struct nc_lane *lane)
+static int barrier(const struct hd_comm *c, const struct nc_queue *queue)
 {
-    uint64_t words = c->scratch + 8 * lane->number;
-    return c->api.AllReduce(of(words), of(words + 4), 1, NC_I32, NC_SUM, lane->comm, lane->stream);
+    uint64_t words = c->scratch + 8 * queue->number;
+    return c->api.AllReduce(of(words), of(words + 4), 1, NC_I32, NC_SUM, queue->comm, queue->stream);
 }
 
 int nc_call(struct nc_op *op)
 {
     const struct hd_comm_call *c = &op->call;
-    const struct nc_lane *lane = op->lane;
+    const struct nc_queue *queue = op->queue;
     const struct nc_api *api = &op->group->comm->api;
     int type = c->coll == HD_COLL_BARRIER ? 0 : type_of(c->dtype), redop = op_of(c->redop);
     switch (c->coll) {
     case HD_COLL_ALL_REDUCE:
-        return api->AllReduce(c->send, c->recv, c->count, type, redop, lane->comm, lane->stream);
+        return api->AllReduce(c->send, c->recv, c->count, type, redop, queue->comm, queue->stream);
     case HD_COLL_ALL_GATHER:
-        return api->AllGather(c->send, c->recv, c->count, type, lane->comm, lane->stream);
+        return api->AllGather(c->send, c->recv, c->count, type, queue->comm, queue->stream);
     case HD_COLL_REDUCE_SCATTER:
-        return api->ReduceScatter(c->send, c->recv, c->count, type, redop, lane->comm, lane->stream);
+        return api->ReduceScatter(c->send, c->recv, c->count, type, redop, queue->comm, queue->stream);
     case HD_COLL_ALL_TO_ALL:
-        return all_to_all(api, lane, c);
+        return all_to_all(api, queue, c);
     case HD_COLL_BROADCAST: /* the root may be without a place to receive */
         return api->Broadcast(c->send, c->recv ? c->recv : (void *)(uintptr_t)c->send, c->count, type, c->root,
-                              lane->comm, lane->stream);
+                              queue->comm, queue->stream);
     case HD_COLL_REDUCE:
-        return api->Reduce(c->send, c->recv, c->count, type, redop, c->root, lane->comm, lane->stream);
+        return api->Reduce(c->send, c->recv, c->count, type, redop, c->root, queue->comm, queue->stream);
     default:
-        return barrier(op->group->comm, lane);
+        return barrier(op->group->comm, queue);
     }
 }
 
@@ -123,7 +124,7 @@ int32_t nc_collective(struct hd_comm_group *group, const struct hd_comm_call *ca
     rc = nc_usable(g, err);
     if (!rc)
         rc = check(g, call, err);
-    op = rc ? NULL : nc_op_new(g, g->lanes, NC_COLLECTIVE, err);
+    op = rc ? NULL : nc_op_new(g, g->queues, NC_COLLECTIVE, err);
     if (op) {
         op->call = *call;
         op->empty = call->coll != HD_COLL_BARRIER && !call->count;

@@ -5,56 +5,56 @@
 
 #include "internal.h"
 
-#define ASK_SECONDS 0.001 /* between two looks for an id */
+#define ASK_SECONDS 0.001 /* between two look-ups of an id */
 
 /* ---- making */
 
 /* Two ranks that make two lanes of messages, each the other one first, would wait for each other. */
-static int is_blocking(const struct nc_lane *l)
+static int is_blocking(const struct nc_queue *q)
 {
-    return l->group->comm->settings.blocking && l->from < 0;
+    return q->group->comm->settings.blocking && q->from < 0;
 }
 
-static int32_t join(struct nc_lane *l, const struct nc_id *id, struct hd_error *err)
+static int32_t join(struct nc_queue *q, const struct nc_id *id, struct hd_error *err)
 {
-    struct hd_comm *c = l->group->comm;
+    struct hd_comm *c = q->group->comm;
     struct nc_config config = c->config;
     nc_comm comm = NULL;
-    config.blocking = is_blocking(l);
-    if (l->from >= 0 && c->settings.message_ctas > 0) {
+    config.blocking = is_blocking(q);
+    if (q->from >= 0 && c->settings.message_ctas > 0) {
         config.max_ctas = (int)c->settings.message_ctas;
         config.min_ctas = NC_UNSET;
     }
-    int result = c->api.CommInitRankConfig(&comm, l->n, *id, l->me, &config);
+    int result = c->api.CommInitRankConfig(&comm, q->n, *id, q->me, &config);
     if (result && result != NC_IN_PROGRESS)
         return nc_check(&c->api, NULL, result, "ncclCommInitRankConfig", err);
-    l->comm = comm;
-    l->state = NC_JOINING;
+    q->comm = comm;
+    q->state = NC_JOINING;
     return HD_OK;
 }
 
-static int32_t lead(struct nc_lane *l, struct hd_error *err)
+static int32_t lead(struct nc_queue *q, struct hd_error *err)
 {
-    struct hd_comm *c = l->group->comm;
+    struct hd_comm *c = q->group->comm;
     struct nc_id id;
     int32_t rc = nc_check(&c->api, NULL, c->api.GetUniqueId(&id), "ncclGetUniqueId", err);
-    if (!rc && l->n > 1)
-        rc = c->host->store_put(c->world.store, l->key, &id, sizeof id, err);
-    return rc ? rc : join(l, &id, err);
+    if (!rc && q->n > 1)
+        rc = c->host->store_put(c->world.store, q->key, &id, sizeof id, err);
+    return rc ? rc : join(q, &id, err);
 }
 
-static int32_t follow(struct nc_lane *l, int *moved, struct hd_error *err)
+static int32_t follow(struct nc_queue *q, int *moved, struct hd_error *err)
 {
-    struct hd_comm *c = l->group->comm;
+    struct hd_comm *c = q->group->comm;
     struct hd_error none = HD_ERROR_INIT;
     struct nc_id id;
     size_t bytes = sizeof id;
     double now = nc_now();
     int32_t rc;
-    if (now - l->looked < ASK_SECONDS)
+    if (now - q->checked < ASK_SECONDS)
         return HD_OK;
-    l->looked = now;
-    rc = c->host->store_get(c->world.store, l->key, &id, &bytes, now, &none);
+    q->checked = now;
+    rc = c->host->store_get(c->world.store, q->key, &id, &bytes, now, &none);
     if (rc == HD_E_TIMEOUT)
         return HD_OK;
     if (rc) {
@@ -62,141 +62,141 @@ static int32_t follow(struct nc_lane *l, int *moved, struct hd_error *err)
         return rc;
     }
     if (bytes != sizeof id)
-        return hd_fail(err, HD_E_CORRUPT, "nccl: the id of group %s has %zu bytes", l->group->name, bytes);
+        return hd_fail(err, HD_E_CORRUPT, "nccl: the id of group %s has %zu bytes", q->group->name, bytes);
     *moved = 1;
-    return join(l, &id, err);
+    return join(q, &id, err);
 }
 
-static int can_split(const struct nc_lane *l)
+static int can_split(const struct nc_queue *q)
 {
-    const struct hd_comm *c = l->group->comm;
-    return l->from < 0 && l->n == c->world.size && l->n > 1 && c->base && c->api.CommSplit;
+    const struct hd_comm *c = q->group->comm;
+    return q->from < 0 && q->n == c->world.size && q->n > 1 && c->base && c->api.CommSplit;
 }
 
-/* What was given to the base before has to be enqueued first. */
-static int32_t split(struct nc_lane *l, int *moved, struct hd_error *err)
+/* Operations that the base communicator was given before have to be enqueued first. */
+static int32_t split(struct nc_queue *q, int *moved, struct hd_error *err)
 {
-    struct hd_comm *c = l->group->comm;
+    struct hd_comm *c = q->group->comm;
     struct nc_config config = c->config;
     int result;
     c->splitting = 1;
-    if (c->base_lane && c->base_lane->launched)
+    if (c->base_queue && c->base_queue->launched)
         return HD_OK;
-    if (!(l->born = c->host->alloc(sizeof *l->born)))
+    if (!(q->born = c->host->alloc(sizeof *q->born)))
         return hd_fail(err, HD_E_NOMEM, "nccl: no memory");
-    result = c->api.CommSplit(c->base, 0, l->me, l->born, &config);
-    l->state = NC_JOINING;
+    result = c->api.CommSplit(c->base, 0, q->me, q->born, &config);
+    q->state = NC_JOINING;
     *moved = 1;
     return result == NC_IN_PROGRESS ? HD_OK : nc_check(&c->api, c->base, result, "ncclCommSplit", err);
 }
 
-static int32_t begin(struct nc_lane *l, int *moved, struct hd_error *err)
+static int32_t begin(struct nc_queue *q, int *moved, struct hd_error *err)
 {
-    if (can_split(l))
-        return split(l, moved, err);
-    return l->me == 0 ? lead(l, err) : follow(l, moved, err);
+    if (can_split(q))
+        return split(q, moved, err);
+    return q->me == 0 ? lead(q, err) : follow(q, moved, err);
 }
 
-static int32_t joining(struct nc_lane *l, int *moved, struct hd_error *err)
+static int32_t joining(struct nc_queue *q, int *moved, struct hd_error *err)
 {
-    struct hd_comm *c = l->group->comm;
-    nc_comm asked = l->comm ? l->comm : c->base;
+    struct hd_comm *c = q->group->comm;
+    nc_comm asked = q->comm ? q->comm : c->base;
     int state = NC_SUCCESS, result = c->api.CommGetAsyncError(asked, &state);
     if (!result && state == NC_IN_PROGRESS)
         return HD_OK;
     if (result || state)
         return nc_check(&c->api, asked, result ? result : state, "making a communicator", err);
     *moved = 1;
-    if (!l->comm) { /* the base is done; is what it bore? */
+    if (!q->comm) { /* the base is done; is what it bore? */
         c->splitting = 0;
-        l->comm = *l->born;
-        c->host->free(l->born);
-        return l->comm ? HD_OK : hd_fail(err, HD_E_IO, "nccl: ncclCommSplit gave no communicator");
+        q->comm = *q->born;
+        c->host->free(q->born);
+        return q->comm ? HD_OK : hd_fail(err, HD_E_IO, "nccl: ncclCommSplit gave no communicator");
     }
-    l->state = NC_READY;
-    if (l->from < 0 && l->n == c->world.size && l->n > 1 && !c->base) {
-        c->base = l->comm;
-        c->base_lane = l;
-        l->shared = 1;
+    q->state = NC_READY;
+    if (q->from < 0 && q->n == c->world.size && q->n > 1 && !c->base) {
+        c->base = q->comm;
+        c->base_queue = q;
+        q->shared = 1;
     }
     return HD_OK;
 }
 
-static int32_t launch(struct nc_lane *l, struct hd_error *err)
+static int32_t launch(struct nc_queue *q, struct hd_error *err)
 {
-    struct nc_op *op = l->head;
-    struct hd_comm *c = l->group->comm;
+    struct nc_op *op = q->head;
+    struct hd_comm *c = q->group->comm;
     char text[160];
     int result;
-    l->head = op->next;
-    if (!l->head)
-        l->tail = &l->head;
+    q->head = op->next;
+    if (!q->head)
+        q->tail = &q->head;
     if (op->empty) {
         nc_op_finish(op, HD_OK);
         return HD_OK;
     }
-    int32_t rc = nc_cu_check(&c->api, c->api.cuStreamWaitEvent(l->stream, op->begin, 0), "ordering a stream", err);
+    int32_t rc = nc_cu_check(&c->api, c->api.cuStreamWaitEvent(q->stream, op->begin, 0), "ordering a stream", err);
     if (!rc && c->settings.registered) {
-        nc_lane_know(l, op->from, op->bytes);
-        nc_lane_know(l, op->to, op->bytes);
+        nc_queue_register(q, op->from, op->bytes);
+        nc_queue_register(q, op->to, op->bytes);
     }
-    l->launched = op; /* so that a failure finds it */
+    q->launched = op; /* so that a failure finds it */
     if (rc)
         return rc;
     result = op->kind == NC_COLLECTIVE ? nc_call(op) : nc_message(op);
     if (result == NC_IN_PROGRESS)
         return HD_OK;
     if (result)
-        return nc_check(&c->api, l->comm, result, nc_op_text(op, text), err);
+        return nc_check(&c->api, q->comm, result, nc_op_text(op, text), err);
     return nc_enqueued(op, err);
 }
 
-static int32_t ready(struct nc_lane *l, int *moved, struct hd_error *err)
+static int32_t ready(struct nc_queue *q, int *moved, struct hd_error *err)
 {
-    struct hd_comm *c = l->group->comm;
+    struct hd_comm *c = q->group->comm;
     int state = NC_SUCCESS, result;
     char text[160];
     int32_t rc = HD_OK;
-    if (l->launched) {
-        result = c->api.CommGetAsyncError(l->comm, &state);
+    if (q->launched) {
+        result = c->api.CommGetAsyncError(q->comm, &state);
         if (!result && state == NC_IN_PROGRESS)
             return HD_OK;
         if (result || state)
-            return nc_check(&c->api, l->comm, result ? result : state, nc_op_text(l->launched, text), err);
-        rc = nc_enqueued(l->launched, err);
+            return nc_check(&c->api, q->comm, result ? result : state, nc_op_text(q->launched, text), err);
+        rc = nc_enqueued(q->launched, err);
         *moved = 1;
     }
-    while (!rc && l->head && !l->launched && !(l->shared && c->splitting)) {
-        rc = launch(l, err);
+    while (!rc && q->head && !q->launched && !(q->shared && c->splitting)) {
+        rc = launch(q, err);
         *moved = 1;
     }
     return rc;
 }
 
-int32_t nc_lane_advance(struct nc_lane *l, int *moved, struct hd_error *err)
+int32_t nc_queue_advance(struct nc_queue *q, int *moved, struct hd_error *err)
 {
-    if (l->group->comm->stopped) /* whose communicators end meanwhile */
+    if (q->group->comm->stopped) /* whose communicators end meanwhile */
         return HD_OK;
-    switch (l->state) {
+    switch (q->state) {
     case NC_MEETING:
-        return begin(l, moved, err);
+        return begin(q, moved, err);
     case NC_JOINING:
-        return joining(l, moved, err);
+        return joining(q, moved, err);
     case NC_READY:
-        return ready(l, moved, err);
+        return ready(q, moved, err);
     case NC_SELF:
-        return nc_self_advance(l, moved, err);
+        return nc_self_advance(q, moved, err);
     default:
         return HD_OK;
     }
 }
 
-int32_t nc_lane_settle(struct nc_lane *l, struct hd_error *err)
+int32_t nc_queue_connect(struct nc_queue *q, struct hd_error *err)
 {
-    struct nc_group *g = l->group;
+    struct nc_group *g = q->group;
     struct hd_comm *c = g->comm;
     double deadline = nc_now() + c->world.timeout;
-    while (l->state != NC_READY) {
+    while (q->state != NC_READY) {
         int32_t rc = nc_usable(g, err);
         if (rc)
             return rc;
@@ -219,82 +219,82 @@ static int make_stream(const struct nc_api *api, void **stream)
     return result ? result : api->cuStreamCreateWithPriority(stream, NC_CU_NON_BLOCKING, greatest);
 }
 
-struct nc_lane *nc_lane_new(struct nc_group *g, int32_t from, int32_t to, uint32_t tag, struct hd_error *err)
+struct nc_queue *nc_queue_new(struct nc_group *g, int32_t from, int32_t to, uint32_t tag, struct hd_error *err)
 {
     struct hd_comm *c = g->comm;
-    struct nc_lane *l = c->host->alloc(sizeof *l), **at = &g->lanes;
+    struct nc_queue *q = c->host->alloc(sizeof *q), **at = &g->queues;
     int result, self = from >= 0 && from == to;
-    if (!l) {
+    if (!q) {
         hd_fail(err, HD_E_NOMEM, "nccl: no memory");
         return NULL;
     }
-    l->group = g;
-    l->from = from;
-    l->to = to;
-    l->tag = tag;
-    l->number = from < 0 ? c->n_lanes++ % (NC_SCRATCH / 8) : 0;
-    l->n = from < 0 ? g->n : 2;
-    l->me = from < 0 ? g->me : from == g->me ? 0 : 1;
-    l->tail = &l->head;
-    l->sent_tail = &l->sent;
-    l->state = self ? NC_SELF : NC_MEETING;
+    q->group = g;
+    q->from = from;
+    q->to = to;
+    q->tag = tag;
+    q->number = from < 0 ? c->n_queues++ % (NC_SCRATCH / 8) : 0;
+    q->n = from < 0 ? g->n : 2;
+    q->me = from < 0 ? g->me : from == g->me ? 0 : 1;
+    q->tail = &q->head;
+    q->sent_tail = &q->sent;
+    q->state = self ? NC_SELF : NC_MEETING;
     if (from < 0)
-        snprintf(l->key, sizeof l->key, "%s/nccl/%016llx", c->world.instance, (unsigned long long)g->id);
+        snprintf(q->key, sizeof q->key, "%s/nccl/%016llx", c->world.instance, (unsigned long long)g->id);
     else
-        snprintf(l->key, sizeof l->key, "%s/nccl/%016llx/%d-%d-%u", c->world.instance, (unsigned long long)g->id, from,
+        snprintf(q->key, sizeof q->key, "%s/nccl/%016llx/%d-%d-%u", c->world.instance, (unsigned long long)g->id, from,
                  to, tag);
-    result = make_stream(&c->api, &l->stream);
+    result = make_stream(&c->api, &q->stream);
     if (!result)
-        result = c->api.cuEventCreate(&l->mark, NC_CU_NO_TIMING);
+        result = c->api.cuEventCreate(&q->mark, NC_CU_NO_TIMING);
     if (nc_cu_check(&c->api, result, "a stream of a group", err)) {
-        nc_lane_free(l);
+        nc_queue_free(q);
         return NULL;
     }
     while (*at)
         at = &(*at)->next;
-    *at = l;
-    return l;
+    *at = q;
+    return q;
 }
 
 /* ---- memory */
 
-void nc_lane_know(struct nc_lane *l, const void *at, uint64_t bytes)
+void nc_queue_register(struct nc_queue *q, const void *at, uint64_t bytes)
 {
-    struct hd_comm *c = l->group->comm;
+    struct hd_comm *c = q->group->comm;
     uint64_t base = 0, address = (uintptr_t)at;
     size_t size = 0;
     int status = 0;
     if (!at || !bytes || !c->api.CommRegister || !c->api.CommDeregister)
         return;
-    for (uint32_t i = 0; i < l->n_buffers; i++)
-        if (address >= l->buffer[i].base && address + bytes <= l->buffer[i].base + l->buffer[i].bytes)
+    for (uint32_t i = 0; i < q->n_buffers; i++)
+        if (address >= q->buffer[i].base && address + bytes <= q->buffer[i].base + q->buffer[i].bytes)
             return;
     if (c->api.cuStreamIsCapturing(c->world.stream, &status) || status ||
         c->api.cuMemGetAddressRange_v2(&base, &size, address))
         return;
-    if (l->n_buffers == l->buffer_room) {
-        uint32_t room = l->buffer_room ? 2 * l->buffer_room : 4;
+    if (q->n_buffers == q->buffer_room) {
+        uint32_t room = q->buffer_room ? 2 * q->buffer_room : 4;
         struct nc_buffer *buffer = c->host->alloc(room * sizeof *buffer);
         if (!buffer)
             return;
-        memcpy(buffer, l->n_buffers ? l->buffer : buffer, l->n_buffers * sizeof *buffer);
-        c->host->free(l->buffer);
-        l->buffer = buffer;
-        l->buffer_room = room;
+        memcpy(buffer, q->n_buffers ? q->buffer : buffer, q->n_buffers * sizeof *buffer);
+        c->host->free(q->buffer);
+        q->buffer = buffer;
+        q->buffer_room = room;
     }
-    struct nc_buffer *b = &l->buffer[l->n_buffers++];
+    struct nc_buffer *b = &q->buffer[q->n_buffers++];
     *b = (struct nc_buffer){.base = base, .bytes = size};
-    if (c->api.CommRegister(l->comm, (void *)(uintptr_t)base, size, &b->handle))
+    if (c->api.CommRegister(q->comm, (void *)(uintptr_t)base, size, &b->handle))
         b->handle = NULL; /* it works without */
 }
 
-static void forget_memory(struct nc_lane *l, nc_comm comm)
+static void forget_memory(struct nc_queue *q, nc_comm comm)
 {
-    struct hd_comm *c = l->group->comm;
-    for (uint32_t i = 0; i < l->n_buffers; i++)
-        if (comm && l->buffer[i].handle)
-            c->api.CommDeregister(comm, l->buffer[i].handle);
-    l->n_buffers = 0;
+    struct hd_comm *c = q->group->comm;
+    for (uint32_t i = 0; i < q->n_buffers; i++)
+        if (comm && q->buffer[i].handle)
+            c->api.CommDeregister(comm, q->buffer[i].handle);
+    q->n_buffers = 0;
 }
 
 /* ---- ending */
@@ -315,17 +315,17 @@ static int finalize(struct hd_comm *c, nc_comm comm)
     return 0;
 }
 
-static void end_lane(struct hd_comm *c, struct nc_lane *l, int in_order)
+static void end_queue(struct hd_comm *c, struct nc_queue *q, int in_order)
 {
-    nc_comm comm = atomic_exchange(&l->comm, NULL);
-    l->armed = l->unmarked = 0;
-    if (l->state == NC_OVER || l->state == NC_SELF)
+    nc_comm comm = atomic_exchange(&q->comm, NULL);
+    q->armed = q->unmarked = 0;
+    if (q->state == NC_OVER || q->state == NC_SELF)
         return;
-    l->state = NC_OVER;
+    q->state = NC_OVER;
     if (in_order && comm)
-        forget_memory(l, comm);
-    if (l->shared) {
-        c->base_lane = NULL;
+        forget_memory(q, comm);
+    if (q->shared) {
+        c->base_queue = NULL;
         if (!in_order && comm)
             c->api.CommAbort(atomic_exchange(&c->base, NULL));
         return;
@@ -334,12 +334,12 @@ static void end_lane(struct hd_comm *c, struct nc_lane *l, int in_order)
         c->api.CommAbort(comm);
 }
 
-static void end_lanes(struct hd_comm *c, struct nc_group *group, int blocking, int in_order)
+static void end_queues(struct hd_comm *c, struct nc_group *group, int blocking, int in_order)
 {
     for (struct nc_group *g = group ? group : c->groups; g; g = group ? NULL : g->next)
-        for (struct nc_lane *l = g->lanes; l; l = l->next)
-            if (is_blocking(l) == blocking)
-                end_lane(c, l, in_order);
+        for (struct nc_queue *q = g->queues; q; q = q->next)
+            if (is_blocking(q) == blocking)
+                end_queue(c, q, in_order);
 }
 
 static void end_base(struct hd_comm *c, int in_order)
@@ -351,12 +351,12 @@ static void end_base(struct hd_comm *c, int in_order)
 
 /* At once: all in one call of NCCL, since what runs of one may hold up the end of another; but those that block and
  * those that do not apart, since NCCL takes only one kind in a call. */
-void nc_lanes_end(struct hd_comm *c, struct nc_group *group, int in_order)
+void nc_queues_end(struct hd_comm *c, struct nc_group *group, int in_order)
 {
     for (int blocking = 0; blocking < 2; blocking++) {
         if (!in_order)
             c->api.GroupStart();
-        end_lanes(c, group, blocking, in_order);
+        end_queues(c, group, blocking, in_order);
         if (!group && blocking == (c->settings.blocking != 0))
             end_base(c, in_order);
         if (!in_order)
@@ -364,13 +364,13 @@ void nc_lanes_end(struct hd_comm *c, struct nc_group *group, int in_order)
     }
 }
 
-void nc_lane_free(struct nc_lane *l)
+void nc_queue_free(struct nc_queue *q)
 {
-    struct hd_comm *c = l->group->comm;
-    if (l->stream)
-        c->api.cuStreamDestroy_v2(l->stream);
-    if (l->mark)
-        c->api.cuEventDestroy_v2(l->mark);
-    c->host->free(l->buffer);
-    c->host->free(l);
+    struct hd_comm *c = q->group->comm;
+    if (q->stream)
+        c->api.cuStreamDestroy_v2(q->stream);
+    if (q->mark)
+        c->api.cuEventDestroy_v2(q->mark);
+    c->host->free(q->buffer);
+    c->host->free(q);
 }

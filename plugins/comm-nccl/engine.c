@@ -4,7 +4,7 @@
 
 #include "internal.h"
 
-#define LOOK_SECONDS 0.01
+#define CHECK_SECONDS 0.01
 
 double nc_now(void)
 {
@@ -38,7 +38,7 @@ void nc_ops_free(struct hd_comm *c)
     rq_finish(&c->ops);
 }
 
-struct nc_op *nc_op_new(struct nc_group *g, struct nc_lane *lane, uint32_t kind, struct hd_error *err)
+struct nc_op *nc_op_new(struct nc_group *g, struct nc_queue *queue, uint32_t kind, struct hd_error *err)
 {
     struct hd_comm *c = g->comm;
     struct nc_op *op = rq_take(&c->ops);
@@ -56,7 +56,7 @@ struct nc_op *nc_op_new(struct nc_group *g, struct nc_lane *lane, uint32_t kind,
         return NULL;
     }
     *op = (struct nc_op){
-        .id = op->id, .group = g, .lane = lane, .begin = op->begin, .end = op->end, .kind = (uint8_t)kind};
+        .id = op->id, .group = g, .queue = queue, .begin = op->begin, .end = op->end, .kind = (uint8_t)kind};
     return op;
 }
 
@@ -87,10 +87,10 @@ const char *nc_op_text(const struct nc_op *op, char out[160])
 int32_t nc_post(struct nc_op *op, hd_request *request, struct hd_error *err)
 {
     struct nc_group *g = op->group;
-    struct nc_lane *l = op->lane;
+    struct nc_queue *q = op->queue;
     struct hd_comm *c = g->comm;
     struct hd_error why = HD_ERROR_INIT;
-    int apart = l->state == NC_SELF && op->kind == NC_SEND, moved = 0;
+    int self_send = q->state == NC_SELF && op->kind == NC_SEND, moved = 0;
     int32_t rc =
         nc_cu_check(&c->api, c->api.cuEventRecord(op->begin, c->world.stream), "marking the device's stream", err);
     if (rc) {
@@ -98,9 +98,9 @@ int32_t nc_post(struct nc_op *op, hd_request *request, struct hd_error *err)
         return rc;
     }
     op->since = nc_now();
-    *(apart ? l->sent_tail : l->tail) = op;
-    *(apart ? &l->sent_tail : &l->tail) = &op->next;
-    if (nc_lane_advance(l, &moved, &why)) {
+    *(self_send ? q->sent_tail : q->tail) = op;
+    *(self_send ? &q->sent_tail : &q->tail) = &op->next;
+    if (nc_queue_advance(q, &moved, &why)) {
         nc_group_fail(g, &why);
         nc_op_release(c, op);
         return nc_usable(g, err);
@@ -111,41 +111,41 @@ int32_t nc_post(struct nc_op *op, hd_request *request, struct hd_error *err)
 
 /* The watch: one operation of a lane at a time, then the last of those that came since. What is being captured runs
  * later, and more than once. */
-static int32_t watch(struct nc_lane *l, struct hd_error *err)
+static int32_t watch(struct nc_queue *q, struct hd_error *err)
 {
-    const struct hd_comm *c = l->group->comm;
+    const struct hd_comm *c = q->group->comm;
     int status = 0;
-    if (l->armed || !l->unmarked || c->api.cuStreamIsCapturing(l->stream, &status) || status)
+    if (q->armed || !q->unmarked || c->api.cuStreamIsCapturing(q->stream, &status) || status)
         return HD_OK;
-    l->armed = 1;
-    l->unmarked = 0;
-    l->since = nc_now();
-    l->marked = l->last;
-    return nc_cu_check(&c->api, c->api.cuEventRecord(l->mark, l->stream), "marking a stream", err);
+    q->armed = 1;
+    q->unmarked = 0;
+    q->since = nc_now();
+    q->marked = q->last;
+    return nc_cu_check(&c->api, c->api.cuEventRecord(q->mark, q->stream), "marking a stream", err);
 }
 
 int32_t nc_enqueued(struct nc_op *op, struct hd_error *err)
 {
-    struct nc_lane *l = op->lane;
+    struct nc_queue *q = op->queue;
     const struct nc_api *api = &op->group->comm->api;
-    int32_t rc = nc_cu_check(api, api->cuEventRecord(op->end, l->stream), "marking a stream", err);
-    l->last = *op;
-    l->unmarked = 1;
+    int32_t rc = nc_cu_check(api, api->cuEventRecord(op->end, q->stream), "marking a stream", err);
+    q->last = *op;
+    q->unmarked = 1;
     if (!rc)
-        rc = watch(l, err);
+        rc = watch(q, err);
     if (rc)
         return rc;
-    l->launched = NULL;
+    q->launched = NULL;
     nc_op_finish(op, HD_OK);
     return HD_OK;
 }
 
 /* ---- what goes wrong by itself */
 
-static int32_t late(const struct nc_lane *l, const char *what, double waited, struct hd_error *err)
+static int32_t late(const struct nc_queue *q, const char *what, double waited, struct hd_error *err)
 {
-    const struct nc_group *g = l->group;
-    int32_t peer = l->from >= 0 ? g->ranks[l->from == g->me ? l->to : l->from] : g->n == 2 ? g->ranks[!g->me] : -1;
+    const struct nc_group *g = q->group;
+    int32_t peer = q->from >= 0 ? g->ranks[q->from == g->me ? q->to : q->from] : g->n == 2 ? g->ranks[!g->me] : -1;
     err->peer = peer;
     if (peer >= 0)
         return hd_fail(err, HD_E_TIMEOUT, "nccl: %s in group %s: no sign of rank %d after %.1f s", what, g->name, peer,
@@ -165,44 +165,44 @@ static int reached(const struct hd_comm *c, void *event)
     return result;
 }
 
-static int32_t check_running(struct nc_lane *l, double now, struct hd_error *err)
+static int32_t check_running(struct nc_queue *q, double now, struct hd_error *err)
 {
-    const struct hd_comm *c = l->group->comm;
+    const struct hd_comm *c = q->group->comm;
     int state = NC_SUCCESS, result;
     char text[160];
-    if (!l->armed)
-        return watch(l, err);
-    result = reached(c, l->mark);
+    if (!q->armed)
+        return watch(q, err);
+    result = reached(c, q->mark);
     if (result == 0) {
-        l->armed = 0;
-        return watch(l, err);
+        q->armed = 0;
+        return watch(q, err);
     }
-    nc_op_text(&l->marked, text);
+    nc_op_text(&q->marked, text);
     if (result != NC_CU_NOT_READY)
         return nc_cu_check(&c->api, result, text, err);
-    if (l->comm && !l->launched) {
-        result = c->api.CommGetAsyncError(l->comm, &state);
+    if (q->comm && !q->launched) {
+        result = c->api.CommGetAsyncError(q->comm, &state);
         if (result || (state && state != NC_IN_PROGRESS))
-            return nc_check(&c->api, l->comm, result ? result : state, text, err);
+            return nc_check(&c->api, q->comm, result ? result : state, text, err);
     }
-    return now - l->since > c->world.timeout ? late(l, text, now - l->since, err) : HD_OK;
+    return now - q->since > c->world.timeout ? late(q, text, now - q->since, err) : HD_OK;
 }
 
-static int32_t check_lane(struct nc_lane *l, double now, struct hd_error *err)
+static int32_t check_queue(struct nc_queue *q, double now, struct hd_error *err)
 {
-    const struct nc_op *op = l->launched ? l->launched : l->head ? l->head : l->sent;
+    const struct nc_op *op = q->launched ? q->launched : q->head ? q->head : q->sent;
     char text[160];
-    if (op && now - op->since > l->group->comm->world.timeout)
-        return late(l, nc_op_text(op, text), now - op->since, err);
-    return check_running(l, now, err);
+    if (op && now - op->since > q->group->comm->world.timeout)
+        return late(q, nc_op_text(op, text), now - op->since, err);
+    return check_running(q, now, err);
 }
 
 static void check_all(struct hd_comm *c, double now)
 {
     for (struct nc_group *g = c->groups; g; g = g->next)
-        for (struct nc_lane *l = g->lanes; l && g->error.code == HD_OK; l = l->next) {
+        for (struct nc_queue *q = g->queues; q && g->error.code == HD_OK; q = q->next) {
             struct hd_error err = HD_ERROR_INIT;
-            if (check_lane(l, now, &err))
+            if (check_queue(q, now, &err))
                 nc_group_fail(g, &err);
         }
 }
@@ -213,17 +213,17 @@ int nc_turn(struct hd_comm *c)
 {
     int moved = 0;
     double now = nc_now();
-    if (nc_look(c, NULL))
+    if (nc_poll_abort(c, NULL))
         return 0;
     for (struct nc_group *g = c->groups; g; g = g->next)
-        for (struct nc_lane *l = g->lanes; l && g->error.code == HD_OK; l = l->next) {
+        for (struct nc_queue *q = g->queues; q && g->error.code == HD_OK; q = q->next) {
             struct hd_error err = HD_ERROR_INIT;
-            if ((l->head || l->launched || l->state == NC_JOINING || l->state == NC_MEETING) &&
-                nc_lane_advance(l, &moved, &err))
+            if ((q->head || q->launched || q->state == NC_JOINING || q->state == NC_MEETING) &&
+                nc_queue_advance(q, &moved, &err))
                 nc_group_fail(g, &err);
         }
-    if (now - c->looked > LOOK_SECONDS) {
-        c->looked = now;
+    if (now - c->checked > CHECK_SECONDS) {
+        c->checked = now;
         check_all(c, now);
     }
     return moved;
@@ -262,7 +262,7 @@ int32_t nc_test(struct hd_comm *c, hd_request request, int32_t *done, struct hd_
     struct nc_op *op;
     int32_t rc = HD_E_INVALID;
     nc_lock(c);
-    nc_look(c, NULL);
+    nc_poll_abort(c, NULL);
     op = rq_find(&c->ops, request, "nccl", err);
     if (op) {
         *done = op->done;
@@ -276,7 +276,7 @@ static int32_t give_up(struct hd_comm *c, struct nc_op *op)
 {
     struct hd_error err = HD_ERROR_INIT;
     char text[160];
-    late(op->lane, nc_op_text(op, text), nc_now() - op->since, &err);
+    late(op->queue, nc_op_text(op, text), nc_now() - op->since, &err);
     nc_group_fail(op->group, &err);
     (void)c;
     return err.code;

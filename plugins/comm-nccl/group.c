@@ -12,24 +12,24 @@ static uint64_t hash_of(const char *name, const int32_t *ranks, int32_t n)
 }
 
 /* A group that is made again, after it was freed, is another one, on all members alike. */
-static int32_t note_made(struct hd_comm *c, uint64_t hash, uint64_t *id, struct hd_error *err)
+static int32_t new_group_id(struct hd_comm *c, uint64_t hash, uint64_t *id, struct hd_error *err)
 {
     uint32_t at = 0;
-    while (at < c->n_made && c->made[at].hash != hash)
+    while (at < c->n_counts && c->counts[at].hash != hash)
         at++;
-    if (at == c->made_room) {
+    if (at == c->counts_room) {
         uint32_t room = at ? 2 * at : 32;
-        struct nc_made *made = c->host->alloc(room * sizeof *made);
-        if (!made)
+        struct nc_group_count *counts = c->host->alloc(room * sizeof *counts);
+        if (!counts)
             return hd_fail(err, HD_E_NOMEM, "nccl: no memory");
-        memcpy(made, at ? c->made : made, at * sizeof *made);
-        c->host->free(c->made);
-        c->made = made;
-        c->made_room = room;
+        memcpy(counts, at ? c->counts : counts, at * sizeof *counts);
+        c->host->free(c->counts);
+        c->counts = counts;
+        c->counts_room = room;
     }
-    if (at == c->n_made)
-        c->made[c->n_made++] = (struct nc_made){.hash = hash};
-    *id = hash + UINT64_C(0x9e3779b97f4a7c15) * c->made[at].times++;
+    if (at == c->n_counts)
+        c->counts[c->n_counts++] = (struct nc_group_count){.hash = hash};
+    *id = hash + UINT64_C(0x9e3779b97f4a7c15) * c->counts[at].times++;
     return HD_OK;
 }
 
@@ -75,21 +75,21 @@ int32_t nc_group(struct hd_comm *c, const char *name, const int32_t *ranks, int3
                  struct hd_error *err)
 {
     struct nc_group *g = NULL;
-    struct nc_lane *lane = NULL;
+    struct nc_queue *queue = NULL;
     uint64_t id = 0;
     int32_t me, rc = check_members(c, name, ranks, n, &me, err);
     if (rc)
         return rc;
     nc_lock(c);
-    rc = nc_look(c, err);
+    rc = nc_poll_abort(c, err);
     if (!rc)
-        rc = note_made(c, hash_of(name, ranks, n), &id, err);
+        rc = new_group_id(c, hash_of(name, ranks, n), &id, err);
     if (!rc && !(g = new_group(c, name, ranks, n, me, id)))
         rc = hd_fail(err, HD_E_NOMEM, "nccl: no memory");
-    if (!rc && !(lane = nc_lane_new(g, -1, -1, 0, err)))
+    if (!rc && !(queue = nc_queue_new(g, -1, -1, 0, err)))
         rc = err ? err->code : HD_E_IO;
     if (!rc)
-        rc = nc_lane_settle(lane, err);
+        rc = nc_queue_connect(queue, err);
     nc_unlock(c);
     if (rc) {
         nc_group_free((struct hd_comm_group *)g);
@@ -117,21 +117,21 @@ void nc_group_fail(struct nc_group *g, const struct hd_error *err)
         return;
     g->error = *err;
     g->error.scope = err->scope == HD_SCOPE_DEVICE ? HD_SCOPE_DEVICE : HD_SCOPE_GROUP;
-    for (struct nc_lane *l = g->lanes; l; l = l->next) {
-        finish_all(&l->head, &l->tail, err->code);
-        finish_all(&l->sent, &l->sent_tail, err->code);
-        if (l->launched)
-            nc_op_finish(l->launched, err->code);
-        l->launched = NULL;
-        if ((l->armed || l->unmarked) && g->comm->failure.code == HD_OK) /* something was done that now is not */
+    for (struct nc_queue *q = g->queues; q; q = q->next) {
+        finish_all(&q->head, &q->tail, err->code);
+        finish_all(&q->sent, &q->sent_tail, err->code);
+        if (q->launched)
+            nc_op_finish(q->launched, err->code);
+        q->launched = NULL;
+        if ((q->armed || q->unmarked) && g->comm->failure.code == HD_OK) /* something was done that now is not */
             g->comm->failure = g->error;
     }
-    nc_lanes_end(g->comm, g, 0);
+    nc_queues_end(g->comm, g, 0);
 }
 
 int32_t nc_usable(struct nc_group *g, struct hd_error *err)
 {
-    nc_look(g->comm, NULL);
+    nc_poll_abort(g->comm, NULL);
     if (__builtin_expect(g->error.code != HD_OK, 0))
         hd_error_copy(err, &g->error);
     return g->error.code;
@@ -153,8 +153,8 @@ static void forget(struct hd_comm *c, struct nc_group *g)
 
 static int is_idle(const struct nc_group *g)
 {
-    for (const struct nc_lane *l = g->lanes; l; l = l->next)
-        if (l->head || l->sent || l->launched || l->state == NC_MEETING || l->state == NC_JOINING)
+    for (const struct nc_queue *q = g->queues; q; q = q->next)
+        if (q->head || q->sent || q->launched || q->state == NC_MEETING || q->state == NC_JOINING)
             return 0;
     return g->error.code == HD_OK;
 }
@@ -168,14 +168,14 @@ void nc_group_free(struct hd_comm_group *group)
         return;
     c = g->comm;
     nc_lock(c);
-    nc_look(c, NULL);
-    nc_lanes_end(c, g, is_idle(g));
+    nc_poll_abort(c, NULL);
+    nc_queues_end(c, g, is_idle(g));
     hd_fail(&err, HD_E_CANCELLED, "nccl: group %s was freed while an operation was under way", g->name);
     nc_group_fail(g, &err);
     forget(c, g);
-    for (struct nc_lane *l = g->lanes, *next; l; l = next) {
-        next = l->next;
-        nc_lane_free(l);
+    for (struct nc_queue *q = g->queues, *next; q; q = next) {
+        next = q->next;
+        nc_queue_free(q);
     }
     nc_unlock(c);
     c->host->free(g);

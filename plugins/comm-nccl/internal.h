@@ -5,7 +5,7 @@
  *   api.h           what is used of NCCL and of CUDA's driver; library.c opens both
  *   world.c         open, close
  *   abort.c         abort, here and elsewhere
- *   communicator.c  communicators: how they are made, watched and ended
+ *   communicator.c  queues and their communicators: created, watched, ended
  *   group.c         groups
  *   collective.c    a call -> NCCL's
  *   message.c       send, recv
@@ -38,14 +38,14 @@
 
 enum { NC_COLLECTIVE = 0, NC_SEND = 1, NC_RECV = 2 };
 
-struct nc_lane;
+struct nc_queue;
 struct nc_group;
 
 struct nc_op {
     struct rq_record id;
     struct nc_op *next;     /* in its lane */
     struct nc_group *group; /* NULL: it was freed */
-    struct nc_lane *lane;
+    struct nc_queue *queue;
     void *begin, *end; /* events on the device's stream, on the lane's; kept while the record is */
     int32_t code;
     uint8_t done, empty, kind, reserved;
@@ -66,8 +66,8 @@ struct nc_buffer {
     void *handle; /* NULL: NCCL would not */
 };
 
-struct nc_lane {
-    struct nc_lane *next; /* of the group */
+struct nc_queue {
+    struct nc_queue *next; /* of the group */
     struct nc_group *group;
     _Atomic(nc_comm) comm; /* taken out by who ends it */
     nc_comm *born;         /* where a split puts it, at a time of its own: freed once it has */
@@ -82,7 +82,7 @@ struct nc_lane {
     struct nc_op *head, **tail;      /* posted */
     struct nc_op *launched;          /* not yet enqueued */
     struct nc_op *sent, **sent_tail; /* to oneself: sends without a receive; `head` has receives without a send */
-    double looked, since;            /* for the id; when `mark` was recorded */
+    double checked, since;           /* for the id; when `mark` was recorded */
     void *mark;                      /* the end of an operation that may still run */
     struct nc_op marked, last;       /* that operation; the last enqueued: copies, for their names */
     struct nc_buffer *buffer;
@@ -93,7 +93,7 @@ struct nc_lane {
 struct nc_group {
     struct hd_comm *comm;
     struct nc_group *next;
-    struct nc_lane *lanes; /* the first is that of collectives */
+    struct nc_queue *queues; /* the first is that of collectives */
     int32_t n, me;
     int32_t *ranks;
     uint64_t id; /* the same on all members, another for each group */
@@ -101,7 +101,7 @@ struct nc_group {
     char name[64];
 };
 
-struct nc_made {
+struct nc_group_count {
     uint64_t hash, times;
 };
 
@@ -111,15 +111,15 @@ struct hd_comm {
     struct nc_config config;
     struct nc_api api;
     struct hd_world world;
-    void *context;             /* CUDA's, which other threads enter */
-    uint64_t scratch;          /* device memory of barriers, two words a group */
-    _Atomic(nc_comm) base;     /* of all ranks, once there was such a group: later ones are split off */
-    struct nc_lane *base_lane; /* which uses it; NULL: none any more */
+    void *context;               /* CUDA's, which other threads enter */
+    uint64_t scratch;            /* device memory of barriers, two words a group */
+    _Atomic(nc_comm) base;       /* of all ranks, once there was such a group: later ones are split off */
+    struct nc_queue *base_queue; /* which uses it; NULL: none any more */
     struct nc_group *groups;
-    struct nc_made *made; /* groups that there were */
-    uint32_t n_made, made_room;
+    struct nc_group_count *counts; /* of groups so far */
+    uint32_t n_counts, counts_room;
     struct rq_pool ops; /* struct nc_op */
-    double looked;
+    double checked;
     struct hd_error failure; /* of an operation that was done, and failed on the stream */
 
     pthread_mutex_t lock; /* while NCCL is called; an abort waits a moment for it */
@@ -128,7 +128,7 @@ struct hd_comm {
     int32_t listening, taken; /* the error is in all groups */
     int32_t ending;           /* `ender` was started */
     int32_t splitting;        /* `base` is being split: nothing else may use it */
-    uint32_t n_lanes;         /* that there were, of collectives */
+    uint32_t n_queues;        /* that there were, of collectives */
     _Atomic uint32_t stopped; /* 0, 1: the error is being written, 2: it is there */
     struct hd_error error;    /* after an abort, here or elsewhere */
     char key[96];             /* of notes to this rank, up to the rank */
@@ -156,19 +156,19 @@ void nc_abort(struct hd_comm *comm, const char *reason);
 int32_t nc_listen(struct hd_comm *comm, struct hd_error *err);
 void nc_stop_listening(struct hd_comm *comm);
 /* Takes an abort over into the groups. HD_OK while there was none. Under the lock. */
-int32_t nc_look(struct hd_comm *comm, struct hd_error *err);
+int32_t nc_poll_abort(struct hd_comm *comm, struct hd_error *err);
 
 /* communicator.c: under the lock. */
-struct nc_lane *nc_lane_new(struct nc_group *group, int32_t from, int32_t to, uint32_t tag, struct hd_error *err);
+struct nc_queue *nc_queue_new(struct nc_group *group, int32_t from, int32_t to, uint32_t tag, struct hd_error *err);
 /* A step towards NC_READY. */
-int32_t nc_lane_advance(struct nc_lane *lane, int *moved, struct hd_error *err);
+int32_t nc_queue_advance(struct nc_queue *queue, int *moved, struct hd_error *err);
 /* Waits for NC_READY; gives the lock away in between. */
-int32_t nc_lane_settle(struct nc_lane *lane, struct hd_error *err);
+int32_t nc_queue_connect(struct nc_queue *queue, struct hd_error *err);
 /* Ends communicators of `group`, or of all: in order, waiting for what runs, or at once. The lanes stay, NC_OVER. */
-void nc_lanes_end(struct hd_comm *comm, struct nc_group *group, int in_order);
-void nc_lane_free(struct nc_lane *lane);
+void nc_queues_end(struct hd_comm *comm, struct nc_group *group, int in_order);
+void nc_queue_free(struct nc_queue *queue);
 /* Registers the memory around `at` with the communicator. */
-void nc_lane_know(struct nc_lane *lane, const void *at, uint64_t bytes);
+void nc_queue_register(struct nc_queue *queue, const void *at, uint64_t bytes);
 
 /* group.c */
 int32_t nc_group(struct hd_comm *comm, const char *name, const int32_t *ranks, int32_t n, struct hd_comm_group **group,
@@ -191,18 +191,18 @@ int32_t nc_recv(struct hd_comm_group *group, int32_t peer, uint32_t stream, void
                 hd_request *request, struct hd_error *err);
 int nc_message(struct nc_op *op); /* NCCL's result */
 /* Copies what a rank sends itself, where both sides are posted. */
-int32_t nc_self_advance(struct nc_lane *lane, int *moved, struct hd_error *err);
+int32_t nc_self_advance(struct nc_queue *queue, int *moved, struct hd_error *err);
 
 /* engine.c */
 double nc_now(void);
 void nc_lock(struct hd_comm *comm);
 void nc_unlock(struct hd_comm *comm);
-struct nc_op *nc_op_new(struct nc_group *group, struct nc_lane *lane, uint32_t kind, struct hd_error *err);
+struct nc_op *nc_op_new(struct nc_group *group, struct nc_queue *queue, uint32_t kind, struct hd_error *err);
 void nc_op_release(struct hd_comm *comm, struct nc_op *op);
 /* Into its lane, and as far as it goes at once. The record is the caller's no more. */
 int32_t nc_post(struct nc_op *op, hd_request *request, struct hd_error *err);
 void nc_op_finish(struct nc_op *op, int32_t code);
-/* What was launched is on the stream. */
+/* A launched operation is on the stream. */
 int32_t nc_enqueued(struct nc_op *op, struct hd_error *err);
 const char *nc_op_text(const struct nc_op *op, char out[160]);
 void nc_ops_free(struct hd_comm *comm);

@@ -52,7 +52,8 @@
     X(launch_order_implicit, "NCCL_LAUNCH_ORDER_IMPLICIT", -1, 1, -1, NULL, DEV,                                      \
       "1: communicators of a GPU run in the order of their calls; from NCCL 2.26 on; -1: NCCL's")
 
-/* X(name, variable, choices, level, help). The first choice leaves it to NCCL; `no` is 0, `yes` is 1, others are themselves. */
+/* X(name, variable, choices, level, help). The first choice leaves it to NCCL; `no` is 0, `yes` is 1, others are
+ * themselves. */
 #define NC_CHOICES(X)                                                                                               \
     X(debug, "NCCL_DEBUG", "default|VERSION|WARN|INFO|TRACE", USER, "what NCCL prints")                             \
     X(net_gdr_level, "NCCL_NET_GDR_LEVEL", "default|LOC|PIX|PXB|PHB|SYS", USER,                                     \

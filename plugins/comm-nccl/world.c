@@ -125,11 +125,11 @@ void nc_close(struct hd_comm *c)
     while (c->groups)
         nc_group_free((struct hd_comm_group *)c->groups);
     if (c->base)
-        nc_lanes_end(c, NULL, !c->stopped);
+        nc_queues_end(c, NULL, !c->stopped);
     nc_ops_free(c);
     if (c->scratch)
         c->api.cuMemFree_v2(c->scratch);
     pthread_mutex_destroy(&c->lock);
-    c->host->free(c->made);
+    c->host->free(c->counts);
     c->host->free(c);
 }

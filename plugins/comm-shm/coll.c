@@ -2,8 +2,9 @@
  *
  *   post    every member writes what it is about to do, and where its buffers lie, into its slot
  *   gather  it waits for everyone's slot and compares: a difference is a mismatch, found by all at once
- *   small   operations carry their data in the slot: everyone has all inputs and computes its own result; finished. Who needs only
- *           the root's, or nothing, does not wait for the rest: those are compared up to SHM_AHEAD operations later, many at once
+ *   small   operations carry their data in the slot: every member has all inputs and computes its own result;
+ *           finished. A member that needs only the root's, or nothing, does not wait for the rest: those are compared
+ *           up to SHM_AHEAD operations later, many at once
  *   work    else each member does its share, reading and writing the others' buffers where they lie
  *   drain   and waits until all have done theirs: then its buffers are its own again
  *
@@ -12,9 +13,9 @@
  *
  *                    others read my   others write my   my share
  *   all_reduce       send             recv              a slice of the elements: n sources, n destinations
- *   all_gather       -                recv              my piece, to all
- *   reduce_scatter   send             -                 my piece: n sources
- *   all_to_all       -                recv              my pieces, one to each
+ *   all_gather       -                recv              my block, to all
+ *   reduce_scatter   send             -                 my block: n sources
+ *   all_to_all       -                recv              my blocks, one to each
  *   broadcast        send (root's)    -                 my copy of the root's
  *   reduce           send             recv (root's)     a slice: n sources, to the root
  */
@@ -116,10 +117,10 @@ static inline int is_same(const struct shm_group *g, int32_t i, uint64_t seq)
     return slot_at(g, i, seq)->past == slot_at(g, g->me, seq)->past;
 }
 
-/* Has it posted what this member did, up to `seq`, which both have? 0 when it has not, and the group failed. */
-static inline int agrees(struct shm_group *g, int32_t i, uint64_t seq)
+/* Has member i posted what this member did, up to `seq`, which both have? 0: it has not, and the group failed. */
+static inline int check_same(struct shm_group *g, int32_t i, uint64_t seq)
 {
-    uint64_t first = g->met + 1;
+    uint64_t first = g->compared + 1;
     if (__builtin_expect(is_same(g, i, seq), 1))
         return 1;
     while (first < seq && is_same(g, i, first))
@@ -128,39 +129,41 @@ static inline int agrees(struct shm_group *g, int32_t i, uint64_t seq)
     return 0;
 }
 
-enum { NOT_YET = 0, MET = 1, FAILED = -1 };
+enum { NOT_YET = 0, MATCH = 1, FAILED = -1 };
 
-/* All members, at the operation `seq` that this one has posted. Continues where it stopped the last time. */
-static inline int meet(struct shm_op *op, uint64_t seq)
+/* Compares the calls of all members up to `seq`, which this one has posted. It continues where it
+ * stopped the last time. */
+static inline int compare_all(struct shm_op *op, uint64_t seq)
 {
     struct shm_group *g = op->group;
-    if (g->met >= seq)
-        return MET;
+    if (g->compared >= seq)
+        return MATCH;
     for (; op->arrived < g->n; op->arrived++)
         if (!has_posted(g, op->arrived, seq))
             return NOT_YET;
     op->arrived = 0;
     for (int32_t i = 0; i < g->n; i++)
-        if (!agrees(g, i, seq))
+        if (!check_same(g, i, seq))
             return FAILED;
-    g->met = seq;
-    return MET;
+    g->compared = seq;
+    return MATCH;
 }
 
-/* The others may wait for different members, each before it meets this one: `meet` alone would find a difference later. */
+/* Other members may wait for different members, each before it compares with this one: compare_all alone would find a
+ * difference later. */
 void shm_coll_compare(struct shm_group *g)
 {
     uint64_t posted = !g->head ? g->seq : g->head->state == OP_QUEUED ? g->head->seq - 1 : g->head->seq;
     for (int32_t i = 0; i < g->n; i++) {
         uint64_t last = posted;
-        while (last > g->met && !has_posted(g, i, last))
+        while (last > g->compared && !has_posted(g, i, last))
             last--;
-        if (last > g->met && !agrees(g, i, last))
+        if (last > g->compared && !check_same(g, i, last))
             return;
     }
 }
 
-/* Whom the operation waits for when it is posted. */
+/* The members that the operation waits for when it is posted. */
 static int awaits(const struct shm_op *op)
 {
     int root = op->root == op->group->me;
@@ -171,25 +174,25 @@ static int awaits(const struct shm_op *op)
     return FROM_ALL;
 }
 
-static inline int meet_awaited(struct shm_op *op)
+static inline int compare_awaited(struct shm_op *op)
 {
     switch (awaits(op)) {
     case FROM_NONE:
-        return MET;
+        return MATCH;
     case FROM_ROOT:
-        return !has_posted(op->group, op->root, op->seq) ? NOT_YET
-               : agrees(op->group, op->root, op->seq)    ? MET
-                                                         : FAILED;
+        if (!has_posted(op->group, op->root, op->seq))
+            return NOT_YET;
+        return check_same(op->group, op->root, op->seq) ? MATCH : FAILED;
     default:
-        return meet(op, op->seq);
+        return compare_all(op, op->seq);
     }
 }
 
-/* Where this member has to have met all before it posts this one. Who has come too far ahead waits until it is so by half: nobody's
- * slot is fetched at every operation. */
+/* The operation that all members must have posted before this member posts this one. A member that is too far ahead
+ * waits until it is so by half: so slots of others are not fetched at every operation. */
 static inline uint64_t before(const struct shm_op *op)
 {
-    return op->group->met + SHM_AHEAD >= op->seq ? 0 : op->seq - SHM_AHEAD / 2;
+    return op->group->compared + SHM_AHEAD >= op->seq ? 0 : op->seq - SHM_AHEAD / 2;
 }
 
 /* Is any exposed buffer of any member outside its arena? */
@@ -218,8 +221,8 @@ static void pop(struct shm_group *g, struct shm_op *op)
     shm_op_finish(op, HD_OK);
 }
 
-/* Who did not have to wait finds more in all likelihood: lines that come while others are worked on. Too early they would be taken
- * from those that write them. */
+/* Prefetches lines for the next operations: a member that did not have to wait finds them written in all likelihood.
+ * Earlier, they would be taken from the members that write them. */
 static void fetch_ahead(const struct shm_op *op)
 {
     struct shm_group *g = op->group;
@@ -229,11 +232,11 @@ static void fetch_ahead(const struct shm_op *op)
             continue;
         shm_fetch(slot_at(g, i, seq));
         for (uint64_t at = 0; bytes > SHM_TINY && at < most; at += SHM_LINE)
-            shm_fetch(place_at(g, i, seq) + at);
+            shm_fetch(payload_at(g, i, seq) + at);
     }
 }
 
-/* Those whom it awaits have come. */
+/* The members that it waits for have posted theirs. */
 static void begin(struct shm_op *op)
 {
     if (op->steps == 0) {
@@ -265,23 +268,23 @@ static void share_done(struct shm_op *op)
     op->state = OP_DRAIN;
 }
 
-/* One state forward: 1; 0: someone else has to come first. */
+/* 1: one state forward; 0: another member has to post or finish first. */
 static int advance(struct shm_group *g, struct shm_op *op)
 {
-    int met;
+    int rc;
     switch (op->state) {
     case OP_QUEUED:
-        met = meet(op, before(op));
-        if (met == MET)
+        rc = compare_all(op, before(op));
+        if (rc == MATCH)
             post(op);
-        if (met == MET && awaits(op) == FROM_NONE)
+        if (rc == MATCH && awaits(op) == FROM_NONE)
             begin(op);
-        return met != NOT_YET;
+        return rc != NOT_YET;
     case OP_POSTED:
-        met = meet_awaited(op);
-        if (met == MET)
+        rc = compare_awaited(op);
+        if (rc == MATCH)
             begin(op);
-        return met != NOT_YET;
+        return rc != NOT_YET;
     case OP_WORK:
         if (op->step && op->cursor == 0 && op->pass == 0 && !all_at(op, 0, mark(op, op->step)))
             return 0;
@@ -358,7 +361,7 @@ static int32_t check_call(const struct shm_group *g, const struct hd_comm_call *
 static void cut(struct shm_op *op)
 {
     const struct shm_settings *s = &op->group->comm->settings;
-    uint64_t most = SHM_MAX(pieces(RULE(op)->send_pieces, op->group->n), pieces(RULE(op)->recv_pieces, op->group->n));
+    uint64_t most = SHM_MAX(blocks(RULE(op)->send_blocks, op->group->n), blocks(RULE(op)->recv_blocks, op->group->n));
     op->steps = 0;
     op->per_step = op->count;
     uint64_t small = is_rooted(op) ? op->group->small_rooted : op->group->small;

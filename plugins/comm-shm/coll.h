@@ -1,4 +1,5 @@
-/* Collectives: what each reads, writes and shares, and where its data lies. coll.c moves operations on, share.c their data. */
+/* Collectives: what each reads, writes and shares, and where its data lies. coll.c moves operations on, share.c their
+ * data. */
 #ifndef HD_COMM_SHM_COLL_H
 #define HD_COMM_SHM_COLL_H
 
@@ -7,15 +8,15 @@
 enum { BY_SLICE = 1, BY_PEER = 2 };                   /* the share: a slice; one pass a peer; else everything */
 enum { FROM_ME = 0, FROM_ALL, FROM_ROOT, FROM_NONE }; /* also the destinations */
 
-/* pieces: how many times `count` the buffer holds, 0 for n. */
+/* blocks: how many times `count` the buffer holds, 0 for n. */
 struct shm_rule {
     const char *name;
-    uint8_t reads, writes, share, reduces, send_pieces, recv_pieces;
+    uint8_t reads, writes, share, reduces, send_blocks, recv_blocks;
 };
 extern const struct shm_rule shm_rules[HD_COLL_BARRIER + 1];
 #define RULE(op) (&shm_rules[(op)->coll])
 
-static inline uint64_t pieces(uint8_t rule, int32_t n)
+static inline uint64_t blocks(uint8_t rule, int32_t n)
 {
     return rule ? rule : (uint64_t)n;
 }
@@ -36,15 +37,15 @@ static inline struct shm_slot *slot_of(const struct shm_op *op, int32_t i)
     return slot_at(op->group, i, op->seq);
 }
 
-/* Of what a slot itself has no room for. */
-static inline uint8_t *place_at(const struct shm_group *g, int32_t i, uint64_t seq)
+/* The payload of a slot that has no room for it itself. */
+static inline uint8_t *payload_at(const struct shm_group *g, int32_t i, uint64_t seq)
 {
-    return g->member[i].small + seq % SHM_SLOTS * g->place;
+    return g->member[i].small + seq % SHM_SLOTS * g->stride;
 }
 
 static inline uint8_t *payload(const struct shm_op *op, int32_t i, uint64_t bytes)
 {
-    return bytes <= SHM_TINY ? slot_of(op, i)->tiny : place_at(op->group, i, op->seq);
+    return bytes <= SHM_TINY ? slot_of(op, i)->tiny : payload_at(op->group, i, op->seq);
 }
 
 static inline uint64_t step_start(const struct shm_op *op)
@@ -66,12 +67,12 @@ static inline int exposed(const struct shm_op *op, int32_t i, int recv)
 
 static inline uint64_t send_bytes(const struct shm_op *op)
 {
-    return op->coll == HD_COLL_BARRIER ? 0 : pieces(RULE(op)->send_pieces, op->group->n) * op->count * op->esize;
+    return op->coll == HD_COLL_BARRIER ? 0 : blocks(RULE(op)->send_blocks, op->group->n) * op->count * op->esize;
 }
 
 static inline uint64_t recv_bytes(const struct shm_op *op)
 {
-    return op->coll == HD_COLL_BARRIER ? 0 : pieces(RULE(op)->recv_pieces, op->group->n) * op->count * op->esize;
+    return op->coll == HD_COLL_BARRIER ? 0 : blocks(RULE(op)->recv_blocks, op->group->n) * op->count * op->esize;
 }
 
 /* share.c */

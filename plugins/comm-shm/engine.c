@@ -1,7 +1,7 @@
 /* Operations: progress, completion, failure.
  *
- * A failure belongs to a group: its first error is kept, everything pending there completes with it, and later calls return
- * it. */
+ * A failure belongs to a group: its first error is kept, everything pending there completes with it, and later calls
+ * return it. */
 #include "internal.h"
 
 #define HEALTH_SECONDS 0.005

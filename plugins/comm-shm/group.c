@@ -5,7 +5,7 @@
 
 struct layout {
     size_t slot, said, small, in[2], out[2], box, small_box, stage_box, bytes;
-    size_t place, mail_place;
+    size_t stride, mail_stride;
 };
 
 static size_t line_up(size_t n)
@@ -18,25 +18,25 @@ static size_t page_up(size_t n)
     return (n + SHM_PAGE - 1) / SHM_PAGE * SHM_PAGE;
 }
 
-/* No power of two: places share no set of a cache. */
-static size_t place_of(uint64_t small)
+/* No power of two: payloads share no set of a cache. */
+static size_t stride_of(uint64_t small)
 {
     return line_up(small) + SHM_LINE;
 }
 
-/* With room for places of either size: which one it is, is known when all members are. */
+/* With room for payloads of either size: which one it is, is known when all members are. */
 static struct layout layout_of(const struct hd_comm *comm, int32_t n)
 {
     int64_t most = SHM_MAX(comm->settings.small, comm->settings.small_crowded);
-    struct layout l = {.place = place_of((uint64_t)SHM_MAX(most, comm->settings.small_rooted)),
-                       .mail_place = place_of((uint64_t)most)};
+    struct layout l = {.stride = stride_of((uint64_t)SHM_MAX(most, comm->settings.small_rooted)),
+                       .mail_stride = stride_of((uint64_t)most)};
     size_t stage = line_up((size_t)comm->settings.stage);
     l.slot = page_up(sizeof(struct shm_part));
     l.said = l.slot + SHM_SLOTS * sizeof(struct shm_slot);
     l.small = line_up(l.said + SHM_SLOTS * sizeof(struct shm_said));
-    l.box = page_up(l.small + SHM_SLOTS * l.place);
+    l.box = page_up(l.small + SHM_SLOTS * l.stride);
     l.small_box = l.box + (size_t)n * sizeof(struct shm_box);
-    size_t at = page_up(l.small_box + (size_t)n * SHM_MAIL * l.mail_place);
+    size_t at = page_up(l.small_box + (size_t)n * SHM_MAIL * l.mail_stride);
     for (int k = 0; k < 2; k++, at += stage)
         l.in[k] = at;
     for (int k = 0; k < 2; k++, at += stage)
@@ -57,24 +57,24 @@ static uint64_t hash_of(const char *name, const int32_t *ranks, int32_t n)
     return h;
 }
 
-/* How many groups with this hash were made before: a group may be freed and made again. */
-static int32_t note_made(struct hd_comm *comm, uint64_t hash, uint32_t *before, struct hd_error *err)
+/* How many groups with this hash were created before: a group may be freed and created again. */
+static int32_t count_group(struct hd_comm *comm, uint64_t hash, uint32_t *before, struct hd_error *err)
 {
     *before = 0;
-    for (uint32_t i = 0; i < comm->n_made; i++)
-        *before += comm->made[i] == hash;
-    if (comm->n_made == comm->made_room) {
-        uint32_t room = comm->made_room ? comm->made_room * 2 : 32;
-        uint64_t *made = comm->host->alloc(room * sizeof *made);
-        if (!made)
+    for (uint32_t i = 0; i < comm->n_hashes; i++)
+        *before += comm->hashes[i] == hash;
+    if (comm->n_hashes == comm->hash_room) {
+        uint32_t room = comm->hash_room ? comm->hash_room * 2 : 32;
+        uint64_t *hashes = comm->host->alloc(room * sizeof *hashes);
+        if (!hashes)
             return hd_fail(err, HD_E_NOMEM, "shm: no memory");
-        if (comm->n_made)
-            memcpy(made, comm->made, comm->n_made * sizeof *made);
-        comm->host->free(comm->made);
-        comm->made = made;
-        comm->made_room = room;
+        if (comm->n_hashes)
+            memcpy(hashes, comm->hashes, comm->n_hashes * sizeof *hashes);
+        comm->host->free(comm->hashes);
+        comm->hashes = hashes;
+        comm->hash_room = room;
     }
-    comm->made[comm->n_made++] = hash;
+    comm->hashes[comm->n_hashes++] = hash;
     return HD_OK;
 }
 
@@ -122,7 +122,7 @@ static struct shm_group *group_alloc(struct hd_comm *comm, const char *name, con
     return g;
 }
 
-static void place_member(struct shm_member *m, const struct layout *l)
+static void map_member(struct shm_member *m, const struct layout *l)
 {
     uint8_t *base = m->segment.base;
     m->part = (void *)base;
@@ -135,7 +135,7 @@ static void place_member(struct shm_member *m, const struct layout *l)
     }
 }
 
-static void place_pairs(struct shm_group *g, const struct layout *l)
+static void map_pairs(struct shm_group *g, const struct layout *l)
 {
     size_t stage = line_up((size_t)g->comm->settings.stage);
     uint8_t *mine = g->member[g->me].segment.base;
@@ -144,8 +144,8 @@ static void place_pairs(struct shm_group *g, const struct layout *l)
         uint8_t *theirs = g->member[i].segment.base;
         p->mine = (struct shm_box *)(mine + l->box) + i;
         p->theirs = (struct shm_box *)(theirs + l->box) + g->me;
-        p->small_out = mine + l->small_box + (size_t)i * SHM_MAIL * l->mail_place;
-        p->small_in = theirs + l->small_box + (size_t)g->me * SHM_MAIL * l->mail_place;
+        p->small_out = mine + l->small_box + (size_t)i * SHM_MAIL * l->mail_stride;
+        p->small_in = theirs + l->small_box + (size_t)g->me * SHM_MAIL * l->mail_stride;
         p->stage_out = mine + l->stage_box + (size_t)i * 2 * stage;
         p->stage_in = theirs + l->stage_box + (size_t)g->me * 2 * stage;
         p->out_turn = p->in_turn = 1;
@@ -155,7 +155,7 @@ static void place_pairs(struct shm_group *g, const struct layout *l)
 /* All have mapped all: nobody's descriptor is needed any more, and whoever leaves early hurts nobody. */
 static int32_t await_members(struct shm_group *g, struct hd_error *err)
 {
-    double deadline = shm_now() + g->comm->world.timeout, look = 0;
+    double deadline = shm_now() + g->comm->world.timeout, next_check = 0;
     atomic_store(&g->member[g->me].part->mapped, 1);
     g->comm->idle = 0;
     for (int32_t i = 0; i < g->n;) {
@@ -166,9 +166,9 @@ static int32_t await_members(struct shm_group *g, struct hd_error *err)
         }
         g->comm->idle++;
         shm_relax(g->comm);
-        if (shm_now() < look)
+        if (shm_now() < next_check)
             continue;
-        look = shm_now() + 0.005;
+        next_check = shm_now() + 0.005;
         int32_t rank = shm_job_rank(g, i);
         if (err)
             err->peer = rank;
@@ -177,7 +177,7 @@ static int32_t await_members(struct shm_group *g, struct hd_error *err)
             return hd_fail(err, HD_E_PEER, "shm: rank %d died while group %s was made", rank, g->name);
         if (atomic_load(&((struct shm_control *)g->comm->control.base)->aborted))
             return hd_fail(err, HD_E_CANCELLED, "shm: aborted while group %s was made", g->name);
-        if (look > deadline)
+        if (next_check > deadline)
             return hd_fail(err, HD_E_TIMEOUT, "shm: rank %d did not join group %s within %.0f s", rank, g->name,
                            g->comm->world.timeout);
     }
@@ -198,7 +198,7 @@ static int32_t map_members(struct shm_group *g, const char *prefix, struct hd_er
     code = shm_announce(comm, key, &g->member[g->me].segment, err);
     for (int32_t i = 0; i < g->n && code == HD_OK; i++) {
         if (i != g->me) {
-            code = shm_meet(comm, g->ranks[i], err);
+            code = shm_map_peer(comm, g->ranks[i], err);
             if (code != HD_OK)
                 return code;
             g->member[i].peer = comm->peer[g->ranks[i]];
@@ -206,16 +206,16 @@ static int32_t map_members(struct shm_group *g, const char *prefix, struct hd_er
             code = shm_attach(comm, key, g->ranks[i], &g->member[i].segment, NULL, err);
         }
         if (code == HD_OK)
-            place_member(&g->member[i], &l);
+            map_member(&g->member[i], &l);
     }
     if (code != HD_OK)
         return code;
-    place_pairs(g, &l);
-    shm_look_at_cores(comm);
+    map_pairs(g, &l);
+    shm_count_cores(comm);
     g->small = (uint64_t)(shm_crowded(g) ? comm->settings.small_crowded : comm->settings.small);
     g->small_rooted = (uint64_t)comm->settings.small_rooted;
-    g->place = place_of(SHM_MAX(g->small, g->small_rooted));
-    g->mail_place = place_of(g->small); /* close together: fewer pages */
+    g->stride = stride_of(SHM_MAX(g->small, g->small_rooted));
+    g->mail_stride = stride_of(g->small); /* close together: fewer pages */
     return await_members(g, err);
 }
 
@@ -227,7 +227,7 @@ int32_t shm_group(struct hd_comm *comm, const char *name, const int32_t *ranks, 
     uint32_t before;
     uint64_t hash = hash_of(name, ranks, SHM_MAX(n, 0));
     int32_t code = check_members(comm, name, ranks, n, &me, err);
-    if (code != HD_OK || (code = note_made(comm, hash, &before, err)) != HD_OK)
+    if (code != HD_OK || (code = count_group(comm, hash, &before, err)) != HD_OK)
         return code;
     struct shm_group *g = group_alloc(comm, name, ranks, n);
     if (!g)

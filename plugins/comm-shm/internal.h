@@ -64,14 +64,15 @@ struct shm_control {
     uint8_t cpus[1024 / 8]; /* the owner's affinity */
 };
 
-/* Where a collective's buffer lies: arena number + 1 in the top byte and the offset; 0: outside, staged. */
+/* A collective's buffer: arena number + 1 in the top byte and the offset; 0: outside the arenas, staged. */
 typedef uint64_t shm_ref;
 
-/* Posted once an operation, the sequence number last. A member that needs nothing of the others (a small broadcast's root)
- * does not wait for them. Whoever posts operation s has compared what all posted up to s - SHM_AHEAD; so when somebody writes
- * s + SHM_SLOTS over s, everyone has posted s + SHM_AHEAD, and looks at slot s no more. `past` digests all calls up to this
- * one: to compare one slot is to compare all before it. A small operation has its payload in here (everything is one line) or
- * in the slot's place behind all slots; another, the two refs. Two lines apart: processors fetch lines in pairs. */
+/* Posted once an operation, the sequence number last. A member that needs nothing of the others (a small broadcast's
+ * root) does not wait for them. Whoever posts operation s has compared what all posted up to s - SHM_AHEAD; so when
+ * somebody writes s + SHM_SLOTS over s, everyone has posted s + SHM_AHEAD, and looks at slot s no more. `past` digests
+ * all calls up to this one: to compare one slot is to compare all before it. A small operation has its payload in here
+ * (everything is one line) or in the slot's payload memory behind all slots; another, the two refs. Two lines apart:
+ * processors fetch lines in pairs. */
 struct shm_slot {
     _Alignas(2 * SHM_LINE) _Atomic uint64_t seq;
     uint64_t past;
@@ -81,7 +82,7 @@ struct shm_slot {
     };
 };
 
-/* What the slot's digest was made of last: read only to say where two members went apart. */
+/* The call behind a slot's digest: read only to report a mismatch between two members. */
 struct shm_said {
     uint64_t what, count, tag;
 };
@@ -89,7 +90,7 @@ struct shm_said {
 enum { MAIL_EMPTY = 0, MAIL_POSTED = 1, MAIL_FINISHED = 2 }; /* the sender's word */
 enum { ACK_ACCEPTED = 1, ACK_DONE = 2, ACK_MISMATCH = 3 };   /* the receiver's */
 
-/* A small message is in here, or in the mail's place behind all boxes. */
+/* A small message is in here, or in the mail's payload memory behind all boxes. */
 struct shm_mail {
     _Alignas(SHM_LINE) _Atomic uint64_t state; /* seq << 3 | MAIL_... */
     uint64_t bytes;
@@ -107,8 +108,9 @@ struct shm_ack {
     uint64_t ticket; /* turn in the pair's staging, from 1; 0: not staged */
 };
 
-/* One per peer in every part: what the owner sends to it, and what it answers to what that peer sends. A small message is
- * answered in `got`, like ack.state: only a sender without a free mail waits for it, and looks at a line of them at once. */
+/* One per peer in every part: what the owner sends to it, and what it answers to what that peer sends. A small message
+ * is answered in `got`, like ack.state: only a sender without a free mail waits for it, and looks at a line of them at
+ * once. */
 struct shm_box {
     struct shm_mail mail[SHM_MAIL];
     struct shm_ack ack[SHM_MAIL];
@@ -137,10 +139,10 @@ struct shm_segment {
     uint64_t nonce[2];
 };
 
-/* What the store carries about a segment. */
-struct shm_card {
+/* A segment's entry in the store. */
+struct shm_stored_handle {
     uint64_t magic, layout;
-    struct card at; /* bytes: without the trailer */
+    struct shm_handle at; /* bytes: without the trailer */
 };
 
 struct shm_peer {
@@ -182,22 +184,22 @@ struct shm_op {
 };
 
 /* A peer's message that was seen and waits for its recv. */
-struct shm_letter {
+struct shm_unexpected {
     uint64_t seq, bytes;
     uint32_t stream, mail;
 };
 
 struct shm_pair {
     struct shm_box *mine, *theirs;
-    uint8_t *small_out, *small_in; /* what I fill, a place a mail; what the peer fills */
+    uint8_t *small_out, *small_in; /* payloads that I fill, one a mail; that the peer fills */
     uint8_t *stage_out, *stage_in;
     uint64_t posted, seen;      /* messages sent; messages of the peer that were looked at */
     uint64_t tickets;           /* staged transfers that I, as the receiver, have granted */
     uint64_t out_turn, in_turn; /* the staged transfer under way, from 1 */
     uint64_t busy;              /* bit m: mail m is in use */
-    uint32_t letters;
+    uint32_t n_unexpected;
     uint32_t reserved;
-    struct shm_letter letter[SHM_MAIL];
+    struct shm_unexpected unexpected[SHM_MAIL];
 };
 
 struct shm_member {
@@ -205,7 +207,7 @@ struct shm_member {
     struct shm_part *part;
     struct shm_slot *slot;   /* SHM_SLOTS of them */
     struct shm_said *said;   /* as many */
-    uint8_t *small;          /* a place a slot */
+    uint8_t *small;          /* payloads, one a slot */
     uint8_t *in[2], *out[2]; /* staging */
     struct shm_segment segment;
     struct shm_pair pair;
@@ -217,11 +219,11 @@ struct shm_group {
     char name[64];
     const int32_t *ranks;
     int32_t n, me;
-    /* Bytes, the same on all members: of what travels in a place, if it is a broadcast or reduce, or not; from one place to the next,
-     * of slots and of mails. */
-    uint64_t small, small_rooted, place, mail_place;
-    uint64_t seq, met; /* of the last collective enqueued; of one that all members posted, all the same up to it */
-    uint64_t past;     /* the digest of what was posted */
+    /* Bytes, the same on all members: of the largest payload, of a broadcast or reduce and else; from one payload to
+     * the next, of slots and of mails. */
+    uint64_t small, small_rooted, stride, mail_stride;
+    uint64_t seq, compared; /* of the last collective enqueued; of one that all members posted, all the same up to it */
+    uint64_t past;          /* the digest of what was posted */
     struct shm_op *head, **tail;
     struct shm_op *mail;   /* sends and recvs under way, oldest first */
     struct hd_error error; /* code != HD_OK: poisoned */
@@ -238,11 +240,11 @@ struct hd_comm {
     struct shm_segment control;
     struct shm_segment arena[SHM_ARENAS];
     int32_t arenas;
-    int32_t crowded;                  /* fewer cores than ranks, as far as they were met: never spin */
-    _Atomic(struct shm_peer *) *peer; /* by world rank; NULL: not met */
+    int32_t crowded;                  /* fewer cores than ranks that are mapped: never spin */
+    _Atomic(struct shm_peer *) *peer; /* by world rank; NULL: not mapped */
     struct shm_group *groups;
-    uint64_t *made; /* hashes of groups created so far */
-    uint32_t n_made, made_room;
+    uint64_t *hashes; /* hashes of groups created so far */
+    uint32_t n_hashes, hash_room;
     struct rq_pool ops; /* struct shm_op */
     uint32_t idle;      /* progress calls in a row that moved nothing */
     double idle_since, checked;
@@ -250,14 +252,15 @@ struct hd_comm {
     const struct shm_kernels *kernels;
 };
 
-/* For a line that this member reads soon. A function that does nothing else gcc takes for pure, and throws away: hence the empty asm. */
+/* For a line that this member reads soon. A function that does nothing else gcc takes for pure, and throws away: hence
+ * the empty asm. */
 static inline void shm_fetch(const void *p)
 {
     __builtin_prefetch(p);
     __asm__ volatile("" : : "r"(p));
 }
 
-/* What messages call a member: its rank in the job. */
+/* A member's rank in the job, for messages. */
 static inline int32_t shm_job_rank(const struct shm_group *g, int32_t member)
 {
     return hd_job_rank(&g->comm->world, g->ranks[member]);
@@ -273,7 +276,7 @@ int32_t shm_announce(struct hd_comm *comm, const char *key, const struct shm_seg
 int32_t shm_attach(struct hd_comm *comm, const char *key, int32_t rank, struct shm_segment *segment, int64_t *pid,
                    struct hd_error *err);
 int32_t shm_memory(struct hd_comm *comm, size_t bytes, void **base, struct hd_error *err);
-int32_t shm_meet(struct hd_comm *comm, int32_t rank, struct hd_error *err); /* control and arenas of a peer */
+int32_t shm_map_peer(struct hd_comm *comm, int32_t rank, struct hd_error *err); /* control and arenas of a peer */
 void shm_forget(struct hd_comm *comm, int32_t rank);
 shm_ref shm_ref_of(const struct hd_comm *comm, const void *p, uint64_t bytes);
 uint8_t *shm_at(const struct hd_comm *comm, const struct shm_peer *peer, shm_ref ref); /* peer NULL: mine */
@@ -300,7 +303,7 @@ int32_t shm_collective(struct hd_comm_group *group, const struct hd_comm_call *c
                        struct hd_error *err);
 int shm_coll_advance(struct shm_group *group);         /* 1 if anything moved */
 int shm_coll_late(const struct shm_op *op, int32_t i); /* does it wait for member i? */
-void shm_coll_compare(struct shm_group *g); /* all that was posted; fails the group if two members went apart */
+void shm_coll_compare(struct shm_group *g);            /* all that was posted; fails the group if two calls differ */
 void shm_coll_text(uint64_t what, uint64_t count, uint64_t tag, char out[160]);
 uint64_t shm_coll_what(const struct shm_op *op);
 
@@ -319,7 +322,7 @@ void shm_ring_group(struct shm_group *group);
 /* One turn of a wait in which nothing moved: spins, yields or sleeps, as long as it has been so. */
 void shm_relax(struct hd_comm *comm);
 void shm_note_cores(struct hd_comm *comm); /* once, at open: all members count with the same */
-void shm_look_at_cores(struct hd_comm *comm);
+void shm_count_cores(struct hd_comm *comm);
 int shm_crowded(const struct shm_group *group); /* the same on all members */
 int shm_peer_gone(struct shm_peer *peer);       /* 1: its process is dead */
 

@@ -1,5 +1,5 @@
-/* comm-shm/kernels: the arithmetic. dst[0..m-1] = src[0] op src[1] op ..., element by element, in the binary tree over the
- * sources that heddle/comm.h prescribes.
+/* comm-shm/kernels: the arithmetic. dst[0..m-1] = src[0] op src[1] op ..., element by element, in the binary tree over
+ * the sources that heddle/comm.h prescribes.
  *
  * fp16 and bf16 are summed in fp32 and rounded once, to nearest even. int32 and uint8 sums wrap; their averages are
  * formed from the exact sum and truncated. A maximum is NaN if any input is. Every dst gets the same bits. A dst may be

@@ -98,10 +98,11 @@ static inline uint8_t u8_store(uint64_t x)
 
 #define ADD(a, b) ((a) + (b))
 #define MAX(a, b) ((b) > (a) || (b) != (b) ? (b) : (a)) /* NaN if either is */
-#define KEEP(x, n) (x)
+#define SAME(x, n) (x)
 #define SHARE(x, n) ((x) / (n))
 
-/* T: element, A: accumulator. Sums that are ready wait, as the bits of a counter do, until their other half is there. */
+/* T: element, A: accumulator. Sums that are ready wait, as the bits of a counter do, until their other half is
+ * there. */
 #define REDUCE(name, T, A, load, store, OP, END)                                                             \
     static inline void name##_join(A *a, const A *b, size_t k)                                               \
     {                                                                                                        \
@@ -134,8 +135,8 @@ static inline uint8_t u8_store(uint64_t x)
     }
 
 #define REDUCE_ALL(type, T, A)                                     \
-    REDUCE(type##_sum, T, A, type##_load, type##_store, ADD, KEEP) \
-    REDUCE(type##_max, T, A, type##_load, type##_store, MAX, KEEP) \
+    REDUCE(type##_sum, T, A, type##_load, type##_store, ADD, SAME) \
+    REDUCE(type##_max, T, A, type##_load, type##_store, MAX, SAME) \
     REDUCE(type##_avg, T, A, type##_load, type##_store, ADD, SHARE)
 
 REDUCE_ALL(f32, float, float)

@@ -1,7 +1,7 @@
 /* Send and recv. A pair of members has a mailbox each way: 64 messages under way at most, in order of sending.
  *
  *   sender     posts a mail: size, stream, and either the bytes (small ones) or where they lie in its arena, or neither
- *   receiver   reads mails in order, keeps them as letters until a recv of their stream comes; then
+ *   receiver   reads mails in order, lists them as unexpected until a recv of their stream comes; then
  *     small      copies and acknowledges
  *     in arena   copies from the sender's arena and acknowledges
  *     neither    acknowledges with where its own buffer lies:
@@ -56,9 +56,9 @@ static int is_small(const struct shm_op *op)
     return op->bytes <= op->group->small;
 }
 
-static uint8_t *payload(const struct shm_op *op, struct shm_mail *mail, uint8_t *places)
+static uint8_t *payload(const struct shm_op *op, struct shm_mail *mail, uint8_t *payloads)
 {
-    return op->bytes <= sizeof mail->tiny ? mail->tiny : places + op->seq % SHM_MAIL * op->group->mail_place;
+    return op->bytes <= sizeof mail->tiny ? mail->tiny : payloads + op->seq % SHM_MAIL * op->group->mail_stride;
 }
 
 static int fail_size(struct shm_group *g, int32_t from, int32_t to, uint32_t stream, uint64_t sent, uint64_t received)
@@ -107,7 +107,8 @@ static int sent(struct shm_op *op, struct shm_pair *p)
     return complete(op);
 }
 
-/* Small messages leave their mails to the receiver, who may have them by now: looks at those answered in one line with `slot`. */
+/* Small messages leave their mails to the receiver, who may have them by now: looks at those answered in one line with
+ * `slot`. */
 static void collect_got(struct shm_op *op, struct shm_pair *p, uint64_t slot)
 {
     enum { LINE = SHM_LINE / sizeof p->theirs->got[0] };
@@ -216,25 +217,26 @@ static void answer_small(struct shm_op *op, struct shm_pair *p, uint32_t what)
     ring_peer(op);
 }
 
-static void collect_letters(struct shm_pair *p)
+static void collect_mail(struct shm_pair *p)
 {
-    while (p->letters < SHM_MAIL) {
+    while (p->n_unexpected < SHM_MAIL) {
         uint64_t seq = p->seen + 1;
         struct shm_mail *mail = &p->theirs->mail[seq % SHM_MAIL];
         if (atomic_load_explicit(&mail->state, memory_order_acquire) != word(seq, MAIL_POSTED))
             break;
-        p->letter[p->letters++] = (struct shm_letter){seq, mail->bytes, mail->stream, (uint32_t)(seq % SHM_MAIL)};
+        p->unexpected[p->n_unexpected++] =
+            (struct shm_unexpected){seq, mail->bytes, mail->stream, (uint32_t)(seq % SHM_MAIL)};
         p->seen = seq;
     }
 }
 
-/* Takes the first letter of the stream out of the pile. */
-static int take_letter(struct shm_pair *p, uint32_t stream, struct shm_letter *out)
+/* Takes the first unexpected message of the stream off the list. */
+static int take_unexpected(struct shm_pair *p, uint32_t stream, struct shm_unexpected *out)
 {
-    for (uint32_t i = 0; i < p->letters; i++)
-        if (p->letter[i].stream == stream) {
-            *out = p->letter[i];
-            memmove(&p->letter[i], &p->letter[i + 1], (--p->letters - i) * sizeof p->letter[i]);
+    for (uint32_t i = 0; i < p->n_unexpected; i++)
+        if (p->unexpected[i].stream == stream) {
+            *out = p->unexpected[i];
+            memmove(&p->unexpected[i], &p->unexpected[i + 1], (--p->n_unexpected - i) * sizeof p->unexpected[i]);
             return 1;
         }
     return 0;
@@ -242,21 +244,21 @@ static int take_letter(struct shm_pair *p, uint32_t stream, struct shm_letter *o
 
 static int match(struct shm_op *op, struct shm_pair *p)
 {
-    struct shm_letter letter;
+    struct shm_unexpected unexpected;
     for (struct shm_op *o = op->group->mail; o != op; o = o->next)
         if (o->kind == SHM_RECV && o->peer == op->peer && o->stream == op->stream && o->state == OP_QUEUED)
             return 0; /* order */
-    collect_letters(p);
-    if (!take_letter(p, op->stream, &letter))
+    collect_mail(p);
+    if (!take_unexpected(p, op->stream, &unexpected))
         return 0;
-    struct shm_mail *mail = &p->theirs->mail[letter.mail];
-    op->seq = letter.seq;
-    if (letter.bytes != op->bytes) {
-        if (letter.bytes <= op->group->small)
+    struct shm_mail *mail = &p->theirs->mail[unexpected.mail];
+    op->seq = unexpected.seq;
+    if (unexpected.bytes != op->bytes) {
+        if (unexpected.bytes <= op->group->small)
             answer_small(op, p, ACK_MISMATCH);
         else
             answer(op, p, ACK_MISMATCH);
-        return fail_size(op->group, op->peer, op->group->me, op->stream, letter.bytes, op->bytes);
+        return fail_size(op->group, op->peer, op->group->me, op->stream, unexpected.bytes, op->bytes);
     }
     if (is_small(op)) {
         if (op->bytes)

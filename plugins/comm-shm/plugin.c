@@ -134,7 +134,7 @@ static void close_comm(struct hd_comm *comm)
         shm_segment_free(&comm->arena[k]);
     shm_segment_free(&comm->control);
     rq_finish(&comm->ops);
-    comm->host->free(comm->made);
+    comm->host->free(comm->hashes);
     comm->host->free(comm->peer);
     comm->host->free(comm);
 }
@@ -161,7 +161,7 @@ static int32_t open_comm(const struct hd_host *host, const void *settings, const
                            : hd_fail(err, HD_E_NOMEM, "shm: no memory");
     if (code == HD_OK) {
         shm_note_cores(c);
-        shm_look_at_cores(c);
+        shm_count_cores(c);
         snprintf(key, sizeof key, "%s/control/0/%d", c->instance, world->rank);
         code = shm_announce(c, key, &c->control, err);
     }
@@ -173,7 +173,7 @@ static int32_t open_comm(const struct hd_host *host, const void *settings, const
     return HD_OK;
 }
 
-/* From any thread: only atomics, and peers that were met (they stay until close). */
+/* From any thread: only atomics, and peers that are mapped (they stay until close). */
 static void abort_comm(struct hd_comm *comm, const char *reason)
 {
     struct shm_control *mine = comm->control.base;

@@ -61,8 +61,9 @@ static size_t huge_free(void)
     return n;
 }
 
-/* Huge pages also where the system gives shared memory none by itself (transparent_hugepage/shmem_enabled: never, as most do): a
- * page that is there becomes a huge one where it is asked for, from Linux 6.1 on. The first that does not is the last. */
+/* Huge pages also where the system gives shared memory none by itself (transparent_hugepage/shmem_enabled: never, as
+ * most do): a page that is there becomes a huge one where it is asked for, from Linux 6.1 on. The first that does not
+ * is the last. */
 static void collapse_pages(uint8_t *base, size_t bytes)
 {
     for (size_t at = 0; at + SHM_HUGE <= bytes; at += SHM_HUGE) {
@@ -139,32 +140,32 @@ void shm_segment_free(struct shm_segment *segment)
 
 int32_t shm_announce(struct hd_comm *comm, const char *key, const struct shm_segment *segment, struct hd_error *err)
 {
-    struct shm_card card = {.magic = SHM_MAGIC, .layout = comm->layout, .at = card_here()};
-    card.at.nonce[0] = segment->nonce[0];
-    card.at.nonce[1] = segment->nonce[1];
-    card.at.bytes = segment->bytes;
-    card.at.fd = segment->fd;
-    return comm->host->store_put(comm->world.store, key, &card, sizeof card, err);
+    struct shm_stored_handle handle = {.magic = SHM_MAGIC, .layout = comm->layout, .at = shm_handle_here()};
+    handle.at.nonce[0] = segment->nonce[0];
+    handle.at.nonce[1] = segment->nonce[1];
+    handle.at.bytes = segment->bytes;
+    handle.at.fd = segment->fd;
+    return comm->host->store_put(comm->world.store, key, &handle, sizeof handle, err);
 }
 
-static int32_t check_card(const struct hd_comm *comm, const struct shm_card *card, size_t bytes, int32_t rank,
-                          struct hd_error *err)
+static int32_t check_handle(const struct hd_comm *comm, const struct shm_stored_handle *handle, size_t bytes,
+                            int32_t rank, struct hd_error *err)
 {
-    struct card mine = card_here();
+    struct shm_handle mine = shm_handle_here();
     rank = hd_job_rank(&comm->world, rank);
     if (err)
         err->peer = rank;
-    if (bytes != sizeof *card || card->magic != SHM_MAGIC)
+    if (bytes != sizeof *handle || handle->magic != SHM_MAGIC)
         return hd_fail(err, HD_E_MISMATCH, "shm: rank %d runs another version of comm-shm", rank);
-    if (card->at.machine != mine.machine)
+    if (handle->at.machine != mine.machine)
         return hd_fail(err, HD_E_INVALID, "shm: rank %d runs on another machine; use another transport for this axis",
                        rank);
-    if (card->at.pid_space != mine.pid_space)
+    if (handle->at.pid_space != mine.pid_space)
         return hd_fail(err, HD_E_INVALID,
                        "shm: rank %d runs in another container (process namespace): start all ranks in one, or use "
                        "another transport",
                        rank);
-    if (card->layout != comm->layout)
+    if (handle->layout != comm->layout)
         return hd_fail(err, HD_E_MISMATCH, "shm: rank %d has other settings (small, stage) than rank %d", rank,
                        hd_job_rank(&comm->world, comm->world.rank));
     if (err)
@@ -173,12 +174,13 @@ static int32_t check_card(const struct hd_comm *comm, const struct shm_card *car
 }
 
 /* `rank`: of the job. */
-static int32_t map_card(const struct card *card, int32_t rank, struct shm_segment *segment, struct hd_error *err)
+static int32_t map_handle(const struct shm_handle *handle, int32_t rank, struct shm_segment *segment,
+                          struct hd_error *err)
 {
     struct shm_segment s = {.fd = -1};
     uint64_t size;
-    int fd = card_open(card, &size);
-    int bad = fd < 0 || size < card->bytes + SHM_PAGE || card->bytes + SHM_PAGE < card->bytes ||
+    int fd = shm_handle_open(handle, &size);
+    int bad = fd < 0 || size < handle->bytes + SHM_PAGE || handle->bytes + SHM_PAGE < handle->bytes ||
               map_aligned(&s, fd, size) != 0;
     int error = errno;
     if (fd >= 0)
@@ -187,14 +189,14 @@ static int32_t map_card(const struct card *card, int32_t rank, struct shm_segmen
         err->peer = rank;
     if (bad)
         return hd_fail(err, error == ENOENT || error == ESRCH ? HD_E_PEER : HD_E_IO,
-                       "shm: memory of rank %d (process %lld) cannot be mapped: %s", rank, (long long)card->pid,
+                       "shm: memory of rank %d (process %lld) cannot be mapped: %s", rank, (long long)handle->pid,
                        strerror(error));
-    const struct shm_trailer *t = (const void *)((uint8_t *)s.base + card->bytes);
-    if (t->magic != SHM_MAGIC || t->nonce[0] != card->nonce[0] || t->nonce[1] != card->nonce[1]) {
+    const struct shm_trailer *t = (const void *)((uint8_t *)s.base + handle->bytes);
+    if (t->magic != SHM_MAGIC || t->nonce[0] != handle->nonce[0] || t->nonce[1] != handle->nonce[1]) {
         shm_segment_free(&s);
-        return hd_fail(err, HD_E_PEER, "shm: process %lld is not rank %d any more", (long long)card->pid, rank);
+        return hd_fail(err, HD_E_PEER, "shm: process %lld is not rank %d any more", (long long)handle->pid, rank);
     }
-    s.bytes = card->bytes;
+    s.bytes = handle->bytes;
     *segment = s;
     return HD_OK;
 }
@@ -202,20 +204,20 @@ static int32_t map_card(const struct card *card, int32_t rank, struct shm_segmen
 int32_t shm_attach(struct hd_comm *comm, const char *key, int32_t rank, struct shm_segment *segment, int64_t *pid,
                    struct hd_error *err)
 {
-    struct shm_card card = {0};
-    size_t bytes = sizeof card;
-    int32_t code = comm->host->store_get(comm->world.store, key, &card, &bytes, shm_now() + comm->world.timeout, err);
+    struct shm_stored_handle handle = {0};
+    size_t bytes = sizeof handle;
+    int32_t code = comm->host->store_get(comm->world.store, key, &handle, &bytes, shm_now() + comm->world.timeout, err);
     if (code == HD_E_TIMEOUT) {
         rank = hd_job_rank(&comm->world, rank);
         if (err)
             err->peer = rank;
         return hd_fail(err, code, "shm: rank %d did not come within %.0f s (%s)", rank, comm->world.timeout, key);
     }
-    if (code != HD_OK || (code = check_card(comm, &card, bytes, rank, err)) != HD_OK)
+    if (code != HD_OK || (code = check_handle(comm, &handle, bytes, rank, err)) != HD_OK)
         return code;
     if (pid)
-        *pid = card.at.pid;
-    return map_card(&card.at, hd_job_rank(&comm->world, rank), segment, err);
+        *pid = handle.at.pid;
+    return map_handle(&handle.at, hd_job_rank(&comm->world, rank), segment, err);
 }
 
 /* ---- peers and arenas */
@@ -225,7 +227,7 @@ static void key_of(const struct hd_comm *comm, char key[192], const char *what, 
     snprintf(key, 192, "%s/%s/%d/%d", comm->instance, what, number, rank);
 }
 
-static int32_t meet_arena(struct hd_comm *comm, struct shm_peer *peer, int32_t k, struct hd_error *err)
+static int32_t map_arena(struct hd_comm *comm, struct shm_peer *peer, int32_t k, struct hd_error *err)
 {
     char key[192];
     key_of(comm, key, "arena", k, peer->rank);
@@ -246,13 +248,13 @@ int32_t shm_memory(struct hd_comm *comm, size_t bytes, void **base, struct hd_er
     code = shm_announce(comm, key, &comm->arena[k], err);
     for (int32_t r = 0; r < comm->world.size && code == HD_OK; r++)
         if (comm->peer[r])
-            code = meet_arena(comm, comm->peer[r], k, err);
+            code = map_arena(comm, comm->peer[r], k, err);
     if (code == HD_OK)
         *base = comm->arena[k].base;
     return code;
 }
 
-int32_t shm_meet(struct hd_comm *comm, int32_t rank, struct hd_error *err)
+int32_t shm_map_peer(struct hd_comm *comm, int32_t rank, struct hd_error *err)
 {
     char key[192];
     int64_t pid = 0;
@@ -277,7 +279,7 @@ int32_t shm_meet(struct hd_comm *comm, int32_t rank, struct hd_error *err)
         comm->peer[rank] = peer;
     }
     for (int32_t k = 0; k < comm->arenas && code == HD_OK; k++)
-        code = meet_arena(comm, comm->peer[rank], k, err);
+        code = map_arena(comm, comm->peer[rank], k, err);
     return code;
 }
 

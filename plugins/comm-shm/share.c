@@ -13,18 +13,19 @@ const struct shm_rule shm_rules[HD_COLL_BARRIER + 1] = {
 
 /* ---- where it lies */
 
-/* Address of element `at` of the step in `piece` of member i's send (or recv) buffer, for this member to read (write). */
-static uint8_t *place(struct shm_op *op, int32_t i, int recv, uint64_t piece, uint64_t at)
+/* Address of element `at` of the step in `block` of member i's send (or recv) buffer, for this member to read
+ * (write). */
+static uint8_t *element_address(struct shm_op *op, int32_t i, int recv, uint64_t block, uint64_t at)
 {
     struct shm_group *g = op->group;
     struct shm_member *m = &g->member[i];
-    uint64_t whole = piece * op->count + step_start(op) + at;
+    uint64_t whole = block * op->count + step_start(op) + at;
     if (i == g->me)
         return (recv ? (uint8_t *)op->recv : (uint8_t *)(uintptr_t)op->send) + whole * op->esize;
     shm_ref ref = slot_of(op, i)->refs[recv];
     if (ref)
         return shm_at(g->comm, m->peer, ref) + whole * op->esize;
-    return (recv ? m->out : m->in)[op->step & 1] + (piece * op->per_step + at) * op->esize;
+    return (recv ? m->out : m->in)[op->step & 1] + (block * op->per_step + at) * op->esize;
 }
 
 /* Fills staging for the present step. */
@@ -34,12 +35,13 @@ void shm_copy_in(struct shm_op *op)
     uint64_t n = step_count(op);
     if (op->send_ref || !exposed(op, g->me, 0))
         return;
-    for (uint64_t p = 0; p < pieces(RULE(op)->send_pieces, g->n); p++)
+    for (uint64_t p = 0; p < blocks(RULE(op)->send_blocks, g->n); p++)
         memcpy(g->member[g->me].in[op->step & 1] + p * op->per_step * op->esize,
                (const uint8_t *)op->send + (p * op->count + step_start(op)) * op->esize, n * op->esize);
 }
 
-/* What the others wrote to my staging in the present step. My own share went to my buffer directly. */
+/* Copies out what other members wrote to this member's staging in this step. Its own share went to its buffer
+ * directly. */
 void shm_copy_out(struct shm_op *op)
 {
     struct shm_group *g = op->group;
@@ -50,7 +52,7 @@ void shm_copy_out(struct shm_op *op)
         first = op->first;
         last = op->last;
     }
-    for (uint64_t p = 0; p < pieces(RULE(op)->recv_pieces, g->n); p++) {
+    for (uint64_t p = 0; p < blocks(RULE(op)->recv_blocks, g->n); p++) {
         const uint8_t *from = g->member[g->me].out[op->step & 1] + p * op->per_step * op->esize;
         uint8_t *to = (uint8_t *)op->recv + (p * op->count + step_start(op)) * op->esize;
         if (RULE(op)->share != BY_SLICE && p == (uint64_t)g->me)
@@ -62,7 +64,8 @@ void shm_copy_out(struct shm_op *op)
 
 /* ---- small operations */
 
-/* Member i's send buffer. This member's own lies where it was: what it has just written to its slot, it would wait for. */
+/* Member i's send buffer. This member's own lies where it was: what it has just written to its slot, it would wait
+ * for. */
 static const uint8_t *input(const struct shm_op *op, int32_t i, uint64_t bytes)
 {
     return i == op->group->me ? op->send : payload(op, i, bytes);
@@ -74,10 +77,10 @@ static void small_copy(void *to, const void *from, uint64_t bytes)
         memmove(to, from, bytes);
 }
 
-static void small_reduce(struct shm_op *op, uint64_t piece)
+static void small_reduce(struct shm_op *op, uint64_t block)
 {
     struct shm_group *g = op->group;
-    uint64_t bytes = send_bytes(op), skip = piece * op->count * op->esize;
+    uint64_t bytes = send_bytes(op), skip = block * op->count * op->esize;
     uint8_t *dst = op->recv;
     for (int32_t i = 0; i < g->n; i++)
         g->src[i] = input(op, i, bytes) + skip;
@@ -87,7 +90,7 @@ static void small_reduce(struct shm_op *op, uint64_t piece)
 void shm_small(struct shm_op *op)
 {
     struct shm_group *g = op->group;
-    uint64_t bytes = send_bytes(op), piece = op->count * op->esize;
+    uint64_t bytes = send_bytes(op), block = op->count * op->esize;
     if (op->count == 0)
         return;
     switch (op->coll) {
@@ -103,14 +106,14 @@ void shm_small(struct shm_op *op)
         break;
     case HD_COLL_ALL_GATHER:
         for (int32_t i = 0; i < g->n; i++)
-            small_copy((uint8_t *)op->recv + (uint64_t)i * piece, input(op, i, bytes), piece);
+            small_copy((uint8_t *)op->recv + (uint64_t)i * block, input(op, i, bytes), block);
         break;
     case HD_COLL_ALL_TO_ALL:
         for (int32_t i = 0; i < g->n; i++)
-            small_copy((uint8_t *)op->recv + (uint64_t)i * piece, input(op, i, bytes) + (uint64_t)g->me * piece, piece);
+            small_copy((uint8_t *)op->recv + (uint64_t)i * block, input(op, i, bytes) + (uint64_t)g->me * block, block);
         break;
     case HD_COLL_BROADCAST:
-        small_copy(op->recv, input(op, op->root, bytes), piece);
+        small_copy(op->recv, input(op, op->root, bytes), block);
         break;
     default:
         break; /* barrier */
@@ -125,16 +128,16 @@ static void plan_pass(struct shm_op *op)
     struct shm_group *g = op->group;
     const struct shm_rule *r = RULE(op);
     int32_t peer = r->share == BY_PEER ? (g->me + op->pass) % g->n : g->me;
-    uint64_t from_piece = r->share == BY_PEER ? (uint64_t)peer : r->send_pieces ? 0 : (uint64_t)g->me;
-    uint64_t to_piece = r->recv_pieces ? 0 : (uint64_t)g->me;
+    uint64_t from_block = r->share == BY_PEER ? (uint64_t)peer : r->send_blocks ? 0 : (uint64_t)g->me;
+    uint64_t to_block = r->recv_blocks ? 0 : (uint64_t)g->me;
     op->n_src = op->n_dst = 0;
     for (int32_t i = 0; i < g->n; i++) {
         if (r->reads == FROM_ALL || (r->reads == FROM_ROOT ? i == op->root : i == g->me))
-            g->src[op->n_src++] = place(op, i, 0, from_piece, op->first);
+            g->src[op->n_src++] = element_address(op, i, 0, from_block, op->first);
         int mine = r->share == BY_PEER ? i == peer
                                        : r->writes == FROM_ALL || (r->writes == FROM_ROOT ? i == op->root : i == g->me);
         if (mine)
-            g->dst[op->n_dst++] = place(op, i, 1, to_piece, op->first);
+            g->dst[op->n_dst++] = element_address(op, i, 1, to_block, op->first);
     }
 }
 
@@ -156,7 +159,7 @@ void shm_plan_step(struct shm_op *op)
     plan_pass(op);
 }
 
-static void copy_piece(struct shm_group *g, struct shm_op *op, uint64_t at, uint64_t count, int stream)
+static void copy_block(struct shm_group *g, struct shm_op *op, uint64_t at, uint64_t count, int stream)
 {
     enum { BLOCK = 16384 }; /* several destinations: the source comes from the cache after the first */
     uint64_t bytes = count * op->esize;
@@ -177,7 +180,8 @@ static void copy_piece(struct shm_group *g, struct shm_op *op, uint64_t at, uint
         }
 }
 
-/* Streaming to several destinations: each gets a block at a time, from a sum in the first cache. Memory likes long runs. */
+/* Streaming to several destinations: each gets a block at a time, from a sum in the first cache. Memory likes long
+ * runs. */
 static void reduce_blocks(struct shm_group *g, struct shm_op *op, shm_reduce_fn *reduce, uint8_t **dst,
                           const uint8_t **src, uint64_t count)
 {
@@ -196,7 +200,7 @@ static void reduce_blocks(struct shm_group *g, struct shm_op *op, shm_reduce_fn 
     }
 }
 
-static void reduce_piece(struct shm_group *g, struct shm_op *op, uint64_t at, uint64_t count, int stream)
+static void reduce_block(struct shm_group *g, struct shm_op *op, uint64_t at, uint64_t count, int stream)
 {
     const uint8_t *src[SHM_MEMBERS];
     uint8_t *dst[SHM_MEMBERS];
@@ -224,9 +228,9 @@ int shm_work(struct shm_op *op)
     int stream = SHM_MAX(send_bytes(op), recv_bytes(op)) >= (uint64_t)g->comm->settings.stream;
     if (count) {
         if (RULE(op)->reduces)
-            reduce_piece(g, op, op->cursor, count, stream);
+            reduce_block(g, op, op->cursor, count, stream);
         else
-            copy_piece(g, op, op->cursor, count, stream);
+            copy_block(g, op, op->cursor, count, stream);
     }
     op->cursor += count;
     if (op->cursor < share)

@@ -1,8 +1,8 @@
 /* Waiting without hurting anyone: spin while every rank has a core, then yield, then sleep on the doorbell.
  *
- * Whoever publishes something looks at the sleeping flags of the others and rings. There is no fence between the two,
- * so that a small message costs one cache line and nothing else; in the nanoseconds that this leaves open a ring can be
- * missed, and therefore no sleep is longer than NAP. */
+ * A member that publishes something reads the sleeping flags of the others and rings. There is no fence between the
+ * two, so that a small message costs one cache line and nothing else; in the nanoseconds that this leaves open a ring
+ * can be missed, and therefore no sleep is longer than NAP. */
 #include <errno.h>
 #include <linux/futex.h>
 #include <poll.h>
@@ -113,7 +113,7 @@ void shm_note_cores(struct hd_comm *comm)
     memcpy(mine->cpus, &set, SHM_MIN(sizeof mine->cpus, sizeof set));
 }
 
-void shm_look_at_cores(struct hd_comm *comm)
+void shm_count_cores(struct hd_comm *comm)
 {
     struct shm_control *mine = comm->control.base;
     int32_t ranks = 1;

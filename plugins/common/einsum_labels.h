@@ -1,8 +1,8 @@
 /* An einsum's labels, for devices that make it of matrix products.
  *
- * c (+)= a b with labelled dims. Each label falls in one group: batch (in a, b and c), m (a and c), n (b and c) or k (a and b).
- * Neighbouring labels that lie next to each other in every operand that has them are one: y[bskgd] = x[bsh] w[kgdh] has
- * m = bs, n = kgd, k = h. */
+ * c (+)= a b with labelled dims. Each label falls in one group: batch (in a, b and c), m (a and c), n (b and c) or k (a
+ * and b). Neighbouring labels that lie next to each other in every operand that has them are one: y[bskgd] = x[bsh]
+ * w[kgdh] has m = bs, n = kgd, k = h. */
 #ifndef HD_COMMON_EINSUM_LABELS_H
 #define HD_COMMON_EINSUM_LABELS_H
 
@@ -34,8 +34,8 @@ struct labels {
 /* A group without labels: extent 1. */
 extern const struct label label_none;
 
-/* Enters the dims of a, b or c (LABELS_A ...); those of extent 1 are left out. 0 if a label occurs twice in an operand or with
- * different extents. */
+/* Enters the dims of a, b or c (LABELS_A ...); those of extent 1 are left out. 0 if a label occurs twice in an operand
+ * or with different extents. */
 int labels_enter(struct labels *l, const struct hd_operand *o, int which);
 /* Makes one of labels that lie next to each other wherever they occur. */
 void labels_fuse(struct labels *l);

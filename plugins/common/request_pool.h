@@ -1,4 +1,4 @@
-/* The requests of a transport that is a plug-in: records behind numbers, used again and again.
+/* Request pool of a transport: records behind numbers, reused.
  *
  * A number is a record's index and a generation, so that one that was completed is not taken for the next in its place.
  * Records are made in blocks and never move. A record's type begins with a struct rq_record; what else it has stays as
@@ -32,7 +32,7 @@ static inline void rq_init(struct rq_pool *pool, const struct hd_host *host, siz
     *pool = (struct rq_pool){.host = host, .bytes = bytes, .most = most};
 }
 
-/* Of n records the index-th, used or not. */
+/* Record `index`, used or not. */
 static inline void *rq_at(const struct rq_pool *pool, uint32_t index)
 {
     return pool->block[index / RQ_BLOCK] + index % RQ_BLOCK * pool->bytes;

@@ -1,7 +1,7 @@
-/* Memory that processes of one machine share without a name in any file system: its owner makes a memfd and tells the others a
- * card, they open /proc/PID/fd/N. Nothing is left behind, however a process ends.
+/* Shared memory without a name in any file system: its owner creates a memfd and gives the other processes of the
+ * machine a handle, with which they open /proc/PID/fd/N. Nothing is left behind, however a process ends.
  *
- * Who maps what a card names compares the nonce with what lies there: numbers of processes and files are given again. */
+ * The nonce in the handle is to be compared with the one in the memory: numbers of processes and files are reused. */
 #ifndef HD_COMMON_SHM_HANDLE_H
 #define HD_COMMON_SHM_HANDLE_H
 
@@ -12,14 +12,14 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-struct card {
+struct shm_handle {
     uint64_t machine, pid_space; /* the running kernel, and where `pid` means something */
     uint64_t nonce[2], bytes;
     int64_t pid, fd;
 };
 
 /* The kernel that runs here: the same for all that share its memory. */
-static inline uint64_t card_machine(void)
+static inline uint64_t shm_handle_machine(void)
 {
     uint8_t text[128];
     uint64_t h = UINT64_C(0xcbf29ce484222325);
@@ -32,25 +32,25 @@ static inline uint64_t card_machine(void)
     return h;
 }
 
-/* A card of this process; fd, nonce and bytes are the caller's to fill in. */
-static inline struct card card_here(void)
+/* A handle of this process; fd, nonce and bytes are the caller's to fill in. */
+static inline struct shm_handle shm_handle_here(void)
 {
     struct stat st = {0};
-    struct card card = {.machine = card_machine(), .pid = getpid(), .fd = -1};
-    card.pid_space = stat("/proc/self/ns/pid", &st) == 0 ? st.st_ino : 0;
-    return card;
+    struct shm_handle handle = {.machine = shm_handle_machine(), .pid = getpid(), .fd = -1};
+    handle.pid_space = stat("/proc/self/ns/pid", &st) == 0 ? st.st_ino : 0;
+    return handle;
 }
 
-/* The file, to be closed by the caller, and its size; -1 and errno. Only for a card of this machine and pid_space. */
-static inline int card_open(const struct card *card, uint64_t *bytes)
+/* The file, to be closed by the caller, and its size; -1 and errno. Only for a handle of this machine and pid_space. */
+static inline int shm_handle_open(const struct shm_handle *handle, uint64_t *bytes)
 {
     struct stat st;
     char path[64];
-    snprintf(path, sizeof path, "/proc/%lld/fd/%lld", (long long)card->pid, (long long)card->fd);
+    snprintf(path, sizeof path, "/proc/%lld/fd/%lld", (long long)handle->pid, (long long)handle->fd);
     int fd = open(path, O_RDWR | O_CLOEXEC);
     if (fd < 0)
         return -1;
-    if (fstat(fd, &st) != 0 || (uint64_t)st.st_size < card->bytes) { /* another's file under that number */
+    if (fstat(fd, &st) != 0 || (uint64_t)st.st_size < handle->bytes) { /* another's file under that number */
         close(fd);
         errno = ESRCH;
         return -1;

@@ -1,5 +1,5 @@
-/* What each op demands of its operands. A program that passes heddle's own checks never fails here; a plugin's user
- * with descriptors of their own may. */
+/* Checks of each op's operands. A program that passes heddle's own checks never fails here; a user of the plug-in with
+ * descriptors of their own may. */
 #include "reference/reference.h"
 
 static int32_t same_count(const struct hd_kernel *k, const struct hd_operand *o, int64_t n, const char *what,

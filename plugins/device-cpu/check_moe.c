@@ -1,4 +1,4 @@
-/* What the ops of mixtures of experts demand of their operands: how many dims each has, equal extents for equal dims. */
+/* Checks of operands for ops of mixtures of experts: how many dims each has, equal extents for equal dims. */
 #include "kernels/moe.h"
 
 struct shape {

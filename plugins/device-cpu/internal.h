@@ -21,7 +21,7 @@ struct cpu_settings {
     int64_t logits;   /* bytes of logits at a time in the fused head */
 };
 
-struct cpu_block; /* one piece of memory that alloc gave: memory.c */
+struct cpu_block; /* an allocation: memory.c */
 
 struct hd_device {
     const struct hd_host *host;
@@ -97,9 +97,9 @@ void cpu_free_all(struct hd_device *device);
 /* ---- peak.c */
 double cpu_peak_flops(struct hd_device *device, uint32_t dtype);
 
-/* ---- parallel.c: calls fn for pieces that cover [0, n), one a thread; in the calling thread alone where there is
- * one thread or less than `grain` items for each. Which piece an item falls into depends on the number of threads:
- * what an item computes must not depend on its piece. */
+/* ---- parallel.c: a parallel for: calls fn for ranges that cover [0, n), one a thread; in the calling thread alone
+ * where there is one thread or less than `grain` items for each. The range that an item falls into depends on the
+ * number of threads: its result must not depend on the range. */
 typedef void (*cpu_range_fn)(void *context, int64_t first, int64_t last);
 void cpu_parallel(const struct hd_device *device, int64_t n, int64_t grain, cpu_range_fn fn, void *context);
 
@@ -132,7 +132,7 @@ static inline int64_t cpu_span(const struct hd_operand *o, uint32_t first, uint3
     return n;
 }
 
-/* What a norm or its gradient works on, with a sum beside it or not. */
+/* Operands of a norm or its gradient, with a sum beside it or not. */
 struct cpu_norm {
     const struct hd_operand *x, *w, *c; /* c: LayerNorm's shift, or dy; not there for RMSNorm */
     uint32_t y;                         /* the output that is not the sum before it */
@@ -153,7 +153,7 @@ static inline struct cpu_norm cpu_norm(const struct hd_kernel *k)
     return n;
 }
 
-/* What fast kernels take; they compute in fp32. */
+/* Dtypes of fast kernels, which compute in fp32. */
 static inline int cpu_fast_dtype(uint32_t dtype)
 {
     return dtype == HD_F32 || dtype == HD_BF16 || dtype == HD_F16;
@@ -165,7 +165,7 @@ static inline double cpu_seed(const struct hd_kernel *k, uint32_t at)
     return k->d.attrs.scale * (k->d.n_in > at ? *(const double *)k->in[at].data : 1);
 }
 
-/* What a blend multiplies input `x` by. */
+/* The factor of input `x` in a blend (weighted sum). */
 static inline double cpu_blend_factor(const struct hd_kernel *k, uint32_t x)
 {
     return k->d.attrs.table[x] / (k->d.attrs.parts ? k->d.attrs.parts : 1);

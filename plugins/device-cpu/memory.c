@@ -21,7 +21,7 @@ struct range {
     size_t bytes;
 };
 
-static void populate_pieces(void *context, int64_t first, int64_t last)
+static void populate_pages(void *context, int64_t first, int64_t last)
 {
     const struct range *all = context;
     char *memory = all->memory + (size_t)first * HUGE_PAGE;
@@ -32,13 +32,13 @@ static void populate_pieces(void *context, int64_t first, int64_t last)
         ((volatile char *)memory)[i] = 0;
 }
 
-/* Makes the pages present, so that no compute thread meets a fault later. The kernel clears them: half of a short start,
- * so all threads do it. */
+/* Makes the pages present, so that no compute thread meets a fault later. The kernel clears them: half of a short
+ * start, so all threads do it. */
 static void populate(struct hd_device *device, char *memory, size_t bytes)
 {
     struct range all = {memory, bytes};
     madvise(memory, bytes, MADV_HUGEPAGE);
-    cpu_parallel(device, (int64_t)((bytes + HUGE_PAGE - 1) / HUGE_PAGE), 1, populate_pieces, &all);
+    cpu_parallel(device, (int64_t)((bytes + HUGE_PAGE - 1) / HUGE_PAGE), 1, populate_pages, &all);
 }
 
 int32_t cpu_alloc(struct hd_device *device, uint32_t kind, size_t bytes, void **memory, struct hd_error *err)

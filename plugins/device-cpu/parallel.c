@@ -9,7 +9,7 @@
 #define SEEN __attribute__((noinline))
 
 struct job {
-    int64_t n, pieces;
+    int64_t n, parts;
     cpu_range_fn fn;
     void *context;
     atomic_llong begun, done;
@@ -25,32 +25,32 @@ SEEN static void end(struct job *job)
     (void)atomic_load_explicit(&job->done, memory_order_acquire);
 }
 
-SEEN static void run_piece(struct job *job, int64_t i)
+SEEN static void run_part(struct job *job, int64_t i)
 {
     (void)atomic_load_explicit(&job->begun, memory_order_acquire);
-    job->fn(job->context, job->n * i / job->pieces, job->n * (i + 1) / job->pieces);
+    job->fn(job->context, job->n * i / job->parts, job->n * (i + 1) / job->parts);
     atomic_fetch_add_explicit(&job->done, 1, memory_order_release);
 }
 
-NOT_SEEN static void run_pieces(struct job *job, int64_t pieces)
+NOT_SEEN static void run_parts(struct job *job, int64_t parts)
 {
     begin(job);
-#pragma omp parallel for num_threads((int)pieces) schedule(static, 1)
-    for (int64_t i = 0; i < pieces; i++)
-        run_piece(job, i);
+#pragma omp parallel for num_threads((int)parts) schedule(static, 1)
+    for (int64_t i = 0; i < parts; i++)
+        run_part(job, i);
     end(job);
 }
 
 void cpu_parallel(const struct hd_device *device, int64_t n, int64_t grain, cpu_range_fn fn, void *context)
 {
-    int64_t pieces = grain > 0 ? n / grain : n;
-    if (pieces > device->threads)
-        pieces = device->threads;
-    if (pieces <= 1) {
+    int64_t parts = grain > 0 ? n / grain : n;
+    if (parts > device->threads)
+        parts = device->threads;
+    if (parts <= 1) {
         if (n > 0)
             fn(context, 0, n);
         return;
     }
-    struct job job = {.n = n, .pieces = pieces, .fn = fn, .context = context};
-    run_pieces(&job, pieces);
+    struct job job = {.n = n, .parts = parts, .fn = fn, .context = context};
+    run_parts(&job, parts);
 }

@@ -93,9 +93,9 @@ static int32_t open_device(const struct hd_host *host, const void *settings, con
 
 static int32_t supports(struct hd_device *device, uint32_t op, uint32_t dtype)
 {
-    const struct cu_slot *slot = cu_slot(op);
+    const struct cu_op_row *row = cu_op_row(op);
     (void)device;
-    return slot && dtype < 32 && (slot->dtypes & CU_DTYPE(dtype)) != 0;
+    return row && dtype < 32 && (row->dtypes & CU_DTYPE(dtype)) != 0;
 }
 
 static int32_t check_operand(const struct hd_instr_desc *i, const struct hd_operand *o, const char *side, uint32_t n,
@@ -113,12 +113,12 @@ static int32_t check_operand(const struct hd_instr_desc *i, const struct hd_oper
     return HD_OK;
 }
 
-static int32_t check(const struct cu_slot *slot, const struct hd_instr_desc *i, struct hd_error *err)
+static int32_t check(const struct cu_op_row *row, const struct hd_instr_desc *i, struct hd_error *err)
 {
     int32_t rc = HD_OK;
-    if (i->n_in < slot->min_in || i->n_in > slot->max_in || i->n_out < slot->min_out || i->n_out > slot->max_out)
+    if (i->n_in < row->min_in || i->n_in > row->max_in || i->n_out < row->min_out || i->n_out > row->max_out)
         return cu_refuse(err, HD_E_INVALID, i, "op %u wants %u to %u inputs and %u to %u outputs, not %u and %u", i->op,
-                         slot->min_in, slot->max_in, slot->min_out, slot->max_out, i->n_in, i->n_out);
+                         row->min_in, row->max_in, row->min_out, row->max_out, i->n_in, i->n_out);
     for (uint32_t n = 0; n < i->n_in && rc == HD_OK; n++)
         rc = check_operand(i, &i->in[n], "input", n, err);
     for (uint32_t n = 0; n < i->n_out && rc == HD_OK; n++)
@@ -140,10 +140,10 @@ static void release(struct hd_device *device, struct hd_kernel *k)
 static int32_t prepare(struct hd_device *device, const struct hd_instr_desc *instr, struct hd_kernel **kernel,
                        struct hd_error *err)
 {
-    const struct cu_slot *slot = cu_slot(instr->op);
-    if (!slot)
+    const struct cu_op_row *row = cu_op_row(instr->op);
+    if (!row)
         return cu_refuse(err, HD_E_UNSUPPORTED, instr, "device cuda has no kernel for op %u", instr->op);
-    int32_t rc = check(slot, instr, err);
+    int32_t rc = check(row, instr, err);
     if (rc)
         return rc;
     struct hd_kernel *k = device->host->alloc(sizeof *k);
@@ -152,7 +152,7 @@ static int32_t prepare(struct hd_device *device, const struct hd_instr_desc *ins
     k->device = device;
     k->op = instr->op;
     snprintf(k->label, sizeof k->label, "%.63s", instr->label);
-    rc = slot->prepare(device, instr, k, err);
+    rc = row->prepare(device, instr, k, err);
     if (rc) {
         release(device, k);
         return rc;

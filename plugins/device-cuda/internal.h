@@ -1,8 +1,9 @@
 /* plugins/device-cuda: kernels on NVIDIA GPUs.
  *
- * prepare looks the op up in the table of op_table.c and calls its cu_prepare_NAME, which checks what it needs, packs the
- * launch into the kernel (function and arguments) and reserves scratch. launch calls `run`, which only enqueues. Kernel
- * families are .cu files; everything else is C. Both include this header; .cu files get the rest from kernels/kernel.cuh. */
+ * prepare looks the op up in the table of op_table.c and calls its cu_prepare_NAME, which checks what it needs, packs
+ * the launch into the kernel (function and arguments) and reserves scratch. launch calls `run`, which only enqueues.
+ * Kernel families are .cu files; everything else is C. Both include this header; .cu files get the rest from
+ * kernels/kernel.cuh. */
 #ifndef HD_DEVICE_CUDA_INTERNAL_H
 #define HD_DEVICE_CUDA_INTERNAL_H
 
@@ -44,10 +45,10 @@ struct hd_device {
     int32_t plain_einsums;   /* how many could not be a matrix product */
     int32_t plain_epilogues; /* how many products could not do what stands behind them */
     int32_t plain_fp8;       /* how many products keep their dtype where fp8 is asked for */
-    int32_t captured;        /* pieces that were captured and not freed */
+    int32_t captured;        /* graphs that were captured and not freed */
     cudaStream_t stream[HD_STREAM_COUNT];
     struct cu_block *allocations; /* what alloc gave */
-    struct cu_block *blocks;      /* pools of small pieces, scratch */
+    struct cu_block *blocks;      /* pools of small allocations, scratch */
     struct cu_table *tables;
     char *pool; /* the rest of the newest pool */
     size_t pool_left;
@@ -55,7 +56,7 @@ struct hd_device {
     size_t scratch_bytes;
     struct cu_blas *blas;
     struct cu_dnn *dnn;            /* NULL: cuDNN is not used; cudnn_attention.c */
-    struct cu_wgmma_choice *wgmma; /* what trials said; attention.c */
+    struct cu_wgmma_choice *wgmma; /* results of autotuning; attention.c */
 };
 
 enum { CU_ARGS_BYTES = 768 };
@@ -90,8 +91,9 @@ int32_t cu_refuse(struct hd_error *err, int32_t code, const struct hd_instr_desc
 int32_t cu_table(struct hd_device *d, const void *host, size_t bytes, const void **table, struct hd_error *err);
 /* Zeros that live as long as the device: counters that a kernel sets back to zero. For prepare. */
 int32_t cu_zeros(struct hd_device *d, size_t bytes, void **memory, struct hd_error *err);
-/* Scratch of all kernels: what one leaves there, the next may overwrite. prepare reserves, `run` asks cu_scratch
- * for the address, which a later prepare may change. 256-byte aligned. As large as the largest wish, beside the core's arena. */
+/* Scratch of all kernels: what one leaves there, the next may overwrite. prepare reserves, `run` asks cu_scratch for
+ * the address, which a later prepare may change. 256-byte aligned. As large as the largest wish, beside the core's
+ * arena. */
 int32_t cu_scratch_reserve(struct hd_device *d, size_t bytes, struct hd_error *err);
 
 static inline void *cu_scratch(const struct hd_device *d)

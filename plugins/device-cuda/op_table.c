@@ -72,14 +72,14 @@
 CU_ROWS(CU_DECLARE)
 #undef CU_DECLARE
 
-static const struct cu_slot rows[HD_OP_LIMIT] = {
+static const struct cu_op_row rows[HD_OP_LIMIT] = {
 #define CU_ROW(op, min_in, max_in, min_out, max_out, dtypes, name) \
     [op] = {min_in, max_in, min_out, max_out, dtypes, cu_prepare_##name},
     CU_ROWS(CU_ROW)
 #undef CU_ROW
 };
 
-const struct cu_slot *cu_slot(uint32_t op)
+const struct cu_op_row *cu_op_row(uint32_t op)
 {
     return op < HD_OP_LIMIT && rows[op].prepare ? &rows[op] : NULL;
 }

@@ -1,4 +1,4 @@
-/* The table of ops: one row says how many operands an op has, which dtypes it takes and who prepares it. */
+/* The table of ops: a row has the number of operands of an op, its dtypes and its prepare function. */
 #ifndef HD_DEVICE_CUDA_OP_TABLE_H
 #define HD_DEVICE_CUDA_OP_TABLE_H
 
@@ -11,7 +11,7 @@ enum {
     CU_ALL = CU_FLOATS | CU_DTYPE(HD_F64),
 };
 
-struct cu_slot {
+struct cu_op_row {
     uint8_t min_in, max_in, min_out, max_out;
     uint32_t dtypes; /* compute dtypes */
     cu_prepare_fn prepare;
@@ -20,7 +20,7 @@ struct cu_slot {
 #define CU_PREPARE(name) \
     int32_t cu_prepare_##name(struct hd_device *, const struct hd_instr_desc *, struct hd_kernel *, struct hd_error *)
 
-/* Those that are made in C. */
+/* Prepare functions in C. */
 CU_PREPARE(attention);
 CU_PREPARE(attention_grad);
 CU_PREPARE(einsum);
@@ -28,10 +28,10 @@ CU_PREPARE(epilogue);
 CU_PREPARE(grouped);
 CU_PREPARE(grouped_dw);
 CU_PREPARE(xent_head);
-/* What cu_prepare_einsum leaves to it: einsum_plain.cu. */
+/* Einsums that are no matrix product: products/einsum_plain.cu. */
 CU_PREPARE(einsum_plain);
 
 /* NULL for an op that has no row. */
-const struct cu_slot *cu_slot(uint32_t op);
+const struct cu_op_row *cu_op_row(uint32_t op);
 
 #endif

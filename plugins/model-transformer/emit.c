@@ -3,8 +3,8 @@
 
 #include <math.h>
 
-/* "model.layers.*.mlp.weight", 3 -> "model.layers.3.mlp.weight", less its first part if the files lack it; # -> *, which
- * stands for the expert in the names of files. */
+/* "model.layers.*.mlp.weight", 3 -> "model.layers.3.mlp.weight", less its first part if the files lack it; # -> *,
+ * which stands for the expert in the names of files. */
 static void name_of_layer(char *out, size_t room, const char *pattern, int64_t layer, int unprefixed)
 {
     const char *dot = unprefixed ? strchr(pattern, '.') : NULL;

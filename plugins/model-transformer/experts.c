@@ -1,9 +1,10 @@
-/* The sparse feed-forward of Mixtral (arXiv:2401.04088): a router chooses experts_per_token of the experts for each token;
- * their outputs, weighted by the softmax of their logits, are added up.
+/* The sparse feed-forward of Mixtral (arXiv:2401.04088): a router chooses experts_per_token of the experts for each
+ * token; their outputs, weighted by the softmax of their logits, are added up.
  *
- * Shapes are static: every sequence has slots at every expert, and which of them hold a token is data. Dropless, that is as
- * many slots as tokens; with a capacity factor c, c times the fair share of experts_per_token * tokens / experts, and what
- * finds no slot is dropped, in the order of tokens. Counting by sequence makes the numbers independent of the mesh. */
+ * Shapes are static: every sequence has slots at every expert, and which of them hold a token is data. Dropless, that
+ * is as many slots as tokens; with a capacity factor c, c times the fair share of experts_per_token * tokens / experts,
+ * and what finds no slot is dropped, in the order of tokens. Counting by sequence makes the numbers independent of the
+ * mesh. */
 #include "internal.h"
 
 #include <math.h>
@@ -13,7 +14,7 @@
 
 enum { ROUTER, GATE, UP, DOWN, N_PARAMS };
 
-/* Where each expert has tensors of its own, and where one tensor holds all experts, gate and up in one. */
+/* Names of tensors: each expert with tensors of its own; and one tensor for all experts, gate and up in one. */
 static const struct tf_param params[2][N_PARAMS] = {
     {
         [ROUTER] = {LAYER "gate.weight", "eh", "01", TF_NORMAL, .flags = HD_PARAM_WHOLE},
@@ -57,7 +58,7 @@ static const char *with_slots(const struct tf_emit *e, const char *dims, char ou
     return out;
 }
 
-/* Of all slots, the share that can hold a token: what products cost. */
+/* The share of slots that can hold a token: the cost of products. */
 static double filled(const struct tf_emit *e)
 {
     const struct tf_shape *shape = &e->model->shape;
@@ -67,8 +68,8 @@ static double filled(const struct tf_emit *e)
 }
 
 /* The balance of Switch Transformers (arXiv:2101.03961, equations 4 to 6), for each sequence: experts * sum over e of
- * (fraction of tokens that chose e) * (mean probability of e); and ST-MoE's z loss (arXiv:2202.08906, equation 5). Both are
- * means over tokens and layers. */
+ * (fraction of tokens that chose e) * (mean probability of e); and ST-MoE's z loss (arXiv:2202.08906, equation 5). Both
+ * are means over tokens and layers. */
 static void add_losses(struct tf_emit *e, hd_tensor logits, hd_tensor gates)
 {
     const struct tf_shape *shape = &e->model->shape;

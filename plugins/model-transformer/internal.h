@@ -16,7 +16,7 @@
 
 enum tf_family { TF_AUTO = 0, TF_GPT2 = 1, TF_LLAMA = 2, TF_QWEN3 = 3, TF_MIXTRAL = 4 };
 
-/* What the job file says; 0 and NULL mean "not said". Offsets stand in the option table of plugin.c. */
+/* Options of the job file; 0 and NULL: not given. Offsets stand in the option table of plugin.c. */
 struct tf_settings {
     int64_t layers, hidden, heads, kv_heads, head_dim, ffn, vocab, max_seq_len, experts, experts_per_token,
         sliding_window;

@@ -34,7 +34,7 @@ static int is_file(const struct hd_list *split)
     return length > 4 && !strcmp(split->text[0] + length - 4, ".csv");
 }
 
-/* What a block weighs: its parameters, or the time that it takes, in bytes' worth. */
+/* The weight of each block: its parameters, or its estimated time in bytes that could be moved meanwhile. */
 static void weigh(struct pipe *k, int by_time)
 {
     for (int32_t b = 0; b < k->blocks; b++) {

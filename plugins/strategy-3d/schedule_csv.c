@@ -66,7 +66,7 @@ static int32_t number(const char **at, const char *end)
     return *at == from || n > INT32_MAX ? -1 : (int32_t)n;
 }
 
-/* What torch also writes there: communication, which heddle works out itself, and two actions as one. */
+/* Other cells that torch writes: communication, which heddle derives itself, and compound actions. */
 static int names_other_action(const char *at, const char *end)
 {
     static const char *const others[] = {"SEND_", "RECV_", "WAIT_", "UNSHARD", "RESHARD", "REDUCE_GRAD", "OVERLAP_F_B"};

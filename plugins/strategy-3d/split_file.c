@@ -1,6 +1,6 @@
-/* What blocks weigh, from files that `metrics.blocks` wrote: a row for each block of the model, its name and the seconds
- * that a micro-batch takes. With a pipeline each stage has a file of its own, FILE, FILE.1, FILE.2, ...; the first line says
- * how many: "# stage 0 of 2". */
+/* Weights of blocks from files that `metrics.blocks` wrote: a row for each block of the model, its name and the seconds
+ * that a micro-batch takes. With a pipeline each stage has a file of its own, FILE, FILE.1, FILE.2, ...; the first line
+ * says how many: "# stage 0 of 2". */
 #include <errno.h>
 #include <math.h>
 #include <stdio.h>

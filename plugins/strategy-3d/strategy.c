@@ -103,7 +103,8 @@ static int64_t common_divisor(int64_t a, int64_t b)
 }
 
 /* Kv heads over tp, or where they are too few the query heads of each. Between the two, kv heads over as many ranks as
- * divide them, and the query heads over the others, tq: these have the same kv heads, whose gradients are summed over tq. */
+ * divide them, and the query heads over the others, tq: these have the same kv heads, whose gradients are summed over
+ * tq. */
 static int32_t shard_heads(const struct hd_pass_api *api, struct hd_program *p, struct hd_error *err)
 {
     int64_t tp = api->axis_size(p, HD_AXIS_TP), kv = api->extent(p, 'k'), g = api->extent(p, 'g');
@@ -123,7 +124,8 @@ static int32_t shard_heads(const struct hd_pass_api *api, struct hd_program *p, 
     return HD_OK;
 }
 
-/* Ulysses (Jacobs et al., arXiv 2309.14509) cuts the heads that tp left; a ring (Liu et al., arXiv 2310.01889) cuts none. */
+/* Ulysses (Jacobs et al., arXiv 2309.14509) cuts the heads that tp left; a ring (Liu et al., arXiv 2310.01889) cuts
+ * none. */
 static int32_t context_parallel(const struct hd_pass_api *api, const struct settings *s, struct hd_program *p,
                                 struct hd_error *err)
 {

@@ -3,7 +3,7 @@
  *     e = decay e + (1 - decay) p
  *
  * It begins as the parameters, so nothing has to be corrected later. The average is a companion of each flat's master
- * weights, with their pieces: where those are sharded, it is. Training does not read it. */
+ * weights, with their shards: where those are sharded, it is. Training does not read it. */
 #include <stddef.h>
 
 #include "heddle/experimental/strategy.h"
@@ -19,10 +19,10 @@ struct settings {
 
 /* clang-format off */
 static const struct hd_option options[] = {
-    {.name = "decay", .type = HD_OPT_FLOAT, .value = "0.999", .min = 0, .max = 1, .flags = HD_OPTION_GLOBAL, .offset = AT(decay),
-     .help = "of the average, each time: about the last every / (1 - decay) steps are in it"},
-    {.name = "every", .type = HD_OPT_INT, .value = "1", .unit = "steps", .min = 1, .max = 1e9, .flags = HD_OPTION_GLOBAL,
-     .offset = AT(every), .help = "how often the weights are taken into it"},
+    {.name = "decay", .type = HD_OPT_FLOAT, .value = "0.999", .min = 0, .max = 1, .flags = HD_OPTION_GLOBAL,
+     .offset = AT(decay), .help = "of the average, each time: about the last every / (1 - decay) steps are in it"},
+    {.name = "every", .type = HD_OPT_INT, .value = "1", .unit = "steps", .min = 1, .max = 1e9,
+     .flags = HD_OPTION_GLOBAL, .offset = AT(every), .help = "how often the weights are taken into it"},
 };
 /* clang-format on */
 

@@ -44,7 +44,7 @@ static const struct hd_option options[] = {
 };
 /* clang-format on */
 
-/* One flat's tensors. All have the pieces of its master weights. */
+/* One flat's tensors. All are sharded as its master weights are. */
 struct outer {
     hd_tensor common, momentum, delta, target; /* target: the master, where the section computes with it */
 };

@@ -1,12 +1,12 @@
 /* Gradients: accumulate into flat buffers; reduce.c when the last contribution of a flat is there. */
 #include "internal.h"
 
-/* ---- one section
- * Contributions to a flat make a group: at stages 0 and 1 all of the section; at stages 2 and 3 those of one micro-batch, which
- * go into a temporary of their own. Where a section has many micro-batches (a pipeline), groups may overlap.
+/* ---- one section Contributions to a flat make a group: at stages 0 and 1 all of the section; at stages 2 and 3 those
+ * of one micro-batch, which go into a temporary of their own. Where a section has many micro-batches (a pipeline),
+ * groups may overlap.
  *
- * With exact sums a step has one group, or two, of the blocks that share a parameter. The one that is there first goes into a
- * temporary of its own. */
+ * With exact sums a step has one group, or two, of the blocks that share a parameter. The one that is there first goes
+ * into a temporary of its own. */
 
 struct group {
     uint32_t flat;  /* index + 1; 0: none */
@@ -40,7 +40,7 @@ static struct group *group_of(const struct zero *z, struct group *groups, uint32
     return &groups[f * n + at];
 }
 
-/* Where a group's contributions go; a temporary is cleared before the first. */
+/* The tensor that a group's contributions are added to; a temporary is cleared before the first. */
 static hd_tensor gradient(struct zero *z, struct group *g, uint32_t section, uint32_t k)
 {
     struct zero_flat *f = &z->flats[g->flat - 1];

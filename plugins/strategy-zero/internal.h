@@ -6,8 +6,8 @@
  *   stage 2  reduce_scatter in every micro-batch into the shard
  *   stage 3  parameters live as shards: gather before a block needs them, release after
  *
- * options.c reads and refuses, plan.c groups parameters into flat buffers, gradients.c, reduce.c and params.c rewrite the
- * sections, compress.c and powersgd.c make what travels smaller, update.c appends the update. */
+ * options.c reads and refuses, plan.c groups parameters into flat buffers, gradients.c, reduce.c and params.c rewrite
+ * the sections, compress.c and powersgd.c make what travels smaller, update.c appends the update. */
 #ifndef HD_STRATEGY_ZERO_INTERNAL_H
 #define HD_STRATEGY_ZERO_INTERNAL_H
 

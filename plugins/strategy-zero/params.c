@@ -1,7 +1,6 @@
-/* Parameters: every use becomes a view of a flat buffer. Stages 0-2: of the persistent whole, at stages 1 and 2 gathered
- * where a step begins (gather_in_forward). Stage 3: of a whole that is
- * gathered for one *residence* (block, micro-batch, forward or backward) and released after it. A flat of several blocks
- * has one residence for them all. */
+/* Parameters: every use becomes a view of a flat buffer. Stages 0-2: of the persistent whole, at stages 1 and 2
+ * gathered where a step begins (gather_in_forward). Stage 3: of a whole that is gathered for one *residence* (block,
+ * micro-batch, forward or backward) and released after it. A flat of several blocks has one residence for them all. */
 #include "internal.h"
 
 struct run {
@@ -64,9 +63,9 @@ static uint32_t early_run(const struct zero *z, const struct run *runs, uint32_t
 
 /* ---- residences */
 
-/* The whole that was used last of the same flat stays, where its gather would begin before others are used: forward then backward
- * of the last block, with the head between. */
-static void keep_former(const struct zero *z, struct run *runs, uint32_t n)
+/* The whole that was used last of the same flat stays, where its gather would begin before others are used: forward
+ * then backward of the last block, with the head between. */
+static void reuse_gathered(const struct zero *z, struct run *runs, uint32_t n)
 {
     const struct zero_settings *s = &z->settings;
     uint32_t q = n;
@@ -93,7 +92,7 @@ static struct run *run_of(struct zero *z, struct run *runs, uint32_t *n, const s
         }
     runs[*n] =
         (struct run){.first = at, .last = at, .flat = flat, .block = i->block, .micro = i->micro, .backward = backward};
-    keep_former(z, runs, *n);
+    reuse_gathered(z, runs, *n);
     return &runs[(*n)++];
 }
 
@@ -153,8 +152,8 @@ static hd_tensor whole_for(struct zero *z, struct run *runs, uint32_t *n, const 
     return r->whole;
 }
 
-/* All at once, in the order in which the section uses them. What it uses first would be waited for: that is gathered behind the
- * update of the others. */
+/* All at once, in the order in which the section uses them. What it uses first would be waited for: that is gathered
+ * behind the update of the others. */
 static void gather_late(struct zero *z, const uint32_t *order, uint32_t n, uint32_t section)
 {
     z->early = 0;

@@ -10,8 +10,7 @@ struct key {
     uint32_t begins; /* where its first gradient is made, from the program's end */
     uint32_t matrix; /* travels as a product */
     uint32_t small;  /* stays whole at stage 3 */
-    uint32_t
-        tied; /* used by several pipeline stages, or in parts: param + 1; a flat of its own, laid out alike on all stages */
+    uint32_t tied;   /* param + 1, used by several stages or in parts: a flat of its own, alike on all stages */
     int32_t chunk; /* of its last gradient: a bucket does not span chunks */
 };
 
@@ -53,8 +52,8 @@ static void reverse(struct key *k, uint32_t n)
         k[i].order = i;
 }
 
-/* Parameters that the program uses, in the order in which their gradients are complete: that of tied embeddings, which the
- * head begins, comes last. */
+/* Parameters that the program uses, in the order in which their gradients are complete: that of tied embeddings, which
+ * the head begins, comes last. */
 static uint32_t used_params(struct zero *z, struct key *keys)
 {
     const struct hd_pass_api *api = z->api;
@@ -93,8 +92,8 @@ static int64_t elements(const struct zero *z, const struct key *keys, uint32_t k
     return count;
 }
 
-/* Shall a bucket end before a block of `next` bytes? The first one is small, since nothing travels before it, and so is the last
- * one, which nothing hides; between them none grows to more bytes than all before it, or all behind it. */
+/* Shall a bucket end before a block of `next` bytes? The first one is small, since nothing travels before it, and so is
+ * the last one, which nothing hides; between them none grows to more bytes than all before it, or all behind it. */
 static int is_full(int64_t bytes, int64_t next, int64_t before, int64_t behind, int64_t limit)
 {
     return bytes >= limit || (bytes >= limit / SMALLEST && (bytes + next > before || bytes + next > behind - next));
@@ -230,7 +229,7 @@ static void make_flat(struct zero *z, const struct key *keys, uint32_t n)
     z->api->states_in(z->p, f->id, (uint32_t)z->settings.offload_optimizer);
 }
 
-/* Of the flats that the backward pass needs after those at and beyond `begins`, the first. */
+/* The flat that the backward pass needs next after those at and beyond `begins`. */
 static struct zero_flat *needed_next(struct zero *z, uint32_t begins)
 {
     struct zero_flat *next = NULL;
@@ -240,9 +239,9 @@ static struct zero_flat *needed_next(struct zero *z, uint32_t begins)
     return next;
 }
 
-/* Without resharding a flat stays whole between the passes; where that is more than may live, the last ones of the forward
- * pass, which the backward pass needs first. */
-static void keep_whole(struct zero *z)
+/* Without resharding a flat stays whole between the passes; where that is more than may live, the last ones of the
+ * forward pass, which the backward pass needs first. */
+static void skip_reshard(struct zero *z)
 {
     int64_t live = 0;
     struct zero_flat *flat = z->settings.reshard_after_forward ? NULL : needed_next(z, UINT32_MAX);
@@ -281,7 +280,7 @@ int zero_plan(struct zero *z)
             first = k;
         }
     z->host->free(keys);
-    keep_whole(z);
+    skip_reshard(z);
     return 1;
 }
 

@@ -8,7 +8,7 @@
  *   gradient = P Q^T         of all members
  *   M -= gradient / members  the error: what this member had and the product has not
  *
- * What is no matrix (norms, biases) lies behind the matrices of a flat and is reduced as it is. */
+ * Other parameters (norms, biases) lie behind the matrices of a flat and are reduced as they are. */
 #include <stdio.h>
 
 #include "internal.h"
@@ -54,7 +54,7 @@ static int64_t end_of_matrices(const struct zero *z, const struct zero_flat *f, 
     return flat->offset[last] + z->params[f->params[last]].count;
 }
 
-static hd_tensor kept(struct zero *z, struct zero_flat *f, const char *name, int64_t count, uint32_t dtype)
+static hd_tensor new_state(struct zero *z, struct zero_flat *f, const char *name, int64_t count, uint32_t dtype)
 {
     hd_tensor t = z->api->vector(z->p, f->id, name, count, dtype, 0, HD_LIFE_PERSISTENT);
     z->api->zeros(z->p, t);
@@ -81,11 +81,11 @@ static int make_matrices(struct zero *z, struct zero_flat *f, hd_tensor grad)
     }
     f->code.ways = zero_ways(z, zero_code_axes(z, f));
     all = z->api->dim(z->p, "#matrices", end_of_matrices(z, f, &flat));
-    error = kept(z, f, "E", end_of_matrices(z, f, &flat), wide);
+    error = new_state(z, f, "E", end_of_matrices(z, f, &flat), wide);
     f->code.sum = z->api->view(z->p, grad, NULL, 0, &all, 1);
     f->code.error = z->api->view(z->p, error, NULL, 0, &all, 1);
     f->left = z->api->vector(z->p, f->id, "LP", left, wide, 0, HD_LIFE_TEMP);
-    f->right = kept(z, f, "LQ", right, wide);
+    f->right = new_state(z, f, "LQ", right, wide);
     for (uint32_t k = 0; k < f->n_matrices; k++) {
         at[0] = flat.offset[k];
         make_matrix(z, f, k, grad, f->code.error, at);

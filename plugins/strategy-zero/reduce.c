@@ -1,8 +1,8 @@
 /* The reduction of one flat's gradient. It may travel in another dtype than it is accumulated in: precision.reduce, or
  * compress with a short float. Then a copy in that dtype is what is reduced.
  *
- * What needs the result of a reduction is put after the NEXT reduction: right behind it, its wait would stop the compute
- * stream. */
+ * Instructions that need the result of a reduction are put after the NEXT reduction: right behind it, their wait would
+ * stop the compute stream. */
 #include "internal.h"
 
 static void put(struct zero *z, const struct zero_flat *f, uint32_t op, hd_tensor in, hd_tensor out, uint32_t axes,

@@ -3,8 +3,8 @@
 
 #define SLOTS 3
 
-/* Axes over which pieces of the norm lie on different ranks. Of all the model's parameters: every pipeline stage must name
- * the same. */
+/* Axes over which parts of the norm lie on different ranks. Of all the model's parameters: every pipeline stage must
+ * name the same. */
 static uint32_t norm_axes(const struct zero *z)
 {
     uint32_t axes = 0, live = z->api->live_axes(z->p);
@@ -16,7 +16,7 @@ static uint32_t norm_axes(const struct zero *z)
     return axes;
 }
 
-/* Each parameter counts once: weighted by 1 / (ranks along the norm's axes that hold the same piece). */
+/* Each parameter counts once: weighted by 1 / (ranks along the norm's axes that hold the same shard). */
 static void add_norm(struct zero *z, struct zero_flat *f, uint32_t axes, struct hd_range *ranges)
 {
     struct hd_pass_flat flat;
@@ -67,7 +67,8 @@ static void restore(struct zero *z)
     }
 }
 
-/* The flat that is updated as the n-th: the one that the next step needs first, so that its gather has most to hide behind. */
+/* The flat that is updated as the n-th: the one that the next step needs first, so that its gather has most to hide
+ * behind. */
 static struct zero_flat *nth(struct zero *z, uint32_t n)
 {
     if (n == 0 && z->early)
@@ -75,9 +76,9 @@ static struct zero_flat *nth(struct zero *z, uint32_t n)
     return &z->flats[n < z->early ? n - 1 : n];
 }
 
-/* What of a flat lies elsewhere comes in while the former one is updated, and goes back while the next one is: so there are
- * three slots. The first comes in while the norm is reduced. The low-precision copy comes as well: an update that is skipped
- * writes nothing. */
+/* Offloaded state of a flat is copied in while the flat before it is updated, and back while the next one is: so there
+ * are three slots. The first is copied in while the norm is reduced. The low-precision copy is fetched as well: a
+ * skipped update writes nothing. */
 static void fetch(struct zero *z, uint32_t n)
 {
     const uint32_t all = HD_PART_MASTER | HD_PART_LOW | HD_PART_STATES;

@@ -16,7 +16,8 @@ static int accumulates(const struct zero *z, uint32_t section)
 
 #define MANY_MICRO_BATCHES 4
 
-/* Without a pipeline a block is gathered twice for each micro-batch as well, but there one can do with fewer of them. */
+/* Without a pipeline a block is gathered twice for each micro-batch as well, but there one can do with fewer of
+ * them. */
 static void warn_of_gathers(const struct zero *z)
 {
     double item = (double)hd_dtype_size(z->api->dtype(z->p, "compute")), all = (double)z->gathered * item, once = 0;
@@ -45,7 +46,8 @@ static uint32_t find_first(const struct zero *z)
     return first;
 }
 
-/* The section in which gradients are reduced. Where some steps begin uncompressed there are two: `warm`, then `last`. */
+/* The section in which gradients are reduced. Where some steps begin uncompressed there are two: `warm`, then
+ * `last`. */
 static void find_last(struct zero *z, uint32_t *warm, uint32_t *last)
 {
     int smaller = (z->bits || z->rank) && zero_ways(z, z->shard_axes | z->outer_axes) > 1;

@@ -68,8 +68,8 @@ static struct stage stage_open(void)
 static void stage_close(struct stage *s)
 {
     lf_groups_forget(s->comm);
-    lf_notes_post(s->comm); /* of broken peers: they are put away */
-    for (struct lf_note *note = s->comm->free_notes, *next; note; note = next) {
+    lf_tx_post(s->comm); /* of broken peers: they are put away */
+    for (struct lf_tx *note = s->comm->free_tx, *next; note; note = next) {
         next = note->next;
         free(note);
     }
@@ -82,7 +82,7 @@ static void arrive(struct stage *s, const void *bytes, size_t n)
 {
     uint8_t *exact = malloc(n ? n : 1);
     memcpy(exact, bytes, n);
-    lf_arrived(s->comm, exact, n);
+    lf_control_received(s->comm, exact, n);
     free(exact);
 }
 

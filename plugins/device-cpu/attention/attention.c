@@ -163,7 +163,7 @@ static void pack_head(const struct cpu_attention *x, char *scratch, int64_t b, i
                          v->dtype, 1, step, x->h.d, cpu_least(x->tile_k, x->h.t - k0));
 }
 
-/* Of the tile's keys, those that rows i.. of it, a panel, see. */
+/* The keys of the tile that a panel of queries sees, rows i.. of the tile. */
 static struct cpu_span keys_seen(const struct cpu_attention *x, const struct tile *t, int64_t i)
 {
     return cpu_keys_seen(x, t->q0 + i, t->q0 + t->rows, t->k0, t->keys);
@@ -184,17 +184,17 @@ static void softmax_row(const struct cpu_attention *x, const struct tile *t, int
 {
     float *most = (float *)buffer(x, t, MOST) + r, *total = (float *)buffer(x, t, TOTAL) + r;
     float *row = (float *)buffer(x, t, SCORES) + r * x->tile_k, scale = (float)x->scale;
-    struct cpu_kept kept = {.total = cpu_round_up(t->keys, x->tiles->nr)};
-    cpu_visible(&x->h, x->window, t->q0 + r, &kept.first, &kept.last);
-    kept.first = cpu_most(0, kept.first - t->k0);
-    kept.last = cpu_least(kept.last - t->k0, t->keys);
-    if (kept.first >= kept.last) {
-        memset(row, 0, (size_t)kept.total * sizeof *row);
+    struct cpu_visible_span visible = {.total = cpu_round_up(t->keys, x->tiles->nr)};
+    cpu_visible(&x->h, x->window, t->q0 + r, &visible.first, &visible.last);
+    visible.first = cpu_most(0, visible.first - t->k0);
+    visible.last = cpu_least(visible.last - t->k0, t->keys);
+    if (visible.first >= visible.last) {
+        memset(row, 0, (size_t)visible.total * sizeof *row);
         return;
     }
-    float here = scale * x->rows->most(row, &kept), now = here > *most ? here : *most;
+    float here = scale * x->rows->most(row, &visible), now = here > *most ? here : *most;
     float shrink = *most == -INFINITY ? 0 : expf(*most - now);
-    *total = *total * shrink + x->rows->exp(row, &kept, scale, now);
+    *total = *total * shrink + x->rows->exp(row, &visible, scale, now);
     *most = now;
     if (shrink != 1 && shrink != 0)
         x->rows->scale((float *)buffer(x, t, SUMS) + r * x->d_room, x->d_room, shrink);

@@ -1,4 +1,4 @@
-/* What the forward and the backward kernel of attention share.
+/* Shared by the forward and the backward kernel of attention.
  *
  * Work is cut by (b, kv head), one at a time a thread. Inside, products of tiles run on the panels and
  * micro-kernels of products/tiles.h, scores in fp32. Memory is O(sequence) a thread; a tile of scores is never
@@ -82,14 +82,14 @@ struct cpu_span {
     int64_t first, last;
 };
 
-/* Of the keys k0 .. k0 + keys - 1, those that a panel of queries sees: from `query` on, before `end`. Counted from k0. */
+/* The keys among k0 .. k0 + keys - 1 that a panel of queries sees: from `query` on, before `end`. Counted from k0. */
 struct cpu_span cpu_keys_seen(const struct cpu_attention *x, int64_t query, int64_t end, int64_t k0, int64_t keys);
 /* Rows of a tile of scores as the left operand: as they lie where the kernel reads them so, else rounded or packed into
  * `room`. Rows go on with zeros to a multiple of kr terms. */
 struct cpu_panels cpu_tiles_left(const struct cpu_tiles *t, const float *scores, int64_t step, int64_t k_step,
                                  int64_t rows, int64_t k, void *room);
-/* A panel of rows, from row i of a and c on: c[mr, cols] (+)= a b over `terms`. Spans are widened to whole panels of b and,
- * at their beginning, to multiples of nr; c has room for whole panels. */
+/* A panel of rows, from row i of a and c on: c[mr, cols] (+)= a b over `terms`. Spans are widened to whole panels of b
+ * and, at their beginning, to multiples of nr; c has room for whole panels. */
 void cpu_tiles_product(const struct cpu_tiles *t, int64_t i, struct cpu_span cols, struct cpu_span terms,
                        const struct cpu_panels *a, const struct cpu_panels *b, float *c, int64_t ldc, int add);
 

@@ -90,7 +90,7 @@ static void pack_queries(const struct cpu_attention *x, char *scratch, int64_t b
 
 /* ---- products */
 
-/* Of the tile's queries, those that see keys i.. of it, a panel. */
+/* The queries of the tile that see a panel of keys, keys i.. of the tile. */
 static struct cpu_span queries_seeing(const struct cpu_attention *x, const struct tile *t, int64_t i)
 {
     int64_t last = cpu_least(i + x->tiles->mr, t->keys) - 1, unused;
@@ -117,17 +117,17 @@ static void weights(const struct cpu_attention *x, const struct tile *t)
     /* Queries are columns here and rows of dq's product: zeros to the end of the last panel of either. */
     int64_t total = cpu_round_up(cpu_round_up(t->queries, x->tiles->mr), x->tiles->nr);
     for (int64_t r = 0; r < t->keys; r++) {
-        struct cpu_kept kept = {.total = total};
+        struct cpu_visible_span visible = {.total = total};
         float *p = (float *)(t->scratch + x->at[SCORES]) + r * x->tile_q;
         float *dp = (float *)(t->scratch + x->at[SLOPES]) + r * x->tile_q;
-        cpu_seen_by(&x->h, x->window, t->k0 + r, &kept.first, &kept.last);
-        kept.first = cpu_most(0, kept.first - t->q0);
-        kept.last = cpu_least(kept.last - t->q0, t->queries);
-        if (kept.first < kept.last) {
-            x->rows->grad(p, dp, lse, delta, &kept, (float)x->scale);
+        cpu_seen_by(&x->h, x->window, t->k0 + r, &visible.first, &visible.last);
+        visible.first = cpu_most(0, visible.first - t->q0);
+        visible.last = cpu_least(visible.last - t->q0, t->queries);
+        if (visible.first < visible.last) {
+            x->rows->grad(p, dp, lse, delta, &visible, (float)x->scale);
         } else {
-            memset(p, 0, (size_t)kept.total * sizeof *p);
-            memset(dp, 0, (size_t)kept.total * sizeof *dp);
+            memset(p, 0, (size_t)visible.total * sizeof *p);
+            memset(dp, 0, (size_t)visible.total * sizeof *dp);
         }
     }
 }

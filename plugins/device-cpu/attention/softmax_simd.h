@@ -19,7 +19,7 @@ INLINE FLOATS NAME(select)(INTS mask, FLOATS a, FLOATS b)
     return (FLOATS)((mask & (INTS)a) | (~mask & (INTS)b));
 }
 
-INLINE INTS NAME(kept)(int64_t first, int64_t last, int64_t i)
+INLINE INTS NAME(visible)(int64_t first, int64_t last, int64_t i)
 {
     INTS at = *(const INTS *)count_up;
     return (at >= (int32_t)(first - i)) & (at < (int32_t)(last - i));
@@ -53,12 +53,12 @@ INLINE FLOATS NAME(expv)(FLOATS x)
     return p * (FLOATS)((__builtin_convertvector(r, INTS) + 127) << 23);
 }
 
-TARGET static float NAME(most)(const float *x, const struct cpu_kept *kept)
+TARGET static float NAME(most)(const float *x, const struct cpu_visible_span *visible)
 {
     FLOATS least = (FLOATS){0} - INFINITY, most = least;
-    int64_t first = kept->first, last = kept->last;
+    int64_t first = visible->first, last = visible->last;
     for (int64_t i = first / LANES * LANES; i < last; i += LANES)
-        most = LARGER(NAME(select)(NAME(kept)(first, last, i), NAME(at)(x + i), least), most);
+        most = LARGER(NAME(select)(NAME(visible)(first, last, i), NAME(at)(x + i), least), most);
     _Pragma("GCC unroll 4") for (int by = 1; by < LANES; by *= 2) most = LARGER(NAME(across)(most, by), most);
     return most[0];
 }
@@ -69,36 +69,36 @@ INLINE void NAME(zero)(float *x, int64_t from, int64_t to)
         *(FLOATS *)(x + i) = (FLOATS){0};
 }
 
-TARGET static float NAME(exp)(float *x, const struct cpu_kept *kept, float scale, float shift)
+TARGET static float NAME(exp)(float *x, const struct cpu_visible_span *visible, float scale, float shift)
 {
     FLOATS sum = {0};
-    int64_t first = kept->first, last = kept->last, i = first / LANES * LANES;
+    int64_t first = visible->first, last = visible->last, i = first / LANES * LANES;
     NAME(zero)(x, 0, i);
     for (; i < last; i += LANES) {
         FLOATS e = NAME(expv)(NAME(at)(x + i) * scale - shift);
-        e = (FLOATS)((INTS)e & NAME(kept)(first, last, i));
+        e = (FLOATS)((INTS)e & NAME(visible)(first, last, i));
         sum += e;
         *(FLOATS *)(x + i) = e;
     }
-    NAME(zero)(x, i, kept->total);
+    NAME(zero)(x, i, visible->total);
     return NAME(sum)(sum);
 }
 
-TARGET static void NAME(grad)(float *x, float *dp, const float *lse, const float *delta, const struct cpu_kept *kept,
-                              float scale)
+TARGET static void NAME(grad)(float *x, float *dp, const float *lse, const float *delta,
+                              const struct cpu_visible_span *visible, float scale)
 {
-    int64_t first = kept->first, last = kept->last, i = first / LANES * LANES;
+    int64_t first = visible->first, last = visible->last, i = first / LANES * LANES;
     NAME(zero)(x, 0, i);
     NAME(zero)(dp, 0, i);
     for (; i < last; i += LANES) {
-        INTS mask = NAME(kept)(first, last, i);
+        INTS mask = NAME(visible)(first, last, i);
         FLOATS p = NAME(expv)(NAME(at)(x + i) * scale - NAME(at)(lse + i));
         FLOATS ds = p * (NAME(at)(dp + i) - NAME(at)(delta + i)) * scale;
         *(FLOATS *)(x + i) = (FLOATS)((INTS)p & mask);
         *(FLOATS *)(dp + i) = (FLOATS)((INTS)ds & mask);
     }
-    NAME(zero)(x, i, kept->total);
-    NAME(zero)(dp, i, kept->total);
+    NAME(zero)(x, i, visible->total);
+    NAME(zero)(dp, i, visible->total);
 }
 
 INLINE FLOATS NAME(load)(const void *x, uint32_t dtype, int64_t i)

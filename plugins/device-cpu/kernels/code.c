@@ -2,13 +2,13 @@
 #include "kernels/code.h"
 #include "kernels/rows.h"
 
-enum { GRAIN = 16, PIECE = CPU_CHUNK };
+enum { GRAIN = 16, CHUNK = CPU_CHUNK };
 
 /* Values of elements [at, at + n) of the gradient with its error; zeros outside of all ranges, which ascend. */
 static void values(const struct hd_kernel *k, int64_t at, int64_t n, float *x)
 {
     const struct hd_attrs *a = &k->d.attrs;
-    float gb[PIECE], eb[PIECE];
+    float gb[CHUNK], eb[CHUNK];
     int64_t count = hd_operand_count(&k->in[0]), start = k->in[0].start[0];
     memset(x, 0, (size_t)n * sizeof *x);
     for (uint64_t r = 0; r < a->n_ranges; r++) {
@@ -58,10 +58,10 @@ CPU_CLONES static void pack(uint8_t *to, const int32_t *q, int64_t n, uint32_t b
 static void encode_block(struct hd_kernel *k, const struct cpu_code *c, int64_t part, int64_t block)
 {
     int64_t first = block * c->block, last = cpu_min(first + c->block, c->part), count = hd_operand_count(&k->out[1]);
-    float x[PIECE], most = 0, scale;
-    int32_t q[PIECE];
-    for (int64_t at = first; at < last; at += PIECE) {
-        int64_t n = cpu_min(PIECE, last - at);
+    float x[CHUNK], most = 0, scale;
+    int32_t q[CHUNK];
+    for (int64_t at = first; at < last; at += CHUNK) {
+        int64_t n = cpu_min(CHUNK, last - at);
         values(k, part * c->part + at, n, x);
         float here = largest(x, n);
         most = here > most || isnan(here) ? here : most;
@@ -70,8 +70,8 @@ static void encode_block(struct hd_kernel *k, const struct cpu_code *c, int64_t 
     }
     scale = isfinite(most) ? most / (float)cpu_code_most(c) : NAN;
     *cpu_code_scale(c, part, block) = scale;
-    for (int64_t at = first; at < last; at += PIECE) {
-        int64_t n = cpu_min(PIECE, last - at), whole = part * c->part + at;
+    for (int64_t at = first; at < last; at += CHUNK) {
+        int64_t n = cpu_min(CHUNK, last - at), whole = part * c->part + at;
         memset(q, 0, sizeof q);
         values(k, whole, n, x);
         if (scale > 0)
@@ -120,10 +120,10 @@ CPU_CLONES static void add_codes(float *y, const uint8_t *from, int64_t n, uint3
 }
 
 /* Elements [at, at + n) of the result, all in one block of a part. */
-static void decode_piece(struct hd_kernel *k, const struct cpu_code *c, int64_t at, int64_t n)
+static void decode_chunk(struct hd_kernel *k, const struct cpu_code *c, int64_t at, int64_t n)
 {
     int64_t first = c->sums ? 0 : at / c->part, last = c->sums ? c->parts : first + 1, in = at % c->part;
-    float y[PIECE] = {0};
+    float y[CHUNK] = {0};
     for (int64_t part = first; part < last; part++)
         add_codes(y, cpu_code_at(c, part, in), n, c->bits, *cpu_code_scale(c, part, in / c->block));
     cpu_end(k, 0, at, n, y);
@@ -136,9 +136,9 @@ static void decode_blocks(void *context, int64_t first, int64_t last)
     int64_t count = hd_operand_count(&k->out[0]);
     for (int64_t b = first; b < last; b++) {
         int64_t in = b % c.blocks * c.block, end = cpu_min(in + c.block, c.part), base = b / c.blocks * c.part;
-        for (int64_t at = in; at < end; at += PIECE)
+        for (int64_t at = in; at < end; at += CHUNK)
             if (base + at < count)
-                decode_piece(k, &c, base + at, cpu_min(cpu_min(PIECE, end - at), count - base - at));
+                decode_chunk(k, &c, base + at, cpu_min(cpu_min(CHUNK, end - at), count - base - at));
     }
 }
 

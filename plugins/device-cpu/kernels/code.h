@@ -12,7 +12,7 @@ struct cpu_code {
     int32_t sums; /* decode: parts are summed */
 };
 
-/* What an ENCODE or a DECODE works on; check.c has seen to it that it fits. */
+/* Operands of an ENCODE or a DECODE, which check.c has checked. */
 struct cpu_code cpu_code_of(const struct hd_kernel *k);
 
 static inline uint8_t *cpu_code_at(const struct cpu_code *c, int64_t part, int64_t element)

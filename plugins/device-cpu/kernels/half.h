@@ -1,5 +1,5 @@
-/* IEEE half precision in integers, to nearest even: what machines and compilers without it use, and the ends of vectors.
- * Plain selections, so that loops over them vectorise. */
+/* IEEE half precision in integers, to nearest even: what machines and compilers without it use, and the ends of
+ * vectors. Plain selections, so that loops over them vectorise. */
 #ifndef HD_DEVICE_CPU_KERNELS_HALF_H
 #define HD_DEVICE_CPU_KERNELS_HALF_H
 

@@ -1,4 +1,4 @@
-/* What kernels of mixtures of experts share: which slot holds which token. */
+/* Shared by kernels of mixtures of experts: which slot holds which token. */
 #ifndef HD_DEVICE_CPU_KERNELS_MOE_H
 #define HD_DEVICE_CPU_KERNELS_MOE_H
 
@@ -23,8 +23,8 @@ static inline struct cpu_slots cpu_slots(const struct hd_operand *rows, const st
     return s;
 }
 
-/* Index on s of a position of the sequence: hd_position backwards. A part of the sequence keeps its order; the whole may be
- * stored in zig-zag order. */
+/* Index on s of a position of the sequence: hd_position backwards. A part of the sequence keeps its order; the whole
+ * may be stored in zig-zag order. */
 static inline int64_t cpu_index_of(const struct hd_kernel *k, int64_t position)
 {
     int64_t parts = k->d.attrs.zigzag_parts, run = parts > 1 ? k->d.attrs.zigzag_length / (2 * parts) : 0, at;

@@ -96,7 +96,7 @@ int32_t cpu_fast_spread(struct hd_kernel *k, struct hd_error *err)
     return cpu_fast_dtypes(k, 1, err);
 }
 
-/* ---- conversions of this rank's piece: whole runs of bytes; where sums are asked for, the reference does them */
+/* ---- conversions of this rank's shard: whole runs of bytes; where sums are asked for, the reference does them */
 
 static int32_t plain_move(const struct hd_kernel *k, struct hd_error *err)
 {

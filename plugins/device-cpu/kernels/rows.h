@@ -1,11 +1,11 @@
-/* plugins/device-cpu/kernels/rows.h: what the vectorised kernels share.
+/* plugins/device-cpu/kernels/rows.h: shared by the vectorised kernels.
  *
- * Work is cut into pieces that depend on shapes alone (chunks of CPU_CHUNK elements, rows, blocks of rows), and
- * threads share out whole pieces: results are the same bits for any number of threads. Arithmetic is in fp32;
- * operands are fp32, bf16 or fp16. Inner loops are plain C that the compiler vectorises, once for each instruction set
- * (CPU_CLONES), chosen when the plugin is loaded, and once for fp32 and bf16 (CPU_EITHER): where all inputs are
- * bf16 the loop widens them as it reads; where dtypes are mixed, and fp16, they pass through a small fp32 buffer on the stack. So do
- * short results: rounding is a loop of its own, for which newer machines have an instruction. */
+ * Work is cut into parts that depend on shapes alone (chunks of CPU_CHUNK elements, rows, blocks of rows), and each
+ * part is done by one thread: results are the same bits for any number of threads. Arithmetic is in fp32; operands are
+ * fp32, bf16 or fp16. Inner loops are plain C that the compiler vectorises, once for each instruction set (CPU_CLONES),
+ * chosen when the plugin is loaded, and once for fp32 and bf16 (CPU_EITHER): where all inputs are bf16 the loop widens
+ * them as it reads; where dtypes are mixed, and fp16, they pass through a small fp32 buffer on the stack. So do short
+ * results: rounding is a loop of its own, for which newer machines have an instruction. */
 #ifndef HD_DEVICE_CPU_KERNELS_ROWS_H
 #define HD_DEVICE_CPU_KERNELS_ROWS_H
 
@@ -40,7 +40,8 @@ int32_t cpu_fast_dtypes(const struct hd_kernel *k, uint32_t others, struct hd_er
 /* n elements from `at` as fp32: in place, or widened into buf. */
 const float *cpu_read(const struct hd_operand *o, int64_t at, int64_t n, float *buf);
 
-/* Where to put n results of an output, and what to do when they are there: nothing, round, or add. */
+/* Memory for n results of an output: the output itself, or buf; cpu_end then rounds or adds them where that is asked
+ * for. */
 float *cpu_begin(const struct hd_kernel *k, uint32_t out, int64_t at, float *buf);
 void cpu_end(const struct hd_kernel *k, uint32_t out, int64_t at, int64_t n, const float *buf);
 

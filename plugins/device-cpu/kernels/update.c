@@ -99,12 +99,12 @@ int32_t cpu_fast_sumsq(struct hd_kernel *k, struct hd_error *err)
 
 /* ---- updates */
 
-/* What one launch knows: a copy of hyper, and what follows from it. */
+/* State of a launch: a copy of hyper, and values derived from it. */
 struct update {
     struct hd_kernel *k;
-    uint64_t key; /* of rounding by lot */
+    uint64_t key; /* of stochastic rounding */
     float factor, lr, beta1, beta2, rest1, rest2, fix1, fix2, eps;
-    float shrink; /* of the piece at hand: 1 - lr decay; sgd: decay */
+    float shrink; /* of this segment: 1 - lr decay; sgd: decay */
 };
 
 static int begin_update(struct hd_kernel *k, struct update *u)
@@ -144,7 +144,7 @@ CPU_CLONES static void adamw(const struct update *all, float *p, float *m, float
 }
 
 /* Elements whose first is the `index`-th of the whole flat buffer. */
-CPU_CLONES static void round_by_lot(float *p, int64_t n, uint64_t key, int64_t index)
+CPU_CLONES static void round_stochastic(float *p, int64_t n, uint64_t key, int64_t index)
 {
 #pragma omp simd
     for (int64_t i = 0; i < n; i++)
@@ -171,7 +171,7 @@ CPU_CLONES static void sgd_plain(const struct update *all, float *p, const float
 }
 
 /* Elements [at, at + n), at most a chunk, under one decay. Outputs are read, changed and written back. */
-static void update_piece(const struct update *u, int64_t at, int64_t n)
+static void update_segment(const struct update *u, int64_t at, int64_t n)
 {
     struct hd_kernel *k = u->k;
     float gb[CPU_CHUNK], buf[3][CPU_CHUNK], *x[3];
@@ -187,7 +187,7 @@ static void update_piece(const struct update *u, int64_t at, int64_t n)
     else
         sgd_plain(u, x[0], g, n);
     if (adam && k->d.attrs.flags & HD_ATTR_STOCHASTIC && k->out[0].dtype == HD_BF16)
-        round_by_lot(x[0], n, u->key, k->out[0].start[0] + at);
+        round_stochastic(x[0], n, u->key, k->out[0].start[0] + at);
     for (uint32_t i = 0; i < states; i++)
         cpu_write(&k->out[i], at, n, x[i]);
     if (k->d.n_out > states)
@@ -211,7 +211,7 @@ static void update_chunks(void *context, int64_t first, int64_t last)
             int64_t end = cpu_min(to, inside ? s->last : s ? s->first : to);
             double decay = inside ? s->value : 0;
             u.shrink = (float)(adam ? 1 - ((const double *)k->in[2].data)[HD_HYPER_LR] * decay : decay);
-            update_piece(&u, at, end - at);
+            update_segment(&u, at, end - at);
             at = end;
         }
     }

@@ -15,7 +15,7 @@ struct einsum {
     size_t size[OPERANDS];
     struct cpu_gemm gemm_add; /* second and later terms of a contracted outer loop */
     int64_t swapped;          /* c is column-major: the product is of the transposes */
-    int64_t apart;            /* c is made in scratch and then added */
+    int64_t via_scratch;      /* c is made in scratch and then added */
 };
 
 /* ---- choice of the product */
@@ -126,8 +126,8 @@ static void add_rows(void *context, int64_t first, int64_t last)
 static void einsum_run(struct hd_kernel *k)
 {
     struct einsum *e = k->state;
-    run_loops(e, 0, k->in[0].data, k->in[1].data, e->apart ? cpu_rows(k->device) : k->out[0].data, 0);
-    if (e->apart)
+    run_loops(e, 0, k->in[0].data, k->in[1].data, e->via_scratch ? cpu_rows(k->device) : k->out[0].data, 0);
+    if (e->via_scratch)
         cpu_parallel(k->device, hd_operand_count(&k->out[0]), GRAIN, add_rows, k);
 }
 
@@ -172,7 +172,7 @@ static int32_t once_prepare(struct einsum *e, const struct hd_kernel *k, struct 
         *err = why;
         return status;
     }
-    e->apart = 1;
+    e->via_scratch = 1;
     e->gemm.once = e->gemm.accumulate = 0;
     status = cpu_rows_reserve(k->device, (size_t)hd_operand_count(&k->out[0]) * sizeof(float), err);
     return status ? status : products_prepare(e, err);

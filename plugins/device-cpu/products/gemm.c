@@ -7,11 +7,11 @@
  * end. Range of terms after range of terms (depth), a panel of b stays in the first cache while all panels of a pass
  * by. Each element of c is summed in the same order whatever the threads: results are bit-identical from run to run.
  *
- * Where c is wide, of few rows and many columns as logits are, a part has all rows and is one block. Its panels of b
- * are read once: each is packed when its turn comes, into the first cache.
+ * A wide c, of few rows and many columns as logits are, is cut otherwise: a part has all rows and is one block. Its
+ * panels of b are read once: each is packed when its turn comes, into the first cache.
  *
  * Sums are in fp32: in c itself, or, where c is bf16 or is added to once and at c's edges, in the thread's
- * scratch, where each kernel block is one piece of memory. A bf16 c is rounded once: where a chunk does not hold
+ * scratch, where each kernel block is contiguous. A bf16 c is rounded once: where a chunk does not hold
  * all terms, sums of the whole c are kept in scratch. */
 #include "products/products.h"
 #include "products/tiles.h"
@@ -22,7 +22,7 @@
 /* Packed b; a block's rows of a, which stay in the second cache; terms, where more chunks would want memory for bf16's
  * sums. */
 enum { CHUNK_BYTES = 4 << 20, ROWS_BYTES = 512 << 10, MOST_TERMS = 4096 };
-/* What is wide: rows at most, bytes of their a at most, columns a row at least. Its parts, for each thread. */
+/* A wide c: rows at most, bytes of their a at most, columns a row at least; its parts, for each thread. */
 enum { WIDE_ROWS = 512, WIDE_BYTES = 1 << 20, WIDE_RATIO = 16, WIDE_PARTS = 4 };
 enum { BLOCK_ROWS = 128, STRIP = 256, GROUP = 8, ALIGN = 64 };
 enum { PACKING = 24 }; /* packing an element takes as long as so many products */
@@ -42,7 +42,7 @@ struct driver {
     int64_t direct; /* whole kernel blocks are summed in c itself */
 };
 
-/* What the threads share. */
+/* A product, shared by all threads. */
 struct product {
     const struct cpu_gemm *g;
     const struct driver *s;
@@ -93,7 +93,7 @@ static void pack_panels(const struct part *x, char *to, int64_t j, int64_t cols,
     t->pack_b(to, x->f->b + at * (int64_t)hd_dtype_size(b->dtype), b->dtype, b->cs, b->rs, cols, k);
 }
 
-/* Where the panel of column j lies, terms k0.. of the chunk. */
+/* The panel of column j, terms k0.. of the chunk. */
 static char *panel_in(const struct part *x, int64_t j, int64_t k0, int64_t k)
 {
     const struct cpu_tiles *t = x->f->s->tiles;
@@ -145,7 +145,7 @@ struct left {
     int64_t panel; /* bytes of a packed one */
 };
 
-/* What becomes of a kernel block's sums. */
+/* The destination of a kernel block's sums. */
 struct target {
     struct sums sums;
     int32_t add;       /* scratch holds earlier terms */
@@ -332,8 +332,9 @@ static int is_wide(const struct cpu_gemm *g, const struct driver *s)
            g->m * min64(s->chunk_k, g->k) * s->tiles->bytes <= WIDE_BYTES;
 }
 
-/* Terms do not depend on threads: sums would. Where sums are kept in c itself and a is packed, a chunk has the terms of one
- * kernel call: what is packed is used while the second cache has it. Else it has no more than a block's rows of a may have. */
+/* Terms do not depend on threads: sums would. Where sums are kept in c itself and a is packed, a chunk has the terms of
+ * one kernel call: what is packed is used while the second cache has it. Else it has no more than a block's rows of a
+ * may have. */
 static void choose_terms(struct driver *s, const struct cpu_gemm *g)
 {
     const struct cpu_tiles *t = s->tiles;

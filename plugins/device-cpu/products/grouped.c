@@ -1,6 +1,7 @@
 /* Matrix products of experts, over rows that hold tokens alone. Buffers have room for the worst case; how many rows are
- * real is data. The rows of one expert, from all sequences, are brought together in scratch; one product makes them, and its
- * sizes are set when it runs. Rows are taken in the order of slots, so results do not depend on the number of threads. */
+ * real is data. The rows of one expert, from all sequences, are brought together in scratch; one product makes them,
+ * and its sizes are set when it runs. Rows are taken in the order of slots, so results do not depend on the number of
+ * threads. */
 #include "kernels/moe.h"
 #include "kernels/rows.h"
 #include "products/products.h"
@@ -71,14 +72,14 @@ static void unpack(void *context, int64_t first, int64_t last)
 {
     struct hd_kernel *k = context;
     struct grouped *g = k->state;
-    struct hd_operand made = *g->b;
+    struct hd_operand scratch = *g->b;
     float buf[CPU_CHUNK];
     int64_t width = g->x.n;
-    made.data = (char *)cpu_rows(k->device) + g->at_b;
+    scratch.data = (char *)cpu_rows(k->device) + g->at_b;
     for (int64_t row = first; row < last; row++)
         for (int64_t j = 0; j < width; j += CPU_CHUNK) {
             int64_t n = cpu_min(CPU_CHUNK, width - j);
-            cpu_end(k, 0, g->slot[row] * width + j, n, cpu_read(&made, row * width + j, n, buf));
+            cpu_end(k, 0, g->slot[row] * width + j, n, cpu_read(&scratch, row * width + j, n, buf));
         }
 }
 

@@ -1,6 +1,6 @@
 /* plugins/device-cpu/products/head.c: the loss and its gradients from the last activations, in chunks of rows.
  *
- * Of the logits only a chunk exists, in scratch, in the dtype of x: a product fills it, each row becomes its
+ * Only a chunk of the logits exists at a time, in scratch, in the dtype of x: a product fills it, each row becomes its
  * gradient in place (fp32 sums), and two more products use it. How many rows a chunk has depends on shapes
  * alone, chunks follow one another, and products sum in a fixed order: results are the same bits for any
  * number of threads. With one output the loss is all that is asked for: one product, and no gradient. */

@@ -1,4 +1,4 @@
-/* What the fast matrix kernels share: one scratch memory a device, and matrix products.
+/* Shared by the fast matrix kernels: one scratch memory a device, and matrix products.
  *
  * Kernels of a device run one at a time, so they share one scratch memory: each reserves at prepare what it
  * needs and asks for the address when it runs (a later reservation may move it). */
@@ -52,7 +52,7 @@ int32_t cpu_gemm_own(struct cpu_gemm *g, struct hd_error *err);
 int32_t cpu_gemm_onednn(struct cpu_gemm *g, struct hd_error *err);
 void cpu_gemm_onednn_close(void *engine);
 
-/* What device->onednn points to. */
+/* device->onednn points to one. */
 struct cpu_scratch {
     void *at;
     size_t bytes;

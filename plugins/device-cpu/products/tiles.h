@@ -32,8 +32,8 @@ struct cpu_tiles {
     void (*pack_b)(void *dst, const void *src, uint32_t dtype, int64_t step, int64_t k_step, int64_t cols, int64_t k);
     /* c[mr, nr] (+)= a b; rows of c are ldc apart. */
     void (*kernel)(int64_t k, const void *a, const void *b, float *c, int64_t ldc, int add);
-    /* The same with rows of a that are not packed: of the kernel's element type, rs bytes apart, terms cs bytes apart: one
-     * element without `any_order`. Whole multiples of kr terms. NULL: cannot. */
+    /* The same with rows of a that are not packed: of the kernel's element type, rs bytes apart, terms cs bytes apart:
+     * one element without `any_order`. Whole multiples of kr terms. NULL: cannot. */
     void (*kernel_rows)(int64_t k, const void *a, int64_t rs, int64_t cs, const void *b, float *c, int64_t ldc,
                         int add);
     /* dst[rows, cols] (+)= src, as fp32 or rounded to bf16 or fp16; rows lie ld and src_ld elements apart. */
@@ -72,8 +72,9 @@ static inline int cpu_tiles_dots_fast(void)
     return cpu_is_amd();
 }
 
-/* Do products keep their pace while terms of a lie rows apart, each on a line of its own? As measured: on AMD's processors, where
- * packing them first costs more; not on Intel's, where a gradient of weights takes a tenth to a half longer than with packing. */
+/* Do products keep their pace while terms of a lie rows apart, each on a line of its own? As measured: on AMD's
+ * processors, where packing them first costs more; not on Intel's, where a gradient of weights takes a tenth to a half
+ * longer than with packing. */
 static inline int cpu_tiles_reach(void)
 {
     return cpu_is_amd();

@@ -105,8 +105,8 @@ INLINE void pack_panel(uint32_t *to, const struct source *s, uint32_t dtype, int
     }
 }
 
-/* Steps lie side by side: two rows make a row of words of every panel. A few such rows of a panel before the next panel:
- * whole lines are written, though a row of words is no whole line. */
+/* Steps lie side by side: two rows make a row of words of every panel. A few such rows of a panel before the next
+ * panel: whole lines are written, though a row of words is no whole line. */
 INLINE void pack_rows(uint32_t *to, const struct source *s, uint32_t dtype, int64_t count, int64_t width)
 {
     int64_t words = (s->k + 1) / 2, pairs = s->k / 2, two = 2 * s->k_step;

@@ -1,5 +1,6 @@
-/* A micro-kernel of ROWS x 2 LANES sums for one instruction set. Included with LANES, ROWS (mr), TARGET and NAME(x) defined, WORD_TERMS
- * of k in a word of 32 bits, and FMA, the instruction that multiplies words and adds, where it is not that of floats. */
+/* A micro-kernel of ROWS x 2 LANES sums for one instruction set. Included with LANES, ROWS (mr), TARGET and NAME(x)
+ * defined, WORD_TERMS of k in a word of 32 bits, and FMA, the instruction that multiplies words and adds, where it is
+ * not that of floats. */
 
 typedef float NAME(floats) __attribute__((vector_size(LANES * 4), aligned(4), may_alias));
 typedef uint32_t NAME(bits) __attribute__((vector_size(LANES * 4), aligned(4), may_alias));

@@ -134,7 +134,8 @@ void cpu_ref_attention_grad(struct hd_kernel *k)
     }
 }
 
-/* o = w1 o1 + w2 o2 with w = exp(lse of one - lse of both). A query that sees no keys on one side has lse -inf there. */
+/* o = w1 o1 + w2 o2 with w = exp(lse of one - lse of both). A query that sees no keys on one side has lse -inf
+ * there. */
 void cpu_ref_attention_merge(struct hd_kernel *k)
 {
     int64_t rows = hd_operand_count(&k->in[1]), d = rows ? hd_operand_count(&k->in[0]) / rows : 0;

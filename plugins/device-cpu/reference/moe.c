@@ -1,7 +1,8 @@
-/* Mixtures of experts (Shazeer et al., arXiv 1701.06538; Fedus et al., arXiv 2101.03961; Jiang et al., arXiv 2401.04088).
+/* Mixtures of experts (Shazeer et al., arXiv 1701.06538; Fedus et al., arXiv 2101.03961; Jiang et al., arXiv
+ * 2401.04088).
  *
- * Slots are [b e #]: slot j of expert e in sequence b holds token rows[b e j] - 1 of the sequence, an index on the whole
- * dim s, or none. Each kernel walks slots in order: the sums over experts are in the order of experts. */
+ * Slots are [b e #]: slot j of expert e in sequence b holds token rows[b e j] - 1 of the sequence, an index on the
+ * whole dim s, or none. Each kernel walks slots in order: the sums over experts are in the order of experts. */
 #include "kernels/moe.h"
 
 /* ---- the router */

@@ -20,7 +20,7 @@
 CPU_REFERENCES(CPU_REFERENCE)
 #undef CPU_REFERENCE
 
-/* What ops demand of their operands' shapes: check.c. */
+/* Checks of operands' shapes: check.c. */
 #define CPU_CHECKS(X)                                                                                           \
     X(same)                                                                                                     \
     X(einsum) X(bias) X(bias_dw) X(norm) X(norm_sum) X(norm_dw) X(rope) X(attention) X(attention_grad)          \

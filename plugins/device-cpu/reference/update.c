@@ -62,7 +62,7 @@ void cpu_ref_sumsq(struct hd_kernel *k)
         cpu_store(&k->out[0], 0, cpu_load(&k->out[0], 0) + sum_of_squares(k));
 }
 
-/* What multiplies a gradient: undoes the loss scale and clips. 0 in *run where the update is to be skipped. */
+/* The factor of a gradient: undoes the loss scale and clips. 0 in *run where the update is to be skipped. */
 static double gradient_factor(const struct hd_kernel *k, int *run)
 {
     double inv_scale = cpu_load(&k->in[2], HD_HYPER_INV_SCALE);
@@ -80,7 +80,7 @@ void cpu_ref_adamw(struct hd_kernel *k)
     double factor = gradient_factor(k, &run), lr = cpu_load(&k->in[2], HD_HYPER_LR);
     double t = cpu_load(&k->in[2], HD_HYPER_STEP);
     double fix1 = 1 - pow(a->beta1, t), fix2 = 1 - pow(a->beta2, t);
-    int by_lot = a->flags & HD_ATTR_STOCHASTIC && p->dtype == HD_BF16;
+    int stochastic = a->flags & HD_ATTR_STOCHASTIC && p->dtype == HD_BF16;
     uint64_t key = hd_round_stochastic_key(a->index, t);
     for (int64_t i = 0; run && i < n; i++) {
         double g = cpu_load(&k->in[0], i) * factor;
@@ -88,7 +88,7 @@ void cpu_ref_adamw(struct hd_kernel *k)
         double m1 = a->beta1 * cpu_load(m, i) + (1 - a->beta1) * g;
         double v1 = a->beta2 * cpu_load(v, i) + (1 - a->beta2) * g * g;
         double p1 = cpu_load(p, i) * (1 - lr * decay) - lr * (m1 / fix1) / (sqrt(v1 / fix2) + a->eps);
-        if (by_lot)
+        if (stochastic)
             p1 = hd_round_stochastic_bf16((float)p1, key, p->start[0] + i);
         cpu_store(m, i, m1);
         cpu_store(v, i, v1);

@@ -77,7 +77,7 @@ static inline void cpu_put(const struct hd_kernel *k, uint32_t out, int64_t i, d
     cpu_store(&k->out[out], i, v);
 }
 
-/* What is smaller than this part of a sum may be its rounding alone. */
+/* Relative rounding error of a sum: a smaller difference may be rounding alone. */
 static inline double cpu_rounding(uint32_t dtype)
 {
     return dtype == HD_F64 ? 0x1p-48 : dtype == HD_F32 ? 0x1p-19 : dtype == HD_F16 ? 0x1p-7 : 0x1p-4;

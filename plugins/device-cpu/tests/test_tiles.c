@@ -217,7 +217,7 @@ END_TEST
 
 /* ---- rows of scores */
 
-static void row_check(const struct cpu_softmax *s, struct cpu_kept kept)
+static void row_check(const struct cpu_softmax *s, struct cpu_visible_span visible)
 {
     float x[96], p[96], dp[96], slope[96], lse[96], delta[96], most = -INFINITY;
     double sum = 0;
@@ -226,21 +226,21 @@ static void row_check(const struct cpu_softmax *s, struct cpu_kept kept)
         slope[i] = dp[i] = uniform();
         lse[i] = 20;
         delta[i] = uniform();
-        if (i >= kept.first && i < kept.last)
+        if (i >= visible.first && i < visible.last)
             most = fmaxf(most, x[i]);
     }
-    ck_assert_float_eq(s->most(x, &kept), most);
-    float got = s->exp(p, &kept, 0.7f, 0.7f * most);
-    for (int i = 0; i < kept.total; i++) {
-        double want = i >= kept.first && i < kept.last ? exp(0.7 * x[i] - 0.7 * most) : 0;
+    ck_assert_float_eq(s->most(x, &visible), most);
+    float got = s->exp(p, &visible, 0.7f, 0.7f * most);
+    for (int i = 0; i < visible.total; i++) {
+        double want = i >= visible.first && i < visible.last ? exp(0.7 * x[i] - 0.7 * most) : 0;
         ck_assert_msg(fabs(p[i] - want) <= 4e-6 * want, "exp at %d: %g, not %g", i, p[i], want);
         sum += want;
     }
     ck_assert_msg(fabs(got - sum) <= 4e-6 * sum, "sum %g, not %g", got, sum);
     memcpy(p, x, sizeof p);
-    s->grad(p, slope, lse, delta, &kept, 0.7f);
-    for (int i = 0; i < kept.total; i++) {
-        double want = i >= kept.first && i < kept.last ? exp(0.7 * x[i] - 20) : 0;
+    s->grad(p, slope, lse, delta, &visible, 0.7f);
+    for (int i = 0; i < visible.total; i++) {
+        double want = i >= visible.first && i < visible.last ? exp(0.7 * x[i] - 20) : 0;
         double ds = 0.7 * want * ((double)dp[i] - delta[i]);
         ck_assert_msg(fabs(p[i] - want) <= 4e-6 * want, "weight at %d: %g, not %g", i, p[i], want);
         ck_assert_msg(fabs(slope[i] - ds) <= 1e-5 * want, "slope at %d: %g, not %g", i, slope[i], ds);
@@ -252,7 +252,7 @@ START_TEST(rows_of_softmax)
     for (int v = 0; v <= cpu_vectors(); v++)
         for (int64_t first = 0; first < 40; first += 3)
             for (int64_t last = first + 1; last < 80; last += 5)
-                row_check(cpu_softmax_at(v), (struct cpu_kept){first, last, (last + 15) / 16 * 16});
+                row_check(cpu_softmax_at(v), (struct cpu_visible_span){first, last, (last + 15) / 16 * 16});
 }
 END_TEST
 
@@ -260,8 +260,8 @@ START_TEST(exp_far_below_zero_is_small_and_nan_stays)
 {
     for (int v = 0; v <= cpu_vectors(); v++) {
         float x[16] = {-1e30f, -INFINITY, -100, NAN, 0};
-        struct cpu_kept kept = {0, 5, 16};
-        ck_assert(isnan(cpu_softmax_at(v)->exp(x, &kept, 1, 0)));
+        struct cpu_visible_span visible = {0, 5, 16};
+        ck_assert(isnan(cpu_softmax_at(v)->exp(x, &visible, 1, 0)));
         for (int i = 0; i < 3; i++)
             ck_assert(x[i] >= 0 && x[i] < 1e-37f);
         ck_assert(isnan(x[3]));

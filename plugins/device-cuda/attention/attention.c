@@ -150,14 +150,15 @@ int32_t cu_attention_own(struct hd_device *d, const struct hd_instr_desc *i, con
     return rc == HD_E_UNSUPPORTED ? cu_attention_plain(i, h, k, err) : rc;
 }
 
-/* ---- products of warpgroups: a trial for each shape, of a sequence from its beginning, whatever part of one an instruction has */
+/* ---- products of warpgroups: autotuned for each shape, of a whole sequence, whatever part of one an instruction
+ * has */
 
 struct cu_wgmma_choice {
     struct cu_wgmma_choice *next;
-    struct cu_heads h; /* of the trial */
+    struct cu_heads h; /* autotuned */
     uint32_t dtype, out_dtype, op;
     int32_t reserved;
-    struct cu_verdict verdict;
+    struct cu_autotune_result result;
 };
 
 static int is_hopper(const struct hd_device *d)
@@ -170,15 +171,15 @@ static int may_wgmma(const struct hd_device *d, const struct hd_instr_desc *i, c
     return is_hopper(d) && fits(d, i, h) && (h->d <= 64 || h->d > 96) && h->s > 1 && h->t > 1;
 }
 
-static int32_t prepare_trial(struct hd_device *d, const struct hd_instr_desc *i, const struct cu_heads *h, void *state,
-                             char *scratch, struct hd_kernel *k, struct hd_error *err)
+static int32_t prepare_candidate(struct hd_device *d, const struct hd_instr_desc *i, const struct cu_heads *h,
+                                 void *state, char *scratch, struct hd_kernel *k, struct hd_error *err)
 {
     (void)d, (void)state, (void)scratch; /* what they need of scratch is the device's */
     return prepare_kernels(i, h, 1, k, err);
 }
 
-static const struct cu_verdict *wgmma_verdict(struct hd_device *d, const struct hd_instr_desc *like,
-                                              const struct cu_heads *part)
+static const struct cu_autotune_result *wgmma_autotune(struct hd_device *d, const struct hd_instr_desc *like,
+                                                       const struct cu_heads *part)
 {
     struct hd_instr_desc i = *like;
     struct hd_operand in[6], out[3];
@@ -197,18 +198,18 @@ static const struct cu_verdict *wgmma_verdict(struct hd_device *d, const struct 
     struct cu_heads h = heads_of(&i);
     for (struct cu_wgmma_choice *c = d->wgmma; c; c = c->next)
         if (!memcmp(&c->h, &h, sizeof h) && c->dtype == in[0].dtype && c->out_dtype == out[0].dtype && c->op == i.op)
-            return &c->verdict;
+            return &c->result;
     struct cu_wgmma_choice *c = d->host->alloc(sizeof *c);
     if (!c)
         return NULL;
     *c =
         (struct cu_wgmma_choice){.next = d->wgmma, .h = h, .dtype = in[0].dtype, .out_dtype = out[0].dtype, .op = i.op};
     d->wgmma = c;
-    if (cu_attention_try(d, &i, &h, &(struct cu_candidate){.who = "by wgmma", .prepare = prepare_trial}, &c->verdict,
-                         &why))
+    if (cu_attention_autotune(d, &i, &h, &(struct cu_candidate){.who = "by wgmma", .prepare = prepare_candidate},
+                              &c->result, &why))
         d->host->log(d->settings->attention == CU_ATTENTION_WGMMA ? HD_LOG_WARN : HD_LOG_INFO, "device-cuda",
                      "%s: attention is not by wgmma: %s", i.label, why.message);
-    return &c->verdict;
+    return &c->result;
 }
 
 int32_t cu_attention_check(struct hd_device *d, struct hd_error *err)
@@ -229,8 +230,8 @@ void cu_attention_close(struct hd_device *d)
     cu_dnn_close(d);
 }
 
-/* ---- the choice: ours where nothing else is asked for, or taken after its trial; of two that are, the faster. What is to have the same
- * bits wherever it runs is not left to a clock. */
+/* ---- the choice: ours where nothing else is asked for, or verified; of two that are, the faster. What is to have the
+ * same bits wherever it runs is not left to a clock. */
 
 static int32_t prepare(struct hd_device *d, const struct hd_instr_desc *i, struct hd_kernel *k, struct hd_error *err)
 {
@@ -240,14 +241,14 @@ static int32_t prepare(struct hd_device *d, const struct hd_instr_desc *i, struc
     if (asked == CU_ATTENTION_AUTO && cu_is_exact(i))
         asked = CU_ATTENTION_OWN;
     struct cu_heads h = heads_of(i);
-    const struct cu_verdict *wgmma = NULL, *dnn = NULL;
+    const struct cu_autotune_result *wgmma = NULL, *dnn = NULL;
     if ((asked == CU_ATTENTION_WGMMA || asked == CU_ATTENTION_AUTO) && may_wgmma(d, i, &h))
-        wgmma = wgmma_verdict(d, i, &h);
+        wgmma = wgmma_autotune(d, i, &h);
     if (asked == CU_ATTENTION_CUDNN || asked == CU_ATTENTION_AUTO)
-        dnn = cu_dnn_verdict(d, i, &h);
-    if (dnn && dnn->taken && !(wgmma && wgmma->taken && wgmma->theirs <= dnn->theirs))
+        dnn = cu_dnn_autotune(d, i, &h);
+    if (dnn && dnn->used && !(wgmma && wgmma->used && wgmma->theirs <= dnn->theirs))
         return cu_dnn_attention(d, i, &h, k, err);
-    if (wgmma && wgmma->taken)
+    if (wgmma && wgmma->used)
         return prepare_kernels(i, &h, 1, k, err);
     return cu_attention_own(d, i, &h, k, err);
 }

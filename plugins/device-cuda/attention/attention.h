@@ -59,7 +59,7 @@ CU_BOTH struct cu_run cu_seen_by(const struct cu_heads *h, int32_t j)
     return r;
 }
 
-/* What the kernels for tensor cores work on; fields that one has no use for are 0. All operands but lse are of one
+/* Operands of the kernels for tensor cores; fields that one has no use for are 0. All operands but lse are of one
  * dtype, bf16 or fp16, outputs perhaps of fp32. d is a multiple of 8 and at most 128. */
 struct cu_attention {
     const void *q, *k, *v, *o, *grad; /* grad: do */

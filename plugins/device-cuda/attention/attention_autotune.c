@@ -1,10 +1,10 @@
-/* A trial of attention: memory, numbers, both kernels, how far they are apart, how long they take. */
+/* Autotuning of attention: memory, random operands, both kernels, their difference, their times. */
 #include "attention/attention_autotune.h"
 #include <math.h>
 
 enum { MOST_OUT = 3, ROUNDS = 3, UNIT = 256 };
 
-struct trial {
+struct autotune {
     struct hd_device *d;
     cudaStream_t stream;
     char *memory, *scratch;
@@ -12,7 +12,7 @@ struct trial {
     struct hd_operand in[6], out[2][MOST_OUT];
     float (*rows)[2];
     cudaEvent_t from, to;
-    double distance;
+    double error;
     float ms[2]; /* ours, theirs */
 };
 
@@ -34,8 +34,8 @@ static void *later(char *base, size_t *bytes, size_t more)
     return base ? base + at : NULL;
 }
 
-/* Gives places to all that a trial reads and writes; with base NULL it only counts. */
-static size_t lay_out(struct trial *t, const struct hd_instr_desc *i, size_t scratch, char *base)
+/* Lays out all operands, results and scratch in memory from `base` on; with base NULL it only counts bytes. */
+static size_t lay_out(struct autotune *t, const struct hd_instr_desc *i, size_t scratch, char *base)
 {
     size_t bytes = 0;
     int64_t rows = 0;
@@ -63,11 +63,11 @@ static struct hd_instr_desc instr_of(const struct hd_instr_desc *like, const str
     return i;
 }
 
-static int32_t trial_open(struct trial *t, struct hd_device *d, const struct hd_instr_desc *i, size_t scratch,
-                          struct hd_error *err)
+static int32_t autotune_open(struct autotune *t, struct hd_device *d, const struct hd_instr_desc *i, size_t scratch,
+                             struct hd_error *err)
 {
     void *memory = NULL;
-    *t = (struct trial){.d = d, .stream = d->stream[HD_STREAM_COMPUTE]};
+    *t = (struct autotune){.d = d, .stream = d->stream[HD_STREAM_COMPUTE]};
     size_t bytes = lay_out(t, i, scratch, NULL);
     cudaError_t rc = cudaMalloc(&memory, bytes);
     if (rc == cudaSuccess) {
@@ -82,7 +82,7 @@ static int32_t trial_open(struct trial *t, struct hd_device *d, const struct hd_
     return cu_fail(err, rc, NULL, "memory for a trial");
 }
 
-static void trial_close(struct trial *t)
+static void autotune_close(struct autotune *t)
 {
     cudaStreamSynchronize(t->stream);
     if (t->from)
@@ -90,15 +90,15 @@ static void trial_close(struct trial *t)
     if (t->to)
         cudaEventDestroy(t->to);
     cudaFree(t->memory);
-    (void)cudaGetLastError(); /* too little memory for a trial is no fault */
+    (void)cudaGetLastError(); /* too little memory for it is no failure */
 }
 
-static int32_t launch(struct trial *t, struct hd_kernel *k, struct hd_error *err)
+static int32_t launch(struct autotune *t, struct hd_kernel *k, struct hd_error *err)
 {
     return k->run(k, t->stream, err);
 }
 
-static void drop(struct trial *t, struct hd_kernel *k)
+static void drop(struct autotune *t, struct hd_kernel *k)
 {
     cudaStreamSynchronize(t->stream);
     if (k->release)
@@ -108,7 +108,7 @@ static void drop(struct trial *t, struct hd_kernel *k)
 }
 
 /* The gradient reads what the forward pass left: ours makes it. */
-static int32_t go_forward(struct trial *t, const struct cu_heads *h, struct hd_error *err)
+static int32_t go_forward(struct autotune *t, const struct cu_heads *h, struct hd_error *err)
 {
     const struct hd_operand out[] = {t->in[3], t->in[4]};
     struct hd_instr_desc i = instr_of(&t->ours, t->in, out);
@@ -123,39 +123,39 @@ static int32_t go_forward(struct trial *t, const struct cu_heads *h, struct hd_e
 }
 
 /* Scores of a few units: weights are neither all alike nor one of them all. Outputs begin as something else. */
-static int32_t fill(struct trial *t, struct hd_error *err)
+static int32_t fill(struct autotune *t, struct hd_error *err)
 {
     float wide =
         sqrtf(6 / (float)fmax(t->ours.attrs.scale, 1e-3)) / powf((float)t->in[0].extent[t->in[0].ndim - 1], 0.25f);
     cudaError_t rc = cudaSuccess;
     for (uint32_t n = 0; n < t->ours.n_in && !rc; n++)
-        rc = cu_trial_fill(t->in[n].data, t->in[n].dtype, hd_operand_count(&t->in[n]), n + 1, n < 2 ? wide : 1,
-                           t->stream);
+        rc = cu_verify_fill(t->in[n].data, t->in[n].dtype, hd_operand_count(&t->in[n]), n + 1, n < 2 ? wide : 1,
+                            t->stream);
     for (uint32_t n = 0; n < t->ours.n_out && !rc; n++)
         for (int who = 0; who < 2 && !rc; who++)
             rc = cudaMemsetAsync(t->out[who][n].data, 0xff, size_of(&t->out[who][n]), t->stream);
     return cu_fail(err, rc, NULL, "numbers for a trial");
 }
 
-static int32_t compare(struct trial *t, uint32_t n, struct hd_error *err)
+static int32_t compare(struct autotune *t, uint32_t n, struct hd_error *err)
 {
     const struct hd_operand *a = &t->out[0][n], *b = &t->out[1][n];
     int64_t count = rows_of(a);
     float(*rows)[2] = t->d->host->alloc((size_t)count * sizeof rows[0]);
     if (!rows)
         return hd_fail(err, HD_E_NOMEM, "no memory for a trial");
-    cudaError_t rc = cu_trial_compare(t->rows, a->data, b->data, a->dtype, count, a->extent[a->ndim - 1], t->stream);
+    cudaError_t rc = cu_verify_compare(t->rows, a->data, b->data, a->dtype, count, a->extent[a->ndim - 1], t->stream);
     if (!rc)
         rc = cudaMemcpyAsync(rows, t->rows, (size_t)count * sizeof rows[0], cudaMemcpyDeviceToHost, t->stream);
     if (!rc)
         rc = cudaStreamSynchronize(t->stream);
     if (!rc)
-        t->distance = fmax(t->distance, cu_trial_distance((const float(*)[2])rows, count));
+        t->error = fmax(t->error, cu_verify_error((const float(*)[2])rows, count));
     t->d->host->free(rows);
     return cu_fail(err, rc, NULL, "comparing results of a trial");
 }
 
-static int32_t clock_one(struct trial *t, struct hd_kernel *k, float *best, struct hd_error *err)
+static int32_t clock_one(struct autotune *t, struct hd_kernel *k, float *best, struct hd_error *err)
 {
     int32_t rc = HD_OK;
     *best = INFINITY;
@@ -175,7 +175,7 @@ static int32_t clock_one(struct trial *t, struct hd_kernel *k, float *best, stru
     return rc;
 }
 
-static int32_t try_both(struct trial *t, struct hd_kernel *ours, struct hd_kernel *theirs, struct hd_error *err)
+static int32_t try_both(struct autotune *t, struct hd_kernel *ours, struct hd_kernel *theirs, struct hd_error *err)
 {
     int32_t rc = launch(t, ours, err);
     rc = rc ? rc : launch(t, theirs, err);
@@ -185,7 +185,7 @@ static int32_t try_both(struct trial *t, struct hd_kernel *ours, struct hd_kerne
     return rc ? rc : clock_one(t, theirs, &t->ms[1], err);
 }
 
-static int32_t try_on(struct trial *t, const struct cu_heads *h, const struct cu_candidate *c, struct hd_error *err)
+static int32_t try_on(struct autotune *t, const struct cu_heads *h, const struct cu_candidate *c, struct hd_error *err)
 {
     struct hd_kernel ours = {.device = t->d, .op = t->ours.op}, theirs = ours;
     int32_t rc = fill(t, err);
@@ -199,33 +199,33 @@ static int32_t try_on(struct trial *t, const struct cu_heads *h, const struct cu
     return rc;
 }
 
-static void say(const struct trial *t, const struct cu_heads *h, const char *who, const struct cu_verdict *v)
+static void say(const struct autotune *t, const struct cu_heads *h, const char *who, const struct cu_autotune_result *v)
 {
-    double near = cu_trial_near(t->in[0].dtype);
-    int wrong = !(v->distance <= near);
+    double tolerance = cu_verify_tolerance(t->in[0].dtype);
+    int wrong = !(v->error <= tolerance);
     t->d->host->log(wrong ? HD_LOG_WARN : HD_LOG_INFO, "device-cuda",
                     "%s: attention%s of %d x %d, %d heads (%d) of %d: %s is %s: %.3f ms, ours %.3f ms; a row is off by "
                     "%.2g of its norm, %.2g is allowed",
                     t->ours.label, t->ours.op == HD_OP_ATTENTION_GRAD ? "'s gradient" : "", h->b, h->s, h->k * h->g,
                     h->k, h->d, who,
-                    v->taken ? "used"
-                    : wrong  ? "wrong, and not used"
-                             : "not used",
-                    (double)v->theirs, (double)v->ours, v->distance, near);
+                    v->used ? "used"
+                    : wrong ? "wrong, and not used"
+                            : "not used",
+                    (double)v->theirs, (double)v->ours, v->error, tolerance);
 }
 
-int32_t cu_attention_try(struct hd_device *d, const struct hd_instr_desc *i, const struct cu_heads *h,
-                         const struct cu_candidate *c, struct cu_verdict *v, struct hd_error *err)
+int32_t cu_attention_autotune(struct hd_device *d, const struct hd_instr_desc *i, const struct cu_heads *h,
+                              const struct cu_candidate *c, struct cu_autotune_result *v, struct hd_error *err)
 {
-    struct trial t;
-    int32_t rc = trial_open(&t, d, i, c->scratch, err);
+    struct autotune t;
+    int32_t rc = autotune_open(&t, d, i, c->scratch, err);
     rc = rc ? rc : try_on(&t, h, c, err);
     if (!rc) {
-        *v = (struct cu_verdict){.distance = t.distance, .ours = t.ms[0], .theirs = t.ms[1]};
-        v->taken =
-            cu_trial_takes(d->settings->attention, v->distance, cu_trial_near(i->in[0].dtype), v->ours, v->theirs);
+        *v = (struct cu_autotune_result){.error = t.error, .ours = t.ms[0], .theirs = t.ms[1]};
+        v->used = cu_autotune_accepts(d->settings->attention, v->error, cu_verify_tolerance(i->in[0].dtype), v->ours,
+                                      v->theirs);
         say(&t, h, c->who, v);
     }
-    trial_close(&t);
+    autotune_close(&t);
     return rc;
 }

@@ -8,7 +8,7 @@
 
 enum { ROWS = 128, LANES = 8 };
 
-/* ---- rows: lse in powers of two and rowsum(do o), each head's in one piece, zeros behind the last */
+/* ---- rows: lse in powers of two and rowsum(do o), each head's contiguous, zeros behind the last */
 
 template <class T> CU_DEVICE float dot_eight(const T *x, const T *y)
 {
@@ -89,11 +89,11 @@ template <class T, int D, int M, int TILE>
 static __global__ void __launch_bounds__(ROWS / M * 2, M) by_keys(const __grid_constant__ cu_attention a)
 {
     constexpr int threads = ROWS / M * 2, N = TILE / 8, stage = TILE * D / 8;
-    CU_SHARED(cu_extent, kept, [1]);
+    CU_SHARED(cu_extent, shared, [1]);
     CU_SHARED_DYNAMIC(cu_chunk, room);
     cu_chunk *k = room, *v = k + ROWS * D / 8, *q = v + ROWS * D / 8, *grad = q + 2 * stage;
     float *rows = (float *)(grad + 2 * stage);
-    const cu_extent *w = cu_keep(kept, cu_keys_span(a, ROWS));
+    const cu_extent *w = cu_share(shared, cu_keys_span(a, ROWS));
     int lane = (int)threadIdx.x & 31, warp = (int)threadIdx.x >> 5;
     int q0 = w->start / TILE * TILE, head = 0, on = 0; /* head: of the group */
     float dk[M][D / 8][4], dv[M][D / 8][4], scale = a.scale * CU_LOG2E;
@@ -140,11 +140,11 @@ template <class T, int D, int KEYS>
 static __global__ void __launch_bounds__(ROWS, 2) by_queries(const __grid_constant__ cu_attention a)
 {
     constexpr int threads = ROWS, M = 2, N = KEYS / 8, stage = KEYS * D / 8;
-    CU_SHARED(cu_extent, kept, [1]);
+    CU_SHARED(cu_extent, shared, [1]);
     CU_SHARED_DYNAMIC(cu_chunk, room);
     cu_chunk *q = room, *grad = q + ROWS * D / 8, *k = grad + ROWS * D / 8, *v = k + 2 * stage;
     float *rows = (float *)(v + 2 * stage);
-    const cu_extent *w = cu_keep(kept, cu_queries_span(a, ROWS));
+    const cu_extent *w = cu_share(shared, cu_queries_span(a, ROWS));
     int lane = (int)threadIdx.x & 31, warp = (int)threadIdx.x >> 5, step = a.h.k * a.h.g * a.h.d, on = 0;
     int64_t from = 2 * (((int64_t)w->b * a.h.s + w->at) * step + w->head * a.h.d);
     float dq[M][D / 8][4], scale = a.scale * CU_LOG2E;

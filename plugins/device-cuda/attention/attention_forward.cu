@@ -15,16 +15,16 @@ CU_DEVICE void fetch_keys(const cu_attention &a, const cu_extent *w, cu_chunk *t
     cu_tile<D>::template fetch<KEYS, THREADS>(to, (const char *)from + 2 * at, 2 * step, w->end - k0, a.h.d / 8);
 }
 
-/* Sums of rows lie in shared memory, a place for each thread: that is what the registers have no room for. */
+/* Sums of rows lie in shared memory, one element for each thread: registers have no room for them. */
 template <class T, int D, int KEYS>
 static __global__ void __launch_bounds__(THREADS, 2) forward(const __grid_constant__ cu_attention a)
 {
     constexpr int N = KEYS / 8;
-    CU_SHARED(cu_extent, kept, [1]);
+    CU_SHARED(cu_extent, shared, [1]);
     CU_SHARED_DYNAMIC(cu_chunk, room);
     cu_chunk *q = room, *k = q + ROWS * D / 8, *v = k + KEYS * D / 8;
     float *total = (float *)(v + KEYS * D / 8) + threadIdx.x;
-    const cu_extent *w = cu_keep(kept, cu_queries_span(a, ROWS));
+    const cu_extent *w = cu_share(shared, cu_queries_span(a, ROWS));
     int lane = (int)threadIdx.x & 31, warp = (int)threadIdx.x >> 5, step = a.h.k * a.h.g * a.h.d;
     const char *from = (const char *)a.q + 2 * (((int64_t)w->b * a.h.s + w->at) * step + w->head * a.h.d);
     float o[M][D / 8][4], most[2 * M], scale = a.scale * CU_LOG2E;

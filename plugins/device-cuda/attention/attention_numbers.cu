@@ -1,4 +1,4 @@
-/* What a trial of attention needs: numbers to run on, and how far the results are apart. */
+/* Random operands and comparison of results, for verification of attention. */
 #include "attention/attention_autotune.h"
 #include "kernels/kernel.cuh"
 
@@ -30,16 +30,16 @@ __global__ void __launch_bounds__(THREADS) compare_kernel(float (*rows)[2], cu_i
 {
     int64_t warps = cu_threads() / 32, lane = threadIdx.x % 32;
     for (int64_t row = cu_thread() / 32; row < n; row += warps) {
-        float apart = 0, whole = 0;
+        float difference = 0, whole = 0;
         for (int64_t i = row * d + lane; i < (row + 1) * d; i += 32) {
             float x = cu_get(a, i), y = cu_get(b, i);
-            apart += (x - y) * (x - y);
+            difference += (x - y) * (x - y);
             whole += x * x;
         }
-        apart = cu_warp_sum(apart);
+        difference = cu_warp_sum(difference);
         whole = cu_warp_sum(whole);
         if (lane == 0) {
-            rows[row][0] = apart;
+            rows[row][0] = difference;
             rows[row][1] = whole;
         }
     }
@@ -47,14 +47,15 @@ __global__ void __launch_bounds__(THREADS) compare_kernel(float (*rows)[2], cu_i
 
 } // namespace
 
-extern "C" cudaError_t cu_trial_fill(void *to, uint32_t dtype, int64_t n, uint32_t seed, float scale, cudaStream_t stream)
+extern "C" cudaError_t cu_verify_fill(void *to, uint32_t dtype, int64_t n, uint32_t seed, float scale,
+                                      cudaStream_t stream)
 {
     cu_out out = {to, dtype, 0, 0, 0};
     return CU_LAUNCH(fill_kernel, BLOCKS, THREADS, 0, stream, out, n, seed, scale);
 }
 
-extern "C" cudaError_t cu_trial_compare(float (*rows)[2], const void *a, const void *b, uint32_t dtype, int64_t n, int64_t d,
-                                   cudaStream_t stream)
+extern "C" cudaError_t cu_verify_compare(float (*rows)[2], const void *a, const void *b, uint32_t dtype, int64_t n,
+                                         int64_t d, cudaStream_t stream)
 {
     cu_in x = {a, dtype, 0}, y = {b, dtype, 0};
     return CU_LAUNCH(compare_kernel, BLOCKS, THREADS, 0, stream, rows, x, y, n, d);

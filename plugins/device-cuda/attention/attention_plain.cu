@@ -4,7 +4,7 @@
 #include "attention/attention.h"
 #include "kernels/kernel.cuh"
 
-enum { THREADS = 128, EACH = 4 }; /* EACH: elements of a row that a lane holds; longer rows are done in pieces */
+enum { THREADS = 128, EACH = 4 }; /* EACH: elements of a row that a lane holds; longer rows are done part by part */
 
 struct plain {
     cu_in q, k, v, o, lse, grad;

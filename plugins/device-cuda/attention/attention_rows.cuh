@@ -1,4 +1,4 @@
-/* What attention does with rows of products, whatever made the products: weights, slopes, results. A warp has 16 M rows. */
+/* Row operations of attention on products, by mma or wgmma: weights, slopes, results. A warp has 16 M rows. */
 #ifndef HD_DEVICE_CUDA_ATTENTION_ATTENTION_ROWS_CUH
 #define HD_DEVICE_CUDA_ATTENTION_ATTENTION_ROWS_CUH
 

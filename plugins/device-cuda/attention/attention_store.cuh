@@ -1,4 +1,4 @@
-/* How attention writes what it made: pairs of neighbouring columns, in any dtype, perhaps added to what is there. */
+/* Stores of attention's results: pairs of neighbouring columns, in any dtype, perhaps added to what is there. */
 #ifndef HD_DEVICE_CUDA_ATTENTION_ATTENTION_STORE_CUH
 #define HD_DEVICE_CUDA_ATTENTION_ATTENTION_STORE_CUH
 

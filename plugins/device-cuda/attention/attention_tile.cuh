@@ -1,7 +1,7 @@
 /* Tiles of attention in shared memory and as fragments of m16n8k16 products.
  *
- * A tile is rows of D 16-bit elements in chunks of 16 bytes. A chunk's place in its row is turned by the row, so that
- * the eight rows that one ldmatrix reads lie in eight different groups of banks. */
+ * A tile is rows of D 16-bit elements in chunks of 16 bytes. Chunks are swizzled: a chunk's position is turned by its
+ * row, so that the eight rows that one ldmatrix reads lie in eight different groups of banks. */
 #ifndef HD_DEVICE_CUDA_ATTENTION_ATTENTION_TILE_CUH
 #define HD_DEVICE_CUDA_ATTENTION_ATTENTION_TILE_CUH
 
@@ -22,7 +22,7 @@ CU_DEVICE float cu_exp2(float x)
 #endif
 }
 
-/* What a block works on. It is kept in shared memory, for registers are short. */
+/* A block's extent of queries and keys. It lies in shared memory, for registers are short. */
 struct cu_extent {
     int b, head;     /* head: of b; among query heads or kv heads */
     int at;          /* its first query (or key) */
@@ -70,12 +70,12 @@ CU_DEVICE cu_extent cu_keys_span(const cu_attention &a, int rows)
 }
 
 /* For every thread of the block to see. */
-CU_DEVICE const cu_extent *cu_keep(cu_extent *kept, const cu_extent &w)
+CU_DEVICE const cu_extent *cu_share(cu_extent *shared, const cu_extent &w)
 {
     if (threadIdx.x == 0)
-        *kept = w;
+        *shared = w;
     __syncthreads();
-    return kept;
+    return shared;
 }
 
 template <int D> struct cu_tile {
@@ -106,7 +106,7 @@ template <int D> struct cu_tile {
     }
 };
 
-/* What a lane reads for ldmatrix of 16 rows x 16 columns: a left factor, or with a transposition two right ones.
+/* A lane's address for ldmatrix of 16 rows x 16 columns: a left factor, or with a transposition two right ones.
  * `chunk`: even. */
 template <int D> CU_DEVICE int cu_down(int chunk)
 {
@@ -203,9 +203,10 @@ CU_DEVICE float cu_quad_sum(float x)
 
 enum cu_columns { CU_KEYS, CU_QUERIES };
 
-/* Scores of queries and keys that do not see each other: columns are the ones, rows the others. `row` and `column` are the
- * lane's first. */
-template <cu_columns OF, int M, int N> CU_DEVICE void cu_hide(float (&s)[M][N][4], const cu_heads &h, int row, int column)
+/* Scores of queries and keys that do not see each other: columns are the ones, rows the others. `row` and `column` are
+ * the lane's first. */
+template <cu_columns OF, int M, int N>
+CU_DEVICE void cu_hide(float (&s)[M][N][4], const cu_heads &h, int row, int column)
 {
     const int rows = OF == CU_KEYS ? h.s : h.t;
 #pragma unroll
@@ -231,7 +232,7 @@ struct cu_attention_kernel {
     int32_t by_keys;
 };
 
-/* What a hd_kernel keeps. */
+/* Arguments in a hd_kernel. */
 struct cu_attention_call {
     cu_attention a;
     cu_attention_kernel kernel[2];

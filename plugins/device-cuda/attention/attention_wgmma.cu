@@ -1,10 +1,10 @@
 /* Attention by products of warpgroups, for GPUs of compute capability 9.0: the passes of attention_forward.cu and
- * attention_backward.cu, for head sizes of up to 64, and of 97 to 128. A warpgroup has 64 rows, a warp 16 of them, so what is done
- * with rows is the same (attention_rows.cuh).
+ * attention_backward.cu, for head sizes of up to 64, and of 97 to 128. A warpgroup has 64 rows, a warp 16 of them, so
+ * what is done with rows is the same (attention_rows.cuh).
  *
- * Forward is FlashAttention-3's with products and weights of one warpgroup overlapped (Shah et al., arXiv 2407.08608, algorithm 2):
- * scores of the next tile are under way with the values of the last, whose sum goes on while the weights of the next are made. Tiles
- * come by cp.async, a whole turn ahead. */
+ * Forward is FlashAttention-3's with products and weights of one warpgroup overlapped (Shah et al., arXiv 2407.08608,
+ * algorithm 2): scores of the next tile are under way with the values of the last, whose sum goes on while the weights
+ * of the next are made. Tiles come by cp.async, a whole turn ahead. */
 #include "attention/attention_rows.cuh"
 #include "kernels/wgmma.cuh"
 
@@ -14,10 +14,12 @@ enum { TILE = 64 }; /* queries, or keys, that a step of a gradient takes in */
 
 /* A tile of rows of one head on its way. `heads`: of a token. */
 template <int D, int ROWS, int THREADS>
-CU_DEVICE void fetch(const cu_attention &a, cu_chunk *to, const void *from, int heads, int64_t token, int head, int rows)
+CU_DEVICE void fetch(const cu_attention &a, cu_chunk *to, const void *from, int heads, int64_t token, int head,
+                     int rows)
 {
     int step = heads * a.h.d;
-    cu_fetch_panels<D, ROWS, THREADS>(to, (const char *)from + 2 * (token * step + head * a.h.d), 2 * step, rows, a.h.d / 8);
+    cu_fetch_panels<D, ROWS, THREADS>(to, (const char *)from + 2 * (token * step + head * a.h.d), 2 * step, rows,
+                                      a.h.d / 8);
 }
 
 /* This thread's copies are there for products, all threads' with it. */
@@ -46,8 +48,8 @@ CU_DEVICE int own_column(void)
 
 /* Scores of a tile from k0 on, once they are there, become weights. */
 template <int KEYS>
-CU_DEVICE void weigh(const cu_attention &a, const cu_extent *w, float (&s)[1][KEYS / 8][4], float (&most)[2], float (&total)[2],
-                     float (&shrink)[2], int k0)
+CU_DEVICE void weigh(const cu_attention &a, const cu_extent *w, float (&s)[1][KEYS / 8][4], float (&most)[2],
+                     float (&total)[2], float (&shrink)[2], int k0)
 {
     cu_hold(s[0]);
     if (k0 < w->full || k0 + KEYS > w->until)
@@ -57,7 +59,8 @@ CU_DEVICE void weigh(const cu_attention &a, const cu_extent *w, float (&s)[1][KE
         shrink[r] = cu_weigh_row<KEYS / 8>(s[0], r, a.scale * CU_LOG2E, most[r], total[r]);
 }
 
-template <class T, int D, int ROWS, int KEYS> CU_DEVICE void go_forward(const cu_attention &a, cu_chunk *room, const cu_extent *w)
+template <class T, int D, int ROWS, int KEYS>
+CU_DEVICE void go_forward(const cu_attention &a, cu_chunk *room, const cu_extent *w)
 {
     constexpr int THREADS = 2 * ROWS, stage = KEYS * D / 8;
     cu_chunk *q = room, *k = q + ROWS * D / 8, *v = k + 2 * stage, *own = q + warpgroup() * CU_PANEL * 8;
@@ -228,7 +231,8 @@ template <class T, int D, int ROWS> CU_DEVICE void go_by_keys(const cu_attention
 }
 
 /* A block has 128 queries. */
-template <class T, int D, int ROWS> CU_DEVICE void go_by_queries(const cu_attention &a, cu_chunk *room, const cu_extent *w)
+template <class T, int D, int ROWS>
+CU_DEVICE void go_by_queries(const cu_attention &a, cu_chunk *room, const cu_extent *w)
 {
     constexpr int THREADS = 2 * ROWS, N = TILE / 8, stage = TILE * D / 8;
     cu_chunk *q = room, *grad = q + ROWS * D / 8, *k = grad + ROWS * D / 8, *v = k + 2 * stage;
@@ -288,10 +292,10 @@ template <class T, int D, int ROWS> CU_DEVICE void go_by_queries(const cu_attent
 /* ---- kernels: empty where the architecture has no such products */
 
 #ifdef CU_HAS_WGMMA
-#define CU_BODY(span, go)                                                                                                         \
-    CU_SHARED(cu_extent, kept, [1]);                                                                                              \
-    CU_SHARED_DYNAMIC(cu_chunk, room);                                                                                            \
-    const cu_extent *w = cu_keep(kept, span(a, ROWS));                                                                            \
+#define CU_BODY(span, go)                                                                                              \
+    CU_SHARED(cu_extent, shared, [1]);                                                                                 \
+    CU_SHARED_DYNAMIC(cu_chunk, room);                                                                                 \
+    const cu_extent *w = cu_share(shared, span(a, ROWS));                                                              \
     go(a, cu_panels(room), w)
 #else
 #define CU_BODY(span, go) (void)a
@@ -303,7 +307,8 @@ static __global__ void __launch_bounds__(2 * ROWS, 1) wgmma_forward(const __grid
     CU_BODY(cu_queries_span, (go_forward<T, D, ROWS, KEYS>));
 }
 
-template <class T, int D, int ROWS> static __global__ void __launch_bounds__(2 * ROWS, 1) wgmma_by_keys(const __grid_constant__ cu_attention a)
+template <class T, int D, int ROWS>
+static __global__ void __launch_bounds__(2 * ROWS, 1) wgmma_by_keys(const __grid_constant__ cu_attention a)
 {
     CU_BODY(cu_keys_span, (go_by_keys<T, D, ROWS>));
 }

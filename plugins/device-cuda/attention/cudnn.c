@@ -34,7 +34,7 @@ static int32_t code_of(int status)
     if (status == DNN_STATUS_INTERNAL_ERROR_HOST_ALLOCATION_FAILED ||
         status == DNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED)
         return HD_E_NOMEM;
-    /* What cuDNN says of a graph, it says of what it can do, not of what is wrong. */
+    /* These codes mean that cuDNN does not support the graph, not that something failed. */
     return status >= DNN_STATUS_BAD_PARAM && status < DNN_STATUS_INTERNAL_ERROR ? HD_E_UNSUPPORTED : HD_E_IO;
 }
 

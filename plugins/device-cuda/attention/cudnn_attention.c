@@ -1,17 +1,17 @@
-/* Attention by cuDNN: which instructions it may take, what a trial says of it, once a shape, and its launch. */
+/* Attention by cuDNN: which instructions it may take, its autotuning, once a shape, and its launch. */
 #include "attention/cudnn_attention.h"
 #include <math.h>
 
 enum { UNIT = 256 };
 
-/* A shape that has been tried. */
+/* A shape that was autotuned. */
 struct choice {
     struct choice *next;
     struct dnn_shape shape;
     struct dnn_graph graph;
     dnn_descriptor plan;
     int64_t workspace;
-    struct cu_verdict verdict; /* nothing is taken where there was none */
+    struct cu_autotune_result result; /* zeros, not used, where autotuning failed */
 };
 
 struct cu_dnn {
@@ -21,22 +21,22 @@ struct cu_dnn {
     struct choice *choices;
 };
 
-/* Where things lie in scratch. */
-struct places {
+/* Offsets in scratch. */
+struct layout {
     size_t stats, sums, dq_sums, workspace, bytes;
 };
 
 struct attention {
     struct cu_dnn *dnn;
     struct choice *choice;
-    struct places at;
+    struct layout at;
     void *operand[DNN_IDS]; /* by id; those in scratch are 0 */
     float *lse;             /* ours, [b, s, heads] */
     float scale, masked, one;
     int32_t reserved;
     dnn_descriptor pack; /* of this scratch; it moves while instructions are prepared */
     char *scratch;
-    char *fixed; /* scratch of its own, in a trial */
+    char *fixed; /* scratch of its own, while it is autotuned */
 };
 
 /* ---- opening */
@@ -129,22 +129,22 @@ static struct dnn_shape shape_of(const struct hd_instr_desc *i, const struct cu_
 
 /* ---- the launch */
 
-static size_t place(size_t *bytes, size_t more)
+static size_t reserve(size_t *bytes, size_t more)
 {
     size_t at = *bytes;
     *bytes += (more + UNIT - 1) / UNIT * UNIT;
     return at;
 }
 
-static struct places places_of(const struct choice *c)
+static struct layout layout_of(const struct choice *c)
 {
     const struct dnn_shape *s = &c->shape;
     size_t rows = (size_t)(s->b * s->heads * s->s) * sizeof(float);
-    struct places at = {0};
-    at.stats = place(&at.bytes, rows);
-    at.sums = place(&at.bytes, s->back ? rows : 0);
-    at.dq_sums = place(&at.bytes, s->back ? rows * (size_t)s->d : 0);
-    at.workspace = place(&at.bytes, (size_t)c->workspace);
+    struct layout at = {0};
+    at.stats = reserve(&at.bytes, rows);
+    at.sums = reserve(&at.bytes, s->back ? rows : 0);
+    at.dq_sums = reserve(&at.bytes, s->back ? rows * (size_t)s->d : 0);
+    at.workspace = reserve(&at.bytes, (size_t)c->workspace);
     return at;
 }
 
@@ -252,7 +252,7 @@ static int32_t prepare_theirs(struct hd_device *d, const struct hd_instr_desc *i
         return cu_refuse(err, HD_E_NOMEM, i, "no memory for attention");
     x->dnn = d->dnn;
     x->choice = c;
-    x->at = places_of(c);
+    x->at = layout_of(c);
     x->fixed = fixed;
     name_operands(x, i);
     k->state = x;
@@ -263,23 +263,23 @@ static int32_t prepare_theirs(struct hd_device *d, const struct hd_instr_desc *i
 
 /* ---- the choice */
 
-static int32_t prepare_trial(struct hd_device *d, const struct hd_instr_desc *i, const struct cu_heads *h, void *state,
-                             char *scratch, struct hd_kernel *k, struct hd_error *err)
+static int32_t prepare_candidate(struct hd_device *d, const struct hd_instr_desc *i, const struct cu_heads *h,
+                                 void *state, char *scratch, struct hd_kernel *k, struct hd_error *err)
 {
     (void)h;
     return prepare_theirs(d, i, state, scratch, k, err);
 }
 
-static int32_t judge(struct hd_device *d, const struct hd_instr_desc *i, const struct cu_heads *h, struct choice *c,
-                     struct hd_error *err)
+static int32_t autotune(struct hd_device *d, const struct hd_instr_desc *i, const struct cu_heads *h, struct choice *c,
+                        struct hd_error *err)
 {
     int32_t rc = dnn_graph_make(&c->graph, &d->dnn->api, d->dnn->handle, &c->shape, err);
     rc = rc ? rc : dnn_plan(&c->graph, d->dnn->handle, &c->plan, &c->workspace);
     if (rc)
         return rc;
     struct cu_candidate theirs = {
-        .who = "cuDNN's", .scratch = places_of(c).bytes, .state = c, .prepare = prepare_trial};
-    return cu_attention_try(d, i, h, &theirs, &c->verdict, err);
+        .who = "cuDNN's", .scratch = layout_of(c).bytes, .state = c, .prepare = prepare_candidate};
+    return cu_attention_autotune(d, i, h, &theirs, &c->result, err);
 }
 
 static struct choice *choice_of(struct hd_device *d, const struct dnn_shape *shape)
@@ -290,20 +290,21 @@ static struct choice *choice_of(struct hd_device *d, const struct dnn_shape *sha
     return NULL;
 }
 
-const struct cu_verdict *cu_dnn_verdict(struct hd_device *d, const struct hd_instr_desc *i, const struct cu_heads *h)
+const struct cu_autotune_result *cu_dnn_autotune(struct hd_device *d, const struct hd_instr_desc *i,
+                                                 const struct cu_heads *h)
 {
     struct hd_error why = HD_ERROR_INIT;
     struct dnn_shape shape = shape_of(i, h);
     struct choice *c = may_take(d, i, h) ? choice_of(d, &shape) : NULL;
     if (c || !may_take(d, i, h) || !(c = d->host->alloc(sizeof *c)))
-        return c ? &c->verdict : NULL;
+        return c ? &c->result : NULL;
     c->shape = shape;
     c->next = d->dnn->choices;
     d->dnn->choices = c;
-    if (judge(d, i, h, c, &why))
+    if (autotune(d, i, h, c, &why))
         d->host->log(HD_LOG_INFO, "device-cuda", "%s: attention is heddle's own: %s", i->label, why.message);
     c->graph.err = NULL;
-    return &c->verdict;
+    return &c->result;
 }
 
 int32_t cu_dnn_attention(struct hd_device *d, const struct hd_instr_desc *i, const struct cu_heads *h,

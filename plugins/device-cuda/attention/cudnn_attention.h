@@ -1,8 +1,8 @@
-/* cuDNN's fused attention, where a libcudnn is found: opened at run time, declared here, so that nothing of it is needed to
- * build. Names and values are those of cudnn_graph.h; the tests hold them against it where it is found.
+/* cuDNN's fused attention, where a libcudnn is found: opened at run time, declared here, so that nothing of it is
+ * needed to build. Names and values are those of cudnn_graph.h; the tests hold them against it where it is found.
  *
- * A graph of small operations says what attention is (cudnn_graph.c); cuDNN finds a fused kernel for it, or says that it
- * has none. Before a shape is trusted to it, there is a trial (attention_autotune.c). */
+ * A graph of small operations says what attention is (cudnn_graph.c); cuDNN finds a fused kernel for it, or says that
+ * it has none. Its kernel is verified and timed before it is used, once a shape (attention_autotune.c). */
 #ifndef HD_DEVICE_CUDA_ATTENTION_CUDNN_ATTENTION_H
 #define HD_DEVICE_CUDA_ATTENTION_CUDNN_ATTENTION_H
 
@@ -121,7 +121,7 @@ struct dnn_shape {
     int32_t back;
 };
 
-/* What a graph reads and writes, by cuDNN's unique ids. stats is fp32 [b, heads, s]: the logarithm of the sum of
+/* Operands of a graph, by cuDNN's unique ids. stats is fp32 [b, heads, s]: the logarithm of the sum of
  * exponentials. Scalars lie in host memory. sums and dq_sums: fp32 memory for cuDNN's own use. */
 enum {
     DNN_Q = 1,
@@ -156,7 +156,8 @@ struct dnn_graph {
     struct hd_error *err;
 };
 
-/* Fills in g->graph. The handle may be NULL where nothing will run. dnn_graph_free takes what was made, failed or not. */
+/* Fills in g->graph. The handle may be NULL where nothing will run. dnn_graph_free takes what was made, failed or
+ * not. */
 int32_t dnn_graph_make(struct dnn_graph *g, const struct dnn_api *api, void *handle, const struct dnn_shape *shape,
                        struct hd_error *err);
 void dnn_graph_free(struct dnn_graph *g);
@@ -169,12 +170,13 @@ int32_t dnn_plan(struct dnn_graph *g, void *handle, dnn_descriptor *plan, int64_
 
 /* ---- cudnn_attention.c */
 
-struct cu_dnn; /* the library, its handle, what was chosen for which shape */
+struct cu_dnn; /* the library, its handle, results of autotuning by shape */
 
 /* Can the option be followed? For open: opens the library. */
 int32_t cu_dnn_check(struct hd_device *d, struct hd_error *err);
-/* What a trial said of cuDNN's kernel for such an instruction; NULL: it is not for it. */
-const struct cu_verdict *cu_dnn_verdict(struct hd_device *d, const struct hd_instr_desc *i, const struct cu_heads *h);
+/* Autotunes cuDNN's kernel for such an instruction, once a shape; NULL: cuDNN is not for it. */
+const struct cu_autotune_result *cu_dnn_autotune(struct hd_device *d, const struct hd_instr_desc *i,
+                                                 const struct cu_heads *h);
 /* Prepares k with it. */
 int32_t cu_dnn_attention(struct hd_device *d, const struct hd_instr_desc *i, const struct cu_heads *h,
                          struct hd_kernel *k, struct hd_error *err);

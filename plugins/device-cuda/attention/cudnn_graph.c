@@ -1,8 +1,8 @@
 /* Causal attention and its gradient as graphs of cuDNN's operations.
  *
  * The operations, their order and what lies in memory between them are those of NVIDIA's cudnn-frontend
- * (node/scaled_dot_product_flash_attention.h): cuDNN knows fused kernels for exactly these. With S = scale Q K^T, masked
- * where the key comes after the query, and stats = log(sum(exp(S))):
+ * (node/scaled_dot_product_flash_attention.h): cuDNN knows fused kernels for exactly these. With S = scale Q K^T,
+ * masked where the key comes after the query, and stats = log(sum(exp(S))):
  *
  *     P = exp(S - max(S)) / sum        O = P V
  *     sums = rowsum(dO O)              dS = scale P (dO V^T - sums),  P = exp(S - stats)
@@ -194,7 +194,7 @@ static int32_t type_of(const struct dnn_shape *x)
     return x->dtype == HD_BF16 ? DNN_DATA_BFLOAT16 : DNN_DATA_HALF;
 }
 
-/* What both have. The gradient takes V turned, too. */
+/* Operands of attention and of its gradient, which takes V transposed, too. */
 static void add_operands(struct dnn_graph *g, const struct dnn_shape *x)
 {
     struct layout q = heads_of(x, x->heads, 0), k = heads_of(x, x->kv_heads, 1), v = heads_of(x, x->kv_heads, x->back),

@@ -1,7 +1,8 @@
-/* Products of experts: y[b e # n] = x[b e # m] w[e ..] and dw[e ..] = dy[b e # n] x[b e # m], over slots that hold tokens. Which do
- * is known on the device alone, and cuBLASLt wants sizes. Where few slots are filled (no capacity: a slot a token and expert) and
- * operands have 16 bits, a kernel of our own takes those alone: grouped.cu. Else rows are copied to scratch, zeros where a slot is empty,
- * and all of them are multiplied. For dw they are copied by expert, so that one product an expert sums over sequences and slots. */
+/* Products of experts: y[b e # n] = x[b e # m] w[e ..] and dw[e ..] = dy[b e # n] x[b e # m], over slots that hold
+ * tokens. Which do is known on the device alone, and cuBLASLt wants sizes. Where few slots are filled (no capacity: a
+ * slot a token and expert) and operands have 16 bits, a kernel of our own takes those alone: grouped.cu. Else rows are
+ * copied to scratch, zeros where a slot is empty, and all of them are multiplied. For dw they are copied by expert, so
+ * that one product an expert sums over sequences and slots. */
 #include "experts/experts.h"
 #include "experts/grouped.h"
 #include "op_table.h"

@@ -16,7 +16,7 @@ struct cu_expert_rows {
     int64_t b, e, slots;
     int64_t row_bytes;  /* even */
     uint32_t by_expert; /* to [e b # width] */
-    uint32_t wide;      /* rows are whole pieces of 16 bytes, and so aligned */
+    uint32_t wide;      /* rows are multiples of 16 bytes, and so aligned */
 };
 
 int32_t cu_expert_rows_launch(struct hd_kernel *k, const struct cu_expert_rows *a, cudaStream_t stream,

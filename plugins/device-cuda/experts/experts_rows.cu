@@ -4,7 +4,7 @@
 
 enum { THREADS = 256, WARPS = THREADS / 32 };
 
-struct alignas(16) piece {
+struct alignas(16) bytes16 {
     uint32_t at[4];
 };
 
@@ -25,7 +25,7 @@ static __global__ void __launch_bounds__(THREADS, 4) rows_kernel(cu_expert_rows 
         int64_t slot = row % a.slots, expert = row / a.slots % a.e, batch = row / a.slots / a.e;
         int64_t to = a.by_expert ? (expert * a.b + batch) * a.slots + slot : row;
         if (a.wide)
-            copy_row<piece>(a, row, to);
+            copy_row<bytes16>(a, row, to);
         else
             copy_row<uint16_t>(a, row, to);
     }

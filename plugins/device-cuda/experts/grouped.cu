@@ -1,9 +1,9 @@
-/* Products of experts without a capacity: a slot for every token of every expert, most of them empty. Which hold tokens is known on the
- * device alone. A block first lists an expert's slots with tokens, in order; then blocks of 128 x 128 results multiply rows of the
- * list, and those beyond its end have nothing to do. Sums are in fp32, over k in order.
+/* Products of experts without a capacity: a slot for every token of every expert, most of them empty. Which hold tokens
+ * is known on the device alone. A block first lists an expert's slots with tokens, in order; then blocks of 128 x 128
+ * results multiply rows of the list, and those beyond its end have nothing to do. Sums are in fp32, over k in order.
  *
- * Tiles of 64 deep come by asynchronous copies, DEPTH on their way. Chunks of 16 bytes change places within their row, so that eight rows
- * which ldmatrix reads at once lie in different banks. Warps: 2 x 4, 64 x 32 results each. */
+ * Tiles of 64 deep come by asynchronous copies, DEPTH on their way. Chunks of 16 bytes are swizzled within their row,
+ * so that eight rows which ldmatrix reads at once lie in different banks. Warps: 2 x 4, 64 x 32 results each. */
 #include "kernels/mma.cuh"
 #include "experts/grouped.h"
 
@@ -52,13 +52,13 @@ __global__ void __launch_bounds__(LISTERS) list_kernel(const __grid_constant__ c
 
 /* ---- tiles: WIDE chunks a row */
 
-template <int WIDE> CU_DEVICE int place(int row, int c)
+template <int WIDE> CU_DEVICE int swizzle(int row, int c)
 {
     return row * WIDE + (c ^ (row & 7));
 }
 
-/* Rows of [.., width] from column chunk c0 on: those of the list from `first` on, or with LISTED = false of `from` itself; `end`: how many
- * there are. */
+/* Rows of [.., width] from column chunk c0 on: those of the list from `first` on, or with LISTED = false of `from`
+ * itself; `end`: how many there are. */
 template <int WIDE, bool LISTED>
 CU_DEVICE void fetch(chunk *tile, const char *from, const int32_t *list, int first, int end, int width, int c0)
 {
@@ -67,7 +67,7 @@ CU_DEVICE void fetch(chunk *tile, const char *from, const int32_t *list, int fir
         int at = (int)threadIdx.x + i * THREADS, row = at / WIDE, c = at % WIDE;
         bool there = first + row < end && (c0 + c) * 8 < width;
         int64_t line = !there ? 0 : LISTED ? list[first + row] : first + row;
-        cu_copy16(tile + place<WIDE>(row, c), from + (line * width + (there ? (c0 + c) * 8 : 0)) * 2, there);
+        cu_copy16(tile + swizzle<WIDE>(row, c), from + (line * width + (there ? (c0 + c) * 8 : 0)) * 2, there);
     }
 }
 
@@ -99,9 +99,9 @@ template <int KIND> CU_DEVICE void left_factor(uint32_t (&r)[4], const chunk *ti
 {
     int lane = (int)threadIdx.x & 31;
     if (KIND == CU_GROUPED_SUMS)
-        cu_ldmatrix_trans(r, tile + place<LONG>(deep + (lane & 7) + (lane >> 4 << 3), row / 8 + (lane >> 3 & 1)));
+        cu_ldmatrix_trans(r, tile + swizzle<LONG>(deep + (lane & 7) + (lane >> 4 << 3), row / 8 + (lane >> 3 & 1)));
     else
-        cu_ldmatrix(r, tile + place<SHORT>(row + (lane & 15), deep / 8 + (lane >> 4)));
+        cu_ldmatrix(r, tile + swizzle<SHORT>(row + (lane & 15), deep / 8 + (lane >> 4)));
 }
 
 /* 16 columns: two right factors. */
@@ -109,9 +109,9 @@ template <int KIND> CU_DEVICE void right_factors(uint32_t (&r)[4], const chunk *
 {
     int lane = (int)threadIdx.x & 31;
     if (KIND == CU_GROUPED_TURNED)
-        cu_ldmatrix(r, tile + place<SHORT>(col + (lane & 7) + (lane >> 4 << 3), deep / 8 + (lane >> 3 & 1)));
+        cu_ldmatrix(r, tile + swizzle<SHORT>(col + (lane & 7) + (lane >> 4 << 3), deep / 8 + (lane >> 3 & 1)));
     else
-        cu_ldmatrix_trans(r, tile + place<LONG>(deep + (lane & 15), col / 8 + (lane >> 4)));
+        cu_ldmatrix_trans(r, tile + swizzle<LONG>(deep + (lane & 15), col / 8 + (lane >> 4)));
 }
 
 template <class T, int KIND>
@@ -179,15 +179,21 @@ CU_DEVICE void put(const cu_grouped &a, const work &w, const float (&c)[4][4][4]
 
 /* ---- a block: a tile of results. Neighbours share columns of `with`, GROUP of them in turn */
 
-template <class T, int KIND> __global__ void __launch_bounds__(THREADS, 2) grouped_kernel(const __grid_constant__ cu_grouped a)
+template <class T, int KIND>
+__global__ void __launch_bounds__(THREADS, 2) grouped_kernel(const __grid_constant__ cu_grouped a)
 {
     CU_SHARED_DYNAMIC(chunk, room);
     int64_t expert = blockIdx.y;
-    int turn = (int)(blockIdx.x % (unsigned)(GROUP * a.tiles)), tile = (int)(blockIdx.x / (unsigned)(GROUP * a.tiles)) * GROUP + turn % GROUP;
+    int turn = (int)(blockIdx.x % (unsigned)(GROUP * a.tiles)),
+        tile = (int)(blockIdx.x / (unsigned)(GROUP * a.tiles)) * GROUP + turn % GROUP;
     int warp = (int)threadIdx.x >> 5, row = warp / 4 * 64, col = warp % 4 * 32;
     bool sums = KIND == CU_GROUPED_SUMS;
-    work w = {(const char *)a.from, (const char *)a.with + (sums ? 0 : 2 * expert * a.k * a.n), a.list + expert * a.b * a.slots,
-              a.count[expert], tile * TILE, turn / GROUP * TILE};
+    work w = {(const char *)a.from,
+              (const char *)a.with + (sums ? 0 : 2 * expert * a.k * a.n),
+              a.list + expert * a.b * a.slots,
+              a.count[expert],
+              tile * TILE,
+              turn / GROUP * TILE};
     if (w.row0 >= (sums ? a.m : w.count))
         return;
     int steps = ((sums ? w.count : a.k) + DEEP - 1) / DEEP;
@@ -254,7 +260,8 @@ int32_t run(struct hd_kernel *k, cudaStream_t stream, struct hd_error *err)
 
 } // namespace
 
-extern "C" int32_t cu_grouped_prepare(struct hd_device *d, struct hd_kernel *k, const struct cu_grouped *given, struct hd_error *err)
+extern "C" int32_t cu_grouped_prepare(struct hd_device *d, struct hd_kernel *k, const struct cu_grouped *given,
+                                      struct hd_error *err)
 {
     cu_grouped a = *given;
     if (d->shared_limit < SHARED || a.e > 65535 || a.e * a.b * a.slots > INT32_MAX)

@@ -10,8 +10,9 @@ extern "C" {
 
 enum { CU_GROUPED_ROWS, CU_GROUPED_TURNED, CU_GROUPED_SUMS };
 
-/* Slots are [b e #]; a slot's row of an operand is as long as it is wide. Operands are of one dtype, bf16 or fp16, 16-byte aligned, widths
- * multiples of 8; outputs are of theirs or fp32. Of slots without a token nothing is read; ROWS and TURNED make their rows zeros.
+/* Slots are [b e #]; a slot's row of an operand is as long as it is wide. Operands are of one dtype, bf16 or fp16,
+ * 16-byte aligned, widths multiples of 8; outputs are of theirs or fp32. Of slots without a token nothing is read; ROWS
+ * and TURNED make their rows zeros.
  *     ROWS     to[slot, n] = sum over k of from[slot, k] with[e, k, n]
  *     TURNED   the same with [e, n, k]
  *     SUMS     to[e, m, n] = sum over slots of expert e that hold a token of from[slot, m] with[slot, n] */

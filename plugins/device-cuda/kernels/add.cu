@@ -73,7 +73,8 @@ template <class C> static __global__ void __launch_bounds__(THREADS) same_kernel
         same_at<1, C>(a, i, value);
 }
 
-template <class C> static int32_t launch(struct hd_kernel *k, const add_args &a, cudaStream_t stream, struct hd_error *err)
+template <class C>
+static int32_t launch(struct hd_kernel *k, const add_args &a, cudaStream_t stream, struct hd_error *err)
 {
     unsigned blocks = cu_blocks(k->device, a.vectors + a.n - a.vectors * 8, THREADS);
     cudaError_t rc;
@@ -95,7 +96,8 @@ template <class C> static int32_t run(struct hd_kernel *k, cudaStream_t stream, 
     return launch<C>(k, cu_args<add_args>(k), stream, err);
 }
 
-extern "C" int32_t cu_scratch_add(struct hd_kernel *k, const struct hd_operand *to, cudaStream_t stream, struct hd_error *err)
+extern "C" int32_t cu_scratch_add(struct hd_kernel *k, const struct hd_operand *to, cudaStream_t stream,
+                                  struct hd_error *err)
 {
     int wide = cu_wide_dtype(to->dtype);
     add_args a = {};

@@ -1,7 +1,7 @@
 /* A bias over some dims of x, and its gradient: the sum of dy over the other dims.
  *
- * Where the bias has the last dims, x is [rows, width]. Bytes an element: bias x and y once; bias_dw dy once, by blocks
- * that have 32 threads side by side and 8 on top of one another. Where it has other dims, element by element (bias), or
+ * With a bias of the last dims, x is [rows, width]. Bytes an element: bias x and y once; bias_dw dy once, by blocks
+ * that have 32 threads side by side and 8 on top of one another. With one of other dims, element by element (bias), or
  * a warp an output (bias_dw): models do not ask for that. */
 #include "kernels/columns.cuh"
 

@@ -57,7 +57,7 @@ template <class C> CU_DEVICE void values(const code_args &a, int64_t i, uint64_t
         x[j] = i + j < a.n && in_range(a, i + j, r) ? cu_load<C>(a.x, i + j) + cu_load<C>(a.y, i + j) : (C)0;
 }
 
-/* Of eight in one range, on 16 bytes. */
+/* Is this line of eight elements in one range, and on 16 bytes? */
 CU_DEVICE int whole_line(const code_args &a, int64_t i, uint64_t *r)
 {
     return a.vector && i + LINE <= a.n && in_range(a, i, r) &&

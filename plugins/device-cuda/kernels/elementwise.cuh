@@ -1,4 +1,4 @@
-/* A map over elements: what a file of functions of one index is made of. See elementwise.cu for how one is said. */
+/* A map over elements, from a function of one index; elementwise.cu shows its use. */
 #ifndef HD_DEVICE_CUDA_KERNELS_ELEMENTWISE_CUH
 #define HD_DEVICE_CUDA_KERNELS_ELEMENTWISE_CUH
 

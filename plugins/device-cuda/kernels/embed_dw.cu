@@ -145,7 +145,7 @@ CU_DEVICE int same_row(const dw_args &a, const uint32_t *row, int64_t i, int64_t
     return i >= 0 && j < a.tokens && row[i] == row[j];
 }
 
-/* Where a run's sum goes: to dw, or to the chunk's first or second partial sum. */
+/* Stores a run's sum: to dw, or to the chunk's first or second partial sum. */
 template <int V, class C>
 CU_DEVICE void finish_run(const dw_args &a, C (&sum)[V], uint32_t row, int64_t column, int open_before, int open_after,
                           C *partial)

@@ -1,8 +1,8 @@
-/* What kernels are written with: launches, element types, wide reads and writes, reductions. Compiled by nvcc for GPUs, and by
- * a plain C++ compiler for tests, which run kernels on the CPU (plugins/device-cuda/tests/emulate).
+/* Basis of all kernels: launches, element types, wide reads and writes, reductions. Compiled by nvcc for GPUs, and by a
+ * plain C++ compiler for tests, which run kernels on the CPU (tests/emulate).
  *
- * So that both work, kernels say CU_SHARED and CU_SHARED_DYNAMIC instead of __shared__, CU_LAUNCH instead of <<<>>>, use the
- * types below instead of cuda_bf16.h's, and what is special to tensor cores from mma.cuh. */
+ * So that both work, kernels say CU_SHARED and CU_SHARED_DYNAMIC instead of __shared__, CU_LAUNCH instead of <<<>>>,
+ * use the types below instead of cuda_bf16.h's, and what is special to tensor cores from mma.cuh. */
 #ifndef HD_DEVICE_CUDA_KERNELS_KERNEL_CUH
 #define HD_DEVICE_CUDA_KERNELS_KERNEL_CUH
 
@@ -24,8 +24,8 @@
     extern __shared__ __align__(128) unsigned char cu_dynamic_memory[];                                                \
     type *name = reinterpret_cast<type *>(cu_dynamic_memory)
 
-/* CU_LAUNCH(kernel, grid, block, shared bytes, stream, arguments...): a cudaError_t. Put a kernel with commas in its template
- * arguments in parentheses. */
+/* CU_LAUNCH(kernel, grid, block, shared bytes, stream, arguments...): a cudaError_t. Put a kernel with commas in its
+ * template arguments in parentheses. */
 #define CU_LAUNCH(kernel, grid, block, shared, stream, ...)                                                            \
     ((kernel)<<<(grid), (block), (shared), (stream)>>>(__VA_ARGS__), cudaPeekAtLastError())
 
@@ -38,7 +38,7 @@ template <class F> static inline cudaError_t cu_allow_shared(F *kernel, size_t b
 #define CU_DEVICE static inline
 #endif
 
-/* What run returns of a launch. */
+/* The result of `run`, from that of a launch. */
 static inline int32_t cu_launched(const struct hd_kernel *k, cudaError_t rc, struct hd_error *err)
 {
     return rc == cudaSuccess ? HD_OK : cu_fail(err, rc, k->label, "launching");
@@ -122,7 +122,8 @@ template <class T> CU_DEVICE T cu_to(float x)
     return y;
 }
 
-/* ---- operands whose dtype is known when the kernel runs: one kernel serves all. Every thread takes the same branch. */
+/* ---- operands whose dtype is known when the kernel runs: one kernel serves all. Every thread takes the same
+ * branch. */
 
 struct cu_in {
     const void *data;

@@ -1,7 +1,7 @@
-/* Tensor cores and asynchronous copies, sm_80 and newer: PTX ISA, sections "mma.m16n8k16 with floating point type", "ldmatrix",
- * "cp.async". With CU_EMULATE the same by exchanges within a warp. T is cu_bf16 or cu_f16; sums are fp32.
+/* Tensor cores and asynchronous copies, sm_80 and newer: PTX ISA, sections "mma.m16n8k16 with floating point type",
+ * "ldmatrix", "cp.async". With CU_EMULATE the same by exchanges within a warp. T is cu_bf16 or cu_f16; sums are fp32.
  *
- * Of lane l, with g = l / 4 and t = l % 4; two elements a register, the lower column (of b: row) in the low half:
+ * Fragments of lane l, with g = l / 4 and t = l % 4; two elements a register, the lower column (of b: row) first:
  *     a  16 x 16  a[0] = (g, 2t..), a[1] = (g + 8, 2t..), a[2] = (g, 2t + 8..), a[3] = (g + 8, 2t + 8..)
  *     b  16 x 8   b[0] = (2t.., g), b[1] = (2t + 8.., g)
  *     c  16 x 8   c[0], c[1] = (g, 2t..), c[2], c[3] = (g + 8, 2t..) */
@@ -59,20 +59,22 @@ CU_DEVICE unsigned cu_shared_address(const void *p)
 
 CU_DEVICE void cu_mma_of(cu_bf16, float (&c)[4], const uint32_t (&a)[4], const uint32_t (&b)[2])
 {
-    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};\n"
-                 : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+    asm volatile(
+        "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};\n"
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
 
 CU_DEVICE void cu_mma_of(cu_f16, float (&c)[4], const uint32_t (&a)[4], const uint32_t (&b)[2])
 {
-    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};\n"
-                 : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+    asm volatile(
+        "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};\n"
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
 
-/* Four 8 x 8 tiles of 16-bit elements; lane l gives the address of row l % 8 of tile l / 8 (16-byte aligned, shared memory).
- * r[i] of lane l: row l / 4 of tile i, elements 2 (l % 4).. */
+/* Four 8 x 8 tiles of 16-bit elements; lane l gives the address of row l % 8 of tile l / 8 (16-byte aligned, shared
+ * memory). r[i] of lane l: row l / 4 of tile i, elements 2 (l % 4).. */
 CU_DEVICE void cu_ldmatrix(uint32_t (&r)[4], const void *row)
 {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];\n"

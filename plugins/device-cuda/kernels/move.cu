@@ -1,5 +1,5 @@
-/* Elements from one place to another: copy, slice, pad. The larger operand of a slice or pad is [outer, parts, inner],
- * the smaller [outer, inner]. A copy whose dims stand in another order moves pieces of those that are last in both.
+/* Moves of elements: copy, slice, pad. The larger operand of a slice or pad is [outer, parts, inner],
+ * the smaller [outer, inner]. A copy whose dims stand in another order moves runs of those that are last in both.
  *
  * Equal dtypes move as bytes, 16 at a time where everything lies on 16: each byte of the smaller operand is read once,
  * each of the output written once. Other dtypes, and sums, go element by element. */
@@ -11,17 +11,17 @@ enum { SLICE, PAD, PERMUTE };
 struct move_args {
     cu_ref in, out;
     int64_t n;     /* units of the output */
-    int64_t inner; /* units of a piece */
+    int64_t inner; /* units of a run */
     int64_t parts, index;
     int32_t adds, unit; /* bytes */
-    int64_t extent[HD_MAX_DIMS], stride[HD_MAX_DIMS]; /* PERMUTE: of the output's outer dims, in pieces of the input */
+    int64_t extent[HD_MAX_DIMS], stride[HD_MAX_DIMS]; /* PERMUTE: of the output's outer dims, in runs of the input */
     int64_t ndim;
 };
 
-/* Where a piece of the output lies in the input. I: a type that holds both. */
-template <class I> CU_DEVICE int64_t permuted_piece(const move_args &a, int64_t piece)
+/* The run of the input that a run of the output is. I: a type that holds both. */
+template <class I> CU_DEVICE int64_t permuted_run(const move_args &a, int64_t run)
 {
-    I from = 0, left = (I)piece;
+    I from = 0, left = (I)run;
     for (int64_t d = a.ndim - 1; d >= 0; d--) {
         I above = left / (I)a.extent[d];
         from += (left - above * (I)a.extent[d]) * (I)a.stride[d];
@@ -30,23 +30,23 @@ template <class I> CU_DEVICE int64_t permuted_piece(const move_args &a, int64_t 
     return from;
 }
 
-/* Where unit i of the output comes from; -1: it is zero. */
+/* The unit of the input that unit i of the output is; -1: it is zero. */
 template <int HOW> CU_DEVICE int64_t source(const move_args &a, int64_t i)
 {
-    int64_t piece, within;
+    int64_t run, within;
     if (a.n <= INT32_MAX) {
-        piece = (uint32_t)i / (uint32_t)a.inner;
-        within = (uint32_t)i - (uint32_t)piece * (uint32_t)a.inner;
+        run = (uint32_t)i / (uint32_t)a.inner;
+        within = (uint32_t)i - (uint32_t)run * (uint32_t)a.inner;
     } else {
-        piece = i / a.inner;
-        within = i - piece * a.inner;
+        run = i / a.inner;
+        within = i - run * a.inner;
     }
     if (HOW == PERMUTE)
-        return (a.n <= INT32_MAX ? permuted_piece<uint32_t>(a, piece) : permuted_piece<int64_t>(a, piece)) * a.inner + within;
+        return (a.n <= INT32_MAX ? permuted_run<uint32_t>(a, run) : permuted_run<int64_t>(a, run)) * a.inner + within;
     if (HOW == SLICE)
-        return (piece * a.parts + a.index) * a.inner + within;
-    int64_t outer = piece / a.parts;
-    return piece - outer * a.parts == a.index ? outer * a.inner + within : -1;
+        return (run * a.parts + a.index) * a.inner + within;
+    int64_t outer = run / a.parts;
+    return run - outer * a.parts == a.index ? outer * a.inner + within : -1;
 }
 
 template <int HOW, class U> CU_DEVICE void move_units(const move_args &a)
@@ -90,7 +90,7 @@ template <int HOW> static int32_t run(struct hd_kernel *k, cudaStream_t stream, 
     return cu_launched(k, rc, err);
 }
 
-/* The largest unit that pieces are whole numbers of and that both memories lie on. */
+/* The largest unit that divides a run and that both memories are aligned to. */
 static int32_t unit_of(const move_args *a, int64_t bytes)
 {
     int32_t unit = 16;

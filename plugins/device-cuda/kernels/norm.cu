@@ -9,7 +9,7 @@
  * added to dx as it would be written: the bits are those of two kernels. */
 #include "kernels/rows.cuh"
 
-enum { KEPT = 2, KEPT_DX = 1 };
+enum { HELD = 2, HELD_DX = 1 };
 
 struct norm_args {
     cu_ref x, w, c, y; /* dx: c is dy */
@@ -63,13 +63,13 @@ template <int V, class C> CU_DEVICE void sum_of(C (&v)[V], const norm_args &a, i
         v[i] = cu_held(v[i], a.x.dtype);
 }
 
-/* cu_keep of the sum. A thread reads again only what it wrote itself. */
-template <int V, int K, class C> CU_DEVICE void keep_sum(C (&kept)[K][V], const norm_args &a, const cu_row &row)
+/* cu_load_row of the sum. A thread reads again only what it wrote itself. */
+template <int V, int K, class C> CU_DEVICE void load_sum(C (&held)[K][V], const norm_args &a, const cu_row &row)
 {
 #pragma unroll
     for (int k = 0; k < K; k++)
         if ((k * row.lanes + row.lane) * V < row.h)
-            sum_of<V>(kept[k], a, row.base + (k * row.lanes + row.lane) * V);
+            sum_of<V>(held[k], a, row.base + (k * row.lanes + row.lane) * V);
     for (int j = (K * row.lanes + row.lane) * V; j < row.h; j += row.lanes * V) {
         C more[V];
         sum_of<V>(more, a, row.base + j);
@@ -85,26 +85,26 @@ static __global__ void __launch_bounds__(CU_ROWS_THREADS, 3) norm_kernel(norm_ar
     int group = threadIdx.x / a.lanes, groups = blockDim.x / a.lanes;
     for (int64_t first = (int64_t)blockIdx.x * groups; first < a.rows; first += (int64_t)gridDim.x * groups) {
         cu_row row = {(first + group) * a.h, first + group < a.rows ? a.h : 0, (int32_t)threadIdx.x % a.lanes, a.lanes};
-        C kept[KEPT][V], mean = 0, square = 0;
+        C held[HELD][V], mean = 0, square = 0;
         if (SUM)
-            keep_sum<V, KEPT>(kept, a, row);
+            load_sum<V, HELD>(held, a, row);
         else
-            cu_keep<V, KEPT>(kept, a.x, row);
+            cu_load_row<V, HELD>(held, a.x, row);
         if (CENTRED) {
-            cu_each<V, KEPT>(kept, a.x, row, [&](const C *x, int) {
+            cu_each<V, HELD>(held, a.x, row, [&](const C *x, int) {
 #pragma unroll
                 for (int i = 0; i < V; i++)
                     mean += x[i];
             });
             mean = cu_sum(mean, a.lanes, shared) / (C)a.h;
         }
-        cu_each<V, KEPT>(kept, a.x, row, [&](const C *x, int) {
+        cu_each<V, HELD>(held, a.x, row, [&](const C *x, int) {
 #pragma unroll
             for (int i = 0; i < V; i++)
                 square += (x[i] - mean) * (x[i] - mean);
         });
         C r = cu_rsqrt(cu_sum(square, a.lanes, shared) / (C)a.h + (C)a.eps);
-        cu_each<V, KEPT>(kept, a.x, row, [&](const C *x, int j) {
+        cu_each<V, HELD>(held, a.x, row, [&](const C *x, int j) {
             C w[V], y[V];
             cu_load_n<V>(w, a.w, j);
 #pragma unroll
@@ -128,18 +128,18 @@ static __global__ void __launch_bounds__(CU_ROWS_THREADS, 2) norm_dx_kernel(norm
     int group = threadIdx.x / a.lanes, groups = blockDim.x / a.lanes;
     for (int64_t first = (int64_t)blockIdx.x * groups; first < a.rows; first += (int64_t)gridDim.x * groups) {
         cu_row row = {(first + group) * a.h, first + group < a.rows ? a.h : 0, (int32_t)threadIdx.x % a.lanes, a.lanes};
-        C x_kept[KEPT_DX][V], dy_kept[KEPT_DX][V], mean = 0, square = 0, mean_a = 0, mean_ax = 0;
-        cu_keep<V, KEPT_DX>(x_kept, a.x, row);
-        cu_keep<V, KEPT_DX>(dy_kept, a.c, row);
+        C x_held[HELD_DX][V], dy_held[HELD_DX][V], mean = 0, square = 0, mean_a = 0, mean_ax = 0;
+        cu_load_row<V, HELD_DX>(x_held, a.x, row);
+        cu_load_row<V, HELD_DX>(dy_held, a.c, row);
         if (CENTRED) {
-            cu_each<V, KEPT_DX>(x_kept, a.x, row, [&](const C *x, int) {
+            cu_each<V, HELD_DX>(x_held, a.x, row, [&](const C *x, int) {
 #pragma unroll
                 for (int i = 0; i < V; i++)
                     mean += x[i];
             });
             mean = cu_sum(mean, a.lanes, shared) / (C)a.h;
         }
-        cu_each2<V, KEPT_DX>(x_kept, a.x, dy_kept, a.c, row, [&](const C *x, const C *dy, int j) {
+        cu_each2<V, HELD_DX>(x_held, a.x, dy_held, a.c, row, [&](const C *x, const C *dy, int j) {
             C w[V];
             cu_load_n<V>(w, a.w, j);
 #pragma unroll
@@ -152,7 +152,7 @@ static __global__ void __launch_bounds__(CU_ROWS_THREADS, 2) norm_dx_kernel(norm
         C r = cu_rsqrt(cu_sum(square, a.lanes, shared) / (C)a.h + (C)a.eps);
         mean_a = CENTRED ? cu_sum(mean_a, a.lanes, shared) / (C)a.h : 0;
         mean_ax = cu_sum(mean_ax, a.lanes, shared) * r / (C)a.h;
-        cu_each2<V, KEPT_DX>(x_kept, a.x, dy_kept, a.c, row, [&](const C *x, const C *dy, int j) {
+        cu_each2<V, HELD_DX>(x_held, a.x, dy_held, a.c, row, [&](const C *x, const C *dy, int j) {
             C w[V], dx[V], behind[V];
             cu_load_n<V>(w, a.w, j);
             if (SUM)
@@ -223,7 +223,7 @@ static int32_t prepare(const struct hd_instr_desc *i, struct hd_kernel *k, struc
     int wide = cu_wide(i), vector = !wide && h % 8 == 0 && cu_all_aligned(i);
     a.h = (int32_t)h;
     a.rows = hd_operand_count(&i->out[0]) / h;
-    a.lanes = cu_lanes(h, vector ? 8 : 1, GRAD ? KEPT_DX : KEPT, CU_ROWS_THREADS);
+    a.lanes = cu_lanes(h, vector ? 8 : 1, GRAD ? HELD_DX : HELD, CU_ROWS_THREADS);
     a.adds = cu_accumulates(i);
     cu_pack(k,
             wide     ? run<CENTRED, GRAD, SUM, 1, double>

@@ -7,8 +7,8 @@
 #include "kernels/columns.cuh"
 #include "kernels/rows.cuh"
 
-enum { KEPT = 2, BLOCKS = 264 };
-enum { SHARED = CU_ROWS_THREADS / 2 * KEPT * 8 }; /* what a group of half a block has */
+enum { HELD = 2, BLOCKS = 264 };
+enum { SHARED = CU_ROWS_THREADS / 2 * HELD * 8 }; /* what a group of half a block has */
 
 struct dw_args {
     cu_ref x, dy, dw, dc;
@@ -18,13 +18,13 @@ struct dw_args {
 };
 
 /* The sum over a block's groups of what each thread has, in the order of groups, to `to`. */
-template <int V, class C> CU_DEVICE void add_groups(const dw_args &a, C (&v)[KEPT][V], C *shared, C *to, int end)
+template <int V, class C> CU_DEVICE void add_groups(const dw_args &a, C (&v)[HELD][V], C *shared, C *to, int end)
 {
     int groups = blockDim.x / a.lanes, group = threadIdx.x / a.lanes, lane = threadIdx.x % a.lanes;
     for (int g = 0; g < groups; g++) {
         if (g == group)
 #pragma unroll
-            for (int k = 0; k < KEPT; k++)
+            for (int k = 0; k < HELD; k++)
 #pragma unroll
                 for (int i = 0; i < V; i++) {
                     int at = (k * V + i) * a.lanes + lane;
@@ -37,7 +37,7 @@ template <int V, class C> CU_DEVICE void add_groups(const dw_args &a, C (&v)[KEP
     }
     if (group == groups - 1)
 #pragma unroll
-        for (int k = 0; k < KEPT; k++)
+        for (int k = 0; k < HELD; k++)
 #pragma unroll
             for (int i = 0; i < V; i++)
                 if ((k * a.lanes + lane) * V < end)
@@ -47,13 +47,13 @@ template <int V, class C> CU_DEVICE void add_groups(const dw_args &a, C (&v)[KEP
 
 /* f(V elements) for all of a row: those of this tile are in registers. */
 template <int V, class C, class F>
-CU_DEVICE void whole_row(C (&kept)[KEPT][V], const dw_args &a, const cu_row &row, const cu_row &tile, F f)
+CU_DEVICE void whole_row(C (&held)[HELD][V], const dw_args &a, const cu_row &row, const cu_row &tile, F f)
 {
     int first = (int)(tile.base - row.base), last = first + a.tile;
 #pragma unroll
-    for (int k = 0; k < KEPT; k++)
+    for (int k = 0; k < HELD; k++)
         if ((k * a.lanes + row.lane) * V < tile.h)
-            f(kept[k]);
+            f(held[k]);
     for (int j = row.lane * V; a.tile < a.h && j < row.h; j += a.lanes * V)
         if (j < first || j >= last) {
             C x[V];
@@ -69,35 +69,35 @@ static __global__ void __launch_bounds__(CU_ROWS_MOST, 1) dw_kernel(dw_args a, C
     CU_SHARED(C, sums, [SHARED / 8 * V]);
     int groups = blockDim.x / a.lanes, group = threadIdx.x / a.lanes, column = blockIdx.y * a.tile;
     int64_t first = ((int64_t)blockIdx.x * groups + group) * a.chunk;
-    C dw[KEPT][V] = {}, dc[KEPT][V] = {};
+    C dw[HELD][V] = {}, dc[HELD][V] = {};
     for (int64_t at = first; at < first + a.chunk; at++) { /* as often in all groups */
         cu_row row = {at * a.h, at < a.rows ? a.h : 0, (int32_t)threadIdx.x % a.lanes, a.lanes}, mine = row;
-        C x_kept[KEPT][V], dy_kept[KEPT][V], mean = 0, square = 0;
+        C x_held[HELD][V], dy_held[HELD][V], mean = 0, square = 0;
         mine.base += column;
         mine.h = row.h - column < a.tile ? row.h - column : a.tile;
-        cu_keep<V, KEPT>(x_kept, a.x, mine);
-        cu_keep<V, KEPT>(dy_kept, a.dy, mine);
+        cu_load_row<V, HELD>(x_held, a.x, mine);
+        cu_load_row<V, HELD>(dy_held, a.dy, mine);
         if (CENTRED) {
-            whole_row<V>(x_kept, a, row, mine, [&](const C *x) {
+            whole_row<V>(x_held, a, row, mine, [&](const C *x) {
 #pragma unroll
                 for (int i = 0; i < V; i++)
                     mean += x[i];
             });
             mean = cu_sum(mean, a.lanes, shared) / (C)a.h;
         }
-        whole_row<V>(x_kept, a, row, mine, [&](const C *x) {
+        whole_row<V>(x_held, a, row, mine, [&](const C *x) {
 #pragma unroll
             for (int i = 0; i < V; i++)
                 square += (x[i] - mean) * (x[i] - mean);
         });
         C r = cu_rsqrt(cu_sum(square, a.lanes, shared) / (C)a.h + (C)a.eps);
 #pragma unroll
-        for (int k = 0; k < KEPT; k++)
+        for (int k = 0; k < HELD; k++)
             if ((k * a.lanes + row.lane) * V < mine.h)
 #pragma unroll
                 for (int i = 0; i < V; i++) {
-                    dw[k][i] += dy_kept[k][i] * (x_kept[k][i] - mean) * r;
-                    dc[k][i] += dy_kept[k][i];
+                    dw[k][i] += dy_held[k][i] * (x_held[k][i] - mean) * r;
+                    dc[k][i] += dy_held[k][i];
                 }
     }
     C *to = partial + (int64_t)blockIdx.x * (CENTRED + 1) * a.h + column;
@@ -143,8 +143,8 @@ static int32_t prepare(struct hd_device *d, const struct hd_instr_desc *i, struc
     a.eps = i->attrs.eps;
     a.h = (int32_t)w->extent[0];
     a.rows = hd_operand_count(x) / a.h;
-    a.lanes = cu_lanes(a.h, vector ? 8 : 1, KEPT, CU_ROWS_MOST);
-    a.tile = a.lanes * KEPT * (vector ? 8 : 1);
+    a.lanes = cu_lanes(a.h, vector ? 8 : 1, HELD, CU_ROWS_MOST);
+    a.tile = a.lanes * HELD * (vector ? 8 : 1);
     a.tile = a.tile < a.h ? a.tile : a.h;
     a.adds = cu_accumulates(i);
     int64_t groups = cu_rows_threads(a.lanes) / a.lanes;

@@ -1,5 +1,4 @@
-/* What families of kernels share: operands as kernels see them, sums over groups of threads, a prepare function's
- * questions. */
+/* Shared by most kernels: operands as kernels see them, sums over groups of threads, checks for prepare functions. */
 #ifndef HD_DEVICE_CUDA_KERNELS_OPERANDS_CUH
 #define HD_DEVICE_CUDA_KERNELS_OPERANDS_CUH
 
@@ -177,7 +176,7 @@ CU_DEVICE int64_t cu_index_of(const cu_zigzag &z, int64_t position)
     return (at < z.parts ? 2 * at : 2 * (2 * z.parts - 1 - at) + 1) * z.run + position % z.run;
 }
 
-/* Of two, the larger; a NaN wins. */
+/* The larger of two; a NaN wins. */
 template <class C> CU_DEVICE C cu_most(C a, C b)
 {
     return a > b || a != a ? a : b;

@@ -1,5 +1,5 @@
 /* Rows of h elements, each by `lanes` neighbouring threads of a block, a power of two. A thread has the V elements from
- * (k lanes + lane) V on for k = 0, 1, ...; the first K of these it keeps in registers, so that a second look is free.
+ * (k lanes + lane) V on for k = 0, 1, ...; the first K of these it keeps in registers, so that a second pass is free.
  */
 #ifndef HD_DEVICE_CUDA_KERNELS_ROWS_CUH
 #define HD_DEVICE_CUDA_KERNELS_ROWS_CUH
@@ -28,8 +28,8 @@ struct cu_row {
     int32_t lane, lanes;
 };
 
-/* Reads what is kept. */
-template <int V, int K, class C> CU_DEVICE void cu_keep(C (&kept)[K][V], const cu_ref &x, const cu_row &row)
+/* Reads the elements that are held in registers. */
+template <int V, int K, class C> CU_DEVICE void cu_load_row(C (&held)[K][V], const cu_ref &x, const cu_row &row)
 {
     cu_raw<C, V> raw[K];
 #pragma unroll
@@ -39,17 +39,17 @@ template <int V, int K, class C> CU_DEVICE void cu_keep(C (&kept)[K][V], const c
 #pragma unroll
     for (int k = 0; k < K; k++)
         if ((k * row.lanes + row.lane) * V < row.h)
-            raw[k].widen(kept[k], x.dtype);
+            raw[k].widen(held[k], x.dtype);
 }
 
 /* f(V elements, index in the row of the first) for all of this thread's. */
 template <int V, int K, class C, class F>
-CU_DEVICE void cu_each(C (&kept)[K][V], const cu_ref &x, const cu_row &row, F f)
+CU_DEVICE void cu_each(C (&held)[K][V], const cu_ref &x, const cu_row &row, F f)
 {
 #pragma unroll
     for (int k = 0; k < K; k++)
         if ((k * row.lanes + row.lane) * V < row.h)
-            f(kept[k], (k * row.lanes + row.lane) * V);
+            f(held[k], (k * row.lanes + row.lane) * V);
     for (int j = (K * row.lanes + row.lane) * V; j < row.h; j += row.lanes * V) {
         C more[V];
         cu_load_n<V>(more, x, row.base + j);
@@ -59,12 +59,12 @@ CU_DEVICE void cu_each(C (&kept)[K][V], const cu_ref &x, const cu_row &row, F f)
 
 /* The same for two operands that are alike. */
 template <int V, int K, class C, class F>
-CU_DEVICE void cu_each2(C (&kept)[K][V], const cu_ref &x, C (&kept2)[K][V], const cu_ref &x2, const cu_row &row, F f)
+CU_DEVICE void cu_each2(C (&held)[K][V], const cu_ref &x, C (&held2)[K][V], const cu_ref &x2, const cu_row &row, F f)
 {
 #pragma unroll
     for (int k = 0; k < K; k++)
         if ((k * row.lanes + row.lane) * V < row.h)
-            f(kept[k], kept2[k], (k * row.lanes + row.lane) * V);
+            f(held[k], held2[k], (k * row.lanes + row.lane) * V);
     for (int j = (K * row.lanes + row.lane) * V; j < row.h; j += row.lanes * V) {
         C more[V], more2[V];
         cu_load_n<V>(more, x, row.base + j);

@@ -1,16 +1,16 @@
 /* Sums of everything: total = scale sum x, sumsq += sum over ranges of value x^2, as a number or in digits.
  *
- * Blocks sum pieces, which shapes alone cut; one block then adds what they have, in order, in double. Bytes an element:
- * x once. */
+ * Blocks sum segments, which shapes alone cut; one block then adds what they have, in order, in double. Bytes an
+ * element: x once. */
 #include "kernels/segments.cuh"
 
-enum { THREADS = 256, PIECE = 16 * 8 * THREADS, FINISH = 512, UNROLL = 4 };
+enum { THREADS = 256, SEGMENT = 16 * 8 * THREADS, FINISH = 512, UNROLL = 4 };
 
 struct sum_args {
     cu_ref x, y;
-    const cu_piece *pieces;
+    const cu_segment *segments;
     double scale;
-    int64_t n_pieces;
+    int64_t n_segments;
     int32_t vector, square, adds, reserved;
 };
 
@@ -29,8 +29,8 @@ template <class C> CU_DEVICE double one(const sum_args &a, int64_t i, C)
     return (double)sum_of(x, a.square);
 }
 
-/* What a thread has of eights is summed in C before it joins a double. */
-template <class C> CU_DEVICE double sum_piece(const sum_args &a, const cu_piece &p)
+/* Eights of a thread are summed in C before they are added to a double. */
+template <class C> CU_DEVICE double sum_segment(const sum_args &a, const cu_segment &p)
 {
     const int V = cu_width<C>::most;
     int64_t first = p.first, last = p.first + p.count, begin = first, end = first;
@@ -64,11 +64,11 @@ template <class C> CU_DEVICE double sum_piece(const sum_args &a, const cu_piece 
 template <class C> static __global__ void __launch_bounds__(THREADS) sum_kernel(sum_args a, double *partial)
 {
     CU_SHARED(double, shared, [32]);
-    for (int64_t p = blockIdx.x; p < a.n_pieces; p += gridDim.x) {
-        cu_piece piece = a.pieces[p];
-        double sum = cu_sum(sum_piece<C>(a, piece), THREADS, shared);
+    for (int64_t p = blockIdx.x; p < a.n_segments; p += gridDim.x) {
+        cu_segment segment = a.segments[p];
+        double sum = cu_sum(sum_segment<C>(a, segment), THREADS, shared);
         if (threadIdx.x == 0)
-            partial[p] = piece.value * sum;
+            partial[p] = segment.value * sum;
     }
 }
 
@@ -76,7 +76,7 @@ static __global__ void __launch_bounds__(FINISH) finish_kernel(sum_args a, const
 {
     CU_SHARED(double, shared, [32]);
     double sum[1] = {0};
-    for (int64_t p = threadIdx.x; p < a.n_pieces; p += FINISH)
+    for (int64_t p = threadIdx.x; p < a.n_segments; p += FINISH)
         sum[0] += partial[p];
     sum[0] = cu_sum(sum[0], FINISH, shared) * a.scale;
     if (threadIdx.x == 0)
@@ -88,15 +88,15 @@ template <class C> static int32_t run(struct hd_kernel *k, cudaStream_t stream, 
     const sum_args &a = cu_args<sum_args>(k);
     double *partial = (double *)cu_scratch(k->device);
     cudaError_t rc = cudaSuccess;
-    if (a.n_pieces)
-        rc = CU_LAUNCH((sum_kernel<C>), cu_blocks(k->device, a.n_pieces, 1), THREADS, 0, stream, a, partial);
+    if (a.n_segments)
+        rc = CU_LAUNCH((sum_kernel<C>), cu_blocks(k->device, a.n_segments, 1), THREADS, 0, stream, a, partial);
     if (rc == cudaSuccess)
         rc = CU_LAUNCH(finish_kernel, 1, FINISH, 0, stream, a, partial);
     return cu_launched(k, rc, err);
 }
 
-/* ---- the same in digits: whole numbers. A thread has a column of its own; of a piece it sums PIECE / THREADS squares, which 32
- * bits hold. Squares that are no numbers, or as good as none, are counted behind the digits. */
+/* ---- the same in digits: whole numbers. A thread has a column of its own; of a segment it sums SEGMENT / THREADS
+ * squares, which 32 bits hold. Squares that are no numbers, or as good as none, are counted behind the digits. */
 
 enum { LARGEST = HD_SUM_SHIFT + HD_SUM_SHIFT - 52, LARGE = HD_SUM_DIGITS, NO_NUMBER, COUNTS };
 
@@ -123,24 +123,25 @@ CU_DEVICE void add_square(uint32_t (&column)[COUNTS][THREADS], double square)
     }
 }
 
-/* partial[block][COUNTS]: thread k has digit k of the pieces of its block. */
+/* partial[block][COUNTS]: thread k has digit k of the segments of its block. */
 template <class C> static __global__ void __launch_bounds__(THREADS) digits_kernel(sum_args a, double *partial)
 {
     CU_SHARED(uint32_t, column, [COUNTS][THREADS]);
     double sum = 0;
-    for (int64_t p = blockIdx.x; p < a.n_pieces; p += gridDim.x) {
-        cu_piece piece = a.pieces[p];
+    for (int64_t p = blockIdx.x; p < a.n_segments; p += gridDim.x) {
+        cu_segment segment = a.segments[p];
         unsigned long long count = 0;
         for (int k = 0; k < COUNTS; k++)
             column[k][threadIdx.x] = 0;
-        for (int64_t i = piece.first + threadIdx.x; i < piece.first + piece.count && piece.value > 0; i += THREADS) {
+        for (int64_t i = segment.first + threadIdx.x; i < segment.first + segment.count && segment.value > 0;
+             i += THREADS) {
             double x = (double)cu_load<C>(a.x, i);
             add_square(column, x * x);
         }
         __syncthreads();
         for (int j = 0; j < THREADS && threadIdx.x < COUNTS; j++)
             count += column[threadIdx.x][(j + threadIdx.x) % THREADS]; /* no two of them in one bank */
-        sum += piece.value * (double)count;
+        sum += segment.value * (double)count;
         __syncthreads();
     }
     if (threadIdx.x < COUNTS)
@@ -173,7 +174,7 @@ template <class C> static int32_t run_digits(struct hd_kernel *k, cudaStream_t s
 {
     const sum_args &a = cu_args<sum_args>(k);
     double *partial = (double *)cu_scratch(k->device);
-    int blocks = a.n_pieces ? (int)cu_blocks(k->device, a.n_pieces, 1) : 0;
+    int blocks = a.n_segments ? (int)cu_blocks(k->device, a.n_segments, 1) : 0;
     cudaError_t rc = cudaSuccess;
     if (blocks)
         rc = CU_LAUNCH((digits_kernel<C>), blocks, THREADS, 0, stream, a, partial);
@@ -188,10 +189,10 @@ static int32_t prepare(struct hd_device *d, const struct hd_instr_desc *i, struc
     int digits = a->square && hd_operand_count(&i->out[0]) == HD_SUM_DIGITS, wide = cu_wide_dtype(i->in[0].dtype);
     int32_t rc = digits ? HD_OK : cu_want(i, &i->out[0], 1, "the output", err);
     if (!rc)
-        rc =
-            cu_pieces(d, ranges, n_ranges, start, hd_operand_count(&i->in[0]), PIECE, 0, &a->pieces, &a->n_pieces, err);
+        rc = cu_segments(d, ranges, n_ranges, start, hd_operand_count(&i->in[0]), SEGMENT, 0, &a->segments,
+                         &a->n_segments, err);
     if (!rc)
-        rc = cu_scratch_reserve(d, (size_t)(a->n_pieces + 1) * (digits ? COUNTS : 1) * sizeof(double), err);
+        rc = cu_scratch_reserve(d, (size_t)(a->n_segments + 1) * (digits ? COUNTS : 1) * sizeof(double), err);
     a->x = cu_ref_of(&i->in[0]);
     a->y = cu_ref_of(&i->out[0]);
     a->vector = cu_aligned(i->in[0].data, 16);

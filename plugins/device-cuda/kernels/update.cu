@@ -1,29 +1,29 @@
 /* AdamW (Loshchilov and Hutter, arXiv 1711.05101) and SGD over flat shards: the rules of heddle/optimizer.h.
  *
- * One thread forms what is the same for all elements, in double; blocks then update pieces that have one decay. Bytes
+ * One thread forms what is the same for all elements, in double; blocks then update segments that have one decay. Bytes
  * an element: adamw reads the gradient and p, m, v (12), writes p, m, v (12) and the low-precision copy where there is
  * one. */
 #include "kernels/segments.cuh"
 
-enum { THREADS = 256, PIECE = 8 * 8 * THREADS };
+enum { THREADS = 256, SEGMENT = 8 * 8 * THREADS };
 
 struct factors {
-    uint64_t key; /* of rounding by lot */
+    uint64_t key;               /* of stochastic rounding */
     double run, gradient, rate; /* rate: lr over the bias correction of m */
     double lr, fix2;            /* fix2: sqrt of the bias correction of v */
 };
 
 struct update_args {
     cu_ref g, p, m, v, low; /* without data where there is none */
-    const cu_piece *pieces;
+    const cu_segment *segments;
     const double *norm2, *hyper;
     double beta1, beta2, eps, clip;
-    int64_t n_pieces, start;
+    int64_t n_segments, start;
     int32_t rule, vector; /* rule: below */
     uint32_t seed;
 };
 
-enum { SGD, ADAM, ADAM_BY_LOT };
+enum { SGD, ADAM, ADAM_STOCHASTIC };
 
 /* hd_splitmix64, hd_round_stochastic_key, hd_round_stochastic_bf16 */
 CU_DEVICE uint64_t mix(uint64_t x)
@@ -33,10 +33,11 @@ CU_DEVICE uint64_t mix(uint64_t x)
     return x ^ x >> 31;
 }
 
-CU_DEVICE float by_lot(float x, uint64_t key, int64_t index)
+CU_DEVICE float round_stochastic(float x, uint64_t key, int64_t index)
 {
-    uint32_t lot = (uint32_t)(mix(key + (uint64_t)index * UINT64_C(0x9e3779b97f4a7c15)) >> 48), bits = __float_as_uint(x);
-    return (bits & 0x7f800000u) == 0x7f800000u ? x : __uint_as_float((bits + lot) & 0xffff0000u);
+    uint32_t noise = (uint32_t)(mix(key + (uint64_t)index * UINT64_C(0x9e3779b97f4a7c15)) >> 48),
+             bits = __float_as_uint(x);
+    return (bits & 0x7f800000u) == 0x7f800000u ? x : __uint_as_float((bits + noise) & 0xffff0000u);
 }
 
 static __global__ void factors_kernel(update_args a, factors *f)
@@ -52,7 +53,7 @@ static __global__ void factors_kernel(update_args a, factors *f)
     f->fix2 = a.rule != SGD ? sqrt(1 - pow(a.beta2, t)) : 1;
 }
 
-template <class C> struct same { /* for all elements of a piece */
+template <class C> struct same { /* for all elements of a segment */
     C gradient, rate, keep, decay, beta1, rest1, beta2, rest2, fix2, eps;
 };
 
@@ -87,10 +88,10 @@ CU_DEVICE void update_at(const update_args &a, const same<C> &s, uint64_t key, i
             p[j] -= s.rate * m[j];
         }
     }
-    if (RULE == ADAM_BY_LOT)
+    if (RULE == ADAM_STOCHASTIC)
 #pragma unroll
         for (int j = 0; j < V; j++)
-            p[j] = by_lot((float)p[j], key, a.start + i + j);
+            p[j] = round_stochastic((float)p[j], key, a.start + i + j);
     cu_store_n(a.p, i, p);
     if (has_m)
         cu_store_n(a.m, i, m);
@@ -107,8 +108,8 @@ static __global__ void __launch_bounds__(THREADS, 4) update_kernel(update_args a
     factors f = *given;
     if (f.run == 0)
         return;
-    for (int64_t at = blockIdx.x; at < a.n_pieces; at += gridDim.x) {
-        cu_piece p = a.pieces[at];
+    for (int64_t at = blockIdx.x; at < a.n_segments; at += gridDim.x) {
+        cu_segment p = a.segments[at];
         int64_t last = p.first + p.count, begin = p.first, end = p.first;
         same<C> s = {(C)f.gradient,    (C)f.rate,  (C)(1 - f.lr * p.value), (C)p.value,      (C)a.beta1,
                      (C)(1 - a.beta1), (C)a.beta2, (C)(1 - a.beta2),        (C)(1 / f.fix2), (C)a.eps};
@@ -131,9 +132,9 @@ template <int RULE, class C> static int32_t run(struct hd_kernel *k, cudaStream_
     const update_args &a = cu_args<update_args>(k);
     factors *f = (factors *)cu_scratch(k->device);
     cudaError_t rc = CU_LAUNCH(factors_kernel, 1, 1, 0, stream, a, f);
-    if (rc == cudaSuccess && a.n_pieces)
-        rc = CU_LAUNCH((update_kernel<RULE, C>), (unsigned)(a.n_pieces < INT32_MAX ? a.n_pieces : INT32_MAX), THREADS,
-                       0, stream, a, f);
+    if (rc == cudaSuccess && a.n_segments)
+        rc = CU_LAUNCH((update_kernel<RULE, C>), (unsigned)(a.n_segments < INT32_MAX ? a.n_segments : INT32_MAX),
+                       THREADS, 0, stream, a, f);
     return cu_launched(k, rc, err);
 }
 
@@ -170,11 +171,11 @@ static int32_t prepare(struct hd_device *d, const struct hd_instr_desc *i, struc
     a->vector = cu_aligned(i->in[0].data, 16);
     for (uint32_t y = 0; y < i->n_out; y++)
         a->vector &= cu_aligned(i->out[y].data, 16);
-    int32_t rc = cu_pieces(d, i->attrs.ranges, i->attrs.n_ranges, i->out[0].start[0], hd_operand_count(&i->out[0]),
-                           PIECE, 1, &a->pieces, &a->n_pieces, err);
+    int32_t rc = cu_segments(d, i->attrs.ranges, i->attrs.n_ranges, i->out[0].start[0], hd_operand_count(&i->out[0]),
+                             SEGMENT, 1, &a->segments, &a->n_segments, err);
     a->start = i->out[0].start[0];
-    if (a->rule == ADAM_BY_LOT)
-        cu_pack(k, wide ? run<ADAM_BY_LOT, double> : run<ADAM_BY_LOT, float>, a, sizeof *a);
+    if (a->rule == ADAM_STOCHASTIC)
+        cu_pack(k, wide ? run<ADAM_STOCHASTIC, double> : run<ADAM_STOCHASTIC, float>, a, sizeof *a);
     else if (a->rule == ADAM)
         cu_pack(k, wide ? run<ADAM, double> : run<ADAM, float>, a, sizeof *a);
     else
@@ -189,7 +190,7 @@ extern "C" int32_t cu_prepare_adamw(struct hd_device *d, const struct hd_instr_d
     int32_t rc = check(i, err);
     if (rc)
         return rc;
-    a.rule = i->attrs.flags & HD_ATTR_STOCHASTIC && i->out[0].dtype == HD_BF16 ? ADAM_BY_LOT : ADAM;
+    a.rule = i->attrs.flags & HD_ATTR_STOCHASTIC && i->out[0].dtype == HD_BF16 ? ADAM_STOCHASTIC : ADAM;
     a.seed = i->attrs.index;
     a.m = cu_ref_of(&i->out[1]);
     a.v = cu_ref_of(&i->out[2]);

@@ -3,7 +3,7 @@
  * Which dtype an operand has is asked where it is read or written: all threads answer alike, and memory takes longer.
  * So a kernel has two instances, C = float and C = double, whatever its operands are. Eight elements are read or
  * written at a time (16 or 32 bytes) where they lie on 16 bytes, else one. Reading is in two steps, `fetch` and
- * `widen`, so that a kernel has the loads of all its operands in flight before it looks at the first. */
+ * `widen`, so that a kernel has the loads of all its operands in flight before it reads the first. */
 #ifndef HD_DEVICE_CUDA_KERNELS_VALUE_CUH
 #define HD_DEVICE_CUDA_KERNELS_VALUE_CUH
 
@@ -137,7 +137,7 @@ template <int V, class C> CU_DEVICE void cu_load_n(C (&v)[V], const cu_ref &x, i
     raw.widen(v, x.dtype);
 }
 
-/* x + y, both on their way before either is looked at. */
+/* x + y, both loads in flight before either is used. */
 template <int V, class C> CU_DEVICE void cu_load_sum(C (&v)[V], const cu_ref &x, const cu_ref &y, int64_t i)
 {
     cu_raw<C, V> x_raw, y_raw;

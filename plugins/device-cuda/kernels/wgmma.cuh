@@ -1,12 +1,15 @@
-/* Products of a warpgroup, four warps whose first is a multiple of four: sm_90a alone. PTX ISA, "Asynchronous warpgroup level matrix
- * multiply-accumulate"; its matrix descriptors, and CUTLASS' names for what they describe (mma_traits_sm90_gmma.hpp). With CU_EMULATE
- * the same, at the earliest or at the latest moment that the instructions allow.
+/* Products of a warpgroup, four warps whose first is a multiple of four: sm_90a alone. PTX ISA, "Asynchronous warpgroup
+ * level matrix multiply-accumulate"; its matrix descriptors, and CUTLASS' names for what they describe
+ * (mma_traits_sm90_gmma.hpp). With CU_EMULATE the same, at the earliest or at the latest moment that the instructions
+ * allow.
  *
- * Operands in shared memory are panels: so many rows of 64 16-bit elements, 128 bytes a row, a chunk of 16 bytes at place
- * chunk ^ row % 8 ("128-byte swizzle"). A panel begins at a multiple of 1024 bytes. A tile of D columns is D / 64 panels in a row.
+ * Operands in shared memory are panels: so many rows of 64 16-bit elements, 128 bytes a row, a chunk of 16 bytes at
+ * position chunk ^ row % 8 ("128-byte swizzle"). A panel begins at a multiple of 1024 bytes. A tile of D columns is
+ * D / 64 panels in a row.
  *
- * Of lane l of warp w (of the group), with g = l / 4 and t = l % 4:
- *     a  64 x 16  a[0] = (16 w + g, 2t..), a[1] = (16 w + g + 8, 2t..), a[2] = (16 w + g, 2t + 8..), a[3] = (16 w + g + 8, 2t + 8..)
+ * Fragments of lane l of warp w (of the group), with g = l / 4 and t = l % 4:
+ *     a  64 x 16  a[0] = (16 w + g, 2t..), a[1] = (16 w + g + 8, 2t..),
+ *                 a[2] = (16 w + g, 2t + 8..), a[3] = (16 w + g + 8, 2t + 8..)
  *     c  64 x 8 N c[n][0], c[n][1] = (16 w + g, 8 n + 2t..), c[n][2], c[n][3] = (16 w + g + 8, 8 n + 2t..) */
 #ifndef HD_DEVICE_CUDA_KERNELS_WGMMA_CUH
 #define HD_DEVICE_CUDA_KERNELS_WGMMA_CUH
@@ -32,9 +35,10 @@ CU_DEVICE cu_chunk *cu_panels(cu_chunk *base)
     return base + (CU_PANEL_ALIGN - at % CU_PANEL_ALIGN) % CU_PANEL_ALIGN / sizeof *base;
 }
 
-/* Starts to copy `rows` of ROWS rows, `used` chunks each, into a tile of D columns; the rest becomes zeros. `step`: bytes from row
- * to row. */
-template <int D, int ROWS, int THREADS> CU_DEVICE void cu_fetch_panels(cu_chunk *tile, const char *from, int step, int rows, int used)
+/* Starts to copy `rows` of ROWS rows, `used` chunks each, into a tile of D columns; the rest becomes zeros. `step`:
+ * bytes from row to row. */
+template <int D, int ROWS, int THREADS>
+CU_DEVICE void cu_fetch_panels(cu_chunk *tile, const char *from, int step, int rows, int used)
 {
     constexpr int down = THREADS / 8;
     static_assert(down % 8 == 0, "a thread's place in its row is the same in all its rows");
@@ -51,7 +55,7 @@ template <int D, int ROWS, int THREADS> CU_DEVICE void cu_fetch_panels(cu_chunk 
     }
 }
 
-/* What was written to shared memory, by copies too once they are waited for, becomes visible to products after a barrier. */
+/* Makes writes to shared memory, by completed copies too, visible to products after a barrier (fence.proxy.async). */
 CU_DEVICE void cu_fence_async(void)
 {
 #ifndef CU_EMULATE
@@ -73,7 +77,8 @@ CU_DEVICE void cu_hold_one(uint32_t &x)
 }
 #endif
 
-/* The compiler keeps these registers where they are, sums and operands: before products are begun and after they were waited for. */
+/* The compiler keeps these registers where they are, sums and operands: before products are begun and after they were
+ * waited for. */
 template <class X, int N, int M> CU_DEVICE void cu_hold(X (&c)[N][M])
 {
 #ifndef CU_EMULATE
@@ -117,8 +122,8 @@ template <int N> CU_DEVICE void cu_wgmma_wait(void)
 #endif
 }
 
-/* Where an operand begins; from eight rows to the next eight it is 1024 bytes. `leading`: bytes from a panel to the next, where
- * columns are what the product keeps. */
+/* The matrix descriptor of an operand that begins at `at`; from eight rows to the next eight it is 1024 bytes.
+ * `leading`: bytes from a panel to the next, for an operand whose columns the product keeps. */
 CU_DEVICE uint64_t cu_descriptor(const cu_chunk *at, int leading)
 {
 #ifndef CU_EMULATE
@@ -126,7 +131,8 @@ CU_DEVICE uint64_t cu_descriptor(const cu_chunk *at, int leading)
 #else
     uint64_t address = (uint64_t)((const unsigned char *)at - (const unsigned char *)emulate_dynamic());
 #endif
-    return (address >> 4 & 0x3fff) | (uint64_t)(leading >> 4) << 16 | (uint64_t)(CU_PANEL_ALIGN >> 4) << 32 | UINT64_C(1) << 62;
+    return (address >> 4 & 0x3fff) | (uint64_t)(leading >> 4) << 16 | (uint64_t)(CU_PANEL_ALIGN >> 4) << 32 |
+           UINT64_C(1) << 62;
 }
 
 #ifndef CU_EMULATE
@@ -135,26 +141,28 @@ CU_DEVICE uint64_t cu_descriptor(const cu_chunk *at, int leading)
 #define CU_SUMS_4(c, n) CU_SUMS_1(c, n), CU_SUMS_1(c, n + 1), CU_SUMS_1(c, n + 2), CU_SUMS_1(c, n + 3)
 #define CU_SUMS_8(c, n) CU_SUMS_4(c, n), CU_SUMS_4(c, n + 4)
 #define CU_NAMES_32 \
-    "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31"
+    "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23," \
+    "%24,%25,%26,%27,%28,%29,%30,%31"
 #define CU_NAMES_48 CU_NAMES_32 ",%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47"
 #define CU_NAMES_64 CU_NAMES_48 ",%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63"
 
-/* Overloads for a type and 8 N columns: operands by their rows, and registers by columns. d0 on: the numbers behind those of the sums. */
-#define CU_WGMMA(type, word, columns, names, sums, d0, d1, d2, d3, d4)                                                             \
-    CU_DEVICE void cu_wgmma_rows_of(type, float (&c)[columns / 8][4], uint64_t a, uint64_t b, int add)                            \
-    {                                                                                                                              \
-        asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, " d2 ", 0;\n"                                                               \
-                     "wgmma.mma_async.sync.aligned.m64n" #columns "k16.f32." word "." word " {" names "}, " d0 ", " d1               \
-                     ", p, 1, 1, 0, 0;\n}\n"                                                                                       \
-                     : sums                                                                                                        \
-                     : "l"(a), "l"(b), "r"(add));                                                                                  \
-    }                                                                                                                              \
-    CU_DEVICE void cu_wgmma_columns_of(type, float (&c)[columns / 8][4], const uint32_t (&a)[4], uint64_t b)                      \
-    {                                                                                                                              \
-        asm volatile("wgmma.mma_async.sync.aligned.m64n" #columns "k16.f32." word "." word " {" names "}, {" d0 "," d1 "," d2        \
-                     "," d3 "}, " d4 ", 1, 1, 1, 1;\n"                                                                             \
-                     : sums                                                                                                        \
-                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));                                                        \
+/* Overloads for a type and 8 N columns: operands by their rows, and registers by columns. d0 on: the numbers behind
+ * those of the sums. */
+#define CU_WGMMA(type, word, columns, names, sums, d0, d1, d2, d3, d4)                                                 \
+    CU_DEVICE void cu_wgmma_rows_of(type, float(&c)[columns / 8][4], uint64_t a, uint64_t b, int add)                  \
+    {                                                                                                                  \
+        asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, " d2 ", 0;\n"                                                   \
+                     "wgmma.mma_async.sync.aligned.m64n" #columns "k16.f32." word "." word " {" names "}, " d0 ", " d1 \
+                     ", p, 1, 1, 0, 0;\n}\n"                                                                           \
+                     : sums                                                                                            \
+                     : "l"(a), "l"(b), "r"(add));                                                                      \
+    }                                                                                                                  \
+    CU_DEVICE void cu_wgmma_columns_of(type, float(&c)[columns / 8][4], const uint32_t(&a)[4], uint64_t b)             \
+    {                                                                                                                  \
+        asm volatile("wgmma.mma_async.sync.aligned.m64n" #columns "k16.f32." word "." word " {" names "}, {" d0 "," d1 \
+                     "," d2 "," d3 "}, " d4 ", 1, 1, 1, 1;\n"                                                          \
+                     : sums                                                                                            \
+                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));                                            \
     }
 #define CU_SUMS_64 CU_SUMS_8(c, 0)
 #define CU_SUMS_96 CU_SUMS_8(c, 0), CU_SUMS_4(c, 8)
@@ -192,7 +200,8 @@ CU_DEVICE void cu_wgmma_rows(float (&c)[N][4], const cu_chunk *a, const cu_chunk
 #pragma unroll
     for (int k = 0; k < D / 16; k++) {
         int panel = k / 4, chunk = k % 4 * 2;
-        cu_wgmma_rows_of(T{}, c, cu_descriptor(a + panel * A * 8 + chunk, 16), cu_descriptor(b + panel * B * 8 + chunk, 16), k > 0);
+        cu_wgmma_rows_of(T{}, c, cu_descriptor(a + panel * A * 8 + chunk, 16),
+                         cu_descriptor(b + panel * B * 8 + chunk, 16), k > 0);
     }
 }
 

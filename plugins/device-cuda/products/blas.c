@@ -3,8 +3,8 @@
 #include <cublasLt.h>
 #include <math.h>
 
-/* ALIGNED: what cuBLASLt takes for granted unless told otherwise; telling it less leaves kernels out. Scratch and memory of trials are
- * that, tensors of an arena 64 or more. */
+/* ALIGNED: what cuBLASLt takes for granted unless told otherwise; telling it less leaves kernels out. Scratch and
+ * memory for timing are that, tensors of an arena 64 or more. */
 enum { CANDIDATES = 6, ROUNDS = 3, ALIGNED = 256 };
 
 struct key {
@@ -158,8 +158,8 @@ static cublasStatus_t describe(struct hd_device *device, struct cu_gemm *g, cons
     return rc == CUBLAS_STATUS_SUCCESS ? make_layout(&g->d, &p->d, p->batch) : rc;
 }
 
-/* Sums are in fp32: where the output has less, parts of a sum must not be kept in its type, nor in the output itself. In one
- * sequence (CUBLASLT_REDUCTION_SCHEME_NONE, no bit) is always allowed. */
+/* Sums are in fp32: where the output has less, parts of a sum must not be kept in its type, nor in the output itself.
+ * In one sequence (CUBLASLT_REDUCTION_SCHEME_NONE, no bit) is always allowed. */
 static uint32_t reductions_of(const struct cu_product *p)
 {
     int is_half = p->d.dtype == HD_BF16 || p->d.dtype == HD_F16;
@@ -206,7 +206,7 @@ static cublasStatus_t ask(struct cu_gemm *g, cublasLtMatmulHeuristicResult_t *fo
 
 enum { OPERANDS = 5 }; /* a, b, d, bias or scales, aux */
 
-struct trial {
+struct timing {
     void *memory[OPERANDS];
     cudaEvent_t from, to;
 };
@@ -216,7 +216,7 @@ static size_t bytes_of(const struct cu_matrix *x, int64_t batch)
     return (size_t)((batch - 1) * x->batch_stride + x->ld * x->cols) * (is_fp8(x->dtype) ? 1 : hd_dtype_size(x->dtype));
 }
 
-static void trial_close(struct trial *t)
+static void timing_close(struct timing *t)
 {
     for (int i = 0; i < OPERANDS; i++)
         cudaFree(t->memory[i]);
@@ -226,7 +226,7 @@ static void trial_close(struct trial *t)
         cudaEventDestroy(t->to);
 }
 
-static cudaError_t trial_open(struct trial *t, const struct cu_product *p, cudaStream_t stream)
+static cudaError_t timing_open(struct timing *t, const struct cu_product *p, cudaStream_t stream)
 {
     size_t bytes[OPERANDS] = {bytes_of(&p->a, p->batch), bytes_of(&p->b, p->batch), bytes_of(&p->d, p->batch),
                               (size_t)(p->m + p->n) * hd_dtype_size(p->d.dtype), bytes_of(&p->d, p->batch)};
@@ -242,7 +242,7 @@ static cudaError_t trial_open(struct trial *t, const struct cu_product *p, cudaS
     return rc == cudaSuccess ? cudaEventCreateWithFlags(&t->to, cudaEventDefault) : rc;
 }
 
-static float time_one(struct cu_gemm *g, struct trial *t, const cublasLtMatmulAlgo_t *algo, cudaStream_t stream)
+static float time_one(struct cu_gemm *g, struct timing *t, const cublasLtMatmulAlgo_t *algo, cudaStream_t stream)
 {
     const struct cu_beside beside = {t->memory[3], t->memory[4], {t->memory[3], t->memory[3]}};
     float best = INFINITY, ms;
@@ -262,9 +262,9 @@ static float time_one(struct cu_gemm *g, struct trial *t, const cublasLtMatmulAl
 static int fastest(struct hd_device *device, struct cu_gemm *g, const cublasLtMatmulHeuristicResult_t *found, int n)
 {
     cudaStream_t stream = device->stream[HD_STREAM_COMPUTE];
-    struct trial t;
+    struct timing t;
     int best = 0;
-    if (n > 1 && trial_open(&t, &g->key.product, stream) == cudaSuccess) {
+    if (n > 1 && timing_open(&t, &g->key.product, stream) == cudaSuccess) {
         float least = INFINITY;
         for (int i = 0; i < n; i++) {
             float ms = found[i].state == CUBLAS_STATUS_SUCCESS ? time_one(g, &t, &found[i].algo, stream) : INFINITY;
@@ -275,8 +275,8 @@ static int fastest(struct hd_device *device, struct cu_gemm *g, const cublasLtMa
         }
     }
     if (n > 1)
-        trial_close(&t);
-    (void)cudaGetLastError(); /* too little memory for a trial is no fault */
+        timing_close(&t);
+    (void)cudaGetLastError(); /* too little memory for timing is no failure */
     return best;
 }
 

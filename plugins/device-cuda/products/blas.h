@@ -8,7 +8,7 @@
 struct
     cu_gemm; /* a product with its algorithm, shared by all kernels that want the same; lives as long as the device */
 
-/* What an epilogue reads or writes besides: see plan.h. Products in fp8: what a and b are multiplied by, on the device. */
+/* Extra operands: of an epilogue (plan.h); of products in fp8 the scales of a and b, on the device. */
 struct cu_beside {
     void *bias, *aux;
     const float *scale[2];

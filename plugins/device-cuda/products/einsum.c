@@ -1,5 +1,6 @@
-/* HD_OP_EINSUM: cuBLASLt where the shapes are a product's, else a plain kernel. What is added once (HD_ATTR_ONCE) is made in scratch:
- * cuBLASLt promises nothing of when it adds to what is there. The plain kernel adds a whole sum anyhow. */
+/* HD_OP_EINSUM: cuBLASLt where the shapes are a product's, else a plain kernel. What is added once (HD_ATTR_ONCE) is
+ * made in scratch: cuBLASLt promises nothing of when it adds to what is there. The plain kernel adds a whole sum
+ * anyhow. */
 #include "products/einsum.h"
 #include "op_table.h"
 #include "products/fp8.h"
@@ -76,13 +77,14 @@ static int32_t run(struct hd_kernel *k, cudaStream_t stream, struct hd_error *er
 static int32_t prepare_product(struct hd_device *d, const struct hd_instr_desc *i, struct einsum *e,
                                struct hd_error *err)
 {
-    struct hd_operand made = e->out;
+    struct hd_operand scratch_out = e->out;
     e->once = cu_accumulates(i) && i->attrs.flags & HD_ATTR_ONCE;
     if (!e->once)
         return cu_einsum_prepare(d, i->in, &e->out, cu_accumulates(i), &e->of, err);
-    made.data = CU_SCRATCH_LATER;
-    int32_t rc = cu_einsum_prepare(d, i->in, &made, 0, &e->of, err);
-    return rc ? rc : cu_scratch_reserve(d, (size_t)hd_operand_count(&made) * hd_dtype_size(made.dtype), err);
+    scratch_out.data = CU_SCRATCH_LATER;
+    int32_t rc = cu_einsum_prepare(d, i->in, &scratch_out, 0, &e->of, err);
+    return rc ? rc
+              : cu_scratch_reserve(d, (size_t)hd_operand_count(&scratch_out) * hd_dtype_size(scratch_out.dtype), err);
 }
 
 /* HD_E_UNSUPPORTED where the product keeps its dtype. */

@@ -33,8 +33,9 @@ static int32_t run_product(struct hd_kernel *k, cudaStream_t stream, struct hd_e
     return rc || !x->db.data ? rc : cu_scratch_add(k, &x->db, stream, err);
 }
 
-/* What the epilogue has besides; reserves scratch where it is added later. */
-static int32_t place_beside(struct hd_device *d, const struct hd_instr_desc *i, struct product *x, struct hd_error *err)
+/* Extra operands of the epilogue; reserves scratch for those that are added later. */
+static int32_t reserve_extra(struct hd_device *d, const struct hd_instr_desc *i, struct product *x,
+                             struct hd_error *err)
 {
     if (i->op == HD_OP_EINSUM_BIAS || i->op == HD_OP_EINSUM_GELU)
         x->beside = (struct cu_beside){i->in[2].data, i->n_out > 1 ? i->out[1].data : NULL};
@@ -67,7 +68,7 @@ static int32_t prepare_product(struct hd_device *d, const struct hd_instr_desc *
     x->a = i->in[!plan.swapped].data;
     x->b = i->in[plan.swapped].data;
     x->d = i->out[0].data;
-    int32_t rc = place_beside(d, i, x, err);
+    int32_t rc = reserve_extra(d, i, x, err);
     return rc ? rc : cu_gemm_prepare(d, &plan.product, x->a, x->b, x->d, &x->beside, &x->gemm, err);
 }
 
@@ -107,7 +108,7 @@ static int32_t add_part(struct hd_kernel *k, const struct hd_instr_desc *like, u
     part->device = k->device;
     part->op = op;
     memcpy(part->label, k->label, sizeof part->label);
-    return cu_slot(op)->prepare(k->device, &i, part, err);
+    return cu_op_row(op)->prepare(k->device, &i, part, err);
 }
 
 static int32_t add_parts(struct hd_kernel *k, const struct hd_instr_desc *i, struct hd_error *err)

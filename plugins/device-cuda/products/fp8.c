@@ -7,7 +7,7 @@
 
 enum { LEAST_CAPABILITY = 89, UNIT = 256 };
 
-/* What lies in scratch before the operands. */
+/* Head of the scratch memory, before the operands. */
 struct head {
     float largest[2][CU_FP8_PARTS];
     float scale[2];
@@ -81,7 +81,7 @@ static int64_t lay_out(struct cu_fp8 *x)
     return end;
 }
 
-static struct cu_fp8_cast place(const struct cu_fp8 *x, void *scratch)
+static struct cu_fp8_cast layout(const struct cu_fp8 *x, void *scratch)
 {
     struct cu_fp8_cast c = x->cast;
     struct head *head = scratch;
@@ -96,7 +96,7 @@ static int32_t prepare_gemm(struct hd_device *d, const struct cu_product *produc
                             struct hd_error *err)
 {
     struct cu_product p = *product;
-    struct cu_fp8_cast cast = place(x, cu_scratch(d));
+    struct cu_fp8_cast cast = layout(x, cu_scratch(d));
     const struct cu_beside beside = {.scale = {&cast.scale[0], &cast.scale[1]}};
     p.a = matrix_of(&x->cast.of[0], 1);
     p.b = matrix_of(&x->cast.of[1], 0);
@@ -124,7 +124,7 @@ int32_t cu_fp8_prepare(struct hd_device *d, const struct hd_instr_desc *i, struc
 int32_t cu_fp8_run(const struct hd_kernel *k, const struct cu_fp8 *x, void *c, cudaStream_t stream,
                    struct hd_error *err)
 {
-    struct cu_fp8_cast cast = place(x, cu_scratch(k->device));
+    struct cu_fp8_cast cast = layout(x, cu_scratch(k->device));
     const struct cu_beside beside = {.scale = {&cast.scale[0], &cast.scale[1]}};
     int32_t rc = cu_fp8_cast_launch(k, &cast, stream, err);
     return rc ? rc : cu_gemm_run(x->gemm, cast.of[0].to, cast.of[1].to, c, &beside, stream, err);
@@ -132,7 +132,7 @@ int32_t cu_fp8_run(const struct hd_kernel *k, const struct cu_fp8 *x, void *c, c
 
 /* ---- open */
 
-/* A product as any other, on memory that is never looked at. */
+/* Prepares the product on memory that is never read. */
 static int32_t try_types(struct hd_device *d, uint32_t a, uint32_t b, struct hd_error *err)
 {
     const struct cu_product p = {

@@ -64,7 +64,7 @@ CU_DEVICE uint32_t packs_of(const cu_fp8_operand &x)
     return x.batch * x.outer * (x.k / PACK);
 }
 
-/* Of finite ones: what is not finite says so in the product. */
+/* The largest finite element: those that are not finite show in the product. */
 static __global__ void __launch_bounds__(THREADS) largest_kernel(cu_fp8_cast c)
 {
     const cu_fp8_operand &x = c.of[blockIdx.y];

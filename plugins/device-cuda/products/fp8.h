@@ -14,7 +14,7 @@ struct cu_gemm; /* blas.h */
 /* Element types of cast operands, beside dtypes of a program. */
 enum { CU_E4M3 = 0x100, CU_E5M2 = 0x101 };
 enum { CU_FP8_OFF = 0, CU_FP8_E4M3 = 1, CU_FP8_HYBRID = 2 }; /* the option */
-enum { CU_FP8_PARTS = 512 }; /* most blocks that look for the largest element of an operand */
+enum { CU_FP8_PARTS = 512 }; /* most blocks that search for the largest element of an operand */
 
 /* An operand, `batch` times: `lines` of `length` neighbours, `ld` elements apart. */
 struct cu_fp8_operand {

@@ -1,6 +1,6 @@
-/* The loss and its gradients from the last activations, in chunks of rows: of the logits only a chunk exists, in scratch. A product
- * makes it, each row becomes its gradient in place, two more products use it. Chunks follow one another: dw is summed in their
- * order. */
+/* The loss and its gradients from the last activations, in chunks of rows: of the logits only a chunk exists, in
+ * scratch. A product makes it, each row becomes its gradient in place, two more products use it. Chunks follow one
+ * another: dw is summed in their order. */
 #include "products/head.h"
 #include "op_table.h"
 #include "products/blas.h"

@@ -1,5 +1,6 @@
-/* Cross-entropy of rows of logits and, in place, its gradient: scale (softmax(z) - onehot). A block a row; the largest logit and
- * the sum come from one pass (Milakov and Gimelshein, arXiv 1805.02867), the gradient from a second, out of the cache. */
+/* Cross-entropy of rows of logits and, in place, its gradient: scale (softmax(z) - onehot). A block a row; the largest
+ * logit and the sum come from one pass (Milakov and Gimelshein, arXiv 1805.02867), the gradient from a second, out of
+ * the cache. */
 #include "kernels/kernel.cuh"
 #include "products/head.h"
 
@@ -57,7 +58,8 @@ static __global__ void __launch_bounds__(THREADS, 2) rows_kernel(cu_head_rows a)
     }
 }
 
-extern "C" int32_t cu_head_launch(struct hd_kernel *k, const struct cu_head_rows *a, cudaStream_t stream, struct hd_error *err)
+extern "C" int32_t cu_head_launch(struct hd_kernel *k, const struct cu_head_rows *a, cudaStream_t stream,
+                                  struct hd_error *err)
 {
     unsigned blocks = cu_blocks(k->device, a->rows, 1), threads = THREADS;
     while (threads > 32 && (int64_t)threads * 4 >= a->v) /* eight logits a thread */

@@ -1,5 +1,6 @@
-/* An einsum as a matrix product: one label of each group m, n and k, such that every operand has a unit stride in one of its two;
- * one label more as the batch of a strided product; loops over what is left. See ../common/einsum_labels.h. */
+/* An einsum as a matrix product: one label of each group m, n and k, such that every operand has a unit stride in one
+ * of its two; one label more as the batch of a strided product; loops over what is left. See
+ * ../common/einsum_labels.h. */
 #include "products/plan.h"
 
 /* Strides of an operand seen as a matrix of rows and columns. */
@@ -59,8 +60,8 @@ static int choose(const struct labels *l, struct choice *best)
     return most > 0;
 }
 
-/* An operand [rows cols] that is used as its transpose, since cuBLAS is column-major: stored as [cols rows] where columns lie
- * side by side, and that is how it is used; else stored as [rows cols], and transposed. */
+/* An operand [rows cols] that is used as its transpose, since cuBLAS is column-major: stored as [cols rows] where
+ * columns lie side by side, and that is how it is used; else stored as [rows cols], and transposed. */
 static struct cu_matrix matrix_of(uint32_t dtype, const struct view *v, int64_t rows, int64_t cols)
 {
     struct cu_matrix x = {.dtype = dtype, .trans = v->cs != 1};
@@ -86,7 +87,7 @@ static uint32_t make_row_major(struct choice *x)
     return 1;
 }
 
-/* What is left over: the longest label that is not summed becomes the batch, the others loops, summed ones last. */
+/* The remaining labels: the longest that is not summed becomes the batch, the others loops, summed ones last. */
 static void split_rest(struct cu_plan *p, const struct labels *l, const struct choice *x)
 {
     const struct label *batch = NULL;

@@ -6,7 +6,7 @@
 
 enum { CU_LOOPS_MOST = 256 }; /* products that an einsum may be launched as */
 
-/* What a product does besides, in cuBLAS's words: see CUBLASLT_EPILOGUE_... */
+/* Epilogues of a product, in cuBLAS's words: see CUBLASLT_EPILOGUE_... */
 enum {
     CU_EPILOGUE_NONE = 0,
     CU_EPILOGUE_BIAS,          /* d = product + bias[m] */
@@ -48,7 +48,8 @@ const char *cu_plan(struct cu_plan *plan, const struct hd_operand *in, const str
  * `op` (HD_OP_EINSUM_BIAS and those that follow it) with it. */
 const char *cu_plan_epilogue(struct cu_plan *plan, uint32_t op, const struct hd_operand *in,
                              const struct hd_operand *out, uint32_t n_out);
-/* NULL, or why the product that was planned may not have its operands in fp8. `above`: the least m n / (m + n), in elements. */
+/* NULL, or why the product that was planned may not have its operands in fp8. `above`: the least m n / (m + n), in
+ * elements. */
 const char *cu_plan_fp8(const struct cu_plan *plan, int64_t above);
 
 #endif

@@ -1,5 +1,5 @@
-/* Pieces of a step as CUDA graphs. Relaxed mode would let other threads' calls break nothing; thread-local mode still refuses
- * what this thread must not do between begin and end. */
+/* Segments of a step as CUDA graphs. Relaxed mode would let other threads' calls break nothing; thread-local mode still
+ * refuses what this thread must not do between begin and end. */
 #include "internal.h"
 
 struct hd_captured {
@@ -24,13 +24,11 @@ int32_t cu_capture_end(struct hd_device *d, struct hd_captured **captured, struc
     cudaGraph_t graph = NULL;
     struct hd_captured *c = d->host->alloc(sizeof *c);
     cudaError_t rc = cudaStreamEndCapture(d->stream[HD_STREAM_COMPUTE], &graph);
-    (void)
-        cudaGetLastError(); /* what a library was refused in between is told by its call, and its next launch must not find it */
+    (void)cudaGetLastError(); /* an error in between is reported by its own call: the next launch must not find it */
     if (rc == cudaSuccess && !c)
         rc = cudaErrorMemoryAllocation;
     if (rc == cudaSuccess)
-        rc = cudaGraphInstantiate(&c->exec, graph,
-                                  cudaGraphInstantiateFlagUseNodePriority); /* its streams keep theirs */
+        rc = cudaGraphInstantiate(&c->exec, graph, cudaGraphInstantiateFlagUseNodePriority); /* of its streams */
     if (rc == cudaSuccess)
         rc = cudaGraphUpload(c->exec, d->stream[HD_STREAM_COMPUTE]);
     if (graph)

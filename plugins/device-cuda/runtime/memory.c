@@ -10,7 +10,7 @@ struct cu_block {
     uint32_t reserved;
 };
 
-/* What cu_table gave: equal ones share it. The host's copy follows. */
+/* A table that cu_table gave: equal ones share it. The host's copy follows. */
 struct cu_table {
     struct cu_table *next;
     void *memory;
@@ -157,8 +157,8 @@ int32_t cu_table(struct hd_device *d, const void *host, size_t bytes, const void
     return HD_OK;
 }
 
-/* The old scratch goes where nothing was captured, as while the core prepares: captured launches hold its address, others ask for it.
- * cudaFree waits for what is under way. */
+/* The old scratch goes where nothing was captured, as while the core prepares: captured launches hold its address,
+ * others ask for it. cudaFree waits for what is under way. */
 int32_t cu_scratch_reserve(struct hd_device *d, size_t bytes, struct hd_error *err)
 {
     void *old = d->scratch;

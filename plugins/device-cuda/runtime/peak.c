@@ -1,5 +1,5 @@
-/* Peak rates of matrix products, by what tensor cores do a clock in a multiprocessor: NVIDIA's architecture whitepapers for
- * GA100, GH100 and GB100 (dense). Times what the device says of its clock and its multiprocessors. */
+/* Peak rates of matrix products, by what tensor cores do a clock in a multiprocessor: NVIDIA's architecture whitepapers
+ * for GA100, GH100 and GB100 (dense). Times what the device says of its clock and its multiprocessors. */
 #include "internal.h"
 
 struct rates {

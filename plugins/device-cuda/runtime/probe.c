@@ -1,7 +1,7 @@
 /* Is there a GPU? Said at `heddle plugins`, and to a job that asks for one.
  *
- * A process that has called CUDA and then forks has children that cannot: the launcher asks before it forks its ranks. So a
- * child asks, and tells. Ranks inherit a good answer. */
+ * A process that has called CUDA and then forks has children that cannot: the launcher asks before it forks its ranks.
+ * So a child asks, and tells. Ranks inherit a good answer. */
 #include "internal.h"
 #include <errno.h>
 #include <poll.h>
@@ -25,7 +25,7 @@ int32_t cu_count(int32_t *count, struct hd_error *err)
     return HD_OK;
 }
 
-static int32_t look(struct hd_error *err)
+static int32_t find_gpu(struct hd_error *err)
 {
     int32_t n = 0, rc = cu_count(&n, err);
     for (int32_t i = 0; i < n && rc == HD_OK; i++) {
@@ -38,7 +38,7 @@ static int32_t look(struct hd_error *err)
     return rc ? rc : hd_fail(err, HD_E_UNSUPPORTED, "no GPU of compute capability %d.0 or newer", LEAST_MAJOR);
 }
 
-/* What the child found, or that it did not come back. */
+/* Reads the child's result, or reports that it did not come back. */
 static int32_t hear(int from, struct hd_error *err)
 {
     struct hd_error found = HD_ERROR_INIT;
@@ -71,7 +71,7 @@ int32_t cu_probe(const struct hd_host *host, struct hd_error *err)
     pid_t child = fork();
     if (child == 0) {
         struct hd_error found = HD_ERROR_INIT;
-        found.code = look(&found);
+        found.code = find_gpu(&found);
         if (write(ends[1], &found, sizeof found) == (ssize_t)sizeof found)
             raise(SIGKILL); /* no handler of the parent's may run */
         raise(SIGABRT);

@@ -15,7 +15,7 @@
 START_TEST(the_worst_row_counts)
 {
     const float rows[][2] = {{0, 4}, {0.01f, 4}, {0.0001f, 1}};
-    ck_assert_double_eq_tol(cu_trial_distance(rows, 3), 0.05, 1e-6);
+    ck_assert_double_eq_tol(cu_verify_error(rows, 3), 0.05, 1e-6);
 }
 END_TEST
 
@@ -26,9 +26,9 @@ START_TEST(rows_are_measured_by_the_mean_where_they_are_small)
     for (int n = 0; n < 100; n++)
         rows[n][0] = 0, rows[n][1] = 1;
     rows[100][0] = rows[100][1] = 1e-6f;
-    ck_assert_double_le(cu_trial_distance((const float(*)[2])rows, 101), 2e-3);
+    ck_assert_double_le(cu_verify_error((const float(*)[2])rows, 101), 2e-3);
     rows[100][0] = rows[100][1] = 0.25f;
-    ck_assert_double_ge(cu_trial_distance((const float(*)[2])rows, 101), 0.5);
+    ck_assert_double_ge(cu_verify_error((const float(*)[2])rows, 101), 0.5);
 }
 END_TEST
 
@@ -36,22 +36,22 @@ START_TEST(what_is_no_number_is_infinitely_far)
 {
     const float theirs[][2] = {{0, 1}, {NAN, 1}}, ours[][2] = {{0, INFINITY}}, nothing[][2] = {{0, 0}},
                 something[][2] = {{1, 0}};
-    ck_assert(isinf(cu_trial_distance(theirs, 2)));
-    ck_assert(isinf(cu_trial_distance(ours, 1)));
-    ck_assert(isinf(cu_trial_distance(something, 1)));
-    ck_assert_double_eq(cu_trial_distance(nothing, 1), 0);
+    ck_assert(isinf(cu_verify_error(theirs, 2)));
+    ck_assert(isinf(cu_verify_error(ours, 1)));
+    ck_assert(isinf(cu_verify_error(something, 1)));
+    ck_assert_double_eq(cu_verify_error(nothing, 1), 0);
 }
 END_TEST
 
 START_TEST(it_is_taken_where_it_is_right_and_asked_for_or_faster)
 {
-    ck_assert(cu_trial_takes(CU_ATTENTION_CUDNN, 0.01, 0.05, 1, 2));
-    ck_assert(!cu_trial_takes(CU_ATTENTION_CUDNN, 0.06, 0.05, 2, 1));
-    ck_assert(!cu_trial_takes(CU_ATTENTION_CUDNN, INFINITY, 0.05, 2, 1));
-    ck_assert(!cu_trial_takes(CU_ATTENTION_CUDNN, NAN, 0.05, 2, 1));
-    ck_assert(cu_trial_takes(CU_ATTENTION_AUTO, 0.01, 0.05, 2, 1));
-    ck_assert(!cu_trial_takes(CU_ATTENTION_AUTO, 0.01, 0.05, 1, 2));
-    ck_assert(!cu_trial_takes(CU_ATTENTION_AUTO, 0.01, 0.05, INFINITY, INFINITY));
+    ck_assert(cu_autotune_accepts(CU_ATTENTION_CUDNN, 0.01, 0.05, 1, 2));
+    ck_assert(!cu_autotune_accepts(CU_ATTENTION_CUDNN, 0.06, 0.05, 2, 1));
+    ck_assert(!cu_autotune_accepts(CU_ATTENTION_CUDNN, INFINITY, 0.05, 2, 1));
+    ck_assert(!cu_autotune_accepts(CU_ATTENTION_CUDNN, NAN, 0.05, 2, 1));
+    ck_assert(cu_autotune_accepts(CU_ATTENTION_AUTO, 0.01, 0.05, 2, 1));
+    ck_assert(!cu_autotune_accepts(CU_ATTENTION_AUTO, 0.01, 0.05, 1, 2));
+    ck_assert(!cu_autotune_accepts(CU_ATTENTION_AUTO, 0.01, 0.05, INFINITY, INFINITY));
 }
 END_TEST
 
