@@ -239,7 +239,7 @@ def check(page, write):
 def main():
     write = "--write" in sys.argv[2:]
     faults, count = [], 0
-    for page in ("README.md", "docs/strategies.md", "docs/transports.md", "docs/running.md"):
+    for page in ("README.md", "docs/glossary.md", "docs/strategies.md", "docs/transports.md", "docs/running.md"):
         found, n, rows = check(page, write)
         faults, count = faults + found, count + n
         if write:
