@@ -199,15 +199,15 @@ def agrees(shown, now):
 
 
 def check(page, write):
-    """Faults of a page, how many figures it has, and its rows with today's."""
-    rows, out, faults, count, k = open(os.path.join(top, page), encoding="utf-8").read().split("\n"), [], [], 0, 0
+    """Faults of a page, the names of its figures, and its rows with today's."""
+    rows, out, faults, names, k = open(os.path.join(top, page), encoding="utf-8").read().split("\n"), [], [], [], 0
     while k < len(rows):
         out.append(rows[k])
         mark = re.fullmatch(r"<!-- figures: ([a-z0-9-]+) -->", rows[k])
         k += 1
         if not mark:
             continue
-        count += 1
+        names.append(mark[1])
         while not rows[k].strip():
             out.append(rows[k])
             k += 1
@@ -233,21 +233,21 @@ def check(page, write):
                 faults += [f"{page}:{end}: a row too many"] if end - k > len(today) else []
         out += today
         k = end
-    return faults, count, out
+    return faults, names, out
 
 
 def main():
     write = "--write" in sys.argv[2:]
-    faults, count = [], 0
+    faults, names = [], []
     for page in ("README.md", "docs/glossary.md", "docs/strategies.md", "docs/transports.md", "docs/running.md"):
         found, n, rows = check(page, write)
-        faults, count = faults + found, count + n
+        faults, names = faults + found, names + n
         if write:
             with open(os.path.join(top, page), "w", encoding="utf-8") as f:
                 f.write("\n".join(rows))
-    if count < len(TABLES):
-        faults.append(f"figures: only {count} places with figures were found in the pages, and there are {len(TABLES)} tables")
-    print(f"{count} tables and printed examples, {len(faults)} differ")
+    faults += [f"figures: no page has the table {name}" for name in TABLES if name not in names]
+    faults += [] if "output" in names else ["figures: no page has a printed example"]
+    print(f"{len(names)} tables and printed examples, {len(faults)} differ")
     for fault in faults:
         print(fault, file=sys.stderr)
     sys.exit(1 if faults else 0)
