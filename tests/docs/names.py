@@ -165,6 +165,13 @@ def names(page, line, text, there):
             fault(page, line, f"no source has {name}")
 
 
+def width(page, line, text):
+    """Prose of the pages that users read has at most 120 columns. Tables cannot be wrapped, and printed text is as it is."""
+    read_by_users = page.startswith("docs/") or page in ("README.md", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md")
+    if read_by_users and len(text) > 120 and not text.startswith(("|", "    ", "[", "![")):
+        fault(page, line, f"{len(text)} columns, and 120 are the limit")
+
+
 def check(page, text, there):
     base = bases.get(page, [])
     in_code = False
@@ -175,6 +182,7 @@ def check(page, text, there):
         if not in_code:
             paths(page, number, row, base)
             links(page, number, row)
+            width(page, number, row)
         command_lines(page, number, row, there)
         keys(page, number, row, there)
         names(page, number, row, there)
@@ -199,7 +207,8 @@ PLANTED = """
 `optimizer.lrate` `data.bach_size` strategies.zero.stag=3 strategies.nero.stage=3 `HD_NOWHERE` `hd_nowhere()`
 
 | a row | without a head |
-"""
+
+""" + "wide " * 25
 
 
 def main():
@@ -212,8 +221,8 @@ def main():
     found = list(faults)
     faults.clear()
     check("README.md", PLANTED, there)
-    if len(faults) != 12:
-        found.append("names: of 12 planted faults these are found:\n  " + "\n  ".join(faults))
+    if len(faults) != 13:
+        found.append("names: of 13 planted faults these are found:\n  " + "\n  ".join(faults))
     print(f"{len(pages)} pages, {len(faults)} planted faults found")
     for f in found:
         print(f, file=sys.stderr)
