@@ -3,7 +3,7 @@
 #include <sched.h>
 #include <stdlib.h>
 
-#include "core/base/cpu_affinity.h"
+#include "runtime/cpu/affinity.h"
 
 const char *hd__comm_topology_level_name(uint32_t level)
 {

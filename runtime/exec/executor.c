@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-#include "core/base/thread_pool.h"
+#include "runtime/cpu/parallel_for.h"
 #include "runtime/exec/internal.h"
 
 /* ---- groups */

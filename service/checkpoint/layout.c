@@ -2,7 +2,7 @@
 #include <stdbool.h>
 #include <stdlib.h>
 
-#include "core/base/thread_pool.h"
+#include "runtime/cpu/parallel_for.h"
 #include "service/checkpoint/internal.h"
 #include "service/checkpoint/safetensors.h"
 

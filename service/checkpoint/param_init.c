@@ -5,7 +5,7 @@
 #include <stdlib.h>
 
 #include "core/base/float_convert.h"
-#include "core/base/thread_pool.h"
+#include "runtime/cpu/parallel_for.h"
 #include "service/checkpoint/safetensors.h"
 #include "service/checkpoint/shard_map.h"
 

@@ -10,7 +10,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "core/base/cpu_affinity.h"
+#include "runtime/cpu/affinity.h"
 #include "service/launch/external.h"
 
 #define GRACE_SECONDS 4.0 /* seconds that the other ranks have to end by themselves after one failed */

@@ -2,7 +2,7 @@
 #include <check.h>
 #include <stdlib.h>
 
-#include "core/base/cpu_affinity.h"
+#include "runtime/cpu/affinity.h"
 #include "runtime/comm/topology.h"
 #include "tests/suite.h"
 

@@ -1,4 +1,4 @@
-#include "core/base/cpu_affinity.h"
+#include "runtime/cpu/affinity.h"
 
 #include "core/base/base.h"
 

@@ -1,4 +1,4 @@
-#include "core/base/thread_pool.h"
+#include "runtime/cpu/parallel_for.h"
 
 #include <pthread.h>
 #include <sched.h>
@@ -12,7 +12,7 @@ int32_t hd__cpu_count(void)
     return sched_getaffinity(0, sizeof mine, &mine) ? 1 : CPU_COUNT(&mine);
 }
 
-struct crew {
+struct job {
     int32_t (*work)(void *user, uint64_t i, char *block, struct hd_error *err);
     void *user;
     uint64_t count;
@@ -22,25 +22,25 @@ struct crew {
     struct hd_error error;
 };
 
-static void *crew_member(void *user)
+static void *worker_main(void *user)
 {
-    struct crew *crew = user;
+    struct job *job = user;
     struct hd_error error = HD_ERROR_INIT;
     void *block = NULL;
     int32_t rc = HD_OK;
-    if (posix_memalign(&block, 4096, crew->block_bytes))
-        rc = hd_fail(&error, HD_E_NOMEM, "no memory for %zu bytes of a thread", crew->block_bytes);
-    while (!rc && !atomic_load(&crew->failed)) {
-        uint64_t i = atomic_fetch_add(&crew->next, 1);
-        if (i >= crew->count)
+    if (posix_memalign(&block, 4096, job->block_bytes))
+        rc = hd_fail(&error, HD_E_NOMEM, "no memory for %zu bytes of a thread", job->block_bytes);
+    while (!rc && !atomic_load(&job->failed)) {
+        uint64_t i = atomic_fetch_add(&job->next, 1);
+        if (i >= job->count)
             break;
-        rc = crew->work(crew->user, i, block, &error);
+        rc = job->work(job->user, i, block, &error);
     }
     if (rc) {
         int32_t none = HD_OK;
         error.code = rc;
-        if (atomic_compare_exchange_strong(&crew->failed, &none, rc))
-            crew->error = error;
+        if (atomic_compare_exchange_strong(&job->failed, &none, rc))
+            job->error = error;
     }
     free(block);
     return NULL;
@@ -50,21 +50,21 @@ int32_t hd__parallel_for(uint32_t threads, uint64_t count, size_t block_bytes,
                          int32_t (*work)(void *user, uint64_t i, char *block, struct hd_error *err), void *user,
                          struct hd_error *err)
 {
-    enum { MOST = 64 };
-    struct crew crew = {.work = work, .user = user, .count = count, .block_bytes = block_bytes};
-    pthread_t thread[MOST];
-    uint64_t crowd = HD__MIN(HD__MIN(threads, MOST), count), started = 0;
+    enum { MAX_THREADS = 64 };
+    struct job job = {.work = work, .user = user, .count = count, .block_bytes = block_bytes};
+    pthread_t thread[MAX_THREADS];
+    uint64_t wanted = HD__MIN(HD__MIN(threads, MAX_THREADS), count), started = 0;
     sigset_t all, old;
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &old);
-    while (started + 1 < crowd && !pthread_create(&thread[started], NULL, crew_member, &crew))
+    while (started + 1 < wanted && !pthread_create(&thread[started], NULL, worker_main, &job))
         started++; /* fewer threads are slower, not wrong */
     pthread_sigmask(SIG_SETMASK, &old, NULL);
     if (count)
-        crew_member(&crew);
+        worker_main(&job);
     for (uint64_t i = 0; i < started; i++)
         pthread_join(thread[i], NULL);
-    if (crew.failed && err)
-        *err = crew.error;
-    return crew.failed;
+    if (job.failed && err)
+        *err = job.error;
+    return job.failed;
 }
