@@ -1,5 +1,6 @@
-/* How benchmarks open a plugin by hand, without the core, so that they need the public headers alone; and how they end. One
- * source file a program includes this; one of many processes defines BENCH_END before, a statement that ends them all. */
+/* How benchmarks open a plugin by hand, without the core, so that they need the public headers alone; and how they
+ * end. One source file a program includes this; one of many processes defines BENCH_END before, a statement that
+ * ends them all. */
 #ifndef HD_BENCH_PLUGIN_H
 #define HD_BENCH_PLUGIN_H
 
@@ -123,8 +124,8 @@ BENCH_USED void bench_option(const struct hd_component *c, char *settings, const
     bench_stop("%s: no OPTION=VALUE of %s", word, c->name);
 }
 
-/* The plugin's first component, of this kind; in `settings`, of so many bytes of zeros, the defaults of its options and then
- * `words`, OPTION=VALUE and a NULL at the end, or NULL. */
+/* The plugin's first component, of this kind; in `settings`, of so many bytes of zeros, the defaults of its options
+ * and then `words`, OPTION=VALUE and a NULL at the end, or NULL. */
 BENCH_USED const struct hd_component *bench_component(const char *path, uint32_t kind, const char *const *words,
                                                       char *settings, size_t bytes)
 {

@@ -111,8 +111,8 @@ static void sweep(const struct op *op, size_t first, size_t last, size_t factor)
     }
 }
 
-/* With values in it. malloc and memset to 0 is calloc to a compiler: pages that nobody wrote, which a reader finds to be
- * one and the same page of zeros, in its first cache however large the message. */
+/* With values in it. malloc and memset to 0 is calloc to a compiler: pages that nobody wrote, which a reader finds
+ * to be one and the same page of zeros, in its first cache however large the message. */
 static float *page_aligned(size_t bytes)
 {
     float *p = aligned_alloc(4096, (bytes + 4095) / 4096 * 4096);

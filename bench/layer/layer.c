@@ -1,5 +1,5 @@
-/* What the core adds to a transport's call: the executor's start and wait of an instruction (runtime/exec/comm_op.c with
- * its flight recorder) against the same two slots called directly, of a transport that does nothing.
+/* What the core adds to a transport's call: the executor's start and wait of an instruction (runtime/exec/comm_op.c
+ * with its flight recorder) against the same two slots called directly, of a transport that does nothing.
  *
  *     build/bench/layer/layer [BATCHES]
  *

@@ -1,11 +1,11 @@
-/* comm-libfabric against libfabric alone: messages between two processes, by the plugin's send and recv and by one fi_tsend
- * and one fi_trecv of the whole message on an endpoint of the same provider.
+/* comm-libfabric against libfabric alone: messages between two processes, by the plugin's send and recv and by one
+ * fi_tsend and one fi_trecv of the whole message on an endpoint of the same provider.
  *
  *     build/bench/libfabric/raw PROVIDER [ROUNDS [CHUNK WINDOW EAGER]]       shm or tcp
  *
- * One message there and back shows latency: a receiver of the plugin says that it is there, a message more. 16 of one
- * direction under way show bandwidth, as collectives use it. Both take turns, sample by sample; the least of each counts, so
- * that other work on the machine does not show. */
+ * One message there and back shows latency: a receiver of the plugin says that it is there, a message more. 16 of
+ * one direction under way show bandwidth, as collectives use it. Both take turns, sample by sample; the least of
+ * each counts, so that other work on the machine does not show. */
 #include "../plugin.h"
 #include "plugins/comm-libfabric/internal.h"
 

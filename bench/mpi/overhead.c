@@ -2,8 +2,8 @@
  *
  *     mpirun -n 2 build/bench/mpi/overhead build/plugins/comm-mpi/heddle-comm-mpi.so [SAMPLES]
  *
- * A sample is one call and the wait for it, timed on rank 0 after a barrier; plugin and bare call take turns. The least and
- * the median of each are printed, and the plugin's as a ratio. Every result is checked. */
+ * A sample is one call and the wait for it, timed on rank 0 after a barrier; plugin and bare call take turns. The
+ * least and the median of each are printed, and the plugin's as a ratio. Every result is checked. */
 #include <mpi.h>
 
 #define BENCH_END MPI_Abort(MPI_COMM_WORLD, 2)

@@ -1,15 +1,14 @@
-/* Matrix products and attention of a training step, side by side: device plugins, or one plugin with different options,
- * in one process.
+/* Matrix products and attention of a training step, side by side: device plugins, or one plugin with different
+ * options, in one process.
  *
  *     build/bench/products/products [-m S,M,LL] [-p PART] [-d f32|bf16] [-t THREADS] [-s SECONDS]
  *                                   PLUGIN.so[,OPTION=VALUE...]...
  *
- * -p: only works that have PART in their name.
- * For each work contestants take turns, sample by sample, for SECONDS in all (and at least LEAST samples each); the
- * best sample counts, so that other work on the machine hardly shows. A sample goes through COPIES instructions with
- * operands of their own, as a step goes through layers. GFLOP/s of each (of attention: of what a causal mask leaves), and
- * the ratio to the first contestant; then what all these of a step take together. Every contestant's results must be the
- * first one's, up to rounding. */
+ * -p: only works that have PART in their name. For each work contestants take turns, sample by sample, for SECONDS
+ * in all (and at least LEAST samples each); the best sample counts, so that other work on the machine hardly shows.
+ * A sample goes through COPIES instructions with operands of their own, as a step goes through layers. GFLOP/s of
+ * each (of attention: of what a causal mask leaves), and the ratio to the first contestant; then what all these of a
+ * step take together. Every contestant's results must be the first one's, up to rounding. */
 #include <math.h>
 #include <unistd.h>
 
@@ -17,8 +16,8 @@
 
 enum { MOST = 8, LEAST = 5, COPIES = 3, OPERANDS = 9, WORDS = 16 };
 
-/* Operands as the models have them, one letter a dim; the extents of m n k, or of b s k g d. `times` in a step; `adds` to
- * what the output holds. */
+/* Operands as the models have them, one letter a dim; the extents of m n k, or of b s k g d. `times` in a step;
+ * `adds` to what the output holds. */
 struct work {
     uint32_t op;
     const char *model, *what, *in, *out;
@@ -134,8 +133,8 @@ static void contestant_open(struct bench *b, const char *text)
 
 /* ---- one work */
 
-/* Multiplications and additions of a launch. A causal mask leaves half of the scores; the backward pass has five products
- * of a tile where the forward pass has two. */
+/* Multiplications and additions of a launch. A causal mask leaves half of the scores; the backward pass has five
+ * products of a tile where the forward pass has two. */
 static double flops(const struct work *w)
 {
     const int64_t *e = w->extent;

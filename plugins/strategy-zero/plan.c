@@ -11,7 +11,7 @@ struct key {
     uint32_t matrix; /* travels as a product */
     uint32_t small;  /* stays whole at stage 3 */
     uint32_t tied;   /* param + 1, used by several stages or in parts: a flat of its own, alike on all stages */
-    int32_t chunk; /* of its last gradient: a bucket does not span chunks */
+    int32_t chunk;   /* of its last gradient: a bucket does not span chunks */
 };
 
 static int before(const struct key *a, const struct key *b)

@@ -1,5 +1,5 @@
-/* Exact sums: meshes, stages of sharding, pipelines and recomputation give the bits of one rank. All ranks are emulated in
- * fp64; the job on one rank has the same micro-batches. */
+/* Exact sums: meshes, stages of sharding, pipelines and recomputation give the bits of one rank. All ranks are
+ * emulated in fp64; the job on one rank has the same micro-batches. */
 #include <check.h>
 
 #include "analysis/numerics.h"

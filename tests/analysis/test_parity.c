@@ -151,10 +151,10 @@ static int rounds(const struct draw *d)
            (strcmp(d->compress, "none") != 0 && strcmp(d->compress, "powersgd") != 0);
 }
 
-/* What travels in a dtype of its own is rounded there, relative to the terms of a sum. Adam makes a step of lr = 0.01 out of
- * any gradient, also one that is all but 0: so there is one step, from the same parameters, and a bound for
- * gradients below 1 in size: a rounding of each term and one of the sum. The error of codes is relative to the largest of
- * a block. */
+/* What travels in a dtype of its own is rounded there, relative to the terms of a sum. Adam makes a step of lr =
+ * 0.01 out of any gradient, also one that is all but 0: so there is one step, from the same parameters, and a bound
+ * for gradients below 1 in size: a rounding of each term and one of the sum. The error of codes is relative to the
+ * largest of a block. */
 static int within(const struct hd__numerics *r, const struct draw *d)
 {
     double bound = !strcmp(d->reduce, "fp32") ? 2e-7 : !strcmp(d->reduce, "fp16") ? 2e-3 : 1.6e-2;

@@ -139,7 +139,8 @@ START_TEST(a_pipeline_as_text)
 }
 END_TEST
 
-/* As viewers want it: every event's thread is a number that has a name, and on one thread no event begins inside another. */
+/* As viewers want it: every event's thread is a number that has a name, and on one thread no event begins inside
+ * another. */
 static void expect_threads(const json_t *events)
 {
     const json_t *e, *other;

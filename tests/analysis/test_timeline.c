@@ -146,7 +146,8 @@ static struct hd__timeline on_a_slow_link(const char *zero, const char *tied)
     return numbers;
 }
 
-/* At least this share of the communication is hidden. Tied embeddings are complete last, and must not hold back others. */
+/* At least this share of the communication is hidden. Tied embeddings are complete last, and must not hold back
+ * others. */
 START_TEST(hidden_on_a_slow_link)
 {
     static const struct {

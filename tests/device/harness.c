@@ -459,8 +459,8 @@ void h_check(struct h_device *d, struct h_instr *got, struct h_instr *want, doub
     h_close(plain);
 }
 
-/* A kernel that has run once allocates nothing when it runs again (OpenMP and libraries warm up at first). What CUDA does
- * when it enqueues is its own. */
+/* A kernel that has run once allocates nothing when it runs again (OpenMP and libraries warm up at first). What CUDA
+ * does when it enqueues is its own. */
 static void allocates_nothing(struct h_device *d, struct h_instr *i)
 {
     struct hd_error err = HD_ERROR_INIT;

@@ -21,8 +21,8 @@ struct h_device {
     char settings[64];
 };
 
-/* Opens the plugin named by the environment variable HEDDLE_TEST_DEVICE; fails the test where it cannot. H_REFERENCE opens the
- * one that HEDDLE_TEST_REFERENCE names, where it is set. */
+/* Opens the plugin named by the environment variable HEDDLE_TEST_DEVICE; fails the test where it cannot. H_REFERENCE
+ * opens the one that HEDDLE_TEST_REFERENCE names, where it is set. */
 struct h_device *h_open(int threads, int kernels);
 /* The same with one more option. */
 struct h_device *h_open_with(int threads, int kernels, const char *option, int64_t value);
@@ -37,8 +37,8 @@ const struct hd_component *h_component(void);
 /* Lines that devices logged at WARN or worse since the test began, and the last of them. */
 extern int h_warnings;
 extern char h_last_log[512]; /* the last of them */
-extern char
-    h_log[8192]; /* those and what is worth to know, line after line without ends; whoever reads it empties it before */
+/* those and what is worth to know, line after line without ends; whoever reads it empties it before */
+extern char h_log[8192];
 
 struct h_case {
     const char *name;
@@ -64,8 +64,8 @@ struct h_instr *h_as(const struct h_instr *from, uint32_t dtype);
 /* Frees; fails the test where a kernel wrote outside an operand. */
 void h_free(struct h_instr *i);
 
-/* Prepares, launches once, releases; fails the test on an error. A device with memory of its own gets copies of the operands,
- * and what it wrote comes back. */
+/* Prepares, launches once, releases; fails the test on an error. A device with memory of its own gets copies of the
+ * operands, and what it wrote comes back. */
 void h_run(struct h_device *d, struct h_instr *i);
 int32_t h_prepare(struct h_device *d, struct h_instr *i, struct hd_kernel **k, struct hd_error *err);
 /* Fails the test where a case is not refused with this code and a message that has these words. */

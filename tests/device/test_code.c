@@ -1,5 +1,5 @@
-/* Gradients in few bits: what is decoded and what is left over make the gradient again; fast and reference agree; what is
- * not finite shows, and does not stay. */
+/* Gradients in few bits: what is decoded and what is left over make the gradient again; fast and reference agree;
+ * what is not finite shows, and does not stay. */
 #include "tests/device/harness.h"
 #include "tests/suite.h"
 

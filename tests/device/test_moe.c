@@ -1,13 +1,14 @@
-/* Ops of mixtures of experts: fast kernels against the reference, gradients against central differences, and facts small
- * enough to write down. Which token lies in which slot comes from gates as a job makes them: random logits, the gate, the
- * route. */
+/* Ops of mixtures of experts: fast kernels against the reference, gradients against central differences, and facts
+ * small enough to write down. Which token lies in which slot comes from gates as a job makes them: random logits,
+ * the gate, the route. */
 #include "tests/device/harness.h"
 #include "tests/suite.h"
 #include <check.h>
 #include <math.h>
 #include <stdlib.h>
 
-/* Dropless: a slot a token; capacity: c slots an expert, fewer than tokens want. In a later shard tokens count from 5. */
+/* Dropless: a slot a token; capacity: c slots an expert, fewer than tokens want. In a later shard tokens count from
+ * 5. */
 static const char *const meshes[] = {"b=2 s=7 e=5 h=9 f=6 c=3 v=1", "b=1 s=40 e=4 h=70 f=33 c=17 v=1",
                                      "b=3 s=6@5 e=3 h=8 f=4 c=2 v=1", "b=2 s=5 e=7 h=3 f=2 c=1 v=1",
                                      "b=1 s=3 e=2 h=600 f=530 c=3 v=1"};
@@ -244,7 +245,8 @@ START_TEST(gates_are_the_softmax_of_the_largest)
 }
 END_TEST
 
-/* One expert takes all: with a capacity of two the third and fourth token are dropped; dropless keeps each in its place. */
+/* One expert takes all: with a capacity of two the third and fourth token are dropped; dropless keeps each in its
+ * place. */
 START_TEST(slots_are_filled_in_order)
 {
     static const double gates[12] = {0.5, 0, 0.5, 1, 0, 0, 0.25, 0.75, 0, 1, 0, 0}; /* [4 tokens, 3 experts] */

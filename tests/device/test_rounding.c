@@ -1,5 +1,6 @@
-/* Weights in bf16 that are rounded by lot (HD_ATTR_STOCHASTIC): the lots of heddle/optimizer.h to the bit on every device and for
- * every way to cut a buffer, and no bias. Gradients are zero and factors powers of two, so that what is rounded is exact. */
+/* Weights in bf16 that are rounded by lot (HD_ATTR_STOCHASTIC): the lots of heddle/optimizer.h to the bit on every
+ * device and for every way to cut a buffer, and no bias. Gradients are zero and factors powers of two, so that what
+ * is rounded is exact. */
 #include "tests/device/harness.h"
 #include "tests/suite.h"
 #include <check.h>
@@ -95,7 +96,8 @@ static double mean(const struct hd_operand *o)
     return sum / N;
 }
 
-/* A decay of 2^-12, which no nearest neighbour of bf16 sees: to nearest the weights stay, by lot their mean moves as it should. */
+/* A decay of 2^-12, which no nearest neighbour of bf16 sees: to nearest the weights stay, by lot their mean moves as
+ * it should. */
 START_TEST(small_updates_are_not_lost)
 {
     struct h_device *d = device_of(_i);
@@ -128,8 +130,8 @@ START_TEST(lots_have_no_bias)
         for (int by_step = 0; by_step < 2; by_step++) { /* lots of one step, and of one element */
             double sum = 0, gap = fabs(ldexp(1, ilogb(values[v]) - 7));
             for (int64_t j = 0; j < DRAWS; j++)
-                sum += (double)hd_round_stochastic_bf16(values[v], hd_round_stochastic_key(SEED, by_step ? (double)j : 9),
-                                               by_step ? 77 : j) -
+                sum += (double)hd_round_stochastic_bf16(
+                           values[v], hd_round_stochastic_key(SEED, by_step ? (double)j : 9), by_step ? 77 : j) -
                        values[v];
             ck_assert_msg(fabs(sum / DRAWS) < 4 * 0.5 * gap / sqrt(DRAWS), "%g is off by %g of a gap of %g",
                           (double)values[v], sum / DRAWS, gap);
@@ -154,7 +156,8 @@ START_TEST(seeds_and_steps_draw_other_lots)
     int64_t same_seed = 0, same_step = 0;
     enum { DRAWS = 20000 };
     for (int64_t j = 0; j < DRAWS; j++) {
-        float x = hd_round_stochastic_bf16(1.00390625f, hd_round_stochastic_key(1, 5), j); /* half way: two equal neighbours */
+        /* half way: two equal neighbours */
+        float x = hd_round_stochastic_bf16(1.00390625f, hd_round_stochastic_key(1, 5), j);
         same_seed += x == hd_round_stochastic_bf16(1.00390625f, hd_round_stochastic_key(2, 5), j);
         same_step += x == hd_round_stochastic_bf16(1.00390625f, hd_round_stochastic_key(1, 6), j);
     }

@@ -1,9 +1,11 @@
-/* libFuzzer over what the rendezvous reads: frames, a server with a stranger and a rank that send them, and the parts of a
- * report. Whatever the bytes are: nothing is read beyond them, a frame that is taken is written back to the same bytes, the
- * server goes on, and the judge says something.
+/* libFuzzer over what the rendezvous reads: frames, a server with a stranger and a rank that send them, and the
+ * parts of a report. Whatever the bytes are: nothing is read beyond them, a frame that is taken is written back to
+ * the same bytes, the server goes on, and the judge says something.
  *
- *   clang -g -O1 -fsanitize=fuzzer,address,undefined -D_GNU_SOURCE -Wno-gnu-zero-variadic-macro-arguments -I. -Iinclude \
- *       tests/fuzz/fuzz_wire.c core/base/[a-z]*.c runtime/rendezvous/{wire,kv,liveness,dump_collect,secret,server*,client*}.c runtime/comm/flight_recorder.c \
+ *   clang -g -O1 -fsanitize=fuzzer,address,undefined -D_GNU_SOURCE \
+ *       -Wno-gnu-zero-variadic-macro-arguments -I. -Iinclude \
+ *       tests/fuzz/fuzz_wire.c core/base/[a-z]*.c runtime/rendezvous/{wire,kv,liveness,dump_collect,secret,server*,client*}.c \
+ *       runtime/comm/flight_recorder.c \
  *       service/report/{diagnose,wait_graph,op_records,table}.c -ljansson -lxxhash -lpthread -lm -o fuzz
  *   mkdir -p corpus && ./fuzz -max_total_time=300 -max_len=70000 corpus */
 #include <arpa/inet.h>

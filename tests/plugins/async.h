@@ -1,10 +1,11 @@
 /* device-async: a device with streams and memory of its own, without hardware. For tests.
  *
- * It computes with device-cpu. Its memory is mapped twice: the core gets addresses that nobody may touch, kernels and copies
- * use the others. Streams are queues. What runs when is drawn from a seed, within what events allow: one stream may be far
- * ahead while another stands still, and then the other way round. So an order that the core forgot to ask for shows as wrong
- * numbers, in a run that can be had again. Work is done while the core asks (reached, sync) and now and then while it
- * enqueues; where it does neither, because it waits for another rank, a thread goes on.
+ * It computes with device-cpu. Its memory is mapped twice: the core gets addresses that nobody may touch, kernels
+ * and copies use the others. Streams are queues. What runs when is drawn from a seed, within what events allow: one
+ * stream may be far ahead while another stands still, and then the other way round. So an order that the core forgot
+ * to ask for shows as wrong numbers, in a run that can be had again. Work is done while the core asks (reached,
+ * sync) and now and then while it enqueues; where it does neither, because it waits for another rank, a thread goes
+ * on.
  *
  * Options `refuse` and `voided`: there is something in every piece that it cannot capture, as there is in CUDA.
  *

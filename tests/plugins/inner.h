@@ -15,8 +15,8 @@ static inline const struct hd_component *inner_component(const char *file)
     return entry ? entry()->components[0] : NULL;
 }
 
-/* `outer` has `own` options of its own in a table with room for so many; behind them, once, come those of `inner`, whose
- * settings lie `offset` bytes into outer's. 0 where something has no room. */
+/* `outer` has `own` options of its own in a table with room for so many; behind them, once, come those of `inner`,
+ * whose settings lie `offset` bytes into outer's. 0 where something has no room. */
 static inline int inner_options(struct hd_component *outer, struct hd_option *table, size_t own, size_t room,
                                 const struct hd_component *inner, size_t offset)
 {

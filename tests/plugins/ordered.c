@@ -1,6 +1,7 @@
-/* comm-ordered: a transport that puts its operations into a stream of device-async (async.h), as NCCL does into CUDA's. For
- * tests. comm-shm moves the data: an operation begins when its turn in the stream has come, and the stream waits for it where `test` said done.
- * An operation that nobody asked for until the transport is closed, in a job that was not aborted, ends the process. */
+/* comm-ordered: a transport that puts its operations into a stream of device-async (async.h), as NCCL does into
+ * CUDA's. For tests. comm-shm moves the data: an operation begins when its turn in the stream has come, and the
+ * stream waits for it where `test` said done. An operation that nobody asked for until the transport is closed, in a
+ * job that was not aborted, ends the process. */
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,4 +1,5 @@
-/* Small jobs, compiled: a llama of two layers of 8 with eight micro-batches of one sequence. The including file says which plugins. */
+/* Small jobs, compiled: a llama of two layers of 8 with eight micro-batches of one sequence. The including file says
+ * which plugins. */
 #ifndef HD_TESTS_SUPPORT_COMPILED_H
 #define HD_TESTS_SUPPORT_COMPILED_H
 

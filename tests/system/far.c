@@ -1,5 +1,5 @@
-/* Machines that are far apart: their eth0 is a TUN device, and a process carries the packets from one to another, each after
- * the same time. */
+/* Machines that are far apart: their eth0 is a TUN device, and a process carries the packets from one to another,
+ * each after the same time. */
 #include <check.h>
 #include <errno.h>
 #include <fcntl.h>

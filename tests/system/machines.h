@@ -16,7 +16,8 @@ void machines_alone(int n);
 void machine_run(int i, const char *format, ...) __attribute__((format(printf, 2, 3)));
 /* Bytes that machine i has sent over eth0. */
 unsigned long long machine_sent(int i);
-/* For mpirun's plm_rsh_agent: a script that runs a command on machine nI, whose host name that is, of those that are up. */
+/* For mpirun's plm_rsh_agent: a script that runs a command on machine nI, whose host name that is, of those that are
+ * up. */
 void machines_rsh(const char *path);
 /* Of every hundred packets that machine i receives, so many are lost. */
 void machine_loses(int i, int percent);

@@ -11,7 +11,8 @@
 
 /* Every test runs in a scratch folder that holds
  *   corpus.txt      400 KB of words, the same everywhere
- *   llama.yaml      2 layers, hidden 64, 4 heads, 2 kv heads; batch 8 of 32 tokens; micro_batch 2; AdamW, clip 1; 20 steps
+ *   llama.yaml      2 layers, hidden 64, 4 heads, 2 kv heads; batch 8 of 32 tokens; micro_batch 2; AdamW, clip 1;
+ *                   20 steps
  *   gpt2.yaml       the same with GPT-2's blocks and 4 kv heads
  * and is removed when the suite is over. A job's metrics are runs/NAME/metrics.jsonl. */
 struct system_test {
@@ -36,8 +37,9 @@ struct command {
     char out_file[32], err_file[32];
 };
 
-/* Starts `heddle WORDS`; the words are separated by single spaces. `environment`: "NAME=value" words, or NULL; variables of
- * launchers are removed before. A command still running when its test ends is killed, and so are its ranks. */
+/* Starts `heddle WORDS`; the words are separated by single spaces. `environment`: "NAME=value" words, or NULL;
+ * variables of launchers are removed before. A command still running when its test ends is killed, and so are its
+ * ranks. */
 struct command *command_start(const char *environment, const char *format, ...) __attribute__((format(printf, 2, 3)));
 int free_port(void); /* of 127.0.0.1 */
 /* The same as one of `size` ranks that meet at `port`, with variables as torchrun sets them; `each` on a machine, 0:
@@ -55,9 +57,8 @@ int runs_over(const char *use);
 
 /* The processes that a running command started, in the order of their ranks; waits until there are `n`. */
 void command_ranks(const struct command *c, int n, pid_t *ranks);
-/* Within so many seconds, more on a busy machine (CK_TIMEOUT_MULTIPLIER), none of them is there. Those that lost their parent come
- * to the test where it asked for that
- * (PR_SET_CHILD_SUBREAPER), and are collected here. */
+/* Within so many seconds, more on a busy machine (CK_TIMEOUT_MULTIPLIER), none of them is there. Those that lost
+ * their parent come to the test where it asked for that (PR_SET_CHILD_SUBREAPER), and are collected here. */
 void expect_gone(const pid_t *pids, int n, double seconds);
 void expect_code(const struct command *c, int code);
 void expect_says(const struct command *c, const char *words); /* on stderr */

@@ -1,5 +1,6 @@
-/* A device that only enqueues, with memory that the host cannot touch: device-async (tests/plugins/async.h) trains to the same
- * bits as device-cpu, which computes its kernels, whatever order its streams take within what the core asked for. */
+/* A device that only enqueues, with memory that the host cannot touch: device-async (tests/plugins/async.h) trains
+ * to the same bits as device-cpu, which computes its kernels, whatever order its streams take within what the core
+ * asked for. */
 #include "tests/system/system.h"
 
 static struct curve a, b;
@@ -51,7 +52,8 @@ START_TEST(trains_to_the_same_bits)
 }
 END_TEST
 
-/* A transport inside the device's stream: the host waits for nothing, and what has no tokens in it is captured whole. */
+/* A transport inside the device's stream: the host waits for nothing, and what has no tokens in it is captured
+ * whole. */
 static const char *const ordered[] = {
     "llama.yaml job.steps=6 mesh.dp=2 strategies.zero.stage=0",
     "gpt2.yaml job.steps=6 mesh.dp=2 strategies.zero.stage=3 data.val_fraction=0.1 eval.every=3 eval.batches=2",
@@ -79,7 +81,8 @@ START_TEST(orders_a_transport_by_its_streams)
 }
 END_TEST
 
-/* Where a piece cannot be captured, for the so manyth thing in it, it goes on as it is; what the transport was given goes with it. */
+/* Where a piece cannot be captured, for the so manyth thing in it, it goes on as it is; what the transport was given
+ * goes with it. */
 static const char *const refused[] = {
     "llama.yaml job.steps=6 mesh.dp=2 strategies.zero.stage=0 device.refuse=-2",
     "gpt2.yaml job.steps=6 mesh.dp=2 strategies.zero.stage=3 device.refuse=20",

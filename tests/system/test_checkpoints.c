@@ -1,5 +1,5 @@
-/* Checkpoints through the built command: whatever interrupts a run, the one that goes on computes the same bits; another
- * mesh reads them too; and what does not belong to the job is refused. */
+/* Checkpoints through the built command: whatever interrupts a run, the one that goes on computes the same bits;
+ * another mesh reads them too; and what does not belong to the job is refused. */
 #include <dirent.h>
 #include <math.h>
 #include <signal.h>
@@ -207,7 +207,8 @@ START_TEST(of_another_model)
 }
 END_TEST
 
-/* One byte in the middle of the weights; then a file that is gone; then an index, beside which others are listed as ever. */
+/* One byte in the middle of the weights; then a file that is gone; then an index, beside which others are listed as
+ * ever. */
 START_TEST(damaged)
 {
     const char *path = "damaged/step-00000020/model-00001-of-00001.safetensors";
@@ -430,7 +431,8 @@ START_TEST(schedules_end_elsewhere)
 }
 END_TEST
 
-/* 6 steps of 8 sequences of 32 tokens; then the first sequence of 48 of which nothing was read, and the tokens that there were. */
+/* 6 steps of 8 sequences of 32 tokens; then the first sequence of 48 of which nothing was read, and the tokens that
+ * there were. */
 START_TEST(sequences_of_another_length)
 {
     json_t *row, *state;

@@ -1,5 +1,5 @@
-/* An average of the weights through the built command: its numbers, from the weights of every step; the same on other meshes and
- * after a resumption; and evaluated, sampled and exported in place of the weights. */
+/* An average of the weights through the built command: its numbers, from the weights of every step; the same on
+ * other meshes and after a resumption; and evaluated, sampled and exported in place of the weights. */
 #include <math.h>
 #include <stdlib.h>
 

@@ -140,7 +140,8 @@ START_TEST(killed_rank)
 }
 END_TEST
 
-/* Killed as soon as it is there, before it has heard where the others are: whenever it is, the command lives to tell. */
+/* Killed as soon as it is there, before it has heard where the others are: whenever it is, the command lives to
+ * tell. */
 START_TEST(killed_at_once)
 {
     struct command *c = command_start(
@@ -175,7 +176,8 @@ START_TEST(stopped_rank)
 }
 END_TEST
 
-/* Where a rank is when it is stopped does not matter: before its groups are made, when all is done, or at any moment of its start. */
+/* Where a rank is when it is stopped does not matter: before its groups are made, when all is done, or at any moment
+ * of its start. */
 static const char *const stop_over[] = {"shm", "pipes", "libfabric", "mpi"};
 
 static void stop_when(const char *when, const char *use)

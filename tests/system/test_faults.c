@@ -1,13 +1,14 @@
-/* Faults of all kinds in real jobs over every transport that is here: each job ends by itself, says which rank it was, and
- * leaves nothing behind.
+/* Faults of all kinds in real jobs over every transport that is here: each job ends by itself, says which rank it
+ * was, and leaves nothing behind.
  *
  *   test_system_faults                          six kinds, one each
  *   test_system_faults --faults 1000 --seed 7 --log FILE --bound SECONDS
  *
- * --slow 3: a machine with other work: times of the jobs are three times as long. Without it CK_TIMEOUT_MULTIPLIER says it,
- * which ./run-tests sets to 5, and to more under a sanitizer.
- * --first N begins with the N-th of them, to see one again. --only shm takes one transport. --log takes a line a fault: transport, kind, seconds from the fault to the end of the job. --bound is the longest that may
- * be, beyond what the fault itself takes; without it a job only has to end. */
+ * --slow 3: a machine with other work: times of the jobs are three times as long. Without it CK_TIMEOUT_MULTIPLIER
+ * says it, which ./run-tests sets to 5, and to more under a sanitizer. --first N begins with the N-th of them, to
+ * see one again. --only shm takes one transport. --log takes a line a fault: transport, kind, seconds from the fault
+ * to the end of the job. --bound is the longest that may be, beyond what the fault itself takes; without it a job
+ * only has to end. */
 #include <dirent.h>
 #include <errno.h>
 #include <signal.h>

@@ -1,5 +1,5 @@
-/* Local SGD through the built command: DiLoCo as torch computes it (tests/golden/localsgd.py), runs that go on in the middle of
- * their steps apart, and what a checkpoint's model is. */
+/* Local SGD through the built command: DiLoCo as torch computes it (tests/golden/localsgd.py), runs that go on in
+ * the middle of their steps apart, and what a checkpoint's model is. */
 #include <math.h>
 #include <signal.h>
 #include <stdlib.h>

@@ -258,9 +258,9 @@ static int has_mpirun(void)
     return !system("mpirun --version >/dev/null 2>&1");
 }
 
-/* Machines of two ranks, two and four of them: the same training in one level, by a flat ring and in two levels, over
- * libfabric and MPI. How long a step takes is printed; what crosses is counted: all_reduce of S bytes by a ring of R ranks on M
- * machines sends 2 S (R - 1) / R over each of M links, in two levels 2 S (M - 1) / M. */
+/* Machines of two ranks, two and four of them: the same training in one level, by a flat ring and in two levels,
+ * over libfabric and MPI. How long a step takes is printed; what crosses is counted: all_reduce of S bytes by a ring
+ * of R ranks on M machines sends 2 S (R - 1) / R over each of M links, in two levels 2 S (M - 1) / M. */
 START_TEST(two_levels)
 {
     int machines = _i < 4 ? 2 : 4, kind = _i % 4, ranks = 2 * machines;

@@ -177,8 +177,8 @@ START_TEST(metrics_every)
 END_TEST
 
 /* Nothing that is refused touches what an earlier run wrote. */
-/* A full disk costs the metrics, not the run; it is said once, not in every step. Only rank 0 opens them: the others do not begin
- * before it has. */
+/* A full disk costs the metrics, not the run; it is said once, not in every step. Only rank 0 opens them: the others
+ * do not begin before it has. */
 START_TEST(metrics_nowhere)
 {
     for (int dp = 1; dp <= 2; dp++) {

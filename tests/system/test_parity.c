@@ -103,8 +103,8 @@ START_TEST(zero_offload)
 }
 END_TEST
 
-/* Four ranks, and a model that is parameters for the most part: what a process has, as it says itself. The plan is checked
- * by plugins/strategy-zero/tests/test_zero.c. */
+/* Four ranks, and a model that is parameters for the most part: what a process has, as it says itself. The plan is
+ * checked by plugins/strategy-zero/tests/test_zero.c. */
 static double process_bytes(const char *name, int stage)
 {
     char path[64], *at;

@@ -1,5 +1,5 @@
-/* Pipelines between real processes: stages and schedules change no bit of what one rank computes; they combine with the other
- * strategies; and what is saved by stages is read by any mesh. */
+/* Pipelines between real processes: stages and schedules change no bit of what one rank computes; they combine with
+ * the other strategies; and what is saved by stages is read by any mesh. */
 #include <math.h>
 #include <signal.h>
 #include <sys/prctl.h>
@@ -14,8 +14,8 @@ static struct curve a, b;
 
 static const char *const schedules[] = {"gpipe", "1f1b", "interleaved", "zb-h1", "zb-v"};
 
-/* Micro-batches are summed in the same order whoever sums them, so all agree to the last bit. Without clipping: the norm of
- * all stages is added up in another order. */
+/* Micro-batches are summed in the same order whoever sums them, so all agree to the last bit. Without clipping: the
+ * norm of all stages is added up in another order. */
 START_TEST(stages_are_one_rank)
 {
     char job[32];

@@ -1,5 +1,5 @@
-/* Half precision through real processes: fp16 trains like fp32, an overflow is skipped by all ranks alike, and what goes on
- * afterwards, also from a checkpoint, is the same to the bit. */
+/* Half precision through real processes: fp16 trains like fp32, an overflow is skipped by all ranks alike, and what
+ * goes on afterwards, also from a checkpoint, is the same to the bit. */
 #include "tests/system/system.h"
 
 #include <math.h>
@@ -63,7 +63,8 @@ START_TEST(reduced_in_another_dtype)
 }
 END_TEST
 
-/* Codes of 8 and 4 bits learn like whole gradients, and send a quarter and an eighth of their bytes and a little more. */
+/* Codes of 8 and 4 bits learn like whole gradients, and send a quarter and an eighth of their bytes and a little
+ * more. */
 START_TEST(compressed)
 {
     static const struct {

@@ -1,4 +1,5 @@
-/* What the command refuses: with exit code 2, before anything starts, in words that name the place and what is wrong. */
+/* What the command refuses: with exit code 2, before anything starts, in words that name the place and what is
+ * wrong. */
 #include <stdlib.h>
 #include <unistd.h>
 
@@ -164,8 +165,8 @@ START_TEST(data_files)
 }
 END_TEST
 
-/* A token is looked at before the start; where that was not asked for, when it is read: the step that meets it ends the run,
- * on whichever rank. */
+/* A token is looked at before the start; where that was not asked for, when it is read: the step that meets it ends
+ * the run, on whichever rank. */
 START_TEST(beyond_the_vocabulary)
 {
     static const struct row rows[] = {

@@ -1,5 +1,6 @@
-/* What comm-libfabric takes from the wire: notices that are whole, cut, strange, or nothing but bytes. No network is there: the peers
- * count as broken, so what this rank answers goes nowhere. Buffers end where the bytes do; the sanitizers see who reads on. */
+/* What comm-libfabric takes from the wire: notices that are whole, cut, strange, or nothing but bytes. No network is
+ * there: the peers count as broken, so what this rank answers goes nowhere. Buffers end where the bytes do; the
+ * sanitizers see who reads on. */
 #include <stdlib.h>
 
 #include "plugins/comm-libfabric/internal.h"

@@ -1,14 +1,14 @@
 /* A libnccl.so.2 without a GPU: ranks are processes that meet in shared memory, an operation is a function that a
- * stream of the driver calls. It refuses what NCCL refuses: a communicator that is used before the last call on it has
- * finished. What NCCL does not notice (another size, another collective, a member that never comes) it does not notice
- * either.
+ * stream of the driver calls. It refuses what NCCL refuses: a communicator that is used before the last call on it
+ * has finished. What NCCL does not notice (another size, another collective, a member that never comes) it does not
+ * notice either.
  *
  *   library.c     ids, communicators, groups of calls
  *   operations.c  what they do
  *   sums.c        reductions, in the order of ranks, rounded at each step as NCCL's may be
  *
- * What is captured is kept until its graph is destroyed, and runs as often as that is launched. A communicator waits for its graphs
- * when it is finalized, as NCCL's does: whoever destroys it first waits for ever.
+ * What is captured is kept until its graph is destroyed, and runs as often as that is launched. A communicator waits
+ * for its graphs when it is finalized, as NCCL's does: whoever destroys it first waits for ever.
  *
  * FAKE_NCCL_FAULT="CALL WHAT RESULT", of this process's CALL-th operation, counted from 1: `fail` it returns RESULT;
  * `async` the communicator reports RESULT and the operation never ends; `hang` it never ends; `late` it is never

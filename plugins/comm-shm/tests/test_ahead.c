@@ -1,5 +1,5 @@
-/* comm-shm's members that need nothing of the others run ahead, so far and no farther, and lose nothing. What every transport
- * does: test_transport.c, test_failures.c. Nothing here waits for a time to pass. */
+/* comm-shm's members that need nothing of the others run ahead, so far and no farther, and lose nothing. What every
+ * transport does: test_transport.c, test_failures.c. Nothing here waits for a time to pass. */
 #include <check.h>
 #include <signal.h>
 #include <string.h>
@@ -58,7 +58,8 @@ static void fill(int32_t *data, uint64_t count, int32_t k)
         data[i] = k * 1000 + (int32_t)i;
 }
 
-/* Operation k of those that run ahead: `ahead` of them complete while nobody else has begun, from one buffer; the next does not. */
+/* Operation k of those that run ahead: `ahead` of them complete while nobody else has begun, from one buffer; the
+ * next does not. */
 static int run_ahead(struct rank *rank, struct hd_comm_group *group, struct hd_comm_call *call, int32_t *data,
                      int round)
 {
@@ -120,7 +121,8 @@ static int root_of_broadcast(struct rank *rank)
     return 0;
 }
 
-/* The last is the root: it comes late, and has the sum of what all others left. Its own numbers are those of the others' first. */
+/* The last is the root: it comes late, and has the sum of what all others left. Its own numbers are those of the
+ * others' first. */
 static int others_of_reduce(struct rank *rank)
 {
     struct hd_comm_group *group;
@@ -204,8 +206,8 @@ static int wrong_turn(struct rank *rank)
     return 0;
 }
 
-/* Two are ahead of the root that comes late, and one of them took a wrong turn in the middle: they find it between them, the root
- * when it gets there. */
+/* Two are ahead of the root that comes late, and one of them took a wrong turn in the middle: they find it between
+ * them, the root when it gets there. */
 static int wrong_in_the_middle(struct rank *rank)
 {
     enum { WRONG = 20 };
@@ -389,7 +391,8 @@ END_TEST
 
 /* ---- messages of which one is of another size */
 
-/* The sender is told by the message that needs the same mail, at the latest; by that one of it if nothing else waits. */
+/* The sender is told by the message that needs the same mail, at the latest; by that one of it if nothing else
+ * waits. */
 static int wrong_size(struct rank *rank)
 {
     enum { BEFORE = 10, SENT = BEFORE + MAILS + 1 };
@@ -407,8 +410,8 @@ static int wrong_size(struct rank *rank)
     return 0;
 }
 
-/* Sizes about those at which a message takes another way; 60 under way, of streams that are received in the other order; to
- * oneself in the end. */
+/* Sizes about those at which a message takes another way; 60 under way, of streams that are received in the other
+ * order; to oneself in the end. */
 static int many_streams(struct rank *rank)
 {
     enum { STREAMS = 6, EACH = 10, LARGE = 300000 };

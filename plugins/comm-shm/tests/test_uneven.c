@@ -1,6 +1,7 @@
-/* comm-shm where members are of uneven speed: long runs of rooted operations, in which some are ahead, between others of all
- * sizes; and a member that goes astray in the middle of it. All ranks draw the same plan; each has its own pace, on which
- * nothing that is asked here depends. Run as test_uneven FOLDER [SEED [TIMES]]: so many times as long. */
+/* comm-shm where members are of uneven speed: long runs of rooted operations, in which some are ahead, between
+ * others of all sizes; and a member that goes astray in the middle of it. All ranks draw the same plan; each has its
+ * own pace, on which nothing that is asked here depends. Run as test_uneven FOLDER [SEED [TIMES]]: so many times as
+ * long. */
 #include <check.h>
 #include <sched.h>
 #include <stdlib.h>

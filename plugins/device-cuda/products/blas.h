@@ -5,8 +5,8 @@
 #include "internal.h"
 #include "products/plan.h"
 
-struct
-    cu_gemm; /* a product with its algorithm, shared by all kernels that want the same; lives as long as the device */
+/* a product with its algorithm, shared by all kernels that want the same; lives as long as the device */
+struct cu_gemm;
 
 /* Extra operands: of an epilogue (plan.h); of products in fp8 the scales of a and b, on the device. */
 struct cu_beside {

@@ -1,6 +1,8 @@
-/* Times attention of a device plugin through its vtable:  bench_attention PLUGIN.so B S K G D [bf16|fp16 [OPTION=VALUE...]]
- * One JSON line: milliseconds forward and backward, what they had to compute and move, and what a copy of the device reaches.
- * Flops count each pair of a query and a key that it sees once: 4 d a pair forward, 10 d backward. Bytes count every operand once. */
+/* Times attention of a device plugin through its vtable:
+ *   bench_attention PLUGIN.so B S K G D [bf16|fp16 [OPTION=VALUE...]]
+ * One JSON line: milliseconds forward and backward, what they had to compute and move, and what a copy of the device
+ * reaches. Flops count each pair of a query and a key that it sees once: 4 d a pair forward, 10 d backward. Bytes
+ * count every operand once. */
 #include "bench/device.h"
 #include <math.h>
 

@@ -1,14 +1,15 @@
 /* Times matrix products of a device plugin through its vtable:  bench_products PLUGIN.so SHRINK [OPTION=VALUE...]
- * One JSON line a product: its name, m, n, k, what it is ("mk kn mn": operands' dims) and milliseconds a launch. Operands are bf16 or, where
- * it says so, the output is fp32 and added to. Then products of 8 experts, 2 of them a token, a slot for each token and expert: once said to
- * be what they are, once to be full (attrs.share), which decides how device-cuda makes them. SHRINK divides every extent: 1
- * for times, 64 to see that all runs. */
+ * One JSON line a product: its name, m, n, k, what it is ("mk kn mn": operands' dims) and milliseconds a launch.
+ * Operands are bf16 or, where it says so, the output is fp32 and added to. Then products of 8 experts, 2 of them a
+ * token, a slot for each token and expert: once said to be what they are, once to be full (attrs.share), which
+ * decides how device-cuda makes them. SHRINK divides every extent: 1 for times, 64 to see that all runs. */
 #include "bench/device.h"
 #include <math.h>
 
 enum { TIMES = 20, ROUNDS = 3 };
 
-/* Products of GPT-2 124M (32 x 1024 tokens) and of a Llama 1B (4 x 4096), forward, for inputs, for weights; and a square one. */
+/* Products of GPT-2 124M (32 x 1024 tokens) and of a Llama 1B (4 x 4096), forward, for inputs, for weights; and a
+ * square one. */
 static const struct work {
     const char *name, *a, *b;
     int64_t m, n, k;

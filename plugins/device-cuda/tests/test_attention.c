@@ -156,7 +156,8 @@ START_TEST(large_scores_do_not_overflow)
 }
 END_TEST
 
-/* By the clock one of two is taken, whose bits differ: with deterministic: exact none is tried. Alone nothing needs to be. */
+/* By the clock one of two is taken, whose bits differ: with deterministic: exact none is tried. Alone nothing needs
+ * to be. */
 START_TEST(a_clock_decides_nothing_exact)
 {
     struct h_case c = {"exact", FORWARD, "b=1 s=40 t=40 k=1 g=1 d=64", {.scale = 0.3}},

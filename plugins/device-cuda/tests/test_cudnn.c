@@ -1,6 +1,7 @@
-/* cuDNN's attention on the emulated device, by a cuDNN of our own (cudnn/library.cc) that computes graphs as they are written: near the
- * reference, used only where the trial went well, never for what it is not for; and why it could not be opened.
- * On a GPU HEDDLE_TEST_CUDNN names the real one: tests/gpu/run. What needs faults is left out there. */
+/* cuDNN's attention on the emulated device, by a cuDNN of our own (cudnn/library.cc) that computes graphs as they
+ * are written: near the reference, used only where the trial went well, never for what it is not for; and why it
+ * could not be opened. On a GPU HEDDLE_TEST_CUDNN names the real one: tests/gpu/run. What needs faults is left out
+ * there. */
 #include "plugins/device-cuda/attention/cudnn_attention.h"
 #include "tests/device/harness.h"
 #include "tests/suite.h"

@@ -60,8 +60,8 @@ template <class T> static __global__ void product(float *c, const T *a, const T 
 /* What a kernel of warpgroups may do wrong. */
 enum wgmma_mistake { NONE, NOT_BEGUN, NOT_FENCED, SUMS_TOUCHED, NOT_WAITED };
 
-/* c = a b', 64 x 128 by rows of 128 elements, then d = (what of c is rounded) b, 64 x 128: both ways of naming an operand, panels beside
- * panels. */
+/* c = a b', 64 x 128 by rows of 128 elements, then d = (what of c is rounded) b, 64 x 128: both ways of naming an
+ * operand, panels beside panels. */
 template <class T> static __global__ void group_products(float *c, float *d, const T *a, const T *b, int mistake)
 {
     CU_SHARED_DYNAMIC(cu_chunk, base);
@@ -398,10 +398,11 @@ END_TEST
 /* After these nothing runs any more in the process. */
 START_TEST(some_codes_end_the_process)
 {
-    static const cudaError_t all[] = {cudaErrorECCUncorrectable,   cudaErrorIllegalAddress,     cudaErrorLaunchTimeout,
-                                      cudaErrorAssert,             cudaErrorHardwareStackError, cudaErrorIllegalInstruction,
-                                      cudaErrorMisalignedAddress,  cudaErrorInvalidAddressSpace, cudaErrorInvalidPc,
-                                      cudaErrorLaunchFailure};
+    static const cudaError_t all[] = {cudaErrorECCUncorrectable,   cudaErrorIllegalAddress,
+                                      cudaErrorLaunchTimeout,      cudaErrorAssert,
+                                      cudaErrorHardwareStackError, cudaErrorIllegalInstruction,
+                                      cudaErrorMisalignedAddress,  cudaErrorInvalidAddressSpace,
+                                      cudaErrorInvalidPc,          cudaErrorLaunchFailure};
     struct hd_error err = {};
     err.struct_size = sizeof err;
     for (cudaError_t rc : all) {

@@ -1,5 +1,5 @@
-/* Products with a bias, a GELU and their gradients behind them, against device cpu's references: as one product of cuBLASLt and,
- * where shapes are none, as the instructions that they stand for. */
+/* Products with a bias, a GELU and their gradients behind them, against device cpu's references: as one product of
+ * cuBLASLt and, where shapes are none, as the instructions that they stand for. */
 #include "tests/device/staged.h"
 #include "tests/suite.h"
 #include <check.h>
@@ -63,7 +63,8 @@ static double share_off(const struct h_case *c)
     return (double)off / (double)n;
 }
 
-/* Made by an epilogue nothing is rounded between the product and what stands behind it; by kernels of their own it is. */
+/* Made by an epilogue nothing is rounded between the product and what stands behind it; by kernels of their own it
+ * is. */
 START_TEST(an_epilogue_rounds_once)
 {
     static const struct h_case at_once[] = {

@@ -165,7 +165,8 @@ START_TEST(slots_follow_positions)
 }
 END_TEST
 
-/* ---- dims in another order: what an all_to_all packs; device cpu's einsum with a factor of 1 says where elements belong */
+/* ---- dims in another order: what an all_to_all packs; device cpu's einsum with a factor of 1 says where elements
+ * belong */
 
 START_TEST(copies_permute)
 {
@@ -230,8 +231,8 @@ START_TEST(copies_keep_signs)
 }
 END_TEST
 
-/* Few results of many terms: parts of a sum are made side by side, and none of them is rounded to 16 bits before they are added.
- * 2048 + 1 is 2048 in bf16 and in fp16. */
+/* Few results of many terms: parts of a sum are made side by side, and none of them is rounded to 16 bits before
+ * they are added. 2048 + 1 is 2048 in bf16 and in fp16. */
 START_TEST(parts_of_a_sum_are_in_fp32)
 {
     static const struct h_case c = {"parts", HD_OP_EINSUM, "mk nk", "mn", "m=16 n=16 k=4096", {0}};

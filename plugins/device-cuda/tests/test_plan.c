@@ -1,4 +1,5 @@
-/* Which matrix product an einsum becomes, as cuBLAS will be told: sizes, transposes, strides, batch, loops; and what it refuses. */
+/* Which matrix product an einsum becomes, as cuBLAS will be told: sizes, transposes, strides, batch, loops; and what
+ * it refuses. */
 #include "products/plan.h"
 #include "tests/suite.h"
 #include <check.h>
@@ -196,8 +197,8 @@ static const char *epilogue_of(struct cu_plan *p, uint32_t op, const char *ins, 
     return why ? why : cu_plan_epilogue(p, op, in, out, n_out);
 }
 
-/* Output rows are columns of cuBLAS's d, so a bias of the last dims is one of d's rows. A gradient's sum is over the terms of the
- * product, of the operand that has the bias's dims: b where d's columns are them, a where its rows are. */
+/* Output rows are columns of cuBLAS's d, so a bias of the last dims is one of d's rows. A gradient's sum is over the
+ * terms of the product, of the operand that has the bias's dims: b where d's columns are them, a where its rows are. */
 START_TEST(epilogues)
 {
     static const struct {

@@ -269,7 +269,8 @@ static uint32_t count_ops(const struct hd_program *p, uint32_t op)
     return n;
 }
 
-/* As transformers: the router's loss counts only where output_router_logits is set. The job may say otherwise. Dropless. */
+/* As transformers: the router's loss counts only where output_router_logits is set. The job may say otherwise.
+ * Dropless. */
 START_TEST(experts_of_mixtral)
 {
     static const struct {

@@ -8,7 +8,8 @@
 #include "tests/suite.h"
 #include "tests/support/golden.h"
 
-/* Marks the parameter's elements of this tensor in `seen`: of every `own * parts` elements `own`, from axis part_axis on. */
+/* Marks the parameter's elements of this tensor in `seen`: of every `own * parts` elements `own`, from axis
+ * part_axis on. */
 static void mark(const struct hd_program *p, const struct mock_param *param, const struct hd__ckpt_st_tensor *tensor,
                  unsigned char *seen)
 {

@@ -1,4 +1,5 @@
-/* An average of the weights (plugins/strategy-ema): it follows from them on any mesh, what is planted into its section is found,
+/* An average of the weights (plugins/strategy-ema): it follows from them on any mesh, what is planted into its
+ * section is found,
  * and what makes no sense is refused. Its numbers: tests/system/test_ema.c. */
 #include <stdlib.h>
 

@@ -339,8 +339,7 @@ START_TEST(nothing_else_crosses)
                              .out = {p->flats.at[0].global_copy}};
     hd__push(&update->code, copy);
     ck_assert(hd__verify(p, &err));
-    ck_assert_msg(strstr(err.message, "only their sync section may write it") != NULL, "%s",
-                  err.message);
+    ck_assert_msg(strstr(err.message, "only their sync section may write it") != NULL, "%s", err.message);
     close_job(&j);
     expect_job(&j, "dp: 2", APART(""));
     p = j.c->stage[0];

@@ -336,7 +336,8 @@ END_TEST
 
 /* ---- options */
 
-/* Gathers that are under way, or done and not yet used, at most at once: issued before what they are used by is reached. */
+/* Gathers that are under way, or done and not yet used, at most at once: issued before what they are used by is
+ * reached. */
 static int most_ahead(struct hd_program *p, const char *section)
 {
     const hd__code *code = &hd__program_section(p, section)->code;
@@ -400,7 +401,8 @@ START_TEST(options_do_what_they_say)
 }
 END_TEST
 
-/* Layers of 213 kB, embedding and head of 66 kB: buckets of whole blocks grow from an eighth of the option to all of it, and
+/* Layers of 213 kB, embedding and head of 66 kB: buckets of whole blocks grow from an eighth of the option to all
+ * of it, and
  * shrink to it again. Of these sums none is larger than all before it, or all behind it, but for single blocks. */
 START_TEST(buckets_grow_and_shrink)
 {

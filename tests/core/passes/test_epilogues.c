@@ -1,4 +1,5 @@
-/* What stands behind products, in whole jobs: where it is made with them, what stays, and the numbers with and without. */
+/* What stands behind products, in whole jobs: where it is made with them, what stays, and the numbers with and
+ * without. */
 #include <stdlib.h>
 
 #include "analysis/numerics.h"

@@ -152,15 +152,15 @@ START_TEST(whole_logits_are_saved)
     int64_t bytes[2], logits = INT64_C(4) * 256 * 50304 * 2;
     for (uint32_t keep = 0; keep < 2; keep++) {
         struct compiled c;
-        compile_flags(
-            &c,
-            "job: {name: gpt2, steps: 1}\n"
-            "optimizer: {use: adamw}\n"
-            "precision: {compute: bf16}\n"
-            "model: {use: transformer, family: gpt2, layers: 12, hidden: 768, heads: 12, vocab: 50304, "
-            "max_seq_len: 1024}\n"
-            "data: {train: none, seq_len: 256, batch: 8, micro_batch: 4}\n", /* with one of them, gradients would lie there later */
-            keep ? HD__COMPILE_KEEP_HEAD : 0);
+        compile_flags(&c,
+                      "job: {name: gpt2, steps: 1}\n"
+                      "optimizer: {use: adamw}\n"
+                      "precision: {compute: bf16}\n"
+                      "model: {use: transformer, family: gpt2, layers: 12, hidden: 768, heads: 12, vocab: 50304, "
+                      "max_seq_len: 1024}\n"
+                      /* with one of them, gradients would lie there later */
+                      "data: {train: none, seq_len: 256, batch: 8, micro_batch: 4}\n",
+                      keep ? HD__COMPILE_KEEP_HEAD : 0);
         bytes[keep] = c.c->stage[0]->arena_bytes;
         compiled_free(&c);
     }

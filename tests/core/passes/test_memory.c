@@ -144,7 +144,8 @@ static hd_tensor add_step_tensor(struct hd_program *p, uint32_t section, int64_t
     return s;
 }
 
-/* Made in one section of a step and used in the next: 1000 elements where 1000 others were, beside 500 of the second. */
+/* Made in one section of a step and used in the next: 1000 elements where 1000 others were, beside 500 of the
+ * second. */
 static struct hd_program *step_program(const char *first, int32_t repeat, hd_tensor *s)
 {
     struct hd_program *p = tiny_program(1, 1, 1, 0);

@@ -27,7 +27,8 @@ static hd_tensor elsewhere(struct hd_program *p, const char *name, int64_t count
     return t;
 }
 
-/* An update that brings in, doubles and writes back one state after another, as a strategy would: two ahead in three slots. */
+/* An update that brings in, doubles and writes back one state after another, as a strategy would: two ahead in three
+ * slots. */
 static struct hd_program *staged_update(uint8_t memory, int finish)
 {
     struct hd_program *p = tiny_program(1, 1, 1, 0);
@@ -93,7 +94,8 @@ static uint32_t position(const struct hd_program *p, const char *name, int is_ou
     return found;
 }
 
-/* One comes in while the former is updated, and its predecessor goes back; a slot is filled again only when it was written. */
+/* One comes in while the former is updated, and its predecessor goes back; a slot is filled again only when it was
+ * written. */
 START_TEST(copies_overlap_the_updates)
 {
     for (uint8_t memory = HD__MEM_HOST; memory <= HD__MEM_FILE; memory++) {

@@ -1,5 +1,5 @@
-/* A ring with a sliding window: steps whose keys no member's queries see are left out, and keys go no further than they are
- * seen. The sequence of 64 lies on four members in runs of 8. */
+/* A ring with a sliding window: steps whose keys no member's queries see are left out, and keys go no further than
+ * they are seen. The sequence of 64 lies on four members in runs of 8. */
 #include <stdlib.h>
 
 #include "tests/suite.h"

@@ -256,8 +256,8 @@ START_TEST(sgd_instruction)
 }
 END_TEST
 
-/* Of a shard that begins in a range and ends behind them: gaps have no decay, and of two ranges the first counts. Others
- * may be listed in any order. */
+/* Of a shard that begins in a range and ends behind them: gaps have no decay, and of two ranges the first counts.
+ * Others may be listed in any order. */
 START_TEST(runs_of_decay_cover_a_shard)
 {
     static const struct hd_range ranges[2][4] = {{{0, 10, 0.1}, {12, 8, 0.2}, {15, 10, 0.3}, {40, 5, 0.4}},

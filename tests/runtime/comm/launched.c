@@ -48,7 +48,8 @@ int run_launched(const struct hd_comm_launcher *launcher, struct launched *share
     read_words(words);
     words[0] = hd__launch_self_path(self);
     setenv("TEST_LAUNCHED", path, 1);
-    if (expect_signal) { /* a launcher that ends the others at once would leave nothing to be tested: Open MPI's 4.1 and 5.0 */
+    /* a launcher that ends the others at once would leave nothing to be tested: Open MPI's 4.1 and 5.0 */
+    if (expect_signal) {
         setenv("OMPI_MCA_orte_enable_recovery", "1", 1);
         setenv("PRTE_MCA_state_base_recoverable", "1", 1);
         setenv("PRTE_MCA_state_base_continuous", "1", 1);

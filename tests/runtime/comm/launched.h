@@ -1,5 +1,5 @@
-/* Ranks that their transport's launcher starts (mpirun): the test's own program, run again. What run_ranks would hand to a
- * forked child, it leaves in memory that they share. */
+/* Ranks that their transport's launcher starts (mpirun): the test's own program, run again. What run_ranks would
+ * hand to a forked child, it leaves in memory that they share. */
 #ifndef HD_TESTS_RUNTIME_COMM_LAUNCHED_H
 #define HD_TESTS_RUNTIME_COMM_LAUNCHED_H
 

@@ -97,7 +97,8 @@ static int32_t first_inside(int32_t rank, int32_t each)
     return each > 0 ? rank / each * each : rank % -each;
 }
 
-/* Below `transport`, which has `across`, one for the ranks of each machine; and below that one for those of each node. */
+/* Below `transport`, which has `across`, one for the ranks of each machine; and below that one for those of each
+ * node. */
 static int32_t open_inside(const struct hd_world *across, int32_t each, struct hd__comm *transport,
                            struct hd_error *err)
 {

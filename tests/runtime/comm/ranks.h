@@ -34,17 +34,18 @@ extern char transport_settings[512]; /* before those of the run */
 extern int transport_narrow;         /* it refuses means that NCCL forms in its own way, and its maxima lose a NaN */
 extern int32_t transport_most;       /* ranks that it can have here; 0: any number */
 
-/* A word of the command line: bare, told, narrow, most:N, stream:DRIVER (it is ordered by a stream of that CUDA driver),
- * set:KEY=VALUE, or inside:NAME:FOLDER:N[:M], another transport inside machines that are
- * thought to have N ranks each (-N: N machines that have the ranks in turn), and with M once more inside nodes of M ranks. 1
- * if it was one of these. */
+/* A word of the command line: bare, told, narrow, most:N, stream:DRIVER (it is ordered by a stream of that CUDA
+ * driver), set:KEY=VALUE, or inside:NAME:FOLDER:N[:M], another transport inside machines that are thought to have N
+ * ranks each (-N: N machines that have the ranks in turn), and with M once more inside nodes of M ranks. 1 if it was
+ * one of these. */
 int transport_word(const char *word);
 
 /* Starts `size` ranks, each runs body(rank) and leaves with its result. Returns 0 if all returned 0; expect_signal[r],
  * if given, is the signal by which rank r ends. Ranks are forked; those of a transport that names a launcher are this
  * program again, started by it, so main() has to ask launched_rank first. */
 int run_ranks(const struct ranks_options *options, int (*body)(struct rank *rank), const int *expect_signal);
-/* For main(), after it has read its arguments: is this process a rank? Then it was one, to its end, and leaves with *result. */
+/* For main(), after it has read its arguments: is this process a rank? Then it was one, to its end, and leaves with
+ * *result. */
 int launched_rank(int *result);
 
 /* After wait or test said done: until what was done is done on the stream too, if there is one. */

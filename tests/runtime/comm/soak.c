@@ -1,7 +1,7 @@
-/* All ranks draw the same plan. It goes by blocks: a rank starts its operations of a block, in an order of its own that
- * keeps what the contract keeps (collectives of a group; messages of a sender, receiver and stream), and then finishes
- * those of the block before, again in an order of its own. So two blocks are in flight, and nobody waits for an operation
- * that another rank starts only later. */
+/* All ranks draw the same plan. It goes by blocks: a rank starts its operations of a block, in an order of its own
+ * that keeps what the contract keeps (collectives of a group; messages of a sender, receiver and stream), and then
+ * finishes those of the block before, again in an order of its own. So two blocks are in flight, and nobody waits
+ * for an operation that another rank starts only later. */
 #include "tests/runtime/comm/soak.h"
 
 #include <stdlib.h>

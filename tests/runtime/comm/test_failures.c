@@ -84,7 +84,8 @@ static int mismatch(struct rank *rank)
     return 0;
 }
 
-/* A small message's sender may be through before anybody looks at it. Then what it waits for next in the group tells. */
+/* A small message's sender may be through before anybody looks at it. Then what it waits for next in the group
+ * tells. */
 static int32_t finish_small(struct rank *rank, struct hd_comm_group *group, int32_t peer, hd_request request,
                             struct hd_error *err)
 {
@@ -319,8 +320,9 @@ static int pass_on(struct rank *rank, struct hd_comm_group *group, int32_t from,
     return 0;
 }
 
-/* A large receive that its sender was told of, given up before anything came: it is called back, and what is sent then goes
- * nowhere. Messages between two ranks arrive in order here: behind another one as large, that has been seen. */
+/* A large receive that its sender was told of, given up before anything came: it is called back, and what is sent
+ * then goes nowhere. Messages between two ranks arrive in order here: behind another one as large, that has been
+ * seen. */
 static int calls_back(struct rank *rank)
 {
     enum { LARGE = 100000 };

@@ -297,7 +297,8 @@ START_TEST(a_look_may_end_the_job)
 }
 END_TEST
 
-/* A launcher kills all that is left when the first rank has gone. Rank 2 is slow to answer: it gives rank 1 time to go. */
+/* A launcher kills all that is left when the first rank has gone. Rank 2 is slow to answer: it gives rank 1 time to
+ * go. */
 static sem_t one_has_gone;
 static int ends_when_it_went;
 

@@ -1,4 +1,5 @@
-/* Wrappers of a transport: check finds what breaks the contract, faults makes it break, trace and perf see what happens. */
+/* Wrappers of a transport: check finds what breaks the contract, faults makes it break, trace and perf see what
+ * happens. */
 #include <check.h>
 #include <jansson.h>
 #include <stdlib.h>

@@ -1,5 +1,6 @@
-/* The overlay over a transport that does nothing by itself: what it posts, on which streams, and when it says that an operation is
- * done. What the algorithms compute: test_algorithms.c, and the conformance suite over every transport. */
+/* The overlay over a transport that does nothing by itself: what it posts, on which streams, and when it says that
+ * an operation is done. What the algorithms compute: test_algorithms.c, and the conformance suite over every
+ * transport. */
 #include <check.h>
 
 #include "runtime/comm/open.h"

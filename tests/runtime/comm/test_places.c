@@ -2,8 +2,8 @@
 #include <check.h>
 #include <stdlib.h>
 
-#include "runtime/cpu/affinity.h"
 #include "runtime/comm/topology.h"
+#include "runtime/cpu/affinity.h"
 #include "tests/suite.h"
 
 static struct hd__topology *open_places(const char *topology)

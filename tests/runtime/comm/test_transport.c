@@ -192,8 +192,8 @@ static int post_some(struct rank *rank, struct hd_comm_group *group, struct job 
     return 0;
 }
 
-/* Member 0 posts before another posts the first, one more than the notes that members leave each other may have room for; when others
- * have taken what they found, it posts the rest. */
+/* Member 0 posts before another posts the first, one more than the notes that members leave each other may have room
+ * for; when others have taken what they found, it posts the rest. */
 static int far_ahead(struct rank *rank)
 {
     enum { AHEAD = 150, FIRST = 65 };
@@ -335,7 +335,8 @@ static int messages(struct rank *rank)
     return rank->own_messages && streams(rank, group, HD__STREAM_CHECK);
 }
 
-/* A rank that waits for a message takes part in the collective under way: here messages are sent only when that is over. */
+/* A rank that waits for a message takes part in the collective under way: here messages are sent only when that is
+ * over. */
 static int moves_while_it_waits(struct rank *rank)
 {
     struct hd_comm_group *group;

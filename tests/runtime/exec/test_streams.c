@@ -1,5 +1,5 @@
-/* One rank on a device with streams, inside this process: what is captured and replayed, and that device-async, which the
- * tests of whole jobs trust (tests/system/test_async.c), does take every order that it was not forbidden. */
+/* One rank on a device with streams, inside this process: what is captured and replayed, and that device-async,
+ * which the tests of whole jobs trust (tests/system/test_async.c), does take every order that it was not forbidden. */
 #include <check.h>
 #include <stdlib.h>
 #include <unistd.h>
@@ -85,8 +85,8 @@ static void expect_same(const struct run *a, const struct run *b)
     ck_assert_double_lt(a->loss[5], a->loss[0]);
 }
 
-/* Sections begin, micro, micro_last and update: the tokens of a micro-batch are the host's, everything else is not. Four
- * micro-batches a step, six steps; a piece runs once before it is captured. */
+/* Sections begin, micro, micro_last and update: the tokens of a micro-batch are the host's, everything else is not.
+ * Four micro-batches a step, six steps; a piece runs once before it is captured. */
 START_TEST(pieces_are_captured_once_and_replayed)
 {
     struct run cpu, eager, captured;
@@ -104,8 +104,8 @@ START_TEST(pieces_are_captured_once_and_replayed)
 }
 END_TEST
 
-/* The device cannot begin, or end, or has in the middle what it cannot capture, once with and once without the rest being void,
- * too: what it ends as if nothing had been is a piece without its rest. */
+/* The device cannot begin, or end, or has in the middle what it cannot capture, once with and once without the rest
+ * being void, too: what it ends as if nothing had been is a piece without its rest. */
 START_TEST(pieces_that_cannot_be_captured_stay_as_they_are)
 {
     static const char *const refusals[] = {

@@ -406,8 +406,8 @@ START_TEST(the_server_dies)
 }
 END_TEST
 
-/* Strangers that connect and say nothing, or a byte now and then, in greater number than there is room for: ranks still get
- * in, since the oldest stranger makes room, and one that was let go without a word comes again. */
+/* Strangers that connect and say nothing, or a byte now and then, in greater number than there is room for: ranks
+ * still get in, since the oldest stranger makes room, and one that was let go without a word comes again. */
 static void *crowd(void *arg)
 {
     struct sockaddr_in at = {

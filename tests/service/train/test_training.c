@@ -72,7 +72,8 @@ static double scalar(struct run *r, hd_tensor t)
                                                                            : *(const float *)data;
 }
 
-/* Each gradient within 1e-5 of the norm of torch's; where the true gradient is zero (GPT-2's key bias), of an absolute floor. */
+/* Each gradient within 1e-5 of the norm of torch's; where the true gradient is zero (GPT-2's key bias), of an
+ * absolute floor. */
 static void compare_gradients(struct run *r)
 {
     struct hd_program *p = hd__exec_program(r->exec);

@@ -1,9 +1,9 @@
-/* A libcudnn without a GPU: it takes the backend's graphs that plugins/device-cuda makes, and computes them as they are written, operation by
- * operation, in the emulator's streams. So what it shows is that these graphs are attention. That cuDNN itself has kernels for
- * them, test_cudnn asks the real one, where there is one.
+/* A libcudnn without a GPU: it takes the backend's graphs that plugins/device-cuda makes, and computes them as they
+ * are written, operation by operation, in the emulator's streams. So what it shows is that these graphs are
+ * attention. That cuDNN itself has kernels for them, test_cudnn asks the real one, where there is one.
  *
- * FAKE_CUDNN: none (it has no kernel), second (the first proposal cannot be had), wrong (a row of a result is), unwritten (a result is left out).
- * FAKE_CUDNN_VERSION: 91900. */
+ * FAKE_CUDNN: none (it has no kernel), second (the first proposal cannot be had), wrong (a row of a result is),
+ * unwritten (a result is left out). FAKE_CUDNN_VERSION: 91900. */
 #include "plugins/device-cuda/attention/cudnn_attention.h"
 #include <cuda_runtime.h>
 #include <dlfcn.h>
@@ -17,7 +17,8 @@
 
 #define PUBLIC extern "C" __attribute__((visibility("default")))
 
-namespace {
+namespace
+{
 
 std::string last_words;
 
@@ -60,8 +61,10 @@ struct descriptor {
 size_t size_of(int type)
 {
     return type == DNN_TYPE_BOOLEAN ? sizeof(bool)
-           : type == DNN_TYPE_INT64 || type == DNN_TYPE_VOID_PTR || type == DNN_TYPE_HANDLE || type == DNN_TYPE_BACKEND_DESCRIPTOR ? 8
-                                                                                                                                  : 4;
+           : type == DNN_TYPE_INT64 || type == DNN_TYPE_VOID_PTR || type == DNN_TYPE_HANDLE ||
+                   type == DNN_TYPE_BACKEND_DESCRIPTOR
+               ? 8
+               : 4;
 }
 
 /* ---- tensors */
@@ -92,8 +95,8 @@ int64_t extent_of(const tensor &t) /* elements from its first to behind its last
     return last + 1;
 }
 
-/* Where element `at` lies. A dim of t that is shorter than the index' is shared by as many neighbours: one row for all, a kv head for
- * the query heads of its group. */
+/* Where element `at` lies. A dim of t that is shorter than the index' is shared by as many neighbours: one row for
+ * all, a kv head for the query heads of its group. */
 int64_t offset_of(const tensor &t, const int64_t *at, const int64_t *dim)
 {
     int64_t offset = 0;
@@ -194,7 +197,8 @@ void run_pointwise(job &j, const descriptor *op)
     const descriptor *what = op->at(DNN_ATTR_OPERATION_POINTWISE_PW_DESCRIPTOR);
     int mode = what->get<int>(DNN_ATTR_POINTWISE_MODE);
     int64_t axis = what->get<int64_t>(DNN_ATTR_POINTWISE_AXIS);
-    tensor x = tensor_of(op->at(DNN_ATTR_OPERATION_POINTWISE_XDESC)), y = tensor_of(op->at(DNN_ATTR_OPERATION_POINTWISE_YDESC));
+    tensor x = tensor_of(op->at(DNN_ATTR_OPERATION_POINTWISE_XDESC)),
+           y = tensor_of(op->at(DNN_ATTR_OPERATION_POINTWISE_YDESC));
     const descriptor *b = op->at(DNN_ATTR_OPERATION_POINTWISE_BDESC), *t = op->at(DNN_ATTR_OPERATION_POINTWISE_TDESC);
     tensor tb = b ? tensor_of(b) : x, tt = t ? tensor_of(t) : x;
     each(y.dim, [&](const int64_t *at) {
@@ -208,7 +212,8 @@ void run_pointwise(job &j, const descriptor *op)
 
 void run_matmul(job &j, const descriptor *op)
 {
-    tensor a = tensor_of(op->at(DNN_ATTR_OPERATION_MATMUL_ADESC)), b = tensor_of(op->at(DNN_ATTR_OPERATION_MATMUL_BDESC)),
+    tensor a = tensor_of(op->at(DNN_ATTR_OPERATION_MATMUL_ADESC)),
+           b = tensor_of(op->at(DNN_ATTR_OPERATION_MATMUL_BDESC)),
            c = tensor_of(op->at(DNN_ATTR_OPERATION_MATMUL_CDESC));
     each(c.dim, [&](const int64_t *at) {
         float sum = 0;
@@ -225,7 +230,8 @@ void run_matmul(job &j, const descriptor *op)
 void run_reduction(job &j, const descriptor *op)
 {
     int how = op->at(DNN_ATTR_OPERATION_REDUCTION_DESC)->get<int>(DNN_ATTR_REDUCTION_OPERATOR);
-    tensor x = tensor_of(op->at(DNN_ATTR_OPERATION_REDUCTION_XDESC)), y = tensor_of(op->at(DNN_ATTR_OPERATION_REDUCTION_YDESC));
+    tensor x = tensor_of(op->at(DNN_ATTR_OPERATION_REDUCTION_XDESC)),
+           y = tensor_of(op->at(DNN_ATTR_OPERATION_REDUCTION_YDESC));
     std::vector<float> sum((size_t)extent_of(y), how == DNN_REDUCE_TENSOR_MAX ? -INFINITY : 0);
     each(x.dim, [&](const int64_t *at) {
         float v = read(j, x, offset_of(x, at, x.dim)), &s = sum[(size_t)offset_of(y, at, x.dim)];
@@ -240,7 +246,8 @@ void run_reduction(job &j, const descriptor *op)
 /* The same memory, read with other dims and strides. */
 void run_reshape(job &j, const descriptor *op)
 {
-    tensor x = tensor_of(op->at(DNN_ATTR_OPERATION_RESHAPE_XDESC)), y = tensor_of(op->at(DNN_ATTR_OPERATION_RESHAPE_YDESC));
+    tensor x = tensor_of(op->at(DNN_ATTR_OPERATION_RESHAPE_XDESC)),
+           y = tensor_of(op->at(DNN_ATTR_OPERATION_RESHAPE_YDESC));
     each(y.dim, [&](const int64_t *at) {
         int64_t offset = offset_of(y, at, y.dim);
         write(j, y, offset, read(j, x, offset));
@@ -269,10 +276,11 @@ void run(void *data)
 
 /* ---- what finalizing finds */
 
-const int outputs[] = {DNN_ATTR_OPERATION_POINTWISE_YDESC, DNN_ATTR_OPERATION_MATMUL_CDESC, DNN_ATTR_OPERATION_REDUCTION_YDESC,
-                       DNN_ATTR_OPERATION_RESHAPE_YDESC};
-const int inputs[] = {DNN_ATTR_OPERATION_POINTWISE_XDESC, DNN_ATTR_OPERATION_POINTWISE_BDESC, DNN_ATTR_OPERATION_POINTWISE_TDESC,
-                      DNN_ATTR_OPERATION_MATMUL_ADESC,    DNN_ATTR_OPERATION_MATMUL_BDESC,    DNN_ATTR_OPERATION_REDUCTION_XDESC,
+const int outputs[] = {DNN_ATTR_OPERATION_POINTWISE_YDESC, DNN_ATTR_OPERATION_MATMUL_CDESC,
+                       DNN_ATTR_OPERATION_REDUCTION_YDESC, DNN_ATTR_OPERATION_RESHAPE_YDESC};
+const int inputs[] = {DNN_ATTR_OPERATION_POINTWISE_XDESC, DNN_ATTR_OPERATION_POINTWISE_BDESC,
+                      DNN_ATTR_OPERATION_POINTWISE_TDESC, DNN_ATTR_OPERATION_MATMUL_ADESC,
+                      DNN_ATTR_OPERATION_MATMUL_BDESC,    DNN_ATTR_OPERATION_REDUCTION_XDESC,
                       DNN_ATTR_OPERATION_RESHAPE_XDESC};
 
 std::vector<const descriptor *> ops_of(const descriptor *graph)
@@ -302,8 +310,8 @@ int finalize_graph(const descriptor *graph)
 
 int finalize_tensor(const descriptor *x)
 {
-    for (int name : {DNN_ATTR_TENSOR_DATA_TYPE, DNN_ATTR_TENSOR_DIMENSIONS, DNN_ATTR_TENSOR_STRIDES, DNN_ATTR_TENSOR_UNIQUE_ID,
-                     DNN_ATTR_TENSOR_BYTE_ALIGNMENT})
+    for (int name : {DNN_ATTR_TENSOR_DATA_TYPE, DNN_ATTR_TENSOR_DIMENSIONS, DNN_ATTR_TENSOR_STRIDES,
+                     DNN_ATTR_TENSOR_UNIQUE_ID, DNN_ATTR_TENSOR_BYTE_ALIGNMENT})
         if (!x->has(name))
             return fail(DNN_STATUS_BAD_PARAM, "a tensor lacks an attribute");
     return DNN_STATUS_SUCCESS;
@@ -382,7 +390,8 @@ PUBLIC int cudnnBackendGetAttribute(dnn_descriptor x, int name, int, int64_t roo
     *count = asked_for("none") ? 0 : room < 2 ? room : 2;
     for (int64_t n = 0; n < *count; n++) {
         descriptor *proposal = ((descriptor **)elements)[n];
-        proposal->attributes[DNN_ATTR_ENGINEHEUR_OPERATION_GRAPH] = d->attributes.at(DNN_ATTR_ENGINEHEUR_OPERATION_GRAPH);
+        proposal->attributes[DNN_ATTR_ENGINEHEUR_OPERATION_GRAPH] =
+            d->attributes.at(DNN_ATTR_ENGINEHEUR_OPERATION_GRAPH);
         proposal->attributes[DNN_ATTR_ENGINEHEUR_RESULTS] = {(char)n};
         proposal->final = true;
     }
@@ -439,7 +448,8 @@ static void spoil(void *data)
             tensor t = tensor_of(op->at(name));
             int64_t row = t.dim[2] - 1; /* the last position of the last head: a small one */
             for (int64_t n = 0; n < t.dim[3]; n++)
-                store(j.operands.at(t.id), t.dtype, (t.dim[1] - 1) * t.stride[1] + row * t.stride[2] + n * t.stride[3], 0);
+                store(j.operands.at(t.id), t.dtype, (t.dim[1] - 1) * t.stride[1] + row * t.stride[2] + n * t.stride[3],
+                      0);
         }
 }
 

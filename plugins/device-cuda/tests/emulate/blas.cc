@@ -1,5 +1,5 @@
-/* cuBLASLt's products as loops, and its rules as checks: what it would refuse is refused, what it would read wrongly ends the
- * process. Sums are in double. */
+/* cuBLASLt's products as loops, and its rules as checks: what it would refuse is refused, what it would read wrongly
+ * ends the process. Sums are in double. */
 #include "cublasLt.h"
 #include "cuda_runtime.h"
 #include <initializer_list>
@@ -31,10 +31,11 @@ struct emulate_preference {
     uint32_t align[4], reductions;
 };
 
-namespace {
+namespace
+{
 
-/* Algorithms that were given out say so, and what they count on. PARTS: terms in two parts, whose sums are rounded to the output's
- * type before they are added, which is what they may be unless the preference forbids it. */
+/* Algorithms that were given out say so, and what they count on. PARTS: terms in two parts, whose sums are rounded
+ * to the output's type before they are added, which is what they may be unless the preference forbids it. */
 enum : uint64_t { MAGIC = 0x6865646c, PARTS = (uint64_t)1 << 32 };
 enum { IN_OUTPUT_TYPE = CUBLASLT_REDUCTION_SCHEME_INPLACE | CUBLASLT_REDUCTION_SCHEME_OUTPUT_TYPE };
 
@@ -78,7 +79,8 @@ std::vector<double> gather(const void *p, const emulate_layout &x, int64_t batch
     std::vector<double> all((size_t)(outer * k));
     for (int64_t i = 0; i < outer; i++)
         for (int64_t j = 0; j < k; j++)
-            all[(size_t)(i * k + j)] = load(p, x.type, batch * x.stride + (terms_are_rows ? j + i * x.ld : i + j * x.ld));
+            all[(size_t)(i * k + j)] =
+                load(p, x.type, batch * x.stride + (terms_are_rows ? j + i * x.ld : i + j * x.ld));
     return all;
 }
 
@@ -203,15 +205,17 @@ void multiply(const job &x)
     }
 }
 
-/* cuBLAS 13.0, cublasLtMatmul: what holds for every GPU with fp8. No epilogue: which ones there are depends on the GPU. */
+/* cuBLAS 13.0, cublasLtMatmul: what holds for every GPU with fp8. No epilogue: which ones there are depends on the
+ * GPU. */
 bool fp8_fits(const emulate_desc &desc, const emulate_layout &a, const emulate_layout &b, const emulate_layout &d)
 {
     for (const emulate_layout *x : {&a, &b, &d})
         if (x->rows % 16 || x->cols % 16 || x->ld % 16 || x->stride % 16)
             return false;
-    return is_fp8(a.type) && is_fp8(b.type) && (a.type == CUDA_R_8F_E4M3 || b.type == CUDA_R_8F_E4M3) && desc.a == CUBLAS_OP_T &&
-           desc.b == CUBLAS_OP_N && desc.compute == CUBLAS_COMPUTE_32F && desc.scale == CUDA_R_32F &&
-           desc.epilogue == CUBLASLT_EPILOGUE_DEFAULT && (d.type == CUDA_R_32F || d.type == CUDA_R_16F || d.type == CUDA_R_16BF);
+    return is_fp8(a.type) && is_fp8(b.type) && (a.type == CUDA_R_8F_E4M3 || b.type == CUDA_R_8F_E4M3) &&
+           desc.a == CUBLAS_OP_T && desc.b == CUBLAS_OP_N && desc.compute == CUBLAS_COMPUTE_32F &&
+           desc.scale == CUDA_R_32F && desc.epilogue == CUBLASLT_EPILOGUE_DEFAULT &&
+           (d.type == CUDA_R_32F || d.type == CUDA_R_16F || d.type == CUDA_R_16BF);
 }
 
 bool types_fit(const emulate_desc &desc, const emulate_layout &a, const emulate_layout &b, const emulate_layout &d)
@@ -279,10 +283,10 @@ extern "C" {
 
 const char *cublasLtGetStatusString(cublasStatus_t rc)
 {
-    return rc == CUBLAS_STATUS_SUCCESS         ? "CUBLAS_STATUS_SUCCESS"
-           : rc == CUBLAS_STATUS_NOT_SUPPORTED ? "CUBLAS_STATUS_NOT_SUPPORTED"
+    return rc == CUBLAS_STATUS_SUCCESS            ? "CUBLAS_STATUS_SUCCESS"
+           : rc == CUBLAS_STATUS_NOT_SUPPORTED    ? "CUBLAS_STATUS_NOT_SUPPORTED"
            : rc == CUBLAS_STATUS_EXECUTION_FAILED ? "CUBLAS_STATUS_EXECUTION_FAILED"
-                                               : "CUBLAS_STATUS_INVALID_VALUE";
+                                                  : "CUBLAS_STATUS_INVALID_VALUE";
 }
 
 cublasStatus_t cublasLtCreate(cublasLtHandle_t *handle)
@@ -298,12 +302,13 @@ cublasStatus_t cublasLtDestroy(cublasLtHandle_t handle)
 
 cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t *desc, cublasComputeType_t compute, cudaDataType_t scale)
 {
-    *desc = new emulate_desc{compute, scale, CUBLAS_OP_N, CUBLAS_OP_N, CUBLASLT_EPILOGUE_DEFAULT, nullptr, nullptr, 0, {nullptr, nullptr}};
+    *desc = new emulate_desc{compute, scale,   CUBLAS_OP_N, CUBLAS_OP_N,       CUBLASLT_EPILOGUE_DEFAULT,
+                             nullptr, nullptr, 0,           {nullptr, nullptr}};
     return CUBLAS_STATUS_SUCCESS;
 }
 
-cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t desc, cublasLtMatmulDescAttributes_t what, const void *value,
-                                              size_t bytes)
+cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t desc, cublasLtMatmulDescAttributes_t what,
+                                              const void *value, size_t bytes)
 {
     switch (what) {
     case CUBLASLT_MATMUL_DESC_TRANSA:
@@ -331,8 +336,8 @@ cublasStatus_t cublasLtMatmulDescDestroy(cublasLtMatmulDesc_t desc)
     return destroy(desc);
 }
 
-cublasStatus_t cublasLtMatrixLayoutCreate(cublasLtMatrixLayout_t *layout, cudaDataType_t type, uint64_t rows, uint64_t cols,
-                                          int64_t ld)
+cublasStatus_t cublasLtMatrixLayoutCreate(cublasLtMatrixLayout_t *layout, cudaDataType_t type, uint64_t rows,
+                                          uint64_t cols, int64_t ld)
 {
     *layout = new emulate_layout{type, (int64_t)rows, (int64_t)cols, ld, 0, 1};
     return CUBLAS_STATUS_SUCCESS;
@@ -341,7 +346,8 @@ cublasStatus_t cublasLtMatrixLayoutCreate(cublasLtMatrixLayout_t *layout, cudaDa
 cublasStatus_t cublasLtMatrixLayoutSetAttribute(cublasLtMatrixLayout_t layout, cublasLtMatrixLayoutAttribute_t what,
                                                 const void *value, size_t bytes)
 {
-    return what == CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT ? set(layout->batch, value, bytes) : set(layout->stride, value, bytes);
+    return what == CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT ? set(layout->batch, value, bytes)
+                                                      : set(layout->stride, value, bytes);
 }
 
 cublasStatus_t cublasLtMatrixLayoutDestroy(cublasLtMatrixLayout_t layout)
@@ -356,7 +362,8 @@ cublasStatus_t cublasLtMatmulPreferenceCreate(cublasLtMatmulPreference_t *prefer
 }
 
 cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t preference,
-                                                    cublasLtMatmulPreferenceAttributes_t what, const void *value, size_t bytes)
+                                                    cublasLtMatmulPreferenceAttributes_t what, const void *value,
+                                                    size_t bytes)
 {
     if (what == CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES)
         return set(preference->workspace, value, bytes);
@@ -371,8 +378,8 @@ cublasStatus_t cublasLtMatmulPreferenceDestroy(cublasLtMatmulPreference_t prefer
 }
 
 cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDesc_t desc, cublasLtMatrixLayout_t a,
-                                              cublasLtMatrixLayout_t b, cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t d,
-                                              cublasLtMatmulPreference_t preference, int most,
+                                              cublasLtMatrixLayout_t b, cublasLtMatrixLayout_t c,
+                                              cublasLtMatrixLayout_t d, cublasLtMatmulPreference_t preference, int most,
                                               cublasLtMatmulHeuristicResult_t found[], int *n)
 {
     *n = 0;
@@ -400,11 +407,20 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDe
 }
 
 cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t desc, const void *alpha, const void *a,
-                              cublasLtMatrixLayout_t a_layout, const void *b, cublasLtMatrixLayout_t b_layout, const void *beta,
-                              const void *c, cublasLtMatrixLayout_t, void *d, cublasLtMatrixLayout_t d_layout,
-                              const cublasLtMatmulAlgo_t *algo, void *workspace, size_t workspace_bytes, cudaStream_t stream)
+                              cublasLtMatrixLayout_t a_layout, const void *b, cublasLtMatrixLayout_t b_layout,
+                              const void *beta, const void *c, cublasLtMatrixLayout_t, void *d,
+                              cublasLtMatrixLayout_t d_layout, const cublasLtMatmulAlgo_t *algo, void *workspace,
+                              size_t workspace_bytes, cudaStream_t stream)
 {
-    job x = {*desc, *a_layout, *b_layout, *d_layout, a, b, d, load(alpha, desc->scale, 0), load(beta, desc->scale, 0),
+    job x = {*desc,
+             *a_layout,
+             *b_layout,
+             *d_layout,
+             a,
+             b,
+             d,
+             load(alpha, desc->scale, 0),
+             load(beta, desc->scale, 0),
              (algo->data[0] & PARTS) != 0};
     if ((algo->data[0] & ~PARTS) != MAGIC)
         broken("the algorithm is none that was given out");

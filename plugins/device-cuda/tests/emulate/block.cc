@@ -9,7 +9,8 @@
 
 emulate_place emulate_here;
 
-namespace {
+namespace
+{
 
 enum { MOST_THREADS = 1024, STACK = 128 << 10, SHARED_LIMIT = 227 << 10, PLAIN_LIMIT = 48 << 10 };
 enum state { RUNNABLE, AT_BARRIER, AT_EXCHANGE, DONE };
@@ -39,7 +40,7 @@ char *stacks;
 lane *current;
 void *scheduler_sp;
 int n_lanes, n_waiting, n_done;
-int votes, votes_seen; /* predicates of the barrier that is filling, and of the last full one */
+int votes, votes_seen;          /* predicates of the barrier that is filling, and of the last full one */
 std::deque<snapshot> snapshots; /* all; elements stay where they are */
 std::vector<snapshot *> idle;
 std::deque<shared> statics;
@@ -56,8 +57,8 @@ std::vector<allowed> limits;
 
 [[noreturn]] void broken(const char *what)
 {
-    fprintf(stderr, "emulated kernel %s, block (%u, %u, %u): %s\n", kernel_name, emulate_here.block.x, emulate_here.block.y,
-            emulate_here.block.z, what);
+    fprintf(stderr, "emulated kernel %s, block (%u, %u, %u): %s\n", kernel_name, emulate_here.block.x,
+            emulate_here.block.y, emulate_here.block.z, what);
     abort();
 }
 
@@ -284,11 +285,12 @@ cudaError_t emulate_allow(const void *kernel, size_t bytes)
     return cudaSuccess;
 }
 
-cudaError_t emulate_launch(const char *name, const void *kernel, dim3 grid, dim3 block, size_t bytes, cudaStream_t stream,
-                           std::function<void()> work)
+cudaError_t emulate_launch(const char *name, const void *kernel, dim3 grid, dim3 block, size_t bytes,
+                           cudaStream_t stream, std::function<void()> work)
 {
     size_t threads = (size_t)block.x * block.y * block.z;
-    if (!grid.x || !grid.y || !grid.z || grid.y > 65535 || grid.z > 65535 || !threads || threads > MOST_THREADS || block.z > 64)
+    if (!grid.x || !grid.y || !grid.z || grid.y > 65535 || grid.z > 65535 || !threads || threads > MOST_THREADS ||
+        block.z > 64)
         return emulate_said(cudaErrorInvalidConfiguration);
     if (bytes > limit_of(kernel))
         return emulate_said(cudaErrorInvalidValue);

@@ -1,7 +1,9 @@
-/* What CUDA C++ adds to C++, for tests: kernels run on the CPU, a block after another, its threads as fibers (block.cc).
+/* What CUDA C++ adds to C++, for tests: kernels run on the CPU, a block after another, its threads as fibers
+ * (block.cc).
  *
- * Threads of a block run one at a time, each until it waits for others; who goes next is drawn by lot, so a missing barrier
- * shows as a wrong result with some seed (HEDDLE_EMULATE_SEED). Shared memory is full of NaN when a block begins. */
+ * Threads of a block run one at a time, each until it waits for others; who goes next is drawn by lot, so a missing
+ * barrier shows as a wrong result with some seed (HEDDLE_EMULATE_SEED). Shared memory is full of NaN when a block
+ * begins. */
 #ifndef HEDDLE_EMULATE_CUDA_RUNTIME_H
 #define HEDDLE_EMULATE_CUDA_RUNTIME_H
 
@@ -125,7 +127,8 @@ static inline void __threadfence_block(void)
 }
 
 enum { EMULATE_EXCHANGE = 32 }; /* most bytes that a lane gives the others */
-/* Gives the lanes of `mask` these bytes; what lane i gave is at [i * EMULATE_EXCHANGE]. Valid until the next exchange. */
+/* Gives the lanes of `mask` these bytes; what lane i gave is at [i * EMULATE_EXCHANGE]. Valid until the next
+ * exchange. */
 const unsigned char *emulate_exchange(unsigned mask, const void *value, size_t bytes);
 unsigned emulate_lane(void);
 unsigned emulate_thread(void); /* index in the block */

@@ -1,5 +1,5 @@
-/* The part of CUDA's runtime that device-cuda calls, for tests: the same names and values, on the CPU (runtime.cc). Found
- * before the real header; no toolkit is needed. */
+/* The part of CUDA's runtime that device-cuda calls, for tests: the same names and values, on the CPU (runtime.cc).
+ * Found before the real header; no toolkit is needed. */
 #ifndef HEDDLE_EMULATE_CUDA_RUNTIME_API_H
 #define HEDDLE_EMULATE_CUDA_RUNTIME_API_H
 

@@ -1,5 +1,5 @@
-/* The GPU that is emulated, and names of codes. HEDDLE_EMULATE_DEVICES: how many there are, or "driver" for a machine without
- * a driver. HEDDLE_EMULATE_CAPABILITY: its compute capability, 90 for 9.0. */
+/* The GPU that is emulated, and names of codes. HEDDLE_EMULATE_DEVICES: how many there are, or "driver" for a
+ * machine without a driver. HEDDLE_EMULATE_CAPABILITY: its compute capability, 90 for 9.0. */
 #include "device.h"
 #include <stdlib.h>
 #include <string.h>
@@ -42,8 +42,8 @@ extern "C" {
 const char *cudaGetErrorName(cudaError_t rc)
 {
     switch (rc) {
-#define NAME(constant)                                                                                                 \
-    case constant:                                                                                                     \
+#define NAME(constant) \
+    case constant:     \
         return #constant;
         NAME(cudaSuccess)
         NAME(cudaErrorInvalidValue)

@@ -1,5 +1,5 @@
-/* The driver's calls that comm-nccl and the NCCL of its tests make, over the same streams, events and memory: both open this plugin as
- * their libcuda. A job on it has a real transport in its streams. */
+/* The driver's calls that comm-nccl and the NCCL of its tests make, over the same streams, events and memory: both
+ * open this plugin as their libcuda. A job on it has a real transport in its streams. */
 #include "device.h"
 #include "memory.h"
 #include "queue.h"
@@ -7,7 +7,8 @@
 
 #define PUBLIC extern "C" __attribute__((visibility("default")))
 
-namespace {
+namespace
+{
 
 thread_local void *context;
 
@@ -148,7 +149,8 @@ PUBLIC int cuMemFree_v2(uint64_t memory)
 
 PUBLIC int cuMemcpyAsync(uint64_t to, uint64_t from, size_t bytes, void *stream)
 {
-    return cudaMemcpyAsync((void *)(uintptr_t)to, (const void *)(uintptr_t)from, bytes, cudaMemcpyDefault, (cudaStream_t)stream);
+    return cudaMemcpyAsync((void *)(uintptr_t)to, (const void *)(uintptr_t)from, bytes, cudaMemcpyDefault,
+                           (cudaStream_t)stream);
 }
 
 PUBLIC int cuMemGetAddressRange_v2(uint64_t *base, size_t *bytes, uint64_t at)

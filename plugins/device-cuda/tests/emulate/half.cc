@@ -36,12 +36,14 @@ uint16_t emulate_to_half(float x)
     return (uint16_t)(sign | (((unsigned)(exponent + 14) << 10) + steps));
 }
 
-/* Open Compute Project, OFP8: e4m3 has no Inf, and NaN alone where all bits are set; e5m2 is as IEEE 754's formats are. */
+/* Open Compute Project, OFP8: e4m3 has no Inf, and NaN alone where all bits are set; e5m2 is as IEEE 754's formats
+ * are. */
 double emulate_from_fp8(uint8_t code, int mantissa_bits)
 {
     int bias = (1 << (6 - mantissa_bits)) - 1;
     int mantissa = code & ((1 << mantissa_bits) - 1), exponent = (code & 0x7f) >> mantissa_bits;
-    double v = ldexp(exponent ? (1 << mantissa_bits) + mantissa : mantissa, (exponent ? exponent : 1) - bias - mantissa_bits);
+    double v =
+        ldexp(exponent ? (1 << mantissa_bits) + mantissa : mantissa, (exponent ? exponent : 1) - bias - mantissa_bits);
     if (mantissa_bits == 3 && (code & 0x7f) == 0x7f)
         v = NAN;
     if (mantissa_bits == 2 && exponent == 31)

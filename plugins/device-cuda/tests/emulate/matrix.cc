@@ -4,7 +4,8 @@
 #include <stdlib.h>
 #include <vector>
 
-namespace {
+namespace
+{
 
 struct copy {
     void *to;
@@ -86,8 +87,8 @@ void copy_now(const copy &c)
 
 /* ---- products of a warpgroup */
 
-/* A descriptor of the 128-byte swizzle: an element, by its row (what a product keeps) and k. Rows of 128 bytes hold either 64 of k,
- * or, transposed, 64 rows. */
+/* A descriptor of the 128-byte swizzle: an element, by its row (what a product keeps) and k. Rows of 128 bytes hold
+ * either 64 of k, or, transposed, 64 rows. */
 uint16_t element(uint64_t descriptor, int transposed, int row, int k)
 {
     uint32_t start = (uint32_t)(descriptor & 0x3fff) << 4, leading = (uint32_t)(descriptor >> 16 & 0x3fff) << 4,
@@ -95,7 +96,8 @@ uint16_t element(uint64_t descriptor, int transposed, int row, int k)
     if (descriptor >> 62 != 1 || (descriptor >> 49 & 7))
         broken("a matrix descriptor of another kind than the 128-byte swizzle");
     if (transposed)
-        at = start + (uint32_t)(row / 64) * leading + (uint32_t)(k / 8) * stride + (uint32_t)(k % 8) * 128 + (uint32_t)(row % 64) * 2;
+        at = start + (uint32_t)(row / 64) * leading + (uint32_t)(k / 8) * stride + (uint32_t)(k % 8) * 128 +
+             (uint32_t)(row % 64) * 2;
     else
         at = start + (uint32_t)(row / 8) * stride + (uint32_t)(row % 8) * 128 + (uint32_t)k * 2;
     at ^= (at >> 7 & 7) << 4;

@@ -13,8 +13,8 @@ void emulate_copy16(void *to, const void *from, int there);
 void emulate_copy_commit(void);
 void emulate_copy_wait(int groups);
 
-/* A product of a warpgroup: c[n][4] = or += a b. a: four registers, or NULL: 64 rows in shared memory, by a descriptor. b: by a
- * descriptor, its 8 n rows, or, transposed, columns. */
+/* A product of a warpgroup: c[n][4] = or += a b. a: four registers, or NULL: 64 rows in shared memory, by a
+ * descriptor. b: by a descriptor, its 8 n rows, or, transposed, columns. */
 struct emulate_group_product {
     float (*widen)(uint16_t);
     float *c;
@@ -23,8 +23,8 @@ struct emulate_group_product {
     uint64_t a_at, b_at;
     int transposed, add;
 };
-/* Happens at once, or when it is waited for. What breaks the rules ends the process: a product that was not begun, copies that no
- * fence followed, sums that were written while it was under way. */
+/* Happens at once, or when it is waited for. What breaks the rules ends the process: a product that was not begun,
+ * copies that no fence followed, sums that were written while it was under way. */
 void emulate_wgmma(const emulate_group_product &product);
 void emulate_wgmma_begin(void);
 void emulate_wgmma_commit(void);

@@ -1,7 +1,7 @@
-/* Memories and copies. Device memory can be touched by what streams run, and by nobody else; a page behind each allocation by
- * none at all. HEDDLE_EMULATE_GUARD=0 leaves it open, for a debugger. */
-#include "device.h"
+/* Memories and copies. Device memory can be touched by what streams run, and by nobody else; a page behind each
+ * allocation by none at all. HEDDLE_EMULATE_GUARD=0 leaves it open, for a debugger. */
 #include "memory.h"
+#include "device.h"
 #include "queue.h"
 #include <mutex>
 #include <stdlib.h>
@@ -9,7 +9,8 @@
 #include <sys/mman.h>
 #include <vector>
 
-namespace {
+namespace
+{
 
 struct piece {
     char *at;
@@ -48,7 +49,8 @@ bool lies_in(const std::vector<piece> &all, const void *p)
 cudaError_t get(std::vector<piece> &all, void **memory, size_t bytes, int fill)
 {
     size_t whole = (bytes + PAGE - 1) / PAGE * PAGE;
-    void *p = whole ? mmap(nullptr, whole + PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0) : MAP_FAILED;
+    void *p =
+        whole ? mmap(nullptr, whole + PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0) : MAP_FAILED;
     if (p == MAP_FAILED)
         return emulate_said(cudaErrorMemoryAllocation);
     if (whole <= (size_t)64 << 20)

@@ -8,7 +8,8 @@
 /* 1: kernels and copies are about to run. 0: they are done; whoever touches device memory now crashes. Calls nest. */
 void emulate_memory_open(int open);
 
-/* Which allocation of device memory holds `at`: its first byte and its length, in whole pages. cudaErrorInvalidValue: none. */
+/* Which allocation of device memory holds `at`: its first byte and its length, in whole pages.
+ * cudaErrorInvalidValue: none. */
 cudaError_t emulate_memory_range(const void *at, uint64_t *base, size_t *bytes);
 
 #endif

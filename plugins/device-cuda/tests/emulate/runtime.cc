@@ -1,5 +1,5 @@
-/* Streams, events and graphs. Nothing runs when it is enqueued: what may run next is drawn by lot when somebody waits or asks,
- * so that work which no event orders runs in any order. */
+/* Streams, events and graphs. Nothing runs when it is enqueued: what may run next is drawn by lot when somebody
+ * waits or asks, so that work which no event orders runs in any order. */
 #include "device.h"
 #include "queue.h"
 #include <deque>
@@ -13,7 +13,8 @@
 
 #include "memory.h"
 
-namespace {
+namespace
+{
 
 struct op;
 /* Places in a stream are numbered; an event is reached up to the last that ran. */
@@ -58,7 +59,8 @@ struct CUstream_st {
     size_t lane = 0;
 };
 
-namespace {
+namespace
+{
 
 std::recursive_mutex lock;
 std::vector<CUstream_st *> streams;
@@ -66,7 +68,8 @@ std::deque<CUgraph_st> graphs; /* all that were ever begun: events name them */
 thread_local cudaError_t last_error = cudaSuccess;
 uint64_t random_state;
 
-/* How often the host waited, enqueued something, and graphs among that; added to the file of HEDDLE_EMULATE_COUNTS at the end. */
+/* How often the host waited, enqueued something, and graphs among that; added to the file of HEDDLE_EMULATE_COUNTS
+ * at the end. */
 struct tally {
     uint64_t waits, enqueued, graphs;
     ~tally()
@@ -75,8 +78,8 @@ struct tally {
         FILE *file = name ? fopen(name, "a") : nullptr;
         if (!file)
             return;
-        fprintf(file, "waits %llu enqueued %llu graphs %llu connections %d\n", (unsigned long long)waits, (unsigned long long)enqueued,
-                (unsigned long long)graphs, emulate_connections());
+        fprintf(file, "waits %llu enqueued %llu graphs %llu connections %d\n", (unsigned long long)waits,
+                (unsigned long long)enqueued, (unsigned long long)graphs, emulate_connections());
         fclose(file);
     }
 } counted;
