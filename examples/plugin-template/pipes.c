@@ -103,8 +103,7 @@ static int32_t connect_all(const struct hd_host *host, struct hd_comm *c, struct
         rc = host->store_get(c->world.store, text, theirs, &bytes, (double)t.tv_sec + c->world.timeout, err);
         snprintf(text, sizeof text, "/proc/%d/fd/%d", theirs[0], theirs[1 + c->world.rank]);
         if (!rc && (c->link[r].fd[0] = open(text, O_RDONLY | O_NONBLOCK | O_CLOEXEC)) < 0)
-            rc = hd_fail(err, HD_E_IO, "cannot open %s of rank %d: %s", text, hd_job_rank(&c->world, r),
-                         strerror(errno));
+            rc = hd_fail(err, HD_E_IO, "cannot open %s of rank %d: %m", text, hd_job_rank(&c->world, r));
     }
     return rc;
 }
@@ -248,8 +247,7 @@ static int32_t match(struct hd_comm *c, int32_t rank)
     else if (!l->going)
         (void)!write(l->fd[1], &(struct header){.mismatch = 1}, sizeof(struct header));
     free(came), append(&c->link[c->world.size], m, DONE);
-    return m->done ? match(c, rank) | 1
-                   : broken(c, HD_E_MISMATCH, rank, "a message has another size than was expected");
+    return m->done ? match(c, rank) | 1 : broken(c, HD_E_MISMATCH, rank, "a message does not have the expected size");
 }
 
 static int32_t pipes_progress(struct hd_comm *c, struct hd_error *err)
