@@ -1,10 +1,10 @@
-/* What the core adds to a transport's call: the executor's start and wait of an instruction (runtime/exec/comm_op.c with
+/* What the core adds to a transport's call: the executor's start and wait of an instruction (runtime/exec/comm_op/comm_op.c with
  * its flight recorder) against the same two slots called directly, of a transport that does nothing.
  *
  *     build/bench/layer/layer [BATCHES]
  *
  * Both take turns, batch by batch; the least batch counts, so that other work on the machine does not show. */
-#include "runtime/exec/comm_op.c" /* an exchange is made here by hand, without a program */
+#include "runtime/exec/comm_op/comm_op.c" /* an exchange is made here by hand, without a program */
 
 #include <stdio.h>
 

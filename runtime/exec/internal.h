@@ -3,14 +3,14 @@
 #define HD_RUNTIME_EXEC_INTERNAL_H
 
 #include "core/program/ops.h"
-#include "runtime/exec/bounce.h"
-#include "runtime/exec/comm_op.h"
-#include "runtime/exec/copy_engine.h"
+#include "runtime/exec/comm_op/bounce.h"
+#include "runtime/exec/comm_op/comm_op.h"
+#include "runtime/exec/comm_op/stream.h"
+#include "runtime/exec/copy/copy.h"
+#include "runtime/exec/copy/file_offload.h"
 #include "runtime/exec/device.h"
 #include "runtime/exec/executor.h"
-#include "runtime/exec/file_offload.h"
 #include "runtime/exec/profile.h"
-#include "runtime/exec/stream_comm.h"
 #include "runtime/exec/transports.h"
 
 enum {

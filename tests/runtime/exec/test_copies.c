@@ -3,7 +3,7 @@
 #include <fcntl.h>
 #include <unistd.h>
 
-#include "runtime/exec/copy_engine.h"
+#include "runtime/exec/copy/copy.h"
 #include "tests/suite.h"
 #include "tests/support/scratch.h"
 

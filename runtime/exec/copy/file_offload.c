@@ -1,5 +1,5 @@
 /* Chunks on their way: see file_offload.h. Out: device -> slot -> file. In: file -> slot -> device. */
-#include "runtime/exec/file_offload.h"
+#include "runtime/exec/copy/file_offload.h"
 
 #include <stdlib.h>
 

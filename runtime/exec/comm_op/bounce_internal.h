@@ -1,8 +1,8 @@
 /* Inside stage*.c: lanes, their slots, and the way of a chunk through one. */
-#ifndef HD_RUNTIME_EXEC_BOUNCE_INTERNAL_H
-#define HD_RUNTIME_EXEC_BOUNCE_INTERNAL_H
+#ifndef HD_RUNTIME_EXEC_COMM_OP_BOUNCE_INTERNAL_H
+#define HD_RUNTIME_EXEC_COMM_OP_BOUNCE_INTERNAL_H
 
-#include "runtime/exec/comm_op_internal.h"
+#include "runtime/exec/comm_op/internal.h"
 
 enum { HD__BOUNCE_SLOTS = 3 }; /* one is copied out, one travels, one is copied in */
 

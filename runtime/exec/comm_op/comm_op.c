@@ -1,7 +1,7 @@
 /* A collective along a dim that is not the outermost is one call for each outer index: there each piece is contiguous.
  * An all_to_all is one call on blocks: packed along the dim that is split, unpacked along the one that is joined. A step
  * around a ring is a message to the next member and one from the member before. */
-#include "runtime/exec/comm_op_internal.h"
+#include "runtime/exec/comm_op/internal.h"
 
 #include <stdlib.h>
 

@@ -1,12 +1,12 @@
-/* runtime/exec/file_offload: copies between the memory of a device with streams and the file of offloaded state.
+/* runtime/exec/copy/file_offload: copies between the memory of a device with streams and the file of offloaded state.
  *
- * Files are read and written from pinned memory (runtime/exec/copy_engine), the device copies between that and its own: in chunks, each
+ * Files are read and written from pinned memory (runtime/exec/copy/copy), the device copies between that and its own: in chunks, each
  * direction with slots of its own, so that the disk and the device work at once. A copy begins behind what compute was given
  * so far; the wait ends when the file has it, or when compute is ordered behind the last chunk that came from there. One thread. */
-#ifndef HD_RUNTIME_EXEC_FILE_OFFLOAD_H
-#define HD_RUNTIME_EXEC_FILE_OFFLOAD_H
+#ifndef HD_RUNTIME_EXEC_COPY_FILE_OFFLOAD_H
+#define HD_RUNTIME_EXEC_COPY_FILE_OFFLOAD_H
 
-#include "runtime/exec/copy_engine.h"
+#include "runtime/exec/copy/copy.h"
 
 struct hd__file_offload;
 

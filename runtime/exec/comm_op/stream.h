@@ -1,11 +1,11 @@
-/* runtime/exec/stream_comm: exchanges over transports that put their operations into a stream of the device (HD_COMM_STREAM_ORDERED).
+/* runtime/exec/comm_op/stream: exchanges over transports that put their operations into a stream of the device (HD_COMM_STREAM_ORDERED).
  *
  * An exchange begins behind an event of compute; at the wait the stream, and compute with it, follow its end: the host waits for
  * nothing. What
  * was enqueued is watched, so that the flight recorder knows what is done, and an operation that stands still on the device
  * for longer than comm.timeout ends the job. An all_to_all is packed and unpacked by kernels, on the compute stream. One thread. */
-#ifndef HD_RUNTIME_EXEC_STREAM_COMM_H
-#define HD_RUNTIME_EXEC_STREAM_COMM_H
+#ifndef HD_RUNTIME_EXEC_COMM_OP_STREAM_H
+#define HD_RUNTIME_EXEC_COMM_OP_STREAM_H
 
 #include "runtime/exec/device.h"
 #include "runtime/exec/transports.h"

@@ -1,4 +1,4 @@
-/* runtime/exec/bounce: exchanges of a device with streams over transports that the host drives.
+/* runtime/exec/comm_op/bounce: exchanges of a device with streams over transports that the host drives.
  *
  * Compute is enqueued far ahead of what has run, and a transport that takes host memory cannot reach the tensors. So an
  * exchange is cut into chunks, and each goes
@@ -14,8 +14,8 @@
  *
  * Where the device computes on host memory, or the transport takes the device's, nothing is copied: the transport is
  * called as soon as compute has come so far. One thread. */
-#ifndef HD_RUNTIME_EXEC_BOUNCE_H
-#define HD_RUNTIME_EXEC_BOUNCE_H
+#ifndef HD_RUNTIME_EXEC_COMM_OP_BOUNCE_H
+#define HD_RUNTIME_EXEC_COMM_OP_BOUNCE_H
 
 #include "runtime/exec/device.h"
 #include "runtime/exec/transports.h"

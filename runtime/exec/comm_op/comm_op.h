@@ -1,7 +1,7 @@
-/* runtime/exec/comm_op: what a rank sends and receives in one instruction: a collective, a step around a ring, or a message
+/* runtime/exec/comm_op/comm_op: what a rank sends and receives in one instruction: a collective, a step around a ring, or a message
  * between pipeline stages. Made once with final addresses, then started and waited for in every step. One thread. */
-#ifndef HD_RUNTIME_EXEC_COMM_OP_H
-#define HD_RUNTIME_EXEC_COMM_OP_H
+#ifndef HD_RUNTIME_EXEC_COMM_OP_COMM_OP_H
+#define HD_RUNTIME_EXEC_COMM_OP_COMM_OP_H
 
 #include "core/program/program.h"
 #include "runtime/exec/transports.h"
@@ -29,7 +29,7 @@ void hd__exec_comm_op_free(struct hd__comm_op *exchange); /* NULL is fine */
 
 /* No part of it is the host's to do: it may be part of a captured piece. */
 int32_t hd__exec_comm_op_capturable(const struct hd__comm_op *exchange);
-/* It is watched while the device is at it (runtime/exec/stream_comm.h). */
+/* It is watched while the device is at it (runtime/exec/comm_op/stream.h). */
 int32_t hd__exec_comm_op_stream_ordered(const struct hd__comm_op *exchange);
 /* Posts all of it; nothing may touch its tensors until the wait. The transport's error, then nothing is pending. */
 int32_t hd__exec_comm_op_start(struct hd__comm_op *exchange, struct hd_error *err);

@@ -1,5 +1,5 @@
 /* A chunk: how exchanges are cut into them, and the way of one through a slot. See bounce.h. */
-#include "runtime/exec/bounce_internal.h"
+#include "runtime/exec/comm_op/bounce_internal.h"
 
 /* ---- how an exchange is cut */
 

@@ -1,9 +1,9 @@
-/* Exchanges on the device's own streams: see stream_comm.h. */
-#include "runtime/exec/stream_comm.h"
+/* Exchanges on the device's own streams: see stream.h. */
+#include "runtime/exec/comm_op/stream.h"
 
 #include <stdlib.h>
 
-#include "runtime/exec/comm_op_internal.h"
+#include "runtime/exec/comm_op/internal.h"
 
 struct hd__stream_inflight {
     struct hd__stream_inflight *next;

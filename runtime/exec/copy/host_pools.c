@@ -5,7 +5,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "runtime/exec/copy_engine.h"
+#include "runtime/exec/copy/copy.h"
 
 static int64_t byte_distance(const void *from, const void *to)
 {

@@ -3,8 +3,8 @@
  *
  * Host memory is copied by a thread a direction. A file is read and written by io_uring where heddle was built with
  * liburing and the kernel allows it, else by the same threads with pread and pwrite: slower, and the reference. */
-#ifndef HD_RUNTIME_EXEC_COPY_ENGINE_H
-#define HD_RUNTIME_EXEC_COPY_ENGINE_H
+#ifndef HD_RUNTIME_EXEC_COPY_COPY_H
+#define HD_RUNTIME_EXEC_COPY_COPY_H
 
 #include "core/program/program.h"
 #include "runtime/exec/device.h"
@@ -38,7 +38,7 @@ struct hd__copy_op {
     uint32_t ticket; /* written by start */
     /* of a device with streams */
     struct hd_event *done;    /* compute's place at the start, then the end of the copy */
-    struct hd__copy_op *next; /* runtime/exec/file_offload */
+    struct hd__copy_op *next; /* runtime/exec/copy/file_offload */
     int32_t under_way, reserved;
 };
 
@@ -52,7 +52,7 @@ int32_t hd__exec_copy_engine_wait(struct hd__copy_engine *copies, const struct h
 /* "io_uring" or "threads": how a file is reached. */
 const char *hd__exec_copy_engine_name(const struct hd__copy_engine *copies);
 
-/* copy_engine_uring.c */
+/* uring.c */
 struct hd__uring;
 int32_t hd__exec_uring_open(int file, struct hd__uring **uring, struct hd_error *err);
 void hd__exec_uring_close(struct hd__uring *uring);

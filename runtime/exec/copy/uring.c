@@ -1,5 +1,5 @@
 /* A file by io_uring: reads and writes are under way while the compute thread computes, and no thread is woken for them. */
-#include "runtime/exec/copy_engine.h"
+#include "runtime/exec/copy/copy.h"
 
 #include <errno.h>
 #include <stdlib.h>

@@ -1,5 +1,5 @@
 /* A thread a direction, and who takes which copy. See copy_engine.h. */
-#include "runtime/exec/copy_engine.h"
+#include "runtime/exec/copy/copy.h"
 
 #include <errno.h>
 #include <pthread.h>

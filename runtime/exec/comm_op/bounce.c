@@ -1,5 +1,5 @@
 /* Lanes and exchanges: see bounce.h. */
-#include "runtime/exec/bounce_internal.h"
+#include "runtime/exec/comm_op/bounce_internal.h"
 
 #include <stdlib.h>
 

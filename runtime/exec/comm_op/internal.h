@@ -2,9 +2,9 @@
 #ifndef HD_RUNTIME_EXEC_COMM_OP_INTERNAL_H
 #define HD_RUNTIME_EXEC_COMM_OP_INTERNAL_H
 
-#include "runtime/exec/bounce.h"
-#include "runtime/exec/comm_op.h"
-#include "runtime/exec/stream_comm.h"
+#include "runtime/exec/comm_op/bounce.h"
+#include "runtime/exec/comm_op/comm_op.h"
+#include "runtime/exec/comm_op/stream.h"
 
 /* [outer, n, inner] bytes in a tensor <-> n contiguous blocks [outer, inner]. */
 struct hd__block_layout {
