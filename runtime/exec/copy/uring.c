@@ -47,9 +47,9 @@ static int32_t submit(struct hd__uring *u, uint32_t index, struct hd_error *err)
     if (!sqe)
         return hd_fail(err, HD_E_IO, "the ring of io_uring is full");
     if (r->copy.out)
-        io_uring_prep_write(sqe, u->file, (char *)r->copy.main + r->done, n, (__u64)(r->copy.at + r->done));
+        io_uring_prep_write(sqe, u->file, (char *)r->copy.main + r->done, n, (__u64)(r->copy.offset + r->done));
     else
-        io_uring_prep_read(sqe, u->file, (char *)r->copy.main + r->done, n, (__u64)(r->copy.at + r->done));
+        io_uring_prep_read(sqe, u->file, (char *)r->copy.main + r->done, n, (__u64)(r->copy.offset + r->done));
     io_uring_sqe_set_data64(sqe, index);
     do {
         rc = io_uring_submit(&u->ring);
@@ -84,7 +84,7 @@ static int32_t wait_completion(struct hd__uring *u, double deadline, struct hd_e
     if (got <= 0)
         return hd_fail(err, HD_E_IO, "%s %lld bytes at %lld of the file of offloaded state: %s",
                        r->copy.out ? "writing" : "reading", (long long)(r->copy.bytes - r->done),
-                       (long long)(r->copy.at + r->done), got ? strerror(-got) : "it is shorter than planned");
+                       (long long)(r->copy.offset + r->done), got ? strerror(-got) : "it is shorter than planned");
     r->done += got;
     r->complete = r->done >= r->copy.bytes;
     return r->complete ? HD_OK : submit(u, index, err);
